@@ -1,0 +1,78 @@
+package api
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+)
+
+// MAC is an Ethernet address (EUI-48). Unlike net.HardwareAddr it can be
+// compared with == and used as a map key.
+type MAC [6]byte
+
+// ParseMAC reads the colon form, aa:bb:cc:dd:ee:ff.
+func ParseMAC(s string) (MAC, error) {
+	hw, err := net.ParseMAC(s)
+	if err != nil {
+		return MAC{}, err
+	}
+	if len(hw) != 6 {
+		return MAC{}, fmt.Errorf("%q is not an Ethernet address of 6 bytes", s)
+	}
+	return MAC(hw), nil
+}
+
+// String returns the colon form in lower case.
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
+
+// LinkLocal returns the IPv6 link-local address that the kernel makes from m
+// (modified EUI-64, RFC 4291 appendix A).
+func (m MAC) LinkLocal() netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80,
+		8: m[0] ^ 0x02, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
+}
+
+// Attachment is one network interface of one pod: what a CNI ADD made and a
+// CNI DEL takes away. The record is kept in OVSDB, in the external_ids of the
+// pod's Port, and nowhere else on the node.
+type Attachment struct {
+	// ContainerID and IfName are CNI_CONTAINERID and CNI_IFNAME. Together
+	// they identify the attachment.
+	ContainerID string
+	IfName      string
+	// Netns is CNI_NETNS, the path of the pod's network namespace.
+	Netns string
+	// Network is the name in the CNI network configuration.
+	Network string
+	// PodNamespace, PodName and PodUID come from CNI_ARGS (K8S_POD_*). All
+	// three are empty when the caller is not Kubernetes.
+	PodNamespace string
+	PodName      string
+	PodUID       string
+	// HostIf is the host end of the pod's veth and the name of its OVS port.
+	HostIf string
+	MAC    MAC
+	// Addrs are the pod's addresses with the mask that the pod sees, at most
+	// one of each family.
+	Addrs []netip.Prefix
+	// BootID is /proc/sys/kernel/random/boot_id at the time of the ADD: an
+	// attachment of another boot is dead.
+	BootID string
+}
+
+// Pod returns "namespace/name", or the container ID when no pod is known.
+func (a Attachment) Pod() string {
+	if a.PodName == "" {
+		return a.ContainerID
+	}
+	return a.PodNamespace + "/" + a.PodName
+}
+
+// Equal reports whether a and b say the same.
+func (a Attachment) Equal(b Attachment) bool {
+	return slices.Equal(a.Addrs, b.Addrs) &&
+		a.ContainerID == b.ContainerID && a.IfName == b.IfName && a.Netns == b.Netns && a.Network == b.Network &&
+		a.PodNamespace == b.PodNamespace && a.PodName == b.PodName && a.PodUID == b.PodUID &&
+		a.HostIf == b.HostIf && a.MAC == b.MAC && a.BootID == b.BootID
+}

@@ -1,0 +1,44 @@
+package openflow
+
+import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// View is all that the flows of a node depend on. Port numbers are OpenFlow
+// port numbers as read from OVSDB; 0 means that the port is not there (yet)
+// and gets no flows.
+type View struct {
+	Gateway    Gateway
+	TunnelPort uint32
+	Pods       []Pod
+	Peers      []Peer
+}
+
+// Gateway is the node's own port on br-int, through which pods reach the host
+// and everything outside the cluster.
+type Gateway struct {
+	Port uint32
+	MAC  api.MAC
+	// Addrs are the gateway's addresses: the first of each podCIDR.
+	Addrs []netip.Addr
+	// PodCIDRs are the node's own podCIDRs.
+	PodCIDRs []netip.Prefix
+}
+
+// Pod is one pod port with the only MAC and the only addresses it may use.
+type Pod struct {
+	Port  uint32
+	MAC   api.MAC
+	Addrs []netip.Addr
+}
+
+// Peer is another node.
+type Peer struct {
+	Name     string
+	PodCIDRs []netip.Prefix
+	// Tunnel is the peer's tunnel endpoint. Invalid when the peer is not
+	// reached through the tunnel; it then gets no flows.
+	Tunnel netip.Addr
+}
