@@ -1,0 +1,216 @@
+package ovstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Datapath is the kind of datapath, spelled as in the datapath_type column of
+// OVSDB's Bridge table.
+type Datapath string
+
+const (
+	// Dummy has no devices: ports are names, packets are injected.
+	Dummy Datapath = "dummy"
+	// Netdev is the userspace datapath over the devices of a network
+	// namespace; it needs root.
+	Netdev Datapath = "netdev"
+)
+
+// Options choose what Start starts. The zero value is the dummy datapath.
+type Options struct {
+	Datapath Datapath
+	// Netns is the file of the network namespace (such as /run/netns/NAME)
+	// that ovs-vswitchd runs in. Netdev insists on it.
+	Netns string
+}
+
+// OVS is a running Open vSwitch that belongs to one test. Its methods fail
+// the test on error, so they must be called from the test's own goroutine.
+type OVS struct {
+	// Dir holds sockets, database and logs; it is absolute and short, since
+	// the path of a unix socket ends at 108 bytes.
+	Dir string
+	// DBSocket is the path of ovsdb-server's socket, without "unix:".
+	DBSocket string
+	// Server is ovsdb-server, Vswitchd is ovs-vswitchd.
+	Server, Vswitchd *Daemon
+
+	t        testing.TB
+	datapath Datapath
+	env      []string
+	starts   int // of ovs-vswitchd
+}
+
+// Start starts an Open vSwitch without bridges. It ends with the test.
+func Start(t testing.TB, opt Options) *OVS {
+	t.Helper()
+	if opt.Datapath == "" {
+		opt.Datapath = Dummy
+	}
+	if opt.Datapath == Netdev && (opt.Netns == "" || os.Geteuid() != 0) {
+		t.Fatal("ovstest: the netdev datapath needs root and Options.Netns")
+	}
+	dir, err := os.MkdirTemp("/tmp", "ovs") // t.TempDir() is too long for sockets
+	if err != nil {
+		t.Fatalf("ovstest: %v", err)
+	}
+	o := &OVS{Dir: dir, DBSocket: filepath.Join(dir, "db.sock"), t: t, datapath: opt.Datapath}
+	for _, name := range []string{"RUNDIR", "LOGDIR", "DBDIR", "SYSCONFDIR"} {
+		o.env = append(o.env, "OVS_"+name+"="+dir)
+	}
+	o.env = append(os.Environ(), o.env...)
+	t.Cleanup(o.stop)
+
+	o.mustRun("ovsdb-tool", "create", filepath.Join(dir, "conf.db"), schema(t))
+	o.Server = o.daemon("ovsdb-server", nil, filepath.Join(dir, "conf.db"), "--remote=punix:"+o.DBSocket)
+	o.Server.ready = func() error { return dial(o.DBSocket) }
+	o.Server.Start()
+	o.Ctl("--no-wait", "init")
+
+	vswitchd := []string{"unix:" + o.DBSocket, "--disable-system"}
+	if opt.Datapath == Dummy {
+		vswitchd = append(vswitchd, "--enable-dummy=override")
+	}
+	o.Vswitchd = o.daemon("ovs-vswitchd", enter(opt.Netns), vswitchd...)
+	o.Vswitchd.ready = o.vswitchdReady
+	o.Vswitchd.Start()
+	return o
+}
+
+// Mgmt is the path of the socket on which ovs-vswitchd serves OpenFlow for
+// bridge (ovs-vswitchd(8), "OpenFlow management").
+func (o *OVS) Mgmt(bridge string) string { return filepath.Join(o.Dir, bridge+".mgmt") }
+
+func (o *OVS) daemon(program string, prefix []string, args ...string) *Daemon {
+	argv := append(prefix, find(o.t, program))
+	argv = append(argv, args...)
+	argv = append(argv, "--no-chdir", "-vconsole:off", "-vfile:info",
+		"--log-file="+filepath.Join(o.Dir, program+".log"),
+		"--pidfile="+filepath.Join(o.Dir, program+".pid"), "--unixctl="+o.unixctl(program))
+	return &Daemon{t: o.t, name: program, argv: argv, env: o.env, log: filepath.Join(o.Dir, program+".log")}
+}
+
+func (o *OVS) unixctl(program string) string { return filepath.Join(o.Dir, program+".ctl") }
+
+// vswitchdReady reports nil once ovs-vswitchd has read the database, so that
+// the bridges of an earlier start are there again. ovs-vsctl waits for that by
+// itself, but only when it has something to write.
+func (o *OVS) vswitchdReady() error {
+	if err := dial(o.unixctl("ovs-vswitchd")); err != nil {
+		return err
+	}
+	o.starts++
+	_, err := o.Run("ovs-vsctl", "set", "Open_vSwitch", ".", fmt.Sprintf("external_ids:ovstest-start=%d", o.starts))
+	return err
+}
+
+func (o *OVS) stop() {
+	for _, d := range []*Daemon{o.Vswitchd, o.Server} {
+		if d != nil {
+			if o.t.Failed() {
+				o.t.Log(tail(d.log))
+			}
+			d.Kill()
+		}
+	}
+	if err := os.RemoveAll(o.Dir); err != nil {
+		o.t.Errorf("ovstest: %v", err)
+	}
+}
+
+// Run runs one of the Open vSwitch tools against this instance and returns
+// what it printed. The tool is ended after 10 seconds: without a limit every
+// one of them can hang for ever on a switch that does not answer.
+func (o *OVS) Run(tool string, args ...string) (string, error) {
+	switch tool {
+	case "ovs-vsctl":
+		args = append([]string{"--db=unix:" + o.DBSocket, "--timeout=9"}, args...)
+	case "ovs-ofctl":
+		args = append([]string{"--timeout=9", "-O", "OpenFlow15"}, args...)
+	case "ovs-appctl":
+		args = append([]string{"--timeout=9", "-t", o.unixctl("ovs-vswitchd")}, args...)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, find(o.t, tool), args...)
+	cmd.Env = o.env
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		err = fmt.Errorf("%s %s: %w: %s", tool, strings.Join(args, " "), err, exit.Stderr)
+	}
+	return string(out), err
+}
+
+func (o *OVS) mustRun(tool string, args ...string) string {
+	o.t.Helper()
+	out, err := o.Run(tool, args...)
+	if err != nil {
+		o.t.Fatalf("ovstest: %v", err)
+	}
+	return out
+}
+
+// Ctl runs ovs-vsctl.
+func (o *OVS) Ctl(args ...string) string { o.t.Helper(); return o.mustRun("ovs-vsctl", args...) }
+
+// Appctl runs ovs-appctl against ovs-vswitchd.
+func (o *OVS) Appctl(args ...string) string { o.t.Helper(); return o.mustRun("ovs-appctl", args...) }
+
+// Ofctl runs "ovs-ofctl COMMAND unix:BRIDGE.mgmt ARGS" over OpenFlow 1.5.
+func (o *OVS) Ofctl(command, bridge string, args ...string) string {
+	o.t.Helper()
+	return o.mustRun("ovs-ofctl", append([]string{command, "unix:" + o.Mgmt(bridge)}, args...)...)
+}
+
+// find locates a program of Open vSwitch. The daemons are often installed
+// where the PATH of an ordinary user does not lead.
+func find(t testing.TB, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		path, err = exec.LookPath(filepath.Join("/usr/sbin", program))
+	}
+	if err != nil {
+		t.Fatalf("ovstest: %s not found: install Open vSwitch (Debian, Ubuntu: openvswitch-switch; "+
+			"Fedora: openvswitch); its service need not run", program)
+	}
+	return path
+}
+
+func schema(t testing.TB) string {
+	t.Helper()
+	for _, dir := range []string{os.Getenv("OVS_PKGDATADIR"), "/usr/share/openvswitch", "/usr/local/share/openvswitch"} {
+		file := filepath.Join(dir, "vswitch.ovsschema")
+		if _, err := os.Stat(file); dir != "" && err == nil {
+			return file
+		}
+	}
+	t.Fatal("ovstest: vswitch.ovsschema not found: install Open vSwitch, or set OVS_PKGDATADIR")
+	return ""
+}
+
+// enter is the command that runs another one in a network namespace. It is
+// nsenter because "ip netns exec" makes a mount namespace as well.
+func enter(netns string) []string {
+	if netns == "" {
+		return nil
+	}
+	return []string{"nsenter", "--net=" + netns, "--"}
+}
+
+func dial(socket string) error {
+	conn, err := net.DialTimeout("unix", socket, time.Second)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
