@@ -1,0 +1,171 @@
+package inputs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/go-logr/logr"
+)
+
+// maxManifestBytes is far above any real manifest; a larger file is a mistake
+// that would only cost memory.
+const maxManifestBytes = 16 << 20
+
+// settle is how long the directory must be quiet before it is read, so that
+// one `cp` of many files is one change.
+const settle = 50 * time.Millisecond
+
+// Directory is a Source that reads every *.yaml, *.yml and *.json file of one
+// directory, and reads them again when the directory changes. Replace files by
+// rename: a file that is seen half-written and does not parse keeps its last
+// good content.
+type Directory struct {
+	path    string
+	log     logr.Logger
+	good    map[string]objects // the last good content of each file
+	last    atomic.Pointer[Snapshot]
+	changed chan struct{}
+}
+
+// NewDirectory reads the directory once. A file that can't be used is an
+// error here: a start must not forget objects that the file held before.
+func NewDirectory(path string, log logr.Logger) (*Directory, error) {
+	d := &Directory{path: path, log: log, good: map[string]objects{}, changed: make(chan struct{}, 1)}
+	d.last.Store(&Snapshot{})
+	if err := d.read(); err != nil {
+		return nil, err
+	}
+	if p := d.Snapshot().Problems; len(p) > 0 {
+		return nil, errors.New(strings.Join(p, "; "))
+	}
+	return d, nil
+}
+
+// Snapshot implements Source.
+func (d *Directory) Snapshot() *Snapshot { return d.last.Load() }
+
+// Changed implements Source.
+func (d *Directory) Changed() <-chan struct{} { return d.changed }
+
+func (d *Directory) String() string { return "the manifests in " + d.path }
+
+// rereadEvery bounds how long a change stays unseen that no event told of:
+// NFS and some overlay file systems send none, and a directory that was
+// replaced loses its watch.
+const rereadEvery = 10 * time.Second
+
+// Run implements Source.
+func (d *Directory) Run(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watching %s: %w (is fs.inotify.max_user_instances or max_user_watches used up?)", d.path, err)
+	}
+	defer w.Close()
+	if err := w.Add(d.path); err != nil {
+		return fmt.Errorf("watching %s: %w (is fs.inotify.max_user_instances or max_user_watches used up?)", d.path, err)
+	}
+	tick := time.NewTicker(rereadEvery)
+	defer tick.Stop()
+	quiet := time.NewTimer(0) // what changed between NewDirectory and the watch
+	defer quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.Events:
+			quiet.Reset(settle)
+			continue
+		case err := <-w.Errors:
+			d.log.Error(err, "watch of the manifest directory", "directory", d.path)
+		case <-tick.C:
+			// Adding a path that is watched is nothing; one that was
+			// replaced is watched again.
+			if err := w.Add(d.path); err != nil {
+				d.log.Error(err, "watch of the manifest directory", "directory", d.path)
+			}
+		case <-quiet.C:
+		}
+		if err := d.read(); err != nil {
+			d.log.Error(err, "manifests not read, the last good ones stay in force")
+		}
+	}
+}
+
+// read reads all files and publishes the snapshot if it differs. An error
+// means that the directory as a whole could not be read; then nothing changes.
+func (d *Directory) read() error {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return fmt.Errorf("reading the manifests: %w", err)
+	}
+	good := map[string]objects{}
+	var problems []string
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+			continue
+		}
+		objs, err := readManifest(filepath.Join(d.path, name))
+		if errors.Is(err, fs.ErrNotExist) { // went away since ReadDir
+			continue
+		}
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", filepath.Join(d.path, name), err))
+			before, had := d.good[name]
+			if !had {
+				continue
+			}
+			objs = before
+		}
+		good[name] = objs
+	}
+	d.publish(good, problems)
+	return nil
+}
+
+func readManifest(path string) (objects, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return objects{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return objects{}, errors.New("not a regular file")
+	}
+	if info.Size() > maxManifestBytes {
+		return objects{}, fmt.Errorf("%d bytes are too many for a manifest (at most %d)", info.Size(), maxManifestBytes)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return objects{}, err
+	}
+	return parseManifest(data)
+}
+
+func (d *Directory) publish(good map[string]objects, problems []string) {
+	d.good = good
+	next, double := merge(good)
+	next.Problems = append(problems, double...)
+	before := d.last.Load()
+	if equal(before, next) {
+		return
+	}
+	for _, p := range next.Problems {
+		if !slices.Contains(before.Problems, p) {
+			d.log.Info("manifest refused, what it held before stays in force", "problem", p)
+		}
+	}
+	d.last.Store(next)
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,173 @@
+package inputs
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// objects is what one manifest file says.
+type objects struct {
+	nodes      []Node
+	pods       []Pod
+	namespaces []Namespace
+}
+
+// parseManifest reads the YAML documents (or JSON) of one file. It is all or
+// nothing: the error names the document and what is wrong, and the caller
+// then uses nothing of the file.
+func parseManifest(data []byte) (objects, error) {
+	var out objects
+	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for n := 1; ; n++ {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return objects{}, fmt.Errorf("document %d: %w", n, err)
+		}
+		if err := out.add(doc); err != nil {
+			return objects{}, fmt.Errorf("document %d: %w", n, err)
+		}
+	}
+}
+
+func (o *objects) add(doc []byte) error {
+	var any map[string]any
+	if err := yaml.Unmarshal(doc, &any); err != nil {
+		return fmt.Errorf("not YAML: %w", err)
+	}
+	if len(any) == 0 { // only comments, or nothing between two "---"
+		return nil
+	}
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(doc, &kind); err != nil {
+		return fmt.Errorf("apiVersion and kind: %w", err)
+	}
+	if kind.Kind == "" || kind.APIVersion == "" {
+		return errors.New("apiVersion or kind is missing")
+	}
+	switch gvk := kind.APIVersion + " " + kind.Kind; gvk {
+	case "v1 Node":
+		return addParsed(doc, &o.nodes, nodeFrom)
+	case "v1 Pod":
+		return addParsed(doc, &o.pods, podFrom)
+	case "v1 Namespace":
+		return addParsed(doc, &o.namespaces, namespaceFrom)
+	default:
+		return fmt.Errorf("%s is not read from manifests: v1 Node, v1 Pod and v1 Namespace are", gvk)
+	}
+}
+
+// addParsed decodes strictly, so that a misspelt key is told and not dropped.
+func addParsed[K any, V any](doc []byte, to *[]V, from func(*K) (V, error)) error {
+	var obj K
+	if err := yaml.UnmarshalStrict(doc, &obj); err != nil {
+		return err
+	}
+	v, err := from(&obj)
+	if err != nil {
+		return err
+	}
+	*to = append(*to, v)
+	return nil
+}
+
+func nodeFrom(n *corev1.Node) (Node, error) {
+	if n.Name == "" {
+		return Node{}, errors.New("a Node without metadata.name")
+	}
+	out := Node{Name: n.Name, Created: n.CreationTimestamp.Time}
+	cidrs := n.Spec.PodCIDRs
+	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+		cidrs = []string{n.Spec.PodCIDR}
+	}
+	if n.Spec.PodCIDR != "" && cidrs[0] != n.Spec.PodCIDR {
+		return Node{}, fmt.Errorf("Node %s: spec.podCIDR %s is not the first of spec.podCIDRs %v",
+			n.Name, n.Spec.PodCIDR, cidrs)
+	}
+	for _, s := range cidrs {
+		p, err := parsePodCIDR(s, out.PodCIDRs)
+		if err != nil {
+			return Node{}, fmt.Errorf("Node %s: podCIDR %q: %w", n.Name, s, err)
+		}
+		out.PodCIDRs = append(out.PodCIDRs, p)
+	}
+	for _, a := range n.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP {
+			continue
+		}
+		ip, err := netip.ParseAddr(a.Address)
+		if err != nil {
+			return Node{}, fmt.Errorf("Node %s: status.addresses InternalIP %q is not an IP address", n.Name, a.Address)
+		}
+		out.Addresses = append(out.Addresses, ip.Unmap())
+	}
+	return out, nil
+}
+
+func parsePodCIDR(s string, before []netip.Prefix) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return p, errors.New("not a CIDR such as 10.0.1.0/24")
+	}
+	if p.Addr().Is4In6() {
+		return p, errors.New("an IPv4-mapped IPv6 address: write it as IPv4")
+	}
+	if p != p.Masked() {
+		return p, fmt.Errorf("has host bits set: did you mean %s?", p.Masked())
+	}
+	for _, b := range before {
+		if b.Addr().Is4() == p.Addr().Is4() {
+			return p, fmt.Errorf("a second podCIDR of the same family as %s", b)
+		}
+	}
+	return p, nil
+}
+
+func podFrom(p *corev1.Pod) (Pod, error) {
+	if p.Name == "" {
+		return Pod{}, errors.New("a Pod without metadata.name")
+	}
+	return Pod{Namespace: orDefault(p.Namespace), Name: p.Name, UID: string(p.UID),
+		NodeName: p.Spec.NodeName, Annotations: ours(p.Annotations)}, nil
+}
+
+func namespaceFrom(n *corev1.Namespace) (Namespace, error) {
+	if n.Name == "" {
+		return Namespace{}, errors.New("a Namespace without metadata.name")
+	}
+	return Namespace{Name: n.Name, Annotations: ours(n.Annotations)}, nil
+}
+
+func orDefault(namespace string) string {
+	if namespace == "" {
+		return metav1.NamespaceDefault
+	}
+	return namespace
+}
+
+// ours keeps the annotations that Fairlead reads; the others would only cost
+// memory.
+func ours(all map[string]string) map[string]string {
+	var out map[string]string
+	for k, v := range all {
+		if strings.HasPrefix(k, "ipam.antrea.io/") || strings.HasPrefix(k, "ipam.fairlead.dev/") {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[k] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,87 @@
+package inputs
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestParseManifest(t *testing.T) {
+	got, err := parseManifest([]byte(`
+# a comment alone is no document
+---
+apiVersion: v1
+kind: Node
+metadata: {name: a, creationTimestamp: null}
+spec: {podCIDR: 10.0.1.0/24, podCIDRs: [10.0.1.0/24, "fd00:1::/64"]}
+status:
+  addresses:
+  - {type: Hostname, address: a}
+  - {type: InternalIP, address: 192.0.2.1}
+  - {type: InternalIP, address: "2001:db8::1"}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  uid: u
+  annotations: {ipam.antrea.io/ippools: pool1, other: x}
+spec: {nodeName: a, containers: []}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: ns}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := objects{
+		nodes: []Node{{Name: "a",
+			PodCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
+			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}},
+		pods: []Pod{{Namespace: "default", Name: "p", UID: "u", NodeName: "a",
+			Annotations: map[string]string{"ipam.antrea.io/ippools": "pool1"}}},
+		namespaces: []Namespace{{Name: "ns"}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestParseManifestRefuses(t *testing.T) {
+	node := "apiVersion: v1\nkind: Node\nmetadata: {name: a}\n"
+	for _, c := range []struct{ name, in, want string }{
+		{"not YAML", "a: [", "not YAML"},
+		{"no kind", "metadata: {name: a}", "apiVersion or kind is missing"},
+		{"other kind", "apiVersion: v1\nkind: Service", "v1 Service is not read from manifests"},
+		{"no name", "apiVersion: v1\nkind: Node", "without metadata.name"},
+		{"misspelt key", node + "spec: {podCIRD: 10.0.0.0/24}", "podCIRD"},
+		{"not a CIDR", node + "spec: {podCIDR: 10.0.0.0}", `podCIDR "10.0.0.0": not a CIDR`},
+		{"host bits", node + "spec: {podCIDR: 10.0.0.7/24}", "did you mean 10.0.0.0/24"},
+		{"mapped", node + `spec: {podCIDR: "::ffff:10.0.0.0/120"}`, "IPv4-mapped"},
+		{"two of a family", node + "spec: {podCIDRs: [10.0.0.0/24, 10.0.1.0/24]}", "second podCIDR of the same family"},
+		{"podCIDR not first", node + "spec: {podCIDR: 10.0.0.0/24, podCIDRs: [10.0.1.0/24]}", "is not the first"},
+		{"bad address", node + "status: {addresses: [{type: InternalIP, address: x}]}", `InternalIP "x"`},
+		{"second document", node + "---\nkind: Node", "document 2"},
+	} {
+		got, err := parseManifest([]byte(c.in))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got error %v, want %q in it", c.name, err, c.want)
+		}
+		if !reflect.DeepEqual(got, objects{}) {
+			t.Errorf("%s: refused, but returned %+v", c.name, got)
+		}
+	}
+}
+
+func FuzzParseManifest(f *testing.F) {
+	f.Add([]byte("apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {podCIDR: 10.0.0.0/24}"))
+	f.Add([]byte("---\n---\n{}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		objs, err := parseManifest(data)
+		if err != nil && !reflect.DeepEqual(objs, objects{}) {
+			t.Errorf("refused, but returned %+v", objs)
+		}
+	})
+}
