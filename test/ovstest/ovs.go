@@ -78,7 +78,9 @@ func Start(t testing.TB, opt Options) *OVS {
 
 	vswitchd := []string{"unix:" + o.DBSocket, "--disable-system"}
 	if opt.Datapath == Dummy {
-		vswitchd = append(vswitchd, "--enable-dummy=override")
+		// "override" would replace tunnel ports as well, by a dummy that
+		// accepts every option and encapsulates nothing.
+		vswitchd = append(vswitchd, "--enable-dummy=system")
 	}
 	o.Vswitchd = o.daemon("ovs-vswitchd", enter(opt.Netns), vswitchd...)
 	o.Vswitchd.ready = o.vswitchdReady
