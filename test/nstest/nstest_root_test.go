@@ -1,0 +1,64 @@
+package nstest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+
+	"testing"
+)
+
+func TestRootNamespaces(t *testing.T) {
+	a, b := New(t), New(t)
+	Veth(a, "left", b, "right")
+	a.IP("addr add 10.99.0.1/24 dev left")
+	b.IP("addr add 10.99.0.2/24 dev right")
+	a.Exec("ping", "-c1", "-W5", "10.99.0.2")
+
+	a.Must(func() error {
+		_, err := net.InterfaceByName("left")
+		return err
+	})
+	if _, err := net.InterfaceByName("left"); err == nil {
+		t.Error("the test's own goroutine sees the namespace's devices")
+	}
+	fault := errors.New("fault")
+	if err := a.Do(func() error { return fault }); err != fault {
+		t.Errorf("Do returned %v, want the function's error", err)
+	}
+	if _, err := a.Run("false"); err == nil {
+		t.Error("a program that failed gave no error")
+	}
+}
+
+func TestRootNothingIsLeft(t *testing.T) {
+	var n *NS
+	t.Run("inner", func(t *testing.T) { n = New(t) })
+	if _, err := os.Stat(n.Path); !os.IsNotExist(err) {
+		t.Errorf("%s is still there (%v)", n.Path, err)
+	}
+}
+
+// The namespaces of a killed test process go, those of a living one stay.
+func TestRootSweep(t *testing.T) {
+	Need(t)
+	dead := exec.Command("true")
+	if err := dead.Run(); err != nil {
+		t.Fatal(err)
+	}
+	left := fmt.Sprintf("fltest-%d-1", dead.Process.Pid)
+	living := fmt.Sprintf("fltest-%d-9999", os.Getpid())
+	for _, name := range []string{left, living} {
+		ip(t, "netns", "add", name)
+		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
+	}
+	New(t)
+	if _, err := os.Stat(dir + "/" + left); !os.IsNotExist(err) {
+		t.Errorf("%s, of a dead process, is still there (%v)", left, err)
+	}
+	if _, err := os.Stat(dir + "/" + living); err != nil {
+		t.Errorf("%s, of a living process, was removed", living)
+	}
+}
