@@ -1,0 +1,196 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Bind puts the directory Source of the machine at Target on the host.
+type Bind struct {
+	Source, Target string
+	ReadOnly       bool
+}
+
+// overlaid are the directories in which a host may create what it likes without touching the machine's.
+var overlaid = [...]string{"/etc", "/opt", "/var"}
+
+// private are directories of which every host has its own, empty at first. They are Host.Private outside.
+// /run comes last: it hides the lab's directory, where the sources of all binds are.
+var private = [...]string{
+	"/etc/cni", "/etc/fairlead", "/etc/openvswitch", "/opt/cni",
+	"/var/lib/cni", "/var/lib/fairlead", "/var/lib/openvswitch", "/var/log/openvswitch",
+	"/run",
+}
+
+// Private returns the path on the machine of a file in one of the host's private directories, such as
+// /run/openvswitch/db.sock.
+func (h Host) Private(path string) string { return filepath.Join(h.Dir, "root", path) }
+
+// Create makes the host called name below hostsDir: new namespaces, loopback up, host name set, own directories,
+// and binds on top. hostsDir must be on a mount that is not shared, or the mount namespace cannot be pinned.
+func Create(hostsDir, name string, binds ...Bind) (Host, error) {
+	h := At(hostsDir, name)
+	for _, dir := range private {
+		if err := os.MkdirAll(h.Private(dir), 0o755); err != nil {
+			return h, err
+		}
+	}
+	if err := h.makePins(); err != nil {
+		return h, fmt.Errorf("making host %s: %w", name, err)
+	}
+	made, tid, release := make(chan error), make(chan int, 1), make(chan struct{})
+	go func() {
+		made <- onThrowaway(func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS); err != nil {
+				return fmt.Errorf("new namespaces: %w", err)
+			}
+			if err := h.furnish(binds); err != nil {
+				return err
+			}
+			tid <- unix.Gettid()
+			<-release
+			return nil
+		})
+	}()
+	var err error
+	select {
+	case err = <-made:
+	case t := <-tid:
+		err = h.bindPins(t)
+		close(release)
+		err = errors.Join(err, <-made)
+	}
+	if err != nil {
+		return h, fmt.Errorf("making host %s: %w", name, err)
+	}
+	return h, nil
+}
+
+func (h Host) makePins() error {
+	if err := os.MkdirAll(filepath.Join(h.Dir, "ns"), 0o755); err != nil {
+		return err
+	}
+	for _, p := range pinned {
+		if err := os.WriteFile(h.pin(p.file), nil, 0o444); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bindPins keeps the namespaces of thread tid. It runs outside of them: a mount namespace can only be pinned in an
+// older one.
+func (h Host) bindPins(tid int) error {
+	for _, p := range pinned {
+		source := fmt.Sprintf("/proc/%d/task/%d/ns/%s", os.Getpid(), tid, p.file)
+		if err := unix.Mount(source, h.pin(p.file), "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("pinning the %s namespace: %w", p.file, err)
+		}
+	}
+	return nil
+}
+
+// furnish sets up the new namespaces that the calling thread is in.
+func (h Host) furnish(binds []Bind) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making the mounts private: %w", err)
+	}
+	if err := dropForeignPins(); err != nil {
+		return err
+	}
+	if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mounting /sys: %w", err)
+	}
+	for _, dir := range overlaid {
+		if err := h.overlay(dir); err != nil {
+			return err
+		}
+	}
+	all := make([]Bind, 0, len(private)+len(binds))
+	for _, dir := range private {
+		if dir == "/run" {
+			all = append(all, binds...)
+		}
+		all = append(all, Bind{Source: h.Private(dir), Target: dir})
+	}
+	for _, b := range all {
+		if err := bind(b); err != nil {
+			return err
+		}
+	}
+	if err := unix.Sethostname([]byte(h.Name)); err != nil {
+		return fmt.Errorf("setting the host name: %w", err)
+	}
+	return loopbackUp()
+}
+
+// dropForeignPins unmounts the namespace files that came with the copy of the machine's mounts. Each would keep
+// somebody's namespace alive for as long as this host lives.
+func dropForeignPins() error {
+	mounts, err := Mounts()
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if m.Type != "nsfs" {
+			continue
+		}
+		// One that another mount hides cannot be reached, nor unmounted.
+		if err := unix.Unmount(m.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+			!errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("dropping the copy of %s: %w", m.Target, err)
+		}
+	}
+	return nil
+}
+
+func (h Host) overlay(dir string) error {
+	upper, work := filepath.Join(h.Dir, "overlay", dir, "upper"), filepath.Join(h.Dir, "overlay", dir, "work")
+	for _, d := range []string{upper, work} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", dir, upper, work)
+	err := unix.Mount("fairlead-lab", dir, "overlay", 0, options)
+	if errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("giving the host its own %s: this kernel has no overlay file system (try: modprobe overlay)", dir)
+	}
+	if err != nil {
+		return fmt.Errorf("giving the host its own %s: overlay mount: %w", dir, err)
+	}
+	return nil
+}
+
+func bind(b Bind) error {
+	if err := os.MkdirAll(b.Target, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(b.Source, b.Target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("binding %s at %s: %w", b.Source, b.Target, err)
+	}
+	if !b.ReadOnly {
+		return nil
+	}
+	if err := unix.Mount("", b.Target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("making %s read-only: %w", b.Target, err)
+	}
+	return nil
+}
+
+// loopbackUp sets lo up in the network namespace of the calling thread.
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("looking for lo: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("setting lo up: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Host names one host. The zero value is no host; At and Create make one.
+type Host struct {
+	// Name is its host name.
+	Name string
+	// Dir holds its pins and private directories, seen from the machine.
+	Dir string
+}
+
+// At returns the host called name below hostsDir, whether it exists or not.
+func At(hostsDir, name string) Host {
+	return Host{Name: name, Dir: filepath.Join(hostsDir, name)}
+}
+
+// Exists reports whether the host is set up, at least in part.
+func (h Host) Exists() bool {
+	_, err := os.Stat(h.Dir)
+	return err == nil
+}
+
+// pinned says which namespace each file in Dir/ns holds. Mount comes last, because it is entered last: afterwards
+// the paths of the machine are out of sight.
+var pinned = [...]struct {
+	file string
+	flag int
+}{{"net", unix.CLONE_NEWNET}, {"uts", unix.CLONE_NEWUTS}, {"mnt", unix.CLONE_NEWNS}}
+
+func (h Host) pin(file string) string { return filepath.Join(h.Dir, "ns", file) }
+
+// Do runs f on a thread that is in the host's namespaces and is thrown away afterwards. What f opens or starts from
+// its own goroutine is of the host: files, sockets, processes.
+func (h Host) Do(f func() error) error {
+	return onThrowaway(func() error {
+		if err := h.enter(); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// DoNet is Do with the network namespace of the file netns, a path as the host sees it, in place of the host's own.
+func (h Host) DoNet(netns string, f func() error) error {
+	return h.Do(func() error {
+		if err := enterNet(netns); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// Start starts cmd on the host. Its paths are the host's; wait for it anywhere.
+func (h Host) Start(cmd *exec.Cmd) error { return h.Do(cmd.Start) }
+
+// Exec replaces this process by argv on the host, in the network namespace netns if that is not empty. It keeps the
+// working directory where the host has it too. It returns only if it fails.
+func (h Host) Exec(netns string, argv, env []string) error {
+	cwd, _ := os.Getwd()
+	runtime.LockOSThread()
+	if err := h.enter(); err != nil {
+		return err
+	}
+	if netns != "" {
+		if err := enterNet(netns); err != nil {
+			return err
+		}
+	}
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return fmt.Errorf("on host %s: %w", h.Name, err)
+	}
+	if os.Chdir(cwd) != nil {
+		if err := os.Chdir("/"); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("starting %s: %w", path, unix.Exec(path, argv, env))
+}
+
+// enter moves the calling thread, which must be locked, into the host.
+func (h Host) enter() error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("leaving the shared working directory: %w", err)
+	}
+	fds := make([]int, 0, len(pinned))
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	for _, p := range pinned {
+		fd, err := unix.Open(h.pin(p.file), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("entering host %s: opening its %s namespace: %w", h.Name, p.file, err)
+		}
+		fds = append(fds, fd)
+	}
+	for i, p := range pinned {
+		if err := unix.Setns(fds[i], p.flag); err != nil {
+			return fmt.Errorf("entering the %s namespace of host %s: %w", p.file, h.Name, err)
+		}
+	}
+	return nil
+}
+
+func enterNet(netns string) error {
+	fd, err := unix.Open(netns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("entering network namespace %s: %w", netns, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("entering network namespace %s: %w", netns, err)
+	}
+	return nil
+}
+
+// onThrowaway runs f on a locked thread that ends with it, so f may change the thread's namespaces. The main thread
+// is no such thread: Go parks it instead of ending it, and /proc/self shows its namespaces as the process's. If the
+// goroutine happens to be there, it stays while another goroutine runs f elsewhere.
+func onThrowaway(f func() error) error {
+	errc := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			errc <- onThrowaway(f)
+			return
+		}
+		errc <- f()
+	}()
+	return <-errc
+}

@@ -1,0 +1,235 @@
+package host
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// labDir is a directory on a private mount of its own, as Create wants it.
+func labDir(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: hosts of a lab are namespaces, and making them needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("lab-test", dir, "tmpfs", 0, "mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func create(t *testing.T, dir, name string, binds ...Bind) Host {
+	t.Helper()
+	h, err := Create(dir, name, binds...)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := Kill(ctx, h); err != nil {
+			t.Error(err)
+		}
+		if err := h.Destroy(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func output(t *testing.T, h Host, script string) string {
+	t.Helper()
+	var out strings.Builder
+	cmd := exec.Command("sh", "-ec", script)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := h.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, &out)
+	}
+	return out.String()
+}
+
+func TestRootHostIsAMachineOfItsOwn(t *testing.T) {
+	dir := labDir(t)
+	shared := t.TempDir()
+	if err := os.WriteFile(filepath.Join(shared, "seen"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a := create(t, dir, "hosta", Bind{Source: shared, Target: "/etc/fairlead/manifests", ReadOnly: true})
+	b := create(t, dir, "hostb")
+
+	got := output(t, a, `hostname; ls /sys/class/net; ip -br link show up | cut -d' ' -f1
+		ls /etc/fairlead/manifests; ls /run /opt/cni /var/lib/fairlead /etc/openvswitch | grep -v '^/' | grep . || echo empty
+		touch /etc/fairlead/manifests/x 2>/dev/null && echo writable; touch /etc/made-on-a /run/made-on-a; id -u root`)
+	if want := "hosta\nlo\nlo\nseen\nempty\n0\n"; got != want {
+		t.Errorf("host a shows\n%s\nwant\n%s", got, want)
+	}
+	for _, file := range []string{"/etc/made-on-a", "/run/made-on-a"} {
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s appeared on the machine", file)
+		}
+	}
+	if _, err := os.Stat(a.Private("/run/made-on-a")); err != nil {
+		t.Errorf("a file in a private directory is not seen from the machine: %v", err)
+	}
+	if got := output(t, b, "hostname; ls /etc /run | grep made || true"); got != "hostb\n" {
+		t.Errorf("host b shows %q, want only its name", got)
+	}
+}
+
+func TestRootNetnsOnAHost(t *testing.T) {
+	h := create(t, labDir(t), "hosta")
+	const file = "/run/pod"
+	if h.HasNetns(file) {
+		t.Error("a namespace that was not made is there")
+	}
+	if err := h.MakeNetns(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.MakeNetns(file); err == nil {
+		t.Error("the same namespace could be made twice")
+	}
+	if !h.HasNetns(file) {
+		t.Error("the namespace is not there")
+	}
+	err := h.DoNet(file, func() error {
+		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "inpod"}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, h, "ls /sys/class/net; nsenter --net="+file+" ip -br link | cut -d' ' -f1"); got != "lo\nlo\ninpod\n" {
+		t.Errorf("interfaces of host and pod: %q", got)
+	}
+	for range 2 {
+		if err := h.RemoveNetns(file); err != nil {
+			t.Error(err)
+		}
+	}
+	if h.HasNetns(file) {
+		t.Error("the namespace is still there")
+	}
+	if _, err := os.Stat(h.Private(file)); err == nil {
+		t.Error("its file is still there")
+	}
+}
+
+func TestRootKillEndsTheHostsProcessesAndNoOthers(t *testing.T) {
+	dir := labDir(t)
+	a, b := create(t, dir, "hosta"), create(t, dir, "hostb")
+	start := func(h Host, argv ...string) *exec.Cmd {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		if err := h.Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	ofB := start(b, "sleep", "1000")
+	outside := exec.Command("sleep", "1000")
+	if err := outside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer outside.Process.Kill()
+	// One in the host's namespaces, one that has left them for its own but for the host name's.
+	ofA := []*exec.Cmd{start(a, "sleep", "1000"), start(a, "unshare", "--net", "--mount", "sleep", "1000")}
+
+	if !a.Runs(ofA[0].Process.Pid) || a.Runs(ofB.Process.Pid) || a.Runs(outside.Process.Pid) {
+		t.Error("Runs does not tell the processes of host a")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := Kill(ctx, a); err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range ofA {
+		if err := cmd.Wait(); err == nil || cmd.ProcessState.Sys().(interface{ Signal() unix.Signal }).Signal() != unix.SIGKILL {
+			t.Errorf("%v ended with %v, want a kill", cmd.Args, cmd.ProcessState)
+		}
+	}
+	for _, cmd := range []*exec.Cmd{ofB, outside} {
+		if err := cmd.Process.Signal(unix.Signal(0)); err != nil {
+			t.Errorf("%v is gone too: %v", cmd.Args, err)
+		}
+	}
+	if err := Kill(ctx, b); err != nil {
+		t.Fatal(err)
+	}
+	if err := ofB.Wait(); err == nil {
+		t.Error("the process of host b was not killed")
+	}
+}
+
+func TestRootDestroyLeavesNothing(t *testing.T) {
+	dir := labDir(t)
+	a := create(t, dir, "hosta")
+	b := create(t, dir, "hostb") // made later: its mounts were copied when a's pins were there
+	if err := a.MakeNetns("/run/pod"); err != nil {
+		t.Fatal(err)
+	}
+	alive, err := a.watchNet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := a.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a.Exists() {
+		t.Error("the directory is still there")
+	}
+	mounts, err := Mounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if strings.HasPrefix(m.Target, a.Dir) {
+			t.Errorf("mount %s is still there", m.Target)
+		}
+	}
+	deadline := time.Now().Add(5 * time.Second) // the kernel ends namespaces in a work queue
+	for alive() && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if alive() {
+		t.Error("the network namespace lives on")
+	}
+	if output(t, b, "hostname") != "hostb\n" {
+		t.Error("host b suffered")
+	}
+}
+
+// watchNet puts one end of a veth into the host's network namespace; the other end tells when that ended.
+func (h Host) watchNet() (alive func() bool, err error) {
+	ns, err := os.Open(h.pin("net"))
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	watcher := Host{Name: "watcher", Dir: filepath.Join(filepath.Dir(h.Dir), "hostb")}
+	err = watcher.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "watch"},
+			PeerName: "watched", PeerNamespace: netlink.NsFd(ns.Fd())})
+	})
+	return func() bool {
+		return watcher.Do(func() error { _, err := netlink.LinkByName("watch"); return err }) == nil
+	}, err
+}

@@ -1,0 +1,117 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// id is a namespace's inode: nsfs(5) gives every namespace one of its own.
+type id struct{ dev, ino uint64 }
+
+func idOf(path string) (id, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return id{}, err
+	}
+	return id{st.Dev, st.Ino}, nil
+}
+
+// Runs reports whether process pid is alive and belongs to the host. A zombie is dead.
+func (h Host) Runs(pid int) bool {
+	own := h.ids()
+	return len(own) > 0 && belongs(filepath.Join("/proc", strconv.Itoa(pid)), own)
+}
+
+// Kill ends every process of the hosts with SIGKILL and waits until they are gone, or ctx ends.
+func Kill(ctx context.Context, hosts ...Host) error {
+	own := map[id]bool{}
+	for _, h := range hosts {
+		for i := range h.ids() {
+			own[i] = true
+		}
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	for {
+		pids, err := processes(own)
+		if err != nil {
+			return err
+		}
+		if len(pids) == 0 {
+			return nil
+		}
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("killing process %d of the lab: %w", pid, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("processes %v of the lab do not end: %w", pids, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// ids are the namespaces of the host that are pinned; of a host that is half set up there may be none.
+func (h Host) ids() map[id]bool {
+	plain, err := idOf(h.Dir)
+	if err != nil {
+		return nil
+	}
+	own := map[id]bool{}
+	for _, p := range pinned {
+		// A pin that is not mounted over is a plain file in Dir's file system.
+		if i, err := idOf(h.pin(p.file)); err == nil && i.dev != plain.dev {
+			own[i] = true
+		}
+	}
+	return own
+}
+
+func processes(own map[id]bool) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("listing the processes: %w", err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if belongs(filepath.Join("/proc", e.Name()), own) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// belongs reports whether every thread of the process is in a namespace of own. One thread does not do: a program
+// that only visits a host, as this one does, has a thread there for a moment.
+func belongs(proc string, own map[id]bool) bool {
+	tasks, err := os.ReadDir(filepath.Join(proc, "task"))
+	if err != nil || len(tasks) == 0 {
+		return false
+	}
+	for _, t := range tasks {
+		in := false
+		for _, p := range pinned {
+			// Of a zombie there is nothing to read.
+			i, err := idOf(filepath.Join(proc, "task", t.Name(), "ns", p.file))
+			in = in || err == nil && own[i]
+		}
+		if !in {
+			return false
+		}
+	}
+	return true
+}
