@@ -7,6 +7,7 @@ package inputs
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -44,18 +45,20 @@ type Node struct {
 	PodCIDRs []netip.Prefix
 	// Addresses are the InternalIPs of status.addresses, in their order.
 	Addresses []netip.Addr
+	// TunnelAddresses are where other nodes send tunnel packets to, from the
+	// annotation node.antrea.io/transport-addresses; without it Addresses.
+	TunnelAddresses []netip.Addr
 	// Created is metadata.creationTimestamp; zero when the manifest has none.
 	Created time.Time
 }
 
-// Address returns the first address of the family of like.
-func (n Node) Address(ipv4 bool) (netip.Addr, bool) {
-	for _, a := range n.Addresses {
-		if a.Is4() == ipv4 {
-			return a, true
-		}
+// TunnelAddr returns the first tunnel address of the family asked for.
+func (n Node) TunnelAddr(ipv4 bool) (addr netip.Addr, ok bool) {
+	i := slices.IndexFunc(n.TunnelAddresses, func(a netip.Addr) bool { return a.Is4() == ipv4 })
+	if i < 0 {
+		return netip.Addr{}, false
 	}
-	return netip.Addr{}, false
+	return n.TunnelAddresses[i], true
 }
 
 // Pod is what Fairlead needs of a Kubernetes Pod.

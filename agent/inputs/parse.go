@@ -113,6 +113,29 @@ func nodeFrom(n *corev1.Node) (Node, error) {
 		}
 		out.Addresses = append(out.Addresses, ip.Unmap())
 	}
+	var err error
+	if out.TunnelAddresses, err = tunnelAddresses(n); len(out.TunnelAddresses) == 0 {
+		out.TunnelAddresses = out.Addresses
+	}
+	return out, err
+}
+
+// transportAddresses is Antrea's annotation for nodes whose tunnel does not end
+// at the InternalIP: a comma-separated list of addresses.
+const transportAddresses = "node.antrea.io/transport-addresses"
+
+func tunnelAddresses(n *corev1.Node) ([]netip.Addr, error) {
+	var out []netip.Addr
+	for s := range strings.SplitSeq(n.Annotations[transportAddresses], ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		ip, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("Node %s: annotation %s: %q is not an IP address", n.Name, transportAddresses, s)
+		}
+		out = append(out, ip.Unmap())
+	}
 	return out, nil
 }
 

@@ -13,7 +13,9 @@ func TestParseManifest(t *testing.T) {
 ---
 apiVersion: v1
 kind: Node
-metadata: {name: a, creationTimestamp: null}
+metadata:
+  name: a
+  annotations: {node.antrea.io/transport-addresses: " 198.51.100.1,"}
 spec: {podCIDR: 10.0.1.0/24, podCIDRs: [10.0.1.0/24, "fd00:1::/64"]}
 status:
   addresses:
@@ -38,8 +40,9 @@ metadata: {name: ns}
 	}
 	want := objects{
 		nodes: []Node{{Name: "a",
-			PodCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
-			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}},
+			PodCIDRs:        []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
+			Addresses:       []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+			TunnelAddresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}}},
 		pods: []Pod{{Namespace: "default", Name: "p", UID: "u", NodeName: "a",
 			Annotations: map[string]string{"ipam.antrea.io/ippools": "pool1"}}},
 		namespaces: []Namespace{{Name: "ns"}},
@@ -63,6 +66,8 @@ func TestParseManifestRefuses(t *testing.T) {
 		{"two of a family", node + "spec: {podCIDRs: [10.0.0.0/24, 10.0.1.0/24]}", "second podCIDR of the same family"},
 		{"podCIDR not first", node + "spec: {podCIDR: 10.0.0.0/24, podCIDRs: [10.0.1.0/24]}", "is not the first"},
 		{"bad address", node + "status: {addresses: [{type: InternalIP, address: x}]}", `InternalIP "x"`},
+		{"bad transport address", "apiVersion: v1\nkind: Node\nmetadata: {name: a, annotations: " +
+			"{node.antrea.io/transport-addresses: x}}", `transport-addresses: "x"`},
 		{"second document", node + "---\nkind: Node", "document 2"},
 	} {
 		got, err := parseManifest([]byte(c.in))

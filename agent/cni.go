@@ -1,0 +1,250 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
+)
+
+// undoTimeout bounds the clean-up of a failed ADD, which must also run when
+// the runtime has given up waiting.
+const undoTimeout = 20 * time.Second
+
+// pods implements cniserver.Handler: what each CNI verb means on this node.
+type pods struct {
+	loop    *loop
+	leases  *hostlocal.Store
+	bootID  string
+	txOff   bool // switch tx checksum offload off in pods
+	log     logr.Logger
+	metrics *metrics
+	busy    busy
+}
+
+// attached are the attachments on record in OVSDB, by host end.
+func (p *pods) attached() map[string]api.Attachment {
+	out := map[string]api.Attachment{}
+	for _, a := range p.loop.db.Observe().Pods {
+		out[a.HostIf] = a.Attachment
+	}
+	return out
+}
+
+// Add implements cniserver.Handler.
+func (p *pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, error) {
+	k, host := key{r.ContainerID, r.IfName}, link.HostName(r.ContainerID, r.IfName)
+	if !p.busy.try(host) {
+		return cniserver.Result{}, errBusy()
+	}
+	defer p.busy.done(host)
+	s := p.loop.state.Load()
+	if s.addRefused != nil {
+		return cniserver.Result{}, cniserver.TryAgain(s.addRefused.Error())
+	}
+	if err := s.bridgedPod(r); err != nil {
+		return cniserver.Result{}, err
+	}
+	if a, ok := p.attached()[host]; ok {
+		if p.stillGood(a, r, s) {
+			return p.result(a, s), nil
+		}
+		if err := p.remove(ctx, k); err != nil {
+			return cniserver.Result{}, err
+		}
+	}
+	a, err := p.attach(ctx, r, s)
+	if err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if undoErr := p.remove(undo, k); undoErr != nil {
+			p.log.Error(undoErr, "clean-up after a failed ADD; it is tried again within seconds", "container", k.containerID)
+		}
+		return cniserver.Result{}, err
+	}
+	p.log.Info("pod added", "pod", a.Pod(), "addresses", a.Addrs, "interface", a.HostIf)
+	return p.result(a, s), nil
+}
+
+func errBusy() error {
+	return cniserver.TryAgain("another request, or the clean-up after one, works on this container")
+}
+
+// attach makes one attachment: address, veth, port and flows.
+func (p *pods) attach(ctx context.Context, r cniserver.Request, s *state) (api.Attachment, error) {
+	addrs, err := p.leases.Allocate(r.ContainerID, r.IfName, s.podCIDRs)
+	if err != nil {
+		return api.Attachment{}, cniserver.NoAddress(err)
+	}
+	a := api.Attachment{
+		ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Network: r.Network,
+		PodNamespace: r.PodNamespace, PodName: r.PodName, PodUID: r.PodUID,
+		HostIf: link.HostName(r.ContainerID, r.IfName),
+		MAC:    localMAC("pod " + r.ContainerID + " " + r.IfName),
+		Addrs:  addrs, BootID: p.bootID,
+	}
+	if err := link.Attach(p.podLink(a, s)); err != nil {
+		return a, err
+	}
+	return a, p.loop.do(ctx, request{add: &a})
+}
+
+func (p *pods) podLink(a api.Attachment, s *state) link.PodLink {
+	return link.PodLink{Netns: a.Netns, IfName: a.IfName, HostIf: a.HostIf, MAC: a.MAC, MTU: s.podMTU,
+		Addrs: a.Addrs, Gateways: gatewaysOf(a.Addrs), TxOff: p.txOff}
+}
+
+// gatewaysOf are the gateways of a pod's own ranges: the first address of
+// each, also when the node's podCIDR has changed since.
+func gatewaysOf(addrs []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range addrs {
+		out = append(out, a.Masked().Addr().Next())
+	}
+	return out
+}
+
+// stillGood reports whether a is what r asks for, so that a repeated ADD gets
+// the answer of the first.
+func (p *pods) stillGood(a api.Attachment, r cniserver.Request, s *state) bool {
+	return a.Netns == r.Netns && a.Network == r.Network && a.BootID == p.bootID &&
+		link.Check(p.podLink(a, s)) == nil
+}
+
+func (p *pods) result(a api.Attachment, s *state) cniserver.Result {
+	return cniserver.Result{HostIf: a.HostIf, MAC: a.MAC, MTU: s.podMTU, Addrs: a.Addrs, Gateways: gatewaysOf(a.Addrs)}
+}
+
+// Del implements cniserver.Handler. It needs neither the Pod object nor the
+// record: every step also removes what a crash left half made.
+func (p *pods) Del(ctx context.Context, r cniserver.Request) error {
+	host := link.HostName(r.ContainerID, r.IfName)
+	if !p.busy.try(host) {
+		return errBusy()
+	}
+	defer p.busy.done(host)
+	a, known := p.attached()[host]
+	if err := p.remove(ctx, key{r.ContainerID, r.IfName}); err != nil {
+		return err
+	}
+	if known {
+		p.log.Info("pod deleted", "pod", a.Pod(), "addresses", a.Addrs, "interface", a.HostIf)
+	}
+	return nil
+}
+
+// remove takes an attachment off the node: flows and port, veth, and last the
+// lease, so that the address is free only when nothing uses it any more.
+func (p *pods) remove(ctx context.Context, k key) error {
+	if err := p.loop.do(ctx, request{del: k}); err != nil {
+		return err
+	}
+	if err := link.Detach(link.HostName(k.containerID, k.ifName)); err != nil {
+		return err
+	}
+	return p.leases.Release(k.containerID, k.ifName)
+}
+
+// Check implements cniserver.Handler.
+func (p *pods) Check(ctx context.Context, r cniserver.Request) error {
+	a, ok := p.attached()[link.HostName(r.ContainerID, r.IfName)]
+	if !ok {
+		return fmt.Errorf("interface %s of container %s is not known on this node", r.IfName, r.ContainerID)
+	}
+	if a.Netns != r.Netns {
+		return fmt.Errorf("interface %s is in network namespace %s, not in %s", r.IfName, a.Netns, r.Netns)
+	}
+	for _, addr := range r.PrevAddrs {
+		if !slices.Contains(a.Addrs, addr) {
+			return fmt.Errorf("prevResult has the address %s, but the pod was given %v", addr, a.Addrs)
+		}
+	}
+	if err := link.Check(p.podLink(a, p.loop.state.Load())); err != nil {
+		return err
+	}
+	for _, port := range p.loop.db.Observe().Pods {
+		if port.HostIf == a.HostIf && port.OFPort == 0 {
+			return fmt.Errorf("ovs-vswitchd does not carry the port %s: %s", a.HostIf, port.Error)
+		}
+	}
+	return p.loop.state.Load().notReady
+}
+
+// GC implements cniserver.Handler: attachments of the named network that the
+// runtime does not list are removed. Other networks are not touched.
+func (p *pods) GC(ctx context.Context, network string, valid []cniserver.AttachmentID) error {
+	keep := map[key]bool{}
+	for _, v := range valid {
+		keep[key{v.ContainerID, v.IfName}] = true
+	}
+	var errs []error
+	for host, a := range p.attached() {
+		if a.Network != network || keep[keyOf(a)] || !p.busy.try(host) {
+			continue
+		}
+		err := p.remove(ctx, keyOf(a))
+		p.busy.done(host)
+		if err == nil {
+			p.log.Info("garbage collected a pod that the runtime does not know", "pod", a.Pod(), "addresses", a.Addrs)
+			p.metrics.reclaimed.WithLabelValues("gc").Inc()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Status implements cniserver.Handler.
+func (p *pods) Status(context.Context) error {
+	return p.loop.state.Load().notReady
+}
+
+// do hands a request to the loop and waits for the answer.
+func (l *loop) do(ctx context.Context, r request) error {
+	r.done = make(chan error, 1)
+	select {
+	case l.requests <- r:
+	case <-ctx.Done():
+		return fmt.Errorf("the node was not ready to take the request: %w", ctx.Err())
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the node did not finish the request: %w", ctx.Err())
+	}
+}
+
+// The annotations by which a Pod or its Namespace asks for a bridged pod.
+const (
+	annotationPools = "ipam.antrea.io/ippools"
+	annotationIPs   = "ipam.antrea.io/pod-ips"
+)
+
+// bridgedPod refuses a pod that wants its address from an IPPool: one of the
+// podCIDR instead would be wrong, silently.
+func (s *state) bridgedPod(r cniserver.Request) error {
+	pod := s.snapshot.Pods[r.PodNamespace+"/"+r.PodName].Annotations
+	ns := s.snapshot.Namespaces[r.PodNamespace].Annotations
+	for _, from := range []struct {
+		what        string
+		annotations map[string]string
+	}{{"Pod " + r.PodNamespace + "/" + r.PodName, pod}, {"Namespace " + r.PodNamespace, ns}} {
+		for _, name := range []string{annotationPools, annotationIPs} {
+			if v := strings.TrimSpace(from.annotations[name]); v != "" {
+				return cniserver.NoAddress(fmt.Errorf("%s asks for %s=%q: addresses from IPPools are not built yet. "+
+					"Remove the annotation to get an address of the node's podCIDR", from.what, name, v))
+			}
+		}
+	}
+	return nil
+}

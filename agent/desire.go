@@ -1,0 +1,241 @@
+package agent
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/nat"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// TunnelPortName is the OVS port that carries pod traffic to other nodes.
+const TunnelPortName = "fairlead-tun0"
+
+// Inputs is all that Desire depends on.
+type Inputs struct {
+	Config api.AgentConfig
+	// Own is this node's Node as it last was good (see checkOwn), Nodes are
+	// all Nodes as they are now.
+	Own   inputs.Node
+	Nodes map[string]inputs.Node
+	// Transport is the interface that carries traffic to other nodes.
+	Transport link.Transport
+	// Attachments are the pods that the node should have, in any order.
+	Attachments []api.Attachment
+}
+
+// Desired is what the node should look like: one value for each applier.
+type Desired struct {
+	OVSDB   ovsdb.Desired
+	Gateway link.GatewayLink
+	Routes  route.Desired
+	NAT     nat.Desired
+	Peers   []openflow.Peer
+	// PodMTU is the MTU of pods' interfaces, in bytes.
+	PodMTU int
+	// Problems are sentences about inputs that could not be served, sorted.
+	Problems []string
+}
+
+// Desire computes what the node should look like. It is pure: the same inputs
+// in any order give the same value.
+func Desire(in Inputs) Desired {
+	gateways := gatewayAddrs(in.Own.PodCIDRs)
+	local := endpoint(in.Transport, in.Own)
+	mtu := podMTU(in.Config, in.Transport.MTU, local)
+	mac := gatewayMAC(in.Own.Name)
+	peers, problems := peersOf(in, local)
+	d := Desired{
+		OVSDB: ovsdb.Desired{
+			Bridge:       in.Config.OVSBridge,
+			DatapathType: in.Config.OVSDatapathType,
+			Gateway:      ovsdb.GatewayPort{Name: in.Config.HostGateway, MAC: mac, MTU: mtu},
+			Tunnel:       tunnelPort(in.Config, local),
+			Pods:         slices.Clone(in.Attachments),
+		},
+		Gateway: link.GatewayLink{Name: in.Config.HostGateway, MAC: mac, MTU: mtu, Addrs: gateways},
+		Routes:  route.Desired{Link: in.Config.HostGateway, Routes: peerRoutes(peers, gateways)},
+		NAT: nat.Desired{
+			Gateway:     in.Config.HostGateway,
+			PodCIDRs:    slices.Clone(in.Own.PodCIDRs),
+			Masquerade:  !in.Config.NoSNAT,
+			RandomFully: in.Config.SNATFullyRandomPorts,
+		},
+		Peers:    peers,
+		PodMTU:   mtu,
+		Problems: problems,
+	}
+	slices.SortFunc(d.OVSDB.Pods, func(a, b api.Attachment) int { return cmp.Compare(a.HostIf, b.HostIf) })
+	slices.SortFunc(d.NAT.PodCIDRs, comparePrefix)
+	return d
+}
+
+// View adds to what is desired the port numbers that OVS gave.
+func (d Desired) View(obs ovsdb.Observed) openflow.View {
+	v := openflow.View{
+		Gateway: openflow.Gateway{
+			Port: obs.Gateway.OFPort, MAC: d.OVSDB.Gateway.MAC, PodCIDRs: d.NAT.PodCIDRs,
+		},
+		TunnelPort: obs.Tunnel.OFPort,
+		Peers:      d.Peers,
+	}
+	for _, a := range d.Gateway.Addrs {
+		v.Gateway.Addrs = append(v.Gateway.Addrs, a.Addr())
+	}
+	ports := map[string]uint32{}
+	for _, p := range obs.Pods {
+		ports[p.HostIf] = p.OFPort
+	}
+	for _, a := range d.OVSDB.Pods {
+		pod := openflow.Pod{Port: ports[a.HostIf], MAC: a.MAC}
+		for _, p := range a.Addrs {
+			pod.Addrs = append(pod.Addrs, p.Addr())
+		}
+		v.Pods = append(v.Pods, pod)
+	}
+	return v
+}
+
+// gatewayAddrs are the first address of each podCIDR, with its mask.
+func gatewayAddrs(podCIDRs []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range podCIDRs {
+		out = append(out, netip.PrefixFrom(p.Addr().Next(), p.Bits()))
+	}
+	slices.SortFunc(out, comparePrefix)
+	return out
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// gatewayMAC is made from the node's name, so that it survives every restart
+// and pods' neighbour entries stay right.
+func gatewayMAC(node string) api.MAC { return localMAC("gateway " + node) }
+
+// localMAC is a locally administered unicast address made from seed.
+func localMAC(seed string) api.MAC {
+	sum := sha256.Sum256([]byte(seed))
+	m := api.MAC(sum[:6])
+	m[0] = m[0]&^0x01 | 0x02
+	return m
+}
+
+// overhead is what a tunnel adds to a packet, in bytes: the outer Ethernet
+// payload minus the inner one. IPv4: IP 20, UDP 8 or none, tunnel header 8
+// (geneve, vxlan: RFC 8926, RFC 7348), 8 (gre with key: RFC 2890), 18 and a
+// TCP header of 20 (stt), inner Ethernet 14.
+func overhead(cfg api.AgentConfig, local netip.Addr) int {
+	if !tunnels(cfg) {
+		return 0
+	}
+	bytes := map[string]int{api.TunnelGeneve: 50, api.TunnelVXLAN: 50, api.TunnelGRE: 42, api.TunnelSTT: 72}[cfg.TunnelType]
+	if local.Is6() {
+		bytes += 20
+	}
+	return bytes
+}
+
+// podMTU is the MTU of pods in bytes, given that of the transport interface.
+func podMTU(cfg api.AgentConfig, transport int, local netip.Addr) int {
+	if cfg.DefaultMTU != 0 {
+		return cfg.DefaultMTU
+	}
+	return transport - overhead(cfg, local)
+}
+
+// tunnels reports whether any traffic goes through a tunnel.
+func tunnels(cfg api.AgentConfig) bool { return cfg.TrafficEncapMode == api.ModeEncap }
+
+// endpoint is this node's end of the tunnel. One family serves all peers: IPv4
+// where the Node and the interface have it, else IPv6.
+func endpoint(t link.Transport, own inputs.Node) netip.Addr {
+	if _, v4 := own.TunnelAddr(true); t.IPv4.IsValid() && (v4 || !t.IPv6.IsValid()) {
+		return t.IPv4
+	}
+	return t.IPv6
+}
+
+func tunnelPort(cfg api.AgentConfig, local netip.Addr) *ovsdb.TunnelPort {
+	if !tunnels(cfg) {
+		return nil
+	}
+	return &ovsdb.TunnelPort{Name: TunnelPortName, Type: cfg.TunnelType, DstPort: cfg.TunnelPort,
+		Csum: cfg.TunnelCsum, LocalIP: local}
+}
+
+// peersOf returns the other nodes that can be served, by name, and sentences
+// about those that can't.
+func peersOf(in Inputs, local netip.Addr) ([]openflow.Peer, []string) {
+	others := slices.SortedFunc(maps.Values(in.Nodes), func(a, b inputs.Node) int { return cmp.Compare(a.Name, b.Name) })
+	others = slices.DeleteFunc(others, func(n inputs.Node) bool { return n.Name == in.Own.Name })
+	refused := conflictingNodes(others, reserved(in), in.Own.Addresses)
+	var peers []openflow.Peer
+	var problems []string
+	for _, n := range others {
+		if len(n.PodCIDRs) == 0 {
+			continue // not given one yet: nothing to reach there
+		}
+		if why, bad := refused[n.Name]; bad {
+			problems = append(problems, why+": its pods are not reached")
+			continue
+		}
+		peer := openflow.Peer{Name: n.Name, PodCIDRs: slices.SortedFunc(slices.Values(n.PodCIDRs), comparePrefix)}
+		if tunnels(in.Config) {
+			remote, ok := n.TunnelAddr(local.Is4())
+			if !ok {
+				problems = append(problems, fmt.Sprintf("node %s has no address of the same family as this node's %s: "+
+					"its pods are not reached", n.Name, local))
+				continue
+			}
+			peer.Tunnel = remote
+		}
+		peers = append(peers, peer)
+	}
+	slices.Sort(problems)
+	return peers, problems
+}
+
+// reserved are the ranges that no peer may claim: the node's own podCIDRs and
+// the subnets of the transport interface. A route to a peer over one of these
+// would cut the node off.
+func reserved(in Inputs) []cidrClaim {
+	var taken []cidrClaim
+	for _, p := range in.Own.PodCIDRs {
+		taken = append(taken, cidrClaim{p, in.Own})
+	}
+	underlay := inputs.Node{Name: in.Own.Name + "'s underlay on " + in.Transport.Name}
+	for _, p := range in.Transport.Subnets {
+		taken = append(taken, cidrClaim{p, underlay})
+	}
+	return taken
+}
+
+// peerRoutes leads the host's packets for peers' pods to the gateway. Only
+// families that the node itself has are routed: the others have no source.
+func peerRoutes(peers []openflow.Peer, gateways []netip.Prefix) []route.Route {
+	var out []route.Route
+	for _, peer := range peers {
+		if !peer.Tunnel.IsValid() {
+			continue
+		}
+		for _, cidr := range peer.PodCIDRs {
+			for _, g := range gateways {
+				if g.Addr().Is4() == cidr.Addr().Is4() {
+					out = append(out, route.Route{Dst: cidr, Src: g.Addr()})
+				}
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// metrics are what /metrics shows, all under the prefix fairlead_.
+type metrics struct {
+	registry    *prometheus.Registry
+	ready       prometheus.Gauge
+	rounds      *prometheus.CounterVec
+	roundTime   prometheus.Histogram
+	flowCount   prometheus.Gauge
+	flowChanges *prometheus.CounterVec
+	hostChanges *prometheus.CounterVec
+	pods        prometheus.Gauge
+	peers       prometheus.Gauge
+	refused     prometheus.Gauge
+	inputErrors prometheus.Gauge
+	cni         *prometheus.HistogramVec
+	reclaimed   *prometheus.CounterVec
+}
+
+func newMetrics() *metrics {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_" + name, Help: help})
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fairlead_" + name, Help: help}, labels)
+	}
+	times := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		ready:    gauge("ready", "1 when the node serves pods, else 0."),
+		rounds:   counter("loop_rounds_total", "Rounds of the loop that writes the node.", "result"),
+		roundTime: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "fairlead_loop_round_seconds",
+			Help: "Duration of one round of the loop.", Buckets: times}),
+		flowCount:   gauge("flows", "OpenFlow flows that the node should have."),
+		flowChanges: counter("flow_changes_total", "Flows that were added, modified or deleted.", "change"),
+		hostChanges: counter("host_changes_total", "Changes of the gateway, routes and iptables rules.", "what"),
+		pods:        gauge("pods", "Pod interfaces on this node."),
+		peers:       gauge("peers", "Other nodes whose pods are reached."),
+		refused:     gauge("peers_refused", "Other nodes whose pods are not reached because of a conflict. The log names them."),
+		inputErrors: gauge("input_problems", "Manifests that are refused; what they held before stays in force."),
+		cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fairlead_cni_request_seconds",
+			Help: "Duration of CNI requests by verb and CNI error code (0 is success).", Buckets: times}, []string{"verb", "code"}),
+		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
+	}
+	m.registry.MustRegister(m.ready, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges, m.pods, m.peers,
+		m.refused, m.inputErrors, m.cni, m.reclaimed, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) round(took time.Duration, err error) {
+	m.roundTime.Observe(took.Seconds())
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	m.rounds.WithLabelValues(result).Inc()
+}
+
+func (m *metrics) flows(count int, c openflow.Changes) {
+	m.flowCount.Set(float64(count))
+	m.flowChanges.WithLabelValues("added").Add(float64(c.Added))
+	m.flowChanges.WithLabelValues("modified").Add(float64(c.Modified))
+	m.flowChanges.WithLabelValues("deleted").Add(float64(c.Deleted))
+}
+
+func (m *metrics) changed(what string, n int) {
+	m.hostChanges.WithLabelValues(what).Add(float64(n))
+}
+
+func (m *metrics) published(s *state, d Desired) {
+	ready := 0.0
+	if s.notReady == nil {
+		ready = 1
+	}
+	m.ready.Set(ready)
+	m.pods.Set(float64(len(d.OVSDB.Pods)))
+	m.peers.Set(float64(len(d.Peers)))
+	m.refused.Set(float64(len(d.Problems)))
+	m.inputErrors.Set(float64(len(s.snapshot.Problems)))
+}
+
+// CNIRequest counts one CNI request.
+func (m *metrics) cniRequest(verb, code string, seconds float64) {
+	m.cni.WithLabelValues(verb, code).Observe(seconds)
+}

@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+)
+
+// PodCIDRError says why the node can't serve routed pods: its podCIDR is
+// missing, or is not its own alone. It ends a start with exit code 78.
+type PodCIDRError struct{ Reason string }
+
+func (e *PodCIDRError) Error() string { return e.Reason }
+
+func podCIDRErrorf(format string, args ...any) error {
+	return &PodCIDRError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// checkOwn returns the Node of the named node, or a *PodCIDRError that says why
+// its podCIDRs can't be used and what to change. source names where Nodes come
+// from.
+func checkOwn(name string, nodes map[string]inputs.Node, source string) (inputs.Node, error) {
+	own, found := nodes[name]
+	if !found {
+		return own, podCIDRErrorf("there is no Node %s in %s (Nodes there: %s). "+
+			"Add it, or name this node with --node-name or NODE_NAME", name, source, someNames(nodes))
+	}
+	if len(own.PodCIDRs) == 0 {
+		return own, podCIDRErrorf("node %s has no podCIDR: spec.podCIDR and spec.podCIDRs of its Node are empty in %s. "+
+			"Give it a range that no other node has (%s)", name, source, someTaken(nodes))
+	}
+	for _, p := range own.PodCIDRs {
+		if p.Addr().BitLen()-p.Bits() < 2 {
+			return own, podCIDRErrorf("podCIDR %s of node %s has no room for pods: "+
+				"network, gateway and broadcast address fill it. Give the node a range of at least /%d",
+				p, name, p.Addr().BitLen()-2)
+		}
+	}
+	if c, other, clash := firstConflict(own, nodes); clash {
+		return own, podCIDRErrorf("%s. Pods of both nodes would get the same addresses: give one of the two "+
+			"another range (spec.podCIDR can't be changed in place: delete the Node %s or %s and create it again)",
+			c, name, other)
+	}
+	return own, nil
+}
+
+// firstConflict finds, by name, the first other node whose podCIDRs overlap
+// those of own, or whose address lies in them.
+func firstConflict(own inputs.Node, nodes map[string]inputs.Node) (sentence, other string, found bool) {
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		n := nodes[name]
+		for _, p := range own.PodCIDRs {
+			for _, a := range n.Addresses {
+				if p.Contains(a) {
+					return fmt.Sprintf("podCIDR %s of node %s holds the address %s of node %s", p, own.Name, a, name),
+						name, true
+				}
+			}
+			if name == own.Name {
+				continue
+			}
+			for _, q := range n.PodCIDRs {
+				if p.Overlaps(q) {
+					return overlapSentence(own.Name, p, name, q), name, true
+				}
+			}
+		}
+	}
+	return "", "", false
+}
+
+func overlapSentence(a string, p netip.Prefix, b string, q netip.Prefix) string {
+	if p == q {
+		return fmt.Sprintf("node %s has the podCIDR %s, and so has node %s", a, p, b)
+	}
+	return fmt.Sprintf("podCIDR %s of node %s overlaps %s of node %s", p, a, q, b)
+}
+
+// cidrClaim is one podCIDR and the node that has it.
+type cidrClaim struct {
+	prefix netip.Prefix
+	node   inputs.Node
+}
+
+// conflictingNodes returns for each node whose podCIDR must not be used a
+// sentence that says why. Of two nodes that claim the same range the one
+// created first keeps it, so that a newcomer takes nothing from pods that run;
+// equal or missing times are decided by name. Ranges in taken (the node's own
+// podCIDRs and the underlay) and the addresses in addrs win over every node.
+func conflictingNodes(nodes []inputs.Node, taken []cidrClaim, addrs []netip.Addr) map[string]string {
+	refused := map[string]string{}
+	claims := slices.Clone(taken)
+	addrs = slices.Clone(addrs)
+	for _, n := range nodes {
+		addrs = append(addrs, n.Addresses...)
+		for _, p := range n.PodCIDRs {
+			claims = append(claims, cidrClaim{p, n})
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	for _, c := range claims[len(taken):] {
+		if i, _ := slices.BinarySearchFunc(addrs, c.prefix.Addr(), netip.Addr.Compare); i < len(addrs) &&
+			c.prefix.Contains(addrs[i]) {
+			refused[c.node.Name] = fmt.Sprintf("podCIDR %s of node %s holds the node address %s",
+				c.prefix, c.node.Name, addrs[i])
+		}
+	}
+	if !anyOverlap(claims) {
+		return refused
+	}
+	slices.SortStableFunc(claims[len(taken):], func(a, b cidrClaim) int {
+		return cmp.Or(a.node.Created.Compare(b.node.Created), cmp.Compare(a.node.Name, b.node.Name))
+	})
+	var kept []cidrClaim
+	for i, c := range claims {
+		j := slices.IndexFunc(kept, func(k cidrClaim) bool {
+			return k.prefix.Overlaps(c.prefix) && k.node.Name != c.node.Name
+		})
+		if j >= 0 && i >= len(taken) {
+			refused[c.node.Name] = overlapSentence(c.node.Name, c.prefix, kept[j].node.Name, kept[j].prefix)
+			continue
+		}
+		kept = append(kept, c)
+	}
+	return refused
+}
+
+// anyOverlap is the quick answer for the ordinary case: sorted by address, a
+// prefix that overlaps another overlaps the one before it or an ancestor of it.
+func anyOverlap(claims []cidrClaim) bool {
+	sorted := slices.Clone(claims)
+	slices.SortFunc(sorted, func(a, b cidrClaim) int {
+		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+	})
+	for i := 1; i < len(sorted); i++ {
+		if sorted[i-1].prefix.Overlaps(sorted[i].prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func someNames(nodes map[string]inputs.Node) string {
+	return someOf(slices.Sorted(maps.Keys(nodes)))
+}
+
+func someTaken(nodes map[string]inputs.Node) string {
+	var taken []string
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		for _, p := range nodes[name].PodCIDRs {
+			taken = append(taken, fmt.Sprintf("%s by %s", p, name))
+		}
+	}
+	return "taken: " + someOf(taken)
+}
+
+// someOf keeps a list in a message short.
+func someOf(list []string) string {
+	const most = 5
+	switch {
+	case len(list) == 0:
+		return "none"
+	case len(list) > most:
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+)
+
+func node(name string, podCIDR string, addr string) inputs.Node {
+	n := inputs.Node{Name: name}
+	if podCIDR != "" {
+		n.PodCIDRs = []netip.Prefix{netip.MustParsePrefix(podCIDR)}
+	}
+	if addr != "" {
+		n.Addresses = []netip.Addr{netip.MustParseAddr(addr)}
+		n.TunnelAddresses = n.Addresses
+	}
+	return n
+}
+
+func nodeMap(nodes ...inputs.Node) map[string]inputs.Node {
+	m := map[string]inputs.Node{}
+	for _, n := range nodes {
+		m[n.Name] = n
+	}
+	return m
+}
+
+func TestCheckOwn(t *testing.T) {
+	peer := node("b", "10.0.2.0/24", "192.0.2.2")
+	for _, c := range []struct {
+		name  string
+		nodes map[string]inputs.Node
+		want  string // in the error; empty: accepted
+	}{
+		{"its own", nodeMap(node("a", "10.0.1.0/24", "192.0.2.1"), peer), ""},
+		{"no Node", nodeMap(peer), "there is no Node a in the manifests (Nodes there: b)"},
+		{"none at all", nodeMap(), "(Nodes there: none)"},
+		{"empty", nodeMap(node("a", "", ""), peer), "node a has no podCIDR"},
+		{"empty names what is taken", nodeMap(node("a", "", ""), peer), "10.0.2.0/24 by b"},
+		{"no room", nodeMap(node("a", "10.0.1.0/31", "")), "no room for pods"},
+		{"no room, IPv6", nodeMap(node("a", "fd00::/127", "")), "at least /126"},
+		{"equal", nodeMap(node("a", "10.0.2.0/24", ""), peer), "node a has the podCIDR 10.0.2.0/24, and so has node b"},
+		{"overlap", nodeMap(node("a", "10.0.0.0/16", ""), peer), "10.0.0.0/16 of node a overlaps 10.0.2.0/24 of node b"},
+		{"inside", nodeMap(node("a", "10.0.2.128/25", ""), peer), "overlaps 10.0.2.0/24 of node b"},
+		{"own address", nodeMap(node("a", "192.0.2.0/24", "192.0.2.1")), "holds the address 192.0.2.1 of node a"},
+		{"peer's address", nodeMap(node("a", "192.0.2.0/25", ""), peer), "holds the address 192.0.2.2 of node b"},
+	} {
+		got, err := checkOwn("a", c.nodes, "the manifests")
+		if c.want == "" {
+			if err != nil || len(got.PodCIDRs) != 1 {
+				t.Errorf("%s: got %v, %v", c.name, got, err)
+			}
+			continue
+		}
+		if podCIDR := (*PodCIDRError)(nil); !errors.As(err, &podCIDR) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want a PodCIDRError with %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestConflictingNodes(t *testing.T) {
+	old, young := node("old", "10.0.5.0/24", ""), node("new", "10.0.5.0/24", "")
+	old.Created, young.Created = time.Unix(1, 0), time.Unix(2, 0)
+	taken := []cidrClaim{{netip.MustParsePrefix("10.0.1.0/24"), node("me", "", "")}}
+	mine := []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+	for _, c := range []struct {
+		name  string
+		nodes []inputs.Node
+		want  map[string]string // node -> in its sentence
+	}{
+		{"none", []inputs.Node{node("a", "10.0.2.0/24", "192.0.2.1"), node("b", "10.0.3.0/24", "192.0.2.2")}, nil},
+		{"own range", []inputs.Node{node("a", "10.0.1.0/25", "")}, map[string]string{"a": "10.0.1.0/24 of node me"}},
+		{"own address", []inputs.Node{node("a", "198.51.100.0/24", "")}, map[string]string{"a": "198.51.100.1"}},
+		{"the newcomer loses", []inputs.Node{young, old}, map[string]string{"new": "and so has node old"}},
+		{"no times: by name", []inputs.Node{node("b", "10.0.2.0/24", ""), node("a", "10.0.2.0/23", "")},
+			map[string]string{"b": "overlaps 10.0.2.0/23 of node a"}},
+		{"a peer's address", []inputs.Node{node("a", "192.0.2.0/24", ""), node("b", "10.0.3.0/24", "192.0.2.9")},
+			map[string]string{"a": "192.0.2.9"}},
+		{"not next to each other", []inputs.Node{node("a", "10.0.0.0/8", ""), node("b", "10.9.0.0/16", ""),
+			node("c", "10.200.0.0/16", "")}, map[string]string{"a": "me", "b": "", "c": ""}},
+	} {
+		got := conflictingNodes(c.nodes, taken, mine)
+		for name, sentence := range c.want {
+			if sentence != "" && !strings.Contains(got[name], sentence) {
+				t.Errorf("%s: node %s: got %q, want %q in it", c.name, name, got[name], sentence)
+			}
+		}
+		for name := range got {
+			if sentence, ok := c.want[name]; !ok || sentence == "" {
+				t.Errorf("%s: node %s is refused: %s", c.name, name, got[name])
+			}
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+)
+
+// busy marks attachments, by the name of their host end, that a CNI request or
+// the reconciler works on, so that neither takes apart what the other makes.
+type busy struct {
+	mu    sync.Mutex
+	hosts map[string]bool
+}
+
+// try marks host and returns true, or returns false when it is marked.
+func (b *busy) try(host string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.hosts[host] {
+		return false
+	}
+	if b.hosts == nil {
+		b.hosts = map[string]bool{}
+	}
+	b.hosts[host] = true
+	return true
+}
+
+func (b *busy) done(host string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.hosts, host)
+}
+
+// leftover is something that no living pod seems to own.
+type leftover struct {
+	what   string // attachment, lease or interface
+	hostIf string
+	key    key // zero for an interface
+}
+
+// reconcile takes back what pods that are gone left behind: an agent that was
+// killed in the middle of an ADD or a DEL leaves a lease, a veth or a port.
+//
+// A pod interface lives as long as its veth: the kernel removes both ends with
+// the pod's network namespace, and then nobody can use the address any more.
+// So an attachment without its host end is dead, a veth or a lease without an
+// attachment was never answered for, and everything of another boot is dead.
+// An address whose attachment lives but whose lease is lost is reserved again,
+// before anybody else can get it.
+func (p *pods) reconcile(ctx context.Context) error {
+	found, err := p.leftovers()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range found {
+		errs = append(errs, p.reclaim(ctx, l))
+	}
+	return errors.Join(append(errs, p.restoreLeases())...)
+}
+
+// leftovers looks without a lock: what it finds is looked at again, marked
+// busy, before anything is taken.
+func (p *pods) leftovers() ([]leftover, error) {
+	attached := p.attached()
+	hosts, err := link.Hosts()
+	if err != nil {
+		return nil, fmt.Errorf("listing pods' interfaces: %w", err)
+	}
+	leases, err := p.leases.Leases()
+	if err != nil {
+		return nil, fmt.Errorf("listing leases: %w", err)
+	}
+	var found []leftover
+	seen := map[string]bool{}
+	for host, a := range attached {
+		seen[host] = true
+		if !p.alive(a, hosts) {
+			found = append(found, leftover{"attachment", host, keyOf(a)})
+		}
+	}
+	for _, l := range leases {
+		if host := link.HostName(l.ContainerID, l.IfName); !seen[host] {
+			seen[host] = true
+			found = append(found, leftover{"lease", host, key{l.ContainerID, l.IfName}})
+		}
+	}
+	for _, host := range hosts {
+		if !seen[host] {
+			found = append(found, leftover{what: "interface", hostIf: host})
+		}
+	}
+	return found, nil
+}
+
+func (p *pods) alive(a api.Attachment, hosts []string) bool {
+	return a.BootID == p.bootID && slices.Contains(hosts, a.HostIf)
+}
+
+// reclaim does what a DEL does, unless the leftover turns out to be alive or
+// a CNI request is at work on it.
+func (p *pods) reclaim(ctx context.Context, l leftover) error {
+	if !p.busy.try(l.hostIf) {
+		return nil
+	}
+	defer p.busy.done(l.hostIf)
+	hosts, err := link.Hosts()
+	if err != nil {
+		return fmt.Errorf("listing pods' interfaces: %w", err)
+	}
+	if a, ok := p.attached()[l.hostIf]; ok && p.alive(a, hosts) {
+		return nil
+	}
+	if l.key == (key{}) {
+		err = link.Detach(l.hostIf)
+	} else {
+		err = p.remove(ctx, l.key)
+	}
+	if err != nil {
+		return fmt.Errorf("taking back the %s of a pod that is gone (container %q): %w", l.what, l.key.containerID, err)
+	}
+	p.log.Info("took back the leftovers of a pod that is gone", "found", l.what, "container", l.key.containerID,
+		"interface", l.hostIf)
+	p.metrics.reclaimed.WithLabelValues(l.what).Inc()
+	return nil
+}
+
+// restoreLeases reserves the addresses of living attachments whose leases are
+// lost.
+func (p *pods) restoreLeases() error {
+	leases, err := p.leases.Leases()
+	if err != nil {
+		return fmt.Errorf("listing leases: %w", err)
+	}
+	leased := map[string]bool{}
+	for _, l := range leases {
+		leased[l.Addr.String()+" "+l.ContainerID+" "+l.IfName] = true
+	}
+	var errs []error
+	for host, a := range p.attached() {
+		for _, addr := range a.Addrs {
+			if leased[addr.Addr().String()+" "+a.ContainerID+" "+a.IfName] || !p.busy.try(host) {
+				continue
+			}
+			if _, ok := p.attached()[host]; ok {
+				if err := p.leases.Reserve(addr.Addr(), a.ContainerID, a.IfName); err != nil {
+					errs = append(errs, fmt.Errorf("address of pod %s: %w", a.Pod(), err))
+				} else {
+					p.log.Info("lease was lost, reserved again", "pod", a.Pod(), "address", addr.Addr())
+				}
+			}
+			p.busy.done(host)
+		}
+	}
+	return errors.Join(errs...)
+}

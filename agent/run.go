@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver/conflist"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
+)
+
+// Where things are on the node. They are the same on every node; tests and the
+// lab give each node a mount namespace of its own.
+const (
+	RunDir       = "/run/fairlead"
+	LeaseDir     = "/var/lib/fairlead/host-local"
+	ConflistPath = "/etc/cni/net.d/10-fairlead.conflist"
+	PluginDir    = "/opt/cni/bin"
+)
+
+// reconcileEvery is how often the agent looks for leftovers of dead pods.
+const reconcileEvery = 20 * time.Second
+
+// Options are what Run needs beside the config file.
+type Options struct {
+	Config api.AgentConfig
+	// NodeName is the name of this node's Node.
+	NodeName string
+	// Shim is the path of the CNI plugin to install; empty installs none.
+	Shim string
+	Log  logr.Logger
+}
+
+// Run is the agent. It returns nil when ctx ends, a *PodCIDRError when the
+// node has no podCIDR that it could use, and otherwise what went wrong.
+// Nothing on the node is undone when it returns: pods and node go on talking,
+// and the next agent takes over.
+func Run(ctx context.Context, o Options) error {
+	unlock, err := lock(filepath.Join(RunDir, "agent.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	last := lastError(filepath.Join(RunDir, "last-error"))
+	err = run(ctx, o, last)
+	if err == nil {
+		return nil
+	}
+	if werr := last.write(err); werr != nil {
+		o.Log.Error(werr, "writing the reason for the CNI plugin")
+	}
+	if podCIDR := (*PodCIDRError)(nil); errors.As(err, &podCIDR) {
+		// The node can't serve for good: the runtime must see that.
+		if rerr := conflist.Remove(ConflistPath); rerr != nil {
+			o.Log.Error(rerr, "removing the CNI network configuration")
+		}
+	}
+	return err
+}
+
+func run(ctx context.Context, o Options, last lastError) error {
+	source, err := inputs.NewDirectory(o.Config.ManifestsDir, o.Log.WithName("inputs"))
+	if err != nil {
+		return err
+	}
+	l := newLoop(o, source)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return source.Run(ctx) })
+	g.Go(func() error { return serveHTTP(ctx, o.Config, l.ready, l.metrics) })
+	g.Go(func() error { return l.start(ctx, g, o, last) })
+	return g.Wait()
+}
+
+// start brings the node up step by step. Each step that waits says in
+// last-error what it waits for, which is what the CNI plugin then answers.
+func (l *loop) start(ctx context.Context, g *errgroup.Group, o Options, last lastError) error {
+	if err := l.waitPodCIDR(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	if err := l.findTransport(); err != nil {
+		return err
+	}
+	if err := l.checkTransport(); err != nil {
+		return err
+	}
+	db, err := l.connectOVSDB(ctx, last)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	l.db = db
+	g.Go(func() error { l.run(ctx); db.Close(); return nil })
+	if !l.waitFirstRound(ctx, last) {
+		return nil
+	}
+	p, err := l.newPods(o)
+	if err != nil {
+		return err
+	}
+	if err := p.reconcile(ctx); err != nil {
+		// Not fatal: what could not be taken back is tried again below.
+		o.Log.Error(err, "some leftovers of dead pods could not be taken back yet")
+	}
+	if err := installCNI(o); err != nil {
+		return err
+	}
+	if err := last.clear(); err != nil {
+		return err
+	}
+	g.Go(func() error { p.reconcileLoop(ctx); return nil })
+	return p.serve(ctx)
+}
+
+// waitPodCIDR waits until the node has a podCIDR that it can use, as long as
+// the config allows.
+func (l *loop) waitPodCIDR(ctx context.Context) error {
+	deadline := time.NewTimer(l.cfg.PodCIDRWait)
+	defer deadline.Stop()
+	for {
+		err := l.takeOwn(l.source.Snapshot())
+		if err == nil {
+			l.log.Info("podCIDRs of this node", "node", l.nodeName, "podCIDRs", l.own.PodCIDRs)
+			return nil
+		}
+		l.state.Store(&state{notReady: err, snapshot: l.source.Snapshot()})
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.source.Changed():
+		case <-deadline.C:
+			return podCIDRErrorf("%v. Waited %s for it (podCIDRWait)", err, l.cfg.PodCIDRWait)
+		}
+	}
+}
+
+// checkTransport refuses what would cut the node off or cannot carry pods.
+func (l *loop) checkTransport() error {
+	l.log.Info("transport interface", "interface", l.transport.Name, "mtu", l.transport.MTU, "address", endpoint(l.transport, l.own))
+	local := endpoint(l.transport, l.own)
+	for _, p := range l.own.PodCIDRs {
+		for _, t := range l.transport.Subnets {
+			if p.Overlaps(t) {
+				return podCIDRErrorf("podCIDR %s of node %s overlaps %s, the network of %s: the node would lose its way to "+
+					"other nodes. Give the node another podCIDR", p, l.nodeName, t, l.transport.Name)
+			}
+		}
+		if mtu := podMTU(l.cfg, l.transport.MTU, local); p.Addr().Is6() && mtu < 1280 {
+			return fmt.Errorf("pods would get an MTU of %d, and IPv6 needs 1280 (RFC 8200): raise the MTU of %s or set defaultMTU",
+				mtu, l.transport.Name)
+		}
+	}
+	if l.cfg.TunnelType == api.TunnelGRE && tunnels(l.cfg) && local.Is6() {
+		return fmt.Errorf("tunnelType gre needs IPv4 between nodes, and this node's address is %s: use geneve or vxlan",
+			local)
+	}
+	return nil
+}
+
+// connectOVSDB waits for ovsdb-server, for ever: it may start after the agent.
+func (l *loop) connectOVSDB(ctx context.Context, last lastError) (*ovsdb.DB, error) {
+	endpoint := "unix:" + filepath.Join(l.cfg.OVSRunDir, "db.sock")
+	told := false
+	for {
+		db, err := ovsdb.Connect(ctx, endpoint, l.log.WithName("ovsdb"))
+		if err == nil || ctx.Err() != nil {
+			return db, nil
+		}
+		if !told {
+			told = true
+			err = fmt.Errorf("waiting for ovsdb-server: %w. Is Open vSwitch running on this node?", err)
+			l.log.Error(err, "not ready")
+			l.state.Store(&state{notReady: err, snapshot: l.source.Snapshot()})
+			if err := last.write(err); err != nil {
+				return nil, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// waitFirstRound returns true when the node is as desired, false when ctx ends
+// before. What holds it up goes to last-error.
+func (l *loop) waitFirstRound(ctx context.Context, last lastError) bool {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-l.firstOK:
+			return true
+		case <-tick.C:
+			if err := l.ready(); err != nil {
+				if err := last.write(err); err != nil {
+					l.log.Error(err, "writing the reason for the CNI plugin")
+				}
+			}
+		}
+	}
+}
+
+func (l *loop) ready() error { return l.state.Load().notReady }
+
+func (l *loop) newPods(o Options) (*pods, error) {
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("reading the boot ID: %w", err)
+	}
+	p := &pods{loop: l, bootID: strings.TrimSpace(string(bootID)), log: o.Log.WithName("cni"), metrics: l.metrics,
+		// A pod's TCP is silent on the userspace datapath otherwise: it
+		// forwards frames without the checksum that the kernel left out.
+		txOff: o.Config.DisableTXChecksumOffload || o.Config.OVSDatapathType == api.DatapathNetdev}
+	p.leases, err = hostlocal.Open(LeaseDir, p.bootID)
+	return p, err
+}
+
+func (p *pods) reconcileLoop(ctx context.Context) {
+	tick := time.NewTicker(reconcileEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := p.reconcile(ctx); err != nil && ctx.Err() == nil {
+				p.log.Error(err, "taking back leftovers of dead pods")
+			}
+		}
+	}
+}
+
+// lock makes sure that one agent works on the node.
+func lock(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("another fairlead-agent works on this node (%s is locked): stop it first", path)
+	}
+	return func() { f.Close() }, nil
+}

@@ -1,0 +1,167 @@
+// Command fairlead-agent puts the pods of one node on the network through Open
+// vSwitch. This file has flags, signals and exit codes; the work is in package
+// agent.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/agent/config"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// Exit codes. 78 is EX_CONFIG of sysexits.h: the node has no podCIDR that it
+// can use, and a restart alone will not help.
+const (
+	exitError     = 1
+	exitUsage     = 2
+	exitNoPodCIDR = 78
+)
+
+// usageError is a mistake in the flags or the config file.
+type usageError struct{ error }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	err := command().ExecuteContext(ctx)
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "fairlead-agent: %v\n", err)
+	stop()
+	os.Exit(exitCode(err))
+}
+
+func exitCode(err error) int {
+	podCIDR, usage := (*agent.PodCIDRError)(nil), usageError{}
+	switch {
+	case errors.As(err, &podCIDR):
+		return exitNoPodCIDR
+	case errors.As(err, &usage):
+		return exitUsage
+	}
+	return exitError
+}
+
+type flags struct {
+	config, controllerConfig, nodeName string
+	check                              bool
+}
+
+func command() *cobra.Command {
+	var f flags
+	c := &cobra.Command{
+		Use:   "fairlead-agent",
+		Short: "Puts the pods of this node on the network through Open vSwitch",
+		Long: `fairlead-agent puts the pods of this node on the network through Open vSwitch.
+
+It reads Nodes, Pods and Namespaces from a directory of manifests, programs the
+bridge br-int, routes and iptables, and serves CNI requests of the plugin
+"fairlead". It needs root and a running Open vSwitch. SIGTERM stops it; pods
+and node go on talking without it.
+
+Exit codes: 0 stopped by a signal, 1 an error at run time, 2 a mistake in the
+flags or the config file, 78 the node has no podCIDR that it could use.`,
+		Example: `  fairlead-agent --config /etc/fairlead/agent.conf
+  fairlead-agent --check-config --config /etc/fairlead/agent.conf`,
+		Args:          cobra.NoArgs,
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), f) },
+	}
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	c.Flags().StringVar(&f.config, "config", "/etc/fairlead/agent.conf", "config file")
+	c.Flags().BoolVar(&f.check, "check-config", false, "check the config, print warnings and errors, and stop")
+	c.Flags().StringVar(&f.controllerConfig, "controller-config", "",
+		"with --check-config: an antrea-controller.conf to check as well")
+	c.Flags().StringVar(&f.nodeName, "node-name", "",
+		"name of this node's Node (default: the environment variable NODE_NAME, else the host name)")
+	verbosity := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(verbosity)
+	c.Flags().AddGoFlag(verbosity.Lookup("v"))
+	return c
+}
+
+func run(ctx context.Context, f flags) error {
+	cfg, warnings, err := config.Load(f.config)
+	if err == nil && f.controllerConfig != "" {
+		var more []config.Warning
+		more, err = config.LoadController(f.controllerConfig)
+		warnings = append(warnings, more...)
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	if f.check {
+		for _, w := range warnings {
+			fmt.Println("warning:", w)
+		}
+		fmt.Println(f.config + ": ok")
+		return nil
+	}
+	name, err := nodeName(f.nodeName)
+	if err != nil {
+		return usageError{err}
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("the agent needs root: it makes network interfaces, routes and iptables rules")
+	}
+	log := klog.Background()
+	for _, w := range warnings {
+		log.Info("config", "warning", w)
+	}
+	log.Info("fairlead-agent starts", "version", version, "node", name, "config", f.config)
+	err = agent.Run(ctx, agent.Options{Config: cfg, NodeName: name, Shim: shim(log), Log: log})
+	if err == nil {
+		log.Info("fairlead-agent stopped; pods and node go on talking")
+	}
+	return err
+}
+
+// nodeName is the flag, else NODE_NAME, else the host name in lower case as
+// kubelet makes it.
+func nodeName(flag string) (string, error) {
+	if flag != "" {
+		return flag, nil
+	}
+	if env := os.Getenv("NODE_NAME"); env != "" {
+		return env, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("the name of this node: %w (set --node-name)", err)
+	}
+	return strings.ToLower(host), nil
+}
+
+// shim is the CNI plugin beside the agent's own binary.
+func shim(log logr.Logger) string {
+	self, err := os.Executable()
+	if err != nil {
+		log.Error(err, "looking for the CNI plugin to install")
+		return ""
+	}
+	path := filepath.Join(filepath.Dir(self), "fairlead")
+	if _, err := os.Stat(path); err != nil {
+		log.Info("no CNI plugin beside the agent: none is installed", "looked for", path)
+		return ""
+	}
+	return path
+}
