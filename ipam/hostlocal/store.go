@@ -1,0 +1,251 @@
+package hostlocal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+)
+
+// DefaultDir is where the leases of a node are.
+const DefaultDir = "/var/lib/fairlead/host-local"
+
+// Store holds the leases of one directory. It keeps none in memory, so several
+// processes may use one directory. Its methods may be called at the same time.
+type Store struct {
+	dir  string
+	disk *disk.Store
+	mu   sync.Mutex // excludes goroutines; the file lock only other processes
+	lock *os.File
+}
+
+// Open opens the leases in dir, which it makes if need be. Leases of another
+// boot than bootID (/proc/sys/kernel/random/boot_id) are removed.
+func Open(dir, bootID string) (*Store, error) {
+	if dir == "" || bootID == "" {
+		return nil, fmt.Errorf("opening the leases: directory %q and boot ID %q must not be empty", dir, bootID)
+	}
+	d, err := disk.New("", dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening the leases in %s: %w", dir, err)
+	}
+	// The same file, opened by ourselves: the library's descriptor goes to
+	// child processes, and one of them would keep the lock of a killed agent.
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|os.O_CREATE, 0o600)
+	if err = errors.Join(err, d.Close()); err != nil {
+		return nil, fmt.Errorf("opening the lock of the leases in %s: %w", dir, err)
+	}
+	s := &Store{dir: dir, disk: d, lock: lock}
+	if err := s.locked(func() error { return s.startBoot(bootID) }); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return s, nil
+}
+
+// Close lets go of the directory. The leases stay.
+func (s *Store) Close() error { return s.lock.Close() }
+
+// startBoot removes the leases of another boot. None of this is fsync'ed: what
+// a power failure undoes is of another boot by then.
+func (s *Store) startBoot(bootID string) error {
+	file := filepath.Join(s.dir, "boot-id")
+	content, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reading which boot the leases are of: %w", err)
+	}
+	leases, err := s.load()
+	if err != nil || strings.TrimSpace(string(content)) == bootID {
+		return err
+	}
+	for _, l := range leases {
+		if err := s.remove(l.Addr); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(file+".tmp", []byte(bootID+"\n"), 0o600); err != nil {
+		return fmt.Errorf("writing which boot the leases are of: %w", err)
+	}
+	if err := os.Rename(file+".tmp", file); err != nil {
+		return fmt.Errorf("writing which boot the leases are of: %w", err)
+	}
+	return nil
+}
+
+// locked runs f while no other goroutine and no other process works on the
+// directory.
+func (s *Store) locked(f func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("locking the leases in %s: %w", s.dir, err)
+	}
+	defer syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN)
+	return f()
+}
+
+// Allocate leases one address of each podCIDR to an attachment and returns
+// them in the order of podCIDRs, each with the mask of its podCIDR. An address
+// that the attachment holds in a podCIDR is the answer for it; what it holds
+// elsewhere is left alone. After an error nothing new is leased. The network's
+// own address, the first after it (the gateway) and the IPv4 broadcast address
+// are never given. The error is a *FullError when a podCIDR has no free one.
+func (s *Store) Allocate(containerID, ifName string, podCIDRs []netip.Prefix) ([]netip.Prefix, error) {
+	o := owner{containerID, ifName}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	ranges, err := podCIDRsOf(podCIDRs)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.Prefix
+	err = s.locked(func() error {
+		before, err := s.load()
+		if err != nil {
+			return err
+		}
+		for _, r := range ranges {
+			addr, err := s.take(r, o, before)
+			if err != nil {
+				return errors.Join(err, s.undo(o, before))
+			}
+			addrs = append(addrs, netip.PrefixFrom(addr, netip.Prefix(r).Bits()))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return addrs, nil
+}
+
+// take returns the address that o has in r, or a new one.
+func (s *Store) take(r podCIDR, o owner, leases []Lease) (netip.Addr, error) {
+	full := &FullError{PodCIDR: netip.Prefix(r), Total: r.size()}
+	for _, l := range leases {
+		if !r.usable(l.Addr) {
+			continue
+		}
+		if l.owner() == o {
+			return l.Addr, nil
+		}
+		full.Used++
+	}
+	if full.Used >= full.Total {
+		return netip.Addr{}, full
+	}
+	set, err := r.rangeSet()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	// The last argument names the library's memory of the last address given:
+	// one for each family.
+	got, err := allocator.NewIPAllocator(set, heldStore{s.disk}, netip.Prefix(r).Addr().BitLen()).
+		Get(o.containerID, o.ifName, nil)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("allocating from podCIDR %s: %w", r, err)
+	}
+	addr, _ := netip.AddrFromSlice(got.Address.IP)
+	return addr.Unmap(), nil
+}
+
+// heldStore is the library's store for one allocation inside of locked, by an
+// owner that is known to have no address in the range.
+type heldStore struct{ *disk.Store }
+
+func (heldStore) Lock() error                     { return nil }
+func (heldStore) Unlock() error                   { return nil }
+func (heldStore) GetByID(string, string) []net.IP { return nil }
+
+// undo removes what o got since before. It looks at the directory, because
+// the library may fail after it has written a lease.
+func (s *Store) undo(o owner, before []Lease) error {
+	now, err := s.load()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range now {
+		if l.owner() == o && !slices.Contains(before, l) {
+			errs = append(errs, s.remove(l.Addr))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Reserve makes sure that the lease of addr is there and is held by the given
+// attachment, whatever the podCIDRs are. It takes an unreadable lease over. A
+// lease of another attachment is an error that names the holder.
+func (s *Store) Reserve(addr netip.Addr, containerID, ifName string) error {
+	o := owner{containerID, ifName}
+	if err := o.check(); err != nil {
+		return err
+	}
+	if !addr.IsValid() || addr.Zone() != "" || addr.Is4In6() {
+		return fmt.Errorf("reserving %s for %s: not an address that a pod can have", addr, o)
+	}
+	return s.locked(func() error {
+		leases, err := s.load()
+		if err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(leases, func(l Lease) bool { return l.Addr == addr }); i >= 0 {
+			holder := leases[i].owner()
+			if holder == o {
+				return nil
+			}
+			if holder.containerID != Unreadable {
+				return fmt.Errorf("reserving %s for %s: it is leased to %s", addr, o, holder)
+			}
+			if err := s.remove(addr); err != nil {
+				return err
+			}
+		}
+		ok, err := s.disk.Reserve(containerID, ifName, net.IP(addr.AsSlice()), fmt.Sprint(addr.BitLen()))
+		if err == nil && !ok {
+			err = fmt.Errorf("its file is there but is no lease: remove %s", s.path(addr))
+		}
+		if err != nil {
+			return fmt.Errorf("reserving %s for %s: %w", addr, o, err)
+		}
+		return nil
+	})
+}
+
+// Release frees all addresses of an attachment. It succeeds when there are
+// none.
+func (s *Store) Release(containerID, ifName string) error {
+	return s.locked(func() error {
+		leases, err := s.load()
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, l := range leases {
+			if l.owner() == (owner{containerID, ifName}) {
+				errs = append(errs, s.remove(l.Addr))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// Leases returns all leases in order of their addresses.
+func (s *Store) Leases() ([]Lease, error) {
+	var leases []Lease
+	err := s.locked(func() (err error) {
+		leases, err = s.load()
+		return err
+	})
+	return leases, err
+}
