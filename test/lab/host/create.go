@@ -100,9 +100,6 @@ func (h Host) furnish(binds []Bind) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making the mounts private: %w", err)
 	}
-	if err := dropForeignPins(); err != nil {
-		return err
-	}
 	if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mounting /sys: %w", err)
 	}
@@ -127,26 +124,6 @@ func (h Host) furnish(binds []Bind) error {
 		return fmt.Errorf("setting the host name: %w", err)
 	}
 	return loopbackUp()
-}
-
-// dropForeignPins unmounts the namespace files that came with the copy of the machine's mounts. Each would keep
-// somebody's namespace alive for as long as this host lives.
-func dropForeignPins() error {
-	mounts, err := Mounts()
-	if err != nil {
-		return err
-	}
-	for _, m := range mounts {
-		if m.Type != "nsfs" {
-			continue
-		}
-		// One that another mount hides cannot be reached, nor unmounted.
-		if err := unix.Unmount(m.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
-			!errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("dropping the copy of %s: %w", m.Target, err)
-		}
-	}
-	return nil
 }
 
 func (h Host) overlay(dir string) error {

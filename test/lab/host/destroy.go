@@ -9,7 +9,8 @@ import (
 )
 
 // Destroy lets go of the host's namespaces and deletes its directory. With its processes gone (Kill), that ends
-// everything inside: interfaces, mounts, routes, the namespaces of its pods. What is not there any more is no error.
+// everything inside: interfaces, mounts, routes, the namespaces of its pods. Deleting the pins also undoes the copies
+// of them that hosts made later have among their mounts. What is not there any more is no error.
 func (h Host) Destroy() error {
 	for _, p := range pinned {
 		err := unix.Unmount(h.pin(p.file), unix.MNT_DETACH)
