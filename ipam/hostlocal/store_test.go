@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 )
 
 const boot = "3c1f4a5e-boot-1"
@@ -492,6 +494,41 @@ func TestManyGoroutines(t *testing.T) {
 	wg.Wait()
 	if n := len(leases(t, stores[0])); n != 256 || len(given) != 256 {
 		t.Errorf("%d leases, %d addresses given, want 256", n, len(given))
+	}
+}
+
+// Another process that holds the lock, host-local itself say, is waited for.
+func TestFileLock(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	other, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := syscall.Flock(int(other.Fd()), syscall.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Allocate("a", "eth0", cidrs("10.1.0.0/24"))
+		done <- err
+	}()
+	select {
+	case <-done:
+		t.Fatal("did not wait for the lock")
+	case <-time.After(100 * time.Millisecond): // an allocation takes less than 1 ms
+	}
+	if err := syscall.Flock(int(other.Fd()), syscall.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("still waits, 10 s after the lock became free")
 	}
 }
 
