@@ -1,0 +1,72 @@
+// Package kernel holds the two things that every applier does with the kernel
+// besides netlink requests: sysctls, and netlink dumps that must be whole. It
+// owns nothing.
+//
+// Both act on the network namespace of the calling thread: /proc/sys/net shows
+// the namespace of whoever opens the file.
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// root is where the kernel shows its network parameters.
+const root = "/proc/sys/net"
+
+// Sysctl reads the network parameter with the given path below net, such as
+// "ipv4", "conf", "eth0.10", "rp_filter". It takes path elements because
+// interface names may contain dots. A parameter that the kernel does not have
+// gives an error that is fs.ErrNotExist.
+func Sysctl(path ...string) (string, error) {
+	b, err := os.ReadFile(file(path))
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// SetSysctl makes the network parameter value and reports whether it was
+// something else before.
+func SetSysctl(value string, path ...string) (changed bool, err error) {
+	old, err := Sysctl(path...)
+	if err != nil {
+		return false, fmt.Errorf("reading sysctl: %w", err)
+	}
+	if old == value {
+		return false, nil
+	}
+	if err := os.WriteFile(file(path), []byte(value), 0); err != nil {
+		return false, fmt.Errorf("setting sysctl to %s: %w", value, err)
+	}
+	return true, nil
+}
+
+// HasIPv6 reports whether the kernel has IPv6 at all: one booted with
+// ipv6.disable=1 shows no parameters for it.
+func HasIPv6() bool {
+	_, err := os.Stat(filepath.Join(root, "ipv6", "conf"))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func file(path []string) string { return filepath.Join(append([]string{root}, path...)...) }
+
+// Dump repeats a netlink dump until no change elsewhere in the kernel has
+// interrupted it, since an interrupted one may lack entries (netlink(7),
+// NLM_F_DUMP_INTR). It gives up after 100 tries.
+func Dump[T any](list func() (T, error)) (T, error) {
+	var got T
+	var err error
+	for range 100 {
+		if got, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return got, err
+}

@@ -1,0 +1,174 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+// GatewayLink is the device of the node's own port on the bridge, which
+// ovs-vswitchd makes for the port in OVSDB. Name, MAC and MTU are the same as
+// there. Addrs are all its addresses but the link-local ones, which follow
+// from the MAC.
+type GatewayLink struct {
+	Name  string
+	MAC   api.MAC
+	MTU   int
+	Addrs []netip.Prefix
+}
+
+// EnsureGateway makes the device what g says and returns what it changed, in
+// words, also when it fails half way. A device that ovs-vswitchd made anew
+// (after "ovs-appctl exit --cleanup", del-dp or a reboot) is down and bare;
+// this brings it back. It does not wait: a missing device is an error.
+//
+// It refuses a device that is not an internal port of Open vSwitch, since it
+// removes all addresses that it does not want.
+func EnsureGateway(g GatewayLink) (changes []string, err error) {
+	link, err := netlink.LinkByName(g.Name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, fmt.Errorf("gateway %s does not exist: ovs-vswitchd makes it for the port in OVSDB; does it run?", g.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking up gateway %s: %w", g.Name, err)
+	}
+	// "tuntap" is how the userspace datapath makes internal ports.
+	if kind := link.Type(); kind != "openvswitch" && kind != "tuntap" {
+		return nil, fmt.Errorf("gateway %s is an interface of type %q and not an internal port of Open vSwitch: "+
+			"choose a name for the gateway that nothing else has", g.Name, kind)
+	}
+	for _, step := range []func(GatewayLink, netlink.Link) ([]string, error){
+		ensureSysctls, ensureLink, ensureAddrs,
+	} {
+		did, err := step(g, link)
+		changes = append(changes, did...)
+		if err != nil {
+			return changes, fmt.Errorf("gateway %s: %w", g.Name, err)
+		}
+	}
+	return changes, nil
+}
+
+// ensureSysctls comes first, since some parameters act when the link comes up.
+func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) {
+	set := [][3]string{
+		// Loose: a reply may come through another interface than the request
+		// (a Service, or hybrid mode), and the strictest of "all" and the
+		// interface counts only for 1: 2 overrides it.
+		{"ipv4", "rp_filter", "2"},
+		// Ask with the gateway's own address, the only one the flows accept.
+		{"ipv4", "arp_announce", "2"},
+		// Takes effect only where conf/all/send_redirects is 0 as well.
+		{"ipv4", "send_redirects", "0"},
+		// Else deleting a stale address deletes wanted ones of its subnet.
+		{"ipv4", "promote_secondaries", "1"},
+	}
+	if kernel.HasIPv6() {
+		set = append(set, [3]string{"ipv6", "accept_ra", "0"})
+		if g.has6() {
+			set = append(set, [3]string{"ipv6", "disable_ipv6", "0"}, [3]string{"ipv6", "addr_gen_mode", "0"},
+				[3]string{"ipv6", "accept_dad", "0"})
+		}
+	} else if g.has6() {
+		return nil, errors.New("an IPv6 address is wanted, but the kernel was started without IPv6")
+	}
+	for _, s := range set {
+		changed, err := kernel.SetSysctl(s[2], s[0], "conf", g.Name, s[1])
+		if err != nil {
+			return changes, err
+		}
+		if changed {
+			changes = append(changes, fmt.Sprintf("%s %s %s", s[0], s[1], s[2]))
+		}
+	}
+	return changes, nil
+}
+
+// ensureLink sets MAC and MTU and brings the device up.
+func ensureLink(g GatewayLink, link netlink.Link) (changes []string, err error) {
+	a := link.Attrs()
+	if a.HardwareAddr.String() != g.MAC.String() {
+		if err := netlink.LinkSetHardwareAddr(link, g.MAC[:]); err != nil {
+			return changes, fmt.Errorf("setting MAC %s: %w", g.MAC, err)
+		}
+		changes = append(changes, fmt.Sprintf("MAC %s, was %s", g.MAC, a.HardwareAddr))
+	}
+	if a.MTU != g.MTU {
+		if err := netlink.LinkSetMTU(link, g.MTU); err != nil {
+			return changes, fmt.Errorf("setting MTU %d: %w", g.MTU, err)
+		}
+		changes = append(changes, fmt.Sprintf("MTU %d, was %d", g.MTU, a.MTU))
+	}
+	if a.RawFlags&unix.IFF_UP == 0 {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return changes, fmt.Errorf("setting up: %w", err)
+		}
+		changes = append(changes, "up")
+	}
+	return changes, nil
+}
+
+// ensureAddrs adds what is missing and then removes what is not wanted. Only
+// an address that is there with another mask goes first, since IPv6 holds an
+// address once.
+func ensureAddrs(g GatewayLink, link netlink.Link) (changes []string, err error) {
+	have, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	want := g.wanted()
+	isWanted := func(a netlink.Addr) bool { return slices.Contains(want, prefixOf(a.IPNet)) }
+	remask := func(a netlink.Addr) bool {
+		return !isWanted(a) && slices.ContainsFunc(want, func(w netip.Prefix) bool { return w.Addr() == prefixOf(a.IPNet).Addr() })
+	}
+	del := func(which func(netlink.Addr) bool) error {
+		for _, a := range have {
+			if !which(a) {
+				continue
+			}
+			if err := netlink.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+				return fmt.Errorf("removing address %s: %w", a.IPNet, err)
+			}
+			changes = append(changes, "removed address "+a.IPNet.String())
+		}
+		return nil
+	}
+	if err := del(remask); err != nil {
+		return changes, err
+	}
+	for _, w := range want {
+		if slices.ContainsFunc(have, func(a netlink.Addr) bool { return prefixOf(a.IPNet) == w }) {
+			continue
+		}
+		err := netlink.AddrAdd(link, address(w))
+		if errors.Is(err, unix.EEXIST) { // the kernel was faster with its own link-local address
+			continue
+		}
+		if err != nil {
+			return changes, fmt.Errorf("adding address %s: %w", w, err)
+		}
+		changes = append(changes, "added address "+w.String())
+	}
+	return changes, del(func(a netlink.Addr) bool { return !isWanted(a) && !remask(a) })
+}
+
+// wanted are g's addresses and, for IPv6, the link-local one, without which
+// the kernel can neither ask nor answer neighbour discovery.
+func (g GatewayLink) wanted() []netip.Prefix {
+	want := slices.Clone(g.Addrs)
+	if g.has6() {
+		want = append(want, netip.PrefixFrom(g.MAC.LinkLocal(), 64))
+	}
+	return want
+}
+
+func (g GatewayLink) has6() bool {
+	return slices.ContainsFunc(g.Addrs, func(p netip.Prefix) bool { return p.Addr().Is6() })
+}

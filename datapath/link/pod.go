@@ -1,0 +1,223 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+// PodLink is the veth of one attachment.
+type PodLink struct {
+	// Netns is the path of the pod's network namespace, IfName the interface
+	// in it, HostIf the other end in the node's namespace: see HostName.
+	Netns, IfName, HostIf string
+	MAC                   api.MAC
+	// MTU of both ends in bytes, 68 or more, 1280 or more with IPv6.
+	MTU int
+	// Addrs are the pod's addresses with their masks, one or more.
+	Addrs []netip.Prefix
+	// Gateways get a default route each; at most one of a family, and only
+	// of families that the pod has an address of. A gateway that no address's
+	// mask covers gets a route of its own.
+	Gateways []netip.Addr
+	// TxOff has the pod compute checksums itself. The userspace datapath
+	// needs it: it forwards frames as they are, and TCP without a checksum
+	// is dropped by the receiver.
+	TxOff bool
+}
+
+// Attach makes the veth and configures the pod's end. It succeeds without
+// change when all is there as wanted, and makes the veth anew when ours is
+// there but different, as after a crash. When it fails neither end remains.
+func Attach(l PodLink) error {
+	if err := l.validate(); err != nil {
+		return fmt.Errorf("attaching %s: %w", l.HostIf, err)
+	}
+	if err := l.attach(); err != nil {
+		return fmt.Errorf("attaching %s to %s in %s: %w", l.HostIf, l.IfName, l.Netns, err)
+	}
+	return nil
+}
+
+func (l PodLink) attach() error {
+	pod, err := openPod(l.Netns)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	switch host, err := hostLink(l.HostIf); {
+	case err != nil:
+		return err
+	case host == nil:
+	case len(l.differences(host, pod)) == 0:
+		return nil
+	default:
+		if err := remove(host); err != nil {
+			return err
+		}
+	}
+	if err := l.create(pod); err != nil {
+		return err
+	}
+	if err := l.configure(pod); err != nil {
+		return errors.Join(err, Detach(l.HostIf))
+	}
+	return nil
+}
+
+// create makes both ends in one request: no instant exists at which an end
+// has a wrong name, is in the wrong namespace or lacks our mark.
+func (l PodLink) create(pod ns.NetNS) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.Group, attrs.Flags = l.HostIf, l.MTU, Group, net.FlagUp
+	err := netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs:        attrs,
+		PeerName:         l.IfName,
+		PeerHardwareAddr: l.MAC[:],
+		PeerNamespace:    netlink.NsFd(pod.Fd()),
+		PeerTxQLen:       -1, // the kernel's default
+	})
+	if errors.Is(err, unix.EEXIST) {
+		// The host's name was free a moment ago.
+		return fmt.Errorf("the pod already has an interface %s, which Fairlead did not make: "+
+			"remove it, or name another in the CNI configuration", l.IfName)
+	}
+	if err != nil {
+		return fmt.Errorf("making the veth: %w", err)
+	}
+	return nil
+}
+
+// configure sets the parameters of the host's end and everything in the pod.
+func (l PodLink) configure(pod ns.NetNS) error {
+	if err := silence(l.HostIf); err != nil {
+		return err
+	}
+	return pod.Do(func(ns.NetNS) error { return l.configurePod() })
+}
+
+// silence keeps the node's own stack off the host's end. On the userspace
+// datapath the kernel sees every frame of a port too and would answer the
+// pod's ARP requests for any address of the node; with IPv6 it would join
+// groups and solicit routers in the pod's network.
+func silence(hostIf string) error {
+	if _, err := kernel.SetSysctl("8", "ipv4", "conf", hostIf, "arp_ignore"); err != nil {
+		return err
+	}
+	if !kernel.HasIPv6() {
+		return nil
+	}
+	_, err := kernel.SetSysctl("1", "ipv6", "conf", hostIf, "disable_ipv6")
+	return err
+}
+
+// Detach removes a veth by its host end and with it the pod's end. One that
+// is not there counts as removed; one that is not ours is refused.
+func Detach(hostIf string) error {
+	host, err := hostLink(hostIf)
+	if err == nil && host != nil {
+		err = remove(host)
+	}
+	if err != nil {
+		return fmt.Errorf("detaching %s: %w", hostIf, err)
+	}
+	return nil
+}
+
+func remove(host netlink.Link) error {
+	err := netlink.LinkDel(host)
+	if err != nil && !errors.Is(err, unix.ENODEV) { // it goes by itself when the pod's namespace goes
+		return fmt.Errorf("deleting the veth: %w", err)
+	}
+	return nil
+}
+
+// hostLink returns our host end called name, nil when nothing is called so,
+// and an error when something else is.
+func hostLink(name string) (netlink.Link, error) {
+	l, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking up interface: %w", err)
+	}
+	if !ours(l) {
+		return nil, fmt.Errorf("interface %s (type %s, group %d) is not one that Fairlead made (veth, name %s*, group %d)",
+			name, l.Type(), l.Attrs().Group, prefix, Group)
+	}
+	return l, nil
+}
+
+// openPod opens a pod's network namespace. The node's own is refused: a pod on
+// the host's network is none of a CNI plugin's business.
+func openPod(path string) (ns.NetNS, error) {
+	pod, err := ns.GetNS(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the network namespace: %w", err)
+	}
+	var here, there unix.Stat_t
+	if err := errors.Join(unix.Stat("/proc/thread-self/ns/net", &here), unix.Fstat(int(pod.Fd()), &there)); err != nil {
+		pod.Close()
+		return nil, fmt.Errorf("identifying the network namespace: %w", err)
+	}
+	if here.Dev == there.Dev && here.Ino == there.Ino {
+		pod.Close()
+		return nil, errors.New("this is the node's own network namespace, not a pod's")
+	}
+	return pod, nil
+}
+
+func (l PodLink) validate() error {
+	if err := errors.Join(checkName(l.HostIf), checkName(l.IfName)); err != nil {
+		return err
+	}
+	if !strings.HasPrefix(l.HostIf, prefix) {
+		return fmt.Errorf("the name of the host's end does not begin with %s", prefix)
+	}
+	if len(l.Addrs) == 0 {
+		return errors.New("no address is given")
+	}
+	minMTU := 68
+	for _, a := range l.Addrs {
+		if !a.IsValid() || a.Addr().Is4In6() {
+			return fmt.Errorf("address %s is not an IPv4 or IPv6 address with a mask", a)
+		}
+		if a.Addr().Is6() {
+			minMTU = 1280
+		}
+	}
+	if l.MTU < minMTU || l.MTU > 65535 {
+		return fmt.Errorf("MTU %d is not in %d..65535", l.MTU, minMTU)
+	}
+	return checkGateways(l.Addrs, l.Gateways)
+}
+
+func checkGateways(addrs []netip.Prefix, gateways []netip.Addr) error {
+	count := map[bool]int{}
+	for _, g := range gateways {
+		family := false
+		for _, a := range addrs {
+			family = family || a.Addr().Is6() == g.Is6()
+			if a.Addr() == g {
+				return fmt.Errorf("gateway %s is the pod's own address", g) // the kernel accepts this for IPv4
+			}
+		}
+		if !g.IsValid() || !family {
+			return fmt.Errorf("the pod has no address of the family of gateway %s", g)
+		}
+		if count[g.Is6()]++; count[g.Is6()] > 1 {
+			return fmt.Errorf("gateway %s is the second of its family", g)
+		}
+	}
+	return nil
+}

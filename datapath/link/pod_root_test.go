@@ -1,0 +1,327 @@
+package link
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// dual is a dual-stack attachment to pod, with fixed MAC and addresses.
+func dual(pod *nstest.NS) PodLink {
+	return PodLink{
+		Netns: pod.Path, IfName: "eth0", HostIf: HostName("c1", "eth0"), MAC: api.MAC{2, 0, 0, 0, 0, 5}, MTU: 1410,
+		Addrs:    []netip.Prefix{netip.MustParsePrefix("10.0.1.5/24"), netip.MustParsePrefix("fd00:1::5/64")},
+		Gateways: []netip.Addr{netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("fd00:1::1")},
+	}
+}
+
+// router gives the host's end of l the gateways' addresses, in place of OVS.
+func router(node *nstest.NS, l PodLink) {
+	node.Exec("sysctl", "-qw", "net.ipv6.conf."+l.HostIf+".disable_ipv6=0", "net.ipv4.conf."+l.HostIf+".arp_ignore=0")
+	for _, g := range l.Gateways {
+		bits := 24
+		if g.Is6() {
+			bits = 64
+		}
+		node.Exec("ip", "addr", "add", netip.PrefixFrom(g, bits).String(), "dev", l.HostIf, "nodad")
+	}
+}
+
+func attach(t *testing.T, node *nstest.NS, l PodLink) {
+	t.Helper()
+	node.Must(func() error { return Attach(l) })
+}
+
+func hostIndex(node *nstest.NS, l PodLink) string {
+	return strings.SplitN(node.Exec("ip", "-o", "link", "show", l.HostIf), ":", 2)[0]
+}
+
+// A runtime may switch IPv6 off in the namespaces it makes. The pod must have
+// both families at once, without waiting for duplicate address detection.
+func TestRootAttachDual(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	pod.Exec("sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
+	l := dual(pod)
+	l.TxOff = true
+	attach(t, node, l)
+
+	addrs := pod.IP("-o addr show dev eth0")
+	for _, want := range []string{"inet 10.0.1.5/24", "inet6 fd00:1::5/64", "inet6 fe80::ff:fe00:5/64"} {
+		if !strings.Contains(addrs, want) {
+			t.Errorf("the pod lacks %s:\n%s", want, addrs)
+		}
+	}
+	if strings.Contains(addrs, "tentative") {
+		t.Errorf("an address is tentative:\n%s", addrs)
+	}
+	router(node, l)
+	pod.Exec("ping", "-c1", "-W2", "10.0.1.1")
+	pod.Exec("ping", "-c1", "-W2", "fd00:1::1")
+	if out := pod.Exec("ethtool", "-k", "eth0"); !strings.Contains(out, "tx-checksumming: off") ||
+		!strings.Contains(out, "tx-tcp-segmentation: off") {
+		t.Errorf("tx offload is not off:\n%s", out)
+	}
+	if got := pod.Exec("cat", "/proc/sys/net/ipv6/conf/eth0/accept_ra"); strings.TrimSpace(got) != "0" {
+		t.Errorf("accept_ra is %s, want 0", got)
+	}
+	node.Must(func() error { return Check(l) })
+
+	index := hostIndex(node, l)
+	attach(t, node, l)
+	if now := hostIndex(node, l); now != index {
+		t.Errorf("a second Attach made a new veth: index %s, was %s", now, index)
+	}
+	if !strings.Contains(node.IP("-d -o link show "+l.HostIf), "group 26220") {
+		t.Errorf("the host end is not in our group:\n%s", node.IP("-d link show "+l.HostIf))
+	}
+}
+
+// The node must not answer for its own addresses on the host's end, nor take
+// part in IPv6 there: the userspace datapath leaves the kernel a copy.
+func TestRootHostEndIsSilent(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	node.IP("addr add 192.0.2.9/32 dev lo")
+	l := dual(pod)
+	attach(t, node, l)
+	if out := node.IP("-6 -o addr show dev " + l.HostIf); out != "" {
+		t.Errorf("the host end has IPv6 addresses:\n%s", out)
+	}
+	arping := func() error {
+		pod.IP("route replace 192.0.2.9/32 dev eth0")
+		_, err := pod.Run("ping", "-c1", "-W1", "192.0.2.9")
+		return err
+	}
+	_ = arping() // it fails either way, but asks by ARP
+	if out := pod.IP("neigh show 192.0.2.9"); strings.Contains(out, "lladdr") {
+		t.Errorf("the node answered ARP for its own address on the host's end: %s", out)
+	}
+	// The same with the kernel's default shows that the test can fail.
+	node.Exec("sysctl", "-qw", "net.ipv4.conf."+l.HostIf+".arp_ignore=0")
+	pod.IP("neigh flush dev eth0")
+	_ = arping()
+	if out := pod.IP("neigh show 192.0.2.9"); !strings.Contains(out, "lladdr") {
+		t.Errorf("with arp_ignore=0 nobody answered either: %s", out)
+	}
+}
+
+func TestRootAttachFamilies(t *testing.T) {
+	node := nstest.New(t)
+	for name, c := range map[string]struct {
+		addr, gateway string
+		ping          []string
+	}{
+		"IPv4":                 {"10.0.1.5/24", "10.0.1.1", nil},
+		"IPv6":                 {"fd00:1::5/64", "fd00:1::1", nil},
+		"IPv4 gateway outside": {"10.0.1.5/32", "10.0.9.1", nil},
+		"IPv6 gateway outside": {"fd00:1::5/128", "fd00:9::1", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := nstest.New(t)
+			l := dual(pod)
+			l.HostIf = HostName(name, "eth0")
+			l.Addrs, l.Gateways = []netip.Prefix{netip.MustParsePrefix(c.addr)}, []netip.Addr{netip.MustParseAddr(c.gateway)}
+			attach(t, node, l)
+			t.Cleanup(func() { node.Must(func() error { return Detach(l.HostIf) }) })
+			router(node, l)
+			node.Exec("ip", "route", "replace", netip.PrefixFrom(l.Addrs[0].Addr(), l.Addrs[0].Addr().BitLen()).String(), "dev", l.HostIf)
+			pod.Exec("ping", "-c1", "-W2", c.gateway)
+			node.Must(func() error { return Check(l) })
+		})
+	}
+}
+
+// Whatever is wrong, the error says so and no end of the veth remains.
+func TestRootAttachFailureLeavesNothing(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	taken := nstest.New(t)
+	taken.IP("link add eth0 type veth peer name other")
+	routed := nstest.New(t)
+	routed.IP("link add net1 type veth peer name other")
+	routed.IP("link set net1 up")
+	routed.IP("addr add 10.8.0.2/24 dev net1")
+	routed.IP("route add default via 10.8.0.1")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(*PodLink)
+		says   string
+	}{
+		"no netns":            {func(l *PodLink) { l.Netns = "/run/netns/fltest-none" }, "no such file"},
+		"not a netns":         {func(l *PodLink) { l.Netns = file }, "unknown FS magic"},
+		"node's own":          {func(l *PodLink) { l.Netns = node.Path }, "node's own network namespace"},
+		"ifname taken":        {func(l *PodLink) { l.Netns = taken.Path }, "already has an interface eth0"},
+		"multicast MAC":       {func(l *PodLink) { l.MAC = api.MAC{1, 0, 0, 0, 0, 1} }, "making the veth"},
+		"bad address":         {func(l *PodLink) { l.Addrs = append(l.Addrs, netip.MustParsePrefix("ff02::5/64")) }, "adding address ff02::5"},
+		"address twice":       {func(l *PodLink) { l.Addrs = append(l.Addrs, l.Addrs[0]) }, "adding address 10.0.1.5"},
+		"default route taken": {func(l *PodLink) { l.Netns = routed.Path }, "adding route 0.0.0.0/0 via 10.0.1.1: file exists"},
+	} {
+		l := dual(pod)
+		c.change(&l)
+		err := node.Do(func() error { return Attach(l) })
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got error %v, want one that says %q", name, err, c.says)
+		}
+		if left := node.IP("-o link show"); strings.Contains(left, " fl") {
+			t.Errorf("%s: left on the node:\n%s", name, left)
+		}
+		for _, ns := range []*nstest.NS{pod, routed} {
+			if left := ns.IP("-o link show"); strings.Contains(left, "eth0") {
+				t.Errorf("%s: left in the pod:\n%s", name, left)
+			}
+		}
+	}
+	if out := taken.IP("-o link show"); !strings.Contains(out, "eth0") {
+		t.Errorf("the pod's own eth0 was removed:\n%s", out)
+	}
+}
+
+// An agent that is killed during Attach leaves our veth half configured, or
+// with its other end in a namespace of an earlier try.
+func TestRootAttachAfterCrash(t *testing.T) {
+	for name, leave := range map[string]func(node, pod *nstest.NS, l PodLink){
+		"unconfigured": func(node, pod *nstest.NS, l PodLink) {
+			node.IP(fmt.Sprintf("link add %s group %d type veth peer name eth0 netns %s", l.HostIf, Group, pod.Name))
+		},
+		"other end still on the node": func(node, pod *nstest.NS, l PodLink) {
+			node.IP(fmt.Sprintf("link add %s group %d type veth peer name tmp0", l.HostIf, Group))
+		},
+		"address lost": func(node, pod *nstest.NS, l PodLink) {
+			node.Must(func() error { return Attach(l) })
+			pod.IP("addr del 10.0.1.5/24 dev eth0")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node, pod := nstest.New(t), nstest.New(t)
+			l := dual(pod)
+			leave(node, pod, l)
+			attach(t, node, l)
+			node.Must(func() error { return Check(l) })
+			if n := strings.Count(node.IP("-o link show"), "\n"); n != 2 { // lo and the host end
+				t.Errorf("the node has %d interfaces, want 2:\n%s", n, node.IP("-o link show"))
+			}
+		})
+	}
+}
+
+// Check names each difference.
+func TestRootCheck(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	l := dual(pod)
+	l.TxOff = true
+	check := func() string {
+		if err := node.Do(func() error { return Check(l) }); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+	if got := check(); !strings.Contains(got, l.HostIf+" is missing on the node") {
+		t.Errorf("before Attach Check says %q", got)
+	}
+	for _, c := range []struct {
+		inPod bool
+		cmd   string
+		says  []string
+	}{
+		{true, "ip link set eth0 down", []string{"eth0 is down", "lacks route 0.0.0.0/0 via 10.0.1.1"}},
+		{true, "ip link set eth0 address 02:00:00:00:00:99", []string{"has MAC 02:00:00:00:00:99, want 02:00:00:00:00:05"}},
+		{true, "ip link set eth0 mtu 1300", []string{"eth0 has MTU 1300, want 1410"}},
+		{true, "ip addr del 10.0.1.5/24 dev eth0", []string{"lacks address 10.0.1.5/24"}},
+		{true, "ip addr del fd00:1::5/64 dev eth0", []string{"lacks address fd00:1::5/64"}},
+		{true, "ip route del default", []string{"lacks route 0.0.0.0/0 via 10.0.1.1"}},
+		{true, "ip -6 route del default", []string{"lacks route ::/0 via fd00:1::1"}},
+		{true, "ethtool -K eth0 tx on", []string{"tx checksum offload on"}},
+		{true, "ip link set eth0 name eth5", []string{"the pod has no interface eth0"}},
+		{false, "ip link set " + l.HostIf + " down", []string{"host end is down"}},
+		{false, "ip link set " + l.HostIf + " mtu 1200", []string{"host end has MTU 1200"}},
+		{true, "ip link del eth0", []string{"is missing on the node"}},
+	} {
+		attach(t, node, l)
+		if got := check(); got != "" {
+			t.Fatalf("before %q: %s", c.cmd, got)
+		}
+		ns := node
+		if c.inPod {
+			ns = pod
+		}
+		ns.Exec(strings.Fields(c.cmd)...)
+		for _, want := range c.says {
+			if got := check(); !strings.Contains(got, want) {
+				t.Errorf("after %q Check says %q, want %q", c.cmd, got, want)
+			}
+		}
+		node.Must(func() error { return Detach(l.HostIf) })
+	}
+}
+
+func TestRootDetachAndHosts(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	l := dual(pod)
+	attach(t, node, l)
+	// Alike in one respect each, but not ours.
+	node.IP("link add flfoo type veth peer name x1")
+	node.IP(fmt.Sprintf("link add alien group %d type veth peer name x2", Group))
+	node.IP(fmt.Sprintf("link add flbr group %d type bridge", Group))
+
+	var hosts []string
+	node.Must(func() (err error) { hosts, err = Hosts(); return err })
+	if !slices.Equal(hosts, []string{l.HostIf}) {
+		t.Errorf("Hosts says %v, want only %s", hosts, l.HostIf)
+	}
+	for _, name := range []string{"flfoo", "alien", "flbr"} {
+		err := node.Do(func() error { return Detach(name) })
+		if err == nil || !strings.Contains(err.Error(), "not one that Fairlead made") {
+			t.Errorf("Detach of foreign %s: %v", name, err)
+		}
+		node.IP("link show " + name)
+	}
+	for range 2 {
+		node.Must(func() error { return Detach(l.HostIf) })
+	}
+	if out := pod.IP("-o link show"); strings.Contains(out, "eth0") {
+		t.Errorf("the pod's end is still there:\n%s", out)
+	}
+}
+
+// No goroutine may find itself in a pod's namespace afterwards.
+func TestRootThreadsComeBack(t *testing.T) {
+	node := nstest.New(t)
+	before, err := exec.Command("readlink", "/proc/self/ns/net").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Must(func() error {
+		want, err := os.Readlink("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		for i := range 20 {
+			pod := PodLink{Netns: "/run/netns/fltest-none", IfName: "eth0", HostIf: HostName(fmt.Sprint(i), "eth0"), MTU: 1400,
+				Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.1.5/24")}}
+			_ = Attach(pod)
+		}
+		if got, _ := os.Readlink("/proc/thread-self/ns/net"); got != want {
+			return fmt.Errorf("the calling thread is in %s, was in %s", got, want)
+		}
+		return nil
+	})
+	for range 50 {
+		got := make(chan string)
+		go func() {
+			s, _ := os.Readlink("/proc/thread-self/ns/net")
+			got <- s
+		}()
+		if s := <-got; s != strings.TrimSpace(string(before)) {
+			t.Fatalf("a goroutine runs in %s, want %s", s, before)
+		}
+	}
+}

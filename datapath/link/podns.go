@@ -1,0 +1,112 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+// configurePod configures the pod's end; the calling thread is in the pod's
+// namespace.
+func (l PodLink) configurePod() error {
+	link, err := netlink.LinkByName(l.IfName)
+	if err != nil {
+		return fmt.Errorf("looking up %s: %w", l.IfName, err)
+	}
+	if err := l.podSysctls(); err != nil {
+		return err
+	}
+	if l.TxOff {
+		if err := setTxChecksum(l.IfName, false); err != nil {
+			return err
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("setting %s up: %w", l.IfName, err)
+	}
+	for _, a := range l.Addrs {
+		if err := netlink.AddrAdd(link, address(a)); err != nil {
+			return fmt.Errorf("adding address %s: %w", a, err)
+		}
+	}
+	for _, r := range l.routes(link.Attrs().Index) {
+		if err := netlink.RouteAdd(&r); err != nil {
+			return fmt.Errorf("adding route %s: %w", describe(r), err)
+		}
+	}
+	return nil
+}
+
+// podSysctls prepares IPv6 before the link comes up, when the kernel makes the
+// link-local address. The runtime may have switched IPv6 off in the namespace.
+func (l PodLink) podSysctls() error {
+	if !kernel.HasIPv6() {
+		if l.has6() {
+			return errors.New("the pod has an IPv6 address, but the kernel was started without IPv6")
+		}
+		return nil
+	}
+	set := [][2]string{{"accept_ra", "0"}} // routes come from here, not from whoever sends an RA
+	if l.has6() {
+		set = append(set, [2]string{"disable_ipv6", "0"},
+			[2]string{"addr_gen_mode", "0"}, // EUI-64: api.MAC.LinkLocal, which the flows know
+			[2]string{"accept_dad", "0"})    // the node hands out addresses once; waiting 1 s proves nothing
+	}
+	for _, kv := range set {
+		if _, err := kernel.SetSysctl(kv[1], "ipv6", "conf", l.IfName, kv[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l PodLink) has6() bool {
+	for _, a := range l.Addrs {
+		if a.Addr().Is6() {
+			return true
+		}
+	}
+	return false
+}
+
+// routes are the default routes, each behind a route to its gateway where no
+// address's mask covers that.
+func (l PodLink) routes(index int) []netlink.Route {
+	var routes []netlink.Route
+	for _, g := range l.Gateways {
+		if !l.onLink(g) {
+			routes = append(routes, netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_LINK,
+				Dst: ipNet(netip.PrefixFrom(g, g.BitLen()))})
+		}
+		any4or6 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if g.Is6() {
+			any4or6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		routes = append(routes, netlink.Route{LinkIndex: index, Dst: ipNet(any4or6), Gw: g.AsSlice()})
+	}
+	return routes
+}
+
+func (l PodLink) onLink(g netip.Addr) bool {
+	for _, a := range l.Addrs {
+		if a.Masked().Contains(g) {
+			return true
+		}
+	}
+	return g.IsLinkLocalUnicast() && g.Is6()
+}
+
+// address is a in netlink's form. IPv6 skips duplicate address detection: a
+// tentative address is refused as a source for about a second.
+func address(a netip.Prefix) *netlink.Addr {
+	addr := &netlink.Addr{IPNet: ipNet(a)}
+	if a.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	return addr
+}

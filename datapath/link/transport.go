@@ -1,0 +1,171 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+// Transport is the interface that carries tunnel traffic to other nodes.
+type Transport struct {
+	Name  string
+	Index int
+	// MTU is in bytes.
+	MTU int
+	// IPv4 and IPv6 are the tunnel endpoints; invalid where the interface
+	// has no address of the family.
+	IPv4, IPv6 netip.Addr
+}
+
+// device is an interface with the addresses that others can reach it by.
+type device struct {
+	Transport
+	addrs []netip.Addr
+}
+
+// FindTransport finds the interface called ifname; without a name the one that
+// has an address in one of cidrs, the first of cidrs first; without both the
+// one that has the first of nodeIPs. Of its addresses those in nodeIPs are
+// taken before others (given cidrs, those in cidrs). The gateway is never
+// chosen: a CIDR may well cover the podCIDRs.
+func FindTransport(nodeIPs []netip.Addr, ifname string, cidrs []netip.Prefix, gateway string) (Transport, error) {
+	devices, err := observeDevices(gateway)
+	if err != nil {
+		return Transport{}, fmt.Errorf("finding the transport interface: %w", err)
+	}
+	t, err := choose(devices, nodeIPs, ifname, cidrs)
+	if err != nil {
+		return Transport{}, fmt.Errorf("finding the transport interface: %w; this node has %s", err, list(devices))
+	}
+	return t, nil
+}
+
+// choose is the pure part of FindTransport.
+func choose(devices []device, nodeIPs []netip.Addr, ifname string, cidrs []netip.Prefix) (Transport, error) {
+	isNodeIP := func(a netip.Addr) bool { return slices.Contains(nodeIPs, a) }
+	// An address on lo is reached through another interface, and only that
+	// one's MTU counts; it has to be named.
+	devices = slices.DeleteFunc(slices.Clone(devices), func(d device) bool { return d.Name == "lo" })
+	switch {
+	case ifname != "":
+		i := slices.IndexFunc(devices, func(d device) bool { return d.Name == ifname })
+		if i < 0 {
+			return Transport{}, fmt.Errorf("no interface is called %s, as transportInterface says", ifname)
+		}
+		if len(devices[i].addrs) == 0 {
+			return Transport{}, fmt.Errorf("interface %s, chosen by transportInterface, has no address", ifname)
+		}
+		return devices[i].with(isNodeIP), nil
+	case len(cidrs) > 0:
+		for _, c := range cidrs {
+			i := slices.IndexFunc(devices, func(d device) bool { return slices.ContainsFunc(d.addrs, c.Contains) })
+			if i >= 0 {
+				return devices[i].with(func(a netip.Addr) bool {
+					return slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(a) })
+				}), nil
+			}
+		}
+		return Transport{}, fmt.Errorf("no interface has an address in transportInterfaceCIDRs %s", join(cidrs))
+	case len(nodeIPs) == 0:
+		return Transport{}, errors.New("the Node has no address, and neither transportInterface nor transportInterfaceCIDRs is set")
+	}
+	for _, ip := range nodeIPs {
+		if i := slices.IndexFunc(devices, func(d device) bool { return slices.Contains(d.addrs, ip) }); i >= 0 {
+			return devices[i].with(isNodeIP), nil
+		}
+	}
+	return Transport{}, fmt.Errorf("no interface (lo does not count) has the node's address %s: "+
+		"set transportInterface to the one that tunnels are to use", join(nodeIPs))
+}
+
+// with fills in one address of each family, preferring those that prefer
+// approves of, in the kernel's order.
+func (d device) with(prefer func(netip.Addr) bool) Transport {
+	t := d.Transport
+	addrs := slices.Clone(d.addrs)
+	slices.SortStableFunc(addrs, func(a, b netip.Addr) int {
+		switch pa, pb := prefer(a), prefer(b); {
+		case pa == pb:
+			return 0
+		case pa:
+			return -1
+		}
+		return 1
+	})
+	for _, a := range addrs {
+		if a.Is4() && !t.IPv4.IsValid() {
+			t.IPv4 = a
+		}
+		if a.Is6() && !t.IPv6.IsValid() {
+			t.IPv6 = a
+		}
+	}
+	return t
+}
+
+// observeDevices reads all interfaces of the node but our own with their
+// usable addresses, in the order of their indexes.
+func observeDevices(gateway string) ([]device, error) {
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	var devices []device
+	for _, l := range links {
+		if ours(l) || l.Attrs().Name == gateway {
+			continue
+		}
+		d := device{Transport: Transport{Name: l.Attrs().Name, Index: l.Attrs().Index, MTU: l.Attrs().MTU}}
+		for _, a := range addrs {
+			if a.LinkIndex == d.Index && usable(a) {
+				d.addrs = append(d.addrs, prefixOf(a.IPNet).Addr())
+			}
+		}
+		devices = append(devices, d)
+	}
+	slices.SortFunc(devices, func(a, b device) int { return a.Index - b.Index })
+	return devices, nil
+}
+
+// usable leaves out what no other node can reach, and IPv6 addresses that are
+// not to be used or go away by themselves.
+func usable(a netlink.Addr) bool {
+	const unfit = unix.IFA_F_TEMPORARY | unix.IFA_F_DEPRECATED | unix.IFA_F_DADFAILED
+	// For IPv4 the value of IFA_F_TEMPORARY means "secondary".
+	if a.IP.To4() == nil && a.Flags&unfit != 0 {
+		return false
+	}
+	return a.IP.IsGlobalUnicast()
+}
+
+func list(devices []device) string {
+	var parts []string
+	for _, d := range devices {
+		if len(d.addrs) > 0 {
+			parts = append(parts, d.Name+" "+join(d.addrs))
+		}
+	}
+	if len(parts) == 0 {
+		return "no addresses"
+	}
+	return strings.Join(parts, "; ")
+}
+
+func join[T fmt.Stringer](values []T) string {
+	var s []string
+	for _, v := range values {
+		s = append(s, v.String())
+	}
+	return strings.Join(s, ", ")
+}
