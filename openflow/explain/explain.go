@@ -1,0 +1,142 @@
+// Package explain tells in words what Open vSwitch did with a packet. It reads
+// the output of `ovs-appctl ofproto/trace --names` on Fairlead's bridge; the
+// tables are those of package openflow.
+package explain
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// tables are the names and the questions of the pipeline's tables.
+var tables = map[string]struct{ name, question string }{
+	"0": {"Classify", "who sent it, and may this sender say that?"},
+	"1": {"Resolve", "which port owns the address that is asked for?"},
+	"2": {"Service", "does a Service or a policy touch it?"},
+	"3": {"Forward", "where does this destination live?"},
+	"4": {"Output", "which VLAN does it leave in?"},
+}
+
+// hit is the first line of a table in a trace; noMatch the one of a table in
+// which no flow matched.
+var (
+	hit     = regexp.MustCompile(`^ *(\d+)\. (?:(.*), )?priority (\d+)(?:, cookie (0x[0-9a-f]+))?$`)
+	noMatch = regexp.MustCompile(`^ *(\d+)\. No match\.$`)
+	setTo   = regexp.MustCompile(`^set_field:(.+)->(\w+)$`)
+	nexts   = regexp.MustCompile(`^(?:goto_table|resubmit\(,(\d+)\)):?(\d+)?$`)
+)
+
+// Trace returns one sentence for each step of a trace. names gives ports a
+// name that people know ("pod default/a" for "fl3f2…"); a port without one
+// keeps its own.
+func Trace(trace string, names map[string]string) []string {
+	var out []string
+	inTables := false
+	for line := range strings.Lines(trace) {
+		line = strings.TrimRight(line, "\n")
+		text := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(text, "bridge("):
+			inTables = true
+		case strings.HasPrefix(text, "Final flow:"):
+			inTables = false
+		case strings.HasPrefix(text, "Datapath actions:"):
+			out = append(out, datapath(strings.TrimSpace(strings.TrimPrefix(text, "Datapath actions:"))))
+		case !inTables || text == "" || strings.HasPrefix(text, "---"):
+		default:
+			if s := step(line, text, names); s != "" {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}
+
+func step(line, text string, names map[string]string) string {
+	if m := noMatch.FindStringSubmatch(line); m != nil {
+		return fmt.Sprintf("table %s %s no flow matches: the packet is dropped", m[1], title(m[1]))
+	}
+	if m := hit.FindStringSubmatch(line); m != nil {
+		match := renamePort(m[2], names)
+		if match == "" {
+			match = "any packet: nothing more specific matched"
+		}
+		return fmt.Sprintf("table %s %s flow: %s", m[1], title(m[1]), match)
+	}
+	return "  " + action(text, names)
+}
+
+func title(table string) string {
+	t, known := tables[table]
+	if !known {
+		return "(not a table of Fairlead):"
+	}
+	return fmt.Sprintf("%s (%s)", t.name, t.question)
+}
+
+func action(text string, names map[string]string) string {
+	switch {
+	case text == "drop":
+		return "drop it"
+	case text == "dec_ttl":
+		return "routed here: TTL less one"
+	case strings.HasPrefix(text, "output:"):
+		return "out of " + portName(strings.TrimPrefix(text, "output:"), names)
+	case strings.HasPrefix(text, "->"), strings.HasPrefix(text, ">>"):
+		return "note of the switch: " + strings.TrimSpace(strings.TrimLeft(text, "->"))
+	}
+	if m := nexts.FindStringSubmatch(text); m != nil {
+		return "go on to table " + m[1] + m[2]
+	}
+	if m := setTo.FindStringSubmatch(text); m != nil {
+		return set(m[1], m[2])
+	}
+	return text
+}
+
+// sources are the values of reg0 (package openflow, SetSource).
+var sources = map[string]string{"0x1": "a pod", "0x2": "the host", "0x3": "the tunnel"}
+
+func set(value, field string) string {
+	switch field {
+	case "reg0":
+		if s, known := sources[value]; known {
+			return "remember: it comes from " + s
+		}
+	case "eth_dst":
+		return "Ethernet destination becomes " + value
+	case "eth_src":
+		return "Ethernet source becomes " + value
+	case "tun_dst", "tun_ipv6_dst":
+		return "the tunnel is to take it to node address " + value
+	}
+	return field + " becomes " + value
+}
+
+func datapath(actions string) string {
+	if actions == "drop" {
+		return "so the datapath drops it"
+	}
+	return "so the datapath does: " + actions
+}
+
+func portName(port string, names map[string]string) string {
+	if n, known := names[port]; known {
+		return n
+	}
+	return "port " + port
+}
+
+// renamePort puts the known name of the port behind in_port=.
+func renamePort(match string, names map[string]string) string {
+	fields := strings.Split(match, ",")
+	for i, f := range fields {
+		if port, ok := strings.CutPrefix(f, "in_port="); ok {
+			if n, known := names[port]; known {
+				fields[i] = "from " + n
+			}
+		}
+	}
+	return strings.Join(fields, ", ")
+}

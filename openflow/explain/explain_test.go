@@ -1,0 +1,83 @@
+package explain
+
+import (
+	"reflect"
+	"testing"
+)
+
+// Taken from ovs-appctl 3.1.
+const toTunnel = `Flow: icmp,in_port=p1,vlan_tci=0x0000,dl_src=02:00:00:00:00:01,nw_ttl=64
+
+bridge("br-int")
+----------------
+ 0. ip,in_port=p1,dl_src=02:00:00:00:00:01,nw_src=10.0.1.2, priority 200, cookie 0x666c030000000001
+    set_field:0x1->reg0
+    goto_table:3
+ 3. ip,reg0=0x1,nw_dst=10.0.2.0/24, priority 100, cookie 0x666c040000000001
+    dec_ttl
+    set_field:192.168.77.12->tun_dst
+    output:tun
+
+Final flow: icmp,reg0=0x1,tun_src=0.0.0.0,tun_dst=192.168.77.12
+Megaflow: recirc_id=0,eth,icmp,in_port=p1
+Datapath actions: set(ipv4(ttl=63)),tun
+`
+
+const dropped = `Flow: icmp,in_port=p1
+
+bridge("br-int")
+----------------
+ 0. priority 0, cookie 0x666c010000000001
+    drop
+
+Final flow: unchanged
+Megaflow: recirc_id=0,eth,ip,in_port=p1
+Datapath actions: drop
+`
+
+const unmatched = `bridge("br-int")
+----------------
+ 3. No match.
+    drop
+Datapath actions: drop
+`
+
+func TestTrace(t *testing.T) {
+	names := map[string]string{"p1": "pod default/a", "tun": "the tunnel"}
+	for _, c := range []struct {
+		trace string
+		want  []string
+	}{
+		{toTunnel, []string{
+			"table 0 Classify (who sent it, and may this sender say that?) flow: " +
+				"ip, from pod default/a, dl_src=02:00:00:00:00:01, nw_src=10.0.1.2",
+			"  remember: it comes from a pod",
+			"  go on to table 3",
+			"table 3 Forward (where does this destination live?) flow: ip, reg0=0x1, nw_dst=10.0.2.0/24",
+			"  routed here: TTL less one",
+			"  the tunnel is to take it to node address 192.168.77.12",
+			"  out of the tunnel",
+			"so the datapath does: set(ipv4(ttl=63)),tun",
+		}},
+		{dropped, []string{
+			"table 0 Classify (who sent it, and may this sender say that?) flow: any packet: nothing more specific matched",
+			"  drop it",
+			"so the datapath drops it",
+		}},
+		{unmatched, []string{
+			"table 3 Forward (where does this destination live?) no flow matches: the packet is dropped",
+			"  drop it",
+			"so the datapath drops it",
+		}},
+		{"", nil},
+	} {
+		if got := Trace(c.trace, names); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("got  %q\nwant %q", got, c.want)
+		}
+	}
+}
+
+func FuzzTrace(f *testing.F) {
+	f.Add(toTunnel)
+	f.Fuzz(func(_ *testing.T, s string) { Trace(s, nil) })
+}
