@@ -1,0 +1,117 @@
+package config
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// File tells in which config files a key may stand. It is a set: a key of both
+// files has both bits.
+type File uint8
+
+// The two config files of Antrea.
+const (
+	Agent File = 1 << iota
+	Controller
+)
+
+// String names the file as Antrea's ConfigMap does.
+func (f File) String() string {
+	switch f {
+	case Agent:
+		return "antrea-agent.conf"
+	case Controller:
+		return "antrea-controller.conf"
+	}
+	return "antrea-agent.conf and antrea-controller.conf"
+}
+
+// Fate is what becomes of a key that is set.
+type Fate string
+
+// The three fates.
+const (
+	Honoured Fate = "honoured"
+	Ignored  Fate = "ignored"
+	Refused  Fate = "refused"
+)
+
+// Entry is one row of the table.
+type Entry struct {
+	In File
+	// Key is the path of the key, its sections joined by dots.
+	Key string
+	// Want says which values are valid, whatever the fate.
+	Want Want
+	// Default is the value, as YAML, of a honoured key that is not set.
+	Default string
+	Fate    Fate
+	// Except lists values of a honoured key with a fate of their own.
+	Except []Exception
+	// Harmless lists values to which the fate does not apply, because nothing
+	// is lost with them: they are what Fairlead does anyway, or they tune what
+	// it does not have. An unset value (null, "", an empty list) always is.
+	Harmless []string
+	// Text says what a honoured key does, what Fairlead does instead of an
+	// ignored one, or why a key is refused.
+	Text string
+
+	set func(*api.AgentConfig, Value)
+}
+
+// Exception is the fate of one value of a key.
+type Exception struct {
+	Value string
+	Fate  Fate
+	Text  string
+}
+
+// fate returns what becomes of value v of this key, and why.
+func (e Entry) fate(v Value) (Fate, string) {
+	for _, x := range e.Except {
+		if x.Value == v.text {
+			return x.Fate, x.Text
+		}
+	}
+	if slices.Contains(e.Harmless, v.text) {
+		return Honoured, ""
+	}
+	return e.Fate, e.Text
+}
+
+// Table returns every known key: those of the agent, then those of the
+// controller, then the feature gates, which may stand in both files.
+func Table() []Entry {
+	return slices.Concat(honouredKeys(), agentKeys(), controllerKeys(), featureGates())
+}
+
+// known is the table of one file, by key.
+type known struct {
+	entries  map[string]Entry
+	sections map[string]bool
+	// names are keys and sections in the table's order.
+	names []string
+}
+
+func knownIn(f File) known {
+	k := known{entries: map[string]Entry{}, sections: map[string]bool{}}
+	for _, e := range Table() {
+		if e.In&f == 0 {
+			continue
+		}
+		k.entries[e.Key] = e
+		for i := range e.Key {
+			if e.Key[i] == '.' && !k.sections[e.Key[:i]] {
+				k.sections[e.Key[:i]] = true
+				k.names = append(k.names, e.Key[:i])
+			}
+		}
+		k.names = append(k.names, e.Key)
+	}
+	return k
+}
+
+// leaf is the last part of a key's path.
+func leaf(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }

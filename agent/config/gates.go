@@ -1,0 +1,64 @@
+package config
+
+// gate is a feature gate of Antrea; its fate is that of the value true.
+type gate struct {
+	name string
+	fate Fate
+	text string
+}
+
+// featureGates are the rows of Antrea's feature gates and of the two that switch
+// many at once. Antrea accepts every gate in both files. The value false is
+// harmless: Fairlead has none of these features.
+func featureGates() []Entry {
+	const (
+		always  = "the feature belongs to AntreaProxy. " + noProxy
+		tooMany = "it switches on features that Fairlead refuses, such as policies and Egress: name the gates you need"
+	)
+	gates := []gate{
+		{"AllAlpha", Refused, tooMany},
+		{"AllBeta", Refused, tooMany},
+		{"AdminNetworkPolicy", Refused, noPolicy},
+		{"AntreaPolicy", Refused, noPolicy},
+		{"L7NetworkPolicy", Refused, noPolicy},
+		{"NodeNetworkPolicy", Refused, noPolicy},
+		{"Egress", Refused, noEgress},
+		{"EgressSeparateSubnet", Refused, noEgress},
+		{"EgressTrafficShaping", Refused, noEgress},
+		{"IPsecCertAuth", Refused, noEncryption},
+		{"TrafficControl", Refused, "Fairlead mirrors and redirects nothing: traffic would pass by the device that " +
+			"should inspect it"},
+		{"ExternalNode", Refused, noVMs + "; the policies of an external node would not be enforced"},
+
+		{"AntreaIPAM", Ignored, noBridging},
+		{"AntreaNodeConfig", Ignored, noSecondary},
+		{"SecondaryNetwork", Ignored, noSecondary},
+		{"NodeIPAM", Ignored, noController},
+		{"AntreaProxy", Ignored, noProxy},
+		{"CleanupStaleUDPSvcConntrack", Ignored, always},
+		{"EndpointSlice", Ignored, always},
+		{"LoadBalancerModeDSR", Ignored, always},
+		{"PreferSameTrafficDistribution", Ignored, always},
+		{"ServiceTrafficDistribution", Ignored, always},
+		{"TopologyAwareHints", Ignored, always},
+		{"ServiceExternalIP", Ignored, "Services get no external IPs from Fairlead"},
+		{"NodePortLocal", Ignored, noPortLocal},
+		{"BGPPolicy", Ignored, "Fairlead speaks no BGP: no routes are announced"},
+		{"Multicast", Ignored, noMulticast},
+		{"Multicluster", Ignored, noMCluster},
+		{"FlowExporter", Ignored, noExport},
+		{"L7FlowExporter", Ignored, noExport},
+		{"NetworkPolicyStats", Ignored, "no policy is enforced, so there is nothing to count"},
+		{"NFTablesHostNetworkMode", Ignored, "the masquerade is set with iptables, whichever variant the node has"},
+		{"NodeLatencyMonitor", Ignored, "Fairlead measures no latency between nodes"},
+		{"PacketCapture", Ignored, "Fairlead captures no packets: use tcpdump on the pod's host interface"},
+		{"SupportBundleCollection", Ignored, "Fairlead collects no support bundles"},
+		{"Traceflow", Ignored, "Fairlead has no Traceflow: use ovs-appctl ofproto/trace on the node"},
+	}
+	var rows []Entry
+	for _, g := range gates {
+		rows = append(rows, Entry{In: Agent | Controller, Key: "featureGates." + g.name, Want: boolean(),
+			Fate: g.fate, Harmless: []string{"false"}, Text: g.text})
+	}
+	return rows
+}

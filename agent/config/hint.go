@@ -1,0 +1,76 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// hint says, for an unknown key of the file in, where it belongs or which known
+// key is meant. It is empty, or begins with punctuation.
+func hint(key string, in File) string {
+	here, other := knownIn(in), (Agent|Controller)^in
+	there := knownIn(other)
+	switch {
+	case there.sections[key] || there.entries[key].Key != "":
+		return fmt.Sprintf(": it belongs in %s", other)
+	case here.withLeaf(leaf(key)) != "":
+		return fmt.Sprintf("; did you mean %s?", here.withLeaf(leaf(key)))
+	case there.withLeaf(leaf(key)) != "":
+		return fmt.Sprintf("; did you mean %s in %s?", there.withLeaf(leaf(key)), other)
+	case here.nearest(key) != "":
+		return fmt.Sprintf("; did you mean %s?", here.nearest(key))
+	}
+	return ""
+}
+
+// withLeaf returns the key whose last part is leaf, if there is only one: many
+// sections have an "enable", but one has "clusterCIDRs".
+func (k known) withLeaf(name string) string {
+	found := ""
+	for _, n := range k.names {
+		if !strings.EqualFold(leaf(n), name) {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = n
+	}
+	return found
+}
+
+// nearest returns the key that is spelt most like key, if any is alike: one
+// letter in four may differ.
+func (k known) nearest(key string) string {
+	best, distance := "", max(1, len(leaf(key))/4)+1
+	for _, n := range k.names {
+		if d := edits(strings.ToLower(n), strings.ToLower(key), distance); d < distance {
+			best, distance = n, d
+		}
+	}
+	return best
+}
+
+// edits counts the letters to insert, delete or replace to make b of a
+// (Levenshtein's distance). It gives up at limit and returns limit.
+func edits(a, b string, limit int) int {
+	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
+		return limit
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], cost
+		}
+	}
+	return min(row[len(b)], limit)
+}

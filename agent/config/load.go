@@ -1,0 +1,51 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Load reads and checks the agent's config file. Warnings are for the log and
+// the user. An error is of type Errors if the content is at fault; if the file
+// could not be read it wraps the reason (fs.ErrNotExist, for one).
+func Load(path string) (api.AgentConfig, []Finding, error) {
+	data, err := read(path)
+	if err != nil {
+		return api.AgentConfig{}, nil, fmt.Errorf("reading the config: %w", err)
+	}
+	return Parse(data, path)
+}
+
+// LoadController reads and checks the config file of Antrea's controller, of
+// which Fairlead uses nothing yet. Its results are like those of Load.
+func LoadController(path string) ([]Finding, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the controller's config: %w", err)
+	}
+	return ParseController(data, path)
+}
+
+func read(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, &os.PathError{Op: "read", Path: path, Err: errors.New("is a directory: name the file in it")}
+	case !info.Mode().IsRegular():
+		// A pipe would block, and a device may never end.
+		return nil, &os.PathError{Op: "read", Path: path, Err: errors.New("is not a regular file")}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	// One byte more than allowed, so that Parse sees that it is too much.
+	return io.ReadAll(io.LimitReader(f, MaxSize+1))
+}

@@ -1,0 +1,179 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Parse reads the agent's config from data. file is its name, for messages. The
+// error is of type Errors and names every fault. No data at all gives the
+// defaults.
+func Parse(data []byte, file string) (api.AgentConfig, []Finding, error) {
+	c := defaults()
+	warnings, err := check(data, file, Agent, &c)
+	if err != nil {
+		return api.AgentConfig{}, nil, err
+	}
+	return c, warnings, nil
+}
+
+// ParseController checks the config of Antrea's controller, as Parse does.
+func ParseController(data []byte, file string) ([]Finding, error) {
+	return check(data, file, Controller, &api.AgentConfig{})
+}
+
+// defaults returns the config of an empty file.
+func defaults() api.AgentConfig {
+	var c api.AgentConfig
+	for _, e := range honouredKeys() {
+		var n yaml.Node
+		if err := yaml.Unmarshal([]byte(e.Default), &n); err != nil {
+			panic(fmt.Sprintf("default of %s: %v", e.Key, err)) // a fault of the table, and tested
+		}
+		if v, err := e.Want.of(n.Content[0]); err == nil {
+			e.set(&c, v)
+		}
+	}
+	return c
+}
+
+// check reads data into c, and returns the warnings or all errors.
+func check(data []byte, file string, in File, c *api.AgentConfig) ([]Finding, error) {
+	p := parser{known: knownIn(in), in: in, config: c, at: map[string]*yaml.Node{}, faulty: map[string]bool{}}
+	doc, fault := document(data, in)
+	switch {
+	case fault != nil:
+		p.errors = append(p.errors, *fault)
+	case doc != nil:
+		p.section("", doc)
+		p.combinations()
+	}
+	for _, list := range [][]Finding{p.errors, p.warnings} {
+		for i := range list {
+			list[i].File = file
+		}
+	}
+	if len(p.errors) > 0 {
+		slices.SortStableFunc(p.errors, byPosition)
+		return nil, p.errors
+	}
+	return merged(p.warnings), nil
+}
+
+// parser walks a document along the table.
+type parser struct {
+	known    known
+	in       File
+	config   *api.AgentConfig
+	errors   Errors
+	warnings []Finding
+	// at holds the node of each honoured key that was set to a valid value,
+	// and faulty the keys whose value was not valid.
+	at     map[string]*yaml.Node
+	faulty map[string]bool
+}
+
+func (p *parser) fail(n *yaml.Node, key, text string) {
+	p.errors = append(p.errors, finding(n, key, text))
+}
+
+func (p *parser) warn(n *yaml.Node, key, text string) {
+	p.warnings = append(p.warnings, finding(n, key, text))
+}
+
+func finding(n *yaml.Node, key, text string) Finding {
+	return Finding{Line: n.Line, Column: n.Column, Keys: []string{key}, Text: text}
+}
+
+// section reads the keys of one mapping; prefix is its path with a dot at the
+// end, or empty at the top.
+func (p *parser) section(prefix string, n *yaml.Node) {
+	first := map[string]*yaml.Node{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name, value := n.Content[i], n.Content[i+1]
+		key := prefix + resolve(name).Value
+		switch {
+		case name.Tag == "!!merge":
+			p.fail(name, prefix+"<<", "merge keys are not read: write the keys out, or use an alias as a value")
+		case resolve(name).Kind != yaml.ScalarNode:
+			p.fail(name, prefix+"?", "a key must be a plain name, found "+describe(name))
+		case first[key] != nil:
+			p.fail(name, key, fmt.Sprintf("set twice, first in line %d", first[key].Line))
+		default:
+			first[key] = name
+			p.key(key, name, value)
+		}
+	}
+}
+
+// key reads one key that is a section, an entry of the table, or an error.
+func (p *parser) key(key string, name, value *yaml.Node) {
+	if e, ok := p.known.entries[key]; ok {
+		p.entry(e, name, value)
+		return
+	}
+	if !p.known.sections[key] {
+		p.fail(name, key, "unknown key"+hint(key, p.in))
+		return
+	}
+	switch v := resolve(value); {
+	case v.Kind == yaml.MappingNode:
+		p.section(key+".", v)
+	case v.Tag != "!!null":
+		p.fail(value, key, "want a section with keys below it, found "+describe(v))
+	}
+}
+
+// entry reads the value of a key of the table and gives it its fate.
+func (p *parser) entry(e Entry, name, value *yaml.Node) {
+	v, err := e.Want.of(value)
+	if err == errUnset {
+		return
+	}
+	if err != nil {
+		p.fail(value, e.Key, err.Error())
+		p.faulty[e.Key] = true
+		return
+	}
+	switch fate, text := e.fate(v); fate {
+	case Refused:
+		p.fail(name, e.Key, fmt.Sprintf("%s is refused: %s", v.text, text))
+		p.faulty[e.Key] = true
+		return
+	case Ignored:
+		p.warn(name, e.Key, text)
+	}
+	if e.set != nil {
+		e.set(p.config, v)
+		p.at[e.Key] = value
+	}
+}
+
+// combinations checks the honoured keys that depend on each other.
+func (p *parser) combinations() {
+	c := p.config
+	encapsulated := c.TrafficEncapMode != api.ModeNoEncap && !p.faulty["trafficEncapMode"]
+	if n := p.at["noSNAT"]; n != nil && c.NoSNAT && encapsulated {
+		p.fail(n, "noSNAT", fmt.Sprintf("true needs trafficEncapMode: noEncap, and it is %s: answers from outside "+
+			"to a pod's address find their way only where the underlay routes the podCIDRs", c.TrafficEncapMode))
+	}
+	if n := p.at["tunnelPort"]; n != nil && c.TunnelPort != 0 && c.TunnelType == api.TunnelGRE {
+		p.warn(n, "tunnelPort", "gre has no ports: the value is not used")
+	}
+	ours := []string{"ovsBridge", "hostGateway", "transportInterface"}
+	for i, name := range []string{c.OVSBridge, c.HostGateway, c.TransportInterface} {
+		n := p.at[ours[i]]
+		switch {
+		case n == nil:
+		case strings.EqualFold(name, "fairlead-tun0"):
+			p.fail(n, ours[i], "fairlead-tun0 is the name of the tunnel port")
+		case i != 0 && name == c.OVSBridge, i == 2 && name == c.HostGateway:
+			p.fail(n, ours[i], fmt.Sprintf("%s is the bridge or the gateway already: each needs a name of its own", name))
+		}
+	}
+}

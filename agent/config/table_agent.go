@@ -1,0 +1,142 @@
+package config
+
+// What Fairlead does instead: the reasons that several keys share, so that they
+// share one warning too.
+const (
+	noBridging = "bridged pods and IPPools are not built yet: all pods get routed addresses from the podCIDR, and " +
+		"the ADD of a pod annotated with ipam.antrea.io/ippools is refused"
+	noAPI       = "no Kubernetes API server is called yet: inputs come from manifestsDir"
+	noAntrea    = "there is no antrea-controller to call"
+	noProxy     = "Fairlead has no Service proxy: Services are the work of kube-proxy, which must run"
+	noExport    = "Fairlead exports no flow records"
+	noMulticast = "multicast between pods is not forwarded"
+	noMCluster  = "Fairlead connects no clusters: pods of other clusters are not reached"
+	noPortLocal = "no ports of the node are forwarded to pods"
+	noSecondary = "pods get one interface: secondary networks are not built yet"
+	noAudit     = "no policy is enforced, so there is no audit log"
+	noTLS       = "the agent serves plain HTTP, on apiAddress, which is 127.0.0.1 unless set"
+	noFlowtable = "Fairlead installs no nftables flowtable: forwarded packets take the kernel's ordinary path"
+	noVMs       = "Fairlead serves the pods of Kubernetes nodes only"
+
+	noEncryption = "Fairlead does not encrypt: traffic between nodes would travel in the clear"
+	noPolicy     = "Fairlead enforces no policy: what it should keep out would get in"
+	noEgress     = "Fairlead has no Egress: pods would reach the outside from their node's address"
+)
+
+// agentKeys are the keys of Antrea's agent that have no effect or are refused.
+// Harmless values are mostly those that Antrea's chart writes by default.
+func agentKeys() []Entry {
+	yes, no := []string{"true"}, []string{"false"}
+	return []Entry{
+		{In: Agent, Key: "enableBridgingMode", Want: boolean(), Fate: Ignored, Harmless: no, Text: noBridging},
+		{In: Agent, Key: "secondaryNetwork.ovsBridges", Want: anyList(), Fate: Ignored, Text: noSecondary},
+		{In: Agent | Controller, Key: "kubeAPIServerOverride", Want: anyText(), Fate: Ignored, Text: noAPI},
+		{In: Agent | Controller, Key: "clientConnection.kubeconfig", Want: anyText(), Fate: Ignored, Text: noAPI},
+		{In: Agent | Controller, Key: "clientConnection.acceptcontenttypes", Want: anyText(), Fate: Ignored, Text: noAPI},
+		{In: Agent | Controller, Key: "clientConnection.contenttype", Want: anyText(), Fate: Ignored, Text: noAPI},
+		{In: Agent | Controller, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noAPI},
+		{In: Agent | Controller, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noAPI},
+		{In: Agent, Key: "antreaClientConnection.kubeconfig", Want: anyText(), Fate: Ignored, Text: noAntrea},
+		{In: Agent, Key: "antreaClientConnection.acceptcontenttypes", Want: anyText(), Fate: Ignored, Text: noAntrea},
+		{In: Agent, Key: "antreaClientConnection.contenttype", Want: anyText(), Fate: Ignored, Text: noAntrea},
+		{In: Agent, Key: "antreaClientConnection.qps", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noAntrea},
+		{In: Agent, Key: "antreaClientConnection.burst", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noAntrea},
+		{In: Agent, Key: "hostProcPathPrefix", Want: path(4095), Fate: Ignored, Harmless: []string{"/"},
+			Text: "the agent uses /proc as it sees it, which must be the node's"},
+		{In: Agent, Key: "hostNetworkAcceleration.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noFlowtable},
+		{In: Agent, Key: "hostNetworkMode", Want: oneOf("iptables", "nftables"), Fate: Ignored,
+			Harmless: []string{"iptables"}, Text: "the masquerade is set with iptables, whichever variant the node has"},
+		{In: Agent, Key: "packetInRate", Want: integer(0, 1<<31-1), Fate: Ignored, Harmless: []string{"0", "500", "5000"},
+			Text: "Open vSwitch sends no packets to the agent"},
+		{In: Agent | Controller, Key: "tlsCipherSuites", Want: anyText(), Fate: Ignored, Text: noTLS},
+		{In: Agent | Controller, Key: "tlsMinVersion", Want: anyText(), Fate: Ignored, Text: noTLS},
+
+		{In: Agent, Key: "serviceCIDR", Want: subnet(), Fate: Ignored, Harmless: []string{"10.96.0.0/12"}, Text: noProxy},
+		{In: Agent, Key: "serviceCIDRv6", Want: subnet(), Fate: Ignored, Text: noProxy},
+		{In: Agent, Key: "antreaProxy.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noProxy},
+		{In: Agent, Key: "antreaProxy.proxyAll", Want: boolean(), Fate: Refused, Harmless: no,
+			Text: "Fairlead has no Service proxy: in a cluster that runs without kube-proxy no Service would work"},
+		{In: Agent, Key: "antreaProxy.nodePortAddresses", Want: names(), Fate: Ignored, Text: noProxy},
+		{In: Agent, Key: "antreaProxy.skipServices", Want: names(), Fate: Ignored, Text: noProxy},
+		{In: Agent, Key: "antreaProxy.proxyLoadBalancerIPs", Want: boolean(), Fate: Ignored, Harmless: yes, Text: noProxy},
+		{In: Agent, Key: "antreaProxy.serviceProxyName", Want: anyText(), Fate: Ignored, Text: noProxy},
+		{In: Agent, Key: "antreaProxy.defaultLoadBalancerMode", Want: oneOf("nat", "dsr"), Fate: Ignored,
+			Harmless: []string{"nat"}, Text: noProxy},
+		{In: Agent, Key: "antreaProxy.disableServiceHealthCheckServer", Want: boolean(), Fate: Ignored,
+			Harmless: []string{"true", "false"}, Text: noProxy},
+		{In: Agent, Key: "antreaProxy.serviceHealthCheckServerBindAddress", Want: anyText(), Fate: Ignored, Text: noProxy},
+
+		{In: Agent, Key: "trafficEncryptionMode", Want: oneOf("none", "ipsec", "wireGuard"), Fate: Refused,
+			Harmless: []string{"none"}, Text: noEncryption},
+		{In: Agent, Key: "enableIPSecTunnel", Want: boolean(), Fate: Refused, Harmless: no, Text: noEncryption},
+		{In: Agent, Key: "ipsec.authenticationMode", Want: oneOf("psk", "cert"), Fate: Refused,
+			Harmless: []string{"psk"}, Text: noEncryption},
+		{In: Agent, Key: "wireGuard.port", Want: port(), Fate: Ignored, Harmless: []string{"0", "51820"},
+			Text: "there is no WireGuard; trafficEncryptionMode: wireGuard is refused"},
+
+		{In: Agent, Key: "egress.exceptCIDRs", Want: subnets(), Fate: Refused, Text: noEgress},
+		{In: Agent, Key: "egress.maxEgressIPsPerNode", Want: integer(0, 255), Fate: Ignored,
+			Harmless: []string{"0", "255"}, Text: "there is no Egress; what would need it is refused"},
+		{In: Agent, Key: "egress.snatFullyRandomPorts", Want: boolean(), Fate: Ignored, Harmless: no,
+			Text: "there is no Egress; what would need it is refused"},
+		{In: Agent, Key: "egress.uniqueMACForSubInterfaces", Want: boolean(), Fate: Ignored, Harmless: yes,
+			Text: "there is no Egress; what would need it is refused"},
+		{In: Agent, Key: "clusterPort", Want: port(), Fate: Ignored, Harmless: []string{"0", "10351"},
+			Text: "agents do not gossip, so no port is opened for it"},
+
+		{In: Agent, Key: "dnsServerOverride", Want: anyText(), Fate: Ignored, Text: "there are no FQDN policies to resolve"},
+		{In: Agent, Key: "fqdnCacheMinTTL", Want: integer(0, 1<<31-1), Fate: Ignored, Harmless: []string{"0"},
+			Text: "there are no FQDN policies to resolve"},
+		{In: Agent, Key: "auditLogging.maxSize", Want: integer(0, 1<<31-1), Fate: Ignored,
+			Harmless: []string{"0", "500"}, Text: noAudit},
+		{In: Agent, Key: "auditLogging.maxBackups", Want: integer(0, 1<<31-1), Fate: Ignored,
+			Harmless: []string{"3"}, Text: noAudit},
+		{In: Agent, Key: "auditLogging.maxAge", Want: integer(0, 1<<31-1), Fate: Ignored,
+			Harmless: []string{"28"}, Text: noAudit},
+		{In: Agent, Key: "auditLogging.compress", Want: boolean(), Fate: Ignored, Harmless: yes, Text: noAudit},
+		{In: Agent, Key: "nodeType", Want: oneOf("k8sNode", "externalNode"), Fate: Refused,
+			Harmless: []string{"k8sNode"}, Text: noVMs + "; the policies of an external node would not be enforced"},
+		{In: Agent, Key: "externalNode.externalNodeNamespace", Want: anyText(), Fate: Ignored,
+			Harmless: []string{"default"}, Text: noVMs},
+		{In: Agent, Key: "externalNode.policyBypassRules", Want: anyList(), Fate: Refused, Text: noPolicy},
+
+		{In: Agent, Key: "multicast.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noMulticast},
+		{In: Agent, Key: "multicast.multicastInterfaces", Want: names(), Fate: Ignored, Text: noMulticast},
+		{In: Agent, Key: "multicast.igmpQueryVersions", Want: list("whole numbers", "!!int"), Fate: Ignored,
+			Harmless: []string{"[1, 2, 3]"}, Text: noMulticast},
+		{In: Agent, Key: "multicast.igmpQueryInterval", Want: anyDuration(), Fate: Ignored,
+			Harmless: []string{"125s"}, Text: noMulticast},
+		{In: Agent, Key: "multicastInterfaces", Want: names(), Fate: Ignored, Text: noMulticast},
+		{In: Agent, Key: "multicluster.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noMCluster},
+		{In: Agent, Key: "multicluster.enableGateway", Want: boolean(), Fate: Ignored, Harmless: no, Text: noMCluster},
+		{In: Agent | Controller, Key: "multicluster.namespace", Want: anyText(), Fate: Ignored, Text: noMCluster},
+		{In: Agent | Controller, Key: "multicluster.enableStretchedNetworkPolicy", Want: boolean(), Fate: Refused,
+			Harmless: no, Text: noPolicy},
+		{In: Agent, Key: "multicluster.enablePodToPodConnectivity", Want: boolean(), Fate: Ignored, Harmless: no,
+			Text: noMCluster},
+		{In: Agent, Key: "multicluster.trafficEncryptionMode", Want: oneOf("none", "wireGuard"), Fate: Refused,
+			Harmless: []string{"none"}, Text: noEncryption},
+		{In: Agent, Key: "multicluster.wireGuard.port", Want: port(), Fate: Ignored,
+			Harmless: []string{"0", "51821"}, Text: noMCluster},
+
+		{In: Agent, Key: "nodePortLocal.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noPortLocal},
+		{In: Agent, Key: "nodePortLocal.portRange", Want: anyText(), Fate: Ignored,
+			Harmless: []string{"61000-62000"}, Text: noPortLocal},
+		{In: Agent, Key: "nplPortRange", Want: anyText(), Fate: Ignored, Text: noPortLocal},
+		{In: Agent, Key: "flowExporter.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noExport},
+		{In: Agent, Key: "flowExporter.flowCollectorAddr", Want: anyText(), Fate: Ignored,
+			Harmless: []string{"flow-aggregator/flow-aggregator", "flow-aggregator/flow-aggregator:4739:tls"},
+			Text:     noExport},
+		{In: Agent, Key: "flowExporter.flowPollInterval", Want: anyDuration(), Fate: Ignored,
+			Harmless: []string{"5s"}, Text: noExport},
+		{In: Agent, Key: "flowExporter.activeFlowExportTimeout", Want: anyDuration(), Fate: Ignored,
+			Harmless: []string{"5s", "30s"}, Text: noExport},
+		{In: Agent, Key: "flowExporter.idleFlowExportTimeout", Want: anyDuration(), Fate: Ignored,
+			Harmless: []string{"15s"}, Text: noExport},
+		{In: Agent, Key: "flowExporter.protocolFilter", Want: names(), Fate: Ignored, Text: noExport},
+		{In: Agent, Key: "flowCollectorAddr", Want: anyText(), Fate: Ignored, Text: noExport},
+		{In: Agent, Key: "flowPollInterval", Want: anyDuration(), Fate: Ignored, Text: noExport},
+		{In: Agent, Key: "activeFlowExportTimeout", Want: anyDuration(), Fate: Ignored, Text: noExport},
+		{In: Agent, Key: "idleFlowExportTimeout", Want: anyDuration(), Fate: Ignored, Text: noExport},
+	}
+}

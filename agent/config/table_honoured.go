@@ -1,0 +1,93 @@
+package config
+
+import (
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// honouredKeys are the keys that have an effect: Antrea's first, then ours.
+func honouredKeys() []Entry {
+	return []Entry{
+		{In: Agent, Key: "ovsBridge", Want: interfaceName(), Default: "br-int", Fate: Honoured,
+			Text: "the Open vSwitch bridge that Fairlead makes and programs",
+			set:  func(c *api.AgentConfig, v Value) { c.OVSBridge = v.Str }},
+		{In: Agent, Key: "ovsDatapathType", Want: oneOf(api.DatapathSystem, api.DatapathNetdev),
+			Default: api.DatapathSystem, Fate: Honoured,
+			Text: "`system` is the kernel's datapath, `netdev` the userspace one (Antrea no longer has it)",
+			set:  func(c *api.AgentConfig, v Value) { c.OVSDatapathType = v.Str }},
+		// 90 bytes leave room for the socket's name: a path of a unix socket has at most 107.
+		{In: Agent, Key: "ovsRunDir", Want: path(90), Default: "/run/openvswitch", Fate: Honoured,
+			Text: "directory of `db.sock` and `BRIDGE.mgmt`, the sockets of the node's Open vSwitch",
+			set:  func(c *api.AgentConfig, v Value) { c.OVSRunDir = v.Str }},
+		{In: Agent, Key: "hostGateway", Want: interfaceName(), Default: "fairlead-gw0", Fate: Honoured,
+			Text: "the interface that joins pods and host; it has the first address of each podCIDR. " +
+				"Antrea's default is `antrea-gw0`",
+			set: func(c *api.AgentConfig, v Value) { c.HostGateway = v.Str }},
+		{In: Agent, Key: "trafficEncapMode",
+			Want:    oneOf(api.ModeEncap, api.ModeNoEncap, api.ModeHybrid, "networkPolicyOnly"),
+			Default: api.ModeEncap, Fate: Honoured,
+			Text: "how pods' packets travel between nodes: `encap`, through the tunnel",
+			Except: []Exception{
+				{api.ModeNoEncap, Ignored, "noEncap is not built yet: the agent starts, makes no tunnel, and " +
+					"pods of other nodes are not reached"},
+				{api.ModeHybrid, Ignored, "hybrid is not built yet: the agent starts, makes no tunnel, and " +
+					"pods of other nodes are not reached"},
+				{"networkPolicyOnly", Refused, "Fairlead enforces no NetworkPolicy and gives pods their network " +
+					"itself: with this mode pods would have neither"},
+			},
+			set: func(c *api.AgentConfig, v Value) { c.TrafficEncapMode = v.Str }},
+		{In: Agent, Key: "noSNAT", Want: boolean(), Default: "false", Fate: Honoured,
+			Text: "packets of pods to the outside keep the pod's address. As in Antrea an error unless " +
+				"trafficEncapMode is noEncap",
+			set: func(c *api.AgentConfig, v Value) { c.NoSNAT = v.Bool }},
+		{In: Agent, Key: "snatFullyRandomPorts", Want: boolean(), Default: "false", Fate: Honoured,
+			Text: "the masquerade picks source ports at random (iptables `--random-fully`)",
+			set:  func(c *api.AgentConfig, v Value) { c.SNATFullyRandomPorts = v.Bool }},
+		{In: Agent, Key: "tunnelType", Want: oneOf(api.TunnelGeneve, api.TunnelVXLAN, api.TunnelGRE, api.TunnelSTT),
+			Default: api.TunnelGeneve, Fate: Honoured,
+			Text: "the tunnel's protocol. gre carries no IPv6 between nodes",
+			Except: []Exception{{api.TunnelSTT, Ignored, "few builds of Open vSwitch have stt: if the node's has not, " +
+				"the agent says so and pods of other nodes are not reached; geneve and vxlan work everywhere"}},
+			set: func(c *api.AgentConfig, v Value) { c.TunnelType = v.Str }},
+		{In: Agent, Key: "tunnelPort", Want: port(), Default: "0", Fate: Honoured,
+			Text: "destination port of the tunnel; 0 is the one IANA assigned to tunnelType",
+			set:  func(c *api.AgentConfig, v Value) { c.TunnelPort = v.Int }},
+		{In: Agent, Key: "tunnelCsum", Want: boolean(), Default: "false", Fate: Honoured,
+			Text: "checksums in the tunnel's outer header",
+			set:  func(c *api.AgentConfig, v Value) { c.TunnelCsum = v.Bool }},
+		{In: Agent, Key: "defaultMTU", Want: orZero(576, 65000), Default: "0", Fate: Honoured,
+			Text: "MTU in bytes of the gateway and the pods' interfaces; 0 is the transport interface's less the " +
+				"tunnel's overhead. With IPv6 at least 1280",
+			set: func(c *api.AgentConfig, v Value) { c.DefaultMTU = v.Int }},
+		{In: Agent, Key: "disableTXChecksumOffload", Want: boolean(), Default: "false", Fate: Honoured,
+			Text: "switches tx checksum offload off in pods. On the netdev datapath it always is off",
+			set:  func(c *api.AgentConfig, v Value) { c.DisableTXChecksumOffload = v.Bool }},
+		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
+			Text: "the interface whose address is the tunnel's end; empty: the one found by transportInterfaceCIDRs, " +
+				"else the one with the Node's IP",
+			set: func(c *api.AgentConfig, v Value) { c.TransportInterface = v.Str }},
+		{In: Agent, Key: "transportInterfaceCIDRs", Want: subnets(), Default: "[]", Fate: Honoured,
+			Text: "subnets, one of which the transport interface has an address in; used if transportInterface is empty",
+			set:  func(c *api.AgentConfig, v Value) { c.TransportInterfaceCIDRs = v.Prefixes }},
+		{In: Agent, Key: "cniSocket", Want: path(107), Default: "/run/fairlead/cni.sock", Fate: Honoured,
+			Text: "the unix socket that the CNI plugin calls. Antrea's default is `/var/run/antrea/cni.sock`",
+			set:  func(c *api.AgentConfig, v Value) { c.CNISocket = v.Str }},
+		{In: Agent, Key: "apiPort", Want: integer(1, 65535), Default: "10350", Fate: Honoured,
+			Text: "TCP port of `/healthz`, `/readyz` and `/metrics`: plain HTTP",
+			set:  func(c *api.AgentConfig, v Value) { c.APIPort = v.Int }},
+		{In: Agent, Key: "enablePrometheusMetrics", Want: boolean(), Default: "true", Fate: Honoured,
+			Text: "serves `/metrics`",
+			set:  func(c *api.AgentConfig, v Value) { c.EnablePrometheusMetrics = v.Bool }},
+
+		{In: Agent, Key: "apiAddress", Want: address(), Default: "127.0.0.1", Fate: Honoured,
+			Text: "Fairlead's own: the address apiPort listens on. Antrea listens on all",
+			set:  func(c *api.AgentConfig, v Value) { c.APIAddress = v.Addr }},
+		{In: Agent, Key: "manifestsDir", Want: path(4095), Default: "/etc/fairlead/manifests", Fate: Honoured,
+			Text: "Fairlead's own: the directory of Node, Pod and Namespace manifests that the agent follows",
+			set:  func(c *api.AgentConfig, v Value) { c.ManifestsDir = v.Str }},
+		{In: Agent, Key: "podCIDRWait", Want: duration(0, 10*time.Minute), Default: "10s", Fate: Honoured,
+			Text: "Fairlead's own: how long to wait for the Node's podCIDR before the agent exits with code 78",
+			set:  func(c *api.AgentConfig, v Value) { c.PodCIDRWait = v.Duration }},
+	}
+}

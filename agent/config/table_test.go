@@ -1,0 +1,258 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// antreaKeys are the keys of Antrea's two config files and its feature gates, up
+// to 2.7 and back to 1.5, written down apart from the table.
+const antreaKeys = `
+activeFlowExportTimeout antreaClientConnection.acceptcontenttypes antreaClientConnection.burst
+antreaClientConnection.contenttype antreaClientConnection.kubeconfig antreaClientConnection.qps
+antreaProxy.defaultLoadBalancerMode antreaProxy.disableServiceHealthCheckServer antreaProxy.enable
+antreaProxy.nodePortAddresses antreaProxy.proxyAll antreaProxy.proxyLoadBalancerIPs
+antreaProxy.serviceHealthCheckServerBindAddress antreaProxy.serviceProxyName antreaProxy.skipServices apiPort
+auditLogging.compress auditLogging.maxAge auditLogging.maxBackups auditLogging.maxSize
+clientConnection.acceptcontenttypes clientConnection.burst clientConnection.contenttype clientConnection.kubeconfig
+clientConnection.qps clusterPort cniSocket defaultMTU disableTXChecksumOffload dnsServerOverride egress.exceptCIDRs
+egress.maxEgressIPsPerNode egress.snatFullyRandomPorts egress.uniqueMACForSubInterfaces enableBridgingMode
+enableIPSecTunnel enablePrometheusMetrics externalNode.externalNodeNamespace externalNode.policyBypassRules
+flowCollectorAddr flowExporter.activeFlowExportTimeout flowExporter.enable flowExporter.flowCollectorAddr
+flowExporter.flowPollInterval flowExporter.idleFlowExportTimeout flowExporter.protocolFilter flowPollInterval
+fqdnCacheMinTTL hostGateway hostNetworkAcceleration.enable hostNetworkMode hostProcPathPrefix idleFlowExportTimeout
+ipsec.authenticationMode kubeAPIServerOverride multicast.enable multicast.igmpQueryInterval multicast.igmpQueryVersions
+multicast.multicastInterfaces multicastInterfaces multicluster.enable multicluster.enableGateway
+multicluster.enablePodToPodConnectivity multicluster.enableStretchedNetworkPolicy multicluster.namespace
+multicluster.trafficEncryptionMode multicluster.wireGuard.port noSNAT nodePortLocal.enable nodePortLocal.portRange
+nodeType nplPortRange ovsBridge ovsDatapathType ovsRunDir packetInRate secondaryNetwork.ovsBridges serviceCIDR
+serviceCIDRv6 snatFullyRandomPorts tlsCipherSuites tlsMinVersion trafficEncapMode trafficEncryptionMode
+transportInterface transportInterfaceCIDRs tunnelCsum tunnelPort tunnelType wireGuard.port`
+
+const antreaControllerKeys = `
+apiPort clientCAFile clientConnection.acceptcontenttypes clientConnection.burst clientConnection.contenttype
+clientConnection.kubeconfig clientConnection.qps enablePrometheusMetrics ipsecCSRSigner.autoApprove
+ipsecCSRSigner.selfSignedCA kubeAPIServerOverride legacyCRDMirroring multicluster.enableStretchedNetworkPolicy
+multicluster.namespace nodeIPAM.clusterCIDRs nodeIPAM.enableNodeIPAM nodeIPAM.nodeCIDRMaskSizeIPv4
+nodeIPAM.nodeCIDRMaskSizeIPv6 nodeIPAM.serviceCIDR nodeIPAM.serviceCIDRv6 selfSignedCert tlsCipherSuites
+tlsMinVersion`
+
+const antreaGates = `
+AdminNetworkPolicy AllAlpha AllBeta AntreaIPAM AntreaNodeConfig AntreaPolicy AntreaProxy BGPPolicy
+CleanupStaleUDPSvcConntrack Egress EgressSeparateSubnet EgressTrafficShaping EndpointSlice ExternalNode FlowExporter
+IPsecCertAuth L7FlowExporter L7NetworkPolicy LoadBalancerModeDSR Multicast Multicluster NFTablesHostNetworkMode
+NetworkPolicyStats NodeIPAM NodeLatencyMonitor NodeNetworkPolicy NodePortLocal PacketCapture
+PreferSameTrafficDistribution SecondaryNetwork ServiceExternalIP ServiceTrafficDistribution SupportBundleCollection
+TopologyAwareHints TrafficControl Traceflow`
+
+// ours are the keys that Antrea does not have.
+const ours = "apiAddress manifestsDir podCIDRWait"
+
+func TestTableHasEveryKeyOnce(t *testing.T) {
+	for _, file := range []struct {
+		in   File
+		keys string
+	}{{Agent, antreaKeys + " " + ours}, {Controller, antreaControllerKeys}} {
+		want := map[string]bool{}
+		for _, key := range strings.Fields(file.keys) {
+			want[key] = true
+		}
+		for _, gate := range strings.Fields(antreaGates) {
+			want["featureGates."+gate] = true
+		}
+		seen := map[string]bool{}
+		for _, e := range Table() {
+			if e.In&file.in == 0 {
+				continue
+			}
+			if seen[e.Key] {
+				t.Errorf("%s: %s stands twice in the table", file.in, e.Key)
+			}
+			if !want[e.Key] {
+				t.Errorf("%s: %s is neither a key of Antrea nor one of ours", file.in, e.Key)
+			}
+			seen[e.Key] = true
+		}
+		for key := range want {
+			if !seen[key] {
+				t.Errorf("%s: %s is missing in the table", file.in, key)
+			}
+		}
+	}
+}
+
+func TestTableRowsAreComplete(t *testing.T) {
+	for _, e := range Table() {
+		if e.Text == "" || e.Want.Text == "" || e.In == 0 {
+			t.Errorf("%s: a row needs a file, a text and the values it takes", e.Key)
+		}
+		if honoured := e.Fate == Honoured; honoured != (e.set != nil) || honoured != (e.Default != "") {
+			t.Errorf("%s: a key is honoured if, and only if, it has a default and is stored", e.Key)
+		}
+		for _, v := range append(exceptions(e), e.Harmless...) {
+			if _, err := readValue(t, e, v); err != nil {
+				t.Errorf("%s: %s has a fate of its own and is no valid value: %v", e.Key, v, err)
+			}
+		}
+	}
+}
+
+func exceptions(e Entry) []string {
+	var values []string
+	for _, x := range e.Except {
+		values = append(values, x.Value)
+	}
+	return values
+}
+
+// Every value of every key meets its fate: alone in a file, in the section where
+// it belongs.
+func TestFates(t *testing.T) {
+	for _, e := range Table() {
+		for _, in := range []File{Agent, Controller} {
+			if e.In&in == 0 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%s", in, e.Key), func(t *testing.T) {
+				// A key may have only values with a fate of their own.
+				if v := e.sample(t); !slices.Contains(append(exceptions(e), e.Harmless...), v) {
+					expect(t, in, e, v, e.Fate, e.Text)
+				}
+				for _, v := range e.Harmless {
+					expect(t, in, e, v, Honoured, "")
+				}
+				for _, x := range e.Except {
+					expect(t, in, e, x.Value, x.Fate, x.Text)
+				}
+				expect(t, in, e, "null", Honoured, "")
+				if _, err := run(in, lines(e.Key, "{a: {b: c}}")); err == nil {
+					t.Error("a section is accepted as the value")
+				}
+			})
+		}
+	}
+}
+
+func expect(t *testing.T, in File, e Entry, value string, fate Fate, text string) {
+	t.Helper()
+	config := lines(e.Key, value)
+	if e.Key == "noSNAT" {
+		config += "trafficEncapMode: noEncap\n" // which warns, and is tested elsewhere
+		fate, text = Ignored, "noEncap is not built yet"
+	}
+	warnings, err := run(in, config)
+	switch {
+	case fate == Refused && err == nil:
+		t.Errorf("%s: accepted, want it refused", value)
+	case fate == Refused && !strings.Contains(err.Error(), e.Key+": "+value+" is refused: "+text) &&
+		!strings.Contains(err.Error(), "[…] is refused: "+text):
+		t.Errorf("%s: %v\nwant it refused: %s", value, err, text)
+	case fate != Refused && err != nil:
+		t.Errorf("%s: %v", value, err)
+	case fate == Honoured && len(warnings) > 0:
+		t.Errorf("%s: warnings %v, want none", value, warnings)
+	case fate == Ignored && (len(warnings) != 1 || !strings.HasPrefix(warnings[0].Text, text)):
+		t.Errorf("%s: warnings %v, want one: %s", value, warnings, text)
+	}
+}
+
+// Every honoured key sets one field of the struct, and every field has its key.
+func TestHonouredKeysLandInTheStruct(t *testing.T) {
+	setBy := map[string]string{}
+	base := reflect.ValueOf(defaults())
+	for _, e := range honouredKeys() {
+		config := lines(e.Key, e.sample(t))
+		if e.Key == "noSNAT" {
+			config += "trafficEncapMode: noEncap\n"
+		}
+		c, _, err := Parse([]byte(config), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := 0
+		for i := range base.NumField() {
+			field := base.Type().Field(i).Name
+			same := reflect.DeepEqual(base.Field(i).Interface(), reflect.ValueOf(c).Field(i).Interface())
+			if same || e.Key == "noSNAT" && field == "TrafficEncapMode" {
+				continue
+			}
+			changed++
+			if setBy[field] != "" {
+				t.Errorf("%s is set by %s and by %s", field, setBy[field], e.Key)
+			}
+			setBy[field] = e.Key
+			if !strings.EqualFold(field, e.Key) {
+				t.Errorf("%s sets %s, want the field of its own name", e.Key, field)
+			}
+		}
+		if changed != 1 {
+			t.Errorf("%s changed %d fields, want 1", e.Key, changed)
+		}
+	}
+	for i := range base.NumField() {
+		if field := base.Type().Field(i).Name; setBy[field] == "" {
+			t.Errorf("no key sets AgentConfig.%s", field)
+		}
+	}
+}
+
+// sample returns a valid value of e that is not its default, and if there is one
+// without a fate of its own, such a one.
+func (e Entry) sample(t *testing.T) string {
+	t.Helper()
+	candidates := []string{"true", "false", "7000", "66", "20", "[10.1.0.0/16, fd00::/64]", "[x]", "[2]", "7s",
+		"10.1.2.3", "/some/path", "10.1.0.0/16", "something"}
+	if values, ok := strings.CutPrefix(e.Want.Text, "one of "); ok {
+		candidates = strings.Split(values, ", ")
+	}
+	for _, s := range candidates {
+		v, err := readValue(t, e, s)
+		if err != nil || s == e.Default {
+			continue
+		}
+		if fate, text := e.fate(v); fate == e.Fate && text == e.Text {
+			return s
+		}
+	}
+	if len(e.Except) > 0 {
+		return e.Except[0].Value // every other value is an exception
+	}
+	if len(e.Harmless) > 0 {
+		return e.Harmless[0]
+	}
+	t.Fatalf("%s: no sample value", e.Key)
+	return ""
+}
+
+func run(in File, config string) ([]Finding, error) {
+	return check([]byte(config), "f", in, &api.AgentConfig{})
+}
+
+// lines writes a key and its value as YAML, in its sections.
+func lines(key, value string) string {
+	var b strings.Builder
+	parts := strings.Split(key, ".")
+	for i, part := range parts {
+		b.WriteString(strings.Repeat("  ", i) + part + ":")
+		if i < len(parts)-1 {
+			b.WriteString("\n")
+		}
+	}
+	return b.String() + " " + value + "\n"
+}
+
+func readValue(t *testing.T, e Entry, value string) (Value, error) {
+	t.Helper()
+	var n yaml.Node
+	if err := yaml.Unmarshal([]byte(value), &n); err != nil {
+		t.Fatalf("%s: %v", e.Key, err)
+	}
+	return e.Want.of(n.Content[0])
+}

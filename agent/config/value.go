@@ -1,0 +1,233 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Value is a value read from a file. The field that the key's Want names is set.
+type Value struct {
+	Bool     bool
+	Int      int
+	Str      string
+	Duration time.Duration
+	Addr     netip.Addr
+	Prefixes []netip.Prefix
+
+	// text is the value in one spelling, to compare it; empty when unset.
+	text string
+}
+
+// Want says what a key's value must be: Text in words, as in "want <Text>".
+type Want struct {
+	Text string
+	// unset is the YAML tag whose empty value ("" or []) means unset.
+	unset string
+	read  func(*yaml.Node) (Value, bool)
+}
+
+// errUnset marks a value that means "as if the key were not there".
+var errUnset = errors.New("unset")
+
+// of reads n. The error is errUnset, or says what was wanted and what is there.
+func (w Want) of(n *yaml.Node) (Value, error) {
+	n = resolve(n)
+	empty := n.Tag == w.unset && n.Value == "" && len(n.Content) == 0
+	if empty || n.Tag == "!!null" {
+		return Value{}, errUnset
+	}
+	v, ok := w.read(n)
+	if !ok {
+		return Value{}, fmt.Errorf("want %s, found %s", w.Text, describe(n))
+	}
+	return v, nil
+}
+
+// resolve returns the node that an alias (*name) stands for.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// describe says in an error message what stands in the file.
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a section"
+	case yaml.SequenceNode:
+		parts := make([]string, 0, len(n.Content))
+		for _, c := range n.Content {
+			c = resolve(c)
+			if c.Kind != yaml.ScalarNode {
+				return "a list of sections or lists"
+			}
+			parts = append(parts, shorten(c.Value))
+		}
+		return shorten("[" + strings.Join(parts, ", ") + "]")
+	}
+	if n.Tag == "!!str" {
+		return strconv.Quote(shorten(n.Value))
+	}
+	return shorten(n.Value)
+}
+
+func shorten(s string) string {
+	if r := []rune(s); len(r) > 60 {
+		return string(r[:60]) + "…"
+	}
+	return s
+}
+
+func boolean() Want {
+	return Want{"true or false", "", func(n *yaml.Node) (v Value, ok bool) {
+		// Decode also takes yes and no, on and off, as Antrea does.
+		ok = n.Kind == yaml.ScalarNode && n.Decode(&v.Bool) == nil
+		v.text = strconv.FormatBool(v.Bool)
+		return v, ok
+	}}
+}
+
+func integer(lowest, highest int) Want {
+	return wholeNumber(fmt.Sprintf("a whole number from %d to %d", lowest, highest), func(i int) bool {
+		return lowest <= i && i <= highest
+	})
+}
+
+// orZero is integer with 0 besides, which stands for the default.
+func orZero(lowest, highest int) Want {
+	return wholeNumber(fmt.Sprintf("0 or a whole number from %d to %d", lowest, highest), func(i int) bool {
+		return i == 0 || lowest <= i && i <= highest
+	})
+}
+
+func wholeNumber(what string, ok func(int) bool) Want {
+	return Want{what, "", func(n *yaml.Node) (Value, bool) {
+		var i int
+		if n.Tag != "!!int" || n.Decode(&i) != nil {
+			return Value{}, false
+		}
+		return Value{Int: i, text: strconv.Itoa(i)}, ok(i)
+	}}
+}
+
+func port() Want { return integer(0, 65535) }
+
+// text is a string for which ok holds; what says which, in words.
+func text(what string, ok func(string) bool) Want {
+	return Want{what, "!!str", func(n *yaml.Node) (Value, bool) {
+		v := Value{Str: n.Value, text: n.Value}
+		return v, n.Kind == yaml.ScalarNode && n.Tag == "!!str" && ok(n.Value)
+	}}
+}
+
+func anyText() Want { return text("a string", func(string) bool { return true }) }
+
+// oneOf is one of values, in any mix of upper and lower case, as in Antrea.
+func oneOf(values ...string) Want {
+	return Want{"one of " + strings.Join(values, ", "), "!!str", func(n *yaml.Node) (Value, bool) {
+		for _, s := range values {
+			if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && strings.EqualFold(n.Value, s) {
+				return Value{Str: s, text: s}, true
+			}
+		}
+		return Value{}, false
+	}}
+}
+
+// interfaceName is a name that both the kernel (dev_valid_name) and Open
+// vSwitch (which gives names with a leading dash to no port) accept.
+func interfaceName() Want {
+	return text("an interface name of 1 to 15 characters from a-z A-Z 0-9 . _ -", func(s string) bool {
+		if len(s) > 15 || s == "." || s == ".." || strings.HasPrefix(s, "-") {
+			return false
+		}
+		return strings.IndexFunc(s, func(r rune) bool {
+			letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+			return !letter && !strings.ContainsRune("._-", r)
+		}) < 0
+	})
+}
+
+// path is an absolute path of at most longest bytes.
+func path(longest int) Want {
+	return text(fmt.Sprintf("an absolute path of at most %d bytes", longest), func(s string) bool {
+		return filepath.IsAbs(s) && len(s) <= longest && !strings.ContainsRune(s, 0)
+	})
+}
+
+func address() Want {
+	return Want{"an IP address", "!!str", func(n *yaml.Node) (Value, bool) {
+		a, err := netip.ParseAddr(n.Value)
+		return Value{Addr: a, text: n.Value}, err == nil
+	}}
+}
+
+// subnet is one prefix, kept as the string that it was.
+func subnet() Want {
+	return text("a subnet such as 10.96.0.0/12 or fd00:10:96::/112", func(s string) bool {
+		_, err := netip.ParsePrefix(s)
+		return err == nil
+	})
+}
+
+func subnets() Want {
+	return Want{"a list of subnets such as [10.0.0.0/8, fd00::/64]", "!!seq", func(n *yaml.Node) (v Value, ok bool) {
+		if n.Kind != yaml.SequenceNode {
+			return v, false
+		}
+		for _, c := range n.Content {
+			p, err := netip.ParsePrefix(resolve(c).Value)
+			if err != nil {
+				return v, false
+			}
+			v.Prefixes = append(v.Prefixes, p.Masked())
+		}
+		v.text = describe(n)
+		return v, true
+	}}
+}
+
+// duration is a span of time in Go's notation between two bounds.
+func duration(lowest, highest time.Duration) Want {
+	what := fmt.Sprintf("a duration with its unit, such as 10s, from %v to %v", lowest, highest)
+	return Want{what, "!!str", func(n *yaml.Node) (Value, bool) {
+		d, err := time.ParseDuration(n.Value)
+		return Value{Duration: d, text: n.Value}, err == nil && lowest <= d && d <= highest
+	}}
+}
+
+func anyDuration() Want {
+	w := duration(0, 1<<62)
+	w.Text = "a duration with its unit, such as 10s"
+	return w
+}
+
+// list is a list of scalars with the given tag, such as "!!str".
+func list(what, tag string) Want {
+	return Want{"a list of " + what, "!!seq", func(n *yaml.Node) (Value, bool) {
+		for _, c := range n.Content {
+			if c = resolve(c); c.Kind != yaml.ScalarNode || c.Tag != tag {
+				return Value{}, false
+			}
+		}
+		return Value{text: describe(n)}, n.Kind == yaml.SequenceNode
+	}}
+}
+
+func names() Want { return list("strings", "!!str") }
+
+// anyList is a list whose elements are not looked at.
+func anyList() Want {
+	return Want{"a list", "!!seq", func(n *yaml.Node) (Value, bool) {
+		return Value{text: "[…]"}, n.Kind == yaml.SequenceNode
+	}}
+}

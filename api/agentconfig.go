@@ -1,0 +1,82 @@
+package api
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Values of AgentConfig.OVSDatapathType: the kernel's datapath and the
+// userspace one (ovs-vswitchd.conf.db(5), Bridge datapath_type).
+const (
+	DatapathSystem = "system"
+	DatapathNetdev = "netdev"
+)
+
+// Values of AgentConfig.TrafficEncapMode: traffic between nodes goes through
+// the tunnel always, never, or only to nodes of another subnet.
+const (
+	ModeEncap   = "encap"
+	ModeNoEncap = "noEncap"
+	ModeHybrid  = "hybrid"
+)
+
+// Values of AgentConfig.TunnelType: types of a tunnel Interface in OVSDB.
+const (
+	TunnelGeneve = "geneve"
+	TunnelVXLAN  = "vxlan"
+	TunnelGRE    = "gre"
+	TunnelSTT    = "stt"
+)
+
+// AgentConfig is what fairlead-agent takes from its config file: every key that
+// has an effect, checked, with the default where the file does not name it.
+// Key names, defaults and the keys without effect are in docs/config.md.
+type AgentConfig struct {
+	// OVSBridge is the bridge that carries the pods, and OVSRunDir the
+	// directory with db.sock and BRIDGE.mgmt of the node's Open vSwitch.
+	OVSBridge string
+	OVSRunDir string
+	// OVSDatapathType is DatapathSystem or DatapathNetdev.
+	OVSDatapathType string
+	// HostGateway is the internal port of OVSBridge that joins pods and host.
+	HostGateway string
+
+	// TrafficEncapMode is ModeEncap, ModeNoEncap or ModeHybrid.
+	TrafficEncapMode string
+	// TunnelType is TunnelGeneve, TunnelVXLAN, TunnelGRE or TunnelSTT.
+	TunnelType string
+	// TunnelPort is the destination port, UDP or TCP. 0: the port that IANA
+	// assigned to TunnelType. GRE has none.
+	TunnelPort int
+	// TunnelCsum asks for checksums in the outer header.
+	TunnelCsum bool
+
+	// TransportInterface names the interface whose address other nodes send
+	// tunnel packets to. Empty: the one with an address in one of
+	// TransportInterfaceCIDRs; those empty too: the one with the Node's IP.
+	TransportInterface      string
+	TransportInterfaceCIDRs []netip.Prefix
+	// DefaultMTU is the MTU in bytes of the gateway and of the pods'
+	// interfaces. 0: that of the transport interface less the tunnel's overhead.
+	DefaultMTU int
+	// DisableTXChecksumOffload switches tx checksum offload off in pods.
+	DisableTXChecksumOffload bool
+
+	// NoSNAT leaves the pods' own address on packets to the outside.
+	NoSNAT bool
+	// SNATFullyRandomPorts asks the masquerade for random source ports.
+	SNATFullyRandomPorts bool
+
+	// CNISocket is the unix socket that the CNI shim calls.
+	CNISocket string
+	// APIAddress and APIPort (TCP) are where /healthz, /readyz and, if
+	// EnablePrometheusMetrics, /metrics are served.
+	APIAddress              netip.Addr
+	APIPort                 int
+	EnablePrometheusMetrics bool
+
+	// ManifestsDir is the directory that Node, Pod and Namespace are read from.
+	ManifestsDir string
+	// PodCIDRWait is how long to wait for the Node's podCIDR at the start.
+	PodCIDRWait time.Duration
+}
