@@ -166,3 +166,14 @@ func sweep(t testing.TB) {
 		}
 	}
 }
+
+// Wait fails the test if done does not become true within limit; what says
+// what was waited for. done is asked every 10 milliseconds.
+func Wait(t testing.TB, limit time.Duration, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v for %s", limit, what)
+		}
+	}
+}
