@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -241,8 +242,8 @@ func (s *state) bridgedPod(r cniserver.Request) error {
 	}{{"Pod " + r.PodNamespace + "/" + r.PodName, pod}, {"Namespace " + r.PodNamespace, ns}} {
 		for _, name := range []string{annotationPools, annotationIPs} {
 			if v := strings.TrimSpace(from.annotations[name]); v != "" {
-				return cniserver.NoAddress(fmt.Errorf("%s asks for %s=%q: addresses from IPPools are not built yet. "+
-					"Remove the annotation to get an address of the node's podCIDR", from.what, name, v))
+				return types.NewError(cniserver.CodeNotBuilt, fmt.Sprintf("%s asks for %s=%q: addresses from IPPools "+
+					"are not built yet. Remove the annotation to get an address of the node's podCIDR", from.what, name, v), "")
 			}
 		}
 	}

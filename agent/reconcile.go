@@ -55,15 +55,16 @@ type leftover struct {
 // An address whose attachment lives but whose lease is lost is reserved again,
 // before anybody else can get it.
 func (p *pods) reconcile(ctx context.Context) error {
+	// First: an unreadable lease may be the one of a living attachment.
+	errs := []error{p.restoreLeases()}
 	found, err := p.leftovers()
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
-	var errs []error
 	for _, l := range found {
 		errs = append(errs, p.reclaim(ctx, l))
 	}
-	return errors.Join(append(errs, p.restoreLeases())...)
+	return errors.Join(errs...)
 }
 
 // leftovers looks without a lock: what it finds is looked at again, marked
