@@ -1,0 +1,146 @@
+// Package probe counts lost packets. A stream sends numbered UDP datagrams at
+// fixed times from one network namespace to an echo in another, so that an
+// outage does not slow it down and hide itself, as ping(8) does.
+package probe
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+)
+
+// drain is how long a stream waits for the last answers.
+const drain = 500 * time.Millisecond
+
+// Report is what a stream saw.
+type Report struct {
+	Sent, Lost, Duplicates int
+	// LongestGap is the longest time between two answers.
+	LongestGap time.Duration
+	// SendErrors counts datagrams that the kernel refused; they are lost too.
+	SendErrors int
+}
+
+func (r Report) String() string {
+	return fmt.Sprintf("sent %d, lost %d, duplicates %d, refused %d, longest gap %s",
+		r.Sent, r.Lost, r.Duplicates, r.SendErrors, r.LongestGap.Round(time.Millisecond))
+}
+
+// Echo answers every datagram at addr in the network namespace until stop is
+// called. It returns the port.
+func Echo(netns ns.NetNS, addr netip.Addr) (port uint16, stop func(), err error) {
+	conn, err := listen(netns, addr)
+	if err != nil {
+		return 0, nil, fmt.Errorf("echo on %s: %w", addr, err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 64)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				conn.WriteToUDPAddrPort(buf[:n], from)
+			}
+		}
+	}()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Port(), func() { conn.Close(); <-done }, nil
+}
+
+// Stream is one sender.
+type Stream struct {
+	conn    *net.UDPConn
+	to      netip.AddrPort
+	every   time.Duration
+	stop    chan struct{}
+	stopped sync.WaitGroup
+
+	mu     sync.Mutex
+	seen   map[uint64]int
+	last   time.Time
+	report Report
+}
+
+// Start sends a datagram from the network namespace to the echo every so often.
+func Start(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Duration) (*Stream, error) {
+	conn, err := listen(netns, from)
+	if err != nil {
+		return nil, fmt.Errorf("stream from %s: %w", from, err)
+	}
+	s := &Stream{conn: conn, to: to, every: every, stop: make(chan struct{}), seen: map[uint64]int{}, last: time.Now()}
+	s.stopped.Add(2)
+	go s.send()
+	go s.receive()
+	return s, nil
+}
+
+// Stop ends the stream, waits for late answers and reports.
+func (s *Stream) Stop() Report {
+	close(s.stop)
+	s.stopped.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Lost = s.report.Sent - len(s.seen)
+	return s.report
+}
+
+func (s *Stream) send() {
+	defer s.stopped.Done()
+	begin := time.Now()
+	for n := uint64(0); ; n++ {
+		select {
+		case <-s.stop:
+			s.conn.SetReadDeadline(time.Now().Add(drain))
+			return
+		case <-time.After(time.Until(begin.Add(time.Duration(n) * s.every))):
+		}
+		_, err := s.conn.WriteToUDPAddrPort(binary.BigEndian.AppendUint64(nil, n), s.to)
+		s.mu.Lock()
+		s.report.Sent++
+		if err != nil {
+			s.report.SendErrors++
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (s *Stream) receive() {
+	defer s.stopped.Done()
+	defer s.conn.Close()
+	buf := make([]byte, 64)
+	for {
+		n, _, err := s.conn.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		if err != nil || n != 8 {
+			continue // ICMP errors of lost datagrams arrive here
+		}
+		s.mu.Lock()
+		seq := binary.BigEndian.Uint64(buf)
+		if s.seen[seq]++; s.seen[seq] > 1 {
+			s.report.Duplicates++
+		}
+		s.report.LongestGap = max(s.report.LongestGap, time.Since(s.last))
+		s.last = time.Now()
+		s.mu.Unlock()
+	}
+}
+
+func listen(netns ns.NetNS, addr netip.Addr) (conn *net.UDPConn, err error) {
+	err = netns.Do(func(ns.NetNS) error {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+		return err
+	})
+	return conn, err
+}

@@ -1,0 +1,38 @@
+package probe
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+)
+
+// On loopback nothing is lost; without an echo everything is, and is counted.
+func TestRootStream(t *testing.T) {
+	here, err := ns.GetCurrentNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	lo := netip.MustParseAddr("127.0.0.1")
+	port, stop, err := Echo(here, lo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func() Report {
+		s, err := Start(here, lo, netip.AddrPortFrom(lo, port), 2*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(200 * time.Millisecond) // the length of the stream
+		return s.Stop()
+	}
+	if r := run(); r.Sent < 50 || r.Lost != 0 || r.Duplicates != 0 {
+		t.Errorf("with an echo: %s", r)
+	}
+	stop()
+	if r := run(); r.Sent < 50 || r.Lost != r.Sent {
+		t.Errorf("without an echo: %s", r)
+	}
+}
