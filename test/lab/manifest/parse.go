@@ -1,0 +1,152 @@
+// Package manifest reads Kubernetes manifests and keeps them in a directory, one file per object: a lab's stand-in for
+// the API server. Every node of the lab sees the directory, and what is in it was checked before.
+//
+// A file is called KIND_NAME.yaml or KIND_NAMESPACE_NAME.yaml. An underscore cannot be in the name of an object, so no
+// two objects share a file.
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// Object is one parsed manifest: a Node, a Pod or a Namespace.
+type Object = metav1.Object
+
+// kinds are what a lab takes. Decoding is strict: a misspelt key is an error and not dropped.
+var kinds = map[string]func() Object{
+	"Node":      func() Object { return &corev1.Node{} },
+	"Pod":       func() Object { return &corev1.Pod{} },
+	"Namespace": func() Object { return &corev1.Namespace{} },
+}
+
+// Ref names an object. Namespace is empty for Nodes and Namespaces.
+type Ref struct{ Kind, Namespace, Name string }
+
+// String is the kubectl form: pod/default/web or node/node1.
+func (r Ref) String() string {
+	if r.Namespace == "" {
+		return strings.ToLower(r.Kind) + "/" + r.Name
+	}
+	return strings.ToLower(r.Kind) + "/" + r.Namespace + "/" + r.Name
+}
+
+// maxName keeps the names of files below the 255 bytes of NAME_MAX.
+const maxName = 170
+
+// RefOf names a parsed object.
+func RefOf(o Object) Ref {
+	switch o.(type) {
+	case *corev1.Node:
+		return Ref{"Node", "", o.GetName()}
+	case *corev1.Namespace:
+		return Ref{"Namespace", "", o.GetName()}
+	default:
+		return Ref{"Pod", o.GetNamespace(), o.GetName()}
+	}
+}
+
+// Parse reads all documents of a YAML or JSON stream. It is all or nothing. The error names the document, its line,
+// and what is wrong; source is the name of the stream in it. A Pod without a namespace is in "default".
+func Parse(source string, data []byte) ([]Object, error) {
+	var objects []Object
+	seen := map[Ref]bool{}
+	docs := yamlv3.NewDecoder(bytes.NewReader(data))
+	for n := 1; ; n++ {
+		var doc yamlv3.Node
+		err := docs.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: document %d: %w", source, n, err)
+		}
+		if empty(&doc) {
+			continue
+		}
+		o, err := parseOne(&doc)
+		if err == nil && seen[RefOf(o)] {
+			err = fmt.Errorf("%s is in there twice", RefOf(o))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: document %d (line %d): %w", source, n, doc.Line, err)
+		}
+		seen[RefOf(o)] = true
+		objects = append(objects, o)
+	}
+	if len(objects) == 0 {
+		return nil, fmt.Errorf("%s: there is no object in it", source)
+	}
+	return objects, nil
+}
+
+// empty is what only comments, or nothing, between two "---" gives.
+func empty(doc *yamlv3.Node) bool {
+	return len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"
+}
+
+func parseOne(doc *yamlv3.Node) (Object, error) {
+	data, err := yamlv3.Marshal(doc)
+	if err != nil {
+		return nil, err
+	}
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(data, &kind); err != nil {
+		return nil, fmt.Errorf("not a Kubernetes object: %w", err)
+	}
+	if kind.Kind == "" || kind.APIVersion == "" {
+		return nil, errors.New("apiVersion or kind is missing")
+	}
+	make := kinds[kind.Kind]
+	if make == nil || kind.APIVersion != "v1" {
+		return nil, fmt.Errorf("unknown kind %s %s: a lab takes v1 Node, Pod and Namespace", kind.APIVersion, kind.Kind)
+	}
+	o := make()
+	if err := decodeStrict(data, o); err != nil {
+		return nil, fmt.Errorf("%s: %w", kind.Kind, err)
+	}
+	if pod, ok := o.(*corev1.Pod); ok && pod.Namespace == "" {
+		pod.Namespace = metav1.NamespaceDefault
+	}
+	return o, checkName(kind.Kind, o)
+}
+
+// decodeStrict minds the case of keys, as the API server does: yaml.UnmarshalStrict would take nodename for nodeName.
+func decodeStrict(data []byte, into any) error {
+	asJSON, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return err
+	}
+	strict, err := json.UnmarshalStrict(asJSON, into)
+	return errors.Join(append(strict, err)...)
+}
+
+func checkName(kind string, o Object) error {
+	name, namespace := o.GetName(), o.GetNamespace()
+	if name == "" {
+		return fmt.Errorf("%s: metadata.name is missing", kind)
+	}
+	if msgs := validation.IsDNS1123Subdomain(name); len(msgs) > 0 {
+		return fmt.Errorf("%s: metadata.name %q: %s", kind, name, strings.Join(msgs, "; "))
+	}
+	if len(name) > maxName {
+		return fmt.Errorf("%s: metadata.name has %d characters, and a lab takes %d", kind, len(name), maxName)
+	}
+	if kind != "Pod" && namespace != "" {
+		return fmt.Errorf("%s %s: a %s has no metadata.namespace", kind, name, kind)
+	}
+	if msgs := validation.IsDNS1123Label(namespace); kind == "Pod" && len(msgs) > 0 {
+		return fmt.Errorf("Pod %s: metadata.namespace %q: %s", name, namespace, strings.Join(msgs, "; "))
+	}
+	return nil
+}
