@@ -1,0 +1,123 @@
+// Package runner stands for kubelet and container runtime of all nodes of a lab: for every Pod manifest with
+// spec.nodeName it makes a sandbox on that node, for every manifest that is gone it takes the sandbox away. It keeps
+// nothing in memory that it needs: a runner that starts finds the sandboxes of the one before in their records.
+package runner
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/manifest"
+	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+)
+
+// Runner works on one lab.
+type Runner struct {
+	// Manifests and Records are the lab's.
+	Manifests manifest.Store
+	Records   sandbox.Records
+	// Node returns the host of a node, and false for a name that is no node of the lab.
+	Node func(name string) (host.Host, bool)
+	Log  logr.Logger
+}
+
+// rereadEvery bounds how long a change stays unseen of which no event told.
+const rereadEvery = 5 * time.Second
+
+// settle is how long the directory must be quiet before it is read: one apply of many Pods is one change.
+const settle = 10 * time.Millisecond
+
+// atOnce is how many sandboxes are worked on at the same time. A kubelet does as many as it has pods; with several
+// nodes on one machine that would only make each of them slow.
+const atOnce = 32
+
+// Run works until ctx ends. What was begun then is finished by the next Run.
+func (r Runner) Run(ctx context.Context) error {
+	watch, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watching the manifests: %w (is fs.inotify.max_user_instances used up?)", err)
+	}
+	defer watch.Close()
+	if err := watch.Add(r.Manifests.Dir()); err != nil {
+		return fmt.Errorf("watching the manifests: %w", err)
+	}
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	pods := &podWorkers{runner: r, slots: make(chan struct{}, atOnce), byPod: map[string]*worker{}, running: &workers}
+	tick := time.NewTicker(rereadEvery)
+	defer tick.Stop()
+	quiet := time.NewTimer(0)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-watch.Events:
+			quiet.Reset(settle)
+			continue
+		case err := <-watch.Errors:
+			r.Log.Error(err, "watching the manifests")
+		case <-tick.C:
+		case <-quiet.C:
+		}
+		if err := pods.assign(ctx); err != nil {
+			r.Log.Error(err, "pods stay as they are")
+		}
+	}
+}
+
+// podWorkers has one worker per pod, so that the calls for a pod are in order and pods do not wait for each other.
+type podWorkers struct {
+	runner  Runner
+	slots   chan struct{}
+	byPod   map[string]*worker
+	running *sync.WaitGroup
+}
+
+// assign tells every pod's worker what should be: the Pod, or nil where only a record is left.
+func (p *podWorkers) assign(ctx context.Context) error {
+	wanted, err := p.runner.Manifests.Pods()
+	if err != nil {
+		return err
+	}
+	records, err := p.runner.Records.List()
+	if err != nil {
+		return err
+	}
+	want := map[string]*corev1.Pod{}
+	for _, rec := range records {
+		if !rec.ByHand {
+			want[rec.Pod()] = nil
+		}
+	}
+	for _, pod := range wanted {
+		if _, ok := p.runner.Node(pod.Spec.NodeName); ok {
+			want[pod.Namespace+"/"+pod.Name] = pod
+		}
+	}
+	for pod, w := range p.byPod {
+		if _, ok := want[pod]; !ok && !w.tell(nil) {
+			delete(p.byPod, pod)
+		}
+	}
+	for pod, obj := range want {
+		if w := p.byPod[pod]; w == nil || !w.tell(obj) {
+			p.start(ctx, pod, obj)
+		}
+	}
+	return nil
+}
+
+func (p *podWorkers) start(ctx context.Context, pod string, obj *corev1.Pod) {
+	w := &worker{runner: p.runner, pod: pod, slots: p.slots, want: obj, wake: make(chan struct{}, 1),
+		log: p.runner.Log.WithValues("pod", pod)}
+	p.byPod[pod] = w
+	p.running.Go(func() { w.run(ctx) })
+}

@@ -1,0 +1,218 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+)
+
+// A failed call is tried again after firstRetry, then after twice as long each time, up to lastRetry. kubelet waits
+// longer; in a lab somebody is looking.
+const (
+	firstRetry = 250 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// callTimeout is kubelet's for a call to the runtime (runtimeRequestTimeout).
+const callTimeout = 2 * time.Minute
+
+// worker keeps one pod as it should be.
+type worker struct {
+	runner Runner
+	pod    string
+	slots  chan struct{}
+	log    logr.Logger
+
+	mu    sync.Mutex
+	want  *corev1.Pod
+	ended bool          // run has returned, or is about to
+	wake  chan struct{} // has an entry when want has been set since run looked
+}
+
+// tell sets what should be. It returns false if the worker has ended: then another must be told.
+func (w *worker) tell(pod *corev1.Pod) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return false
+	}
+	w.want = pod
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (w *worker) wanted() *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.want
+}
+
+// end ends the worker if there is nothing that it should do or keep.
+func (w *worker) end() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = w.want == nil && len(w.wake) == 0
+	return w.ended
+}
+
+// run works until the pod is gone, or ctx ends.
+func (w *worker) run(ctx context.Context) {
+	retry := firstRetry
+	for {
+		var again <-chan time.Time
+		if err := w.settle(ctx); err == nil {
+			retry = firstRetry
+			if w.end() {
+				return
+			}
+		} else if ctx.Err() == nil {
+			w.log.Error(err, "trying again", "in", retry.String())
+			again = time.After(retry)
+			retry = min(2*retry, lastRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		case <-w.wake:
+		}
+	}
+}
+
+// settle brings the pod to where it should be, or as far as it gets.
+func (w *worker) settle(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case w.slots <- struct{}{}:
+	}
+	defer func() { <-w.slots }()
+	unlock, err := w.runner.Records.Lock(w.pod)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	rec, err := w.runner.Records.Load(w.pod)
+	if err != nil {
+		return err
+	}
+	want := w.wanted()
+	if rec != nil && rec.ByHand {
+		if want == nil {
+			return nil
+		}
+		return fmt.Errorf("a sandbox made by hand is in the way: lab cni %s DEL %s", rec.Node, w.pod)
+	}
+	if rec != nil && !w.usable(rec, want) {
+		gone := want == nil || rec.UID != string(want.UID)
+		if err := w.remove(ctx, rec, gone); err != nil {
+			return err
+		}
+		if gone {
+			rec = nil
+		}
+	}
+	if want == nil || rec != nil && (rec.State == sandbox.Running || rec.State == sandbox.Detached ||
+		rec.State == sandbox.HostNetwork) {
+		return nil
+	}
+	if rec == nil {
+		rec = &sandbox.Record{Namespace: want.Namespace, Name: want.Name, UID: string(want.UID), Node: want.Spec.NodeName}
+	}
+	return w.add(ctx, rec, want)
+}
+
+// usable reports whether the sandbox of the record may stay. One that is being created has lost its creator.
+func (w *worker) usable(rec *sandbox.Record, want *corev1.Pod) bool {
+	if want == nil || rec.UID != string(want.UID) {
+		return false
+	}
+	switch rec.State {
+	case sandbox.Waiting, sandbox.HostNetwork:
+		return rec.ContainerID == ""
+	case sandbox.Running, sandbox.Detached:
+		node, ok := w.runner.Node(rec.Node)
+		return ok && node.HasNetns(rec.Netns)
+	default:
+		return false
+	}
+}
+
+// remove takes the sandbox away, and the record with it if the pod is gone.
+func (w *worker) remove(ctx context.Context, rec *sandbox.Record, gone bool) error {
+	id := rec.ContainerID
+	if gone {
+		rec.Enter(sandbox.Terminating)
+		if err := w.runner.Records.Save(rec); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	failed := rec.LastError // what was wrong with ADD tells more than that DEL went well
+	if err := w.runner.Records.Destroy(ctx, w.cni(rec), rec); err != nil {
+		return fmt.Errorf("DEL of container %.12s: %w", id, err)
+	}
+	if id != "" {
+		w.log.Info("sandbox removed", "node", rec.Node, "container", id)
+	}
+	rec.LastError = failed
+	if gone {
+		return w.runner.Records.Forget(w.pod)
+	}
+	return w.runner.Records.Save(rec)
+}
+
+// add makes a sandbox and gives it a network. A sandbox whose ADD failed is taken away again, as kubelet does: the
+// next try has a new one.
+func (w *worker) add(ctx context.Context, rec *sandbox.Record, pod *corev1.Pod) error {
+	if pod.Spec.HostNetwork {
+		rec.Enter(sandbox.HostNetwork)
+		return w.runner.Records.Save(rec)
+	}
+	begun := time.Now()
+	err := w.create(ctx, rec, pod)
+	if err == nil {
+		w.log.Info("sandbox created", "node", rec.Node, "container", rec.ContainerID, "ips", rec.IPs,
+			"milliseconds", time.Since(begun).Milliseconds())
+		return nil
+	}
+	if ctx.Err() != nil {
+		return err // the next runner sees a sandbox whose creator is gone
+	}
+	rec.LastError = err.Error()
+	rec.Enter(sandbox.Waiting)
+	return errors.Join(err, w.runner.Records.Save(rec), w.remove(ctx, rec, false))
+}
+
+func (w *worker) create(ctx context.Context, rec *sandbox.Record, pod *corev1.Pod) error {
+	cni := w.cni(rec)
+	// kubelet starts no pod before the runtime's network is ready.
+	if err := cni.Configured(); err != nil {
+		return err
+	}
+	if err := w.runner.Records.Create(cni, rec, pod); err != nil {
+		return fmt.Errorf("making a sandbox: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := w.runner.Records.Attach(ctx, cni, rec); err != nil {
+		return fmt.Errorf("ADD of container %.12s: %w", rec.ContainerID, err)
+	}
+	return nil
+}
+
+func (w *worker) cni(rec *sandbox.Record) sandbox.CNI {
+	node, _ := w.runner.Node(rec.Node)
+	return sandbox.CNI{Node: node}
+}

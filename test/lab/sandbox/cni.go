@@ -1,0 +1,160 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// Where a container runtime looks by default, on the node.
+const (
+	confDir   = "/etc/cni/net.d"
+	pluginDir = "/opt/cni/bin"
+	ifName    = "eth0"
+)
+
+// ErrNoNetwork is what a runtime says before a CNI configuration is there: "cni plugin not initialized".
+var ErrNoNetwork = errors.New("no CNI configuration in " + confDir + " of the node: is its agent ready?")
+
+// CNI calls the plugins of one node. The plugins are found, started and given their files as the node has them.
+type CNI struct{ Node host.Host }
+
+// call runs f with libcni and the node's network on the node.
+func (c CNI) call(f func(*libcni.CNIConfig, *libcni.NetworkConfigList) error) error {
+	return c.Node.Do(func() error {
+		list, err := network()
+		if err != nil {
+			return err
+		}
+		return f(libcni.NewCNIConfig([]string{pluginDir}, nil), list)
+	})
+}
+
+// Configured returns an error if the node has no usable CNI configuration.
+func (c CNI) Configured() error {
+	return c.Node.Do(func() error {
+		_, err := network()
+		return err
+	})
+}
+
+// network is the first usable configuration by name, which is what containerd and CRI-O take.
+func network() (*libcni.NetworkConfigList, error) {
+	files, err := libcni.ConfFiles(confDir, []string{".conf", ".conflist", ".json"})
+	if err != nil {
+		return nil, fmt.Errorf("looking for CNI configurations: %w", err)
+	}
+	slices.Sort(files)
+	refused := ErrNoNetwork
+	for _, file := range files {
+		list, err := libcni.NetworkConfFromFile(file)
+		if err == nil && len(list.Plugins) > 0 {
+			return list, nil
+		}
+		refused = fmt.Errorf("%w (%s is not usable: %v)", ErrNoNetwork, file, err)
+	}
+	return nil, refused
+}
+
+// Add calls ADD for the sandbox and returns the result of the chain.
+func (c CNI) Add(ctx context.Context, r *Record) (types.Result, error) {
+	var result types.Result
+	err := c.call(func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList) (err error) {
+		result, err = cni.AddNetworkList(ctx, list, runtimeConf(r))
+		return err
+	})
+	return result, err
+}
+
+// Del calls DEL for the sandbox.
+func (c CNI) Del(ctx context.Context, r *Record) error {
+	return c.call(func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList) error {
+		return cni.DelNetworkList(ctx, list, runtimeConf(r))
+	})
+}
+
+// Check calls CHECK for the sandbox, with the cached result of its ADD.
+func (c CNI) Check(ctx context.Context, r *Record) error {
+	return c.call(func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList) error {
+		return cni.CheckNetworkList(ctx, list, runtimeConf(r))
+	})
+}
+
+// Status asks the plugins whether they could serve an ADD.
+func (c CNI) Status(ctx context.Context) error {
+	return c.call(func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList) error {
+		return cni.GetStatusNetworkList(ctx, list)
+	})
+}
+
+// GC tells the plugins that the attachments of these sandboxes are all that there are.
+func (c CNI) GC(ctx context.Context, valid []*Record) error {
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	for _, r := range valid {
+		args.ValidAttachments = append(args.ValidAttachments,
+			types.GCAttachment{ContainerID: r.ContainerID, IfName: ifName})
+	}
+	return c.call(func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList) error {
+		return cni.GCNetworkList(ctx, list, args)
+	})
+}
+
+func runtimeConf(r *Record) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{
+		ContainerID: r.ContainerID,
+		NetNS:       r.Netns,
+		IfName:      ifName,
+		Args: [][2]string{
+			{"IgnoreUnknown", "1"},
+			{"K8S_POD_NAMESPACE", r.Namespace},
+			{"K8S_POD_NAME", r.Name},
+			{"K8S_POD_INFRA_CONTAINER_ID", r.ContainerID},
+			{"K8S_POD_UID", r.UID},
+		},
+		CapabilityArgs: r.Capabilities,
+	}
+}
+
+// addresses are those that a result gives to the pod's interface.
+func addresses(result types.Result) ([]string, error) {
+	r, err := types100.NewResultFromResult(result)
+	if err != nil {
+		return nil, fmt.Errorf("reading the result of ADD: %w", err)
+	}
+	var ips []string
+	for _, ip := range r.IPs {
+		ips = append(ips, ip.Address.IP.String())
+	}
+	if len(ips) == 0 {
+		return nil, errors.New("the result of ADD has no address")
+	}
+	return ips, nil
+}
+
+// Printed is the form in which libcni's answer is shown: the JSON that a plugin would print.
+func Printed(result types.Result, err error) string {
+	if err != nil {
+		var cniErr *types.Error
+		if !errors.As(err, &cniErr) {
+			return err.Error() + "\n"
+		}
+		data, _ := json.MarshalIndent(cniErr, "", "    ")
+		return string(data) + "\n"
+	}
+	if result == nil {
+		return ""
+	}
+	data, err := json.MarshalIndent(result, "", "    ")
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	return string(data) + "\n"
+}
