@@ -98,7 +98,7 @@ func (l PodLink) layer3Differences(link netlink.Link) ([]string, error) {
 		return nil, fmt.Errorf("listing addresses of %s: %w", l.IfName, err)
 	}
 	for _, want := range l.Addrs {
-		i := slices.IndexFunc(addrs, func(a netlink.Addr) bool { return prefixOf(a.IPNet) == want })
+		i := slices.IndexFunc(addrs, func(a netlink.Addr) bool { return kernel.Prefix(a.IPNet) == want })
 		if i < 0 {
 			wrong = append(wrong, fmt.Sprintf("%s lacks address %s", l.IfName, want))
 		} else if addrs[i].Flags&(unix.IFA_F_DADFAILED|unix.IFA_F_TENTATIVE) != 0 {
@@ -118,5 +118,5 @@ func (l PodLink) layer3Differences(link netlink.Link) ([]string, error) {
 }
 
 func sameRoute(a, b netlink.Route) bool {
-	return prefixOf(a.Dst) == prefixOf(b.Dst) && a.Gw.Equal(b.Gw)
+	return kernel.Prefix(a.Dst) == kernel.Prefix(b.Dst) && a.Gw.Equal(b.Gw)
 }

@@ -124,9 +124,9 @@ func ensureAddrs(g GatewayLink, link netlink.Link) (changes []string, err error)
 		return nil, fmt.Errorf("listing addresses: %w", err)
 	}
 	want := g.wanted()
-	isWanted := func(a netlink.Addr) bool { return slices.Contains(want, prefixOf(a.IPNet)) }
+	isWanted := func(a netlink.Addr) bool { return slices.Contains(want, kernel.Prefix(a.IPNet)) }
 	remask := func(a netlink.Addr) bool {
-		return !isWanted(a) && slices.ContainsFunc(want, func(w netip.Prefix) bool { return w.Addr() == prefixOf(a.IPNet).Addr() })
+		return !isWanted(a) && slices.ContainsFunc(want, func(w netip.Prefix) bool { return w.Addr() == kernel.Prefix(a.IPNet).Addr() })
 	}
 	del := func(which func(netlink.Addr) bool) error {
 		for _, a := range have {
@@ -144,7 +144,7 @@ func ensureAddrs(g GatewayLink, link netlink.Link) (changes []string, err error)
 		return changes, err
 	}
 	for _, w := range want {
-		if slices.ContainsFunc(have, func(a netlink.Addr) bool { return prefixOf(a.IPNet) == w }) {
+		if slices.ContainsFunc(have, func(a netlink.Addr) bool { return kernel.Prefix(a.IPNet) == w }) {
 			continue
 		}
 		err := netlink.AddrAdd(link, address(w))

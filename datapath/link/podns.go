@@ -81,13 +81,13 @@ func (l PodLink) routes(index int) []netlink.Route {
 	for _, g := range l.Gateways {
 		if !l.onLink(g) {
 			routes = append(routes, netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_LINK,
-				Dst: ipNet(netip.PrefixFrom(g, g.BitLen()))})
+				Dst: kernel.IPNet(netip.PrefixFrom(g, g.BitLen()))})
 		}
 		any4or6 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 		if g.Is6() {
 			any4or6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 		}
-		routes = append(routes, netlink.Route{LinkIndex: index, Dst: ipNet(any4or6), Gw: g.AsSlice()})
+		routes = append(routes, netlink.Route{LinkIndex: index, Dst: kernel.IPNet(any4or6), Gw: g.AsSlice()})
 	}
 	return routes
 }
@@ -104,9 +104,17 @@ func (l PodLink) onLink(g netip.Addr) bool {
 // address is a in netlink's form. IPv6 skips duplicate address detection: a
 // tentative address is refused as a source for about a second.
 func address(a netip.Prefix) *netlink.Addr {
-	addr := &netlink.Addr{IPNet: ipNet(a)}
+	addr := &netlink.Addr{IPNet: kernel.IPNet(a)}
 	if a.Addr().Is6() {
 		addr.Flags = unix.IFA_F_NODAD
 	}
 	return addr
+}
+
+// describe is r as ip-route(8) writes it.
+func describe(r netlink.Route) string {
+	if len(r.Gw) == 0 {
+		return kernel.Prefix(r.Dst).String()
+	}
+	return kernel.Prefix(r.Dst).String() + " via " + r.Gw.String()
 }

@@ -129,7 +129,7 @@ func observeDevices(gateway string) ([]device, error) {
 		d := device{Transport: Transport{Name: l.Attrs().Name, Index: l.Attrs().Index, MTU: l.Attrs().MTU}}
 		for _, a := range addrs {
 			if a.LinkIndex == d.Index && usable(a) {
-				d.addrs = append(d.addrs, prefixOf(a.IPNet).Addr())
+				d.addrs = append(d.addrs, kernel.Prefix(a.IPNet).Addr())
 			}
 		}
 		devices = append(devices, d)

@@ -1,9 +1,7 @@
-// Package kernel holds the two things that every applier does with the kernel
-// besides netlink requests: sysctls, and netlink dumps that must be whole. It
-// owns nothing.
-//
-// Both act on the network namespace of the calling thread: /proc/sys/net shows
-// the namespace of whoever opens the file.
+// Package kernel holds what all appliers need besides netlink requests:
+// sysctls, netlink dumps that must be whole, and addresses in netlink's form.
+// It owns nothing. Sysctls and dumps are those of the calling thread's network
+// namespace: /proc/sys/net shows the namespace of whoever opens the file.
 package kernel
 
 import (

@@ -1,0 +1,100 @@
+package route
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+type verb int
+
+// In the order of doing.
+const (
+	add verb = iota
+	replace
+	remove
+)
+
+// op is one change of the kernel's table.
+type op struct {
+	verb  verb
+	route netlink.Route
+}
+
+// diff says what turns have into want, in a fixed order: add, replace, remove.
+// Destinations that others have a route to are left as they are.
+func diff(want, have map[key]netlink.Route, foreign map[netip.Prefix]netlink.Route) []op {
+	var ops []op
+	for k, w := range want {
+		h, there := have[k]
+		_, taken := foreign[k.dst]
+		switch {
+		case there && same(w, h):
+		case taken:
+		case there:
+			ops = append(ops, op{replace, w})
+		default:
+			ops = append(ops, op{add, w})
+		}
+	}
+	for k, h := range have {
+		if _, ok := want[k]; !ok {
+			ops = append(ops, op{remove, h})
+		}
+	}
+	slices.SortFunc(ops, func(a, b op) int {
+		pa, pb := kernel.Prefix(a.route.Dst), kernel.Prefix(b.route.Dst)
+		return cmp.Or(cmp.Compare(a.verb, b.verb), pa.Addr().Compare(pb.Addr()), cmp.Compare(pa.Bits(), pb.Bits()),
+			cmp.Compare(a.route.Priority, b.route.Priority))
+	})
+	return ops
+}
+
+// same compares the attributes that we set; the kernel adds others, such as
+// "linkdown".
+func same(a, b netlink.Route) bool {
+	return a.LinkIndex == b.LinkIndex && a.Gw.Equal(b.Gw) && a.Src.Equal(b.Src) && len(b.MultiPath) == 0 &&
+		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
+}
+
+// do performs o and counts it in c.
+func (o op) do(h *netlink.Handle, c *Changes) error {
+	dst := kernel.Prefix(o.route.Dst)
+	switch o.verb {
+	case add:
+		if err := h.RouteAdd(&o.route); err != nil {
+			return fmt.Errorf("adding %s: %w", dst, err)
+		}
+		c.Added++
+	case replace:
+		if err := h.RouteReplace(&o.route); err != nil {
+			return fmt.Errorf("replacing %s: %w", dst, err)
+		}
+		c.Replaced++
+	case remove:
+		if err := h.RouteDel(&o.route); err != nil && !errors.Is(err, unix.ESRCH) { // went by itself
+			return fmt.Errorf("removing %s: %w", dst, err)
+		}
+		c.Removed++
+	}
+	return nil
+}
+
+// describe is a foreign route in words, for an error message.
+func describe(h *netlink.Handle, r netlink.Route) string {
+	dev := fmt.Sprintf("interface %d", r.LinkIndex)
+	if l, err := h.LinkByIndex(r.LinkIndex); err == nil {
+		dev = "dev " + l.Attrs().Name
+	}
+	if len(r.Gw) > 0 {
+		dev = fmt.Sprintf("via %s %s", r.Gw, dev)
+	}
+	return fmt.Sprintf("%s proto %s metric %d", dev, r.Protocol, r.Priority)
+}

@@ -1,0 +1,110 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+func routes(dsts ...string) Desired {
+	d := Desired{Link: "gw0"}
+	for _, s := range dsts {
+		p := netip.MustParsePrefix(s)
+		src := netip.MustParseAddr("10.0.1.1")
+		if p.Addr().Is6() {
+			src = netip.MustParseAddr("fd00:1::1")
+		}
+		d.Routes = append(d.Routes, Route{Dst: p, Src: src})
+	}
+	return d
+}
+
+func mustWant(t *testing.T, d Desired) map[key]netlink.Route {
+	t.Helper()
+	want, err := wanted(d, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return want
+}
+
+func TestDiff(t *testing.T) {
+	names := map[verb]string{add: "+", replace: "=", remove: "-"}
+	p := netip.MustParsePrefix
+	for _, c := range []struct {
+		name, want string
+		desired    []string
+		have       []string
+		tamper     func(map[key]netlink.Route)
+		foreign    []string
+	}{
+		{"nothing", "", nil, nil, nil, nil},
+		{"all new", "+10.0.2.0/24 +10.0.3.0/24 +fd00:2::/64", []string{"fd00:2::/64", "10.0.3.0/24", "10.0.2.0/24"}, nil, nil, nil},
+		{"all there", "", []string{"10.0.2.0/24", "fd00:2::/64"}, []string{"fd00:2::/64", "10.0.2.0/24"}, nil, nil},
+		{"add before remove", "+10.0.3.0/24 -10.0.2.0/24", []string{"10.0.3.0/24"}, []string{"10.0.2.0/24"}, nil, nil},
+		{"host bits and doubles", "+10.0.2.0/24", []string{"10.0.2.9/24", "10.0.2.0/24"}, nil, nil, nil},
+		{"same address, other mask", "+10.0.0.0/16 -10.0.0.0/24", []string{"10.0.0.0/16"}, []string{"10.0.0.0/24"}, nil, nil},
+		{"changed next hop", "=10.0.2.0/24", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, func(m map[key]netlink.Route) {
+			r := m[key{dst: p("10.0.2.0/24")}]
+			r.Gw = netip.MustParseAddr("192.0.2.1").AsSlice()
+			m[key{dst: p("10.0.2.0/24")}] = r
+		}, nil},
+		{"changed link", "=fd00:2::/64", []string{"fd00:2::/64"}, []string{"fd00:2::/64"}, func(m map[key]netlink.Route) {
+			r := m[key{p("fd00:2::/64"), 1024}]
+			r.LinkIndex = 9
+			m[key{p("fd00:2::/64"), 1024}] = r
+		}, nil},
+		{"ours with another metric", "-10.0.2.0/24", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, func(m map[key]netlink.Route) {
+			m[key{p("10.0.2.0/24"), 50}] = m[key{dst: p("10.0.2.0/24")}]
+		}, nil},
+		{"taken by others", "+10.0.3.0/24", []string{"10.0.2.0/24", "10.0.3.0/24"}, nil, nil, []string{"10.0.2.0/24"}},
+		{"ours beside another's stays", "", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, nil, []string{"10.0.2.0/24"}},
+		{"unwanted goes, also when taken", "-10.0.2.0/24", nil, []string{"10.0.2.0/24"}, nil, []string{"10.0.2.0/24"}},
+	} {
+		have := mustWant(t, routes(c.have...))
+		if c.tamper != nil {
+			c.tamper(have)
+		}
+		foreign := map[netip.Prefix]netlink.Route{}
+		for _, f := range c.foreign {
+			foreign[p(f)] = netlink.Route{}
+		}
+		var got []string
+		for _, o := range diff(mustWant(t, routes(c.desired...)), have, foreign) {
+			got = append(got, names[o.verb]+o.route.Dst.String())
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, s, c.want)
+		}
+	}
+}
+
+func TestWantedRefuses(t *testing.T) {
+	for name, r := range map[string]Route{
+		"zero":            {},
+		"mapped":          {Dst: netip.MustParsePrefix("::ffff:10.0.2.0/120")},
+		"family mismatch": {Dst: netip.MustParsePrefix("10.0.2.0/24"), Src: netip.MustParseAddr("fd00::1")},
+	} {
+		if _, err := wanted(Desired{Routes: []Route{r}}, 7); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestFailures(t *testing.T) {
+	var f failures
+	f.add(nil)
+	if f.err() != nil {
+		t.Error("no failure gives an error")
+	}
+	for i := range 8 {
+		f.add(errors.New(fmt.Sprint("e", i)))
+	}
+	if got := f.err().Error(); got != "e0; e1; e2; e3; e4; and 3 more" {
+		t.Errorf("got %q", got)
+	}
+}

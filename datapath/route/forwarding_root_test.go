@@ -1,0 +1,107 @@
+package route
+
+import (
+	"encoding/binary"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// advertise sends a router advertisement (RFC 4861, 4.2) with a router
+// lifetime of 1800 s to all nodes behind ifName.
+func advertise(ifName string) error {
+	ifi, err := net.InterfaceByName(ifName)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
+		return err
+	}
+	ra := make([]byte, 16)
+	ra[0], ra[4] = 134, 64
+	binary.BigEndian.PutUint16(ra[6:], 1800)
+	to := &unix.SockaddrInet6{ZoneId: uint32(ifi.Index), Addr: [16]byte{0: 0xff, 1: 2, 15: 1}}
+	return unix.Sendto(fd, ra, 0, to)
+}
+
+// lan is a node that has learned its IPv6 default route from a router.
+func lan(t *testing.T) (node, router *nstest.NS) {
+	node, router = nstest.New(t), nstest.New(t)
+	for _, ns := range []*nstest.NS{node, router} {
+		ns.Exec("sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.default.accept_ra=1")
+	}
+	nstest.Veth(node, "eth0", router, "r0")
+	learn(t, node, router)
+	return node, router
+}
+
+func learn(t *testing.T, node, router *nstest.NS) {
+	t.Helper()
+	nstest.Wait(t, 5*time.Second, "the node to learn a default route from the router", func() bool {
+		_ = router.Do(func() error { return advertise("r0") }) // fails until r0 has its link-local address
+		return strings.Contains(node.IP("-6 route show default"), "proto ra")
+	})
+}
+
+func TestRootForwardingKeepsTheDefaultRoute(t *testing.T) {
+	node, router := lan(t)
+	node.Exec("sysctl", "-qw", "net.ipv4.ip_forward=0")
+	var changes []string
+	node.Must(func() (err error) { changes, err = EnableForwarding(true, true); return err })
+	for _, want := range []string{"IPv4 forwarding on", "eth0 accept_ra 2", "IPv6 forwarding on"} {
+		if !slices.Contains(changes, want) {
+			t.Errorf("EnableForwarding says %v, want also %q", changes, want)
+		}
+	}
+	if got := node.IP("-6 route show default"); !strings.Contains(got, "proto ra") {
+		t.Errorf("the node has lost its default route: %q", got)
+	}
+	node.IP("-6 route flush default")
+	learn(t, node, router) // advertisements are still heeded
+	for _, f := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		if got := node.Exec("cat", "/proc/sys/net/"+f); got != "1\n" {
+			t.Errorf("%s is %q", f, got)
+		}
+	}
+	node.Must(func() (err error) { changes, err = EnableForwarding(true, true); return err })
+	if len(changes) != 0 {
+		t.Errorf("a second call changed %v", changes)
+	}
+}
+
+// What the kernel does by itself: without this the test above proves nothing.
+func TestRootForwardingAloneLosesTheDefaultRoute(t *testing.T) {
+	node, _ := lan(t)
+	node.Exec("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
+	if got := node.IP("-6 route show default"); strings.Contains(got, "proto ra") {
+		t.Errorf("this kernel keeps the default route by itself: %q", got)
+	}
+}
+
+// Interfaces that don't heed advertisements must not begin to.
+func TestRootForwardingTouchesNoOtherInterface(t *testing.T) {
+	node, peer := nstest.New(t), nstest.New(t)
+	nstest.Veth(node, "off", peer, "p0")
+	nstest.Veth(node, "fwd", peer, "p1")
+	node.Exec("sysctl", "-qw", "net.ipv6.conf.off.accept_ra=0", "net.ipv6.conf.fwd.accept_ra=1", "net.ipv6.conf.fwd.forwarding=1")
+	node.Must(func() error { _, err := EnableForwarding(false, true); return err })
+	for name, want := range map[string]string{"off": "0\n", "fwd": "1\n"} {
+		if got := node.Exec("cat", "/proc/sys/net/ipv6/conf/"+name+"/accept_ra"); got != want {
+			t.Errorf("accept_ra of %s is %q, want %q", name, got, want)
+		}
+	}
+	if got := node.Exec("cat", "/proc/sys/net/ipv4/ip_forward"); got != "0\n" {
+		t.Errorf("IPv4 forwarding is %q though only IPv6 was asked for", got)
+	}
+}

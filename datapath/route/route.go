@@ -1,0 +1,181 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+// Protocol is the routing protocol number of our routes (rtnetlink(7),
+// rtm_protocol). 0x66 is 102, "f"; linux/rtnetlink.h and iproute2's
+// rt_protos.d give it to nobody.
+const Protocol netlink.RouteProtocol = 0x66
+
+// VirtualMAC is the Ethernet address of the virtual next hop: frames that the
+// host sends to other nodes' pods carry it as destination.
+func VirtualMAC() api.MAC { return api.MAC{0x02, 'f', 'l', 0, 0, 0xfe} }
+
+// NextHop4 is the virtual next hop of IPv4 routes. It is link-local (RFC 3927)
+// and on no interface.
+func NextHop4() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 0, 253}) }
+
+// NextHop6 is the virtual next hop of IPv6 routes: the link-local address of
+// VirtualMAC.
+func NextHop6() netip.Addr { return VirtualMAC().LinkLocal() }
+
+// Route leads to the pods of another node.
+type Route struct {
+	Dst netip.Prefix
+	// Src is the address that the host's own packets to Dst carry: the
+	// gateway's, which must be on the link. The zero Addr leaves it to the
+	// kernel.
+	Src netip.Addr
+}
+
+// Desired are all routes that shall be there. Link is the gateway's name.
+type Desired struct {
+	Link   string
+	Routes []Route
+}
+
+// Changes counts what Apply did.
+type Changes struct {
+	Added, Replaced, Removed int
+	// Neighbours were set or removed.
+	Neighbours int
+}
+
+// Apply makes the routes d, adding before it removes. A destination to which
+// somebody else has a route is left out and named in the error, the others are
+// done all the same; Changes says what was done in either case.
+func Apply(d Desired) (Changes, error) {
+	c, err := apply(d)
+	if err != nil {
+		err = fmt.Errorf("routes to other nodes' pods: %w", err)
+	}
+	return c, err
+}
+
+func apply(d Desired) (Changes, error) {
+	var c Changes
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return c, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	defer h.Close()
+	link, err := h.LinkByName(d.Link)
+	if err != nil {
+		return c, fmt.Errorf("looking up gateway %s: %w", d.Link, err)
+	}
+	want, err := wanted(d, link.Attrs().Index)
+	if err != nil {
+		return c, err
+	}
+	// A route whose next hop has no neighbour entry loses packets: that first.
+	if c.Neighbours, err = applyNeighbours(h, link, want); err != nil {
+		return c, err
+	}
+	have, foreign, err := observe(h, want)
+	if err != nil {
+		return c, err
+	}
+	var failed failures
+	for _, op := range diff(want, have, foreign) {
+		failed.add(op.do(h, &c))
+	}
+	for dst, r := range foreign {
+		failed.add(fmt.Errorf("%s is taken by a route that Fairlead did not make (%s); "+
+			"remove it, or give the node another podCIDR", dst, describe(h, r)))
+	}
+	return c, failed.err()
+}
+
+// key is what the kernel tells routes of one table apart by.
+type key struct {
+	dst    netip.Prefix
+	metric int
+}
+
+// defaultMetric6 is the kernel's metric for IPv6 routes that are added without
+// one (IP6_RT_PRIO_USER in linux/ipv6_route.h).
+const defaultMetric6 = 1024
+
+// wanted turns d into netlink's form.
+func wanted(d Desired, index int) (map[key]netlink.Route, error) {
+	want := make(map[key]netlink.Route, len(d.Routes))
+	for _, r := range d.Routes {
+		if !r.Dst.IsValid() || r.Dst.Addr().Is4In6() {
+			return nil, fmt.Errorf("destination %s is not a prefix", r.Dst)
+		}
+		if r.Src.IsValid() && r.Src.Is4() != r.Dst.Addr().Is4() {
+			return nil, fmt.Errorf("source %s and destination %s are of different families", r.Src, r.Dst)
+		}
+		k, nr := key{dst: r.Dst.Masked()}, netlink.Route{
+			LinkIndex: index, Dst: kernel.IPNet(r.Dst.Masked()), Gw: NextHop4().AsSlice(), Flags: int(netlink.FLAG_ONLINK),
+			Src: r.Src.AsSlice(), Protocol: Protocol, Table: unix.RT_TABLE_MAIN,
+		}
+		if r.Dst.Addr().Is6() {
+			// A link-local next hop is on link as it is.
+			k.metric, nr.Priority, nr.Gw, nr.Flags = defaultMetric6, defaultMetric6, NextHop6().AsSlice(), 0
+		}
+		want[k] = nr
+	}
+	return want, nil
+}
+
+// observe reads our routes, and the routes of others to wanted destinations.
+func observe(h *netlink.Handle, want map[key]netlink.Route) (have map[key]netlink.Route, foreign map[netip.Prefix]netlink.Route, err error) {
+	wantedDst := make(map[netip.Prefix]bool, len(want))
+	for k := range want {
+		wantedDst[k.dst] = true
+	}
+	_, err = kernel.Dump(func() (struct{}, error) {
+		have, foreign = map[key]netlink.Route{}, map[netip.Prefix]netlink.Route{}
+		return struct{}{}, h.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool {
+			dst := kernel.Prefix(r.Dst)
+			if r.Protocol == Protocol {
+				have[key{dst, r.Priority}] = r
+			} else if wantedDst[dst] {
+				foreign[dst] = r
+			}
+			return true
+		})
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing routes: %w", err)
+	}
+	return have, foreign, nil
+}
+
+// failures joins errors without letting a thousand alike make an unreadable
+// one.
+type failures struct{ list []error }
+
+func (f *failures) add(err error) {
+	if err != nil {
+		f.list = append(f.list, err)
+	}
+}
+
+func (f *failures) err() error {
+	const shown = 5
+	n := len(f.list)
+	if n == 0 {
+		return nil
+	}
+	var text []string
+	for _, e := range f.list[:min(n, shown)] {
+		text = append(text, e.Error())
+	}
+	if n > shown {
+		text = append(text, fmt.Sprintf("and %d more", n-shown))
+	}
+	return errors.New(strings.Join(text, "; "))
+}

@@ -1,0 +1,186 @@
+package route
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// fabric is a node whose gateway leads straight to one peer: a veth in place
+// of OVS, the far end with the virtual MAC and the address of a remote pod.
+func fabric(t *testing.T) (node, peer *nstest.NS) {
+	node, peer = nstest.New(t), nstest.New(t)
+	nstest.Veth(node, "gw0", peer, "far")
+	peer.IP("link set far address " + VirtualMAC().String())
+	peer.IP("addr add 10.0.2.5/24 dev far")
+	peer.IP("addr add fd00:2::5/64 dev far nodad")
+	peer.IP("route add 10.0.1.0/24 dev far")
+	peer.IP("-6 route add fd00:1::/64 dev far")
+	node.IP("addr add 10.0.1.1/24 dev gw0")
+	node.IP("addr add fd00:1::1/64 dev gw0 nodad")
+	return node, peer
+}
+
+func mustApply(t *testing.T, node *nstest.NS, d Desired) Changes {
+	t.Helper()
+	var c Changes
+	node.Must(func() (err error) { c, err = Apply(d); return err })
+	return c
+}
+
+func applyError(node *nstest.NS, d Desired) (c Changes, text string) {
+	err := node.Do(func() (err error) { c, err = Apply(d); return err })
+	if err != nil {
+		text = err.Error()
+	}
+	return c, text
+}
+
+// Packets reach a remote pod of each family without any neighbour resolution,
+// with the gateway's address as source.
+func TestRootPacketsReachPeers(t *testing.T) {
+	node, peer := fabric(t)
+	d := routes("10.0.2.0/24", "fd00:2::/64")
+	if c := mustApply(t, node, d); c != (Changes{Added: 2, Neighbours: 2}) {
+		t.Errorf("the first Apply says %+v", c)
+	}
+	peer.IP("neigh flush dev far")
+	node.Exec("ping", "-c1", "-W2", "10.0.2.5")
+	node.Exec("ping", "-c1", "-W2", "fd00:2::5")
+	if got := node.IP("route get 10.0.2.5"); !strings.Contains(got, "src 10.0.1.1") {
+		t.Errorf("wrong source: %s", got)
+	}
+	if got := node.IP("route get fd00:2::5"); !strings.Contains(got, "src fd00:1::1") {
+		t.Errorf("wrong source: %s", got)
+	}
+	if c := mustApply(t, node, d); c != (Changes{}) {
+		t.Errorf("the second Apply says %+v, want no change", c)
+	}
+	if c := mustApply(t, node, Desired{Link: "gw0"}); c != (Changes{Removed: 2, Neighbours: 2}) {
+		t.Errorf("an empty Apply says %+v", c)
+	}
+	if got := node.IP("route show proto 102") + node.IP("-6 route show proto 102") + node.IP("neigh show nud permanent"); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+func TestRootDrift(t *testing.T) {
+	node, _ := fabric(t)
+	d := routes("10.0.2.0/24", "10.0.3.0/24", "fd00:2::/64")
+	mustApply(t, node, d)
+	for _, c := range []struct {
+		drift string
+		want  Changes
+	}{
+		{"route del 10.0.2.0/24", Changes{Added: 1}},
+		{"-6 route del fd00:2::/64", Changes{Added: 1}},
+		{"route replace 10.0.2.0/24 via 10.0.1.9 proto 102", Changes{Replaced: 1}},
+		{"route replace 10.0.2.0/24 via 169.254.0.253 dev gw0 onlink proto 102", Changes{Replaced: 1}}, // no source
+		{"-6 route replace fd00:2::/64 via fe80::9 dev gw0 proto 102", Changes{Replaced: 1}},
+		{"route add 10.0.2.0/24 via 10.0.1.9 proto 102 metric 50", Changes{Removed: 1}},
+		{"-6 route append fd00:2::/64 via fe80::9 dev gw0 proto 102", Changes{Replaced: 1}},
+		{"route add 10.7.0.0/16 via 10.0.1.9 proto 102", Changes{Removed: 1}},
+		{"neigh del 169.254.0.253 dev gw0", Changes{Neighbours: 1}},
+		{"neigh replace " + NextHop6().String() + " lladdr 02:00:00:00:00:01 nud permanent dev gw0", Changes{Neighbours: 1}},
+		{"neigh replace 10.0.1.77 lladdr 02:00:00:00:00:01 nud permanent dev gw0", Changes{Neighbours: 1}},
+		{"neigh replace 169.254.0.253 lladdr " + VirtualMAC().String() + " nud reachable dev gw0", Changes{Neighbours: 1}},
+		{"-4 route flush dev gw0", Changes{Added: 2}},
+	} {
+		if got := mustApply(t, node, d); got != (Changes{}) {
+			t.Fatalf("before %q Apply says %+v", c.drift, got)
+		}
+		node.IP(c.drift)
+		if got := mustApply(t, node, d); got != c.want {
+			t.Errorf("after %q Apply says %+v, want %+v", c.drift, got, c.want)
+		}
+	}
+	// Down and up takes all of it away.
+	node.IP("link set gw0 down")
+	node.IP("link set gw0 up")
+	node.IP("addr replace fd00:1::1/64 dev gw0 nodad")
+	if got := mustApply(t, node, d); got != (Changes{Added: 3, Neighbours: 2}) {
+		t.Errorf("after down and up Apply says %+v", got)
+	}
+}
+
+// Routes of others are named and stay; all the rest is done.
+func TestRootForeignRoutes(t *testing.T) {
+	node, peer := fabric(t)
+	nstest.Veth(node, "eth0", peer, "e0")
+	node.IP("addr add 10.0.4.1/24 dev eth0")
+	node.IP("route add 10.0.2.0/24 via 10.0.4.9 proto static")
+	node.IP("-6 route add fd00:2::/64 via fe80::9 dev eth0 proto static metric 5")
+	node.IP("route add 10.9.0.0/16 via 10.0.4.9 proto bird")
+
+	d := routes("10.0.2.0/24", "10.0.3.0/24", "10.0.4.0/24", "fd00:2::/64")
+	c, text := applyError(node, d)
+	if c != (Changes{Added: 1, Neighbours: 2}) {
+		t.Errorf("Apply says %+v, want 10.0.3.0/24 added", c)
+	}
+	for _, want := range []string{"10.0.2.0/24 is taken", "via 10.0.4.9 dev eth0 proto static", "fd00:2::/64 is taken",
+		"10.0.4.0/24 is taken", "dev eth0 proto kernel"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the error lacks %q: %s", want, text)
+		}
+	}
+	mustApply(t, node, Desired{Link: "gw0"})
+	got := node.IP("route show") + node.IP("-6 route show")
+	for _, want := range []string{"10.0.2.0/24 via 10.0.4.9", "10.9.0.0/16 via 10.0.4.9", "fd00:2::/64 via fe80::9"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s is gone:\n%s", want, got)
+		}
+	}
+	node.IP("route del 10.0.2.0/24")
+	node.IP("-6 route del fd00:2::/64")
+	d = routes("10.0.2.0/24", "fd00:2::/64")
+	if c := mustApply(t, node, d); c != (Changes{Added: 2, Neighbours: 2}) {
+		t.Errorf("once the foreign routes are gone Apply says %+v", c)
+	}
+}
+
+func TestRootBadInput(t *testing.T) {
+	node, _ := fabric(t)
+	if _, text := applyError(node, Desired{Link: "gw9"}); !strings.Contains(text, "gateway gw9") {
+		t.Errorf("a missing gateway: %q", text)
+	}
+	// One route that the kernel refuses does not keep the others from coming.
+	d := routes("10.0.2.0/24", "10.0.3.0/24")
+	d.Routes[0].Src = netip.MustParseAddr("10.99.0.1")
+	if c, text := applyError(node, d); c.Added != 1 || !strings.Contains(text, "adding 10.0.2.0/24") {
+		t.Errorf("a source that is nowhere: %+v, %q", c, text)
+	}
+}
+
+func TestRootFiveThousand(t *testing.T) {
+	node, _ := fabric(t)
+	d := Desired{Link: "gw0"}
+	for i := range 2500 {
+		d.Routes = append(d.Routes,
+			Route{Dst: netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.0/24", 100+i/256, i%256)), Src: netip.MustParseAddr("10.0.1.1")},
+			Route{Dst: netip.MustParsePrefix(fmt.Sprintf("fd00:%x::/64", 0x100+i)), Src: netip.MustParseAddr("fd00:1::1")})
+	}
+	for _, step := range []struct {
+		name  string
+		d     Desired
+		want  Changes
+		limit time.Duration
+	}{
+		{"add", d, Changes{Added: 5000, Neighbours: 2}, 10 * time.Second},
+		{"no change", d, Changes{}, 2 * time.Second},
+		{"remove", Desired{Link: "gw0"}, Changes{Removed: 5000, Neighbours: 2}, 10 * time.Second},
+	} {
+		start := time.Now()
+		if c := mustApply(t, node, step.d); c != step.want {
+			t.Errorf("%s: %+v, want %+v", step.name, c, step.want)
+		}
+		took := time.Since(start)
+		t.Logf("5000 routes, %s: %v", step.name, took)
+		if took > step.limit {
+			t.Errorf("%s took %v, want less than %v", step.name, took, step.limit)
+		}
+	}
+}
