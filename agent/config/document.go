@@ -76,7 +76,10 @@ func documents(data []byte) ([]*yaml.Node, *Finding) {
 	}
 }
 
-var yamlError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+var (
+	yamlError     = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+	unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+)
 
 // syntax turns an error of the YAML parser into a finding. A tab is its
 // commonest cause, and the one that nobody sees.
@@ -93,6 +96,14 @@ func syntax(data []byte, err error) *Finding {
 		}
 	}
 	line, _ := strconv.Atoi(m[1]) // 0 if the parser names no line
+	if strings.HasPrefix(m[2], "did not find expected") {
+		// The parser, unlike the scanner before it, counts from 0, but not in the first line.
+		line = min(line+1, strings.Count(string(data), "\n")+1)
+	}
+	if a := unknownAnchor.FindStringSubmatch(m[2]); a != nil {
+		before, _, _ := strings.Cut(string(data), "*"+a[1])
+		line = strings.Count(before, "\n") + 1
+	}
 	return &Finding{Line: line, Text: "not YAML: " + m[2]}
 }
 

@@ -5,30 +5,35 @@ import (
 	"strings"
 )
 
-// hint says, for an unknown key of the file in, where it belongs or which known
-// key is meant. It is empty, or begins with punctuation.
-func hint(key string, in File) string {
-	here, other := knownIn(in), (Agent|Controller)^in
+// hint says, for an unknown key of the file in, which knows the keys here, where
+// it belongs or which known key is meant. It is empty, or begins with punctuation.
+func hint(key string, in File, here known) string {
+	other := (Agent | Controller) ^ in
 	there := knownIn(other)
-	switch {
-	case there.sections[key] || there.entries[key].Key != "":
+	if there.sections[key] || there.entries[key].Key != "" {
 		return fmt.Sprintf(": it belongs in %s", other)
-	case here.withLeaf(leaf(key)) != "":
-		return fmt.Sprintf("; did you mean %s?", here.withLeaf(leaf(key)))
-	case there.withLeaf(leaf(key)) != "":
-		return fmt.Sprintf("; did you mean %s in %s?", there.withLeaf(leaf(key)), other)
-	case here.nearest(key) != "":
-		return fmt.Sprintf("; did you mean %s?", here.nearest(key))
+	}
+	sameLeaf := func(name string) bool { return strings.EqualFold(leaf(name), leaf(key)) }
+	longer := func(name string) bool {
+		return strings.HasPrefix(name, key) && strings.Count(name, ".") == strings.Count(key, ".")
+	}
+	for _, found := range []string{here.only(sameLeaf), here.nearest(key), here.only(longer)} {
+		if found != "" {
+			return fmt.Sprintf("; did you mean %s?", found)
+		}
+	}
+	if found := there.only(sameLeaf); found != "" {
+		return fmt.Sprintf("; did you mean %s in %s?", found, other)
 	}
 	return ""
 }
 
-// withLeaf returns the key whose last part is leaf, if there is only one: many
+// only returns the name that match holds for, if there is just one: many
 // sections have an "enable", but one has "clusterCIDRs".
-func (k known) withLeaf(name string) string {
+func (k known) only(match func(string) bool) string {
 	found := ""
 	for _, n := range k.names {
-		if !strings.EqualFold(leaf(n), name) {
+		if !match(n) {
 			continue
 		}
 		if found != "" {

@@ -14,17 +14,13 @@ import (
 // error is of type Errors and names every fault. No data at all gives the
 // defaults.
 func Parse(data []byte, file string) (api.AgentConfig, []Finding, error) {
-	c := defaults()
-	warnings, err := check(data, file, Agent, &c)
-	if err != nil {
-		return api.AgentConfig{}, nil, err
-	}
-	return c, warnings, nil
+	return check(data, file, Agent)
 }
 
 // ParseController checks the config of Antrea's controller, as Parse does.
 func ParseController(data []byte, file string) ([]Finding, error) {
-	return check(data, file, Controller, &api.AgentConfig{})
+	_, warnings, err := check(data, file, Controller)
+	return warnings, err
 }
 
 // defaults returns the config of an empty file.
@@ -42,9 +38,8 @@ func defaults() api.AgentConfig {
 	return c
 }
 
-// check reads data into c, and returns the warnings or all errors.
-func check(data []byte, file string, in File, c *api.AgentConfig) ([]Finding, error) {
-	p := parser{known: knownIn(in), in: in, config: c, at: map[string]*yaml.Node{}, faulty: map[string]bool{}}
+func check(data []byte, file string, in File) (api.AgentConfig, []Finding, error) {
+	p := parser{known: knownIn(in), in: in, config: defaults(), at: map[string]*yaml.Node{}, faulty: map[string]bool{}}
 	doc, fault := document(data, in)
 	switch {
 	case fault != nil:
@@ -60,16 +55,20 @@ func check(data []byte, file string, in File, c *api.AgentConfig) ([]Finding, er
 	}
 	if len(p.errors) > 0 {
 		slices.SortStableFunc(p.errors, byPosition)
-		return nil, p.errors
+		return api.AgentConfig{}, nil, p.errors
 	}
-	return merged(p.warnings), nil
+	return p.config, merged(p.warnings), nil
 }
+
+// maxHints is after how many errors unknown keys get no hint any more: whoever
+// reads so many has given the wrong file, and hints take time.
+const maxHints = 100
 
 // parser walks a document along the table.
 type parser struct {
 	known    known
 	in       File
-	config   *api.AgentConfig
+	config   api.AgentConfig
 	errors   Errors
 	warnings []Finding
 	// at holds the node of each honoured key that was set to a valid value,
@@ -118,7 +117,11 @@ func (p *parser) key(key string, name, value *yaml.Node) {
 		return
 	}
 	if !p.known.sections[key] {
-		p.fail(name, key, "unknown key"+hint(key, p.in))
+		text := "unknown key"
+		if len(p.errors) < maxHints {
+			text += hint(key, p.in, p.known)
+		}
+		p.fail(name, key, text)
 		return
 	}
 	switch v := resolve(value); {
@@ -146,10 +149,13 @@ func (p *parser) entry(e Entry, name, value *yaml.Node) {
 		p.faulty[e.Key] = true
 		return
 	case Ignored:
+		if e.Fate == Ignored {
+			text = "without effect: " + text
+		}
 		p.warn(name, e.Key, text)
 	}
 	if e.set != nil {
-		e.set(p.config, v)
+		e.set(&p.config, v)
 		p.at[e.Key] = value
 	}
 }

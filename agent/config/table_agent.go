@@ -125,7 +125,7 @@ func agentKeys() []Entry {
 		{In: Agent, Key: "nplPortRange", Want: anyText(), Fate: Ignored, Text: noPortLocal},
 		{In: Agent, Key: "flowExporter.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noExport},
 		{In: Agent, Key: "flowExporter.flowCollectorAddr", Want: anyText(), Fate: Ignored,
-			Harmless: []string{"flow-aggregator/flow-aggregator", "flow-aggregator/flow-aggregator:4739:tls"},
+			Harmless: []string{"flow-aggregator/flow-aggregator", "flow-aggregator.flow-aggregator.svc:4739:tls"},
 			Text:     noExport},
 		{In: Agent, Key: "flowExporter.flowPollInterval", Want: anyDuration(), Fate: Ignored,
 			Harmless: []string{"5s"}, Text: noExport},

@@ -86,7 +86,7 @@ func honouredKeys() []Entry {
 		{In: Agent, Key: "manifestsDir", Want: path(4095), Default: "/etc/fairlead/manifests", Fate: Honoured,
 			Text: "Fairlead's own: the directory of Node, Pod and Namespace manifests that the agent follows",
 			set:  func(c *api.AgentConfig, v Value) { c.ManifestsDir = v.Str }},
-		{In: Agent, Key: "podCIDRWait", Want: duration(0, 10*time.Minute), Default: "10s", Fate: Honoured,
+		{In: Agent, Key: "podCIDRWait", Want: duration(10*time.Minute, ", at most 10m"), Default: "10s", Fate: Honoured,
 			Text: "Fairlead's own: how long to wait for the Node's podCIDR before the agent exits with code 78",
 			set:  func(c *api.AgentConfig, v Value) { c.PodCIDRWait = v.Duration }},
 	}

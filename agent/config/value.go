@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"strconv"
@@ -196,20 +197,16 @@ func subnets() Want {
 	}}
 }
 
-// duration is a span of time in Go's notation between two bounds.
-func duration(lowest, highest time.Duration) Want {
-	what := fmt.Sprintf("a duration with its unit, such as 10s, from %v to %v", lowest, highest)
+// duration is a span of time in Go's notation, from 0 to longest.
+func duration(longest time.Duration, inWords string) Want {
+	what := "a duration with its unit, such as 10s" + inWords
 	return Want{what, "!!str", func(n *yaml.Node) (Value, bool) {
 		d, err := time.ParseDuration(n.Value)
-		return Value{Duration: d, text: n.Value}, err == nil && lowest <= d && d <= highest
+		return Value{Duration: d, text: n.Value}, err == nil && 0 <= d && d <= longest
 	}}
 }
 
-func anyDuration() Want {
-	w := duration(0, 1<<62)
-	w.Text = "a duration with its unit, such as 10s"
-	return w
-}
+func anyDuration() Want { return duration(math.MaxInt64, "") }
 
 // list is a list of scalars with the given tag, such as "!!str".
 func list(what, tag string) Want {
