@@ -1,0 +1,118 @@
+package cniserver
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/fairlead-cni/fairlead/cniserver/wire"
+)
+
+// answer carries out the request in line. A panic, here or in the handler,
+// becomes an error, and a line with the stack in the log.
+func (s *Server) answer(ctx context.Context, arrived time.Time, line []byte) (response wire.Response) {
+	verb, about := "invalid", []any(nil)
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Log.Error(fmt.Errorf("panic: %v", p), "a bug in a CNI call", "stack", string(debug.Stack()))
+			response = s.refuse(arrived, verb, types.NewError(CodeInternal, "a bug in the agent: see its log", ""), about...)
+		}
+	}()
+	request, err := decode(line)
+	if err != nil {
+		return s.refuse(arrived, verb, err)
+	}
+	verb = request.Command
+	about = []any{"container", request.ContainerID, "interface", request.IfName}
+	c, err := newCall(request)
+	if err != nil {
+		return s.refuse(arrived, verb, err, about...)
+	}
+	about = append(about, "pod", c.request.PodNamespace+"/"+c.request.PodName)
+	if !c.nothing {
+		if response.Result, err = s.inTurn(ctx, c); err != nil {
+			return s.refuse(arrived, verb, err, about...)
+		}
+	}
+	took := time.Since(arrived)
+	s.cfg.Observe(verb, "0", took.Seconds())
+	s.cfg.Log.V(1).Info("CNI call answered", append(about, "verb", verb, "took", took.String())...)
+	return response
+}
+
+// refuse is the answer to a call that failed; about goes to the log.
+func (s *Server) refuse(arrived time.Time, verb string, err error, about ...any) wire.Response {
+	e := errorOf(verb, err)
+	took := time.Since(arrived)
+	s.cfg.Observe(verb, strconv.FormatUint(uint64(e.Code), 10), took.Seconds())
+	log := s.cfg.Log
+	if verb == "STATUS" {
+		log = log.V(1) // runtimes ask every few seconds
+	}
+	log.Info("CNI call failed", append(about, "verb", verb, "code", e.Code, "error", e.Error(), "took", took.String())...)
+	return wire.Response{Error: e}
+}
+
+// inTurn calls the handler when it is c's turn.
+func (s *Server) inTurn(ctx context.Context, c *call) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.CallWait,
+		fmt.Errorf("%w: %s took longer than %s", context.DeadlineExceeded, c.verb, s.cfg.CallWait))
+	defer cancel()
+	switch c.verb {
+	case "STATUS":
+		return s.handle(ctx, c)
+	case "GC":
+		t := s.order.all()
+		defer s.order.leave(t)
+		waiting, cancel := context.WithTimeoutCause(ctx, s.cfg.GCWait,
+			fmt.Errorf("%w: waited %s for calls that the runtime made before", context.DeadlineExceeded, s.cfg.GCWait))
+		defer cancel()
+		if err := t.wait(waiting); err != nil {
+			return nil, TryAgain(fmt.Sprintf("GC did not start: %v", err))
+		}
+	default:
+		id := AttachmentID{c.request.ContainerID, c.request.IfName}
+		t := s.order.attachment(id)
+		defer s.order.leave(t)
+		if err := t.wait(ctx); err != nil {
+			return nil, TryAgain(fmt.Sprintf("%s did not start, an earlier call for interface %s of container %s "+
+				"still runs: %v", c.verb, id.IfName, id.ContainerID, err))
+		}
+	}
+	return s.handle(ctx, c)
+}
+
+// handle calls the handler and returns the result of an ADD, encoded.
+func (s *Server) handle(ctx context.Context, c *call) (result []byte, err error) {
+	h := s.cfg.Handler
+	switch c.verb {
+	case "ADD":
+		made, err := h.Add(ctx, c.request)
+		if err != nil {
+			return nil, ended(ctx, err)
+		}
+		return c.encodeResult(made)
+	case "DEL":
+		err = h.Del(ctx, c.request)
+	case "CHECK":
+		err = h.Check(ctx, c.request)
+	case "GC":
+		err = h.GC(ctx, c.network, c.valid)
+	case "STATUS":
+		err = h.Status(ctx)
+	}
+	return nil, ended(ctx, err)
+}
+
+// ended gives an error that comes from the end of ctx the reason of that, so
+// that it does not read "context canceled".
+func ended(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return TryAgain(fmt.Sprintf("%v (%v)", err, context.Cause(ctx)))
+}

@@ -1,0 +1,176 @@
+// Package conflist tells the container runtime about Fairlead: it installs the
+// CNI plugin and writes the network configuration list. Both are ours by their
+// paths. A file that the runtime may be reading is never changed in place.
+package conflist
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/cniserver/wire"
+)
+
+const (
+	// DefaultPath is where container runtimes look for network configurations.
+	DefaultPath = "/etc/cni/net.d/10-fairlead.conflist"
+	// DefaultBinDir is where container runtimes look for plugins.
+	DefaultBinDir = "/opt/cni/bin"
+	// NetworkName is the name of the network in the list.
+	NetworkName = "fairlead"
+)
+
+// Config says what to write.
+type Config struct {
+	// Path is the file to write.
+	Path string
+	// BinDirs are the directories in which the runtime looks for plugins, in
+	// its order.
+	BinDirs []string
+	// Socket is where the agent listens.
+	Socket string
+}
+
+// list is a network configuration list (CNI spec, section 1).
+type list struct {
+	// CNIVersion is for runtimes that don't know CNIVersions, a key that came
+	// with CNI 1.1.0: libcni reads its keys by name and passes over others.
+	CNIVersion  string   `json:"cniVersion"`
+	CNIVersions []string `json:"cniVersions"`
+	Name        string   `json:"name"`
+	Plugins     []plugin `json:"plugins"`
+}
+
+type plugin struct {
+	Type         string          `json:"type"`
+	Socket       string          `json:"cniSocket,omitempty"`
+	Capabilities map[string]bool `json:"capabilities,omitempty"`
+}
+
+// Write writes the list if what is there differs, and reports whether it did.
+// Beside Fairlead the list has the plugins portmap and bandwidth, each if it is
+// found and works, and says all versions of the spec that every plugin in it
+// speaks. The warnings are sentences for the operator about what will not work
+// because of the node's plugins.
+func Write(ctx context.Context, c Config) (changed bool, warnings []string, err error) {
+	l, warnings, err := choose(ctx, c)
+	if err != nil {
+		return false, nil, err
+	}
+	content, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return false, nil, fmt.Errorf("encoding the CNI network configuration: %w", err)
+	}
+	content = append(content, '\n')
+	if err := os.MkdirAll(filepath.Dir(c.Path), 0o755); err != nil {
+		return false, nil, fmt.Errorf("making the directory of the CNI network configuration: %w", err)
+	}
+	if w := beaten(c.Path); w != "" {
+		warnings = append(warnings, w)
+	}
+	if there, err := os.ReadFile(c.Path); err == nil && bytes.Equal(there, content) {
+		return false, warnings, nil
+	}
+	if err := replace(c.Path, bytes.NewReader(content), 0o644); err != nil {
+		return false, nil, fmt.Errorf("writing the CNI network configuration: %w", err)
+	}
+	return true, warnings, nil
+}
+
+// Remove removes the list, so that the runtime reports the node as not ready.
+// It succeeds when there is none.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the CNI network configuration: %w", err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// choose looks at the plugins and makes the list.
+func choose(ctx context.Context, c Config) (list, []string, error) {
+	main := plugin{Type: "fairlead"}
+	if c.Socket != wire.DefaultSocket {
+		main.Socket = c.Socket
+	}
+	versions, err := versionsOf(ctx, main.Type, c.BinDirs)
+	if err != nil {
+		return list{}, nil, fmt.Errorf("CNI plugin fairlead: %w", err)
+	}
+	l := list{Name: NetworkName, Plugins: []plugin{main}}
+	var warnings []string
+	for _, chained := range []struct {
+		plugin
+		loss string
+	}{
+		{plugin{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}}, "hostPort of pods does not work"},
+		{plugin{Type: "bandwidth", Capabilities: map[string]bool{"bandwidth": true}},
+			"the bandwidth annotations of pods are ignored"},
+	} {
+		theirs, err := versionsOf(ctx, chained.Type, c.BinDirs)
+		common := intersect(versions, theirs)
+		if err == nil && len(common) == 0 {
+			err = fmt.Errorf("it speaks CNI %s only", strings.Join(theirs, ", "))
+		}
+		if err != nil {
+			warnings = append(warnings, fmt.Sprintf("CNI plugin %s is left out, so %s: %v", chained.Type, chained.loss, err))
+			continue
+		}
+		if newest := versions[len(versions)-1]; common[len(common)-1] != newest {
+			warnings = append(warnings, belowNewest(chained.Type, common[len(common)-1], newest))
+		}
+		versions = common
+		l.Plugins = append(l.Plugins, chained.plugin)
+	}
+	l.CNIVersions = versions
+	l.CNIVersion = versions[len(versions)-1]
+	if slices.Contains(versions, "1.0.0") {
+		l.CNIVersion = "1.0.0" // what every runtime since 2022 knows
+	}
+	return l, warnings, nil
+}
+
+func belowNewest(name, theirs, newest string) string {
+	w := fmt.Sprintf("CNI plugin %s speaks CNI %s and no newer, so the network does not use %s", name, theirs, newest)
+	if newest == "1.1.0" {
+		w += ": the runtime calls neither GC nor STATUS. Install the CNI plugins 1.5.0 or newer"
+	}
+	return w
+}
+
+// intersect returns what a and b both have, in the order of a.
+func intersect(a, b []string) []string {
+	var both []string
+	for _, v := range a {
+		if slices.Contains(b, v) {
+			both = append(both, v)
+		}
+	}
+	return both
+}
+
+// beaten returns a warning when the runtime will use another file than path:
+// it takes the first by name.
+func beaten(path string) string {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries { // sorted by name
+		name := e.Name()
+		if name >= filepath.Base(path) {
+			return ""
+		}
+		if slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name)) {
+			return fmt.Sprintf("the runtime uses %s and not %s: it takes the first by name. Remove it, unless it is "+
+				"meant to call Fairlead", filepath.Join(filepath.Dir(path), name), filepath.Base(path))
+		}
+	}
+	return ""
+}

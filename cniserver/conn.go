@@ -1,0 +1,105 @@
+package cniserver
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/cniserver/wire"
+)
+
+// errHungUp is the cause of the end of a call whose caller is gone: the
+// runtime's time limit kills the shim.
+var errHungUp = errors.New("the caller hung up")
+
+// errNothing is what a connection without a request ends with: somebody looked
+// whether we listen.
+var errNothing = errors.New("no request")
+
+// serve reads one request from conn, answers it and closes conn.
+func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(s.cfg.RequestWait))
+	line, err := readRequest(conn)
+	if errors.Is(err, errNothing) {
+		return
+	}
+	arrived := time.Now()
+	var response wire.Response
+	if err != nil {
+		response = s.refuse(arrived, "invalid", err)
+	} else {
+		conn.SetDeadline(time.Time{})
+		calling, hungUp := context.WithCancelCause(ctx)
+		go func() {
+			io.Copy(io.Discard, conn) // ends when either side closes
+			hungUp(errHungUp)
+		}()
+		response = s.answer(calling, arrived, line)
+	}
+	out, err := json.Marshal(response)
+	if err != nil {
+		s.cfg.Log.Error(err, "encoding a CNI response")
+		return
+	}
+	conn.SetWriteDeadline(time.Now().Add(s.cfg.RequestWait))
+	if _, err := conn.Write(append(out, '\n')); err != nil {
+		s.cfg.Log.Info("a CNI caller did not wait for its answer", "reason", err.Error())
+	}
+}
+
+// readRequest returns the line that the caller sends, if it may call at all.
+func readRequest(conn *net.UnixConn) ([]byte, error) {
+	if err := checkPeer(conn); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(io.LimitReader(conn, wire.MaxRequest+1)).ReadBytes('\n')
+	switch {
+	case err == nil:
+		return line, nil
+	case len(line) == 0 && errors.Is(err, io.EOF):
+		return nil, errNothing
+	case len(line) > wire.MaxRequest:
+		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf(
+			"the request is longer than %d bytes", wire.MaxRequest), "")
+	case errors.Is(err, io.EOF):
+		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf(
+			"the request ends after %d bytes without a newline", len(line)), "")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, types.NewError(types.ErrIOFailure, "the request did not come in time", "")
+	default:
+		return nil, types.NewError(types.ErrIOFailure, fmt.Sprintf("reading the request: %v", err), "")
+	}
+}
+
+// checkPeer refuses callers that are neither root nor our own user. The mode of
+// the socket keeps them out already, unless somebody changed it.
+func checkPeer(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	if err := raw.Control(func(fd uintptr) {
+		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if peerErr != nil {
+		return fmt.Errorf("asking who calls: %w", peerErr)
+	}
+	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
+		return types.NewError(CodeForbidden, fmt.Sprintf("user %d may not make CNI calls: only root may", peer.Uid), "")
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package cniserver
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// Error codes of Fairlead (CNI spec, section 5, "Error": 100 and up are the
+// plugin's own). The numbers up to 99 are the spec's, constants of package
+// types.
+const (
+	// CodeInternal is any error that has no code of its own, a bug included.
+	CodeInternal uint = 100
+	// CodeNoAddress: the pod could not be given its addresses.
+	CodeNoAddress uint = 101
+	// CodeCheck: CHECK found that the attachment is not as ADD made it.
+	CodeCheck uint = 103
+	// CodeNotBuilt: the request is right, but Fairlead can't do it yet.
+	CodeNotBuilt uint = 104
+	// CodeForbidden: the caller is neither root nor the user of the agent.
+	CodeForbidden uint = 105
+)
+
+// TryAgain returns the error of the spec's code 11: the runtime calls again
+// later. The text says what the caller waits for.
+func TryAgain(text string) error { return types.NewError(types.ErrTryAgainLater, text, "") }
+
+// NoAddress returns err with the code CodeNoAddress.
+func NoAddress(err error) error { return types.NewError(CodeNoAddress, err.Error(), "") }
+
+// errorOf is what the runtime gets for err; verb is CNI_COMMAND. Joined errors
+// become one line.
+func errorOf(verb string, err error) *types.Error {
+	if err == nil {
+		return nil
+	}
+	var e *types.Error
+	if errors.As(err, &e) && error(e) == err {
+		return e
+	}
+	code := CodeInternal
+	switch {
+	case e != nil:
+		code = e.Code
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		code = types.ErrTryAgainLater
+	case verb == "STATUS":
+		code = types.ErrPluginNotAvailable
+	case verb == "CHECK":
+		code = CodeCheck
+	}
+	return types.NewError(code, strings.ReplaceAll(err.Error(), "\n", "; "), "")
+}

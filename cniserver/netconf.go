@@ -1,0 +1,239 @@
+package cniserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver/wire"
+)
+
+// netConf is a network configuration (CNI spec, section 3, "Deriving request
+// configuration"), key by key: a key that a verb does not need may have any
+// contents, and keys that we don't know are the runtime's own business.
+type netConf map[string]json.RawMessage
+
+// role is as what the configuration calls us.
+type role int
+
+const (
+	mainPlugin role = iota
+	ipamPlugin      // by another main plugin, for its addresses
+	neither
+)
+
+func parseNetConf(config []byte) (netConf, error) {
+	var c netConf
+	if err := json.Unmarshal(config, &c); err != nil {
+		return nil, decodingError("the network configuration", err)
+	}
+	if c == nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration is not a JSON object", "")
+	}
+	return c, nil
+}
+
+// decodingError puts what encoding/json says into the words of the user.
+func decodingError(what string, err error) error {
+	text := err.Error()
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		if wrong.Field != "" {
+			what += ", key " + wrong.Field
+		}
+		text = fmt.Sprintf("a %s where a %s is wanted", wrong.Value, wrong.Type)
+	}
+	return types.NewError(types.ErrDecodingFailure, what+": "+text, "")
+}
+
+// get decodes the value of key into to, which keeps its value when the key is
+// missing.
+func (c netConf) get(key string, to any) error {
+	raw, ok := c[key]
+	if !ok {
+		return nil
+	}
+	if err := json.Unmarshal(raw, to); err != nil {
+		return decodingError(fmt.Sprintf("network configuration, key %q", key), err)
+	}
+	return nil
+}
+
+// cniVersion returns the version of the spec to answer in, one of
+// wire.Versions that has the verb.
+func (c netConf) cniVersion(verb string) (string, error) {
+	v := "0.1.0" // what a configuration without it means (spec of that time)
+	if err := c.get("cniVersion", &v); err != nil {
+		return "", err
+	}
+	if !slices.Contains(wire.Versions(), v) {
+		return "", types.NewError(types.ErrIncompatibleCNIVersion, fmt.Sprintf(
+			"cniVersion %q is not supported: use one of %s", v, strings.Join(wire.Versions(), ", ")), "")
+	}
+	since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[verb]
+	if since != "" && slices.Index(wire.Versions(), v) < slices.Index(wire.Versions(), since) {
+		return "", types.NewError(types.ErrIncompatibleCNIVersion, fmt.Sprintf(
+			"%s came with CNI %s, and the configuration has cniVersion %q", verb, since, v), "")
+	}
+	return v, nil
+}
+
+func (c netConf) name() (string, error) {
+	var name string
+	if err := c.get("name", &name); err != nil {
+		return "", err
+	}
+	if err := utils.ValidateNetworkName(name); err != nil {
+		return "", err
+	}
+	return name, nil
+}
+
+// role reads type and ipam.type. Fairlead is installed under its own name and,
+// for networks that were configured for Antrea, as antrea.
+func (c netConf) role() (role, error) {
+	ours := []string{"fairlead", "antrea"}
+	var name string
+	var ipam struct{ Type string }
+	if err := errors.Join(c.get("type", &name), c.get("ipam", &ipam)); err != nil {
+		return neither, err
+	}
+	switch {
+	case slices.Contains(ours, name):
+		// host-local stands in Antrea's own configuration; here as there the
+		// agent allocates from the podCIDR of its Node.
+		if ipam.Type != "" && ipam.Type != "host-local" && !slices.Contains(ours, ipam.Type) {
+			return neither, types.NewError(types.ErrUnsupportedField, fmt.Sprintf(
+				"ipam.type %q is not supported: the agent gives pods their addresses. Remove the key ipam", ipam.Type), "")
+		}
+		return mainPlugin, nil
+	case slices.Contains(ours, ipam.Type):
+		return ipamPlugin, types.NewError(CodeNotBuilt, fmt.Sprintf(
+			"ipam.type %q under the main plugin %q is not built yet: Fairlead gives addresses only to its own interfaces",
+			ipam.Type, name), "")
+	default:
+		return neither, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
+			"type is %q, and Fairlead was called: it is for networks of type fairlead or antrea", name), "")
+	}
+}
+
+func (c netConf) dns() (types.DNS, error) {
+	var dns types.DNS
+	err := c.get("dns", &dns)
+	return dns, err
+}
+
+// prevInterface is what the result of the ADD says about the pod's interface.
+type prevInterface struct {
+	mac   api.MAC
+	addrs []netip.Prefix
+}
+
+// prevResult returns nil when there is no prevResult. The keys that it reads
+// are the same in all versions of the spec that we speak.
+func (c netConf) prevResult(ifName string) (*prevInterface, error) {
+	var prev *struct {
+		Interfaces []struct{ Name, Mac, Sandbox string }
+		IPs        []struct {
+			Interface *int
+			Address   string
+		}
+	}
+	if err := c.get("prevResult", &prev); err != nil || prev == nil {
+		return nil, err
+	}
+	bad := func(format string, args ...any) error {
+		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult: "+fmt.Sprintf(format, args...), "")
+	}
+	var out prevInterface
+	var err error
+	index := -1
+	for i, in := range prev.Interfaces {
+		if in.Name != ifName || in.Sandbox == "" {
+			continue
+		}
+		index = i
+		if out.mac, err = api.ParseMAC(in.Mac); err != nil {
+			return nil, bad("interface %s: %v", ifName, err)
+		}
+	}
+	if index < 0 {
+		return nil, bad("no interface %s in a sandbox", ifName)
+	}
+	for _, ip := range prev.IPs {
+		if ip.Interface != nil && *ip.Interface != index {
+			continue
+		}
+		addr, err := netip.ParsePrefix(ip.Address)
+		if err != nil {
+			return nil, bad("address %q: %v", ip.Address, err)
+		}
+		out.addrs = append(out.addrs, addr)
+	}
+	return &out, nil
+}
+
+// validAttachments reads the list of a GC. A list that is missing is an error:
+// taken for an empty one it would cost every pod of the network its interface.
+// null is what libcni writes for a list of none.
+func (c netConf) validAttachments() ([]AttachmentID, error) {
+	const key = "cni.dev/valid-attachments"
+	var list []types.GCAttachment
+	if _, ok := c[key]; !ok {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
+			"GC without the key %q: nothing was removed", key), "")
+	}
+	if err := c.get(key, &list); err != nil {
+		return nil, err
+	}
+	valid := make([]AttachmentID, 0, len(list))
+	for i, a := range list {
+		if a.ContainerID == "" || a.IfName == "" {
+			return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
+				"%s: entry %d lacks containerID or ifname; nothing was removed", key, i), "")
+		}
+		valid = append(valid, AttachmentID{a.ContainerID, a.IfName})
+	}
+	return valid, nil
+}
+
+// podArgs are the parts of CNI_ARGS that Kubernetes' runtimes set. LoadArgs
+// wants the fields to have the keys' names.
+type podArgs struct {
+	types.CommonArgs
+	K8S_POD_NAMESPACE types.UnmarshallableString
+	K8S_POD_NAME      types.UnmarshallableString
+	K8S_POD_UID       types.UnmarshallableString
+}
+
+// parseArgs reads CNI_ARGS. Keys that we don't know are an error unless it
+// holds IgnoreUnknown=true (CNI conventions), which runtimes set.
+func parseArgs(args string) (podArgs, error) {
+	var a podArgs
+	bad := func(text string) error {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_ARGS %q: %s", args, text), "")
+	}
+	if err := types.LoadArgs(args, &a); err != nil {
+		return podArgs{}, bad(strings.TrimPrefix(err.Error(), "ARGS: "))
+	}
+	for _, v := range []types.UnmarshallableString{a.K8S_POD_NAMESPACE, a.K8S_POD_NAME, a.K8S_POD_UID} {
+		if len(v) > 253 || strings.ContainsFunc(string(v), notInNames) {
+			return podArgs{}, bad(fmt.Sprintf("%q is not a name that Kubernetes gives", string(v)))
+		}
+	}
+	if (a.K8S_POD_NAME == "") != (a.K8S_POD_NAMESPACE == "") {
+		return podArgs{}, bad("K8S_POD_NAME and K8S_POD_NAMESPACE must come together")
+	}
+	return a, nil
+}
+
+func notInNames(r rune) bool {
+	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '.' || r == '_')
+}

@@ -1,0 +1,117 @@
+package cniserver
+
+import (
+	"context"
+	"sync"
+)
+
+// order says who waits for whom: each call of an attachment for the one before
+// it, a GC for all calls before it, and all calls after it for the GC.
+type order struct {
+	mu   sync.Mutex
+	last map[AttachmentID]signal // the last call of each attachment
+	gc   signal                  // the last GC, or nil
+}
+
+// signal is closed when a call is over.
+type signal chan struct{}
+
+// turn is a place in the order.
+type turn struct {
+	over signal
+	// before is what t waits for. Who comes after t relies on t's having
+	// waited for heirloom, a part of it.
+	before, heirloom []signal
+	forget           func() // with order.mu held
+}
+
+// attachment takes the next place for a call of id.
+func (o *order) attachment(id AttachmentID) *turn {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last == nil {
+		o.last = map[AttachmentID]signal{}
+	}
+	t := &turn{over: make(signal), before: some(o.last[id], o.gc)}
+	t.heirloom = t.before
+	o.last[id] = t.over
+	t.forget = func() {
+		if o.last[id] == t.over {
+			delete(o.last, id)
+		}
+	}
+	return t
+}
+
+// all takes the next place for a GC. A GC that gives up waiting holds nobody
+// up for the calls that it waited for, only for an earlier GC.
+func (o *order) all() *turn {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := &turn{over: make(signal), heirloom: some(o.gc)}
+	t.before = t.heirloom
+	for _, s := range o.last {
+		t.before = append(t.before, s)
+	}
+	o.gc = t.over
+	t.forget = func() {
+		if o.gc == t.over {
+			o.gc = nil
+		}
+	}
+	return t
+}
+
+func some(signals ...signal) []signal {
+	var out []signal
+	for _, s := range signals {
+		if s != nil {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// wait returns nil when it is t's turn, or the cause of ctx's end.
+func (t *turn) wait(ctx context.Context) error {
+	for _, s := range t.before {
+		select {
+		case <-s:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// leave gives t's place up, had it come to t's turn or not.
+func (o *order) leave(t *turn) {
+	if t.isHeirloomOver() {
+		o.pass(t)
+		return
+	}
+	go func() {
+		for _, s := range t.heirloom {
+			<-s
+		}
+		o.pass(t)
+	}()
+}
+
+func (t *turn) isHeirloomOver() bool {
+	for _, s := range t.heirloom {
+		select {
+		case <-s:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (o *order) pass(t *turn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(t.over)
+	t.forget()
+}

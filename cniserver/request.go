@@ -1,0 +1,174 @@
+package cniserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/cniserver/wire"
+)
+
+// call is one request, checked: what to ask the handler for and how to answer.
+type call struct {
+	verb       string
+	cniVersion string // of the answer
+	dns        types.DNS
+	request    Request        // ADD, DEL, CHECK
+	network    string         // GC
+	valid      []AttachmentID // GC
+	// nothing is set for a DEL or GC of a configuration with which no ADD ever
+	// succeeds: there is nothing to undo.
+	nothing bool
+}
+
+// decode reads one line from the socket.
+func decode(line []byte) (wire.Request, error) {
+	var r wire.Request
+	if err := json.Unmarshal(line, &r); err != nil {
+		return r, decodingError("the request", err)
+	}
+	verbs := []string{"ADD", "DEL", "CHECK", "GC", "STATUS"}
+	if !slices.Contains(verbs, r.Command) {
+		return r, invalidEnv("CNI_COMMAND is %q, want one of %s", r.Command, strings.Join(verbs, ", "))
+	}
+	return r, nil
+}
+
+func invalidEnv(format string, args ...any) error {
+	return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf(format, args...), "")
+}
+
+// newCall checks r by the rules of its verb.
+func newCall(r wire.Request) (*call, error) {
+	conf, err := parseNetConf(r.Config)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{verb: r.Command}
+	if c.cniVersion, err = conf.cniVersion(r.Command); err != nil {
+		return nil, err
+	}
+	if c.network, err = conf.name(); err != nil {
+		return nil, err
+	}
+	as, err := conf.role()
+	if err != nil && as != mainPlugin && (c.verb == "DEL" || c.verb == "GC") {
+		c.nothing = true
+		return c, nil
+	}
+	if err != nil && c.verb != "DEL" {
+		return nil, err
+	}
+	switch c.verb {
+	case "ADD":
+		err = c.addRequest(r, conf)
+	case "DEL":
+		err = c.delRequest(r)
+	case "CHECK":
+		err = c.checkRequest(r, conf)
+	case "GC":
+		c.valid, err = conf.validAttachments()
+	}
+	return c, err
+}
+
+func (c *call) addRequest(r wire.Request, conf netConf) error {
+	if err := c.podRequest(r); err != nil {
+		return err
+	}
+	var prev any
+	if err := conf.get("prevResult", &prev); err != nil {
+		return err
+	}
+	if prev != nil {
+		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
+			"prevResult is set: in network %q another plugin runs before Fairlead. Fairlead makes the pod's interface "+
+				"and must come first in the list of plugins", c.network), "")
+	}
+	var err error
+	c.dns, err = conf.dns()
+	return err
+}
+
+func (c *call) checkRequest(r wire.Request, conf netConf) error {
+	if err := c.podRequest(r); err != nil {
+		return err
+	}
+	prev, err := conf.prevResult(r.IfName)
+	if err != nil {
+		return err
+	}
+	if prev == nil {
+		return types.NewError(types.ErrInvalidNetworkConfig, "CHECK without prevResult: nothing to compare with", "")
+	}
+	c.request.PrevMAC, c.request.PrevAddrs = prev.mac, prev.addrs
+	return nil
+}
+
+// podRequest is what ADD and CHECK have in common.
+func (c *call) podRequest(r wire.Request) error {
+	if err := c.delRequest(r); err != nil {
+		return err
+	}
+	if err := checkNetns(r.Netns); err != nil {
+		return err
+	}
+	args, err := parseArgs(r.Args)
+	if err != nil {
+		return err
+	}
+	c.request.PodNamespace = string(args.K8S_POD_NAMESPACE)
+	c.request.PodName = string(args.K8S_POD_NAME)
+	c.request.PodUID = string(args.K8S_POD_UID)
+	return nil
+}
+
+// delRequest checks what identifies the attachment and takes the rest as far
+// as it can be read.
+func (c *call) delRequest(r wire.Request) error {
+	if err := utils.ValidateContainerID(r.ContainerID); err != nil {
+		return invalidEnv("CNI_CONTAINERID %q: %s", r.ContainerID, err.Msg)
+	}
+	if err := utils.ValidateInterfaceName(r.IfName); err != nil {
+		return invalidEnv("CNI_IFNAME %q: %s", r.IfName, err.Msg)
+	}
+	args, _ := parseArgs(r.Args)
+	c.request = Request{ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Network: c.network,
+		PodNamespace: string(args.K8S_POD_NAMESPACE), PodName: string(args.K8S_POD_NAME), PodUID: string(args.K8S_POD_UID)}
+	return nil
+}
+
+// checkNetns makes sure that path is a network namespace and not the agent's
+// own, where the pod's interface would take the place of the node's.
+func checkNetns(path string) error {
+	bad := func(text string) error {
+		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %q: %s", path, text), "")
+	}
+	if !filepath.IsAbs(path) {
+		return bad("not an absolute path")
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return bad(fmt.Sprintf("%v. If it is there on the node, the agent does not see the node's directory of "+
+			"network namespaces: mount it with mountPropagation HostToContainer", err))
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
+		return bad("not a namespace")
+	}
+	own, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return fmt.Errorf("looking at the agent's network namespace: %w", err)
+	}
+	if os.SameFile(info, own) {
+		return bad("this is the node's own network namespace. A pod with hostNetwork needs no CNI call")
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package cniserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// encodeResult returns res as the ADD result of the CNI version that c asks
+// for: the host end first, then the pod's interface, which has the addresses.
+func (c *call) encodeResult(res Result) (json.RawMessage, error) {
+	r := &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion,
+		Interfaces: []*types100.Interface{
+			{Name: res.HostIf},
+			{Name: c.request.IfName, Mac: res.MAC.String(), Sandbox: c.request.Netns},
+		},
+		DNS: c.dns,
+	}
+	if c.cniVersion == types100.ImplementedSpecVersion {
+		r.Interfaces[1].Mtu = res.MTU // a key that 1.0.0 does not have
+	}
+	for _, a := range res.Addrs {
+		r.IPs = append(r.IPs, &types100.IPConfig{
+			Interface: types100.Int(1),
+			Address:   ipNet(a),
+			Gateway:   gatewayFor(a, res.Gateways),
+		})
+	}
+	for _, gw := range res.Gateways {
+		unspecified := netip.IPv4Unspecified()
+		if gw.Is6() {
+			unspecified = netip.IPv6Unspecified()
+		}
+		r.Routes = append(r.Routes, &types.Route{Dst: ipNet(netip.PrefixFrom(unspecified, 0)), GW: gw.AsSlice()})
+	}
+	converted, err := r.GetAsVersion(c.cniVersion)
+	if err != nil {
+		return nil, fmt.Errorf("converting the result to CNI %s: %w", c.cniVersion, err)
+	}
+	return json.Marshal(converted)
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// gatewayFor returns the gateway of a's family, or nil.
+func gatewayFor(a netip.Prefix, gateways []netip.Addr) net.IP {
+	for _, gw := range gateways {
+		if gw.Is4() == a.Addr().Is4() {
+			return gw.AsSlice()
+		}
+	}
+	return nil
+}
