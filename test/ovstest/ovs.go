@@ -80,7 +80,7 @@ func Start(t testing.TB, opt Options) *OVS {
 	if opt.Datapath == Dummy {
 		// "override" would replace tunnel ports as well, by a dummy that
 		// accepts every option and encapsulates nothing.
-		vswitchd = append(vswitchd, "--enable-dummy=system")
+		vswitchd = append(vswitchd, "--enable-dummy=system", "--disable-system-route")
 	}
 	o.Vswitchd = o.daemon("ovs-vswitchd", enter(opt.Netns), vswitchd...)
 	o.Vswitchd.ready = o.vswitchdReady

@@ -1,0 +1,141 @@
+package openflow
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"net/netip"
+	"testing"
+)
+
+// FuzzSwitchMessages feeds a connection's bytes to everything that reads them.
+// Nothing may panic, loop, or read beyond its message.
+func FuzzSwitchMessages(f *testing.F) {
+	f.Add(encodeBare(msgBarrierReply, 7, nil).bytes)
+	f.Add([]byte("\x06\x01\x00\x0c\x00\x00\x00\x01\x00\x04\x00\x09"))
+	f.Add([]byte("\x06\x01\x00\x10\x00\x00\x00\x01\xff\xff\x09\x00ONF\x00"))
+	f.Add([]byte("\x06\x21\x00\x10\x00\x00\x00\x01\x00\x00\x00\x01\x00\x05\x00\x03"))
+	f.Add(flowListMessage(f))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r := bytes.NewReader(data)
+		for {
+			m, err := readMessage(r)
+			if err != nil {
+				return
+			}
+			if m.switchError() == nil {
+				t.Error("an error message without an error")
+			}
+			m.isCommitReply()
+			list, _, err := m.flows()
+			if err != nil {
+				continue
+			}
+			have := newConfirmed(list)
+			todo, _, err := have.diff(nil)
+			if err != nil || len(todo) > len(list) {
+				t.Errorf("%d flows to delete of %d, %v", len(todo), len(list), err)
+			}
+			if _, err := encodeBundle(1, todo); err != nil {
+				t.Errorf("cannot delete what was listed: %v", err)
+			}
+		}
+	})
+}
+
+// flowListMessage is a real switch's list of flows, ours and others.
+func flowListMessage(tb testing.TB) []byte {
+	tb.Helper()
+	o := node(tb)
+	s := dialTest(tb, o)
+	_, view := readGolden(tb, "testdata/v4-geneve.txtar")
+	syncAll(tb, s, Pipeline(view))
+	o.Ofctl("add-flow", "br-int", "table=9,tcp,tcp_flags=+syn,ct_state=+trk,actions=ct(commit,zone=3),resubmit(,10)")
+	o.Ofctl("add-flow", "br-int", "table=9,priority=5,dl_vlan=7,icmp,nw_src=10.0.0.0/255.0.255.0,actions=NORMAL")
+	xid := s.conn.reserve(2)
+	r, err := encodeDump(xid)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	answers, err := s.conn.ask(context.Background(), xid, []request{r})
+	if err != nil || len(answers) != 1 {
+		tb.Fatalf("%d answers, %v", len(answers), err)
+	}
+	return append(encodeBare(msgMultipartReply, xid, answers[0].body).bytes, encodeBare(msgEchoReply, 1, nil).bytes...)
+}
+
+// A list that ends anywhere but between two flows is an error, never a shorter
+// list: deleting by it what we do not see would be fine, but adding again what
+// is there would hide a broken connection.
+func TestCutFlowList(t *testing.T) {
+	whole := flowListMessage(t)
+	m, err := readMessage(bytes.NewReader(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, more, err := m.flows()
+	if err != nil || more || len(list) < 10 {
+		t.Fatalf("%d flows, more %v, %v", len(list), more, err)
+	}
+	good := 0
+	for n := range m.body {
+		cut := message{kind: m.kind, body: m.body[:n:n]}
+		if part, _, err := cut.flows(); err == nil {
+			good++
+			for i := range part {
+				if part[i].flow.key() != list[i].flow.key() {
+					t.Fatalf("cut at %d: flow %d is %s", n, i, part[i].flow)
+				}
+			}
+		}
+	}
+	if good != len(list) { // after each flow but the last, and before the first
+		t.Errorf("%d cuts were read without an error, want %d", good, len(list))
+	}
+}
+
+// Encoding a flow for a switch and reading its list of flows are inverse, for
+// each field and action alone.
+func TestEachFieldAndAction(t *testing.T) {
+	o := node(t)
+	s := dialTest(t, o)
+	m6, v6 := mac(t, "0a:00:00:00:00:06"), netip.MustParseAddr("fd00::6")
+	p4, p6 := netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("fd00:8000::/33")
+	host4, nd := host(netip.MustParseAddr("10.0.0.6")), Match{EtherType: IPv6, ICMPv6: neighborSolicitation}
+	na := Match{EtherType: IPv6, ICMPv6: neighborAdvertisement}
+	matches := []Match{
+		{InPort: 65000}, {Tagged: true}, {EtherType: 0x88cc}, {EthSrc: m6}, {Source: FromTunnel},
+		{TunSrc: host4.Addr()}, {TunSrc: v6},
+		{EtherType: IPv4, Src: p4}, {EtherType: IPv4, Dst: p4}, {EtherType: IPv4, Src: host4, Dst: host4},
+		{EtherType: IPv4, Dst: netip.MustParsePrefix("0.0.0.0/1")},
+		{EtherType: IPv6, Src: p6}, {EtherType: IPv6, Dst: p6}, {EtherType: IPv6, Src: host(v6), Dst: host(v6)},
+		{EtherType: ARP, Src: host4}, {EtherType: ARP, Dst: host4}, {EtherType: ARP, ARPOp: 2}, {EtherType: ARP, ARPSha: m6},
+		nd, na,
+	}
+	nd.NDTarget = v6
+	na.NDTll = LinkAddr{true, m6}
+	matches = append(matches, nd, na)
+	nd.NDSll, na.NDTll = LinkAddr{Set: true}, LinkAddr{Set: true}
+	matches = append(matches, nd, na)
+	var flows []Flow
+	for _, m := range matches {
+		flows = append(flows, Flow{Table: 5, Priority: 77, Kind: KindPeer, Match: m})
+	}
+	for i, a := range []Action{Goto(254), Output(65000), SetSource(FromTunnel), SetEthSrc(m6), SetEthDst(m6),
+		SetTunDst{host4.Addr()}, SetTunDst{v6}} {
+		flows = append(flows, Flow{Table: 6, Priority: uint16(i), Kind: KindBase, Actions: []Action{a}})
+	}
+	flows = append(flows, Flow{Table: 7, Match: Match{EtherType: IPv6}, Actions: []Action{DecTTL{}, Output(1), Output(2), Goto(8)}})
+	syncAll(t, s, flows)
+	s.Resync()
+	if got := syncAll(t, s, flows); got != (Changes{}) {
+		list, _ := s.list(t.Context())
+		t.Errorf("read back differently: %+v", got)
+		for _, l := range list {
+			t.Logf("strange %v: %s %s", l.strange, l.flow, hex.EncodeToString(l.rawMatch))
+		}
+	}
+	if diff := lineDiff(sorted(dump(flows)), sorted(dumpFlows(o))); diff != "" {
+		t.Errorf("ovs-ofctl prints them otherwise (-ours +its):\n%s", diff)
+	}
+}

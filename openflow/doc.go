@@ -1,0 +1,73 @@
+// Package openflow holds what Open vSwitch does with a pod's packet: the flows
+// of the integration bridge br-int, and the connection that puts them there.
+//
+// [Pipeline] is a pure function from a [View] (ports, pods, peers) to flows.
+// A [Switch] makes the bridge have these flows and no others.
+//
+// # The journey of a packet
+//
+// Five tables with fixed numbers; a packet visits at most three. Each table
+// that is in use is one file here and ends in a flow that drops and counts.
+//
+//	0 Classify   who sent it, and may this sender say that?   t0_classify.go
+//	1 Resolve    ARP and ND: to the one port that is asked    t1_resolve.go
+//	2 Service    reserved: Services and policies, conntrack   (no flows)
+//	3 Forward    destination -> port, Ethernet header, TTL    t3_forward.go
+//	4 Output     reserved: VLAN push and pop                  (no flows)
+//
+// reg0 is the only register: where the packet came from ([FromPod],
+// [FromGateway], [FromTunnel]). Classify fills it in for IP packets; Forward
+// reads it where the answer depends on it.
+//
+// Classify is the only table that looks at the sender. A pod may send IPv4 and
+// IPv6 from its own MAC and address, ARP that names them truthfully, and
+// neighbour solicitations and advertisements that do. Its IPv6 link-local
+// address, made from its MAC, serves ND and nothing else. Router
+// advertisements, redirects, other ethertypes and VLAN tags are dropped, from
+// any port: nobody on this bridge needs them. The gateway port, which is the
+// host itself, is believed. A packet out of the tunnel is believed if it comes
+// from a peer's endpoint and its source is in that peer's podCIDR, so that a
+// stranger on the underlay can inject nothing and no node can speak for
+// another. Matching both costs no megaflow: tun_src is part of every megaflow
+// of a tunnel port anyway, and the inner source narrows it to one per peer.
+// Neighbour discovery never crosses the tunnel.
+//
+// Resolve takes ARP and ND to the owner of the address in question, as a
+// unicast frame. Nothing is flooded, so a pod never sees who asks for whom. An
+// answer that no pod asked for goes to the host: the host asks under any of
+// its addresses, not only under the gateway's. A probe of one's own address
+// (ARP probe, duplicate address detection) is dropped, which tells the prober
+// that the address is free, as it is.
+//
+// Forward knows four kinds of destination. A local pod or the gateway address:
+// set the Ethernet destination, output. A peer's podCIDR: set the tunnel
+// destination, output to the tunnel. An unknown address of our own podCIDRs:
+// drop, rather than let it circle between bridge and host. Everything else
+// goes to the host, if a pod sent it. From the tunnel only local pods and the
+// gateway address can be reached: a node is not a way out for its peers. No
+// flow here matches on the Ethernet destination: the host routes to peers
+// through a neighbour entry with an arbitrary MAC.
+//
+// # TTL and Ethernet addresses
+//
+// Each router on the way decrements once. Between pods of one node a packet is
+// switched, from the gateway the host's kernel has routed it: no change. From
+// a pod into the tunnel the source node is the router: it decrements and
+// writes its gateway's MAC as source. The node at the other end only delivers:
+// it writes its own gateway's MAC as source, so that pods see routed packets
+// come from their gateway, and leaves the TTL. A packet that arrives at the
+// source node with TTL 1 is dropped without an ICMP answer (OVS would send it
+// to a controller, and there is none), so traceroute shows no first hop.
+//
+// # What is ours
+//
+// br-int belongs to Fairlead alone, so every flow on it that Pipeline did not
+// ask for is removed. A flow says what it is by its cookie:
+//
+//	63      48 47   40 39   32 31                      0
+//	[  "fl"  ] [ kind ] [  0  ] [ hash of match, actions ]
+//
+// The kind (base, gateway, pod, peer) is for people who read a dump. The hash
+// tells a dump's reader that a flow was altered, but not surely, as a third
+// party's mod-flows keeps the cookie; a resync compares the actions.
+package openflow

@@ -1,0 +1,88 @@
+package openflow
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+)
+
+// Kind says what a flow is there for. It is part of the flow's cookie.
+type Kind uint8
+
+const (
+	// KindBase is a flow that every node has.
+	KindBase Kind = 1
+	// KindGateway is a flow of the gateway port or the node's own podCIDRs.
+	KindGateway Kind = 2
+	// KindPod is a flow of one pod.
+	KindPod Kind = 3
+	// KindPeer is a flow of one other node.
+	KindPeer Kind = 4
+)
+
+// Flow is one flow of the bridge: a plain value. Table, Priority and Match
+// together identify it. A Flow without Actions drops.
+type Flow struct {
+	Table    uint8
+	Priority uint16 // the higher one wins
+	Kind     Kind
+	Match    Match
+	Actions  []Action
+}
+
+// key is what OpenFlow identifies a flow by (OpenFlow 1.5.1, section 6.4: "A
+// flow table entry is identified by its match fields and priority").
+type key struct {
+	table    uint8
+	priority uint16
+	match    Match
+}
+
+func (f Flow) key() key { return key{f.Table, f.Priority, f.Match} }
+
+const cookieMagic = 0x666c // "fl"
+
+// Cookie is the flow's cookie on the switch; the package comment shows its
+// layout.
+func (f Flow) Cookie() uint64 {
+	h := fnv.New32a()
+	h.Write([]byte(f.text()))
+	return cookieMagic<<48 | uint64(f.Kind)<<40 | uint64(h.Sum32())
+}
+
+// kindOf returns the kind in a cookie of ours, and 0 for any other cookie.
+func kindOf(cookie uint64) Kind {
+	if cookie>>48 != cookieMagic {
+		return 0
+	}
+	return Kind(cookie >> 40)
+}
+
+// String returns the flow as "ovs-ofctl --no-stats dump-flows" prints it.
+func (f Flow) String() string {
+	table := ""
+	if f.Table != 0 {
+		table = fmt.Sprintf("table=%d, ", f.Table)
+	}
+	return fmt.Sprintf("cookie=%#x, %s%s", f.Cookie(), table, f.text())
+}
+
+// text is the flow without table and cookie.
+func (f Flow) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "priority=%d", f.Priority)
+	if m := f.Match.String(); m != "" {
+		b.WriteString("," + m)
+	}
+	b.WriteString(" actions=")
+	if len(f.Actions) == 0 {
+		b.WriteString("drop")
+	}
+	for i, a := range f.Actions {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(a.String())
+	}
+	return b.String()
+}

@@ -1,0 +1,141 @@
+package openflow
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// TestGolden compares the flows of a View with those in testdata. After a
+// change that is meant, "go test -update" writes them anew; read the diff.
+func TestGolden(t *testing.T) {
+	for _, file := range goldenFiles(t) {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			a, v := readGolden(t, file)
+			got := dump(Pipeline(v))
+			if *update {
+				a.Files = []txtar.File{a.Files[0], {Name: "flows", Data: []byte(got)}}
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if len(a.Files) < 2 {
+				t.Fatalf("%s has no flows; run go test -update", file)
+			}
+			if diff := lineDiff(string(a.Files[1].Data), got); diff != "" {
+				t.Errorf("flows differ from %s (-want +got):\n%s", file, diff)
+			}
+		})
+	}
+}
+
+var update = flag.Bool("update", false, "write the flows into testdata")
+
+func goldenFiles(t testing.TB) []string {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) < 6 {
+		t.Fatalf("golden files: %v, %v", files, err)
+	}
+	return files
+}
+
+// readGolden returns a golden file and the View in it: lines of "KIND key=value ...".
+func readGolden(t testing.TB, file string) (*txtar.Archive, View) {
+	t.Helper()
+	a, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v View
+	for line := range strings.Lines(string(a.Files[0].Data)) {
+		words := strings.Fields(line)
+		arg := map[string]string{}
+		for _, w := range words[1:] {
+			k, val, _ := strings.Cut(w, "=")
+			arg[k] = val
+		}
+		port, err := strconv.ParseUint("0"+arg["port"], 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch words[0] {
+		case "gateway":
+			v.Gateway = Gateway{uint32(port), mac(t, arg["mac"]), addrs(arg["addrs"]), prefixes(arg["podcidrs"])}
+		case "tunnel":
+			v.TunnelPort = uint32(port)
+		case "pod":
+			v.Pods = append(v.Pods, Pod{uint32(port), mac(t, arg["mac"]), addrs(arg["addrs"])})
+		case "peer":
+			p := Peer{Name: arg["name"], PodCIDRs: prefixes(arg["podcidrs"])}
+			if arg["tunnel"] != "" {
+				p.Tunnel = netip.MustParseAddr(arg["tunnel"])
+			}
+			v.Peers = append(v.Peers, p)
+		default:
+			t.Fatalf("%s: %q", file, line)
+		}
+	}
+	return a, v
+}
+
+func mac(t testing.TB, s string) api.MAC {
+	t.Helper()
+	m, err := api.ParseMAC(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func addrs(list string) (out []netip.Addr) {
+	for s := range strings.SplitSeq(list, ",") {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func prefixes(list string) (out []netip.Prefix) {
+	for s := range strings.SplitSeq(list, ",") {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// dump prints flows one a line.
+func dump(flows []Flow) string {
+	var b strings.Builder
+	for _, f := range flows {
+		b.WriteString(f.String() + "\n")
+	}
+	return b.String()
+}
+
+// lineDiff lists the lines that only one of two texts has.
+func lineDiff(want, got string) string {
+	var b strings.Builder
+	in := func(text, line string) bool { return strings.Contains("\n"+text, "\n"+line) }
+	for line := range strings.Lines(want) {
+		if !in(got, line) {
+			b.WriteString("-" + line)
+		}
+	}
+	for line := range strings.Lines(got) {
+		if !in(want, line) {
+			b.WriteString("+" + line)
+		}
+	}
+	if b.Len() == 0 && want != got {
+		return "the same lines in another order or number"
+	}
+	return b.String()
+}

@@ -1,0 +1,312 @@
+package openflow
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// packetCase is one packet and what must become of it. Packets are written as
+// in ovs-fields(7).
+type packetCase struct {
+	name, packet string
+	// out is the OpenFlow port that it leaves by; drop means by none, the
+	// table that drops it then being in. TTL exceptions are dropped by no flow.
+	out, in int
+	// with are parts of the packet as it leaves, such as "dl_dst=...".
+	with []string
+}
+
+const (
+	tunPort = 1
+	gwPort  = 2
+	podA    = 3
+	podB    = 4
+	drop    = 0
+)
+
+// Senders, as far as Classify looks at them.
+const (
+	fromA    = "in_port=3,dl_src=0a:00:00:00:00:03,dl_dst=0e:00:00:00:00:01"
+	fromGW   = "in_port=2,dl_src=0e:00:00:00:00:01,dl_dst=0e:66:6c:00:00:01"
+	fromPeer = "in_port=1,tun_src=192.168.77.2,tun_dst=192.168.77.1,dl_src=0e:00:00:00:00:b1,dl_dst=0e:00:00:00:00:b2"
+	a4       = ",ip,nw_src=10.10.0.3,nw_ttl=64"
+	a6       = ",ipv6,ipv6_src=fd00:10::3,nw_ttl=64"
+	arpA     = ",arp,arp_sha=0a:00:00:00:00:03,arp_spa=10.10.0.3"
+	macA     = "0a:00:00:00:00:03"
+	macB     = "0a:00:00:00:00:04"
+	macGW    = "0e:00:00:00:00:01"
+	llA      = "fe80::800:ff:fe00:3"
+	llB      = "fe80::800:ff:fe00:4"
+	llGW     = "fe80::c00:ff:fe00:1"
+	ns       = ",icmp6,icmpv6_type=135,icmpv6_code=0"
+	na       = ",icmp6,icmpv6_type=136,icmpv6_code=0"
+	sllA     = ",nd_sll=" + macA
+	tllA     = ",nd_tll=" + macA
+	toA      = "dl_dst=" + macA
+	toB      = "dl_dst=" + macB
+	toGW     = "dl_dst=" + macGW
+)
+
+func packetCases() []packetCase {
+	return []packetCase{
+		// Pods of one node: switched.
+		{"pod to pod", fromA + a4 + ",nw_dst=10.10.0.4", podB, 3, []string{toB, "dl_src=" + macA, "nw_ttl=64"}},
+		{"pod to pod v6", fromA + a6 + ",ipv6_dst=fd00:10::4", podB, 3, []string{toB, "dl_src=" + macA, "nw_ttl=64"}},
+		{"pod to pod, TTL 1", fromA + ",ip,nw_src=10.10.0.3,nw_ttl=1,nw_dst=10.10.0.4", podB, 3, []string{"nw_ttl=1"}},
+		{"pod to itself", fromA + a4 + ",nw_dst=10.10.0.3", drop, 3, nil},
+		{"pod to unknown pod", fromA + a4 + ",nw_dst=10.10.0.77", drop, 3, nil},
+		{"pod to unknown pod v6", fromA + a6 + ",ipv6_dst=fd00:10::77", drop, 3, nil},
+
+		// To the host and through it.
+		{"pod to gateway", fromA + a4 + ",nw_dst=10.10.0.1", gwPort, 3, []string{toGW, "nw_ttl=64"}},
+		{"pod to gateway v6", fromA + a6 + ",ipv6_dst=fd00:10::1", gwPort, 3, []string{toGW}},
+		{"pod to outside", fromA + a4 + ",nw_dst=192.0.2.1", gwPort, 3, []string{toGW, "nw_ttl=64"}},
+		{"pod to outside v6", fromA + a6 + ",ipv6_dst=2001:db8::1", gwPort, 3, []string{toGW, "nw_ttl=64"}},
+		{"pod to outside, wrong MAC", strings.Replace(fromA, macGW, "0a:00:00:00:00:99", 1) + a4 + ",nw_dst=192.0.2.1",
+			gwPort, 3, []string{toGW}},
+		{"gateway to pod", fromGW + ",ip,nw_src=192.0.2.1,nw_ttl=9,nw_dst=10.10.0.3", podA, 3,
+			[]string{toA, "dl_src=" + macGW, "nw_ttl=9"}},
+		{"gateway to pod v6", fromGW + ",ipv6,ipv6_src=2001:db8::1,nw_ttl=9,ipv6_dst=fd00:10::3", podA, 3,
+			[]string{toA, "dl_src=" + macGW, "nw_ttl=9"}},
+		{"gateway to unknown pod", fromGW + ",ip,nw_src=192.0.2.1,nw_ttl=9,nw_dst=10.10.0.99", drop, 3, nil},
+		{"gateway to outside", fromGW + ",ip,nw_src=192.0.2.1,nw_ttl=9,nw_dst=192.0.2.9", drop, 3, nil},
+
+		// Through the tunnel.
+		{"pod to peer", fromA + a4 + ",nw_dst=10.10.1.9", tunPort, 3,
+			[]string{"nw_ttl=63", "dl_src=" + macGW, "tun_dst=192.168.77.2"}},
+		{"pod to other peer", fromA + a4 + ",nw_dst=10.10.2.9", tunPort, 3, []string{"tun_dst=192.168.77.3"}},
+		{"pod to peer v6", fromA + a6 + ",ipv6_dst=fd00:10:0:1::9", tunPort, 3,
+			[]string{"nw_ttl=63", "dl_src=" + macGW, "tun_dst=192.168.77.2"}},
+		{"pod to peer, TTL 2", fromA + ",ip,nw_src=10.10.0.3,nw_ttl=2,nw_dst=10.10.1.9", tunPort, 3, []string{"nw_ttl=1"}},
+		{"pod to peer, TTL 1", fromA + ",ip,nw_src=10.10.0.3,nw_ttl=1,nw_dst=10.10.1.9", drop, 3, nil},
+		{"pod to peer, hop limit 1", fromA + ",ipv6,ipv6_src=fd00:10::3,nw_ttl=1,ipv6_dst=fd00:10:0:1::9", drop, 3, nil},
+		{"gateway to peer", fromGW + ",ip,nw_src=10.10.0.1,nw_ttl=64,nw_dst=10.10.1.9", tunPort, 3,
+			[]string{"nw_ttl=64", "tun_dst=192.168.77.2"}},
+		{"gateway to peer v6", fromGW + ",ipv6,ipv6_src=fd00:10::1,nw_ttl=64,ipv6_dst=fd00:10:0:1::9", tunPort, 3,
+			[]string{"nw_ttl=64", "tun_dst=192.168.77.2"}},
+		{"peer to pod", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=10.10.0.3", podA, 3,
+			[]string{toA, "dl_src=" + macGW, "nw_ttl=63"}},
+		{"peer to pod v6", fromPeer + ",ipv6,ipv6_src=fd00:10:0:1::9,nw_ttl=63,ipv6_dst=fd00:10::3", podA, 3,
+			[]string{toA, "dl_src=" + macGW, "nw_ttl=63"}},
+		{"peer to gateway", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=10.10.0.1", gwPort, 3, []string{toGW}},
+		{"peer to outside", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=192.0.2.1", drop, 3, nil},
+		{"peer to other peer", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=10.10.2.9", drop, 3, nil},
+		{"peer to unknown pod", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=10.10.0.77", drop, 3, nil},
+		{"peer speaks for another", fromPeer + ",ip,nw_src=10.10.2.9,nw_ttl=63,nw_dst=10.10.0.3", drop, 0, nil},
+		{"peer speaks for another v6", fromPeer + ",ipv6,ipv6_src=fd00:10:0:2::9,nw_ttl=63,ipv6_dst=fd00:10::3", drop, 0, nil},
+		{"peer speaks for our pod", fromPeer + ",ip,nw_src=10.10.0.4,nw_ttl=63,nw_dst=10.10.0.3", drop, 0, nil},
+		{"stranger in the tunnel", strings.Replace(fromPeer, "192.168.77.2", "192.168.77.99", 1) +
+			",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=10.10.0.3", drop, 0, nil},
+		{"ARP from the tunnel", fromPeer + ",arp,arp_op=1,arp_spa=10.10.1.9,arp_tpa=10.10.0.3", drop, 0, nil},
+		{"ND from the tunnel", fromPeer + na + ",ipv6_src=fd00:10:0:1::9,ipv6_dst=fd00:10::3,nd_target=fd00:10:0:1::9",
+			drop, 0, nil},
+
+		// Lies of pods.
+		{"spoofed IP", fromA + ",ip,nw_src=10.10.0.4,nw_dst=10.10.0.1", drop, 0, nil},
+		{"spoofed IPv6", fromA + ",ipv6,ipv6_src=fd00:10::4,ipv6_dst=fd00:10::1", drop, 0, nil},
+		{"spoofed MAC", strings.Replace(fromA, macA, macB, 1) + a4 + ",nw_dst=10.10.0.4", drop, 0, nil},
+		{"spoofed MAC v6", strings.Replace(fromA, macA, macB, 1) + a6 + ",ipv6_dst=fd00:10::4", drop, 0, nil},
+		{"MAC and IP of another pod", "in_port=3,dl_src=" + macB + ",ip,nw_src=10.10.0.4,nw_dst=10.10.0.1", drop, 0, nil},
+		{"no port of ours", "in_port=LOCAL,dl_src=" + macA + a4 + ",nw_dst=10.10.0.4", drop, 0, nil},
+		{"DHCP", fromA + ",udp,nw_src=0.0.0.0,nw_dst=255.255.255.255,udp_dst=67", drop, 0, nil},
+		{"VLAN tag", fromA + ",dl_vlan=7" + a4 + ",nw_dst=10.10.0.4", drop, 0, nil},
+		{"other ethertype", fromA + ",dl_type=0x88cc", drop, 0, nil},
+		{"multicast", fromA + a4 + ",nw_dst=239.1.1.1", drop, 3, nil},
+		{"broadcast", fromA + a4 + ",nw_dst=255.255.255.255", drop, 3, nil},
+		{"multicast v6", fromA + a6 + ",ipv6_dst=ff02::fb", drop, 3, nil},
+		{"link-local destination", fromA + a6 + ",ipv6_dst=" + llB, drop, 3, nil},
+		{"link-local source", fromA + ",ipv6,ipv6_src=" + llA + ",ipv6_dst=fd00:10::1", drop, 0, nil},
+		{"host's multicast", fromGW + ",ip,nw_src=10.10.0.1,nw_dst=224.0.0.251", drop, 3, nil},
+
+		// ARP.
+		{"ARP for pod", fromA + arpA + ",arp_op=1,arp_tpa=10.10.0.4", podB, 1, []string{toB}},
+		{"ARP for gateway", fromA + arpA + ",arp_op=1,arp_tpa=10.10.0.1", gwPort, 1, []string{toGW}},
+		{"ARP for unknown", fromA + arpA + ",arp_op=1,arp_tpa=10.10.0.77", drop, 1, nil},
+		{"ARP for outside", fromA + arpA + ",arp_op=1,arp_tpa=192.0.2.1", drop, 1, nil},
+		{"gratuitous ARP", fromA + arpA + ",arp_op=1,arp_tpa=10.10.0.3", drop, 1, nil},
+		{"ARP reply to pod", fromA + arpA + ",arp_op=2,arp_tpa=10.10.0.4", podB, 1, []string{toB}},
+		{"ARP reply to gateway", fromA + arpA + ",arp_op=2,arp_tpa=10.10.0.1", gwPort, 1, []string{toGW}},
+		{"ARP reply to host under its node IP", fromA + arpA + ",arp_op=2,arp_tpa=192.168.77.1", gwPort, 1, []string{toGW}},
+		{"ARP from gateway", fromGW + ",arp,arp_op=1,arp_spa=192.168.77.1,arp_tpa=10.10.0.3", podA, 1, []string{toA}},
+		{"ARP lies about IP", fromA + ",arp,arp_op=2,arp_sha=" + macA + ",arp_spa=10.10.0.1,arp_tpa=10.10.0.4", drop, 0, nil},
+		{"ARP lies about MAC", fromA + ",arp,arp_op=2,arp_sha=" + macB + ",arp_spa=10.10.0.3,arp_tpa=10.10.0.4", drop, 0, nil},
+		{"ARP from a spoofed MAC", strings.Replace(fromA, macA, macB, 1) + arpA + ",arp_op=1,arp_tpa=10.10.0.4", drop, 0, nil},
+		{"ARP probe", fromA + ",arp,arp_op=1,arp_sha=" + macA + ",arp_spa=0.0.0.0,arp_tpa=10.10.0.3", drop, 0, nil},
+
+		// Neighbour solicitations.
+		{"NS for pod", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=ff02::1:ff00:4,nd_target=fd00:10::4" + sllA,
+			podB, 1, []string{toB}},
+		{"NS from link-local", fromA + ns + ",ipv6_src=" + llA + ",ipv6_dst=ff02::1:ff00:4,nd_target=fd00:10::4" + sllA,
+			podB, 1, []string{toB}},
+		{"NS for link-local", fromA + ns + ",ipv6_src=" + llA + ",ipv6_dst=ff02::1:ff00:4,nd_target=" + llB + sllA,
+			podB, 1, []string{toB}},
+		{"NS for gateway", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=ff02::1:ff00:1,nd_target=fd00:10::1" + sllA,
+			gwPort, 1, []string{toGW}},
+		{"NS for gateway's link-local", fromA + ns + ",ipv6_src=" + llA + ",ipv6_dst=ff02::1:ff00:1,nd_target=" + llGW + sllA,
+			gwPort, 1, []string{toGW}},
+		{"unicast NS without option", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::4",
+			podB, 1, []string{toB}},
+		{"NS for unknown", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=ff02::1:ff00:77,nd_target=fd00:10::77" + sllA, drop, 1, nil},
+		{"NS lies about MAC", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=ff02::1:ff00:4,nd_target=fd00:10::4,nd_sll=" + macB,
+			drop, 0, nil},
+		{"NS lies about source", fromA + ns + ",ipv6_src=fd00:10::1,ipv6_dst=ff02::1:ff00:4,nd_target=fd00:10::4" + sllA, drop, 0, nil},
+		{"NS lies about link-local", fromA + ns + ",ipv6_src=" + llB + ",ipv6_dst=ff02::1:ff00:1,nd_target=" + llGW + sllA, drop, 0, nil},
+		{"NS with an invalid code", fromA + ",icmp6,icmpv6_type=135,icmpv6_code=1,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", drop, 1, nil},
+		{"duplicate address detection", fromA + ns + ",ipv6_src=::,ipv6_dst=ff02::1:ff00:3,nd_target=fd00:10::3", drop, 0, nil},
+		{"NS from gateway", fromGW + ns + ",ipv6_src=" + llGW + ",ipv6_dst=ff02::1:ff00:3,nd_target=fd00:10::3,nd_sll=" + macGW,
+			podA, 1, []string{toA}},
+
+		// Neighbour advertisements.
+		{"NA to pod", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::3" + tllA, podB, 1, []string{toB}},
+		{"NA to link-local", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=" + llB + ",nd_target=fd00:10::3" + tllA, podB, 1, []string{toB}},
+		{"NA to gateway", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::1,nd_target=fd00:10::3" + tllA, gwPort, 1, []string{toGW}},
+		{"NA to host's other link-local", fromA + na + ",ipv6_src=" + llA + ",ipv6_dst=fe80::1234,nd_target=" + llA + tllA,
+			gwPort, 1, []string{toGW}},
+		{"NA without option", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::3", podB, 1, []string{toB}},
+		{"NA to all nodes", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=ff02::1,nd_target=fd00:10::3" + tllA, drop, 1, nil},
+		{"NA lies about target", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::1" + tllA, drop, 0, nil},
+		{"NA lies about link-local target", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=" + llGW + tllA, drop, 0, nil},
+		{"NA lies about MAC", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::3,nd_tll=" + macB, drop, 0, nil},
+		{"NA from gateway", fromGW + na + ",ipv6_src=fd00:10::1,ipv6_dst=fd00:10::3,nd_target=fd00:10::1,nd_tll=" + macGW,
+			podA, 1, []string{toA}},
+
+		// The rest of neighbour discovery.
+		{"router solicitation", fromA + ",icmp6,icmpv6_type=133,ipv6_src=" + llA + ",ipv6_dst=ff02::2", drop, 0, nil},
+		{"router advertisement", fromA + ",icmp6,icmpv6_type=134,ipv6_src=" + llA + ",ipv6_dst=ff02::1", drop, 0, nil},
+		{"router advertisement, own source", fromA + ",icmp6,icmpv6_type=134,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", drop, 0, nil},
+		{"redirect", fromA + ",icmp6,icmpv6_type=137,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", drop, 0, nil},
+		{"router advertisement from gateway", fromGW + ",icmp6,icmpv6_type=134,ipv6_src=" + llGW + ",ipv6_dst=ff02::1", drop, 0, nil},
+		{"ping6 is not ND", fromA + ",icmp6,icmpv6_type=128,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", podB, 3, []string{toB}},
+	}
+}
+
+// TestPackets asks a real Open vSwitch what it does to packets.
+func TestPackets(t *testing.T) {
+	o := node(t)
+	_, view := readGolden(t, "testdata/dual-stack.txtar")
+	s := dialTest(t, o)
+	if _, err := s.Sync(t.Context(), Pipeline(view)); err != nil {
+		t.Fatal(err)
+	}
+	dropsSeen := map[string]bool{}
+	for _, c := range packetCases() {
+		t.Run(c.name, func(t *testing.T) {
+			report := o.Trace("br-int", c.packet)
+			got := readTrace(t, report)
+			if got.out != c.out || (c.out == drop && got.tables[len(got.tables)-1] != c.in) {
+				t.Errorf("%s\nleft by port %d after tables %v, want port %d, table %d\n%s",
+					c.packet, got.out, got.tables, c.out, c.in, report)
+			}
+			for _, w := range c.with {
+				if !strings.Contains(got.final+",", ","+w+",") {
+					t.Errorf("%s\nleft without %s\n%s", c.packet, w, report)
+				}
+			}
+			if len(got.tables) > 4 || strings.Contains(report, "recirc(") {
+				t.Errorf("%d tables, want at most 4 and no recirculation\n%s", len(got.tables), report)
+			}
+			if c.out == drop {
+				dropsSeen[got.lastMatch] = true
+			}
+		})
+	}
+	for _, f := range Pipeline(view) {
+		if len(f.Actions) == 0 && !dropsSeen[fmt.Sprintf("%d. %s", f.Table, traceMatch(f))] {
+			t.Errorf("no packet case for the drop of %s", f)
+		}
+	}
+}
+
+// node is an Open vSwitch with the ports of testdata/dual-stack.txtar and an
+// underlay that has resolved the peers.
+func node(t testing.TB) *ovstest.OVS {
+	t.Helper()
+	o := ovstest.Start(t, ovstest.Options{})
+	o.AddBridge("br-int",
+		ovstest.Port{Name: "tun0", OFPort: tunPort, Type: "geneve", Columns: []string{"options:remote_ip=flow"}},
+		ovstest.Port{Name: "gw0", OFPort: gwPort, Type: "internal"},
+		ovstest.Port{Name: "pod-a", OFPort: podA}, ovstest.Port{Name: "pod-b", OFPort: podB})
+	o.AddBridge("br-phy", ovstest.Port{Name: "eth0", OFPort: 1})
+	o.Ofctl("add-flow", "br-phy", "actions=output:1")
+	o.Appctl("netdev-dummy/ip4addr", "br-phy", "192.168.77.1/24")
+	o.Appctl("ovs/route/add", "192.168.77.0/24", "br-phy")
+	for i := 2; i <= 3; i++ {
+		o.Appctl("tnl/neigh/set", "br-phy", fmt.Sprintf("192.168.77.%d", i), fmt.Sprintf("0c:00:00:00:00:%02x", i))
+	}
+	return o
+}
+
+func dialTest(t testing.TB, o *ovstest.OVS) *Switch {
+	t.Helper()
+	s, err := Dial(t.Context(), o.Mgmt("br-int"), logFor(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// traced is what became of a packet.
+type traced struct {
+	tables    []int
+	out       int    // OpenFlow port, 0 if none
+	final     string // the packet as it leaves
+	lastMatch string // the last flow: "TABLE. MATCH, priority N"
+}
+
+var (
+	traceTable = regexp.MustCompile(`^ ?(\d+)\. (.*)$`)
+	traceOut   = regexp.MustCompile(`^ +output:(\d+)$`)
+)
+
+// readTrace reads the report of ofproto/trace for br-int; the underlay's
+// bridge, which may follow, is not of interest.
+func readTrace(t *testing.T, report string) traced {
+	t.Helper()
+	var r traced
+	first, inBridge, actions := "", false, ""
+	for line := range strings.Lines(report) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "Flow: "):
+			first = line[len("Flow: "):]
+		case strings.HasPrefix(line, "Final flow: "):
+			r.final = line[len("Final flow: "):]
+		case strings.HasPrefix(line, "Datapath actions: "):
+			actions = line[len("Datapath actions: "):]
+		case strings.HasPrefix(line, "bridge("):
+			inBridge = line == `bridge("br-int")`
+		case strings.Contains(line, "skipping output to input port"):
+			r.out = 0
+		}
+		if m := traceTable.FindStringSubmatch(line); m != nil && inBridge {
+			n, _ := strconv.Atoi(m[1])
+			r.tables = append(r.tables, n)
+			r.lastMatch = m[1] + ". " + m[2]
+		} else if m := traceOut.FindStringSubmatch(line); m != nil && inBridge {
+			r.out, _ = strconv.Atoi(m[1])
+		}
+	}
+	if r.final == "unchanged" {
+		r.final = first
+	}
+	dropped := actions == "drop" || strings.HasPrefix(actions, "userspace(") && strings.Contains(report, "TTL exception")
+	if len(r.tables) == 0 || dropped != (r.out == 0) {
+		t.Fatalf("cannot read this trace:\n%s", report)
+	}
+	return r
+}
+
+// traceMatch is how ofproto/trace prints the flow.
+func traceMatch(f Flow) string {
+	match := f.Match.String()
+	if match != "" {
+		match += ", "
+	}
+	return fmt.Sprintf("%spriority %d, cookie %#x", match, f.Priority, f.Cookie())
+}

@@ -1,0 +1,489 @@
+package openflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// What we send is what the switch then has, byte for byte as far as OpenFlow
+// shows it: a resync finds nothing to do, and ovs-ofctl prints what String does.
+func TestParity(t *testing.T) {
+	o := node(t)
+	s := dialTest(t, o)
+	for _, file := range goldenFiles(t) {
+		_, view := readGolden(t, file)
+		want := Pipeline(view)
+		syncAll(t, s, want)
+		if got := syncAll(t, s, want); got != (Changes{}) {
+			t.Errorf("%s: a second sync changed %+v", file, got)
+		}
+		s.Resync()
+		if got := syncAll(t, s, want); got != (Changes{}) {
+			t.Errorf("%s: a resync found %+v", file, got)
+		}
+		if diff := lineDiff(sorted(dump(want)), sorted(dumpFlows(o))); diff != "" {
+			t.Errorf("%s: ovs-ofctl prints our flows otherwise (-ours +its):\n%s", file, diff)
+		}
+	}
+	// A process with no memory finds everything in place.
+	_, view := readGolden(t, goldenFiles(t)[0])
+	syncAll(t, s, Pipeline(view))
+	if got := syncAll(t, dialTest(t, o), Pipeline(view)); got != (Changes{}) {
+		t.Errorf("a new connection changed %+v", got)
+	}
+}
+
+// A change sends its own flows and no others, and a sync without a change
+// sends nothing at all.
+func TestSyncSendsTheDifference(t *testing.T) {
+	o := node(t)
+	s := dialTest(t, o)
+	_, view := readGolden(t, "testdata/dual-stack.txtar")
+	syncAll(t, s, Pipeline(view))
+
+	before := s.conn.reserve(1)
+	syncAll(t, s, Pipeline(view))
+	if sent := s.conn.reserve(1) - before - 1; sent != 0 {
+		t.Errorf("a sync without a change sent %d messages", sent)
+	}
+	pod := Pod{Port: 5, MAC: mac(t, "0a:00:00:00:00:05"), Addrs: addrs("10.10.0.5,fd00:10::5")}
+	peer := Peer{Name: "node-d", Tunnel: netip.MustParseAddr("192.168.77.4"), PodCIDRs: prefixes("10.10.3.0/24,fd00:10:0:3::/64")}
+	with := view
+	with.Pods, with.Peers = append([]Pod{pod}, view.Pods...), append([]Peer{peer}, view.Peers...)
+	for _, c := range []struct {
+		name string
+		view View
+		want Changes
+	}{
+		{"pod and peer come", with, Changes{Added: 18 + 6}},
+		{"pod and peer go", view, Changes{Deleted: 18 + 6}},
+	} {
+		if got := syncAll(t, s, Pipeline(c.view)); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	view.Peers[0].Tunnel = netip.MustParseAddr("192.168.77.9")
+	if got, want := syncAll(t, s, Pipeline(view)), (Changes{Added: 2, Modified: 4, Deleted: 2}); got != want {
+		t.Errorf("peer moves: %+v, want %+v", got, want)
+	}
+	s.Resync()
+	if got := syncAll(t, s, Pipeline(view)); got != (Changes{}) {
+		t.Errorf("afterwards a resync found %+v", got)
+	}
+}
+
+// Whatever a third party does to the flows is undone and counted.
+func TestDrift(t *testing.T) {
+	o := node(t)
+	s := dialTest(t, o)
+	_, view := readGolden(t, "testdata/dual-stack.txtar")
+	want := Pipeline(view)
+	syncAll(t, s, want)
+	ourCookie := fmt.Sprintf("cookie=%#x,", want[0].Cookie())
+	for _, c := range []struct {
+		name    string
+		command []string
+		want    Changes
+	}{
+		{"added", []string{"add-flow", "priority=7,ip,in_port=3,actions=output:4"}, Changes{Deleted: 1}},
+		{"added with our cookie", []string{"add-flow", ourCookie + "table=1,priority=7,actions=output:4"}, Changes{Deleted: 1}},
+		{"added in a table of no ours", []string{"add-flow", "table=42,priority=7,tcp,tcp_dst=80,actions=NORMAL"}, Changes{Deleted: 1}},
+		{"added with odd match and actions", []string{"add-flow",
+			"table=9,tcp,tcp_flags=+syn,ct_state=+trk,nw_ttl=3,actions=ct(commit,zone=3,exec(set_field:1->ct_mark)),resubmit(,10)"},
+			Changes{Deleted: 1}},
+		{"added, masked", []string{"add-flow", "priority=7,dl_src=0a:00:00:00:00:00/ff:00:00:00:00:00,actions=drop"}, Changes{Deleted: 1}},
+		{"added, VLAN 7", []string{"add-flow", "priority=400,dl_vlan=7,actions=drop"}, Changes{Deleted: 1}},
+		{"added, other protocol", []string{"add-flow", "priority=200,icmp,in_port=2,actions=drop"}, Changes{Deleted: 1}},
+		{"deleted", []string{"del-flows", "table=3,ip,nw_dst=10.10.0.4"}, Changes{Added: 1}},
+		{"deleted, all", []string{"del-flows"}, Changes{Added: len(want)}},
+		{"modified", []string{"mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=output:3"}, Changes{Modified: 1}},
+		{"modified to drop", []string{"mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=drop"}, Changes{Modified: 1}},
+		{"modified, odd action", []string{"mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=note:01.02,NORMAL"}, Changes{Modified: 1}},
+		{"drop modified to forward", []string{"--strict", "mod-flows", "table=3,priority=0,actions=NORMAL"}, Changes{Modified: 1}},
+		{"replaced", []string{"add-flow",
+			"cookie=0x1234,table=3,priority=200,ip,nw_dst=10.10.0.4,actions=set_field:0a:00:00:00:00:04->eth_dst,output:4"},
+			Changes{Modified: 1}},
+		{"replaced, will expire", []string{"add-flow", "hard_timeout=600," + cookieOf(t, want, "nw_dst=10.10.0.4 ") +
+			"table=3,priority=200,ip,nw_dst=10.10.0.4,actions=set_field:0a:00:00:00:00:04->eth_dst,output:4"},
+			Changes{Modified: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ofctl(t, o, c.command...)
+			if got := syncAll(t, s, want); got != (Changes{}) {
+				t.Errorf("without a resync %+v was found", got)
+			}
+			s.Resync()
+			if got := syncAll(t, s, want); got != c.want {
+				t.Errorf("found %+v, want %+v", got, c.want)
+			}
+			if diff := lineDiff(sorted(dump(want)), sorted(dumpFlows(o))); diff != "" {
+				t.Errorf("not repaired (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A bridge in fail mode standalone has a flow of its own, which would make
+// br-int a learning switch.
+func TestFreshStandaloneBridge(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	o.AddBridge("br-int")
+	o.Ctl("set", "Bridge", "br-int", "fail_mode=standalone")
+	if flows := dumpFlows(o); !strings.Contains(flows, "NORMAL") {
+		t.Fatalf("a standalone bridge has no NORMAL flow any more:\n%s", flows)
+	}
+	want := Pipeline(View{})
+	// One of ours has its match: replaced, not deleted.
+	if got := syncAll(t, dialTest(t, o), want); got.Added+got.Modified != len(want) || got.Modified+got.Deleted != 1 {
+		t.Errorf("changed %+v, want %d new flows and one gone", got, len(want))
+	}
+	if flows := dumpFlows(o); strings.Contains(flows, "NORMAL") {
+		t.Errorf("NORMAL is still there:\n%s", flows)
+	}
+}
+
+// One flow that the switch refuses makes Sync fail and say which and why. The
+// others are installed.
+func TestRefusedFlow(t *testing.T) {
+	o := node(t)
+	s := dialTest(t, o)
+	_, view := readGolden(t, "testdata/v4-geneve.txtar")
+	good := Pipeline(view)
+	for _, c := range []struct {
+		name, reason string
+		flow         Flow
+	}{
+		{"match without prerequisite", "OFPBMC_BAD_PREREQ",
+			Flow{Table: 3, Priority: 9, Kind: KindPod, Match: Match{EtherType: IPv4, NDTarget: netip.MustParseAddr("fd00::1")}}},
+		{"no such port number", "OFPBAC_BAD_OUT_PORT",
+			Flow{Table: 3, Priority: 9, Kind: KindPod, Match: Match{EtherType: IPv4}, Actions: []Action{Output(0xfffffef0)}}},
+		{"goto backwards", "OFPB", Flow{Table: 3, Priority: 9, Kind: KindPod, Actions: []Action{Goto(1)}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := s.Sync(t.Context(), slices.Concat(good[:5], []Flow{c.flow}, good[5:]))
+			refused := (*FlowError)(nil)
+			if !errors.As(err, &refused) || refused.Flow.key() != c.flow.key() {
+				t.Fatalf("got error %v, want a FlowError for %s", err, c.flow)
+			}
+			if !strings.Contains(err.Error(), c.flow.String()) || !strings.Contains(err.Error(), c.reason) {
+				t.Errorf("error %q does not name the flow %s and %s", err, c.flow, c.reason)
+			}
+			if diff := lineDiff(sorted(dump(good)), sorted(dumpFlows(o))); diff != "" {
+				t.Errorf("the good flows are not there (-want +got):\n%s", diff)
+			}
+			if got := syncAll(t, s, good); got != (Changes{}) {
+				t.Errorf("the next sync changed %+v", got)
+			}
+		})
+	}
+}
+
+// A bundle that fails as a whole changes nothing, and the next Sync knows.
+func TestRefusedBundle(t *testing.T) {
+	o := node(t)
+	o.Ctl("--", "--id=@ft", "create", "Flow_Table", "flow_limit=5", "overflow_policy=refuse",
+		"--", "set", "Bridge", "br-int", "flow_tables:0=@ft")
+	s := dialTest(t, o)
+	_, view := readGolden(t, "testdata/v4-geneve.txtar")
+	_, err := s.Sync(t.Context(), Pipeline(view))
+	if err == nil || !strings.Contains(err.Error(), "OFPFMFC_TABLE_FULL") {
+		t.Errorf("got error %v, want OFPFMFC_TABLE_FULL", err)
+	}
+	if flows := dumpFlows(o); strings.Contains(flows, "priority") {
+		t.Errorf("part of a failed bundle is installed:\n%s", flows)
+	}
+	o.Ctl("clear", "Bridge", "br-int", "flow_tables")
+	if got := syncAll(t, s, Pipeline(view)); got.Added != len(Pipeline(view)) {
+		t.Errorf("with room again: %+v, want %d added", got, len(Pipeline(view)))
+	}
+}
+
+func TestUnencodableFlow(t *testing.T) {
+	s := dialTest(t, node(t))
+	_, err := s.Sync(t.Context(), []Flow{{Actions: []Action{alien("x")}}})
+	if err == nil || !strings.Contains(err.Error(), "no encoding") {
+		t.Errorf("got error %v", err)
+	}
+	_, err = s.Sync(t.Context(), []Flow{{Kind: KindPod}, {Kind: KindPeer}})
+	if err == nil || !strings.Contains(err.Error(), "two flows") {
+		t.Errorf("got error %v", err)
+	}
+	if got := syncAll(t, s, []Flow{{Kind: KindBase}}); got.Added != 1 {
+		t.Errorf("afterwards %+v", got)
+	}
+}
+
+// 2,000 flows take several parts to list.
+func TestManyFlows(t *testing.T) {
+	o := node(t)
+	s := dialTest(t, o)
+	want := Pipeline(bigView(100, 225))
+	if len(want) < 2000 {
+		t.Fatalf("%d flows are not many", len(want))
+	}
+	start := time.Now()
+	if got := syncAll(t, s, want); got.Added != len(want) {
+		t.Errorf("%+v, want %d added", got, len(want))
+	}
+	added := time.Now()
+	s.Resync()
+	if got := syncAll(t, s, want); got != (Changes{}) {
+		t.Errorf("a resync found %+v", got)
+	}
+	t.Logf("%d flows: sync %v, resync %v", len(want), added.Sub(start), time.Since(added))
+	if n := strings.Count(dumpFlows(o), "actions="); n != len(want) {
+		t.Errorf("the switch has %d flows, want %d", n, len(want))
+	}
+}
+
+func TestVswitchdRestart(t *testing.T) {
+	o := node(t)
+	s := dialTest(t, o)
+	want := Pipeline(View{})
+	syncAll(t, s, want)
+	o.Vswitchd.Kill()
+	wait(t, s.Done(), time.Second, "ovs-vswitchd was killed")
+	if _, err := s.Sync(t.Context(), want); err == nil {
+		t.Error("Sync on a lost connection succeeded")
+	}
+	o.Vswitchd.Start()
+	if got := syncAll(t, dialTest(t, o), want); got.Added != len(want) {
+		t.Errorf("%+v after a restart, want %d added", got, len(want))
+	}
+}
+
+// A stopped ovs-vswitchd keeps its sockets open. Everything must end by itself.
+func TestHungSwitch(t *testing.T) {
+	o := node(t)
+	idle, busy := dialTest(t, o), dialTest(t, o)
+	o.Vswitchd.Signal(syscall.SIGSTOP)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := busy.Sync(ctx, Pipeline(View{})); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Sync with a deadline: %v", err)
+	}
+	if _, err := Dial(ctx, o.Mgmt("br-int"), logr.Discard()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Dial with a deadline: %v", err)
+	}
+	start := time.Now()
+	if _, err := busy.Sync(context.Background(), Pipeline(bigView(50, 500))); err == nil {
+		t.Error("Sync without a deadline succeeded")
+	} else if took := time.Since(start); took > 2*lostAfter {
+		t.Errorf("Sync without a deadline ended after %v", took)
+	}
+	wait(t, idle.Done(), 2*lostAfter, "ovs-vswitchd was stopped")
+	if err := idle.conn.reason(); !strings.Contains(err.Error(), "silent") {
+		t.Errorf("lost because of %v", err)
+	}
+	o.Vswitchd.Signal(syscall.SIGCONT)
+	syncAll(t, dialTest(t, o), Pipeline(View{}))
+}
+
+// An idle connection to a healthy switch lives on.
+func TestIdleConnection(t *testing.T) {
+	s := dialTest(t, node(t))
+	select {
+	case <-s.Done():
+		t.Errorf("lost: %v", s.conn.reason())
+	case <-time.After(lostAfter + probeAfter):
+	}
+	syncAll(t, s, Pipeline(View{}))
+}
+
+func TestClose(t *testing.T) {
+	s := dialTest(t, node(t))
+	s.Close()
+	s.Close()
+	wait(t, s.Done(), time.Second, "Close was called")
+	if _, err := s.Sync(t.Context(), nil); !errors.Is(err, errClosed) {
+		t.Errorf("Sync after Close: %v", err)
+	}
+}
+
+func TestOldProtocol(t *testing.T) {
+	o := node(t)
+	o.Ctl("set", "Bridge", "br-int", "protocols=OpenFlow13")
+	_, err := Dial(t.Context(), o.Mgmt("br-int"), logr.Discard())
+	if err == nil || !strings.Contains(err.Error(), "protocols") {
+		t.Errorf("got error %v, want one that names the protocols column", err)
+	}
+	if _, err := Dial(t.Context(), filepath.Join(o.Dir, "none.mgmt"), logr.Discard()); err == nil {
+		t.Error("Dial of a bridge that is not there succeeded")
+	}
+}
+
+// A peer that talks nonsense ends the connection; it never blocks or panics.
+func TestGarbage(t *testing.T) {
+	hello := string(encodeBare(msgHello, 1, nil).bytes)
+	for _, c := range []struct {
+		name, reply string
+		dialFails   bool
+	}{
+		{"nothing", "", true},
+		{"text", "HTTP/1.1 400 Bad Request\r\n\r\n", true},
+		{"length below 8", "\x06\x00\x00\x04\x00\x00\x00\x01", true},
+		{"cut hello", "\x06\x00\x00\x10\x00\x00\x00\x01", true},
+		{"error", "\x06\x01\x00\x0c\x00\x00\x00\x01\x00\x00\x00\x00", true},
+		{"length below 8 later", hello + "\x06\x0a\x00\x07\x00\x00\x00\x01", false},
+		{"unknown type, then other version", hello + "\x06\xc8\x00\x08\x00\x00\x00\x01" + "\x01\x00\x00\x08\x00\x00\x00\x01", false},
+		{"cut message", hello + "\x06\x0a\xff\xff\x00\x00\x00\x01abc", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := Dial(t.Context(), speak(t, c.reply), logr.Discard())
+			if c.dialFails != (err != nil) {
+				t.Fatalf("Dial: %v", err)
+			}
+			if err == nil {
+				wait(t, s.Done(), time.Second, "the peer talked nonsense")
+			}
+		})
+	}
+}
+
+// speak is a socket whose other end says text and hangs up.
+func speak(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		c.Write([]byte(text))
+		c.(*net.UnixConn).CloseWrite()
+		c.SetReadDeadline(time.Now().Add(time.Second))
+		for b := make([]byte, 4096); err == nil; {
+			_, err = c.Read(b)
+		}
+	}()
+	return path
+}
+
+// Packets that a flow drops are counted on it.
+func TestDropsAreCounted(t *testing.T) {
+	o := node(t)
+	_, view := readGolden(t, "testdata/dual-stack.txtar")
+	syncAll(t, dialTest(t, o), Pipeline(view))
+	packet := "in_port(1),eth(src=0a:00:00:00:00:03,dst=0e:00:00:00:00:01),eth_type(0x0800)," +
+		"ipv4(src=%s,dst=%s,proto=17,tos=0,ttl=64,frag=no),udp(src=1000,dst=2000)"
+	for range 3 {
+		o.Appctl("netdev-dummy/receive", "pod-a", fmt.Sprintf(packet, "10.10.0.4", "10.10.0.1")) // spoofed
+		o.Appctl("netdev-dummy/receive", "pod-a", fmt.Sprintf(packet, "10.10.0.3", "10.10.0.77"))
+	}
+	deadline := time.Now().Add(5 * time.Second) // ovs-vswitchd gathers counters about once a second
+	for _, drop := range []string{
+		`table=0, n_packets=3, .*priority=0 actions=drop`,
+		`table=3, n_packets=3, .*priority=150,ip,nw_dst=10.10.0.0/24 actions=drop`,
+	} {
+		for re := regexp.MustCompile(drop); ; time.Sleep(50 * time.Millisecond) {
+			flows := o.Ofctl("dump-flows", "br-int", "--no-names")
+			if re.MatchString(flows) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("no flow like %q:\n%s", drop, flows)
+			}
+		}
+	}
+}
+
+func syncAll(t testing.TB, s *Switch, want []Flow) Changes {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	changes, err := s.Sync(ctx, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changes
+}
+
+func wait(t *testing.T, done <-chan struct{}, limit time.Duration, what string) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(limit):
+		t.Fatalf("Done is open %v after %s", limit, what)
+	}
+}
+
+// ofctl runs "ovs-ofctl [OPTION] COMMAND br-int ARGS".
+func ofctl(t *testing.T, o *ovstest.OVS, args ...string) {
+	t.Helper()
+	if args[0] == "--strict" {
+		o.Ofctl(args[1], "br-int", args[2], args[0])
+		return
+	}
+	o.Ofctl(args[0], "br-int", args[1:]...)
+}
+
+func dumpFlows(o *ovstest.OVS) string {
+	var b strings.Builder
+	for line := range strings.Lines(o.Ofctl("dump-flows", "br-int", "--no-stats", "--no-names")) {
+		if strings.Contains(line, "actions=") {
+			b.WriteString(strings.TrimLeft(line, " "))
+		}
+	}
+	return b.String()
+}
+
+func sorted(text string) string { return strings.Join(slices.Sorted(strings.Lines(text)), "") }
+
+// cookieOf is "cookie=...," of the flow whose text has part.
+func cookieOf(t *testing.T, flows []Flow, part string) string {
+	t.Helper()
+	for _, f := range flows {
+		if strings.Contains(f.String(), part) {
+			return fmt.Sprintf("cookie=%#x,", f.Cookie())
+		}
+	}
+	t.Fatalf("no flow with %q", part)
+	return ""
+}
+
+// bigView has pods with two addresses and peers with two podCIDRs.
+func bigView(pods, peers int) View {
+	v := View{TunnelPort: 1, Gateway: Gateway{Port: 2, MAC: [6]byte{0x0e, 5: 1},
+		Addrs: addrs("10.0.0.1,fd00:10::1"), PodCIDRs: prefixes("10.0.0.0/24,fd00:10::/64")}}
+	for i := range pods {
+		v.Pods = append(v.Pods, Pod{Port: uint32(10 + i), MAC: [6]byte{0x0a, 4: byte(i >> 8), 5: byte(i)},
+			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(2 + i)}),
+				netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x10, 14: byte(i >> 8), 15: byte(2 + i)})}})
+	}
+	for i := range peers {
+		hi, lo := byte(i>>8), byte(i)
+		v.Peers = append(v.Peers, Peer{Name: fmt.Sprintf("node-%05d", i), Tunnel: netip.AddrFrom4([4]byte{172, 16, hi, lo}),
+			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64 + hi, lo, 0}), 24),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, 0, 0x10, 0, 0, hi, lo}), 64)}})
+	}
+	return v
+}
+
+func logFor(t testing.TB) logr.Logger {
+	if tt, ok := t.(*testing.T); ok {
+		return testr.New(tt)
+	}
+	return logr.Discard()
+}

@@ -1,0 +1,102 @@
+package openflow
+
+import "net/netip"
+
+// Priorities in table Classify.
+const (
+	classifyTagged   = 400 // drop: no port here speaks VLAN
+	classifyND       = 300 // neighbour discovery that tells the truth
+	classifyFalseND  = 250 // drop: all other neighbour discovery
+	classifySource   = 200 // the sender's own packets
+	classifyLastDrop = 0
+)
+
+// classify returns the flows of table 0: it tells where a packet comes from
+// and drops what its sender may not say.
+func classify(v View) []Flow {
+	flows := []Flow{{Kind: KindBase, Priority: classifyTagged, Match: Match{Tagged: true}}}
+	for t := uint8(routerSolicitation); t <= redirect; t++ {
+		flows = append(flows, Flow{Kind: KindBase, Priority: classifyFalseND, Match: Match{EtherType: IPv6, ICMPv6: t}})
+	}
+	flows = append(flows, Flow{Kind: KindBase, Priority: classifyLastDrop})
+	flows = append(flows, classifyGateway(v.Gateway)...)
+	for _, p := range v.Pods {
+		flows = append(flows, classifyPod(p)...)
+	}
+	if v.routed() {
+		for _, p := range v.Peers {
+			flows = append(flows, classifyPeer(v, p)...)
+		}
+	}
+	return flows
+}
+
+func classifyGateway(g Gateway) []Flow {
+	if !g.present() {
+		return nil
+	}
+	flow := func(priority uint16, m Match, actions ...Action) Flow {
+		m.InPort = g.Port
+		return Flow{Kind: KindGateway, Table: tableClassify, Priority: priority, Match: m, Actions: actions}
+	}
+	toForward := []Action{SetSource(FromGateway), Goto(tableForward)}
+	return []Flow{
+		flow(classifyND, Match{EtherType: IPv6, ICMPv6: neighborSolicitation}, Goto(tableResolve)),
+		flow(classifyND, Match{EtherType: IPv6, ICMPv6: neighborAdvertisement}, Goto(tableResolve)),
+		flow(classifySource, Match{EtherType: ARP}, Goto(tableResolve)),
+		flow(classifySource, Match{EtherType: IPv4}, toForward...),
+		flow(classifySource, Match{EtherType: IPv6}, toForward...),
+	}
+}
+
+func classifyPod(p Pod) []Flow {
+	flow := func(priority uint16, m Match, actions ...Action) Flow {
+		m.InPort, m.EthSrc = p.Port, p.MAC
+		return Flow{Kind: KindPod, Table: tableClassify, Priority: priority, Match: m, Actions: actions}
+	}
+	var flows []Flow
+	for _, a := range neighbours(p.MAC, p.Addrs) {
+		for _, m := range podND(p, a) {
+			flows = append(flows, flow(classifyND, m, Goto(tableResolve)))
+		}
+	}
+	for _, a := range p.Addrs {
+		if a.Is4() {
+			flows = append(flows, flow(classifySource, Match{EtherType: ARP, Src: host(a), ARPSha: p.MAC},
+				Goto(tableResolve)))
+		}
+		flows = append(flows, flow(classifySource, Match{EtherType: etherTypeOf(a), Src: host(a)},
+			SetSource(FromPod), Goto(tableForward)))
+	}
+	return flows
+}
+
+// podND is the neighbour discovery that a pod may send about its address a.
+// The link-layer address in it is the pod's or is left out, which a unicast
+// solicitation and a solicited advertisement may do (RFC 4861, 4.3 and 4.4).
+// The IPv6 source of an advertisement is not looked at: nothing believes in
+// it, only in the target.
+func podND(p Pod, a netip.Addr) []Match {
+	own, none := LinkAddr{Set: true, MAC: p.MAC}, LinkAddr{Set: true}
+	solicit := Match{EtherType: IPv6, ICMPv6: neighborSolicitation, Src: host(a)}
+	advertise := Match{EtherType: IPv6, ICMPv6: neighborAdvertisement, NDTarget: a}
+	var out []Match
+	for _, link := range []LinkAddr{own, none} {
+		solicit.NDSll, advertise.NDTll = link, link
+		out = append(out, solicit, advertise)
+	}
+	return out
+}
+
+func classifyPeer(v View, p Peer) []Flow {
+	var flows []Flow
+	for _, cidr := range p.PodCIDRs {
+		flows = append(flows, Flow{
+			Kind: KindPeer, Table: tableClassify, Priority: classifySource,
+			Match: Match{InPort: v.TunnelPort, TunSrc: p.Tunnel, EtherType: etherTypeOf(cidr.Addr()), Src: cidr},
+			// Here and not in Forward, which would need a second flow per pod.
+			Actions: []Action{SetSource(FromTunnel), SetEthSrc(v.Gateway.MAC), Goto(tableForward)},
+		})
+	}
+	return flows
+}

@@ -1,0 +1,87 @@
+package openflow
+
+import "net/netip"
+
+// Priorities in table Forward.
+const (
+	forwardNever    = 300 // drop: destinations that are never routed
+	forwardLocal    = 200 // local pods and the gateway itself
+	forwardUnknown  = 150 // drop: the rest of the node's own podCIDRs
+	forwardPeer     = 100
+	forwardHost     = 50
+	forwardLastDrop = 0
+)
+
+// linkLocal are the IPv6 link-local addresses (RFC 4291, 2.5.6).
+func linkLocal() netip.Prefix { return netip.MustParsePrefix("fe80::/10") }
+
+// unroutable are multicast, broadcast and link-local destinations. Neighbour
+// discovery, which uses them, never gets to this table.
+func unroutable() []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix("224.0.0.0/4"),
+		netip.MustParsePrefix("255.255.255.255/32"),
+		netip.MustParsePrefix("ff00::/8"),
+		linkLocal(),
+	}
+}
+
+// forward returns the flows of table 3: from the destination address to port,
+// Ethernet header and TTL.
+func forward(v View) []Flow {
+	flows := []Flow{{Kind: KindBase, Table: tableForward, Priority: forwardLastDrop}}
+	for _, p := range unroutable() {
+		flows = append(flows, forwardTo(KindBase, forwardNever, p))
+	}
+	flows = append(flows, forwardGateway(v.Gateway)...)
+	for _, p := range v.Pods {
+		for _, a := range p.Addrs {
+			flows = append(flows, forwardTo(KindPod, forwardLocal, host(a), toPort(p.MAC, p.Port)...))
+		}
+	}
+	if v.routed() {
+		for _, p := range v.Peers {
+			flows = append(flows, forwardToPeer(v, p)...)
+		}
+	}
+	return flows
+}
+
+func forwardTo(kind Kind, priority uint16, dst netip.Prefix, actions ...Action) Flow {
+	return Flow{Kind: kind, Table: tableForward, Priority: priority,
+		Match: Match{EtherType: etherTypeOf(dst.Addr()), Dst: dst}, Actions: actions}
+}
+
+func forwardGateway(g Gateway) []Flow {
+	var flows []Flow
+	for _, cidr := range g.PodCIDRs {
+		flows = append(flows, forwardTo(KindGateway, forwardUnknown, cidr))
+	}
+	if !g.present() {
+		return flows
+	}
+	to := toPort(g.MAC, g.Port)
+	for _, a := range g.Addrs {
+		flows = append(flows, forwardTo(KindGateway, forwardLocal, host(a), to...))
+	}
+	for _, t := range []EtherType{IPv4, IPv6} {
+		flows = append(flows, Flow{Kind: KindGateway, Table: tableForward, Priority: forwardHost,
+			Match: Match{EtherType: t, Source: FromPod}, Actions: to})
+	}
+	return flows
+}
+
+// forwardToPeer routes to a peer's pods. From the tunnel there is no such
+// flow: what a peer sends is never sent on.
+func forwardToPeer(v View, p Peer) []Flow {
+	var flows []Flow
+	for _, cidr := range p.PodCIDRs {
+		fromHost := forwardTo(KindPeer, forwardPeer, cidr, SetTunDst{p.Tunnel}, Output(v.TunnelPort))
+		fromHost.Match.Source = FromGateway
+		fromPod := forwardTo(KindPeer, forwardPeer, cidr,
+			DecTTL{}, SetEthSrc(v.Gateway.MAC), SetTunDst{p.Tunnel}, Output(v.TunnelPort))
+		fromPod.Match.Source = FromPod
+		flows = append(flows, fromPod, fromHost)
+	}
+	return flows
+}
