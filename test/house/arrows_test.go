@@ -1,0 +1,81 @@
+package house
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// layers says what the packages of each top-level folder may import of our own.
+// Everything may import its own folder.
+var layers = map[string][]string{
+	"api":        {},
+	"openflow":   {"api"},
+	"datapath":   {"api"},
+	"cniserver":  {"api"},
+	"ipam":       {"api"},
+	"agent":      {"cniserver", "datapath", "openflow", "ipam", "api"},
+	"controller": {"ipam", "api"},
+	"cmd":        {"agent", "controller", "cniserver", "datapath", "openflow", "ipam", "api"},
+	"test":       {"cmd", "agent", "controller", "cniserver", "datapath", "openflow", "ipam", "api"},
+}
+
+// Imports point down: cmd -> agent -> {cniserver, datapath, openflow, ipam} -> api.
+func TestImportsPointDown(t *testing.T) {
+	files, _ := goFiles(t)
+	for _, f := range files {
+		from, _, _ := strings.Cut(f.dir, "/")
+		below, known := layers[from]
+		if !known {
+			t.Errorf("%s: the folder %s has no layer: say in test/house what it may import", f.path, from)
+		}
+		for _, path := range f.imports() {
+			own, ours := strings.CutPrefix(path, module+"/")
+			to, _, _ := strings.Cut(own, "/")
+			harness := f.test && to == "test" // tests of every layer share the harnesses
+			if !ours || to == from || slices.Contains(below, to) || harness {
+				continue
+			}
+			t.Errorf("%s imports %s: imports point down, cmd -> agent -> {cniserver, datapath, openflow, ipam} -> api, "+
+				"and the four in braces do not know each other. What they share is a value in api, or one that "+
+				"agent hands over", f.path, own)
+		}
+	}
+}
+
+// The OpenFlow library stays behind two doors.
+func TestOneDoorToTheOpenFlowLibrary(t *testing.T) {
+	files, _ := goFiles(t)
+	seen := false
+	for _, f := range files {
+		door := f.dir == "openflow" && (strings.HasPrefix(f.path, "openflow/switch") ||
+			strings.HasPrefix(f.path, "openflow/codec") || f.test)
+		for _, path := range f.imports() {
+			if !strings.HasPrefix(path, "antrea.io/") {
+				continue
+			}
+			seen = true
+			if !door {
+				t.Errorf("%s imports %s: only openflow/switch*.go and codec*.go do. The tables are values, so that they "+
+					"can be tested without a switch and the library can be replaced", f.path, path)
+			}
+		}
+	}
+	if !seen {
+		t.Error("nothing imports the OpenFlow library any more: take this rule away")
+	}
+}
+
+// A name that says nothing collects everything.
+func TestNoDrawerPackages(t *testing.T) {
+	drawers := []string{"util", "utils", "common", "types", "helper", "helpers", "misc", "base", "shared", "lib",
+		"core", "models", "interfaces", "constants"}
+	files, _ := goFiles(t)
+	for _, f := range files {
+		name := strings.TrimSuffix(f.syntax.Name.Name, "_test")
+		if slices.Contains(drawers, name) {
+			t.Errorf("%s: package %s: name a package after what it provides, or put the code where it is used",
+				f.path, name)
+		}
+	}
+}

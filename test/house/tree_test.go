@@ -1,0 +1,93 @@
+// Package house holds the rules of the code base that no compiler checks, as
+// tests: which package may import which, what must be documented, what may not
+// be written. Each failure gives the reason of its rule. An exception is a line
+// in this package, with its reason, in the change that needs it.
+package house
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	module = "github.com/fairlead-cni/fairlead"
+	root   = "../.."
+)
+
+// goFile is one parsed Go file of the repository.
+type goFile struct {
+	// path is relative to the root, and dir its folder: "datapath/route".
+	path, dir string
+	test      bool
+	syntax    *ast.File
+	text      []byte
+}
+
+// imports returns the paths of all packages that f imports.
+func (f goFile) imports() []string {
+	var paths []string
+	for _, spec := range f.syntax.Imports {
+		path, _ := strconv.Unquote(spec.Path.Value) // parsed already, so it is quoted well
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// goFiles returns every Go file, and the positions of their syntax.
+func goFiles(t *testing.T) ([]goFile, *token.FileSet) {
+	t.Helper()
+	var files []goFile
+	set := token.NewFileSet()
+	walk(t, func(path string, text []byte) {
+		if filepath.Ext(path) != ".go" {
+			return
+		}
+		syntax, err := parser.ParseFile(set, path, text, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, goFile{path: path, dir: filepath.ToSlash(filepath.Dir(path)),
+			test: strings.HasSuffix(path, "_test.go"), syntax: syntax, text: text})
+	})
+	if len(files) < 50 {
+		t.Fatalf("%d Go files under %s: this is not the repository", len(files), root)
+	}
+	return files, set
+}
+
+// walk calls do with every file that belongs to the repository: not what was
+// built (bin, out), and nothing of git's.
+func walk(t *testing.T, do func(path string, text []byte)) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (rel == ".git" || rel == "bin" || rel == "out") {
+			return filepath.SkipDir
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		do(filepath.ToSlash(rel), text)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
