@@ -1,0 +1,65 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"bytes"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+)
+
+// defaultAPIPort is where an agent answers /readyz unless its config says otherwise.
+const defaultAPIPort = 10350
+
+// agentConfigFor is what the lab must tell every agent.
+func agentConfigFor(d Datapath) map[string]any {
+	return map[string]any{"ovsDatapathType": string(d)}
+}
+
+// mergeConfig lays the user's YAML over base: mappings are merged, everything else replaces what was there, and null
+// takes a key away. It does not know the agent's keys: the agent judges them.
+func mergeConfig(base map[string]any, user []byte) (map[string]any, error) {
+	docs := yamlv3.NewDecoder(bytes.NewReader(user))
+	var over map[string]any
+	err := docs.Decode(&over)
+	if errors.Is(err, io.EOF) { // an empty file
+		return base, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("not a YAML mapping of the agent's config keys: %w", err)
+	}
+	if err := docs.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("has more than one YAML document")
+	}
+	return merge(base, over), nil
+}
+
+func merge(base, over map[string]any) map[string]any {
+	out := map[string]any{}
+	for k, v := range base {
+		out[k] = v
+	}
+	for k, v := range over {
+		below, isMap := v.(map[string]any)
+		before, wasMap := out[k].(map[string]any)
+		switch {
+		case v == nil:
+			delete(out, k)
+		case isMap && wasMap:
+			out[k] = merge(before, below)
+		default:
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// apiPort is the port of /readyz by the merged config.
+func apiPort(config map[string]any) int {
+	if port, ok := config["apiPort"].(int); ok {
+		return port
+	}
+	return defaultAPIPort
+}

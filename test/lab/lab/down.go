@@ -1,0 +1,112 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// downTimeout is how long processes may take to end, agents after SIGTERM and the others after SIGKILL.
+const downTimeout = 10 * time.Second
+
+// Down takes away the lab in dir: its processes, namespaces, mounts and files. It needs none of them to be whole, and
+// does nothing if there is no lab. progress may be nil.
+func Down(ctx context.Context, dir string, progress func(step string)) error {
+	if progress == nil {
+		progress = func(string) {}
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	mounted, err := isMounted(dir)
+	if err != nil {
+		return err
+	}
+	if !mounted {
+		removeIfEmpty(dir) // an Up that was killed at its very beginning
+		return nil
+	}
+	l := &Lab{dir: dir}
+	progress("pod runner and agents")
+	if err := l.stopPolitely(ctx); err != nil {
+		progress(err.Error() + ": killing it")
+	}
+	progress("processes, namespaces and mounts")
+	hosts, err := l.hosts()
+	if err != nil {
+		return err
+	}
+	killCtx, cancel := context.WithTimeout(ctx, downTimeout)
+	defer cancel()
+	if err := host.Kill(killCtx, hosts...); err != nil {
+		return err
+	}
+	for _, h := range hosts {
+		if err := h.Destroy(); err != nil {
+			return err
+		}
+	}
+	for mounted {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmounting %s: %w", dir, err)
+		}
+		if mounted, err = isMounted(dir); err != nil {
+			return err
+		}
+	}
+	removeIfEmpty(dir)
+	return nil
+}
+
+// stopPolitely ends the runner, and gives the agents the chance to end by themselves.
+func (l *Lab) stopPolitely(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, downTimeout)
+	defer cancel()
+	if err := l.RunnerStop(ctx); err != nil {
+		return errors.Join(err, l.RunnerKill(context.WithoutCancel(ctx)))
+	}
+	hosts, err := l.hosts()
+	if err != nil {
+		return err
+	}
+	for _, h := range hosts {
+		if pid := pidIn(h, agentPID); pid != 0 {
+			if err := unix.Kill(pid, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+	}
+	for _, h := range hosts {
+		if err := end(ctx, h, pidIn(h, agentPID), 0); err != nil {
+			return fmt.Errorf("the agent of %s does not end: %w", h.Name, err)
+		}
+	}
+	return nil
+}
+
+// hosts are all that were begun, whatever lab.json says.
+func (l *Lab) hosts() ([]host.Host, error) {
+	entries, err := os.ReadDir(l.path("hosts"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for the lab's hosts: %w", err)
+	}
+	var hosts []host.Host
+	for _, e := range entries {
+		hosts = append(hosts, host.At(l.path("hosts"), e.Name()))
+	}
+	return hosts, nil
+}
+
+// removeIfEmpty removes the directory; one with anything in it is not ours and stays.
+func removeIfEmpty(dir string) { _ = os.Remove(dir) }

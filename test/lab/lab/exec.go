@@ -1,0 +1,96 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+)
+
+// ExecNode replaces this process by argv on a host of the lab. It returns only if it fails.
+func (l *Lab) ExecNode(name string, argv []string) error {
+	h, err := l.Host(name)
+	if err != nil {
+		return err
+	}
+	return h.Exec("", argv, cleanEnv())
+}
+
+// ExecPod replaces this process by argv on the pod's node, in the pod's network namespace. The process ends with the
+// pod. It returns only if it fails.
+func (l *Lab) ExecPod(pod string, argv []string) error {
+	rec, err := l.sandboxOf(pod)
+	if err != nil {
+		return err
+	}
+	h, err := l.Host(rec.Node)
+	if err != nil {
+		return err
+	}
+	return h.Exec(rec.Netns, argv, append(cleanEnv(), sandbox.Marker+"="+rec.ContainerID))
+}
+
+// sandboxOf returns the pod's record, and an error if it has nothing to run in.
+func (l *Lab) sandboxOf(pod string) (*sandbox.Record, error) {
+	if err := checkPodName(pod); err != nil {
+		return nil, err
+	}
+	rec, err := l.Records().Load(pod)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case rec == nil:
+		return nil, fmt.Errorf("there is no pod %s (lab get pods lists them)", pod)
+	case rec.ContainerID == "" && rec.State != sandbox.HostNetwork:
+		return nil, fmt.Errorf("pod %s has no network namespace now: %s %s", pod, rec.State, rec.LastError)
+	}
+	return rec, nil
+}
+
+// checkPodName also keeps paths out of the directory of records.
+func checkPodName(pod string) error {
+	namespace, name, ok := strings.Cut(pod, "/")
+	if !ok || namespace == "" || name == "" || strings.ContainsAny(namespace, "/_.") || strings.ContainsAny(name, "/_") {
+		return fmt.Errorf("%q is not a pod: write NAMESPACE/NAME", pod)
+	}
+	return nil
+}
+
+// NodeCommand prepares argv to run on a host of the lab. The process that it starts becomes argv: signals, exit code
+// and PID are argv's.
+func (l *Lab) NodeCommand(ctx context.Context, name string, argv ...string) *exec.Cmd {
+	return l.command(ctx, "node", name, argv)
+}
+
+// PodCommand prepares argv to run in the network namespace of a pod, "namespace/name", as NodeCommand does.
+func (l *Lab) PodCommand(ctx context.Context, pod string, argv ...string) *exec.Cmd {
+	return l.command(ctx, "pod", pod, argv)
+}
+
+func (l *Lab) command(ctx context.Context, verb, where string, argv []string) *exec.Cmd {
+	return exec.CommandContext(ctx, filepath.Join(l.spec.BinDir, "lab"),
+		append([]string{verb, "--dir", l.dir, where, "--"}, argv...)...)
+}
+
+// NodeExec runs argv on a host of the lab and returns what it printed, both streams. An error has that text in it.
+func (l *Lab) NodeExec(ctx context.Context, name string, argv ...string) (string, error) {
+	return output(l.NodeCommand(ctx, name, argv...), name, argv)
+}
+
+// PodExec runs argv in the network namespace of a pod, as NodeExec does.
+func (l *Lab) PodExec(ctx context.Context, pod string, argv ...string) (string, error) {
+	return output(l.PodCommand(ctx, pod, argv...), pod, argv)
+}
+
+func output(cmd *exec.Cmd, where string, argv []string) (string, error) {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %s: %w\n%s", where, strings.Join(argv, " "), err, out)
+	}
+	return string(out), err
+}
+

@@ -1,0 +1,138 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/manifest"
+	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+)
+
+// DefaultDir is the directory of the lab that nobody gave another one.
+const DefaultDir = "/run/fairlead-lab"
+
+// Datapath is Open vSwitch's datapath type.
+type Datapath string
+
+// The datapaths of a lab: in Open vSwitch's own process, or in the kernel.
+const (
+	Netdev Datapath = "netdev"
+	System Datapath = "system"
+)
+
+// Lab is a lab that is up.
+type Lab struct {
+	dir  string
+	spec spec
+}
+
+// spec is what Up was asked for, kept in lab.json.
+type spec struct {
+	Created  time.Time
+	Nodes    int
+	Datapath Datapath
+	IPFamily IPFamily
+	BinDir   string
+	NoAgent  bool
+	APIPort  int
+}
+
+// ErrNotUp means that there is no lab in the directory.
+var ErrNotUp = errors.New("no lab is up")
+
+// Open returns the lab in dir.
+func Open(dir string) (*Lab, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{dir: dir}
+	data, err := os.ReadFile(l.path("lab.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		if mounted, _ := isMounted(dir); mounted {
+			return nil, fmt.Errorf("the lab in %s is not complete, or on its way up (if it is not: lab down, then lab up)", dir)
+		}
+		return nil, fmt.Errorf("%w in %s (lab up makes one)", ErrNotUp, dir)
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &l.spec)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening the lab in %s: %w", dir, err)
+	}
+	return l, nil
+}
+
+// Dir is the lab's directory.
+func (l *Lab) Dir() string { return l.dir }
+
+// Nodes are the names of the nodes, in order.
+func (l *Lab) Nodes() []string {
+	names := make([]string, l.spec.Nodes)
+	for i := range names {
+		names[i] = NodeName(i + 1)
+	}
+	return names
+}
+
+// Manifests is the store that all nodes see.
+func (l *Lab) Manifests() manifest.Store { return manifest.Open(l.path("manifests"), l.path("tmp")) }
+
+// Records are the pods that the runner made.
+func (l *Lab) Records() sandbox.Records { return sandbox.OpenRecords(l.path("pods")) }
+
+// Host returns a host of the lab: a node, Outside or Underlay.
+func (l *Lab) Host(name string) (host.Host, error) {
+	for _, n := range append(l.Nodes(), Outside, Underlay) {
+		if n == name {
+			return host.At(l.path("hosts"), name), nil
+		}
+	}
+	return host.Host{}, fmt.Errorf("the lab has no node %q: there are %v, and the hosts %s and %s",
+		name, l.Nodes(), Outside, Underlay)
+}
+
+// node returns a node and its number.
+func (l *Lab) node(name string) (host.Host, int, error) {
+	for i, n := range l.Nodes() {
+		if n == name {
+			return host.At(l.path("hosts"), name), i + 1, nil
+		}
+	}
+	return host.Host{}, 0, fmt.Errorf("the lab has no node %q: there are %v", name, l.Nodes())
+}
+
+func (l *Lab) path(name string) string { return filepath.Join(l.dir, name) }
+
+func (l *Lab) save() error {
+	data, err := json.MarshalIndent(l.spec, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(l.path("lab.json"), append(data, '\n'), 0o644)
+}
+
+// isMounted reports whether a lab's file system is mounted at dir, an absolute path.
+func isMounted(dir string) (bool, error) {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	mounts, err := host.Mounts()
+	if err != nil {
+		return false, err
+	}
+	for _, m := range mounts {
+		if m.Target == dir && m.Type == "tmpfs" && m.Source == mountSource {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// mountSource is the name that a lab's tmpfs is mounted under. Down touches no directory without it.
+const mountSource = "fairlead-lab"

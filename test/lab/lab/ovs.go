@@ -1,0 +1,146 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// Daemon is one of the two daemons of Open vSwitch.
+type Daemon string
+
+// The daemons of a node's Open vSwitch.
+const (
+	Vswitchd Daemon = "vswitchd"
+	OVSDB    Daemon = "ovsdb"
+)
+
+// program is the daemon's executable and the name of its PID file.
+func (d Daemon) program() string {
+	if d == OVSDB {
+		return "ovsdb-server"
+	}
+	return "ovs-vswitchd"
+}
+
+const (
+	ovsConf   = "/etc/openvswitch/conf.db"
+	ovsSchema = "/usr/share/openvswitch/vswitch.ovsschema"
+	ovsSocket = "unix:/run/openvswitch/db.sock"
+)
+
+// PID returns the process ID of a node's daemon, 0 if it does not run.
+func (d Daemon) PID(h host.Host) int { return pidIn(h, "/run/openvswitch/"+d.program()+".pid") }
+
+// OVSStart starts the daemons of a node that do not run, both if none is named, and gives the node its addresses.
+func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error {
+	h, n, err := l.node(node)
+	if err != nil {
+		return err
+	}
+	err = h.Do(func() error {
+		if starts(which, OVSDB) && OVSDB.PID(h) == 0 {
+			if err := startOVSDB(ctx, node); err != nil {
+				return err
+			}
+		}
+		if starts(which, Vswitchd) && Vswitchd.PID(h) == 0 {
+			return startVswitchd(ctx, l.spec.Datapath)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("starting Open vSwitch on %s: %w", node, err)
+	}
+	if l.spec.Datapath == Netdev && OVSDB.PID(h) != 0 && Vswitchd.PID(h) != 0 {
+		return moveToBridge(ctx, h, l.spec.IPFamily, n)
+	}
+	return nil
+}
+
+func starts(which []Daemon, d Daemon) bool {
+	for _, w := range which {
+		if w == d {
+			return true
+		}
+	}
+	return len(which) == 0
+}
+
+// startOVSDB and the following run on the node. Without --monitor: a daemon that was killed stays dead.
+func startOVSDB(ctx context.Context, node string) error {
+	if err := os.MkdirAll("/run/openvswitch", 0o755); err != nil {
+		return err
+	}
+	if _, err := os.Stat(ovsConf); errors.Is(err, os.ErrNotExist) {
+		if err := run(exec.CommandContext(ctx, "ovsdb-tool", "create", ovsConf, ovsSchema)); err != nil {
+			return err
+		}
+	}
+	err := run(exec.CommandContext(ctx, "ovsdb-server", ovsConf, "--remote=p"+ovsSocket,
+		"--pidfile", "--log-file", "-vconsole:off", "--detach", "--no-chdir"))
+	if err != nil {
+		return err
+	}
+	return run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "--no-wait", "init",
+		"--", "set", "Open_vSwitch", ".", "external_ids:system-id="+node, "external_ids:hostname="+node))
+}
+
+func startVswitchd(ctx context.Context, d Datapath) error {
+	args := []string{ovsSocket, "--pidfile", "--log-file", "-vconsole:off", "--detach", "--no-chdir"}
+	if d == Netdev {
+		args = append(args, "--disable-system")
+	}
+	return run(exec.CommandContext(ctx, "ovs-vswitchd", args...))
+}
+
+// OVSStop ends the daemons of a node with SIGTERM, both if none is named, and waits for it.
+func (l *Lab) OVSStop(ctx context.Context, node string, which ...Daemon) error {
+	return l.ovsSignal(ctx, node, unix.SIGTERM, which)
+}
+
+// OVSKill ends them with SIGKILL.
+func (l *Lab) OVSKill(ctx context.Context, node string, which ...Daemon) error {
+	return l.ovsSignal(ctx, node, unix.SIGKILL, which)
+}
+
+func (l *Lab) ovsSignal(ctx context.Context, node string, sig unix.Signal, which []Daemon) error {
+	h, _, err := l.node(node)
+	if err != nil {
+		return err
+	}
+	for _, d := range []Daemon{Vswitchd, OVSDB} {
+		if !starts(which, d) {
+			continue
+		}
+		if err := end(ctx, h, d.PID(h), sig); err != nil {
+			return fmt.Errorf("ending %s on %s: %w", d.program(), node, err)
+		}
+	}
+	return nil
+}
+
+// end sends sig to the process of h and waits until it is gone. A pid of 0 is gone already.
+func end(ctx context.Context, h host.Host, pid int, sig unix.Signal) error {
+	if pid == 0 {
+		return nil
+	}
+	if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	for h.Runs(pid) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d is still there: %w", pid, ctx.Err())
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// programs are what a lab starts, and the Debian packages that they come in.
+var programs = []struct{ name, debian string }{
+	{"ovsdb-server", "openvswitch-switch"},
+	{"ovsdb-tool", "openvswitch-switch"},
+	{"ovs-vswitchd", "openvswitch-switch"},
+	{"ovs-vsctl", "openvswitch-switch"},
+	{"iptables", "iptables"},
+	{"ip6tables", "iptables"},
+	{"nft", "nftables"},
+}
+
+// preflight refuses a machine on which a lab can't come up, with the way out.
+func preflight(o Options) error {
+	if os.Geteuid() != 0 {
+		return errors.New("a lab makes network namespaces, which only root may: run it with sudo")
+	}
+	if err := haveBinaries(o); err != nil {
+		return err
+	}
+	var missing, packages []string
+	for _, p := range programs {
+		if _, err := exec.LookPath(p.name); err != nil {
+			missing, packages = append(missing, p.name), append(packages, p.debian)
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(packages)
+		return fmt.Errorf("missing here: %s. On Debian: apt-get install %s (and is /usr/sbin in the PATH?)",
+			strings.Join(missing, ", "), strings.Join(slices.Compact(packages), " "))
+	}
+	if _, err := os.Stat("/dev/net/tun"); o.Datapath == Netdev && err != nil {
+		return fmt.Errorf("the userspace datapath needs /dev/net/tun: %w (try: modprobe tun)", err)
+	}
+	if o.Datapath == System {
+		return haveKernelDatapath()
+	}
+	return nil
+}
+
+func haveKernelDatapath() error {
+	// Asking for the family makes the kernel load the module if it has it.
+	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
+		return fmt.Errorf("this kernel has no openvswitch module (%w): use --datapath netdev, or try: modprobe openvswitch", err)
+	}
+	return nil
+}
+
+// haveBinaries looks for our own programs.
+func haveBinaries(o Options) error {
+	names := []string{"lab"}
+	if !o.NoAgent {
+		names = append(names, "fairlead-agent", "fairlead")
+	}
+	for _, name := range names {
+		if _, err := exec.LookPath(filepath.Join(o.BinDir, name)); err != nil {
+			return fmt.Errorf("no program %s in %s: build it (make build), or name the directory with --bin-dir", name, o.BinDir)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package lab
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// MaxNodes is how many nodes the address plan of a lab holds.
+const MaxNodes = 100
+
+// Hosts of every lab beside its nodes.
+const (
+	// Outside is the host beyond the cluster: default gateway of the nodes, and owner of addresses that are far away.
+	Outside = "outside"
+	// Underlay holds the bridge, br0, that all others are plugged into.
+	Underlay = "underlay"
+)
+
+// IPFamily says which addresses nodes and pods have.
+type IPFamily string
+
+// The families of a lab.
+const (
+	IPv4 IPFamily = "ipv4"
+	IPv6 IPFamily = "ipv6"
+	Dual IPFamily = "dual"
+)
+
+func (f IPFamily) has(a netip.Addr) bool {
+	return f == Dual || (f == IPv4) == a.Is4()
+}
+
+// NodeName is the name of node number n, from 1.
+func NodeName(n int) string { return fmt.Sprintf("node%d", n) }
+
+// NodeAddrs are the underlay addresses of node number n, with the mask of the underlay.
+func (f IPFamily) NodeAddrs(n int) []netip.Prefix {
+	return f.keep(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 77, byte(10 + n)}), 24),
+		netip.MustParsePrefix(fmt.Sprintf("fd77::%d/64", 10+n)))
+}
+
+// PodCIDRs are those of node number n.
+func (f IPFamily) PodCIDRs(n int) []netip.Prefix {
+	return f.keep(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(n), 0}), 24),
+		netip.MustParsePrefix(fmt.Sprintf("fd77:0:0:%d::/64", n)))
+}
+
+// GatewayAddrs are the addresses of the host outside on the underlay.
+func (f IPFamily) GatewayAddrs() []netip.Prefix {
+	return f.keep(netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
+}
+
+// FarAddrs are addresses of the host outside that are on no network of the nodes: only routing leads there.
+func (f IPFamily) FarAddrs() []netip.Prefix {
+	return f.keep(netip.MustParsePrefix("203.0.113.1/32"), netip.MustParsePrefix("2001:db8::1/128"))
+}
+
+func (f IPFamily) keep(all ...netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range all {
+		if f.has(p.Addr()) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// nodeMAC is eth0's address on node number n; 0 is the host outside.
+func nodeMAC(n int) net.HardwareAddr { return net.HardwareAddr{0x02, 0x77, 0, 0, 0, byte(n)} }
+
+// nodeManifest is the Node as a cluster would have it: podCIDRs assigned, InternalIPs reported.
+func nodeManifest(f IPFamily, n int) *corev1.Node {
+	node := &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: NodeName(n), Labels: map[string]string{corev1.LabelHostname: NodeName(n)}},
+	}
+	for _, p := range f.PodCIDRs(n) {
+		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
+	}
+	node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
+	for _, p := range f.NodeAddrs(n) {
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.Addr().String()})
+	}
+	node.Status.Addresses = append(node.Status.Addresses,
+		corev1.NodeAddress{Type: corev1.NodeHostName, Address: NodeName(n)})
+	return node
+}

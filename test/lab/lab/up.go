@@ -1,0 +1,313 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/manifest"
+)
+
+// Options say what lab to make. The zero value of a field means its default.
+type Options struct {
+	// Dir is where the lab keeps everything. It must not exist, or be empty. Default: DefaultDir.
+	Dir string
+	// BinDir holds the programs lab, fairlead-agent and fairlead. Default: the directory of this program.
+	BinDir string
+	// Nodes is how many nodes there are, 1 to MaxNodes. Default: 2.
+	Nodes int
+	// Datapath is Netdev (the default) or System.
+	Datapath Datapath
+	// IPFamily is Dual (the default), IPv4 or IPv6.
+	IPFamily IPFamily
+	// Config is YAML that is merged into the config of each agent.
+	Config []byte
+	// NoAgent starts no agents, and no program fairlead-agent is needed.
+	NoAgent bool
+	// ReadyTimeout is how long agents may take to get ready. Default: 60 s.
+	ReadyTimeout time.Duration
+	// Keep leaves a lab standing whose agents do not get ready.
+	Keep bool
+	// Progress is told each step, in a few words. Default: nobody.
+	Progress func(step string)
+}
+
+func (o *Options) complete() error {
+	if o.Dir == "" {
+		o.Dir = DefaultDir
+	}
+	var err error
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return err
+	}
+	if o.BinDir == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		o.BinDir = filepath.Dir(exe)
+	}
+	if o.BinDir, err = filepath.Abs(o.BinDir); err != nil {
+		return err
+	}
+	o.Nodes = orElse(o.Nodes, 2)
+	o.Datapath = orElse(o.Datapath, Netdev)
+	o.IPFamily = orElse(o.IPFamily, Dual)
+	o.ReadyTimeout = orElse(o.ReadyTimeout, time.Minute)
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	if o.Nodes < 1 || o.Nodes > MaxNodes {
+		return fmt.Errorf("a lab has 1 to %d nodes, not %d", MaxNodes, o.Nodes)
+	}
+	if o.Datapath != Netdev && o.Datapath != System {
+		return fmt.Errorf("datapath %q is neither %s nor %s", o.Datapath, Netdev, System)
+	}
+	if o.IPFamily != IPv4 && o.IPFamily != IPv6 && o.IPFamily != Dual {
+		return fmt.Errorf("IP family %q is none of %s, %s and %s", o.IPFamily, IPv4, IPv6, Dual)
+	}
+	return nil
+}
+
+func orElse[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+// Up makes a lab and waits until its agents are ready. If it fails, or ctx ends, nothing is left behind.
+func Up(ctx context.Context, o Options) (*Lab, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	config, err := mergeConfig(agentConfigFor(o.Datapath), o.Config)
+	if err != nil {
+		return nil, fmt.Errorf("the agents' config: %w", err)
+	}
+	if err := preflight(o); err != nil {
+		return nil, err
+	}
+	unlock, err := claim(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily,
+		BinDir: o.BinDir, NoAgent: o.NoAgent, APIPort: apiPort(config)}}
+	err = l.build(ctx, o, config)
+	if err == nil {
+		err = l.awaitAgents(ctx, o)
+		if err != nil && o.Keep && ctx.Err() == nil {
+			return l, fmt.Errorf("%w\nThe lab was kept: look around, then lab down", err)
+		}
+	}
+	if err == nil {
+		return l, nil
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("interrupted: %w", err)
+	}
+	o.Progress("cleaning up")
+	return nil, errors.Join(err, Down(context.WithoutCancel(ctx), o.Dir, nil))
+}
+
+// claim makes the lab's directory and keeps others from making the same one until unlock is called.
+func claim(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return nil, fmt.Errorf("another lab is on its way up in %s: wait for it, or use another --dir", dir)
+	}
+	mounted, err := isMounted(dir)
+	if err != nil {
+		return nil, err
+	}
+	if mounted {
+		return nil, fmt.Errorf("a lab is up in %s: lab down takes it away, another --dir makes a second one", dir)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(entries) > 0 {
+		return nil, fmt.Errorf("%s is not empty: a lab wants a directory of its own", dir)
+	}
+	return func() { f.Close() }, nil
+}
+
+// build makes everything up to started agents.
+func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error {
+	if err := l.makeDirs(); err != nil {
+		return fmt.Errorf("making the lab's directory: %w", err)
+	}
+	o.Progress(fmt.Sprintf("underlay and the host %s", Outside))
+	if err := l.makeUnderlay(); err != nil {
+		return err
+	}
+	for n := 1; n <= o.Nodes; n++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		o.Progress(fmt.Sprintf("%s: namespaces and Open vSwitch", NodeName(n)))
+		if err := l.makeNode(ctx, n, config); err != nil {
+			return err
+		}
+	}
+	// Not before: everything that reads it wants a lab with all its nodes.
+	if err := l.save(); err != nil {
+		return err
+	}
+	o.Progress("pod runner")
+	if err := l.RunnerStart(ctx); err != nil {
+		return err
+	}
+	if o.NoAgent {
+		return nil
+	}
+	o.Progress("agents")
+	for _, node := range l.Nodes() {
+		if err := l.AgentStart(ctx, node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Lab) makeDirs() error {
+	if err := unix.Mount(mountSource, l.dir, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755"); err != nil {
+		return fmt.Errorf("mounting a tmpfs: %w", err)
+	}
+	// A mount namespace can only be pinned where mounts do not spread.
+	if err := unix.Mount("", l.dir, "", unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making the tmpfs private: %w", err)
+	}
+	for _, dir := range []string{"hosts", "manifests", "pods", "tmp"} {
+		if err := os.Mkdir(l.path(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Lab) makeUnderlay() error {
+	underlay, err := host.Create(l.path("hosts"), Underlay)
+	if err != nil {
+		return err
+	}
+	if err := setUpUnderlay(underlay); err != nil {
+		return err
+	}
+	outside, err := host.Create(l.path("hosts"), Outside)
+	if err != nil {
+		return err
+	}
+	if err := plug(underlay, outside, nodeMAC(0)); err != nil {
+		return err
+	}
+	return setUpOutside(outside, l.spec.IPFamily)
+}
+
+func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error {
+	h, err := host.Create(l.path("hosts"), NodeName(n),
+		host.Bind{Source: l.path("manifests"), Target: "/etc/fairlead/manifests", ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	if err := writeFiles(h, config); err != nil {
+		return fmt.Errorf("setting up %s: %w", h.Name, err)
+	}
+	if _, err := l.Manifests().Apply([]manifest.Object{nodeManifest(l.spec.IPFamily, n)}); err != nil {
+		return err
+	}
+	if err := plug(host.At(l.path("hosts"), Underlay), h, nodeMAC(n)); err != nil {
+		return err
+	}
+	if err := setUpNode(ctx, h, l.spec.Datapath, l.spec.IPFamily, n); err != nil {
+		return err
+	}
+	return l.OVSStart(ctx, h.Name)
+}
+
+// writeFiles puts the agent's config on the node, and the reference CNI plugins that this machine has.
+func writeFiles(h host.Host, config map[string]any) error {
+	data, err := yaml.Marshal(config)
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{"/run/lab", "/run/lock", "/run/netns", "/opt/cni/bin", "/etc/cni/net.d"} {
+		if err := os.MkdirAll(h.Private(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(h.Private(agentConf), data, 0o644); err != nil {
+		return err
+	}
+	for _, dir := range []string{"/usr/lib/cni", "/usr/libexec/cni"} { // Debian's place, and others'
+		plugins, err := filepath.Glob(dir + "/*")
+		if err != nil {
+			return err
+		}
+		for _, p := range plugins {
+			if err := os.Symlink(p, filepath.Join(h.Private("/opt/cni/bin"), filepath.Base(p))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// awaitAgents waits for all agents at the same time.
+func (l *Lab) awaitAgents(ctx context.Context, o Options) error {
+	if o.NoAgent {
+		return nil
+	}
+	o.Progress(fmt.Sprintf("waiting for the agents (at most %s)", o.ReadyTimeout))
+	ctx, cancel := context.WithTimeout(ctx, o.ReadyTimeout)
+	defer cancel()
+	var g errgroup.Group
+	for _, node := range l.Nodes() {
+		g.Go(func() error {
+			if err := l.WaitReady(ctx, node); err != nil {
+				return fmt.Errorf("%w\n%s", err, l.logTail(node))
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// logTail is the end of what the node's agent logged.
+func (l *Lab) logTail(node string) string {
+	const lines = 15
+	path, err := l.AgentLog(node)
+	if err != nil {
+		return ""
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "and it has no log: " + err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return "its last log lines:\n  " + strings.Join(all[max(0, len(all)-lines):], "\n  ")
+}
