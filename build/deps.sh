@@ -1,0 +1,56 @@
+#!/bin/bash
+# Installs the Debian packages that the tests and the lab need and that are
+# missing. What is there stays as it is.
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+
+# what must be there           the package it comes in
+needs='
+ovs-vswitchd                   openvswitch-switch
+ovs-vsctl                      openvswitch-switch
+ovs-ofctl                      openvswitch-switch
+iptables                       iptables
+ip6tables                      iptables
+nft                            nftables
+ip                             iproute2
+ethtool                        ethtool
+ping                           iputils-ping
+ps                             procps
+tcpdump                        tcpdump
+iperf3                         iperf3
+/usr/lib/cni/portmap           containernetworking-plugins
+/etc/ssl/certs/ca-certificates.crt ca-certificates
+'
+missing=()
+while read -r what package; do
+	[[ -z $what || -e $what ]] || command -v "$what" >/dev/null || missing+=("$package")
+done <<<"$needs"
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+
+if ! command -v apt-get >/dev/null; then
+	echo "missing, under Debian's names: ${missing[*]}. This machine has no apt-get: install them by hand." >&2
+	exit 1
+fi
+if [[ $(id -u) != 0 ]]; then
+	echo "missing: ${missing[*]}. As root: apt-get install ${missing[*]}" >&2
+	exit 1
+fi
+
+# Debian starts Open vSwitch when it installs it. Nothing here needs that: tests
+# and labs start their own. policy-rc.d is Debian's way to say "not now".
+policy=/usr/sbin/policy-rc.d
+if [[ " ${missing[*]} " == *" openvswitch-switch "* ]]; then
+	echo 'openvswitch-switch: its service is not started now. It will be at the next boot, unless you run'
+	echo '    systemctl disable openvswitch-switch'
+	if [[ ! -e $policy ]]; then
+		trap 'rm -f "$policy"' EXIT
+		printf '#!/bin/sh\nexit 101\n' >"$policy"
+		chmod 755 "$policy"
+	fi
+fi
+
+echo "installing: ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -q
+apt-get install -q -y --no-install-recommends "${missing[@]}"

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// event is one line of "go test -json" (go doc test2json).
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64 // seconds
+	Output  string
+}
+
+// test identifies a test; its name is empty for the package itself.
+type test struct{ pkg, name string }
+
+// outcome is a test that was skipped or failed, and why it was skipped.
+type outcome struct {
+	test
+	reason string
+}
+
+// report collects events and writes what must be seen.
+type report struct {
+	out     io.Writer
+	output  map[test][]string // of tests that have not ended
+	passed  int
+	skipped []outcome
+	failed  []outcome
+}
+
+func newReport(out io.Writer) *report {
+	return &report{out: out, output: map[test][]string{}}
+}
+
+func (r *report) add(e event) {
+	t := test{e.Package, e.Test}
+	switch e.Action {
+	case "output":
+		r.output[t] = append(r.output[t], e.Output)
+		return
+	case "build-output":
+		fmt.Fprint(r.out, e.Output)
+		return
+	case "pass":
+		if e.Test != "" {
+			r.passed++
+		} else {
+			fmt.Fprintf(r.out, "ok    %s %.1fs\n", e.Package, e.Elapsed)
+		}
+	case "skip":
+		if e.Test != "" {
+			r.skipped = append(r.skipped, outcome{t, reason(r.output[t])})
+		}
+	case "fail":
+		if e.Test != "" {
+			r.failed = append(r.failed, outcome{test: t})
+		} else {
+			r.unfinished(e.Package)
+			fmt.Fprintf(r.out, "FAIL  %s %.1fs\n", e.Package, e.Elapsed)
+		}
+		r.print(t)
+	default:
+		return
+	}
+	delete(r.output, t)
+}
+
+// unfinished reports the tests of a package that were running when it ended: a
+// panic or a time-out has no event of its own.
+func (r *report) unfinished(pkg string) {
+	for t := range r.output {
+		if t.pkg == pkg && t.name != "" {
+			r.failed = append(r.failed, outcome{test: t})
+			r.print(t)
+			delete(r.output, t)
+		}
+	}
+}
+
+func (r *report) print(t test) {
+	for _, line := range r.output[t] {
+		if !isFrame(line) {
+			fmt.Fprint(r.out, line)
+		}
+	}
+}
+
+// isFrame tells whether line says only that a test runs.
+func isFrame(line string) bool {
+	return strings.HasPrefix(line, "=== ")
+}
+
+// reason is what a skipped test said, in one line.
+func reason(output []string) string {
+	var said []string
+	for _, line := range output {
+		line = strings.TrimSpace(line)
+		if line != "" && !isFrame(line) && !strings.HasPrefix(line, "--- SKIP") {
+			said = append(said, line)
+		}
+	}
+	if len(said) == 0 {
+		return "no reason given"
+	}
+	return strings.Join(said, " ")
+}
+
+// end writes the summary and returns the exit code. failed is what go test said.
+func (r *report) end(failed, allowSkip bool) int {
+	fmt.Fprintf(r.out, "\n%d passed, %d skipped, %d failed\n", r.passed, len(r.skipped), len(r.failed))
+	for _, o := range r.skipped {
+		fmt.Fprintf(r.out, "SKIPPED %s %s: %s\n", o.pkg, o.name, o.reason)
+	}
+	for _, o := range r.failed {
+		fmt.Fprintf(r.out, "FAILED  %s %s\n", o.pkg, o.name)
+	}
+	switch {
+	case failed || len(r.failed) > 0:
+		return 1
+	case len(r.skipped) > 0 && !allowSkip:
+		fmt.Fprintln(r.out, "A skip counts as a failure here. ALLOW_SKIP=1 accepts it.")
+		return 1
+	}
+	return 0
+}
