@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +21,7 @@ func Down(ctx context.Context, dir string, progress func(step string)) error {
 	if progress == nil {
 		progress = func(string) {}
 	}
-	dir, err := filepath.Abs(dir)
+	dir, err := absolute(dir)
 	if err != nil {
 		return err
 	}

@@ -93,4 +93,3 @@ func output(cmd *exec.Cmd, where string, argv []string) (string, error) {
 	}
 	return string(out), err
 }
-

@@ -47,7 +47,7 @@ var ErrNotUp = errors.New("no lab is up")
 
 // Open returns the lab in dir.
 func Open(dir string) (*Lab, error) {
-	dir, err := filepath.Abs(dir)
+	dir, err := absolute(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -117,11 +117,20 @@ func (l *Lab) save() error {
 	return os.WriteFile(l.path("lab.json"), append(data, '\n'), 0o644)
 }
 
-// isMounted reports whether a lab's file system is mounted at dir, an absolute path.
-func isMounted(dir string) (bool, error) {
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = real
+// absolute is the one name of a lab's directory, by which its mount and its runner are found. dir need not exist.
+func absolute(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
 	}
+	if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
+		dir = filepath.Join(parent, filepath.Base(dir))
+	}
+	return dir, nil
+}
+
+// isMounted reports whether a lab's file system is mounted at dir, a path from absolute.
+func isMounted(dir string) (bool, error) {
 	mounts, err := host.Mounts()
 	if err != nil {
 		return false, err

@@ -46,7 +46,7 @@ func (o *Options) complete() error {
 		o.Dir = DefaultDir
 	}
 	var err error
-	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+	if o.Dir, err = absolute(o.Dir); err != nil {
 		return err
 	}
 	if o.BinDir == "" {

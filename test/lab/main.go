@@ -1,0 +1,65 @@
+// Command lab runs a cluster's worth of Fairlead nodes on one machine, for trying things out and for tests. All of it
+// is in package lab; here are the words and flags.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+const long = `A lab is a cluster on one machine: nodes with namespaces, Open vSwitch, agent and default
+paths of their own, an underlay network between them, a host outside, and a runner that
+makes and removes pods from manifests as kubelet and a container runtime would.
+
+Needs root and, on Debian, the packages openvswitch-switch, iptables and nftables.
+Nothing outside the lab is changed; "lab down" takes everything away.`
+
+const example = `  lab up                                    two nodes
+  lab apply --wait 30s -f pods.yaml         make pods
+  lab status                                nodes and pods
+  lab pod default/a -- ping 10.77.2.2       from one pod to another
+  lab node node1 -- ovs-ofctl dump-flows br-int
+  lab down`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	// A second signal ends the program at once.
+	context.AfterFunc(ctx, stop)
+	if err := root().ExecuteContext(ctx); err != nil {
+		if !errors.Is(err, errTold) {
+			fmt.Fprintln(os.Stderr, "lab:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// errTold ends the program with exit code 1 where the output has said why.
+var errTold = errors.New("told already")
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           "lab",
+		Short:         "Run a cluster's worth of Fairlead nodes on this machine",
+		Long:          long,
+		Example:       example,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	dir := cmd.PersistentFlags().String("dir", lab.DefaultDir, "directory of the lab; each lab has its own")
+	cmd.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), getCommand(dir),
+		applyCommand(dir), deleteCommand(dir), nodeCommand(dir), podCommand(dir),
+		agentCommand(dir), ovsCommand(dir), cniCommand(dir), runnerCommand(dir), daemonCommand(dir))
+	return cmd
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+func upCommand(dir *string) *cobra.Command {
+	var o lab.Options
+	var datapath, family, config string
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Make a lab and wait until its agents are ready",
+		Long: `Make a lab and wait until its agents are ready. If it fails, or is interrupted, nothing is
+left behind.
+
+Nodes are called node1, node2 and so on, with the addresses 192.168.77.11, .12 and so on
+(fd77::11, ::12) and the podCIDRs 10.77.1.0/24, 10.77.2.0/24 (fd77:0:0:1::/64, ...).
+Their default gateway is the host "outside", 192.168.77.1 (fd77::1), which also has the
+addresses 203.0.113.1 and 2001:db8::1: what is beyond the cluster's own network.`,
+		Example: "  lab up --nodes 3 --ip-family ipv4\n  lab up --config vxlan.yaml     # tunnelType: vxlan",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Dir, o.Datapath, o.IPFamily = *dir, lab.Datapath(datapath), lab.IPFamily(family)
+			if o.Nodes < 1 { // 0 would mean the default
+				return fmt.Errorf("--nodes %d: a lab has 1 to %d nodes", o.Nodes, lab.MaxNodes)
+			}
+			if config != "" {
+				data, err := os.ReadFile(config)
+				if err != nil {
+					return fmt.Errorf("--config: %w", err)
+				}
+				o.Config = data
+			}
+			o.Progress = progress(cmd.ErrOrStderr())
+			begun := time.Now()
+			l, err := lab.Up(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "The lab is up in %s: %d nodes in %.1f s. Next: lab apply, lab status, lab down.\n",
+				l.Dir(), len(l.Nodes()), time.Since(begun).Seconds())
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("number of nodes, 1 to %d", lab.MaxNodes))
+	flags.StringVar(&datapath, "datapath", string(lab.Netdev), "netdev (in userspace, runs anywhere) or system (the kernel's)")
+	flags.StringVar(&family, "ip-family", string(lab.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
+	flags.StringVar(&config, "config", "", "YAML file that is merged into the config of each agent")
+	flags.StringVar(&o.BinDir, "bin-dir", "", "directory of fairlead-agent, fairlead and lab (default: where this program is)")
+	flags.DurationVar(&o.ReadyTimeout, "timeout", time.Minute, "how long the agents may take to get ready")
+	flags.BoolVar(&o.Keep, "keep", false, "keep the lab when its agents do not get ready, to look around")
+	flags.BoolVar(&o.NoAgent, "no-agent", false, "start no agents")
+	return cmd
+}
+
+func downCommand(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Take the lab away, also one that is half up or broken",
+		Long: `Take the lab away: end its processes, whatever started them, and remove its namespaces, mounts
+and files. It works on a lab in any state, and does nothing if there is none.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return lab.Down(cmd.Context(), *dir, progress(cmd.ErrOrStderr()))
+		},
+	}
+}
+
+// progress prints each step with the time since the first.
+func progress(w io.Writer) func(string) {
+	begun := time.Now()
+	return func(step string) { fmt.Fprintf(w, "[%5.1fs] %s\n", time.Since(begun).Seconds(), step) }
+}
