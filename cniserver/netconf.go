@@ -97,23 +97,25 @@ func (c netConf) name() (string, error) {
 }
 
 // role reads type and ipam.type. Fairlead is installed under its own name and,
-// for networks that were configured for Antrea, as antrea.
+// for networks that were configured for Antrea, as antrea. The error says why
+// an ADD in that role fails.
 func (c netConf) role() (role, error) {
 	ours := []string{"fairlead", "antrea"}
 	var name string
 	var ipam struct{ Type string }
-	if err := errors.Join(c.get("type", &name), c.get("ipam", &ipam)); err != nil {
+	if err := c.get("type", &name); err != nil {
 		return neither, err
 	}
+	err := c.get("ipam", &ipam)
 	switch {
 	case slices.Contains(ours, name):
 		// host-local stands in Antrea's own configuration; here as there the
 		// agent allocates from the podCIDR of its Node.
-		if ipam.Type != "" && ipam.Type != "host-local" && !slices.Contains(ours, ipam.Type) {
-			return neither, types.NewError(types.ErrUnsupportedField, fmt.Sprintf(
+		if err == nil && ipam.Type != "" && ipam.Type != "host-local" && !slices.Contains(ours, ipam.Type) {
+			err = types.NewError(types.ErrUnsupportedField, fmt.Sprintf(
 				"ipam.type %q is not supported: the agent gives pods their addresses. Remove the key ipam", ipam.Type), "")
 		}
-		return mainPlugin, nil
+		return mainPlugin, err
 	case slices.Contains(ours, ipam.Type):
 		return ipamPlugin, types.NewError(CodeNotBuilt, fmt.Sprintf(
 			"ipam.type %q under the main plugin %q is not built yet: Fairlead gives addresses only to its own interfaces",

@@ -23,8 +23,8 @@ type call struct {
 	request    Request        // ADD, DEL, CHECK
 	network    string         // GC
 	valid      []AttachmentID // GC
-	// nothing is set for a DEL or GC of a configuration with which no ADD ever
-	// succeeds: there is nothing to undo.
+	// nothing is set for a DEL or GC of a network that is not ours: no ADD for
+	// it ever succeeds, so there is nothing to undo.
 	nothing bool
 }
 
@@ -59,12 +59,13 @@ func newCall(r wire.Request) (*call, error) {
 		return nil, err
 	}
 	as, err := conf.role()
-	if err != nil && as != mainPlugin && (c.verb == "DEL" || c.verb == "GC") {
+	cleansUp := c.verb == "DEL" || c.verb == "GC"
+	if err != nil && !cleansUp {
+		return nil, err
+	}
+	if cleansUp && as != mainPlugin {
 		c.nothing = true
 		return c, nil
-	}
-	if err != nil && c.verb != "DEL" {
-		return nil, err
 	}
 	switch c.verb {
 	case "ADD":

@@ -139,7 +139,7 @@ func choose(ctx context.Context, c Config) (list, []string, error) {
 func belowNewest(name, theirs, newest string) string {
 	w := fmt.Sprintf("CNI plugin %s speaks CNI %s and no newer, so the network does not use %s", name, theirs, newest)
 	if newest == "1.1.0" {
-		w += ": the runtime calls neither GC nor STATUS. Install the CNI plugins 1.5.0 or newer"
+		w += ": the runtime calls neither GC nor STATUS. Install the CNI plugins 1.6.0 or newer"
 	}
 	return w
 }

@@ -35,12 +35,15 @@ It prints nothing and exits with 0 when it is.`
 
 // Main answers the call in the environment and on stdin, and returns the exit
 // code. The result, or the error, goes to stdout as the CNI spec has it.
-func Main() int {
+func Main() int { return mainWithin(wire.ClientDeadline) }
+
+// mainWithin is Main for a call that may take as long as limit.
+func mainWithin(limit time.Duration) int {
 	// skel compares the pod's network namespace with its own only after the
 	// plugin has done its work. The server refuses such an ADD before, and a
 	// DEL after it must succeed.
 	os.Setenv("CNI_NETNS_OVERRIDE", "true")
-	deadline := time.Now().Add(wire.ClientDeadline)
+	deadline := time.Now().Add(limit)
 
 	var result []byte
 	done := make(chan *types.Error, 1)
@@ -50,8 +53,9 @@ func Main() int {
 	var failed *types.Error
 	select {
 	case failed = <-done:
-	case <-time.After(time.Until(deadline) + time.Second): // stdin is not closed, say
-		failed = types.NewError(types.ErrTryAgainLater, fmt.Sprintf("not done after %s", wire.ClientDeadline), "")
+	case <-time.After(limit + time.Second): // past the deadline of the socket
+		failed = types.NewError(types.ErrIOFailure, fmt.Sprintf(
+			"the network configuration on stdin did not end within %s", limit), "")
 	}
 	if failed != nil {
 		failed.Print()
@@ -95,7 +99,7 @@ func ask(deadline time.Time, verb string, args *skel.CmdArgs) ([]byte, error) {
 	if err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
 	}
-	if len(request) >= wire.MaxRequest {
+	if len(request) > wire.MaxRequest {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
 			"the network configuration is too long: the call has %d bytes, the limit is %d", len(request), wire.MaxRequest), "")
 	}
@@ -136,11 +140,11 @@ func socketOf(config []byte) (string, error) {
 func exchange(conn net.Conn, request []byte) (wire.Response, error) {
 	var response wire.Response
 	_, writeErr := conn.Write(append(request, '\n'))
-	line, err := bufio.NewReader(io.LimitReader(conn, wire.MaxResponse)).ReadBytes('\n')
+	line, err := bufio.NewReader(io.LimitReader(conn, wire.MaxResponse+1)).ReadBytes('\n')
 	switch {
 	case err == nil:
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return response, fmt.Errorf("the agent did not answer within %s", wire.ClientDeadline)
+		return response, errors.New("the call took too long")
 	case writeErr != nil:
 		return response, fmt.Errorf("sending the call: %w", writeErr)
 	default:

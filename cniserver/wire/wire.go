@@ -22,8 +22,8 @@ const (
 	// SocketKey is the key of the network configuration that names another
 	// socket.
 	SocketKey = "cniSocket"
-	// MaxRequest and MaxResponse are the longest lines, in bytes. A GC that
-	// lists 1000 attachments takes about 200 kB.
+	// MaxRequest and MaxResponse are the longest lines, in bytes and without
+	// the newline. A GC that lists 1000 attachments takes about 200 kB.
 	MaxRequest  = 4 << 20
 	MaxResponse = 1 << 20
 	// ServerDeadline is how long a call may take in the server, and
