@@ -61,9 +61,11 @@ func (r *report) add(e event) {
 			r.failed = append(r.failed, outcome{test: t})
 		} else {
 			r.unfinished(e.Package)
-			fmt.Fprintf(r.out, "FAIL  %s %.1fs\n", e.Package, e.Elapsed)
 		}
 		r.print(t)
+		if e.Test == "" {
+			fmt.Fprintf(r.out, "FAIL  %s %.1fs\n", e.Package, e.Elapsed)
+		}
 	default:
 		return
 	}
@@ -90,9 +92,10 @@ func (r *report) print(t test) {
 	}
 }
 
-// isFrame tells whether line says only that a test runs.
+// isFrame tells whether line says only that a test runs, or that a package has
+// failed, which this report says itself.
 func isFrame(line string) bool {
-	return strings.HasPrefix(line, "=== ")
+	return strings.HasPrefix(line, "=== ") || line == "FAIL\n" || strings.HasPrefix(line, "FAIL\t")
 }
 
 // reason is what a skipped test said, in one line.
