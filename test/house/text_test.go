@@ -19,7 +19,7 @@ func TestLinesAreNotTooLong(t *testing.T) {
 	for _, f := range files {
 		for i, width := range widths(f) {
 			if width > maxWidth {
-				t.Errorf("%s:%d: %d columns, want at most %d (a tab counts 4, texts in quotes 0)",
+				t.Errorf("%s:%d: %d columns, want at most %d (without texts in quotes)",
 					f.path, i+1, width, maxWidth)
 			}
 		}
@@ -28,10 +28,9 @@ func TestLinesAreNotTooLong(t *testing.T) {
 
 // widths returns the width of each line of f without its string literals.
 func widths(f goFile) []int {
-	columns := func(s string) int { return utf8.RuneCountInString(s) + 3*strings.Count(s, "\t") }
 	var width []int
 	for _, line := range strings.Split(string(f.text), "\n") {
-		width = append(width, columns(line))
+		width = append(width, utf8.RuneCountInString(line))
 	}
 	set := token.NewFileSet()
 	file := set.AddFile(f.path, -1, len(f.text))
@@ -46,7 +45,7 @@ func widths(f goFile) []int {
 			continue
 		}
 		for i, part := range strings.Split(literal, "\n") {
-			width[file.Line(pos)-1+i] -= columns(part)
+			width[file.Line(pos)-1+i] -= utf8.RuneCountInString(part)
 		}
 	}
 }
