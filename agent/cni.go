@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
 )
 
@@ -33,13 +34,27 @@ type pods struct {
 	busy    busy
 }
 
-// attached are the attachments on record in OVSDB, by host end.
-func (p *pods) attached() map[string]api.Attachment {
-	out := map[string]api.Attachment{}
-	for _, a := range p.loop.db.Observe().Pods {
-		out[a.HostIf] = a.Attachment
+// records are the attachments on record in OVSDB, by host end.
+type records struct {
+	pods map[string]ovsdb.PodPort
+	// broken are host ends whose record can't be read. Somebody may be
+	// running behind them.
+	broken map[string]string // host end -> what is wrong
+}
+
+func (p *pods) records() (records, error) {
+	obs, err := p.loop.db.Observe(p.loop.cfg.OVSBridge)
+	if err != nil {
+		return records{}, err
 	}
-	return out
+	r := records{pods: map[string]ovsdb.PodPort{}, broken: map[string]string{}}
+	for _, a := range obs.Pods {
+		r.pods[a.HostIf] = a
+	}
+	for _, b := range obs.Broken {
+		r.broken[b.Name] = b.Reason
+	}
+	return r, nil
 }
 
 // Add implements cniserver.Handler.
@@ -56,9 +71,13 @@ func (p *pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 	if err := s.bridgedPod(r); err != nil {
 		return cniserver.Result{}, err
 	}
-	if a, ok := p.attached()[host]; ok {
-		if p.stillGood(a, r, s) {
-			return p.result(a, s), nil
+	known, err := p.records()
+	if err != nil {
+		return cniserver.Result{}, cniserver.TryAgain(err.Error())
+	}
+	if a, ok := known.pods[host]; ok {
+		if p.stillGood(a.Attachment, r, s) {
+			return p.result(a.Attachment, s), nil
 		}
 		if err := p.remove(ctx, k); err != nil {
 			return cniserver.Result{}, err
@@ -134,11 +153,14 @@ func (p *pods) Del(ctx context.Context, r cniserver.Request) error {
 		return errBusy()
 	}
 	defer p.busy.done(host)
-	a, known := p.attached()[host]
+	known, err := p.records()
+	if err != nil {
+		return cniserver.TryAgain(err.Error())
+	}
 	if err := p.remove(ctx, key{r.ContainerID, r.IfName}); err != nil {
 		return err
 	}
-	if known {
+	if a, ok := known.pods[host]; ok {
 		p.log.Info("pod deleted", "pod", a.Pod(), "addresses", a.Addrs, "interface", a.HostIf)
 	}
 	return nil
@@ -158,7 +180,15 @@ func (p *pods) remove(ctx context.Context, k key) error {
 
 // Check implements cniserver.Handler.
 func (p *pods) Check(ctx context.Context, r cniserver.Request) error {
-	a, ok := p.attached()[link.HostName(r.ContainerID, r.IfName)]
+	known, err := p.records()
+	if err != nil {
+		return err
+	}
+	host := link.HostName(r.ContainerID, r.IfName)
+	a, ok := known.pods[host]
+	if why, broken := known.broken[host]; broken {
+		return fmt.Errorf("the record of interface %s of container %s can't be read: %s", r.IfName, r.ContainerID, why)
+	}
 	if !ok {
 		return fmt.Errorf("interface %s of container %s is not known on this node", r.IfName, r.ContainerID)
 	}
@@ -170,13 +200,11 @@ func (p *pods) Check(ctx context.Context, r cniserver.Request) error {
 			return fmt.Errorf("prevResult has the address %s, but the pod was given %v", addr, a.Addrs)
 		}
 	}
-	if err := link.Check(p.podLink(a, p.loop.state.Load())); err != nil {
+	if err := link.Check(p.podLink(a.Attachment, p.loop.state.Load())); err != nil {
 		return err
 	}
-	for _, port := range p.loop.db.Observe().Pods {
-		if port.HostIf == a.HostIf && port.OFPort == 0 {
-			return fmt.Errorf("ovs-vswitchd does not carry the port %s: %s", a.HostIf, port.Error)
-		}
+	if a.OFPort == 0 {
+		return fmt.Errorf("ovs-vswitchd does not carry the port %s: %s", a.HostIf, a.Error)
 	}
 	return p.loop.state.Load().notReady
 }
@@ -188,12 +216,16 @@ func (p *pods) GC(ctx context.Context, network string, valid []cniserver.Attachm
 	for _, v := range valid {
 		keep[key{v.ContainerID, v.IfName}] = true
 	}
+	known, err := p.records()
+	if err != nil {
+		return cniserver.TryAgain(err.Error())
+	}
 	var errs []error
-	for host, a := range p.attached() {
-		if a.Network != network || keep[keyOf(a)] || !p.busy.try(host) {
+	for host, a := range known.pods {
+		if k := keyOf(a.Attachment); a.Network != network || keep[k] || !p.busy.try(host) {
 			continue
 		}
-		err := p.remove(ctx, keyOf(a))
+		err := p.remove(ctx, keyOf(a.Attachment))
 		p.busy.done(host)
 		if err == nil {
 			p.log.Info("garbage collected a pod that the runtime does not know", "pod", a.Pod(), "addresses", a.Addrs)

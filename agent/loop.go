@@ -160,27 +160,28 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 	start := time.Now()
 	snapshot := l.source.Snapshot()
 	conflict := l.takeOwn(snapshot)
-	err := l.findTransport()
-	var d Desired
-	var podErr, hostErr error
-	if err == nil {
-		d = Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: snapshot.Nodes,
-			Transport: l.transport, Attachments: withRequests(l.db.Observe().Pods, waiting)})
-		podErr, hostErr = l.apply(ctx, d, waiting)
-		err = errors.Join(podErr, hostErr)
-	}
+	d, podErr, hostErr := l.observeAndApply(ctx, snapshot, waiting)
+	err := errors.Join(podErr, hostErr)
 	l.publish(snapshot, d, conflict, err)
-	l.answer(waiting, errors.Join(podErr, l.state.Load().unusable()))
+	l.answer(waiting, podErr)
 	l.metrics.round(time.Since(start), err)
 	return err
 }
 
-// unusable is the reason why nothing at all could be applied.
-func (s *state) unusable() error {
-	if s.podMTU == 0 {
-		return s.notReady
+// observeAndApply returns what was desired and two errors: of what pods depend
+// on, and of the rest.
+func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, waiting []request) (d Desired, podErr, hostErr error) {
+	if err := l.findTransport(); err != nil {
+		return d, err, nil
 	}
-	return nil
+	obs, err := l.db.Observe(l.cfg.OVSBridge)
+	if err != nil {
+		return d, err, nil
+	}
+	d = Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: snapshot.Nodes, Transport: l.transport,
+		Attachments: withRequests(obs.Pods, waiting)})
+	podErr, hostErr = l.apply(ctx, d, waiting)
+	return d, podErr, hostErr
 }
 
 // takeOwn follows the node's own Node. One that can't be used (it is gone, or
@@ -201,7 +202,7 @@ func (l *loop) takeOwn(s *inputs.Snapshot) error {
 // findTransport looks again at the interface of the node's address. A node
 // whose address is away for a moment (DHCP, a flapping link) keeps the last.
 func (l *loop) findTransport() error {
-	t, err := link.FindTransport(l.own.Addresses, l.cfg.TransportInterface, l.cfg.TransportInterfaceCIDRs)
+	t, err := link.FindTransport(l.own.Addresses, l.cfg.TransportInterface, l.cfg.TransportInterfaceCIDRs, l.cfg.HostGateway)
 	if err != nil {
 		if l.transport.Name != "" {
 			return nil
@@ -250,7 +251,7 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (podErr,
 		l.full = true
 	}
 	podErr = l.applyFlows(ctx, d)
-	hostErr = l.applyHost(ctx, d)
+	hostErr = l.applyHost(d)
 	if podErr == nil {
 		// Ports go after their flows: a number that is given to the next
 		// pod must have no flow of the last one.
@@ -300,7 +301,11 @@ func (l *loop) applyFlows(ctx context.Context, d Desired) error {
 	} else if l.full {
 		l.flows.Resync()
 	}
-	want := openflow.Pipeline(d.View(l.db.Observe()))
+	obs, err := l.db.Observe(l.cfg.OVSBridge)
+	if err != nil {
+		return err
+	}
+	want := openflow.Pipeline(d.View(obs))
 	changes, err := l.flows.Sync(ctx, want)
 	l.metrics.flows(len(want), changes)
 	if err != nil {
@@ -314,7 +319,7 @@ func (l *loop) applyFlows(ctx context.Context, d Desired) error {
 
 // applyHost puts the gateway, the routes and the NAT rules in place, those
 // that changed or, in a full round, all.
-func (l *loop) applyHost(ctx context.Context, d Desired) error {
+func (l *loop) applyHost(d Desired) error {
 	var errs []error
 	if l.full || !reflect.DeepEqual(l.applied.Gateway, d.Gateway) {
 		changes, err := link.EnsureGateway(d.Gateway)
@@ -325,18 +330,10 @@ func (l *loop) applyHost(ctx context.Context, d Desired) error {
 		l.applied.Gateway = d.Gateway
 	}
 	if l.full || !reflect.DeepEqual(l.applied.Routes, d.Routes) {
-		changes, err := route.Apply(d.Routes)
-		if changes != (route.Changes{}) {
-			l.told("routes", []string{fmt.Sprintf("%+v", changes)})
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("routes: %w", err))
-		} else {
-			l.applied.Routes = d.Routes
-		}
+		errs = append(errs, l.applyRoutes(d))
 	}
 	if l.full || !reflect.DeepEqual(l.applied.NAT, d.NAT) {
-		changes, err := nat.Apply(ctx, d.NAT)
+		changes, err := nat.Apply(d.NAT)
 		l.told("iptables", changes)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("iptables: %w", err))
@@ -345,6 +342,32 @@ func (l *loop) applyHost(ctx context.Context, d Desired) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (l *loop) applyRoutes(d Desired) error {
+	v4, v6 := families(d.NAT.PodCIDRs)
+	forwarding, err := route.EnableForwarding(v4, v6)
+	l.told("forwarding", forwarding)
+	if err != nil {
+		return fmt.Errorf("forwarding: %w", err)
+	}
+	changes, err := route.Apply(d.Routes)
+	if changes != (route.Changes{}) {
+		l.told("routes", []string{fmt.Sprintf("%+v", changes)})
+	}
+	if err != nil {
+		return fmt.Errorf("routes: %w", err)
+	}
+	l.applied.Routes = d.Routes
+	return nil
+}
+
+// families reports which IP families are among the prefixes.
+func families(prefixes []netip.Prefix) (v4, v6 bool) {
+	for _, p := range prefixes {
+		v4, v6 = v4 || p.Addr().Is4(), v6 || p.Addr().Is6()
+	}
+	return v4, v6
 }
 
 func (l *loop) told(what string, changes []string) {
@@ -358,8 +381,12 @@ func (l *loop) told(what string, changes []string) {
 // alone.
 func (l *loop) answer(waiting []request, podErr error) {
 	ports := map[string]ovsdb.PodPort{}
-	for _, p := range l.db.Observe().Pods {
-		ports[p.HostIf] = p
+	if podErr == nil && len(waiting) > 0 {
+		obs, err := l.db.Observe(l.cfg.OVSBridge)
+		podErr = err
+		for _, p := range obs.Pods {
+			ports[p.HostIf] = p
+		}
 	}
 	for _, r := range waiting {
 		err := podErr

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -70,7 +71,10 @@ func (p *pods) reconcile(ctx context.Context) error {
 // leftovers looks without a lock: what it finds is looked at again, marked
 // busy, before anything is taken.
 func (p *pods) leftovers() ([]leftover, error) {
-	attached := p.attached()
+	known, err := p.records()
+	if err != nil {
+		return nil, err
+	}
 	hosts, err := link.Hosts()
 	if err != nil {
 		return nil, fmt.Errorf("listing pods' interfaces: %w", err)
@@ -81,10 +85,13 @@ func (p *pods) leftovers() ([]leftover, error) {
 	}
 	var found []leftover
 	seen := map[string]bool{}
-	for host, a := range attached {
+	for host := range known.broken {
+		seen[host] = true // unknown means in use
+	}
+	for host, a := range known.pods {
 		seen[host] = true
-		if !p.alive(a, hosts) {
-			found = append(found, leftover{"attachment", host, keyOf(a)})
+		if !p.alive(a.Attachment, hosts) {
+			found = append(found, leftover{"attachment", host, keyOf(a.Attachment)})
 		}
 	}
 	for _, l := range leases {
@@ -116,7 +123,11 @@ func (p *pods) reclaim(ctx context.Context, l leftover) error {
 	if err != nil {
 		return fmt.Errorf("listing pods' interfaces: %w", err)
 	}
-	if a, ok := p.attached()[l.hostIf]; ok && p.alive(a, hosts) {
+	known, err := p.records()
+	if err != nil {
+		return err
+	}
+	if a, ok := known.pods[l.hostIf]; ok && p.alive(a.Attachment, hosts) {
 		return nil
 	}
 	if l.key == (key{}) {
@@ -144,21 +155,36 @@ func (p *pods) restoreLeases() error {
 	for _, l := range leases {
 		leased[l.Addr.String()+" "+l.ContainerID+" "+l.IfName] = true
 	}
+	known, err := p.records()
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for host, a := range p.attached() {
+	for host, a := range known.pods {
 		for _, addr := range a.Addrs {
-			if leased[addr.Addr().String()+" "+a.ContainerID+" "+a.IfName] || !p.busy.try(host) {
-				continue
+			if !leased[addr.Addr().String()+" "+a.ContainerID+" "+a.IfName] && a.BootID == p.bootID {
+				errs = append(errs, p.restoreLease(host, addr.Addr(), a.Attachment))
 			}
-			if _, ok := p.attached()[host]; ok {
-				if err := p.leases.Reserve(addr.Addr(), a.ContainerID, a.IfName); err != nil {
-					errs = append(errs, fmt.Errorf("address of pod %s: %w", a.Pod(), err))
-				} else {
-					p.log.Info("lease was lost, reserved again", "pod", a.Pod(), "address", addr.Addr())
-				}
-			}
-			p.busy.done(host)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (p *pods) restoreLease(host string, addr netip.Addr, a api.Attachment) error {
+	if !p.busy.try(host) {
+		return nil
+	}
+	defer p.busy.done(host)
+	known, err := p.records()
+	if err != nil {
+		return err
+	}
+	if _, ok := known.pods[host]; !ok {
+		return nil // deleted since it was looked at
+	}
+	if err := p.leases.Reserve(addr, a.ContainerID, a.IfName); err != nil {
+		return fmt.Errorf("address of pod %s: %w", a.Pod(), err)
+	}
+	p.log.Info("a lease was lost and is reserved again", "pod", a.Pod(), "address", addr)
+	return nil
 }

@@ -20,14 +20,9 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
 )
 
-// Where things are on the node. They are the same on every node; tests and the
-// lab give each node a mount namespace of its own.
-const (
-	RunDir       = "/run/fairlead"
-	LeaseDir     = "/var/lib/fairlead/host-local"
-	ConflistPath = "/etc/cni/net.d/10-fairlead.conflist"
-	PluginDir    = "/opt/cni/bin"
-)
+// RunDir holds what lasts as long as the boot: the lock and the last error. It
+// is the same on every node; the lab gives each node a mount namespace.
+const RunDir = "/run/fairlead"
 
 // reconcileEvery is how often the agent looks for leftovers of dead pods.
 const reconcileEvery = 20 * time.Second
@@ -62,7 +57,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if podCIDR := (*PodCIDRError)(nil); errors.As(err, &podCIDR) {
 		// The node can't serve for good: the runtime must see that.
-		if rerr := conflist.Remove(ConflistPath); rerr != nil {
+		if rerr := conflist.Remove(conflist.DefaultPath); rerr != nil {
 			o.Log.Error(rerr, "removing the CNI network configuration")
 		}
 	}
@@ -94,12 +89,12 @@ func (l *loop) start(ctx context.Context, g *errgroup.Group, o Options, last las
 	if err := l.checkTransport(); err != nil {
 		return err
 	}
-	db, err := l.connectOVSDB(ctx, last)
-	if err != nil || ctx.Err() != nil {
+	db, err := ovsdb.Connect(ctx, "unix:"+filepath.Join(l.cfg.OVSRunDir, "db.sock"), l.log.WithName("ovsdb"))
+	if err != nil {
 		return err
 	}
 	l.db = db
-	g.Go(func() error { l.run(ctx); db.Close(); return nil })
+	g.Go(func() error { l.run(ctx); return nil })
 	if !l.waitFirstRound(ctx, last) {
 		return nil
 	}
@@ -111,14 +106,11 @@ func (l *loop) start(ctx context.Context, g *errgroup.Group, o Options, last las
 		// Not fatal: what could not be taken back is tried again below.
 		o.Log.Error(err, "some leftovers of dead pods could not be taken back yet")
 	}
-	if err := installCNI(o); err != nil {
-		return err
-	}
 	if err := last.clear(); err != nil {
 		return err
 	}
 	g.Go(func() error { p.reconcileLoop(ctx); return nil })
-	return p.serve(ctx)
+	return p.serve(ctx, o)
 }
 
 // waitPodCIDR waits until the node has a podCIDR that it can use, as long as
@@ -166,31 +158,6 @@ func (l *loop) checkTransport() error {
 	return nil
 }
 
-// connectOVSDB waits for ovsdb-server, for ever: it may start after the agent.
-func (l *loop) connectOVSDB(ctx context.Context, last lastError) (*ovsdb.DB, error) {
-	endpoint := "unix:" + filepath.Join(l.cfg.OVSRunDir, "db.sock")
-	told := false
-	for {
-		db, err := ovsdb.Connect(ctx, endpoint, l.log.WithName("ovsdb"))
-		if err == nil || ctx.Err() != nil {
-			return db, nil
-		}
-		if !told {
-			told = true
-			err = fmt.Errorf("waiting for ovsdb-server: %w. Is Open vSwitch running on this node?", err)
-			l.log.Error(err, "not ready")
-			l.state.Store(&state{notReady: err, snapshot: l.source.Snapshot()})
-			if err := last.write(err); err != nil {
-				return nil, err
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
-}
-
 // waitFirstRound returns true when the node is as desired, false when ctx ends
 // before. What holds it up goes to last-error.
 func (l *loop) waitFirstRound(ctx context.Context, last lastError) bool {
@@ -223,7 +190,7 @@ func (l *loop) newPods(o Options) (*pods, error) {
 		// A pod's TCP is silent on the userspace datapath otherwise: it
 		// forwards frames without the checksum that the kernel left out.
 		txOff: o.Config.DisableTXChecksumOffload || o.Config.OVSDatapathType == api.DatapathNetdev}
-	p.leases, err = hostlocal.Open(LeaseDir, p.bootID)
+	p.leases, err = hostlocal.Open(hostlocal.DefaultDir, p.bootID)
 	return p, err
 }
 

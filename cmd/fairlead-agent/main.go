@@ -102,7 +102,7 @@ flags or the config file, 78 the node has no podCIDR that it could use.`,
 func run(ctx context.Context, f flags) error {
 	cfg, warnings, err := config.Load(f.config)
 	if err == nil && f.controllerConfig != "" {
-		var more []config.Warning
+		var more []config.Finding
 		more, err = config.LoadController(f.controllerConfig)
 		warnings = append(warnings, more...)
 	}

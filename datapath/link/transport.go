@@ -22,6 +22,8 @@ type Transport struct {
 	// IPv4 and IPv6 are the tunnel endpoints; invalid where the interface
 	// has no address of the family.
 	IPv4, IPv6 netip.Addr
+	// Subnets are the networks of all its addresses, in the kernel's order.
+	Subnets []netip.Prefix
 }
 
 // device is an interface with the addresses that others can reach it by.

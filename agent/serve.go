@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/cniserver/conflist"
+)
+
+// serve answers CNI requests until ctx ends. The runtime is told about the
+// network only when the socket is there to answer.
+func (p *pods) serve(ctx context.Context, o Options) error {
+	server, err := cniserver.Listen(cniserver.Config{
+		Socket:  o.Config.CNISocket,
+		Handler: p,
+		Log:     p.log,
+		Observe: p.metrics.cniRequest,
+	})
+	if err != nil {
+		return err
+	}
+	if err := p.announce(ctx, o); err != nil {
+		return fmt.Errorf("telling the container runtime about Fairlead: %w", closed(server, err))
+	}
+	p.log.Info("ready: CNI requests are answered", "socket", o.Config.CNISocket)
+	return server.Serve(ctx)
+}
+
+func closed(server *cniserver.Server, err error) error {
+	if cerr := server.Close(); cerr != nil {
+		return fmt.Errorf("%w (and closing the socket: %v)", err, cerr)
+	}
+	return err
+}
+
+// announce installs the CNI plugin and writes the network configuration list.
+func (p *pods) announce(ctx context.Context, o Options) error {
+	if o.Shim != "" {
+		changed, err := conflist.InstallShim(o.Shim, conflist.DefaultBinDir)
+		if err != nil {
+			return err
+		}
+		if changed {
+			p.log.Info("CNI plugin installed", "directory", conflist.DefaultBinDir)
+		}
+	}
+	changed, warnings, err := conflist.Write(ctx, conflist.Config{
+		Path: conflist.DefaultPath, BinDirs: []string{conflist.DefaultBinDir}, Socket: o.Config.CNISocket})
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		p.log.Info("CNI network configuration", "warning", w)
+	}
+	if changed {
+		p.log.Info("CNI network configuration written", "path", conflist.DefaultPath)
+	}
+	return nil
+}
