@@ -1,0 +1,434 @@
+package conflist
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/fairlead-cni/fairlead/cniserver/wire"
+)
+
+// debianPlugins are the plugins of the package containernetworking-plugins.
+const debianPlugins = "/usr/lib/cni"
+
+var shimPath string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "fairlead-conflist-")
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	shimPath = filepath.Join(dir, "shim")
+	code := 1
+	if out, err := exec.Command("go", "build", "-o", shimPath, "../../cmd/fairlead").CombinedOutput(); err != nil {
+		fmt.Printf("building the shim: %v\n%s", err, out)
+	} else {
+		code = m.Run()
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// node is a node's directories with the shim installed, and plugins that say
+// they speak the given versions.
+func node(t *testing.T, plugins map[string]string) Config {
+	t.Helper()
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "bin")
+	if _, err := InstallShim(shimPath, bin); err != nil {
+		t.Fatal(err)
+	}
+	for name, versions := range plugins {
+		script(t, filepath.Join(bin, name), `echo '{"cniVersion":"1.0.0","supportedVersions":[`+versions+`]}'`)
+	}
+	return Config{Path: filepath.Join(dir, "net.d", "10-fairlead.conflist"), BinDirs: []string{bin}, Socket: wire.DefaultSocket}
+}
+
+func script(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, c Config) (content string, changed bool, warnings []string) {
+	t.Helper()
+	changed, warnings, err := Write(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(c.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b), changed, warnings
+}
+
+const allVersions = `"0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"`
+
+func wantWarnings(t *testing.T, got []string, want ...[]string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%d warnings, want %d: %q", len(got), len(want), got)
+		return
+	}
+	for i, parts := range want {
+		for _, p := range parts {
+			if !strings.Contains(got[i], p) {
+				t.Errorf("warning %q does not say %q", got[i], p)
+			}
+		}
+	}
+}
+
+func TestWholeList(t *testing.T) {
+	c := node(t, map[string]string{"portmap": `"0.1.0",` + allVersions, "bandwidth": allVersions})
+	got, changed, warnings := write(t, c)
+	want := `{
+  "cniVersion": "1.0.0",
+  "cniVersions": [
+    "0.3.0",
+    "0.3.1",
+    "0.4.0",
+    "1.0.0",
+    "1.1.0"
+  ],
+  "name": "fairlead",
+  "plugins": [
+    {
+      "type": "fairlead"
+    },
+    {
+      "type": "portmap",
+      "capabilities": {
+        "portMappings": true
+      }
+    },
+    {
+      "type": "bandwidth",
+      "capabilities": {
+        "bandwidth": true
+      }
+    }
+  ]
+}
+`
+	if got != want || !changed {
+		t.Errorf("changed %t, got\n%s", changed, got)
+	}
+	wantWarnings(t, warnings)
+	if l := parse(t, c); l.CNIVersion != "1.1.0" {
+		t.Errorf("the runtime would use CNI %s", l.CNIVersion)
+	}
+}
+
+// parse reads the list as a runtime does and asks the plugins whether they
+// speak the version that it chose.
+func parse(t *testing.T, c Config) *libcni.NetworkConfigList {
+	t.Helper()
+	l, err := libcni.NetworkConfFromFile(c.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := libcni.NewCNIConfig(c.BinDirs, nil).ValidateNetworkList(t.Context(), l); err != nil {
+		t.Errorf("the plugins do not speak CNI %s: %v", l.CNIVersion, err)
+	}
+	return l
+}
+
+// The real plugins of the distribution. Which versions they speak depends on
+// it: those of Debian 12 stop at 1.0.0.
+func TestDebianPlugins(t *testing.T) {
+	c := node(t, nil)
+	c.BinDirs = append(c.BinDirs, debianPlugins)
+	theirs, err := versionsOf(t.Context(), "portmap", c.BinDirs)
+	if err != nil {
+		t.Skipf("SKIPPED, NOTHING WAS TESTED: needs the package containernetworking-plugins: %v", err)
+	}
+	content, _, warnings := write(t, c)
+	l := parse(t, c)
+	if len(l.Plugins) != 3 {
+		t.Errorf("the list is\n%s", content)
+	}
+	if slices.Contains(theirs, "1.1.0") {
+		wantWarnings(t, warnings)
+		return
+	}
+	newest := theirs[len(theirs)-1]
+	if l.CNIVersion != newest || strings.Contains(content, "1.1.0") {
+		t.Errorf("the runtime would use CNI %s, portmap speaks %s:\n%s", l.CNIVersion, newest, content)
+	}
+	wantWarnings(t, warnings, []string{"portmap speaks CNI " + newest, "neither GC nor STATUS", "1.6.0"})
+}
+
+func TestOldPlugins(t *testing.T) {
+	c := node(t, map[string]string{"portmap": `"0.3.0","0.3.1","0.4.0"`, "bandwidth": allVersions})
+	content, _, warnings := write(t, c)
+	wantWarnings(t, warnings, []string{"portmap speaks CNI 0.4.0", "neither GC nor STATUS"})
+	if l := parse(t, c); l.CNIVersion != "0.4.0" || len(l.Plugins) != 3 || !strings.Contains(content, `"cniVersion": "0.4.0"`) {
+		t.Errorf("the runtime would use CNI %s:\n%s", l.CNIVersion, content)
+	}
+	// Both below 1.1.0: the loss is told once.
+	c = node(t, map[string]string{"portmap": `"0.4.0","1.0.0"`, "bandwidth": `"0.4.0"`})
+	_, _, warnings = write(t, c)
+	wantWarnings(t, warnings, []string{"portmap speaks CNI 1.0.0", "neither GC"}, []string{"bandwidth speaks CNI 0.4.0"})
+	if l := parse(t, c); l.CNIVersion != "0.4.0" {
+		t.Errorf("the runtime would use CNI %s", l.CNIVersion)
+	}
+}
+
+func TestPluginsThatAreLeftOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		portmap string // "" is missing
+		says    []string
+	}{
+		"missing":        {"", []string{"it is not in "}},
+		"fails":          {"echo broken >&2; exit 1", []string{"did not answer VERSION", "broken"}},
+		"garbage":        {"echo hello", []string{"something else"}},
+		"older than all": {`echo '{"cniVersion":"0.2.0"}'`, []string{"0.1.0, 0.2.0 only"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conf := node(t, map[string]string{"bandwidth": allVersions})
+			if c.portmap != "" {
+				script(t, filepath.Join(conf.BinDirs[0], "portmap"), c.portmap)
+			}
+			_, _, warnings := write(t, conf)
+			wantWarnings(t, warnings, append(c.says, "portmap is left out, so hostPort of pods does not work"))
+			if l := parse(t, conf); len(l.Plugins) != 2 || l.CNIVersion != "1.1.0" {
+				t.Errorf("%d plugins, CNI %s", len(l.Plugins), l.CNIVersion)
+			}
+		})
+	}
+	t.Run("a directory, and nothing else", func(t *testing.T) {
+		conf := node(t, nil)
+		if err := os.Mkdir(filepath.Join(conf.BinDirs[0], "portmap"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_, _, warnings := write(t, conf)
+		wantWarnings(t, warnings, []string{"portmap is left out"}, []string{"bandwidth is left out", "annotations"})
+		if l := parse(t, conf); len(l.Plugins) != 1 {
+			t.Errorf("%d plugins", len(l.Plugins))
+		}
+	})
+}
+
+// A plugin that hangs, and whose child holds its stdout, costs its time limit
+// and no more.
+func TestPluginHangs(t *testing.T) {
+	c := node(t, map[string]string{"bandwidth": allVersions})
+	script(t, filepath.Join(c.BinDirs[0], "portmap"), "sleep 30")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := versionsOf(ctx, "portmap", c.BinDirs)
+	if err == nil || !strings.Contains(err.Error(), "did not answer VERSION within") || time.Since(start) > versionWait {
+		t.Errorf("%v after %s", err, time.Since(start))
+	}
+}
+
+// Without the shim every ADD would fail: better no list.
+func TestShimMissing(t *testing.T) {
+	c := node(t, nil)
+	c.BinDirs = []string{t.TempDir()}
+	if _, _, err := Write(t.Context(), c); err == nil || !strings.Contains(err.Error(), "CNI plugin fairlead: it is not in") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(c.Path); err == nil {
+		t.Error("the list was written")
+	}
+}
+
+func TestFirstBinDirCounts(t *testing.T) {
+	c := node(t, map[string]string{"portmap": allVersions, "bandwidth": allVersions})
+	first := t.TempDir()
+	script(t, filepath.Join(first, "portmap"), `echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'`)
+	c.BinDirs = []string{filepath.Join(first, "missing"), first, c.BinDirs[0]}
+	write(t, c)
+	if l := parse(t, c); l.CNIVersion != "1.0.0" {
+		t.Errorf("the runtime would use CNI %s", l.CNIVersion)
+	}
+}
+
+func TestUnchangedIsNotWritten(t *testing.T) {
+	c := node(t, map[string]string{"portmap": allVersions, "bandwidth": allVersions})
+	write(t, c)
+	before, err := os.Stat(c.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, changed, _ := write(t, c); changed {
+		t.Error("written again")
+	}
+	if after, err := os.Stat(c.Path); err != nil || !os.SameFile(before, after) || before.ModTime() != after.ModTime() {
+		t.Errorf("the file was replaced: %v", err)
+	}
+	c.Socket = "/run/other.sock"
+	content, changed, _ := write(t, c)
+	if !changed || !strings.Contains(content, `"cniSocket": "/run/other.sock"`) {
+		t.Errorf("changed %t:\n%s", changed, content)
+	}
+	if info, err := os.Stat(c.Path); err != nil || info.Mode() != 0o644 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// The directory holds one file that a runtime reads, also after a crash in the
+// middle of writing; what that left goes.
+func TestWhatARuntimeSees(t *testing.T) {
+	c := node(t, nil)
+	dir := filepath.Dir(c.Path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".10-fairlead.conflist.123.tmp"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(t, c)
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "10-fairlead.conflist" {
+		t.Errorf("%v, %v", entries, err)
+	}
+	for range 2 {
+		if err := Remove(c.Path); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(c.Path); err == nil {
+		t.Error("the list is still there")
+	}
+	if err := Remove(filepath.Join(t.TempDir(), "no", "such", "directory")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnotherFileComesFirst(t *testing.T) {
+	c := node(t, map[string]string{"portmap": allVersions, "bandwidth": allVersions})
+	write(t, c)
+	for name, warns := range map[string]bool{"10-antrea.conflist": true, "00-multus.conf": true, "05-x.json": true,
+		"10-a.bak": false, "11-later.conflist": false} {
+		path := filepath.Join(filepath.Dir(c.Path), name)
+		if err := os.WriteFile(path, []byte("{}"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, _, warnings := write(t, c)
+		if warns {
+			wantWarnings(t, warnings, []string{"the runtime uses " + path})
+		} else {
+			wantWarnings(t, warnings)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWriteFails(t *testing.T) {
+	c := node(t, nil)
+	if err := os.MkdirAll(filepath.Join(c.Path, "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Write(t.Context(), c); err == nil || !strings.Contains(err.Error(), "writing the CNI network configuration") {
+		t.Errorf("%v", err)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(c.Path)); err != nil || len(entries) != 1 {
+		t.Errorf("the failed write left %v, %v", entries, err)
+	}
+	c.Path = filepath.Join(shimPath, "x")
+	if _, _, err := Write(t.Context(), c); err == nil || !strings.Contains(err.Error(), "making the directory") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestInstallShim(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "opt", "bin")
+	install := func(want bool) {
+		t.Helper()
+		if changed, err := InstallShim(shimPath, bin); err != nil || changed != want {
+			t.Fatalf("changed %t, want %t, %v", changed, want, err)
+		}
+		for _, name := range []string{"fairlead", "antrea"} {
+			out, err := exec.Command("cmp", shimPath, filepath.Join(bin, name)).CombinedOutput()
+			info, serr := os.Stat(filepath.Join(bin, name))
+			if err != nil || serr != nil || info.Mode() != 0o755 {
+				t.Errorf("%s: %v %s, %v", name, err, out, serr)
+			}
+		}
+		if entries, _ := os.ReadDir(bin); len(entries) != 2 {
+			t.Errorf("%v", entries)
+		}
+	}
+	install(true)
+	install(false)
+	// While a runtime executes the old one, which cannot be written to.
+	running := exec.Command(filepath.Join(bin, "fairlead"))
+	running.Env = []string{"CNI_COMMAND=STATUS", "CNI_PATH=/"}
+	stdin, err := running.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := running.Start(); err != nil {
+		t.Fatal(err)
+	}
+	script(t, filepath.Join(bin, "antrea"), "echo of another make")
+	if err := os.Chmod(filepath.Join(bin, "fairlead"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	install(true)
+	stdin.Close()
+	running.Wait() // it fails: no agent
+	// A link to somewhere else is replaced, not written through.
+	elsewhere := filepath.Join(t.TempDir(), "precious")
+	script(t, elsewhere, "echo precious")
+	for _, name := range []string{"fairlead", "antrea"} {
+		path := filepath.Join(bin, name)
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(elsewhere, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install(true)
+	if b, err := os.ReadFile(elsewhere); err != nil || !strings.Contains(string(b), "precious") {
+		t.Errorf("written through a link: %v", err)
+	}
+	if _, err := InstallShim(filepath.Join(bin, "missing"), bin); err == nil || !strings.Contains(err.Error(), "installing the CNI plugin") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A runtime that reads or executes all the time never sees half a file.
+func TestReadersSeeWholeFiles(t *testing.T) {
+	c := node(t, map[string]string{"portmap": allVersions, "bandwidth": allVersions})
+	write(t, c)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := libcni.NetworkConfFromFile(c.Path); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for i := range 20 {
+		c.Socket = fmt.Sprint("/run/", strings.Repeat("x", i*100))
+		write(t, c)
+	}
+	close(stop)
+	<-done
+}
