@@ -1,0 +1,300 @@
+package ovsdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/ovn-org/libovsdb/cache"
+	"github.com/ovn-org/libovsdb/client"
+	"github.com/ovn-org/libovsdb/model"
+	"github.com/ovn-org/libovsdb/ovsdb"
+)
+
+const (
+	// retryPause lies between two attempts to connect. It is constant, since
+	// the server is on the same machine and everything waits for it.
+	retryPause = 200 * time.Millisecond
+	// dialLimit ends an attempt: a stopped server accepts a connection and
+	// says nothing.
+	dialLimit = 5 * time.Second
+	// A server that leaves an echo (RFC 7047, 4.1.11) unanswered for
+	// echoLimit counts as lost.
+	echoEvery = 5 * time.Second
+	echoLimit = 5 * time.Second
+	// defaultLimit is for callers whose context has no deadline.
+	defaultLimit = 10 * time.Second
+)
+
+// DB is a connection to ovsdb-server that comes back by itself.
+//
+// Each connection has a libovsdb client of its own. The library can reconnect
+// by itself too, but then a call blocks while the server is down, Connected
+// stays true, and its inactivity check can panic or deadlock when the
+// connection is lost during a transaction (v0.7.0, trafficSeen).
+type DB struct {
+	endpoint string
+	log      logr.Logger
+	changed  chan struct{}
+	close    context.CancelFunc
+	closed   chan struct{}
+
+	mu   sync.Mutex
+	conn *conn         // nil while down
+	down error         // why conn is nil
+	tick chan struct{} // closed and replaced at every change
+}
+
+// conn is one connection with its replica of the database.
+type conn struct {
+	client client.Client
+	tables *cache.TableCache
+	gone   chan struct{} // closed when the connection is lost
+}
+
+// Connect connects to ovsdb-server at endpoint, "unix:" and an absolute path.
+// It fails when the first attempt fails, at the latest with ctx or after 5
+// seconds. From then on a lost connection comes back by itself until Close.
+func Connect(ctx context.Context, endpoint string, log logr.Logger) (*DB, error) {
+	// The library takes the default path for one that it does not understand.
+	path, ok := strings.CutPrefix(endpoint, "unix:")
+	if !ok || !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#%") || len(path) > 107 {
+		return nil, fmt.Errorf(`OVSDB endpoint %q is not "unix:" and an absolute path of at most 107 characters `+
+			"without ? # %%", endpoint)
+	}
+	db := &DB{endpoint: endpoint, log: log, changed: make(chan struct{}, 1), closed: make(chan struct{}),
+		tick: make(chan struct{})}
+	c, err := db.dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ovsdb-server at %s: %w", endpoint, err)
+	}
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	db.close = cancel
+	db.set(c, nil)
+	go db.run(life, c)
+	return db, nil
+}
+
+// Close ends the connection; all further calls fail.
+func (db *DB) Close() {
+	db.close()
+	<-db.closed
+}
+
+// Connected reports whether ovsdb-server answers. False means that
+// ovsdb-server is down; nothing is said about ovs-vswitchd.
+func (db *DB) Connected() bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.conn != nil
+}
+
+// Changed gets a value after any change of a bridge, port or interface, and
+// when the connection is made or lost. Several changes may give one value.
+func (db *DB) Changed() <-chan struct{} { return db.changed }
+
+// run keeps a connection, at first c, until ctx ends.
+func (db *DB) run(ctx context.Context, c *conn) {
+	defer close(db.closed)
+	for {
+		db.log.Info("Connected to OVSDB", "endpoint", db.endpoint)
+		err := c.hold(ctx)
+		db.set(nil, err)
+		// In the background: it waits for calls in flight, which end at their
+		// deadlines.
+		go c.client.Close()
+		if ctx.Err() != nil {
+			return
+		}
+		db.log.Error(err, "Lost the connection to OVSDB, trying again", "endpoint", db.endpoint, "every", retryPause.String())
+		if c = db.redial(ctx); c == nil {
+			return
+		}
+		db.set(c, nil)
+	}
+}
+
+// redial dials until it has a connection. It returns nil when ctx ends.
+func (db *DB) redial(ctx context.Context) *conn {
+	for {
+		c, err := db.dial(ctx)
+		if err == nil {
+			return c
+		}
+		db.set(nil, err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// dial makes a connection with a complete replica.
+func (db *DB) dial(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	m, err := databaseModel()
+	if err != nil {
+		return nil, fmt.Errorf("preparing the database model: %w", err)
+	}
+	log := db.log.WithName("libovsdb").V(4)
+	cl, err := client.NewOVSDBClient(m, client.WithEndpoint(db.endpoint), client.WithLogger(&log))
+	if err != nil {
+		return nil, fmt.Errorf("preparing the connection: %w", err)
+	}
+	if err := cl.Connect(ctx); err != nil {
+		return nil, fmt.Errorf("connecting: %w", err)
+	}
+	c := &conn{client: cl, tables: cl.Cache(), gone: make(chan struct{})}
+	go func() {
+		<-cl.DisconnectNotify()
+		close(c.gone)
+	}()
+	if c.tables == nil {
+		return nil, errors.New("connecting: ovsdb-server closed the connection at once")
+	}
+	c.tables.AddEventHandler(&cache.EventHandlerFuncs{
+		AddFunc:    func(string, model.Model) { db.signal() },
+		UpdateFunc: func(string, model.Model, model.Model) { db.signal() },
+		DeleteFunc: func(string, model.Model) { db.signal() },
+	})
+	monitor := cl.NewMonitor(columns()...)
+	// Of the three methods the one after which the library notices an
+	// inconsistent replica and disconnects.
+	monitor.Method = ovsdb.ConditionalMonitorRPC
+	if _, err := cl.Monitor(ctx, monitor); err != nil {
+		go cl.Close()
+		return nil, fmt.Errorf("reading the database: %w", err)
+	}
+	return c, nil
+}
+
+// hold returns when the connection is lost, or ctx ends, with the reason.
+func (c *conn) hold(ctx context.Context) error {
+	echoes := time.NewTicker(echoEvery)
+	defer echoes.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return errors.New("closed by this process")
+		case <-c.gone:
+			return errors.New("ovsdb-server closed the connection")
+		case <-echoes.C:
+			if err := c.echo(ctx); err != nil {
+				return fmt.Errorf("ovsdb-server does not answer: %w", err)
+			}
+		}
+	}
+}
+
+func (c *conn) echo(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, echoLimit)
+	defer cancel()
+	_, err := within(ctx, func() (struct{}, error) { return struct{}{}, c.client.Echo(ctx) })
+	return err
+}
+
+// set publishes that the connection was made, or lost for the reason down.
+func (db *DB) set(c *conn, down error) {
+	db.mu.Lock()
+	changed := (db.conn == nil) != (c == nil)
+	db.conn, db.down = c, down
+	db.mu.Unlock()
+	if changed {
+		db.signal()
+	}
+}
+
+// signal tells those who wait that something has changed.
+func (db *DB) signal() {
+	db.mu.Lock()
+	close(db.tick)
+	db.tick = make(chan struct{})
+	db.mu.Unlock()
+	select {
+	case db.changed <- struct{}{}:
+	default:
+	}
+}
+
+// next returns a channel that the next change closes. Take it before looking.
+func (db *DB) next() <-chan struct{} {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.tick
+}
+
+// current returns the connection, or why there is none.
+func (db *DB) current() (*conn, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.conn == nil {
+		return nil, fmt.Errorf("ovsdb-server is down at %s: %w", db.endpoint, db.down)
+	}
+	return db.conn, nil
+}
+
+// await is current that waits for a connection until ctx ends.
+func (db *DB) await(ctx context.Context) (*conn, error) {
+	for {
+		next := db.next()
+		c, err := db.current()
+		if err == nil {
+			return c, nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// transact commits ops, all or none.
+func (c *conn) transact(ctx context.Context, ops []ovsdb.Operation) error {
+	results, err := within(ctx, func() ([]ovsdb.OperationResult, error) { return c.client.Transact(ctx, ops...) })
+	if err != nil {
+		return fmt.Errorf("writing to OVSDB: %w", err)
+	}
+	if failed, err := ovsdb.CheckOperationResults(results, ops); err != nil {
+		for _, f := range failed {
+			err = fmt.Errorf("%w; %w", err, f)
+		}
+		return fmt.Errorf("OVSDB refused the transaction: %w", err)
+	}
+	return nil
+}
+
+// within returns when f does or ctx ends. The library writes to the socket
+// without a deadline, so a stopped server could hold f for ever.
+func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := f()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var zero T
+		return zero, ctx.Err()
+	}
+}
+
+// limit gives ctx a deadline if it has none.
+func limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, defaultLimit)
+}

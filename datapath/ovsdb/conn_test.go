@@ -1,0 +1,135 @@
+package ovsdb
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+func TestConnectRefuses(t *testing.T) {
+	for _, endpoint := range []string{"", "unix:", "unix:db.sock", "tcp:127.0.0.1:6640", "/run/openvswitch/db.sock",
+		"unix:/run/a?b", "unix:/" + strings.Repeat("x", 120)} {
+		if _, err := Connect(context.Background(), endpoint, logr.Discard()); err == nil || !strings.Contains(err.Error(), "absolute path") {
+			t.Errorf("%q: error %v", endpoint, err)
+		}
+	}
+	_, err := Connect(context.Background(), "unix:/nonexistent/db.sock", logr.Discard())
+	if err == nil || !strings.Contains(err.Error(), "ovsdb-server at unix:/nonexistent/db.sock") || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("no server: %v", err)
+	}
+}
+
+// downFor is long enough for a call to notice that nobody answers.
+const downFor = 300 * time.Millisecond
+
+// deadline fails the test unless call returns an error soon after its context
+// ended, and returns the error.
+func deadline(t *testing.T, what string, call func(context.Context) error) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), downFor)
+	defer cancel()
+	start := time.Now()
+	err := call(ctx)
+	if took := time.Since(start); err == nil || took > downFor+time.Second {
+		t.Errorf("%s: %v after %v, want an error after %v", what, err, took, downFor)
+	}
+	return fmt.Sprint(err)
+}
+
+func TestServerKilledAndBack(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	d := desired("a")
+	must(t, db.Ensure(within5(t), d))
+	must(t, db.WaitOFPorts(within5(t), d.names()...))
+
+	o.Server.Kill()
+	waitChanged(t, db, func() bool { return !db.Connected() }, "to see ovsdb-server go")
+	more := desired("a", "b")
+	for what, call := range map[string]func(context.Context) error{
+		"Ensure":      func(ctx context.Context) error { return db.Ensure(ctx, more) },
+		"Prune":       func(ctx context.Context) error { return db.Prune(ctx, more) },
+		"WaitOFPorts": func(ctx context.Context) error { return db.WaitOFPorts(ctx, "flb") },
+		"Observe":     func(context.Context) error { _, err := db.Observe("br-int"); return err },
+	} {
+		if got := deadline(t, what, call); !strings.Contains(got, "ovsdb-server is down at unix:/") {
+			t.Errorf("%s says %q", what, got)
+		}
+	}
+	// A call that waits gets through once the server is back.
+	done := make(chan error, 1)
+	go func() { done <- db.Ensure(within5(t), more) }()
+	o.Server.Start()
+	start := time.Now()
+	must(t, <-done)
+	t.Logf("Ensure got through %v after ovsdb-server was back", time.Since(start))
+	must(t, db.WaitOFPorts(within5(t), "flb"))
+	if got := hostIfs(mustObserve(t, db)); len(got) != 2 {
+		t.Errorf("after the reconnect the pods are %v, want 2", got)
+	}
+}
+
+// A stopped server accepts connections and says nothing.
+func TestServerStopped(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	must(t, db.Ensure(within5(t), desired("a")))
+	o.Server.Signal(syscall.SIGSTOP)
+	cont := func() { o.Server.Signal(syscall.SIGCONT) }
+	t.Cleanup(cont)
+	big := desired("a")
+	for i := range 2000 { // more than a socket holds, so that the write blocks
+		big.Pods = append(big.Pods, attachment(fmt.Sprintf("big%d", i)))
+	}
+	deadline(t, "Ensure", func(ctx context.Context) error { return db.Ensure(ctx, desired("a", "b")) })
+	deadline(t, "big Ensure", func(ctx context.Context) error { return db.Ensure(ctx, big) })
+	start := time.Now()
+	nstest.Wait(t, echoEvery+echoLimit+2*time.Second, "the stopped server to count as down", func() bool { return !db.Connected() })
+	t.Logf("noticed after %v", time.Since(start))
+	if got := deadline(t, "Ensure", func(ctx context.Context) error { return db.Ensure(ctx, desired("a", "b")) }); !strings.Contains(got, "is down") {
+		t.Errorf("Ensure says %q", got)
+	}
+	cont()
+	nstest.Wait(t, dialLimit+2*time.Second, "the connection to come back", db.Connected)
+	must(t, db.Ensure(within5(t), desired("a", "b", "c")))
+}
+
+// Ten crashes later there are as many goroutines as before.
+func TestReconnectsLeaveNothing(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	crash := func() {
+		o.Server.Kill()
+		waitChanged(t, db, func() bool { return !db.Connected() }, "to see ovsdb-server go")
+		o.Server.Start()
+		waitChanged(t, db, db.Connected, "to see ovsdb-server back")
+		must(t, db.Ensure(within5(t), desired("a")))
+	}
+	crash()
+	before := runtime.NumGoroutine()
+	for range 10 {
+		crash()
+	}
+	nstest.Wait(t, 5*time.Second, "goroutines of lost connections to end", func() bool { return runtime.NumGoroutine() <= before+2 })
+}
+
+func TestClose(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	before := runtime.NumGoroutine()
+	db, err := Connect(within5(t), "unix:"+o.DBSocket, logr.Discard())
+	must(t, err)
+	db.Close()
+	if _, err := db.Observe("br-int"); err == nil || !strings.Contains(err.Error(), "closed by this process") {
+		t.Errorf("Observe after Close: %v", err)
+	}
+	nstest.Wait(t, 5*time.Second, "the connection's goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+}

@@ -1,0 +1,135 @@
+package ovsdb
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Desired is the bridge with all its ports.
+type Desired struct {
+	Bridge string
+	// DatapathType is "system" (the kernel; also the empty string) or "netdev".
+	DatapathType string
+	Gateway      GatewayPort
+	// Tunnel is nil where no peer is reached through a tunnel.
+	Tunnel *TunnelPort
+	Pods   []api.Attachment
+}
+
+// GatewayPort is the node's own port, of type internal.
+type GatewayPort struct {
+	Name string
+	MAC  api.MAC
+	// MTU is in bytes.
+	MTU int
+}
+
+// TunnelPort is the one port for all peers; flows set the far end.
+type TunnelPort struct {
+	Name string
+	// Type is "geneve", "vxlan", "gre" or "stt".
+	Type string
+	// DstPort is the UDP (stt: TCP) port; 0 is the type's own. gre has none.
+	DstPort int
+	// Csum has outer checksums sent.
+	Csum bool
+	// LocalIP is the node's tunnel endpoint. The zero Addr leaves the choice
+	// to the routing table.
+	LocalIP netip.Addr
+}
+
+// OpenFlow port numbers asked for, so that they are the same on every node and
+// after every restart. Pods get what ovs-vswitchd gives them.
+const (
+	tunnelOFPort  = 1
+	gatewayOFPort = 2
+)
+
+// wantPort is a port as it shall be in the database.
+type wantPort struct {
+	name, what  string // what is for the log
+	mark        string
+	externalIDs map[string]string // ours: the mark and, for a pod, the record
+	ifaceType   string
+	mac         string            // empty leaves the column alone
+	mtu         int               // 0 leaves the column alone
+	options     map[string]string // nil leaves the column alone
+	ofport      int               // 0 leaves the column alone
+}
+
+func (d Desired) validate() error {
+	if d.Bridge == "" || d.Gateway.Name == "" {
+		return errors.New("the bridge or the gateway has no name")
+	}
+	names := map[string]bool{d.Bridge: true}
+	for _, w := range d.ports() {
+		if w.name == "" {
+			return fmt.Errorf("%s has no port name", w.what)
+		}
+		if names[w.name] {
+			return fmt.Errorf("the name %s is wanted twice", w.name)
+		}
+		names[w.name] = true
+	}
+	if t := d.Tunnel; t != nil {
+		switch t.Type {
+		case "geneve", "vxlan", "gre", "stt":
+		default:
+			return fmt.Errorf("tunnel type %q is none of geneve, vxlan, gre and stt", t.Type)
+		}
+		if t.DstPort < 0 || t.DstPort > 65535 || t.DstPort != 0 && t.Type == "gre" {
+			return fmt.Errorf("destination port %d is not possible for a tunnel of type %s", t.DstPort, t.Type)
+		}
+	}
+	for _, a := range d.Pods {
+		if err := checkText(a); err != nil {
+			return err
+		}
+		if _, err := decode(a.HostIf, encode(a)); err != nil {
+			return fmt.Errorf("attachment of pod %q: %w", a.Pod(), err)
+		}
+	}
+	return nil
+}
+
+// ports are all ports but the bridge's own.
+func (d Desired) ports() []wantPort {
+	g := d.Gateway
+	ports := []wantPort{{
+		name: g.Name, what: "gateway port", mark: markGateway, externalIDs: map[string]string{markKey: markGateway},
+		ifaceType: "internal", mac: g.MAC.String(), mtu: g.MTU, ofport: gatewayOFPort,
+	}}
+	if t := d.Tunnel; t != nil {
+		ports = append(ports, wantPort{
+			name: t.Name, what: t.Type + " tunnel port", mark: markTunnel,
+			externalIDs: map[string]string{markKey: markTunnel},
+			ifaceType:   t.Type, options: t.options(), ofport: tunnelOFPort,
+		})
+	}
+	for _, a := range d.Pods {
+		ports = append(ports, wantPort{name: a.HostIf, what: "port of pod " + a.Pod(), mark: markPod, externalIDs: encode(a)})
+	}
+	return ports
+}
+
+// options are the Interface's options (ovs-vswitchd.conf.db(5), "Tunnel
+// Options"). The flows choose the far end. The key is the flows' too and 0
+// while they set none: a fixed key would be one more thing for nodes of
+// different versions to agree on.
+func (t TunnelPort) options() map[string]string {
+	o := map[string]string{"remote_ip": "flow", "key": "flow"}
+	if t.LocalIP.IsValid() {
+		o["local_ip"] = t.LocalIP.String()
+	}
+	if t.DstPort != 0 {
+		o["dst_port"] = strconv.Itoa(t.DstPort)
+	}
+	if t.Csum {
+		o["csum"] = "true"
+	}
+	return o
+}

@@ -1,0 +1,202 @@
+package ovsdb
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Observed is what the database says about one bridge.
+type Observed struct {
+	// BridgePresent and BridgeOurs: the bridge is there, and bears our mark
+	// or a port that does.
+	BridgePresent, BridgeOurs bool
+	// DatapathType is "system" (the kernel) or "netdev".
+	DatapathType    string
+	Gateway, Tunnel Port
+	// Pods have a readable record; Broken are ours too, but have none. Both
+	// are sorted by port name.
+	Pods   []PodPort
+	Broken []BrokenPort
+	// Foreign are ports on the bridge that are not ours, by name.
+	Foreign []string
+	// Pending says that ovs-vswitchd has not yet taken the last change. When
+	// that lasts, ovs-vswitchd is down or hangs.
+	Pending bool
+}
+
+// Port is the gateway's or the tunnel's port; Name and the rest are empty when
+// it is not there.
+type Port struct {
+	Present bool
+	Name    string
+	// OFPort is the OpenFlow port number, 0 while ovs-vswitchd has given none.
+	OFPort uint32
+	// Error is ovs-vswitchd's reason for giving none.
+	Error string
+}
+
+// PodPort is the port of a pod, with its record. The port's name is HostIf.
+type PodPort struct {
+	api.Attachment
+	// OFPort and Error are as in Port.
+	OFPort uint32
+	Error  string
+}
+
+// BrokenPort is a port of a pod whose record in external_ids cannot be read.
+type BrokenPort struct{ Name, Reason string }
+
+// Observe reads the bridge called name from the replica of the current
+// connection. It fails while there is none: a process must not take an old
+// replica, or an empty one, for the truth.
+func (db *DB) Observe(name string) (Observed, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c, err := db.current()
+	if err != nil {
+		return Observed{}, fmt.Errorf("observing bridge %s: %w", name, err)
+	}
+	s, err := db.snapshot(ctx, c)
+	if err != nil {
+		return Observed{}, fmt.Errorf("observing bridge %s: %w", name, err)
+	}
+	return observed(s, name), nil
+}
+
+// observed is the pure part of Observe.
+func observed(s snapshot, name string) Observed {
+	o := Observed{Pending: s.root.CurCfg < s.root.NextCfg}
+	b, ok := s.bridges[name]
+	if !ok {
+		return o
+	}
+	o.BridgePresent, o.BridgeOurs, o.DatapathType = true, isOurs(s, b), datapathType(b.DatapathType)
+	for _, p := range s.portsOf(b) {
+		asPort := Port{Present: true, Name: p.Name, OFPort: p.iface.number(), Error: p.iface.problem()}
+		switch p.ExternalIDs[markKey] {
+		case markGateway:
+			o.Gateway = asPort
+		case markTunnel:
+			o.Tunnel = asPort
+		case markPod:
+			if a, err := decode(p.Name, p.ExternalIDs); err != nil {
+				o.Broken = append(o.Broken, BrokenPort{p.Name, err.Error()})
+			} else {
+				o.Pods = append(o.Pods, PodPort{a, asPort.OFPort, asPort.Error})
+			}
+		default:
+			if p.Name != b.Name {
+				o.Foreign = append(o.Foreign, p.Name)
+			}
+		}
+	}
+	slices.SortFunc(o.Pods, func(a, b PodPort) int { return cmp.Compare(a.HostIf, b.HostIf) })
+	slices.SortFunc(o.Broken, func(a, b BrokenPort) int { return cmp.Compare(a.Name, b.Name) })
+	slices.Sort(o.Foreign)
+	return o
+}
+
+// isOurs reports whether b bears our mark, or a port of ours does, as after
+// somebody has cleared the bridge's external_ids.
+func isOurs(s snapshot, b bridge) bool {
+	if b.ExternalIDs[markKey] == markBridge {
+		return true
+	}
+	for _, p := range s.portsOf(b) {
+		if portIsOurs(p.port) {
+			return true
+		}
+	}
+	return false
+}
+
+func portIsOurs(p port) bool {
+	mark := p.ExternalIDs[markKey]
+	return mark == markGateway || mark == markTunnel || mark == markPod
+}
+
+// datapathType spells out the default.
+func datapathType(column string) string { return cmp.Or(column, "system") }
+
+// snapshot reads the replica as soon as it is whole.
+func (db *DB) snapshot(ctx context.Context, c *conn) (snapshot, error) {
+	for {
+		next := db.next()
+		s := readSnapshot(c.tables)
+		if s.whole() {
+			return s, nil
+		}
+		select {
+		case <-next: // the rest of the update
+		case <-time.After(10 * time.Millisecond):
+			// Events come later than the rows; don't rely on them.
+		case <-ctx.Done():
+			if s.root.UUID == "" {
+				return s, errors.New(`the database has no Open_vSwitch row: Open vSwitch's start script makes it by "ovs-vsctl init"`)
+			}
+			return s, errors.New("the replica of the database is inconsistent")
+		}
+	}
+}
+
+// WaitOFPorts waits until ovs-vswitchd has given every named port an OpenFlow
+// port number. When ctx ends first the error says for each port what is wrong,
+// or that ovs-vswitchd or ovsdb-server does not answer.
+//
+// It does not stop at an error in the database: ovs-vswitchd reports one for a
+// device that it sees before it is complete, and tries again.
+func (db *DB) WaitOFPorts(ctx context.Context, names ...string) error {
+	ctx, cancel := limit(ctx)
+	defer cancel()
+	for {
+		next := db.next()
+		missing, err := db.withoutNumber(names)
+		if err == nil && len(missing) == 0 {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			if err == nil {
+				err = errors.New(strings.Join(missing, "; "))
+			}
+			return fmt.Errorf("waiting for OpenFlow port numbers: %w", err)
+		}
+	}
+}
+
+// withoutNumber says which of the ports have no OpenFlow port number, and why.
+func (db *DB) withoutNumber(names []string) (missing []string, err error) {
+	c, err := db.current()
+	if err != nil {
+		return nil, err
+	}
+	s := readSnapshot(c.tables)
+	byName := make(map[string]iface, len(s.ifaces))
+	for _, i := range s.ifaces {
+		byName[i.Name] = i
+	}
+	for _, name := range names {
+		switch i, ok := byName[name]; {
+		case !ok:
+			missing = append(missing, "port "+name+" is not in the database")
+		case i.number() != 0:
+		case i.problem() != "":
+			missing = append(missing, fmt.Sprintf("port %s: %s", name, i.problem()))
+		default:
+			missing = append(missing, "port "+name+" has none")
+		}
+	}
+	if len(missing) > 0 && s.root.CurCfg < s.root.NextCfg {
+		missing = append(missing, fmt.Sprintf("ovs-vswitchd does not answer (it has taken configuration %d of %d): does it run?",
+			s.root.CurCfg, s.root.NextCfg))
+	}
+	return missing, nil
+}

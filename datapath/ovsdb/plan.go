@@ -1,0 +1,272 @@
+package ovsdb
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ovn-org/libovsdb/ovsdb"
+)
+
+// plan is a transaction in the making.
+type plan struct {
+	ops     []ovsdb.Operation
+	changes []string // in words, for the log
+}
+
+func (p *plan) did(format string, args ...any) {
+	p.changes = append(p.changes, fmt.Sprintf(format, args...))
+}
+
+// protocols: 1.5 is ours, 1.0 and 1.3 are what people's tools speak.
+func protocols() []string { return []string{"OpenFlow10", "OpenFlow13", "OpenFlow15"} }
+
+// failMode secure: without our flows nothing is forwarded.
+const failMode = "secure"
+
+// ensure plans what makes s contain d.
+func ensure(s snapshot, d Desired) (plan, error) {
+	if err := d.validate(); err != nil {
+		return plan{}, err
+	}
+	if err := refuse(s, d); err != nil {
+		return plan{}, err
+	}
+	var p plan
+	b, present := s.bridges[d.Bridge]
+	var newPorts []any
+	have := s.portsOf(b)
+	for i, w := range d.ports() {
+		if h, ok := have[w.name]; ok {
+			p.updatePort(h, w)
+		} else {
+			newPorts = append(newPorts, p.insertPort(i, w))
+		}
+	}
+	if present {
+		p.updateBridge(b, d)
+		if len(newPorts) > 0 {
+			p.mutate("Bridge", b.UUID, insert("ports", ovsdb.OvsSet{GoSet: newPorts}))
+		}
+	} else {
+		p.insertBridge(s.root, d, newPorts)
+	}
+	p.seal(s.root)
+	return p, nil
+}
+
+// refuse says why d cannot be had without harm to somebody else.
+func refuse(s snapshot, d Desired) error {
+	if b, ok := s.bridges[d.Bridge]; ok && !isOurs(s, b) {
+		if foreign := observed(s, d.Bridge).Foreign; len(foreign) > 0 {
+			return fmt.Errorf("bridge %s is not Fairlead's and has ports: %s; set ovsBridge to another name, "+
+				`or remove the bridge if nothing needs it ("ovs-vsctl del-br %s")`, d.Bridge, strings.Join(foreign, ", "), d.Bridge)
+		}
+	}
+	for _, b := range s.bridges {
+		if b.Name == d.Bridge {
+			continue
+		}
+		have := s.portsOf(b)
+		for _, w := range d.ports() {
+			if _, ok := have[w.name]; ok {
+				return fmt.Errorf("%s is wanted on bridge %s but is on bridge %s: "+
+					`rename it in the configuration, or remove it there ("ovs-vsctl del-port %s %s")`,
+					w.name, d.Bridge, b.Name, b.Name, w.name)
+			}
+		}
+	}
+	return nil
+}
+
+// insertBridge plans the bridge with its own port, which every bridge has.
+func (p *plan) insertBridge(root openVSwitch, d Desired, ports []any) {
+	own := wantPort{name: d.Bridge, ifaceType: "internal"}
+	ports = append(ports, p.insertRows("own", own))
+	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Bridge", UUIDName: "bridge", Row: ovsdb.Row{
+		"name": d.Bridge, "datapath_type": datapathType(d.DatapathType), "fail_mode": failMode,
+		"protocols": set(protocols()), "external_ids": omap(map[string]string{markKey: markBridge}),
+		"ports": ovsdb.OvsSet{GoSet: ports},
+	}})
+	p.mutate("Open_vSwitch", root.UUID, insert("bridges", ovsdb.UUID{GoUUID: "bridge"}))
+	p.did("bridge %s added", d.Bridge)
+}
+
+func (p *plan) updateBridge(b bridge, d Desired) {
+	row := ovsdb.Row{}
+	if datapathType(b.DatapathType) != datapathType(d.DatapathType) {
+		row["datapath_type"] = datapathType(d.DatapathType)
+	}
+	if b.FailMode == nil || *b.FailMode != failMode {
+		row["fail_mode"] = failMode
+	}
+	if got := slices.Sorted(slices.Values(b.Protocols)); !slices.Equal(got, protocols()) {
+		row["protocols"] = set(protocols())
+	}
+	if len(row) > 0 {
+		p.update("Bridge", b.UUID, row)
+		p.did("bridge %s: %s set", b.Name, strings.Join(slices.Sorted(maps.Keys(row)), ", "))
+	}
+	if b.ExternalIDs[markKey] != markBridge {
+		p.setIDs("Bridge", b.UUID, b.ExternalIDs, map[string]string{markKey: markBridge})
+		p.did("bridge %s marked as Fairlead's", b.Name)
+	}
+}
+
+// insertPort plans a Port with its Interface and returns the reference to it.
+func (p *plan) insertPort(i int, w wantPort) ovsdb.UUID {
+	p.did("%s %s added", w.what, w.name)
+	return p.insertRows(fmt.Sprint(i), w)
+}
+
+// insertRows names the rows by suffix: the names of ports may contain
+// characters that a named UUID must not.
+func (p *plan) insertRows(suffix string, w wantPort) ovsdb.UUID {
+	row := ovsdb.Row{"name": w.name}
+	maps.Copy(row, w.columns())
+	portRow := ovsdb.Row{"name": w.name, "interfaces": ovsdb.UUID{GoUUID: "iface_" + suffix}}
+	if len(w.externalIDs) > 0 {
+		portRow["external_ids"] = omap(w.externalIDs)
+	}
+	p.ops = append(p.ops,
+		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Interface", UUIDName: "iface_" + suffix, Row: row},
+		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Port", UUIDName: "port_" + suffix, Row: portRow})
+	return ovsdb.UUID{GoUUID: "port_" + suffix}
+}
+
+// columns are the Interface's columns that w says something about.
+func (w wantPort) columns() ovsdb.Row {
+	row := ovsdb.Row{"type": w.ifaceType}
+	if w.mac != "" {
+		row["mac"] = w.mac
+	}
+	if w.mtu != 0 {
+		row["mtu_request"] = w.mtu
+	}
+	if w.options != nil {
+		row["options"] = omap(w.options)
+	}
+	if w.ofport != 0 {
+		row["ofport_request"] = w.ofport
+	}
+	return row
+}
+
+func (p *plan) updatePort(h portIface, w wantPort) {
+	row := w.columns()
+	keep := map[string]bool{
+		"type":           h.iface.Type != w.ifaceType,
+		"mac":            h.iface.MAC == nil || *h.iface.MAC != w.mac,
+		"mtu_request":    h.iface.MTURequest == nil || *h.iface.MTURequest != w.mtu,
+		"options":        !maps.Equal(h.iface.Options, w.options),
+		"ofport_request": h.iface.OFPortRequest == nil || *h.iface.OFPortRequest != w.ofport,
+	}
+	maps.DeleteFunc(row, func(column string, _ any) bool { return !keep[column] })
+	if len(row) > 0 {
+		p.update("Interface", h.iface.UUID, row)
+		p.did("%s %s: %s set", w.what, w.name, strings.Join(slices.Sorted(maps.Keys(row)), ", "))
+	}
+	if !maps.Equal(ourIDs(h.ExternalIDs), w.externalIDs) {
+		p.setIDs("Port", h.port.UUID, h.ExternalIDs, w.externalIDs)
+		p.did("%s %s: record set", w.what, w.name)
+	}
+}
+
+// prune plans the removal of our ports that d does not have.
+func prune(s snapshot, d Desired) plan {
+	var p plan
+	b, ok := s.bridges[d.Bridge]
+	if !ok {
+		return p
+	}
+	wanted := map[string]bool{}
+	for _, w := range d.ports() {
+		wanted[w.name] = true
+	}
+	var gone []any
+	for name, h := range s.portsOf(b) {
+		if wanted[name] || !portIsOurs(h.port) {
+			continue
+		}
+		if h.ExternalIDs[markKey] == markPod {
+			// Without its record nobody can want it. It may be a running
+			// pod's all the same, as long as it has a device.
+			if _, err := decode(name, h.ExternalIDs); err != nil && !h.iface.broken() {
+				continue
+			}
+		}
+		gone = append(gone, ovsdb.UUID{GoUUID: h.port.UUID})
+		p.did("port %s removed", name)
+	}
+	slices.Sort(p.changes)
+	if len(gone) > 0 {
+		p.mutate("Bridge", b.UUID, ovsdb.Mutation{Column: "ports", Mutator: ovsdb.MutateOperationDelete, Value: ovsdb.OvsSet{GoSet: gone}})
+	}
+	p.seal(s.root)
+	return p
+}
+
+// ourIDs are the keys of external_ids that are ours.
+func ourIDs(ids map[string]string) map[string]string {
+	ours := map[string]string{}
+	for k, v := range ids {
+		if k == markKey || strings.HasPrefix(k, recordPrefix) {
+			ours[k] = v
+		}
+	}
+	return ours
+}
+
+// setIDs replaces our keys in external_ids and keeps those of others.
+func (p *plan) setIDs(table, uuid string, have, want map[string]string) {
+	var old []any
+	for _, k := range slices.Sorted(maps.Keys(ourIDs(have))) {
+		old = append(old, k)
+	}
+	mutations := []ovsdb.Mutation{insert("external_ids", omap(want))}
+	if len(old) > 0 { // "insert" leaves a key alone that is there
+		del := ovsdb.Mutation{Column: "external_ids", Mutator: ovsdb.MutateOperationDelete, Value: ovsdb.OvsSet{GoSet: old}}
+		mutations = append([]ovsdb.Mutation{del}, mutations...)
+	}
+	p.mutate(table, uuid, mutations...)
+}
+
+// seal asks ovs-vswitchd to confirm the transaction, if there is any.
+func (p *plan) seal(root openVSwitch) {
+	if len(p.ops) > 0 {
+		p.mutate("Open_vSwitch", root.UUID, ovsdb.Mutation{Column: "next_cfg", Mutator: ovsdb.MutateOperationAdd, Value: 1})
+	}
+}
+
+func (p *plan) update(table, uuid string, row ovsdb.Row) {
+	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationUpdate, Table: table, Where: byUUID(uuid), Row: row})
+}
+
+func (p *plan) mutate(table, uuid string, m ...ovsdb.Mutation) {
+	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationMutate, Table: table, Where: byUUID(uuid), Mutations: m})
+}
+
+func byUUID(uuid string) []ovsdb.Condition {
+	return []ovsdb.Condition{ovsdb.NewCondition("_uuid", ovsdb.ConditionEqual, ovsdb.UUID{GoUUID: uuid})}
+}
+
+func insert(column string, value any) ovsdb.Mutation {
+	return ovsdb.Mutation{Column: column, Mutator: ovsdb.MutateOperationInsert, Value: value}
+}
+
+func set(values []string) ovsdb.OvsSet {
+	var s ovsdb.OvsSet
+	for _, v := range values {
+		s.GoSet = append(s.GoSet, v)
+	}
+	return s
+}
+
+func omap(m map[string]string) ovsdb.OvsMap {
+	o := ovsdb.OvsMap{GoMap: map[any]any{}}
+	for k, v := range m {
+		o.GoMap[k] = v
+	}
+	return o
+}

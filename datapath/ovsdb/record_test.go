@@ -1,0 +1,134 @@
+package ovsdb
+
+import (
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// attachment is the record of one pod, different for every name.
+func attachment(name string) api.Attachment {
+	n := byte(len(name)*7) + name[len(name)-1]
+	return api.Attachment{
+		ContainerID: "container-" + name, IfName: "eth0", Netns: "/run/netns/" + name, Network: "fairlead",
+		PodNamespace: "default", PodName: name, PodUID: "uid-" + name, HostIf: "fl" + name, MAC: api.MAC{2, 0, 0, 0, 0, n},
+		Addrs:  []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 1, n}), 24), netip.MustParsePrefix("fd00:1::5/64")},
+		BootID: "boot-1",
+	}
+}
+
+func TestRecordRoundTrip(t *testing.T) {
+	plain := attachment("a")
+	plain.PodNamespace, plain.PodName, plain.PodUID, plain.Addrs = "", "", "", nil
+	odd := attachment("b")
+	odd.Netns = "/run/netns/space \"quote\" [\"map\",[]] ü"
+	for _, a := range []api.Attachment{attachment("a"), plain, odd} {
+		got, err := decode(a.HostIf, encode(a))
+		if err != nil || !got.Equal(a) {
+			t.Errorf("%+v comes back as %+v, %v", a, got, err)
+		}
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	a := attachment("a")
+	for key := range encode(a) {
+		if key == markKey || key == addrsKey { // no address at all is a valid record
+			continue
+		}
+		ids := encode(a)
+		delete(ids, key)
+		if _, err := decode(a.HostIf, ids); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("without %s: error %v, want one that names the key", key, err)
+		}
+	}
+	for key, value := range map[string]string{
+		macKey: "not-a-mac", addrsKey: "10.0.0.1", recordPrefix + "container-id": "", recordPrefix + "ifname": "",
+		recordPrefix + "host-if": "flother",
+	} {
+		ids := encode(a)
+		ids[key] = value
+		if _, err := decode(a.HostIf, ids); err == nil {
+			t.Errorf("%s=%q is accepted", key, value)
+		}
+	}
+}
+
+func TestCheckText(t *testing.T) {
+	for _, bad := range []string{"a\x00b", "\xff"} {
+		a := attachment("a")
+		a.Netns = bad
+		if err := checkText(a); err == nil || !strings.Contains(err.Error(), "netns of pod") {
+			t.Errorf("%q: error %v", bad, err)
+		}
+	}
+	if err := checkText(attachment("a")); err != nil {
+		t.Error(err)
+	}
+}
+
+// Anything may stand in external_ids. What decode accepts must come back the
+// same from its own encoding.
+func FuzzDecode(f *testing.F) {
+	a := attachment("a")
+	ids := encode(a)
+	f.Add(a.HostIf, ids[macKey], ids[addrsKey], a.ContainerID, a.IfName)
+	f.Add("", "", "", "", "")
+	f.Add("x", "02:00:00:00:00:01", "10.0.0.1/33 ::/0", "c", "eth0")
+	f.Add("x", "02:00:00:00:00:01", "fe80::1%eth0/64", "c", "eth0")
+	f.Fuzz(func(t *testing.T, name, mac, addrs, container, ifName string) {
+		ids := maps.Clone(ids)
+		ids[macKey], ids[addrsKey] = mac, addrs
+		ids[recordPrefix+"container-id"], ids[recordPrefix+"ifname"], ids[recordPrefix+"host-if"] = container, ifName, name
+		got, err := decode(name, ids)
+		if err != nil {
+			return
+		}
+		again, err := decode(name, encode(got))
+		if err != nil || !again.Equal(got) {
+			t.Errorf("%+v comes back as %+v, %v", got, again, err)
+		}
+	})
+}
+
+func TestOptions(t *testing.T) {
+	for _, c := range []struct {
+		t    TunnelPort
+		want map[string]string
+	}{
+		{TunnelPort{Type: "geneve"}, map[string]string{"remote_ip": "flow", "key": "flow"}},
+		{TunnelPort{Type: "vxlan", DstPort: 8472, Csum: true, LocalIP: netip.MustParseAddr("fd00::7")},
+			map[string]string{"remote_ip": "flow", "key": "flow", "dst_port": "8472", "csum": "true", "local_ip": "fd00::7"}},
+	} {
+		if got := c.t.options(); !maps.Equal(got, c.want) {
+			t.Errorf("%+v has options %v, want %v", c.t, got, c.want)
+		}
+	}
+}
+
+func TestDesiredRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Desired)
+		says   string
+	}{
+		"no bridge":         {func(d *Desired) { d.Bridge = "" }, "no name"},
+		"no gateway":        {func(d *Desired) { d.Gateway.Name = "" }, "no name"},
+		"gateway is bridge": {func(d *Desired) { d.Gateway.Name = d.Bridge }, "wanted twice"},
+		"pod twice":         {func(d *Desired) { d.Pods = append(d.Pods, d.Pods[0]) }, "fla is wanted twice"},
+		"pod without port":  {func(d *Desired) { d.Pods[0].HostIf = "" }, "no port name"},
+		"pod without ID":    {func(d *Desired) { d.Pods[0].ContainerID = "" }, "container ID"},
+		"not text":          {func(d *Desired) { d.Pods[0].PodName = "\xff" }, "not text"},
+		"tunnel type":       {func(d *Desired) { d.Tunnel.Type = "ipip" }, `tunnel type "ipip"`},
+		"gre port":          {func(d *Desired) { d.Tunnel.Type, d.Tunnel.DstPort = "gre", 47 }, "not possible"},
+		"port too high":     {func(d *Desired) { d.Tunnel.DstPort = 65536 }, "not possible"},
+	} {
+		d := desired("a")
+		c.change(&d)
+		if err := d.validate(); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: error %v, want one that says %q", name, err, c.says)
+		}
+	}
+}
