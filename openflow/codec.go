@@ -210,16 +210,11 @@ func hardware(m api.MAC) *net.HardwareAddr {
 	return &hw
 }
 
-// ofPrefix returns address and mask; no mask for a whole address, because OVS
-// leaves such a mask out when it lists the flow.
 func ofPrefix(p netip.Prefix) (addr, mask *net.IP) {
 	if !p.IsValid() {
 		return nil, nil
 	}
 	a := net.IP(p.Addr().AsSlice())
-	if p.IsSingleIP() {
-		return &a, nil
-	}
 	m := net.IP(net.CIDRMask(p.Bits(), p.Addr().BitLen()))
 	return &a, &m
 }

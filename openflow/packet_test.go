@@ -310,3 +310,34 @@ func traceMatch(f Flow) string {
 	}
 	return fmt.Sprintf("%spriority %d, cookie %#x", match, f.Priority, f.Cookie())
 }
+
+// A megaflow matches nothing that no decision needs: one takes all connections
+// of a pair, and to what is far away all addresses behind one route.
+func TestMegaflowsAreWide(t *testing.T) {
+	o := node(t)
+	_, view := readGolden(t, "testdata/dual-stack.txtar")
+	if _, err := dialTest(t, o).Sync(t.Context(), Pipeline(view)); err != nil {
+		t.Fatal(err)
+	}
+	const tcpA = fromA + ",tcp,nw_src=10.10.0.3,nw_ttl=64,tcp_src=40000,tcp_dst=80,nw_dst="
+	for _, c := range []struct{ name, packet, has, hasNot string }{
+		{"pod to pod", tcpA + "10.10.0.4", "nw_dst=10.10.0.4,", "nw_ttl="},
+		{"pod to peer", tcpA + "10.10.1.9", "nw_dst=10.10.1.0/24,", "dl_dst="},
+		{"pod to outside", tcpA + "192.0.2.1", "nw_dst=192.0.0.0/", "nw_ttl="},
+		{"gateway to pod", fromGW + ",tcp,nw_src=192.0.2.1,tcp_src=40000,tcp_dst=80,nw_dst=10.10.0.3", "nw_dst=10.10.0.3,", "nw_src="},
+		{"gateway to peer", fromGW + ",tcp,nw_src=192.0.2.1,tcp_src=40000,tcp_dst=80,nw_dst=10.10.1.9", "nw_dst=10.10.1.0/24,", "nw_src="},
+		{"peer to pod", fromPeer + ",tcp,nw_src=10.10.1.9,tcp_src=40000,tcp_dst=80,nw_dst=10.10.0.3", "nw_src=10.10.1.0/24,", "nw_ttl="},
+	} {
+		report := o.Trace("br-int", c.packet)
+		_, rest, _ := strings.Cut(report, "\nMegaflow: ")
+		megaflow, _, _ := strings.Cut(rest, "\n")
+		if !strings.Contains(megaflow+",", c.has) {
+			t.Errorf("%s: megaflow %s has no %s", c.name, megaflow, c.has)
+		}
+		for _, never := range []string{c.hasNot, "tp_", "tcp_", "nw_tos"} {
+			if megaflow == "" || strings.Contains(megaflow, ","+never) {
+				t.Errorf("%s: megaflow %s has %s", c.name, megaflow, never)
+			}
+		}
+	}
+}

@@ -22,11 +22,7 @@ const (
 // the peer, gets the flow.
 func Pipeline(v View) []Flow {
 	v = v.normalised()
-	var flows []Flow
-	flows = append(flows, classify(v)...)
-	flows = append(flows, resolve(v)...)
-	flows = append(flows, forward(v)...)
-	return firstOfEach(flows)
+	return firstOfEach(slices.Concat(classify(v), resolve(v), forward(v)))
 }
 
 // normalised returns a copy of v that holds only what can have flows, in one
@@ -92,6 +88,13 @@ func sortedPrefixes(in []netip.Prefix) []netip.Prefix {
 
 func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// room is a slice for perPod flows of each pod, perPeer flows of each peer and
+// a few more: growing one that holds the flows of thousands of peers costs
+// more than filling it.
+func (v View) room(perPod, perPeer int) []Flow {
+	return make([]Flow, 0, 32+perPod*len(v.Pods)+perPeer*len(v.Peers))
 }
 
 // firstOfEach leaves out flows whose key an earlier one has.

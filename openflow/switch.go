@@ -147,7 +147,6 @@ func (s *Switch) commit(ctx context.Context, todo []change) error {
 		return err
 	}
 	var refused []error
-	var failed error
 	committed := false
 	for _, m := range answers {
 		i := int(m.xid-first) - 1 // place in todo
@@ -155,20 +154,15 @@ func (s *Switch) commit(ctx context.Context, todo []change) error {
 		case m.kind == msgError && i >= 0 && i < len(todo):
 			refused = append(refused, &FlowError{todo[i].flow, m.switchError()})
 		case m.kind == msgError:
-			failed = fmt.Errorf("the switch refuses the bundle: %w", m.switchError())
+			refused = append(refused, fmt.Errorf("the switch refuses the bundle: %w", m.switchError()))
 		case m.isCommitReply():
 			committed = true
 		}
 	}
-	switch {
-	case len(refused) > 0:
-		return errors.Join(refused...)
-	case failed != nil:
-		return failed
-	case !committed:
+	if len(refused) == 0 && !committed {
 		return errors.New("the switch has not confirmed the bundle")
 	}
-	return nil
+	return errors.Join(refused...)
 }
 
 // report logs what was done: one line, and one for each flow that somebody

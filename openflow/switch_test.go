@@ -201,8 +201,8 @@ func TestRefusedBundle(t *testing.T) {
 	s := dialTest(t, o)
 	_, view := readGolden(t, "testdata/v4-geneve.txtar")
 	_, err := s.Sync(t.Context(), Pipeline(view))
-	if err == nil || !strings.Contains(err.Error(), "OFPFMFC_TABLE_FULL") {
-		t.Errorf("got error %v, want OFPFMFC_TABLE_FULL", err)
+	if err == nil || !strings.Contains(err.Error(), "OFPFMFC_TABLE_FULL") || !strings.Contains(err.Error(), "bundle") {
+		t.Errorf("got error %v, want OFPFMFC_TABLE_FULL and that of the bundle", err)
 	}
 	if flows := dumpFlows(o); strings.Contains(flows, "priority") {
 		t.Errorf("part of a failed bundle is installed:\n%s", flows)
@@ -354,6 +354,30 @@ func TestGarbage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Late answers to a request that has timed out are nobody's.
+func TestAnswersToOthers(t *testing.T) {
+	const last = ^uint32(0)
+	x := &exchange{first: last - 1, barrier: 1, done: make(chan struct{})} // IDs last-1, last, 0, 1
+	c := &conn{pending: x}
+	for _, xid := range []uint32{last - 2, 2, 77} {
+		c.deliver(message{kind: msgError, xid: xid})
+		c.deliver(message{kind: msgBarrierReply, xid: xid})
+	}
+	c.deliver(message{kind: msgMultipartReply, xid: last - 1})
+	c.deliver(message{kind: msgError, xid: 0})
+	select {
+	case <-x.done:
+		t.Fatal("another barrier's reply ended the exchange")
+	default:
+	}
+	c.deliver(message{kind: msgBarrierReply, xid: 1})
+	wait(t, x.done, time.Second, "the barrier's reply")
+	if len(x.answers) != 2 || x.answers[0].xid != last-1 || x.answers[1].xid != 0 {
+		t.Errorf("answers %+v, want the two in between", x.answers)
+	}
+	c.deliver(message{kind: msgError, xid: 0}) // nobody waits any more
 }
 
 // speak is a socket whose other end says text and hangs up.

@@ -14,7 +14,7 @@ const (
 // classify returns the flows of table 0: it tells where a packet comes from
 // and drops what its sender may not say.
 func classify(v View) []Flow {
-	flows := []Flow{{Kind: KindBase, Priority: classifyTagged, Match: Match{Tagged: true}}}
+	flows := append(v.room(11, 2), Flow{Kind: KindBase, Priority: classifyTagged, Match: Match{Tagged: true}})
 	for t := uint8(routerSolicitation); t <= redirect; t++ {
 		flows = append(flows, Flow{Kind: KindBase, Priority: classifyFalseND, Match: Match{EtherType: IPv6, ICMPv6: t}})
 	}

@@ -16,7 +16,7 @@ const (
 // resolve returns the flows of table 1: ARP and neighbour discovery go to the
 // one port that owns the address asked for, or that asked.
 func resolve(v View) []Flow {
-	flows := []Flow{{Kind: KindBase, Table: tableResolve, Priority: resolveLastDrop}}
+	flows := append(v.room(5, 0), Flow{Kind: KindBase, Table: tableResolve, Priority: resolveLastDrop})
 	if g := v.Gateway; g.present() {
 		to := toPort(g.MAC, g.Port)
 		flows = append(flows, resolveTo(KindGateway, to, g.MAC, g.Addrs)...)

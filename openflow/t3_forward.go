@@ -29,7 +29,7 @@ func unroutable() []netip.Prefix {
 // forward returns the flows of table 3: from the destination address to port,
 // Ethernet header and TTL.
 func forward(v View) []Flow {
-	flows := []Flow{{Kind: KindBase, Table: tableForward, Priority: forwardLastDrop}}
+	flows := append(v.room(2, 4), Flow{Kind: KindBase, Table: tableForward, Priority: forwardLastDrop})
 	for _, p := range unroutable() {
 		flows = append(flows, forwardTo(KindBase, forwardNever, p))
 	}
