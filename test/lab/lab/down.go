@@ -12,8 +12,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// downTimeout is how long processes may take to end, agents after SIGTERM and the others after SIGKILL.
-const downTimeout = 10 * time.Second
+// politeTimeout is how long runner and agents together may take to end after SIGTERM; killTimeout is how long any
+// process may take to end after SIGKILL.
+const (
+	politeTimeout = 5 * time.Second
+	killTimeout   = 10 * time.Second
+)
 
 // Down takes away the lab in dir: its processes, namespaces, mounts and files. It needs none of them to be whole, and
 // does nothing if there is no lab. progress may be nil.
@@ -43,7 +47,7 @@ func Down(ctx context.Context, dir string, progress func(step string)) error {
 	if err != nil {
 		return err
 	}
-	killCtx, cancel := context.WithTimeout(ctx, downTimeout)
+	killCtx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	if err := host.Kill(killCtx, hosts...); err != nil {
 		return err
@@ -67,7 +71,7 @@ func Down(ctx context.Context, dir string, progress func(step string)) error {
 
 // stopPolitely ends the runner, and gives the agents the chance to end by themselves.
 func (l *Lab) stopPolitely(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, downTimeout)
+	ctx, cancel := context.WithTimeout(ctx, politeTimeout)
 	defer cancel()
 	if err := l.RunnerStop(ctx); err != nil {
 		return errors.Join(err, l.RunnerKill(context.WithoutCancel(ctx)))

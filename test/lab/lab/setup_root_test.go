@@ -1,0 +1,194 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// binDir is where TestMain has built the program lab; empty if it did not.
+var binDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		if os.Geteuid() != 0 {
+			return m.Run()
+		}
+		dir, err := os.MkdirTemp("", "labtest-bin-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		if out, err := exec.Command("go", "build", "-o", dir+"/", "..").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "building lab: %v\n%s", err, out)
+			return 1
+		}
+		binDir = dir
+		return m.Run()
+	}())
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
+	}
+}
+
+// up makes a lab without agents that ends with the test, and checks that nothing is left of it.
+func up(t *testing.T, o Options) *Lab {
+	t.Helper()
+	needRoot(t)
+	if o.Dir == "" {
+		o.Dir = filepath.Join(t.TempDir(), "lab")
+	}
+	if o.BinDir == "" {
+		o.BinDir, o.NoAgent = binDir, true
+	}
+	l, err := Up(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := watchLab(t, l)
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(l.RunnerLog())
+			t.Logf("the pod runner's log:\n%s", log)
+		}
+		if err := Down(context.Background(), l.dir, nil); err != nil {
+			t.Error(err)
+		}
+		watch.checkGone(t)
+	})
+	return l
+}
+
+// labWatch knows what a lab consists of.
+type labWatch struct {
+	dir  string
+	nets []uint64 // inodes of its namespaces
+}
+
+func watchLab(t *testing.T, l *Lab) labWatch {
+	t.Helper()
+	w := labWatch{dir: l.dir}
+	hosts, err := l.hosts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range hosts {
+		for _, kind := range []string{"net", "mnt", "uts"} {
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(h.Dir, "ns", kind), &st); err != nil {
+				t.Fatal(err)
+			}
+			w.nets = append(w.nets, st.Ino)
+		}
+	}
+	return w
+}
+
+// checkGone looks for the lab's directory, mounts, processes and namespaces.
+func (w labWatch) checkGone(t *testing.T) {
+	t.Helper()
+	if exists(w.dir) {
+		t.Errorf("%s is still there", w.dir)
+	}
+	mounts, err := host.Mounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if strings.HasPrefix(m.Target, w.dir) {
+			t.Errorf("mount %+v is still there", m)
+		}
+	}
+	// A thread that visited a namespace may be on its way out.
+	deadline := time.Now().Add(5 * time.Second)
+	left := w.users(t)
+	for ; len(left) > 0 && time.Now().Before(deadline); left = w.users(t) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, p := range left {
+		t.Errorf("still in a namespace of the lab, or about it: %s", p)
+	}
+}
+
+// users are the threads in a namespace of the lab and the processes with its directory in their command line.
+func (w labWatch) users(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	links, err := filepath.Glob("/proc/[0-9]*/task/*/ns/[mnu]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		target, err := os.Readlink(link)
+		if err != nil {
+			continue
+		}
+		for _, ino := range w.nets {
+			if strings.HasSuffix(target, fmt.Sprintf("[%d]", ino)) {
+				out = append(out, link+" "+target)
+			}
+		}
+	}
+	cmdlines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range cmdlines {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), w.dir) {
+			out = append(out, path+" "+strings.ReplaceAll(string(data), "\x00", " "))
+		}
+	}
+	return out
+}
+
+// within is a context that ends after d, for calls that must not hang.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func nodeExec(t *testing.T, l *Lab, name string, argv ...string) string {
+	t.Helper()
+	out, err := l.NodeExec(within(t, 20*time.Second), name, argv...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func podExec(t *testing.T, l *Lab, pod string, argv ...string) string {
+	t.Helper()
+	out, err := l.PodExec(within(t, 20*time.Second), pod, argv...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// eventually polls until ok, or fails after ten seconds with what was waited for.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not after 10 s: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
