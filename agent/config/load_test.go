@@ -145,3 +145,19 @@ func checkFindings(t *testing.T, data []byte, findings []Finding) {
 		last = f.Line
 	}
 }
+
+// A file of nothing but unknown keys, as the wrong file is, gets all its errors
+// in no time: hints end after the first ones.
+func TestHintsEnd(t *testing.T) {
+	var b strings.Builder
+	for i := range 2 * maxHints {
+		b.WriteString("apiPort" + string(rune('\u0100'+i)) + ": 1\n")
+	}
+	_, _, err := Parse([]byte(b.String()), "f")
+	if errs, ok := err.(Errors); !ok || len(errs) != 2*maxHints {
+		t.Fatalf("%d errors, want %d", len(errs), 2*maxHints)
+	}
+	if hints := strings.Count(err.Error(), "did you mean apiPort?"); hints != maxHints {
+		t.Errorf("%d hints, want %d", hints, maxHints)
+	}
+}
