@@ -38,7 +38,7 @@ func (d Desired) names() []string {
 
 func connect(t *testing.T, o *ovstest.OVS) *DB {
 	t.Helper()
-	db, err := Connect(within5(t), "unix:"+o.DBSocket, testr.New(t))
+	db, err := Connect(soon(t), "unix:"+o.DBSocket, testr.New(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,9 +46,13 @@ func connect(t *testing.T, o *ovstest.OVS) *DB {
 	return db
 }
 
-// within5 is a context that ends after 5 seconds.
-func within5(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+// patience is far more than anything here needs on a machine that is not
+// overloaded.
+const patience = 20 * time.Second
+
+// soon is a context that ends when patience does.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -81,12 +85,12 @@ func TestEnsure(t *testing.T) {
 		t.Errorf("a bridge is there before Ensure: %+v", got)
 	}
 	d := desired("a", "b")
-	must(t, db.Ensure(within5(t), d))
+	must(t, db.Ensure(soon(t), d))
 	// The replica must hold one's own writes: the loop decides by it.
 	if got := hostIfs(mustObserve(t, db)); !slices.Equal(got, []string{"fla", "flb"}) {
 		t.Errorf("right after Ensure the pods are %v", got)
 	}
-	must(t, db.WaitOFPorts(within5(t), d.names()...))
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
 
 	got := mustObserve(t, db)
 	if !got.BridgePresent || !got.BridgeOurs || got.DatapathType != "dummy" || len(got.Broken)+len(got.Foreign) != 0 {
@@ -116,8 +120,8 @@ func TestEnsure(t *testing.T) {
 		}
 	}
 	before := o.Ctl("get", "Open_vSwitch", ".", "next_cfg")
-	must(t, db.Ensure(within5(t), d))
-	must(t, db.Prune(within5(t), d))
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.Prune(soon(t), d))
 	if after := o.Ctl("get", "Open_vSwitch", ".", "next_cfg"); after != before {
 		t.Errorf("a second Ensure and Prune wrote: next_cfg %s, was %s", after, before)
 	}
@@ -128,8 +132,8 @@ func TestDrift(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b")
-	must(t, db.Ensure(within5(t), d))
-	must(t, db.WaitOFPorts(within5(t), d.names()...))
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	show := func() string {
 		var out string
 		for _, c := range []string{"Bridge name,datapath_type,fail_mode,protocols,external_ids", "Port name,external_ids",
@@ -164,11 +168,11 @@ func TestDrift(t *testing.T) {
 	} {
 		o.Ctl(strings.Fields(drift)...)
 		waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see the drift "+drift)
-		must(t, db.Ensure(within5(t), d))
+		must(t, db.Ensure(soon(t), d))
 		if got := show(); got != want {
 			t.Fatalf("after %q:\n%s\nwant\n%s", drift, got, want)
 		}
-		must(t, db.WaitOFPorts(within5(t), d.names()...))
+		must(t, db.WaitOFPorts(soon(t), d.names()...))
 	}
 }
 
@@ -177,7 +181,7 @@ func (db *DB) differs(t *testing.T, d Desired) bool {
 	t.Helper()
 	c, err := db.current()
 	must(t, err)
-	s, err := db.snapshot(within5(t), c)
+	s, err := db.snapshot(soon(t), c)
 	must(t, err)
 	p, err := ensure(s, d)
 	must(t, err)
@@ -187,12 +191,12 @@ func (db *DB) differs(t *testing.T, d Desired) bool {
 // waitChanged waits for done and looks again only when Changed says so.
 func waitChanged(t *testing.T, db *DB, done func() bool, what string) {
 	t.Helper()
-	limit := time.After(5 * time.Second)
+	limit := time.After(patience)
 	for !done() {
 		select {
 		case <-db.Changed():
 		case <-limit:
-			t.Fatalf("waited 5s for Changed %s", what)
+			t.Fatalf("waited %v for Changed %s", patience, what)
 		}
 	}
 }
@@ -202,13 +206,13 @@ func TestForeignThingsStay(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b")
-	must(t, db.Ensure(within5(t), d))
+	must(t, db.Ensure(soon(t), d))
 	o.Ctl("set", "Port", "fla", "external_ids:theirs=1", "external_ids:fairlead-pod-name=wrong", "--",
 		"set", "Bridge", "br-int", "external_ids:theirs=1", "--", "remove", "Bridge", "br-int", "external_ids", "fairlead", "--",
 		"add-port", "br-int", "alien", "--", "set", "Interface", "alien", "type=internal")
 	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Foreign) > 0 && db.differs(t, d) }, "to see the foreign port")
-	must(t, db.Ensure(within5(t), d))
-	must(t, db.Prune(within5(t), Desired{Bridge: "br-int"}))
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.Prune(soon(t), Desired{Bridge: "br-int"}))
 	got := mustObserve(t, db)
 	if len(got.Pods) != 0 || got.Gateway.Present || got.Tunnel.Present || !slices.Equal(got.Foreign, []string{"alien"}) {
 		t.Errorf("after pruning everything: %+v", got)
@@ -225,10 +229,10 @@ func TestEnsureKeepsForeignKeysOfAPort(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a")
-	must(t, db.Ensure(within5(t), d))
+	must(t, db.Ensure(soon(t), d))
 	o.Ctl("set", "Port", "fla", "external_ids:theirs=1", "external_ids:fairlead-pod-name=wrong")
 	waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see the drift")
-	must(t, db.Ensure(within5(t), d))
+	must(t, db.Ensure(soon(t), d))
 	if out := o.Ctl("get", "Port", "fla", "external_ids"); !strings.Contains(out, "theirs") || !strings.Contains(out, "fairlead-pod-name=a") {
 		t.Errorf("external_ids of the port are %s", out)
 	}
@@ -239,7 +243,7 @@ func TestRefuseForeignBridge(t *testing.T) {
 	o.AddBridge("br-int", ovstest.Port{Name: "p2", Type: "internal"}, ovstest.Port{Name: "p1", Type: "internal"})
 	db := connect(t, o)
 	before := o.Ctl("show")
-	err := db.Ensure(within5(t), desired("a"))
+	err := db.Ensure(soon(t), desired("a"))
 	for _, want := range []string{"not Fairlead's", "p1, p2", "set ovsBridge", "ovs-vsctl del-br br-int"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q: %v", want, err)
@@ -250,7 +254,7 @@ func TestRefuseForeignBridge(t *testing.T) {
 	}
 	o.Ctl("del-port", "p1", "--", "del-port", "p2")
 	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Foreign) == 0 }, "to see the ports go")
-	must(t, db.Ensure(within5(t), desired("a")))
+	must(t, db.Ensure(soon(t), desired("a")))
 	if !mustObserve(t, db).BridgeOurs {
 		t.Error("an empty bridge was not taken over")
 	}
@@ -260,7 +264,7 @@ func TestRefuseNameOnOtherBridge(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-x", ovstest.Port{Name: "fairlead-gw0", Type: "internal"})
 	db := connect(t, o)
-	err := db.Ensure(within5(t), desired())
+	err := db.Ensure(soon(t), desired())
 	if err == nil || !strings.Contains(err.Error(), "fairlead-gw0 is wanted on bridge br-int but is on bridge br-x") {
 		t.Errorf("error %v", err)
 	}
@@ -269,11 +273,11 @@ func TestRefuseNameOnOtherBridge(t *testing.T) {
 func TestPrune(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
-	must(t, db.Ensure(within5(t), desired("a", "b", "c")))
+	must(t, db.Ensure(soon(t), desired("a", "b", "c")))
 	d := desired("b")
 	d.Gateway.Name, d.Tunnel = "fairlead-gw1", nil
-	must(t, db.Ensure(within5(t), d))
-	must(t, db.Prune(within5(t), d))
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.Prune(soon(t), d))
 	got := mustObserve(t, db)
 	if !slices.Equal(hostIfs(got), []string{"flb"}) || got.Gateway.Name != "fairlead-gw1" || got.Tunnel.Present {
 		t.Errorf("after Prune %+v", got)
@@ -289,8 +293,8 @@ func TestBrokenRecord(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b", "c", "d")
-	must(t, db.Ensure(within5(t), d))
-	must(t, db.WaitOFPorts(within5(t), d.names()...))
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	o.Ctl("remove", "Port", "fla", "external_ids", "fairlead-container-id", "--",
 		"set", "Port", "flb", `external_ids:fairlead-mac="zz"`, "--",
 		"set", "Port", "flc", "external_ids:fairlead-host-if=fld") // flc claims to be fld
@@ -304,18 +308,18 @@ func TestBrokenRecord(t *testing.T) {
 			t.Errorf("broken %+v, want one about %s", b, want)
 		}
 	}
-	must(t, db.Prune(within5(t), desired("d")))
+	must(t, db.Prune(soon(t), desired("d")))
 	if n := len(mustObserve(t, db).Broken); n != 3 {
 		t.Errorf("Prune removed ports that may be running pods': %d of 3 left", n)
 	}
 	o.Ctl("--no-wait", "set", "Interface", "flb", "type=nonsense") // stands for a device that is gone
 	waitChanged(t, db, func() bool { return o.Ctl("get", "Interface", "flb", "ofport") == "-1\n" }, "to see the device fail")
-	must(t, db.Prune(within5(t), desired("d")))
+	must(t, db.Prune(soon(t), desired("d")))
 	got = mustObserve(t, db)
 	if len(got.Broken) != 2 || got.Broken[0].Name != "fla" || got.Broken[1].Name != "flc" {
 		t.Errorf("after Prune broken are %+v, want fla and flc", got.Broken)
 	}
-	must(t, db.Ensure(within5(t), d)) // whoever knows the record can restore it
+	must(t, db.Ensure(soon(t), d)) // whoever knows the record can restore it
 	if got := mustObserve(t, db); len(got.Pods) != 4 || len(got.Broken) != 0 {
 		t.Errorf("after Ensure %+v", got)
 	}
@@ -324,7 +328,7 @@ func TestBrokenRecord(t *testing.T) {
 func TestWaitOFPortsSaysWhatIsWrong(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
-	must(t, db.Ensure(within5(t), desired("a")))
+	must(t, db.Ensure(soon(t), desired("a")))
 	o.Ctl("--no-wait", "set", "Interface", "fla", "type=nonsense")
 	wait := func(names ...string) string {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
@@ -342,7 +346,7 @@ func TestWaitOFPortsSaysWhatIsWrong(t *testing.T) {
 	}
 	o.Ctl("set", "Interface", "fla", `type=""`)
 	o.Vswitchd.Kill()
-	must(t, db.Ensure(within5(t), desired("a", "b")))
+	must(t, db.Ensure(soon(t), desired("a", "b")))
 	if got := wait("flb"); !strings.Contains(got, "flb has none") || !strings.Contains(got, "ovs-vswitchd does not answer") {
 		t.Errorf("with ovs-vswitchd down: %s", got)
 	}
@@ -350,6 +354,6 @@ func TestWaitOFPortsSaysWhatIsWrong(t *testing.T) {
 		t.Error("Observe does not say that ovs-vswitchd lags")
 	}
 	o.Vswitchd.Start()
-	must(t, db.WaitOFPorts(within5(t), "flb"))
+	must(t, db.WaitOFPorts(soon(t), "flb"))
 	waitChanged(t, db, func() bool { return !mustObserve(t, db).Pending }, "to see ovs-vswitchd catch up")
 }

@@ -41,6 +41,8 @@ type iface struct {
 	OFPortRequest *int              `ovsdb:"ofport_request"`
 	OFPort        *int              `ovsdb:"ofport"`
 	Error         *string           `ovsdb:"error"`
+	Ifindex       *int              `ovsdb:"ifindex"`
+	LinkState     *string           `ovsdb:"link_state"`
 }
 
 // number is the interface's OpenFlow port number, 0 while it has none.
@@ -51,14 +53,23 @@ func (i iface) number() uint32 {
 	return uint32(*i.OFPort)
 }
 
-// broken reports that ovs-vswitchd could not open the device.
-func (i iface) broken() bool { return i.OFPort != nil && *i.OFPort < 0 }
+// gone reports that the port has no device. For a device that vanishes the
+// userspace datapath leaves the port number and the empty error alone, and
+// says so by link state and index only.
+func (i iface) gone() bool {
+	return i.OFPort != nil && *i.OFPort < 0 ||
+		i.Ifindex != nil && *i.Ifindex == 0 && i.LinkState != nil && *i.LinkState == "down"
+}
 
+// problem is what keeps the port from working; empty when nothing is known.
 func (i iface) problem() string {
-	if i.Error == nil {
-		return ""
+	switch {
+	case i.Error != nil && *i.Error != "":
+		return *i.Error
+	case i.gone():
+		return "the device is gone"
 	}
-	return *i.Error
+	return ""
 }
 
 func databaseModel() (model.ClientDBModel, error) {
@@ -75,6 +86,7 @@ func columns() []client.MonitorOption {
 		client.WithTable(o, &o.Bridges, &o.NextCfg, &o.CurCfg),
 		client.WithTable(b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.ExternalIDs),
 		client.WithTable(p, &p.Name, &p.Interfaces, &p.ExternalIDs),
-		client.WithTable(i, &i.Name, &i.Type, &i.MAC, &i.MTURequest, &i.Options, &i.OFPortRequest, &i.OFPort, &i.Error),
+		client.WithTable(i, &i.Name, &i.Type, &i.MAC, &i.MTURequest, &i.Options, &i.OFPortRequest, &i.OFPort, &i.Error,
+			&i.Ifindex, &i.LinkState),
 	}
 }

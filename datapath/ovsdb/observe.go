@@ -38,7 +38,8 @@ type Port struct {
 	Name    string
 	// OFPort is the OpenFlow port number, 0 while ovs-vswitchd has given none.
 	OFPort uint32
-	// Error is ovs-vswitchd's reason for giving none.
+	// Error is what keeps the port from working: ovs-vswitchd's reason for
+	// giving no number, or that the device is gone.
 	Error string
 }
 

@@ -192,7 +192,7 @@ func prune(s snapshot, d Desired) plan {
 		if h.ExternalIDs[markKey] == markPod {
 			// Without its record nobody can want it. It may be a running
 			// pod's all the same, as long as it has a device.
-			if _, err := decode(name, h.ExternalIDs); err != nil && !h.iface.broken() {
+			if _, err := decode(name, h.ExternalIDs); err != nil && !h.iface.gone() {
 				continue
 			}
 		}

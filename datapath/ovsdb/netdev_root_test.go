@@ -1,0 +1,106 @@
+package ovsdb
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// With real devices: the gateway's appears with its MAC and MTU, a pod's port
+// may be written before its veth is there, and one without a device is named.
+func TestRootDevices(t *testing.T) {
+	node := nstest.New(t)
+	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.Netdev, Netns: node.Path})
+	db := connect(t, o)
+	d := desired("a", "b")
+	d.DatapathType = "netdev"
+	node.IP("link add fla type veth peer name pa")
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.WaitOFPorts(soon(t), "fla", d.Gateway.Name, d.Tunnel.Name))
+	if got := node.IP("link show " + d.Gateway.Name); !strings.Contains(got, d.Gateway.MAC.String()) || !strings.Contains(got, "mtu 1410") {
+		t.Errorf("the gateway's device lacks MAC or MTU: %s", got)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if err := db.WaitOFPorts(ctx, "fla", "flb"); err == nil || !strings.Contains(err.Error(), "port flb: could not open network device flb (No such device)") {
+		t.Errorf("a port without a device: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- db.WaitOFPorts(soon(t), "flb") }()
+	node.IP("link add flb type veth peer name pb")
+	must(t, <-done)
+
+	// The device goes: that is said, and then not even a spoilt record keeps
+	// the port. The device of the other one is there, and so is the port.
+	node.IP("link del flb")
+	o.Ctl("remove", "Port", "fla", "external_ids", "fairlead-mac", "--", "remove", "Port", "flb", "external_ids", "fairlead-mac")
+	waitChanged(t, db, func() bool {
+		must(t, db.Prune(soon(t), desired()))
+		b := mustObserve(t, db).Broken
+		return len(b) == 1 && b[0].Name == "fla"
+	}, "to see the port without a device pruned")
+
+	must(t, db.Ensure(soon(t), d))
+	node.IP("link del fla")
+	waitChanged(t, db, func() bool { return mustObserve(t, db).Pods[0].Error == "the device is gone" }, "to see the device go")
+}
+
+// Every kind of tunnel that can be configured is accepted by Open vSwitch.
+func TestRootTunnels(t *testing.T) {
+	node := nstest.New(t)
+	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.Netdev, Netns: node.Path})
+	db := connect(t, o)
+	d := desired()
+	d.DatapathType = "netdev"
+	for _, tun := range []TunnelPort{
+		{Type: "geneve"}, {Type: "geneve", DstPort: 16081, Csum: true, LocalIP: netip.MustParseAddr("fd00::2")},
+		{Type: "vxlan", LocalIP: netip.MustParseAddr("192.0.2.2")}, {Type: "vxlan", DstPort: 8472, Csum: true},
+		{Type: "gre", Csum: true, LocalIP: netip.MustParseAddr("192.0.2.2")}, {Type: "stt"},
+	} {
+		tun.Name = "fairlead-tun0"
+		d.Tunnel = &tun
+		must(t, db.Ensure(soon(t), d))
+		waitChanged(t, db, func() bool { return !mustObserve(t, db).Pending }, "to see the tunnel taken")
+		if err := db.WaitOFPorts(soon(t), tun.Name); err != nil {
+			t.Errorf("%+v: %v", tun, err)
+		}
+		if got := mustObserve(t, db).Tunnel; got.Error != "" {
+			t.Errorf("%+v: %s", tun, got.Error)
+		}
+	}
+}
+
+// ofport numbers outlive a crash of ovs-vswitchd, so that flows stay the same.
+func TestRootNumbersOutliveVswitchd(t *testing.T) {
+	node := nstest.New(t)
+	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.Netdev, Netns: node.Path})
+	db := connect(t, o)
+	d := desired("a", "b", "c")
+	d.DatapathType = "netdev"
+	for _, n := range []string{"fla", "flb", "flc"} {
+		node.IP("link add " + n + " type veth peer name p" + n)
+	}
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
+	gone := desired("b", "c")
+	must(t, db.Prune(soon(t), gone))
+	want := mustObserve(t, db)
+	o.Vswitchd.Kill()
+	o.Vswitchd.Start()
+	must(t, db.Ensure(soon(t), gone))
+	must(t, db.WaitOFPorts(soon(t), gone.names()...))
+	got := mustObserve(t, db)
+	for i, p := range got.Pods {
+		if p.OFPort != want.Pods[i].OFPort {
+			t.Errorf("%s has number %d, had %d", p.HostIf, p.OFPort, want.Pods[i].OFPort)
+		}
+	}
+	if got.Gateway.OFPort != 2 || got.Tunnel.OFPort != 1 {
+		t.Errorf("gateway %d, tunnel %d, want 2 and 1", got.Gateway.OFPort, got.Tunnel.OFPort)
+	}
+}
