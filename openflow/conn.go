@@ -57,7 +57,9 @@ func open(ctx context.Context, path string, log logr.Logger) (*conn, error) {
 	c := &conn{sock: sock, log: log, done: make(chan struct{}), echo: make(chan message, 1), nextXID: 1}
 	c.heard.Store(time.Now().UnixNano())
 	r := bufio.NewReaderSize(sock, 1<<16)
-	stop := context.AfterFunc(ctx, func() { sock.SetDeadline(time.Unix(1, 0)) })
+	ctx, cancel := context.WithTimeout(ctx, lostAfter)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { sock.SetReadDeadline(time.Unix(1, 0)) })
 	err = c.greet(r)
 	if !stop() {
 		err = fmt.Errorf("the switch does not answer: %w", ctx.Err())

@@ -109,7 +109,8 @@ func TestEachFieldAndAction(t *testing.T) {
 		{EtherType: IPv4, Src: p4}, {EtherType: IPv4, Dst: p4}, {EtherType: IPv4, Src: host4, Dst: host4},
 		{EtherType: IPv4, Dst: netip.MustParsePrefix("0.0.0.0/1")},
 		{EtherType: IPv6, Src: p6}, {EtherType: IPv6, Dst: p6}, {EtherType: IPv6, Src: host(v6), Dst: host(v6)},
-		{EtherType: ARP, Src: host4}, {EtherType: ARP, Dst: host4}, {EtherType: ARP, ARPOp: 2}, {EtherType: ARP, ARPSha: m6},
+		{EtherType: ARP, Src: host4}, {EtherType: ARP, Dst: host4}, {EtherType: ARP, ARPOp: 2},
+		{EtherType: ARP, ARPSha: m6},
 		nd, na,
 	}
 	nd.NDTarget = v6
@@ -125,7 +126,8 @@ func TestEachFieldAndAction(t *testing.T) {
 		SetTunDst{host4.Addr()}, SetTunDst{v6}} {
 		flows = append(flows, Flow{Table: 6, Priority: uint16(i), Kind: KindBase, Actions: []Action{a}})
 	}
-	flows = append(flows, Flow{Table: 7, Match: Match{EtherType: IPv6}, Actions: []Action{DecTTL{}, Output(1), Output(2), Goto(8)}})
+	flows = append(flows, Flow{Table: 7, Match: Match{EtherType: IPv6},
+		Actions: []Action{DecTTL{}, Output(1), Output(2), Goto(8)}})
 	syncAll(t, s, flows)
 	s.Resync()
 	if got := syncAll(t, s, flows); got != (Changes{}) {

@@ -6,8 +6,8 @@
 //
 // # The journey of a packet
 //
-// Five tables with fixed numbers; a packet visits at most three. Each table
-// that is in use is one file here and ends in a flow that drops and counts.
+// Five tables with fixed numbers, of which a packet visits two. Each table that
+// is in use is one file here and ends in a flow that drops and counts.
 //
 //	0 Classify   who sent it, and may this sender say that?   t0_classify.go
 //	1 Resolve    ARP and ND: to the one port that is asked    t1_resolve.go
@@ -58,6 +58,17 @@
 // come from their gateway, and leaves the TTL. A packet that arrives at the
 // source node with TTL 1 is dropped without an ICMP answer (OVS would send it
 // to a controller, and there is none), so traceroute shows no first hop.
+//
+// Sending a packet back to the port that it came from does nothing in OVS. That
+// is what becomes of a pod's packet to itself, and of gratuitous ARP.
+//
+// # Megaflows
+//
+// No flow matches what its decision does not need, so a megaflow has no ports
+// and no TCP flags. OVS widens destinations to whole routes for IPv4 by itself;
+// for IPv6 it does where the table's row in OVSDB says so (Flow_Table, column
+// prefixes: nw_src and ipv6_src for table 0, nw_dst and ipv6_dst for table 3).
+// Without it every IPv6 address beyond the node takes a megaflow of its own.
 //
 // # What is ours
 //

@@ -77,9 +77,9 @@ func TestConflicts(t *testing.T) {
 	}
 	text := dump(flows)
 	for _, want := range []string{
-		"arp_tpa=10.10.0.1 actions=set_field:0e:00:00:00:00:01->eth_dst,output:2\n",                // the gateway, not the pod
-		"priority=200,ip,nw_dst=10.10.0.3 actions=set_field:0a:00:00:00:00:03->eth_dst,output:3\n", // the lower port
-		"reg0=0x2,nw_dst=10.10.2.0/24 actions=set_field:192.168.77.8->tun_dst,output:1\n",          // the first name
+		"arp_tpa=10.10.0.1 actions=set_field:0e:00:00:00:00:01->eth_dst,output:2\n",                // the gateway
+		"priority=200,ip,nw_dst=10.10.0.3 actions=set_field:0a:00:00:00:00:03->eth_dst,output:3\n", // lower port
+		"reg0=0x2,nw_dst=10.10.2.0/24 actions=set_field:192.168.77.8->tun_dst,output:1\n",          // first name
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no flow %s", want)
@@ -95,7 +95,8 @@ func TestNormalised(t *testing.T) {
 	_, want := readGolden(t, "testdata/v4-geneve.txtar")
 	_, odd := readGolden(t, "testdata/v4-geneve.txtar")
 	odd.Pods[0].Addrs = addrs("::ffff:10.10.0.3,10.10.0.3")
-	odd.Pods = append(odd.Pods, Pod{Port: 7, Addrs: addrs("10.10.0.7")}, Pod{Port: 8, MAC: odd.Pods[1].MAC, Addrs: make([]netip.Addr, 1)})
+	odd.Pods = append(odd.Pods, Pod{Port: 7, Addrs: addrs("10.10.0.7")},
+		Pod{Port: 8, MAC: odd.Pods[1].MAC, Addrs: make([]netip.Addr, 1)})
 	odd.Peers[0].Tunnel = netip.MustParseAddr("::ffff:192.168.77.2")
 	odd.Peers[0].PodCIDRs = prefixes("10.10.1.77/24,10.10.1.0/24")
 	odd.Gateway.PodCIDRs = append(odd.Gateway.PodCIDRs, netip.Prefix{})

@@ -38,8 +38,8 @@ func (e *FlowError) Error() string {
 func (e *FlowError) Unwrap() error { return e.Reason }
 
 // Dial connects to the OpenFlow management socket of a bridge, BRIDGE.mgmt in
-// the run directory of Open vSwitch. A stopped ovs-vswitchd accepts the
-// connection and says nothing, so ctx should have a deadline.
+// the run directory of Open vSwitch. It gives up with ctx, and after 5 seconds:
+// a stopped ovs-vswitchd accepts the connection and says nothing.
 func Dial(ctx context.Context, mgmtSocket string, log logr.Logger) (*Switch, error) {
 	c, err := open(ctx, mgmtSocket, log)
 	if err != nil {

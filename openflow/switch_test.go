@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -62,7 +59,8 @@ func TestSyncSendsTheDifference(t *testing.T) {
 		t.Errorf("a sync without a change sent %d messages", sent)
 	}
 	pod := Pod{Port: 5, MAC: mac(t, "0a:00:00:00:00:05"), Addrs: addrs("10.10.0.5,fd00:10::5")}
-	peer := Peer{Name: "node-d", Tunnel: netip.MustParseAddr("192.168.77.4"), PodCIDRs: prefixes("10.10.3.0/24,fd00:10:0:3::/64")}
+	peer := Peer{Name: "node-d", Tunnel: netip.MustParseAddr("192.168.77.4"),
+		PodCIDRs: prefixes("10.10.3.0/24,fd00:10:0:3::/64")}
 	with := view
 	with.Pods, with.Peers = append([]Pod{pod}, view.Pods...), append([]Peer{peer}, view.Peers...)
 	for _, c := range []struct {
@@ -95,35 +93,34 @@ func TestDrift(t *testing.T) {
 	want := Pipeline(view)
 	syncAll(t, s, want)
 	ourCookie := fmt.Sprintf("cookie=%#x,", want[0].Cookie())
+	added := Changes{Deleted: 1} // what has to be done about it
+	modified := Changes{Modified: 1}
 	for _, c := range []struct {
-		name    string
-		command []string
-		want    Changes
+		name, command, flow string
+		want                Changes
 	}{
-		{"added", []string{"add-flow", "priority=7,ip,in_port=3,actions=output:4"}, Changes{Deleted: 1}},
-		{"added with our cookie", []string{"add-flow", ourCookie + "table=1,priority=7,actions=output:4"}, Changes{Deleted: 1}},
-		{"added in a table of no ours", []string{"add-flow", "table=42,priority=7,tcp,tcp_dst=80,actions=NORMAL"}, Changes{Deleted: 1}},
-		{"added with odd match and actions", []string{"add-flow",
-			"table=9,tcp,tcp_flags=+syn,ct_state=+trk,nw_ttl=3,actions=ct(commit,zone=3,exec(set_field:1->ct_mark)),resubmit(,10)"},
-			Changes{Deleted: 1}},
-		{"added, masked", []string{"add-flow", "priority=7,dl_src=0a:00:00:00:00:00/ff:00:00:00:00:00,actions=drop"}, Changes{Deleted: 1}},
-		{"added, VLAN 7", []string{"add-flow", "priority=400,dl_vlan=7,actions=drop"}, Changes{Deleted: 1}},
-		{"added, other protocol", []string{"add-flow", "priority=200,icmp,in_port=2,actions=drop"}, Changes{Deleted: 1}},
-		{"deleted", []string{"del-flows", "table=3,ip,nw_dst=10.10.0.4"}, Changes{Added: 1}},
-		{"deleted, all", []string{"del-flows"}, Changes{Added: len(want)}},
-		{"modified", []string{"mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=output:3"}, Changes{Modified: 1}},
-		{"modified to drop", []string{"mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=drop"}, Changes{Modified: 1}},
-		{"modified, odd action", []string{"mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=note:01.02,NORMAL"}, Changes{Modified: 1}},
-		{"drop modified to forward", []string{"--strict", "mod-flows", "table=3,priority=0,actions=NORMAL"}, Changes{Modified: 1}},
-		{"replaced", []string{"add-flow",
-			"cookie=0x1234,table=3,priority=200,ip,nw_dst=10.10.0.4,actions=set_field:0a:00:00:00:00:04->eth_dst,output:4"},
-			Changes{Modified: 1}},
-		{"replaced, will expire", []string{"add-flow", "hard_timeout=600," + cookieOf(t, want, "nw_dst=10.10.0.4 ") +
-			"table=3,priority=200,ip,nw_dst=10.10.0.4,actions=set_field:0a:00:00:00:00:04->eth_dst,output:4"},
-			Changes{Modified: 1}},
+		{"added", "add-flow", "priority=7,ip,in_port=3,actions=output:4", added},
+		{"added with our cookie", "add-flow", ourCookie + "table=1,priority=7,actions=output:4", added},
+		{"added in a table of no ours", "add-flow", "table=42,priority=7,tcp,tcp_dst=80,actions=NORMAL", added},
+		{"added with odd match and actions", "add-flow", "table=9,tcp,tcp_flags=+syn,ct_state=+trk,nw_ttl=3," +
+			"actions=ct(commit,zone=3,exec(set_field:1->ct_mark)),resubmit(,10)", added},
+		{"added, masked", "add-flow", "priority=7,dl_src=0a:00:00:00:00:00/ff:00:00:00:00:00,actions=drop", added},
+		{"added, VLAN 7", "add-flow", "priority=400,dl_vlan=7,actions=drop", added},
+		{"added, other protocol", "add-flow", "priority=200,icmp,in_port=2,actions=drop", added},
+		{"deleted", "del-flows", "table=3,ip,nw_dst=10.10.0.4", Changes{Added: 1}},
+		{"deleted, all", "del-flows", "", Changes{Added: len(want)}},
+		{"modified", "mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=output:3", modified},
+		{"modified to drop", "mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=drop", modified},
+		{"modified, odd action", "mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=note:01.02,NORMAL", modified},
+		{"drop modified to forward", "mod-flows --strict", "table=3,priority=0,actions=NORMAL", modified},
+		{"replaced", "add-flow", "cookie=0x1234,table=3,priority=200,ip,nw_dst=10.10.0.4," +
+			"actions=set_field:0a:00:00:00:00:04->eth_dst,output:4", modified},
+		{"replaced, will expire", "add-flow", "hard_timeout=600," + cookieOf(t, want, "nw_dst=10.10.0.4 ") +
+			"table=3,priority=200,ip,nw_dst=10.10.0.4,actions=set_field:0a:00:00:00:00:04->eth_dst,output:4", modified},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ofctl(t, o, c.command...)
+			command, option, _ := strings.Cut(c.command, " ")
+			o.Ofctl(command, "br-int", strings.Fields(option+" "+c.flow)...)
 			if got := syncAll(t, s, want); got != (Changes{}) {
 				t.Errorf("without a resync %+v was found", got)
 			}
@@ -169,9 +166,11 @@ func TestRefusedFlow(t *testing.T) {
 		flow         Flow
 	}{
 		{"match without prerequisite", "OFPBMC_BAD_PREREQ",
-			Flow{Table: 3, Priority: 9, Kind: KindPod, Match: Match{EtherType: IPv4, NDTarget: netip.MustParseAddr("fd00::1")}}},
+			Flow{Table: 3, Priority: 9, Kind: KindPod,
+				Match: Match{EtherType: IPv4, NDTarget: netip.MustParseAddr("fd00::1")}}},
 		{"no such port number", "OFPBAC_BAD_OUT_PORT",
-			Flow{Table: 3, Priority: 9, Kind: KindPod, Match: Match{EtherType: IPv4}, Actions: []Action{Output(0xfffffef0)}}},
+			Flow{Table: 3, Priority: 9, Kind: KindPod,
+				Match: Match{EtherType: IPv4}, Actions: []Action{Output(0xfffffef0)}}},
 		{"goto backwards", "OFPB", Flow{Table: 3, Priority: 9, Kind: KindPod, Actions: []Action{Goto(1)}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -251,160 +250,6 @@ func TestManyFlows(t *testing.T) {
 	}
 }
 
-func TestVswitchdRestart(t *testing.T) {
-	o := node(t)
-	s := dialTest(t, o)
-	want := Pipeline(View{})
-	syncAll(t, s, want)
-	o.Vswitchd.Kill()
-	wait(t, s.Done(), time.Second, "ovs-vswitchd was killed")
-	if _, err := s.Sync(t.Context(), want); err == nil {
-		t.Error("Sync on a lost connection succeeded")
-	}
-	o.Vswitchd.Start()
-	if got := syncAll(t, dialTest(t, o), want); got.Added != len(want) {
-		t.Errorf("%+v after a restart, want %d added", got, len(want))
-	}
-}
-
-// A stopped ovs-vswitchd keeps its sockets open. Everything must end by itself.
-func TestHungSwitch(t *testing.T) {
-	o := node(t)
-	idle, busy := dialTest(t, o), dialTest(t, o)
-	o.Vswitchd.Signal(syscall.SIGSTOP)
-
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if _, err := busy.Sync(ctx, Pipeline(View{})); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Sync with a deadline: %v", err)
-	}
-	if _, err := Dial(ctx, o.Mgmt("br-int"), logr.Discard()); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Dial with a deadline: %v", err)
-	}
-	start := time.Now()
-	if _, err := busy.Sync(context.Background(), Pipeline(bigView(50, 500))); err == nil {
-		t.Error("Sync without a deadline succeeded")
-	} else if took := time.Since(start); took > 2*lostAfter {
-		t.Errorf("Sync without a deadline ended after %v", took)
-	}
-	wait(t, idle.Done(), 2*lostAfter, "ovs-vswitchd was stopped")
-	if err := idle.conn.reason(); !strings.Contains(err.Error(), "silent") {
-		t.Errorf("lost because of %v", err)
-	}
-	o.Vswitchd.Signal(syscall.SIGCONT)
-	syncAll(t, dialTest(t, o), Pipeline(View{}))
-}
-
-// An idle connection to a healthy switch lives on.
-func TestIdleConnection(t *testing.T) {
-	s := dialTest(t, node(t))
-	select {
-	case <-s.Done():
-		t.Errorf("lost: %v", s.conn.reason())
-	case <-time.After(lostAfter + probeAfter):
-	}
-	syncAll(t, s, Pipeline(View{}))
-}
-
-func TestClose(t *testing.T) {
-	s := dialTest(t, node(t))
-	s.Close()
-	s.Close()
-	wait(t, s.Done(), time.Second, "Close was called")
-	if _, err := s.Sync(t.Context(), nil); !errors.Is(err, errClosed) {
-		t.Errorf("Sync after Close: %v", err)
-	}
-}
-
-func TestOldProtocol(t *testing.T) {
-	o := node(t)
-	o.Ctl("set", "Bridge", "br-int", "protocols=OpenFlow13")
-	_, err := Dial(t.Context(), o.Mgmt("br-int"), logr.Discard())
-	if err == nil || !strings.Contains(err.Error(), "protocols") {
-		t.Errorf("got error %v, want one that names the protocols column", err)
-	}
-	if _, err := Dial(t.Context(), filepath.Join(o.Dir, "none.mgmt"), logr.Discard()); err == nil {
-		t.Error("Dial of a bridge that is not there succeeded")
-	}
-}
-
-// A peer that talks nonsense ends the connection; it never blocks or panics.
-func TestGarbage(t *testing.T) {
-	hello := string(encodeBare(msgHello, 1, nil).bytes)
-	for _, c := range []struct {
-		name, reply string
-		dialFails   bool
-	}{
-		{"nothing", "", true},
-		{"text", "HTTP/1.1 400 Bad Request\r\n\r\n", true},
-		{"length below 8", "\x06\x00\x00\x04\x00\x00\x00\x01", true},
-		{"cut hello", "\x06\x00\x00\x10\x00\x00\x00\x01", true},
-		{"error", "\x06\x01\x00\x0c\x00\x00\x00\x01\x00\x00\x00\x00", true},
-		{"length below 8 later", hello + "\x06\x0a\x00\x07\x00\x00\x00\x01", false},
-		{"unknown type, then other version", hello + "\x06\xc8\x00\x08\x00\x00\x00\x01" + "\x01\x00\x00\x08\x00\x00\x00\x01", false},
-		{"cut message", hello + "\x06\x0a\xff\xff\x00\x00\x00\x01abc", false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s, err := Dial(t.Context(), speak(t, c.reply), logr.Discard())
-			if c.dialFails != (err != nil) {
-				t.Fatalf("Dial: %v", err)
-			}
-			if err == nil {
-				wait(t, s.Done(), time.Second, "the peer talked nonsense")
-			}
-		})
-	}
-}
-
-// Late answers to a request that has timed out are nobody's.
-func TestAnswersToOthers(t *testing.T) {
-	const last = ^uint32(0)
-	x := &exchange{first: last - 1, barrier: 1, done: make(chan struct{})} // IDs last-1, last, 0, 1
-	c := &conn{pending: x}
-	for _, xid := range []uint32{last - 2, 2, 77} {
-		c.deliver(message{kind: msgError, xid: xid})
-		c.deliver(message{kind: msgBarrierReply, xid: xid})
-	}
-	c.deliver(message{kind: msgMultipartReply, xid: last - 1})
-	c.deliver(message{kind: msgError, xid: 0})
-	select {
-	case <-x.done:
-		t.Fatal("another barrier's reply ended the exchange")
-	default:
-	}
-	c.deliver(message{kind: msgBarrierReply, xid: 1})
-	wait(t, x.done, time.Second, "the barrier's reply")
-	if len(x.answers) != 2 || x.answers[0].xid != last-1 || x.answers[1].xid != 0 {
-		t.Errorf("answers %+v, want the two in between", x.answers)
-	}
-	c.deliver(message{kind: msgError, xid: 0}) // nobody waits any more
-}
-
-// speak is a socket whose other end says text and hangs up.
-func speak(t *testing.T, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		c.Write([]byte(text))
-		c.(*net.UnixConn).CloseWrite()
-		c.SetReadDeadline(time.Now().Add(time.Second))
-		for b := make([]byte, 4096); err == nil; {
-			_, err = c.Read(b)
-		}
-	}()
-	return path
-}
-
 // Packets that a flow drops are counted on it.
 func TestDropsAreCounted(t *testing.T) {
 	o := node(t)
@@ -444,25 +289,6 @@ func syncAll(t testing.TB, s *Switch, want []Flow) Changes {
 	return changes
 }
 
-func wait(t *testing.T, done <-chan struct{}, limit time.Duration, what string) {
-	t.Helper()
-	select {
-	case <-done:
-	case <-time.After(limit):
-		t.Fatalf("Done is open %v after %s", limit, what)
-	}
-}
-
-// ofctl runs "ovs-ofctl [OPTION] COMMAND br-int ARGS".
-func ofctl(t *testing.T, o *ovstest.OVS, args ...string) {
-	t.Helper()
-	if args[0] == "--strict" {
-		o.Ofctl(args[1], "br-int", args[2], args[0])
-		return
-	}
-	o.Ofctl(args[0], "br-int", args[1:]...)
-}
-
 func dumpFlows(o *ovstest.OVS) string {
 	var b strings.Builder
 	for line := range strings.Lines(o.Ofctl("dump-flows", "br-int", "--no-stats", "--no-names")) {
@@ -498,7 +324,8 @@ func bigView(pods, peers int) View {
 	}
 	for i := range peers {
 		hi, lo := byte(i>>8), byte(i)
-		v.Peers = append(v.Peers, Peer{Name: fmt.Sprintf("node-%05d", i), Tunnel: netip.AddrFrom4([4]byte{172, 16, hi, lo}),
+		v.Peers = append(v.Peers, Peer{Name: fmt.Sprintf("node-%05d", i),
+			Tunnel: netip.AddrFrom4([4]byte{172, 16, hi, lo}),
 			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64 + hi, lo, 0}), 24),
 				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, 0, 0x10, 0, 0, hi, lo}), 64)}})
 	}

@@ -1,0 +1,209 @@
+package openflow
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+func TestVswitchdRestart(t *testing.T) {
+	o := node(t)
+	s := dialTest(t, o)
+	want := Pipeline(View{})
+	syncAll(t, s, want)
+	o.Vswitchd.Kill()
+	wait(t, s.Done(), time.Second, "ovs-vswitchd was killed")
+	if _, err := s.Sync(t.Context(), want); err == nil {
+		t.Error("Sync on a lost connection succeeded")
+	}
+	o.Vswitchd.Start()
+	if got := syncAll(t, dialTest(t, o), want); got.Added != len(want) {
+		t.Errorf("%+v after a restart, want %d added", got, len(want))
+	}
+}
+
+// A stopped ovs-vswitchd keeps its sockets open. Everything must end by itself.
+func TestHungSwitch(t *testing.T) {
+	t.Parallel()
+	o := node(t)
+	idle, busy := dialTest(t, o), dialTest(t, o)
+	o.Vswitchd.Signal(syscall.SIGSTOP)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := busy.Sync(ctx, Pipeline(View{})); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Sync with a deadline: %v", err)
+	}
+	if _, err := Dial(ctx, o.Mgmt("br-int"), logr.Discard()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Dial with a deadline: %v", err)
+	}
+	start := time.Now()
+	_, err := Dial(context.Background(), o.Mgmt("br-int"), logr.Discard())
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Dial without a deadline: %v", err)
+	}
+	if _, err := busy.Sync(context.Background(), Pipeline(bigView(50, 500))); err == nil {
+		t.Error("Sync without a deadline succeeded")
+	} else if took := time.Since(start); took > 2*lostAfter {
+		t.Errorf("Sync without a deadline ended after %v", took)
+	}
+	wait(t, idle.Done(), 2*lostAfter, "ovs-vswitchd was stopped")
+	if err := idle.conn.reason(); !strings.Contains(err.Error(), "silent") {
+		t.Errorf("lost because of %v", err)
+	}
+	o.Vswitchd.Signal(syscall.SIGCONT)
+	syncAll(t, dialTest(t, o), Pipeline(View{}))
+}
+
+// Without ovsdb-server, ovs-vswitchd serves no OpenFlow, and says nothing.
+func TestNoOVSDB(t *testing.T) {
+	t.Parallel()
+	o := node(t)
+	s := dialTest(t, o)
+	syncAll(t, s, Pipeline(View{}))
+	o.Server.Kill()
+	wait(t, s.Done(), 2*lostAfter, "ovsdb-server was killed")
+	o.Server.Start()
+	deadline := time.Now().Add(15 * time.Second) // ovs-vswitchd backs off up to 8 s
+	for {
+		again, err := Dial(t.Context(), o.Mgmt("br-int"), logr.Discard())
+		if err == nil {
+			defer again.Close()
+			if got := syncAll(t, again, Pipeline(View{})); got != (Changes{}) {
+				t.Errorf("afterwards a sync changed %+v", got)
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no OpenFlow 15 s after ovsdb-server came back: %v", err)
+		}
+	}
+}
+
+// An idle connection to a healthy switch lives on.
+func TestIdleConnection(t *testing.T) {
+	t.Parallel()
+	s := dialTest(t, node(t))
+	select {
+	case <-s.Done():
+		t.Errorf("lost: %v", s.conn.reason())
+	case <-time.After(lostAfter + probeAfter):
+	}
+	syncAll(t, s, Pipeline(View{}))
+}
+
+func TestClose(t *testing.T) {
+	s := dialTest(t, node(t))
+	s.Close()
+	s.Close()
+	wait(t, s.Done(), time.Second, "Close was called")
+	if _, err := s.Sync(t.Context(), nil); !errors.Is(err, errClosed) {
+		t.Errorf("Sync after Close: %v", err)
+	}
+}
+
+func TestOldProtocol(t *testing.T) {
+	o := node(t)
+	o.Ctl("set", "Bridge", "br-int", "protocols=OpenFlow13")
+	_, err := Dial(t.Context(), o.Mgmt("br-int"), logr.Discard())
+	if err == nil || !strings.Contains(err.Error(), "protocols") {
+		t.Errorf("got error %v, want one that names the protocols column", err)
+	}
+	if _, err := Dial(t.Context(), filepath.Join(o.Dir, "none.mgmt"), logr.Discard()); err == nil {
+		t.Error("Dial of a bridge that is not there succeeded")
+	}
+}
+
+// A peer that talks nonsense ends the connection; it never blocks or panics.
+func TestGarbage(t *testing.T) {
+	hello := string(encodeBare(msgHello, 1, nil).bytes)
+	for _, c := range []struct {
+		name, reply string
+		dialFails   bool
+	}{
+		{"nothing", "", true},
+		{"text", "HTTP/1.1 400 Bad Request\r\n\r\n", true},
+		{"length below 8", "\x06\x00\x00\x04\x00\x00\x00\x01", true},
+		{"cut hello", "\x06\x00\x00\x10\x00\x00\x00\x01", true},
+		{"error", "\x06\x01\x00\x0c\x00\x00\x00\x01\x00\x00\x00\x00", true},
+		{"length below 8 later", hello + "\x06\x0a\x00\x07\x00\x00\x00\x01", false},
+		{"unknown type, then other version",
+			hello + "\x06\xc8\x00\x08\x00\x00\x00\x01" + "\x01\x00\x00\x08\x00\x00\x00\x01", false},
+		{"cut message", hello + "\x06\x0a\xff\xff\x00\x00\x00\x01abc", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := Dial(t.Context(), speak(t, c.reply), logr.Discard())
+			if c.dialFails != (err != nil) {
+				t.Fatalf("Dial: %v", err)
+			}
+			if err == nil {
+				wait(t, s.Done(), time.Second, "the peer talked nonsense")
+			}
+		})
+	}
+}
+
+// Late answers to a request that has timed out are nobody's.
+func TestAnswersToOthers(t *testing.T) {
+	const last = ^uint32(0)
+	x := &exchange{first: last - 1, barrier: 1, done: make(chan struct{})} // IDs last-1, last, 0, 1
+	c := &conn{pending: x}
+	for _, xid := range []uint32{last - 2, 2, 77} {
+		c.deliver(message{kind: msgError, xid: xid})
+		c.deliver(message{kind: msgBarrierReply, xid: xid})
+	}
+	c.deliver(message{kind: msgMultipartReply, xid: last - 1})
+	c.deliver(message{kind: msgError, xid: 0})
+	select {
+	case <-x.done:
+		t.Fatal("another barrier's reply ended the exchange")
+	default:
+	}
+	c.deliver(message{kind: msgBarrierReply, xid: 1})
+	wait(t, x.done, time.Second, "the barrier's reply")
+	if len(x.answers) != 2 || x.answers[0].xid != last-1 || x.answers[1].xid != 0 {
+		t.Errorf("answers %+v, want the two in between", x.answers)
+	}
+	c.deliver(message{kind: msgError, xid: 0}) // nobody waits any more
+}
+
+// speak is a socket whose other end says text and hangs up.
+func speak(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		c.Write([]byte(text))
+		c.(*net.UnixConn).CloseWrite()
+		c.SetReadDeadline(time.Now().Add(time.Second))
+		for b := make([]byte, 4096); err == nil; {
+			_, err = c.Read(b)
+		}
+	}()
+	return path
+}
+
+func wait(t *testing.T, done <-chan struct{}, limit time.Duration, what string) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(limit):
+		t.Fatalf("Done is open %v after %s", limit, what)
+	}
+}
