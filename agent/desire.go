@@ -139,7 +139,9 @@ func overhead(cfg api.AgentConfig, local netip.Addr) int {
 	if !tunnels(cfg) {
 		return 0
 	}
-	bytes := map[string]int{api.TunnelGeneve: 50, api.TunnelVXLAN: 50, api.TunnelGRE: 42, api.TunnelSTT: 72}[cfg.TunnelType]
+	bytes := map[string]int{
+		api.TunnelGeneve: 50, api.TunnelVXLAN: 50, api.TunnelGRE: 42, api.TunnelSTT: 72,
+	}[cfg.TunnelType]
 	if local.Is6() {
 		bytes += 20
 	}

@@ -170,7 +170,8 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 
 // observeAndApply returns what was desired and two errors: of what pods depend
 // on, and of the rest.
-func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, waiting []request) (d Desired, podErr, hostErr error) {
+func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot,
+	waiting []request) (d Desired, podErr, hostErr error) {
 	if err := l.findTransport(); err != nil {
 		return d, err, nil
 	}
@@ -202,7 +203,8 @@ func (l *loop) takeOwn(s *inputs.Snapshot) error {
 // findTransport looks again at the interface of the node's address. A node
 // whose address is away for a moment (DHCP, a flapping link) keeps the last.
 func (l *loop) findTransport() error {
-	t, err := link.FindTransport(l.own.Addresses, l.cfg.TransportInterface, l.cfg.TransportInterfaceCIDRs, l.cfg.HostGateway)
+	t, err := link.FindTransport(l.own.Addresses, l.cfg.TransportInterface, l.cfg.TransportInterfaceCIDRs,
+		l.cfg.HostGateway)
 	if err != nil {
 		if l.transport.Name != "" {
 			return nil
@@ -311,9 +313,6 @@ func (l *loop) applyFlows(ctx context.Context, d Desired) error {
 	if err != nil {
 		return fmt.Errorf("OpenFlow: %w", err)
 	}
-	if changes != (openflow.Changes{}) {
-		l.log.Info("flows changed", "added", changes.Added, "modified", changes.Modified, "deleted", changes.Deleted)
-	}
 	return nil
 }
 
@@ -415,7 +414,7 @@ func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict, err error
 	case s.notReady != nil && (before == nil || before.notReady == nil || before.notReady.Error() != s.notReady.Error()):
 		l.log.Error(s.notReady, "not ready")
 	case s.notReady == nil && before != nil && before.notReady != nil:
-		l.log.Info("ready again")
+		l.log.Info("the node is as it should be")
 	}
 	if s.notReady == nil {
 		l.once()

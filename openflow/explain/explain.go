@@ -121,7 +121,9 @@ func datapath(actions string) string {
 	return "so the datapath does: " + actions
 }
 
+// portName takes a port as ovs-appctl prints it: in quotes where it has to.
 func portName(port string, names map[string]string) string {
+	port = strings.Trim(port, `"`)
 	if n, known := names[port]; known {
 		return n
 	}
@@ -133,7 +135,7 @@ func renamePort(match string, names map[string]string) string {
 	fields := strings.Split(match, ",")
 	for i, f := range fields {
 		if port, ok := strings.CutPrefix(f, "in_port="); ok {
-			if n, known := names[port]; known {
+			if n, known := names[strings.Trim(port, `"`)]; known {
 				fields[i] = "from " + n
 			}
 		}

@@ -16,7 +16,7 @@ bridge("br-int")
  3. ip,reg0=0x1,nw_dst=10.0.2.0/24, priority 100, cookie 0x666c040000000001
     dec_ttl
     set_field:192.168.77.12->tun_dst
-    output:tun
+    output:"fairlead-tun0"
 
 Final flow: icmp,reg0=0x1,tun_src=0.0.0.0,tun_dst=192.168.77.12
 Megaflow: recirc_id=0,eth,icmp,in_port=p1
@@ -43,7 +43,7 @@ Datapath actions: drop
 `
 
 func TestTrace(t *testing.T) {
-	names := map[string]string{"p1": "pod default/a", "tun": "the tunnel"}
+	names := map[string]string{"p1": "pod default/a", "fairlead-tun0": "the tunnel"}
 	for _, c := range []struct {
 		trace string
 		want  []string

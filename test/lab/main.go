@@ -60,6 +60,6 @@ func root() *cobra.Command {
 	dir := cmd.PersistentFlags().String("dir", lab.DefaultDir, "directory of the lab; each lab has its own")
 	cmd.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), getCommand(dir),
 		applyCommand(dir), deleteCommand(dir), nodeCommand(dir), podCommand(dir),
-		agentCommand(dir), ovsCommand(dir), cniCommand(dir), runnerCommand(dir), daemonCommand(dir))
+		agentCommand(dir), ovsCommand(dir), cniCommand(dir), traceCommand(dir), runnerCommand(dir), daemonCommand(dir))
 	return cmd
 }
