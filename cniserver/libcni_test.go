@@ -47,7 +47,7 @@ func container1(id string) *libcni.RuntimeConf {
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", "web-0"}, {"K8S_POD_UID", "u-1"}}}
 }
 
-func callContext(t *testing.T) context.Context {
+func callContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
@@ -200,7 +200,7 @@ func canonical(t *testing.T, s string) string {
 }
 
 // run executes the plugin as a runtime does and returns stdout, stderr and the exit code.
-func run(t *testing.T, name string, environ []string, stdin string) (string, string, int) {
+func run(t testing.TB, name string, environ []string, stdin string) (string, string, int) {
 	t.Helper()
 	cmd := exec.CommandContext(callContext(t), filepath.Join(binDir, name))
 	cmd.Env = environ
@@ -362,5 +362,18 @@ func TestManyPodsThroughLibCNI(t *testing.T) {
 	wg.Wait()
 	if n := len(h.calls()); n != 64 {
 		t.Errorf("%d calls", n)
+	}
+}
+
+// BenchmarkPlugin is the cost of the CNI protocol in an ADD: the plugin's
+// process, the socket and the server.
+func BenchmarkPlugin(b *testing.B) {
+	needNetns(b)
+	s := start(b, &handler{}, cniserver.Config{})
+	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"n","type":"fairlead","cniSocket":%q}`, s.socket)
+	for b.Loop() {
+		if out, _, exit := run(b, "fairlead", env("ADD"), conf); exit != 0 {
+			b.Fatal(out)
+		}
 	}
 }

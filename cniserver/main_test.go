@@ -81,7 +81,7 @@ func holdNetns() (end func()) {
 	return func() { stdin.Close(); holder.Wait() }
 }
 
-func needNetns(t *testing.T) string {
+func needNetns(t testing.TB) string {
 	t.Helper()
 	if netnsErr != nil {
 		t.Skipf("SKIPPED, NOTHING WAS TESTED: cannot make a network namespace: %v", netnsErr)
@@ -185,7 +185,7 @@ func (b *syncBuffer) String() string {
 }
 
 // start starts a server with h; cfg may set the durations. It stops with the test.
-func start(t *testing.T, h cniserver.Handler, cfg cniserver.Config) *server {
+func start(t testing.TB, h cniserver.Handler, cfg cniserver.Config) *server {
 	t.Helper()
 	s := &server{log: &syncBuffer{}, obs: &syncBuffer{}}
 	if cfg.Socket == "" {
