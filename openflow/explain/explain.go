@@ -32,13 +32,21 @@ var (
 // keeps its own.
 func Trace(trace string, names map[string]string) []string {
 	var out []string
-	inTables := false
+	ours, inTables := "", false
 	for line := range strings.Lines(trace) {
 		line = strings.TrimRight(line, "\n")
 		text := strings.TrimSpace(line)
 		switch {
 		case strings.HasPrefix(text, "bridge("):
-			inTables = true
+			// The packet may go on through another bridge, which has tables
+			// of its own.
+			bridge := strings.TrimSuffix(strings.TrimPrefix(text, `bridge("`), `")`)
+			if ours == "" {
+				ours = bridge
+			}
+			if inTables = bridge == ours; !inTables {
+				out = append(out, "  on through the bridge "+bridge+", which is not Fairlead's")
+			}
 		case strings.HasPrefix(text, "Final flow:"):
 			inTables = false
 		case strings.HasPrefix(text, "Datapath actions:"):

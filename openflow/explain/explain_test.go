@@ -17,6 +17,12 @@ bridge("br-int")
     dec_ttl
     set_field:192.168.77.12->tun_dst
     output:"fairlead-tun0"
+     -> output to native tunnel
+
+    bridge("br-phy")
+    ----------------
+         0. priority 0
+            NORMAL
 
 Final flow: icmp,reg0=0x1,tun_src=0.0.0.0,tun_dst=192.168.77.12
 Megaflow: recirc_id=0,eth,icmp,in_port=p1
@@ -57,6 +63,8 @@ func TestTrace(t *testing.T) {
 			"  routed here: TTL less one",
 			"  the tunnel is to take it to node address 192.168.77.12",
 			"  out of the tunnel",
+			"  note of the switch: output to native tunnel",
+			"  on through the bridge br-phy, which is not Fairlead's",
 			"so the datapath does: set(ipv4(ttl=63)),tun",
 		}},
 		{dropped, []string{
