@@ -272,7 +272,8 @@ func node(t testing.TB) *ovstest.OVS {
 	t.Helper()
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-int",
-		ovstest.Port{Name: "tun0", OFPort: tunPort, Type: "geneve", Columns: []string{"options:remote_ip=flow"}},
+		ovstest.Port{Name: "tun0", OFPort: tunPort, Type: "geneve",
+			Columns: []string{"options:remote_ip=flow", "options:key=flow"}},
 		ovstest.Port{Name: "gw0", OFPort: gwPort, Type: "internal"},
 		ovstest.Port{Name: "pod-a", OFPort: podA}, ovstest.Port{Name: "pod-b", OFPort: podB})
 	o.AddBridge("br-phy", ovstest.Port{Name: "eth0", OFPort: 1})
