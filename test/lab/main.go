@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
@@ -58,6 +60,18 @@ func root() *cobra.Command {
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	dir := cmd.PersistentFlags().String("dir", lab.DefaultDir, "directory of the lab; each lab has its own")
+	name := cmd.PersistentFlags().String("name", "", "short for --dir "+lab.DefaultDir+"-NAME")
+	cmd.MarkFlagsMutuallyExclusive("dir", "name")
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if !cmd.Flags().Changed("name") {
+			return nil
+		}
+		if msgs := validation.IsDNS1123Label(*name); len(msgs) > 0 {
+			return fmt.Errorf("--name %q: %s", *name, strings.Join(msgs, "; "))
+		}
+		*dir = lab.DefaultDir + "-" + *name
+		return nil
+	}
 	cmd.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), getCommand(dir),
 		applyCommand(dir), deleteCommand(dir), nodeCommand(dir), podCommand(dir),
 		agentCommand(dir), ovsCommand(dir), cniCommand(dir), traceCommand(dir), runnerCommand(dir), daemonCommand(dir))

@@ -143,7 +143,7 @@ func setUpNode(ctx context.Context, h host.Host, d Datapath, f IPFamily, n int) 
 
 // moveToBridge puts the node's NIC and addresses on the bridge br-phy, as far as they are not there. Open vSwitch must
 // run. It is done after every start of Open vSwitch, which may have made a new device without addresses.
-func moveToBridge(ctx context.Context, h host.Host, f IPFamily, n int) error {
+func moveToBridge(ctx context.Context, h host.Host, s spec, n int) error {
 	err := h.Do(func() error {
 		err := run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10",
 			"--", "--may-exist", "add-br", phyBridge,
@@ -153,10 +153,34 @@ func moveToBridge(ctx context.Context, h host.Host, f IPFamily, n int) error {
 		if err != nil {
 			return err
 		}
-		return addressNode(phyBridge, f, n)
+		return addressNode(phyBridge, s.IPFamily, n)
 	})
+	if err == nil {
+		err = teachNeighbours(ctx, h, s)
+	}
 	if err != nil {
 		return fmt.Errorf("moving %s's addresses to %s: %w", h.Name, phyBridge, err)
+	}
+	return nil
+}
+
+// teachNeighbours tells Open vSwitch the MACs of all nodes. The userspace datapath drops the packet for whose tunnel
+// it must ask first; the kernel's datapath keeps it.
+func teachNeighbours(ctx context.Context, h host.Host, s spec) error {
+	ctl, err := dialVswitchd(ctx, h)
+	if err != nil {
+		return err
+	}
+	defer ctl.Close()
+	if err := ctl.call("tnl/neigh/aging", "3600"); err != nil { // the longest; use makes an entry young again
+		return err
+	}
+	for n := 1; n <= s.Nodes; n++ {
+		for _, a := range s.IPFamily.NodeAddrs(n) {
+			if err := ctl.call("tnl/neigh/set", phyBridge, a.Addr().String(), nodeMAC(n).String()); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -2,8 +2,10 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"time"
@@ -36,7 +38,7 @@ const (
 	ovsSocket = "unix:/run/openvswitch/db.sock"
 )
 
-// PID returns the process ID of a node's daemon, 0 if it does not run.
+// PID returns the process ID of a node's daemon, 0 if it does not run. Ask from outside the node.
 func (d Daemon) PID(h host.Host) int { return pidIn(h, "/run/openvswitch/"+d.program()+".pid") }
 
 // OVSStart starts the daemons of a node that do not run, both if none is named, and gives the node its addresses.
@@ -45,13 +47,15 @@ func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error 
 	if err != nil {
 		return err
 	}
+	ovsdb := starts(which, OVSDB) && OVSDB.PID(h) == 0
+	vswitchd := starts(which, Vswitchd) && Vswitchd.PID(h) == 0
 	err = h.Do(func() error {
-		if starts(which, OVSDB) && OVSDB.PID(h) == 0 {
+		if ovsdb {
 			if err := startOVSDB(ctx, node); err != nil {
 				return err
 			}
 		}
-		if starts(which, Vswitchd) && Vswitchd.PID(h) == 0 {
+		if vswitchd {
 			return startVswitchd(ctx, l.spec.Datapath)
 		}
 		return nil
@@ -60,7 +64,7 @@ func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error 
 		return fmt.Errorf("starting Open vSwitch on %s: %w", node, err)
 	}
 	if l.spec.Datapath == Netdev && OVSDB.PID(h) != 0 && Vswitchd.PID(h) != 0 {
-		return moveToBridge(ctx, h, l.spec.IPFamily, n)
+		return moveToBridge(ctx, h, l.spec, n)
 	}
 	return nil
 }
@@ -141,6 +145,44 @@ func end(ctx context.Context, h host.Host, pid int, sig unix.Signal) error {
 			return fmt.Errorf("process %d is still there: %w", pid, ctx.Err())
 		case <-time.After(2 * time.Millisecond):
 		}
+	}
+	return nil
+}
+
+// vswitchdCtl is a connection to ovs-vswitchd's control socket, what ovs-appctl(8) uses: JSON-RPC 1.0.
+type vswitchdCtl struct {
+	net.Conn
+	answers *json.Decoder
+}
+
+// dialVswitchd connects on the node, where the socket's path is short enough for one (108 bytes, unix(7)).
+func dialVswitchd(ctx context.Context, h host.Host) (vswitchdCtl, error) {
+	socket := fmt.Sprintf("/run/openvswitch/ovs-vswitchd.%d.ctl", Vswitchd.PID(h))
+	var conn net.Conn
+	err := h.Do(func() (err error) {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		return err
+	})
+	if err != nil {
+		return vswitchdCtl{}, fmt.Errorf("connecting to ovs-vswitchd: %w", err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return vswitchdCtl{}, err
+	}
+	return vswitchdCtl{conn, json.NewDecoder(conn)}, nil
+}
+
+func (c vswitchdCtl) call(command string, args ...string) error {
+	request := map[string]any{"id": 0, "method": command, "params": args}
+	if err := json.NewEncoder(c).Encode(request); err != nil {
+		return fmt.Errorf("ovs-vswitchd %s: %w", command, err)
+	}
+	var answer struct{ Error any }
+	if err := c.answers.Decode(&answer); err != nil {
+		return fmt.Errorf("ovs-vswitchd %s: %w", command, err)
+	}
+	if answer.Error != nil {
+		return fmt.Errorf("ovs-vswitchd %s: %v", command, answer.Error)
 	}
 	return nil
 }

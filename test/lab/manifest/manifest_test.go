@@ -178,6 +178,10 @@ func TestApplyRefusesAMoveAndStoresNothing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "pod/default/db is on node node2") {
 		t.Errorf("got %v, want the refusal of a move", err)
 	}
+	twice := append(parse(t, moved)[:1], parse(t, moved)[0])
+	if _, err := s.Apply(twice); err == nil || !strings.Contains(err.Error(), "namespace/fresh is given twice") {
+		t.Errorf("got %v, want the refusal of an object that comes twice, as from two files", err)
+	}
 	if o, err := s.Get(Ref{"Namespace", "", "fresh"}); o != nil || err != nil {
 		t.Errorf("the object beside the refused one was stored: %v, %v", o, err)
 	}

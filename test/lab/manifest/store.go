@@ -42,7 +42,12 @@ func (c Change) String() string { return c.Ref.String() + " " + c.What }
 // existing one, and refuses to move a Pod to another node. If one object is refused, none is stored.
 func (s Store) Apply(objects []Object) ([]Change, error) {
 	changes := make([]Change, len(objects))
+	seen := map[Ref]bool{}
 	for i, o := range objects {
+		if seen[RefOf(o)] {
+			return nil, fmt.Errorf("%s is given twice", RefOf(o))
+		}
+		seen[RefOf(o)] = true
 		before, err := s.Get(RefOf(o))
 		if err != nil {
 			return nil, err
