@@ -46,8 +46,9 @@ func FuzzRequest(f *testing.F) {
 		if r.Error == nil {
 			return
 		}
-		if r.Error.Code == 0 || r.Error.Code == CodeInternal || r.Error.Msg == "" || strings.Contains(r.Error.Msg, "goroutine") {
-			t.Errorf("%q: %d %q", line, r.Error.Code, r.Error.Msg)
+		e := r.Error
+		if e.Code == 0 || e.Code == CodeInternal || e.Msg == "" || strings.Contains(e.Msg, "goroutine") {
+			t.Errorf("%q: %d %q", line, e.Code, e.Msg)
 		}
 		if _, err := json.Marshal(r); err != nil {
 			t.Error(err)
@@ -58,7 +59,8 @@ func FuzzRequest(f *testing.F) {
 // FuzzArgs: what is accepted as a pod's name can stand in a log line, an
 // external_ids value and "namespace/name".
 func FuzzArgs(f *testing.F) {
-	for _, seed := range []string{"", ";", "=", "a=b=c", "IgnoreUnknown=1;K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_UID=c",
+	for _, seed := range []string{"", ";", "=", "a=b=c",
+		"IgnoreUnknown=1;K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_UID=c",
 		"CommonArgs=1", "IgnoreUnknown=maybe", "K8S_POD_NAME=\n;K8S_POD_NAMESPACE=x"} {
 		f.Add(seed)
 	}

@@ -112,8 +112,8 @@ func checkResult(t *testing.T, res types.Result, cniVersion string) {
 		if a.Addr().Is6() {
 			dst = must(types.ParseCIDR("::/0"))
 		}
-		want.IPs = append(want.IPs, &types100.IPConfig{Interface: types100.Int(1), Address: *must(types.ParseCIDR(a.String())),
-			Gateway: gw.AsSlice()})
+		want.IPs = append(want.IPs, &types100.IPConfig{Interface: types100.Int(1),
+			Address: *must(types.ParseCIDR(a.String())), Gateway: gw.AsSlice()})
 		want.Routes = append(want.Routes, &types.Route{Dst: *dst, GW: gw.AsSlice()})
 	}
 	if got, want := jsonOf(r), jsonOf(want); got != want {
@@ -151,7 +151,8 @@ func TestLibCNIStatusAndGC(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := rt.cni.GCNetworkList(ctx, rt.list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c2", IfName: "eth0"}}})
+	err := rt.cni.GCNetworkList(ctx, rt.list, &libcni.GCArgs{
+		ValidAttachments: []types.GCAttachment{{ContainerID: "c2", IfName: "eth0"}}})
 	if err != nil || fmt.Sprint(valid) != "[{c2 eth0}]" {
 		t.Errorf("GC: %v, valid %v", err, valid)
 	}
@@ -185,7 +186,8 @@ func TestPrintedResult(t *testing.T) {
 			`{"cniVersion":%q,"name":"n","type":"fairlead","cniSocket":%q}`, v, s.socket))
 		want = strings.ReplaceAll(want, "NETNS", netns)
 		if code != 0 || stderr != "" || canonical(t, out) != canonical(t, want) {
-			t.Errorf("%s: exit code %d, stderr %q, printed\n%s\nwant\n%s", v, code, stderr, canonical(t, out), canonical(t, want))
+			t.Errorf("%s: exit code %d, stderr %q, printed\n%s\nwant\n%s", v, code, stderr,
+				canonical(t, out), canonical(t, want))
 		}
 	}
 }
@@ -214,7 +216,8 @@ func run(t testing.TB, name string, environ []string, stdin string) (string, str
 }
 
 func env(verb string) []string {
-	return []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + netns, "CNI_PATH=" + binDir}
+	return []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + netns,
+		"CNI_PATH=" + binDir}
 }
 
 // wantPrinted checks that the plugin printed one CNI error, and nothing else.
@@ -258,7 +261,8 @@ func TestBadCallsOfThePlugin(t *testing.T) {
 		"version is a bool": {env("ADD"), strings.Replace(good, `"1.1.0"`, "true", 1), 6, []string{"bool"}},
 		"huge": {env("ADD"), strings.Replace(good, "{", `{"pad":"`+strings.Repeat("x", 10<<20)+`",`, 1), 7,
 			[]string{"too long", "4194304"}},
-		"deep":           {env("ADD"), strings.Replace(good, "{", `{"pad":`+strings.Repeat("[", 20000)+",", 1), 6, []string{"depth"}},
+		"deep": {env("ADD"), strings.Replace(good, "{", `{"pad":`+strings.Repeat("[", 20000)+",", 1), 6,
+			[]string{"depth"}},
 		"no verb":        {without("CNI_COMMAND"), good, 4, []string{"CNI_COMMAND"}},
 		"unknown verb":   {env("FROB"), good, 4, []string{"FROB"}},
 		"no container":   {without("CNI_CONTAINERID"), good, 4, []string{"CNI_CONTAINERID"}},

@@ -234,7 +234,8 @@ func request(verb string, edit ...func(*wire.Request)) wire.Request {
 		Args:   "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=u-1",
 		Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead"}`)}
 	if verb == "GC" {
-		r.Config = json.RawMessage(`{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead","cni.dev/valid-attachments":[]}`)
+		r.Config = json.RawMessage(`{"cniVersion":"1.1.0","name":"fairlead","type":"fairlead",
+			"cni.dev/valid-attachments":[]}`)
 	}
 	for _, e := range edit {
 		e(&r)

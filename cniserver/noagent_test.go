@@ -79,7 +79,9 @@ func TestLastErrorIsBounded(t *testing.T) {
 	needNetns(t)
 	socket := filepath.Join(t.TempDir(), "cni.sock")
 	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","cniSocket":%q}`, socket)
-	for name, content := range map[string]string{"long": strings.Repeat("reason ", 1<<20), "binary": "\xff\x00 why \n", "empty": "\n"} {
+	for name, content := range map[string]string{
+		"long": strings.Repeat("reason ", 1<<20), "binary": "\xff\x00 why \n", "empty": "\n",
+	} {
 		if err := os.WriteFile(wire.LastErrorPath(socket), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +136,8 @@ func TestVersionNeedsNoAgent(t *testing.T) {
 
 func TestCalledByAHuman(t *testing.T) {
 	out, stderr, exit := run(t, "fairlead", []string{"PATH=/bin", "HOME=/root"}, "")
-	if exit != 0 || out != "" || !strings.Contains(stderr, "Fairlead CNI plugin") || !strings.Contains(stderr, "CNI_COMMAND=STATUS") {
+	if exit != 0 || out != "" || !strings.Contains(stderr, "Fairlead CNI plugin") ||
+		!strings.Contains(stderr, "CNI_COMMAND=STATUS") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", exit, out, stderr)
 	}
 }

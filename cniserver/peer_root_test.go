@@ -47,7 +47,8 @@ func TestRootPeer(t *testing.T) {
 	if err := os.Chmod(s.socket, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := asNobody(); err != nil || !strings.Contains(out, `"code":105,"msg":"user 65534 may not make CNI calls`) {
+	const refused = `"code":105,"msg":"user 65534 may not make CNI calls`
+	if out, err := asNobody(); err != nil || !strings.Contains(out, refused) {
 		t.Errorf("the peer's credentials: %v %s", err, out)
 	}
 	wantSuccess(t, ask(t, s.socket, request("STATUS")))

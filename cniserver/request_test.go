@@ -28,7 +28,8 @@ func TestHandlerGetsWhatTheRuntimeSaid(t *testing.T) {
 	wantSuccess(t, ask(t, s.socket, request("CHECK", config(`{"cniVersion":"1.0.0","name":"net2","type":"antrea",
 		"ipam":{"type":"host-local"},"prevResult":{"cniVersion":"1.0.0",
 		"interfaces":[{"name":"fl1"},{"name":"eth0","mac":"02:00:00:00:00:07","sandbox":"x"},{"name":"eth1","sandbox":"x"}],
-		"ips":[{"interface":1,"address":"10.1.0.7/24"},{"interface":2,"address":"10.9.0.7/24"},{"address":"fd00::7/64"}]}}`))))
+		"ips":[{"interface":1,"address":"10.1.0.7/24"},{"interface":2,"address":"10.9.0.7/24"},
+		{"address":"fd00::7/64"}]}}`))))
 	wantSuccess(t, ask(t, s.socket, request("DEL")))
 
 	checked := want
@@ -65,7 +66,8 @@ func TestRequestsRefused(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:07","sandbox":"x"}]`
+	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[
+		{"name":"eth0","mac":"02:00:00:00:00:07","sandbox":"x"}]`
 	for name, c := range map[string]struct {
 		r    wire.Request
 		code uint
@@ -83,26 +85,30 @@ func TestRequestsRefused(t *testing.T) {
 		"interface with a slash": {request("CHECK", func(r *wire.Request) { r.IfName = "a/b" }, config(`{"cniVersion":"1.1.0",
 			"name":"n","type":"fairlead",%s}}`, prev)), 4, []string{"CNI_IFNAME"}},
 
-		"no netns":        {request("ADD", inNetns("")), 8, []string{"CNI_NETNS", "not an absolute path"}},
-		"relative netns":  {request("ADD", inNetns("run/netns/x")), 8, []string{`"run/netns/x"`, "not an absolute path"}},
-		"missing netns":   {request("ADD", inNetns("/run/netns/nope")), 8, []string{"/run/netns/nope", "no such file", "mount"}},
+		"no netns":       {request("ADD", inNetns("")), 8, []string{"CNI_NETNS", "not an absolute path"}},
+		"relative netns": {request("ADD", inNetns("run/netns/x")), 8, []string{`"run/netns/x"`, "not an absolute path"}},
+		"missing netns": {request("ADD", inNetns("/run/netns/nope")), 8,
+			[]string{"/run/netns/nope", "no such file", "mount"}},
 		"netns is a file": {request("ADD", inNetns(file)), 8, []string{file, "not a namespace"}},
 		"own netns":       {request("ADD", inNetns("/proc/self/ns/net")), 8, []string{"the node's own network namespace"}},
 
 		"args":                  {request("ADD", args("K8S_POD_NAME")), 4, []string{"CNI_ARGS", "K8S_POD_NAME"}},
 		"unknown args":          {request("ADD", args("COLOUR=red")), 4, []string{"CNI_ARGS", "unknown", "COLOUR=red"}},
 		"pod without namespace": {request("ADD", args("K8S_POD_NAME=web-0")), 4, []string{"CNI_ARGS", "together"}},
-		"pod name":              {request("ADD", args("K8S_POD_NAME=a/b;K8S_POD_NAMESPACE=c")), 4, []string{`"a/b" is not a name`}},
+		"pod name": {request("ADD", args("K8S_POD_NAME=a/b;K8S_POD_NAMESPACE=c")), 4,
+			[]string{`"a/b" is not a name`}},
 		"long pod name": {request("ADD", args("K8S_POD_NAMESPACE=c;K8S_POD_NAME="+strings.Repeat("x", 254))), 4,
 			[]string{"is not a name"}},
 
 		"no configuration": {request("ADD", func(r *wire.Request) { r.Config = json.RawMessage("null") }), 6,
 			[]string{"network configuration", "not a JSON object"}},
 		"configuration is a list": {request("ADD", config(`[1]`)), 6, []string{"network configuration", "array"}},
-		"no version":              {request("ADD", config(`{"name":"n","type":"fairlead"}`)), 1, []string{`"0.1.0" is not supported`}},
+		"no version": {request("ADD", config(`{"name":"n","type":"fairlead"}`)), 1,
+			[]string{`"0.1.0" is not supported`}},
 		"old version": {request("ADD", config(`{"cniVersion":"0.2.0","name":"n","type":"fairlead"}`)), 1,
 			[]string{`"0.2.0" is not supported`, "0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"}},
-		"new version": {request("DEL", config(`{"cniVersion":"1.2.0","name":"n","type":"fairlead"}`)), 1, []string{`"1.2.0"`}},
+		"new version": {request("DEL", config(`{"cniVersion":"1.2.0","name":"n","type":"fairlead"}`)), 1,
+			[]string{`"1.2.0"`}},
 		"version is a number": {request("ADD", config(`{"cniVersion":1.1,"name":"n","type":"fairlead"}`)), 6,
 			[]string{`"cniVersion"`, "number", "string"}},
 		"CHECK before 0.4.0": {request("CHECK", config(`{"cniVersion":"0.3.1","name":"n","type":"fairlead"}`)), 1,
@@ -115,43 +121,42 @@ func TestRequestsRefused(t *testing.T) {
 		"bad name": {request("DEL", config(`{"cniVersion":"1.1.0","name":"a/b","type":"fairlead"}`)), 7, []string{"a/b"}},
 		"name is a number": {request("ADD", config(`{"cniVersion":"1.1.0","name":5,"type":"fairlead"}`)), 6,
 			[]string{`"name"`, "number"}},
-		"another type": {request("ADD", config(`{"cniVersion":"1.1.0","name":"n","type":"bridge"}`)), 7, []string{`"bridge"`}},
+		"another type": {request("ADD", with(`"type":"bridge"`)), 7, []string{`"bridge"`}},
 		"no type":      {request("STATUS", config(`{"cniVersion":"1.1.0","name":"n"}`)), 7, []string{`type is ""`}},
-		"type is a list": {request("ADD", config(`{"cniVersion":"1.1.0","name":"n","type":[]}`)), 6,
+		"type is a list": {request("ADD", with(`"type":[]`)), 6,
 			[]string{`"type"`, "array", "string"}},
-		"another ipam": {request("ADD", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","ipam":{"type":"whereabouts"}}`)),
+		"another ipam": {request("ADD", with(`"type":"fairlead","ipam":{"type":"whereabouts"}`)),
 			2, []string{"ipam.type", `"whereabouts"`, "Remove"}},
-		"ipam is a string": {request("ADD", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","ipam":"host-local"}`)),
+		"ipam is a string": {request("ADD", with(`"type":"fairlead","ipam":"host-local"`)),
 			6, []string{`"ipam"`, "string"}},
-		"ipam type is a number": {request("ADD", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","ipam":{"type":1}}`)),
+		"ipam type is a number": {request("ADD", with(`"type":"fairlead","ipam":{"type":1}`)),
 			6, []string{`"ipam"`, "key Type", "number", "string"}},
-		"as ipam plugin": {request("ADD", config(`{"cniVersion":"1.1.0","name":"n","type":"macvlan","ipam":{"type":"antrea"}}`)),
+		"as ipam plugin": {request("ADD", with(`"type":"macvlan","ipam":{"type":"antrea"}`)),
 			cniserver.CodeNotBuilt, []string{`ipam.type "antrea"`, `"macvlan"`, "not built yet"}},
-		"STATUS as ipam plugin": {request("STATUS", config(`{"cniVersion":"1.1.0","name":"n","type":"macvlan",
-			"ipam":{"type":"fairlead"}}`)), cniserver.CodeNotBuilt, []string{"not built yet"}},
-		"second in the chain": {request("ADD", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead",%s}}`, prev)), 7,
+		"STATUS as ipam plugin": {request("STATUS", with(`"type":"macvlan",
+			"ipam":{"type":"fairlead"}`)), cniserver.CodeNotBuilt, []string{"not built yet"}},
+		"second in the chain": {request("ADD", with(`"type":"fairlead",`+prev+`}`)), 7,
 			[]string{"prevResult", "must come first"}},
-		"dns is a list": {request("ADD", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","dns":[]}`)), 6,
+		"dns is a list": {request("ADD", with(`"type":"fairlead","dns":[]`)), 6,
 			[]string{`"dns"`, "array"}},
 
 		"CHECK without prevResult": {request("CHECK"), 7, []string{"CHECK without prevResult"}},
-		"prevResult null": {request("CHECK", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","prevResult":null}`)), 7,
+		"prevResult null": {request("CHECK", with(`"type":"fairlead","prevResult":null`)), 7,
 			[]string{"CHECK without prevResult"}},
-		"prevResult is a string": {request("CHECK", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","prevResult":""}`)),
+		"prevResult is a string": {request("CHECK", with(`"type":"fairlead","prevResult":""`)),
 			6, []string{"prevResult", "string"}},
 		"prevResult of another interface": {request("CHECK", func(r *wire.Request) { r.IfName = "eth7" },
-			config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead",%s}}`, prev)), 7, []string{"no interface eth7"}},
-		"prevResult with a bad MAC": {request("CHECK", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead",
-			"prevResult":{"interfaces":[null,{"name":"eth0","mac":"zz","sandbox":"x"}]}}`)), 7, []string{"zz"}},
-		"prevResult with a bad address": {request("CHECK", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead",
-			%s,"ips":[null]}}`, prev)), 7, []string{"address"}},
+			with(`"type":"fairlead",`+prev+`}`)), 7, []string{"no interface eth7"}},
+		"prevResult with a bad MAC": {request("CHECK", with(`"type":"fairlead",
+			"prevResult":{"interfaces":[null,{"name":"eth0","mac":"zz","sandbox":"x"}]}`)), 7, []string{"zz"}},
+		"prevResult with a bad address": {request("CHECK", with(`"type":"fairlead",`+prev+`,"ips":[null]}`)), 7, []string{"address"}},
 
-		"GC without a list": {request("GC", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead"}`)), 7,
+		"GC without a list": {request("GC", with(`"type":"fairlead"`)), 7,
 			[]string{"cni.dev/valid-attachments", "nothing was removed"}},
-		"GC with a bad list": {request("GC", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead",
-			"cni.dev/valid-attachments":{}}`)), 6, []string{"cni.dev/valid-attachments", "object"}},
-		"GC with half an entry": {request("GC", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead",
-			"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"b"}]}`)), 7,
+		"GC with a bad list": {request("GC", with(`"type":"fairlead",
+			"cni.dev/valid-attachments":{}`)), 6, []string{"cni.dev/valid-attachments", "object"}},
+		"GC with half an entry": {request("GC", with(`"type":"fairlead",
+			"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"b"}]`)), 7,
 			[]string{"entry 1", "nothing was removed"}},
 	} {
 		t.Run(name, func(t *testing.T) { wantError(t, ask(t, s.socket, c.r), c.code, c.says...) })
@@ -161,6 +166,11 @@ func TestRequestsRefused(t *testing.T) {
 	}
 }
 
+// with is a configuration of version 1.1.0 with more keys.
+func with(keys string) func(*wire.Request) {
+	return config(`{"cniVersion":"1.1.0","name":"n",%s}`, keys)
+}
+
 func inNetns(path string) func(*wire.Request) { return func(r *wire.Request) { r.Netns = path } }
 func args(a string) func(*wire.Request)       { return func(r *wire.Request) { r.Args = a } }
 
@@ -168,9 +178,9 @@ func args(a string) func(*wire.Request)       { return func(r *wire.Request) { r
 func TestRequestsAccepted(t *testing.T) {
 	needNetns(t)
 	for name, edit := range map[string]func(*wire.Request){
-		"unknown keys": config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","colour":7,"args":{"cni":[]},
-			"runtimeConfig":{"mac":"x"},"capabilities":{"bandwidth":true},"dns":{"nameservers":["1.1.1.1"]}}`),
-		"ipam fairlead":   config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","ipam":{"type":"fairlead"}}`),
+		"unknown keys": with(`"type":"fairlead","colour":7,"args":{"cni":[]},
+			"runtimeConfig":{"mac":"x"},"capabilities":{"bandwidth":true},"dns":{"nameservers":["1.1.1.1"]}`),
+		"ipam fairlead":   with(`"type":"fairlead","ipam":{"type":"fairlead"}`),
 		"ipam antrea":     config(`{"cniVersion":"0.3.0","name":"antrea","type":"antrea","ipam":{"type":"antrea"}}`),
 		"ipam host-local": config(`{"cniVersion":"0.3.0","name":"antrea","type":"antrea","ipam":{"type":"host-local"}}`),
 		"ipam null":       config(`{"cniVersion":"1.0.0","name":"n","type":"fairlead","ipam":null,"prevResult":null}`),
@@ -191,7 +201,7 @@ func TestDelAsksForLittle(t *testing.T) {
 		"netns is gone":    inNetns("/run/netns/gone"),
 		"the node's netns": inNetns("/proc/self/ns/net"),
 		"bad args":         args("a=b=c;;"),
-		"second in chain":  config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","prevResult":"nonsense","dns":4}`),
+		"second in chain":  with(`"type":"fairlead","prevResult":"nonsense","dns":4`),
 		"another ipam":     config(`{"cniVersion":"0.3.0","name":"n","type":"fairlead","ipam":{"type":"host-local"}}`),
 	} {
 		t.Run(name, func(t *testing.T) {

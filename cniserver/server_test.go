@@ -264,9 +264,11 @@ func TestBadBytes(t *testing.T) {
 		"no newline":     {jsonOf(request("STATUS")), true, 6, []string{"without a newline"}},
 		"slow":           {`{"command":`, false, 5, []string{"did not come in time"}},
 		"10 MB":          {strings.Repeat("x", 10<<20), false, 6, []string{"longer than 4194304 bytes"}},
-		"10 MB of JSON":  {`{"command":"ADD","args":"` + strings.Repeat("x", 10<<20) + `"}` + "\n", false, 6, []string{"longer"}},
-		"deep":           {`{"command":"ADD","config":` + strings.Repeat("[", 1<<20) + "\n", false, 6, []string{"depth"}},
-		"deep config":    {`{"command":"ADD","config":{"x":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}}\n", false, 1, nil},
+		"10 MB of JSON": {`{"command":"ADD","args":"` + strings.Repeat("x", 10<<20) + `"}` + "\n", false, 6,
+			[]string{"longer"}},
+		"deep": {`{"command":"ADD","config":` + strings.Repeat("[", 1<<20) + "\n", false, 6, []string{"depth"}},
+		"deep config": {`{"command":"ADD","config":{"x":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}}\n",
+			false, 1, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, &handler{}, cniserver.Config{RequestWait: 300 * time.Millisecond})

@@ -50,7 +50,8 @@ func node(t *testing.T, plugins map[string]string) Config {
 	for name, versions := range plugins {
 		script(t, filepath.Join(bin, name), `echo '{"cniVersion":"1.0.0","supportedVersions":[`+versions+`]}'`)
 	}
-	return Config{Path: filepath.Join(dir, "net.d", "10-fairlead.conflist"), BinDirs: []string{bin}, Socket: wire.DefaultSocket}
+	return Config{Path: filepath.Join(dir, "net.d", "10-fairlead.conflist"), BinDirs: []string{bin},
+		Socket: wire.DefaultSocket}
 }
 
 func script(t *testing.T, path, text string) {
@@ -87,6 +88,13 @@ func wantWarnings(t *testing.T, got []string, want ...[]string) {
 				t.Errorf("warning %q does not say %q", got[i], p)
 			}
 		}
+	}
+}
+
+func wantError(t *testing.T, err error, says string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("error %v, want one that says %q", err, says)
 	}
 }
 
@@ -174,7 +182,8 @@ func TestOldPlugins(t *testing.T) {
 	c := node(t, map[string]string{"portmap": `"0.3.0","0.3.1","0.4.0"`, "bandwidth": allVersions})
 	content, _, warnings := write(t, c)
 	wantWarnings(t, warnings, []string{"portmap speaks CNI 0.4.0", "neither GC nor STATUS"})
-	if l := parse(t, c); l.CNIVersion != "0.4.0" || len(l.Plugins) != 3 || !strings.Contains(content, `"cniVersion": "0.4.0"`) {
+	if l := parse(t, c); l.CNIVersion != "0.4.0" || len(l.Plugins) != 3 ||
+		!strings.Contains(content, `"cniVersion": "0.4.0"`) {
 		t.Errorf("the runtime would use CNI %s:\n%s", l.CNIVersion, content)
 	}
 	// Both below 1.1.0: the loss is told once.
@@ -239,9 +248,8 @@ func TestPluginHangs(t *testing.T) {
 func TestShimMissing(t *testing.T) {
 	c := node(t, nil)
 	c.BinDirs = []string{t.TempDir()}
-	if _, _, err := Write(t.Context(), c); err == nil || !strings.Contains(err.Error(), "CNI plugin fairlead: it is not in") {
-		t.Errorf("%v", err)
-	}
+	_, _, err := Write(t.Context(), c)
+	wantError(t, err, "CNI plugin fairlead: it is not in")
 	if _, err := os.Stat(c.Path); err == nil {
 		t.Error("the list was written")
 	}
@@ -336,16 +344,14 @@ func TestWriteFails(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(c.Path, "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Write(t.Context(), c); err == nil || !strings.Contains(err.Error(), "writing the CNI network configuration") {
-		t.Errorf("%v", err)
-	}
+	_, _, err := Write(t.Context(), c)
+	wantError(t, err, "writing the CNI network configuration")
 	if entries, err := os.ReadDir(filepath.Dir(c.Path)); err != nil || len(entries) != 1 {
 		t.Errorf("the failed write left %v, %v", entries, err)
 	}
 	c.Path = filepath.Join(shimPath, "x")
-	if _, _, err := Write(t.Context(), c); err == nil || !strings.Contains(err.Error(), "making the directory") {
-		t.Errorf("%v", err)
-	}
+	_, _, err = Write(t.Context(), c)
+	wantError(t, err, "making the directory")
 }
 
 func TestInstallShim(t *testing.T) {
@@ -401,9 +407,8 @@ func TestInstallShim(t *testing.T) {
 	if b, err := os.ReadFile(elsewhere); err != nil || !strings.Contains(string(b), "precious") {
 		t.Errorf("written through a link: %v", err)
 	}
-	if _, err := InstallShim(filepath.Join(bin, "missing"), bin); err == nil || !strings.Contains(err.Error(), "installing the CNI plugin") {
-		t.Errorf("%v", err)
-	}
+	_, err = InstallShim(filepath.Join(bin, "missing"), bin)
+	wantError(t, err, "installing the CNI plugin")
 }
 
 // A runtime that reads or executes all the time never sees half a file.

@@ -30,7 +30,7 @@ import (
 const about = `Fairlead CNI plugin. A container runtime runs it, with the call in CNI_COMMAND and other variables
 (https://www.cni.dev/docs/spec/) and the network configuration on stdin; it asks the fairlead-agent of this node.
 To see whether the agent is ready:
-    echo '{"cniVersion": "1.1.0", "name": "fairlead", "type": "fairlead"}' | CNI_COMMAND=STATUS CNI_PATH=/opt/cni/bin fairlead
+    echo '{"cniVersion": "1.1.0", "name": "fairlead", "type": "fairlead"}' | CNI_COMMAND=STATUS CNI_PATH=/ fairlead
 It prints nothing and exits with 0 when it is.`
 
 // Main answers the call in the environment and on stdin, and returns the exit

@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 func callAndWait(t *testing.T, stdin string) types.Error {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = []string{asShim + "=1", "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/x", "CNI_PATH=/"}
+	cmd.Env = []string{asShim + "=1", "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/x",
+		"CNI_PATH=/"}
 	if stdin != "" {
 		cmd.Stdin = strings.NewReader(stdin)
 	} else {
@@ -56,7 +57,8 @@ func callAndWait(t *testing.T, stdin string) types.Error {
 }
 
 func TestStdinNeverEnds(t *testing.T) {
-	if e := callAndWait(t, ""); e.Code != types.ErrIOFailure || !strings.Contains(e.Msg, "stdin did not end within 200ms") {
+	e := callAndWait(t, "")
+	if e.Code != types.ErrIOFailure || !strings.Contains(e.Msg, "stdin did not end within 200ms") {
 		t.Errorf("%d: %s", e.Code, e.Msg)
 	}
 }
@@ -77,7 +79,8 @@ func TestAgentHangs(t *testing.T) {
 // The runtime starts the plugin for every call, so it stays small.
 func TestSmall(t *testing.T) {
 	const plugin = "github.com/fairlead-cni/fairlead/cmd/fairlead"
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", plugin).CombinedOutput()
+	const format = "{{if not .Standard}}{{.ImportPath}}{{end}}"
+	out, err := exec.Command("go", "list", "-deps", "-f", format, plugin).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -88,6 +88,6 @@ type FullError struct {
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("podCIDR %s is full: %d of %d addresses in use; delete pods on this node or give it a larger podCIDR",
-		e.PodCIDR, e.Used, e.Total)
+	return fmt.Sprintf("podCIDR %s is full: %d of %d addresses in use; delete pods on this node "+
+		"or give it a larger podCIDR", e.PodCIDR, e.Used, e.Total)
 }
