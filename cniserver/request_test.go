@@ -149,7 +149,8 @@ func TestRequestsRefused(t *testing.T) {
 			with(`"type":"fairlead",`+prev+`}`)), 7, []string{"no interface eth7"}},
 		"prevResult with a bad MAC": {request("CHECK", with(`"type":"fairlead",
 			"prevResult":{"interfaces":[null,{"name":"eth0","mac":"zz","sandbox":"x"}]}`)), 7, []string{"zz"}},
-		"prevResult with a bad address": {request("CHECK", with(`"type":"fairlead",`+prev+`,"ips":[null]}`)), 7, []string{"address"}},
+		"prevResult with a bad address": {request("CHECK", with(`"type":"fairlead",`+prev+`,"ips":[null]}`)), 7,
+			[]string{"address"}},
 
 		"GC without a list": {request("GC", with(`"type":"fairlead"`)), 7,
 			[]string{"cni.dev/valid-attachments", "nothing was removed"}},
@@ -202,7 +203,8 @@ func TestDelAsksForLittle(t *testing.T) {
 		"the node's netns": inNetns("/proc/self/ns/net"),
 		"bad args":         args("a=b=c;;"),
 		"second in chain":  with(`"type":"fairlead","prevResult":"nonsense","dns":4`),
-		"another ipam":     config(`{"cniVersion":"0.3.0","name":"n","type":"fairlead","ipam":{"type":"host-local"}}`),
+		"another ipam":     with(`"type":"fairlead","ipam":{"type":"whereabouts"}`),
+		"ipam is a list":   with(`"type":"antrea","ipam":[]`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &handler{}
