@@ -57,6 +57,8 @@ type state struct {
 	addRefused error
 	// notReady says what does not work. nil means that the node serves pods.
 	notReady error
+	// degraded says what does not work though pods are served.
+	degraded error
 	snapshot *inputs.Snapshot
 }
 
@@ -160,29 +162,32 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 	start := time.Now()
 	snapshot := l.source.Snapshot()
 	conflict := l.takeOwn(snapshot)
-	d, podErr, hostErr := l.observeAndApply(ctx, snapshot, waiting)
-	err := errors.Join(podErr, hostErr)
-	l.publish(snapshot, d, conflict, err)
-	l.answer(waiting, podErr)
+	d, o := l.observeAndApply(ctx, snapshot, waiting)
+	l.publish(snapshot, d, conflict, o)
+	l.answer(waiting, o.pods)
+	err := errors.Join(o.pods, o.host, o.routes)
 	l.metrics.round(time.Since(start), err)
 	return err
 }
 
-// observeAndApply returns what was desired and two errors: of what pods depend
-// on, and of the rest.
-func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot,
-	waiting []request) (d Desired, podErr, hostErr error) {
+// outcome is what went wrong in a round, by what it harms.
+type outcome struct {
+	pods   error // OVSDB and flows: no pod can be added
+	host   error // gateway and iptables: pods do not reach the node or the outside
+	routes error // this node itself does not reach pods of some other nodes
+}
+
+func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, waiting []request) (Desired, outcome) {
 	if err := l.findTransport(); err != nil {
-		return d, err, nil
+		return Desired{}, outcome{pods: err}
 	}
 	obs, err := l.db.Observe(l.cfg.OVSBridge)
 	if err != nil {
-		return d, err, nil
+		return Desired{}, outcome{pods: err}
 	}
-	d = Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: snapshot.Nodes, Transport: l.transport,
+	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: snapshot.Nodes, Transport: l.transport,
 		Attachments: withRequests(obs.Pods, waiting)})
-	podErr, hostErr = l.apply(ctx, d, waiting)
-	return d, podErr, hostErr
+	return d, l.apply(ctx, d, waiting)
 }
 
 // takeOwn follows the node's own Node. One that can't be used (it is gone, or
@@ -238,33 +243,30 @@ func withRequests(now []ovsdb.PodPort, waiting []request) []api.Attachment {
 	return out
 }
 
-// apply calls each applier. The first error is of those that pods depend on
-// (OVSDB, flows), the second of the others. An applier that fails does not
-// stop the next: as much as possible works.
-func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (podErr, hostErr error) {
+// apply calls each applier. One that fails does not stop the next: as much as
+// possible works.
+func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outcome) {
 	if err := l.db.Ensure(ctx, d.OVSDB); err != nil {
-		return fmt.Errorf("OVSDB: %w", err), nil
+		return outcome{pods: fmt.Errorf("OVSDB: %w", err)}
 	}
 	if err := l.waitPorts(ctx, d, waiting); err != nil {
-		return err, nil
+		return outcome{pods: err}
 	}
 	if l.flows == nil {
 		// ovs-vswitchd may have made every device anew.
 		l.full = true
 	}
-	podErr = l.applyFlows(ctx, d)
-	hostErr = l.applyHost(d)
-	if podErr == nil {
+	o.pods = l.applyFlows(ctx, d)
+	l.applyHost(d, &o)
+	if o.pods == nil {
 		// Ports go after their flows: a number that is given to the next
 		// pod must have no flow of the last one.
 		if err := l.db.Prune(ctx, d.OVSDB); err != nil {
-			podErr = fmt.Errorf("OVSDB: %w", err)
+			o.pods = fmt.Errorf("OVSDB: %w", err)
 		}
 	}
-	if podErr == nil && hostErr == nil {
-		l.full = false
-	}
-	return podErr, hostErr
+	l.full = l.full && o != outcome{}
+	return o
 }
 
 // waitPorts waits until the gateway, the tunnel and the new pods have port
@@ -316,40 +318,40 @@ func (l *loop) applyFlows(ctx context.Context, d Desired) error {
 	return nil
 }
 
-// applyHost puts the gateway, the routes and the NAT rules in place, those
+// applyHost puts the gateway, the routes and the iptables rules in place, those
 // that changed or, in a full round, all.
-func (l *loop) applyHost(d Desired) error {
-	var errs []error
+func (l *loop) applyHost(d Desired, o *outcome) {
 	if l.full || !reflect.DeepEqual(l.applied.Gateway, d.Gateway) {
 		changes, err := link.EnsureGateway(d.Gateway)
 		l.told("gateway", changes)
 		if err != nil {
-			return fmt.Errorf("gateway: %w", err) // routes and rules need it
+			o.host = fmt.Errorf("gateway: %w", err) // routes and rules need it
+			return
+		}
+		v4, v6 := families(d.NAT.PodCIDRs)
+		changes, err = route.EnableForwarding(v4, v6)
+		l.told("forwarding", changes)
+		if err != nil {
+			o.host = fmt.Errorf("forwarding: %w", err)
+			return
 		}
 		l.applied.Gateway = d.Gateway
 	}
 	if l.full || !reflect.DeepEqual(l.applied.Routes, d.Routes) {
-		errs = append(errs, l.applyRoutes(d))
+		o.routes = l.applyRoutes(d)
 	}
 	if l.full || !reflect.DeepEqual(l.applied.NAT, d.NAT) {
 		changes, err := nat.Apply(d.NAT)
 		l.told("iptables", changes)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("iptables: %w", err))
-		} else {
-			l.applied.NAT = d.NAT
+			o.host = fmt.Errorf("iptables: %w", err)
+			return
 		}
+		l.applied.NAT = d.NAT
 	}
-	return errors.Join(errs...)
 }
 
 func (l *loop) applyRoutes(d Desired) error {
-	v4, v6 := families(d.NAT.PodCIDRs)
-	forwarding, err := route.EnableForwarding(v4, v6)
-	l.told("forwarding", forwarding)
-	if err != nil {
-		return fmt.Errorf("forwarding: %w", err)
-	}
 	changes, err := route.Apply(d.Routes)
 	if changes != (route.Changes{}) {
 		l.told("routes", []string{fmt.Sprintf("%+v", changes)})
@@ -397,27 +399,43 @@ func (l *loop) answer(waiting []request, podErr error) {
 }
 
 // publish makes the outcome of a round known to CNI requests and health checks.
-func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict, err error) {
+func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o outcome) {
 	s := &state{podCIDRs: l.own.PodCIDRs, podMTU: d.PodMTU, addRefused: conflict, snapshot: snapshot,
-		notReady: errors.Join(conflict, err)}
+		notReady: errors.Join(conflict, o.pods, o.host), degraded: o.routes}
 	before := l.state.Swap(s)
-	if err == nil && !slices.Equal(d.Problems, l.problems) {
-		for _, p := range d.Problems {
-			if !slices.Contains(l.problems, p) {
-				l.log.Info("a node is refused", "problem", p)
-			}
-		}
-		l.problems = d.Problems
+	if d.PodMTU != 0 { // else nothing was computed
+		l.tellProblems(d.Problems)
 	}
 	l.metrics.published(s, d)
-	switch {
-	case s.notReady != nil && (before == nil || before.notReady == nil || before.notReady.Error() != s.notReady.Error()):
-		l.log.Error(s.notReady, "not ready")
-	case s.notReady == nil && before != nil && before.notReady != nil:
-		l.log.Info("the node is as it should be")
-	}
+	l.tellChange("not ready", before.notReady, s.notReady)
+	l.tellChange("ready, but something does not work", before.degraded, s.degraded)
 	if s.notReady == nil {
 		l.once()
+	}
+}
+
+func (l *loop) tellProblems(problems []string) {
+	for _, p := range problems {
+		if !slices.Contains(l.problems, p) {
+			l.log.Info("a node is refused", "problem", p)
+		}
+	}
+	for _, p := range l.problems {
+		if !slices.Contains(problems, p) {
+			l.log.Info("a node is no longer refused", "problem", p)
+		}
+	}
+	l.problems = problems
+}
+
+// tellChange logs an error when it appears, changes or goes, and not in every
+// round.
+func (l *loop) tellChange(what string, before, now error) {
+	switch {
+	case now == nil && before != nil:
+		l.log.Info("over: "+what, "was", before.Error())
+	case now != nil && (before == nil || before.Error() != now.Error()):
+		l.log.Error(now, what)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 type metrics struct {
 	registry    *prometheus.Registry
 	ready       prometheus.Gauge
+	degraded    prometheus.Gauge
 	rounds      *prometheus.CounterVec
 	roundTime   prometheus.Histogram
 	flowCount   prometheus.Gauge
@@ -37,6 +38,7 @@ func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		ready:    gauge("ready", "1 when the node serves pods, else 0."),
+		degraded: gauge("degraded", "1 when something does not work though the node serves pods. The log says what."),
 		rounds:   counter("loop_rounds_total", "Rounds of the loop that writes the node.", "result"),
 		roundTime: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "fairlead_loop_round_seconds",
 			Help: "Duration of one round of the loop.", Buckets: times}),
@@ -45,14 +47,14 @@ func newMetrics() *metrics {
 		hostChanges: counter("host_changes_total", "Changes of the gateway, routes and iptables rules.", "what"),
 		pods:        gauge("pods", "Pod interfaces on this node."),
 		peers:       gauge("peers", "Other nodes whose pods are reached."),
-		refused:     gauge("peers_refused", "Other nodes whose pods are not reached because of a conflict. The log names them."),
+		refused:     gauge("peers_refused", "Other nodes whose pods are not reached: a conflict. The log names them."),
 		inputErrors: gauge("input_problems", "Manifests that are refused; what they held before stays in force."),
 		cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fairlead_cni_request_seconds",
 			Help: "Duration of CNI requests by verb and CNI error code (0 is success).", Buckets: times}, []string{"verb", "code"}),
 		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
 	}
-	m.registry.MustRegister(m.ready, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges, m.pods, m.peers,
-		m.refused, m.inputErrors, m.cni, m.reclaimed, collectors.NewGoCollector(),
+	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
+		m.pods, m.peers, m.refused, m.inputErrors, m.cni, m.reclaimed, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -78,18 +80,23 @@ func (m *metrics) changed(what string, n int) {
 }
 
 func (m *metrics) published(s *state, d Desired) {
-	ready := 0.0
-	if s.notReady == nil {
-		ready = 1
-	}
-	m.ready.Set(ready)
+	m.ready.Set(one(s.notReady == nil))
+	m.degraded.Set(one(s.degraded != nil))
 	m.pods.Set(float64(len(d.OVSDB.Pods)))
 	m.peers.Set(float64(len(d.Peers)))
 	m.refused.Set(float64(len(d.Problems)))
 	m.inputErrors.Set(float64(len(s.snapshot.Problems)))
 }
 
-// CNIRequest counts one CNI request.
+// one is the value of a gauge that says yes or no.
+func one(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// cniRequest counts one CNI request.
 func (m *metrics) cniRequest(verb, code string, seconds float64) {
 	m.cni.WithLabelValues(verb, code).Observe(seconds)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -73,13 +74,14 @@ func run(ctx context.Context, o Options, last lastError) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return source.Run(ctx) })
 	g.Go(func() error { return serveHTTP(ctx, o.Config, l.ready, l.metrics) })
-	g.Go(func() error { return l.start(ctx, g, o, last) })
+	g.Go(func() error { return l.start(ctx, o, last) })
 	return g.Wait()
 }
 
-// start brings the node up step by step. Each step that waits says in
-// last-error what it waits for, which is what the CNI plugin then answers.
-func (l *loop) start(ctx context.Context, g *errgroup.Group, o Options, last lastError) error {
+// start brings the node up step by step and serves it until ctx ends. Each step
+// that waits says in last-error what it waits for, which is what the CNI plugin
+// then answers.
+func (l *loop) start(ctx context.Context, o Options, last lastError) error {
 	if err := l.waitPodCIDR(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -89,12 +91,25 @@ func (l *loop) start(ctx context.Context, g *errgroup.Group, o Options, last las
 	if err := l.checkTransport(); err != nil {
 		return err
 	}
-	db, err := ovsdb.Connect(ctx, "unix:"+filepath.Join(l.cfg.OVSRunDir, "db.sock"), l.log.WithName("ovsdb"))
+	// The loop outlives ctx: CNI requests that run when the agent is told to
+	// stop are finished, and need it.
+	loopCtx, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
+	db, err := ovsdb.Connect(loopCtx, "unix:"+filepath.Join(l.cfg.OVSRunDir, "db.sock"), l.log.WithName("ovsdb"))
 	if err != nil {
+		stopLoop()
 		return err
 	}
 	l.db = db
-	g.Go(func() error { l.run(ctx); return nil })
+	var loops sync.WaitGroup
+	loops.Go(func() { l.run(loopCtx) })
+	err = l.serveNode(ctx, &loops, o, last)
+	stopLoop()
+	loops.Wait()
+	return err
+}
+
+// serveNode waits for the node to be as desired, then answers CNI requests.
+func (l *loop) serveNode(ctx context.Context, loops *sync.WaitGroup, o Options, last lastError) error {
 	if !l.waitFirstRound(ctx, last) {
 		return nil
 	}
@@ -103,13 +118,13 @@ func (l *loop) start(ctx context.Context, g *errgroup.Group, o Options, last las
 		return err
 	}
 	if err := p.reconcile(ctx); err != nil {
-		// Not fatal: what could not be taken back is tried again below.
+		// Not fatal: what could not be taken back is tried again.
 		o.Log.Error(err, "some leftovers of dead pods could not be taken back yet")
 	}
 	if err := last.clear(); err != nil {
 		return err
 	}
-	g.Go(func() error { p.reconcileLoop(ctx); return nil })
+	loops.Go(func() { p.reconcileLoop(ctx) })
 	return p.serve(ctx, o)
 }
 
