@@ -116,7 +116,10 @@ func (p *pods) attach(ctx context.Context, r cniserver.Request, s *state) (api.A
 	if err := link.Attach(p.podLink(a, s)); err != nil {
 		return a, err
 	}
-	return a, p.loop.do(ctx, request{add: &a})
+	if err := p.loop.do(ctx, request{add: &a}); err != nil {
+		return a, cniserver.TryAgain(err.Error())
+	}
+	return a, nil
 }
 
 func (p *pods) podLink(a api.Attachment, s *state) link.PodLink {

@@ -299,7 +299,7 @@ func (l *loop) applyFlows(ctx context.Context, d Desired) error {
 	if l.flows == nil {
 		sw, err := openflow.Dial(ctx, l.mgmt, l.log.WithName("openflow"))
 		if err != nil {
-			return fmt.Errorf("OpenFlow: %w", err)
+			return fmt.Errorf("ovs-vswitchd does not answer: %w. Does it run?", err)
 		}
 		l.flows = sw
 	} else if l.full {

@@ -17,12 +17,13 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
+	"github.com/fairlead-cni/fairlead/cniserver/wire"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
 )
 
-// RunDir holds what lasts as long as the boot: the lock and the last error. It
-// is the same on every node; the lab gives each node a mount namespace.
+// RunDir holds what lasts as long as the boot. It is the same on every node; the
+// lab gives each node a mount namespace.
 const RunDir = "/run/fairlead"
 
 // reconcileEvery is how often the agent looks for leftovers of dead pods.
@@ -48,7 +49,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer unlock()
-	last := lastError(filepath.Join(RunDir, "last-error"))
+	last := lastError(wire.LastErrorPath(o.Config.CNISocket))
 	err = run(ctx, o, last)
 	if err == nil {
 		return nil
