@@ -1,0 +1,124 @@
+package suite
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// Everybody reaches everybody over every kind of tunnel and in both families, small packets, full packets and streams,
+// and the world outside sees nodes, not pods.
+func TestRootNetwork(t *testing.T) {
+	for _, n := range []struct {
+		tunnel   string
+		family   lab.IPFamily
+		overhead int // bytes that the tunnel adds, outer IP header included, without the outer Ethernet header
+	}{
+		{"geneve", lab.Dual, 50},
+		{"vxlan", lab.Dual, 50},
+		{"gre", lab.Dual, 42},
+		{"geneve", lab.IPv4, 50},
+		{"geneve", lab.IPv6, 70},
+		{"vxlan", lab.IPv6, 70},
+	} {
+		t.Run(n.tunnel+" "+string(n.family), func(t *testing.T) {
+			c := up(t, lab.Options{IPFamily: n.family, Config: []byte("tunnelType: " + n.tunnel)})
+			if got := c.host(t, "node1").exec(t, "ovs-vsctl get Interface fairlead-tun0 type"); got != n.tunnel+"\n" {
+				t.Fatalf("the tunnel is of type %s", got)
+			}
+			c.addPods(t, "a@node1", "b@node1", "c@node2")
+			c.warm(t)
+			t.Run("all reach all", func(t *testing.T) { allReachAll(t, c) })
+			t.Run("masquerade", func(t *testing.T) { masqueraded(t, c) })
+			t.Run("MTU", func(t *testing.T) { fullPackets(t, c, 1500-n.overhead) })
+			t.Run("TCP", func(t *testing.T) { streams(t, c) })
+		})
+	}
+}
+
+func allReachAll(t *testing.T, c cluster) {
+	a, b, remote := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
+	node1, node2, outside := c.host(t, "node1"), c.host(t, "node2"), c.host(t, lab.Outside)
+	families := len(c.family.NodeAddrs(1))
+	if len(a.ips) != families || len(b.ips) != families || len(remote.ips) != families {
+		t.Fatalf("pods have %v, %v and %v, want %d addresses each", a.ips, b.ips, remote.ips, families)
+	}
+	for i := range families {
+		gateway := func(n int) netip.Addr { return gatewayOf(c.family.PodCIDRs(n)[i]) }
+		node := func(n int) netip.Addr { return c.family.NodeAddrs(n)[i].Addr() }
+		for _, way := range []struct {
+			from place
+			to   netip.Addr
+		}{
+			{a, b.ips[i]}, {b, a.ips[i]}, {a, a.ips[i]}, // same node
+			{a, remote.ips[i]}, {remote, b.ips[i]}, // across
+			{a, gateway(1)}, {remote, gateway(2)}, {a, gateway(2)},
+			{a, node(1)}, {a, node(2)}, {remote, node(1)}, {remote, node(2)},
+			{a, c.family.GatewayAddrs()[i].Addr()}, {remote, c.family.FarAddrs()[i].Addr()},
+			{node1, a.ips[i]}, {node1, remote.ips[i]}, {node1, gateway(2)},
+			{node2, remote.ips[i]}, {node2, b.ips[i]},
+		} {
+			reach(t, way.from, way.to)
+		}
+		// The test can fail: an address that nobody has, on either node and outside.
+		noReach(t, a, lastOf(c.family.PodCIDRs(1)[i]))
+		noReach(t, a, lastOf(c.family.PodCIDRs(2)[i]))
+		// Nodes are no way in for those who know the route.
+		route := fmt.Sprintf("ip route replace %s via %s", c.family.PodCIDRs(1)[i], node(1))
+		outside.exec(t, route)
+		reach(t, outside, a.ips[i])
+	}
+}
+
+// lastOf is the last address of the prefix but one: no test has as many pods.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	b[len(b)-1] = 0xfe
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// reach wants three answers to three questions, each once.
+func reach(t *testing.T, from place, to netip.Addr, flags ...string) {
+	t.Helper()
+	argv := append([]string{"ping", "-c3", "-i0.02", "-W2"}, flags...)
+	out, err := from.run(append(argv, to.String())...)
+	if err != nil || !strings.Contains(out, " 3 received") || strings.Contains(out, "DUP!") ||
+		strings.Contains(out, "duplicates") {
+		t.Errorf("%s to %s: want 3 answers, each once: %v\n%s", from.name, to, err, out)
+	}
+}
+
+// noReach wants no answer.
+func noReach(t *testing.T, from place, to netip.Addr, flags ...string) {
+	t.Helper()
+	argv := append([]string{"ping", "-c2", "-i0.02", "-W0.4"}, flags...)
+	out, err := from.run(append(argv, to.String())...)
+	if err == nil || !strings.Contains(out, " 0 received") {
+		t.Errorf("%s reaches %s:\n%s", from.name, to, out)
+	}
+}
+
+// masqueraded: a server outside sees the address of the pod's node; a server in a pod sees who calls.
+func masqueraded(t *testing.T, c cluster) {
+	outside := c.host(t, lab.Outside)
+	for i, far := range c.family.FarAddrs() {
+		for n, name := range map[int]string{1: "a", 2: "c"} {
+			pod, want := c.pod(t, name), c.family.NodeAddrs(n)[i].Addr()
+			for _, network := range []string{"udp", "tcp"} {
+				if got := peerSeen(t, network, pod, outside, far.Addr()); got != want {
+					t.Errorf("%s %s to %s: the server sees %s, want %s", network, name, far.Addr(), got, want)
+				}
+			}
+		}
+		a, b, remote := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
+		for _, server := range []place{b, remote} {
+			if got := peerSeen(t, "tcp", a, server, server.ips[i]); got != a.ips[i] {
+				t.Errorf("a to %s: the server sees %s, want %s", server.name, got, a.ips[i])
+			}
+		}
+	}
+}

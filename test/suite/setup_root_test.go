@@ -1,0 +1,308 @@
+// Package suite holds the tests that need a whole cluster: labs (package lab) with a real Open vSwitch, the real agent
+// and real CNI calls. What a test looks at is what a user would see: packets, addresses, routes, logs, exit codes.
+// Labs are known by their directory, which is the test's own; they end with the test.
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// binDir is where TestMain has built the programs; empty if it did not.
+var binDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		if os.Geteuid() != 0 {
+			return m.Run()
+		}
+		dir, err := os.MkdirTemp("", "suite-bin-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/fairlead-agent", "../../cmd/fairlead", "../lab")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "building agent, plugin and lab: %v\n%s", err, out)
+			return 1
+		}
+		binDir = dir
+		return m.Run()
+	}())
+}
+
+// cluster is a lab and what tests do with it.
+type cluster struct {
+	*lab.Lab
+	family lab.IPFamily
+}
+
+// up makes a lab that ends with the test. When the test fails, the agents' logs are shown.
+func up(t *testing.T, o lab.Options) cluster {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
+	}
+	o.Dir, o.BinDir = filepath.Join(t.TempDir(), "lab"), binDir
+	if o.IPFamily == "" {
+		o.IPFamily = lab.Dual
+	}
+	l, err := lab.Up(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cluster{l, o.IPFamily}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, node := range c.Nodes() {
+				t.Logf("the log of %s's agents:\n%s", node, c.log(t, node))
+			}
+		}
+		if err := lab.Down(context.Background(), l.Dir(), nil); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// within is a context that ends after d, for calls that must not hang.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// wait polls until done returns "", and fails the test with the last answer after limit. It returns how long it took.
+func wait(t *testing.T, limit time.Duration, done func() (missing string)) time.Duration {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		missing := done()
+		if missing == "" {
+			return time.Since(start)
+		}
+		if time.Since(start) > limit {
+			t.Fatalf("not after %s: %s", limit, missing)
+		}
+	}
+}
+
+// must fails the test on an error.
+func must[T any](t *testing.T, v T, err error) T {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// apply stores manifests; remove deletes them.
+func (c cluster) apply(t *testing.T, manifests ...string) {
+	t.Helper()
+	_, err := c.Apply("test", []byte(strings.Join(manifests, "\n---\n")))
+	must(t, 0, err)
+}
+
+func (c cluster) remove(t *testing.T, manifests ...string) {
+	t.Helper()
+	_, err := c.Delete("test", []byte(strings.Join(manifests, "\n---\n")))
+	must(t, 0, err)
+}
+
+// podYAML is a Pod in the namespace default.
+func podYAML(name, node string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\n"+
+		"spec: {nodeName: %s, containers: [{name: main, image: none}]}\n", name, node)
+}
+
+// nodeYAML is a Node with podCIDRs and InternalIPs, both joined by commas and both may be empty.
+func nodeYAML(name, podCIDRs, addrs string) string {
+	s := fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s}\n", name)
+	if podCIDRs != "" {
+		first, _, _ := strings.Cut(podCIDRs, ",")
+		s += fmt.Sprintf("spec: {podCIDR: %q, podCIDRs: [%q]}\n", first, podCIDRs)
+		s = strings.ReplaceAll(s, ",", `","`)
+		s = strings.ReplaceAll(s, `"","`, `","`)
+	}
+	if addrs != "" {
+		s += "status:\n  addresses:\n"
+		for a := range strings.SplitSeq(addrs, ",") {
+			s += fmt.Sprintf("  - {type: InternalIP, address: %q}\n", a)
+		}
+	}
+	return s
+}
+
+// addPods makes pods, each given as "name@node", and waits until they run.
+func (c cluster) addPods(t *testing.T, pods ...string) {
+	t.Helper()
+	var manifests []string
+	for _, p := range pods {
+		name, node, _ := strings.Cut(p, "@")
+		manifests = append(manifests, podYAML(name, node))
+	}
+	c.apply(t, manifests...)
+	if err := c.WaitPods(within(t, 30*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// warm sends packets between all pairs of nodes until they are answered. The userspace datapath finds the other end
+// of a tunnel with an ARP request of its own and drops the packet that needed it. From here on none may be lost.
+func (c cluster) warm(t *testing.T) {
+	t.Helper()
+	for i, from := range c.Nodes() {
+		for j := range c.Nodes() {
+			if i == j {
+				continue
+			}
+			to := gatewayOf(c.family.PodCIDRs(j + 1)[0])
+			wait(t, 15*time.Second, func() string {
+				if _, err := c.host(t, from).run("ping", "-c1", "-W1", to.String()); err != nil {
+					return err.Error()
+				}
+				return ""
+			})
+		}
+	}
+}
+
+func gatewayOf(podCIDR netip.Prefix) netip.Addr { return podCIDR.Addr().Next() }
+
+// place is where things run: a host of the lab, or a pod.
+type place struct {
+	name  string
+	host  host.Host
+	netns string // of a pod, as its node sees it
+	ips   []netip.Addr
+	mac   api.MAC
+}
+
+func (c cluster) host(t *testing.T, name string) place {
+	t.Helper()
+	h, err := c.Host(name)
+	return place{name: name, host: must(t, h, err)}
+}
+
+// pod is a pod of the namespace default, as it is now.
+func (c cluster) pod(t *testing.T, name string) place {
+	t.Helper()
+	rec, err := c.Records().Load("default/" + name)
+	if err != nil || rec == nil || rec.Netns == "" {
+		t.Fatalf("pod %s has no sandbox: %+v, %v", name, rec, err)
+	}
+	p := c.host(t, rec.Node)
+	p.name, p.netns = name, rec.Netns
+	for _, ip := range rec.IPs {
+		p.ips = append(p.ips, netip.MustParseAddr(ip))
+	}
+	p.mac = p.macOf(t, "eth0")
+	return p
+}
+
+// macOf is the Ethernet address of an interface.
+func (p place) macOf(t *testing.T, ifName string) (mac api.MAC) {
+	t.Helper()
+	return api.MAC(p.link(t, ifName).HardwareAddr)
+}
+
+func (p place) link(t *testing.T, ifName string) (ifc *net.Interface) {
+	t.Helper()
+	err := p.do(func() (err error) { ifc, err = net.InterfaceByName(ifName); return err })
+	return must(t, ifc, err)
+}
+
+// do runs f at the place. What f opens or starts belongs there.
+func (p place) do(f func() error) error {
+	if p.netns == "" {
+		return p.host.Do(f)
+	}
+	return p.host.DoNet(p.netns, f)
+}
+
+// run runs a program there and returns what it printed. An error has that text in it.
+func (p place) run(argv ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := p.do(cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %s: %w\n%s", p.name, strings.Join(argv, " "), err, out.String())
+	}
+	return out.String(), err
+}
+
+// exec is run that fails the test on an error. The words of line are the program and its arguments.
+func (p place) exec(t *testing.T, line string) string {
+	t.Helper()
+	out, err := p.run(strings.Fields(line)...)
+	return must(t, out, err)
+}
+
+// log is what the agents of a node have said.
+func (c cluster) log(t *testing.T, node string) string {
+	t.Helper()
+	path, err := c.AgentLog(node)
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	return string(data)
+}
+
+// metric is the value of a metric without labels of a node's agent.
+func (c cluster) metric(t *testing.T, node, name string) float64 {
+	t.Helper()
+	p := c.host(t, node)
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			err = p.do(func() error { conn, err = (&net.Dialer{}).DialContext(ctx, network, addr); return err })
+			return conn, err
+		}}}
+	resp, err := client.Get("http://127.0.0.1:10350/metrics")
+	must(t, 0, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must(t, 0, err)
+	for line := range strings.SplitSeq(string(body), "\n") {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(value, 64)
+			return must(t, v, err)
+		}
+	}
+	t.Fatalf("%s has no metric %s", node, name)
+	return 0
+}
+
+// flows is the dump of br-int's flows without what changes by itself.
+func (c cluster) flows(t *testing.T, node string) string {
+	t.Helper()
+	return c.host(t, node).exec(t, "ovs-ofctl -O OpenFlow15 --no-stats dump-flows br-int")
+}
