@@ -115,14 +115,18 @@ func (l *Lab) agentSignal(ctx context.Context, node string, sig unix.Signal) err
 	if err := end(ctx, h, pid, sig); err != nil {
 		return fmt.Errorf("ending the agent of %s: %w", node, err)
 	}
-	// Its exit code follows at once, unless its keeper was killed too.
-	for deadline := time.Now().Add(time.Second); pid != 0 && !exists(h.Private(agentExit)); {
-		if time.Now().After(deadline) {
-			break
-		}
-		time.Sleep(2 * time.Millisecond)
+	if pid != 0 {
+		awaitExit(h)
 	}
 	return nil
+}
+
+// awaitExit waits for the exit code of an agent that is gone. It follows at once, unless its keeper was killed too.
+func awaitExit(h host.Host) {
+	deadline := time.Now().Add(time.Second)
+	for !exists(h.Private(agentExit)) && time.Now().Before(deadline) {
+		time.Sleep(2 * time.Millisecond)
+	}
 }
 
 // AgentLog is the path of the log of all agents that the node has had.
@@ -141,6 +145,9 @@ func (l *Lab) AgentState(ctx context.Context, node string) (AgentState, error) {
 	}
 	s := AgentState{PID: pidIn(h, agentPID)}
 	if s.PID == 0 {
+		if exists(h.Private(agentPID)) {
+			awaitExit(h)
+		}
 		if data, err := os.ReadFile(h.Private(agentExit)); err == nil {
 			if code, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil {
 				s.Exit = &code

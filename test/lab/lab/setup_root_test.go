@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// binDir is where TestMain has built the program lab; empty if it did not.
+// binDir is where TestMain has built lab, agent and CNI plugin; empty if it did not.
 var binDir string
 
 func TestMain(m *testing.M) {
@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		if out, err := exec.Command("go", "build", "-o", dir+"/", "..").CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building lab: %v\n%s", err, out)
+		if out, err := exec.Command("go", "build", "-o", dir+"/", "..", "../../../cmd/...").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "building what is tested: %v\n%s", err, out)
 			return 1
 		}
 		binDir = dir
@@ -48,13 +48,14 @@ func needRoot(t *testing.T) {
 // up makes a lab without agents that ends with the test, and checks that nothing is left of it.
 func up(t *testing.T, o Options) *Lab {
 	t.Helper()
+	o.NoAgent = true
+	return upWithAgents(t, o)
+}
+
+func upWithAgents(t *testing.T, o Options) *Lab {
+	t.Helper()
 	needRoot(t)
-	if o.Dir == "" {
-		o.Dir = filepath.Join(t.TempDir(), "lab")
-	}
-	if o.BinDir == "" {
-		o.BinDir, o.NoAgent = binDir, true
-	}
+	o.Dir, o.BinDir = filepath.Join(t.TempDir(), "lab"), binDir
 	l, err := Up(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -64,6 +65,9 @@ func up(t *testing.T, o Options) *Lab {
 		if t.Failed() {
 			log, _ := os.ReadFile(l.RunnerLog())
 			t.Logf("the pod runner's log:\n%s", log)
+			for _, node := range l.Nodes() {
+				t.Logf("agent of %s, %s", node, l.logTail(node))
+			}
 		}
 		if err := Down(context.Background(), l.dir, nil); err != nil {
 			t.Error(err)

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// lab runs the command in this process.
+func runLab(t *testing.T, stdin string, args ...string) (string, error) {
+	t.Helper()
+	cmd := root()
+	var out bytes.Buffer
+	cmd.SetArgs(args)
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestWrongUse(t *testing.T) {
+	for args, want := range map[string]string{
+		"fly":                             `unknown command "fly"`,
+		"up node1":                        `unknown command "node1"`,
+		"up --node 3":                     "unknown flag: --node",
+		"up --nodes 0":                    "1 to 100 nodes",
+		"up --nodes 101":                  "1 to 100 nodes",
+		"up --nodes two":                  `invalid argument "two"`,
+		"up --datapath kernel":            `datapath "kernel"`,
+		"up --ip-family both":             `IP family "both"`,
+		"up --config /does/not/exist":     "--config: open /does/not/exist",
+		"up --name a --dir b":             "[dir name] were all set",
+		"up --name ../x":                  `--name "../x"`,
+		"apply":                           `required flag(s) "filename" not set`,
+		"apply -f":                        "flag needs an argument",
+		"apply pods.yaml":                 `unknown command "pods.yaml"`,
+		"node node1 ls":                   "write: lab node NODE -- CMD",
+		"node node1 --":                   "write: lab node NODE -- CMD",
+		"node -- ls":                      "write: lab node NODE -- CMD",
+		"pod default/a default/b -- ls":   "write: lab pod NAMESPACE/NAME -- CMD",
+		"agent node1":                     "accepts 2 arg(s)",
+		"agent node1 restart":             "no lab is up",
+		"ovs node1 kill vswitchd ovsdb":   "accepts between 2 and 3 arg(s)",
+		"cni node1":                       "requires at least 2 arg(s)",
+		"get services":                    `invalid argument "services"`,
+		"status -o yaml":                  "-o yaml: there are table and json",
+		"runner restart now":              "accepts 1 arg(s)",
+		"node node1 -- ls":                "no lab is up in /does/not/exist (lab up makes one)",
+		"status":                          "no lab is up",
+		"apply -f -":                      "no lab is up",
+		"down now":                        `unknown command "now"`,
+		"up --bin-dir /does/not/exist -h": "", // help needs nothing
+	} {
+		all := strings.Fields(args)
+		if !strings.Contains(args, "--name") {
+			all = append([]string{"--dir", "/does/not/exist"}, all...)
+		}
+		_, err := runLab(t, "", all...)
+		if want == "" && err == nil {
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("lab %s: got %v, want an error with %q", args, err, want)
+		}
+	}
+}
+
+// Every command says what it is for, and the longer ones how it is used.
+func TestHelp(t *testing.T) {
+	out, err := runLab(t, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range root().Commands() {
+		if cmd.Short == "" {
+			t.Errorf("%s has no help", cmd.Name())
+		}
+		if cmd.Hidden == strings.Contains(out, "\n  "+cmd.Name()+" ") && cmd.Name() != "completion" {
+			t.Errorf("hidden %v, but the list of commands is\n%s", cmd.Hidden, out)
+		}
+		help, err := runLab(t, "", cmd.Name(), "--help")
+		if err != nil || !strings.Contains(help, "Usage:\n  lab "+cmd.Name()) {
+			t.Errorf("lab %s --help: %v\n%s", cmd.Name(), err, help)
+		}
+		for line := range strings.Lines(help) {
+			if len(line) > 121 {
+				t.Errorf("a line of the help of %s is %d long: %s", cmd.Name(), len(line), line)
+			}
+		}
+	}
+}
