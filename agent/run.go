@@ -92,15 +92,15 @@ func (l *loop) start(ctx context.Context, o Options, last lastError) error {
 	if err := l.checkTransport(); err != nil {
 		return err
 	}
+	db, err := l.connectOVSDB(ctx, last)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	defer db.Close()
+	l.db = db
 	// The loop outlives ctx: CNI requests that run when the agent is told to
 	// stop are finished, and need it.
 	loopCtx, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
-	db, err := ovsdb.Connect(loopCtx, "unix:"+filepath.Join(l.cfg.OVSRunDir, "db.sock"), l.log.WithName("ovsdb"))
-	if err != nil {
-		stopLoop()
-		return err
-	}
-	l.db = db
 	var loops sync.WaitGroup
 	loops.Go(func() { l.run(loopCtx) })
 	err = l.serveNode(ctx, &loops, o, last)
@@ -172,6 +172,34 @@ func (l *loop) checkTransport() error {
 			local)
 	}
 	return nil
+}
+
+// connectOVSDB waits for ovsdb-server, for ever: it may well start after the
+// agent. The error is one of writing last-error; without error and with ctx
+// ended there is no connection.
+func (l *loop) connectOVSDB(ctx context.Context, last lastError) (*ovsdb.DB, error) {
+	endpoint := "unix:" + filepath.Join(l.cfg.OVSRunDir, "db.sock")
+	told := false
+	for {
+		db, err := ovsdb.Connect(ctx, endpoint, l.log.WithName("ovsdb"))
+		if err == nil {
+			return db, nil
+		}
+		if !told {
+			told = true
+			err = fmt.Errorf("waiting for Open vSwitch: %w. Does ovsdb-server run on this node?", err)
+			l.log.Error(err, "not ready")
+			l.state.Store(&state{notReady: err, snapshot: l.source.Snapshot()})
+			if err := last.write(err); err != nil {
+				return nil, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
 }
 
 // waitFirstRound returns true when the node is as desired, false when ctx ends

@@ -80,7 +80,12 @@ Exit codes: 0 stopped by a signal, 1 an error at run time, 2 a mistake in the
 flags or the config file, 78 the node has no podCIDR that it could use.`,
 		Example: `  fairlead-agent --config /etc/fairlead/agent.conf
   fairlead-agent --check-config --config /etc/fairlead/agent.conf`,
-		Args:          cobra.NoArgs,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("%q: fairlead-agent takes flags only", args[0])}
+			}
+			return nil
+		},
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
