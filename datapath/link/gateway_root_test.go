@@ -1,6 +1,7 @@
 package link
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -189,6 +190,9 @@ func TestRootFindTransport(t *testing.T) {
 	got, err := find("192.0.2.2", "", "")
 	if err != nil || got.Name != "eth0" || got.MTU != 1500 || got.IPv4.String() != "192.0.2.2" || got.IPv6.String() != "fd00:5::2" {
 		t.Errorf("by node address: %+v, %v", got, err)
+	}
+	if want := "[192.0.2.0/24 fd00:5::/64]"; fmt.Sprint(got.Subnets) != want {
+		t.Errorf("subnets %v, want %s", got.Subnets, want)
 	}
 	got, err = find("192.0.2.2", "eth1", "")
 	if err != nil || got.Name != "eth1" || got.MTU != 1300 || got.IPv4.String() != "10.1.0.2" || got.IPv6.IsValid() || got.Index == 0 {

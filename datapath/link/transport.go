@@ -22,7 +22,8 @@ type Transport struct {
 	// IPv4 and IPv6 are the tunnel endpoints; invalid where the interface
 	// has no address of the family.
 	IPv4, IPv6 netip.Addr
-	// Subnets are the networks of all its addresses, in the kernel's order.
+	// Subnets are the networks of all its addresses, each once, in the
+	// kernel's order.
 	Subnets []netip.Prefix
 }
 
@@ -130,8 +131,11 @@ func observeDevices(gateway string) ([]device, error) {
 		}
 		d := device{Transport: Transport{Name: l.Attrs().Name, Index: l.Attrs().Index, MTU: l.Attrs().MTU}}
 		for _, a := range addrs {
-			if a.LinkIndex == d.Index && usable(a) {
-				d.addrs = append(d.addrs, kernel.Prefix(a.IPNet).Addr())
+			if p := kernel.Prefix(a.IPNet); a.LinkIndex == d.Index && usable(a) {
+				d.addrs = append(d.addrs, p.Addr())
+				if !slices.Contains(d.Subnets, p.Masked()) {
+					d.Subnets = append(d.Subnets, p.Masked())
+				}
 			}
 		}
 		devices = append(devices, d)

@@ -1,11 +1,14 @@
-// Package nat keeps Fairlead's iptables rules: packets of routed pods to the
-// outside get the node's address, and packets from and to pods may be
-// forwarded even where the node drops by default (Docker sets that).
+// Package nat keeps the iptables rules that pods need: leave to be forwarded,
+// and the node's address for what they send to the outside.
 //
-// What is ours: the chains Postrouting in table nat and Forward in table
-// filter, in iptables and ip6tables, with everything in them, and the rules
-// that jump to them. The jumps are appended, so an administrator's own rules
-// come first and win. Nothing else is touched.
+// What is ours: the chains FAIRLEAD-POSTROUTING of table nat and
+// FAIRLEAD-FORWARD of table filter, for IPv4 and IPv6, with all that is in
+// them, and every rule of POSTROUTING and FORWARD that jumps there. No other
+// rule is touched.
 //
-// All functions act on the network namespace of the calling process.
+// A chain is read and compared first, and written only when it differs: the
+// whole chain and its jump in one commit of iptables-restore, so that no
+// packet meets half of it. Both back ends of iptables work, legacy and nft.
+//
+// All functions act on the network namespace of the calling thread.
 package nat

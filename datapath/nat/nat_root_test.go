@@ -1,9 +1,15 @@
 package nat
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
@@ -12,6 +18,42 @@ var dual = []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParseP
 
 func desired() Desired {
 	return Desired{Gateway: "fairlead-gw0", PodCIDRs: dual, Masquerade: true, RandomFully: true}
+}
+
+// need skips the test where iptables is missing.
+func need(t *testing.T) {
+	t.Helper()
+	nstest.Need(t)
+	for _, f := range families() {
+		if _, err := exec.LookPath(f.program); err != nil {
+			t.Skipf("SKIPPED, NOTHING WAS TESTED: needs %s", f.program)
+		}
+	}
+}
+
+// backends runs a test on both back ends of iptables. A directory at the head
+// of PATH chooses; the lock is one of the test's own.
+func backends(t *testing.T, test func(*testing.T)) {
+	need(t)
+	for _, backend := range []string{"nft", "legacy"} {
+		t.Run(backend, func(t *testing.T) {
+			multi, err := exec.LookPath("xtables-" + backend + "-multi")
+			if err != nil {
+				t.Skipf("SKIPPED, NOTHING WAS TESTED: needs %v", err)
+			}
+			dir := t.TempDir()
+			for _, f := range families() {
+				for _, name := range []string{f.program, f.restore} {
+					if err := os.Symlink(multi, filepath.Join(dir, name)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+			t.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "lock"))
+			test(t)
+		})
+	}
 }
 
 func apply(t *testing.T, node *nstest.NS, d Desired) []string {
@@ -24,96 +66,202 @@ func apply(t *testing.T, node *nstest.NS, d Desired) []string {
 // dump is all that iptables and ip6tables say.
 func dump(node *nstest.NS) string {
 	var out strings.Builder
-	for _, program := range []string{"iptables", "ip6tables"} {
+	for _, f := range families() {
 		for _, table := range []string{"nat", "filter"} {
-			out.WriteString(program + " " + table + "\n" + node.Exec(program, "-w", "5", "-t", table, "-S") + "\n")
+			out.WriteString(f.program + " " + table + "\n" + node.Exec(f.program, "-w", "5", "-t", table, "-S") + "\n")
 		}
 	}
 	return out.String()
 }
 
 func TestRootApplyIsIdempotent(t *testing.T) {
-	nstest.Need(t)
-	node := nstest.New(t)
-	if changes := apply(t, node, desired()); len(changes) == 0 {
-		t.Error("the first Apply changed nothing")
-	}
-	got := dump(node)
-	for _, rule := range []string{
-		"-A FAIRLEAD-POSTROUTING -s 10.0.1.0/24 ! -o fairlead-gw0 -j MASQUERADE --random-fully",
-		"-A FAIRLEAD-POSTROUTING -s fd00:0:0:1::/64 ! -o fairlead-gw0 -j MASQUERADE --random-fully",
-		"-A POSTROUTING -j FAIRLEAD-POSTROUTING",
-		"-A FAIRLEAD-FORWARD -i fairlead-gw0 -j ACCEPT",
-		"-A FORWARD -j FAIRLEAD-FORWARD",
-	} {
-		if !strings.Contains(got, rule+"\n") {
-			t.Errorf("no rule %q in\n%s", rule, got)
+	backends(t, func(t *testing.T) {
+		node := nstest.New(t)
+		if changes := apply(t, node, desired()); len(changes) == 0 {
+			t.Error("the first Apply changed nothing")
 		}
-	}
-	if changes := apply(t, node, desired()); len(changes) != 0 {
-		t.Errorf("the second Apply changed %q", changes)
-	}
+		got := dump(node)
+		for _, rule := range []string{
+			"-A FAIRLEAD-POSTROUTING -s 10.0.1.0/24 ! -o fairlead-gw0 -j MASQUERADE --random-fully",
+			"-A FAIRLEAD-POSTROUTING -s fd00:0:0:1::/64 ! -o fairlead-gw0 -j MASQUERADE --random-fully",
+			"-A POSTROUTING -j FAIRLEAD-POSTROUTING",
+			"-A FAIRLEAD-FORWARD -i fairlead-gw0 -j ACCEPT",
+			"-A FORWARD -j FAIRLEAD-FORWARD",
+		} {
+			if !strings.Contains(got, rule+"\n") {
+				t.Errorf("no rule %q in\n%s", rule, got)
+			}
+		}
+		start := time.Now()
+		if changes := apply(t, node, desired()); len(changes) != 0 {
+			t.Errorf("the second Apply changed %q", changes)
+		}
+		t.Logf("an Apply without changes takes %v", time.Since(start))
+	})
 }
 
 // What somebody changes by hand is mended, and the node's other rules stay.
 func TestRootApplyMendsDrift(t *testing.T) {
-	nstest.Need(t)
-	for _, drift := range []string{
-		"iptables -t nat -F FAIRLEAD-POSTROUTING",
-		"iptables -t nat -D POSTROUTING -j FAIRLEAD-POSTROUTING",
-		"iptables -t nat -A POSTROUTING -j FAIRLEAD-POSTROUTING",
-		"iptables -t nat -A FAIRLEAD-POSTROUTING -s 10.9.9.9/32 -m comment --comment foreign -j ACCEPT",
-		"iptables -t nat -R FAIRLEAD-POSTROUTING 1 -s 10.0.1.0/24 -j MASQUERADE",
-		"iptables -t filter -F FAIRLEAD-FORWARD",
-		"ip6tables -t nat -F FAIRLEAD-POSTROUTING",
-		"ip6tables -t filter -D FORWARD -j FAIRLEAD-FORWARD",
-	} {
+	backends(t, func(t *testing.T) {
 		node := nstest.New(t)
 		node.Exec("iptables", "-A", "FORWARD", "-s", "192.0.2.66/32", "-j", "DROP")
+		node.Exec("iptables", "-A", "FORWARD", "-m", "comment", "--comment", "the end of it", "-j", "REJECT")
+		node.Exec("iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.66/32", "-j", "RETURN")
 		apply(t, node, desired())
 		want := dump(node)
-		node.Exec(strings.Fields(drift)...)
-		if got := dump(node); got == want {
-			t.Fatalf("%s: changed nothing, the case is worth nothing", drift)
+		for _, drift := range []string{
+			"iptables -t nat -F FAIRLEAD-POSTROUTING",
+			"iptables -t nat -D POSTROUTING -j FAIRLEAD-POSTROUTING",
+			"iptables -t nat -A POSTROUTING -j FAIRLEAD-POSTROUTING",
+			"iptables -t nat -A FAIRLEAD-POSTROUTING -s 10.9.9.9/32 -m comment --comment foreign -j ACCEPT",
+			"iptables -t nat -R FAIRLEAD-POSTROUTING 2 -s 10.0.1.0/24 -j MASQUERADE",
+			"iptables -t nat -A POSTROUTING -s 10.9.9.9/32 -m comment --comment two_words -j FAIRLEAD-POSTROUTING",
+			"iptables -t filter -F FAIRLEAD-FORWARD",
+			"iptables -A FORWARD -j FAIRLEAD-FORWARD",
+			"ip6tables -t nat -F FAIRLEAD-POSTROUTING",
+			"ip6tables -t filter -D FORWARD -j FAIRLEAD-FORWARD",
+		} {
+			node.Exec(strings.Fields(drift)...)
+			if got := dump(node); got == want {
+				t.Fatalf("%s: changed nothing, the case is worth nothing", drift)
+			}
+			if changes := apply(t, node, desired()); len(changes) == 0 {
+				t.Errorf("%s: repaired, but not told", drift)
+			}
+			if got := dump(node); got != want {
+				t.Fatalf("%s: got\n%s\nwant\n%s", drift, got, want)
+			}
 		}
-		if changes := apply(t, node, desired()); len(changes) == 0 {
-			t.Errorf("%s: repaired, but not told", drift)
+		// Everything of ours gone at once.
+		for _, cmd := range []string{"iptables -F FORWARD", "iptables -F FAIRLEAD-FORWARD", "iptables -X FAIRLEAD-FORWARD"} {
+			node.Exec(strings.Fields(cmd)...)
 		}
-		if got := dump(node); got != want {
-			t.Errorf("%s: got\n%s\nwant\n%s", drift, got, want)
+		apply(t, node, desired())
+		if got := dump(node); !strings.Contains(got, "-A FORWARD -j FAIRLEAD-FORWARD\n") {
+			t.Errorf("after FORWARD was flushed:\n%s", got)
 		}
-	}
+	})
 }
 
 func TestRootSwitchedOffIsRemoved(t *testing.T) {
-	nstest.Need(t)
-	node := nstest.New(t)
-	node.Exec("iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.66/32", "-j", "RETURN")
-	node.Exec("ip6tables", "-t", "nat", "-S")
-	apply(t, node, desired())
-	d := desired()
-	d.Masquerade, d.PodCIDRs = false, dual[:1]
-	apply(t, node, d)
-	got := dump(node)
-	if strings.Contains(got, Postrouting) || strings.Count(got, "-j "+Forward) != 1 {
-		t.Errorf("without masquerade and IPv6 there is\n%s", got)
-	}
-	node.Must(func() error { _, err := Remove(); return err })
-	got = dump(node)
-	if strings.Contains(got, "FAIRLEAD") || !strings.Contains(got, "192.0.2.66") {
-		t.Errorf("after Remove there is\n%s", got)
-	}
-	node.Must(func() error { _, err := Remove(); return err })
+	backends(t, func(t *testing.T) {
+		node := nstest.New(t)
+		node.Exec("iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.66/32", "-j", "RETURN")
+		apply(t, node, desired())
+		d := desired()
+		d.Masquerade, d.PodCIDRs = false, dual[:1]
+		apply(t, node, d)
+		got := dump(node)
+		if strings.Contains(got, "! -o fairlead-gw0") || strings.Count(got, "-j "+Forward) != 1 {
+			t.Errorf("without masquerade and IPv6 there is\n%s", got)
+		}
+		node.Exec("iptables", "-I", "FORWARD", "-i", "eth9", "-m", "comment", "--comment", "by hand", "-j", Forward)
+		for range 2 {
+			node.Must(func() error { _, err := Remove(); return err })
+			if got = dump(node); strings.Contains(got, "FAIRLEAD") || !strings.Contains(got, "192.0.2.66") {
+				t.Errorf("after Remove there is\n%s", got)
+			}
+		}
+	})
 }
 
 func TestRootMissingProgram(t *testing.T) {
-	nstest.Need(t)
+	need(t)
+	node := nstest.New(t)
+	path := os.Getenv("PATH")
+	try := func(d Desired) string {
+		err := node.Do(func() error { _, err := Apply(d); return err })
+		return fmt.Sprint(err)
+	}
 	t.Setenv("PATH", "/nonexistent")
-	_, err := Apply(desired())
-	if err == nil || !strings.Contains(err.Error(), "package iptables") {
-		t.Errorf("got %v, want an error that names the package", err)
+	if got := try(desired()); !strings.Contains(got, "iptables: iptables is not installed: install the package iptables") ||
+		!strings.Contains(got, "ip6tables is not installed") {
+		t.Errorf("without both: %s", got)
 	}
-	if _, err := Remove(); err != nil {
-		t.Errorf("nothing to remove, but: %v", err)
+	if got := try(Desired{}); got != "<nil>" {
+		t.Errorf("nothing to remove, but: %s", got)
 	}
+	// Only ip6tables is missing: IPv4 needs nothing of it.
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "iptables-restore"} {
+		real, err := findIn(path, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(real, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+	d := desired()
+	d.PodCIDRs = dual[:1]
+	if got := try(d); got != "<nil>" {
+		t.Errorf("IPv4 alone without ip6tables: %s", got)
+	}
+	if got := try(desired()); !strings.Contains(got, "ip6tables is not installed") || strings.Contains(got, "iptables: iptables") {
+		t.Errorf("without ip6tables: %s", got)
+	}
+	// iptables-restore is missing.
+	if err := os.Remove(filepath.Join(dir, "iptables-restore")); err != nil {
+		t.Fatal(err)
+	}
+	d.RandomFully = false
+	if got := try(d); !strings.Contains(got, "iptables-restore is not installed") {
+		t.Errorf("without iptables-restore: %s", got)
+	}
+}
+
+func findIn(path, name string) (string, error) {
+	for _, dir := range filepath.SplitList(path) {
+		if real, err := filepath.EvalSymlinks(filepath.Join(dir, name)); err == nil {
+			return real, nil
+		}
+	}
+	return "", fmt.Errorf("no %s in %s", name, path)
+}
+
+// kube-proxy holds the lock for as long as it writes.
+func TestRootWaitsForTheLock(t *testing.T) {
+	backends(t, func(t *testing.T) {
+		if !strings.HasSuffix(t.Name(), "legacy") {
+			t.Skip("nothing to test: the nft back end has no lock")
+		}
+		node := nstest.New(t)
+		lock, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_CREATE|os.O_RDONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		err = node.Do(func() error { _, err := Apply(desired()); return err })
+		if err == nil || !strings.Contains(err.Error(), "has held the lock") {
+			t.Errorf("while somebody holds the lock: %v", err)
+		}
+		release := time.AfterFunc(time.Second, func() { _ = syscall.Flock(int(lock.Fd()), syscall.LOCK_UN) })
+		defer release.Stop()
+		apply(t, node, desired())
+	})
+}
+
+// A chain of our name that iptables cannot show is written anew.
+func TestRootChainMadeByNft(t *testing.T) {
+	need(t)
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("SKIPPED, NOTHING WAS TESTED: needs nft")
+	}
+	backends(t, func(t *testing.T) {
+		if !strings.HasSuffix(t.Name(), "nft") {
+			t.Skip("nothing to test: only the nft back end shares its tables")
+		}
+		node := nstest.New(t)
+		apply(t, node, desired())
+		want := dump(node)
+		node.Exec("nft", "add rule ip nat FAIRLEAD-POSTROUTING meta mark { 1, 2 } counter accept")
+		apply(t, node, desired())
+		if got := dump(node); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	})
 }

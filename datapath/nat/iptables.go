@@ -1,0 +1,211 @@
+package nat
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-iptables/iptables"
+)
+
+// family is one of the two sets of tables with the programs that show and
+// write them.
+type family struct {
+	program, restore string
+	proto            iptables.Protocol
+	is6              bool
+}
+
+func families() []family {
+	return []family{
+		{"iptables", "iptables-restore", iptables.ProtocolIPv4, false},
+		{"ip6tables", "ip6tables-restore", iptables.ProtocolIPv6, true},
+	}
+}
+
+// lockWait is for how many seconds to wait for others who change the tables;
+// runLimit ends a program that hangs nevertheless.
+const (
+	lockWait = 5
+	runLimit = 30 * time.Second
+)
+
+// apply makes c and its jump what they shall be.
+func (f family) apply(c chain) (changes []string, err error) {
+	ipt, err := iptables.New(iptables.IPFamily(f.proto), iptables.Timeout(lockWait))
+	if errors.Is(err, exec.ErrNotFound) {
+		if len(c.rules) == 0 {
+			return nil, nil // whoever made rules had the program
+		}
+		return nil, fmt.Errorf("%s is not installed: install the package iptables", f.program)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if strings.Contains(strings.Join(c.rules, " "), "--random-fully") && !ipt.HasRandomFully() {
+		return nil, errors.New("this version has no --random-fully (it came with 1.6.2): set snatFullyRandomPorts to false")
+	}
+	base, err := ipt.List(c.table, c.base)
+	if err != nil {
+		return nil, fmt.Errorf("reading chain %s of table %s: %w%s", c.base, c.table, err, hint(err.Error()))
+	}
+	lines, changes := c.commit(base, f.contents(ipt, c))
+	if len(lines) == 0 {
+		return nil, nil
+	}
+	input := "*" + c.table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
+	if err := f.run(input); err != nil {
+		return nil, fmt.Errorf("writing chain %s of table %s: %w", c.name, c.table, err)
+	}
+	for i := range changes {
+		changes[i] = f.program + " " + changes[i]
+	}
+	return changes, nil
+}
+
+// state is how the content of a chain compares with what is wanted.
+type state int
+
+const (
+	absent state = iota
+	different
+	equal
+)
+
+// contents compares the chain in the kernel with c.
+func (f family) contents(ipt *iptables.IPTables, c chain) state {
+	lines, err := ipt.List(c.table, c.name)
+	if err != nil {
+		// iptables-nft calls a chain that is not there "incompatible", as it
+		// does one that it cannot show. Either is to be written.
+		if exists, err := ipt.ChainExists(c.table, c.name); err == nil && exists {
+			return different
+		}
+		return absent
+	}
+	lines = slices.DeleteFunc(lines, func(l string) bool { return !strings.HasPrefix(l, "-A ") })
+	if len(lines) != len(c.rules) {
+		return different
+	}
+	for i, rule := range c.rules {
+		if lines[i] == "-A "+c.name+" "+rule {
+			continue
+		}
+		// Versions print the same rule differently; ask this one.
+		if same, err := ipt.Exists(c.table, c.name, strings.Fields(rule)...); err != nil || !same {
+			return different
+		}
+	}
+	return equal
+}
+
+// stopsAll matches a rule that lets nothing pass, as "iptables -S" prints it.
+var stopsAll = regexp.MustCompile(`^-A \S+( -m comment --comment (\S+|"[^"]*"))? -j (DROP|REJECT)\b`)
+
+// commit says what to feed to iptables-restore, given the rules of the base
+// chain and the state of our own. Nothing means that all is as wanted.
+func (c chain) commit(base []string, have state) (lines []string, changes []string) {
+	want := len(c.rules) > 0
+	if want && have != equal {
+		lines = append(lines, ":"+c.name+" - [0:0]") // makes it, or empties it
+		for _, rule := range c.rules {
+			lines = append(lines, "-A "+c.name+" "+rule)
+		}
+		changes = append(changes, c.table+": "+c.name+" written")
+	}
+	wrong, missing := c.jumps(base)
+	for _, line := range wrong {
+		lines = append(lines, "-D"+strings.TrimPrefix(line, "-A"))
+		changes = append(changes, c.table+": removed "+line)
+	}
+	if missing != "" {
+		lines = append(lines, missing)
+		changes = append(changes, c.table+": added "+missing)
+	}
+	if !want && have != absent {
+		lines = append([]string{":" + c.name + " - [0:0]"}, append(lines, "-X "+c.name)...)
+		changes = append(changes, c.table+": "+c.name+" removed")
+	}
+	return lines, changes
+}
+
+// jumps finds in the base chain the jumps to ours that are to go, and what
+// command adds the right one; empty when that is there.
+func (c chain) jumps(base []string) (wrong []string, missing string) {
+	want, jump := len(c.rules) > 0, "-A "+c.base+" -j "+c.name
+	good, kept, stop := false, 0, 0
+	for _, line := range base {
+		switch {
+		case !strings.HasPrefix(line, "-A "): // the policy
+			continue
+		case line == jump && want && !good && (stop == 0 || !c.beforeStop):
+			good = true
+		case jumpsTo(line, c.name):
+			wrong = append(wrong, line)
+			continue
+		}
+		kept++
+		if stop == 0 && stopsAll.MatchString(line) {
+			stop = kept // its number once the wrong ones are gone
+		}
+	}
+	if good && slices.Contains(wrong, jump) {
+		// Deleting a copy deletes the first, which is the good one.
+		good, wrong, stop = false, append(wrong, jump), max(stop-1, 0)
+	}
+	switch {
+	case !want || good:
+		return wrong, ""
+	case c.beforeStop && stop > 0:
+		return wrong, fmt.Sprintf("-I %s %d -j %s", c.base, stop, c.name)
+	}
+	return wrong, jump
+}
+
+// jumpsTo reports whether a rule as "iptables -S" prints it has the target.
+func jumpsTo(line, target string) bool {
+	words := strings.Fields(line)
+	i := slices.Index(words, "-j")
+	return i > 0 && i+1 < len(words) && words[i+1] == target
+}
+
+// run has iptables-restore commit input, which leaves other chains alone.
+func (f family) run(input string) error {
+	path, err := exec.LookPath(f.restore)
+	if err != nil {
+		return fmt.Errorf("%s is not installed: install the package iptables", f.restore)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "--noflush", "--wait", strconv.Itoa(lockWait))
+	cmd.Stdin = strings.NewReader(input)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		text := strings.Join(strings.Fields(out.String()), " ")
+		return fmt.Errorf("%s: %w: %s%s", f.restore, err, text, hint(text))
+	}
+	return nil
+}
+
+// hint explains the errors of iptables that say too little.
+func hint(text string) string {
+	switch {
+	case strings.Contains(text, "incompatible"):
+		return "; this host's nftables rules in the table were not made by iptables: move them to a table of their own"
+	case strings.Contains(text, "xtables lock"):
+		return fmt.Sprintf("; another program has held the lock /run/xtables.lock for %d s", lockWait)
+	case strings.Contains(text, "Table does not exist"), strings.Contains(text, "can't initialize"):
+		return "; the kernel lacks the table, or this is the wrong one of iptables-legacy and iptables-nft"
+	case strings.Contains(text, "Permission denied"):
+		return "; it needs root and the capability NET_ADMIN"
+	}
+	return ""
+}

@@ -1,0 +1,98 @@
+package nat
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func cidrs(s ...string) (out []netip.Prefix) {
+	for _, p := range s {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
+
+func TestChains(t *testing.T) {
+	ipv4, ipv6 := families()[0], families()[1]
+	d := Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.9/24", "fd00:1::/64"), Masquerade: true, RandomFully: true}
+	text := func(d Desired, f family) string {
+		var out []string
+		for _, c := range d.chains(f) {
+			out = append(out, c.name+": "+strings.Join(c.rules, "; "))
+		}
+		return strings.Join(out, "\n")
+	}
+	for name, c := range map[string]struct{ got, want string }{
+		"IPv4": {text(d, ipv4), "FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s 10.0.1.0/24 ! -o gw0 -j MASQUERADE --random-fully; " +
+			"-s 10.0.1.0/24 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE --random-fully\n" +
+			"FAIRLEAD-FORWARD: -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
+		"no masquerade": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("fd00:1::/64")}, ipv6),
+			"FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s fd00:1::/64 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE\n" +
+				"FAIRLEAD-FORWARD: -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
+		"other family": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), Masquerade: true}, ipv6),
+			"FAIRLEAD-POSTROUTING: \nFAIRLEAD-FORWARD: "},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s:\n%s\nwant\n%s", name, c.got, c.want)
+		}
+	}
+}
+
+func TestCommit(t *testing.T) {
+	first := chain{table: "filter", base: "FORWARD", name: "OURS", beforeStop: true, rules: []string{"-i gw0 -j ACCEPT"}}
+	last := first
+	last.beforeStop = false
+	none := first
+	none.rules = nil
+	written := []string{":OURS - [0:0]", "-A OURS -i gw0 -j ACCEPT"}
+	for _, c := range []struct {
+		name  string
+		chain chain
+		base  []string
+		have  state
+		want  []string
+	}{
+		{"new", first, []string{"-P FORWARD ACCEPT", "-A FORWARD -j X"}, absent, append(slices.Clone(written), "-A FORWARD -j OURS")},
+		{"all there", first, []string{"-A FORWARD -j X", "-A FORWARD -j OURS", "-A FORWARD -j DROP"}, equal, nil},
+		{"content differs", first, []string{"-A FORWARD -j OURS"}, different, written},
+		{"jump is missing", first, nil, equal, []string{"-A FORWARD -j OURS"}},
+		{"jump is missing, others stop all", first, []string{"-P FORWARD DROP", "-A FORWARD -j X", "-A FORWARD -j DROP", "-A FORWARD -j DROP"}, equal,
+			[]string{"-I FORWARD 2 -j OURS"}},
+		{"jump twice", first, []string{"-A FORWARD -j OURS", "-A FORWARD -j OURS"}, equal,
+			[]string{"-D FORWARD -j OURS", "-D FORWARD -j OURS", "-A FORWARD -j OURS"}},
+		{"jump before and behind a drop", first, []string{"-A FORWARD -j X", "-A FORWARD -j OURS", "-A FORWARD -j DROP", "-A FORWARD -j OURS"}, equal,
+			[]string{"-D FORWARD -j OURS", "-D FORWARD -j OURS", "-I FORWARD 2 -j OURS"}},
+		{"jump with a condition", first, []string{`-A FORWARD -i x -m comment --comment "a b" -j OURS`, "-A FORWARD -j DROP"}, equal,
+			[]string{`-D FORWARD -i x -m comment --comment "a b" -j OURS`, "-I FORWARD 1 -j OURS"}},
+		{"jump behind a drop", first, []string{"-A FORWARD -j DROP", "-A FORWARD -j OURS"}, equal,
+			[]string{"-D FORWARD -j OURS", "-I FORWARD 1 -j OURS"}},
+		{"jump behind a reject", first, []string{`-A FORWARD -m comment --comment "the end" -j REJECT --reject-with icmp-host-prohibited`, "-A FORWARD -j OURS"},
+			equal, []string{"-D FORWARD -j OURS", "-I FORWARD 1 -j OURS"}},
+		{"an admin's own drop stays before", first, []string{"-A FORWARD -s 192.0.2.66/32 -j DROP", "-A FORWARD -j OURS"}, equal, nil},
+		{"no stop in this chain", last, []string{"-A FORWARD -j DROP", "-A FORWARD -j OURS"}, equal, nil},
+		{"chain of a longer name", first, []string{"-A FORWARD -j OURS-TOO", "-A FORWARD -j OURS"}, equal, nil},
+		{"remove", none, []string{"-A FORWARD -j OURS", "-A FORWARD -j X"}, different, []string{":OURS - [0:0]", "-D FORWARD -j OURS", "-X OURS"}},
+		{"remove what is not there", none, []string{"-A FORWARD -j X"}, absent, nil},
+	} {
+		got, changes := c.chain.commit(c.base, c.have)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+		if (len(got) == 0) != (len(changes) == 0) {
+			t.Errorf("%s: %d lines but changes %q", c.name, len(got), changes)
+		}
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	for _, d := range []Desired{
+		{Gateway: "", PodCIDRs: cidrs("10.0.1.0/24")}, {Gateway: "gw+", PodCIDRs: cidrs("10.0.1.0/24")},
+		{Gateway: "a b", PodCIDRs: cidrs("10.0.1.0/24")}, {Gateway: "gw0", PodCIDRs: []netip.Prefix{{}}},
+	} {
+		if _, err := Apply(d); err == nil {
+			t.Errorf("%+v is accepted", d)
+		}
+	}
+}

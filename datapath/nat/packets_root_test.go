@@ -1,0 +1,164 @@
+package nat
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// lan is two pods on the gateway's bridge, their node, and a host outside that
+// knows no way back to pods. A Linux bridge stands for Open vSwitch: it too
+// lets pods reach each other past the node.
+func lan(t *testing.T) (node, outside, podA, podB *nstest.NS) {
+	need(t)
+	node, outside, podA, podB = nstest.New(t), nstest.New(t), nstest.New(t), nstest.New(t)
+	for _, ns := range []*nstest.NS{node, outside, podA, podB} {
+		ns.Exec("sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0")
+	}
+	node.IP("link add fairlead-gw0 type bridge")
+	node.IP("link set fairlead-gw0 up")
+	for i, pod := range []*nstest.NS{podA, podB} {
+		nstest.Veth(node, fmt.Sprint("p", i), pod, "eth0")
+		node.IP(fmt.Sprintf("link set p%d master fairlead-gw0", i))
+		pod.IP(fmt.Sprintf("addr add 10.0.1.%d/24 dev eth0", 5+i))
+		pod.IP(fmt.Sprintf("addr add fd00:0:0:1::%d/64 dev eth0 nodad", 5+i))
+		pod.IP("route add default via 10.0.1.1")
+		pod.IP("-6 route add default via fd00:0:0:1::1")
+	}
+	nstest.Veth(node, "eth0", outside, "out")
+	for _, a := range []string{"10.0.1.1/24 dev fairlead-gw0", "fd00:0:0:1::1/64 dev fairlead-gw0 nodad",
+		"192.0.2.2/24 dev eth0", "fd00:5::2/64 dev eth0 nodad"} {
+		node.IP("addr add " + a)
+	}
+	outside.IP("addr add 192.0.2.9/24 dev out")
+	outside.IP("addr add fd00:5::9/64 dev out nodad")
+	node.Exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+	// Where br_netfilter is loaded bridged packets would meet iptables too.
+	for _, f := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
+		if _, err := os.Stat("/proc/sys/net/bridge/" + f); err == nil {
+			node.Exec("sysctl", "-qw", "net.bridge."+f+"=0")
+		}
+	}
+	return node, outside, podA, podB
+}
+
+// seen is the address from which a TCP connection made inside from to target
+// arrives at a listener on listen inside at.
+func seen(from, at *nstest.NS, target, listen string) (source string, err error) {
+	var l net.Listener
+	if err := at.Do(func() (err error) { l, err = net.Listen("tcp", listen); return err }); err != nil {
+		return "", err
+	}
+	defer l.Close()
+	arrived := make(chan string, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		arrived <- conn.RemoteAddr().(*net.TCPAddr).IP.String()
+		conn.Close()
+	}()
+	err = from.Do(func() error {
+		conn, err := net.DialTimeout("tcp", target, 2*time.Second)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	select {
+	case source = <-arrived:
+		return source, nil
+	case <-time.After(2 * time.Second):
+		return "", fmt.Errorf("connected to %s, but nobody came to %s", target, listen)
+	}
+}
+
+// Docker sets the policy of FORWARD to DROP, some firewalls end it in REJECT.
+func TestRootPodsReachOutside(t *testing.T) {
+	node, outside, pod, _ := lan(t)
+	for _, f := range families() {
+		node.Exec(f.program, "-P", "FORWARD", "DROP")
+		node.Exec(f.program, "-A", "FORWARD", "-j", "REJECT")
+	}
+	if _, err := seen(pod, outside, "192.0.2.9:80", "192.0.2.9:80"); err == nil {
+		t.Fatal("the pod gets out without our rules: the test is worth nothing")
+	}
+	apply(t, node, desired())
+	for _, c := range []struct{ target, want string }{{"192.0.2.9:80", "192.0.2.2"}, {"[fd00:5::9]:80", "fd00:5::2"}} {
+		got, err := seen(pod, outside, c.target, c.target)
+		if err != nil || got != c.want {
+			t.Errorf("from the pod to %s arrives from %q, %v; want %s", c.target, got, err, c.want)
+		}
+	}
+	// Without masquerading the packet leaves with the pod's own address: the
+	// host outside sees it once it knows the way back.
+	d := desired()
+	d.Masquerade = false
+	apply(t, node, d)
+	outside.IP("route add 10.0.1.0/24 via 192.0.2.2")
+	if got, err := seen(pod, outside, "192.0.2.9:80", "192.0.2.9:80"); err != nil || got != "10.0.1.5" {
+		t.Errorf("without masquerade it arrives from %q, %v; want 10.0.1.5", got, err)
+	}
+}
+
+// What must keep its source keeps it.
+func TestRootSourcesThatStay(t *testing.T) {
+	node, outside, podA, podB := lan(t)
+	apply(t, node, desired())
+	outside.IP("route add 10.0.1.0/24 via 192.0.2.2")
+	for _, c := range []struct {
+		name     string
+		from, at *nstest.NS
+		target   string
+		want     string
+	}{
+		{"pod to pod", podA, podB, "10.0.1.6:80", "10.0.1.5"},
+		{"pod to its node", podA, node, "192.0.2.2:80", "10.0.1.5"},
+		{"pod to the gateway", podA, node, "10.0.1.1:80", "10.0.1.5"},
+		{"host to pod", node, podA, "10.0.1.5:80", "10.0.1.1"},
+		{"host to its own gateway address", node, node, "10.0.1.1:80", "10.0.1.1"},
+		{"host to its own gateway address, IPv6", node, node, "[fd00:0:0:1::1]:80", "fd00:0:0:1::1"},
+		{"outside to pod", outside, podA, "10.0.1.5:80", "192.0.2.9"},
+		{"host to outside", node, outside, "192.0.2.9:80", "192.0.2.2"},
+	} {
+		if got, err := seen(c.from, c.at, c.target, c.target); err != nil || got != c.want {
+			t.Errorf("%s: arrives from %q, %v; want %s", c.name, got, err, c.want)
+		}
+	}
+}
+
+// kube-proxy turns a Service's address back to a pod. The reply must come back
+// through the node, also where that does not masquerade.
+func TestRootServiceLeadsBackToAPod(t *testing.T) {
+	node, _, podA, podB := lan(t)
+	for f, dnat := range map[string]string{
+		"iptables":  "-t nat -A PREROUTING -d 10.96.0.10/32 -p tcp --dport 80 -j DNAT --to-destination 10.0.1.6:8080",
+		"ip6tables": "-t nat -A PREROUTING -d fd00:96::10/128 -p tcp --dport 80 -j DNAT --to-destination [fd00:0:0:1::6]:8080",
+	} {
+		node.Exec(append([]string{f}, strings.Fields(dnat)...)...)
+	}
+	if _, err := seen(podA, podB, "10.96.0.10:80", "10.0.1.6:8080"); err == nil {
+		t.Fatal("the Service works without our rules: the test is worth nothing")
+	}
+	for _, masquerade := range []bool{true, false} {
+		d := Desired{Gateway: "fairlead-gw0", PodCIDRs: []netip.Prefix{dual[0], dual[1]}, Masquerade: masquerade}
+		apply(t, node, d)
+		for _, c := range []struct{ target, listen, want string }{
+			{"10.96.0.10:80", "10.0.1.6:8080", "10.0.1.1"}, {"[fd00:96::10]:80", "[fd00:0:0:1::6]:8080", "fd00:0:0:1::1"},
+		} {
+			if got, err := seen(podA, podB, c.target, c.listen); err != nil || got != c.want {
+				t.Errorf("masquerade %v: to %s arrives from %q, %v; want %s", masquerade, c.target, got, err, c.want)
+			}
+		}
+	}
+}
