@@ -1,0 +1,109 @@
+package crash
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	// answers is how many successful ADD and DEL a run has at least; those that a kill interrupted come on top.
+	answers = 240
+	// kills is how often the agent dies in them, at least.
+	kills = 50
+	// mostPods leaves some of the node's addresses free, because a deleted pod holds its own until its DEL.
+	mostPods = 16
+)
+
+// Pods come and go, several at a time, and the agent is killed over and over. Whoever calls ADD and DEL does what
+// kubelet does: it tries again.
+func TestRootKilledAtRandom(t *testing.T) {
+	r := dice(t)
+	c := up(t)
+	stopWatching := c.watchAddresses(t)
+	defer stopWatching()
+	churn := churn{c: c, r: r, pods: map[string]bool{}}
+	killed := 0
+	for done := 0; done < answers || killed < kills; done = churn.answered(t) {
+		for range 1 + r.IntN(5) {
+			churn.step(t)
+			pause(r, 150*time.Millisecond)
+			c.kill(t)
+			killed++
+		}
+		// Without this the runner's retries would come ever more seldom.
+		c.settle(t)
+		c.check(t)
+	}
+	left := strings.Count(c.agentLog(t), "took back the leftovers")
+	t.Logf("%d ADD and DEL succeeded, %d failed and were tried again, the agent was killed %d times and found %d leftovers",
+		churn.answered(t), strings.Count(churn.log(t), "trying again"), killed, left)
+	if left == 0 {
+		t.Error("no kill hit the agent at work: this tested nothing")
+	}
+	churn.removeAll(t)
+	c.settle(t)
+	c.check(t)
+}
+
+// pause waits for a random time up to most: what is tested is that any moment is good enough.
+func pause(r *rand.Rand, most time.Duration) { time.Sleep(time.Duration(r.Int64N(int64(most)))) }
+
+// churn makes and deletes pods.
+type churn struct {
+	c    cluster
+	r    *rand.Rand
+	pods map[string]bool
+	next int
+}
+
+// step makes up to eight changes at once. A deleted pod may come back under its name while its DEL is under way.
+func (ch *churn) step(t *testing.T) {
+	var add, del []string
+	for range 1 + ch.r.IntN(8) {
+		names := slices.Sorted(maps.Keys(ch.pods))
+		if len(names) > 0 && (len(names) >= mostPods || ch.r.IntN(2) == 0) {
+			name := names[ch.r.IntN(len(names))]
+			delete(ch.pods, name)
+			del = append(del, podYAML(name, node))
+			continue
+		}
+		ch.next++
+		name := fmt.Sprintf("p%d", ch.next%24)
+		if !ch.pods[name] {
+			ch.pods[name] = true
+			add = append(add, podYAML(name, node))
+		}
+	}
+	if len(del) > 0 {
+		ch.c.remove(t, del...)
+	}
+	if len(add) > 0 {
+		ch.c.apply(t, add...)
+	}
+}
+
+func (ch *churn) removeAll(t *testing.T) {
+	for name := range ch.pods {
+		ch.c.remove(t, podYAML(name, node))
+	}
+}
+
+func (ch *churn) log(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile(ch.c.RunnerLog())
+	must(t, err)
+	return string(data)
+}
+
+// answered counts the calls that the agent answered with success.
+func (ch *churn) answered(t *testing.T) int {
+	t.Helper()
+	log := ch.log(t)
+	return strings.Count(log, "sandbox created") + strings.Count(log, "sandbox removed")
+}

@@ -1,0 +1,351 @@
+// Package crash ends the agent in the middle of its work, with SIGKILL and with SIGTERM, and looks at what is left of
+// it on the node. The nodes are those of a lab (package lab) that is the test's own, known by its directory.
+package crash
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+)
+
+// node is where agents are killed.
+const node = "node1"
+
+// binDir is where TestMain has built the programs; empty if it did not.
+var binDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		if os.Geteuid() != 0 {
+			return m.Run()
+		}
+		dir, err := os.MkdirTemp("", "crash-bin-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/fairlead-agent", "../../cmd/fairlead", "../lab")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "building agent, plugin and lab: %v\n%s", err, out)
+			return 1
+		}
+		binDir = dir
+		return m.Run()
+	}())
+}
+
+// cluster is a lab with two nodes and few addresses for pods, so that an address that is free is soon used again.
+type cluster struct {
+	*lab.Lab
+	node host.Host
+	ref  nodestate.Reference // of node
+}
+
+// nodes are the manifests of both: node1 has 29 addresses for pods.
+const nodes = `
+apiVersion: v1
+kind: Node
+metadata: {name: node1}
+spec: {podCIDR: 10.77.1.0/27, podCIDRs: [10.77.1.0/27, "fd77:0:0:1::/123"]}
+status: {addresses: [{type: InternalIP, address: 192.168.77.11}, {type: InternalIP, address: "fd77::11"}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node2}
+spec: {podCIDR: 10.77.2.0/27, podCIDRs: [10.77.2.0/27, "fd77:0:0:2::/123"]}
+status: {addresses: [{type: InternalIP, address: 192.168.77.12}, {type: InternalIP, address: "fd77::12"}]}
+`
+
+// up makes the cluster, with the pods default/near on node1 and default/far on node2. It ends with the test. When the
+// test fails, the end of the agent's log is shown.
+func up(t *testing.T) cluster {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
+	}
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, NoAgent: true})
+	must(t, err)
+	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
+	h, err := l.Host(node)
+	must(t, err)
+	c := cluster{Lab: l, node: h}
+	t.Cleanup(func() {
+		if t.Failed() {
+			lines := strings.Split(c.agentLog(t), "\n")
+			t.Logf("the end of the agents' log:\n%s", strings.Join(lines[max(0, len(lines)-150):], "\n"))
+		}
+	})
+	_, err = l.Apply("nodes", []byte(nodes))
+	must(t, err)
+	ctx := within(t, time.Minute)
+	for _, n := range l.Nodes() {
+		must(t, l.AgentStart(ctx, n))
+	}
+	for _, n := range l.Nodes() {
+		must(t, l.WaitReady(ctx, n))
+	}
+	empty := c.state(t)
+	c.apply(t, podYAML("near", node), podYAML("far", "node2"))
+	c.settle(t)
+	c.ref, err = nodestate.NewReference(empty, c.state(t), c.pods(t)[0])
+	must(t, err)
+	return c
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// within is a context that ends after d, for calls that must not hang.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually polls until done returns nothing, and fails the test with what it returned last.
+func eventually(t *testing.T, limit time.Duration, done func() (wrong []string)) {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		wrong := done()
+		if len(wrong) == 0 {
+			return
+		}
+		if time.Since(start) > limit {
+			t.Fatalf("not after %s:\n  %s", limit, strings.Join(wrong, "\n  "))
+		}
+	}
+}
+
+// dice are the test's random numbers. The environment variable SEED repeats those of another run; when which system
+// call runs in between is chance and not repeated.
+func dice(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		must(t, err)
+	}
+	t.Logf("to repeat: SEED=%d go test -run '^%s$' ./test/crash", seed, t.Name())
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+func podYAML(name, node string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\n"+
+		"spec: {nodeName: %s, containers: [{name: main, image: none}]}\n", name, node)
+}
+
+func (c cluster) apply(t *testing.T, manifests ...string) {
+	t.Helper()
+	_, err := c.Apply("test", []byte(strings.Join(manifests, "\n---\n")))
+	must(t, err)
+}
+
+func (c cluster) remove(t *testing.T, manifests ...string) {
+	t.Helper()
+	_, err := c.Delete("test", []byte(strings.Join(manifests, "\n---\n")))
+	must(t, err)
+}
+
+// settle waits until every pod runs or is gone.
+func (c cluster) settle(t *testing.T) {
+	t.Helper()
+	must(t, c.WaitPods(within(t, 30*time.Second)))
+}
+
+func (c cluster) state(t *testing.T) nodestate.State {
+	t.Helper()
+	s, err := nodestate.Read(within(t, 20*time.Second), c.node)
+	must(t, err)
+	return s
+}
+
+// pods are those that the runner has on node1, which must be those that it should have.
+func (c cluster) pods(t *testing.T) []nodestate.Pod {
+	t.Helper()
+	records, err := c.Records().List()
+	must(t, err)
+	manifests, err := c.Manifests().Pods()
+	must(t, err)
+	wanted := map[string]bool{}
+	for _, m := range manifests {
+		wanted[m.Namespace+"/"+m.Name] = true
+	}
+	var pods []nodestate.Pod
+	for _, r := range records {
+		if !wanted[r.Pod()] || r.State != sandbox.Running {
+			t.Fatalf("the runner's record of %s: %+v", r.Pod(), *r)
+		}
+		delete(wanted, r.Pod())
+		if r.Node == node {
+			pods = append(pods, c.pod(t, r))
+		}
+	}
+	if len(wanted) > 0 {
+		t.Fatalf("the runner does not know %v", wanted)
+	}
+	return pods
+}
+
+func (c cluster) pod(t *testing.T, r *sandbox.Record) nodestate.Pod {
+	t.Helper()
+	p := nodestate.Pod{Name: r.Pod(), ContainerID: r.ContainerID, Netns: r.Netns}
+	for _, ip := range r.IPs {
+		p.IPs = append(p.IPs, netip.MustParseAddr(ip))
+	}
+	must(t, c.node.DoNet(r.Netns, func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		if err == nil {
+			p.MAC = api.MAC(eth0.HardwareAddr)
+		}
+		return err
+	}))
+	return p
+}
+
+// check holds the node against the pods that should be: each has exactly what it needs and can be reached from the
+// node and from a pod on the other node, and nothing else is there. What the agent takes back after its start is
+// given some seconds.
+func (c cluster) check(t *testing.T) {
+	t.Helper()
+	pods := c.pods(t)
+	eventually(t, 10*time.Second, func() []string { return c.ref.Differences(c.state(t), pods) })
+	c.reach(t, pods)
+}
+
+func (c cluster) reach(t *testing.T, pods []nodestate.Pod) {
+	t.Helper()
+	far, err := c.Records().Load("default/far")
+	must(t, err)
+	other, err := c.Host(far.Node)
+	must(t, err)
+	var pings errgroup.Group
+	pings.SetLimit(8)
+	for _, p := range pods {
+		for _, ip := range p.IPs {
+			// -w: again each second until one is answered.
+			ping := []string{"ping", "-c1", "-w3", "-n", ip.String()}
+			pings.Go(func() error { return run(c.node.Start, p.Name, ping) })
+			pings.Go(func() error {
+				there := func(cmd *exec.Cmd) error { return other.DoNet(far.Netns, cmd.Start) }
+				return run(there, p.Name+" from the other node", ping)
+			})
+		}
+	}
+	if err := pings.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// run starts a program somewhere and waits for it.
+func run(start func(*exec.Cmd) error, what string, argv []string) error {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w\n%s", what, strings.Join(argv, " "), err, out.String())
+	}
+	return nil
+}
+
+// kill ends the agent with SIGKILL and starts the next at once.
+func (c cluster) kill(t *testing.T) {
+	t.Helper()
+	must(t, c.AgentKill(within(t, 5*time.Second), node))
+	must(t, c.AgentStart(within(t, 5*time.Second), node))
+}
+
+// agentPID is the process to kill.
+func (c cluster) agentPID(t *testing.T) int {
+	t.Helper()
+	s, err := c.AgentState(within(t, 5*time.Second), node)
+	must(t, err)
+	return s.PID
+}
+
+func (c cluster) agentLog(t *testing.T) string {
+	t.Helper()
+	path, err := c.AgentLog(node)
+	must(t, err)
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return string(data)
+}
+
+// watchAddresses fails the test when two pods run at one time with one address. It looks until stop is called.
+func (c cluster) watchAddresses(t *testing.T) (stop func()) {
+	t.Helper()
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for looks := 0; ; looks++ {
+			if err := c.sharedAddress(); err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case <-done:
+				t.Logf("looked %d times for an address that two pods have", looks)
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+func (c cluster) sharedAddress() error {
+	records, err := c.Records().List()
+	if err != nil {
+		return err
+	}
+	owners := map[string]*sandbox.Record{}
+	for _, r := range records {
+		if r.State != sandbox.Running {
+			continue
+		}
+		for _, ip := range r.IPs {
+			first := owners[ip]
+			owners[ip] = r
+			if first == nil {
+				continue
+			}
+			// The first may have ended since it was read, but not run again with the same container.
+			now, err := c.Records().Load(first.Pod())
+			if err == nil && now != nil && now.State == sandbox.Running && now.ContainerID == first.ContainerID &&
+				slices.Contains(now.IPs, ip) {
+				return fmt.Errorf("%s and %s run, and both have %s", first.Pod(), r.Pod(), ip)
+			}
+		}
+	}
+	return nil
+}
