@@ -137,10 +137,8 @@ func podYAML(name, node string) string {
 func nodeYAML(name, podCIDRs, addrs string) string {
 	s := fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s}\n", name)
 	if podCIDRs != "" {
-		first, _, _ := strings.Cut(podCIDRs, ",")
-		s += fmt.Sprintf("spec: {podCIDR: %q, podCIDRs: [%q]}\n", first, podCIDRs)
-		s = strings.ReplaceAll(s, ",", `","`)
-		s = strings.ReplaceAll(s, `"","`, `","`)
+		all := strings.Split(podCIDRs, ",")
+		s += fmt.Sprintf("spec: {podCIDR: %q, podCIDRs: [%s]}\n", all[0], `"`+strings.Join(all, `", "`)+`"`)
 	}
 	if addrs != "" {
 		s += "status:\n  addresses:\n"

@@ -1,0 +1,183 @@
+package suite
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// lacksPeer says what a node does not have to reach podCIDRs on another node: flows, and routes of its own.
+func (c cluster) lacksPeer(t *testing.T, node string, podCIDRs ...string) string {
+	t.Helper()
+	flows, routes := c.flows(t, node), c.routes(t, node)
+	for _, cidr := range podCIDRs {
+		if n := strings.Count(flows, "="+cidr); n != 3 {
+			return fmt.Sprintf("%s has %d flows for %s, want 3:\n%s", node, n, cidr, flows)
+		}
+		if !strings.Contains(routes, cidr+" via ") {
+			return fmt.Sprintf("%s has no route for %s:\n%s", node, cidr, routes)
+		}
+	}
+	return ""
+}
+
+// keepsPeer says what a node still has about podCIDRs of another node.
+func (c cluster) keepsPeer(t *testing.T, node string, podCIDRs ...string) string {
+	t.Helper()
+	flows, routes := c.flows(t, node), c.routes(t, node)
+	for _, cidr := range podCIDRs {
+		if strings.Contains(flows, "="+cidr) {
+			return fmt.Sprintf("%s has flows for %s:\n%s", node, cidr, flows)
+		}
+		if strings.Contains(routes, cidr) {
+			return fmt.Sprintf("%s has a route for %s:\n%s", node, cidr, routes)
+		}
+	}
+	return ""
+}
+
+func (c cluster) routes(t *testing.T, node string) string {
+	t.Helper()
+	h := c.host(t, node)
+	return h.exec(t, "ip -4 route") + h.exec(t, "ip -6 route")
+}
+
+// Peers come, move and go, and the others follow: within a second, says the promise; the machine may be slow.
+func TestRootPeersComeAndGo(t *testing.T) {
+	const limit = 5 * time.Second
+	c := up(t, lab.Options{Nodes: 3})
+	c.addPods(t, "a@node1", "b@node2", "c@node3")
+	c.warm(t)
+	a, b, third := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
+	old, addrs := "10.77.3.0/24,fd77:0:0:3::/64", "192.168.77.13,fd77::13"
+	followed := func(t *testing.T, what string, state func(t *testing.T, node string) string) {
+		t.Helper()
+		took := wait(t, limit, func() string {
+			return state(t, "node1") + state(t, "node2")
+		})
+		t.Logf("%s: flows and routes of both other nodes followed within %s", what, took.Round(time.Millisecond))
+	}
+	has := func(podCIDRs string) func(t *testing.T, node string) string {
+		return func(t *testing.T, node string) string { return c.lacksPeer(t, node, strings.Split(podCIDRs, ",")...) }
+	}
+	hasNot := func(podCIDRs string) func(t *testing.T, node string) string {
+		return func(t *testing.T, node string) string { return c.keepsPeer(t, node, strings.Split(podCIDRs, ",")...) }
+	}
+	everybody := func(t *testing.T, third place) {
+		t.Helper()
+		for i := range a.ips {
+			reach(t, a, b.ips[i]) // those who stay are not touched
+			reach(t, a, third.ips[i])
+			reach(t, third, b.ips[i])
+			reach(t, c.host(t, "node1"), third.ips[i])
+		}
+	}
+	everybody(t, third)
+
+	c.remove(t, nodeYAML("node3", "", ""))
+	followed(t, "Node deleted", hasNot(old))
+	for i := range a.ips {
+		noReach(t, a, third.ips[i])
+		noReach(t, c.host(t, "node2"), third.ips[i])
+		reach(t, a, b.ips[i])
+	}
+
+	c.apply(t, nodeYAML("node3", old, addrs))
+	followed(t, "Node added", has(old))
+	everybody(t, third)
+
+	// Delete and create under the same name: that is how Kubernetes changes a podCIDR.
+	moved := "10.77.33.0/24,fd77:0:0:33::/64"
+	c.remove(t, nodeYAML("node3", "", ""))
+	c.apply(t, nodeYAML("node3", moved, addrs))
+	followed(t, "podCIDR changed", func(t *testing.T, node string) string { return has(moved)(t, node) + hasNot(old)(t, node) })
+	wait(t, limit, func() string {
+		if got := c.host(t, "node3").exec(t, "ip -4 addr show fairlead-gw0"); !strings.Contains(got, " 10.77.33.1/24 ") {
+			return "node3's own gateway has " + got
+		}
+		return ""
+	})
+	c.addPods(t, "d@node3")
+	fourth := c.pod(t, "d")
+	for i, p := range []string{"10.77.33.0/24", "fd77:0:0:33::/64"} {
+		if !netip.MustParsePrefix(p).Contains(fourth.ips[i]) {
+			t.Errorf("the new pod has %s, want one of %s", fourth.ips[i], p)
+		}
+	}
+	everybody(t, fourth)
+
+	// The node's own address changes, as after a new DHCP lease.
+	node3 := c.host(t, "node3")
+	node3.exec(t, "ip addr add 192.168.77.133/24 dev br-phy")
+	c.apply(t, nodeYAML("node3", moved, "192.168.77.133,fd77::13"))
+	followed(t, "address changed", func(t *testing.T, node string) string {
+		if flows := c.flows(t, node); !strings.Contains(flows, "192.168.77.133") || strings.Contains(flows, "192.168.77.13,") {
+			return node + " sends to another address:\n" + flows
+		}
+		return has(moved)(t, node)
+	})
+	wait(t, limit, func() string {
+		if got := node3.exec(t, "ovs-vsctl get Interface fairlead-tun0 options:local_ip"); !strings.Contains(got, "192.168.77.133") {
+			return "node3 sends from " + got
+		}
+		return ""
+	})
+	wait(t, 15*time.Second, func() string { // the datapath's own ARP, see warm
+		if _, err := a.run("ping", "-c1", "-W1", fourth.ips[0].String()); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	everybody(t, fourth)
+}
+
+// A Node without podCIDRs, as it is before the controller has given it some, is no peer and no problem; so is one that
+// only gets its address later.
+func TestRootPeerIsBornInSteps(t *testing.T) {
+	c := up(t, lab.Options{Nodes: 1})
+	cidrs := []string{"10.77.9.0/24", "fd77:0:0:9::/64"}
+	for _, step := range []string{nodeYAML("late", "", ""), nodeYAML("late", "", "192.168.77.99")} {
+		c.apply(t, step)
+		settled(t, c, "node1")
+		if refused := c.metric(t, "node1", "fairlead_peers_refused"); refused != 0 {
+			t.Errorf("with %s: %v peers are refused", step, refused)
+		}
+		if kept := c.keepsPeer(t, "node1", cidrs...); kept != "" {
+			t.Error(kept)
+		}
+	}
+	c.apply(t, nodeYAML("late", strings.Join(cidrs, ","), "192.168.77.99"))
+	wait(t, 5*time.Second, func() string { return c.lacksPeer(t, "node1", cidrs...) })
+	if n := c.metric(t, "node1", "fairlead_peers"); n != 1 {
+		t.Errorf("%v peers, want 1", n)
+	}
+}
+
+// settled waits until a node's agent has taken in all manifests so far. It sends another Node after them: snapshots are
+// in order.
+func settled(t *testing.T, c cluster, node string) {
+	t.Helper()
+	const marker = "10.99.99.0/24"
+	c.apply(t, nodeYAML("marker", marker, "192.168.77.98"))
+	wait(t, 10*time.Second, func() string {
+		if !strings.Contains(c.flows(t, node), marker) {
+			return node + " has not seen the last manifest"
+		}
+		return ""
+	})
+	c.remove(t, nodeYAML("marker", "", ""))
+	wait(t, 10*time.Second, func() string { return c.keepsPeer(t, node, marker) })
+}
+
+// write puts a file of any content among the manifests, as a careless hand would.
+func (c cluster) write(t *testing.T, name, content string) (path string) {
+	t.Helper()
+	path = c.Manifests().Dir() + "/" + name
+	must(t, 0, os.WriteFile(path, []byte(content), 0o644))
+	return path
+}
