@@ -29,6 +29,9 @@ const RunDir = "/run/fairlead"
 // reconcileEvery is how often the agent looks for leftovers of dead pods.
 const reconcileEvery = 20 * time.Second
 
+// lockWait is how long a new agent waits for the one before it to be gone.
+const lockWait = 3 * time.Second
+
 // Options are what Run needs beside the config file.
 type Options struct {
 	Config api.AgentConfig
@@ -44,7 +47,7 @@ type Options struct {
 // Nothing on the node is undone when it returns: pods and node go on talking,
 // and the next agent takes over.
 func Run(ctx context.Context, o Options) error {
-	unlock, err := lock(filepath.Join(RunDir, "agent.lock"))
+	unlock, err := lock(ctx, filepath.Join(RunDir, "agent.lock"), lockWait)
 	if err != nil {
 		return err
 	}
@@ -253,8 +256,10 @@ func (p *pods) reconcileLoop(ctx context.Context) {
 	}
 }
 
-// lock makes sure that one agent works on the node.
-func lock(path string) (unlock func(), err error) {
+// lock makes sure that one agent works on the node. It waits a little for an
+// agent on its way out: one that was killed holds the lock until its last
+// thread, or a child of it that is about to start another program, is gone.
+func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
@@ -262,9 +267,12 @@ func lock(path string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("another fairlead-agent works on this node (%s is locked): stop it first", path)
+	for deadline := time.Now().Add(wait); syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; {
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			f.Close()
+			return nil, fmt.Errorf("another fairlead-agent works on this node (%s is locked): stop it first", path)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	return func() { f.Close() }, nil
 }

@@ -23,7 +23,8 @@ func idOf(path string) (id, error) {
 	return id{st.Dev, st.Ino}, nil
 }
 
-// Runs reports whether process pid is alive and belongs to the host. A zombie is dead.
+// Runs reports whether process pid is alive and belongs to the host. A zombie is dead, but not while it has threads
+// that end: they still hold its files and locks.
 func (h Host) Runs(pid int) bool {
 	own := h.ids()
 	return len(own) > 0 && belongs(filepath.Join("/proc", strconv.Itoa(pid)), own)
@@ -95,23 +96,25 @@ func processes(own map[id]bool) ([]int, error) {
 	return pids, nil
 }
 
-// belongs reports whether every thread of the process is in a namespace of own. One thread does not do: a program
+// belongs reports whether every living thread of the process is in a namespace of own. One thread does not do: a program
 // that only visits a host, as this one does, has a thread there for a moment.
 func belongs(proc string, own map[id]bool) bool {
 	tasks, err := os.ReadDir(filepath.Join(proc, "task"))
 	if err != nil || len(tasks) == 0 {
 		return false
 	}
+	alive := false
 	for _, t := range tasks {
-		in := false
+		in, zombie := false, true
 		for _, p := range pinned {
 			// Of a zombie there is nothing to read.
 			i, err := idOf(filepath.Join(proc, "task", t.Name(), "ns", p.file))
-			in = in || err == nil && own[i]
+			in, zombie = in || err == nil && own[i], zombie && err != nil
 		}
-		if !in {
+		if !in && !zombie {
 			return false
 		}
+		alive = alive || in
 	}
-	return true
+	return alive
 }
