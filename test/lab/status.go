@@ -99,7 +99,8 @@ func printNodes(w io.Writer, output string, nodes []lab.NodeState) {
 	defer t.Flush()
 	fmt.Fprintln(t, "NODE\tADDRESSES\tPODCIDRS\tOVS\tAGENT")
 	for _, n := range nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Node, list(n.Addresses), list(n.PodCIDRs), ovsState(n), oneLine(n.Agent.String()))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n",
+			n.Node, list(n.Addresses), list(n.PodCIDRs), ovsState(n), oneLine(n.Agent.String()))
 	}
 }
 
@@ -111,7 +112,8 @@ func printPods(w io.Writer, output string, pods []lab.PodState) {
 	defer t.Flush()
 	fmt.Fprintln(t, "POD\tNODE\tSTATE\tIPS\tATTEMPT\tLAST ERROR")
 	for _, p := range pods {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", p.Pod, orDash(p.Node), p.State, list(p.IPs), p.Attempt, oneLine(p.LastError))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n",
+			p.Pod, orDash(p.Node), p.State, list(p.IPs), p.Attempt, oneLine(p.LastError))
 	}
 	if len(pods) == 0 {
 		fmt.Fprintln(t, "(none)\t\t\t\t\t")

@@ -51,10 +51,10 @@ addresses 203.0.113.1 and 2001:db8::1: what is beyond the cluster's own network.
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("number of nodes, 1 to %d", lab.MaxNodes))
-	flags.StringVar(&datapath, "datapath", string(lab.Netdev), "netdev (in userspace, runs anywhere) or system (the kernel's)")
+	flags.StringVar(&datapath, "datapath", string(lab.Netdev), "netdev (in userspace) or system (the kernel's)")
 	flags.StringVar(&family, "ip-family", string(lab.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
 	flags.StringVar(&config, "config", "", "YAML file that is merged into the config of each agent")
-	flags.StringVar(&o.BinDir, "bin-dir", "", "directory of fairlead-agent, fairlead and lab (default: where this program is)")
+	flags.StringVar(&o.BinDir, "bin-dir", "", "directory of our programs (default: where this one is)")
 	flags.DurationVar(&o.ReadyTimeout, "timeout", time.Minute, "how long the agents may take to get ready")
 	flags.BoolVar(&o.Keep, "keep", false, "keep the lab when its agents do not get ready, to look around")
 	flags.BoolVar(&o.NoAgent, "no-agent", false, "start no agents")

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,7 +117,8 @@ func TestRootNetnsOnAHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := output(t, h, "ls /sys/class/net; nsenter --net="+file+" ip -br link | cut -d' ' -f1"); got != "lo\nlo\ninpod\n" {
+	got := output(t, h, "ls /sys/class/net; nsenter --net="+file+" ip -br link | cut -d' ' -f1")
+	if got != "lo\nlo\ninpod\n" {
 		t.Errorf("interfaces of host and pod: %q", got)
 	}
 	for range 2 {
@@ -160,7 +162,7 @@ func TestRootKillEndsTheHostsProcessesAndNoOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, cmd := range ofA {
-		if err := cmd.Wait(); err == nil || cmd.ProcessState.Sys().(interface{ Signal() unix.Signal }).Signal() != unix.SIGKILL {
+		if err := cmd.Wait(); err == nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
 			t.Errorf("%v ended with %v, want a kill", cmd.Args, cmd.ProcessState)
 		}
 	}

@@ -96,8 +96,8 @@ func processes(own map[id]bool) ([]int, error) {
 	return pids, nil
 }
 
-// belongs reports whether every living thread of the process is in a namespace of own. One thread does not do: a program
-// that only visits a host, as this one does, has a thread there for a moment.
+// belongs reports whether every living thread of the process is in a namespace of own. One thread does not do: a
+// program that only visits a host, as this one does, has a thread there for a moment.
 func belongs(proc string, own map[id]bool) bool {
 	tasks, err := os.ReadDir(filepath.Join(proc, "task"))
 	if err != nil || len(tasks) == 0 {

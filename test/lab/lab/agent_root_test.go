@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,14 +32,16 @@ func TestRootUpShowsWhatTheAgentSaid(t *testing.T) {
 		script string
 		wants  []string
 	}{
-		"ended":      {"echo boom $NODE_NAME $* >&2; exit 78", []string{"ended, exit code 78", "boom node1 --config /etc/fairlead/agent.conf"}},
+		"ended": {"echo boom $NODE_NAME $* >&2; exit 78",
+			[]string{"ended, exit code 78", "boom node1 --config /etc/fairlead/agent.conf"}},
 		"never":      {"echo waiting; exec sleep 1000", []string{"not ready (pid ", "connection refused", "waiting"}},
 		"unwilling":  {"trap '' TERM; echo waiting; while :; do sleep 1; done", []string{"not ready (pid "}},
 		"by signal":  {"kill -9 $$", []string{"ended by signal 9"}},
 		"no program": {"", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := Options{Nodes: 1, Dir: filepath.Join(t.TempDir(), "lab"), BinDir: scriptedAgent(t, c.script), ReadyTimeout: time.Second}
+			o := Options{Nodes: 1, Dir: filepath.Join(t.TempDir(), "lab"), BinDir: scriptedAgent(t, c.script),
+				ReadyTimeout: time.Second}
 			if name == "no program" {
 				if err := os.Remove(o.BinDir + "/fairlead-agent"); err != nil {
 					t.Fatal(err)
@@ -61,7 +64,8 @@ func TestRootUpShowsWhatTheAgentSaid(t *testing.T) {
 
 func TestRootKeepLeavesTheLab(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "lab")
-	l, err := Up(t.Context(), Options{Nodes: 1, Dir: dir, BinDir: scriptedAgent(t, "exit 1"), ReadyTimeout: time.Second, Keep: true})
+	l, err := Up(t.Context(), Options{Nodes: 1, Dir: dir, BinDir: scriptedAgent(t, "exit 1"),
+		ReadyTimeout: time.Second, Keep: true})
 	if err == nil || !strings.Contains(err.Error(), "The lab was kept") {
 		t.Fatalf("got %v", err)
 	}
@@ -91,6 +95,13 @@ func TestRootAgentStartStopKill(t *testing.T) {
 	if err := l.AgentStart(t.Context(), "node1"); err == nil || !strings.Contains(err.Error(), "runs already") {
 		t.Errorf("a second agent: %v", err)
 	}
+	serving := func() { // an agent may be ready a moment before it answers the runtime
+		t.Helper()
+		eventually(t, "the agent's CNI configuration", func() bool {
+			_, err := l.CNI(within(t, 5*time.Second), "node1", STATUS)
+			return err == nil
+		})
+	}
 	for _, step := range []struct {
 		end  func() error
 		exit int
@@ -98,6 +109,7 @@ func TestRootAgentStartStopKill(t *testing.T) {
 		{func() error { return l.AgentStop(within(t, 10*time.Second), "node1") }, 0},
 		{func() error { return l.AgentKill(within(t, 10*time.Second), "node1") }, 137},
 	} {
+		serving()
 		if err := step.end(); err != nil {
 			t.Fatal(err)
 		}
@@ -136,13 +148,17 @@ func TestRootPodsByFairlead(t *testing.T) {
 	for _, to := range targets {
 		ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-W2", to))
 	}
+	answeredOnce(t, l, "10.77.1.1", podState(t, l, "default/b").IPs[0])
 	for name, end := range map[string]func() error{
 		"kill":       func() error { return l.OVSKill(within(t, 10*time.Second), "node1") },
 		"stop":       func() error { return l.OVSStop(within(t, 10*time.Second), "node1") },
 		"kill ovsdb": func() error { return l.OVSKill(within(t, 10*time.Second), "node1", OVSDB) },
 		"cleanup": func() error {
 			nodeExec(t, l, "node1", "ovs-appctl", "-T", "5", "exit", "--cleanup")
-			eventually(t, "the end of vswitchd", func() bool { s, err := l.NodeStates(t.Context()); return err == nil && s[0].VswitchdPID == 0 })
+			eventually(t, "the end of vswitchd", func() bool {
+				s, err := l.NodeStates(t.Context())
+				return err == nil && s[0].VswitchdPID == 0
+			})
 			return l.OVSStop(within(t, 10*time.Second), "node1", OVSDB)
 		},
 	} {
@@ -170,8 +186,28 @@ func TestRootPodsByFairlead(t *testing.T) {
 	remove(t, l, podYAML("a", "node1"), podYAML("b", "node1"), podYAML("c", "node2"))
 	settled(t, l)
 	for _, node := range l.Nodes() {
-		if out := nodeExec(t, l, node, "sh", "-c", "ls /sys/class/net /run/netns"); strings.Contains(out, "\nfl") || strings.Contains(out, "cni-") {
+		out := nodeExec(t, l, node, "sh", "-c", "ls /sys/class/net /run/netns")
+		if strings.Contains(out, "\nfl") || strings.Contains(out, "cni-") {
 			t.Errorf("pods left something on %s:\n%s", node, out)
+		}
+	}
+}
+
+// answeredOnce checks that pod a's ARP for each target has one answer.
+func answeredOnce(t *testing.T, l *Lab, targets ...string) {
+	t.Helper()
+	rec, err := l.Records().Load("default/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := l.Host(rec.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range targets {
+		macs := arpReplies(t, h, rec.Netns, "eth0", netip.MustParseAddr(rec.IPs[0]), netip.MustParseAddr(target))
+		if len(macs) != 1 {
+			t.Errorf("pod a's ARP for %s was answered by %v, want one answer", target, macs)
 		}
 	}
 }

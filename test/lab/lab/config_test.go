@@ -16,10 +16,12 @@ func TestMergeConfig(t *testing.T) {
 	}{
 		"empty":        {"", base()},
 		"only comment": {"# nothing\n", base()},
-		"new key":      {"tunnelType: vxlan", map[string]any{"ovsDatapathType": "netdev", "nested": base()["nested"], "tunnelType": "vxlan"}},
-		"replaced":     {"ovsDatapathType: system\nnested: {b: [3]}", map[string]any{"ovsDatapathType": "system", "nested": map[string]any{"a": 1, "b": []any{3}}}},
-		"taken away":   {"ovsDatapathType: null\nnested: null", map[string]any{}},
-		"other type":   {"nested: text", map[string]any{"ovsDatapathType": "netdev", "nested": "text"}},
+		"new key": {"tunnelType: vxlan",
+			map[string]any{"ovsDatapathType": "netdev", "nested": base()["nested"], "tunnelType": "vxlan"}},
+		"replaced": {"ovsDatapathType: system\nnested: {b: [3]}",
+			map[string]any{"ovsDatapathType": "system", "nested": map[string]any{"a": 1, "b": []any{3}}}},
+		"taken away": {"ovsDatapathType: null\nnested: null", map[string]any{}},
+		"other type": {"nested: text", map[string]any{"ovsDatapathType": "netdev", "nested": "text"}},
 	} {
 		before := base()
 		got, err := mergeConfig(before, []byte(c.user))

@@ -2,18 +2,14 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
@@ -183,103 +179,4 @@ func teachNeighbours(ctx context.Context, h host.Host, s spec) error {
 		}
 	}
 	return nil
-}
-
-// addressNode gives dev the addresses of node n, sets it up, and routes everything else to the host outside.
-func addressNode(dev string, f IPFamily, n int) error {
-	if err := addAddrs(dev, f.NodeAddrs(n)); err != nil {
-		return err
-	}
-	if err := linkUp(dev); err != nil {
-		return err
-	}
-	link, err := netlink.LinkByName(dev)
-	if err != nil {
-		return err
-	}
-	for _, gw := range f.GatewayAddrs() {
-		all := netip.PrefixFrom(gw.Addr(), 0).Masked()
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gw.Addr().AsSlice(), Dst: ipNet(all)}
-		if err := netlink.RouteReplace(route); err != nil {
-			return fmt.Errorf("default route by %s: %w", gw.Addr(), err)
-		}
-	}
-	return nil
-}
-
-func addAddrs(dev string, addrs []netip.Prefix) error {
-	link, err := netlink.LinkByName(dev)
-	if err != nil {
-		return fmt.Errorf("%s: %w", dev, err)
-	}
-	for _, a := range addrs {
-		// No duplicate detection: the addresses are ours, and must answer at once.
-		addr := &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NODAD}
-		if err := netlink.AddrReplace(link, addr); err != nil {
-			return fmt.Errorf("address %s on %s: %w", a, dev, err)
-		}
-	}
-	return nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-func linkUp(dev string) error {
-	link, err := netlink.LinkByName(dev)
-	if err == nil {
-		err = netlink.LinkSetUp(link)
-	}
-	if err != nil {
-		return fmt.Errorf("setting %s up: %w", dev, err)
-	}
-	return nil
-}
-
-func txOff(dev string) error {
-	tool, err := ethtool.NewEthtool()
-	if err != nil {
-		return err
-	}
-	defer tool.Close()
-	if err := tool.Change(dev, map[string]bool{"tx-checksum-ip-generic": false}); err != nil {
-		return fmt.Errorf("switching tx checksum offload of %s off: %w", dev, err)
-	}
-	return nil
-}
-
-// sysctl sets pairs of key and value in the namespaces of the calling thread.
-func sysctl(pairs ...string) error {
-	for i := 0; i < len(pairs); i += 2 {
-		if err := os.WriteFile("/proc/sys/"+pairs[i], []byte(pairs[i+1]), 0o644); err != nil {
-			return fmt.Errorf("setting sysctl %s: %w", pairs[i], err)
-		}
-	}
-	return nil
-}
-
-// run runs cmd and makes what it printed part of the error.
-func run(cmd *exec.Cmd) error {
-	cmd.Env = cleanEnv()
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return nil
-	}
-	text := strings.TrimSpace(string(out))
-	if text == "" {
-		return fmt.Errorf("%s: %w", filepath.Base(cmd.Path), err)
-	}
-	return errors.New(filepath.Base(cmd.Path) + ": " + text)
-}
-
-// cleanEnv is the environment without the variables that lead Open vSwitch's programs away from their default paths.
-func cleanEnv() []string {
-	var env []string
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "OVS_") {
-			env = append(env, v)
-		}
-	}
-	return env
 }

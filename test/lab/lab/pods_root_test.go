@@ -68,7 +68,8 @@ func network(t *testing.T, l *Lab, node, conflist string) {
 }
 
 func podYAML(name, node string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {nodeName: %s, containers: []}\n---\n", name, node)
+	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\n" +
+		"spec: {nodeName: " + node + ", containers: []}\n---\n"
 }
 
 func apply(t *testing.T, l *Lab, manifests ...string) {
@@ -158,7 +159,8 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 		t.Fatalf("pod b has the addresses %v", ipB)
 	}
 	ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", ipB[0]))
-	if out := podExec(t, l, "default/a", "ip", "-br", "addr", "show", "eth0"); !strings.Contains(out, podState(t, l, "default/a").IPs[0]) {
+	out := podExec(t, l, "default/a", "ip", "-br", "addr", "show", "eth0")
+	if !strings.Contains(out, podState(t, l, "default/a").IPs[0]) {
 		t.Errorf("eth0 of pod a: %s", out)
 	}
 
@@ -172,11 +174,12 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 	if err := background.Wait(); err == nil {
 		t.Error("the pod's process was not killed")
 	}
-	if out := nodeExec(t, l, "node1", "sh", "-c", "ls /run/netns; ls /var/lib/cni/networks/reference"); strings.Count(out, "cni-") != 1 ||
-		strings.Contains(out, ipB[0]) {
+	out = nodeExec(t, l, "node1", "sh", "-c", "ls /run/netns; ls /var/lib/cni/networks/reference")
+	if strings.Count(out, "cni-") != 1 || strings.Contains(out, ipB[0]) {
 		t.Errorf("left on the node, where only pod a should be:\n%s", out)
 	}
-	if _, err := l.PodExec(t.Context(), "default/b", "true"); err == nil || !strings.Contains(err.Error(), "there is no pod default/b") {
+	_, err := l.PodExec(t.Context(), "default/b", "true")
+	if err == nil || !strings.Contains(err.Error(), "there is no pod default/b") {
 		t.Errorf("a command in a pod that is gone: %v", err)
 	}
 }
@@ -190,7 +193,8 @@ func TestRootPodIsTriedAgain(t *testing.T) {
 	settled(t, l)
 	apply(t, l, podYAML("c", "node1"))
 	eventually(t, "several tries of pod c", func() bool { return podState(t, l, "default/c").Attempt >= 3 })
-	if p := podState(t, l, "default/c"); p.State == sandbox.Running || !strings.Contains(p.LastError, "no IP addresses available") {
+	p := podState(t, l, "default/c")
+	if p.State == sandbox.Running || !strings.Contains(p.LastError, "no IP addresses available") {
 		t.Errorf("pod c: %+v", p)
 	}
 	remove(t, l, podYAML("a", "node1"))
@@ -244,7 +248,8 @@ spec:
 		t.Errorf("the calls begin with %v, want a failed ADD and its DEL", got[:2])
 	}
 	for _, want := range []string{"K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;", "K8S_POD_UID=1-2-3", "IgnoreUnknown=1",
-		`"portMappings":[{"containerPort":80,"hostPort":8080,"protocol":"udp"}]`, `"bandwidth":{"egressBurst":4294967295,"egressRate":10000000}`,
+		`"portMappings":[{"containerPort":80,"hostPort":8080,"protocol":"udp"}]`,
+		`"bandwidth":{"egressBurst":4294967295,"egressRate":10000000}`,
 		"/run/netns/cni-", " eth0 "} {
 		if !strings.Contains(log, want) {
 			t.Errorf("no call had %s:\n%s", want, log)
@@ -337,8 +342,9 @@ func TestRootCNIByHand(t *testing.T) {
 		CNIVersion string
 		IPs        []struct{ Address string }
 	}
-	if out := call(ADD, "default/x"); json.Unmarshal([]byte(out), &result) != nil || result.IPs[0].Address != "10.88.1.2/24" {
-		t.Errorf("ADD printed %s", out)
+	added := call(ADD, "default/x")
+	if json.Unmarshal([]byte(added), &result) != nil || result.IPs[0].Address != "10.88.1.2/24" {
+		t.Errorf("ADD printed %s", added)
 	}
 	id := podState(t, l, "default/x").ContainerID
 	podExec(t, l, "default/x", "true")
@@ -346,7 +352,8 @@ func TestRootCNIByHand(t *testing.T) {
 	call(CHECK, "default/x")
 	call(STATUS)
 	call(GC)
-	if log := spyLog(t, l, "node1"); !strings.Contains(log, `"cni.dev/valid-attachments":[{"containerID":"`+id+`","ifname":"eth0"}]`) {
+	valid := `"cni.dev/valid-attachments":[{"containerID":"` + id + `","ifname":"eth0"}]`
+	if log := spyLog(t, l, "node1"); !strings.Contains(log, valid) {
 		t.Errorf("GC did not name the sandbox as valid:\n%s", log)
 	}
 	call(GC, "default/x")
@@ -367,7 +374,8 @@ func TestRootCNIByHand(t *testing.T) {
 	if err == nil || !strings.Contains(out, `"code": 11`) || !strings.Contains(out, `"msg": "not now"`) {
 		t.Errorf("a failed STATUS printed %q, %v", out, err)
 	}
-	for _, bad := range [][]string{{"VERSION"}, {"ADD"}, {"ADD", "x"}, {"ADD", "../../etc/x"}, {"ADD", "a/b", "c/d"}, {"STATUS", "a/b"}} {
+	for _, bad := range [][]string{{"VERSION"}, {"ADD"}, {"ADD", "x"}, {"ADD", "../../etc/x"}, {"ADD", "a/b", "c/d"},
+		{"STATUS", "a/b"}} {
 		if _, err := l.CNI(t.Context(), "node1", Verb(bad[0]), bad[1:]...); err == nil {
 			t.Errorf("%v was taken", bad)
 		}

@@ -54,7 +54,8 @@ func preflight(o Options) error {
 func haveKernelDatapath() error {
 	// Asking for the family makes the kernel load the module if it has it.
 	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
-		return fmt.Errorf("this kernel has no openvswitch module (%w): use --datapath netdev, or try: modprobe openvswitch", err)
+		return fmt.Errorf("this kernel has no openvswitch module (%w): "+
+			"use --datapath netdev, or try: modprobe openvswitch", err)
 	}
 	return nil
 }

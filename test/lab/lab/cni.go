@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -14,6 +15,66 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
+
+// Verb is a CNI operation.
+type Verb string
+
+// The verbs that CNI takes.
+const (
+	ADD    Verb = "ADD"
+	DEL    Verb = "DEL"
+	CHECK  Verb = "CHECK"
+	GC     Verb = "GC"
+	STATUS Verb = "STATUS"
+)
+
+// CNI calls a verb through libcni on a node and returns what that printed: the result of ADD as JSON, an error as the
+// JSON of the CNI spec.
+//
+// ADD, DEL and CHECK take one pod. If the pod has a sandbox, it is used, the runner's too; the runner leaves a pod
+// alone on which DEL was called. ADD makes a sandbox for a pod that has none, and DEL of that takes it away; DEL of a
+// pod without a sandbox is a DEL of a container that nobody knows. STATUS takes no pod. GC takes the pods to leave
+// out of the attachments that it declares valid, which are otherwise all of the node's.
+func (l *Lab) CNI(ctx context.Context, node string, verb Verb, pods ...string) (string, error) {
+	h, _, err := l.node(node)
+	if err != nil {
+		return "", err
+	}
+	for _, pod := range pods {
+		if err := checkPodName(pod); err != nil {
+			return "", err
+		}
+	}
+	cni := sandbox.CNI{Node: h}
+	switch verb {
+	case STATUS:
+		if len(pods) > 0 {
+			return "", errors.New("STATUS takes no pod: it is about the node")
+		}
+		err = cni.Status(ctx)
+		return sandbox.Printed(nil, err), err
+	case GC:
+		err = l.gc(ctx, cni, pods)
+		return sandbox.Printed(nil, err), err
+	case ADD, DEL, CHECK:
+		if len(pods) != 1 {
+			return "", fmt.Errorf("%s takes one pod, NAMESPACE/NAME", verb)
+		}
+		return l.cniPod(ctx, cni, verb, pods[0])
+	default:
+		return "", fmt.Errorf("%q is none of ADD, DEL, CHECK, GC and STATUS", verb)
+	}
+}
+
+func (l *Lab) gc(ctx context.Context, cni sandbox.CNI, leaveOut []string) error {
+	records, err := l.Records().List()
+	if err != nil {
+		return err
+	}
+	return cni.GC(ctx, slices.DeleteFunc(records, func(r *sandbox.Record) bool {
+		return r.Node != cni.Node.Name || r.ContainerID == "" || slices.Contains(leaveOut, r.Pod())
+	}))
+}
 
 // cniPod calls ADD, DEL or CHECK for one pod while the runner keeps away from it.
 func (l *Lab) cniPod(ctx context.Context, cni sandbox.CNI, verb Verb, pod string) (string, error) {

@@ -1,0 +1,77 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Options say what lab to make. The zero value of a field means its default.
+type Options struct {
+	// Dir is where the lab keeps everything. It must not exist, or be empty. Default: DefaultDir.
+	Dir string
+	// BinDir holds the programs lab, fairlead-agent and fairlead. Default: the directory of this program.
+	BinDir string
+	// Nodes is how many nodes there are, 1 to MaxNodes. Default: 2.
+	Nodes int
+	// Datapath is Netdev (the default) or System.
+	Datapath Datapath
+	// IPFamily is Dual (the default), IPv4 or IPv6.
+	IPFamily IPFamily
+	// Config is YAML that is merged into the config of each agent.
+	Config []byte
+	// NoAgent starts no agents, and no program fairlead-agent is needed.
+	NoAgent bool
+	// ReadyTimeout is how long agents may take to get ready. Default: 60 s.
+	ReadyTimeout time.Duration
+	// Keep leaves a lab standing whose agents do not get ready.
+	Keep bool
+	// Progress is told each step, in a few words. Default: nobody.
+	Progress func(step string)
+}
+
+func (o *Options) complete() error {
+	if o.Dir == "" {
+		o.Dir = DefaultDir
+	}
+	var err error
+	if o.Dir, err = absolute(o.Dir); err != nil {
+		return err
+	}
+	if o.BinDir == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		o.BinDir = filepath.Dir(exe)
+	}
+	if o.BinDir, err = filepath.Abs(o.BinDir); err != nil {
+		return err
+	}
+	o.Nodes = orElse(o.Nodes, 2)
+	o.Datapath = orElse(o.Datapath, Netdev)
+	o.IPFamily = orElse(o.IPFamily, Dual)
+	o.ReadyTimeout = orElse(o.ReadyTimeout, time.Minute)
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	if o.Nodes < 1 || o.Nodes > MaxNodes {
+		return fmt.Errorf("a lab has 1 to %d nodes, not %d", MaxNodes, o.Nodes)
+	}
+	if o.Datapath != Netdev && o.Datapath != System {
+		return fmt.Errorf("datapath %q is neither %s nor %s", o.Datapath, Netdev, System)
+	}
+	if o.IPFamily != IPv4 && o.IPFamily != IPv6 && o.IPFamily != Dual {
+		return fmt.Errorf("IP family %q is none of %s, %s and %s", o.IPFamily, IPv4, IPv6, Dual)
+	}
+	return nil
+}
+
+func orElse[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}

@@ -1,0 +1,37 @@
+package lab
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRootPreflight(t *testing.T) {
+	needRoot(t)
+	good := Options{BinDir: binDir, Datapath: Netdev}
+	if err := preflight(good); err != nil {
+		t.Errorf("on the machine of the tests: %v", err)
+	}
+	err := preflight(Options{BinDir: t.TempDir(), Datapath: Netdev})
+	if err == nil || !strings.Contains(err.Error(), "no program lab in ") {
+		t.Errorf("without our programs: %v", err)
+	}
+	system := good
+	system.Datapath = System
+	switch err := preflight(system); {
+	case exists("/sys/module/openvswitch"):
+		if err != nil {
+			t.Errorf("the kernel has openvswitch: %v", err)
+		}
+	case err == nil || !strings.Contains(err.Error(), "this kernel has no openvswitch module") ||
+		!strings.Contains(err.Error(), "--datapath netdev"):
+		t.Errorf("the kernel has no openvswitch: %v", err)
+	}
+
+	t.Setenv("PATH", t.TempDir())
+	err = preflight(good)
+	for _, want := range []string{"ovs-vswitchd", "nft", "apt-get install iptables nftables openvswitch-switch"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("without programs in the PATH: %v, want %q", err, want)
+		}
+	}
+}
