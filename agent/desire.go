@@ -58,6 +58,7 @@ func Desire(in Inputs) Desired {
 		OVSDB: ovsdb.Desired{
 			Bridge:       in.Config.OVSBridge,
 			DatapathType: in.Config.OVSDatapathType,
+			Prefixes:     openflow.Prefixes(),
 			Gateway:      ovsdb.GatewayPort{Name: in.Config.HostGateway, MAC: mac, MTU: mtu},
 			Tunnel:       tunnelPort(in.Config, local),
 			Pods:         slices.Clone(in.Attachments),

@@ -361,10 +361,15 @@ func traceMatch(f Flow) string {
 // of a pair, and to what is far away all addresses behind one route.
 func TestMegaflowsAreWide(t *testing.T) {
 	o := node(t)
+	for table, fields := range Prefixes() {
+		o.Ctl("--id=@t", "create", "Flow_Table", "prefixes="+strings.Join(fields, ","), "--",
+			"set", "Bridge", "br-int", fmt.Sprintf("flow_tables:%d=@t", table))
+	}
 	_, view := readGolden(t, "testdata/dual-stack.txtar")
 	if _, err := dialTest(t, o).Sync(t.Context(), Pipeline(view)); err != nil {
 		t.Fatal(err)
 	}
+	const tcp6A = fromA + ",tcp6,ipv6_src=fd00:10::3,nw_ttl=64,tcp_src=40000,tcp_dst=80,ipv6_dst="
 	const tcpA = fromA + ",tcp,nw_src=10.10.0.3,nw_ttl=64,tcp_src=40000,tcp_dst=80,nw_dst="
 	for _, c := range []struct{ name, packet, has, hasNot string }{
 		{"pod to pod", tcpA + "10.10.0.4", "nw_dst=10.10.0.4,", "nw_ttl="},
@@ -376,6 +381,8 @@ func TestMegaflowsAreWide(t *testing.T) {
 			"nw_dst=10.10.1.0/24,", "nw_src="},
 		{"peer to pod", fromPeer + ",tcp,nw_src=10.10.1.9,tcp_src=40000,tcp_dst=80,nw_dst=10.10.0.3",
 			"nw_src=10.10.1.0/24,", "nw_ttl="},
+		{"pod to peer, IPv6", tcp6A + "fd00:10:0:1::9", "ipv6_dst=fd00:10:0:1::/64,", "dl_dst="},
+		{"pod to outside, IPv6", tcp6A + "2001:db8::1", "ipv6_dst=::/", "nw_ttl="},
 	} {
 		report := o.Trace("br-int", c.packet)
 		_, rest, _ := strings.Cut(report, "\nMegaflow: ")

@@ -15,6 +15,16 @@ const (
 	tableForward  = 3
 )
 
+// Prefixes are, by table, the fields whose prefixes Open vSwitch must track
+// (ovs-vswitchd.conf.db(5), Flow_Table prefixes) for megaflows to be as wide as
+// the flows. What it tracks by default is IPv4 only.
+func Prefixes() map[int][]string {
+	return map[int][]string{
+		tableClassify: {"nw_src", "ipv6_src"},
+		tableForward:  {"nw_dst", "ipv6_dst"},
+	}
+}
+
 // Pipeline returns all flows that v asks for. It is pure, and the order of
 // what is in v does not matter: equal views give the same flows in the same
 // order. No two of them have the same table, priority and match; where v asks

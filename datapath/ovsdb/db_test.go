@@ -19,8 +19,9 @@ import (
 func desired(pods ...string) Desired {
 	d := Desired{
 		Bridge: "br-int", DatapathType: "dummy",
-		Gateway: GatewayPort{Name: "fairlead-gw0", MAC: api.MAC{2, 0, 0, 0, 1, 1}, MTU: 1410},
-		Tunnel:  &TunnelPort{Name: "fairlead-tun0", Type: "geneve", DstPort: 6081, LocalIP: netip.MustParseAddr("192.0.2.2")},
+		Prefixes: map[int][]string{0: {"nw_src", "ipv6_src"}, 3: {"nw_dst", "ipv6_dst"}},
+		Gateway:  GatewayPort{Name: "fairlead-gw0", MAC: api.MAC{2, 0, 0, 0, 1, 1}, MTU: 1410},
+		Tunnel:   &TunnelPort{Name: "fairlead-tun0", Type: "geneve", DstPort: 6081, LocalIP: netip.MustParseAddr("192.0.2.2")},
 	}
 	for _, p := range pods {
 		d.Pods = append(d.Pods, attachment(p))
@@ -137,6 +138,7 @@ func TestDrift(t *testing.T) {
 	show := func() string {
 		var out string
 		for _, c := range []string{"Bridge name,datapath_type,fail_mode,protocols,external_ids", "Port name,external_ids",
+			"Flow_Table prefixes",
 			"Interface name,type,mac,mtu_request,options,ofport_request"} {
 			table, columns, _ := strings.Cut(c, " ")
 			lines := strings.Split(o.Ctl("--format=csv", "--columns="+columns, "list", table), "\n")
@@ -155,6 +157,9 @@ func TestDrift(t *testing.T) {
 		"clear Bridge br-int fail_mode -- clear Bridge br-int protocols",
 		"set Bridge br-int datapath_type=netdev",
 		"clear Bridge br-int external_ids",
+		"clear Bridge br-int flow_tables",
+		"remove Bridge br-int flow_tables 3",
+		"set Flow_Table %table0 prefixes=nw_dst",
 		"clear Port fla external_ids",
 		"remove Port fla external_ids fairlead-pod-name",
 		"set Port fla external_ids:fairlead-mac=junk external_ids:fairlead-extra=1",
@@ -166,6 +171,9 @@ func TestDrift(t *testing.T) {
 		"set Interface fairlead-tun0 options:remote_ip=192.0.2.9 options:csum=true",
 		"set Interface fla type=internal",
 	} {
+		if strings.Contains(drift, "%table0") {
+			drift = strings.ReplaceAll(drift, "%table0", o.Ctl("get", "Bridge", "br-int", "flow_tables:0"))
+		}
 		o.Ctl(strings.Fields(drift)...)
 		waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see the drift "+drift)
 		must(t, db.Ensure(soon(t), d))

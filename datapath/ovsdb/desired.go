@@ -14,7 +14,12 @@ type Desired struct {
 	Bridge string
 	// DatapathType is "system" (the kernel; also the empty string) or "netdev".
 	DatapathType string
-	Gateway      GatewayPort
+	// Prefixes are, by number of a flow table, the fields whose prefixes Open
+	// vSwitch is to track in it (ovs-vswitchd.conf.db(5), Flow_Table prefixes),
+	// so that a packet's megaflow is no narrower than the flow it met. Without
+	// it an IPv6 destination beyond the node is a megaflow of its own.
+	Prefixes map[int][]string
+	Gateway  GatewayPort
 	// Tunnel is nil where no peer is reached through a tunnel.
 	Tunnel *TunnelPort
 	Pods   []api.Attachment

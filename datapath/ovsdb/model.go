@@ -22,6 +22,12 @@ type bridge struct {
 	FailMode     *string           `ovsdb:"fail_mode"`
 	Protocols    []string          `ovsdb:"protocols"`
 	ExternalIDs  map[string]string `ovsdb:"external_ids"`
+	FlowTables   map[int]string    `ovsdb:"flow_tables"`
+}
+
+type flowTable struct {
+	UUID     string   `ovsdb:"_uuid"`
+	Prefixes []string `ovsdb:"prefixes"`
 }
 
 type port struct {
@@ -75,16 +81,19 @@ func (i iface) problem() string {
 func databaseModel() (model.ClientDBModel, error) {
 	return model.NewClientDBModel("Open_vSwitch", map[string]model.Model{
 		"Open_vSwitch": &openVSwitch{}, "Bridge": &bridge{}, "Port": &port{}, "Interface": &iface{},
+		"Flow_Table": &flowTable{},
 	})
 }
 
 // columns limits a monitor to the columns above: others, such as statistics,
 // change every few seconds.
 func columns() []client.MonitorOption {
-	o, b, p, i := &openVSwitch{}, &bridge{}, &port{}, &iface{}
+	o, b, t, p, i := &openVSwitch{}, &bridge{}, &flowTable{}, &port{}, &iface{}
 	return []client.MonitorOption{
 		client.WithTable(o, &o.Bridges, &o.NextCfg, &o.CurCfg),
-		client.WithTable(b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.ExternalIDs),
+		client.WithTable(b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.ExternalIDs,
+			&b.FlowTables),
+		client.WithTable(t, &t.Prefixes),
 		client.WithTable(p, &p.Name, &p.Interfaces, &p.ExternalIDs),
 		client.WithTable(i, &i.Name, &i.Type, &i.MAC, &i.MTURequest, &i.Options, &i.OFPortRequest, &i.OFPort, &i.Error,
 			&i.Ifindex, &i.LinkState),

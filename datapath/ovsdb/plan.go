@@ -46,6 +46,7 @@ func ensure(s snapshot, d Desired) (plan, error) {
 	}
 	if present {
 		p.updateBridge(b, d)
+		p.updateTables(s, b, d)
 		if len(newPorts) > 0 {
 			p.mutate("Bridge", b.UUID, insert("ports", ovsdb.OvsSet{GoSet: newPorts}))
 		}
@@ -84,8 +85,13 @@ func refuse(s snapshot, d Desired) error {
 func (p *plan) insertBridge(root openVSwitch, d Desired, ports []any) {
 	own := wantPort{name: d.Bridge, ifaceType: "internal"}
 	ports = append(ports, p.insertRows("own", own))
+	tables := ovsdb.OvsMap{GoMap: map[any]any{}}
+	for _, number := range slices.Sorted(maps.Keys(d.Prefixes)) {
+		tables.GoMap[number] = p.insertTable(number, d.Prefixes[number])
+	}
 	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Bridge", UUIDName: "bridge", Row: ovsdb.Row{
-		"name": d.Bridge, "datapath_type": datapathType(d.DatapathType), "fail_mode": failMode,
+		"flow_tables": tables,
+		"name":        d.Bridge, "datapath_type": datapathType(d.DatapathType), "fail_mode": failMode,
 		"protocols": set(protocols()), "external_ids": omap(map[string]string{markKey: markBridge}),
 		"ports": ovsdb.OvsSet{GoSet: ports},
 	}})
@@ -111,6 +117,30 @@ func (p *plan) updateBridge(b bridge, d Desired) {
 	if b.ExternalIDs[markKey] != markBridge {
 		p.setIDs("Bridge", b.UUID, b.ExternalIDs, map[string]string{markKey: markBridge})
 		p.did("bridge %s marked as Fairlead's", b.Name)
+	}
+}
+
+func (p *plan) insertTable(number int, prefixes []string) ovsdb.UUID {
+	name := fmt.Sprintf("table_%d", number)
+	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Flow_Table", UUIDName: name,
+		Row: ovsdb.Row{"prefixes": set(prefixes)}})
+	return ovsdb.UUID{GoUUID: name}
+}
+
+func (p *plan) updateTables(s snapshot, b bridge, d Desired) {
+	for _, number := range slices.Sorted(maps.Keys(d.Prefixes)) {
+		want := d.Prefixes[number]
+		uuid, there := b.FlowTables[number]
+		switch {
+		case !there:
+			table := ovsdb.OvsMap{GoMap: map[any]any{number: p.insertTable(number, want)}}
+			p.mutate("Bridge", b.UUID, insert("flow_tables", table))
+		case !slices.Equal(slices.Sorted(slices.Values(s.tables[uuid].Prefixes)), slices.Sorted(slices.Values(want))):
+			p.update("Flow_Table", uuid, ovsdb.Row{"prefixes": set(want)})
+		default:
+			continue
+		}
+		p.did("bridge %s: table %d tracks prefixes of %s", b.Name, number, strings.Join(want, ", "))
 	}
 }
 

@@ -9,6 +9,7 @@ type snapshot struct {
 	bridges map[string]bridge // by name
 	ports   map[string]port   // by UUID
 	ifaces  map[string]iface  // by UUID
+	tables  map[string]flowTable
 }
 
 // portIface is a port with its first interface; only bonds have more.
@@ -36,6 +37,11 @@ func (s snapshot) whole() bool {
 	byUUID := map[string]bool{}
 	for _, b := range s.bridges {
 		byUUID[b.UUID] = true
+		for _, uuid := range b.FlowTables {
+			if _, ok := s.tables[uuid]; !ok {
+				return false
+			}
+		}
 		for _, uuid := range b.Ports {
 			p, ok := s.ports[uuid]
 			if !ok || len(p.Interfaces) == 0 {
@@ -55,7 +61,8 @@ func (s snapshot) whole() bool {
 }
 
 func readSnapshot(t *cache.TableCache) snapshot {
-	s := snapshot{bridges: map[string]bridge{}, ports: map[string]port{}, ifaces: map[string]iface{}}
+	s := snapshot{bridges: map[string]bridge{}, ports: map[string]port{}, ifaces: map[string]iface{},
+		tables: map[string]flowTable{}}
 	for _, row := range t.Table("Open_vSwitch").RowsShallow() {
 		s.root = *row.(*openVSwitch)
 	}
@@ -65,6 +72,9 @@ func readSnapshot(t *cache.TableCache) snapshot {
 	}
 	for uuid, row := range t.Table("Port").RowsShallow() {
 		s.ports[uuid] = *row.(*port)
+	}
+	for uuid, row := range t.Table("Flow_Table").RowsShallow() {
+		s.tables[uuid] = *row.(*flowTable)
 	}
 	for uuid, row := range t.Table("Interface").RowsShallow() {
 		s.ifaces[uuid] = *row.(*iface)
