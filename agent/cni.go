@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/go-logr/logr"
 
+	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
 	"github.com/fairlead-cni/fairlead/datapath/link"
@@ -68,7 +69,7 @@ func (p *pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 	if s.addRefused != nil {
 		return cniserver.Result{}, cniserver.TryAgain(s.addRefused.Error())
 	}
-	if err := s.bridgedPod(r); err != nil {
+	if err := bridgedPod(p.inputsFor(r), r); err != nil {
 		return cniserver.Result{}, err
 	}
 	known, err := p.records()
@@ -266,11 +267,23 @@ const (
 	annotationIPs   = "ipam.antrea.io/pod-ips"
 )
 
+// inputsFor returns inputs that know the pod of r, if anybody knows it. The
+// runtime may hear of a new Pod before the agent does. One of the same name
+// with another UID is not the one.
+func (p *pods) inputsFor(r cniserver.Request) *inputs.Snapshot {
+	s := p.loop.source.Snapshot()
+	pod, found := s.Pods[r.PodNamespace+"/"+r.PodName]
+	if r.PodName == "" || found && (pod.UID == r.PodUID || pod.UID == "" || r.PodUID == "") {
+		return s
+	}
+	return p.loop.source.Refresh()
+}
+
 // bridgedPod refuses a pod that wants its address from an IPPool: one of the
 // podCIDR instead would be wrong, silently.
-func (s *state) bridgedPod(r cniserver.Request) error {
-	pod := s.snapshot.Pods[r.PodNamespace+"/"+r.PodName].Annotations
-	ns := s.snapshot.Namespaces[r.PodNamespace].Annotations
+func bridgedPod(s *inputs.Snapshot, r cniserver.Request) error {
+	pod := s.Pods[r.PodNamespace+"/"+r.PodName].Annotations
+	ns := s.Namespaces[r.PodNamespace].Annotations
 	for _, from := range []struct {
 		what        string
 		annotations map[string]string

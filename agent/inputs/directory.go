@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,7 @@ const settle = 50 * time.Millisecond
 type Directory struct {
 	path    string
 	log     logr.Logger
+	reading sync.Mutex         // held while the directory is read
 	good    map[string]objects // the last good content of each file
 	last    atomic.Pointer[Snapshot]
 	changed chan struct{}
@@ -52,6 +54,14 @@ func NewDirectory(path string, log logr.Logger) (*Directory, error) {
 
 // Snapshot implements Source.
 func (d *Directory) Snapshot() *Snapshot { return d.last.Load() }
+
+// Refresh implements Source.
+func (d *Directory) Refresh() *Snapshot {
+	if err := d.read(); err != nil {
+		d.log.Error(err, "manifests not read, the last good ones stay in force")
+	}
+	return d.Snapshot()
+}
 
 // Changed implements Source.
 func (d *Directory) Changed() <-chan struct{} { return d.changed }
@@ -94,15 +104,15 @@ func (d *Directory) Run(ctx context.Context) error {
 			}
 		case <-quiet.C:
 		}
-		if err := d.read(); err != nil {
-			d.log.Error(err, "manifests not read, the last good ones stay in force")
-		}
+		d.Refresh()
 	}
 }
 
 // read reads all files and publishes the snapshot if it differs. An error
 // means that the directory as a whole could not be read; then nothing changes.
 func (d *Directory) read() error {
+	d.reading.Lock()
+	defer d.reading.Unlock()
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
 		return fmt.Errorf("reading the manifests: %w", err)

@@ -65,6 +65,22 @@ func TestDirectoryFollowsChanges(t *testing.T) {
 	eventually(t, d, "the removal", func(s *Snapshot) bool { return len(s.Nodes) == 0 })
 }
 
+// Refresh is for those who can't wait until the directory has settled.
+func TestDirectoryRefresh(t *testing.T) {
+	dir := t.TempDir()
+	d := runDirectory(t, dir)
+	eventually(t, d, "an empty directory", func(s *Snapshot) bool { return len(s.Nodes) == 0 })
+	write(t, dir, "a.yaml", nodeA)
+	if s := d.Refresh(); len(s.Nodes) != 1 || len(d.Snapshot().Nodes) != 1 {
+		t.Errorf("Refresh returned %+v, then Snapshot %+v, want the new Node in both", s, d.Snapshot())
+	}
+	select {
+	case <-d.Changed():
+	case <-time.After(5 * time.Second):
+		t.Error("nobody was told of the change")
+	}
+}
+
 func TestDirectoryBadFileKeepsWhatItHeld(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", nodeA)

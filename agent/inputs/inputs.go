@@ -20,6 +20,9 @@ type Source interface {
 	// Snapshot returns the objects as last read. The value is shared: do not
 	// change it.
 	Snapshot() *Snapshot
+	// Refresh reads the objects now and returns them, for a caller who knows
+	// of an object that the last snapshot does not have yet.
+	Refresh() *Snapshot
 	// Changed receives after each change of the snapshot. Changes that come
 	// close together are told once.
 	Changed() <-chan struct{}
