@@ -89,6 +89,14 @@ func sysctl(pairs ...string) error {
 	return nil
 }
 
+// noIPv6 switches IPv6 off on a device, or on "all" or "default"; a kernel without IPv6 needs no switching.
+func noIPv6(scope string) error {
+	if !exists("/proc/sys/net/ipv6") {
+		return nil
+	}
+	return sysctl("net/ipv6/conf/"+scope+"/disable_ipv6", "1")
+}
+
 // run runs cmd and makes what it printed part of the error.
 func run(cmd *exec.Cmd) error {
 	cmd.Env = cleanEnv()

@@ -25,8 +25,10 @@ const (
 func setUpUnderlay(underlay host.Host) error {
 	err := underlay.Do(func() error {
 		// The bridge only switches: an address of its own would answer and be counted in everybody's traces.
-		if err := sysctl("net/ipv6/conf/all/disable_ipv6", "1", "net/ipv6/conf/default/disable_ipv6", "1"); err != nil {
-			return err
+		for _, scope := range []string{"all", "default"} {
+			if err := noIPv6(scope); err != nil {
+				return err
+			}
 		}
 		off := false
 		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: underlayBridge}, MulticastSnooping: &off}
@@ -122,10 +124,8 @@ func setUpNode(ctx context.Context, h host.Host, d Datapath, f IPFamily, n int) 
 		if d == System {
 			return addressNode(nodeNIC, f, n)
 		}
-		if f != IPv4 {
-			if err := sysctl("net/ipv6/conf/"+nodeNIC+"/disable_ipv6", "1"); err != nil {
-				return err
-			}
+		if err := noIPv6(nodeNIC); err != nil {
+			return err
 		}
 		cmd := exec.CommandContext(ctx, "nft", "-f", "-")
 		cmd.Stdin = strings.NewReader(mute)

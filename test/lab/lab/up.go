@@ -127,7 +127,7 @@ func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error
 
 func (l *Lab) makeDirs() error {
 	if err := unix.Mount(mountSource, l.dir, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755"); err != nil {
-		return fmt.Errorf("mounting a tmpfs: %w", err)
+		return fmt.Errorf("mounting a tmpfs: %w (in a container? It must be a privileged one)", err)
 	}
 	// A mount namespace can only be pinned where mounts do not spread.
 	if err := unix.Mount("", l.dir, "", unix.MS_PRIVATE, ""); err != nil {
