@@ -85,7 +85,7 @@ func TestCapabilities(t *testing.T) {
 	pod := &corev1.Pod{}
 	pod.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "1M"}
 	pod.Spec.Containers = []corev1.Container{
-		{Ports: []corev1.ContainerPort{{HostPort: 53, ContainerPort: 5353, Protocol: corev1.ProtocolUDP}, {ContainerPort: 80}}},
+		{Ports: []corev1.ContainerPort{{HostPort: 53, ContainerPort: 5353, Protocol: "UDP"}, {ContainerPort: 80}}},
 		{Ports: []corev1.ContainerPort{{HostPort: 80, ContainerPort: 8080, HostIP: "192.0.2.1"}}},
 	}
 	args, err := capabilities(pod)
