@@ -165,6 +165,8 @@ func TestRootGatewayAfterCleanup(t *testing.T) {
 
 func TestRootFindTransport(t *testing.T) {
 	node, other := nstest.New(t), nstest.New(t)
+	node.IP("tuntap add dev fairlead-gw0 mode tap") // the first, so that nothing but its name keeps it from being chosen
+	node.IP("addr add 10.2.0.1/24 dev fairlead-gw0")
 	nstest.Veth(node, "eth0", other, "e0")
 	nstest.Veth(node, "eth1", other, "e1")
 	node.IP("link set eth1 mtu 1300")
@@ -172,8 +174,6 @@ func TestRootFindTransport(t *testing.T) {
 	node.IP("addr add fd00:5::2/64 dev eth0 nodad")
 	node.IP("addr add fd00:5::1/64 dev eth0 nodad preferred_lft 0")
 	node.IP("addr add 10.1.0.2/16 dev eth1")
-	node.IP("tuntap add dev fairlead-gw0 mode tap")
-	node.IP("addr add 10.2.0.1/24 dev fairlead-gw0")
 
 	find := func(nodeIP, ifname, cidr string) (got Transport, err error) {
 		var ips []netip.Addr

@@ -269,6 +269,22 @@ func TestRootCheck(t *testing.T) {
 	}
 }
 
+// An interface that only looks like ours is not taken for it.
+func TestRootCheckOtherEnd(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	l := dual(pod)
+	l.Addrs, l.Gateways = l.Addrs[:1], nil
+	node.IP(fmt.Sprintf("link add %s mtu %d group %d type veth peer name other", l.HostIf, l.MTU, Group))
+	node.IP("link set " + l.HostIf + " up")
+	pod.IP(fmt.Sprintf("link add eth0 mtu %d address %s type veth peer name x0", l.MTU, l.MAC))
+	pod.IP("link set eth0 up")
+	pod.IP("addr add 10.0.1.5/24 dev eth0")
+	err := node.Do(func() error { return Check(l) })
+	if err == nil || !strings.HasSuffix(err.Error(), ": eth0 is not the other end of "+l.HostIf) {
+		t.Errorf("Check says %v", err)
+	}
+}
+
 func TestRootDetachAndHosts(t *testing.T) {
 	node, pod := nstest.New(t), nstest.New(t)
 	l := dual(pod)

@@ -53,7 +53,11 @@ func TestServerKilledAndBack(t *testing.T) {
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 
 	o.Server.Kill()
+	killed := time.Now()
 	waitChanged(t, db, func() bool { return !db.Connected() }, "to see ovsdb-server go")
+	if took := time.Since(killed); took >= echoEvery/2 {
+		t.Errorf("noticed after %v, by the echo and not by the end of the connection", took)
+	}
 	more := desired("a", "b")
 	for what, call := range map[string]func(context.Context) error{
 		"Ensure":      func(ctx context.Context) error { return db.Ensure(ctx, more) },

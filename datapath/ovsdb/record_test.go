@@ -132,3 +132,30 @@ func TestDesiredRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A reader may come between the parts of an update.
+func TestSnapshotWhole(t *testing.T) {
+	full := func() snapshot {
+		return snapshot{
+			root:    openVSwitch{UUID: "o", Bridges: []string{"b"}},
+			bridges: map[string]bridge{"br-int": {UUID: "b", Name: "br-int", Ports: []string{"p"}}},
+			ports:   map[string]port{"p": {UUID: "p", Name: "p", Interfaces: []string{"i"}}},
+			ifaces:  map[string]iface{"i": {UUID: "i", Name: "p"}},
+		}
+	}
+	if !full().whole() {
+		t.Fatal("a complete snapshot is not whole")
+	}
+	for name, lose := range map[string]func(*snapshot){
+		"root":      func(s *snapshot) { s.root = openVSwitch{} },
+		"bridge":    func(s *snapshot) { s.bridges = nil },
+		"port":      func(s *snapshot) { s.ports = nil },
+		"interface": func(s *snapshot) { s.ifaces = nil },
+	} {
+		s := full()
+		lose(&s)
+		if s.whole() {
+			t.Errorf("a snapshot without its %s is whole", name)
+		}
+	}
+}

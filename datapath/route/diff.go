@@ -58,9 +58,9 @@ func diff(want, have map[key]netlink.Route, foreign map[netip.Prefix]netlink.Rou
 }
 
 // same compares the attributes that we set; the kernel adds others, such as
-// "linkdown".
+// "linkdown". A route with several next hops has no Gw.
 func same(a, b netlink.Route) bool {
-	return a.LinkIndex == b.LinkIndex && a.Gw.Equal(b.Gw) && a.Src.Equal(b.Src) && len(b.MultiPath) == 0 &&
+	return a.LinkIndex == b.LinkIndex && a.Gw.Equal(b.Gw) && a.Src.Equal(b.Src) &&
 		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
 }
 
