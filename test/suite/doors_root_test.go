@@ -137,8 +137,8 @@ func TestRootBrokenConfig(t *testing.T) {
 	must(t, 0, c.WaitReady(within(t, 20*time.Second), "node1"))
 }
 
-// An agent that finds no Open vSwitch waits for it, says so to whoever asks, and goes on when it comes, one daemon after
-// the other.
+// An agent that finds no Open vSwitch waits for it, says so to whoever asks, and goes on when it comes, one daemon
+// after the other.
 func TestRootAgentWaitsForOVS(t *testing.T) {
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true})
 	node := c.host(t, "node1")
@@ -155,7 +155,8 @@ func TestRootAgentWaitsForOVS(t *testing.T) {
 		wait(t, 20*time.Second, func() string {
 			s, err := c.AgentState(t.Context(), "node1")
 			last, _ := os.ReadFile(node.host.Private(lastError)) // none yet is as good as empty
-			if err != nil || s.PID == 0 || s.Ready || !strings.Contains(s.Reason, says) || !strings.Contains(string(last), says) {
+			told := strings.Contains(s.Reason, says) && strings.Contains(string(last), says)
+			if err != nil || s.PID == 0 || s.Ready || !told {
 				return fmt.Sprintf("the agent is %s, %v, its last error %q; want it to wait and say %q", s, err, last, says)
 			}
 			return ""
