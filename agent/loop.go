@@ -75,6 +75,7 @@ type loop struct {
 	requests chan request
 	state    atomic.Pointer[state]
 	firstOK  chan struct{} // closed after the first round without an error
+	serving  atomic.Bool   // CNI requests are answered and the runtime knows
 
 	// Owned by the goroutine in run.
 	own       inputs.Node

@@ -23,6 +23,7 @@ func (p *pods) serve(ctx context.Context, o Options) error {
 	if err := p.announce(ctx, o); err != nil {
 		return fmt.Errorf("telling the container runtime about Fairlead: %w", closed(server, err))
 	}
+	p.loop.serving.Store(true)
 	p.log.Info("ready: CNI requests are answered", "socket", o.Config.CNISocket)
 	return server.Serve(ctx)
 }

@@ -59,15 +59,14 @@ func TestErrorsOfTheHandler(t *testing.T) {
 func TestPanicOfTheHandler(t *testing.T) {
 	needNetns(t)
 	h := &handler{add: func(context.Context, cniserver.Request) (cniserver.Result, error) {
-		var nothing map[string]int
-		nothing["x"] = 1
-		return dualStack(), nil
+		var nothing []int
+		return cniserver.Result{MTU: nothing[len(nothing)]}, nil
 	}}
 	s := start(t, h, cniserver.Config{})
 	for range 2 { // the order is not held up by the first
 		wantError(t, ask(t, s.socket, request("ADD")), cniserver.CodeInternal, "a bug in the agent")
 	}
-	if log := s.log.String(); !strings.Contains(log, "nil map") || !strings.Contains(log, "server_test.go") {
+	if log := s.log.String(); !strings.Contains(log, "index out of range") || !strings.Contains(log, "server_test.go") {
 		t.Errorf("the log does not say what happened and where: %s", log)
 	}
 	wantSuccess(t, ask(t, s.socket, request("STATUS")))

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -69,10 +70,16 @@ func (o *objects) add(doc []byte) error {
 	}
 }
 
-// addParsed decodes strictly, so that a misspelt key is told and not dropped.
+// addParsed decodes strictly, upper and lower case included, so that a misspelt
+// key is told and not dropped.
 func addParsed[K any, V any](doc []byte, to *[]V, from func(*K) (V, error)) error {
 	var obj K
-	if err := yaml.UnmarshalStrict(doc, &obj); err != nil {
+	data, err := yaml.YAMLToJSONStrict(doc)
+	if err != nil {
+		return err
+	}
+	strict, err := json.UnmarshalStrict(data, &obj)
+	if err := errors.Join(append(strict, err)...); err != nil {
 		return err
 	}
 	v, err := from(&obj)

@@ -60,6 +60,8 @@ func TestParseManifestRefuses(t *testing.T) {
 		{"other kind", "apiVersion: v1\nkind: Service", "v1 Service is not read from manifests"},
 		{"no name", "apiVersion: v1\nkind: Node", "without metadata.name"},
 		{"misspelt key", node + "spec: {podCIRD: 10.0.0.0/24}", "podCIRD"},
+		{"wrong case", node + "spec: {podCidr: 10.0.0.0/24}", "podCidr"},
+		{"key twice", node + "spec: {podCIDR: 10.0.0.0/24, podCIDR: 10.0.1.0/24}", "podCIDR"},
 		{"not a CIDR", node + "spec: {podCIDR: 10.0.0.0}", `podCIDR "10.0.0.0": not a CIDR`},
 		{"host bits", node + "spec: {podCIDR: 10.0.0.7/24}", "did you mean 10.0.0.0/24"},
 		{"mapped", node + `spec: {podCIDR: "::ffff:10.0.0.0/120"}`, "IPv4-mapped"},
