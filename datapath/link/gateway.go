@@ -123,40 +123,54 @@ func ensureAddrs(g GatewayLink, link netlink.Link) (changes []string, err error)
 	if err != nil {
 		return nil, fmt.Errorf("listing addresses: %w", err)
 	}
-	want := g.wanted()
-	isWanted := func(a netlink.Addr) bool { return slices.Contains(want, kernel.Prefix(a.IPNet)) }
-	remask := func(a netlink.Addr) bool {
-		return !isWanted(a) && slices.ContainsFunc(want, func(w netip.Prefix) bool { return w.Addr() == kernel.Prefix(a.IPNet).Addr() })
-	}
-	del := func(which func(netlink.Addr) bool) error {
-		for _, a := range have {
-			if !which(a) {
-				continue
-			}
-			if err := netlink.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-				return fmt.Errorf("removing address %s: %w", a.IPNet, err)
-			}
-			changes = append(changes, "removed address "+a.IPNet.String())
+	var first, last []netlink.Addr
+	missing := g.wanted()
+	for _, a := range have {
+		p := kernel.Prefix(a.IPNet)
+		if i := slices.Index(missing, p); i >= 0 {
+			missing = slices.Delete(missing, i, i+1)
+		} else if slices.ContainsFunc(g.wanted(), func(w netip.Prefix) bool { return w.Addr() == p.Addr() }) {
+			first = append(first, a)
+		} else {
+			last = append(last, a)
 		}
-		return nil
 	}
-	if err := del(remask); err != nil {
-		return changes, err
-	}
-	for _, w := range want {
-		if slices.ContainsFunc(have, func(a netlink.Addr) bool { return kernel.Prefix(a.IPNet) == w }) {
-			continue
+	for _, step := range []func() ([]string, error){
+		func() ([]string, error) { return removeAddrs(link, first) },
+		func() ([]string, error) { return addAddrs(link, missing) },
+		func() ([]string, error) { return removeAddrs(link, last) },
+	} {
+		did, err := step()
+		changes = append(changes, did...)
+		if err != nil {
+			return changes, err
 		}
-		err := netlink.AddrAdd(link, address(w))
+	}
+	return changes, nil
+}
+
+func addAddrs(link netlink.Link, addrs []netip.Prefix) (changes []string, err error) {
+	for _, p := range addrs {
+		err := netlink.AddrAdd(link, address(p))
 		if errors.Is(err, unix.EEXIST) { // the kernel was faster with its own link-local address
 			continue
 		}
 		if err != nil {
-			return changes, fmt.Errorf("adding address %s: %w", w, err)
+			return changes, fmt.Errorf("adding address %s: %w", p, err)
 		}
-		changes = append(changes, "added address "+w.String())
+		changes = append(changes, "added address "+p.String())
 	}
-	return changes, del(func(a netlink.Addr) bool { return !isWanted(a) && !remask(a) })
+	return changes, nil
+}
+
+func removeAddrs(link netlink.Link, addrs []netlink.Addr) (changes []string, err error) {
+	for _, a := range addrs {
+		if err := netlink.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) { // gone by itself
+			return changes, fmt.Errorf("removing address %s: %w", a.IPNet, err)
+		}
+		changes = append(changes, "removed address "+a.IPNet.String())
+	}
+	return changes, nil
 }
 
 // wanted are g's addresses and, for IPv6, the link-local one, without which

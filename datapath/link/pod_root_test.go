@@ -347,3 +347,37 @@ func TestRootThreadsComeBack(t *testing.T) {
 		}
 	}
 }
+
+// Many pods start at once; each Attach is on its own, and a listing that other
+// changes interrupt is still whole.
+func TestRootAttachInParallel(t *testing.T) {
+	const count = 16
+	node := nstest.New(t)
+	errs := make(chan error, 2*count)
+	var links []PodLink
+	for i := range count {
+		l := dual(nstest.New(t))
+		l.HostIf = HostName(fmt.Sprint("c", i), "eth0")
+		links = append(links, l)
+	}
+	for _, l := range links {
+		go func() {
+			errs <- node.Do(func() error { return Attach(l) })
+			errs <- node.Do(func() error {
+				hosts, err := Hosts()
+				if err == nil && !slices.Contains(hosts, l.HostIf) {
+					err = fmt.Errorf("Hosts lacks %s", l.HostIf)
+				}
+				return err
+			})
+		}()
+	}
+	for range 2 * count {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, l := range links {
+		node.Must(func() error { return Check(l) })
+	}
+}

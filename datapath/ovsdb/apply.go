@@ -28,7 +28,7 @@ func (db *DB) Prune(ctx context.Context, d Desired) error {
 	return nil
 }
 
-func (db *DB) apply(ctx context.Context, make func(snapshot) (plan, error)) error {
+func (db *DB) apply(ctx context.Context, planFor func(snapshot) (plan, error)) error {
 	ctx, cancel := limit(ctx)
 	defer cancel()
 	c, err := db.await(ctx)
@@ -39,7 +39,7 @@ func (db *DB) apply(ctx context.Context, make func(snapshot) (plan, error)) erro
 	if err != nil {
 		return err
 	}
-	p, err := make(s)
+	p, err := planFor(s)
 	if err != nil || len(p.ops) == 0 {
 		return err
 	}

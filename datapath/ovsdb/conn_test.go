@@ -99,7 +99,8 @@ func TestServerStopped(t *testing.T) {
 	start := time.Now()
 	nstest.Wait(t, echoEvery+echoLimit+patience, "the stopped server to count as down", func() bool { return !db.Connected() })
 	t.Logf("noticed after %v", time.Since(start))
-	if got := deadline(t, "Ensure", func(ctx context.Context) error { return db.Ensure(ctx, desired("a", "b")) }); !strings.Contains(got, "is down") {
+	got := deadline(t, "Ensure", func(ctx context.Context) error { return db.Ensure(ctx, desired("a", "b")) })
+	if !strings.Contains(got, "is down") {
 		t.Errorf("Ensure says %q", got)
 	}
 	cont()

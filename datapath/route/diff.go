@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -30,14 +29,14 @@ type op struct {
 
 // diff says what turns have into want, in a fixed order: add, replace, remove.
 // Destinations that others have a route to are left as they are.
-func diff(want, have map[key]netlink.Route, foreign map[netip.Prefix]netlink.Route) []op {
+func diff(want, have table, others taken) []op {
 	var ops []op
 	for k, w := range want {
 		h, there := have[k]
-		_, taken := foreign[k.dst]
+		_, foreign := others[k.dst]
 		switch {
 		case there && same(w, h):
-		case taken:
+		case foreign:
 		case there:
 			ops = append(ops, op{replace, w})
 		default:

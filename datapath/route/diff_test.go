@@ -23,7 +23,7 @@ func routes(dsts ...string) Desired {
 	return d
 }
 
-func mustWant(t *testing.T, d Desired) map[key]netlink.Route {
+func mustWant(t *testing.T, d Desired) table {
 	t.Helper()
 	want, err := wanted(d, 7)
 	if err != nil {
@@ -39,7 +39,7 @@ func TestDiff(t *testing.T) {
 		name, want string
 		desired    []string
 		have       []string
-		tamper     func(map[key]netlink.Route)
+		tamper     func(table)
 		foreign    []string
 	}{
 		{"nothing", "", nil, nil, nil, nil},
@@ -48,17 +48,17 @@ func TestDiff(t *testing.T) {
 		{"add before remove", "+10.0.3.0/24 -10.0.2.0/24", []string{"10.0.3.0/24"}, []string{"10.0.2.0/24"}, nil, nil},
 		{"host bits and doubles", "+10.0.2.0/24", []string{"10.0.2.9/24", "10.0.2.0/24"}, nil, nil, nil},
 		{"same address, other mask", "+10.0.0.0/16 -10.0.0.0/24", []string{"10.0.0.0/16"}, []string{"10.0.0.0/24"}, nil, nil},
-		{"changed next hop", "=10.0.2.0/24", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, func(m map[key]netlink.Route) {
+		{"changed next hop", "=10.0.2.0/24", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, func(m table) {
 			r := m[key{dst: p("10.0.2.0/24")}]
 			r.Gw = netip.MustParseAddr("192.0.2.1").AsSlice()
 			m[key{dst: p("10.0.2.0/24")}] = r
 		}, nil},
-		{"changed link", "=fd00:2::/64", []string{"fd00:2::/64"}, []string{"fd00:2::/64"}, func(m map[key]netlink.Route) {
+		{"changed link", "=fd00:2::/64", []string{"fd00:2::/64"}, []string{"fd00:2::/64"}, func(m table) {
 			r := m[key{p("fd00:2::/64"), 1024}]
 			r.LinkIndex = 9
 			m[key{p("fd00:2::/64"), 1024}] = r
 		}, nil},
-		{"ours with another metric", "-10.0.2.0/24", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, func(m map[key]netlink.Route) {
+		{"ours with another metric", "-10.0.2.0/24", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, func(m table) {
 			m[key{p("10.0.2.0/24"), 50}] = m[key{dst: p("10.0.2.0/24")}]
 		}, nil},
 		{"taken by others", "+10.0.3.0/24", []string{"10.0.2.0/24", "10.0.3.0/24"}, nil, nil, []string{"10.0.2.0/24"}},
@@ -69,7 +69,7 @@ func TestDiff(t *testing.T) {
 		if c.tamper != nil {
 			c.tamper(have)
 		}
-		foreign := map[netip.Prefix]netlink.Route{}
+		foreign := taken{}
 		for _, f := range c.foreign {
 			foreign[p(f)] = netlink.Route{}
 		}

@@ -14,7 +14,7 @@ import (
 // applyNeighbours gives the virtual next hop of each family in use its
 // permanent entry on link, removes all other permanent entries there, and
 // returns how many it changed.
-func applyNeighbours(h *netlink.Handle, link netlink.Link, want map[key]netlink.Route) (changed int, err error) {
+func applyNeighbours(h *netlink.Handle, link netlink.Link, want table) (changed int, err error) {
 	mac, index := VirtualMAC(), link.Attrs().Index
 	missing := map[netip.Addr]bool{}
 	for k := range want {
@@ -43,8 +43,8 @@ func applyNeighbours(h *netlink.Handle, link netlink.Link, want map[key]netlink.
 		}
 	}
 	for ip := range missing {
-		err := h.NeighSet(&netlink.Neigh{LinkIndex: index, IP: ip.AsSlice(), HardwareAddr: mac[:], State: netlink.NUD_PERMANENT})
-		if err != nil {
+		n := netlink.Neigh{LinkIndex: index, IP: ip.AsSlice(), HardwareAddr: mac[:], State: netlink.NUD_PERMANENT}
+		if err := h.NeighSet(&n); err != nil {
 			return changed, fmt.Errorf("setting neighbour %s: %w", ip, err)
 		}
 		changed++

@@ -103,13 +103,19 @@ type key struct {
 	metric int
 }
 
+// table is a set of routes as the kernel knows them.
+type table map[key]netlink.Route
+
+// taken are routes of others to destinations that we want.
+type taken map[netip.Prefix]netlink.Route
+
 // defaultMetric6 is the kernel's metric for IPv6 routes that are added without
 // one (IP6_RT_PRIO_USER in linux/ipv6_route.h).
 const defaultMetric6 = 1024
 
 // wanted turns d into netlink's form.
-func wanted(d Desired, index int) (map[key]netlink.Route, error) {
-	want := make(map[key]netlink.Route, len(d.Routes))
+func wanted(d Desired, index int) (table, error) {
+	want := make(table, len(d.Routes))
 	for _, r := range d.Routes {
 		if !r.Dst.IsValid() || r.Dst.Addr().Is4In6() {
 			return nil, fmt.Errorf("destination %s is not a prefix", r.Dst)
@@ -131,13 +137,13 @@ func wanted(d Desired, index int) (map[key]netlink.Route, error) {
 }
 
 // observe reads our routes, and the routes of others to wanted destinations.
-func observe(h *netlink.Handle, want map[key]netlink.Route) (have map[key]netlink.Route, foreign map[netip.Prefix]netlink.Route, err error) {
+func observe(h *netlink.Handle, want table) (have table, foreign taken, err error) {
 	wantedDst := make(map[netip.Prefix]bool, len(want))
 	for k := range want {
 		wantedDst[k.dst] = true
 	}
 	_, err = kernel.Dump(func() (struct{}, error) {
-		have, foreign = map[key]netlink.Route{}, map[netip.Prefix]netlink.Route{}
+		have, foreign = table{}, taken{}
 		return struct{}{}, h.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool {
 			dst := kernel.Prefix(r.Dst)
 			if r.Protocol == Protocol {

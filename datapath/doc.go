@@ -1,0 +1,31 @@
+// Package datapath holds no code. Its subpackages put in place everything on a
+// node that is not OpenFlow: ovsdb, link, route and nat. Each observes what is
+// there, compares it with a value called Desired, and does the difference.
+//
+// None of them remembers what it did. A process that starts with no memory,
+// after a crash in the middle of anything, must know from what it sees what
+// belongs to Fairlead. This table says how; a new kind of resource gets its
+// row here before its code.
+//
+//	resource            ours if                                                    package
+//	bridge              external_ids:fairlead=bridge, or a port of ours is on it   ovsdb
+//	gateway port        Port with external_ids:fairlead=gateway                    ovsdb
+//	tunnel port         Port with external_ids:fairlead=tunnel                     ovsdb
+//	pod port            Port with external_ids:fairlead=pod; fairlead-* is the     ovsdb
+//	                    record of the attachment, and the only one on the node
+//	pod veth            veth on the node, name "fl" + 13 hex digits, interface     link
+//	                    group 26220 (0x666c); the pod's end goes with it
+//	gateway device      the gateway port's device, an internal port of Open        link
+//	                    vSwitch: its addresses, MTU, sysctls, all of them
+//	peer routes         main table, protocol 102 (0x66)                            route
+//	neighbours          permanent entries on the gateway device                    route
+//	iptables chains     FAIRLEAD-POSTROUTING (nat), FAIRLEAD-FORWARD (filter),     nat
+//	                    iptables and ip6tables, and the jumps to them
+//
+// Not ours, though we change them: ip_forward and IPv6 forwarding, which are
+// only ever switched on, and accept_ra, which becomes 2 where it was 1 when
+// IPv6 forwarding is switched on (package route). Nothing undoes these.
+//
+// Everything acts on the network namespace of the calling thread, and finds
+// the database where it is told.
+package datapath
