@@ -67,7 +67,10 @@ ADD, DEL and CHECK take one pod. One that runs keeps its sandbox: ADD repeats it
 DEL the runner leaves it alone until it is deleted. For a pod of which no manifest tells, ADD
 makes a sandbox and DEL takes it away. DEL of a pod without a sandbox names a container that
 nobody knows. GC says that all sandboxes of the node are valid, except those of the pods
-given. STATUS takes no pod.`,
+given. STATUS takes no pod.
+
+GC and STATUS came with CNI 1.1.0. In a network of a lower version, which is what the plugins of
+Debian 12 allow, a runtime calls neither; here the first plugin, Fairlead, is called alone.`,
 		Example: "  lab cni node1 ADD default/byhand\n  lab cni node1 STATUS",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
@@ -88,14 +89,35 @@ func (c CNI) Check(ctx context.Context, r *Record) error {
 	})
 }
 
-// Status asks the plugins whether they could serve an ADD.
+// Status asks the plugins whether they could serve an ADD. In a network of a CNI version without STATUS, where libcni
+// asks nobody, the first plugin alone is asked.
 func (c CNI) Status(ctx context.Context) error {
 	return c.call(func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList) error {
+		list, err := withGCAndStatus(list)
+		if err != nil {
+			return err
+		}
 		return cni.GetStatusNetworkList(ctx, list)
 	})
 }
 
-// GC tells the plugins that the attachments of these sandboxes are all that there are.
+// withGCAndStatus returns the list if its CNI version has GC and STATUS, which came with 1.1.0, and else a list of that
+// version with the first plugin alone: the others may not speak it.
+func withGCAndStatus(list *libcni.NetworkConfigList) (*libcni.NetworkConfigList, error) {
+	const since = "1.1.0"
+	if has, err := version.GreaterThanOrEqualTo(list.CNIVersion, since); err != nil || has {
+		return list, err
+	}
+	alone, err := json.Marshal(map[string]any{"cniVersion": since, "name": list.Name,
+		"plugins": []json.RawMessage{list.Plugins[0].Bytes}})
+	if err != nil {
+		return nil, err
+	}
+	return libcni.ConfListFromBytes(alone)
+}
+
+// GC tells the plugins that the attachments of these sandboxes are all that there are. In a network of a CNI version
+// without GC, where libcni calls DEL for those that it remembers, the first plugin is told as well.
 func (c CNI) GC(ctx context.Context, valid []*Record) error {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	for _, r := range valid {
@@ -103,7 +125,14 @@ func (c CNI) GC(ctx context.Context, valid []*Record) error {
 			types.GCAttachment{ContainerID: r.ContainerID, IfName: ifName})
 	}
 	return c.call(func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList) error {
-		return cni.GCNetworkList(ctx, list, args)
+		newer, err := withGCAndStatus(list)
+		if err != nil {
+			return err
+		}
+		if err := cni.GCNetworkList(ctx, list, args); err != nil || newer == list {
+			return err
+		}
+		return cni.GCNetworkList(ctx, newer, args)
 	})
 }
 
