@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/containernetworking/cni/libcni"
@@ -84,8 +85,18 @@ func (c CNI) Del(ctx context.Context, r *Record) error {
 
 // Check calls CHECK for the sandbox, with the cached result of its ADD.
 func (c CNI) Check(ctx context.Context, r *Record) error {
+	conf := runtimeConf(r)
+	if _, limited := r.Capabilities["bandwidth"]; !limited {
+		// The bandwidth plugin before 1.9.1 crashes at a CHECK without limits
+		// (containernetworking/plugins issue 1221).
+		conf.CapabilityArgs = maps.Clone(r.Capabilities)
+		if conf.CapabilityArgs == nil {
+			conf.CapabilityArgs = map[string]any{}
+		}
+		conf.CapabilityArgs["bandwidth"] = bandwidth{}
+	}
 	return c.call(func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList) error {
-		return cni.CheckNetworkList(ctx, list, runtimeConf(r))
+		return cni.CheckNetworkList(ctx, list, conf)
 	})
 }
 
