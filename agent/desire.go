@@ -70,6 +70,7 @@ func Desire(in Inputs) Desired {
 			PodCIDRs:    slices.Clone(in.Own.PodCIDRs),
 			Masquerade:  !in.Config.NoSNAT,
 			RandomFully: in.Config.SNATFullyRandomPorts,
+			Tunnel:      tunnelTraffic(in.Config),
 		},
 		Peers:    peers,
 		PodMTU:   mtu,
@@ -147,6 +148,22 @@ func overhead(cfg api.AgentConfig, local netip.Addr) int {
 		bytes += 20
 	}
 	return bytes
+}
+
+// tunnelTraffic is how the tunnel's packets look between nodes. The ports are
+// those that IANA assigned, and Open vSwitch's default.
+func tunnelTraffic(cfg api.AgentConfig) nat.Tunnel {
+	if !tunnels(cfg) {
+		return nat.Tunnel{}
+	}
+	t := map[string]nat.Tunnel{
+		api.TunnelGeneve: {Protocol: "udp", Port: 6081}, api.TunnelVXLAN: {Protocol: "udp", Port: 4789},
+		api.TunnelGRE: {Protocol: "gre"}, api.TunnelSTT: {Protocol: "tcp", Port: 7471},
+	}[cfg.TunnelType]
+	if cfg.TunnelPort != 0 && t.Port != 0 {
+		t.Port = cfg.TunnelPort
+	}
+	return t
 }
 
 // podMTU is the MTU of pods in bytes, given that of the transport interface.

@@ -31,6 +31,8 @@ const (
 	roundTimeout = 10 * time.Second
 	// portTimeout is how long a new port may take to get its number.
 	portTimeout = 5 * time.Second
+	// tunnelTimeout is how long the pods of this node may wait for the tunnel.
+	tunnelTimeout = 2 * time.Second
 	// The first retry after a failed round, and the longest wait between two.
 	retryFirst, retryMost = 200 * time.Millisecond, 5 * time.Second
 )
@@ -81,7 +83,7 @@ type loop struct {
 	own       inputs.Node
 	transport link.Transport
 	flows     *openflow.Switch
-	applied   Desired // what link, route and nat have put in place
+	applied   Desired // what was put in place, or waited for
 	full      bool    // the next round observes everything again
 	failures  int     // rounds that failed in a row
 	problems  []string
@@ -166,7 +168,7 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 	d, o := l.observeAndApply(ctx, snapshot, waiting)
 	l.publish(snapshot, d, conflict, o)
 	l.answer(waiting, o.pods)
-	err := errors.Join(o.pods, o.host, o.routes)
+	err := errors.Join(o.pods, o.host, o.peers)
 	l.metrics.round(time.Since(start), err)
 	return err
 }
@@ -175,7 +177,7 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 type outcome struct {
 	pods   error // OVSDB and flows: no pod can be added
 	host   error // gateway and iptables: pods do not reach the node or the outside
-	routes error // this node itself does not reach pods of some other nodes
+	peers  error // pods of other nodes are not reached, or not from this node itself
 }
 
 func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, waiting []request) (Desired, outcome) {
@@ -253,6 +255,7 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 	if err := l.waitPorts(ctx, d, waiting); err != nil {
 		return outcome{pods: err}
 	}
+	o.peers = l.waitTunnel(ctx, d)
 	if l.flows == nil {
 		// ovs-vswitchd may have made every device anew.
 		l.full = true
@@ -270,16 +273,12 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 	return o
 }
 
-// waitPorts waits until the gateway, the tunnel and the new pods have port
-// numbers. A pod whose port gets none fails alone, in answer.
+// waitPorts waits until the gateway and the new pods have port numbers. A pod
+// whose port gets none fails alone, in answer.
 func (l *loop) waitPorts(ctx context.Context, d Desired, waiting []request) error {
-	base := []string{d.OVSDB.Gateway.Name}
-	if d.OVSDB.Tunnel != nil {
-		base = append(base, d.OVSDB.Tunnel.Name)
-	}
 	ctx, cancel := context.WithTimeout(ctx, portTimeout)
 	defer cancel()
-	if err := l.db.WaitOFPorts(ctx, base...); err != nil {
+	if err := l.db.WaitOFPorts(ctx, d.OVSDB.Gateway.Name); err != nil {
 		return err
 	}
 	var pods []string
@@ -292,6 +291,27 @@ func (l *loop) waitPorts(ctx context.Context, d Desired, waiting []request) erro
 		if err := l.db.WaitOFPorts(ctx, pods...); err != nil {
 			l.log.Error(err, "a pod's port has no number")
 		}
+	}
+	return nil
+}
+
+// waitTunnel waits for the tunnel's port number when the tunnel is new. One that
+// ovs-vswitchd can't make (it has no stt, say) is no reason to leave the pods of
+// this node without flows; when it gets its number after all, OVSDB tells.
+func (l *loop) waitTunnel(ctx context.Context, d Desired) error {
+	t := d.OVSDB.Tunnel
+	if t == nil {
+		return nil
+	}
+	wait := time.Millisecond
+	if l.applied.OVSDB.Tunnel == nil || *l.applied.OVSDB.Tunnel != *t {
+		wait = tunnelTimeout
+		l.applied.OVSDB.Tunnel = t
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if err := l.db.WaitOFPorts(ctx, t.Name); err != nil {
+		return fmt.Errorf("pods of other nodes are not reached: %w", err)
 	}
 	return nil
 }
@@ -339,7 +359,7 @@ func (l *loop) applyHost(d Desired, o *outcome) {
 		l.applied.Gateway = d.Gateway
 	}
 	if l.full || !reflect.DeepEqual(l.applied.Routes, d.Routes) {
-		o.routes = l.applyRoutes(d)
+		o.peers = errors.Join(o.peers, l.applyRoutes(d))
 	}
 	if l.full || !reflect.DeepEqual(l.applied.NAT, d.NAT) {
 		changes, err := nat.Apply(d.NAT)
@@ -402,7 +422,7 @@ func (l *loop) answer(waiting []request, podErr error) {
 // publish makes the outcome of a round known to CNI requests and health checks.
 func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o outcome) {
 	s := &state{podCIDRs: l.own.PodCIDRs, podMTU: d.PodMTU, addRefused: conflict, snapshot: snapshot,
-		notReady: errors.Join(conflict, o.pods, o.host), degraded: o.routes}
+		notReady: errors.Join(conflict, o.pods, o.host), degraded: o.peers}
 	before := l.state.Swap(s)
 	if d.PodMTU != 0 { // else nothing was computed
 		l.tellProblems(d.Problems)
