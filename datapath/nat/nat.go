@@ -24,6 +24,23 @@ type Desired struct {
 	// RandomFully has the kernel choose source ports at random: the order in
 	// which it tries them otherwise lets two connections meet.
 	RandomFully bool
+	// Tunnel is the traffic between nodes that pods must not imitate.
+	Tunnel Tunnel
+}
+
+// Tunnel says how to know the packets of the tunnel between nodes. The zero
+// value is no packet.
+type Tunnel struct {
+	Protocol string // "udp", "tcp" or "gre"
+	Port     int    // destination port of udp and tcp
+}
+
+// match is the part of a rule that takes t's packets.
+func (t Tunnel) match() string {
+	if t.Protocol == "gre" {
+		return "-p 47" // the name is known only where /etc/protocols is
+	}
+	return fmt.Sprintf("-p %s -m %s --dport %d", t.Protocol, t.Protocol, t.Port)
 }
 
 // Apply makes the rules what d says and returns what it changed, in words,
@@ -92,6 +109,12 @@ func (d Desired) chains(f family) []chain {
 		// Docker sets the policy of FORWARD to DROP, firewalls end it in
 		// REJECT.
 		fwd.rules = []string{"-i " + d.Gateway + " -j ACCEPT", "-o " + d.Gateway + " -j ACCEPT"}
+		if d.Tunnel != (Tunnel{}) {
+			// With the node's address, which masquerading gives it, another
+			// node would take it for this one's: the pod could say there what
+			// its own node forbids.
+			fwd.rules = append([]string{"-i " + d.Gateway + " " + d.Tunnel.match() + " -j DROP"}, fwd.rules...)
+		}
 	}
 	return []chain{post, fwd}
 }

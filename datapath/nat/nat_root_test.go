@@ -97,6 +97,19 @@ func TestRootApplyIsIdempotent(t *testing.T) {
 			t.Errorf("the second Apply changed %q", changes)
 		}
 		t.Logf("an Apply without changes takes %v", time.Since(start))
+		for tunnel, rule := range map[Tunnel]string{{"udp", 6081}: "-p udp -m udp --dport 6081",
+			{"tcp", 7471}: "-p tcp -m tcp --dport 7471", {Protocol: "gre"}: "-p gre"} {
+			d := desired()
+			d.Tunnel = tunnel
+			apply(t, node, d)
+			if changes := apply(t, node, d); len(changes) != 0 {
+				t.Errorf("the second Apply with tunnel %v changed %q", tunnel, changes)
+			}
+			got := strings.ReplaceAll(dump(node), "-p 47", "-p gre")
+			if !strings.Contains(got, "-A FAIRLEAD-FORWARD -i fairlead-gw0 "+rule+" -j DROP\n") {
+				t.Errorf("no rule for tunnel %v in\n%s", tunnel, got)
+			}
+		}
 	})
 }
 

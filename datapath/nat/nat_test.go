@@ -31,6 +31,9 @@ func TestChains(t *testing.T) {
 		"no masquerade": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("fd00:1::/64")}, ipv6),
 			"FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s fd00:1::/64 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE\n" +
 				"FAIRLEAD-FORWARD: -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
+		"tunnel": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), Tunnel: Tunnel{"udp", 6081}}, ipv4),
+			"FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s 10.0.1.0/24 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE\n" +
+				"FAIRLEAD-FORWARD: -i gw0 -p udp -m udp --dport 6081 -j DROP; -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
 		"other family": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), Masquerade: true}, ipv6),
 			"FAIRLEAD-POSTROUTING: \nFAIRLEAD-FORWARD: "},
 	} {
