@@ -16,16 +16,17 @@ func TestRootNetwork(t *testing.T) {
 		tunnel   string
 		family   lab.IPFamily
 		overhead int // bytes that the tunnel adds, outer IP header included, without the outer Ethernet header
+		config   string
 	}{
-		{"geneve", lab.Dual, 50},
-		{"vxlan", lab.Dual, 50},
-		{"gre", lab.Dual, 42},
-		{"geneve", lab.IPv4, 50},
-		{"geneve", lab.IPv6, 70},
-		{"vxlan", lab.IPv6, 70},
+		{"geneve", lab.Dual, 50, ""},
+		{"vxlan", lab.Dual, 50, ""},
+		{"gre", lab.Dual, 42, ""},
+		{"geneve", lab.IPv4, 50, "tunnelPort: 16081\ntunnelCsum: true\nsnatFullyRandomPorts: true\n"},
+		{"geneve", lab.IPv6, 70, ""},
+		{"vxlan", lab.IPv6, 70, ""},
 	} {
 		t.Run(n.tunnel+" "+string(n.family), func(t *testing.T) {
-			c := up(t, lab.Options{IPFamily: n.family, Config: []byte("tunnelType: " + n.tunnel)})
+			c := up(t, lab.Options{IPFamily: n.family, Config: []byte("tunnelType: " + n.tunnel + "\n" + n.config)})
 			if got := c.host(t, "node1").exec(t, "ovs-vsctl get Interface fairlead-tun0 type"); got != n.tunnel+"\n" {
 				t.Fatalf("the tunnel is of type %s", got)
 			}

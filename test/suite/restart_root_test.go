@@ -1,0 +1,97 @@
+package suite
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/probe"
+)
+
+// An agent that is killed or stopped, is away for a while and comes back costs no packet and touches no flow.
+func TestRootAgentRestartIsNotNoticed(t *testing.T) {
+	c := up(t, lab.Options{})
+	c.addPods(t, "a@node1", "b@node1", "c@node2")
+	c.warm(t)
+	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
+	node1, outside := c.host(t, "node1"), c.host(t, lab.Outside)
+	streams := map[string]*probe.Stream{}
+	start := func(from place, source netip.Addr, to place, addr netip.Addr) {
+		t.Helper()
+		port, stop, err := probe.Echo(to.netNS(t), addr)
+		must(t, 0, err)
+		t.Cleanup(stop)
+		s, err := probe.Start(from.netNS(t), source, netip.AddrPortFrom(addr, port), 5*time.Millisecond)
+		streams[fmt.Sprintf("%s to %s", from.name, addr)] = must(t, s, err)
+	}
+	for i := range a.ips {
+		gateway := gatewayOf(c.family.PodCIDRs(1)[i])
+		start(a, a.ips[i], b, b.ips[i])
+		start(a, a.ips[i], far, far.ips[i])
+		start(far, far.ips[i], b, b.ips[i])
+		start(a, a.ips[i], node1, gateway)
+		start(a, a.ips[i], outside, c.family.FarAddrs()[i].Addr())
+		start(node1, gateway, far, far.ips[i])
+	}
+	picture := c.picture(t, "node1")
+	for _, end := range []struct {
+		what string
+		end  func(node string) error
+	}{
+		{"killed", func(node string) error { return c.AgentKill(within(t, 10*time.Second), node) }},
+		{"stopped", func(node string) error { return c.AgentStop(within(t, 10*time.Second), node) }},
+	} {
+		for _, node := range c.Nodes() {
+			ended := time.Now()
+			must(t, 0, end.end(node))
+			reach(t, a, far.ips[0]) // without an agent
+			must(t, 0, c.AgentStart(t.Context(), node))
+			must(t, 0, c.WaitReady(within(t, 20*time.Second), node))
+			c.checkFlowsAreOlder(t, node, time.Since(ended))
+			for _, change := range []string{"added", "modified", "deleted"} {
+				if n := c.metric(t, node, `fairlead_flow_changes_total{change="`+change+`"}`); n != 0 {
+					t.Errorf("%s, agent %s: %v flows were %s", node, end.what, n, change)
+				}
+			}
+		}
+	}
+	if now := c.picture(t, "node1"); now != picture {
+		t.Errorf("node1 has changed:\n%s", difference(picture, now))
+	}
+	for way, s := range streams {
+		if r := s.Stop(); r.Lost != 0 || r.Duplicates != 0 || r.Sent < 100 {
+			t.Errorf("%s: %s", way, r)
+		} else {
+			t.Logf("%s: %s", way, r)
+		}
+	}
+}
+
+// checkFlowsAreOlder wants all flows of a node to be older than age.
+func (c cluster) checkFlowsAreOlder(t *testing.T, node string, age time.Duration) {
+	t.Helper()
+	dump := c.host(t, node).exec(t, "ovs-ofctl -O OpenFlow15 dump-flows br-int")
+	ages := regexp.MustCompile(`duration=([0-9.]+)s`).FindAllStringSubmatch(dump, -1)
+	if len(ages) < 20 {
+		t.Fatalf("%s has %d flows", node, len(ages))
+	}
+	for _, m := range ages {
+		if s, err := strconv.ParseFloat(m[1], 64); err != nil || s < age.Seconds() {
+			t.Errorf("%s has a flow that is %s s old, %v; want all older than %s", node, m[1], err, age)
+		}
+	}
+}
+
+// netNS is the network namespace of a place, for package probe.
+func (p place) netNS(t *testing.T) (netNS ns.NetNS) {
+	t.Helper()
+	must(t, 0, p.do(func() (err error) { netNS, err = ns.GetCurrentNS(); return err }))
+	t.Cleanup(func() { netNS.Close() })
+	return netNS
+}
