@@ -34,26 +34,29 @@ func need(t *testing.T) {
 // backends runs a test on both back ends of iptables. A directory at the head
 // of PATH chooses; the lock is one of the test's own.
 func backends(t *testing.T, test func(*testing.T)) {
-	need(t)
 	for _, backend := range []string{"nft", "legacy"} {
-		t.Run(backend, func(t *testing.T) {
-			multi, err := exec.LookPath("xtables-" + backend + "-multi")
-			if err != nil {
-				t.Skipf("SKIPPED, NOTHING WAS TESTED: needs %v", err)
-			}
-			dir := t.TempDir()
-			for _, f := range families() {
-				for _, name := range []string{f.program, f.restore} {
-					if err := os.Symlink(multi, filepath.Join(dir, name)); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-			t.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "lock"))
-			test(t)
-		})
+		t.Run(backend, func(t *testing.T) { withBackend(t, backend, test) })
 	}
+}
+
+// withBackend runs test with iptables of one back end.
+func withBackend(t *testing.T, backend string, test func(*testing.T)) {
+	need(t)
+	multi, err := exec.LookPath("xtables-" + backend + "-multi")
+	if err != nil {
+		t.Skipf("SKIPPED, NOTHING WAS TESTED: needs %v", err)
+	}
+	dir := t.TempDir()
+	for _, f := range families() {
+		for _, name := range []string{f.program, f.restore} {
+			if err := os.Symlink(multi, filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "lock"))
+	test(t)
 }
 
 func apply(t *testing.T, node *nstest.NS, d Desired) []string {
@@ -233,12 +236,9 @@ func findIn(path, name string) (string, error) {
 	return "", fmt.Errorf("no %s in %s", name, path)
 }
 
-// kube-proxy holds the lock for as long as it writes.
+// kube-proxy holds the lock for as long as it writes. The nft back end has none.
 func TestRootWaitsForTheLock(t *testing.T) {
-	backends(t, func(t *testing.T) {
-		if !strings.HasSuffix(t.Name(), "legacy") {
-			t.Skip("nothing to test: the nft back end has no lock")
-		}
+	withBackend(t, "legacy", func(t *testing.T) {
 		node := nstest.New(t)
 		lock, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_CREATE|os.O_RDONLY, 0o600)
 		if err != nil {
@@ -264,10 +264,7 @@ func TestRootChainMadeByNft(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("SKIPPED, NOTHING WAS TESTED: needs nft")
 	}
-	backends(t, func(t *testing.T) {
-		if !strings.HasSuffix(t.Name(), "nft") {
-			t.Skip("nothing to test: only the nft back end shares its tables")
-		}
+	withBackend(t, "nft", func(t *testing.T) {
 		node := nstest.New(t)
 		apply(t, node, desired())
 		want := dump(node)
