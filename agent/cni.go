@@ -55,6 +55,11 @@ func (p *pods) records() (records, error) {
 	for _, b := range obs.Broken {
 		r.broken[b.Name] = b.Reason
 	}
+	for _, host := range p.loop.seen.hosts() {
+		if _, there := r.pods[host]; !there && r.broken[host] == "" {
+			r.broken[host] = "somebody removed it from OVSDB, and it is not written again yet"
+		}
+	}
 	return r, nil
 }
 

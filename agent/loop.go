@@ -76,6 +76,7 @@ type loop struct {
 
 	requests chan request
 	state    atomic.Pointer[state]
+	seen     seen
 	firstOK  chan struct{} // closed after the first round without an error
 	serving  atomic.Bool   // CNI requests are answered and the runtime knows
 
@@ -175,9 +176,9 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 
 // outcome is what went wrong in a round, by what it harms.
 type outcome struct {
-	pods   error // OVSDB and flows: no pod can be added
-	host   error // gateway and iptables: pods do not reach the node or the outside
-	peers  error // pods of other nodes are not reached, or not from this node itself
+	pods  error // OVSDB and flows: no pod can be added
+	host  error // gateway and iptables: pods do not reach the node or the outside
+	peers error // pods of other nodes are not reached, or not from this node itself
 }
 
 func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, waiting []request) (Desired, outcome) {
@@ -189,8 +190,24 @@ func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, w
 		return Desired{}, outcome{pods: err}
 	}
 	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: snapshot.Nodes, Transport: l.transport,
-		Attachments: withRequests(obs.Pods, waiting)})
+		Attachments: l.attachments(obs.Pods, waiting)})
 	return d, l.apply(ctx, d, waiting)
+}
+
+// attachments are those on record, those that were until somebody else removed
+// them, and what the waiting requests make of them.
+func (l *loop) attachments(now []ovsdb.PodPort, waiting []request) []api.Attachment {
+	all, lost := l.seen.merge(now)
+	for _, a := range lost {
+		l.log.Info("somebody removed the port of a pod, or its record, from OVSDB: it is put back",
+			"pod", a.Pod(), "interface", a.HostIf)
+	}
+	for _, r := range waiting { // a DEL that fails finds it on record again
+		if r.add == nil {
+			l.seen.forget(link.HostName(r.del.containerID, r.del.ifName))
+		}
+	}
+	return withRequests(all, waiting)
 }
 
 // takeOwn follows the node's own Node. One that can't be used (it is gone, or
@@ -227,10 +244,10 @@ func (l *loop) findTransport() error {
 }
 
 // withRequests is what is attached now, with the waiting requests carried out.
-func withRequests(now []ovsdb.PodPort, waiting []request) []api.Attachment {
+func withRequests(now []api.Attachment, waiting []request) []api.Attachment {
 	byKey := map[key]api.Attachment{}
-	for _, p := range now {
-		byKey[keyOf(p.Attachment)] = p.Attachment
+	for _, a := range now {
+		byKey[keyOf(a)] = a
 	}
 	for _, r := range waiting {
 		if r.add != nil {

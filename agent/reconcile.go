@@ -130,6 +130,9 @@ func (p *pods) reclaim(ctx context.Context, l leftover) error {
 	if a, ok := known.pods[l.hostIf]; ok && p.alive(a.Attachment, hosts) {
 		return nil
 	}
+	if _, broken := known.broken[l.hostIf]; broken {
+		return nil
+	}
 	if l.key == (key{}) {
 		err = link.Detach(l.hostIf)
 	} else {
