@@ -143,12 +143,6 @@ func TestRootAgentWaitsForOVS(t *testing.T) {
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true})
 	node := c.host(t, "node1")
 	must(t, 0, c.OVSStop(within(t, 10*time.Second), "node1"))
-	// br-phy, which carries the node's addresses, is gone too.
-	node.exec(t, "ip link add stand-in type veth peer name stand-by")
-	node.exec(t, "ip link set stand-in up")
-	for _, a := range c.family.NodeAddrs(1) {
-		node.exec(t, "ip addr add "+a.String()+" dev stand-in")
-	}
 	must(t, 0, c.AgentStart(t.Context(), "node1"))
 	waits := func(says string) {
 		t.Helper()
@@ -170,7 +164,6 @@ func TestRootAgentWaitsForOVS(t *testing.T) {
 			t.Errorf("%s: %+v, want code %d and the cause", verb, e, code)
 		}
 	}
-	node.exec(t, "ip link del stand-in")
 	must(t, 0, c.OVSStart(within(t, 10*time.Second), "node1", lab.OVSDB))
 	waits("ovs-vswitchd")
 	must(t, 0, c.OVSStart(within(t, 10*time.Second), "node1"))
@@ -182,8 +175,8 @@ func TestRootAgentWaitsForOVS(t *testing.T) {
 	}
 }
 
-// Open vSwitch goes and comes back under an agent that runs: on the userspace datapath every device is a new one, and
-// the agent makes it right again by itself.
+// Open vSwitch goes and comes back under an agent that runs. All flows are gone, after "exit --cleanup" all devices too,
+// and the agent makes them right again by itself.
 func TestRootOVSRestarts(t *testing.T) {
 	c := up(t, lab.Options{})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -192,14 +185,23 @@ func TestRootOVSRestarts(t *testing.T) {
 	before, err := c.AgentState(t.Context(), "node1")
 	must(t, 0, err)
 	for _, restart := range []struct {
-		what  string
-		end   func() error
-		which []lab.Daemon
+		what string
+		end  func() error
 	}{
-		{"both stopped", func() error { return c.OVSStop(within(t, 10*time.Second), "node1") }, nil},
-		{"both killed", func() error { return c.OVSKill(within(t, 10*time.Second), "node1") }, nil},
-		{"ovs-vswitchd killed", func() error { return c.OVSKill(within(t, 10*time.Second), "node1", lab.Vswitchd) }, nil},
-		{"ovsdb-server killed", func() error { return c.OVSKill(within(t, 10*time.Second), "node1", lab.OVSDB) }, nil},
+		{"both stopped", func() error { return c.OVSStop(within(t, 10*time.Second), "node1") }},
+		{"both killed", func() error { return c.OVSKill(within(t, 10*time.Second), "node1") }},
+		{"ovs-vswitchd killed", func() error { return c.OVSKill(within(t, 10*time.Second), "node1", lab.Vswitchd) }},
+		{"ovsdb-server killed", func() error { return c.OVSKill(within(t, 10*time.Second), "node1", lab.OVSDB) }},
+		{"cleaned up", func() error {
+			c.host(t, "node1").exec(t, "ovs-appctl exit --cleanup")
+			wait(t, 10*time.Second, func() string {
+				if _, err := c.host(t, "node1").run("ip", "link", "show", "fairlead-gw0"); err == nil {
+					return "the gateway is still there"
+				}
+				return ""
+			})
+			return c.OVSStop(within(t, 10*time.Second), "node1")
+		}},
 	} {
 		must(t, 0, restart.end())
 		wait(t, 20*time.Second, func() string { // it notices

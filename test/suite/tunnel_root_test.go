@@ -3,6 +3,7 @@ package suite
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,24 +13,38 @@ import (
 // The tunnel believes nodes only, and each of them only about its own pods. The host outside makes tunnel packets by
 // hand, from an address that is no node's and from one that is.
 func TestRootTunnelBelievesNodesOnly(t *testing.T) {
-	c := up(t, lab.Options{})
+	t.Run("tunnel over IPv4", func(t *testing.T) {
+		believesNodesOnly(t, lab.Dual, "10.77.200.0/24,fd77:0:0:200::/64", "192.168.77.200/24")
+	})
+	t.Run("tunnel over IPv6", func(t *testing.T) {
+		believesNodesOnly(t, lab.IPv6, "fd77:0:0:200::/64", "fd77::200/64")
+	})
+}
+
+// believesNodesOnly has the host outside be the node called second as well, with these podCIDRs and this address.
+func believesNodesOnly(t *testing.T, family lab.IPFamily, podCIDRs, address string) {
+	c := up(t, lab.Options{IPFamily: family})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
 	c.warm(t)
 	outside, node2 := c.host(t, lab.Outside), c.host(t, "node2")
-	const second = "192.168.77.200"
-	outside.exec(t, "ip addr add "+second+"/24 dev eth0")
-	c.apply(t, nodeYAML("second", "10.77.200.0/24,fd77:0:0:200::/64", second))
-	wait(t, 5*time.Second, func() string { return c.lacksPeer(t, "node1", "10.77.200.0/24", "fd77:0:0:200::/64") })
+	node1At, node2At := family.NodeAddrs(1)[0].Addr().String(), family.NodeAddrs(2)[0].Addr().String()
+	stranger, second := family.GatewayAddrs()[0].Addr().String(), netip.MustParsePrefix(address).Addr().String()
+	outside.exec(t, "ip addr add "+address+" dev eth0"+map[bool]string{true: " nodad"}[family == lab.IPv6])
+	c.apply(t, nodeYAML("second", podCIDRs, second))
+	wait(t, 5*time.Second, func() string { return c.lacksPeer(t, "node1", strings.Split(podCIDRs, ",")...) })
 
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	ears := []*wire{tap(t, a, "eth0"), tap(t, c.host(t, "node1"), "fairlead-gw0"), tap(t, outside, "eth0"),
 		tap(t, far, "eth0")}
 	say := func(from place, outer string, src, dst netip.Addr, what string) packet {
 		p := udp(src, dst, what+" from "+src.String()+" to "+dst.String())
-		geneve(t, from, outer, "192.168.77.11", ethernet(a.mac, far.mac, p))
+		geneve(t, from, outer, node1At, ethernet(a.mac, far.mac, p))
 		return p
 	}
-	ofSecond := []netip.Addr{netip.MustParseAddr("10.77.200.5"), netip.MustParseAddr("fd77:0:0:200::5")}
+	var ofSecond []netip.Addr
+	for cidr := range strings.SplitSeq(podCIDRs, ",") {
+		ofSecond = append(ofSecond, lastOf(netip.MustParsePrefix(cidr)))
+	}
 	var lies []packet
 	for i, to := range a.ips {
 		far, gateway := far.ips[i], gatewayOf(c.family.PodCIDRs(1)[i])
@@ -37,24 +52,24 @@ func TestRootTunnelBelievesNodesOnly(t *testing.T) {
 			lies = append(lies, say(from, outer, src, dst, "lie: "+what))
 		}
 		for _, dst := range []netip.Addr{to, gateway} {
-			lie(outside, "192.168.77.1", far, dst, "a stranger")
-			lie(outside, "192.168.77.1", c.family.FarAddrs()[i].Addr(), dst, "a stranger about itself")
+			lie(outside, stranger, far, dst, "a stranger")
+			lie(outside, stranger, c.family.FarAddrs()[i].Addr(), dst, "a stranger about itself")
 			lie(outside, second, far, dst, "second speaks for node2")
-			lie(node2, "192.168.77.12", ofSecond[i], dst, "node2 speaks for second")
-			lie(node2, "192.168.77.12", b.ips[i], dst, "node2 speaks for node1")
-			lie(node2, "192.168.77.12", gateway, dst, "node2 speaks for node1's gateway")
-			lie(node2, "192.168.77.12", c.family.FarAddrs()[i].Addr(), dst, "node2 speaks for the world")
+			lie(node2, node2At, ofSecond[i], dst, "node2 speaks for second")
+			lie(node2, node2At, b.ips[i], dst, "node2 speaks for node1")
+			lie(node2, node2At, gateway, dst, "node2 speaks for node1's gateway")
+			lie(node2, node2At, c.family.FarAddrs()[i].Addr(), dst, "node2 speaks for the world")
 		}
 		// A node is no way out for others: not to the outside, not to itself, not to a third node.
-		lie(node2, "192.168.77.12", far, c.family.FarAddrs()[i].Addr(), "out through node1")
-		lie(node2, "192.168.77.12", far, c.family.NodeAddrs(1)[i].Addr(), "to node1 itself")
+		lie(node2, node2At, far, c.family.FarAddrs()[i].Addr(), "out through node1")
+		lie(node2, node2At, far, c.family.NodeAddrs(1)[i].Addr(), "to node1 itself")
 		lie(outside, second, ofSecond[i], far, "to node2 through node1")
 	}
 	for i, to := range a.ips {
-		ears[0].expect(t, "what node2 says", say(node2, "192.168.77.12", far.ips[i], to, "truth").mark)
+		ears[0].expect(t, "what node2 says", say(node2, node2At, far.ips[i], to, "truth").mark)
 		ears[0].expect(t, "what second says", say(outside, second, ofSecond[i], to, "truth").mark)
 		gateway := gatewayOf(c.family.PodCIDRs(1)[i])
-		ears[1].expect(t, "what node2 says", say(node2, "192.168.77.12", far.ips[i], gateway, "truth").mark)
+		ears[1].expect(t, "what node2 says", say(node2, node2At, far.ips[i], gateway, "truth").mark)
 		// The ways that the other lies would have taken are open.
 		for _, ear := range ears[2:] {
 			dst := map[*wire]netip.Addr{ears[2]: c.family.FarAddrs()[i].Addr(), ears[3]: far.ips[i]}[ear]
