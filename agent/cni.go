@@ -108,9 +108,9 @@ func errBusy() error {
 
 // attach makes one attachment: address, veth, port and flows.
 func (p *pods) attach(ctx context.Context, r cniserver.Request, s *state) (api.Attachment, error) {
-	addrs, err := p.leases.Allocate(r.ContainerID, r.IfName, s.podCIDRs)
+	addrs, err := p.allocate(r, s)
 	if err != nil {
-		return api.Attachment{}, cniserver.NoAddress(err)
+		return api.Attachment{}, err
 	}
 	a := api.Attachment{
 		ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Network: r.Network,
@@ -126,6 +126,42 @@ func (p *pods) attach(ctx context.Context, r cniserver.Request, s *state) (api.A
 		return a, cniserver.TryAgain(err.Error())
 	}
 	return a, nil
+}
+
+// allocate leases addresses that no attachment on record has. Where one has
+// them its lease was lost ("rm -r", another disk): the leases are restored, and
+// others taken.
+func (p *pods) allocate(r cniserver.Request, s *state) ([]netip.Prefix, error) {
+	for range 2 {
+		addrs, err := p.leases.Allocate(r.ContainerID, r.IfName, s.podCIDRs)
+		if err != nil {
+			return nil, cniserver.NoAddress(err)
+		}
+		known, err := p.records()
+		if err != nil {
+			return nil, cniserver.TryAgain(err.Error())
+		}
+		if known.holder(addrs, link.HostName(r.ContainerID, r.IfName), p.bootID) == "" {
+			return addrs, nil
+		}
+		if err := errors.Join(p.leases.Release(r.ContainerID, r.IfName), p.restoreLeases()); err != nil {
+			return nil, cniserver.TryAgain(fmt.Sprintf("restoring leases that were lost: %v", err))
+		}
+	}
+	return nil, cniserver.TryAgain("leases of running pods were lost and are not all restored yet")
+}
+
+// holder is the host end of another attachment of this boot than host's that
+// has one of addrs, or empty.
+func (r records) holder(addrs []netip.Prefix, host, bootID string) string {
+	for other, a := range r.pods {
+		if other != host && a.BootID == bootID && slices.ContainsFunc(a.Addrs, func(p netip.Prefix) bool {
+			return slices.ContainsFunc(addrs, func(q netip.Prefix) bool { return p.Addr() == q.Addr() })
+		}) {
+			return other
+		}
+	}
+	return ""
 }
 
 func (p *pods) podLink(a api.Attachment, s *state) link.PodLink {

@@ -82,6 +82,7 @@ type loop struct {
 
 	// Owned by the goroutine in run.
 	own       inputs.Node
+	nodes     map[string]inputs.Node
 	transport link.Transport
 	flows     *openflow.Switch
 	applied   Desired // what was put in place, or waited for
@@ -189,7 +190,7 @@ func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, w
 	if err != nil {
 		return Desired{}, outcome{pods: err}
 	}
-	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: snapshot.Nodes, Transport: l.transport,
+	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport,
 		Attachments: l.attachments(obs.Pods, waiting)})
 	return d, l.apply(ctx, d, waiting)
 }
@@ -212,9 +213,17 @@ func (l *loop) attachments(now []ovsdb.PodPort, waiting []request) []api.Attachm
 
 // takeOwn follows the node's own Node. One that can't be used (it is gone, or
 // another node has the same podCIDR) leaves the last good one in force: pods
-// that run keep their addresses, and only new ones are refused.
+// that run keep their addresses, and only new ones are refused. The other nodes
+// are followed as long as there is any Node: none at all is an input that was
+// lost (a directory that is not mounted), and no reason to cut their pods off.
 func (l *loop) takeOwn(s *inputs.Snapshot) error {
+	if len(s.Nodes) > 0 {
+		l.nodes = s.Nodes
+	}
 	own, err := checkOwn(l.nodeName, s.Nodes, l.source.String())
+	if err == nil { // at the start the transport is not known yet
+		err = overlapsUnderlay(own, l.transport)
+	}
 	if err != nil {
 		return err
 	}

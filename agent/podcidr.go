@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
 // PodCIDRError says why the node can't serve routed pods: its podCIDR is
@@ -47,6 +48,21 @@ func checkOwn(name string, nodes map[string]inputs.Node, source string) (inputs.
 			c, name, other)
 	}
 	return own, nil
+}
+
+// overlapsUnderlay returns a *PodCIDRError when a podCIDR of own overlaps a
+// network of the transport interface: the gateway's route would take packets
+// for that network.
+func overlapsUnderlay(own inputs.Node, t link.Transport) error {
+	for _, p := range own.PodCIDRs {
+		for _, s := range t.Subnets {
+			if p.Overlaps(s) {
+				return podCIDRErrorf("podCIDR %s of node %s overlaps %s, the network of %s: the node would lose its way to "+
+					"other nodes. Give the node another podCIDR", p, own.Name, s, t.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // firstConflict finds, by name, the first other node whose podCIDRs overlap

@@ -158,13 +158,10 @@ func (l *loop) waitPodCIDR(ctx context.Context) error {
 func (l *loop) checkTransport() error {
 	l.log.Info("transport interface", "interface", l.transport.Name, "mtu", l.transport.MTU, "address", endpoint(l.transport, l.own))
 	local := endpoint(l.transport, l.own)
+	if err := overlapsUnderlay(l.own, l.transport); err != nil {
+		return err
+	}
 	for _, p := range l.own.PodCIDRs {
-		for _, t := range l.transport.Subnets {
-			if p.Overlaps(t) {
-				return podCIDRErrorf("podCIDR %s of node %s overlaps %s, the network of %s: the node would lose its way to "+
-					"other nodes. Give the node another podCIDR", p, l.nodeName, t, l.transport.Name)
-			}
-		}
 		if mtu := podMTU(l.cfg, l.transport.MTU, local); p.Addr().Is6() && mtu < 1280 {
 			return fmt.Errorf("pods would get an MTU of %d, and IPv6 needs 1280 (RFC 8200): raise the MTU of %s or set defaultMTU",
 				mtu, l.transport.Name)

@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+)
+
+const (
+	meManifest = `{apiVersion: v1, kind: Node, metadata: {name: me}, spec: {podCIDR: 10.0.1.0/24},
+  status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}`
+	// movedManifest holds no node's address, and half of the underlay.
+	movedManifest = `{apiVersion: v1, kind: Node, metadata: {name: me}, spec: {podCIDR: 192.0.2.128/25},
+  status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}`
+	peerManifest = `{apiVersion: v1, kind: Node, metadata: {name: peer}, spec: {podCIDR: 10.0.2.0/24},
+  status: {addresses: [{type: InternalIP, address: 192.0.2.12}]}}`
+)
+
+// Bad news of the node's own Node, or of all Nodes, changes nothing on the node.
+func TestTakeOwnKeepsTheLastGood(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, manifest string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(manifest), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("me.yaml", meManifest)
+	write("peer.yaml", peerManifest)
+	source, err := inputs.NewDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &loop{nodeName: "me", source: source, log: logr.Discard()}
+	if err := l.takeOwn(source.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	l.transport = link.Transport{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+
+	refused := func(what string, nodes int) {
+		t.Helper()
+		podCIDR := (*PodCIDRError)(nil)
+		if err := l.takeOwn(source.Refresh()); !errors.As(err, &podCIDR) {
+			t.Errorf("%s: the error is %v, want a PodCIDRError", what, err)
+		}
+		if want := []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}; !slices.Equal(l.own.PodCIDRs, want) {
+			t.Errorf("%s: the podCIDRs in force are %v, want %v", what, l.own.PodCIDRs, want)
+		}
+		if len(l.nodes) != nodes {
+			t.Errorf("%s: the nodes in force are %v, want %d", what, l.nodes, nodes)
+		}
+	}
+	write("me.yaml", movedManifest)
+	refused("a podCIDR in the underlay", 2)
+	if err := os.Remove(filepath.Join(dir, "me.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	refused("the own Node is gone", 1)
+	if err := os.Remove(filepath.Join(dir, "peer.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	refused("all Nodes are gone", 1)
+}
+
+func TestHolder(t *testing.T) {
+	addrs := func(s ...string) (out []netip.Prefix) {
+		for _, p := range s {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+		return out
+	}
+	r := records{pods: map[string]ovsdb.PodPort{
+		"fl1": {Attachment: api.Attachment{Addrs: addrs("10.0.1.2/24", "fd00::2/64"), BootID: "now"}},
+		"fl2": {Attachment: api.Attachment{Addrs: addrs("10.0.1.3/24"), BootID: "before"}},
+	}}
+	for _, c := range []struct {
+		what, host string
+		addrs      []netip.Prefix
+		want       string
+	}{
+		{"free", "fl3", addrs("10.0.1.4/24", "fd00::4/64"), ""},
+		{"IPv4 taken, of a podCIDR that has grown", "fl3", addrs("10.0.1.2/23"), "fl1"},
+		{"IPv6 taken", "fl3", addrs("10.0.1.4/24", "fd00::2/64"), "fl1"},
+		{"its own", "fl1", addrs("10.0.1.2/24"), ""},
+		{"of another boot", "fl3", addrs("10.0.1.3/24"), ""},
+	} {
+		if got := r.holder(c.addrs, c.host, "now"); got != c.want {
+			t.Errorf("%s: held by %q, want %q", c.what, got, c.want)
+		}
+	}
+}
