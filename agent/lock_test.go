@@ -21,9 +21,9 @@ func TestLock(t *testing.T) {
 		time.Sleep(50 * time.Millisecond) // the first agent ends while the second waits
 		unlock()
 	}()
-	unlock, err = lock(t.Context(), path, 10*time.Second)
+	second, err := lock(t.Context(), path, 10*time.Second)
 	if err != nil {
 		t.Fatalf("a lock that was let go of: %v", err)
 	}
-	unlock()
+	second()
 }
