@@ -366,3 +366,18 @@ func TestWaitOFPortsSaysWhatIsWrong(t *testing.T) {
 	must(t, db.WaitOFPorts(soon(t), "flb"))
 	waitChanged(t, db, func() bool { return !mustObserve(t, db).Pending }, "to see ovs-vswitchd catch up")
 }
+
+func TestWaitOFPortsSaysThatThereIsNoBridge(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	d := desired("a")
+	d.DatapathType = "nonsense" // stands for "system" without the kernel's module
+	must(t, db.Ensure(soon(t), d))
+	waitChanged(t, db, func() bool { return !mustObserve(t, db).Pending }, "to see ovs-vswitchd try")
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	err := db.WaitOFPorts(ctx, "fairlead-gw0")
+	if got := fmt.Sprint(err); !strings.Contains(got, "could not make bridge br-int with datapath type nonsense") {
+		t.Errorf("without a bridge: %s", got)
+	}
+}

@@ -19,6 +19,7 @@ type bridge struct {
 	Name         string            `ovsdb:"name"`
 	Ports        []string          `ovsdb:"ports"`
 	DatapathType string            `ovsdb:"datapath_type"`
+	DatapathID   *string           `ovsdb:"datapath_id"`
 	FailMode     *string           `ovsdb:"fail_mode"`
 	Protocols    []string          `ovsdb:"protocols"`
 	ExternalIDs  map[string]string `ovsdb:"external_ids"`
@@ -91,8 +92,8 @@ func columns() []client.MonitorOption {
 	o, b, t, p, i := &openVSwitch{}, &bridge{}, &flowTable{}, &port{}, &iface{}
 	return []client.MonitorOption{
 		client.WithTable(o, &o.Bridges, &o.NextCfg, &o.CurCfg),
-		client.WithTable(b, &b.Name, &b.Ports, &b.DatapathType, &b.FailMode, &b.Protocols, &b.ExternalIDs,
-			&b.FlowTables),
+		client.WithTable(b, &b.Name, &b.Ports, &b.DatapathType, &b.DatapathID, &b.FailMode, &b.Protocols,
+			&b.ExternalIDs, &b.FlowTables),
 		client.WithTable(t, &t.Prefixes),
 		client.WithTable(p, &p.Name, &p.Interfaces, &p.ExternalIDs),
 		client.WithTable(i, &i.Name, &i.Type, &i.MAC, &i.MTURequest, &i.Options, &i.OFPortRequest, &i.OFPort, &i.Error,

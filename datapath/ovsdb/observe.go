@@ -195,9 +195,28 @@ func (db *DB) withoutNumber(names []string) (missing []string, err error) {
 			missing = append(missing, "port "+name+" has none")
 		}
 	}
-	if len(missing) > 0 && s.root.CurCfg < s.root.NextCfg {
-		missing = append(missing, fmt.Sprintf("ovs-vswitchd does not answer (it has taken configuration %d of %d): does it run?",
-			s.root.CurCfg, s.root.NextCfg))
+	if len(missing) > 0 {
+		missing = append(missing, s.troubles()...)
 	}
 	return missing, nil
+}
+
+// troubles are what keeps whole bridges from working, in words.
+func (s snapshot) troubles() (out []string) {
+	if s.root.CurCfg < s.root.NextCfg {
+		return []string{fmt.Sprintf("ovs-vswitchd does not answer (it has taken configuration %d of %d): does it run?",
+			s.root.CurCfg, s.root.NextCfg)}
+	}
+	for _, b := range s.bridges {
+		if b.DatapathID != nil || !isOurs(s, b) {
+			continue
+		}
+		text := fmt.Sprintf("ovs-vswitchd could not make bridge %s with datapath type %s: see its log",
+			b.Name, datapathType(b.DatapathType))
+		if datapathType(b.DatapathType) == "system" {
+			text += ". That type needs the kernel module openvswitch: load it (modprobe openvswitch) and start ovs-vswitchd again"
+		}
+		out = append(out, text)
+	}
+	return out
 }
