@@ -115,6 +115,8 @@ func (s scene) falseSources(i int) []said {
 		say("an address that nobody has", s.liar.mac, lastOf(s.family.PodCIDRs(1)[i]), to)
 		say("an address from outside", s.liar.mac, s.family.FarAddrs()[i].Addr(), to)
 	}
+	// No lie, but it would go to and fro between bridge and host until its TTL ends.
+	say("nobody's address as destination", s.liar.mac, own, lastOf(s.family.PodCIDRs(1)[i]))
 	for _, dst := range []api.MAC{s.victim.mac, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
 		p := udp(other, s.victim.ips[i], "lie: the address of third, in a frame to "+dst.String())
 		lies = append(lies, said{string(p.mark), ethernet(dst, s.liar.mac, p), p.mark})
