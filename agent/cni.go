@@ -21,7 +21,8 @@ import (
 )
 
 // undoTimeout bounds the clean-up of a failed ADD, which must also run when
-// the runtime has given up waiting.
+// the runtime has given up waiting. It fits in between wire.ServerDeadline and
+// wire.ClientDeadline, or nobody would hear the reason.
 const undoTimeout = 20 * time.Second
 
 // pods implements cniserver.Handler: what each CNI verb means on this node.

@@ -448,7 +448,7 @@ func (l *loop) answer(waiting []request, podErr error) {
 // publish makes the outcome of a round known to CNI requests and health checks.
 func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o outcome) {
 	s := &state{podCIDRs: l.own.PodCIDRs, podMTU: d.PodMTU, addRefused: conflict, snapshot: snapshot,
-		notReady: errors.Join(conflict, o.pods, o.host), degraded: o.peers}
+		notReady: errors.Join(conflict, o.pods, o.host), degraded: errors.Join(o.peers, strays(l.own, d.OVSDB.Pods))}
 	before := l.state.Swap(s)
 	if d.PodMTU != 0 { // else nothing was computed
 		l.tellProblems(d.Problems)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
@@ -88,6 +89,27 @@ func firstConflict(own inputs.Node, nodes map[string]inputs.Node) (sentence, oth
 		}
 	}
 	return "", "", false
+}
+
+// strays says which attachments have an address outside of the node's podCIDRs,
+// as when these have changed under running pods; nil when none has.
+func strays(own inputs.Node, attachments []api.Attachment) error {
+	inside := func(a netip.Prefix) bool {
+		return slices.ContainsFunc(own.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
+	}
+	var pods []string
+	for _, a := range attachments {
+		if slices.ContainsFunc(a.Addrs, func(p netip.Prefix) bool { return !inside(p) }) {
+			pods = append(pods, a.Pod())
+		}
+	}
+	if len(pods) == 0 {
+		return nil
+	}
+	slices.Sort(pods)
+	return fmt.Errorf("pods have addresses outside of the podCIDRs %v of node %s, which must have changed, and are cut "+
+		"off from the node and from other nodes: delete them, so that they are made anew (%s)",
+		own.PodCIDRs, own.Name, someOf(pods))
 }
 
 func overlapSentence(a string, p netip.Prefix, b string, q netip.Prefix) string {

@@ -143,7 +143,8 @@ func (l *loop) waitPodCIDR(ctx context.Context) error {
 			l.log.Info("podCIDRs of this node", "node", l.nodeName, "podCIDRs", l.own.PodCIDRs)
 			return nil
 		}
-		l.state.Store(&state{notReady: err, snapshot: l.source.Snapshot()})
+		before := l.state.Swap(&state{notReady: err, snapshot: l.source.Snapshot()})
+		l.tellChange("not ready, waiting for a podCIDR (podCIDRWait)", before.notReady, err)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -27,10 +27,11 @@ const (
 	MaxRequest  = 4 << 20
 	MaxResponse = 1 << 20
 	// ServerDeadline is how long a call may take in the server, and
-	// ClientDeadline how long the shim waits. The server's is shorter so that
-	// the runtime gets the server's reason. Both are shorter than the two
+	// ClientDeadline how long the shim waits. The server's is shorter, by more
+	// than the clean-up after a failed ADD may take, so that the runtime gets the
+	// server's reason. Both are shorter than the two
 	// minutes that the kubelet gives the runtime by default.
-	ServerDeadline = 80 * time.Second
+	ServerDeadline = 65 * time.Second
 	ClientDeadline = 90 * time.Second
 )
 
