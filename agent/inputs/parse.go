@@ -65,9 +65,29 @@ func (o *objects) add(doc []byte) error {
 		return addParsed(doc, &o.pods, podFrom)
 	case "v1 Namespace":
 		return addParsed(doc, &o.namespaces, namespaceFrom)
+	case "v1 List":
+		return o.addList(any["items"])
 	default:
 		return fmt.Errorf("%s is not read from manifests: v1 Node, v1 Pod and v1 Namespace are", gvk)
 	}
+}
+
+// addList adds the objects of a List, which is how "kubectl get" prints several.
+func (o *objects) addList(items any) error {
+	list, ok := items.([]any)
+	if !ok {
+		return errors.New("items of a List is not a list")
+	}
+	for i, item := range list {
+		doc, err := yaml.Marshal(item)
+		if err == nil {
+			err = o.add(doc)
+		}
+		if err != nil {
+			return fmt.Errorf("item %d: %w", i+1, err)
+		}
+	}
+	return nil
 }
 
 // addParsed decodes strictly, upper and lower case included, so that a misspelt

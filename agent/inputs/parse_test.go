@@ -52,11 +52,32 @@ metadata: {name: ns}
 	}
 }
 
+// What "kubectl get nodes -o yaml" and "-o json" print.
+func TestParseManifestList(t *testing.T) {
+	for _, in := range []string{
+		"apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: {name: a}\n" +
+			"- apiVersion: v1\n  kind: Node\n  metadata: {name: b}\nkind: List\nmetadata: {resourceVersion: \"\"}\n",
+		`{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}},
+			{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}}]}`,
+	} {
+		got, err := parseManifest([]byte(in))
+		if err != nil || len(got.nodes) != 2 || got.nodes[0].Name != "a" || got.nodes[1].Name != "b" {
+			t.Errorf("got %+v, %v; want the Nodes a and b", got, err)
+		}
+	}
+	if got, err := parseManifest([]byte("apiVersion: v1\nkind: List\nitems: []")); err != nil || len(got.nodes) != 0 {
+		t.Errorf("an empty list: %+v, %v", got, err)
+	}
+}
+
 func TestParseManifestRefuses(t *testing.T) {
 	node := "apiVersion: v1\nkind: Node\nmetadata: {name: a}\n"
 	for _, c := range []struct{ name, in, want string }{
 		{"not YAML", "a: [", "not YAML"},
 		{"no kind", "metadata: {name: a}", "apiVersion or kind is missing"},
+		{"list of nothing", "apiVersion: v1\nkind: List", "items of a List is not a list"},
+		{"bad item", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Node, metadata: {name: a}}\n" +
+			"- {apiVersion: v1, kind: Node, metadata: {name: b}, sepc: {}}", "item 2: "},
 		{"other kind", "apiVersion: v1\nkind: Service", "v1 Service is not read from manifests"},
 		{"no name", "apiVersion: v1\nkind: Node", "without metadata.name"},
 		{"misspelt key", node + "spec: {podCIRD: 10.0.0.0/24}", "podCIRD"},
