@@ -175,8 +175,8 @@ func TestRootAgentWaitsForOVS(t *testing.T) {
 	}
 }
 
-// Open vSwitch goes and comes back under an agent that runs. All flows are gone, after "exit --cleanup" all devices too,
-// and the agent makes them right again by itself.
+// Open vSwitch goes and comes back under an agent that runs. All flows are gone, after "exit --cleanup" all devices
+// too, and the agent makes them right again by itself.
 func TestRootOVSRestarts(t *testing.T) {
 	c := up(t, lab.Options{})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")

@@ -161,8 +161,11 @@ func runs(t *testing.T, c cluster, node string) {
 func checkRefusal(t *testing.T, c cluster, log, says string, mentions []string) {
 	t.Helper()
 	node := c.host(t, "node1")
-	if n := strings.Count(log, says); n != 1 {
-		t.Errorf("the log says %q %d times, want once:\n%s", says, n, log)
+	if n := strings.Count(log, "\nfairlead-agent: "+says); n != 1 {
+		t.Errorf("the log ends %d times with %q, want once:\n%s", n, says, log)
+	}
+	if n := strings.Count(log, says); n > 2 { // once when the wait begins
+		t.Errorf("the log says %q %d times, want at most twice:\n%s", says, n, log)
 	}
 	last, err := os.ReadFile(node.host.Private(lastError))
 	must(t, 0, err)
