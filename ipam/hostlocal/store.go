@@ -23,10 +23,11 @@ const DefaultDir = "/var/lib/fairlead/host-local"
 // Store holds the leases of one directory. It keeps none in memory, so several
 // processes may use one directory. Its methods may be called at the same time.
 type Store struct {
-	dir  string
-	disk *disk.Store
-	mu   sync.Mutex // excludes goroutines; the file lock only other processes
-	lock *os.File
+	dir    string
+	bootID string
+	disk   *disk.Store
+	mu     sync.Mutex // excludes goroutines; the file lock only other processes
+	lock   *os.File
 }
 
 // Open opens the leases in dir, which it makes if need be. Leases of another
@@ -41,12 +42,12 @@ func Open(dir, bootID string) (*Store, error) {
 	}
 	// The same file, opened by ourselves: the library's descriptor goes to
 	// child processes, and one of them would keep the lock of a killed agent.
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|os.O_CREATE, 0o600)
+	lock, err := openLock(dir)
 	if err = errors.Join(err, d.Close()); err != nil {
 		return nil, fmt.Errorf("opening the lock of the leases in %s: %w", dir, err)
 	}
-	s := &Store{dir: dir, disk: d, lock: lock}
-	if err := s.locked(func() error { return s.startBoot(bootID) }); err != nil {
+	s := &Store{dir: dir, bootID: bootID, disk: d, lock: lock}
+	if err := s.locked(s.startBoot); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return s, nil
@@ -57,14 +58,14 @@ func (s *Store) Close() error { return s.lock.Close() }
 
 // startBoot removes the leases of another boot. None of this is fsync'ed: what
 // a power failure undoes is of another boot by then.
-func (s *Store) startBoot(bootID string) error {
+func (s *Store) startBoot() error {
 	file := filepath.Join(s.dir, "boot-id")
 	content, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading which boot the leases are of: %w", err)
 	}
 	leases, err := s.load()
-	if err != nil || strings.TrimSpace(string(content)) == bootID {
+	if err != nil || strings.TrimSpace(string(content)) == s.bootID {
 		return err
 	}
 	for _, l := range leases {
@@ -72,7 +73,7 @@ func (s *Store) startBoot(bootID string) error {
 			return err
 		}
 	}
-	if err := os.WriteFile(file+".tmp", []byte(bootID+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file+".tmp", []byte(s.bootID+"\n"), 0o600); err != nil {
 		return fmt.Errorf("writing which boot the leases are of: %w", err)
 	}
 	if err := os.Rename(file+".tmp", file); err != nil {
@@ -86,11 +87,42 @@ func (s *Store) startBoot(bootID string) error {
 func (s *Store) locked(f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX); err != nil {
+	anew, err := s.replaceLock()
+	if err == nil {
+		err = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
 		return fmt.Errorf("locking the leases in %s: %w", s.dir, err)
 	}
 	defer syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN)
+	if anew {
+		if err := s.startBoot(); err != nil {
+			return err
+		}
+	}
 	return f()
+}
+
+// replaceLock makes the directory and the lock anew, and says so, when somebody
+// has removed them: the lock that is held open excludes nobody then.
+func (s *Store) replaceLock() (anew bool, err error) {
+	if _, err := os.Stat(s.lock.Name()); !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return false, err
+	}
+	lock, err := openLock(s.dir)
+	if err != nil {
+		return false, err
+	}
+	s.lock.Close()
+	s.lock = lock
+	return true, nil
+}
+
+func openLock(dir string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|os.O_CREATE, 0o600)
 }
 
 // Allocate leases one address of each podCIDR to an attachment and returns

@@ -557,3 +557,31 @@ func BenchmarkAllocateRelease(b *testing.B) {
 		})
 	}
 }
+
+// Somebody removes the directory under a store that is open: the next call
+// makes it anew, of this boot.
+func TestDirectoryRemoved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "leases")
+	s, err := Open(dir, "boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if leases, err := s.Leases(); err != nil || len(leases) != 0 {
+			t.Fatalf("%v, %v", leases, err)
+		}
+		if err := s.Reserve(netip.MustParseAddr("10.0.0.5"), "c", "eth0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := Open(dir, "boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if leases, err := again.Leases(); err != nil || len(leases) != 1 {
+		t.Errorf("the next process sees %v, %v", leases, err)
+	}
+}
