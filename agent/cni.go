@@ -34,6 +34,7 @@ type pods struct {
 	log     logr.Logger
 	metrics *metrics
 	busy    busy
+	told    map[string]string // broken records that the log tells of
 }
 
 // records are the attachments on record in OVSDB, by host end.

@@ -85,6 +85,7 @@ func (p *pods) leftovers() ([]leftover, error) {
 	}
 	var found []leftover
 	seen := map[string]bool{}
+	p.tellBroken(known.broken)
 	for host := range known.broken {
 		seen[host] = true // unknown means in use
 	}
@@ -106,6 +107,17 @@ func (p *pods) leftovers() ([]leftover, error) {
 		}
 	}
 	return found, nil
+}
+
+// tellBroken logs records that can't be read, each once. Only reconcile calls it.
+func (p *pods) tellBroken(broken map[string]string) {
+	for host, why := range broken {
+		if p.told[host] != why {
+			p.log.Info("a pod's record in OVSDB can't be read: nothing of the pod is taken away, but its network may not work. "+
+				"Repair the record or delete the pod", "interface", host, "problem", why)
+		}
+	}
+	p.told = broken
 }
 
 func (p *pods) alive(a api.Attachment, hosts []string) bool {
