@@ -156,7 +156,7 @@ func dice(t *testing.T) *rand.Rand {
 }
 
 func podYAML(name, node string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\n"+
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %q}\n"+
 		"spec: {nodeName: %s, containers: [{name: main, image: none}]}\n", name, node)
 }
 

@@ -84,10 +84,13 @@ func leases(h host.Host) (map[string]string, error) {
 			continue // boot-id, lock, the last address given
 		}
 		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // released meanwhile
 		}
 		owner, _, _ := strings.Cut(string(content), "\r\n")
+		if err != nil { // not even a file
+			owner = err.Error()
+		}
 		out[e.Name()] = owner
 	}
 	return out, nil
@@ -98,7 +101,7 @@ func veths(h host.Host) (names []string, err error) {
 	err = h.Do(func() error {
 		all, err := net.Interfaces()
 		for _, i := range all {
-			if isPodPort(i.Name) {
+			if IsPodPort(i.Name) {
 				names = append(names, i.Name)
 			}
 		}
@@ -107,8 +110,8 @@ func veths(h host.Host) (names []string, err error) {
 	return names, err
 }
 
-// isPodPort knows the form of link.HostName: "fl" and 13 hexadecimal digits.
-func isPodPort(name string) bool { return podPort.MatchString(name) }
+// IsPodPort knows the form of link.HostName: "fl" and 13 hexadecimal digits.
+func IsPodPort(name string) bool { return podPort.MatchString(name) }
 
 var podPort = regexp.MustCompile(`^fl[0-9a-f]{13}$`)
 
@@ -127,7 +130,7 @@ func ports(ctx context.Context, h host.Host) (map[string]int, error) {
 	numbers := map[string]int{}
 	for _, row := range t.Data {
 		name, _ := row[0].(string)
-		if isPodPort(name) {
+		if IsPodPort(name) {
 			number, _ := row[1].(float64) // an empty set has no number
 			numbers[name] = int(number)
 		}

@@ -1,0 +1,220 @@
+package crash
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/probe"
+)
+
+// restarts of either kind that must lose no packet.
+const restarts = 2
+
+// tries is how often a restart is repeated whose control stream lost packets as well.
+const tries = 5
+
+// An agent that ends, one way or the other, and starts again loses no packet and rewrites nothing.
+func TestRootRestart(t *testing.T) {
+	c := up(t)
+	c.apply(t, podYAML("a", node), podYAML("b", node))
+	c.settle(t)
+	ways := c.ways(t)
+	for i := range restarts {
+		t.Run(fmt.Sprintf("SIGKILL %d", i+1), func(t *testing.T) {
+			c.unnoticed(t, ways, func() { must(t, c.AgentKill(within(t, 5*time.Second), node)) })
+		})
+		t.Run(fmt.Sprintf("SIGTERM %d", i+1), func(t *testing.T) {
+			c.unnoticed(t, ways, func() { must(t, c.AgentStop(within(t, 15*time.Second), node)) })
+		})
+	}
+	c.check(t)
+}
+
+// unnoticed restarts the agent under streams. A busy machine loses packets by itself, since Open vSwitch's datapath
+// is a process here: a try counts only if the same streams lose none just before, without a restart.
+func (c cluster) unnoticed(t *testing.T, ways []way, end func()) {
+	t.Helper()
+	var lost []string
+	for range tries {
+		if control := run1s(t, ways, func() {}); len(control) > 0 {
+			t.Logf("no restart, and yet: %s", strings.Join(control, "; "))
+			lost = append(lost, control...)
+			continue
+		}
+		before, rows := c.flowAges(t), c.rows(t)
+		began := time.Now()
+		lost = run1s(t, ways, func() {
+			end()
+			must(t, c.AgentStart(within(t, 5*time.Second), node))
+			c.readyForCNI(t)
+		})
+		c.untouched(t, before, time.Since(began))
+		if now := c.rows(t); now != rows {
+			t.Errorf("OVSDB before:\n%s\nafter:\n%s", rows, now)
+		}
+		if len(lost) == 0 {
+			return
+		}
+		t.Logf("lost during a restart: %s", strings.Join(lost, "; "))
+	}
+	t.Errorf("%d tries, and packets were lost in each: %s", tries, strings.Join(lost, "; "))
+}
+
+// run1s sends over all ways while f runs, and a second besides, and returns the reports of those that lost packets.
+func run1s(t *testing.T, ways []way, f func()) (lost []string) {
+	t.Helper()
+	var streams []*probe.Stream
+	for _, w := range ways {
+		s, err := probe.Start(w.netns, w.from, w.to, 2*time.Millisecond)
+		must(t, err)
+		streams = append(streams, s)
+	}
+	time.Sleep(300 * time.Millisecond) // of the stream, before
+	f()
+	time.Sleep(700 * time.Millisecond) // and after
+	reports := make([]probe.Report, len(streams))
+	var stops sync.WaitGroup
+	for i, s := range streams {
+		stops.Go(func() { reports[i] = s.Stop() })
+	}
+	stops.Wait()
+	for i, r := range reports {
+		if r.Lost > 0 || r.Sent < 100 {
+			lost = append(lost, ways[i].name+": "+r.String())
+		}
+	}
+	return lost
+}
+
+// way is where a stream goes.
+type way struct {
+	name  string
+	netns ns.NetNS
+	from  netip.Addr
+	to    netip.AddrPort
+}
+
+// ways lead from pods on node1, and from node1 itself, in both families, to echoes that end with the test.
+func (c cluster) ways(t *testing.T) []way {
+	t.Helper()
+	pod := func(name string) (ns.NetNS, []netip.Addr) {
+		rec, err := c.Records().Load("default/" + name)
+		must(t, err)
+		h, err := c.Host(rec.Node)
+		must(t, err)
+		var ips []netip.Addr
+		for _, ip := range rec.IPs {
+			ips = append(ips, netip.MustParseAddr(ip))
+		}
+		return netnsOf(t, func(f func() error) error { return h.DoNet(rec.Netns, f) }), ips
+	}
+	outsideHost, err := c.Host(lab.Outside)
+	must(t, err)
+	a, aIPs := pod("a")
+	b, bIPs := pod("b")
+	far, farIPs := pod("far")
+	here, outside := netnsOf(t, c.node.Do), netnsOf(t, outsideHost.Do)
+	var ways []way
+	for i, f := range []lab.IPFamily{lab.IPv4, lab.IPv6} {
+		gateway := f.PodCIDRs(1)[0].Addr().Next()
+		for _, w := range []struct {
+			name     string
+			from     ns.NetNS
+			fromAddr netip.Addr
+			to       ns.NetNS
+			toAddr   netip.Addr
+		}{
+			{"pod to pod", a, aIPs[i], b, bIPs[i]},
+			{"pod to pod on the other node", a, aIPs[i], far, farIPs[i]},
+			{"pod to outside", a, aIPs[i], outside, f.FarAddrs()[0].Addr()},
+			{"host to pod", here, gateway, a, aIPs[i]},
+		} {
+			port, stop, err := probe.Echo(w.to, w.toAddr)
+			must(t, err)
+			t.Cleanup(stop)
+			ways = append(ways, way{w.name + " " + string(f), w.from, w.fromAddr, netip.AddrPortFrom(w.toAddr, port)})
+		}
+	}
+	return ways
+}
+
+func netnsOf(t *testing.T, do func(func() error) error) (netns ns.NetNS) {
+	t.Helper()
+	must(t, do(func() (err error) { netns, err = ns.GetCurrentNS(); return err }))
+	t.Cleanup(func() { netns.Close() })
+	return netns
+}
+
+// flowAges are the flows of node1 and how long each of them is there.
+func (c cluster) flowAges(t *testing.T) map[string]time.Duration {
+	t.Helper()
+	out := c.exec(t, "ovs-ofctl", "-O", "OpenFlow15", "dump-flows", nodestate.Bridge)
+	changing := regexp.MustCompile(`duration=([0-9.]+)s, |n_packets=\d+, |n_bytes=\d+, |(idle|hard)_age=\d+, `)
+	ages := map[string]time.Duration{}
+	for line := range strings.Lines(out) {
+		m := changing.FindStringSubmatch(line)
+		if m == nil || m[1] == "" {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(m[1], 64)
+		must(t, err)
+		ages[strings.TrimSpace(changing.ReplaceAllString(line, ""))] = time.Duration(seconds * float64(time.Second))
+	}
+	return ages
+}
+
+// untouched compares the flows with those of some time ago, which must all be there and as much older.
+func (c cluster) untouched(t *testing.T, before map[string]time.Duration, passed time.Duration) {
+	t.Helper()
+	after := c.flowAges(t)
+	if len(before) < 30 || !slices.Equal(slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after))) {
+		t.Errorf("%d flows before, others or more or less after: %d", len(before), len(after))
+	}
+	for flow, age := range before {
+		if grown := after[flow] - age; grown < passed-100*time.Millisecond {
+			t.Errorf("written anew: %s is only %s older after %s", flow, grown, passed)
+		}
+	}
+}
+
+// rows are what an agent could change in OVSDB. Every transaction of an agent raises next_cfg.
+func (c cluster) rows(t *testing.T) string {
+	t.Helper()
+	return c.exec(t, "ovsdb-client", "transact", `["Open_vSwitch",
+		{"op":"select","table":"Open_vSwitch","where":[],"columns":["next_cfg"]},
+		{"op":"select","table":"Bridge","where":[],"columns":["_uuid","_version"]},
+		{"op":"select","table":"Port","where":[],"columns":["_uuid","_version","name"]},
+		{"op":"select","table":"Interface","where":[],"columns":["_uuid","name","ofport","type","options","mac"]}]`)
+}
+
+// exec runs a program on node1.
+func (c cluster) exec(t *testing.T, argv ...string) string { return execOn(t, c.node, argv...) }
+
+func execOn(t *testing.T, h host.Host, argv ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(within(t, 20*time.Second), argv[0], argv[1:]...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := h.Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out.String())
+	}
+	return out.String()
+}

@@ -1,0 +1,40 @@
+package crash
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// An agent that is told to stop finishes the calls that it has begun, or fails them and leaves nothing, and is gone
+// within 15 seconds.
+func TestRootSIGTERMDuringADDs(t *testing.T) {
+	r := dice(t)
+	c := up(t)
+	longest := time.Duration(0)
+	for i := range 10 {
+		c.readyForCNI(t)
+		var pods []string
+		for p := range 8 {
+			pods = append(pods, podYAML(fmt.Sprintf("t%d", p), node))
+		}
+		if i%2 == 0 {
+			c.apply(t, pods...)
+		} else {
+			c.remove(t, pods...)
+		}
+		pause(r, 120*time.Millisecond)
+		began := time.Now()
+		must(t, c.AgentStop(within(t, 15*time.Second), node))
+		longest = max(longest, time.Since(began))
+		s, err := c.AgentState(within(t, 5*time.Second), node)
+		must(t, err)
+		if s.Exit == nil || *s.Exit != 0 {
+			t.Errorf("after SIGTERM the agent is %s, want exit code 0", s)
+		}
+		must(t, c.AgentStart(within(t, 5*time.Second), node))
+		c.settle(t)
+		c.check(t)
+	}
+	t.Logf("the longest stop took %s", longest.Round(time.Millisecond))
+}

@@ -1,0 +1,152 @@
+package crash
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+)
+
+// delays after a step at which the agent is killed. A step and the next are 0.1 to 3 ms apart.
+var delays = []time.Duration{0, 150 * time.Microsecond, 600 * time.Microsecond, 2 * time.Millisecond}
+
+// The agent is killed just when a step of ADD or DEL is seen, and a little later.
+func TestRootKilledAtEveryStep(t *testing.T) {
+	c := up(t)
+	w := c.watch(t)
+	stopWatching := c.watchAddresses(t)
+	defer stopWatching()
+	pods := []string{podYAML("x", node), podYAML("y", node), podYAML("z", node)}
+	for _, s := range []step{leaseMade, vethMade, portMade, portNumber, flowsMade, addDone} {
+		t.Run(string(s), func(t *testing.T) {
+			for _, d := range delays {
+				c.killedAt(t, w, s, d, func() { c.apply(t, pods...) })
+				c.remove(t, pods...)
+				c.settle(t)
+			}
+			c.check(t)
+		})
+	}
+	for _, s := range []step{flowsGone, portGone, vethGone, leaseGone, delDone} {
+		t.Run(string(s), func(t *testing.T) {
+			for _, d := range delays {
+				c.apply(t, pods...)
+				c.settle(t)
+				c.killedAt(t, w, s, d, func() { c.remove(t, pods...) })
+			}
+		})
+	}
+}
+
+// killedAt kills the agent when it gets to the step in what begin started, starts the next one, and checks the node
+// when the runner has had its way.
+func (c cluster) killedAt(t *testing.T, w *watcher, s step, delay time.Duration, begin func()) {
+	t.Helper()
+	c.readyForCNI(t)
+	killed := w.arm(s, c.agentPID(t), delay)
+	begin()
+	wait(t, killed, string(s))
+	c.kill(t)
+	c.settle(t)
+	c.check(t)
+}
+
+// wait waits until something is done; what it is called is the complaint if it is not.
+func wait(t *testing.T, done <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("not after 10 s: %s", what)
+	}
+}
+
+// readyForCNI waits until the agent answers CNI requests.
+func (c cluster) readyForCNI(t *testing.T) {
+	t.Helper()
+	must(t, c.WaitReady(within(t, 20*time.Second), node))
+	eventually(t, 10*time.Second, func() []string {
+		// The network is of a version without STATUS: a DEL of what is not there is asked instead.
+		if _, err := c.CNI(within(t, 10*time.Second), node, lab.DEL, "default/nobody"); err != nil {
+			return []string{err.Error()}
+		}
+		return nil
+	})
+}
+
+// A runtime that dies with the agent calls no DEL. The next agent puts the attachment there whole or not at all, and
+// takes it away when the pod's network namespace is gone.
+func TestRootKilledAndNoDEL(t *testing.T) {
+	c := up(t)
+	w := c.watch(t)
+	outcomes := map[string]int{}
+	for _, s := range []step{leaseMade, vethMade, portMade, portNumber, flowsMade} {
+		for _, d := range delays {
+			c.readyForCNI(t)
+			killed := w.arm(s, c.agentPID(t), d)
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				c.CNI(t.Context(), node, lab.ADD, "default/hand") // fails, mostly: the agent dies
+			}()
+			wait(t, answered, "an answer to ADD")
+			wait(t, killed, string(s))
+			c.kill(t)
+			rec, err := c.Records().Load("default/hand")
+			must(t, err)
+			must(t, c.Records().Forget("default/hand"))
+			t.Logf("killed %s after %s", d, s)
+			outcomes[c.wholeOrNothing(t, rec)]++
+			must(t, c.node.RemoveNetns(rec.Netns))
+			eventually(t, 5*time.Second, func() []string { // the kernel does that a little later
+				if slices.Contains(c.state(t).Veths, hostIf(rec)) {
+					return []string{"the veth is still there"}
+				}
+				return nil
+			})
+			c.kill(t)
+			c.check(t)
+		}
+	}
+	t.Logf("what the next agent left: %v", outcomes)
+	if outcomes["nothing"] == 0 {
+		t.Error("no attachment was half made: this tested nothing")
+	}
+}
+
+func hostIf(rec *sandbox.Record) string { return nodestate.Pod{ContainerID: rec.ContainerID}.HostIf() }
+
+// wholeOrNothing waits until the node has all that the sandbox needs or nothing of it, and says which.
+func (c cluster) wholeOrNothing(t *testing.T, rec *sandbox.Record) (outcome string) {
+	t.Helper()
+	c.readyForCNI(t)
+	others := c.pods(t)
+	eventually(t, 5*time.Second, func() []string {
+		s := c.state(t)
+		if _, ok := s.Ports[hostIf(rec)]; !ok {
+			outcome = "nothing"
+			s.Netns = slices.DeleteFunc(s.Netns, func(path string) bool { return path == rec.Netns })
+			return c.ref.Differences(s, others)
+		}
+		outcome = "whole"
+		rec.IPs = nil
+		for _, addr := range slices.SortedFunc(maps.Keys(s.Leases), byFamily) {
+			if s.Leases[addr] == rec.ContainerID {
+				rec.IPs = append(rec.IPs, addr)
+			}
+		}
+		if len(rec.IPs) != 2 {
+			return []string{fmt.Sprintf("there is a port, and the leases are %v", rec.IPs)}
+		}
+		return c.ref.Differences(s, append(others, c.pod(t, rec)))
+	})
+	return outcome
+}
+
+func byFamily(a, b string) int { return netip.MustParseAddr(a).Compare(netip.MustParseAddr(b)) }
