@@ -1,0 +1,335 @@
+// Package chain judges the CNI verbs from the side of a container runtime: libcni calls the real plugin of a node of a
+// lab (package lab), alone and in a chain with the reference plugins portmap, bandwidth and tuning. What is there is
+// known by the container IDs and network namespaces that the tests gave.
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// binDir is where TestMain has built the programs; empty if it did not.
+var binDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		if os.Geteuid() != 0 {
+			return m.Run()
+		}
+		dir, err := os.MkdirTemp("", "chain-bin-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/fairlead-agent", "../../cmd/fairlead", "../lab")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "building agent, plugin and lab: %v\n%s", err, out)
+			return 1
+		}
+		binDir = dir
+		return m.Run()
+	}())
+}
+
+// node2 has room for five pods.
+const smallNode = `
+apiVersion: v1
+kind: Node
+metadata: {name: node2}
+spec: {podCIDR: 10.77.2.0/29, podCIDRs: [10.77.2.0/29, "fd77:0:0:2::/125"]}
+status: {addresses: [{type: InternalIP, address: 192.168.77.12}, {type: InternalIP, address: "fd77::12"}]}
+`
+
+// runtime is a container runtime on one node.
+type runtime struct {
+	lab  *lab.Lab
+	node host.Host
+	// ref is what the node's flows are made of.
+	ref nodestate.Reference
+}
+
+// up makes a lab of two nodes that ends with the test, and returns a runtime for each. When the test fails, the
+// agents' logs are shown.
+func up(t *testing.T) (node1, node2 runtime) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
+	}
+	for _, p := range []string{"portmap", "bandwidth", "tuning"} {
+		if _, err := os.Stat("/usr/lib/cni/" + p); err != nil {
+			t.Skipf("SKIPPED, NOT TESTED: no reference CNI plugin %s (Debian: containernetworking-plugins)", p)
+		}
+	}
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, NoAgent: true})
+	must(t, err)
+	t.Cleanup(func() {
+		for _, n := range l.Nodes() {
+			if path, err := l.AgentLog(n); err == nil && t.Failed() {
+				log, _ := os.ReadFile(path)
+				t.Logf("the log of %s's agent:\n%s", n, log)
+			}
+		}
+		must(t, lab.Down(context.Background(), l.Dir(), nil))
+	})
+	_, err = l.Apply("node2", []byte(smallNode))
+	must(t, err)
+	for _, n := range l.Nodes() {
+		must(t, l.AgentStart(within(t, 5*time.Second), n))
+	}
+	var runtimes []runtime
+	for _, n := range l.Nodes() {
+		must(t, l.WaitReady(within(t, 30*time.Second), n))
+		h, err := l.Host(n)
+		must(t, err)
+		r := runtime{lab: l, node: h}
+		eventually(t, 10*time.Second, func() error { return r.status(alone("1.1.0")) })
+		r.learn(t)
+		runtimes = append(runtimes, r)
+	}
+	return runtimes[0], runtimes[1]
+}
+
+// learn looks at the node without pods and with one.
+func (r *runtime) learn(t *testing.T) {
+	t.Helper()
+	empty := r.state(t)
+	p := r.container(t)
+	result := r.mustAdd(t, alone("1.0.0"), p)
+	ref, err := nodestate.NewReference(empty, r.state(t), asPod(t, p, result))
+	must(t, err)
+	r.ref = ref
+	r.mustDel(t, alone("1.0.0"), p)
+	r.end(t, p)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually repeats f until it succeeds, and fails the test with its last error.
+func eventually(t *testing.T, limit time.Duration, f func() error) {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Since(start) > limit {
+			t.Fatalf("not after %s: %v", limit, err)
+		}
+	}
+}
+
+// alone is a network of Fairlead without other plugins.
+func alone(version string) string { return network(version, "chain") }
+
+// network is a configuration list with Fairlead and further plugins, each as JSON.
+func network(version, name string, others ...string) string {
+	plugins := append([]string{`{"type": "fairlead"}`}, others...)
+	return fmt.Sprintf(`{"cniVersion": %q, "name": %q, "plugins": [%s]}`, version, name, strings.Join(plugins, ", "))
+}
+
+// The reference plugins as a cluster has them.
+const (
+	portmap   = `{"type": "portmap", "capabilities": {"portMappings": true}}`
+	bandwidth = `{"type": "bandwidth", "capabilities": {"bandwidth": true}}`
+	tuning    = `{"type": "tuning", "sysctl": {"net.core.somaxconn": "517"}}`
+)
+
+// full is the whole chain.
+func full(version string) string { return network(version, "chain", portmap, bandwidth, tuning) }
+
+// container makes a network namespace for a new container ID, which goes with the lab if not before.
+func (r runtime) container(t *testing.T) *libcni.RuntimeConf {
+	t.Helper()
+	id := fmt.Sprintf("c%d-%s", time.Now().UnixNano(), strings.ReplaceAll(filepath.Base(t.Name()), " ", "-"))
+	netns := filepath.Join("/run/netns", id)
+	must(t, r.node.MakeNetns(netns))
+	return &libcni.RuntimeConf{ContainerID: id, NetNS: netns, IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}}
+}
+
+// end removes the network namespace of a container.
+func (r runtime) end(t *testing.T, p *libcni.RuntimeConf) {
+	t.Helper()
+	must(t, r.node.RemoveNetns(p.NetNS))
+}
+
+func (r runtime) call(conflist string, f func(*libcni.CNIConfig, *libcni.NetworkConfigList) error) error {
+	return r.node.Do(func() error {
+		list, err := libcni.NetworkConfFromBytes([]byte(conflist))
+		if err != nil {
+			return err
+		}
+		return f(libcni.NewCNIConfig([]string{"/opt/cni/bin"}, nil), list)
+	})
+}
+
+func (r runtime) add(conflist string, p *libcni.RuntimeConf) (result types.Result, err error) {
+	err = r.call(conflist, func(c *libcni.CNIConfig, l *libcni.NetworkConfigList) (err error) {
+		result, err = c.AddNetworkList(context.Background(), l, p)
+		return err
+	})
+	return result, err
+}
+
+func (r runtime) mustAdd(t *testing.T, conflist string, p *libcni.RuntimeConf) types.Result {
+	t.Helper()
+	result, err := r.add(conflist, p)
+	must(t, err)
+	return result
+}
+
+func (r runtime) del(conflist string, p *libcni.RuntimeConf) error {
+	return r.call(conflist, func(c *libcni.CNIConfig, l *libcni.NetworkConfigList) error {
+		return c.DelNetworkList(context.Background(), l, p)
+	})
+}
+
+func (r runtime) mustDel(t *testing.T, conflist string, p *libcni.RuntimeConf) {
+	t.Helper()
+	must(t, r.del(conflist, p))
+}
+
+func (r runtime) check(conflist string, p *libcni.RuntimeConf) error {
+	return r.call(conflist, func(c *libcni.CNIConfig, l *libcni.NetworkConfigList) error {
+		return c.CheckNetworkList(context.Background(), l, p)
+	})
+}
+
+func (r runtime) status(conflist string) error {
+	return r.call(conflist, func(c *libcni.CNIConfig, l *libcni.NetworkConfigList) error {
+		return c.GetStatusNetworkList(context.Background(), l)
+	})
+}
+
+func (r runtime) gc(conflist string, valid ...*libcni.RuntimeConf) error {
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	for _, p := range valid {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: p.ContainerID, IfName: p.IfName})
+	}
+	return r.call(conflist, func(c *libcni.CNIConfig, l *libcni.NetworkConfigList) error {
+		return c.GCNetworkList(context.Background(), l, args)
+	})
+}
+
+// code is the error code of the CNI spec in an error, 0 if it has none.
+func code(err error) uint {
+	if e := (*types.Error)(nil); errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}
+
+func (r runtime) state(t *testing.T) nodestate.State {
+	t.Helper()
+	s, err := nodestate.Read(within(t, 20*time.Second), r.node)
+	must(t, err)
+	return s
+}
+
+// has fails the test unless the node has what these pods need, and nothing else of any pod. Network namespaces are
+// the runtime's own affair.
+func (r runtime) has(t *testing.T, pods ...nodestate.Pod) {
+	t.Helper()
+	s := r.state(t)
+	s.Netns = nil
+	for _, p := range pods {
+		s.Netns = append(s.Netns, p.Netns)
+	}
+	if wrong := r.ref.Differences(s, pods); len(wrong) > 0 {
+		t.Errorf("on %s:\n  %s", r.node.Name, strings.Join(wrong, "\n  "))
+	}
+}
+
+// asPod is what a result of ADD says about the container.
+func asPod(t *testing.T, p *libcni.RuntimeConf, result types.Result) nodestate.Pod {
+	t.Helper()
+	r, err := types100.NewResultFromResult(result)
+	must(t, err)
+	pod := nodestate.Pod{Name: p.ContainerID, ContainerID: p.ContainerID, Netns: p.NetNS}
+	for _, ip := range r.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		pod.IPs = append(pod.IPs, addr.Unmap())
+	}
+	slices.SortFunc(pod.IPs, netip.Addr.Compare)
+	for _, i := range r.Interfaces {
+		if i.Name == p.IfName {
+			pod.MAC, err = api.ParseMAC(i.Mac)
+			must(t, err)
+		}
+	}
+	return pod
+}
+
+// text is a result as a plugin prints it.
+func text(t *testing.T, result types.Result) string {
+	t.Helper()
+	data, err := json.Marshal(result)
+	must(t, err)
+	return string(data)
+}
+
+// in runs a program in a container.
+func (r runtime) in(t *testing.T, p *libcni.RuntimeConf, line string) string {
+	t.Helper()
+	out, err := r.run(p, line)
+	must(t, err)
+	return out
+}
+
+// run runs a program in a container, or on the node if p is nil, and returns what it printed.
+func (r runtime) run(p *libcni.RuntimeConf, line string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	argv := strings.Fields(line)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := r.do(p, cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w\n%s", line, err, out.String())
+	}
+	return out.String(), err
+}
+
+func (r runtime) do(p *libcni.RuntimeConf, f func() error) error {
+	if p == nil {
+		return r.node.Do(f)
+	}
+	return r.node.DoNet(p.NetNS, f)
+}
