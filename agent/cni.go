@@ -35,6 +35,8 @@ type pods struct {
 	metrics *metrics
 	busy    busy
 	told    map[string]string // broken records that the log tells of
+
+	unfinished unfinished
 }
 
 // records are the attachments on record in OVSDB, by host end.
@@ -85,6 +87,7 @@ func (p *pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 	}
 	if a, ok := known.pods[host]; ok {
 		if p.stillGood(a.Attachment, r, s) {
+			p.unfinished.done(host)
 			return p.result(a.Attachment, s), nil
 		}
 		if err := p.remove(ctx, k); err != nil {
@@ -96,10 +99,12 @@ func (p *pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		if undoErr := p.remove(undo, k); undoErr != nil {
+			p.unfinished.add(host, k)
 			p.log.Error(undoErr, "clean-up after a failed ADD; it is tried again within seconds", "container", k.containerID)
 		}
 		return cniserver.Result{}, err
 	}
+	p.unfinished.done(host)
 	p.log.Info("pod added", "pod", a.Pod(), "addresses", a.Addrs, "interface", a.HostIf)
 	return p.result(a, s), nil
 }
@@ -222,7 +227,11 @@ func (p *pods) remove(ctx context.Context, k key) error {
 	if err := link.Detach(link.HostName(k.containerID, k.ifName)); err != nil {
 		return err
 	}
-	return p.leases.Release(k.containerID, k.ifName)
+	if err := p.leases.Release(k.containerID, k.ifName); err != nil {
+		return err
+	}
+	p.unfinished.done(link.HostName(k.containerID, k.ifName))
+	return nil
 }
 
 // Check implements cniserver.Handler.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -439,7 +440,8 @@ func (l *loop) answer(waiting []request, podErr error) {
 	for _, r := range waiting {
 		err := podErr
 		if err == nil && r.add != nil && ports[r.add.HostIf].OFPort == 0 {
-			err = fmt.Errorf("ovs-vswitchd gave the port %s no number: %s", r.add.HostIf, ports[r.add.HostIf].Error)
+			err = fmt.Errorf("ovs-vswitchd gave the port %s no number: %s", r.add.HostIf,
+				cmp.Or(ports[r.add.HostIf].Error, "it does not say why; does it hang?"))
 		}
 		r.done <- err
 	}

@@ -41,7 +41,7 @@ func (b *busy) done(host string) {
 
 // leftover is something that no living pod seems to own.
 type leftover struct {
-	what   string // attachment, lease or interface
+	what   string // failed ADD, attachment, lease or interface
 	hostIf string
 	key    key // zero for an interface
 }
@@ -86,14 +86,18 @@ func (p *pods) leftovers() ([]leftover, error) {
 	var found []leftover
 	seen := map[string]bool{}
 	p.tellBroken(known.broken)
+	for host, k := range p.unfinished.all() {
+		seen[host] = true
+		found = append(found, leftover{"failed ADD", host, k})
+	}
 	for host := range known.broken {
 		seen[host] = true // unknown means in use
 	}
 	for host, a := range known.pods {
-		seen[host] = true
-		if !p.alive(a.Attachment, hosts) {
+		if !seen[host] && !p.alive(a.Attachment, hosts) {
 			found = append(found, leftover{"attachment", host, keyOf(a.Attachment)})
 		}
+		seen[host] = true
 	}
 	for _, l := range leases {
 		if host := link.HostName(l.ContainerID, l.IfName); !seen[host] {
@@ -131,20 +135,12 @@ func (p *pods) reclaim(ctx context.Context, l leftover) error {
 		return nil
 	}
 	defer p.busy.done(l.hostIf)
-	hosts, err := link.Hosts()
-	if err != nil {
-		return fmt.Errorf("listing pods' interfaces: %w", err)
+	if _, failed := p.unfinished.all()[l.hostIf]; !failed {
+		if inUse, err := p.inUse(l.hostIf); err != nil || inUse {
+			return err
+		}
 	}
-	known, err := p.records()
-	if err != nil {
-		return err
-	}
-	if a, ok := known.pods[l.hostIf]; ok && p.alive(a.Attachment, hosts) {
-		return nil
-	}
-	if _, broken := known.broken[l.hostIf]; broken {
-		return nil
-	}
+	var err error
 	if l.key == (key{}) {
 		err = link.Detach(l.hostIf)
 	} else {
@@ -157,6 +153,22 @@ func (p *pods) reclaim(ctx context.Context, l leftover) error {
 		"interface", l.hostIf)
 	p.metrics.reclaimed.WithLabelValues(l.what).Inc()
 	return nil
+}
+
+// inUse reports whether a living attachment has the host end, or one whose
+// record can't be read.
+func (p *pods) inUse(host string) (bool, error) {
+	hosts, err := link.Hosts()
+	if err != nil {
+		return false, fmt.Errorf("listing pods' interfaces: %w", err)
+	}
+	known, err := p.records()
+	if err != nil {
+		return false, err
+	}
+	_, broken := known.broken[host]
+	a, ok := known.pods[host]
+	return broken || ok && p.alive(a.Attachment, hosts), nil
 }
 
 // restoreLeases reserves the addresses of living attachments whose leases are

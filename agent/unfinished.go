@@ -1,0 +1,36 @@
+package agent
+
+import (
+	"maps"
+	"sync"
+)
+
+// unfinished are failed ADDs whose clean-up failed too, by host end: nobody was
+// told of an attachment, though it may look like one of a living pod. The
+// reconciler takes them back; after a restart of the agent it is left to the
+// runtime's DEL.
+type unfinished struct {
+	mu     sync.Mutex
+	byHost map[string]key
+}
+
+func (u *unfinished) add(host string, k key) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.byHost == nil {
+		u.byHost = map[string]key{}
+	}
+	u.byHost[host] = k
+}
+
+func (u *unfinished) done(host string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.byHost, host)
+}
+
+func (u *unfinished) all() map[string]key {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return maps.Clone(u.byHost)
+}
