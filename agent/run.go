@@ -224,17 +224,6 @@ func (l *loop) waitFirstRound(ctx context.Context, last lastError) bool {
 	}
 }
 
-// ready returns nil when a pod could be added now.
-func (l *loop) ready() error {
-	if err := l.state.Load().notReady; err != nil {
-		return err
-	}
-	if !l.serving.Load() {
-		return errors.New("the node is as it should be; CNI requests are not answered yet")
-	}
-	return nil
-}
-
 func (l *loop) newPods(o Options) (*pods, error) {
 	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -1,0 +1,175 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/nat"
+	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// outcome is what went wrong in a round, by what it harms.
+type outcome struct {
+	pods  error // OVSDB and flows: no pod can be added
+	host  error // gateway and iptables: pods do not reach the node or the outside
+	peers error // pods of other nodes are not reached, or not from this node itself
+}
+
+// apply calls each applier. One that fails does not stop the next: as much as
+// possible works.
+func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outcome) {
+	if err := l.db.Ensure(ctx, d.OVSDB); err != nil {
+		return outcome{pods: fmt.Errorf("OVSDB: %w", err)}
+	}
+	if err := l.waitPorts(ctx, d, waiting); err != nil {
+		return outcome{pods: err}
+	}
+	o.peers = l.waitTunnel(ctx, d)
+	if l.flows == nil {
+		// ovs-vswitchd may have made every device anew.
+		l.full = true
+	}
+	o.pods = l.applyFlows(ctx, d)
+	l.applyHost(d, &o)
+	if o.pods == nil {
+		// Ports go after their flows: a number that is given to the next
+		// pod must have no flow of the last one.
+		if err := l.db.Prune(ctx, d.OVSDB); err != nil {
+			o.pods = fmt.Errorf("OVSDB: %w", err)
+		}
+	}
+	l.full = l.full && o != outcome{}
+	return o
+}
+
+// waitPorts waits until the gateway and the new pods have port numbers. A pod
+// whose port gets none fails alone, in answer.
+func (l *loop) waitPorts(ctx context.Context, d Desired, waiting []request) error {
+	ctx, cancel := context.WithTimeout(ctx, portTimeout)
+	defer cancel()
+	if err := l.db.WaitOFPorts(ctx, d.OVSDB.Gateway.Name); err != nil {
+		return err
+	}
+	var pods []string
+	for _, r := range waiting {
+		if r.add != nil {
+			pods = append(pods, r.add.HostIf)
+		}
+	}
+	if len(pods) > 0 {
+		if err := l.db.WaitOFPorts(ctx, pods...); err != nil {
+			l.log.Error(err, "a pod's port has no number")
+		}
+	}
+	return nil
+}
+
+// waitTunnel waits for the tunnel's port number when the tunnel is new. One that
+// ovs-vswitchd can't make (it has no stt, say) is no reason to leave the pods of
+// this node without flows; when it gets its number after all, OVSDB tells.
+func (l *loop) waitTunnel(ctx context.Context, d Desired) error {
+	t := d.OVSDB.Tunnel
+	if t == nil {
+		return nil
+	}
+	wait := time.Millisecond
+	if l.applied.OVSDB.Tunnel == nil || *l.applied.OVSDB.Tunnel != *t {
+		wait = tunnelTimeout
+		l.applied.OVSDB.Tunnel = t
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if err := l.db.WaitOFPorts(ctx, t.Name); err != nil {
+		return fmt.Errorf("pods of other nodes are not reached: %w", err)
+	}
+	return nil
+}
+
+func (l *loop) applyFlows(ctx context.Context, d Desired) error {
+	if l.flows == nil {
+		sw, err := openflow.Dial(ctx, l.mgmt, l.log.WithName("openflow"))
+		if err != nil {
+			return fmt.Errorf("ovs-vswitchd does not answer: %w. Does it run?", err)
+		}
+		l.flows = sw
+	} else if l.full {
+		l.flows.Resync()
+	}
+	obs, err := l.db.Observe(l.cfg.OVSBridge)
+	if err != nil {
+		return err
+	}
+	want := openflow.Pipeline(d.View(obs))
+	changes, err := l.flows.Sync(ctx, want)
+	l.metrics.flows(len(want), changes)
+	if err != nil {
+		return fmt.Errorf("OpenFlow: %w", err)
+	}
+	return nil
+}
+
+// applyHost puts the gateway, the routes and the iptables rules in place, those
+// that changed or, in a full round, all.
+func (l *loop) applyHost(d Desired, o *outcome) {
+	if l.full || !reflect.DeepEqual(l.applied.Gateway, d.Gateway) {
+		changes, err := link.EnsureGateway(d.Gateway)
+		l.told("gateway", changes)
+		if err != nil {
+			o.host = fmt.Errorf("gateway: %w", err) // routes and rules need it
+			return
+		}
+		v4, v6 := families(d.NAT.PodCIDRs)
+		changes, err = route.EnableForwarding(v4, v6)
+		l.told("forwarding", changes)
+		if err != nil {
+			o.host = fmt.Errorf("forwarding: %w", err)
+			return
+		}
+		l.applied.Gateway = d.Gateway
+	}
+	if l.full || !reflect.DeepEqual(l.applied.Routes, d.Routes) {
+		o.peers = errors.Join(o.peers, l.applyRoutes(d))
+	}
+	if l.full || !reflect.DeepEqual(l.applied.NAT, d.NAT) {
+		changes, err := nat.Apply(d.NAT)
+		l.told("iptables", changes)
+		if err != nil {
+			o.host = fmt.Errorf("iptables: %w", err)
+			return
+		}
+		l.applied.NAT = d.NAT
+	}
+}
+
+func (l *loop) applyRoutes(d Desired) error {
+	changes, err := route.Apply(d.Routes)
+	if changes != (route.Changes{}) {
+		l.told("routes", []string{fmt.Sprintf("%+v", changes)})
+	}
+	if err != nil {
+		return fmt.Errorf("routes: %w", err)
+	}
+	l.applied.Routes = d.Routes
+	return nil
+}
+
+// families reports which IP families are among the prefixes.
+func families(prefixes []netip.Prefix) (v4, v6 bool) {
+	for _, p := range prefixes {
+		v4, v6 = v4 || p.Addr().Is4(), v6 || p.Addr().Is6()
+	}
+	return v4, v6
+}
+
+func (l *loop) told(what string, changes []string) {
+	for _, c := range changes {
+		l.log.Info("changed "+what, "change", c)
+	}
+	l.metrics.changed(what, len(changes))
+}
