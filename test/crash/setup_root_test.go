@@ -23,36 +23,17 @@ import (
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
 // node is where agents are killed.
 const node = "node1"
 
-// binDir is where TestMain has built the programs; empty if it did not.
+// binDir is where labtest.Main has built the programs; empty if it did not.
 var binDir string
 
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		if os.Geteuid() != 0 {
-			return m.Run()
-		}
-		dir, err := os.MkdirTemp("", "crash-bin-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/fairlead-agent", "../../cmd/fairlead", "../lab")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building agent, plugin and lab: %v\n%s", err, out)
-			return 1
-		}
-		binDir = dir
-		return m.Run()
-	}())
-}
+func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 
 // cluster is a lab with two nodes and few addresses for pods, so that an address that is free is soon used again.
 type cluster struct {

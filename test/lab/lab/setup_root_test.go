@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,30 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// binDir is where TestMain has built lab, agent and CNI plugin; empty if it did not.
+// binDir is where labtest.Main has built the programs; empty if it did not.
 var binDir string
 
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		if os.Geteuid() != 0 {
-			return m.Run()
-		}
-		dir, err := os.MkdirTemp("", "labtest-bin-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		if out, err := exec.Command("go", "build", "-o", dir+"/", "..", "../../../cmd/...").CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building what is tested: %v\n%s", err, out)
-			return 1
-		}
-		binDir = dir
-		return m.Run()
-	}())
-}
+func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 
 func needRoot(t *testing.T) {
 	t.Helper()
