@@ -44,7 +44,8 @@ func TestRootReboot(t *testing.T) {
 	must(t, c.RunnerStart(within(t, 10*time.Second)))
 	eventually(t, 20*time.Second, func() []string { // the runner makes the pods anew
 		for _, p := range pods {
-			if rec, err := c.Records().Load(p.Name); err != nil || rec == nil || rec.ContainerID == p.ContainerID || len(rec.IPs) == 0 {
+			rec, err := c.Records().Load(p.Name)
+			if err != nil || rec == nil || rec.ContainerID == p.ContainerID || len(rec.IPs) == 0 {
 				return []string{p.Name}
 			}
 		}
