@@ -86,7 +86,8 @@ func (r runtime) asResultSays(t *testing.T, p *libcni.RuntimeConf, any types.Res
 		if i.Name != "eth0" || i.Sandbox != p.NetNS || !strings.Contains(link, i.Mac) {
 			t.Errorf("%s is on %+v, and eth0 is %s", ip, i, link)
 		}
-		if !strings.Contains(addrs, " "+ip.Address.String()+" ") || !strings.Contains(routes, "default via "+ip.Gateway.String()+" ") {
+		if !ip.Address.Contains(ip.Gateway) || !strings.Contains(addrs, " "+ip.Address.String()+" ") ||
+			!strings.Contains(routes, "default via "+ip.Gateway.String()+" ") {
 			t.Errorf("address %s, gateway %s; the container has %s %s", ip.Address.String(), ip.Gateway, addrs, routes)
 		}
 	}
