@@ -24,8 +24,12 @@ import (
 // restarts of either kind that must lose no packet.
 const restarts = 2
 
-// tries is how often a restart is repeated whose control stream lost packets as well.
-const tries = 5
+const (
+	// lossyRestarts is how many restarts may lose packets, each right after a control that lost none.
+	lossyRestarts = 3
+	// patience bounds the wait for a machine that is too busy for its own Open vSwitch.
+	patience = 60 * time.Second
+)
 
 // An agent that ends, one way or the other, and starts again loses no packet and rewrites nothing.
 func TestRootRestart(t *testing.T) {
@@ -48,16 +52,15 @@ func TestRootRestart(t *testing.T) {
 // is a process here: a try counts only if the same streams lose none just before, without a restart.
 func (c cluster) unnoticed(t *testing.T, ways []way, end func()) {
 	t.Helper()
-	var lost []string
-	for range tries {
-		if control := run1s(t, ways, func() {}); len(control) > 0 {
-			t.Logf("no restart, and yet: %s", strings.Join(control, "; "))
-			lost = append(lost, control...)
+	lossy := 0
+	for start := time.Now(); lossy < lossyRestarts && time.Since(start) < patience; {
+		if lost := run1s(t, ways, func() {}); len(lost) > 0 {
+			t.Logf("without a restart: %s", strings.Join(lost, "; "))
 			continue
 		}
 		before, rows := c.flowAges(t), c.rows(t)
 		began := time.Now()
-		lost = run1s(t, ways, func() {
+		lost := run1s(t, ways, func() {
 			end()
 			must(t, c.AgentStart(within(t, 5*time.Second), node))
 			c.readyForCNI(t)
@@ -69,9 +72,10 @@ func (c cluster) unnoticed(t *testing.T, ways []way, end func()) {
 		if len(lost) == 0 {
 			return
 		}
-		t.Logf("lost during a restart: %s", strings.Join(lost, "; "))
+		t.Logf("during a restart: %s", strings.Join(lost, "; "))
+		lossy++
 	}
-	t.Errorf("%d tries, and packets were lost in each: %s", tries, strings.Join(lost, "; "))
+	t.Errorf("no restart without loss after a control without loss; %d with", lossy)
 }
 
 // run1s sends over all ways while f runs, and a second besides, and returns the reports of those that lost packets.

@@ -289,7 +289,7 @@ func (c cluster) watchAddresses(t *testing.T) (stop func()) {
 	go func() {
 		defer close(ended)
 		for looks := 0; ; looks++ {
-			if err := c.sharedAddress(); err != nil {
+			if err := sharedAddress(c.Records()); err != nil {
 				t.Error(err)
 				return
 			}
@@ -304,8 +304,8 @@ func (c cluster) watchAddresses(t *testing.T) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-func (c cluster) sharedAddress() error {
-	records, err := c.Records().List()
+func sharedAddress(all sandbox.Records) error {
+	records, err := all.List()
 	if err != nil {
 		return err
 	}
@@ -321,7 +321,7 @@ func (c cluster) sharedAddress() error {
 				continue
 			}
 			// The first may have ended since it was read, but not run again with the same container.
-			now, err := c.Records().Load(first.Pod())
+			now, err := all.Load(first.Pod())
 			if err == nil && now != nil && now.State == sandbox.Running && now.ContainerID == first.ContainerID &&
 				slices.Contains(now.IPs, ip) {
 				return fmt.Errorf("%s and %s run, and both have %s", first.Pod(), r.Pod(), ip)
