@@ -22,13 +22,14 @@ type outcome struct {
 }
 
 // apply calls each applier. One that fails does not stop the next: as much as
-// possible works.
+// possible works. The requests are answered as soon as what pods depend on is
+// in place: iptables may wait for its lock for seconds.
 func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outcome) {
 	if err := l.db.Ensure(ctx, d.OVSDB); err != nil {
-		return outcome{pods: fmt.Errorf("OVSDB: %w", err)}
+		return l.failed(waiting, fmt.Errorf("OVSDB: %w", err))
 	}
 	if err := l.waitPorts(ctx, d, waiting); err != nil {
-		return outcome{pods: err}
+		return l.failed(waiting, err)
 	}
 	o.peers = l.waitTunnel(ctx, d)
 	if l.flows == nil {
@@ -36,7 +37,6 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 		l.full = true
 	}
 	o.pods = l.applyFlows(ctx, d)
-	l.applyHost(d, &o)
 	if o.pods == nil {
 		// Ports go after their flows: a number that is given to the next
 		// pod must have no flow of the last one.
@@ -44,6 +44,8 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 			o.pods = fmt.Errorf("OVSDB: %w", err)
 		}
 	}
+	l.answer(waiting, o.pods)
+	l.applyHost(d, &o)
 	l.full = l.full && o != outcome{}
 	return o
 }

@@ -29,6 +29,8 @@ type Inputs struct {
 	Nodes map[string]inputs.Node
 	// Transport is the interface that carries traffic to other nodes.
 	Transport link.Transport
+	// Needed are addresses that no route to pods may take from this node.
+	Needed []link.Needed
 	// Attachments are the pods that the node should have, in any order.
 	Attachments []api.Attachment
 }
@@ -199,7 +201,7 @@ func tunnelPort(cfg api.AgentConfig, local netip.Addr) *ovsdb.TunnelPort {
 func peersOf(in Inputs, local netip.Addr) ([]openflow.Peer, []string) {
 	others := slices.SortedFunc(maps.Values(in.Nodes), func(a, b inputs.Node) int { return cmp.Compare(a.Name, b.Name) })
 	others = slices.DeleteFunc(others, func(n inputs.Node) bool { return n.Name == in.Own.Name })
-	refused := conflictingNodes(others, reserved(in), in.Own.Addresses)
+	refused := conflictingNodes(others, reserved(in), neededBy(in))
 	var peers []openflow.Peer
 	var problems []string
 	for _, n := range others {
@@ -239,6 +241,16 @@ func reserved(in Inputs) []cidrClaim {
 		taken = append(taken, cidrClaim{p, underlay})
 	}
 	return taken
+}
+
+// neededBy is what the node needs, its own addresses as its Node tells them
+// included.
+func neededBy(in Inputs) []link.Needed {
+	needed := slices.Clone(in.Needed)
+	for _, a := range in.Own.Addresses {
+		needed = append(needed, link.Needed{Addr: a, What: "the address of this node"})
+	}
+	return needed
 }
 
 // peerRoutes leads the host's packets for peers' pods to the gateway. Only

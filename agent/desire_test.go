@@ -93,6 +93,8 @@ func TestDesireModes(t *testing.T) {
 func TestDesireRefusesPeers(t *testing.T) {
 	in := dualInputs()
 	in.Nodes["thief"] = node("thief", "10.0.1.0/25", "192.0.2.9")
+	in.Needed = []link.Needed{{Addr: netip.MustParseAddr("172.30.7.1"), What: "the next hop to default on eth1"}}
+	in.Nodes["secondnic"] = node("secondnic", "172.30.7.0/24", "192.0.2.11")
 	in.Nodes["v6only"] = node("v6only", "10.0.9.0/24", "2001:db8::9")
 	in.Nodes["underlay"] = node("underlay", "192.0.2.128/25", "192.0.2.10")
 	d := Desire(in)
@@ -100,7 +102,7 @@ func TestDesireRefusesPeers(t *testing.T) {
 		t.Errorf("peers %+v, want b and c alone", d.Peers)
 	}
 	all := strings.Join(d.Problems, "\n")
-	for _, want := range []string{"of node thief overlaps 10.0.1.0/24 of node me", "node v6only has no address of the same family",
+	for _, want := range []string{"node secondnic holds 172.30.7.1, the next hop to default on eth1", "of node thief overlaps 10.0.1.0/24 of node me", "node v6only has no address of the same family",
 		"of node underlay overlaps 192.0.2.0/24 of node me's underlay on eth0"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("problems %q: want %q", all, want)

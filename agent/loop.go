@@ -68,6 +68,7 @@ type loop struct {
 	own       inputs.Node
 	nodes     map[string]inputs.Node
 	transport link.Transport
+	needed    []link.Needed
 	flows     *openflow.Switch
 	applied   Desired // what was put in place, or waited for
 	full      bool    // the next round observes everything again
@@ -153,7 +154,6 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 	conflict := l.takeOwn(snapshot)
 	d, o := l.observeAndApply(ctx, snapshot, waiting)
 	l.publish(snapshot, d, conflict, o)
-	l.answer(waiting, o.pods)
 	err := errors.Join(o.pods, o.host, o.peers)
 	l.metrics.round(time.Since(start), err)
 	return err
@@ -161,13 +161,13 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 
 func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, waiting []request) (Desired, outcome) {
 	if err := l.findTransport(); err != nil {
-		return Desired{}, outcome{pods: err}
+		return Desired{}, l.failed(waiting, err)
 	}
 	obs, err := l.db.Observe(l.cfg.OVSBridge)
 	if err != nil {
-		return Desired{}, outcome{pods: err}
+		return Desired{}, l.failed(waiting, err)
 	}
-	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport,
+	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport, Needed: l.needed,
 		Attachments: l.attachments(obs.Pods, waiting)})
 	return d, l.apply(ctx, d, waiting)
 }
@@ -199,7 +199,7 @@ func (l *loop) takeOwn(s *inputs.Snapshot) error {
 	}
 	own, err := checkOwn(l.nodeName, s.Nodes, l.source.String())
 	if err == nil { // at the start the transport is not known yet
-		err = overlapsUnderlay(own, l.transport)
+		err = takesFromNode(own, l.transport, l.needed)
 	}
 	if err != nil {
 		return err
@@ -226,7 +226,10 @@ func (l *loop) findTransport() error {
 		l.log.Info("transport interface changed", "from", l.transport, "to", t)
 	}
 	l.transport = t
-	return nil
+	if l.full || l.needed == nil { // there may be many routes: not at each ADD
+		l.needed, err = link.FindNeeded(l.cfg.HostGateway)
+	}
+	return err
 }
 
 // withRequests is what is attached now, with the waiting requests carried out.
@@ -247,6 +250,12 @@ func withRequests(now []api.Attachment, waiting []request) []api.Attachment {
 		out = append(out, a)
 	}
 	return out
+}
+
+// failed is the outcome of a round in which nothing could be applied.
+func (l *loop) failed(waiting []request, err error) outcome {
+	l.answer(waiting, err)
+	return outcome{pods: err}
 }
 
 // answer tells each request how it went. A pod whose port got no number fails

@@ -51,15 +51,23 @@ func checkOwn(name string, nodes map[string]inputs.Node, source string) (inputs.
 	return own, nil
 }
 
-// overlapsUnderlay returns a *PodCIDRError when a podCIDR of own overlaps a
-// network of the transport interface: the gateway's route would take packets
-// for that network.
-func overlapsUnderlay(own inputs.Node, t link.Transport) error {
+// takesFromNode returns a *PodCIDRError when a podCIDR of own overlaps a network
+// of the transport interface or holds an address that the node needs: the
+// gateway's route would take packets for it.
+func takesFromNode(own inputs.Node, t link.Transport, needed []link.Needed) error {
 	for _, p := range own.PodCIDRs {
 		for _, s := range t.Subnets {
 			if p.Overlaps(s) {
 				return podCIDRErrorf("podCIDR %s of node %s overlaps %s, the network of %s: the node would lose its way to "+
 					"other nodes. Give the node another podCIDR", p, own.Name, s, t.Name)
+			}
+		}
+		for _, n := range needed {
+			// A gateway that was renamed in the config still has its address.
+			former := n.Internal && n.Addr == p.Addr().Next()
+			if p.Contains(n.Addr) && !former {
+				return podCIDRErrorf("podCIDR %s of node %s holds %s, %s on this node, which would be cut off. Give the node "+
+					"another podCIDR, or, if another network plugin left it behind, remove that", p, own.Name, n.Addr, n.What)
 			}
 		}
 	}
@@ -129,23 +137,26 @@ type cidrClaim struct {
 // sentence that says why. Of two nodes that claim the same range the one
 // created first keeps it, so that a newcomer takes nothing from pods that run;
 // equal or missing times are decided by name. Ranges in taken (the node's own
-// podCIDRs and the underlay) and the addresses in addrs win over every node.
-func conflictingNodes(nodes []inputs.Node, taken []cidrClaim, addrs []netip.Addr) map[string]string {
+// podCIDRs and the underlay) and what this node needs win over every node.
+func conflictingNodes(nodes []inputs.Node, taken []cidrClaim, needed []link.Needed) map[string]string {
 	refused := map[string]string{}
 	claims := slices.Clone(taken)
-	addrs = slices.Clone(addrs)
+	needed = slices.Clone(needed)
 	for _, n := range nodes {
-		addrs = append(addrs, n.Addresses...)
+		for _, a := range n.Addresses {
+			needed = append(needed, link.Needed{Addr: a, What: "the address of node " + n.Name})
+		}
 		for _, p := range n.PodCIDRs {
 			claims = append(claims, cidrClaim{p, n})
 		}
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
+	byAddr := func(n link.Needed, a netip.Addr) int { return n.Addr.Compare(a) }
+	slices.SortStableFunc(needed, func(a, b link.Needed) int { return byAddr(a, b.Addr) })
 	for _, c := range claims[len(taken):] {
-		if i, _ := slices.BinarySearchFunc(addrs, c.prefix.Addr(), netip.Addr.Compare); i < len(addrs) &&
-			c.prefix.Contains(addrs[i]) {
-			refused[c.node.Name] = fmt.Sprintf("podCIDR %s of node %s holds the node address %s",
-				c.prefix, c.node.Name, addrs[i])
+		i, _ := slices.BinarySearchFunc(needed, c.prefix.Addr(), byAddr)
+		if i < len(needed) && c.prefix.Contains(needed[i].Addr) {
+			refused[c.node.Name] = fmt.Sprintf("podCIDR %s of node %s holds %s, %s",
+				c.prefix, c.node.Name, needed[i].Addr, needed[i].What)
 		}
 	}
 	if !anyOverlap(claims) {

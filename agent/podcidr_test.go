@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
 func node(name string, podCIDR string, addr string) inputs.Node {
@@ -68,7 +69,7 @@ func TestConflictingNodes(t *testing.T) {
 	old, young := node("old", "10.0.5.0/24", ""), node("new", "10.0.5.0/24", "")
 	old.Created, young.Created = time.Unix(1, 0), time.Unix(2, 0)
 	taken := []cidrClaim{{netip.MustParsePrefix("10.0.1.0/24"), node("me", "", "")}}
-	mine := []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+	mine := []link.Needed{{Addr: netip.MustParseAddr("198.51.100.1"), What: "the next hop to default on eth1"}}
 	for _, c := range []struct {
 		name  string
 		nodes []inputs.Node
@@ -76,7 +77,7 @@ func TestConflictingNodes(t *testing.T) {
 	}{
 		{"none", []inputs.Node{node("a", "10.0.2.0/24", "192.0.2.1"), node("b", "10.0.3.0/24", "192.0.2.2")}, nil},
 		{"own range", []inputs.Node{node("a", "10.0.1.0/25", "")}, map[string]string{"a": "10.0.1.0/24 of node me"}},
-		{"own address", []inputs.Node{node("a", "198.51.100.0/24", "")}, map[string]string{"a": "198.51.100.1"}},
+		{"own address", []inputs.Node{node("a", "198.51.100.0/24", "")}, map[string]string{"a": "198.51.100.1, the next hop to default on eth1"}},
 		{"the newcomer loses", []inputs.Node{young, old}, map[string]string{"new": "and so has node old"}},
 		{"no times: by name", []inputs.Node{node("b", "10.0.2.0/24", ""), node("a", "10.0.2.0/23", "")},
 			map[string]string{"b": "overlaps 10.0.2.0/23 of node a"}},
@@ -111,5 +112,29 @@ func TestStrays(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "(default/b, default/old)") ||
 		!strings.Contains(err.Error(), "[10.0.2.0/24] of node me") {
 		t.Errorf("two stray: %v", err)
+	}
+}
+
+// A podCIDR must not take what the node needs, on whatever interface it is. The
+// gateway that the last config named otherwise is none of it.
+func TestTakesFromNode(t *testing.T) {
+	needed := []link.Needed{
+		{Addr: netip.MustParseAddr("172.30.7.1"), What: "the next hop to default on eth1"},
+		{Addr: netip.MustParseAddr("10.0.1.1"), What: "the address of old-gw0", Internal: true},
+		{Addr: netip.MustParseAddr("10.0.2.1"), What: "the address of cni0"},
+	}
+	transport := link.Transport{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	for podCIDR, want := range map[string]string{
+		"10.0.1.0/24":    "",
+		"172.30.6.0/24":  "",
+		"172.30.7.0/24":  "holds 172.30.7.1, the next hop to default on eth1",
+		"10.0.2.0/24":    "holds 10.0.2.1, the address of cni0",
+		"10.0.0.0/16":    "holds 10.0.1.1, the address of old-gw0",
+		"192.0.2.128/25": "overlaps 192.0.2.0/24, the network of eth0",
+	} {
+		err := takesFromNode(node("a", podCIDR, ""), transport, needed)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("podCIDR %s: got %v, want %q", podCIDR, err, want)
+		}
 	}
 }

@@ -159,7 +159,7 @@ func (l *loop) waitPodCIDR(ctx context.Context) error {
 func (l *loop) checkTransport() error {
 	l.log.Info("transport interface", "interface", l.transport.Name, "mtu", l.transport.MTU, "address", endpoint(l.transport, l.own))
 	local := endpoint(l.transport, l.own)
-	if err := overlapsUnderlay(l.own, l.transport); err != nil {
+	if err := takesFromNode(l.own, l.transport, l.needed); err != nil {
 		return err
 	}
 	for _, p := range l.own.PodCIDRs {

@@ -1,0 +1,85 @@
+package link
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+// Needed is an address that the node needs for itself: one of its own, or the
+// next hop of a route. A route to pods over it would cut the node off from
+// something, in the worst case from everything.
+type Needed struct {
+	Addr netip.Addr
+	// What says what it is: "the address of eth1", "the next hop of default".
+	What string
+	// Internal says that it stands on a device that may be an internal port of
+	// Open vSwitch, such as a gateway that the configuration has renamed.
+	Internal bool
+}
+
+// FindNeeded lists what the node needs, in the kernel's order, less what is on
+// or behind the gateway and pods' interfaces.
+func FindNeeded(gateway string) ([]Needed, error) {
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	byIndex := map[int]netlink.Link{}
+	for _, l := range links {
+		if !ours(l) && l.Attrs().Name != gateway {
+			byIndex[l.Attrs().Index] = l
+		}
+	}
+	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	var needed []Needed
+	for _, a := range addrs {
+		l, ok := byIndex[a.LinkIndex]
+		if addr := kernel.Prefix(a.IPNet).Addr(); ok && addr.IsGlobalUnicast() {
+			needed = append(needed, Needed{addr, "the address of " + l.Attrs().Name, internalPort(l)})
+		}
+	}
+	hops, err := nextHops(byIndex)
+	return append(needed, hops...), err
+}
+
+func internalPort(l netlink.Link) bool { return l.Type() == "openvswitch" || l.Type() == "tuntap" }
+
+// nextHops are those of all routing tables.
+func nextHops(byIndex map[int]netlink.Link) ([]Needed, error) {
+	routes, err := kernel.Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},
+			netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing routes: %w", err)
+	}
+	var needed []Needed
+	add := func(index int, gw net.IP, dst *net.IPNet) {
+		hop, ok := netip.AddrFromSlice(gw)
+		l, known := byIndex[index]
+		if hop = hop.Unmap(); !ok || !known || !hop.IsGlobalUnicast() {
+			return
+		}
+		to := "default"
+		if dst != nil {
+			to = dst.String()
+		}
+		needed = append(needed, Needed{Addr: hop, What: fmt.Sprintf("the next hop to %s on %s", to, l.Attrs().Name)})
+	}
+	for _, r := range routes {
+		add(r.LinkIndex, r.Gw, r.Dst)
+		for _, path := range r.MultiPath {
+			add(path.LinkIndex, path.Gw, r.Dst)
+		}
+	}
+	return needed, nil
+}
