@@ -168,7 +168,7 @@ func noAgent(verb, socket string, err error) error {
 	if reason := lastError(socket); reason != "" {
 		text += ". Its last message: " + reason
 	} else {
-		text += ". Is its pod running?"
+		text += ". Does it run?"
 	}
 	return types.NewError(code, text, "")
 }
