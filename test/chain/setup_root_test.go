@@ -218,7 +218,8 @@ func (r runtime) status(conflist string) error {
 func (r runtime) gc(conflist string, valid ...*libcni.RuntimeConf) error {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	for _, p := range valid {
-		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: p.ContainerID, IfName: p.IfName})
+		args.ValidAttachments = append(args.ValidAttachments,
+			types.GCAttachment{ContainerID: p.ContainerID, IfName: p.IfName})
 	}
 	return r.call(conflist, func(c *libcni.CNIConfig, l *libcni.NetworkConfigList) error {
 		return c.GCNetworkList(context.Background(), l, args)
