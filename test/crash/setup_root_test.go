@@ -262,6 +262,13 @@ func run(start func(*exec.Cmd) error, what string, argv []string) error {
 func (c cluster) kill(t *testing.T) {
 	t.Helper()
 	must(t, c.AgentKill(within(t, 5*time.Second), node))
+	eventually(t, 5*time.Second, func() []string {
+		// It has an exit code when its last thread is gone; before, it may seem to be dead and alive by turns.
+		if s, err := c.AgentState(t.Context(), node); err != nil || s.PID != 0 || s.Exit == nil {
+			return []string{fmt.Sprintf("the agent is %s, %v", s, err)}
+		}
+		return nil
+	})
 	must(t, c.AgentStart(within(t, 5*time.Second), node))
 }
 
