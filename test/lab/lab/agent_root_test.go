@@ -146,7 +146,7 @@ func TestRootPodsByFairlead(t *testing.T) {
 		targets = append(targets, p.Addr().String())
 	}
 	for _, to := range targets {
-		ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-W2", to))
+		ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-w5", to))
 	}
 	answeredOnce(t, l, "10.77.1.1", podState(t, l, "default/b").IPs[0])
 	for name, end := range map[string]func() error{
@@ -180,7 +180,7 @@ func TestRootPodsByFairlead(t *testing.T) {
 				_, err := l.PodExec(within(t, 5*time.Second), "default/a", "ping", "-c1", "-W1", to)
 				return err == nil
 			})
-			ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-W2", to))
+			ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-w5", to))
 		}
 	}
 	remove(t, l, podYAML("a", "node1"), podYAML("b", "node1"), podYAML("c", "node2"))

@@ -46,7 +46,7 @@ func TestRootKernelIsDeafOnOVSPorts(t *testing.T) {
 
 	// The node routes the pod to the host outside, once.
 	nodeExec(t, l, Outside, "ip", "route", "add", "10.9.9.0/24", "via", "192.168.77.11")
-	out := nodeExec(t, l, "node1", "ip", "netns", "exec", "pod", "ping", "-c3", "-i0.05", "-W2", "192.168.77.1")
+	out := nodeExec(t, l, "node1", "ip", "netns", "exec", "pod", "ping", "-c3", "-i0.05", "-w5", "192.168.77.1")
 	ping(t, out)
 
 	// Without the rules the same pod gets two answers: the trap is there.

@@ -158,7 +158,7 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 	if len(ipB) != 1 || !strings.HasPrefix(ipB[0], "10.88.0.") {
 		t.Fatalf("pod b has the addresses %v", ipB)
 	}
-	ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", ipB[0]))
+	ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-w5", ipB[0]))
 	out := podExec(t, l, "default/a", "ip", "-br", "addr", "show", "eth0")
 	if !strings.Contains(out, podState(t, l, "default/a").IPs[0]) {
 		t.Errorf("eth0 of pod a: %s", out)

@@ -26,10 +26,10 @@ func TestRootNodesAndOutsideTalk(t *testing.T) {
 				t.Fatalf("%d targets, want %d", len(targets), want)
 			}
 			for _, to := range targets {
-				ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-W2", to.Addr().String()))
+				ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w5", to.Addr().String()))
 			}
 			for _, to := range f.NodeAddrs(1) {
-				ping(t, nodeExec(t, l, Outside, "ping", "-c3", "-i0.02", "-W2", to.Addr().String()))
+				ping(t, nodeExec(t, l, Outside, "ping", "-c3", "-i0.02", "-w5", to.Addr().String()))
 			}
 			for _, node := range l.Nodes() {
 				if got := nodeExec(t, l, node, "hostname"); got != node+"\n" {
@@ -40,7 +40,8 @@ func TestRootNodesAndOutsideTalk(t *testing.T) {
 	}
 }
 
-// ping wants three answers to three questions.
+// ping wants three answers, each once. Call ping(8) with -w: without it it gives up on the last answer after two round
+// trips, too early for a busy machine.
 func ping(t *testing.T, out string) {
 	t.Helper()
 	if !strings.Contains(out, " 3 received") || strings.Contains(out, "DUP!") || strings.Contains(out, "duplicates") {
@@ -124,14 +125,14 @@ func TestRootOneLabPerDirectory(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "a lab is up in "+l.dir) {
 		t.Errorf("a second lab in the directory: %v", err)
 	}
-	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "192.168.77.1")) // the first one lives
+	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w5", "192.168.77.1")) // the first one lives
 
 	other := up(t, Options{Nodes: 1}) // a second one elsewhere, with the same addresses
-	ping(t, nodeExec(t, other, "node1", "ping", "-c3", "-i0.02", "192.168.77.1"))
+	ping(t, nodeExec(t, other, "node1", "ping", "-c3", "-i0.02", "-w5", "192.168.77.1"))
 	if err := Down(t.Context(), other.dir, nil); err != nil {
 		t.Fatal(err)
 	}
-	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "192.168.77.1"))
+	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w5", "192.168.77.1"))
 }
 
 func TestRootNotALabsDirectory(t *testing.T) {
