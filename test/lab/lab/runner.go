@@ -26,6 +26,9 @@ const (
 	DaemonDirFlag = "--dir"
 )
 
+// lockWait is how long a new pod runner waits for the one before it to be gone.
+const lockWait = 3 * time.Second
+
 // RunDaemon is the pod runner's whole life, in the process that RunnerStart started. It works until ctx ends.
 func RunDaemon(ctx context.Context, dir string, log logr.Logger) error {
 	l, err := Open(dir)
@@ -37,8 +40,12 @@ func RunDaemon(ctx context.Context, dir string, log logr.Logger) error {
 		return err
 	}
 	defer lock.Close()
-	if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return fmt.Errorf("the lab in %s has a pod runner already", dir)
+	// One that was killed holds the lock until its last thread is gone.
+	for end := time.Now().Add(lockWait); unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; {
+		if time.Now().After(end) {
+			return fmt.Errorf("the lab in %s has a pod runner already", dir)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	if err := os.WriteFile(l.path("runner.pid"), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
 		return err
