@@ -196,8 +196,8 @@ func tunnelPort(cfg api.AgentConfig, local netip.Addr) *ovsdb.TunnelPort {
 		Csum: cfg.TunnelCsum, LocalIP: local}
 }
 
-// peersOf returns the other nodes that can be served, by name, and sentences
-// about those that can't.
+// peersOf returns the other nodes that are reached, by name, and sentences about
+// those that can't be. Without a tunnel none is reached.
 func peersOf(in Inputs, local netip.Addr) ([]openflow.Peer, []string) {
 	others := slices.SortedFunc(maps.Values(in.Nodes), func(a, b inputs.Node) int { return cmp.Compare(a.Name, b.Name) })
 	others = slices.DeleteFunc(others, func(n inputs.Node) bool { return n.Name == in.Own.Name })
@@ -212,17 +212,17 @@ func peersOf(in Inputs, local netip.Addr) ([]openflow.Peer, []string) {
 			problems = append(problems, why+": its pods are not reached")
 			continue
 		}
-		peer := openflow.Peer{Name: n.Name, PodCIDRs: slices.SortedFunc(slices.Values(n.PodCIDRs), comparePrefix)}
-		if tunnels(in.Config) {
-			remote, ok := n.TunnelAddr(local.Is4())
-			if !ok {
-				problems = append(problems, fmt.Sprintf("node %s has no address of the same family as this node's %s: "+
-					"its pods are not reached", n.Name, local))
-				continue
-			}
-			peer.Tunnel = remote
+		if !tunnels(in.Config) {
+			continue
 		}
-		peers = append(peers, peer)
+		remote, ok := n.TunnelAddr(local.Is4())
+		if !ok {
+			problems = append(problems, fmt.Sprintf("node %s has no address of the same family as this node's %s: "+
+				"its pods are not reached", n.Name, local))
+			continue
+		}
+		peers = append(peers, openflow.Peer{Name: n.Name, Tunnel: remote,
+			PodCIDRs: slices.SortedFunc(slices.Values(n.PodCIDRs), comparePrefix)})
 	}
 	slices.Sort(problems)
 	return peers, problems
@@ -258,9 +258,6 @@ func neededBy(in Inputs) []link.Needed {
 func peerRoutes(peers []openflow.Peer, gateways []netip.Prefix) []route.Route {
 	var out []route.Route
 	for _, peer := range peers {
-		if !peer.Tunnel.IsValid() {
-			continue
-		}
 		for _, cidr := range peer.PodCIDRs {
 			for _, g := range gateways {
 				if g.Addr().Is4() == cidr.Addr().Is4() {

@@ -76,9 +76,9 @@ func TestDesireModes(t *testing.T) {
 	in := dualInputs()
 	in.Config.TrafficEncapMode, in.Config.NoSNAT = api.ModeNoEncap, true
 	d := Desire(in)
-	if d.OVSDB.Tunnel != nil || d.PodMTU != 1500 || d.NAT.Masquerade || len(d.Routes.Routes) != 0 {
-		t.Errorf("noEncap with noSNAT: tunnel %v, MTU %d, masquerade %v, routes %v",
-			d.OVSDB.Tunnel, d.PodMTU, d.NAT.Masquerade, d.Routes.Routes)
+	if d.OVSDB.Tunnel != nil || d.PodMTU != 1500 || d.NAT.Masquerade || len(d.Routes.Routes) != 0 || len(d.Peers) != 0 {
+		t.Errorf("noEncap with noSNAT: tunnel %v, MTU %d, masquerade %v, routes %v, peers %v",
+			d.OVSDB.Tunnel, d.PodMTU, d.NAT.Masquerade, d.Routes.Routes, d.Peers)
 	}
 	for tunnel, mtu := range map[string]int{"geneve": 1430, "vxlan": 1430, "gre": 1438} {
 		in := dualInputs()
