@@ -43,7 +43,7 @@ func (t Tunnel) match() string {
 	return fmt.Sprintf("-p %s -m %s --dport %d", t.Protocol, t.Protocol, t.Port)
 }
 
-// Apply makes the rules what d says and returns what it changed, in words,
+// Apply makes the rules what d says, none for the zero value, and returns what it changed, in words,
 // also when it fails half way.
 func Apply(d Desired) (changes []string, err error) {
 	if err := d.validate(); err != nil {
@@ -62,9 +62,6 @@ func Apply(d Desired) (changes []string, err error) {
 	}
 	return changes, errors.Join(errs...)
 }
-
-// Remove takes away all that is ours.
-func Remove() (changes []string, err error) { return Apply(Desired{}) }
 
 func (d Desired) validate() error {
 	if len(d.PodCIDRs) == 0 {

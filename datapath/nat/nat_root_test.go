@@ -173,9 +173,9 @@ func TestRootSwitchedOffIsRemoved(t *testing.T) {
 		}
 		node.Exec("iptables", "-I", "FORWARD", "-i", "eth9", "-m", "comment", "--comment", "by hand", "-j", Forward)
 		for range 2 {
-			node.Must(func() error { _, err := Remove(); return err })
+			node.Must(func() error { _, err := Apply(Desired{}); return err })
 			if got = dump(node); strings.Contains(got, "FAIRLEAD") || !strings.Contains(got, "192.0.2.66") {
-				t.Errorf("after Remove there is\n%s", got)
+				t.Errorf("when nothing is desired there is\n%s", got)
 			}
 		}
 	})
