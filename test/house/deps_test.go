@@ -34,6 +34,7 @@ func dependencies() []dependency {
 		{"golang.org/x/tools", bsd, "txtar, the format of golden test cases"},
 		{"k8s.io/api", apache, "Node, Pod, Namespace"},
 		{"k8s.io/apimachinery", apache, "the reader of YAML documents"},
+		{"k8s.io/client-go", apache, "the Kubernetes API: informers, Events"},
 		{"k8s.io/klog/v2", apache, "the log's format"},
 		{"sigs.k8s.io/json", apache, "manifests, strict about keys and their case"},
 		{"sigs.k8s.io/yaml", apache, "Kubernetes manifests"},
