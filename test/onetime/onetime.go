@@ -1,0 +1,192 @@
+// Package onetime keeps what takes minutes to build and seldom changes, such as
+// the kernel that tests run in, so that it is built once on a machine.
+//
+// A thing lives in ${XDG_CACHE_HOME:-~/.cache}/fairlead/NAME-HASH, HASH being
+// that of all that its build depends on. A directory of that name is whole: it is
+// built beside, in NAME-HASH.partial…, and renamed when all of it is on the disk.
+// Whoever builds holds a lock on NAME.lock, so a partial directory that is seen
+// with the lock held is one that a killed build left.
+package onetime
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+)
+
+// Build makes the thing in dir, which is empty, and leaves nothing else there.
+// It tells in progress how long it takes.
+type Build func(ctx context.Context, dir string, progress io.Writer) error
+
+// unused is how long a thing of another hash is kept after it was last asked
+// for: two checkouts that differ must not build in turns.
+const unused = 7 * 24 * time.Hour
+
+// Get returns the directory of what build makes of key, the content that the
+// build depends on, and builds it if it isn't there. Of several processes one
+// builds and the others wait. Things of this name that nobody has asked for in a
+// week are removed. The lines in progress begin with name.
+func Get(ctx context.Context, name string, key []byte, progress io.Writer, build Build) (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the cache for %s: %w", name, err)
+	}
+	c := cache{dir: filepath.Join(dir, "fairlead"), tell: 30 * time.Second}
+	return c.get(ctx, name, key, progress, build)
+}
+
+// cache is a directory of such things.
+type cache struct {
+	dir  string
+	tell time.Duration // how often a build or a wait says that it goes on
+}
+
+func (c cache) get(ctx context.Context, name string, key []byte, progress io.Writer, build Build) (string, error) {
+	sum := sha256.Sum256(key)
+	whole := filepath.Join(c.dir, name+"-"+hex.EncodeToString(sum[:8]))
+	if inUse(whole) {
+		return whole, nil
+	}
+	out := &told{w: progress, name: name}
+	unlock, err := c.lock(ctx, name, out)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if inUse(whole) {
+		return whole, nil // built while we waited
+	}
+	if err := c.clean(name); err != nil {
+		return "", fmt.Errorf("removing old builds of %s: %w", name, err)
+	}
+	if err := c.build(ctx, whole, out, build); err != nil {
+		return "", fmt.Errorf("building %s: %w", name, err)
+	}
+	return whole, nil
+}
+
+// build fills a partial directory and renames it to whole.
+func (c cache) build(ctx context.Context, whole string, out *told, build Build) error {
+	partial, err := os.MkdirTemp(c.dir, filepath.Base(whole)+".partial")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(partial)
+	// MkdirTemp makes it for its owner only.
+	if err := os.Chmod(partial, 0o755); err != nil {
+		return err
+	}
+	out.line("not in the cache: it is built once, into %s", whole)
+	start := time.Now()
+	stop := out.every(c.tell, "building")
+	err = build(ctx, partial, out)
+	stop()
+	if err != nil {
+		return err
+	}
+	if err := flush(partial); err != nil {
+		return err
+	}
+	if err := os.Rename(partial, whole); err != nil {
+		return err
+	}
+	if err := sync1(c.dir); err != nil {
+		return err
+	}
+	out.line("built in %s", time.Since(start).Round(time.Second))
+	return nil
+}
+
+// inUse says whether a thing is there, and marks it as asked for now.
+func inUse(dir string) bool {
+	now := time.Now()
+	return os.Chtimes(dir, now, now) == nil
+}
+
+// clean removes what killed builds of name left, and what nobody asks for. The
+// caller holds the lock.
+func (c cache) clean(name string) error {
+	ours := regexp.MustCompile("^" + regexp.QuoteMeta(name) + `-[0-9a-f]{16}(\.partial[0-9]+)?$`)
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		match := ours.FindStringSubmatch(entry.Name())
+		info, err := entry.Info()
+		if match == nil || err != nil {
+			continue
+		}
+		if match[1] == "" && time.Since(info.ModTime()) < unused {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(c.dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flush puts all files under dir on the disk.
+func flush(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !(entry.IsDir() || entry.Type().IsRegular()) {
+			return err
+		}
+		return sync1(path)
+	})
+}
+
+// sync1 is fsync(2) of one file or directory.
+func sync1(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// told writes lines that begin with a name, from several goroutines.
+type told struct {
+	mu   sync.Mutex
+	w    io.Writer
+	name string
+}
+
+// Write passes a build's own output on.
+func (t *told) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.w.Write(p)
+}
+
+func (t *told) line(format string, args ...any) {
+	fmt.Fprintf(t, "%s: %s\n", t.name, fmt.Sprintf(format, args...))
+}
+
+// every says again and again that doing goes on, until stop is called.
+func (t *told) every(interval time.Duration, doing string) (stop func()) {
+	start, ticker, done := time.Now(), time.NewTicker(interval), make(chan struct{})
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				t.line("%s for %s", doing, time.Since(start).Round(time.Second))
+			}
+		}
+	})
+	return func() { close(done); ended.Wait() }
+}
