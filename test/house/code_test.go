@@ -137,7 +137,7 @@ func packageVars(f goFile) map[*ast.Ident]ast.Expr {
 	vars := map[*ast.Ident]ast.Expr{}
 	for _, decl := range f.syntax.Decls {
 		d, ok := decl.(*ast.GenDecl)
-		if !ok || d.Tok != token.VAR || d.Doc != nil && strings.Contains(d.Doc.Text(), "go:embed") {
+		if !ok || d.Tok != token.VAR || embedded(d.Doc) {
 			continue
 		}
 		for _, spec := range d.Specs {
@@ -154,6 +154,11 @@ func packageVars(f goFile) map[*ast.Ident]ast.Expr {
 		}
 	}
 	return vars
+}
+
+// embedded tells whether the compiler fills the variable from a file. Text of a comment leaves directives out.
+func embedded(doc *ast.CommentGroup) bool {
+	return doc != nil && strings.HasPrefix(doc.List[len(doc.List)-1].Text, "//go:embed ")
 }
 
 // constant tells whether value is a table, or made by a function whose result is

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/uml"
 )
 
 const long = `A lab is a cluster on one machine: nodes with namespaces, Open vSwitch, agent and default
@@ -29,14 +30,21 @@ const example = `  lab up                                    two nodes
   lab status                                nodes and pods
   lab pod default/a -- ping 10.77.2.2       from one pod to another
   lab node node1 -- ovs-ofctl dump-flows br-int
-  lab down`
+  lab down
+  lab --uml -- sh -c 'lab up && lab apply --wait 30s -f pods.yaml && lab status'
+  lab --uml --mem 3072 -- ./script.sh`
 
 func main() {
+	uml.Init()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	// A second signal ends the program at once.
 	context.AfterFunc(ctx, stop)
 	if err := root().ExecuteContext(ctx); err != nil {
+		var exit exitCode
+		if errors.As(err, &exit) {
+			os.Exit(int(exit))
+		}
 		if !errors.Is(err, errTold) {
 			fmt.Fprintln(os.Stderr, "lab:", err)
 		}
@@ -48,16 +56,23 @@ func main() {
 var errTold = errors.New("told already")
 
 func root() *cobra.Command {
+	var inUML umlFlags
 	cmd := &cobra.Command{
 		Use:           "lab",
 		Short:         "Run a cluster's worth of Fairlead nodes on this machine",
-		Long:          long,
+		Long:          long + "\n\n" + umlHelp,
 		Example:       example,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          inUML.args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if inUML.on {
+				return inUML.run(cmd, args)
+			}
+			return cmd.Help()
+		},
 	}
+	inUML.add(cmd)
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	dir := cmd.PersistentFlags().String("dir", lab.DefaultDir, "directory of the lab; each lab has its own")
 	name := cmd.PersistentFlags().String("name", "", "short for --dir "+lab.DefaultDir+"-NAME")

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-cni/fairlead/test/uml"
+	"github.com/fairlead-cni/fairlead/test/uml/kernel"
+)
+
+const umlHelp = `With --uml, lab runs a command or script in a Linux kernel of its own (User-Mode Linux),
+which has the module openvswitch where this machine's has not. Labs in there use the
+kernel's datapath. It needs neither root nor virtualisation. The command finds this
+machine's files; what it writes is gone at its end, except in --write directories. The
+kernel is built at the first use, some 10 minutes on two cores.`
+
+// umlFlags say how to run a command in User-Mode Linux.
+type umlFlags struct {
+	on, verbose bool
+	memory      int
+	timeout     time.Duration
+	writable    []string
+}
+
+func (f *umlFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.BoolVar(&f.on, "uml", false, "run the command after -- in User-Mode Linux")
+	flags.IntVar(&f.memory, "mem", 2048, "with --uml: memory in MiB; what is used of it is taken")
+	flags.DurationVar(&f.timeout, "uml-timeout", 0, "with --uml: end the command after this time (default: no limit)")
+	flags.StringArrayVar(&f.writable, "write", nil, "with --uml: a directory that the command may write to; repeatable")
+	flags.BoolVar(&f.verbose, "uml-log", false, "with --uml: show the kernel's log")
+}
+
+// args accepts a command after --, and nothing without --uml.
+func (f *umlFlags) args(cmd *cobra.Command, args []string) error {
+	if !f.on {
+		return cobra.NoArgs(cmd, args)
+	}
+	if cmd.ArgsLenAtDash() != 0 {
+		return errors.New("write: lab --uml -- CMD, or lab --uml -- SCRIPT")
+	}
+	return nil
+}
+
+// exitCode ends the program with that code.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// run runs argv in User-Mode Linux, and returns its exit code as an error unless that is 0.
+func (f *umlFlags) run(cmd *cobra.Command, argv []string) error {
+	if len(argv) == 0 {
+		return errors.New("write: lab --uml -- CMD, or lab --uml -- SCRIPT")
+	}
+	c, err := f.command(cmd.Context(), argv)
+	if err != nil {
+		return err
+	}
+	exit, err := uml.Run(cmd.Context(), c)
+	if err == nil && exit != 0 {
+		return exitCode(exit)
+	}
+	return err
+}
+
+func (f *umlFlags) command(ctx context.Context, argv []string) (uml.Command, error) {
+	if os.Getenv(uml.Inside) != "" {
+		return uml.Command{}, errors.New("this is User-Mode Linux already: --uml does not work in here")
+	}
+	path, err := kernel.Get(ctx, os.Stderr)
+	if err != nil {
+		return uml.Command{}, err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return uml.Command{}, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return uml.Command{}, err
+	}
+	c := uml.Command{Kernel: path, Argv: withShell(argv), Dir: dir, Stdout: os.Stdout, Stderr: os.Stderr,
+		// lab itself is found by its name, and programs that only root has in the PATH.
+		Env:      append(os.Environ(), "PATH="+filepath.Dir(self)+":"+os.Getenv("PATH")+":/usr/sbin:/sbin"),
+		Writable: f.writable, Memory: f.memory, Timeout: f.timeout}
+	if f.verbose {
+		c.Log = os.Stderr
+	}
+	return c, nil
+}
+
+// withShell runs a script that may only be read by the shell.
+func withShell(argv []string) []string {
+	info, err := os.Stat(argv[0])
+	if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 == 0 {
+		return append([]string{"sh"}, argv...)
+	}
+	return argv
+}

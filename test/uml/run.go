@@ -1,0 +1,203 @@
+package uml
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Command is what to run in a kernel.
+type Command struct {
+	// Kernel is the path of the User-Mode Linux kernel.
+	Kernel string
+	// Argv is the command; PATH of Env leads to it.
+	Argv []string
+	// Dir is its working directory, Env its environment. FAIRLEAD_UML=1 is added.
+	Dir string
+	Env []string
+	// Stdout and Stderr are the command's own. Its input is empty.
+	Stdout, Stderr io.Writer
+	// Writable are directories of the host that the command writes to. They must exist.
+	Writable []string
+	// Memory is that of the guest, in MiB. The host gives what is used. 0 means 2048.
+	Memory int
+	// Timeout ends the command with SIGQUIT, and 5 s later with SIGKILL. 0 means no limit.
+	Timeout time.Duration
+	// Log gets what the kernel says. nil: nobody.
+	Log io.Writer
+}
+
+// Inside is set to 1 in the environment of commands.
+const Inside = "FAIRLEAD_UML"
+
+// ErrTimeout means that the command ran longer than its Timeout.
+var ErrTimeout = errors.New("timed out")
+
+const (
+	// bootLimit is many times the second that a boot takes on an idle machine.
+	bootLimit = 2 * time.Minute
+	// hangLimit is how much longer than its command's Timeout a guest may take to end.
+	hangLimit = time.Minute
+	// jobVar tells the guest's init the job's directory, by the kernel's command line.
+	jobVar = "fairlead_job"
+)
+
+// job is what the guest's init must know, and result what it says at the end. Both are files in the job's directory.
+type job struct {
+	Argv, Env, Writable []string
+	Dir                 string
+	Timeout             time.Duration
+}
+
+type result struct {
+	Exit    int
+	Timeout bool
+	Error   string // why the command was not run
+}
+
+// Run boots a kernel, runs the command and returns its exit code, 128 plus the signal if one ended it. The error
+// says why there is none: the command is not there, it took too long, ctx ended, or the kernel died, with the end
+// of its log then. When Run returns, nothing is left of the guest.
+func Run(ctx context.Context, c Command) (int, error) {
+	exit, err := run(ctx, c)
+	if err != nil {
+		return exit, fmt.Errorf("running %s in User-Mode Linux: %w", strings.Join(c.Argv, " "), err)
+	}
+	return exit, nil
+}
+
+func run(ctx context.Context, c Command) (int, error) {
+	init, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	dir, err := c.writeJob()
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	m, err := c.boot(init, dir)
+	if err != nil {
+		return 0, err
+	}
+	defer m.end()
+	if err := m.await(ctx, c.Timeout); err != nil {
+		return 0, err
+	}
+	m.end()
+	return m.result()
+}
+
+// writeJob makes the job's directory. Its name tells whose it is: those of processes that were killed are removed.
+func (c Command) writeJob() (string, error) {
+	sweep()
+	dir, err := os.MkdirTemp("", fmt.Sprintf("fairlead-uml-%d-", os.Getpid()))
+	if err != nil {
+		return "", err
+	}
+	if err := c.fillJob(dir); err != nil {
+		os.RemoveAll(dir)
+		return "", err
+	}
+	return dir, nil
+}
+
+func sweep() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), "fairlead-uml-*-*"))
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(strings.Split(filepath.Base(dir), "-")[2])
+		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			os.RemoveAll(dir)
+		}
+	}
+}
+
+func (c Command) fillJob(dir string) error {
+	// The guest's /dev, /proc, /run and /sys are its own.
+	for _, own := range []string{"/dev/", "/proc/", "/run/", "/sys/"} {
+		if strings.HasPrefix(dir, own) {
+			return fmt.Errorf("%s is not seen by the guest: set TMPDIR to a directory on a disk", dir)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "root"), 0o755); err != nil {
+		return err
+	}
+	j := job{Argv: c.Argv, Env: append(c.Env, Inside+"=1"), Dir: c.Dir, Timeout: c.Timeout}
+	for _, w := range c.Writable {
+		w, err := filepath.Abs(w)
+		if err != nil {
+			return err
+		}
+		if info, err := os.Stat(w); err != nil || !info.IsDir() {
+			return fmt.Errorf("%s is to be written to, and is no directory", w)
+		}
+		j.Writable = append(j.Writable, w)
+	}
+	data, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "job"), data, 0o600)
+}
+
+// await waits until the guest has ended.
+func (m *machine) await(ctx context.Context, timeout time.Duration) error {
+	limit := time.NewTimer(bootLimit)
+	defer limit.Stop()
+	booted, look := false, time.NewTicker(50*time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-m.ended:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-limit.C:
+			if booted {
+				return m.died("the guest hangs: killed")
+			}
+			return m.died(fmt.Sprintf("the guest has not booted in %s: killed", bootLimit))
+		case <-look.C:
+			if _, err := os.Stat(filepath.Join(m.dir, "booted")); err != nil {
+				continue
+			}
+			booted = true
+			look.Stop()
+			limit.Stop()
+			if timeout > 0 {
+				limit.Reset(timeout + hangLimit)
+			}
+		}
+	}
+}
+
+// result reads what the guest's init said at its end.
+func (m *machine) result() (int, error) {
+	data, err := os.ReadFile(filepath.Join(m.dir, "result"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, m.died("the guest died before the command ended")
+	}
+	var r result
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("reading the guest's result: %w", err)
+	case r.Timeout:
+		return r.Exit, ErrTimeout
+	case r.Error != "":
+		return 0, errors.New(r.Error)
+	}
+	return r.Exit, nil
+}
