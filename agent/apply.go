@@ -36,7 +36,9 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 		// ovs-vswitchd may have made every device anew.
 		l.full = true
 	}
-	o.pods = l.applyFlows(ctx, d)
+	if o.pods = l.applyFlows(ctx, d); o.pods == nil {
+		o.pods = l.letGo(ctx)
+	}
 	if o.pods == nil {
 		// Ports go after their flows: a number that is given to the next
 		// pod must have no flow of the last one.

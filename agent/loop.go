@@ -73,6 +73,7 @@ type loop struct {
 	applied   Desired // what was put in place, or waited for
 	full      bool    // the next round observes everything again
 	failures  int     // rounds that failed in a row
+	wait      restoreWait
 	problems  []string
 }
 
@@ -88,6 +89,8 @@ func newLoop(o Options, source inputs.Source) *loop {
 func (l *loop) run(ctx context.Context) {
 	resync := time.NewTicker(resyncEvery)
 	defer resync.Stop()
+	guard := time.NewTicker(guardEvery)
+	defer guard.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	for {
@@ -107,6 +110,10 @@ func (l *loop) run(ctx context.Context) {
 			l.flows = nil
 		case <-resync.C:
 			l.full = true
+		case <-guard.C:
+			if !l.waitChanged() {
+				continue
+			}
 		case <-retry.C:
 		}
 		waiting = append(waiting, l.takeWaiting()...)
@@ -167,6 +174,7 @@ func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, w
 	if err != nil {
 		return Desired{}, l.failed(waiting, err)
 	}
+	l.full = l.full || l.wait.restored(obs.RestoreWait)
 	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport, Needed: l.needed,
 		Attachments: l.attachments(obs.Pods, waiting)})
 	return d, l.apply(ctx, d, waiting)

@@ -25,6 +25,7 @@ type metrics struct {
 	inputErrors prometheus.Gauge
 	cni         *prometheus.HistogramVec
 	reclaimed   *prometheus.CounterVec
+	armed       prometheus.Gauge
 }
 
 func newMetrics() *metrics {
@@ -51,10 +52,12 @@ func newMetrics() *metrics {
 		inputErrors: gauge("input_problems", "Manifests that are refused; what they held before stays in force."),
 		cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fairlead_cni_request_seconds",
 			Help: "Duration of CNI requests by verb and CNI error code (0 is success).", Buckets: times}, []string{"verb", "code"}),
+		armed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
+			"until the agent has written its own."),
 		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
 	}
 	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
-		m.pods, m.peers, m.refused, m.inputErrors, m.cni, m.reclaimed, collectors.NewGoCollector(),
+		m.pods, m.peers, m.refused, m.inputErrors, m.cni, m.reclaimed, m.armed, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

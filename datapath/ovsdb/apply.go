@@ -43,7 +43,7 @@ func (db *DB) apply(ctx context.Context, planFor func(snapshot) (plan, error)) e
 	if err != nil || len(p.ops) == 0 {
 		return err
 	}
-	if err := c.transact(ctx, p.ops); err != nil {
+	if _, err := c.transact(ctx, p.ops); err != nil {
 		return err
 	}
 	for _, change := range p.changes {

@@ -12,6 +12,9 @@ type openVSwitch struct {
 	Bridges []string `ovsdb:"bridges"`
 	NextCfg int      `ovsdb:"next_cfg"`
 	CurCfg  int      `ovsdb:"cur_cfg"`
+	// OtherConfig and ExternalIDs: see restorewait.go.
+	OtherConfig map[string]string `ovsdb:"other_config"`
+	ExternalIDs map[string]string `ovsdb:"external_ids"`
 }
 
 type bridge struct {
@@ -91,7 +94,7 @@ func databaseModel() (model.ClientDBModel, error) {
 func columns() []client.MonitorOption {
 	o, b, t, p, i := &openVSwitch{}, &bridge{}, &flowTable{}, &port{}, &iface{}
 	return []client.MonitorOption{
-		client.WithTable(o, &o.Bridges, &o.NextCfg, &o.CurCfg),
+		client.WithTable(o, &o.Bridges, &o.NextCfg, &o.CurCfg, &o.OtherConfig, &o.ExternalIDs),
 		client.WithTable(b, &b.Name, &b.Ports, &b.DatapathType, &b.DatapathID, &b.FailMode, &b.Protocols,
 			&b.ExternalIDs, &b.FlowTables),
 		client.WithTable(t, &t.Prefixes),

@@ -29,6 +29,8 @@ type Observed struct {
 	// Pending says that ovs-vswitchd has not yet taken the last change. When
 	// that lasts, ovs-vswitchd is down or hangs.
 	Pending bool
+	// RestoreWait is of all bridges, also where this one is not there.
+	RestoreWait RestoreWait
 }
 
 // Port is the gateway's or the tunnel's port; Name and the rest are empty when
@@ -73,7 +75,7 @@ func (db *DB) Observe(name string) (Observed, error) {
 
 // observed is the pure part of Observe.
 func observed(s snapshot, name string) Observed {
-	o := Observed{Pending: s.root.CurCfg < s.root.NextCfg}
+	o := Observed{Pending: s.root.CurCfg < s.root.NextCfg, RestoreWait: s.root.restoreWait()}
 	b, ok := s.bridges[name]
 	if !ok {
 		return o

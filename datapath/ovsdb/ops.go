@@ -27,8 +27,7 @@ func (p *plan) setIDs(table, uuid string, have, want map[string]string) {
 	}
 	mutations := []ovsdb.Mutation{insert("external_ids", omap(want))}
 	if len(old) > 0 { // "insert" leaves a key alone that is there
-		del := ovsdb.Mutation{Column: "external_ids", Mutator: ovsdb.MutateOperationDelete, Value: ovsdb.OvsSet{GoSet: old}}
-		mutations = append([]ovsdb.Mutation{del}, mutations...)
+		mutations = append([]ovsdb.Mutation{remove("external_ids", old...)}, mutations...)
 	}
 	p.mutate(table, uuid, mutations...)
 }
@@ -54,6 +53,11 @@ func byUUID(uuid string) []ovsdb.Condition {
 
 func insert(column string, value any) ovsdb.Mutation {
 	return ovsdb.Mutation{Column: column, Mutator: ovsdb.MutateOperationInsert, Value: value}
+}
+
+// remove takes keys out of a map.
+func remove(column string, keys ...any) ovsdb.Mutation {
+	return ovsdb.Mutation{Column: column, Mutator: ovsdb.MutateOperationDelete, Value: ovsdb.OvsSet{GoSet: keys}}
 }
 
 func set(values []string) ovsdb.OvsSet {

@@ -12,18 +12,18 @@ import (
 const defaultLimit = 10 * time.Second
 
 // transact commits ops, all or none.
-func (c *conn) transact(ctx context.Context, ops []ovsdb.Operation) error {
+func (c *conn) transact(ctx context.Context, ops []ovsdb.Operation) ([]ovsdb.OperationResult, error) {
 	results, err := within(ctx, func() ([]ovsdb.OperationResult, error) { return c.client.Transact(ctx, ops...) })
 	if err != nil {
-		return fmt.Errorf("writing to OVSDB: %w", err)
+		return nil, fmt.Errorf("writing to OVSDB: %w", err)
 	}
 	if failed, err := ovsdb.CheckOperationResults(results, ops); err != nil {
 		for _, f := range failed {
 			err = fmt.Errorf("%w; %w", err, f)
 		}
-		return fmt.Errorf("OVSDB refused the transaction: %w", err)
+		return nil, fmt.Errorf("OVSDB refused the transaction: %w", err)
 	}
-	return nil
+	return results, nil
 }
 
 // within returns when f does or ctx ends. The library writes to the socket

@@ -16,8 +16,9 @@ var layers = map[string][]string{
 	"ipam":       {"api"},
 	"agent":      {"cniserver", "datapath", "openflow", "ipam", "api"},
 	"controller": {"ipam", "api"},
+	"build":      {},
 	"cmd":        {"agent", "controller", "cniserver", "datapath", "openflow", "ipam", "api"},
-	"test":       {"cmd", "agent", "controller", "cniserver", "datapath", "openflow", "ipam", "api"},
+	"test":       {"build", "cmd", "agent", "controller", "cniserver", "datapath", "openflow", "ipam", "api"},
 }
 
 // Imports point down: cmd -> agent -> {cniserver, datapath, openflow, ipam} -> api.

@@ -67,7 +67,7 @@ func TestRootCommandLine(t *testing.T) {
 	check("", "no CNI configuration in /etc/cni/net.d", 1, "cni", "node1", "STATUS")
 	check("", "lab: STATUS takes no pod", 1, "cni", "node1", "STATUS", "a/b")
 	check("", "not started", 0, "agent", "node1", "status")
-	check("", `lab: "vswitch" is neither vswitchd nor ovsdb`, 1, "ovs", "node1", "kill", "vswitch")
+	check("", `lab: "vswitch" is none of [vswitchd ovsdb guard]`, 1, "ovs", "node1", "kill", "vswitch")
 	check("", `lab: "restart" is none of start, stop and kill`, 1, "ovs", "node1", "restart")
 	check("", "the pod runner works", 0, "runner", "log")
 	check("", "", 0, "runner", "kill")

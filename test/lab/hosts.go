@@ -90,10 +90,11 @@ Debian 12 allow, a runtime calls neither; here the first plugin, Fairlead, is ca
 
 func ovsCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
-		Use:   "ovs NODE start|stop|kill [vswitchd|ovsdb]",
+		Use:   "ovs NODE start|stop|kill [vswitchd|ovsdb|guard]",
 		Short: "Start or end a node's Open vSwitch",
 		Long: `Start or end the daemons of a node's Open vSwitch, both or the one named. stop is SIGTERM, kill is
-SIGKILL. Nobody starts again what was ended, but "start".`,
+SIGKILL. The guard beside them (build/ovs) is there on the kernel's datapath; start starts it as
+well, and the others end it only if it is named. Nobody starts again what was ended, but "start".`,
 		Args: cobra.RangeArgs(2, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := lab.Open(*dir)
@@ -103,8 +104,8 @@ SIGKILL. Nobody starts again what was ended, but "start".`,
 			var which []lab.Daemon
 			if len(args) == 3 {
 				which = append(which, lab.Daemon(args[2]))
-				if !slices.Contains([]lab.Daemon{lab.Vswitchd, lab.OVSDB}, which[0]) {
-					return fmt.Errorf("%q is neither %s nor %s", args[2], lab.Vswitchd, lab.OVSDB)
+				if !slices.Contains(lab.Daemons(), which[0]) {
+					return fmt.Errorf("%q is none of %v", args[2], lab.Daemons())
 				}
 			}
 			switch args[1] {

@@ -57,6 +57,7 @@ addresses 203.0.113.1 and 2001:db8::1: what is beyond the cluster's own network.
 	flags.StringVar(&o.BinDir, "bin-dir", "", "directory of our programs (default: where this one is)")
 	flags.DurationVar(&o.ReadyTimeout, "timeout", time.Minute, "how long the agents may take to get ready")
 	flags.BoolVar(&o.Keep, "keep", false, "keep the lab when its agents do not get ready, to look around")
+	flags.BoolVar(&o.NoGuard, "no-guard", false, "start no guard beside Open vSwitch; only the kernel's datapath has one")
 	flags.BoolVar(&o.NoAgent, "no-agent", false, "start no agents")
 	return cmd
 }

@@ -39,6 +39,7 @@ type spec struct {
 	IPFamily IPFamily
 	BinDir   string
 	NoAgent  bool
+	NoGuard  bool
 	APIPort  int
 }
 

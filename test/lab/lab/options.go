@@ -21,6 +21,8 @@ type Options struct {
 	IPFamily IPFamily
 	// Config is YAML that is merged into the config of each agent.
 	Config []byte
+	// NoGuard starts no guard beside Open vSwitch (build/ovs). There is none on the userspace datapath anyway.
+	NoGuard bool
 	// NoAgent starts no agents, and no program fairlead-agent is needed.
 	NoAgent bool
 	// ReadyTimeout is how long agents may take to get ready. Default: 60 s.

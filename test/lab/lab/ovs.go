@@ -8,26 +8,35 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	guard "github.com/fairlead-cni/fairlead/build/ovs"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
 // Daemon is one of the two daemons of Open vSwitch.
 type Daemon string
 
-// The daemons of a node's Open vSwitch.
+// The daemons of a node's Open vSwitch, and the guard beside it (build/ovs).
 const (
 	Vswitchd Daemon = "vswitchd"
 	OVSDB    Daemon = "ovsdb"
+	Guard    Daemon = "guard"
 )
+
+// Daemons are all of them.
+func Daemons() []Daemon { return []Daemon{Vswitchd, OVSDB, Guard} }
 
 // program is the daemon's executable and the name of its PID file.
 func (d Daemon) program() string {
-	if d == OVSDB {
+	switch d {
+	case OVSDB:
 		return "ovsdb-server"
+	case Guard:
+		return "fairlead-ovs-guard"
 	}
 	return "ovs-vswitchd"
 }
@@ -41,7 +50,7 @@ const (
 // PID returns the process ID of a node's daemon, 0 if it does not run. Ask from outside the node.
 func (d Daemon) PID(h host.Host) int { return pidIn(h, "/run/openvswitch/"+d.program()+".pid") }
 
-// OVSStart starts the daemons of a node that do not run, both if none is named, and gives the node its addresses.
+// OVSStart starts the daemons of a node that do not run, all if none is named, and gives the node its addresses.
 func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error {
 	h, n, err := l.node(node)
 	if err != nil {
@@ -49,9 +58,15 @@ func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error 
 	}
 	ovsdb := starts(which, OVSDB) && OVSDB.PID(h) == 0
 	vswitchd := starts(which, Vswitchd) && Vswitchd.PID(h) == 0
+	guard := starts(which, Guard) && Guard.PID(h) == 0 && !l.spec.NoGuard
 	err = h.Do(func() error {
 		if ovsdb {
 			if err := startOVSDB(ctx, node); err != nil {
+				return err
+			}
+		}
+		if guard {
+			if err := startGuard(); err != nil {
 				return err
 			}
 		}
@@ -105,7 +120,29 @@ func startVswitchd(ctx context.Context, d Datapath) error {
 	return run(exec.CommandContext(ctx, "ovs-vswitchd", args...))
 }
 
-// OVSStop ends the daemons of a node with SIGTERM, both if none is named, and waits for it.
+// startGuard keeps its PID as the others do. What it says is in its log.
+func startGuard() error {
+	const script = "/run/lab/fairlead-ovs-guard"
+	if err := os.WriteFile(script, []byte(guard.Guard), 0o755); err != nil {
+		return err
+	}
+	log, err := os.OpenFile("/var/log/openvswitch/fairlead-ovs-guard.log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command("sh", "-c", `echo $$ >"$1" && exec "$2"`, "sh", "/run/openvswitch/fairlead-ovs-guard.pid", script)
+	cmd.Env, cmd.Stdout, cmd.Stderr = cleanEnv(), log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting the guard: %w", err)
+	}
+	go cmd.Wait() // so that it is no zombie if this process lives on
+	return nil
+}
+
+// OVSStop ends the daemons of a node with SIGTERM and waits for it. If none is named, these are those of Open
+// vSwitch itself.
 func (l *Lab) OVSStop(ctx context.Context, node string, which ...Daemon) error {
 	return l.ovsSignal(ctx, node, unix.SIGTERM, which)
 }
@@ -120,10 +157,10 @@ func (l *Lab) ovsSignal(ctx context.Context, node string, sig unix.Signal, which
 	if err != nil {
 		return err
 	}
-	for _, d := range []Daemon{Vswitchd, OVSDB} {
-		if !starts(which, d) {
-			continue
-		}
+	if len(which) == 0 {
+		which = []Daemon{Vswitchd, OVSDB}
+	}
+	for _, d := range which {
 		if err := end(ctx, h, d.PID(h), sig); err != nil {
 			return fmt.Errorf("ending %s on %s: %w", d.program(), node, err)
 		}

@@ -1,0 +1,133 @@
+package ovs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+const ours = "other_config:flow-restore-wait=True"
+
+// guard is one that runs beside an Open vSwitch.
+type guard struct {
+	*ovstest.OVS
+	t *testing.T
+}
+
+func (g guard) start() *exec.Cmd {
+	g.t.Helper()
+	cmd := exec.Command("sh", "-c", Guard)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+g.Dir)
+	cmd.Stdout, cmd.Stderr = g.t.Output(), g.t.Output()
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { _ = cmd.Process.Kill() }) // it may have ended
+	return cmd
+}
+
+func (g guard) config() string {
+	return strings.TrimSpace(g.Ctl("get", "Open_vSwitch", ".", "other_config"))
+}
+
+// until waits until other_config is want.
+func (g guard) until(limit time.Duration, want string) {
+	g.t.Helper()
+	for start := time.Now(); g.config() != want; time.Sleep(50 * time.Millisecond) {
+		if time.Since(start) > limit {
+			g.t.Fatalf("other_config is %s after %s, want %s", g.config(), limit, want)
+		}
+	}
+}
+
+// stays looks for longer than the guard takes to act.
+func (g guard) stays(want string) {
+	g.t.Helper()
+	for start := time.Now(); time.Since(start) < 4*time.Second; time.Sleep(100 * time.Millisecond) {
+		if got := g.config(); got != want {
+			g.t.Fatalf("other_config has become %s, want %s", got, want)
+		}
+	}
+}
+
+// locked is how the agent sees that a guard lives.
+func (g guard) locked() bool {
+	f, err := os.Open(filepath.Join(g.Dir, "fairlead-guard.lock"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) != nil
+}
+
+func (g guard) untilLocked(want bool) {
+	g.t.Helper()
+	for start := time.Now(); g.locked() != want; time.Sleep(20 * time.Millisecond) {
+		if time.Since(start) > 3*time.Second {
+			g.t.Fatalf("locked is %v", !want)
+		}
+	}
+}
+
+// The key that nobody removes after a start goes after some seconds; one that was set again after it stays, and so
+// does somebody else's. The lock lives as long as the guard, and a guard that is told to end leaves no key.
+func TestGuard(t *testing.T) {
+	const key = "{flow-restore-wait=True}"
+	g := guard{ovstest.Start(t, ovstest.Options{}), t}
+	set := func(args ...string) { g.Ctl(append([]string{"--no-wait", "set", "Open_vSwitch", "."}, args...)...) }
+
+	set(ours)
+	first := g.start()
+	g.until(3*time.Second, "{}") // it is the first since the boot
+	g.untilLocked(true)
+
+	start, err := exec.Command("stat", "-c", "%i.%Y", filepath.Join(g.Dir, "ovs-vswitchd.pid")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(ours, `external_ids:fairlead-restored="`+strings.TrimSpace(string(start))+`"`)
+	g.stays(key)
+
+	g.Vswitchd.Kill()
+	g.Vswitchd.Start()
+	if got := g.config(); got != key {
+		t.Errorf("other_config is %s at once after the start", got)
+	}
+	g.until(6*time.Second, "{}")
+
+	set("other_config:flow-restore-wait=true")
+	g.Vswitchd.Kill()
+	g.Vswitchd.Start()
+	g.stays(`{flow-restore-wait="true"}`)
+
+	set(ours)
+	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Wait(); err != nil {
+		t.Errorf("a guard that is told to end: %v", err)
+	}
+	g.until(0, "{}")
+	g.untilLocked(false)
+
+	// A database that is away when ovs-vswitchd starts is asked again.
+	second := g.start()
+	g.untilLocked(true)
+	set(ours)
+	g.Server.Kill()
+	g.Vswitchd.Kill()
+	g.Server.Start()
+	g.Vswitchd.Start()
+	g.until(8*time.Second, "{}")
+	if err := second.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	g.untilLocked(false)
+}

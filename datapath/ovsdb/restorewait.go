@@ -1,0 +1,132 @@
+package ovsdb
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/ovn-org/libovsdb/ovsdb"
+)
+
+// restoreWaitKey in other_config of the Open_vSwitch row has ovs-vswitchd, when
+// it starts, leave the datapath's flows as they are and handle no new ones
+// until the key is gone (ovs-vswitchd.conf.db(5)). It holds for every bridge.
+// One that runs and has once seen it gone ignores it.
+const restoreWaitKey = "flow-restore-wait"
+
+// restoreWaitOurs is the value that we set; everybody else writes "true".
+// Open vSwitch does not mind the case (smap_get_bool).
+const restoreWaitOurs = "True"
+
+// restoredKey in external_ids of the Open_vSwitch row names the start of
+// ovs-vswitchd that was let go on last. The guard beside it reads that.
+const restoredKey = "fairlead-restored"
+
+// RestoreWait says for whom ovs-vswitchd is to wait at its next start or, if it
+// has seen the key since it started, waits now.
+type RestoreWait struct {
+	// Set: it is to wait. Ours: for us, not for somebody else, such as
+	// "ovs-ctl restart" while it puts flows back.
+	Set, Ours bool
+	// Restored is what HoldAtStart was called with last.
+	Restored string
+}
+
+func (o openVSwitch) restoreWait() RestoreWait {
+	value, set := o.OtherConfig[restoreWaitKey]
+	return RestoreWait{Set: set, Ours: value == restoreWaitOurs, Restored: o.ExternalIDs[restoredKey]}
+}
+
+// LetGo has ovs-vswitchd not wait, now and at its next start, and returns when
+// it has taken that.
+func (db *DB) LetGo(ctx context.Context) error {
+	if err := db.onRoot(ctx, true, remove("other_config", restoreWaitKey)); err != nil {
+		return fmt.Errorf("removing other_config:%s: %w", restoreWaitKey, err)
+	}
+	return nil
+}
+
+// HoldAtStart has ovs-vswitchd wait for us at its next start. Call it only
+// after LetGo: one that has not seen the key gone waits at once. restored names
+// the start of ovs-vswitchd that runs.
+func (db *DB) HoldAtStart(ctx context.Context, restored string) error {
+	err := db.onRoot(ctx, false,
+		remove("other_config", restoreWaitKey), insert("other_config", omap(map[string]string{restoreWaitKey: restoreWaitOurs})),
+		remove("external_ids", restoredKey), insert("external_ids", omap(map[string]string{restoredKey: restored})))
+	if err != nil {
+		return fmt.Errorf("setting other_config:%s: %w", restoreWaitKey, err)
+	}
+	return nil
+}
+
+// onRoot changes the Open_vSwitch row and, if so asked, waits until
+// ovs-vswitchd has taken the change.
+func (db *DB) onRoot(ctx context.Context, wait bool, mutations ...ovsdb.Mutation) error {
+	ctx, cancel := limit(ctx)
+	defer cancel()
+	c, err := db.await(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := db.snapshot(ctx, c)
+	if err != nil {
+		return err
+	}
+	var p plan
+	p.mutate("Open_vSwitch", s.root.UUID, mutations...)
+	if !wait {
+		_, err := c.transact(ctx, p.ops)
+		return err
+	}
+	p.seal(s.root)
+	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationSelect, Table: "Open_vSwitch", Where: byUUID(s.root.UUID),
+		Columns: []string{"next_cfg"}})
+	results, err := c.transact(ctx, p.ops)
+	if err != nil {
+		return err
+	}
+	number, err := nextCfg(results)
+	if err != nil {
+		return err
+	}
+	return db.awaitTaken(ctx, number)
+}
+
+// nextCfg reads the answer to a select of it, the last of results.
+func nextCfg(results []ovsdb.OperationResult) (int, error) {
+	rows := results[len(results)-1].Rows
+	if len(rows) != 1 {
+		return 0, fmt.Errorf("the database has %d Open_vSwitch rows", len(rows))
+	}
+	switch n := rows[0]["next_cfg"].(type) {
+	case float64:
+		return int(n), nil
+	case int:
+		return n, nil
+	case json.Number:
+		i, err := n.Int64()
+		return int(i), err
+	default:
+		return 0, fmt.Errorf("next_cfg is %v, not a number", n)
+	}
+}
+
+// awaitTaken waits until ovs-vswitchd has taken the configuration number.
+func (db *DB) awaitTaken(ctx context.Context, number int) error {
+	for {
+		next := db.next()
+		c, err := db.current()
+		if err == nil && readSnapshot(c.tables).root.CurCfg >= number {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			if err == nil {
+				err = errors.New("ovs-vswitchd does not answer: it has not taken the change")
+			}
+			return err
+		}
+	}
+}

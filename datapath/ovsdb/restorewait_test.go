@@ -1,0 +1,43 @@
+package ovsdb
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// What is set is seen, whoever sets it. LetGo returns when ovs-vswitchd has
+// taken it, and says so when it does not answer.
+func TestRestoreWait(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	o.Ctl("set", "Open_vSwitch", ".", "other_config:theirs=1", "external_ids:theirs=1")
+	seen := func(want RestoreWait) {
+		t.Helper()
+		waitChanged(t, db, func() bool { return mustObserve(t, db).RestoreWait == want }, "to see the key")
+	}
+	seen(RestoreWait{})
+	must(t, db.HoldAtStart(soon(t), "17.4"))
+	seen(RestoreWait{Set: true, Ours: true, Restored: "17.4"})
+	must(t, db.HoldAtStart(soon(t), "17.5"))
+	seen(RestoreWait{Set: true, Ours: true, Restored: "17.5"})
+	o.Ctl("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true")
+	seen(RestoreWait{Set: true, Restored: "17.5"})
+	must(t, db.LetGo(soon(t)))
+	got := o.Ctl("get", "Open_vSwitch", ".", "other_config", "next_cfg", "cur_cfg")
+	if lines := strings.Fields(got); lines[0] != `{theirs="1"}` || lines[1] != lines[2] {
+		t.Errorf("after LetGo other_config, next_cfg and cur_cfg are %q", lines)
+	}
+	if got := o.Ctl("get", "Open_vSwitch", ".", "external_ids:theirs"); strings.TrimSpace(got) != `"1"` {
+		t.Errorf("somebody else's key in external_ids is %s", got)
+	}
+	o.Vswitchd.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := db.LetGo(ctx); err == nil || !strings.Contains(err.Error(), "ovs-vswitchd does not answer") {
+		t.Errorf("LetGo without ovs-vswitchd: %v", err)
+	}
+}
