@@ -12,7 +12,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/go-logr/logr"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
 	"github.com/fairlead-cni/fairlead/datapath/link"
@@ -49,7 +48,7 @@ func (p *pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 	if s.addRefused != nil {
 		return cniserver.Result{}, cniserver.TryAgain(s.addRefused.Error())
 	}
-	if err := bridgedPod(p.inputsFor(r), r); err != nil {
+	if err := p.refuseBridged(ctx, r); err != nil {
 		return cniserver.Result{}, err
 	}
 	known, err := p.records()
@@ -254,27 +253,20 @@ const (
 	annotationIPs   = "ipam.antrea.io/pod-ips"
 )
 
-// inputsFor returns inputs that know the pod of r, if anybody knows it. The
-// runtime may hear of a new Pod before the agent does. One of the same name
-// with another UID is not the one.
-func (p *pods) inputsFor(r cniserver.Request) *inputs.Snapshot {
-	s := p.loop.source.Snapshot()
-	pod, found := s.Pods[r.PodNamespace+"/"+r.PodName]
-	if r.PodName == "" || found && (pod.UID == r.PodUID || pod.UID == "" || r.PodUID == "") {
-		return s
+// refuseBridged refuses a pod that wants its address from an IPPool: one of the
+// podCIDR instead would be wrong, silently. So is a pod of which that is not known.
+func (p *pods) refuseBridged(ctx context.Context, r cniserver.Request) error {
+	if r.PodName == "" { // not of Kubernetes
+		return nil
 	}
-	return p.loop.source.Refresh()
-}
-
-// bridgedPod refuses a pod that wants its address from an IPPool: one of the
-// podCIDR instead would be wrong, silently.
-func bridgedPod(s *inputs.Snapshot, r cniserver.Request) error {
-	pod := s.Pods[r.PodNamespace+"/"+r.PodName].Annotations
-	ns := s.Namespaces[r.PodNamespace].Annotations
+	pod, ns, err := p.loop.source.Pod(ctx, r.PodNamespace, r.PodName, r.PodUID)
+	if err != nil {
+		return cniserver.TryAgain(err.Error())
+	}
 	for _, from := range []struct {
 		what        string
 		annotations map[string]string
-	}{{"Pod " + r.PodNamespace + "/" + r.PodName, pod}, {"Namespace " + r.PodNamespace, ns}} {
+	}{{"Pod " + r.PodNamespace + "/" + r.PodName, pod.Annotations}, {"Namespace " + r.PodNamespace, ns.Annotations}} {
 		for _, name := range []string{annotationPools, annotationIPs} {
 			if v := strings.TrimSpace(from.annotations[name]); v != "" {
 				return types.NewError(cniserver.CodeNotBuilt, fmt.Sprintf("%s asks for %s=%q: addresses from IPPools "+

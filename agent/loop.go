@@ -202,6 +202,9 @@ func (l *loop) attachments(now []ovsdb.PodPort, waiting []request) []api.Attachm
 // are followed as long as there is any Node: none at all is an input that was
 // lost (a directory that is not mounted), and no reason to cut their pods off.
 func (l *loop) takeOwn(s *inputs.Snapshot) error {
+	if s.Unread {
+		return fmt.Errorf("waiting for %s, which has told no Nodes yet: %w", l.source, cmp.Or(s.Trouble, errNoAnswer))
+	}
 	if len(s.Nodes) > 0 {
 		l.nodes = s.Nodes
 	}
@@ -218,6 +221,8 @@ func (l *loop) takeOwn(s *inputs.Snapshot) error {
 	l.own = own
 	return nil
 }
+
+var errNoAnswer = errors.New("no answer until now")
 
 // findTransport looks again at the interface of the node's address. A node
 // whose address is away for a moment (DHCP, a flapping link) keeps the last.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
@@ -35,6 +36,8 @@ const lockWait = 3 * time.Second
 // Options are what Run needs beside the config file.
 type Options struct {
 	Config api.AgentConfig
+	// Version is the agent's own, for the API server's log.
+	Version string
 	// NodeName is the name of this node's Node.
 	NodeName string
 	// Shim is the path of the CNI plugin to install; empty installs none.
@@ -70,7 +73,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func run(ctx context.Context, o Options, last lastError) error {
-	source, err := inputs.NewDirectory(o.Config.ManifestsDir, o.Log.WithName("inputs"))
+	source, err := newSource(o)
 	if err != nil {
 		return err
 	}
@@ -82,11 +85,24 @@ func run(ctx context.Context, o Options, last lastError) error {
 	return g.Wait()
 }
 
+// newSource is the directory if the config names one, else the API server.
+func newSource(o Options) (inputs.Source, error) {
+	log := o.Log.WithName("inputs")
+	if o.Config.ManifestsDir != "" {
+		return inputs.NewDirectory(o.Config.ManifestsDir, log)
+	}
+	client, err := kubeapi.New(o.Config, o.Version)
+	if err != nil {
+		return nil, err
+	}
+	return inputs.NewKubernetes(client, o.NodeName, inputs.LastKnownPath, log), nil
+}
+
 // start brings the node up step by step and serves it until ctx ends. Each step
 // that waits says in last-error what it waits for, which is what the CNI plugin
 // then answers.
 func (l *loop) start(ctx context.Context, o Options, last lastError) error {
-	if err := l.waitPodCIDR(ctx); err != nil || ctx.Err() != nil {
+	if err := l.waitPodCIDR(ctx, last); err != nil || ctx.Err() != nil {
 		return err
 	}
 	if err := l.findTransport(); err != nil {
@@ -132,24 +148,30 @@ func (l *loop) serveNode(ctx context.Context, loops *sync.WaitGroup, o Options, 
 	return p.serve(ctx, o)
 }
 
-// waitPodCIDR waits until the node has a podCIDR that it can use, as long as
-// the config allows.
-func (l *loop) waitPodCIDR(ctx context.Context) error {
-	deadline := time.NewTimer(l.cfg.PodCIDRWait)
-	defer deadline.Stop()
+// waitPodCIDR waits until the node has a podCIDR that it can use: as long as the
+// config allows, which begins when there is news of any Node at all.
+func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
+	var deadline <-chan time.Time
 	for {
-		err := l.takeOwn(l.source.Snapshot())
+		snapshot := l.source.Snapshot()
+		err := l.takeOwn(snapshot)
 		if err == nil {
 			l.log.Info("podCIDRs of this node", "node", l.nodeName, "podCIDRs", l.own.PodCIDRs)
 			return nil
 		}
-		before := l.state.Swap(&state{notReady: err, snapshot: l.source.Snapshot()})
+		if !snapshot.Unread && deadline == nil {
+			deadline = time.After(l.cfg.PodCIDRWait)
+		}
+		before := l.state.Swap(&state{notReady: err, snapshot: snapshot})
 		l.tellChange("not ready, waiting for a podCIDR (podCIDRWait)", before.notReady, err)
+		if werr := last.write(err); werr != nil {
+			return werr
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-l.source.Changed():
-		case <-deadline.C:
+		case <-deadline:
 			return podCIDRErrorf("%v. Waited %s for it (podCIDRWait)", err, l.cfg.PodCIDRWait)
 		}
 	}

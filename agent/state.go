@@ -25,7 +25,8 @@ type state struct {
 // publish makes the outcome of a round known to CNI requests and health checks.
 func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o outcome) {
 	s := &state{podCIDRs: l.own.PodCIDRs, podMTU: d.PodMTU, addRefused: conflict, snapshot: snapshot,
-		notReady: errors.Join(conflict, o.pods, o.host), degraded: errors.Join(o.peers, strays(l.own, d.OVSDB.Pods))}
+		notReady: errors.Join(conflict, o.pods, o.host),
+		degraded: errors.Join(o.peers, strays(l.own, d.OVSDB.Pods), snapshot.Trouble)}
 	before := l.state.Swap(s)
 	if d.PodMTU != 0 { // else nothing was computed
 		l.tellProblems(d.Problems)

@@ -75,8 +75,26 @@ type AgentConfig struct {
 	APIPort                 int
 	EnablePrometheusMetrics bool
 
-	// ManifestsDir is the directory that Node, Pod and Namespace are read from.
+	// ManifestsDir is the directory that Node, Pod, Namespace and NetworkPolicy
+	// are read from. Empty: from the Kubernetes API.
 	ManifestsDir string
+	// KubeAPIServerOverride is a host, host:port or URL that replaces the API
+	// server of the kubeconfig or of the pod's environment. Empty: no other.
+	KubeAPIServerOverride string
+	ClientConnection      ClientConnection
 	// PodCIDRWait is how long to wait for the Node's podCIDR at the start.
 	PodCIDRWait time.Duration
+}
+
+// ClientConnection is how the agent calls the Kubernetes API.
+type ClientConnection struct {
+	// Kubeconfig is the path of a kubeconfig file. Empty: the ServiceAccount of
+	// the agent's pod.
+	Kubeconfig string
+	// ContentType and AcceptContentTypes are media types of what is sent and of
+	// what is taken, as HTTP has them. Empty: protobuf.
+	ContentType, AcceptContentTypes string
+	// QPS and Burst limit the requests of the agent, in requests a second and
+	// in requests at once. 0: 50 and 100.
+	QPS, Burst int
 }

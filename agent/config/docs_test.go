@@ -38,8 +38,18 @@ func TestExample(t *testing.T) {
 	const path = "../../docs/agent.conf"
 	var b strings.Builder
 	b.WriteString("# fairlead-agent: every key that has an effect, with its default. See docs/config.md.\n")
+	section := ""
 	for _, e := range honouredKeys() {
-		fmt.Fprintf(&b, "\n%s%s: %s\n", comment(e), e.Key, e.Default)
+		in, key, nested := strings.Cut(e.Key, ".")
+		if !nested {
+			fmt.Fprintf(&b, "\n%s%s: %s\n", comment(e), e.Key, e.Default)
+			continue
+		}
+		if in != section {
+			fmt.Fprintf(&b, "\n%s:\n", in)
+			section = in
+		}
+		fmt.Fprintf(&b, "%s  %s: %s\n", strings.ReplaceAll(comment(e), "#", "  #"), key, e.Default)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil && !*update {

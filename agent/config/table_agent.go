@@ -5,7 +5,6 @@ package config
 const (
 	noBridging = "bridged pods and IPPools are not built yet: all pods get routed addresses from the podCIDR, and " +
 		"the ADD of a pod annotated with ipam.antrea.io/ippools is refused"
-	noAPI       = "no Kubernetes API server is called yet: inputs come from manifestsDir"
 	noAntrea    = "there is no antrea-controller to call"
 	noProxy     = "Fairlead has no Service proxy: Services are the work of kube-proxy, which must run"
 	noExport    = "Fairlead exports no flow records"
@@ -30,12 +29,6 @@ func agentKeys() []Entry {
 	return []Entry{
 		{In: Agent, Key: "enableBridgingMode", Want: boolean(), Fate: Ignored, Harmless: no, Text: noBridging},
 		{In: Agent, Key: "secondaryNetwork.ovsBridges", Want: anyList(), Fate: Ignored, Text: noSecondary},
-		{In: Agent | Controller, Key: "kubeAPIServerOverride", Want: anyText(), Fate: Ignored, Text: noAPI},
-		{In: Agent | Controller, Key: "clientConnection.kubeconfig", Want: anyText(), Fate: Ignored, Text: noAPI},
-		{In: Agent | Controller, Key: "clientConnection.acceptcontenttypes", Want: anyText(), Fate: Ignored, Text: noAPI},
-		{In: Agent | Controller, Key: "clientConnection.contenttype", Want: anyText(), Fate: Ignored, Text: noAPI},
-		{In: Agent | Controller, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noAPI},
-		{In: Agent | Controller, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noAPI},
 		{In: Agent, Key: "antreaClientConnection.kubeconfig", Want: anyText(), Fate: Ignored, Text: noAntrea},
 		{In: Agent, Key: "antreaClientConnection.acceptcontenttypes", Want: anyText(), Fate: Ignored, Text: noAntrea},
 		{In: Agent, Key: "antreaClientConnection.contenttype", Want: anyText(), Fate: Ignored, Text: noAntrea},

@@ -8,6 +8,12 @@ const noController = "fairlead-controller is not built yet: each Node's podCIDRs
 func controllerKeys() []Entry {
 	yes, no := []string{"true"}, []string{"false"}
 	return []Entry{
+		{In: Controller, Key: "kubeAPIServerOverride", Want: anyText(), Fate: Ignored, Text: noController},
+		{In: Controller, Key: "clientConnection.kubeconfig", Want: anyText(), Fate: Ignored, Text: noController},
+		{In: Controller, Key: "clientConnection.acceptcontenttypes", Want: anyText(), Fate: Ignored, Text: noController},
+		{In: Controller, Key: "clientConnection.contenttype", Want: anyText(), Fate: Ignored, Text: noController},
+		{In: Controller, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noController},
+		{In: Controller, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noController},
 		{In: Controller, Key: "nodeIPAM.enableNodeIPAM", Want: boolean(), Fate: Ignored, Harmless: no, Text: noController},
 		{In: Controller, Key: "nodeIPAM.clusterCIDRs", Want: subnets(), Fate: Ignored, Text: noController},
 		{In: Controller, Key: "nodeIPAM.serviceCIDR", Want: subnet(), Fate: Ignored, Text: noController},

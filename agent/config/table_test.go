@@ -2,12 +2,15 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // antreaKeys are the keys of Antrea's two config files and its feature gates, up
@@ -165,7 +168,7 @@ func expect(t *testing.T, in File, e Entry, value string, fate Fate, text string
 // Every honoured key sets one field of the struct, and every field has its key.
 func TestHonouredKeysLandInTheStruct(t *testing.T) {
 	setBy := map[string]string{}
-	base := reflect.ValueOf(defaults())
+	base := fields("", reflect.ValueOf(defaults()))
 	for _, e := range honouredKeys() {
 		config := lines(e.Key, e.sample(t))
 		if e.Key == "noSNAT" {
@@ -176,10 +179,8 @@ func TestHonouredKeysLandInTheStruct(t *testing.T) {
 			t.Fatal(err)
 		}
 		changed := 0
-		for i := range base.NumField() {
-			field := base.Type().Field(i).Name
-			same := reflect.DeepEqual(base.Field(i).Interface(), reflect.ValueOf(c).Field(i).Interface())
-			if same || e.Key == "noSNAT" && field == "TrafficEncapMode" {
+		for field, value := range fields("", reflect.ValueOf(c)) {
+			if reflect.DeepEqual(base[field], value) || e.Key == "noSNAT" && field == "TrafficEncapMode" {
 				continue
 			}
 			changed++
@@ -195,11 +196,26 @@ func TestHonouredKeysLandInTheStruct(t *testing.T) {
 			t.Errorf("%s changed %d fields, want 1", e.Key, changed)
 		}
 	}
-	for i := range base.NumField() {
-		if field := base.Type().Field(i).Name; setBy[field] == "" {
+	for field := range base {
+		if setBy[field] == "" {
 			t.Errorf("no key sets AgentConfig.%s", field)
 		}
 	}
+}
+
+// fields returns the values of the config's struct and of those in it, by their
+// path. prefix ends in a dot, or is empty.
+func fields(prefix string, v reflect.Value) map[string]any {
+	out := map[string]any{}
+	for i := range v.NumField() {
+		name := prefix + v.Type().Field(i).Name
+		if v.Field(i).Type() == reflect.TypeFor[api.ClientConnection]() {
+			maps.Copy(out, fields(name+".", v.Field(i)))
+			continue
+		}
+		out[name] = v.Field(i).Interface()
+	}
+	return out
 }
 
 // sample returns a valid value of e that is not its default, and if there is one

@@ -55,12 +55,22 @@ func NewDirectory(path string, log logr.Logger) (*Directory, error) {
 // Snapshot implements Source.
 func (d *Directory) Snapshot() *Snapshot { return d.last.Load() }
 
-// Refresh implements Source.
+// Refresh reads the directory now.
 func (d *Directory) Refresh() *Snapshot {
 	if err := d.read(); err != nil {
 		d.log.Error(err, "manifests not read, the last good ones stay in force")
 	}
 	return d.Snapshot()
+}
+
+// Pod implements Source. A pod of which no file says anything is one all the
+// same: manifests of Pods are a choice.
+func (d *Directory) Pod(_ context.Context, namespace, name, uid string) (Pod, Namespace, error) {
+	s := d.Snapshot()
+	if p, found := s.Pods[namespace+"/"+name]; !found || !p.is(uid) {
+		s = d.Refresh()
+	}
+	return s.Pods[namespace+"/"+name], s.Namespaces[namespace], nil
 }
 
 // Changed implements Source.

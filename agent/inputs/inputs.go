@@ -1,7 +1,11 @@
-// Package inputs reads what the node's agent is told: Nodes, Pods and
-// Namespaces. It turns manifests into small values and tells when they change;
-// it decides nothing. A Source that can't read an object keeps the last good
-// one: bad input changes nothing.
+// Package inputs reads what the node's agent is told: Nodes, Pods, Namespaces
+// and NetworkPolicies, from the Kubernetes API or from a directory of manifests.
+// It turns them into small values and tells when they change; it decides
+// nothing. A Source that can't read an object keeps the last good one: bad input
+// changes nothing.
+//
+// On the node one file is ours, LastKnownPath: what the API server last said,
+// for an agent that starts while the server is away.
 package inputs
 
 import (
@@ -20,13 +24,16 @@ type Source interface {
 	// Snapshot returns the objects as last read. The value is shared: do not
 	// change it.
 	Snapshot() *Snapshot
-	// Refresh reads the objects now and returns them, for a caller who knows
-	// of an object that the last snapshot does not have yet.
-	Refresh() *Snapshot
-	// Changed receives after each change of the snapshot. Changes that come
-	// close together are told once.
+	// Pod returns what is known of a pod and of its namespace; the zero value
+	// stands for what nobody knows. What the snapshot does not have, or has of
+	// another uid, is asked for now: the runtime may hear of a new Pod before
+	// the agent does. An empty uid is that of any pod. The error says why
+	// nobody could be asked.
+	Pod(ctx context.Context, namespace, name, uid string) (Pod, Namespace, error)
+	// Changed receives after changes of what the node depends on: Nodes,
+	// Problems, Trouble. Changes that come close together are told once.
 	Changed() <-chan struct{}
-	// String names the source for messages: "manifests in /etc/…".
+	// String names the source for messages: "the manifests in /etc/…".
 	String() string
 }
 
@@ -35,9 +42,16 @@ type Snapshot struct {
 	Nodes      map[string]Node
 	Pods       map[string]Pod       // by namespace/name
 	Namespaces map[string]Namespace // by name
+	// NetworkPolicies are by what NetworkPolicy.String returns.
+	NetworkPolicies map[string]NetworkPolicy
 	// Problems are sentences about input that was refused, one per file or
 	// object; what it replaced is still in the snapshot.
 	Problems []string
+	// Unread is true as long as no Node was ever read: that one is missing
+	// says nothing then.
+	Unread bool
+	// Trouble says why the snapshot may be old; nil when it is not.
+	Trouble error
 }
 
 // Node is what Fairlead needs of a Kubernetes Node.
@@ -69,6 +83,25 @@ type Pod struct {
 	Namespace, Name, UID string
 	NodeName             string
 	Annotations          map[string]string
+}
+
+// is tells whether p is the pod of that uid. Either may be unknown: a manifest
+// need not have one.
+func (p Pod) is(uid string) bool { return p.UID == uid || p.UID == "" || uid == "" }
+
+// NetworkPolicy is a policy that somebody relies on, and that Fairlead does not
+// enforce.
+type NetworkPolicy struct {
+	APIVersion, Kind     string
+	Namespace, Name, UID string
+}
+
+// String returns "NetworkPolicy namespace/name".
+func (p NetworkPolicy) String() string {
+	if p.Namespace == "" {
+		return p.Kind + " " + p.Name
+	}
+	return p.Kind + " " + p.Namespace + "/" + p.Name
 }
 
 // Namespace is what Fairlead needs of a Kubernetes Namespace.

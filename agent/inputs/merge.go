@@ -11,7 +11,8 @@ import (
 // files hold counts as the first file (by name) says it; the second is told as
 // a problem.
 func merge(files map[string]objects) (*Snapshot, []string) {
-	s := &Snapshot{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Namespaces: map[string]Namespace{}}
+	s := &Snapshot{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Namespaces: map[string]Namespace{},
+		NetworkPolicies: map[string]NetworkPolicy{}}
 	from := map[string]string{} // "Node a" -> file
 	var problems []string
 	first := func(object, file string) bool {
@@ -38,11 +39,17 @@ func merge(files map[string]objects) (*Snapshot, []string) {
 				s.Namespaces[n.Name] = n
 			}
 		}
+		for _, p := range files[file].policies {
+			if first(p.String(), file) {
+				s.NetworkPolicies[p.String()] = p
+			}
+		}
 	}
 	return s, problems
 }
 
 func equal(a, b *Snapshot) bool {
 	return reflect.DeepEqual(a.Nodes, b.Nodes) && reflect.DeepEqual(a.Pods, b.Pods) &&
-		reflect.DeepEqual(a.Namespaces, b.Namespaces) && slices.Equal(a.Problems, b.Problems)
+		reflect.DeepEqual(a.Namespaces, b.Namespaces) &&
+		reflect.DeepEqual(a.NetworkPolicies, b.NetworkPolicies) && slices.Equal(a.Problems, b.Problems)
 }

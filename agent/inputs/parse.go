@@ -3,6 +3,7 @@ package inputs
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/json"
@@ -21,6 +23,7 @@ type objects struct {
 	nodes      []Node
 	pods       []Pod
 	namespaces []Namespace
+	policies   []NetworkPolicy
 }
 
 // parseManifest reads the YAML documents (or JSON) of one file. It is all or
@@ -62,13 +65,19 @@ func (o *objects) add(doc []byte) error {
 	case "v1 Node":
 		return addParsed(doc, &o.nodes, nodeFrom)
 	case "v1 Pod":
-		return addParsed(doc, &o.pods, podFrom)
+		return addParsed(doc, &o.pods, func(p *corev1.Pod) (Pod, error) { return podFrom(p.ObjectMeta, p.Spec.NodeName) })
 	case "v1 Namespace":
-		return addParsed(doc, &o.namespaces, namespaceFrom)
+		return addParsed(doc, &o.namespaces, func(n *corev1.Namespace) (Namespace, error) {
+			return namespaceFrom(n.ObjectMeta)
+		})
+	case "networking.k8s.io/v1 NetworkPolicy":
+		return addParsed(doc, &o.policies, func(p *networkingv1.NetworkPolicy) (NetworkPolicy, error) {
+			return policyFrom(p.TypeMeta, p.ObjectMeta)
+		})
 	case "v1 List":
 		return o.addList(any["items"])
 	default:
-		return fmt.Errorf("%s is not read from manifests: v1 Node, v1 Pod and v1 Namespace are", gvk)
+		return fmt.Errorf("%s is not read from manifests: v1 Node, v1 Pod, v1 Namespace and networking.k8s.io/v1 NetworkPolicy are", gvk)
 	}
 }
 
@@ -114,7 +123,7 @@ func nodeFrom(n *corev1.Node) (Node, error) {
 	if n.Name == "" {
 		return Node{}, errors.New("a Node without metadata.name")
 	}
-	out := Node{Name: n.Name, Created: n.CreationTimestamp.Time}
+	out := Node{Name: n.Name, Created: n.CreationTimestamp.UTC()}
 	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
 		cidrs = []string{n.Spec.PodCIDR}
@@ -185,19 +194,31 @@ func parsePodCIDR(s string, before []netip.Prefix) (netip.Prefix, error) {
 	return p, nil
 }
 
-func podFrom(p *corev1.Pod) (Pod, error) {
-	if p.Name == "" {
+// mirrorOf is kubelet's annotation on the Pod that stands in the API for a static
+// pod. Its value is the static pod's uid, by which the runtime knows it.
+const mirrorOf = "kubernetes.io/config.mirror"
+
+func podFrom(m metav1.ObjectMeta, node string) (Pod, error) {
+	if m.Name == "" {
 		return Pod{}, errors.New("a Pod without metadata.name")
 	}
-	return Pod{Namespace: orDefault(p.Namespace), Name: p.Name, UID: string(p.UID),
-		NodeName: p.Spec.NodeName, Annotations: ours(p.Annotations)}, nil
+	return Pod{Namespace: orDefault(m.Namespace), Name: m.Name, UID: cmp.Or(m.Annotations[mirrorOf], string(m.UID)),
+		NodeName: node, Annotations: ours(m.Annotations)}, nil
 }
 
-func namespaceFrom(n *corev1.Namespace) (Namespace, error) {
-	if n.Name == "" {
+func namespaceFrom(m metav1.ObjectMeta) (Namespace, error) {
+	if m.Name == "" {
 		return Namespace{}, errors.New("a Namespace without metadata.name")
 	}
-	return Namespace{Name: n.Name, Annotations: ours(n.Annotations)}, nil
+	return Namespace{Name: m.Name, Annotations: ours(m.Annotations)}, nil
+}
+
+func policyFrom(t metav1.TypeMeta, m metav1.ObjectMeta) (NetworkPolicy, error) {
+	if m.Name == "" {
+		return NetworkPolicy{}, fmt.Errorf("a %s without metadata.name", t.Kind)
+	}
+	return NetworkPolicy{APIVersion: t.APIVersion, Kind: t.Kind, Namespace: orDefault(m.Namespace), Name: m.Name,
+		UID: string(m.UID)}, nil
 }
 
 func orDefault(namespace string) string {

@@ -71,9 +71,9 @@ func command() *cobra.Command {
 		Short: "Puts the pods of this node on the network through Open vSwitch",
 		Long: `fairlead-agent puts the pods of this node on the network through Open vSwitch.
 
-It reads Nodes, Pods and Namespaces from a directory of manifests, programs the
-bridge br-int, routes and iptables, and serves CNI requests of the plugin
-"fairlead". It needs root and a running Open vSwitch. SIGTERM stops it; pods
+It reads Nodes, Pods and Namespaces from the Kubernetes API or from a directory
+of manifests, programs the bridge br-int, routes and iptables, and serves CNI
+requests of the plugin "fairlead". It needs root and a running Open vSwitch. SIGTERM stops it; pods
 and node go on talking without it.
 
 Exit codes: 0 stopped by a signal, 1 an error at run time, 2 a mistake in the
@@ -133,7 +133,7 @@ func run(ctx context.Context, f flags) error {
 		log.Info("config", "warning", w)
 	}
 	log.Info("fairlead-agent starts", "version", version, "node", name, "config", f.config)
-	err = agent.Run(ctx, agent.Options{Config: cfg, NodeName: name, Shim: shim(log), Log: log})
+	err = agent.Run(ctx, agent.Options{Config: cfg, Version: version, NodeName: name, Shim: shim(log), Log: log})
 	if err == nil {
 		log.Info("fairlead-agent stopped; pods and node go on talking")
 	}

@@ -13,9 +13,12 @@ import (
 // defaultAPIPort is where an agent answers /readyz unless its config says otherwise.
 const defaultAPIPort = 10350
 
+// manifestsDir is where a node has the lab's manifests.
+const manifestsDir = "/etc/fairlead/manifests"
+
 // agentConfigFor is what the lab must tell every agent.
 func agentConfigFor(d Datapath) map[string]any {
-	return map[string]any{"ovsDatapathType": string(d)}
+	return map[string]any{"ovsDatapathType": string(d), "manifestsDir": manifestsDir}
 }
 
 // mergeConfig lays the user's YAML over base: mappings are merged, everything else replaces what was there, and null

@@ -161,7 +161,7 @@ func (l *Lab) makeUnderlay() error {
 
 func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error {
 	h, err := host.Create(l.path("hosts"), NodeName(n),
-		host.Bind{Source: l.path("manifests"), Target: "/etc/fairlead/manifests", ReadOnly: true})
+		host.Bind{Source: l.path("manifests"), Target: manifestsDir, ReadOnly: true})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,188 @@
+package inputs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// resource is how one kind of objects is read.
+type resource struct {
+	name  string // as in messages: "nodes"
+	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	// of is an object of the kind, of the type that list and watch return.
+	of runtime.Object
+}
+
+// follower keeps a store like the API server's objects of one kind. client-go's
+// Reflector does the work; what is ours are the trouble, and that a server with
+// another history is noticed.
+type follower struct {
+	resource
+	store    cache.ReflectorStore
+	metadata metadata.Interface
+	// heard is called with each sign of life of the server.
+	heard func()
+	// told is called when the trouble begins, ends or becomes another.
+	told func()
+
+	mu      sync.Mutex
+	cluster string // the UID of the cluster that the store is from
+	trouble error
+	reason  string
+	since   time.Time
+	errors  atomic.Int64
+}
+
+// run follows until ctx ends.
+func (f *follower) run(ctx context.Context) {
+	quiet := logr.Discard() // each failure would be logged, by several layers
+	r := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: f.listed, WatchFuncWithContext: f.watched},
+		f.of, f.store, cache.ReflectorOptions{Logger: &quiet, Name: f.name, Backoff: &wait.Backoff{
+			Duration: retryAPIFirst, Cap: retryAPIMost, Steps: 10, Factor: 2, Jitter: 1}})
+	r.RunWithContext(klog.NewContext(ctx, quiet))
+}
+
+// The first retry after the API server failed, and the longest wait between two;
+// up to twice as long by chance, so that not all agents come at once.
+const retryAPIFirst, retryAPIMost = 500 * time.Millisecond, 10 * time.Second
+
+func (f *follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	l, err := f.list(ctx, o)
+	f.result(ctx, err)
+	return l, err
+}
+
+// watched begins a watch, or goes on with one (without SendInitialEvents). To go
+// on is right only where the server still has the history that the store is of.
+// After an etcd that was emptied or restored it has another: it would send
+// nothing for a resource version that it has not reached.
+func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	same, cluster, err := f.sameHistory(ctx, o.ResourceVersion)
+	if err != nil {
+		f.result(ctx, err)
+		return nil, err
+	}
+	fresh := o.SendInitialEvents != nil && *o.SendInitialEvents
+	switch {
+	case !same && !fresh:
+		return nil, apierrors.NewResourceExpired("the API server has another history: everything is read anew")
+	case !same:
+		o.ResourceVersion = ""
+	}
+	w, err := f.watch(ctx, o)
+	f.result(ctx, err)
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		f.mu.Lock()
+		f.cluster = cluster
+		f.mu.Unlock()
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		if e.Type == watch.Error {
+			f.result(ctx, apierrors.FromObject(e.Object))
+		} else {
+			f.heard()
+		}
+		return e, true
+	}), nil
+}
+
+// sameHistory tells whether the server is of the cluster that the store is from,
+// and has reached version. The cluster is known by the UID of its namespace
+// kube-system, which every API server makes. A server that does not show it is
+// trusted.
+func (f *follower) sameHistory(ctx context.Context, version string) (same bool, cluster string, err error) {
+	l, err := f.metadata.Resource(namespaces).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", metav1.NamespaceSystem).String()})
+	if apierrors.IsForbidden(err) {
+		return true, "", nil
+	}
+	if err != nil {
+		return false, "", fmt.Errorf("asking which cluster this is: %w", err)
+	}
+	for _, n := range l.Items {
+		cluster = string(n.UID)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if version == "" || version == "0" || f.cluster == "" {
+		return true, cluster, nil
+	}
+	c, err := resourceversion.CompareResourceVersion(version, l.ResourceVersion)
+	return err == nil && c <= 0 && cluster == f.cluster, cluster, nil
+}
+
+// result notes how a request or a watch went.
+func (f *follower) result(ctx context.Context, err error) {
+	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return // we stop, or an old version is asked for: an answer like another
+	}
+	if err == nil {
+		f.heard()
+	} else {
+		f.errors.Add(1)
+	}
+	reason := reasonOf(err)
+	f.mu.Lock()
+	changed := f.reason != reason
+	if changed {
+		if f.reason == "" {
+			f.since = time.Now()
+		}
+		f.reason, f.trouble = reason, err
+	}
+	f.mu.Unlock()
+	if changed {
+		f.told()
+	}
+}
+
+// reasonOf is the same for errors that mean the same, such as those that differ
+// in a port number. Empty is no error.
+func reasonOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	if reason := apierrors.ReasonForError(err); reason != metav1.StatusReasonUnknown {
+		return string(reason)
+	}
+	return "no answer"
+}
+
+// state returns the trouble and since when it is, or nil.
+func (f *follower) state() (trouble error, since time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.trouble, f.since
+}
+
+// shortly is what went wrong, without the URL of the request.
+func shortly(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "no answer in time"
+	}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		return u.Err.Error()
+	}
+	return err.Error()
+}

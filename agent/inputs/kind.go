@@ -1,0 +1,149 @@
+package inputs
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+)
+
+// kind holds the objects of one kind as the API server tells them, reduced to
+// what Fairlead needs of them: it is the store of a client-go Reflector. An
+// object that can't be used keeps its last good value.
+type kind[V any] struct {
+	// convert makes the value. Its error is a sentence that names the object.
+	convert func(runtime.Object) (V, error)
+	// changed is called after each change of a value or of the problems. An
+	// update that changes nothing for Fairlead, such as kubelet's heartbeat, is
+	// none.
+	changed func()
+
+	mu   sync.Mutex
+	good map[string]V      // by namespace/name or name
+	bad  map[string]string // why the last version of an object is not used
+	read bool              // the API server has told all objects
+}
+
+// converted is an object on its way into the store. The reflector collects all
+// objects of a kind before it hands them over: as these, not as they came.
+type converted[V any] struct {
+	key   string
+	value V
+	err   error
+}
+
+// Transformer implements cache.TransformingStore.
+func (k *kind[V]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return k.converted(obj) }
+}
+
+func (k *kind[V]) converted(obj any) (converted[V], error) {
+	if c, already := obj.(converted[V]); already {
+		return c, nil
+	}
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return converted[V]{}, err
+	}
+	o, ok := obj.(runtime.Object)
+	if !ok {
+		return converted[V]{}, fmt.Errorf("%T is no object of the API", obj)
+	}
+	v, err := k.convert(o)
+	return converted[V]{key, v, err}, nil
+}
+
+// Add implements cache.ReflectorStore.
+func (k *kind[V]) Add(obj any) error { return k.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (k *kind[V]) Update(obj any) error {
+	c, err := k.converted(obj)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	before, had := k.good[c.key]
+	wasBad := k.bad[c.key]
+	if c.err != nil {
+		k.bad[c.key] = c.err.Error()
+	} else {
+		delete(k.bad, c.key)
+		k.good[c.key] = c.value
+	}
+	now, has := k.good[c.key]
+	differs := had != has || wasBad != k.bad[c.key] || !reflect.DeepEqual(before, now)
+	k.mu.Unlock()
+	if differs {
+		k.changed()
+	}
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (k *kind[V]) Delete(obj any) error {
+	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	delete(k.good, key)
+	delete(k.bad, key)
+	k.mu.Unlock()
+	k.changed()
+	return nil
+}
+
+// Replace implements cache.ReflectorStore: these are all objects there are.
+func (k *kind[V]) Replace(list []any, _ string) error {
+	good, bad := make(map[string]V, len(list)), map[string]string{}
+	k.mu.Lock()
+	for _, obj := range list {
+		c, err := k.converted(obj)
+		if err != nil {
+			k.mu.Unlock()
+			return err
+		}
+		if c.err == nil {
+			good[c.key] = c.value
+			continue
+		}
+		bad[c.key] = c.err.Error()
+		if before, had := k.good[c.key]; had {
+			good[c.key] = before
+		}
+	}
+	differs := !k.read || !reflect.DeepEqual(good, k.good) || !maps.Equal(bad, k.bad)
+	k.good, k.bad, k.read = good, bad, true
+	k.mu.Unlock()
+	if differs {
+		k.changed()
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (k *kind[V]) Resync() error { return nil }
+
+// fill sets what is believed until the API server has told. It returns false if
+// it has already.
+func (k *kind[V]) fill(values map[string]V) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.read {
+		k.good = maps.Clone(values)
+	}
+	return !k.read
+}
+
+// all returns a copy of the objects, the sentences about those that can't be
+// used, sorted, and whether the API server has told them.
+func (k *kind[V]) all() (good map[string]V, bad []string, read bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.good), slices.Sorted(maps.Values(k.bad)), k.read
+}

@@ -1,0 +1,320 @@
+package inputs
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+)
+
+var (
+	pods       = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	policies   = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
+)
+
+// askTimeout bounds the question for one Pod at its ADD. The runtime tries again
+// when it is told to.
+const askTimeout = 3 * time.Second
+
+// Kubernetes is a Source that follows the API server: all Nodes, Namespaces and
+// NetworkPolicies, and the Pods of one node. Of Nodes it reads spec and status,
+// of all others metadata alone.
+//
+// An API server that is away, or that has another history than before (an
+// emptied etcd), takes nothing away: what it last said stays in force until it
+// says something else.
+type Kubernetes struct {
+	client *kubeapi.Client
+	node   string
+	file   lastKnown
+	log    logr.Logger
+
+	nodes      *kind[Node]
+	pods       *kind[Pod]
+	namespaces *kind[Namespace]
+	policies   *kind[NetworkPolicy]
+	followers  []*follower
+
+	last    atomic.Pointer[Snapshot]
+	heardAt atomic.Int64 // unix nanoseconds of the server's last sign of life
+	dirty   chan struct{}
+	wake    atomic.Bool // the change is one that Changed tells
+	changed chan struct{}
+
+	// Owned by the goroutine in Run.
+	fromOld string // when the file was written that stands for the server
+	unsaved bool
+}
+
+// NewKubernetes makes a Source for the named node. It calls nobody: Run does.
+// Until the API server has told all Nodes, the snapshot is Unread, or what file
+// holds.
+func NewKubernetes(client *kubeapi.Client, node, file string, log logr.Logger) *Kubernetes {
+	k := &Kubernetes{client: client, node: node, file: lastKnown{path: file, node: node}, log: log,
+		dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	k.last.Store(&Snapshot{Unread: true})
+	k.nodes = newKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
+		return nodeFrom(o.(*corev1.Node))
+	})
+	k.pods = newKind(k.touch, func(o runtime.Object) (Pod, error) {
+		return podFrom(o.(*metav1.PartialObjectMetadata).ObjectMeta, node)
+	})
+	k.namespaces = newKind(k.touch, func(o runtime.Object) (Namespace, error) {
+		return namespaceFrom(o.(*metav1.PartialObjectMetadata).ObjectMeta)
+	})
+	k.policies = newKind(k.touch, func(o runtime.Object) (NetworkPolicy, error) {
+		return policyFrom(networkPolicy(), o.(*metav1.PartialObjectMetadata).ObjectMeta)
+	})
+	k.follow(k.nodesResource(), k.nodes)
+	k.follow(k.metadataOf(pods, fields.OneTermEqualSelector("spec.nodeName", node)), k.pods)
+	k.follow(k.metadataOf(namespaces, fields.Everything()), k.namespaces)
+	k.follow(k.metadataOf(policies, fields.Everything()), k.policies)
+	return k
+}
+
+func (k *Kubernetes) follow(r resource, store cache.ReflectorStore) {
+	k.followers = append(k.followers, &follower{resource: r, store: store, metadata: k.client.Metadata,
+		told: k.nodesChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) }})
+}
+
+func newKind[V any](changed func(), convert func(runtime.Object) (V, error)) *kind[V] {
+	return &kind[V]{changed: changed, convert: convert, good: map[string]V{}, bad: map[string]string{}}
+}
+
+func networkPolicy() metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: policies.GroupVersion().String(), Kind: "NetworkPolicy"}
+}
+
+// Snapshot implements Source.
+func (k *Kubernetes) Snapshot() *Snapshot { return k.last.Load() }
+
+// Changed implements Source.
+func (k *Kubernetes) Changed() <-chan struct{} { return k.changed }
+
+func (k *Kubernetes) String() string { return "the Kubernetes API" }
+
+// Run implements Source.
+func (k *Kubernetes) Run(ctx context.Context) error {
+	k.heardAt.Store(time.Now().UnixNano())
+	var running sync.WaitGroup
+	for _, f := range k.followers {
+		running.Go(func() { f.run(ctx) })
+	}
+	k.publishLoop(ctx)
+	running.Wait()
+	return nil
+}
+
+func (k *Kubernetes) nodesResource() resource {
+	nodes := k.client.Kubernetes.CoreV1().Nodes()
+	return resource{name: "nodes", of: &corev1.Node{},
+		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
+		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return nodes.Watch(ctx, o)
+		}}
+}
+
+func (k *Kubernetes) metadataOf(r schema.GroupVersionResource, selector fields.Selector) resource {
+	objects := k.client.Metadata.Resource(r)
+	return resource{name: r.Resource, of: &metav1.PartialObjectMetadata{},
+		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector.String()
+			return objects.List(ctx, o)
+		},
+		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector.String()
+			return objects.Watch(ctx, o)
+		}}
+}
+
+// nodesChanged is for changes that the node depends on.
+func (k *Kubernetes) nodesChanged() {
+	k.wake.Store(true)
+	k.touch()
+}
+
+func (k *Kubernetes) touch() {
+	select {
+	case k.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// graceAtStart is how long an agent that starts waits for the API server before
+// it goes on with what it last knew.
+const graceAtStart = 3 * time.Second
+
+func (k *Kubernetes) publishLoop(ctx context.Context) {
+	grace := time.NewTimer(graceAtStart)
+	defer grace.Stop()
+	save := time.NewTicker(saveEvery)
+	defer save.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			k.save()
+			return
+		case <-save.C:
+			k.save()
+			continue
+		case <-grace.C:
+			k.takeLastKnown()
+		case <-k.dirty:
+			time.Sleep(settle) // what comes together is one change
+		}
+		k.publish()
+	}
+}
+
+// saveEvery is how old the file may be.
+const saveEvery = 2 * time.Second
+
+func (k *Kubernetes) save() {
+	if !k.unsaved {
+		return
+	}
+	k.unsaved = false
+	if err := k.file.write(k.Snapshot()); err != nil {
+		k.log.Error(err, "keeping what the API server said, for a start while it is away", "file", k.file.path)
+	}
+}
+
+// takeLastKnown fills what the API server has not told yet from the file.
+func (k *Kubernetes) takeLastKnown() {
+	if _, _, read := k.nodes.all(); read {
+		return
+	}
+	old, written, err := k.file.read()
+	if err != nil {
+		k.log.Info("the API server has not answered yet, and nothing is known from before: waiting for it",
+			"server", k.client.Server, "file", k.file.path, "why", err.Error())
+		return
+	}
+	k.log.Info("the API server has not answered yet: going on with what it said before",
+		"server", k.client.Server, "file", k.file.path, "written", written)
+	k.pods.fill(old.Pods)
+	k.namespaces.fill(old.Namespaces)
+	k.policies.fill(old.NetworkPolicies)
+	if k.nodes.fill(old.Nodes) {
+		k.fromOld = written.Format(time.DateTime)
+		k.wake.Store(true)
+	}
+}
+
+// publish makes the next snapshot.
+func (k *Kubernetes) publish() {
+	next := &Snapshot{}
+	var bad [4][]string
+	var read bool
+	next.Nodes, bad[0], read = k.nodes.all()
+	next.Pods, bad[1], _ = k.pods.all()
+	next.Namespaces, bad[2], _ = k.namespaces.all()
+	next.NetworkPolicies, bad[3], _ = k.policies.all()
+	next.Problems = slices.Concat(bad[:]...)
+	if read {
+		k.fromOld = ""
+	}
+	next.Unread = !read && k.fromOld == ""
+	next.Trouble = k.trouble()
+	before := k.last.Swap(next)
+	for _, p := range next.Problems {
+		if !slices.Contains(before.Problems, p) {
+			k.log.Info("object refused, what it said before stays in force", "problem", p)
+		}
+	}
+	k.unsaved = read
+	if k.wake.Swap(false) {
+		select {
+		case k.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// trouble says in one sentence what can't be read, since when, and what that
+// means.
+func (k *Kubernetes) trouble() error {
+	var names []string
+	var first error
+	var since time.Time
+	for _, f := range k.followers {
+		trouble, at := f.state()
+		if trouble == nil {
+			continue
+		}
+		names = append(names, f.name)
+		if first == nil || at.Before(since) {
+			first, since = trouble, at
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	what := "all of it"
+	if len(names) < len(k.followers) {
+		what = strings.Join(names, ", ")
+	}
+	known := "What it said before stays in force"
+	if k.fromOld != "" {
+		known = "What it said until " + k.fromOld + " stays in force"
+	}
+	return fmt.Errorf("the Kubernetes API server %s can't be read (%s) since %s: %s. %s: pods run on, DEL works, ADD of "+
+		"pods that the agent has seen works. Other new pods wait, and changes of nodes are not seen",
+		k.client.Server, what, since.Format(time.TimeOnly), shortly(first), known)
+}
+
+// Pod implements Source.
+func (k *Kubernetes) Pod(ctx context.Context, namespace, name, uid string) (Pod, Namespace, error) {
+	s := k.Snapshot()
+	pod, knownPod := s.Pods[namespace+"/"+name]
+	ns, knownNS := s.Namespaces[namespace]
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if !knownPod || !pod.is(uid) {
+		found, err := k.client.Metadata.Resource(pods).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			pod = Pod{} // a static pod before its mirror, or one deleted meanwhile
+		case err != nil:
+			return Pod{}, Namespace{}, k.unknown("Pod "+namespace+"/"+name, err)
+		default:
+			if pod, err = podFrom(found.ObjectMeta, k.node); err != nil {
+				return Pod{}, Namespace{}, err
+			}
+		}
+	}
+	if !knownNS {
+		found, err := k.client.Metadata.Resource(namespaces).Get(ctx, namespace, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return Pod{}, Namespace{}, k.unknown("Namespace "+namespace, err)
+		default:
+			if ns, err = namespaceFrom(found.ObjectMeta); err != nil {
+				return Pod{}, Namespace{}, err
+			}
+		}
+	}
+	return pod, ns, nil
+}
+
+func (k *Kubernetes) unknown(what string, err error) error {
+	return fmt.Errorf("the agent has not seen the %s yet, which may ask for an address of an IPPool, and asking "+
+		"the API server failed: %s", what, shortly(err))
+}

@@ -1,0 +1,73 @@
+package inputs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// LastKnownPath is where a node keeps what the API server last said.
+const LastKnownPath = "/var/lib/fairlead/last-inputs.json"
+
+// lastKnown is the file of what the API server last said: read by an agent that
+// starts while the server is away, and for nothing else.
+type lastKnown struct {
+	path, node string
+}
+
+// content is what the file holds.
+type content struct {
+	Node            string // whose agent wrote it
+	Nodes           map[string]Node
+	Pods            map[string]Pod
+	Namespaces      map[string]Namespace
+	NetworkPolicies map[string]NetworkPolicy
+}
+
+// read returns what the file holds and when it was written.
+func (f lastKnown) read() (*Snapshot, time.Time, error) {
+	data, err := os.ReadFile(f.path)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	var c content
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, time.Time{}, fmt.Errorf("%s: %w", f.path, err)
+	}
+	if c.Node != f.node {
+		return nil, time.Time{}, fmt.Errorf("%s is of node %q, and this is %q", f.path, c.Node, f.node)
+	}
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	return &Snapshot{Nodes: c.Nodes, Pods: c.Pods, Namespaces: c.Namespaces, NetworkPolicies: c.NetworkPolicies},
+		info.ModTime(), nil
+}
+
+// write replaces the file, whole or not at all. No Node at all is not worth it:
+// an input that was lost.
+func (f lastKnown) write(s *Snapshot) error {
+	if len(s.Nodes) == 0 {
+		return nil
+	}
+	data, err := json.Marshal(content{f.node, s.Nodes, s.Pods, s.Namespaces, s.NetworkPolicies})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.OpenFile(f.path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.path+".tmp", f.path)
+}
