@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
@@ -53,6 +54,7 @@ type loop struct {
 	cfg      api.AgentConfig
 	nodeName string
 	source   inputs.Source
+	kube     *kubeapi.Client // nil where inputs come from a directory
 	db       *ovsdb.DB
 	mgmt     string // path of the bridge's OpenFlow socket
 	log      logr.Logger

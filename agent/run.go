@@ -73,11 +73,12 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func run(ctx context.Context, o Options, last lastError) error {
-	source, err := newSource(o)
+	client, source, err := newSource(o)
 	if err != nil {
 		return err
 	}
 	l := newLoop(o, source)
+	l.kube = client
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return source.Run(ctx) })
 	g.Go(func() error { return serveHTTP(ctx, o.Config, l.ready, l.metrics) })
@@ -85,17 +86,19 @@ func run(ctx context.Context, o Options, last lastError) error {
 	return g.Wait()
 }
 
-// newSource is the directory if the config names one, else the API server.
-func newSource(o Options) (inputs.Source, error) {
+// newSource is the directory if the config names one, else the API server with
+// the client to it.
+func newSource(o Options) (*kubeapi.Client, inputs.Source, error) {
 	log := o.Log.WithName("inputs")
 	if o.Config.ManifestsDir != "" {
-		return inputs.NewDirectory(o.Config.ManifestsDir, log)
+		d, err := inputs.NewDirectory(o.Config.ManifestsDir, log)
+		return nil, d, err
 	}
 	client, err := kubeapi.New(o.Config, o.Version)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return inputs.NewKubernetes(client, o.NodeName, inputs.LastKnownPath, log), nil
+	return client, inputs.NewKubernetes(client, o.NodeName, inputs.LastKnownPath, log), nil
 }
 
 // start brings the node up step by step and serves it until ctx ends. Each step
