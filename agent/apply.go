@@ -118,37 +118,48 @@ func (l *loop) applyFlows(ctx context.Context, d Desired) error {
 	return nil
 }
 
-// applyHost puts the gateway, the routes and the iptables rules in place, those
-// that changed or, in a full round, all.
+// applyHost puts the gateway, the iptables rules and the routes in place, those
+// that changed or, in a full round, all. The rules come before the routes: a
+// packet that takes a direct route before its range is exempt from masquerade
+// gives its whole connection another source.
 func (l *loop) applyHost(d Desired, o *outcome) {
 	if l.full || !reflect.DeepEqual(l.applied.Gateway, d.Gateway) {
-		changes, err := link.EnsureGateway(d.Gateway)
-		l.told("gateway", changes)
-		if err != nil {
-			o.host = fmt.Errorf("gateway: %w", err) // routes and rules need it
+		if err := l.applyGateway(d); err != nil {
+			o.host = err // routes and rules need it
 			return
 		}
-		v4, v6 := families(d.NAT.PodCIDRs)
-		changes, err = route.EnableForwarding(v4, v6)
-		l.told("forwarding", changes)
-		if err != nil {
-			o.host = fmt.Errorf("forwarding: %w", err)
-			return
-		}
-		l.applied.Gateway = d.Gateway
-	}
-	if l.full || !reflect.DeepEqual(l.applied.Routes, d.Routes) {
-		o.peers = errors.Join(o.peers, l.applyRoutes(d))
 	}
 	if l.full || !reflect.DeepEqual(l.applied.NAT, d.NAT) {
 		changes, err := nat.Apply(d.NAT)
 		l.told("iptables", changes)
-		if err != nil {
+		if err == nil {
+			l.applied.NAT = d.NAT
+		} else {
 			o.host = fmt.Errorf("iptables: %w", err)
-			return
 		}
-		l.applied.NAT = d.NAT
 	}
+	if l.full || !reflect.DeepEqual(l.applied.Routes, d.Routes) {
+		o.peers = errors.Join(o.peers, l.applyRoutes(d))
+	}
+}
+
+func (l *loop) applyGateway(d Desired) error {
+	changes, err := link.EnsureGateway(d.Gateway)
+	l.told("gateway", changes)
+	if err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	v4, v6 := families(d.NAT.PodCIDRs)
+	changes, err = route.EnableForwarding(v4, v6)
+	l.told("forwarding", changes)
+	if err != nil {
+		return fmt.Errorf("forwarding: %w", err)
+	}
+	if l.otherMTU, err = link.HostsWithOtherMTU(d.PodMTU); err != nil {
+		return err
+	}
+	l.applied.Gateway = d.Gateway
+	return nil
 }
 
 func (l *loop) applyRoutes(d Desired) error {

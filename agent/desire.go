@@ -3,8 +3,6 @@ package agent
 import (
 	"cmp"
 	"crypto/sha256"
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -41,7 +39,7 @@ type Desired struct {
 	Gateway link.GatewayLink
 	Routes  route.Desired
 	NAT     nat.Desired
-	Peers   []openflow.Peer
+	Peers   []Peer
 	// PodMTU is the MTU of pods' interfaces, in bytes.
 	PodMTU int
 	// Problems are sentences about inputs that could not be served, sorted.
@@ -66,12 +64,14 @@ func Desire(in Inputs) Desired {
 			Pods:         slices.Clone(in.Attachments),
 		},
 		Gateway: link.GatewayLink{Name: in.Config.HostGateway, MAC: mac, MTU: mtu, Addrs: gateways},
-		Routes:  route.Desired{Link: in.Config.HostGateway, Routes: peerRoutes(peers, gateways)},
+		Routes: route.Desired{Link: in.Config.HostGateway, Transport: in.Transport.Name,
+			Routes: peerRoutes(peers, gateways)},
 		NAT: nat.Desired{
 			Gateway:     in.Config.HostGateway,
 			PodCIDRs:    slices.Clone(in.Own.PodCIDRs),
 			Masquerade:  !in.Config.NoSNAT,
 			RandomFully: in.Config.SNATFullyRandomPorts,
+			Unmasked:    unmasked(in.Config, peers),
 			Tunnel:      tunnelTraffic(in.Config),
 		},
 		Peers:    peers,
@@ -90,7 +90,7 @@ func (d Desired) View(obs ovsdb.Observed) openflow.View {
 			Port: obs.Gateway.OFPort, MAC: d.OVSDB.Gateway.MAC, PodCIDRs: d.NAT.PodCIDRs,
 		},
 		TunnelPort: obs.Tunnel.OFPort,
-		Peers:      d.Peers,
+		Peers:      tunnelPeers(d.Peers),
 	}
 	for _, a := range d.Gateway.Addrs {
 		v.Gateway.Addrs = append(v.Gateway.Addrs, a.Addr())
@@ -168,7 +168,8 @@ func tunnelTraffic(cfg api.AgentConfig) nat.Tunnel {
 	return t
 }
 
-// podMTU is the MTU of pods in bytes, given that of the transport interface.
+// podMTU is the MTU of pods in bytes, given that of the transport interface. In
+// hybrid mode it leaves room for the tunnel to all peers: a pod has one MTU.
 func podMTU(cfg api.AgentConfig, transport int, local netip.Addr) int {
 	if cfg.DefaultMTU != 0 {
 		return cfg.DefaultMTU
@@ -176,8 +177,8 @@ func podMTU(cfg api.AgentConfig, transport int, local netip.Addr) int {
 	return transport - overhead(cfg, local)
 }
 
-// tunnels reports whether any traffic goes through a tunnel.
-func tunnels(cfg api.AgentConfig) bool { return cfg.TrafficEncapMode == api.ModeEncap }
+// tunnels reports whether any traffic may go through a tunnel.
+func tunnels(cfg api.AgentConfig) bool { return cfg.TrafficEncapMode != api.ModeNoEncap }
 
 // endpoint is this node's end of the tunnel. One family serves all peers: IPv4
 // where the Node and the interface have it, else IPv6.
@@ -194,38 +195,6 @@ func tunnelPort(cfg api.AgentConfig, local netip.Addr) *ovsdb.TunnelPort {
 	}
 	return &ovsdb.TunnelPort{Name: TunnelPortName, Type: cfg.TunnelType, DstPort: cfg.TunnelPort,
 		Csum: cfg.TunnelCsum, LocalIP: local}
-}
-
-// peersOf returns the other nodes that are reached, by name, and sentences about
-// those that can't be. Without a tunnel none is reached.
-func peersOf(in Inputs, local netip.Addr) ([]openflow.Peer, []string) {
-	others := slices.SortedFunc(maps.Values(in.Nodes), func(a, b inputs.Node) int { return cmp.Compare(a.Name, b.Name) })
-	others = slices.DeleteFunc(others, func(n inputs.Node) bool { return n.Name == in.Own.Name })
-	refused := conflictingNodes(others, reserved(in), neededBy(in))
-	var peers []openflow.Peer
-	var problems []string
-	for _, n := range others {
-		if len(n.PodCIDRs) == 0 {
-			continue // not given one yet: nothing to reach there
-		}
-		if why, bad := refused[n.Name]; bad {
-			problems = append(problems, why+": its pods are not reached")
-			continue
-		}
-		if !tunnels(in.Config) {
-			continue
-		}
-		remote, ok := n.TunnelAddr(local.Is4())
-		if !ok {
-			problems = append(problems, fmt.Sprintf("node %s has no address of the same family as this node's %s: "+
-				"its pods are not reached", n.Name, local))
-			continue
-		}
-		peers = append(peers, openflow.Peer{Name: n.Name, Tunnel: remote,
-			PodCIDRs: slices.SortedFunc(slices.Values(n.PodCIDRs), comparePrefix)})
-	}
-	slices.Sort(problems)
-	return peers, problems
 }
 
 // reserved are the ranges that no peer may claim: the node's own podCIDRs and
@@ -251,20 +220,4 @@ func neededBy(in Inputs) []link.Needed {
 		needed = append(needed, link.Needed{Addr: a, What: "the address of this node"})
 	}
 	return needed
-}
-
-// peerRoutes leads the host's packets for peers' pods to the gateway. Only
-// families that the node itself has are routed: the others have no source.
-func peerRoutes(peers []openflow.Peer, gateways []netip.Prefix) []route.Route {
-	var out []route.Route
-	for _, peer := range peers {
-		for _, cidr := range peer.PodCIDRs {
-			for _, g := range gateways {
-				if g.Addr().Is4() == cidr.Addr().Is4() {
-					out = append(out, route.Route{Dst: cidr, Src: g.Addr()})
-				}
-			}
-		}
-	}
-	return out
 }

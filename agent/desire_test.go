@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/nat"
 )
 
 func dualInputs() Inputs {
@@ -76,9 +77,15 @@ func TestDesireModes(t *testing.T) {
 	in := dualInputs()
 	in.Config.TrafficEncapMode, in.Config.NoSNAT = api.ModeNoEncap, true
 	d := Desire(in)
-	if d.OVSDB.Tunnel != nil || d.PodMTU != 1500 || d.NAT.Masquerade || len(d.Routes.Routes) != 0 || len(d.Peers) != 0 {
-		t.Errorf("noEncap with noSNAT: tunnel %v, MTU %d, masquerade %v, routes %v, peers %v",
-			d.OVSDB.Tunnel, d.PodMTU, d.NAT.Masquerade, d.Routes.Routes, d.Peers)
+	if d.OVSDB.Tunnel != nil || d.PodMTU != 1500 || d.NAT.Masquerade || d.NAT.Tunnel != (nat.Tunnel{}) || len(d.Peers) != 2 {
+		t.Errorf("noEncap with noSNAT: tunnel %v, %v, MTU %d, masquerade %v, peers %v",
+			d.OVSDB.Tunnel, d.NAT.Tunnel, d.PodMTU, d.NAT.Masquerade, d.Peers)
+	}
+	in = dualInputs()
+	in.Config.TrafficEncapMode = api.ModeHybrid
+	d = Desire(in)
+	if d.OVSDB.Tunnel == nil || d.PodMTU != 1450 || !d.NAT.Masquerade || d.NAT.Tunnel.Port != 6081 {
+		t.Errorf("hybrid: tunnel %v, %v, MTU %d, masquerade %v", d.OVSDB.Tunnel, d.NAT.Tunnel, d.PodMTU, d.NAT.Masquerade)
 	}
 	for tunnel, mtu := range map[string]int{"geneve": 1430, "vxlan": 1430, "gre": 1438} {
 		in := dualInputs()

@@ -77,6 +77,8 @@ type loop struct {
 	failures  int     // rounds that failed in a row
 	wait      restoreWait
 	problems  []string
+	routed    []string // podCIDRs left to the underlay's routers, as last told
+	otherMTU  []string // host ends of pods with another MTU than pods get now
 }
 
 func newLoop(o Options, source inputs.Source) *loop {

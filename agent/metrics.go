@@ -21,6 +21,7 @@ type metrics struct {
 	hostChanges *prometheus.CounterVec
 	pods        prometheus.Gauge
 	peers       prometheus.Gauge
+	peerCIDRs   *prometheus.GaugeVec
 	refused     prometheus.Gauge
 	inputErrors prometheus.Gauge
 	cni         *prometheus.HistogramVec
@@ -47,7 +48,10 @@ func newMetrics() *metrics {
 		flowChanges: counter("flow_changes_total", "Flows that were added, modified or deleted.", "change"),
 		hostChanges: counter("host_changes_total", "Changes of the gateway, routes and iptables rules.", "what"),
 		pods:        gauge("pods", "Pod interfaces on this node."),
-		peers:       gauge("peers", "Other nodes whose pods are reached."),
+		peers:       gauge("peers", "Other nodes whose pods are served."),
+		peerCIDRs: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_peer_podcidrs",
+			Help: "PodCIDRs of other nodes by the way there: tunnel, direct (a node of the same subnet) or routers " +
+				"(left to the underlay's)."}, []string{"way"}),
 		refused:     gauge("peers_refused", "Other nodes whose pods are not reached: a conflict. The log names them."),
 		inputErrors: gauge("input_problems", "Manifests that are refused; what they held before stays in force."),
 		cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fairlead_cni_request_seconds",
@@ -57,7 +61,7 @@ func newMetrics() *metrics {
 		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
 	}
 	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
-		m.pods, m.peers, m.refused, m.inputErrors, m.cni, m.reclaimed, m.armed, collectors.NewGoCollector(),
+		m.pods, m.peers, m.peerCIDRs, m.refused, m.inputErrors, m.cni, m.reclaimed, m.armed, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -87,6 +91,9 @@ func (m *metrics) published(s *state, d Desired) {
 	m.degraded.Set(one(s.degraded != nil))
 	m.pods.Set(float64(len(d.OVSDB.Pods)))
 	m.peers.Set(float64(len(d.Peers)))
+	for _, w := range []Way{Tunnelled, Direct, LeftToRouters} {
+		m.peerCIDRs.WithLabelValues(string(w)).Set(float64(len(byWay(d.Peers, w))))
+	}
 	m.refused.Set(float64(len(d.Problems)))
 	m.inputErrors.Set(float64(len(s.snapshot.Problems)))
 }

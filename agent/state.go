@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -26,10 +27,11 @@ type state struct {
 func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o outcome) {
 	s := &state{podCIDRs: l.own.PodCIDRs, podMTU: d.PodMTU, addRefused: conflict, snapshot: snapshot,
 		notReady: errors.Join(conflict, o.pods, o.host),
-		degraded: errors.Join(o.peers, strays(l.own, d.OVSDB.Pods), snapshot.Trouble)}
+		degraded: errors.Join(o.peers, strays(l.own, d.OVSDB.Pods), otherMTU(d, l.otherMTU), snapshot.Trouble)}
 	before := l.state.Swap(s)
 	if d.PodMTU != 0 { // else nothing was computed
 		l.tellProblems(d.Problems)
+		l.tellRouted(byWay(d.Peers, LeftToRouters))
 	}
 	l.metrics.published(s, d)
 	l.tellChange("not ready", before.notReady, s.notReady)
@@ -51,6 +53,44 @@ func (l *loop) tellProblems(problems []string) {
 		}
 	}
 	l.problems = problems
+}
+
+// tellRouted says which podCIDRs the underlay's routers must know, when that
+// changes. It is how noEncap mode works, and no error.
+func (l *loop) tellRouted(podCIDRs []netip.Prefix) {
+	ranges := aggregate(podCIDRs)
+	now := make([]string, 0, len(ranges))
+	for _, p := range ranges {
+		now = append(now, p.String())
+	}
+	switch {
+	case slices.Equal(now, l.routed):
+	case len(now) == 0:
+		l.log.Info("no podCIDR is left to the underlay's routers any more")
+	default:
+		l.log.Info("these podCIDRs belong to nodes in other subnets, and there is no tunnel: the underlay's routers must "+
+			"know the way to them", "podCIDRs", someOf(now), "nodes", len(podCIDRs))
+	}
+	l.routed = now
+}
+
+// otherMTU says which pods still have another MTU than pods get now, as after a
+// change of the traffic mode; nil when none has. hosts are their host ends, and
+// may be of pods that are gone.
+func otherMTU(d Desired, hosts []string) error {
+	var pods []string
+	for _, a := range d.OVSDB.Pods {
+		if slices.Contains(hosts, a.HostIf) {
+			pods = append(pods, a.Pod())
+		}
+	}
+	if len(pods) == 0 {
+		return nil
+	}
+	slices.Sort(pods)
+	return fmt.Errorf("pods have another MTU than %d, which pods get now, because the traffic mode, defaultMTU or the "+
+		"underlay has changed: large packets from or to them may be lost. Delete them, so that they are made anew (%s)",
+		d.PodMTU, someOf(pods))
 }
 
 // tellChange logs an error when it appears, changes or goes, and not in every

@@ -76,7 +76,7 @@ func readGolden(t testing.TB, file string) (*txtar.Archive, View) {
 		case "pod":
 			v.Pods = append(v.Pods, Pod{uint32(port), mac(t, arg["mac"]), addrs(arg["addrs"])})
 		case "peer":
-			p := Peer{Name: arg["name"], PodCIDRs: prefixes(arg["podcidrs"])}
+			p := Peer{Name: arg["name"], PodCIDRs: prefixes(arg["podcidrs"]), Direct: prefixes(arg["direct"])}
 			if arg["tunnel"] != "" {
 				p.Tunnel = netip.MustParseAddr(arg["tunnel"])
 			}
@@ -105,6 +105,9 @@ func addrs(list string) (out []netip.Addr) {
 }
 
 func prefixes(list string) (out []netip.Prefix) {
+	if list == "" {
+		return nil
+	}
 	for s := range strings.SplitSeq(list, ",") {
 		out = append(out, netip.MustParsePrefix(s))
 	}

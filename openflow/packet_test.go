@@ -397,3 +397,36 @@ func TestMegaflowsAreWide(t *testing.T) {
 		}
 	}
 }
+
+// A direct peer is the host's to reach, and is believed out of the tunnel as well: it may not have switched yet.
+func TestHybridPackets(t *testing.T) {
+	o := node(t)
+	_, view := readGolden(t, "testdata/hybrid.txtar")
+	if _, err := dialTest(t, o).Sync(t.Context(), Pipeline(view)); err != nil {
+		t.Fatal(err)
+	}
+	const fromC = "in_port=1,tun_src=192.168.78.3,tun_dst=192.168.77.1,dl_src=0e:00:00:00:00:c1,dl_dst=0e:00:00:00:00:b2"
+	for _, c := range []packetCase{
+		{"to a direct peer", fromA + a4 + ",nw_dst=10.10.1.9", gwPort, 3, []string{toGW, "nw_ttl=64"}},
+		{"to a direct peer v6", fromA + a6 + ",ipv6_dst=fd00:10:0:1::9", gwPort, 3, []string{toGW, "nw_ttl=64"}},
+		{"to one of the two families", fromA + a4 + ",nw_dst=10.10.2.9", tunPort, 3, []string{"nw_ttl=63"}},
+		{"to the other", fromA + a6 + ",ipv6_dst=fd00:10:0:2::9", gwPort, 3, []string{toGW, "nw_ttl=64"}},
+		{"from a direct peer", fromGW + ",ip,nw_src=10.10.1.9,nw_ttl=9,nw_dst=10.10.0.3", podA, 3, []string{toA, "nw_ttl=9"}},
+		{"the host to a direct peer", fromGW + ",ip,nw_src=10.10.0.1,nw_ttl=9,nw_dst=10.10.1.9", drop, 3, nil},
+		{"tunnelled by a direct peer", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=9,nw_dst=10.10.0.3", podA, 3, []string{toA}},
+		{"tunnelled by a peer about a direct one", fromC + ",ip,nw_src=10.10.1.9,nw_ttl=9,nw_dst=10.10.0.3", drop, 0, nil},
+		{"tunnelled by a stranger", strings.Replace(fromPeer, "77.2", "77.9", 1) + ",ip,nw_src=10.10.1.9,nw_ttl=9,nw_dst=10.10.0.3",
+			drop, 0, nil},
+	} {
+		report := o.Trace("br-int", c.packet)
+		got := readTrace(t, report)
+		if got.out != c.out || (c.out == drop && got.tables[len(got.tables)-1] != c.in) {
+			t.Errorf("%s: left by port %d after tables %v, want port %d, table %d\n%s", c.name, got.out, got.tables, c.out, c.in, report)
+		}
+		for _, w := range c.with {
+			if !strings.Contains(got.final+",", ","+w+",") {
+				t.Errorf("%s: left without %s\n%s", c.name, w, report)
+			}
+		}
+	}
+}

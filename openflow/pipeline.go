@@ -55,13 +55,14 @@ func (v View) normalised() View {
 	for _, p := range v.Peers {
 		if p.Tunnel.IsValid() {
 			p.Tunnel = p.Tunnel.Unmap()
-			p.PodCIDRs = sortedPrefixes(p.PodCIDRs)
+			p.PodCIDRs, p.Direct = sortedPrefixes(p.PodCIDRs), sortedPrefixes(p.Direct)
 			peers = append(peers, p)
 		}
 	}
 	slices.SortFunc(peers, func(a, b Peer) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), a.Tunnel.Compare(b.Tunnel),
-			slices.CompareFunc(a.PodCIDRs, b.PodCIDRs, comparePrefixes))
+			slices.CompareFunc(a.PodCIDRs, b.PodCIDRs, comparePrefixes),
+			slices.CompareFunc(a.Direct, b.Direct, comparePrefixes))
 	})
 	v.Pods, v.Peers = pods, peers
 	return v

@@ -135,7 +135,9 @@ func shuffled(v View, seed uint64) View {
 	}
 	for i := range v.Peers {
 		v.Peers[i].PodCIDRs = slices.Clone(v.Peers[i].PodCIDRs)
+		v.Peers[i].Direct = slices.Clone(v.Peers[i].Direct)
 		slices.Reverse(v.Peers[i].PodCIDRs)
+		slices.Reverse(v.Peers[i].Direct)
 	}
 	v.Gateway.Addrs = slices.Clone(v.Gateway.Addrs)
 	slices.Reverse(v.Gateway.Addrs)

@@ -1,6 +1,9 @@
 package openflow
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Priorities in table Classify.
 const (
@@ -90,7 +93,7 @@ func podND(p Pod, a netip.Addr) []Match {
 
 func classifyPeer(v View, p Peer) []Flow {
 	var flows []Flow
-	for _, cidr := range p.PodCIDRs {
+	for _, cidr := range slices.Concat(p.PodCIDRs, p.Direct) {
 		flows = append(flows, Flow{
 			Kind: KindPeer, Table: tableClassify, Priority: classifySource,
 			Match: Match{InPort: v.TunnelPort, TunSrc: p.Tunnel, EtherType: etherTypeOf(cidr.Addr()), Src: cidr},

@@ -36,8 +36,12 @@ type Pod struct {
 
 // Peer is another node.
 type Peer struct {
-	Name     string
+	Name string
+	// PodCIDRs are those that are reached through the tunnel.
 	PodCIDRs []netip.Prefix
+	// Direct are podCIDRs that the host routes without the tunnel. They have no
+	// flow in Forward; out of the tunnel they are believed all the same.
+	Direct []netip.Prefix
 	// Tunnel is the peer's tunnel endpoint. Invalid when the peer is not
 	// reached through the tunnel; it then gets no flows.
 	Tunnel netip.Addr

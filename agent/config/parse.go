@@ -168,6 +168,7 @@ func (p *parser) combinations() {
 		p.fail(n, "noSNAT", fmt.Sprintf("true needs trafficEncapMode: noEncap, and it is %s: answers from outside "+
 			"to a pod's address find their way only where the underlay routes the podCIDRs", c.TrafficEncapMode))
 	}
+	p.unusedTunnelKeys()
 	if n := p.at["tunnelPort"]; n != nil && c.TunnelPort != 0 && c.TunnelType == api.TunnelGRE {
 		p.warn(n, "tunnelPort", "gre has no ports: the value is not used")
 	}
@@ -180,6 +181,22 @@ func (p *parser) combinations() {
 			p.fail(n, ours[i], "fairlead-tun0 is the name of the tunnel port")
 		case i != 0 && name == c.OVSBridge, i == 2 && name == c.HostGateway:
 			p.fail(n, ours[i], fmt.Sprintf("%s is the bridge or the gateway already: each needs a name of its own", name))
+		}
+	}
+}
+
+// unusedTunnelKeys warns about keys of the tunnel that somebody chose where
+// there is none.
+func (p *parser) unusedTunnelKeys() {
+	c := p.config
+	if c.TrafficEncapMode != api.ModeNoEncap {
+		return
+	}
+	for key, chosen := range map[string]bool{
+		"tunnelType": c.TunnelType != api.TunnelGeneve, "tunnelPort": c.TunnelPort != 0, "tunnelCsum": c.TunnelCsum,
+	} {
+		if n := p.at[key]; n != nil && chosen {
+			p.warn(n, key, "trafficEncapMode is noEncap, and there is no tunnel: the value is not used")
 		}
 	}
 }

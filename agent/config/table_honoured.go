@@ -27,12 +27,10 @@ func honouredKeys() []Entry {
 		{In: Agent, Key: "trafficEncapMode",
 			Want:    oneOf(api.ModeEncap, api.ModeNoEncap, api.ModeHybrid, "networkPolicyOnly"),
 			Default: api.ModeEncap, Fate: Honoured,
-			Text: "how pods' packets travel between nodes: `encap`, through the tunnel",
+			Text: "how pods' packets travel between nodes: `encap`, through the tunnel; `noEncap`, as they are, to nodes " +
+				"of another subnet by the underlay's routers, which must know the podCIDRs; `hybrid`, as they are to " +
+				"nodes of the same subnet and through the tunnel to others. The same on all nodes",
 			Except: []Exception{
-				{api.ModeNoEncap, Ignored, "noEncap is not built yet: the agent starts, makes no tunnel, and " +
-					"pods of other nodes are not reached"},
-				{api.ModeHybrid, Ignored, "hybrid is not built yet: the agent starts, makes no tunnel, and " +
-					"pods of other nodes are not reached"},
 				{"networkPolicyOnly", Refused, "Fairlead enforces no NetworkPolicy and gives pods their network " +
 					"itself: with this mode pods would have neither"},
 			},
@@ -57,14 +55,15 @@ func honouredKeys() []Entry {
 			Text: "checksums in the tunnel's outer header",
 			set:  func(c *api.AgentConfig, v Value) { c.TunnelCsum = v.Bool }},
 		{In: Agent, Key: "defaultMTU", Want: orZero(576, 65000), Default: "0", Fate: Honoured,
-			Text: "MTU in bytes of the gateway and the pods' interfaces; 0 is the transport interface's less the " +
-				"tunnel's overhead. With IPv6 at least 1280",
+			Text: "MTU in bytes of the gateway and the pods' interfaces; 0 is the transport interface's, less the " +
+				"tunnel's overhead unless trafficEncapMode is noEncap. With IPv6 at least 1280",
 			set: func(c *api.AgentConfig, v Value) { c.DefaultMTU = v.Int }},
 		{In: Agent, Key: "disableTXChecksumOffload", Want: boolean(), Default: "false", Fate: Honoured,
 			Text: "switches tx checksum offload off in pods. On the netdev datapath it always is off",
 			set:  func(c *api.AgentConfig, v Value) { c.DisableTXChecksumOffload = v.Bool }},
 		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
-			Text: "the interface whose address is the tunnel's end; empty: the one found by transportInterfaceCIDRs, " +
+			Text: "the interface that leads to other nodes: its address is the tunnel's end, and nodes in its subnets are " +
+				"reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +
 				"else the one with the Node's IP",
 			set: func(c *api.AgentConfig, v Value) { c.TransportInterface = v.Str }},
 		{In: Agent, Key: "transportInterfaceCIDRs", Want: subnets(), Default: "[]", Fate: Honoured,

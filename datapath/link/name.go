@@ -34,14 +34,22 @@ func ours(l netlink.Link) bool {
 }
 
 // Hosts lists the names of our veths' host ends.
-func Hosts() ([]string, error) {
+func Hosts() ([]string, error) { return hosts(func(netlink.Link) bool { return true }) }
+
+// HostsWithOtherMTU lists those whose MTU is not mtu: a pod keeps the one that
+// it was made with.
+func HostsWithOtherMTU(mtu int) ([]string, error) {
+	return hosts(func(l netlink.Link) bool { return l.Attrs().MTU != mtu })
+}
+
+func hosts(keep func(netlink.Link) bool) ([]string, error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("listing interfaces: %w", err)
 	}
 	var names []string
 	for _, l := range links {
-		if ours(l) {
+		if ours(l) && keep(l) {
 			names = append(names, l.Attrs().Name)
 		}
 	}

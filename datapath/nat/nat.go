@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -21,6 +22,12 @@ type Desired struct {
 	PodCIDRs []netip.Prefix
 	// Masquerade gives pods' packets to the outside the node's address.
 	Masquerade bool
+	// Unmasked are destinations that see the pods' own addresses although their
+	// packets leave by another interface than the gateway: the podCIDRs of
+	// nodes that are reached without a tunnel. Each costs a rule that the first
+	// packet of each connection to the outside meets, so give the fewest that
+	// cover them.
+	Unmasked []netip.Prefix
 	// RandomFully has the kernel choose source ports at random: the order in
 	// which it tries them otherwise lets two connections meet.
 	RandomFully bool
@@ -70,7 +77,7 @@ func (d Desired) validate() error {
 	if d.Gateway == "" || strings.ContainsAny(d.Gateway, "\"' \t\n!") || strings.HasSuffix(d.Gateway, "+") {
 		return fmt.Errorf("%q cannot be the name of the gateway: iptables takes + at its end for any ending", d.Gateway)
 	}
-	for _, p := range d.PodCIDRs {
+	for _, p := range slices.Concat(d.PodCIDRs, d.Unmasked) {
 		if !p.IsValid() || p.Addr().Is4In6() {
 			return fmt.Errorf("podCIDR %s is not a prefix", p)
 		}
@@ -94,40 +101,68 @@ type chain struct {
 func (d Desired) chains(f family) []chain {
 	post := chain{table: "nat", base: "POSTROUTING", name: Postrouting}
 	fwd := chain{table: "filter", base: "FORWARD", name: Forward, beforeStop: true}
-	for _, p := range d.PodCIDRs {
-		if p.Addr().Is6() == f.is6 {
-			post.rules = append(post.rules, d.sourceRules(p.Masked())...)
-		}
-	}
-	if len(post.rules) > 0 {
-		// What the host sends to its own gateway address stays on lo and
-		// keeps its source.
-		post.rules = append([]string{"-o lo -j RETURN"}, post.rules...)
-		// Docker sets the policy of FORWARD to DROP, firewalls end it in
-		// REJECT.
-		fwd.rules = []string{"-i " + d.Gateway + " -j ACCEPT", "-o " + d.Gateway + " -j ACCEPT"}
-		if d.Tunnel != (Tunnel{}) {
-			// With the node's address, which masquerading gives it, another
-			// node would take it for this one's: the pod could say there what
-			// its own node forbids.
-			fwd.rules = append([]string{"-i " + d.Gateway + " " + d.Tunnel.match() + " -j DROP"}, fwd.rules...)
-		}
+	if own := f.of(d.PodCIDRs); len(own) > 0 {
+		post.rules, fwd.rules = d.sourceRules(own, f.of(d.Unmasked)), d.forwardRules(own)
 	}
 	return []chain{post, fwd}
 }
 
-// sourceRules give packets from the node's own pods another source.
-func (d Desired) sourceRules(podCIDR netip.Prefix) []string {
+// of are the prefixes of the family, without host bits.
+func (f family) of(prefixes []netip.Prefix) (out []netip.Prefix) {
+	for _, p := range prefixes {
+		if p.Addr().Is6() == f.is6 {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+// sourceRules give packets from the node's own pods another source, where that
+// must be.
+func (d Desired) sourceRules(own, unmasked []netip.Prefix) []string {
 	masquerade := " -j MASQUERADE"
 	if d.RandomFully {
 		masquerade += " --random-fully"
 	}
-	var rules []string
-	if d.Masquerade {
-		rules = append(rules, fmt.Sprintf("-s %s ! -o %s%s", podCIDR, d.Gateway, masquerade))
+	// What the host sends to its own gateway address stays on lo and keeps its
+	// source.
+	rules := []string{"-o lo -j RETURN"}
+	for _, p := range own {
+		// A pod's packet to a Service that kube-proxy has turned back to a pod
+		// on br-int or behind the tunnel. With its own source the reply would
+		// go straight to the pod, past the node that alone can undo the
+		// translation.
+		rules = append(rules, fmt.Sprintf("-s %s -o %s -m conntrack --ctstate DNAT%s", p, d.Gateway, masquerade))
 	}
-	// A pod's packet to a Service that kube-proxy has turned back to a pod.
-	// With its own source the reply would go straight to the pod, past the
-	// node that alone can undo the translation.
-	return append(rules, fmt.Sprintf("-s %s -o %s -m conntrack --ctstate DNAT%s", podCIDR, d.Gateway, masquerade))
+	if !d.Masquerade {
+		return rules
+	}
+	if len(unmasked) > 0 {
+		rules = append(rules, "-o "+d.Gateway+" -j RETURN") // saves all the others
+	}
+	for _, p := range unmasked {
+		rules = append(rules, fmt.Sprintf("-d %s -j RETURN", p))
+	}
+	for _, p := range own {
+		rules = append(rules, fmt.Sprintf("-s %s ! -o %s%s", p, d.Gateway, masquerade))
+	}
+	return rules
+}
+
+// forwardRules let packets of pods pass. Docker sets the policy of FORWARD to
+// DROP, firewalls end it in REJECT.
+func (d Desired) forwardRules(own []netip.Prefix) (rules []string) {
+	if d.Tunnel != (Tunnel{}) {
+		// With the node's address, which masquerading gives it, another node
+		// would take it for this one's: the pod could say there what its own
+		// node forbids.
+		rules = append(rules, "-i "+d.Gateway+" "+d.Tunnel.match()+" -j DROP")
+	}
+	for _, p := range own {
+		// What claims to come from a pod of this node and did not: from a host
+		// on the underlay, where the kernel's rp_filter is off or loose, and
+		// with IPv6, for which there is none.
+		rules = append(rules, fmt.Sprintf("-s %s ! -i %s -o %s -j DROP", p, d.Gateway, d.Gateway))
+	}
+	return append(rules, "-i "+d.Gateway+" -j ACCEPT", "-o "+d.Gateway+" -j ACCEPT")
 }

@@ -24,17 +24,22 @@ func TestChains(t *testing.T) {
 		}
 		return strings.Join(out, "\n")
 	}
+	const dnat, forward = "-o lo -j RETURN; -s 10.0.1.0/24 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE",
+		"-s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP; -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"
+	only4 := Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24")}
+	with := func(change func(*Desired)) Desired { d := only4; change(&d); return d }
 	for name, c := range map[string]struct{ got, want string }{
-		"IPv4": {text(d, ipv4), "FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s 10.0.1.0/24 ! -o gw0 -j MASQUERADE --random-fully; " +
-			"-s 10.0.1.0/24 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE --random-fully\n" +
-			"FAIRLEAD-FORWARD: -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
-		"no masquerade": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("fd00:1::/64")}, ipv6),
+		"IPv4": {text(d, ipv4), "FAIRLEAD-POSTROUTING: " + dnat + " --random-fully; " +
+			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE --random-fully\nFAIRLEAD-FORWARD: " + forward},
+		"no masquerade": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("fd00:1::/64"), Unmasked: cidrs("fd00:2::/64")}, ipv6),
 			"FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s fd00:1::/64 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE\n" +
-				"FAIRLEAD-FORWARD: -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
-		"tunnel": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), Tunnel: Tunnel{"udp", 6081}}, ipv4),
-			"FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s 10.0.1.0/24 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE\n" +
-				"FAIRLEAD-FORWARD: -i gw0 -p udp -m udp --dport 6081 -j DROP; -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
-		"other family": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), Masquerade: true}, ipv6),
+				"FAIRLEAD-FORWARD: -s fd00:1::/64 ! -i gw0 -o gw0 -j DROP; -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
+		"tunnel": {text(with(func(d *Desired) { d.Tunnel = Tunnel{"udp", 6081} }), ipv4),
+			"FAIRLEAD-POSTROUTING: " + dnat + "\nFAIRLEAD-FORWARD: -i gw0 -p udp -m udp --dport 6081 -j DROP; " + forward},
+		"unmasked": {text(with(func(d *Desired) { d.Masquerade, d.Unmasked = true, cidrs("10.0.2.0/23", "fd00:2::/64", "10.0.8.0/24") }), ipv4),
+			"FAIRLEAD-POSTROUTING: " + dnat + "; -o gw0 -j RETURN; -d 10.0.2.0/23 -j RETURN; -d 10.0.8.0/24 -j RETURN; " +
+				"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " + forward},
+		"other family": {text(with(func(d *Desired) { d.Masquerade = true }), ipv6),
 			"FAIRLEAD-POSTROUTING: \nFAIRLEAD-FORWARD: "},
 	} {
 		if c.got != c.want {
@@ -93,6 +98,7 @@ func TestBadInput(t *testing.T) {
 	for _, d := range []Desired{
 		{Gateway: "", PodCIDRs: cidrs("10.0.1.0/24")}, {Gateway: "gw+", PodCIDRs: cidrs("10.0.1.0/24")},
 		{Gateway: "a b", PodCIDRs: cidrs("10.0.1.0/24")}, {Gateway: "gw0", PodCIDRs: []netip.Prefix{{}}},
+		{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), Unmasked: []netip.Prefix{{}}},
 	} {
 		if _, err := Apply(d); err == nil {
 			t.Errorf("%+v is accepted", d)

@@ -162,3 +162,71 @@ func TestRootServiceLeadsBackToAPod(t *testing.T) {
 		}
 	}
 }
+
+// Pods of nodes that are reached without a tunnel see who calls, also where the first packet meets thousands of rules.
+// Another host sees the node.
+func TestRootUnmasked(t *testing.T) {
+	node, outside, pod, _ := lan(t)
+	outside.IP("addr add 10.0.2.5/24 dev out")
+	outside.IP("addr add fd00:0:0:2::5/64 dev out nodad")
+	outside.IP("route add 10.0.1.0/24 via 192.0.2.2")
+	outside.IP("-6 route add fd00:0:0:1::/64 via fd00:5::2")
+	node.IP("route add 10.0.2.0/24 via 192.0.2.9")
+	node.IP("-6 route add fd00:0:0:2::/64 via fd00:5::9")
+	d := desired()
+	apply(t, node, d)
+	if got, err := seen(pod, outside, "10.0.2.5:80", "10.0.2.5:80"); err != nil || got != "192.0.2.2" {
+		t.Fatalf("in encap mode it arrives from %q, %v; want the node's address: the test is worth nothing", got, err)
+	}
+	for i := range 5000 { // none beside another of the same length: nothing to aggregate
+		d.Unmasked = append(d.Unmasked, netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 7), byte(i << 1), 0}), 24))
+	}
+	d.Unmasked = append(d.Unmasked, cidrs("10.0.2.0/24", "fd00:0:0:2::/64")...)
+	for _, step := range []string{"write 5,000 rules", "find them unchanged"} {
+		start := time.Now()
+		apply(t, node, d)
+		took := time.Since(start)
+		t.Logf("%s: %v", step, took)
+		if took > 5*time.Second {
+			t.Errorf("%s took %v", step, took)
+		}
+	}
+	for _, c := range []struct{ target, want string }{
+		{"10.0.2.5:80", "10.0.1.5"}, {"[fd00:0:0:2::5]:80", "fd00:0:0:1::5"},
+		{"192.0.2.9:80", "192.0.2.2"}, {"[fd00:5::9]:80", "fd00:5::2"},
+	} {
+		start := time.Now()
+		if got, err := seen(pod, outside, c.target, c.target); err != nil || got != c.want {
+			t.Errorf("to %s arrives from %q, %v; want %s", c.target, got, err, c.want)
+		}
+		t.Logf("a connection to %s took %v", c.target, time.Since(start))
+	}
+}
+
+// A host on the underlay can't speak for a pod to another pod of the node, whatever rp_filter says.
+func TestRootFalseSourceFromOutside(t *testing.T) {
+	node, outside, pod, _ := lan(t)
+	outside.IP("route add 10.0.1.5/32 via 192.0.2.2")
+	outside.IP("-6 route add fd00:0:0:1::5/128 via fd00:5::2")
+	outside.IP("addr add 10.0.1.6/32 dev lo")
+	outside.IP("addr add fd00:0:0:1::6/128 dev lo")
+	node.Exec("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.eth0.rp_filter=0")
+	counted := func(f string) (n int) {
+		for line := range strings.Lines(node.Exec(f, "-vnxL", Forward)) {
+			if w := strings.Fields(line); len(w) > 2 && w[2] == "DROP" {
+				fmt.Sscan(w[0], &n)
+			}
+		}
+		return n
+	}
+	apply(t, node, desired())
+	for f, from := range map[string][2]string{"iptables": {"10.0.1.6", "10.0.1.5"}, "ip6tables": {"fd00:0:0:1::6", "fd00:0:0:1::5"}} {
+		_, _ = outside.Run("ping", "-c2", "-i0.1", "-W0.2", "-I", from[0], from[1]) // nobody answers
+		if n := counted(f); n != 2 {
+			t.Errorf("%s: %d packets with a false source are dropped, want 2", f, n)
+		}
+	}
+	if got, err := seen(outside, pod, "10.0.1.5:80", "10.0.1.5:80"); err != nil || got != "192.0.2.9" {
+		t.Errorf("an honest one arrives from %q, %v; want 192.0.2.9", got, err)
+	}
+}

@@ -10,10 +10,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
+// routes are those to dsts, each a prefix, with " via ADDRESS" behind it if it is direct.
 func routes(dsts ...string) Desired {
-	d := Desired{Link: "gw0"}
+	d := Desired{Link: "gw0", Transport: "eth0"}
 	for _, s := range dsts {
+		s, via, direct := strings.Cut(s, " via ")
 		p := netip.MustParsePrefix(s)
+		if direct {
+			d.Routes = append(d.Routes, Route{Dst: p, Via: netip.MustParseAddr(via)})
+			continue
+		}
 		src := netip.MustParseAddr("10.0.1.1")
 		if p.Addr().Is6() {
 			src = netip.MustParseAddr("fd00:1::1")
@@ -25,7 +31,7 @@ func routes(dsts ...string) Desired {
 
 func mustWant(t *testing.T, d Desired) table {
 	t.Helper()
-	want, err := wanted(d, 7)
+	want, err := wanted(d, 7, 8)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,6 +64,11 @@ func TestDiff(t *testing.T) {
 			r.LinkIndex = 9
 			m[key{p("fd00:2::/64"), 1024}] = r
 		}, nil},
+		{"from the tunnel to direct", "=10.0.2.0/24", []string{"10.0.2.0/24 via 192.0.2.2"}, []string{"10.0.2.0/24"}, nil, nil},
+		{"from direct to the tunnel", "=fd00:2::/64", []string{"fd00:2::/64"}, []string{"fd00:2::/64 via 2001:db8::2"}, nil, nil},
+		{"direct, another address", "=10.0.2.0/24", []string{"10.0.2.0/24 via 192.0.2.3"}, []string{"10.0.2.0/24 via 192.0.2.2"}, nil, nil},
+		{"two swap", "=10.0.2.0/24 =10.0.3.0/24", []string{"10.0.2.0/24 via 192.0.2.3", "10.0.3.0/24 via 192.0.2.2"},
+			[]string{"10.0.2.0/24 via 192.0.2.2", "10.0.3.0/24 via 192.0.2.3"}, nil, nil},
 		{"ours with another metric", "-10.0.2.0/24", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, func(m table) {
 			m[key{p("10.0.2.0/24"), 50}] = m[key{dst: p("10.0.2.0/24")}]
 		}, nil},
@@ -85,11 +96,12 @@ func TestDiff(t *testing.T) {
 
 func TestWantedRefuses(t *testing.T) {
 	for name, r := range map[string]Route{
-		"zero":            {},
-		"mapped":          {Dst: netip.MustParsePrefix("::ffff:10.0.2.0/120")},
-		"family mismatch": {Dst: netip.MustParsePrefix("10.0.2.0/24"), Src: netip.MustParseAddr("fd00::1")},
+		"zero":                         {},
+		"mapped":                       {Dst: netip.MustParsePrefix("::ffff:10.0.2.0/120")},
+		"next hop of the other family": {Dst: netip.MustParsePrefix("fd00:2::/64"), Via: netip.MustParseAddr("192.0.2.2")},
+		"family mismatch":              {Dst: netip.MustParsePrefix("10.0.2.0/24"), Src: netip.MustParseAddr("fd00::1")},
 	} {
-		if _, err := wanted(Desired{Routes: []Route{r}}, 7); err == nil {
+		if _, err := wanted(Desired{Routes: []Route{r}}, 7, 8); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

@@ -1,11 +1,16 @@
 // Package route keeps the node's routes to the pods of other nodes and the
 // kernel's switches for forwarding.
 //
-// Every route goes to the bridge by way of the gateway with one virtual next
-// hop, behind which the flows choose the node: the host's own routing table
-// stays the same whether the peers are reached by tunnel or not, and no
+// The routes to peers behind the tunnel go to the bridge by way of the gateway
+// with one virtual next hop, behind which the flows choose the node, so that no
 // neighbour has to be resolved. The next hop is no address of anything; it is
 // on link by decree and has one permanent neighbour entry.
+//
+// A peer that is reached without the tunnel has a route over the transport
+// interface with the peer's own address as next hop, which the kernel resolves
+// as any other. It counts only while that interface is up and has an address of
+// the peer's subnet: the kernel removes such routes by itself, the next Apply
+// puts them back.
 //
 // What is ours: routes of the main table with protocol Protocol, whatever else
 // they say, and permanent neighbours on the gateway, which is ours as a whole.

@@ -11,17 +11,15 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// applyNeighbours gives the virtual next hop of each family in use its
-// permanent entry on link, removes all other permanent entries there, and
-// returns how many it changed.
+// applyNeighbours gives the virtual next hop of each family that has routes by
+// way of link its permanent entry there, removes all other permanent entries,
+// and returns how many it changed.
 func applyNeighbours(h *netlink.Handle, link netlink.Link, want table) (changed int, err error) {
 	mac, index := VirtualMAC(), link.Attrs().Index
 	missing := map[netip.Addr]bool{}
-	for k := range want {
-		if k.dst.Addr().Is4() {
-			missing[NextHop4()] = true
-		} else {
-			missing[NextHop6()] = true
+	for k, r := range want {
+		if r.LinkIndex == index {
+			missing[virtualNextHop(k.dst)] = true
 		}
 	}
 	have, err := kernel.Dump(func() ([]netlink.Neigh, error) { return h.NeighList(index, netlink.FAMILY_ALL) })

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -33,16 +34,20 @@ func NextHop6() netip.Addr { return VirtualMAC().LinkLocal() }
 // Route leads to the pods of another node.
 type Route struct {
 	Dst netip.Prefix
+	// Via is the other node's address, in a subnet of the transport interface.
+	// The zero Addr is the virtual next hop behind the gateway.
+	Via netip.Addr
 	// Src is the address that the host's own packets to Dst carry: the
 	// gateway's, which must be on the link. The zero Addr leaves it to the
 	// kernel.
 	Src netip.Addr
 }
 
-// Desired are all routes that shall be there. Link is the gateway's name.
+// Desired are all routes that shall be there. Link is the gateway's name,
+// Transport that of the interface for routes with Via.
 type Desired struct {
-	Link   string
-	Routes []Route
+	Link, Transport string
+	Routes          []Route
 }
 
 // Changes counts what Apply did.
@@ -74,7 +79,11 @@ func apply(d Desired) (Changes, error) {
 	if err != nil {
 		return c, fmt.Errorf("looking up gateway %s: %w", d.Link, err)
 	}
-	want, err := wanted(d, link.Attrs().Index)
+	transport, err := transportIndex(h, d)
+	if err != nil {
+		return c, err
+	}
+	want, err := wanted(d, link.Attrs().Index, transport)
 	if err != nil {
 		return c, err
 	}
@@ -97,6 +106,18 @@ func apply(d Desired) (Changes, error) {
 	return c, failed.err()
 }
 
+// transportIndex is 0 where no route needs the interface.
+func transportIndex(h *netlink.Handle, d Desired) (int, error) {
+	if !slices.ContainsFunc(d.Routes, func(r Route) bool { return r.Via.IsValid() }) {
+		return 0, nil
+	}
+	link, err := h.LinkByName(d.Transport)
+	if err != nil {
+		return 0, fmt.Errorf("looking up the transport interface %s: %w", d.Transport, err)
+	}
+	return link.Attrs().Index, nil
+}
+
 // key is what the kernel tells routes of one table apart by.
 type key struct {
 	dst    netip.Prefix
@@ -113,27 +134,42 @@ type taken map[netip.Prefix]netlink.Route
 // one (IP6_RT_PRIO_USER in linux/ipv6_route.h).
 const defaultMetric6 = 1024
 
-// wanted turns d into netlink's form.
-func wanted(d Desired, index int) (table, error) {
+// wanted turns d into netlink's form, given the indexes of its interfaces.
+func wanted(d Desired, gateway, transport int) (table, error) {
 	want := make(table, len(d.Routes))
 	for _, r := range d.Routes {
 		if !r.Dst.IsValid() || r.Dst.Addr().Is4In6() {
 			return nil, fmt.Errorf("destination %s is not a prefix", r.Dst)
 		}
-		if r.Src.IsValid() && r.Src.Is4() != r.Dst.Addr().Is4() {
-			return nil, fmt.Errorf("source %s and destination %s are of different families", r.Src, r.Dst)
+		for _, a := range []netip.Addr{r.Src, r.Via} {
+			if a.IsValid() && a.Is4() != r.Dst.Addr().Is4() {
+				return nil, fmt.Errorf("%s and destination %s are of different families", a, r.Dst)
+			}
 		}
 		k, nr := key{dst: r.Dst.Masked()}, netlink.Route{
-			LinkIndex: index, Dst: kernel.IPNet(r.Dst.Masked()), Gw: NextHop4().AsSlice(), Flags: int(netlink.FLAG_ONLINK),
+			LinkIndex: transport, Dst: kernel.IPNet(r.Dst.Masked()), Gw: r.Via.AsSlice(),
 			Src: r.Src.AsSlice(), Protocol: Protocol, Table: unix.RT_TABLE_MAIN,
 		}
 		if r.Dst.Addr().Is6() {
-			// A link-local next hop is on link as it is.
-			k.metric, nr.Priority, nr.Gw, nr.Flags = defaultMetric6, defaultMetric6, NextHop6().AsSlice(), 0
+			k.metric, nr.Priority = defaultMetric6, defaultMetric6
+		}
+		if !r.Via.IsValid() {
+			nr.LinkIndex, nr.Gw = gateway, virtualNextHop(r.Dst).AsSlice()
+			if r.Dst.Addr().Is4() { // a link-local IPv6 next hop is on link as it is
+				nr.Flags = int(netlink.FLAG_ONLINK)
+			}
 		}
 		want[k] = nr
 	}
 	return want, nil
+}
+
+// virtualNextHop is that of dst's family.
+func virtualNextHop(dst netip.Prefix) netip.Addr {
+	if dst.Addr().Is4() {
+		return NextHop4()
+	}
+	return NextHop6()
 }
 
 // observe reads our routes, and the routes of others to wanted destinations.

@@ -68,6 +68,62 @@ func TestRootPacketsReachPeers(t *testing.T) {
 	}
 }
 
+// A direct route leads over the transport interface to the peer's own address, with the node's address there as
+// source, and needs no neighbour entry of ours. Changing from one way to the other leaves nothing of the first.
+func TestRootDirectRoutes(t *testing.T) {
+	node, peer := fabric(t)
+	nstest.Veth(node, "eth0", peer, "e0")
+	node.IP("addr add 192.0.2.1/24 dev eth0")
+	node.IP("addr add 2001:db8::1/64 dev eth0 nodad")
+	peer.IP("addr add 192.0.2.2/24 dev e0")
+	peer.IP("addr add 2001:db8::2/64 dev e0 nodad")
+	for _, ns := range []*nstest.NS{node, peer} {
+		ns.Exec("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1")
+	}
+	tunnelled := routes("10.0.2.0/24", "fd00:2::/64")
+	direct := routes("10.0.2.0/24 via 192.0.2.2", "fd00:2::/64 via 2001:db8::2")
+	mixed := routes("10.0.2.0/24 via 192.0.2.2", "fd00:2::/64")
+	mustApply(t, node, tunnelled)
+	for _, step := range []struct {
+		name string
+		d    Desired
+		want Changes
+		src  map[string]string // by destination
+	}{
+		{"tunnel to direct", direct, Changes{Replaced: 2, Neighbours: 2},
+			map[string]string{"10.0.2.5": "192.0.2.1", "fd00:2::5": "2001:db8::1"}},
+		{"once more", direct, Changes{}, nil},
+		{"one family back", mixed, Changes{Replaced: 1, Neighbours: 1},
+			map[string]string{"10.0.2.5": "192.0.2.1", "fd00:2::5": "fd00:1::1"}},
+		{"all back", tunnelled, Changes{Replaced: 1, Neighbours: 1},
+			map[string]string{"10.0.2.5": "10.0.1.1", "fd00:2::5": "fd00:1::1"}},
+		{"direct again", direct, Changes{Replaced: 2, Neighbours: 2}, nil},
+		{"left to routers", Desired{Link: "gw0"}, Changes{Removed: 2}, nil},
+	} {
+		if c := mustApply(t, node, step.d); c != step.want {
+			t.Errorf("%s: Apply says %+v, want %+v", step.name, c, step.want)
+		}
+		for dst, src := range step.src {
+			if got := node.IP("route get " + dst); !strings.Contains(got, " src "+src+" ") {
+				t.Errorf("%s: want source %s: %s", step.name, src, got)
+			}
+			node.Exec("ping", "-c1", "-W2", dst)
+		}
+	}
+	// The interface goes down and up: the kernel has removed the routes.
+	mustApply(t, node, direct)
+	node.IP("link set eth0 down")
+	node.IP("link set eth0 up")
+	node.IP("addr replace 2001:db8::1/64 dev eth0 nodad")
+	if c := mustApply(t, node, direct); c != (Changes{Added: 2}) {
+		t.Errorf("after down and up Apply says %+v", c)
+	}
+	direct.Transport = "eth9"
+	if _, text := applyError(node, direct); !strings.Contains(text, "transport interface eth9") {
+		t.Errorf("without the interface: %q", text)
+	}
+}
+
 func TestRootDrift(t *testing.T) {
 	node, _ := fabric(t)
 	d := routes("10.0.2.0/24", "10.0.3.0/24", "fd00:2::/64")

@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// aggregate returns the smallest set of prefixes that covers exactly the
+// addresses that all of prefixes cover, sorted. Host bits do not count.
+func aggregate(prefixes []netip.Prefix) []netip.Prefix {
+	sorted := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		sorted = append(sorted, p.Masked())
+	}
+	slices.SortFunc(sorted, comparePrefix)
+	var out []netip.Prefix
+	for _, p := range sorted {
+		// A prefix sorts behind all that hold it, so only the last can.
+		if n := len(out); n > 0 && out[n-1].Overlaps(p) {
+			continue
+		}
+		out = append(out, p)
+		// Two halves are one; that one may be half of a greater.
+		for n := len(out); n > 1 && siblings(out[n-2], out[n-1]); n = len(out) {
+			out = append(out[:n-2], parent(out[n-2]))
+		}
+	}
+	return out
+}
+
+// parent is the prefix one bit shorter that holds p, which has at least one.
+func parent(p netip.Prefix) netip.Prefix { return netip.PrefixFrom(p.Addr(), p.Bits()-1).Masked() }
+
+// siblings reports whether a and b are the two halves of one prefix.
+func siblings(a, b netip.Prefix) bool {
+	return a != b && a.Bits() == b.Bits() && a.Bits() > 0 && parent(a) == parent(b)
+}

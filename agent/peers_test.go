@@ -1,0 +1,264 @@
+package agent
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+)
+
+// peerNode is written "NAME PODCIDRS ADDRESSES", lists by commas.
+func peerNode(s string) inputs.Node {
+	f := strings.Fields(s)
+	n := inputs.Node{Name: f[0]}
+	for p := range strings.SplitSeq(f[1], ",") {
+		n.PodCIDRs = append(n.PodCIDRs, netip.MustParsePrefix(p))
+	}
+	for a := range strings.SplitSeq(f[2], ",") {
+		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+	}
+	n.TunnelAddresses = n.Addresses
+	return n
+}
+
+// modeInputs is a node with one address of each family, and one more IPv4 subnet on its interface.
+func modeInputs(mode string, peers ...string) Inputs {
+	in := dualInputs()
+	in.Config.TrafficEncapMode = mode
+	in.Transport.Subnets = append(in.Transport.Subnets, netip.MustParsePrefix("198.51.100.0/25"))
+	in.Nodes = nodeMap(in.Own)
+	for _, s := range peers {
+		n := peerNode(s)
+		in.Nodes[n.Name] = n
+	}
+	return in
+}
+
+// told is what is desired about peers, one line each.
+func told(d Desired) string {
+	var out []string
+	for _, p := range d.Peers {
+		s := p.Name
+		if p.Tunnel.IsValid() {
+			s += " tunnel " + p.Tunnel.String()
+		}
+		for _, c := range p.PodCIDRs {
+			s += fmt.Sprintf("; %s %s", c.Prefix, c.Way)
+			if c.Via.IsValid() {
+				s += " " + c.Via.String()
+			}
+		}
+		out = append(out, s)
+	}
+	for _, r := range d.Routes.Routes {
+		s := "route " + r.Dst.String()
+		if r.Via.IsValid() {
+			s += " via " + r.Via.String()
+		}
+		if r.Src.IsValid() {
+			s += " src " + r.Src.String()
+		}
+		out = append(out, s)
+	}
+	if len(d.NAT.Unmasked) > 0 {
+		out = append(out, fmt.Sprint("unmasked ", d.NAT.Unmasked))
+	}
+	return strings.Join(append(out, d.Problems...), "\n")
+}
+
+func TestWays(t *testing.T) {
+	for _, c := range []struct{ name, peer, encap, noEncap, hybrid string }{
+		{"same subnet", "b 10.0.2.0/24,fd00:0:0:2::/64 192.0.2.2,2001:db8::2",
+			"b tunnel 192.0.2.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 tunnel\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 src fd00:0:0:1::1",
+			"b; 10.0.2.0/24 direct 192.0.2.2; fd00:0:0:2::/64 direct 2001:db8::2\n" +
+				"route 10.0.2.0/24 via 192.0.2.2\nroute fd00:0:0:2::/64 via 2001:db8::2\n" +
+				"unmasked [10.0.2.0/24 fd00:0:0:2::/64]",
+			"b tunnel 192.0.2.2; 10.0.2.0/24 direct 192.0.2.2; fd00:0:0:2::/64 direct 2001:db8::2\n" +
+				"route 10.0.2.0/24 via 192.0.2.2\nroute fd00:0:0:2::/64 via 2001:db8::2\n" +
+				"unmasked [10.0.2.0/24 fd00:0:0:2::/64]"},
+		{"another subnet", "b 10.0.2.0/24,fd00:0:0:2::/64 203.0.113.2,2001:db8:9::2",
+			"b tunnel 203.0.113.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 tunnel\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 src fd00:0:0:1::1",
+			"b; 10.0.2.0/24 routers; fd00:0:0:2::/64 routers\nunmasked [10.0.2.0/24 fd00:0:0:2::/64]",
+			"b tunnel 203.0.113.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 tunnel\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 src fd00:0:0:1::1\n" +
+				"unmasked [10.0.2.0/24 fd00:0:0:2::/64]"},
+		{"one family each", "b 10.0.2.0/24,fd00:0:0:2::/64 203.0.113.2,2001:db8::2",
+			"b tunnel 203.0.113.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 tunnel\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 src fd00:0:0:1::1",
+			"b; 10.0.2.0/24 routers; fd00:0:0:2::/64 direct 2001:db8::2\n" +
+				"route fd00:0:0:2::/64 via 2001:db8::2\nunmasked [10.0.2.0/24 fd00:0:0:2::/64]",
+			"b tunnel 203.0.113.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 direct 2001:db8::2\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 via 2001:db8::2\n" +
+				"unmasked [10.0.2.0/24 fd00:0:0:2::/64]"},
+		{"the interface's second subnet", "b 10.0.2.0/24 198.51.100.2",
+			"b tunnel 198.51.100.2; 10.0.2.0/24 tunnel\nroute 10.0.2.0/24 src 10.0.1.1",
+			"b; 10.0.2.0/24 direct 198.51.100.2\nroute 10.0.2.0/24 via 198.51.100.2\nunmasked [10.0.2.0/24]",
+			"b tunnel 198.51.100.2; 10.0.2.0/24 direct 198.51.100.2\nroute 10.0.2.0/24 via 198.51.100.2\n" +
+				"unmasked [10.0.2.0/24]"},
+		{"just outside of it", "b 10.0.2.0/24 198.51.100.128",
+			"b tunnel 198.51.100.128; 10.0.2.0/24 tunnel\nroute 10.0.2.0/24 src 10.0.1.1",
+			"b; 10.0.2.0/24 routers\nunmasked [10.0.2.0/24]",
+			"b tunnel 198.51.100.128; 10.0.2.0/24 tunnel\nroute 10.0.2.0/24 src 10.0.1.1\nunmasked [10.0.2.0/24]"},
+		{"pods of a family that its addresses lack", "b fd00:0:0:2::/64 192.0.2.2",
+			"b tunnel 192.0.2.2; fd00:0:0:2::/64 tunnel\nroute fd00:0:0:2::/64 src fd00:0:0:1::1",
+			"b; fd00:0:0:2::/64 routers\nunmasked [fd00:0:0:2::/64]",
+			"b tunnel 192.0.2.2; fd00:0:0:2::/64 tunnel\nroute fd00:0:0:2::/64 src fd00:0:0:1::1\n" +
+				"unmasked [fd00:0:0:2::/64]"},
+		{"no address that the tunnel could use", "b fd00:0:0:2::/64 2001:db8::2",
+			"node b has no address of the same family as this node's 192.0.2.1: its pods are not reached",
+			"b; fd00:0:0:2::/64 direct 2001:db8::2\nroute fd00:0:0:2::/64 via 2001:db8::2\nunmasked [fd00:0:0:2::/64]",
+			"b; fd00:0:0:2::/64 direct 2001:db8::2\nroute fd00:0:0:2::/64 via 2001:db8::2\nunmasked [fd00:0:0:2::/64]"},
+		{"this node's own address", "b 10.0.2.0/24 192.0.2.1",
+			"node b has this node's address 192.0.2.1: its pods are not reached",
+			"node b has this node's address 192.0.2.1: its pods are not reached",
+			"node b has this node's address 192.0.2.1: its pods are not reached"},
+	} {
+		for mode, want := range map[string]string{
+			api.ModeEncap: c.encap, api.ModeNoEncap: c.noEncap, api.ModeHybrid: c.hybrid,
+		} {
+			if got := told(Desire(modeInputs(mode, c.peer))); got != want {
+				t.Errorf("%s, %s:\n%s\nwant\n%s", c.name, mode, got, want)
+			}
+		}
+	}
+}
+
+// What is desired for all peers, in whatever order they come, is what is desired for each, in their order.
+func TestPeersInAnyOrder(t *testing.T) {
+	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
+		var all []string
+		for i := range 60 {
+			all = append(all, fmt.Sprintf("n%02d 10.1.%d.0/24,fd00:0:1:%x::/64 %s%d,2001:db8:%x::%d", i, i, i,
+				[]string{"192.0.2.", "203.0.113.", "198.51.100."}[i%3], 10+i, i%2, 10+i))
+		}
+		var peers []Peer
+		for _, s := range all {
+			peers = append(peers, Desire(modeInputs(mode, s)).Peers...)
+		}
+		want := Desire(modeInputs(mode, all...))
+		if !reflect.DeepEqual(want.Peers, peers) {
+			t.Fatalf("%s: peers together differ from peers alone", mode)
+		}
+		for range 10 {
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			if got := Desire(modeInputs(mode, all...)); !reflect.DeepEqual(got, want) {
+				t.Fatalf("%s: another order gives\n%s\nwant\n%s", mode, told(got), told(want))
+			}
+		}
+	}
+}
+
+// A peer that changes under its name, or two that swap, leave what a start with the new state would make: nothing is
+// remembered of the old one. While both of a swap claim one range, who was created first has it.
+func TestPeersThatChange(t *testing.T) {
+	b, c := "b 10.0.2.0/24 192.0.2.2", "c 10.0.3.0/24 203.0.113.3"
+	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
+		for name, state := range map[string][]string{
+			"as it was": {b, c}, "address": {"b 10.0.2.0/24 192.0.2.22", c}, "podCIDR": {"b 10.0.22.0/24 192.0.2.2", c},
+			"both": {"b 10.0.22.0/24 192.0.2.22", c}, "moves out": {"b 10.0.2.0/24 203.0.113.2", c},
+			"moves in": {b, "c 10.0.3.0/24 192.0.2.3"}, "gone": {c},
+			"swapped": {"b 10.0.3.0/24 192.0.2.2", "c 10.0.2.0/24 203.0.113.3"},
+		} {
+			d := Desire(modeInputs(mode, state...))
+			if len(d.Peers) != len(state) || len(d.Problems) != 0 {
+				t.Errorf("%s, %s: %s", mode, name, told(d))
+			}
+			for i, s := range state {
+				f := strings.Fields(s)
+				if p := d.Peers[i]; p.Name != f[0] || p.PodCIDRs[0].String() != f[1] {
+					t.Errorf("%s, %s: peer %+v, want %s", mode, name, p, s)
+				}
+			}
+		}
+		half := modeInputs(mode, "b 10.0.3.0/24 192.0.2.2", c)
+		young := half.Nodes["b"]
+		young.Created = time.Unix(2, 0)
+		half.Nodes["b"] = young
+		d := Desire(half)
+		if len(d.Peers) != 1 || d.Peers[0].Name != "c" || !strings.Contains(strings.Join(d.Problems, ""), "and so has node c") {
+			t.Errorf("%s, half swapped: %s", mode, told(d))
+		}
+	}
+}
+
+func TestAggregate(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                                    "",
+		"10.0.1.0/24":                         "10.0.1.0/24",
+		"10.0.0.0/24 10.0.1.0/24":             "10.0.0.0/23",
+		"10.0.1.0/24 10.0.2.0/24":             "10.0.1.0/24 10.0.2.0/24",
+		"10.0.3.0/24 10.0.1.0/24 10.0.2.0/24": "10.0.1.0/24 10.0.2.0/23",
+		"10.0.0.0/24 10.0.1.0/24 10.0.2.0/23": "10.0.0.0/22",
+		"10.0.0.0/16 10.0.7.0/24 10.0.7.0/24": "10.0.0.0/16",
+		"10.0.1.9/24":                         "10.0.1.0/24",
+		"0.0.0.0/1 128.0.0.0/1":               "0.0.0.0/0",
+		"fd00::/65 fd00:0:0:0:8000::/65 0.0.0.0/0 10.0.0.0/8": "0.0.0.0/0 fd00::/64",
+	} {
+		var prefixes []netip.Prefix
+		for s := range strings.FieldsSeq(in) {
+			prefixes = append(prefixes, netip.MustParsePrefix(s))
+		}
+		if got := strings.Trim(fmt.Sprint(aggregate(prefixes)), "[]"); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+// Over all 256 addresses of a /24: the same are covered before and after, and no two prefixes can be one.
+func TestAggregateIsExactAndSmallest(t *testing.T) {
+	for range 2000 {
+		var prefixes []netip.Prefix
+		var covered [256]bool
+		for range rand.IntN(40) {
+			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(rand.IntN(256))}), 24+rand.IntN(9)).Masked()
+			prefixes = append(prefixes, p)
+			for i := range covered {
+				covered[i] = covered[i] || p.Contains(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))
+			}
+		}
+		got := aggregate(prefixes)
+		for i, want := range covered {
+			a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+			if n := len(slices.DeleteFunc(slices.Clone(got), func(p netip.Prefix) bool { return !p.Contains(a) })); (n == 1) != want || n > 1 {
+				t.Fatalf("%v: %s is covered %d times by %v, want it %v", prefixes, a, n, got, want)
+			}
+		}
+		for i, p := range got {
+			for _, q := range got[i+1:] {
+				if p.Bits() > 0 && p.Bits() == q.Bits() && parent(p) == parent(q) {
+					t.Fatalf("%v: %s and %s could be one", prefixes, p, q)
+				}
+			}
+		}
+	}
+}
+
+// A round with thousands of peers must not take long, in any mode.
+func TestDesireFiveThousandPeers(t *testing.T) {
+	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
+		in := modeInputs(mode)
+		in.Transport.Subnets = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/13")}
+		in.Needed = []link.Needed{}
+		for i := range 5000 {
+			n := peerNode(fmt.Sprintf("n%04d 100.%d.%d.0/24 172.%d.%d.%d", i, 64+i>>8, i&255, 16+8*(i%2), i>>8, i&255))
+			in.Nodes[n.Name] = n
+		}
+		start := time.Now()
+		d := Desire(in)
+		took := time.Since(start)
+		t.Logf("%s: %v for %d peers, %d routes, %d ranges unmasked", mode, took, len(d.Peers), len(d.Routes.Routes), len(d.NAT.Unmasked))
+		if len(d.Peers) != 5000 || took > time.Second || len(d.NAT.Unmasked) > 10 {
+			t.Errorf("%s: %d peers in %v, %d ranges unmasked; problems %.3q", mode, len(d.Peers), took, len(d.NAT.Unmasked), d.Problems)
+		}
+	}
+}
