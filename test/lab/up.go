@@ -23,7 +23,10 @@ left behind.
 Nodes are called node1, node2 and so on, with the addresses 192.168.77.11, .12 and so on
 (fd77::11, ::12) and the podCIDRs 10.77.1.0/24, 10.77.2.0/24 (fd77:0:0:1::/64, ...).
 Their default gateway is the host "outside", 192.168.77.1 (fd77::1), which also has the
-addresses 203.0.113.1 and 2001:db8::1: what is beyond the cluster's own network.`,
+addresses 203.0.113.1 and 2001:db8::1: what is beyond the cluster's own network.
+
+With --subnets 2 nodes with an even number are in a second subnet, 192.168.78.0/24 (fd78::/64),
+with a bridge of its own, br1. The host outside is the router between the two.`,
 		Example: "  lab up --nodes 3 --ip-family ipv4\n  lab up --config vxlan.yaml     # tunnelType: vxlan",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -53,6 +56,8 @@ addresses 203.0.113.1 and 2001:db8::1: what is beyond the cluster's own network.
 	flags.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("number of nodes, 1 to %d", lab.MaxNodes))
 	flags.StringVar(&datapath, "datapath", string(lab.Netdev), "netdev (in userspace) or system (the kernel's)")
 	flags.StringVar(&family, "ip-family", string(lab.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
+	flags.IntVar(&o.Subnets, "subnets", 1, "subnets of the underlay, 1 or 2: nodes alternate between them")
+	flags.BoolVar(&o.RoutePods, "route-pods", false, "the router between the subnets knows the way to all podCIDRs (for noEncap)")
 	flags.StringVar(&config, "config", "", "YAML file that is merged into the config of each agent")
 	flags.StringVar(&o.BinDir, "bin-dir", "", "directory of our programs (default: where this one is)")
 	flags.DurationVar(&o.ReadyTimeout, "timeout", time.Minute, "how long the agents may take to get ready")

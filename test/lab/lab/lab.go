@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -37,10 +38,13 @@ type spec struct {
 	Nodes    int
 	Datapath Datapath
 	IPFamily IPFamily
-	BinDir   string
-	NoAgent  bool
-	NoGuard  bool
-	APIPort  int
+	// Subnets is how many subnets the underlay has; RoutePods says whether its router knows the podCIDRs.
+	Subnets   int
+	RoutePods bool
+	BinDir    string
+	NoAgent   bool
+	NoGuard   bool
+	APIPort   int
 }
 
 // ErrNotUp means that there is no lab in the directory.
@@ -80,6 +84,9 @@ func (l *Lab) Nodes() []string {
 	}
 	return names
 }
+
+// NodeAddrs are the underlay addresses that node number n was given, with their masks.
+func (l *Lab) NodeAddrs(n int) []netip.Prefix { return l.spec.nodeAddrs(n) }
 
 // Manifests is the store that all nodes see.
 func (l *Lab) Manifests() manifest.Store { return manifest.Open(l.path("manifests"), l.path("tmp")) }

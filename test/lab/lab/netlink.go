@@ -16,8 +16,8 @@ import (
 )
 
 // addressNode gives dev the addresses of node n, sets it up, and routes everything else to the host outside.
-func addressNode(dev string, f IPFamily, n int) error {
-	if err := addAddrs(dev, f.NodeAddrs(n)); err != nil {
+func addressNode(dev string, s spec, n int) error {
+	if err := addAddrs(dev, s.nodeAddrs(n)); err != nil {
 		return err
 	}
 	if err := linkUp(dev); err != nil {
@@ -27,7 +27,7 @@ func addressNode(dev string, f IPFamily, n int) error {
 	if err != nil {
 		return err
 	}
-	for _, gw := range f.GatewayAddrs() {
+	for _, gw := range s.IPFamily.GatewayAddrsIn(s.subnet(n)) {
 		all := netip.PrefixFrom(gw.Addr(), 0).Masked()
 		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gw.Addr().AsSlice(), Dst: ipNet(all)}
 		if err := netlink.RouteReplace(route); err != nil {
@@ -85,6 +85,20 @@ func sysctl(pairs ...string) error {
 		if err := os.WriteFile("/proc/sys/"+pairs[i], []byte(pairs[i+1]), 0o644); err != nil {
 			return fmt.Errorf("setting sysctl %s: %w", pairs[i], err)
 		}
+	}
+	return nil
+}
+
+// forward has the kernel forward packets.
+func forward(f IPFamily) error {
+	if err := sysctl("net/ipv4/ip_forward", "1"); err != nil {
+		return err
+	}
+	if f == IPv4 {
+		return nil
+	}
+	if err := sysctl("net/ipv6/conf/all/forwarding", "1", "net/ipv6/conf/default/forwarding", "1"); err != nil {
+		return fmt.Errorf("%w (is IPv6 switched off on this machine? Then use --ip-family ipv4)", err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,55 +16,69 @@ import (
 )
 
 const (
-	underlayBridge = "br0"
-	nodeNIC        = "eth0"
+	nodeNIC = "eth0"
 	// phyBridge carries the node's addresses on the userspace datapath: a tunnel needs its endpoint on a bridge there.
 	phyBridge = "br-phy"
 )
 
-// setUpUnderlay makes the bridge that all NICs are plugged into.
-func setUpUnderlay(underlay host.Host) error {
+// underlayBridge is the bridge of a subnet.
+func underlayBridge(subnet int) string { return fmt.Sprintf("br%d", subnet-1) }
+
+// setUpUnderlay makes the bridges that all NICs are plugged into, one for each subnet.
+func setUpUnderlay(underlay host.Host, subnets int) error {
 	err := underlay.Do(func() error {
-		// The bridge only switches: an address of its own would answer and be counted in everybody's traces.
+		// A bridge only switches: an address of its own would answer and be counted in everybody's traces.
 		for _, scope := range []string{"all", "default"} {
 			if err := noIPv6(scope); err != nil {
 				return err
 			}
 		}
-		off := false
-		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: underlayBridge}, MulticastSnooping: &off}
-		if err := netlink.LinkAdd(br); err != nil {
-			return err
+		for subnet := 1; subnet <= subnets; subnet++ {
+			off := false
+			br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: underlayBridge(subnet)}, MulticastSnooping: &off}
+			if err := netlink.LinkAdd(br); err != nil {
+				return err
+			}
+			if err := netlink.LinkSetUp(br); err != nil {
+				return err
+			}
 		}
-		return netlink.LinkSetUp(br)
+		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("making the underlay's bridge: %w", err)
+		return fmt.Errorf("making the underlay's bridges: %w", err)
 	}
 	return nil
 }
 
-// plug gives h the NIC eth0, up, with the other end in the underlay's bridge.
-func plug(underlay, h host.Host, mac net.HardwareAddr) error {
+// cable is a NIC with its other end, named port, in the underlay's bridge of a subnet.
+type cable struct {
+	nic, port string
+	subnet    int
+	mac       net.HardwareAddr
+}
+
+// plug gives h the NIC of the cable, up.
+func plug(underlay, h host.Host, c cable) error {
 	ns, err := os.Open(filepath.Join(h.Dir, "ns", "net"))
 	if err != nil {
 		return fmt.Errorf("plugging %s into the underlay: %w", h.Name, err)
 	}
 	defer ns.Close()
 	err = underlay.Do(func() error {
-		br, err := netlink.LinkByName(underlayBridge)
+		br, err := netlink.LinkByName(underlayBridge(c.subnet))
 		if err != nil {
 			return err
 		}
-		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: h.Name, MasterIndex: br.Attrs().Index},
-			PeerName: nodeNIC, PeerHardwareAddr: mac, PeerNamespace: netlink.NsFd(ns.Fd())}
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: c.port, MasterIndex: br.Attrs().Index},
+			PeerName: c.nic, PeerHardwareAddr: c.mac, PeerNamespace: netlink.NsFd(ns.Fd())}
 		if err := netlink.LinkAdd(veth); err != nil {
 			return err
 		}
 		return netlink.LinkSetUp(veth)
 	})
 	if err == nil {
-		err = h.Do(func() error { return linkUp(nodeNIC) })
+		err = h.Do(func() error { return linkUp(c.nic) })
 	}
 	if err != nil {
 		return fmt.Errorf("plugging %s into the underlay: %w", h.Name, err)
@@ -71,17 +86,35 @@ func plug(underlay, h host.Host, mac net.HardwareAddr) error {
 	return nil
 }
 
-// setUpOutside gives the host outside its addresses.
-func setUpOutside(h host.Host, f IPFamily) error {
+// outsideNIC is the host outside's NIC in a subnet.
+func outsideNIC(subnet int) string { return fmt.Sprintf("eth%d", subnet-1) }
+
+// outsidePort is its other end.
+func outsidePort(subnet int) string {
+	if subnet == 1 {
+		return Outside
+	}
+	return fmt.Sprint(Outside, subnet)
+}
+
+// setUpOutside gives the host outside its addresses. It is the router between subnets.
+func setUpOutside(h host.Host, s spec) error {
 	err := h.Do(func() error {
-		// Userspace Open vSwitch does not finish the checksums that an offloading sender leaves open.
-		if err := txOff(nodeNIC); err != nil {
-			return err
+		for subnet := 1; subnet <= s.Subnets; subnet++ {
+			// Userspace Open vSwitch does not finish the checksums that an offloading sender leaves open.
+			if err := txOff(outsideNIC(subnet)); err != nil {
+				return err
+			}
+			if err := addAddrs(outsideNIC(subnet), s.IPFamily.GatewayAddrsIn(subnet)); err != nil {
+				return err
+			}
 		}
-		if err := addAddrs(nodeNIC, f.GatewayAddrs()); err != nil {
-			return err
+		if s.Subnets > 1 {
+			if err := forward(s.IPFamily); err != nil {
+				return err
+			}
 		}
-		return addAddrs("lo", f.FarAddrs())
+		return addAddrs("lo", s.IPFamily.FarAddrs())
 	})
 	if err != nil {
 		return fmt.Errorf("setting up the host outside: %w", err)
@@ -110,19 +143,14 @@ table arp lab_mute {
 `
 
 // setUpNode prepares a node that is plugged in and whose Open vSwitch does not run yet.
-func setUpNode(ctx context.Context, h host.Host, d Datapath, f IPFamily, n int) error {
+func setUpNode(ctx context.Context, h host.Host, s spec, n int) error {
 	err := h.Do(func() error {
 		// What kubeadm's preflight wants of every node.
-		if err := sysctl("net/ipv4/ip_forward", "1"); err != nil {
+		if err := forward(s.IPFamily); err != nil {
 			return err
 		}
-		if f != IPv4 {
-			if err := sysctl("net/ipv6/conf/all/forwarding", "1", "net/ipv6/conf/default/forwarding", "1"); err != nil {
-				return fmt.Errorf("%w (is IPv6 switched off on this machine? Then use --ip-family ipv4)", err)
-			}
-		}
-		if d == System {
-			return addressNode(nodeNIC, f, n)
+		if s.Datapath == System {
+			return addressNode(nodeNIC, s, n)
 		}
 		if err := noIPv6(nodeNIC); err != nil {
 			return err
@@ -133,6 +161,28 @@ func setUpNode(ctx context.Context, h host.Host, d Datapath, f IPFamily, n int) 
 	})
 	if err != nil {
 		return fmt.Errorf("setting up %s: %w", h.Name, err)
+	}
+	return nil
+}
+
+// routePods teaches the host outside the way to the podCIDRs of node n, as noEncap mode wants it of an underlay's
+// routers.
+func routePods(outside host.Host, s spec, n int) error {
+	err := outside.Do(func() error {
+		for _, cidr := range s.IPFamily.PodCIDRs(n) {
+			for _, a := range s.nodeAddrs(n) {
+				if a.Addr().Is4() != cidr.Addr().Is4() {
+					continue
+				}
+				if err := netlink.RouteReplace(&netlink.Route{Gw: a.Addr().AsSlice(), Dst: ipNet(cidr)}); err != nil {
+					return fmt.Errorf("%s by %s: %w", cidr, a.Addr(), err)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("routes of %s: %w", Outside, err)
 	}
 	return nil
 }
@@ -149,10 +199,10 @@ func moveToBridge(ctx context.Context, h host.Host, s spec, n int) error {
 		if err != nil {
 			return err
 		}
-		return addressNode(phyBridge, s.IPFamily, n)
+		return addressNode(phyBridge, s, n)
 	})
 	if err == nil {
-		err = teachNeighbours(ctx, h, s)
+		err = teachNeighbours(ctx, h, s, s.subnet(n))
 	}
 	if err != nil {
 		return fmt.Errorf("moving %s's addresses to %s: %w", h.Name, phyBridge, err)
@@ -160,9 +210,9 @@ func moveToBridge(ctx context.Context, h host.Host, s spec, n int) error {
 	return nil
 }
 
-// teachNeighbours tells Open vSwitch the MACs of all nodes. The userspace datapath drops the packet for whose tunnel
+// teachNeighbours tells Open vSwitch the MACs of all that it meets in its subnet. The userspace datapath drops the packet for whose tunnel
 // it must ask first; the kernel's datapath keeps it.
-func teachNeighbours(ctx context.Context, h host.Host, s spec) error {
+func teachNeighbours(ctx context.Context, h host.Host, s spec, subnet int) error {
 	ctl, err := dialVswitchd(ctx, h)
 	if err != nil {
 		return err
@@ -171,12 +221,21 @@ func teachNeighbours(ctx context.Context, h host.Host, s spec) error {
 	if err := ctl.call("tnl/neigh/aging", "3600"); err != nil { // the longest; use makes an entry young again
 		return err
 	}
-	for n := 1; n <= s.Nodes; n++ {
-		for _, a := range s.IPFamily.NodeAddrs(n) {
-			if err := ctl.call("tnl/neigh/set", phyBridge, a.Addr().String(), nodeMAC(n).String()); err != nil {
+	teach := func(addrs []netip.Prefix, mac net.HardwareAddr) error {
+		for _, a := range addrs {
+			if err := ctl.call("tnl/neigh/set", phyBridge, a.Addr().String(), mac.String()); err != nil {
 				return err
 			}
 		}
+		return nil
 	}
-	return nil
+	for n := 1; n <= s.Nodes; n++ {
+		if s.subnet(n) != subnet {
+			continue
+		}
+		if err := teach(s.nodeAddrs(n), nodeMAC(n)); err != nil {
+			return err
+		}
+	}
+	return teach(s.IPFamily.GatewayAddrsIn(subnet), outsideMAC(subnet))
 }

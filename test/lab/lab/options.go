@@ -19,6 +19,11 @@ type Options struct {
 	Datapath Datapath
 	// IPFamily is Dual (the default), IPv4 or IPv6.
 	IPFamily IPFamily
+	// Subnets is how many subnets the underlay has, 1 (the default) or 2. Nodes alternate between two: node1 is in
+	// the first, node2 in the second. The host outside is the router between them.
+	Subnets int
+	// RoutePods teaches that router the way to all podCIDRs, as noEncap mode wants it for two subnets.
+	RoutePods bool
 	// Config is YAML that is merged into the config of each agent.
 	Config []byte
 	// NoGuard starts no guard beside Open vSwitch (build/ovs). There is none on the userspace datapath anyway.
@@ -54,12 +59,16 @@ func (o *Options) complete() error {
 	o.Nodes = orElse(o.Nodes, 2)
 	o.Datapath = orElse(o.Datapath, Netdev)
 	o.IPFamily = orElse(o.IPFamily, Dual)
+	o.Subnets = orElse(o.Subnets, 1)
 	o.ReadyTimeout = orElse(o.ReadyTimeout, time.Minute)
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
 	if o.Nodes < 1 || o.Nodes > MaxNodes {
 		return fmt.Errorf("a lab has 1 to %d nodes, not %d", MaxNodes, o.Nodes)
+	}
+	if o.Subnets < 1 || o.Subnets > 2 {
+		return fmt.Errorf("the underlay has 1 or 2 subnets, not %d", o.Subnets)
 	}
 	if o.Datapath != Netdev && o.Datapath != System {
 		return fmt.Errorf("datapath %q is neither %s nor %s", o.Datapath, Netdev, System)

@@ -115,7 +115,7 @@ func (l *Lab) recordState(r *sandbox.Record, pod *corev1.Pod) PodState {
 		return s
 	}
 	if r.State == sandbox.HostNetwork {
-		for _, a := range l.spec.IPFamily.NodeAddrs(l.number(r.Node)) {
+		for _, a := range l.NodeAddrs(l.number(r.Node)) {
 			s.IPs = append(s.IPs, a.Addr().String())
 		}
 	}

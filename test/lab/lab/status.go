@@ -36,7 +36,7 @@ func (l *Lab) NodeStates(ctx context.Context) ([]NodeState, error) {
 			return nil, err
 		}
 		s := NodeState{Node: name, PodCIDRs: podCIDRs[name], VswitchdPID: Vswitchd.PID(h), OVSDBPID: OVSDB.PID(h)}
-		for _, a := range l.spec.IPFamily.NodeAddrs(i + 1) {
+		for _, a := range l.NodeAddrs(i + 1) {
 			s.Addresses = append(s.Addresses, a.Addr().String())
 		}
 		if s.Agent, err = l.AgentState(ctx, name); err != nil {

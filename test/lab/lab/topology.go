@@ -37,11 +37,24 @@ func (f IPFamily) has(a netip.Addr) bool {
 // NodeName is the name of node number n, from 1.
 func NodeName(n int) string { return fmt.Sprintf("node%d", n) }
 
-// NodeAddrs are the underlay addresses of node number n, with the mask of the underlay.
-func (f IPFamily) NodeAddrs(n int) []netip.Prefix {
-	return f.keep(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 77, byte(10 + n)}), 24),
-		netip.MustParsePrefix(fmt.Sprintf("fd77::%d/64", 10+n)))
+// NodeAddrs are the addresses of node number n on an underlay of one subnet, with its mask.
+func (f IPFamily) NodeAddrs(n int) []netip.Prefix { return f.NodeAddrsIn(1, n) }
+
+// NodeAddrsIn are those that node number n has in subnet 1 or 2.
+func (f IPFamily) NodeAddrsIn(subnet, n int) []netip.Prefix {
+	return f.keep(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(76 + subnet), byte(10 + n)}), 24),
+		netip.MustParsePrefix(fmt.Sprintf("fd%d::%d/64", 76+subnet, 10+n)))
 }
+
+// subnet is the one of node number n: nodes alternate.
+func (s spec) subnet(n int) int {
+	if s.Subnets < 2 {
+		return 1
+	}
+	return (n-1)%s.Subnets + 1
+}
+
+func (s spec) nodeAddrs(n int) []netip.Prefix { return s.IPFamily.NodeAddrsIn(s.subnet(n), n) }
 
 // PodCIDRs are those of node number n.
 func (f IPFamily) PodCIDRs(n int) []netip.Prefix {
@@ -49,9 +62,13 @@ func (f IPFamily) PodCIDRs(n int) []netip.Prefix {
 		netip.MustParsePrefix(fmt.Sprintf("fd77:0:0:%d::/64", n)))
 }
 
-// GatewayAddrs are the addresses of the host outside on the underlay.
-func (f IPFamily) GatewayAddrs() []netip.Prefix {
-	return f.keep(netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
+// GatewayAddrs are the addresses of the host outside on an underlay of one subnet.
+func (f IPFamily) GatewayAddrs() []netip.Prefix { return f.GatewayAddrsIn(1) }
+
+// GatewayAddrsIn are those that it has in subnet 1 or 2.
+func (f IPFamily) GatewayAddrsIn(subnet int) []netip.Prefix {
+	return f.keep(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(76 + subnet), 1}), 24),
+		netip.MustParsePrefix(fmt.Sprintf("fd%d::1/64", 76+subnet)))
 }
 
 // FarAddrs are addresses of the host outside that are on no network of the nodes: only routing leads there.
@@ -69,20 +86,25 @@ func (f IPFamily) keep(all ...netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// nodeMAC is eth0's address on node number n; 0 is the host outside.
+// nodeMAC is eth0's address on node number n.
 func nodeMAC(n int) net.HardwareAddr { return net.HardwareAddr{0x02, 0x77, 0, 0, 0, byte(n)} }
 
+// outsideMAC is that of the host outside in a subnet.
+func outsideMAC(subnet int) net.HardwareAddr {
+	return net.HardwareAddr{0x02, 0x77, 0, 0, byte(subnet - 1), 0}
+}
+
 // nodeManifest is the Node as a cluster would have it: podCIDRs assigned, InternalIPs reported.
-func nodeManifest(f IPFamily, n int) *corev1.Node {
+func nodeManifest(s spec, n int) *corev1.Node {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: NodeName(n), Labels: map[string]string{corev1.LabelHostname: NodeName(n)}},
 	}
-	for _, p := range f.PodCIDRs(n) {
+	for _, p := range s.IPFamily.PodCIDRs(n) {
 		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
 	}
 	node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
-	for _, p := range f.NodeAddrs(n) {
+	for _, p := range s.nodeAddrs(n) {
 		node.Status.Addresses = append(node.Status.Addresses,
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.Addr().String()})
 	}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -15,7 +16,8 @@ func TestAddressPlan(t *testing.T) {
 		}
 		addrs[p.Addr()] = true
 	}
-	for _, p := range append(Dual.GatewayAddrs(), Dual.FarAddrs()...) {
+	two := spec{IPFamily: Dual, Subnets: 2}
+	for _, p := range slices.Concat(Dual.GatewayAddrs(), Dual.FarAddrs(), Dual.GatewayAddrsIn(2)) {
 		add(p)
 		nets = append(nets, p.Masked())
 	}
@@ -24,6 +26,11 @@ func TestAddressPlan(t *testing.T) {
 			add(p)
 			if !nets[0].Contains(p.Addr()) && !nets[1].Contains(p.Addr()) {
 				t.Errorf("%s is not on the underlay", p)
+			}
+		}
+		for i, p := range two.nodeAddrs(n) {
+			if gw := Dual.GatewayAddrsIn(2 - n%2)[i]; !gw.Masked().Contains(p.Addr()) {
+				t.Errorf("%s of node %d has not %s in its subnet", p, n, gw)
 			}
 		}
 		for _, cidr := range Dual.PodCIDRs(n) {
@@ -56,7 +63,7 @@ func TestIPFamily(t *testing.T) {
 			}
 		}
 	}
-	node := nodeManifest(IPv6, 3)
+	node := nodeManifest(spec{IPFamily: IPv6}, 3)
 	if node.Name != "node3" || node.Spec.PodCIDR != "fd77:0:0:3::/64" || len(node.Spec.PodCIDRs) != 1 ||
 		node.Status.Addresses[0].Address != "fd77::13" {
 		t.Errorf("node 3 of an IPv6 lab: %+v", node)

@@ -34,7 +34,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, err
 	}
 	defer unlock()
-	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily,
+	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily, Subnets: o.Subnets, RoutePods: o.RoutePods,
 		BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == Netdev, APIPort: apiPort(config)}}
 	err = l.build(ctx, o, config)
 	if err == nil {
@@ -146,17 +146,20 @@ func (l *Lab) makeUnderlay() error {
 	if err != nil {
 		return err
 	}
-	if err := setUpUnderlay(underlay); err != nil {
+	if err := setUpUnderlay(underlay, l.spec.Subnets); err != nil {
 		return err
 	}
 	outside, err := host.Create(l.path("hosts"), Outside)
 	if err != nil {
 		return err
 	}
-	if err := plug(underlay, outside, nodeMAC(0)); err != nil {
-		return err
+	for subnet := 1; subnet <= l.spec.Subnets; subnet++ {
+		c := cable{outsideNIC(subnet), outsidePort(subnet), subnet, outsideMAC(subnet)}
+		if err := plug(underlay, outside, c); err != nil {
+			return err
+		}
 	}
-	return setUpOutside(outside, l.spec.IPFamily)
+	return setUpOutside(outside, l.spec)
 }
 
 func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error {
@@ -168,14 +171,19 @@ func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error 
 	if err := writeFiles(h, config); err != nil {
 		return fmt.Errorf("setting up %s: %w", h.Name, err)
 	}
-	if _, err := l.Manifests().Apply([]manifest.Object{nodeManifest(l.spec.IPFamily, n)}); err != nil {
+	if _, err := l.Manifests().Apply([]manifest.Object{nodeManifest(l.spec, n)}); err != nil {
 		return err
 	}
-	if err := plug(host.At(l.path("hosts"), Underlay), h, nodeMAC(n)); err != nil {
+	if err := plug(host.At(l.path("hosts"), Underlay), h, cable{nodeNIC, h.Name, l.spec.subnet(n), nodeMAC(n)}); err != nil {
 		return err
 	}
-	if err := setUpNode(ctx, h, l.spec.Datapath, l.spec.IPFamily, n); err != nil {
+	if err := setUpNode(ctx, h, l.spec, n); err != nil {
 		return err
+	}
+	if l.spec.RoutePods {
+		if err := routePods(host.At(l.path("hosts"), Outside), l.spec, n); err != nil {
+			return err
+		}
 	}
 	return l.OVSStart(ctx, h.Name)
 }
