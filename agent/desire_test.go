@@ -77,7 +77,8 @@ func TestDesireModes(t *testing.T) {
 	in := dualInputs()
 	in.Config.TrafficEncapMode, in.Config.NoSNAT = api.ModeNoEncap, true
 	d := Desire(in)
-	if d.OVSDB.Tunnel != nil || d.PodMTU != 1500 || d.NAT.Masquerade || d.NAT.Tunnel != (nat.Tunnel{}) || len(d.Peers) != 2 {
+	none := d.OVSDB.Tunnel == nil && d.NAT.Tunnel == (nat.Tunnel{})
+	if !none || d.PodMTU != 1500 || d.NAT.Masquerade || len(d.Peers) != 2 {
 		t.Errorf("noEncap with noSNAT: tunnel %v, %v, MTU %d, masquerade %v, peers %v",
 			d.OVSDB.Tunnel, d.NAT.Tunnel, d.PodMTU, d.NAT.Masquerade, d.Peers)
 	}

@@ -229,7 +229,8 @@ func TestAggregateIsExactAndSmallest(t *testing.T) {
 		got := aggregate(prefixes)
 		for i, want := range covered {
 			a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
-			if n := len(slices.DeleteFunc(slices.Clone(got), func(p netip.Prefix) bool { return !p.Contains(a) })); (n == 1) != want || n > 1 {
+			n := len(slices.DeleteFunc(slices.Clone(got), func(p netip.Prefix) bool { return !p.Contains(a) }))
+			if (n == 1) != want || n > 1 {
 				t.Fatalf("%v: %s is covered %d times by %v, want it %v", prefixes, a, n, got, want)
 			}
 		}

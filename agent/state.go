@@ -69,7 +69,7 @@ func (l *loop) tellRouted(podCIDRs []netip.Prefix) {
 		l.log.Info("no podCIDR is left to the underlay's routers any more")
 	default:
 		l.log.Info("these podCIDRs belong to nodes in other subnets, and there is no tunnel: the underlay's routers must "+
-			"know the way to them", "podCIDRs", someOf(now), "nodes", len(podCIDRs))
+			"know the way to them", "podCIDRs", someOf(now))
 	}
 	l.routed = now
 }

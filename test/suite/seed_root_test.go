@@ -8,7 +8,7 @@ import (
 )
 
 // The values of a cluster that ran Antrea's bridging mode start Fairlead unchanged. It warns about what it can't do yet
-// and does the rest: pods of one node talk, and the outside sees their own addresses.
+// and does the rest: pods talk without a tunnel, and the outside sees their own addresses.
 func TestRootConfigOfABridgingCluster(t *testing.T) {
 	c := up(t, lab.Options{Config: []byte(`
 featureGates:
@@ -23,7 +23,7 @@ noSNAT: true
 		t.Errorf("there is a tunnel:\n%s", ports)
 	}
 	for _, node := range c.Nodes() {
-		for _, key := range []string{"enableBridgingMode", "featureGates.AntreaIPAM", "trafficEncapMode"} {
+		for _, key := range []string{"enableBridgingMode", "featureGates.AntreaIPAM"} {
 			if n := warnings(c.log(t, node), key); n != 1 {
 				t.Errorf("%s warns %d times about %s, want once:\n%s", node, n, key, c.log(t, node))
 			}
@@ -35,7 +35,7 @@ noSNAT: true
 		reach(t, a, gatewayOf(c.family.PodCIDRs(1)[i]))
 		reach(t, a, c.family.NodeAddrs(1)[i].Addr())
 		reach(t, node1, a.ips[i])
-		noReach(t, a, far.ips[i]) // as the warning says
+		reach(t, a, far.ips[i])
 		outside.exec(t, "ip route add "+c.family.PodCIDRs(1)[i].String()+" via "+c.family.NodeAddrs(1)[i].Addr().String())
 		if got := peerSeen(t, "tcp", a, outside, c.family.FarAddrs()[i].Addr()); got != a.ips[i] {
 			t.Errorf("the outside sees %s, want the pod's own %s", got, a.ips[i])

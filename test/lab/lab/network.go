@@ -210,8 +210,8 @@ func moveToBridge(ctx context.Context, h host.Host, s spec, n int) error {
 	return nil
 }
 
-// teachNeighbours tells Open vSwitch the MACs of all that it meets in its subnet. The userspace datapath drops the packet for whose tunnel
-// it must ask first; the kernel's datapath keeps it.
+// teachNeighbours tells Open vSwitch the MACs of all that it meets in its subnet. The userspace datapath drops the
+// packet for whose tunnel it must ask first; the kernel's datapath keeps it.
 func teachNeighbours(ctx context.Context, h host.Host, s spec, subnet int) error {
 	ctl, err := dialVswitchd(ctx, h)
 	if err != nil {
