@@ -35,7 +35,8 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	}
 	defer unlock()
 	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily,
-		Subnets: o.Subnets, RoutePods: o.RoutePods, BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == Netdev, APIPort: apiPort(config)}}
+		Subnets: o.Subnets, RoutePods: o.RoutePods,
+		BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == Netdev, APIPort: apiPort(config)}}
 	err = l.build(ctx, o, config)
 	if err == nil {
 		err = l.awaitAgents(ctx, o)
