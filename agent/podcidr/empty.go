@@ -1,0 +1,171 @@
+package podcidr
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// empty says why nodes have no podCIDR: one diagnosis for all that wait, another
+// for those that are too new to say.
+func (c *cluster) empty() []Diagnosis {
+	var fresh, waiting []string
+	for _, n := range c.waiting {
+		_, refused := c.Refused[n.Name]
+		if c.now.Sub(n.Created) < young && !refused {
+			fresh = append(fresh, n.Name)
+		} else {
+			waiting = append(waiting, n.Name)
+		}
+	}
+	if len(c.waiting) == 0 {
+		return nil
+	}
+	d := c.cause(append(waiting, fresh...))
+	if d.Kind != NotGiven && d.Kind != BlocksLost || len(fresh) == 0 || c.Facts.Manifests != "" {
+		return []Diagnosis{d} // as sure for the new ones
+	}
+	out := []Diagnosis{{Kind: JustCreated, Nodes: fresh,
+		Cause:    c.subject(fresh) + " no podCIDR yet: created less than " + young.String() + " ago, and nothing speaks against it",
+		Evidence: []string{c.source()}}}
+	if len(waiting) > 0 {
+		out = append(out, c.cause(waiting))
+	}
+	return out
+}
+
+// cause says why the nodes wait, surest cause first.
+func (c *cluster) cause(nodes []string) Diagnosis {
+	d := Diagnosis{Kind: NotGiven, Nodes: nodes, Cause: c.subject(nodes) + " no podCIDR: "}
+	switch {
+	case c.Facts.Manifests != "":
+		c.causeManifests(&d)
+	case c.Runs == No:
+		d.Kind = NotRunning
+		d.Cause += "kube-controller-manager, which gives them, does not run: " + c.RunsNot
+		c.remedyStart(&d)
+	case c.Kubeadm && c.PodSubnet == "" && len(c.Ranges) == 0 && c.Allocates != Yes,
+		c.Kubeadm && c.PodSubnet == "" && c.Allocates == No:
+		d.Kind = NoPodNetworkCIDR
+		d.Cause += "kubeadm init was run without --pod-network-cidr (networking.podSubnet in ConfigMap " +
+			"kube-system/kubeadm-config is empty), so kube-controller-manager gives none" + because(c.AllocatesNot)
+		c.remedyAllocate(&d)
+	case c.Allocates == No:
+		d.Kind = AllocatorOff
+		d.Cause += "kube-controller-manager does not give them" + because(c.AllocatesNot)
+		c.remedyAllocate(&d)
+	case len(c.Ranges) > 0:
+		c.causeInRange(&d)
+	default:
+		c.causeUnknown(&d)
+	}
+	return d
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
+}
+
+// causeInRange does the arithmetic.
+func (c *cluster) causeInRange(d *Diagnosis) {
+	d.Evidence = []string{c.source()}
+	grids, err := start(c.Ranges, c.told, c.nodes)
+	if err != nil {
+		d.Kind = NotRunning
+		d.Cause += fmt.Sprintf("kube-controller-manager can't start with --cluster-cidr=%s and these Nodes: %v",
+			clusterCIDRs(c.Ranges), err)
+		c.remedyRange(d)
+		return
+	}
+	var full []string
+	for _, g := range grids {
+		if g.free() < uint64(len(c.waiting)) && (!c.Guessed || len(c.Refused) > 0 && g.free() == 0) {
+			full = append(full, c.sum(g))
+		}
+	}
+	switch {
+	case len(full) > 0:
+		d.Kind = Exhausted
+		d.Cause += strings.Join(full, ", and ")
+		c.remedyRange(d)
+		c.remedyMask(d)
+	case len(c.Refused) > 0 && !c.Guessed:
+		d.Kind = BlocksLost
+		d.Cause += fmt.Sprintf("kube-controller-manager says that none is left (%s), but by the Nodes %d of %d podCIDRs in %s "+
+			"are free: it has lost count, and counts anew at a start", c.events(), grids[0].free(), grids[0].blocks(),
+			grids[0].Cluster)
+		d.Remedies = append(d.Remedies, c.restart())
+	default:
+		c.causeUnknown(d)
+	}
+}
+
+// sum is the arithmetic of one range.
+func (c *cluster) sum(g *grid) string {
+	text := fmt.Sprintf("cluster CIDR %s cut into /%d holds %s, and %d exist (%s, %s)", g.Cluster, g.Mask,
+		count(int(g.blocks()), "1 node", "%d nodes"), len(c.nodes),
+		count(len(c.having), "1 has one", "%d have one"), count(len(c.waiting), "1 waits", "%d wait"))
+	byService := &grid{Range: g.Range}
+	for _, s := range c.told {
+		if s.Overlaps(g.Cluster) {
+			if err := byService.take(s); err == nil {
+				byService.settle()
+				text += fmt.Sprintf("; the Service CIDR %s takes %d of its %d blocks", s,
+					byService.blocks()-byService.free(), g.blocks())
+			}
+		}
+	}
+	used := g.blocks() - g.free() - (byService.blocks() - byService.free())
+	if used > uint64(len(c.having)) {
+		text += fmt.Sprintf("; podCIDRs that are shorter than /%d take several blocks each, %d in all", g.Mask, used)
+	}
+	return text
+}
+
+func (c *cluster) events() string {
+	total := 0
+	var last time.Time
+	for _, r := range c.Refused {
+		total += r.Count
+		if r.Last.After(last) {
+			last = r.Last
+		}
+	}
+	return fmt.Sprintf("CIDRNotAvailable, %s, last at %s", count(total, "once", "%d times"),
+		last.UTC().Format("15:04:05 MST on 2006-01-02"))
+}
+
+func (c *cluster) causeUnknown(d *Diagnosis) {
+	d.Evidence = []string{c.source()}
+	if len(c.having) == 0 {
+		d.Cause += "no node has one"
+	} else {
+		d.Cause += fmt.Sprintf("%d of %d nodes have one", len(c.having), len(c.nodes))
+	}
+	if len(c.Refused) > 0 {
+		d.Cause += ", and kube-controller-manager says that none is left (" + c.events() + ")"
+	}
+	d.NoHelp = append(d.NoHelp, "Look whether kube-controller-manager runs, with --allocate-node-cidrs=true and a "+
+		"--cluster-cidr that is large enough; its log says more. A podCIDR given by hand (kubectl patch node) must be one that "+
+		"no other node has, never the whole cluster CIDR")
+}
+
+func (c *cluster) causeManifests(d *Diagnosis) {
+	d.Cause += "spec.podCIDR and spec.podCIDRs of its Node are empty in " + c.Facts.Manifests
+	var taken []string
+	for _, n := range c.having {
+		taken = append(taken, fmt.Sprintf("%s by %s", join(n.PodCIDRs), n.Name))
+	}
+	d.Remedies = append(d.Remedies, Remedy{Text: "Give it a range there that no other node has (taken: " +
+		orNone(some(taken)) + ")"})
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
