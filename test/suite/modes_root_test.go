@@ -1,0 +1,220 @@
+package suite
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// mode is a traffic mode and what it promises between nodes of one subnet (near) and of two (far).
+type mode struct {
+	name      string
+	near, far agent.Way
+	mtu       int
+	// TTLs that a pod of the other node sees: a router each, and a tunnel is one hop.
+	nearTTL, farTTL byte
+}
+
+func modes() []mode {
+	return []mode{
+		{api.ModeEncap, agent.Tunnelled, agent.Tunnelled, 1450, 63, 63},
+		{api.ModeNoEncap, agent.Direct, agent.LeftToRouters, 1500, 62, 61},
+		{api.ModeHybrid, agent.Direct, agent.Tunnelled, 1450, 62, 63},
+	}
+}
+
+// between is the way between two nodes by their addresses.
+func (m mode) between(a, b netip.Prefix) agent.Way {
+	if a.Contains(b.Addr()) {
+		return m.near
+	}
+	return m.far
+}
+
+// modeLab has node1 and node3 in one subnet and node2 in another, behind a router that knows the podCIDRs. The nodes
+// are as strict as administrators make them: reverse paths are checked, and nothing is forwarded without leave.
+func modeLab(t *testing.T, m mode) cluster {
+	c := up(t, lab.Options{Nodes: 3, Subnets: 2, RoutePods: true, Config: []byte("trafficEncapMode: " + m.name)})
+	for _, node := range c.Nodes() {
+		h := c.host(t, node)
+		h.exec(t, "sysctl -qw net.ipv4.conf.all.rp_filter=1")
+		h.exec(t, "iptables -w -P FORWARD DROP")
+		h.exec(t, "ip6tables -w -P FORWARD DROP")
+	}
+	c.addPods(t, "a@node1", "b@node1", "c@node2", "d@node3")
+	c.warm(t)
+	return c
+}
+
+// Each mode with all that it promises, and with peers that change under their names.
+func TestRootModes(t *testing.T) {
+	for _, m := range modes() {
+		t.Run(m.name, func(t *testing.T) {
+			start := time.Now()
+			c := modeLab(t, m)
+			t.Run("ways", func(t *testing.T) { takesTheWay(t, c, m) })
+			t.Run("all reach all", func(t *testing.T) { allReachAllInSubnets(t, c) })
+			t.Run("sources", func(t *testing.T) { sourcesStay(t, c, m) })
+			t.Run("MTU", func(t *testing.T) { fullPackets(t, c, m.mtu) })
+			t.Run("path MTU", func(t *testing.T) { narrowRouter(t, c, m) })
+			t.Run("TTL", func(t *testing.T) { ttlsOfMode(t, c, m) })
+			t.Run("lies", func(t *testing.T) { liesBetweenNodes(t, c) })
+			t.Run("peers that change", func(t *testing.T) { peersChange(t, c, m) })
+			t.Logf("%s: %s in all", m.name, time.Since(start).Round(time.Second))
+		})
+	}
+}
+
+// allReachAllInSubnets: pods, nodes and the world, in the subnet and beyond the router.
+func allReachAllInSubnets(t *testing.T, c cluster) {
+	a, b, far, near := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.pod(t, "d")
+	node1, outside := c.host(t, "node1"), c.host(t, lab.Outside)
+	for i := range a.ips {
+		for _, to := range []place{b, near, far} { // same node, same subnet, another subnet
+			reach(t, a, to.ips[i])
+			reach(t, to, a.ips[i])
+			reach(t, node1, to.ips[i])
+			reach(t, outside, to.ips[i]) // the router knows the way
+		}
+		reach(t, near, far.ips[i])
+		for n := 1; n <= 3; n++ {
+			reach(t, a, c.NodeAddrs(n)[i].Addr())
+			reach(t, a, gatewayOf(c.family.PodCIDRs(n)[i]))
+		}
+		for _, p := range []place{a, far, near} {
+			reach(t, p, c.family.FarAddrs()[i].Addr())
+		}
+		noReach(t, a, lastOf(c.family.PodCIDRs(2)[i]))
+		noReach(t, a, lastOf(c.family.PodCIDRs(3)[i]))
+	}
+}
+
+// sourcesStay: pods see pods, the outside and other nodes see the node, and streams get through.
+func sourcesStay(t *testing.T, c cluster, m mode) {
+	a, far, near := c.pod(t, "a"), c.pod(t, "c"), c.pod(t, "d")
+	for i := range a.ips {
+		node := func(n int) netip.Addr { return c.NodeAddrs(n)[i].Addr() }
+		gateway := gatewayOf(c.family.PodCIDRs(1)[i])
+		fromNode := map[agent.Way]netip.Addr{agent.Tunnelled: gateway, agent.Direct: node(1), agent.LeftToRouters: node(1)}
+		for _, way := range []struct {
+			from, to place
+			at, want netip.Addr
+		}{
+			{a, near, near.ips[i], a.ips[i]}, {near, a, a.ips[i], near.ips[i]},
+			{a, far, far.ips[i], a.ips[i]}, {far, a, a.ips[i], far.ips[i]},
+			{a, c.host(t, "node1"), node(1), a.ips[i]},
+			{a, c.host(t, "node2"), node(2), node(1)}, {a, c.host(t, "node3"), node(3), node(1)},
+			{c.host(t, "node1"), near, near.ips[i], fromNode[m.near]},
+			{c.host(t, "node1"), far, far.ips[i], fromNode[m.far]},
+			{a, c.host(t, lab.Outside), c.family.FarAddrs()[i].Addr(), node(1)},
+			{far, c.host(t, lab.Outside), c.family.FarAddrs()[i].Addr(), node(2)},
+		} {
+			for _, network := range []string{"udp", "tcp"} {
+				if got := peerSeen(t, network, way.from, way.to, way.at); got != way.want {
+					t.Errorf("%s: %s to %s: the server sees %s, want %s", network, way.from.name, way.at, got, way.want)
+				}
+			}
+		}
+		stream(t, a, near, near.ips[i], 1<<20)
+		stream(t, far, a, a.ips[i], 1<<20)
+	}
+}
+
+// narrowRouter: a router with a smaller MTU tells pods, whose own packets it carries, and streams adapt.
+func narrowRouter(t *testing.T, c cluster, m mode) {
+	if m.far != agent.LeftToRouters {
+		t.Logf("%s: the router sees tunnel packets only", m.name)
+		return
+	}
+	outside, a, far := c.host(t, lab.Outside), c.pod(t, "a"), c.pod(t, "c")
+	outside.exec(t, "ip link set eth1 mtu 1400")
+	for _, to := range far.ips {
+		out, err := a.run("ping", "-c2", "-i0.2", "-W1", "-Mdo", "-s", fmt.Sprint(m.mtu-headers(to)), to.String())
+		if err == nil || !strings.Contains(out, "mtu=1400") && !strings.Contains(out, "mtu = 1400") {
+			t.Errorf("a packet that is too big for the router: %v\n%s", err, out)
+		}
+		stream(t, a, far, to, 1<<20)
+	}
+	outside.exec(t, "ip link set eth1 mtu 1500")
+	for _, p := range []place{a, far} { // what they have learned counts for minutes
+		p.exec(t, "ip route flush cache")
+		p.exec(t, "ip -6 route flush cache")
+	}
+}
+
+func ttlsOfMode(t *testing.T, c cluster, m mode) {
+	a := c.pod(t, "a")
+	gateway := c.host(t, "node1").macOf(t, "fairlead-gw0")
+	for _, way := range []struct {
+		to   place
+		want byte
+		way  agent.Way
+	}{{c.pod(t, "b"), 64, ""}, {c.pod(t, "d"), m.nearTTL, m.near}, {c.pod(t, "c"), m.farTTL, m.far}} {
+		for i, addr := range way.to.ips {
+			p := udp(a.ips[i], addr, "TTL to "+addr.String())
+			ear := tap(t, way.to, "eth0")
+			tap(t, a, "eth0").send(t, ethernet(gateway, a.mac, p))
+			f := ear.expect(t, string(p.mark), p.mark)
+			if got := ttlOf(f); got != way.want {
+				t.Errorf("%s: TTL %d, want %d", p.mark, got, way.want)
+			}
+			if of := c.host(t, way.to.host.Name).macOf(t, "fairlead-gw0"); way.way != "" && api.MAC(f[6:12]) != of {
+				t.Errorf("%s comes from %s, want the gateway's %s", p.mark, api.MAC(f[6:12]), of)
+			}
+			// Where the kernel routes, it also says whose TTL has ended.
+			out, _ := a.run("ping", "-c1", "-W1", "-t1", addr.String())
+			told := strings.Contains(out, gatewayOf(c.family.PodCIDRs(1)[i]).String()) && strings.Contains(out, "exceeded")
+			if want := way.way == agent.Direct || way.way == agent.LeftToRouters; told != want {
+				t.Errorf("a packet with TTL 1 to %s: told %v, want %v\n%s", addr, told, want, out)
+			}
+		}
+	}
+}
+
+// liesBetweenNodes: no pod speaks for another to pods elsewhere, and nobody outside speaks for a pod to its neighbour.
+func liesBetweenNodes(t *testing.T, c cluster) {
+	a, b, far, near := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.pod(t, "d")
+	gateway := c.host(t, "node1").macOf(t, "fairlead-gw0")
+	ears := map[string]*wire{near.name: tap(t, near, "eth0"), far.name: tap(t, far, "eth0"), a.name: tap(t, a, "eth0")}
+	liar, outside := tap(t, a, "eth0"), tap(t, c.host(t, lab.Outside), "eth0")
+	dev := c.underlayDev(t, "node1")
+	var lies []packet
+	for i := range a.ips {
+		for _, to := range []place{near, far} {
+			for _, src := range []netip.Addr{b.ips[i], c.NodeAddrs(1)[i].Addr(), gatewayOf(c.family.PodCIDRs(1)[i]),
+				lastOf(c.family.PodCIDRs(1)[i]), lastOf(c.family.PodCIDRs(3)[i])} {
+				p := udp(src, to.ips[i], fmt.Sprintf("lie of a: %s to %s", src, to.name))
+				liar.send(t, ethernet(gateway, a.mac, p))
+				lies = append(lies, p)
+			}
+		}
+		for _, src := range []netip.Addr{b.ips[i], lastOf(c.family.PodCIDRs(1)[i])} {
+			p := udp(src, a.ips[i], fmt.Sprintf("lie from outside: %s to a", src))
+			outside.send(t, ethernet(c.host(t, "node1").macOf(t, dev), c.host(t, lab.Outside).macOf(t, "eth0"), p))
+			lies = append(lies, p)
+		}
+	}
+	for i := range a.ips {
+		for _, to := range []place{near, far} {
+			p := udp(a.ips[i], to.ips[i], "truth of a to "+to.ips[i].String())
+			liar.send(t, ethernet(gateway, a.mac, p))
+			ears[to.name].expect(t, string(p.mark), p.mark)
+		}
+		p := udp(c.family.FarAddrs()[i].Addr(), a.ips[i], "truth from outside to "+a.ips[i].String())
+		outside.send(t, ethernet(c.host(t, "node1").macOf(t, dev), c.host(t, lab.Outside).macOf(t, "eth0"), p))
+		ears["a"].expect(t, string(p.mark), p.mark)
+	}
+	for _, l := range lies {
+		for _, ear := range ears {
+			if f := ear.find(l.mark); f != nil {
+				t.Errorf("%q came to %s", l.mark, ear.name)
+			}
+		}
+	}
+}
