@@ -33,6 +33,8 @@ const (
 	// tunnelTimeout is how long the pods of this node may wait for the tunnel.
 	tunnelTimeout = 2 * time.Second
 	// The first retry after a failed round, and the longest wait between two.
+	// While Open vSwitch is away every wait is as long as the first: asking
+	// costs nothing, and pods and node wait for the answer.
 	retryFirst, retryMost = 200 * time.Millisecond, 5 * time.Second
 )
 
@@ -150,6 +152,9 @@ func (l *loop) takeWaiting() []request {
 }
 
 func (l *loop) backOff() time.Duration {
+	if l.flows == nil || !l.db.Connected() {
+		return retryFirst
+	}
 	wait := min(retryFirst<<min(l.failures, 10), retryMost)
 	l.failures++
 	return wait

@@ -3,22 +3,16 @@ package crash
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
-
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
-	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
 // restarts of either kind that must lose no packet.
@@ -81,86 +75,16 @@ func (c cluster) unnoticed(t *testing.T, ways []way, end func()) {
 // run1s sends over all ways while f runs, and a second besides, and returns the reports of those that lost packets.
 func run1s(t *testing.T, ways []way, f func()) (lost []string) {
 	t.Helper()
-	var streams []*probe.Stream
-	for _, w := range ways {
-		s, err := probe.Start(w.netns, w.from, w.to, 2*time.Millisecond)
-		must(t, err)
-		streams = append(streams, s)
-	}
+	streams := start(t, ways, 2*time.Millisecond)
 	time.Sleep(300 * time.Millisecond) // of the stream, before
 	f()
 	time.Sleep(700 * time.Millisecond) // and after
-	reports := make([]probe.Report, len(streams))
-	var stops sync.WaitGroup
-	for i, s := range streams {
-		stops.Go(func() { reports[i] = s.Stop() })
-	}
-	stops.Wait()
-	for i, r := range reports {
+	for i, r := range stopAll(streams) {
 		if r.Lost > 0 || r.Sent < 100 {
 			lost = append(lost, ways[i].name+": "+r.String())
 		}
 	}
 	return lost
-}
-
-// way is where a stream goes.
-type way struct {
-	name  string
-	netns ns.NetNS
-	from  netip.Addr
-	to    netip.AddrPort
-}
-
-// ways lead from pods on node1, and from node1 itself, in both families, to echoes that end with the test.
-func (c cluster) ways(t *testing.T) []way {
-	t.Helper()
-	pod := func(name string) (ns.NetNS, []netip.Addr) {
-		rec, err := c.Records().Load("default/" + name)
-		must(t, err)
-		h, err := c.Host(rec.Node)
-		must(t, err)
-		var ips []netip.Addr
-		for _, ip := range rec.IPs {
-			ips = append(ips, netip.MustParseAddr(ip))
-		}
-		return netnsOf(t, func(f func() error) error { return h.DoNet(rec.Netns, f) }), ips
-	}
-	outsideHost, err := c.Host(lab.Outside)
-	must(t, err)
-	a, aIPs := pod("a")
-	b, bIPs := pod("b")
-	far, farIPs := pod("far")
-	here, outside := netnsOf(t, c.node.Do), netnsOf(t, outsideHost.Do)
-	var ways []way
-	for i, f := range []lab.IPFamily{lab.IPv4, lab.IPv6} {
-		gateway := f.PodCIDRs(1)[0].Addr().Next()
-		for _, w := range []struct {
-			name     string
-			from     ns.NetNS
-			fromAddr netip.Addr
-			to       ns.NetNS
-			toAddr   netip.Addr
-		}{
-			{"pod to pod", a, aIPs[i], b, bIPs[i]},
-			{"pod to pod on the other node", a, aIPs[i], far, farIPs[i]},
-			{"pod to outside", a, aIPs[i], outside, f.FarAddrs()[0].Addr()},
-			{"host to pod", here, gateway, a, aIPs[i]},
-		} {
-			port, stop, err := probe.Echo(w.to, w.toAddr)
-			must(t, err)
-			t.Cleanup(stop)
-			ways = append(ways, way{w.name + " " + string(f), w.from, w.fromAddr, netip.AddrPortFrom(w.toAddr, port)})
-		}
-	}
-	return ways
-}
-
-func netnsOf(t *testing.T, do func(func() error) error) (netns ns.NetNS) {
-	t.Helper()
-	must(t, do(func() (err error) { netns, err = ns.GetCurrentNS(); return err }))
-	t.Cleanup(func() { netns.Close() })
-	return netns
 }
 
 // flowAges are the flows of node1 and how long each of them is there.

@@ -22,8 +22,10 @@ const drain = 500 * time.Millisecond
 // Report is what a stream saw.
 type Report struct {
 	Sent, Lost, Duplicates int
-	// LongestGap is the longest time between two answers.
+	// LongestGap is the longest time without an answer.
 	LongestGap time.Duration
+	// LastLost is when the last datagram that was lost was due; zero if none was.
+	LastLost time.Time
 	// SendErrors counts datagrams that the kernel refused; they are lost too.
 	SendErrors int
 }
@@ -66,6 +68,7 @@ type Stream struct {
 	stopped sync.WaitGroup
 
 	mu     sync.Mutex
+	begin  time.Time
 	seen   map[uint64]int
 	last   time.Time
 	report Report
@@ -77,7 +80,8 @@ func Start(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Durati
 	if err != nil {
 		return nil, fmt.Errorf("stream from %s: %w", from, err)
 	}
-	s := &Stream{conn: conn, to: to, every: every, stop: make(chan struct{}), seen: map[uint64]int{}, last: time.Now()}
+	s := &Stream{conn: conn, to: to, every: every, stop: make(chan struct{}), seen: map[uint64]int{},
+		begin: time.Now(), last: time.Now()}
 	s.stopped.Add(2)
 	go s.send()
 	go s.receive()
@@ -87,22 +91,35 @@ func Start(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Durati
 // Stop ends the stream, waits for late answers and reports.
 func (s *Stream) Stop() Report {
 	close(s.stop)
+	ended := time.Now()
 	s.stopped.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.Lost = s.report.Sent - len(s.seen)
+	s.report.LongestGap = max(s.report.LongestGap, ended.Sub(s.last))
+	for n := s.report.Sent - 1; s.report.Lost > 0 && s.report.LastLost.IsZero(); n-- {
+		if s.seen[uint64(n)] == 0 {
+			s.report.LastLost = s.due(uint64(n))
+		}
+	}
 	return s.report
+}
+
+// Answers reports whether an answer has come since then.
+func (s *Stream) Answers(since time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last.After(since)
 }
 
 func (s *Stream) send() {
 	defer s.stopped.Done()
-	begin := time.Now()
 	for n := uint64(0); ; n++ {
 		select {
 		case <-s.stop:
 			s.conn.SetReadDeadline(time.Now().Add(drain))
 			return
-		case <-time.After(time.Until(begin.Add(time.Duration(n) * s.every))):
+		case <-time.After(time.Until(s.due(n))):
 		}
 		_, err := s.conn.WriteToUDPAddrPort(binary.BigEndian.AppendUint64(nil, n), s.to)
 		s.mu.Lock()
@@ -113,6 +130,9 @@ func (s *Stream) send() {
 		s.mu.Unlock()
 	}
 }
+
+// due is when datagram n is sent.
+func (s *Stream) due(n uint64) time.Time { return s.begin.Add(time.Duration(n) * s.every) }
 
 func (s *Stream) receive() {
 	defer s.stopped.Done()

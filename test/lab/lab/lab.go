@@ -76,6 +76,9 @@ func Open(dir string) (*Lab, error) {
 // Dir is the lab's directory.
 func (l *Lab) Dir() string { return l.dir }
 
+// Datapath is that of all nodes.
+func (l *Lab) Datapath() Datapath { return l.spec.Datapath }
+
 // Nodes are the names of the nodes, in order.
 func (l *Lab) Nodes() []string {
 	names := make([]string, l.spec.Nodes)

@@ -21,6 +21,9 @@ func run(m *testing.M, binDir *string) int {
 	if os.Geteuid() != 0 {
 		return m.Run()
 	}
+	if *binDir = os.Getenv("FAIRLEAD_TEST_BINDIR"); *binDir != "" { // where the compiler would be slow
+		return m.Run()
+	}
 	dir, err := os.MkdirTemp("", "labtest-bin-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

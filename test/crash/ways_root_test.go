@@ -1,0 +1,100 @@
+package crash
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/probe"
+)
+
+// spot is where a stream starts or ends.
+type spot struct {
+	netns ns.NetNS
+	ips   []netip.Addr
+}
+
+// at is a pod of the namespace default.
+func (c cluster) at(t *testing.T, pod string) spot {
+	t.Helper()
+	rec, err := c.Records().Load("default/" + pod)
+	must(t, err)
+	h, err := c.Host(rec.Node)
+	must(t, err)
+	s := spot{netns: netnsOf(t, func(f func() error) error { return h.DoNet(rec.Netns, f) })}
+	for _, ip := range rec.IPs {
+		s.ips = append(s.ips, netip.MustParseAddr(ip))
+	}
+	return s
+}
+
+// onHost is a host, with the addresses that are given.
+func (c cluster) onHost(t *testing.T, name string, ips ...netip.Prefix) spot {
+	t.Helper()
+	h, err := c.Host(name)
+	must(t, err)
+	s := spot{netns: netnsOf(t, h.Do)}
+	for _, p := range ips {
+		s.ips = append(s.ips, p.Addr())
+	}
+	return s
+}
+
+func netnsOf(t *testing.T, do func(func() error) error) (netns ns.NetNS) {
+	t.Helper()
+	must(t, do(func() (err error) { netns, err = ns.GetCurrentNS(); return err }))
+	t.Cleanup(func() { netns.Close() })
+	return netns
+}
+
+// way is where a stream goes.
+type way struct {
+	name  string
+	netns ns.NetNS
+	from  netip.Addr
+	to    netip.AddrPort
+}
+
+// to is the way to an echo of its own, which ends with the test, from the address of the same number.
+func (s spot) to(t *testing.T, name string, there spot, number int) way {
+	t.Helper()
+	port, stop, err := probe.Echo(there.netns, there.ips[number])
+	must(t, err)
+	t.Cleanup(stop)
+	return way{name, s.netns, s.ips[number], netip.AddrPortFrom(there.ips[number], port)}
+}
+
+// ways lead from pods on node1, and from node1 itself, in both families.
+func (c cluster) ways(t *testing.T) (ways []way) {
+	t.Helper()
+	a, b, far := c.at(t, "a"), c.at(t, "b"), c.at(t, "far")
+	for i, f := range []lab.IPFamily{lab.IPv4, lab.IPv6} {
+		outside := c.onHost(t, lab.Outside, lab.Dual.FarAddrs()...)
+		gateway := c.onHost(t, node, gateways()...)
+		ways = append(ways, a.to(t, "pod to pod "+string(f), b, i), a.to(t, "pod to pod on the other node "+string(f), far, i),
+			a.to(t, "pod to outside "+string(f), outside, i), gateway.to(t, "host to pod "+string(f), a, i))
+	}
+	return ways
+}
+
+// gateways are node1's addresses in the pod network.
+func gateways() (out []netip.Prefix) {
+	for _, p := range lab.Dual.PodCIDRs(1) {
+		out = append(out, netip.PrefixFrom(p.Addr().Next(), p.Bits()))
+	}
+	return out
+}
+
+// start sends over all ways.
+func start(t *testing.T, ways []way, every time.Duration) (streams []*probe.Stream) {
+	t.Helper()
+	for _, w := range ways {
+		s, err := probe.Start(w.netns, w.from, w.to, every)
+		must(t, err)
+		streams = append(streams, s)
+	}
+	return streams
+}
