@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 	"github.com/fairlead-cni/fairlead/datapath/route"
@@ -25,8 +26,10 @@ type outcome struct {
 // possible works. The requests are answered as soon as what pods depend on is
 // in place: iptables may wait for its lock for seconds.
 func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outcome) {
-	if err := l.db.Ensure(ctx, d.OVSDB); err != nil {
-		return l.failed(waiting, fmt.Errorf("OVSDB: %w", err))
+	settled := l.settled && l.flows != nil
+	l.settled = false
+	if err := l.applyOVSDB(ctx, d, settled); err != nil {
+		return l.failed(waiting, err)
 	}
 	if err := l.waitPorts(ctx, d, waiting); err != nil {
 		return l.failed(waiting, err)
@@ -36,7 +39,7 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 		// ovs-vswitchd may have made every device anew.
 		l.full = true
 	}
-	if o.pods = l.applyFlows(ctx, d); o.pods == nil {
+	if o.pods = l.applyFlows(ctx, d, settled); o.pods == nil {
 		o.pods = l.letGo(ctx)
 	}
 	if o.pods == nil {
@@ -47,7 +50,10 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 		}
 	}
 	l.answer(waiting, o.pods)
-	l.applyHost(d, &o)
+	if o.pods == nil {
+		l.applied.OVSDB, l.settled = d.OVSDB, true
+	}
+	l.applyHost(d, settled, &o)
 	l.full = l.full && o != outcome{}
 	return o
 }
@@ -95,13 +101,17 @@ func (l *loop) waitTunnel(ctx context.Context, d Desired) error {
 	return nil
 }
 
-func (l *loop) applyFlows(ctx context.Context, d Desired) error {
+func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 	if l.flows == nil {
 		sw, err := openflow.Dial(ctx, l.mgmt, l.log.WithName("openflow"))
 		if err != nil {
 			return fmt.Errorf("ovs-vswitchd does not answer: %w. Does it run?", err)
 		}
 		l.flows = sw
+	} else if l.full && settled {
+		if err := l.mendFlows(ctx); err != nil {
+			return fmt.Errorf("OpenFlow: %w", err)
+		}
 	} else if l.full {
 		l.flows.Resync()
 	}
@@ -115,6 +125,7 @@ func (l *loop) applyFlows(ctx context.Context, d Desired) error {
 	if err != nil {
 		return fmt.Errorf("OpenFlow: %w", err)
 	}
+	l.wantFlows = want
 	return nil
 }
 
@@ -122,38 +133,46 @@ func (l *loop) applyFlows(ctx context.Context, d Desired) error {
 // that changed or, in a full round, all. The rules come before the routes: a
 // packet that takes a direct route before its range is exempt from masquerade
 // gives its whole connection another source.
-func (l *loop) applyHost(d Desired, o *outcome) {
-	if l.full || !reflect.DeepEqual(l.applied.Gateway, d.Gateway) {
-		if err := l.applyGateway(d); err != nil {
+func (l *loop) applyHost(d Desired, settled bool, o *outcome) {
+	same := reflect.DeepEqual(l.applied.Gateway, d.Gateway)
+	if l.full || !same {
+		if err := l.applyGateway(d, settled && same); err != nil {
 			o.host = err // routes and rules need it
 			return
 		}
 	}
-	if l.full || !reflect.DeepEqual(l.applied.NAT, d.NAT) {
+	same = reflect.DeepEqual(l.applied.NAT, d.NAT)
+	if l.full || !same {
 		changes, err := nat.Apply(d.NAT)
-		l.told("iptables", changes)
+		l.told("iptables", settled && same, changes)
 		if err == nil {
 			l.applied.NAT = d.NAT
 		} else {
 			o.host = fmt.Errorf("iptables: %w", err)
 		}
 	}
-	if l.full || !reflect.DeepEqual(l.applied.Routes, d.Routes) {
-		o.peers = errors.Join(o.peers, l.applyRoutes(d))
+	same = reflect.DeepEqual(l.applied.Routes, d.Routes)
+	if l.full || !same {
+		o.peers = errors.Join(o.peers, l.applyRoutes(d, settled && same))
 	}
 }
 
-func (l *loop) applyGateway(d Desired) error {
+func (l *loop) applyGateway(d Desired, drift bool) error {
 	changes, err := link.EnsureGateway(d.Gateway)
-	l.told("gateway", changes)
+	l.told("gateway", drift, changes)
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
 	v4, v6 := families(d.NAT.PodCIDRs)
 	changes, err = route.EnableForwarding(v4, v6)
-	l.told("forwarding", changes)
+	l.told("forwarding", drift, changes)
 	if err != nil {
 		return fmt.Errorf("forwarding: %w", err)
+	}
+	changes, err = link.EnsureHosts(hostIfs(d.OVSDB.Pods))
+	l.mended("veth", changes) // each was up and in no bridge when it was made
+	if err != nil {
+		return err
 	}
 	if l.otherMTU, err = link.HostsWithOtherMTU(d.PodMTU); err != nil {
 		return err
@@ -162,10 +181,10 @@ func (l *loop) applyGateway(d Desired) error {
 	return nil
 }
 
-func (l *loop) applyRoutes(d Desired) error {
+func (l *loop) applyRoutes(d Desired, drift bool) error {
 	changes, err := route.Apply(d.Routes)
 	if changes != (route.Changes{}) {
-		l.told("routes", []string{fmt.Sprintf("%+v", changes)})
+		l.told("routes", drift, []string{fmt.Sprintf("%+v", changes)})
 	}
 	if err != nil {
 		return fmt.Errorf("routes: %w", err)
@@ -182,9 +201,9 @@ func families(prefixes []netip.Prefix) (v4, v6 bool) {
 	return v4, v6
 }
 
-func (l *loop) told(what string, changes []string) {
-	for _, c := range changes {
-		l.log.Info("changed "+what, "change", c)
+func hostIfs(pods []api.Attachment) (names []string) {
+	for _, p := range pods {
+		names = append(names, p.HostIf)
 	}
-	l.metrics.changed(what, len(changes))
+	return names
 }

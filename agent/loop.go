@@ -78,6 +78,8 @@ type loop struct {
 	full      bool    // the next round observes everything again
 	failures  int     // rounds that failed in a row
 	wait      restoreWait
+	wantFlows []openflow.Flow // what the switch confirmed last
+	settled   bool            // OVSDB and flows were as desired after the last round
 	problems  []string
 	routed    []string // podCIDRs left to the underlay's routers, as last told
 	otherMTU  []string // host ends of pods with another MTU than pods get now

@@ -27,6 +27,7 @@ type metrics struct {
 	cni         *prometheus.HistogramVec
 	reclaimed   *prometheus.CounterVec
 	armed       prometheus.Gauge
+	drift       *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -58,11 +59,12 @@ func newMetrics() *metrics {
 			Help: "Duration of CNI requests by verb and CNI error code (0 is success).", Buckets: times}, []string{"verb", "code"}),
 		armed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
 			"until the agent has written its own."),
+		drift:     counter("drift_repaired_total", "What somebody else had changed on the node and was set right.", "kind"),
 		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
 	}
 	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
-		m.pods, m.peers, m.peerCIDRs, m.refused, m.inputErrors, m.cni, m.reclaimed, m.armed, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.pods, m.peers, m.peerCIDRs, m.refused, m.inputErrors, m.cni, m.reclaimed, m.armed, m.drift,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

@@ -66,7 +66,7 @@ func (l *loop) letGo(ctx context.Context) error {
 		}
 		return errForeignWait
 	case r.Set && !r.Ours:
-		l.log.Info("removing other_config:flow-restore-wait, which somebody else has left: it would stop every bridge")
+		l.mended("flow-restore-wait", []string{"somebody else had left it: it would stop every bridge"})
 	}
 	if err := l.db.LetGo(ctx); err != nil {
 		return err

@@ -13,41 +13,54 @@ import (
 // and taken over if it has none. The call ends with ctx, and after 10 seconds
 // if ctx has no deadline.
 func (db *DB) Ensure(ctx context.Context, d Desired) error {
-	if err := db.apply(ctx, func(s snapshot) (plan, error) { return ensure(s, d) }); err != nil {
-		return fmt.Errorf("bridge %s: %w", d.Bridge, err)
+	changes, err := db.Repair(ctx, d)
+	db.tell(changes)
+	return err
+}
+
+// Repair is Ensure that returns what it changed, in words, and logs nothing.
+func (db *DB) Repair(ctx context.Context, d Desired) (changes []string, err error) {
+	changes, err = db.apply(ctx, func(s snapshot) (plan, error) { return ensure(s, d) })
+	if err != nil {
+		return nil, fmt.Errorf("bridge %s: %w", d.Bridge, err)
 	}
-	return nil
+	return changes, nil
 }
 
 // Prune removes from the bridge the ports that are ours and that d does not
 // have. A port whose record cannot be read stays while it has a device.
 func (db *DB) Prune(ctx context.Context, d Desired) error {
-	if err := db.apply(ctx, func(s snapshot) (plan, error) { return prune(s, d), nil }); err != nil {
+	changes, err := db.apply(ctx, func(s snapshot) (plan, error) { return prune(s, d), nil })
+	if err != nil {
 		return fmt.Errorf("removing ports of bridge %s: %w", d.Bridge, err)
 	}
+	db.tell(changes)
 	return nil
 }
 
-func (db *DB) apply(ctx context.Context, planFor func(snapshot) (plan, error)) error {
+func (db *DB) tell(changes []string) {
+	for _, change := range changes {
+		db.log.Info("OVSDB changed", "change", change)
+	}
+}
+
+func (db *DB) apply(ctx context.Context, planFor func(snapshot) (plan, error)) (changes []string, err error) {
 	ctx, cancel := limit(ctx)
 	defer cancel()
 	c, err := db.await(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s, err := db.snapshot(ctx, c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p, err := planFor(s)
 	if err != nil || len(p.ops) == 0 {
-		return err
+		return nil, err
 	}
 	if _, err := c.transact(ctx, p.ops); err != nil {
-		return err
+		return nil, err
 	}
-	for _, change := range p.changes {
-		db.log.Info("OVSDB changed", "change", change)
-	}
-	return nil
+	return p.changes, nil
 }

@@ -138,7 +138,7 @@ func TestDrift(t *testing.T) {
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	show := func() string {
 		var out string
-		for _, c := range []string{"Bridge name,datapath_type,fail_mode,protocols,external_ids", "Port name,external_ids",
+		for _, c := range []string{"Bridge name,datapath_type,fail_mode,protocols,external_ids,controller,stp_enable,rstp_enable", "Port name,external_ids",
 			"Flow_Table prefixes",
 			"Interface name,type,mac,mtu_request,options,ofport_request"} {
 			table, columns, _ := strings.Cut(c, " ")
@@ -171,6 +171,9 @@ func TestDrift(t *testing.T) {
 		"set Interface fairlead-tun0 type=vxlan",
 		"set Interface fairlead-tun0 options:remote_ip=192.0.2.9 options:csum=true",
 		"set Interface fla type=internal",
+		"set-controller br-int tcp:127.0.0.1:9",
+		"set Bridge br-int stp_enable=true",
+		"set Bridge br-int rstp_enable=true",
 	} {
 		if strings.Contains(drift, "%table0") {
 			drift = strings.ReplaceAll(drift, "%table0", o.Ctl("get", "Bridge", "br-int", "flow_tables:0"))
@@ -276,6 +279,39 @@ func TestRefuseNameOnOtherBridge(t *testing.T) {
 	err := db.Ensure(soon(t), desired())
 	if err == nil || !strings.Contains(err.Error(), "fairlead-gw0 is wanted on bridge br-int but is on bridge br-x") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A port that somebody has moved to another bridge comes back, with or without
+// its record, and nothing else of that bridge changes.
+func TestMovedPort(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	o.AddBridge("br-x", ovstest.Port{Name: "theirs", Type: "internal"})
+	db := connect(t, o)
+	d := desired("a")
+	must(t, db.Ensure(soon(t), d))
+	for _, move := range []string{
+		"del-port br-int fla -- add-port br-x fla",
+		"remove Bridge br-int ports %fla -- add Bridge br-x ports %fla",
+		"remove Bridge br-int ports %gw -- add Bridge br-x ports %gw",
+	} {
+		for name, port := range map[string]string{"%fla": "fla", "%gw": "fairlead-gw0"} {
+			move = strings.ReplaceAll(move, name, strings.TrimSpace(o.Ctl("get", "Port", port, "_uuid")))
+		}
+		o.Ctl(strings.Fields(move)...)
+		waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see "+move)
+		changes, err := db.Repair(soon(t), d)
+		must(t, err)
+		if got := strings.Join(changes, "; "); !strings.Contains(got, "taken from bridge br-x") {
+			t.Errorf("changes: %s", got)
+		}
+		must(t, db.WaitOFPorts(soon(t), d.names()...))
+		if got := hostIfs(mustObserve(t, db)); !slices.Equal(got, []string{"fla"}) || !mustObserve(t, db).Gateway.Present {
+			t.Errorf("after %q the bridge has %+v", move, mustObserve(t, db))
+		}
+		if out := o.Ctl("list-ports", "br-x"); out != "theirs\n" {
+			t.Errorf("after %q br-x has %s", move, out)
+		}
 	}
 }
 

@@ -27,6 +27,9 @@ type bridge struct {
 	Protocols    []string          `ovsdb:"protocols"`
 	ExternalIDs  map[string]string `ovsdb:"external_ids"`
 	FlowTables   map[int]string    `ovsdb:"flow_tables"`
+	Controller   []string          `ovsdb:"controller"`
+	STP          bool              `ovsdb:"stp_enable"`
+	RSTP         bool              `ovsdb:"rstp_enable"`
 }
 
 type flowTable struct {
@@ -96,7 +99,7 @@ func columns() []client.MonitorOption {
 	return []client.MonitorOption{
 		client.WithTable(o, &o.Bridges, &o.NextCfg, &o.CurCfg, &o.OtherConfig, &o.ExternalIDs),
 		client.WithTable(b, &b.Name, &b.Ports, &b.DatapathType, &b.DatapathID, &b.FailMode, &b.Protocols,
-			&b.ExternalIDs, &b.FlowTables),
+			&b.ExternalIDs, &b.FlowTables, &b.Controller, &b.STP, &b.RSTP),
 		client.WithTable(t, &t.Prefixes),
 		client.WithTable(p, &p.Name, &p.Interfaces, &p.ExternalIDs),
 		client.WithTable(i, &i.Name, &i.Type, &i.MAC, &i.MTURequest, &i.Options, &i.OFPortRequest, &i.OFPort, &i.Error,

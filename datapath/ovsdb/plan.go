@@ -40,6 +40,8 @@ func ensure(s snapshot, d Desired) (plan, error) {
 	for i, w := range d.ports() {
 		if h, ok := have[w.name]; ok {
 			p.updatePort(h, w)
+		} else if h, other, ok := s.elsewhere(w.name, d.Bridge); ok {
+			newPorts = append(newPorts, p.movePort(h, other, w))
 		} else {
 			newPorts = append(newPorts, p.insertPort(i, w))
 		}
@@ -65,20 +67,39 @@ func refuse(s snapshot, d Desired) error {
 				`or remove the bridge if nothing needs it ("ovs-vsctl del-br %s")`, d.Bridge, strings.Join(foreign, ", "), d.Bridge)
 		}
 	}
-	for _, b := range s.bridges {
-		if b.Name == d.Bridge {
+	for _, w := range d.ports() {
+		h, b, ok := s.elsewhere(w.name, d.Bridge)
+		if !ok || w.mark == markPod || portIsOurs(h.port) { // nobody else has such a name, or it was ours: moved by hand
 			continue
 		}
-		have := s.portsOf(b)
-		for _, w := range d.ports() {
-			if _, ok := have[w.name]; ok {
-				return fmt.Errorf("%s is wanted on bridge %s but is on bridge %s: "+
-					`rename it in the configuration, or remove it there ("ovs-vsctl del-port %s %s")`,
-					w.name, d.Bridge, b.Name, b.Name, w.name)
-			}
-		}
+		return fmt.Errorf("%s is wanted on bridge %s but is on bridge %s: "+
+			`rename it in the configuration, or remove it there ("ovs-vsctl del-port %s %s")`,
+			w.name, d.Bridge, b.Name, b.Name, w.name)
 	}
 	return nil
+}
+
+// elsewhere finds a port on another bridge than the one called name.
+func (s snapshot) elsewhere(port, name string) (portIface, bridge, bool) {
+	for _, b := range s.bridges {
+		if b.Name == name {
+			continue
+		}
+		if h, ok := s.portsOf(b)[port]; ok {
+			return h, b, true
+		}
+	}
+	return portIface{}, bridge{}, false
+}
+
+// movePort plans to take a port from another bridge, and returns the reference
+// to it.
+func (p *plan) movePort(h portIface, from bridge, w wantPort) ovsdb.UUID {
+	uuid := ovsdb.UUID{GoUUID: h.port.UUID}
+	p.mutate("Bridge", from.UUID, ovsdb.Mutation{Column: "ports", Mutator: ovsdb.MutateOperationDelete, Value: uuid})
+	p.did("%s %s taken from bridge %s", w.what, w.name, from.Name)
+	p.updatePort(h, w)
+	return uuid
 }
 
 // insertBridge plans the bridge with its own port, which every bridge has.
@@ -109,6 +130,15 @@ func (p *plan) updateBridge(b bridge, d Desired) {
 	}
 	if got := slices.Sorted(slices.Values(b.Protocols)); !slices.Equal(got, protocols()) {
 		row["protocols"] = set(protocols())
+	}
+	if len(b.Controller) > 0 { // its flows would mix with ours; setting it has removed ours
+		row["controller"] = set(nil)
+	}
+	if b.STP {
+		row["stp_enable"] = false
+	}
+	if b.RSTP {
+		row["rstp_enable"] = false
 	}
 	if len(row) > 0 {
 		p.update("Bridge", b.UUID, row)

@@ -1,0 +1,54 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+// EnsureHosts brings the host ends of our veths that are in names up, takes
+// them out of bridges that are not of Open vSwitch, and returns what it
+// changed, in words. One that is not there is left to others.
+func EnsureHosts(names []string) (changes []string, err error) {
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	masters := map[int]netlink.Link{}
+	for _, l := range links {
+		masters[l.Attrs().Index] = l
+	}
+	var errs []error
+	for _, l := range links {
+		if !ours(l) || !slices.Contains(names, l.Attrs().Name) {
+			continue
+		}
+		did, err := ensureHost(l, masters[l.Attrs().MasterIndex])
+		changes = append(changes, did...)
+		errs = append(errs, err)
+	}
+	return changes, errors.Join(errs...)
+}
+
+func ensureHost(l, master netlink.Link) (changes []string, err error) {
+	name := l.Attrs().Name
+	// "openvswitch" is the kernel's datapath.
+	if master != nil && master.Type() != "openvswitch" {
+		if err := netlink.LinkSetNoMaster(l); err != nil {
+			return changes, fmt.Errorf("taking %s from %s: %w", name, master.Attrs().Name, err)
+		}
+		changes = append(changes, fmt.Sprintf("%s taken from %s", name, master.Attrs().Name))
+	}
+	if l.Attrs().RawFlags&unix.IFF_UP == 0 {
+		if err := netlink.LinkSetUp(l); err != nil {
+			return changes, fmt.Errorf("setting %s up: %w", name, err)
+		}
+		changes = append(changes, name+" up")
+	}
+	return changes, nil
+}
