@@ -70,11 +70,14 @@ func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) 
 		// Else deleting a stale address deletes wanted ones of its subnet.
 		{"ipv4", "promote_secondaries", "1"},
 	}
+	if g.has(netip.Addr.Is4) {
+		set = append(set, [3]string{"ipv4", "forwarding", "1"})
+	}
 	if kernel.HasIPv6() {
 		set = append(set, [3]string{"ipv6", "accept_ra", "0"})
 		if g.has6() {
 			set = append(set, [3]string{"ipv6", "disable_ipv6", "0"}, [3]string{"ipv6", "addr_gen_mode", "0"},
-				[3]string{"ipv6", "accept_dad", "0"})
+				[3]string{"ipv6", "accept_dad", "0"}, [3]string{"ipv6", "forwarding", "1"})
 		}
 	} else if g.has6() {
 		return nil, errors.New("an IPv6 address is wanted, but the kernel was started without IPv6")
@@ -183,6 +186,8 @@ func (g GatewayLink) wanted() []netip.Prefix {
 	return want
 }
 
-func (g GatewayLink) has6() bool {
-	return slices.ContainsFunc(g.Addrs, func(p netip.Prefix) bool { return p.Addr().Is6() })
+func (g GatewayLink) has6() bool { return g.has(netip.Addr.Is6) }
+
+func (g GatewayLink) has(family func(netip.Addr) bool) bool {
+	return slices.ContainsFunc(g.Addrs, func(p netip.Prefix) bool { return family(p.Addr()) })
 }

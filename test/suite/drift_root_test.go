@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
@@ -15,28 +16,14 @@ import (
 // that one wait serves all and no repair hides another's absence.
 func TestRootDriftIsRepaired(t *testing.T) {
 	t.Parallel()
-	c := up(t, lab.Options{Nodes: 5})
-	c.addPods(t, "a@node1", "b@node1", "c@node2", "d@node3", "e@node4", "f@node5")
+	c := up(t, lab.Options{Nodes: 7})
+	c.addPods(t, "a@node1", "b@node1", "c@node2", "d@node3", "e@node4", "f@node5", "g@node6", "h@node7")
 	c.warm(t)
 	var before, damaged []string
 	for _, node := range c.Nodes() {
 		before = append(before, c.picture(t, node))
 	}
-	for i, damage := range [][]string{
-		damagedFlows(c.flows(t, "node1")),
-		{"ip addr del 10.77.2.1/24 dev fairlead-gw0", "ip addr del fd77:0:0:2::1/64 dev fairlead-gw0",
-			"ip addr add 10.9.9.9/24 dev fairlead-gw0"},
-		{"ip route del 10.77.1.0/24", "ip -6 route del fd77:0:0:1::/64", "ip neigh flush nud permanent",
-			"ip route add 10.9.9.0/24 dev fairlead-gw0 proto 102"},
-		{"iptables -w -t nat -F FAIRLEAD-POSTROUTING", "iptables -w -t nat -D POSTROUTING -j FAIRLEAD-POSTROUTING",
-			"ip6tables -w -t nat -F FAIRLEAD-POSTROUTING", "iptables -w -F FAIRLEAD-FORWARD"},
-		{"ip link set fairlead-gw0 down", "ip link set fairlead-gw0 mtu 1300"},
-	} {
-		node := c.host(t, c.Nodes()[i])
-		for _, line := range damage {
-			node.exec(t, line)
-		}
-	}
+	kinds := c.damage(t)
 	start := time.Now()
 	for i, node := range c.Nodes() {
 		damaged = append(damaged, c.picture(t, node))
@@ -52,8 +39,18 @@ func TestRootDriftIsRepaired(t *testing.T) {
 			return ""
 		})
 		t.Logf("%s: repaired %s after the damage", node, time.Since(start).Round(time.Second))
+		for _, kind := range kinds[i] {
+			if n := c.metric(t, node, `fairlead_drift_repaired_total{kind="`+kind+`"}`); n == 0 {
+				t.Errorf("%s: no repair of kind %s is counted", node, kind)
+			}
+			line := regexp.MustCompile(`"somebody changed this node, and it was set right" .*kind="` + kind + `" what="`)
+			if !line.MatchString(c.log(t, node)) {
+				t.Errorf("%s: the log does not tell of the repair of kind %s", node, kind)
+			}
+		}
 	}
-	all := []place{c.pod(t, "a"), c.pod(t, "c"), c.pod(t, "d"), c.pod(t, "e"), c.pod(t, "f")}
+	all := []place{c.pod(t, "a"), c.pod(t, "c"), c.pod(t, "d"), c.pod(t, "e"), c.pod(t, "f"),
+		c.pod(t, "g"), c.pod(t, "h")}
 	for i := range all[0].ips {
 		for n, p := range all {
 			reach(t, p, all[(n+1)%len(all)].ips[i])
@@ -62,6 +59,53 @@ func TestRootDriftIsRepaired(t *testing.T) {
 		}
 		reach(t, all[0], c.pod(t, "b").ips[i])
 	}
+}
+
+// damage changes each node in ways of its own, and returns by node what kinds they are.
+func (c cluster) damage(t *testing.T) (kinds [][]string) {
+	t.Helper()
+	host := func(pod string) string {
+		rec, err := c.Records().Load("default/" + pod)
+		must(t, 0, err)
+		return link.HostName(rec.ContainerID, "eth0")
+	}
+	for i, d := range []struct {
+		kinds  string
+		damage []string
+	}{
+		{"flows", damagedFlows(c.flows(t, "node1"))},
+		{"gateway forwarding", []string{
+			"ip addr del 10.77.2.1/24 dev fairlead-gw0", "ip addr del fd77:0:0:2::1/64 dev fairlead-gw0",
+			"ip addr add 10.9.9.9/24 dev fairlead-gw0",
+			"sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv6.conf.all.forwarding=0",
+			"sysctl -qw net.ipv4.conf.fairlead-gw0.rp_filter=1"}},
+		{"routes veth", []string{
+			"ip route del 10.77.1.0/24", "ip -6 route del fd77:0:0:1::/64", "ip neigh flush nud permanent",
+			"ip route add 10.9.9.0/24 dev fairlead-gw0 proto 102",
+			"ip link set " + host("d") + " down"}},
+		{"iptables", []string{
+			"iptables -w -t nat -F FAIRLEAD-POSTROUTING", "iptables -w -t nat -D POSTROUTING -j FAIRLEAD-POSTROUTING",
+			"iptables -w -t nat -X FAIRLEAD-POSTROUTING",
+			"ip6tables -w -t nat -F FAIRLEAD-POSTROUTING", "iptables -w -F FAIRLEAD-FORWARD"}},
+		{"gateway ovsdb", []string{
+			"ip link set fairlead-gw0 down", "ip link set fairlead-gw0 mtu 1300",
+			"ip link set fairlead-gw0 address 02:00:00:00:00:77",
+			"sysctl -qw net.ipv4.conf.fairlead-gw0.forwarding=0",
+			"ovs-vsctl set Bridge br-int fail_mode=standalone", "ovs-vsctl clear Bridge br-int external_ids",
+			"ovs-vsctl clear Port " + host("f") + " external_ids",
+			"ovs-vsctl set Interface fairlead-tun0 options:remote_ip=192.0.2.1"}},
+		{"flows ovsdb", []string{"ovs-vsctl set-controller br-int tcp:127.0.0.1:9"}}, // which flushes
+		{"veth", []string{"ip link add theirs type bridge", "ip link set " + host("h") + " master theirs"}},
+	} {
+		node := c.host(t, c.Nodes()[i])
+		for _, line := range d.damage {
+			if _, err := node.run(strings.Fields(line)...); err != nil {
+				t.Log(err) // the kernel's datapath keeps a port out of another bridge
+			}
+		}
+		kinds = append(kinds, strings.Fields(d.kinds))
+	}
+	return kinds
 }
 
 // damagedFlows adds a flow, deletes those of one address and makes another drop.
@@ -90,6 +134,10 @@ func (c cluster) picture(t *testing.T, node string) string {
 		"ip -o addr show dev fairlead-gw0", "ip -o link show dev fairlead-gw0",
 		"ip -4 route show dev fairlead-gw0", "ip -6 route show dev fairlead-gw0",
 		"ip neigh show nud permanent dev fairlead-gw0",
+		"ovs-vsctl --columns=name,fail_mode,datapath_type,protocols,external_ids,controller list Bridge br-int",
+		"ovs-vsctl --columns=name,external_ids list Port", "ip -o link show group 26220",
+		"ovs-vsctl --columns=name,type,mac,mtu_request,options,ofport list Interface",
+		"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv4.conf.fairlead-gw0",
 		"iptables -w -t nat -S", "ip6tables -w -t nat -S", "iptables -w -S", "ip6tables -w -S",
 	} {
 		out := h.exec(t, cmd)
