@@ -122,11 +122,14 @@ func (c cluster) untouched(t *testing.T, before map[string]time.Duration, passed
 // rows are what an agent could change in OVSDB. Every transaction of an agent raises next_cfg.
 func (c cluster) rows(t *testing.T) string {
 	t.Helper()
-	return c.exec(t, "ovsdb-client", "transact", `["Open_vSwitch",
+	out := c.exec(t, "ovsdb-client", "transact", `["Open_vSwitch",
 		{"op":"select","table":"Open_vSwitch","where":[],"columns":["next_cfg"]},
 		{"op":"select","table":"Bridge","where":[],"columns":["_uuid","_version"]},
 		{"op":"select","table":"Port","where":[],"columns":["_uuid","_version","name"]},
 		{"op":"select","table":"Interface","where":[],"columns":["_uuid","name","ofport","type","options","mac"]}]`)
+	rows := strings.Split(strings.NewReplacer("[", "", "]", "", "}", "").Replace(out), "{") // they come in any order
+	slices.Sort(rows)
+	return strings.Join(rows, "\n")
 }
 
 // exec runs a program on node1.

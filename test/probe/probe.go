@@ -16,8 +16,9 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// drain is how long a stream waits for the last answers.
-const drain = 500 * time.Millisecond
+// drain is how long a stream waits for answers that are missing. On a busy
+// machine they come late.
+const drain = 2 * time.Second
 
 // Report is what a stream saw.
 type Report struct {
@@ -71,6 +72,7 @@ type Stream struct {
 	begin  time.Time
 	seen   map[uint64]int
 	last   time.Time
+	ended  bool
 	report Report
 }
 
@@ -117,7 +119,10 @@ func (s *Stream) send() {
 	for n := uint64(0); ; n++ {
 		select {
 		case <-s.stop:
-			s.conn.SetReadDeadline(time.Now().Add(drain))
+			s.mu.Lock()
+			s.ended = true
+			s.conn.SetReadDeadline(time.Now().Add(s.patience()))
+			s.mu.Unlock()
 			return
 		case <-time.After(time.Until(s.due(n))):
 		}
@@ -133,6 +138,14 @@ func (s *Stream) send() {
 
 // due is when datagram n is sent.
 func (s *Stream) due(n uint64) time.Time { return s.begin.Add(time.Duration(n) * s.every) }
+
+// patience is how long to wait for answers at the end. s.mu must be held.
+func (s *Stream) patience() time.Duration {
+	if len(s.seen) == s.report.Sent {
+		return 0
+	}
+	return drain
+}
 
 func (s *Stream) receive() {
 	defer s.stopped.Done()
@@ -153,6 +166,9 @@ func (s *Stream) receive() {
 		}
 		s.report.LongestGap = max(s.report.LongestGap, time.Since(s.last))
 		s.last = time.Now()
+		if s.ended && s.patience() == 0 {
+			s.conn.SetReadDeadline(time.Now())
+		}
 		s.mu.Unlock()
 	}
 }
