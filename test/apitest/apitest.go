@@ -1,0 +1,232 @@
+// Package apitest runs etcd and a kube-apiserver on loopback, without root, for
+// the tests of one package. Both end with the process that started them, however
+// it ends, and all their files are in one directory.
+package apitest
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// adminToken is the token of a user who may do everything.
+const adminToken = "admin"
+
+// startTimeout is how long an API server may take to be ready: 5 s on an idle
+// machine.
+const startTimeout = 2 * time.Minute
+
+// Server is an etcd and a kube-apiserver.
+type Server struct {
+	// URL is the API server's; it stays the same over restarts.
+	URL string
+
+	dir, program string
+	ports        [3]int // etcd, its peers, API server
+	etcd, api    *exec.Cmd
+	admin        *kubernetes.Clientset
+}
+
+// Start starts both and returns when the API server is ready. program is the
+// binary of package kubebin, dir an empty directory.
+func Start(ctx context.Context, program, dir string) (*Server, error) {
+	s := &Server{dir: dir, program: program}
+	if err := s.writeFiles(); err != nil {
+		return nil, err
+	}
+	if err := s.pickPorts(); err != nil {
+		return nil, err
+	}
+	s.URL = fmt.Sprintf("https://127.0.0.1:%d", s.ports[2])
+	if err := s.startAll(ctx); err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) writeFiles() error {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return err
+	}
+	signing := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	if err := os.WriteFile(s.path("sa.key"), signing, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(s.path("tokens.csv"), []byte(adminToken+",admin,admin,system:masters\n"), 0o600)
+}
+
+func (s *Server) pickPorts() error {
+	for i := range s.ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		defer l.Close() // not before all are picked: no port twice
+		s.ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return nil
+}
+
+func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *Server) startAll(ctx context.Context) error {
+	client, peer := fmt.Sprintf("http://127.0.0.1:%d", s.ports[0]), fmt.Sprintf("http://127.0.0.1:%d", s.ports[1])
+	var err error
+	s.etcd, err = s.start("etcd", "--name=test", "--data-dir="+s.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls="+client, "--advertise-client-urls="+client, "--listen-peer-urls="+peer,
+		"--initial-advertise-peer-urls="+peer, "--initial-cluster=test="+peer)
+	if err != nil {
+		return err
+	}
+	return s.StartAPI(ctx)
+}
+
+func (s *Server) start(part string, args ...string) (*exec.Cmd, error) {
+	log, err := os.OpenFile(s.path(part+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(s.program, append([]string{part}, args...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd, cmd.Start()
+}
+
+// StartAPI starts the API server after KillAPI and waits until it is ready.
+func (s *Server) StartAPI(ctx context.Context) error {
+	var err error
+	s.api, err = s.start("kube-apiserver", fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", s.ports[0]),
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.ports[2]),
+		"--cert-dir="+s.path("certs"), "--token-auth-file="+s.path("tokens.csv"), "--authorization-mode=RBAC",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+s.path("sa.key"),
+		"--service-account-signing-key-file="+s.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16",
+		"--profiling=false", "--disable-admission-plugins=ServiceAccount")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		err := s.ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			log, _ := os.ReadFile(s.path("kube-apiserver.log"))
+			return fmt.Errorf("kube-apiserver is not ready: %w. The end of its log:\n%s", err, log[max(0, len(log)-3000):])
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) ready(ctx context.Context) error {
+	if err := s.api.Process.Signal(syscall.Signal(0)); err != nil {
+		return err
+	}
+	if s.admin == nil {
+		// Not before the server has made its certificate.
+		c, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL, BearerToken: adminToken, QPS: 1000, Burst: 1000,
+			TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()}})
+		if err != nil {
+			return err
+		}
+		s.admin = c
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := s.admin.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+		return err
+	}
+	_, err := s.admin.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	return err
+}
+
+// Admin is a client that may do everything.
+func (s *Server) Admin() *kubernetes.Clientset { return s.admin }
+
+// KillAPI ends the API server with SIGKILL.
+func (s *Server) KillAPI() { kill(s.api) }
+
+// Freeze stops the API server with SIGSTOP: connections stay, and nothing answers.
+func (s *Server) Freeze() error { return s.api.Process.Signal(syscall.SIGSTOP) }
+
+// Thaw undoes Freeze.
+func (s *Server) Thaw() error { return s.api.Process.Signal(syscall.SIGCONT) }
+
+// Empty gives the API server an empty etcd: a cluster with nothing in it, at the
+// same URL.
+func (s *Server) Empty(ctx context.Context) error {
+	s.Stop()
+	if err := os.RemoveAll(s.path("etcd")); err != nil {
+		return err
+	}
+	return s.startAll(ctx)
+}
+
+// Stop ends both with SIGKILL.
+func (s *Server) Stop() {
+	kill(s.api)
+	kill(s.etcd)
+}
+
+func kill(cmd *exec.Cmd) {
+	if cmd == nil || cmd.Process == nil {
+		return
+	}
+	if err := cmd.Process.Kill(); err == nil || errors.Is(err, os.ErrProcessDone) {
+		_ = cmd.Wait() // "signal: killed"
+	}
+}
+
+// Kubectl runs kubectl as the administrator.
+func (s *Server) Kubectl(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, s.program, append([]string{"kubectl", "--server=" + s.URL, "--token=" + adminToken,
+		"--certificate-authority=" + s.CA(), "--kubeconfig=/dev/null",
+		"--cache-dir=" + s.path("kubectl")}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl %v: %w: %s", args, err, out)
+	}
+	return nil
+}
+
+// AgentToken is a token of the ServiceAccount that agents have, which Kubectl must
+// have applied.
+func (s *Server) AgentToken(ctx context.Context) (string, error) {
+	r, err := s.admin.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx, "fairlead-agent",
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return r.Status.Token, nil
+}
+
+// CA is the path of the certificate by which the API server is known.
+func (s *Server) CA() string { return s.path("certs/apiserver.crt") }
+
+// Kubeconfig writes a kubeconfig for an API server at url that is known by the
+// certificate in the file ca. The token is in tokenFile.
+func Kubeconfig(path, url, ca, tokenFile string) error {
+	return os.WriteFile(path, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
+  clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}],
+  users: [{name: u, user: {tokenFile: %q}}],
+  contexts: [{name: c, context: {cluster: c, user: u}}]}`, url, ca, tokenFile), 0o600)
+}
