@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -26,6 +27,7 @@ type metrics struct {
 	inputErrors prometheus.Gauge
 	cni         *prometheus.HistogramVec
 	reclaimed   *prometheus.CounterVec
+	policies    prometheus.Gauge
 	armed       prometheus.Gauge
 	drift       *prometheus.CounterVec
 }
@@ -60,10 +62,11 @@ func newMetrics() *metrics {
 		armed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
 			"until the agent has written its own."),
 		drift:     counter("drift_repaired_total", "What somebody else had changed on the node and was set right.", "kind"),
+		policies:  gauge("network_policies_not_enforced", "Network policies in the cluster. Fairlead enforces none."),
 		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
 	}
 	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
-		m.pods, m.peers, m.peerCIDRs, m.refused, m.inputErrors, m.cni, m.reclaimed, m.armed, m.drift,
+		m.pods, m.peers, m.peerCIDRs, m.refused, m.inputErrors, m.cni, m.reclaimed, m.armed, m.drift, m.policies,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -111,4 +114,24 @@ func one(yes bool) float64 {
 // cniRequest counts one CNI request.
 func (m *metrics) cniRequest(verb, code string, seconds float64) {
 	m.cni.WithLabelValues(verb, code).Observe(seconds)
+}
+
+// follows adds what is known of the API server.
+func (m *metrics) follows(k *inputs.Kubernetes) {
+	gauge := func(name, help string, value func() float64) {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_" + name, Help: help}, value))
+	}
+	gauge("api_followed", "1 when all that the agent reads of the Kubernetes API is up to date, else 0.", func() float64 {
+		s := k.Snapshot()
+		return one(s.Trouble == nil && !s.Unread)
+	})
+	gauge("api_last_contact_timestamp_seconds", "When the Kubernetes API server last gave a sign of life.", func() float64 {
+		return float64(k.LastContact().UnixMilli()) / 1000
+	})
+	for resource := range k.Failures() {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fairlead_api_failures_total",
+			Help:        "Requests and watches of the Kubernetes API that failed.",
+			ConstLabels: prometheus.Labels{"resource": resource},
+		}, func() float64 { return float64(k.Failures()[resource]) }))
+	}
 }

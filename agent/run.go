@@ -79,9 +79,13 @@ func run(ctx context.Context, o Options, last lastError) error {
 	}
 	l := newLoop(o, source)
 	l.kube = client
+	if k, ok := source.(*inputs.Kubernetes); ok {
+		l.metrics.follows(k)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return source.Run(ctx) })
 	g.Go(func() error { return serveHTTP(ctx, o.Config, l.ready, l.metrics) })
+	g.Go(func() error { newPolicyTeller(l).run(ctx); return nil })
 	g.Go(func() error { return l.start(ctx, o, last) })
 	return g.Wait()
 }

@@ -15,7 +15,13 @@ const nodeA = "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {podCIDR: 
 
 func write(t *testing.T, dir, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+	// By rename: a file that is seen between its truncation and its content is
+	// one that holds nothing.
+	tmp := filepath.Join(dir, "."+name)
+	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -47,8 +47,8 @@ type follower struct {
 	cluster string // the UID of the cluster that the store is from
 	trouble error
 	reason  string
-	since   time.Time
-	errors  atomic.Int64
+
+	failures atomic.Int64 // requests and watches that failed
 }
 
 // run follows until ctx ends.
@@ -62,7 +62,7 @@ func (f *follower) run(ctx context.Context) {
 
 // The first retry after the API server failed, and the longest wait between two;
 // up to twice as long by chance, so that not all agents come at once.
-const retryAPIFirst, retryAPIMost = 500 * time.Millisecond, 10 * time.Second
+const retryAPIFirst, retryAPIMost = 500 * time.Millisecond, 5 * time.Second
 
 func (f *follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	l, err := f.list(ctx, o)
@@ -140,15 +140,12 @@ func (f *follower) result(ctx context.Context, err error) {
 	if err == nil {
 		f.heard()
 	} else {
-		f.errors.Add(1)
+		f.failures.Add(1)
 	}
 	reason := reasonOf(err)
 	f.mu.Lock()
 	changed := f.reason != reason
 	if changed {
-		if f.reason == "" {
-			f.since = time.Now()
-		}
 		f.reason, f.trouble = reason, err
 	}
 	f.mu.Unlock()
@@ -169,11 +166,11 @@ func reasonOf(err error) string {
 	return "no answer"
 }
 
-// state returns the trouble and since when it is, or nil.
-func (f *follower) state() (trouble error, since time.Time) {
+// state returns the trouble and its reason, or nil and nothing.
+func (f *follower) state() (trouble error, reason string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.trouble, f.since
+	return f.trouble, f.reason
 }
 
 // shortly is what went wrong, without the URL of the request.

@@ -60,6 +60,9 @@ type Kubernetes struct {
 	// Owned by the goroutine in Run.
 	fromOld string // when the file was written that stands for the server
 	unsaved bool
+	trouble error
+	reason  string // of the trouble
+	since   time.Time
 }
 
 // NewKubernetes makes a Source for the named node. It calls nobody: Run does.
@@ -225,13 +228,19 @@ func (k *Kubernetes) publish() {
 	next.Nodes, bad[0], read = k.nodes.all()
 	next.Pods, bad[1], _ = k.pods.all()
 	next.Namespaces, bad[2], _ = k.namespaces.all()
-	next.NetworkPolicies, bad[3], _ = k.policies.all()
+	policies, bad3, _ := k.policies.all()
+	bad[3] = bad3
+	next.NetworkPolicies = make(map[string]NetworkPolicy, len(policies))
+	for _, p := range policies {
+		next.NetworkPolicies[p.String()] = p
+	}
 	next.Problems = slices.Concat(bad[:]...)
 	if read {
 		k.fromOld = ""
 	}
 	next.Unread = !read && k.fromOld == ""
-	next.Trouble = k.trouble()
+	k.findTrouble()
+	next.Trouble = k.trouble
 	before := k.last.Swap(next)
 	for _, p := range next.Problems {
 		if !slices.Contains(before.Problems, p) {
@@ -247,36 +256,48 @@ func (k *Kubernetes) publish() {
 	}
 }
 
-// trouble says in one sentence what can't be read, since when, and what that
-// means.
-func (k *Kubernetes) trouble() error {
+// findTrouble says in one sentence what can't be read, since when, and what that
+// means. The sentence stays the same as long as the reason does.
+func (k *Kubernetes) findTrouble() {
 	var names []string
 	var first error
-	var since time.Time
+	reason := ""
 	for _, f := range k.followers {
-		trouble, at := f.state()
-		if trouble == nil {
-			continue
-		}
-		names = append(names, f.name)
-		if first == nil || at.Before(since) {
-			first, since = trouble, at
+		if err, why := f.state(); err != nil {
+			names = append(names, f.name)
+			if first == nil {
+				first, reason = err, why
+			}
 		}
 	}
-	if first == nil {
-		return nil
+	if reason == string(metav1.StatusReasonForbidden) { // of some kinds only, perhaps
+		reason += strings.Join(names, ", ")
+	} else {
+		names = nil
 	}
-	what := "all of it"
-	if len(names) < len(k.followers) {
-		what = strings.Join(names, ", ")
+	if reason += k.fromOld; first == nil || reason == k.reason {
+		if first == nil {
+			k.reason, k.trouble = "", nil
+		}
+		return
 	}
-	known := "What it said before stays in force"
+	if k.trouble == nil {
+		k.since = time.Now()
+	}
+	k.reason, k.trouble = reason, k.sentence(names, first)
+}
+
+func (k *Kubernetes) sentence(names []string, err error) error {
+	what, known := "", "What it said before stays in force"
+	if len(names) > 0 {
+		what = " (" + strings.Join(names, ", ") + ")"
+	}
 	if k.fromOld != "" {
 		known = "What it said until " + k.fromOld + " stays in force"
 	}
-	return fmt.Errorf("the Kubernetes API server %s can't be read (%s) since %s: %s. %s: pods run on, DEL works, ADD of "+
+	return fmt.Errorf("the Kubernetes API server %s can't be read%s since %s: %s. %s: pods run on, DEL works, ADD of "+
 		"pods that the agent has seen works. Other new pods wait, and changes of nodes are not seen",
-		k.client.Server, what, since.Format(time.TimeOnly), shortly(first), known)
+		k.client.Server, what, k.since.Format(time.TimeOnly), shortly(err), known)
 }
 
 // Pod implements Source.
@@ -312,6 +333,19 @@ func (k *Kubernetes) Pod(ctx context.Context, namespace, name, uid string) (Pod,
 		}
 	}
 	return pod, ns, nil
+}
+
+// LastContact is when the API server last gave a sign of life.
+func (k *Kubernetes) LastContact() time.Time { return time.Unix(0, k.heardAt.Load()) }
+
+// Failures are the requests and watches that failed since the start, by what was
+// to be read: "nodes".
+func (k *Kubernetes) Failures() map[string]int64 {
+	out := map[string]int64{}
+	for _, f := range k.followers {
+		out[f.name] = f.failures.Load()
+	}
+	return out
 }
 
 func (k *Kubernetes) unknown(what string, err error) error {

@@ -47,21 +47,26 @@ type Client struct {
 // ServiceAccount of the agent's pod. It calls nobody. version is the agent's, for
 // the server's log. The error says which key to set.
 func New(cfg api.AgentConfig, version string) (*Client, error) {
-	config, err := restConfig(cfg)
+	config, err := restConfig(cfg, version)
 	if err != nil {
 		return nil, err
 	}
-	config.UserAgent = Component + "/" + version
 	server, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("kubeAPIServerOverride %q or the kubeconfig's server: %w: want a host, host:port or URL",
 			cfg.KubeAPIServerOverride, err)
 	}
-	connection, err := rest.HTTPClientFor(config)
-	if err != nil {
+	connection := &renewing{connect: func() (http.RoundTripper, error) {
+		config, err := restConfig(cfg, version)
+		if err != nil {
+			return nil, err
+		}
+		return rest.TransportFor(config)
+	}}
+	if connection.now, err = connection.connect(); err != nil {
 		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
 	}
-	return newClient(config, connection, server.String())
+	return newClient(config, &http.Client{Transport: connection}, server.String())
 }
 
 // newClient makes both clients on one connection.
@@ -77,12 +82,13 @@ func newClient(config *rest.Config, connection *http.Client, server string) (*Cl
 	return &Client{Kubernetes: typed, Metadata: meta, Server: server}, nil
 }
 
-func restConfig(cfg api.AgentConfig) (*rest.Config, error) {
+func restConfig(cfg api.AgentConfig, version string) (*rest.Config, error) {
 	c := cfg.ClientConnection
 	config, err := connectionOf(c.Kubeconfig, cfg.KubeAPIServerOverride)
 	if err != nil {
 		return nil, err
 	}
+	config.UserAgent = Component + "/" + version
 	config.QPS, config.Burst = defaultQPS, defaultBurst
 	if c.QPS > 0 {
 		config.QPS = float32(c.QPS)

@@ -1,0 +1,396 @@
+package inputs
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What the API server has arrives as the small values that a directory of the
+// same manifests gives, with the rights that are shipped.
+func TestKubeFollows(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	c.makeNode(1, func(n *corev1.Node) {
+		n.Annotations = map[string]string{transportAddresses: "198.51.100.1"}
+	})
+	mine := c.makePod("mine", "me", map[string]string{"ipam.antrea.io/ippools": "pool1", "other": "x"})
+	c.makePod("elsewhere", "node-1", nil)
+	k := c.source()
+	policy, err := c.Admin().NetworkingV1().NetworkPolicies("default").Create(t.Context(),
+		&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "deny"}}, metav1.CreateOptions{})
+	c.must(err)
+	s := c.until(k, "all objects", func(s *Snapshot) bool {
+		return len(s.Nodes) == 2 && len(s.Pods) == 1 && len(s.Namespaces) >= 4 && len(s.NetworkPolicies) == 1
+	})
+	c.until(k, "no trouble", untroubled)
+	node := s.Nodes["node-1"]
+	if node.Created.IsZero() || time.Since(node.Created) > time.Hour {
+		t.Errorf("created %v, want a time just now", node.Created)
+	}
+	node.Created = time.Time{}
+	if want := (Node{Name: "node-1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")},
+		Addresses:       []netip.Addr{netip.MustParseAddr("192.0.0.1")},
+		TunnelAddresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}}); !reflect.DeepEqual(node, want) {
+		t.Errorf("the Node is %+v, want %+v", node, want)
+	}
+	if got, want := s.Pods["default/mine"], (Pod{Namespace: "default", Name: "mine", UID: string(mine.UID), NodeName: "me",
+		Annotations: map[string]string{"ipam.antrea.io/ippools": "pool1"}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("the Pod is %+v, want %+v", got, want)
+	}
+	if got, want := s.NetworkPolicies["NetworkPolicy default/deny"], (NetworkPolicy{APIVersion: "networking.k8s.io/v1",
+		Kind: "NetworkPolicy", Namespace: "default", Name: "deny", UID: string(policy.UID)}); got != want {
+		t.Errorf("the policy is %+v, want %+v", got, want)
+	}
+	if ns, ok := s.Namespaces["kube-system"]; !ok || ns.Name != "kube-system" {
+		t.Errorf("the Namespaces are %v, want kube-system among them", s.Namespaces)
+	}
+	c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
+	c.until(k, "a Node that goes", hasNodes("me"))
+}
+
+// An object that can't be used keeps its last good value, also over a relist.
+func TestKubeKeepsTheLastGood(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	c.makeNode(1)
+	k := c.source()
+	good := c.until(k, "both Nodes", hasNodes("me", "node-1")).Nodes["node-1"]
+	annotate := func(value string) {
+		t.Helper()
+		c.must(c.patchNode("node-1", map[string]any{"metadata": map[string]any{
+			"annotations": map[string]any{transportAddresses: value}}}))
+	}
+	annotate("nonsense")
+	s := c.until(k, "the problem", func(s *Snapshot) bool { return len(s.Problems) == 1 })
+	if !strings.Contains(s.Problems[0], `Node node-1: annotation `+transportAddresses+`: "nonsense"`) {
+		t.Errorf("the problem is %q", s.Problems[0])
+	}
+	if !reflect.DeepEqual(s.Nodes["node-1"], good) {
+		t.Errorf("the Node is %+v, want the last good one %+v", s.Nodes["node-1"], good)
+	}
+	// Everything is read anew: the bad one with it.
+	c.must(c.Empty(t.Context()))
+	c.makeNode(0)
+	c.makeNode(1, func(n *corev1.Node) {
+		n.Annotations = map[string]string{transportAddresses: "worse"}
+	})
+	c.grant()
+	s = c.until(k, "the Nodes of another cluster", func(s *Snapshot) bool {
+		return len(s.Problems) == 1 && strings.Contains(s.Problems[0], "worse")
+	})
+	if !reflect.DeepEqual(s.Nodes["node-1"], good) {
+		t.Errorf("after a relist the Node is %+v, want the last good one %+v", s.Nodes["node-1"], good)
+	}
+}
+
+func (c *cluster) patchNode(name string, patch any, subresources ...string) error {
+	c.t.Helper()
+	data, err := json.Marshal(patch)
+	c.must(err)
+	_, err = c.Admin().CoreV1().Nodes().Patch(c.t.Context(), name, types.StrategicMergePatchType, data,
+		metav1.PatchOptions{}, subresources...)
+	return err
+}
+
+// kubelet writes every Node's status every few minutes, and labels and
+// annotations of others change as they like: nothing of it wakes the loop.
+func TestKubeHeartbeatsDoNotWake(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	c.makeNode(1)
+	k := c.source()
+	c.until(k, "both Nodes", hasNodes("me", "node-1"))
+	quiet(t, k)
+	before := k.Snapshot()
+	for i := range 10 {
+		at := metav1.NewTime(time.Now().Add(time.Duration(i) * time.Second))
+		c.must(c.patchNode("node-1", map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: at}}}}, "status"))
+		c.must(c.patchNode("me", map[string]any{"metadata": map[string]any{"labels": map[string]any{"x": fmt.Sprint(i)}}}))
+	}
+	c.makePod("p", "me", nil) // a Pod is asked for when it matters
+	c.until(k, "the Pod", func(s *Snapshot) bool { return len(s.Pods) == 1 })
+	select {
+	case <-k.Changed():
+		t.Error("a heartbeat, a label or a Pod is told as a change")
+	case <-time.After(4 * settle):
+	}
+	if !reflect.DeepEqual(k.Snapshot().Nodes, before.Nodes) {
+		t.Errorf("the Nodes are %v, want %v", k.Snapshot().Nodes, before.Nodes)
+	}
+	c.must(c.patchNode("node-1", map[string]any{"status": map[string]any{"addresses": []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: "192.0.2.99"}}}}, "status"))
+	select {
+	case <-k.Changed():
+	case <-time.After(patience):
+		t.Error("another address of a Node is not told")
+	}
+}
+
+// quiet waits for the changes of the start to be over.
+func quiet(t *testing.T, k *Kubernetes) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		select {
+		case <-k.Changed():
+		case <-time.After(10 * settle):
+			return
+		case <-deadline:
+			t.Fatal("changes do not end")
+		}
+	}
+}
+
+// An API server that dies takes nothing away, is said to be away, and is followed
+// again as it then is.
+func TestKubeServerKilled(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	c.makeNode(1)
+	k := c.source()
+	before := c.until(k, "both Nodes", hasNodes("me", "node-1"))
+	c.KillAPI()
+	s := c.within(5*time.Second, k, "trouble", troubled)
+	if !reflect.DeepEqual(s.Nodes, before.Nodes) {
+		t.Errorf("the Nodes are %v, want them as before: %v", s.Nodes, before.Nodes)
+	}
+	for _, want := range []string{c.URL, "connection refused", "stays in force"} {
+		if !strings.Contains(s.Trouble.Error(), want) {
+			t.Errorf("the trouble is %q, want %q in it", s.Trouble, want)
+		}
+	}
+	quiet(t, k)
+	select {
+	case <-k.Changed():
+		t.Errorf("a retry is told as a change")
+	case <-time.After(3 * time.Second): // several retries
+	}
+	c.must(c.StartAPI(t.Context()))
+	c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
+	c.makeNode(2)
+	s = c.until(k, "the changes since", hasNodes("me", "node-2"))
+	c.until(k, "no trouble", untroubled)
+}
+
+// A server that is stopped, with all connections open, is noticed by HTTP/2's
+// pings. Their intervals are client-go's, 30 s and 15 s; shorter here.
+func TestKubeServerHangs(t *testing.T) {
+	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "3")
+	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
+	c := newCluster(t)
+	c.makeNode(0)
+	k := c.source()
+	c.until(k, "the Node", hasNodes("me"))
+	c.must(c.Freeze())
+	defer c.Thaw()
+	asked := time.Now()
+	if _, _, err := k.Pod(t.Context(), "default", "unknown", "1"); err == nil {
+		t.Error("a Pod that nobody knows is answered for")
+	} else if took := time.Since(asked); took > askTimeout+time.Second || !strings.Contains(err.Error(), "no answer in time") {
+		t.Errorf("after %s: %v", took, err)
+	}
+	c.within(15*time.Second, k, "trouble", troubled)
+	c.must(c.Thaw())
+	c.until(k, "no trouble", untroubled)
+	c.makeNode(1)
+	c.until(k, "a new Node", hasNodes("me", "node-1"))
+}
+
+// After an etcd that was emptied the server would accept the old watches and stay
+// silent, whether its versions have overtaken the old ones or not.
+func TestKubeOtherHistory(t *testing.T) {
+	for _, longer := range []bool{false, true} {
+		t.Run(fmt.Sprintf("longer=%v", longer), func(t *testing.T) {
+			c := newCluster(t)
+			door := c.door()
+			for i := range 5 {
+				c.makeNode(i)
+			}
+			k := c.source()
+			c.until(k, "five Nodes", func(s *Snapshot) bool { return len(s.Nodes) == 5 })
+			old := c.version()
+			door.shut()
+			c.until(k, "trouble", troubled)
+			c.must(c.Empty(t.Context()))
+			c.grant()
+			c.makeNode(7)
+			for longer && c.version() <= old {
+				c.makePod("p", "elsewhere", nil)
+				now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+				c.must(c.Admin().CoreV1().Pods("default").Delete(t.Context(), "p", now))
+			}
+			if !longer && c.version() > old {
+				t.Fatalf("the new history has reached %d, the old one %d: make it longer", c.version(), old)
+			}
+			door.open()
+			c.until(k, "the other cluster's Nodes", hasNodes("node-7"))
+			c.until(k, "no trouble", untroubled)
+		})
+	}
+}
+
+// version is the API server's current resource version.
+func (c *cluster) version() int {
+	c.t.Helper()
+	l, err := c.Admin().CoreV1().Namespaces().List(c.t.Context(), metav1.ListOptions{})
+	c.must(err)
+	v, err := strconv.Atoi(l.ResourceVersion)
+	c.must(err)
+	return v
+}
+
+// An API server that is overloaded, or a balancer before it without a server to
+// send to, answers errors: nothing is lost.
+func TestKubeAnswersErrors(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	broken := c.brokenProxy()
+	k := c.source()
+	c.until(k, "the Node", hasNodes("me"))
+	for _, status := range []int{http.StatusTooManyRequests, http.StatusInternalServerError,
+		http.StatusServiceUnavailable} {
+		broken(status)
+		s := c.until(k, fmt.Sprintf("trouble with status %d", status), troubled)
+		t.Log(s.Trouble)
+		if len(s.Nodes) != 1 {
+			t.Errorf("%d: the Nodes are %v, want the one that was read", status, s.Nodes)
+		}
+		if _, _, err := k.Pod(t.Context(), "default", "p", "u"); err == nil {
+			t.Errorf("%d: a Pod that can't be asked for is answered for", status)
+		}
+		broken(0)
+		c.until(k, "no trouble", untroubled)
+	}
+}
+
+// A Pod whose ADD is faster than the watch is asked for.
+func TestKubePodAskedFor(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	k := c.source()
+	c.until(k, "the Node", hasNodes("me"))
+	pod := c.makePod("late", "elsewhere", map[string]string{"ipam.antrea.io/ippools": "pool1"})
+	p, ns, err := k.Pod(t.Context(), "default", "late", string(pod.UID))
+	if err != nil || p.Annotations["ipam.antrea.io/ippools"] != "pool1" || ns.Name != "default" {
+		t.Errorf("got %+v, %+v, %v, want the Pod with its annotation", p, ns, err)
+	}
+	p, ns, err = k.Pod(t.Context(), "default", "nobody", "uid")
+	if err != nil || p.Name != "" || ns.Name != "default" {
+		t.Errorf("a Pod that does not exist: %+v, %+v, %v, want none and no error", p, ns, err)
+	}
+	// A StatefulSet makes a Pod of the same name anew.
+	c.makePod("same", "me", nil)
+	c.until(k, "the Pod", func(s *Snapshot) bool { return s.Pods["default/same"].Name != "" })
+	c.KillAPI()
+	if _, _, err := k.Pod(t.Context(), "default", "same", "another"); err == nil {
+		t.Error("a Pod of another UID than the one that was seen is answered for")
+	}
+	if _, _, err := k.Pod(t.Context(), "default", "same", ""); err != nil {
+		t.Errorf("a Pod that was seen: %v", err)
+	}
+	c.must(c.StartAPI(t.Context()))
+}
+
+// Without rights nothing is lost, and the trouble says what is missing.
+func TestKubeForbidden(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	k := c.source()
+	c.until(k, "the Node", hasNodes("me"))
+	c.must(c.Kubectl(t.Context(), "delete", "clusterrolebinding", "fairlead-agent"))
+	c.KillAPI() // rights are looked at when a watch begins
+	c.must(c.StartAPI(t.Context()))
+	s := c.until(k, "trouble", func(s *Snapshot) bool {
+		return s.Trouble != nil && strings.Contains(s.Trouble.Error(), "forbidden")
+	})
+	t.Log(s.Trouble)
+	if len(s.Nodes) != 1 {
+		t.Errorf("the Nodes are %v, want the one that was read", s.Nodes)
+	}
+	if _, _, err := k.Pod(t.Context(), "default", "p", "u"); err == nil {
+		t.Error("a Pod that may not be read is answered for")
+	} else {
+		t.Log(err)
+	}
+	c.grant()
+	c.until(k, "no trouble", untroubled)
+}
+
+// A token that was replaced in its file is taken; the one before is not valid any more.
+func TestKubeTokenRotation(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	k := c.source()
+	c.until(k, "the Node", hasNodes("me"))
+	c.must(c.Admin().CoreV1().ServiceAccounts("kube-system").Delete(t.Context(), "fairlead-agent", metav1.DeleteOptions{}))
+	c.KillAPI() // no watch goes on with the old one
+	c.must(c.StartAPI(t.Context()))
+	s := c.until(k, "trouble", func(s *Snapshot) bool {
+		return s.Trouble != nil && strings.Contains(s.Trouble.Error(), "nauthorized")
+	})
+	t.Log(s.Trouble)
+	c.grant()
+	c.makeNode(1)
+	c.until(k, "a new Node", hasNodes("me", "node-1"))
+	c.until(k, "no trouble", untroubled)
+}
+
+// An agent that starts while the server is away goes on with what was known.
+func TestKubeStartWhileAway(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	c.makeNode(1)
+	pod := c.makePod("known", "me", map[string]string{"ipam.antrea.io/pod-ips": "10.9.9.9"})
+	first := c.source()
+	c.until(first, "Nodes and Pod", func(s *Snapshot) bool { return len(s.Nodes) == 2 && len(s.Pods) == 1 })
+	before := first.Snapshot()
+	file := filepath.Join(c.dir, "last.json")
+	c.within(saveEvery+patience, first, "the file", func(*Snapshot) bool {
+		s, _, err := lastKnown{path: file, node: "me"}.read()
+		return err == nil && reflect.DeepEqual(s.Nodes, before.Nodes) && len(s.Pods) == 1
+	})
+	c.KillAPI()
+
+	k := c.source()
+	if s := k.Snapshot(); !s.Unread {
+		t.Errorf("before the server could answer: %+v, want it unread", s)
+	}
+	s := c.within(graceAtStart+5*time.Second, k, "what was known", hasNodes("me", "node-1"))
+	if !reflect.DeepEqual(s.Nodes, before.Nodes) || !reflect.DeepEqual(s.Pods, before.Pods) ||
+		!reflect.DeepEqual(s.Namespaces, before.Namespaces) {
+		t.Errorf("got %+v, want what was known: %+v", s, before)
+	}
+	if s.Trouble == nil || !strings.Contains(s.Trouble.Error(), "said until") {
+		t.Errorf("the trouble is %v, want it to say that this is old", s.Trouble)
+	}
+	if p, _, err := k.Pod(t.Context(), "default", "known", string(pod.UID)); err != nil || len(p.Annotations) != 1 {
+		t.Errorf("the Pod that was known: %+v, %v", p, err)
+	}
+	c.must(os.WriteFile(file, []byte(`{"Node": "me", "Nodes"`), 0o600))
+	torn := c.source()
+	time.Sleep(graceAtStart + 4*settle)
+	if s := torn.Snapshot(); !s.Unread || s.Trouble == nil {
+		t.Errorf("with a torn file: %+v, want it unread and the trouble said", s)
+	}
+	c.must(c.StartAPI(t.Context()))
+	c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
+	for _, k := range []*Kubernetes{first, k, torn} {
+		c.until(k, "what is now", hasNodes("me"))
+		c.until(k, "no trouble", untroubled)
+	}
+}

@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+)
+
+const (
+	// lookAtPolicies is how long a new policy may stay untold.
+	lookAtPolicies = 10 * time.Second
+	// renewPolicyEvents is well below the hour after which the API server
+	// forgets an Event.
+	renewPolicyEvents = 30 * time.Minute
+	// tellers is how many agents tell of one policy: the first, and two that
+	// step in a while later if it has not. In a cluster of thousands of nodes
+	// not all should write.
+	tellers     = 3
+	tellersStep = 30 * time.Second
+)
+
+// policyTeller says aloud that network policies are not enforced: in the log, in a
+// metric, and by a Warning Event on each policy.
+type policyTeller struct {
+	source  inputs.Source
+	node    string
+	warn    func(context.Context, string, kubeapi.Warning) error
+	log     logr.Logger
+	metrics *metrics
+
+	seen   map[string]bool      // policies that the log has named
+	due    map[string]time.Time // when to write a policy's Event
+	failed bool                 // the last Event was not written, which the log tells
+}
+
+func newPolicyTeller(l *loop) *policyTeller {
+	return &policyTeller{source: l.source, node: l.nodeName, warn: l.kube.Warn, log: l.log.WithName("policies"),
+		metrics: l.metrics, seen: map[string]bool{}, due: map[string]time.Time{}}
+}
+
+// run tells until ctx ends.
+func (t *policyTeller) run(ctx context.Context) {
+	tick := time.NewTicker(lookAtPolicies)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			t.look(ctx, now)
+		}
+	}
+}
+
+func (t *policyTeller) look(ctx context.Context, now time.Time) {
+	s := t.source.Snapshot()
+	t.metrics.policies.Set(float64(len(s.NetworkPolicies)))
+	t.logNew(s.NetworkPolicies)
+	maps.DeleteFunc(t.due, func(name string, _ time.Time) bool {
+		_, there := s.NetworkPolicies[name]
+		return !there
+	})
+	for _, name := range slices.Sorted(maps.Keys(s.NetworkPolicies)) {
+		p := s.NetworkPolicies[name]
+		rank := rankOf(t.node, p, s.Nodes)
+		if rank >= tellers {
+			continue
+		}
+		if _, known := t.due[name]; !known {
+			t.due[name] = now.Add(time.Duration(rank) * tellersStep)
+		}
+		if now.Before(t.due[name]) {
+			continue
+		}
+		err := t.warn(ctx, t.node, notEnforced(p, rank > 0))
+		if err != nil && !t.failed && ctx.Err() == nil {
+			t.log.Error(err, "telling of a policy that is not enforced; it is tried again")
+		}
+		if t.failed = err != nil; t.failed {
+			return // the API server is not well: the rest would fail too
+		}
+		t.due[name] = now.Add(renewPolicyEvents)
+	}
+}
+
+// logNew names each policy once.
+func (t *policyTeller) logNew(policies map[string]inputs.NetworkPolicy) {
+	var added []string
+	for _, name := range slices.Sorted(maps.Keys(policies)) {
+		if !t.seen[name] {
+			added = append(added, name)
+		}
+	}
+	t.seen = map[string]bool{}
+	for name := range policies {
+		t.seen[name] = true
+	}
+	if len(added) > 0 {
+		t.log.Info("Fairlead enforces no network policies: what these should keep out gets in",
+			"policies", someOf(added), "all", len(policies))
+	}
+}
+
+// rankOf is how many other nodes come before this one to tell of p. The order is
+// another for each policy, and all agents agree on it.
+func rankOf(node string, p inputs.NetworkPolicy, nodes map[string]inputs.Node) int {
+	place := func(node string) uint64 {
+		h := fnv.New64a()
+		fmt.Fprint(h, node, " ", p, " ", p.UID)
+		return h.Sum64()
+	}
+	own, rank := place(node), 0
+	for name := range nodes {
+		if name != node && place(name) < own {
+			rank++
+		}
+	}
+	return rank
+}
+
+func notEnforced(p inputs.NetworkPolicy, once bool) kubeapi.Warning {
+	return kubeapi.Warning{
+		About: corev1.ObjectReference{APIVersion: p.APIVersion, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name,
+			UID: types.UID(p.UID)},
+		Reason:  "PolicyNotEnforced",
+		Message: "Fairlead, the network of this cluster's pods, enforces no network policies: what this one should keep out gets in.",
+		Once:    once,
+	}
+}
