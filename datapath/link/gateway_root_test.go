@@ -139,7 +139,7 @@ func TestRootGatewayRefuses(t *testing.T) {
 // makes one that is down and bare.
 func TestRootGatewayAfterCleanup(t *testing.T) {
 	node := nstest.New(t)
-	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.Netdev, Netns: node.Path})
+	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.UnderTest(t), Netns: node.Path})
 	g := gateway()
 	o.AddBridge("br-int", ovstest.Port{Name: g.Name, Type: "internal",
 		Columns: []string{`mac="` + g.MAC.String() + `"`, "mtu_request=1410"}})

@@ -26,6 +26,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // binDir is where labtest.Main has built the programs; empty if it did not.
@@ -62,7 +63,8 @@ func up(t *testing.T) (node1, node2 runtime) {
 			t.Skipf("SKIPPED, NOT TESTED: no reference CNI plugin %s (Debian: containernetworking-plugins)", p)
 		}
 	}
-	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, NoAgent: true})
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir,
+		Datapath: lab.Datapath(ovstest.UnderTest(t)), NoAgent: true})
 	must(t, err)
 	t.Cleanup(func() {
 		for _, n := range l.Nodes() {

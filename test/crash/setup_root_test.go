@@ -25,6 +25,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // node is where agents are killed.
@@ -64,8 +65,8 @@ func up(t *testing.T) cluster {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
-	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, NoAgent: true,
-		Datapath: lab.Datapath(os.Getenv("FAIRLEAD_TEST_DATAPATH"))})
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir,
+		Datapath: lab.Datapath(ovstest.UnderTest(t)), NoAgent: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
 	h, err := l.Host(node)

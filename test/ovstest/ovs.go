@@ -23,13 +23,32 @@ const (
 	// Netdev is the userspace datapath over the devices of a network
 	// namespace; it needs root.
 	Netdev Datapath = "netdev"
+	// System is the kernel's datapath, one of its own in each network
+	// namespace; it needs root and the kernel's module openvswitch.
+	System Datapath = "system"
 )
+
+// UnderTest is the datapath that FAIRLEAD_TEST_DATAPATH names: the tests that
+// are about packets and devices run once on Netdev, the default, and once on
+// System.
+func UnderTest(t testing.TB) Datapath {
+	t.Helper()
+	switch d := Datapath(os.Getenv("FAIRLEAD_TEST_DATAPATH")); d {
+	case "", Netdev:
+		return Netdev
+	case System:
+		return System
+	default:
+		t.Fatalf("FAIRLEAD_TEST_DATAPATH is %q: there are %s and %s", d, Netdev, System)
+		return ""
+	}
+}
 
 // Options choose what Start starts. The zero value is the dummy datapath.
 type Options struct {
 	Datapath Datapath
 	// Netns is the file of the network namespace (such as /run/netns/NAME)
-	// that ovs-vswitchd runs in. Netdev insists on it.
+	// that ovs-vswitchd runs in. Netdev and System insist on it.
 	Netns string
 }
 
@@ -56,8 +75,8 @@ func Start(t testing.TB, opt Options) *OVS {
 	if opt.Datapath == "" {
 		opt.Datapath = Dummy
 	}
-	if opt.Datapath == Netdev && (opt.Netns == "" || os.Geteuid() != 0) {
-		t.Fatal("ovstest: the netdev datapath needs root and Options.Netns")
+	if opt.Datapath != Dummy && (opt.Netns == "" || os.Geteuid() != 0) {
+		t.Fatalf("ovstest: the %s datapath needs root and Options.Netns", opt.Datapath)
 	}
 	dir, err := os.MkdirTemp("/tmp", "ovs") // t.TempDir() is too long for sockets
 	if err != nil {
@@ -76,7 +95,10 @@ func Start(t testing.TB, opt Options) *OVS {
 	o.Server.Start()
 	o.Ctl("--no-wait", "init")
 
-	vswitchd := []string{"unix:" + o.DBSocket, "--disable-system"}
+	vswitchd := []string{"unix:" + o.DBSocket}
+	if opt.Datapath != System {
+		vswitchd = append(vswitchd, "--disable-system")
+	}
 	if opt.Datapath == Dummy {
 		// "override" would replace tunnel ports as well, by a dummy that
 		// accepts every option and encapsulates nothing.

@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // binDir is where labtest.Main has built the programs; empty if it did not.
@@ -42,7 +43,7 @@ func up(t *testing.T, o lab.Options) cluster {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
-	o.Dir, o.BinDir = filepath.Join(t.TempDir(), "lab"), binDir
+	o.Dir, o.BinDir, o.Datapath = filepath.Join(t.TempDir(), "lab"), binDir, lab.Datapath(ovstest.UnderTest(t))
 	if o.IPFamily == "" {
 		o.IPFamily = lab.Dual
 	}

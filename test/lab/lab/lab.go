@@ -20,10 +20,11 @@ const DefaultDir = "/run/fairlead-lab"
 // Datapath is Open vSwitch's datapath type.
 type Datapath string
 
-// The datapaths of a lab: in Open vSwitch's own process, or in the kernel.
+// The datapaths of a lab: in Open vSwitch's own process, in the kernel, or in the kernel if it can and else not.
 const (
 	Netdev Datapath = "netdev"
 	System Datapath = "system"
+	Auto   Datapath = "auto"
 )
 
 // Lab is a lab that is up.

@@ -15,7 +15,7 @@ type Options struct {
 	BinDir string
 	// Nodes is how many nodes there are, 1 to MaxNodes. Default: 2.
 	Nodes int
-	// Datapath is Netdev (the default) or System.
+	// Datapath is Auto (the default), Netdev or System.
 	Datapath Datapath
 	// IPFamily is Dual (the default), IPv4 or IPv6.
 	IPFamily IPFamily
@@ -57,7 +57,7 @@ func (o *Options) complete() error {
 		return err
 	}
 	o.Nodes = orElse(o.Nodes, 2)
-	o.Datapath = orElse(o.Datapath, Netdev)
+	o.Datapath = orElse(o.Datapath, Auto)
 	o.IPFamily = orElse(o.IPFamily, Dual)
 	o.Subnets = orElse(o.Subnets, 1)
 	o.ReadyTimeout = orElse(o.ReadyTimeout, time.Minute)
@@ -70,13 +70,25 @@ func (o *Options) complete() error {
 	if o.Subnets < 1 || o.Subnets > 2 {
 		return fmt.Errorf("the underlay has 1 or 2 subnets, not %d", o.Subnets)
 	}
-	if o.Datapath != Netdev && o.Datapath != System {
-		return fmt.Errorf("datapath %q is neither %s nor %s", o.Datapath, Netdev, System)
+	if o.Datapath != Netdev && o.Datapath != System && o.Datapath != Auto {
+		return fmt.Errorf("datapath %q is none of %s, %s and %s", o.Datapath, Auto, Netdev, System)
 	}
 	if o.IPFamily != IPv4 && o.IPFamily != IPv6 && o.IPFamily != Dual {
 		return fmt.Errorf("IP family %q is none of %s, %s and %s", o.IPFamily, IPv4, IPv6, Dual)
 	}
 	return nil
+}
+
+// settle replaces Auto by what this machine can.
+func (o *Options) settle() {
+	if o.Datapath != Auto {
+		return
+	}
+	o.Datapath = Netdev
+	if KernelDatapath() == nil {
+		o.Datapath = System
+	}
+	o.Progress("datapath: " + string(o.Datapath))
 }
 
 func orElse[T comparable](value, otherwise T) T {

@@ -46,16 +46,17 @@ func preflight(o Options) error {
 		return fmt.Errorf("the userspace datapath needs /dev/net/tun: %w (try: modprobe tun)", err)
 	}
 	if o.Datapath == System {
-		return haveKernelDatapath()
+		return KernelDatapath()
 	}
 	return nil
 }
 
-func haveKernelDatapath() error {
+// KernelDatapath says why this kernel cannot switch for Open vSwitch; nil if it can.
+func KernelDatapath() error {
 	// Asking for the family makes the kernel load the module if it has it.
 	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
-		return fmt.Errorf("this kernel has no openvswitch module (%w): "+
-			"use --datapath netdev, or try: modprobe openvswitch", err)
+		return fmt.Errorf("this kernel has no openvswitch module (%w): use --datapath netdev; "+
+			"or lab --uml -- SCRIPT, which runs labs in a kernel that has it; or try: modprobe openvswitch", err)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // binDir is where labtest.Main has built the programs; empty if it did not.
@@ -38,6 +39,9 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 	t.Helper()
 	needRoot(t)
 	o.Dir, o.BinDir = filepath.Join(t.TempDir(), "lab"), binDir
+	if o.Datapath == "" {
+		o.Datapath = Datapath(ovstest.UnderTest(t))
+	}
 	l, err := Up(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

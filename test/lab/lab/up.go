@@ -22,6 +22,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
+	o.settle()
 	config, err := mergeConfig(agentConfigFor(o.Datapath), o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("the agents' config: %w", err)

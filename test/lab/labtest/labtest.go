@@ -10,6 +10,10 @@ import (
 
 const module = "github.com/fairlead-cni/fairlead"
 
+// built in the environment names a directory in which the programs are, so that
+// they need not be built: in User-Mode Linux that takes minutes.
+const built = "FAIRLEAD_TEST_BINDIR"
+
 // Main builds agent, CNI plugin and lab into a directory that it writes to
 // binDir, runs the tests and ends the process. Without root it builds nothing:
 // the tests that need a lab are skipped then.
@@ -21,7 +25,7 @@ func run(m *testing.M, binDir *string) int {
 	if os.Geteuid() != 0 {
 		return m.Run()
 	}
-	if *binDir = os.Getenv("FAIRLEAD_TEST_BINDIR"); *binDir != "" { // where the compiler would be slow
+	if *binDir = os.Getenv(built); *binDir != "" {
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "labtest-bin-")

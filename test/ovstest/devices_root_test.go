@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// The netdev datapath runs inside the wanted network namespace: a veth end
+// A datapath with devices runs inside the wanted network namespace: a veth end
 // that exists only there becomes a port, and the bridge's own device appears
 // there and not in the namespace of the test.
-func TestRootNetdev(t *testing.T) {
+func TestRootDatapathOfANamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root to make a network namespace")
 	}
@@ -20,7 +20,7 @@ func TestRootNetdev(t *testing.T) {
 	t.Cleanup(func() { ip(t, "netns", "del", ns) })
 	ip(t, "-n", ns, "link", "add", "v0", "type", "veth", "peer", "name", "v1")
 
-	o := Start(t, Options{Datapath: Netdev, Netns: "/run/netns/" + ns})
+	o := Start(t, Options{Datapath: UnderTest(t), Netns: "/run/netns/" + ns})
 	o.AddBridge("br-ovstest", Port{Name: "v0", OFPort: 4}, Port{Name: "in0", Type: "internal"})
 	if got := o.OFPort("v0"); got != 4 {
 		t.Errorf("v0 has OpenFlow port %d, want 4", got)
