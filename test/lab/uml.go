@@ -95,11 +95,20 @@ func (f *umlFlags) command(ctx context.Context, argv []string) (uml.Command, err
 	return c, nil
 }
 
-// withShell runs a script that may only be read by the shell.
+// withShell runs a script by the shell, as shells do, that may only be read or does not name its interpreter.
 func withShell(argv []string) []string {
 	info, err := os.Stat(argv[0])
-	if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 == 0 {
-		return append([]string{"sh"}, argv...)
+	if err != nil || !info.Mode().IsRegular() {
+		return argv
 	}
-	return argv
+	begin := make([]byte, 4)
+	if f, err := os.Open(argv[0]); err == nil {
+		_, _ = f.Read(begin)
+		f.Close()
+	}
+	program := string(begin) == "\x7fELF" || string(begin[:2]) == "#!"
+	if program && info.Mode()&0o111 != 0 {
+		return argv
+	}
+	return append([]string{"sh"}, argv...)
 }
