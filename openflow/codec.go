@@ -192,6 +192,9 @@ func ofMatch(f Flow) ofctrl.FlowMatch {
 	if m.ICMPv6 != 0 {
 		of.IpProto, of.Icmp6Type = protoICMPv6, &m.ICMPv6
 	}
+	if m.hasND() {
+		of.Icmp6Code = new(uint8)
+	}
 	if m.NDTarget.IsValid() {
 		ip := net.IP(m.NDTarget.AsSlice())
 		of.NdTarget = &ip

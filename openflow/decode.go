@@ -59,6 +59,7 @@ const (
 	oxmIPv6Src    = 0x8000_1a
 	oxmIPv6Dst    = 0x8000_1b
 	oxmICMPv6Type = 0x8000_1d
+	oxmICMPv6Code = 0x8000_1e
 	oxmNDTarget   = 0x8000_1f
 	oxmNDSll      = 0x8000_20
 	oxmNDTll      = 0x8000_21
@@ -169,7 +170,7 @@ func readFlow(b []byte) (listed, error) {
 // readMatch reads the fields of a match. strange tells that there is one among
 // them that Match cannot express.
 func readMatch(b []byte) (m Match, strange bool) {
-	proto := uint8(0)
+	proto, code := uint8(0), false
 	for len(b) > 0 {
 		f, rest, ok := cutField(b)
 		if !ok {
@@ -179,12 +180,14 @@ func readMatch(b []byte) (m Match, strange bool) {
 		switch {
 		case f.id == oxmIPProto && f.is(1):
 			proto = f.value[0]
+		case f.id == oxmICMPv6Code && f.is(1) && f.value[0] == 0:
+			code = true
 		case !f.setMatch(&m):
 			strange = true
 		}
 	}
-	// The ICMPv6 type implies the protocol, and is the only thing that does.
-	return m, strange || (proto == protoICMPv6) != (m.ICMPv6 != 0) || (proto != 0 && proto != protoICMPv6)
+	// The ICMPv6 type implies the protocol, and is the only thing that does; so do fields of neighbour discovery the code.
+	return m, strange || code != m.hasND() || (proto == protoICMPv6) != (m.ICMPv6 != 0) || (proto != 0 && proto != protoICMPv6)
 }
 
 // field is one OXM or NXM field.

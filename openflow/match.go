@@ -57,11 +57,18 @@ type Match struct {
 	ARPOp    uint16
 	ARPSha   api.MAC // sender hardware address
 	ICMPv6   uint8   // ICMPv6 type
-	NDTarget netip.Addr
-	// NDSll and NDTll are the source and target link-layer address options of
-	// neighbour discovery.
+	// NDTarget, and NDSll and NDTll, the source and target link-layer address
+	// options, are the fields of neighbour discovery. A match with one of them
+	// takes packets with ICMPv6 code 0 only.
+	NDTarget     netip.Addr
 	NDSll, NDTll LinkAddr
 }
+
+// hasND tells whether m has a field of neighbour discovery, and so matches the
+// ICMPv6 code, which must be 0 (RFC 4861). Open vSwitch 3.1 would drop these
+// fields, without a word, from the kernel's flows of a match without the code:
+// one true advertisement would let all false ones of its sender through.
+func (m Match) hasND() bool { return m.NDTarget.IsValid() || m.NDSll.Set || m.NDTll.Set }
 
 // LinkAddr is a link-layer address option to match. The zero value matches any
 // packet; one that is Set to the zero MAC matches packets without the option,
@@ -107,6 +114,9 @@ func (m Match) String() string {
 	}
 	if m.ICMPv6 != 0 {
 		add("icmp_type=%d", m.ICMPv6)
+	}
+	if m.hasND() {
+		add("icmp_code=0")
 	}
 	if m.NDTarget.IsValid() {
 		add("nd_target=%s", m.NDTarget)
