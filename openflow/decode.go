@@ -186,8 +186,10 @@ func readMatch(b []byte) (m Match, strange bool) {
 			strange = true
 		}
 	}
-	// The ICMPv6 type implies the protocol, and is the only thing that does; so do fields of neighbour discovery the code.
-	return m, strange || code != m.hasND() || (proto == protoICMPv6) != (m.ICMPv6 != 0) || (proto != 0 && proto != protoICMPv6)
+	// The ICMPv6 type implies the protocol, and is the only thing that does. A
+	// field of neighbour discovery implies the code in the same way.
+	strange = strange || code != m.hasND()
+	return m, strange || (proto == protoICMPv6) != (m.ICMPv6 != 0) || (proto != 0 && proto != protoICMPv6)
 }
 
 // field is one OXM or NXM field.

@@ -50,8 +50,8 @@ func TestRootMTUFollowsUnderlay(t *testing.T) {
 		c.host(t, lab.Underlay).exec(t, "ip link set "+node+" mtu 1400")
 		c.host(t, node).exec(t, "ip link set eth0 mtu 1400")
 		wait(t, 5*time.Second, func() string {
-			if mtu := c.host(t, node).link(t, "br-phy").MTU; mtu != 1400 {
-				return fmt.Sprintf("br-phy of node%d has MTU %d, want 1400 like its NIC", i+1, mtu)
+			if mtu := c.host(t, node).link(t, c.Transport()).MTU; mtu != 1400 {
+				return fmt.Sprintf("%s of node%d has MTU %d, want 1400 like its NIC", c.Transport(), i+1, mtu)
 			}
 			return ""
 		})

@@ -113,7 +113,7 @@ func TestRootPeersComeAndGo(t *testing.T) {
 
 	// The node's own address changes, as after a new DHCP lease.
 	node3 := c.host(t, "node3")
-	node3.exec(t, "ip addr add 192.168.77.133/24 dev br-phy")
+	node3.exec(t, "ip addr add 192.168.77.133/24 dev "+c.Transport())
 	c.apply(t, nodeYAML("node3", moved, "192.168.77.133,fd77::13"))
 	followed(t, "address changed", func(t *testing.T, node string) string {
 		if flows := c.flows(t, node); !strings.Contains(flows, "192.168.77.133") || strings.Contains(flows, "192.168.77.13,") {

@@ -106,7 +106,7 @@ func TestRootNoPodCIDR(t *testing.T) {
 		{name: "other's address", nodes: []string{good, nodeYAML("other", "10.77.2.0/24", "10.77.1.77")},
 			says: "podCIDR 10.77.1.0/24 of node node1 holds the address 10.77.1.77 of node other"},
 		{name: "underlay", nodes: []string{nodeYAML("node1", "192.168.77.128/25", addrs1)}, atOnce: true,
-			says: "podCIDR 192.168.77.128/25 of node node1 overlaps 192.168.77.0/24, the network of br-phy"},
+			says: "podCIDR 192.168.77.128/25 of node node1 overlaps 192.168.77.0/24, the network of " + c.Transport()},
 		{name: "no room", nodes: []string{nodeYAML("node1", "10.77.1.0/31", addrs1)},
 			says: "podCIDR 10.77.1.0/31 of node node1 has no room for pods"},
 	} {

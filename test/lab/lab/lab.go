@@ -92,6 +92,18 @@ func (l *Lab) Nodes() []string {
 // NodeAddrs are the underlay addresses that node number n was given, with their masks.
 func (l *Lab) NodeAddrs(n int) []netip.Prefix { return l.spec.nodeAddrs(n) }
 
+// Transport is the device that has the nodes' addresses: the NIC, or on the userspace datapath the bridge that it is a
+// port of.
+func (l *Lab) Transport() string {
+	if l.spec.Datapath == Netdev {
+		return phyBridge
+	}
+	return nodeNIC
+}
+
+// Datapath is what the lab runs on, never Auto.
+func (l *Lab) Datapath() Datapath { return l.spec.Datapath }
+
 // Manifests is the store that all nodes see.
 func (l *Lab) Manifests() manifest.Store { return manifest.Open(l.path("manifests"), l.path("tmp")) }
 
