@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
-
-	"github.com/fairlead-cni/fairlead/test/uml"
 )
 
 // drain is how long a stream waits for answers that are missing. On a busy
@@ -78,15 +76,8 @@ type Stream struct {
 	report Report
 }
 
-// slower is how much less often a stream sends in User-Mode Linux: system calls cost 100 times as much there, and what
-// is lost for want of CPU is nobody's fault.
-const slower = 5
-
 // Start sends a datagram from the network namespace to the echo every so often.
 func Start(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Duration) (*Stream, error) {
-	if os.Getenv(uml.Inside) != "" {
-		every *= slower
-	}
 	conn, err := listen(netns, from)
 	if err != nil {
 		return nil, fmt.Errorf("stream from %s: %w", from, err)

@@ -21,13 +21,16 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	c.warm(t)
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	node1, outside := c.host(t, "node1"), c.host(t, lab.Outside)
-	streams := map[string]*probe.Stream{}
+	streams, every := map[string]*probe.Stream{}, 5*time.Millisecond
+	if c.Datapath() == lab.System {
+		every = 25 * time.Millisecond // in User-Mode Linux a system call takes 100 times as long, and there is one CPU
+	}
 	start := func(from place, source netip.Addr, to place, addr netip.Addr) {
 		t.Helper()
 		port, stop, err := probe.Echo(to.netNS(t), addr)
 		must(t, 0, err)
 		t.Cleanup(stop)
-		s, err := probe.Start(from.netNS(t), source, netip.AddrPortFrom(addr, port), 5*time.Millisecond)
+		s, err := probe.Start(from.netNS(t), source, netip.AddrPortFrom(addr, port), every)
 		streams[fmt.Sprintf("%s to %s", from.name, addr)] = must(t, s, err)
 	}
 	for i := range a.ips {

@@ -77,7 +77,7 @@ func Open(dir string) (*Lab, error) {
 // Dir is the lab's directory.
 func (l *Lab) Dir() string { return l.dir }
 
-// Datapath is that of all nodes.
+// Datapath is that of all nodes, never Auto.
 func (l *Lab) Datapath() Datapath { return l.spec.Datapath }
 
 // Nodes are the names of the nodes, in order.
@@ -100,9 +100,6 @@ func (l *Lab) Transport() string {
 	}
 	return nodeNIC
 }
-
-// Datapath is what the lab runs on, never Auto.
-func (l *Lab) Datapath() Datapath { return l.spec.Datapath }
 
 // Manifests is the store that all nodes see.
 func (l *Lab) Manifests() manifest.Store { return manifest.Open(l.path("manifests"), l.path("tmp")) }
