@@ -26,7 +26,7 @@ const Program = "kubeparts"
 // Get returns the path of the program. It is built if the cache has none for this source and Go version; progress is
 // told how that goes. The source is looked for in the directories above the working directory and above this program.
 func Get(ctx context.Context, progress io.Writer) (string, error) {
-	module, err := find()
+	module, err := Find(source)
 	if err != nil {
 		return "", err
 	}
@@ -46,8 +46,9 @@ func Get(ctx context.Context, progress io.Writer) (string, error) {
 	return filepath.Join(dir, Program), nil
 }
 
-// find returns the directory of the module.
-func find() (string, error) {
+// Find returns the path of a file or directory of the repository, which it looks for in the directories above the
+// working directory and above this program.
+func Find(name string) (string, error) {
 	cwd, err := os.Getwd()
 	if err != nil {
 		return "", err
@@ -58,16 +59,21 @@ func find() (string, error) {
 	}
 	for _, dir := range []string{cwd, filepath.Dir(program)} {
 		for ; ; dir = filepath.Dir(dir) {
-			module := filepath.Join(dir, source)
-			if _, err := os.Stat(filepath.Join(module, "go.mod")); err == nil {
-				return module, nil
+			// Other repositories have a build and a test, too.
+			if exists(filepath.Join(dir, source, "go.mod")) && exists(filepath.Join(dir, name)) {
+				return filepath.Join(dir, name), nil
 			}
 			if dir == filepath.Dir(dir) {
 				break
 			}
 		}
 	}
-	return "", fmt.Errorf("no %s above %s, nor above %s: run this in the repository", source, cwd, filepath.Dir(program))
+	return "", fmt.Errorf("no %s above %s, nor above %s: run this in the repository", name, cwd, filepath.Dir(program))
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // read returns all that the build depends on, and the version of Kubernetes.

@@ -14,7 +14,7 @@ func TestRootPartsSayTheirVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	module, err := find()
+	module, err := Find(source)
 	if err != nil {
 		t.Fatal(err)
 	}

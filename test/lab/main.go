@@ -74,11 +74,12 @@ func root() *cobra.Command {
 	}
 	inUML.add(cmd)
 	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.TraverseChildren = true // so that --dir and --name count before kubectl, whose flags are not parsed
 	dir := cmd.PersistentFlags().String("dir", lab.DefaultDir, "directory of the lab; each lab has its own")
 	name := cmd.PersistentFlags().String("name", "", "short for --dir "+lab.DefaultDir+"-NAME")
 	cmd.MarkFlagsMutuallyExclusive("dir", "name")
 	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if !cmd.Flags().Changed("name") {
+		if !cmd.Root().PersistentFlags().Changed("name") {
 			return nil
 		}
 		if msgs := validation.IsDNS1123Label(*name); len(msgs) > 0 {
@@ -89,6 +90,7 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), getCommand(dir),
 		applyCommand(dir), deleteCommand(dir), nodeCommand(dir), podCommand(dir),
-		agentCommand(dir), ovsCommand(dir), cniCommand(dir), traceCommand(dir), runnerCommand(dir), daemonCommand(dir))
+		agentCommand(dir), ovsCommand(dir), cniCommand(dir), traceCommand(dir), runnerCommand(dir),
+		kubectlCommand(dir), controlPlaneCommand(dir), kubeProxyCommand(dir), daemonCommand(dir))
 	return cmd
 }

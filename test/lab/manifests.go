@@ -21,13 +21,11 @@ func applyCommand(dir *string) *cobra.Command {
 		Short: "Store manifests of Pods, Nodes and Namespaces",
 		Long: `Store manifests, where all agents and the pod runner see them. A Pod with spec.nodeName is
 made on that node. Manifests are read strictly: what is unknown or misspelt is refused, and
-then nothing is changed.`,
+then nothing is changed. In a lab with Kubernetes this is kubectl apply, for objects of any kind.`,
 		Example: "  lab apply -f pods.yaml --wait 30s\n  cat pods.yaml | lab apply -f -",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return change(cmd, *dir, files, wait, func(l *lab.Lab, objects []manifest.Object) ([]manifest.Change, error) {
-				return l.Manifests().Apply(objects)
-			})
+			return change(cmd, *dir, files, wait, (*lab.Lab).ApplyFiles)
 		},
 	}
 	addFileFlags(cmd, &files, &wait, "wait until all pods run, at most this long")
@@ -43,8 +41,8 @@ func deleteCommand(dir *string) *cobra.Command {
 		Short: "Delete the objects that manifests name",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return change(cmd, *dir, files, wait, func(l *lab.Lab, objects []manifest.Object) ([]manifest.Change, error) {
-				changes, err := l.Manifests().Delete(objects)
+			return change(cmd, *dir, files, wait, func(l *lab.Lab, files ...lab.File) ([]manifest.Change, error) {
+				changes, err := l.DeleteFiles(files...)
 				for _, c := range changes {
 					if c.What == "not found" && !ignoreNotFound && err == nil {
 						err = fmt.Errorf("%s was not found (--ignore-not-found makes that no error)", c.Ref)
@@ -67,26 +65,22 @@ func addFileFlags(cmd *cobra.Command, files *[]string, wait *time.Duration, wait
 	}
 }
 
-// change parses all files before it changes anything.
-func change(cmd *cobra.Command, dir string, files []string, wait time.Duration,
-	do func(*lab.Lab, []manifest.Object) ([]manifest.Change, error)) error {
+// change reads all files before it changes anything.
+func change(cmd *cobra.Command, dir string, names []string, wait time.Duration,
+	do func(*lab.Lab, ...lab.File) ([]manifest.Change, error)) error {
 	l, err := lab.Open(dir)
 	if err != nil {
 		return err
 	}
-	var objects []manifest.Object
-	for _, file := range files {
-		data, err := readFile(cmd, file)
+	var files []lab.File
+	for _, name := range names {
+		data, err := readFile(cmd, name)
 		if err != nil {
 			return err
 		}
-		more, err := manifest.Parse(file, data)
-		if err != nil {
-			return err
-		}
-		objects = append(objects, more...)
+		files = append(files, lab.File{Name: name, Data: data})
 	}
-	changes, err := do(l, objects)
+	changes, err := do(l, files...)
 	for _, c := range changes {
 		fmt.Fprintln(cmd.OutOrStdout(), c)
 	}

@@ -76,9 +76,17 @@ func show(ctx context.Context, w io.Writer, dir, output string, what ...string) 
 		all[kind] = pods
 		printPods(w, output, pods)
 	}
+	parts, err := l.PartStates(ctx)
+	if err != nil {
+		return err
+	}
 	if output == "json" {
+		if len(parts) > 0 {
+			all["controlPlane"] = parts
+		}
 		return printJSON(w, all)
 	}
+	printParts(w, parts)
 	if l.RunnerPID() == 0 {
 		fmt.Fprintf(w, "\nThe pod runner %s: lab runner start\n", runnerState(l))
 	}
@@ -117,6 +125,24 @@ func printPods(w io.Writer, output string, pods []lab.PodState) {
 	}
 	if len(pods) == 0 {
 		fmt.Fprintln(t, "(none)\t\t\t\t\t")
+	}
+}
+
+// printParts prints the control plane, if the lab has one.
+func printParts(w io.Writer, parts []lab.PartState) {
+	if len(parts) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer t.Flush()
+	fmt.Fprintln(t, "CONTROL PLANE\tPID\tSTATE")
+	for _, p := range parts {
+		state := "serves"
+		if p.Problem != "" {
+			state = "does not serve: " + oneLine(p.Problem)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\n", p.Part, p.PID, state)
 	}
 }
 

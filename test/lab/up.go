@@ -13,7 +13,7 @@ import (
 
 func upCommand(dir *string) *cobra.Command {
 	var o lab.Options
-	var datapath, family, config string
+	var datapath, family, config, cluster string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Make a lab and wait until its agents are ready",
@@ -27,10 +27,12 @@ addresses 203.0.113.1 and 2001:db8::1: what is beyond the cluster's own network.
 
 With --subnets 2 nodes with an even number are in a second subnet, 192.168.78.0/24 (fd78::/64),
 with a bridge of its own, br1. The host outside is the router between the two.`,
-		Example: "  lab up --nodes 3 --ip-family ipv4\n  lab up --config vxlan.yaml     # tunnelType: vxlan",
-		Args:    cobra.NoArgs,
+		Example: "  lab up --nodes 3 --ip-family ipv4\n  lab up --config vxlan.yaml     # tunnelType: vxlan\n" +
+			"  lab up --cluster kube --set kcm.cluster-cidr=10.77.0.0/24 --set kcm.node-cidr-mask-size=26 --ip-family ipv4",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Dir, o.Datapath, o.IPFamily = *dir, lab.Datapath(datapath), lab.IPFamily(family)
+			o.Cluster = lab.Cluster(cluster)
 			if o.Nodes < 1 { // 0 would mean the default
 				return fmt.Errorf("--nodes %d: a lab has 1 to %d nodes", o.Nodes, lab.MaxNodes)
 			}
@@ -59,6 +61,11 @@ with a bridge of its own, br1. The host outside is the router between the two.`,
 	flags.StringVar(&family, "ip-family", string(lab.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
 	flags.IntVar(&o.Subnets, "subnets", 1, "subnets of the underlay, 1 or 2: nodes alternate between them")
 	flags.BoolVar(&o.RoutePods, "route-pods", false, "the router between the subnets knows the way to all podCIDRs (for noEncap)")
+	flags.StringVar(&cluster, "cluster", string(lab.Directory),
+		"directory (of manifests) or kube (a real Kubernetes API)")
+	flags.StringArrayVar(&o.Set, "set", nil,
+		"PART.FLAG=VALUE of etcd, apiserver or kcm; PART.FLAG- leaves one out")
+	flags.StringVar(&o.KubeProxy, "kube-proxy", "", "with kube: nftables (the default), iptables or none")
 	flags.StringVar(&config, "config", "", "YAML file that is merged into the config of each agent")
 	flags.StringVar(&o.BinDir, "bin-dir", "", "directory of our programs (default: where this one is)")
 	flags.DurationVar(&o.ReadyTimeout, "timeout", time.Minute, "how long the agents may take to get ready")

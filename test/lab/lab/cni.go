@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
@@ -109,7 +111,7 @@ func (l *Lab) addByHand(ctx context.Context, cni sandbox.CNI, pod string, rec *s
 	if rec != nil && rec.ContainerID != "" {
 		return l.Records().Attach(ctx, cni, rec)
 	}
-	obj, err := l.pod(pod)
+	obj, err := l.pod(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -150,9 +152,22 @@ func stranger(pod, node string) *sandbox.Record {
 	return &sandbox.Record{Namespace: namespace, Name: name, Node: node, ByHand: true}
 }
 
-// pod returns the manifest of a pod, nil if there is none.
-func (l *Lab) pod(name string) (*corev1.Pod, error) {
+// pod returns the Pod, nil if there is none. An API server that is away knows of none.
+func (l *Lab) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	namespace, short, _ := strings.Cut(name, "/")
+	if l.spec.Cluster == Kube {
+		client, err := l.Client()
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		pod, err := client.CoreV1().Pods(namespace).Get(ctx, short, metav1.GetOptions{})
+		if err != nil {
+			return nil, nil
+		}
+		return pod, nil
+	}
 	obj, err := l.Manifests().Get(manifest.Ref{Kind: "Pod", Namespace: namespace, Name: short})
 	if err != nil || obj == nil {
 		return nil, err

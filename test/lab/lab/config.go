@@ -17,8 +17,14 @@ const defaultAPIPort = 10350
 const manifestsDir = "/etc/fairlead/manifests"
 
 // agentConfigFor is what the lab must tell every agent.
-func agentConfigFor(d Datapath) map[string]any {
-	return map[string]any{"ovsDatapathType": string(d), "manifestsDir": manifestsDir}
+func agentConfigFor(d Datapath, c Cluster) map[string]any {
+	config := map[string]any{"ovsDatapathType": string(d)}
+	if c == Kube {
+		config["clientConnection"] = map[string]any{"kubeconfig": agentKubeconfig}
+	} else {
+		config["manifestsDir"] = manifestsDir
+	}
+	return config
 }
 
 // mergeConfig lays the user's YAML over base: mappings are merged, everything else replaces what was there, and null

@@ -7,7 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"time"
+
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
@@ -27,10 +32,22 @@ const (
 	Auto   Datapath = "auto"
 )
 
+// Cluster says where the agents of a lab learn of Nodes and Pods.
+type Cluster string
+
+// The clusters of a lab: a directory of manifests that all nodes see, or a real Kubernetes API server.
+const (
+	Directory Cluster = "directory"
+	Kube      Cluster = "kube"
+)
+
 // Lab is a lab that is up.
 type Lab struct {
 	dir  string
 	spec spec
+
+	clientMu sync.Mutex
+	client   *kubernetes.Clientset // made when it is first needed
 }
 
 // spec is what Up was asked for, kept in lab.json.
@@ -46,6 +63,10 @@ type spec struct {
 	NoAgent   bool
 	NoGuard   bool
 	APIPort   int
+	// Cluster and what follows are of a lab with a Kubernetes API.
+	Cluster   Cluster
+	Kube      string // the program kubeparts
+	KubeProxy string
 }
 
 // ErrNotUp means that there is no lab in the directory.
@@ -101,21 +122,23 @@ func (l *Lab) Transport() string {
 	return nodeNIC
 }
 
-// Manifests is the store that all nodes see.
+// Manifests is the store that all nodes see. With Kubernetes it is empty, and nobody reads it.
 func (l *Lab) Manifests() manifest.Store { return manifest.Open(l.path("manifests"), l.path("tmp")) }
 
 // Records are the pods that the runner made.
 func (l *Lab) Records() sandbox.Records { return sandbox.OpenRecords(l.path("pods")) }
 
-// Host returns a host of the lab: a node, Outside or Underlay.
+// Host returns a host of the lab: a node, Outside, Underlay, or with Kubernetes ControlPlane.
 func (l *Lab) Host(name string) (host.Host, error) {
-	for _, n := range append(l.Nodes(), Outside, Underlay) {
-		if n == name {
-			return host.At(l.path("hosts"), name), nil
-		}
+	others := []string{Outside, Underlay}
+	if l.spec.Cluster == Kube {
+		others = append(others, ControlPlane)
 	}
-	return host.Host{}, fmt.Errorf("the lab has no node %q: there are %v, and the hosts %s and %s",
-		name, l.Nodes(), Outside, Underlay)
+	if slices.Contains(l.Nodes(), name) || slices.Contains(others, name) {
+		return host.At(l.path("hosts"), name), nil
+	}
+	return host.Host{}, fmt.Errorf("the lab has no node %q: there are %v, and the hosts %s",
+		name, l.Nodes(), strings.Join(others, " and "))
 }
 
 // node returns a node and its number.

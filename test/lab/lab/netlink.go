@@ -23,11 +23,16 @@ func addressNode(dev string, s spec, n int) error {
 	if err := linkUp(dev); err != nil {
 		return err
 	}
+	return defaultRoutes(dev, s.IPFamily.GatewayAddrsIn(s.subnet(n)))
+}
+
+// defaultRoutes routes everything else to the gateways.
+func defaultRoutes(dev string, gateways []netip.Prefix) error {
 	link, err := netlink.LinkByName(dev)
 	if err != nil {
 		return err
 	}
-	for _, gw := range s.IPFamily.GatewayAddrsIn(s.subnet(n)) {
+	for _, gw := range gateways {
 		all := netip.PrefixFrom(gw.Addr(), 0).Masked()
 		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gw.Addr().AsSlice(), Dst: ipNet(all)}
 		if err := netlink.RouteReplace(route); err != nil {

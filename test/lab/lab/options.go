@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -24,6 +25,13 @@ type Options struct {
 	Subnets int
 	// RoutePods teaches that router the way to all podCIDRs, as noEncap mode wants it for two subnets.
 	RoutePods bool
+	// Cluster is Directory (the default) or Kube.
+	Cluster Cluster
+	// Set are flags of the control plane's parts, "PART.FLAG=VALUE" with the PARTs of package controlplane, or
+	// "PART.FLAG-" to leave out one of the lab's. With Kube only.
+	Set []string
+	// KubeProxy is kube-proxy's mode: nftables (the default), iptables, or none for no kube-proxy. With Kube only.
+	KubeProxy string
 	// Config is YAML that is merged into the config of each agent.
 	Config []byte
 	// NoGuard starts no guard beside Open vSwitch (build/ovs). There is none on the userspace datapath anyway.
@@ -60,6 +68,7 @@ func (o *Options) complete() error {
 	o.Datapath = orElse(o.Datapath, Auto)
 	o.IPFamily = orElse(o.IPFamily, Dual)
 	o.Subnets = orElse(o.Subnets, 1)
+	o.Cluster = orElse(o.Cluster, Directory)
 	o.ReadyTimeout = orElse(o.ReadyTimeout, time.Minute)
 	if o.Progress == nil {
 		o.Progress = func(string) {}
@@ -76,7 +85,22 @@ func (o *Options) complete() error {
 	if o.IPFamily != IPv4 && o.IPFamily != IPv6 && o.IPFamily != Dual {
 		return fmt.Errorf("IP family %q is none of %s, %s and %s", o.IPFamily, IPv4, IPv6, Dual)
 	}
-	return nil
+	return o.completeKube()
+}
+
+func (o *Options) completeKube() error {
+	if o.Cluster != Directory && o.Cluster != Kube {
+		return fmt.Errorf("cluster %q is neither %s nor %s", o.Cluster, Directory, Kube)
+	}
+	if o.Cluster == Directory && (len(o.Set) > 0 || o.KubeProxy != "") {
+		return fmt.Errorf("flags of Kubernetes' parts need a cluster with Kubernetes: --cluster %s", Kube)
+	}
+	o.KubeProxy = orElse(o.KubeProxy, "nftables")
+	if !slices.Contains([]string{"nftables", "iptables", "none"}, o.KubeProxy) {
+		return fmt.Errorf("kube-proxy mode %q is none of nftables, iptables and none", o.KubeProxy)
+	}
+	_, err := planeFlags(o.Set)
+	return err
 }
 
 // settle replaces Auto by what this machine can.

@@ -7,28 +7,65 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// Apply stores manifests, YAML or JSON; source names them in errors. All agents see them at once.
-func (l *Lab) Apply(source string, data []byte) ([]manifest.Change, error) {
-	objects, err := manifest.Parse(source, data)
-	if err != nil {
-		return nil, err
-	}
-	return l.Manifests().Apply(objects)
+// File is YAML or JSON that holds manifests. Name is what errors call it.
+type File struct {
+	Name string
+	Data []byte
 }
 
-// Delete removes the objects that the manifests name.
+// Apply stores manifests, YAML or JSON; source names them in errors. All agents see them at once.
+func (l *Lab) Apply(source string, data []byte) ([]manifest.Change, error) {
+	return l.ApplyFiles(File{source, data})
+}
+
+// ApplyFiles is Apply for several files. A directory of manifests takes all objects of them or none; with Kubernetes
+// kubectl takes one file after the other, with objects of any kind.
+func (l *Lab) ApplyFiles(files ...File) ([]manifest.Change, error) {
+	return l.change(files, l.kubectlApply, l.Manifests().Apply)
+}
+
+// Delete removes the objects that the manifests name. With Kubernetes they are gone once whoever must has let go.
 func (l *Lab) Delete(source string, data []byte) ([]manifest.Change, error) {
-	objects, err := manifest.Parse(source, data)
-	if err != nil {
-		return nil, err
+	return l.DeleteFiles(File{source, data})
+}
+
+// DeleteFiles is Delete for several files.
+func (l *Lab) DeleteFiles(files ...File) ([]manifest.Change, error) {
+	return l.change(files, l.kubectlDelete, l.Manifests().Delete)
+}
+
+func (l *Lab) change(files []File, kubectl func(string, []byte) ([]manifest.Change, error),
+	directory func([]manifest.Object) ([]manifest.Change, error)) ([]manifest.Change, error) {
+	var changes []manifest.Change
+	var objects []manifest.Object
+	for _, f := range files {
+		if l.spec.Cluster == Kube {
+			more, err := kubectl(f.Name, f.Data)
+			changes = append(changes, more...)
+			if err != nil {
+				return changes, err
+			}
+			continue
+		}
+		more, err := manifest.Parse(f.Name, f.Data)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, more...)
 	}
-	return l.Manifests().Delete(objects)
+	if l.spec.Cluster == Kube {
+		return changes, nil
+	}
+	return directory(objects)
 }
 
 // WaitPods waits until every Pod runs that can (it is on a node of the lab), and every sandbox of a Pod that is gone
@@ -83,13 +120,13 @@ func (l *Lab) PodStates() ([]PodState, error) {
 	if err != nil {
 		return nil, err
 	}
-	manifests, err := l.Manifests().Pods()
+	pods, err := l.podObjects(records)
 	if err != nil {
 		return nil, err
 	}
 	byName := map[string]*corev1.Pod{}
-	for _, m := range manifests {
-		byName[m.Namespace+"/"+m.Name] = m
+	for _, p := range pods {
+		byName[p.Namespace+"/"+p.Name] = p
 	}
 	var out []PodState
 	for _, r := range records {
@@ -110,7 +147,7 @@ func (l *Lab) recordState(r *sandbox.Record, pod *corev1.Pod) PodState {
 		s.Settled = true
 		return s
 	}
-	if pod == nil || string(pod.UID) != r.UID {
+	if pod == nil || string(pod.UID) != r.UID || pod.DeletionTimestamp != nil {
 		s.State = sandbox.Terminating
 		return s
 	}
@@ -120,11 +157,39 @@ func (l *Lab) recordState(r *sandbox.Record, pod *corev1.Pod) PodState {
 		}
 	}
 	s.Settled = r.State == sandbox.Running || r.State == sandbox.HostNetwork || r.State == sandbox.Detached
+	if l.spec.Cluster == Kube && s.Settled && pod.Status.Phase != corev1.PodRunning {
+		s.Settled, s.LastError = false, "and the API does not know yet"
+	}
 	return s
+}
+
+// podObjects are the Pods as the cluster has them. While the API server is away, which NodeStates and Plane tell, the
+// sandboxes that are there stand for their Pods.
+func (l *Lab) podObjects(records []*sandbox.Record) ([]*corev1.Pod, error) {
+	if l.spec.Cluster != Kube {
+		return l.Manifests().Pods()
+	}
+	k, err := l.kubelet(logr.Discard())
+	if err != nil {
+		return nil, err
+	}
+	pods, err := k.List(context.Background())
+	if err == nil {
+		return pods, nil
+	}
+	for _, r := range records {
+		pods = append(pods, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, UID: types.UID(r.UID)},
+			Spec:       corev1.PodSpec{NodeName: r.Node}, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
+	}
+	return pods, nil
 }
 
 func (l *Lab) pendingState(name string, pod *corev1.Pod) PodState {
 	s := PodState{Pod: name, Node: pod.Spec.NodeName, State: Pending}
+	if pod.DeletionTimestamp != nil {
+		s.State = sandbox.Terminating
+	}
 	if _, _, err := l.node(pod.Spec.NodeName); err != nil {
 		s.Settled = true // nobody is going to do anything
 		s.LastError = "not on a node of this lab: set spec.nodeName"

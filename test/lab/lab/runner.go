@@ -51,7 +51,11 @@ func RunDaemon(ctx context.Context, dir string, log logr.Logger) error {
 		return err
 	}
 	log.Info("the pod runner works", "lab", dir)
-	r := runner.Runner{Manifests: l.Manifests(), Records: l.Records(), Log: log,
+	pods, err := l.podSource(log)
+	if err != nil {
+		return err
+	}
+	r := runner.Runner{Pods: pods, Records: l.Records(), Log: log,
 		Node: func(name string) (host.Host, bool) {
 			h, _, err := l.node(name)
 			return h, err == nil

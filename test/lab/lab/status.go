@@ -2,6 +2,12 @@ package lab
 
 import (
 	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 )
 
 // NodeState is one node as the lab sees it.
@@ -18,15 +24,15 @@ type NodeState struct {
 
 // NodeStates asks after all nodes.
 func (l *Lab) NodeStates(ctx context.Context) ([]NodeState, error) {
-	manifests, err := l.Manifests().Nodes()
+	nodes, err := l.nodeObjects(ctx)
 	if err != nil {
 		return nil, err
 	}
 	podCIDRs := map[string][]string{}
-	for _, m := range manifests {
-		podCIDRs[m.Name] = m.Spec.PodCIDRs
-		if len(m.Spec.PodCIDRs) == 0 && m.Spec.PodCIDR != "" {
-			podCIDRs[m.Name] = []string{m.Spec.PodCIDR}
+	for _, n := range nodes {
+		podCIDRs[n.Name] = n.Spec.PodCIDRs
+		if len(n.Spec.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
+			podCIDRs[n.Name] = []string{n.Spec.PodCIDR}
 		}
 	}
 	var out []NodeState
@@ -41,6 +47,61 @@ func (l *Lab) NodeStates(ctx context.Context) ([]NodeState, error) {
 		}
 		if s.Agent, err = l.AgentState(ctx, name); err != nil {
 			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// nodeObjects are the Nodes as the cluster has them, none while the API server is away.
+func (l *Lab) nodeObjects(ctx context.Context) ([]*corev1.Node, error) {
+	if l.spec.Cluster != Kube {
+		return l.Manifests().Nodes()
+	}
+	client, err := l.Client()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, nil
+	}
+	nodes := make([]*corev1.Node, len(list.Items))
+	for i := range list.Items {
+		nodes[i] = &list.Items[i]
+	}
+	return nodes, nil
+}
+
+// PartState is one part of the control plane as the lab sees it.
+type PartState struct {
+	Part controlplane.Part `json:"part"`
+	// PID is its process, 0 if it does not run.
+	PID int `json:"pid"`
+	// Problem is why it does not serve; empty if it does.
+	Problem string `json:"problem,omitempty"`
+}
+
+// PartStates asks after the parts of the control plane. A lab without Kubernetes has none.
+func (l *Lab) PartStates(ctx context.Context) ([]PartState, error) {
+	if l.spec.Cluster != Kube {
+		return nil, nil
+	}
+	p, err := l.Plane()
+	if err != nil {
+		return nil, err
+	}
+	client, err := l.Client()
+	if err != nil {
+		return nil, err
+	}
+	var out []PartState
+	for _, part := range controlplane.Parts() {
+		s := PartState{Part: part, PID: p.PID(part)}
+		if err := p.Serves(ctx, client, part); err != nil {
+			s.Problem = err.Error()
 		}
 		out = append(out, s)
 	}

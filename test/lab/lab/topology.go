@@ -18,6 +18,8 @@ const (
 	Outside = "outside"
 	// Underlay holds the bridge, br0, that all others are plugged into.
 	Underlay = "underlay"
+	// ControlPlane is where Kubernetes' API server, controller manager and etcd run, if the lab has them.
+	ControlPlane = "control-plane"
 )
 
 // IPFamily says which addresses nodes and pods have.
@@ -85,6 +87,24 @@ func (f IPFamily) keep(all ...netip.Prefix) []netip.Prefix {
 	}
 	return out
 }
+
+// ControlPlaneAddrs are the addresses of the host ControlPlane.
+func (f IPFamily) ControlPlaneAddrs() []netip.Prefix {
+	return f.keep(netip.MustParsePrefix("192.168.77.2/24"), netip.MustParsePrefix("fd77::2/64"))
+}
+
+// ClusterCIDRs are what kube-controller-manager cuts podCIDRs from, unless told otherwise.
+func (f IPFamily) ClusterCIDRs() []netip.Prefix {
+	return f.keep(netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77:0:0:100::/56"))
+}
+
+// ServiceCIDRs are what the API server takes ClusterIPs from.
+func (f IPFamily) ServiceCIDRs() []netip.Prefix {
+	return f.keep(netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/112"))
+}
+
+// controlPlaneMAC is the number of the host ControlPlane for nodeMAC.
+const controlPlaneMAC = 254
 
 // nodeMAC is eth0's address on node number n.
 func nodeMAC(n int) net.HardwareAddr { return net.HardwareAddr{0x02, 0x77, 0, 0, 0, byte(n)} }

@@ -23,11 +23,15 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, err
 	}
 	o.settle()
-	config, err := mergeConfig(agentConfigFor(o.Datapath), o.Config)
+	config, err := mergeConfig(agentConfigFor(o.Datapath, o.Cluster), o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("the agents' config: %w", err)
 	}
 	if err := preflight(o); err != nil {
+		return nil, err
+	}
+	kube, err := kubeProgram(ctx, o)
+	if err != nil {
 		return nil, err
 	}
 	unlock, err := claim(o.Dir)
@@ -37,7 +41,8 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	defer unlock()
 	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily,
 		Subnets: o.Subnets, RoutePods: o.RoutePods,
-		BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == Netdev, APIPort: apiPort(config)}}
+		BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == Netdev, APIPort: apiPort(config),
+		Cluster: o.Cluster, Kube: kube, KubeProxy: o.KubeProxy}}
 	err = l.build(ctx, o, config)
 	if err == nil {
 		err = l.awaitAgents(ctx, o)
@@ -98,6 +103,11 @@ func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error
 	if err := l.makeUnderlay(); err != nil {
 		return err
 	}
+	if o.Cluster == Kube {
+		if err := l.makeControlPlane(ctx, o); err != nil {
+			return err
+		}
+	}
 	for n := 1; n <= o.Nodes; n++ {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -110,6 +120,11 @@ func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error
 	// Not before: everything that reads it wants a lab with all its nodes.
 	if err := l.save(); err != nil {
 		return err
+	}
+	if o.Cluster == Kube {
+		if err := l.joinNodes(ctx, o); err != nil {
+			return err
+		}
 	}
 	o.Progress("pod runner")
 	if err := l.RunnerStart(ctx); err != nil {
@@ -165,16 +180,19 @@ func (l *Lab) makeUnderlay() error {
 }
 
 func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error {
-	h, err := host.Create(l.path("hosts"), NodeName(n),
-		host.Bind{Source: l.path("manifests"), Target: manifestsDir, ReadOnly: true})
+	var binds []host.Bind
+	if l.spec.Cluster == Directory {
+		binds = append(binds, host.Bind{Source: l.path("manifests"), Target: manifestsDir, ReadOnly: true})
+		if _, err := l.Manifests().Apply([]manifest.Object{nodeManifest(l.spec, n)}); err != nil {
+			return err
+		}
+	}
+	h, err := host.Create(l.path("hosts"), NodeName(n), binds...)
 	if err != nil {
 		return err
 	}
 	if err := writeFiles(h, config); err != nil {
 		return fmt.Errorf("setting up %s: %w", h.Name, err)
-	}
-	if _, err := l.Manifests().Apply([]manifest.Object{nodeManifest(l.spec, n)}); err != nil {
-		return err
 	}
 	if err := plug(host.At(l.path("hosts"), Underlay), h, cable{nodeNIC, h.Name, l.spec.subnet(n), nodeMAC(n)}); err != nil {
 		return err

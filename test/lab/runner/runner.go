@@ -1,28 +1,37 @@
-// Package runner stands for kubelet and container runtime of all nodes of a lab: for every Pod manifest with
-// spec.nodeName it makes a sandbox on that node, for every manifest that is gone it takes the sandbox away. It keeps
-// nothing in memory that it needs: a runner that starts finds the sandboxes of the one before in their records.
+// Package runner stands for kubelet and container runtime of all nodes of a lab: for every Pod with spec.nodeName it
+// makes a sandbox on that node, for every Pod that is deleted it takes the sandbox away. It keeps nothing in memory
+// that it needs: a runner that starts finds the sandboxes of the one before in their records.
 package runner
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
-	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
+// Pods is where Pods come from: a directory of manifests (Directory), or the Kubernetes API (package kubelet).
+type Pods interface {
+	// List returns all Pods. One with a deletion timestamp is to end, and stays listed until Ended was called for it.
+	List(ctx context.Context) ([]*corev1.Pod, error)
+	// Changes receives after each change until ctx ends, and once at the beginning.
+	Changes(ctx context.Context) (<-chan struct{}, error)
+	// Report tells those who look at the Pod how its sandbox stands.
+	Report(ctx context.Context, pod *corev1.Pod, rec *sandbox.Record) error
+	// Ended tells that nothing is left of a Pod with a deletion timestamp.
+	Ended(ctx context.Context, pod *corev1.Pod) error
+}
+
 // Runner works on one lab.
 type Runner struct {
-	// Manifests and Records are the lab's.
-	Manifests manifest.Store
-	Records   sandbox.Records
+	Pods Pods
+	// Records are the lab's.
+	Records sandbox.Records
 	// Node returns the host of a node, and false for a name that is no node of the lab.
 	Node func(name string) (host.Host, bool)
 	Log  logr.Logger
@@ -31,7 +40,7 @@ type Runner struct {
 // rereadEvery bounds how long a change stays unseen of which no event told.
 const rereadEvery = 5 * time.Second
 
-// settle is how long the directory must be quiet before it is read: one apply of many Pods is one change.
+// settle is how long it must be quiet before Pods are read: one apply of many Pods is one change.
 const settle = 10 * time.Millisecond
 
 // atOnce is how many sandboxes are worked on at the same time. A kubelet does as many as it has pods; with several
@@ -40,30 +49,24 @@ const atOnce = 32
 
 // Run works until ctx ends. What was begun then is finished by the next Run.
 func (r Runner) Run(ctx context.Context) error {
-	watch, err := fsnotify.NewWatcher()
+	changes, err := r.Pods.Changes(ctx)
 	if err != nil {
-		return fmt.Errorf("watching the manifests: %w (is fs.inotify.max_user_instances used up?)", err)
-	}
-	defer watch.Close()
-	if err := watch.Add(r.Manifests.Dir()); err != nil {
-		return fmt.Errorf("watching the manifests: %w", err)
+		return err
 	}
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	pods := &podWorkers{runner: r, slots: make(chan struct{}, atOnce), byPod: map[string]*worker{}, running: &workers}
 	tick := time.NewTicker(rereadEvery)
 	defer tick.Stop()
-	quiet := time.NewTimer(0)
+	quiet := time.NewTimer(settle)
 	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-watch.Events:
+		case <-changes:
 			quiet.Reset(settle)
 			continue
-		case err := <-watch.Errors:
-			r.Log.Error(err, "watching the manifests")
 		case <-tick.C:
 		case <-quiet.C:
 		}
@@ -83,7 +86,7 @@ type podWorkers struct {
 
 // assign tells every pod's worker what should be: the Pod, or nil where only a record is left.
 func (p *podWorkers) assign(ctx context.Context) error {
-	wanted, err := p.runner.Manifests.Pods()
+	wanted, err := p.runner.Pods.List(ctx)
 	if err != nil {
 		return err
 	}

@@ -102,11 +102,22 @@ func (w *worker) settle(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	want := w.wanted()
+	if want == nil || want.DeletionTimestamp == nil {
+		return w.bring(ctx, want)
+	}
+	if err := w.bring(ctx, nil); err != nil {
+		return err
+	}
+	return w.runner.Pods.Ended(ctx, want)
+}
+
+// bring makes the sandbox that want should have, or takes away the one that is there if want is nil.
+func (w *worker) bring(ctx context.Context, want *corev1.Pod) error {
 	rec, err := w.runner.Records.Load(w.pod)
 	if err != nil {
 		return err
 	}
-	want := w.wanted()
 	if rec != nil && rec.ByHand {
 		if want == nil {
 			return nil
@@ -122,14 +133,16 @@ func (w *worker) settle(ctx context.Context) error {
 			rec = nil
 		}
 	}
-	if want == nil || rec != nil && (rec.State == sandbox.Running || rec.State == sandbox.Detached ||
-		rec.State == sandbox.HostNetwork) {
+	if want == nil {
 		return nil
 	}
 	if rec == nil {
 		rec = &sandbox.Record{Namespace: want.Namespace, Name: want.Name, UID: string(want.UID), Node: want.Spec.NodeName}
 	}
-	return w.add(ctx, rec, want)
+	if rec.State != sandbox.Running && rec.State != sandbox.Detached && rec.State != sandbox.HostNetwork {
+		err = w.add(ctx, rec, want)
+	}
+	return errors.Join(err, w.runner.Pods.Report(ctx, want, rec))
 }
 
 // usable reports whether the sandbox of the record may stay. One that is being created has lost its creator.

@@ -1,0 +1,181 @@
+package controlplane
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// Part is a program of the control plane.
+type Part string
+
+// The parts, in the order in which they are started.
+const (
+	Etcd      Part = "etcd"
+	APIServer Part = "apiserver"
+	KCM       Part = "kcm" // kube-controller-manager
+)
+
+// Parts are all of them, in the order in which they are started.
+func Parts() []Part { return []Part{Etcd, APIServer, KCM} }
+
+// program is what kubeparts calls the part.
+func (p Part) program() string {
+	switch p {
+	case APIServer:
+		return "kube-apiserver"
+	case KCM:
+		return "kube-controller-manager"
+	default:
+		return string(p)
+	}
+}
+
+// Flags are those of a program, without the leading dashes.
+type Flags map[string]string
+
+// ParseFlags reads "flag=value" of each entry. A flag of the lab's own is taken away by "flag-".
+func ParseFlags(set []string) (Flags, error) {
+	out := Flags{}
+	for _, s := range set {
+		name, value, ok := strings.Cut(s, "=")
+		name = strings.TrimPrefix(name, "--")
+		if bare, remove := strings.CutSuffix(name, "-"); remove && !ok {
+			name, value, ok = bare, removed, true
+		}
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q is not FLAG=VALUE, nor FLAG- to leave a flag out", s)
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+// removed is a value that no flag has.
+const removed = "\x00"
+
+// args are the command line of the flags.
+func (f Flags) args() []string {
+	var args []string
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		if f[name] != removed {
+			args = append(args, "--"+name+"="+f[name])
+		}
+	}
+	return args
+}
+
+func (p Plane) process(part Part) host.Process {
+	return host.Process{Host: p.Host, Name: part.program()}
+}
+
+// PID is the part's process ID, 0 if it does not run.
+func (p Plane) PID(part Part) int { return p.process(part).PID() }
+
+// Log is the path of what the part has printed.
+func (p Plane) Log(part Part) string { return p.process(part).Log() }
+
+// Start starts a part and waits until it serves. What set says is kept for the starts to come.
+func (p Plane) Start(ctx context.Context, part Part, set Flags) error {
+	flags, err := p.allFlags(part, set)
+	if err != nil {
+		return err
+	}
+	if err := p.process(part).Start(append([]string{p.Program, part.program()}, flags.args()...)...); err != nil {
+		return err
+	}
+	if err := p.await(ctx, part); err != nil {
+		return fmt.Errorf("waiting for %s: %w\nits last log lines:\n%s", part.program(), err, p.process(part).Tail(8))
+	}
+	return nil
+}
+
+// Stop ends a part with SIGTERM and waits until it is gone.
+func (p Plane) Stop(ctx context.Context, part Part) error {
+	return p.process(part).End(ctx, unix.SIGTERM)
+}
+
+// Kill ends a part with SIGKILL.
+func (p Plane) Kill(ctx context.Context, part Part) error {
+	return p.process(part).End(ctx, unix.SIGKILL)
+}
+
+// Restart ends a part with SIGTERM and starts it again, with what set changes.
+func (p Plane) Restart(ctx context.Context, part Part, set Flags) error {
+	if err := p.Stop(ctx, part); err != nil {
+		return err
+	}
+	return p.Start(ctx, part, set)
+}
+
+// Pause makes a part hang (SIGSTOP): its connections stay, and nothing answers on them.
+func (p Plane) Pause(part Part) error { return p.process(part).Signal(unix.SIGSTOP) }
+
+// Resume lets a part that hangs go on.
+func (p Plane) Resume(part Part) error { return p.process(part).Signal(unix.SIGCONT) }
+
+// Wipe makes the cluster forget everything: it ends all parts, deletes etcd's data and starts them again.
+func (p Plane) Wipe(ctx context.Context) error {
+	parts := Parts()
+	for _, part := range slices.Backward(parts) {
+		if err := p.Kill(ctx, part); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(p.Host.Private(etcdDir)); err != nil {
+		return fmt.Errorf("deleting etcd's data: %w", err)
+	}
+	return p.StartAll(ctx, func(Part) {})
+}
+
+// StartAll starts the parts that do not run, in their order; progress is told each.
+func (p Plane) StartAll(ctx context.Context, progress func(Part)) error {
+	for _, part := range Parts() {
+		if p.PID(part) != 0 {
+			continue
+		}
+		progress(part)
+		if err := p.Start(ctx, part, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allFlags are those that the part is started with. What set says is kept.
+func (p Plane) allFlags(part Part, set Flags) (Flags, error) {
+	kept, err := p.keep(part, set)
+	if err != nil {
+		return nil, fmt.Errorf("the flags of %s: %w", part.program(), err)
+	}
+	flags := p.flags(part)
+	maps.Copy(flags, kept)
+	return flags, nil
+}
+
+// keep adds set to what was set for the part before, and returns both.
+func (p Plane) keep(part Part, set Flags) (Flags, error) {
+	file := p.Host.Private("/run/lab/" + part.program() + ".flags")
+	kept := Flags{}
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(data, &kept)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	maps.Copy(kept, set)
+	if data, err = json.Marshal(kept); err != nil {
+		return nil, err
+	}
+	return kept, os.WriteFile(file, data, 0o644)
+}

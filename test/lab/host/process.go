@@ -1,0 +1,117 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a program that goes on running on a host after whoever started it. It is known by its PID file.
+type Process struct {
+	Host Host
+	// Name is what its files are called, in /run/lab on the host and in the host's directory.
+	Name string
+}
+
+// Log is the path of what the program, and those of this name before it, have printed.
+func (p Process) Log() string { return filepath.Join(p.Host.Dir, p.Name+".log") }
+
+func (p Process) pidFile() string { return p.Host.Private("/run/lab/" + p.Name + ".pid") }
+
+// PID is the program's process ID, 0 if it does not run.
+func (p Process) PID() int {
+	data, err := os.ReadFile(p.pidFile())
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || !p.Host.Runs(pid) {
+		return 0
+	}
+	return pid
+}
+
+// Start starts argv on the host, with what it prints in the log. It is an error if it runs already.
+func (p Process) Start(argv ...string) error {
+	if pid := p.PID(); pid != 0 {
+		return fmt.Errorf("%s on %s runs already (pid %d)", p.Name, p.Host.Name, pid)
+	}
+	if err := p.start(argv); err != nil {
+		return fmt.Errorf("starting %s on %s: %w", p.Name, p.Host.Name, err)
+	}
+	return nil
+}
+
+func (p Process) start(argv []string) error {
+	if err := os.MkdirAll(filepath.Dir(p.pidFile()), 0o755); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(p.Log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	fmt.Fprintf(log, "--- lab: starting %s, %s\n", p.Name, time.Now().Format(time.RFC3339))
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := p.Host.Start(cmd); err != nil {
+		return err
+	}
+	go cmd.Wait() // so that it is no zombie if this process lives on
+	return os.WriteFile(p.pidFile(), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644)
+}
+
+// Signal sends a signal to the program. One that does not run gets none, which is no error.
+func (p Process) Signal(sig unix.Signal) error {
+	pid := p.PID()
+	if pid == 0 {
+		return nil
+	}
+	if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("signalling %s on %s: %w", p.Name, p.Host.Name, err)
+	}
+	return nil
+}
+
+// End sends a signal that ends the program, and waits until it is gone. A program that hangs (SIGSTOP) is woken, or it
+// would not see the signal.
+func (p Process) End(ctx context.Context, sig unix.Signal) error {
+	pid := p.PID()
+	if pid == 0 {
+		return nil
+	}
+	for _, s := range []unix.Signal{sig, unix.SIGCONT} {
+		if err := p.Signal(s); err != nil {
+			return err
+		}
+	}
+	for p.Host.Runs(pid) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s on %s (pid %d) does not end: %w", p.Name, p.Host.Name, pid, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// Tail is the end of the log, at most that many lines.
+func (p Process) Tail(lines int) string {
+	data, err := os.ReadFile(p.Log())
+	if err != nil {
+		return "no log: " + err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

@@ -1,0 +1,274 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairlead-cni/fairlead/test/kubebin"
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/kubelet"
+	"github.com/fairlead-cni/fairlead/test/lab/runner"
+)
+
+// kubeProgram returns the program with all parts of Kubernetes, and builds it if need be. A lab without Kubernetes
+// needs none.
+func kubeProgram(ctx context.Context, o Options) (string, error) {
+	if o.Cluster != Kube {
+		return "", nil
+	}
+	r, w := io.Pipe()
+	defer w.Close()
+	go func() {
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			o.Progress(lines.Text())
+		}
+		_, _ = io.Copy(io.Discard, r) // what no scanner takes; the writer must not wait
+	}()
+	return kubebin.Get(ctx, w)
+}
+
+// planeFlags sorts "PART.FLAG=VALUE" by part.
+func planeFlags(set []string) (map[controlplane.Part]controlplane.Flags, error) {
+	byPart := map[controlplane.Part][]string{}
+	for _, s := range set {
+		part, flag, ok := strings.Cut(s, ".")
+		if !ok || !slices.Contains(controlplane.Parts(), controlplane.Part(part)) {
+			return nil, fmt.Errorf("%q is not PART.FLAG=VALUE with a PART of %v", s, controlplane.Parts())
+		}
+		byPart[controlplane.Part(part)] = append(byPart[controlplane.Part(part)], flag)
+	}
+	out := map[controlplane.Part]controlplane.Flags{}
+	for part, flags := range byPart {
+		var err error
+		if out[part], err = controlplane.ParseFlags(flags); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Plane is the control plane of a lab with Kubernetes.
+func (l *Lab) Plane() (controlplane.Plane, error) {
+	if l.spec.Cluster != Kube {
+		return controlplane.Plane{}, fmt.Errorf("the lab in %s has no Kubernetes: lab up --cluster %s makes one that has",
+			l.dir, Kube)
+	}
+	p := controlplane.Plane{Host: host.At(l.path("hosts"), ControlPlane), Program: l.spec.Kube,
+		ServiceCIDRs: l.spec.IPFamily.ServiceCIDRs(), ClusterCIDRs: l.spec.IPFamily.ClusterCIDRs()}
+	for _, a := range l.spec.IPFamily.ControlPlaneAddrs() {
+		p.Addrs = append(p.Addrs, a.Addr())
+	}
+	return p, nil
+}
+
+// Client talks to the Kubernetes API as the administrator, from wherever it is used.
+func (l *Lab) Client() (*kubernetes.Clientset, error) {
+	p, err := l.Plane()
+	if err != nil {
+		return nil, err
+	}
+	l.clientMu.Lock()
+	defer l.clientMu.Unlock()
+	if l.client == nil {
+		l.client, err = p.Client()
+	}
+	return l.client, err
+}
+
+// makeControlPlane makes the host ControlPlane and starts all parts on it.
+func (l *Lab) makeControlPlane(ctx context.Context, o Options) error {
+	h, err := host.Create(l.path("hosts"), ControlPlane)
+	if err != nil {
+		return err
+	}
+	underlay := host.At(l.path("hosts"), Underlay)
+	if err := plug(underlay, h, cable{nodeNIC, ControlPlane, 1, nodeMAC(controlPlaneMAC)}); err != nil {
+		return err
+	}
+	err = h.Do(func() error {
+		// As on the host outside, setUpOutside.
+		if err := txOff(nodeNIC); err != nil {
+			return err
+		}
+		if err := addAddrs(nodeNIC, l.spec.IPFamily.ControlPlaneAddrs()); err != nil {
+			return err
+		}
+		return defaultRoutes(nodeNIC, l.spec.IPFamily.GatewayAddrs())
+	})
+	if err != nil {
+		return fmt.Errorf("setting up the host %s: %w", h.Name, err)
+	}
+	p, err := l.Plane()
+	if err != nil {
+		return err
+	}
+	set, err := planeFlags(o.Set)
+	if err != nil {
+		return err
+	}
+	if err := p.Prepare(set); err != nil {
+		return err
+	}
+	return p.StartAll(ctx, func(part controlplane.Part) {
+		o.Progress(fmt.Sprintf("%s: %s", ControlPlane, part))
+	})
+}
+
+// joinNodes registers the Nodes and gives every node's programs what they need to work with the API.
+func (l *Lab) joinNodes(ctx context.Context, o Options) error {
+	o.Progress("nodes join the cluster")
+	if err := l.RegisterNodes(ctx); err != nil {
+		return err
+	}
+	if err := l.GiveAgentsAccess(ctx); err != nil {
+		return err
+	}
+	for _, node := range l.Nodes() {
+		if err := l.KubeProxyStart(node); err != nil {
+			return err
+		}
+	}
+	return l.awaitPodCIDRs(ctx)
+}
+
+// RegisterNodes makes the Nodes that are missing, as kubelets do when they start.
+func (l *Lab) RegisterNodes(ctx context.Context) error {
+	k, err := l.kubelet(logr.Discard())
+	if err != nil {
+		return err
+	}
+	for _, node := range l.Nodes() {
+		if err := k.Register(ctx, node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// podCIDRWait is how long lab up waits for podCIDRs before it starts agents, which wait themselves.
+const podCIDRWait = 5 * time.Second
+
+// awaitPodCIDRs gives kube-controller-manager the time to cut podCIDRs. That it cuts none is no error: it may have
+// been told not to, and agents say so well.
+func (l *Lab) awaitPodCIDRs(ctx context.Context) error {
+	client, err := l.Client()
+	if err != nil {
+		return err
+	}
+	for limit := time.Now().Add(podCIDRWait); time.Now().Before(limit); {
+		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err == nil && !slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return n.Spec.PodCIDR == "" }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (l *Lab) kubelet(log logr.Logger) (*kubelet.Kubelet, error) {
+	client, err := l.Client()
+	if err != nil {
+		return nil, err
+	}
+	return kubelet.New(client, l.addrsOf, log), nil
+}
+
+// addrsOf are the underlay addresses of a node, none of a name that is no node.
+func (l *Lab) addrsOf(node string) []netip.Addr {
+	_, n, err := l.node(node)
+	if err != nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, a := range l.spec.nodeAddrs(n) {
+		out = append(out, a.Addr())
+	}
+	return out
+}
+
+// podSource is where the pod runner learns of Pods.
+func (l *Lab) podSource(log logr.Logger) (runner.Pods, error) {
+	if l.spec.Cluster != Kube {
+		return runner.Directory{Manifests: l.Manifests(), Log: log}, nil
+	}
+	return l.kubelet(log)
+}
+
+// Files with which a node's agent goes to the API, in a directory of the node's own.
+const (
+	agentKubeconfig = "/etc/fairlead/kubeconfig"
+	agentToken      = "/etc/fairlead/token"
+)
+
+// agentManifests give the agent its identity and rights.
+const agentManifests = "build/manifests/agent-rbac.yaml"
+
+// GiveAgentsAccess makes the agents' ServiceAccount with its rights, and puts a token of it and a kubeconfig on every
+// node. It is done again when the cluster has forgotten all (controlplane.Plane.Wipe).
+func (l *Lab) GiveAgentsAccess(ctx context.Context) error {
+	path, err := kubebin.Find(agentManifests)
+	if err != nil {
+		return err
+	}
+	manifests, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if _, err := l.kubectlStdin(ctx, manifests, "apply", "-f", "-"); err != nil {
+		return fmt.Errorf("the agents' rights: %w", err)
+	}
+	token, err := l.agentToken(ctx)
+	if err != nil {
+		return fmt.Errorf("a token for the agents: %w", err)
+	}
+	kubeconfig, err := l.agentsKubeconfig()
+	if err != nil {
+		return err
+	}
+	for _, node := range l.Nodes() {
+		h, _, err := l.node(node)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(h.Private(agentToken), []byte(token), 0o600); err != nil {
+			return err
+		}
+		if err := os.WriteFile(h.Private(agentKubeconfig), kubeconfig, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Wipe makes the cluster forget everything, and does what kubelets then do: Nodes are registered, agents get tokens.
+// Sandboxes stay until the runner sees that their Pods are gone.
+func (l *Lab) Wipe(ctx context.Context) error {
+	p, err := l.Plane()
+	if err != nil {
+		return err
+	}
+	if err := p.Wipe(ctx); err != nil {
+		return err
+	}
+	if err := l.RegisterNodes(ctx); err != nil {
+		return err
+	}
+	return l.GiveAgentsAccess(ctx)
+}
