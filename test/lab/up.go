@@ -57,7 +57,7 @@ with a bridge of its own, br1. The host outside is the router between the two.`,
 	flags := cmd.Flags()
 	flags.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("number of nodes, 1 to %d", lab.MaxNodes))
 	flags.StringVar(&datapath, "datapath", string(lab.Auto),
-		"system (the kernel's), netdev (in userspace), or auto: system if the kernel has openvswitch, else netdev")
+		"system (the kernel's), netdev (in userspace), or auto: what is there")
 	flags.StringVar(&family, "ip-family", string(lab.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
 	flags.IntVar(&o.Subnets, "subnets", 1, "subnets of the underlay, 1 or 2: nodes alternate between them")
 	flags.BoolVar(&o.RoutePods, "route-pods", false, "the router between the subnets knows the way to all podCIDRs (for noEncap)")
