@@ -22,6 +22,13 @@ import (
 var shared apitest.Shared
 
 func TestMain(m *testing.M) {
+	if kubeconfig := os.Getenv(memoryEnv); kubeconfig != "" {
+		if err := follow(kubeconfig); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code := m.Run()
 	if err := shared.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -84,7 +86,7 @@ func newClient(config *rest.Config, connection *http.Client, server string) (*Cl
 
 func restConfig(cfg api.AgentConfig, version string) (*rest.Config, error) {
 	c := cfg.ClientConnection
-	config, err := connectionOf(c.Kubeconfig, cfg.KubeAPIServerOverride)
+	config, err := connectionOf(c.Kubeconfig, withScheme(cfg.KubeAPIServerOverride))
 	if err != nil {
 		return nil, err
 	}
@@ -130,4 +132,16 @@ func connectionOf(kubeconfig, override string) (*rest.Config, error) {
 		return nil, fmt.Errorf("clientConnection.kubeconfig %s: %w", kubeconfig, err)
 	}
 	return config, nil
+}
+
+// withScheme makes a URL of a host or host:port. client-go would take plain HTTP
+// for it where the kubeconfig names no CA.
+func withScheme(override string) string {
+	if a, err := netip.ParseAddr(override); err == nil && a.Is6() {
+		override = "[" + override + "]"
+	}
+	if override == "" || strings.Contains(override, "://") {
+		return override
+	}
+	return "https://" + override
 }

@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+)
+
+// toldPolicies are the Events that a policyTeller wanted written.
+type toldPolicies struct {
+	warnings []kubeapi.Warning
+	err      error
+}
+
+func (w *toldPolicies) warn(_ context.Context, _ string, k kubeapi.Warning) error {
+	w.warnings = append(w.warnings, k)
+	return w.err
+}
+
+func tellerOf(t *testing.T, node string, source inputs.Source) (*policyTeller, *toldPolicies) {
+	t.Helper()
+	w := &toldPolicies{}
+	l := &loop{nodeName: node, source: source, log: logr.Discard(), metrics: newMetrics()}
+	p := newPolicyTeller(l)
+	p.warn = w.warn
+	return p, w
+}
+
+// Of all agents one tells at once and goes on telling, and two step in later.
+func TestPoliciesAreTold(t *testing.T) {
+	dir := t.TempDir()
+	const policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p%d, namespace: shop}}"
+	for i := range 20 {
+		node := fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: node-%d}}\n---\n%s", i, fmt.Sprintf(policy, i))
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), []byte(node), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := inputs.NewDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	atOnce, later, renewed := map[string]int{}, map[string]int{}, map[string]int{}
+	busiest := 0
+	for i := range 20 {
+		p, w := tellerOf(t, fmt.Sprintf("node-%d", i), source)
+		count := func(into map[string]int, at time.Duration, once bool) {
+			w.warnings = nil
+			p.look(t.Context(), start.Add(at))
+			for _, k := range w.warnings {
+				into[k.About.Name]++
+				if k.Once != once {
+					t.Errorf("node-%d tells of %s with once=%v, want %v", i, k.About.Name, k.Once, once)
+				}
+			}
+			busiest = max(busiest, len(w.warnings))
+		}
+		count(atOnce, 0, false)
+		count(map[string]int{}, time.Second, false) // nothing new
+		count(later, 2*tellersStep, true)
+		w.warnings = nil
+		p.look(t.Context(), start.Add(renewPolicyEvents))
+		for _, k := range w.warnings {
+			renewed[k.About.Name]++
+		}
+	}
+	for i := range 20 {
+		name := fmt.Sprintf("p%d", i)
+		if atOnce[name] != 1 || later[name] != tellers-1 || renewed[name] != 1 {
+			t.Errorf("%s was told by %d agents at once, by %d later, by %d half an hour later; want 1, %d and 1",
+				name, atOnce[name], later[name], renewed[name], tellers-1)
+		}
+	}
+	if busiest > 10 {
+		t.Errorf("one agent tells of %d policies of 20: the work is not spread", busiest)
+	}
+}
+
+// An Event that could not be written is tried again.
+func TestPolicyIsToldAgainAfterAnError(t *testing.T) {
+	dir := t.TempDir()
+	const manifest = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p}}`
+	if err := os.WriteFile(filepath.Join(dir, "p.yaml"), []byte(manifest), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	source, err := inputs.NewDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, w := tellerOf(t, "me", source)
+	w.err = errors.New("the API server is away")
+	now := time.Now()
+	p.look(t.Context(), now)
+	w.err = nil
+	p.look(t.Context(), now.Add(lookAtPolicies))
+	p.look(t.Context(), now.Add(2*lookAtPolicies))
+	if len(w.warnings) != 2 {
+		t.Errorf("told %d times, want 2: once in vain", len(w.warnings))
+	}
+}
