@@ -9,7 +9,12 @@ BUILD := go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VE
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 FUZZTIME ?= 10s
 
-.PHONY: help build deps root test test-unit lint fuzz bench demo clean
+# What is tried on the kernel's datapath as well: the packages whose tests ask which datapath to use, without the tests
+# to which packets make no difference.
+KERNEL_TESTS := ./datapath/... ./test/ovstest ./test/lab/lab ./test/chain ./test/suite ./test/crash
+KERNEL_SKIP := BrokenManifest|BrokenConfig|NoPodCIDR|LatePodCIDR|Newcomer|AgentWaitsForOVS|BridgedPods|BridgingCluster
+
+.PHONY: help build deps root once test test-kernel test-unit lint fuzz bench demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,8 +28,18 @@ deps: ## install what tests and lab need from Debian and is missing (root)
 root:
 	@[ "$$(id -u)" = 0 ] || { echo 'this needs root: sudo env PATH="$$PATH" make ...' >&2; exit 1; }
 
-test: root deps build ## every test (root); a skipped test is a failure unless ALLOW_SKIP=1
-	go run ./test/summary -count=1 -p 2 -timeout 20m ./...
+once: build ## build what is built once on a machine: the kernel in which tests run
+	bin/lab --uml -- true
+
+test: root deps once ## every test (root); a skipped test is a failure unless ALLOW_SKIP=1
+	@failed=0; \
+	go run ./test/summary -count=1 -p 2 -timeout 20m ./... || failed=1; \
+	$(MAKE) --no-print-directory test-kernel || failed=1; \
+	exit $$failed
+
+test-kernel: root deps once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
+	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -timeout 20m \
+		-exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' -skip '$(KERNEL_SKIP)' $(KERNEL_TESTS)
 
 test-unit: ## the tests that need neither root nor a cluster's programs
 	ALLOW_SKIP=1 go run ./test/summary -p 2 -timeout 5m -skip '^Test(Root|UML|Kube)' ./...

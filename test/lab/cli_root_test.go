@@ -55,7 +55,7 @@ func TestRootCommandLine(t *testing.T) {
 	check("", "(none)", 0, "get", "pods")
 	check(pod, "pod/default/a created", 0, "apply", "-f", "-", "--wait", "10s")
 	check("", "default/a  node1  HostNetwork  192.168.77.11,fd77::11", 0, "status")
-	check("", "br-phy", 0, "pod", "default/a", "--", "ip", "-br", "link")
+	check("", "eth0", 0, "pod", "default/a", "--", "ip", "-br", "link")
 	var status struct{ Pods []lab.PodState }
 	if out, _ := run("", "status", "-o", "json"); json.Unmarshal([]byte(out), &status) != nil || len(status.Pods) != 1 {
 		t.Errorf("status -o json printed %s", out)

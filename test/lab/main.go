@@ -66,7 +66,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Args:          inUML.args,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if inUML.on {
+			if inUML.when != "" {
 				return inUML.run(cmd, args)
 			}
 			return cmd.Help()

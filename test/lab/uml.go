@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/uml"
 	"github.com/fairlead-cni/fairlead/test/uml/kernel"
 )
@@ -22,15 +25,22 @@ kernel is built at the first use, some 10 minutes on two cores.`
 
 // umlFlags say how to run a command in User-Mode Linux.
 type umlFlags struct {
-	on, verbose bool
-	memory      int
-	timeout     time.Duration
-	writable    []string
+	when     string // always, auto or nothing
+	verbose  bool
+	memory   int
+	timeout  time.Duration
+	writable []string
 }
+
+const (
+	always = "always"
+	auto   = "auto" // where this kernel has no openvswitch
+)
 
 func (f *umlFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.BoolVar(&f.on, "uml", false, "run the command after -- in User-Mode Linux")
+	flags.StringVar(&f.when, "uml", "", "run the command after -- in User-Mode Linux; =auto: if this kernel has no openvswitch")
+	flags.Lookup("uml").NoOptDefVal = always
 	flags.IntVar(&f.memory, "mem", 2048, "with --uml: memory in MiB; what is used of it is taken")
 	flags.DurationVar(&f.timeout, "uml-timeout", 0, "with --uml: end the command after this time (default: no limit)")
 	flags.StringArrayVar(&f.writable, "write", nil, "with --uml: a directory that the command may write to; repeatable")
@@ -39,8 +49,11 @@ func (f *umlFlags) add(cmd *cobra.Command) {
 
 // args accepts a command after --, and nothing without --uml.
 func (f *umlFlags) args(cmd *cobra.Command, args []string) error {
-	if !f.on {
+	if f.when == "" {
 		return cobra.NoArgs(cmd, args)
+	}
+	if f.when != always && f.when != auto {
+		return fmt.Errorf("--uml=%s: there are %s and %s", f.when, always, auto)
 	}
 	if cmd.ArgsLenAtDash() != 0 {
 		return errors.New("write: lab --uml -- CMD, or lab --uml -- SCRIPT")
@@ -57,6 +70,9 @@ func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 func (f *umlFlags) run(cmd *cobra.Command, argv []string) error {
 	if len(argv) == 0 {
 		return errors.New("write: lab --uml -- CMD, or lab --uml -- SCRIPT")
+	}
+	if f.when == auto && lab.KernelDatapath() == nil {
+		return here(argv)
 	}
 	c, err := f.command(cmd.Context(), argv)
 	if err != nil {
@@ -93,6 +109,16 @@ func (f *umlFlags) command(ctx context.Context, argv []string) (uml.Command, err
 		c.Log = os.Stderr
 	}
 	return c, nil
+}
+
+// here becomes the command, as it would be in User-Mode Linux.
+func here(argv []string) error {
+	argv = withShell(argv)
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("starting %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
 // withShell runs a script by the shell, as shells do, that may only be read or does not name its interpreter.
