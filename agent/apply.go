@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"reflect"
+	"syscall"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -17,8 +19,10 @@ import (
 
 // outcome is what went wrong in a round, by what it harms.
 type outcome struct {
-	pods  error // OVSDB and flows: no pod can be added
-	host  error // gateway and iptables: pods do not reach the node or the outside
+	pods error // OVSDB and flows: no pod can be added
+	host error // gateway and iptables: pods do not reach the node or the outside
+	// away: Open vSwitch does not run, or can't do anything.
+	away  bool
 	peers error // pods of other nodes are not reached, or not from this node itself
 }
 
@@ -50,6 +54,10 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 		}
 	}
 	l.answer(waiting, o.pods)
+	if l.flows == nil {
+		o.away = true // and the gateway with it; without it the rest serves nobody
+		return o
+	}
 	if o.pods == nil {
 		l.applied.OVSDB, l.settled = d.OVSDB, true
 	}
@@ -105,7 +113,10 @@ func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 	if l.flows == nil {
 		sw, err := openflow.Dial(ctx, l.mgmt, l.log.WithName("openflow"))
 		if err != nil {
-			return fmt.Errorf("ovs-vswitchd does not answer: %w. Does it run?", err)
+			if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("ovs-vswitchd is down: %w", err)
+			}
+			return fmt.Errorf("ovs-vswitchd does not answer: %w", err)
 		}
 		l.flows = sw
 	} else if l.full && settled {

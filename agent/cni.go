@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,8 +46,8 @@ func (p *pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 	}
 	defer p.busy.done(host)
 	s := p.loop.state.Load()
-	if s.addRefused != nil {
-		return cniserver.Result{}, cniserver.TryAgain(s.addRefused.Error())
+	if refused := cmp.Or(s.addRefused, s.away); refused != nil {
+		return cniserver.Result{}, cniserver.TryAgain(refused.Error())
 	}
 	if err := p.refuseBridged(ctx, r); err != nil {
 		return cniserver.Result{}, err
@@ -89,13 +90,9 @@ func (p *pods) attach(ctx context.Context, r cniserver.Request, s *state) (api.A
 	if err != nil {
 		return api.Attachment{}, err
 	}
-	a := api.Attachment{
-		ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Network: r.Network,
-		PodNamespace: r.PodNamespace, PodName: r.PodName, PodUID: r.PodUID,
-		HostIf: link.HostName(r.ContainerID, r.IfName),
-		MAC:    localMAC("pod " + r.ContainerID + " " + r.IfName),
-		Addrs:  addrs, BootID: p.bootID,
-	}
+	a := p.attachment(r.ContainerID, r.IfName)
+	a.Netns, a.Network, a.Addrs = r.Netns, r.Network, addrs
+	a.PodNamespace, a.PodName, a.PodUID = r.PodNamespace, r.PodName, r.PodUID
 	if err := link.Attach(p.podLink(a, s)); err != nil {
 		return a, err
 	}
@@ -123,6 +120,9 @@ func gatewaysOf(addrs []netip.Prefix) []netip.Addr {
 // stillGood reports whether a is what r asks for, so that a repeated ADD gets
 // the answer of the first.
 func (p *pods) stillGood(a api.Attachment, r cniserver.Request, s *state) bool {
+	if a.Netns == "" { // rebuilt: see rebuild
+		a.Netns, a.Network = r.Netns, r.Network
+	}
 	return a.Netns == r.Netns && a.Network == r.Network && a.BootID == p.bootID &&
 		link.Check(p.podLink(a, s)) == nil
 }
@@ -156,7 +156,7 @@ func (p *pods) Del(ctx context.Context, r cniserver.Request) error {
 // lease, so that the address is free only when nothing uses it any more.
 func (p *pods) remove(ctx context.Context, k key) error {
 	if err := p.loop.do(ctx, request{del: k}); err != nil {
-		return err
+		return cniserver.TryAgain(err.Error())
 	}
 	if err := link.Detach(link.HostName(k.containerID, k.ifName)); err != nil {
 		return err
@@ -181,6 +181,9 @@ func (p *pods) Check(ctx context.Context, r cniserver.Request) error {
 	}
 	if !ok {
 		return fmt.Errorf("interface %s of container %s is not known on this node", r.IfName, r.ContainerID)
+	}
+	if a.Netns == "" { // rebuilt: see rebuild
+		a.Netns = r.Netns
 	}
 	if a.Netns != r.Netns {
 		return fmt.Errorf("interface %s is in network namespace %s, not in %s", r.IfName, a.Netns, r.Netns)

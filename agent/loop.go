@@ -182,8 +182,14 @@ func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, w
 		return Desired{}, l.failed(waiting, err)
 	}
 	obs, err := l.db.Observe(l.cfg.OVSBridge)
+	if err == nil && obs.DatapathLost {
+		err = fmt.Errorf("somebody has deleted the datapath of bridge %s (\"ovs-dpctl del-dp\"), and ovs-vswitchd can't make it "+
+			"anew while it runs: restart ovs-vswitchd", l.cfg.OVSBridge)
+	}
 	if err != nil {
-		return Desired{}, l.failed(waiting, err)
+		o := l.failed(waiting, err)
+		o.away = true
+		return Desired{}, o
 	}
 	l.full = l.full || l.wait.restored(obs.RestoreWait)
 	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport, Needed: l.needed,

@@ -51,13 +51,14 @@ type leftover struct {
 //
 // A pod interface lives as long as its veth: the kernel removes both ends with
 // the pod's network namespace, and then nobody can use the address any more.
-// So an attachment without its host end is dead, a veth or a lease without an
-// attachment was never answered for, and everything of another boot is dead.
+// So an attachment without its host end is dead, a veth or a lease alone was
+// never answered for, and everything of another boot is dead. A veth with a
+// lease counts as in use, and gets its attachment back.
 // An address whose attachment lives but whose lease is lost is reserved again,
 // before anybody else can get it.
 func (p *pods) reconcile(ctx context.Context) error {
 	// First: an unreadable lease may be the one of a living attachment.
-	errs := []error{p.restoreLeases()}
+	errs := []error{p.restoreLeases(), p.rebuild(ctx)}
 	found, err := p.leftovers()
 	if err != nil {
 		return errors.Join(append(errs, err)...)

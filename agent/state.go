@@ -16,6 +16,8 @@ type state struct {
 	podMTU   int
 	// addRefused says why no pod may be added, though the rest works.
 	addRefused error
+	// away says what is wrong with Open vSwitch when it can do nothing.
+	away error
 	// notReady says what does not work. nil means that the node serves pods.
 	notReady error
 	// degraded says what does not work though pods are served.
@@ -28,6 +30,9 @@ func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o o
 	s := &state{podCIDRs: l.own.PodCIDRs, podMTU: d.PodMTU, addRefused: conflict, snapshot: snapshot,
 		notReady: errors.Join(conflict, o.pods, o.host),
 		degraded: errors.Join(o.peers, strays(l.own, d.OVSDB.Pods), otherMTU(d, l.otherMTU), snapshot.Trouble)}
+	if o.away {
+		s.away = o.pods
+	}
 	before := l.state.Swap(s)
 	if d.PodMTU != 0 { // else nothing was computed
 		l.tellProblems(d.Problems)

@@ -29,6 +29,11 @@ func (u *unfinished) done(host string) {
 	delete(u.byHost, host)
 }
 
+func (u *unfinished) has(host string) bool {
+	_, ok := u.all()[host]
+	return ok
+}
+
 func (u *unfinished) all() map[string]key {
 	u.mu.Lock()
 	defer u.mu.Unlock()

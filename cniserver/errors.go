@@ -45,10 +45,10 @@ func errorOf(verb string, err error) *types.Error {
 	switch {
 	case e != nil:
 		code = e.Code
+	case verb == "STATUS": // whatever the reason, such as a daemon that does not answer in time
+		code = types.ErrPluginNotAvailable
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		code = types.ErrTryAgainLater
-	case verb == "STATUS":
-		code = types.ErrPluginNotAvailable
 	case verb == "CHECK":
 		code = CodeCheck
 	}

@@ -1,6 +1,8 @@
 package ovsdb
 
 import (
+	"strings"
+
 	"github.com/ovn-org/libovsdb/client"
 	"github.com/ovn-org/libovsdb/model"
 )
@@ -72,6 +74,12 @@ func (i iface) number() uint32 {
 func (i iface) gone() bool {
 	return i.OFPort != nil && *i.OFPort < 0 ||
 		i.Ifindex != nil && *i.Ifindex == 0 && i.LinkState != nil && *i.LinkState == "down"
+}
+
+// lost reports that the port of a bridge itself has lost its number for want of
+// a device: it has none but the datapath's.
+func (i iface) lost() bool {
+	return i.OFPort != nil && *i.OFPort < 0 && i.Error != nil && strings.HasSuffix(*i.Error, "(No such device)")
 }
 
 // problem is what keeps the port from working; empty when nothing is known.

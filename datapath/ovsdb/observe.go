@@ -29,6 +29,9 @@ type Observed struct {
 	// Pending says that ovs-vswitchd has not yet taken the last change. When
 	// that lasts, ovs-vswitchd is down or hangs.
 	Pending bool
+	// DatapathLost says that somebody has deleted the datapath under a running
+	// ovs-vswitchd, which does not make it anew before its next start.
+	DatapathLost bool
 	// RestoreWait is of all bridges, also where this one is not there.
 	RestoreWait RestoreWait
 }
@@ -81,6 +84,9 @@ func observed(s snapshot, name string) Observed {
 		return o
 	}
 	o.BridgePresent, o.BridgeOurs, o.DatapathType = true, isOurs(s, b), datapathType(b.DatapathType)
+	if own, ok := s.portsOf(b)[name]; ok {
+		o.DatapathLost = own.iface.lost()
+	}
 	for _, p := range s.portsOf(b) {
 		asPort := Port{Present: true, Name: p.Name, OFPort: p.iface.number(), Error: p.iface.problem()}
 		switch p.ExternalIDs[markKey] {

@@ -15,7 +15,7 @@ const defaultLimit = 10 * time.Second
 func (c *conn) transact(ctx context.Context, ops []ovsdb.Operation) ([]ovsdb.OperationResult, error) {
 	results, err := within(ctx, func() ([]ovsdb.OperationResult, error) { return c.client.Transact(ctx, ops...) })
 	if err != nil {
-		return nil, fmt.Errorf("writing to OVSDB: %w", err)
+		return nil, fmt.Errorf("ovsdb-server has not taken the change: %w", err)
 	}
 	if failed, err := ovsdb.CheckOperationResults(results, ops); err != nil {
 		for _, f := range failed {

@@ -1,0 +1,167 @@
+package crash
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// While a daemon of Open vSwitch is down or hangs, readiness and STATUS say which it is, and ADD and DEL fail with
+// "try again later" and the same sentence, soon. All works again when it is back.
+func TestRootFaultsAreTold(t *testing.T) {
+	c := up(t)
+	signal := func(d lab.Daemon, sig unix.Signal) func() {
+		return func() { must(t, unix.Kill(d.PID(c.node), sig)) }
+	}
+	kill := func(d ...lab.Daemon) func() {
+		return func() { must(t, c.OVSKill(within(t, 10*time.Second), node, d...)) }
+	}
+	begin := func() { must(t, c.OVSStart(within(t, 20*time.Second), node)) }
+	for _, f := range []struct {
+		what        string
+		fault, mend func()
+		says        string
+		told        time.Duration // within which readiness says so
+	}{
+		{"ovs-vswitchd dead", kill(lab.Vswitchd), begin, "ovs-vswitchd is down", 2 * time.Second},
+		{"ovsdb-server dead", kill(lab.OVSDB), begin, "ovsdb-server is down", 2 * time.Second},
+		{"both dead", kill(lab.Vswitchd, lab.OVSDB), begin, "ovsdb-server is down", 2 * time.Second},
+		{"ovs-vswitchd hangs", signal(lab.Vswitchd, unix.SIGSTOP), signal(lab.Vswitchd, unix.SIGCONT),
+			"ovs-vswitchd does not answer", 20 * time.Second},
+		{"ovsdb-server hangs", signal(lab.OVSDB, unix.SIGSTOP), signal(lab.OVSDB, unix.SIGCONT),
+			"ovsdb-server is down", 20 * time.Second},
+	} {
+		t.Run(f.what, func(t *testing.T) {
+			c.readyForCNI(t)
+			f.fault()
+			eventually(t, f.told, func() []string {
+				s, err := c.AgentState(t.Context(), node)
+				if err != nil || s.Ready || !strings.Contains(s.Reason, f.says) {
+					return []string{fmt.Sprintf("the agent is %s, %v; want it to say %q", s, err, f.says)}
+				}
+				return nil
+			})
+			c.refuses(t, lab.STATUS, f.says, 50)
+			c.refuses(t, lab.ADD, f.says, 11, "default/x")
+			c.refuses(t, lab.DEL, f.says, 11, "default/near")
+			began := time.Now()
+			f.mend()
+			must(t, c.WaitReady(within(t, 30*time.Second), node))
+			_, err := c.CNI(within(t, 20*time.Second), node, lab.DEL, "default/x")
+			must(t, err)
+			t.Logf("ready %s after it was mended", time.Since(began).Round(time.Millisecond))
+			// The runner leaves a pod alone on which DEL was called by hand, so it is made anew.
+			c.remove(t, podYAML("near", node))
+			c.settle(t)
+			c.apply(t, podYAML("near", node))
+			c.settle(t)
+			c.check(t)
+		})
+	}
+}
+
+// refuses calls a verb that must fail with the code and the sentence, within 15 seconds.
+func (c cluster) refuses(t *testing.T, verb lab.Verb, says string, code int, pods ...string) {
+	t.Helper()
+	began := time.Now()
+	out, err := c.CNI(within(t, 60*time.Second), node, verb, pods...)
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("%s took %s", verb, took)
+	}
+	if err == nil || !strings.Contains(out, says) || !strings.Contains(out, fmt.Sprintf(`"code": %d`, code)) {
+		t.Errorf("%s: want code %d and %q: %v %s", verb, code, says, err, out)
+	}
+}
+
+// However Open vSwitch loses what it had, all is back when it runs again: pods go on, with the addresses they have.
+func TestRootOpenVSwitchLosesAll(t *testing.T) {
+	c := up(t)
+	c.apply(t, podYAML("a", node))
+	c.settle(t)
+	pods := c.pods(t)
+	restart := func(d ...lab.Daemon) { must(t, c.OVSStart(within(t, 20*time.Second), node, d...)) }
+	for what, lose := range map[string]func(){
+		"exit --cleanup": func() { // leaves a gateway that is down and has no address
+			c.exec(t, "ovs-appctl", "-T", "5", "exit", "--cleanup")
+			eventually(t, 5*time.Second, func() []string { return c.runs(lab.Vswitchd) })
+			restart(lab.Vswitchd)
+		},
+		"bridge deleted": func() { c.exec(t, "ovs-vsctl", "--timeout=10", "del-br", "br-int") },
+		"database lost": func() {
+			must(t, c.OVSKill(within(t, 10*time.Second), node))
+			must(t, os.Remove(c.node.Private("/etc/openvswitch/conf.db")))
+			restart()
+		},
+		"database lost under ovs-vswitchd": func() {
+			must(t, c.OVSKill(within(t, 10*time.Second), node, lab.OVSDB))
+			must(t, os.Remove(c.node.Private("/etc/openvswitch/conf.db")))
+			restart(lab.OVSDB)
+		},
+	} {
+		for _, running := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, agent runs %v", what, running), func(t *testing.T) {
+				c.readyForCNI(t)
+				if !running {
+					must(t, c.AgentStop(within(t, 15*time.Second), node))
+				}
+				lose()
+				if !running {
+					must(t, c.AgentStart(within(t, 5*time.Second), node))
+				}
+				must(t, c.WaitReady(within(t, 40*time.Second), node))
+				c.check(t)
+				for i, p := range c.pods(t) {
+					if p.Name != pods[i].Name || p.ContainerID != pods[i].ContainerID {
+						t.Errorf("%s was made anew", p.Name)
+					}
+				}
+				c.addAndDelete(t)
+			})
+		}
+	}
+}
+
+func (c cluster) runs(d lab.Daemon) []string {
+	if pid := d.PID(c.node); pid != 0 {
+		return []string{fmt.Sprintf("%s still runs", d)}
+	}
+	return nil
+}
+
+func (c cluster) addAndDelete(t *testing.T) {
+	t.Helper()
+	c.apply(t, podYAML("passing", node))
+	c.settle(t)
+	c.check(t)
+	c.remove(t, podYAML("passing", node))
+	c.settle(t)
+	c.check(t)
+}
+
+// A datapath that somebody deletes does not come back by itself: it is said what to do.
+func TestRootDatapathDeleted(t *testing.T) {
+	c := up(t)
+	if c.Datapath() != lab.System {
+		t.Log("only the kernel's datapath can be deleted under ovs-vswitchd")
+		return
+	}
+	c.exec(t, "ovs-dpctl", "del-dp", "ovs-system")
+	eventually(t, 5*time.Second, func() []string {
+		s, err := c.AgentState(t.Context(), node)
+		if err != nil || s.Ready || !strings.Contains(s.Reason, "restart ovs-vswitchd") {
+			return []string{fmt.Sprintf("the agent is %s, %v", s, err)}
+		}
+		return nil
+	})
+	c.refuses(t, lab.ADD, "restart ovs-vswitchd", 11, "default/x")
+	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(within(t, 20*time.Second), node))
+	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	c.addAndDelete(t)
+}
