@@ -62,21 +62,25 @@ type churn struct {
 	next int
 }
 
-// step makes up to eight changes at once. A deleted pod may come back under its name while its DEL is under way.
+// step makes up to eight changes at once, one of a pod. A deleted pod may come back under its name while its DEL is
+// under way.
 func (ch *churn) step(t *testing.T) {
 	var add, del []string
+	changed := map[string]bool{}
 	for range 1 + ch.r.IntN(8) {
 		names := slices.Sorted(maps.Keys(ch.pods))
 		if len(names) > 0 && (len(names) >= mostPods || ch.r.IntN(2) == 0) {
-			name := names[ch.r.IntN(len(names))]
-			delete(ch.pods, name)
-			del = append(del, podYAML(name, node))
+			if name := names[ch.r.IntN(len(names))]; !changed[name] {
+				changed[name] = true
+				delete(ch.pods, name)
+				del = append(del, podYAML(name, node))
+			}
 			continue
 		}
 		ch.next++
 		name := fmt.Sprintf("p%d", ch.next%24)
-		if !ch.pods[name] {
-			ch.pods[name] = true
+		if !ch.pods[name] && !changed[name] {
+			changed[name], ch.pods[name] = true, true
 			add = append(add, podYAML(name, node))
 		}
 	}

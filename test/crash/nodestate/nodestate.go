@@ -60,7 +60,7 @@ func Read(ctx context.Context, h host.Host) (State, error) {
 	errs = append(errs, err)
 	s.Ports, err = ports(ctx, h)
 	errs = append(errs, err)
-	s.Veths, err = veths(h)
+	s.Veths, err = Veths(h)
 	errs = append(errs, err)
 	s.Flows, err = flows(ctx, h)
 	errs = append(errs, err)
@@ -97,7 +97,7 @@ func leases(h host.Host) (map[string]string, error) {
 }
 
 // Veths lists the interfaces on the node whose names are those of pods' interfaces.
-func veths(h host.Host) (names []string, err error) {
+func Veths(h host.Host) (names []string, err error) {
 	err = h.Do(func() error {
 		all, err := net.Interfaces()
 		for _, i := range all {
