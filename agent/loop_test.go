@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 
@@ -96,6 +99,39 @@ func TestHolder(t *testing.T) {
 	} {
 		if got := r.holder(c.addrs, c.host, "now"); got != c.want {
 			t.Errorf("%s: held by %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// As long as the API server has not told any Node, the agent waits, and does not
+// conclude that the node has none.
+func TestWaitsForTheAPIServer(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: c,
+  clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}], users: [{name: u, user: {}}],
+  contexts: [{name: c, context: {cluster: c, user: u}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{NodeName: "me", Log: logr.Discard(), Config: api.AgentConfig{PodCIDRWait: time.Millisecond,
+		ClientConnection: api.ClientConnection{Kubeconfig: kubeconfig}}}
+	_, source, err := newSource(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	go source.Run(ctx)
+	l := newLoop(o, source)
+	last := lastError(filepath.Join(t.TempDir(), "last-error"))
+	if err := l.waitPodCIDR(ctx, last); err != nil {
+		t.Errorf("got %v, want it to wait until it is told to stop", err)
+	}
+	for what, got := range map[string]func() string{
+		"not ready":  func() string { return l.state.Load().notReady.Error() },
+		"last-error": func() string { text, _ := os.ReadFile(string(last)); return string(text) },
+	} {
+		if want := "https://127.0.0.1:1 can't be read"; !strings.Contains(got(), want) || !strings.Contains(got(), "refused") {
+			t.Errorf("%s: %q, want %q and the reason in it", what, got(), want)
 		}
 	}
 }

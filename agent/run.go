@@ -170,7 +170,9 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 			deadline = time.After(l.cfg.PodCIDRWait)
 		}
 		before := l.state.Swap(&state{notReady: err, snapshot: snapshot})
-		l.tellChange("not ready, waiting for a podCIDR (podCIDRWait)", before.notReady, err)
+		if !snapshot.Unread || snapshot.Trouble != nil { // else it has only just been asked
+			l.tellChange("not ready, waiting for a podCIDR (podCIDRWait)", before.notReady, err)
+		}
 		if werr := last.write(err); werr != nil {
 			return werr
 		}

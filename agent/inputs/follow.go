@@ -99,7 +99,7 @@ func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 	}
 	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
 		if e.Type == watch.Error {
-			f.result(ctx, apierrors.FromObject(e.Object))
+			f.result(ctx, ofWatch(e.Object))
 		} else {
 			f.heard()
 		}
@@ -130,6 +130,19 @@ func (f *follower) sameHistory(ctx context.Context, version string) (same bool, 
 	}
 	c, err := resourceversion.CompareResourceVersion(version, l.ResourceVersion)
 	return err == nil && c <= 0 && cluster == f.cluster, cluster, nil
+}
+
+// errWatchBroke is a watch whose connection broke.
+var errWatchBroke = errors.New("the connection broke")
+
+// ofWatch is the error that a watch ends with. client-go tells a broken connection
+// as an error of the server; the retry that follows says more.
+func ofWatch(o runtime.Object) error {
+	err := apierrors.FromObject(o)
+	if _, ours := apierrors.StatusCause(err, "ClientWatchDecoding"); ours {
+		return errWatchBroke
+	}
+	return err
 }
 
 // result notes how a request or a watch went.

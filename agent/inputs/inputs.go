@@ -12,6 +12,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -96,12 +97,17 @@ type NetworkPolicy struct {
 	Namespace, Name, UID string
 }
 
-// String returns "NetworkPolicy namespace/name".
+// String returns "NetworkPolicy namespace/name", for other groups than Kubernetes'
+// own "ClusterNetworkPolicy.group name".
 func (p NetworkPolicy) String() string {
-	if p.Namespace == "" {
-		return p.Kind + " " + p.Name
+	kind, name := p.Kind, p.Name
+	if group, _, _ := strings.Cut(p.APIVersion, "/"); group != "networking.k8s.io" {
+		kind += "." + group
 	}
-	return p.Kind + " " + p.Namespace + "/" + p.Name
+	if p.Namespace != "" {
+		name = p.Namespace + "/" + name
+	}
+	return kind + " " + name
 }
 
 // Namespace is what Fairlead needs of a Kubernetes Namespace.

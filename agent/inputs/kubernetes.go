@@ -3,6 +3,7 @@ package inputs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -50,6 +51,7 @@ type Kubernetes struct {
 	namespaces *kind[Namespace]
 	policies   *kind[NetworkPolicy]
 	followers  []*follower
+	others     atomic.Pointer[map[string]NetworkPolicy]
 
 	last    atomic.Pointer[Snapshot]
 	heardAt atomic.Int64 // unix nanoseconds of the server's last sign of life
@@ -119,6 +121,7 @@ func (k *Kubernetes) Run(ctx context.Context) error {
 	for _, f := range k.followers {
 		running.Go(func() { f.run(ctx) })
 	}
+	running.Go(func() { k.lookForOtherPolicies(ctx) })
 	k.publishLoop(ctx)
 	running.Wait()
 	return nil
@@ -213,11 +216,22 @@ func (k *Kubernetes) takeLastKnown() {
 		"server", k.client.Server, "file", k.file.path, "written", written)
 	k.pods.fill(old.Pods)
 	k.namespaces.fill(old.Namespaces)
-	k.policies.fill(old.NetworkPolicies)
+	k.fillPolicies(old.NetworkPolicies)
 	if k.nodes.fill(old.Nodes) {
 		k.fromOld = written.Format(time.DateTime)
 		k.wake.Store(true)
 	}
+}
+
+// fillPolicies keys them as the API server's are.
+func (k *Kubernetes) fillPolicies(old map[string]NetworkPolicy) {
+	keyed := make(map[string]NetworkPolicy, len(old))
+	for _, p := range old {
+		if p.APIVersion == policies.GroupVersion().String() {
+			keyed[p.Namespace+"/"+p.Name] = p
+		}
+	}
+	k.policies.fill(keyed)
 }
 
 // publish makes the next snapshot.
@@ -233,6 +247,9 @@ func (k *Kubernetes) publish() {
 	next.NetworkPolicies = make(map[string]NetworkPolicy, len(policies))
 	for _, p := range policies {
 		next.NetworkPolicies[p.String()] = p
+	}
+	if others := k.others.Load(); others != nil {
+		maps.Copy(next.NetworkPolicies, *others)
 	}
 	next.Problems = slices.Concat(bad[:]...)
 	if read {

@@ -394,3 +394,37 @@ func TestKubeStartWhileAway(t *testing.T) {
 		c.until(k, "no trouble", untroubled)
 	}
 }
+
+// Policies of kinds that somebody has installed are found too.
+func TestKubeOtherPolicies(t *testing.T) {
+	c := newCluster(t)
+	manifest := filepath.Join(c.dir, "policy.yaml")
+	c.must(os.WriteFile(manifest, []byte(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: clusternetworkpolicies.crd.antrea.io}
+spec:
+  group: crd.antrea.io
+  scope: Cluster
+  names: {kind: ClusterNetworkPolicy, plural: clusternetworkpolicies, singular: clusternetworkpolicy}
+  versions:
+  - {name: v1beta1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+`), 0o600))
+	c.must(c.Kubectl(t.Context(), "apply", "-f", manifest))
+	c.must(c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "-f", manifest))
+	policy := filepath.Join(c.dir, "deny.yaml")
+	c.must(os.WriteFile(policy, []byte(`{apiVersion: crd.antrea.io/v1beta1, kind: ClusterNetworkPolicy, metadata: {name: deny}}`),
+		0o600))
+	deadline := time.Now().Add(patience)
+	for err := c.Kubectl(t.Context(), "apply", "-f", policy); err != nil; err = c.Kubectl(t.Context(), "apply", "-f", policy) {
+		if time.Now().After(deadline) { // a CRD is served some time after it is established
+			t.Fatal(err)
+		}
+	}
+	k := c.source()
+	s := c.until(k, "the policy", func(s *Snapshot) bool { return len(s.NetworkPolicies) == 1 })
+	if p := s.NetworkPolicies["ClusterNetworkPolicy.crd.antrea.io deny"]; p.UID == "" || p.Namespace != "" {
+		t.Errorf("the policies are %+v, want the cluster-wide deny", s.NetworkPolicies)
+	}
+	c.must(c.Kubectl(t.Context(), "delete", "-f", manifest))
+}

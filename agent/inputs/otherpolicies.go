@@ -1,0 +1,75 @@
+package inputs
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// otherPolicies are kinds of network policies that exist where somebody has
+// installed them: those of the Kubernetes network policy group, and Antrea's. Few
+// clusters have any, so they are not watched but looked at now and then.
+var otherPolicies = []struct {
+	resource schema.GroupVersionResource
+	kind     string
+}{
+	{schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha1",
+		Resource: "adminnetworkpolicies"}, "AdminNetworkPolicy"},
+	{schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha1",
+		Resource: "baselineadminnetworkpolicies"}, "BaselineAdminNetworkPolicy"},
+	{schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
+		Resource: "clusternetworkpolicies"}, "ClusterNetworkPolicy"},
+	{schema.GroupVersionResource{Group: "crd.antrea.io", Version: "v1beta1",
+		Resource: "clusternetworkpolicies"}, "ClusterNetworkPolicy"},
+	{schema.GroupVersionResource{Group: "crd.antrea.io", Version: "v1beta1",
+		Resource: "networkpolicies"}, "NetworkPolicy"},
+}
+
+// Between two looks, and from the start to the first one; by chance up to twice as
+// long, so that not all agents come at once.
+const otherPoliciesEvery, otherPoliciesFirst = 10 * time.Minute, 5 * time.Second
+
+// lookForOtherPolicies looks until ctx ends.
+func (k *Kubernetes) lookForOtherPolicies(ctx context.Context) {
+	found := make([]map[string]NetworkPolicy, len(otherPolicies))
+	for wait := otherPoliciesFirst; ; wait = otherPoliciesEvery {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait + rand.N(wait)):
+		}
+		all := map[string]NetworkPolicy{}
+		for i, p := range otherPolicies {
+			now, err := k.listPolicies(ctx, p.resource, p.kind)
+			if err == nil {
+				found[i] = now
+			} // else those of before stay: the followers tell of an API server that is away
+			maps.Copy(all, found[i])
+		}
+		k.others.Store(&all)
+		k.touch()
+	}
+}
+
+func (k *Kubernetes) listPolicies(ctx context.Context, r schema.GroupVersionResource, kind string) (
+	map[string]NetworkPolicy, error) {
+	l, err := k.client.Metadata.Resource(r).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) { // nobody has installed them
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]NetworkPolicy{}
+	for _, o := range l.Items {
+		p := NetworkPolicy{APIVersion: r.GroupVersion().String(), Kind: kind, Namespace: o.Namespace, Name: o.Name,
+			UID: string(o.UID)}
+		out[p.String()] = p
+	}
+	return out, nil
+}
