@@ -54,14 +54,18 @@ func (d death) signal() string {
 func (d death) String() string { return fmt.Sprintf("%s, %s, down %s", d.who(), d.signal(), d.down) }
 
 // deaths are each daemon, each two and all of them. A long run has every signal and every time; else those that have
-// shown most are taken.
-func deaths() (all []death) {
+// shown most are taken, and fewer where it takes long.
+func (c cluster) deaths() (all []death) {
 	for _, d := range []death{{agent: true}, {vswitchd: true}, {ovsdb: true}, {agent: true, vswitchd: true},
 		{agent: true, ovsdb: true}, {vswitchd: true, ovsdb: true}, {agent: true, vswitchd: true, ovsdb: true}} {
 		for _, kill := range []bool{true, false} {
 			for _, down := range []time.Duration{0, 3 * time.Second, 10 * time.Second} {
 				d.kill, d.down = kill, down
-				if long() || kill && down < 10*time.Second || down == 0 && !d.agent {
+				brief := kill && down < 10*time.Second || down == 0 && !d.agent
+				if c.Datapath() == lab.System {
+					brief = kill && (down == 3*time.Second || down == 0 && !strings.Contains(d.who(), "+"))
+				}
+				if long() || brief {
 					all = append(all, d)
 				}
 			}
@@ -101,7 +105,7 @@ func TestRootDeaths(t *testing.T) {
 	c.settle(t)
 	var table []toll
 	defer func() { t.Log(asTable(c, table)) }()
-	for _, d := range deaths() {
+	for _, d := range c.deaths() {
 		t.Run(d.String(), func(t *testing.T) {
 			var now toll
 			for range 3 { // a machine with other work loses packets by itself

@@ -1,0 +1,88 @@
+package crash
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// The next start of ovs-vswitchd keeps the kernel's flows only while a guard lives, and what somebody else has asked
+// for is theirs for some seconds. Nothing keeps ovs-vswitchd waiting for ever.
+func TestRootRestoreWait(t *testing.T) {
+	c := up(t)
+	armed := "{}"
+	if c.Datapath() == lab.System {
+		armed = "{flow-restore-wait=True}"
+	}
+	c.key(t, armed)
+	restart := func() {
+		must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
+		must(t, c.OVSStart(within(t, 20*time.Second), node, lab.Vswitchd))
+	}
+	set := func(value string) {
+		c.exec(t, "ovs-vsctl", "--timeout=10", "--no-wait", "set", "Open_vSwitch", ".", "other_config:flow-restore-wait="+value)
+	}
+	t.Run("a new agent writes nothing", func(t *testing.T) {
+		c.readyForCNI(t)
+		before := c.rows(t)
+		c.kill(t)
+		c.readyForCNI(t)
+		if now := c.rows(t); now != before {
+			t.Errorf("OVSDB before:\n%s\nafter:\n%s", before, now)
+		}
+	})
+	t.Run("no agent", func(t *testing.T) {
+		must(t, c.AgentStop(within(t, 15*time.Second), node))
+		restart()
+		c.key(t, "{}") // by the guard, where there is one
+		must(t, c.AgentStart(within(t, 5*time.Second), node))
+		must(t, c.WaitReady(within(t, 20*time.Second), node))
+		c.key(t, armed)
+		c.check(t)
+	})
+	t.Run("no guard", func(t *testing.T) {
+		must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Guard))
+		c.key(t, "{}")
+		must(t, c.AgentKill(within(t, 10*time.Second), node))
+		set("True") // as if both had died before they could remove it
+		must(t, c.startAgent(within(t, 5*time.Second)))
+		c.key(t, "{}")
+		must(t, c.OVSStart(within(t, 10*time.Second), node))
+		c.key(t, armed)
+	})
+	t.Run("left behind by somebody else", func(t *testing.T) {
+		set("true")
+		restart()
+		c.key(t, armed)
+		must(t, c.WaitReady(within(t, 20*time.Second), node))
+		c.check(t)
+	})
+	t.Run("ovs-ctl restart", func(t *testing.T) {
+		// What it does, with its own helper; it could not start the daemons of a lab.
+		c.readyForCNI(t)
+		saved := c.exec(t, "/usr/share/openvswitch/scripts/ovs-save", "save-flows", "br-int")
+		set("true")
+		restart()
+		c.exec(t, "sh", "-ec", saved)
+		c.exec(t, "ovs-vsctl", "--timeout=10", "--no-wait", "--if-exists", "remove", "Open_vSwitch", ".", "other_config",
+			"flow-restore-wait=true")
+		must(t, c.WaitReady(within(t, 5*time.Second), node))
+		c.key(t, armed)
+		c.check(t)
+	})
+}
+
+// key waits until other_config of the Open_vSwitch row is want, as it must be within a start's grace.
+func (c cluster) key(t *testing.T, want string) {
+	t.Helper()
+	eventually(t, 15*time.Second, func() []string {
+		got := c.exec(t, "ovs-vsctl", "--timeout=10", "get", "Open_vSwitch", ".", "other_config")
+		if strings.TrimSpace(got) != want {
+			return []string{fmt.Sprintf("other_config is %s, want %s", got, want)}
+		}
+		return nil
+	})
+}
