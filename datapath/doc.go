@@ -9,6 +9,8 @@
 //
 //	resource            ours if                                                    package
 //	bridge              external_ids:fairlead=bridge, or a port of ours is on it   ovsdb
+//	flow-restore-wait   other_config of the Open_vSwitch row, if it is "True";     ovsdb
+//	                    external_ids:fairlead-restored beside it
 //	gateway port        Port with external_ids:fairlead=gateway                    ovsdb
 //	tunnel port         Port with external_ids:fairlead=tunnel                     ovsdb
 //	pod port            Port with external_ids:fairlead=pod; fairlead-* is the     ovsdb

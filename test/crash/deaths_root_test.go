@@ -191,7 +191,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 	must(t, c.WaitReady(within(t, 30*time.Second), node))
 	out.ready = time.Since(began)
 	up := time.Now()
-	eventually(t, 20*time.Second, func() []string { return silent(runs, up) })
+	eventually(t, 20*time.Second, func() []string { return silent(slices.Concat(ways[:]...), runs, up) })
 	time.Sleep(time.Second) // of the streams, after
 	reports := stopAll(runs)
 	out.back = -d.down
@@ -219,10 +219,11 @@ func (c cluster) connected(t *testing.T, began time.Time) (after time.Duration, 
 	return 0, false
 }
 
-func silent(streams []*probe.Stream, since time.Time) (names []string) {
+// silent are the ways of which no answer has come since then.
+func silent(ways []way, streams []*probe.Stream, since time.Time) (names []string) {
 	for i, s := range streams {
 		if !s.Answers(since) {
-			names = append(names, fmt.Sprintf("stream %d is silent", i))
+			names = append(names, "silent: "+ways[i].name)
 		}
 	}
 	return names

@@ -98,8 +98,14 @@ func TestRootRandomFaults(t *testing.T) {
 	stopWatching := c.watchAddresses(t)
 	defer stopWatching()
 	churn := churn{c: c, r: r, pods: map[string]bool{}}
-	streams := start(t, c.ways(t), 20*time.Millisecond)
+	ways := c.ways(t)
+	streams := start(t, ways, 20*time.Millisecond)
 	defer stopAll(streams)
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.tellNeighbours(t)
+		}
+	})
 	faults, had := c.faults(r), map[string]int{}
 	began := time.Now()
 	for round := 1; time.Since(began) < limit && !t.Failed(); round++ {
@@ -120,9 +126,17 @@ func TestRootRandomFaults(t *testing.T) {
 		c.heal(t)
 		c.sound(t, order)
 		up := time.Now()
-		eventually(t, 10*time.Second, func() []string { return silent(streams, up) })
+		eventually(t, 10*time.Second, func() []string { return silent(ways, streams, up) })
 	}
 	t.Logf("faults: %v", had)
+}
+
+// tellNeighbours logs what node1 and its pods know of their neighbours, and what connections node1 translates.
+func (c cluster) tellNeighbours(t *testing.T) {
+	for _, cmd := range []string{"ip neigh", "ip route show table all", "conntrack -L -p udp", "conntrack -L -f ipv6 -p udp",
+		"ovs-appctl -T 5 dpctl/dump-flows", "for n in /run/netns/*; do echo $n; nsenter --net=$n ip neigh; nsenter --net=$n ip -6 addr; done"} {
+		t.Logf("%s: %v", cmd, run(c.node.Start, node, []string{"sh", "-c", cmd + "; false"}))
+	}
 }
 
 // choose takes one to three.
