@@ -25,13 +25,6 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if program := os.Getenv(inGuest); program != "" {
-		if err := useCluster(program); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	if os.Getenv(Inside) != "" {
 		fmt.Fprintln(os.Stderr, "these tests start User-Mode Linux, which does not run in itself")
 		os.Exit(1)
