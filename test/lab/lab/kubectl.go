@@ -82,7 +82,7 @@ func (l *Lab) kubectlDelete(source string, data []byte) ([]manifest.Change, erro
 	if err == nil {
 		return changes, nil
 	}
-	absent := regexp.MustCompile(`\(NotFound\): (\S+)s "([^"]+)" not found`).FindAllStringSubmatch(err.Error(), -1)
+	absent := regexp.MustCompile(`\(NotFound\): .*?(\S+)s(?:\.\S+)? "([^"]+)" not found`).FindAllStringSubmatch(err.Error(), -1)
 	for _, m := range absent {
 		changes = append(changes, manifest.Change{Ref: manifest.Ref{Kind: m[1], Name: m[2]}, What: "not found"})
 	}

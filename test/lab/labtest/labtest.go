@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"testing"
 )
 
 const module = "github.com/fairlead-cni/fairlead"
@@ -14,14 +13,17 @@ const module = "github.com/fairlead-cni/fairlead"
 // they need not be built: in User-Mode Linux that takes minutes.
 const built = "FAIRLEAD_TEST_BINDIR"
 
+// Tests are all tests of a package: testing.M, or what makes a lab around it.
+type Tests interface{ Run() (code int) }
+
 // Main builds agent, CNI plugin and lab into a directory that it writes to
 // binDir, runs the tests and ends the process. Without root it builds nothing:
 // the tests that need a lab are skipped then.
-func Main(m *testing.M, binDir *string) {
+func Main(m Tests, binDir *string) {
 	os.Exit(run(m, binDir))
 }
 
-func run(m *testing.M, binDir *string) int {
+func run(m Tests, binDir *string) int {
 	if os.Geteuid() != 0 {
 		return m.Run()
 	}

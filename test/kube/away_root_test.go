@@ -1,0 +1,185 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// away is how long the API server stays away where time matters: longer than the 45 s after which client-go gives a
+// connection up on which nothing is answered.
+const away = time.Minute
+
+// The API server is killed. Pods go on, DEL and the ADD of a pod that the agent has seen work; and all is well when it
+// is back.
+func TestRootAPIServerKilled(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "b@node1", "c@node2")
+	stop := b.steady(t, "a", "c")
+	must(t, b.plane.Kill(within(t, 10*time.Second), controlplane.APIServer))
+	b.cniWhileAway(t)
+	must(t, b.plane.Start(within(t, time.Minute), controlplane.APIServer, nil))
+	b.follows(t)
+	stop()
+	b.addPods(t, "d@node2")
+	b.ping(t, "d", "a", 10*time.Second)
+}
+
+// The API server hangs: connections stay and nothing answers.
+func TestRootAPIServerHangs(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "b@node1", "c@node2")
+	stop := b.steady(t, "a", "c")
+	begun := time.Now()
+	must(t, b.plane.Pause(controlplane.APIServer))
+	b.cniWhileAway(t)
+	wait(t, away+10*time.Second, func() string {
+		if left := away - time.Since(begun); left > 0 {
+			return left.String() + " are left to hang"
+		}
+		return ""
+	})
+	b.cniWhileAway(t) // connections have been given up by now
+	must(t, b.plane.Resume(controlplane.APIServer))
+	b.follows(t)
+	stop()
+}
+
+// cniWhileAway calls DEL and ADD for pod b, which the agent knows, and wants an answer soon and its address back.
+func (b *bed) cniWhileAway(t *testing.T) {
+	t.Helper()
+	for _, verb := range []lab.Verb{lab.DEL, lab.ADD} {
+		begun := time.Now()
+		out, err := b.CNI(within(t, 30*time.Second), "node1", verb, "default/b")
+		if err != nil {
+			t.Errorf("%s while the API server is away: %v\n%s", verb, err, out)
+		}
+		if took := time.Since(begun); took > 10*time.Second {
+			t.Errorf("%s took %s", verb, took)
+		}
+	}
+	b.ping(t, "b", "a", 10*time.Second)
+	b.ping(t, "b", "c", 10*time.Second)
+}
+
+// An agent that starts while the API server is away knows what the server last said: it gets ready, takes nothing
+// away, and serves pods.
+func TestRootAgentStartsWhileAPIServerIsAway(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "b@node1", "c@node2")
+	stop := b.steady(t, "a", "c")
+	wait(t, 30*time.Second, func() string { // what is new is written a little later
+		out, err := b.NodeExec(t.Context(), "node1", "cat", inputs.LastKnownPath)
+		if err != nil || !strings.Contains(out, `"default/b"`) {
+			return fmt.Sprintf("the agent has not put pod b on record: %v\n%s", err, out)
+		}
+		return ""
+	})
+	must(t, b.plane.Kill(within(t, 10*time.Second), controlplane.APIServer))
+	must(t, b.AgentKill(within(t, 10*time.Second), "node1"))
+	must(t, b.AgentStart(t.Context(), "node1"))
+	must(t, b.WaitReady(within(t, 40*time.Second), "node1"))
+	b.cniWhileAway(t)
+	must(t, b.plane.Start(within(t, time.Minute), controlplane.APIServer, nil))
+	b.follows(t)
+	stop()
+}
+
+// etcd is gone: the API server answers, with errors.
+func TestRootEtcdAway(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "b@node1", "c@node2")
+	stop := b.steady(t, "a", "c")
+	must(t, b.plane.Kill(within(t, 10*time.Second), controlplane.Etcd))
+	wait(t, 30*time.Second, func() string {
+		if _, err := b.Kubectl(within(t, 20*time.Second), "get", "--raw", "/readyz"); err == nil {
+			return "the API server does not know yet that etcd is away"
+		}
+		return ""
+	})
+	b.cniWhileAway(t)
+	must(t, b.plane.Start(within(t, time.Minute), controlplane.Etcd, nil))
+	must(t, b.plane.StartAll(within(t, time.Minute), func(controlplane.Part) {})) // those that ended meanwhile
+	b.follows(t)
+	stop()
+}
+
+// The API server forbids everything (403). What is known stays in force, and is followed again with the rights back.
+func TestRootForbidden(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "b@node1", "c@node2")
+	stop := b.steady(t, "a", "c")
+	_, err := b.Kubectl(t.Context(), "delete", "clusterrolebinding", "fairlead-agent")
+	must(t, err)
+	// Rights are asked for when a watch begins: end those that there are.
+	must(t, b.plane.Restart(within(t, time.Minute), controlplane.APIServer, nil))
+	wait(t, time.Minute, func() string {
+		if !strings.Contains(b.log(t, "node1"), "forbidden") {
+			return "the agent does not say that it is forbidden to read"
+		}
+		return ""
+	})
+	b.cniWhileAway(t)
+	must(t, b.GiveAgentsAccess(t.Context()))
+	b.follows(t)
+	stop()
+}
+
+// The way to the API server is cut for a while; what happened meanwhile is seen afterwards.
+func TestRootWatchCut(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "b@node1", "c@node2")
+	stop := b.steady(t, "a", "c")
+	nft := func(command string) {
+		t.Helper()
+		_, err := b.NodeExec(within(t, 10*time.Second), lab.ControlPlane, "nft", command)
+		must(t, err)
+	}
+	nft("table inet cut { chain in { type filter hook input priority -10; iifname eth0 tcp dport 6443 reject with tcp reset; }; }")
+	cut := true
+	t.Cleanup(func() {
+		if cut {
+			nft("delete table inet cut")
+		}
+	})
+	b.cniWhileAway(t)
+	b.makeGuest(t) // from the host itself, which is not cut off
+	nft("delete table inet cut")
+	cut = false
+	b.followsGuest(t)
+	stop()
+}
+
+// etcd comes back empty: other UIDs, smaller resourceVersions, tokens that nobody knows. Pods that the cluster has
+// forgotten are taken down, new ones run and talk.
+func TestRootWiped(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "c@node2")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	must(t, b.Wipe(ctx))
+	for _, node := range b.Nodes() {
+		wait(t, 90*time.Second, func() string {
+			s, err := b.AgentState(t.Context(), node)
+			if err == nil && s.PID == 0 { // as kubelet would
+				err = b.AgentStart(t.Context(), node)
+			}
+			if err != nil {
+				return err.Error()
+			}
+			if !s.Ready {
+				return node + ": " + s.String()
+			}
+			return ""
+		})
+	}
+	b.addPods(t, "a@node1", "c@node2")
+	b.ping(t, "a", "c", 60*time.Second)
+	b.follows(t)
+}

@@ -1,0 +1,154 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Pods made through the API talk, on one node and across, in both families; their addresses are of their node's
+// podCIDRs and the API has them.
+func TestRootPodsTalk(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "b@node1", "c@node2")
+	for _, pair := range [][2]string{{"a", "b"}, {"a", "c"}, {"c", "b"}} {
+		b.ping(t, pair[0], pair[1], 20*time.Second)
+	}
+	states, err := b.NodeStates(t.Context())
+	must(t, err)
+	podCIDRs := map[string][]string{}
+	for _, s := range states {
+		podCIDRs[s.Node] = s.PodCIDRs
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		p := b.pod(t, name)
+		var want []string
+		for i, ip := range p.ips {
+			want = append(want, ip.String())
+			if cidr := podCIDRs[p.host.Name][i]; !netip.MustParsePrefix(cidr).Contains(ip) {
+				t.Errorf("pod %s on %s has %s, outside of %s", name, p.host.Name, ip, cidr)
+			}
+		}
+		out, err := b.Kubectl(t.Context(), "get", "pod", name, "-o", "jsonpath={.status.podIPs[*].ip}")
+		if err != nil || len(want) != 2 || out != strings.Join(want, " ") {
+			t.Errorf("the API says pod %s has %q, %v, want %v", name, out, err, want)
+		}
+	}
+}
+
+const service = `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {ipFamilyPolicy: RequireDualStack, selector: {app: s}, ports: [{port: 80, targetPort: 8080}]}
+`
+
+// A ClusterIP is reached from a routed pod and from a node, in both families, and leads to pods on both nodes; one of
+// them is on the client's own.
+func TestRootServices(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "s1@node1", "s2@node2")
+	hits := map[string]*atomic.Int32{"s1": {}, "s2": {}}
+	for name, n := range hits {
+		b.pod(t, name).serve(t, name, n)
+	}
+	_, err := b.Apply("test", []byte(service))
+	must(t, err)
+	out, err := b.Kubectl(t.Context(), "get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[*]}")
+	must(t, err)
+	vips := strings.Fields(out)
+	if len(vips) != 2 {
+		t.Fatalf("the Service has the ClusterIPs %v, want one of each family", vips)
+	}
+	node, err := b.Host("node1")
+	must(t, err)
+	a := b.pod(t, "a")
+	for _, vip := range vips {
+		for from, do := range map[string]func(func() error) error{"pod a": a.do, "node1": node.Do} {
+			wait(t, 30*time.Second, func() string { // until kube-proxy knows of it
+				if _, err := call(do, vip); err != nil {
+					return err.Error()
+				}
+				return ""
+			})
+			for _, n := range hits {
+				n.Store(0)
+			}
+			for range 60 { // kube-proxy chooses by lot: 60 calls miss one of two backends once in 2^59 runs
+				who, err := call(do, vip)
+				if err != nil {
+					t.Errorf("%s to %s: %v", from, vip, err)
+				} else if hits[who] == nil {
+					t.Errorf("%s to %s: %q answered", from, vip, who)
+				}
+			}
+			for name, n := range hits {
+				if n.Load() == 0 {
+					t.Errorf("%s to %s: 60 calls, none came to %s", from, vip, name)
+				}
+			}
+		}
+	}
+}
+
+// A pod reaches the API by the address that every pod is told.
+func TestRootPodReachesTheAPI(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1")
+	a := b.pod(t, "a")
+	var conn net.Conn
+	must(t, a.do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", "10.96.0.1:443", 10*time.Second)
+		return err
+	}))
+	conn.Close()
+}
+
+func (p pod) do(f func() error) error { return p.host.DoNet(p.netns, f) }
+
+// serve answers on port 8080 of the pod with who, and counts, until the test ends.
+func (p pod) serve(t *testing.T, who string, calls *atomic.Int32) {
+	t.Helper()
+	var listener net.Listener
+	must(t, p.do(func() (err error) {
+		listener, err = net.Listen("tcp", ":8080")
+		return err
+	}))
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			calls.Add(1)
+			fmt.Fprint(conn, who)
+			conn.Close()
+		}
+	}()
+}
+
+// call connects to port 80 of vip from where do runs it, and returns what it is told.
+func call(do func(func() error) error, vip string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var conn net.Conn
+	err := do(func() (err error) {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(vip, "80"))
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return "", err
+	}
+	data, err := io.ReadAll(conn)
+	return string(data), err
+}

@@ -1,0 +1,276 @@
+// Package kube holds the tests that need agents in a real Kubernetes cluster: one lab (package lab) with a real control
+// plane, kube-proxy and CNI calls, for all of them. Each test leaves the cluster as it found it: healthy, and without
+// Pods. The lab is known by its directory and ends with the tests.
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+)
+
+// bed is the cluster, as tests use it.
+type bed struct {
+	*lab.Lab
+	plane  controlplane.Plane
+	client *kubernetes.Clientset
+}
+
+// shared is the lab of this run, nil without root.
+var shared *lab.Lab
+
+func TestMain(m *testing.M) {
+	var binDir string
+	labtest.Main(withLab{m, &binDir}, &binDir)
+}
+
+// withLab runs all tests in one lab.
+type withLab struct {
+	m      *testing.M
+	binDir *string
+}
+
+func (w withLab) Run() int {
+	if os.Geteuid() != 0 {
+		return w.m.Run()
+	}
+	dir, err := os.MkdirTemp("", "kube-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		shared, err = lab.Up(context.Background(), lab.Options{Dir: filepath.Join(dir, "lab"), BinDir: *w.binDir,
+			Cluster: lab.Kube, Datapath: lab.Netdev, Progress: func(step string) { fmt.Fprintln(os.Stderr, "lab:", step) }})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := w.m.Run()
+	if err := lab.Down(context.Background(), shared.Dir(), nil); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// cluster returns the bed, and sees to it that the test leaves all parts running and no Pods. When the test fails, the
+// agents' logs of its time are shown.
+func cluster(t *testing.T) *bed {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
+	}
+	b := &bed{Lab: shared}
+	var err error
+	b.plane, err = shared.Plane()
+	must(t, err)
+	b.client, err = shared.Client()
+	must(t, err)
+	begun := map[string]int{}
+	for _, node := range b.Nodes() {
+		begun[node] = len(b.log(t, node))
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		for _, part := range controlplane.Parts() { // of a test that failed half way
+			if err := b.plane.Resume(part); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := b.plane.StartAll(ctx, func(controlplane.Part) {}); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Kubectl(ctx, "delete", "pods,services", "--all", "--wait=false"); err != nil {
+			t.Error(err)
+		}
+		if err := b.WaitPods(ctx); err != nil {
+			t.Error(err)
+		}
+		for _, node := range b.Nodes() {
+			if log := b.log(t, node); t.Failed() {
+				t.Logf("the log of %s's agents:\n%s", node, log[begun[node]:])
+			}
+		}
+	})
+	return b
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// within is a context that ends after d, for calls that must not hang.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// wait polls until done returns "", and fails the test with the last answer after limit. It returns how long it took.
+func wait(t *testing.T, limit time.Duration, done func() (missing string)) time.Duration {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		missing := done()
+		if missing == "" {
+			return time.Since(start)
+		}
+		if time.Since(start) > limit {
+			t.Fatalf("not after %s: %s", limit, missing)
+		}
+	}
+}
+
+func (b *bed) log(t *testing.T, node string) string {
+	t.Helper()
+	path, err := b.AgentLog(node)
+	must(t, err)
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return string(data)
+}
+
+// podYAML is a Pod of the namespace default, with the label app.
+func podYAML(name, node string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, labels: {app: %s}}\n"+
+		"spec: {nodeName: %s, containers: [{name: main, image: none}]}\n", name, name[:1], node)
+}
+
+// addPods makes Pods, each given as "name@node", and waits until they run. The label app is the name's first letter.
+func (b *bed) addPods(t *testing.T, pods ...string) {
+	t.Helper()
+	var manifests []string
+	for _, p := range pods {
+		name, node, _ := strings.Cut(p, "@")
+		manifests = append(manifests, podYAML(name, node))
+	}
+	_, err := b.Apply("test", []byte(strings.Join(manifests, "---\n")))
+	must(t, err)
+	must(t, b.WaitPods(within(t, 40*time.Second)))
+}
+
+// pod is where a pod is: its node, its network namespace there and its addresses.
+type pod struct {
+	name  string
+	host  host.Host
+	netns string
+	ips   []netip.Addr
+}
+
+func (b *bed) pod(t *testing.T, name string) pod {
+	t.Helper()
+	rec, err := b.Records().Load("default/" + name)
+	if err != nil || rec == nil || rec.Netns == "" {
+		t.Fatalf("pod %s has no sandbox: %+v, %v", name, rec, err)
+	}
+	h, err := b.Host(rec.Node)
+	must(t, err)
+	p := pod{name: name, host: h, netns: rec.Netns}
+	for _, ip := range rec.IPs {
+		p.ips = append(p.ips, netip.MustParseAddr(ip))
+	}
+	return p
+}
+
+// ping wants an answer from every address of the pod to, at most limit from now.
+func (b *bed) ping(t *testing.T, from, to string, limit time.Duration) {
+	t.Helper()
+	for _, ip := range b.pod(t, to).ips {
+		wait(t, limit, func() string {
+			if _, err := b.PodExec(within(t, 10*time.Second), "default/"+from, "ping", "-c1", "-W2", ip.String()); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+	}
+}
+
+// follows makes a Node and takes it away again, and wants the agents to give its podCIDRs a route and to take that
+// away: they hear what the API says.
+func (b *bed) follows(t *testing.T) {
+	t.Helper()
+	b.makeGuest(t)
+	b.followsGuest(t)
+}
+
+// makeGuest makes a Node that is no node of the lab.
+func (b *bed) makeGuest(t *testing.T) {
+	t.Helper()
+	guest := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "guest"},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "192.168.77.99"}, {Type: corev1.NodeInternalIP, Address: "fd77::99"}}}}
+	_, err := b.client.CoreV1().Nodes().Create(t.Context(), guest, metav1.CreateOptions{})
+	must(t, err)
+}
+
+// followsGuest is follows for the guest that there is.
+func (b *bed) followsGuest(t *testing.T) {
+	t.Helper()
+	const name = "guest"
+	nodes := b.client.CoreV1().Nodes()
+	var podCIDR string
+	wait(t, time.Minute, func() string {
+		n, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if podCIDR = n.Spec.PodCIDR; podCIDR == "" {
+			return name + " has no podCIDR"
+		}
+		return ""
+	})
+	b.routed(t, podCIDR, true)
+	must(t, nodes.Delete(t.Context(), name, metav1.DeleteOptions{}))
+	b.routed(t, podCIDR, false)
+}
+
+func (b *bed) routed(t *testing.T, podCIDR string, want bool) {
+	t.Helper()
+	for _, node := range b.Nodes() {
+		wait(t, 90*time.Second, func() string {
+			out, err := b.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", podCIDR)
+			if err != nil {
+				return err.Error()
+			}
+			if got := strings.Contains(out, podCIDR); got != want {
+				return fmt.Sprintf("%s, a route to %s: %v, want %v", node, podCIDR, got, want)
+			}
+			return ""
+		})
+	}
+}
+
+// steady pings from one pod to another, ten times a second, until the returned function is called, which wants every
+// ping answered.
+func (b *bed) steady(t *testing.T, from, to string) (stop func()) {
+	t.Helper()
+	b.ping(t, from, to, 20*time.Second)
+	cmd := b.PodCommand(context.Background(), "default/"+from, "ping", "-i0.1", "-W5", "-q", b.pod(t, to).ips[0].String())
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	must(t, cmd.Start())
+	return func() {
+		t.Helper()
+		must(t, cmd.Process.Signal(os.Interrupt)) // ping(8) then prints what it has counted
+		if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), " 0% packet loss") {
+			t.Errorf("a ping from %s to %s lost packets: %v\n%s", from, to, err, out.String())
+		}
+	}
+}

@@ -1,0 +1,303 @@
+package lab
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+)
+
+// One lab with Kubernetes and without agents, for everything that needs none.
+func TestRootKube(t *testing.T) {
+	conntrack := machineConntrack(t)
+	l := up(t, Options{Nodes: 2, Cluster: Kube})
+	t.Run("nodes", func(t *testing.T) { nodesHavePodCIDRs(t, l) })
+	t.Run("kubectl", func(t *testing.T) { kubectlWorks(t, l) })
+	t.Run("pods", func(t *testing.T) { podsThroughTheAPI(t, l) })
+	t.Run("events", func(t *testing.T) { failedAddIsAnEvent(t, l) })
+	t.Run("parts", func(t *testing.T) { partsEndAndStart(t, l) })
+	t.Run("flags", func(t *testing.T) { flagsAreKept(t, l) })
+	t.Run("wipe", func(t *testing.T) { wipeForgetsAll(t, l) })
+	if after := machineConntrack(t); after != conntrack {
+		t.Errorf("conntrack's limits of the machine were %q, and are %q", conntrack, after)
+	}
+}
+
+// machineConntrack is what kube-proxy would set, for the whole machine, if it were not told to leave it alone.
+func machineConntrack(t *testing.T) string {
+	t.Helper()
+	var out []string
+	for _, name := range []string{"nf_conntrack_max", "nf_conntrack_tcp_timeout_established", "nf_conntrack_buckets"} {
+		data, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		out = append(out, strings.TrimSpace(string(data)))
+	}
+	return strings.Join(out, " ")
+}
+
+// Every Node has one podCIDR of each family, of its own, from the ranges; and the addresses of the node.
+func nodesHavePodCIDRs(t *testing.T, l *Lab) {
+	states, err := l.NodeStates(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	for _, s := range states {
+		if len(s.PodCIDRs) != 2 {
+			t.Errorf("%s has the podCIDRs %v, want two", s.Node, s.PodCIDRs)
+			continue
+		}
+		for i, in := range Dual.ClusterCIDRs() {
+			cidr := netip.MustParsePrefix(s.PodCIDRs[i])
+			if !in.Contains(cidr.Addr()) || slices.Contains(seen, cidr.String()) {
+				t.Errorf("%s has the podCIDR %s, want one from %s of its own (others: %v)", s.Node, cidr, in, seen)
+			}
+			seen = append(seen, cidr.String())
+		}
+	}
+	out, err := l.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath={.status.addresses[*].address}")
+	if want := "192.168.77.11 fd77::11 node1"; err != nil || out != want {
+		t.Errorf("node1 has the addresses %q, %v, want %q", out, err, want)
+	}
+}
+
+func kubectlWorks(t *testing.T, l *Lab) {
+	out, err := l.Kubectl(t.Context(), "get", "--raw", "/version")
+	if err != nil || !strings.Contains(out, `"gitVersion": "v1.`) {
+		t.Errorf("kubectl get --raw /version: %s, %v", out, err)
+	}
+	if _, err := l.Kubectl(t.Context(), "get", "pod", "nobody"); err == nil || !strings.Contains(err.Error(), "NotFound") {
+		t.Errorf("kubectl get pod nobody: %v", err)
+	}
+}
+
+const hostPod = `apiVersion: v1
+kind: Pod
+metadata: {name: h}
+spec: {nodeName: node2, hostNetwork: true, containers: [{name: main, image: none}]}
+`
+
+// A Pod made through the API runs, its status says so, and it goes with its deletion.
+func podsThroughTheAPI(t *testing.T, l *Lab) {
+	if _, err := l.Apply("test", []byte(hostPod)); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WaitPods(within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := l.Kubectl(t.Context(), "get", "pod", "h", "-o",
+		`jsonpath={.status.phase} {.status.podIPs[*].ip} {.status.hostIP} {.status.conditions[?(@.type=="Ready")].status}`)
+	if want := "Running 192.168.77.12 fd77::12 192.168.77.12 True"; err != nil || out != want {
+		t.Errorf("the pod's status is %q, %v, want %q", out, err, want)
+	}
+	changes, err := l.Delete("test", []byte(hostPod))
+	if err != nil || len(changes) != 1 || changes[0].String() != "pod/h deleted" {
+		t.Errorf("delete: %v, %v", changes, err)
+	}
+	eventually(t, "the pod is gone", func() bool {
+		pods, err := l.PodStates()
+		return err == nil && len(pods) == 0
+	})
+	if changes, err = l.Delete("test", []byte(hostPod)); err != nil || len(changes) != 1 || changes[0].What != "not found" {
+		t.Errorf("delete of what is gone: %v, %v", changes, err)
+	}
+	if _, err := l.Apply("bad.yaml", []byte("kind: Pod\nmetadata: {name: a}\n")); err == nil ||
+		!strings.Contains(err.Error(), "bad.yaml") {
+		t.Errorf("apply of half a manifest: %v", err)
+	}
+}
+
+// What is wrong with a pod's network is where users look for it. There is no agent here, so no CNI configuration.
+func failedAddIsAnEvent(t *testing.T, l *Lab) {
+	pod := strings.Replace(hostPod, "hostNetwork: true, ", "", 1)
+	if _, err := l.Apply("test", []byte(pod)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "describe shows why the pod does not run", func() bool {
+		out, err := l.Kubectl(t.Context(), "describe", "pod", "h")
+		return err == nil && strings.Contains(out, "FailedCreatePodSandBox") &&
+			strings.Contains(out, sandbox.ErrNoNetwork.Error())
+	})
+	if _, err := l.Delete("test", []byte(pod)); err != nil {
+		t.Error(err)
+	}
+	if err := l.WaitPods(within(t, 20*time.Second)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Each part can be killed, stalled and started, and is seen to.
+func partsEndAndStart(t *testing.T, l *Lab) {
+	p, err := l.Plane()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range controlplane.Parts() {
+		before := p.PID(part)
+		if err := p.Start(t.Context(), part, nil); err == nil || !strings.Contains(err.Error(), "runs already") {
+			t.Errorf("%s, a second start: %v", part, err)
+		}
+		if err := p.Pause(part); err != nil {
+			t.Fatal(err)
+		}
+		// etcd's kernel still takes connections.
+		if part != controlplane.Etcd && problem(t, l, part) == "" {
+			t.Errorf("%s serves while it hangs", part)
+		}
+		if err := p.Resume(part); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, string(part)+" serves when it goes on", func() bool { return problem(t, l, part) == "" })
+		if err := p.Pause(part); err != nil { // one that hangs ends all the same
+			t.Fatal(err)
+		}
+		if err := p.Kill(within(t, 10*time.Second), part); err != nil {
+			t.Fatal(err)
+		}
+		if got := problem(t, l, part); !strings.Contains(got, "does not run") {
+			t.Errorf("%s was killed, and: %q", part, got)
+		}
+		if err := p.Start(within(t, time.Minute), part, nil); err != nil {
+			t.Fatal(err)
+		}
+		if pid := p.PID(part); pid == 0 || pid == before {
+			t.Errorf("%s has pid %d, had %d", part, pid, before)
+		}
+	}
+	nodesHavePodCIDRs(t, l)
+}
+
+func problem(t *testing.T, l *Lab, part controlplane.Part) string {
+	t.Helper()
+	states, err := l.PartStates(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range states {
+		if s.Part == part {
+			return s.Problem
+		}
+	}
+	t.Fatalf("no part %s in %v", part, states)
+	return ""
+}
+
+// A flag that a restart gives is there, and at the next start too. A Node that comes later gets what the flag says.
+func flagsAreKept(t *testing.T, l *Lab) {
+	p, err := l.Plane()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := controlplane.ParseFlags([]string{"--node-cidr-mask-size-ipv4=26", "profiling-"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Restart(within(t, time.Minute), controlplane.KCM, set); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Restart(within(t, time.Minute), controlplane.KCM, nil); err != nil {
+		t.Fatal(err)
+	}
+	client, err := l.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "guest"}}
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), guest, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a Node gets a podCIDR of 26 bits", func() bool {
+		n, err := client.CoreV1().Nodes().Get(t.Context(), "guest", metav1.GetOptions{})
+		return err == nil && strings.HasSuffix(n.Spec.PodCIDR, "/26")
+	})
+}
+
+// After a wipe nothing is as it was but the nodes, and these are new objects.
+func wipeForgetsAll(t *testing.T, l *Lab) {
+	uid := func() string {
+		out, err := l.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath={.metadata.uid}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if _, err := l.Apply("test", []byte(hostPod)); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WaitPods(within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	before := uid()
+	if err := l.Wipe(within(t, 2*time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if uid() == before {
+		t.Error("node1 is still the same object")
+	}
+	if out, err := l.Kubectl(t.Context(), "get", "nodes", "-o", "name"); err != nil || out != "node/node1\nnode/node2\n" {
+		t.Errorf("nodes: %q, %v", out, err)
+	}
+	eventually(t, "the pod that nobody knows is taken down", func() bool {
+		records, err := l.Records().List()
+		return err == nil && len(records) == 0
+	})
+}
+
+// One family alone, IPv6: all addresses, and those of Services, are of it.
+func TestRootKubeIPv6(t *testing.T) {
+	l := up(t, Options{Nodes: 1, Cluster: Kube, IPFamily: IPv6, KubeProxy: "iptables"})
+	out, err := l.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath={.spec.podCIDRs}{.status.addresses[0].address}")
+	if want := `["fd77:0:0:100::/64"]fd77::11`; err != nil || out != want {
+		t.Errorf("node1: %q, %v, want %q", out, err, want)
+	}
+	eventually(t, "kube-proxy has the Service of the API", func() bool {
+		out, err := l.NodeExec(t.Context(), "node1", "ip6tables-save", "-t", "nat")
+		return err == nil && strings.Contains(out, "fd96::1")
+	})
+}
+
+// An up that is interrupted while parts of the control plane run, or when all do, leaves nothing.
+func TestRootKubeUpInterrupted(t *testing.T) {
+	needRoot(t)
+	for _, at := range []string{"control-plane: apiserver", "control-plane: kcm", "nodes join the cluster"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		dir := filepath.Join(t.TempDir(), "lab")
+		o := Options{Nodes: 1, Dir: dir, BinDir: binDir, NoAgent: true, Cluster: Kube}
+		o.Progress = func(step string) {
+			if step == at {
+				time.AfterFunc(200*time.Millisecond, cancel)
+			}
+		}
+		_, err := Up(ctx, o)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "interrupted") {
+			t.Errorf("%s: %v", at, err)
+		}
+		labWatch{dir: dir}.checkGone(t)
+	}
+}
+
+// A flag that a part does not know is told with the part's own words, and nothing is left.
+func TestRootKubeWrongFlag(t *testing.T) {
+	needRoot(t)
+	dir := filepath.Join(t.TempDir(), "lab")
+	_, err := Up(t.Context(), Options{Nodes: 1, Dir: dir, BinDir: binDir, NoAgent: true, Cluster: Kube,
+		Set: []string{"apiserver.no-such-flag=1"}})
+	if err == nil || !strings.Contains(err.Error(), "waiting for kube-apiserver: it has ended") ||
+		!strings.Contains(err.Error(), "no-such-flag") {
+		t.Errorf("up: %v", err)
+	}
+	labWatch{dir: dir}.checkGone(t)
+}
