@@ -31,16 +31,16 @@ deps: ## install what tests and lab need from Debian and is missing (root)
 root:
 	@[ "$$(id -u)" = 0 ] || { echo 'this needs root: sudo env PATH="$$PATH" make ...' >&2; exit 1; }
 
-once: build ## build what is built once on a machine: the kernel in which tests run
-	bin/lab --uml -- true
+once: ## build what is built once on a machine: the kernel in which tests run, and Kubernetes
+	go run ./test/once
 
-test: root deps once ## every test (root); a skipped test is a failure unless ALLOW_SKIP=1
+test: root deps build once ## every test (root); a skipped test is a failure unless ALLOW_SKIP=1
 	@failed=0; \
 	go run ./test/summary -count=1 -p 2 -timeout 20m ./... || failed=1; \
 	$(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
 
-test-kernel: root deps once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
+test-kernel: root deps build once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
 	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -timeout 20m \
 		-exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' -skip '$(KERNEL_SKIP)' $(KERNEL_TESTS)
 
