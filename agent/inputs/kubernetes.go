@@ -57,11 +57,13 @@ type Kubernetes struct {
 	heardAt atomic.Int64 // unix nanoseconds of the server's last sign of life
 	dirty   chan struct{}
 	wake    atomic.Bool // the change is one that Changed tells
+	objects atomic.Bool // objects have changed since the last snapshot
 	changed chan struct{}
 
 	// Owned by the goroutine in Run.
 	fromOld string // when the file was written that stands for the server
-	unsaved bool
+	read    bool   // all Nodes are the API server's
+	unsaved bool   // the file has not got the snapshot's objects
 	trouble error
 	reason  string // of the trouble
 	since   time.Time
@@ -77,13 +79,13 @@ func NewKubernetes(client *kubeapi.Client, node, file string, log logr.Logger) *
 	k.nodes = newKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
 		return nodeFrom(o.(*corev1.Node))
 	})
-	k.pods = newKind(k.touch, func(o runtime.Object) (Pod, error) {
+	k.pods = newKind(k.objectsChanged, func(o runtime.Object) (Pod, error) {
 		return podFrom(o.(*metav1.PartialObjectMetadata).ObjectMeta, node)
 	})
-	k.namespaces = newKind(k.touch, func(o runtime.Object) (Namespace, error) {
+	k.namespaces = newKind(k.objectsChanged, func(o runtime.Object) (Namespace, error) {
 		return namespaceFrom(o.(*metav1.PartialObjectMetadata).ObjectMeta)
 	})
-	k.policies = newKind(k.touch, func(o runtime.Object) (NetworkPolicy, error) {
+	k.policies = newKind(k.objectsChanged, func(o runtime.Object) (NetworkPolicy, error) {
 		return policyFrom(networkPolicy(), o.(*metav1.PartialObjectMetadata).ObjectMeta)
 	})
 	k.follow(k.nodesResource(), k.nodes)
@@ -95,7 +97,7 @@ func NewKubernetes(client *kubeapi.Client, node, file string, log logr.Logger) *
 
 func (k *Kubernetes) follow(r resource, store cache.ReflectorStore) {
 	k.followers = append(k.followers, &follower{resource: r, store: store, metadata: k.client.Metadata,
-		told: k.nodesChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) }})
+		told: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) }})
 }
 
 func newKind[V any](changed func(), convert func(runtime.Object) (V, error)) *kind[V] {
@@ -149,8 +151,17 @@ func (k *Kubernetes) metadataOf(r schema.GroupVersionResource, selector fields.S
 		}}
 }
 
-// nodesChanged is for changes that the node depends on.
 func (k *Kubernetes) nodesChanged() {
+	k.wake.Store(true)
+	k.objectsChanged()
+}
+
+func (k *Kubernetes) objectsChanged() {
+	k.objects.Store(true)
+	k.touch()
+}
+
+func (k *Kubernetes) troubleChanged() {
 	k.wake.Store(true)
 	k.touch()
 }
@@ -192,7 +203,7 @@ func (k *Kubernetes) publishLoop(ctx context.Context) {
 const saveEvery = 2 * time.Second
 
 func (k *Kubernetes) save() {
-	if !k.unsaved {
+	if !k.read || !k.unsaved {
 		return
 	}
 	k.unsaved = false
@@ -236,6 +247,9 @@ func (k *Kubernetes) fillPolicies(old map[string]NetworkPolicy) {
 
 // publish makes the next snapshot.
 func (k *Kubernetes) publish() {
+	if k.objects.Swap(false) {
+		k.unsaved = true
+	}
 	next := &Snapshot{}
 	var bad [4][]string
 	var read bool
@@ -264,7 +278,7 @@ func (k *Kubernetes) publish() {
 			k.log.Info("object refused, what it said before stays in force", "problem", p)
 		}
 	}
-	k.unsaved = read
+	k.read = read
 	if k.wake.Swap(false) {
 		select {
 		case k.changed <- struct{}{}:
@@ -310,7 +324,7 @@ func (k *Kubernetes) sentence(names []string, err error) error {
 		what = " (" + strings.Join(names, ", ") + ")"
 	}
 	if k.fromOld != "" {
-		known = "What it said until " + k.fromOld + " stays in force"
+		known = "What was kept of it at " + k.fromOld + " stays in force"
 	}
 	return fmt.Errorf("the Kubernetes API server %s can't be read%s since %s: %s. %s: pods run on, DEL works, ADD of "+
 		"pods that the agent has seen works. Other new pods wait, and changes of nodes are not seen",
