@@ -14,8 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
 // fault is something that goes wrong.
@@ -125,10 +127,26 @@ func TestRootRandomFaults(t *testing.T) {
 		}
 		c.heal(t)
 		c.sound(t, order)
-		up := time.Now()
-		eventually(t, 10*time.Second, func() []string { return silent(ways, streams, up) })
+		c.heard(t, ways, streams)
 	}
 	t.Logf("faults: %v", had)
+}
+
+// heard waits until every stream has an answer. The userspace datapath of Open vSwitch 3.1.0 may keep a megaflow that
+// drops although the flow is back and ovs-vswitchd has noted the new actions: what comes to it goes on for ever. That
+// is told, and the megaflows are thrown away once.
+func (c cluster) heard(t *testing.T, ways []way, streams []*probe.Stream) {
+	t.Helper()
+	up, purged := time.Now(), false
+	eventually(t, 15*time.Second, func() []string {
+		wrong := silent(ways, streams, up)
+		if len(wrong) > 0 && !purged && c.Datapath() == lab.Netdev && time.Since(up) > 5*time.Second {
+			purged = true
+			t.Logf("  %s: throwing megaflows away", strings.Join(wrong, "; "))
+			c.exec(t, "ovs-appctl", "-T", "10", "revalidator/purge")
+		}
+		return wrong
+	})
 }
 
 // tellNeighbours logs what node1 and its pods know of their neighbours, and what connections node1 translates.
@@ -164,6 +182,8 @@ func (c cluster) heal(t *testing.T) {
 		}
 	}
 	must(t, c.OVSStart(within(t, 30*time.Second), node))
+	// It may have a port that was moved there just when its pod went.
+	c.exec(t, "ovs-vsctl", "--timeout=20", "--no-wait", "--if-exists", "del-br", "theirs")
 	ctx := within(t, 30*time.Second)
 	if s, err := c.AgentState(ctx, node); err != nil || s.PID == 0 {
 		must(t, c.startAgent(ctx))
@@ -176,7 +196,7 @@ func (c cluster) sound(t *testing.T, order []string) {
 	t.Helper()
 	must(t, c.WaitPods(within(t, time.Minute)))
 	eventually(t, 30*time.Second, func() []string { // the agent looks every 15 s
-		wrong := difference("node", c.hostOrder(t), order)
+		wrong := append(difference("node", c.hostOrder(t), order), c.downVeths(t)...)
 		return append(wrong, c.ref.Differences(c.state(t), c.pods(t))...)
 	})
 	c.reach(t, c.pods(t))
@@ -202,6 +222,17 @@ func (c cluster) hostOrder(t *testing.T) (lines []string) {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// downVeths are the pods' interfaces on the node that are not up.
+func (c cluster) downVeths(t *testing.T) (names []string) {
+	t.Helper()
+	for line := range strings.Lines(c.exec(t, "ip", "-o", "link", "show", "group", fmt.Sprint(link.Group))) {
+		if !strings.Contains(line, ",UP") {
+			names = append(names, "not up: "+line)
+		}
+	}
+	return names
 }
 
 func (c cluster) output(t *testing.T, line string) (string, error) {
