@@ -132,8 +132,9 @@ func TestRootRandomFaults(t *testing.T) {
 	t.Logf("faults: %v", had)
 }
 
-// heard waits until every stream has an answer. The userspace datapath of Open vSwitch 3.1.0 was seen to keep a megaflow
-// that drops although its flow was back, as long as packets came. That is told, and the megaflows are thrown away once.
+// heard waits until every stream has an answer. The userspace datapath of Open vSwitch 3.1.0 was seen to keep a
+// megaflow that drops although its flow was back, as long as packets came. That is told, and the megaflows are thrown
+// away once.
 func (c cluster) heard(t *testing.T, ways []way, streams []*probe.Stream) {
 	t.Helper()
 	up, purged := time.Now(), false
