@@ -132,7 +132,7 @@ func TestRootCheckPortDeleted(t *testing.T) {
 	pod := asPod(t, p, r.mustAdd(t, alone("1.1.0"), p))
 	_, err := r.run(nil, "ovs-vsctl del-port "+pod.HostIf())
 	must(t, err)
-	eventually(t, 5*time.Second, func() error {
+	eventually(t, 15*time.Second, func() error {
 		if _, there := r.state(t).Ports[pod.HostIf()]; !there {
 			return errors.New("the port is away")
 		}
