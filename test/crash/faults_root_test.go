@@ -163,5 +163,7 @@ func TestRootDatapathDeleted(t *testing.T) {
 	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
 	must(t, c.OVSStart(within(t, 20*time.Second), node))
 	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	_, err := c.CNI(within(t, 20*time.Second), node, lab.DEL, "default/x") // as a runtime does with what failed
+	must(t, err)
 	c.addAndDelete(t)
 }
