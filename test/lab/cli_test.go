@@ -33,6 +33,7 @@ func TestWrongUse(t *testing.T) {
 		"up --kube-proxy none":            "need a cluster with Kubernetes: --cluster kube",
 		"up --cluster kube --set a=b":     `"a=b" is not PART.FLAG=VALUE with a PART of [etcd apiserver kcm]`,
 		"up --cluster kube --set kcm.v":   `"v" is not FLAG=VALUE`,
+		"up --cluster kube --route-pods":  "not known beforehand",
 		"kubectl get pods":                "no lab is up in /does/not/exist",
 		"control-plane kcm":               "no lab is up",
 		"up --config /does/not/exist":     "--config: open /does/not/exist",

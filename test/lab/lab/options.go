@@ -95,6 +95,9 @@ func (o *Options) completeKube() error {
 	if o.Cluster == Directory && (len(o.Set) > 0 || o.KubeProxy != "") {
 		return fmt.Errorf("flags of Kubernetes' parts need a cluster with Kubernetes: --cluster %s", Kube)
 	}
+	if o.Cluster == Kube && o.RoutePods {
+		return fmt.Errorf("no router can be taught the podCIDRs of a lab with Kubernetes: they are not known beforehand")
+	}
 	o.KubeProxy = orElse(o.KubeProxy, "nftables")
 	if !slices.Contains([]string{"nftables", "iptables", "none"}, o.KubeProxy) {
 		return fmt.Errorf("kube-proxy mode %q is none of nftables, iptables and none", o.KubeProxy)
