@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-cni/fairlead/test/kubebin"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
@@ -30,23 +29,6 @@ host "control-plane": files in /run are that host's.`,
 				return err
 			}
 			return l.ExecKubectl(args)
-		},
-	}
-}
-
-func kubepartsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "kubeparts",
-		Short: "Print the path of the program with all parts of Kubernetes",
-		Long: `Print the path of the program with all parts of Kubernetes, which labs with --cluster kube run. If
-there is none for this source, it is built, which takes some minutes.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			program, err := kubebin.Get(cmd.Context(), cmd.ErrOrStderr())
-			if err == nil {
-				fmt.Fprintln(cmd.OutOrStdout(), program)
-			}
-			return err
 		},
 	}
 }

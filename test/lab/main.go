@@ -91,6 +91,6 @@ func root() *cobra.Command {
 	cmd.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), getCommand(dir),
 		applyCommand(dir), deleteCommand(dir), nodeCommand(dir), podCommand(dir),
 		agentCommand(dir), ovsCommand(dir), cniCommand(dir), traceCommand(dir), runnerCommand(dir),
-		kubectlCommand(dir), controlPlaneCommand(dir), kubeProxyCommand(dir), kubepartsCommand(), daemonCommand(dir))
+		kubectlCommand(dir), controlPlaneCommand(dir), kubeProxyCommand(dir), daemonCommand(dir))
 	return cmd
 }
