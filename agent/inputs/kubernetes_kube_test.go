@@ -17,6 +17,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
 // What the API server has arrives as the small values that a directory of the
@@ -218,16 +220,19 @@ func TestKubeOtherHistory(t *testing.T) {
 		t.Run(fmt.Sprintf("longer=%v", longer), func(t *testing.T) {
 			c := newCluster(t)
 			door := c.door()
+			// A token that is refused would make the agent read everything anew.
+			c.must(os.WriteFile(c.tokenFile, []byte(apitest.AdminToken), 0o600))
 			for i := range 5 {
 				c.makeNode(i)
 			}
 			k := c.source()
 			c.until(k, "five Nodes", func(s *Snapshot) bool { return len(s.Nodes) == 5 })
 			old := c.version()
+			// Watches that the server ends are taken up where they were.
+			c.must(c.EndAPI())
 			door.shut()
 			c.until(k, "trouble", troubled)
 			c.must(c.Empty(t.Context()))
-			c.grant()
 			c.makeNode(7)
 			for longer && c.version() <= old {
 				c.makePod("p", "elsewhere", nil)

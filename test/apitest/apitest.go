@@ -24,8 +24,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// adminToken is the token of a user who may do everything.
-const adminToken = "admin"
+// AdminToken is the token of a user who may do everything. It is valid whatever
+// becomes of etcd.
+const AdminToken = "admin"
 
 // startTimeout is how long an API server may take to be ready: 5 s on an idle
 // machine.
@@ -69,7 +70,7 @@ func (s *Server) writeFiles() error {
 	if err := os.WriteFile(s.path("sa.key"), signing, 0o600); err != nil {
 		return err
 	}
-	return os.WriteFile(s.path("tokens.csv"), []byte(adminToken+",admin,admin,system:masters\n"), 0o600)
+	return os.WriteFile(s.path("tokens.csv"), []byte(AdminToken+",admin,admin,system:masters\n"), 0o600)
 }
 
 func (s *Server) pickPorts() error {
@@ -144,7 +145,7 @@ func (s *Server) ready(ctx context.Context) error {
 	}
 	if s.admin == nil {
 		// Not before the server has made its certificate.
-		c, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL, BearerToken: adminToken, QPS: 1000, Burst: 1000,
+		c, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL, BearerToken: AdminToken, QPS: 1000, Burst: 1000,
 			TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()}})
 		if err != nil {
 			return err
@@ -165,6 +166,19 @@ func (s *Server) Admin() *kubernetes.Clientset { return s.admin }
 
 // KillAPI ends the API server with SIGKILL.
 func (s *Server) KillAPI() { kill(s.api) }
+
+// EndAPI ends the API server with SIGTERM, so that it ends its watches itself,
+// which it does at once. Then it waits up to a minute for other requests: that is
+// cut short.
+func (s *Server) EndAPI() error {
+	if err := s.api.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	cut := time.AfterFunc(5*time.Second, func() { _ = s.api.Process.Kill() }) // it may have ended
+	defer cut.Stop()
+	_ = s.api.Wait() // "signal: killed"
+	return nil
+}
 
 // Freeze stops the API server with SIGSTOP: connections stay, and nothing answers.
 func (s *Server) Freeze() error { return s.api.Process.Signal(syscall.SIGSTOP) }
@@ -199,7 +213,7 @@ func kill(cmd *exec.Cmd) {
 
 // Kubectl runs kubectl as the administrator.
 func (s *Server) Kubectl(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, s.program, append([]string{"kubectl", "--server=" + s.URL, "--token=" + adminToken,
+	cmd := exec.CommandContext(ctx, s.program, append([]string{"kubectl", "--server=" + s.URL, "--token=" + AdminToken,
 		"--certificate-authority=" + s.CA(), "--kubeconfig=/dev/null",
 		"--cache-dir=" + s.path("kubectl")}, args...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
