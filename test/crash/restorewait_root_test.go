@@ -63,7 +63,7 @@ func TestRootRestoreWait(t *testing.T) {
 	t.Run("ovs-ctl restart", func(t *testing.T) {
 		// What it does, with its own helper; it could not start the daemons of a lab.
 		c.readyForCNI(t)
-		saved := c.exec(t, "/usr/share/openvswitch/scripts/ovs-save", "save-flows", "br-int")
+		saved := c.exec(t, "env", "TMPDIR=/tmp", "/usr/share/openvswitch/scripts/ovs-save", "save-flows", "br-int")
 		set("true")
 		restart()
 		c.exec(t, "sh", "-ec", saved)
