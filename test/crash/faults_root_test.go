@@ -152,7 +152,7 @@ func TestRootDatapathDeleted(t *testing.T) {
 		return
 	}
 	c.exec(t, "ovs-dpctl", "del-dp", "ovs-system")
-	eventually(t, 5*time.Second, func() []string {
+	eventually(t, 30*time.Second, func() []string {
 		s, err := c.AgentState(t.Context(), node)
 		if err != nil || s.Ready || !strings.Contains(s.Reason, "restart ovs-vswitchd") {
 			return []string{fmt.Sprintf("the agent is %s, %v", s, err)}
