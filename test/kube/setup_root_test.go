@@ -87,6 +87,9 @@ func cluster(t *testing.T) *bed {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		for _, part := range controlplane.Parts() { // of a test that failed half way
+			if t.Failed() {
+				t.Logf("the end of the log of %s:\n%s", part, b.plane.Tail(part, 30))
+			}
 			if err := b.plane.Resume(part); err != nil {
 				t.Error(err)
 			}
@@ -95,6 +98,9 @@ func cluster(t *testing.T) *bed {
 			t.Error(err)
 		}
 		if _, err := b.Kubectl(ctx, "delete", "pods,services", "--all", "--wait=false"); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Kubectl(ctx, "delete", "node", "guest", "--ignore-not-found"); err != nil {
 			t.Error(err)
 		}
 		if err := b.WaitPods(ctx); err != nil {
@@ -206,6 +212,8 @@ func (b *bed) ping(t *testing.T, from, to string, limit time.Duration) {
 // away: they hear what the API says.
 func (b *bed) follows(t *testing.T) {
 	t.Helper()
+	// After several faults kube-controller-manager waits up to a minute before it asks again. It is not under test.
+	must(t, b.plane.Restart(within(t, time.Minute), controlplane.KCM, nil))
 	b.makeGuest(t)
 	b.followsGuest(t)
 }
@@ -258,7 +266,7 @@ func (b *bed) routed(t *testing.T, podCIDR string, want bool) {
 }
 
 // steady pings from one pod to another, ten times a second, until the returned function is called, which wants every
-// ping answered.
+// ping answered, but for one that was on its way then.
 func (b *bed) steady(t *testing.T, from, to string) (stop func()) {
 	t.Helper()
 	b.ping(t, from, to, 20*time.Second)
@@ -269,8 +277,13 @@ func (b *bed) steady(t *testing.T, from, to string) (stop func()) {
 	return func() {
 		t.Helper()
 		must(t, cmd.Process.Signal(os.Interrupt)) // ping(8) then prints what it has counted
-		if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), " 0% packet loss") {
-			t.Errorf("a ping from %s to %s lost packets: %v\n%s", from, to, err, out.String())
+		err := cmd.Wait()
+		var sent, answered int
+		if _, counts, ok := strings.Cut(out.String(), "statistics ---\n"); ok {
+			_, _ = fmt.Sscanf(counts, "%d packets transmitted, %d received", &sent, &answered) // 0 fails below
+		}
+		if err != nil || sent < 20 || answered < sent-1 {
+			t.Errorf("a ping from %s to %s: %v\n%s", from, to, err, out.String())
 		}
 	}
 }

@@ -84,6 +84,9 @@ func (p Plane) PID(part Part) int { return p.process(part).PID() }
 // Log is the path of what the part has printed.
 func (p Plane) Log(part Part) string { return p.process(part).Log() }
 
+// Tail is the end of that, at most that many lines.
+func (p Plane) Tail(part Part, lines int) string { return p.process(part).Tail(lines) }
+
 // Start starts a part and waits until it serves. What set says is kept for the starts to come.
 func (p Plane) Start(ctx context.Context, part Part, set Flags) error {
 	flags, err := p.allFlags(part, set)
