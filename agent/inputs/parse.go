@@ -242,3 +242,18 @@ func ours(all map[string]string) map[string]string {
 	}
 	return out
 }
+
+// Nodes reads Nodes that somebody else has listed. Problems are sentences about
+// those that can't be read.
+func Nodes(list []corev1.Node) (nodes map[string]Node, problems []string) {
+	nodes = map[string]Node{}
+	for i := range list {
+		n, err := nodeFrom(&list[i])
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("Node %s: %v", list[i].Name, err))
+			continue
+		}
+		nodes[n.Name] = n
+	}
+	return nodes, problems
+}

@@ -26,6 +26,8 @@ type grid struct {
 // span is blocks number first to last.
 type span struct{ first, last uint64 }
 
+func (s span) meets(t span) bool { return s.first <= t.last && t.first <= s.last }
+
 func newGrid(r Range) (*grid, error) {
 	r.Cluster = r.Cluster.Masked()
 	switch diff := r.Mask - r.Cluster.Bits(); {

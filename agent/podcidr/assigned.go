@@ -88,7 +88,7 @@ func (c *cluster) remedyShared(d *Diagnosis, nodes []inputs.Node, equal bool) {
 	if !equal {
 		wide := nodes[0]
 		if rest := without(nodes, wide.Name); !overlapping(rest) {
-			c.remedyRecreate(d, []inputs.Node{wide}, rest)
+			c.remedyRecreate(d, []inputs.Node{wide})
 			return
 		}
 	}
@@ -101,7 +101,7 @@ func (c *cluster) remedyShared(d *Diagnosis, nodes []inputs.Node, equal bool) {
 			keep = append(keep, n)
 		}
 	}
-	c.remedyRecreate(d, again, keep)
+	c.remedyRecreate(d, again)
 }
 
 func without(nodes []inputs.Node, name string) []inputs.Node {
@@ -132,9 +132,37 @@ func (c *cluster) withOthers() []Diagnosis {
 			}
 			d := Diagnosis{Kind: Overlap, Nodes: []string{n.Name},
 				Cause: fmt.Sprintf("podCIDR %s of node %s overlaps %s, which its pods could not reach any more", p, n.Name, what)}
-			c.remedyRecreate(&d, []inputs.Node{n}, nil)
+			c.remedyRecreate(&d, []inputs.Node{n})
 			out = append(out, d)
 		}
+	}
+	return out
+}
+
+// rangeOverlaps finds free podCIDRs that overlap something: the next new node may
+// get one.
+func (c *cluster) rangeOverlaps() []Diagnosis {
+	if c.Guessed || c.Allocates == No {
+		return nil
+	}
+	var out []Diagnosis
+	grids, err := start(c.Ranges, c.LeftOut, c.having)
+	if err != nil {
+		return nil // told by outOfRange
+	}
+	for _, g := range grids {
+		p, what := c.unclean(g)
+		if what == "" {
+			continue
+		}
+		d := Diagnosis{Kind: Overlap, Warning: true, Evidence: []string{c.source()},
+			Cause: fmt.Sprintf("cluster CIDR %s overlaps %s: a node that is given %s could not serve pods", g.Cluster, what, p)}
+		if told, better := c.leaveOutServices(); better && told.servesInAnyOrder(c.Ranges, c.nodes, len(c.waiting)) == nil {
+			d.Remedies = append(d.Remedies, told.tellServices())
+		} else {
+			d.NoHelp = append(d.NoHelp, "kube-controller-manager can't leave it out of its range")
+		}
+		out = append(out, d)
 	}
 	return out
 }
@@ -162,7 +190,7 @@ func (c *cluster) outOfRange() []Diagnosis {
 	if len(c.waiting) == 0 { // else it is part of what those who wait need
 		c.remedyRange(&d)
 	}
-	c.remedyRecreate(&d, outside, nil)
+	c.remedyRecreate(&d, outside)
 	return []Diagnosis{d}
 }
 
@@ -200,7 +228,7 @@ func (c *cluster) families() []Diagnosis {
 			Evidence: []string{"Service CIDR: from " + c.ServicesFrom}}
 		d.Cause = c.subject(d.Nodes) + " " + fmt.Sprintf(found.text, join(c.Services))
 		if c.rangesServe() {
-			c.remedyRecreate(&d, found.nodes, nil)
+			c.remedyRecreate(&d, found.nodes)
 		} else {
 			d.NoHelp = append(d.NoHelp, "The cluster CIDR "+orNone(clusterCIDRs(c.Ranges))+" lacks the family as well: give "+
 				"kube-controller-manager a --cluster-cidr with one CIDR of each family first")

@@ -34,9 +34,10 @@ func Survey(nodes map[string]inputs.Node, f Facts, now time.Time) []Diagnosis {
 }
 
 func (c *cluster) survey() []Diagnosis {
-	out := slices.Concat(c.empty(), c.shared(), c.withOthers(), c.outOfRange(), c.families())
+	out := slices.Concat(c.empty(), c.shared(), c.withOthers(), c.rangeOverlaps(), c.outOfRange(), c.families())
 	for i := range out {
 		out[i].Evidence = append(out[i].Evidence, c.Unread...)
+		out[i].Seen = c.seen(out[i].Nodes)
 	}
 	return out
 }
@@ -48,10 +49,9 @@ type cluster struct {
 	having  []inputs.Node
 	waiting []inputs.Node
 	now     time.Time
+	taboo   []taboo
 	// asked is the node that the sentences are about; empty: about all.
 	asked string
-	// told are the Service CIDRs that the allocator leaves out.
-	told []netip.Prefix
 }
 
 func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
@@ -63,9 +63,7 @@ func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
 			c.waiting = append(c.waiting, n)
 		}
 	}
-	if f.AllocatorKnowsServices == Yes {
-		c.told = f.Services
-	}
+	c.taboo = c.taboos()
 	if len(f.Ranges) == 0 && f.Allocates != No && f.Manifests == "" {
 		if c.Ranges = guess(c.having); c.Ranges != nil {
 			c.Guessed = true

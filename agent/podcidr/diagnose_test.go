@@ -54,7 +54,7 @@ func cut(from string, mask, have, wait int) map[string]inputs.Node {
 
 func allocatorWith(ranges ...Range) Facts {
 	return Facts{Ranges: ranges, RangesFrom: "the kube-controller-manager pod's command", Allocates: Yes, Runs: Yes,
-		Services: prefixes("10.96.0.0/12"), AllocatorKnowsServices: Yes, Manifest: "/etc/kubernetes/manifests/kcm.yaml"}
+		Services: prefixes("10.96.0.0/12"), LeftOut: prefixes("10.96.0.0/12"), Manifest: "/etc/kubernetes/manifests/kcm.yaml"}
 }
 
 func rangeOf(cluster string, mask int) Range { return Range{netip.MustParsePrefix(cluster), mask} }
@@ -95,7 +95,7 @@ func TestKinds(t *testing.T) {
 		{"can't start", "worker-3", nodeMap(node(1, "worker-1", "10.99.0.0/24"), node(3, "worker-3")), wide,
 			NotRunning, []string{"can't start", "10.99.0.0/24 is outside", "No wider --cluster-cidr helps", "Service CIDR 10.96.0.0/12"}, nil},
 		{"lost count", "worker-3", some, with(wide, func(f *Facts) { f.Refused = map[string]Refusal{"worker-3": {Count: 7}} }),
-			BlocksLost, []string{"7 times", "254 of 256", "Restart kube-controller-manager"}, nil},
+			BlocksLost, []string{"254 of 256", "Restart kube-controller-manager"}, nil},
 		{"unknown", "worker-3", some, Facts{}, NotGiven, []string{"2 of 3 nodes have one", "Look whether", "never the whole cluster CIDR"}, nil},
 		{"guessed and full", "worker-5", cut("10.0.0.0/22", 24, 4, 1), Facts{Refused: map[string]Refusal{"worker-5": {Count: 1}}},
 			Exhausted, []string{"Widen --cluster-cidr to 10.0.0.0/21 (8 nodes)", "the shape of the Nodes' podCIDRs"}, nil},

@@ -2,6 +2,7 @@ package podcidr
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 )
 
@@ -59,6 +60,9 @@ type Diagnosis struct {
 	NoHelp []string `json:"noHelp,omitempty"`
 	// Evidence says where the numbers come from, and what could not be read.
 	Evidence []string `json:"evidence,omitempty"`
+	// Seen are Events, with counts and times. They are not in the Message, which
+	// stays the same as long as the cause does.
+	Seen []string `json:"seen,omitempty"`
 }
 
 // Remedy is a change that was tried on the model of the allocator.
@@ -67,10 +71,13 @@ type Remedy struct {
 	Text string `json:"text"`
 	// Ranges are what kube-controller-manager is to be started with; nil: as it is.
 	Ranges []Range `json:"ranges,omitempty"`
-	// Restart: kube-controller-manager is to be restarted, with what it has.
-	Restart bool `json:"restart,omitempty"`
-	// Recreate are Nodes to delete and create again, after the change of Ranges.
+	// LeftOut is what --service-cluster-ip-range is to be; nil: as it is.
+	LeftOut []netip.Prefix `json:"leftOut,omitempty"`
+	// Recreate are Nodes to delete and create again one after the other, after
+	// the change of Ranges.
 	Recreate []Recreation `json:"recreate,omitempty"`
+	// Restart: at last kube-controller-manager is to be restarted, as it is.
+	Restart bool `json:"restart,omitempty"`
 	// Commands carry it out, one shell command or comment ("# …") each.
 	Commands []string `json:"commands,omitempty"`
 	// Beware are sentences about what it costs.

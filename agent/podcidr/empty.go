@@ -72,7 +72,7 @@ func because(why string) string {
 // causeInRange does the arithmetic.
 func (c *cluster) causeInRange(d *Diagnosis) {
 	d.Evidence = []string{c.source()}
-	grids, err := start(c.Ranges, c.told, c.nodes)
+	grids, err := start(c.Ranges, c.LeftOut, c.nodes)
 	if err != nil {
 		d.Kind = NotRunning
 		d.Cause += fmt.Sprintf("kube-controller-manager can't start with --cluster-cidr=%s and these Nodes: %v",
@@ -94,8 +94,8 @@ func (c *cluster) causeInRange(d *Diagnosis) {
 		c.remedyMask(d)
 	case len(c.Refused) > 0 && !c.Guessed:
 		d.Kind = BlocksLost
-		d.Cause += fmt.Sprintf("kube-controller-manager says that none is left (%s), but by the Nodes %d of %d podCIDRs in %s "+
-			"are free: it has lost count, and counts anew at a start", c.events(), grids[0].free(), grids[0].blocks(),
+		d.Cause += fmt.Sprintf("kube-controller-manager says that none is left (CIDRNotAvailable), but by the Nodes %d of %d "+
+			"podCIDRs in %s are free: it has lost count, and counts anew at a start", grids[0].free(), grids[0].blocks(),
 			grids[0].Cluster)
 		d.Remedies = append(d.Remedies, c.restart())
 	default:
@@ -107,14 +107,14 @@ func (c *cluster) causeInRange(d *Diagnosis) {
 func (c *cluster) sum(g *grid) string {
 	text := fmt.Sprintf("cluster CIDR %s cut into /%d holds %s, and %d exist (%s, %s)", g.Cluster, g.Mask,
 		count(int(g.blocks()), "1 node", "%d nodes"), len(c.nodes),
-		count(len(c.having), "1 has one", "%d have one"), count(len(c.waiting), "1 waits", "%d wait"))
+		c.haveOne(), count(len(c.waiting), "1 waits", "%d wait"))
 	byService := &grid{Range: g.Range}
-	for _, s := range c.told {
+	for _, s := range c.LeftOut {
 		if s.Overlaps(g.Cluster) {
 			if err := byService.take(s); err == nil {
 				byService.settle()
-				text += fmt.Sprintf("; the Service CIDR %s takes %d of its %d blocks", s,
-					byService.blocks()-byService.free(), g.blocks())
+				text += fmt.Sprintf("; the Service CIDR %s takes %s of its blocks", s,
+					ofAll(byService.blocks()-byService.free(), g.blocks()))
 			}
 		}
 	}
@@ -125,17 +125,30 @@ func (c *cluster) sum(g *grid) string {
 	return text
 }
 
-func (c *cluster) events() string {
-	total := 0
-	var last time.Time
-	for _, r := range c.Refused {
-		total += r.Count
-		if r.Last.After(last) {
-			last = r.Last
+func (c *cluster) haveOne() string {
+	if len(c.having) == 0 {
+		return "none has one"
+	}
+	return count(len(c.having), "1 has one", "%d have one")
+}
+
+func ofAll(n, all uint64) string {
+	if n == all {
+		return "all"
+	}
+	return fmt.Sprint(n)
+}
+
+// seen are the CIDRNotAvailable Events of the nodes.
+func (c *cluster) seen(nodes []string) []string {
+	var out []string
+	for _, n := range nodes {
+		if r, ok := c.Refused[n]; ok {
+			out = append(out, fmt.Sprintf("Node %s: Event CIDRNotAvailable, %s, last at %s UTC", n,
+				count(r.Count, "once", "%d times"), r.Last.UTC().Format(time.DateTime)))
 		}
 	}
-	return fmt.Sprintf("CIDRNotAvailable, %s, last at %s", count(total, "once", "%d times"),
-		last.UTC().Format("15:04:05 MST on 2006-01-02"))
+	return out
 }
 
 func (c *cluster) causeUnknown(d *Diagnosis) {
@@ -146,7 +159,7 @@ func (c *cluster) causeUnknown(d *Diagnosis) {
 		d.Cause += fmt.Sprintf("%d of %d nodes have one", len(c.having), len(c.nodes))
 	}
 	if len(c.Refused) > 0 {
-		d.Cause += ", and kube-controller-manager says that none is left (" + c.events() + ")"
+		d.Cause += ", and kube-controller-manager says that none is left (CIDRNotAvailable)"
 	}
 	d.NoHelp = append(d.NoHelp, "Look whether kube-controller-manager runs, with --allocate-node-cidrs=true and a "+
 		"--cluster-cidr that is large enough; its log says more. A podCIDR given by hand (kubectl patch node) must be one that "+

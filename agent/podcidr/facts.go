@@ -1,6 +1,7 @@
 package podcidr
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -13,6 +14,8 @@ type Range struct {
 	Cluster netip.Prefix
 	Mask    int
 }
+
+func (r Range) String() string { return fmt.Sprintf("%s cut into /%d", r.Cluster, r.Mask) }
 
 // Answer is yes, no, or unknown, which is its zero value.
 type Answer int
@@ -38,9 +41,9 @@ type Facts struct {
 	// Services are the Service CIDRs.
 	Services     []netip.Prefix
 	ServicesFrom string
-	// AllocatorKnowsServices: the allocator was told the Service CIDRs and
-	// leaves them out. Without it, it may hand them out.
-	AllocatorKnowsServices Answer
+	// LeftOut are what the allocator was told to leave out of Ranges
+	// (--service-cluster-ip-range). Service CIDRs beside these it hands out.
+	LeftOut []netip.Prefix
 
 	// Allocates: somebody is told to give podCIDRs to Nodes
 	// (--allocate-node-cidrs and a --controllers with node-ipam).

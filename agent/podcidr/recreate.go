@@ -1,8 +1,11 @@
 package podcidr
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
@@ -20,71 +23,236 @@ type Recreation struct {
 }
 
 // remedyRecreate tells how to give nodes other podCIDRs, if there are any.
-func (c *cluster) remedyRecreate(d *Diagnosis, nodes, keep []inputs.Node) {
-	rest := c.nodes
-	for _, n := range nodes {
-		rest = without(rest, n.Name)
-	}
-	need := len(nodes) + len(c.waiting)
-	ranges := c.Ranges
-	if len(ranges) == 0 {
+func (c *cluster) remedyRecreate(d *Diagnosis, nodes []inputs.Node) {
+	if len(c.Ranges) == 0 {
 		d.NoHelp = append(d.NoHelp, "Delete "+nodeList(nodes)+" and create it again with a podCIDR that is free; which are can't "+
 			"be told, because the cluster CIDR is not known")
 		return
 	}
-	first := ""
-	var again Remedy
-	if err := c.serves(ranges, rest, need); err != nil {
-		if ranges, err = c.widen(rest, need); err != nil {
-			d.NoHelp = append(d.NoHelp, "There is no free podCIDR for "+nodeList(nodes)+": "+err.Error())
-			return
-		}
-		again = c.settings("", ranges)
-		first = fmt.Sprintf("Widen --cluster-cidr to %s (%s), then ", clusterCIDRs(ranges), capacity(ranges))
+	nodes = widestFirst(nodes)
+	again, err := c.room(nodes)
+	if err != nil {
+		d.NoHelp = append(d.NoHelp, "There is no free podCIDR for "+nodeList(nodes)+": "+err.Error())
+		return
 	}
-	again.Recreate = c.recreations(ranges, rest, nodes, keep)
-	again.Text = first + "delete " + nodeList(nodes) + " and create it again" + with(again.Recreate[0])
-	if first == "" {
-		again.Text = strings.ToUpper(again.Text[:1]) + again.Text[1:]
+	if !slices.Contains(d.Evidence, c.source()) {
+		d.Evidence = append(d.Evidence, c.source())
 	}
-	if first != "" {
-		again.Ranges = ranges
+	ranges := c.Ranges
+	if again.Ranges != nil {
+		ranges = again.Ranges
 	}
-	for _, r := range again.Recreate {
-		again.Commands = append(again.Commands, r.commands()...)
+	for i := range again.Recreate {
+		again.Recreate[i].Keep = sharers(ranges, nodes[i], c.having)
+		again.Commands = append(again.Commands, again.Recreate[i].commands()...)
+	}
+	again.Text += "delete " + nodeList(nodes) + " and create " + themAgain(again.Recreate)
+	again.Text = strings.ToUpper(again.Text[:1]) + again.Text[1:]
+	if again.Restart {
+		again.Text += ", then restart kube-controller-manager: with the Node it frees addresses of Services"
+		again.Commands = append(again.Commands, c.restart().Commands...)
 	}
 	again.Beware = append(again.Beware, "Pods of a node whose Node is deleted end; drain it first. Those that stay keep "+
 		"addresses of the old podCIDR and are cut off")
 	d.Remedies = append(d.Remedies, again)
 }
 
-func with(r Recreation) string {
-	if r.PodCIDRs == nil {
-		return ""
-	}
-	return " with podCIDR " + join(r.PodCIDRs)
+// widestFirst is the order to delete nodes in: each makes room for the next.
+func widestFirst(nodes []inputs.Node) []inputs.Node {
+	return slices.SortedStableFunc(slices.Values(nodes), func(a, b inputs.Node) int {
+		return slices.CompareFunc(a.PodCIDRs, b.PodCIDRs,
+			func(p, q netip.Prefix) int { return cmp.Compare(p.Bits(), q.Bits()) })
+	})
 }
 
-// recreations leave the choice to the allocator where there is one, since it knows
-// which podCIDRs are on their way to other nodes.
-func (c *cluster) recreations(ranges []Range, rest, nodes, keep []inputs.Node) []Recreation {
-	var out []Recreation
-	grids, err := start(ranges, c.told, rest)
-	for i, n := range nodes {
-		r := Recreation{Node: n.Name, Keep: namesOf(keep)}
-		for _, g := range grids {
-			if err == nil && c.Allocates != Yes {
-				free := g.next(len(nodes) + len(c.waiting))
-				r.PodCIDRs = append(r.PodCIDRs, free[len(c.waiting)+i])
+// sharers are other nodes with a part of a block that n has a part of. The
+// allocator frees it with the Node of n.
+func sharers(ranges []Range, n inputs.Node, nodes []inputs.Node) []string {
+	var out []string
+	for _, other := range without(nodes, n.Name) {
+		for i, r := range ranges {
+			if i < len(n.PodCIDRs) && i < len(other.PodCIDRs) && meet(r, n.PodCIDRs[i], other.PodCIDRs[i]) {
+				out = append(out, other.Name)
+				break
 			}
 		}
-		out = append(out, r)
 	}
 	return out
 }
 
+// meet reports whether p and q touch one block of r.
+func meet(r Range, p, q netip.Prefix) bool {
+	g := &grid{Range: r}
+	return g.take(p) == nil && g.take(q) == nil && g.taken[0].meets(g.taken[1])
+}
+
+// room looks for podCIDRs for nodes, beside the others and those that wait: from
+// the allocator, which knows best what is on its way to other nodes; by hand,
+// where it is off or would give some that overlap; and else from a wider range.
+func (c *cluster) room(nodes []inputs.Node) (Remedy, error) {
+	r := Remedy{Restart: c.freesServices(nodes)}
+	for _, n := range nodes {
+		r.Recreate = append(r.Recreate, Recreation{Node: n.Name})
+	}
+	// With two families a node that waits for one leaks a block of the other at
+	// each try: a running allocator that could not serve has lost count.
+	sure := len(c.Ranges) == 1 || len(c.waiting) == 0
+	if c.Allocates == Yes && !r.Restart && sure {
+		if c.servesInTurn(c.Ranges, nodes) == nil {
+			return r, nil
+		}
+		told, better := c.leaveOutServices()
+		if better && !told.freesServices(nodes) && told.servesInTurn(c.Ranges, nodes) == nil {
+			tell := told.tellServices()
+			tell.Text = lower(tell.Text) + ", then "
+			tell.Recreate = r.Recreate
+			return tell, nil
+		}
+	}
+	if (c.Allocates == No || len(c.waiting) == 0) && c.byHand(r.Recreate) {
+		return r, nil
+	}
+	if r.Restart {
+		return r, errors.New("a running kube-controller-manager would give its addresses of Services to the next node")
+	}
+	wider, err := c.widenUntil(func(one []Range, i int) error { return c.part(i).servesInTurn(one, only(nodes, i)) },
+		func(all []Range) error { return c.servesInTurn(all, nodes) })
+	if err != nil {
+		return r, err
+	}
+	text := fmt.Sprintf("widen --cluster-cidr to %s (%s), then ", clusterCIDRs(wider), capacity(wider))
+	if slices.Equal(wider, c.Ranges) {
+		text = "restart kube-controller-manager, so that it counts anew, then "
+	}
+	settings := c.settings(text, wider)
+	settings.Recreate = r.Recreate
+	return settings, nil
+}
+
+// part is c with the podCIDRs number i alone.
+func (c *cluster) part(i int) *cluster {
+	p := *c
+	p.nodes = only(c.nodes, i)
+	return &p
+}
+
+// freesServices: with one of the nodes the allocator would free a block that it
+// leaves out for the Services.
+func (c *cluster) freesServices(nodes []inputs.Node) bool {
+	for _, n := range nodes {
+		for i, p := range n.PodCIDRs {
+			for _, s := range c.LeftOut {
+				if i < len(c.Ranges) && meet(c.Ranges[i], p, s) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// servesInTurn tries to delete and create nodes one after the other, beside
+// those that wait.
+func (c *cluster) servesInTurn(ranges []Range, nodes []inputs.Node) error {
+	left := c.nodes
+	if len(c.waiting) > 0 && len(c.Ranges) > 1 { // nobody may wait on: it would leak
+		if err := c.serves(ranges, left, len(c.waiting)); err != nil {
+			return err
+		}
+	}
+	for i, n := range nodes {
+		left = without(left, n.Name)
+		if err := c.servesInAnyOrder(ranges, left, len(c.waiting)+i+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaveOutServices is c with an allocator that leaves out all Service CIDRs.
+func (c *cluster) leaveOutServices() (*cluster, bool) {
+	told := *c
+	told.LeftOut = c.Services
+	return &told, len(c.Services) > len(c.LeftOut)
+}
+
+// tellServices makes the allocator leave out what c leaves out.
+func (c *cluster) tellServices() Remedy {
+	flag := "--service-cluster-ip-range=" + join(c.LeftOut)
+	return Remedy{Text: "Start kube-controller-manager with " + flag + ", so that it leaves the Services' addresses out",
+		LeftOut: c.LeftOut, Commands: []string{"# " + c.whereFlags() + ": " + flag}}
+}
+
+// byHand chooses podCIDRs that are free, before any Node is deleted, and overlap
+// nothing, and reports whether there are enough. With an allocator at work nobody
+// must wait, who could be given the same.
+func (c *cluster) byHand(again []Recreation) bool {
+	grids, err := start(c.Ranges, c.LeftOut, nil)
+	if err != nil {
+		return false
+	}
+	for _, g := range grids {
+		for _, n := range c.having {
+			for _, p := range n.PodCIDRs {
+				if p.Overlaps(g.Cluster) && g.take(p) != nil {
+					return false
+				}
+			}
+		}
+		g.settle()
+	}
+	chosen := make([][]netip.Prefix, len(again))
+	for _, g := range grids {
+		clean := c.clean(g, len(again))
+		if len(clean) < len(again) {
+			return false
+		}
+		for i := range again {
+			chosen[i] = append(chosen[i], clean[i])
+		}
+	}
+	for i := range again {
+		again[i].PodCIDRs = chosen[i]
+	}
+	return true
+}
+
+// clean are the first need free blocks that overlap nothing.
+func (c *cluster) clean(g *grid, need int) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range g.next(mostBlocks) {
+		if len(out) == need {
+			break
+		}
+		if c.clash(p) == "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func themAgain(list []Recreation) string {
+	if len(list) == 1 && list[0].PodCIDRs == nil {
+		return "it again"
+	}
+	if len(list) == 1 {
+		return "it again with podCIDR " + join(list[0].PodCIDRs)
+	}
+	if list[0].PodCIDRs == nil {
+		return "them again"
+	}
+	var each []string
+	for _, r := range list {
+		each = append(each, r.Node+" with podCIDR "+join(r.PodCIDRs))
+	}
+	return "them again: " + some(each)
+}
+
 func nodeList(nodes []inputs.Node) string {
-	return count(len(nodes), "Node "+nodes[0].Name, "Nodes "+some(namesOf(nodes)))
+	if len(nodes) == 1 {
+		return "Node " + nodes[0].Name
+	}
+	return "Nodes " + some(namesOf(nodes))
 }
 
 // commands recreate the Node. What the API server fills in is taken out of the

@@ -12,10 +12,14 @@ import (
 // mostPodsMask is the longest node mask that is worth telling: 13 pods.
 const mostPodsMask = 28
 
+// mostBlocks is how many blocks are looked at one by one: all that the largest
+// difference of masks gives.
+const mostBlocks = 1 << MaxMaskDiff
+
 // serves tries settings of the allocator: it starts with the nodes, and the next
 // need podCIDRs exist and overlap nothing.
 func (c *cluster) serves(ranges []Range, nodes []inputs.Node, need int) error {
-	grids, err := start(ranges, c.told, nodes)
+	grids, err := start(ranges, c.LeftOut, nodes)
 	if err != nil {
 		return err
 	}
@@ -32,27 +36,74 @@ func (c *cluster) serves(ranges []Range, nodes []inputs.Node, need int) error {
 	return nil
 }
 
-// clash names what p overlaps beside podCIDRs: Service CIDR, address of a node,
-// underlay. Empty: nothing that is known.
-func (c *cluster) clash(p netip.Prefix) string {
-	for _, s := range c.Services {
-		if p.Overlaps(s) {
-			return "the Service CIDR " + s.String()
+// servesInAnyOrder is serves for an allocator that runs: which of the free blocks
+// it gives next is not known.
+func (c *cluster) servesInAnyOrder(ranges []Range, nodes []inputs.Node, need int) error {
+	grids, err := start(ranges, c.LeftOut, nodes)
+	if err != nil {
+		return err
+	}
+	for _, g := range grids {
+		if p, what := c.unclean(g); what != "" {
+			return fmt.Errorf("the free podCIDR %s holds or overlaps %s", p, what)
 		}
 	}
+	return c.serves(ranges, nodes, need)
+}
+
+// taboo is an address or network that no podCIDR may touch.
+type taboo struct {
+	netip.Prefix
+	what string
+}
+
+// taboos are the Service CIDRs, the underlay and the addresses of nodes.
+func (c *cluster) taboos() []taboo {
+	var out []taboo
+	for _, s := range c.Services {
+		out = append(out, taboo{s, "the Service CIDR " + s.String()})
+	}
 	for _, u := range c.Underlay {
-		if p.Overlaps(u) {
-			return "the network " + u.String() + " of a node"
-		}
+		out = append(out, taboo{u, "the network " + u.String() + " of a node"})
 	}
 	for _, n := range c.nodes {
 		for _, a := range n.Addresses {
-			if p.Contains(a) {
-				return fmt.Sprintf("%s, the address of node %s", a, n.Name)
-			}
+			out = append(out, taboo{netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s, the address of node %s", a, n.Name)})
+		}
+	}
+	return out
+}
+
+// clash names the first taboo that p touches; empty: none that is known.
+func (c *cluster) clash(p netip.Prefix) string {
+	for _, t := range c.taboo {
+		if p.Overlaps(t.Prefix) {
+			return t.what
 		}
 	}
 	return ""
+}
+
+// unclean finds a free block that touches a taboo; what is empty if none does.
+func (c *cluster) unclean(g *grid) (block netip.Prefix, what string) {
+	for _, t := range c.taboo {
+		if !t.Overlaps(g.Cluster) {
+			continue
+		}
+		more := &grid{Range: g.Range, taken: slices.Clone(g.taken)}
+		if more.take(t.Prefix) != nil {
+			continue
+		}
+		if more.settle(); more.free() == g.free() {
+			continue
+		}
+		for _, p := range g.next(mostBlocks) {
+			if p.Overlaps(t.Prefix) {
+				return p, t.what
+			}
+		}
+	}
+	return netip.Prefix{}, ""
 }
 
 // remedyRange looks for the smallest wider cluster CIDR that serves all who wait.
@@ -69,28 +120,41 @@ func (c *cluster) remedyRange(d *Diagnosis) {
 // widen shortens each cluster CIDR as far as needed to serve need more nodes. The
 // error says what is in the way.
 func (c *cluster) widen(nodes []inputs.Node, need int) ([]Range, error) {
+	return c.widenUntil(func(ranges []Range, i int) error { return c.serves(ranges, only(nodes, i), need) },
+		func(ranges []Range) error { return c.serves(ranges, nodes, need) })
+}
+
+// widenUntil shortens each cluster CIDR until good accepts it. all has the last
+// word.
+func (c *cluster) widenUntil(good func(one []Range, i int) error, all func([]Range) error) ([]Range, error) {
 	out := slices.Clone(c.Ranges)
 	for i := range out {
 		for {
-			err := c.serves(out[i:i+1], only(nodes, i), need)
+			err := good(out[i:i+1], i)
 			if err == nil {
 				break
 			}
-			wider := Range{netip.PrefixFrom(out[i].Cluster.Addr(), out[i].Cluster.Bits()-1).Masked(), out[i].Mask}
-			if !wider.Cluster.IsValid() || wider.Cluster.Bits() == 0 {
+			if out[i], err = c.wider(out[i], err); err != nil {
 				return nil, err
 			}
-			if wider.Mask-wider.Cluster.Bits() > MaxMaskDiff {
-				return nil, fmt.Errorf("%w, and a /%d can't be cut from a cluster CIDR wider than %s (at most %d bits)",
-					err, wider.Mask, out[i].Cluster, MaxMaskDiff)
-			}
-			if what := c.clash(wider.Cluster); what != "" {
-				return nil, fmt.Errorf("%w, and %s overlaps %s", err, wider.Cluster, what)
-			}
-			out[i] = wider
 		}
 	}
-	return out, c.serves(out, nodes, need)
+	return out, all(out)
+}
+
+// wider is r with a cluster CIDR twice as wide. why says what r lacks.
+func (c *cluster) wider(r Range, why error) (Range, error) {
+	w := Range{netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-1).Masked(), r.Mask}
+	switch what := c.clash(w.Cluster); {
+	case !w.Cluster.IsValid() || w.Cluster.Bits() == 0:
+		return r, why
+	case w.Mask-w.Cluster.Bits() > MaxMaskDiff:
+		return r, fmt.Errorf("%w, and a /%d can't be cut from a cluster CIDR wider than %s (at most %d bits)",
+			why, w.Mask, r.Cluster, MaxMaskDiff)
+	case what != "":
+		return r, fmt.Errorf("%w, and %s overlaps %s", why, w.Cluster, what)
+	}
+	return w, nil
 }
 
 // only are the nodes with their podCIDR number i alone.
@@ -128,8 +192,7 @@ func (c *cluster) remedyMask(d *Diagnosis) {
 	}
 	flags := strings.Join(maskFlags(masks), " ")
 	remedy := c.settings(fmt.Sprintf("Lengthen the node mask for new nodes, %s (%s)", flags, roomFor(masks)), masks)
-	remedy.Beware = append(remedy.Beware, "Nodes keep the podCIDR that they have; a Node that is deleted frees a longer one's "+
-		"worth of blocks")
+	remedy.Beware = append(remedy.Beware, "Nodes keep the podCIDR that they have")
 	d.Remedies = append(d.Remedies, remedy)
 }
 
@@ -145,7 +208,7 @@ func (c *cluster) fills(i int) string {
 	}
 	switch n := len(g.taken); {
 	case n == 0:
-		return "too little of " + g.Cluster.String() + " is free"
+		return "no podCIDR of " + g.Cluster.String() + " is free"
 	case alike && n == 1:
 		return fmt.Sprintf("one /%d fills the range", bits)
 	case alike:
@@ -206,7 +269,7 @@ func (c *cluster) restart() Remedy {
 func (c *cluster) remedyStart(d *Diagnosis) {
 	if len(c.Ranges) > 0 {
 		d.Evidence = append(d.Evidence, c.source())
-		if _, err := start(c.Ranges, c.told, c.nodes); err != nil {
+		if _, err := start(c.Ranges, c.LeftOut, c.nodes); err != nil {
 			d.Cause += fmt.Sprintf("; it can't start with --cluster-cidr=%s and these Nodes: %v", clusterCIDRs(c.Ranges), err)
 			c.remedyRange(d)
 			return

@@ -211,11 +211,16 @@ func kill(cmd *exec.Cmd) {
 	}
 }
 
+// KubectlCommand is kubectl as the administrator, before its arguments.
+func (s *Server) KubectlCommand() []string {
+	return []string{s.program, "kubectl", "--server=" + s.URL, "--token=" + AdminToken,
+		"--certificate-authority=" + s.CA(), "--kubeconfig=/dev/null", "--cache-dir=" + s.path("kubectl")}
+}
+
 // Kubectl runs kubectl as the administrator.
 func (s *Server) Kubectl(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, s.program, append([]string{"kubectl", "--server=" + s.URL, "--token=" + AdminToken,
-		"--certificate-authority=" + s.CA(), "--kubeconfig=/dev/null",
-		"--cache-dir=" + s.path("kubectl")}, args...)...)
+	command := append(s.KubectlCommand(), args...)
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl %v: %w: %s", args, err, out)
 	}

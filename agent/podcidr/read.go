@@ -1,0 +1,233 @@
+package podcidr
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// The names by which kubeadm and those who follow it know these objects.
+const (
+	kcmLabel      = "component=kube-controller-manager"
+	kcmLease      = "kube-controller-manager"
+	kubeadmConfig = "kubeadm-config"
+	kcmManifest   = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
+)
+
+// leaseStale is how old a lease may be before nobody holds it. It is renewed every
+// few seconds; the rest is for clocks that differ.
+const leaseStale = 2 * time.Minute
+
+// readTimeout bounds one call. Facts are read while somebody waits for them.
+const readTimeout = 3 * time.Second
+
+// Read reads the Facts. What can't be read, forbidden or absent, is left unknown
+// and told in Unread. fairlead-controller's config will come first, once there is one.
+func Read(ctx context.Context, client kubernetes.Interface) Facts {
+	r := reader{client: client, facts: Facts{Refused: map[string]Refusal{}}}
+	kcm := r.kcm(ctx)
+	config := r.kubeadm(ctx)
+	r.lease(ctx)
+	r.services(ctx)
+	r.events(ctx)
+	r.settle(kcm, config)
+	return r.facts
+}
+
+type reader struct {
+	client kubernetes.Interface
+	facts  Facts
+	pod    string // the kube-controller-manager that flags come from
+}
+
+// unread notes what could not be read. What is not there is no failure.
+func (r *reader) unread(what string, err error) {
+	switch {
+	case err == nil, apierrors.IsNotFound(err):
+		return
+	case apierrors.IsForbidden(err):
+		err = fmt.Errorf("forbidden")
+	}
+	r.facts.Unread = append(r.facts.Unread, fmt.Sprintf("%s could not be read: %v", what, err))
+}
+
+// kcm returns the flags of kube-controller-manager from its mirror Pod; nil if
+// none is seen. Of several, one that is ready comes first.
+func (r *reader) kcm(ctx context.Context) flags {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	list, err := r.client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: kcmLabel})
+	r.unread("the Pods of kube-controller-manager", err)
+	if err != nil || len(list.Items) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(podTrouble(&a), podTrouble(&b)) })
+	pod := list.Items[0]
+	r.pod = "kube-system/" + pod.Name
+	r.facts.Runs = Yes
+	if trouble := podTrouble(&pod); trouble != "" {
+		r.facts.Runs, r.facts.RunsNot = No, "Pod "+r.pod+" "+trouble
+	}
+	if pod.Annotations[corev1.MirrorPodAnnotationKey] != "" || pod.Annotations["kubernetes.io/config.source"] == "file" {
+		r.facts.Manifest = kcmManifest
+	}
+	for i := range list.Items[1:] {
+		if !slices.Equal(commandOf(&pod), commandOf(&list.Items[i+1])) {
+			r.facts.Unread = append(r.facts.Unread, fmt.Sprintf("Pod kube-system/%s has another command than %s, which counts here",
+				list.Items[i+1].Name, r.pod))
+		}
+	}
+	return parseCommand(commandOf(&pod))
+}
+
+// commandOf is the command of the pod's first container.
+func commandOf(pod *corev1.Pod) []string {
+	if len(pod.Spec.Containers) == 0 {
+		return nil
+	}
+	return slices.Concat(pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args)
+}
+
+// podTrouble says why a pod is not ready; empty when it is, or nothing is known.
+func podTrouble(pod *corev1.Pod) string {
+	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	if ready || len(pod.Status.Conditions) == 0 {
+		return ""
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		var parts []string
+		if w := c.State.Waiting; w != nil {
+			parts = append(parts, "waits: "+w.Reason)
+		}
+		for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+			if t != nil {
+				parts = append(parts, fmt.Sprintf("ended with exit code %d at %s", t.ExitCode, t.FinishedAt.UTC().Format(time.TimeOnly)))
+				break
+			}
+		}
+		if len(parts) > 0 {
+			return strings.Join(parts, ", ")
+		}
+	}
+	return "is not ready"
+}
+
+// kubeadm returns kubeadm's settings; nil where there are none.
+func (r *reader) kubeadm(ctx context.Context) *kubeadm {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	what := "ConfigMap kube-system/" + kubeadmConfig
+	m, err := r.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, kubeadmConfig, metav1.GetOptions{})
+	r.unread(what, err)
+	if err != nil {
+		return nil
+	}
+	config, err := parseKubeadm(m.Data["ClusterConfiguration"])
+	r.unread(what, err)
+	if err != nil {
+		return nil
+	}
+	r.facts.Kubeadm = true
+	r.facts.PodSubnet = join(config.PodSubnet)
+	return &config
+}
+
+// lease tells whether a kube-controller-manager that is no Pod runs.
+func (r *reader) lease(ctx context.Context) {
+	if r.facts.Runs != Unknown {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	l, err := r.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, kcmLease, metav1.GetOptions{})
+	r.unread("Lease kube-system/"+kcmLease, err)
+	if err != nil || l.Spec.RenewTime == nil {
+		return
+	}
+	r.facts.Runs = Yes
+	if time.Since(l.Spec.RenewTime.Time) > leaseStale {
+		r.facts.Runs = No
+		r.facts.RunsNot = "nobody has renewed its Lease kube-system/" + kcmLease + " since " +
+			l.Spec.RenewTime.UTC().Format(time.DateTime) + " UTC"
+	}
+}
+
+// services reads the ServiceCIDRs, objects since Kubernetes 1.33.
+func (r *reader) services(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	list, err := r.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	r.unread("the ServiceCIDRs", err)
+	if err != nil {
+		return
+	}
+	for _, s := range list.Items {
+		for _, c := range s.Spec.CIDRs {
+			if p, err := netip.ParsePrefix(c); err == nil {
+				r.facts.Services = append(r.facts.Services, p.Masked())
+				r.facts.ServicesFrom = "the ServiceCIDR objects"
+			}
+		}
+	}
+}
+
+// events reads the allocator's complaints. They are of type Normal.
+func (r *reader) events(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	list, err := r.client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: "reason=CIDRNotAvailable,involvedObject.kind=Node"})
+	r.unread("the CIDRNotAvailable Events", err)
+	if err != nil {
+		return
+	}
+	for _, e := range list.Items {
+		before := r.facts.Refused[e.InvolvedObject.Name]
+		now := Refusal{Count: before.Count + max(1, int(e.Count)), Last: e.LastTimestamp.Time}
+		if before.Last.After(now.Last) {
+			now.Last = before.Last
+		}
+		r.facts.Refused[e.InvolvedObject.Name] = now
+	}
+}
+
+// settle takes the settings from the surest source that has them.
+func (r *reader) settle(kcm flags, config *kubeadm) {
+	f := &r.facts
+	from := "the command of Pod " + r.pod
+	if kcm == nil && config != nil {
+		kcm, from = config.command(), "ConfigMap kube-system/"+kubeadmConfig
+		if f.Manifest == "" {
+			f.Manifest = kcmManifest
+		}
+	}
+	if kcm == nil {
+		return
+	}
+	f.Allocates, f.AllocatesNot = kcm.allocates()
+	ranges, err := kcm.ranges()
+	r.unread(from, err)
+	if len(ranges) > 0 {
+		f.Ranges, f.RangesFrom = ranges, from
+	}
+	told, err := parseCIDRs(kcm["service-cluster-ip-range"])
+	r.unread(from, err)
+	f.LeftOut = told
+	if len(f.Services) == 0 && len(told) > 0 {
+		f.Services, f.ServicesFrom = told, from
+	}
+	if len(f.Services) == 0 && config != nil {
+		f.Services, f.ServicesFrom = config.ServiceSubnet, "ConfigMap kube-system/"+kubeadmConfig
+	}
+}

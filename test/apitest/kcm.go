@@ -1,0 +1,101 @@
+package apitest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// KCM is a kube-controller-manager with its allocator of podCIDRs and no other
+// controller.
+type KCM struct {
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed when the process has ended
+}
+
+// StartKCM starts a KCM with the flags given, and returns when its allocator
+// works, or is left out because of them. The error has what it said at its end.
+func (s *Server) StartKCM(ctx context.Context, flags ...string) (*KCM, error) {
+	token, kubeconfig := s.path("admin.token"), s.path("admin.kubeconfig")
+	if err := os.WriteFile(token, []byte(AdminToken), 0o600); err != nil {
+		return nil, err
+	}
+	if err := Kubeconfig(kubeconfig, s.URL, s.CA(), token); err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	k := &KCM{log: s.path("kube-controller-manager.log"), done: make(chan struct{})}
+	if err := os.RemoveAll(k.log); err != nil {
+		return nil, err
+	}
+	k.cmd, err = s.start("kube-controller-manager", append([]string{"--kubeconfig=" + kubeconfig, "--leader-elect=false",
+		"--controllers=node-ipam-controller", "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
+		"--cert-dir=" + s.path("kcm-certs"), "--kube-api-qps=1000", "--kube-api-burst=1000"}, flags...)...)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = k.cmd.Wait() // why it ended is in its log
+		close(k.done)
+	}()
+	return k, k.await(ctx)
+}
+
+// await waits for the line with which the allocator starts to work, or is left out.
+func (k *KCM) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for !bytes.Contains(k.Log(), []byte("Starting range CIDR allocator")) &&
+		!bytes.Contains(k.Log(), []byte(`skipping controller" controller="node-ipam-controller"`)) {
+		select {
+		case <-k.done:
+			return fmt.Errorf("kube-controller-manager has ended:\n%s", tail(k.Log()))
+		case <-ctx.Done():
+			k.Stop()
+			return fmt.Errorf("kube-controller-manager starts no allocator: %w:\n%s", ctx.Err(), tail(k.Log()))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// Ended reports whether it has ended.
+func (k *KCM) Ended() bool {
+	select {
+	case <-k.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Log is what it has printed.
+func (k *KCM) Log() []byte {
+	data, _ := os.ReadFile(k.log) // not there yet: nothing printed
+	return data
+}
+
+// Stop ends it with SIGKILL.
+func (k *KCM) Stop() {
+	_ = k.cmd.Process.Kill() // it may have ended
+	<-k.done
+}
+
+func tail(log []byte) []byte { return log[max(0, len(log)-3000):] }
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
