@@ -52,6 +52,24 @@ type conn struct {
 	client client.Client
 	tables *cache.TableCache
 	gone   chan struct{} // closed when the connection is lost
+	ended  chan struct{} // closed by end
+}
+
+// follow closes gone when the library tells that the connection is lost. It
+// tells once, and only somebody who waits.
+func (c *conn) follow() {
+	select {
+	case <-c.client.DisconnectNotify():
+		close(c.gone)
+	case <-c.ended:
+	}
+}
+
+// end closes the connection, in the background: that waits for calls in flight,
+// which end at their deadlines.
+func (c *conn) end() {
+	close(c.ended)
+	go c.client.Close()
 }
 
 // Connect connects to ovsdb-server at endpoint, "unix:" and an absolute path.
@@ -102,9 +120,7 @@ func (db *DB) run(ctx context.Context, c *conn) {
 		db.log.Info("Connected to OVSDB", "endpoint", db.endpoint)
 		err := c.hold(ctx)
 		db.set(nil, err)
-		// In the background: it waits for calls in flight, which end at their
-		// deadlines.
-		go c.client.Close()
+		c.end()
 		if ctx.Err() != nil {
 			return
 		}
@@ -148,12 +164,10 @@ func (db *DB) dial(ctx context.Context) (*conn, error) {
 	if err := cl.Connect(ctx); err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	c := &conn{client: cl, tables: cl.Cache(), gone: make(chan struct{})}
-	go func() {
-		<-cl.DisconnectNotify()
-		close(c.gone)
-	}()
+	c := &conn{client: cl, tables: cl.Cache(), gone: make(chan struct{}), ended: make(chan struct{})}
+	go c.follow()
 	if c.tables == nil {
+		c.end()
 		return nil, errors.New("connecting: ovsdb-server closed the connection at once")
 	}
 	c.tables.AddEventHandler(&cache.EventHandlerFuncs{
@@ -166,7 +180,7 @@ func (db *DB) dial(ctx context.Context) (*conn, error) {
 	// inconsistent replica and disconnects.
 	monitor.Method = ovsdb.ConditionalMonitorRPC
 	if _, err := cl.Monitor(ctx, monitor); err != nil {
-		go cl.Close()
+		c.end()
 		return nil, fmt.Errorf("reading the database: %w", err)
 	}
 	return c, nil
