@@ -47,6 +47,7 @@ func keyOf(a api.Attachment) key { return key{a.ContainerID, a.IfName} }
 // off (del). done receives the outcome, once.
 type request struct {
 	add  *api.Attachment
+	runs bool // the pod of add runs already: its record is put back
 	del  key
 	done chan error
 }
@@ -170,11 +171,30 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 	start := time.Now()
 	snapshot := l.source.Snapshot()
 	conflict := l.takeOwn(snapshot)
+	waiting = overtaken(waiting, l.own, conflict)
 	d, o := l.observeAndApply(ctx, snapshot, waiting)
 	l.publish(snapshot, d, conflict, o)
 	err := errors.Join(o.pods, o.host, o.peers)
 	l.metrics.round(time.Since(start), err)
 	return err
+}
+
+// overtaken answers the ADDs that took an address before the Node changed, and
+// returns the other requests: nobody routes that address to this node any more.
+func overtaken(waiting []request, own inputs.Node, conflict error) []request {
+	return slices.DeleteFunc(waiting, func(r request) bool {
+		if r.add == nil || r.runs {
+			return false
+		}
+		why := conflict
+		if why == nil && strays(own, []api.Attachment{*r.add}) != nil {
+			why = fmt.Errorf("the podCIDRs of node %s have become %v while the pod got an address", own.Name, own.PodCIDRs)
+		}
+		if why != nil {
+			r.done <- why
+		}
+		return why != nil
+	})
 }
 
 func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, waiting []request) (Desired, outcome) {

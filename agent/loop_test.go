@@ -135,3 +135,38 @@ func TestWaitsForTheAPIServer(t *testing.T) {
 		}
 	}
 }
+
+// A pod that took its address just before the podCIDR changed would be reached
+// by nobody.
+func TestOvertaken(t *testing.T) {
+	own := inputs.Node{Name: "me", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
+	pod := func(addr string) *api.Attachment {
+		return &api.Attachment{Addrs: []netip.Prefix{netip.MustParsePrefix(addr)}}
+	}
+	requests := func() []request {
+		out := []request{{add: pod("10.0.1.2/24")}, {add: pod("10.0.9.2/24")}, {add: pod("10.0.9.3/24"), runs: true}, {}}
+		for i := range out {
+			out[i].done = make(chan error, 1)
+		}
+		return out
+	}
+	for _, test := range []struct {
+		what     string
+		conflict error
+		refused  []int
+	}{
+		{"podCIDR changed", nil, []int{1}},
+		{"podCIDR taken by another node", errors.New("taken"), []int{0, 1}},
+	} {
+		all := requests()
+		rest := overtaken(slices.Clone(all), own, test.conflict)
+		if len(rest) != len(all)-len(test.refused) {
+			t.Errorf("%s: %d of %d requests go on", test.what, len(rest), len(all))
+		}
+		for i, r := range all {
+			if got, want := len(r.done) == 1, slices.Contains(test.refused, i); got != want {
+				t.Errorf("%s: request %d refused: %v, want %v", test.what, i, got, want)
+			}
+		}
+	}
+}

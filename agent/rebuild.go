@@ -57,7 +57,7 @@ func (p *pods) rebuildOne(ctx context.Context, host string, a api.Attachment) er
 	if known, err := p.records(); err != nil || known.has(host) {
 		return err
 	}
-	if err := p.loop.do(ctx, request{add: &a}); err != nil {
+	if err := p.loop.do(ctx, request{add: &a, runs: true}); err != nil {
 		return fmt.Errorf("record of container %s: %w", a.ContainerID, err)
 	}
 	p.log.Info("OVSDB had no record of a pod that has an interface and a lease: it is written anew. "+
