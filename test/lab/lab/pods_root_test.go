@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -165,8 +164,15 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 	}
 
 	// A process of the pod ends with it, and so do namespace and lease.
-	background := l.PodCommand(context.Background(), "default/b", "sleep", "1000")
+	background := l.PodCommand(t.Context(), "default/b", "sh", "-c", "echo; exec sleep 1000")
+	stdout, err := background.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := background.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 1)); err != nil { // before it is in the pod it is no process of it
 		t.Fatal(err)
 	}
 	remove(t, l, b)
@@ -178,7 +184,7 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 	if strings.Count(out, "cni-") != 1 || strings.Contains(out, ipB[0]) {
 		t.Errorf("left on the node, where only pod a should be:\n%s", out)
 	}
-	_, err := l.PodExec(t.Context(), "default/b", "true")
+	_, err = l.PodExec(t.Context(), "default/b", "true")
 	if err == nil || !strings.Contains(err.Error(), "there is no pod default/b") {
 		t.Errorf("a command in a pod that is gone: %v", err)
 	}
