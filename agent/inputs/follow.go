@@ -44,7 +44,7 @@ type follower struct {
 	told func()
 
 	mu      sync.Mutex
-	cluster string // the UID of the cluster that the store is from
+	cluster string // the UID of the cluster that the store is from; empty if not known yet
 	trouble error
 	reason  string
 
@@ -64,10 +64,19 @@ func (f *follower) run(ctx context.Context) {
 // up to twice as long by chance, so that not all agents come at once.
 const retryAPIFirst, retryAPIMost = 500 * time.Millisecond, 5 * time.Second
 
+// listed lists: where the server can't tell all objects in a watch. Of which
+// cluster they are, the watch after it finds out.
 func (f *follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	f.isFrom("")
 	l, err := f.list(ctx, o)
 	f.result(ctx, err)
 	return l, err
+}
+
+func (f *follower) isFrom(cluster string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cluster = cluster
 }
 
 // watched begins a watch, or goes on with one (without SendInitialEvents). To go
@@ -92,11 +101,7 @@ func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 	if err != nil {
 		return nil, err
 	}
-	if fresh {
-		f.mu.Lock()
-		f.cluster = cluster
-		f.mu.Unlock()
-	}
+	f.isFrom(cluster)
 	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
 		if e.Type == watch.Error {
 			f.result(ctx, ofWatch(e.Object))
@@ -125,11 +130,11 @@ func (f *follower) sameHistory(ctx context.Context, version string) (same bool, 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if version == "" || version == "0" || f.cluster == "" {
+	if version == "" || version == "0" {
 		return true, cluster, nil
 	}
 	c, err := resourceversion.CompareResourceVersion(version, l.ResourceVersion)
-	return err == nil && c <= 0 && cluster == f.cluster, cluster, nil
+	return err == nil && c <= 0 && (cluster == f.cluster || f.cluster == ""), cluster, nil
 }
 
 // errWatchBroke is a watch whose connection broke.

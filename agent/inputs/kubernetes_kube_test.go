@@ -1,6 +1,7 @@
 package inputs
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -214,11 +215,15 @@ func TestKubeServerHangs(t *testing.T) {
 }
 
 // After an etcd that was emptied the server would accept the old watches and stay
-// silent, whether its versions have overtaken the old ones or not.
+// silent, whether its versions have overtaken the old ones or not, and whether it
+// can tell all objects in a watch (Kubernetes 1.34 on) or they are listed before.
 func TestKubeOtherHistory(t *testing.T) {
-	for _, longer := range []bool{false, true} {
-		t.Run(fmt.Sprintf("longer=%v", longer), func(t *testing.T) {
-			c := newCluster(t)
+	for _, v := range []struct{ longer, lists bool }{{}, {longer: true}, {longer: true, lists: true}} {
+		t.Run(fmt.Sprintf("%+v", v), func(t *testing.T) {
+			c, longer := newCluster(t), v.longer
+			if v.lists {
+				c.restartWith("--feature-gates=WatchList=false")
+			}
 			door := c.door()
 			// A token that is refused would make the agent read everything anew.
 			c.must(os.WriteFile(c.tokenFile, []byte(apitest.AdminToken), 0o600))
@@ -247,6 +252,18 @@ func TestKubeOtherHistory(t *testing.T) {
 			c.until(k, "no trouble", untroubled)
 		})
 	}
+}
+
+// restartWith starts the API server with more arguments until the test ends.
+func (c *cluster) restartWith(args ...string) {
+	c.t.Helper()
+	restart := func(args []string) {
+		c.KillAPI()
+		c.Args = args
+		c.must(c.StartAPI(context.WithoutCancel(c.t.Context())))
+	}
+	restart(args)
+	c.t.Cleanup(func() { restart(nil) })
 }
 
 // version is the API server's current resource version.

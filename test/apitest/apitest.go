@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -36,6 +37,8 @@ const startTimeout = 2 * time.Minute
 type Server struct {
 	// URL is the API server's; it stays the same over restarts.
 	URL string
+	// Args are more arguments of the API server, from its next start on.
+	Args []string
 
 	dir, program string
 	ports        [3]int // etcd, its peers, API server
@@ -114,12 +117,12 @@ func (s *Server) start(part string, args ...string) (*exec.Cmd, error) {
 // StartAPI starts the API server after KillAPI and waits until it is ready.
 func (s *Server) StartAPI(ctx context.Context) error {
 	var err error
-	s.api, err = s.start("kube-apiserver", fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", s.ports[0]),
+	s.api, err = s.start("kube-apiserver", append(slices.Clone(s.Args), fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", s.ports[0]),
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.ports[2]),
 		"--cert-dir="+s.path("certs"), "--token-auth-file="+s.path("tokens.csv"), "--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+s.path("sa.key"),
 		"--service-account-signing-key-file="+s.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16",
-		"--profiling=false", "--disable-admission-plugins=ServiceAccount")
+		"--profiling=false", "--disable-admission-plugins=ServiceAccount")...)
 	if err != nil {
 		return err
 	}
