@@ -17,17 +17,30 @@ import (
 // off by the runtime's DEL. What only the record knew, the pod's name and the
 // path of its network namespace, stays empty.
 func (p *pods) rebuild(ctx context.Context) error {
-	known, err := p.records()
+	lost, err := p.lost()
 	if err != nil {
 		return err
 	}
+	var errs []error
+	for host := range lost {
+		errs = append(errs, p.rebuildOne(ctx, host))
+	}
+	return errors.Join(errs...)
+}
+
+// lost are the attachments without a record, by host end.
+func (p *pods) lost() (map[string]api.Attachment, error) {
+	known, err := p.records()
+	if err != nil {
+		return nil, err
+	}
 	hosts, err := link.Hosts()
 	if err != nil {
-		return fmt.Errorf("listing pods' interfaces: %w", err)
+		return nil, fmt.Errorf("listing pods' interfaces: %w", err)
 	}
 	leases, err := p.leases.Leases()
 	if err != nil {
-		return fmt.Errorf("listing leases: %w", err)
+		return nil, fmt.Errorf("listing leases: %w", err)
 	}
 	lost := map[string]api.Attachment{}
 	for _, l := range leases {
@@ -42,19 +55,19 @@ func (p *pods) rebuild(ctx context.Context) error {
 		a.Addrs = append(a.Addrs, p.withMask(l.Addr))
 		lost[host] = a
 	}
-	var errs []error
-	for host, a := range lost {
-		errs = append(errs, p.rebuildOne(ctx, host, a))
-	}
-	return errors.Join(errs...)
+	return lost, nil
 }
 
-func (p *pods) rebuildOne(ctx context.Context, host string, a api.Attachment) error {
+// rebuildOne looks again, now that no request works on the host end: in the middle
+// of an ADD or a DEL it looks lost, and after a DEL the address is somebody else's.
+func (p *pods) rebuildOne(ctx context.Context, host string) error {
 	if !p.busy.try(host) {
 		return nil
 	}
 	defer p.busy.done(host)
-	if known, err := p.records(); err != nil || known.has(host) {
+	lost, err := p.lost()
+	a, still := lost[host]
+	if err != nil || !still {
 		return err
 	}
 	if err := p.loop.do(ctx, request{add: &a, runs: true}); err != nil {
