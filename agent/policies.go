@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
@@ -27,6 +28,9 @@ const (
 	// not all should write.
 	tellers     = 3
 	tellersStep = 30 * time.Second
+	// rankAgain is how soon an agent that is not among them asks whether it is
+	// now: the others' Nodes may be gone. It costs a hash of each Node.
+	rankAgain = 10 * time.Minute
 )
 
 // policyTeller says aloud that network policies are not enforced: in the log, in a
@@ -70,27 +74,37 @@ func (t *policyTeller) look(ctx context.Context, now time.Time) {
 		_, there := s.NetworkPolicies[name]
 		return !there
 	})
-	for _, name := range slices.Sorted(maps.Keys(s.NetworkPolicies)) {
-		p := s.NetworkPolicies[name]
-		rank := rankOf(t.node, p, s.Nodes)
-		if rank >= tellers {
-			continue
-		}
-		if _, known := t.due[name]; !known {
-			t.due[name] = now.Add(time.Duration(rank) * tellersStep)
-		}
-		if now.Before(t.due[name]) {
-			continue
-		}
-		err := t.warn(ctx, t.node, notEnforced(p, rank > 0))
-		if err != nil && !t.failed && ctx.Err() == nil {
-			t.log.Error(err, "telling of a policy that is not enforced; it is tried again")
-		}
-		if t.failed = err != nil; t.failed {
-			return // the API server is not well: the rest would fail too
-		}
-		t.due[name] = now.Add(renewPolicyEvents)
+	if s.Unread {
+		return // without Nodes every agent would take itself for the first
 	}
+	for _, name := range slices.Sorted(maps.Keys(s.NetworkPolicies)) {
+		due, known := t.due[name]
+		if known && now.Before(due) {
+			continue
+		}
+		p := s.NetworkPolicies[name]
+		switch rank := rankOf(t.node, p, s.Nodes); {
+		case rank >= tellers:
+			t.due[name] = now.Add(rankAgain)
+		case rank > 0 && !known:
+			t.due[name] = now.Add(time.Duration(rank) * tellersStep)
+		default:
+			err := t.warn(ctx, t.node, notEnforced(p, rank > 0))
+			if err != nil && !t.failed && ctx.Err() == nil {
+				t.log.Error(err, "telling of a policy that is not enforced; it is tried again")
+			}
+			if t.failed = err != nil; t.failed && !refused(err) {
+				return // the API server is not well: the rest would fail too
+			}
+			t.due[name] = now.Add(renewPolicyEvents)
+		}
+	}
+}
+
+// refused tells whether the API server does not want this one Event, as in a
+// namespace that is about to go.
+func refused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err)
 }
 
 // logNew names each policy once.

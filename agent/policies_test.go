@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/agent/kubeapi"
@@ -106,5 +109,33 @@ func TestPolicyIsToldAgainAfterAnError(t *testing.T) {
 	p.look(t.Context(), now.Add(2*lookAtPolicies))
 	if len(w.warnings) != 2 {
 		t.Errorf("told %d times, want 2: once in vain", len(w.warnings))
+	}
+}
+
+// One Event that the API server does not want holds up no other.
+func TestPolicyThatIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		manifest := fmt.Sprintf(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s}}`, name)
+		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(manifest), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := inputs.NewDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, w := tellerOf(t, "me", source)
+	w.err = fmt.Errorf("writing: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "a",
+		errors.New("its namespace is being terminated")))
+	now := time.Now()
+	p.look(t.Context(), now)
+	p.look(t.Context(), now.Add(lookAtPolicies))
+	var about []string
+	for _, k := range w.warnings {
+		about = append(about, k.About.Name)
+	}
+	if !slices.Equal(about, []string{"a", "b"}) {
+		t.Errorf("told of %v, want each of the two once", about)
 	}
 }
