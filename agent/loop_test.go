@@ -170,3 +170,20 @@ func TestOvertaken(t *testing.T) {
 		}
 	}
 }
+
+// While Open vSwitch is away nothing is computed, and a CHECK still knows what MTU
+// pods have.
+func TestARoundWithoutAResultForgetsNothing(t *testing.T) {
+	l := &loop{log: logr.Discard(), metrics: newMetrics(), firstOK: make(chan struct{})}
+	l.state.Store(&state{})
+	stray := Desired{PodMTU: 1450}
+	stray.OVSDB.Pods = []api.Attachment{{PodName: "p", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.9.2/24")}}}
+	l.publish(&inputs.Snapshot{}, stray, nil, outcome{})
+	was := l.state.Load().degraded
+	l.publish(&inputs.Snapshot{}, Desired{}, nil, outcome{pods: errors.New("ovsdb-server is down"), away: true})
+	s := l.state.Load()
+	if s.podMTU != 1450 || was == nil || s.degraded != was || s.notReady == nil || s.away == nil {
+		t.Errorf("MTU %d, degraded %v, not ready %v, away %v; want 1450, %v, and the reason twice",
+			s.podMTU, s.degraded, s.notReady, s.away, was)
+	}
+}

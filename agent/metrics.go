@@ -56,7 +56,7 @@ func newMetrics() *metrics {
 			Help: "PodCIDRs of other nodes by the way there: tunnel, direct (a node of the same subnet) or routers " +
 				"(left to the underlay's)."}, []string{"way"}),
 		refused:     gauge("peers_refused", "Other nodes whose pods are not reached: a conflict. The log names them."),
-		inputErrors: gauge("input_problems", "Manifests that are refused; what they held before stays in force."),
+		inputErrors: gauge("input_problems", "Objects or manifests that are refused; what they said before stays in force."),
 		cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fairlead_cni_request_seconds",
 			Help: "Duration of CNI requests by verb and CNI error code (0 is success).", Buckets: times}, []string{"verb", "code"}),
 		armed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
@@ -91,16 +91,19 @@ func (m *metrics) changed(what string, n int) {
 	m.hostChanges.WithLabelValues(what).Add(float64(n))
 }
 
-func (m *metrics) published(s *state, d Desired) {
+func (m *metrics) published(s *state) {
 	m.ready.Set(one(s.notReady == nil))
 	m.degraded.Set(one(s.degraded != nil))
+	m.inputErrors.Set(float64(len(s.snapshot.Problems)))
+}
+
+func (m *metrics) desired(d Desired) {
 	m.pods.Set(float64(len(d.OVSDB.Pods)))
 	m.peers.Set(float64(len(d.Peers)))
 	for _, w := range []Way{Tunnelled, Direct, LeftToRouters} {
 		m.peerCIDRs.WithLabelValues(string(w)).Set(float64(len(byWay(d.Peers, w))))
 	}
 	m.refused.Set(float64(len(d.Problems)))
-	m.inputErrors.Set(float64(len(s.snapshot.Problems)))
 }
 
 // one is the value of a gauge that says yes or no.

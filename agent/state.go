@@ -33,12 +33,16 @@ func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o o
 	if o.away {
 		s.away = o.pods
 	}
-	before := l.state.Swap(s)
-	if d.PodMTU != 0 { // else nothing was computed
+	before := l.state.Load()
+	if d.PodMTU == 0 { // nothing was computed: what is known of the rest stays
+		s.podMTU, s.degraded = before.podMTU, before.degraded
+	} else {
 		l.tellProblems(d.Problems)
 		l.tellRouted(byWay(d.Peers, LeftToRouters))
+		l.metrics.desired(d)
 	}
-	l.metrics.published(s, d)
+	l.state.Store(s)
+	l.metrics.published(s)
 	l.tellChange("not ready", before.notReady, s.notReady)
 	l.tellChange("ready, but something does not work", before.degraded, s.degraded)
 	if s.notReady == nil {
