@@ -301,7 +301,7 @@ func (c cluster) startAgent(ctx context.Context) error {
 func (c cluster) streams(t *testing.T, fresh string) [4][]way {
 	t.Helper()
 	a, b, far := c.at(t, "a"), c.at(t, "b"), c.at(t, "far")
-	outside, gateway := c.onHost(t, lab.Outside, lab.Dual.FarAddrs()...), c.onHost(t, node, gateways()...)
+	outside, gateway := c.onHost(t, lab.Outside, lab.Dual.FarAddrs()...), c.onHost(t, node, c.gateways(t)...)
 	here, there := c.onHost(t, node, lab.Dual.NodeAddrs(1)...), c.onHost(t, "node2", lab.Dual.NodeAddrs(2)...)
 	return [4][]way{
 		{here.to(t, "host to outside", outside, 0), here.to(t, "host to the other node", there, 0)},

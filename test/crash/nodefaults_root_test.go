@@ -42,19 +42,19 @@ func (c cluster) faults(r *rand.Rand) []fault {
 	return []fault{
 		{name: "agent killed", begin: func(t *testing.T) { must(t, c.AgentKill(within(t, 10*time.Second), node)) }},
 		{name: "agent stopped", begin: func(t *testing.T) { must(t, c.AgentStop(within(t, 40*time.Second), node)) }},
-		{name: "ovs-vswitchd killed", begin: signal(lab.Vswitchd, unix.SIGKILL)},
+		{name: "ovs-vswitchd killed", begin: signal(lab.Vswitchd, unix.SIGKILL), end: gone(lab.Vswitchd)},
 		{name: "ovs-vswitchd stopped", begin: signal(lab.Vswitchd, unix.SIGTERM), end: gone(lab.Vswitchd)},
 		{name: "ovs-vswitchd hangs", begin: signal(lab.Vswitchd, unix.SIGSTOP)},
 		{name: "ovs-vswitchd cleans up", begin: shell("ovs-appctl -T 2 exit --cleanup"),
 			end: gone(lab.Vswitchd)},
-		{name: "ovsdb-server killed", begin: signal(lab.OVSDB, unix.SIGKILL)},
+		{name: "ovsdb-server killed", begin: signal(lab.OVSDB, unix.SIGKILL), end: gone(lab.OVSDB)},
 		{name: "ovsdb-server stopped", begin: signal(lab.OVSDB, unix.SIGTERM), end: gone(lab.OVSDB)},
 		{name: "ovsdb-server hangs", begin: signal(lab.OVSDB, unix.SIGSTOP)},
-		{name: "guard killed", begin: signal(lab.Guard, unix.SIGKILL)},
+		{name: "guard killed", begin: signal(lab.Guard, unix.SIGKILL), end: gone(lab.Guard)},
 		{name: "database lost", begin: func(t *testing.T) {
 			signal(lab.OVSDB, unix.SIGKILL)(t)
 			os.Remove(c.node.Private("/etc/openvswitch/conf.db")) // it may be gone
-		}},
+		}, end: gone(lab.OVSDB)},
 		{name: "bridge deleted", begin: shell("ovs-vsctl -t 2 --no-wait del-br br-int")},
 		{name: "port deleted", begin: shell(`ovs-vsctl -t 2 --no-wait --if-exists del-port "$1"`)},
 		{name: "port moved", begin: shell(`ovs-vsctl -t 2 --no-wait --may-exist add-br theirs -- set Bridge theirs datapath_type=` +

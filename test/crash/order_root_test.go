@@ -3,6 +3,7 @@ package crash
 import (
 	"fmt"
 	"maps"
+	"net"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -12,6 +13,22 @@ import (
 
 	"github.com/fairlead-cni/fairlead/datapath/link"
 )
+
+// order is hostOrder of node1, and with it all of node2, whose pods stay.
+func (c cluster) order(t *testing.T) []string {
+	t.Helper()
+	lines := c.hostOrder(t)
+	other := c
+	var err error
+	other.node, err = c.Host("node2")
+	must(t, err)
+	s := other.state(t)
+	own := []string{fmt.Sprint(s.Leases), fmt.Sprint(s.Ports)}
+	for _, l := range slices.Concat(other.hostOrder(t), s.Flows, s.Veths, s.Netns, own) {
+		lines = append(lines, "node2: "+l)
+	}
+	return lines
+}
 
 // hostOrder is what the agent keeps in order beside pods, without what changes by itself.
 func (c cluster) hostOrder(t *testing.T) (lines []string) {
@@ -44,6 +61,49 @@ func (c cluster) downVeths(t *testing.T) (names []string) {
 		}
 	}
 	return names
+}
+
+// wrongAddresses says which pods, of all nodes, have other addresses than the runner was told and the API says.
+func (c cluster) wrongAddresses(t *testing.T) (wrong []string) {
+	t.Helper()
+	told := map[string][]string{}
+	if c.api != nil {
+		for _, p := range c.api.pods(t) {
+			for _, ip := range p.Status.PodIPs {
+				told[p.Namespace+"/"+p.Name] = append(told[p.Namespace+"/"+p.Name], ip.IP)
+			}
+		}
+	}
+	records, err := c.Records().List()
+	must(t, err)
+	for _, rec := range records {
+		h, err := c.Host(rec.Node)
+		must(t, err)
+		var have []string
+		err = h.DoNet(rec.Netns, func() (err error) { have, err = globalAddresses("eth0"); return err })
+		if err != nil {
+			wrong = append(wrong, fmt.Sprintf("%s: %v", rec.Pod(), err))
+		}
+		wrong = append(wrong, difference("address of "+rec.Pod(), have, rec.IPs)...)
+		if c.api != nil {
+			wrong = append(wrong, difference("podIP of "+rec.Pod(), told[rec.Pod()], rec.IPs)...)
+		}
+	}
+	return wrong
+}
+
+func globalAddresses(dev string) (out []string, err error) {
+	i, err := net.InterfaceByName(dev)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := i.Addrs()
+	for _, a := range addrs {
+		if p, ok := a.(*net.IPNet); ok && p.IP.IsGlobalUnicast() {
+			out = append(out, p.IP.String())
+		}
+	}
+	return out, err
 }
 
 func (c cluster) output(t *testing.T, line string) (string, error) {

@@ -73,7 +73,7 @@ func (ch *churn) step(t *testing.T) {
 			if name := names[ch.r.IntN(len(names))]; !changed[name] {
 				changed[name] = true
 				delete(ch.pods, name)
-				del = append(del, podYAML(name, node))
+				del = append(del, name)
 			}
 			continue
 		}
@@ -81,15 +81,30 @@ func (ch *churn) step(t *testing.T) {
 		name := fmt.Sprintf("p%d", ch.next%24)
 		if !ch.pods[name] && !changed[name] {
 			changed[name], ch.pods[name] = true, true
-			add = append(add, podYAML(name, node))
+			add = append(add, name)
 		}
 	}
+	ch.change(t, add, del)
+}
+
+func (ch *churn) change(t *testing.T, add, del []string) {
+	if ch.c.api != nil {
+		ch.c.api.change(t.Context(), add, del)
+		return
+	}
 	if len(del) > 0 {
-		ch.c.remove(t, del...)
+		ch.c.remove(t, podsYAML(del)...)
 	}
 	if len(add) > 0 {
-		ch.c.apply(t, add...)
+		ch.c.apply(t, podsYAML(add)...)
 	}
+}
+
+func podsYAML(names []string) (manifests []string) {
+	for _, name := range names {
+		manifests = append(manifests, podYAML(name, node))
+	}
+	return manifests
 }
 
 func (ch *churn) removeAll(t *testing.T) {

@@ -28,16 +28,23 @@ const scheduleTime = 50 * time.Second
 // and nothing else. A schedule that fails is repeated by its seed.
 func TestRootRandomFaults(t *testing.T) {
 	r := dice(t)
+	c := up(t)
+	faults := c.faults(r)
+	c.schedule(t, r, faults, faults)
+}
+
+// schedule is rounds of faults: one of the first, and up to two more.
+func (c cluster) schedule(t *testing.T, r *rand.Rand, first, more []fault) {
+	t.Helper()
 	limit := scheduleTime
 	if s := os.Getenv("FAIRLEAD_TEST_CHAOS"); s != "" {
 		var err error
 		limit, err = time.ParseDuration(s)
 		must(t, err)
 	}
-	c := up(t)
 	c.apply(t, podYAML("a", node), podYAML("b", node))
 	c.settle(t)
-	order := c.hostOrder(t)
+	order := c.order(t)
 	stopWatching := c.watchAddresses(t)
 	defer stopWatching()
 	churn := churn{c: c, r: r, pods: map[string]bool{}}
@@ -49,11 +56,11 @@ func TestRootRandomFaults(t *testing.T) {
 			c.tellNeighbours(t)
 		}
 	})
-	faults, had := c.faults(r), map[string]int{}
+	had := map[string]int{}
 	began := time.Now()
 	for round := 1; time.Since(began) < limit && !t.Failed(); round++ {
-		chosen := choose(r, faults)
-		t.Logf("round %d: %s", round, names(chosen))
+		chosen := choose(r, first, more)
+		t.Logf("round %d, after %s: %s", round, time.Since(began).Round(time.Second/10), names(chosen))
 		for _, f := range chosen {
 			f.begin(t)
 			had[f.name]++
@@ -67,6 +74,10 @@ func TestRootRandomFaults(t *testing.T) {
 			}
 		}
 		c.heal(t)
+		if c.api != nil {
+			c.api.catchUp(t, churn.pods)
+			c.followed(t)
+		}
 		c.sound(t, order)
 		c.heard(t, ways, streams)
 	}
@@ -99,9 +110,11 @@ func (c cluster) tellNeighbours(t *testing.T) {
 }
 
 // choose takes one to three.
-func choose(r *rand.Rand, faults []fault) (chosen []fault) {
-	for range 1 + r.IntN(3) {
-		chosen = append(chosen, faults[r.IntN(len(faults))])
+func choose(r *rand.Rand, first, more []fault) []fault {
+	number := r.IntN(3)
+	chosen := []fault{first[r.IntN(len(first))]}
+	for range number {
+		chosen = append(chosen, more[r.IntN(len(more))])
 	}
 	return chosen
 }
@@ -123,6 +136,9 @@ func (c cluster) heal(t *testing.T) {
 		}
 	}
 	must(t, c.OVSStart(within(t, 30*time.Second), node))
+	if c.api != nil {
+		c.api.heal(t)
+	}
 	// It may have a port that was moved there just when its pod went.
 	c.exec(t, "ovs-vsctl", "--timeout=20", "--no-wait", "--if-exists", "del-br", "theirs")
 	ctx := within(t, 30*time.Second)
@@ -137,7 +153,8 @@ func (c cluster) sound(t *testing.T, order []string) {
 	t.Helper()
 	must(t, c.WaitPods(within(t, time.Minute)))
 	eventually(t, 30*time.Second, func() []string { // the agent looks every 15 s
-		wrong := append(difference("node", c.hostOrder(t), order), c.downVeths(t)...)
+		wrong := append(difference("node", c.order(t), order), c.downVeths(t)...)
+		wrong = append(wrong, c.wrongAddresses(t)...)
 		return append(wrong, c.ref.Differences(c.state(t), c.pods(t))...)
 	})
 	c.reach(t, c.pods(t))

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
@@ -41,6 +42,7 @@ type cluster struct {
 	*lab.Lab
 	node host.Host
 	ref  nodestate.Reference // of node
+	api  *kubeAPI            // nil where Nodes and Pods come from a directory
 }
 
 // nodes are the manifests of both: node1 has 29 addresses for pods.
@@ -62,11 +64,17 @@ status: {addresses: [{type: InternalIP, address: 192.168.77.12}, {type: Internal
 // test fails, the end of the agent's log is shown.
 func up(t *testing.T) cluster {
 	t.Helper()
+	return upIn(t, lab.Directory)
+}
+
+// upIn is up with a directory or with Kubernetes, where node1 has as many addresses as there are in its podCIDR.
+func upIn(t *testing.T, kind lab.Cluster) cluster {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir,
-		Datapath: lab.Datapath(ovstest.UnderTest(t)), NoAgent: true})
+		Datapath: lab.Datapath(ovstest.UnderTest(t)), Cluster: kind, NoAgent: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
 	h, err := l.Host(node)
@@ -78,8 +86,12 @@ func up(t *testing.T) cluster {
 			t.Logf("the end of the agents' log:\n%s", strings.Join(lines[max(0, len(lines)-150):], "\n"))
 		}
 	})
-	_, err = l.Apply("nodes", []byte(nodes))
-	must(t, err)
+	if kind == lab.Kube {
+		c.api = newKubeAPI(t, l)
+	} else {
+		_, err = l.Apply("nodes", []byte(nodes))
+		must(t, err)
+	}
 	ctx := within(t, time.Minute)
 	for _, n := range l.Nodes() {
 		must(t, l.AgentStart(ctx, n))
@@ -173,10 +185,8 @@ func (c cluster) pods(t *testing.T) []nodestate.Pod {
 	t.Helper()
 	records, err := c.Records().List()
 	must(t, err)
-	manifests, err := c.Manifests().Pods()
-	must(t, err)
 	wanted := map[string]bool{}
-	for _, m := range manifests {
+	for _, m := range c.podObjects(t) {
 		wanted[m.Namespace+"/"+m.Name] = true
 	}
 	var pods []nodestate.Pod
@@ -192,6 +202,16 @@ func (c cluster) pods(t *testing.T) []nodestate.Pod {
 	if len(wanted) > 0 {
 		t.Fatalf("the runner does not know %v", wanted)
 	}
+	return pods
+}
+
+func (c cluster) podObjects(t *testing.T) []*corev1.Pod {
+	t.Helper()
+	if c.api != nil {
+		return c.api.pods(t)
+	}
+	pods, err := c.Manifests().Pods()
+	must(t, err)
 	return pods
 }
 

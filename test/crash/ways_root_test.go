@@ -73,7 +73,7 @@ func (c cluster) ways(t *testing.T) (ways []way) {
 	a, b, far := c.at(t, "a"), c.at(t, "b"), c.at(t, "far")
 	for i, f := range []lab.IPFamily{lab.IPv4, lab.IPv6} {
 		outside := c.onHost(t, lab.Outside, lab.Dual.FarAddrs()...)
-		gateway := c.onHost(t, node, gateways()...)
+		gateway := c.onHost(t, node, c.gateways(t)...)
 		ways = append(ways, a.to(t, "pod to pod "+string(f), b, i), a.to(t, "pod to pod on the other node "+string(f), far, i),
 			a.to(t, "pod to outside "+string(f), outside, i), gateway.to(t, "host to pod "+string(f), a, i))
 	}
@@ -81,9 +81,16 @@ func (c cluster) ways(t *testing.T) (ways []way) {
 }
 
 // gateways are node1's addresses in the pod network.
-func gateways() (out []netip.Prefix) {
-	for _, p := range lab.Dual.PodCIDRs(1) {
-		out = append(out, netip.PrefixFrom(p.Addr().Next(), p.Bits()))
+func (c cluster) gateways(t *testing.T) (out []netip.Prefix) {
+	t.Helper()
+	states, err := c.NodeStates(within(t, 10*time.Second))
+	must(t, err)
+	for _, s := range states {
+		for _, cidr := range s.PodCIDRs {
+			if p := netip.MustParsePrefix(cidr); s.Node == node {
+				out = append(out, netip.PrefixFrom(p.Addr().Next(), p.Bits()))
+			}
+		}
 	}
 	return out
 }

@@ -1,0 +1,74 @@
+package crash
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// TestRootRandomFaults with Kubernetes: in every round something is wrong with the API as well. When it is back, all
+// that was made and deleted meanwhile is followed, on both nodes.
+func TestRootRandomAPIFaults(t *testing.T) {
+	r := dice(t)
+	c := upIn(t, lab.Kube)
+	faults := c.apiFaults()
+	c.schedule(t, r, faults, append(c.faults(r), faults...))
+}
+
+// apiFaults are what can happen to the API server, and to the ways to it, at any time. All of them end with heal.
+func (c cluster) apiFaults() []fault {
+	type do = func(t *testing.T)
+	kill := func(part controlplane.Part) do {
+		return func(t *testing.T) { must(t, c.api.plane.Kill(within(t, 10*time.Second), part)) }
+	}
+	pause := func(part controlplane.Part) do {
+		return func(t *testing.T) { must(t, c.api.plane.Pause(part)) }
+	}
+	cut := func(from, verdict string) do {
+		return func(t *testing.T) {
+			c.api.nft(t, "table inet cut { chain in { type filter hook input priority -10; iifname eth0 "+from+
+				" tcp dport 6443 "+verdict+"; }; }")
+		}
+	}
+	return []fault{
+		{name: "API server killed", begin: kill(controlplane.APIServer)},
+		{name: "API server stopped", begin: func(*testing.T) {
+			if pid := c.api.plane.PID(controlplane.APIServer); pid != 0 {
+				unix.Kill(pid, unix.SIGTERM) // it takes its time
+			}
+		}, end: kill(controlplane.APIServer)},
+		{name: "API server hangs", begin: pause(controlplane.APIServer)},
+		{name: "etcd killed", begin: kill(controlplane.Etcd)},
+		{name: "etcd hangs", begin: pause(controlplane.Etcd)},
+		{name: "API refuses all", begin: cut("", "reject with tcp reset")},
+		{name: "API refuses node1", begin: cut("ip saddr 192.168.77.11", "reject with tcp reset")},
+		{name: "API hears nothing", begin: cut("", "drop")},
+		{name: "agent starts forbidden", begin: func(t *testing.T) { c.api.forbid(t); c.restartAgent(t) }},
+		{name: "agents' rights gone", begin: func(t *testing.T) { c.api.forbid(t) }},
+		{name: "agent starts without API", begin: func(t *testing.T) {
+			cut("ip saddr 192.168.77.11", "drop")(t)
+			c.restartAgent(t)
+		}},
+	}
+}
+
+// restartAgent kills the agent and starts the next.
+func (c cluster) restartAgent(t *testing.T) {
+	t.Helper()
+	must(t, c.AgentKill(within(t, 10*time.Second), node))
+	must(t, c.startAgent(within(t, 10*time.Second)))
+}
+
+// forbid takes the agents' rights away. An API server that does not answer has taken them away already.
+func (a *kubeAPI) forbid(t *testing.T) {
+	t.Helper()
+	err := a.client.RbacV1().ClusterRoleBindings().Delete(within(t, 2*time.Second), a.rights.Name, metav1.DeleteOptions{})
+	if err != nil {
+		t.Logf("  %v", err)
+	}
+}
