@@ -3,7 +3,6 @@ package crash
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -123,34 +122,4 @@ func (a *kubeAPI) nft(t *testing.T, command string) {
 	t.Helper()
 	_, err := a.lab.NodeExec(within(t, 10*time.Second), lab.ControlPlane, "nft", command)
 	must(t, err)
-}
-
-// followed makes a Node and deletes it, and wants routes to its pods to come and go on both nodes.
-func (c cluster) followed(t *testing.T) {
-	t.Helper()
-	const name, podCIDR = "guest", "10.77.200.0/24"
-	guest := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.NodeSpec{PodCIDR: podCIDR, PodCIDRs: []string{podCIDR}},
-		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeInternalIP, Address: "192.168.77.99"}, {Type: corev1.NodeInternalIP, Address: "fd77::99"}}}}
-	nodes := c.api.client.CoreV1().Nodes()
-	_, err := nodes.Create(within(t, 10*time.Second), guest, metav1.CreateOptions{})
-	must(t, err)
-	c.routed(t, podCIDR, true)
-	must(t, nodes.Delete(within(t, 10*time.Second), name, metav1.DeleteOptions{}))
-	c.routed(t, podCIDR, false)
-}
-
-// routed waits longer than the 45 s after which client-go gives a connection up on which nothing is answered.
-func (c cluster) routed(t *testing.T, podCIDR string, want bool) {
-	t.Helper()
-	for _, node := range c.Nodes() {
-		eventually(t, 90*time.Second, func() []string {
-			out, err := c.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", podCIDR)
-			if err != nil || strings.Contains(out, podCIDR) != want {
-				return []string{fmt.Sprintf("%s, a route to %s: %q, %v", node, podCIDR, out, err)}
-			}
-			return nil
-		})
-	}
 }

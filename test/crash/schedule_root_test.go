@@ -47,7 +47,7 @@ func (c cluster) schedule(t *testing.T, r *rand.Rand, first, more []fault) {
 	order := c.order(t)
 	stopWatching := c.watchAddresses(t)
 	defer stopWatching()
-	churn := churn{c: c, r: r, pods: map[string]bool{}}
+	churn := &churn{c: c, r: r, pods: map[string]bool{}}
 	ways := c.ways(t)
 	streams := start(t, ways, 20*time.Millisecond)
 	defer stopAll(streams)
@@ -62,26 +62,37 @@ func (c cluster) schedule(t *testing.T, r *rand.Rand, first, more []fault) {
 		chosen := choose(r, first, more)
 		t.Logf("round %d, after %s: %s", round, time.Since(began).Round(time.Second/10), names(chosen))
 		for _, f := range chosen {
-			f.begin(t)
 			had[f.name]++
-			churn.step(t)
-			pause(r, 400*time.Millisecond)
 		}
-		pause(r, 1500*time.Millisecond)
-		for _, f := range chosen {
-			if f.end != nil {
-				f.end(t)
-			}
-		}
-		c.heal(t)
 		if c.api != nil {
-			c.api.catchUp(t, churn.pods)
-			c.followed(t)
+			c.guestDuring(t, r, func() { c.round(t, churn, chosen) })
+		} else {
+			c.round(t, churn, chosen)
 		}
 		c.sound(t, order)
 		c.heard(t, ways, streams)
 	}
 	t.Logf("faults: %v", had)
+}
+
+// round has the faults begin, changes pods meanwhile, and ends the faults.
+func (c cluster) round(t *testing.T, churn *churn, chosen []fault) {
+	t.Helper()
+	for _, f := range chosen {
+		f.begin(t)
+		churn.step(t)
+		pause(churn.r, 400*time.Millisecond)
+	}
+	pause(churn.r, 1500*time.Millisecond)
+	for _, f := range chosen {
+		if f.end != nil {
+			f.end(t)
+		}
+	}
+	c.heal(t)
+	if c.api != nil {
+		c.api.catchUp(t, churn.pods)
+	}
 }
 
 // heard waits until every stream has an answer. The userspace datapath of Open vSwitch 3.1.0 was seen to keep a

@@ -1,0 +1,87 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// guest is a Node that is no node of the lab, and guestCIDR its podCIDR.
+const guest, guestCIDR = "guest", "10.77.200.0/24"
+
+// guestDuring makes the guest while a round of faults goes on, or takes away one that was there. Agents hear of it
+// while it happens or afterwards, and both nodes then have a route to its pods or none. None is left.
+func (c cluster) guestDuring(t *testing.T, r *rand.Rand, round func()) {
+	t.Helper()
+	comes := r.IntN(2) == 0
+	if !comes {
+		must(t, c.api.setGuest(t.Context(), true))
+		c.routed(t, true)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond): // the first fault has begun
+			_ = c.api.setGuest(ctx, comes) // if that cannot be now: it is done below
+		}
+	}()
+	round()
+	cancel()
+	<-done
+	for _, there := range []bool{comes, false} {
+		eventually(t, 20*time.Second, func() []string {
+			if err := c.api.setGuest(t.Context(), there); err != nil {
+				return []string{err.Error()}
+			}
+			return nil
+		})
+		c.routed(t, there)
+	}
+}
+
+// setGuest makes the guest or deletes it.
+func (a *kubeAPI) setGuest(ctx context.Context, there bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	nodes := a.client.CoreV1().Nodes()
+	if !there {
+		err := nodes.Delete(ctx, guest, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: guest},
+		Spec: corev1.NodeSpec{PodCIDR: guestCIDR, PodCIDRs: []string{guestCIDR}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "192.168.77.99"}, {Type: corev1.NodeInternalIP, Address: "fd77::99"}}}}
+	_, err := nodes.Create(ctx, n, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// routed waits longer than the 45 s after which client-go gives a connection up on which nothing is answered.
+func (c cluster) routed(t *testing.T, want bool) {
+	t.Helper()
+	for _, node := range c.Nodes() {
+		eventually(t, 90*time.Second, func() []string {
+			out, err := c.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", guestCIDR)
+			if err != nil || strings.Contains(out, guestCIDR) != want {
+				return []string{fmt.Sprintf("%s, the route to %s: %q, %v; want one: %v", node, guestCIDR, out, err, want)}
+			}
+			return nil
+		})
+	}
+}
