@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"strings"
@@ -21,7 +22,7 @@ type Warning struct {
 	// Reason is one word in CamelCase, Message a sentence or two.
 	Reason, Message string
 	// Once leaves an Event alone that is there already: for what every agent
-	// sees. Without it the Event's time is renewed.
+	// sees. Without it the Event's time and message are renewed.
 	Once bool
 }
 
@@ -32,9 +33,9 @@ const warnTimeout = 5 * time.Second
 // and how much of an object's name goes into the Event's, in bytes.
 const maxMessage, maxObjectName = 1024, 200
 
-// Warn writes a Warning Event. Its name is made of the object and what is said of
-// it, so the same Event exists once, however many agents write it, or the same
-// one after restarts. The API server forgets Events after an hour, unless it is
+// Warn writes a Warning Event. Its name is made of the object and the reason, so
+// there is one, however many agents write it, or the same one after restarts, and
+// however often the numbers in the message change. The API server forgets Events after an hour, unless it is
 // set up otherwise. Warn does nothing without a client: where inputs come from a
 // directory there is nobody to tell.
 func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
@@ -50,8 +51,11 @@ func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 		if w.Once {
 			return nil
 		}
-		renewed := fmt.Sprintf(`{"lastTimestamp":%q}`, e.LastTimestamp.UTC().Format(time.RFC3339))
-		_, err = events.Patch(ctx, e.Name, types.MergePatchType, []byte(renewed), metav1.PatchOptions{})
+		renewed, jerr := json.Marshal(map[string]any{"lastTimestamp": e.LastTimestamp, "message": e.Message})
+		if jerr != nil {
+			return jerr
+		}
+		_, err = events.Patch(ctx, e.Name, types.MergePatchType, renewed, metav1.PatchOptions{})
 	}
 	if err != nil {
 		return fmt.Errorf("writing the Event %s about %s %s: %w", w.Reason, w.About.Kind, w.About.Name, err)
@@ -77,10 +81,10 @@ func (w Warning) event(node string, now metav1.Time) *corev1.Event {
 	}
 }
 
-// name is a valid name of an Event: the object's, and a hash of all else.
+// name is a valid name of an Event: the object's, and a hash of its UID and the reason.
 func (w Warning) name() string {
 	h := fnv.New64a()
-	fmt.Fprint(h, w.About.APIVersion, " ", w.About.Kind, " ", w.About.UID, " ", w.Reason, " ", w.Message)
+	fmt.Fprint(h, w.About.APIVersion, " ", w.About.Kind, " ", w.About.UID, " ", w.Reason)
 	object := w.About.Name
 	if len(object) > maxObjectName {
 		object = strings.TrimRight(object[:maxObjectName], "-.")

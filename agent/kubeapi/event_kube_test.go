@@ -67,7 +67,7 @@ func eventsAbout(t *testing.T, s *apitest.Server, object string) []corev1.Event 
 	return l.Items
 }
 
-// The same Warning is one Event, however often and by whomever it is written.
+// A Warning is one Event, however often and by whomever it is written.
 func TestKubeWarn(t *testing.T) {
 	s, c, _ := agentClient(t)
 	w := Warning{About: NodeReference("worker-7"), Reason: "NoPodCIDR", Message: "node worker-7 has no podCIDR"}
@@ -92,9 +92,13 @@ func TestKubeWarn(t *testing.T) {
 	if once := warn("worker-8", w); len(once) != 1 || once[0].ResourceVersion != again[0].ResourceVersion {
 		t.Errorf("by another agent, once: %+v, want it untouched", once)
 	}
-	w.Message = strings.Repeat("ä", 2000)
+	w.Once, w.Message = false, strings.Repeat("ä", 2000)
+	if other := warn("worker-7", w); len(other) != 1 || !strings.HasPrefix(other[0].Message, "ää") {
+		t.Errorf("another message: %+v, want it in the same Event", other)
+	}
+	w.Reason = "Another"
 	if other := warn("worker-7", w); len(other) != 2 {
-		t.Errorf("another message: %d Events, want another one", len(other))
+		t.Errorf("another reason: %d Events, want another one", len(other))
 	}
 	var none *Client
 	if err := none.Warn(t.Context(), "n", w); err != nil {
