@@ -65,7 +65,10 @@ func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) 
 		{"ipv4", "rp_filter", "2"},
 		// Ask with the gateway's own address, the only one the flows accept.
 		{"ipv4", "arp_announce", "2"},
-		// Takes effect only where conf/all/send_redirects is 0 as well.
+		// In vain where conf/all/send_redirects is 1 (either will do), and no harm:
+		// what comes from pods and goes back to the bridge is Service traffic,
+		// and the kernel drops redirects about connections with NAT on their
+		// way out (nf_nat_icmp_reply_translation). Those of IPv6 the flows drop.
 		{"ipv4", "send_redirects", "0"},
 		// Else deleting a stale address deletes wanted ones of its subnet.
 		{"ipv4", "promote_secondaries", "1"},
