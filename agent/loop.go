@@ -58,6 +58,7 @@ type loop struct {
 	nodeName string
 	source   inputs.Source
 	kube     *kubeapi.Client // nil where inputs come from a directory
+	advice   *adviser
 	db       *ovsdb.DB
 	mgmt     string // path of the bridge's OpenFlow socket
 	log      logr.Logger
@@ -82,6 +83,7 @@ type loop struct {
 	wantFlows []openflow.Flow // what the switch confirmed last
 	settled   bool            // OVSDB and flows were as desired after the last round
 	problems  []string
+	strays    []string // pods outside of the podCIDRs, as last told
 	routed    []string // podCIDRs left to the underlay's routers, as last told
 	otherMTU  []string // host ends of pods with another MTU than pods get now
 }
@@ -89,7 +91,7 @@ type loop struct {
 func newLoop(o Options, source inputs.Source) *loop {
 	l := &loop{cfg: o.Config, nodeName: o.NodeName, source: source, log: o.Log.WithName("loop"), metrics: newMetrics(),
 		mgmt:     filepath.Join(o.Config.OVSRunDir, o.Config.OVSBridge+".mgmt"),
-		requests: make(chan request), firstOK: make(chan struct{})}
+		requests: make(chan request), firstOK: make(chan struct{}), advice: newAdviser(nil, o.NodeName, o.Log)}
 	l.state.Store(&state{notReady: errors.New("the agent starts"), snapshot: source.Snapshot()})
 	return l
 }
@@ -113,6 +115,7 @@ func (l *loop) run(ctx context.Context) {
 		case r := <-l.requests:
 			waiting = append(waiting, r)
 		case <-l.source.Changed():
+		case <-l.advice.changed:
 		case <-l.db.Changed():
 		case <-l.flowsLost():
 			l.log.Info("OpenFlow connection lost", "socket", l.mgmt)
@@ -170,7 +173,7 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 	defer cancel()
 	start := time.Now()
 	snapshot := l.source.Snapshot()
-	conflict := l.takeOwn(snapshot)
+	conflict := l.advice.explain(l.takeOwn(snapshot), snapshot)
 	waiting = overtaken(waiting, l.own, conflict)
 	d, o := l.observeAndApply(ctx, snapshot, waiting)
 	l.publish(snapshot, d, conflict, o)

@@ -24,6 +24,7 @@ type metrics struct {
 	peers       prometheus.Gauge
 	peerCIDRs   *prometheus.GaugeVec
 	refused     prometheus.Gauge
+	strays      prometheus.Gauge
 	inputErrors prometheus.Gauge
 	cni         *prometheus.HistogramVec
 	reclaimed   *prometheus.CounterVec
@@ -56,6 +57,7 @@ func newMetrics() *metrics {
 			Help: "PodCIDRs of other nodes by the way there: tunnel, direct (a node of the same subnet) or routers " +
 				"(left to the underlay's)."}, []string{"way"}),
 		refused:     gauge("peers_refused", "Other nodes whose pods are not reached: a conflict. The log names them."),
+		strays:      gauge("pods_outside_podcidr", "Pods with an address of a podCIDR that the node had before. The log names them."),
 		inputErrors: gauge("input_problems", "Objects or manifests that are refused; what they said before stays in force."),
 		cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fairlead_cni_request_seconds",
 			Help: "Duration of CNI requests by verb and CNI error code (0 is success).", Buckets: times}, []string{"verb", "code"}),
@@ -66,7 +68,7 @@ func newMetrics() *metrics {
 		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
 	}
 	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
-		m.pods, m.peers, m.peerCIDRs, m.refused, m.inputErrors, m.cni, m.reclaimed, m.armed, m.drift, m.policies,
+		m.pods, m.peers, m.peerCIDRs, m.refused, m.strays, m.inputErrors, m.cni, m.reclaimed, m.armed, m.drift, m.policies,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -23,6 +23,11 @@ func podCIDRErrorf(format string, args ...any) error {
 	return &PodCIDRError{Reason: fmt.Sprintf(format, args...)}
 }
 
+// sentence ends text with a full stop, so that another one may follow.
+func sentence(text string) string {
+	return strings.TrimSuffix(text, ".") + "."
+}
+
 // checkOwn returns the Node of the named node, or a *PodCIDRError that says why
 // its podCIDRs can't be used and what to change. source names where Nodes come
 // from.
@@ -99,9 +104,9 @@ func firstConflict(own inputs.Node, nodes map[string]inputs.Node) (sentence, oth
 	return "", "", false
 }
 
-// strays says which attachments have an address outside of the node's podCIDRs,
-// as when these have changed under running pods; nil when none has.
-func strays(own inputs.Node, attachments []api.Attachment) error {
+// strays are the attachments with an address outside of the node's podCIDRs, as
+// when these have changed under running pods, by name.
+func strays(own inputs.Node, attachments []api.Attachment) []string {
 	inside := func(a netip.Prefix) bool {
 		return slices.ContainsFunc(own.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
 	}
@@ -111,10 +116,15 @@ func strays(own inputs.Node, attachments []api.Attachment) error {
 			pods = append(pods, a.Pod())
 		}
 	}
+	slices.Sort(pods)
+	return pods
+}
+
+// strayed says what strays are cut off from; nil when there are none.
+func strayed(own inputs.Node, pods []string) error {
 	if len(pods) == 0 {
 		return nil
 	}
-	slices.Sort(pods)
 	return fmt.Errorf("pods have addresses outside of the podCIDRs %v of node %s, which must have changed, and are cut "+
 		"off from the node and from other nodes: delete them, so that they are made anew (%s)",
 		own.PodCIDRs, own.Name, someOf(pods))

@@ -105,10 +105,10 @@ func TestStrays(t *testing.T) {
 		return api.Attachment{PodNamespace: "default", PodName: name, Addrs: []netip.Prefix{netip.MustParsePrefix(addr)}}
 	}
 	own := inputs.Node{Name: "me", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}
-	if err := strays(own, []api.Attachment{pod("in", "10.0.2.9/24")}); err != nil {
+	if err := strayed(own, strays(own, []api.Attachment{pod("in", "10.0.2.9/24")})); err != nil {
 		t.Errorf("none strays: %v", err)
 	}
-	err := strays(own, []api.Attachment{pod("old", "10.0.1.9/24"), pod("in", "10.0.2.9/24"), pod("b", "10.0.1.8/24")})
+	err := strayed(own, strays(own, []api.Attachment{pod("old", "10.0.1.9/24"), pod("in", "10.0.2.9/24"), pod("b", "10.0.1.8/24")}))
 	if err == nil || !strings.Contains(err.Error(), "(default/b, default/old)") ||
 		!strings.Contains(err.Error(), "[10.0.2.0/24] of node me") {
 		t.Errorf("two stray: %v", err)

@@ -79,6 +79,7 @@ func run(ctx context.Context, o Options, last lastError) error {
 	}
 	l := newLoop(o, source)
 	l.kube = client
+	l.advice = newAdviser(client, o.NodeName, o.Log.WithName("podcidr"))
 	if k, ok := source.(*inputs.Kubernetes); ok {
 		l.metrics.follows(k)
 	}
@@ -86,8 +87,17 @@ func run(ctx context.Context, o Options, last lastError) error {
 	g.Go(func() error { return source.Run(ctx) })
 	g.Go(func() error { return serveHTTP(ctx, o.Config, l.ready, l.metrics) })
 	g.Go(func() error { newPolicyTeller(l).run(ctx); return nil })
-	g.Go(func() error { return l.start(ctx, o, last) })
+	g.Go(func() error { l.advice.run(ctx); return nil })
+	g.Go(func() error { return l.lastWords(ctx, l.start(ctx, o, last)) })
 	return g.Wait()
+}
+
+// lastWords tells of a podCIDR that ends the agent, by an Event on the Node.
+func (l *loop) lastWords(ctx context.Context, err error) error {
+	if q := (*PodCIDRError)(nil); errors.As(err, &q) && l.kube != nil && ctx.Err() == nil {
+		l.advice.warn(ctx, reasonPodCIDR, q.Reason)
+	}
+	return err
 }
 
 // newSource is the directory if the config names one, else the API server with
@@ -110,9 +120,6 @@ func newSource(o Options) (*kubeapi.Client, inputs.Source, error) {
 // then answers.
 func (l *loop) start(ctx context.Context, o Options, last lastError) error {
 	if err := l.waitPodCIDR(ctx, last); err != nil || ctx.Err() != nil {
-		return err
-	}
-	if err := l.findTransport(); err != nil {
 		return err
 	}
 	if err := l.checkTransport(); err != nil {
@@ -156,13 +163,18 @@ func (l *loop) serveNode(ctx context.Context, loops *sync.WaitGroup, o Options, 
 }
 
 // waitPodCIDR waits until the node has a podCIDR that it can use: as long as the
-// config allows, which begins when there is news of any Node at all.
+// config allows, which begins when there is news of any Node at all. With
+// enableBridgingMode it waits for ever, and says what for.
 func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 	var deadline <-chan time.Time
+	loud := false
 	for {
 		snapshot := l.source.Snapshot()
-		err := l.takeOwn(snapshot)
-		if err == nil {
+		fatal, err := l.usable(snapshot)
+		if fatal != nil {
+			return fatal
+		}
+		if err = l.advice.explain(err, snapshot); err == nil {
 			l.log.Info("podCIDRs of this node", "node", l.nodeName, "podCIDRs", l.own.PodCIDRs)
 			return nil
 		}
@@ -173,6 +185,9 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 		if !snapshot.Unread || snapshot.Trouble != nil { // else it has only just been asked
 			l.tellChange("not ready, waiting for a podCIDR (podCIDRWait)", before.notReady, err)
 		}
+		if loud {
+			l.advice.tell(reasonPodCIDR, err.Error())
+		}
 		if werr := last.write(err); werr != nil {
 			return werr
 		}
@@ -180,19 +195,32 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 		case <-ctx.Done():
 			return nil
 		case <-l.source.Changed():
+		case <-l.advice.changed:
 		case <-deadline:
-			return podCIDRErrorf("%v. Waited %s for it (podCIDRWait)", err, l.cfg.PodCIDRWait)
+			if !l.cfg.EnableBridgingMode {
+				return podCIDRErrorf("%s Waited %s for it (podCIDRWait)", sentence(l.advice.now(ctx, err, snapshot)), l.cfg.PodCIDRWait)
+			}
+			loud = true
 		}
 	}
+}
+
+// usable takes the own Node and finds the way to other nodes. fatal is an error
+// that waiting does not mend.
+func (l *loop) usable(s *inputs.Snapshot) (fatal, err error) {
+	if err := l.takeOwn(s); err != nil {
+		return nil, err
+	}
+	if err := l.findTransport(); err != nil {
+		return err, nil
+	}
+	return nil, takesFromNode(l.own, l.transport, l.needed)
 }
 
 // checkTransport refuses what would cut the node off or cannot carry pods.
 func (l *loop) checkTransport() error {
 	l.log.Info("transport interface", "interface", l.transport.Name, "mtu", l.transport.MTU, "address", endpoint(l.transport, l.own))
 	local := endpoint(l.transport, l.own)
-	if err := takesFromNode(l.own, l.transport, l.needed); err != nil {
-		return err
-	}
 	for _, p := range l.own.PodCIDRs {
 		if mtu := podMTU(l.cfg, l.transport.MTU, local); p.Addr().Is6() && mtu < 1280 {
 			return fmt.Errorf("pods would get an MTU of %d, and IPv6 needs 1280 (RFC 8200): raise the MTU of %s or set defaultMTU",

@@ -27,9 +27,10 @@ type state struct {
 
 // publish makes the outcome of a round known to CNI requests and health checks.
 func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o outcome) {
+	pods := strays(l.own, d.OVSDB.Pods)
 	s := &state{podCIDRs: l.own.PodCIDRs, podMTU: d.PodMTU, addRefused: conflict, snapshot: snapshot,
 		notReady: errors.Join(conflict, o.pods, o.host),
-		degraded: errors.Join(o.peers, strays(l.own, d.OVSDB.Pods), otherMTU(d, l.otherMTU), snapshot.Trouble)}
+		degraded: errors.Join(o.peers, strayed(l.own, pods), otherMTU(d, l.otherMTU), snapshot.Trouble)}
 	if o.away {
 		s.away = o.pods
 	}
@@ -37,17 +38,36 @@ func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o o
 	if d.PodMTU == 0 { // nothing was computed: what is known of the rest stays
 		s.podMTU, s.degraded = before.podMTU, before.degraded
 	} else {
+		l.tellStrays(pods)
 		l.tellProblems(d.Problems)
 		l.tellRouted(byWay(d.Peers, LeftToRouters))
 		l.metrics.desired(d)
 	}
 	l.state.Store(s)
+	if q := (*PodCIDRError)(nil); errors.As(conflict, &q) {
+		l.advice.tell(reasonPodCIDR, q.Reason)
+	}
 	l.metrics.published(s)
 	l.tellChange("not ready", before.notReady, s.notReady)
 	l.tellChange("ready, but something does not work", before.degraded, s.degraded)
 	if s.notReady == nil {
 		l.once()
 	}
+}
+
+// tellStrays names each pod that a change of the podCIDR left behind, when they
+// become others.
+func (l *loop) tellStrays(pods []string) {
+	l.metrics.strays.Set(float64(len(pods)))
+	message := ""
+	if err := strayed(l.own, pods); err != nil {
+		message = err.Error()
+	}
+	l.advice.tell(reasonStrays, message)
+	if len(pods) > 0 && !slices.Equal(pods, l.strays) {
+		l.log.Info("pods have addresses of a podCIDR that the node had before", "podCIDRs", l.own.PodCIDRs, "pods", pods)
+	}
+	l.strays = pods
 }
 
 func (l *loop) tellProblems(problems []string) {

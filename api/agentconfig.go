@@ -84,6 +84,8 @@ type AgentConfig struct {
 	ClientConnection      ClientConnection
 	// PodCIDRWait is how long to wait for the Node's podCIDR at the start.
 	PodCIDRWait time.Duration
+	// EnableBridgingMode: a node without a podCIDR waits for one for ever.
+	EnableBridgingMode bool
 }
 
 // ClientConnection is how the agent calls the Kubernetes API.

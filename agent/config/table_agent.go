@@ -27,7 +27,6 @@ const (
 func agentKeys() []Entry {
 	yes, no := []string{"true"}, []string{"false"}
 	return []Entry{
-		{In: Agent, Key: "enableBridgingMode", Want: boolean(), Fate: Ignored, Harmless: no, Text: noBridging},
 		{In: Agent, Key: "secondaryNetwork.ovsBridges", Want: anyList(), Fate: Ignored, Text: noSecondary},
 		{In: Agent, Key: "antreaClientConnection.kubeconfig", Want: anyText(), Fate: Ignored, Text: noAntrea},
 		{In: Agent, Key: "antreaClientConnection.acceptcontenttypes", Want: anyText(), Fate: Ignored, Text: noAntrea},

@@ -61,6 +61,11 @@ func honouredKeys() []Entry {
 		{In: Agent, Key: "disableTXChecksumOffload", Want: boolean(), Default: "false", Fate: Honoured,
 			Text: "switches tx checksum offload off in pods. On the netdev datapath it always is off",
 			set:  func(c *api.AgentConfig, v Value) { c.DisableTXChecksumOffload = v.Bool }},
+		{In: Agent, Key: "enableBridgingMode", Want: boolean(), Default: "false", Fate: Honoured,
+			Text: "a node without a podCIDR that it can use waits for one for ever and says what for, instead of exiting " +
+				"with code 78",
+			Except: []Exception{{"true", Ignored, noBridging}},
+			set:    func(c *api.AgentConfig, v Value) { c.EnableBridgingMode = v.Bool }},
 		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
 			Text: "the interface that leads to other nodes: its address is the tunnel's end, and nodes in its subnets are " +
 				"reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +
