@@ -23,8 +23,8 @@ KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|LeasesLost|EditedByHand|DuringADDs|
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## bin/fairlead-agent, bin/fairlead (the CNI plugin) and bin/lab, static
-	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead ./test/lab
+build: ## bin/fairlead-agent, bin/fairlead (the CNI plugin), bin/fairleadctl and bin/lab, static
+	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead ./cmd/fairleadctl ./test/lab
 
 deps: ## install what tests and lab need from Debian and is missing (root)
 	@build/deps.sh

@@ -178,7 +178,8 @@ func (a *adviser) write(ctx context.Context, written map[string]string) {
 }
 
 func (a *adviser) warn(ctx context.Context, reason, message string) bool {
-	err := a.kube.Warn(ctx, a.node, kubeapi.Warning{About: kubeapi.NodeReference(a.node), Reason: reason, Message: message})
+	w := kubeapi.Warning{About: kubeapi.NodeReference(a.node), Reason: reason, Message: message}
+	err := a.kube.Warn(ctx, a.node, w)
 	if err != nil && ctx.Err() == nil {
 		a.log.Error(err, "telling of the podCIDR by an Event on the Node")
 	}

@@ -250,12 +250,6 @@ func (l *loop) do(ctx context.Context, r request) error {
 	}
 }
 
-// The annotations by which a Pod or its Namespace asks for a bridged pod.
-const (
-	annotationPools = "ipam.antrea.io/ippools"
-	annotationIPs   = "ipam.antrea.io/pod-ips"
-)
-
 // refuseBridged refuses a pod that wants its address from an IPPool: one of the
 // podCIDR instead would be wrong, silently. So is a pod of which that is not known.
 func (p *pods) refuseBridged(ctx context.Context, r cniserver.Request) error {
@@ -270,7 +264,7 @@ func (p *pods) refuseBridged(ctx context.Context, r cniserver.Request) error {
 		what        string
 		annotations map[string]string
 	}{{"Pod " + r.PodNamespace + "/" + r.PodName, pod.Annotations}, {"Namespace " + r.PodNamespace, ns.Annotations}} {
-		for _, name := range []string{annotationPools, annotationIPs} {
+		for _, name := range []string{api.AnnotationPools, api.AnnotationPodIPs} {
 			if v := strings.TrimSpace(from.annotations[name]); v != "" {
 				return types.NewError(cniserver.CodeNotBuilt, fmt.Sprintf("%s asks for %s=%q: addresses from IPPools "+
 					"are not built yet. Remove the annotation to get an address of the node's podCIDR", from.what, name, v), "")

@@ -13,8 +13,13 @@ import (
 // one before Kubernetes 1.28.
 func allocatorNames() []string { return []string{"node-ipam-controller", "nodeipam"} }
 
-// Masks of nodes where no flag sets them.
-const defaultMaskIPv4, defaultMaskIPv6 = 24, 64
+// defaultMask is the mask of nodes where no flag sets it.
+func defaultMask(cluster netip.Prefix) int {
+	if cluster.Addr().Is4() {
+		return 24
+	}
+	return 64
+}
 
 // flags are those of a command line, by name. Of one that is given twice the last
 // counts. Underscores are dashes, as kube-controller-manager reads them.
@@ -78,9 +83,9 @@ func (f flags) ranges() ([]Range, error) {
 	}
 	var out []Range
 	for _, c := range cidrs {
-		name, mask := "node-cidr-mask-size-ipv4", defaultMaskIPv4
+		name, mask := "node-cidr-mask-size-ipv4", defaultMask(c)
 		if c.Addr().Is6() {
-			name, mask = "node-cidr-mask-size-ipv6", defaultMaskIPv6
+			name = "node-cidr-mask-size-ipv6"
 		}
 		if len(cidrs) == 1 && f.has("node-cidr-mask-size") {
 			name = "node-cidr-mask-size"

@@ -64,7 +64,7 @@ func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
 		}
 	}
 	c.taboo = c.taboos()
-	if len(f.Ranges) == 0 && f.Allocates != No && f.Manifests == "" {
+	if len(f.Ranges) == 0 && f.Allocates != No {
 		if c.Ranges = guess(c.having); c.Ranges != nil {
 			c.Guessed = true
 			c.RangesFrom = "the shape of the Nodes' podCIDRs, so they may be wider"

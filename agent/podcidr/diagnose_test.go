@@ -99,8 +99,6 @@ func TestKinds(t *testing.T) {
 		{"unknown", "worker-3", some, Facts{}, NotGiven, []string{"2 of 3 nodes have one", "Look whether", "never the whole cluster CIDR"}, nil},
 		{"guessed and full", "worker-5", cut("10.0.0.0/22", 24, 4, 1), Facts{Refused: map[string]Refusal{"worker-5": {Count: 1}}},
 			Exhausted, []string{"Widen --cluster-cidr to 10.0.0.0/21 (8 nodes)", "the shape of the Nodes' podCIDRs"}, nil},
-		{"manifests", "worker-3", some, Facts{Manifests: "/etc/fairlead/manifests"}, NotGiven,
-			[]string{"are empty in /etc/fairlead/manifests", "10.244.0.0/24 by worker-1"}, []string{"kube-controller-manager"}},
 		{"duplicate", "b", nodeMap(node(1, "a", "10.244.7.0/24"), node(2, "b", "10.244.7.0/24")), wide, Duplicate,
 			[]string{"nodes a, b have the same podCIDR 10.244.7.0/24", "Delete Node b and create it again"}, nil},
 		{"overlap: the wide one goes", "a", nodeMap(node(1, "wide", "10.244.0.0/20"), node(2, "a", "10.244.7.0/24"), node(3, "b", "10.244.8.0/24")),

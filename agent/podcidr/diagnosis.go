@@ -50,6 +50,8 @@ type Diagnosis struct {
 	// puts the one that it was asked for first. With are the others in it.
 	Nodes []string `json:"nodes,omitempty"`
 	With  []string `json:"with,omitempty"`
+	// Pods are those that it concerns, by namespace/name.
+	Pods []string `json:"pods,omitempty"`
 	// Warning: pods are served all the same.
 	Warning bool `json:"warning,omitempty"`
 	// Cause is one sentence or more, with the numbers.

@@ -22,7 +22,7 @@ func (c *cluster) empty() []Diagnosis {
 		return nil
 	}
 	d := c.cause(append(waiting, fresh...))
-	if d.Kind != NotGiven && d.Kind != BlocksLost || len(fresh) == 0 || c.Facts.Manifests != "" {
+	if d.Kind != NotGiven && d.Kind != BlocksLost || len(fresh) == 0 {
 		return []Diagnosis{d} // as sure for the new ones
 	}
 	out := []Diagnosis{{Kind: JustCreated, Nodes: fresh,
@@ -38,8 +38,6 @@ func (c *cluster) empty() []Diagnosis {
 func (c *cluster) cause(nodes []string) Diagnosis {
 	d := Diagnosis{Kind: NotGiven, Nodes: nodes, Cause: c.subject(nodes) + " no podCIDR: "}
 	switch {
-	case c.Facts.Manifests != "":
-		c.causeManifests(&d)
 	case c.Runs == No:
 		d.Kind = NotRunning
 		d.Cause += "kube-controller-manager, which gives them, does not run: " + c.RunsNot
@@ -164,16 +162,6 @@ func (c *cluster) causeUnknown(d *Diagnosis) {
 	d.NoHelp = append(d.NoHelp, "Look whether kube-controller-manager runs, with --allocate-node-cidrs=true and a "+
 		"--cluster-cidr that is large enough; its log says more. A podCIDR given by hand (kubectl patch node) must be one that "+
 		"no other node has, never the whole cluster CIDR")
-}
-
-func (c *cluster) causeManifests(d *Diagnosis) {
-	d.Cause += "spec.podCIDR and spec.podCIDRs of its Node are empty in " + c.Facts.Manifests
-	var taken []string
-	for _, n := range c.having {
-		taken = append(taken, fmt.Sprintf("%s by %s", join(n.PodCIDRs), n.Name))
-	}
-	d.Remedies = append(d.Remedies, Remedy{Text: "Give it a range there that no other node has (taken: " +
-		orNone(some(taken)) + ")"})
 }
 
 func orNone(s string) string {

@@ -68,10 +68,6 @@ type Facts struct {
 	// Underlay are networks that nodes are on, beside their addresses.
 	Underlay []netip.Prefix
 
-	// Manifests names the directory that Nodes are read from when there is no
-	// Kubernetes: nobody but its author gives podCIDRs then.
-	Manifests string
-
 	// Unread are sentences about what could not be read, and why.
 	Unread []string
 }

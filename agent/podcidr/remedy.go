@@ -153,8 +153,21 @@ func (c *cluster) wider(r Range, why error) (Range, error) {
 			why, w.Mask, r.Cluster, MaxMaskDiff)
 	case what != "":
 		return r, fmt.Errorf("%w, and %s overlaps %s", why, w.Cluster, what)
+	case !private(w.Cluster):
+		return r, fmt.Errorf("%w, and %s is not private address space (RFC 1918, 4193, 6598)", why, w.Cluster)
 	}
 	return w, nil
+}
+
+// private reports whether all of p is for private use: RFC 1918, RFC 6598 (shared
+// by carriers) and RFC 4193.
+func private(p netip.Prefix) bool {
+	for _, s := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"} {
+		if all := netip.MustParsePrefix(s); all.Bits() <= p.Bits() && all.Overlaps(p) {
+			return true
+		}
+	}
+	return false
 }
 
 // only are the nodes with their podCIDR number i alone.
@@ -174,10 +187,7 @@ func only(nodes []inputs.Node, i int) []inputs.Node {
 func (c *cluster) remedyMask(d *Diagnosis) {
 	masks := slices.Clone(c.Ranges)
 	for i, r := range masks {
-		most := r.Cluster.Bits() + MaxMaskDiff
-		if r.Cluster.Addr().Is4() {
-			most = min(most, mostPodsMask)
-		}
+		most := mostMask(r)
 		for r.Mask <= most && c.serves([]Range{r}, only(c.nodes, i), len(c.waiting)) != nil {
 			r.Mask++
 		}
@@ -194,6 +204,14 @@ func (c *cluster) remedyMask(d *Diagnosis) {
 	remedy := c.settings(fmt.Sprintf("Lengthen the node mask for new nodes, %s (%s)", flags, roomFor(masks)), masks)
 	remedy.Beware = append(remedy.Beware, "Nodes keep the podCIDR that they have")
 	d.Remedies = append(d.Remedies, remedy)
+}
+
+// mostMask is the longest node mask that is told of a range.
+func mostMask(r Range) int {
+	if r.Cluster.Addr().Is4() {
+		return min(r.Cluster.Bits()+MaxMaskDiff, mostPodsMask)
+	}
+	return min(r.Cluster.Bits()+MaxMaskDiff, 112)
 }
 
 // fills says what takes the range number i.

@@ -1,0 +1,126 @@
+package podcidr
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Plan is the arithmetic of a cluster that does not exist yet.
+type Plan struct {
+	Ranges []RangePlan `json:"ranges"`
+	// Nodes is how many nodes are wanted, 0 for none in particular. Holds is how
+	// many fit, the fewest of all ranges.
+	Nodes int    `json:"nodes,omitempty"`
+	Holds uint64 `json:"holds"`
+	// Problems are sentences. With one the plan is not to be used.
+	Problems []string `json:"problems,omitempty"`
+	// Remedies are sentences about what would do.
+	Remedies []string `json:"remedies,omitempty"`
+	// Flags are for kubeadm init and kube-controller-manager.
+	// ExtraArgs are for kubeadm's config file, which init has no flags for.
+	KubeadmFlags []string `json:"kubeadmFlags"`
+	ExtraArgs    []string `json:"kubeadmExtraArgs,omitempty"`
+	KCMFlags     []string `json:"kubeControllerManagerFlags"`
+}
+
+// RangePlan is one range of a Plan.
+type RangePlan struct {
+	Cluster netip.Prefix `json:"clusterCIDR"`
+	Mask    int          `json:"nodeMask"`
+	// Blocks are all podCIDRs of the range; ForServices are those that overlap a
+	// Service CIDR and that kube-controller-manager leaves out.
+	Blocks      uint64 `json:"podCIDRs"`
+	ForServices uint64 `json:"takenByServices,omitempty"`
+	// Pods is how many pods a node holds, 0 for more than it can run.
+	Pods        int          `json:"podsPerNode,omitempty"`
+	First, Last netip.Prefix `json:"-"`
+}
+
+// NewPlan computes a cluster of nodes nodes. The error is one of the ranges
+// themselves.
+func NewPlan(ranges []Range, services []netip.Prefix, nodes int) (Plan, error) {
+	grids, err := start(ranges, services, nil)
+	if err != nil {
+		return Plan{}, err
+	}
+	p := Plan{Nodes: nodes, Holds: ^uint64(0), KCMFlags: append([]string{"--allocate-node-cidrs=true",
+		"--cluster-cidr=" + clusterCIDRs(ranges)}, maskFlags(ranges)...),
+		KubeadmFlags: []string{"--pod-network-cidr=" + clusterCIDRs(ranges)}}
+	if len(services) > 0 {
+		p.KCMFlags = append(p.KCMFlags, "--service-cluster-ip-range="+join(services))
+		p.KubeadmFlags = append(p.KubeadmFlags, "--service-cidr="+join(services))
+	}
+	for i, g := range grids {
+		if g.Mask != defaultMask(g.Cluster) {
+			p.ExtraArgs = append(p.ExtraArgs, maskFlags(ranges)[i])
+		}
+		r := RangePlan{Cluster: g.Cluster, Mask: g.Mask, Blocks: g.blocks(), ForServices: g.blocks() - g.free(),
+			First: g.block(0), Last: g.block(g.blocks() - 1)}
+		if host := g.Cluster.Addr().BitLen() - g.Mask; host < 16 {
+			r.Pods = max(0, 1<<host-3)
+		}
+		p.Ranges = append(p.Ranges, r)
+		p.Holds = min(p.Holds, g.free())
+		p.judge(g, services)
+	}
+	if uint64(nodes) > p.Holds {
+		p.Problems = append(p.Problems, fmt.Sprintf("%s for %d", p.holds(), nodes))
+		if len(p.Problems) == 1 {
+			p.widen(ranges, services)
+		}
+	}
+	return p, nil
+}
+
+func (p *Plan) holds() string {
+	return "there are podCIDRs for " + count(int(p.Holds), "1 node", "%d nodes") + ", not"
+}
+
+// judge finds what is wrong with one range, whatever the number of nodes.
+func (p *Plan) judge(g *grid, services []netip.Prefix) {
+	for _, s := range services {
+		if s.Overlaps(g.Cluster) {
+			p.Problems = append(p.Problems, fmt.Sprintf("the cluster CIDR %s overlaps the Service CIDR %s", g.Cluster, s))
+		}
+	}
+	if !private(g.Cluster) {
+		p.Problems = append(p.Problems, fmt.Sprintf("%s is not private address space (RFC 1918, 4193, 6598): pods do not reach "+
+			"whoever it belongs to", g.Cluster))
+	}
+	if g.Mask-g.Cluster.Bits() > MaxMaskDiff {
+		p.Problems = append(p.Problems, fmt.Sprintf("the node mask /%d is more than %d bits longer than %s: "+
+			"kube-controller-manager takes it, kubeadm does not", g.Mask, MaxMaskDiff, g.Cluster))
+	}
+	if g.Cluster.Addr().BitLen()-g.Mask < 2 {
+		p.Problems = append(p.Problems, fmt.Sprintf("a podCIDR of /%d has no room for a pod", g.Mask))
+	}
+}
+
+// widen says what would hold all nodes.
+func (p *Plan) widen(ranges []Range, services []netip.Prefix) {
+	c := newCluster(nil, Facts{Ranges: ranges, Services: services, LeftOut: services, Allocates: Yes}, time.Time{})
+	if wider, err := c.widen(nil, p.Nodes); err == nil {
+		p.Remedies = append(p.Remedies, fmt.Sprintf("--cluster-cidr %s holds %s", clusterCIDRs(wider), capacity(wider)))
+	}
+	longer := make([]Range, len(ranges))
+	for i, r := range ranges {
+		for r.Mask < mostMask(r) && c.serves([]Range{r}, nil, p.Nodes) != nil {
+			r.Mask++
+		}
+		longer[i] = r
+	}
+	if c.serves(longer, nil, p.Nodes) == nil {
+		p.Remedies = append(p.Remedies, fmt.Sprintf("--node-mask %s holds %s, with %s", masks(longer), capacity(longer),
+			roomFor(longer)))
+	}
+}
+
+func masks(ranges []Range) string {
+	var out []string
+	for _, r := range ranges {
+		out = append(out, fmt.Sprint(r.Mask))
+	}
+	return strings.Join(out, ",")
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-cni/fairlead/agent/doctor"
+	"github.com/fairlead-cni/fairlead/agent/podcidr"
+)
+
+func planCommand() *cobra.Command {
+	var out output
+	var clusterCIDR, nodeMask, serviceCIDR string
+	var nodes int
+	c := &cobra.Command{
+		Use:   "plan --cluster-cidr CIDR[,CIDR]",
+		Short: "Computes how many nodes and pods a cluster CIDR holds, before the cluster exists",
+		Long: `plan computes how many nodes and pods a cluster CIDR holds, before the cluster
+exists. A podCIDR can't be changed later without making the Node anew, so it is
+worth a minute. It needs no cluster.`,
+		Example: `  fairleadctl plan --cluster-cidr 10.244.0.0/16 --nodes 300
+  fairleadctl plan --cluster-cidr 192.168.0.0/22 --node-mask 26 --nodes 10 --service-cidr 10.96.0.0/12
+  fairleadctl plan --cluster-cidr 10.244.0.0/16,fd00:10:244::/56 --node-mask 24,64`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ranges, err := parseRanges(clusterCIDR, nodeMask)
+			if err != nil {
+				return usageError{err}
+			}
+			services, err := parseCIDRs(serviceCIDR)
+			if err != nil {
+				return usageError{fmt.Errorf("--service-cidr: %w", err)}
+			}
+			plan, err := podcidr.NewPlan(ranges, services, nodes)
+			if err != nil {
+				return usageError{err}
+			}
+			err = out.write(c.OutOrStdout(), plan, func(w io.Writer) error { return doctor.WritePlan(w, plan) })
+			if err == nil && len(plan.Problems) > 0 {
+				return found{exitFailing}
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&clusterCIDR, "cluster-cidr", "", "what podCIDRs are cut from; with two families both, the first one first")
+	c.Flags().StringVar(&nodeMask, "node-mask", "",
+		"length of the podCIDRs, in the order of --cluster-cidr (default: 24 for IPv4, 64 for IPv6)")
+	c.Flags().StringVar(&serviceCIDR, "service-cidr", "", "the Service CIDR, of one or both families")
+	c.Flags().IntVar(&nodes, "nodes", 0, "how many nodes there will be, control plane included")
+	out.add(c)
+	return c
+}
+
+func parseRanges(clusterCIDR, nodeMask string) ([]podcidr.Range, error) {
+	cidrs, err := parseCIDRs(clusterCIDR)
+	if err == nil && len(cidrs) == 0 {
+		err = errors.New("it is missing; want a CIDR such as 10.244.0.0/16")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--cluster-cidr: %w", err)
+	}
+	masks := strings.Split(nodeMask, ",")
+	if nodeMask != "" && len(masks) != len(cidrs) {
+		return nil, fmt.Errorf("--node-mask %s: want as many as --cluster-cidr has CIDRs, %d", nodeMask, len(cidrs))
+	}
+	var out []podcidr.Range
+	for i, p := range cidrs {
+		r := podcidr.Range{Cluster: p, Mask: 24}
+		if p.Addr().Is6() {
+			r.Mask = 64
+		}
+		if nodeMask != "" {
+			if r.Mask, err = strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(masks[i]), "/")); err != nil {
+				return nil, fmt.Errorf("--node-mask %s: want a number such as 24", nodeMask)
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// parseCIDRs reads at most one CIDR of each family. Bits behind the mask are an
+// error: who writes them means something else.
+func parseCIDRs(list string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' }) {
+		p, err := netip.ParsePrefix(s)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%q is no CIDR", s)
+		case p != p.Masked():
+			return nil, fmt.Errorf("%s has bits behind its mask; is %s meant?", s, p.Masked())
+		case slices.ContainsFunc(out, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }):
+			return nil, fmt.Errorf("%s: Kubernetes takes one CIDR of each family", list)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
