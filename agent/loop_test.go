@@ -174,7 +174,8 @@ func TestOvertaken(t *testing.T) {
 // While Open vSwitch is away nothing is computed, and a CHECK still knows what MTU
 // pods have.
 func TestARoundWithoutAResultForgetsNothing(t *testing.T) {
-	l := &loop{log: logr.Discard(), metrics: newMetrics(), firstOK: make(chan struct{})}
+	l := &loop{log: logr.Discard(), metrics: newMetrics(), firstOK: make(chan struct{}),
+		advice: newAdviser(nil, "me", logr.Discard())}
 	l.state.Store(&state{})
 	stray := Desired{PodMTU: 1450}
 	stray.OVSDB.Pods = []api.Attachment{{PodName: "p", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.9.2/24")}}}
