@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -14,28 +13,33 @@ import (
 // database made anew): the loop writes it again, and until it has, nobody takes
 // the pod for one that is gone.
 type seen struct {
-	mu     sync.Mutex
-	byHost map[string]api.Attachment
+	mu      sync.Mutex
+	byHost  map[string]api.Attachment
+	missing map[string]bool // host ends of those that were not on record last
 }
 
 // merge takes in what is on record now. It returns that and what was on record
-// before, and of the latter, in lost, what no longer is.
+// before, and of the latter, in lost, what no longer is: each once, however long it
+// takes to write it again.
 func (s *seen) merge(now []ovsdb.PodPort) (all, lost []api.Attachment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.byHost
-	s.byHost = make(map[string]api.Attachment, len(now))
+	before, told := s.byHost, s.missing
+	s.byHost, s.missing = make(map[string]api.Attachment, len(now)), map[string]bool{}
 	for _, p := range now {
 		s.byHost[p.HostIf] = p.Attachment
 		all = append(all, p.Attachment)
 	}
 	for host, a := range before {
 		if _, there := s.byHost[host]; !there {
-			s.byHost[host] = a
-			lost = append(lost, a)
+			s.byHost[host], s.missing[host] = a, true
+			all = append(all, a)
+			if !told[host] {
+				lost = append(lost, a)
+			}
 		}
 	}
-	return slices.Concat(all, lost), lost
+	return all, lost
 }
 
 // forget is for an attachment that is taken off.

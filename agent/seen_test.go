@@ -41,3 +41,17 @@ func TestAttachmentsLostFromOVSDB(t *testing.T) {
 	step("DEL b, whose port somebody removed", nil, []request{{del: keyOf(b)}})
 	step("none is left", nil, nil)
 }
+
+// What is lost is told once, though it may take many rounds to write it again.
+func TestLostIsToldOnce(t *testing.T) {
+	var s seen
+	port := []ovsdb.PodPort{{Attachment: api.Attachment{HostIf: "fl1"}}}
+	for i, step := range []struct {
+		now       []ovsdb.PodPort
+		all, lost int
+	}{{port, 1, 0}, {nil, 1, 1}, {nil, 1, 0}, {port, 1, 0}, {nil, 1, 1}} {
+		if all, lost := s.merge(step.now); len(all) != step.all || len(lost) != step.lost {
+			t.Errorf("round %d: %d in all, %d told as lost; want %d and %d", i, len(all), len(lost), step.all, step.lost)
+		}
+	}
+}
