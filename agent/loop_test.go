@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
@@ -104,27 +105,43 @@ func TestHolder(t *testing.T) {
 }
 
 // As long as the API server has not told any Node, the agent waits, and does not
-// conclude that the node has none.
+// conclude that the node has none. What was kept from before says no more.
 func TestWaitsForTheAPIServer(t *testing.T) {
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: c,
+	for what, kept := range map[string]string{"nothing kept": "", "no podCIDR then": `{"Node":"me","Nodes":{"me":{"Name":"me"}}}`} {
+		t.Run(what, func(t *testing.T) { waitsForTheAPIServer(t, kept) })
+	}
+}
+
+func waitsForTheAPIServer(t *testing.T, kept string) {
+	dir := t.TempDir()
+	kubeconfig, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "last-inputs.json")
+	for path, content := range map[string]string{file: kept, kubeconfig: `{apiVersion: v1, kind: Config, current-context: c,
   clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}], users: [{name: u, user: {}}],
-  contexts: [{name: c, context: {cluster: c, user: u}}]}`), 0o600); err != nil {
-		t.Fatal(err)
+  contexts: [{name: c, context: {cluster: c, user: u}}]}`} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	o := Options{NodeName: "me", Log: logr.Discard(), Config: api.AgentConfig{PodCIDRWait: time.Millisecond,
 		ClientConnection: api.ClientConnection{Kubeconfig: kubeconfig}}}
-	_, source, err := newSource(o)
+	client, err := kubeapi.New(o.Config, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	source := inputs.NewKubernetes(client, o.NodeName, file, o.Log)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the file is read after 3 s
 	defer cancel()
 	go source.Run(ctx)
 	l := newLoop(o, source)
 	last := lastError(filepath.Join(t.TempDir(), "last-error"))
 	if err := l.waitPodCIDR(ctx, last); err != nil {
 		t.Errorf("got %v, want it to wait until it is told to stop", err)
+	}
+	if kept != "" {
+		if s := source.Snapshot(); !s.Kept || s.Unread {
+			t.Errorf("the snapshot is %+v, want what was kept", s)
+		}
+		return
 	}
 	for what, got := range map[string]func() string{
 		"not ready":  func() string { return l.state.Load().notReady.Error() },

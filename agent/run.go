@@ -163,7 +163,7 @@ func (l *loop) serveNode(ctx context.Context, loops *sync.WaitGroup, o Options, 
 }
 
 // waitPodCIDR waits until the node has a podCIDR that it can use: as long as the
-// config allows, which begins when there is news of any Node at all. With
+// config allows, which begins when the source has told of the Nodes. With
 // enableBridgingMode it waits for ever, and says what for.
 func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 	var deadline <-chan time.Time
@@ -178,7 +178,7 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 			l.log.Info("podCIDRs of this node", "node", l.nodeName, "podCIDRs", l.own.PodCIDRs)
 			return nil
 		}
-		if !snapshot.Unread && deadline == nil {
+		if !snapshot.Unread && !snapshot.Kept && deadline == nil {
 			deadline = time.After(l.cfg.PodCIDRWait)
 		}
 		before := l.state.Swap(&state{notReady: err, snapshot: snapshot})

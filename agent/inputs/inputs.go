@@ -51,6 +51,9 @@ type Snapshot struct {
 	// Unread is true as long as no Node was ever read: that one is missing
 	// says nothing then.
 	Unread bool
+	// Kept is true as long as the Nodes are what a source told before a restart,
+	// and it has not been heard since: one may be missing that is there now.
+	Kept bool
 	// Trouble says why the snapshot may be old; nil when it is not.
 	Trouble error
 }

@@ -269,7 +269,7 @@ func (k *Kubernetes) publish() {
 	if read {
 		k.fromOld = ""
 	}
-	next.Unread = !read && k.fromOld == ""
+	next.Unread, next.Kept = !read && k.fromOld == "", k.fromOld != ""
 	k.findTrouble()
 	next.Trouble = k.trouble
 	before := k.last.Swap(next)
