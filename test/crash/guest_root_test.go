@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
 )
 
 // guest is a Node that is no node of the lab, and guestCIDR its podCIDR.
@@ -24,6 +26,7 @@ func (c cluster) guestDuring(t *testing.T, r *rand.Rand, round func()) {
 	if !comes {
 		must(t, c.api.setGuest(t.Context(), true))
 		c.routed(t, true)
+		c.onRecord(t)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -70,6 +73,20 @@ func (a *kubeAPI) setGuest(ctx context.Context, there bool) error {
 		return nil
 	}
 	return err
+}
+
+// onRecord waits until the agents have put the guest on record: one that starts without the API believes in it.
+func (c cluster) onRecord(t *testing.T) {
+	t.Helper()
+	for _, node := range c.Nodes() {
+		eventually(t, 20*time.Second, func() []string {
+			out, err := c.NodeExec(within(t, 10*time.Second), node, "cat", inputs.LastKnownPath)
+			if err != nil || !strings.Contains(out, guestCIDR) {
+				return []string{fmt.Sprintf("the agent of %s has not put the Node %s on record: %v", node, guest, err)}
+			}
+			return nil
+		})
+	}
 }
 
 // routed waits longer than the 45 s after which client-go gives a connection up on which nothing is answered.
