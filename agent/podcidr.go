@@ -35,7 +35,7 @@ func checkOwn(name string, nodes map[string]inputs.Node, source string) (inputs.
 	own, found := nodes[name]
 	if !found {
 		return own, podCIDRErrorf("there is no Node %s in %s (Nodes there: %s). "+
-			"Add it, or name this node with --node-name or NODE_NAME", name, source, someNames(nodes))
+			"In a cluster kubelet adds it; or name this node with --node-name or NODE_NAME", name, source, someNames(nodes))
 	}
 	if len(own.PodCIDRs) == 0 {
 		return own, podCIDRErrorf("node %s has no podCIDR: spec.podCIDR and spec.podCIDRs of its Node are empty in %s. "+
