@@ -17,6 +17,7 @@ KERNEL_SKIP := BrokenManifest|BrokenConfig|NoPodCIDR|LatePodCIDR|Newcomer|AgentW
 KERNEL_SKIP := $(KERNEL_SKIP)|Idempotent|ApplyMends|SwitchedOff|MissingProgram|WaitsForTheLock|MadeByNft
 KERNEL_SKIP := $(KERNEL_SKIP)|Verbs|ManyAtOnce|UsedUp|InterfaceIsThere|Tuning|RootGC|RootStatus|CheckFails
 KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|LeasesLost|EditedByHand|DuringADDs|RootRestart|Deaths/down_3s|RandomAPIFaults
+KERNEL_SKIP := $(KERNEL_SKIP)|RootModes/encap|RootModes/.*/peers
 
 .PHONY: help build deps root once test test-kernel test-unit lint fuzz bench demo clean
 
