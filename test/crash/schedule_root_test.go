@@ -96,8 +96,8 @@ func (c cluster) round(t *testing.T, churn *churn, chosen []fault) {
 }
 
 // heard waits until every stream has an answer. The userspace datapath of Open vSwitch 3.1.0 was seen to keep a
-// megaflow that drops although its flow was back, as long as packets came. That is told, and the megaflows are thrown
-// away once.
+// megaflow that drops although its flow was back, as long as packets came; most often after a controller was set, at
+// which all flows are deleted. That is told, and the megaflows are thrown away once.
 func (c cluster) heard(t *testing.T, ways []way, streams []*probe.Stream) {
 	t.Helper()
 	up, purged := time.Now(), false
