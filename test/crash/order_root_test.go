@@ -14,20 +14,14 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
-// order is hostOrder of node1, and with it all of node2, whose pods stay.
-func (c cluster) order(t *testing.T) []string {
+// otherNode is all of node2, whose pods stay.
+func (c cluster) otherNode(t *testing.T) []string {
 	t.Helper()
-	lines := c.hostOrder(t)
-	other := c
 	var err error
-	other.node, err = c.Host("node2")
+	c.node, err = c.Host("node2")
 	must(t, err)
-	s := other.state(t)
-	own := []string{fmt.Sprint(s.Leases), fmt.Sprint(s.Ports)}
-	for _, l := range slices.Concat(other.hostOrder(t), s.Flows, s.Veths, s.Netns, own) {
-		lines = append(lines, "node2: "+l)
-	}
-	return lines
+	s := c.state(t)
+	return slices.Concat(c.hostOrder(t), s.Flows, s.Veths, s.Netns, []string{fmt.Sprint(s.Leases), fmt.Sprint(s.Ports)})
 }
 
 // hostOrder is what the agent keeps in order beside pods, without what changes by itself.

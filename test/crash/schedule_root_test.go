@@ -44,7 +44,7 @@ func (c cluster) schedule(t *testing.T, r *rand.Rand, first, more []fault) {
 	}
 	c.apply(t, podYAML("a", node), podYAML("b", node))
 	c.settle(t)
-	order := c.order(t)
+	order, other := c.hostOrder(t), c.otherNode(t)
 	stopWatching := c.watchAddresses(t)
 	defer stopWatching()
 	churn := &churn{c: c, r: r, pods: map[string]bool{}}
@@ -69,7 +69,7 @@ func (c cluster) schedule(t *testing.T, r *rand.Rand, first, more []fault) {
 		} else {
 			c.round(t, churn, chosen)
 		}
-		c.sound(t, order)
+		c.sound(t, order, other)
 		c.heard(t, ways, streams)
 	}
 	t.Logf("faults: %v", had)
@@ -160,13 +160,16 @@ func (c cluster) heal(t *testing.T) {
 }
 
 // sound is the one check after every fault: each pod has what it needs, is reached, and nothing else is there.
-func (c cluster) sound(t *testing.T, order []string) {
+func (c cluster) sound(t *testing.T, order, other []string) {
 	t.Helper()
 	must(t, c.WaitPods(within(t, time.Minute)))
 	eventually(t, 30*time.Second, func() []string { // the agent looks every 15 s
-		wrong := append(difference("node", c.order(t), order), c.downVeths(t)...)
-		wrong = append(wrong, c.wrongAddresses(t)...)
-		return append(wrong, c.ref.Differences(c.state(t), c.pods(t))...)
+		wrong := append(difference("node", c.hostOrder(t), order), c.downVeths(t)...)
+		wrong = append(wrong, c.ref.Differences(c.state(t), c.pods(t))...)
+		if len(wrong) > 0 {
+			return wrong
+		}
+		return append(c.wrongAddresses(t), difference("node2", c.otherNode(t), other)...)
 	})
 	c.reach(t, c.pods(t))
 }
