@@ -69,7 +69,7 @@ func (a *adviser) explain(err error, s *inputs.Snapshot) error {
 		}
 	}
 	if q != nil && a.answer != "" {
-		return &PodCIDRError{a.answer}
+		return &PodCIDRError{Reason: a.answer}
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
@@ -15,17 +16,21 @@ import (
 
 // PodCIDRError says why the node can't serve routed pods: its podCIDR is
 // missing, or is not its own alone. It ends a start with exit code 78.
-type PodCIDRError struct{ Reason string }
+type PodCIDRError struct {
+	Reason string
+	// Waited is how long the agent has waited for another; 0: not to the end.
+	Waited time.Duration
+}
 
-func (e *PodCIDRError) Error() string { return e.Reason }
+func (e *PodCIDRError) Error() string {
+	if e.Waited == 0 {
+		return e.Reason
+	}
+	return fmt.Sprintf("%s. Waited %s for it (podCIDRWait)", strings.TrimSuffix(e.Reason, "."), e.Waited)
+}
 
 func podCIDRErrorf(format string, args ...any) error {
 	return &PodCIDRError{Reason: fmt.Sprintf(format, args...)}
-}
-
-// sentence ends text with a full stop, so that another one may follow.
-func sentence(text string) string {
-	return strings.TrimSuffix(text, ".") + "."
 }
 
 // checkOwn returns the Node of the named node, or a *PodCIDRError that says why

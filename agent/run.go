@@ -198,7 +198,7 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 		case <-l.advice.changed:
 		case <-deadline:
 			if !l.cfg.EnableBridgingMode {
-				return podCIDRErrorf("%s Waited %s for it (podCIDRWait)", sentence(l.advice.now(ctx, err, snapshot)), l.cfg.PodCIDRWait)
+				return &PodCIDRError{Reason: l.advice.now(ctx, err, snapshot), Waited: l.cfg.PodCIDRWait}
 			}
 			loud = true
 		}

@@ -37,7 +37,6 @@ func (c *cluster) survey() []Diagnosis {
 	out := slices.Concat(c.empty(), c.shared(), c.withOthers(), c.rangeOverlaps(), c.outOfRange(), c.families())
 	for i := range out {
 		out[i].Evidence = append(out[i].Evidence, c.Unread...)
-		out[i].Seen = c.seen(out[i].Nodes)
 	}
 	return out
 }

@@ -22,6 +22,7 @@ func (c *cluster) empty() []Diagnosis {
 		return nil
 	}
 	d := c.cause(append(waiting, fresh...))
+	d.Seen = c.seen(d.Nodes)
 	if d.Kind != NotGiven && d.Kind != BlocksLost || len(fresh) == 0 {
 		return []Diagnosis{d} // as sure for the new ones
 	}
@@ -29,7 +30,9 @@ func (c *cluster) empty() []Diagnosis {
 		Cause:    c.subject(fresh) + " no podCIDR yet: created less than " + young.String() + " ago, and nothing speaks against it",
 		Evidence: []string{c.source()}}}
 	if len(waiting) > 0 {
-		out = append(out, c.cause(waiting))
+		rest := c.cause(waiting)
+		rest.Seen = c.seen(waiting)
+		out = append(out, rest)
 	}
 	return out
 }

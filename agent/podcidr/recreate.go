@@ -52,8 +52,8 @@ func (c *cluster) remedyRecreate(d *Diagnosis, nodes []inputs.Node) {
 		again.Text += ", then restart kube-controller-manager: with the Node it frees addresses of Services"
 		again.Commands = append(again.Commands, c.restart().Commands...)
 	}
-	again.Beware = append(again.Beware, "Pods of a node whose Node is deleted end; drain it first. Those that stay keep "+
-		"addresses of the old podCIDR and are cut off")
+	again.Beware = append(again.Beware, "All pods of the node end. Where its agent does not serve they can't end yet, and drain "+
+		"runs into its timeout: go on, they end when it serves again", "Start the agent of the node again if it has ended")
 	d.Remedies = append(d.Remedies, again)
 }
 
@@ -180,7 +180,7 @@ func (c *cluster) leaveOutServices() (*cluster, bool) {
 func (c *cluster) tellServices() Remedy {
 	flag := "--service-cluster-ip-range=" + join(c.LeftOut)
 	return Remedy{Text: "Start kube-controller-manager with " + flag + ", so that it leaves the Services' addresses out",
-		LeftOut: c.LeftOut, Commands: []string{"# " + c.whereFlags() + ": " + flag}}
+		LeftOut: c.LeftOut, Commands: c.setFlags(flag)}
 }
 
 // byHand chooses podCIDRs that are free, before any Node is deleted, and overlap
@@ -269,7 +269,7 @@ func (r Recreation) commands() []string {
 	}
 	patch += `,{"op":"remove","path":"/metadata/resourceVersion"},{"op":"remove","path":"/metadata/uid"}`
 	out := []string{
-		"kubectl drain " + r.Node + " --ignore-daemonsets --delete-emptydir-data",
+		"kubectl drain " + r.Node + " --ignore-daemonsets --delete-emptydir-data --timeout=2m",
 		fmt.Sprintf("kubectl get node %s -o yaml > %s.yaml", r.Node, r.Node),
 		fmt.Sprintf("kubectl patch --local -f %s.yaml --type=json -o yaml -p '[%s]' > %s-new.yaml", r.Node, patch, r.Node),
 		"kubectl delete node " + r.Node,

@@ -247,8 +247,8 @@ func inWords(n int) string {
 // settings is a remedy of other settings for kube-controller-manager.
 func (c *cluster) settings(text string, ranges []Range) Remedy {
 	r := Remedy{Text: text, Ranges: ranges}
-	flags := append([]string{"--cluster-cidr=" + clusterCIDRs(ranges)}, maskFlags(ranges)...)
-	r.Commands = append(r.Commands, "# "+c.whereFlags()+": "+strings.Join(flags, " "))
+	flags := append([]string{"--allocate-node-cidrs=true", "--cluster-cidr=" + clusterCIDRs(ranges)}, maskFlags(ranges)...)
+	r.Commands = c.setFlags(flags...)
 	r.Beware = append(r.Beware, "kube-proxy's --cluster-cidr (clusterCIDR in ConfigMap kube-system/kube-proxy) and other "+
 		"places that name the cluster CIDR, such as firewalls, must follow")
 	if c.Kubeadm {
@@ -265,12 +265,13 @@ func (c *cluster) settings(text string, ranges []Range) Remedy {
 	return r
 }
 
-// whereFlags tells where the flags of kube-controller-manager are set.
-func (c *cluster) whereFlags() string {
-	if c.Manifest == "" {
-		return "set the flags of kube-controller-manager, wherever it is started, and restart it"
+// setFlags tells where and how flags of kube-controller-manager are set.
+func (c *cluster) setFlags(flags ...string) []string {
+	where := "# set these flags of kube-controller-manager, wherever it is started, and restart it:"
+	if c.Manifest != "" {
+		where = "# in " + c.Manifest + " on each control-plane node (kubelet restarts it by itself):"
 	}
-	return "edit " + c.Manifest + " on each control-plane node; kubelet restarts kube-controller-manager by itself"
+	return []string{where, "#   " + strings.Join(flags, " ")}
 }
 
 func (c *cluster) restart() Remedy {
@@ -305,10 +306,8 @@ func (c *cluster) remedyAllocate(d *Diagnosis) {
 		if c.serves(ranges, c.nodes, len(c.waiting)) != nil {
 			continue
 		}
-		r := c.settings("", ranges)
-		r.Text = "Start kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr=" + clusterCIDRs(ranges) +
-			" (" + capacity(ranges) + ")"
-		r.Commands[0] = strings.Replace(r.Commands[0], ": --cluster", ": --allocate-node-cidrs=true --cluster", 1)
+		r := c.settings("Start kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr="+clusterCIDRs(ranges)+
+			" ("+capacity(ranges)+")", ranges)
 		if d.Kind == NoPodNetworkCIDR {
 			r.Beware = append(r.Beware, "A cluster that is empty yet can as well be made anew: kubeadm reset, then kubeadm init "+
 				"--pod-network-cidr="+clusterCIDRs(ranges))

@@ -9,8 +9,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
@@ -99,16 +101,30 @@ func (p Plane) Start(ctx context.Context, part Part, set Flags) error {
 	if err := p.await(ctx, part); err != nil {
 		return fmt.Errorf("waiting for %s: %w\nits last log lines:\n%s", part.program(), err, p.process(part).Tail(8))
 	}
+	if part == KCM {
+		return p.show(ctx, append([]string{part.program()}, flags.args()...))
+	}
 	return nil
 }
 
 // Stop ends a part with SIGTERM and waits until it is gone.
 func (p Plane) Stop(ctx context.Context, part Part) error {
+	p.showEnd(ctx, part)
 	return p.process(part).End(ctx, unix.SIGTERM)
+}
+
+// showEnd says in the Pod of kube-controller-manager that it ends, if an API server is there to be told.
+func (p Plane) showEnd(ctx context.Context, part Part) {
+	if part == KCM && p.PID(APIServer) != 0 {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_ = p.showReady(ctx, corev1.ConditionFalse) // the end of the process counts, not the tale of it
+	}
 }
 
 // Kill ends a part with SIGKILL.
 func (p Plane) Kill(ctx context.Context, part Part) error {
+	p.showEnd(ctx, part)
 	return p.process(part).End(ctx, unix.SIGKILL)
 }
 

@@ -54,7 +54,7 @@ func (k *Kubelet) Register(ctx context.Context, name string) error {
 	return nil
 }
 
-// List returns all Pods.
+// List returns all Pods that somebody is to run.
 func (k *Kubelet) List(ctx context.Context) ([]*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -62,9 +62,11 @@ func (k *Kubelet) List(ctx context.Context) ([]*corev1.Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing the Pods: %w", err)
 	}
-	pods := make([]*corev1.Pod, len(list.Items))
+	var pods []*corev1.Pod
 	for i := range list.Items {
-		pods[i] = &list.Items[i]
+		if list.Items[i].Annotations["kubernetes.io/config.source"] != "file" { // one that shows the control plane
+			pods = append(pods, &list.Items[i])
+		}
 	}
 	return pods, nil
 }
