@@ -184,11 +184,11 @@ func reasonOf(err error) string {
 	return "no answer"
 }
 
-// state returns the trouble and its reason, or nil and nothing.
-func (f *follower) state() (trouble error, reason string) {
+// state returns the trouble and its reason, or nothing and nil.
+func (f *follower) state() (reason string, trouble error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.trouble, f.reason
+	return f.reason, f.trouble
 }
 
 // shortly is what went wrong, without the URL of the request.

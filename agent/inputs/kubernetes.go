@@ -294,7 +294,7 @@ func (k *Kubernetes) findTrouble() {
 	var first error
 	reason := ""
 	for _, f := range k.followers {
-		if err, why := f.state(); err != nil {
+		if why, err := f.state(); err != nil {
 			names = append(names, f.name)
 			if first == nil {
 				first, reason = err, why

@@ -186,7 +186,7 @@ func TestKubeServerKilled(t *testing.T) {
 	c.must(c.StartAPI(t.Context()))
 	c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
 	c.makeNode(2)
-	s = c.until(k, "the changes since", hasNodes("me", "node-2"))
+	c.until(k, "the changes since", hasNodes("me", "node-2"))
 	c.until(k, "no trouble", untroubled)
 }
 
