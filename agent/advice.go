@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -42,6 +43,7 @@ type adviser struct {
 	question *PodCIDRError // nil: none
 	snapshot *inputs.Snapshot
 	answer   string            // to question; empty: not known yet
+	loud     bool              // the answer is told by an Event
 	events   map[string]string // reason -> message
 }
 
@@ -74,6 +76,17 @@ func (a *adviser) explain(err error, s *inputs.Snapshot) error {
 	return err
 }
 
+// speakUp has answers told by an Event from now on. A node that waits for its first
+// podCIDR is no news.
+func (a *adviser) speakUp() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.kube != nil && !a.loud {
+		a.loud = true
+		poke(a.wake)
+	}
+}
+
 // tell has an Event written on the Node, once; an empty message takes the wish
 // back.
 func (a *adviser) tell(reason, message string) {
@@ -100,7 +113,7 @@ func poke(c chan struct{}) {
 func (a *adviser) run(ctx context.Context) {
 	tick := time.NewTicker(adviseEvery)
 	defer tick.Stop()
-	written := map[string]string{}
+	written := map[string]telling{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -124,9 +137,15 @@ func (a *adviser) refresh(ctx context.Context) {
 	answer := a.diagnose(ctx, q, s)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.question == q && a.answer != answer && ctx.Err() == nil {
+	if a.question != q || ctx.Err() != nil {
+		return
+	}
+	if a.answer != answer {
 		a.answer = answer
 		poke(a.changed)
+	}
+	if a.loud {
+		a.events[reasonPodCIDR] = answer
 	}
 }
 
@@ -162,17 +181,23 @@ func (a *adviser) now(ctx context.Context, err error, s *inputs.Snapshot) string
 	return a.diagnose(ctx, q, s)
 }
 
-// write writes the Events that are not written yet.
-func (a *adviser) write(ctx context.Context, written map[string]string) {
+// telling is an Event and when it was written.
+type telling struct {
+	message string
+	at      time.Time
+}
+
+// write writes the Events that are not written yet, or that the API server is
+// about to forget. What is over may be written anew when it comes back.
+func (a *adviser) write(ctx context.Context, written map[string]telling) {
 	a.mu.Lock()
-	wanted := map[string]string{}
-	for reason, message := range a.events {
-		wanted[reason] = message
-	}
+	wanted := maps.Clone(a.events)
 	a.mu.Unlock()
+	maps.DeleteFunc(written, func(reason string, _ telling) bool { return wanted[reason] == "" })
 	for reason, message := range wanted {
-		if written[reason] != message && a.warn(ctx, reason, message) {
-			written[reason] = message
+		w := written[reason]
+		if (w.message != message || time.Since(w.at) > renewEvents) && a.warn(ctx, reason, message) {
+			written[reason] = telling{message, time.Now()}
 		}
 	}
 }

@@ -20,9 +20,9 @@ import (
 const (
 	// lookAtPolicies is how long a new policy may stay untold.
 	lookAtPolicies = 10 * time.Second
-	// renewPolicyEvents is well below the hour after which the API server
+	// renewEvents is well below the hour after which the API server
 	// forgets an Event.
-	renewPolicyEvents = 30 * time.Minute
+	renewEvents = 30 * time.Minute
 	// tellers is how many agents tell of one policy: the first, and two that
 	// step in a while later if it has not. In a cluster of thousands of nodes
 	// not all should write.
@@ -96,7 +96,7 @@ func (t *policyTeller) look(ctx context.Context, now time.Time) {
 			if t.failed = err != nil; t.failed && !refused(err) {
 				return // the API server is not well: the rest would fail too
 			}
-			t.due[name] = now.Add(renewPolicyEvents)
+			t.due[name] = now.Add(renewEvents)
 		}
 	}
 }

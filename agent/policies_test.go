@@ -72,7 +72,7 @@ func TestPoliciesAreTold(t *testing.T) {
 		count(map[string]int{}, time.Second, false) // nothing new
 		count(later, 2*tellersStep, true)
 		w.warnings = nil
-		p.look(t.Context(), start.Add(renewPolicyEvents))
+		p.look(t.Context(), start.Add(renewEvents))
 		for _, k := range w.warnings {
 			renewed[k.About.Name]++
 		}

@@ -167,7 +167,6 @@ func (l *loop) serveNode(ctx context.Context, loops *sync.WaitGroup, o Options, 
 // enableBridgingMode it waits for ever, and says what for.
 func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 	var deadline <-chan time.Time
-	loud := false
 	for {
 		snapshot := l.source.Snapshot()
 		fatal, err := l.usable(snapshot)
@@ -176,6 +175,7 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 		}
 		if err = l.advice.explain(err, snapshot); err == nil {
 			l.log.Info("podCIDRs of this node", "node", l.nodeName, "podCIDRs", l.own.PodCIDRs)
+			l.advice.speakUp()
 			return nil
 		}
 		if !snapshot.Unread && !snapshot.Kept && deadline == nil {
@@ -184,9 +184,6 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 		before := l.state.Swap(&state{notReady: err, snapshot: snapshot})
 		if !snapshot.Unread || snapshot.Trouble != nil { // else it has only just been asked
 			l.tellChange("not ready, waiting for a podCIDR (podCIDRWait)", before.notReady, err)
-		}
-		if loud {
-			l.advice.tell(reasonPodCIDR, err.Error())
 		}
 		if werr := last.write(err); werr != nil {
 			return werr
@@ -200,7 +197,7 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 			if !l.cfg.EnableBridgingMode {
 				return &PodCIDRError{Reason: l.advice.now(ctx, err, snapshot), Waited: l.cfg.PodCIDRWait}
 			}
-			loud = true
+			l.advice.speakUp()
 		}
 	}
 }

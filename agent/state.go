@@ -44,9 +44,6 @@ func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o o
 		l.metrics.desired(d)
 	}
 	l.state.Store(s)
-	if q := (*PodCIDRError)(nil); errors.As(conflict, &q) {
-		l.advice.tell(reasonPodCIDR, q.Reason)
-	}
 	l.metrics.published(s)
 	l.tellChange("not ready", before.notReady, s.notReady)
 	l.tellChange("ready, but something does not work", before.degraded, s.degraded)

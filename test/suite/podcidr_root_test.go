@@ -285,3 +285,32 @@ func TestRootNewcomerWithTakenPodCIDR(t *testing.T) {
 }
 
 func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
+
+// With enableBridgingMode the agent does not end for want of a podCIDR: it says what it waits for, and takes a podCIDR
+// that comes at once.
+func TestRootBridgingWaitsForPodCIDR(t *testing.T) {
+	t.Parallel()
+	c := up(t, lab.Options{Nodes: 1, NoAgent: true, Config: []byte("podCIDRWait: 1s\nenableBridgingMode: true")})
+	c.setNodes(t, nodeYAML("node1", "", addrs1))
+	must(t, 0, c.AgentStart(t.Context(), "node1"))
+	const sentence = "node node1 has no podCIDR"
+	begun := time.Now()
+	wait(t, 10*time.Second, func() string {
+		if e := plugin(t, c.host(t, "node1"), lab.STATUS); e.Code != 50 || !strings.Contains(e.Msg, sentence) {
+			return fmt.Sprintf("STATUS: %+v, want code 50 and %q", e, sentence)
+		}
+		if left := 3*time.Second - time.Since(begun); left > 0 {
+			return left.String() + " of three times podCIDRWait are left"
+		}
+		return ""
+	})
+	if s, err := c.AgentState(t.Context(), "node1"); err != nil || s.PID == 0 || !strings.Contains(s.Reason, sentence) {
+		t.Errorf("the agent is %s, %v, want it to run and to say %q", s, err, sentence)
+	}
+	if e := plugin(t, c.host(t, "node1"), lab.ADD); e.Code != 11 || !strings.Contains(e.Msg, sentence) {
+		t.Errorf("ADD: %+v, want code 11 and %q", e, sentence)
+	}
+	c.apply(t, nodeYAML("node1", cidrs1, addrs1))
+	must(t, 0, c.WaitReady(within(t, 10*time.Second), "node1"))
+	c.addPods(t, "a@node1")
+}

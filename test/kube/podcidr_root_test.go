@@ -1,0 +1,244 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/agent/doctor"
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// The cluster CIDR is used up, and node2 is the one without. Its agent ends with one message and one Event, and what the
+// message says mends it.
+func TestRootClusterCIDRUsedUp(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "c@node2")
+	b.keepKCM(t)
+	must(t, b.AgentStop(within(t, 20*time.Second), "node2"))
+	must(t, b.client.CoreV1().Nodes().Delete(t.Context(), "node2", metav1.DeleteOptions{}))
+	// All that there is belongs to node1.
+	b.clusterCIDR(t, strings.Join(b.node(t, "node1").Spec.PodCIDRs, ","))
+	must(t, b.RegisterNodes(t.Context()))
+	for range 2 { // as kubelet would: the Event stays one
+		must(t, b.AgentStart(t.Context(), "node2"))
+		wait(t, time.Minute, func() string {
+			if s, err := b.AgentState(t.Context(), "node2"); err != nil || s.Exit == nil || *s.Exit != 78 {
+				return fmt.Sprintf("node2's agent is %s, %v, want exit code 78", s, err)
+			}
+			return ""
+		})
+	}
+	message := b.event(t, "node2", "PodCIDRUnusable")
+	for _, want := range []string{"node node2 has no podCIDR: cluster CIDR", "holds 1 node, and 2 exist (1 has one, 1 waits)",
+		"A longer node mask does not help here: one /24 fills the range", "from the command of Pod"} {
+		if !strings.Contains(message, want) {
+			t.Errorf("no %q in the Event:\n%s", want, message)
+		}
+	}
+	if log := b.log(t, "node2"); !strings.Contains(log, "fairlead-agent: "+message[:60]) {
+		t.Errorf("the agent's last words are others than the Event's %q:\n%s", message, log)
+	}
+	b.doctorSays(t, doctor.Failing, "range-exhausted (problem 1)")
+	remedy := regexp.MustCompile(`Widen --cluster-cidr to (\S+) \(2 nodes\)`).FindStringSubmatch(message)
+	if remedy == nil {
+		t.Fatalf("no remedy in %s", message)
+	}
+	b.clusterCIDR(t, remedy[1])
+	b.podCIDRs(t, "node2")
+	must(t, b.AgentStart(t.Context(), "node2"))
+	must(t, b.WaitReady(within(t, time.Minute), "node2"))
+	b.addPods(t, "d@node2")
+	b.ping(t, "d", "a", 20*time.Second)
+}
+
+// The own Node is deleted and made again with another podCIDR, under a running agent and pods: the node follows, other
+// nodes too, and the pod with an address of before is named everywhere and mended as it is said.
+func TestRootPodCIDRChanged(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "c@node2")
+	b.keepKCM(t)
+	other := strings.NewReplacer("10.77.0.", "10.77.99.", "10.77.1.", "10.77.99.", "10.77.2.", "10.77.99.", "10.77.3.", "10.77.99.",
+		"fd77:0:0:100:", "fd77:0:0:199:", "fd77:0:0:101:", "fd77:0:0:199:", "fd77:0:0:102:", "fd77:0:0:199:",
+		"fd77:0:0:103:", "fd77:0:0:199:")
+	var podCIDRs []string
+	for _, p := range b.node(t, "node2").Spec.PodCIDRs {
+		podCIDRs = append(podCIDRs, other.Replace(p))
+	}
+	b.makeAgain(t, "node2", podCIDRs)
+	b.routed(t, podCIDRs[0], true)
+	if message := b.event(t, "node2", "PodCIDRChanged"); !strings.Contains(message, "(default/c)") {
+		t.Errorf("the Event does not name the pod: %s", message)
+	}
+	if out, err := b.NodeExec(t.Context(), "node2", "curl", "-s", "http://127.0.0.1:10350/metrics"); err != nil ||
+		!strings.Contains(out, "\nfairlead_pods_outside_podcidr 1\n") {
+		t.Errorf("the metric does not count the pod: %v", err)
+	}
+	b.doctorSays(t, doctor.Warning, "kubectl -n default delete pod c")
+	_, err := b.Kubectl(t.Context(), "-n", "default", "delete", "pod", "c", "--wait=false")
+	must(t, err)
+	must(t, b.WaitPods(within(t, 40*time.Second)))
+	b.addPods(t, "d@node2")
+	b.ping(t, "d", "a", 20*time.Second)
+	b.ping(t, "a", "d", 20*time.Second)
+	b.doctorSays(t, doctor.Healthy, "Nothing is wrong")
+}
+
+// Two nodes have the same podCIDR, while both agents run: both refuse new pods, both Nodes have the Event, pods that run
+// go on. Then as the doctor says: node2's Node is made anew, and node1's is touched.
+func TestRootDuplicatePodCIDR(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "b@node1", "c@node2")
+	b.keepKCM(t)
+	stop := b.steady(t, "a", "b")
+	b.makeAgain(t, "node2", b.node(t, "node1").Spec.PodCIDRs)
+	const sentence = "nodes node1, node2 have the same podCIDR"
+	for _, node := range b.Nodes() {
+		wait(t, time.Minute, func() string {
+			if s, err := b.AgentState(t.Context(), node); err != nil || s.Ready || !strings.Contains(s.Reason, sentence) {
+				return fmt.Sprintf("%s is %s, %v; want it not ready: %s", node, s, err, sentence)
+			}
+			return ""
+		})
+		if message := b.event(t, node, "PodCIDRUnusable"); !strings.Contains(message, sentence) {
+			t.Errorf("the Event of %s is %s", node, message)
+		}
+	}
+	_, err := b.Apply("test", []byte(podYAML("e", "node1")+"---\n"+podYAML("f", "node2")))
+	must(t, err)
+	for _, pod := range []string{"e", "f"} {
+		wait(t, time.Minute, func() string {
+			states, err := b.PodStates()
+			i := slices.IndexFunc(states, func(s lab.PodState) bool { return s.Pod == "default/"+pod })
+			if err != nil || i < 0 || !strings.Contains(states[i].LastError, sentence) {
+				return fmt.Sprintf("pod %s is not refused: %v", pod, err)
+			}
+			return ""
+		})
+	}
+	b.doctorSays(t, doctor.Failing, "kubectl annotate node node1 --overwrite")
+	must(t, b.client.CoreV1().Nodes().Delete(t.Context(), "node2", metav1.DeleteOptions{}))
+	_, err = b.Kubectl(t.Context(), "annotate", "node", "node1", "--overwrite", "fairlead.dev/keeps-podcidr="+time.Now().String())
+	must(t, err)
+	must(t, b.RegisterNodes(t.Context()))
+	b.podCIDRs(t, "node2")
+	for _, node := range b.Nodes() {
+		must(t, b.WaitReady(within(t, time.Minute), node))
+	}
+	must(t, b.WaitPods(within(t, time.Minute))) // e and f got their addresses
+	_, err = b.Kubectl(t.Context(), "-n", "default", "delete", "pod", "c", "--ignore-not-found", "--wait=false")
+	must(t, err)
+	must(t, b.WaitPods(within(t, time.Minute)))
+	b.ping(t, "e", "f", 20*time.Second)
+	b.doctorSays(t, doctor.Healthy, "Nothing is wrong")
+	begun := time.Now()
+	wait(t, 10*time.Second, func() string { // for steady to have some pings to count
+		if left := 2*time.Second - time.Since(begun); left > 0 {
+			return left.String() + " are left"
+		}
+		return ""
+	})
+	stop()
+}
+
+// keepKCM gives kube-controller-manager back what it was told, when the test has ended.
+func (b *bed) keepKCM(t *testing.T) {
+	t.Helper()
+	before, err := b.plane.ClusterCIDR()
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if t.Failed() { // node2 may be as the test broke it
+			if _, err := b.Kubectl(ctx, "delete", "node", "node2", "--ignore-not-found"); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := b.RegisterNodes(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := b.plane.Restart(ctx, controlplane.KCM, controlplane.Flags{"cluster-cidr": before}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (b *bed) clusterCIDR(t *testing.T, cidrs string) {
+	t.Helper()
+	must(t, b.plane.Restart(within(t, time.Minute), controlplane.KCM, controlplane.Flags{"cluster-cidr": cidrs}))
+}
+
+// makeAgain deletes a Node and creates it again with other podCIDRs.
+func (b *bed) makeAgain(t *testing.T, name string, podCIDRs []string) {
+	t.Helper()
+	n := b.node(t, name)
+	must(t, b.client.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}))
+	n.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: n.Labels}
+	n.Spec.PodCIDR, n.Spec.PodCIDRs = podCIDRs[0], podCIDRs
+	_, err := b.client.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{})
+	must(t, err)
+}
+
+func (b *bed) node(t *testing.T, name string) *corev1.Node {
+	t.Helper()
+	n, err := b.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	must(t, err)
+	return n
+}
+
+// podCIDRs waits until the node has one.
+func (b *bed) podCIDRs(t *testing.T, name string) {
+	t.Helper()
+	wait(t, time.Minute, func() string {
+		if len(b.node(t, name).Spec.PodCIDRs) == 0 {
+			return name + " has no podCIDR"
+		}
+		return ""
+	})
+}
+
+// event waits for the one Warning Event of the reason on the Node that is younger than the test, and returns its message.
+func (b *bed) event(t *testing.T, node, reason string) (message string) {
+	t.Helper()
+	wait(t, time.Minute, func() string {
+		list, err := b.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node + ",type=Warning,reason=" + reason})
+		if err != nil || len(list.Items) == 0 {
+			return fmt.Sprintf("no Event %s on Node %s: %v", reason, node, err)
+		}
+		if len(list.Items) > 1 {
+			t.Fatalf("%d Events %s on Node %s, want one: %v", len(list.Items), reason, node, list.Items)
+		}
+		message = list.Items[0].Message
+		return ""
+	})
+	t.Cleanup(func() {
+		if _, err := b.Kubectl(context.Background(), "-n", "default", "delete", "events", "--all"); err != nil {
+			t.Error(err)
+		}
+	})
+	return message
+}
+
+// doctorSays runs fairleadctl's doctor and wants its verdict and a text in its report.
+func (b *bed) doctorSays(t *testing.T, want doctor.Severity, text string) {
+	t.Helper()
+	wait(t, 20*time.Second, func() string {
+		report, err := doctor.PodCIDRs(within(t, 20*time.Second), b.client)
+		must(t, err)
+		var out strings.Builder
+		must(t, report.WriteText(&out))
+		if report.Severity() != want || !strings.Contains(out.String(), text) {
+			return fmt.Sprintf("the doctor's verdict is %d, want %d and %q:\n%s", report.Severity(), want, text, out.String())
+		}
+		return ""
+	})
+}
