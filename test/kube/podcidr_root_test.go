@@ -17,8 +17,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
-// The cluster CIDR is used up, and node2 is the one without. Its agent ends with one message and one Event, and what the
-// message says mends it.
+// The cluster CIDR is used up, and node2 is the one without. Its agent ends with one message and one Event, and what
+// the message says mends it.
 func TestRootClusterCIDRUsedUp(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
@@ -92,8 +92,8 @@ func TestRootPodCIDRChanged(t *testing.T) {
 	b.doctorSays(t, doctor.Healthy, "Nothing is wrong")
 }
 
-// Two nodes have the same podCIDR, while both agents run: both refuse new pods, both Nodes have the Event, pods that run
-// go on. Then as the doctor says: node2's Node is made anew, and node1's is touched.
+// Two nodes have the same podCIDR, while both agents run: both refuse new pods, both Nodes have the Event, pods that
+// run go on. Then as the doctor says: node2's Node is made anew, and node1's is touched.
 func TestRootDuplicatePodCIDR(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -205,7 +205,7 @@ func (b *bed) podCIDRs(t *testing.T, name string) {
 	})
 }
 
-// event waits for the one Warning Event of the reason on the Node that is younger than the test, and returns its message.
+// event waits for the one Warning Event of the reason on the Node, and returns its message.
 func (b *bed) event(t *testing.T, node, reason string) (message string) {
 	t.Helper()
 	wait(t, time.Minute, func() string {

@@ -3,6 +3,7 @@ package suite
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -290,7 +291,8 @@ func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
 // that comes at once.
 func TestRootBridgingWaitsForPodCIDR(t *testing.T) {
 	t.Parallel()
-	c := up(t, lab.Options{Nodes: 1, NoAgent: true, Config: []byte("podCIDRWait: 1s\nenableBridgingMode: true")})
+	c := up(t, lab.Options{Nodes: 1, Config: []byte("podCIDRWait: 1s\nenableBridgingMode: true")}) // the plugin is there
+	must(t, 0, c.AgentStop(within(t, 10*time.Second), "node1"))
 	c.setNodes(t, nodeYAML("node1", "", addrs1))
 	must(t, 0, c.AgentStart(t.Context(), "node1"))
 	const sentence = "node node1 has no podCIDR"
