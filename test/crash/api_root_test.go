@@ -39,9 +39,10 @@ func newKubeAPI(t *testing.T, l *lab.Lab) *kubeAPI {
 	return a
 }
 
+// pods are those of the tests; those of the control plane are elsewhere.
 func (a *kubeAPI) pods(t *testing.T) (pods []*corev1.Pod) {
 	t.Helper()
-	list, err := a.client.CoreV1().Pods("").List(within(t, 10*time.Second), metav1.ListOptions{})
+	list, err := a.client.CoreV1().Pods(metav1.NamespaceDefault).List(within(t, 10*time.Second), metav1.ListOptions{})
 	must(t, err)
 	for i := range list.Items {
 		pods = append(pods, &list.Items[i])
