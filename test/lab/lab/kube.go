@@ -270,5 +270,28 @@ func (l *Lab) Wipe(ctx context.Context) error {
 	if err := l.RegisterNodes(ctx); err != nil {
 		return err
 	}
-	return l.GiveAgentsAccess(ctx)
+	if err := l.GiveAgentsAccess(ctx); err != nil {
+		return err
+	}
+	return l.renewKubeProxies(ctx)
+}
+
+// renewKubeProxies starts those that run anew: after another history of the API their watches may stay silent.
+func (l *Lab) renewKubeProxies(ctx context.Context) error {
+	for _, node := range l.Nodes() {
+		proxy, err := l.KubeProxy(node)
+		if err != nil {
+			return err
+		}
+		if proxy.PID() == 0 {
+			continue
+		}
+		if err := l.KubeProxyStop(ctx, node); err != nil {
+			return err
+		}
+		if err := l.KubeProxyStart(node); err != nil {
+			return err
+		}
+	}
+	return nil
 }
