@@ -78,6 +78,8 @@ type Remedy struct {
 	// Recreate are Nodes to delete and create again one after the other, after
 	// the change of Ranges.
 	Recreate []Recreation `json:"recreate,omitempty"`
+	// Together: all are deleted before the first is created.
+	Together bool `json:"together,omitempty"`
 	// Restart: at last kube-controller-manager is to be restarted, as it is.
 	Restart bool `json:"restart,omitempty"`
 	// Commands carry it out, one shell command or comment ("# …") each.

@@ -256,6 +256,8 @@ func stories() []story {
 		{"duplicate in a full range", Duplicate, allocatorWith(rangeOf("10.244.0.0/24", 25)), nodeMap(node(1, "a", "10.244.0.0/25"),
 			node(2, "b", "10.244.0.0/25"), node(3, "c", "10.244.0.128/25")), false, 1},
 		{"overlap after a change of masks", Duplicate, allocatorWith(rangeOf("10.240.0.0/12", 24)), masks, false, 1},
+		{"the whole range by hand, twice", Overlap, wide, nodeMap(node(1, "a", "10.244.1.0/24"), node(2, "b", "10.244.0.0/16"),
+			node(3, "c", "10.244.0.0/16")), false, 1},
 		{"overlap with the Services", Overlap, allocatorWith(rangeOf("10.96.0.0/11", 24)), nodeMap(node(1, "a", "10.96.3.0/24")), false, 1},
 		{"overlap with the Services, unknown to the allocator", Overlap, with(allocatorWith(rangeOf("10.96.0.0/11", 24)),
 			func(f *Facts) { f.LeftOut = nil }), nodeMap(node(1, "a"), node(2, "b")), false, 1},

@@ -128,13 +128,22 @@ func carryOut(r Remedy, f Facts, nodes map[string]inputs.Node, random *rand.Rand
 			k.next[i] = random.IntN(len(k.blocks[i]))
 		}
 	}
-	for _, again := range r.Recreate {
-		old := k.nodes[again.Node]
-		delete(k.nodes, again.Node)
-		for i, p := range old.PodCIDRs {
-			if i < len(k.blocks) {
-				k.mark(i, p, false)
+	if r.Together {
+		for _, again := range r.Recreate {
+			k.remove(again)
+		}
+		for _, again := range r.Recreate {
+			for _, keep := range again.Keep {
+				if err := k.occupy(k.nodes[keep]); err != nil {
+					return nil, err
+				}
 			}
+		}
+	}
+	for _, again := range r.Recreate {
+		old := nodes[again.Node]
+		if !r.Together {
+			k.remove(again)
 		}
 		for _, keep := range again.Keep {
 			if err := k.occupy(k.nodes[keep]); err != nil {
@@ -156,6 +165,16 @@ func carryOut(r Remedy, f Facts, nodes map[string]inputs.Node, random *rand.Rand
 		}
 	}
 	return k.nodes, nil
+}
+
+// remove deletes a Node, and with it what the allocator knows of its blocks.
+func (k *naive) remove(again Recreation) {
+	for i, p := range k.nodes[again.Node].PodCIDRs {
+		if i < len(k.blocks) {
+			k.mark(i, p, false)
+		}
+	}
+	delete(k.nodes, again.Node)
 }
 
 // withoutKCM carries out a remedy while kube-controller-manager gives no podCIDRs,

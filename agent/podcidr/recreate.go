@@ -25,8 +25,8 @@ type Recreation struct {
 // remedyRecreate tells how to give nodes other podCIDRs, if there are any.
 func (c *cluster) remedyRecreate(d *Diagnosis, nodes []inputs.Node) {
 	if len(c.Ranges) == 0 {
-		d.NoHelp = append(d.NoHelp, "Delete "+nodeList(nodes)+" and create it again with a podCIDR that is free; which are can't "+
-			"be told, because the cluster CIDR is not known")
+		d.NoHelp = append(d.NoHelp, "The way out is to delete "+nodeList(nodes)+" and to create it again with a podCIDR that is "+
+			"free; which are can't be told, because the cluster CIDR is not known")
 		return
 	}
 	nodes = widestFirst(nodes)
@@ -43,10 +43,18 @@ func (c *cluster) remedyRecreate(d *Diagnosis, nodes []inputs.Node) {
 		ranges = again.Ranges
 	}
 	for i := range again.Recreate {
-		again.Recreate[i].Keep = sharers(ranges, nodes[i], c.having)
-		again.Commands = append(again.Commands, again.Recreate[i].commands()...)
+		keepers := c.having
+		if again.Together {
+			keepers = c.others(nodes)
+		}
+		again.Recreate[i].Keep = sharers(ranges, nodes[i], keepers)
 	}
-	again.Text += "delete " + nodeList(nodes) + " and create " + themAgain(again.Recreate)
+	again.Commands = append(again.Commands, again.recreate()...)
+	if again.Together {
+		again.Text += "delete all of the Nodes " + some(namesOf(nodes)) + ", then create them again"
+	} else {
+		again.Text += "delete " + nodeList(nodes) + " and create " + themAgain(again.Recreate)
+	}
 	again.Text = strings.ToUpper(again.Text[:1]) + again.Text[1:]
 	if again.Restart {
 		again.Text += ", then restart kube-controller-manager: with the Node it frees addresses of Services"
@@ -112,6 +120,10 @@ func (c *cluster) room(nodes []inputs.Node) (Remedy, error) {
 	if (c.Allocates == No || len(c.waiting) == 0) && c.byHand(r.Recreate) {
 		return r, nil
 	}
+	if c.Allocates == Yes && !r.Restart && sure && c.servesInAnyOrder(c.Ranges, c.others(nodes), len(nodes)+len(c.waiting)) == nil {
+		r.Together = true
+		return r, nil
+	}
 	if r.Restart {
 		return r, errors.New("a running kube-controller-manager would give its addresses of Services to the next node")
 	}
@@ -127,6 +139,15 @@ func (c *cluster) room(nodes []inputs.Node) (Remedy, error) {
 	settings := c.settings(text, wider)
 	settings.Recreate = r.Recreate
 	return settings, nil
+}
+
+// others are all nodes but these.
+func (c *cluster) others(nodes []inputs.Node) []inputs.Node {
+	rest := c.nodes
+	for _, n := range nodes {
+		rest = without(rest, n.Name)
+	}
+	return rest
 }
 
 // part is c with the podCIDRs number i alone.
@@ -239,25 +260,47 @@ func themAgain(list []Recreation) string {
 		return "it again with podCIDR " + join(list[0].PodCIDRs)
 	}
 	if list[0].PodCIDRs == nil {
-		return "them again"
+		return "it again"
 	}
 	var each []string
 	for _, r := range list {
 		each = append(each, r.Node+" with podCIDR "+join(r.PodCIDRs))
 	}
-	return "them again: " + some(each)
+	return "it again: " + some(each)
 }
 
 func nodeList(nodes []inputs.Node) string {
 	if len(nodes) == 1 {
 		return "Node " + nodes[0].Name
 	}
-	return "Nodes " + some(namesOf(nodes))
+	return "each of the Nodes " + some(namesOf(nodes))
 }
 
-// commands recreate the Node. What the API server fills in is taken out of the
-// manifest, or it would not be accepted again.
-func (r Recreation) commands() []string {
+// recreate are the commands that make the Nodes again.
+func (r *Remedy) recreate() []string {
+	var out []string
+	if !r.Together {
+		for _, n := range r.Recreate {
+			out = slices.Concat(out, n.remove(), n.touch(), n.create())
+		}
+		return out
+	}
+	var touch []string
+	for _, n := range r.Recreate {
+		out = append(out, n.remove()...)
+		touch = append(touch, n.touch()...)
+	}
+	slices.Sort(touch)
+	out = append(out, slices.Compact(touch)...)
+	for _, n := range r.Recreate {
+		out = append(out, n.create()...)
+	}
+	return out
+}
+
+// remove keeps the Node's manifest and deletes it. What the API server fills in is
+// taken out of the manifest, or it would not be accepted again.
+func (r Recreation) remove() []string {
 	patch := `{"op":"remove","path":"/spec/podCIDR"},{"op":"remove","path":"/spec/podCIDRs"}`
 	if r.PodCIDRs != nil {
 		var quoted []string
@@ -268,17 +311,25 @@ func (r Recreation) commands() []string {
 			quoted[0], strings.Join(quoted, ","))
 	}
 	patch += `,{"op":"remove","path":"/metadata/resourceVersion"},{"op":"remove","path":"/metadata/uid"}`
-	out := []string{
+	return []string{
 		"kubectl drain " + r.Node + " --ignore-daemonsets --delete-emptydir-data --timeout=2m",
 		fmt.Sprintf("kubectl get node %s -o yaml > %s.yaml", r.Node, r.Node),
 		fmt.Sprintf("kubectl patch --local -f %s.yaml --type=json -o yaml -p '[%s]' > %s-new.yaml", r.Node, patch, r.Node),
 		"kubectl delete node " + r.Node,
 	}
+}
+
+// touch has the allocator mark again what it has freed with the Node, though other
+// nodes have it.
+func (r Recreation) touch() []string {
+	var out []string
 	for _, k := range r.Keep {
 		out = append(out, fmt.Sprintf("kubectl annotate node %s --overwrite fairlead.dev/keeps-podcidr=\"$(date +%%s)\"   "+
 			"# so that kube-controller-manager marks its podCIDR again", k))
 	}
-	return append(out,
-		fmt.Sprintf("kubectl create -f %s-new.yaml", r.Node),
-		"kubectl uncordon "+r.Node)
+	return out
+}
+
+func (r Recreation) create() []string {
+	return []string{fmt.Sprintf("kubectl create -f %s-new.yaml", r.Node), "kubectl uncordon " + r.Node}
 }

@@ -248,6 +248,10 @@ func inWords(n int) string {
 func (c *cluster) settings(text string, ranges []Range) Remedy {
 	r := Remedy{Text: text, Ranges: ranges}
 	flags := append([]string{"--allocate-node-cidrs=true", "--cluster-cidr=" + clusterCIDRs(ranges)}, maskFlags(ranges)...)
+	if len(c.LeftOut) == 0 && len(c.Services) > 0 && !overlap(ranges, c.Services) { // as kubeadm does, for what is to come
+		r.LeftOut = c.Services
+		flags = append(flags, "--service-cluster-ip-range="+join(c.Services))
+	}
 	r.Commands = c.setFlags(flags...)
 	r.Beware = append(r.Beware, "kube-proxy's --cluster-cidr (clusterCIDR in ConfigMap kube-system/kube-proxy) and other "+
 		"places that name the cluster CIDR, such as firewalls, must follow")
@@ -263,6 +267,12 @@ func (c *cluster) settings(text string, ranges []Range) Remedy {
 			"their subnets are not known here")
 	}
 	return r
+}
+
+func overlap(ranges []Range, services []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(r Range) bool {
+		return slices.ContainsFunc(services, r.Cluster.Overlaps)
+	})
 }
 
 // setFlags tells where and how flags of kube-controller-manager are set.
