@@ -120,7 +120,8 @@ func (c *cluster) room(nodes []inputs.Node) (Remedy, error) {
 	if (c.Allocates == No || len(c.waiting) == 0) && c.byHand(r.Recreate) {
 		return r, nil
 	}
-	if c.Allocates == Yes && !r.Restart && sure && c.servesInAnyOrder(c.Ranges, c.others(nodes), len(nodes)+len(c.waiting)) == nil {
+	together := c.servesInAnyOrder(c.Ranges, c.others(nodes), len(nodes)+len(c.waiting)) == nil
+	if c.Allocates == Yes && !r.Restart && sure && together {
 		r.Together = true
 		return r, nil
 	}

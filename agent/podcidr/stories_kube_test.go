@@ -60,23 +60,35 @@ func TestKubeTwoChangesOfTheMask(t *testing.T) {
 	}
 }
 
-// With a Node the real allocator frees its podCIDR, also when another node has it,
-// and gives it to the next: why remedies touch those nodes.
-func TestKubeDeletedTwinFreesThePodCIDR(t *testing.T) {
-	f := allocatorWith(rangeOf("10.244.0.0/23", 24))
-	for _, touched := range []bool{false, true} {
-		c := newRealCluster(t, f, nodeMap(node(1, "a", "10.244.0.0/24"), node(2, "b", "10.244.0.0/24"), node(3, "c", "10.244.1.0/24")))
-		c.must(c.start())
-		c.settled(true)
-		c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "b", metav1.DeleteOptions{}))
-		if touched {
-			c.shell(t.TempDir(), "kubectl annotate node a touched=yes")
+// With a Node the real allocator frees its block, also when other nodes have it or
+// parts of it, and gives it to the next: why remedies touch those nodes.
+func TestKubeDeletedNodeFreesWhatOthersHave(t *testing.T) {
+	for _, s := range []struct {
+		name     string
+		settings Range
+		nodes    map[string]inputs.Node
+		gets     string
+	}{
+		{"a twin", rangeOf("10.244.0.0/23", 24),
+			nodeMap(node(1, "a", "10.244.0.0/24"), node(2, "b", "10.244.0.0/24"), node(3, "c", "10.244.1.0/24")), "10.244.0.0/24"},
+		{"after a change of the mask", rangeOf("10.244.0.0/15", 16),
+			nodeMap(node(1, "a", "10.244.0.0/24"), node(2, "b", "10.244.1.0/24"), node(3, "c", "10.245.0.0/16")), "10.244.0.0/16"},
+	} {
+		for _, touched := range []bool{false, true} {
+			c := newRealCluster(t, allocatorWith(s.settings), s.nodes)
+			c.must(c.start())
+			c.settled(true)
+			c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "b", metav1.DeleteOptions{}))
+			want := s.gets
+			if touched {
+				c.shell(t.TempDir(), "kubectl annotate node a touched=yes")
+				want = ""
+			}
+			c.create(node(4, "d"))
+			if got := join(c.settled(!touched)["d"].PodCIDRs); got != want {
+				t.Errorf("%s, touched %v: the next node got %q, want %q", s.name, touched, got, want)
+			}
+			c.stop()
 		}
-		c.create(node(4, "d"))
-		nodes := c.settled(!touched)
-		if got := join(nodes["d"].PodCIDRs); touched && got != "" || !touched && got != "10.244.0.0/24" {
-			t.Errorf("touched %v: the next node got %q", touched, got)
-		}
-		c.stop()
 	}
 }
