@@ -69,7 +69,8 @@ func Down(ctx context.Context, dir string, progress func(step string)) error {
 	return nil
 }
 
-// stopPolitely ends the runner, and gives the agents the chance to end by themselves.
+// stopPolitely ends the runner, and gives agents and guards the chance to end by themselves. A guard forks all the
+// time, and a kernel in a process (User-Mode Linux 6.12) does not survive a SIGKILL in the middle of a fork.
 func (l *Lab) stopPolitely(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, politeTimeout)
 	defer cancel()
@@ -80,16 +81,23 @@ func (l *Lab) stopPolitely(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	pids := map[host.Host][]int{}
 	for _, h := range hosts {
-		if pid := pidIn(h, agentPID); pid != 0 {
+		for _, pid := range []int{pidIn(h, agentPID), Guard.PID(h)} {
+			if pid == 0 {
+				continue
+			}
+			pids[h] = append(pids[h], pid)
 			if err := unix.Kill(pid, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
 		}
 	}
-	for _, h := range hosts {
-		if err := end(ctx, h, pidIn(h, agentPID), 0); err != nil {
-			return fmt.Errorf("the agent of %s does not end: %w", h.Name, err)
+	for h, all := range pids {
+		for _, pid := range all {
+			if err := end(ctx, h, pid, 0); err != nil {
+				return fmt.Errorf("agent or guard of %s does not end: %w", h.Name, err)
+			}
 		}
 	}
 	return nil
