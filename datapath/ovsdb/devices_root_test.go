@@ -39,6 +39,8 @@ func TestRootDevices(t *testing.T) {
 	// the port. The device of the other one is there, and so is the port.
 	node.IP("link del flb")
 	o.Ctl("remove", "Port", "fla", "external_ids", "fairlead-mac", "--", "remove", "Port", "flb", "external_ids", "fairlead-mac")
+	// Prune takes a record that still looks sound for one of a pod that is deleted.
+	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Broken) == 2 }, "to see both records spoilt")
 	waitChanged(t, db, func() bool {
 		must(t, db.Prune(soon(t), desired()))
 		b := mustObserve(t, db).Broken
