@@ -1,0 +1,96 @@
+package api
+
+import (
+	"encoding/json"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// PoolGroup is the API group of IPPool, Antrea's. An IPPool may be written in
+// either version. v1beta1 is what the API server stores; it converts by changing
+// the version's name alone, so that an object keeps the form it was written in.
+const (
+	PoolGroup         = "crd.antrea.io"
+	PoolVersion       = "v1beta1"
+	PoolVersionBefore = "v1alpha2"
+	PoolKind          = "IPPool"
+)
+
+// PoolResource is where programs read IPPools.
+var PoolResource = schema.GroupVersionResource{Group: PoolGroup, Version: PoolVersion, Resource: "ippools"}
+
+// PoolFinalizer keeps an IPPool that is deleted until no address of it is held.
+const PoolFinalizer = "ipam.fairlead.dev/addresses"
+
+// IPPool is a set of addresses for pods, as its manifest has it. Package
+// ipam/pool says whether it is valid and what it means.
+type IPPool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              IPPoolSpec   `json:"spec"`
+	Status            IPPoolStatus `json:"status,omitempty"`
+}
+
+// IPPoolSpec has one of two forms. Either IPVersion is set and each range has a
+// subnet of its own (v1alpha2), or SubnetInfo is the subnet of all ranges
+// (v1beta1).
+type IPPoolSpec struct {
+	// IPVersion is 4 or 6.
+	IPVersion  int         `json:"ipVersion,omitempty"`
+	IPRanges   []IPRange   `json:"ipRanges"`
+	SubnetInfo *SubnetInfo `json:"subnetInfo,omitempty"`
+	// Excludes are addresses, CIDRs and ranges FIRST-LAST that are not handed
+	// out. Antrea does not have it.
+	Excludes []string `json:"excludes,omitempty"`
+}
+
+// IPRange is a CIDR, or the addresses from Start to End, both included. In the
+// form of v1alpha2 it has its subnet with it.
+type IPRange struct {
+	CIDR       string `json:"cidr,omitempty"`
+	Start      string `json:"start,omitempty"`
+	End        string `json:"end,omitempty"`
+	SubnetInfo `json:",inline"`
+}
+
+// SubnetInfo is the subnet of the underlay that a range lies in.
+type SubnetInfo struct {
+	// Gateway is the underlay's router.
+	Gateway string `json:"gateway,omitempty"`
+	// PrefixLength is the subnet's, in bits.
+	PrefixLength int `json:"prefixLength,omitempty"`
+	// VLAN is the tag on the wire, 1 to 4094 (IEEE 802.1Q). 0 is untagged.
+	VLAN int `json:"vlan,omitempty"`
+}
+
+// IPPoolStatus is what fairlead-controller says of a pool. Agents do not need it.
+type IPPoolStatus struct {
+	// IPAddresses is Antrea's data, kept as it is.
+	IPAddresses json.RawMessage    `json:"ipAddresses,omitempty"`
+	Usage       *PoolUsage         `json:"usage,omitempty"`
+	Conditions  []metav1.Condition `json:"conditions,omitempty"`
+	// FreeMap has ranges FIRST-LAST, or single addresses, that were free when
+	// it was written, at most PoolFreeMapMost of them. It is a hint where to look
+	// first and may be wrong.
+	FreeMap []string `json:"freeMap,omitempty"`
+}
+
+// PoolFreeMapMost is how many ranges IPPoolStatus.FreeMap has at most.
+const PoolFreeMapMost = 64
+
+// PoolUsage counts addresses. Total saturates at math.MaxInt64.
+type PoolUsage struct {
+	// Used counts addresses that are held, cooling ones among them.
+	Used int64 `json:"used"`
+	// Total is how many addresses the pool can hand out.
+	Total int64 `json:"total"`
+}
+
+// Conditions of an IPPool. Ready is True where addresses are handed out.
+const (
+	PoolReady       = "Ready"
+	PoolInvalid     = "Invalid"
+	PoolExhausted   = "Exhausted"
+	PoolOverlapping = "Overlapping"
+)
