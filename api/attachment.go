@@ -56,6 +56,16 @@ type Attachment struct {
 	// Addrs are the pod's addresses with the mask that the pod sees, at most
 	// one of each family.
 	Addrs []netip.Prefix
+	// Bridged: the addresses are of IPPools, not of the node's podCIDRs, and the
+	// pod's frames go onto the underlay. The fields below are zero without it.
+	Bridged bool
+	// VLAN is the ID of the pod's frames on the underlay, 1 to 4094 (IEEE
+	// 802.1Q); 0: untagged.
+	VLAN uint16
+	// Pools are the names of the IPPools, one for each of Addrs in their order.
+	Pools []string
+	// Gateways are the pools' gateways, at most one of each family.
+	Gateways []netip.Addr
 	// BootID is /proc/sys/kernel/random/boot_id at the time of the ADD: an
 	// attachment of another boot is dead.
 	BootID string
@@ -71,7 +81,8 @@ func (a Attachment) Pod() string {
 
 // Equal reports whether a and b say the same.
 func (a Attachment) Equal(b Attachment) bool {
-	return slices.Equal(a.Addrs, b.Addrs) &&
+	return slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Gateways, b.Gateways) &&
+		a.Bridged == b.Bridged && a.VLAN == b.VLAN &&
 		a.ContainerID == b.ContainerID && a.IfName == b.IfName && a.Netns == b.Netns && a.Network == b.Network &&
 		a.PodNamespace == b.PodNamespace && a.PodName == b.PodName && a.PodUID == b.PodUID &&
 		a.HostIf == b.HostIf && a.MAC == b.MAC && a.BootID == b.BootID

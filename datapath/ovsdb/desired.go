@@ -22,6 +22,8 @@ type Desired struct {
 	Gateway  GatewayPort
 	// Tunnel is nil where no peer is reached through a tunnel.
 	Tunnel *TunnelPort
+	// Uplink is nil where no frames of the underlay come to the bridge.
+	Uplink *UplinkPort
 	Pods   []api.Attachment
 }
 
@@ -47,11 +49,21 @@ type TunnelPort struct {
 	LocalIP netip.Addr
 }
 
+// UplinkPort is the port through which the underlay's frames come and go, with
+// their VLAN tags.
+type UplinkPort struct {
+	Name string
+	// Type and Options are the Interface's columns: "patch" and its peer, say.
+	Type    string
+	Options map[string]string
+}
+
 // OpenFlow port numbers asked for, so that they are the same on every node and
 // after every restart. Pods get what ovs-vswitchd gives them.
 const (
 	tunnelOFPort  = 1
 	gatewayOFPort = 2
+	uplinkOFPort  = 3
 )
 
 // wantPort is a port as it shall be in the database.
@@ -94,7 +106,11 @@ func (d Desired) validate() error {
 		if err := checkText(a); err != nil {
 			return err
 		}
-		if _, err := decode(a.HostIf, encode(a)); err != nil {
+		got, err := decode(a.HostIf, encode(a))
+		if err == nil && !got.Equal(a) {
+			err = fmt.Errorf("its record would read %+v, not %+v", got, a)
+		}
+		if err != nil {
 			return fmt.Errorf("attachment of pod %q: %w", a.Pod(), err)
 		}
 	}
@@ -113,6 +129,12 @@ func (d Desired) ports() []wantPort {
 			name: t.Name, what: t.Type + " tunnel port", mark: markTunnel,
 			externalIDs: map[string]string{markKey: markTunnel},
 			ifaceType:   t.Type, options: t.options(), ofport: tunnelOFPort,
+		})
+	}
+	if u := d.Uplink; u != nil {
+		ports = append(ports, wantPort{
+			name: u.Name, what: "uplink port", mark: markUplink, externalIDs: map[string]string{markKey: markUplink},
+			ifaceType: u.Type, options: u.Options, ofport: uplinkOFPort,
 		})
 	}
 	for _, a := range d.Pods {

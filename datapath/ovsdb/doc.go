@@ -6,7 +6,7 @@
 // in external_ids:
 //
 //	Bridge  fairlead=bridge
-//	Port    fairlead=gateway, fairlead=tunnel or fairlead=pod
+//	Port    fairlead=gateway, fairlead=tunnel, fairlead=uplink or fairlead=pod
 //
 // A pod's Port carries the attachment in further keys that begin with
 // "fairlead-"; keys of others beside them are left alone. A port whose record

@@ -18,8 +18,8 @@ type Observed struct {
 	// or a port that does.
 	BridgePresent, BridgeOurs bool
 	// DatapathType is "system" (the kernel) or "netdev".
-	DatapathType    string
-	Gateway, Tunnel Port
+	DatapathType            string
+	Gateway, Tunnel, Uplink Port
 	// Pods have a readable record; Broken are ours too, but have none. Both
 	// are sorted by port name.
 	Pods   []PodPort
@@ -36,7 +36,7 @@ type Observed struct {
 	RestoreWait RestoreWait
 }
 
-// Port is the gateway's or the tunnel's port; Name and the rest are empty when
+// Port is the gateway's, the tunnel's or the uplink's port; Name and the rest are empty when
 // it is not there.
 type Port struct {
 	Present bool
@@ -94,6 +94,8 @@ func observed(s snapshot, name string) Observed {
 			o.Gateway = asPort
 		case markTunnel:
 			o.Tunnel = asPort
+		case markUplink:
+			o.Uplink = asPort
 		case markPod:
 			if a, err := decode(p.Name, p.ExternalIDs); err != nil {
 				o.Broken = append(o.Broken, BrokenPort{p.Name, err.Error()})
@@ -128,7 +130,7 @@ func isOurs(s snapshot, b bridge) bool {
 
 func portIsOurs(p port) bool {
 	mark := p.ExternalIDs[markKey]
-	return mark == markGateway || mark == markTunnel || mark == markPod
+	return mark == markGateway || mark == markTunnel || mark == markUplink || mark == markPod
 }
 
 // datapathType spells out the default.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -18,6 +19,7 @@ const (
 	markBridge  = "bridge"
 	markGateway = "gateway"
 	markTunnel  = "tunnel"
+	markUplink  = "uplink"
 	markPod     = "pod"
 )
 
@@ -28,7 +30,15 @@ const recordPrefix = "fairlead-"
 const (
 	macKey   = recordPrefix + "mac"
 	addrsKey = recordPrefix + "addresses" // with masks, separated by spaces
+
+	// These three are in the record of a bridged pod and of no other.
+	vlanKey     = recordPrefix + "vlan"     // 0: untagged
+	poolsKey    = recordPrefix + "ippools"  // one for each address, separated by spaces
+	gatewaysKey = recordPrefix + "gateways" // separated by spaces
 )
+
+// maxVLAN is the highest VLAN ID (IEEE 802.1Q; 4095 is reserved).
+const maxVLAN = 4094
 
 // fields ties the other keys of a record to the strings of an attachment.
 func fields(a *api.Attachment) map[string]*string {
@@ -51,12 +61,20 @@ func encode(a api.Attachment) map[string]string {
 	for key, value := range fields(&a) {
 		ids[key] = *value
 	}
-	var addrs []string
-	for _, p := range a.Addrs {
-		addrs = append(addrs, p.String())
+	ids[addrsKey] = joined(a.Addrs)
+	if a.Bridged {
+		ids[vlanKey], ids[poolsKey] = strconv.Itoa(int(a.VLAN)), strings.Join(a.Pools, " ")
+		ids[gatewaysKey] = joined(a.Gateways)
 	}
-	ids[addrsKey] = strings.Join(addrs, " ")
 	return ids
+}
+
+func joined[T fmt.Stringer](list []T) string {
+	text := make([]string, 0, len(list))
+	for _, e := range list {
+		text = append(text, e.String())
+	}
+	return strings.Join(text, " ")
 }
 
 // decode reads the record of the port called name. It refuses a record that
@@ -88,14 +106,40 @@ func decode(name string, ids map[string]string) (api.Attachment, error) {
 		}
 		a.Addrs = append(a.Addrs, p)
 	}
-	return a, nil
+	if _, a.Bridged = ids[vlanKey]; a.Bridged {
+		err = decodeBridged(&a, ids)
+	}
+	return a, err
+}
+
+// decodeBridged reads what only a bridged pod's record has.
+func decodeBridged(a *api.Attachment, ids map[string]string) error {
+	vlan, err := strconv.ParseUint(ids[vlanKey], 10, 16)
+	if err != nil || vlan > maxVLAN {
+		return fmt.Errorf("key %s: %q is not a number from 0 to %d", vlanKey, ids[vlanKey], maxVLAN)
+	}
+	a.VLAN, a.Pools = uint16(vlan), strings.Fields(ids[poolsKey])
+	if len(a.Pools) != len(a.Addrs) {
+		return fmt.Errorf("key %s: %d names for %d addresses", poolsKey, len(a.Pools), len(a.Addrs))
+	}
+	for _, s := range strings.Fields(ids[gatewaysKey]) {
+		g, err := netip.ParseAddr(s)
+		if err != nil {
+			return fmt.Errorf("key %s: %w", gatewaysKey, err)
+		}
+		a.Gateways = append(a.Gateways, g)
+	}
+	return nil
 }
 
 // checkText refuses what the database cannot hold (RFC 7047, 3.1: strings are
 // Unicode without the zero byte); sent all the same it would come back
 // different.
 func checkText(a api.Attachment) error {
-	for key, value := range fields(&a) {
+	texts := fields(&a)
+	pools := strings.Join(a.Pools, " ")
+	texts[poolsKey] = &pools
+	for key, value := range texts {
 		if !utf8.ValidString(*value) || strings.ContainsRune(*value, 0) {
 			return fmt.Errorf("%s of pod %q is not text: %q", strings.TrimPrefix(key, recordPrefix), a.Pod(), *value)
 		}

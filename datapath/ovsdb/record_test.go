@@ -20,12 +20,22 @@ func attachment(name string) api.Attachment {
 	}
 }
 
+// bridged is attachment with addresses of two pools.
+func bridged(name string) api.Attachment {
+	a := attachment(name)
+	a.Bridged, a.VLAN, a.Pools = true, 10, []string{"pool-v4", "pool-v6"}
+	a.Gateways = []netip.Addr{netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("fd00:1::1")}
+	return a
+}
+
 func TestRecordRoundTrip(t *testing.T) {
 	plain := attachment("a")
 	plain.PodNamespace, plain.PodName, plain.PodUID, plain.Addrs = "", "", "", nil
 	odd := attachment("b")
 	odd.Netns = "/run/netns/space \"quote\" [\"map\",[]] ü"
-	for _, a := range []api.Attachment{attachment("a"), plain, odd} {
+	untagged := bridged("d")
+	untagged.VLAN, untagged.Gateways = 0, nil
+	for _, a := range []api.Attachment{attachment("a"), plain, odd, bridged("c"), untagged} {
 		got, err := decode(a.HostIf, encode(a))
 		if err != nil || !got.Equal(a) {
 			t.Errorf("%+v comes back as %+v, %v", a, got, err)
@@ -57,6 +67,30 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
+func TestDecodeRefusesBridged(t *testing.T) {
+	a := bridged("a")
+	for _, c := range []struct{ key, value string }{
+		{vlanKey, ""}, {vlanKey, "4095"}, {vlanKey, "-1"}, {vlanKey, "0x10"},
+		{poolsKey, ""}, {poolsKey, "pool-v4"}, {gatewaysKey, "10.0.1.1/24"},
+	} {
+		ids := encode(a)
+		ids[c.key] = c.value
+		if _, err := decode(a.HostIf, ids); err == nil || !strings.Contains(err.Error(), c.key) {
+			t.Errorf("%s=%q: error %v, want one that names the key", c.key, c.value, err)
+		}
+	}
+}
+
+// A routed pod's record is what it was before there were bridged ones, so that
+// an upgrade rewrites none.
+func TestRecordOfRouted(t *testing.T) {
+	for key := range encode(attachment("a")) {
+		if key == vlanKey || key == poolsKey || key == gatewaysKey {
+			t.Errorf("a routed pod's record has %s", key)
+		}
+	}
+}
+
 func TestCheckText(t *testing.T) {
 	for _, bad := range []string{"a\x00b", "\xff"} {
 		a := attachment("a")
@@ -64,6 +98,11 @@ func TestCheckText(t *testing.T) {
 		if err := checkText(a); err == nil || !strings.Contains(err.Error(), "netns of pod") {
 			t.Errorf("%q: error %v", bad, err)
 		}
+	}
+	a := bridged("a")
+	a.Pools[1] = "\xff"
+	if err := checkText(a); err == nil || !strings.Contains(err.Error(), "ippools of pod") {
+		t.Errorf("a pool's name that is no text: error %v", err)
 	}
 	if err := checkText(attachment("a")); err != nil {
 		t.Error(err)
@@ -120,6 +159,9 @@ func TestDesiredRefuses(t *testing.T) {
 		"pod twice":         {func(d *Desired) { d.Pods = append(d.Pods, d.Pods[0]) }, "fla is wanted twice"},
 		"pod without port":  {func(d *Desired) { d.Pods[0].HostIf = "" }, "no port name"},
 		"pod without ID":    {func(d *Desired) { d.Pods[0].ContainerID = "" }, "container ID"},
+		"pool's name":       {func(d *Desired) { d.Pods[0] = bridged("a"); d.Pods[0].Pools[0] = "a b" }, "3 names for 2"},
+		"VLAN of routed":    {func(d *Desired) { d.Pods[0].VLAN = 7 }, "its record would read"},
+		"uplink without":    {func(d *Desired) { d.Uplink = &UplinkPort{} }, "uplink port has no port name"},
 		"not text":          {func(d *Desired) { d.Pods[0].PodName = "\xff" }, "not text"},
 		"tunnel type":       {func(d *Desired) { d.Tunnel.Type = "ipip" }, `tunnel type "ipip"`},
 		"gre port":          {func(d *Desired) { d.Tunnel.Type, d.Tunnel.DstPort = "gre", 47 }, "not possible"},
