@@ -62,6 +62,10 @@ type AgentConfig struct {
 	// DisableTXChecksumOffload switches tx checksum offload off in pods.
 	DisableTXChecksumOffload bool
 
+	// ServiceCIDR (IPv4) and ServiceCIDRv6 are the ranges of the cluster's
+	// Services, which bridged pods reach through their node. Invalid: none.
+	ServiceCIDR, ServiceCIDRv6 netip.Prefix
+
 	// NoSNAT leaves the pods' own address on packets to the outside.
 	NoSNAT bool
 	// SNATFullyRandomPorts asks the masquerade for random source ports.
@@ -86,6 +90,17 @@ type AgentConfig struct {
 	PodCIDRWait time.Duration
 	// EnableBridgingMode: a node without a podCIDR waits for one for ever.
 	EnableBridgingMode bool
+}
+
+// ServiceCIDRs are those that are set, IPv4 first.
+func (c AgentConfig) ServiceCIDRs() []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range []netip.Prefix{c.ServiceCIDR, c.ServiceCIDRv6} {
+		if p.IsValid() {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // ClientConnection is how the agent calls the Kubernetes API.

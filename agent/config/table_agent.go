@@ -43,8 +43,6 @@ func agentKeys() []Entry {
 		{In: Agent | Controller, Key: "tlsCipherSuites", Want: anyText(), Fate: Ignored, Text: noTLS},
 		{In: Agent | Controller, Key: "tlsMinVersion", Want: anyText(), Fate: Ignored, Text: noTLS},
 
-		{In: Agent, Key: "serviceCIDR", Want: subnet(), Fate: Ignored, Harmless: []string{"10.96.0.0/12"}, Text: noProxy},
-		{In: Agent, Key: "serviceCIDRv6", Want: subnet(), Fate: Ignored, Text: noProxy},
 		{In: Agent, Key: "antreaProxy.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noProxy},
 		{In: Agent, Key: "antreaProxy.proxyAll", Want: boolean(), Fate: Refused, Harmless: no,
 			Text: "Fairlead has no Service proxy: in a cluster that runs without kube-proxy no Service would work"},

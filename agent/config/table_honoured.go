@@ -66,6 +66,13 @@ func honouredKeys() []Entry {
 				"with code 78",
 			Except: []Exception{{"true", Ignored, noBridging}},
 			set:    func(c *api.AgentConfig, v Value) { c.EnableBridgingMode = v.Bool }},
+		{In: Agent, Key: "serviceCIDR", Want: subnet4(), Default: "10.96.0.0/12", Fate: Honoured,
+			Text: "the IPv4 range of the cluster's Services (kube-apiserver's `--service-cluster-ip-range`). Bridged pods " +
+				"reach it through their node, whose kube-proxy translates it; routed pods need it not",
+			set: func(c *api.AgentConfig, v Value) { c.ServiceCIDR = v.Prefixes[0] }},
+		{In: Agent, Key: "serviceCIDRv6", Want: subnet6(), Default: `""`, Fate: Honoured,
+			Text: "the same for IPv6",
+			set:  func(c *api.AgentConfig, v Value) { c.ServiceCIDRv6 = v.Prefixes[0] }},
 		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
 			Text: "the interface that leads to other nodes: its address is the tunnel's end, and nodes in its subnets are " +
 				"reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +

@@ -222,7 +222,7 @@ func fields(prefix string, v reflect.Value) map[string]any {
 func (e Entry) sample(t *testing.T) string {
 	t.Helper()
 	candidates := []string{"true", "false", "7000", "66", "20", "[10.1.0.0/16, fd00::/64]", "[x]", "[2]", "7s",
-		"10.1.2.3", "/some/path", "10.1.0.0/16", "something"}
+		"10.1.2.3", "/some/path", "10.1.0.0/16", "fd00:1::/112", "something"}
 	if values, ok := strings.CutPrefix(e.Want.Text, "one of "); ok {
 		candidates = strings.Split(values, ", ")
 	}

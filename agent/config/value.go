@@ -180,6 +180,20 @@ func subnet() Want {
 	})
 }
 
+func subnet4() Want { return subnetOf("an IPv4 subnet such as 10.96.0.0/12", netip.Addr.Is4) }
+
+func subnet6() Want {
+	return subnetOf("an IPv6 subnet such as fd00:10:96::/112", func(a netip.Addr) bool { return a.Is6() && !a.Is4In6() })
+}
+
+// subnetOf is one prefix of the family for which is holds.
+func subnetOf(what string, is func(netip.Addr) bool) Want {
+	return Want{what, "!!str", func(n *yaml.Node) (Value, bool) {
+		p, err := netip.ParsePrefix(n.Value)
+		return Value{Prefixes: []netip.Prefix{p.Masked()}, text: n.Value}, err == nil && is(p.Addr())
+	}}
+}
+
 func subnets() Want {
 	return Want{"a list of subnets such as [10.0.0.0/8, fd00::/64]", "!!seq", func(n *yaml.Node) (v Value, ok bool) {
 		if n.Kind != yaml.SequenceNode {
