@@ -1,0 +1,63 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// How often an address is announced, and how far apart: MAX_NEIGHBOR_ADVERTISEMENT
+// and RetransTimer of RFC 4861 section 10; RFC 5227 asks for two, two seconds apart.
+const announcements, announceEvery = 3, time.Second
+
+// Announce tells the network of a pod that its addresses are at mac, by frames out of
+// its interface ifName in the network namespace at path netns. Devices that had the
+// addresses elsewhere learn of it. It takes two seconds, or until ctx ends.
+func Announce(ctx context.Context, netns, ifName string, mac api.MAC, addrs []netip.Addr) error {
+	s, err := openIn(netns, ifName)
+	if err != nil {
+		return fmt.Errorf("announcing %v from %s in %s: %w", addrs, ifName, netns, err)
+	}
+	defer s.file.Close()
+	tick := time.NewTicker(announceEvery)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		for _, a := range addrs {
+			if err := s.send(announcement(mac, a)); err != nil {
+				return fmt.Errorf("announcing %s from %s in %s: %w", a, ifName, netns, err)
+			}
+		}
+		if n == announcements {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// openIn opens a socket that stays in a pod's network namespace, on a thread of its own.
+func openIn(netns, ifName string) (s *socket, err error) {
+	pod, err := ns.GetNS(netns)
+	if err != nil {
+		return nil, err
+	}
+	defer pod.Close()
+	err = pod.Do(func(ns.NetNS) error {
+		device, err := net.InterfaceByName(ifName)
+		if err != nil {
+			return err
+		}
+		s, err = open(device, false)
+		return err
+	})
+	return s, err
+}

@@ -1,0 +1,92 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Question asks who uses Addrs.
+type Question struct {
+	// NIC is the interface whose wire is asked, by its name in the network
+	// namespace of the calling thread. It is up, and promiscuous if it filters
+	// VLANs in hardware: a port of Open vSwitch is.
+	NIC string
+	// VLAN of the question and of its answers, 1 to 4094; 0 is untagged.
+	VLAN uint16
+	// Addrs are IPv4 or IPv6 addresses, one or more.
+	Addrs []netip.Addr
+	// Timeout is how long to wait for answers.
+	Timeout time.Duration
+}
+
+// Ask returns the MAC of each address that somebody uses. It asks twice, lest one
+// lost frame make an address free, and returns early only when all are used. The
+// error says what kept it from asking: nothing is known of any address then.
+func Ask(ctx context.Context, q Question) (map[netip.Addr]api.MAC, error) {
+	used, err := q.ask(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("asking on %s, VLAN %d, who uses %v: %w", q.NIC, q.VLAN, q.Addrs, err)
+	}
+	return used, nil
+}
+
+func (q Question) ask(ctx context.Context) (map[netip.Addr]api.MAC, error) {
+	device, err := net.InterfaceByName(q.NIC)
+	if err != nil {
+		return nil, err
+	}
+	if len(device.HardwareAddr) != 6 {
+		return nil, errors.New("it is no Ethernet interface")
+	}
+	s, err := open(device, true)
+	if err != nil {
+		return nil, err
+	}
+	defer s.file.Close()
+	stop := context.AfterFunc(ctx, func() { s.file.Close() })
+	defer stop()
+	own, used := api.MAC(device.HardwareAddr), map[netip.Addr]api.MAC{}
+	for range 2 {
+		if err := q.round(s, own, used); err != nil {
+			return nil, errors.Join(context.Cause(ctx), err)
+		}
+	}
+	return used, nil
+}
+
+// round asks once and listens for half of the time.
+func (q Question) round(s *socket, own api.MAC, used map[netip.Addr]api.MAC) error {
+	for _, a := range q.Addrs {
+		if _, known := used[a]; known {
+			continue
+		}
+		if err := s.send(probe(own, q.VLAN, a)); err != nil {
+			return err
+		}
+	}
+	if err := s.file.SetReadDeadline(time.Now().Add(q.Timeout / 2)); err != nil {
+		return err
+	}
+	for len(used) < len(q.Addrs) {
+		frame, vlan, err := s.receive()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		addr, owner, ok := claim(frame)
+		if ok && vlan == q.VLAN && owner != own && slices.Contains(q.Addrs, addr) {
+			used[addr] = owner
+		}
+	}
+	return nil
+}

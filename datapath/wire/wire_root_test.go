@@ -1,0 +1,262 @@
+package wire
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// pair is a node and a neighbour on one wire: eth0 to eth0.
+func pair(t *testing.T) (node, far *nstest.NS) {
+	t.Helper()
+	node, far = nstest.New(t), nstest.New(t)
+	nstest.Veth(node, "eth0", far, "eth0")
+	return node, far
+}
+
+func ask(t *testing.T, node *nstest.NS, q Question) map[netip.Addr]api.MAC {
+	t.Helper()
+	q.NIC = "eth0"
+	if q.Timeout == 0 {
+		q.Timeout = 600 * time.Millisecond // a busy machine answers late
+	}
+	var used map[netip.Addr]api.MAC
+	node.Must(func() (err error) {
+		used, err = Ask(t.Context(), q)
+		return err
+	})
+	return used
+}
+
+func addrs(s ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range s {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+func macOf(t *testing.T, n *nstest.NS) (m api.MAC) {
+	t.Helper()
+	n.Must(func() error {
+		d, err := net.InterfaceByName("eth0")
+		if err == nil {
+			m = api.MAC(d.HardwareAddr)
+		}
+		return err
+	})
+	return m
+}
+
+// The kernel answers for the addresses that it has, and for no others.
+func TestRootAskAKernel(t *testing.T) {
+	node, far := pair(t)
+	far.IP("addr add 192.0.2.7/24 dev eth0")
+	far.IP("addr add 2001:db8::7/64 dev eth0 nodad")
+	all := addrs("192.0.2.7", "192.0.2.8", "2001:db8::7", "2001:db8::8")
+	used, owner := ask(t, node, Question{Addrs: all}), macOf(t, far)
+	if len(used) != 2 || used[all[0]] != owner || used[all[2]] != owner {
+		t.Errorf("%v are used, want %s and %s by %s", used, all[0], all[2], owner)
+	}
+	if got := far.IP("neigh show dev eth0"); strings.Contains(got, "0.0.0.0") || strings.Contains(got, "192.0.2") {
+		t.Errorf("the neighbour learned something from a probe: %s", got)
+	}
+	start := time.Now()
+	ask(t, node, Question{Addrs: addrs("192.0.2.7", "2001:db8::7"), Timeout: 20 * time.Second})
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("the answers were there, and were waited for %v", d)
+	}
+	if used := ask(t, node, Question{Addrs: all, VLAN: 10}); len(used) != 0 {
+		t.Errorf("in VLAN 10, which the neighbour is not in, %v are used", used)
+	}
+}
+
+// answer stands for a neighbour in one VLAN that has addr: it sees requests and answers
+// them, on a socket of its own, until the test ends.
+func answer(t *testing.T, far *nstest.NS, vlan uint16, addr netip.Addr, deafTo int) {
+	t.Helper()
+	var s *socket
+	far.Must(func() error {
+		d, err := net.InterfaceByName("eth0")
+		if err == nil {
+			s, err = open(d, true)
+		}
+		return err
+	})
+	s.hearRequests(t)
+	ended := make(chan struct{})
+	t.Cleanup(func() { s.file.Close(); <-ended })
+	mac := macOf(t, far)
+	go func() {
+		defer close(ended)
+		for {
+			frame, on, err := s.receive()
+			if err != nil {
+				return // closed
+			}
+			if on != vlan || string(frame[len(frame)-len(addr.AsSlice()):]) != string(addr.AsSlice()) {
+				continue
+			}
+			if deafTo--; deafTo >= 0 {
+				continue
+			}
+			reply := announcement(mac, addr)
+			if vlan != 0 {
+				tag := binary.BigEndian.AppendUint16([]byte{0x81, 0}, vlan)
+				reply = append(append(append([]byte{}, reply[:12]...), tag...), reply[12:]...)
+			}
+			if err := s.send(reply); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+}
+
+// hearRequests takes the filter off: it lets no neighbour solicitation through.
+func (s *socket) hearRequests(t *testing.T) {
+	t.Helper()
+	c, err := s.file.SyscallConn()
+	if err == nil {
+		err = c.Control(func(fd uintptr) {
+			if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Questions and answers carry the tag; an answer in another VLAN is none.
+func TestRootAskInAVLAN(t *testing.T) {
+	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
+		node, far := pair(t)
+		answer(t, far, 10, a, 0)
+		for vlan, want := range map[uint16]int{10: 1, 0: 0, 20: 0} {
+			if used := ask(t, node, Question{VLAN: vlan, Addrs: []netip.Addr{a}}); len(used) != want {
+				t.Errorf("VLAN %d: %v are used, want %d", vlan, used, want)
+			}
+		}
+	}
+}
+
+// One lost frame does not make an address free.
+func TestRootAskTwice(t *testing.T) {
+	node, far := pair(t)
+	a := netip.MustParseAddr("192.0.2.7")
+	answer(t, far, 0, a, 1)
+	if used := ask(t, node, Question{Addrs: []netip.Addr{a}}); used[a] != macOf(t, far) {
+		t.Errorf("%v are used: the second question was not asked, or not heard", used)
+	}
+}
+
+func TestRootAskNobody(t *testing.T) {
+	node := nstest.New(t)
+	a := addrs("192.0.2.7")
+	for nic, want := range map[string]string{"lo": "no Ethernet", "eth9": "no such network interface"} {
+		err := node.Do(func() error {
+			_, err := Ask(t.Context(), Question{NIC: nic, Addrs: a, Timeout: time.Second})
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), nic) {
+			t.Errorf("%s: %v, want %q", nic, err, want)
+		}
+	}
+	node.IP("link add eth0 type veth peer name eth1") // both down
+	err := node.Do(func() error {
+		_, err := Ask(t.Context(), Question{NIC: "eth0", Addrs: a, Timeout: time.Second})
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "network is down") {
+		t.Errorf("an interface that is down: %v", err)
+	}
+	node.IP("link set eth0 up")
+	node.IP("link set eth1 up")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err = node.Do(func() error {
+		_, err := Ask(ctx, Question{NIC: "eth0", Addrs: a, Timeout: time.Minute})
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "deadline exceeded") {
+		t.Errorf("a question that is given up: %v", err)
+	}
+}
+
+// A neighbour that had the address elsewhere learns where it is now, and hears of it
+// three times.
+func TestRootAnnounce(t *testing.T) {
+	pod, far := pair(t)
+	own := addrs("192.0.2.7", "2001:db8::7")
+	pod.IP("addr add 192.0.2.7/24 dev eth0")
+	pod.IP("addr add 2001:db8::7/64 dev eth0 nodad")
+	far.IP("addr add 192.0.2.1/24 dev eth0")
+	far.IP("addr add 2001:db8::1/64 dev eth0 nodad")
+	for _, a := range own {
+		far.IP("neigh add " + a.String() + " lladdr 02:00:00:00:00:99 dev eth0 nud stale")
+	}
+	heard := listen(t, far)
+	mac := macOf(t, pod)
+	if err := Announce(t.Context(), pod.Path, "eth0", mac, own); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range own {
+		nstest.Wait(t, 5*time.Second, "the neighbour to learn of "+a.String(), func() bool {
+			return strings.Contains(far.IP("neigh show "+a.String()+" dev eth0"), mac.String())
+		})
+		for n := range announcements {
+			select {
+			case got := <-heard[a]:
+				if got != mac {
+					t.Errorf("%s was announced for %s, want %s", a, got, mac)
+				}
+			case <-time.After(5 * time.Second):
+				t.Errorf("%s was announced %d times, want %d", a, n, announcements)
+			}
+		}
+	}
+	pod.IP("link del eth0")
+	if err := Announce(t.Context(), pod.Path, "eth0", mac, own); err == nil || !strings.Contains(err.Error(), "eth0") {
+		t.Errorf("announcing from an interface that is gone: %v", err)
+	}
+}
+
+// listen collects what is claimed on a wire, by address.
+func listen(t *testing.T, n *nstest.NS) map[netip.Addr]chan api.MAC {
+	t.Helper()
+	heard := map[netip.Addr]chan api.MAC{}
+	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
+		heard[a] = make(chan api.MAC, 100)
+	}
+	var s *socket
+	n.Must(func() error {
+		d, err := net.InterfaceByName("eth0")
+		if err == nil {
+			s, err = open(d, true)
+		}
+		return err
+	})
+	t.Cleanup(func() { s.file.Close() })
+	go func() {
+		for {
+			frame, _, err := s.receive()
+			if err != nil {
+				return // closed
+			}
+			if addr, owner, ok := claim(frame); ok && heard[addr] != nil {
+				heard[addr] <- owner
+			}
+		}
+	}()
+	return heard
+}
