@@ -6,7 +6,11 @@
 package pool
 
 import (
+	"fmt"
+	"iter"
 	"net/netip"
+	"slices"
+	"time"
 )
 
 // Pool is a valid IPPool.
@@ -17,6 +21,9 @@ type Pool struct {
 	Scope string
 	// Family is 4 or 6.
 	Family int
+	// Created is when the IPPool was made. Zero where nobody keeps that: in a
+	// directory of manifests.
+	Created time.Time
 	// Ranges are as written, in that order. They do not overlap.
 	Ranges []Range
 	// Free are addresses that the controller has last seen free: a hint.
@@ -27,7 +34,7 @@ type Pool struct {
 
 // Range is one range of a pool and the subnet of the underlay that it lies in.
 type Range struct {
-	First, Last netip.Addr
+	Span
 	// Gateway is the underlay's router. With IPv6 it may be link-local.
 	Gateway netip.Addr
 	// Bits is the length of the subnet's prefix.
@@ -36,11 +43,150 @@ type Range struct {
 	VLAN uint16
 }
 
-// Span is the addresses from First to Last.
-type Span struct{ First, Last netip.Addr }
+// subnet is the range's in the underlay.
+func (r Range) subnet() netip.Prefix { return netip.PrefixFrom(r.First, r.Bits).Masked() }
 
-// span is addresses of one range that may be handed out.
-type span struct {
-	Span
-	of int // index in Ranges
+// Total is how many addresses the pool can hand out. It saturates at
+// math.MaxInt64.
+func (p Pool) Total() int64 {
+	var n int64
+	for _, s := range p.spans {
+		n = saturated(n, s.size())
+	}
+	return n
+}
+
+// Contains tells whether the pool can hand out addr.
+func (p Pool) Contains(addr netip.Addr) bool {
+	_, ok := p.find(addr)
+	return ok
+}
+
+// RangeOf returns the range of an address that the pool can hand out.
+func (p Pool) RangeOf(addr netip.Addr) (Range, bool) {
+	i, ok := p.find(addr)
+	if !ok {
+		return Range{}, false
+	}
+	return p.Ranges[p.spans[i].of], true
+}
+
+// find returns the span that addr is in, else the first one after addr.
+func (p Pool) find(addr netip.Addr) (int, bool) {
+	return slices.BinarySearchFunc(p.spans, addr, func(s span, a netip.Addr) int {
+		switch {
+		case s.Last.Less(a):
+			return -1
+		case a.Less(s.First):
+			return 1
+		}
+		return 0
+	})
+}
+
+// Check says why the pool can't hand out addr. It is nil if it can.
+func (p Pool) Check(addr netip.Addr) error {
+	if p.Contains(addr) {
+		return nil
+	}
+	for _, r := range p.Ranges {
+		switch {
+		case addr == r.Gateway:
+			return fmt.Errorf("%s is the gateway of pool %s", addr, p.Name)
+		case !r.Contains(addr):
+		case slices.ContainsFunc(r.reserved(), func(s Span) bool { return s.Contains(addr) }):
+			return fmt.Errorf("%s is no address for a pod in the subnet %s of pool %s", addr, r.subnet(), p.Name)
+		default:
+			return fmt.Errorf("%s is one of the spec.excludes of pool %s", addr, p.Name)
+		}
+	}
+	return fmt.Errorf("%s is outside of pool %s", addr, p.Name)
+}
+
+// At returns the address with number n, counted from 0 to Total()-1.
+func (p Pool) At(n int64) netip.Addr {
+	for _, s := range p.spans {
+		if size := s.size(); n >= size {
+			n -= size
+			continue
+		}
+		return plus(s.First, uint64(n))
+	}
+	return netip.Addr{}
+}
+
+// From returns all addresses once, in a circle that begins at addr, or at the
+// first one after addr. A pool that is not small has more of them than anybody
+// can go through.
+func (p Pool) From(addr netip.Addr) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		at, inside := p.find(addr)
+		if len(p.spans) == 0 {
+			return
+		}
+		for i := range len(p.spans) + 1 {
+			s := p.spans[(at+i)%len(p.spans)].Span
+			switch {
+			case i == 0 && inside:
+				s.First = addr
+			case i == len(p.spans) && !inside:
+				return
+			case i == len(p.spans):
+				if s.First == addr {
+					return
+				}
+				s.Last = addr.Prev()
+			}
+			if !s.each(yield) {
+				return
+			}
+		}
+	}
+}
+
+// InVLAN is the pool with those addresses alone that are in the given VLAN.
+func (p Pool) InVLAN(vlan uint16) Pool {
+	p.spans = slices.DeleteFunc(slices.Clone(p.spans), func(s span) bool { return p.Ranges[s.of].VLAN != vlan })
+	return p
+}
+
+// Hinted is the pool with those addresses alone that are in Free.
+func (p Pool) Hinted() Pool {
+	all := p.spans
+	p.spans = nil
+	for _, s := range all {
+		for _, f := range p.Free {
+			if first, both := s.overlap(f); both {
+				last := s.Last
+				if f.Last.Less(last) {
+					last = f.Last
+				}
+				p.spans = append(p.spans, span{Span{first, last}, s.of})
+			}
+		}
+	}
+	slices.SortFunc(p.spans, func(a, b span) int { return a.First.Compare(b.First) })
+	return p
+}
+
+// Prefixes are the ranges as written, as the fewest prefixes.
+func (p Pool) Prefixes() []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range p.Ranges {
+		out = append(out, r.prefixes()...)
+	}
+	return out
+}
+
+// Without returns the addresses that are left when those in used, which is
+// sorted, are taken away: the free map.
+func (p Pool) Without(used []netip.Addr) []Span {
+	var taken, out []Span
+	for _, a := range used {
+		taken = append(taken, Span{a, a})
+	}
+	for _, s := range p.spans {
+		out = append(out, s.minus(taken)...)
+	}
+	return out
 }

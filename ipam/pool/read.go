@@ -2,12 +2,242 @@ package pool
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
 
 // Read checks an IPPool and says what it means. The error is a sentence for the
-// administrator: it names the field and says what to write instead.
-func Read(api.IPPool) (Pool, error) {
-	return Pool{}, errors.New("IPPools are not read yet")
+// administrator: it names the pool and the field, and says what to write instead.
+func Read(p api.IPPool) (Pool, error) {
+	out, err := read(p)
+	if err != nil {
+		return Pool{}, fmt.Errorf("IPPool %s: %w", p.Name, err)
+	}
+	return out, nil
+}
+
+func read(p api.IPPool) (Pool, error) {
+	out := Pool{Name: p.Name, Scope: p.Annotations[api.AnnotationNetwork], Created: p.CreationTimestamp.Time}
+	if out.Scope != "" && len(validation.IsDNS1123Label(out.Scope)) > 0 {
+		return Pool{}, fmt.Errorf("annotation %s: %q is not a DNS label: use at most 63 of a-z, 0-9 and -, with no - "+
+			"at the ends", api.AnnotationNetwork, out.Scope)
+	}
+	if err := checkForm(p.Spec); err != nil {
+		return Pool{}, err
+	}
+	var err error
+	if out.Ranges, err = readRanges(p.Spec); err != nil {
+		return Pool{}, err
+	}
+	out.Family = family(out.Ranges[0].First)
+	excluded, err := readExcludes(p.Spec.Excludes, out.Family)
+	if err != nil {
+		return Pool{}, err
+	}
+	out.spans = handedOut(out.Ranges, excluded)
+	if len(out.spans) == 0 {
+		return Pool{}, errors.New("no address is left for pods: spec.ipRanges has only the gateway, addresses with a " +
+			"meaning in the subnet, and spec.excludes. Add a range")
+	}
+	out.Free = readHint(p.Status.FreeMap, out.Family)
+	return out, nil
+}
+
+// checkForm tells the two forms of a spec apart.
+func checkForm(s api.IPPoolSpec) error {
+	switch {
+	case len(s.IPRanges) == 0:
+		return errors.New("spec.ipRanges is empty: add a range with cidr, or with start and end")
+	case s.IPVersion != 0 && s.SubnetInfo != nil:
+		return errors.New("spec has ipVersion and subnetInfo, which are two ways to write a pool: remove ipVersion, " +
+			"or remove subnetInfo and give each range its own gateway, prefixLength and vlan")
+	case s.IPVersion == 0 && s.SubnetInfo == nil:
+		return errors.New("spec has neither subnetInfo nor ipVersion: add subnetInfo with gateway and prefixLength, or " +
+			"ipVersion (4 or 6) and gateway and prefixLength in each range")
+	case s.SubnetInfo == nil && s.IPVersion != 4 && s.IPVersion != 6:
+		return fmt.Errorf("spec.ipVersion is %d: set 4 or 6", s.IPVersion)
+	}
+	return nil
+}
+
+func readRanges(s api.IPPoolSpec) ([]Range, error) {
+	var out []Range
+	want := s.IPVersion
+	for i, written := range s.IPRanges {
+		at := fmt.Sprintf("spec.ipRanges[%d]", i)
+		r, err := readRange(s, written, at)
+		if err != nil {
+			return nil, err
+		}
+		if want == 0 {
+			want = family(r.First)
+		}
+		if family(r.First) != want {
+			return nil, fmt.Errorf("%s: %s is IPv%d, and the pool is IPv%d: put it into a pool of its own",
+				at, r.Span, family(r.First), want)
+		}
+		out = append(out, r)
+	}
+	return out, checkApart(out)
+}
+
+// readRange reads a range whose field is called at.
+func readRange(s api.IPPoolSpec, written api.IPRange, at string) (Range, error) {
+	ends, err := readEnds(written)
+	if err != nil {
+		return Range{}, fmt.Errorf("%s: %w", at, err)
+	}
+	subnet, where := written.SubnetInfo, at
+	if s.SubnetInfo != nil {
+		if subnet != (api.SubnetInfo{}) {
+			return Range{}, fmt.Errorf("%s has gateway, prefixLength or vlan, and so has spec.subnetInfo: remove them "+
+				"from the range, or use ipVersion instead of subnetInfo", at)
+		}
+		subnet, where = *s.SubnetInfo, "spec.subnetInfo"
+	}
+	r := Range{Span: ends, Bits: subnet.PrefixLength}
+	if r.VLAN, err = readVLAN(subnet.VLAN); err != nil {
+		return Range{}, fmt.Errorf("%s.vlan %w", where, err)
+	}
+	if most := ends.First.BitLen() - 1; r.Bits < 1 || r.Bits > most {
+		return Range{}, fmt.Errorf("%s.prefixLength is %d: set the length of the underlay's subnet, 1 to %d for IPv%d",
+			where, r.Bits, most, family(ends.First))
+	}
+	if r.Gateway, err = readGateway(subnet.Gateway, ends); err != nil {
+		return Range{}, fmt.Errorf("%s.gateway %w", where, err)
+	}
+	return r, checkSubnet(r, at)
+}
+
+// readVLAN reads a VLAN ID. IEEE 802.1Q has 12 bits for it and reserves 4095;
+// Antrea's page allowed that once.
+func readVLAN(vlan int) (uint16, error) {
+	switch {
+	case vlan == 4095:
+		return 0, errors.New("is 4095, which IEEE 802.1Q reserves and switches drop: use 1 to 4094, or 0 for untagged")
+	case vlan < 0 || vlan > 4095:
+		return 0, fmt.Errorf("is %d: use 1 to 4094, or 0 for untagged", vlan)
+	}
+	return uint16(vlan), nil
+}
+
+func readGateway(text string, ends Span) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, errors.New("is missing: set the address of the underlay's router in this subnet")
+	}
+	gateway, err := parseAddr(text)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if family(gateway) != family(ends.First) {
+		return netip.Addr{}, fmt.Errorf("%s is IPv%d, and %s is IPv%d: set a router of that family",
+			gateway, family(gateway), ends, family(ends.First))
+	}
+	if !gateway.IsGlobalUnicast() && !(gateway.Is6() && gateway.IsLinkLocalUnicast()) {
+		return netip.Addr{}, fmt.Errorf("%s is no address of a router: set the underlay's router in this subnet", gateway)
+	}
+	return gateway, nil
+}
+
+// checkSubnet checks that range and gateway are in one subnet.
+func checkSubnet(r Range, at string) error {
+	subnet := r.subnet()
+	if !r.Gateway.IsLinkLocalUnicast() {
+		subnet = netip.PrefixFrom(r.Gateway, r.Bits).Masked()
+	}
+	if !subnet.Contains(r.First) || !subnet.Contains(r.Last) {
+		return fmt.Errorf("%s: %s is not inside %s, the subnet of gateway %s and prefixLength %d: pods and gateway must "+
+			"share a subnet. Correct the range, the gateway or the prefixLength", at, r.Span, subnet, r.Gateway, r.Bits)
+	}
+	return nil
+}
+
+// checkApart checks that no two ranges of a pool have an address in common.
+func checkApart(ranges []Range) error {
+	order := make([]int, len(ranges))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return ranges[a].First.Compare(ranges[b].First) })
+	for i := 1; i < len(order); i++ {
+		a, b := min(order[i-1], order[i]), max(order[i-1], order[i])
+		if first, both := ranges[a].overlap(ranges[b].Span); both {
+			return fmt.Errorf("spec.ipRanges[%d] (%s) and spec.ipRanges[%d] (%s) both have %s: shorten one of them",
+				a, ranges[a].Span, b, ranges[b].Span, first)
+		}
+	}
+	return nil
+}
+
+func readExcludes(texts []string, want int) ([]Span, error) {
+	var out []Span
+	for i, text := range texts {
+		s, err := ParseSpan(text)
+		if err != nil {
+			return nil, fmt.Errorf("spec.excludes[%d]: %w", i, err)
+		}
+		if family(s.First) != want {
+			return nil, fmt.Errorf("spec.excludes[%d]: %s is IPv%d, and the pool is IPv%d: remove it", i, s,
+				family(s.First), want)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// readHint reads the free map. What can't be read is left out: it is a hint.
+func readHint(texts []string, want int) []Span {
+	var out []Span
+	for _, text := range texts[:min(len(texts), api.PoolFreeMapMost)] {
+		if s, err := ParseSpan(text); err == nil && family(s.First) == want {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// handedOut is what is left of ranges for pods, in the order of addresses.
+func handedOut(ranges []Range, excluded []Span) []span {
+	taken := slices.Clone(excluded)
+	for _, r := range ranges {
+		taken = append(taken, r.reserved()...)
+	}
+	var out []span
+	for i, r := range ranges {
+		for _, s := range r.minus(taken) {
+			out = append(out, span{s, i})
+		}
+	}
+	slices.SortFunc(out, func(a, b span) int { return a.First.Compare(b.First) })
+	return out
+}
+
+// reserved are addresses of the subnet that no pod may have: the gateway's; with
+// IPv4 the network's own and the broadcast address, which a subnet of two
+// addresses does not have (RFC 3021); with IPv6 the anycast address of the
+// subnet's routers (RFC 4291 section 2.6.1), which a /127 does not have (RFC 6164).
+func (r Range) reserved() []Span {
+	out := []Span{{r.Gateway, r.Gateway}}
+	subnet := r.subnet()
+	if r.Bits == r.First.BitLen()-1 {
+		return out
+	}
+	out = append(out, Span{subnet.Addr(), subnet.Addr()})
+	if r.First.Is4() {
+		out = append(out, Span{last(subnet), last(subnet)})
+	}
+	return out
+}
+
+// family is 4 or 6.
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return 4
+	}
+	return 6
 }
