@@ -358,9 +358,11 @@ func TestBrokenRecord(t *testing.T) {
 		t.Errorf("Prune removed ports that may be running pods': %d of 3 left", n)
 	}
 	o.Ctl("--no-wait", "set", "Interface", "flb", "type=nonsense") // stands for a device that is gone
-	waitChanged(t, db, func() bool { return o.Ctl("get", "Interface", "flb", "ofport") == "-1\n" }, "to see the device fail")
-	must(t, db.Prune(soon(t), desired("d")))
-	got = mustObserve(t, db)
+	waitChanged(t, db, func() bool {
+		must(t, db.Prune(soon(t), desired("d")))
+		got = mustObserve(t, db)
+		return len(got.Broken) < 3
+	}, "to see the port whose device fails pruned")
 	if len(got.Broken) != 2 || got.Broken[0].Name != "fla" || got.Broken[1].Name != "flc" {
 		t.Errorf("after Prune broken are %+v, want fla and flc", got.Broken)
 	}
