@@ -110,6 +110,7 @@ func (l *loop) waitTunnel(ctx context.Context, d Desired) error {
 }
 
 func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
+	var mended openflow.Changes
 	if l.flows == nil {
 		sw, err := openflow.Dial(ctx, l.mgmt, l.log.WithName("openflow"))
 		if err != nil {
@@ -120,7 +121,8 @@ func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 		}
 		l.flows = sw
 	} else if l.full && settled {
-		if err := l.mendFlows(ctx); err != nil {
+		var err error
+		if mended, err = l.mendFlows(ctx); err != nil {
 			return fmt.Errorf("OpenFlow: %w", err)
 		}
 	} else if l.full {
@@ -137,6 +139,12 @@ func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 		return fmt.Errorf("OpenFlow: %w", err)
 	}
 	l.wantFlows = want
+	// The kernel's datapath does not need it.
+	if l.full && d.OVSDB.DatapathType == "netdev" && (mended != openflow.Changes{} || changes != openflow.Changes{}) {
+		if err := openflow.ForgetMegaflows(ctx, l.cfg.OVSRunDir); err != nil {
+			l.log.Error(err, "some connections may stay cut off while they send")
+		}
+	}
 	return nil
 }
 

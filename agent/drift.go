@@ -51,12 +51,12 @@ func (l *loop) applyOVSDB(ctx context.Context, d Desired, settled bool) error {
 }
 
 // mendFlows lists the switch's flows and puts back those that were there.
-func (l *loop) mendFlows(ctx context.Context) error {
+func (l *loop) mendFlows(ctx context.Context) (openflow.Changes, error) {
 	l.flows.Resync()
 	c, err := l.flows.Sync(ctx, l.wantFlows)
 	l.metrics.flows(len(l.wantFlows), c)
 	if c != (openflow.Changes{}) {
 		l.mended("flows", []string{fmt.Sprintf("%d were missing, %d altered, %d foreign", c.Added, c.Modified, c.Deleted)})
 	}
-	return err
+	return c, err
 }

@@ -95,21 +95,11 @@ func (c cluster) round(t *testing.T, churn *churn, chosen []fault) {
 	}
 }
 
-// heard waits until every stream has an answer. The userspace datapath of Open vSwitch 3.1.0 was seen to keep a
-// megaflow that drops although its flow was back, as long as packets came; most often after a controller was set, at
-// which all flows are deleted. That is told, and the megaflows are thrown away once.
+// heard waits until every stream has an answer.
 func (c cluster) heard(t *testing.T, ways []way, streams []*probe.Stream) {
 	t.Helper()
-	up, purged := time.Now(), false
-	eventually(t, 15*time.Second, func() []string {
-		wrong := silent(ways, streams, up)
-		if len(wrong) > 0 && !purged && c.Datapath() == lab.Netdev && time.Since(up) > 5*time.Second {
-			purged = true
-			t.Logf("  %s: throwing megaflows away", strings.Join(wrong, "; "))
-			c.exec(t, "ovs-appctl", "-T", "10", "revalidator/purge")
-		}
-		return wrong
-	})
+	up := time.Now()
+	eventually(t, 15*time.Second, func() []string { return silent(ways, streams, up) })
 }
 
 // tellNeighbours logs what node1 and its pods know of their neighbours, and what connections node1 translates.
