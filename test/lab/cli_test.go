@@ -29,6 +29,8 @@ func TestWrongUse(t *testing.T) {
 		"up --nodes two":                  `invalid argument "two"`,
 		"up --datapath kernel":            `datapath "kernel"`,
 		"up --ip-family both":             `IP family "both"`,
+		"up --mode bridged":               `mode "bridged" is neither routed nor bridge`,
+		"up --mode bridge --subnets 2":    "--subnets 2 is for mode routed",
 		"up --cluster k3s":                `cluster "k3s" is neither directory nor kube`,
 		"up --kube-proxy none":            "need a cluster with Kubernetes: --cluster kube",
 		"up --cluster kube --set a=b":     `"a=b" is not PART.FLAG=VALUE with a PART of [etcd apiserver kcm]`,

@@ -15,8 +15,8 @@ func nodeCommand(dir *string) *cobra.Command {
 		Use:   "node NODE -- CMD [ARG...]",
 		Short: "Run a command on a node",
 		Long: `Run a command in a node's namespaces. NODE may also be "outside", the host beyond the cluster,
-or "underlay", which holds the bridge br0 between them all. The command gets this program's
-standard streams and signals, and its exit code is the command's.`,
+"underlay", which holds the bridge br0 between them all, or in mode bridge "switch" and "router".
+The command gets this program's standard streams and signals, and its exit code is the command's.`,
 		Example: "  lab node node1 -- ip route\n  lab node outside -- tcpdump -ni eth0",
 		Args:    oneThenCommand("NODE"),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -18,7 +18,7 @@ func applyCommand(dir *string) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Store manifests of Pods, Nodes and Namespaces",
+		Short: "Store manifests of Pods, Nodes, Namespaces and IPPools",
 		Long: `Store manifests, where all agents and the pod runner see them. A Pod with spec.nodeName is
 made on that node. Manifests are read strictly: what is unknown or misspelt is refused, and
 then nothing is changed. In a lab with Kubernetes this is kubectl apply, for objects of any kind.`,

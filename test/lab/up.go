@@ -13,7 +13,7 @@ import (
 
 func upCommand(dir *string) *cobra.Command {
 	var o lab.Options
-	var datapath, family, config, cluster string
+	var datapath, family, config, cluster, mode string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Make a lab and wait until its agents are ready",
@@ -26,13 +26,21 @@ Their default gateway is the host "outside", 192.168.77.1 (fd77::1), which also 
 addresses 203.0.113.1 and 2001:db8::1: what is beyond the cluster's own network.
 
 With --subnets 2 nodes with an even number are in a second subnet, 192.168.78.0/24 (fd78::/64),
-with a bridge of its own, br1. The host outside is the router between the two.`,
+with a bridge of its own, br1. The host outside is the router between the two.
+
+With --mode bridge the underlay is a switch with VLANs, an Open vSwitch on the host "switch". Nodes
+have trunk ports with the VLANs 10 and 20 beside the untagged one, and their addresses on eth0; their
+agents have enableBridgingMode: true. The default gateway is then the host "router", which has a leg
+in each VLAN: eth0 192.168.77.1 (fd77::1), eth10 192.168.110.1 (fd77:0:0:a10::1) and eth20
+192.168.120.1 (fd77:0:0:a20::1). The host outside is behind it. IPPools are manifests as others are;
+without Kubernetes the nodes share the directory of allocations.`,
 		Example: "  lab up --nodes 3 --ip-family ipv4\n  lab up --config vxlan.yaml     # tunnelType: vxlan\n" +
+			"  lab up --mode bridge --ip-family dual\n" +
 			"  lab up --cluster kube --set kcm.cluster-cidr=10.77.0.0/24 --set kcm.node-cidr-mask-size=26 --ip-family ipv4",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Dir, o.Datapath, o.IPFamily = *dir, lab.Datapath(datapath), lab.IPFamily(family)
-			o.Cluster = lab.Cluster(cluster)
+			o.Cluster, o.Mode = lab.Cluster(cluster), lab.Mode(mode)
 			if o.Nodes < 1 { // 0 would mean the default
 				return fmt.Errorf("--nodes %d: a lab has 1 to %d nodes", o.Nodes, lab.MaxNodes)
 			}
@@ -59,8 +67,10 @@ with a bridge of its own, br1. The host outside is the router between the two.`,
 	flags.StringVar(&datapath, "datapath", string(lab.Auto),
 		"system (the kernel's), netdev (in userspace), or auto: what is there")
 	flags.StringVar(&family, "ip-family", string(lab.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
+	flags.StringVar(&mode, "mode", string(lab.Routed),
+		"routed, or bridge: an underlay with VLANs, and agents that bridge pods onto them")
 	flags.IntVar(&o.Subnets, "subnets", 1, "subnets of the underlay, 1 or 2: nodes alternate between them")
-	flags.BoolVar(&o.RoutePods, "route-pods", false, "the router between the subnets knows the way to all podCIDRs (for noEncap)")
+	flags.BoolVar(&o.RoutePods, "route-pods", false, "the underlay's router knows the way to all podCIDRs (for noEncap)")
 	flags.StringVar(&cluster, "cluster", string(lab.Directory),
 		"directory (of manifests) or kube (a real Kubernetes API)")
 	flags.StringArrayVar(&o.Set, "set", nil,

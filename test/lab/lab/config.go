@@ -16,11 +16,25 @@ const defaultAPIPort = 10350
 // manifestsDir is where a node has the lab's manifests.
 const manifestsDir = "/etc/fairlead/manifests"
 
+// allocationsDir is where a node has the addresses that all nodes of the lab hand out from IPPools: the agents' default
+// for ipam.allocationsDir.
+const allocationsDir = "/var/lib/fairlead/allocations"
+
 // agentConfigFor is what the lab must tell every agent.
-func agentConfigFor(d Datapath, c Cluster) map[string]any {
-	config := map[string]any{"ovsDatapathType": string(d)}
-	if c == Kube {
+func agentConfigFor(o Options) map[string]any {
+	config := map[string]any{"ovsDatapathType": string(o.Datapath)}
+	if o.Mode == Bridge {
+		config["enableBridgingMode"] = true
+	}
+	if o.Cluster == Kube {
 		config["clientConnection"] = map[string]any{"kubeconfig": agentKubeconfig}
+		for _, cidr := range o.IPFamily.ServiceCIDRs() {
+			key := "serviceCIDR"
+			if cidr.Addr().Is6() {
+				key = "serviceCIDRv6"
+			}
+			config[key] = cidr.String()
+		}
 	} else {
 		config["manifestsDir"] = manifestsDir
 	}

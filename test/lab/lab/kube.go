@@ -94,8 +94,8 @@ func (l *Lab) makeControlPlane(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	underlay := host.At(l.path("hosts"), Underlay)
-	if err := plug(underlay, h, cable{nodeNIC, ControlPlane, 1, nodeMAC(controlPlaneMAC)}); err != nil {
+	c := cable{nic: nodeNIC, port: ControlPlane, subnet: 1, vlans: []uint16{0}, mac: nodeMAC(controlPlaneMAC)}
+	if err := l.plug(ctx, h, c); err != nil {
 		return err
 	}
 	err = h.Do(func() error {

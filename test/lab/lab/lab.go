@@ -32,6 +32,16 @@ const (
 	Auto   Datapath = "auto"
 )
 
+// Mode is how the nodes are on the underlay.
+type Mode string
+
+// The modes of a lab: one network to which nodes route for their pods, or a switch with VLANs and agents that bridge
+// pods onto them (enableBridgingMode).
+const (
+	Routed Mode = "routed"
+	Bridge Mode = "bridge"
+)
+
 // Cluster says where the agents of a lab learn of Nodes and Pods.
 type Cluster string
 
@@ -56,6 +66,7 @@ type spec struct {
 	Nodes    int
 	Datapath Datapath
 	IPFamily IPFamily
+	Mode     Mode
 	// Subnets is how many subnets the underlay has; RoutePods says whether its router knows the podCIDRs.
 	Subnets   int
 	RoutePods bool
@@ -101,6 +112,9 @@ func (l *Lab) Dir() string { return l.dir }
 // Datapath is that of all nodes, never Auto.
 func (l *Lab) Datapath() Datapath { return l.spec.Datapath }
 
+// Mode is how the nodes are on the underlay.
+func (l *Lab) Mode() Mode { return l.spec.Mode }
+
 // Nodes are the names of the nodes, in order.
 func (l *Lab) Nodes() []string {
 	names := make([]string, l.spec.Nodes)
@@ -114,8 +128,11 @@ func (l *Lab) Nodes() []string {
 func (l *Lab) NodeAddrs(n int) []netip.Prefix { return l.spec.nodeAddrs(n) }
 
 // Transport is the device that has the nodes' addresses: the NIC, or on the userspace datapath the bridge that it is a
-// port of.
+// port of. In mode Bridge it is the bridge to which agents attach the NIC.
 func (l *Lab) Transport() string {
+	if l.spec.Mode == Bridge {
+		return uplinkBridge
+	}
 	if l.spec.Datapath == Netdev {
 		return phyBridge
 	}
@@ -128,9 +145,13 @@ func (l *Lab) Manifests() manifest.Store { return manifest.Open(l.path("manifest
 // Records are the pods that the runner made.
 func (l *Lab) Records() sandbox.Records { return sandbox.OpenRecords(l.path("pods")) }
 
-// Host returns a host of the lab: a node, Outside, Underlay, or with Kubernetes ControlPlane.
+// Host returns a host of the lab: a node, Outside, Underlay (in mode Bridge: Switch, Router), or with Kubernetes
+// ControlPlane.
 func (l *Lab) Host(name string) (host.Host, error) {
 	others := []string{Outside, Underlay}
+	if l.spec.Mode == Bridge {
+		others = []string{Outside, Switch, Router}
+	}
 	if l.spec.Cluster == Kube {
 		others = append(others, ControlPlane)
 	}
@@ -138,7 +159,7 @@ func (l *Lab) Host(name string) (host.Host, error) {
 		return host.At(l.path("hosts"), name), nil
 	}
 	return host.Host{}, fmt.Errorf("the lab has no node %q: there are %v, and the hosts %s",
-		name, l.Nodes(), strings.Join(others, " and "))
+		name, l.Nodes(), strings.Join(others, ", "))
 }
 
 // node returns a node and its number.

@@ -116,6 +116,15 @@ func noIPv6(scope string) error {
 	return sysctl("net/ipv6/conf/"+scope+"/disable_ipv6", "1")
 }
 
+// noDAD has devices that come later use their link-local addresses at once. A router asks for its neighbours with
+// those: without, what it forwards in its first second waits.
+func noDAD() error {
+	if !exists("/proc/sys/net/ipv6") {
+		return nil
+	}
+	return sysctl("net/ipv6/conf/default/accept_dad", "0")
+}
+
 // run runs cmd and makes what it printed part of the error.
 func run(cmd *exec.Cmd) error {
 	cmd.Env = cleanEnv()

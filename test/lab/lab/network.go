@@ -19,6 +19,8 @@ const (
 	nodeNIC = "eth0"
 	// phyBridge carries the node's addresses on the userspace datapath: a tunnel needs its endpoint on a bridge there.
 	phyBridge = "br-phy"
+	// uplinkBridge carries them in mode Bridge: the agent makes it.
+	uplinkBridge = "br-uplink"
 )
 
 // underlayBridge is the bridge of a subnet.
@@ -51,39 +53,72 @@ func setUpUnderlay(underlay host.Host, subnets int) error {
 	return nil
 }
 
-// cable is a NIC with its other end, named port, in the underlay's bridge of a subnet.
+// cable is a NIC with its other end, named port, in the underlay: in the bridge of a subnet, or in mode Bridge in the
+// switch, as access port of one VLAN or trunk port of several.
 type cable struct {
 	nic, port string
 	subnet    int
+	vlans     []uint16
 	mac       net.HardwareAddr
 }
 
+// nodeCable is that of node number n.
+func nodeCable(s spec, n int) cable {
+	return cable{nic: nodeNIC, port: NodeName(n), subnet: s.subnet(n), vlans: VLANs(), mac: nodeMAC(n)}
+}
+
 // plug gives h the NIC of the cable, up.
-func plug(underlay, h host.Host, c cable) error {
-	ns, err := os.Open(filepath.Join(h.Dir, "ns", "net"))
-	if err != nil {
-		return fmt.Errorf("plugging %s into the underlay: %w", h.Name, err)
+func (l *Lab) plug(ctx context.Context, h host.Host, c cable) error {
+	underlay := host.At(l.path("hosts"), Underlay)
+	if l.spec.Mode == Bridge {
+		underlay = host.At(l.path("hosts"), Switch)
 	}
-	defer ns.Close()
-	err = underlay.Do(func() error {
-		br, err := netlink.LinkByName(underlayBridge(c.subnet))
-		if err != nil {
-			return err
-		}
-		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: c.port, MasterIndex: br.Attrs().Index},
-			PeerName: c.nic, PeerHardwareAddr: c.mac, PeerNamespace: netlink.NsFd(ns.Fd())}
-		if err := netlink.LinkAdd(veth); err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(veth)
-	})
+	err := connect(underlay, c.port, h, c.nic, c.mac)
 	if err == nil {
-		err = h.Do(func() error { return linkUp(c.nic) })
+		err = underlay.Do(func() error {
+			if l.spec.Mode == Bridge {
+				return addSwitchPort(ctx, c)
+			}
+			return enslave(c.port, underlayBridge(c.subnet))
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("plugging %s into the underlay: %w", h.Name, err)
 	}
 	return nil
+}
+
+// connect lays a cable between two hosts, which name their ends of it. b's end has the MAC.
+func connect(a host.Host, nameA string, b host.Host, nameB string, mac net.HardwareAddr) error {
+	ns, err := os.Open(filepath.Join(b.Dir, "ns", "net"))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	err = a.Do(func() error {
+		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: nameA},
+			PeerName: nameB, PeerHardwareAddr: mac, PeerNamespace: netlink.NsFd(ns.Fd())})
+		if err != nil {
+			return err
+		}
+		return linkUp(nameA)
+	})
+	if err != nil {
+		return err
+	}
+	return b.Do(func() error { return linkUp(nameB) })
+}
+
+func enslave(port, bridge string) error {
+	br, err := netlink.LinkByName(bridge)
+	if err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(port)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetMaster(link, br)
 }
 
 // outsideNIC is the host outside's NIC in a subnet.
@@ -122,7 +157,8 @@ func setUpOutside(h host.Host, s spec) error {
 	return nil
 }
 
-// mute makes the kernel deaf on the NIC and on the host ends of pods' veths (they are called fl..., package link).
+// mute makes the kernel deaf on the devices of %s: the host ends of pods' veths (they are called fl..., package link),
+// and the NIC, which in mode Bridge is the agent's business.
 // Userspace Open vSwitch takes copies of the frames of its ports and leaves the kernel the original: it would answer
 // ARP for the node's address on every port, and route and reply a second time. The kernel's own datapath takes the
 // frames away; these rules do the same, for ports that come later as well. The chains sit behind the taps that
@@ -131,13 +167,13 @@ const mute = `
 table inet lab_mute {
 	chain in {
 		type filter hook prerouting priority -450; policy accept
-		iifname { "eth0", "fl*" } counter drop
+		iifname %[1]s counter drop
 	}
 }
 table arp lab_mute {
 	chain in {
 		type filter hook input priority -450; policy accept
-		iifname { "eth0", "fl*" } counter drop
+		iifname %[1]s counter drop
 	}
 }
 `
@@ -152,11 +188,17 @@ func setUpNode(ctx context.Context, h host.Host, s spec, n int) error {
 		if s.Datapath == System {
 			return addressNode(nodeNIC, s, n)
 		}
-		if err := noIPv6(nodeNIC); err != nil {
+		devices, err := `{ "fl*" }`, error(nil)
+		if s.Mode == Routed {
+			devices, err = `{ "eth0", "fl*" }`, noIPv6(nodeNIC)
+		} else if err = txOff(nodeNIC); err == nil { // for the switch, as on the host outside
+			err = addressNode(nodeNIC, s, n)
+		}
+		if err != nil {
 			return err
 		}
 		cmd := exec.CommandContext(ctx, "nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(mute)
+		cmd.Stdin = strings.NewReader(fmt.Sprintf(mute, devices))
 		return run(cmd)
 	})
 	if err != nil {
@@ -165,10 +207,10 @@ func setUpNode(ctx context.Context, h host.Host, s spec, n int) error {
 	return nil
 }
 
-// routePods teaches the host outside the way to the podCIDRs of node n, as noEncap mode wants it of an underlay's
+// routePods teaches the router the way to the podCIDRs of node n, as noEncap mode wants it of an underlay's
 // routers.
-func routePods(outside host.Host, s spec, n int) error {
-	err := outside.Do(func() error {
+func routePods(router host.Host, s spec, n int) error {
+	err := router.Do(func() error {
 		for _, cidr := range s.IPFamily.PodCIDRs(n) {
 			for _, a := range s.nodeAddrs(n) {
 				if a.Addr().Is4() != cidr.Addr().Is4() {
@@ -182,7 +224,7 @@ func routePods(outside host.Host, s spec, n int) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("routes of %s: %w", Outside, err)
+		return fmt.Errorf("routes of %s: %w", router.Name, err)
 	}
 	return nil
 }
@@ -202,7 +244,7 @@ func moveToBridge(ctx context.Context, h host.Host, s spec, n int) error {
 		return addressNode(phyBridge, s, n)
 	})
 	if err == nil {
-		err = teachNeighbours(ctx, h, s, s.subnet(n))
+		err = teachNeighbours(ctx, h, s, n)
 	}
 	if err != nil {
 		return fmt.Errorf("moving %s's addresses to %s: %w", h.Name, phyBridge, err)
@@ -210,9 +252,13 @@ func moveToBridge(ctx context.Context, h host.Host, s spec, n int) error {
 	return nil
 }
 
-// teachNeighbours tells Open vSwitch the MACs of all that it meets in its subnet. The userspace datapath drops the
+// teachNeighbours tells Open vSwitch on node number self the MACs of all that it meets in its subnet. The userspace datapath drops the
 // packet for whose tunnel it must ask first; the kernel's datapath keeps it.
-func teachNeighbours(ctx context.Context, h host.Host, s spec, subnet int) error {
+func teachNeighbours(ctx context.Context, h host.Host, s spec, self int) error {
+	subnet, bridge, gateway := s.subnet(self), phyBridge, outsideMAC(s.subnet(self))
+	if s.Mode == Bridge {
+		bridge, gateway = uplinkBridge, routerMAC(0)
+	}
 	ctl, err := dialVswitchd(ctx, h)
 	if err != nil {
 		return err
@@ -223,7 +269,7 @@ func teachNeighbours(ctx context.Context, h host.Host, s spec, subnet int) error
 	}
 	teach := func(addrs []netip.Prefix, mac net.HardwareAddr) error {
 		for _, a := range addrs {
-			if err := ctl.call("tnl/neigh/set", phyBridge, a.Addr().String(), mac.String()); err != nil {
+			if err := ctl.call("tnl/neigh/set", bridge, a.Addr().String(), mac.String()); err != nil {
 				return err
 			}
 		}
@@ -237,5 +283,5 @@ func teachNeighbours(ctx context.Context, h host.Host, s spec, subnet int) error
 			return err
 		}
 	}
-	return teach(s.IPFamily.GatewayAddrsIn(subnet), outsideMAC(subnet))
+	return teach(s.IPFamily.GatewayAddrsIn(subnet), gateway)
 }

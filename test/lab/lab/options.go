@@ -20,10 +20,13 @@ type Options struct {
 	Datapath Datapath
 	// IPFamily is Dual (the default), IPv4 or IPv6.
 	IPFamily IPFamily
+	// Mode is Routed (the default) or Bridge.
+	Mode Mode
 	// Subnets is how many subnets the underlay has, 1 (the default) or 2. Nodes alternate between two: node1 is in
 	// the first, node2 in the second. The host outside is the router between them.
 	Subnets int
-	// RoutePods teaches that router the way to all podCIDRs, as noEncap mode wants it for two subnets.
+	// RoutePods teaches that router the way to all podCIDRs, as noEncap mode wants it for two subnets, and noSNAT for
+	// the way to the outside.
 	RoutePods bool
 	// Cluster is Directory (the default) or Kube.
 	Cluster Cluster
@@ -67,6 +70,7 @@ func (o *Options) complete() error {
 	o.Nodes = orElse(o.Nodes, 2)
 	o.Datapath = orElse(o.Datapath, Auto)
 	o.IPFamily = orElse(o.IPFamily, Dual)
+	o.Mode = orElse(o.Mode, Routed)
 	o.Subnets = orElse(o.Subnets, 1)
 	o.Cluster = orElse(o.Cluster, Directory)
 	o.ReadyTimeout = orElse(o.ReadyTimeout, time.Minute)
@@ -78,6 +82,13 @@ func (o *Options) complete() error {
 	}
 	if o.Subnets < 1 || o.Subnets > 2 {
 		return fmt.Errorf("the underlay has 1 or 2 subnets, not %d", o.Subnets)
+	}
+	if o.Mode != Routed && o.Mode != Bridge {
+		return fmt.Errorf("mode %q is neither %s nor %s", o.Mode, Routed, Bridge)
+	}
+	if o.Mode == Bridge && o.Subnets > 1 {
+		return fmt.Errorf("the underlay of mode %s has one subnet for nodes, and VLANs: --subnets %d is for mode %s",
+			Bridge, o.Subnets, Routed)
 	}
 	if o.Datapath != Netdev && o.Datapath != System && o.Datapath != Auto {
 		return fmt.Errorf("datapath %q is none of %s, %s and %s", o.Datapath, Auto, Netdev, System)

@@ -78,10 +78,13 @@ func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error 
 	if err != nil {
 		return fmt.Errorf("starting Open vSwitch on %s: %w", node, err)
 	}
-	if l.spec.Datapath == Netdev && OVSDB.PID(h) != 0 && Vswitchd.PID(h) != 0 {
-		return moveToBridge(ctx, h, l.spec, n)
+	if l.spec.Datapath == System || OVSDB.PID(h) == 0 || Vswitchd.PID(h) == 0 {
+		return nil
 	}
-	return nil
+	if l.spec.Mode == Bridge {
+		return teachNeighbours(ctx, h, l.spec, n)
+	}
+	return moveToBridge(ctx, h, l.spec, n)
 }
 
 func starts(which []Daemon, d Daemon) bool {

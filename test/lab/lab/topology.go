@@ -18,6 +18,10 @@ const (
 	Outside = "outside"
 	// Underlay holds the bridge, br0, that all others are plugged into.
 	Underlay = "underlay"
+	// Switch and Router are what mode Bridge has in its place: an Open vSwitch with access and trunk ports, and a router
+	// with a leg in each VLAN, behind which the host outside is.
+	Switch = "switch"
+	Router = "router"
 	// ControlPlane is where Kubernetes' API server, controller manager and etcd run, if the lab has them.
 	ControlPlane = "control-plane"
 )
@@ -78,6 +82,29 @@ func (f IPFamily) FarAddrs() []netip.Prefix {
 	return f.keep(netip.MustParsePrefix("203.0.113.1/32"), netip.MustParsePrefix("2001:db8::1/128"))
 }
 
+// VLANs are those of the underlay in mode Bridge. 0 is the untagged one, where nodes have their addresses.
+func VLANs() []uint16 { return []uint16{0, 10, 20} }
+
+// VLANGatewayAddrs are the addresses of the host Router in a VLAN, with the mask of its subnet. Nodes have none in
+// VLAN 10 (192.168.110.0/24, fd77:0:0:a10::/64) and 20 (192.168.120.0/24, fd77:0:0:a20::/64).
+func (f IPFamily) VLANGatewayAddrs(vlan uint16) []netip.Prefix {
+	if vlan == 0 {
+		return f.GatewayAddrs()
+	}
+	return f.keep(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(100 + vlan), 1}), 24),
+		netip.MustParsePrefix(fmt.Sprintf("fd77:0:0:a%d::1/64", vlan)))
+}
+
+// farNets are FarAddrs with the masks of the networks that they are in.
+func (f IPFamily) farNets() []netip.Prefix {
+	return f.keep(netip.MustParsePrefix("203.0.113.1/24"), netip.MustParsePrefix("2001:db8::1/64"))
+}
+
+// FarGatewayAddrs are those of Router towards the host outside, in the networks of FarAddrs.
+func (f IPFamily) FarGatewayAddrs() []netip.Prefix {
+	return f.keep(netip.MustParsePrefix("203.0.113.254/24"), netip.MustParsePrefix("2001:db8::fe/64"))
+}
+
 func (f IPFamily) keep(all ...netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range all {
@@ -108,6 +135,11 @@ const controlPlaneMAC = 254
 
 // nodeMAC is eth0's address on node number n.
 func nodeMAC(n int) net.HardwareAddr { return net.HardwareAddr{0x02, 0x77, 0, 0, 0, byte(n)} }
+
+// routerMAC is that of the host Router in a VLAN.
+func routerMAC(vlan uint16) net.HardwareAddr {
+	return net.HardwareAddr{0x02, 0x77, 0, 0, 0xfe, byte(vlan)}
+}
 
 // outsideMAC is that of the host outside in a subnet.
 func outsideMAC(subnet int) net.HardwareAddr {

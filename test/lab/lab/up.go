@@ -23,7 +23,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, err
 	}
 	o.settle()
-	config, err := mergeConfig(agentConfigFor(o.Datapath, o.Cluster), o.Config)
+	config, err := mergeConfig(agentConfigFor(o), o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("the agents' config: %w", err)
 	}
@@ -39,7 +39,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, err
 	}
 	defer unlock()
-	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily,
+	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily, Mode: o.Mode,
 		Subnets: o.Subnets, RoutePods: o.RoutePods,
 		BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == Netdev, APIPort: apiPort(config),
 		Cluster: o.Cluster, Kube: kube, KubeProxy: o.KubeProxy}}
@@ -99,8 +99,7 @@ func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error
 	if err := l.makeDirs(); err != nil {
 		return fmt.Errorf("making the lab's directory: %w", err)
 	}
-	o.Progress(fmt.Sprintf("underlay and the host %s", Outside))
-	if err := l.makeUnderlay(); err != nil {
+	if err := l.makeUnderlay(ctx, o); err != nil {
 		return err
 	}
 	if o.Cluster == Kube {
@@ -150,7 +149,7 @@ func (l *Lab) makeDirs() error {
 	if err := unix.Mount("", l.dir, "", unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making the tmpfs private: %w", err)
 	}
-	for _, dir := range []string{"hosts", "manifests", "pods", "tmp"} {
+	for _, dir := range []string{"hosts", "manifests", "allocations", "pods", "tmp"} {
 		if err := os.Mkdir(l.path(dir), 0o755); err != nil {
 			return err
 		}
@@ -158,7 +157,12 @@ func (l *Lab) makeDirs() error {
 	return nil
 }
 
-func (l *Lab) makeUnderlay() error {
+func (l *Lab) makeUnderlay(ctx context.Context, o Options) error {
+	if o.Mode == Bridge {
+		o.Progress(fmt.Sprintf("the hosts %s, %s and %s", Switch, Router, Outside))
+		return l.makeSwitchedUnderlay(ctx)
+	}
+	o.Progress(fmt.Sprintf("underlay and the host %s", Outside))
 	underlay, err := host.Create(l.path("hosts"), Underlay)
 	if err != nil {
 		return err
@@ -171,8 +175,8 @@ func (l *Lab) makeUnderlay() error {
 		return err
 	}
 	for subnet := 1; subnet <= l.spec.Subnets; subnet++ {
-		c := cable{outsideNIC(subnet), outsidePort(subnet), subnet, outsideMAC(subnet)}
-		if err := plug(underlay, outside, c); err != nil {
+		c := cable{nic: outsideNIC(subnet), port: outsidePort(subnet), subnet: subnet, mac: outsideMAC(subnet)}
+		if err := l.plug(ctx, outside, c); err != nil {
 			return err
 		}
 	}
@@ -183,6 +187,9 @@ func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error 
 	var binds []host.Bind
 	if l.spec.Cluster == Directory {
 		binds = append(binds, host.Bind{Source: l.path("manifests"), Target: manifestsDir, ReadOnly: true})
+		if l.spec.Mode == Bridge { // O_EXCL works among nodes that share the directory
+			binds = append(binds, host.Bind{Source: l.path("allocations"), Target: allocationsDir})
+		}
 		if _, err := l.Manifests().Apply([]manifest.Object{nodeManifest(l.spec, n)}); err != nil {
 			return err
 		}
@@ -194,14 +201,14 @@ func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error 
 	if err := writeFiles(h, config); err != nil {
 		return fmt.Errorf("setting up %s: %w", h.Name, err)
 	}
-	if err := plug(host.At(l.path("hosts"), Underlay), h, cable{nodeNIC, h.Name, l.spec.subnet(n), nodeMAC(n)}); err != nil {
+	if err := l.plug(ctx, h, nodeCable(l.spec, n)); err != nil {
 		return err
 	}
 	if err := setUpNode(ctx, h, l.spec, n); err != nil {
 		return err
 	}
 	if l.spec.RoutePods {
-		if err := routePods(host.At(l.path("hosts"), Outside), l.spec, n); err != nil {
+		if err := routePods(host.At(l.path("hosts"), l.spec.router()), l.spec, n); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 const twoPods = `# two pods and what they need
@@ -43,6 +45,28 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// Both versions of an IPPool are stored as they were written.
+func TestPools(t *testing.T) {
+	const before = "apiVersion: crd.antrea.io/v1alpha2\nkind: IPPool\nmetadata: {name: p}\n" +
+		"spec:\n  ipVersion: 4\n  ipRanges: [{start: 192.0.2.5, end: 192.0.2.9, gateway: 192.0.2.1, prefixLength: 24, vlan: 10}]\n"
+	const now = "apiVersion: crd.antrea.io/v1beta1\nkind: IPPool\nmetadata: {name: q}\n" +
+		"spec:\n  ipRanges: [{cidr: 192.0.2.64/26}]\n  subnetInfo: {gateway: 192.0.2.1, prefixLength: 24, vlan: 20}\n"
+	s := openTemp(t)
+	apply(t, s, before+"---\n"+now, "ippool/p created", "ippool/q created")
+	apply(t, s, before, "ippool/p unchanged")
+	o, err := s.Get(Ref{"IPPool", "", "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := o.(*api.IPPool)
+	if p.APIVersion != "crd.antrea.io/v1alpha2" || p.Spec.IPVersion != 4 || p.Spec.IPRanges[0].VLAN != 10 || p.UID == "" {
+		t.Errorf("stored as %+v", p)
+	}
+	if _, err := s.Delete(parse(t, now)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	pod := func(meta string) string {
 		return "apiVersion: v1\nkind: Pod\nmetadata: " + meta + "\nspec: {containers: []}\n"
@@ -60,7 +84,10 @@ func TestParseRefuses(t *testing.T) {
 		"path as name":   {pod("{name: ../a}"), "metadata.name"},
 		"bad namespace":  {pod("{name: a, namespace: a/b}"), "metadata.namespace"},
 		"long name":      {pod("{name: " + strings.Repeat("a", 171) + "}"), "171 characters"},
-		"node namespace": {"apiVersion: v1\nkind: Node\nmetadata: {name: a, namespace: b}\n", "has no metadata.namespace"},
+		"node namespace": {"apiVersion: v1\nkind: Node\nmetadata: {name: a, namespace: b}\n", "have no metadata.namespace"},
+		"other group":    {"apiVersion: v1\nkind: IPPool\nmetadata: {name: a}\n", "unknown kind v1 IPPool"},
+		"misspelt range": {"apiVersion: crd.antrea.io/v1beta1\nkind: IPPool\nmetadata: {name: a}\nspec: {ipRange: []}\n",
+			`unknown field "spec.ipRange"`},
 		"misspelt key": {"apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {nodename: b}\n",
 			`unknown field "spec.nodename"`},
 		"key twice":  {"apiVersion: v1\nkind: Pod\nkind: Node\nmetadata: {name: a}\n", "already set"},

@@ -18,19 +18,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Object is one parsed manifest: a Node, a Pod or a Namespace.
+// Object is one parsed manifest: a Node, a Pod, a Namespace or an IPPool.
 type Object = metav1.Object
 
-// kinds are what a lab takes. Decoding is strict: a misspelt key is an error and not dropped.
+// kinds are what a lab takes, by apiVersion and kind. Decoding is strict: a misspelt key is an error and not dropped.
 var kinds = map[string]func() Object{
-	"Node":      func() Object { return &corev1.Node{} },
-	"Pod":       func() Object { return &corev1.Pod{} },
-	"Namespace": func() Object { return &corev1.Namespace{} },
+	"v1 Node":      func() Object { return &corev1.Node{} },
+	"v1 Pod":       func() Object { return &corev1.Pod{} },
+	"v1 Namespace": func() Object { return &corev1.Namespace{} },
+
+	api.PoolGroup + "/" + api.PoolVersion + " " + api.PoolKind:       func() Object { return &api.IPPool{} },
+	api.PoolGroup + "/" + api.PoolVersionBefore + " " + api.PoolKind: func() Object { return &api.IPPool{} },
 }
 
-// Ref names an object. Namespace is empty for Nodes and Namespaces.
+// Ref names an object. Only Pods have a Namespace.
 type Ref struct{ Kind, Namespace, Name string }
 
 // String is the kubectl form: pod/default/web or node/node1.
@@ -49,6 +54,8 @@ func RefOf(o Object) Ref {
 	switch o.(type) {
 	case *corev1.Node:
 		return Ref{"Node", "", o.GetName()}
+	case *api.IPPool:
+		return Ref{api.PoolKind, "", o.GetName()}
 	case *corev1.Namespace:
 		return Ref{"Namespace", "", o.GetName()}
 	default:
@@ -107,9 +114,10 @@ func parseOne(doc *yamlv3.Node) (Object, error) {
 	if kind.Kind == "" || kind.APIVersion == "" {
 		return nil, errors.New("apiVersion or kind is missing")
 	}
-	make := kinds[kind.Kind]
-	if make == nil || kind.APIVersion != "v1" {
-		return nil, fmt.Errorf("unknown kind %s %s: a lab takes v1 Node, Pod and Namespace", kind.APIVersion, kind.Kind)
+	make := kinds[kind.APIVersion+" "+kind.Kind]
+	if make == nil {
+		return nil, fmt.Errorf("unknown kind %s %s: a lab takes v1 Node, Pod and Namespace, and IPPools of %s, %s and %s",
+			kind.APIVersion, kind.Kind, api.PoolGroup, api.PoolVersionBefore, api.PoolVersion)
 	}
 	o := make()
 	if err := decodeStrict(data, o); err != nil {
@@ -143,7 +151,7 @@ func checkName(kind string, o Object) error {
 		return fmt.Errorf("%s: metadata.name has %d characters, and a lab takes %d", kind, len(name), maxName)
 	}
 	if kind != "Pod" && namespace != "" {
-		return fmt.Errorf("%s %s: a %s has no metadata.namespace", kind, name, kind)
+		return fmt.Errorf("%s %s: %s objects have no metadata.namespace", kind, name, kind)
 	}
 	if msgs := validation.IsDNS1123Label(namespace); kind == "Pod" && len(msgs) > 0 {
 		return fmt.Errorf("Pod %s: metadata.namespace %q: %s", name, namespace, strings.Join(msgs, "; "))

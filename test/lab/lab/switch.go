@@ -1,0 +1,158 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// switchBridge is the switch of mode Bridge.
+const switchBridge = "br0"
+
+// router is the host that routes between the nodes' subnets, or out of it.
+func (s spec) router() string {
+	if s.Mode == Bridge {
+		return Router
+	}
+	return Outside
+}
+
+// makeSwitchedUnderlay makes the hosts Switch, Router and Outside.
+func (l *Lab) makeSwitchedUnderlay(ctx context.Context) error {
+	hosts := map[string]host.Host{}
+	for _, name := range []string{Switch, Router, Outside} {
+		h, err := host.Create(l.path("hosts"), name)
+		if err != nil {
+			return err
+		}
+		hosts[name] = h
+	}
+	if err := setUpSwitch(ctx, hosts[Switch], l.spec.Datapath); err != nil {
+		return err
+	}
+	if err := hosts[Router].Do(noDAD); err != nil {
+		return fmt.Errorf("setting up the host %s: %w", Router, err)
+	}
+	for _, vlan := range VLANs() {
+		c := cable{nic: routerNIC(vlan), port: routerPort(vlan), vlans: []uint16{vlan}, mac: routerMAC(vlan)}
+		if err := l.plug(ctx, hosts[Router], c); err != nil {
+			return err
+		}
+	}
+	if err := connect(hosts[Router], Outside, hosts[Outside], nodeNIC, outsideMAC(1)); err != nil {
+		return fmt.Errorf("connecting %s and %s: %w", Router, Outside, err)
+	}
+	if err := setUpRouter(hosts[Router], l.spec.IPFamily); err != nil {
+		return err
+	}
+	return setUpBehindRouter(hosts[Outside], l.spec.IPFamily)
+}
+
+// setUpSwitch starts an Open vSwitch that only switches, in the datapath that the nodes use. That is also the way to
+// VLANs on a kernel that has neither 8021q nor bridges with VLAN filters.
+func setUpSwitch(ctx context.Context, h host.Host, d Datapath) error {
+	err := h.Do(func() error {
+		// As in setUpUnderlay. It also keeps the kernel from acting on frames that userspace Open vSwitch only copies.
+		for _, scope := range []string{"all", "default"} {
+			if err := noIPv6(scope); err != nil {
+				return err
+			}
+		}
+		if err := startOVSDB(ctx, h.Name); err != nil {
+			return err
+		}
+		if err := startVswitchd(ctx, d); err != nil {
+			return err
+		}
+		return run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "add-br", switchBridge,
+			"--", "set", "Bridge", switchBridge, "datapath_type="+string(d), "fail_mode=standalone"))
+	})
+	if err != nil {
+		return fmt.Errorf("setting up the host %s: %w", h.Name, err)
+	}
+	return nil
+}
+
+// addSwitchPort plugs the cable's end, which is there, into the switch. It runs on the host Switch. VLAN 0 is what
+// Open vSwitch calls frames without a tag (ovs-vswitchd.conf.db(5), VLAN Configuration).
+func addSwitchPort(ctx context.Context, c cable) error {
+	vlans := []string{fmt.Sprintf("tag=%d", c.vlans[0]), "vlan_mode=access"}
+	if len(c.vlans) > 1 {
+		all := strings.Trim(strings.ReplaceAll(fmt.Sprint(c.vlans), " ", ","), "[]")
+		vlans = []string{"trunks=" + all, "vlan_mode=trunk"}
+	}
+	args := append([]string{"--timeout=10", "add-port", switchBridge, c.port, "--", "set", "Port", c.port}, vlans...)
+	return run(exec.CommandContext(ctx, "ovs-vsctl", args...))
+}
+
+// unplug takes the cable out of the underlay: both ends are gone.
+func (l *Lab) unplug(ctx context.Context, c cable) error {
+	underlay := host.At(l.path("hosts"), Underlay)
+	if l.spec.Mode == Bridge {
+		underlay = host.At(l.path("hosts"), Switch)
+	}
+	err := underlay.Do(func() error {
+		if l.spec.Mode == Bridge {
+			err := run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "--if-exists", "del-port", switchBridge, c.port))
+			if err != nil {
+				return err
+			}
+		}
+		link, err := netlink.LinkByName(c.port)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(link)
+	})
+	if err != nil {
+		return fmt.Errorf("unplugging %s: %w", c.port, err)
+	}
+	return nil
+}
+
+// routerNIC is the NIC of the host Router in a VLAN: eth0, eth10, eth20. Its NIC towards Outside has that name.
+func routerNIC(vlan uint16) string { return fmt.Sprint("eth", vlan) }
+
+// routerPort is the other end of it, an access port.
+func routerPort(vlan uint16) string { return fmt.Sprint(Router, vlan) }
+
+// setUpRouter has the host Router route between the VLANs and the host outside.
+func setUpRouter(h host.Host, f IPFamily) error {
+	err := h.Do(func() error {
+		if err := forward(f); err != nil {
+			return err
+		}
+		for _, vlan := range VLANs() {
+			if err := txOff(routerNIC(vlan)); err != nil { // as on the host outside, setUpOutside
+				return err
+			}
+			if err := addAddrs(routerNIC(vlan), f.VLANGatewayAddrs(vlan)); err != nil {
+				return err
+			}
+		}
+		return addAddrs(Outside, f.FarGatewayAddrs())
+	})
+	if err != nil {
+		return fmt.Errorf("setting up the host %s: %w", h.Name, err)
+	}
+	return nil
+}
+
+// setUpBehindRouter gives the host outside its addresses and the way back.
+func setUpBehindRouter(h host.Host, f IPFamily) error {
+	err := h.Do(func() error {
+		if err := addAddrs(nodeNIC, f.farNets()); err != nil {
+			return err
+		}
+		return defaultRoutes(nodeNIC, f.FarGatewayAddrs())
+	})
+	if err != nil {
+		return fmt.Errorf("setting up the host %s: %w", h.Name, err)
+	}
+	return nil
+}
