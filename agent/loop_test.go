@@ -128,7 +128,7 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := inputs.NewKubernetes(client, o.NodeName, file, o.Log)
+	source := inputs.NewKubernetes(client, o.NodeName, file, false, o.Log)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the file is read after 3 s
 	defer cancel()
 	go source.Run(ctx)

@@ -112,7 +112,7 @@ func newSource(o Options) (*kubeapi.Client, inputs.Source, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return client, inputs.NewKubernetes(client, o.NodeName, inputs.LastKnownPath, log), nil
+	return client, inputs.NewKubernetes(client, o.NodeName, inputs.LastKnownPath, o.Config.EnableBridgingMode, log), nil
 }
 
 // start brings the node up step by step and serves it until ctx ends. Each step

@@ -1,5 +1,5 @@
-// Package inputs reads what the node's agent is told: Nodes, Pods, Namespaces
-// and NetworkPolicies, from the Kubernetes API or from a directory of manifests.
+// Package inputs reads what the node's agent is told: Nodes, Pods, Namespaces,
+// IPPools and NetworkPolicies, from the Kubernetes API or from a directory of manifests.
 // It turns them into small values and tells when they change; it decides
 // nothing. A Source that can't read an object keeps the last good one: bad input
 // changes nothing.
@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // Source gives the cluster's objects. The directory of manifests is one; the
@@ -31,8 +33,13 @@ type Source interface {
 	// the agent does. An empty uid is that of any pod. The error says why
 	// nobody could be asked.
 	Pod(ctx context.Context, namespace, name, uid string) (Pod, Namespace, error)
-	// Changed receives after changes of what the node depends on: Nodes,
-	// Problems, Trouble. Changes that come close together are told once.
+	// Pool returns the IPPool of that name, and whether there is one. What the
+	// snapshot does not have is asked for now. The error says why nobody could
+	// be asked.
+	Pool(ctx context.Context, name string) (p api.IPPool, found bool, err error)
+	// Changed receives after changes of what the node depends on: Nodes, IPPools
+	// (but for their status), Problems, Trouble. Changes that come close
+	// together are told once.
 	Changed() <-chan struct{}
 	// String names the source for messages: "the manifests in /etc/…".
 	String() string
@@ -43,6 +50,10 @@ type Snapshot struct {
 	Nodes      map[string]Node
 	Pods       map[string]Pod       // by namespace/name
 	Namespaces map[string]Namespace // by name
+	// IPPools are by name, valid or not, with FreeMap alone of their status. Nil
+	// where none are read: without bridging mode, or before the API server has
+	// told them.
+	IPPools map[string]api.IPPool
 	// NetworkPolicies are by what NetworkPolicy.String returns.
 	NetworkPolicies map[string]NetworkPolicy
 	// Problems are sentences about input that was refused, one per file or

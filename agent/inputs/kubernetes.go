@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 var (
@@ -33,9 +34,9 @@ var (
 // when it is told to.
 const askTimeout = 3 * time.Second
 
-// Kubernetes is a Source that follows the API server: all Nodes, Namespaces and
-// NetworkPolicies, and the Pods of one node. Of Nodes it reads spec and status,
-// of all others metadata alone.
+// Kubernetes is a Source that follows the API server: all Nodes, Namespaces,
+// IPPools and NetworkPolicies, and the Pods of one node. Of Nodes and IPPools it
+// reads all, of the others metadata alone.
 //
 // An API server that is away, or that has another history than before (an
 // emptied etcd), takes nothing away: what it last said stays in force until it
@@ -49,6 +50,8 @@ type Kubernetes struct {
 	nodes      *kind[Node]
 	pods       *kind[Pod]
 	namespaces *kind[Namespace]
+	pools      *kind[api.IPPool]
+	bridging   bool // IPPools are read
 	policies   *kind[NetworkPolicy]
 	followers  []*follower
 	others     atomic.Pointer[map[string]NetworkPolicy]
@@ -71,9 +74,10 @@ type Kubernetes struct {
 
 // NewKubernetes makes a Source for the named node. It calls nobody: Run does.
 // Until the API server has told all Nodes, the snapshot is Unread, or what file
-// holds.
-func NewKubernetes(client *kubeapi.Client, node, file string, log logr.Logger) *Kubernetes {
-	k := &Kubernetes{client: client, node: node, file: lastKnown{path: file, node: node}, log: log,
+// holds. IPPools are read only with bridging: elsewhere nobody may have installed
+// their definition, nor given the right to read them.
+func NewKubernetes(client *kubeapi.Client, node, file string, bridging bool, log logr.Logger) *Kubernetes {
+	k := &Kubernetes{client: client, node: node, bridging: bridging, file: lastKnown{path: file, node: node}, log: log,
 		dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 	k.last.Store(&Snapshot{Unread: true})
 	k.nodes = newKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
@@ -88,10 +92,14 @@ func NewKubernetes(client *kubeapi.Client, node, file string, log logr.Logger) *
 	k.policies = newKind(k.objectsChanged, func(o runtime.Object) (NetworkPolicy, error) {
 		return policyFrom(networkPolicy(), o.(*metav1.PartialObjectMetadata).ObjectMeta)
 	})
+	k.pools = newKind(k.objectsChanged, poolFromAPI)
 	k.follow(k.nodesResource(), k.nodes)
 	k.follow(k.metadataOf(pods, fields.OneTermEqualSelector("spec.nodeName", node)), k.pods)
 	k.follow(k.metadataOf(namespaces, fields.Everything()), k.namespaces)
 	k.follow(k.metadataOf(policies, fields.Everything()), k.policies)
+	if bridging {
+		k.follow(k.poolsResource(), k.pools)
+	}
 	return k
 }
 
@@ -227,6 +235,7 @@ func (k *Kubernetes) takeLastKnown() {
 		"server", k.client.Server, "file", k.file.path, "written", written)
 	k.pods.fill(old.Pods)
 	k.namespaces.fill(old.Namespaces)
+	k.pools.fill(old.IPPools)
 	k.fillPolicies(old.NetworkPolicies)
 	if k.nodes.fill(old.Nodes) {
 		k.fromOld = written.Format(time.DateTime)
@@ -251,13 +260,14 @@ func (k *Kubernetes) publish() {
 		k.unsaved = true
 	}
 	next := &Snapshot{}
-	var bad [4][]string
+	var bad [5][]string
 	var read bool
 	next.Nodes, bad[0], read = k.nodes.all()
 	next.Pods, bad[1], _ = k.pods.all()
 	next.Namespaces, bad[2], _ = k.namespaces.all()
 	policies, bad3, _ := k.policies.all()
 	bad[3] = bad3
+	next.IPPools, bad[4] = k.knownPools()
 	next.NetworkPolicies = make(map[string]NetworkPolicy, len(policies))
 	for _, p := range policies {
 		next.NetworkPolicies[p.String()] = p
@@ -273,6 +283,9 @@ func (k *Kubernetes) publish() {
 	k.findTrouble()
 	next.Trouble = k.trouble
 	before := k.last.Swap(next)
+	if poolsChanged(before.IPPools, next.IPPools) {
+		k.wake.Store(true)
+	}
 	for _, p := range next.Problems {
 		if !slices.Contains(before.Problems, p) {
 			k.log.Info("object refused, what it said before stays in force", "problem", p)
@@ -319,6 +332,11 @@ func (k *Kubernetes) findTrouble() {
 }
 
 func (k *Kubernetes) sentence(names []string, err error) error {
+	if apierrors.IsNotFound(err) { // all other kinds are the server's own
+		return fmt.Errorf("the Kubernetes API server %s knows no IPPools, and enableBridgingMode is true: install their "+
+			"definitions (kubectl apply -f build/manifests/crds.yaml). Until then pods that ask for one are refused",
+			k.client.Server)
+	}
 	what, known := "", "What it said before stays in force"
 	if len(names) > 0 {
 		what = " (" + strings.Join(names, ", ") + ")"

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // LastKnownPath is where a node keeps what the API server last said.
@@ -24,6 +26,7 @@ type content struct {
 	Nodes           map[string]Node
 	Pods            map[string]Pod
 	Namespaces      map[string]Namespace
+	IPPools         map[string]api.IPPool
 	NetworkPolicies map[string]NetworkPolicy
 }
 
@@ -44,8 +47,8 @@ func (f lastKnown) read() (*Snapshot, time.Time, error) {
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	return &Snapshot{Nodes: c.Nodes, Pods: c.Pods, Namespaces: c.Namespaces, NetworkPolicies: c.NetworkPolicies},
-		info.ModTime(), nil
+	return &Snapshot{Nodes: c.Nodes, Pods: c.Pods, Namespaces: c.Namespaces, IPPools: c.IPPools,
+		NetworkPolicies: c.NetworkPolicies}, info.ModTime(), nil
 }
 
 // write replaces the file, whole or not at all. No Node at all is not worth it:
@@ -54,7 +57,7 @@ func (f lastKnown) write(s *Snapshot) error {
 	if len(s.Nodes) == 0 {
 		return nil
 	}
-	data, err := json.Marshal(content{f.node, s.Nodes, s.Pods, s.Namespaces, s.NetworkPolicies})
+	data, err := json.Marshal(content{f.node, s.Nodes, s.Pods, s.Namespaces, s.IPPools, s.NetworkPolicies})
 	if err != nil {
 		return err
 	}

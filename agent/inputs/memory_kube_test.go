@@ -106,7 +106,7 @@ func follow(kubeconfig string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	k := NewKubernetes(client, "me", filepath.Join(filepath.Dir(kubeconfig), "memory.json"), logr.Discard())
+	k := NewKubernetes(client, "me", filepath.Join(filepath.Dir(kubeconfig), "memory.json"), false, logr.Discard())
 	ended := make(chan error)
 	go func() { ended <- k.Run(ctx) }()
 	for k.Snapshot().Unread {

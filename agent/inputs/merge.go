@@ -5,6 +5,8 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // merge puts the objects of all files into one snapshot. An object that two
@@ -12,7 +14,7 @@ import (
 // a problem.
 func merge(files map[string]objects) (*Snapshot, []string) {
 	s := &Snapshot{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Namespaces: map[string]Namespace{},
-		NetworkPolicies: map[string]NetworkPolicy{}}
+		IPPools: map[string]api.IPPool{}, NetworkPolicies: map[string]NetworkPolicy{}}
 	from := map[string]string{} // "Node a" -> file
 	var problems []string
 	first := func(object, file string) bool {
@@ -39,6 +41,11 @@ func merge(files map[string]objects) (*Snapshot, []string) {
 				s.Namespaces[n.Name] = n
 			}
 		}
+		for _, p := range files[file].pools {
+			if first("IPPool "+p.Name, file) {
+				s.IPPools[p.Name] = p
+			}
+		}
 		for _, p := range files[file].policies {
 			if first(p.String(), file) {
 				s.NetworkPolicies[p.String()] = p
@@ -50,6 +57,6 @@ func merge(files map[string]objects) (*Snapshot, []string) {
 
 func equal(a, b *Snapshot) bool {
 	return reflect.DeepEqual(a.Nodes, b.Nodes) && reflect.DeepEqual(a.Pods, b.Pods) &&
-		reflect.DeepEqual(a.Namespaces, b.Namespaces) &&
+		reflect.DeepEqual(a.Namespaces, b.Namespaces) && reflect.DeepEqual(a.IPPools, b.IPPools) &&
 		reflect.DeepEqual(a.NetworkPolicies, b.NetworkPolicies) && slices.Equal(a.Problems, b.Problems)
 }

@@ -16,6 +16,8 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // objects is what one manifest file says.
@@ -23,6 +25,7 @@ type objects struct {
 	nodes      []Node
 	pods       []Pod
 	namespaces []Namespace
+	pools      []api.IPPool
 	policies   []NetworkPolicy
 }
 
@@ -70,6 +73,9 @@ func (o *objects) add(doc []byte) error {
 		return addParsed(doc, &o.namespaces, func(n *corev1.Namespace) (Namespace, error) {
 			return namespaceFrom(n.ObjectMeta)
 		})
+	case api.PoolGroup + "/" + api.PoolVersion + " " + api.PoolKind,
+		api.PoolGroup + "/" + api.PoolVersionBefore + " " + api.PoolKind:
+		return addParsed(doc, &o.pools, poolFrom)
 	case "networking.k8s.io/v1 NetworkPolicy":
 		return addParsed(doc, &o.policies, func(p *networkingv1.NetworkPolicy) (NetworkPolicy, error) {
 			return policyFrom(p.TypeMeta, p.ObjectMeta)
@@ -77,7 +83,8 @@ func (o *objects) add(doc []byte) error {
 	case "v1 List":
 		return o.addList(any["items"])
 	default:
-		return fmt.Errorf("%s is not read from manifests: v1 Node, v1 Pod, v1 Namespace and networking.k8s.io/v1 NetworkPolicy are", gvk)
+		return fmt.Errorf("%s is not read from manifests: v1 Node, v1 Pod, v1 Namespace, crd.antrea.io/v1beta1 or v1alpha2 "+
+			"IPPool and networking.k8s.io/v1 NetworkPolicy are", gvk)
 	}
 }
 

@@ -5,6 +5,10 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 func TestParseManifest(t *testing.T) {
@@ -34,6 +38,23 @@ spec: {nodeName: a, containers: []}
 apiVersion: v1
 kind: Namespace
 metadata: {name: ns}
+---
+apiVersion: crd.antrea.io/v1alpha2
+kind: IPPool
+metadata:
+  name: pool1
+  annotations: {ipam.fairlead.dev/network: lab, other: x}
+spec:
+  ipVersion: 4
+  ipRanges: [{start: 10.2.0.12, end: 10.2.0.20, gateway: 10.2.0.1, prefixLength: 24, vlan: 2}]
+---
+apiVersion: crd.antrea.io/v1beta1
+kind: IPPool
+metadata: {name: pool2}
+spec:
+  ipRanges: [{cidr: 10.3.0.0/24}]
+  subnetInfo: {gateway: 10.3.0.1, prefixLength: 24, vlan: 3}
+status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +67,17 @@ metadata: {name: ns}
 		pods: []Pod{{Namespace: "default", Name: "p", UID: "u", NodeName: "a",
 			Annotations: map[string]string{"ipam.antrea.io/ippools": "pool1"}}},
 		namespaces: []Namespace{{Name: "ns"}},
+		pools: []api.IPPool{
+			{TypeMeta: metav1.TypeMeta{APIVersion: "crd.antrea.io/v1alpha2", Kind: "IPPool"}, ObjectMeta: metav1.ObjectMeta{
+				Name: "pool1", Annotations: map[string]string{"ipam.fairlead.dev/network": "lab"}},
+				Spec: api.IPPoolSpec{IPVersion: 4, IPRanges: []api.IPRange{{Start: "10.2.0.12", End: "10.2.0.20",
+					SubnetInfo: api.SubnetInfo{Gateway: "10.2.0.1", PrefixLength: 24, VLAN: 2}}}}},
+			{TypeMeta: metav1.TypeMeta{APIVersion: "crd.antrea.io/v1beta1", Kind: "IPPool"},
+				ObjectMeta: metav1.ObjectMeta{Name: "pool2"},
+				Spec: api.IPPoolSpec{IPRanges: []api.IPRange{{CIDR: "10.3.0.0/24"}},
+					SubnetInfo: &api.SubnetInfo{Gateway: "10.3.0.1", PrefixLength: 24, VLAN: 3}},
+				Status: api.IPPoolStatus{FreeMap: []string{"10.3.0.7-10.3.0.9"}}},
+		},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -91,6 +123,12 @@ func TestParseManifestRefuses(t *testing.T) {
 		{"bad address", node + "status: {addresses: [{type: InternalIP, address: x}]}", `InternalIP "x"`},
 		{"bad transport address", "apiVersion: v1\nkind: Node\nmetadata: {name: a, annotations: " +
 			"{node.antrea.io/transport-addresses: x}}", `transport-addresses: "x"`},
+		{"pool without a name", "apiVersion: crd.antrea.io/v1beta1\nkind: IPPool", "an IPPool without metadata.name"},
+		{"pool of another version", "apiVersion: crd.antrea.io/v1\nkind: IPPool", "is not read from manifests"},
+		{"misspelt in a pool", "apiVersion: crd.antrea.io/v1beta1\nkind: IPPool\nmetadata: {name: p}\n" +
+			"spec: {ipRanges: [{cidr: 10.0.0.0/24, vlanID: 3}]}", "vlanID"},
+		{"VLAN no number", "apiVersion: crd.antrea.io/v1beta1\nkind: IPPool\nmetadata: {name: p}\n" +
+			"spec: {ipRanges: [{cidr: 10.0.0.0/24, vlan: ten}]}", "vlan"},
 		{"second document", node + "---\nkind: Node", "document 2"},
 	} {
 		got, err := parseManifest([]byte(c.in))

@@ -89,9 +89,14 @@ func (c *cluster) clear() {
 // source starts a Source on node "me".
 func (c *cluster) source() *Kubernetes {
 	c.t.Helper()
+	return c.sourceOf(false)
+}
+
+func (c *cluster) sourceOf(bridging bool) *Kubernetes {
+	c.t.Helper()
 	client, err := kubeapi.New(api.AgentConfig{ClientConnection: api.ClientConnection{Kubeconfig: c.kubeconfig}}, "test")
 	c.must(err)
-	k := NewKubernetes(client, "me", filepath.Join(c.dir, "last.json"), testr.New(c.t))
+	k := NewKubernetes(client, "me", filepath.Join(c.dir, "last.json"), bridging, testr.New(c.t))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- k.Run(ctx) }()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -41,6 +42,8 @@ type Client struct {
 	Kubernetes kubernetes.Interface
 	// Metadata reads objects of any kind without spec and status.
 	Metadata metadata.Interface
+	// Dynamic reads and writes IPPools and IPAllocations.
+	Dynamic dynamic.Interface
 	// Server is the API server's URL, for messages.
 	Server string
 }
@@ -71,7 +74,7 @@ func New(cfg api.AgentConfig, version string) (*Client, error) {
 	return newClient(config, &http.Client{Transport: connection}, server.String())
 }
 
-// newClient makes both clients on one connection.
+// newClient makes all clients on one connection.
 func newClient(config *rest.Config, connection *http.Client, server string) (*Client, error) {
 	typed, err := kubernetes.NewForConfigAndClient(config, connection)
 	if err != nil {
@@ -81,7 +84,11 @@ func newClient(config *rest.Config, connection *http.Client, server string) (*Cl
 	if err != nil {
 		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
 	}
-	return &Client{Kubernetes: typed, Metadata: meta, Server: server}, nil
+	dyn, err := dynamic.NewForConfigAndClient(config, connection)
+	if err != nil {
+		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
+	}
+	return &Client{Kubernetes: typed, Metadata: meta, Dynamic: dyn, Server: server}, nil
 }
 
 func restConfig(cfg api.AgentConfig, version string) (*rest.Config, error) {
