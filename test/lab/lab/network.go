@@ -252,7 +252,7 @@ func moveToBridge(ctx context.Context, h host.Host, s spec, n int) error {
 	return nil
 }
 
-// teachNeighbours tells Open vSwitch on node number self the MACs of all that it meets in its subnet. The userspace datapath drops the
+// teachNeighbours tells Open vSwitch on node number self the MACs of all in its subnet. The userspace datapath drops the
 // packet for whose tunnel it must ask first; the kernel's datapath keeps it.
 func teachNeighbours(ctx context.Context, h host.Host, s spec, self int) error {
 	subnet, bridge, gateway := s.subnet(self), phyBridge, outsideMAC(s.subnet(self))
