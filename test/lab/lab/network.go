@@ -252,8 +252,8 @@ func moveToBridge(ctx context.Context, h host.Host, s spec, n int) error {
 	return nil
 }
 
-// teachNeighbours tells Open vSwitch on node number self the MACs of all in its subnet. The userspace datapath drops the
-// packet for whose tunnel it must ask first; the kernel's datapath keeps it.
+// teachNeighbours tells Open vSwitch of node number self the MACs of its subnet. The userspace datapath drops the packet
+// for whose tunnel it must ask first; the kernel's datapath keeps it.
 func teachNeighbours(ctx context.Context, h host.Host, s spec, self int) error {
 	subnet, bridge, gateway := s.subnet(self), phyBridge, outsideMAC(s.subnet(self))
 	if s.Mode == Bridge {
