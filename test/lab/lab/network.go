@@ -252,7 +252,7 @@ func moveToBridge(ctx context.Context, h host.Host, s spec, n int) error {
 	return nil
 }
 
-// teachNeighbours tells Open vSwitch of node number self the MACs of its subnet. The userspace datapath drops the packet
+// teachNeighbours tells Open vSwitch of node number self the MACs of its subnet. The userspace datapath drops a packet
 // for whose tunnel it must ask first; the kernel's datapath keeps it.
 func teachNeighbours(ctx context.Context, h host.Host, s spec, self int) error {
 	subnet, bridge, gateway := s.subnet(self), phyBridge, outsideMAC(s.subnet(self))
