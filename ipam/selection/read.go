@@ -1,0 +1,122 @@
+// Package selection says of which IPPools a pod gets its addresses, by the
+// annotations of the Pod and of its Namespace. It is pure: what is known of pools
+// and cluster is passed in. Every refusal is a sentence for the pod's author or
+// the cluster's administrator: it names the object and says what to change.
+package selection
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Object is a Pod or a Namespace, as far as it matters here.
+type Object struct {
+	// Name is for messages: "Pod default/web-0", "Namespace default".
+	Name        string
+	Annotations map[string]string
+}
+
+// Wish is what a pod asks for.
+type Wish struct {
+	// Pools are names of IPPools, one or more, in the order to try them.
+	Pools []string
+	// From is the object that names them.
+	From string
+	// PodIPs are the addresses that the pod wants to have, at most one of each
+	// family, and IPsFrom the object that names them. Empty: any address.
+	PodIPs  []netip.Addr
+	IPsFrom string
+}
+
+// Asks tells whether a pod asks for a bridged pod's address at all. It does, too, by
+// an annotation that can't be read.
+func Asks(pod, namespace Object) bool {
+	return slices.ContainsFunc([]Object{pod, namespace}, func(o Object) bool {
+		return o.value(api.AnnotationPools) != "" || o.value(api.AnnotationPodIPs) != ""
+	})
+}
+
+// Read returns what a pod asks for. The Pod's annotation is stronger than its
+// Namespace's, each for itself: a Pod may name one address of its Namespace's
+// pool. Addresses that the Namespace names are not meant for a Pod with pools of its own.
+func Read(pod, namespace Object) (Wish, error) {
+	from := namespace
+	if pod.value(api.AnnotationPools) != "" {
+		from = pod
+	}
+	ipsFrom := pod
+	if pod.value(api.AnnotationPodIPs) == "" && from.Name == namespace.Name {
+		ipsFrom = namespace
+	}
+	w := Wish{From: from.Name}
+	var err error
+	if w.PodIPs, err = readPodIPs(ipsFrom); err != nil {
+		return Wish{}, err
+	}
+	if len(w.PodIPs) > 0 {
+		w.IPsFrom = ipsFrom.Name
+	}
+	if from.value(api.AnnotationPools) == "" {
+		return Wish{}, fmt.Errorf("%s asks for %s=%q, and neither the Pod nor its Namespace names a pool: add the "+
+			"annotation %s with the IPPool that the address is in", ipsFrom.Name, api.AnnotationPodIPs,
+			ipsFrom.value(api.AnnotationPodIPs), api.AnnotationPools)
+	}
+	w.Pools, err = readPools(from)
+	return w, err
+}
+
+func (o Object) value(annotation string) string { return strings.TrimSpace(o.Annotations[annotation]) }
+
+// items are the parts of a list with commas. None is empty.
+func (o Object) items(annotation, example string) ([]string, error) {
+	value := o.value(annotation)
+	if value == "" {
+		return nil, nil
+	}
+	var out []string
+	for item := range strings.SplitSeq(value, ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			return nil, fmt.Errorf("%s: annotation %s is %q, which has a comma too many: write it as %q",
+				o.Name, annotation, value, example)
+		}
+		if slices.Contains(out, item) {
+			return nil, fmt.Errorf("%s: annotation %s names %s twice: remove one", o.Name, annotation, item)
+		}
+		out = append(out, item)
+	}
+	return out, nil
+}
+
+func readPools(o Object) ([]string, error) { return o.items(api.AnnotationPools, "pool-a,pool-b") }
+
+func readPodIPs(o Object) ([]netip.Addr, error) {
+	items, err := o.items(api.AnnotationPodIPs, "192.0.2.7,2001:db8::7")
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, item := range items {
+		a, err := netip.ParseAddr(item)
+		if err != nil || a.Zone() != "" || a.Is4In6() {
+			return nil, fmt.Errorf("%s: annotation %s: %q is no address such as 192.0.2.7 or 2001:db8::7. Write addresses "+
+				"alone, with commas between: mask and gateway are the pool's", o.Name, api.AnnotationPodIPs, item)
+		}
+		if i := slices.IndexFunc(out, func(b netip.Addr) bool { return a.Is4() == b.Is4() }); i >= 0 {
+			return nil, fmt.Errorf("%s: annotation %s names two %s addresses, %s and %s: a pod has one of each family. "+
+				"Remove one", o.Name, api.AnnotationPodIPs, family(a), out[i], a)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
