@@ -1,0 +1,146 @@
+package allocation
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Kubernetes is the Store in the Kubernetes API. Its errors wrap the API server's.
+type Kubernetes struct{ client dynamic.ResourceInterface }
+
+// NewKubernetes returns the Store behind c. It calls nobody.
+func NewKubernetes(c dynamic.Interface) *Kubernetes {
+	return &Kubernetes{c.Resource(api.AllocationResource)}
+}
+
+// holderTries bounds how often Create asks who holds an address that each time
+// turns out to be free: others take it and give it back meanwhile.
+const holderTries = 10
+
+// Create implements Store.
+func (k *Kubernetes) Create(ctx context.Context, a api.IPAllocation) (api.IPAllocation, error) {
+	u, err := toObject(a)
+	if err != nil {
+		return api.IPAllocation{}, err
+	}
+	for range holderTries {
+		made, err := k.client.Create(ctx, u, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			return result("taking", a.Name, made, err)
+		}
+		held, err := k.client.Get(ctx, a.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		holder, err := result("reading who holds", a.Name, held, err)
+		if err != nil {
+			return api.IPAllocation{}, err
+		}
+		return api.IPAllocation{}, &TakenError{Holder: holder}
+	}
+	return api.IPAllocation{}, fmt.Errorf("taking address %s: %w", a.Name, ErrConflict)
+}
+
+// Get implements Store.
+func (k *Kubernetes) Get(ctx context.Context, name string) (api.IPAllocation, error) {
+	u, err := k.client.Get(ctx, name, metav1.GetOptions{})
+	return result("reading who holds", name, u, err)
+}
+
+// List implements Store.
+func (k *Kubernetes) List(ctx context.Context, f Filter) ([]api.IPAllocation, error) {
+	var fields []string
+	if f.Node != "" {
+		fields = append(fields, api.AllocationNodeField+"="+f.Node)
+	}
+	if f.Pool != "" {
+		fields = append(fields, api.AllocationPoolField+"="+f.Pool)
+	}
+	// The API server sorts by name, and without a resourceVersion it gives the latest.
+	list, err := k.client.List(ctx, metav1.ListOptions{FieldSelector: strings.Join(fields, ",")})
+	if err != nil {
+		return nil, fmt.Errorf("listing the IPAllocations: %w", err)
+	}
+	out := make([]api.IPAllocation, 0, len(list.Items))
+	for i := range list.Items {
+		a, err := fromObject(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// Update implements Store.
+func (k *Kubernetes) Update(ctx context.Context, a api.IPAllocation) (api.IPAllocation, error) {
+	u, err := toObject(a)
+	if err != nil {
+		return api.IPAllocation{}, err
+	}
+	u, err = k.client.Update(ctx, u, metav1.UpdateOptions{})
+	return result("updating", a.Name, u, err)
+}
+
+// Delete implements Store.
+func (k *Kubernetes) Delete(ctx context.Context, a api.IPAllocation) error {
+	err := k.client.Delete(ctx, a.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &a.UID, ResourceVersion: &a.ResourceVersion}})
+	if err != nil {
+		return known("freeing", a.Name, err)
+	}
+	return nil
+}
+
+// result is what the API server answered to doing something about an address.
+func result(doing, name string, u *unstructured.Unstructured, err error) (api.IPAllocation, error) {
+	if err != nil {
+		return api.IPAllocation{}, known(doing, name, err)
+	}
+	return fromObject(u)
+}
+
+// known gives errors that callers ask for this package's names.
+func known(doing, name string, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		err = fmt.Errorf("%w (%w)", ErrNotFound, err)
+	case apierrors.IsConflict(err):
+		err = fmt.Errorf("%w (%w)", ErrConflict, err)
+	}
+	return fmt.Errorf("%s address %s: %w", doing, name, err)
+}
+
+func toObject(a api.IPAllocation) (*unstructured.Unstructured, error) {
+	a.APIVersion, a.Kind = api.AllocationGroup+"/"+api.AllocationVersion, api.AllocationKind
+	text, err := json.Marshal(a)
+	if err != nil {
+		return nil, fmt.Errorf("IPAllocation %s: %w", a.Name, err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(text); err != nil {
+		return nil, fmt.Errorf("IPAllocation %s: %w", a.Name, err)
+	}
+	return u, nil
+}
+
+func fromObject(u *unstructured.Unstructured) (api.IPAllocation, error) {
+	var a api.IPAllocation
+	text, err := u.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(text, &a)
+	}
+	if err != nil {
+		return api.IPAllocation{}, fmt.Errorf("IPAllocation %s: %w", u.GetName(), err)
+	}
+	return a, nil
+}

@@ -1,0 +1,85 @@
+package allocation
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/apitest"
+)
+
+// shared is the API server of this package's tests: see TestMain.
+var shared apitest.Shared
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childDir); dir != "" {
+		writeForEver(dir)
+	}
+	code := m.Run()
+	if err := shared.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func newClient(t *testing.T) dynamic.Interface {
+	t.Helper()
+	s := shared.Get(t)
+	for _, args := range []string{"apply -f ../../build/manifests/crds.yaml",
+		"wait --for=condition=Established --timeout=60s -f ../../build/manifests/crds.yaml"} {
+		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client, err := dynamic.NewForConfig(&rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: 1000, Burst: 1000,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func TestKubeStore(t *testing.T) { checkStore(t, NewKubernetes(newClient(t))) }
+
+// The address and the pool of an allocation are what it is about: they stay. What
+// others have added to it does, too.
+func TestKubeAllocationKeepsItsAddress(t *testing.T) {
+	client := newClient(t)
+	s := NewKubernetes(client)
+	made, err := s.Create(t.Context(), allocationOf("10.2.7.1", "p", "n1", "c1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := client.Resource(api.AllocationResource)
+	u, err := objects.Get(t.Context(), made.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.SetLabels(map[string]string{"a": "b"})
+	if _, err := objects.Update(t.Context(), u, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if made, err = s.Get(t.Context(), made.Name); err != nil {
+		t.Fatal(err)
+	}
+	made.Spec.Phase = api.PhaseReserved
+	if made, err = s.Update(t.Context(), made); err != nil || made.Labels["a"] != "b" {
+		t.Errorf("after an update: %+v, %v, want the label", made, err)
+	}
+	other := made
+	other.Spec.Pool = "q"
+	const want = "the address of an allocation and its pool stay"
+	if _, err := s.Update(t.Context(), other); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("another pool: %v, want %s", err, want)
+	}
+	if err := s.Delete(t.Context(), made); err != nil {
+		t.Error(err)
+	}
+}
