@@ -21,8 +21,11 @@ type Goto uint8
 // that it came from does nothing.
 type Output uint32
 
-// SetSource fills in reg0.
-type SetSource Source
+// SetSource fills in reg0, SetSegment reg1.
+type (
+	SetSource  Source
+	SetSegment Segment
+)
 
 // SetEthSrc and SetEthDst write an Ethernet address.
 type (
@@ -37,6 +40,47 @@ type SetTunDst struct{ netip.Addr }
 // dropped.
 type DecTTL struct{}
 
+// PopVLAN removes the outer VLAN tag, PushVLAN adds one (TPID 0x8100), whose ID
+// SetVLAN then sets.
+type (
+	PopVLAN  struct{}
+	PushVLAN struct{}
+	SetVLAN  uint16
+)
+
+// Bounce sends the packet back to the port that it came from, which Output does
+// not.
+type Bounce struct{}
+
+// The fields of an ARP packet that its answer has otherwise.
+type (
+	SetARPOp  uint16
+	SetARPSha api.MAC
+	SetARPSpa struct{ netip.Addr }
+)
+
+// Copy copies one field of a packet to another.
+type Copy uint8
+
+const (
+	EthSrcToDst Copy = iota + 1
+	ARPShaToTha
+	ARPSpaToTpa
+)
+
+// fields are what ovs-ofctl calls the action, the fields' numbers and
+// their width in bits.
+func (a Copy) fields() (name string, from, to uint32, bits uint16) {
+	switch a {
+	case EthSrcToDst:
+		return "move:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]", oxmEthSrc, oxmEthDst, 48
+	case ARPShaToTha:
+		return "move:NXM_NX_ARP_SHA[]->NXM_NX_ARP_THA[]", oxmARPSha, oxmARPTha, 48
+	default:
+		return "move:NXM_OF_ARP_SPA[]->NXM_OF_ARP_TPA[]", oxmARPSpa, oxmARPTpa, 32
+	}
+}
+
 // alien stands for an action, in a dump, that no flow of ours has.
 type alien string
 
@@ -48,5 +92,15 @@ func (a SetEthDst) String() string { return fmt.Sprintf("set_field:%s->eth_dst",
 func (a SetTunDst) String() string {
 	return fmt.Sprintf("set_field:%s->%s", a.Addr, tunName(a.Addr, "dst"))
 }
-func (DecTTL) String() string  { return "dec_ttl" }
-func (a alien) String() string { return string(a) }
+func (DecTTL) String() string { return "dec_ttl" }
+
+func (a SetSegment) String() string { return fmt.Sprintf("set_field:%#x->reg1", uint32(a)) }
+func (PopVLAN) String() string      { return "pop_vlan" }
+func (PushVLAN) String() string     { return "push_vlan:0x8100" }
+func (a SetVLAN) String() string    { return fmt.Sprintf("set_field:%d->vlan_vid", vlanPresent|uint16(a)) }
+func (Bounce) String() string       { return "IN_PORT" }
+func (a SetARPOp) String() string   { return fmt.Sprintf("set_field:%d->arp_op", uint16(a)) }
+func (a SetARPSha) String() string  { return fmt.Sprintf("set_field:%s->arp_sha", api.MAC(a)) }
+func (a SetARPSpa) String() string  { return fmt.Sprintf("set_field:%s->arp_spa", a.Addr) }
+func (a Copy) String() string       { name, _, _, _ := a.fields(); return name }
+func (a alien) String() string      { return string(a) }

@@ -35,6 +35,8 @@ const (
 	flowModBody = 40
 )
 
+const tpid = 0x8100 // of a VLAN tag (IEEE 802.1Q)
+
 // encodeHello offers OpenFlow 1.5 and nothing else.
 func encodeHello(xid uint32) (request, error) {
 	hello, err := common.NewHello(ofVersion)
@@ -135,7 +137,9 @@ func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
 		case Output:
 			of.ApplyAction(ofctrl.NewOutputPort(uint32(a)))
 		case SetSource:
-			of.ApplyAction(ofctrl.NewSetFieldAction(openflow15.NewRegMatchField(0, uint32(a), nil)))
+			of.ApplyAction(setField(openflow15.NewRegMatchField(0, uint32(a), nil)))
+		case SetSegment:
+			of.ApplyAction(setField(openflow15.NewRegMatchField(1, uint32(a), nil)))
 		case SetEthSrc:
 			of.ApplyAction(&ofctrl.SetSrcMACAction{MAC: a[:]})
 		case SetEthDst:
@@ -145,7 +149,11 @@ func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
 		case DecTTL:
 			of.ApplyAction(&ofctrl.DecTTLAction{})
 		default:
-			return nil, fmt.Errorf("no encoding for action %s", a)
+			act := ofUnderlay(a)
+			if act == nil {
+				return nil, fmt.Errorf("no encoding for action %s", a)
+			}
+			of.ApplyAction(act)
 		}
 	}
 	bundled, err := of.GetBundleMessage(command)
@@ -164,6 +172,38 @@ func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
 	return mod, nil
 }
 
+// ofUnderlay translates the actions that only the underlay's frames meet; nil
+// if a is none.
+func ofUnderlay(action Action) ofctrl.OFAction {
+	switch a := action.(type) {
+	case PopVLAN:
+		return &ofctrl.PopVLANAction{}
+	case PushVLAN:
+		return &ofctrl.PushVLANAction{EtherType: tpid}
+	case SetVLAN:
+		return setField(openflow15.NewVlanIdField(uint16(a), nil))
+	case Bounce:
+		return ofctrl.NewOutputInPort()
+	case SetARPOp:
+		return setField(openflow15.NewArpOperField(uint16(a)))
+	case SetARPSha:
+		return setField(openflow15.NewArpShaField(a[:]))
+	case SetARPSpa:
+		return setField(openflow15.NewArpSpaField(a.AsSlice()))
+	case Copy:
+		_, from, to, bits := a.fields()
+		return ofctrl.NewCopyFieldAction(bits, 0, 0, oxmID(from, bits), oxmID(to, bits))
+	}
+	return nil
+}
+
+func setField(f *openflow15.MatchField) *ofctrl.SetFieldAction { return ofctrl.NewSetFieldAction(f) }
+
+// oxmID names a field of so many bits, given as class<<8 | field.
+func oxmID(id uint32, bits uint16) *openflow15.OxmId {
+	return openflow15.NewOxmId(uint16(id>>8), uint8(id), false, uint8(bits/8), 0)
+}
+
 func ofMatch(f Flow) ofctrl.FlowMatch {
 	m := f.Match
 	of := ofctrl.FlowMatch{
@@ -173,14 +213,26 @@ func ofMatch(f Flow) ofctrl.FlowMatch {
 		vid, present := uint16(0), uint16(openflow15.OFPVID_PRESENT)
 		of.VlanId, of.VlanMask = &vid, &present
 	}
+	if m.Wire == segmentOf(0) {
+		of.NonVlan = true
+	} else if m.Wire != 0 {
+		vid := m.Wire.vlan()
+		of.VlanId = &vid
+	}
 	if m.EthSrc != (api.MAC{}) {
 		of.MacSa = hardware(m.EthSrc)
+	}
+	if m.EthDst != (api.MAC{}) {
+		of.MacDa = hardware(m.EthDst)
 	}
 	if m.ARPSha != (api.MAC{}) {
 		of.ArpSha = hardware(m.ARPSha)
 	}
 	if m.Source != 0 {
-		of.NxRegs = []*ofctrl.NXRegister{{ID: 0, Data: uint32(m.Source)}}
+		of.NxRegs = append(of.NxRegs, &ofctrl.NXRegister{ID: 0, Data: uint32(m.Source)})
+	}
+	if m.Segment != 0 {
+		of.NxRegs = append(of.NxRegs, &ofctrl.NXRegister{ID: 1, Data: uint32(m.Segment)})
 	}
 	if m.EtherType == ARP {
 		of.ArpSpa, _ = ofPrefix(m.Src)

@@ -36,10 +36,15 @@ const (
 	instrGoto         = 1
 	instrApply        = 4
 	actionOutput      = 0
+	actionPushVLAN    = 17
+	actionPopVLAN     = 18
 	actionDecTTL      = 24
 	actionSetField    = 25
+	actionCopyField   = 28
+	portIn            = 0xfffffff8 // OFPP_IN_PORT
 	protoICMPv6       = 58
 	vlanPresent       = 0x1000
+	maxVLAN           = 4094
 )
 
 // Match fields, as class<<8 | field.
@@ -56,6 +61,7 @@ const (
 	oxmARPSpa     = 0x8000_16
 	oxmARPTpa     = 0x8000_17
 	oxmARPSha     = 0x8000_18
+	oxmARPTha     = 0x8000_19
 	oxmIPv6Src    = 0x8000_1a
 	oxmIPv6Dst    = 0x8000_1b
 	oxmICMPv6Type = 0x8000_1d
@@ -65,6 +71,7 @@ const (
 	oxmNDTll      = 0x8000_21
 	oxmPktReg0    = 0x8001_00 // reg0 in the upper half, reg1 in the lower
 	nxmReg0       = 0x0001_00
+	nxmReg1       = 0x0001_01
 	nxmTunSrc     = 0x0001_1f
 	nxmTunDst     = 0x0001_20
 	nxmTunIPv6Src = 0x0001_6d
@@ -220,9 +227,8 @@ func (f field) setMatch(m *Match) bool {
 	switch {
 	case f.id == oxmInPort && f.is(4):
 		m.InPort = binary.BigEndian.Uint32(f.value)
-	case f.id == oxmPktReg0 && len(f.value) == 8 && f.mask != nil:
-		m.Source = Source(binary.BigEndian.Uint32(f.value))
-		return binary.BigEndian.Uint64(f.mask) == 0xffffffff_00000000
+	case f.id == oxmPktReg0 && len(f.value) == 8:
+		return f.setRegisters(m)
 	case f.id == oxmEthType && f.is(2):
 		m.EtherType = EtherType(binary.BigEndian.Uint16(f.value))
 	case f.id == oxmARPOp && f.is(2):
@@ -231,6 +237,8 @@ func (f field) setMatch(m *Match) bool {
 		m.ICMPv6 = f.value[0]
 	case f.id == oxmEthSrc && f.is(6):
 		m.EthSrc = api.MAC(f.value)
+	case f.id == oxmEthDst && f.is(6):
+		m.EthDst = api.MAC(f.value)
 	case f.id == oxmARPSha && f.is(6):
 		m.ARPSha = api.MAC(f.value)
 	case f.id == oxmNDSll && f.is(6):
@@ -240,10 +248,33 @@ func (f field) setMatch(m *Match) bool {
 	case f.id == oxmVLAN && len(f.value) == 2 && f.mask != nil:
 		m.Tagged = true
 		return binary.BigEndian.Uint16(f.mask) == vlanPresent && binary.BigEndian.Uint16(f.value) == vlanPresent
+	case f.id == oxmVLAN && f.is(2):
+		tci := binary.BigEndian.Uint16(f.value)
+		m.Wire = segmentOf(tci)
+		return tci == 0 || tci > vlanPresent && tci <= vlanPresent|maxVLAN // no priority tag (ID 0)
 	default:
 		return f.setAddr(m)
 	}
 	return true
+}
+
+// setRegisters is setMatch for reg0 and reg1, each of which is matched whole or
+// not at all.
+func (f field) setRegisters(m *Match) bool {
+	source, segment := binary.BigEndian.Uint32(f.value), binary.BigEndian.Uint32(f.value[4:])
+	mask := uint64(1<<64 - 1)
+	if f.mask != nil {
+		mask = binary.BigEndian.Uint64(f.mask)
+	}
+	m.Source, m.Segment = Source(source), Segment(segment)
+	var ours uint64 // the mask that such a match of ours has
+	if source != 0 {
+		ours = 0xffffffff << 32
+	}
+	if segment != 0 {
+		ours |= 0xffffffff
+	}
+	return mask == ours && segment <= vlanPresent|maxVLAN
 }
 
 // setAddr is setMatch for fields that are IP addresses.
@@ -322,7 +353,20 @@ func readActions(b []byte) []Action {
 func readAction(kind uint16, body []byte) Action {
 	switch {
 	case kind == actionOutput && len(body) == 12:
-		return Output(binary.BigEndian.Uint32(body))
+		if port := binary.BigEndian.Uint32(body); port != portIn {
+			return Output(port)
+		}
+		return Bounce{}
+	case kind == actionPopVLAN:
+		return PopVLAN{}
+	case kind == actionPushVLAN && u16(body, 0) == tpid:
+		return PushVLAN{}
+	case kind == actionCopyField:
+		for c := EthSrcToDst; c <= ARPSpaToTpa; c++ {
+			if c.is(body) {
+				return c
+			}
+		}
 	case kind == actionDecTTL:
 		return DecTTL{}
 	case kind == actionSetField:
@@ -335,12 +379,39 @@ func readAction(kind uint16, body []byte) Action {
 	return alien(fmt.Sprintf("action_%d(%x)", kind, body))
 }
 
+// is reports whether the body of a copy_field action is that of a: the width and
+// two offsets in bits, two bytes of padding, the headers of two fields.
+func (a Copy) is(body []byte) bool {
+	_, from, to, bits := a.fields()
+	if len(body) < 16 || binary.BigEndian.Uint16(body) != bits || binary.BigEndian.Uint32(body[2:]) != 0 {
+		return false
+	}
+	fieldAt := func(i int) uint32 { // less the bit of a mask and the length
+		return uint32(binary.BigEndian.Uint16(body[i:]))<<8 | uint32(body[i+2]>>1)
+	}
+	return fieldAt(8) == from && fieldAt(12) == to
+}
+
 // setAction returns the action that sets this field, nil for a field that no
 // flow of ours sets.
 func (f field) setAction() Action {
 	switch {
 	case f.id == nxmReg0 && f.is(4):
 		return SetSource(binary.BigEndian.Uint32(f.value))
+	case f.id == nxmReg1 && f.is(4):
+		if s := binary.BigEndian.Uint32(f.value); s <= vlanPresent|maxVLAN {
+			return SetSegment(s)
+		}
+	case f.id == oxmVLAN && f.is(2):
+		if tci := binary.BigEndian.Uint16(f.value); tci&vlanPresent != 0 {
+			return SetVLAN(tci &^ vlanPresent)
+		}
+	case f.id == oxmARPOp && f.is(2):
+		return SetARPOp(binary.BigEndian.Uint16(f.value))
+	case f.id == oxmARPSha && f.is(6):
+		return SetARPSha(f.value)
+	case f.id == oxmARPSpa && f.is(4):
+		return SetARPSpa{netip.AddrFrom4([4]byte(f.value))}
 	case f.id == oxmEthSrc && f.is(6):
 		return SetEthSrc(f.value)
 	case f.id == oxmEthDst && f.is(6):

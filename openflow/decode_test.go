@@ -112,6 +112,10 @@ func TestEachFieldAndAction(t *testing.T) {
 		{EtherType: ARP, Src: host4}, {EtherType: ARP, Dst: host4}, {EtherType: ARP, ARPOp: 2},
 		{EtherType: ARP, ARPSha: m6},
 		nd, na,
+		{EthDst: m6}, {EthSrc: m6, EthDst: m6}, {Segment: segmentOf(0)}, {Segment: segmentOf(10)},
+		{Source: FromBridged, Segment: segmentOf(4094)}, {Wire: segmentOf(0)}, {Wire: segmentOf(1)},
+		{Wire: segmentOf(4094), EtherType: ARP}, {Wire: segmentOf(0), EtherType: IPv6, ICMPv6: redirect},
+		{Source: FromBridged, Segment: segmentOf(10), EtherType: ARP, Src: host4, Dst: host4},
 	}
 	nd.NDTarget = v6
 	na.NDTll = LinkAddr{true, m6}
@@ -123,11 +127,15 @@ func TestEachFieldAndAction(t *testing.T) {
 		flows = append(flows, Flow{Table: 5, Priority: 77, Kind: KindPeer, Match: m})
 	}
 	for i, a := range []Action{Goto(254), Output(65000), SetSource(FromTunnel), SetEthSrc(m6), SetEthDst(m6),
-		SetTunDst{host4.Addr()}, SetTunDst{v6}} {
+		SetTunDst{host4.Addr()}, SetTunDst{v6}, SetSegment(segmentOf(10)), Bounce{}} {
 		flows = append(flows, Flow{Table: 6, Priority: uint16(i), Kind: KindBase, Actions: []Action{a}})
 	}
 	flows = append(flows, Flow{Table: 7, Match: Match{EtherType: IPv6},
 		Actions: []Action{DecTTL{}, Output(1), Output(2), Goto(8)}})
+	flows = append(flows,
+		Flow{Table: 7, Match: Match{EtherType: ARP, ARPOp: arpRequest}, Actions: answerARP(m6, host4.Addr())},
+		Flow{Table: 7, Priority: 1, Actions: []Action{PushVLAN{}, SetVLAN(10), Output(1)}},
+		Flow{Table: 7, Match: Match{Wire: segmentOf(10)}, Actions: []Action{PopVLAN{}, Goto(8)}})
 	syncAll(t, s, flows)
 	s.Resync()
 	if got := syncAll(t, s, flows); got != (Changes{}) {

@@ -18,6 +18,8 @@ const (
 	KindPod Kind = 3
 	// KindPeer is a flow of one other node.
 	KindPeer Kind = 4
+	// KindUplink is a flow of the underlay's frames.
+	KindUplink Kind = 5
 )
 
 // Flow is one flow of the bridge: a plain value. Table, Priority and Match

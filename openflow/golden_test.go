@@ -74,7 +74,11 @@ func readGolden(t testing.TB, file string) (*txtar.Archive, View) {
 		case "tunnel":
 			v.TunnelPort = uint32(port)
 		case "pod":
-			v.Pods = append(v.Pods, Pod{uint32(port), mac(t, arg["mac"]), addrs(arg["addrs"])})
+			v.Pods = append(v.Pods, pod(t, uint32(port), arg))
+		case "uplink":
+			v.Uplink = uint32(port)
+		case "node":
+			v.NodeAddrs, v.ViaHost = addrs(arg["addrs"]), prefixes(arg["router"])
 		case "peer":
 			p := Peer{Name: arg["name"], PodCIDRs: prefixes(arg["podcidrs"]), Direct: prefixes(arg["direct"])}
 			if arg["tunnel"] != "" {
@@ -88,6 +92,20 @@ func readGolden(t testing.TB, file string) (*txtar.Archive, View) {
 	return a, v
 }
 
+// pod reads a pod: with a VLAN it is a bridged one.
+func pod(t testing.TB, port uint32, arg map[string]string) Pod {
+	t.Helper()
+	p := Pod{Port: port, MAC: mac(t, arg["mac"]), Addrs: addrs(arg["addrs"])}
+	if vlan, bridged := arg["vlan"]; bridged {
+		n, err := strconv.ParseUint(vlan, 10, 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Bridged, p.VLAN = true, uint16(n)
+	}
+	return p
+}
+
 func mac(t testing.TB, s string) api.MAC {
 	t.Helper()
 	m, err := api.ParseMAC(s)
@@ -98,6 +116,9 @@ func mac(t testing.TB, s string) api.MAC {
 }
 
 func addrs(list string) (out []netip.Addr) {
+	if list == "" {
+		return nil
+	}
 	for s := range strings.SplitSeq(list, ",") {
 		out = append(out, netip.MustParseAddr(s))
 	}

@@ -26,8 +26,11 @@ const (
 	redirect              = 137
 )
 
-// arpReply is the ARP operation "reply" (RFC 826).
-const arpReply = 2
+// ARP operations (RFC 826).
+const (
+	arpRequest = 1
+	arpReply   = 2
+)
 
 // Source is the value of reg0: where a packet entered the bridge.
 type Source uint32
@@ -36,7 +39,20 @@ const (
 	FromPod     Source = 1
 	FromGateway Source = 2
 	FromTunnel  Source = 3
+	FromBridged Source = 4 // a bridged pod
+	FromUplink  Source = 5
 )
+
+// Segment is the value of reg1: the part of the underlay that a frame of
+// [FromBridged] or [FromUplink] is in. Each VLAN is one, and so is what travels
+// untagged. The zero value is none.
+type Segment uint16
+
+// segmentOf is the segment of a VLAN ID, 0 for untagged frames.
+func segmentOf(vlan uint16) Segment { return vlanPresent | Segment(vlan) }
+
+// vlan is the VLAN ID, 0 for untagged frames.
+func (s Segment) vlan() uint16 { return uint16(s &^ vlanPresent) }
 
 // Match says which packets a flow takes. The zero value of a field takes any
 // packet. Match is comparable, and two equal ones are one match to the switch.
@@ -44,13 +60,18 @@ const (
 // OpenFlow wants prerequisites: Src, Dst and all fields of a protocol need its
 // EtherType, and ICMPv6 needs IPv6 (ovs-fields(7)).
 type Match struct {
-	InPort    uint32 // OpenFlow port number
-	Tagged    bool   // any VLAN tag
-	EtherType EtherType
-	EthSrc    api.MAC
+	InPort uint32 // OpenFlow port number
+	Tagged bool   // any VLAN tag
+	// Wire takes frames as they travel in a segment: with its tag, or without
+	// any. It excludes Tagged.
+	Wire           Segment
+	EtherType      EtherType
+	EthSrc, EthDst api.MAC
 	// TunSrc is the outer source address of a packet out of a tunnel.
 	TunSrc netip.Addr
 	Source Source
+	// Segment is that of reg1.
+	Segment Segment
 	// Src and Dst are the addresses of the IP header or, with ARP, its sender
 	// and target protocol address (always a whole address).
 	Src, Dst netip.Prefix
@@ -93,6 +114,9 @@ func (m Match) String() string {
 	if m.Source != 0 {
 		add("reg0=%#x", uint32(m.Source))
 	}
+	if m.Segment != 0 {
+		add("reg1=%#x", uint32(m.Segment))
+	}
 	if m.TunSrc.IsValid() {
 		add("%s=%s", tunName(m.TunSrc, "src"), m.TunSrc)
 	}
@@ -102,8 +126,17 @@ func (m Match) String() string {
 	if m.Tagged {
 		add("vlan_tci=0x1000/0x1000")
 	}
+	switch {
+	case m.Wire == segmentOf(0):
+		add("vlan_tci=0x0000/0x1fff")
+	case m.Wire != 0:
+		add("dl_vlan=%d", m.Wire.vlan())
+	}
 	if m.EthSrc != (api.MAC{}) {
 		add("dl_src=%s", m.EthSrc)
+	}
+	if m.EthDst != (api.MAC{}) {
+		add("dl_dst=%s", m.EthDst)
 	}
 	m.addAddrs(add)
 	if m.ARPOp != 0 {

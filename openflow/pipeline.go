@@ -13,6 +13,7 @@ const (
 	tableClassify = 0
 	tableResolve  = 1
 	tableForward  = 3
+	tableOutput   = 4
 )
 
 // Prefixes are, by table, the fields whose prefixes Open vSwitch must track
@@ -32,7 +33,7 @@ func Prefixes() map[int][]string {
 // the peer, gets the flow.
 func Pipeline(v View) []Flow {
 	v = v.normalised()
-	return firstOfEach(slices.Concat(classify(v), resolve(v), forward(v)))
+	return firstOfEach(slices.Concat(classify(v), resolve(v), forward(v), output(v)))
 }
 
 // normalised returns a copy of v that holds only what can have flows, in one
@@ -40,15 +41,16 @@ func Pipeline(v View) []Flow {
 func (v View) normalised() View {
 	v.Gateway.Addrs = sortedAddrs(v.Gateway.Addrs)
 	v.Gateway.PodCIDRs = sortedPrefixes(v.Gateway.PodCIDRs)
+	v.NodeAddrs, v.ViaHost = sortedAddrs(v.NodeAddrs), sortedPrefixes(v.ViaHost)
 	pods := make([]Pod, 0, len(v.Pods))
 	for _, p := range v.Pods {
-		if p.Port != 0 && p.MAC != (api.MAC{}) {
+		if p.Port != 0 && p.MAC != (api.MAC{}) && p.VLAN <= maxVLAN {
 			p.Addrs = sortedAddrs(p.Addrs)
 			pods = append(pods, p)
 		}
 	}
 	slices.SortFunc(pods, func(a, b Pod) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), slices.Compare(a.MAC[:], b.MAC[:]),
+		return cmp.Or(cmp.Compare(a.Port, b.Port), slices.Compare(a.MAC[:], b.MAC[:]), cmp.Compare(a.segment(), b.segment()),
 			slices.CompareFunc(a.Addrs, b.Addrs, netip.Addr.Compare))
 	})
 	peers := make([]Peer, 0, len(v.Peers))

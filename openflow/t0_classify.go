@@ -7,11 +7,14 @@ import (
 
 // Priorities in table Classify.
 const (
-	classifyTagged   = 400 // drop: no port here speaks VLAN
-	classifyND       = 300 // neighbour discovery that tells the truth
-	classifyFalseND  = 250 // drop: all other neighbour discovery
-	classifySource   = 200 // the sender's own packets
-	classifyLastDrop = 0
+	classifyUplinkND    = 600 // neighbour discovery of the underlay
+	classifyUplinkFalse = 550 // drop: its router advertisements and redirects
+	classifyUplink      = 500 // its frames in the segments of pods
+	classifyTagged      = 400 // drop: no other port here speaks VLAN, no pod is in another one
+	classifyND          = 300 // neighbour discovery that tells the truth
+	classifyFalseND     = 250 // drop: all other neighbour discovery
+	classifySource      = 200 // the sender's own packets
+	classifyLastDrop    = 0
 )
 
 // classify returns the flows of table 0: it tells where a packet comes from
@@ -26,6 +29,7 @@ func classify(v View) []Flow {
 	for _, p := range v.Pods {
 		flows = append(flows, classifyPod(p)...)
 	}
+	flows = append(flows, classifyUplinks(v)...)
 	if v.routed() {
 		for _, p := range v.Peers {
 			flows = append(flows, classifyPeer(v, p)...)
@@ -57,19 +61,60 @@ func classifyPod(p Pod) []Flow {
 		m.InPort, m.EthSrc = p.Port, p.MAC
 		return Flow{Kind: KindPod, Table: tableClassify, Priority: priority, Match: m, Actions: actions}
 	}
+	toResolve, toForward := []Action{Goto(tableResolve)}, []Action{SetSource(FromPod), Goto(tableForward)}
+	if p.Bridged {
+		toResolve = []Action{SetSource(FromBridged), SetSegment(p.segment()), Goto(tableResolve)}
+		toForward = []Action{SetSource(FromBridged), SetSegment(p.segment()), Goto(tableForward)}
+	}
 	var flows []Flow
 	for _, a := range neighbours(p.MAC, p.Addrs) {
 		for _, m := range podND(p, a) {
-			flows = append(flows, flow(classifyND, m, Goto(tableResolve)))
+			flows = append(flows, flow(classifyND, m, toResolve...))
+		}
+		if p.Bridged && a == p.MAC.LinkLocal() {
+			for _, to := range []netip.Prefix{linkLocal(), multicast6()} {
+				flows = append(flows, flow(classifySource, Match{EtherType: IPv6, Src: host(a), Dst: to}, toForward...))
+			}
 		}
 	}
 	for _, a := range p.Addrs {
 		if a.Is4() {
-			flows = append(flows, flow(classifySource, Match{EtherType: ARP, Src: host(a), ARPSha: p.MAC},
-				Goto(tableResolve)))
+			flows = append(flows, flow(classifySource, Match{EtherType: ARP, Src: host(a), ARPSha: p.MAC}, toResolve...))
 		}
-		flows = append(flows, flow(classifySource, Match{EtherType: etherTypeOf(a), Src: host(a)},
-			SetSource(FromPod), Goto(tableForward)))
+		flows = append(flows, flow(classifySource, Match{EtherType: etherTypeOf(a), Src: host(a)}, toForward...))
+	}
+	return flows
+}
+
+// classifyUplinks takes the tag off what comes from the underlay for the
+// segments of pods. Who speaks there is the underlay's business, but nobody
+// there configures a pod.
+func classifyUplinks(v View) []Flow {
+	segments := v.segments()
+	if v.Uplink == 0 || len(segments) == 0 {
+		return nil
+	}
+	flow := func(priority uint16, m Match, actions ...Action) Flow {
+		m.InPort = v.Uplink
+		return Flow{Kind: KindUplink, Table: tableClassify, Priority: priority, Match: m, Actions: actions}
+	}
+	var flows []Flow
+	for _, t := range []uint8{routerSolicitation, routerAdvertisement, redirect} {
+		flows = append(flows, flow(classifyUplinkFalse, Match{EtherType: IPv6, ICMPv6: t}))
+	}
+	for _, s := range segments {
+		var enter []Action
+		if s.vlan() != 0 {
+			enter = append(enter, PopVLAN{})
+		}
+		enter = append(enter, SetSource(FromUplink), SetSegment(s))
+		toResolve, toForward := append(slices.Clone(enter), Goto(tableResolve)), append(enter, Goto(tableForward))
+		flows = append(flows,
+			flow(classifyUplinkND, Match{Wire: s, EtherType: IPv6, ICMPv6: neighborSolicitation}, toResolve...),
+			flow(classifyUplinkND, Match{Wire: s, EtherType: IPv6, ICMPv6: neighborAdvertisement}, toResolve...),
+			flow(classifyUplink, Match{Wire: s, EtherType: ARP}, toResolve...),
+			flow(classifyUplink, Match{Wire: s, EtherType: IPv4}, toForward...),
+			flow(classifyUplink, Match{Wire: s, EtherType: IPv6}, toForward...))
 	}
 	return flows
 }

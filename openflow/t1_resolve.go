@@ -8,6 +8,9 @@ import (
 
 // Priorities in table Resolve.
 const (
+	resolveAnnounce = 450 // a bridged pod's gratuitous ARP
+	resolveSegment  = 400 // owners in a segment of the underlay
+	resolveUplink   = 300 // the rest of the segments: out, or drop
 	resolveOwner    = 200
 	resolveForHost  = 100 // answers to a question that no pod asked
 	resolveLastDrop = 0
@@ -19,7 +22,7 @@ func resolve(v View) []Flow {
 	flows := append(v.room(5, 0), Flow{Kind: KindBase, Table: tableResolve, Priority: resolveLastDrop})
 	if g := v.Gateway; g.present() {
 		to := toPort(g.MAC, g.Port)
-		flows = append(flows, resolveTo(KindGateway, to, g.MAC, g.Addrs)...)
+		flows = append(flows, resolveTo(KindGateway, 0, to, g.MAC, g.Addrs)...)
 		flows = append(flows,
 			Flow{Kind: KindGateway, Table: tableResolve, Priority: resolveForHost, Actions: to,
 				Match: Match{EtherType: ARP, ARPOp: arpReply}},
@@ -27,17 +30,62 @@ func resolve(v View) []Flow {
 				Match: Match{EtherType: IPv6, ICMPv6: neighborAdvertisement, Dst: linkLocal()}})
 	}
 	for _, p := range v.Pods {
-		flows = append(flows, resolveTo(KindPod, toPort(p.MAC, p.Port), p.MAC, p.Addrs)...)
+		flows = append(flows, resolveTo(KindPod, p.segment(), toPort(p.MAC, p.Port), p.MAC, p.Addrs)...)
+	}
+	return append(flows, resolveUnderlay(v)...)
+}
+
+// resolveUnderlay returns the flows for what nobody in a segment has here: a
+// bridged pod's questions, answers and announcements go out, and what the
+// underlay says to others is dropped.
+func resolveUnderlay(v View) []Flow {
+	if len(v.segments()) == 0 {
+		return nil
+	}
+	flow := func(kind Kind, priority uint16, m Match, actions ...Action) Flow {
+		return Flow{Kind: kind, Table: tableResolve, Priority: priority, Match: m, Actions: actions}
+	}
+	flows := []Flow{
+		flow(KindUplink, resolveUplink, Match{Source: FromBridged}, Goto(tableOutput)),
+		flow(KindUplink, resolveUplink, Match{Source: FromUplink}),
+	}
+	for _, p := range v.Pods {
+		for _, a := range p.Addrs {
+			if p.Bridged && a.Is4() {
+				m := Match{Source: FromBridged, Segment: p.segment(), EtherType: ARP, Src: host(a), Dst: host(a)}
+				flows = append(flows, flow(KindPod, resolveAnnounce, m, Goto(tableOutput)))
+			}
+		}
+	}
+	for _, a := range v.NodeAddrs {
+		if g := v.Gateway; g.present() && a.Is4() {
+			m := Match{Source: FromBridged, EtherType: ARP, ARPOp: arpRequest, Dst: host(a)}
+			flows = append(flows, flow(KindGateway, resolveSegment, m, answerARP(g.MAC, a)...))
+		}
 	}
 	return flows
 }
 
-// resolveTo steers to the owner of addrs: an ARP request or reply names it as
-// target, a solicitation in its target, an advertisement is sent to it.
-func resolveTo(kind Kind, to []Action, mac api.MAC, addrs []netip.Addr) []Flow {
+// answerARP makes of a request for a the reply that mac has it. The host could
+// not give it in every case: on the interface that has a, rp_filter=1 makes it
+// deaf to pods, whose route leads to the gateway, and on the gateway, which has
+// not, arp_ignore=1 does.
+func answerARP(mac api.MAC, a netip.Addr) []Action {
+	return []Action{EthSrcToDst, SetEthSrc(mac), SetARPOp(arpReply), ARPShaToTha, ARPSpaToTpa,
+		SetARPSha(mac), SetARPSpa{a}, Bounce{}}
+}
+
+// resolveTo steers to the owner of addrs what is in the segment: an ARP request or
+// reply names it as target, a solicitation in its target, an advertisement is
+// sent to it.
+func resolveTo(kind Kind, in Segment, to []Action, mac api.MAC, addrs []netip.Addr) []Flow {
 	var flows []Flow
 	add := func(m Match) {
-		flows = append(flows, Flow{Kind: kind, Table: tableResolve, Priority: resolveOwner, Match: m, Actions: to})
+		f := Flow{Kind: kind, Table: tableResolve, Priority: resolveOwner, Match: m, Actions: to}
+		if in != 0 {
+			f.Priority, f.Match.Segment = resolveSegment, in
+		}
+		flows = append(flows, f)
 	}
 	for _, a := range addrs {
 		if a.Is4() {

@@ -4,6 +4,10 @@ import "net/netip"
 
 // Priorities in table Forward.
 const (
+	forwardSegment  = 500 // bridged pods in their segment
+	forwardNear     = 490 // from the untagged ones to routed pods of this node
+	forwardViaHost  = 480 // from bridged pods to the host and through it
+	forwardUplink   = 470 // the rest of the segments: out, or drop
 	forwardNever    = 300 // drop: destinations that are never routed
 	forwardLocal    = 200 // local pods and the gateway itself
 	forwardUnknown  = 150 // drop: the rest of the node's own podCIDRs
@@ -21,10 +25,13 @@ func unroutable() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("224.0.0.0/4"),
 		netip.MustParsePrefix("255.255.255.255/32"),
-		netip.MustParsePrefix("ff00::/8"),
+		multicast6(),
 		linkLocal(),
 	}
 }
+
+// multicast6 are the IPv6 multicast addresses (RFC 4291, 2.7).
+func multicast6() netip.Prefix { return netip.MustParsePrefix("ff00::/8") }
 
 // forward returns the flows of table 3: from the destination address to port,
 // Ethernet header and TTL.
@@ -35,10 +42,15 @@ func forward(v View) []Flow {
 	}
 	flows = append(flows, forwardGateway(v.Gateway)...)
 	for _, p := range v.Pods {
+		if p.Bridged {
+			flows = append(flows, forwardToBridged(p)...)
+			continue
+		}
 		for _, a := range p.Addrs {
 			flows = append(flows, forwardTo(KindPod, forwardLocal, host(a), toPort(p.MAC, p.Port)...))
 		}
 	}
+	flows = append(flows, forwardBridged(v)...)
 	if v.routed() {
 		for _, p := range v.Peers {
 			flows = append(flows, forwardToPeer(v, p)...)

@@ -2,6 +2,7 @@ package openflow
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
@@ -12,8 +13,16 @@ import (
 type View struct {
 	Gateway    Gateway
 	TunnelPort uint32
-	Pods       []Pod
-	Peers      []Peer
+	// Uplink is the port that carries the underlay's frames, with their VLAN tags.
+	Uplink uint32
+	Pods   []Pod
+	Peers  []Peer
+	// NodeAddrs are the node's own addresses. Bridged pods reach them through
+	// the gateway port, whatever their VLAN.
+	NodeAddrs []netip.Addr
+	// ViaHost are further destinations of bridged pods for which the node is
+	// the router: the cluster's Services, and podCIDRs.
+	ViaHost []netip.Prefix
 }
 
 // Gateway is the node's own port on br-int, through which pods reach the host
@@ -32,6 +41,30 @@ type Pod struct {
 	Port  uint32
 	MAC   api.MAC
 	Addrs []netip.Addr
+	// Bridged: the pod is on the underlay, in the VLAN with the ID VLAN, or
+	// untagged where that is 0.
+	Bridged bool
+	VLAN    uint16
+}
+
+// segment is none for a routed pod.
+func (p Pod) segment() Segment {
+	if !p.Bridged {
+		return 0
+	}
+	return segmentOf(p.VLAN)
+}
+
+// segments are those that bridged pods are in, in order.
+func (v View) segments() []Segment {
+	var out []Segment
+	for _, p := range v.Pods {
+		if p.Bridged {
+			out = append(out, p.segment())
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Peer is another node.
