@@ -6,18 +6,20 @@
 //
 // # The journey of a packet
 //
-// Five tables with fixed numbers, of which a packet visits two. Each table that
-// is in use is one file here and ends in a flow that drops and counts.
+// Five tables with fixed numbers, of which a packet visits two, or three if it
+// leaves by the underlay. Each table that is in use is one file here and ends in
+// a flow that drops and counts.
 //
 //	0 Classify   who sent it, and may this sender say that?   t0_classify.go
 //	1 Resolve    ARP and ND: to the one port that is asked    t1_resolve.go
 //	2 Service    reserved: Services and policies, conntrack   (no flows)
-//	3 Forward    destination -> port, Ethernet header, TTL    t3_forward.go
-//	4 Output     reserved: VLAN push and pop                  (no flows)
+//	3 Forward    destination -> port, Ethernet header, TTL    t3_forward.go, t3_bridged.go
+//	4 Output     onto the underlay, with a VLAN's tag         t4_output.go
 //
-// reg0 is the only register: where the packet came from ([FromPod],
-// [FromGateway], [FromTunnel]). Classify fills it in for IP packets; Forward
-// reads it where the answer depends on it.
+// reg0 says where the packet came from ([FromPod], [FromGateway], [FromTunnel],
+// [FromBridged], [FromUplink]). Classify fills it in for IP packets, and for all
+// of bridged pods and the underlay; Forward reads it where the answer depends on
+// it. reg1 is the [Segment] of the latter two.
 //
 // Classify is the only table that looks at the sender. A pod may send IPv4 and
 // IPv6 from its own MAC and address, ARP that names them truthfully, and
@@ -48,10 +50,43 @@
 // flow here matches on the Ethernet destination: the host routes to peers
 // through a neighbour entry with an arbitrary MAC.
 //
+// # Bridged pods
+//
+// A routed pod lives behind its node, a bridged pod on the underlay: untagged, or
+// in a VLAN. Its segment is everything there that it reaches without a router.
+// What bridged pods and the underlay say is kept apart from everything else by
+// reg0 and reg1, from table 0 on: neither ever meets a flow of routed pods but
+// those named here.
+//
+// Classify takes the tag off frames of the underlay and drops those of VLANs in
+// which no pod is; the node's own traffic does not come this way. It looks at a
+// bridged pod as at a routed one. Only the link-local address serves more: any
+// packet that stays in the segment. Router advertisements and redirects of the
+// underlay are dropped: the pool says who the router is.
+//
+// Resolve takes ARP and ND of a segment to the pod there that owns the address,
+// as a unicast frame. What a bridged pod asks, answers or announces to anybody
+// else goes out to the underlay. What the underlay asks of others ends here:
+// nothing is flooded to pods. For the node's own IPv4 addresses the bridge
+// answers itself; for IPv6 the host does, over the underlay.
+//
+// Forward delivers frames of the underlay by segment and MAC alone. A bridged
+// pod's packet to another one of its segment is switched by address, also between
+// subnets, past the underlay's router. To the node's addresses, to Services and
+// to what else the node routes for pods ([View].ViaHost) it goes through the
+// gateway port, whatever the VLAN, so that the node sees both directions of a
+// connection on one interface. An untagged pod and a routed pod of the node reach
+// each other straight. Everything else leaves by the underlay, multicast and
+// broadcast included, without which snooping switches would not know the pod.
+//
+// Output adds the tag. Only frames of bridged pods come to it, each with its
+// pod's MAC as source: a frame with the node's would teach the switches, the
+// uplink's own bridge first, that the node is behind br-int, and cut it off.
+//
 // # TTL and Ethernet addresses
 //
-// Each router on the way decrements once. Between pods of one node a packet is
-// switched, from the gateway the host's kernel has routed it: no change. From
+// Each router on the way decrements once. Between pods of one node, and between a
+// bridged pod and the underlay, a packet is switched, from the gateway the host's kernel has routed it: no change. From
 // a pod into the tunnel the source node is the router: it decrements and
 // writes its gateway's MAC as source. The node at the other end only delivers:
 // it writes its own gateway's MAC as source, so that pods see routed packets
@@ -78,7 +113,7 @@
 //	63      48 47   40 39   32 31                      0
 //	[  "fl"  ] [ kind ] [  0  ] [ hash of match, actions ]
 //
-// The kind (base, gateway, pod, peer) is for people who read a dump. The hash
+// The kind (base, gateway, pod, peer, uplink) is for people who read a dump. The hash
 // tells a dump's reader that a flow was altered, but not surely, as a third
 // party's mod-flows keeps the cookie; a resync compares the actions.
 package openflow

@@ -27,6 +27,7 @@ const (
 	podA    = 3
 	podB    = 4
 	drop    = 0
+	bounced = -1 // back to where it came from
 )
 
 // Senders, as far as Classify looks at them.
@@ -237,36 +238,51 @@ func TestPackets(t *testing.T) {
 	if _, err := s.Sync(t.Context(), Pipeline(view)); err != nil {
 		t.Fatal(err)
 	}
+	checkPackets(t, o, view, packetCases())
+}
+
+// checkPackets traces each case. Every flow that drops must have one.
+func checkPackets(t *testing.T, o *ovstest.OVS, view View, cases []packetCase) {
 	dropsSeen := map[string]bool{}
-	for _, c := range packetCases() {
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			report := o.Trace("br-int", c.packet)
-			got := readTrace(t, report)
-			if got.out != c.out || (c.out == drop && got.tables[len(got.tables)-1] != c.in) {
-				t.Errorf("%s\nleft by port %d after tables %v, want port %d, table %d\n%s",
-					c.packet, got.out, got.tables, c.out, c.in, report)
-			}
-			for _, w := range c.with {
-				if !strings.Contains(got.final+",", ","+w+",") {
-					t.Errorf("%s\nleft without %s\n%s", c.packet, w, report)
-				}
-			}
-			if len(got.tables) > 4 || strings.Contains(report, "recirc(") {
-				t.Errorf("%d tables, want at most 4 and no recirculation\n%s", len(got.tables), report)
-			}
-			if c.out == drop {
-				dropsSeen[got.lastMatch] = true
+			if lastMatch := checkPacket(t, o, c); c.out == drop {
+				dropsSeen[lastMatch] = true
 			}
 		})
 	}
 	for _, f := range Pipeline(view) {
+		if f.Table == tableOutput { // its drop is met without an uplink only
+			continue
+		}
 		if len(f.Actions) == 0 && !dropsSeen[fmt.Sprintf("%d. %s", f.Table, traceMatch(f))] {
 			t.Errorf("no packet case for the drop of %s", f)
 		}
 	}
 }
 
-// node is an Open vSwitch with the ports of testdata/dual-stack.txtar and an
+// checkPacket traces one case and returns the last flow that it met.
+func checkPacket(t *testing.T, o *ovstest.OVS, c packetCase) string {
+	t.Helper()
+	report := o.Trace("br-int", c.packet)
+	got := readTrace(t, report)
+	if got.out != c.out || (c.out == drop && got.tables[len(got.tables)-1] != c.in) {
+		t.Errorf("%s: %s\nleft by port %d after tables %v, want port %d, table %d\n%s",
+			c.name, c.packet, got.out, got.tables, c.out, c.in, report)
+	}
+	for _, w := range c.with {
+		if !strings.Contains(got.final+",", ","+w+",") {
+			t.Errorf("%s: %s\nleft without %s\n%s", c.name, c.packet, w, report)
+		}
+	}
+	if len(got.tables) > 4 || strings.Contains(report, "recirc(") {
+		t.Errorf("%s: %d tables, want at most 4 and no recirculation\n%s", c.name, len(got.tables), report)
+	}
+	return got.lastMatch
+}
+
+// node is an Open vSwitch with the ports of testdata/bridged-encap.txtar, those
+// of dual-stack.txtar among them, and an
 // underlay that has resolved the peers.
 func node(t testing.TB) *ovstest.OVS {
 	t.Helper()
@@ -275,7 +291,10 @@ func node(t testing.TB) *ovstest.OVS {
 		ovstest.Port{Name: "tun0", OFPort: tunPort, Type: "geneve",
 			Columns: []string{"options:remote_ip=flow", "options:key=flow"}},
 		ovstest.Port{Name: "gw0", OFPort: gwPort, Type: "internal"},
-		ovstest.Port{Name: "pod-a", OFPort: podA}, ovstest.Port{Name: "pod-b", OFPort: podB})
+		ovstest.Port{Name: "pod-a", OFPort: podA}, ovstest.Port{Name: "pod-b", OFPort: podB},
+		ovstest.Port{Name: "up", OFPort: upPort}, ovstest.Port{Name: "pod-u", OFPort: podU},
+		ovstest.Port{Name: "pod-w", OFPort: podW}, ovstest.Port{Name: "pod-v", OFPort: podV},
+		ovstest.Port{Name: "pod-x", OFPort: podX}, ovstest.Port{Name: "pod-y", OFPort: podY})
 	o.AddBridge("br-phy", ovstest.Port{Name: "eth0", OFPort: 1})
 	o.Ofctl("add-flow", "br-phy", "actions=output:1")
 	o.Appctl("netdev-dummy/ip4addr", "br-phy", "192.168.77.1/24")
@@ -335,6 +354,8 @@ func readTrace(t *testing.T, report string) traced {
 			r.lastMatch = m[1] + ". " + m[2]
 		} else if m := traceOut.FindStringSubmatch(line); m != nil && inBridge {
 			r.out, _ = strconv.Atoi(m[1])
+		} else if strings.TrimSpace(line) == "IN_PORT" && inBridge {
+			r.out = bounced
 		}
 	}
 	if r.final == "unchanged" {
@@ -361,17 +382,14 @@ func traceMatch(f Flow) string {
 // of a pair, and to what is far away all addresses behind one route.
 func TestMegaflowsAreWide(t *testing.T) {
 	o := node(t)
-	for table, fields := range Prefixes() {
-		o.Ctl("--id=@t", "create", "Flow_Table", "prefixes="+strings.Join(fields, ","), "--",
-			"set", "Bridge", "br-int", fmt.Sprintf("flow_tables:%d=@t", table))
-	}
+	trackPrefixes(o)
 	_, view := readGolden(t, "testdata/dual-stack.txtar")
 	if _, err := dialTest(t, o).Sync(t.Context(), Pipeline(view)); err != nil {
 		t.Fatal(err)
 	}
 	const tcp6A = fromA + ",tcp6,ipv6_src=fd00:10::3,nw_ttl=64,tcp_src=40000,tcp_dst=80,ipv6_dst="
 	const tcpA = fromA + ",tcp,nw_src=10.10.0.3,nw_ttl=64,tcp_src=40000,tcp_dst=80,nw_dst="
-	for _, c := range []struct{ name, packet, has, hasNot string }{
+	for _, c := range []megaflowCase{
 		{"pod to pod", tcpA + "10.10.0.4", "nw_dst=10.10.0.4,", "nw_ttl="},
 		{"pod to peer", tcpA + "10.10.1.9", "nw_dst=10.10.1.0/24,", "dl_dst="},
 		{"pod to outside", tcpA + "192.0.2.1", "nw_dst=192.0.0.0/", "nw_ttl="},
@@ -384,17 +402,33 @@ func TestMegaflowsAreWide(t *testing.T) {
 		{"pod to peer, IPv6", tcp6A + "fd00:10:0:1::9", "ipv6_dst=fd00:10:0:1::/64,", "dl_dst="},
 		{"pod to outside, IPv6", tcp6A + "2001:db8::1", "ipv6_dst=::/", "nw_ttl="},
 	} {
-		report := o.Trace("br-int", c.packet)
-		_, rest, _ := strings.Cut(report, "\nMegaflow: ")
-		megaflow, _, _ := strings.Cut(rest, "\n")
-		if !strings.Contains(megaflow+",", c.has) {
-			t.Errorf("%s: megaflow %s has no %s", c.name, megaflow, c.has)
+		checkMegaflow(t, o, c)
+	}
+}
+
+// megaflowCase is a packet with what its megaflow must have, and must not.
+type megaflowCase struct{ name, packet, has, hasNot string }
+
+func checkMegaflow(t *testing.T, o *ovstest.OVS, c megaflowCase) {
+	t.Helper()
+	report := o.Trace("br-int", c.packet)
+	_, rest, _ := strings.Cut(report, "\nMegaflow: ")
+	megaflow, _, _ := strings.Cut(rest, "\n")
+	if !strings.Contains(megaflow+",", c.has) {
+		t.Errorf("%s: megaflow %s has no %s", c.name, megaflow, c.has)
+	}
+	for _, never := range []string{c.hasNot, "tp_", "tcp_", "nw_tos"} {
+		if megaflow == "" || strings.Contains(megaflow, ","+never) {
+			t.Errorf("%s: megaflow %s has %s", c.name, megaflow, never)
 		}
-		for _, never := range []string{c.hasNot, "tp_", "tcp_", "nw_tos"} {
-			if megaflow == "" || strings.Contains(megaflow, ","+never) {
-				t.Errorf("%s: megaflow %s has %s", c.name, megaflow, never)
-			}
-		}
+	}
+}
+
+// trackPrefixes makes the rows that package ovsdb makes on a node.
+func trackPrefixes(o *ovstest.OVS) {
+	for table, fields := range Prefixes() {
+		o.Ctl("--id=@t", "create", "Flow_Table", "prefixes="+strings.Join(fields, ","), "--",
+			"set", "Bridge", "br-int", fmt.Sprintf("flow_tables:%d=@t", table))
 	}
 }
 
@@ -418,15 +452,6 @@ func TestHybridPackets(t *testing.T) {
 		{"tunnelled by a stranger", strings.Replace(fromPeer, "77.2", "77.9", 1) + ",ip,nw_src=10.10.1.9,nw_ttl=9,nw_dst=10.10.0.3",
 			drop, 0, nil},
 	} {
-		report := o.Trace("br-int", c.packet)
-		got := readTrace(t, report)
-		if got.out != c.out || (c.out == drop && got.tables[len(got.tables)-1] != c.in) {
-			t.Errorf("%s: left by port %d after tables %v, want port %d, table %d\n%s", c.name, got.out, got.tables, c.out, c.in, report)
-		}
-		for _, w := range c.with {
-			if !strings.Contains(got.final+",", ","+w+",") {
-				t.Errorf("%s: left without %s\n%s", c.name, w, report)
-			}
-		}
+		checkPacket(t, o, c)
 	}
 }

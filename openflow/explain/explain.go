@@ -6,6 +6,7 @@ package explain
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -32,33 +33,39 @@ var (
 // keeps its own.
 func Trace(trace string, names map[string]string) []string {
 	var out []string
-	ours, inTables := "", false
+	bridge, inTables := "", false // bridge is empty once its first flow is seen
 	for line := range strings.Lines(trace) {
 		line = strings.TrimRight(line, "\n")
 		text := strings.TrimSpace(line)
 		switch {
 		case strings.HasPrefix(text, "bridge("):
-			// The packet may go on through another bridge, which has tables
-			// of its own.
-			bridge := strings.TrimSuffix(strings.TrimPrefix(text, `bridge("`), `")`)
-			if ours == "" {
-				ours = bridge
-			}
-			if inTables = bridge == ours; !inTables {
-				out = append(out, "  on through the bridge "+bridge+", which is not Fairlead's")
-			}
+			bridge = strings.TrimSuffix(strings.TrimPrefix(text, `bridge("`), `")`)
 		case strings.HasPrefix(text, "Final flow:"):
 			inTables = false
 		case strings.HasPrefix(text, "Datapath actions:"):
 			out = append(out, datapath(strings.TrimSpace(strings.TrimPrefix(text, "Datapath actions:"))))
-		case !inTables || text == "" || strings.HasPrefix(text, "---"):
-		default:
-			if s := step(line, text, names); s != "" {
+		case text == "" || strings.HasPrefix(text, "---"):
+		case bridge != "":
+			// The packet may come or go on through another bridge.
+			if inTables = hasOurCookie(line) || noMatch.MatchString(line); !inTables {
+				out = append(out, "  through the bridge "+bridge+", which has no flows of Fairlead")
+			}
+			bridge = ""
+			fallthrough
+		case inTables:
+			if s := step(line, text, names); inTables && s != "" {
 				out = append(out, s)
 			}
 		}
 	}
 	return out
+}
+
+// hasOurCookie reports whether a line of a trace shows a flow of package
+// openflow.
+func hasOurCookie(line string) bool {
+	m := hit.FindStringSubmatch(line)
+	return m != nil && strings.HasPrefix(m[4], "0x666c")
 }
 
 func step(line, text string, names map[string]string) string {
@@ -89,6 +96,14 @@ func action(text string, names map[string]string) string {
 		return "drop it"
 	case text == "dec_ttl":
 		return "routed here: TTL less one"
+	case text == "pop_vlan":
+		return "take its VLAN tag off"
+	case strings.HasPrefix(text, "push_vlan:"):
+		return "give it a VLAN tag"
+	case text == "IN_PORT":
+		return "back to where it came from"
+	case strings.HasPrefix(text, "move:"):
+		return "for the answer: " + strings.TrimPrefix(text, "move:")
 	case strings.HasPrefix(text, "output:"):
 		return "out of " + portName(strings.TrimPrefix(text, "output:"), names)
 	case strings.HasPrefix(text, "->"), strings.HasPrefix(text, ">>"):
@@ -104,13 +119,35 @@ func action(text string, names map[string]string) string {
 }
 
 // sources are the values of reg0 (package openflow, SetSource).
-var sources = map[string]string{"0x1": "a pod", "0x2": "the host", "0x3": "the tunnel"}
+var sources = map[string]string{"0x1": "a pod", "0x2": "the host", "0x3": "the tunnel", "0x4": "a bridged pod",
+	"0x5": "the underlay"}
+
+// segment tells in words what reg1 holds (package openflow, Segment).
+func segment(value string) string {
+	n, err := strconv.ParseUint(value, 0, 16)
+	if err != nil || n < vlanPresent {
+		return "reg1 becomes " + value
+	}
+	if n == vlanPresent {
+		return "remember: it is untagged on the underlay"
+	}
+	return fmt.Sprintf("remember: it is in VLAN %d of the underlay", n-vlanPresent)
+}
+
+// vlanPresent is added to VLAN IDs in reg1 and in vlan_vid.
+const vlanPresent = 0x1000
 
 func set(value, field string) string {
 	switch field {
 	case "reg0":
 		if s, known := sources[value]; known {
 			return "remember: it comes from " + s
+		}
+	case "reg1":
+		return segment(value)
+	case "vlan_vid":
+		if n, err := strconv.ParseUint(value, 0, 16); err == nil && n >= vlanPresent {
+			return fmt.Sprintf("the tag is that of VLAN %d", n-vlanPresent)
 		}
 	case "eth_dst":
 		return "Ethernet destination becomes " + value

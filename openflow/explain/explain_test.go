@@ -29,6 +29,48 @@ Megaflow: recirc_id=0,eth,icmp,in_port=p1
 Datapath actions: set(ipv4(ttl=63)),tun
 `
 
+const toUnderlay = `Flow: ip,in_port=p1,vlan_tci=0x0000
+
+bridge("br-int")
+----------------
+ 0. ip,in_port=p1,dl_src=02:00:00:00:00:01,nw_src=192.168.110.2, priority 200, cookie 0x666c030000000001
+    set_field:0x4->reg0
+    set_field:0x100a->reg1
+    goto_table:3
+ 3. reg0=0x4, priority 470, cookie 0x666c050000000001
+    goto_table:4
+ 4. reg0=0x4,reg1=0x100a, priority 100, cookie 0x666c050000000002
+    push_vlan:0x8100
+    set_field:4106->vlan_vid
+    output:"fairlead-up0"
+
+bridge("br-uplink")
+-------------------
+ 0. priority 0
+    NORMAL
+     -> forwarding to learned port
+
+Final flow: ip,reg0=0x4,reg1=0x100a,in_port=p1,dl_vlan=10
+Datapath actions: push_vlan(vid=10,pcp=0),eth0
+`
+
+const fromUnderlay = `bridge("br-uplink")
+-------------------
+ 0. priority 0
+    NORMAL
+
+bridge("br-int")
+----------------
+ 0. arp,in_port="fairlead-up0",vlan_tci=0x0000/0x1fff, priority 500, cookie 0x666c050000000001
+    set_field:0x5->reg0
+    set_field:0x1000->reg1
+    goto_table:1
+ 1. arp,reg0=0x4,arp_tpa=192.168.77.1,arp_op=1, priority 400, cookie 0x666c020000000001
+    move:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]
+    IN_PORT
+Datapath actions: drop
+`
+
 const dropped = `Flow: icmp,in_port=p1
 
 bridge("br-int")
@@ -64,8 +106,36 @@ func TestTrace(t *testing.T) {
 			"  the tunnel is to take it to node address 192.168.77.12",
 			"  out of the tunnel",
 			"  note of the switch: output to native tunnel",
-			"  on through the bridge br-phy, which is not Fairlead's",
+			"  through the bridge br-phy, which has no flows of Fairlead",
 			"so the datapath does: set(ipv4(ttl=63)),tun",
+		}},
+		{toUnderlay, []string{
+			"table 0 Classify (who sent it, and may this sender say that?) flow: " +
+				"ip, from pod default/a, dl_src=02:00:00:00:00:01, nw_src=192.168.110.2",
+			"  remember: it comes from a bridged pod",
+			"  remember: it is in VLAN 10 of the underlay",
+			"  go on to table 3",
+			"table 3 Forward (where does this destination live?) flow: reg0=0x4",
+			"  go on to table 4",
+			"table 4 Output (which VLAN does it leave in?) flow: reg0=0x4, reg1=0x100a",
+			"  give it a VLAN tag",
+			"  the tag is that of VLAN 10",
+			"  out of port fairlead-up0",
+			"  through the bridge br-uplink, which has no flows of Fairlead",
+			"so the datapath does: push_vlan(vid=10,pcp=0),eth0",
+		}},
+		{fromUnderlay, []string{
+			"  through the bridge br-uplink, which has no flows of Fairlead",
+			"table 0 Classify (who sent it, and may this sender say that?) flow: " +
+				`arp, in_port="fairlead-up0", vlan_tci=0x0000/0x1fff`,
+			"  remember: it comes from the underlay",
+			"  remember: it is untagged on the underlay",
+			"  go on to table 1",
+			"table 1 Resolve (which port owns the address that is asked for?) flow: " +
+				"arp, reg0=0x4, arp_tpa=192.168.77.1, arp_op=1",
+			"  for the answer: NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]",
+			"  back to where it came from",
+			"so the datapath drops it",
 		}},
 		{dropped, []string{
 			"table 0 Classify (who sent it, and may this sender say that?) flow: any packet: nothing more specific matched",
