@@ -1,0 +1,290 @@
+package uplink
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+)
+
+const (
+	// letLimit is how long ovs-vswitchd may take to let go of a device by itself, before it is taken from it.
+	letLimit = 2 * time.Second
+	// routerLimit is how long a router may take to answer a solicitation: 0.5 s (RFC 4861, 6.2.6), or 3 s after its last
+	// advertisement.
+	routerLimit = 4 * time.Second
+)
+
+// undo carries out the undoing of a step.
+func (u *Uplink) undo(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	switch name {
+	case stepClear:
+		return u.addressesToNIC()
+	case stepMute:
+		return unmute()
+	case stepRoutes:
+		if err := u.routesToNIC(); err != nil {
+			return err
+		}
+		// At once: the answers to what leaves through the NIC now still arrive on br-uplink.
+		return u.freeNIC(ctx)
+	case stepPort:
+		return u.freeNIC(ctx)
+	case stepAddresses:
+		return u.clearDevice()
+	case stepBridge:
+		return u.removeBridge(ctx)
+	case stepNIC:
+		return u.finishNIC(ctx)
+	}
+	return fmt.Errorf("there is no step %q", name)
+}
+
+// addressesToNIC puts back what the NIC had, besides what br-uplink has. IPv6 addresses come without the question
+// whether they are in use, which would take a second, and without routes, which are still to lead to br-uplink.
+func (u *Uplink) addressesToNIC() error {
+	nic, err := u.nic()
+	if err != nil {
+		return err
+	}
+	disabled := u.journal.NIC.Sysctls[hoststate.DisableIPv6]
+	if kernel.HasIPv6() && disabled != "1" {
+		if now, err := hoststate.Sysctl(nic.Attrs().Name, hoststate.DisableIPv6); err != nil || now == "1" {
+			if err := hoststate.SetSysctl(nic.Attrs().Name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
+				return err
+			}
+		}
+		if err := hoststate.SetSysctl(nic.Attrs().Name, hoststate.DisableIPv6, disabled); err != nil {
+			return err
+		}
+	}
+	have, err := hoststate.AddressesOf(place(nic))
+	if err != nil {
+		return err
+	}
+	want, err := u.addressesBack(place(nic), unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE)
+	if err != nil {
+		return err
+	}
+	return hoststate.PutAddresses(want, have)
+}
+
+// addressesBack are the journal's addresses, with the lifetimes that they have now, and those that somebody has added
+// to br-uplink. more is for those of IPv6.
+func (u *Uplink) addressesBack(nic hoststate.Place, more uint32) ([]hoststate.Object, error) {
+	j := u.journal
+	var now []hoststate.Object
+	at := hoststate.Place{}
+	if device, err := findLink(j.Bridge.Name); err != nil {
+		return nil, err
+	} else if device != nil {
+		at = place(device)
+		if now, err = hoststate.AddressesOf(at); err != nil {
+			return nil, err
+		}
+	}
+	var want []hoststate.Object
+	put := func(o hoststate.Object, from hoststate.Place, age time.Duration) {
+		flags := more
+		if !o.IsIPv6() {
+			flags = 0
+		}
+		if a, ok := hoststate.AddressOn(o, from, nic, flags, age); ok {
+			want = append(want, a)
+		}
+	}
+	for _, o := range j.NIC.Addresses {
+		put(u.renewed(o, now))
+	}
+	for _, o := range now {
+		if !hoststate.Has(j.NIC.Addresses, o) && !o.FromRA() && !o.MadeWithoutUs() {
+			put(o, at, 0)
+		}
+	}
+	return want, nil
+}
+
+// renewed is the journal's address with the lifetimes that br-uplink's has now, and their age.
+func (u *Uplink) renewed(o hoststate.Object, now []hoststate.Object) (hoststate.Object, hoststate.Place, time.Duration) {
+	if i := slices.IndexFunc(now, func(n hoststate.Object) bool { return hoststate.SameAddress(n, o) }); i >= 0 && o.Expires() {
+		return hoststate.WithLifetimesOf(o, now[i]), u.journal.NIC.Place, 0
+	}
+	return o, u.journal.NIC.Place, u.elapsed()
+}
+
+func (u *Uplink) routesToNIC() error {
+	nic, err := u.nic()
+	if err != nil {
+		return err
+	}
+	device, err := findLink(u.journal.Bridge.Name)
+	if err != nil {
+		return err
+	}
+	from := hoststate.Place{Name: u.journal.Bridge.Name}
+	var now []hoststate.Object
+	if device != nil {
+		from = place(device)
+		if now, err = hoststate.RoutesOf(from); err != nil {
+			return err
+		}
+		hoststate.CopyLiveNeighbours(from, place(nic))
+	}
+	moves := u.moves(now, u.journal.NIC.Routes, from, place(nic))
+	for _, o := range u.addedRoutes(now, from) {
+		r, _ := hoststate.RouteOn(o, from, place(nic), 0)
+		moves = append(moves, hoststate.RouteMove{Old: o, New: r})
+	}
+	if err := hoststate.MoveRoutes(moves); err != nil {
+		return err
+	}
+	var rules []hoststate.Object
+	for _, r := range u.journal.NIC.Rules {
+		rules = append(rules, hoststate.RuleOn(r, u.journal.NIC.Place, from))
+	}
+	return hoststate.MoveRules(rules, from, place(nic))
+}
+
+// addedRoutes are those that somebody has added to br-uplink. The kernel's own go with it, and so do Fairlead's.
+func (u *Uplink) addedRoutes(now []hoststate.Object, device hoststate.Place) (added []hoststate.Object) {
+	const fairlead = 0x66 // package route, which makes them anew
+	known := u.routesOn(device)
+	for _, o := range now {
+		if !o.Expires() && o.Protocol() != unix.RTPROT_KERNEL && o.Protocol() != fairlead && !hoststate.HasRoute(known, o) {
+			added = append(added, o)
+		}
+	}
+	return added
+}
+
+// freeNIC takes the NIC from Open vSwitch: from the database first, or the next start takes it again.
+func (u *Uplink) freeNIC(ctx context.Context) error {
+	j := u.journal
+	rowErr := j.DB.RemoveNIC(ctx, j.Bridge, j.NIC.Name)
+	if rowErr != nil {
+		rowErr = fmt.Errorf("%w. Open vSwitch takes %s again when it starts: repeat this when it runs", rowErr, j.NIC.Name)
+	}
+	if u.mutes() {
+		return rowErr // it only has copies of the frames
+	}
+	nic, err := u.nic()
+	if err != nil {
+		return errors.Join(rowErr, err)
+	}
+	return errors.Join(rowErr, u.letGo(ctx, j.NIC.Name, func() (bool, error) {
+		nic, err = findLink(j.NIC.Name)
+		if err != nil || nic == nil {
+			return true, err
+		}
+		in, err := inDatapath(nic)
+		return !in, err
+	}, deleteVport))
+}
+
+// letGo waits until ovs-vswitchd has let a device go, and takes it by force if that does not run or takes too long.
+func (u *Uplink) letGo(ctx context.Context, name string, gone func() (bool, error), force func(name string) error) error {
+	if ok, err := gone(); ok || err != nil {
+		return err
+	}
+	if vswitchdRuns(u.journal.DB.RunDir) {
+		ctx, cancel := context.WithTimeout(ctx, letLimit)
+		defer cancel()
+		if err := poll(ctx, "ovs-vswitchd to let go of "+name, gone); err == nil {
+			return nil
+		}
+	}
+	return force(name)
+}
+
+func (u *Uplink) clearDevice() error {
+	device, err := findLink(u.journal.Bridge.Name)
+	if err != nil || device == nil {
+		return err
+	}
+	if kernel.HasIPv6() { // it shall make none while it goes
+		if err := hoststate.SetSysctl(device.Attrs().Name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
+			return err
+		}
+	}
+	have, err := hoststate.AddressesOf(place(device))
+	if err != nil {
+		return err
+	}
+	return hoststate.RemoveAddresses(have)
+}
+
+func (u *Uplink) removeBridge(ctx context.Context) error {
+	j := u.journal
+	rowErr := j.DB.Remove(ctx, j.Bridge)
+	err := u.letGo(ctx, j.Bridge.Name, func() (bool, error) {
+		l, err := findLink(j.Bridge.Name)
+		return l == nil, err
+	}, removeDevice)
+	return errors.Join(rowErr, err)
+}
+
+// finishNIC sets what would have disturbed before: the addresses' own flags, the link's flags (ovs-vswitchd leaves
+// "promisc" behind when it is killed), neighbours, and lets the kernel make addresses again.
+func (u *Uplink) finishNIC(ctx context.Context) error {
+	nic, err := u.nic()
+	if err != nil {
+		return err
+	}
+	j, name := u.journal, nic.Attrs().Name
+	want, err := u.addressesBack(place(nic), 0)
+	if err != nil {
+		return err
+	}
+	errs := []error{u.setFlags(nic), hoststate.ChangeAddresses(want), hoststate.PutNeighbours(j.NIC.Neighbours, place(nic))}
+	for _, parameter := range []string{hoststate.DisableIPv6, hoststate.AddrGenMode} {
+		if value, known := j.NIC.Sysctls[parameter]; known {
+			errs = append(errs, hoststate.SetSysctl(name, parameter, value))
+		}
+	}
+	extra, err := u.extraRoutes(place(nic))
+	errs = append(errs, err, hoststate.RemoveRoutes(extra))
+	if slices.ContainsFunc(j.NIC.Routes, hoststate.Object.FromRouter) {
+		hoststate.AwaitRouter(ctx, place(nic), routerLimit)
+	}
+	return errors.Join(errs...)
+}
+
+func (u *Uplink) setFlags(nic netlink.Link) error {
+	want, have := u.journal.NIC.Flags, nic.Attrs().RawFlags
+	var errs []error
+	for _, f := range []struct {
+		bit     uint32
+		on, off func(netlink.Link) error
+	}{
+		{unix.IFF_PROMISC, netlink.SetPromiscOn, netlink.SetPromiscOff},
+		{unix.IFF_ALLMULTI, netlink.LinkSetAllmulticastOn, netlink.LinkSetAllmulticastOff},
+		{unix.IFF_UP, netlink.LinkSetUp, netlink.LinkSetDown},
+	} {
+		switch {
+		case want&f.bit != 0 && have&f.bit == 0:
+			errs = append(errs, f.on(nic))
+		case want&f.bit == 0 && have&f.bit != 0:
+			errs = append(errs, f.off(nic))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func parseMAC(s string) (net.HardwareAddr, error) {
+	mac, err := net.ParseMAC(s)
+	if err == nil && bytes.Equal(mac, make([]byte, len(mac))) {
+		err = errors.New("it is zero")
+	}
+	return mac, err
+}

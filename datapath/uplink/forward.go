@@ -1,0 +1,264 @@
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+)
+
+// look is how often the kernel is asked whether Open vSwitch has done something: a packet may be waiting.
+const look = 300 * time.Microsecond
+
+// poll asks done until it is true, fails, or ctx ends; what says what was waited for.
+func poll(ctx context.Context, what string, done func() (bool, error)) error {
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited in vain for %s", what)
+		case <-time.After(look):
+		}
+	}
+}
+
+// do carries out a step forward.
+func (u *Uplink) do(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	switch name {
+	case stepBridge:
+		return u.makeBridge(ctx)
+	case stepDevice:
+		return u.readyDevice()
+	case stepAddresses:
+		return u.addressesToDevice()
+	case stepPort:
+		return u.takeNIC(ctx)
+	case stepRoutes:
+		return u.routesToDevice()
+	case stepMute:
+		return mute(u.journal.NIC.Name)
+	case stepClear:
+		return u.clearNIC()
+	}
+	return fmt.Errorf("there is no step %q", name)
+}
+
+func (u *Uplink) makeBridge(ctx context.Context) error {
+	if err := u.journal.DB.Ensure(ctx, u.journal.Bridge); err != nil {
+		return err
+	}
+	name := u.journal.Bridge.Name
+	return poll(ctx, "ovs-vswitchd to make interface "+name+" (see its log)", func() (bool, error) {
+		l, err := findLink(name)
+		return l != nil, err
+	})
+}
+
+// readyDevice gives br-uplink all that the NIC has but addresses and routes, and sets it up. The kernel must make no
+// address of its own: it would ask the wire whether that is in use, and the NIC would answer.
+func (u *Uplink) readyDevice() error {
+	device, err := u.device()
+	if err != nil {
+		return err
+	}
+	j, name := u.journal, device.Attrs().Name
+	if kernel.HasIPv6() && device.Attrs().RawFlags&unix.IFF_UP == 0 {
+		if err := hoststate.SetSysctl(name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
+			return err
+		}
+	}
+	if device.Attrs().HardwareAddr.String() != j.NIC.MAC {
+		mac, err := parseMAC(j.NIC.MAC)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetHardwareAddr(device, mac); err != nil {
+			return fmt.Errorf("setting the MAC of %s: %w", name, err)
+		}
+	}
+	if device.Attrs().MTU != j.Bridge.MTU {
+		if err := netlink.LinkSetMTU(device, j.Bridge.MTU); err != nil {
+			return fmt.Errorf("setting the MTU of %s: %w", name, err)
+		}
+	}
+	hoststate.CopySysctls(name, j.NIC.Sysctls)
+	if disabled, known := j.NIC.Sysctls[hoststate.DisableIPv6]; known {
+		if err := hoststate.SetSysctl(name, hoststate.DisableIPv6, disabled); err != nil {
+			return err
+		}
+	}
+	if err := netlink.LinkSetUp(device); err != nil {
+		return fmt.Errorf("setting %s up: %w", name, err)
+	}
+	return nil
+}
+
+// addressesToDevice: the NIC has them too, for the time being. They bring no routes: those come later, and are to stay
+// on the NIC until then.
+func (u *Uplink) addressesToDevice() error {
+	device, err := u.device()
+	if err != nil {
+		return err
+	}
+	have, err := hoststate.AddressesOf(place(device))
+	if err != nil {
+		return err
+	}
+	want := u.addressesOn(place(device), unix.IFA_F_NOPREFIXROUTE|unix.IFA_F_NODAD)
+	if err := hoststate.PutAddresses(want, have); err != nil {
+		return err
+	}
+	if err := hoststate.PutNeighbours(u.journal.NIC.Neighbours, place(device)); err != nil {
+		return err
+	}
+	// Now the kernel finds its link-local address there already, and goes on as on the NIC: it asks routers for
+	// advertisements.
+	if u.journal.NIC.Sysctls[hoststate.AddrGenMode] == hoststate.GenEUI64 {
+		return hoststate.SetSysctl(device.Attrs().Name, hoststate.AddrGenMode, hoststate.GenEUI64)
+	}
+	return nil
+}
+
+// takeNIC opens the gap, and closes it in the same breath: from the moment when Open vSwitch has the NIC, what comes
+// arrives on br-uplink.
+func (u *Uplink) takeNIC(ctx context.Context) error {
+	device, err := u.device()
+	if err != nil {
+		return err
+	}
+	moves, err := u.movesToDevice(place(device))
+	if err != nil {
+		return err
+	}
+	hoststate.CopyLiveNeighbours(u.journal.NIC.Place, place(device))
+	if err := u.journal.DB.AddNIC(ctx, u.journal.Bridge, u.journal.NIC.Name); err != nil {
+		return err
+	}
+	if err := u.waitTaken(ctx); err != nil {
+		return err
+	}
+	// What can't be moved now is tried again, and told, by the next step.
+	_ = hoststate.MoveRoutes(moves)
+	return nil
+}
+
+func (u *Uplink) waitTaken(ctx context.Context) error {
+	j := u.journal
+	return poll(ctx, "Open vSwitch to take "+j.NIC.Name, func() (bool, error) {
+		if !u.mutes() {
+			nic, err := findLink(j.NIC.Name)
+			if err != nil {
+				return false, err
+			}
+			if nic == nil {
+				return false, errNICGone
+			}
+			return inDatapath(nic)
+		}
+		s, err := j.DB.Read(ctx, j.Bridge, j.NIC.Name)
+		if err == nil && s.Error != "" {
+			err = errors.New("ovs-vswitchd: " + s.Error)
+		}
+		return s.OFPort > 0, err
+	})
+}
+
+// movesToDevice are those of the journal's routes, and of what advertisements have made on the NIC since.
+func (u *Uplink) movesToDevice(device hoststate.Place) ([]hoststate.RouteMove, error) {
+	nic, err := u.nic()
+	if err != nil {
+		return nil, err
+	}
+	now, err := hoststate.RoutesOf(place(nic))
+	if err != nil {
+		return nil, err
+	}
+	return u.moves(now, u.journal.NIC.Routes, place(nic), device), nil
+}
+
+// moves are those of the journal's routes that do not expire, whether they are on the interface or not, and of those
+// there that do.
+func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Place) (moves []hoststate.RouteMove) {
+	add := func(o hoststate.Object, at hoststate.Place) {
+		if r, ok := hoststate.RouteOn(o, at, to, 0); ok {
+			old, _ := hoststate.RouteOn(o, at, from, 0)
+			if o.Expires() {
+				old = o
+			}
+			moves = append(moves, hoststate.RouteMove{Old: old, New: r})
+		}
+	}
+	for _, o := range journal {
+		if !o.Expires() {
+			add(o, u.journal.NIC.Place)
+		}
+	}
+	for _, o := range now {
+		if o.Expires() {
+			add(o, from)
+		}
+	}
+	return moves
+}
+
+func (u *Uplink) routesToDevice() error {
+	device, err := u.device()
+	if err != nil {
+		return err
+	}
+	moves, err := u.movesToDevice(place(device))
+	if err != nil {
+		return err
+	}
+	if err := hoststate.MoveRoutes(moves); err != nil {
+		return err
+	}
+	return hoststate.MoveRules(u.journal.NIC.Rules, u.journal.NIC.Place, place(device))
+}
+
+// clearNIC takes the addresses from the NIC. Without IPv6 it makes none, also when its link comes back.
+func (u *Uplink) clearNIC() error {
+	nic, err := u.nic()
+	if err != nil {
+		return err
+	}
+	if kernel.HasIPv6() {
+		if err := hoststate.SetSysctl(nic.Attrs().Name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
+			return err
+		}
+		if err := hoststate.SetSysctl(nic.Attrs().Name, hoststate.DisableIPv6, "1"); err != nil {
+			return err
+		}
+	}
+	have, err := hoststate.AddressesOf(place(nic))
+	if err != nil {
+		return err
+	}
+	return hoststate.RemoveAddresses(have)
+}
+
+func (u *Uplink) device() (netlink.Link, error) {
+	l, err := findLink(u.journal.Bridge.Name)
+	if err == nil && l == nil {
+		err = fmt.Errorf("there is no interface %s", u.journal.Bridge.Name)
+	}
+	return l, err
+}
+
+func (u *Uplink) nic() (netlink.Link, error) {
+	l, err := findLink(u.journal.NIC.Name)
+	if err == nil && l == nil {
+		err = errNICGone
+	}
+	return l, err
+}

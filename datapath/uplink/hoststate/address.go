@@ -1,0 +1,174 @@
+package hoststate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ifaProto is IFA_PROTO (linux/if_addr.h), who made the address; protoRA is the kernel, from router advertisements.
+const (
+	ifaProto = 11
+	protoRA  = 2
+)
+
+// Flags that a request may set; the kernel computes the others. For IPv4 it would keep whatever it gets.
+const (
+	flags4 = unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MCAUTOJOIN
+	flags6 = flags4 | unix.IFA_F_NODAD | unix.IFA_F_HOMEADDRESS | unix.IFA_F_MANAGETEMPADDR
+)
+
+// AddressOn returns the address, read on from, as a request that puts it on to. more are flags to set besides its own
+// (IFA_F_…); a label that is the interface's name becomes that of to. Of the lifetimes the time elapsed is taken; ok
+// is false if nothing is left.
+func AddressOn(o Object, from, to Place, more uint32, elapsed time.Duration) (out Object, ok bool) {
+	flags := o.number(unix.IFA_FLAGS)
+	if o.family() == unix.AF_INET6 {
+		flags = flags&flags6 | more
+	} else {
+		flags = flags&flags4 | more&flags4
+	}
+	ok = true
+	out = o.edit(func(head []byte) {
+		head[2] = byte(flags)
+		binary.NativeEndian.PutUint32(head[4:], uint32(to.Index))
+	}, func(a attr) []byte {
+		switch a.typ {
+		case unix.IFA_FLAGS:
+			return u32(flags)
+		case unix.IFA_LABEL:
+			if cString(a.value) == from.Name {
+				return append([]byte(to.Name), 0)
+			}
+		case unix.IFA_CACHEINFO:
+			valid := less(binary.NativeEndian.Uint32(a.value[4:]), elapsed)
+			ok = valid > 0
+			preferred := less(binary.NativeEndian.Uint32(a.value), elapsed)
+			return slices.Concat(u32(preferred), u32(valid), make([]byte, 8))
+		}
+		return a.value
+	})
+	return out, ok
+}
+
+// less takes the time elapsed from a lifetime in seconds.
+func less(lifetime uint32, elapsed time.Duration) uint32 {
+	gone := uint32(max(elapsed, 0) / time.Second)
+	switch {
+	case lifetime == forever:
+		return forever
+	case lifetime <= gone:
+		return 0
+	}
+	return lifetime - gone
+}
+
+// Expires reports that the address goes away by itself unless somebody renews it.
+func (o Object) Expires() bool {
+	switch o.Kind {
+	case Address:
+		c := o.attr(unix.IFA_CACHEINFO)
+		return len(c) >= 8 && binary.NativeEndian.Uint32(c[4:]) != forever
+	case Route:
+		return expires(o.attr(unix.RTA_CACHEINFO)) > 0 || o.fromRA()
+	}
+	return false
+}
+
+// FromRA reports an address that the kernel made of a router advertisement, and renews by the next.
+func (o Object) FromRA() bool {
+	p := o.attr(ifaProto)
+	return len(p) == 1 && p[0] == protoRA || o.number(unix.IFA_FLAGS)&unix.IFA_F_MANAGETEMPADDR != 0
+}
+
+// SameAddress reports that a and b are the same address with the same mask and peer, wherever they are.
+func SameAddress(a, b Object) bool {
+	return a.family() == b.family() && a.header()[1] == b.header()[1] &&
+		bytes.Equal(a.attr(unix.IFA_LOCAL), b.attr(unix.IFA_LOCAL)) &&
+		bytes.Equal(a.attr(unix.IFA_ADDRESS), b.attr(unix.IFA_ADDRESS))
+}
+
+// IsIPv6 reports the family of an address, route or rule.
+func (o Object) IsIPv6() bool { return o.family() == unix.AF_INET6 }
+
+// Has reports whether want is among the addresses of have.
+func Has(have []Object, want Object) bool {
+	return slices.ContainsFunc(have, func(o Object) bool { return SameAddress(o, want) })
+}
+
+// PutAddresses adds those of the addresses that have lacks.
+func PutAddresses(want, have []Object) error {
+	var errs []error
+	for _, o := range want {
+		if Has(have, o) {
+			continue
+		}
+		if err := o.add(unix.NLM_F_EXCL); err != nil && !errors.Is(err, fs.ErrExist) {
+			errs = append(errs, fmt.Errorf("adding %s: %w", o.Text, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ChangeAddresses gives the addresses, which are there, the flags and lifetimes that they have in want. The kernel
+// does that for IPv6 only.
+func ChangeAddresses(want []Object) error {
+	var errs []error
+	for _, o := range want {
+		if !o.IsIPv6() {
+			continue
+		}
+		if err := o.send(unix.RTM_NEWADDR, unix.NLM_F_REPLACE); err != nil {
+			errs = append(errs, fmt.Errorf("changing %s: %w", o.Text, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveAddresses removes addresses as AddressesOf listed them. One that is gone already is no error.
+func RemoveAddresses(list []Object) error {
+	var errs []error
+	for _, o := range list {
+		if err := o.remove(); err != nil {
+			errs = append(errs, fmt.Errorf("removing %s: %w", o.Text, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// AlikeAddresses reports that a and b are alike in all but lifetimes and what the kernel computes. Interfaces are not
+// compared.
+func AlikeAddresses(a, b Object) bool {
+	plain := func(o Object) string {
+		o, _ = AddressOn(o, Place{}, Place{}, 0, 0)
+		return o.edit(func([]byte) {}, func(a attr) []byte {
+			if a.typ == unix.IFA_CACHEINFO {
+				return nil
+			}
+			return a.value
+		}).text(nil)
+	}
+	return plain(a) == plain(b)
+}
+
+// MadeWithoutUs reports an address that the kernel makes by itself, such as a link-local one.
+func (o Object) MadeWithoutUs() bool {
+	p := o.attr(ifaProto)
+	return len(p) == 1 && p[0] != 0 && p[0] <= 3 || o.temporary() // IFAPROT_KERNEL_LO, _RA, _LL
+}
+
+// WithLifetimesOf is the address o with the lifetimes that now has.
+func WithLifetimesOf(o, now Object) Object {
+	return o.edit(func([]byte) {}, func(a attr) []byte {
+		if c := now.attr(unix.IFA_CACHEINFO); a.typ == unix.IFA_CACHEINFO && len(c) >= 8 {
+			return c
+		}
+		return a.value
+	})
+}

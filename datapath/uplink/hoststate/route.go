@@ -1,0 +1,193 @@
+package hoststate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// RouteOn returns the route, read on from, as a request that has it lead through to. Of its lifetime the time elapsed
+// is taken; ok is false if nothing is left.
+//
+// A route that a router advertisement made gets a metric that is one higher. The kernel makes the route anew at the
+// next advertisement, and would drop that whole, prefixes too, if the route were there already and not its own.
+func RouteOn(o Object, from, to Place, elapsed time.Duration) (out Object, ok bool) {
+	var more []attr
+	ok = true
+	if left := expires(o.attr(unix.RTA_CACHEINFO)); left > 0 {
+		left = less(left, elapsed)
+		ok = left > 0
+		more = append(more, attr{unix.RTA_EXPIRES, u32(left)})
+	}
+	index := func(b []byte) {
+		if int(binary.NativeEndian.Uint32(b)) == from.Index {
+			binary.NativeEndian.PutUint32(b, uint32(to.Index))
+		}
+	}
+	return o.edit(plainRoute, func(a attr) []byte {
+		v := bytes.Clone(a.value)
+		switch a.typ {
+		case unix.RTA_CACHEINFO, unix.RTA_EXPIRES:
+			return nil
+		case unix.RTA_OIF:
+			index(v)
+		case unix.RTA_PRIORITY:
+			if o.fromRA() && from.Index != to.Index {
+				return u32(binary.NativeEndian.Uint32(v) + 1)
+			}
+		case unix.RTA_MULTIPATH:
+			eachHop(v, func(hop []byte) {
+				hop[2] &= unix.RTNH_F_ONLINK
+				index(hop[4:])
+			})
+		}
+		return v
+	}, more...), ok
+}
+
+// plainRoute takes from the header of a route the flags that only tell of its state.
+func plainRoute(head []byte) {
+	binary.NativeEndian.PutUint32(head[8:], binary.NativeEndian.Uint32(head[8:])&unix.RTNH_F_ONLINK)
+}
+
+func (o Object) fromRA() bool { return o.header()[5] == unix.RTPROT_RA }
+
+// Protocol says who made a route (rtnetlink(7), rtm_protocol).
+func (o Object) Protocol() byte { return o.header()[5] }
+
+// ByNexthopObject reports a route whose next hop is an object of its own (ip-nexthop(8)).
+func (o Object) ByNexthopObject() bool { return o.attr(30) != nil } // RTA_NH_ID
+
+// Gateway is the address of the route's next hop, nil if it has none or several.
+func (o Object) Gateway() []byte { return o.attr(unix.RTA_GATEWAY) }
+
+// IsDefault reports a default route of the main table.
+func (o Object) IsDefault() bool {
+	return o.header()[1] == 0 && o.number(unix.RTA_TABLE) == unix.RT_TABLE_MAIN
+}
+
+// SameRoute reports that a and b are alike in all but lifetimes. Both must be requests, or both as the kernel told.
+func SameRoute(a, b Object) bool {
+	none := func(o Object) string {
+		o, _ = RouteOn(o, Place{}, Place{}, 0)
+		return o.text(nil)
+	}
+	return none(a) == none(b)
+}
+
+// HasRoute reports whether want is among have.
+func HasRoute(have []Object, want Object) bool {
+	return slices.ContainsFunc(have, func(o Object) bool { return SameRoute(o, want) })
+}
+
+// sameKey reports that the kernel takes a and b for alternatives: the same destination in the same table with the same
+// type of service and metric.
+func sameKey(a, b Object) bool {
+	ha, hb := a.header(), b.header()
+	return ha[0] == hb[0] && ha[1] == hb[1] && ha[2] == hb[2] && ha[3] == hb[3] &&
+		a.number(unix.RTA_TABLE) == b.number(unix.RTA_TABLE) && a.number(unix.RTA_PRIORITY) == b.number(unix.RTA_PRIORITY) &&
+		bytes.Equal(a.attr(unix.RTA_DST), b.attr(unix.RTA_DST)) && bytes.Equal(a.attr(unix.RTA_SRC), b.attr(unix.RTA_SRC))
+}
+
+// RouteMove has a route lead another way: Old, as the kernel tells it, gives way to New, a request. Either may be
+// there already, or may not.
+type RouteMove struct{ Old, New Object }
+
+// MoveRoutes does all moves, link routes before those through a gateway, which need them. A route that can't be made
+// is tried again after the others, and named in the error if that does not help.
+func MoveRoutes(moves []RouteMove) error {
+	moves = slices.Clone(moves)
+	slices.SortStableFunc(moves, func(a, b RouteMove) int { return a.New.distance() - b.New.distance() })
+	for {
+		have, err := allRoutes()
+		if err != nil {
+			return err
+		}
+		var failed []RouteMove
+		var errs []error
+		for _, m := range moves {
+			if err := m.do(have); err != nil {
+				failed = append(failed, m)
+				errs = append(errs, fmt.Errorf("moving %s: %w", m.New.Text, err))
+			}
+		}
+		if len(failed) == 0 || len(failed) == len(moves) {
+			return errors.Join(errs...)
+		}
+		moves = failed
+	}
+}
+
+// distance is 1 for a route that needs others to reach its next hop.
+func (o Object) distance() int {
+	if o.Gateway() != nil || o.attr(unix.RTA_VIA) != nil || o.attr(unix.RTA_MULTIPATH) != nil {
+		return 1
+	}
+	return 0
+}
+
+func (m RouteMove) do(have []Object) error {
+	var rivals []Object // with the same key, in the kernel's order: the first is in force
+	for _, o := range have {
+		if sameKey(o, m.New) {
+			rivals = append(rivals, o)
+		}
+	}
+	oldAt := slices.IndexFunc(rivals, func(o Object) bool { return SameRoute(o, m.Old) })
+	newAt := slices.IndexFunc(rivals, func(o Object) bool { return SameRoute(o, m.New) })
+	replace := oldAt >= 0 && m.New.replaces(oldAt)
+	if newAt >= 0 && replace && len(rivals) > 2 {
+		// The kernel made it when the address came, behind others that are not in force.
+		if err := rivals[newAt].remove(); err != nil {
+			return err
+		}
+		newAt = -1
+	}
+	if newAt < 0 {
+		flags := 0
+		if replace {
+			flags = unix.NLM_F_REPLACE
+		} else if !m.New.IsIPv6() {
+			flags = unix.NLM_F_APPEND
+		}
+		err := m.New.add(flags)
+		if err == nil && replace {
+			return nil // to remove the old one too would take the next hops that both have
+		}
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	for _, o := range have {
+		if SameRoute(o, m.Old) {
+			return o.remove()
+		}
+	}
+	return nil
+}
+
+// replaces reports whether NLM_F_REPLACE takes the place of the route at that position among its rivals. For IPv4 the
+// kernel replaces the first. For IPv6 it replaces the one group that has gateways; of those without it takes
+// the first, whosesoever it is: each interface has the same fe80::/64.
+func (o Object) replaces(at int) bool {
+	if o.IsIPv6() {
+		return o.distance() == 1 && !o.fromRA()
+	}
+	return at == 0
+}
+
+// RemoveRoutes removes routes as RoutesOf listed them.
+func RemoveRoutes(list []Object) error {
+	var errs []error
+	for _, o := range list {
+		if err := o.remove(); err != nil {
+			errs = append(errs, fmt.Errorf("removing %s: %w", o.Text, err))
+		}
+	}
+	return errors.Join(errs...)
+}

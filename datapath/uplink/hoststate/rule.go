@@ -1,0 +1,107 @@
+package hoststate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// RuleOn returns the rule that names from as one that names to.
+func RuleOn(o Object, from, to Place) Object {
+	return o.edit(func(head []byte) {
+		binary.NativeEndian.PutUint32(head[8:], binary.NativeEndian.Uint32(head[8:])&fraInvert)
+	}, func(a attr) []byte {
+		if (a.typ == fraIIF || a.typ == fraOIF) && cString(a.value) == from.Name {
+			return append([]byte(to.Name), 0)
+		}
+		return a.value
+	})
+}
+
+// HasRule reports whether want is among have.
+func HasRule(have []Object, want Object) bool {
+	plain := func(o Object) string { return RuleOn(o, Place{}, Place{}).text(nil) }
+	return slices.ContainsFunc(have, func(o Object) bool { return plain(o) == plain(want) })
+}
+
+// MoveRules has the rules that name from name to. A rule may be there already, or may be gone.
+func MoveRules(rules []Object, from, to Place) error {
+	have, err := allRules()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range rules {
+		if now := RuleOn(o, from, to); !HasRule(have, now) {
+			if err := now.add(unix.NLM_F_EXCL); err != nil && !errors.Is(err, fs.ErrExist) {
+				errs = append(errs, fmt.Errorf("adding %s for %s: %w", o.Text, to.Name, err))
+				continue
+			}
+		}
+		if err := RuleOn(o, Place{}, Place{}).remove(); err != nil {
+			errs = append(errs, fmt.Errorf("removing %s: %w", o.Text, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// neighbourOn returns a neighbour as a request for another interface and state.
+func neighbourOn(o Object, to Place, state uint16) Object {
+	return o.edit(func(head []byte) {
+		binary.NativeEndian.PutUint32(head[4:], uint32(to.Index))
+		binary.NativeEndian.PutUint16(head[8:], state)
+	}, func(a attr) []byte {
+		if a.typ == unix.NDA_CACHEINFO || a.typ == unix.NDA_PROBES {
+			return nil
+		}
+		return a.value
+	})
+}
+
+// PutNeighbours makes permanent neighbours and proxies on an interface.
+func PutNeighbours(list []Object, to Place) error {
+	var errs []error
+	for _, o := range list {
+		if err := neighbourOn(o, to, o.state()).add(unix.NLM_F_REPLACE); err != nil {
+			errs = append(errs, fmt.Errorf("adding %s to %s: %w", o.Text, to.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// HasNeighbours reports whether the interface has all permanent neighbours and proxies of the list.
+func HasNeighbours(list []Object, on Place) (bool, error) {
+	have, err := permanentNeighboursOf(on)
+	if err != nil {
+		return false, err
+	}
+	for _, want := range list {
+		if !slices.ContainsFunc(have, func(o Object) bool {
+			return o.header()[10] == want.header()[10] && bytes.Equal(o.attr(unix.NDA_DST), want.attr(unix.NDA_DST)) &&
+				bytes.Equal(o.attr(unix.NDA_LLADDR), want.attr(unix.NDA_LLADDR))
+		}) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// CopyLiveNeighbours has to know whom from has reached, so that the first packets need not ask. Failures cost a
+// question on the wire, so they are not told.
+func CopyLiveNeighbours(from, to Place) {
+	const live = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
+	all, err := allNeighbours()
+	if err != nil {
+		return
+	}
+	for _, o := range all {
+		if o.isOn(from) && o.state()&live != 0 {
+			_ = neighbourOn(o, to, unix.NUD_REACHABLE).add(unix.NLM_F_REPLACE)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package hoststate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+// Parameters of an interface that decide whether it has IPv6 at all, and how it makes its link-local address
+// (ip-sysctl, addr_gen_mode).
+const (
+	DisableIPv6 = "ipv6/conf/disable_ipv6"
+	AddrGenMode = "ipv6/conf/addr_gen_mode"
+)
+
+// Values of AddrGenMode: from the MAC, and not at all.
+const (
+	GenEUI64 = "0"
+	GenNone  = "1"
+)
+
+// sysctlDirs are where an interface has parameters of its own.
+var sysctlDirs = []string{"ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"}
+
+// readSysctls reads all parameters of the interface that can be read.
+func readSysctls(name string) (map[string]string, error) {
+	values := map[string]string{}
+	for _, dir := range sysctlDirs {
+		files, err := os.ReadDir(filepath.Join("/proc/sys/net", dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a kernel without IPv6, or an interface whose MTU is too small for it
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the network parameters of %s: %w", name, err)
+		}
+		for _, f := range files {
+			value, err := Sysctl(name, dir+"/"+f.Name())
+			if err == nil { // stable_secret can't be read while it is not set
+				values[dir+"/"+f.Name()] = value
+			}
+		}
+	}
+	return values, nil
+}
+
+// Sysctl reads one parameter of the interface, named as in Link.
+func Sysctl(name, parameter string) (string, error) {
+	dir, file := filepath.Split(parameter)
+	return kernel.Sysctl(dir, name, file)
+}
+
+// SetSysctl sets one parameter of the interface, if it is something else.
+func SetSysctl(name, parameter, value string) error {
+	dir, file := filepath.Split(parameter)
+	_, err := kernel.SetSysctl(value, dir, name, file)
+	return err
+}
+
+// CopySysctls sets the parameters of interface name, but those that decide over its IPv6 addresses. A parameter that
+// this interface does not have or that can't be set (mc_forwarding, say) is left out.
+func CopySysctls(name string, values map[string]string) {
+	for _, parameter := range slices.Sorted(maps.Keys(values)) {
+		switch {
+		case parameter == DisableIPv6, parameter == AddrGenMode, strings.HasSuffix(parameter, "/stable_secret"):
+		default:
+			_ = SetSysctl(name, parameter, values[parameter])
+		}
+	}
+}

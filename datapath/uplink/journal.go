@@ -1,0 +1,147 @@
+package uplink
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+)
+
+// DefaultJournal is where the journal is on every node.
+const DefaultJournal = "/var/lib/fairlead/uplink.json"
+
+// version is of the journal's form.
+const version = 1
+
+// Phase is where the uplink is going, or has come to.
+type Phase string
+
+// The phases. Without a journal the uplink is detached, too.
+const (
+	// Attaching: steps forward, up to the check that the node is reached through br-uplink.
+	Attaching Phase = "attaching"
+	// Attached: the check has succeeded. What somebody changes is put back.
+	Attached Phase = "attached"
+	// Restoring: steps back.
+	Restoring Phase = "restoring"
+	Detached  Phase = "detached"
+)
+
+// Journal is what has to outlive the process.
+type Journal struct {
+	Version int    `json:"version"`
+	BootID  string `json:"bootID"`
+	Phase   Phase  `json:"phase"`
+	// Reason says why the uplink is being restored or is detached. RolledBack: because an attach failed.
+	Reason     string `json:"reason,omitempty"`
+	RolledBack bool   `json:"rolledBack,omitempty"`
+	// Step is the step that was begun last.
+	Step string `json:"step,omitempty"`
+	// Written is when this was written.
+	Written time.Time `json:"written"`
+	// NIC is all that the host had on the NIC before the first step.
+	NIC    hoststate.Link `json:"nic"`
+	Bridge rows.Bridge    `json:"bridge"`
+	DB     rows.DB        `json:"db"`
+}
+
+// Check refuses a journal that this program has not written.
+func (j Journal) Check() error {
+	if j.Version != version {
+		return fmt.Errorf("it has version %d, and this program knows %d: use the program that wrote it", j.Version, version)
+	}
+	switch j.Phase {
+	case Attaching, Attached, Restoring, Detached:
+	default:
+		return fmt.Errorf("there is no phase %q", j.Phase)
+	}
+	if j.BootID == "" || j.Bridge.Name == "" || j.DB.RunDir == "" {
+		return errors.New("it has no boot ID, bridge or run directory")
+	}
+	return j.NIC.Check()
+}
+
+// readJournal returns nil if there is none.
+func readJournal(path string) (*Journal, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the uplink's journal: %w", err)
+	}
+	var j Journal
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	err = d.Decode(&j)
+	if err == nil && d.More() {
+		err = errors.New("something follows after it")
+	}
+	if err == nil {
+		err = j.Check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the uplink's journal %s: %w", path, err)
+	}
+	return &j, nil
+}
+
+// write puts the journal into its file so that a crash of the machine leaves the old one or the new one.
+func (j *Journal) write(path string) error {
+	j.Written = time.Now()
+	text, err := json.MarshalIndent(j, "", " ")
+	if err != nil {
+		return fmt.Errorf("writing the uplink's journal: %w", err)
+	}
+	if err := replaceFile(path, text); err != nil {
+		return fmt.Errorf("writing the uplink's journal: %w", err)
+	}
+	return nil
+}
+
+func replaceFile(path string, text []byte) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// thisBoot reads the boot ID of random(4).
+func thisBoot() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("reading the boot ID: %w", err)
+	}
+	return strings.TrimSpace(string(id)), nil
+}

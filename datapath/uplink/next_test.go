@@ -1,0 +1,150 @@
+package uplink
+
+import (
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// world is a node as Next sees it. A step changes it as the real one does.
+type world struct {
+	Observed
+	phase Phase
+}
+
+func (w *world) do(s Step) {
+	o, on := &w.Observed, !s.Back
+	switch s.Name {
+	case stepNIC:
+		o.NICWhole = true
+	case stepBridge:
+		o.Bridge, o.Rows, o.Device = on, on, on
+		if !on {
+			o.Port, o.Ready, o.OnDevice, o.Bare = false, false, Moved{}, true
+			if o.Mutes { // the port goes with the bridge
+				o.Taken = false
+			}
+		}
+	case stepDevice:
+		o.Ready = true
+	case stepAddresses:
+		o.OnDevice.Addresses, o.Bare = on, !on
+	case stepPort:
+		o.Port, o.Taken = on, on
+	case stepRoutes:
+		o.OnDevice.Routes, o.OnNIC.Routes = on, !on
+		if !on {
+			o.Port, o.Taken = false, false
+		}
+	case stepMute:
+		o.Muted = on
+	case stepClear:
+		o.NICBare, o.OnNIC.Addresses, o.NICWhole = on, !on, false
+	case stepVerify:
+		w.phase = Attached
+	}
+}
+
+func random(r *rand.Rand) world {
+	b := func() bool { return r.IntN(2) == 0 }
+	w := world{Observed{SameBoot: r.IntN(5) > 0, NIC: true, RowsKnown: true, Bridge: b(), Rows: b(), Port: b(), Taken: b(),
+		Device: b(), Ready: b(), Bare: b(), OnDevice: Moved{b(), b()}, OnNIC: Moved{b(), b()}, NICBare: b(), NICWhole: b(),
+		Mutes: b(), Muted: b()}, []Phase{Attaching, Attached, Restoring, Detached}[r.IntN(4)]}
+	w.NIC = w.NIC && r.IntN(10) > 0 || !w.SameBoot
+	return w
+}
+
+func (w *world) next() Step { return Next(Journal{Phase: w.phase}, w.Observed) }
+
+// From whatever is found, whatever is killed or changed on the way, the end is attached or detached, all of it.
+func TestNextEnds(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if s, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
+		seed = s
+	}
+	t.Logf("SEED=%d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 20000 {
+		w := random(r)
+		start := w
+		var done []Step
+		for disturbances := r.IntN(4); ; {
+			s := w.next()
+			if again := w.next(); s != again {
+				t.Fatalf("%+v: first %v, then %v", w, s, again)
+			}
+			if s.Name == "" {
+				break
+			}
+			if s.Back != (w.phase == Restoring || !w.SameBoot) {
+				t.Fatalf("%+v: %v is the wrong way", w, s)
+			}
+			if len(done) > 40 {
+				t.Fatalf("no end from %+v: %v", start, done)
+			}
+			if r.IntN(3) > 0 { // else killed before it had an effect
+				w.do(s)
+			}
+			if done = append(done, s); disturbances > 0 && r.IntN(4) == 0 {
+				disturbances--
+				other := random(r)
+				other.SameBoot, other.NIC, other.phase, other.Mutes = w.SameBoot, w.NIC, w.phase, w.Mutes
+				if w.phase == Attaching && r.IntN(2) == 0 {
+					other.phase = Restoring // the deadline has passed
+				}
+				w = other
+			}
+		}
+		w.check(t, start, done)
+	}
+}
+
+func (w *world) check(t *testing.T, start world, done []Step) {
+	t.Helper()
+	o := w.Observed
+	switch {
+	case w.phase == Detached && o.SameBoot:
+	case w.phase == Restoring || !o.SameBoot:
+		if o.Rows || o.Port || o.Taken || o.Device || o.Muted {
+			t.Fatalf("from %+v by %v: something of ours is left: %+v", start, done, o)
+		}
+		if o.SameBoot && o.NIC && (!o.NICWhole || o.OnNIC != Moved{true, true}) {
+			t.Fatalf("from %+v by %v: the NIC is not as it was: %+v", start, done, o)
+		}
+		if !undone(Journal{Phase: w.phase}, o) {
+			t.Fatalf("from %+v by %v: the end, and not all is undone: %+v", start, done, o)
+		}
+	default:
+		if w.phase != Attached || !o.Bridge || !o.Port || !o.Taken || !o.Ready || !o.NICBare ||
+			o.OnDevice != (Moved{true, true}) || o.Mutes && !o.Muted {
+			t.Fatalf("from %+v by %v: not attached: %+v", start, done, o)
+		}
+	}
+}
+
+// A step back that fails is left out, the others are done, and it is not taken for undone.
+func TestFailedStepsAreLeftOut(t *testing.T) {
+	for _, f := range facts() {
+		w := world{Observed{SameBoot: true, NIC: true, RowsKnown: true, Bridge: true, Rows: true, Port: true, Taken: true,
+			Device: true, Ready: true, OnDevice: Moved{true, true}, NICBare: true, Mutes: true, Muted: true}, Restoring}
+		before := f.undone(Journal{Phase: Restoring}, w.Observed)
+		w.Failed = []string{f.name}
+		var done []string
+		for s := w.next(); s.Name != ""; s = w.next() {
+			if slices.Contains(done, s.Name) {
+				t.Fatalf("%s fails: %s again after %v", f.name, s.Name, done)
+			}
+			w.do(s)
+			done = append(done, s.Name)
+		}
+		if slices.Contains(done, f.name) {
+			t.Errorf("%s was done though it fails", f.name)
+		}
+		if !before && len(done) < 3 {
+			t.Errorf("%s fails: only %v are done", f.name, done)
+		}
+	}
+}

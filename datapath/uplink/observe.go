@@ -1,0 +1,205 @@
+package uplink
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+)
+
+// observe looks at everything that Next has to know. An error of the database is part of it.
+func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
+	j := u.journal
+	o.SameBoot = j.BootID == u.bootID
+	s, dbErr := j.DB.Read(ctx, j.Bridge, j.NIC.Name)
+	o.RowsKnown = dbErr == nil
+	o.Bridge, o.Rows, o.Port = s.Complete, s.Ours, s.NIC && s.Ours
+	nic, err := findLink(j.NIC.Name)
+	if err != nil {
+		return o, dbErr, err
+	}
+	device, err := findLink(j.Bridge.Name)
+	if err != nil {
+		return o, dbErr, err
+	}
+	o.Mutes = j.Bridge.Datapath == api.DatapathNetdev
+	if o.Mutes {
+		var text string
+		o.Muted, text = muted()
+		o.Muted = o.Muted && (goesBack(*j, o) || strings.Contains(text, `"`+j.NIC.Name+`"`))
+		o.Taken = s.OFPort > 0
+	} else if nic != nil {
+		if o.Taken, err = inDatapath(nic); err != nil {
+			return o, dbErr, err
+		}
+	}
+	o.NIC, o.Device = nic != nil, device != nil
+	if o.Taken && !s.Ours && s.Elsewhere != "" { // another bridge has it: not ours to free
+		o.Taken = false
+	}
+	if device != nil {
+		err = u.observeDevice(&o, device)
+	} else {
+		o.Bare = true
+	}
+	if err == nil && nic != nil {
+		err = u.observeNIC(&o, nic)
+	}
+	return o, dbErr, err
+}
+
+func place(l netlink.Link) hoststate.Place {
+	return hoststate.Place{Name: l.Attrs().Name, Index: l.Attrs().Index}
+}
+
+func (u *Uplink) observeDevice(o *Observed, device netlink.Link) error {
+	j, a := u.journal, device.Attrs()
+	o.Ready = a.RawFlags&unix.IFF_UP != 0 && a.HardwareAddr.String() == j.NIC.MAC && a.MTU == j.Bridge.MTU
+	addresses, err := hoststate.AddressesOf(place(device))
+	if err != nil {
+		return err
+	}
+	routes, err := hoststate.RoutesOf(place(device))
+	if err != nil {
+		return err
+	}
+	o.Bare = len(addresses) == 0
+	o.OnDevice.Addresses = hasAll(u.addressesOn(place(device), 0), addresses, hoststate.Has)
+	o.OnDevice.Routes = hasAll(u.routesOn(place(device)), routes, hoststate.HasRoute)
+	rules, err := hoststate.RulesOf(place(device))
+	if err != nil {
+		return err
+	}
+	for _, r := range j.NIC.Rules {
+		o.OnDevice.Routes = o.OnDevice.Routes && hoststate.HasRule(rules, hoststate.RuleOn(r, j.NIC.Place, place(device)))
+	}
+	return nil
+}
+
+func (u *Uplink) observeNIC(o *Observed, nic netlink.Link) error {
+	j := u.journal
+	addresses, err := hoststate.AddressesOf(place(nic))
+	if err != nil {
+		return err
+	}
+	routes, err := hoststate.RoutesOf(place(nic))
+	if err != nil {
+		return err
+	}
+	rules, err := hoststate.RulesOf(place(nic))
+	if err != nil {
+		return err
+	}
+	disabled, err := hoststate.Sysctl(nic.Attrs().Name, hoststate.DisableIPv6)
+	noIPv6 := err != nil || disabled == "1" // without IPv6 there is no such parameter
+	o.NICBare = noIPv6 && len(addresses) == 0
+	o.OnNIC.Addresses = hasAll(u.addressesOn(place(nic), 0), addresses, hoststate.Has)
+	o.OnNIC.Routes = hasAll(u.routesOn(place(nic)), routes, hoststate.HasRoute) && hasAll(j.NIC.Rules, rules, hoststate.HasRule)
+	left, err := u.leftOnDevice()
+	if err != nil {
+		return err
+	}
+	o.OnNIC.Routes = o.OnNIC.Routes && !left
+	o.NICWhole, err = u.nicWhole(nic, addresses)
+	return err
+}
+
+// leftOnDevice reports whether a route or rule of the journal still leads to br-uplink.
+func (u *Uplink) leftOnDevice() (bool, error) {
+	rules, err := hoststate.RulesOf(hoststate.Place{Name: u.journal.Bridge.Name}) // they outlive the interface
+	if err != nil || len(rules) > 0 {
+		return true, err
+	}
+	device, err := findLink(u.journal.Bridge.Name)
+	if err != nil || device == nil {
+		return false, err
+	}
+	routes, err := hoststate.RoutesOf(place(device))
+	if err != nil {
+		return false, err
+	}
+	want := u.routesOn(place(device))
+	return slices.ContainsFunc(routes, func(r hoststate.Object) bool {
+		return hoststate.HasRoute(want, r) && !r.Expires()
+	}), nil
+}
+
+// nicWhole compares what restore sets last.
+func (u *Uplink) nicWhole(nic netlink.Link, addresses []hoststate.Object) (bool, error) {
+	j := u.journal
+	const flags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_UP
+	if nic.Attrs().RawFlags&flags != j.NIC.Flags&flags {
+		return false, nil
+	}
+	for _, parameter := range []string{hoststate.DisableIPv6, hoststate.AddrGenMode} {
+		if now, err := hoststate.Sysctl(nic.Attrs().Name, parameter); err == nil && now != j.NIC.Sysctls[parameter] {
+			return false, nil
+		}
+	}
+	for _, want := range u.addressesOn(place(nic), 0) {
+		if !slices.ContainsFunc(addresses, func(o hoststate.Object) bool { return hoststate.AlikeAddresses(o, want) }) {
+			return false, nil
+		}
+	}
+	extra, err := u.extraRoutes(place(nic))
+	if err != nil || len(extra) > 0 {
+		return false, err
+	}
+	return hoststate.HasNeighbours(j.NIC.Neighbours, place(nic))
+}
+
+// extraRoutes are the kernel's routes on the NIC that were not there: it makes one for each address.
+func (u *Uplink) extraRoutes(nic hoststate.Place) ([]hoststate.Object, error) {
+	have, err := hoststate.RoutesOf(nic)
+	if err != nil {
+		return nil, err
+	}
+	var before []hoststate.Object
+	for _, o := range u.journal.NIC.Routes {
+		r, _ := hoststate.RouteOn(o, u.journal.NIC.Place, hoststate.Place{Name: nic.Name, Index: nic.Index}, 0)
+		before = append(before, r)
+	}
+	return slices.DeleteFunc(have, func(o hoststate.Object) bool {
+		return o.Protocol() != unix.RTPROT_KERNEL || o.Expires() || hoststate.HasRoute(before, o)
+	}), nil
+}
+
+// hasAll reports whether have has all of want that can be expected of it.
+func hasAll(want, have []hoststate.Object, has func(have []hoststate.Object, want hoststate.Object) bool) bool {
+	return !slices.ContainsFunc(want, func(o hoststate.Object) bool { return !has(have, o) })
+}
+
+// addressesOn are the journal's addresses as requests for an interface. What expires is the kernel's business as soon as
+// it has been moved: it renews it, or lets it go.
+func (u *Uplink) addressesOn(p hoststate.Place, more uint32) (list []hoststate.Object) {
+	j := u.journal
+	for _, o := range j.NIC.Addresses {
+		if o.Expires() && j.Phase == Attached {
+			continue
+		}
+		if a, ok := hoststate.AddressOn(o, j.NIC.Place, p, more, u.elapsed()); ok {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// routesOn are the journal's routes as requests for an interface, without those that expire.
+func (u *Uplink) routesOn(p hoststate.Place) (list []hoststate.Object) {
+	for _, o := range u.journal.NIC.Routes {
+		if !o.Expires() {
+			r, _ := hoststate.RouteOn(o, u.journal.NIC.Place, p, 0)
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// elapsed is how old the journal's lifetimes are.
+func (u *Uplink) elapsed() time.Duration { return hoststate.SinceBoot() - u.journal.NIC.ReadAt }

@@ -1,0 +1,136 @@
+package rows
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+func bridge() Bridge {
+	return Bridge{Name: "br-uplink", Patch: "up1", Peer: "up0", Datapath: "dummy", MAC: "02:00:00:00:00:01", MTU: 1400, BootID: "b1"}
+}
+
+func read(t *testing.T, db DB) State {
+	t.Helper()
+	s, err := db.Read(context.Background(), bridge(), "p0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The same works through the server and without it.
+func TestRows(t *testing.T) {
+	ctx := context.Background()
+	for _, how := range []string{"server", "file"} {
+		t.Run(how, func(t *testing.T) {
+			o := ovstest.Start(t, ovstest.Options{})
+			o.AddBridge("other", ovstest.Port{Name: "p1"})
+			db := Find(o.Dir)
+			if db.File != filepath.Join(o.Dir, "conf.db") {
+				t.Fatalf("found %+v", db)
+			}
+			if how == "file" {
+				o.Server.Kill()
+			}
+			must(t, db.Ensure(ctx, bridge()))
+			must(t, db.Ensure(ctx, bridge()))
+			if s := read(t, db); !s.Ours || !s.Complete || s.BootID != "b1" || s.NIC {
+				t.Fatalf("after Ensure: %+v", s)
+			}
+			must(t, db.AddNIC(ctx, bridge(), "p0"))
+			must(t, db.AddNIC(ctx, bridge(), "p0"))
+			if s := read(t, db); !s.NIC || s.Elsewhere != "" {
+				t.Fatalf("after AddNIC: %+v", s)
+			}
+			if err := db.AddNIC(ctx, bridge(), "p1"); err == nil || !strings.Contains(err.Error(), "bridge other") {
+				t.Errorf("a port of another bridge: %v", err)
+			}
+			must(t, db.RemoveNIC(ctx, bridge(), "p0"))
+			must(t, db.RemoveNIC(ctx, bridge(), "p0"))
+			if s := read(t, db); s.NIC || !s.Complete {
+				t.Fatalf("after RemoveNIC: %+v", s)
+			}
+			must(t, db.AddNIC(ctx, bridge(), "p0"))
+			must(t, db.Remove(ctx, bridge()))
+			must(t, db.Remove(ctx, bridge()))
+			if s := read(t, db); s.Present || s.NIC {
+				t.Fatalf("after Remove: %+v", s)
+			}
+			if how == "file" {
+				o.Server.Start()
+			}
+			if out := o.Ctl("list-ports", "other"); strings.TrimSpace(out) != "p1" {
+				t.Errorf("the other bridge has %q", out)
+			}
+		})
+	}
+}
+
+// Each column that somebody changes is seen, and mended.
+func TestRowsAreMended(t *testing.T) {
+	ctx := context.Background()
+	o := ovstest.Start(t, ovstest.Options{})
+	db := Find(o.Dir)
+	must(t, db.Ensure(ctx, bridge()))
+	must(t, db.AddNIC(ctx, bridge(), "p0"))
+	for _, change := range []string{
+		"set-fail-mode br-uplink secure", "set-controller br-uplink tcp:127.0.0.1:1", "del-port up1",
+		"set Interface up1 options:peer=x", "set Interface up1 type=internal", "remove Bridge br-uplink other_config forward-bpdu",
+		"set Bridge br-uplink other_config:hwaddr=02:00:00:00:00:09", "set Interface br-uplink mtu_request=1300",
+		"remove Bridge br-uplink external_ids fairlead-boot-id", "set Bridge br-uplink datapath_type=system",
+	} {
+		o.Ctl(append([]string{"--no-wait"}, strings.Fields(change)...)...)
+		if s := read(t, db); s.Complete {
+			t.Errorf("%s: not seen", change)
+		}
+		must(t, db.Ensure(ctx, bridge()))
+		if s := read(t, db); !s.Complete || !s.NIC {
+			t.Errorf("%s: not mended: %+v", change, s)
+		}
+	}
+}
+
+func TestForeignBridge(t *testing.T) {
+	ctx := context.Background()
+	o := ovstest.Start(t, ovstest.Options{})
+	o.AddBridge("br-uplink", ovstest.Port{Name: "p0"})
+	db := Find(o.Dir)
+	if err := db.Ensure(ctx, bridge()); err == nil || !strings.Contains(err.Error(), "Fairlead has not made") {
+		t.Errorf("Ensure: %v", err)
+	}
+	must(t, db.RemoveNIC(ctx, bridge(), "p0"))
+	must(t, db.Remove(ctx, bridge()))
+	if out := o.Ctl("list-ports", "br-uplink"); strings.TrimSpace(out) != "p0" {
+		t.Errorf("the bridge of somebody else has %q", out)
+	}
+}
+
+// A server that hangs is told from one that is gone, in time, and its file is left alone.
+func TestServerHangs(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := Find(o.Dir)
+	must(t, db.Ensure(context.Background(), bridge()))
+	o.Server.Signal(syscall.SIGSTOP)
+	begin := time.Now()
+	_, err := db.Read(context.Background(), bridge(), "p0")
+	if err == nil || !strings.Contains(err.Error(), "does not answer") || time.Since(begin) > 2*callLimit {
+		t.Errorf("after %s: %v", time.Since(begin), err)
+	}
+	o.Server.Kill()
+	if _, err := db.edit(context.Background(), []any{database}); err != nil {
+		t.Errorf("the server is gone: %v", err)
+	}
+}

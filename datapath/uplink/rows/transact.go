@@ -1,0 +1,221 @@
+package rows
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// database is its name in the schema.
+const database = "Open_vSwitch"
+
+// callLimit ends one call: a server that was stopped accepts a connection and says nothing.
+const callLimit = 3 * time.Second
+
+// DB is where Open vSwitch's database is to be found.
+type DB struct {
+	// RunDir has db.sock. File is the database itself, for when no server runs; empty if it was not found.
+	RunDir string `json:"runDir"`
+	File   string `json:"file"`
+}
+
+// Find looks for the database's file: what the ovsdb-server of runDir has open, else where distributions keep it.
+func Find(runDir string) DB {
+	candidates := []string{filepath.Join(runDir, "conf.db"), "/etc/openvswitch/conf.db", "/var/lib/openvswitch/conf.db"}
+	if pid, err := os.ReadFile(filepath.Join(runDir, "ovsdb-server.pid")); err == nil {
+		fds := filepath.Join("/proc", strings.TrimSpace(string(pid)), "fd")
+		entries, _ := os.ReadDir(fds) // none: the other places are left
+		for _, e := range entries {
+			if file, err := os.Readlink(filepath.Join(fds, e.Name())); err == nil && strings.HasSuffix(file, "conf.db") {
+				candidates = append([]string{file}, candidates...)
+			}
+		}
+	}
+	for _, file := range candidates {
+		if _, err := os.Stat(file); err == nil {
+			return DB{runDir, file}
+		}
+	}
+	return DB{RunDir: runDir}
+}
+
+// op is one operation of a transaction (RFC 7047, 5.2), result its outcome.
+type (
+	op     map[string]any
+	result struct {
+		Rows    []map[string]any `json:"rows"`
+		Error   string           `json:"error"`
+		Details string           `json:"details"`
+	}
+)
+
+// Running reports whether ovsdb-server listens.
+func (db DB) Running() bool {
+	conn, err := net.DialTimeout("unix", db.socket(), callLimit)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+func (db DB) socket() string { return filepath.Join(db.RunDir, "db.sock") }
+
+// transact commits all operations or none, through the server if one listens, else in the file.
+func (db DB) transact(ctx context.Context, ops ...op) ([]result, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	params := []any{database}
+	for _, o := range ops {
+		params = append(params, o)
+	}
+	results, err := db.ask(ctx, params)
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		results, err = db.edit(ctx, params)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range results {
+		if r.Error != "" {
+			return nil, fmt.Errorf("OVSDB refused the transaction: %s (%s)", r.Error, r.Details)
+		}
+	}
+	if len(results) < len(ops) {
+		return nil, fmt.Errorf("OVSDB answered %d of %d operations", len(results), len(ops))
+	}
+	return results, nil
+}
+
+func (db DB) ask(ctx context.Context, params []any) ([]result, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", db.socket())
+	if err != nil {
+		return nil, fmt.Errorf("ovsdb-server is down: %w", err)
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	if err := json.NewEncoder(conn).Encode(map[string]any{"method": "transact", "params": params, "id": 0}); err != nil {
+		return nil, fmt.Errorf("asking ovsdb-server: %w", err)
+	}
+	for answers := json.NewDecoder(conn); ; {
+		var a struct {
+			ID     any      `json:"id"`
+			Method string   `json:"method"`
+			Result []result `json:"result"`
+			Error  any      `json:"error"`
+		}
+		if err := answers.Decode(&a); err != nil {
+			return nil, fmt.Errorf("ovsdb-server does not answer: %w", err)
+		}
+		switch {
+		case a.Method != "": // a probe of the server's
+		case a.Error != nil:
+			return nil, fmt.Errorf("ovsdb-server refused: %v", a.Error)
+		default:
+			return a.Result, nil
+		}
+	}
+}
+
+// edit changes the file. ovsdb-tool locks it, so no server can be at it at the same time.
+func (db DB) edit(ctx context.Context, params []any) ([]result, error) {
+	if db.File == "" {
+		return nil, fmt.Errorf("ovsdb-server is down at %s, and the database's file was not found", db.socket())
+	}
+	text, err := json.Marshal(params)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "ovsdb-tool", "transact", db.File, string(text))
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return nil, fmt.Errorf("ovsdb-tool transact %s: %w: %s", db.File, err, strings.TrimSpace(string(exit.Stderr)))
+	} else if err != nil {
+		return nil, fmt.Errorf("ovsdb-server is down, and its database can't be changed without it: %w", err)
+	}
+	var results []result
+	if err := json.Unmarshal(out, &results); err != nil {
+		return nil, fmt.Errorf("reading ovsdb-tool's answer: %w", err)
+	}
+	return results, nil
+}
+
+// The notation of values (RFC 7047, 5.1).
+
+func set[T any](values ...T) []any {
+	s := []any{}
+	for _, v := range values {
+		s = append(s, v)
+	}
+	return []any{"set", s}
+}
+
+func omap(m map[string]string) []any {
+	pairs := []any{}
+	for k, v := range m {
+		pairs = append(pairs, []any{k, v})
+	}
+	return []any{"map", pairs}
+}
+
+func named(name string) []any { return []any{"named-uuid", name} }
+
+func is(column string, value any) []any { return []any{[]any{column, "==", value}} }
+
+// elements are those of a set; one alone is not written as a set.
+func elements(v any) []any {
+	if s, ok := v.([]any); ok && len(s) == 2 && s[0] == "set" {
+		e, _ := s[1].([]any)
+		return e
+	}
+	return []any{v}
+}
+
+// uuids reads a set of references.
+func uuids(v any) (ids []string) {
+	for _, e := range elements(v) {
+		if pair, ok := e.([]any); ok && len(pair) == 2 {
+			id, _ := pair[1].(string)
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func mapOf(v any) map[string]string {
+	m := map[string]string{}
+	if s, ok := v.([]any); ok && len(s) == 2 && s[0] == "map" {
+		pairs, _ := s[1].([]any)
+		for _, p := range pairs {
+			if kv, ok := p.([]any); ok && len(kv) == 2 {
+				m[fmt.Sprint(kv[0])] = fmt.Sprint(kv[1])
+			}
+		}
+	}
+	return m
+}
+
+// whole reads a number that may be missing.
+func whole(v any) int {
+	if f, ok := v.(float64); ok {
+		return int(f)
+	}
+	return 0
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}

@@ -1,0 +1,139 @@
+package uplink
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+const (
+	hostIP, outIP   = "192.0.2.11", "192.0.2.1"
+	hostIP6, outIP6 = "fd00::11", "fd00::1"
+)
+
+// fixture is a node with a NIC, an Open vSwitch and a gateway outside.
+type fixture struct {
+	t        *testing.T
+	datapath ovstest.Datapath
+	node     *nstest.NS
+	outside  *nstest.NS
+	ovs      *ovstest.OVS
+	journal  string
+}
+
+const nic = "eth0"
+
+// simple is what most tests' NIC has.
+const simple = `addr add 192.0.2.11/24 brd + dev eth0
+-6 addr add fd00::11/64 dev eth0 nodad
+route add default via 192.0.2.1 dev eth0 metric 50 src 192.0.2.11 proto static
+-6 route add default via fd00::1 dev eth0 metric 30 proto static`
+
+func setup(t *testing.T, config string) *fixture {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "uplink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	f := &fixture{t: t, datapath: ovstest.UnderTest(t), journal: filepath.Join(dir, "uplink.json")}
+	f.boot(config)
+	f.ovs = ovstest.Start(t, ovstest.Options{Datapath: f.datapath, Netns: f.node.Path})
+	return f
+}
+
+// boot makes the node's and the outside's namespaces with what is configured at boot.
+func (f *fixture) boot(config string) {
+	f.t.Helper()
+	f.node, f.outside = nstest.New(f.t), nstest.New(f.t)
+	nstest.Veth(f.node, nic, f.outside, "far0")
+	// The userspace datapath passes on frames as they are.
+	f.node.Exec("ethtool", "-K", nic, "tx", "off")
+	f.outside.Exec("ethtool", "-K", "far0", "tx", "off")
+	f.outside.IP("addr add " + outIP + "/24 dev far0")
+	f.outside.IP("-6 addr add " + outIP6 + "/64 dev far0 nodad")
+	f.outside.IP("-6 addr add fe80::1/64 dev far0 nodad")
+	for line := range strings.Lines(config) {
+		f.node.IP(line)
+	}
+	nstest.Wait(f.t, 5*time.Second, "duplicate address detection", func() bool {
+		return !strings.Contains(f.node.IP("-6 addr show tentative"), "inet6")
+	})
+}
+
+func (f *fixture) plan() Plan {
+	return Plan{NIC: nic, Datapath: string(f.datapath), OVSRunDir: f.ovs.Dir, Check: CheckGateways, RollbackAfter: 5 * time.Second}
+}
+
+func (f *fixture) open() *Uplink {
+	f.t.Helper()
+	u, err := Open(f.journal, testLog(f.t))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return u
+}
+
+func testLog(t *testing.T) logr.Logger {
+	return funcr.New(func(prefix, args string) { t.Log(prefix, args) }, funcr.Options{})
+}
+
+func (f *fixture) attach() error {
+	f.t.Helper()
+	u := f.open()
+	return f.node.Do(func() error { return u.Attach(context.Background(), f.plan()) })
+}
+
+func (f *fixture) restore() error {
+	f.t.Helper()
+	u := f.open()
+	return f.node.Do(func() error { return u.Restore(context.Background(), "a test says so") })
+}
+
+func (f *fixture) state() (s hoststate.Node) {
+	f.t.Helper()
+	f.node.Must(func() (err error) { s, err = hoststate.ReadNode(); return err })
+	return s
+}
+
+// reached checks that the node and the outside reach each other.
+func (f *fixture) reached() {
+	f.t.Helper()
+	for _, p := range []struct {
+		from *nstest.NS
+		to   string
+	}{{f.outside, hostIP}, {f.outside, hostIP6}, {f.node, outIP}, {f.node, outIP6}} {
+		if out, err := p.from.Run("ping", "-c1", "-W2", p.to); err != nil {
+			f.t.Errorf("no answer of %s: %v\n%s", p.to, err, f.describe())
+			f.t.Log(out)
+		}
+	}
+}
+
+func (f *fixture) describe() string {
+	out := ""
+	for _, c := range []string{"addr", "route show table all", "-6 route show table all", "neigh"} {
+		text, _ := f.node.Run(append([]string{"ip"}, strings.Fields(c)...)...)
+		out += fmt.Sprintf("ip %s:\n%s", c, text)
+	}
+	text, _ := f.ovs.Run("ovs-vsctl", "show")
+	return out + text
+}
+
+func same(t *testing.T, what string, want, have hoststate.Node) {
+	t.Helper()
+	if d := want.Differences(have); len(d) > 0 {
+		t.Errorf("%s:\n%s", what, strings.Join(d, "\n"))
+	}
+}

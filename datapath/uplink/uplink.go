@@ -1,0 +1,305 @@
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+)
+
+const (
+	// stepLimit bounds one step: Open vSwitch answers in milliseconds, or not at all.
+	stepLimit = 10 * time.Second
+	// mostSteps ends an attach or restore that makes no progress. There are 9 steps.
+	mostSteps = 60
+	// lockWait is how long to wait for another process that attaches or restores.
+	lockWait = 60 * time.Second
+	// checkEvery lies between two tries whether the node is reached.
+	checkEvery = 200 * time.Millisecond
+)
+
+// BridgeName is the bridge's name, and that of the interface that has the node's addresses while attached.
+const BridgeName = "br-uplink"
+
+// PatchPort is br-uplink's port towards the bridge of the pods; PeerPort is its other end, there.
+const (
+	PatchPort = "fairlead-up1"
+	PeerPort  = "fairlead-up0"
+)
+
+// Plan says what is to be attached, and how.
+type Plan struct {
+	// NIC is the name of the interface.
+	NIC string
+	// Datapath is api.DatapathSystem or api.DatapathNetdev, as the bridge of the pods has.
+	Datapath string
+	// OVSRunDir has db.sock.
+	OVSRunDir string
+	// Check returns nil if the node is reached through br-uplink. It is asked until it succeeds, for RollbackAfter.
+	Check         func(context.Context) error
+	RollbackAfter time.Duration
+}
+
+// Uplink attaches and restores. One process at a time does: the journal's directory has a lock.
+type Uplink struct {
+	path   string
+	bootID string
+	log    logr.Logger
+	// after is called after each step and each journal that was written, for tests.
+	after func(what string)
+
+	journal *Journal
+}
+
+// ErrRolledBack says that an attach failed and that the NIC is as it was before.
+var ErrRolledBack = errors.New("the NIC is as it was before")
+
+// Open reads the journal at path. One that can't be read is an error: what it says may be all that is known of
+// the node's addresses.
+func Open(path string, log logr.Logger) (*Uplink, error) {
+	id, err := thisBoot()
+	if err != nil {
+		return nil, err
+	}
+	j, err := readJournal(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Uplink{path: path, bootID: id, log: log, after: func(string) {}, journal: j}, nil
+}
+
+// Journal is the journal as it was last read or written, nil if there is none.
+func (u *Uplink) Journal() *Journal { return u.journal }
+
+// Unfinished reports whether steps may be left to do: an attach or a restore was begun, or the journal is of another boot.
+func (u *Uplink) Unfinished() bool {
+	return u.journal != nil && (u.journal.BootID != u.bootID || u.journal.Phase == Attaching || u.journal.Phase == Restoring)
+}
+
+// Attached reports whether an attach in this boot has ended well.
+func (u *Uplink) Attached() bool {
+	return u.journal != nil && u.journal.BootID == u.bootID && u.journal.Phase == Attached
+}
+
+// Attach makes p.NIC a port of Open vSwitch, or goes on with an attach that was begun, or puts back what
+// somebody has changed of one that ended well. If it fails, or the check does not succeed in time, it restores the NIC;
+// the error then is ErrRolledBack as well, unless that fails too.
+func (u *Uplink) Attach(ctx context.Context, p Plan) error {
+	unlock, err := u.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if u.journal != nil && (u.journal.BootID != u.bootID || u.journal.Phase == Restoring) {
+		if err := u.run(ctx); err != nil {
+			return fmt.Errorf("finishing the restore before: %w", err)
+		}
+	}
+	if u.journal == nil || u.journal.Phase == Detached {
+		if err := u.begin(ctx, p); err != nil {
+			return err
+		}
+	}
+	if u.journal.NIC.Name != p.NIC {
+		return fmt.Errorf("%s is attached, not %s: restore it first", u.journal.NIC.Name, p.NIC)
+	}
+	mending := u.journal.Phase == Attached
+	err = u.run(ctx)
+	if err == nil && !mending {
+		err = u.verify(ctx, p)
+	}
+	if err == nil || mending {
+		return err
+	}
+	return u.rollBack(ctx, err)
+}
+
+// begin records what the NIC has.
+func (u *Uplink) begin(ctx context.Context, p Plan) error {
+	nic, err := hoststate.Read(p.NIC)
+	if err != nil {
+		return err
+	}
+	j := &Journal{Version: version, BootID: u.bootID, Phase: Attaching, NIC: nic, DB: rows.Find(p.OVSRunDir),
+		Bridge: rows.Bridge{Name: BridgeName, Patch: PatchPort, Peer: PeerPort, Datapath: p.Datapath, MAC: nic.MAC, MTU: nic.MTU,
+			BootID: u.bootID}}
+	if s, err := j.DB.Read(ctx, j.Bridge, p.NIC); err != nil {
+		return err
+	} else if s.Elsewhere != "" {
+		return fmt.Errorf("%s is a port of Open vSwitch's bridge %s already", p.NIC, s.Elsewhere)
+	}
+	u.journal = j
+	return u.write("begin")
+}
+
+// Restore puts the NIC back as the journal has it. reason is kept in the journal. It needs no ovs-vswitchd, and of
+// ovsdb-server or its file one. Without a journal there is nothing to do.
+func (u *Uplink) Restore(ctx context.Context, reason string) error {
+	unlock, err := u.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if u.journal == nil || u.journal.Phase == Detached && u.journal.BootID == u.bootID {
+		return nil
+	}
+	u.journal.Phase, u.journal.Reason, u.journal.RolledBack = Restoring, reason, false
+	if err := u.write("restore"); err != nil {
+		// A full disk is no reason to leave the node without its network.
+		u.log.Error(err, "restoring without a journal of it")
+	}
+	return u.run(ctx)
+}
+
+func (u *Uplink) rollBack(ctx context.Context, why error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mostSteps*time.Second)
+	defer cancel()
+	u.log.Error(why, "attach failed, restoring", "nic", u.journal.NIC.Name)
+	u.journal.Phase, u.journal.Reason, u.journal.RolledBack = Restoring, why.Error(), true
+	err := u.write("roll back")
+	if err == nil || u.journal.Phase == Restoring {
+		err = u.run(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; and restoring %s failed: %w", why, u.journal.NIC.Name, err)
+	}
+	return fmt.Errorf("%w; %w", why, ErrRolledBack)
+}
+
+// verify waits until the node is reached.
+func (u *Uplink) verify(ctx context.Context, p Plan) error {
+	deadline := time.Now().Add(p.RollbackAfter)
+	for {
+		ctx, cancel := context.WithDeadline(ctx, deadline)
+		err := p.Check(ctx)
+		cancel()
+		if err == nil {
+			u.journal.Phase, u.journal.Reason, u.journal.RolledBack = Attached, "", false
+			if err := u.write(stepVerify); err != nil {
+				return err
+			}
+			u.log.Info("uplink attached", "nic", p.NIC, "bridge", BridgeName)
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return fmt.Errorf("the node is not reached through %s after %s: %w", BridgeName, p.RollbackAfter, err)
+		}
+		time.Sleep(checkEvery)
+	}
+}
+
+// run does what Next says until there is nothing left, or a step forward fails. A step back that fails is left out,
+// and the others are done all the same.
+func (u *Uplink) run(ctx context.Context) error {
+	var failed []string
+	var errs []error
+	times := map[Step]int{}
+	for range mostSteps {
+		o, dbErr, err := u.observe(ctx)
+		if err != nil {
+			return err
+		}
+		o.Failed = failed
+		step := Next(*u.journal, o)
+		if step.Name == "" || step.Name == stepVerify {
+			return u.ended(o, errors.Join(append(errs, dbErr)...))
+		}
+		if err := u.write(step.String()); err != nil && !step.Back {
+			return err
+		}
+		if err = u.carryOut(ctx, step); err == nil {
+			u.after("done " + step.String())
+			if times[step]++; times[step] < 3 {
+				continue
+			}
+			err = errors.New("it has no effect that lasts: does somebody else configure the interfaces?")
+		}
+		err = fmt.Errorf("step %q: %w", step.String(), err)
+		if !step.Back {
+			return err
+		}
+		failed, errs = append(failed, step.Name), append(errs, err)
+	}
+	return fmt.Errorf("no end after %d steps: does somebody else configure the interfaces?", mostSteps)
+}
+
+func (u *Uplink) carryOut(ctx context.Context, s Step) error {
+	if s.Back {
+		return u.undo(ctx, s.Name)
+	}
+	return u.do(ctx, s.Name)
+}
+
+func (s Step) String() string {
+	if s.Back {
+		return "undo " + s.Name
+	}
+	return s.Name
+}
+
+// ended takes note of a restore that has come to its end. err says what went wrong on the way.
+func (u *Uplink) ended(o Observed, err error) error {
+	if !goesBack(*u.journal, o) {
+		return nil
+	}
+	if !undone(*u.journal, o) || !o.RowsKnown {
+		return fmt.Errorf("not everything of the uplink could be taken back: %w", err)
+	}
+	if !o.SameBoot {
+		u.journal.Reason, u.journal.RolledBack = "the node was booted", false
+	}
+	u.journal.Phase, u.journal.BootID = Detached, u.bootID
+	if err := u.write("detached"); err != nil {
+		return err
+	}
+	u.log.Info("uplink detached", "nic", u.journal.NIC.Name, "reason", u.journal.Reason)
+	return nil
+}
+
+func (u *Uplink) write(step string) error {
+	u.journal.Step = step
+	err := u.journal.write(u.path)
+	u.after("journal " + step)
+	return err
+}
+
+func (u *Uplink) mutes() bool { return u.journal.Bridge.Datapath == api.DatapathNetdev }
+
+// lock makes sure that one process at a time is at it, and reads the journal again: another may have been before.
+func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
+	path := filepath.Join(filepath.Dir(u.path), "uplink.lock")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("locking the uplink: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the uplink: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	err = poll(ctx, "another process that attaches or restores the uplink", func() (bool, error) {
+		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil, nil
+	})
+	if err == nil {
+		var j *Journal
+		if j, err = readJournal(u.path); err == nil && (j != nil || u.journal == nil) {
+			u.journal = j
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+var errNICGone = errors.New("the NIC is gone")
