@@ -80,8 +80,8 @@ func (u *Uplink) addressesToNIC() error {
 	return hoststate.PutAddresses(want, have)
 }
 
-// addressesBack are the journal's addresses, with the lifetimes that they have now, and those that somebody has added
-// to br-uplink. more is for those of IPv6.
+// addressesBack are the journal's addresses, with the lifetimes that they have now, and those that somebody has
+// added to br-uplink. more is for those of IPv6.
 func (u *Uplink) addressesBack(nic hoststate.Place, more uint32) ([]hoststate.Object, error) {
 	j := u.journal
 	var now []hoststate.Object
@@ -116,8 +116,10 @@ func (u *Uplink) addressesBack(nic hoststate.Place, more uint32) ([]hoststate.Ob
 }
 
 // renewed is the journal's address with the lifetimes that br-uplink's has now, and their age.
-func (u *Uplink) renewed(o hoststate.Object, now []hoststate.Object) (hoststate.Object, hoststate.Place, time.Duration) {
-	if i := slices.IndexFunc(now, func(n hoststate.Object) bool { return hoststate.SameAddress(n, o) }); i >= 0 && o.Expires() {
+func (u *Uplink) renewed(o hoststate.Object, now []hoststate.Object) (
+	hoststate.Object, hoststate.Place, time.Duration) {
+	i := slices.IndexFunc(now, func(n hoststate.Object) bool { return hoststate.SameAddress(n, o) })
+	if i >= 0 && o.Expires() {
 		return hoststate.WithLifetimesOf(o, now[i]), u.journal.NIC.Place, 0
 	}
 	return o, u.journal.NIC.Place, u.elapsed()
@@ -193,7 +195,7 @@ func (u *Uplink) freeNIC(ctx context.Context) error {
 }
 
 // letGo waits until ovs-vswitchd has let a device go, and takes it by force if that does not run or takes too long.
-func (u *Uplink) letGo(ctx context.Context, name string, gone func() (bool, error), force func(name string) error) error {
+func (u *Uplink) letGo(ctx context.Context, name string, gone func() (bool, error), force func(string) error) error {
 	if ok, err := gone(); ok || err != nil {
 		return err
 	}
@@ -246,7 +248,8 @@ func (u *Uplink) finishNIC(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{u.setFlags(nic), hoststate.ChangeAddresses(want), hoststate.PutNeighbours(j.NIC.Neighbours, place(nic))}
+	errs := []error{u.setFlags(nic), hoststate.ChangeAddresses(want),
+		hoststate.PutNeighbours(j.NIC.Neighbours, place(nic))}
 	for _, parameter := range []string{hoststate.DisableIPv6, hoststate.AddrGenMode} {
 		if value, known := j.NIC.Sysctls[parameter]; known {
 			errs = append(errs, hoststate.SetSysctl(name, parameter, value))

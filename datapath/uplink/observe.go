@@ -100,7 +100,8 @@ func (u *Uplink) observeNIC(o *Observed, nic netlink.Link) error {
 	noIPv6 := err != nil || disabled == "1" // without IPv6 there is no such parameter
 	o.NICBare = noIPv6 && len(addresses) == 0
 	o.OnNIC.Addresses = hasAll(u.addressesOn(place(nic), 0), addresses, hoststate.Has)
-	o.OnNIC.Routes = hasAll(u.routesOn(place(nic)), routes, hoststate.HasRoute) && hasAll(j.NIC.Rules, rules, hoststate.HasRule)
+	o.OnNIC.Routes = hasAll(u.routesOn(place(nic)), routes, hoststate.HasRoute) &&
+		hasAll(j.NIC.Rules, rules, hoststate.HasRule)
 	left, err := u.leftOnDevice()
 	if err != nil {
 		return err
@@ -175,8 +176,8 @@ func hasAll(want, have []hoststate.Object, has func(have []hoststate.Object, wan
 	return !slices.ContainsFunc(want, func(o hoststate.Object) bool { return !has(have, o) })
 }
 
-// addressesOn are the journal's addresses as requests for an interface. What expires is the kernel's business as soon as
-// it has been moved: it renews it, or lets it go.
+// addressesOn are the journal's addresses as requests for an interface. What expires is the kernel's business as soon
+// as it has been moved: it renews it, or lets it go.
 func (u *Uplink) addressesOn(p hoststate.Place, more uint32) (list []hoststate.Object) {
 	j := u.journal
 	for _, o := range j.NIC.Addresses {

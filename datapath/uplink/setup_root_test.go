@@ -73,7 +73,8 @@ func (f *fixture) boot(config string) {
 }
 
 func (f *fixture) plan() Plan {
-	return Plan{NIC: nic, Datapath: string(f.datapath), OVSRunDir: f.ovs.Dir, Check: CheckGateways, RollbackAfter: 5 * time.Second}
+	return Plan{NIC: nic, Datapath: string(f.datapath), OVSRunDir: f.ovs.Dir, Check: CheckGateways,
+		RollbackAfter: 5 * time.Second}
 }
 
 func (f *fixture) open() *Uplink {

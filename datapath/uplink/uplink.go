@@ -80,9 +80,11 @@ func Open(path string, log logr.Logger) (*Uplink, error) {
 // Journal is the journal as it was last read or written, nil if there is none.
 func (u *Uplink) Journal() *Journal { return u.journal }
 
-// Unfinished reports whether steps may be left to do: an attach or a restore was begun, or the journal is of another boot.
+// Unfinished reports whether steps may be left to do: an attach or a restore was begun, or the journal is of another
+// boot.
 func (u *Uplink) Unfinished() bool {
-	return u.journal != nil && (u.journal.BootID != u.bootID || u.journal.Phase == Attaching || u.journal.Phase == Restoring)
+	j := u.journal
+	return j != nil && (j.BootID != u.bootID || j.Phase == Attaching || j.Phase == Restoring)
 }
 
 // Attached reports whether an attach in this boot has ended well.
@@ -130,8 +132,8 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 		return err
 	}
 	j := &Journal{Version: version, BootID: u.bootID, Phase: Attaching, NIC: nic, DB: rows.Find(p.OVSRunDir),
-		Bridge: rows.Bridge{Name: BridgeName, Patch: PatchPort, Peer: PeerPort, Datapath: p.Datapath, MAC: nic.MAC, MTU: nic.MTU,
-			BootID: u.bootID}}
+		Bridge: rows.Bridge{Name: BridgeName, Patch: PatchPort, Peer: PeerPort, Datapath: p.Datapath, MAC: nic.MAC,
+			MTU: nic.MTU, BootID: u.bootID}}
 	if s, err := j.DB.Read(ctx, j.Bridge, p.NIC); err != nil {
 		return err
 	} else if s.Elsewhere != "" {
