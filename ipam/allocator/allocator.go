@@ -5,9 +5,12 @@
 package allocator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -63,27 +66,233 @@ type Request struct {
 }
 
 // Allocator gives addresses to the pods of one node. Its methods may be called at
-// the same time.
-type Allocator struct{}
+// the same time, but not for one owner.
+type Allocator struct {
+	Config
+	held *held
+
+	mu sync.Mutex
+	// next is where to look for the next free address of a pool, by its name.
+	next map[string]netip.Addr
+	// spare are addresses of a pool that were free when it was last listed.
+	spare map[string][]netip.Addr
+}
 
 // New returns an Allocator. It calls nobody.
-func New(Config) *Allocator { return &Allocator{} }
+func New(c Config) *Allocator {
+	return &Allocator{Config: c, held: newHeld(), next: map[string]netip.Addr{}, spare: map[string][]netip.Addr{}}
+}
+
+// given is an address on its way to an owner.
+type given struct {
+	Address
+	allocation api.IPAllocation
+	// anew tells that the owner did not have it before.
+	anew bool
+}
 
 // Allocate gives the owner its addresses, IPv4 first. What the owner holds
 // already is the answer. After an error the owner holds nothing that it did not
 // hold before. Errors are *ExhaustedError, *PodIPError, *VLANError,
 // or those of the store and the probe, and of ctx.
 func (a *Allocator) Allocate(ctx context.Context, r Request) ([]Address, error) {
-	return nil, errors.New("addresses of IPPools are not given yet")
+	r.Owner.Node = a.Node
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	before, err := a.held.of(ctx, a.Store, r.Owner)
+	if err != nil {
+		return nil, err
+	}
+	var got []given
+	for _, family := range r.families() {
+		g, err := a.oneOf(ctx, family, r, before, got)
+		if err != nil {
+			return nil, errors.Join(err, a.undo(ctx, got))
+		}
+		got = append(got, g)
+	}
+	slices.SortFunc(got, func(a, b given) int { return cmp.Compare(a.Prefix.Addr().BitLen(), b.Prefix.Addr().BitLen()) })
+	var out []Address
+	for _, g := range got {
+		a.held.add(g.allocation)
+		out = append(out, g.Address)
+		if g.anew {
+			a.Log.Info("address given", "address", g.Prefix, "pool", g.Pool, "vlan", g.VLAN, "owner", r.Owner.String())
+		}
+	}
+	return out, nil
 }
 
-// Release gives back what the owner (by ContainerID, IfName and Network) holds. It
-// succeeds when that is nothing. The addresses cool from then on.
-func (a *Allocator) Release(ctx context.Context, o api.AllocationOwner) error {
-	return errors.New("addresses of IPPools are not given yet")
+// check refuses what can't be right.
+func (r Request) check() error {
+	if r.Owner.ContainerID == "" || r.Owner.IfName == "" {
+		return errors.New("allocating an address: the owner has no container ID or no interface")
+	}
+	if len(r.Pools) == 0 {
+		return errors.New("allocating an address: no IPPool is named")
+	}
+	for i, addr := range r.PodIPs {
+		if !slices.ContainsFunc(r.Pools, func(p pool.Pool) bool { return p.Family == family(addr) }) {
+			return &PodIPError{Address: addr, Reason: "is of another family than " + names(r.Pools) +
+				": name a pool that has it, or remove it"}
+		}
+		for _, other := range r.PodIPs[:i] {
+			if family(other) == family(addr) {
+				return &PodIPError{Address: addr, Reason: "is the second of its family, after " + other.String() +
+					": a pod has one IPv4 and one IPv6 address at most. Remove one"}
+			}
+		}
+	}
+	return nil
 }
 
-// Held returns what owners on this node hold, as the store has it now.
-func (a *Allocator) Held(ctx context.Context) ([]api.IPAllocation, error) {
-	return nil, errors.New("addresses of IPPools are not given yet")
+// families are those of the pools, in the order in which they are served: where an
+// address is given there is no choice of a VLAN, so the other family follows it.
+func (r Request) families() []int {
+	var out []int
+	for _, f := range []int{4, 6} {
+		if len(r.poolsOf(f)) > 0 {
+			out = append(out, f)
+		}
+	}
+	if len(out) == 2 && !r.podIP(4).IsValid() && r.podIP(6).IsValid() {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+func (r Request) poolsOf(f int) []pool.Pool {
+	return slices.DeleteFunc(slices.Clone(r.Pools), func(p pool.Pool) bool { return p.Family != f })
+}
+
+// podIP is the address of a family that was asked for, if one was.
+func (r Request) podIP(f int) netip.Addr {
+	for _, addr := range r.PodIPs {
+		if family(addr) == f {
+			return addr
+		}
+	}
+	return netip.Addr{}
+}
+
+func family(addr netip.Addr) int {
+	if addr.Is4() {
+		return 4
+	}
+	return 6
+}
+
+// oneOf gives one address of a family. before is what the owner holds already, and
+// got are its addresses of the other family.
+func (a *Allocator) oneOf(ctx context.Context, f int, r Request, before []api.IPAllocation, got []given) (given, error) {
+	pools := r.poolsOf(f)
+	if len(got) > 0 {
+		var err error
+		if pools, err = inVLAN(pools, got[0].VLAN); err != nil {
+			return given{}, err
+		}
+	}
+	want := r.podIP(f)
+	if g, ok, err := a.again(ctx, pools, want, before); ok || err != nil {
+		return g, err
+	}
+	if want.IsValid() {
+		return a.exactly(ctx, want, pools, r.Owner)
+	}
+	full := &ExhaustedError{}
+	for _, p := range pools {
+		g, err := a.anyOf(ctx, p, r.Owner)
+		exhausted := (*ExhaustedError)(nil)
+		if !errors.As(err, &exhausted) {
+			return g, err
+		}
+		full.Pools = append(full.Pools, exhausted.Pools...)
+	}
+	return given{}, full
+}
+
+// inVLAN keeps of pools what is in a VLAN.
+func inVLAN(pools []pool.Pool, vlan uint16) ([]pool.Pool, error) {
+	var out []pool.Pool
+	for _, p := range pools {
+		if in := p.InVLAN(vlan); in.Total() > 0 {
+			out = append(out, in)
+		}
+	}
+	if len(out) == 0 {
+		return nil, &VLANError{Pool: pools[0].Name, Want: vlan}
+	}
+	return out, nil
+}
+
+// again returns what the owner holds already, if the store still has it so.
+func (a *Allocator) again(ctx context.Context, pools []pool.Pool, want netip.Addr, before []api.IPAllocation) (given, bool, error) {
+	for _, b := range before {
+		addr, err := netip.ParseAddr(b.Spec.Address)
+		if err != nil || want.IsValid() && addr != want {
+			continue
+		}
+		i := slices.IndexFunc(pools, func(p pool.Pool) bool { return p.Name == b.Spec.Pool && p.Contains(addr) })
+		if i < 0 {
+			continue
+		}
+		now, err := a.Store.Get(ctx, b.Name)
+		if errors.Is(err, allocation.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return given{}, false, err
+		}
+		if now.UID == b.UID && holds(now, b.Spec.Owner) {
+			return given{Address: address(pools[i], addr), allocation: now}, true, nil
+		}
+	}
+	return given{}, false, nil
+}
+
+// address is what p says of one of its addresses.
+func address(p pool.Pool, addr netip.Addr) Address {
+	r, _ := p.RangeOf(addr)
+	return Address{Prefix: netip.PrefixFrom(addr, r.Bits), Gateway: r.Gateway, VLAN: r.VLAN, Pool: p.Name, Scope: p.Scope}
+}
+
+// undoTimeout is how long giving an address back may take whose Allocate failed,
+// maybe because its own time was up.
+const undoTimeout = 5 * time.Second
+
+// undo frees what was given anew. Nobody has used it: it need not cool.
+func (a *Allocator) undo(ctx context.Context, got []given) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	var errs []error
+	for _, g := range got {
+		if g.anew {
+			errs = append(errs, a.undoOne(ctx, g.allocation))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// undoOne frees an address unless somebody else than its owner has it by now. It
+// asks, because it is also called when it is not known whether it was taken.
+func (a *Allocator) undoOne(ctx context.Context, taken api.IPAllocation) error {
+	for {
+		now, err := a.Store.Get(ctx, taken.Name)
+		if err == nil {
+			if !holds(now, taken.Spec.Owner) {
+				return nil
+			}
+			err = a.Store.Delete(ctx, now)
+		}
+		switch {
+		case err == nil, errors.Is(err, allocation.ErrNotFound):
+			return nil
+		case errors.Is(err, allocation.ErrConflict):
+			continue
+		}
+		// The DEL that follows will look.
+		a.held.doubt(taken.Spec.Owner)
+		return err
+	}
 }

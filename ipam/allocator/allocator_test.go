@@ -1,0 +1,405 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+// makePool is a pool from start to end; v4 in a /16, v6 in a /64.
+func makePool(t testing.TB, name, start, end string, vlan int) pool.Pool {
+	t.Helper()
+	subnet := api.SubnetInfo{Gateway: "10.2.255.254", PrefixLength: 16, VLAN: vlan}
+	if strings.Contains(start, ":") {
+		subnet = api.SubnetInfo{Gateway: "fe80::1", PrefixLength: 64, VLAN: vlan}
+	}
+	p, err := pool.Read(api.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: api.IPPoolSpec{IPRanges: []api.IPRange{{Start: start, End: end}}, SubnetInfo: &subnet}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func directory(t testing.TB) allocation.Store {
+	t.Helper()
+	d, err := allocation.NewDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func newAllocator(s allocation.Store) *Allocator {
+	return New(Config{Store: s, Node: "n1", Cooling: time.Hour, Log: logr.Discard()})
+}
+
+func ownerNamed(name string) api.AllocationOwner {
+	return api.AllocationOwner{Namespace: "default", Name: name, ContainerID: "c-" + name, IfName: "eth0", Network: "net"}
+}
+
+func allocate(t testing.TB, a *Allocator, name string, pools ...pool.Pool) string {
+	t.Helper()
+	got, err := a.Allocate(t.Context(), Request{Pools: pools, Owner: ownerNamed(name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prefixes(got)
+}
+
+func prefixes(list []Address) string {
+	var out []string
+	for _, g := range list {
+		out = append(out, g.Prefix.String())
+	}
+	return strings.Join(out, " ")
+}
+
+func release(t testing.TB, a *Allocator, name string) {
+	t.Helper()
+	if err := a.Release(t.Context(), ownerNamed(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// phases is what the store has: "10.2.0.1 Allocated a, …".
+func phases(t testing.TB, s allocation.Store) string {
+	t.Helper()
+	list, err := s.List(context.WithoutCancel(t.Context()), allocation.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, a := range list {
+		out = append(out, fmt.Sprintf("%s %s %s", a.Spec.Address, a.Spec.Phase, a.Spec.Owner.Name))
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestAllocateSaysAllOfAnAddress(t *testing.T) {
+	s := directory(t)
+	v4, v6 := makePool(t, "v4", "10.2.0.7", "10.2.0.7", 9), makePool(t, "v6", "fd00::7", "fd00::7", 9)
+	got, err := newAllocator(s).Allocate(t.Context(), Request{Pools: []pool.Pool{v6, v4}, Owner: ownerNamed("a")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Address{
+		{netip.MustParsePrefix("10.2.0.7/16"), netip.MustParseAddr("10.2.255.254"), 9, "v4", ""},
+		{netip.MustParsePrefix("fd00::7/64"), netip.MustParseAddr("fe80::1"), 9, "v6", ""},
+	}
+	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	held, err := newAllocator(s).Held(t.Context())
+	if err != nil || len(held) != 2 || held[0].Spec.Owner.Node != "n1" {
+		t.Errorf("Held: %+v, %v", held, err)
+	}
+}
+
+// The same ADD again has the same answer, also from the agent's successor.
+func TestAllocateAgain(t *testing.T) {
+	s := directory(t)
+	v4, v6 := makePool(t, "v4", "10.2.0.1", "10.2.0.99", 0), makePool(t, "v6", "fd00::1", "fd00::99", 0)
+	a := newAllocator(s)
+	first := allocate(t, a, "a", v4, v6)
+	before := phases(t, s)
+	for name, again := range map[string]*Allocator{"same": a, "successor": newAllocator(s)} {
+		if got := allocate(t, again, "a", v4, v6); got != first || phases(t, s) != before {
+			t.Errorf("%s: %s, then %s; %s", name, first, got, phases(t, s))
+		}
+	}
+	if other := allocate(t, a, "b", v4, v6); other == first {
+		t.Errorf("two pods have %s", first)
+	}
+	// Somebody took it away and gave it to another node.
+	list, err := a.Held(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range list {
+		if h.Spec.Owner.Name != "a" {
+			continue
+		}
+		if err := s.Delete(t.Context(), h); err != nil {
+			t.Fatal(err)
+		}
+		h.Spec.Owner = api.AllocationOwner{ContainerID: "c-a", IfName: "eth0", Network: "net", Node: "n2"}
+		if _, err := s.Create(t.Context(), h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := allocate(t, a, "a", v4, v6); got == first {
+		t.Errorf("%s is another node's by now", got)
+	}
+}
+
+// An address that was given back is the last to be given again, at once if there is
+// no other, and after its time like any.
+func TestCooling(t *testing.T) {
+	s := directory(t)
+	p := makePool(t, "p", "10.2.0.1", "10.2.0.3", 0)
+	a := newAllocator(s)
+	first := allocate(t, a, "a", p)
+	release(t, a, "a")
+	if got := phases(t, s); !strings.HasSuffix(got, " Cooling a") {
+		t.Errorf("after the DEL: %s", got)
+	}
+	release(t, a, "a") // a second DEL does nothing
+	release(t, newAllocator(s), "a")
+	if got := phases(t, s); !strings.HasSuffix(got, " Cooling a") {
+		t.Errorf("after the second DEL: %s", got)
+	}
+	for _, name := range []string{"b", "c"} {
+		if got := allocate(t, a, name, p); got == first {
+			t.Errorf("%s got %s, which cools, before the pool was full", name, got)
+		}
+	}
+	if got := allocate(t, a, "d", p); got != first {
+		t.Errorf("the full pool gave %s, want %s", got, first)
+	}
+	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("e")})
+	var full *ExhaustedError
+	const want = "pool p is exhausted: 3 of 3 addresses are in use. Extend spec.ipRanges, or delete pods that use the pool"
+	if !errors.As(err, &full) || err.Error() != want {
+		t.Errorf("a full pool: %v, want %s", err, want)
+	}
+	a.Cooling = time.Nanosecond
+	release(t, a, "b")
+	if got := allocate(t, a, "e", p); strings.Contains(got, first) {
+		t.Errorf("%s is d's", got)
+	}
+	a.Cooling = 0
+	release(t, a, "e")
+	if got := phases(t, s); strings.Contains(got, "Cooling") || strings.Contains(got, " e") {
+		t.Errorf("without a cooling period: %s", got)
+	}
+}
+
+// Several pools of a family are tried one after the other.
+func TestFallsThrough(t *testing.T) {
+	s := directory(t)
+	one, two := makePool(t, "one", "10.2.0.1", "10.2.0.1", 0), makePool(t, "two", "10.2.1.1", "10.2.1.1", 0)
+	a := newAllocator(s)
+	if got := allocate(t, a, "a", one, two); got != "10.2.0.1/16" {
+		t.Errorf("first: %s", got)
+	}
+	if got := allocate(t, a, "b", one, two); got != "10.2.1.1/16" {
+		t.Errorf("second: %s", got)
+	}
+	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{one, two}, Owner: ownerNamed("c")})
+	if want := "pool one is exhausted: 1 of 1 addresses are in use; pool two is exhausted: 1 of 1 addresses are in use. Extend"; err == nil ||
+		!strings.HasPrefix(err.Error(), want) {
+		t.Errorf("third: %v, want %s…", err, want)
+	}
+}
+
+// Both families or none.
+func TestAllOrNothing(t *testing.T) {
+	s := directory(t)
+	v4, v6 := makePool(t, "v4", "10.2.0.1", "10.2.0.9", 0), makePool(t, "v6", "fd00::1", "fd00::1", 0)
+	a := newAllocator(s)
+	allocate(t, a, "a", v4, v6)
+	before := phases(t, s)
+	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{v4, v6}, Owner: ownerNamed("b")})
+	var full *ExhaustedError
+	if !errors.As(err, &full) || full.Pools[0].Pool != "v6" || phases(t, s) != before {
+		t.Errorf("%v; the store has %s, before it had %s", err, phases(t, s), before)
+	}
+	other := makePool(t, "tagged", "fd00::2", "fd00::9", 7)
+	_, err = a.Allocate(t.Context(), Request{Pools: []pool.Pool{v4, other}, Owner: ownerNamed("b")})
+	var vlan *VLANError
+	if !errors.As(err, &vlan) || !strings.Contains(err.Error(), "pool tagged has no addresses in VLAN 0") || phases(t, s) != before {
+		t.Errorf("%v; the store has %s, before it had %s", err, phases(t, s), before)
+	}
+}
+
+// Two pools with the same addresses share them: nobody gets one twice, and the
+// search ends.
+func TestPoolsThatOverlap(t *testing.T) {
+	s := directory(t)
+	p, q := makePool(t, "p", "10.2.0.1", "10.2.0.3", 0), makePool(t, "q", "10.2.0.2", "10.2.0.3", 0)
+	a := newAllocator(s)
+	seen := map[string]bool{allocate(t, a, "1", q): true}
+	for _, name := range []string{"2", "3"} {
+		seen[allocate(t, a, name, p)] = true
+	}
+	if len(seen) != 3 {
+		t.Errorf("three pods have %v", seen)
+	}
+	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("4")})
+	if err == nil || !strings.Contains(err.Error(), "pool p is exhausted: 3 of 3") {
+		t.Errorf("the fourth: %v", err)
+	}
+}
+
+func TestPodIPs(t *testing.T) {
+	s := directory(t)
+	v4, more := makePool(t, "v4", "10.2.0.1", "10.2.0.9", 0), makePool(t, "more", "10.2.1.1", "10.2.1.9", 5)
+	v6 := makePool(t, "v6", "fd00::1", "fd00::9", 5)
+	a := newAllocator(s)
+	ask := func(name string, pools []pool.Pool, ips ...string) (string, error) {
+		r := Request{Pools: pools, Owner: ownerNamed(name)}
+		for _, ip := range ips {
+			r.PodIPs = append(r.PodIPs, netip.MustParseAddr(ip))
+		}
+		got, err := a.Allocate(t.Context(), r)
+		return prefixes(got), err
+	}
+	both, dual := []pool.Pool{v4, more}, []pool.Pool{v4, more, v6}
+	if got, err := ask("a", both, "10.2.1.4"); got != "10.2.1.4/16" || err != nil {
+		t.Errorf("in the second pool: %s, %v", got, err)
+	}
+	if got, err := ask("a", both, "10.2.1.4"); got != "10.2.1.4/16" || err != nil {
+		t.Errorf("again: %s, %v", got, err)
+	}
+	// The other family follows into the VLAN of the one that was asked for.
+	if got, err := ask("b", dual, "fd00::5"); !strings.HasPrefix(got, "10.2.1.") || !strings.HasSuffix(got, " fd00::5/64") || err != nil {
+		t.Errorf("of one family: %s, %v", got, err)
+	}
+	before := phases(t, s)
+	for want, c := range map[string]struct {
+		pools []pool.Pool
+		ips   []string
+	}{
+		"address 10.2.1.4 of the annotation ipam.antrea.io/pod-ips is held by pod default/a on node n1 (Allocated): delete": {both, []string{"10.2.1.4"}},
+		"10.9.9.9 is outside of pool v4; 10.9.9.9 is outside of pool more. Ask for an address of the pools v4, more":        {both, []string{"10.9.9.9"}},
+		"10.2.255.254 is the gateway of pool v4. Ask for an address of pool v4":                                             {both[:1], []string{"10.2.255.254"}},
+		"fd00::1 of the annotation ipam.antrea.io/pod-ips is of another family than the pools v4, more":                     {both, []string{"fd00::1"}},
+		"is the second of its family, after 10.2.0.1":                                                                       {both, []string{"10.2.0.1", "10.2.0.2"}},
+		"pool v6 has no addresses in VLAN 0":                                                                                {dual, []string{"10.2.0.1", "fd00::1"}},
+	} {
+		if got, err := ask("c", c.pools, c.ips...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %s, %v, want %s", c.ips, got, err, want)
+		}
+	}
+	if phases(t, s) != before {
+		t.Errorf("the store has %s, before it had %s", phases(t, s), before)
+	}
+	// The same address again need not wait until it has cooled.
+	release(t, a, "a")
+	if got, err := ask("d", both, "10.2.1.4"); got != "10.2.1.4/16" || err != nil {
+		t.Errorf("while it cools: %s, %v", got, err)
+	}
+}
+
+// An address that somebody on the wire uses is marked for all nodes and left alone.
+func TestConflict(t *testing.T) {
+	s := directory(t)
+	p := makePool(t, "p", "10.2.0.1", "10.2.0.2", 3)
+	a := newAllocator(s)
+	var asked []string
+	stranger := netip.MustParsePrefix("10.2.0.1/16")
+	a.Probe = func(_ context.Context, g Address) (api.MAC, bool, error) {
+		asked = append(asked, fmt.Sprintf("%s vlan %d of %s", g.Prefix, g.VLAN, g.Pool))
+		return api.MAC{2, 0, 0, 0, 0, 1}, g.Prefix == stranger, nil
+	}
+	if got := allocate(t, a, "a", p); got != "10.2.0.2/16" {
+		t.Errorf("given: %s", got)
+	}
+	release(t, a, "a")
+	allocate(t, a, "b", p)
+	if got := strings.Join(asked, ", "); strings.Count(got, "10.2.0.1/16 vlan 3 of p") > 1 ||
+		!strings.HasSuffix(got, "10.2.0.2/16 vlan 3 of p") {
+		t.Errorf("asked: %s", got)
+	}
+	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("c")})
+	const want = "pool p is exhausted: 2 of 2 addresses are in use (1 by others on the wire)"
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	_, err = a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("c"), PodIPs: []netip.Addr{stranger.Addr()}})
+	if err == nil || !strings.Contains(err.Error(), "10.2.0.1 of the annotation ipam.antrea.io/pod-ips is used by somebody on the wire") ||
+		!strings.Contains(err.Error(), "02:00:00:00:00:01") {
+		t.Errorf("exactly that one: %v", err)
+	}
+	stranger = netip.Prefix{}
+	if got, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("c"),
+		PodIPs: []netip.Addr{netip.MustParseAddr("10.2.0.1")}}); err != nil {
+		t.Errorf("when the stranger is gone: %v, %v", got, err)
+	}
+}
+
+// A wire that can't be asked gives nothing.
+func TestProbeFails(t *testing.T) {
+	s := directory(t)
+	a := newAllocator(s)
+	broken := errors.New("no wire")
+	a.Probe = func(context.Context, Address) (api.MAC, bool, error) { return api.MAC{}, false, broken }
+	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{makePool(t, "p", "10.2.0.1", "10.2.0.2", 3)}, Owner: ownerNamed("a")})
+	if !errors.Is(err, broken) || phases(t, s) != "" {
+		t.Errorf("%v; the store has %q", err, phases(t, s))
+	}
+}
+
+// The caller's time may be up at any moment: nothing stays behind.
+func TestTimeIsUp(t *testing.T) {
+	s := directory(t)
+	a := newAllocator(s)
+	ctx, cancel := context.WithCancel(t.Context())
+	a.Probe = func(ctx context.Context, _ Address) (api.MAC, bool, error) {
+		cancel()
+		return api.MAC{}, false, ctx.Err()
+	}
+	_, err := a.Allocate(ctx, Request{Pools: []pool.Pool{makePool(t, "p", "10.2.0.1", "10.2.0.2", 3)}, Owner: ownerNamed("a")})
+	if !errors.Is(err, context.Canceled) || phases(t, s) != "" {
+		t.Errorf("%v; the store has %q", err, phases(t, s))
+	}
+}
+
+// What can't be a request is refused before anybody is asked.
+func TestNonsense(t *testing.T) {
+	a := newAllocator(nil)
+	for _, r := range []Request{{Owner: ownerNamed("a")}, {Pools: []pool.Pool{makePool(t, "p", "10.2.0.1", "10.2.0.2", 3)}}} {
+		if got, err := a.Allocate(t.Context(), r); err == nil {
+			t.Errorf("%+v: %v", r, got)
+		}
+	}
+}
+
+// The free map tells where to look; it may be wrong.
+func TestHint(t *testing.T) {
+	s := directory(t)
+	p := makePool(t, "p", "10.2.0.1", "10.2.9.250", 0)
+	span, err := pool.ParseSpan("10.2.5.5-10.2.5.6")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Free = []pool.Span{span}
+	a := newAllocator(s)
+	got := map[string]bool{allocate(t, a, "a", p): true, allocate(t, a, "b", p): true}
+	if !got["10.2.5.5/16"] || !got["10.2.5.6/16"] {
+		t.Errorf("%v, want the two of the hint", got)
+	}
+	if c := allocate(t, a, "c", p); got[c] {
+		t.Errorf("%s was given twice", c)
+	}
+}
+
+// Nodes begin elsewhere, and an address is not given again as soon as it is free.
+func TestNodesBeginElsewhere(t *testing.T) {
+	s := directory(t)
+	p := makePool(t, "p", "10.2.0.1", "10.2.9.250", 0)
+	seen := map[string]bool{}
+	for i := range 20 {
+		a := newAllocator(s)
+		a.Node, a.Cooling = fmt.Sprint("node", i), 0
+		for range 3 {
+			seen[allocate(t, a, "a", p)] = true
+			release(t, a, "a")
+		}
+	}
+	if len(seen) < 55 {
+		t.Errorf("60 Allocates used only %d addresses", len(seen))
+	}
+}

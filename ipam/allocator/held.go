@@ -1,0 +1,116 @@
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+)
+
+// held is what the owners on this node hold. Nobody else gives addresses to them,
+// so what the store said at the start and what was done since is all there is, and
+// an ADD or DEL need not list. Where the store's answer got lost there is a doubt,
+// and it is asked again.
+type held struct {
+	// loading is held by who reads what a process before this one has given;
+	// nothing is given meanwhile.
+	loading chan struct{}
+
+	loaded bool
+
+	mu     sync.Mutex
+	by     map[owner][]api.IPAllocation
+	doubts map[owner]bool
+}
+
+func newHeld() *held {
+	return &held{loading: make(chan struct{}, 1), by: map[owner][]api.IPAllocation{}, doubts: map[owner]bool{}}
+}
+
+// owner is what tells an owner from others.
+type owner struct{ containerID, ifName, network string }
+
+func ownerOf(o api.AllocationOwner) owner { return owner{o.ContainerID, o.IfName, o.Network} }
+
+// holds tells whether o has the address now.
+func holds(a api.IPAllocation, o api.AllocationOwner) bool {
+	return a.Spec.Phase == api.PhaseAllocated && ownerOf(a.Spec.Owner) == ownerOf(o) && a.Spec.Owner.Node == o.Node
+}
+
+// of returns what an owner holds. o.Node is this node.
+func (h *held) of(ctx context.Context, s allocation.Store, o api.AllocationOwner) ([]api.IPAllocation, error) {
+	if err := h.load(ctx, s, o.Node); err != nil {
+		return nil, fmt.Errorf("looking for what %s holds: %w", o, err)
+	}
+	k := ownerOf(o)
+	h.mu.Lock()
+	known, doubt := slices.Clone(h.by[k]), h.doubts[k]
+	h.mu.Unlock()
+	if !doubt {
+		return known, nil
+	}
+	list, err := s.List(ctx, allocation.Filter{Node: o.Node})
+	if err != nil {
+		return nil, fmt.Errorf("looking for what %s holds: %w", o, err)
+	}
+	list = slices.DeleteFunc(list, func(a api.IPAllocation) bool { return !holds(a, o) })
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.by[k] = slices.Clone(list)
+	delete(h.doubts, k)
+	return list, nil
+}
+
+// load reads, once, what a process before this one has given.
+func (h *held) load(ctx context.Context, s allocation.Store, node string) error {
+	select {
+	case h.loading <- struct{}{}:
+		defer func() { <-h.loading }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if h.loaded {
+		return nil
+	}
+	list, err := s.List(ctx, allocation.Filter{Node: node})
+	if err != nil {
+		return err
+	}
+	for _, a := range list {
+		if a.Spec.Phase == api.PhaseAllocated {
+			h.add(a)
+		}
+	}
+	h.loaded = true
+	return nil
+}
+
+// add tells that a.Spec.Owner holds a.
+func (h *held) add(a api.IPAllocation) {
+	h.remove(a)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := ownerOf(a.Spec.Owner)
+	h.by[k] = append(h.by[k], a)
+}
+
+// remove tells that a.Spec.Owner does not hold a any more.
+func (h *held) remove(a api.IPAllocation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := ownerOf(a.Spec.Owner)
+	h.by[k] = slices.DeleteFunc(h.by[k], func(b api.IPAllocation) bool { return b.Name == a.Name })
+	if len(h.by[k]) == 0 {
+		delete(h.by, k)
+	}
+}
+
+// doubt tells that it is not known what o holds.
+func (h *held) doubt(o api.AllocationOwner) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.doubts[ownerOf(o)] = true
+}

@@ -1,0 +1,60 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+// exactly gives the address that was asked for. It need not have cooled: the pod
+// that had it is most likely the one that comes back.
+func (a *Allocator) exactly(ctx context.Context, want netip.Addr, pools []pool.Pool, o api.AllocationOwner) (given, error) {
+	i := slices.IndexFunc(pools, func(p pool.Pool) bool { return p.Contains(want) })
+	if i < 0 {
+		return given{}, &PodIPError{Address: want, Reason: outside(want, pools)}
+	}
+	g, err := a.try(ctx, pools[i], want, o, true)
+	var held *heldError
+	if !errors.As(err, &held) {
+		return g, err
+	}
+	holder := held.holder
+	if holder.Spec.Phase == api.PhaseConflict {
+		// The mark is for those who may choose. Who may not asks again.
+		return given{}, &PodIPError{Address: want, Holder: &holder,
+			Reason: fmt.Sprintf("is used by somebody on the wire who is no pod of ours, MAC %s: remove it there, or ask "+
+				"for another address", holder.Spec.MAC)}
+	}
+	return given{}, &PodIPError{Address: want, Holder: &holder,
+		Reason: fmt.Sprintf("is held by %s (%s): delete that pod, or ask for another address",
+			holder.Spec.Owner, holder.Spec.Phase)}
+}
+
+// outside says why no pool gives an address.
+func outside(want netip.Addr, pools []pool.Pool) string {
+	var why []string
+	for _, p := range pools {
+		if err := p.Check(want); err != nil {
+			why = append(why, err.Error())
+		}
+	}
+	return "can't be given: " + strings.Join(why, "; ") + ". Ask for an address of " + names(pools)
+}
+
+// names are the pools for a sentence.
+func names(pools []pool.Pool) string {
+	var out []string
+	for _, p := range pools {
+		out = append(out, p.Name)
+	}
+	if len(out) == 1 {
+		return "pool " + out[0]
+	}
+	return "the pools " + strings.Join(out, ", ")
+}

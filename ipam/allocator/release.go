@@ -1,0 +1,77 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+)
+
+// Release gives back what the owner (by ContainerID, IfName and Network) holds. It
+// succeeds when that is nothing. The addresses cool from then on.
+func (a *Allocator) Release(ctx context.Context, o api.AllocationOwner) error {
+	o.Node = a.Node
+	list, err := a.held.of(ctx, a.Store, o)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, h := range list {
+		if err := a.giveBack(ctx, h, o); err != nil {
+			errs = append(errs, fmt.Errorf("giving %s back to pool %s: %w", h.Spec.Address, h.Spec.Pool, err))
+			continue
+		}
+		a.held.remove(h)
+		a.Log.Info("address given back", "address", h.Spec.Address, "pool", h.Spec.Pool, "owner", h.Spec.Owner.String())
+	}
+	return errors.Join(errs...)
+}
+
+// giveBack ends that o holds an address, in one write where nobody else has
+// changed the allocation since.
+func (a *Allocator) giveBack(ctx context.Context, h api.IPAllocation, o api.AllocationOwner) error {
+	for {
+		err := a.cool(ctx, h)
+		if !errors.Is(err, allocation.ErrConflict) {
+			if errors.Is(err, allocation.ErrNotFound) {
+				return nil
+			}
+			return err
+		}
+		now, err := a.Store.Get(ctx, h.Name)
+		switch {
+		case errors.Is(err, allocation.ErrNotFound):
+			return nil
+		case err != nil:
+			return err
+		case !holds(now, o):
+			return nil
+		}
+		h = now
+	}
+}
+
+func (a *Allocator) cool(ctx context.Context, h api.IPAllocation) error {
+	if a.Cooling == 0 {
+		return a.Store.Delete(ctx, h)
+	}
+	now := metav1.NewMicroTime(time.Now())
+	h.Spec.Phase, h.Spec.Since = api.PhaseCooling, &now
+	_, err := a.Store.Update(ctx, h)
+	return err
+}
+
+// Held returns what owners on this node hold, as the store has it now.
+func (a *Allocator) Held(ctx context.Context) ([]api.IPAllocation, error) {
+	list, err := a.Store.List(ctx, allocation.Filter{Node: a.Node})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list, func(h api.IPAllocation) bool { return h.Spec.Phase != api.PhaseAllocated }), nil
+}

@@ -1,0 +1,205 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+// blindTries is how many addresses are tried before the pool is listed. Where half
+// of a pool is free, one in eight Allocates lists it.
+const blindTries = 3
+
+// spares is how many free addresses are kept of a list, so that a pool that is
+// nearly full is not listed for each address.
+const spares = 64
+
+// spread is within how many addresses of a pool the nodes begin to look: enough for
+// all to begin elsewhere, and few enough for IPv6 addresses that people can read.
+const spread = 1 << 20
+
+// anyOf gives a free address of one pool. The error is an *ExhaustedError if there
+// is none.
+func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, o api.AllocationOwner) (given, error) {
+	s := search{Allocator: a, pool: p, owner: o, foreign: map[string]bool{}}
+	for range blindTries {
+		g, err := s.try(ctx, a.guess(p))
+		if done(err) {
+			return g, err
+		}
+	}
+	for {
+		candidates, usage, err := s.list(ctx)
+		if err != nil {
+			return given{}, err
+		}
+		if len(candidates) == 0 {
+			return given{}, &ExhaustedError{Pools: []Usage{usage}}
+		}
+		for _, c := range candidates {
+			g, err := s.try(ctx, c)
+			if done(err) {
+				return g, err
+			}
+		}
+	}
+}
+
+// done tells that there is an answer: an address, or an error other than that
+// somebody else has it.
+func done(err error) bool {
+	var held *heldError
+	return !errors.As(err, &held)
+}
+
+// search is one Allocate's look for an address of one pool.
+type search struct {
+	*Allocator
+	pool  pool.Pool
+	owner api.AllocationOwner
+	// foreign are names of allocations that a list of the pool does not have,
+	// because they are of another pool with the same addresses.
+	foreign map[string]bool
+}
+
+// candidate is an address to try.
+type candidate struct {
+	addr netip.Addr
+	// early tells that it still cools: the pool has nothing better.
+	early bool
+}
+
+func (s *search) try(ctx context.Context, c candidate) (given, error) {
+	g, err := s.Allocator.try(ctx, s.pool, c.addr, s.owner, c.early)
+	var held *heldError
+	if errors.As(err, &held) && held.holder.Spec.Pool != s.pool.Name {
+		s.foreign[held.holder.Name] = true
+	}
+	return g, err
+}
+
+// guess is the next address that may be free: one that was in the last list, else
+// one of the controller's free map, else any.
+func (a *Allocator) guess(p pool.Pool) candidate {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.spare[p.Name]) > 0 {
+		addr := a.spare[p.Name][0]
+		a.spare[p.Name] = a.spare[p.Name][1:]
+		if p.Contains(addr) {
+			return candidate{addr: addr}
+		}
+	}
+	addr := a.cursor(p)
+	if hinted := p.Hinted(); hinted.Total() > 0 {
+		addr = first(hinted, addr)
+	}
+	a.next[p.Name] = addr.Next()
+	return candidate{addr: addr}
+}
+
+// cursor is where to look next in a pool. Each node begins elsewhere. a.mu is locked.
+func (a *Allocator) cursor(p pool.Pool) netip.Addr {
+	next, began := a.next[p.Name]
+	if !began {
+		h := fnv.New64a()
+		h.Write([]byte(a.Node + " " + p.Name))
+		next = p.At(int64(h.Sum64() % uint64(min(p.Total(), spread))))
+	}
+	return first(p, next)
+}
+
+// first is the first address of p from addr on, in a circle.
+func first(p pool.Pool, addr netip.Addr) netip.Addr {
+	for a := range p.From(addr) {
+		return a
+	}
+	return netip.Addr{}
+}
+
+// list reads who holds what in the pool and returns what to try: free addresses,
+// else those that have cooled, else those that cool, the oldest first.
+func (s *search) list(ctx context.Context) ([]candidate, Usage, error) {
+	list, err := s.Store.List(ctx, allocation.Filter{Pool: s.pool.Name})
+	if err != nil {
+		return nil, Usage{}, err
+	}
+	held := map[netip.Addr]bool{}
+	usage := Usage{Pool: s.pool.Name, Total: s.pool.Total()}
+	var cooled, cooling []api.IPAllocation
+	for _, h := range list {
+		scope, addr, err := allocation.ParseName(h.Name)
+		if err != nil || scope != s.pool.Scope || !s.pool.Contains(addr) {
+			continue
+		}
+		held[addr] = true
+		usage.Used++
+		switch {
+		case s.over(h, false):
+			cooled = append(cooled, h)
+		case h.Spec.Phase == api.PhaseCooling:
+			cooling = append(cooling, h)
+			usage.Cooling++
+		case h.Spec.Phase == api.PhaseConflict:
+			usage.Conflicts++
+		}
+	}
+	for name := range s.foreign {
+		if _, addr, err := allocation.ParseName(name); err == nil && !held[addr] {
+			held[addr] = true
+			usage.Used++
+		}
+	}
+	if free := s.free(held); len(free) > 0 {
+		return free, usage, nil
+	}
+	return append(oldest(cooled), oldest(cooling)...), usage, nil
+}
+
+// free returns some addresses that nobody holds and keeps more for the next time.
+func (s *search) free(held map[netip.Addr]bool) []candidate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var free []netip.Addr
+	for addr := range s.pool.From(s.cursor(s.pool)) {
+		if !held[addr] {
+			free = append(free, addr)
+		}
+		if len(free) == spares {
+			break
+		}
+	}
+	mine := min(len(free), blindTries)
+	s.spare[s.pool.Name] = free[mine:]
+	var out []candidate
+	for _, addr := range free[:mine] {
+		out = append(out, candidate{addr: addr})
+		s.next[s.pool.Name] = addr.Next()
+	}
+	return out
+}
+
+// oldest are the addresses of list, those that were given back first at the front.
+func oldest(list []api.IPAllocation) []candidate {
+	since := func(h api.IPAllocation) time.Time {
+		if h.Spec.Since == nil {
+			return time.Time{}
+		}
+		return h.Spec.Since.Time
+	}
+	slices.SortFunc(list, func(a, b api.IPAllocation) int { return since(a).Compare(since(b)) })
+	var out []candidate
+	for _, h := range list {
+		if _, addr, err := allocation.ParseName(h.Name); err == nil {
+			out = append(out, candidate{addr, true})
+		}
+	}
+	return out
+}
