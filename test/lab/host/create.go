@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/google/uuid"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -31,8 +32,11 @@ var private = [...]string{
 // /run/openvswitch/db.sock.
 func (h Host) Private(path string) string { return filepath.Join(h.Dir, "root", path) }
 
-// Create makes the host called name below hostsDir: new namespaces, loopback up, host name set, own directories,
-// and binds on top. hostsDir must be on a mount that is not shared, or the mount namespace cannot be pinned.
+// bootID is what the host has at /proc/sys/kernel/random/boot_id, random(4).
+func (h Host) bootID() string { return filepath.Join(h.Dir, "boot-id") }
+
+// Create makes the host called name below hostsDir: new namespaces, loopback up, host name and boot ID set, own
+// directories, and binds on top. Of a host that was shut down it makes the next boot. hostsDir must be on a mount that is not shared, or the mount namespace cannot be pinned.
 func Create(hostsDir, name string, binds ...Bind) (Host, error) {
 	h := At(hostsDir, name)
 	for _, dir := range private {
@@ -41,6 +45,9 @@ func Create(hostsDir, name string, binds ...Bind) (Host, error) {
 		}
 	}
 	if err := h.makePins(); err != nil {
+		return h, fmt.Errorf("making host %s: %w", name, err)
+	}
+	if err := os.WriteFile(h.bootID(), []byte(uuid.NewString()+"\n"), 0o444); err != nil {
 		return h, fmt.Errorf("making host %s: %w", name, err)
 	}
 	made, tid, release := make(chan error), make(chan int, 1), make(chan struct{})
@@ -107,6 +114,9 @@ func (h Host) furnish(binds []Bind) error {
 		if err := h.overlay(dir); err != nil {
 			return err
 		}
+	}
+	if err := unix.Mount(h.bootID(), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("giving the host its own boot ID: %w", err)
 	}
 	all := make([]Bind, 0, len(private)+len(binds))
 	for _, dir := range private {

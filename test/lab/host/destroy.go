@@ -12,13 +12,28 @@ import (
 // everything inside: interfaces, mounts, routes, the namespaces of its pods. Deleting the pins also undoes the copies
 // of them that hosts made later have among their mounts. What is not there any more is no error.
 func (h Host) Destroy() error {
+	if err := h.letGo(); err != nil {
+		return err
+	}
+	return os.RemoveAll(h.Dir)
+}
+
+// ShutDown is Destroy of all but what a machine has on its disks: /run is empty afterwards. Create is the next boot.
+func (h Host) ShutDown() error {
+	if err := h.letGo(); err != nil {
+		return err
+	}
+	return os.RemoveAll(h.Private("/run"))
+}
+
+func (h Host) letGo() error {
 	for _, p := range pinned {
 		err := unix.Unmount(h.pin(p.file), unix.MNT_DETACH)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("letting go of the %s namespace of host %s: %w", p.file, h.Name, err)
 		}
 	}
-	return os.RemoveAll(h.Dir)
+	return nil
 }
 
 // MakeNetns makes an empty network namespace with loopback up, and pins it at the path file on the host. The

@@ -217,22 +217,17 @@ const (
 	agentToken      = "/etc/fairlead/token"
 )
 
-// agentManifests give the agent its identity and rights.
-const agentManifests = "build/manifests/agent-rbac.yaml"
+// clusterManifests give the API our kinds of objects, and the agent its identity and rights.
+var clusterManifests = [...]string{
+	"build/manifests/crds.yaml", "build/manifests/ippool-policy.yaml", "build/manifests/agent-rbac.yaml",
+}
 
-// GiveAgentsAccess makes the agents' ServiceAccount with its rights, and puts a token of it and a kubeconfig on every
-// node. It is done again when the cluster has forgotten all (controlplane.Plane.Wipe).
+// GiveAgentsAccess makes what agents need in the API: our kinds of objects, and a ServiceAccount with rights, of which
+// it puts a token and a kubeconfig on every node. It is done again when the cluster has forgotten all
+// (controlplane.Plane.Wipe).
 func (l *Lab) GiveAgentsAccess(ctx context.Context) error {
-	path, err := kubebin.Find(agentManifests)
-	if err != nil {
+	if err := l.applyClusterManifests(ctx); err != nil {
 		return err
-	}
-	manifests, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if _, err := l.kubectlStdin(ctx, manifests, "apply", "-f", "-"); err != nil {
-		return fmt.Errorf("the agents' rights: %w", err)
 	}
 	token, err := l.agentToken(ctx)
 	if err != nil {
@@ -253,6 +248,21 @@ func (l *Lab) GiveAgentsAccess(ctx context.Context) error {
 		if err := os.WriteFile(h.Private(agentKubeconfig), kubeconfig, 0o600); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (l *Lab) applyClusterManifests(ctx context.Context) error {
+	args := []string{"apply"}
+	for _, name := range clusterManifests {
+		path, err := kubebin.Find(name)
+		if err != nil {
+			return err
+		}
+		args = append(args, "-f", path)
+	}
+	if _, err := l.Kubectl(ctx, args...); err != nil {
+		return fmt.Errorf("Fairlead's manifests: %w", err)
 	}
 	return nil
 }

@@ -178,21 +178,24 @@ table arp lab_mute {
 }
 `
 
+// onBridge says that the lab puts the nodes' addresses on phyBridge, and not on the NIC.
+func (s spec) onBridge() bool { return s.Datapath == Netdev && s.Mode == Routed }
+
 // setUpNode prepares a node that is plugged in and whose Open vSwitch does not run yet.
-func setUpNode(ctx context.Context, h host.Host, s spec, n int) error {
+func setUpNode(ctx context.Context, h host.Host, s spec) error {
 	err := h.Do(func() error {
 		// What kubeadm's preflight wants of every node.
 		if err := forward(s.IPFamily); err != nil {
 			return err
 		}
 		if s.Datapath == System {
-			return addressNode(nodeNIC, s, n)
+			return nil
 		}
-		devices, err := `{ "fl*" }`, error(nil)
-		if s.Mode == Routed {
-			devices, err = `{ "eth0", "fl*" }`, noIPv6(nodeNIC)
-		} else if err = txOff(nodeNIC); err == nil { // for the switch, as on the host outside
-			err = addressNode(nodeNIC, s, n)
+		devices, err := `{ "eth0", "fl*" }`, error(nil)
+		if s.onBridge() {
+			err = noIPv6(nodeNIC)
+		} else {
+			devices, err = `{ "fl*" }`, txOff(nodeNIC) // for the switch, as on the host outside
 		}
 		if err != nil {
 			return err

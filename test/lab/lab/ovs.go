@@ -81,10 +81,10 @@ func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error 
 	if l.spec.Datapath == System || OVSDB.PID(h) == 0 || Vswitchd.PID(h) == 0 {
 		return nil
 	}
-	if l.spec.Mode == Bridge {
-		return teachNeighbours(ctx, h, l.spec, n)
+	if l.spec.onBridge() {
+		return moveToBridge(ctx, h, l.spec, n)
 	}
-	return moveToBridge(ctx, h, l.spec, n)
+	return teachNeighbours(ctx, h, l.spec, n)
 }
 
 func starts(which []Daemon, d Daemon) bool {

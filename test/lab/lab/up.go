@@ -184,35 +184,54 @@ func (l *Lab) makeUnderlay(ctx context.Context, o Options) error {
 }
 
 func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error {
-	var binds []host.Bind
 	if l.spec.Cluster == Directory {
-		binds = append(binds, host.Bind{Source: l.path("manifests"), Target: manifestsDir, ReadOnly: true})
-		if l.spec.Mode == Bridge { // O_EXCL works among nodes that share the directory
-			binds = append(binds, host.Bind{Source: l.path("allocations"), Target: allocationsDir})
-		}
 		if _, err := l.Manifests().Apply([]manifest.Object{nodeManifest(l.spec, n)}); err != nil {
 			return err
 		}
 	}
-	h, err := host.Create(l.path("hosts"), NodeName(n), binds...)
-	if err != nil {
-		return err
-	}
+	h := host.At(l.path("hosts"), NodeName(n))
 	if err := writeFiles(h, config); err != nil {
 		return fmt.Errorf("setting up %s: %w", h.Name, err)
-	}
-	if err := l.plug(ctx, h, nodeCable(l.spec, n)); err != nil {
-		return err
-	}
-	if err := setUpNode(ctx, h, l.spec, n); err != nil {
-		return err
 	}
 	if l.spec.RoutePods {
 		if err := routePods(host.At(l.path("hosts"), l.spec.router()), l.spec, n); err != nil {
 			return err
 		}
 	}
-	return l.OVSStart(ctx, h.Name)
+	return l.boot(ctx, n)
+}
+
+// boot starts the machine of a node, whose files are there, up to Open vSwitch and its addresses.
+func (l *Lab) boot(ctx context.Context, n int) error {
+	var binds []host.Bind
+	if l.spec.Cluster == Directory {
+		binds = append(binds, host.Bind{Source: l.path("manifests"), Target: manifestsDir, ReadOnly: true})
+		if l.spec.Mode == Bridge { // O_EXCL works among nodes that share the directory
+			binds = append(binds, host.Bind{Source: l.path("allocations"), Target: allocationsDir})
+		}
+	}
+	h, err := host.Create(l.path("hosts"), NodeName(n), binds...)
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{"/run/lab", "/run/lock", "/run/netns"} {
+		if err := os.MkdirAll(h.Private(dir), 0o755); err != nil {
+			return fmt.Errorf("setting up %s: %w", h.Name, err)
+		}
+	}
+	if err := l.plug(ctx, h, nodeCable(l.spec, n)); err != nil {
+		return err
+	}
+	if err := setUpNode(ctx, h, l.spec); err != nil {
+		return err
+	}
+	if err := l.OVSStart(ctx, h.Name); err != nil || l.spec.onBridge() {
+		return err
+	}
+	if err := h.Do(func() error { return addressNode(nodeNIC, l.spec, n) }); err != nil {
+		return fmt.Errorf("addresses of %s: %w", h.Name, err)
+	}
+	return nil
 }
 
 // writeFiles puts the agent's config on the node, and the reference CNI plugins that this machine has.
@@ -221,7 +240,7 @@ func writeFiles(h host.Host, config map[string]any) error {
 	if err != nil {
 		return err
 	}
-	for _, dir := range []string{"/run/lab", "/run/lock", "/run/netns", "/opt/cni/bin", "/etc/cni/net.d"} {
+	for _, dir := range []string{"/etc/fairlead", "/opt/cni/bin", "/etc/cni/net.d"} {
 		if err := os.MkdirAll(h.Private(dir), 0o755); err != nil {
 			return err
 		}

@@ -1,0 +1,56 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// Reboot is a power failure of a node and its next boot: all processes are killed, the namespaces with their
+// interfaces, addresses, routes and pods are made anew, /run is empty and the boot ID another. What is on disk stays,
+// Open vSwitch's database and the agent's files among it. Open vSwitch starts first, then the NIC gets its addresses as
+// from the distribution's configuration. The agent is not started: AgentStart does it. If the pod runner runs it sees
+// that sandboxes are gone, as kubelet does.
+func (l *Lab) Reboot(ctx context.Context, node string) error {
+	h, n, err := l.node(node)
+	if err != nil {
+		return err
+	}
+	runs := l.RunnerPID() != 0
+	if err := l.RunnerStop(ctx); err != nil {
+		return err
+	}
+	if err := l.powerOff(ctx, h, n); err != nil {
+		return fmt.Errorf("rebooting %s: %w", node, err)
+	}
+	if err := l.boot(ctx, n); err != nil {
+		return fmt.Errorf("rebooting %s: %w", node, err)
+	}
+	if l.spec.Cluster == Kube {
+		if err := l.KubeProxyStart(node); err != nil {
+			return err
+		}
+	}
+	if !runs {
+		return nil
+	}
+	return l.RunnerStart(ctx)
+}
+
+func (l *Lab) powerOff(ctx context.Context, h host.Host, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	if err := end(ctx, h, Guard.PID(h), unix.SIGTERM); err != nil { // as in stopPolitely
+		return err
+	}
+	if err := host.Kill(ctx, h); err != nil {
+		return err
+	}
+	if err := l.unplug(ctx, nodeCable(l.spec, n)); err != nil {
+		return err
+	}
+	return h.ShutDown()
+}
