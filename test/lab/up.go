@@ -68,7 +68,7 @@ without Kubernetes the nodes share the directory of allocations.`,
 		"system (the kernel's), netdev (in userspace), or auto: what is there")
 	flags.StringVar(&family, "ip-family", string(lab.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
 	flags.StringVar(&mode, "mode", string(lab.Routed),
-		"routed, or bridge: an underlay with VLANs, and agents that bridge pods onto them")
+		"routed, or bridge: an underlay with VLANs, and agents that bridge pods")
 	flags.IntVar(&o.Subnets, "subnets", 1, "subnets of the underlay, 1 or 2: nodes alternate between them")
 	flags.BoolVar(&o.RoutePods, "route-pods", false, "the underlay's router knows the way to all podCIDRs (for noEncap)")
 	flags.StringVar(&cluster, "cluster", string(lab.Directory),
