@@ -36,7 +36,8 @@ func (h Host) Private(path string) string { return filepath.Join(h.Dir, "root", 
 func (h Host) bootID() string { return filepath.Join(h.Dir, "boot-id") }
 
 // Create makes the host called name below hostsDir: new namespaces, loopback up, host name and boot ID set, own
-// directories, and binds on top. Of a host that was shut down it makes the next boot. hostsDir must be on a mount that is not shared, or the mount namespace cannot be pinned.
+// directories, and binds on top. Of a host that was shut down it makes the next boot. hostsDir must be on a mount that
+// is not shared, or the mount namespace cannot be pinned.
 func Create(hostsDir, name string, binds ...Bind) (Host, error) {
 	h := At(hostsDir, name)
 	for _, dir := range private {
