@@ -59,7 +59,7 @@ func diff(want, have table, others taken) []op {
 // same compares the attributes that we set; the kernel adds others, such as
 // "linkdown". A route with several next hops has no Gw.
 func same(a, b netlink.Route) bool {
-	return a.LinkIndex == b.LinkIndex && a.Gw.Equal(b.Gw) && a.Src.Equal(b.Src) &&
+	return a.LinkIndex == b.LinkIndex && a.Gw.Equal(b.Gw) && a.Src.Equal(b.Src) && a.MTU == b.MTU &&
 		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
 }
 

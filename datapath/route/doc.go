@@ -1,5 +1,5 @@
-// Package route keeps the node's routes to the pods of other nodes and the
-// kernel's switches for forwarding.
+// Package route keeps the node's routes to the pods of other nodes and to its
+// own bridged pods, and the kernel's switches for forwarding.
 //
 // The routes to peers behind the tunnel go to the bridge by way of the gateway
 // with one virtual next hop, behind which the flows choose the node, so that no
@@ -11,6 +11,11 @@
 // as any other. It counts only while that interface is up and has an address of
 // the peer's subnet: the kernel removes such routes by itself, the next Apply
 // puts them back.
+//
+// A bridged pod of this node has an address of the underlay, but its packets to
+// and from the node take the gateway: a route to it alone and a permanent
+// neighbour entry with its MAC. Where rp_filter is 1 that is what lets the
+// node hear it.
 //
 // What is ours: routes of the main table with protocol Protocol, whatever else
 // they say, and permanent neighbours on the gateway, which is ours as a whole.

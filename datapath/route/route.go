@@ -31,16 +31,20 @@ func NextHop4() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 0, 253}) }
 // VirtualMAC.
 func NextHop6() netip.Addr { return VirtualMAC().LinkLocal() }
 
-// Route leads to the pods of another node.
+// Route leads to the pods of another node, or to one bridged pod of this node.
 type Route struct {
 	Dst netip.Prefix
 	// Via is the other node's address, in a subnet of the transport interface.
 	// The zero Addr is the virtual next hop behind the gateway.
 	Via netip.Addr
-	// Src is the address that the host's own packets to Dst carry: the
-	// gateway's, which must be on the link. The zero Addr leaves it to the
-	// kernel.
+	// MAC is that of the bridged pod whose address Dst is: it is on link behind
+	// the gateway. Zero for other nodes.
+	MAC api.MAC
+	// Src is the address that the host's own packets to Dst carry, one of the
+	// node's. The zero Addr leaves it to the kernel.
 	Src netip.Addr
+	// MTU is that of the way to Dst, in bytes. 0 is the interface's.
+	MTU int
 }
 
 // Desired are all routes that shall be there. Link is the gateway's name,
@@ -63,7 +67,7 @@ type Changes struct {
 func Apply(d Desired) (Changes, error) {
 	c, err := apply(d)
 	if err != nil {
-		err = fmt.Errorf("routes to other nodes' pods: %w", err)
+		err = fmt.Errorf("routes to pods: %w", err)
 	}
 	return c, err
 }
@@ -88,7 +92,7 @@ func apply(d Desired) (Changes, error) {
 		return c, err
 	}
 	// A route whose next hop has no neighbour entry loses packets: that first.
-	if c.Neighbours, err = applyNeighbours(h, link, want); err != nil {
+	if c.Neighbours, err = applyNeighbours(h, link, neighboursOf(d)); err != nil {
 		return c, err
 	}
 	have, foreign, err := observe(h, want)
@@ -101,7 +105,7 @@ func apply(d Desired) (Changes, error) {
 	}
 	for dst, r := range foreign {
 		failed.add(fmt.Errorf("%s is taken by a route that Fairlead did not make (%s); "+
-			"remove it, or give the node another podCIDR", dst, describe(h, r)))
+			"remove it, or give the pods other addresses", dst, describe(h, r)))
 	}
 	return c, failed.err()
 }
@@ -148,12 +152,18 @@ func wanted(d Desired, gateway, transport int) (table, error) {
 		}
 		k, nr := key{dst: r.Dst.Masked()}, netlink.Route{
 			LinkIndex: transport, Dst: kernel.IPNet(r.Dst.Masked()), Gw: r.Via.AsSlice(),
-			Src: r.Src.AsSlice(), Protocol: Protocol, Table: unix.RT_TABLE_MAIN,
+			Src: r.Src.AsSlice(), Protocol: Protocol, Table: unix.RT_TABLE_MAIN, MTU: r.MTU,
 		}
 		if r.Dst.Addr().Is6() {
 			k.metric, nr.Priority = defaultMetric6, defaultMetric6
 		}
-		if !r.Via.IsValid() {
+		switch {
+		case r.MAC != (api.MAC{}):
+			if !r.Dst.IsSingleIP() || r.Via.IsValid() {
+				return nil, fmt.Errorf("destination %s with MAC %s is not one pod of this node", r.Dst, r.MAC)
+			}
+			nr.LinkIndex, nr.Scope = gateway, netlink.SCOPE_LINK
+		case !r.Via.IsValid():
 			nr.LinkIndex, nr.Gw = gateway, virtualNextHop(r.Dst).AsSlice()
 			if r.Dst.Addr().Is4() { // a link-local IPv6 next hop is on link as it is
 				nr.Flags = int(netlink.FLAG_ONLINK)
