@@ -1,5 +1,6 @@
 // Package nat keeps the iptables rules that pods need: leave to be forwarded,
-// and the node's address for what they send to the outside. What looks like the
+// and the node's address for what they send to the outside. Bridged pods need
+// them for what goes through the host, Services above all. What looks like the
 // tunnel between nodes is not forwarded for them.
 //
 // What is ours: the chains FAIRLEAD-POSTROUTING of table nat and

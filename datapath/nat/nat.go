@@ -18,8 +18,12 @@ const (
 type Desired struct {
 	// Gateway is the name of the node's own port on the bridge.
 	Gateway string
-	// PodCIDRs are the node's own; a family without one gets no rules.
-	PodCIDRs []netip.Prefix
+	// PodCIDRs are the node's own, Pools the ranges of bridged pods, on whatever
+	// node; a family without either gets no rules.
+	PodCIDRs, Pools []netip.Prefix
+	// NodeAddrs are the node's own addresses, the first of each family the one
+	// that other nodes know. Only Pools need them.
+	NodeAddrs []netip.Addr
 	// Masquerade gives pods' packets to the outside the node's address.
 	Masquerade bool
 	// Unmasked are destinations that see the pods' own addresses although their
@@ -71,15 +75,15 @@ func Apply(d Desired) (changes []string, err error) {
 }
 
 func (d Desired) validate() error {
-	if len(d.PodCIDRs) == 0 {
+	if len(d.PodCIDRs)+len(d.Pools) == 0 {
 		return nil
 	}
 	if d.Gateway == "" || strings.ContainsAny(d.Gateway, "\"' \t\n!") || strings.HasSuffix(d.Gateway, "+") {
 		return fmt.Errorf("%q cannot be the name of the gateway: iptables takes + at its end for any ending", d.Gateway)
 	}
-	for _, p := range slices.Concat(d.PodCIDRs, d.Unmasked) {
+	for _, p := range slices.Concat(d.PodCIDRs, d.Pools, d.Unmasked) {
 		if !p.IsValid() || p.Addr().Is4In6() {
-			return fmt.Errorf("podCIDR %s is not a prefix", p)
+			return fmt.Errorf("%s is not a prefix", p)
 		}
 	}
 	return nil
@@ -101,10 +105,26 @@ type chain struct {
 func (d Desired) chains(f family) []chain {
 	post := chain{table: "nat", base: "POSTROUTING", name: Postrouting}
 	fwd := chain{table: "filter", base: "FORWARD", name: Forward, beforeStop: true}
-	if own := f.of(d.PodCIDRs); len(own) > 0 {
-		post.rules, fwd.rules = d.sourceRules(own, f.of(d.Unmasked)), d.forwardRules(own)
+	if own, pools := f.of(d.PodCIDRs), f.of(d.Pools); len(own)+len(pools) > 0 {
+		// What the host sends to its own gateway address stays on lo and keeps its
+		// source.
+		post.rules = append([]string{"-o lo -j RETURN"}, d.serviceRules(own)...)
+		post.rules = append(post.rules, d.bridgedRules(f, len(own) > 0, pools)...)
+		if d.Masquerade {
+			post.rules = append(post.rules, d.outsideRules(own, f.of(d.Unmasked))...)
+		}
+		fwd.rules = d.forwardRules(own)
 	}
 	return []chain{post, fwd}
+}
+
+// masquerade is the target of rules that give a packet the address of the
+// interface that it leaves by.
+func (d Desired) masquerade() string {
+	if d.RandomFully {
+		return " -j MASQUERADE --random-fully"
+	}
+	return " -j MASQUERADE"
 }
 
 // of are the prefixes of the family, without host bits.
@@ -117,26 +137,55 @@ func (f family) of(prefixes []netip.Prefix) (out []netip.Prefix) {
 	return out
 }
 
-// sourceRules give packets from the node's own pods another source, where that
-// must be.
-func (d Desired) sourceRules(own, unmasked []netip.Prefix) []string {
-	masquerade := " -j MASQUERADE"
-	if d.RandomFully {
-		masquerade += " --random-fully"
-	}
-	// What the host sends to its own gateway address stays on lo and keeps its
-	// source.
-	rules := []string{"-o lo -j RETURN"}
+// serviceRules give a pod's packet to a Service that kube-proxy has turned back
+// to a pod, on br-int or behind the tunnel, another source: with its own the
+// reply would go straight to the pod, past the node that alone can undo the
+// translation.
+func (d Desired) serviceRules(own []netip.Prefix) (rules []string) {
 	for _, p := range own {
-		// A pod's packet to a Service that kube-proxy has turned back to a pod
-		// on br-int or behind the tunnel. With its own source the reply would
-		// go straight to the pod, past the node that alone can undo the
-		// translation.
-		rules = append(rules, fmt.Sprintf("-s %s -o %s -m conntrack --ctstate DNAT%s", p, d.Gateway, masquerade))
+		rules = append(rules, fmt.Sprintf("-s %s -o %s -m conntrack --ctstate DNAT%s", p, d.Gateway, d.masquerade()))
 	}
-	if !d.Masquerade {
-		return rules
+	return rules
+}
+
+// bridgedRules give another source to all that the host forwards from bridged
+// pods, Services' packets above all, and to what it sends to them with a source
+// that is none of its own addresses. A bridged pod sends its answers to the host
+// only where they go to the host; all others it sends to the underlay, and the
+// other end answers a bridged pod there as well.
+//
+// Through the gateway that source is the gateway's address, which the tunnel's
+// far end believes, or the node's where the gateway has none.
+func (d Desired) bridgedRules(f family, gatewayHasAddr bool, pools []netip.Prefix) (rules []string) {
+	if len(pools) == 0 {
+		return nil
 	}
+	node := slices.DeleteFunc(slices.Clone(d.NodeAddrs), func(a netip.Addr) bool { return a.Is6() != f.is6 })
+	target := d.masquerade()
+	if !gatewayHasAddr && len(node) > 0 {
+		target = fmt.Sprintf(" -j SNAT --to-source %s", node[0])
+		if d.RandomFully {
+			target += " --random-fully"
+		}
+	}
+	for _, p := range pools {
+		rules = append(rules, fmt.Sprintf("-s %s -o %s%s", p, d.Gateway, target))
+	}
+	for _, a := range node {
+		rules = append(rules, fmt.Sprintf("-s %s -o %s -j RETURN", netip.PrefixFrom(a, a.BitLen()), d.Gateway))
+	}
+	for _, p := range pools {
+		rules = append(rules, fmt.Sprintf("-d %s -o %s%s", p, d.Gateway, target))
+	}
+	for _, p := range pools {
+		rules = append(rules, fmt.Sprintf("-s %s ! -o %s%s", p, d.Gateway, d.masquerade()))
+	}
+	return rules
+}
+
+// outsideRules give the node's address to what its routed pods send to the
+// outside.
+func (d Desired) outsideRules(own, unmasked []netip.Prefix) (rules []string) {
 	if len(unmasked) > 0 {
 		rules = append(rules, "-o "+d.Gateway+" -j RETURN") // saves all the others
 	}
@@ -144,7 +193,7 @@ func (d Desired) sourceRules(own, unmasked []netip.Prefix) []string {
 		rules = append(rules, fmt.Sprintf("-d %s -j RETURN", p))
 	}
 	for _, p := range own {
-		rules = append(rules, fmt.Sprintf("-s %s ! -o %s%s", p, d.Gateway, masquerade))
+		rules = append(rules, fmt.Sprintf("-s %s ! -o %s%s", p, d.Gateway, d.masquerade()))
 	}
 	return rules
 }

@@ -14,6 +14,13 @@ func cidrs(s ...string) (out []netip.Prefix) {
 	return out
 }
 
+func addrs(s ...string) (out []netip.Addr) {
+	for _, a := range s {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
 func TestChains(t *testing.T) {
 	ipv4, ipv6 := families()[0], families()[1]
 	d := Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.9/24", "fd00:1::/64"), Masquerade: true, RandomFully: true}
@@ -39,6 +46,17 @@ func TestChains(t *testing.T) {
 		"unmasked": {text(with(func(d *Desired) { d.Masquerade, d.Unmasked = true, cidrs("10.0.2.0/23", "fd00:2::/64", "10.0.8.0/24") }), ipv4),
 			"FAIRLEAD-POSTROUTING: " + dnat + "; -o gw0 -j RETURN; -d 10.0.2.0/23 -j RETURN; -d 10.0.8.0/24 -j RETURN; " +
 				"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " + forward},
+		"bridged": {text(with(func(d *Desired) {
+			d.Masquerade, d.Pools, d.NodeAddrs = true, cidrs("192.0.2.96/28", "fd00:5::/96"), addrs("192.0.2.2", "fd00:5::2", "172.17.0.1")
+		}), ipv4), "FAIRLEAD-POSTROUTING: " + dnat + "; -s 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.2/32 -o gw0 -j RETURN; " +
+			"-s 172.17.0.1/32 -o gw0 -j RETURN; -d 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.96/28 ! -o gw0 -j MASQUERADE; " +
+			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " + forward},
+		"bridged without a podCIDR": {text(Desired{Gateway: "gw0", Pools: cidrs("fd00:5::/96"), NodeAddrs: addrs("192.0.2.2", "fd00:5::2"),
+			RandomFully: true, Tunnel: Tunnel{"udp", 6081}}, ipv6),
+			"FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
+				"-s fd00:5::2/128 -o gw0 -j RETURN; -d fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
+				"-s fd00:5::/96 ! -o gw0 -j MASQUERADE --random-fully\n" +
+				"FAIRLEAD-FORWARD: -i gw0 -p udp -m udp --dport 6081 -j DROP; -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
 		"other family": {text(with(func(d *Desired) { d.Masquerade = true }), ipv6),
 			"FAIRLEAD-POSTROUTING: \nFAIRLEAD-FORWARD: "},
 	} {
@@ -99,6 +117,7 @@ func TestBadInput(t *testing.T) {
 		{Gateway: "", PodCIDRs: cidrs("10.0.1.0/24")}, {Gateway: "gw+", PodCIDRs: cidrs("10.0.1.0/24")},
 		{Gateway: "a b", PodCIDRs: cidrs("10.0.1.0/24")}, {Gateway: "gw0", PodCIDRs: []netip.Prefix{{}}},
 		{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), Unmasked: []netip.Prefix{{}}},
+		{Gateway: "gw0", Pools: []netip.Prefix{{}}}, {Gateway: "", Pools: cidrs("10.0.1.0/24")},
 	} {
 		if _, err := Apply(d); err == nil {
 			t.Errorf("%+v is accepted", d)

@@ -1,0 +1,177 @@
+package nat
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// The two bridged pods of TestRootBridged and what the node has on the underlay.
+const (
+	bridged4, bridged6 = "192.0.2.50", "fd00:5::50"
+	second4, second6   = "192.0.2.51", "fd00:5::51"
+)
+
+// underlay is lan with two bridged pods more. Each has two interfaces, as the
+// bridge sends its packets two ways: what the node routes to the gateway, the rest
+// to the underlay. The node is strict about where packets come from.
+func underlay(t *testing.T) (node, outside, routed, first, second *nstest.NS) {
+	node, outside, routed, _ = lan(t)
+	outside.IP("addr flush dev out")
+	outside.IP("link add lan0 type bridge")
+	outside.IP("link set lan0 up")
+	outside.IP("link set out master lan0")
+	outside.IP("addr add 192.0.2.9/24 dev lan0")
+	outside.IP("addr add fd00:5::9/64 dev lan0 nodad")
+	node.IP("route add default via 192.0.2.9")
+	node.IP("-6 route add default via fd00:5::9")
+	const gateway = "0e:00:00:00:00:01"
+	node.IP("link set fairlead-gw0 address " + gateway) // else it changes with the ports
+	first, second = nstest.New(t), nstest.New(t)
+	for i, pod := range []*nstest.NS{first, second} {
+		pod.Exec("sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0")
+		host, wire, a4, a6 := "b0", "w0", bridged4, bridged6
+		if i == 1 {
+			host, wire, a4, a6 = "b1", "w1", second4, second6
+		}
+		nstest.Veth(node, host, pod, "gw")
+		node.IP("link set " + host + " master fairlead-gw0")
+		nstest.Veth(outside, wire, pod, "wire")
+		outside.IP("link set " + wire + " master lan0")
+		pod.IP("addr add " + a4 + "/24 dev wire")
+		pod.IP("addr add " + a6 + "/64 dev wire nodad")
+		mac := strings.Fields(pod.IP("-br link show gw"))[2]
+		for _, dst := range []string{"192.0.2.2", "fd00:5::2", "10.0.1.1", "fd00:0:0:1::1", "10.96.0.0/16", "fd00:96::/64"} {
+			pod.IP("route add " + dst + " dev gw src " + map[bool]string{true: a6, false: a4}[strings.Contains(dst, ":")])
+			if !strings.Contains(dst, "/") {
+				pod.IP("neigh replace " + dst + " lladdr " + gateway + " dev gw nud permanent")
+			}
+		}
+		for _, service := range []string{"10.96.0.10", "fd00:96::10"} {
+			pod.IP("neigh replace " + service + " lladdr " + gateway + " dev gw nud permanent")
+		}
+		for a, src := range map[string]string{a4: "192.0.2.2", a6: "fd00:5::2"} {
+			node.IP("route add " + a + " dev fairlead-gw0 src " + src)
+			node.IP("neigh replace " + a + " lladdr " + mac + " dev fairlead-gw0 nud permanent")
+		}
+	}
+	node.Exec("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1", "net.ipv4.conf.fairlead-gw0.rp_filter=1", "net.ipv4.conf.eth0.rp_filter=1")
+	return node, outside, routed, first, second
+}
+
+// service has the node turn port 80 of the Service's address, of one family, into
+// a backend's address and port, as kube-proxy does.
+func service(node *nstest.NS, backend string) {
+	program, address := "iptables", "10.96.0.10/32"
+	if strings.HasPrefix(backend, "[") {
+		program, address = "ip6tables", "fd00:96::10/128"
+	}
+	for _, chain := range []string{"PREROUTING", "OUTPUT"} {
+		node.Exec(program, "-t", "nat", "-F", chain)
+		node.Exec(program, "-t", "nat", "-A", chain, "-d", address, "-p", "tcp", "--dport", "80", "-j", "DNAT", "--to-destination", backend)
+	}
+}
+
+// Services work from bridged pods and to them, whoever the backend is, with
+// rp_filter=1, and also on a node whose gateway has no address.
+func TestRootBridgedServices(t *testing.T) {
+	node, outside, routed, first, second := underlay(t)
+	const to4, to6 = "10.96.0.10:80", "[fd00:96::10]:80"
+	d := desired()
+	apply(t, node, d)
+	service(node, "192.0.2.9:8080")
+	if _, err := seen(first, outside, to4, "192.0.2.9:8080"); err == nil {
+		t.Fatal("the Service works without our rules: the test is worth nothing")
+	}
+	d.Pools = cidrs("192.0.2.48/28", "fd00:5::50/124")
+	d.NodeAddrs = addrs("192.0.2.2", "fd00:5::2")
+	for _, c := range []struct {
+		name       string
+		from, at   *nstest.NS
+		to         string
+		backend    string
+		want, bare string // the client's address that the backend sees; on a node without a podCIDR
+	}{
+		{"bridged to bridged", first, second, to4, second4 + ":8080", "10.0.1.1", "192.0.2.2"},
+		{"bridged to bridged v6", first, second, to6, "[" + second6 + "]:8080", "fd00:0:0:1::1", "fd00:5::2"},
+		{"bridged to itself", first, first, to4, bridged4 + ":8080", "10.0.1.1", "192.0.2.2"},
+		{"bridged to the outside", first, outside, to4, "192.0.2.9:8080", "192.0.2.2", "192.0.2.2"},
+		{"bridged to the outside v6", first, outside, to6, "[fd00:5::9]:8080", "fd00:5::2", "fd00:5::2"},
+		{"bridged to its node", first, node, to4, "192.0.2.2:8080", bridged4, bridged4},
+		{"bridged to its node v6", first, node, to6, "[fd00:5::2]:8080", bridged6, bridged6},
+		{"host to bridged", node, first, to4, bridged4 + ":8080", "192.0.2.2", "192.0.2.2"},
+		{"host to bridged v6", node, first, to6, "[" + bridged6 + "]:8080", "fd00:5::2", "fd00:5::2"},
+		{"routed to bridged", routed, first, to4, bridged4 + ":8080", "10.0.1.1", ""},
+		{"routed to bridged v6", routed, first, to6, "[" + bridged6 + "]:8080", "fd00:0:0:1::1", ""},
+		{"bridged to routed", first, routed, to4, "10.0.1.5:8080", "10.0.1.1", ""},
+		{"bridged to routed v6", first, routed, to6, "[fd00:0:0:1::5]:8080", "fd00:0:0:1::1", ""},
+	} {
+		service(node, c.backend)
+		apply(t, node, d)
+		if got, err := seen(c.from, c.at, c.to, c.backend); err != nil || got != c.want {
+			t.Errorf("%s: arrives from %q, %v; want %s", c.name, got, err, c.want)
+		}
+		if c.bare == "" {
+			continue
+		}
+		bare := d
+		bare.PodCIDRs = nil
+		apply(t, node, bare)
+		if got, err := seen(c.from, c.at, c.to, c.backend); err != nil || got != c.bare {
+			t.Errorf("%s, no podCIDR: arrives from %q, %v; want %s", c.name, got, err, c.bare)
+		}
+	}
+}
+
+// What reaches a bridged pod through its host has a source to which the pod
+// answers through the host.
+func TestRootBridgedAnswers(t *testing.T) {
+	node, outside, routed, pod, _ := underlay(t)
+	d := desired()
+	d.Pools, d.NodeAddrs = cidrs("192.0.2.48/28"), addrs("192.0.2.2")
+	apply(t, node, d)
+	// A node port with externalTrafficPolicy Local: kube-proxy leaves the client's address.
+	node.Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-d", "192.0.2.2/32", "-p", "tcp", "--dport", "30080",
+		"-j", "DNAT", "--to-destination", bridged4+":8080")
+	node.IP("addr add 192.0.2.222/32 dev lo")
+	outside.IP("route add 192.0.2.222/32 via 192.0.2.2")
+	for _, c := range []struct {
+		name   string
+		from   *nstest.NS
+		to     string
+		listen string
+		want   string
+	}{
+		{"node port", outside, "192.0.2.2:30080", bridged4 + ":8080", "10.0.1.1"},
+		{"outside, past the node", outside, bridged4 + ":80", bridged4 + ":80", "192.0.2.9"},
+		{"host", node, bridged4 + ":80", bridged4 + ":80", "192.0.2.2"},
+		{"routed pod", routed, bridged4 + ":80", bridged4 + ":80", "10.0.1.1"},
+	} {
+		if got, err := seen(c.from, pod, c.to, c.listen); err != nil || got != c.want {
+			t.Errorf("%s: arrives from %q, %v; want %s", c.name, got, err, c.want)
+		}
+	}
+	// From an address that the pod does not know as the node's.
+	node.IP("route change " + bridged4 + " dev fairlead-gw0 src 192.0.2.222")
+	if got, err := seen(node, pod, bridged4+":80", bridged4+":80"); err != nil || got != "10.0.1.1" {
+		t.Errorf("host under another address: arrives from %q, %v; want 10.0.1.1", got, err)
+	}
+}
+
+// Both back ends of iptables print the rules as we compare them.
+func TestRootBridgedUnchanged(t *testing.T) {
+	backends(t, func(t *testing.T) {
+		node := nstest.New(t)
+		for _, own := range [][]string{{"10.0.1.0/24", "fd00:1::/64"}, nil} {
+			d := Desired{Gateway: "gw0", PodCIDRs: cidrs(own...), Pools: cidrs("192.0.2.48/28", "192.0.2.64/32", "fd00:5::50/124"),
+				NodeAddrs: addrs("192.0.2.2", "fd00:5::2"), RandomFully: true, Tunnel: Tunnel{"udp", 6081}}
+			if apply(t, node, d) == nil {
+				t.Error("nothing was written")
+			}
+			if again := apply(t, node, d); again != nil {
+				t.Errorf("written again: %v", again)
+			}
+		}
+	})
+}
