@@ -88,8 +88,21 @@ type AgentConfig struct {
 	ClientConnection      ClientConnection
 	// PodCIDRWait is how long to wait for the Node's podCIDR at the start.
 	PodCIDRWait time.Duration
-	// EnableBridgingMode: a node without a podCIDR waits for one for ever.
+	// EnableBridgingMode: pods may have addresses of IPPools, and the node needs no
+	// podCIDR.
 	EnableBridgingMode bool
+	IPAM               IPAM
+}
+
+// IPAM is how addresses of IPPools are given.
+type IPAM struct {
+	// ConflictProbeTimeout is how long the underlay is asked who uses an address.
+	// 0: it is not asked.
+	ConflictProbeTimeout time.Duration
+	// CoolingPeriod is how long an address that was given back is not given again.
+	CoolingPeriod time.Duration
+	// AllocationsDir is where allocations are kept where ManifestsDir is set.
+	AllocationsDir string
 }
 
 // ServiceCIDRs are those that are set, IPv4 first.

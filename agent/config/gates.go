@@ -9,7 +9,7 @@ type gate struct {
 
 // featureGates are the rows of Antrea's feature gates and of the two that switch
 // many at once. Antrea accepts every gate in both files. The value false is
-// harmless: Fairlead has none of these features.
+// harmless: Fairlead has none of these features, or always.
 func featureGates() []Entry {
 	const (
 		always  = "the feature belongs to AntreaProxy. " + noProxy
@@ -30,7 +30,7 @@ func featureGates() []Entry {
 			"should inspect it"},
 		{"ExternalNode", Refused, noVMs + "; the policies of an external node would not be enforced"},
 
-		{"AntreaIPAM", Ignored, noBridging},
+		{"AntreaIPAM", Ignored, "IPPools are there with enableBridgingMode, whatever the gate says"},
 		{"AntreaNodeConfig", Ignored, noSecondary},
 		{"SecondaryNetwork", Ignored, noSecondary},
 		{"NodeIPAM", Ignored, noController},
@@ -57,8 +57,12 @@ func featureGates() []Entry {
 	}
 	var rows []Entry
 	for _, g := range gates {
+		harmless := []string{"false"}
+		if g.name == "AntreaIPAM" {
+			harmless = append(harmless, "true")
+		}
 		rows = append(rows, Entry{In: Agent | Controller, Key: "featureGates." + g.name, Want: boolean(),
-			Fate: g.fate, Harmless: []string{"false"}, Text: g.text})
+			Fate: g.fate, Harmless: harmless, Text: g.text})
 	}
 	return rows
 }

@@ -3,8 +3,6 @@ package config
 // What Fairlead does instead: the reasons that several keys share, so that they
 // share one warning too.
 const (
-	noBridging = "bridged pods and IPPools are not built yet: all pods get routed addresses from the podCIDR, and " +
-		"the ADD of a pod annotated with ipam.antrea.io/ippools is refused"
 	noAntrea    = "there is no antrea-controller to call"
 	noProxy     = "Fairlead has no Service proxy: Services are the work of kube-proxy, which must run"
 	noExport    = "Fairlead exports no flow records"

@@ -62,10 +62,10 @@ func honouredKeys() []Entry {
 			Text: "switches tx checksum offload off in pods. On the netdev datapath it always is off",
 			set:  func(c *api.AgentConfig, v Value) { c.DisableTXChecksumOffload = v.Bool }},
 		{In: Agent, Key: "enableBridgingMode", Want: boolean(), Default: "false", Fate: Honoured,
-			Text: "a node without a podCIDR that it can use waits for one for ever and says what for, instead of exiting " +
-				"with code 78",
-			Except: []Exception{{"true", Ignored, noBridging}},
-			set:    func(c *api.AgentConfig, v Value) { c.EnableBridgingMode = v.Bool }},
+			Text: "pods that ask for an IPPool get an address of it and are put onto the underlay, through the transport " +
+				"interface, in any trafficEncapMode. A node without a podCIDR serves these alone, instead of exiting with " +
+				"code 78",
+			set: func(c *api.AgentConfig, v Value) { c.EnableBridgingMode = v.Bool }},
 		{In: Agent, Key: "serviceCIDR", Want: subnet4(), Default: "10.96.0.0/12", Fate: Honoured,
 			Text: "the IPv4 range of the cluster's Services (kube-apiserver's `--service-cluster-ip-range`). Bridged pods " +
 				"reach it through their node, whose kube-proxy translates it; routed pods need it not",
@@ -114,11 +114,24 @@ func honouredKeys() []Entry {
 			Text: "Fairlead's own: the address apiPort listens on. Antrea listens on all",
 			set:  func(c *api.AgentConfig, v Value) { c.APIAddress = v.Addr }},
 		{In: Agent, Key: "manifestsDir", Want: path(4095), Default: `""`, Fate: Honoured,
-			Text: "Fairlead's own: a directory of Node, Pod, Namespace and NetworkPolicy manifests that the agent follows " +
-				"instead of the Kubernetes API",
+			Text: "Fairlead's own: a directory of Node, Pod, Namespace, IPPool and NetworkPolicy manifests that the agent " +
+				"follows instead of the Kubernetes API",
 			set: func(c *api.AgentConfig, v Value) { c.ManifestsDir = v.Str }},
 		{In: Agent, Key: "podCIDRWait", Want: duration(10*time.Minute, ", at most 10m"), Default: "10s", Fate: Honoured,
 			Text: "Fairlead's own: how long to wait for the Node's podCIDR before the agent exits with code 78",
 			set:  func(c *api.AgentConfig, v Value) { c.PodCIDRWait = v.Duration }},
+		{In: Agent, Key: "ipam.conflictProbeTimeout", Want: duration(10*time.Second, ", at most 10s"), Default: "200ms",
+			Fate: Honoured,
+			Text: "Fairlead's own: how long the underlay is asked whether somebody uses an address of an IPPool before a pod " +
+				"gets it; 0s asks nobody",
+			set: func(c *api.AgentConfig, v Value) { c.IPAM.ConflictProbeTimeout = v.Duration }},
+		{In: Agent, Key: "ipam.coolingPeriod", Want: duration(time.Hour, ", at most 1h"), Default: "30s", Fate: Honoured,
+			Text: "Fairlead's own: how long an address of an IPPool that a pod gave back is not given to another, unless the " +
+				"pool is full",
+			set: func(c *api.AgentConfig, v Value) { c.IPAM.CoolingPeriod = v.Duration }},
+		{In: Agent, Key: "ipam.allocationsDir", Want: path(4095), Default: "/var/lib/fairlead/allocations", Fate: Honoured,
+			Text: "Fairlead's own: where it is kept which pod has which address of an IPPool, where manifestsDir is set. Nodes " +
+				"that share IPPools share this directory",
+			set: func(c *api.AgentConfig, v Value) { c.IPAM.AllocationsDir = v.Str }},
 	}
 }
