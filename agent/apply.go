@@ -193,7 +193,7 @@ func (l *loop) applyGateway(d Desired, drift bool) error {
 	if err != nil {
 		return err
 	}
-	if l.otherMTU, err = link.HostsWithOtherMTU(d.PodMTU); err != nil {
+	if l.otherMTU, err = link.HostsWithOtherMTU(l.mtuByHost(d)); err != nil {
 		return err
 	}
 	l.applied.Gateway = d.Gateway
@@ -218,6 +218,18 @@ func families(prefixes []netip.Prefix) (v4, v6 bool) {
 		v4, v6 = v4 || p.Addr().Is4(), v6 || p.Addr().Is6()
 	}
 	return v4, v6
+}
+
+// mtuByHost are the MTUs that pods get now, by host end.
+func (l *loop) mtuByHost(d Desired) map[string]int {
+	out := map[string]int{}
+	for _, a := range d.OVSDB.Pods {
+		out[a.HostIf] = d.PodMTU
+		if a.Bridged {
+			out[a.HostIf] = bridgedMTU(l.cfg, l.transport.MTU)
+		}
+	}
+	return out
 }
 
 func hostIfs(pods []api.Attachment) (names []string) {

@@ -7,16 +7,15 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
+	"github.com/fairlead-cni/fairlead/ipam/selection"
 )
 
 // undoTimeout bounds the clean-up of a failed ADD, which must also run when
@@ -28,6 +27,7 @@ const undoTimeout = 20 * time.Second
 type pods struct {
 	loop    *loop
 	leases  *hostlocal.Store
+	bridged bridged
 	bootID  string
 	txOff   bool // switch tx checksum offload off in pods
 	log     logr.Logger
@@ -46,10 +46,14 @@ func (p *pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 	}
 	defer p.busy.done(host)
 	s := p.loop.state.Load()
-	if refused := cmp.Or(s.addRefused, s.away); refused != nil {
-		return cniserver.Result{}, cniserver.TryAgain(refused.Error())
+	if s.away != nil {
+		return cniserver.Result{}, cniserver.TryAgain(s.away.Error())
 	}
-	if err := p.refuseBridged(ctx, r); err != nil {
+	wish, err := p.wish(ctx, r)
+	if err == nil && wish == nil && s.addRefused != nil {
+		err = cniserver.TryAgain(s.addRefused.Error())
+	}
+	if err != nil {
 		return cniserver.Result{}, err
 	}
 	known, err := p.records()
@@ -61,22 +65,23 @@ func (p *pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 			p.unfinished.done(host)
 			return p.result(a.Attachment, s), nil
 		}
-		if err := p.remove(ctx, k); err != nil {
+		if err := p.remove(ctx, k, r.Network); err != nil {
 			return cniserver.Result{}, err
 		}
 	}
-	a, err := p.attach(ctx, r, s)
+	a, err := p.attach(ctx, r, wish, s)
 	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		if undoErr := p.remove(undo, k); undoErr != nil {
-			p.unfinished.add(host, k)
+		if undoErr := p.remove(undo, k, r.Network); undoErr != nil {
+			p.unfinished.add(host, failedAdd{k, r.Network})
 			p.log.Error(undoErr, "clean-up after a failed ADD; it is tried again within seconds", "container", k.containerID)
 		}
 		return cniserver.Result{}, err
 	}
 	p.unfinished.done(host)
-	p.log.Info("pod added", "pod", a.Pod(), "addresses", a.Addrs, "interface", a.HostIf)
+	p.log.Info("pod added", "pod", a.Pod(), "addresses", a.Addrs, "interface", a.HostIf, "bridged", a.Bridged, "vlan", a.VLAN)
+	p.announceAddrs(a)
 	return p.result(a, s), nil
 }
 
@@ -84,15 +89,21 @@ func errBusy() error {
 	return cniserver.TryAgain("another request, or the clean-up after one, works on this container")
 }
 
-// attach makes one attachment: address, veth, port and flows.
-func (p *pods) attach(ctx context.Context, r cniserver.Request, s *state) (api.Attachment, error) {
-	addrs, err := p.allocate(r, s)
-	if err != nil {
-		return api.Attachment{}, err
-	}
+// attach makes one attachment: address, veth, port and flows. Without a wish it is a
+// routed pod's.
+func (p *pods) attach(ctx context.Context, r cniserver.Request, wish *selection.Wish, s *state) (api.Attachment, error) {
 	a := p.attachment(r.ContainerID, r.IfName)
-	a.Netns, a.Network, a.Addrs = r.Netns, r.Network, addrs
+	a.Netns, a.Network = r.Netns, r.Network
 	a.PodNamespace, a.PodName, a.PodUID = r.PodNamespace, r.PodName, r.PodUID
+	var err error
+	if wish == nil {
+		a.Addrs, err = p.allocate(r, s)
+	} else {
+		err = p.bridge(ctx, &a, r, *wish, s)
+	}
+	if err != nil {
+		return a, err
+	}
 	if err := link.Attach(p.podLink(a, s)); err != nil {
 		return a, err
 	}
@@ -103,16 +114,19 @@ func (p *pods) attach(ctx context.Context, r cniserver.Request, s *state) (api.A
 }
 
 func (p *pods) podLink(a api.Attachment, s *state) link.PodLink {
-	return link.PodLink{Netns: a.Netns, IfName: a.IfName, HostIf: a.HostIf, MAC: a.MAC, MTU: s.podMTU,
-		Addrs: a.Addrs, Gateways: gatewaysOf(a.Addrs), TxOff: p.txOff}
+	return link.PodLink{Netns: a.Netns, IfName: a.IfName, HostIf: a.HostIf, MAC: a.MAC, MTU: s.mtuOf(a),
+		Addrs: a.Addrs, Gateways: gatewaysOf(a), TxOff: p.txOff}
 }
 
-// gatewaysOf are the gateways of a pod's own ranges: the first address of
-// each, also when the node's podCIDR has changed since.
-func gatewaysOf(addrs []netip.Prefix) []netip.Addr {
+// gatewaysOf are the gateways of a pod: of its pools, else of its podCIDRs, in each the
+// first address, also when the node's podCIDR has changed since.
+func gatewaysOf(a api.Attachment) []netip.Addr {
+	if a.Bridged {
+		return a.Gateways
+	}
 	var out []netip.Addr
-	for _, a := range addrs {
-		out = append(out, a.Masked().Addr().Next())
+	for _, p := range a.Addrs {
+		out = append(out, p.Masked().Addr().Next())
 	}
 	return out
 }
@@ -128,7 +142,7 @@ func (p *pods) stillGood(a api.Attachment, r cniserver.Request, s *state) bool {
 }
 
 func (p *pods) result(a api.Attachment, s *state) cniserver.Result {
-	return cniserver.Result{HostIf: a.HostIf, MAC: a.MAC, MTU: s.podMTU, Addrs: a.Addrs, Gateways: gatewaysOf(a.Addrs)}
+	return cniserver.Result{HostIf: a.HostIf, MAC: a.MAC, MTU: s.mtuOf(a), Addrs: a.Addrs, Gateways: gatewaysOf(a)}
 }
 
 // Del implements cniserver.Handler. It needs neither the Pod object nor the
@@ -143,7 +157,7 @@ func (p *pods) Del(ctx context.Context, r cniserver.Request) error {
 	if err != nil {
 		return cniserver.TryAgain(err.Error())
 	}
-	if err := p.remove(ctx, key{r.ContainerID, r.IfName}); err != nil {
+	if err := p.remove(ctx, key{r.ContainerID, r.IfName}, r.Network); err != nil {
 		return err
 	}
 	if a, ok := known.pods[host]; ok {
@@ -153,18 +167,31 @@ func (p *pods) Del(ctx context.Context, r cniserver.Request) error {
 }
 
 // remove takes an attachment off the node: flows and port, veth, and last the
-// lease, so that the address is free only when nothing uses it any more.
-func (p *pods) remove(ctx context.Context, k key) error {
+// address, so that it is free only when nothing uses it any more. network is the
+// name in the CNI configuration, for an attachment that is not on record.
+func (p *pods) remove(ctx context.Context, k key, network string) error {
+	host := link.HostName(k.containerID, k.ifName)
+	known, err := p.records()
+	if err != nil {
+		return cniserver.TryAgain(err.Error())
+	}
+	a, recorded := known.pods[host]
 	if err := p.loop.do(ctx, request{del: k}); err != nil {
 		return cniserver.TryAgain(err.Error())
 	}
-	if err := link.Detach(link.HostName(k.containerID, k.ifName)); err != nil {
+	if err := link.Detach(host); err != nil {
 		return err
 	}
 	if err := p.leases.Release(k.containerID, k.ifName); err != nil {
 		return err
 	}
-	p.unfinished.done(link.HostName(k.containerID, k.ifName))
+	// What an ADD that was cut short has taken is on no record.
+	if a.Bridged || !recorded && p.loop.cfg.EnableBridgingMode {
+		if err := p.giveBack(ctx, k, cmp.Or(a.Network, network)); err != nil {
+			return err
+		}
+	}
+	p.unfinished.done(host)
 	return nil
 }
 
@@ -199,7 +226,11 @@ func (p *pods) Check(ctx context.Context, r cniserver.Request) error {
 	if a.OFPort == 0 {
 		return fmt.Errorf("ovs-vswitchd does not carry the port %s: %s", a.HostIf, a.Error)
 	}
-	return p.loop.state.Load().notReady
+	s := p.loop.state.Load()
+	if a.Bridged {
+		return errors.Join(s.notReady, s.noUplink, p.checkHeld(ctx, a.Attachment))
+	}
+	return s.notReady
 }
 
 // GC implements cniserver.Handler: attachments of the named network that the
@@ -218,7 +249,7 @@ func (p *pods) GC(ctx context.Context, network string, valid []cniserver.Attachm
 		if k := keyOf(a.Attachment); a.Network != network || keep[k] || !p.busy.try(host) {
 			continue
 		}
-		err := p.remove(ctx, keyOf(a.Attachment))
+		err := p.remove(ctx, keyOf(a.Attachment), network)
 		p.busy.done(host)
 		if err == nil {
 			p.log.Info("garbage collected a pod that the runtime does not know", "pod", a.Pod(), "addresses", a.Addrs)
@@ -226,7 +257,7 @@ func (p *pods) GC(ctx context.Context, network string, valid []cniserver.Attachm
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.gcAllocations(ctx, network, keep))...)
 }
 
 // Status implements cniserver.Handler.
@@ -248,28 +279,4 @@ func (l *loop) do(ctx context.Context, r request) error {
 	case <-ctx.Done():
 		return fmt.Errorf("the node did not finish the request: %w", ctx.Err())
 	}
-}
-
-// refuseBridged refuses a pod that wants its address from an IPPool: one of the
-// podCIDR instead would be wrong, silently. So is a pod of which that is not known.
-func (p *pods) refuseBridged(ctx context.Context, r cniserver.Request) error {
-	if r.PodName == "" { // not of Kubernetes
-		return nil
-	}
-	pod, ns, err := p.loop.source.Pod(ctx, r.PodNamespace, r.PodName, r.PodUID)
-	if err != nil {
-		return cniserver.TryAgain(err.Error())
-	}
-	for _, from := range []struct {
-		what        string
-		annotations map[string]string
-	}{{"Pod " + r.PodNamespace + "/" + r.PodName, pod.Annotations}, {"Namespace " + r.PodNamespace, ns.Annotations}} {
-		for _, name := range []string{api.AnnotationPools, api.AnnotationPodIPs} {
-			if v := strings.TrimSpace(from.annotations[name]); v != "" {
-				return types.NewError(cniserver.CodeNotBuilt, fmt.Sprintf("%s asks for %s=%q: addresses from IPPools "+
-					"are not built yet. Remove the annotation to get an address of the node's podCIDR", from.what, name, v), "")
-			}
-		}
-	}
-	return nil
 }

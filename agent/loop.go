@@ -75,17 +75,20 @@ type loop struct {
 	nodes     map[string]inputs.Node
 	transport link.Transport
 	needed    []link.Needed
-	flows     *openflow.Switch
-	applied   Desired // what was put in place, or waited for
-	full      bool    // the next round observes everything again
-	failures  int     // rounds that failed in a row
-	wait      restoreWait
-	wantFlows []openflow.Flow // what the switch confirmed last
-	settled   bool            // OVSDB and flows were as desired after the last round
-	problems  []string
-	strays    []string // pods outside of the podCIDRs, as last told
-	routed    []string // podCIDRs left to the underlay's routers, as last told
-	otherMTU  []string // host ends of pods with another MTU than pods get now
+	// vlanDevices are the VLAN sub-interfaces of the transport interface, by VLAN.
+	vlanDevices map[uint16]string
+	uplinkPort  uint32 // OpenFlow port number of the uplink; 0 is none
+	flows       *openflow.Switch
+	applied     Desired // what was put in place, or waited for
+	full        bool    // the next round observes everything again
+	failures    int     // rounds that failed in a row
+	wait        restoreWait
+	wantFlows   []openflow.Flow // what the switch confirmed last
+	settled     bool            // OVSDB and flows were as desired after the last round
+	problems    []string
+	strays      []string // pods outside of the podCIDRs, as last told
+	routed      []string // podCIDRs left to the underlay's routers, as last told
+	otherMTU    []string // host ends of pods with another MTU than pods get now
 }
 
 func newLoop(o Options, source inputs.Source) *loop {
@@ -186,7 +189,7 @@ func (l *loop) round(ctx context.Context, waiting []request) error {
 // returns the other requests: nobody routes that address to this node any more.
 func overtaken(waiting []request, own inputs.Node, conflict error) []request {
 	return slices.DeleteFunc(waiting, func(r request) bool {
-		if r.add == nil || r.runs {
+		if r.add == nil || r.runs || r.add.Bridged {
 			return false
 		}
 		why := conflict
@@ -214,6 +217,7 @@ func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, w
 		o.away = true
 		return Desired{}, o
 	}
+	l.uplinkPort = obs.Uplink.OFPort
 	l.full = l.full || l.wait.restored(obs.RestoreWait)
 	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport, Needed: l.needed,
 		Attachments: l.attachments(obs.Pods, waiting)})
@@ -253,6 +257,7 @@ func (l *loop) takeOwn(s *inputs.Snapshot) error {
 		err = takesFromNode(own, l.transport, l.needed)
 	}
 	if err != nil {
+		l.bridgeOnly(s)
 		return err
 	}
 	if l.own.Name != "" && !slices.Equal(l.own.PodCIDRs, own.PodCIDRs) {
@@ -281,6 +286,9 @@ func (l *loop) findTransport() error {
 	l.transport = t
 	if l.full || l.needed == nil { // there may be many routes: not at each ADD
 		l.needed, err = link.FindNeeded(l.cfg.HostGateway)
+		if err == nil && l.cfg.EnableBridgingMode {
+			l.vlanDevices, err = link.VLANDevices(l.transport.Name)
+		}
 	}
 	return err
 }

@@ -31,6 +31,8 @@ type metrics struct {
 	policies    prometheus.Gauge
 	armed       prometheus.Gauge
 	drift       *prometheus.CounterVec
+	given       prometheus.Counter
+	conflicts   prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -39,6 +41,9 @@ func newMetrics() *metrics {
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fairlead_" + name, Help: help}, labels)
+	}
+	plain := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_" + name, Help: help})
 	}
 	times := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	m := &metrics{
@@ -65,10 +70,13 @@ func newMetrics() *metrics {
 			"until the agent has written its own."),
 		drift:     counter("drift_repaired_total", "What somebody else had changed on the node and was set right.", "kind"),
 		policies:  gauge("network_policies_not_enforced", "Network policies in the cluster. Fairlead enforces none."),
+		given:     plain("pool_addresses_given_total", "Addresses of IPPools that were given to pods."),
+		conflicts: plain("pool_address_conflicts_total", "Addresses of IPPools that somebody else on the underlay uses. The log names them."),
 		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
 	}
 	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
 		m.pods, m.peers, m.peerCIDRs, m.refused, m.strays, m.inputErrors, m.cni, m.reclaimed, m.armed, m.drift, m.policies,
+		m.given, m.conflicts,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -117,7 +117,7 @@ func strays(own inputs.Node, attachments []api.Attachment) []string {
 	}
 	var pods []string
 	for _, a := range attachments {
-		if slices.ContainsFunc(a.Addrs, func(p netip.Prefix) bool { return !inside(p) }) {
+		if !a.Bridged && slices.ContainsFunc(a.Addrs, func(p netip.Prefix) bool { return !inside(p) }) {
 			pods = append(pods, a.Pod())
 		}
 	}

@@ -9,27 +9,26 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
 // rebuild writes records anew that OVSDB has lost while no agent ran, as when
-// its database was deleted: a veth with a lease is a pod that may well run. It
-// looks the same after an ADD or a DEL that was cut short, and is then taken
-// off by the runtime's DEL. What only the record knew, the pod's name and the
-// path of its network namespace, stays empty.
+// its database was deleted: a veth with a lease, or with an allocation, is a pod that
+// may well run. It looks the same after an ADD or a DEL that was cut short, and is
+// then taken off by the runtime's DEL. What only the record knew, a routed pod's name
+// and the path of its network namespace, stays empty.
 func (p *pods) rebuild(ctx context.Context) error {
-	lost, err := p.lost()
-	if err != nil {
-		return err
-	}
-	var errs []error
+	lost, err := p.lost(ctx)
+	errs := []error{err}
 	for host := range lost {
 		errs = append(errs, p.rebuildOne(ctx, host))
 	}
 	return errors.Join(errs...)
 }
 
-// lost are the attachments without a record, by host end.
-func (p *pods) lost() (map[string]api.Attachment, error) {
+// lost are the attachments without a record, by host end. With an error there may be more.
+func (p *pods) lost(ctx context.Context) (map[string]api.Attachment, error) {
 	known, err := p.records()
 	if err != nil {
 		return nil, err
@@ -55,7 +54,73 @@ func (p *pods) lost() (map[string]api.Attachment, error) {
 		a.Addrs = append(a.Addrs, p.withMask(l.Addr))
 		lost[host] = a
 	}
-	return lost, nil
+	bare := slices.DeleteFunc(hosts, func(host string) bool {
+		_, leased := lost[host]
+		return leased || known.has(host) || p.unfinished.has(host)
+	})
+	return lost, p.lostBridged(ctx, bare, lost)
+}
+
+// lostBridged adds to lost those of the host ends whose containers hold addresses of pools.
+func (p *pods) lostBridged(ctx context.Context, hosts []string, lost map[string]api.Attachment) error {
+	held, err := p.heldBy(ctx, hosts)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for host, allocations := range held {
+		a, err := p.attachmentOf(allocations)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("record of container %s: %w", allocations[0].Spec.Owner.ContainerID, err))
+			continue
+		}
+		lost[host] = a
+	}
+	return errors.Join(errs...)
+}
+
+// heldBy are the allocations of this boot whose owners have one of the host ends.
+func (p *pods) heldBy(ctx context.Context, hosts []string) (map[string][]api.IPAllocation, error) {
+	if len(hosts) == 0 || !p.loop.cfg.EnableBridgingMode {
+		return nil, nil
+	}
+	held, err := p.bridged.Held(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("interfaces %s have no record, and whether bridged pods have them can't be told: %w",
+			someOf(hosts), err)
+	}
+	by := map[string][]api.IPAllocation{}
+	for _, h := range held {
+		if host := hostOf(h.Spec.Owner); h.Spec.Owner.BootID == p.bootID && slices.Contains(hosts, host) {
+			by[host] = append(by[host], h)
+		}
+	}
+	return by, nil
+}
+
+// attachmentOf is the attachment whose owner holds these.
+func (p *pods) attachmentOf(held []api.IPAllocation) (api.Attachment, error) {
+	o := held[0].Spec.Owner
+	a := p.attachment(o.ContainerID, o.IfName)
+	a.Netns, a.Network, a.PodNamespace, a.PodName, a.PodUID = o.Netns, o.Network, o.Namespace, o.Name, o.PodUID
+	pools := p.loop.source.Snapshot().IPPools
+	var given []allocator.Address
+	for _, h := range held {
+		q, err := pool.Read(pools[h.Spec.Pool])
+		if err != nil {
+			return a, err
+		}
+		addr, err := netip.ParseAddr(h.Spec.Address)
+		r, inside := q.RangeOf(addr)
+		if err != nil || !inside {
+			return a, fmt.Errorf("address %s is no longer in pool %s", h.Spec.Address, h.Spec.Pool)
+		}
+		given = append(given, allocator.Address{Prefix: netip.PrefixFrom(addr, r.Bits), Gateway: r.Gateway, VLAN: r.VLAN,
+			Pool: q.Name, Scope: q.Scope})
+	}
+	slices.SortFunc(given, func(a, b allocator.Address) int { return comparePrefix(a.Prefix, b.Prefix) })
+	fill(&a, given)
+	return a, nil
 }
 
 // rebuildOne looks again, now that no request works on the host end: in the middle
@@ -65,7 +130,7 @@ func (p *pods) rebuildOne(ctx context.Context, host string) error {
 		return nil
 	}
 	defer p.busy.done(host)
-	lost, err := p.lost()
+	lost, err := p.lost(ctx)
 	a, still := lost[host]
 	if err != nil || !still {
 		return err

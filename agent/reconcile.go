@@ -44,6 +44,8 @@ type leftover struct {
 	what   string // failed ADD, attachment, lease or interface
 	hostIf string
 	key    key // zero for an interface
+	// network is the name in the CNI configuration, where it is known.
+	network string
 }
 
 // reconcile takes back what pods that are gone left behind: an agent that was
@@ -59,19 +61,19 @@ type leftover struct {
 func (p *pods) reconcile(ctx context.Context) error {
 	// First: an unreadable lease may be the one of a living attachment.
 	errs := []error{p.restoreLeases(), p.rebuild(ctx)}
-	found, err := p.leftovers()
+	found, err := p.leftovers(ctx)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	for _, l := range found {
 		errs = append(errs, p.reclaim(ctx, l))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.reconcileAllocations(ctx))...)
 }
 
 // leftovers looks without a lock: what it finds is looked at again, marked
 // busy, before anything is taken.
-func (p *pods) leftovers() ([]leftover, error) {
+func (p *pods) leftovers(ctx context.Context) ([]leftover, error) {
 	known, err := p.records()
 	if err != nil {
 		return nil, err
@@ -87,27 +89,32 @@ func (p *pods) leftovers() ([]leftover, error) {
 	var found []leftover
 	seen := map[string]bool{}
 	p.tellBroken(known.broken)
-	for host, k := range p.unfinished.all() {
+	for host, f := range p.unfinished.all() {
 		seen[host] = true
-		found = append(found, leftover{"failed ADD", host, k})
+		found = append(found, leftover{"failed ADD", host, f.key, f.network})
 	}
 	for host := range known.broken {
 		seen[host] = true // unknown means in use
 	}
 	for host, a := range known.pods {
 		if !seen[host] && !p.alive(a.Attachment, hosts) {
-			found = append(found, leftover{"attachment", host, keyOf(a.Attachment)})
+			found = append(found, leftover{"attachment", host, keyOf(a.Attachment), a.Network})
 		}
 		seen[host] = true
 	}
 	for _, l := range leases {
 		if host := link.HostName(l.ContainerID, l.IfName); !seen[host] {
 			seen[host] = true
-			found = append(found, leftover{"lease", host, key{l.ContainerID, l.IfName}})
+			found = append(found, leftover{what: "lease", hostIf: host, key: key{l.ContainerID, l.IfName}})
 		}
 	}
-	for _, host := range hosts {
-		if !seen[host] {
+	bare := slices.DeleteFunc(hosts, func(host string) bool { return seen[host] })
+	held, err := p.heldBy(ctx, bare)
+	if err != nil {
+		return found, nil // unknown means in use: rebuild has told why
+	}
+	for _, host := range bare {
+		if len(held[host]) == 0 {
 			found = append(found, leftover{what: "interface", hostIf: host})
 		}
 	}
@@ -145,7 +152,7 @@ func (p *pods) reclaim(ctx context.Context, l leftover) error {
 	if l.key == (key{}) {
 		err = link.Detach(l.hostIf)
 	} else {
-		err = p.remove(ctx, l.key)
+		err = p.remove(ctx, l.key, l.network)
 	}
 	if err != nil {
 		return fmt.Errorf("taking back the %s of a pod that is gone (container %q): %w", l.what, l.key.containerID, err)
@@ -189,6 +196,9 @@ func (p *pods) restoreLeases() error {
 	}
 	var errs []error
 	for host, a := range known.pods {
+		if a.Bridged {
+			continue // see restoreAllocations
+		}
 		for _, addr := range a.Addrs {
 			if !leased[addr.Addr().String()+" "+a.ContainerID+" "+a.IfName] && a.BootID == p.bootID {
 				errs = append(errs, p.restoreLease(host, addr.Addr(), a.Attachment))

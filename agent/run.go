@@ -159,14 +159,18 @@ func (l *loop) serveNode(ctx context.Context, loops *sync.WaitGroup, o Options, 
 		return err
 	}
 	loops.Go(func() { p.reconcileLoop(ctx) })
+	if o.Config.EnableBridgingMode && o.Config.IPAM.ConflictProbeTimeout > 0 {
+		loops.Go(func() { p.probeLoop(ctx) })
+	}
 	return p.serve(ctx, o)
 }
 
 // waitPodCIDR waits until the node has a podCIDR that it can use: as long as the
 // config allows, which begins when the source has told of the Nodes. With
-// enableBridgingMode it waits for ever, and says what for.
+// enableBridgingMode the agent then goes on without, and serves bridged pods alone.
 func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 	var deadline <-chan time.Time
+	overdue := false
 	for {
 		snapshot := l.source.Snapshot()
 		fatal, err := l.usable(snapshot)
@@ -176,6 +180,10 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 		if err = l.advice.explain(err, snapshot); err == nil {
 			l.log.Info("podCIDRs of this node", "node", l.nodeName, "podCIDRs", l.own.PodCIDRs)
 			l.advice.speakUp()
+			return nil
+		}
+		if overdue && l.bridgeOnly(snapshot) {
+			l.log.Error(err, "no routed pod can be added; bridged pods are served without a podCIDR")
 			return nil
 		}
 		if !snapshot.Unread && !snapshot.Kept && deadline == nil {
@@ -198,8 +206,21 @@ func (l *loop) waitPodCIDR(ctx context.Context, last lastError) error {
 				return &PodCIDRError{Reason: l.advice.now(ctx, err, snapshot), Waited: l.cfg.PodCIDRWait}
 			}
 			l.advice.speakUp()
+			overdue = true
 		}
 	}
+}
+
+// bridgeOnly takes the own Node without podCIDRs, if there are none in force, for a node
+// that serves bridged pods. It returns false where that can't be done.
+func (l *loop) bridgeOnly(s *inputs.Snapshot) bool {
+	own, found := s.Nodes[l.nodeName]
+	if !l.cfg.EnableBridgingMode || !found || len(l.own.PodCIDRs) > 0 {
+		return false
+	}
+	own.PodCIDRs = nil
+	l.own = own
+	return l.findTransport() == nil
 }
 
 // usable takes the own Node and finds the way to other nodes. fatal is an error
@@ -289,8 +310,10 @@ func (l *loop) newPods(o Options) (*pods, error) {
 		// A pod's TCP is silent on the userspace datapath otherwise: it
 		// forwards frames without the checksum that the kernel left out.
 		txOff: o.Config.DisableTXChecksumOffload || o.Config.OVSDatapathType == api.DatapathNetdev}
-	p.leases, err = hostlocal.Open(hostlocal.DefaultDir, p.bootID)
-	return p, err
+	if p.leases, err = hostlocal.Open(hostlocal.DefaultDir, p.bootID); err != nil {
+		return nil, err
+	}
+	return p, p.newBridged(o)
 }
 
 func (p *pods) reconcileLoop(ctx context.Context) {

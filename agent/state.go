@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // state is what CNI requests and health checks may know of the loop. It is
@@ -14,7 +15,14 @@ import (
 type state struct {
 	podCIDRs []netip.Prefix
 	podMTU   int
-	// addRefused says why no pod may be added, though the rest works.
+	// bridgedMTU is the MTU of bridged pods. nic is the interface that the
+	// underlay is asked on, noUplink says why it is not there for bridged pods,
+	// and vlanDevices are its VLAN sub-interfaces, by VLAN.
+	bridgedMTU  int
+	nic         string
+	noUplink    error
+	vlanDevices map[uint16]string
+	// addRefused says why no routed pod may be added, though the rest works.
 	addRefused error
 	// away says what is wrong with Open vSwitch when it can do nothing.
 	away error
@@ -25,12 +33,27 @@ type state struct {
 	snapshot *inputs.Snapshot
 }
 
+// mtuOf is the MTU of a's interface if it is made now.
+func (s *state) mtuOf(a api.Attachment) int {
+	if a.Bridged {
+		return s.bridgedMTU
+	}
+	return s.podMTU
+}
+
 // publish makes the outcome of a round known to CNI requests and health checks.
 func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o outcome) {
 	pods := strays(l.own, d.OVSDB.Pods)
 	s := &state{podCIDRs: l.own.PodCIDRs, podMTU: d.PodMTU, addRefused: conflict, snapshot: snapshot,
-		notReady: errors.Join(conflict, o.pods, o.host),
+		bridgedMTU: bridgedMTU(l.cfg, l.transport.MTU), nic: l.transport.Name, vlanDevices: l.vlanDevices,
+		notReady: errors.Join(o.pods, o.host),
 		degraded: errors.Join(o.peers, strayed(l.own, pods), otherMTU(d, l.otherMTU), snapshot.Trouble)}
+	if l.cfg.EnableBridgingMode { // bridged pods need no podCIDR
+		s.noUplink = l.noUplink()
+		s.degraded = errors.Join(conflict, s.noUplink, s.degraded)
+	} else {
+		s.notReady = errors.Join(conflict, s.notReady)
+	}
 	if o.away {
 		s.away = o.pods
 	}

@@ -11,16 +11,22 @@ import (
 // runtime's DEL.
 type unfinished struct {
 	mu     sync.Mutex
-	byHost map[string]key
+	byHost map[string]failedAdd
 }
 
-func (u *unfinished) add(host string, k key) {
+// failedAdd is what it takes to undo one.
+type failedAdd struct {
+	key
+	network string
+}
+
+func (u *unfinished) add(host string, f failedAdd) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.byHost == nil {
-		u.byHost = map[string]key{}
+		u.byHost = map[string]failedAdd{}
 	}
-	u.byHost[host] = k
+	u.byHost[host] = f
 }
 
 func (u *unfinished) done(host string) {
@@ -34,7 +40,7 @@ func (u *unfinished) has(host string) bool {
 	return ok
 }
 
-func (u *unfinished) all() map[string]key {
+func (u *unfinished) all() map[string]failedAdd {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return maps.Clone(u.byHost)

@@ -1,9 +1,12 @@
 package link
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 )
 
 func TestHostName(t *testing.T) {
@@ -109,5 +112,22 @@ func TestChooseTransport(t *testing.T) {
 	}
 	if got := list(devices); got != "lo 10.9.9.9; eth0 192.0.2.7, 192.0.2.2, fd00::7, fd00::2; eth1 198.51.100.2" {
 		t.Errorf("list says %q", got)
+	}
+}
+
+// The kernels of the tests have no VLAN sub-interfaces (module 8021q).
+func TestVLANDevices(t *testing.T) {
+	vlan := func(name string, id, parent int, protocol netlink.VlanProtocol) netlink.Link {
+		return &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: parent}, VlanId: id, VlanProtocol: protocol}
+	}
+	device := func(name string, index int) netlink.Link {
+		return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
+	}
+	links := []netlink.Link{vlan("eth0.10", 10, 2, netlink.VLAN_PROTOCOL_8021Q), device("eth0", 2), device("eth1", 3),
+		device("br-uplink", 4), vlan("eth1.20", 20, 3, netlink.VLAN_PROTOCOL_8021Q),
+		vlan("storage", 30, 4, netlink.VLAN_PROTOCOL_UNKNOWN), vlan("outer", 40, 2, netlink.VLAN_PROTOCOL_8021AD)}
+	got := vlanDevices(links, []string{"eth0", "br-uplink"})
+	if want := (map[uint16]string{10: "eth0.10", 30: "storage"}); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

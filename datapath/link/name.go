@@ -36,10 +36,13 @@ func ours(l netlink.Link) bool {
 // Hosts lists the names of our veths' host ends.
 func Hosts() ([]string, error) { return hosts(func(netlink.Link) bool { return true }) }
 
-// HostsWithOtherMTU lists those whose MTU is not mtu: a pod keeps the one that
-// it was made with.
-func HostsWithOtherMTU(mtu int) ([]string, error) {
-	return hosts(func(l netlink.Link) bool { return l.Attrs().MTU != mtu })
+// HostsWithOtherMTU lists those of our host ends whose MTU is not the one in want: a pod
+// keeps the one that it was made with. Others than those in want are left out.
+func HostsWithOtherMTU(want map[string]int) ([]string, error) {
+	return hosts(func(l netlink.Link) bool {
+		mtu, asked := want[l.Attrs().Name]
+		return asked && l.Attrs().MTU != mtu
+	})
 }
 
 func hosts(keep func(netlink.Link) bool) ([]string, error) {

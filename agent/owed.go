@@ -1,0 +1,161 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+)
+
+// owedDir is where a node keeps which addresses it owes to their pools: one file for
+// each container that was taken off while the API server was away.
+const owedDir = "/var/lib/fairlead/owed"
+
+// releaseTimeout is how long a DEL waits for the API server.
+const releaseTimeout = 3 * time.Second
+
+// owed are files, named like the container's host end, that say whose addresses are
+// to be given back. A file is there from before the DEL is answered until the
+// addresses are given back.
+type owed struct{ dir string }
+
+func (o owed) path(host string) string { return filepath.Join(o.dir, host+".json") }
+
+// keep writes the file, whole or not at all.
+func (o owed) keep(owner api.AllocationOwner) error {
+	data, err := json.Marshal(owner)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return err
+	}
+	path := o.path(hostOf(owner))
+	tmp, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	dir, err := os.Open(o.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+func hostOf(o api.AllocationOwner) string { return link.HostName(o.ContainerID, o.IfName) }
+
+// done removes the file, if there is one.
+func (o owed) done(host string) error {
+	if err := os.Remove(o.path(host)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// of returns the owner that is written down for a host end.
+func (o owed) of(host string) (owner api.AllocationOwner, found bool, err error) {
+	data, err := os.ReadFile(o.path(host))
+	if errors.Is(err, fs.ErrNotExist) {
+		return owner, false, nil
+	}
+	if err != nil {
+		return owner, false, err
+	}
+	if err := json.Unmarshal(data, &owner); err != nil || hostOf(owner) != host {
+		return owner, false, fmt.Errorf("%s is not what the agent wrote: remove it. The address is given back when the "+
+			"container's network namespace is gone", o.path(host))
+	}
+	return owner, true, nil
+}
+
+// hosts are the host ends for which there is a file.
+func (o owed) hosts() ([]string, error) {
+	entries, err := os.ReadDir(o.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if host, ok := strings.CutSuffix(e.Name(), ".json"); ok {
+			out = append(out, host)
+		}
+	}
+	return out, nil
+}
+
+// giveBack gives back what an attachment holds of pools. If that can't be done now it
+// is written down and done later: the attachment is gone all the same.
+func (p *pods) giveBack(ctx context.Context, k key, network string) error {
+	o := api.AllocationOwner{ContainerID: k.containerID, IfName: k.ifName, Network: network}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	err := p.bridged.Release(ctx, o)
+	if err == nil {
+		return p.bridged.owed.done(hostOf(o))
+	}
+	if werr := p.bridged.owed.keep(o); werr != nil {
+		return cniserver.TryAgain(fmt.Sprintf("giving back the address of container %s: %v; and writing that down for later: %v",
+			k.containerID, err, werr))
+	}
+	p.log.Info("the address of a pod that was deleted can't be given back now: it is written down and done later",
+		"container", k.containerID, "directory", p.bridged.owed.dir, "why", err.Error())
+	return nil
+}
+
+// settle gives back what is written down of an owner.
+func (p *pods) settle(ctx context.Context, o api.AllocationOwner) error {
+	before, found, err := p.bridged.owed.of(hostOf(o))
+	if err != nil || !found {
+		return err
+	}
+	if err := p.bridged.Release(ctx, before); err != nil {
+		return fmt.Errorf("an address that the container had before is not given back yet: %w", err)
+	}
+	return p.bridged.owed.done(hostOf(o))
+}
+
+// settleAll gives back what is written down.
+func (p *pods) settleAll(ctx context.Context) error {
+	hosts, err := p.bridged.owed.hosts()
+	if err != nil {
+		return fmt.Errorf("looking for addresses to give back: %w", err)
+	}
+	var errs []error
+	for _, host := range hosts {
+		errs = append(errs, p.settleOne(ctx, host))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *pods) settleOne(ctx context.Context, host string) error {
+	if !p.busy.try(host) {
+		return nil
+	}
+	defer p.busy.done(host)
+	o, found, err := p.bridged.owed.of(host)
+	if err != nil || !found {
+		return err
+	}
+	if err := p.settle(ctx, o); err != nil {
+		return err
+	}
+	p.log.Info("the address of a pod that was deleted before is given back now", "container", o.ContainerID)
+	return nil
+}

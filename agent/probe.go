@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/wire"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+const (
+	// probeMost is how old an answer of the underlay may be, and probeEvery how
+	// often candidates are asked for.
+	probeMost, probeEvery = 30 * time.Second, 20 * time.Second
+	// probeAhead is how many addresses of a pool are asked for in advance.
+	probeAhead = 3
+	// probeUsed is for how long a pool counts as used after the last pod got an
+	// address of it.
+	probeUsed = 10 * time.Minute
+)
+
+// prober asks the underlay who uses an address, and remembers the answer for a while.
+// It asks for the next few addresses of the pools in use before pods come, so that an
+// ADD seldom waits for it.
+type prober struct {
+	loop    *loop
+	timeout time.Duration
+
+	mu      sync.Mutex
+	answers map[where]answer
+	inUse   map[string]used // by the pool's name
+}
+
+// where is an address in a VLAN.
+type where struct {
+	vlan uint16
+	addr netip.Addr
+}
+
+// answer is who uses an address; nobody if found is false.
+type answer struct {
+	who   api.MAC
+	found bool
+	at    time.Time
+}
+
+type used struct {
+	pool pool.Pool
+	last time.Time
+}
+
+// use notes that pods get addresses of these pools.
+func (p *prober) use(pools []pool.Pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inUse == nil {
+		p.inUse = map[string]used{}
+	}
+	for _, q := range pools {
+		p.inUse[q.Name] = used{q, time.Now()}
+	}
+}
+
+// known returns the answer for an address if it is fresh. It serves once: whoever
+// gets the address then answers for it himself.
+func (p *prober) known(w where) (answer, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a, ok := p.answers[w]
+	delete(p.answers, w)
+	return a, ok && time.Since(a.at) < probeMost
+}
+
+// ask asks for addresses of one VLAN.
+func (p *prober) ask(ctx context.Context, vlan uint16, addrs []netip.Addr) (map[where]answer, error) {
+	used, err := wire.Ask(ctx, wire.Question{NIC: p.loop.state.Load().nic, VLAN: vlan, Addrs: addrs, Timeout: p.timeout})
+	if err != nil {
+		return nil, err
+	}
+	answers := map[where]answer{}
+	for _, addr := range addrs {
+		who, found := used[addr]
+		answers[where{vlan, addr}] = answer{who, found, time.Now()}
+	}
+	return answers, nil
+}
+
+// remember keeps answers, and forgets those that are too old.
+func (p *prober) remember(answers map[where]answer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for w, a := range p.answers {
+		if time.Since(a.at) < probeMost {
+			if _, newer := answers[w]; !newer {
+				answers[w] = a
+			}
+		}
+	}
+	p.answers = answers
+}
+
+// probe implements allocator.Probe.
+func (p *pods) probe(ctx context.Context, a allocator.Address) (who api.MAC, found bool, err error) {
+	if err := p.usedHere(a); err != nil {
+		return who, false, err
+	}
+	w := where{a.VLAN, a.Prefix.Addr()}
+	got, fresh := p.bridged.prober.known(w)
+	if !fresh {
+		answers, err := p.bridged.prober.ask(ctx, w.vlan, []netip.Addr{w.addr})
+		if err != nil {
+			return who, false, err
+		}
+		got = answers[w]
+	}
+	if got.found {
+		note(ctx, conflict{a, got.who})
+	}
+	return got.who, got.found, nil
+}
+
+// usedHere returns an error if a pod of this node has the address: its allocation was
+// lost, and is made again. The pod can't be asked: its answer would not come by the NIC.
+func (p *pods) usedHere(a allocator.Address) error {
+	known, err := p.records()
+	if err != nil {
+		return err
+	}
+	if host := known.holder([]netip.Prefix{a.Prefix}, "", p.bootID); host != "" {
+		p.bridged.suspects.lookNow()
+		return fmt.Errorf("pod %s of this node has the address %s, and its allocation was lost: it is made again within seconds",
+			known.pods[host].Pod(), a.Prefix.Addr())
+	}
+	return nil
+}
+
+// probeLoop asks for candidates until ctx ends.
+func (p *pods) probeLoop(ctx context.Context) {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			p.probeAhead(ctx)
+		}
+	}
+}
+
+func (p *pods) probeAhead(ctx context.Context) {
+	byVLAN := map[uint16][]netip.Addr{}
+	for _, q := range p.bridged.prober.pools() {
+		for _, a := range p.bridged.Upcoming(q, probeAhead) {
+			byVLAN[a.VLAN] = append(byVLAN[a.VLAN], a.Prefix.Addr())
+		}
+	}
+	for vlan, addrs := range byVLAN {
+		answers, err := p.bridged.prober.ask(ctx, vlan, addrs)
+		if err != nil {
+			p.log.V(1).Info("asking the underlay for addresses in advance failed: it is asked when a pod comes", "why", err.Error())
+			continue
+		}
+		p.bridged.prober.remember(answers)
+	}
+}
+
+// pools are those in use.
+func (p *prober) pools() (out []pool.Pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, u := range p.inUse {
+		if time.Since(u.last) > probeUsed {
+			delete(p.inUse, name)
+			continue
+		}
+		out = append(out, u.pool)
+	}
+	return out
+}
+
+// conflict is an address that somebody on the wire uses.
+type conflict struct {
+	allocator.Address
+	who api.MAC
+}
+
+func (c conflict) String() string {
+	vlan := "untagged"
+	if c.VLAN != 0 {
+		vlan = fmt.Sprintf("in VLAN %d", c.VLAN)
+	}
+	return fmt.Sprintf("address %s of IPPool %s is used by somebody else on the underlay (MAC %s, %s): it is skipped. Find the "+
+		"device, or name the address in spec.excludes of the pool", c.Prefix.Addr(), c.Pool, c.who, vlan)
+}
+
+// conflicts collects what is found while one pod gets its addresses.
+type conflicts struct {
+	mu    sync.Mutex
+	found []conflict
+}
+
+type conflictsKey struct{}
+
+func (c *conflicts) in(ctx context.Context) context.Context {
+	return context.WithValue(ctx, conflictsKey{}, c)
+}
+
+// note adds to the conflicts in ctx.
+func note(ctx context.Context, found conflict) {
+	if c, ok := ctx.Value(conflictsKey{}).(*conflicts); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.found = append(c.found, found)
+	}
+}
+
+func (c *conflicts) all() []conflict {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.found)
+}

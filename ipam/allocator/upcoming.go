@@ -1,0 +1,39 @@
+package allocator
+
+import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+// Upcoming returns the addresses of p that Allocate will try next, at most n, so that
+// the wire can be asked before a pod comes. It takes none, and somebody else may.
+func (a *Allocator) Upcoming(p pool.Pool, n int) []Address {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []Address
+	add := func(addr netip.Addr) bool {
+		if p.Contains(addr) {
+			out = append(out, address(p, addr))
+		}
+		return len(out) < n
+	}
+	if n == 0 || p.Total() == 0 {
+		return nil
+	}
+	for _, addr := range a.spare[p.Name] {
+		if !add(addr) {
+			return out
+		}
+	}
+	from := p
+	if hinted := p.Hinted(); hinted.Total() > 0 {
+		from = hinted
+	}
+	for addr := range from.From(a.cursor(p)) {
+		if !add(addr) {
+			break
+		}
+	}
+	return out
+}
