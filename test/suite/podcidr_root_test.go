@@ -286,11 +286,11 @@ func TestRootNewcomerWithTakenPodCIDR(t *testing.T) {
 
 func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
 
-// With enableBridgingMode the agent serves a node that has no podCIDR: a routed pod waits and is told why, and a podCIDR
-// that comes is taken at once.
+// With enableBridgingMode the agent serves a node that has no podCIDR: a routed pod waits and is told why, and a
+// podCIDR that comes is taken at once.
 func TestRootBridgingWithoutPodCIDR(t *testing.T) {
 	t.Parallel()
-	c := up(t, lab.Options{Nodes: 1, Config: []byte("podCIDRWait: 1s\nenableBridgingMode: true")}) // the plugin is there
+	c := up(t, lab.Options{Nodes: 1, Config: []byte("podCIDRWait: 1s\nenableBridgingMode: true")})
 	must(t, 0, c.AgentStop(within(t, 10*time.Second), "node1"))
 	c.setNodes(t, nodeYAML("node1", "", addrs1))
 	must(t, 0, c.AgentStart(t.Context(), "node1"))

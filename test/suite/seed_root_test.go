@@ -7,7 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
-// The values of a cluster that ran Antrea's bridging mode start Fairlead unchanged: pods talk without a tunnel, and the outside sees their own addresses.
+// The values of a cluster that ran Antrea's bridging mode start Fairlead unchanged: pods talk without a tunnel, and the
+// outside sees their own addresses.
 func TestRootConfigOfABridgingCluster(t *testing.T) {
 	c := up(t, lab.Options{Config: []byte(`
 featureGates:
