@@ -164,7 +164,8 @@ func serviceCIDRs(cfg api.AgentConfig) []netip.Prefix {
 }
 
 // allocateFrom takes addresses, and tells of those that somebody on the wire has.
-func (p *pods) allocateFrom(ctx context.Context, r cniserver.Request, want allocator.Request) ([]allocator.Address, error) {
+func (p *pods) allocateFrom(ctx context.Context, r cniserver.Request, want allocator.Request) (
+	[]allocator.Address, error) {
 	// What this container was given before it was taken off, maybe while the API
 	// server was away, is given back first: else that would be done afterwards.
 	if err := p.settle(ctx, want.Owner); err != nil {

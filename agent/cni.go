@@ -91,7 +91,8 @@ func errBusy() error {
 
 // attach makes one attachment: address, veth, port and flows. Without a wish it is a
 // routed pod's.
-func (p *pods) attach(ctx context.Context, r cniserver.Request, wish *selection.Wish, s *state) (api.Attachment, error) {
+func (p *pods) attach(ctx context.Context, r cniserver.Request, wish *selection.Wish, s *state) (
+	api.Attachment, error) {
 	a := p.attachment(r.ContainerID, r.IfName)
 	a.Netns, a.Network = r.Netns, r.Network
 	a.PodNamespace, a.PodName, a.PodUID = r.PodNamespace, r.PodName, r.PodUID

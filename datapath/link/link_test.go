@@ -118,7 +118,8 @@ func TestChooseTransport(t *testing.T) {
 // The kernels of the tests have no VLAN sub-interfaces (module 8021q).
 func TestVLANDevices(t *testing.T) {
 	vlan := func(name string, id, parent int, protocol netlink.VlanProtocol) netlink.Link {
-		return &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: parent}, VlanId: id, VlanProtocol: protocol}
+		attrs := netlink.LinkAttrs{Name: name, ParentIndex: parent}
+		return &netlink.Vlan{LinkAttrs: attrs, VlanId: id, VlanProtocol: protocol}
 	}
 	device := func(name string, index int) netlink.Link {
 		return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}

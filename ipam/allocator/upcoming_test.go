@@ -72,7 +72,8 @@ func TestRestore(t *testing.T) {
 		}
 		release(t, a, "a")
 		list, err := s.List(t.Context(), allocation.Filter{})
-		if err != nil || slices.ContainsFunc(list, func(h api.IPAllocation) bool { return h.Spec.Phase == api.PhaseAllocated }) {
+		holds := func(h api.IPAllocation) bool { return h.Spec.Phase == api.PhaseAllocated }
+		if err != nil || slices.ContainsFunc(list, holds) {
 			t.Errorf("%s: after the release %s", what, phases(t, s))
 		}
 		for _, h := range list {
