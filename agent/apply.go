@@ -226,7 +226,7 @@ func (l *loop) mtuByHost(d Desired) map[string]int {
 	for _, a := range d.OVSDB.Pods {
 		out[a.HostIf] = d.PodMTU
 		if a.Bridged {
-			out[a.HostIf] = bridgedMTU(l.cfg, l.transport.MTU)
+			out[a.HostIf] = underlayMTU(l.cfg, l.transport.MTU)
 		}
 	}
 	return out

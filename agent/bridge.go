@@ -147,7 +147,7 @@ func (p *pods) choose(ctx context.Context, r cniserver.Request, w selection.Wish
 		}
 	}
 	others := pool.Others{PodCIDRs: map[string][]netip.Prefix{}, NodeAddresses: map[string][]netip.Addr{},
-		ServiceCIDRs: serviceCIDRs(p.loop.cfg)}
+		ServiceCIDRs: servicesOf(p.loop.cfg)}
 	for name, n := range snapshot.Nodes {
 		others.PodCIDRs[name], others.NodeAddresses[name] = n.PodCIDRs, n.Addresses
 	}
@@ -158,7 +158,7 @@ func (p *pods) choose(ctx context.Context, r cniserver.Request, w selection.Wish
 	return pools, nil
 }
 
-func serviceCIDRs(cfg api.AgentConfig) []netip.Prefix {
+func servicesOf(cfg api.AgentConfig) []netip.Prefix {
 	return slices.DeleteFunc([]netip.Prefix{cfg.ServiceCIDR, cfg.ServiceCIDRv6},
 		func(p netip.Prefix) bool { return !p.IsValid() })
 }
@@ -220,9 +220,9 @@ func (p *pods) announceAddrs(a api.Attachment) {
 	}()
 }
 
-// bridgedMTU is the MTU of bridged pods in bytes, given that of the transport
+// underlayMTU is the MTU of bridged pods in bytes, given that of the transport
 // interface: no tunnel takes any of it.
-func bridgedMTU(cfg api.AgentConfig, transport int) int {
+func underlayMTU(cfg api.AgentConfig, transport int) int {
 	if cfg.DefaultMTU != 0 {
 		return min(cfg.DefaultMTU, transport)
 	}
