@@ -61,7 +61,7 @@ addr add 192.0.2.12/24 dev eth0 label eth0:vip
 addr add 198.51.100.1 peer 198.51.100.2/32 dev eth0 scope link
 addr add 203.0.113.5/24 dev eth0 metric 77 noprefixroute
 -6 addr add fd00::12/64 dev eth0 nodad home noprefixroute
--6 addr add fd00:1::11/64 dev eth0 nodad valid_lft 5000 preferred_lft 4000
+-6 addr add fd00:1::ff:fe00:11/64 dev eth0 nodad mngtmpaddr valid_lft 5000 preferred_lft 4000
 route add 10.1.0.0/16 via 192.0.2.2 dev eth0 mtu lock 1400 advmss 1300 initcwnd 20 realm 3
 route add 10.2.0.0/16 nexthop via 192.0.2.2 dev eth0 weight 3 nexthop via 192.0.2.22 dev eth1 weight 1
 route add 10.3.0.0/16 via 169.254.9.9 dev eth0 onlink table 200

@@ -58,6 +58,9 @@ func (f *fixture) boot(config string) {
 	f.t.Helper()
 	f.node, f.outside = nstest.New(f.t), nstest.New(f.t)
 	nstest.Veth(f.node, nic, f.outside, "far0")
+	f.node.IP("link set eth0 down")
+	f.node.IP("link set eth0 address 02:00:00:00:00:11")
+	f.node.IP("link set eth0 up")
 	// The userspace datapath passes on frames as they are.
 	f.node.Exec("ethtool", "-K", nic, "tx", "off")
 	f.outside.Exec("ethtool", "-K", "far0", "tx", "off")

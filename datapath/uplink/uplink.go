@@ -47,6 +47,8 @@ type Plan struct {
 	// Check returns nil if the node is reached through br-uplink. It is asked until it succeeds, for RollbackAfter.
 	Check         func(context.Context) error
 	RollbackAfter time.Duration
+	// AllowManaged attaches a NIC that a network manager has in its care.
+	AllowManaged bool
 }
 
 // Uplink attaches and restores. One process at a time does: the journal's directory has a lock.
@@ -125,8 +127,15 @@ func (u *Uplink) Attach(ctx context.Context, p Plan) error {
 	return u.rollBack(ctx, err)
 }
 
-// begin records what the NIC has.
+// begin records what the NIC has, if it can be attached safely.
 func (u *Uplink) begin(ctx context.Context, p Plan) error {
+	report, err := u.Preflight(ctx, p)
+	if err != nil {
+		return err
+	}
+	if len(report.Refused) > 0 {
+		return &RefusedError{report}
+	}
 	nic, err := hoststate.Read(p.NIC)
 	if err != nil {
 		return err
@@ -134,11 +143,6 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 	j := &Journal{Version: version, BootID: u.bootID, Phase: Attaching, NIC: nic, DB: rows.Find(p.OVSRunDir),
 		Bridge: rows.Bridge{Name: BridgeName, Patch: PatchPort, Peer: PeerPort, Datapath: p.Datapath, MAC: nic.MAC,
 			MTU: nic.MTU, BootID: u.bootID}}
-	if s, err := j.DB.Read(ctx, j.Bridge, p.NIC); err != nil {
-		return err
-	} else if s.Elsewhere != "" {
-		return fmt.Errorf("%s is a port of Open vSwitch's bridge %s already", p.NIC, s.Elsewhere)
-	}
 	u.journal = j
 	return u.write("begin")
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"slices"
 	"time"
 
@@ -171,4 +172,21 @@ func WithLifetimesOf(o, now Object) Object {
 		}
 		return a.value
 	})
+}
+
+// IP is the host's own address, of 4 or 16 bytes.
+func (o Object) IP() net.IP {
+	if local := o.attr(unix.IFA_LOCAL); local != nil {
+		return local
+	}
+	return o.attr(unix.IFA_ADDRESS)
+}
+
+// Valid is how long the address is valid from when it was read.
+func (o Object) Valid() string {
+	c := o.attr(unix.IFA_CACHEINFO)
+	if len(c) < 8 {
+		return lifetime(forever)
+	}
+	return lifetime(binary.NativeEndian.Uint32(c[4:]))
 }

@@ -1,0 +1,93 @@
+package uplink
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+)
+
+// readFacts reads what the kernel and the network managers of a host say of the NIC.
+func readFacts(name string) (f nicFacts, err error) {
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return f, fmt.Errorf("listing interfaces: %w", err)
+	}
+	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name })
+	if i < 0 {
+		return f, fmt.Errorf("there is no interface %s", name)
+	}
+	nic := links[i]
+	f.kind, f.ether = nic.Type(), nic.Attrs().EncapType == "ether"
+	if t, ok := nic.(*netlink.Tuntap); ok && t.Mode == netlink.TUNTAP_MODE_TAP {
+		f.kind = "tap"
+	}
+	f.bond, _ = nic.(*netlink.Bond)
+	f.xdp = nic.Attrs().Xdp != nil && nic.Attrs().Xdp.Attached
+	_, err = os.Stat(filepath.Join("/sys/class/net", name, "phy80211"))
+	f.wireless = err == nil
+	for _, l := range links {
+		a := l.Attrs()
+		switch {
+		case a.Index == nic.Attrs().MasterIndex && a.Index != 0:
+			f.master, f.mKind = a.Name, l.Type()
+		case a.ParentIndex == nic.Attrs().Index && a.NetNsID < 0:
+			c := child{name: a.Name, kind: l.Type()}
+			if v, ok := l.(*netlink.Vlan); ok {
+				c.vlan = v.VlanId
+			}
+			f.children = append(f.children, c)
+		case a.Name == BridgeName && a.MasterIndex == 0 && l.Type() != "tun" && l.Type() != "openvswitch":
+			f.hasOther = true
+		}
+	}
+	f.manager = managerOf(nic.Attrs().Index, name, "/run")
+	return f, f.readAddresses(nic)
+}
+
+// readAddresses finds IPv6 addresses that can't move as they are.
+func (f *nicFacts) readAddresses(nic netlink.Link) error {
+	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nic, netlink.FAMILY_V6) })
+	if err != nil {
+		return fmt.Errorf("listing addresses of %s: %w", nic.Attrs().Name, err)
+	}
+	for _, a := range addrs {
+		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+			f.tentative = append(f.tentative, a.IP.String())
+		}
+		if a.Flags&unix.IFA_F_TEMPORARY != 0 {
+			f.temporary = append(f.temporary, a.IP.String())
+		}
+	}
+	return nil
+}
+
+// managerOf asks the files in which network managers tell others about an interface.
+func managerOf(index int, name, run string) manager {
+	file := strconv.Itoa(index)
+	if text, err := os.ReadFile(filepath.Join(run, "NetworkManager/devices", file)); err == nil &&
+		strings.Contains(string(text), "managed=true") {
+		return manager{"NetworkManager", fmt.Sprintf("have it leave the interface alone (nmcli device set %s managed no, "+
+			"and [keyfile] unmanaged-devices=interface-name:%s in its configuration) and configure the interface otherwise",
+			name, name)}
+	}
+	text, err := os.ReadFile(filepath.Join(run, "systemd/netif/links", file))
+	if err == nil && !strings.Contains(string(text), "ADMIN_STATE=unmanaged") {
+		return manager{"systemd-networkd", "have it leave the interface alone (Unmanaged=yes in a .network file) and " +
+			"configure the interface otherwise"}
+	}
+	return manager{}
+}
+
+func haveNFT() bool {
+	_, err := exec.LookPath("nft")
+	return err == nil
+}

@@ -1,0 +1,212 @@
+package uplink
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+)
+
+// Report is what an attach would do, and why it would not.
+type Report struct {
+	NIC string `json:"nic"`
+	// Refused are the reasons why the NIC can't be attached safely, each with what to do about it. None: it can.
+	Refused []string `json:"refused"`
+	// Notes are what somebody should know who attaches all the same.
+	Notes []string `json:"notes"`
+	// Moves are the addresses, routes, rules and neighbours that would move to br-uplink.
+	Moves []string `json:"moves"`
+	// VLANs have an interface of their own on the NIC (802.1Q), which takes their frames: no pool may use them here.
+	VLANs []int `json:"vlans"`
+}
+
+// RefusedError says why a NIC is not attached.
+type RefusedError struct{ Report Report }
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s can't become a port of Open vSwitch safely: %s", e.Report.NIC, strings.Join(e.Report.Refused, "; "))
+}
+
+// Preflight looks whether p.NIC can be attached. It changes nothing.
+func (u *Uplink) Preflight(ctx context.Context, p Plan) (Report, error) {
+	nic, err := hoststate.Read(p.NIC)
+	if err != nil {
+		return Report{NIC: p.NIC}, err
+	}
+	f, err := readFacts(p.NIC)
+	if err != nil {
+		return Report{NIC: p.NIC}, err
+	}
+	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
+	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
+	f.noNFT = p.Datapath == api.DatapathNetdev && !haveNFT()
+	f.allowManaged = p.AllowManaged
+	return judge(nic, f), nil
+}
+
+// nicFacts are what judge has to know of the NIC besides hoststate.Link.
+type nicFacts struct {
+	kind     string // of link: "", "veth", "bond", …
+	ether    bool
+	wireless bool
+	master   string // name and kind of the link it belongs to
+	mKind    string
+	children []child
+	bond     *netlink.Bond
+	xdp      bool
+	manager  manager
+	hasOther bool // a device called br-uplink that Open vSwitch has not made
+
+	bridge        string // of Open vSwitch that has the NIC
+	ovsErr        error
+	foreignBridge bool
+	noNFT         bool
+	allowManaged  bool
+	tentative     []string
+	temporary     []string
+}
+
+// child is an interface on top of the NIC.
+type child struct {
+	name, kind string
+	vlan       int
+}
+
+// manager is a program that configures the NIC; remedy is how it leaves that alone.
+type manager struct{ name, remedy string }
+
+// judge is the pure part of Preflight.
+func judge(nic hoststate.Link, f nicFacts) Report {
+	r := Report{NIC: nic.Name, Refused: []string{}, Notes: []string{}, Moves: []string{}, VLANs: []int{}}
+	r.refuseKind(nic, f)
+	r.refuseMaster(nic, f)
+	r.judgeChildren(f)
+	r.judgeAddresses(nic, f)
+	r.judgeManager(nic, f)
+	r.refuseOVS(nic, f)
+	for _, o := range slices.Concat(nic.Addresses, nic.Routes, nic.Rules, nic.Neighbours) {
+		r.Moves = append(r.Moves, o.Text)
+	}
+	return r
+}
+
+func (r *Report) refuse(format string, args ...any) {
+	r.Refused = append(r.Refused, fmt.Sprintf(format, args...))
+}
+func (r *Report) note(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+func (r *Report) refuseKind(nic hoststate.Link, f nicFacts) {
+	switch {
+	case nic.Flags&unix.IFF_LOOPBACK != 0:
+		r.refuse("it is the loopback interface: name the one that leads to the underlay (transportInterface)")
+	case !f.ether:
+		r.refuse("it carries no Ethernet frames (it is a tunnel, say): name the interface below it (transportInterface)")
+	case f.wireless:
+		r.refuse("it is wireless: an access point takes no frames of other MAC addresses than its own. Use a wired one")
+	}
+	switch f.kind {
+	case "tun", "tap", "vxlan", "geneve", "gretap", "ip6gretap", "bareudp":
+		r.refuse("it is a %s interface, not a NIC: name the NIC below it (transportInterface)", f.kind)
+	case "macvlan", "macvtap", "ipvlan", "ipvtap":
+		r.refuse("it is a %s: it takes no frames of other MAC addresses. Use the NIC below it (transportInterface)", f.kind)
+	case "bridge", "openvswitch", "vrf", "team":
+		r.refuse("it is a %s, not a NIC: use a NIC, a bond or a VLAN interface (transportInterface)", f.kind)
+	case "bond":
+		r.refuseBond(f.bond)
+	}
+	if nic.Flags&unix.IFF_UP == 0 {
+		r.refuse("it is down: set it up and configure it, then try again")
+	}
+	if strings.ContainsFunc(nic.Name, func(c rune) bool { return c == '"' || c == '\\' || c < ' ' || c > '~' }) {
+		r.refuse("its name has characters that nft and Open vSwitch do not take: rename it")
+	}
+}
+
+func (r *Report) refuseBond(b *netlink.Bond) {
+	if b == nil {
+		return
+	}
+	if b.Mode == netlink.BOND_MODE_BALANCE_ALB || b.Mode == netlink.BOND_MODE_BALANCE_TLB {
+		r.refuse("it is a bond of mode %s, which changes the frames' MAC addresses: use active-backup or 802.3ad", b.Mode)
+	}
+	if b.FailOverMac > 0 { // 0 is "none", -1 unknown
+		r.refuse("it is a bond with fail_over_mac=%s: its MAC address changes with the active slave. Set it to none",
+			b.FailOverMac)
+	}
+}
+
+func (r *Report) refuseMaster(nic hoststate.Link, f nicFacts) {
+	switch f.mKind {
+	case "":
+	case "bond", "team":
+		r.refuse("it is a part of %s %s: name that instead (transportInterface)", f.mKind, f.master)
+	case "bridge":
+		r.refuse("it is a port of the Linux bridge %s: take it out (ip link set %s nomaster) and give it the addresses of "+
+			"the bridge", f.master, nic.Name)
+	case "vrf":
+		r.refuse("it belongs to VRF %s: routes of a VRF can't follow it", f.master)
+	case "openvswitch":
+		if f.bridge == "" && f.ovsErr == nil {
+			r.refuse("it is a port of the kernel's Open vSwitch datapath, and in no bridge: free it (ovs-dpctl del-if ovs-system %s)",
+				nic.Name)
+		}
+	default:
+		r.refuse("it belongs to %s %s: take it out (ip link set %s nomaster)", f.mKind, f.master, nic.Name)
+	}
+}
+
+func (r *Report) judgeChildren(f nicFacts) {
+	for _, c := range f.children {
+		switch c.kind {
+		case "vlan":
+			r.VLANs = append(r.VLANs, c.vlan)
+			r.note("VLAN %d has an interface of its own, %s. It stays on the NIC and takes that VLAN's frames, so no pool "+
+				"of this VLAN can be used on this node", c.vlan, c.name)
+		case "macvlan", "macvtap", "ipvlan", "ipvtap":
+			r.refuse("the %s interface %s is on top of it, and only one can take the NIC's frames: remove it", c.kind, c.name)
+		}
+	}
+	if f.xdp {
+		r.note("an XDP program on the NIC sees its frames before Open vSwitch, and may take some")
+	}
+}
+
+func (r *Report) judgeManager(nic hoststate.Link, f nicFacts) {
+	if f.manager.name == "" {
+		return
+	}
+	text := fmt.Sprintf("%s manages it, and may put addresses back on it, or take those of %s, at any time: %s",
+		f.manager.name, BridgeName, f.manager.remedy)
+	if f.allowManaged {
+		r.note("%s (accepted by uplink.allowManaged)", text)
+		return
+	}
+	r.refuse("%s. Where you know that it leaves the interface alone once it is configured, set uplink.allowManaged: true", text)
+}
+
+func (r *Report) refuseOVS(nic hoststate.Link, f nicFacts) {
+	switch {
+	case f.ovsErr != nil:
+		r.refuse("Open vSwitch does not answer: %v", f.ovsErr)
+	case f.bridge != "" && f.bridge != BridgeName:
+		r.refuse("it is a port of Open vSwitch's bridge %s already: take it out (ovs-vsctl del-port %s %s) and give it the "+
+			"addresses of the bridge", f.bridge, f.bridge, nic.Name)
+	case f.foreignBridge:
+		r.refuse("there is a bridge %s already that Fairlead has not made: rename or delete it", BridgeName)
+	}
+	if f.hasOther {
+		r.refuse("there is an interface %s already that Fairlead has not made: rename it", BridgeName)
+	}
+	if f.noNFT {
+		r.refuse("the program nft is missing, and the userspace datapath needs it: install the package nftables")
+	}
+}
