@@ -59,6 +59,7 @@ type loop struct {
 	source   inputs.Source
 	kube     *kubeapi.Client // nil where inputs come from a directory
 	advice   *adviser
+	uplink   *nodeUplink
 	db       *ovsdb.DB
 	mgmt     string // path of the bridge's OpenFlow socket
 	log      logr.Logger
@@ -119,6 +120,8 @@ func (l *loop) run(ctx context.Context) {
 			waiting = append(waiting, r)
 		case <-l.source.Changed():
 		case <-l.advice.changed:
+		case <-l.uplink.changed:
+			l.full = true
 		case <-l.db.Changed():
 		case <-l.flowsLost():
 			l.log.Info("OpenFlow connection lost", "socket", l.mgmt)
@@ -272,7 +275,7 @@ var errNoAnswer = errors.New("no answer until now")
 // findTransport looks again at the interface of the node's address. A node
 // whose address is away for a moment (DHCP, a flapping link) keeps the last.
 func (l *loop) findTransport() error {
-	t, err := link.FindTransport(l.own.Addresses, l.cfg.TransportInterface, l.cfg.TransportInterfaceCIDRs,
+	t, err := link.FindTransport(l.own.Addresses, l.uplink.holder(l.cfg.TransportInterface), l.cfg.TransportInterfaceCIDRs,
 		l.cfg.HostGateway)
 	if err != nil {
 		if l.transport.Name != "" {

@@ -33,6 +33,7 @@ type metrics struct {
 	drift       *prometheus.CounterVec
 	given       prometheus.Counter
 	conflicts   prometheus.Counter
+	uplink      prometheus.Gauge
 }
 
 func newMetrics() *metrics {
@@ -68,6 +69,7 @@ func newMetrics() *metrics {
 			Help: "Duration of CNI requests by verb and CNI error code (0 is success).", Buckets: times}, []string{"verb", "code"}),
 		armed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
 			"until the agent has written its own."),
+		uplink:    gauge("uplink_attached", "1 when the node's NIC is a port of Open vSwitch, for bridged pods."),
 		drift:     counter("drift_repaired_total", "What somebody else had changed on the node and was set right.", "kind"),
 		policies:  gauge("network_policies_not_enforced", "Network policies in the cluster. Fairlead enforces none."),
 		given:     plain("pool_addresses_given_total", "Addresses of IPPools that were given to pods."),
@@ -76,7 +78,7 @@ func newMetrics() *metrics {
 	}
 	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
 		m.pods, m.peers, m.peerCIDRs, m.refused, m.strays, m.inputErrors, m.cni, m.reclaimed, m.armed, m.drift, m.policies,
-		m.given, m.conflicts,
+		m.given, m.conflicts, m.uplink,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

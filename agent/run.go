@@ -83,6 +83,9 @@ func run(ctx context.Context, o Options, last lastError) error {
 	if k, ok := source.(*inputs.Kubernetes); ok {
 		l.metrics.follows(k)
 	}
+	// Before anything that needs the network: the node may have none until this is done.
+	l.uplink = openUplink(o, client, l.metrics)
+	l.uplink.resume(ctx)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return source.Run(ctx) })
 	g.Go(func() error { return serveHTTP(ctx, o.Config, l.ready, l.metrics) })
@@ -131,11 +134,16 @@ func (l *loop) start(ctx context.Context, o Options, last lastError) error {
 	}
 	defer db.Close()
 	l.db = db
+	l.uplink.attach(ctx, l.transport.Name)
+	if err := l.findTransport(); err != nil {
+		return err
+	}
 	// The loop outlives ctx: CNI requests that run when the agent is told to
 	// stop are finished, and need it.
 	loopCtx, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
 	var loops sync.WaitGroup
 	loops.Go(func() { l.run(loopCtx) })
+	loops.Go(func() { l.uplink.keep(loopCtx) })
 	err = l.serveNode(ctx, &loops, o, last)
 	stopLoop()
 	loops.Wait()

@@ -91,6 +91,7 @@ type AgentConfig struct {
 	// EnableBridgingMode: pods may have addresses of IPPools, and the node needs no
 	// podCIDR.
 	EnableBridgingMode bool
+	Uplink             UplinkConfig
 	IPAM               IPAM
 }
 
@@ -114,6 +115,15 @@ func (c AgentConfig) ServiceCIDRs() []netip.Prefix {
 		}
 	}
 	return out
+}
+
+// UplinkConfig is how the node's NIC becomes a port of Open vSwitch.
+type UplinkConfig struct {
+	// RollbackAfter is how long the node may be out of reach before it is taken
+	// back.
+	RollbackAfter time.Duration
+	// AllowManaged takes a NIC that a network manager has in its care.
+	AllowManaged bool
 }
 
 // ClientConnection is how the agent calls the Kubernetes API.

@@ -117,6 +117,15 @@ func honouredKeys() []Entry {
 			Text: "Fairlead's own: a directory of Node, Pod, Namespace, IPPool and NetworkPolicy manifests that the agent " +
 				"follows instead of the Kubernetes API",
 			set: func(c *api.AgentConfig, v Value) { c.ManifestsDir = v.Str }},
+		{In: Agent, Key: "uplink.rollbackAfter", Want: duration(10*time.Minute, ", at most 10m"), Default: "30s",
+			Fate: Honoured,
+			Text: "Fairlead's own: with enableBridgingMode, how long the default gateway and the API server may be out of " +
+				"reach after the node's NIC was made a port of Open vSwitch, before that is undone",
+			set: func(c *api.AgentConfig, v Value) { c.Uplink.RollbackAfter = v.Duration }},
+		{In: Agent, Key: "uplink.allowManaged", Want: boolean(), Default: "false", Fate: Honoured,
+			Text: "Fairlead's own: with enableBridgingMode, takes the NIC though NetworkManager or systemd-networkd " +
+				"manages it. Set it where you know that they leave alone what is configured",
+			set: func(c *api.AgentConfig, v Value) { c.Uplink.AllowManaged = v.Bool }},
 		{In: Agent, Key: "podCIDRWait", Want: duration(10*time.Minute, ", at most 10m"), Default: "10s", Fate: Honoured,
 			Text: "Fairlead's own: how long to wait for the Node's podCIDR before the agent exits with code 78",
 			set:  func(c *api.AgentConfig, v Value) { c.PodCIDRWait = v.Duration }},

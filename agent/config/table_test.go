@@ -52,7 +52,8 @@ PreferSameTrafficDistribution SecondaryNetwork ServiceExternalIP ServiceTrafficD
 TopologyAwareHints TrafficControl Traceflow`
 
 // ours are the keys that Antrea does not have.
-const ours = "apiAddress manifestsDir podCIDRWait ipam.conflictProbeTimeout ipam.coolingPeriod ipam.allocationsDir"
+const ours = "apiAddress manifestsDir podCIDRWait ipam.conflictProbeTimeout ipam.coolingPeriod ipam.allocationsDir " +
+	"uplink.allowManaged uplink.rollbackAfter"
 
 func TestTableHasEveryKeyOnce(t *testing.T) {
 	for _, file := range []struct {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agent"
 	"github.com/fairlead-cni/fairlead/agent/config"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
 )
 
 // version is set by the linker.
@@ -31,6 +32,9 @@ const (
 	exitError     = 1
 	exitUsage     = 2
 	exitNoPodCIDR = 78
+	// Of "uplink attach" and "uplink preflight".
+	exitRefused    = 3
+	exitRolledBack = 4
 )
 
 // usageError is a mistake in the flags or the config file.
@@ -49,8 +53,12 @@ func main() {
 }
 
 func exitCode(err error) int {
-	podCIDR, usage := (*agent.PodCIDRError)(nil), usageError{}
+	podCIDR, usage, refused := (*agent.PodCIDRError)(nil), usageError{}, (*uplink.RefusedError)(nil)
 	switch {
+	case errors.As(err, &refused):
+		return exitRefused
+	case errors.Is(err, uplink.ErrRolledBack):
+		return exitRolledBack
 	case errors.As(err, &podCIDR):
 		return exitNoPodCIDR
 	case errors.As(err, &usage):
@@ -92,7 +100,7 @@ flags or the config file, 78 the node has no podCIDR that it could use.`,
 		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), f) },
 	}
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	c.Flags().StringVar(&f.config, "config", "/etc/fairlead/agent.conf", "config file")
+	c.PersistentFlags().StringVar(&f.config, "config", "/etc/fairlead/agent.conf", "config file")
 	c.Flags().BoolVar(&f.check, "check-config", false, "check the config, print warnings and errors, and stop")
 	c.Flags().StringVar(&f.controllerConfig, "controller-config", "",
 		"with --check-config: an antrea-controller.conf to check as well")
@@ -101,6 +109,8 @@ flags or the config file, 78 the node has no podCIDR that it could use.`,
 	verbosity := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(verbosity)
 	c.Flags().AddGoFlag(verbosity.Lookup("v"))
+	c.AddCommand(uplinkCommand(&f.config))
+	c.CompletionOptions.DisableDefaultCmd = true
 	return c
 }
 

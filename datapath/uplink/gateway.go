@@ -49,6 +49,14 @@ func CheckGateways(ctx context.Context) error {
 	})
 }
 
+// GatewaysIfAny is CheckGateways that takes no gateway for good enough.
+func GatewaysIfAny(ctx context.Context) error {
+	if err := CheckGateways(ctx); !errors.Is(err, ErrNoGateway) {
+		return err
+	}
+	return nil
+}
+
 // ErrNoGateway says that there is no default gateway whose answer could tell that the node is reached.
 var ErrNoGateway = errors.New("there is no default gateway to ask")
 

@@ -60,6 +60,7 @@ type Uplink struct {
 	after func(what string)
 
 	journal *Journal
+	did     []string // steps that run has carried out
 }
 
 // ErrRolledBack says that an attach failed and that the NIC is as it was before.
@@ -92,6 +93,28 @@ func (u *Uplink) Unfinished() bool {
 // Attached reports whether an attach in this boot has ended well.
 func (u *Uplink) Attached() bool {
 	return u.journal != nil && u.journal.BootID == u.bootID && u.journal.Phase == Attached
+}
+
+// ThisBoot reports whether the journal is of this boot.
+func (u *Uplink) ThisBoot() bool { return u.journal != nil && u.journal.BootID == u.bootID }
+
+// Mend puts back what is missing of an uplink that is attached, and returns the steps that this took. It does nothing
+// if somebody has restored it meanwhile.
+func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
+	unlock, err := u.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if !u.Attached() {
+		return nil, nil
+	}
+	if device, err := findLink(BridgeName); err == nil && device != nil {
+		hoststate.DropStandIns(place(device))
+	}
+	u.did = nil
+	err = u.run(ctx)
+	return u.did, err
 }
 
 // Attach makes p.NIC a port of Open vSwitch, or goes on with an attach that was begun, or puts back what
@@ -223,6 +246,7 @@ func (u *Uplink) run(ctx context.Context) error {
 			return err
 		}
 		if err = u.carryOut(ctx, step); err == nil {
+			u.did = append(u.did, step.String())
 			u.after("done " + step.String())
 			if times[step]++; times[step] < 3 {
 				continue

@@ -1,0 +1,208 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
+)
+
+// mendEvery is how often the uplink is looked at though no interface has told of a change.
+const mendEvery = 10 * time.Second
+
+// nodeUplink is the node's NIC as a port of Open vSwitch, which bridged pods need. Whatever is wrong with it, routed pods
+// are served.
+type nodeUplink struct {
+	cfg     api.AgentConfig
+	kube    *kubeapi.Client
+	log     logr.Logger
+	metrics *metrics
+	// changed gets a value when the uplink was mended or is there no more.
+	changed chan struct{}
+
+	uplink *uplink.Uplink
+	status atomic.Pointer[uplinkStatus]
+}
+
+// uplinkStatus is replaced, never changed.
+type uplinkStatus struct {
+	// nic is attached, or was the last time somebody looked.
+	nic      string
+	attached bool
+	// why says why not, nil only if it is.
+	why error
+}
+
+var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMode is not set")
+
+// openUplink reads the journal. One that can't be read is no reason to end.
+func openUplink(o Options, kube *kubeapi.Client, m *metrics) *nodeUplink {
+	n := &nodeUplink{cfg: o.Config, kube: kube, log: o.Log.WithName("uplink"), metrics: m, changed: make(chan struct{}, 1)}
+	n.status.Store(&uplinkStatus{why: errNoBridging})
+	u, err := uplink.Open(uplink.DefaultJournal, n.log)
+	if err != nil {
+		n.tell(uplinkStatus{why: err})
+		return n
+	}
+	n.uplink = u
+	if j := u.Journal(); j != nil && u.Attached() {
+		n.status.Store(&uplinkStatus{nic: j.NIC.Name, attached: true})
+	}
+	return n
+}
+
+// holder is the interface that has the addresses which the config says are on name.
+func (n *nodeUplink) holder(name string) string {
+	if s := n.status.Load(); s.attached && s.nic == name {
+		return uplink.BridgeName
+	}
+	return name
+}
+
+// ready returns nil if bridged pods can be served, else the reason.
+func (n *nodeUplink) ready() error { return n.status.Load().why }
+
+// resume brings to an end what an agent before has begun, and takes the NIC back where the config does not want it any
+// more. What can't be done yet, for want of Open vSwitch, is tried again by attach.
+func (n *nodeUplink) resume(ctx context.Context) {
+	if n.uplink == nil {
+		return
+	}
+	j := n.uplink.Journal()
+	switch {
+	case j == nil:
+	case !n.cfg.EnableBridgingMode && (n.uplink.Attached() || n.uplink.Unfinished()):
+		n.done(n.uplink.Restore(ctx, "enableBridgingMode is not set"))
+	case n.uplink.Unfinished() && j.Phase != uplink.Attaching:
+		n.done(n.uplink.Restore(ctx, j.Reason))
+	case n.uplink.Unfinished() || n.uplink.Attached():
+		n.done(n.uplink.Attach(ctx, n.plan(j.NIC.Name)))
+	}
+}
+
+// attach makes the NIC a port of Open vSwitch. Open vSwitch answers. transport is the interface of the node's address.
+func (n *nodeUplink) attach(ctx context.Context, transport string) {
+	if n.uplink == nil {
+		return
+	}
+	j := n.uplink.Journal()
+	switch {
+	case !n.cfg.EnableBridgingMode:
+		n.resume(ctx)
+	case j != nil && j.Phase == uplink.Detached && j.RolledBack && n.uplink.ThisBoot():
+		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("an attach of %s was undone: %s. When that is mended: "+
+			"fairlead-agent uplink attach --nic %s", j.NIC.Name, j.Reason, j.NIC.Name)})
+	default:
+		if transport == uplink.BridgeName && j != nil {
+			transport = j.NIC.Name
+		}
+		n.done(n.uplink.Attach(ctx, n.plan(transport)))
+	}
+}
+
+func (n *nodeUplink) plan(nic string) uplink.Plan {
+	return uplink.Plan{NIC: nic, Datapath: n.cfg.OVSDatapathType, OVSRunDir: n.cfg.OVSRunDir, Check: n.reached,
+		RollbackAfter: n.cfg.Uplink.RollbackAfter, AllowManaged: n.cfg.Uplink.AllowManaged}
+}
+
+// reached returns nil if the default gateway or the API server answers, or there is none of both to ask.
+func (n *nodeUplink) reached(ctx context.Context) error {
+	one, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	err := uplink.CheckGateways(one)
+	if err == nil || n.kube == nil {
+		if errors.Is(err, uplink.ErrNoGateway) {
+			return nil
+		}
+		return err
+	}
+	two, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if kerr := n.kube.Reached(two); kerr != nil {
+		return fmt.Errorf("%w, and the Kubernetes API server %s is not reached: %w", err, n.kube.Server, kerr)
+	}
+	return nil
+}
+
+// keep puts back what somebody changes of an attached uplink, until ctx ends: "ovs-appctl exit --cleanup" takes the
+// interface with the node's addresses away. It takes note of a restore by hand, and leaves it at that.
+func (n *nodeUplink) keep(ctx context.Context) {
+	if n.uplink == nil || !n.cfg.EnableBridgingMode {
+		return
+	}
+	links := make(chan netlink.LinkUpdate, 100)
+	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
+		n.log.Error(err, "following interfaces; changes of the uplink are seen every "+mendEvery.String())
+	}
+	tick := time.NewTicker(mendEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case l, ok := <-links:
+			if s := n.status.Load(); ok && l.Attrs().Name != uplink.BridgeName && l.Attrs().Name != s.nic {
+				continue
+			}
+			if !ok {
+				links = nil
+			}
+		case <-tick.C:
+		}
+		n.mend(ctx)
+	}
+}
+
+func (n *nodeUplink) mend(ctx context.Context) {
+	before := n.status.Load()
+	if !before.attached {
+		return
+	}
+	changes, err := n.uplink.Mend(ctx)
+	if len(changes) > 0 {
+		n.log.Info("the uplink was changed or lost, and was set right", "steps", changes)
+		n.metrics.drift.WithLabelValues("uplink").Add(float64(len(changes)))
+	}
+	n.done(err)
+	if len(changes) > 0 || n.status.Load().attached != before.attached {
+		select {
+		case n.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// done makes the outcome known.
+func (n *nodeUplink) done(err error) {
+	j := n.uplink.Journal()
+	switch {
+	case n.uplink.Attached():
+		n.tell(uplinkStatus{nic: j.NIC.Name, attached: true, why: err})
+	case err != nil:
+		n.tell(uplinkStatus{why: fmt.Errorf("the node's NIC is no port of Open vSwitch: %w", err)})
+	case j != nil && j.Phase == uplink.Detached && n.cfg.EnableBridgingMode && j.Reason != "":
+		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %s is no port of Open vSwitch (%s)",
+			j.NIC.Name, j.Reason)})
+	default:
+		n.tell(uplinkStatus{why: errNoBridging})
+	}
+}
+
+func (n *nodeUplink) tell(s uplinkStatus) {
+	before := n.status.Swap(&s)
+	n.metrics.uplink.Set(one(s.attached && s.why == nil))
+	switch {
+	case s.why == nil && before.why != nil:
+		n.log.Info("bridged pods are served through the NIC", "nic", s.nic, "addresses on", uplink.BridgeName)
+	case s.why != nil && !errors.Is(s.why, errNoBridging) && (before.why == nil || before.why.Error() != s.why.Error()):
+		n.log.Error(s.why, "bridged pods are refused")
+	}
+}

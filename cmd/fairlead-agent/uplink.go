@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/fairlead-cni/fairlead/agent/config"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
+)
+
+// uplinkFlags are those of all the commands below "uplink".
+type uplinkFlags struct {
+	config       *string
+	journal, nic string
+	json         bool
+}
+
+func uplinkCommand(configFile *string) *cobra.Command {
+	f := uplinkFlags{config: configFile}
+	c := &cobra.Command{
+		Use:   "uplink",
+		Short: "Shows, attaches and restores the node's NIC as a port of Open vSwitch",
+		Long: `The agent makes the node's NIC a port of Open vSwitch's bridge br-uplink if the config
+says enableBridgingMode: true. These commands do it, and undo it, by hand.
+
+What the NIC had before is in the journal. docs/uplink.md tells what happens.
+
+Exit codes: 0 done, 1 failed, 2 a mistake in the flags or the config file,
+3 refused by preflight, 4 attach failed and the NIC is as it was before.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return usageError{errors.New("say what to do: status, attach, restore or preflight")}
+		},
+	}
+	c.PersistentFlags().StringVar(&f.journal, "journal", uplink.DefaultJournal, "the uplink's journal")
+	c.AddCommand(f.status(), f.attach(), f.restore(), f.preflight())
+	return c
+}
+
+func (f *uplinkFlags) sub(name, short, long string, run func(ctx context.Context, out io.Writer) error) *cobra.Command {
+	return &cobra.Command{Use: name, Short: short, Long: long, Args: func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageError{fmt.Errorf("%q: uplink %s takes flags only", args[0], name)}
+		}
+		return nil
+	}, RunE: func(c *cobra.Command, _ []string) error {
+		if os.Geteuid() != 0 {
+			return errors.New("this needs root")
+		}
+		return run(c.Context(), c.OutOrStdout())
+	}}
+}
+
+func (f *uplinkFlags) status() *cobra.Command {
+	c := f.sub("status", "Shows whether the NIC is attached, and what is missing",
+		`Shows what the journal says, what is found on the node, and the step that would be next.`, f.runStatus)
+	c.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	return c
+}
+
+func (f *uplinkFlags) runStatus(ctx context.Context, out io.Writer) error {
+	u, err := uplink.Open(f.journal, klog.Background())
+	if err != nil {
+		return err
+	}
+	s, err := u.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return printJSON(out, s)
+	}
+	_, err = fmt.Fprint(out, s)
+	return err
+}
+
+func (f *uplinkFlags) attach() *cobra.Command {
+	c := f.sub("attach", "Makes the NIC a port of Open vSwitch, with its addresses on br-uplink",
+		`Makes the NIC a port of Open vSwitch and moves all that the host has on it to br-uplink, or
+goes on with an attach that was interrupted. If the default gateway does not answer within
+uplink.rollbackAfter (30 seconds) it is undone.
+
+A running agent takes note of it. If that does not want it, its next start undoes it.`,
+		func(ctx context.Context, _ io.Writer) error {
+			u, p, err := f.open()
+			if err != nil {
+				return err
+			}
+			return u.Attach(ctx, p)
+		})
+	f.addNIC(c)
+	return c
+}
+
+func (f *uplinkFlags) restore() *cobra.Command {
+	return f.sub("restore", "Takes the NIC back from Open vSwitch, with all that it had",
+		`Takes the NIC out of Open vSwitch and puts back all that the journal has on record. It needs
+no config, no API, no agent and no running Open vSwitch. It may be repeated.
+
+A running agent leaves it at that; bridged pods have no network until the agent is started anew.`,
+		func(ctx context.Context, out io.Writer) error {
+			u, err := uplink.Open(f.journal, klog.Background())
+			if err != nil {
+				return err
+			}
+			if u.Journal() == nil {
+				fmt.Fprintf(out, "nothing was ever attached (there is no %s)\n", f.journal)
+				return nil
+			}
+			if err := u.Restore(ctx, uplink.ByHand); err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "%s is detached\n", u.Journal().NIC.Name)
+			return nil
+		})
+}
+
+func (f *uplinkFlags) preflight() *cobra.Command {
+	c := f.sub("preflight", "Says what attach would do, and why it would not",
+		`Looks whether the NIC can be attached safely, and changes nothing. Exit code 3: it can't.`,
+		func(ctx context.Context, out io.Writer) error {
+			u, p, err := f.open()
+			if err != nil {
+				return err
+			}
+			r, err := u.Preflight(ctx, p)
+			if err != nil {
+				return err
+			}
+			if f.json {
+				err = printJSON(out, r)
+			} else {
+				_, err = fmt.Fprint(out, r)
+			}
+			if err == nil && len(r.Refused) > 0 {
+				return &uplink.RefusedError{Report: r}
+			}
+			return err
+		})
+	f.addNIC(c)
+	c.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	return c
+}
+
+func (f *uplinkFlags) addNIC(c *cobra.Command) {
+	c.Flags().StringVar(&f.nic, "nic", "", "the NIC (default: transportInterface of the config file)")
+}
+
+// open reads config and journal.
+func (f *uplinkFlags) open() (*uplink.Uplink, uplink.Plan, error) {
+	cfg, _, err := config.Load(*f.config)
+	if err != nil {
+		return nil, uplink.Plan{}, usageError{err}
+	}
+	u, err := uplink.Open(f.journal, klog.Background())
+	if err != nil {
+		return nil, uplink.Plan{}, err
+	}
+	nic, err := f.nicOf(cfg, u)
+	return u, uplink.Plan{NIC: nic, Datapath: cfg.OVSDatapathType, OVSRunDir: cfg.OVSRunDir,
+		Check: uplink.GatewaysIfAny, RollbackAfter: cfg.Uplink.RollbackAfter, AllowManaged: cfg.Uplink.AllowManaged}, err
+}
+
+// nicOf is the flag, else the config's interface, else the one that the journal has under way.
+func (f *uplinkFlags) nicOf(cfg api.AgentConfig, u *uplink.Uplink) (string, error) {
+	switch {
+	case f.nic != "":
+		return f.nic, nil
+	case cfg.TransportInterface != "":
+		return cfg.TransportInterface, nil
+	case u.Unfinished() || u.Attached():
+		return u.Journal().NIC.Name, nil
+	}
+	return "", usageError{errors.New("say which NIC: --nic, or transportInterface in the config file " +
+		"(the agent finds it by the Node's address, which this command does not know)")}
+}
+
+func printJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

@@ -1,0 +1,86 @@
+package uplink
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// ByHand is the reason of a restore that somebody asked for.
+const ByHand = "restored by hand"
+
+// Status is what the journal says and what is found.
+type Status struct {
+	// Phase is the journal's; "detached" where there is none.
+	Phase  Phase  `json:"phase"`
+	NIC    string `json:"nic,omitempty"`
+	Bridge string `json:"bridge,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Since is when the journal was last written.
+	Since time.Time `json:"since,omitzero"`
+	// OtherBoot: the journal is of a boot before.
+	OtherBoot bool `json:"otherBoot,omitempty"`
+	// Next is the step that attach or restore would do next; empty: none.
+	Next string `json:"next,omitempty"`
+	// OVSDB says what is wrong with Open vSwitch's database.
+	OVSDB string `json:"ovsdb,omitempty"`
+}
+
+// Status looks at journal and node, and changes nothing.
+func (u *Uplink) Status(ctx context.Context) (Status, error) {
+	j := u.journal
+	if j == nil {
+		return Status{Phase: Detached}, nil
+	}
+	s := Status{Phase: j.Phase, NIC: j.NIC.Name, Bridge: j.Bridge.Name, Reason: j.Reason, Since: j.Written,
+		OtherBoot: j.BootID != u.bootID}
+	o, dbErr, err := u.observe(ctx)
+	if err != nil {
+		return s, err
+	}
+	if dbErr != nil {
+		s.OVSDB = dbErr.Error()
+	}
+	if next := Next(*j, o); next.Name != "" {
+		s.Next = next.String()
+	}
+	return s, nil
+}
+
+func (s Status) String() string {
+	if s.NIC == "" {
+		return "detached: nothing was attached on this node\n"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: NIC %s, bridge %s, since %s\n", s.Phase, s.NIC, s.Bridge, s.Since.Format(time.RFC3339))
+	if s.Reason != "" {
+		fmt.Fprintf(&b, "reason: %s\n", s.Reason)
+	}
+	if s.OtherBoot {
+		b.WriteString("the journal is of a boot before this one: its addresses are void, its leftovers are to be removed\n")
+	}
+	if s.OVSDB != "" {
+		fmt.Fprintf(&b, "Open vSwitch's database: %s\n", s.OVSDB)
+	}
+	if s.Next != "" {
+		fmt.Fprintf(&b, "not complete, next step: %s\n", s.Next)
+	}
+	return b.String()
+}
+
+func (r Report) String() string {
+	var b strings.Builder
+	for _, part := range []struct {
+		title string
+		lines []string
+	}{{"refused, because", r.Refused}, {"to be known", r.Notes}, {"would move from " + r.NIC + " to " + BridgeName, r.Moves}} {
+		if len(part.lines) > 0 {
+			fmt.Fprintf(&b, "%s:\n  %s\n", part.title, strings.Join(part.lines, "\n  "))
+		}
+	}
+	if len(r.Refused) == 0 {
+		fmt.Fprintf(&b, "%s can be attached\n", r.NIC)
+	}
+	return b.String()
+}
