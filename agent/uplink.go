@@ -18,8 +18,8 @@ import (
 // mendEvery is how often the uplink is looked at though no interface has told of a change.
 const mendEvery = 10 * time.Second
 
-// nodeUplink is the node's NIC as a port of Open vSwitch, which bridged pods need. Whatever is wrong with it, routed pods
-// are served.
+// nodeUplink is the node's NIC as a port of Open vSwitch, which bridged pods need. Whatever is wrong with it, routed
+// pods are served.
 type nodeUplink struct {
 	cfg     api.AgentConfig
 	kube    *kubeapi.Client
@@ -29,6 +29,7 @@ type nodeUplink struct {
 	changed chan struct{}
 
 	uplink *uplink.Uplink
+	nic    string // the last that attach was called with
 	status atomic.Pointer[uplinkStatus]
 }
 
@@ -104,6 +105,7 @@ func (n *nodeUplink) attach(ctx context.Context, transport string) {
 		if transport == uplink.BridgeName && j != nil {
 			transport = j.NIC.Name
 		}
+		n.nic = transport
 		n.done(n.uplink.Attach(ctx, n.plan(transport)))
 	}
 }
@@ -130,6 +132,16 @@ func (n *nodeUplink) reached(ctx context.Context) error {
 		return fmt.Errorf("%w, and the Kubernetes API server %s is not reached: %w", err, n.kube.Server, kerr)
 	}
 	return nil
+}
+
+// retry attaches after all what was refused before: a NIC may come up or get its addresses late. What was undone, or
+// restored by hand, waits for somebody to say so, or for the next start.
+func (n *nodeUplink) retry(ctx context.Context) {
+	if j := n.uplink.Journal(); n.nic == "" || j != nil && n.uplink.ThisBoot() && j.Phase == uplink.Detached {
+		return
+	}
+	n.attach(ctx, n.nic)
+	n.tellLoop()
 }
 
 // keep puts back what somebody changes of an attached uplink, until ctx ends: "ovs-appctl exit --cleanup" takes the
@@ -164,6 +176,7 @@ func (n *nodeUplink) keep(ctx context.Context) {
 func (n *nodeUplink) mend(ctx context.Context) {
 	before := n.status.Load()
 	if !before.attached {
+		n.retry(ctx)
 		return
 	}
 	changes, err := n.uplink.Mend(ctx)
@@ -173,10 +186,14 @@ func (n *nodeUplink) mend(ctx context.Context) {
 	}
 	n.done(err)
 	if len(changes) > 0 || n.status.Load().attached != before.attached {
-		select {
-		case n.changed <- struct{}{}:
-		default:
-		}
+		n.tellLoop()
+	}
+}
+
+func (n *nodeUplink) tellLoop() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
 	}
 }
 

@@ -41,7 +41,10 @@ func (r *Report) judgeAddresses(nic hoststate.Link, f nicFacts) {
 		}
 	}
 	if len(f.tentative) > 0 {
-		r.refuse("the kernel still asks whether %s is in use, or has found that it is: try again", strings.Join(f.tentative, ", "))
+		r.refuse("the kernel still asks whether %s is in use: try again", strings.Join(f.tentative, ", "))
+	}
+	if len(f.taken) > 0 {
+		r.refuse("somebody else on the wire has the address %s: set another", strings.Join(f.taken, ", "))
 	}
 	if len(f.temporary) > 0 {
 		r.note("temporary addresses (%s) do not move: the kernel makes new ones on %s, and connections that use them end",

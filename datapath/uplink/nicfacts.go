@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -60,7 +62,10 @@ func (f *nicFacts) readAddresses(nic netlink.Link) error {
 		return fmt.Errorf("listing addresses of %s: %w", nic.Attrs().Name, err)
 	}
 	for _, a := range addrs {
-		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+		switch {
+		case a.Flags&unix.IFA_F_DADFAILED != 0:
+			f.taken = append(f.taken, a.IP.String())
+		case a.Flags&unix.IFA_F_TENTATIVE != 0:
 			f.tentative = append(f.tentative, a.IP.String())
 		}
 		if a.Flags&unix.IFA_F_TEMPORARY != 0 {
@@ -90,4 +95,21 @@ func managerOf(index int, name, run string) manager {
 func haveNFT() bool {
 	_, err := exec.LookPath("nft")
 	return err == nil
+}
+
+// dadLimit is how long duplicate address detection may take: a second, and the delay before it (RFC 4862, 5.4).
+const dadLimit = 4 * time.Second
+
+// awaitAddresses waits until the kernel knows whether the IPv6 addresses are in use, as just after boot. It returns
+// those of which it does not know in time.
+func awaitAddresses(ctx context.Context, name string, f nicFacts) ([]string, error) {
+	for deadline := time.Now().Add(dadLimit); len(f.tentative) > 0 && time.Now().Before(deadline) && ctx.Err() == nil; {
+		time.Sleep(50 * time.Millisecond)
+		now, err := readFacts(name)
+		if err != nil {
+			return nil, err
+		}
+		f = now
+	}
+	return f.tentative, nil
 }

@@ -44,6 +44,9 @@ func (u *Uplink) Preflight(ctx context.Context, p Plan) (Report, error) {
 	if err != nil {
 		return Report{NIC: p.NIC}, err
 	}
+	if f.tentative, err = awaitAddresses(ctx, p.NIC, f); err != nil {
+		return Report{NIC: p.NIC}, err
+	}
 	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
 	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
 	f.noNFT = p.Datapath == api.DatapathNetdev && !haveNFT()
@@ -69,8 +72,8 @@ type nicFacts struct {
 	foreignBridge bool
 	noNFT         bool
 	allowManaged  bool
-	tentative     []string
-	temporary     []string
+	// IPv6 addresses: the kernel still asks for whether they are in use; has found in use; of RFC 8981.
+	tentative, taken, temporary []string
 }
 
 // child is an interface on top of the NIC.
