@@ -47,6 +47,27 @@ const (
 	stepVerify    = "verify"
 )
 
+// Steps are the words that a journal's Step may have on the way to attached, or on the way back, in their order. Some
+// are left out where there is nothing to do.
+func Steps(back bool) []string {
+	steps := []string{"begin"}
+	for _, f := range facts() {
+		if f.name != stepNIC {
+			steps = append(steps, f.name)
+		}
+	}
+	if !back {
+		return steps
+	}
+	undoings := []string{"restore"}
+	for _, name := range slices.Backward(append([]string{stepNIC}, steps[1:]...)) {
+		if name != stepDevice && name != stepVerify {
+			undoings = append(undoings, Step{name, true}.String())
+		}
+	}
+	return append(undoings, "detached")
+}
+
 // fact is one step as Next sees it: when it is done, and when it is undone.
 type fact struct {
 	name         string

@@ -50,6 +50,8 @@ func TestWrongUse(t *testing.T) {
 		"pod default/a default/b -- ls":   "write: lab pod NAMESPACE/NAME -- CMD",
 		"agent node1":                     "accepts 2 arg(s)",
 		"agent node1 restart":             "no lab is up",
+		"crash node1":                     `required flag(s) "at" not set`,
+		"crash node1 --at port":           "no lab is up",
 		"reboot":                          "accepts 1 arg(s)",
 		"reboot node1":                    "no lab is up",
 		"ovs node1 kill vswitchd ovsdb":   "accepts between 2 and 3 arg(s)",

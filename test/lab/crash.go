@@ -1,12 +1,56 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
+
+func crashCommand(dir *string) *cobra.Command {
+	var at string
+	limit := time.Minute
+	cmd := &cobra.Command{
+		Use:   "crash NODE --at STEP",
+		Short: "Kill a node's agent in the middle of attaching its uplink, or the way back",
+		Long: `Kill a node's agent (SIGKILL) as soon as the journal of its uplink says that STEP has begun. An agent
+that runs is ended first and the uplink restored, so that there is something to attach. For a step
+of the way back an agent attaches first, and "fairlead-agent uplink restore" is killed. What is left
+is for you to look at; "lab agent NODE start" goes on with it.
+
+Steps of an attach: ` + strings.Join(lab.CrashSteps(false), ", ") + `.
+Steps back: ` + strings.Join(lab.CrashSteps(true), ", ") + `.
+
+A step in which there is nothing to do does not come. The journal is /var/lib/fairlead/uplink.json.`,
+		Example: "  lab crash node1 --at port\n  lab crash node1 --at 'undo routes'\n" +
+			"  lab node node1 -- cat /var/lib/fairlead/uplink.json",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := lab.Open(*dir)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+			defer cancel()
+			past, err := l.AgentCrash(ctx, args[0], at)
+			if err == nil && past != "" {
+				err = fmt.Errorf("step %q had nothing to do, or was over too fast: killed at %q. If it is there at all, try again",
+					at, past)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&at, "at", "", "the step (see above)")
+	cmd.Flags().DurationVar(&limit, "timeout", limit, "how long the whole may take")
+	if err := cmd.MarkFlagRequired("at"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
+}
 
 func rebootCommand(dir *string) *cobra.Command {
 	var noAgent bool

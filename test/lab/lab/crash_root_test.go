@@ -1,0 +1,47 @@
+package lab
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
+)
+
+// A crash leaves the journal at its step and no agent, and the next agent goes on.
+func TestRootCrash(t *testing.T) {
+	l := upWithAgents(t, Options{Nodes: 1, Mode: Bridge})
+	h, err := l.Host("node1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.AgentCrash(t.Context(), "node1", "fly"); err == nil || !strings.Contains(err.Error(), "is no step") {
+		t.Errorf("a step that does not exist: %v", err)
+	}
+	for _, step := range []string{"bridge", "undo bridge", "port"} {
+		past, err := l.AgentCrash(within(t, time.Minute), "node1", step)
+		if err != nil || past != "" {
+			t.Errorf("crash at %s: at %q, %v", step, past, err)
+		}
+		journal, err := os.ReadFile(h.Private(uplink.DefaultJournal))
+		if err != nil || !strings.Contains(string(journal), `"step": "`+step+`"`) {
+			t.Errorf("after a crash at %s: %v, the journal is\n%s", step, err, journal)
+		}
+		if s, err := l.AgentState(t.Context(), "node1"); err != nil || s.PID != 0 {
+			t.Errorf("after a crash at %s the agent is %s, %v", step, s, err)
+		}
+	}
+	if err := l.AgentStart(within(t, 5*time.Second), "node1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WaitReady(within(t, 20*time.Second), "node1"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the addresses are on br-uplink", func() bool {
+		return strings.Contains(nodeExec(t, l, "node1", "ip", "addr", "show", "dev", l.Transport()), "192.168.77.11/24")
+	})
+	for _, to := range l.spec.IPFamily.FarAddrs() {
+		nodeExec(t, l, "node1", "ping", "-c1", "-w5", to.Addr().String())
+	}
+}
