@@ -74,13 +74,13 @@ type Allocator struct {
 	mu sync.Mutex
 	// next is where to look for the next free address of a pool, by its name.
 	next map[string]netip.Addr
-	// spare are addresses of a pool that were free when it was last listed.
-	spare map[string][]netip.Addr
+	// spare is what is left of the last list of a pool, by its name.
+	spare map[string]spare
 }
 
 // New returns an Allocator. It calls nobody.
 func New(c Config) *Allocator {
-	return &Allocator{Config: c, held: newHeld(), next: map[string]netip.Addr{}, spare: map[string][]netip.Addr{}}
+	return &Allocator{Config: c, held: newHeld(), next: map[string]netip.Addr{}, spare: map[string]spare{}}
 }
 
 // given is an address on its way to an owner.
@@ -112,7 +112,7 @@ func (a *Allocator) Allocate(ctx context.Context, r Request) ([]Address, error) 
 		}
 		got = append(got, g)
 	}
-	slices.SortFunc(got, func(a, b given) int { return cmp.Compare(a.Prefix.Addr().BitLen(), b.Prefix.Addr().BitLen()) })
+	slices.SortFunc(got, func(a, b given) int { return cmp.Compare(family(a.Prefix.Addr()), family(b.Prefix.Addr())) })
 	var out []Address
 	for _, g := range got {
 		a.held.add(g.allocation)
@@ -185,7 +185,8 @@ func family(addr netip.Addr) int {
 
 // oneOf gives one address of a family. before is what the owner holds already, and
 // got are its addresses of the other family.
-func (a *Allocator) oneOf(ctx context.Context, f int, r Request, before []api.IPAllocation, got []given) (given, error) {
+func (a *Allocator) oneOf(
+	ctx context.Context, f int, r Request, before []api.IPAllocation, got []given) (given, error) {
 	pools := r.poolsOf(f)
 	if len(got) > 0 {
 		var err error
@@ -227,7 +228,8 @@ func inVLAN(pools []pool.Pool, vlan uint16) ([]pool.Pool, error) {
 }
 
 // again returns what the owner holds already, if the store still has it so.
-func (a *Allocator) again(ctx context.Context, pools []pool.Pool, want netip.Addr, before []api.IPAllocation) (given, bool, error) {
+func (a *Allocator) again(
+	ctx context.Context, pools []pool.Pool, want netip.Addr, before []api.IPAllocation) (given, bool, error) {
 	for _, b := range before {
 		addr, err := netip.ParseAddr(b.Spec.Address)
 		if err != nil || want.IsValid() && addr != want {

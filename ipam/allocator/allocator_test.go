@@ -318,7 +318,8 @@ func TestConflict(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
-	_, err = a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("c"), PodIPs: []netip.Addr{stranger.Addr()}})
+	_, err = a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("c"),
+		PodIPs: []netip.Addr{stranger.Addr()}})
 	if err == nil || !strings.Contains(err.Error(), "10.2.0.1 of the annotation ipam.antrea.io/pod-ips is used by somebody on the wire") ||
 		!strings.Contains(err.Error(), "02:00:00:00:00:01") {
 		t.Errorf("exactly that one: %v", err)

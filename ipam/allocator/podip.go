@@ -14,7 +14,8 @@ import (
 
 // exactly gives the address that was asked for. It need not have cooled: the pod
 // that had it is most likely the one that comes back.
-func (a *Allocator) exactly(ctx context.Context, want netip.Addr, pools []pool.Pool, o api.AllocationOwner) (given, error) {
+func (a *Allocator) exactly(
+	ctx context.Context, want netip.Addr, pools []pool.Pool, o api.AllocationOwner) (given, error) {
 	i := slices.IndexFunc(pools, func(p pool.Pool) bool { return p.Contains(want) })
 	if i < 0 {
 		return given{}, &PodIPError{Address: want, Reason: outside(want, pools)}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
@@ -17,9 +18,12 @@ import (
 // of a pool is free, one in eight Allocates lists it.
 const blindTries = 3
 
-// spares is how many free addresses are kept of a list, so that a pool that is
-// nearly full is not listed for each address.
-const spares = 64
+// spares is how many addresses are kept of a list, and spareAge for how long, so that
+// a pool that is nearly full is not listed for each address.
+const (
+	spares   = 64
+	spareAge = 5 * time.Second
+)
 
 // spread is within how many addresses of a pool the nodes begin to look: enough for
 // all to begin elsewhere, and few enough for IPv6 addresses that people can read.
@@ -43,7 +47,9 @@ func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, o api.AllocationOwne
 		if len(candidates) == 0 {
 			return given{}, &ExhaustedError{Pools: []Usage{usage}}
 		}
-		for _, c := range candidates {
+		few := min(len(candidates), blindTries)
+		a.keep(p, candidates[few:])
+		for _, c := range candidates[:few] {
 			g, err := s.try(ctx, c)
 			if done(err) {
 				return g, err
@@ -82,7 +88,25 @@ func (s *search) try(ctx context.Context, c candidate) (given, error) {
 	if errors.As(err, &held) && held.holder.Spec.Pool != s.pool.Name {
 		s.foreign[held.holder.Name] = true
 	}
+	if err == nil {
+		s.mu.Lock()
+		s.next[s.pool.Name] = c.addr.Next()
+		s.mu.Unlock()
+	}
 	return g, err
+}
+
+// spare are addresses to try that are left of a list of the pool.
+type spare struct {
+	listed time.Time
+	left   []candidate
+}
+
+// keep remembers what is left of a list.
+func (a *Allocator) keep(p pool.Pool, left []candidate) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.spare[p.Name] = spare{time.Now(), left[:min(len(left), spares)]}
 }
 
 // guess is the next address that may be free: one that was in the last list, else
@@ -90,11 +114,11 @@ func (s *search) try(ctx context.Context, c candidate) (given, error) {
 func (a *Allocator) guess(p pool.Pool) candidate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.spare[p.Name]) > 0 {
-		addr := a.spare[p.Name][0]
-		a.spare[p.Name] = a.spare[p.Name][1:]
-		if p.Contains(addr) {
-			return candidate{addr: addr}
+	for s := a.spare[p.Name]; len(s.left) > 0 && time.Since(s.listed) < spareAge; {
+		c := s.left[0]
+		s.left = s.left[1:]
+		if a.spare[p.Name] = s; p.Contains(c.addr) {
+			return c
 		}
 	}
 	addr := a.cursor(p)
@@ -125,7 +149,7 @@ func first(p pool.Pool, addr netip.Addr) netip.Addr {
 }
 
 // list reads who holds what in the pool and returns what to try: free addresses,
-// else those that have cooled, else those that cool, the oldest first.
+// else those that have cooled, then those that cool.
 func (s *search) list(ctx context.Context) ([]candidate, Usage, error) {
 	list, err := s.Store.List(ctx, allocation.Filter{Pool: s.pool.Name})
 	if err != nil {
@@ -163,30 +187,28 @@ func (s *search) list(ctx context.Context) ([]candidate, Usage, error) {
 	return append(oldest(cooled), oldest(cooling)...), usage, nil
 }
 
-// free returns some addresses that nobody holds and keeps more for the next time.
+// free returns addresses that nobody holds.
 func (s *search) free(held map[netip.Addr]bool) []candidate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var free []netip.Addr
+	var out []candidate
 	for addr := range s.pool.From(s.cursor(s.pool)) {
 		if !held[addr] {
-			free = append(free, addr)
+			out = append(out, candidate{addr: addr})
 		}
-		if len(free) == spares {
+		if len(out) == spares {
 			break
 		}
-	}
-	mine := min(len(free), blindTries)
-	s.spare[s.pool.Name] = free[mine:]
-	var out []candidate
-	for _, addr := range free[:mine] {
-		out = append(out, candidate{addr: addr})
-		s.next[s.pool.Name] = addr.Next()
 	}
 	return out
 }
 
-// oldest are the addresses of list, those that were given back first at the front.
+// crowd is within how many addresses nodes that want the oldest choose, so that they
+// do not all try the same.
+const crowd = 32
+
+// oldest are the addresses of list, those that were given back first at the front,
+// give or take some.
 func oldest(list []api.IPAllocation) []candidate {
 	since := func(h api.IPAllocation) time.Time {
 		if h.Spec.Since == nil {
@@ -196,9 +218,12 @@ func oldest(list []api.IPAllocation) []candidate {
 	}
 	slices.SortFunc(list, func(a, b api.IPAllocation) int { return since(a).Compare(since(b)) })
 	var out []candidate
-	for _, h := range list {
-		if _, addr, err := allocation.ParseName(h.Name); err == nil {
-			out = append(out, candidate{addr, true})
+	for few := range slices.Chunk(list, crowd) {
+		rand.Shuffle(len(few), func(i, j int) { few[i], few[j] = few[j], few[i] })
+		for _, h := range few {
+			if _, addr, err := allocation.ParseName(h.Name); err == nil {
+				out = append(out, candidate{addr, true})
+			}
 		}
 	}
 	return out

@@ -20,7 +20,8 @@ const conflictPeriod = 5 * time.Minute
 // try takes one address and asks the wire. early takes it also while it cools and
 // while somebody on the wire was seen to use it. Errors are *heldError, after which
 // the next address may be tried, and others.
-func (a *Allocator) try(ctx context.Context, p pool.Pool, addr netip.Addr, o api.AllocationOwner, early bool) (given, error) {
+func (a *Allocator) try(
+	ctx context.Context, p pool.Pool, addr netip.Addr, o api.AllocationOwner, early bool) (given, error) {
 	g := given{Address: address(p, addr), anew: true, allocation: api.IPAllocation{
 		ObjectMeta: metav1.ObjectMeta{Name: allocation.Name(p.Scope, addr)},
 		Spec:       api.IPAllocationSpec{Address: addr.String(), Pool: p.Name, Phase: api.PhaseAllocated, Owner: o}}}
@@ -96,7 +97,8 @@ func (a *Allocator) probe(ctx context.Context, g given) error {
 		return nil
 	}
 	mark, now := g.allocation, metav1.NewMicroTime(time.Now())
-	mark.Spec.Phase, mark.Spec.Since, mark.Spec.MAC, mark.Spec.Owner = api.PhaseConflict, &now, who.String(), api.AllocationOwner{}
+	mark.Spec.Phase, mark.Spec.Since, mark.Spec.MAC = api.PhaseConflict, &now, who.String()
+	mark.Spec.Owner = api.AllocationOwner{}
 	mark, err = a.Store.Update(ctx, mark)
 	if err != nil {
 		return errors.Join(err, a.undo(ctx, []given{g}))
