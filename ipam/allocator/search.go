@@ -102,6 +102,14 @@ type spare struct {
 	left   []candidate
 }
 
+// fresh is what is left unless the list is too old.
+func (s spare) fresh() []candidate {
+	if time.Since(s.listed) >= spareAge {
+		return nil
+	}
+	return s.left
+}
+
 // keep remembers what is left of a list.
 func (a *Allocator) keep(p pool.Pool, left []candidate) {
 	a.mu.Lock()
@@ -114,7 +122,7 @@ func (a *Allocator) keep(p pool.Pool, left []candidate) {
 func (a *Allocator) guess(p pool.Pool) candidate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for s := a.spare[p.Name]; len(s.left) > 0 && time.Since(s.listed) < spareAge; {
+	for s := a.spare[p.Name]; len(s.fresh()) > 0; {
 		c := s.left[0]
 		s.left = s.left[1:]
 		if a.spare[p.Name] = s; p.Contains(c.addr) {

@@ -21,8 +21,8 @@ func (a *Allocator) Upcoming(p pool.Pool, n int) []Address {
 	if n == 0 || p.Total() == 0 {
 		return nil
 	}
-	for _, addr := range a.spare[p.Name] {
-		if !add(addr) {
+	for _, c := range a.spare[p.Name].fresh() {
+		if !add(c.addr) {
 			return out
 		}
 	}
