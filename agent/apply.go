@@ -183,6 +183,7 @@ func (l *loop) applyGateway(d Desired, drift bool) error {
 		return fmt.Errorf("gateway: %w", err)
 	}
 	v4, v6 := families(d.NAT.PodCIDRs)
+	v4, v6 = v4 || d.Gateway.IPv4, v6 || d.Gateway.IPv6
 	changes, err = route.EnableForwarding(v4, v6)
 	l.told("forwarding", drift, changes)
 	if err != nil {

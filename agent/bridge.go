@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -147,7 +146,7 @@ func (p *pods) choose(ctx context.Context, r cniserver.Request, w selection.Wish
 		}
 	}
 	others := pool.Others{PodCIDRs: map[string][]netip.Prefix{}, NodeAddresses: map[string][]netip.Addr{},
-		ServiceCIDRs: servicesOf(p.loop.cfg)}
+		ServiceCIDRs: p.loop.cfg.ServiceCIDRs()}
 	for name, n := range snapshot.Nodes {
 		others.PodCIDRs[name], others.NodeAddresses[name] = n.PodCIDRs, n.Addresses
 	}
@@ -156,11 +155,6 @@ func (p *pods) choose(ctx context.Context, r cniserver.Request, w selection.Wish
 		return nil, p.refused(r, err)
 	}
 	return pools, nil
-}
-
-func servicesOf(cfg api.AgentConfig) []netip.Prefix {
-	return slices.DeleteFunc([]netip.Prefix{cfg.ServiceCIDR, cfg.ServiceCIDRv6},
-		func(p netip.Prefix) bool { return !p.IsValid() })
 }
 
 // allocateFrom takes addresses, and tells of those that somebody on the wire has.

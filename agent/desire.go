@@ -27,6 +27,12 @@ type Inputs struct {
 	Nodes map[string]inputs.Node
 	// Transport is the interface that carries traffic to other nodes.
 	Transport link.Transport
+	// Uplink: the underlay's frames come to the bridge of the uplink.
+	Uplink bool
+	// NodeAddrs are the addresses of the node's interfaces.
+	NodeAddrs []netip.Addr
+	// Pools are the ranges that bridged pods have their addresses from.
+	Pools []netip.Prefix
 	// Needed are addresses that no route to pods may take from this node.
 	Needed []link.Needed
 	// Attachments are the pods that the node should have, in any order.
@@ -40,8 +46,11 @@ type Desired struct {
 	Routes  route.Desired
 	NAT     nat.Desired
 	Peers   []Peer
-	// PodMTU is the MTU of pods' interfaces, in bytes.
+	// PodMTU is the MTU of routed pods' interfaces, in bytes.
 	PodMTU int
+	// NodeAddrs and ViaHost are what bridged pods reach through the host.
+	NodeAddrs []netip.Addr
+	ViaHost   []netip.Prefix
 	// Problems are sentences about inputs that could not be served, sorted.
 	Problems []string
 }
@@ -52,31 +61,41 @@ func Desire(in Inputs) Desired {
 	gateways := gatewayAddrs(in.Own.PodCIDRs)
 	local := endpoint(in.Transport, in.Own)
 	mtu := podMTU(in.Config, in.Transport.MTU, local)
+	gwMTU := gatewayMTU(in, mtu)
 	mac := gatewayMAC(in.Own.Name)
 	peers, problems := peersOf(in, local)
+	bridged4, bridged6 := bridgedFamilies(in.Attachments)
 	d := Desired{
 		OVSDB: ovsdb.Desired{
 			Bridge:       in.Config.OVSBridge,
 			DatapathType: in.Config.OVSDatapathType,
 			Prefixes:     openflow.Prefixes(),
-			Gateway:      ovsdb.GatewayPort{Name: in.Config.HostGateway, MAC: mac, MTU: mtu},
+			Gateway:      ovsdb.GatewayPort{Name: in.Config.HostGateway, MAC: mac, MTU: gwMTU},
 			Tunnel:       tunnelPort(in.Config, local),
+			Uplink:       uplinkPort(in.Uplink),
 			Pods:         slices.Clone(in.Attachments),
 		},
-		Gateway: link.GatewayLink{Name: in.Config.HostGateway, MAC: mac, MTU: mtu, Addrs: gateways},
+		Gateway: link.GatewayLink{Name: in.Config.HostGateway, MAC: mac, MTU: gwMTU, Addrs: gateways,
+			SubnetMTU: unless(gwMTU, mtu), IPv4: bridged4, IPv6: bridged6},
 		Routes: route.Desired{Link: in.Config.HostGateway, Transport: in.Transport.Name,
-			Routes: peerRoutes(peers, gateways)},
+			Routes: slices.Concat(peerRoutes(in, peers, gateways, unless(gwMTU, mtu)), bridgedRoutes(in))},
 		NAT: nat.Desired{
 			Gateway:     in.Config.HostGateway,
 			PodCIDRs:    slices.Clone(in.Own.PodCIDRs),
+			Pools:       masked(in, peers),
 			Masquerade:  !in.Config.NoSNAT,
 			RandomFully: in.Config.SNATFullyRandomPorts,
 			Unmasked:    unmasked(in.Config, peers),
 			Tunnel:      tunnelTraffic(in.Config),
 		},
-		Peers:    peers,
-		PodMTU:   mtu,
-		Problems: problems,
+		Peers:     peers,
+		PodMTU:    mtu,
+		NodeAddrs: nodeAddrs(in),
+		ViaHost:   viaHost(in, peers, gateways),
+		Problems:  problems,
+	}
+	if len(d.NAT.Pools) > 0 {
+		d.NAT.NodeAddrs = d.NodeAddrs
 	}
 	slices.SortFunc(d.OVSDB.Pods, func(a, b api.Attachment) int { return cmp.Compare(a.HostIf, b.HostIf) })
 	slices.SortFunc(d.NAT.PodCIDRs, comparePrefix)
@@ -90,7 +109,10 @@ func (d Desired) View(obs ovsdb.Observed) openflow.View {
 			Port: obs.Gateway.OFPort, MAC: d.OVSDB.Gateway.MAC, PodCIDRs: d.NAT.PodCIDRs,
 		},
 		TunnelPort: obs.Tunnel.OFPort,
+		Uplink:     obs.Uplink.OFPort,
 		Peers:      tunnelPeers(d.Peers),
+		NodeAddrs:  d.NodeAddrs,
+		ViaHost:    d.ViaHost,
 	}
 	for _, a := range d.Gateway.Addrs {
 		v.Gateway.Addrs = append(v.Gateway.Addrs, a.Addr())
@@ -100,7 +122,7 @@ func (d Desired) View(obs ovsdb.Observed) openflow.View {
 		ports[p.HostIf] = p.OFPort
 	}
 	for _, a := range d.OVSDB.Pods {
-		pod := openflow.Pod{Port: ports[a.HostIf], MAC: a.MAC}
+		pod := openflow.Pod{Port: ports[a.HostIf], MAC: a.MAC, Bridged: a.Bridged, VLAN: a.VLAN}
 		for _, p := range a.Addrs {
 			pod.Addrs = append(pod.Addrs, p.Addr())
 		}

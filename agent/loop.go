@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -76,6 +77,7 @@ type loop struct {
 	nodes     map[string]inputs.Node
 	transport link.Transport
 	needed    []link.Needed
+	nodeAddrs []netip.Addr
 	// vlanDevices are the VLAN sub-interfaces of the transport interface, by VLAN.
 	vlanDevices map[uint16]string
 	uplinkPort  uint32 // OpenFlow port number of the uplink; 0 is none
@@ -223,6 +225,7 @@ func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, w
 	l.uplinkPort = obs.Uplink.OFPort
 	l.full = l.full || l.wait.restored(obs.RestoreWait)
 	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport, Needed: l.needed,
+		Uplink: l.uplink.attached(), NodeAddrs: l.nodeAddrs, Pools: poolRanges(snapshot.IPPools),
 		Attachments: l.attachments(obs.Pods, waiting)})
 	return d, l.apply(ctx, d, waiting)
 }
@@ -290,9 +293,18 @@ func (l *loop) findTransport() error {
 	if l.full || l.needed == nil { // there may be many routes: not at each ADD
 		l.needed, err = link.FindNeeded(l.cfg.HostGateway)
 		if err == nil && l.cfg.EnableBridgingMode {
-			l.vlanDevices, err = link.VLANDevices(l.transport.Name)
+			err = l.findForBridged()
 		}
 	}
+	return err
+}
+
+// findForBridged looks for what bridged pods may meet on the node.
+func (l *loop) findForBridged() (err error) {
+	if l.vlanDevices, err = link.VLANDevices(l.transport.Name); err != nil {
+		return err
+	}
+	l.nodeAddrs, err = link.NodeAddrs(l.cfg.HostGateway)
 	return err
 }
 

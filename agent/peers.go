@@ -141,21 +141,21 @@ func tunnelPeers(peers []Peer) []openflow.Peer {
 }
 
 // peerRoutes leads the host's packets for peers' pods to the gateway and into
-// the tunnel, or straight to the peer. Only families that the node itself has
-// are routed: the others have no source. A direct route names no source: what
-// the node sends without a tunnel carries its own address.
-func peerRoutes(peers []Peer, gateways []netip.Prefix) []route.Route {
+// the tunnel, or straight to the peer; tunnelMTU is that of the tunnel where the
+// gateway has a greater one. Only families of the node's own podCIDRs are routed,
+// as the others have no source for the tunnel, and directly, for bridged pods, all.
+// A direct route names no source: what the node sends without a tunnel carries its
+// own address.
+func peerRoutes(in Inputs, peers []Peer, gateways []netip.Prefix, tunnelMTU int) []route.Route {
 	var out []route.Route
 	for _, peer := range peers {
 		for _, cidr := range peer.PodCIDRs {
-			for _, g := range gateways {
-				switch {
-				case g.Addr().Is4() != cidr.Addr().Is4():
-				case cidr.Way == Tunnelled:
-					out = append(out, route.Route{Dst: cidr.Prefix, Src: g.Addr()})
-				case cidr.Way == Direct:
-					out = append(out, route.Route{Dst: cidr.Prefix, Via: cidr.Via})
-				}
+			g := slices.IndexFunc(gateways, func(g netip.Prefix) bool { return g.Addr().Is4() == cidr.Addr().Is4() })
+			switch {
+			case cidr.Way == Tunnelled && g >= 0:
+				out = append(out, route.Route{Dst: cidr.Prefix, Src: gateways[g].Addr(), MTU: tunnelMTU})
+			case cidr.Way == Direct && (g >= 0 || in.Config.EnableBridgingMode):
+				out = append(out, route.Route{Dst: cidr.Prefix, Via: cidr.Via})
 			}
 		}
 	}

@@ -109,7 +109,7 @@ func firstConflict(own inputs.Node, nodes map[string]inputs.Node) (sentence, oth
 	return "", "", false
 }
 
-// strays are the attachments with an address outside of the node's podCIDRs, as
+// strays are the routed attachments with an address outside of the node's podCIDRs, as
 // when these have changed under running pods, by name.
 func strays(own inputs.Node, attachments []api.Attachment) []string {
 	inside := func(a netip.Prefix) bool {

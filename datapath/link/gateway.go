@@ -22,6 +22,11 @@ type GatewayLink struct {
 	MAC   api.MAC
 	MTU   int
 	Addrs []netip.Prefix
+	// SubnetMTU is that of the routes to the subnets of Addrs, in bytes, where
+	// pods there have a smaller one than the device. 0: the device's.
+	SubnetMTU int
+	// IPv4, IPv6: packets of that family pass, also without an address here.
+	IPv4, IPv6 bool
 }
 
 // EnsureGateway makes the device what g says and returns what it changed, in
@@ -45,7 +50,7 @@ func EnsureGateway(g GatewayLink) (changes []string, err error) {
 			"choose a name for the gateway that nothing else has", g.Name, kind)
 	}
 	for _, step := range []func(GatewayLink, netlink.Link) ([]string, error){
-		ensureSysctls, ensureLink, ensureAddrs,
+		ensureSysctls, ensureLink, ensureAddrs, ensureSubnetMTU,
 	} {
 		did, err := step(g, link)
 		changes = append(changes, did...)
@@ -73,7 +78,7 @@ func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) 
 		// Else deleting a stale address deletes wanted ones of its subnet.
 		{"ipv4", "promote_secondaries", "1"},
 	}
-	if g.has(netip.Addr.Is4) {
+	if g.IPv4 || g.has(netip.Addr.Is4) {
 		set = append(set, [3]string{"ipv4", "forwarding", "1"})
 	}
 	if kernel.HasIPv6() {
@@ -83,7 +88,7 @@ func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) 
 				[3]string{"ipv6", "accept_dad", "0"}, [3]string{"ipv6", "forwarding", "1"})
 		}
 	} else if g.has6() {
-		return nil, errors.New("an IPv6 address is wanted, but the kernel was started without IPv6")
+		return nil, errors.New("IPv6 is wanted, but the kernel was started without it")
 	}
 	for _, s := range set {
 		changed, err := kernel.SetSysctl(s[2], s[0], "conf", g.Name, s[1])
@@ -189,7 +194,7 @@ func (g GatewayLink) wanted() []netip.Prefix {
 	return want
 }
 
-func (g GatewayLink) has6() bool { return g.has(netip.Addr.Is6) }
+func (g GatewayLink) has6() bool { return g.IPv6 || g.has(netip.Addr.Is6) }
 
 func (g GatewayLink) has(family func(netip.Addr) bool) bool {
 	return slices.ContainsFunc(g.Addrs, func(p netip.Prefix) bool { return family(p.Addr()) })

@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+// uplinkPort is this bridge's end of the patch to the uplink's, wanted while that
+// one is there.
+func uplinkPort(attached bool) *ovsdb.UplinkPort {
+	if !attached {
+		return nil
+	}
+	return &ovsdb.UplinkPort{Name: uplink.PeerPort, Type: "patch", Options: map[string]string{"peer": uplink.PatchPort}}
+}
+
+// gatewayMTU is that of the node's own port: packets of every kind of pod pass.
+func gatewayMTU(in Inputs, podMTU int) int {
+	if !in.Config.EnableBridgingMode {
+		return podMTU
+	}
+	return max(podMTU, underlayMTU(in.Config, in.Transport.MTU))
+}
+
+// unless is mtu, or 0 where it is the device's own.
+func unless(device, mtu int) int {
+	if mtu == device {
+		return 0
+	}
+	return mtu
+}
+
+// nodeAddrs are the node's own addresses, those first that other nodes know. What
+// is in a Service CIDR is kube-proxy's (in mode ipvs it puts the Services'
+// addresses on an interface).
+func nodeAddrs(in Inputs) []netip.Addr {
+	rest := slices.Concat(in.NodeAddrs, in.Own.Addresses)
+	slices.SortFunc(rest, netip.Addr.Compare)
+	var out []netip.Addr
+	for _, a := range slices.Concat([]netip.Addr{in.Transport.IPv4, in.Transport.IPv6}, rest) {
+		if a.IsValid() && !slices.Contains(out, a) && !within(in.Config.ServiceCIDRs(), a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func within(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// viaHost are the ranges that bridged pods reach through the node, beside its own
+// addresses: Services, and podCIDRs to which the node knows a way. Where the
+// underlay routes podCIDRs those of other nodes are destinations like any other.
+func viaHost(in Inputs, peers []Peer, gateways []netip.Prefix) []netip.Prefix {
+	out := slices.Concat(in.Config.ServiceCIDRs(), in.Own.PodCIDRs)
+	if in.Config.TrafficEncapMode == api.ModeNoEncap && in.Config.NoSNAT {
+		return aggregate(out)
+	}
+	for _, p := range peers {
+		for _, c := range p.PodCIDRs {
+			if c.Way != Tunnelled || hasFamily(gateways, c.Addr()) {
+				out = append(out, c.Prefix)
+			}
+		}
+	}
+	return aggregate(out)
+}
+
+func hasFamily(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() })
+}
+
+// bridgedRoutes lead the host's packets for its bridged pods to the gateway, with
+// the node's own address of the family as source.
+func bridgedRoutes(in Inputs) []route.Route {
+	var out []route.Route
+	for _, a := range in.Attachments {
+		if !a.Bridged {
+			continue
+		}
+		for _, p := range a.Addrs {
+			src := in.Transport.IPv6
+			if p.Addr().Is4() {
+				src = in.Transport.IPv4
+			}
+			out = append(out, route.Route{Dst: netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), MAC: a.MAC, Src: src})
+		}
+	}
+	slices.SortFunc(out, func(a, b route.Route) int { return comparePrefix(a.Dst, b.Dst) })
+	return out
+}
+
+// bridgedFamilies are the families of the bridged pods that run here.
+func bridgedFamilies(attachments []api.Attachment) (v4, v6 bool) {
+	for _, a := range attachments {
+		if a.Bridged {
+			has4, has6 := families(a.Addrs)
+			v4, v6 = v4 || has4, v6 || has6
+		}
+	}
+	return v4, v6
+}
+
+// masked are the ranges of pools for which the node translates addresses: of
+// families in which it has an address itself, and clear of all podCIDRs and
+// Services. A pool that is not hands out nothing.
+func masked(in Inputs, peers []Peer) []netip.Prefix {
+	taken := slices.Concat(in.Config.ServiceCIDRs(), in.Own.PodCIDRs)
+	for _, p := range peers {
+		for _, c := range p.PodCIDRs {
+			taken = append(taken, c.Prefix)
+		}
+	}
+	taken = aggregate(taken)
+	var out []netip.Prefix
+	for _, p := range in.Pools {
+		known := in.Transport.IPv6.IsValid()
+		if p.Addr().Is4() {
+			known = in.Transport.IPv4.IsValid()
+		}
+		if known && !slices.ContainsFunc(taken, p.Overlaps) {
+			out = append(out, p)
+		}
+	}
+	return aggregate(out)
+}
+
+// poolRanges are the ranges of all valid pools of pods' addresses.
+func poolRanges(pools map[string]api.IPPool) []netip.Prefix {
+	var out []netip.Prefix
+	for _, object := range pools {
+		if p, err := pool.Read(object); err == nil && p.Scope == "" {
+			out = append(out, p.Prefixes()...)
+		}
+	}
+	return aggregate(out)
+}
