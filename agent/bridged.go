@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
@@ -95,6 +96,29 @@ func bridgedRoutes(in Inputs) []route.Route {
 	}
 	slices.SortFunc(out, func(a, b route.Route) int { return comparePrefix(a.Dst, b.Dst) })
 	return out
+}
+
+// heldCIDRs are the podCIDRs that routed pods of this node have their addresses
+// from, for an agent that starts on a node without one: those pods keep their
+// gateway until the node is given another range, or another node theirs.
+func heldCIDRs(own inputs.Node, nodes map[string]inputs.Node, attachments []api.Attachment) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range attachments {
+		for _, p := range a.Addrs {
+			if !a.Bridged && p.Bits() < p.Addr().BitLen() {
+				out = append(out, p.Masked())
+			}
+		}
+	}
+	slices.SortFunc(out, comparePrefix)
+	return slices.DeleteFunc(slices.Compact(out), func(p netip.Prefix) bool {
+		for _, n := range nodes {
+			if n.Name != own.Name && slices.ContainsFunc(n.PodCIDRs, p.Overlaps) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // bridgedFamilies are the families of the bridged pods that run here.

@@ -170,6 +170,20 @@ func TestDesireBridgedExtremes(t *testing.T) {
 	}
 }
 
+// An agent that starts on a node that has lost its podCIDR leaves the gateway to
+// the pods that run, unless the range is another node's by now.
+func TestHeldCIDRs(t *testing.T) {
+	routed := func(addrs ...string) api.Attachment { return api.Attachment{Addrs: prefixList(addrs...)} }
+	pooled := routed("192.168.110.70/24")
+	pooled.Bridged = true
+	own := node("me", "", "192.0.2.1")
+	attachments := []api.Attachment{routed("10.0.1.5/24", "fd00:1::5/64"), routed("10.0.1.6/24"), routed("10.0.2.7/24"), routed("10.0.9.9/32"), pooled}
+	got := heldCIDRs(own, nodeMap(own, node("b", "10.0.2.0/23", "192.0.2.2")), attachments)
+	if want := prefixList("10.0.1.0/24", "fd00:1::/64"); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // What is about the podCIDR is not about bridged pods.
 func TestBridgedPodsAreNoStrays(t *testing.T) {
 	own := node("me", "10.0.1.0/24", "192.0.2.1")

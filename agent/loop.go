@@ -224,9 +224,13 @@ func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, w
 	}
 	l.uplinkPort = obs.Uplink.OFPort
 	l.full = l.full || l.wait.restored(obs.RestoreWait)
-	d := Desire(Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport, Needed: l.needed,
+	in := Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport, Needed: l.needed,
 		Uplink: l.uplink.attached(), NodeAddrs: l.nodeAddrs, Pools: poolRanges(snapshot.IPPools),
-		Attachments: l.attachments(obs.Pods, waiting)})
+		Attachments: l.attachments(obs.Pods, waiting)}
+	if len(in.Own.PodCIDRs) == 0 {
+		in.Own.PodCIDRs = heldCIDRs(in.Own, in.Nodes, in.Attachments)
+	}
+	d := Desire(in)
 	return d, l.apply(ctx, d, waiting)
 }
 
