@@ -89,7 +89,8 @@ func TestDesireBridged(t *testing.T) {
 		t.Errorf("masqueraded pools %v, want %v", d.NAT.Pools, want)
 	}
 
-	obs := ovsdb.Observed{Uplink: ovsdb.Port{OFPort: 3}, Pods: []ovsdb.PodPort{{Attachment: api.Attachment{HostIf: "fl3"}, OFPort: 7}}}
+	obs := ovsdb.Observed{Uplink: ovsdb.Port{OFPort: 3},
+		Pods: []ovsdb.PodPort{{Attachment: api.Attachment{HostIf: "fl3"}, OFPort: 7}}}
 	v := d.View(obs)
 	i := slices.IndexFunc(v.Pods, func(p openflow.Pod) bool { return p.Port == 7 })
 	if v.Uplink != 3 || i < 0 || !v.Pods[i].Bridged || v.Pods[i].VLAN != 10 || !slices.Equal(v.NodeAddrs, d.NodeAddrs) ||
@@ -106,7 +107,8 @@ func TestDesireBridgedDoesNotDependOnOrder(t *testing.T) {
 			in.Attachments[i], in.Attachments[j] = in.Attachments[j], in.Attachments[i]
 		})
 		rand.Shuffle(len(in.Pools), func(i, j int) { in.Pools[i], in.Pools[j] = in.Pools[j], in.Pools[i] })
-		rand.Shuffle(len(in.NodeAddrs), func(i, j int) { in.NodeAddrs[i], in.NodeAddrs[j] = in.NodeAddrs[j], in.NodeAddrs[i] })
+		a := in.NodeAddrs
+		rand.Shuffle(len(a), func(i, j int) { a[i], a[j] = a[j], a[i] })
 		if got := Desire(in); !reflect.DeepEqual(got, want) {
 			t.Fatalf("got  %+v\nwant %+v", got, want)
 		}

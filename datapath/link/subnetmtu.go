@@ -17,7 +17,8 @@ import (
 func ensureSubnetMTU(g GatewayLink, link netlink.Link) (changes []string, err error) {
 	routes, err := kernel.Dump(func() ([]netlink.Route, error) {
 		filter := &netlink.Route{LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_KERNEL}
-		return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter,
+			netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listing routes: %w", err)
