@@ -14,10 +14,11 @@ func TestUplink(t *testing.T) {
 	db := connect(t, o)
 	d := desired("a")
 	d.Uplink = &UplinkPort{Name: "fairlead-up0", Type: "patch", Options: map[string]string{"peer": "fairlead-up1"}}
-	must(t, db.Ensure(soon(t), d))
+	// The peer first: ovs-vswitchd does not take back that a port has none.
 	o.Ctl("add-br", "br-uplink", "--", "set", "bridge", "br-uplink", "datapath_type=dummy",
 		"--", "add-port", "br-uplink", "fairlead-up1",
 		"--", "set", "interface", "fairlead-up1", "type=patch", "options:peer=fairlead-up0")
+	must(t, db.Ensure(soon(t), d))
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	want := Port{Present: true, Name: "fairlead-up0", OFPort: 3}
 	if got := mustObserve(t, db); got.Uplink != want || len(got.Foreign) != 0 {
