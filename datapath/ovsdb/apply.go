@@ -47,7 +47,7 @@ func (db *DB) tell(changes []string) {
 func (db *DB) apply(ctx context.Context, planFor func(snapshot) (plan, error)) (changes []string, err error) {
 	ctx, cancel := limit(ctx)
 	defer cancel()
-	c, err := db.await(ctx)
+	c, err := db.current()
 	if err != nil {
 		return nil, err
 	}

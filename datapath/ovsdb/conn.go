@@ -28,7 +28,8 @@ const (
 	echoLimit = 5 * time.Second
 )
 
-// DB is a connection to ovsdb-server that comes back by itself.
+// DB is a connection to ovsdb-server that comes back by itself. While it is
+// down every call fails at once: whoever waits for it would not say so meanwhile.
 //
 // Each connection has a libovsdb client of its own. The library can reconnect
 // by itself too, but then a call blocks while the server is down, Connected
@@ -249,20 +250,4 @@ func (db *DB) current() (*conn, error) {
 		return nil, fmt.Errorf("ovsdb-server is down at %s: %w", db.endpoint, db.down)
 	}
 	return db.conn, nil
-}
-
-// await is current that waits for a connection until ctx ends.
-func (db *DB) await(ctx context.Context) (*conn, error) {
-	for {
-		next := db.next()
-		c, err := db.current()
-		if err == nil {
-			return c, nil
-		}
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
 }

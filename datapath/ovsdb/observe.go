@@ -159,7 +159,7 @@ func (db *DB) snapshot(ctx context.Context, c *conn) (snapshot, error) {
 
 // WaitOFPorts waits until ovs-vswitchd has given every named port an OpenFlow
 // port number. When ctx ends first the error says for each port what is wrong,
-// or that ovs-vswitchd or ovsdb-server does not answer.
+// or that ovs-vswitchd does not answer.
 //
 // It does not stop at an error in the database: ovs-vswitchd reports one for a
 // device that it sees before it is complete, and tries again.
@@ -169,16 +169,16 @@ func (db *DB) WaitOFPorts(ctx context.Context, names ...string) error {
 	for {
 		next := db.next()
 		missing, err := db.withoutNumber(names)
-		if err == nil && len(missing) == 0 {
+		if err != nil {
+			return fmt.Errorf("waiting for OpenFlow port numbers: %w", err)
+		}
+		if len(missing) == 0 {
 			return nil
 		}
 		select {
 		case <-next:
 		case <-ctx.Done():
-			if err == nil {
-				err = errors.New(strings.Join(missing, "; "))
-			}
-			return fmt.Errorf("waiting for OpenFlow port numbers: %w", err)
+			return fmt.Errorf("waiting for OpenFlow port numbers: %s", strings.Join(missing, "; "))
 		}
 	}
 }

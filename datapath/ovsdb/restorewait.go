@@ -65,7 +65,7 @@ func (db *DB) HoldAtStart(ctx context.Context, restored string) error {
 func (db *DB) onRoot(ctx context.Context, wait bool, mutations ...ovsdb.Mutation) error {
 	ctx, cancel := limit(ctx)
 	defer cancel()
-	c, err := db.await(ctx)
+	c, err := db.current()
 	if err != nil {
 		return err
 	}
@@ -117,16 +117,16 @@ func (db *DB) awaitTaken(ctx context.Context, number int) error {
 	for {
 		next := db.next()
 		c, err := db.current()
-		if err == nil && readSnapshot(c.tables).root.CurCfg >= number {
+		if err != nil {
+			return err
+		}
+		if readSnapshot(c.tables).root.CurCfg >= number {
 			return nil
 		}
 		select {
 		case <-next:
 		case <-ctx.Done():
-			if err == nil {
-				err = errors.New("ovs-vswitchd does not answer: it has not taken the change")
-			}
-			return err
+			return errors.New("ovs-vswitchd does not answer: it has not taken the change")
 		}
 	}
 }
