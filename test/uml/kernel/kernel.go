@@ -2,8 +2,8 @@
 // (User-Mode Linux), so that the datapath of openvswitch can be tried on a machine
 // whose own kernel has none, without virtualisation.
 //
-// It is made from Debian's package linux-source-6.12, kernel.config and
-// monotonic.patch, once on a machine: package onetime keeps it.
+// It is made from Debian's package linux-source-6.12, kernel.config and the
+// patches beside it, once on a machine: package onetime keeps it.
 package kernel
 
 import (
@@ -25,7 +25,13 @@ import (
 var config []byte
 
 //go:embed monotonic.patch
-var patch []byte
+var monotonic []byte
+
+// killedFork mends a panic: flush_tlb_mm took the mark that a fork leaves when
+// its process is killed for a mapping.
+//
+//go:embed killed-fork.patch
+var killedFork []byte
 
 // Override in the environment names a kernel to use instead, for trying others out.
 const Override = "FAIRLEAD_UML_KERNEL"
@@ -41,7 +47,7 @@ func Get(ctx context.Context, progress io.Writer) (string, error) {
 	if path := os.Getenv(Override); path != "" {
 		return path, nil
 	}
-	key := bytes.Join([][]byte{[]byte(version + source), config, patch}, []byte{0})
+	key := bytes.Join([][]byte{[]byte(version + source), config, monotonic, killedFork}, []byte{0})
 	dir, err := onetime.Get(ctx, "uml-kernel", key, progress, build)
 	if err != nil {
 		return "", err
@@ -61,8 +67,10 @@ func build(ctx context.Context, dir string, progress io.Writer) error {
 	if err := run(ctx, command{argv: []string{"tar", "-C", tree, "--strip-components=1", "-xf", source}}); err != nil {
 		return err
 	}
-	if err := run(ctx, command{dir: tree, stdin: patch, argv: []string{"patch", "-p1"}}); err != nil {
-		return err
+	for _, patch := range [][]byte{monotonic, killedFork} {
+		if err := run(ctx, command{dir: tree, stdin: patch, argv: []string{"patch", "-p1"}}); err != nil {
+			return err
+		}
 	}
 	if err := configure(ctx, tree, out); err != nil {
 		return err
