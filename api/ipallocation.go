@@ -42,8 +42,9 @@ type IPAllocationSpec struct {
 	Pool  string          `json:"pool"`
 	Phase AllocationPhase `json:"phase"`
 	Owner AllocationOwner `json:"owner"`
-	// Since is when Cooling or Conflict began.
-	Since *metav1.MicroTime `json:"since,omitempty"`
+	// Until is when Cooling or Conflict ends: then whoever needs the address
+	// deletes the allocation and makes another.
+	Until *metav1.MicroTime `json:"until,omitempty"`
 	// MAC is who answered for the address on the wire, in phase Conflict.
 	MAC string `json:"mac,omitempty"`
 }
@@ -57,11 +58,10 @@ const (
 	PhaseAllocated AllocationPhase = "Allocated"
 	// PhaseReserved: kept for an owner that does not run.
 	PhaseReserved AllocationPhase = "Reserved"
-	// PhaseCooling: given back at Since, and not handed out for a while, because
+	// PhaseCooling: given back, and not handed out before Until, because
 	// neighbours may still know the owner of before.
 	PhaseCooling AllocationPhase = "Cooling"
-	// PhaseConflict: at Since somebody on the wire who is no pod of ours
-	// answered for it.
+	// PhaseConflict: somebody on the wire who is no pod of ours answered for it.
 	PhaseConflict AllocationPhase = "Conflict"
 )
 

@@ -106,8 +106,8 @@ func checkChanges(t *testing.T, s Store) {
 		t.Fatal(err)
 	}
 	cooling := first
-	since := metav1.NewMicroTime(time.Now())
-	cooling.Spec.Phase, cooling.Spec.Since = api.PhaseCooling, &since
+	until := metav1.NewMicroTime(time.Now())
+	cooling.Spec.Phase, cooling.Spec.Until = api.PhaseCooling, &until
 	second, err := s.Update(ctx, cooling)
 	if err != nil || second.UID != first.UID || second.ResourceVersion == first.ResourceVersion {
 		t.Fatalf("Update: %+v, %v", second, err)
@@ -120,7 +120,7 @@ func checkChanges(t *testing.T, s Store) {
 	}
 	got, err := s.Get(ctx, first.Name)
 	if err != nil || got.Spec.Phase != api.PhaseCooling || got.ResourceVersion != second.ResourceVersion ||
-		got.Spec.Since.Sub(since.Time).Abs() > time.Microsecond {
+		got.Spec.Until.Sub(until.Time).Abs() > time.Microsecond {
 		t.Errorf("Get: %+v, %v", got, err)
 	}
 	if err := s.Delete(ctx, second); err != nil {

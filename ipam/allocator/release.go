@@ -61,8 +61,8 @@ func (a *Allocator) cool(ctx context.Context, h api.IPAllocation) error {
 	if a.Cooling == 0 {
 		return a.Store.Delete(ctx, h)
 	}
-	now := metav1.NewMicroTime(time.Now())
-	h.Spec.Phase, h.Spec.Since = api.PhaseCooling, &now
+	until := metav1.NewMicroTime(time.Now().Add(a.Cooling))
+	h.Spec.Phase, h.Spec.Until = api.PhaseCooling, &until
 	_, err := a.Store.Update(ctx, h)
 	return err
 }

@@ -166,6 +166,7 @@ func (s *search) list(ctx context.Context) ([]candidate, Usage, error) {
 	held := map[netip.Addr]bool{}
 	usage := Usage{Pool: s.pool.Name, Total: s.pool.Total()}
 	var cooled, cooling []api.IPAllocation
+	now := time.Now()
 	for _, h := range list {
 		scope, addr, err := allocation.ParseName(h.Name)
 		if err != nil || scope != s.pool.Scope || !s.pool.Contains(addr) {
@@ -174,7 +175,7 @@ func (s *search) list(ctx context.Context) ([]candidate, Usage, error) {
 		held[addr] = true
 		usage.Used++
 		switch {
-		case s.over(h, false):
+		case Over(h, now):
 			cooled = append(cooled, h)
 		case h.Spec.Phase == api.PhaseCooling:
 			cooling = append(cooling, h)
@@ -218,13 +219,13 @@ const crowd = 32
 // oldest are the addresses of list, those that were given back first at the front,
 // give or take some.
 func oldest(list []api.IPAllocation) []candidate {
-	since := func(h api.IPAllocation) time.Time {
-		if h.Spec.Since == nil {
+	until := func(h api.IPAllocation) time.Time {
+		if h.Spec.Until == nil {
 			return time.Time{}
 		}
-		return h.Spec.Since.Time
+		return h.Spec.Until.Time
 	}
-	slices.SortFunc(list, func(a, b api.IPAllocation) int { return since(a).Compare(since(b)) })
+	slices.SortFunc(list, func(a, b api.IPAllocation) int { return until(a).Compare(until(b)) })
 	var out []candidate
 	for few := range slices.Chunk(list, crowd) {
 		rand.Shuffle(len(few), func(i, j int) { few[i], few[j] = few[j], few[i] })

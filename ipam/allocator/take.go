@@ -54,7 +54,7 @@ func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early boo
 		if holds(holder, want.Spec.Owner) {
 			return holder, nil // made by a call whose answer got lost
 		}
-		if !a.over(holder, early) {
+		if !Over(holder, time.Now()) && !(early && unused(holder)) {
 			return api.IPAllocation{}, &heldError{holder}
 		}
 		switch err := a.Store.Delete(ctx, holder); {
@@ -65,17 +65,15 @@ func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early boo
 	}
 }
 
-// over tells whether the time of an allocation is over that is nobody's any more.
-func (a *Allocator) over(h api.IPAllocation, early bool) bool {
-	period := a.Cooling
-	switch h.Spec.Phase {
-	case api.PhaseCooling:
-	case api.PhaseConflict:
-		period = conflictPeriod
-	default:
-		return false
-	}
-	return early || h.Spec.Since == nil || time.Since(h.Spec.Since.Time) >= period
+// Over tells whether the time of an allocation is over that is nobody's any more:
+// whoever needs the address may delete it.
+func Over(h api.IPAllocation, now time.Time) bool {
+	return unused(h) && (h.Spec.Until == nil || !now.Before(h.Spec.Until.Time))
+}
+
+// unused tells that no pod of ours has the address.
+func unused(h api.IPAllocation) bool {
+	return h.Spec.Phase == api.PhaseCooling || h.Spec.Phase == api.PhaseConflict
 }
 
 // heldError says that an address is not to be had.
@@ -96,8 +94,8 @@ func (a *Allocator) probe(ctx context.Context, g given) error {
 	if !found {
 		return nil
 	}
-	mark, now := g.allocation, metav1.NewMicroTime(time.Now())
-	mark.Spec.Phase, mark.Spec.Since, mark.Spec.MAC = api.PhaseConflict, &now, who.String()
+	mark, until := g.allocation, metav1.NewMicroTime(time.Now().Add(conflictPeriod))
+	mark.Spec.Phase, mark.Spec.Until, mark.Spec.MAC = api.PhaseConflict, &until, who.String()
 	mark.Spec.Owner = api.AllocationOwner{}
 	mark, err = a.Store.Update(ctx, mark)
 	if err != nil {
