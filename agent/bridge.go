@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -225,9 +226,17 @@ func underlayMTU(cfg api.AgentConfig, transport int) int {
 
 // noUplink says why bridged pods can't be put onto the underlay; nil when they can.
 func (l *loop) noUplink() error {
-	if l.uplinkPort != 0 {
+	err := l.uplink.ready()
+	if err == nil && l.uplinkPort == 0 {
+		err = fmt.Errorf("Open vSwitch has not joined %s and the uplink's bridge yet", l.cfg.OVSBridge)
+	}
+	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s is not attached to Open vSwitch, so that no bridged pod of node %s reaches the underlay: see "+
-		"\"fairlead-agent uplink status\" there", l.transport.Name, l.nodeName)
+	return fmt.Errorf("node %s puts no bridged pods onto the underlay: %w", l.nodeName, err)
+}
+
+// nic is the interface on which the underlay is asked.
+func (l *loop) nic() string {
+	return cmp.Or(l.uplink.status.Load().nic, l.transport.Name)
 }

@@ -305,7 +305,7 @@ func (l *loop) findTransport() error {
 
 // findForBridged looks for what bridged pods may meet on the node.
 func (l *loop) findForBridged() (err error) {
-	if l.vlanDevices, err = link.VLANDevices(l.transport.Name); err != nil {
+	if l.vlanDevices, err = link.VLANDevices(l.transport.Name, l.nic()); err != nil {
 		return err
 	}
 	l.nodeAddrs, err = link.NodeAddrs(l.cfg.HostGateway)

@@ -33,6 +33,7 @@ type metrics struct {
 	drift       *prometheus.CounterVec
 	given       prometheus.Counter
 	conflicts   prometheus.Counter
+	owed        prometheus.Gauge
 	uplink      prometheus.Gauge
 }
 
@@ -74,11 +75,12 @@ func newMetrics() *metrics {
 		policies:  gauge("network_policies_not_enforced", "Network policies in the cluster. Fairlead enforces none."),
 		given:     plain("pool_addresses_given_total", "Addresses of IPPools that were given to pods."),
 		conflicts: plain("pool_address_conflicts_total", "Addresses of IPPools that somebody else on the underlay uses. The log names them."),
+		owed:      gauge("pool_addresses_owed", "Pods that are gone whose addresses of IPPools are not given back yet."),
 		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
 	}
 	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
 		m.pods, m.peers, m.peerCIDRs, m.refused, m.strays, m.inputErrors, m.cni, m.reclaimed, m.armed, m.drift, m.policies,
-		m.given, m.conflicts, m.uplink,
+		m.given, m.conflicts, m.owed, m.uplink,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -114,6 +114,7 @@ func (p *pods) giveBack(ctx context.Context, k key, network string) error {
 		return cniserver.TryAgain(fmt.Sprintf("giving back the address of container %s: %v; and writing that down for later: %v",
 			k.containerID, err, werr))
 	}
+	p.metrics.owed.Inc()
 	p.log.Info("the address of a pod that was deleted can't be given back now: it is written down and done later",
 		"container", k.containerID, "directory", p.bridged.owed.dir, "why", err.Error())
 	return nil
@@ -138,10 +139,15 @@ func (p *pods) settleAll(ctx context.Context) error {
 		return fmt.Errorf("looking for addresses to give back: %w", err)
 	}
 	var errs []error
-	for _, host := range hosts {
+	for i, host := range hosts {
+		p.metrics.owed.Set(float64(len(hosts) - i))
 		errs = append(errs, p.settleOne(ctx, host))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	p.metrics.owed.Set(0)
+	return nil
 }
 
 func (p *pods) settleOne(ctx context.Context, host string) error {
