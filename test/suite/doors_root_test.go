@@ -273,7 +273,7 @@ func TestRootBridgedPodsAreRefused(t *testing.T) {
 		wait(t, 15*time.Second, func() string {
 			states, err := c.PodStates()
 			for _, s := range must(t, states, err) {
-				if s.Pod == pod && strings.Contains(s.LastError, "IPPools are not built yet") &&
+				if s.Pod == pod && strings.Contains(s.LastError, "bridges no pods: set enableBridgingMode: true") &&
 					strings.Contains(s.LastError, "ipam.antrea.io/") {
 					return ""
 				}

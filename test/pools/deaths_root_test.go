@@ -1,0 +1,328 @@
+package pools
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+)
+
+const owed = "/var/lib/fairlead/owed"
+
+// owes is what is in the node's directory of addresses to give back.
+func (b *bed) owes(t *testing.T) []string {
+	t.Helper()
+	out, err := b.NodeExec(within(t, 20*time.Second), node, "sh", "-c", "ls "+owed+" 2>/dev/null || true")
+	must(t, err)
+	return strings.Fields(out)
+}
+
+// A DEL does not wait for an API server that is away. What the pod held is given back when it is there again, by
+// whichever agent runs then.
+func TestRootDELWhileAPIServerIsAway(t *testing.T) {
+	b := cluster(t)
+	b.apply(t, poolYAML("away", 4, 10, "110", "119"), poolYAML("away6", 6, 10, "1100", "110f"),
+		podYAML("a", node, `ippools: "away,away6"`), podYAML("routed", node))
+	b.running(t, "a")
+	b.running(t, "routed")
+	must(t, b.plane.Kill(within(t, 10*time.Second), controlplane.APIServer))
+	for _, pod := range []string{"a", "routed"} {
+		begun := time.Now()
+		if out, err := b.CNI(within(t, 30*time.Second), node, lab.DEL, "default/"+pod); err != nil {
+			t.Errorf("DEL of %s: %v %s", pod, err, out)
+		}
+		if took := time.Since(begun); took > 8*time.Second {
+			t.Errorf("DEL of %s took %s", pod, took)
+		}
+	}
+	if files := b.owes(t); len(files) != 1 {
+		t.Errorf("owed are %v, want one file, of a", files)
+	}
+	b.killAgent(t)
+	must(t, b.plane.Start(within(t, time.Minute), controlplane.APIServer, nil))
+	b.holdsExactly(t, 90*time.Second)
+	wait(t, 30*time.Second, func() string {
+		if files := b.owes(t); len(files) > 0 {
+			return fmt.Sprintf("still owed: %v", files)
+		}
+		return ""
+	})
+	// The same sandbox is added again: it has nothing of before.
+	must(t, b.WaitReady(within(t, time.Minute), node))
+	if out, err := b.CNI(within(t, 30*time.Second), node, lab.ADD, "default/a"); err != nil {
+		t.Errorf("ADD of the same sandbox: %v %s", err, out)
+	}
+}
+
+// killAgent ends the agent with SIGKILL and starts the next.
+func (b *bed) killAgent(t *testing.T) {
+	t.Helper()
+	must(t, b.AgentKill(within(t, 10*time.Second), node))
+	wait(t, 10*time.Second, func() string {
+		if s, err := b.AgentState(t.Context(), node); err != nil || s.PID != 0 || s.Exit == nil {
+			return fmt.Sprintf("the agent is %s, %v", s, err)
+		}
+		return ""
+	})
+	must(t, b.AgentStart(within(t, 10*time.Second), node))
+}
+
+// Wherever in ADD or DEL of bridged pods the agent is killed: in the end what is held is what pods have, and no address
+// has two owners.
+func TestRootKilledInADDAndDEL(t *testing.T) {
+	b := cluster(t)
+	b.apply(t, poolYAML("small", 4, 20, "110", "117"), poolYAML("small6", 6, 20, "1100", "1107"))
+	b.apply(t, podYAML("near", node, `ippools: "small,small6"`), podYAML("far", "node2", `ippools: "small,small6"`))
+	stays := []string{b.running(t, "near")[0].String(), b.running(t, "far")[0].String()}
+	pods := []string{"kx", "ky"}
+	var manifests []string
+	for _, p := range pods {
+		manifests = append(manifests, podYAML(p, node, `ippools: "small,small6"`))
+	}
+	atKill := map[string]int{}
+	const kills = 8
+	for i := range kills {
+		// An ADD takes some 300 ms here, most of it for asking the underlay, and a DEL 50 ms.
+		b.apply(t, manifests...)
+		b.afterBegin(t, "kx", sandbox.Creating, time.Duration(i)*70*time.Millisecond)
+		b.killNow(t, atKill, "ADD")
+		for _, p := range pods {
+			b.running(t, p)
+		}
+		b.noneTwice(t)
+		b.holdsExactly(t, 5*time.Second, "near", "far", "kx", "ky")
+		for _, p := range pods {
+			_, err := b.Kubectl(within(t, 20*time.Second), "delete", "pod", p, "--wait=false")
+			must(t, err)
+		}
+		b.afterBegin(t, "kx", sandbox.Terminating, time.Duration(i)*10*time.Millisecond)
+		b.killNow(t, atKill, "DEL")
+		b.remove(t)
+		wait(t, 60*time.Second, func() string {
+			for _, p := range pods {
+				if rec := b.record(t, p); rec.ContainerID != "" {
+					return fmt.Sprintf("%s: %s %s", p, rec.State, rec.LastError)
+				}
+			}
+			return ""
+		})
+		b.holdsExactly(t, 60*time.Second, "near", "far")
+	}
+	t.Logf("when the agent was killed, of two pods: %v", atKill)
+	for i, p := range []string{"near", "far"} {
+		if now := b.running(t, p)[0].String(); now != stays[i] {
+			t.Errorf("%s had %s and has %s", p, stays[i], now)
+		}
+	}
+	if files := b.owes(t); len(files) > 0 {
+		t.Errorf("owed are %v", files)
+	}
+}
+
+// afterBegin waits until the runtime has begun, or is past it, and then for d more.
+func (b *bed) afterBegin(t *testing.T, pod string, state sandbox.State, d time.Duration) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		rec := b.record(t, pod)
+		if rec.State == state || state == sandbox.Creating && rec.State == sandbox.Running ||
+			state == sandbox.Terminating && rec.ContainerID == "" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is %s", pod, rec.State)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(d)
+}
+
+// killNow kills the agent, counts what there was at that moment, and starts the next.
+func (b *bed) killNow(t *testing.T, atKill map[string]int, verb string) {
+	t.Helper()
+	must(t, b.AgentKill(within(t, 10*time.Second), node))
+	allocated := 0
+	for _, h := range b.held(t) {
+		if strings.Contains(h, "/k") {
+			allocated++
+		}
+	}
+	ports, err := b.NodeExec(within(t, 20*time.Second), node, "ovs-vsctl", "--no-heading", "--columns=name", "find", "Port",
+		"external_ids:fairlead=pod")
+	must(t, err)
+	atKill[fmt.Sprintf("%s: %d addresses, %d ports", verb, allocated, len(strings.Fields(ports))-1)]++
+	wait(t, 10*time.Second, func() string {
+		if s, err := b.AgentState(t.Context(), node); err != nil || s.PID != 0 || s.Exit == nil {
+			return fmt.Sprintf("the agent is %s, %v", s, err)
+		}
+		return ""
+	})
+	must(t, b.AgentStart(within(t, 10*time.Second), node))
+}
+
+// noneTwice wants every address to be of one pod.
+func (b *bed) noneTwice(t *testing.T) {
+	t.Helper()
+	records, err := b.Records().List()
+	must(t, err)
+	var all []string
+	for _, r := range records {
+		all = append(all, r.IPs...)
+	}
+	slices.Sort(all)
+	if once := slices.Compact(slices.Clone(all)); len(once) != len(all) {
+		t.Errorf("an address is given twice: %v", all)
+	}
+}
+
+// A runtime that dies with the agent calls no DEL: when the sandbox is gone the node knows that its pod is, and gives
+// the address back. One whose sandbox is there keeps it, and so does one of which nothing is known.
+func TestRootNodeIsTheWitness(t *testing.T) {
+	b := cluster(t)
+	b.apply(t, poolYAML("witness", 4, 10, "110", "119"), podYAML("a", node, "ippools: witness"))
+	b.running(t, "a")
+	rec := b.record(t, "a")
+	allocation := func(ip, container, netns, boot string) string {
+		return fmt.Sprintf("apiVersion: ipam.fairlead.dev/v1alpha1\nkind: IPAllocation\nmetadata: {name: %[1]s}\nspec:\n"+
+			"  address: %[1]s\n  pool: witness\n  phase: Allocated\n"+
+			"  owner: {containerID: %[2]s, ifName: eth0, network: fairlead, node: %[3]s, netns: %[4]q, bootID: %[5]q}\n",
+			ip, container, node, netns, boot)
+	}
+	boot, err := b.NodeExec(within(t, 10*time.Second), node, "cat", "/proc/sys/kernel/random/boot_id")
+	must(t, err)
+	boot = strings.TrimSpace(boot)
+	b.apply(t, allocation("192.168.110.1", "x", "", "")) // no address of the pool: nobody's business
+	b.apply(t, allocation("192.168.110.115", "gone", "/run/netns/gone", boot), allocation("192.168.110.116", "before", rec.Netns, "other"),
+		allocation("192.168.110.117", "lives", rec.Netns, boot), allocation("192.168.110.118", "unknown", "", ""))
+	b.killAgent(t) // looks at its start, and then every 20 s as long as something is suspect
+	wait(t, 90*time.Second, func() string {
+		held := strings.Join(b.held(t), ", ")
+		for _, ip := range []string{"192.168.110.115", "192.168.110.116"} {
+			if strings.Contains(held, ip) {
+				return "still held: " + held
+			}
+		}
+		for _, ip := range []string{"192.168.110.117", "192.168.110.118", b.record(t, "a").IPs[0]} {
+			if !strings.Contains(held, ip) {
+				t.Fatalf("%s was taken from somebody who may live: %s", ip, held)
+			}
+		}
+		return ""
+	})
+	if log := b.log(t, node); strings.Count(log, "took back the address of a pod that is gone") < 2 {
+		t.Error("the log does not tell of what was taken back")
+	}
+}
+
+// Allocations and records that are lost under a living pod are made again.
+func TestRootLostUnderALivingPod(t *testing.T) {
+	b := cluster(t)
+	b.apply(t, poolYAML("lost", 4, 10, "110", "119"), poolYAML("lost6", 6, 10, "1200", "120f"),
+		podYAML("a", node, `ippools: "lost,lost6"`))
+	b.running(t, "a")
+	rec := b.record(t, "a")
+	before := b.portRecord(t, rec)
+	_, err := b.Kubectl(within(t, 20*time.Second), "delete", "ipallocations", "--all", "--wait=false")
+	must(t, err)
+	b.killAgent(t)
+	b.holdsExactly(t, 60*time.Second, "a")
+
+	must(t, b.AgentStop(within(t, 20*time.Second), node))
+	_, err = b.NodeExec(within(t, 20*time.Second), node, "sh", "-c",
+		"ovs-vsctl del-port $(ovs-vsctl --bare --columns=name find Port external_ids:fairlead=pod)")
+	must(t, err)
+	must(t, b.AgentStart(within(t, 20*time.Second), node))
+	wait(t, 60*time.Second, func() string {
+		if now := b.portRecord(t, rec); now != before {
+			return fmt.Sprintf("the record is\n%s\nwant\n%s", now, before)
+		}
+		return ""
+	})
+	b.holdsExactly(t, 0, "a")
+	if out, err := b.CNI(within(t, 30*time.Second), node, lab.CHECK, "default/a"); err != nil {
+		t.Errorf("CHECK: %v %s", err, out)
+	}
+}
+
+// portRecord is what OVSDB has of the pod's port.
+func (b *bed) portRecord(t *testing.T, rec *sandbox.Record) string {
+	t.Helper()
+	out, err := b.NodeExec(within(t, 20*time.Second), node, "ovs-vsctl", "--columns=name,external_ids", "find", "Port",
+		"external_ids:fairlead-container-id="+rec.ContainerID)
+	must(t, err)
+	return out
+}
+
+// Somebody on the wire has an address of a pool: it is skipped, and told, in every VLAN and family.
+func TestRootConflictOnTheWire(t *testing.T) {
+	b := cluster(t)
+	router, err := b.Host(lab.Router)
+	must(t, err)
+	ip := func(line string) {
+		t.Helper()
+		cmd := exec.Command("ip", strings.Fields(line)...)
+		must(t, router.Start(cmd))
+		must(t, cmd.Wait())
+	}
+	for _, c := range []struct {
+		pool         string
+		family       int
+		vlan         uint16
+		first, last  string
+		theirs, ours string
+	}{
+		{"wire10", 4, 10, "150", "151", "192.168.110.150/24 dev eth10", "192.168.110.151"},
+		{"wire10v6", 6, 10, "1500", "1501", "fd77:0:0:a10::1500/64 dev eth10", "fd77:0:0:a10::1501"},
+		{"wire0", 4, 0, "150", "151", "192.168.77.150/24 dev eth0", "192.168.77.151"},
+	} {
+		ip("addr add " + c.theirs)
+		defer ip("addr del " + c.theirs)
+		b.apply(t, poolYAML(c.pool, c.family, c.vlan, c.first, c.last))
+		// Of two addresses for two pods one is somebody's.
+		first, second := c.pool+"-a", c.pool+"-b"
+		b.apply(t, podYAML(first, node, "ippools: "+c.pool))
+		if got := b.running(t, first)[0].String(); got != c.ours {
+			t.Errorf("%s has %s, want %s", first, got, c.ours)
+		}
+		b.apply(t, podYAML(second, node, "ippools: "+c.pool))
+		if got := b.event(t, second, "NoPoolAddress"); !strings.Contains(got, "(1 by others on the wire)") {
+			t.Errorf("the Event says %q", got)
+		}
+		told := b.events(t, first, "AddressInUse") + b.events(t, second, "AddressInUse")
+		theirs, _, _ := strings.Cut(c.theirs, "/")
+		if !strings.Contains(told, theirs+" of IPPool "+c.pool+" is used by somebody else on the underlay (MAC ") {
+			t.Errorf("the Events say %q, want %s and a MAC", told, theirs)
+		}
+	}
+	for _, a := range b.allocations(t) {
+		if a.Spec.Phase == api.PhaseConflict && (a.Spec.MAC == "" || a.Spec.Owner.ContainerID != "") {
+			t.Errorf("the mark is %+v", a.Spec)
+		}
+	}
+}
+
+// After a power failure nothing of the boot before has an address, and pods are made anew.
+func TestRootReboot(t *testing.T) {
+	b := cluster(t)
+	b.apply(t, poolYAML("boot", 4, 10, "110", "119"), podYAML("a", node, "ippools: boot"), podYAML("far", "node2", "ippools: boot"))
+	b.running(t, "a")
+	b.running(t, "far")
+	before := b.record(t, "a").ContainerID
+	must(t, b.Reboot(within(t, time.Minute), node))
+	must(t, b.AgentStart(within(t, 20*time.Second), node))
+	must(t, b.WaitReady(within(t, time.Minute), node))
+	wait(t, 60*time.Second, func() string {
+		if rec := b.record(t, "a"); rec.State != sandbox.Running || rec.ContainerID == before {
+			return fmt.Sprintf("a is %s: %s", rec.State, rec.LastError)
+		}
+		return ""
+	})
+	b.holdsExactly(t, 60*time.Second, "a", "far")
+}
