@@ -25,8 +25,8 @@ KERNEL_SKIP := $(KERNEL_SKIP)|RootModeChanges|DriftIsRepaired|RootModes/encap|Ro
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## bin/fairlead-agent, bin/fairlead (the CNI plugin), bin/fairleadctl and bin/lab, static
-	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead ./cmd/fairleadctl ./test/lab
+build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fairleadctl and lab, static
+	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead-controller ./cmd/fairlead ./cmd/fairleadctl ./test/lab
 
 deps: ## install what tests and lab need from Debian and is missing (root)
 	@build/deps.sh

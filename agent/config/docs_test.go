@@ -18,11 +18,12 @@ func TestDocs(t *testing.T) {
 	}
 	text := string(data)
 	for part, table := range map[string]string{
-		"honoured":   honouredTable(),
-		"refused":    fateTable(agentKeys(), Refused),
-		"ignored":    fateTable(agentKeys(), Ignored),
-		"gates":      gatesTable(),
-		"controller": fateTable(controllerKeys(), Ignored),
+		"honoured":            honouredTable(honouredKeys()),
+		"controller honoured": honouredTable(honouredControllerKeys()),
+		"refused":             fateTable(agentKeys(), Refused),
+		"ignored":             fateTable(agentKeys(), Ignored),
+		"gates":               gatesTable(),
+		"controller":          fateTable(controllerKeys(), Ignored),
 	} {
 		section := regexp.MustCompile(`(?s)(<!-- begin ` + part + `:[^>]*-->\n).*(<!-- end ` + part + ` -->)`)
 		if !section.MatchString(text) {
@@ -58,7 +59,7 @@ func TestExample(t *testing.T) {
 	golden(t, path, string(data), b.String())
 
 	c, warnings, err := Parse([]byte(b.String()), path)
-	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c, defaults()) {
+	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c, defaults(Agent)) {
 		t.Errorf("the example is not the defaults: %+v, warnings %v, error %v", c, warnings, err)
 	}
 }
@@ -77,10 +78,10 @@ func golden(t *testing.T, path, got, want string) {
 	}
 }
 
-func honouredTable() string {
+func honouredTable(keys []Entry) string {
 	var b strings.Builder
 	b.WriteString("| key | default | value | what it does |\n| --- | --- | --- | --- |\n")
-	for _, e := range honouredKeys() {
+	for _, e := range keys {
 		text := e.Text
 		for _, x := range e.Except {
 			text += fmt.Sprintf(". `%s` is %s: %s", x.Value, map[Fate]string{

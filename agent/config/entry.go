@@ -84,7 +84,7 @@ func (e Entry) fate(v Value) (Fate, string) {
 // Table returns every known key: those of the agent, then those of the
 // controller, then the feature gates, which may stand in both files.
 func Table() []Entry {
-	return slices.Concat(honouredKeys(), agentKeys(), controllerKeys(), featureGates())
+	return slices.Concat(honouredKeys(), agentKeys(), honouredControllerKeys(), controllerKeys(), featureGates())
 }
 
 // known is the table of one file, by key.

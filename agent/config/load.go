@@ -20,12 +20,12 @@ func Load(path string) (api.AgentConfig, []Finding, error) {
 	return Parse(data, path)
 }
 
-// LoadController reads and checks the config file of Antrea's controller, of
-// which Fairlead uses nothing yet. Its results are like those of Load.
-func LoadController(path string) ([]Finding, error) {
+// LoadController reads and checks the config file of the controller. Its results
+// are like those of Load.
+func LoadController(path string) (api.ControllerConfig, []Finding, error) {
 	data, err := read(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the controller's config: %w", err)
+		return api.ControllerConfig{}, nil, fmt.Errorf("reading the controller's config: %w", err)
 	}
 	return ParseController(data, path)
 }

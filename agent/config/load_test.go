@@ -49,7 +49,7 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(filepath.Base(c.path), func(t *testing.T) {
 			_, _, err := Load(c.path)
-			_, errController := LoadController(c.path)
+			_, _, errController := LoadController(c.path)
 			if c.want == "" && err != nil {
 				t.Fatal(err)
 			}
@@ -65,7 +65,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("%v does not wrap fs.ErrNotExist", err)
 	}
 	c, _, err := Load(link)
-	want := defaults()
+	want := defaults(Agent)
 	want.TunnelPort = 1
 	if err != nil || !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v, want %+v", c, want)
@@ -75,11 +75,11 @@ func TestLoad(t *testing.T) {
 func TestEmptyIsDefaults(t *testing.T) {
 	for _, data := range []string{"", "\n", "# nothing\n", "---\n", "---\n---\n...\n", "{}", "null"} {
 		c, warnings, err := Parse([]byte(data), "f")
-		if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c, defaults()) {
+		if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c, defaults(Agent)) {
 			t.Errorf("%q: %+v, %v, %v", data, c, warnings, err)
 		}
 	}
-	if d := defaults(); d.OVSBridge != "br-int" || d.APIPort != 10350 || d.APIAddress.String() != "127.0.0.1" ||
+	if d := defaults(Agent); d.OVSBridge != "br-int" || d.APIPort != 10350 || d.APIAddress.String() != "127.0.0.1" ||
 		d.PodCIDRWait.Seconds() != 10 || !d.EnablePrometheusMetrics || d.TransportInterfaceCIDRs != nil {
 		t.Errorf("defaults: %+v", d)
 	}
@@ -124,7 +124,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("an impossible config is accepted: %+v", config)
 		}
 		checkFindings(t, data, warnings)
-		if warnings, err := ParseController(data, "f"); err != nil {
+		if _, warnings, err := ParseController(data, "f"); err != nil {
 			checkFindings(t, data, err.(Errors))
 		} else {
 			checkFindings(t, data, warnings)

@@ -17,16 +17,20 @@ func Parse(data []byte, file string) (api.AgentConfig, []Finding, error) {
 	return check(data, file, Agent)
 }
 
-// ParseController checks the config of Antrea's controller, as Parse does.
-func ParseController(data []byte, file string) ([]Finding, error) {
-	_, warnings, err := check(data, file, Controller)
-	return warnings, err
+// ParseController reads the config of the controller, as Parse does.
+func ParseController(data []byte, file string) (api.ControllerConfig, []Finding, error) {
+	c, warnings, err := check(data, file, Controller)
+	return api.ControllerConfig{KubeAPIServerOverride: c.KubeAPIServerOverride, ClientConnection: c.ClientConnection,
+		APIAddress: c.APIAddress, APIPort: c.APIPort, EnablePrometheusMetrics: c.EnablePrometheusMetrics}, warnings, err
 }
 
 // defaults returns the config of an empty file.
-func defaults() api.AgentConfig {
+func defaults(in File) api.AgentConfig {
 	var c api.AgentConfig
-	for _, e := range honouredKeys() {
+	for _, e := range Table() {
+		if e.In&in == 0 || e.set == nil {
+			continue
+		}
 		var n yaml.Node
 		if err := yaml.Unmarshal([]byte(e.Default), &n); err != nil {
 			panic(fmt.Sprintf("default of %s: %v", e.Key, err)) // a fault of the table, and tested
@@ -39,7 +43,7 @@ func defaults() api.AgentConfig {
 }
 
 func check(data []byte, file string, in File) (api.AgentConfig, []Finding, error) {
-	p := parser{known: knownIn(in), in: in, config: defaults(), at: map[string]*yaml.Node{}, faulty: map[string]bool{}}
+	p := parser{known: knownIn(in), in: in, config: defaults(in), at: map[string]*yaml.Node{}, faulty: map[string]bool{}}
 	doc, fault := document(data, in)
 	switch {
 	case fault != nil:

@@ -1,19 +1,55 @@
 package config
 
-const noController = "fairlead-controller is not built yet: each Node's podCIDRs must come from elsewhere, from " +
+import (
+	"cmp"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+const noController = "fairlead-controller gives no podCIDRs yet: each Node's must come from elsewhere, from " +
 	"kube-controller-manager or from the Node's manifest"
 
-// controllerKeys are the keys of Antrea's controller alone. Fairlead has no
-// controller yet, so its file is only checked.
+const noWebhooks = "fairlead-controller has no webhook and no API of its own, and needs no certificate"
+
+// honouredControllerKeys are the keys of the controller that have an effect. They are
+// stored where the agent's of the same name are.
+func honouredControllerKeys() []Entry {
+	return []Entry{
+		{In: Controller, Key: "kubeAPIServerOverride", Want: anyText(), Default: `""`, Fate: Honoured,
+			Text: "host, host:port or URL of the Kubernetes API server, in place of the one in the kubeconfig or in the " +
+				"pod's environment. Set it where there is no kube-proxy",
+			set: func(c *api.AgentConfig, v Value) { c.KubeAPIServerOverride = v.Str }},
+		{In: Controller, Key: "clientConnection.kubeconfig", Want: path(4095), Default: `""`, Fate: Honoured,
+			Text: "kubeconfig file of the controller; empty: the ServiceAccount of its pod",
+			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.Kubeconfig = v.Str }},
+		{In: Controller, Key: "clientConnection.acceptcontenttypes", Want: anyText(), Default: `""`, Fate: Honoured,
+			Text: "media types that the controller takes from the API server; empty: protobuf",
+			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.AcceptContentTypes = v.Str }},
+		{In: Controller, Key: "clientConnection.contenttype", Want: anyText(), Default: `""`, Fate: Honoured,
+			Text: "media type that the controller sends to the API server; empty: protobuf",
+			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.ContentType = v.Str }},
+		{In: Controller, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
+			Text: "requests a second to the API server at most; 0 is 50",
+			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.QPS = v.Int }},
+		{In: Controller, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
+			Text: "requests at once to the API server at most; 0 is 100",
+			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.Burst = v.Int }},
+		{In: Controller, Key: "apiPort", Want: port(), Default: "10349", Fate: Honoured,
+			Text: "TCP port of `/healthz` and `/metrics`: plain HTTP; 0 is 10349",
+			set:  func(c *api.AgentConfig, v Value) { c.APIPort = cmp.Or(v.Int, 10349) }},
+		{In: Controller, Key: "enablePrometheusMetrics", Want: boolean(), Default: "true", Fate: Honoured,
+			Text: "serves `/metrics`",
+			set:  func(c *api.AgentConfig, v Value) { c.EnablePrometheusMetrics = v.Bool }},
+		{In: Controller, Key: "apiAddress", Want: address(), Default: "127.0.0.1", Fate: Honoured,
+			Text: "Fairlead's own: the address apiPort listens on",
+			set:  func(c *api.AgentConfig, v Value) { c.APIAddress = v.Addr }},
+	}
+}
+
+// controllerKeys are the keys of Antrea's controller alone that have no effect.
 func controllerKeys() []Entry {
 	yes, no := []string{"true"}, []string{"false"}
 	return []Entry{
-		{In: Controller, Key: "kubeAPIServerOverride", Want: anyText(), Fate: Ignored, Text: noController},
-		{In: Controller, Key: "clientConnection.kubeconfig", Want: anyText(), Fate: Ignored, Text: noController},
-		{In: Controller, Key: "clientConnection.acceptcontenttypes", Want: anyText(), Fate: Ignored, Text: noController},
-		{In: Controller, Key: "clientConnection.contenttype", Want: anyText(), Fate: Ignored, Text: noController},
-		{In: Controller, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noController},
-		{In: Controller, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Fate: Ignored, Text: noController},
 		{In: Controller, Key: "nodeIPAM.enableNodeIPAM", Want: boolean(), Fate: Ignored, Harmless: no, Text: noController},
 		{In: Controller, Key: "nodeIPAM.clusterCIDRs", Want: subnets(), Fate: Ignored, Text: noController},
 		{In: Controller, Key: "nodeIPAM.serviceCIDR", Want: subnet(), Fate: Ignored, Text: noController},
@@ -22,10 +58,8 @@ func controllerKeys() []Entry {
 			Harmless: []string{"0", "24"}, Text: noController},
 		{In: Controller, Key: "nodeIPAM.nodeCIDRMaskSizeIPv6", Want: orZero(64, 126), Fate: Ignored,
 			Harmless: []string{"0", "64"}, Text: noController},
-		{In: Controller, Key: "apiPort", Want: port(), Fate: Ignored, Harmless: []string{"0", "10349"}, Text: noController},
-		{In: Controller, Key: "enablePrometheusMetrics", Want: boolean(), Fate: Ignored, Harmless: yes, Text: noController},
-		{In: Controller, Key: "selfSignedCert", Want: boolean(), Fate: Ignored, Harmless: yes, Text: noController},
-		{In: Controller, Key: "clientCAFile", Want: anyText(), Fate: Ignored, Text: noController},
+		{In: Controller, Key: "selfSignedCert", Want: boolean(), Fate: Ignored, Harmless: yes, Text: noWebhooks},
+		{In: Controller, Key: "clientCAFile", Want: anyText(), Fate: Ignored, Text: noWebhooks},
 		{In: Controller, Key: "legacyCRDMirroring", Want: boolean(), Fate: Ignored, Harmless: no,
 			Text: "Fairlead mirrors no resources of older API groups"},
 		{In: Controller, Key: "ipsecCSRSigner.selfSignedCA", Want: boolean(), Fate: Ignored, Harmless: yes,

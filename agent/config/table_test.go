@@ -59,7 +59,7 @@ func TestTableHasEveryKeyOnce(t *testing.T) {
 	for _, file := range []struct {
 		in   File
 		keys string
-	}{{Agent, antreaKeys + " " + ours}, {Controller, antreaControllerKeys}} {
+	}{{Agent, antreaKeys + " " + ours}, {Controller, antreaControllerKeys + " apiAddress"}} {
 		want := map[string]bool{}
 		for _, key := range strings.Fields(file.keys) {
 			want[key] = true
@@ -166,7 +166,7 @@ func expect(t *testing.T, in File, e Entry, value string, fate Fate, text string
 // Every honoured key sets one field of the struct, and every field has its key.
 func TestHonouredKeysLandInTheStruct(t *testing.T) {
 	setBy := map[string]string{}
-	base := fields("", reflect.ValueOf(defaults()))
+	base := fields("", reflect.ValueOf(defaults(Agent)))
 	for _, e := range honouredKeys() {
 		config := lines(e.Key, e.sample(t))
 		if e.Key == "noSNAT" {

@@ -52,17 +52,23 @@ type Client struct {
 // ServiceAccount of the agent's pod. It calls nobody. version is the agent's, for
 // the server's log. The error says which key to set.
 func New(cfg api.AgentConfig, version string) (*Client, error) {
-	config, err := restConfig(cfg, version)
+	return NewFor(Component, cfg.KubeAPIServerOverride, cfg.ClientConnection, version)
+}
+
+// NewFor is New for any component, by its two keys of the config.
+func NewFor(component, override string, cc api.ClientConnection, version string) (*Client, error) {
+	agent := component + "/" + version
+	config, err := restConfig(override, cc, agent)
 	if err != nil {
 		return nil, err
 	}
 	server, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("kubeAPIServerOverride %q or the kubeconfig's server: %w: want a host, host:port or URL",
-			cfg.KubeAPIServerOverride, err)
+			override, err)
 	}
 	connection := &renewing{connect: func() (http.RoundTripper, error) {
-		config, err := restConfig(cfg, version)
+		config, err := restConfig(override, cc, agent)
 		if err != nil {
 			return nil, err
 		}
@@ -91,13 +97,13 @@ func newClient(config *rest.Config, connection *http.Client, server string) (*Cl
 	return &Client{Kubernetes: typed, Metadata: meta, Dynamic: dyn, Server: server}, nil
 }
 
-func restConfig(cfg api.AgentConfig, version string) (*rest.Config, error) {
-	c := cfg.ClientConnection
-	config, err := connectionOf(c.Kubeconfig, withScheme(cfg.KubeAPIServerOverride))
+// restConfig says how to reach the API server; userAgent is for its log.
+func restConfig(override string, c api.ClientConnection, userAgent string) (*rest.Config, error) {
+	config, err := connectionOf(c.Kubeconfig, withScheme(override))
 	if err != nil {
 		return nil, err
 	}
-	config.UserAgent = Component + "/" + version
+	config.UserAgent = userAgent
 	config.QPS, config.Burst = defaultQPS, defaultBurst
 	if c.QPS > 0 {
 		config.QPS = float32(c.QPS)
@@ -119,7 +125,7 @@ func connectionOf(kubeconfig, override string) (*rest.Config, error) {
 		config, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
 			return nil, errors.New("no way to the Kubernetes API: this is not a pod with a ServiceAccount, and " +
-				"clientConnection.kubeconfig is not set. Set it to a kubeconfig file, or set manifestsDir to read a directory instead")
+				"clientConnection.kubeconfig is not set. Set it to a kubeconfig file; an agent may set manifestsDir instead, to read a directory")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the ServiceAccount of this pod: %w", err)

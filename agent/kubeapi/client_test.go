@@ -30,7 +30,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		inPod                      bool
 		want                       string
 	}{
-		{"nothing set", "", "", false, "Set it to a kubeconfig file, or set manifestsDir"},
+		{"nothing set", "", "", false, "Set it to a kubeconfig file; an agent may set manifestsDir"},
 		{"a pod without a ServiceAccount", "", "", true, "the ServiceAccount of this pod"},
 		{"absent", "/nonexistent/kubeconfig", "", false, "clientConnection.kubeconfig: stat /nonexistent/kubeconfig"},
 		{"not YAML", writeFile(t, "a: ["), "", false, "clientConnection.kubeconfig "},
@@ -75,7 +75,7 @@ func TestOverride(t *testing.T) {
 
 func TestClientConnection(t *testing.T) {
 	c := api.ClientConnection{Kubeconfig: writeFile(t, goodKubeconfig)}
-	got, err := restConfig(api.AgentConfig{ClientConnection: c}, "1.2")
+	got, err := restConfig("", c, "fairlead-agent/1.2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestClientConnection(t *testing.T) {
 		t.Errorf("unset: %+v", got)
 	}
 	c.QPS, c.Burst, c.ContentType, c.AcceptContentTypes = 7, 8, "application/json", "application/json"
-	if got, err = restConfig(api.AgentConfig{ClientConnection: c}, "1.2"); err != nil {
+	if got, err = restConfig("", c, "fairlead-agent/1.2"); err != nil {
 		t.Fatal(err)
 	}
 	if got.QPS != 7 || got.Burst != 8 || got.ContentType != "application/json" || got.AcceptContentTypes != "application/json" {

@@ -118,7 +118,7 @@ func run(ctx context.Context, f flags) error {
 	cfg, warnings, err := config.Load(f.config)
 	if err == nil && f.controllerConfig != "" {
 		var more []config.Finding
-		more, err = config.LoadController(f.controllerConfig)
+		_, more, err = config.LoadController(f.controllerConfig)
 		warnings = append(warnings, more...)
 	}
 	if err != nil {

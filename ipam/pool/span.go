@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -160,4 +161,24 @@ func saturated(a, b int64) int64 {
 		return math.MaxInt64
 	}
 	return a + b
+}
+
+// Largest returns the n largest of spans, which are in the order of addresses, in
+// that order.
+func Largest(spans []Span, n int) []Span {
+	if len(spans) <= n {
+		return spans
+	}
+	order := make([]int, len(spans))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(spans[b].size(), spans[a].size()) })
+	order = order[:n]
+	slices.Sort(order)
+	var out []Span
+	for _, i := range order {
+		out = append(out, spans[i])
+	}
+	return out
 }

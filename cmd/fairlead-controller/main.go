@@ -1,0 +1,119 @@
+// Command fairlead-controller is the cluster's side of Fairlead. This file has flags,
+// signals and exit codes; the work is in package controller.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/fairlead-cni/fairlead/agent/config"
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/controller"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// Exit codes.
+const (
+	exitError = 1
+	exitUsage = 2
+)
+
+// usageError is a mistake in the flags or the config file.
+type usageError struct{ error }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	err := command().ExecuteContext(ctx)
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "fairlead-controller: %v\n", err)
+	stop()
+	if usage := (usageError{}); errors.As(err, &usage) {
+		os.Exit(exitUsage)
+	}
+	os.Exit(exitError)
+}
+
+type flags struct {
+	config, kubeconfig string
+	check              bool
+}
+
+func command() *cobra.Command {
+	var f flags
+	c := &cobra.Command{
+		Use:   "fairlead-controller",
+		Short: "Says how full the IPPools of a cluster are, and what is wrong with them",
+		Long: `fairlead-controller says how full the IPPools of a cluster are, and what is wrong with
+them: in their status, and in metrics. It keeps a deleted pool until nobody holds an
+address of it. Agents work without it. Two of them do no harm.
+
+Exit codes: 0 stopped by a signal, 1 an error at run time, 2 a mistake in the flags
+or the config file.`,
+		Example: `  fairlead-controller --config /etc/fairlead/controller.conf
+  fairlead-controller --kubeconfig ~/.kube/config`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("%q: fairlead-controller takes flags only", args[0])}
+			}
+			return nil
+		},
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), f) },
+	}
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	c.Flags().StringVar(&f.config, "config", "", "config file (default: none, every key has its default)")
+	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file, in place of clientConnection.kubeconfig")
+	c.Flags().BoolVar(&f.check, "check-config", false, "check the config, print warnings and errors, and stop")
+	verbosity := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(verbosity)
+	c.Flags().AddGoFlag(verbosity.Lookup("v"))
+	return c
+}
+
+func run(ctx context.Context, f flags) error {
+	cfg, warnings, err := config.ParseController(nil, "")
+	if f.config != "" {
+		cfg, warnings, err = config.LoadController(f.config)
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	if f.check {
+		for _, w := range warnings {
+			fmt.Println("warning:", w)
+		}
+		fmt.Println(cmp.Or(f.config, "no config file") + ": ok")
+		return nil
+	}
+	log := klog.Background()
+	for _, w := range warnings {
+		log.Info("config", "warning", w)
+	}
+	cfg.ClientConnection.Kubeconfig = cmp.Or(f.kubeconfig, cfg.ClientConnection.Kubeconfig)
+	client, err := kubeapi.NewFor("fairlead-controller", cfg.KubeAPIServerOverride, cfg.ClientConnection, version)
+	if err != nil {
+		return usageError{err}
+	}
+	log.Info("fairlead-controller starts", "version", version, "config", f.config, "server", client.Server)
+	err = controller.Run(ctx, controller.Options{Config: cfg, Client: client.Dynamic, Log: log})
+	if err == nil {
+		log.Info("fairlead-controller stopped; agents work without it")
+	}
+	return err
+}

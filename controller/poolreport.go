@@ -1,0 +1,159 @@
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+// report computes the statuses of all pools, by name.
+func report(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Others) map[string]api.IPPoolStatus {
+	valid, wrong := map[string]pool.Pool{}, map[string]error{}
+	for _, p := range pools {
+		read, err := pool.Read(*p)
+		if err != nil {
+			wrong[p.Name] = err
+			continue
+		}
+		valid[p.Name] = read
+		others.Pools = append(others.Pools, read)
+	}
+	slices.SortFunc(others.Pools, func(a, b pool.Pool) int { return strings.Compare(a.Name, b.Name) })
+	held := count(allocations)
+	out := map[string]api.IPPoolStatus{}
+	for _, p := range pools {
+		s := api.IPPoolStatus{Conditions: slices.Clone(p.Status.Conditions), Usage: &api.PoolUsage{Used: held.of[p.Name].used}}
+		state := poolState{name: p.Name, wrong: wrong[p.Name], held: held.of[p.Name], deleted: p.DeletionTimestamp != nil}
+		if read, ok := valid[p.Name]; ok {
+			state.total = read.Total()
+			state.overlaps = read.Overlaps(others)
+			s.Usage.Total = state.total
+			s.FreeMap = freeMap(read, held.addresses[read.Scope])
+		}
+		for _, c := range state.conditions() {
+			c.ObservedGeneration = p.Generation
+			meta.SetStatusCondition(&s.Conditions, c)
+		}
+		out[p.Name] = s
+	}
+	return out
+}
+
+// held is who holds what.
+type held struct {
+	of map[string]holding // by pool
+	// addresses are those held in each scope, sorted.
+	addresses map[string][]netip.Addr
+}
+
+// holding counts a pool's allocations.
+type holding struct{ used, cooling, conflicts int64 }
+
+func count(allocations []*api.IPAllocation) held {
+	h := held{of: map[string]holding{}, addresses: map[string][]netip.Addr{}}
+	for _, a := range allocations {
+		n := h.of[a.Spec.Pool]
+		n.used++
+		switch a.Spec.Phase {
+		case api.PhaseCooling:
+			n.cooling++
+		case api.PhaseConflict:
+			n.conflicts++
+		}
+		h.of[a.Spec.Pool] = n
+		if scope, addr, err := allocation.ParseName(a.Name); err == nil {
+			h.addresses[scope] = append(h.addresses[scope], addr)
+		}
+	}
+	for _, list := range h.addresses {
+		slices.SortFunc(list, netip.Addr.Compare)
+	}
+	return h
+}
+
+// freeMap is the largest spans of free addresses, in their order.
+func freeMap(p pool.Pool, used []netip.Addr) []string {
+	var out []string
+	for _, s := range pool.Largest(p.Without(used), api.PoolFreeMapMost) {
+		out = append(out, s.String())
+	}
+	return out
+}
+
+// poolState is what a pool's conditions are made of.
+type poolState struct {
+	name     string
+	wrong    error // why it can't be read
+	held     holding
+	total    int64
+	overlaps []pool.Overlap
+	deleted  bool
+}
+
+// conditions are the four of a pool, Ready last.
+func (s poolState) conditions() []metav1.Condition {
+	out := []metav1.Condition{
+		condition(api.PoolInvalid, s.wrong != nil, "Invalid", "Valid", fmt.Sprint(s.wrong)),
+		condition(api.PoolOverlapping, len(s.overlaps) > 0, "Overlap", "NoOverlap", s.overlapText()),
+		condition(api.PoolExhausted, s.exhausted(), "AllInUse", "AddressesLeft", s.exhaustedText()),
+	}
+	ready := condition(api.PoolReady, true, "Ready", "", "")
+	switch {
+	case s.wrong != nil:
+		ready = condition(api.PoolReady, false, "", "Invalid", "")
+	case slices.ContainsFunc(s.overlaps, func(o pool.Overlap) bool { return o.Yields }):
+		ready = condition(api.PoolReady, false, "", "Overlapping", "")
+	case s.deleted:
+		ready = condition(api.PoolReady, false, "", "Deleted", "")
+		ready.Message = fmt.Sprintf("the pool is deleted, and gone when nobody holds its %d addresses any more", s.held.used)
+	case s.exhausted():
+		ready = condition(api.PoolReady, false, "", "Exhausted", "")
+	}
+	return append(out, ready)
+}
+
+// exhausted tells that no address can be given. What cools is given early then.
+func (s poolState) exhausted() bool { return s.total > 0 && s.held.used-s.held.cooling >= s.total }
+
+func (s poolState) exhaustedText() string {
+	text := fmt.Sprintf("%d of %d addresses are in use", s.held.used, s.total)
+	if s.held.conflicts > 0 {
+		text += fmt.Sprintf(" (%d by others on the wire)", s.held.conflicts)
+	}
+	return text + ". Extend spec.ipRanges, or delete pods that use the pool"
+}
+
+// maxOverlaps is how many overlaps are told: the API server takes 32 KiB, people less.
+const maxOverlaps = 5
+
+func (s poolState) overlapText() string {
+	var texts []string
+	for i, o := range s.overlaps {
+		if i == maxOverlaps {
+			texts = append(texts, fmt.Sprintf("and %d more", len(s.overlaps)-i))
+			break
+		}
+		text := o.String()
+		if o.Yields {
+			text += ". Until then pool " + s.name + " hands out nothing"
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// condition has a message only where it is true.
+func condition(kind string, is bool, yes, no, message string) metav1.Condition {
+	if is {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: yes, Message: message}
+	}
+	return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: no}
+}

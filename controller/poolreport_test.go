@@ -1,0 +1,91 @@
+package controller
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+func poolOf(name, start, end string) *api.IPPool {
+	subnet := api.SubnetInfo{Gateway: "10.2.255.254", PrefixLength: 16}
+	if strings.Contains(start, ":") {
+		subnet = api.SubnetInfo{Gateway: "fe80::1", PrefixLength: 64}
+	}
+	return &api.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 7},
+		Spec: api.IPPoolSpec{IPRanges: []api.IPRange{{Start: start, End: end}}, SubnetInfo: &subnet}}
+}
+
+func held1(pool, addr string, phase api.AllocationPhase) *api.IPAllocation {
+	return &api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: addr},
+		Spec: api.IPAllocationSpec{Address: addr, Pool: pool, Phase: phase}}
+}
+
+// said is a status in one line: usage, free map, then the conditions that are not as
+// in a pool where all is well.
+func said(s api.IPPoolStatus) string {
+	out := fmt.Sprintf("%d/%d %v", s.Usage.Used, s.Usage.Total, s.FreeMap)
+	for _, c := range s.Conditions {
+		if (c.Status == metav1.ConditionTrue) != (c.Type == api.PoolReady) {
+			out += fmt.Sprintf("; %s %s: %s", c.Type, c.Reason, c.Message)
+		}
+	}
+	return out
+}
+
+func TestReport(t *testing.T) {
+	deleted := poolOf("deleted", "10.2.7.1", "10.2.7.2")
+	deleted.DeletionTimestamp = &metav1.Time{}
+	pools := []*api.IPPool{
+		poolOf("good", "10.2.0.1", "10.2.0.9"), poolOf("full", "10.2.1.1", "10.2.1.2"), poolOf("cooling", "10.2.2.1", "10.2.2.2"),
+		poolOf("wrong", "10.3.0.1", "10.3.0.9"), poolOf("big", "fd00::", "fd00::ffff:ffff:ffff:ffff"),
+		poolOf("old", "10.2.4.1", "10.2.4.9"), poolOf("young", "10.2.4.9", "10.2.4.20"), poolOf("pods", "10.2.5.1", "10.2.6.1"), deleted,
+	}
+	allocations := []*api.IPAllocation{
+		held1("good", "10.2.0.5", api.PhaseAllocated), held1("good", "10.2.0.2", api.PhaseCooling),
+		held1("full", "10.2.1.1", api.PhaseAllocated), held1("full", "10.2.1.2", api.PhaseConflict),
+		held1("cooling", "10.2.2.1", api.PhaseAllocated), held1("cooling", "10.2.2.2", api.PhaseCooling),
+		held1("young", "10.2.4.9", api.PhaseAllocated), held1("deleted", "10.2.7.1", api.PhaseAllocated),
+	}
+	others := pool.Others{PodCIDRs: map[string][]netip.Prefix{"n1": {netip.MustParsePrefix("10.2.5.0/24")}}}
+	got := report(pools, allocations, others)
+	for name, want := range map[string]string{
+		"good":    "2/9 [10.2.0.1 10.2.0.3-10.2.0.4 10.2.0.6-10.2.0.9]",
+		"full":    "2/2 []; Exhausted AllInUse: 2 of 2 addresses are in use (1 by others on the wire). Extend spec.ipRanges, or delete pods that use the pool; Ready Exhausted: ",
+		"cooling": "2/2 []",
+		"wrong":   "0/0 []; Invalid Invalid: IPPool wrong: spec.ipRanges[0]: 10.3.0.1-10.3.0.9 is not inside 10.2.0.0/16",
+		"big":     fmt.Sprintf("0/%d [fd00::1-fd00::ffff:ffff:ffff:ffff]", math.MaxInt64),
+		"old":     "0/9 [10.2.4.1-10.2.4.8]; Overlapping Overlap: pool old has address 10.2.4.9, and so has IPPool young: shorten spec.ipRanges, or name the common addresses in spec.excludes",
+		"young":   "1/12 [10.2.4.10-10.2.4.20]; Overlapping Overlap: pool young has address 10.2.4.9, and so has IPPool old: shorten spec.ipRanges, or name the common addresses in spec.excludes. Until then pool young hands out nothing; Ready Overlapping: ",
+		"pods":    "0/257 [10.2.5.1-10.2.6.1]; Overlapping Overlap: pool pods has address 10.2.5.1, and so has the podCIDR 10.2.5.0/24 of node n1",
+		"deleted": "1/2 [10.2.7.2]; Ready Deleted: the pool is deleted, and gone when nobody holds its 1 addresses any more",
+	} {
+		s := got[name]
+		if line := said(s); !strings.HasPrefix(line, want) {
+			t.Errorf("%s:\n\tgot  %s\n\twant %s", name, line, want)
+		}
+		for _, c := range s.Conditions {
+			if c.Reason == "" || c.ObservedGeneration != 7 {
+				t.Errorf("%s: %+v", name, c)
+			}
+		}
+	}
+}
+
+// A pool in pieces has a free map that fits.
+func TestFreeMapHasALimit(t *testing.T) {
+	var allocations []*api.IPAllocation
+	for i := range 120 {
+		allocations = append(allocations, held1("p", fmt.Sprintf("10.2.0.%d", 2*i+2), api.PhaseAllocated))
+	}
+	got := report([]*api.IPPool{poolOf("p", "10.2.0.1", "10.2.2.200")}, allocations, pool.Others{})["p"].FreeMap
+	if len(got) != api.PoolFreeMapMost || got[0] != "10.2.0.1" || got[63] != "10.2.0.241-10.2.2.200" {
+		t.Errorf("%d spans: %v", len(got), got)
+	}
+}

@@ -1,0 +1,177 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+)
+
+// poolStatus keeps usage, conditions and free map of each IPPool, keeps a deleted
+// pool until nobody holds an address of it, and removes allocations whose time is
+// over. It writes what differs from what it has read, and nothing more.
+type poolStatus struct {
+	client      dynamic.ResourceInterface
+	allocations dynamic.ResourceInterface
+	world       *world
+	metrics     *metrics
+	log         logr.Logger
+}
+
+// A pass writes each pool once at most; passEvery is the least time between two, and
+// passAtLeast the longest: what cools changes without anybody telling.
+const (
+	passEvery   = time.Second
+	passAtLeast = 5 * time.Second
+)
+
+func (s *poolStatus) run(ctx context.Context) {
+	for {
+		if s.world.synced() {
+			s.pass(ctx)
+		}
+		if !pause(ctx, passEvery, nil) || !pause(ctx, passAtLeast-passEvery, s.world.changed) {
+			return
+		}
+	}
+}
+
+// pause waits for d, or until wake. It returns false when ctx has ended.
+func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-wake:
+	case <-timer.C:
+	}
+	return true
+}
+
+// pass does once what is to be done. What failed is done by the next one.
+func (s *poolStatus) pass(ctx context.Context) {
+	pools, allocations := listOf[api.IPPool](s.world.pools), listOf[api.IPAllocation](s.world.allocations)
+	reports := report(pools, allocations, s.world.others())
+	s.metrics.set(reports)
+	for _, p := range pools {
+		if err := s.write(ctx, p, reports[p.Name]); err != nil && ctx.Err() == nil && !passing(err) {
+			s.log.Error(err, "pool not written, tried again soon", "pool", p.Name)
+		}
+	}
+	s.sweep(ctx, allocations)
+}
+
+// passing tells that an error is the other side of somebody else's change, which is
+// on its way to us.
+func passing(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+
+func listOf[T any](store interface{ List() []any }) []*T {
+	var out []*T
+	for _, obj := range store.List() {
+		if t, ok := obj.(*T); ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// write writes what a pool's object does not say yet: its finalizer, else its status.
+func (s *poolStatus) write(ctx context.Context, p *api.IPPool, now api.IPPoolStatus) error {
+	kept := slices.Contains(p.Finalizers, api.PoolFinalizer)
+	switch {
+	case p.DeletionTimestamp == nil && !kept:
+		return s.patch(ctx, p, map[string]any{"metadata": map[string]any{
+			"resourceVersion": p.ResourceVersion, "finalizers": append(slices.Clone(p.Finalizers), api.PoolFinalizer)}})
+	case p.DeletionTimestamp != nil && kept && now.Usage.Used == 0:
+		return s.letGo(ctx, p)
+	}
+	if reflect.DeepEqual(p.Status.Usage, now.Usage) && slices.Equal(p.Status.FreeMap, now.FreeMap) &&
+		reflect.DeepEqual(p.Status.Conditions, now.Conditions) {
+		return nil
+	}
+	err := s.patch(ctx, p, map[string]any{
+		"metadata": map[string]any{"resourceVersion": p.ResourceVersion},
+		"status":   map[string]any{"usage": now.Usage, "freeMap": now.FreeMap, "conditions": now.Conditions}}, "status")
+	if err == nil {
+		s.metrics.writes.Inc()
+		s.logChange(p, now)
+	}
+	return err
+}
+
+// letGo lets a deleted pool go after one more look: an agent may have given an
+// address just before it saw the deletion.
+func (s *poolStatus) letGo(ctx context.Context, p *api.IPPool) error {
+	list, err := s.allocations.List(ctx, metav1.ListOptions{Limit: 1,
+		FieldSelector: fields.OneTermEqualSelector(api.AllocationPoolField, p.Name).String()})
+	if err != nil || len(list.Items) > 0 {
+		return err
+	}
+	others := slices.DeleteFunc(slices.Clone(p.Finalizers), func(f string) bool { return f == api.PoolFinalizer })
+	err = s.patch(ctx, p, map[string]any{"metadata": map[string]any{
+		"resourceVersion": p.ResourceVersion, "finalizers": others}})
+	if err == nil {
+		s.log.Info("deleted pool is gone: nobody holds an address of it", "pool", p.Name)
+	}
+	return err
+}
+
+func (s *poolStatus) patch(ctx context.Context, p *api.IPPool, change map[string]any, subresources ...string) error {
+	body, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	if _, err = s.client.Patch(ctx, p.Name, types.MergePatchType, body, metav1.PatchOptions{}, subresources...); err != nil {
+		return fmt.Errorf("writing IPPool %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// logChange tells when a condition has changed.
+func (s *poolStatus) logChange(p *api.IPPool, now api.IPPoolStatus) {
+	for _, c := range now.Conditions {
+		same := func(b metav1.Condition) bool { return b.Type == c.Type && b.Status == c.Status && b.Reason == c.Reason }
+		if !slices.ContainsFunc(p.Status.Conditions, same) {
+			s.log.Info("pool", "pool", p.Name, "condition", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
+		}
+	}
+}
+
+// sweepMost bounds how many allocations a pass removes.
+const sweepMost = 100
+
+// sweep removes allocations that nobody has any more and whose time is over, so that
+// they do not count as used.
+func (s *poolStatus) sweep(ctx context.Context, allocations []*api.IPAllocation) {
+	n := 0
+	slices.SortFunc(allocations, func(a, b *api.IPAllocation) int { return strings.Compare(a.Name, b.Name) })
+	for _, a := range allocations {
+		if !allocator.Over(*a, time.Now()) || n == sweepMost {
+			continue
+		}
+		n++
+		err := s.allocations.Delete(ctx, a.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &a.UID, ResourceVersion: &a.ResourceVersion}})
+		switch {
+		case err == nil:
+			s.log.Info("address is free again", "address", a.Spec.Address, "pool", a.Spec.Pool, "was", a.Spec.Phase,
+				"owner", a.Spec.Owner.String())
+		case ctx.Err() == nil && !passing(err):
+			s.log.Error(err, "address not freed, tried again soon", "address", a.Spec.Address)
+		}
+	}
+}

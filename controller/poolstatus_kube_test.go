@@ -1,0 +1,346 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+	"github.com/fairlead-cni/fairlead/test/apitest"
+)
+
+// shared is the API server of this package's tests: see TestMain.
+var shared apitest.Shared
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := shared.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// patience is how long something may take that takes a second or two on an idle machine.
+const patience = time.Minute
+
+type cluster struct {
+	t     *testing.T
+	admin dynamic.Interface
+	token string // the controller's
+	s     *apitest.Server
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	s := shared.Get(t)
+	const crds = "../build/manifests/crds.yaml"
+	for _, args := range []string{"apply -f " + crds + " -f ../build/manifests/controller-rbac.yaml",
+		"wait --for=condition=Established --timeout=60s -f " + crds} {
+		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token, err := s.Token(t.Context(), "fairlead-controller")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, s: s, token: token}
+	c.admin = c.client(apitest.AdminToken)
+	return c
+}
+
+func (c *cluster) client(token string) dynamic.Interface {
+	c.t.Helper()
+	client, err := dynamic.NewForConfig(&rest.Config{Host: c.s.URL, BearerToken: token, QPS: 1000, Burst: 1000,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: c.s.CA()}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return client
+}
+
+// start starts a controller with the rights that are shipped, and returns where it serves.
+func (c *cluster) start() (url string) {
+	c.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, Options{Client: c.client(c.token), Log: logr.Discard(), Config: api.ControllerConfig{
+			APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port, EnablePrometheusMetrics: true}})
+	}()
+	c.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			c.t.Error(err)
+		}
+	})
+	return fmt.Sprintf("http://127.0.0.1:%d", port)
+}
+
+func (c *cluster) pools() dynamic.ResourceInterface { return c.admin.Resource(api.PoolResource) }
+
+func (c *cluster) create(p *api.IPPool) {
+	c.t.Helper()
+	p.APIVersion, p.Kind, p.Generation = api.PoolGroup+"/"+api.PoolVersion, api.PoolKind, 0
+	text, err := json.Marshal(p)
+	var u unstructured.Unstructured
+	if err == nil {
+		err = u.UnmarshalJSON(text)
+	}
+	if err == nil {
+		_, err = c.pools().Create(c.t.Context(), &u, metav1.CreateOptions{})
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) get(name string) (api.IPPool, error) {
+	var p api.IPPool
+	u, err := c.pools().Get(c.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return p, err
+	}
+	text, err := u.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	return p, err
+}
+
+// until waits until a pool says so.
+func (c *cluster) until(name, want string) api.IPPool {
+	c.t.Helper()
+	var line string
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		p, err := c.get(name)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if p.Status.Usage == nil {
+			continue
+		}
+		if line = said(p.Status); strings.HasPrefix(line, want) {
+			return p
+		}
+	}
+	c.t.Fatalf("pool %s says %s, want %s", name, line, want)
+	return api.IPPool{}
+}
+
+func (c *cluster) allocator(cooling time.Duration) *allocator.Allocator {
+	return allocator.New(allocator.Config{Store: allocation.NewKubernetes(c.admin), Node: "n1", Cooling: cooling, Log: logr.Discard()})
+}
+
+func (c *cluster) allocate(a *allocator.Allocator, pod string, p *api.IPPool) {
+	c.t.Helper()
+	read, err := pool.Read(*p)
+	if err == nil {
+		_, err = a.Allocate(c.t.Context(), allocator.Request{Pools: []pool.Pool{read}, Owner: owner(pod)})
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) release(a *allocator.Allocator, pod string) {
+	c.t.Helper()
+	if err := a.Release(c.t.Context(), owner(pod)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func owner(pod string) api.AllocationOwner {
+	return api.AllocationOwner{Name: pod, Namespace: "default", ContainerID: pod, IfName: "eth0", Network: "net"}
+}
+
+// One controller serves all of this, until there is a second one.
+func TestKubePools(t *testing.T) {
+	c := newCluster(t)
+	url := c.start()
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *cluster)
+	}{{"status", checkStatus}, {"conditions", checkConditions}, {"deleted", checkDeleted}, {"seldom written", checkSeldom}} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, &cluster{t, c.admin, c.token, c.s}) })
+	}
+	metrics := c.fetch(url + "/metrics")
+	for _, want := range []string{`fairlead_pool_addresses_total{pool="small"} 3`, `fairlead_pool_ready{pool="small"} 1`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+	if ok := c.fetch(url + "/healthz"); ok != "ok\n" {
+		t.Errorf("/healthz: %q", ok)
+	}
+}
+
+// A pool's status follows what its pods hold, and what Antrea wrote there stays.
+func checkStatus(t *testing.T, c *cluster) {
+	p := poolOf("small", "10.2.0.1", "10.2.0.3")
+	c.create(p)
+	theirs := []byte(`{"status": {"ipAddresses": [{"ipAddress": "10.2.0.1", "phase": "Allocated"}]}}`)
+	if _, err := c.pools().Patch(t.Context(), "small", types.MergePatchType, theirs, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	c.until("small", "0/3 [10.2.0.1-10.2.0.3]")
+	a := c.allocator(time.Second)
+	c.allocate(a, "a", p)
+	c.until("small", "1/3 [")
+	c.allocate(a, "b", p)
+	c.allocate(a, "c", p)
+	c.until("small", "3/3 []; Exhausted AllInUse: 3 of 3 addresses are in use")
+	c.release(a, "b")
+	// What has cooled is free again, though nobody asks for it.
+	got := c.until("small", "2/3 [10.2.0.")
+	if string(got.Status.IPAddresses) != `[{"ipAddress":"10.2.0.1","phase":"Allocated"}]` {
+		t.Errorf("status.ipAddresses is %s", got.Status.IPAddresses)
+	}
+	c.release(a, "a")
+	c.release(a, "c")
+}
+
+func (c *cluster) fetch(url string) string {
+	c.t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		c.t.Fatalf("%s: %s: %s %v", url, resp.Status, body, err)
+	}
+	return string(body)
+}
+
+// What is wrong with a pool it says itself, with names, and when it is mended no more.
+func checkConditions(t *testing.T, c *cluster) {
+	node := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node",
+		"metadata": map[string]any{"name": "n9"}, "spec": map[string]any{"podCIDR": "10.2.30.0/24", "podCIDRs": []any{"10.2.30.0/24"}}}}
+	if _, err := c.admin.Resource(nodes).Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.create(poolOf("cond-wrong", "10.3.0.1", "10.3.0.9"))
+	c.create(poolOf("cond-a", "10.2.20.1", "10.2.20.9"))
+	c.create(poolOf("cond-b", "10.2.20.9", "10.2.20.20"))
+	c.create(poolOf("cond-pods", "10.2.30.7", "10.2.30.9"))
+	c.until("cond-wrong", "0/0 []; Invalid Invalid: IPPool cond-wrong: spec.ipRanges[0]: 10.3.0.1-10.3.0.9 is not inside")
+	c.until("cond-a", "0/9 [10.2.20.1-10.2.20.9]; Overlapping Overlap: pool cond-a has address 10.2.20.9, and so has IPPool cond-b")
+	c.until("cond-b", "0/12 [10.2.20.9-10.2.20.20]; Overlapping Overlap: pool cond-b has address 10.2.20.9, and so has IPPool cond-a")
+	c.until("cond-pods", "0/3 [10.2.30.7-10.2.30.9]; Overlapping Overlap: pool cond-pods has address 10.2.30.7, and so has the podCIDR 10.2.30.0/24 of node n9")
+	mended := []byte(`{"spec": {"excludes": ["10.2.20.9"]}}`)
+	if _, err := c.pools().Patch(t.Context(), "cond-b", types.MergePatchType, mended, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := said(c.until("cond-b", "0/11 [10.2.20.10-10.2.20.20]").Status); strings.Contains(got, "Overlap") {
+		t.Errorf("mended: %s", got)
+	}
+	c.until("cond-a", "0/9 [10.2.20.1-10.2.20.9]")
+	for _, name := range []string{"cond-wrong", "cond-a", "cond-b", "cond-pods"} {
+		if err := c.pools().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		c.untilGone(name)
+	}
+}
+
+func (c *cluster) untilGone(name string) {
+	c.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		p, err := c.get(name)
+		if apierrors.IsNotFound(err) {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("deleted pool %s is still there: %+v, %v", name, p, err)
+		}
+	}
+}
+
+// A deleted pool is there until nobody holds an address of it.
+func checkDeleted(t *testing.T, c *cluster) {
+	p := poolOf("deleted", "10.2.40.1", "10.2.40.1")
+	c.create(p)
+	c.until("deleted", "0/1 [10.2.40.1]")
+	a := c.allocator(time.Second)
+	c.allocate(a, "a", p)
+	if err := c.pools().Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.until("deleted", "1/1 []; Exhausted AllInUse: 1 of 1 addresses are in use. Extend spec.ipRanges, or delete pods that "+
+		"use the pool; Ready Deleted: the pool is deleted, and gone when nobody holds its 1 addresses any more")
+	c.release(a, "a")
+	c.untilGone("deleted")
+}
+
+// However much happens, a pool is written once a second; and when nothing does, not at
+// all, also by two controllers.
+func checkSeldom(t *testing.T, c *cluster) {
+	p := poolOf("busy", "10.2.50.1", "10.2.50.99")
+	c.create(p)
+	c.until("busy", "0/99")
+	watch, err := c.pools().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=busy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan int)
+	go func() {
+		n := 0
+		for range watch.ResultChan() {
+			n++
+		}
+		events <- n
+	}()
+	a := c.allocator(0)
+	began, pods := time.Now(), 0
+	for ; time.Since(began) < 4*time.Second; pods++ {
+		c.allocate(a, fmt.Sprint(pods), p)
+		if pods > 5 {
+			c.release(a, fmt.Sprint(pods-5))
+		}
+	}
+	took := time.Since(began)
+	watch.Stop()
+	if n, most := <-events, int(took/passEvery)+3; n > most || n < 3 {
+		t.Errorf("%d pods came and went in %s, and the pool was written %d times, want 3 to %d", pods, took, n, most)
+	}
+	for pod := range pods {
+		c.release(a, fmt.Sprint(pod))
+	}
+	c.until("busy", "0/99 [10.2.50.1-10.2.50.99]")
+	c.start() // a second one
+	// What it had to write it has written after its first look, which nothing tells of.
+	time.Sleep(2 * passEvery)
+	before := c.until("busy", "0/99")
+	time.Sleep(passAtLeast + passEvery)
+	if now := c.until("busy", "0/99"); now.ResourceVersion != before.ResourceVersion {
+		t.Errorf("two idle controllers wrote: %+v, then %+v", before.Status, now.Status)
+	}
+}

@@ -1,0 +1,161 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+var (
+	nodes        = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	serviceCIDRs = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"}
+)
+
+// world is what the API server says, as it comes in.
+type world struct {
+	client dynamic.Interface
+	log    logr.Logger
+	// changed receives when there is something new; changes that come close
+	// together are told once.
+	changed chan struct{}
+
+	pools, allocations, nodes             cache.Store
+	poolsFeed, allocationsFeed, nodesFeed cache.Controller
+
+	mu       sync.Mutex
+	services []netip.Prefix
+}
+
+func newWorld(c dynamic.Interface, log logr.Logger) *world {
+	w := &world{client: c, log: log, changed: make(chan struct{}, 1)}
+	w.pools, w.poolsFeed = feed(w, api.PoolResource, func(p *api.IPPool) *api.IPPool {
+		p.Status.IPAddresses = nil // Antrea's, and long
+		return p
+	})
+	w.allocations, w.allocationsFeed = feed(w, api.AllocationResource, func(a *api.IPAllocation) *api.IPAllocation { return a })
+	w.nodes, w.nodesFeed = feed(w, nodes, func(n *corev1.Node) *corev1.Node {
+		return &corev1.Node{ObjectMeta: n.ObjectMeta, Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs},
+			Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}
+	})
+	return w
+}
+
+// feed follows the objects of one resource and keeps of each what of makes of it.
+func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache.Store, cache.Controller) {
+	client := w.client.Resource(r)
+	return cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return client.List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return client.Watch(ctx, o)
+			}}, w.client),
+		ObjectType: &unstructured.Unstructured{},
+		Transform: func(obj any) (any, error) {
+			u, ok := obj.(*unstructured.Unstructured)
+			if !ok { // transformed already
+				return obj, nil
+			}
+			u.SetManagedFields(nil)
+			t := new(T)
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, t); err != nil {
+				return nil, fmt.Errorf("%s %s: %w", r.Resource, u.GetName(), err)
+			}
+			return of(t), nil
+		},
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { w.tell() },
+			UpdateFunc: func(any, any) { w.tell() }, DeleteFunc: func(any) { w.tell() }},
+	})
+}
+
+func (w *world) tell() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// servicesEvery is how often the Service CIDRs are read, which seldom change.
+const servicesEvery = time.Minute
+
+// follow follows the API server until ctx ends.
+func (w *world) follow(ctx context.Context) {
+	var running sync.WaitGroup
+	for _, f := range []cache.Controller{w.poolsFeed, w.allocationsFeed, w.nodesFeed} {
+		running.Go(func() { f.RunWithContext(ctx) })
+	}
+	for tick := time.NewTicker(servicesEvery); ; {
+		w.readServices(ctx)
+		select {
+		case <-ctx.Done():
+			running.Wait()
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// readServices reads the Service CIDRs. Kubernetes before 1.33 has no such objects.
+func (w *world) readServices(ctx context.Context) {
+	list, err := w.client.Resource(serviceCIDRs).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		w.log.V(1).Info("Service CIDRs can't be read: pools are not compared with them", "reason", err.Error())
+		return
+	}
+	var found []netip.Prefix
+	for i := range list.Items {
+		texts, _, err := unstructured.NestedStringSlice(list.Items[i].Object, "spec", "cidrs")
+		for _, text := range texts {
+			if p, perr := netip.ParsePrefix(text); perr == nil && err == nil {
+				found = append(found, p)
+			}
+		}
+	}
+	w.mu.Lock()
+	w.services = found
+	w.mu.Unlock()
+	w.tell()
+}
+
+// synced tells whether the API server has told all objects.
+func (w *world) synced() bool {
+	return w.poolsFeed.HasSynced() && w.allocationsFeed.HasSynced() && w.nodesFeed.HasSynced()
+}
+
+// others is who else has addresses, but for pools.
+func (w *world) others() pool.Others {
+	o := pool.Others{PodCIDRs: map[string][]netip.Prefix{}, NodeAddresses: map[string][]netip.Addr{}}
+	for _, obj := range w.nodes.List() {
+		n := obj.(*corev1.Node)
+		for _, c := range n.Spec.PodCIDRs {
+			if p, err := netip.ParsePrefix(c); err == nil {
+				o.PodCIDRs[n.Name] = append(o.PodCIDRs[n.Name], p)
+			}
+		}
+		for _, a := range n.Status.Addresses {
+			if addr, err := netip.ParseAddr(a.Address); err == nil {
+				o.NodeAddresses[n.Name] = append(o.NodeAddresses[n.Name], addr)
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o.ServiceCIDRs = w.services
+	return o
+}
