@@ -39,6 +39,14 @@ type suspect struct {
 	since        time.Time
 }
 
+// held are this node's allocations, as the store has them now. It waits for an API
+// server no longer than a DEL does.
+func (p *pods) held(ctx context.Context) ([]api.IPAllocation, error) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	return p.bridged.Held(ctx)
+}
+
 // lookNow has allocations compared with the node at the next occasion.
 func (s *suspects) lookNow() { s.now.Store(true) }
 
@@ -62,7 +70,7 @@ func (p *pods) reconcileAllocations(ctx context.Context) error {
 	}
 	// Allocations first: one whose owner is not on record a moment later had its
 	// whole ADD or DEL to be so.
-	held, err := p.bridged.Held(ctx)
+	held, err := p.held(ctx)
 	if err != nil {
 		s.lookNow()
 		return errors.Join(append(errs, fmt.Errorf("comparing allocations with the node: %w", err))...)
@@ -214,7 +222,7 @@ func (p *pods) gcAllocations(ctx context.Context, network string, keep map[key]b
 	if !p.loop.cfg.EnableBridgingMode || p.loop.source.Snapshot().Trouble != nil {
 		return nil
 	}
-	held, err := p.bridged.Held(ctx)
+	held, err := p.held(ctx)
 	if err != nil {
 		return cniserver.TryAgain(fmt.Sprintf("looking for addresses of pods that are gone: %v", err))
 	}

@@ -29,7 +29,8 @@ type bridged struct {
 }
 
 func (p *pods) newBridged(o Options) error {
-	p.bridged.prober = &prober{loop: p.loop, timeout: o.Config.IPAM.ConflictProbeTimeout}
+	p.bridged.prober = &prober{loop: p.loop, timeout: o.Config.IPAM.ConflictProbeTimeout,
+		more: make(chan struct{}, 1)}
 	p.bridged.owed = owed{dir: owedDir}
 	if p.loop.kube != nil {
 		p.bridged.store = allocation.NewKubernetes(p.loop.kube.Dynamic)

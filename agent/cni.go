@@ -28,6 +28,7 @@ type pods struct {
 	loop    *loop
 	leases  *hostlocal.Store
 	bridged bridged
+	warned  warned
 	bootID  string
 	txOff   bool // switch tx checksum offload off in pods
 	log     logr.Logger

@@ -34,6 +34,7 @@ type metrics struct {
 	given       prometheus.Counter
 	conflicts   prometheus.Counter
 	owed        prometheus.Gauge
+	probes      *prometheus.CounterVec
 	uplink      prometheus.Gauge
 }
 
@@ -76,11 +77,13 @@ func newMetrics() *metrics {
 		given:     plain("pool_addresses_given_total", "Addresses of IPPools that were given to pods."),
 		conflicts: plain("pool_address_conflicts_total", "Addresses of IPPools that somebody else on the underlay uses. The log names them."),
 		owed:      gauge("pool_addresses_owed", "Pods that are gone whose addresses of IPPools are not given back yet."),
+		probes: counter("pool_probes_total", "Addresses about which the underlay was asked: by an ADD, which waited for it, "+
+			"or ahead of one.", "when"),
 		reclaimed: counter("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
 	}
 	m.registry.MustRegister(m.ready, m.degraded, m.rounds, m.roundTime, m.flowCount, m.flowChanges, m.hostChanges,
 		m.pods, m.peers, m.peerCIDRs, m.refused, m.strays, m.inputErrors, m.cni, m.reclaimed, m.armed, m.drift, m.policies,
-		m.given, m.conflicts, m.owed, m.uplink,
+		m.given, m.conflicts, m.owed, m.probes, m.uplink,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -126,25 +126,25 @@ func (p *pods) settle(ctx context.Context, o api.AllocationOwner) error {
 	if err != nil || !found {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
 	if err := p.bridged.Release(ctx, before); err != nil {
 		return fmt.Errorf("an address that the container had before is not given back yet: %w", err)
 	}
 	return p.bridged.owed.done(hostOf(o))
 }
 
-// settleAll gives back what is written down.
+// settleAll gives back what is written down, until something can't be.
 func (p *pods) settleAll(ctx context.Context) error {
 	hosts, err := p.bridged.owed.hosts()
 	if err != nil {
 		return fmt.Errorf("looking for addresses to give back: %w", err)
 	}
-	var errs []error
 	for i, host := range hosts {
 		p.metrics.owed.Set(float64(len(hosts) - i))
-		errs = append(errs, p.settleOne(ctx, host))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+		if err := p.settleOne(ctx, host); err != nil {
+			return err
+		}
 	}
 	p.metrics.owed.Set(0)
 	return nil

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +21,34 @@ const (
 	reasonTwice     = "AddressTwice"
 )
 
+// warnEvery is how often the same is said of a Pod again: kubelet tries every few seconds.
+const warnEvery = time.Minute
+
+// warned is what was said of Pods, and when.
+type warned struct {
+	mu   sync.Mutex
+	last map[string]time.Time // by Pod, reason and message
+}
+
+// again tells whether something is to be said now, and takes note that it is.
+func (w *warned) again(what string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for said, at := range w.last {
+		if time.Since(at) > warnEvery {
+			delete(w.last, said)
+		}
+	}
+	if _, lately := w.last[what]; lately {
+		return false
+	}
+	if w.last == nil {
+		w.last = map[string]time.Time{}
+	}
+	w.last[what] = time.Now()
+	return true
+}
+
 // warn writes a Warning Event on a Pod, in the background: an ADD does not wait for
 // it. The same reason on the same Pod is one Event, however often it is told.
 func (p *pods) warn(r cniserver.Request, reason, message string) {
@@ -26,7 +56,7 @@ func (p *pods) warn(r cniserver.Request, reason, message string) {
 }
 
 func (p *pods) warnOf(o api.AllocationOwner, reason, message string) {
-	if p.loop.kube == nil || o.Name == "" {
+	if p.loop.kube == nil || o.Name == "" || !p.warned.again(o.Namespace+"/"+o.Name+" "+o.PodUID+" "+reason+" "+message) {
 		return
 	}
 	w := kubeapi.Warning{Reason: reason, Message: message, About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod",

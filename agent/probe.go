@@ -32,9 +32,11 @@ type prober struct {
 	loop    *loop
 	timeout time.Duration
 
+	more chan struct{} // more candidates are to be asked for
+
 	mu      sync.Mutex
 	answers map[where]answer
-	inUse   map[string]used // by the pool's name
+	inUse   map[string]time.Time // when a pod last got an address, by the pool's name
 }
 
 // where is an address in a VLAN.
@@ -50,21 +52,17 @@ type answer struct {
 	at    time.Time
 }
 
-type used struct {
-	pool pool.Pool
-	last time.Time
-}
-
 // use notes that pods get addresses of these pools.
 func (p *prober) use(pools []pool.Pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.inUse == nil {
-		p.inUse = map[string]used{}
+		p.inUse = map[string]time.Time{}
 	}
 	for _, q := range pools {
-		p.inUse[q.Name] = used{q, time.Now()}
+		p.inUse[q.Name] = time.Now()
 	}
+	poke(p.more)
 }
 
 // known returns the answer for an address if it is fresh. It serves once: whoever
@@ -75,6 +73,14 @@ func (p *prober) known(w where) (answer, bool) {
 	a, ok := p.answers[w]
 	delete(p.answers, w)
 	return a, ok && time.Since(a.at) < probeMost
+}
+
+// young tells whether there is an answer that will do until candidates are asked for again.
+func (p *prober) young(w where) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a, ok := p.answers[w]
+	return ok && time.Since(a.at) < probeMost-probeEvery
 }
 
 // ask asks for addresses of one VLAN.
@@ -113,6 +119,7 @@ func (p *pods) probe(ctx context.Context, a allocator.Address) (who api.MAC, fou
 	w := where{a.VLAN, a.Prefix.Addr()}
 	got, fresh := p.bridged.prober.known(w)
 	if !fresh {
+		p.metrics.probes.WithLabelValues("add").Inc()
 		answers, err := p.bridged.prober.ask(ctx, w.vlan, []netip.Addr{w.addr})
 		if err != nil {
 			return who, false, err
@@ -140,7 +147,7 @@ func (p *pods) usedHere(a allocator.Address) error {
 	return nil
 }
 
-// probeLoop asks for candidates until ctx ends.
+// probeLoop asks for candidates until ctx ends: now and then, and after an ADD.
 func (p *pods) probeLoop(ctx context.Context) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -149,8 +156,9 @@ func (p *pods) probeLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			p.probeAhead(ctx)
+		case <-p.bridged.prober.more:
 		}
+		p.probeAhead(ctx)
 	}
 }
 
@@ -158,7 +166,9 @@ func (p *pods) probeAhead(ctx context.Context) {
 	byVLAN := map[uint16][]netip.Addr{}
 	for _, q := range p.bridged.prober.pools() {
 		for _, a := range p.bridged.Upcoming(q, probeAhead) {
-			byVLAN[a.VLAN] = append(byVLAN[a.VLAN], a.Prefix.Addr())
+			if !p.bridged.prober.young(where{a.VLAN, a.Prefix.Addr()}) {
+				byVLAN[a.VLAN] = append(byVLAN[a.VLAN], a.Prefix.Addr())
+			}
 		}
 	}
 	for vlan, addrs := range byVLAN {
@@ -168,19 +178,21 @@ func (p *pods) probeAhead(ctx context.Context) {
 			continue
 		}
 		p.bridged.prober.remember(answers)
+		p.metrics.probes.WithLabelValues("ahead").Add(float64(len(addrs)))
 	}
 }
 
-// pools are those in use.
+// pools are those in use, as they are now.
 func (p *prober) pools() (out []pool.Pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for name, u := range p.inUse {
-		if time.Since(u.last) > probeUsed {
+	all := p.loop.source.Snapshot().IPPools
+	for name, last := range p.inUse {
+		if time.Since(last) > probeUsed {
 			delete(p.inUse, name)
-			continue
+		} else if q, err := pool.Read(all[name]); err == nil { // it may be gone, or not seen yet
+			out = append(out, q)
 		}
-		out = append(out, u.pool)
 	}
 	return out
 }

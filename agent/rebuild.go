@@ -84,7 +84,7 @@ func (p *pods) heldBy(ctx context.Context, hosts []string) (map[string][]api.IPA
 	if len(hosts) == 0 || !p.loop.cfg.EnableBridgingMode {
 		return nil, nil
 	}
-	held, err := p.bridged.Held(ctx)
+	held, err := p.held(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("interfaces %s have no record, and whether bridged pods have them can't be told: %w",
 			someOf(hosts), err)

@@ -84,7 +84,8 @@ func (b *bed) looksRight(t *testing.T, pod string, ip netip.Addr, vlan uint16) {
 	}
 	for _, a := range b.allocations(t) {
 		if a.Spec.Address == ip.String() && a.Spec.Owner.ContainerID == rec.ContainerID {
-			if o := a.Spec.Owner; o.Node != node || o.IfName != "eth0" || o.PodUID != rec.UID || o.BootID == "" || o.Netns != rec.Netns ||
+			o := a.Spec.Owner
+			if o.Node != node || o.IfName != "eth0" || o.PodUID != rec.UID || o.BootID == "" || o.Netns != rec.Netns ||
 				a.Spec.Phase != api.PhaseAllocated {
 				t.Errorf("%s: the allocation is %+v", pod, a.Spec)
 			}

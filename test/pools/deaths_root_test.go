@@ -2,13 +2,11 @@ package pools
 
 import (
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
@@ -231,6 +229,10 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 	before := b.portRecord(t, rec)
 	_, err := b.Kubectl(within(t, 20*time.Second), "delete", "ipallocations", "--all", "--wait=false")
 	must(t, err)
+	if out, err := b.CNI(within(t, 30*time.Second), node, lab.CHECK, "default/a"); err == nil ||
+		!strings.Contains(out, "the IPAllocation "+rec.IPs[0]+" is gone") {
+		t.Errorf("CHECK of a pod whose allocation is gone: %v %s", err, out)
+	}
 	b.killAgent(t)
 	b.holdsExactly(t, 60*time.Second, "a")
 
@@ -258,54 +260,6 @@ func (b *bed) portRecord(t *testing.T, rec *sandbox.Record) string {
 		"external_ids:fairlead-container-id="+rec.ContainerID)
 	must(t, err)
 	return out
-}
-
-// Somebody on the wire has an address of a pool: it is skipped, and told, in every VLAN and family.
-func TestRootConflictOnTheWire(t *testing.T) {
-	b := cluster(t)
-	router, err := b.Host(lab.Router)
-	must(t, err)
-	ip := func(line string) {
-		t.Helper()
-		cmd := exec.Command("ip", strings.Fields(line)...)
-		must(t, router.Start(cmd))
-		must(t, cmd.Wait())
-	}
-	for _, c := range []struct {
-		pool         string
-		family       int
-		vlan         uint16
-		first, last  string
-		theirs, ours string
-	}{
-		{"wire10", 4, 10, "150", "151", "192.168.110.150/24 dev eth10", "192.168.110.151"},
-		{"wire10v6", 6, 10, "1500", "1501", "fd77:0:0:a10::1500/64 dev eth10", "fd77:0:0:a10::1501"},
-		{"wire0", 4, 0, "150", "151", "192.168.77.150/24 dev eth0", "192.168.77.151"},
-	} {
-		ip("addr add " + c.theirs)
-		defer ip("addr del " + c.theirs)
-		b.apply(t, poolYAML(c.pool, c.family, c.vlan, c.first, c.last))
-		// Of two addresses for two pods one is somebody's.
-		first, second := c.pool+"-a", c.pool+"-b"
-		b.apply(t, podYAML(first, node, "ippools: "+c.pool))
-		if got := b.running(t, first)[0].String(); got != c.ours {
-			t.Errorf("%s has %s, want %s", first, got, c.ours)
-		}
-		b.apply(t, podYAML(second, node, "ippools: "+c.pool))
-		if got := b.event(t, second, "NoPoolAddress"); !strings.Contains(got, "(1 by others on the wire)") {
-			t.Errorf("the Event says %q", got)
-		}
-		told := b.events(t, first, "AddressInUse") + b.events(t, second, "AddressInUse")
-		theirs, _, _ := strings.Cut(c.theirs, "/")
-		if !strings.Contains(told, theirs+" of IPPool "+c.pool+" is used by somebody else on the underlay (MAC ") {
-			t.Errorf("the Events say %q, want %s and a MAC", told, theirs)
-		}
-	}
-	for _, a := range b.allocations(t) {
-		if a.Spec.Phase == api.PhaseConflict && (a.Spec.MAC == "" || a.Spec.Owner.ContainerID != "") {
-			t.Errorf("the mark is %+v", a.Spec)
-		}
-	}
 }
 
 // After a power failure nothing of the boot before has an address, and pods are made anew.

@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// What is owed outlives the agent, whole; what somebody else wrote there is not acted on.
+func TestOwed(t *testing.T) {
+	o := owed{dir: filepath.Join(t.TempDir(), "not", "yet")}
+	owner := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Network: "net"}
+	host := hostOf(owner)
+	if hosts, err := o.hosts(); err != nil || len(hosts) != 0 {
+		t.Errorf("without a directory: %v, %v", hosts, err)
+	}
+	if _, found, err := o.of(host); found || err != nil {
+		t.Errorf("without a file: found %t, %v", found, err)
+	}
+	for range 2 {
+		if err := o.keep(owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A writer that was killed leaves this.
+	if err := os.WriteFile(o.path("fl1")+".tmp", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hosts, err := owed{dir: o.dir}.hosts()
+	if err != nil || len(hosts) != 1 || hosts[0] != host {
+		t.Errorf("hosts are %v, %v, want %s", hosts, err, host)
+	}
+	if got, found, err := o.of(host); got != owner || !found || err != nil {
+		t.Errorf("owed is %+v, found %t, %v", got, found, err)
+	}
+	if err := os.Rename(o.path(host), o.path("fl0123456789abc")); err != nil {
+		t.Fatal(err)
+	}
+	if _, found, err := o.of("fl0123456789abc"); found || err == nil {
+		t.Errorf("a file of another name is believed: found %t, %v", found, err)
+	}
+	for range 2 {
+		if err := o.done("fl0123456789abc"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The same is not said of a Pod every few seconds, and another thing is said at once.
+func TestWarned(t *testing.T) {
+	var w warned
+	if !w.again("a") || w.again("a") || !w.again("b") {
+		t.Error("want a, not a again, and b")
+	}
+	w.last["a"] = time.Now().Add(-2 * warnEvery)
+	if !w.again("a") || len(w.last) != 2 {
+		t.Errorf("want a again after %s: %v", warnEvery, w.last)
+	}
+}

@@ -1,0 +1,113 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// Somebody on the wire has an address of a pool: it is skipped, and told, in every VLAN and family.
+func TestRootConflictOnTheWire(t *testing.T) {
+	b := cluster(t)
+	router, err := b.Host(lab.Router)
+	must(t, err)
+	ip := func(line string) {
+		t.Helper()
+		cmd := exec.Command("ip", strings.Fields(line)...)
+		must(t, router.Start(cmd))
+		must(t, cmd.Wait())
+	}
+	for _, c := range []struct {
+		pool         string
+		family       int
+		vlan         uint16
+		first, last  string
+		theirs, ours string
+	}{
+		{"wire10", 4, 10, "150", "151", "192.168.110.150/24 dev eth10", "192.168.110.151"},
+		{"wire10v6", 6, 10, "1500", "1501", "fd77:0:0:a10::1500/64 dev eth10", "fd77:0:0:a10::1501"},
+		{"wire0", 4, 0, "150", "151", "192.168.77.150/24 dev eth0", "192.168.77.151"},
+	} {
+		ip("addr add " + c.theirs)
+		defer ip("addr del " + c.theirs)
+		b.apply(t, poolYAML(c.pool, c.family, c.vlan, c.first, c.last))
+		// Of two addresses for two pods one is somebody's.
+		first, second := c.pool+"-a", c.pool+"-b"
+		b.apply(t, podYAML(first, node, "ippools: "+c.pool))
+		if got := b.running(t, first)[0].String(); got != c.ours {
+			t.Errorf("%s has %s, want %s", first, got, c.ours)
+		}
+		b.apply(t, podYAML(second, node, "ippools: "+c.pool))
+		if got := b.event(t, second, "NoPoolAddress"); !strings.Contains(got, "(1 by others on the wire)") {
+			t.Errorf("the Event says %q", got)
+		}
+		told := b.events(t, first, "AddressInUse") + b.events(t, second, "AddressInUse")
+		theirs, _, _ := strings.Cut(c.theirs, "/")
+		if !strings.Contains(told, theirs+" of IPPool "+c.pool+" is used by somebody else on the underlay (MAC ") {
+			t.Errorf("the Events say %q, want %s and a MAC", told, theirs)
+		}
+	}
+	for _, a := range b.allocations(t) {
+		if a.Spec.Phase == api.PhaseConflict && (a.Spec.MAC == "" || a.Spec.Owner.ContainerID != "") {
+			t.Errorf("the mark is %+v", a.Spec)
+		}
+	}
+}
+
+// An ADD does not wait for the underlay if that was asked before.
+func TestRootAskedAhead(t *testing.T) {
+	b := cluster(t)
+	b.killAgent(t) // the next counts from 0, and uses no pool
+	must(t, b.WaitReady(within(t, time.Minute), node))
+	b.apply(t, poolYAML("ahead", 4, 10, "110", "159"), podYAML("a", node, "ippools: ahead"))
+	b.running(t, "a")
+	for i, pod := range []string{"b", "c", "d"} {
+		// Three candidates after the first ADD, and one more after each.
+		wait(t, 60*time.Second, func() string {
+			if n := b.probes(t, "ahead"); n < 3+i {
+				return fmt.Sprintf("asked ahead about %d addresses before %s", n, pod)
+			}
+			return ""
+		})
+		waited := b.probes(t, "add")
+		b.apply(t, podYAML(pod, node, "ippools: ahead"))
+		b.running(t, pod)
+		if now := b.probes(t, "add"); now != waited {
+			t.Errorf("the ADD of %s asked about %d addresses itself", pod, now-waited)
+		}
+	}
+}
+
+// probes is how many addresses the underlay was asked about.
+func (b *bed) probes(t *testing.T, when string) (n int) {
+	t.Helper()
+	h, err := b.Host(node)
+	must(t, err)
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			err = h.Do(func() error { conn, err = (&net.Dialer{}).DialContext(ctx, network, addr); return err })
+			return conn, err
+		}}}
+	resp, err := client.Get("http://127.0.0.1:10350/metrics")
+	must(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must(t, err)
+	for line := range strings.Lines(string(body)) {
+		if value, ok := strings.CutPrefix(line, `fairlead_pool_probes_total{when="`+when+`"} `); ok {
+			n, err = strconv.Atoi(strings.TrimSpace(value))
+			must(t, err)
+		}
+	}
+	return n
+}
