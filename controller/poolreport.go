@@ -30,7 +30,8 @@ func report(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Ot
 	held := count(allocations)
 	out := map[string]api.IPPoolStatus{}
 	for _, p := range pools {
-		s := api.IPPoolStatus{Conditions: slices.Clone(p.Status.Conditions), Usage: &api.PoolUsage{Used: held.of[p.Name].used}}
+		s := api.IPPoolStatus{
+			Conditions: slices.Clone(p.Status.Conditions), Usage: &api.PoolUsage{Used: held.of[p.Name].used}}
 		state := poolState{name: p.Name, wrong: wrong[p.Name], held: held.of[p.Name], deleted: p.DeletionTimestamp != nil}
 		if read, ok := valid[p.Name]; ok {
 			state.total = read.Total()

@@ -135,7 +135,8 @@ func (s *poolStatus) patch(ctx context.Context, p *api.IPPool, change map[string
 	if err != nil {
 		return err
 	}
-	if _, err = s.client.Patch(ctx, p.Name, types.MergePatchType, body, metav1.PatchOptions{}, subresources...); err != nil {
+	_, err = s.client.Patch(ctx, p.Name, types.MergePatchType, body, metav1.PatchOptions{}, subresources...)
+	if err != nil {
 		return fmt.Errorf("writing IPPool %s: %w", p.Name, err)
 	}
 	return nil

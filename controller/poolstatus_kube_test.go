@@ -155,7 +155,8 @@ func (c *cluster) until(name, want string) api.IPPool {
 }
 
 func (c *cluster) allocator(cooling time.Duration) *allocator.Allocator {
-	return allocator.New(allocator.Config{Store: allocation.NewKubernetes(c.admin), Node: "n1", Cooling: cooling, Log: logr.Discard()})
+	return allocator.New(allocator.Config{
+		Store: allocation.NewKubernetes(c.admin), Node: "n1", Cooling: cooling, Log: logr.Discard()})
 }
 
 func (c *cluster) allocate(a *allocator.Allocator, pod string, p *api.IPPool) {

@@ -47,7 +47,9 @@ func newWorld(c dynamic.Interface, log logr.Logger) *world {
 		p.Status.IPAddresses = nil // Antrea's, and long
 		return p
 	})
-	w.allocations, w.allocationsFeed = feed(w, api.AllocationResource, func(a *api.IPAllocation) *api.IPAllocation { return a })
+	w.allocations, w.allocationsFeed = feed(w, api.AllocationResource, func(a *api.IPAllocation) *api.IPAllocation {
+		return a
+	})
 	w.nodes, w.nodesFeed = feed(w, nodes, func(n *corev1.Node) *corev1.Node {
 		return &corev1.Node{ObjectMeta: n.ObjectMeta, Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs},
 			Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}
