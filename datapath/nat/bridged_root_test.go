@@ -42,7 +42,8 @@ func underlay(t *testing.T) (node, outside, routed, first, second *nstest.NS) {
 		pod.IP("addr add " + a4 + "/24 dev wire")
 		pod.IP("addr add " + a6 + "/64 dev wire nodad")
 		mac := strings.Fields(pod.IP("-br link show gw"))[2]
-		for _, dst := range []string{"192.0.2.2", "fd00:5::2", "10.0.1.1", "fd00:0:0:1::1", "10.96.0.0/16", "fd00:96::/64"} {
+		for _, dst := range []string{"192.0.2.2", "fd00:5::2", "10.0.1.1", "fd00:0:0:1::1", "10.0.1.5", "fd00:0:0:1::5",
+			"10.96.0.0/16", "fd00:96::/64"} {
 			pod.IP("route add " + dst + " dev gw src " + map[bool]string{true: a6, false: a4}[strings.Contains(dst, ":")])
 			if !strings.Contains(dst, "/") {
 				pod.IP("neigh replace " + dst + " lladdr " + gateway + " dev gw nud permanent")
@@ -146,11 +147,14 @@ func TestRootBridgedAnswers(t *testing.T) {
 		{"node port", outside, "192.0.2.2:30080", bridged4 + ":8080", "10.0.1.1"},
 		{"outside, past the node", outside, bridged4 + ":80", bridged4 + ":80", "192.0.2.9"},
 		{"host", node, bridged4 + ":80", bridged4 + ":80", "192.0.2.2"},
-		{"routed pod", routed, bridged4 + ":80", bridged4 + ":80", "10.0.1.1"},
+		{"routed pod", routed, bridged4 + ":80", bridged4 + ":80", "10.0.1.5"},
 	} {
 		if got, err := seen(c.from, pod, c.to, c.listen); err != nil || got != c.want {
 			t.Errorf("%s: arrives from %q, %v; want %s", c.name, got, err, c.want)
 		}
+	}
+	if got, err := seen(pod, routed, "10.0.1.5:80", "10.0.1.5:80"); err != nil || got != bridged4 {
+		t.Errorf("to a routed pod: arrives from %q, %v; want %s", got, err, bridged4)
 	}
 	// From an address that the pod does not know as the node's.
 	node.IP("route change " + bridged4 + " dev fairlead-gw0 src 192.0.2.222")

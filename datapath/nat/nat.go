@@ -109,7 +109,7 @@ func (d Desired) chains(f family) []chain {
 		// What the host sends to its own gateway address stays on lo and keeps its
 		// source.
 		post.rules = append([]string{"-o lo -j RETURN"}, d.serviceRules(own)...)
-		post.rules = append(post.rules, d.bridgedRules(f, len(own) > 0, pools)...)
+		post.rules = append(post.rules, d.bridgedRules(f, own, pools)...)
 		if d.Masquerade {
 			post.rules = append(post.rules, d.outsideRules(own, f.of(d.Unmasked))...)
 		}
@@ -156,13 +156,20 @@ func (d Desired) serviceRules(own []netip.Prefix) (rules []string) {
 //
 // Through the gateway that source is the gateway's address, which the tunnel's
 // far end believes, or the node's where the gateway has none.
-func (d Desired) bridgedRules(f family, gatewayHasAddr bool, pools []netip.Prefix) (rules []string) {
+//
+// Not so between bridged pods and this node's routed ones, where no Service has
+// a part: each sends its answers the way the questions came.
+func (d Desired) bridgedRules(f family, own, pools []netip.Prefix) (rules []string) {
 	if len(pools) == 0 {
 		return nil
 	}
+	for _, p := range own {
+		rules = append(rules, fmt.Sprintf("-s %s -o %s -j RETURN", p, d.Gateway), // serviceRules come before
+			fmt.Sprintf("-d %s -o %s -m conntrack ! --ctstate DNAT -j RETURN", p, d.Gateway))
+	}
 	node := slices.DeleteFunc(slices.Clone(d.NodeAddrs), func(a netip.Addr) bool { return a.Is6() != f.is6 })
 	target := d.masquerade()
-	if !gatewayHasAddr && len(node) > 0 {
+	if len(own) == 0 && len(node) > 0 {
 		target = fmt.Sprintf(" -j SNAT --to-source %s", node[0])
 		if d.RandomFully {
 			target += " --random-fully"

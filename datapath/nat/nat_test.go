@@ -48,7 +48,9 @@ func TestChains(t *testing.T) {
 				"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " + forward},
 		"bridged": {text(with(func(d *Desired) {
 			d.Masquerade, d.Pools, d.NodeAddrs = true, cidrs("192.0.2.96/28", "fd00:5::/96"), addrs("192.0.2.2", "fd00:5::2", "172.17.0.1")
-		}), ipv4), "FAIRLEAD-POSTROUTING: " + dnat + "; -s 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.2/32 -o gw0 -j RETURN; " +
+		}), ipv4), "FAIRLEAD-POSTROUTING: " + dnat + "; -s 10.0.1.0/24 -o gw0 -j RETURN; " +
+			"-d 10.0.1.0/24 -o gw0 -m conntrack ! --ctstate DNAT -j RETURN; " +
+			"-s 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.2/32 -o gw0 -j RETURN; " +
 			"-s 172.17.0.1/32 -o gw0 -j RETURN; -d 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.96/28 ! -o gw0 -j MASQUERADE; " +
 			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " + forward},
 		"bridged without a podCIDR": {text(Desired{Gateway: "gw0", Pools: cidrs("fd00:5::/96"), NodeAddrs: addrs("192.0.2.2", "fd00:5::2"),
