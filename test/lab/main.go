@@ -90,7 +90,8 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), getCommand(dir),
 		applyCommand(dir), deleteCommand(dir), nodeCommand(dir), podCommand(dir),
-		agentCommand(dir), rebootCommand(dir), crashCommand(dir), ovsCommand(dir), cniCommand(dir), traceCommand(dir), runnerCommand(dir),
+		agentCommand(dir), crashCommand(dir), rebootCommand(dir),
+		ovsCommand(dir), cniCommand(dir), traceCommand(dir), runnerCommand(dir),
 		kubectlCommand(dir), controlPlaneCommand(dir), kubeProxyCommand(dir), daemonCommand(dir))
 	return cmd
 }

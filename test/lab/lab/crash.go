@@ -23,7 +23,7 @@ func CrashSteps(back bool) []string { return uplink.Steps(back) }
 // AgentCrash kills what attaches or restores a node's uplink (SIGKILL) as soon as its journal says that step has begun.
 // The agent is ended first if it runs. For a step of an attach the uplink is restored, unless an attach is unfinished,
 // and the agent started; for one of the way back an agent attaches it, and "fairlead-agent uplink restore" is killed.
-// The journal is looked at from outside: a step of less than a millisecond may be over before, and one in which there is
+// The journal is looked at from outside: a step of less than a millisecond may be over before, and one where there is
 // nothing to do does not come. past is then the step that followed, else empty.
 func (l *Lab) AgentCrash(ctx context.Context, node, step string) (past string, err error) {
 	h, _, err := l.node(node)
