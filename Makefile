@@ -13,10 +13,10 @@ FUZZTIME ?= 10s
 # in which no packet decides, and without those of crashes and CNI verbs that only are many and long, or (RootRestart)
 # send more packets than a guest's one CPU can take, or (DriftIsRepaired, RandomAPIFaults) run too many nodes, or
 # Kubernetes, there. Changes by hand are among the random faults.
-KERNEL_TESTS := ./test/suite ./test/crash ./test/chain ./test/ovstest ./datapath/...
+KERNEL_TESTS := ./test/suite ./test/bridged ./test/crash ./test/chain ./test/ovstest ./datapath/...
 KERNEL_SKIP := BrokenManifest|BrokenConfig|NoPodCIDR|LatePodCIDR|Newcomer|AgentWaitsForOVS|BridgedPods|BridgingCluster
 KERNEL_SKIP := $(KERNEL_SKIP)|Idempotent|ApplyMends|SwitchedOff|MissingProgram|WaitsForTheLock|MadeByNft
-KERNEL_SKIP := $(KERNEL_SKIP)|Verbs|ManyAtOnce|UsedUp|InterfaceIsThere|Tuning|RootGC|RootStatus|CheckFails
+KERNEL_SKIP := $(KERNEL_SKIP)|RootServices|Verbs|ManyAtOnce|UsedUp|InterfaceIsThere|Tuning|RootGC|RootStatus|CheckFails
 KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|LeasesLost|EditedByHand|DuringADDs|RootRestart|Deaths/down_3s|RandomAPIFaults
 KERNEL_SKIP := $(KERNEL_SKIP)|RootModeChanges|DriftIsRepaired|RootModes/encap|RootModes/.*/peers|RootModes/noEncap/(sources|MTU|path|TTL|lies)
 

@@ -1,0 +1,80 @@
+package bridged
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/probe"
+)
+
+// netnsOf opens the network namespace of a place.
+func netnsOf(t *testing.T, p place) (netns ns.NetNS) {
+	t.Helper()
+	must(t, p.do(func() (err error) { netns, err = ns.GetCurrentNS(); return err }))
+	t.Cleanup(func() { netns.Close() })
+	return netns
+}
+
+// stream starts a stream of datagrams between two places, every so often, whose first has been answered.
+func stream(t *testing.T, from, to place, a netip.Addr, every time.Duration) *probe.Stream {
+	t.Helper()
+	target := serve(t, place{name: to.name, host: to.host, netns: to.netns, ips: []netip.Addr{a}})[0]
+	if _, err := call(from, target, patience); err != nil {
+		t.Fatalf("%s to %s: %v", from.name, target, err)
+	}
+	port, stop, err := probe.Echo(netnsOf(t, to), a)
+	must(t, err)
+	t.Cleanup(stop)
+	family := 4
+	if a.Is6() {
+		family = 6
+	}
+	s, err := probe.Start(netnsOf(t, from), from.of(family), netip.AddrPortFrom(a, port), every)
+	must(t, err)
+	return s
+}
+
+// agentKilled: an agent that is killed, is away for a while and starts costs neither the host nor pods a packet.
+func (c cluster) agentKilled(t *testing.T, places []place) {
+	find := func(name string) place {
+		for _, p := range places {
+			if p.name == name {
+				return p
+			}
+		}
+		t.Fatalf("there is no %s", name)
+		return place{}
+	}
+	every := 5 * time.Millisecond
+	if c.Datapath() == lab.System {
+		every = 100 * time.Millisecond // that may be in User-Mode Linux, on its one processor
+	}
+	out, streams := find(lab.Outside), map[string]*probe.Stream{}
+	for i := range out.ips {
+		for _, way := range [][2]place{
+			{out, find("node1")}, {find("node1"), out},
+			{find("a-0-node1"), out}, {out, find("a-10-node1")}, {find("a-10-node1"), find("a-20-node2")},
+			{find("a-0-node1"), find("b-0-node1")}, {find("node1"), find("a-10-node1")},
+			{find("a-20-node1"), find("a-routed-node2")},
+		} {
+			a := way[1].ips[i]
+			streams[way[0].name+" to "+way[1].name+" "+a.String()] = stream(t, way[0], way[1], a, every)
+		}
+	}
+	must(t, c.AgentKill(within(t, 10*time.Second), "node1"))
+	time.Sleep(500 * time.Millisecond) // it is away
+	must(t, c.AgentStart(within(t, 10*time.Second), "node1"))
+	must(t, c.WaitReady(within(t, 60*time.Second), "node1"))
+	time.Sleep(time.Second) // what it does once it is ready
+	for what, s := range streams {
+		r := s.Stop()
+		t.Logf("%s: %s", what, r)
+		if r.Lost > 0 || r.Duplicates > 0 {
+			t.Errorf("%s: lost %d, twice %d", what, r.Lost, r.Duplicates)
+		}
+	}
+}

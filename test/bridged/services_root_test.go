@@ -1,0 +1,170 @@
+package bridged
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// serviceYAML is a Service of both families with one backend, for TCP and UDP.
+func serviceYAML(name string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: %[1]s}
+spec:
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: %[1]s}
+  ports:
+  - {name: tcp, protocol: TCP, port: 80, targetPort: 8080}
+  - {name: udp, protocol: UDP, port: 80, targetPort: 8080}
+`, name)
+}
+
+// ClusterIPs lead from every kind of pod, and from the node, to every kind of pod, on the same node and on the other:
+// with the cluster's own kube-proxy, and where reverse paths are checked strictly.
+func TestRootServices(t *testing.T) {
+	c := up(t, lab.Options{Cluster: lab.Kube})
+	for _, name := range c.Nodes() {
+		strictPaths(t, c.host(t, name))
+	}
+	kinds := []string{routed, "0", "10", "20"}
+	clients := append(c.addPods(t, "client", kinds, "node1"), c.host(t, "node1"))
+	vips := map[string][]string{}
+	for _, p := range c.addBackends(t, kinds) {
+		answer(t, p)
+		out, err := c.Kubectl(t.Context(), "get", "service", p.name, "-o", "jsonpath={.spec.clusterIPs[*]}")
+		must(t, err)
+		if vips[p.name] = strings.Fields(out); len(vips[p.name]) != 2 {
+			t.Fatalf("the Service has the ClusterIPs %v, want one of each family", vips[p.name])
+		}
+	}
+	var calls errgroup.Group
+	calls.SetLimit(8)
+	for _, from := range clients {
+		for backend, ips := range vips {
+			for _, ip := range ips {
+				for _, network := range []string{"tcp", "udp"} {
+					calls.Go(func() error {
+						if err := reaches(from, network, ip, backend); err != nil {
+							t.Errorf("%s to Service %s (%s, %s): %v", from.name, backend, ip, network, err)
+						}
+						return nil
+					})
+				}
+			}
+		}
+	}
+	_ = calls.Wait() // errors are told
+}
+
+// addBackends makes a pod of each kind on each node, with a Service of its own.
+func (c cluster) addBackends(t *testing.T, kinds []string) (all []place) {
+	t.Helper()
+	var manifests []string
+	for _, node := range c.Nodes() {
+		for _, kind := range kinds {
+			name := "s-" + kind + "-" + node
+			all = append(all, place{name: name, kind: kind})
+			manifests = append(manifests, podYAML(name, kind, node, "app: "+name), serviceYAML(name))
+		}
+	}
+	c.apply(t, manifests...)
+	must(t, c.WaitPods(within(t, 2*time.Minute)))
+	for i, p := range all {
+		all[i] = c.pod(t, p.name, p.kind)
+	}
+	return all
+}
+
+// strictPaths drops packets that come from where no answer would go (RFC 3704, 2.2), on all interfaces.
+func strictPaths(t *testing.T, p place) {
+	t.Helper()
+	_, err := p.run("sh", "-ec", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 1 >$f; done")
+	must(t, err)
+}
+
+// answer has the pod say its name to whoever asks, by TCP and UDP.
+func answer(t *testing.T, p place) {
+	t.Helper()
+	var tcp net.Listener
+	must(t, p.do(func() (err error) { tcp, err = net.Listen("tcp", ":8080"); return err }))
+	t.Cleanup(func() { tcp.Close() })
+	go func() {
+		for {
+			conn, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, p.name)
+			conn.Close()
+		}
+	}()
+	for _, ip := range p.ips {
+		var udp *net.UDPConn
+		must(t, p.do(func() (err error) {
+			udp, err = net.ListenUDP("udp", &net.UDPAddr{IP: ip.AsSlice(), Port: 8080})
+			return err
+		}))
+		t.Cleanup(func() { udp.Close() })
+		go func() {
+			for buf := make([]byte, 64); ; {
+				_, from, err := udp.ReadFromUDPAddrPort(buf)
+				if err != nil {
+					return
+				}
+				_, _ = udp.WriteToUDPAddrPort([]byte(p.name), from) // an answer that can't be sent is missed by who asked
+			}
+		}()
+	}
+}
+
+// reaches wants the backend's answer, three times, once kube-proxy knows of it.
+func reaches(from place, network, vip, backend string) error {
+	for end, good := time.Now().Add(30*time.Second), 0; ; {
+		got, err := whoAnswers(from, network, vip)
+		switch {
+		case err == nil && got != backend:
+			return fmt.Errorf("%q has answered", got)
+		case err == nil:
+			if good++; good == 3 {
+				return nil
+			}
+		case good > 0 || time.Now().After(end):
+			return fmt.Errorf("after %d answers: %w", good, err)
+		default:
+			time.Sleep(200 * time.Millisecond)
+		}
+	}
+}
+
+func whoAnswers(from place, network, vip string) (string, error) {
+	var conn net.Conn
+	err := from.do(func() (err error) {
+		conn, err = net.DialTimeout(network, net.JoinHostPort(vip, "80"), 3*time.Second)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+		return "", err
+	}
+	if network == "tcp" {
+		data, err := io.ReadAll(conn)
+		return string(data), err
+	}
+	if _, err := conn.Write([]byte("who?")); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 64)
+	n, err := conn.Read(buf)
+	return string(buf[:n]), err
+}

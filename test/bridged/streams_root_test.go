@@ -1,0 +1,94 @@
+package bridged
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// streams: TCP with full segments gets through, and bridged pods have the underlay's MTU whatever routed ones have.
+func (c cluster) streams(t *testing.T, places []place) {
+	at := map[string]place{}
+	for _, p := range places {
+		at[p.name] = p
+		if p.netns == "" {
+			continue
+		}
+		want := 1500
+		if p.kind == routed {
+			want = 1450 // geneve over IPv4 takes 50 bytes
+		}
+		if mtu := p.mtu(t, "eth0"); mtu != want {
+			t.Errorf("%s has MTU %d, want %d", p.name, mtu, want)
+		}
+	}
+	for _, way := range [][2]string{
+		{"a-0-node1", "a-0-node2"}, {"a-10-node1", "a-20-node2"}, {"a-10-node1", "a-20-node1"}, {"a-10-node1", "b-10-node1"},
+		{"a-10-node1", lab.Outside}, {lab.Outside, "a-10-node1"}, {"node1", "a-10-node1"}, {"a-0-node1", "node1"},
+		{"a-routed-node1", "a-10-node1"}, {"a-10-node1", "a-routed-node2"}, {"node2", "a-0-node1"},
+	} {
+		from, to := at[way[0]], at[way[1]]
+		for _, ip := range to.ips {
+			if err := transfer(from, to, ip.String(), 500_000); err != nil {
+				t.Errorf("TCP from %s to %s (%s): %v", from.name, to.name, ip, err)
+			}
+		}
+	}
+}
+
+func (p place) mtu(t *testing.T, ifName string) (mtu int) {
+	t.Helper()
+	must(t, p.do(func() error {
+		ifc, err := net.InterfaceByName(ifName)
+		if err == nil {
+			mtu = ifc.MTU
+		}
+		return err
+	}))
+	return mtu
+}
+
+// transfer sends size bytes from one place to the address of another.
+func transfer(from, to place, addr string, size int64) error {
+	var listener net.Listener
+	err := to.do(func() (err error) { listener, err = net.Listen("tcp", net.JoinHostPort(addr, "0")); return err })
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	const limit = 20 * time.Second
+	sent := make(chan error, 1)
+	go func() {
+		var conn net.Conn
+		err := from.do(func() (err error) { conn, err = net.DialTimeout("tcp", listener.Addr().String(), limit); return err })
+		if err == nil {
+			err = conn.SetDeadline(time.Now().Add(limit))
+		}
+		if err == nil {
+			_, err = conn.Write(make([]byte, size))
+			err = errors.Join(err, conn.Close())
+		}
+		sent <- err
+	}()
+	if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(limit)); err != nil {
+		return err
+	}
+	conn, err := listener.Accept()
+	if err != nil {
+		return errors.Join(err, <-sent)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+		return err
+	}
+	n, err := io.Copy(io.Discard, conn)
+	if err == nil && n != size {
+		err = fmt.Errorf("%d of %d bytes came", n, size)
+	}
+	return errors.Join(err, <-sent)
+}
