@@ -61,7 +61,7 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 bench: ## the benchmarks
 	go test -p 1 -run '^$$' -bench . -benchmem ./...
 
-demo: root deps build ## two nodes on this machine, pods that talk, an agent killed (root)
+demo: root deps build ## two nodes on this machine, pods that talk, routed and bridged, an agent killed (root)
 	test/demo/demo.sh
 
 clean: ## remove what was built

@@ -1,6 +1,7 @@
 #!/bin/bash
 # The first run: two nodes on this machine, pods that talk, an agent killed
-# under a running ping, and everything removed again.
+# under a running ping; the same again with bridged pods on an underlay with
+# VLANs; and everything removed again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -41,16 +42,55 @@ ping_from default/a 203.0.113.1
 title 'The way of a packet from a to c, told by ofproto/trace'
 run trace default/a default/c
 
+# ping_while_killed WHERE ADDRESS...: pings all along, a hundred times a second, while the agent of node1 is killed
+# and started again.
+ping_while_killed() {
+	local where=$1 out pings=() i=0
+	shift
+	out=$(mktemp -d)
+	for address in "$@"; do
+		lab $where -- ping -c 500 -i 0.01 -W 2 -q "$address" >"$out/$i" &
+		pings+=($!)
+		i=$((i + 1))
+	done
+	sleep 1
+	run agent node1 kill
+	sleep 1
+	run agent node1 start
+	for ping in "${pings[@]}"; do
+		wait "$ping" || true # what it counted is looked at below
+	done
+	for file in "$out"/*; do
+		tail -n 3 "$file" | head -n 2
+		grep -q ' 0% packet loss' "$file" || { echo "packets were lost"; exit 1; }
+	done
+	rm -rf "$out"
+}
+
 title 'The agent of node1 is killed (SIGKILL) and started under a running ping, 100 a second'
-out=$(mktemp)
-lab pod default/a -- ping -c 500 -i 0.01 -W 2 -q "$c4" >"$out" &
-ping=$!
-sleep 1
-run agent node1 kill
-sleep 1
-run agent node1 start
-wait "$ping"
-tail -n 3 "$out"
-grep -q ' 0% packet loss' "$out" || { echo "packets were lost"; exit 1; }
-rm -f "$out"
+ping_while_killed 'pod default/a' "$c4"
+title 'Clean up'
+lab down
+
+title 'Two nodes on an underlay with VLANs: the agents attach eth0 to Open vSwitch'
+run up --nodes 2 --datapath netdev --ip-family dual --mode bridge
+
+title 'Bridged pods beside routed ones: d and e in VLAN 10, f in VLAN 20'
+run apply --wait 30s -f test/demo/bridged.yaml -f test/demo/pods.yaml
+run status
+
+a4=$(address default/a 4) d4=$(address default/d 4) e4=$(address default/e 4) e6=$(address default/e 6)
+f4=$(address default/f 4)
+
+title 'One VLAN, two nodes: d -> e, IPv4 and IPv6'
+ping_from default/d "$e4"
+ping_from default/d "$e6"
+title 'From one VLAN to the other, on the same node, through the router of the underlay: d -> f'
+ping_from default/d "$f4"
+title 'Bridged to routed: d -> a; and to the outside, with its own address: d -> 203.0.113.1'
+ping_from default/d "$a4"
+ping_from default/d 203.0.113.1
+
+title 'node1, d and f answer the host outside all along, while the agent of node1 is killed and started'
+ping_while_killed 'node outside' 192.168.77.11 fd77::11 "$d4" "$f4"
 printf '\nAll of this worked. "make test" runs the tests.\n'
