@@ -132,15 +132,18 @@ func TestDesireBridgedModes(t *testing.T) {
 			func(in *Inputs) { in.Config.TrafficEncapMode, in.Config.NoSNAT = api.ModeNoEncap, true },
 			prefixList("10.0.1.0/24", "10.96.0.0/12", "fd00:0:0:1::/64", "fd00:96::/112"), bridgedInputs().Pools,
 			[]string{"10.0.2.0/24 via 192.0.2.2", "fd00:0:0:2::/64 via 2001:db8::2", "10.0.3.0/24 via 192.0.2.3", "fd00:0:0:3::/64 via 2001:db8::3"}, 1500},
-		{"no podCIDR, tunnel", func(in *Inputs) { in.Own.PodCIDRs = nil },
+		{"no podCIDR, and so no tunnel", func(in *Inputs) { in.Own.PodCIDRs = nil },
+			prefixList("10.0.2.0/23", "10.96.0.0/12", "fd00:0:0:2::/63", "fd00:96::/112"), bridgedInputs().Pools,
+			[]string{"10.0.2.0/24 via 192.0.2.2", "fd00:0:0:2::/64 via 2001:db8::2", "10.0.3.0/24 via 192.0.2.3", "fd00:0:0:3::/64 via 2001:db8::3"}, 1500},
+		{"no podCIDR, and peers in other subnets", func(in *Inputs) { in.Own.PodCIDRs, in.Transport.Subnets = nil, nil },
 			prefixList("10.96.0.0/12", "fd00:96::/112"), bridgedInputs().Pools, nil, 1500},
 		{"no podCIDR, no tunnel", func(in *Inputs) { in.Own.PodCIDRs, in.Config.TrafficEncapMode = nil, api.ModeNoEncap },
 			prefixList("10.0.2.0/23", "10.96.0.0/12", "fd00:0:0:2::/63", "fd00:96::/112"), bridgedInputs().Pools,
 			[]string{"10.0.2.0/24 via 192.0.2.2", "fd00:0:0:2::/64 via 2001:db8::2", "10.0.3.0/24 via 192.0.2.3", "fd00:0:0:3::/64 via 2001:db8::3"}, 1500},
-		{"MTU by hand", func(in *Inputs) { in.Config.DefaultMTU, in.Own.PodCIDRs = 1400, nil },
+		{"MTU by hand", func(in *Inputs) { in.Config.DefaultMTU, in.Own.PodCIDRs, in.Transport.Subnets = 1400, nil, nil },
 			prefixList("10.96.0.0/12", "fd00:96::/112"), bridgedInputs().Pools, nil, 1400},
 		{"a node without IPv6, and pools that overlap", func(in *Inputs) {
-			in.Own.PodCIDRs, in.Transport.IPv6 = nil, netip.Addr{}
+			in.Own.PodCIDRs, in.Transport.IPv6, in.Transport.Subnets = nil, netip.Addr{}, nil
 			in.Pools = append(in.Pools, prefixList("10.0.2.128/25", "10.100.0.0/24", "10.0.0.0/8")...)
 		}, prefixList("10.96.0.0/12", "fd00:96::/112"), prefixList("192.0.2.128/26", "192.168.110.64/26"), nil, 1500},
 	} {

@@ -88,7 +88,7 @@ func peerOf(in Inputs, n inputs.Node, local netip.Addr) (p Peer, problem string)
 		c := PeerCIDR{Prefix: cidr, Way: Tunnelled}
 		via, known := n.TunnelAddr(cidr.Addr().Is4())
 		switch {
-		case in.Config.TrafficEncapMode != api.ModeEncap && known && onLink(in.Transport, via):
+		case known && onLink(in.Transport, via) && (in.Config.TrafficEncapMode != api.ModeEncap || barred(in, cidr)):
 			c.Way, c.Via = Direct, via
 		case !tunnels(in.Config):
 			c.Way = LeftToRouters
@@ -98,6 +98,13 @@ func peerOf(in Inputs, n inputs.Node, local netip.Addr) (p Peer, problem string)
 		p.PodCIDRs = append(p.PodCIDRs, c)
 	}
 	return p, ""
+}
+
+// barred reports whether this node can't use the tunnel to cidr: it has no podCIDR of
+// the family, and so no source that the other end believes. Its bridged pods, and
+// itself, are let in at the front door of the other node all the same.
+func barred(in Inputs, cidr netip.Prefix) bool {
+	return in.Config.EnableBridgingMode && !hasFamily(in.Own.PodCIDRs, cidr.Addr())
 }
 
 // onLink reports whether a is in a subnet of the transport interface.
