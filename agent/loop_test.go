@@ -192,8 +192,9 @@ func TestOvertaken(t *testing.T) {
 // pods have.
 func TestARoundWithoutAResultForgetsNothing(t *testing.T) {
 	l := &loop{log: logr.Discard(), metrics: newMetrics(), firstOK: make(chan struct{}),
-		advice: newAdviser(nil, "me", logr.Discard())}
+		advice: newAdviser(nil, "me", logr.Discard()), uplink: &nodeUplink{}}
 	l.state.Store(&state{})
+	l.uplink.status.Store(&uplinkStatus{})
 	stray := Desired{PodMTU: 1450}
 	stray.OVSDB.Pods = []api.Attachment{{PodName: "p", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.9.2/24")}}}
 	l.publish(&inputs.Snapshot{}, stray, nil, outcome{})
