@@ -111,3 +111,21 @@ func (b *bed) probes(t *testing.T, when string) (n int) {
 	}
 	return n
 }
+
+// A NIC that is no port of Open vSwitch carries no bridged pods: they wait and are told why, others are served.
+func TestRootWithoutUplink(t *testing.T) {
+	b := cluster(t)
+	b.apply(t, poolYAML("detached", 4, 10, "110", "119"))
+	if out, err := b.NodeExec(within(t, time.Minute), node, agentProgram, "uplink", "restore"); err != nil {
+		t.Fatalf("uplink restore: %v %s", err, out)
+	}
+	b.apply(t, podYAML("a", node, "ippools: detached"), podYAML("routed", node))
+	if got, want := b.event(t, "a", "NoPoolAddress"), "node node1 puts no bridged pods onto the underlay: "; !strings.Contains(got, want) {
+		t.Errorf("the Event says %q, want %q", got, want)
+	}
+	b.running(t, "routed")
+	must(t, b.WaitReady(within(t, 10*time.Second), node))
+	b.killAgent(t) // the next attaches the NIC
+	b.running(t, "a")
+	b.holdsExactly(t, 5*time.Second, "a")
+}
