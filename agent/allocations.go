@@ -203,6 +203,8 @@ func (p *pods) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i int) er
 // checkHeld returns an error if the API server says that a pod's address is not its
 // own. That it does not answer is none.
 func (p *pods) checkHeld(ctx context.Context, a api.Attachment) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
 	for _, addr := range a.Addrs {
 		name := allocation.Name("", addr.Addr())
 		h, err := p.bridged.store.Get(ctx, name)

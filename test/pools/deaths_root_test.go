@@ -227,8 +227,20 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 	b.running(t, "a")
 	rec := b.record(t, "a")
 	before := b.portRecord(t, rec)
-	_, err := b.Kubectl(within(t, 20*time.Second), "delete", "ipallocations", "--all", "--wait=false")
-	must(t, err)
+	lose := func() {
+		t.Helper()
+		_, err := b.Kubectl(within(t, 20*time.Second), "delete", "ipallocations", "--all", "--wait=false")
+		must(t, err)
+	}
+	lose()
+	// Somebody asks for the address meanwhile, and does not get it.
+	b.apply(t, podYAML("thief", node, "ippools: lost", "pod-ips: "+rec.IPs[0]))
+	if got, want := b.event(t, "thief", "NoPoolAddress"), "pod default/a of this node has the address "+rec.IPs[0]; !strings.Contains(got, want) {
+		t.Errorf("the Event says %q, want %q", got, want)
+	}
+	b.holdsExactly(t, 40*time.Second, "a")
+	b.remove(t, "thief")
+	lose()
 	if out, err := b.CNI(within(t, 30*time.Second), node, lab.CHECK, "default/a"); err == nil ||
 		!strings.Contains(out, "the IPAllocation "+rec.IPs[0]+" is gone") {
 		t.Errorf("CHECK of a pod whose allocation is gone: %v %s", err, out)
@@ -237,7 +249,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 	b.holdsExactly(t, 60*time.Second, "a")
 
 	must(t, b.AgentStop(within(t, 20*time.Second), node))
-	_, err = b.NodeExec(within(t, 20*time.Second), node, "sh", "-c",
+	_, err := b.NodeExec(within(t, 20*time.Second), node, "sh", "-c",
 		"ovs-vsctl del-port $(ovs-vsctl --bare --columns=name find Port external_ids:fairlead=pod)")
 	must(t, err)
 	must(t, b.AgentStart(within(t, 20*time.Second), node))

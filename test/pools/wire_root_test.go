@@ -64,6 +64,42 @@ func TestRootConflictOnTheWire(t *testing.T) {
 	}
 }
 
+// A neighbour that had the address elsewhere learns where it is now, without a word from itself.
+func TestRootAnnounced(t *testing.T) {
+	b := cluster(t)
+	b.apply(t, poolYAML("told", 4, 10, "160", "169"), poolYAML("told6", 6, 10, "1600", "160f"))
+	router, err := b.Host(lab.Router)
+	must(t, err)
+	ip := func(line string) string {
+		t.Helper()
+		cmd := exec.Command("ip", strings.Fields(line)...)
+		var out strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &out
+		must(t, router.Start(cmd))
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("ip %s: %v %s", line, err, out.String())
+		}
+		return out.String()
+	}
+	addrs := []string{"192.168.110.165", "fd77:0:0:a10::1605"}
+	for _, a := range addrs {
+		ip("neigh replace " + a + " lladdr 02:00:00:00:00:99 dev eth10 nud stale")
+	}
+	b.apply(t, podYAML("a", node, `ippools: "told,told6"`, `pod-ips: "`+strings.Join(addrs, ",")+`"`))
+	b.running(t, "a")
+	out, err := b.PodExec(within(t, 20*time.Second), "default/a", "ip", "-br", "link", "show", "eth0")
+	must(t, err)
+	mac := strings.Fields(out)[2] // eth0@if7 UP 02:…
+	for _, a := range addrs {
+		wait(t, 10*time.Second, func() string {
+			if now := ip("neigh show " + a + " dev eth10"); !strings.Contains(now, mac) {
+				return "the router has " + now + ", the pod is " + mac
+			}
+			return ""
+		})
+	}
+}
+
 // An ADD does not wait for the underlay if that was asked before.
 func TestRootAskedAhead(t *testing.T) {
 	b := cluster(t)
