@@ -73,7 +73,9 @@ func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) 
 		// In vain where conf/all/send_redirects is 1 (either will do), and no harm:
 		// what comes from pods and goes back to the bridge is Service traffic,
 		// and the kernel drops redirects about connections with NAT on their
-		// way out (nf_nat_icmp_reply_translation). Those of IPv6 the flows drop.
+		// way out (nf_nat_icmp_reply_translation); or it is between a routed pod
+		// and one in a VLAN, and whoever believes a redirect about that finds
+		// nobody at the next hop and goes on as before. Those of IPv6 the flows drop.
 		{"ipv4", "send_redirects", "0"},
 		// Else deleting a stale address deletes wanted ones of its subnet.
 		{"ipv4", "promote_secondaries", "1"},
