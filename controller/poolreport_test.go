@@ -59,15 +59,16 @@ func TestReport(t *testing.T) {
 		"good":    "2/9 [10.2.0.1 10.2.0.3-10.2.0.4 10.2.0.6-10.2.0.9]",
 		"full":    "2/2 []; Exhausted AllInUse: 2 of 2 addresses are in use (1 by others on the wire). Extend spec.ipRanges, or delete pods that use the pool; Ready Exhausted: ",
 		"cooling": "2/2 []",
-		"wrong":   "0/0 []; Invalid Invalid: IPPool wrong: spec.ipRanges[0]: 10.3.0.1-10.3.0.9 is not inside 10.2.0.0/16",
+		"wrong":   "0/0 []; Invalid Invalid: IPPool wrong: spec.ipRanges[0]: 10.3.0.1-10.3.0.9 is not inside 10.2.0.0/16…",
 		"big":     fmt.Sprintf("0/%d [fd00::1-fd00::ffff:ffff:ffff:ffff]", math.MaxInt64),
 		"old":     "0/9 [10.2.4.1-10.2.4.8]; Overlapping Overlap: pool old has address 10.2.4.9, and so has IPPool young: shorten spec.ipRanges, or name the common addresses in spec.excludes",
 		"young":   "1/12 [10.2.4.10-10.2.4.20]; Overlapping Overlap: pool young has address 10.2.4.9, and so has IPPool old: shorten spec.ipRanges, or name the common addresses in spec.excludes. Until then pool young hands out nothing; Ready Overlapping: ",
-		"pods":    "0/257 [10.2.5.1-10.2.6.1]; Overlapping Overlap: pool pods has address 10.2.5.1, and so has the podCIDR 10.2.5.0/24 of node n1",
+		"pods":    "0/257 [10.2.5.1-10.2.6.1]; Overlapping Overlap: pool pods has address 10.2.5.1, and so has the podCIDR 10.2.5.0/24 of node n1…",
 		"deleted": "1/2 [10.2.7.2]; Ready Deleted: the pool is deleted, and gone when nobody holds its 1 addresses any more",
 	} {
 		s := got[name]
-		if line := said(s); !strings.HasPrefix(line, want) {
+		start, more := strings.CutSuffix(want, "…")
+		if line := said(s); line != want && !(more && strings.HasPrefix(line, start)) {
 			t.Errorf("%s:\n\tgot  %s\n\twant %s", name, line, want)
 		}
 		for _, c := range s.Conditions {

@@ -134,6 +134,7 @@ func toObject(a api.IPAllocation) (*unstructured.Unstructured, error) {
 }
 
 func fromObject(u *unstructured.Unstructured) (api.IPAllocation, error) {
+	u.SetManagedFields(nil) // longer than all the rest; the API server keeps its own
 	var a api.IPAllocation
 	text, err := u.MarshalJSON()
 	if err == nil {

@@ -155,6 +155,10 @@ func TestCooling(t *testing.T) {
 	if got := phases(t, s); !strings.HasSuffix(got, " Cooling a") {
 		t.Errorf("after the DEL: %s", got)
 	}
+	held, err := s.List(t.Context(), allocation.Filter{})
+	if err != nil || held[0].Spec.Until == nil || time.Until(held[0].Spec.Until.Time) < 59*time.Minute || Over(held[0], time.Now()) {
+		t.Errorf("until when does it cool? %+v, %v", held, err)
+	}
 	release(t, a, "a") // a second DEL does nothing
 	release(t, newAllocator(s), "a")
 	if got := phases(t, s); !strings.HasSuffix(got, " Cooling a") {
@@ -168,7 +172,7 @@ func TestCooling(t *testing.T) {
 	if got := allocate(t, a, "d", p); got != first {
 		t.Errorf("the full pool gave %s, want %s", got, first)
 	}
-	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("e")})
+	_, err = a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("e")})
 	var full *ExhaustedError
 	const want = "pool p is exhausted: 3 of 3 addresses are in use. Extend spec.ipRanges, or delete pods that use the pool"
 	if !errors.As(err, &full) || err.Error() != want {
