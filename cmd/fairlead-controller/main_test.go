@@ -30,7 +30,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"--no-such-flag"}, "unknown flag"},
 		{[]string{"run"}, `"run": fairlead-controller takes flags only`},
 		{[]string{"--config", filepath.Join(dir, "absent")}, "reading the controller's config"},
-		{[]string{"--config", file("bad", "apiPrt: 1\n")}, "unknown key: did you mean apiPort"},
+		{[]string{"--config", file("bad", "apiPrt: 1\n")}, "unknown key; did you mean apiPort?"},
 		{[]string{"--config", good}, "clientConnection.kubeconfig is not set"},
 		{[]string{"--kubeconfig", filepath.Join(dir, "absent")}, "absent: no such file"},
 	} {

@@ -156,7 +156,8 @@ func TestCooling(t *testing.T) {
 		t.Errorf("after the DEL: %s", got)
 	}
 	held, err := s.List(t.Context(), allocation.Filter{})
-	if err != nil || held[0].Spec.Until == nil || time.Until(held[0].Spec.Until.Time) < 59*time.Minute || Over(held[0], time.Now()) {
+	if err != nil || held[0].Spec.Until == nil || time.Until(held[0].Spec.Until.Time) < 59*time.Minute ||
+		Over(held[0], time.Now()) {
 		t.Errorf("until when does it cool? %+v, %v", held, err)
 	}
 	release(t, a, "a") // a second DEL does nothing

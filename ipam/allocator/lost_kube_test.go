@@ -55,7 +55,8 @@ func TestKubeAnswerLost(t *testing.T) {
 		t.Helper()
 		wire.loses.Store(true)
 		wire.dies.Store(dies)
-		if got, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("a")}); !errors.Is(err, errWire) {
+		got, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("a")})
+		if !errors.Is(err, errWire) {
 			t.Fatalf("on a bad wire: %v, %v", got, err)
 		}
 		wire.now.Store(false)
