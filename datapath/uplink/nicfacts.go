@@ -42,7 +42,7 @@ func readFacts(name string) (f nicFacts, err error) {
 		case a.Index == nic.Attrs().MasterIndex && a.Index != 0:
 			f.master, f.mKind = a.Name, l.Type()
 		case a.ParentIndex == nic.Attrs().Index && a.NetNsID < 0:
-			c := child{name: a.Name, kind: l.Type()}
+			c := upper{name: a.Name, kind: l.Type()}
 			if v, ok := l.(*netlink.Vlan); ok {
 				c.vlan = v.VlanId
 			}

@@ -61,7 +61,7 @@ type nicFacts struct {
 	wireless bool
 	master   string // name and kind of the link it belongs to
 	mKind    string
-	children []child
+	children []upper
 	bond     *netlink.Bond
 	xdp      bool
 	manager  manager
@@ -76,8 +76,8 @@ type nicFacts struct {
 	tentative, taken, temporary []string
 }
 
-// child is an interface on top of the NIC.
-type child struct {
+// upper is an interface on top of the NIC.
+type upper struct {
 	name, kind string
 	vlan       int
 }

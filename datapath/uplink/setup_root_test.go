@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +32,10 @@ type fixture struct {
 	outside  *nstest.NS
 	ovs      *ovstest.OVS
 	journal  string
+	config   string // of the NIC at boot
+	netns    string // leads to the node's namespace of this boot
+	// before and attached are what the node was like.
+	before, attached hoststate.Node
 }
 
 const nic = "eth0"
@@ -47,9 +53,12 @@ func setup(t *testing.T, config string) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	f := &fixture{t: t, datapath: ovstest.UnderTest(t), journal: filepath.Join(dir, "uplink.json")}
+	f := &fixture{t: t, datapath: ovstest.UnderTest(t), config: config,
+		journal: filepath.Join(dir, "uplink.json"), netns: filepath.Join(dir, "netns")}
 	f.boot(config)
-	f.ovs = ovstest.Start(t, ovstest.Options{Datapath: f.datapath, Netns: f.node.Path})
+	f.ovs = ovstest.Start(t, ovstest.Options{Datapath: f.datapath, Netns: f.netns})
+	// The bridge of the pods, with the other end of the patch.
+	f.ovs.AddBridge("br-int", ovstest.Port{Name: PeerPort, Type: "patch", Columns: []string{"options:peer=" + PatchPort}})
 	return f
 }
 
@@ -57,6 +66,10 @@ func setup(t *testing.T, config string) *fixture {
 func (f *fixture) boot(config string) {
 	f.t.Helper()
 	f.node, f.outside = nstest.New(f.t), nstest.New(f.t)
+	_ = os.Remove(f.netns)
+	if err := os.Symlink(f.node.Path, f.netns); err != nil {
+		f.t.Fatal(err)
+	}
 	nstest.Veth(f.node, nic, f.outside, "far0")
 	f.node.IP("link set eth0 down")
 	f.node.IP("link set eth0 address 02:00:00:00:00:11")
@@ -108,6 +121,11 @@ func (f *fixture) restore() error {
 func (f *fixture) state() (s hoststate.Node) {
 	f.t.Helper()
 	f.node.Must(func() (err error) { s, err = hoststate.ReadNode(); return err })
+	// What Open vSwitch has besides is no concern of these tests, and made anew with every start.
+	others := regexp.MustCompile(`\b(br-int|ovs-netdev|ovs-system)\b`)
+	s.Lines = slices.DeleteFunc(s.Lines, func(line string) bool {
+		return others.MatchString(strings.ReplaceAll(line, "master ovs-system", "")) // as of the NIC
+	})
 	return s
 }
 

@@ -45,7 +45,7 @@ type Plan struct {
 	// OVSRunDir has db.sock.
 	OVSRunDir string
 	// Check returns nil if the node is reached through br-uplink. It is asked until it succeeds, for RollbackAfter.
-	Check         func(context.Context) error
+	Check         func(context.Context) error `json:"-"`
 	RollbackAfter time.Duration
 	// AllowManaged attaches a NIC that a network manager has in its care.
 	AllowManaged bool

@@ -60,7 +60,8 @@ func AddressOn(o Object, from, to Place, more uint32, elapsed time.Duration) (ou
 
 // less takes the time elapsed from a lifetime in seconds.
 func less(lifetime uint32, elapsed time.Duration) uint32 {
-	gone := uint32(max(elapsed, 0) / time.Second)
+	// The kernel rounds what is left up, so what is gone is rounded up as well.
+	gone := uint32((max(elapsed, 0) + time.Second - 1) / time.Second)
 	switch {
 	case lifetime == forever:
 		return forever

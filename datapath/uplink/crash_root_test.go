@@ -1,0 +1,276 @@
+package uplink
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	ovsfiles "github.com/fairlead-cni/fairlead/build/ovs"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// childEnv has the test binary be one process that attaches or restores, and may kill itself.
+const childEnv = "FAIRLEAD_UPLINK_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childEnv); text != "" {
+		os.Exit(child(text))
+	}
+	os.Exit(m.Run())
+}
+
+// order is what the child has to do.
+type order struct {
+	Op      string // attach, roll back or restore
+	Journal string
+	Plan    Plan
+	// KillAfter is how many journals and steps it lives; 0: to its end.
+	KillAfter int
+}
+
+func child(text string) int {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	u, err := Open(o.Journal, logr.Discard())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	count := 0
+	u.after = func(what string) {
+		// To be killed before a step is the same as after the one before: only the journal says which was begun, and
+		// nothing reads that.
+		if step, ok := strings.CutPrefix(what, "journal "); ok && slices.Contains(allSteps(), step) {
+			return
+		}
+		if count++; count == o.KillAfter {
+			fmt.Println("killed after:", what)
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
+	switch o.Op {
+	case "restore":
+		err = u.Restore(context.Background(), "a test says so")
+	case "roll back":
+		o.Plan.Check, o.Plan.RollbackAfter = func(context.Context) error { return errors.New("nobody answers") }, time.Millisecond
+		if err = u.Attach(context.Background(), o.Plan); errors.Is(err, ErrRolledBack) {
+			err = nil
+		}
+	default:
+		o.Plan.Check = CheckGateways
+		err = u.Attach(context.Background(), o.Plan)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func allSteps() (names []string) {
+	for _, f := range facts() {
+		if f.name != stepVerify {
+			names = append(names, f.name, Step{f.name, true}.String())
+		}
+	}
+	return names
+}
+
+// run runs the child in the node's namespace. It returns after what it was killed, empty if it came to its end.
+func (f *fixture) run(op string, killAfter int) string {
+	f.t.Helper()
+	p := f.plan()
+	p.Check = nil
+	text, err := json.Marshal(order{op, f.journal, p, killAfter})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	cmd := exec.Command("nsenter", "--net="+f.node.Path, "--", os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	out, err := cmd.CombinedOutput()
+	if m := regexp.MustCompile(`killed after: (.*)`).FindSubmatch(out); m != nil && killAfter > 0 {
+		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+			f.t.Fatalf("%s: it said %q and was not killed: %v", op, out, err)
+		}
+		return string(m[1])
+	}
+	if err != nil {
+		f.t.Fatalf("%s: %v: %s\n%s", op, err, out, f.describe())
+	}
+	return ""
+}
+
+// recovery is what happens after the kill, and what the node is to be like then.
+type recovery struct {
+	name string
+	do   func(f *fixture)
+	end  Phase
+}
+
+func recoveries() []recovery {
+	return []recovery{
+		{"the next agent", (*fixture).nextAgent, Attached},
+		{"restore without OVS", (*fixture).restoreWithoutOVS, Detached},
+		{"reboot", (*fixture).reboot, Detached},
+	}
+}
+
+func (f *fixture) nextAgent() {
+	f.t.Helper()
+	if err := f.attach(); err != nil {
+		f.t.Errorf("attach: %v", err)
+	}
+}
+
+// restoreWithoutOVS restores while both daemons are dead, and starts them again: they must not take the NIC.
+func (f *fixture) restoreWithoutOVS() {
+	f.t.Helper()
+	f.ovs.Vswitchd.Kill()
+	f.ovs.Server.Kill()
+	if err := f.restore(); err != nil {
+		f.t.Errorf("restore: %v", err)
+	}
+	f.reached()
+	f.ovs.Server.Start()
+	f.ovs.Vswitchd.Start()
+}
+
+const otherBoot = "00000000-1111-2222-3333-444444444444"
+
+// reboot keeps journal and database, and makes everything else anew. Open vSwitch starts first, and no agent.
+func (f *fixture) reboot() {
+	f.t.Helper()
+	f.ovs.Vswitchd.Kill()
+	f.ovs.Server.Kill()
+	id, err := thisBoot()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, file := range []string{f.journal, f.ovs.Dir + "/conf.db"} {
+		f.rewrite(file, id, otherBoot)
+	}
+	f.boot(f.config)
+	f.before = f.state()
+	cmd := exec.Command("sh")
+	cmd.Stdin = strings.NewReader(ovsfiles.UplinkBoot)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+f.ovs.Dir, "OVS_DBDIR="+f.ovs.Dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		f.t.Fatalf("boot unit: %v: %s", err, out)
+	}
+	f.ovs.Server.Start()
+	f.ovs.Vswitchd.Start()
+}
+
+// rewrite replaces a text in a file. A database has a checksum over each record.
+func (f *fixture) rewrite(file, old, now string) {
+	f.t.Helper()
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err == nil && strings.HasSuffix(file, ".json") {
+		err = os.WriteFile(file, bytes.ReplaceAll(text, []byte(old), []byte(now)), 0o600)
+	} else if err == nil {
+		where := `[["external_ids","includes",["map",[["fairlead","uplink"]]]]]`
+		ids := fmt.Sprintf(`["map",[["fairlead","uplink"],["fairlead-boot-id","%s"]]]`, now)
+		_, err = f.ovs.Run("ovsdb-tool", "transact", file, fmt.Sprintf(
+			`["Open_vSwitch",{"op":"update","table":"Bridge","where":%s,"row":{"external_ids":%s}}]`, where, ids))
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// After a SIGKILL behind any step of attach, roll-back and restore the node is found again, with all that it had.
+func TestRootKilledAtEveryStep(t *testing.T) {
+	for i, op := range []string{"attach", "roll back", "restore"} {
+		for j, r := range recoveries() {
+			t.Run(op+"/"+r.name, func(t *testing.T) {
+				f := setup(t, rich)
+				if f.datapath == ovstest.System && i != j && os.Getenv("FAIRLEAD_TEST_LONG") == "" {
+					return // each way once is what a kernel in a process has time for
+				}
+				f.killAtEveryStep(op, r)
+			})
+		}
+	}
+}
+
+func (f *fixture) killAtEveryStep(op string, r recovery) {
+	f.before = f.state()
+	f.nextAgent()
+	f.attached = f.state()
+	for n := 1; ; n++ {
+		if f.goTo(op); f.t.Failed() {
+			return
+		}
+		what := f.run(op, n)
+		if what == "" {
+			f.t.Logf("%s has %d points to be killed at", op, n-1)
+			return
+		}
+		r.do(f)
+		f.checkAfter(r.end, fmt.Sprintf("killed after %q, then %s", what, r.name))
+	}
+}
+
+// goTo brings the node to where op begins.
+func (f *fixture) goTo(op string) {
+	f.t.Helper()
+	if op == "restore" {
+		f.nextAgent()
+		f.refresh(BridgeName)
+	} else if err := f.restore(); err != nil {
+		f.t.Errorf("between two tests: %v", err)
+	} else {
+		f.refresh(nic)
+	}
+}
+
+// refresh sets lifetimes to what they should have left: each move takes up to a second from them, and there are many.
+func (f *fixture) refresh(dev string) {
+	f.t.Helper()
+	left := 5000 - int((hoststate.SinceBoot() - f.before.At).Seconds())
+	f.node.IP(fmt.Sprintf("-6 route replace fd01::/64 via fd00::2 dev %s mtu 1400 expires %d", dev, left))
+	f.node.IP(fmt.Sprintf("-6 route replace fd00:1::/64 dev %s proto kernel metric 256 expires %d", dev, left))
+	flags := "nodad mngtmpaddr"
+	if dev == BridgeName {
+		flags += " noprefixroute"
+	}
+	f.node.IP(fmt.Sprintf("-6 addr change fd00:1::ff:fe00:11/64 dev %s %s valid_lft %d preferred_lft %d",
+		dev, flags, left, left-1000))
+}
+
+func (f *fixture) checkAfter(end Phase, what string) {
+	f.t.Helper()
+	f.reached()
+	want := f.before
+	if end == Attached {
+		want = f.attached
+	}
+	// What Open vSwitch does it does in its own time.
+	var d []string
+	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if d = want.Differences(f.state()); len(d) == 0 {
+			return
+		}
+	}
+	f.t.Errorf("%s: the node is not %s:\n%s", what, end, strings.Join(d, "\n"))
+}
