@@ -46,7 +46,7 @@ func readFacts(name string) (f nicFacts, err error) {
 			if v, ok := l.(*netlink.Vlan); ok {
 				c.vlan = v.VlanId
 			}
-			f.children = append(f.children, c)
+			f.uppers = append(f.uppers, c)
 		case a.Name == BridgeName && a.MasterIndex == 0 && l.Type() != "tun" && l.Type() != "openvswitch":
 			f.hasOther = true
 		}

@@ -61,7 +61,7 @@ type nicFacts struct {
 	wireless bool
 	master   string // name and kind of the link it belongs to
 	mKind    string
-	children []upper
+	uppers   []upper
 	bond     *netlink.Bond
 	xdp      bool
 	manager  manager
@@ -90,7 +90,7 @@ func judge(nic hoststate.Link, f nicFacts) Report {
 	r := Report{NIC: nic.Name, Refused: []string{}, Notes: []string{}, Moves: []string{}, VLANs: []int{}}
 	r.refuseKind(nic, f)
 	r.refuseMaster(nic, f)
-	r.judgeChildren(f)
+	r.judgeUppers(f)
 	r.judgeAddresses(nic, f)
 	r.judgeManager(nic, f)
 	r.refuseOVS(nic, f)
@@ -167,8 +167,8 @@ func (r *Report) refuseMaster(nic hoststate.Link, f nicFacts) {
 	}
 }
 
-func (r *Report) judgeChildren(f nicFacts) {
-	for _, c := range f.children {
+func (r *Report) judgeUppers(f nicFacts) {
+	for _, c := range f.uppers {
 		switch c.kind {
 		case "vlan":
 			r.VLANs = append(r.VLANs, c.vlan)

@@ -69,8 +69,8 @@ func removeDevice(name string) error {
 	if err != nil || l == nil {
 		return err
 	}
-	if in, err := inDatapath(l); err != nil || in {
-		return errors.Join(err, deleteVport(name))
+	if l.Type() == "openvswitch" { // the kernel's datapath; such a port has no master
+		return deleteVport(name)
 	}
 	// A tap of the userspace datapath outlives ovs-vswitchd.
 	if err := netlink.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {

@@ -1,0 +1,119 @@
+package uplink
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+)
+
+func healthy() (hoststate.Link, nicFacts) {
+	nic := hoststate.Link{Place: hoststate.Place{Name: "eth0", Index: 2}, MAC: "02:00:00:00:00:11", MTU: 1500,
+		Flags: unix.IFF_UP, Sysctls: map[string]string{hoststate.AddrGenMode: "0"}}
+	return nic, nicFacts{kind: "device", ether: true}
+}
+
+// Each thing that can't be attached safely is refused, with what to do about it.
+func TestPreflightRefuses(t *testing.T) {
+	if r := judge(healthy()); len(r.Refused) > 0 {
+		t.Fatalf("a healthy NIC is refused: %v", r.Refused)
+	}
+	for want, spoil := range map[string]func(*hoststate.Link, *nicFacts){
+		"loopback":                 func(l *hoststate.Link, _ *nicFacts) { l.Flags |= unix.IFF_LOOPBACK },
+		"no Ethernet":              func(_ *hoststate.Link, f *nicFacts) { f.ether = false },
+		"wireless":                 func(_ *hoststate.Link, f *nicFacts) { f.wireless = true },
+		"it is a tap":              func(_ *hoststate.Link, f *nicFacts) { f.kind = "tap" },
+		"it is a macvlan":          func(_ *hoststate.Link, f *nicFacts) { f.kind = "macvlan" },
+		"it is a team":             func(_ *hoststate.Link, f *nicFacts) { f.kind = "team" },
+		"it is down":               func(l *hoststate.Link, _ *nicFacts) { l.Flags = 0 },
+		"its name has":             func(l *hoststate.Link, _ *nicFacts) { l.Name = `a"b` },
+		"a part of bond bond0":     func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "bond0", "bond" },
+		"Linux bridge br0":         func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "br0", "bridge" },
+		"VRF red":                  func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "red", "vrf" },
+		"kernel's Open vSwitch":    func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "ovs-system", "openvswitch" },
+		"bridge br-ex already":     func(_ *hoststate.Link, f *nicFacts) { f.bridge = "br-ex" },
+		"does not answer: refused": func(_ *hoststate.Link, f *nicFacts) { f.ovsErr = errors.New("refused") },
+		"a bridge br-uplink":       func(_ *hoststate.Link, f *nicFacts) { f.foreignBridge = true },
+		"an interface br-uplink":   func(_ *hoststate.Link, f *nicFacts) { f.hasOther = true },
+		"nft is missing":           func(_ *hoststate.Link, f *nicFacts) { f.noNFT = true },
+		"NetworkManager manages":   func(_ *hoststate.Link, f *nicFacts) { f.manager = manager{"NetworkManager", "leave it"} },
+		"macvlan interface mv0":    func(_ *hoststate.Link, f *nicFacts) { f.uppers = []upper{{"mv0", "macvlan", 0}} },
+		"addr_gen_mode 3":          func(l *hoststate.Link, _ *nicFacts) { l.Sysctls[hoststate.AddrGenMode] = "3" },
+		"whether fe80::1 is":       func(_ *hoststate.Link, f *nicFacts) { f.tentative = []string{"fe80::1"} },
+		"has the address fd00::1":  func(_ *hoststate.Link, f *nicFacts) { f.taken = []string{"fd00::1"} },
+		"mode balance-alb": func(_ *hoststate.Link, f *nicFacts) {
+			f.kind, f.bond = "bond", &netlink.Bond{Mode: netlink.BOND_MODE_BALANCE_ALB}
+		},
+		"fail_over_mac=active": func(_ *hoststate.Link, f *nicFacts) {
+			f.kind, f.bond = "bond", &netlink.Bond{Mode: netlink.BOND_MODE_ACTIVE_BACKUP, FailOverMac: netlink.BOND_FAIL_OVER_MAC_ACTIVE}
+		},
+	} {
+		nic, f := healthy()
+		spoil(&nic, &f)
+		r := judge(nic, f)
+		if len(r.Refused) != 1 || !strings.Contains(r.Refused[0], want) {
+			t.Errorf("%s: refused %q", want, r.Refused)
+		}
+	}
+}
+
+// What only has to be known is no reason to refuse.
+func TestPreflightNotes(t *testing.T) {
+	nic, f := healthy()
+	f.uppers = []upper{{"eth0.10", "vlan", 10}, {"veth1", "veth", 0}}
+	f.temporary, f.xdp, f.allowManaged = []string{"fd00::77"}, true, true
+	f.manager = manager{"systemd-networkd", "leave it"}
+	f.kind, f.bond = "bond", &netlink.Bond{Mode: netlink.BOND_MODE_802_3AD}
+	r := judge(nic, f)
+	if len(r.Refused) > 0 {
+		t.Errorf("refused: %q", r.Refused)
+	}
+	for _, want := range []string{"VLAN 10", "eth0.10", "XDP", "fd00::77", "systemd-networkd", "no addresses"} {
+		if !strings.Contains(strings.Join(r.Notes, "\n"), want) {
+			t.Errorf("%q says nothing of %s", r.Notes, want)
+		}
+	}
+	if len(r.VLANs) != 1 || r.VLANs[0] != 10 {
+		t.Errorf("VLANs are %v", r.VLANs)
+	}
+	if text := r.String(); !strings.Contains(text, "eth0 can be attached") || !strings.Contains(text, "VLAN 10") {
+		t.Errorf("it reads\n%s", text)
+	}
+}
+
+func TestManagers(t *testing.T) {
+	for _, c := range []struct{ file, text, want string }{
+		{"NetworkManager/devices/2", "[device]\nmanaged=true\n", "NetworkManager"},
+		{"NetworkManager/devices/2", "[device]\nmanaged=false\n", ""},
+		{"NetworkManager/devices/3", "[device]\nmanaged=true\n", ""},
+		{"systemd/netif/links/2", "ADMIN_STATE=configured\n", "systemd-networkd"},
+		{"systemd/netif/links/2", "ADMIN_STATE=unmanaged\n", ""},
+		{"systemd/netif/links/3", "ADMIN_STATE=configured\n", ""},
+	} {
+		run := t.TempDir()
+		file := filepath.Join(run, c.file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := managerOf(2, "eth0", run); got.name != c.want {
+			t.Errorf("%s with %q: %q, want %q", c.file, c.text, got.name, c.want)
+		}
+	}
+}
+
+func TestFromMAC(t *testing.T) {
+	for ip, want := range map[string]bool{"fd00::ff:fe00:11": true, "fe80::ff:fe00:11": true, "fd00::11": false, "10.0.0.1": false} {
+		if fromMAC(parse(ip), "02:00:00:00:00:11") != want {
+			t.Errorf("%s: want %v", ip, want)
+		}
+	}
+}
