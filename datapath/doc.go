@@ -1,7 +1,8 @@
 // Package datapath holds no code. Its subpackages put in place everything on a
 // node that is not OpenFlow: ovsdb, link, route and nat. Each observes what is
 // there, compares it with a value called Desired, and does the difference.
-// One, wire, only asks and tells.
+// One, wire, only asks and tells. One, uplink, has a journal: it moves what is
+// the host's, and what it has moved can't be seen.
 //
 // None of them remembers what it did. A process that starts with no memory,
 // after a crash in the middle of anything, must know from what it sees what
@@ -22,6 +23,10 @@
 //	                    vSwitch: its addresses, MTU, sysctls, all of them
 //	peer routes         main table, protocol 102 (0x66)                            route
 //	neighbours          permanent entries on the gateway device                    route
+//	bridge br-uplink    external_ids:fairlead=uplink; its ports and its device     uplink/rows
+//	host's addresses    on br-uplink: what the journal has, which is read at the   uplink
+//	and routes there    start of every process; on the NIC nothing is ours
+//	nft table           netdev fairlead-uplink                                     uplink
 //	iptables chains     FAIRLEAD-POSTROUTING (nat), FAIRLEAD-FORWARD (filter),     nat
 //	                    iptables and ip6tables, and the jumps to them
 //

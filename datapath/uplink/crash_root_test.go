@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -247,7 +248,12 @@ func (f *fixture) goTo(op string) {
 // refresh sets lifetimes to what they should have left: each move takes up to a second from them, and there are many.
 func (f *fixture) refresh(dev string) {
 	f.t.Helper()
-	left := 5000 - int((hoststate.SinceBoot() - f.before.At).Seconds())
+	m := regexp.MustCompile(` valid=(\d+)s`).FindStringSubmatch(strings.Join(f.before.Lines, "\n"))
+	left, err := strconv.Atoi(m[1])
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	left -= int((hoststate.SinceBoot() - f.before.At).Seconds())
 	f.node.IP(fmt.Sprintf("-6 route replace fd01::/64 via fd00::2 dev %s mtu 1400 expires %d", dev, left))
 	f.node.IP(fmt.Sprintf("-6 route replace fd00:1::/64 dev %s proto kernel metric 256 expires %d", dev, left))
 	flags := "nodad mngtmpaddr"
@@ -265,12 +271,17 @@ func (f *fixture) checkAfter(end Phase, what string) {
 	if end == Attached {
 		want = f.attached
 	}
-	// What Open vSwitch does it does in its own time.
+	f.sameSoon(want, what)
+}
+
+// sameSoon gives Open vSwitch and the kernel time for what they do in their own.
+func (f *fixture) sameSoon(want hoststate.Node, what string) {
+	f.t.Helper()
 	var d []string
 	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if d = want.Differences(f.state()); len(d) == 0 {
 			return
 		}
 	}
-	f.t.Errorf("%s: the node is not %s:\n%s", what, end, strings.Join(d, "\n"))
+	f.t.Errorf("%s: the node is not as it was:\n%s", what, strings.Join(d, "\n"))
 }
