@@ -20,7 +20,7 @@ KERNEL_SKIP := $(KERNEL_SKIP)|RootServices|Verbs|ManyAtOnce|UsedUp|InterfaceIsTh
 KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|LeasesLost|EditedByHand|DuringADDs|RootRestart|Deaths/down_3s|RandomAPIFaults
 KERNEL_SKIP := $(KERNEL_SKIP)|RootModeChanges|DriftIsRepaired|RootModes/encap|RootModes/.*/peers|RootModes/noEncap/(sources|MTU|path|TTL|lies)
 
-.PHONY: help build deps root once test test-kernel test-unit lint fuzz bench demo clean
+.PHONY: help build deps root once test test-kernel test-unit lint fuzz bench bench-uplink demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,12 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 
 bench: ## the benchmarks
 	go test -p 1 -run '^$$' -bench . -benchmem ./...
+
+bench-uplink: root deps build once ## what the host loses when its NIC is attached, restored, and when agent or Open vSwitch die
+	@set -o pipefail; for datapath in netdev system; do FAIRLEAD_TEST_DATAPATH=$$datapath FAIRLEAD_BENCH_ROUNDS=10 \
+		FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go test -count=1 -timeout 20m -v -run '^TestRootGaps$$' \
+		-exec "$$([ $$datapath = netdev ] || echo '$(CURDIR)/bin/lab --uml=auto --')" ./datapath/uplink \
+		| sed -n 's/.*GAP //p; /FAIL/p'; done
 
 demo: root deps build ## two nodes on this machine, pods that talk, routed and bridged, an agent killed (root)
 	test/demo/demo.sh

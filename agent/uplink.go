@@ -101,7 +101,7 @@ func (n *nodeUplink) attach(ctx context.Context, transport string) {
 	switch {
 	case !n.cfg.EnableBridgingMode:
 		n.resume(ctx)
-	case j != nil && j.Phase == uplink.Detached && j.RolledBack && n.uplink.ThisBoot():
+	case j != nil && j.Phase == uplink.Detached && j.Unreached && n.uplink.ThisBoot():
 		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("an attach of %s was undone: %s. When that is mended: "+
 			"fairlead-agent uplink attach --nic %s", j.NIC.Name, j.Reason, j.NIC.Name)})
 	default:
@@ -153,22 +153,35 @@ func (n *nodeUplink) keep(ctx context.Context) {
 	if n.uplink == nil || !n.cfg.EnableBridgingMode {
 		return
 	}
-	links := make(chan netlink.LinkUpdate, 100)
-	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
+	links, addrs := make(chan netlink.LinkUpdate, 100), make(chan netlink.AddrUpdate, 100)
+	err := errors.Join(netlink.LinkSubscribe(links, ctx.Done()), netlink.AddrSubscribe(addrs, ctx.Done()))
+	if err != nil {
 		n.log.Error(err, "following interfaces; changes of the uplink are seen every "+mendEvery.String())
 	}
 	tick := time.NewTicker(mendEvery)
 	defer tick.Stop()
+	index := 0 // of br-uplink, as last heard
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case l, ok := <-links:
-			if s := n.status.Load(); ok && l.Attrs().Name != uplink.BridgeName && l.Attrs().Name != s.nic {
-				continue
-			}
 			if !ok {
 				links = nil
+				continue
+			}
+			if l.Attrs().Name == uplink.BridgeName {
+				index = l.Attrs().Index
+			} else if l.Attrs().Name != n.status.Load().nic {
+				continue
+			}
+		case a, ok := <-addrs:
+			if !ok {
+				addrs = nil
+				continue
+			}
+			if a.NewAddr || index != 0 && a.LinkIndex != index {
+				continue
 			}
 		case <-tick.C:
 		}

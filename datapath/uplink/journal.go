@@ -40,9 +40,10 @@ type Journal struct {
 	Version int    `json:"version"`
 	BootID  string `json:"bootID"`
 	Phase   Phase  `json:"phase"`
-	// Reason says why the uplink is being restored or is detached. RolledBack: because an attach failed.
-	Reason     string `json:"reason,omitempty"`
-	RolledBack bool   `json:"rolledBack,omitempty"`
+	// Reason says why the uplink is being restored or is detached. Unreached: because
+	// nobody answered after an attach.
+	Reason    string `json:"reason,omitempty"`
+	Unreached bool   `json:"unreached,omitempty"`
 	// Step is the step that was begun last.
 	Step string `json:"step,omitempty"`
 	// Written is when this was written.

@@ -49,6 +49,7 @@ func (u *Uplink) Preflight(ctx context.Context, p Plan) (Report, error) {
 	}
 	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
 	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
+	f.noVswitchd = !vswitchdRuns(p.OVSRunDir)
 	f.noNFT = p.Datapath == api.DatapathNetdev && !haveNFT()
 	f.allowManaged = p.AllowManaged
 	return judge(nic, f), nil
@@ -70,6 +71,7 @@ type nicFacts struct {
 	bridge        string // of Open vSwitch that has the NIC
 	ovsErr        error
 	foreignBridge bool
+	noVswitchd    bool
 	noNFT         bool
 	allowManaged  bool
 	// IPv6 addresses: the kernel still asks for whether they are in use; has found in use; of RFC 8981.
@@ -200,6 +202,8 @@ func (r *Report) refuseOVS(nic hoststate.Link, f nicFacts) {
 	switch {
 	case f.ovsErr != nil:
 		r.refuse("Open vSwitch does not answer: %v", f.ovsErr)
+	case f.noVswitchd:
+		r.refuse("ovs-vswitchd does not run: start it")
 	case f.bridge != "" && f.bridge != BridgeName:
 		r.refuse("it is a port of Open vSwitch's bridge %s already: take it out (ovs-vsctl del-port %s %s) and give it the "+
 			"addresses of the bridge", f.bridge, f.bridge, nic.Name)

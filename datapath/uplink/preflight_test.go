@@ -41,6 +41,7 @@ func TestPreflightRefuses(t *testing.T) {
 		"does not answer: refused": func(_ *hoststate.Link, f *nicFacts) { f.ovsErr = errors.New("refused") },
 		"a bridge br-uplink":       func(_ *hoststate.Link, f *nicFacts) { f.foreignBridge = true },
 		"an interface br-uplink":   func(_ *hoststate.Link, f *nicFacts) { f.hasOther = true },
+		"ovs-vswitchd does not":    func(_ *hoststate.Link, f *nicFacts) { f.noVswitchd = true },
 		"nft is missing":           func(_ *hoststate.Link, f *nicFacts) { f.noNFT = true },
 		"NetworkManager manages":   func(_ *hoststate.Link, f *nicFacts) { f.manager = manager{"NetworkManager", "leave it"} },
 		"macvlan interface mv0":    func(_ *hoststate.Link, f *nicFacts) { f.uppers = []upper{{"mv0", "macvlan", 0}} },

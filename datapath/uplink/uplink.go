@@ -140,14 +140,19 @@ func (u *Uplink) Attach(ctx context.Context, p Plan) error {
 		return fmt.Errorf("%s is attached, not %s: restore it first", u.journal.NIC.Name, p.NIC)
 	}
 	mending := u.journal.Phase == Attached
-	err = u.run(ctx)
-	if err == nil && !mending {
-		err = u.verify(ctx, p)
+	if err := u.run(ctx); err != nil {
+		if mending {
+			return err
+		}
+		return u.rollBack(ctx, err, false)
 	}
-	if err == nil || mending {
-		return err
+	if mending {
+		return nil
 	}
-	return u.rollBack(ctx, err)
+	if err := u.verify(ctx, p); err != nil {
+		return u.rollBack(ctx, err, true)
+	}
+	return nil
 }
 
 // begin records what the NIC has, if it can be attached safely.
@@ -181,7 +186,9 @@ func (u *Uplink) Restore(ctx context.Context, reason string) error {
 	if u.journal == nil || u.journal.Phase == Detached && u.journal.BootID == u.bootID {
 		return nil
 	}
-	u.journal.Phase, u.journal.Reason, u.journal.RolledBack = Restoring, reason, false
+	if u.journal.Phase != Restoring {
+		u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, reason, false
+	}
 	if err := u.write("restore"); err != nil {
 		// A full disk is no reason to leave the node without its network.
 		u.log.Error(err, "restoring without a journal of it")
@@ -189,11 +196,12 @@ func (u *Uplink) Restore(ctx context.Context, reason string) error {
 	return u.run(ctx)
 }
 
-func (u *Uplink) rollBack(ctx context.Context, why error) error {
+// rollBack restores because of why. unreached: the attach was complete, and nobody answered.
+func (u *Uplink) rollBack(ctx context.Context, why error, unreached bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mostSteps*time.Second)
 	defer cancel()
 	u.log.Error(why, "attach failed, restoring", "nic", u.journal.NIC.Name)
-	u.journal.Phase, u.journal.Reason, u.journal.RolledBack = Restoring, why.Error(), true
+	u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, why.Error(), unreached
 	err := u.write("roll back")
 	if err == nil || u.journal.Phase == Restoring {
 		err = u.run(ctx)
@@ -212,7 +220,7 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 		err := p.Check(ctx)
 		cancel()
 		if err == nil {
-			u.journal.Phase, u.journal.Reason, u.journal.RolledBack = Attached, "", false
+			u.journal.Phase, u.journal.Reason, u.journal.Unreached = Attached, "", false
 			if err := u.write(stepVerify); err != nil {
 				return err
 			}
@@ -285,7 +293,7 @@ func (u *Uplink) ended(o Observed, err error) error {
 		return fmt.Errorf("not everything of the uplink could be taken back: %w", err)
 	}
 	if !o.SameBoot {
-		u.journal.Reason, u.journal.RolledBack = "the node was booted", false
+		u.journal.Reason, u.journal.Unreached = "the node was booted", false
 	}
 	u.journal.Phase, u.journal.BootID = Detached, u.bootID
 	if err := u.write("detached"); err != nil {

@@ -1,0 +1,174 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+	"github.com/fairlead-cni/fairlead/test/probe"
+)
+
+// TestRootAgentKeepsUplink is a node whose agent attaches its NIC, and what comes between.
+func TestRootAgentKeepsUplink(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
+	}
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: 1,
+		Datapath: lab.Datapath(ovstest.UnderTest(t)), Mode: lab.Bridge, Config: []byte("uplink: {rollbackAfter: 2s}")})
+	must(t, err)
+	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
+	h, err := l.Host(node)
+	must(t, err)
+	c := cluster{Lab: l, node: h}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.agentLog(t))
+		}
+	})
+	c.attached(t, true)
+
+	t.Run("an agent that ends leaves it attached", c.agentEnds)
+	t.Run("the node's addresses taken away", c.addressesTaken)
+	t.Run("ovs-vswitchd ends and cleans up", c.cleanUp)
+	t.Run("restored by hand under an agent", c.restoredByHand)
+	t.Run("no gateway", c.noGateway)
+	t.Run("not wanted any more", c.notWanted)
+}
+
+// attached waits until the node has its address on br-uplink, or on eth0, and reaches the router.
+func (c cluster) attached(t *testing.T, want bool) {
+	t.Helper()
+	on, off := "br-uplink", "eth0"
+	if !want {
+		on, off = off, on
+	}
+	eventually(t, 30*time.Second, func() (wrong []string) {
+		addrs := c.exec(t, "ip", "-o", "-4", "addr")
+		for _, ip := range c.NodeAddrs(1) {
+			if ip.Addr().Is4() && !strings.Contains(addrs, on+"    inet "+ip.String()) {
+				wrong = append(wrong, fmt.Sprintf("%s has no address %s:\n%s", on, ip, addrs))
+			}
+		}
+		if strings.Contains(addrs, off+" ") {
+			wrong = append(wrong, off+" has an address:\n"+addrs)
+		}
+		if out, err := c.NodeExec(within(t, 10*time.Second), node, "ping", "-c1", "-W1", "192.168.77.1"); err != nil {
+			wrong = append(wrong, fmt.Sprintf("the router does not answer: %v %s", err, out))
+		}
+		return wrong
+	})
+}
+
+// pings are streams between the node and the router, until stop is called.
+func (c cluster) pings(t *testing.T, every time.Duration) (stop func() []probe.Report) {
+	t.Helper()
+	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
+	self := c.onHost(t, node, c.NodeAddrs(1)...)
+	var ways []way
+	for i := range self.ips {
+		ways = append(ways, self.to(t, "host to router", router, i), router.to(t, "router to host", self, i))
+	}
+	streams := start(t, ways, every)
+	return func() []probe.Report { return stopAll(streams) }
+}
+
+func (c cluster) agentEnds(t *testing.T) {
+	for _, end := range []func(context.Context, string) error{c.AgentKill, c.AgentStop} {
+		stop := c.pings(t, 2*time.Millisecond)
+		must(t, end(within(t, 15*time.Second), node))
+		c.attached(t, true)
+		must(t, c.AgentStart(within(t, 5*time.Second), node))
+		must(t, c.WaitReady(within(t, 30*time.Second), node))
+		for _, r := range stop() {
+			t.Log(r)
+			if r.Lost > r.Sent/100 { // a busy machine loses some by itself
+				t.Errorf("the host lost packets: %s", r)
+			}
+		}
+	}
+}
+
+// What somebody takes from br-uplink comes back.
+func (c cluster) addressesTaken(t *testing.T) {
+	c.exec(t, "ip", "link", "set", "br-uplink", "down")
+	c.attached(t, true)
+	c.exec(t, "ip", "addr", "flush", "dev", "br-uplink")
+	c.attached(t, true)
+	c.exec(t, "ovs-vsctl", "--no-wait", "del-br", "br-uplink")
+	c.attached(t, true)
+}
+
+// "exit --cleanup" takes the device with the node's addresses away.
+func (c cluster) cleanUp(t *testing.T) {
+	c.exec(t, "ovs-appctl", "--timeout=10", "exit", "--cleanup")
+	eventually(t, 10*time.Second, func() []string {
+		if strings.Contains(c.exec(t, "ip", "-br", "link"), "br-uplink") {
+			return []string{"br-uplink is still there"}
+		}
+		if _, err := c.NodeExec(within(t, 5*time.Second), node, "ovs-appctl", "--timeout=2", "version"); err == nil {
+			return []string{"ovs-vswitchd still runs"}
+		}
+		return nil
+	})
+	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
+	c.attached(t, true)
+}
+
+// An agent does not fight with somebody who restores the NIC; the next one attaches it.
+func (c cluster) restoredByHand(t *testing.T) {
+	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
+	c.attached(t, false)
+	time.Sleep(2 * time.Second) // in which an agent would have put it back: it hears of changes at once
+	c.attached(t, false)
+	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "by hand") {
+		t.Errorf("status says\n%s", out)
+	}
+	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	c.attached(t, true)
+}
+
+// Where nobody answers after an attach it is undone, and stays undone; the node's pods without IPPools work.
+func (c cluster) noGateway(t *testing.T) {
+	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
+	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	router, err := c.Host("router")
+	must(t, err)
+	silent := func(state string) {
+		out, err := c.NodeExec(within(t, 10*time.Second), router.Name, "ip", "link", "set", "eth0", state)
+		if err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	silent("down")
+	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	must(t, c.WaitReady(within(t, 60*time.Second), node))
+	silent("up")
+	c.attached(t, false)
+	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
+	if !strings.Contains(out, "is not reached through br-uplink") {
+		t.Errorf("status says\n%s", out)
+	}
+	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	must(t, c.WaitReady(within(t, 60*time.Second), node))
+	c.attached(t, false)
+	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "attach", "--nic", "eth0")
+	c.attached(t, true)
+}
+
+// An agent whose config has no bridging restores what one before has attached.
+func (c cluster) notWanted(t *testing.T) {
+	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	c.exec(t, "sed", "-i", "s/enableBridgingMode: true/enableBridgingMode: false/", "/etc/fairlead/agent.conf")
+	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	must(t, c.WaitReady(within(t, 60*time.Second), node))
+	c.attached(t, false)
+}
