@@ -18,7 +18,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	ovsfiles "github.com/fairlead-cni/fairlead/build/ovs"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -167,8 +166,7 @@ func (f *fixture) reboot() {
 	}
 	f.boot(f.config)
 	f.before = f.state()
-	cmd := exec.Command("sh")
-	cmd.Stdin = strings.NewReader(ovsfiles.UplinkBoot)
+	cmd := exec.Command("sh", "../../build/ovs/fairlead-uplink-boot")
 	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+f.ovs.Dir, "OVS_DBDIR="+f.ovs.Dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		f.t.Fatalf("boot unit: %v: %s", err, out)

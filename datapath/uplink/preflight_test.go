@@ -52,7 +52,7 @@ func TestPreflightRefuses(t *testing.T) {
 			f.kind, f.bond = "bond", &netlink.Bond{Mode: netlink.BOND_MODE_BALANCE_ALB}
 		},
 		"fail_over_mac=active": func(_ *hoststate.Link, f *nicFacts) {
-			f.kind, f.bond = "bond", &netlink.Bond{Mode: netlink.BOND_MODE_ACTIVE_BACKUP, FailOverMac: netlink.BOND_FAIL_OVER_MAC_ACTIVE}
+			f.kind, f.bond = "bond", &netlink.Bond{FailOverMac: netlink.BOND_FAIL_OVER_MAC_ACTIVE}
 		},
 	} {
 		nic, f := healthy()
