@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// gaps are what the host lost in a number of rounds of one kind of event: of IPv4 to the outside, and of IPv6 from there.
+// gaps are what the host lost in a number of rounds of one kind of event: of IPv4 to the outside, of IPv6 from there.
 type gaps struct {
 	longest []time.Duration // in the worst direction of each round
 	lost    []int
