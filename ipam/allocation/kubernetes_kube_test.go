@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -44,6 +45,23 @@ func newClient(t *testing.T) dynamic.Interface {
 		t.Fatal(err)
 	}
 	return client
+}
+
+// Without our definitions the error says what to do.
+func TestKubeNoDefinitions(t *testing.T) {
+	client := newClient(t)
+	if err := shared.Get(t).Kubectl(t.Context(), "delete", "crd", "ipallocations.ipam.fairlead.dev"); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		_, err := NewKubernetes(client).List(t.Context(), Filter{Node: "n1"})
+		if err != nil && strings.Contains(err.Error(), "kubectl apply -f build/manifests/crds.yaml") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("without the definition: %v", err)
+		}
+	}
 }
 
 func TestKubeStore(t *testing.T) { checkStore(t, NewKubernetes(newClient(t))) }

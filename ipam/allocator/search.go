@@ -3,6 +3,7 @@ package allocator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"net/netip"
@@ -40,6 +41,9 @@ func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, o api.AllocationOwne
 		}
 	}
 	for {
+		if err := ctx.Err(); err != nil { // a directory does not ask
+			return given{}, fmt.Errorf("looking for a free address of pool %s: %w", p.Name, err)
+		}
 		candidates, usage, err := s.list(ctx)
 		if err != nil {
 			return given{}, err
