@@ -34,7 +34,7 @@ func TestRootBridgedPod(t *testing.T) {
 			from *nstest.NS
 			to   string
 		}{{node, "192.0.2.50"}, {node, "2001:db8::50"}, {pod, "192.0.2.1"}, {pod, "2001:db8::1"}} {
-			if _, err := p.from.Run("ping", "-c1", "-W1", p.to); err != nil {
+			if _, err := p.from.Run("ping", "-c2", "-i0.2", "-W1", p.to); err != nil {
 				failed = append(failed, p.to)
 			}
 		}
