@@ -65,14 +65,15 @@ func (p *prober) use(pools []pool.Pool) {
 	poke(p.more)
 }
 
-// known returns the answer for an address if it is fresh. It serves once: whoever
-// gets the address then answers for it himself.
-func (p *prober) known(w where) (answer, bool) {
+// free tells whether nobody used an address a moment ago. That serves once: whoever
+// gets the address then answers for it. That somebody used it is not believed later:
+// a pod of another node may have given the address back since.
+func (p *prober) free(w where) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a, ok := p.answers[w]
 	delete(p.answers, w)
-	return a, ok && time.Since(a.at) < probeMost
+	return ok && !a.found && time.Since(a.at) < probeMost
 }
 
 // young tells whether there is an answer that will do until candidates are asked for again.
@@ -117,19 +118,18 @@ func (p *pods) probe(ctx context.Context, a allocator.Address) (who api.MAC, fou
 		return who, false, err
 	}
 	w := where{a.VLAN, a.Prefix.Addr()}
-	got, fresh := p.bridged.prober.known(w)
-	if !fresh {
-		p.metrics.probes.WithLabelValues("add").Inc()
-		answers, err := p.bridged.prober.ask(ctx, w.vlan, []netip.Addr{w.addr})
-		if err != nil {
-			return who, false, err
-		}
-		got = answers[w]
+	if p.bridged.prober.free(w) {
+		return who, false, nil
 	}
-	if got.found {
-		note(ctx, conflict{a, got.who})
+	p.metrics.probes.WithLabelValues("add").Inc()
+	answers, err := p.bridged.prober.ask(ctx, w.vlan, []netip.Addr{w.addr})
+	if err != nil {
+		return who, false, err
 	}
-	return got.who, got.found, nil
+	if answers[w].found {
+		note(ctx, conflict{a, answers[w].who})
+	}
+	return answers[w].who, answers[w].found, nil
 }
 
 // usedHere returns an error if a pod of this node has the address: its allocation was
@@ -142,7 +142,6 @@ func (p *pods) usedHere(a allocator.Address) error {
 	if host := known.holder([]netip.Prefix{a.Prefix}, "", p.bootID); host != "" {
 		p.bridged.suspects.lookNow()
 		return fmt.Errorf("pod %s of this node has the address %s, and its allocation was lost: it is made again within %s",
-
 			known.pods[host].Pod(), a.Prefix.Addr(), reconcileEvery)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,6 +64,12 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 func (b *bed) killAgent(t *testing.T) {
 	t.Helper()
 	must(t, b.AgentKill(within(t, 10*time.Second), node))
+	b.restart(t)
+}
+
+// restart starts an agent when the one that was killed is gone.
+func (b *bed) restart(t *testing.T) {
+	t.Helper()
 	wait(t, 10*time.Second, func() string {
 		if s, err := b.AgentState(t.Context(), node); err != nil || s.PID != 0 || s.Exit == nil {
 			return fmt.Sprintf("the agent is %s, %v", s, err)
@@ -156,13 +163,7 @@ func (b *bed) killNow(t *testing.T, atKill map[string]int, verb string) {
 		"external_ids:fairlead=pod")
 	must(t, err)
 	atKill[fmt.Sprintf("%s: %d addresses, %d ports", verb, allocated, len(strings.Fields(ports))-1)]++
-	wait(t, 10*time.Second, func() string {
-		if s, err := b.AgentState(t.Context(), node); err != nil || s.PID != 0 || s.Exit == nil {
-			return fmt.Sprintf("the agent is %s, %v", s, err)
-		}
-		return ""
-	})
-	must(t, b.AgentStart(within(t, 10*time.Second), node))
+	b.restart(t)
 }
 
 // noneTwice wants every address to be of one pod.
@@ -178,6 +179,39 @@ func (b *bed) noneTwice(t *testing.T) {
 	if once := slices.Compact(slices.Clone(all)); len(once) != len(all) {
 		t.Errorf("an address is given twice: %v", all)
 	}
+}
+
+// A runtime that dies with the agent in the middle of ADDs calls no DEL. Of containers whose sandboxes are gone nothing
+// is left in the end.
+func TestRootKilledAndNoDEL(t *testing.T) {
+	b := cluster(t)
+	b.apply(t, annotated, poolYAML("ns10", 4, 10, "100", "109"))
+	h, err := b.Host(node)
+	must(t, err)
+	var answered sync.WaitGroup
+	names := []string{"h1", "h2", "h3", "h4", "h5"}
+	for _, name := range names { // one after the other, so that the kill finds each elsewhere
+		answered.Go(func() {
+			b.CNI(t.Context(), node, lab.ADD, "annotated/"+name) // fails, mostly: the agent dies
+		})
+		time.Sleep(70 * time.Millisecond)
+	}
+	must(t, b.AgentKill(within(t, 10*time.Second), node))
+	answered.Wait()
+	t.Logf("when the agent was killed: %v", b.held(t))
+	for _, name := range names {
+		rec := b.record(t, "annotated/"+name)
+		must(t, b.Records().Forget("annotated/"+name))
+		must(t, h.RemoveNetns(rec.Netns))
+	}
+	b.restart(t)
+	b.holdsExactly(t, 90*time.Second)
+	wait(t, 30*time.Second, func() string {
+		out, err := b.NodeExec(within(t, 20*time.Second), node, "ovs-vsctl", "--bare", "--columns=name", "find", "Port",
+			"external_ids:fairlead=pod")
+		must(t, err)
+		return strings.TrimSpace(out)
+	})
 }
 
 // A runtime that dies with the agent calls no DEL: when the sandbox is gone the node knows that its pod is, and gives
