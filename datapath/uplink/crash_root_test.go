@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"regexp"
@@ -94,14 +95,7 @@ func allSteps() (names []string) {
 // run runs the child in the node's namespace. It returns after what it was killed, empty if it came to its end.
 func (f *fixture) run(op string, killAfter int) string {
 	f.t.Helper()
-	p := f.plan()
-	p.Check = nil
-	text, err := json.Marshal(order{op, f.journal, p, killAfter})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	cmd := exec.Command("nsenter", "--net="+f.node.Path, "--", os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	cmd := f.command(op, killAfter)
 	out, err := cmd.CombinedOutput()
 	if m := regexp.MustCompile(`killed after: (.*)`).FindSubmatch(out); m != nil && killAfter > 0 {
 		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
@@ -113,6 +107,18 @@ func (f *fixture) run(op string, killAfter int) string {
 		f.t.Fatalf("%s: %v: %s\n%s", op, err, out, f.describe())
 	}
 	return ""
+}
+
+// command is the child; nsenter is replaced by it.
+func (f *fixture) command(op string, killAfter int) *exec.Cmd {
+	f.t.Helper()
+	text, err := json.Marshal(order{op, f.journal, f.plan(), killAfter})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	cmd := exec.Command("nsenter", "--net="+f.node.Path, "--", os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	return cmd
 }
 
 // recovery is what happens after the kill, and what the node is to be like then.
@@ -226,6 +232,44 @@ func (f *fixture) killAtEveryStep(op string, r recovery) {
 		r.do(f)
 		f.checkAfter(r.end, fmt.Sprintf("killed after %q, then %s", what, r.name))
 	}
+}
+
+// SIGKILL in the middle of steps, at any time. SEED repeats the times.
+func TestRootKilledAtAnyTime(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if s, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
+		seed = s
+	}
+	t.Logf("SEED=%d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	f := setup(t, rich)
+	f.before = f.state()
+	begin := time.Now()
+	f.run("attach", 0)
+	took := time.Since(begin)
+	f.attached = f.state()
+	for i := range 12 {
+		op := []string{"attach", "roll back", "restore"}[i%3]
+		way := recoveries()[r.IntN(2)]
+		if f.goTo(op); t.Failed() {
+			return
+		}
+		after := time.Duration(r.Int64N(int64(took)))
+		f.runFor(op, after)
+		way.do(f)
+		f.checkAfter(way.end, fmt.Sprintf("%s, killed after %s, then %s", op, after, way.name))
+	}
+}
+
+// runFor runs the child and kills it.
+func (f *fixture) runFor(op string, d time.Duration) {
+	f.t.Helper()
+	cmd := f.command(op, 0)
+	if err := cmd.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	time.AfterFunc(d, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait() // it may have come to its end before
 }
 
 // goTo brings the node to where op begins.
