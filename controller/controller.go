@@ -9,7 +9,7 @@ package controller
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -42,8 +42,8 @@ func Run(ctx context.Context, o Options) error {
 	(&poolStatus{client: o.Client.Resource(api.PoolResource), allocations: o.Client.Resource(api.AllocationResource),
 		world: w, metrics: m, log: o.Log.WithName("poolstatus")}).run(ctx)
 	running.Wait()
-	if err := context.Cause(ctx); err != nil && err != context.Canceled {
-		return fmt.Errorf("fairlead-controller: %w", err)
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
 	}
 	return nil
 }

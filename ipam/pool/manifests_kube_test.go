@@ -257,6 +257,16 @@ func TestKubePoolInUse(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s\n\tgot  %v\n\twant %q", spec, err, want)
 		}
+		pool := c.get("v1beta1", "used")
+		pool.SetFinalizers([]string{api.PoolFinalizer})
+		if _, err := c.pools("v1beta1").Update(t.Context(), pool, metav1.UpdateOptions{}); err != nil {
+			t.Errorf("its finalizer: %v", err)
+		}
+		pool = c.get("v1beta1", "used")
+		pool.SetFinalizers(nil)
+		if _, err := c.pools("v1beta1").Update(t.Context(), pool, metav1.UpdateOptions{}); err != nil {
+			t.Errorf("its finalizer: %v", err)
+		}
 		const held = "pool used is in use: 3 of its addresses are held. Delete the pods first"
 		if err := c.remove("used"); err == nil || !strings.Contains(err.Error(), held) {
 			t.Fatalf("DELETE: %v, want %s", err, held)
