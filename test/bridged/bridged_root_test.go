@@ -1,7 +1,10 @@
 package bridged
 
 import (
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
@@ -13,9 +16,20 @@ func TestRootEncap(t *testing.T) {
 	places := c.places(t)
 	t.Run("all", func(t *testing.T) { c.all(t, places, false) })
 	t.Run("streams", func(t *testing.T) { c.streams(t, places) })
+	t.Run("trace", c.traced)
 	t.Run("neighbours", func(t *testing.T) { c.neighbours(t, places) })
 	t.Run("host traffic", func(t *testing.T) { c.hostTraffic(t, places) })
 	t.Run("agent killed", func(t *testing.T) { c.agentKilled(t, places) })
+}
+
+// traced: lab trace follows a packet over the underlay, to the pod on the other node.
+func (c cluster) traced(t *testing.T) {
+	for from, to := range map[string]string{"a-0-node1": "a-0-node2", "a-10-node1": "a-20-node2"} {
+		way, err := c.Trace(within(t, 20*time.Second), "default/"+from, "default/"+to)
+		if want := "  out of pod default/" + to; err != nil || !slices.Contains(way, want) {
+			t.Errorf("from %s to %s: %v, and the way is\n%s\nwant %q", from, to, err, strings.Join(way, "\n"), want)
+		}
+	}
 }
 
 // Bridged pods beside routed ones whose podCIDRs the underlay knows.

@@ -12,8 +12,8 @@ import (
 )
 
 // Trace tells in words what Open vSwitch does with an ICMP echo request of a pod to an address or to another pod
-// (namespace/name), on the pod's node and, if the packet leaves through the tunnel, on the other pod's. It sends
-// nothing: ovs-vswitchd walks through its flows (ovs-vswitchd(8), ofproto/trace).
+// (namespace/name), on the pod's node and, if the packet leaves through the tunnel or the uplink, on the other pod's. It
+// sends nothing: ovs-vswitchd walks through its flows (ovs-vswitchd(8), ofproto/trace).
 func (l *Lab) Trace(ctx context.Context, pod, destination string) ([]string, error) {
 	pods, err := l.PodStates()
 	if err != nil {
@@ -37,40 +37,63 @@ func (l *Lab) Trace(ctx context.Context, pod, destination string) ([]string, err
 	if err != nil {
 		return nil, err
 	}
-	packet, err := echo(ports, pod, from.IPs, dst)
+	source, rest, err := echo(ports, pod, from.IPs, dst)
 	if err != nil {
 		return nil, err
 	}
-	out, left, err := l.trace(ctx, from.Node, ports, packet)
-	if err != nil || !left || to.Node == "" {
+	out, err := l.trace(ctx, from.Node, ports, source+","+rest)
+	if err != nil || to.Node == "" {
 		return out, err
 	}
-	return l.traceArrival(ctx, from.Node, to.Node, packet, out)
-}
-
-// traceArrival goes on where the packet comes out of the tunnel.
-func (l *Lab) traceArrival(ctx context.Context, from, to string, packet string, out []string) ([]string, error) {
-	ports, err := l.tracePorts(ctx, to)
+	there, err := l.tracePorts(ctx, to.Node)
 	if err != nil {
 		return out, err
+	}
+	var arrival string
+	switch {
+	case slices.Contains(out, "  out of "+theTunnel):
+		arrival, err = l.outOfTunnel(ctx, there, from.Node)
+	case slices.Contains(out, "  out of "+theUplink) && there.vlans[to.Pod] != "":
+		arrival, err = outOfUplink(there, to.Pod)
+	default:
+		return out, nil
+	}
+	if err != nil {
+		return out, fmt.Errorf("%s: %w", to.Node, err)
+	}
+	more, err := l.trace(ctx, to.Node, there, arrival+","+rest)
+	return append(out, more...), err
+}
+
+// outOfTunnel is how a packet from another node comes out of the tunnel.
+func (l *Lab) outOfTunnel(ctx context.Context, ports tracePorts, from string) (string, error) {
+	port, err := ports.called(theTunnel)
+	if err != nil {
+		return "", err
 	}
 	nodes, err := l.NodeStates(ctx)
 	if err != nil {
-		return out, err
+		return "", err
 	}
 	i := slices.IndexFunc(nodes, func(n NodeState) bool { return n.Node == from })
 	tunnel := "tun_src=" + nodes[i].Addresses[0]
 	if strings.Contains(nodes[i].Addresses[0], ":") {
 		tunnel = "tun_ipv6_src=" + nodes[i].Addresses[0]
 	}
-	_, rest, _ := strings.Cut(packet, ",")
-	for port, name := range ports.names {
-		if name == theTunnel {
-			arrival, _, err := l.trace(ctx, to, ports, "in_port="+port+","+tunnel+","+rest)
-			return append(out, arrival...), err
-		}
+	return "in_port=" + port + "," + tunnel, nil
+}
+
+// outOfUplink is how a packet for a bridged pod comes from the underlay: from its own VLAN, or from a router there.
+func outOfUplink(ports tracePorts, pod string) (string, error) {
+	port, err := ports.called(theUplink)
+	if err != nil {
+		return "", err
 	}
-	return out, fmt.Errorf("%s has no tunnel port", to)
+	packet := "in_port=" + port + ",dl_dst=" + ports.macs[pod]
+	if vlan := ports.vlans[pod]; vlan != "0" {
+		packet += ",dl_vlan=" + vlan
+	}
+	return packet, nil
 }
 
 func findPod(pods []PodState, name string) (PodState, error) {
@@ -84,19 +107,33 @@ func findPod(pods []PodState, name string) (PodState, error) {
 	return pods[i], nil
 }
 
-// theTunnel is what the tunnel port is called in words.
-const theTunnel = "the tunnel"
+// What ports are called in words.
+const (
+	theTunnel = "the tunnel"
+	theUplink = "the uplink"
+)
 
 // tracePorts are the ports of one node's bridge.
 type tracePorts struct {
-	names map[string]string // port -> what people know it by
-	macs  map[string]string // pod -> MAC
-	of    map[string]string // pod -> port
+	names map[string]string  // port -> what people know it by
+	macs  map[string]string  // pod -> MAC
+	of    map[string]string  // pod -> port
+	vlans map[string]string // pod -> its VLAN, of bridged pods
+}
+
+// called returns the port that people know by that name.
+func (p tracePorts) called(name string) (string, error) {
+	for port, n := range p.names {
+		if n == name {
+			return port, nil
+		}
+	}
+	return "", fmt.Errorf("there is no port of %s", name)
 }
 
 // tracePorts reads them from the marks that the agent leaves in OVSDB.
 func (l *Lab) tracePorts(ctx context.Context, node string) (tracePorts, error) {
-	p := tracePorts{names: map[string]string{}, macs: map[string]string{}, of: map[string]string{}}
+	p := tracePorts{names: map[string]string{}, macs: map[string]string{}, of: map[string]string{}, vlans: map[string]string{}}
 	text, err := l.NodeExec(ctx, node, "ovs-vsctl", "-t", "5", "--format=json", "--columns=name,external_ids", "list", "Port")
 	if err != nil {
 		return p, err
@@ -132,32 +169,37 @@ func (p tracePorts) add(port string, pairs [][2]string) {
 		p.names[port] = "the gateway, which is the node itself"
 	case "tunnel":
 		p.names[port] = theTunnel
+	case "uplink":
+		p.names[port] = theUplink
 	case "pod":
 		pod := ids["fairlead-pod-namespace"] + "/" + ids["fairlead-pod-name"]
 		p.names[port], p.macs[pod], p.of[pod] = "pod "+pod, ids["fairlead-mac"], port
+		if vlan, bridged := ids["fairlead-vlan"]; bridged {
+			p.vlans[pod] = vlan
+		}
 	}
 }
 
-// echo is the packet in the syntax of ovs-fields(7), its input port first.
-func echo(ports tracePorts, pod string, ips []string, dst netip.Addr) (string, error) {
+// echo is the packet in the syntax of ovs-fields(7): how it comes from the pod, and the packet itself.
+func echo(ports tracePorts, pod string, ips []string, dst netip.Addr) (source, packet string, err error) {
 	proto, src, kind := "icmp", "nw_src=%s,nw_dst=%s,nw_ttl=64", "icmp_type=8"
 	if dst.Is6() {
 		proto, src, kind = "icmp6", "ipv6_src=%s,ipv6_dst=%s,nw_ttl=64", "icmpv6_type=128"
 	}
 	for _, ip := range ips {
 		if netip.MustParseAddr(ip).Is6() == dst.Is6() {
-			return fmt.Sprintf("in_port=%s,dl_src=%s,%s,%s,"+src, ports.of[pod], ports.macs[pod], proto, kind, ip, dst), nil
+			return "in_port=" + ports.of[pod],
+				fmt.Sprintf("dl_src=%s,%s,%s,"+src, ports.macs[pod], proto, kind, ip, dst), nil
 		}
 	}
-	return "", fmt.Errorf("pod %s has no address of the same family as %s", pod, dst)
+	return "", "", fmt.Errorf("pod %s has no address of the same family as %s", pod, dst)
 }
 
-// trace runs one trace and reports whether the packet left through the tunnel.
-func (l *Lab) trace(ctx context.Context, node string, ports tracePorts, packet string) ([]string, bool, error) {
+// trace runs one trace.
+func (l *Lab) trace(ctx context.Context, node string, ports tracePorts, packet string) ([]string, error) {
 	text, err := l.NodeExec(ctx, node, "ovs-appctl", "-T", "5", "ofproto/trace", "--names", "br-int", packet)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	out := append([]string{"On " + node + ":"}, explain.Trace(text, ports.names)...)
-	return out, slices.Contains(out, "  out of "+theTunnel), nil
+	return append([]string{"On " + node + ":"}, explain.Trace(text, ports.names)...), nil
 }
