@@ -45,6 +45,7 @@ func TestRootServices(t *testing.T) {
 			t.Fatalf("the Service has the ClusterIPs %v, want one of each family", vips[p.name])
 		}
 	}
+	known := time.Now().Add(30 * time.Second) // when kube-proxy must know of them all
 	var calls errgroup.Group
 	calls.SetLimit(8)
 	for _, from := range clients {
@@ -52,7 +53,7 @@ func TestRootServices(t *testing.T) {
 			for _, ip := range ips {
 				for _, network := range []string{"tcp", "udp"} {
 					calls.Go(func() error {
-						if err := reaches(from, network, ip, backend); err != nil {
+						if err := reaches(from, network, ip, backend, known); err != nil {
 							t.Errorf("%s to Service %s (%s, %s): %v", from.name, backend, ip, network, err)
 						}
 						return nil
@@ -126,8 +127,8 @@ func answer(t *testing.T, p place) {
 }
 
 // reaches wants the backend's answer, three times, once kube-proxy knows of it.
-func reaches(from place, network, vip, backend string) error {
-	for end, good := time.Now().Add(30*time.Second), 0; ; {
+func reaches(from place, network, vip, backend string, known time.Time) error {
+	for good := 0; ; {
 		got, err := whoAnswers(from, network, vip)
 		switch {
 		case err == nil && got != backend:
@@ -136,7 +137,7 @@ func reaches(from place, network, vip, backend string) error {
 			if good++; good == 3 {
 				return nil
 			}
-		case good > 0 || time.Now().After(end):
+		case good > 0 || time.Now().After(known):
 			return fmt.Errorf("after %d answers: %w", good, err)
 		default:
 			time.Sleep(200 * time.Millisecond)

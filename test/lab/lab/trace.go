@@ -133,7 +133,8 @@ func (p tracePorts) called(name string) (string, error) {
 
 // tracePorts reads them from the marks that the agent leaves in OVSDB.
 func (l *Lab) tracePorts(ctx context.Context, node string) (tracePorts, error) {
-	p := tracePorts{names: map[string]string{}, macs: map[string]string{}, of: map[string]string{}, vlans: map[string]string{}}
+	p := tracePorts{names: map[string]string{}, macs: map[string]string{}, of: map[string]string{},
+		vlans: map[string]string{}}
 	text, err := l.NodeExec(ctx, node, "ovs-vsctl", "-t", "5", "--format=json", "--columns=name,external_ids", "list", "Port")
 	if err != nil {
 		return p, err
