@@ -1,8 +1,13 @@
 package uplink
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 )
 
 // There and back.
@@ -24,6 +29,71 @@ func TestRootAttachAndRestore(t *testing.T) {
 	}
 	f.reached()
 	same(t, "restored", before, f.state())
+}
+
+// The check is asked until it succeeds, and a process that is told to end before leaves the attach to the next.
+func TestRootCheckIsAskedAgain(t *testing.T) {
+	f := setup(t, simple)
+	u, p := f.open(), f.plan()
+	ctx, cancel := context.WithCancel(context.Background())
+	p.Check = func(context.Context) error { cancel(); return errors.New("not yet") }
+	if err := f.node.Do(func() error { return u.Attach(ctx, p) }); err == nil || errors.Is(err, ErrRolledBack) {
+		t.Errorf("told to end: %v", err)
+	}
+	if phase := f.open().Journal().Phase; phase != Attaching {
+		t.Errorf("told to end: phase %s", phase)
+	}
+	tries := 0
+	p.Check = func(context.Context) error {
+		if tries++; tries < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	}
+	f.node.Must(func() error { return u.Attach(context.Background(), p) })
+	if !u.Attached() || tries != 3 {
+		t.Errorf("after %d tries: %+v", tries, u.Journal().Phase)
+	}
+}
+
+// What somebody changes of an attached uplink is put back; the NIC's MTU is followed.
+func TestRootMend(t *testing.T) {
+	f := setup(t, rich)
+	f.nextAgent()
+	f.attached = f.state()
+	for _, change := range []string{"ip addr flush dev br-uplink", "ip link set br-uplink down", "ip route del default",
+		"ip rule del priority 101", "ip addr add 192.0.2.11/24 dev eth0", "ip link set br-uplink mtu 1400",
+		"sysctl -q -w net.ipv6.conf.eth0.disable_ipv6=0"} {
+		f.node.Exec(strings.Fields(change)...)
+		if len(f.attached.Differences(f.state())) == 0 {
+			t.Errorf("%s changes nothing", change)
+		}
+		u := f.open()
+		f.node.Must(func() error { _, err := u.Mend(context.Background()); return err })
+		f.reached()
+		if strings.Contains(change, "flush") || strings.Contains(change, "down") {
+			continue // with the addresses go those that expire, which only a router brings back
+		}
+		f.sameButExpiring(f.attached, change)
+	}
+	f.node.IP("link set eth0 mtu 1450")
+	u := f.open()
+	f.node.Must(func() error { _, err := u.Mend(context.Background()); return err })
+	if out := f.node.IP("link show br-uplink"); !strings.Contains(out, "mtu 1450") {
+		t.Errorf("the NIC has MTU 1450: %s", out)
+	}
+}
+
+// sameButExpiring compares what has no lifetime.
+func (f *fixture) sameButExpiring(want hoststate.Node, what string) {
+	f.t.Helper()
+	permanent := func(n hoststate.Node) hoststate.Node {
+		n.Lines = slices.DeleteFunc(slices.Clone(n.Lines), func(line string) bool {
+			return strings.Contains(line, "expires=") || strings.Contains(line, "fd00:1::")
+		})
+		return n
+	}
+	same(f.t, what, permanent(want), permanent(f.state()))
 }
 
 // Whatever a NIC can have moves to br-uplink and back.

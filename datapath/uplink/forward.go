@@ -72,7 +72,7 @@ func (u *Uplink) readyDevice() error {
 		return err
 	}
 	j, name := u.journal, device.Attrs().Name
-	if kernel.HasIPv6() && device.Attrs().RawFlags&unix.IFF_UP == 0 {
+	if kernel.HasIPv6() {
 		if err := hoststate.SetSysctl(name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
 			return err
 		}

@@ -70,7 +70,10 @@ func (u *Uplink) observeDevice(o *Observed, device netlink.Link) error {
 		return err
 	}
 	o.Bare = len(addresses) == 0
-	o.OnDevice.Addresses = hasAll(u.addressesOn(place(device), 0), addresses, hoststate.Has)
+	mode, err := hoststate.Sysctl(a.Name, hoststate.AddrGenMode)
+	generates := err != nil || mode == hoststate.GenEUI64 // without IPv6 there is no such parameter
+	o.OnDevice.Addresses = hasAll(u.addressesOn(place(device), 0), addresses, hoststate.Has) &&
+		(generates || j.NIC.Sysctls[hoststate.AddrGenMode] != hoststate.GenEUI64)
 	o.OnDevice.Routes = hasAll(u.routesOn(place(device)), routes, hoststate.HasRoute)
 	rules, err := hoststate.RulesOf(place(device))
 	if err != nil {

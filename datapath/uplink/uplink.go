@@ -113,8 +113,18 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 		hoststate.DropStandIns(place(device))
 	}
 	u.did = nil
-	err = u.run(ctx)
+	err = errors.Join(u.followMTU(), u.run(ctx))
 	return u.did, err
+}
+
+// followMTU has br-uplink have the MTU that somebody has given the NIC since.
+func (u *Uplink) followMTU() error {
+	nic, err := findLink(u.journal.NIC.Name)
+	if err != nil || nic == nil || nic.Attrs().MTU == u.journal.Bridge.MTU {
+		return err
+	}
+	u.journal.Bridge.MTU = nic.Attrs().MTU
+	return u.write("mtu")
 }
 
 // Attach makes p.NIC a port of Open vSwitch, or goes on with an attach that was begun, or puts back what
@@ -196,8 +206,12 @@ func (u *Uplink) Restore(ctx context.Context, reason string) error {
 	return u.run(ctx)
 }
 
-// rollBack restores because of why. unreached: the attach was complete, and nobody answered.
+// rollBack restores because of why, but for a process that is told to end: the next one goes on. unreached: the attach
+// was complete, and nobody answered.
 func (u *Uplink) rollBack(ctx context.Context, why error, unreached bool) error {
+	if ctx.Err() != nil {
+		return why
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mostSteps*time.Second)
 	defer cancel()
 	u.log.Error(why, "attach failed, restoring", "nic", u.journal.NIC.Name)
@@ -216,8 +230,8 @@ func (u *Uplink) rollBack(ctx context.Context, why error, unreached bool) error 
 func (u *Uplink) verify(ctx context.Context, p Plan) error {
 	deadline := time.Now().Add(p.RollbackAfter)
 	for {
-		ctx, cancel := context.WithDeadline(ctx, deadline)
-		err := p.Check(ctx)
+		try, cancel := context.WithDeadline(ctx, deadline)
+		err := p.Check(try)
 		cancel()
 		if err == nil {
 			u.journal.Phase, u.journal.Reason, u.journal.Unreached = Attached, "", false
