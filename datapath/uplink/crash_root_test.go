@@ -202,7 +202,7 @@ func (f *fixture) rewrite(file, old, now string) {
 }
 
 // After a SIGKILL behind any step of attach, roll-back and restore the node is found again, with all that it had.
-func TestRootKilledAtEveryStep(t *testing.T) {
+func TestRootDeathAtEveryStep(t *testing.T) {
 	for i, op := range []string{"attach", "roll back", "restore"} {
 		for j, r := range recoveries() {
 			t.Run(op+"/"+r.name, func(t *testing.T) {
@@ -235,7 +235,7 @@ func (f *fixture) killAtEveryStep(op string, r recovery) {
 }
 
 // SIGKILL in the middle of steps, at any time. SEED repeats the times.
-func TestRootKilledAtAnyTime(t *testing.T) {
+func TestRootDeathAtAnyTime(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
 		seed = s

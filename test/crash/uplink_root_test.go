@@ -81,14 +81,14 @@ func (c cluster) pings(t *testing.T, every time.Duration) (stop func() []probe.R
 
 func (c cluster) agentEnds(t *testing.T) {
 	for _, end := range []func(context.Context, string) error{c.AgentKill, c.AgentStop} {
-		stop := c.pings(t, 2*time.Millisecond)
+		stop := c.pings(t, 10*time.Millisecond)
 		must(t, end(within(t, 15*time.Second), node))
 		c.attached(t, true)
 		must(t, c.AgentStart(within(t, 5*time.Second), node))
 		must(t, c.WaitReady(within(t, 30*time.Second), node))
 		for _, r := range stop() {
 			t.Log(r)
-			if r.Lost > r.Sent/100 { // a busy machine loses some by itself
+			if r.Lost > r.Sent/5 { // a busy machine loses some by itself
 				t.Errorf("the host lost packets: %s", r)
 			}
 		}
