@@ -48,6 +48,7 @@ type cluster struct {
 	admin dynamic.Interface
 	token string // the controller's
 	s     *apitest.Server
+	url   string // where the controller serves
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -119,6 +120,17 @@ func (c *cluster) create(p *api.IPPool) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	c.t.Cleanup(func() {
+		ctx := context.Background() // the test's has ended
+		err := c.pools().Delete(ctx, p.Name, metav1.DeleteOptions{})
+		if err == nil {
+			_, err = c.pools().Patch(ctx, p.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+				metav1.PatchOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			c.t.Error(err)
+		}
+	})
 }
 
 func (c *cluster) get(name string) (api.IPPool, error) {
@@ -189,16 +201,7 @@ func TestKubePools(t *testing.T) {
 		name string
 		run  func(*testing.T, *cluster)
 	}{{"status", checkStatus}, {"conditions", checkConditions}, {"deleted", checkDeleted}, {"seldom written", checkSeldom}} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, &cluster{t, c.admin, c.token, c.s}) })
-	}
-	metrics := c.fetch(url + "/metrics")
-	for _, want := range []string{`fairlead_pool_addresses_total{pool="small"} 3`, `fairlead_pool_ready{pool="small"} 1`} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("no %s in the metrics", want)
-		}
-	}
-	if ok := c.fetch(url + "/healthz"); ok != "ok\n" {
-		t.Errorf("/healthz: %q", ok)
+		t.Run(test.name, func(t *testing.T) { test.run(t, &cluster{t, c.admin, c.token, c.s, url}) })
 	}
 }
 
@@ -222,6 +225,15 @@ func checkStatus(t *testing.T, c *cluster) {
 	got := c.until("small", "2/3 [10.2.0.")
 	if string(got.Status.IPAddresses) != `[{"ipAddress":"10.2.0.1","phase":"Allocated"}]` {
 		t.Errorf("status.ipAddresses is %s", got.Status.IPAddresses)
+	}
+	metrics := c.fetch(c.url + "/metrics")
+	for _, want := range []string{`fairlead_pool_addresses_total{pool="small"} 3`, `fairlead_pool_ready{pool="small"} 1`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+	if ok := c.fetch(c.url + "/healthz"); ok != "ok\n" {
+		t.Errorf("/healthz: %q", ok)
 	}
 	c.release(a, "a")
 	c.release(a, "c")
@@ -248,6 +260,11 @@ func checkConditions(t *testing.T, c *cluster) {
 	if _, err := c.admin.Resource(nodes).Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := c.admin.Resource(nodes).Delete(context.Background(), "n9", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 	c.create(poolOf("cond-wrong", "10.3.0.1", "10.3.0.9"))
 	c.create(poolOf("cond-a", "10.2.20.1", "10.2.20.9"))
 	c.create(poolOf("cond-b", "10.2.20.9", "10.2.20.20"))
