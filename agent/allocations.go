@@ -31,6 +31,7 @@ type suspects struct {
 	since  map[string]suspect // by the allocation's name
 	looked time.Time
 	now    atomic.Bool
+	wake   chan struct{} // gets a value when it is to be looked now
 }
 
 // suspect is when an allocation first seemed dead, and which one it was.
@@ -47,8 +48,11 @@ func (p *pods) held(ctx context.Context) ([]api.IPAllocation, error) {
 	return p.bridged.Held(ctx)
 }
 
-// lookNow has allocations compared with the node at the next occasion.
-func (s *suspects) lookNow() { s.now.Store(true) }
+// lookNow has allocations compared with the node.
+func (s *suspects) lookNow() {
+	s.now.Store(true)
+	poke(s.wake)
+}
 
 func (s *suspects) due() bool {
 	return s.now.Swap(false) || len(s.since) > 0 || time.Since(s.looked) > allocationsEvery
@@ -72,7 +76,7 @@ func (p *pods) reconcileAllocations(ctx context.Context) error {
 	// whole ADD or DEL to be so.
 	held, err := p.held(ctx)
 	if err != nil {
-		s.lookNow()
+		s.now.Store(true)
 		return errors.Join(append(errs, fmt.Errorf("comparing allocations with the node: %w", err))...)
 	}
 	s.looked = time.Now()

@@ -32,6 +32,7 @@ func (p *pods) newBridged(o Options) error {
 	p.bridged.prober = &prober{loop: p.loop, timeout: o.Config.IPAM.ConflictProbeTimeout,
 		more: make(chan struct{}, 1)}
 	p.bridged.owed = owed{dir: owedDir}
+	p.bridged.suspects.wake = make(chan struct{}, 1)
 	if p.loop.kube != nil {
 		p.bridged.store = allocation.NewKubernetes(p.loop.kube.Dynamic)
 	} else {

@@ -141,8 +141,8 @@ func (p *pods) usedHere(a allocator.Address) error {
 	}
 	if host := known.holder([]netip.Prefix{a.Prefix}, "", p.bootID); host != "" {
 		p.bridged.suspects.lookNow()
-		return fmt.Errorf("pod %s of this node has the address %s, and its allocation was lost: it is made again within %s",
-			known.pods[host].Pod(), a.Prefix.Addr(), reconcileEvery)
+		return fmt.Errorf("pod %s of this node has the address %s, and its allocation was lost: it is made again now",
+			known.pods[host].Pod(), a.Prefix.Addr())
 	}
 	return nil
 }

@@ -332,9 +332,10 @@ func (p *pods) reconcileLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if err := p.reconcile(ctx); err != nil && ctx.Err() == nil {
-				p.log.Error(err, "taking back leftovers of dead pods")
-			}
+		case <-p.bridged.suspects.wake:
+		}
+		if err := p.reconcile(ctx); err != nil && ctx.Err() == nil {
+			p.log.Error(err, "taking back leftovers of dead pods")
 		}
 	}
 }

@@ -181,39 +181,6 @@ func (b *bed) noneTwice(t *testing.T) {
 	}
 }
 
-// A runtime that dies with the agent in the middle of ADDs calls no DEL. Of containers whose sandboxes are gone nothing
-// is left in the end.
-func TestRootKilledAndNoDEL(t *testing.T) {
-	b := cluster(t)
-	b.apply(t, annotated, poolYAML("ns10", 4, 10, "100", "109"))
-	h, err := b.Host(node)
-	must(t, err)
-	var answered sync.WaitGroup
-	names := []string{"h1", "h2", "h3", "h4", "h5"}
-	for _, name := range names { // one after the other, so that the kill finds each elsewhere
-		answered.Go(func() {
-			b.CNI(t.Context(), node, lab.ADD, "annotated/"+name) // fails, mostly: the agent dies
-		})
-		time.Sleep(70 * time.Millisecond)
-	}
-	must(t, b.AgentKill(within(t, 10*time.Second), node))
-	answered.Wait()
-	t.Logf("when the agent was killed: %v", b.held(t))
-	for _, name := range names {
-		rec := b.record(t, "annotated/"+name)
-		must(t, b.Records().Forget("annotated/"+name))
-		must(t, h.RemoveNetns(rec.Netns))
-	}
-	b.restart(t)
-	b.holdsExactly(t, 90*time.Second)
-	wait(t, 30*time.Second, func() string {
-		out, err := b.NodeExec(within(t, 20*time.Second), node, "ovs-vsctl", "--bare", "--columns=name", "find", "Port",
-			"external_ids:fairlead=pod")
-		must(t, err)
-		return strings.TrimSpace(out)
-	})
-}
-
 // A runtime that dies with the agent calls no DEL: when the sandbox is gone the node knows that its pod is, and gives
 // the address back. One whose sandbox is there keeps it, and so does one of which nothing is known.
 func TestRootNodeIsTheWitness(t *testing.T) {
@@ -233,11 +200,12 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 	b.apply(t, allocation("192.168.110.1", "x", "", "")) // no address of the pool: nobody's business
 	b.apply(t, allocation("192.168.110.115", "gone", "/run/netns/gone", boot), allocation("192.168.110.116", "before", rec.Netns, "other"),
 		allocation("192.168.110.117", "lives", rec.Netns, boot), allocation("192.168.110.118", "unknown", "", ""))
-	b.killAgent(t) // looks at its start, and then every 20 s as long as something is suspect
+	b.dieInADDs(t)
+	b.restart(t) // looks at its start, and then every 20 s as long as something is suspect
 	wait(t, 90*time.Second, func() string {
 		held := strings.Join(b.held(t), ", ")
-		for _, ip := range []string{"192.168.110.115", "192.168.110.116"} {
-			if strings.Contains(held, ip) {
+		for _, dead := range []string{"192.168.110.115", "192.168.110.116", "annotated/"} {
+			if strings.Contains(held, dead) {
 				return "still held: " + held
 			}
 		}
@@ -250,6 +218,39 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 	})
 	if log := b.log(t, node); strings.Count(log, "took back the address of a pod that is gone") < 2 {
 		t.Error("the log does not tell of what was taken back")
+	}
+	wait(t, 30*time.Second, func() string {
+		out, err := b.NodeExec(within(t, 20*time.Second), node, "ovs-vsctl", "--bare", "--columns=name", "find", "Port",
+			"external_ids:fairlead=pod")
+		must(t, err)
+		if ports := strings.Fields(out); len(ports) != 1 {
+			return fmt.Sprintf("ports of pods are %v, want that of a", ports)
+		}
+		return ""
+	})
+}
+
+// dieInADDs kills the agent while ADDs run, each at another step, and takes their sandboxes away. Nobody calls DEL.
+func (b *bed) dieInADDs(t *testing.T) {
+	t.Helper()
+	b.apply(t, annotated, poolYAML("ns10", 4, 10, "100", "109"))
+	h, err := b.Host(node)
+	must(t, err)
+	var answered sync.WaitGroup
+	names := []string{"annotated/h1", "annotated/h2", "annotated/h3", "annotated/h4", "annotated/h5"}
+	for _, name := range names {
+		answered.Go(func() {
+			b.CNI(t.Context(), node, lab.ADD, name) // fails, mostly: the agent dies
+		})
+		time.Sleep(70 * time.Millisecond)
+	}
+	must(t, b.AgentKill(within(t, 10*time.Second), node))
+	answered.Wait()
+	t.Logf("when the agent was killed: %v", b.held(t))
+	for _, name := range names {
+		rec := b.record(t, name)
+		must(t, b.Records().Forget(name))
+		must(t, h.RemoveNetns(rec.Netns))
 	}
 }
 
