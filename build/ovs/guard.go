@@ -8,3 +8,8 @@ import _ "embed"
 //
 //go:embed fairlead-ovs-guard
 var Guard string
+
+// UplinkBoot has a node start with its NIC detached, a program for sh(1).
+//
+//go:embed fairlead-uplink-boot
+var UplinkBoot string

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	guard "github.com/fairlead-cni/fairlead/build/ovs"
+	"github.com/fairlead-cni/fairlead/build/ovs"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
@@ -126,7 +126,7 @@ func startVswitchd(ctx context.Context, d Datapath) error {
 // startGuard keeps its PID as the others do. What it says is in its log.
 func startGuard() error {
 	const script = "/run/lab/fairlead-ovs-guard"
-	if err := os.WriteFile(script, []byte(guard.Guard), 0o755); err != nil {
+	if err := os.WriteFile(script, []byte(ovs.Guard), 0o755); err != nil {
 		return err
 	}
 	log, err := os.OpenFile("/var/log/openvswitch/fairlead-ovs-guard.log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)

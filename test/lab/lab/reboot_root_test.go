@@ -42,6 +42,9 @@ func TestRootReboot(t *testing.T) {
 	if again := nodeExec(t, l, "node1", "ovs-vsctl", "get", "Bridge", "br-int", "_uuid"); again != db {
 		t.Errorf("br-int was %s, and is %s: the database is another", db, again)
 	}
+	if got := nodeExec(t, l, "node1", "ovs-vsctl", "list-br"); got != "br-int\n" {
+		t.Errorf("Open vSwitch came back with the bridges %q, want br-int only: the NIC is the host's", got)
+	}
 	if s, err := l.AgentState(t.Context(), "node1"); err != nil || s.PID != 0 {
 		t.Errorf("the agent is %s, %v", s, err)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // Trace tells in words what Open vSwitch does with an ICMP echo request of a pod to an address or to another pod
-// (namespace/name), on the pod's node and, if the packet leaves through the tunnel or the uplink, on the other pod's. It
+// (namespace/name), on the pod's node and, if the packet leaves through the tunnel or the uplink, on the other's. It
 // sends nothing: ovs-vswitchd walks through its flows (ovs-vswitchd(8), ofproto/trace).
 func (l *Lab) Trace(ctx context.Context, pod, destination string) ([]string, error) {
 	pods, err := l.PodStates()
@@ -115,9 +115,9 @@ const (
 
 // tracePorts are the ports of one node's bridge.
 type tracePorts struct {
-	names map[string]string  // port -> what people know it by
-	macs  map[string]string  // pod -> MAC
-	of    map[string]string  // pod -> port
+	names map[string]string // port -> what people know it by
+	macs  map[string]string // pod -> MAC
+	of    map[string]string // pod -> port
 	vlans map[string]string // pod -> its VLAN, of bridged pods
 }
 

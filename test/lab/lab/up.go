@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/build/ovs"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 )
@@ -201,7 +203,8 @@ func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error 
 	return l.boot(ctx, n)
 }
 
-// boot starts the machine of a node, whose files are there, up to Open vSwitch and its addresses.
+// boot starts the machine of a node, whose files are there, up to Open vSwitch and its addresses. What stands beside
+// Open vSwitch (build/ovs) has the NIC stay with the host.
 func (l *Lab) boot(ctx context.Context, n int) error {
 	var binds []host.Bind
 	if l.spec.Cluster == Directory {
@@ -224,6 +227,12 @@ func (l *Lab) boot(ctx context.Context, n int) error {
 	}
 	if err := setUpNode(ctx, h, l.spec); err != nil {
 		return err
+	}
+	if err := l.OVSStart(ctx, h.Name, OVSDB); err != nil {
+		return err
+	}
+	if err := h.Do(func() error { return run(exec.CommandContext(ctx, "sh", "-c", ovs.UplinkBoot)) }); err != nil {
+		return fmt.Errorf("fairlead-uplink-boot on %s: %w", h.Name, err)
 	}
 	if err := l.OVSStart(ctx, h.Name); err != nil || l.spec.onBridge() {
 		return err
