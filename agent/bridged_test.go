@@ -88,6 +88,9 @@ func TestDesireBridged(t *testing.T) {
 	if want := prefixList("192.0.2.128/26", "192.168.110.64/26", "fd00:a::/64"); !slices.Equal(d.NAT.Pools, want) {
 		t.Errorf("masqueraded pools %v, want %v", d.NAT.Pools, want)
 	}
+	if d.NAT.Underlay != "br-uplink" {
+		t.Errorf("the host hears the underlay on %q", d.NAT.Underlay)
+	}
 
 	obs := ovsdb.Observed{Uplink: ovsdb.Port{OFPort: 3},
 		Pods: []ovsdb.PodPort{{Attachment: api.Attachment{HostIf: "fl3"}, OFPort: 7}}}

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -96,6 +97,9 @@ func Desire(in Inputs) Desired {
 	}
 	if len(d.NAT.Pools) > 0 {
 		d.NAT.NodeAddrs = d.NodeAddrs
+		if in.Uplink {
+			d.NAT.Underlay = uplink.BridgeName
+		}
 	}
 	slices.SortFunc(d.OVSDB.Pods, func(a, b api.Attachment) int { return cmp.Compare(a.HostIf, b.HostIf) })
 	slices.SortFunc(d.NAT.PodCIDRs, comparePrefix)

@@ -163,13 +163,72 @@ func TestRootBridgedAnswers(t *testing.T) {
 	}
 }
 
+// The node is no router from the underlay to its bridged pods: that would be a way around
+// the underlay's own router, and into any VLAN. Services of the node are no such way.
+func TestRootBridgedNoRouter(t *testing.T) {
+	node, outside, _, pod, _ := underlay(t)
+	d := desired()
+	d.Pools, d.NodeAddrs, d.Underlay = cidrs("192.0.2.48/28", "fd00:5::50/124"), addrs("192.0.2.2", "fd00:5::2"), "eth0"
+	outside.IP("route add " + bridged4 + "/32 via 192.0.2.2")
+	outside.IP("route add " + bridged6 + "/128 via fd00:5::2")
+	node.Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-d", "192.0.2.2/32", "-p", "tcp", "--dport", "30080",
+		"-j", "DNAT", "--to-destination", bridged4+":8080")
+	for _, to := range []string{bridged4 + ":80", "[" + bridged6 + "]:80"} {
+		open := d
+		open.Underlay = ""
+		apply(t, node, open)
+		if _, err := seen(outside, pod, to, to); err != nil {
+			t.Fatalf("without the rules nobody reaches %s, and the test is worth nothing: %v", to, err)
+		}
+		apply(t, node, d)
+		if from, err := seen(outside, pod, to, to); err == nil {
+			t.Errorf("the node has routed from the underlay to %s, which sees %s", to, from)
+		}
+	}
+	if _, err := seen(outside, pod, "192.0.2.2:30080", bridged4+":8080"); err != nil {
+		t.Errorf("node port: %v", err)
+	}
+}
+
+// What has a pool's address does not get the node's into another node's tunnel: the node
+// would vouch for it.
+func TestRootBridgedNoTunnel(t *testing.T) {
+	node, outside, _, _, pod := underlay(t)
+	d := desired()
+	d.Pools, d.NodeAddrs = cidrs("192.0.2.48/28", "fd00:5::50/124"), addrs("192.0.2.2", "fd00:5::2")
+	// It is told of the straight way, and does not want it.
+	pod.Exec("sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.wire.accept_redirects=0",
+		"net.ipv6.conf.wire.accept_redirects=0")
+	// A pod of another node: this one has no route to it but that of the subnet.
+	node.IP("route del " + second4)
+	node.IP("route del " + second6)
+	pod.IP("route add 192.0.2.9/32 via 192.0.2.2 dev wire")
+	pod.IP("route add fd00:5::9/128 via fd00:5::2 dev wire")
+	pod.IP("neigh del 192.0.2.2 dev gw")
+	pod.IP("route del 192.0.2.2 dev gw")
+	pod.IP("neigh del fd00:5::2 dev gw")
+	pod.IP("route del fd00:5::2 dev gw")
+	for to, as := range map[string]string{"192.0.2.9:7471": "192.0.2.2", "[fd00:5::9]:7471": "fd00:5::2"} {
+		apply(t, node, d)
+		if got, err := seen(pod, outside, to, to); err != nil || got != as {
+			t.Fatalf("without the rule %s sees %q, %v; want %s, or the test is worth nothing", to, got, err, as)
+		}
+		closed := d
+		closed.Tunnel = Tunnel{"tcp", 7471}
+		apply(t, node, closed)
+		if got, err := seen(pod, outside, to, to); err == nil {
+			t.Errorf("%s takes a pod of another node for %s", to, got)
+		}
+	}
+}
+
 // Both back ends of iptables print the rules as we compare them.
 func TestRootBridgedUnchanged(t *testing.T) {
 	backends(t, func(t *testing.T) {
 		node := nstest.New(t)
 		for _, own := range [][]string{{"10.0.1.0/24", "fd00:1::/64"}, nil} {
 			d := Desired{Gateway: "gw0", PodCIDRs: cidrs(own...), Pools: cidrs("192.0.2.48/28", "192.0.2.64/32", "fd00:5::50/124"),
-				NodeAddrs: addrs("192.0.2.2", "fd00:5::2"), RandomFully: true, Tunnel: Tunnel{"udp", 6081}}
+				NodeAddrs: addrs("192.0.2.2", "fd00:5::2"), RandomFully: true, Tunnel: Tunnel{"udp", 6081}, Underlay: "br-uplink"}
 			if apply(t, node, d) == nil {
 				t.Error("nothing was written")
 			}

@@ -21,6 +21,9 @@ type Desired struct {
 	// PodCIDRs are the node's own, Pools the ranges of bridged pods, on whatever
 	// node; a family without either gets no rules.
 	PodCIDRs, Pools []netip.Prefix
+	// Underlay is the interface through which the host hears the underlay that bridged
+	// pods are on, empty where no pod is.
+	Underlay string
 	// NodeAddrs are the node's own addresses, the first of each family the one
 	// that other nodes know. Only Pools need them.
 	NodeAddrs []netip.Addr
@@ -113,7 +116,7 @@ func (d Desired) chains(f family) []chain {
 		if d.Masquerade {
 			post.rules = append(post.rules, d.outsideRules(own, f.of(d.Unmasked))...)
 		}
-		fwd.rules = d.forwardRules(own)
+		fwd.rules = d.forwardRules(own, pools)
 	}
 	return []chain{post, fwd}
 }
@@ -207,7 +210,7 @@ func (d Desired) outsideRules(own, unmasked []netip.Prefix) (rules []string) {
 
 // forwardRules let packets of pods pass. Docker sets the policy of FORWARD to
 // DROP, firewalls end it in REJECT.
-func (d Desired) forwardRules(own []netip.Prefix) (rules []string) {
+func (d Desired) forwardRules(own, pools []netip.Prefix) (rules []string) {
 	if d.Tunnel != (Tunnel{}) {
 		// With the node's address, which masquerading gives it, another node
 		// would take it for this one's: the pod could say there what its own
@@ -220,5 +223,28 @@ func (d Desired) forwardRules(own []netip.Prefix) (rules []string) {
 		// with IPv6, for which there is none.
 		rules = append(rules, fmt.Sprintf("-s %s ! -i %s -o %s -j DROP", p, d.Gateway, d.Gateway))
 	}
-	return append(rules, "-i "+d.Gateway+" -j ACCEPT", "-o "+d.Gateway+" -j ACCEPT")
+	rules = append(rules, "-i "+d.Gateway+" -j ACCEPT")
+	rules = append(rules, d.underlayRules(pools)...)
+	return append(rules, "-o "+d.Gateway+" -j ACCEPT")
+}
+
+// underlayRules keep the host from being a router between the underlay and bridged
+// pods. They have one there, and what it keeps apart, VLANs first of all, would meet
+// here: the host has a way into each VLAN, whoever sends it a frame. And what has a
+// pool's address gets the node's on its way out, with which another node would take it
+// for this one's tunnel.
+func (d Desired) underlayRules(pools []netip.Prefix) (rules []string) {
+	if d.Underlay != "" && len(pools) > 0 {
+		way := "-i " + d.Underlay + " -o " + d.Gateway
+		rules = append(rules, way+" -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT")
+		for _, p := range pools {
+			rules = append(rules, fmt.Sprintf("-d %s %s -j DROP", p, way))
+		}
+	}
+	if d.Tunnel != (Tunnel{}) {
+		for _, p := range pools {
+			rules = append(rules, fmt.Sprintf("-s %s %s -j DROP", p, d.Tunnel.match()))
+		}
+	}
+	return rules
 }

@@ -48,17 +48,22 @@ func TestChains(t *testing.T) {
 				"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " + forward},
 		"bridged": {text(with(func(d *Desired) {
 			d.Masquerade, d.Pools, d.NodeAddrs = true, cidrs("192.0.2.96/28", "fd00:5::/96"), addrs("192.0.2.2", "fd00:5::2", "172.17.0.1")
+			d.Underlay = "br-uplink"
 		}), ipv4), "FAIRLEAD-POSTROUTING: " + dnat + "; -s 10.0.1.0/24 -o gw0 -j RETURN; " +
 			"-d 10.0.1.0/24 -o gw0 -m conntrack ! --ctstate DNAT -j RETURN; " +
 			"-s 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.2/32 -o gw0 -j RETURN; " +
 			"-s 172.17.0.1/32 -o gw0 -j RETURN; -d 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.96/28 ! -o gw0 -j MASQUERADE; " +
-			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " + forward},
+			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " +
+			"-s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP; -i gw0 -j ACCEPT; " +
+			"-i br-uplink -o gw0 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT; " +
+			"-d 192.0.2.96/28 -i br-uplink -o gw0 -j DROP; -o gw0 -j ACCEPT"},
 		"bridged without a podCIDR": {text(Desired{Gateway: "gw0", Pools: cidrs("fd00:5::/96"), NodeAddrs: addrs("192.0.2.2", "fd00:5::2"),
 			RandomFully: true, Tunnel: Tunnel{"udp", 6081}}, ipv6),
 			"FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
 				"-s fd00:5::2/128 -o gw0 -j RETURN; -d fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
 				"-s fd00:5::/96 ! -o gw0 -j MASQUERADE --random-fully\n" +
-				"FAIRLEAD-FORWARD: -i gw0 -p udp -m udp --dport 6081 -j DROP; -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
+				"FAIRLEAD-FORWARD: -i gw0 -p udp -m udp --dport 6081 -j DROP; -i gw0 -j ACCEPT; " +
+				"-s fd00:5::/96 -p udp -m udp --dport 6081 -j DROP; -o gw0 -j ACCEPT"},
 		"other family": {text(with(func(d *Desired) { d.Masquerade = true }), ipv6),
 			"FAIRLEAD-POSTROUTING: \nFAIRLEAD-FORWARD: "},
 	} {
