@@ -146,22 +146,26 @@ func (s *Server) ready(ctx context.Context) error {
 	if err := s.api.Process.Signal(syscall.Signal(0)); err != nil {
 		return err
 	}
-	if s.admin == nil {
-		// Not before the server has made its certificate.
-		c, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL, BearerToken: AdminToken, QPS: 1000, Burst: 1000,
+	// Made anew each time until it works: the server may be writing its certificate just now.
+	c := s.admin
+	if c == nil {
+		var err error
+		c, err = kubernetes.NewForConfig(&rest.Config{Host: s.URL, BearerToken: AdminToken, QPS: 1000, Burst: 1000,
 			TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()}})
 		if err != nil {
 			return err
 		}
-		s.admin = c
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if err := s.admin.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+	if err := c.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
 		return err
 	}
-	_, err := s.admin.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
-	return err
+	if _, err := c.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}); err != nil {
+		return err
+	}
+	s.admin = c
+	return nil
 }
 
 // Admin is a client that may do everything.
