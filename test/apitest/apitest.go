@@ -236,7 +236,9 @@ func (s *Server) Kubectl(ctx context.Context, args ...string) error {
 
 // AgentToken is a token of the ServiceAccount that agents have, which Kubectl must
 // have applied.
-func (s *Server) AgentToken(ctx context.Context) (string, error) { return s.Token(ctx, "fairlead-agent") }
+func (s *Server) AgentToken(ctx context.Context) (string, error) {
+	return s.Token(ctx, "fairlead-agent")
+}
 
 // Token is a token of a ServiceAccount in kube-system.
 func (s *Server) Token(ctx context.Context, account string) (string, error) {
