@@ -142,8 +142,6 @@ func (o Object) edit(head func([]byte), change func(attr) []byte, more ...attr) 
 	return o
 }
 
-func keep(a attr) []byte { return a.value }
-
 // dump lists all objects of a kind; family 0 is all, flags are of the header (rtnetlink(7), ndm_flags).
 func dump(kind Kind, family, flags byte) ([]Object, error) {
 	m := kinds[kind]
