@@ -113,8 +113,12 @@ func (d *Directory) List(_ context.Context, f Filter) ([]api.IPAllocation, error
 // Update implements Store.
 func (d *Directory) Update(_ context.Context, a api.IPAllocation) (api.IPAllocation, error) {
 	err := d.locked(func(dir *os.File) error {
-		if err := d.check(a); err != nil {
+		now, err := d.check(a)
+		if err != nil {
 			return err
+		}
+		if now.Spec.Address != a.Spec.Address || now.Spec.Pool != a.Spec.Pool {
+			return errors.New("the address of an allocation and its pool stay: delete it and make another")
 		}
 		version, _ := strconv.Atoi(a.ResourceVersion) // of an unreadable file: 0
 		a.ResourceVersion = strconv.Itoa(version + 1)
@@ -129,7 +133,7 @@ func (d *Directory) Update(_ context.Context, a api.IPAllocation) (api.IPAllocat
 // Delete implements Store.
 func (d *Directory) Delete(_ context.Context, a api.IPAllocation) error {
 	err := d.locked(func(dir *os.File) error {
-		if err := d.check(a); err != nil {
+		if _, err := d.check(a); err != nil {
 			return err
 		}
 		if err := os.Remove(d.file(a.Name)); err != nil {
@@ -140,13 +144,13 @@ func (d *Directory) Delete(_ context.Context, a api.IPAllocation) error {
 	return unlessTaken("freeing", a.Name, err)
 }
 
-// check tells whether the allocation is still as the caller knows it.
-func (d *Directory) check(a api.IPAllocation) error {
+// check returns the allocation as it is, if it is still as the caller knows it.
+func (d *Directory) check(a api.IPAllocation) (api.IPAllocation, error) {
 	now, err := d.read(a.Name)
 	if err == nil && (now.UID != a.UID || now.ResourceVersion != a.ResourceVersion) {
-		return ErrConflict
+		err = ErrConflict
 	}
-	return err
+	return now, err
 }
 
 // read reads one file. Readers need no lock: a file is whole.

@@ -28,8 +28,8 @@ type Store interface {
 	// List returns all allocations that fit f, sorted by name. All that was
 	// written before the call is in it.
 	List(ctx context.Context, f Filter) ([]api.IPAllocation, error)
-	// Update replaces a.Spec if UID and resourceVersion are still those of a.
-	// Otherwise the error is ErrConflict, or ErrNotFound.
+	// Update replaces a.Spec, but for address and pool, if UID and resourceVersion
+	// are still those of a. Otherwise the error is ErrConflict, or ErrNotFound.
 	Update(ctx context.Context, a api.IPAllocation) (api.IPAllocation, error)
 	// Delete frees the address if UID and resourceVersion are still those of a.
 	// Otherwise the error is ErrConflict, or ErrNotFound.

@@ -123,6 +123,11 @@ func checkChanges(t *testing.T, s Store) {
 		got.Spec.Until.Sub(until.Time).Abs() > time.Microsecond {
 		t.Errorf("Get: %+v, %v", got, err)
 	}
+	moved := second
+	moved.Spec.Pool = "q"
+	if _, err := s.Update(ctx, moved); err == nil || !strings.Contains(err.Error(), "address of an allocation and its pool stay") {
+		t.Errorf("Update with another pool: %v", err)
+	}
 	if err := s.Delete(ctx, second); err != nil {
 		t.Error(err)
 	}

@@ -26,9 +26,13 @@ func (a *Allocator) Restore(ctx context.Context, o api.AllocationOwner, pool str
 			switch {
 			case holds(made, o):
 				err = nil
-			case made.Spec.Phase == api.PhaseCooling || made.Spec.Phase == api.PhaseConflict:
+			case unused(made) && made.Spec.Pool == pool:
 				made.Spec = want.Spec
 				made, err = a.Store.Update(ctx, made)
+			case unused(made): // of another pool that has the address too
+				if err = a.Store.Delete(ctx, made); err == nil {
+					continue
+				}
 			}
 		}
 		if errors.Is(err, allocation.ErrConflict) || errors.Is(err, allocation.ErrNotFound) {

@@ -48,6 +48,15 @@ func TestRestore(t *testing.T) {
 			_, err := s.Update(t.Context(), h)
 			return err
 		},
+		"marked by a pool that overlaps": func(h api.IPAllocation) error {
+			mark := h
+			mark.Spec.Pool, mark.Spec.Phase, mark.Spec.Owner = "other", api.PhaseConflict, api.AllocationOwner{}
+			if err := s.Delete(t.Context(), h); err != nil {
+				return err
+			}
+			_, err := s.Create(t.Context(), mark)
+			return err
+		},
 		"there": func(api.IPAllocation) error { return nil },
 	} {
 		got, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, PodIPs: []netip.Addr{addr}, Owner: ownerNamed("a")})
