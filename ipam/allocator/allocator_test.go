@@ -146,6 +146,27 @@ func TestAllocateAgain(t *testing.T) {
 
 // An address that was given back is the last to be given again, at once if there is
 // no other, and after its time like any.
+// A Create that was given up may be done later, when the pod is gone already. What Held then shows can be released.
+func TestMadeTooLate(t *testing.T) {
+	s := directory(t)
+	a := newAllocator(s)
+	release(t, a, "a") // the DEL finds nothing
+	late := ownerNamed("a")
+	late.Node = "n1"
+	_, err := s.Create(t.Context(), api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: "10.2.0.7"},
+		Spec: api.IPAllocationSpec{Address: "10.2.0.7", Pool: "v4", Phase: api.PhaseAllocated, Owner: late}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held, err := a.Held(t.Context()); err != nil || len(held) != 1 {
+		t.Fatalf("held are %+v, %v", held, err)
+	}
+	release(t, a, "a")
+	if now := phases(t, s); now != "10.2.0.7 Cooling a" {
+		t.Errorf("after the release %s", now)
+	}
+}
+
 func TestCooling(t *testing.T) {
 	s := directory(t)
 	p := makePool(t, "p", "10.2.0.1", "10.2.0.3", 0)

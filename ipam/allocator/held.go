@@ -59,7 +59,9 @@ func (h *held) of(ctx context.Context, s allocation.Store, o api.AllocationOwner
 	list = slices.DeleteFunc(list, func(a api.IPAllocation) bool { return !holds(a, o) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.by[k] = slices.Clone(list)
+	if delete(h.by, k); len(list) > 0 {
+		h.by[k] = slices.Clone(list)
+	}
 	delete(h.doubts, k)
 	return list, nil
 }
@@ -105,6 +107,19 @@ func (h *held) remove(a api.IPAllocation) {
 	h.by[k] = slices.DeleteFunc(h.by[k], func(b api.IPAllocation) bool { return b.Name == a.Name })
 	if len(h.by[k]) == 0 {
 		delete(h.by, k)
+	}
+}
+
+// compare tells what the store has. Where an owner holds something that is not known of
+// there is a doubt: a Create that was given up may be done much later.
+func (h *held) compare(list []api.IPAllocation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, a := range list {
+		k := ownerOf(a.Spec.Owner)
+		if !slices.ContainsFunc(h.by[k], func(b api.IPAllocation) bool { return b.Name == a.Name }) {
+			h.doubts[k] = true
+		}
 	}
 }
 

@@ -67,11 +67,17 @@ func (a *Allocator) cool(ctx context.Context, h api.IPAllocation) error {
 	return err
 }
 
-// Held returns what owners on this node hold, as the store has it now.
+// Held returns what owners on this node hold, as the store has it now. What it shows
+// Release gives back.
 func (a *Allocator) Held(ctx context.Context) ([]api.IPAllocation, error) {
+	if err := a.held.load(ctx, a.Store, a.Node); err != nil {
+		return nil, err
+	}
 	list, err := a.Store.List(ctx, allocation.Filter{Node: a.Node})
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(list, func(h api.IPAllocation) bool { return h.Spec.Phase != api.PhaseAllocated }), nil
+	list = slices.DeleteFunc(list, func(h api.IPAllocation) bool { return h.Spec.Phase != api.PhaseAllocated })
+	a.held.compare(list)
+	return list, nil
 }
