@@ -132,9 +132,10 @@ func bridgedFamilies(attachments []api.Attachment) (v4, v6 bool) {
 	return v4, v6
 }
 
-// masked are the ranges of pools for which the node translates addresses: of
-// families in which it has an address itself, and clear of all podCIDRs and
-// Services. A pool that is not hands out nothing.
+// masked are the ranges for which the node translates addresses, of families in which
+// it has an address itself: those of pools that are clear of all podCIDRs and Services,
+// since one that is not hands out nothing; and whatever its pods have, whose pool may have
+// been deleted or spoiled since.
 func masked(in Inputs, peers []Peer) []netip.Prefix {
 	taken := slices.Concat(in.Config.ServiceCIDRs(), in.Own.PodCIDRs)
 	for _, p := range peers {
@@ -143,17 +144,20 @@ func masked(in Inputs, peers []Peer) []netip.Prefix {
 		}
 	}
 	taken = aggregate(taken)
-	var out []netip.Prefix
-	for _, p := range in.Pools {
-		known := in.Transport.IPv6.IsValid()
-		if p.Addr().Is4() {
-			known = in.Transport.IPv4.IsValid()
-		}
-		if known && !slices.ContainsFunc(taken, p.Overlaps) {
-			out = append(out, p)
+	out := slices.DeleteFunc(slices.Clone(in.Pools), func(p netip.Prefix) bool { return slices.ContainsFunc(taken, p.Overlaps) })
+	for _, a := range in.Attachments {
+		for _, p := range a.Addrs {
+			if a.Bridged {
+				out = append(out, netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
+			}
 		}
 	}
-	return aggregate(out)
+	return aggregate(slices.DeleteFunc(out, func(p netip.Prefix) bool {
+		if p.Addr().Is4() {
+			return !in.Transport.IPv4.IsValid()
+		}
+		return !in.Transport.IPv6.IsValid()
+	}))
 }
 
 // poolRanges are the ranges of all valid pools of pods' addresses.

@@ -102,6 +102,20 @@ func TestDesireBridged(t *testing.T) {
 	}
 }
 
+// Pods go on when somebody deletes their pool, or writes nonsense into it: what the node forwards for them is translated
+// as before.
+func TestDesireBridgedWithoutPools(t *testing.T) {
+	in := bridgedInputs()
+	in.Pools = nil
+	d := Desire(in)
+	if want := prefixList("192.0.2.130/32", "192.168.110.70/32", "fd00:a::7/128"); !slices.Equal(d.NAT.Pools, want) {
+		t.Errorf("masqueraded are %v, want %v", d.NAT.Pools, want)
+	}
+	if d.NAT.Underlay != "br-uplink" || len(d.NAT.NodeAddrs) == 0 {
+		t.Errorf("underlay %q, node's addresses %v", d.NAT.Underlay, d.NAT.NodeAddrs)
+	}
+}
+
 func TestDesireBridgedDoesNotDependOnOrder(t *testing.T) {
 	want := Desire(bridgedInputs())
 	for range 50 {
