@@ -69,7 +69,16 @@ func (o owed) done(host string) error {
 	return nil
 }
 
-// of returns the owner that is written down for a host end.
+// unreadableError says that a file is none of the agent's.
+type unreadableError struct{ path string }
+
+func (e unreadableError) Error() string {
+	return e.path + " is not what the agent wrote: remove it. The address is given back when the container's network " +
+		"namespace is gone"
+}
+
+// of returns the owner that is written down for a host end. A file that is there and means
+// nothing is an unreadableError.
 func (o owed) of(host string) (owner api.AllocationOwner, found bool, err error) {
 	data, err := os.ReadFile(o.path(host))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,8 +88,7 @@ func (o owed) of(host string) (owner api.AllocationOwner, found bool, err error)
 		return owner, false, err
 	}
 	if err := json.Unmarshal(data, &owner); err != nil || hostOf(owner) != host {
-		return owner, false, fmt.Errorf("%s is not what the agent wrote: remove it. The address is given back when the "+
-			"container's network namespace is gone", o.path(host))
+		return owner, false, unreadableError{o.path(host)}
 	}
 	return owner, true, nil
 }
@@ -134,20 +142,26 @@ func (p *pods) settle(ctx context.Context, o api.AllocationOwner) error {
 	return p.bridged.owed.done(hostOf(o))
 }
 
-// settleAll gives back what is written down, until something can't be.
+// settleAll gives back what is written down, until the store can't be reached. A file
+// that can't be read keeps nobody else's address.
 func (p *pods) settleAll(ctx context.Context) error {
 	hosts, err := p.bridged.owed.hosts()
 	if err != nil {
 		return fmt.Errorf("looking for addresses to give back: %w", err)
 	}
+	var errs []error
 	for i, host := range hosts {
-		p.metrics.owed.Set(float64(len(hosts) - i))
-		if err := p.settleOne(ctx, host); err != nil {
-			return err
+		p.metrics.owed.Set(float64(len(hosts) - i + len(errs)))
+		err := p.settleOne(ctx, host)
+		if err != nil && !errors.As(err, new(unreadableError)) {
+			return errors.Join(append(errs, err)...)
+		}
+		if err != nil {
+			errs = append(errs, err)
 		}
 	}
-	p.metrics.owed.Set(0)
-	return nil
+	p.metrics.owed.Set(float64(len(errs)))
+	return errors.Join(errs...)
 }
 
 func (p *pods) settleOne(ctx context.Context, host string) error {

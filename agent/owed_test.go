@@ -1,12 +1,18 @@
 package agent
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
 // What is owed outlives the agent, whole; what somebody else wrote there is not acted on.
@@ -46,6 +52,35 @@ func TestOwed(t *testing.T) {
 		if err := o.done("fl0123456789abc"); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A file that a full disk has spoiled keeps no other address from being given back.
+func TestSettlePastASpoiledFile(t *testing.T) {
+	store, err := allocation.NewDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pods{log: logr.Discard(), metrics: newMetrics(), bridged: bridged{owed: owed{dir: t.TempDir()},
+		Allocator: allocator.New(allocator.Config{Store: store, Node: "me", Log: logr.Discard()})}}
+	owner := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Network: "net", Node: "me"}
+	if err := p.bridged.Restore(t.Context(), owner, "pool", netip.MustParseAddr("10.2.0.7")); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.bridged.owed.keep(owner); err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"fl", "flzzzzzzzzzzzzz"} { // one is read first, whatever the order
+		if err := os.WriteFile(p.bridged.owed.path(host), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.settleAll(t.Context()); err == nil || strings.Count(err.Error(), "is not what the agent wrote: remove it") != 2 {
+		t.Errorf("the spoiled files are told as %v", err)
+	}
+	held, err := store.List(t.Context(), allocation.Filter{})
+	if hosts, herr := p.bridged.owed.hosts(); err != nil || herr != nil || len(held) != 0 || len(hosts) != 2 {
+		t.Errorf("held are %+v, %v; files are %v, %v", held, err, hosts, herr)
 	}
 }
 
