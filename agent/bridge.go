@@ -43,10 +43,7 @@ func (p *pods) newBridged(o Options) error {
 		p.bridged.store = d
 	}
 	c := allocator.Config{Store: p.bridged.store, Node: o.NodeName, Cooling: o.Config.IPAM.CoolingPeriod,
-		Log: p.log.WithName("ipam")}
-	if o.Config.IPAM.ConflictProbeTimeout > 0 {
-		c.Probe = p.probe
-	}
+		Probe: p.probe, Log: p.log.WithName("ipam")}
 	p.bridged.Allocator = allocator.New(c)
 	return nil
 }

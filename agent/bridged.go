@@ -144,7 +144,9 @@ func masked(in Inputs, peers []Peer) []netip.Prefix {
 		}
 	}
 	taken = aggregate(taken)
-	out := slices.DeleteFunc(slices.Clone(in.Pools), func(p netip.Prefix) bool { return slices.ContainsFunc(taken, p.Overlaps) })
+	out := slices.DeleteFunc(slices.Clone(in.Pools), func(p netip.Prefix) bool {
+		return slices.ContainsFunc(taken, p.Overlaps)
+	})
 	for _, a := range in.Attachments {
 		for _, p := range a.Addrs {
 			if a.Bridged {

@@ -102,8 +102,8 @@ func TestDesireBridged(t *testing.T) {
 	}
 }
 
-// Pods go on when somebody deletes their pool, or writes nonsense into it: what the node forwards for them is translated
-// as before.
+// Pods go on when somebody deletes their pool, or writes nonsense into it: what the node forwards for them is
+// translated as before.
 func TestDesireBridgedWithoutPools(t *testing.T) {
 	in := bridgedInputs()
 	in.Pools = nil

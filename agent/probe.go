@@ -3,12 +3,14 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/wire"
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
@@ -112,13 +114,22 @@ func (p *prober) remember(answers map[where]answer) {
 	p.answers = answers
 }
 
-// probe implements allocator.Probe.
+// probe implements allocator.Probe. Where the underlay is not to be asked the node looks
+// at itself all the same.
 func (p *pods) probe(ctx context.Context, a allocator.Address) (who api.MAC, found bool, err error) {
 	if err := p.usedHere(a); err != nil {
 		return who, false, err
 	}
+	found, err = p.nodes(a.Prefix.Addr())
+	if err != nil {
+		return who, false, err
+	}
+	if found {
+		note(ctx, conflict{Address: a, node: p.loop.nodeName})
+		return p.nicMAC(), true, nil
+	}
 	w := where{a.VLAN, a.Prefix.Addr()}
-	if p.bridged.prober.free(w) {
+	if p.bridged.prober.timeout == 0 || p.bridged.prober.free(w) {
 		return who, false, nil
 	}
 	p.metrics.probes.WithLabelValues("add").Inc()
@@ -127,7 +138,7 @@ func (p *pods) probe(ctx context.Context, a allocator.Address) (who api.MAC, fou
 		return who, false, err
 	}
 	if answers[w].found {
-		note(ctx, conflict{a, answers[w].who})
+		note(ctx, conflict{Address: a, who: answers[w].who})
 	}
 	return answers[w].who, answers[w].found, nil
 }
@@ -145,6 +156,22 @@ func (p *pods) usedHere(a allocator.Address) error {
 			known.pods[host].Pod(), a.Prefix.Addr())
 	}
 	return nil
+}
+
+// nodes tells whether an address is one of this node's interfaces. The node can't be asked:
+// it does not hear what it sends itself. Its Node need not tell the address: a virtual one
+// moves from node to node.
+func (p *pods) nodes(addr netip.Addr) (bool, error) {
+	addrs, err := link.NodeAddrs(p.loop.cfg.HostGateway)
+	return slices.Contains(addrs, addr), err
+}
+
+// nicMAC is the NIC's, zero while there is none.
+func (p *pods) nicMAC() (mac api.MAC) {
+	if nic, err := net.InterfaceByName(p.loop.state.Load().nic); err == nil {
+		copy(mac[:], nic.HardwareAddr)
+	}
+	return mac
 }
 
 // probeLoop asks for candidates until ctx ends: now and then, and after an ADD.
@@ -197,13 +224,18 @@ func (p *prober) pools() (out []pool.Pool) {
 	return out
 }
 
-// conflict is an address that somebody on the wire uses.
+// conflict is an address that somebody on the wire uses, or, with a name, this node.
 type conflict struct {
 	allocator.Address
-	who api.MAC
+	who  api.MAC
+	node string
 }
 
 func (c conflict) String() string {
+	if c.node != "" {
+		return fmt.Sprintf("address %s of IPPool %s is node %s's own, on one of its interfaces: it is skipped. Remove it there, "+
+			"or name it in spec.excludes of the pool", c.Prefix.Addr(), c.Pool, c.node)
+	}
 	vlan := "untagged"
 	if c.VLAN != 0 {
 		vlan = fmt.Sprintf("in VLAN %d", c.VLAN)

@@ -188,12 +188,6 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 	b.apply(t, poolYAML("witness", 4, 10, "110", "119"), podYAML("a", node, "ippools: witness"))
 	b.running(t, "a")
 	rec := b.record(t, "a")
-	allocation := func(ip, container, netns, boot string) string {
-		return fmt.Sprintf("apiVersion: ipam.fairlead.dev/v1alpha1\nkind: IPAllocation\nmetadata: {name: %[1]s}\nspec:\n"+
-			"  address: %[1]s\n  pool: witness\n  phase: Allocated\n"+
-			"  owner: {containerID: %[2]s, ifName: eth0, network: fairlead, node: %[3]s, netns: %[4]q, bootID: %[5]q}\n",
-			ip, container, node, netns, boot)
-	}
 	boot, err := b.NodeExec(within(t, 10*time.Second), node, "cat", "/proc/sys/kernel/random/boot_id")
 	must(t, err)
 	boot = strings.TrimSpace(boot)
@@ -228,6 +222,41 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// allocation is one of pool witness and network fairlead, made behind the agent's back.
+func allocation(ip, container, netns, boot string) string {
+	return fmt.Sprintf("apiVersion: ipam.fairlead.dev/v1alpha1\nkind: IPAllocation\nmetadata: {name: %[1]s}\nspec:\n"+
+		"  address: %[1]s\n  pool: witness\n  phase: Allocated\n"+
+		"  owner: {containerID: %[2]q, ifName: eth0, network: fairlead, node: %[3]s, netns: %[4]q, bootID: %[5]q}\n",
+		ip, container, node, netns, boot)
+}
+
+// GC gives back what containers hold that the runtime does not list, on record or not, of its network alone.
+func TestRootGC(t *testing.T) {
+	b := cluster(t)
+	b.apply(t, poolYAML("witness", 4, 10, "110", "119"), podYAML("a", node, "ippools: witness", "pod-ips: 192.168.110.111"),
+		podYAML("b", node, "ippools: witness", "pod-ips: 192.168.110.112"))
+	b.running(t, "a")
+	b.running(t, "b")
+	other := strings.Replace(allocation("192.168.110.115", "y", "", ""), "network: fairlead", "network: other", 1)
+	elsewhere := strings.Replace(allocation("192.168.110.116", "z", "", ""), "node: "+node, "node: node2", 1)
+	b.apply(t, allocation("192.168.110.113", "x", "", ""), other, elsewhere,
+		allocation("192.168.110.114", b.record(t, "a").ContainerID, "", "")) // cut short, and its container is listed
+	if out, err := b.CNI(within(t, 30*time.Second), node, lab.GC, "default/b"); err != nil {
+		t.Fatalf("GC: %v %s", err, out)
+	}
+	want := []string{"192.168.110.111 default/a", "192.168.110.114 /", "192.168.110.115 /", "192.168.110.116 /"}
+	if got := b.held(t); !slices.Equal(got, want) {
+		t.Errorf("after GC held are %q, want %q", got, want)
+	}
+	// The kernel's end of the interface is gone as well.
+	b.remove(t, "b")
+	b.remove(t, "a")
+	for _, ip := range []string{"114", "115", "116"} {
+		_, err := b.Kubectl(within(t, 20*time.Second), "delete", "ipallocation", "192.168.110."+ip)
+		must(t, err)
+	}
 }
 
 // dieInADDs kills the agent while ADDs run, each at another step, and takes their sandboxes away. Nobody calls DEL.

@@ -57,6 +57,14 @@ func TestRootConflictOnTheWire(t *testing.T) {
 			t.Errorf("the Events say %q, want %s and a MAC", told, theirs)
 		}
 	}
+	// The node's own address, of which its Node says nothing, and which it does not hear on the wire.
+	_, err = b.NodeExec(within(t, 10*time.Second), node, "ip", "addr", "add", "192.168.77.152/24", "dev", b.Transport())
+	must(t, err)
+	defer b.NodeExec(context.Background(), node, "ip", "addr", "del", "192.168.77.152/24", "dev", b.Transport())
+	b.apply(t, poolYAML("own0", 4, 0, "152", "152"), podYAML("own", node, "ippools: own0"))
+	if got := b.event(t, "own", "AddressInUse"); !strings.Contains(got, "192.168.77.152 of IPPool own0 is node node1's own") {
+		t.Errorf("the Event says %q", got)
+	}
 	for _, a := range b.allocations(t) {
 		if a.Spec.Phase == api.PhaseConflict && (a.Spec.MAC == "" || a.Spec.Owner.ContainerID != "") {
 			t.Errorf("the mark is %+v", a.Spec)
