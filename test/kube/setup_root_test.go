@@ -282,7 +282,7 @@ func (b *bed) steady(t *testing.T, from, to string) (stop func()) {
 		if _, counts, ok := strings.Cut(out.String(), "statistics ---\n"); ok {
 			_, _ = fmt.Sscanf(counts, "%d packets transmitted, %d received", &sent, &answered) // 0 fails below
 		}
-		if err != nil || sent < 20 || answered < sent-1 {
+		if err != nil || sent == 0 || answered < sent-1 {
 			t.Errorf("a ping from %s to %s: %v\n%s", from, to, err, out.String())
 		}
 	}
