@@ -94,7 +94,8 @@ func (c cluster) damage(t *testing.T) (kinds [][]string) {
 			"ovs-vsctl set Bridge br-int fail_mode=standalone", "ovs-vsctl clear Bridge br-int external_ids",
 			"ovs-vsctl clear Port " + host("f") + " external_ids",
 			"ovs-vsctl set Interface fairlead-tun0 options:remote_ip=192.0.2.1"}},
-		{"flows ovsdb", []string{"ovs-vsctl set-controller br-int tcp:127.0.0.1:9"}}, // which flushes
+		// A controller flushes, unless the agent has taken it away before ovs-vswitchd saw it.
+		{"flows ovsdb", []string{"ovs-vsctl set-controller br-int tcp:127.0.0.1:9", "ovs-ofctl del-flows br-int"}},
 		{"veth", []string{"ip link add theirs type bridge", "ip link set " + host("h") + " master theirs"}},
 	} {
 		node := c.host(t, c.Nodes()[i])
