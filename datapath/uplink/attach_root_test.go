@@ -19,6 +19,7 @@ func TestRootAttachAndRestore(t *testing.T) {
 		t.Fatal(err, f.describe())
 	}
 	f.reached()
+	f.neighboursStay()
 	attached := f.state()
 	if err := f.attach(); err != nil {
 		t.Fatal(err)
@@ -29,6 +30,19 @@ func TestRootAttachAndRestore(t *testing.T) {
 	}
 	f.reached()
 	same(t, "restored", before, f.state())
+}
+
+// neighboursStay: when ovs-vswitchd is back the host need not ask for its neighbours, which would take a second.
+func (f *fixture) neighboursStay() {
+	f.t.Helper()
+	f.ovs.Vswitchd.Kill()
+	for _, ip := range []string{outIP, outIP6} {
+		if out := f.node.IP("neigh show " + ip + " dev br-uplink"); !strings.Contains(out, "lladdr") {
+			f.t.Errorf("ovs-vswitchd has ended: br-uplink's neighbour %s: %q", ip, out)
+		}
+	}
+	f.ovs.Vswitchd.Start()
+	f.reached()
 }
 
 // The check is asked until it succeeds, and a process that is told to end before leaves the attach to the next.

@@ -92,6 +92,7 @@ func (u *Uplink) readyDevice() error {
 		}
 	}
 	hoststate.CopySysctls(name, j.NIC.Sysctls)
+	hoststate.KeepNeighbours(name)
 	if disabled, known := j.NIC.Sysctls[hoststate.DisableIPv6]; known {
 		if err := hoststate.SetSysctl(name, hoststate.DisableIPv6, disabled); err != nil {
 			return err

@@ -74,3 +74,11 @@ func CopySysctls(name string, values map[string]string) {
 		}
 	}
 }
+
+// KeepNeighbours has the kernel keep the neighbours of interface name when that loses its carrier, as br-uplink does
+// on the userspace datapath whenever ovs-vswitchd ends. Otherwise it asks for them while nobody can answer, and again a
+// second later only. Kernels before 5.16 do not know these parameters.
+func KeepNeighbours(name string) {
+	_ = SetSysctl(name, "ipv4/conf/arp_evict_nocarrier", "0")
+	_ = SetSysctl(name, "ipv6/conf/ndisc_evict_nocarrier", "0")
+}
