@@ -13,7 +13,7 @@ FUZZTIME ?= 10s
 # in which no packet decides, and without those of crashes and CNI verbs that only are many and long, or (RootRestart)
 # send more packets than a guest's one CPU can take, or (DriftIsRepaired, RandomAPIFaults) run too many nodes, or
 # Kubernetes, there. Changes by hand are among the random faults.
-KERNEL_TESTS := ./test/suite ./test/bridged ./test/crash ./test/chain ./test/ovstest ./datapath/...
+KERNEL_TESTS := ./datapath/... ./test/suite ./test/bridged ./test/crash ./test/chain ./test/ovstest
 KERNEL_SKIP := BrokenManifest|BrokenConfig|NoPodCIDR|LatePodCIDR|Newcomer|AgentWaitsForOVS|BridgedPods|BridgingCluster
 KERNEL_SKIP := $(KERNEL_SKIP)|Idempotent|ApplyMends|SwitchedOff|MissingProgram|WaitsForTheLock|MadeByNft
 KERNEL_SKIP := $(KERNEL_SKIP)|RootServices|Verbs|ManyAtOnce|UsedUp|InterfaceIsThere|Tuning|RootGC|RootStatus|CheckFails
@@ -44,8 +44,8 @@ test: root deps build once ## every test (root); a skipped test is a failure unl
 	exit $$failed
 
 test-kernel: root deps build once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
-	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -timeout 20m \
-		-exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' -skip '$(KERNEL_SKIP)' $(KERNEL_TESTS)
+	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -parallel 3 \
+		-timeout 20m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' -skip '$(KERNEL_SKIP)' $(KERNEL_TESTS)
 
 test-unit: ## the tests that need neither root nor a cluster's programs
 	ALLOW_SKIP=1 go run ./test/summary -p 2 -timeout 5m -skip '^Test(Root|UML|Kube)' ./...

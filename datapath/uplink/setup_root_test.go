@@ -33,6 +33,7 @@ type fixture struct {
 	ovs      *ovstest.OVS
 	journal  string
 	config   string // of the NIC at boot
+	sysctls  []string
 	netns    string // leads to the node's namespace of this boot
 	// before and attached are what the node was like.
 	before, attached hoststate.Node
@@ -46,14 +47,21 @@ const simple = `addr add 192.0.2.11/24 brd + dev eth0
 route add default via 192.0.2.1 dev eth0 metric 50 src 192.0.2.11 proto static
 -6 route add default via fd00::1 dev eth0 metric 30 proto static`
 
-func setup(t *testing.T, config string) *fixture {
+// noDAD are parameters with which the kernel does not ask whether IPv6 addresses are in use, which takes a second or
+// two at each boot.
+func noDAD() []string {
+	return []string{"net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0"}
+}
+
+// setup makes a node whose NIC has what config says, in lines for ip(8), and with sysctls set before there is a NIC.
+func setup(t *testing.T, config string, sysctls ...string) *fixture {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "uplink")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	f := &fixture{t: t, datapath: ovstest.UnderTest(t), config: config,
+	f := &fixture{t: t, datapath: ovstest.UnderTest(t), config: config, sysctls: sysctls,
 		journal: filepath.Join(dir, "uplink.json"), netns: filepath.Join(dir, "netns")}
 	f.boot(config)
 	f.ovs = ovstest.Start(t, ovstest.Options{Datapath: f.datapath, Netns: f.netns})
@@ -70,6 +78,9 @@ func (f *fixture) boot(config string) {
 	if err := os.Symlink(f.node.Path, f.netns); err != nil {
 		f.t.Fatal(err)
 	}
+	if len(f.sysctls) > 0 {
+		f.node.Exec(append([]string{"sysctl", "-q", "-w"}, f.sysctls...)...)
+	}
 	nstest.Veth(f.node, nic, f.outside, "far0")
 	f.node.IP("link set eth0 down")
 	f.node.IP("link set eth0 address 02:00:00:00:00:11")
@@ -80,12 +91,25 @@ func (f *fixture) boot(config string) {
 	f.outside.IP("addr add " + outIP + "/24 dev far0")
 	f.outside.IP("-6 addr add " + outIP6 + "/64 dev far0 nodad")
 	f.outside.IP("-6 addr add fe80::1/64 dev far0 nodad")
-	for line := range strings.Lines(config) {
-		f.node.IP(line)
-	}
+	f.batch(config)
 	nstest.Wait(f.t, 5*time.Second, "duplicate address detection", func() bool {
 		return !strings.Contains(f.node.IP("-6 addr show tentative"), "inet6")
 	})
+}
+
+// batch runs lines for ip(8) in one process for each family: to start a process takes long in User-Mode Linux. First
+// come those of IPv4, and of interfaces.
+func (f *fixture) batch(lines string) {
+	f.t.Helper()
+	var v4, v6 strings.Builder
+	for line := range strings.Lines(lines) {
+		if rest, ok := strings.CutPrefix(line, "-6 "); ok {
+			v6.WriteString(rest)
+		} else {
+			v4.WriteString(line)
+		}
+	}
+	f.node.Exec("sh", "-ec", `printf %s "$0" | ip -batch -; printf %s "$1" | ip -6 -batch -`, v4.String(), v6.String())
 }
 
 func (f *fixture) plan() Plan {
