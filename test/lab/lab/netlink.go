@@ -139,11 +139,12 @@ func run(cmd *exec.Cmd) error {
 	return errors.New(filepath.Base(cmd.Path) + ": " + text)
 }
 
-// cleanEnv is the environment without the variables that lead Open vSwitch's programs away from their default paths.
+// cleanEnv is the environment without the variables that lead Open vSwitch's programs away from their default paths,
+// and kubectl to the user's own clusters: of two values of one variable a program may take the first.
 func cleanEnv() []string {
 	var env []string
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "OVS_") {
+		if !strings.HasPrefix(v, "OVS_") && !strings.HasPrefix(v, "KUBE") {
 			env = append(env, v)
 		}
 	}

@@ -3,6 +3,7 @@ package lab
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -67,5 +68,16 @@ func TestIPFamily(t *testing.T) {
 	if node.Name != "node3" || node.Spec.PodCIDR != "fd77:0:0:3::/64" || len(node.Spec.PodCIDRs) != 1 ||
 		node.Status.Addresses[0].Address != "fd77::13" {
 		t.Errorf("node 3 of an IPv6 lab: %+v", node)
+	}
+}
+
+// kubectl in a lab must not find its way to the user's cluster.
+func TestCleanEnv(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/home/me/.kube/config")
+	t.Setenv("OVS_RUNDIR", "/elsewhere")
+	for _, v := range cleanEnv() {
+		if strings.HasPrefix(v, "KUBECONFIG=") || strings.HasPrefix(v, "OVS_RUNDIR=") {
+			t.Error(v)
+		}
 	}
 }
