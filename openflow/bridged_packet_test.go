@@ -134,6 +134,11 @@ func bridgedCases() []packetCase {
 		{"router advertisement of a pod", fromV + ",icmp6,icmpv6_type=134,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 0, nil},
 		{"redirect of a pod", fromV + ",icmp6,icmpv6_type=137,ipv6_src=" + llV + ",ipv6_dst=" + llX, drop, 0, nil},
 		{"NS of a pod with an invalid code", fromV + ",icmp6,icmpv6_type=135,icmpv6_code=1,ipv6_src=" + llV + ",ipv6_dst=ff02::1:ff00:9", drop, 0, nil},
+		{"multicast in pieces, maybe a router advertisement", fromV + ",icmp6,nw_frag=first,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 3, nil},
+		{"the rest of it", fromV + ",ipv6,nw_frag=later,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 3, nil},
+		{"link-local in pieces", fromV + ",icmp6,nw_frag=first,ipv6_src=" + llV + ",ipv6_dst=" + llX, drop, 3, nil},
+		{"link-local in pieces of the wire", wire(macV, ",dl_vlan=10,icmp6,nw_frag=first,ipv6_src=fe80::1,ipv6_dst="+llV), drop, 3, nil},
+		{"a large ping", fromV + ",icmp6,nw_frag=first,ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9", upPort, 4, []string{"dl_vlan=10"}},
 		{"STP of a pod", fromV + ",dl_type=0x05ff", drop, 0, nil},
 
 		// ARP.

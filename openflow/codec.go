@@ -35,6 +35,9 @@ const (
 	flowModBody = 40
 )
 
+// fragAny is the bit of ip_frag that all fragments have (ovs-fields(7)).
+const fragAny = 1
+
 const tpid = 0x8100 // of a VLAN tag (IEEE 802.1Q)
 
 // encodeHello offers OpenFlow 1.5 and nothing else.
@@ -168,6 +171,11 @@ func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
 		mod.Match.AddField(*openflow15.NewTunnelIpv4SrcField(src.AsSlice(), nil))
 	} else if src.IsValid() {
 		mod.Match.AddField(*openflow15.NewTunnelIpv6SrcField(src.AsSlice(), nil))
+	}
+	if f.Match.Piece { // nor is this
+		any := &openflow15.IcmpTypeField{Type: fragAny} // a byte
+		mod.Match.AddField(openflow15.MatchField{Class: openflow15.OXM_CLASS_NXM_1, Field: openflow15.NXM_NX_IP_FRAG,
+			HasMask: true, Length: 2, Value: any, Mask: any})
 	}
 	return mod, nil
 }

@@ -72,6 +72,7 @@ const (
 	oxmPktReg0    = 0x8001_00 // reg0 in the upper half, reg1 in the lower
 	nxmReg0       = 0x0001_00
 	nxmReg1       = 0x0001_01
+	nxmIPFrag     = 0x0001_1a
 	nxmTunSrc     = 0x0001_1f
 	nxmTunDst     = 0x0001_20
 	nxmTunIPv6Src = 0x0001_6d
@@ -235,6 +236,9 @@ func (f field) setMatch(m *Match) bool {
 		m.ARPOp = binary.BigEndian.Uint16(f.value)
 	case f.id == oxmICMPv6Type && f.is(1):
 		m.ICMPv6 = f.value[0]
+	case f.id == nxmIPFrag && len(f.value) == 1 && f.mask != nil:
+		m.Piece = true
+		return f.value[0] == fragAny && f.mask[0] == fragAny
 	case f.id == oxmEthSrc && f.is(6):
 		m.EthSrc = api.MAC(f.value)
 	case f.id == oxmEthDst && f.is(6):

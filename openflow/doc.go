@@ -63,6 +63,8 @@
 // bridged pod as at a routed one. Only the link-local address serves more: any
 // packet that stays in the segment. Router advertisements and redirects of the
 // underlay are dropped: the pool says who the router is.
+// Nothing IPv6 goes to link-local or multicast addresses in fragments: Open vSwitch
+// can't see whether it is neighbour discovery.
 //
 // Resolve takes ARP and ND of a segment to the pod there that owns the address,
 // as a unicast frame. What a bridged pod asks, answers or announces to anybody

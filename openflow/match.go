@@ -75,9 +75,11 @@ type Match struct {
 	// Src and Dst are the addresses of the IP header or, with ARP, its sender
 	// and target protocol address (always a whole address).
 	Src, Dst netip.Prefix
-	ARPOp    uint16
-	ARPSha   api.MAC // sender hardware address
-	ICMPv6   uint8   // ICMPv6 type
+	// Piece takes fragments of IP packets, the first one included.
+	Piece  bool
+	ARPOp  uint16
+	ARPSha api.MAC // sender hardware address
+	ICMPv6 uint8   // ICMPv6 type
 	// NDTarget, and NDSll and NDTll, the source and target link-layer address
 	// options, are the fields of neighbour discovery. A match with one of them
 	// takes packets with ICMPv6 code 0 only.
@@ -139,6 +141,9 @@ func (m Match) String() string {
 		add("dl_dst=%s", m.EthDst)
 	}
 	m.addAddrs(add)
+	if m.Piece {
+		add("nw_frag=yes")
+	}
 	if m.ARPOp != 0 {
 		add("arp_op=%d", m.ARPOp)
 	}

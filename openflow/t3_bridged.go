@@ -42,6 +42,13 @@ func forwardBridged(v View) []Flow {
 			Actions: []Action{Goto(tableOutput)}},
 		{Kind: KindUplink, Table: tableForward, Priority: forwardUplink, Match: Match{Source: FromUplink}},
 	}
+	// Open vSwitch does not see what an ICMPv6 packet in pieces says: a router
+	// advertisement, maybe. Nodes must ignore that (RFC 6980), and not all do.
+	for _, dst := range []netip.Prefix{multicast6(), linkLocal()} {
+		piece := forwardTo(KindUplink, forwardPieces, dst)
+		piece.Match.Piece = true
+		flows = append(flows, piece)
+	}
 	fromBridged := func(kind Kind, priority uint16, in Segment, dst netip.Prefix, to []Action) {
 		f := forwardTo(kind, priority, dst, to...)
 		f.Match.Source, f.Match.Segment = FromBridged, in

@@ -18,6 +18,7 @@ func TestRootEncap(t *testing.T) {
 	t.Run("streams", func(t *testing.T) { c.streams(t, places) })
 	t.Run("trace", c.traced)
 	t.Run("neighbours", func(t *testing.T) { c.neighbours(t, places) })
+	t.Run("lies", func(t *testing.T) { c.lies(t, places) })
 	t.Run("host traffic", func(t *testing.T) { c.hostTraffic(t, places) })
 	t.Run("agent killed", func(t *testing.T) { c.agentKilled(t, places) })
 }

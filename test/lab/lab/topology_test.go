@@ -73,7 +73,7 @@ func TestIPFamily(t *testing.T) {
 
 // kubectl in a lab must not find its way to the user's cluster.
 func TestCleanEnv(t *testing.T) {
-	t.Setenv("KUBECONFIG", "/home/me/.kube/config")
+	t.Setenv("KUBECONFIG", "/mine")
 	t.Setenv("OVS_RUNDIR", "/elsewhere")
 	for _, v := range cleanEnv() {
 		if strings.HasPrefix(v, "KUBECONFIG=") || strings.HasPrefix(v, "OVS_RUNDIR=") {
