@@ -37,9 +37,6 @@ type bed struct {
 	client *kubernetes.Clientset
 }
 
-// agentProgram is the path of fairlead-agent, empty without root.
-var agentProgram string
-
 // shared is the lab of this run, nil without root.
 var shared *lab.Lab
 
@@ -69,7 +66,6 @@ func (w withLab) Run() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	agentProgram = filepath.Join(*w.binDir, "fairlead-agent")
 	code := w.m.Run()
 	if err := lab.Down(context.Background(), shared.Dir(), nil); err != nil {
 		fmt.Fprintln(os.Stderr, err)

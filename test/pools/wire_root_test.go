@@ -160,7 +160,7 @@ func (b *bed) probes(t *testing.T, when string) (n int) {
 func TestRootWithoutUplink(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("detached", 4, 10, "110", "119"))
-	if out, err := b.NodeExec(within(t, time.Minute), node, agentProgram, "uplink", "restore"); err != nil {
+	if out, err := b.NodeExec(within(t, time.Minute), node, "fairlead-agent", "uplink", "restore"); err != nil {
 		t.Fatalf("uplink restore: %v %s", err, out)
 	}
 	b.apply(t, podYAML("a", node, "ippools: detached"), podYAML("routed", node))

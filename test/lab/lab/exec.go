@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -10,10 +11,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// ExecNode replaces this process by argv on a host of the lab. It returns only if it fails.
+// ExecNode replaces this process by argv on a host of the lab, which finds Fairlead's programs in its PATH, as on a node
+// where they are installed. It returns only if it fails.
 func (l *Lab) ExecNode(name string, argv []string) error {
 	h, err := l.Host(name)
 	if err != nil {
+		return err
+	}
+	if err := os.Setenv("PATH", l.spec.BinDir+":"+os.Getenv("PATH")); err != nil {
 		return err
 	}
 	return h.Exec("", argv, cleanEnv())
