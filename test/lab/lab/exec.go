@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// ExecNode replaces this process by argv on a host of the lab, which finds Fairlead's programs in its PATH, as on a node
-// where they are installed. It returns only if it fails.
+// ExecNode replaces this process by argv on a host of the lab, which finds Fairlead's programs in its PATH, as where
+// they are installed. It returns only if it fails.
 func (l *Lab) ExecNode(name string, argv []string) error {
 	h, err := l.Host(name)
 	if err != nil {
