@@ -3,7 +3,6 @@ package pool
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 )
@@ -38,6 +37,9 @@ func (o Overlap) String() string {
 
 // Overlaps returns with whom the pool shares addresses: other pools first. Pools
 // of an isolated network are compared with pools of the same network alone.
+//
+// A controller asks this of each of many pools, with thousands of nodes: what is
+// apart is passed by without a sentence.
 func (p Pool) Overlaps(o Others) []Overlap {
 	var out []Overlap
 	// One sentence for each of them is enough.
@@ -47,45 +49,67 @@ func (p Pool) Overlaps(o Others) []Overlap {
 			out = append(out, Overlap{Pool: p.Name, Address: first, With: with, Yields: yields})
 		}
 	}
-	addSpan := func(s Span, yields bool, format string, args ...any) {
-		if first, both := p.common(s); both {
-			add(first, yields, format, args...)
-		}
-	}
 	for _, other := range o.Pools {
 		if other.Name == p.Name || other.Scope != p.Scope {
 			continue
 		}
-		yields := other.before(p)
 		for _, s := range other.spans {
-			addSpan(s.Span, yields, "IPPool %s", other.Name)
+			if first, both := p.common(s.Span); both {
+				add(first, other.before(p), "IPPool %s", other.Name)
+			}
 		}
 		for _, r := range other.Ranges {
-			addSpan(Span{r.Gateway, r.Gateway}, yields, "the gateway of IPPool %s", other.Name)
+			if p.Contains(r.Gateway) {
+				add(r.Gateway, other.before(p), "the gateway of IPPool %s", other.Name)
+			}
 		}
 		for _, r := range p.Ranges {
 			if other.Contains(r.Gateway) {
-				add(r.Gateway, yields, "IPPool %s", other.Name)
+				add(r.Gateway, other.before(p), "IPPool %s", other.Name)
 			}
 		}
 	}
 	if p.Scope != "" {
 		return out
 	}
-	for _, node := range slices.Sorted(maps.Keys(o.PodCIDRs)) {
+	for _, node := range those(o.PodCIDRs, p.meets) {
 		for _, c := range o.PodCIDRs[node] {
-			addSpan(Span{c.Masked().Addr(), last(c)}, true, "the podCIDR %s of node %s", c, node)
+			if first, both := p.common(Span{c.Masked().Addr(), last(c)}); both {
+				add(first, true, "the podCIDR %s of node %s", c, node)
+			}
 		}
 	}
 	for _, c := range o.ServiceCIDRs {
-		addSpan(Span{c.Masked().Addr(), last(c)}, true, "the Service CIDR %s", c)
+		if first, both := p.common(Span{c.Masked().Addr(), last(c)}); both {
+			add(first, true, "the Service CIDR %s", c)
+		}
 	}
-	for _, node := range slices.Sorted(maps.Keys(o.NodeAddresses)) {
+	for _, node := range those(o.NodeAddresses, p.Contains) {
 		for _, a := range o.NodeAddresses[node] {
-			addSpan(Span{a, a}, true, "node %s", node)
+			if p.Contains(a) {
+				add(a, true, "node %s", node)
+			}
 		}
 	}
 	return out
+}
+
+// those are the names, sorted, one of whose values is such.
+func those[T any](by map[string][]T, such func(T) bool) []string {
+	var out []string
+	for name, values := range by {
+		if slices.ContainsFunc(values, such) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// meets tells whether the pool would hand out an address of c.
+func (p Pool) meets(c netip.Prefix) bool {
+	first := c.Masked().Addr()
+	return slices.ContainsFunc(p.spans, func(s span) bool { return c.Contains(s.First) || s.Contains(first) })
 }
 
 // common returns the first address of s that the pool would hand out.

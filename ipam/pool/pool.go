@@ -179,13 +179,18 @@ func (p Pool) Prefixes() []netip.Prefix {
 }
 
 // Without returns the addresses that are left when those in used, which is
-// sorted, are taken away: the free map.
+// sorted, are taken away: the free map. used may be of all pools.
 func (p Pool) Without(used []netip.Addr) []Span {
-	var taken, out []Span
-	for _, a := range used {
-		taken = append(taken, Span{a, a})
-	}
+	var out []Span
 	for _, s := range p.spans {
+		var taken []Span
+		first, _ := slices.BinarySearchFunc(used, s.First, netip.Addr.Compare)
+		for _, a := range used[first:] {
+			if s.Last.Less(a) {
+				break
+			}
+			taken = append(taken, Span{a, a})
+		}
 		out = append(out, s.minus(taken)...)
 	}
 	return out

@@ -78,7 +78,11 @@ func TestPrefixes(t *testing.T) {
 // The free map goes from the controller to the agents and is never more than a hint.
 func TestFreeMap(t *testing.T) {
 	p := must(t, small)
-	free := p.Without([]netip.Addr{netip.MustParseAddr("10.2.0.3"), netip.MustParseAddr("10.2.0.13")})
+	var used []netip.Addr
+	for _, a := range []string{"10.1.0.3", "10.2.0.1", "10.2.0.3", "10.2.0.8", "10.2.0.13", "10.2.0.15", "fd00::1"} {
+		used = append(used, netip.MustParseAddr(a)) // those of other pools among them
+	}
+	free := p.Without(used)
 	if got := fmt.Sprint(free); got != "[10.2.0.4 10.2.0.12 10.2.0.14]" {
 		t.Errorf("free: %s", got)
 	}
