@@ -52,6 +52,13 @@ func nodeAddrs(in Inputs) []netip.Addr {
 	return out
 }
 
+// lacksServices tells whether Services of IPv6 are likely and bridged pods would look for
+// them on the underlay.
+func lacksServices(cfg api.AgentConfig, podCIDRs []netip.Prefix) bool {
+	_, v6 := families(podCIDRs)
+	return cfg.EnableBridgingMode && v6 && !cfg.ServiceCIDRv6.IsValid()
+}
+
 func within(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }

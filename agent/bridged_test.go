@@ -102,6 +102,20 @@ func TestDesireBridged(t *testing.T) {
 	}
 }
 
+func TestLacksServices(t *testing.T) {
+	in := bridgedInputs()
+	if lacksServices(in.Config, in.Own.PodCIDRs) {
+		t.Error("both are set")
+	}
+	in.Config.ServiceCIDRv6 = netip.Prefix{}
+	if !lacksServices(in.Config, in.Own.PodCIDRs) || lacksServices(in.Config, prefixList("10.0.1.0/24")) {
+		t.Error("without serviceCIDRv6 only nodes with IPv6 lack Services")
+	}
+	if in.Config.EnableBridgingMode = false; lacksServices(in.Config, in.Own.PodCIDRs) {
+		t.Error("without bridged pods nobody lacks Services")
+	}
+}
+
 // Pods go on when somebody deletes their pool, or writes nonsense into it: what the node forwards for them is
 // translated as before.
 func TestDesireBridgedWithoutPools(t *testing.T) {

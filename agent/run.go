@@ -246,6 +246,10 @@ func (l *loop) usable(s *inputs.Snapshot) (fatal, err error) {
 // checkTransport refuses what would cut the node off or cannot carry pods.
 func (l *loop) checkTransport() error {
 	l.log.Info("transport interface", "interface", l.transport.Name, "mtu", l.transport.MTU, "address", endpoint(l.transport, l.own))
+	if lacksServices(l.cfg, l.own.PodCIDRs) {
+		l.log.Info("config", "warning", "serviceCIDRv6 is not set, and this cluster's pods have IPv6: if its Services have, too, "+
+			"bridged pods do not reach them. Set it to the range of kube-apiserver's --service-cluster-ip-range")
+	}
 	local := endpoint(l.transport, l.own)
 	for _, p := range l.own.PodCIDRs {
 		if mtu := podMTU(l.cfg, l.transport.MTU, local); p.Addr().Is6() && mtu < 1280 {

@@ -146,6 +146,27 @@ func TestAllocateAgain(t *testing.T) {
 
 // An address that was given back is the last to be given again, at once if there is
 // no other, and after its time like any.
+// What a node has marked whose clock was ahead is not lost until then.
+func TestOver(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		phase api.AllocationPhase
+		left  time.Duration
+		want  bool
+	}{
+		{api.PhaseAllocated, -time.Hour, false}, {api.PhaseCooling, -time.Second, true}, {api.PhaseCooling, time.Hour, false},
+		{api.PhaseConflict, 0, true}, {api.PhaseConflict, conflictPeriod, false},
+		{api.PhaseConflict, conflictPeriod + time.Minute, false}, // clocks differ a little
+		{api.PhaseConflict, 365 * 24 * time.Hour, true},
+	} {
+		until := metav1.NewMicroTime(now.Add(c.left))
+		h := api.IPAllocation{Spec: api.IPAllocationSpec{Phase: c.phase, Until: &until}}
+		if got := Over(h, now); got != c.want {
+			t.Errorf("%s with %s left: over %t", c.phase, c.left, got)
+		}
+	}
+}
+
 // A Create that was given up may be done later, when the pod is gone already. What Held then shows can be released.
 func TestMadeTooLate(t *testing.T) {
 	s := directory(t)

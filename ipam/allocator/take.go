@@ -66,9 +66,14 @@ func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early boo
 }
 
 // Over tells whether the time of an allocation is over that is nobody's any more:
-// whoever needs the address may delete it.
+// whoever needs the address may delete it. A mark for longer than marks are made was
+// made by a clock that was ahead, maybe by years.
 func Over(h api.IPAllocation, now time.Time) bool {
-	return unused(h) && (h.Spec.Until == nil || !now.Before(h.Spec.Until.Time))
+	if !unused(h) || h.Spec.Until == nil {
+		return unused(h)
+	}
+	left := h.Spec.Until.Sub(now)
+	return left <= 0 || h.Spec.Phase == api.PhaseConflict && left > 2*conflictPeriod
 }
 
 // unused tells that no pod of ours has the address.
