@@ -138,8 +138,14 @@ func (n *nodeUplink) reached(ctx context.Context) error {
 }
 
 // retry attaches after all what was refused before: a NIC may come up or get its addresses late. What was undone, or
-// restored by hand, waits for somebody to say so, or for the next start.
+// restored by hand, waits for somebody to say so, or for the next start: "fairlead-agent uplink attach" is another
+// process, and Mend reads what it has done.
 func (n *nodeUplink) retry(ctx context.Context) {
+	if _, err := n.uplink.Mend(ctx); n.uplink.Attached() {
+		n.done(err)
+		n.tellLoop()
+		return
+	}
 	if j := n.uplink.Journal(); n.nic == "" || j != nil && n.uplink.ThisBoot() && j.Phase == uplink.Detached {
 		return
 	}
@@ -222,8 +228,8 @@ func (n *nodeUplink) done(err error) {
 	case err != nil:
 		n.tell(uplinkStatus{why: fmt.Errorf("the node's NIC is no port of Open vSwitch: %w", err)})
 	case j != nil && j.Phase == uplink.Detached && n.cfg.EnableBridgingMode && j.Reason != "":
-		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %s is no port of Open vSwitch (%s)",
-			j.NIC.Name, j.Reason)})
+		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %[1]s is no port of Open vSwitch (%[2]s): "+
+			"start the agent anew, or fairlead-agent uplink attach --nic %[1]s", j.NIC.Name, j.Reason)})
 	default:
 		n.tell(uplinkStatus{why: errNoBridging})
 	}

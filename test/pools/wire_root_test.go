@@ -156,7 +156,8 @@ func (b *bed) probes(t *testing.T, when string) (n int) {
 	return n
 }
 
-// A NIC that is no port of Open vSwitch carries no bridged pods: they wait and are told why, others are served.
+// A NIC that is no port of Open vSwitch carries no bridged pods: they wait and are told why, others are served. The
+// agent takes note of one that somebody attaches by hand.
 func TestRootWithoutUplink(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("detached", 4, 10, "110", "119"))
@@ -169,7 +170,9 @@ func TestRootWithoutUplink(t *testing.T) {
 	}
 	b.running(t, "routed")
 	must(t, b.WaitReady(within(t, 10*time.Second), node))
-	b.killAgent(t) // the next attaches the NIC
+	if out, err := b.NodeExec(within(t, time.Minute), node, agentProgram, "uplink", "attach", "--nic", "eth0"); err != nil {
+		t.Fatalf("uplink attach: %v %s", err, out)
+	}
 	b.running(t, "a")
 	b.holdsExactly(t, 5*time.Second, "a")
 }
