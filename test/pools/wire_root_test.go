@@ -170,7 +170,7 @@ func TestRootWithoutUplink(t *testing.T) {
 	}
 	b.running(t, "routed")
 	must(t, b.WaitReady(within(t, 10*time.Second), node))
-	if out, err := b.NodeExec(within(t, time.Minute), node, agentProgram, "uplink", "attach", "--nic", "eth0"); err != nil {
+	if out, err := b.NodeExec(within(t, time.Minute), node, "fairlead-agent", "uplink", "attach", "--nic", "eth0"); err != nil {
 		t.Fatalf("uplink attach: %v %s", err, out)
 	}
 	b.running(t, "a")
