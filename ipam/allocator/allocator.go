@@ -100,6 +100,7 @@ func (a *Allocator) Allocate(ctx context.Context, r Request) ([]Address, error) 
 	if err := r.check(); err != nil {
 		return nil, err
 	}
+	r.Pools = r.shared()
 	before, err := a.held.of(ctx, a.Store, r.Owner)
 	if err != nil {
 		return nil, err
@@ -213,14 +214,37 @@ func (a *Allocator) oneOf(
 	return given{}, full
 }
 
-// inVLAN keeps of pools what is in a VLAN.
-func inVLAN(pools []pool.Pool, vlan uint16) ([]pool.Pool, error) {
+// shared are the pools without what is in VLANs in which the other family has no
+// addresses; all of it where they have none in common, or where an address that is
+// asked for decides.
+func (r Request) shared() []pool.Pool {
+	of := map[int][]uint16{}
+	for _, p := range r.Pools {
+		for _, in := range p.Ranges {
+			of[p.Family] = append(of[p.Family], in.VLAN)
+		}
+	}
+	common := slices.DeleteFunc(slices.Clone(of[4]), func(v uint16) bool { return !slices.Contains(of[6], v) })
+	if len(common) == 0 || len(r.PodIPs) > 0 {
+		return r.Pools
+	}
+	return parts(r.Pools, common...)
+}
+
+// parts are what pools have in some VLANs.
+func parts(pools []pool.Pool, vlans ...uint16) []pool.Pool {
 	var out []pool.Pool
 	for _, p := range pools {
-		if in := p.InVLAN(vlan); in.Total() > 0 {
+		if in := p.InVLAN(vlans...); in.Total() > 0 {
 			out = append(out, in)
 		}
 	}
+	return out
+}
+
+// inVLAN keeps of pools what is in a VLAN.
+func inVLAN(pools []pool.Pool, vlan uint16) ([]pool.Pool, error) {
+	out := parts(pools, vlan)
 	if len(out) == 0 {
 		return nil, &VLANError{Pool: pools[0].Name, Want: vlan}
 	}

@@ -146,6 +146,23 @@ func TestAllocateAgain(t *testing.T) {
 
 // An address that was given back is the last to be given again, at once if there is
 // no other, and after its time like any.
+// A pool in a VLAN in which the other family has none is of no use to a pod with both.
+func TestCommonVLAN(t *testing.T) {
+	a := newAllocator(directory(t))
+	ten, twenty := makePool(t, "ten", "10.2.0.1", "10.2.0.9", 10), makePool(t, "twenty", "10.2.0.11", "10.2.0.19", 20)
+	six := makePool(t, "six", "fd00::1", "fd00::9", 20)
+	for name, pools := range map[string][]pool.Pool{"a": {ten, twenty, six}, "b": {six, ten, twenty}} {
+		got, err := a.Allocate(t.Context(), Request{Pools: pools, Owner: ownerNamed(name)})
+		if err != nil || len(got) != 2 || got[0].Pool != "twenty" || got[1].Pool != "six" {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{ten, six}, Owner: ownerNamed("c")})
+	if !errors.As(err, new(*VLANError)) {
+		t.Errorf("without a common VLAN: %v", err)
+	}
+}
+
 // What a node has marked whose clock was ahead is not lost until then.
 func TestOver(t *testing.T) {
 	now := time.Now()

@@ -144,9 +144,11 @@ func (p Pool) From(addr netip.Addr) iter.Seq[netip.Addr] {
 	}
 }
 
-// InVLAN is the pool with those addresses alone that are in the given VLAN.
-func (p Pool) InVLAN(vlan uint16) Pool {
-	p.spans = slices.DeleteFunc(slices.Clone(p.spans), func(s span) bool { return p.Ranges[s.of].VLAN != vlan })
+// InVLAN is the pool with those addresses alone that are in one of the given VLANs.
+func (p Pool) InVLAN(vlans ...uint16) Pool {
+	p.spans = slices.DeleteFunc(slices.Clone(p.spans), func(s span) bool {
+		return !slices.Contains(vlans, p.Ranges[s.of].VLAN)
+	})
 	return p
 }
 
