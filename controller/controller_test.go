@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -29,5 +30,18 @@ func TestPortInUse(t *testing.T) {
 		APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: l.Addr().(*net.TCPAddr).Port}})
 	if err == nil || !strings.Contains(err.Error(), "address already in use (change apiAddress or apiPort)") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What can't be listed is named, with the remedy, and client-go still knows what the error is.
+func TestUnlisted(t *testing.T) {
+	err := unlisted(api.PoolResource, apierrors.NewNotFound(api.PoolResource.GroupResource(), ""))
+	want := "the API server knows no ippools.crd.antrea.io: kubectl apply -f build/manifests/crds.yaml"
+	if !strings.Contains(err.Error(), want) || !apierrors.IsNotFound(err) {
+		t.Errorf("without the definitions: %v", err)
+	}
+	err = unlisted(nodes, apierrors.NewResourceExpired("too old"))
+	if !strings.Contains(err.Error(), "listing nodes: too old") || !apierrors.IsResourceExpired(err) {
+		t.Errorf("an old version: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -63,7 +64,11 @@ func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache
 	return cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return client.List(ctx, o)
+				list, err := client.List(ctx, o)
+				if err != nil {
+					return nil, unlisted(r, err)
+				}
+				return list, nil
 			},
 			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				return client.Watch(ctx, o)
@@ -84,6 +89,14 @@ func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache
 		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { w.tell() },
 			UpdateFunc: func(any, any) { w.tell() }, DeleteFunc: func(any) { w.tell() }},
 	})
+}
+
+// unlisted is the error of a list, for people: client-go does not say of what.
+func unlisted(r schema.GroupVersionResource, err error) error {
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the API server knows no %s: kubectl apply -f build/manifests/crds.yaml (%w)", r.GroupResource(), err)
+	}
+	return fmt.Errorf("listing %s: %w", r.GroupResource(), err)
 }
 
 func (w *world) tell() {
