@@ -3,9 +3,17 @@ package uplink
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 )
@@ -70,6 +78,100 @@ func TestRootCheckIsAskedAgain(t *testing.T) {
 	}
 }
 
+// The journal is ahead of what is done: it names each step before that begins, and the way that it leads.
+func TestRootJournalIsAhead(t *testing.T) {
+	f := setup(t, simple)
+	u, way, done := f.open(), Attaching, 0
+	u.after = func(what string) {
+		j, err := readJournal(f.journal)
+		if err != nil || j == nil {
+			t.Errorf("%s: the journal is %v, %v", what, j, err)
+			return
+		}
+		step, isDone := strings.CutPrefix(what, "done ")
+		if isDone {
+			done++
+		}
+		if isDone && (j.Step != step || j.Phase != way) {
+			t.Errorf("%s, and the journal says %s, %s", what, j.Phase, j.Step)
+		}
+		if _, err := os.Stat("/proc/thread-self/net/dev_snmp6/" + BridgeName); what == "journal begin" && err == nil {
+			t.Error("br-uplink is there before the journal")
+		}
+	}
+	f.node.Must(func() error { return u.Attach(context.Background(), f.plan()) })
+	way = Restoring
+	f.node.Must(func() error { return u.Restore(context.Background(), "a test says so") })
+	if least := 2 * (len(facts()) - 3); done < least { // verify is none, nic and mute may have nothing to do
+		t.Errorf("%d steps were seen, want %d", done, least)
+	}
+}
+
+// What the journal has of another boot is void: the NIC keeps what this boot gave it, and that is what moves next.
+func TestRootOtherBoot(t *testing.T) {
+	f := setup(t, simple)
+	f.nextAgent()
+	f.config = strings.ReplaceAll(simple, " metric 50", " metric 60") + "\naddr add 192.0.2.77/24 dev eth0"
+	f.reboot()
+	if err := f.restore(); err != nil {
+		t.Error(err)
+	}
+	same(t, "restored with the journal of another boot", f.before, f.state())
+	f.nextAgent()
+	if out := f.node.IP("addr show dev br-uplink"); !strings.Contains(out, "192.0.2.77") {
+		t.Errorf("attached in this boot: %s", out)
+	}
+	if err := f.restore(); err != nil {
+		t.Error(err)
+	}
+	f.reached()
+	f.sameSoon(f.before, "restored")
+}
+
+// With an ovsdb-server that hangs the node gets its network back, and what could not be done is said and done later.
+func TestRootServerHangs(t *testing.T) {
+	f := setup(t, simple)
+	before := f.state()
+	f.nextAgent()
+	f.ovs.Server.Signal(syscall.SIGSTOP)
+	err := f.restore()
+	f.ovs.Server.Signal(syscall.SIGCONT)
+	if err == nil || !strings.Contains(err.Error(), "ovsdb-server does not answer") {
+		t.Errorf("restored while ovsdb-server hangs: %v", err)
+	}
+	f.reached()
+	if phase := f.open().Journal().Phase; phase != Restoring {
+		t.Errorf("the phase is %s", phase)
+	}
+	if err := f.restore(); err != nil {
+		t.Error(err)
+	}
+	f.reached()
+	f.sameSoon(before, "restored")
+}
+
+// One process at a time: another waits, and sees what the one before has done.
+func TestRootOneAtATime(t *testing.T) {
+	f := setup(t, simple)
+	u, other := f.open(), f.open()
+	unlock, err := u.lock(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	before := f.state()
+	if err := f.node.Do(func() error { return other.Attach(ctx, f.plan()) }); err == nil ||
+		!strings.Contains(err.Error(), "another process") {
+		t.Errorf("while another is at it: %v", err)
+	}
+	same(t, "while another is at it", before, f.state())
+	unlock()
+	f.nextAgent()
+	f.node.Must(func() error { return other.Restore(context.Background(), "a test says so") })
+	same(t, "restored by a process that was there before", before, f.state())
+}
+
 // What somebody changes of an attached uplink is put back; the NIC's MTU is followed.
 func TestRootMend(t *testing.T) {
 	f := setup(t, rich)
@@ -113,6 +215,8 @@ func (f *fixture) sameButExpiring(want hoststate.Node, what string) {
 // Whatever a NIC can have moves to br-uplink and back.
 func TestRootEverythingMoves(t *testing.T) {
 	f := setup(t, rich)
+	f.node.Exec("sysctl", "-q", "-w", "net.ipv4.conf.eth0.rp_filter=2", "net.ipv4.neigh.eth0.gc_stale_time=99",
+		"net.ipv6.conf.eth0.accept_ra_rtr_pref=0", "net.ipv6.neigh.eth0.gc_stale_time=98")
 	before := f.state()
 	if err := f.attach(); err != nil {
 		t.Fatal(err, f.describe())
@@ -123,14 +227,38 @@ func TestRootEverythingMoves(t *testing.T) {
 			t.Errorf("%s:\n%s", table, out)
 		}
 	}
-	if testing.Verbose() {
-		t.Log(f.describe())
-	}
+	f.movedAll(before)
 	if err := f.restore(); err != nil {
 		t.Fatal(err, f.describe())
 	}
 	f.reached()
 	same(t, "restored", before, f.state())
+}
+
+// movedAll checks that br-uplink has what the NIC had before, and nothing else. Its addresses make no routes and are
+// not asked for, labels of people's own stay, and it keeps its neighbours without a carrier.
+func (f *fixture) movedAll(before hoststate.Node) {
+	f.t.Helper()
+	names := regexp.MustCompile(`\b(eth0|br-uplink)\b`)
+	flags := regexp.MustCompile(`flags (\d+)`)
+	on := func(node hoststate.Node, device string) (lines []string) {
+		for _, line := range node.Lines {
+			if names.FindString(line) != device || strings.HasPrefix(line, "link ") || strings.Contains(line, "evict_nocarrier") {
+				continue
+			}
+			if strings.HasPrefix(line, "address ") {
+				line = flags.ReplaceAllStringFunc(line, func(text string) string {
+					bits, _ := strconv.Atoi(text[len("flags "):]) // digits
+					return fmt.Sprintf("flags %#x", bits&^(unix.IFA_F_NOPREFIXROUTE|unix.IFA_F_NODAD))
+				})
+			}
+			lines = append(lines, names.ReplaceAllString(line, "X"))
+		}
+		return lines
+	}
+	now := f.state()
+	same(f.t, "moved to br-uplink", hoststate.Node{Lines: on(before, nic), At: before.At},
+		hoststate.Node{Lines: on(now, BridgeName), At: now.At})
 }
 
 // rich is one of everything.

@@ -173,7 +173,10 @@ func (u *Uplink) addedRoutes(now []hoststate.Object, device hoststate.Place) (ad
 // freeNIC takes the NIC from Open vSwitch: from the database first, or the next start takes it again.
 func (u *Uplink) freeNIC(ctx context.Context) error {
 	j := u.journal
-	rowErr := j.DB.RemoveNIC(ctx, j.Bridge, j.NIC.Name)
+	rowErr := u.noDB
+	if rowErr == nil {
+		rowErr = j.DB.RemoveNIC(ctx, j.Bridge, j.NIC.Name)
+	}
 	if rowErr != nil {
 		rowErr = fmt.Errorf("%w. Open vSwitch takes %s again when it starts: repeat this when it runs", rowErr, j.NIC.Name)
 	}
@@ -228,7 +231,10 @@ func (u *Uplink) clearDevice() error {
 
 func (u *Uplink) removeBridge(ctx context.Context) error {
 	j := u.journal
-	rowErr := j.DB.Remove(ctx, j.Bridge)
+	rowErr := u.noDB
+	if rowErr == nil {
+		rowErr = j.DB.Remove(ctx, j.Bridge)
+	}
 	err := u.letGo(ctx, j.Bridge.Name, func() (bool, error) {
 		l, err := findLink(j.Bridge.Name)
 		return l == nil, err

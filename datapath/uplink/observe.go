@@ -11,13 +11,17 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 )
 
 // observe looks at everything that Next has to know. An error of the database is part of it.
 func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
 	j := u.journal
 	o.SameBoot = j.BootID == u.bootID
-	s, dbErr := j.DB.Read(ctx, j.Bridge, j.NIC.Name)
+	s, dbErr := rows.State{}, u.noDB
+	if dbErr == nil {
+		s, dbErr = j.DB.Read(ctx, j.Bridge, j.NIC.Name)
+	}
 	o.RowsKnown = dbErr == nil
 	o.Bridge, o.Rows, o.Port = s.Complete, s.Ours, s.NIC && s.Ours
 	nic, err := findLink(j.NIC.Name)

@@ -61,6 +61,9 @@ type Uplink struct {
 
 	journal *Journal
 	did     []string // steps that run has carried out
+	// noDB is why Open vSwitch's database can't be had, while run goes back. It is not asked again: one that hangs would
+	// keep the node waiting for its network.
+	noDB error
 }
 
 // ErrRolledBack says that an attach failed and that the NIC is as it was before.
@@ -253,11 +256,15 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 func (u *Uplink) run(ctx context.Context) error {
 	var failed []string
 	var errs []error
+	u.noDB = nil
 	times := map[Step]int{}
 	for range mostSteps {
 		o, dbErr, err := u.observe(ctx)
 		if err != nil {
 			return err
+		}
+		if goesBack(*u.journal, o) {
+			u.noDB = dbErr
 		}
 		o.Failed = failed
 		step := Next(*u.journal, o)
