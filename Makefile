@@ -62,10 +62,11 @@ bench: ## the benchmarks
 	go test -p 1 -run '^$$' -bench . -benchmem ./...
 
 bench-uplink: root deps build once ## what the host loses when its NIC is attached, restored, and when agent or Open vSwitch die
-	@set -o pipefail; for datapath in netdev system; do FAIRLEAD_TEST_DATAPATH=$$datapath FAIRLEAD_BENCH_ROUNDS=10 \
-		FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go test -count=1 -timeout 20m -v -run '^TestRootGaps$$' \
-		-exec "$$([ $$datapath = netdev ] || echo '$(CURDIR)/bin/lab --uml=auto --')" ./datapath/uplink \
-		| sed -n 's/.*GAP //p; /FAIL/p'; done
+	@set -o pipefail; failed=0; for datapath in netdev system; do \
+		FAIRLEAD_TEST_DATAPATH=$$datapath FAIRLEAD_BENCH_ROUNDS=10 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' \
+		go test -count=1 -p 1 -timeout 30m -v -run '^TestRoot(Gaps|AgentKeepsUplink)$$/^gaps$$' \
+		-exec "$$([ $$datapath = netdev ] || echo '$(CURDIR)/bin/lab --uml=auto --')" ./datapath/uplink ./test/crash \
+		| sed -n 's/.*GAP //p; /FAIL/p' || failed=1; done; exit $$failed
 
 demo: root deps build ## two nodes on this machine, pods that talk, routed and bridged, an agent killed (root)
 	test/demo/demo.sh

@@ -3,7 +3,6 @@ package crash
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
-	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
 // TestRootAgentKeepsUplink is a node whose agent attaches its NIC, and what comes between.
@@ -34,7 +32,7 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 	})
 	c.attached(t, true)
 
-	t.Run("an agent that ends leaves it attached", c.agentEnds)
+	t.Run("gaps", c.gaps)
 	t.Run("the node's addresses taken away", c.addressesTaken)
 	t.Run("ovs-vswitchd ends and cleans up", c.cleanUp)
 	t.Run("restored by hand under an agent", c.restoredByHand)
@@ -64,35 +62,6 @@ func (c cluster) attached(t *testing.T, want bool) {
 		}
 		return wrong
 	})
-}
-
-// pings are streams between the node and the router, until stop is called.
-func (c cluster) pings(t *testing.T, every time.Duration) (stop func() []probe.Report) {
-	t.Helper()
-	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
-	self := c.onHost(t, node, c.NodeAddrs(1)...)
-	var ways []way
-	for i := range self.ips {
-		ways = append(ways, self.to(t, "host to router", router, i), router.to(t, "router to host", self, i))
-	}
-	streams := start(t, ways, every)
-	return func() []probe.Report { return stopAll(streams) }
-}
-
-func (c cluster) agentEnds(t *testing.T) {
-	for _, end := range []func(context.Context, string) error{c.AgentKill, c.AgentStop} {
-		stop := c.pings(t, 10*time.Millisecond)
-		must(t, end(within(t, 15*time.Second), node))
-		c.attached(t, true)
-		must(t, c.AgentStart(within(t, 5*time.Second), node))
-		must(t, c.WaitReady(within(t, 30*time.Second), node))
-		for _, r := range stop() {
-			t.Log(r)
-			if r.Lost > r.Sent/5 { // a busy machine loses some by itself
-				t.Errorf("the host lost packets: %s", r)
-			}
-		}
-	}
 }
 
 // What somebody takes from br-uplink comes back.

@@ -23,8 +23,10 @@ const drain = 2 * time.Second
 // Report is what a stream saw.
 type Report struct {
 	Sent, Lost, Duplicates int
-	// LongestGap is the longest time without an answer.
+	// LongestGap is the longest time without an answer, for whatever reason: a busy machine makes some by itself.
 	LongestGap time.Duration
+	// Outage is the longest time in which all datagrams were lost: how many in a row, times their interval.
+	Outage time.Duration
 	// LastLost is when the last datagram that was lost was due; zero if none was.
 	LastLost time.Time
 	// SendErrors counts datagrams that the kernel refused; they are lost too.
@@ -32,8 +34,8 @@ type Report struct {
 }
 
 func (r Report) String() string {
-	return fmt.Sprintf("sent %d, lost %d, duplicates %d, refused %d, longest gap %s",
-		r.Sent, r.Lost, r.Duplicates, r.SendErrors, r.LongestGap.Round(time.Millisecond))
+	return fmt.Sprintf("sent %d, lost %d, duplicates %d, refused %d, outage %s, longest gap %s", r.Sent, r.Lost,
+		r.Duplicates, r.SendErrors, r.Outage.Round(time.Millisecond), r.LongestGap.Round(time.Millisecond))
 }
 
 // Echo answers every datagram at addr in the network namespace until stop is
@@ -99,6 +101,13 @@ func (s *Stream) Stop() Report {
 	defer s.mu.Unlock()
 	s.report.Lost = s.report.Sent - len(s.seen)
 	s.report.LongestGap = max(s.report.LongestGap, ended.Sub(s.last))
+	for n, row := 0, 0; n < s.report.Sent; n++ {
+		row++
+		if s.seen[uint64(n)] > 0 {
+			row = 0
+		}
+		s.report.Outage = max(s.report.Outage, time.Duration(row)*s.every)
+	}
 	for n := s.report.Sent - 1; s.report.Lost > 0 && s.report.LastLost.IsZero(); n-- {
 		if s.seen[uint64(n)] == 0 {
 			s.report.LastLost = s.due(uint64(n))

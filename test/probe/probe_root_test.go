@@ -28,11 +28,11 @@ func TestRootStream(t *testing.T) {
 		<-time.After(200 * time.Millisecond) // the length of the stream
 		return s.Stop()
 	}
-	if r := run(); r.Sent < 50 || r.Lost != 0 || r.Duplicates != 0 {
+	if r := run(); r.Sent < 50 || r.Lost != 0 || r.Duplicates != 0 || r.Outage != 0 {
 		t.Errorf("with an echo: %s", r)
 	}
 	stop()
-	if r := run(); r.Sent < 50 || r.Lost != r.Sent {
+	if r := run(); r.Sent < 50 || r.Lost != r.Sent || r.Outage != time.Duration(r.Sent)*2*time.Millisecond {
 		t.Errorf("without an echo: %s", r)
 	}
 }

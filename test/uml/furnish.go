@@ -107,6 +107,13 @@ func network() error {
 	if err := os.WriteFile("/proc/sys/net/core/fb_tunnels_only_for_init_net", []byte("1"), 0); err != nil {
 		return err
 	}
+	// One slow processor lets packets wait while a program starts. The kernel's queues are made for faster ones.
+	for parameter, value := range map[string]string{"netdev_max_backlog": "20000", "rmem_default": "4194304",
+		"rmem_max": "4194304"} {
+		if err := os.WriteFile("/proc/sys/net/core/"+parameter, []byte(value), 0); err != nil {
+			return err
+		}
+	}
 	limit := unix.Rlimit{Cur: 1 << 16, Max: 1 << 16}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return err

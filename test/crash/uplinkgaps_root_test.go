@@ -1,0 +1,196 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/probe"
+)
+
+// bridgedPods are two pods of VLAN 10.
+const bridgedPods = `apiVersion: crd.antrea.io/v1beta1
+kind: IPPool
+metadata: {name: v4}
+spec:
+  ipRanges: [{start: 192.168.110.100, end: 192.168.110.199}]
+  subnetInfo: {gateway: 192.168.110.1, prefixLength: 24, vlan: 10}
+---
+apiVersion: crd.antrea.io/v1beta1
+kind: IPPool
+metadata: {name: v6}
+spec:
+  ipRanges: [{start: "fd77:0:0:a10::100", end: "fd77:0:0:a10::1ff"}]
+  subnetInfo: {gateway: "fd77:0:0:a10::1", prefixLength: 64, vlan: 10}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: d, annotations: {ipam.antrea.io/ippools: "v4,v6"}}
+spec: {nodeName: node1, containers: [{name: main, image: none}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: e, annotations: {ipam.antrea.io/ippools: "v4,v6"}}
+spec: {nodeName: node1, containers: [{name: main, image: none}]}
+`
+
+// tries are how often a death may cost packets: a machine with other work loses some by itself.
+const tries = 3
+
+// event is what the node's and its bridged pods' packets are counted over.
+type event struct {
+	name string
+	do   func(*testing.T)
+	// loses packets as a matter of course.
+	loses bool
+	host  probe.Rounds
+	pods  probe.Rounds
+}
+
+// gaps are what deaths of agent and Open vSwitch cost the host and bridged pods. "make bench-uplink" prints medians of
+// 10 rounds; without that it is one round.
+func (c cluster) gaps(t *testing.T) {
+	rounds, count := 1, os.Getenv("FAIRLEAD_BENCH_ROUNDS")
+	if n, err := strconv.Atoi(count); err == nil {
+		rounds = n
+	}
+	c.apply(t, bridgedPods)
+	c.settle(t)
+	defer func() { c.remove(t, bridgedPods); c.settle(t) }()
+	ways := c.uplinkWays(t)
+	run1s(t, ways, func() {}) // neighbours and flows are known
+	userspace := c.Datapath() == lab.Netdev
+	events := []*event{
+		{name: "agent: SIGKILL, started", do: c.agentAgain(c.AgentKill, "")},
+		{name: "agent: SIGTERM, config changed, started", do: c.agentAgain(c.AgentStop, "serviceCIDR")},
+		{name: "ovs-vswitchd: SIGKILL, started", do: c.vswitchdAgain, loses: userspace},
+	}
+	if count != "" {
+		events = append(events, &event{name: "nothing", do: func(*testing.T) {}},
+			&event{name: "agent: SIGTERM, started (an upgrade)", do: c.agentAgain(c.AgentStop, "")})
+	}
+	var dead []time.Duration
+	for range rounds {
+		for _, e := range events {
+			c.happens(t, e, ways, count != "")
+		}
+		dead = append(dead, c.newFlowsWithoutAgent(t))
+	}
+	for _, e := range events {
+		t.Logf("GAP %-6s %-48s %s", c.Datapath(), e.name+": host", &e.host)
+		t.Logf("GAP %-6s %-48s %s", c.Datapath(), e.name+": pods", &e.pods)
+	}
+	t.Logf("GAP %-6s %-48s pass after %s", c.Datapath(), "both SIGKILL, agent dead: new host flows", probe.Spread(dead))
+}
+
+// hostWays are how many of uplinkWays are the host's: they come first.
+const hostWays = 2
+
+// uplinkWays lead between host and router, between bridged pods, and from one of them to the router.
+func (c cluster) uplinkWays(t *testing.T) []way {
+	t.Helper()
+	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
+	leg := c.onHost(t, "router", lab.Dual.VLANGatewayAddrs(10)...)
+	self := c.onHost(t, node, c.NodeAddrs(1)...)
+	d, e := c.at(t, "d"), c.at(t, "e")
+	return []way{self.to(t, "host to router", router, 0), router.to(t, "router to host, IPv6", self, 1),
+		d.to(t, "bridged pod to bridged pod", e, 0), d.to(t, "bridged pod to router, IPv6", leg, 1)}
+}
+
+// happens lets e happen under streams. Unless it is only to be measured, it must not cost packets where it need not.
+func (c cluster) happens(t *testing.T, e *event, ways []way, onlyMeasured bool) {
+	t.Helper()
+	var reports []probe.Report
+	for try := 0; ; try++ {
+		streams := start(t, ways, 2*time.Millisecond)
+		time.Sleep(300 * time.Millisecond) // of the streams, before
+		e.do(t)
+		since := time.Now()
+		eventually(t, 10*time.Second, func() []string { return silent(ways, streams, since) })
+		time.Sleep(300 * time.Millisecond) // and after
+		reports = stopAll(streams)
+		lost := 0
+		for i, r := range reports {
+			lost += r.Lost
+			if r.Lost > 0 {
+				t.Logf("%s: %s: %s", e.name, ways[i].name, r)
+			}
+		}
+		if lost == 0 || e.loses || onlyMeasured {
+			break
+		}
+		if try+1 == tries {
+			t.Errorf("%s: packets were lost in %d of %d tries", e.name, tries, tries)
+			break
+		}
+	}
+	e.host.Add(reports[:hostWays])
+	e.pods.Add(reports[hostWays:])
+}
+
+// agentAgain ends the agent and starts it, with another value of a key of its config if one is named.
+func (c cluster) agentAgain(end func(context.Context, string) error, key string) func(*testing.T) {
+	return func(t *testing.T) {
+		must(t, end(within(t, 15*time.Second), node))
+		if key != "" {
+			c.otherValue(t, key)
+		}
+		must(t, c.startAgent(within(t, 10*time.Second)))
+		must(t, c.WaitReady(within(t, 30*time.Second), node))
+	}
+}
+
+// otherValue changes a key of the agent's config whose value is an IPv4 range.
+func (c cluster) otherValue(t *testing.T, key string) {
+	t.Helper()
+	line := fmt.Sprintf("%s: 10.%d.0.0/16", key, 100+time.Now().UnixMilli()%100)
+	c.exec(t, "sh", "-c", `sed -i "/^$1:/d" "$0" && echo "$2" >>"$0"`, "/etc/fairlead/agent.conf", key, line)
+}
+
+// armed waits until ovs-vswitchd would keep the kernel's flows if it ended now.
+func (c cluster) armed(t *testing.T) {
+	t.Helper()
+	if c.Datapath() == lab.System {
+		c.key(t, "{flow-restore-wait=True}")
+	}
+}
+
+func (c cluster) vswitchdAgain(t *testing.T) {
+	c.armed(t)
+	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(within(t, 20*time.Second), node, lab.Vswitchd))
+	must(t, c.WaitReady(within(t, 30*time.Second), node))
+}
+
+// newFlowsWithoutAgent ends agent and ovs-vswitchd, has the kernel forget its flows, and starts ovs-vswitchd alone. It
+// returns when the last packet of the host was lost, counted from ovs-vswitchd's return.
+func (c cluster) newFlowsWithoutAgent(t *testing.T) time.Duration {
+	t.Helper()
+	c.armed(t)
+	must(t, c.AgentKill(within(t, 10*time.Second), node))
+	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
+	if c.Datapath() == lab.System {
+		c.exec(t, "ovs-dpctl", "--timeout=10", "del-flows")
+	}
+	ways := c.uplinkWays(t)[:hostWays]
+	streams := start(t, ways, 2*time.Millisecond)
+	must(t, c.OVSStart(within(t, 20*time.Second), node, lab.Vswitchd))
+	back := time.Now()
+	eventually(t, 10*time.Second, func() []string { return silent(ways, streams, back) })
+	time.Sleep(300 * time.Millisecond) // of the streams, after
+	lost := back
+	for i, r := range stopAll(streams) {
+		t.Logf("agent dead: %s: last lost %s after ovs-vswitchd's return: %s", ways[i].name, r.LastLost.Sub(back), r)
+		if r.LastLost.After(lost) {
+			lost = r.LastLost
+		}
+	}
+	must(t, c.startAgent(within(t, 10*time.Second)))
+	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	return lost.Sub(back)
+}
