@@ -264,7 +264,10 @@ func (u *Uplink) run(ctx context.Context) error {
 			return err
 		}
 		if goesBack(*u.journal, o) {
-			u.noDB = dbErr
+			if u.noDB = dbErr; dbErr != nil && u.wouldBeTakenAgain(o) {
+				return fmt.Errorf("%w. ovs-vswitchd would take %s again at once, so nothing was changed: restart or end "+
+					"ovsdb-server, and repeat this", dbErr, u.journal.NIC.Name)
+			}
 		}
 		o.Failed = failed
 		step := Next(*u.journal, o)
@@ -289,6 +292,12 @@ func (u *Uplink) run(ctx context.Context) error {
 		failed, errs = append(failed, step.Name), append(errs, err)
 	}
 	return fmt.Errorf("no end after %d steps: does somebody else configure the interfaces?", mostSteps)
+}
+
+// wouldBeTakenAgain reports whether it is in vain to free the NIC while its row stays in the database: ovs-vswitchd
+// still believes it. On the userspace datapath it only has copies of the frames.
+func (u *Uplink) wouldBeTakenAgain(o Observed) bool {
+	return o.Taken && !o.Mutes && vswitchdRuns(u.journal.DB.RunDir)
 }
 
 func (u *Uplink) carryOut(ctx context.Context, s Step) error {
