@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
@@ -89,6 +91,12 @@ func TestRootKilledAndNoDEL(t *testing.T) {
 	for _, s := range []step{leaseMade, vethMade, portMade, portNumber, flowsMade} {
 		for _, d := range delays {
 			c.readyForCNI(t)
+			// On a busy machine kills come late, when the attachment is whole. One is surely half made: the agent gets
+			// no further than the lease while ovsdb-server hangs.
+			hang := s == leaseMade && d == 0
+			if hang {
+				must(t, unix.Kill(lab.OVSDB.PID(c.node), unix.SIGSTOP))
+			}
 			killed := w.arm(s, c.agentPID(t), d)
 			answered := make(chan struct{})
 			go func() {
@@ -97,6 +105,9 @@ func TestRootKilledAndNoDEL(t *testing.T) {
 			}()
 			wait(t, answered, "an answer to ADD")
 			wait(t, killed, string(s))
+			if hang {
+				must(t, unix.Kill(lab.OVSDB.PID(c.node), unix.SIGCONT))
+			}
 			c.kill(t)
 			rec, err := c.Records().Load("default/hand")
 			must(t, err)

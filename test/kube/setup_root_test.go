@@ -97,7 +97,9 @@ func cluster(t *testing.T) *bed {
 		if err := b.plane.StartAll(ctx, func(controlplane.Part) {}); err != nil {
 			t.Error(err)
 		}
-		if _, err := b.Kubectl(ctx, "delete", "pods,services", "--all", "--wait=false"); err != nil {
+		// Without the Service kubernetes, which the API server would make again after some seconds.
+		if _, err := b.Kubectl(ctx, "delete", "pods,services", "--field-selector=metadata.name!=kubernetes",
+			"--wait=false"); err != nil {
 			t.Error(err)
 		}
 		if _, err := b.Kubectl(ctx, "delete", "node", "guest", "--ignore-not-found"); err != nil {
