@@ -95,7 +95,7 @@ func (f flags) ranges() ([]Range, error) {
 				return nil, fmt.Errorf("--%s=%s is no number", name, f[name])
 			}
 		}
-		out = append(out, Range{c, mask})
+		out = append(out, Range{Cluster: c, Mask: mask})
 		if _, err := newGrid(out[len(out)-1]); err != nil {
 			return nil, err
 		}

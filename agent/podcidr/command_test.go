@@ -110,8 +110,8 @@ func computable(t *testing.T, f flags) {
 		t.Fatalf("%v: %v", ranges, err)
 	}
 	for _, g := range grids {
-		if g.free() != g.blocks() || g.blocks() == 0 || len(g.next(2)) == 0 {
-			t.Fatalf("%v has %d blocks, %d free", g.Range, g.blocks(), g.free())
+		if g.Free() != g.Blocks() || g.Blocks() == 0 || len(g.Next(2)) == 0 {
+			t.Fatalf("%v has %d blocks, %d free", g.Range, g.Blocks(), g.Free())
 		}
 	}
 }

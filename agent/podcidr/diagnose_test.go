@@ -37,7 +37,7 @@ func nodeMap(nodes ...inputs.Node) map[string]inputs.Node {
 
 // cut are have nodes with the first /mask blocks of from, and more without.
 func cut(from string, mask, have, wait int) map[string]inputs.Node {
-	g, err := newGrid(Range{netip.MustParsePrefix(from), mask})
+	g, err := newGrid(Range{Cluster: netip.MustParsePrefix(from), Mask: mask})
 	if err != nil {
 		panic(err)
 	}
@@ -45,7 +45,7 @@ func cut(from string, mask, have, wait int) map[string]inputs.Node {
 	for i := range have + wait {
 		n := node(i+1, fmt.Sprintf("worker-%d", i+1))
 		if i < have {
-			n.PodCIDRs = []netip.Prefix{g.block(uint64(i))}
+			n.PodCIDRs = []netip.Prefix{g.Block(uint64(i))}
 		}
 		m[n.Name] = n
 	}
@@ -57,7 +57,7 @@ func allocatorWith(ranges ...Range) Facts {
 		Services: prefixes("10.96.0.0/12"), LeftOut: prefixes("10.96.0.0/12"), Manifest: "/etc/kubernetes/manifests/kcm.yaml"}
 }
 
-func rangeOf(cluster string, mask int) Range { return Range{netip.MustParsePrefix(cluster), mask} }
+func rangeOf(cluster string, mask int) Range { return Range{Cluster: netip.MustParsePrefix(cluster), Mask: mask} }
 
 // The message of DESIGN, section 9, word by word.
 func TestMessage(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam/blocks"
 )
 
 // empty says why nodes have no podCIDR: one diagnosis for all that wait, another
@@ -83,7 +85,7 @@ func (c *cluster) causeInRange(d *Diagnosis) {
 	}
 	var full []string
 	for _, g := range grids {
-		if g.free() < uint64(len(c.waiting)) && (!c.Guessed || len(c.Refused) > 0 && g.free() == 0) {
+		if g.Free() < uint64(len(c.waiting)) && (!c.Guessed || len(c.Refused) > 0 && g.Free() == 0) {
 			full = append(full, c.sum(g))
 		}
 	}
@@ -96,7 +98,7 @@ func (c *cluster) causeInRange(d *Diagnosis) {
 	case len(c.Refused) > 0 && !c.Guessed:
 		d.Kind = BlocksLost
 		d.Cause += fmt.Sprintf("kube-controller-manager says that none is left (CIDRNotAvailable), but by the Nodes %d of %d "+
-			"podCIDRs in %s are free: it has lost count, and counts anew at a start", grids[0].free(), grids[0].blocks(),
+			"podCIDRs in %s are free: it has lost count, and counts anew at a start", grids[0].Free(), grids[0].Blocks(),
 			grids[0].Cluster)
 		d.Remedies = append(d.Remedies, c.restart())
 	default:
@@ -105,21 +107,20 @@ func (c *cluster) causeInRange(d *Diagnosis) {
 }
 
 // sum is the arithmetic of one range.
-func (c *cluster) sum(g *grid) string {
+func (c *cluster) sum(g *blocks.Grid) string {
 	text := fmt.Sprintf("cluster CIDR %s cut into /%d holds %s, and %d exist (%s, %s)", g.Cluster, g.Mask,
-		count(int(g.blocks()), "1 node", "%d nodes"), len(c.nodes),
+		count(int(g.Blocks()), "1 node", "%d nodes"), len(c.nodes),
 		c.haveOne(), count(len(c.waiting), "1 waits", "%d wait"))
-	byService := &grid{Range: g.Range}
+	byService := &blocks.Grid{Range: g.Range}
 	for _, s := range c.LeftOut {
 		if s.Overlaps(g.Cluster) {
-			if err := byService.take(s); err == nil {
-				byService.settle()
+			if err := byService.Take(s); err == nil {
 				text += fmt.Sprintf("; the Service CIDR %s takes %s of its blocks", s,
-					ofAll(byService.blocks()-byService.free(), g.blocks()))
+					ofAll(byService.Blocks()-byService.Free(), g.Blocks()))
 			}
 		}
 	}
-	used := g.blocks() - g.free() - (byService.blocks() - byService.free())
+	used := g.Blocks() - g.Free() - (byService.Blocks() - byService.Free())
 	if used > uint64(len(c.having)) {
 		text += fmt.Sprintf("; podCIDRs that are shorter than /%d take several blocks each, %d in all", g.Mask, used)
 	}

@@ -1,21 +1,15 @@
 package podcidr
 
 import (
-	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/ipam/blocks"
 )
 
-// Range is a cluster CIDR and the length of the podCIDRs that it is cut into:
-// --cluster-cidr and --node-cidr-mask-size of kube-controller-manager.
-type Range struct {
-	Cluster netip.Prefix
-	Mask    int
-}
-
-func (r Range) String() string { return fmt.Sprintf("%s cut into /%d", r.Cluster, r.Mask) }
+// Range is a cluster CIDR and the length of the podCIDRs that it is cut into.
+type Range = blocks.Range
 
 // Answer is yes, no, or unknown, which is its zero value.
 type Answer int

@@ -254,9 +254,10 @@ func withRemedy(f Facts, r Remedy) Facts {
 // given by hand, Services and nodes inside the range.
 func randomCluster(random *rand.Rand) (Facts, map[string]inputs.Node) {
 	pick := func(list ...int) int { return list[random.IntN(len(list))] }
-	v4 := Range{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(pick(0, 96, 100, 244)), byte(random.IntN(256)), 0}),
-		pick(18, 20, 21, 22)).Masked(), pick(22, 24, 25, 26)}
-	v6 := Range{netip.PrefixFrom(netip.MustParseAddr("fd00:0:0:f0::"), pick(58, 60, 61, 62)).Masked(), pick(62, 64, 65)}
+	from := netip.AddrFrom4([4]byte{10, byte(pick(0, 96, 100, 244)), byte(random.IntN(256)), 0})
+	v4 := Range{Cluster: netip.PrefixFrom(from, pick(18, 20, 21, 22)).Masked(), Mask: pick(22, 24, 25, 26)}
+	from = netip.MustParseAddr("fd00:0:0:f0::")
+	v6 := Range{Cluster: netip.PrefixFrom(from, pick(58, 60, 61, 62)).Masked(), Mask: pick(62, 64, 65)}
 	f := allocatorWith([][]Range{{v4}, {v6}, {v4, v6}, {v6, v4}, {v4}}[random.IntN(5)]...)
 	f.Services = prefixes([]string{"10.96.0.0/12", "10.100.0.0/20", "10.0.0.0/21", "172.20.0.0/16"}[random.IntN(4)])
 	f.LeftOut = f.Services
@@ -283,17 +284,16 @@ func randomCluster(random *rand.Rand) (Facts, map[string]inputs.Node) {
 }
 
 func randomPodCIDR(r Range, kind, i int, random *rand.Rand) netip.Prefix {
-	g := &grid{Range: r}
 	switch {
 	case kind == 3 && r.Cluster.Bits() > 3: // beside the range, perhaps
-		wide := &grid{Range: Range{netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-2).Masked(), r.Mask}}
-		return wide.block(random.Uint64N(wide.blocks()))
+		wide := Range{Cluster: netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-2).Masked(), Mask: r.Mask}
+		return wide.Block(random.Uint64N(wide.Blocks()))
 	case kind == 4: // another mask
-		return netip.PrefixFrom(g.block(random.Uint64N(r.blocks())).Addr(), r.Mask+random.IntN(4)-2).Masked()
+		return netip.PrefixFrom(r.Block(random.Uint64N(r.Blocks())).Addr(), r.Mask+random.IntN(4)-2).Masked()
 	case kind == 5: // any
-		return g.block(random.Uint64N(r.blocks()))
+		return r.Block(random.Uint64N(r.Blocks()))
 	}
-	return g.block(uint64(i) % r.blocks())
+	return r.Block(uint64(i) % r.Blocks())
 }
 
 // Every remedy that is told works in the other simulation. Some must be told.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam/blocks"
 )
 
 // Plan is the arithmetic of a cluster that does not exist yet.
@@ -56,13 +58,13 @@ func NewPlan(ranges []Range, services []netip.Prefix, nodes int) (Plan, error) {
 		if g.Mask != defaultMask(g.Cluster) {
 			p.ExtraArgs = append(p.ExtraArgs, maskFlags(ranges)[i])
 		}
-		r := RangePlan{Cluster: g.Cluster, Mask: g.Mask, Blocks: g.blocks(), ForServices: g.blocks() - g.free(),
-			First: g.block(0), Last: g.block(g.blocks() - 1)}
+		r := RangePlan{Cluster: g.Cluster, Mask: g.Mask, Blocks: g.Blocks(), ForServices: g.Blocks() - g.Free(),
+			First: g.Block(0), Last: g.Block(g.Blocks() - 1)}
 		if host := g.Cluster.Addr().BitLen() - g.Mask; host < 16 {
 			r.Pods = max(0, 1<<host-3)
 		}
 		p.Ranges = append(p.Ranges, r)
-		p.Holds = min(p.Holds, g.free())
+		p.Holds = min(p.Holds, g.Free())
 		p.judge(g, services)
 	}
 	if uint64(nodes) > p.Holds {
@@ -79,7 +81,7 @@ func (p *Plan) holds() string {
 }
 
 // judge finds what is wrong with one range, whatever the number of nodes.
-func (p *Plan) judge(g *grid, services []netip.Prefix) {
+func (p *Plan) judge(g *blocks.Grid, services []netip.Prefix) {
 	for _, s := range services {
 		if s.Overlaps(g.Cluster) {
 			p.Problems = append(p.Problems, fmt.Sprintf("the cluster CIDR %s overlaps the Service CIDR %s", g.Cluster, s))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/ipam/blocks"
 )
 
 // Recreation is a Node to delete and create again: spec.podCIDR can't be changed
@@ -79,19 +80,13 @@ func sharers(ranges []Range, n inputs.Node, nodes []inputs.Node) []string {
 	var out []string
 	for _, other := range without(nodes, n.Name) {
 		for i, r := range ranges {
-			if i < len(n.PodCIDRs) && i < len(other.PodCIDRs) && meet(r, n.PodCIDRs[i], other.PodCIDRs[i]) {
+			if i < len(n.PodCIDRs) && i < len(other.PodCIDRs) && r.Share(n.PodCIDRs[i], other.PodCIDRs[i]) {
 				out = append(out, other.Name)
 				break
 			}
 		}
 	}
 	return out
-}
-
-// meet reports whether p and q touch one block of r.
-func meet(r Range, p, q netip.Prefix) bool {
-	g := &grid{Range: r}
-	return g.take(p) == nil && g.take(q) == nil && g.taken[0].meets(g.taken[1])
 }
 
 // room looks for podCIDRs for nodes, beside the others and those that wait: from
@@ -164,7 +159,7 @@ func (c *cluster) freesServices(nodes []inputs.Node) bool {
 	for _, n := range nodes {
 		for i, p := range n.PodCIDRs {
 			for _, s := range c.LeftOut {
-				if i < len(c.Ranges) && meet(c.Ranges[i], p, s) {
+				if i < len(c.Ranges) && c.Ranges[i].Share(p, s) {
 					return true
 				}
 			}
@@ -216,12 +211,11 @@ func (c *cluster) byHand(again []Recreation) bool {
 	for _, g := range grids {
 		for _, n := range c.having {
 			for _, p := range n.PodCIDRs {
-				if p.Overlaps(g.Cluster) && g.take(p) != nil {
+				if p.Overlaps(g.Cluster) && g.Take(p) != nil {
 					return false
 				}
 			}
 		}
-		g.settle()
 	}
 	chosen := make([][]netip.Prefix, len(again))
 	for _, g := range grids {
@@ -240,9 +234,9 @@ func (c *cluster) byHand(again []Recreation) bool {
 }
 
 // clean are the first need free blocks that overlap nothing.
-func (c *cluster) clean(g *grid, need int) []netip.Prefix {
+func (c *cluster) clean(g *blocks.Grid, need int) []netip.Prefix {
 	var out []netip.Prefix
-	for _, p := range g.next(mostBlocks) {
+	for _, p := range g.Next(mostBlocks) {
 		if len(out) == need {
 			break
 		}

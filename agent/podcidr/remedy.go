@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/ipam/blocks"
 )
 
 // mostPodsMask is the longest node mask that is worth telling: 13 pods.
@@ -24,10 +25,10 @@ func (c *cluster) serves(ranges []Range, nodes []inputs.Node, need int) error {
 		return err
 	}
 	for _, g := range grids {
-		if g.free() < uint64(need) {
-			return fmt.Errorf("%s cut into /%d leaves %d free", g.Cluster, g.Mask, g.free())
+		if g.Free() < uint64(need) {
+			return fmt.Errorf("%s cut into /%d leaves %d free", g.Cluster, g.Mask, g.Free())
 		}
-		for _, p := range g.next(need) {
+		for _, p := range g.Next(need) {
 			if what := c.clash(p); what != "" {
 				return fmt.Errorf("the podCIDR %s holds or overlaps %s", p, what)
 			}
@@ -85,19 +86,16 @@ func (c *cluster) clash(p netip.Prefix) string {
 }
 
 // unclean finds a free block that touches a taboo; what is empty if none does.
-func (c *cluster) unclean(g *grid) (block netip.Prefix, what string) {
+func (c *cluster) unclean(g *blocks.Grid) (block netip.Prefix, what string) {
 	for _, t := range c.taboo {
 		if !t.Overlaps(g.Cluster) {
 			continue
 		}
-		more := &grid{Range: g.Range, taken: slices.Clone(g.taken)}
-		if more.take(t.Prefix) != nil {
+		more := g.Clone()
+		if more.Take(t.Prefix) != nil || more.Free() == g.Free() {
 			continue
 		}
-		if more.settle(); more.free() == g.free() {
-			continue
-		}
-		for _, p := range g.next(mostBlocks) {
+		for _, p := range g.Next(mostBlocks) {
 			if p.Overlaps(t.Prefix) {
 				return p, t.what
 			}
@@ -144,7 +142,7 @@ func (c *cluster) widenUntil(good func(one []Range, i int) error, all func([]Ran
 
 // wider is r with a cluster CIDR twice as wide. why says what r lacks.
 func (c *cluster) wider(r Range, why error) (Range, error) {
-	w := Range{netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-1).Masked(), r.Mask}
+	w := Range{Cluster: netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-1).Masked(), Mask: r.Mask}
 	switch what := c.clash(w.Cluster); {
 	case !w.Cluster.IsValid() || w.Cluster.Bits() == 0:
 		return r, why
@@ -216,23 +214,23 @@ func mostMask(r Range) int {
 
 // fills says what takes the range number i.
 func (c *cluster) fills(i int) string {
-	g := &grid{Range: c.Ranges[i]}
-	bits, alike := -1, true
+	bits, alike, inside := -1, true, 0
 	for _, n := range only(c.nodes, i) {
-		if g.take(n.PodCIDRs[0]) == nil {
+		if n.PodCIDRs[0].Overlaps(c.Ranges[i].Cluster) {
+			inside++
 			alike = alike && (bits < 0 || bits == n.PodCIDRs[0].Bits())
 			bits = n.PodCIDRs[0].Bits()
 		}
 	}
-	switch n := len(g.taken); {
-	case n == 0:
-		return "no podCIDR of " + g.Cluster.String() + " is free"
-	case alike && n == 1:
+	switch {
+	case inside == 0:
+		return "no podCIDR of " + c.Ranges[i].Cluster.String() + " is free"
+	case alike && inside == 1:
 		return fmt.Sprintf("one /%d fills the range", bits)
 	case alike:
-		return fmt.Sprintf("the %s /%d fill the range", inWords(n), bits)
+		return fmt.Sprintf("the %s /%d fill the range", inWords(inside), bits)
 	default:
-		return fmt.Sprintf("the podCIDRs of %d nodes fill the range", n)
+		return fmt.Sprintf("the podCIDRs of %d nodes fill the range", inside)
 	}
 }
 
@@ -349,13 +347,13 @@ func (c *cluster) candidates() [][]Range {
 	}
 	v4 := len(c.Services) == 0 || slices.ContainsFunc(c.Services, func(p netip.Prefix) bool { return p.Addr().Is4() })
 	v6 := slices.ContainsFunc(c.Services, func(p netip.Prefix) bool { return p.Addr().Is6() })
-	six := Range{netip.MustParsePrefix("fd00:10:244::/48"), 64}
+	six := Range{Cluster: netip.MustParsePrefix("fd00:10:244::/48"), Mask: 64}
 	if !v4 {
 		return [][]Range{{six}}
 	}
 	var out [][]Range
 	for _, p := range []string{"10.244.0.0/16", "10.128.0.0/14", "172.20.0.0/16", "192.168.0.0/16"} {
-		ranges := []Range{{netip.MustParsePrefix(p), 24}}
+		ranges := []Range{{Cluster: netip.MustParsePrefix(p), Mask: 24}}
 		if v6 {
 			ranges = append(ranges, six)
 			if c.Services[0].Addr().Is6() {
@@ -371,7 +369,7 @@ func (c *cluster) candidates() [][]Range {
 func capacity(ranges []Range) string {
 	most := ^uint64(0)
 	for _, r := range ranges {
-		most = min(most, r.blocks())
+		most = min(most, r.Blocks())
 	}
 	return count(int(most), "1 node", "%d nodes")
 }
