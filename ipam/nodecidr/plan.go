@@ -1,0 +1,318 @@
+package nodecidr
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam/blocks"
+)
+
+// Node is what counts of a Node.
+type Node struct {
+	Name, UID string
+	// PodCIDRs are in the Node's order. Those that can't be parsed are left out.
+	PodCIDRs  []netip.Prefix
+	Addresses []netip.Addr
+	Created   time.Time
+	// Leaving: it is being deleted.
+	Leaving bool
+}
+
+// Claim is a block that a Node, known by its UID, is to have or has.
+type Claim struct {
+	PodCIDR   netip.Prefix
+	Node, UID string
+	Created   time.Time
+}
+
+// Facts are what Make decides from.
+type Facts struct {
+	// Ranges are what blocks are cut from. Of a family the first that has one free is taken. The families of a Node's
+	// podCIDRs are in the order of their first ranges.
+	Ranges []blocks.Range
+	// Services are Service CIDRs: no block touches one.
+	Services []netip.Prefix
+	Nodes    []Node
+	Claims   []Claim
+	// Last are blocks that were given last, one of each range at most. The search goes on behind them, so that a block
+	// that was given back rests as long as possible. Without one the newest claim counts.
+	Last []netip.Prefix
+}
+
+// Gift is what a Node is to get: one block of each family. Those that are in Claimed are claimed already.
+type Gift struct {
+	Node, UID string
+	PodCIDRs  []netip.Prefix
+	Claimed   []netip.Prefix
+}
+
+// Plan is what is to be done, and what is to be said.
+type Plan struct {
+	// Gifts are in the order of the Nodes' creation.
+	Gifts []Gift
+	// Release are claims that serve nobody: their Node is gone, or has got others.
+	Release []Claim
+	// Waiting are the Nodes that nothing is left for.
+	Waiting []Waiting
+	// Usage has one entry for each range.
+	Usage []Usage
+	// Faults are what is wrong with podCIDRs that Nodes have.
+	Faults []Fault
+}
+
+// Waiting is a Node that gets no podCIDR, and why.
+type Waiting struct {
+	Node, UID, Why string
+}
+
+// Usage is how full a range is, in blocks, with the gifts of the plan.
+type Usage struct {
+	Range       blocks.Range
+	Total, Used uint64
+}
+
+// Fault is something wrong with a Node's podCIDRs. Nothing of it is changed.
+type Fault struct {
+	Kind FaultKind
+	// Node, and Other where two are at odds.
+	Node, Other string
+	Text        string
+}
+
+// FaultKind tells faults apart.
+type FaultKind string
+
+// The kinds. Shared: two Nodes have addresses in common. Outside: a podCIDR lies in no range. Incomplete: the Node has
+// none of some family. Service: it has addresses in common with a Service CIDR.
+const (
+	Shared     FaultKind = "Shared"
+	Outside    FaultKind = "Outside"
+	Incomplete FaultKind = "Incomplete"
+	Service    FaultKind = "Service"
+)
+
+// Make makes the plan. Its error is about Ranges.
+func Make(f Facts) (Plan, error) {
+	m := maker{Facts: f, byUID: map[string]*Node{}, claims: map[string][]Claim{}}
+	for _, r := range f.Ranges {
+		g, err := blocks.New(r)
+		if err != nil {
+			return Plan{}, fmt.Errorf("cluster CIDR %s: %w", r.Cluster, err)
+		}
+		m.grids = append(m.grids, g)
+	}
+	if err := apart(f.Ranges); err != nil {
+		return Plan{}, err
+	}
+	m.occupy()
+	m.claimed()
+	m.give()
+	for _, g := range m.grids {
+		m.plan.Usage = append(m.plan.Usage, Usage{g.Range, g.Blocks(), g.Blocks() - g.Free()})
+	}
+	m.plan.Faults = faults(f)
+	return m.plan, nil
+}
+
+// apart returns an error where two ranges overlap.
+func apart(ranges []blocks.Range) error {
+	for i, r := range ranges {
+		for _, s := range ranges[:i] {
+			if r.Cluster.Overlaps(s.Cluster) {
+				return fmt.Errorf("cluster CIDRs %s and %s overlap", s.Cluster, r.Cluster)
+			}
+		}
+	}
+	return nil
+}
+
+type maker struct {
+	Facts
+	grids  []*blocks.Grid
+	byUID  map[string]*Node
+	claims map[string][]Claim // of each UID, those that count
+	plan   Plan
+}
+
+// take marks p in the ranges that it lies in.
+func (m *maker) take(p netip.Prefix) {
+	for _, g := range m.grids {
+		if p.Overlaps(g.Cluster) {
+			_ = g.Take(p) // which fails only for those beside it
+		}
+	}
+}
+
+// occupy takes what others have: Services, Nodes and their own addresses.
+func (m *maker) occupy() {
+	for _, s := range m.Services {
+		m.take(s)
+	}
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		m.byUID[n.UID] = n
+		for _, p := range n.PodCIDRs {
+			m.take(p)
+		}
+		for _, a := range n.Addresses {
+			m.take(netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+}
+
+// claimed sorts claims: those of Nodes that have them, those that are still to be written, and those that serve nobody.
+// All of them are taken, until they are released.
+func (m *maker) claimed() {
+	for _, c := range m.Claims {
+		n := m.byUID[c.UID]
+		switch {
+		case n == nil, len(n.PodCIDRs) > 0 && !slices.Contains(n.PodCIDRs, c.PodCIDR):
+			m.plan.Release = append(m.plan.Release, c)
+		case len(n.PodCIDRs) == 0 && !m.usable(c.PodCIDR):
+			m.plan.Release = append(m.plan.Release, c)
+		case len(n.PodCIDRs) == 0:
+			m.claims[c.UID] = append(m.claims[c.UID], c)
+		}
+	}
+	for _, c := range m.Claims {
+		m.take(c.PodCIDR)
+	}
+}
+
+// usable reports whether a block that is claimed is one of a range, and nobody else's by now.
+func (m *maker) usable(p netip.Prefix) bool {
+	for _, g := range m.grids {
+		if p.Overlaps(g.Cluster) && p.Bits() == g.Mask {
+			now := g.Clone()
+			return now.Take(p) == nil && now.Free() < g.Free()
+		}
+	}
+	return false
+}
+
+// families are those of the ranges, in their order: 4 and 6.
+func families(ranges []blocks.Range) (out []int) {
+	for _, r := range ranges {
+		if f := family(r.Cluster.Addr()); !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return 4
+	}
+	return 6
+}
+
+// give finds blocks for all Nodes that have none.
+func (m *maker) give() {
+	var needy []*Node
+	for i := range m.Nodes {
+		if n := &m.Nodes[i]; len(n.PodCIDRs) == 0 && !n.Leaving {
+			needy = append(needy, n)
+		}
+	}
+	slices.SortFunc(needy, func(a, b *Node) int {
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
+	})
+	supply := m.supply(len(needy))
+	for _, n := range needy {
+		m.giveTo(n, supply)
+	}
+}
+
+// supply are the next n free blocks of each family.
+func (m *maker) supply(n int) map[int][]netip.Prefix {
+	out := map[int][]netip.Prefix{}
+	for _, g := range m.grids {
+		f := family(g.Cluster.Addr())
+		out[f] = append(out[f], g.NextFrom(m.startIn(g), n)...)
+	}
+	return out
+}
+
+// startIn is where to look for a free block first.
+func (m *maker) startIn(g *blocks.Grid) uint64 {
+	for _, p := range m.Last {
+		if p.Overlaps(g.Cluster) {
+			return g.After(p)
+		}
+	}
+	var newest Claim
+	for _, c := range m.Claims {
+		if c.PodCIDR.Overlaps(g.Cluster) && c.Created.After(newest.Created) {
+			newest = c
+		}
+	}
+	if newest.PodCIDR.IsValid() {
+		return g.After(newest.PodCIDR)
+	}
+	return 0
+}
+
+// giveTo gives a Node what it has claimed, and else the next block of each family, or nothing at all: what is once
+// written to a Node can't be completed.
+func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
+	gift := Gift{Node: n.Name, UID: n.UID}
+	var missing []int
+	for _, f := range families(m.Ranges) {
+		switch had := m.claimOf(n.UID, f); {
+		case had.IsValid():
+			gift.PodCIDRs, gift.Claimed = append(gift.PodCIDRs, had), append(gift.Claimed, had)
+		case len(supply[f]) > 0:
+			gift.PodCIDRs = append(gift.PodCIDRs, supply[f][0])
+		default:
+			missing = append(missing, f)
+		}
+	}
+	if len(missing) > 0 {
+		m.plan.Waiting = append(m.plan.Waiting, Waiting{n.Name, n.UID, m.full(missing)})
+		return
+	}
+	for _, p := range gift.PodCIDRs {
+		if f := family(p.Addr()); len(supply[f]) > 0 && supply[f][0] == p {
+			supply[f] = supply[f][1:]
+			m.take(p)
+		}
+	}
+	if len(gift.PodCIDRs) > 0 {
+		m.plan.Gifts = append(m.plan.Gifts, gift)
+	}
+}
+
+// claimOf is the block of a family that a Node has claimed: the first, if there are several.
+func (m *maker) claimOf(uid string, f int) netip.Prefix {
+	var first netip.Prefix
+	for _, c := range m.claims[uid] {
+		if family(c.PodCIDR.Addr()) == f && (!first.IsValid() || c.PodCIDR.Addr().Less(first.Addr())) {
+			first = c.PodCIDR
+		}
+	}
+	return first
+}
+
+// full says that families have no block left, and what would help.
+func (m *maker) full(missing []int) string {
+	var parts []string
+	for _, f := range missing {
+		var ranges []string
+		total := uint64(0)
+		for _, r := range m.Ranges {
+			if family(r.Cluster.Addr()) == f {
+				ranges = append(ranges, r.String())
+				total += r.Blocks()
+			}
+		}
+		parts = append(parts, fmt.Sprintf("no IPv%d podCIDR is left: %s holds %d, and all are taken", f,
+			strings.Join(ranges, " and "), total))
+	}
+	return strings.Join(parts, "; ") + ". Add another CIDR to nodeIPAM.clusterCIDRs of fairlead-controller, " +
+		"or delete Nodes that are gone"
+}
