@@ -14,4 +14,17 @@ type ControllerConfig struct {
 	APIAddress              netip.Addr
 	APIPort                 int
 	EnablePrometheusMetrics bool
+	NodeIPAM                NodeIPAM
+}
+
+// NodeIPAM says whether, and from what, Nodes get podCIDRs.
+type NodeIPAM struct {
+	Enabled bool
+	// ClusterCIDRs are not empty where Enabled, do not overlap, and hold at least
+	// one podCIDR each.
+	ClusterCIDRs []netip.Prefix
+	// MaskSizeIPv4 and MaskSizeIPv6 are the lengths of podCIDRs, in bits.
+	MaskSizeIPv4, MaskSizeIPv6 int
+	// ServiceCIDR and ServiceCIDRv6 are left out. The zero value: none.
+	ServiceCIDR, ServiceCIDRv6 netip.Prefix
 }

@@ -1,10 +1,11 @@
 // Package controller is the cluster's side of Fairlead: one file per controller.
-// Agents work without it; what it writes are statuses and hints, and a finalizer.
+// Agents work without it.
 //
 // Of the objects in the API these are its own: the status of IPPools without
-// ipAddresses, conditions of its types, and the finalizer api.PoolFinalizer. It
-// keeps nothing elsewhere. Two controllers at once compute the same, and what one
-// has written the other need not write.
+// ipAddresses, conditions of its types, and the finalizer api.PoolFinalizer;
+// PodCIDRClaims and PodCIDRRanges; the Lease kube-system/fairlead-controller. It
+// keeps nothing elsewhere. One of several works at a time. Should two: they compute
+// the same, and what only one may have, the API server gives to one.
 package controller
 
 import (
@@ -13,7 +14,12 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
@@ -22,7 +28,22 @@ import (
 type Options struct {
 	Config api.ControllerConfig
 	Client dynamic.Interface
-	Log    logr.Logger
+	// Kubernetes is the same API server, for Events and the Lease.
+	Kubernetes kubernetes.Interface
+	// OtherAllocator says who else is told to give podCIDRs to Nodes, empty for
+	// nobody; nil: nobody is asked.
+	OtherAllocator func(context.Context) (who string, err error)
+	Log            logr.Logger
+}
+
+// Component is how the controller names itself in Events.
+const Component = "fairlead-controller"
+
+// recorder writes Events until ctx ends.
+func recorder(ctx context.Context, client kubernetes.Interface) record.EventRecorder {
+	b := record.NewBroadcaster(record.WithContext(ctx))
+	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	return b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Component})
 }
 
 // Run runs all controllers until ctx ends. It returns early when it can't work; the
@@ -32,15 +53,31 @@ func Run(ctx context.Context, o Options) error {
 	defer cancel(nil)
 	m := newMetrics()
 	var running sync.WaitGroup
+	w := newWorld(o.Client, o.Log)
+	pools := &poolStatus{client: o.Client.Resource(api.PoolResource),
+		allocations: o.Client.Resource(api.AllocationResource), world: w, news: w.news(), metrics: m,
+		log: o.Log.WithName("poolstatus")}
+	synced, works := w.synced, []func(context.Context){pools.run}
+	if o.Config.NodeIPAM.Enabled {
+		n := newNodeIPAM(o, w, recorder(ctx, o.Kubernetes), m)
+		running.Go(func() { n.follow(ctx) })
+		synced, works = n.synced, append(works, n.run)
+	}
+	running.Go(func() { w.follow(ctx) })
 	running.Go(func() {
-		if err := serveHTTP(ctx, o.Config, m.registry); err != nil {
+		if err := serveHTTP(ctx, o.Config, m.registry, synced); err != nil {
 			cancel(err)
 		}
 	})
-	w := newWorld(o.Client, o.Log)
-	running.Go(func() { w.follow(ctx) })
-	(&poolStatus{client: o.Client.Resource(api.PoolResource), allocations: o.Client.Resource(api.AllocationResource),
-		world: w, metrics: m, log: o.Log.WithName("poolstatus")}).run(ctx)
+	if err := lead(ctx, o.Kubernetes, o.Log.WithName("leader"), func(ctx context.Context) {
+		var working sync.WaitGroup
+		for _, work := range works {
+			working.Go(func() { work(ctx) })
+		}
+		working.Wait()
+	}); err != nil {
+		cancel(err)
+	}
 	running.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err

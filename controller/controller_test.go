@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -22,11 +23,16 @@ func TestPortInUse(t *testing.T) {
 	}
 	defer l.Close()
 	// A server that takes connections and says nothing.
-	client, err := dynamic.NewForConfig(&rest.Config{Host: "http://" + l.Addr().String()})
+	silent := &rest.Config{Host: "http://" + l.Addr().String()}
+	client, err := dynamic.NewForConfig(silent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = Run(t.Context(), Options{Client: client, Log: logr.Discard(), Config: api.ControllerConfig{
+	typed, err := kubernetes.NewForConfig(silent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = Run(t.Context(), Options{Client: client, Kubernetes: typed, Log: logr.Discard(), Config: api.ControllerConfig{
 		APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: l.Addr().(*net.TCPAddr).Port}})
 	if err == nil || !strings.Contains(err.Error(), "address already in use (change apiAddress or apiPort)") {
 		t.Errorf("got %v", err)

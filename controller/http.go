@@ -15,13 +15,22 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// serveHTTP answers /healthz (the process runs) and, unless switched off, /metrics.
+// serveHTTP answers /healthz (the process runs), /readyz (it has read what there is
+// from the API server) and, unless switched off, /metrics.
 // It returns when ctx ends, or at once when the address can't be used.
-func serveHTTP(ctx context.Context, cfg api.ControllerConfig, r *prometheus.Registry) error {
+func serveHTTP(ctx context.Context, cfg api.ControllerConfig, r *prometheus.Registry, synced func() bool) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !synced() {
+			http.Error(w, "the API server has not told everything yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	if cfg.EnablePrometheusMetrics {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
 	}
@@ -45,21 +54,59 @@ type metrics struct {
 	// used and total are addresses, ready is 0 or 1, all by pool.
 	used, total, ready *prometheus.GaugeVec
 	writes             prometheus.Counter
+	// rangeUsed and rangeTotal are podCIDRs by range, faults by kind.
+	rangeUsed, rangeTotal, faults *prometheus.GaugeVec
+	waiting, stopped              prometheus.Gauge
+	given                         prometheus.Counter
 }
 
 func newMetrics() *metrics {
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"pool"})
-	}
+	gauge := func(name, help string) *prometheus.GaugeVec { return newGauges(name, help, "pool") }
 	m := &metrics{registry: prometheus.NewRegistry(),
 		used:  gauge("fairlead_pool_addresses_used", "Addresses of an IPPool that are held, cooling ones among them."),
 		total: gauge("fairlead_pool_addresses_total", "Addresses that an IPPool can hand out."),
 		ready: gauge("fairlead_pool_ready", "1 if the IPPool hands out addresses."),
 		writes: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_status_writes_total",
 			Help: "Statuses of IPPools that were written."})}
+	m.rangeUsed = newGauges("fairlead_podcidrs_used", "PodCIDRs of a range that no Node can get any more.", "range")
+	m.rangeTotal = newGauges("fairlead_podcidrs_total", "PodCIDRs that a range holds.", "range")
+	m.faults = newGauges("fairlead_podcidr_faults", "What is wrong with podCIDRs of Nodes, by kind.", "kind")
+	m.waiting = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_nodes_without_podcidr",
+		Help: "Nodes for which no podCIDR is left."})
+	m.stopped = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_nodeipam_stopped",
+		Help: "1 if no podCIDRs are given because somebody else gives them, too."})
+	m.given = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_podcidrs_given_total",
+		Help: "Nodes that this process has given podCIDRs to."})
+	m.registry.MustRegister(m.rangeUsed, m.rangeTotal, m.faults, m.waiting, m.stopped, m.given)
 	m.registry.MustRegister(m.used, m.total, m.ready, m.writes, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+func newGauges(name, help, label string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label})
+}
+
+// nodeIPAM replaces what is said of podCIDRs.
+func (m *metrics) nodeIPAM(p nodecidr.Plan, stopped bool) {
+	m.rangeUsed.Reset()
+	m.rangeTotal.Reset()
+	for _, u := range p.Usage {
+		m.rangeUsed.WithLabelValues(u.Range.Cluster.String()).Set(float64(u.Used))
+		m.rangeTotal.WithLabelValues(u.Range.Cluster.String()).Set(float64(u.Total))
+	}
+	m.faults.Reset()
+	for _, kind := range nodecidr.Kinds() {
+		m.faults.WithLabelValues(string(kind)).Set(0)
+	}
+	for _, f := range p.Faults {
+		m.faults.WithLabelValues(string(f.Kind)).Inc()
+	}
+	m.waiting.Set(float64(len(p.Waiting)))
+	m.stopped.Set(0)
+	if stopped {
+		m.stopped.Set(1)
+	}
 }
 
 // set replaces what is said of the pools.

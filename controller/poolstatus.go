@@ -27,6 +27,7 @@ type poolStatus struct {
 	client      dynamic.ResourceInterface
 	allocations dynamic.ResourceInterface
 	world       *world
+	news        <-chan struct{}
 	metrics     *metrics
 	log         logr.Logger
 }
@@ -43,7 +44,7 @@ func (s *poolStatus) run(ctx context.Context) {
 		if s.world.synced() {
 			s.pass(ctx)
 		}
-		if !pause(ctx, passEvery, nil) || !pause(ctx, passAtLeast-passEvery, s.world.changed) {
+		if !pause(ctx, passEvery, nil) || !pause(ctx, passAtLeast-passEvery, s.news) {
 			return
 		}
 	}

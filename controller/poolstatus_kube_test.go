@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -72,8 +73,7 @@ func newCluster(t *testing.T) *cluster {
 
 func (c *cluster) client(token string) dynamic.Interface {
 	c.t.Helper()
-	client, err := dynamic.NewForConfig(&rest.Config{Host: c.s.URL, BearerToken: token, QPS: 1000, Burst: 1000,
-		TLSClientConfig: rest.TLSClientConfig{CAFile: c.s.CA()}})
+	client, err := dynamic.NewForConfig(c.config(token))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -81,7 +81,22 @@ func (c *cluster) client(token string) dynamic.Interface {
 }
 
 // start starts a controller with the rights that are shipped, and returns where it serves.
-func (c *cluster) start() (url string) {
+func (c *cluster) start(ipam api.NodeIPAM) (url string) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	url, done := c.startIn(ctx, ipam, nil)
+	c.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			c.t.Error(err)
+		}
+	})
+	return url
+}
+
+// startIn starts one that ends with ctx; done then receives how.
+func (c *cluster) startIn(ctx context.Context, ipam api.NodeIPAM, other func(context.Context) (string, error)) (
+	url string, done <-chan error) {
 	c.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -89,19 +104,33 @@ func (c *cluster) start() (url string) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
-	ctx, cancel := context.WithCancel(c.t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- Run(ctx, Options{Client: c.client(c.token), Log: logr.Discard(), Config: api.ControllerConfig{
-			APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port, EnablePrometheusMetrics: true}})
-	}()
-	c.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			c.t.Error(err)
-		}
-	})
-	return fmt.Sprintf("http://127.0.0.1:%d", port)
+	ended := make(chan error, 1)
+	o := Options{Client: c.client(c.token), Kubernetes: c.kubernetes(c.token), Log: logr.Discard(), OtherAllocator: other,
+		Config: api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port,
+			EnablePrometheusMetrics: true, NodeIPAM: ipam}}
+	go func() { ended <- Run(ctx, o) }()
+	return fmt.Sprintf("http://127.0.0.1:%d", port), ended
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) kubernetes(token string) kubernetes.Interface {
+	c.t.Helper()
+	client, err := kubernetes.NewForConfig(c.config(token))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return client
+}
+
+func (c *cluster) config(token string) *rest.Config {
+	return &rest.Config{Host: c.s.URL, BearerToken: token, QPS: 1000, Burst: 1000,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: c.s.CA()}}
 }
 
 func (c *cluster) pools() dynamic.ResourceInterface { return c.admin.Resource(api.PoolResource) }
@@ -196,7 +225,7 @@ func owner(pod string) api.AllocationOwner {
 // One controller serves all of this, until there is a second one.
 func TestKubePools(t *testing.T) {
 	c := newCluster(t)
-	url := c.start()
+	url := c.start(api.NodeIPAM{})
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *cluster)
@@ -353,7 +382,7 @@ func checkSeldom(t *testing.T, c *cluster) {
 		c.release(a, fmt.Sprint(pod))
 	}
 	c.until("busy", "0/99 [10.2.50.1-10.2.50.99]")
-	c.start() // a second one
+	c.start(api.NodeIPAM{}) // a second one
 	// What it had to write it has written after its first look, which nothing tells of.
 	time.Sleep(2 * passEvery)
 	before := c.until("busy", "0/99")

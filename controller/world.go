@@ -31,9 +31,9 @@ var (
 type world struct {
 	client dynamic.Interface
 	log    logr.Logger
-	// changed receives when there is something new; changes that come close
+	// listeners receive when there is something new; changes that come close
 	// together are told once.
-	changed chan struct{}
+	listeners []chan struct{}
 
 	pools, allocations, nodes             cache.Store
 	poolsFeed, allocationsFeed, nodesFeed cache.Controller
@@ -43,7 +43,7 @@ type world struct {
 }
 
 func newWorld(c dynamic.Interface, log logr.Logger) *world {
-	w := &world{client: c, log: log, changed: make(chan struct{}, 1)}
+	w := &world{client: c, log: log}
 	w.pools, w.poolsFeed = feed(w, api.PoolResource, func(p *api.IPPool) *api.IPPool {
 		p.Status.IPAddresses = nil // Antrea's, and long
 		return p
@@ -52,8 +52,9 @@ func newWorld(c dynamic.Interface, log logr.Logger) *world {
 		return a
 	})
 	w.nodes, w.nodesFeed = feed(w, nodes, func(n *corev1.Node) *corev1.Node {
-		return &corev1.Node{ObjectMeta: n.ObjectMeta, Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs},
-			Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
+			CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp},
+			Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}, Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}
 	})
 	return w
 }
@@ -99,10 +100,20 @@ func unlisted(r schema.GroupVersionResource, err error) error {
 	return fmt.Errorf("listing %s: %w", r.GroupResource(), err)
 }
 
+// news returns a channel that receives when there is something new. It is to be
+// called before follow.
+func (w *world) news() <-chan struct{} {
+	c := make(chan struct{}, 1)
+	w.listeners = append(w.listeners, c)
+	return c
+}
+
 func (w *world) tell() {
-	select {
-	case w.changed <- struct{}{}:
-	default:
+	for _, c := range w.listeners {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -169,8 +180,12 @@ func (w *world) others() pool.Others {
 			}
 		}
 	}
+	o.ServiceCIDRs = w.serviceCIDRs()
+	return o
+}
+
+func (w *world) serviceCIDRs() []netip.Prefix {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	o.ServiceCIDRs = w.services
-	return o
+	return w.services
 }

@@ -59,7 +59,7 @@ func TestExample(t *testing.T) {
 	golden(t, path, string(data), b.String())
 
 	c, warnings, err := Parse([]byte(b.String()), path)
-	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c, defaults(Agent)) {
+	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c, defaults(Agent).AgentConfig) {
 		t.Errorf("the example is not the defaults: %+v, warnings %v, error %v", c, warnings, err)
 	}
 }

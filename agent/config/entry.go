@@ -3,8 +3,6 @@ package config
 import (
 	"slices"
 	"strings"
-
-	"github.com/fairlead-cni/fairlead/api"
 )
 
 // File tells in which config files a key may stand. It is a set: a key of both
@@ -58,7 +56,7 @@ type Entry struct {
 	// ignored one, or why a key is refused.
 	Text string
 
-	set func(*api.AgentConfig, Value)
+	set func(*values, Value)
 }
 
 // Exception is the fate of one value of a key.

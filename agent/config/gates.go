@@ -33,7 +33,7 @@ func featureGates() []Entry {
 		{"AntreaIPAM", Ignored, "IPPools are there with enableBridgingMode, whatever the gate says"},
 		{"AntreaNodeConfig", Ignored, noSecondary},
 		{"SecondaryNetwork", Ignored, noSecondary},
-		{"NodeIPAM", Ignored, noController},
+		{"NodeIPAM", Ignored, "nodeIPAM.enableNodeIPAM decides, whatever the gate says"},
 		{"AntreaProxy", Ignored, noProxy},
 		{"CleanupStaleUDPSvcConntrack", Ignored, always},
 		{"EndpointSlice", Ignored, always},
@@ -58,7 +58,7 @@ func featureGates() []Entry {
 	var rows []Entry
 	for _, g := range gates {
 		harmless := []string{"false"}
-		if g.name == "AntreaIPAM" {
+		if g.name == "AntreaIPAM" || g.name == "NodeIPAM" {
 			harmless = append(harmless, "true")
 		}
 		rows = append(rows, Entry{In: Agent | Controller, Key: "featureGates." + g.name, Want: boolean(),

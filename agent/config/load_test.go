@@ -65,7 +65,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("%v does not wrap fs.ErrNotExist", err)
 	}
 	c, _, err := Load(link)
-	want := defaults(Agent)
+	want := defaults(Agent).AgentConfig
 	want.TunnelPort = 1
 	if err != nil || !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v, want %+v", c, want)
@@ -75,11 +75,11 @@ func TestLoad(t *testing.T) {
 func TestEmptyIsDefaults(t *testing.T) {
 	for _, data := range []string{"", "\n", "# nothing\n", "---\n", "---\n---\n...\n", "{}", "null"} {
 		c, warnings, err := Parse([]byte(data), "f")
-		if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c, defaults(Agent)) {
+		if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c, defaults(Agent).AgentConfig) {
 			t.Errorf("%q: %+v, %v, %v", data, c, warnings, err)
 		}
 	}
-	if d := defaults(Agent); d.OVSBridge != "br-int" || d.APIPort != 10350 || d.APIAddress.String() != "127.0.0.1" ||
+	if d := defaults(Agent).AgentConfig; d.OVSBridge != "br-int" || d.APIPort != 10350 || d.APIAddress.String() != "127.0.0.1" ||
 		d.PodCIDRWait.Seconds() != 10 || !d.EnablePrometheusMetrics || d.TransportInterfaceCIDRs != nil {
 		t.Errorf("defaults: %+v", d)
 	}

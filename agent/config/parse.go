@@ -14,19 +14,27 @@ import (
 // error is of type Errors and names every fault. No data at all gives the
 // defaults.
 func Parse(data []byte, file string) (api.AgentConfig, []Finding, error) {
-	return check(data, file, Agent)
+	c, warnings, err := check(data, file, Agent)
+	return c.AgentConfig, warnings, err
 }
 
 // ParseController reads the config of the controller, as Parse does.
 func ParseController(data []byte, file string) (api.ControllerConfig, []Finding, error) {
 	c, warnings, err := check(data, file, Controller)
 	return api.ControllerConfig{KubeAPIServerOverride: c.KubeAPIServerOverride, ClientConnection: c.ClientConnection,
-		APIAddress: c.APIAddress, APIPort: c.APIPort, EnablePrometheusMetrics: c.EnablePrometheusMetrics}, warnings, err
+		APIAddress: c.APIAddress, APIPort: c.APIPort, EnablePrometheusMetrics: c.EnablePrometheusMetrics,
+		NodeIPAM: c.NodeIPAM}, warnings, err
+}
+
+// values are those of either file.
+type values struct {
+	api.AgentConfig
+	NodeIPAM api.NodeIPAM
 }
 
 // defaults returns the config of an empty file.
-func defaults(in File) api.AgentConfig {
-	var c api.AgentConfig
+func defaults(in File) values {
+	var c values
 	for _, e := range Table() {
 		if e.In&in == 0 || e.set == nil {
 			continue
@@ -42,7 +50,7 @@ func defaults(in File) api.AgentConfig {
 	return c
 }
 
-func check(data []byte, file string, in File) (api.AgentConfig, []Finding, error) {
+func check(data []byte, file string, in File) (values, []Finding, error) {
 	p := parser{known: knownIn(in), in: in, config: defaults(in), at: map[string]*yaml.Node{}, faulty: map[string]bool{}}
 	doc, fault := document(data, in)
 	switch {
@@ -59,7 +67,7 @@ func check(data []byte, file string, in File) (api.AgentConfig, []Finding, error
 	}
 	if len(p.errors) > 0 {
 		slices.SortStableFunc(p.errors, byPosition)
-		return api.AgentConfig{}, nil, p.errors
+		return values{}, nil, p.errors
 	}
 	return p.config, merged(p.warnings), nil
 }
@@ -72,7 +80,7 @@ const maxHints = 100
 type parser struct {
 	known    known
 	in       File
-	config   api.AgentConfig
+	config   values
 	errors   Errors
 	warnings []Finding
 	// at holds the node of each honoured key that was set to a valid value,
@@ -173,6 +181,7 @@ func (p *parser) combinations() {
 			"to a pod's address find their way only where the underlay routes the podCIDRs", c.TrafficEncapMode))
 	}
 	p.unusedTunnelKeys()
+	p.nodeIPAM()
 	if n := p.at["tunnelPort"]; n != nil && c.TunnelPort != 0 && c.TunnelType == api.TunnelGRE {
 		p.warn(n, "tunnelPort", "gre has no ports: the value is not used")
 	}

@@ -1,13 +1,6 @@
 package config
 
-import (
-	"cmp"
-
-	"github.com/fairlead-cni/fairlead/api"
-)
-
-const noController = "fairlead-controller gives no podCIDRs yet: each Node's must come from elsewhere, from " +
-	"kube-controller-manager or from the Node's manifest"
+import "cmp"
 
 const noWebhooks = "fairlead-controller has no webhook and no API of its own, and needs no certificate"
 
@@ -18,31 +11,51 @@ func honouredControllerKeys() []Entry {
 		{In: Controller, Key: "kubeAPIServerOverride", Want: anyText(), Default: `""`, Fate: Honoured,
 			Text: "host, host:port or URL of the Kubernetes API server, in place of the one in the kubeconfig or in the " +
 				"pod's environment. Set it where there is no kube-proxy",
-			set: func(c *api.AgentConfig, v Value) { c.KubeAPIServerOverride = v.Str }},
+			set: func(c *values, v Value) { c.KubeAPIServerOverride = v.Str }},
 		{In: Controller, Key: "clientConnection.kubeconfig", Want: path(4095), Default: `""`, Fate: Honoured,
 			Text: "kubeconfig file of the controller; empty: the ServiceAccount of its pod",
-			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.Kubeconfig = v.Str }},
+			set:  func(c *values, v Value) { c.ClientConnection.Kubeconfig = v.Str }},
 		{In: Controller, Key: "clientConnection.acceptcontenttypes", Want: anyText(), Default: `""`, Fate: Honoured,
 			Text: "media types that the controller takes from the API server; empty: protobuf",
-			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.AcceptContentTypes = v.Str }},
+			set:  func(c *values, v Value) { c.ClientConnection.AcceptContentTypes = v.Str }},
 		{In: Controller, Key: "clientConnection.contenttype", Want: anyText(), Default: `""`, Fate: Honoured,
 			Text: "media type that the controller sends to the API server; empty: protobuf",
-			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.ContentType = v.Str }},
+			set:  func(c *values, v Value) { c.ClientConnection.ContentType = v.Str }},
 		{In: Controller, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
 			Text: "requests a second to the API server at most; 0 is 50",
-			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.QPS = v.Int }},
+			set:  func(c *values, v Value) { c.ClientConnection.QPS = v.Int }},
 		{In: Controller, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
 			Text: "requests at once to the API server at most; 0 is 100",
-			set:  func(c *api.AgentConfig, v Value) { c.ClientConnection.Burst = v.Int }},
+			set:  func(c *values, v Value) { c.ClientConnection.Burst = v.Int }},
 		{In: Controller, Key: "apiPort", Want: port(), Default: "10349", Fate: Honoured,
 			Text: "TCP port of `/healthz` and `/metrics`: plain HTTP; 0 is 10349",
-			set:  func(c *api.AgentConfig, v Value) { c.APIPort = cmp.Or(v.Int, 10349) }},
+			set:  func(c *values, v Value) { c.APIPort = cmp.Or(v.Int, 10349) }},
 		{In: Controller, Key: "enablePrometheusMetrics", Want: boolean(), Default: "true", Fate: Honoured,
 			Text: "serves `/metrics`",
-			set:  func(c *api.AgentConfig, v Value) { c.EnablePrometheusMetrics = v.Bool }},
+			set:  func(c *values, v Value) { c.EnablePrometheusMetrics = v.Bool }},
 		{In: Controller, Key: "apiAddress", Want: address(), Default: "127.0.0.1", Fate: Honoured,
 			Text: "Fairlead's own: the address apiPort listens on",
-			set:  func(c *api.AgentConfig, v Value) { c.APIAddress = v.Addr }},
+			set:  func(c *values, v Value) { c.APIAddress = v.Addr }},
+		{In: Controller, Key: "nodeIPAM.enableNodeIPAM", Want: boolean(), Default: "false", Fate: Honoured,
+			Text: "gives each Node its podCIDRs. Set it where kube-controller-manager does not " +
+				"(`--allocate-node-cidrs=false`); see [podCIDRs from fairlead-controller](node-ipam.md)",
+			set: func(c *values, v Value) { c.NodeIPAM.Enabled = v.Bool }},
+		{In: Controller, Key: "nodeIPAM.clusterCIDRs", Want: subnets(), Default: "[]", Fate: Honoured,
+			Text: "ranges that podCIDRs are cut from, of one or two IP families. Where a family has several, which Antrea " +
+				"does not take, the first with room is used. More may be added at any time",
+			set: func(c *values, v Value) { c.NodeIPAM.ClusterCIDRs = v.Prefixes }},
+		{In: Controller, Key: "nodeIPAM.serviceCIDR", Want: subnet4(), Default: `""`, Fate: Honoured,
+			Text: "IPv4 addresses of Services: no podCIDR is cut from them. The cluster's ServiceCIDRs are left out anyhow",
+			set:  func(c *values, v Value) { c.NodeIPAM.ServiceCIDR = v.Prefixes[0] }},
+		{In: Controller, Key: "nodeIPAM.serviceCIDRv6", Want: subnet6(), Default: `""`, Fate: Honoured,
+			Text: "the same for IPv6",
+			set:  func(c *values, v Value) { c.NodeIPAM.ServiceCIDRv6 = v.Prefixes[0] }},
+		{In: Controller, Key: "nodeIPAM.nodeCIDRMaskSizeIPv4", Want: orZero(16, 30), Default: "24", Fate: Honoured,
+			Text: "length of an IPv4 podCIDR; 0 is 24",
+			set:  func(c *values, v Value) { c.NodeIPAM.MaskSizeIPv4 = cmp.Or(v.Int, 24) }},
+		{In: Controller, Key: "nodeIPAM.nodeCIDRMaskSizeIPv6", Want: orZero(64, 126), Default: "64", Fate: Honoured,
+			Text: "length of an IPv6 podCIDR; 0 is 64",
+			set:  func(c *values, v Value) { c.NodeIPAM.MaskSizeIPv6 = cmp.Or(v.Int, 64) }},
 	}
 }
 
@@ -50,14 +63,6 @@ func honouredControllerKeys() []Entry {
 func controllerKeys() []Entry {
 	yes, no := []string{"true"}, []string{"false"}
 	return []Entry{
-		{In: Controller, Key: "nodeIPAM.enableNodeIPAM", Want: boolean(), Fate: Ignored, Harmless: no, Text: noController},
-		{In: Controller, Key: "nodeIPAM.clusterCIDRs", Want: subnets(), Fate: Ignored, Text: noController},
-		{In: Controller, Key: "nodeIPAM.serviceCIDR", Want: subnet(), Fate: Ignored, Text: noController},
-		{In: Controller, Key: "nodeIPAM.serviceCIDRv6", Want: subnet(), Fate: Ignored, Text: noController},
-		{In: Controller, Key: "nodeIPAM.nodeCIDRMaskSizeIPv4", Want: orZero(16, 30), Fate: Ignored,
-			Harmless: []string{"0", "24"}, Text: noController},
-		{In: Controller, Key: "nodeIPAM.nodeCIDRMaskSizeIPv6", Want: orZero(64, 126), Fate: Ignored,
-			Harmless: []string{"0", "64"}, Text: noController},
 		{In: Controller, Key: "selfSignedCert", Want: boolean(), Fate: Ignored, Harmless: yes, Text: noWebhooks},
 		{In: Controller, Key: "clientCAFile", Want: anyText(), Fate: Ignored, Text: noWebhooks},
 		{In: Controller, Key: "legacyCRDMirroring", Want: boolean(), Fate: Ignored, Harmless: no,

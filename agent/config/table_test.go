@@ -143,8 +143,11 @@ func TestFates(t *testing.T) {
 func expect(t *testing.T, in File, e Entry, value string, fate Fate, text string) {
 	t.Helper()
 	config := lines(e.Key, value)
-	if e.Key == "noSNAT" {
+	switch {
+	case e.Key == "noSNAT":
 		config += "trafficEncapMode: noEncap\n"
+	case e.Key == "nodeIPAM.enableNodeIPAM" && value == "true":
+		config += "  clusterCIDRs: [10.1.0.0/16]\n"
 	}
 	warnings, err := run(in, config)
 	switch {
@@ -166,7 +169,7 @@ func expect(t *testing.T, in File, e Entry, value string, fate Fate, text string
 // Every honoured key sets one field of the struct, and every field has its key.
 func TestHonouredKeysLandInTheStruct(t *testing.T) {
 	setBy := map[string]string{}
-	base := fields("", reflect.ValueOf(defaults(Agent)))
+	base := fields("", reflect.ValueOf(defaults(Agent).AgentConfig))
 	for _, e := range honouredKeys() {
 		config := lines(e.Key, e.sample(t))
 		if e.Key == "noSNAT" {

@@ -173,13 +173,6 @@ func address() Want {
 }
 
 // subnet is one prefix, kept as the string that it was.
-func subnet() Want {
-	return text("a subnet such as 10.96.0.0/12 or fd00:10:96::/112", func(s string) bool {
-		_, err := netip.ParsePrefix(s)
-		return err == nil
-	})
-}
-
 func subnet4() Want { return subnetOf("an IPv4 subnet such as 10.96.0.0/12", netip.Addr.Is4) }
 
 func subnet6() Want {

@@ -57,7 +57,9 @@ func allocatorWith(ranges ...Range) Facts {
 		Services: prefixes("10.96.0.0/12"), LeftOut: prefixes("10.96.0.0/12"), Manifest: "/etc/kubernetes/manifests/kcm.yaml"}
 }
 
-func rangeOf(cluster string, mask int) Range { return Range{Cluster: netip.MustParsePrefix(cluster), Mask: mask} }
+func rangeOf(cluster string, mask int) Range {
+	return Range{Cluster: netip.MustParsePrefix(cluster), Mask: mask}
+}
 
 // The message of DESIGN, section 9, word by word.
 func TestMessage(t *testing.T) {

@@ -3,6 +3,7 @@ package podcidr
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -41,6 +42,23 @@ func Read(ctx context.Context, client kubernetes.Interface) Facts {
 	r.events(ctx)
 	r.settle(kcm, config)
 	return r.facts
+}
+
+// OtherAllocator says who beside fairlead-controller is told to give podCIDRs to Nodes: kube-controller-manager, by the
+// command of its mirror Pod. Empty: nobody is seen.
+func OtherAllocator(ctx context.Context, client kubernetes.Interface) (who string, err error) {
+	r := reader{client: client}
+	flags := r.kcm(ctx)
+	if len(r.facts.Unread) > 0 {
+		return "", errors.New(r.facts.Unread[0])
+	}
+	if flags == nil {
+		return "", nil
+	}
+	if told, _ := flags.allocates(); told != Yes {
+		return "", nil
+	}
+	return "kube-controller-manager, whose Pod " + r.pod + " has --allocate-node-cidrs", nil
 }
 
 type reader struct {

@@ -18,8 +18,14 @@ import (
 // with none.
 func (c *realCluster) agentClient() *kubernetes.Clientset {
 	c.t.Helper()
-	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/agent-rbac.yaml"))
-	token, err := c.AgentToken(c.t.Context())
+	return c.clientOf("agent")
+}
+
+// clientOf is a client with the rights that are shipped for fairlead-WHO.
+func (c *realCluster) clientOf(who string) *kubernetes.Clientset {
+	c.t.Helper()
+	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/"+who+"-rbac.yaml"))
+	token, err := c.Token(c.t.Context(), "fairlead-"+who)
 	c.must(err)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: c.URL, BearerToken: token,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: c.CA()}})
@@ -91,6 +97,23 @@ func TestKubeRead(t *testing.T) {
 			s.want.Services, s.want.ServicesFrom, s.want.Refused = services, "the ServiceCIDR objects", map[string]Refusal{}
 			if got := Read(t.Context(), c.agentClient()); !reflect.DeepEqual(got, s.want) {
 				t.Errorf("got\n%+v\nwant\n%+v", got, s.want)
+			}
+		})
+	}
+}
+
+// fairlead-controller, with the rights that it has, sees whether kube-controller-manager is told to give podCIDRs.
+func TestKubeOtherAllocator(t *testing.T) {
+	for told, want := range map[string]string{
+		"--allocate-node-cidrs=true":  "kube-controller-manager, whose Pod kube-system/kcm-cp1 has --allocate-node-cidrs",
+		"--allocate-node-cidrs=false": "", "--cluster-cidr=10.0.0.0/20": "", "": ""} {
+		t.Run(told, func(t *testing.T) {
+			c := newRealCluster(t, Facts{}, nil)
+			if told != "" {
+				c.kcmPod(corev1.ConditionTrue, "kube-controller-manager", told)
+			}
+			if who, err := OtherAllocator(t.Context(), c.clientOf("controller")); who != want || err != nil {
+				t.Errorf("got %q, %v", who, err)
 			}
 		})
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agent/config"
 	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/agent/podcidr"
 	"github.com/fairlead-cni/fairlead/controller"
 )
 
@@ -56,10 +57,11 @@ func command() *cobra.Command {
 	var f flags
 	c := &cobra.Command{
 		Use:   "fairlead-controller",
-		Short: "Says how full the IPPools of a cluster are, and what is wrong with them",
-		Long: `fairlead-controller says how full the IPPools of a cluster are, and what is wrong with
-them: in their status, and in metrics. It keeps a deleted pool until nobody holds an
-address of it. Agents work without it. Two of them do no harm.
+		Short: "Gives Nodes their podCIDRs, and says how full IPPools are",
+		Long: `fairlead-controller gives each Node its podCIDRs, if nodeIPAM.enableNodeIPAM says so. It
+says how full the IPPools of a cluster are, and what is wrong with them: in their
+status, and in metrics. It keeps a deleted pool until nobody holds an address of it.
+Agents work without it. Several may run: one of them works, the others wait.
 
 Exit codes: 0 stopped by a signal, 1 an error at run time, 2 a mistake in the flags
 or the config file.`,
@@ -106,12 +108,14 @@ func run(ctx context.Context, f flags) error {
 		log.Info("config", "warning", w)
 	}
 	cfg.ClientConnection.Kubeconfig = cmp.Or(f.kubeconfig, cfg.ClientConnection.Kubeconfig)
-	client, err := kubeapi.NewFor("fairlead-controller", cfg.KubeAPIServerOverride, cfg.ClientConnection, version)
+	client, err := kubeapi.NewFor(controller.Component, cfg.KubeAPIServerOverride, cfg.ClientConnection, version)
 	if err != nil {
 		return usageError{err}
 	}
 	log.Info("fairlead-controller starts", "version", version, "config", f.config, "server", client.Server)
-	err = controller.Run(ctx, controller.Options{Config: cfg, Client: client.Dynamic, Log: log})
+	o := controller.Options{Config: cfg, Client: client.Dynamic, Kubernetes: client.Kubernetes, Log: log}
+	o.OtherAllocator = func(ctx context.Context) (string, error) { return podcidr.OtherAllocator(ctx, client.Kubernetes) }
+	err = controller.Run(ctx, o)
 	if err == nil {
 		log.Info("fairlead-controller stopped; agents work without it")
 	}

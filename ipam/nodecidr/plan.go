@@ -95,6 +95,9 @@ const (
 	Service    FaultKind = "Service"
 )
 
+// Kinds are all kinds of faults.
+func Kinds() []FaultKind { return []FaultKind{Shared, Outside, Incomplete, Service} }
+
 // Make makes the plan. Its error is about Ranges.
 func Make(f Facts) (Plan, error) {
 	m := maker{Facts: f, byUID: map[string]*Node{}, claims: map[string][]Claim{}}

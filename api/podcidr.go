@@ -1,0 +1,92 @@
+package api
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// PodCIDRClaimKind and PodCIDRRangeKind are the API's names for these kinds, of the
+// group AllocationGroup and the version AllocationVersion.
+const (
+	PodCIDRClaimKind = "PodCIDRClaim"
+	PodCIDRRangeKind = "PodCIDRRange"
+)
+
+// Where programs read and write PodCIDRClaims and PodCIDRRanges.
+var (
+	ClaimResource = schema.GroupVersionResource{
+		Group: AllocationGroup, Version: AllocationVersion, Resource: "podcidrclaims"}
+	RangeResource = schema.GroupVersionResource{
+		Group: AllocationGroup, Version: AllocationVersion, Resource: "podcidrranges"}
+)
+
+// PodCIDRClaim is a podCIDR that a Node is to have or has. It is named by the
+// podCIDR, so that the API server lets one Node have it.
+type PodCIDRClaim struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              PodCIDRClaimSpec `json:"spec"`
+}
+
+// PodCIDRClaimSpec says whose it is. Nothing of it is ever changed.
+type PodCIDRClaimSpec struct {
+	// PodCIDR is the block, such as 10.244.3.0/24.
+	PodCIDR string `json:"podCIDR"`
+	// Node is the name of the Node, NodeUID its UID: another Node of the same name
+	// is another.
+	Node    string `json:"node"`
+	NodeUID string `json:"nodeUID"`
+}
+
+// PodCIDRRange says how full a range of nodeIPAM.clusterCIDRs is.
+type PodCIDRRange struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              PodCIDRRangeSpec   `json:"spec"`
+	Status            PodCIDRRangeStatus `json:"status,omitempty"`
+}
+
+// PodCIDRRangeSpec is what fairlead-controller's config says.
+type PodCIDRRangeSpec struct {
+	// ClusterCIDR is the range, NodeMask the length of the podCIDRs in it, in bits.
+	ClusterCIDR string `json:"clusterCIDR"`
+	NodeMask    int    `json:"nodeMask"`
+}
+
+// PodCIDRRangeStatus is in podCIDRs. Used are those that no Node can get any more:
+// Nodes have them, or a Service CIDR or a node's own address lies in them.
+type PodCIDRRangeStatus struct {
+	Used       int64              `json:"used"`
+	Total      int64              `json:"total"`
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Types of a PodCIDRRange's conditions.
+const (
+	// RangeReady: Nodes get podCIDRs of it.
+	RangeReady = "Ready"
+	// RangeRunningOut: less than a tenth is left.
+	RangeRunningOut = "RunningOut"
+)
+
+// Reasons of a PodCIDRRange's conditions.
+const (
+	ReasonHasRoom = "HasRoom"
+	// ReasonFull: no podCIDR is left.
+	ReasonFull = "Full"
+	// ReasonOtherAllocator: somebody else gives podCIDRs to Nodes, too.
+	ReasonOtherAllocator = "OtherAllocator"
+	// ReasonFewLeft: less than a tenth is left.
+	ReasonFewLeft = "FewLeft"
+)
+
+// Reasons of the Events about Nodes.
+const (
+	// EventCIDRNotAvailable: no podCIDR is left for a Node. kube-controller-manager
+	// names it so.
+	EventCIDRNotAvailable = "CIDRNotAvailable"
+	// EventCIDRFault: something is wrong with the podCIDRs that a Node has.
+	EventCIDRFault = "CIDRFault"
+	// EventOtherAllocator: somebody else has given a Node its podCIDR.
+	EventOtherAllocator = "OtherAllocator"
+)

@@ -1,0 +1,66 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// The Lease by which several controllers agree who works, in kube-system. One that is gone without a word is
+// succeeded after leaseDuration.
+const (
+	leaseName     = "fairlead-controller"
+	leaseDuration = 15 * time.Second
+	leaseRenewed  = 10 * time.Second
+	leaseRetry    = 2 * time.Second
+)
+
+// lead runs work while this controller is the leader, until ctx ends. Nothing depends on there being one leader: what
+// two write is the same, or the API server lets one have it.
+func lead(ctx context.Context, client kubernetes.Interface, log logr.Logger, work func(context.Context)) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("naming this controller: %w", err)
+	}
+	me := host + "_" + string(uuid.NewUUID())
+	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: leaseName},
+		Client: client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: me}}
+	busy := make(chan struct{}, 1) // full while work runs
+	for ctx.Err() == nil {
+		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{Lock: lock, Name: leaseName,
+			LeaseDuration: leaseDuration, RenewDeadline: leaseRenewed, RetryPeriod: leaseRetry, ReleaseOnCancel: true,
+			Callbacks: leaderelection.LeaderCallbacks{
+				OnStartedLeading: func(ctx context.Context) {
+					busy <- struct{}{}
+					defer func() { <-busy }()
+					if ctx.Err() == nil {
+						log.Info("this controller works", "lease", "kube-system/"+leaseName, "identity", me)
+						work(ctx)
+					}
+				},
+				OnStoppedLeading: func() {},
+				OnNewLeader: func(who string) {
+					if who != me {
+						log.Info("another controller works; this one waits", "identity", who)
+					}
+				}}})
+		if err != nil {
+			return fmt.Errorf("electing a leader: %w", err)
+		}
+		elector.Run(ctx)
+		busy <- struct{}{}
+		<-busy
+		if ctx.Err() == nil {
+			log.Info("the lease is lost; this controller waits", "lease", "kube-system/"+leaseName)
+		}
+	}
+	return nil
+}

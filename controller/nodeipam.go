@@ -1,0 +1,417 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/blocks"
+	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
+)
+
+// nodeIPAM gives Nodes their podCIDRs: it claims them, writes them to the Node, and removes claims that serve nobody.
+// See package nodecidr for why no podCIDR is given twice.
+type nodeIPAM struct {
+	cfg              api.NodeIPAM
+	client           dynamic.Interface
+	world            *world
+	news             <-chan struct{}
+	claims, ranges   cache.Store
+	claimsFeed, feed cache.Controller
+	events           record.EventRecorder
+	metrics          *metrics
+	log              logr.Logger
+	// otherAllocator says who else gives podCIDRs; nil: nobody is asked.
+	otherAllocator func(context.Context) (string, error)
+
+	// The rest is known since this controller became the leader.
+
+	// mu guards given and last: several Nodes get podCIDRs at once.
+	mu sync.Mutex
+	// given are podCIDRs of Nodes that the cache may not tell yet, by UID.
+	given map[types.UID][]netip.Prefix
+	// last is what was given last, by range.
+	last map[blocks.Range]netip.Prefix
+	// ours are Nodes whose podCIDRs are no surprise.
+	ours map[types.UID]bool
+	// other is who else gives podCIDRs. While there is somebody, none are given.
+	other string
+	// seen: other has been caught giving one, and not only been told to.
+	seen bool
+	// told is when what was said.
+	told map[string]time.Time
+}
+
+const (
+	// atOnce is how many Nodes get podCIDRs at the same time.
+	atOnce = 16
+	// askEvery is how often it is asked who else gives podCIDRs.
+	askEvery = time.Minute
+	// tellAgain is when an Event is written again. The API server forgets it after an hour.
+	tellAgain = 30 * time.Minute
+)
+
+func newNodeIPAM(o Options, w *world, events record.EventRecorder, m *metrics) *nodeIPAM {
+	n := &nodeIPAM{cfg: o.Config.NodeIPAM, client: o.Client, world: w, news: w.news(), events: events, metrics: m,
+		log: o.Log.WithName("nodeipam"), otherAllocator: o.OtherAllocator}
+	n.claims, n.claimsFeed = feed(w, api.ClaimResource, func(c *api.PodCIDRClaim) *api.PodCIDRClaim { return c })
+	n.ranges, n.feed = feed(w, api.RangeResource, func(r *api.PodCIDRRange) *api.PodCIDRRange { return r })
+	return n
+}
+
+// follow follows the API server until ctx ends.
+func (n *nodeIPAM) follow(ctx context.Context) {
+	var running sync.WaitGroup
+	for _, f := range []cache.Controller{n.claimsFeed, n.feed} {
+		running.Go(func() { f.RunWithContext(ctx) })
+	}
+	running.Wait()
+}
+
+func (n *nodeIPAM) synced() bool {
+	return n.world.synced() && n.claimsFeed.HasSynced() && n.feed.HasSynced()
+}
+
+// run works until ctx ends.
+func (n *nodeIPAM) run(ctx context.Context) {
+	n.begin()
+	for !n.caughtUp(ctx) {
+		if !pause(ctx, passEvery, nil) {
+			return
+		}
+	}
+	var asked time.Time
+	for {
+		if time.Since(asked) > askEvery {
+			n.ask(ctx)
+			asked = time.Now()
+		}
+		n.pass(ctx)
+		if !pause(ctx, passEvery, nil) || !pause(ctx, passAtLeast-passEvery, n.news) {
+			return
+		}
+	}
+}
+
+// begin forgets what was known as an earlier leader.
+func (n *nodeIPAM) begin() {
+	n.given, n.last = map[types.UID][]netip.Prefix{}, map[blocks.Range]netip.Prefix{}
+	n.ours, n.told = map[types.UID]bool{}, map[string]time.Time{}
+	n.other, n.seen = "", false
+}
+
+// catchUp bounds how long the cache is waited for before the API server is asked again.
+const catchUp = 5 * time.Second
+
+// caughtUp waits until the cache has every podCIDR that the API server has: what it was filled with may be older, and a
+// podCIDR that is not known yet could be given again.
+func (n *nodeIPAM) caughtUp(ctx context.Context) bool {
+	if !n.synced() {
+		return false
+	}
+	list, err := n.client.Resource(nodes).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		if ctx.Err() == nil {
+			n.log.Error(err, "Nodes can't be read; no podCIDRs are given yet")
+		}
+		return false
+	}
+	missing := map[string]corev1.Node{}
+	for i := range list.Items {
+		var now corev1.Node
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &now); err != nil {
+			n.log.Error(err, "reading a Node", "node", list.Items[i].GetName())
+			return false
+		}
+		if len(now.Spec.PodCIDRs) > 0 {
+			missing[now.Name], n.ours[now.UID] = now, true
+		}
+	}
+	for start := time.Now(); len(missing) > 0 && time.Since(start) < catchUp; {
+		maps.DeleteFunc(missing, func(name string, now corev1.Node) bool {
+			obj, _, _ := n.world.nodes.GetByKey(name)
+			known, ok := obj.(*corev1.Node)
+			return ok && (known.UID != now.UID || slices.Equal(known.Spec.PodCIDRs, now.Spec.PodCIDRs))
+		})
+		if len(missing) > 0 && !pause(ctx, 20*time.Millisecond, nil) {
+			return false
+		}
+	}
+	return len(missing) == 0
+}
+
+// ask asks who else gives podCIDRs.
+func (n *nodeIPAM) ask(ctx context.Context) {
+	if n.otherAllocator == nil || n.seen {
+		return
+	}
+	who, err := n.otherAllocator(ctx)
+	if err != nil {
+		n.log.V(1).Info("it is not known whether kube-controller-manager gives podCIDRs, too", "reason", err.Error())
+		return
+	}
+	if who != n.other && who != "" {
+		n.log.Error(errors.New(stopped(who)), "no podCIDRs are given")
+	} else if who != n.other {
+		n.log.Info("nobody else gives podCIDRs any more", "was", n.other)
+	}
+	n.other = who
+}
+
+// stopped says that there are two, and what to do.
+func stopped(who string) string {
+	return fmt.Sprintf("%s gives podCIDRs to Nodes, too. Two would give the same to two Nodes, so fairlead-controller gives "+
+		"none. Run kube-controller-manager with --allocate-node-cidrs=false, or set nodeIPAM.enableNodeIPAM to false; "+
+		"then restart fairlead-controller", who)
+}
+
+// pass does once what is to be done. What failed is done by the next one.
+func (n *nodeIPAM) pass(ctx context.Context) {
+	n.watchOthers(ctx)
+	plan, err := nodecidr.Make(n.facts())
+	if err != nil { // the config is checked
+		n.log.Error(err, "no podCIDRs are given: nodeIPAM.clusterCIDRs")
+		return
+	}
+	n.metrics.nodeIPAM(plan, n.other != "")
+	n.tell(plan)
+	for _, u := range plan.Usage {
+		if err := n.writeRange(ctx, u); err != nil && ctx.Err() == nil && !passing(err) {
+			n.log.Error(err, "range not written, tried again soon", "range", u.Range.String())
+		}
+	}
+	n.removeRanges(ctx)
+	for _, c := range plan.Release {
+		if err := n.release(ctx, c); err != nil && ctx.Err() == nil && !passing(err) {
+			n.log.Error(err, "claim not removed, tried again soon", "podCIDR", c.PodCIDR)
+		}
+	}
+	if n.other == "" {
+		n.giveAll(ctx, plan.Gifts)
+	}
+}
+
+func (n *nodeIPAM) giveAll(ctx context.Context, gifts []nodecidr.Gift) {
+	var running sync.WaitGroup
+	free := make(chan struct{}, atOnce)
+	for _, g := range gifts {
+		free <- struct{}{}
+		running.Go(func() {
+			defer func() { <-free }()
+			err := n.give(ctx, g)
+			if err != nil && ctx.Err() == nil && !passing(err) && !apierrors.IsAlreadyExists(err) {
+				n.log.Error(err, "podCIDRs not given, tried again soon", "node", g.Node)
+			}
+		})
+	}
+	running.Wait()
+}
+
+// give claims what is not claimed, and writes all to the Node. The API server takes podCIDRs once for each Node, and
+// only for the Node that has this UID.
+func (n *nodeIPAM) give(ctx context.Context, g nodecidr.Gift) error {
+	var texts []string
+	for _, p := range g.PodCIDRs {
+		texts = append(texts, p.String())
+		if slices.Contains(g.Claimed, p) {
+			continue
+		}
+		if err := n.claim(ctx, p, g); err != nil {
+			return err
+		}
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": g.UID},
+		"spec": map[string]any{"podCIDR": texts[0], "podCIDRs": texts}})
+	if err != nil {
+		return err
+	}
+	_, err = n.client.Resource(nodes).Patch(ctx, g.Node, types.MergePatchType, body, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("writing podCIDRs to Node %s: %w", g.Node, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.given[types.UID(g.UID)], n.ours[types.UID(g.UID)] = g.PodCIDRs, true
+	for _, p := range g.PodCIDRs {
+		for _, r := range n.cutFrom() {
+			if p.Overlaps(r.Cluster) {
+				n.last[r] = p
+			}
+		}
+	}
+	n.metrics.given.Inc()
+	n.log.Info("podCIDRs given", "node", g.Node, "podCIDRs", texts)
+	return nil
+}
+
+func (n *nodeIPAM) claim(ctx context.Context, p netip.Prefix, g nodecidr.Gift) error {
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&api.PodCIDRClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: api.AllocationGroup + "/" + api.AllocationVersion, Kind: api.PodCIDRClaimKind},
+		ObjectMeta: metav1.ObjectMeta{Name: nodecidr.Name(p)},
+		Spec:       api.PodCIDRClaimSpec{PodCIDR: p.String(), Node: g.Node, NodeUID: g.UID}})
+	if err != nil {
+		return err
+	}
+	u := &unstructured.Unstructured{Object: object}
+	if _, err = n.client.Resource(api.ClaimResource).Create(ctx, u, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("claiming podCIDR %s for Node %s: %w", p, g.Node, err)
+	}
+	return nil
+}
+
+// release removes a claim if the API server agrees that its Node is gone, or has got other podCIDRs: then the claim
+// can't come to anything any more.
+func (n *nodeIPAM) release(ctx context.Context, c nodecidr.Claim) error {
+	u, err := n.client.Resource(nodes).Get(ctx, c.Node, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return fmt.Errorf("looking up Node %s: %w", c.Node, err)
+	case string(u.GetUID()) == c.UID:
+		has, _, err := unstructured.NestedStringSlice(u.Object, "spec", "podCIDRs")
+		if err != nil || len(has) == 0 || slices.Contains(has, c.PodCIDR.String()) {
+			return err
+		}
+	}
+	name := nodecidr.Name(c.PodCIDR)
+	obj, _, _ := n.claims.GetByKey(name)
+	claim, ok := obj.(*api.PodCIDRClaim)
+	if !ok || claim.Spec.NodeUID != c.UID {
+		return nil
+	}
+	if err := n.client.Resource(api.ClaimResource).Delete(ctx, name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &claim.UID}}); err != nil {
+		return fmt.Errorf("removing the claim %s: %w", name, err)
+	}
+	n.log.Info("podCIDR is free again", "podCIDR", c.PodCIDR, "was", c.Node)
+	return nil
+}
+
+// facts are what the cache and this controller know.
+func (n *nodeIPAM) facts() nodecidr.Facts {
+	f := nodecidr.Facts{Ranges: n.cutFrom(), Services: slices.Clone(n.world.serviceCIDRs())}
+	for _, s := range []netip.Prefix{n.cfg.ServiceCIDR, n.cfg.ServiceCIDRv6} {
+		if s.IsValid() {
+			f.Services = append(f.Services, s)
+		}
+	}
+	for _, c := range listOf[api.PodCIDRClaim](n.claims) {
+		if p, err := netip.ParsePrefix(c.Spec.PodCIDR); err == nil && nodecidr.Name(p) == c.Name {
+			f.Claims = append(f.Claims, nodecidr.Claim{PodCIDR: p, Node: c.Spec.Node, UID: c.Spec.NodeUID,
+				Created: c.CreationTimestamp.Time})
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f.Last = slices.Collect(maps.Values(n.last))
+	for _, node := range listOf[corev1.Node](n.world.nodes) {
+		f.Nodes = append(f.Nodes, n.node(node))
+	}
+	return f
+}
+
+// node is what counts of a Node, with what it was given lately.
+func (n *nodeIPAM) node(node *corev1.Node) nodecidr.Node {
+	out := nodecidr.Node{Name: node.Name, UID: string(node.UID), PodCIDRs: podCIDRs(node),
+		Created: node.CreationTimestamp.Time, Leaving: node.DeletionTimestamp != nil}
+	if len(out.PodCIDRs) > 0 {
+		delete(n.given, node.UID)
+	} else {
+		out.PodCIDRs = n.given[node.UID]
+	}
+	for _, a := range node.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil {
+			out.Addresses = append(out.Addresses, addr)
+		}
+	}
+	return out
+}
+
+func podCIDRs(node *corev1.Node) (out []netip.Prefix) {
+	for _, s := range node.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+// cutFrom are the ranges of the config.
+func (n *nodeIPAM) cutFrom() (out []blocks.Range) {
+	for _, c := range n.cfg.ClusterCIDRs {
+		mask := n.cfg.MaskSizeIPv4
+		if c.Addr().Is6() {
+			mask = n.cfg.MaskSizeIPv6
+		}
+		out = append(out, blocks.Range{Cluster: c, Mask: mask})
+	}
+	return out
+}
+
+// watchOthers looks for Nodes that got podCIDRs of somebody else.
+func (n *nodeIPAM) watchOthers(ctx context.Context) {
+	for _, node := range listOf[corev1.Node](n.world.nodes) {
+		if len(node.Spec.PodCIDRs) == 0 || n.ours[node.UID] {
+			continue
+		}
+		who, err := n.giver(ctx, node)
+		if err != nil {
+			if ctx.Err() == nil {
+				n.log.Error(err, "who gave a Node its podCIDRs is not known yet", "node", node.Name)
+			}
+			continue
+		}
+		n.ours[node.UID] = true
+		if who != "" {
+			n.other, n.seen = who, true
+			why := fmt.Sprintf("%s has given Node %s the podCIDR %s. %s", who, node.Name, node.Spec.PodCIDRs[0], stopped(who))
+			n.log.Error(errors.New(why), "no podCIDRs are given")
+			n.warn(node.Name, node.UID, api.EventOtherAllocator, why)
+		}
+	}
+}
+
+// giver is who has written the podCIDRs of a Node, by its managed fields; empty if it was one of us, who have claimed
+// them before.
+func (n *nodeIPAM) giver(ctx context.Context, node *corev1.Node) (string, error) {
+	for _, p := range podCIDRs(node) {
+		u, err := n.client.Resource(api.ClaimResource).Get(ctx, nodecidr.Name(p), metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return "", err
+		}
+		if err == nil {
+			if uid, _, _ := unstructured.NestedString(u.Object, "spec", "nodeUID"); uid == string(node.UID) {
+				return "", nil
+			}
+		}
+	}
+	u, err := n.client.Resource(nodes).Get(ctx, node.Name, metav1.GetOptions{})
+	if err != nil || u.GetUID() != node.UID {
+		return "", err
+	}
+	for _, f := range u.GetManagedFields() {
+		if f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:podCIDR"`) {
+			return f.Manager, nil
+		}
+	}
+	return "somebody unknown", nil
+}

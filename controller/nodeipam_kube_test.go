@@ -1,0 +1,491 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
+)
+
+// ipam is a config of NodeIPAM.
+func ipam(cidrs ...string) api.NodeIPAM {
+	n := api.NodeIPAM{Enabled: true, MaskSizeIPv4: 24, MaskSizeIPv6: 64}
+	for _, c := range cidrs {
+		n.ClusterCIDRs = append(n.ClusterCIDRs, netip.MustParsePrefix(c))
+	}
+	return n
+}
+
+// node makes a Node, which goes with the test.
+func (c *cluster) node(name string, podCIDRs ...string) *corev1.Node {
+	c.t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: podCIDRs}}
+	if len(podCIDRs) > 0 {
+		n.Spec.PodCIDR = podCIDRs[0]
+	}
+	n, err := c.s.Admin().CoreV1().Nodes().Create(c.t.Context(), n, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { c.deleteNode(context.Background(), name) })
+	return n
+}
+
+func (c *cluster) deleteNode(ctx context.Context, name string) {
+	c.t.Helper()
+	err := c.s.Admin().CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		c.t.Error(err)
+	}
+}
+
+// podCIDRs are those of a Node, as text.
+func (c *cluster) podCIDRs(name string) string {
+	c.t.Helper()
+	n, err := c.s.Admin().CoreV1().Nodes().Get(c.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.Join(n.Spec.PodCIDRs, ",")
+}
+
+func (c *cluster) claims() []api.PodCIDRClaim {
+	c.t.Helper()
+	list, err := c.admin.Resource(api.ClaimResource).List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var out []api.PodCIDRClaim
+	for i := range list.Items {
+		var one api.PodCIDRClaim
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &one); err != nil {
+			c.t.Fatal(err)
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// waits polls until f returns "".
+func (c *cluster) waits(f func() (missing string)) {
+	c.t.Helper()
+	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		missing := f()
+		if missing == "" {
+			return
+		}
+		if time.Since(start) > patience {
+			c.t.Fatalf("not after %s: %s", patience, missing)
+		}
+	}
+}
+
+func (c *cluster) has(name, podCIDRs string) {
+	c.t.Helper()
+	c.waits(func() string {
+		if got := c.podCIDRs(name); got != podCIDRs {
+			return fmt.Sprintf("node %s has podCIDRs %q, want %q", name, got, podCIDRs)
+		}
+		return ""
+	})
+}
+
+// event waits for an Event about a Node whose message has all parts.
+func (c *cluster) event(node *corev1.Node, reason string, parts ...string) {
+	c.t.Helper()
+	c.waits(func() string {
+		list, err := c.s.Admin().CoreV1().Events("default").List(c.t.Context(), metav1.ListOptions{
+			FieldSelector: "involvedObject.uid=" + string(node.UID) + ",reason=" + reason})
+		if err != nil {
+			return err.Error()
+		}
+		var all []string
+		for _, e := range list.Items {
+			all = append(all, e.Message)
+			if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(e.Message, p) }) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("no Event %s about %s with %q: %q", reason, node.Name, parts, all)
+	})
+}
+
+// metric waits until the controller at url says a line.
+func (c *cluster) metric(url, line string) {
+	c.t.Helper()
+	c.waits(func() string {
+		answer, err := http.Get(url + "/metrics")
+		if err != nil {
+			return err.Error()
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil || !strings.Contains(string(text), "\n"+line+"\n") {
+			return fmt.Sprintf("no metric %s", line)
+		}
+		return ""
+	})
+}
+
+// condition waits for a condition of a range.
+func (c *cluster) condition(name, kind, reason string) {
+	c.t.Helper()
+	c.waits(func() string {
+		u, err := c.admin.Resource(api.RangeResource).Get(c.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+		for _, one := range conditions {
+			if o, _ := one.(map[string]any); o["type"] == kind && o["reason"] == reason {
+				return ""
+			}
+		}
+		return fmt.Sprintf("range %s is not %s %s: %v", name, kind, reason, u.Object["status"])
+	})
+}
+
+// stoppable starts a controller and returns what ends it before the test does.
+func (c *cluster) stoppable(cfg api.NodeIPAM) (url string, stop func()) {
+	c.t.Helper()
+	whole := c.t
+	ctx, cancel := context.WithCancel(whole.Context())
+	url, done := c.startIn(ctx, cfg, nil)
+	return url, sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			whole.Error(err)
+		}
+	})
+}
+
+func TestNodesGetPodCIDRs(t *testing.T) {
+	c := newCluster(t)
+	cfg := ipam("10.70.0.0/22", "fd00:70::/62")
+	cfg.ServiceCIDR = netip.MustParsePrefix("10.70.1.0/24")
+	url, stop := c.stoppable(cfg)
+	c.node("n1")
+	c.has("n1", "10.70.0.0/24,fd00:70::/64")
+	n2 := c.node("n2")
+	c.has("n2", "10.70.2.0/24,fd00:70:0:1::/64")
+	c.node("n3")
+	c.has("n3", "10.70.3.0/24,fd00:70:0:2::/64")
+	n4 := c.node("n4")
+	c.event(n4, api.EventCIDRNotAvailable, "no IPv4 podCIDR is left: 10.70.0.0/22 cut into /24 holds 4", "nodeIPAM.clusterCIDRs")
+	c.condition("10.70.0.0-22", api.RangeReady, api.ReasonFull)
+	c.condition("fd00-0070-0000-0000-0000-0000-0000-0000-62", api.RangeReady, api.ReasonHasRoom)
+	for _, line := range []string{"fairlead_nodes_without_podcidr 1", `fairlead_podcidrs_used{range="10.70.0.0/22"} 4`,
+		`fairlead_podcidrs_total{range="10.70.0.0/22"} 4`} {
+		c.metric(url, line)
+	}
+	if got := len(c.claims()); got != 6 {
+		t.Errorf("%d claims, want two for each of three Nodes: %v", got, c.claims())
+	}
+
+	// Another CIDR serves who waits. Nodes keep what they have.
+	stop()
+	cfg.ClusterCIDRs = append(cfg.ClusterCIDRs, netip.MustParsePrefix("10.71.0.0/16"))
+	url, stop = c.stoppable(cfg)
+	defer stop()
+	c.has("n4", "10.71.0.0/24,fd00:70:0:3::/64")
+	c.has("n2", "10.70.2.0/24,fd00:70:0:1::/64")
+	c.metric(url, "fairlead_nodes_without_podcidr 0")
+
+	// A Node that goes gives back its own; another of its name is another.
+	c.deleteNode(t.Context(), "n2")
+	c.waits(func() string {
+		if slices.ContainsFunc(c.claims(), func(p api.PodCIDRClaim) bool { return p.Spec.NodeUID == string(n2.UID) }) {
+			return "the claims of a Node that is gone are still there"
+		}
+		return ""
+	})
+	c.node("n2")
+	c.has("n2", "10.70.2.0/24,fd00:70:0:1::/64")
+
+	// A range that leaves the config takes its object along.
+	stop()
+	_, stop = c.stoppable(ipam("10.71.0.0/16"))
+	defer stop()
+	c.waits(func() string {
+		_, err := c.admin.Resource(api.RangeResource).Get(t.Context(), "10.70.0.0-22", metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("the range is still there: %v", err)
+		}
+		return ""
+	})
+}
+
+func TestFaultyPodCIDRsAreToldAndStay(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.node("a", "10.72.0.0/24"), c.node("b", "10.72.0.0/24")
+	out := c.node("out", "10.99.0.0/24")
+	url, stop := c.stoppable(ipam("10.72.0.0/16"))
+	defer stop()
+	for _, n := range []*corev1.Node{a, b} {
+		c.event(n, api.EventCIDRFault, "nodes a and b have the same podCIDR 10.72.0.0/24")
+	}
+	c.event(out, api.EventCIDRFault, "10.99.0.0/24, which is in no CIDR of nodeIPAM.clusterCIDRs")
+	c.metric(url, `fairlead_podcidr_faults{kind="Shared"} 1`)
+	c.metric(url, `fairlead_podcidr_faults{kind="Outside"} 1`)
+	c.node("new")
+	c.has("new", "10.72.1.0/24")
+	c.has("out", "10.99.0.0/24")
+}
+
+// What a controller has claimed before it died, the next one gives.
+func TestClaimedBlockIsGiven(t *testing.T) {
+	c := newCluster(t)
+	n := c.node("n")
+	ours := newNodeIPAM(Options{Client: c.admin, Log: logr.Discard()}, newWorld(c.admin, logr.Discard()), nil, nil)
+	must(t, ours.claim(t.Context(), netip.MustParsePrefix("10.73.7.0/24"), nodecidr.Gift{Node: n.Name, UID: string(n.UID)}))
+	gone := c.node("gone")
+	must(t, ours.claim(t.Context(), netip.MustParsePrefix("10.73.8.0/24"), nodecidr.Gift{Node: gone.Name, UID: string(gone.UID)}))
+	c.deleteNode(t.Context(), "gone")
+	_, stop := c.stoppable(ipam("10.73.0.0/16"))
+	defer stop()
+	c.has("n", "10.73.7.0/24")
+	c.waits(func() string {
+		if all := c.claims(); len(all) != 1 {
+			return fmt.Sprintf("claims %v, want that of n alone", all)
+		}
+		return ""
+	})
+}
+
+// kube-controller-manager's own allocator at the same time is named, and not fought: at first by what it does.
+func TestOtherAllocator(t *testing.T) {
+	c := newCluster(t)
+	url, stop := c.stoppable(ipam("10.74.0.0/16"))
+	defer stop()
+	c.node("n1")
+	c.has("n1", "10.74.0.0/24")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	kcm, err := c.s.StartKCM(ctx, "--allocate-node-cidrs", "--cluster-cidr=10.74.0.0/16")
+	must(t, err)
+	defer kcm.Stop()
+	// Each may be the first for a Node; sooner or later the other one is, which does not claim.
+	var last *corev1.Node
+	for i := 0; last == nil; i++ {
+		n := c.node(fmt.Sprint("race", i))
+		c.waits(func() string {
+			if c.podCIDRs(n.Name) == "" {
+				return "nobody gives a podCIDR"
+			}
+			return ""
+		})
+		if !slices.ContainsFunc(c.claims(), func(p api.PodCIDRClaim) bool { return p.Spec.PodCIDR == c.podCIDRs(n.Name) }) {
+			last = n
+		}
+		if i == 200 {
+			t.Fatal("kube-controller-manager never gave one")
+		}
+	}
+	c.event(last, api.EventOtherAllocator, "kube-controller-manager", "--allocate-node-cidrs=false")
+	c.metric(url, "fairlead_nodeipam_stopped 1")
+	c.condition("10.74.0.0-16", api.RangeReady, api.ReasonOtherAllocator)
+	kcm.Stop()
+	waits := c.node("waits")
+	time.Sleep(2 * passEvery) // in which it would have been given one
+	if got := c.podCIDRs(waits.Name); got != "" {
+		t.Errorf("got %s from an allocator that is not alone", got)
+	}
+	stop()
+	_, stop = c.stoppable(ipam("10.74.0.0/16"))
+	defer stop()
+	c.waits(func() string {
+		if c.podCIDRs("waits") == "" {
+			return "no podCIDR after a restart"
+		}
+		return ""
+	})
+}
+
+// An allocator that is told to give podCIDRs is named before it gives any. When it is not told so any more, Nodes get
+// theirs.
+func TestOtherAllocatorIsToldTo(t *testing.T) {
+	c := newCluster(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, done := c.startIn(ctx, ipam("10.75.0.0/16"), func(context.Context) (string, error) { return "somebody", nil })
+	c.node("n")
+	c.condition("10.75.0.0-16", api.RangeReady, api.ReasonOtherAllocator)
+	c.has("n", "")
+	cancel()
+	must(t, <-done)
+	_, stop := c.stoppable(ipam("10.75.0.0/16"))
+	defer stop()
+	c.has("n", "10.75.0.0/24")
+	c.condition("10.75.0.0-16", api.RangeReady, api.ReasonHasRoom)
+}
+
+// Three controllers without a leader, each ended and started at random, give Nodes that come and go their podCIDRs:
+// none twice, and in the end each has one.
+func TestNoPodCIDRTwice(t *testing.T) {
+	c := newCluster(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	var running sync.WaitGroup
+	for i := range uint64(3) {
+		running.Go(func() {
+			random := rand.New(rand.NewPCG(seed, i))
+			for ctx.Err() == nil {
+				one, end := context.WithTimeout(ctx, time.Duration(1000+random.IntN(3000))*time.Millisecond)
+				c.leaderless(one, ipam("10.76.0.0/16", "fd00:76::/56"))
+				end()
+			}
+		})
+	}
+	random := rand.New(rand.NewPCG(seed, 99))
+	alive := map[string]bool{"first": true}
+	c.node("first")
+	c.waits(func() string { return c.noneTwice() }) // they work
+	for range 60 {
+		name := fmt.Sprint("n", random.Uint64()) // a new one's turn may be before one that is seen already
+		c.node(name)
+		alive[name] = true
+		if random.IntN(4) == 0 {
+			for gone := range alive { // any
+				c.deleteNode(t.Context(), gone)
+				delete(alive, gone)
+				break
+			}
+		}
+	}
+	c.waits(func() string { return c.noneTwice() })
+	cancel()
+	running.Wait()
+	// What is left over is put in order by one that may work in peace.
+	_, stop := c.stoppable(ipam("10.76.0.0/16", "fd00:76::/56"))
+	defer stop()
+	c.waits(func() string {
+		if got := len(c.claims()); got != 2*len(alive) {
+			return fmt.Sprintf("%d claims, and %d Nodes", got, len(alive))
+		}
+		return ""
+	})
+}
+
+// noneTwice fails the test if two Nodes have one podCIDR. It returns which Nodes have none.
+func (c *cluster) noneTwice() (missing string) {
+	c.t.Helper()
+	list, err := c.s.Admin().CoreV1().Nodes().List(c.t.Context(), metav1.ListOptions{})
+	must(c.t, err)
+	has := map[string]string{}
+	for _, n := range list.Items {
+		if len(n.Spec.PodCIDRs) == 0 {
+			missing += " " + n.Name
+		}
+		for _, p := range n.Spec.PodCIDRs {
+			if has[p] != "" {
+				c.t.Fatalf("%s and %s have podCIDR %s", has[p], n.Name, p)
+			}
+			has[p] = n.Name
+		}
+	}
+	return missing
+}
+
+// leaderless runs NodeIPAM until ctx ends, whoever else does.
+func (c *cluster) leaderless(ctx context.Context, cfg api.NodeIPAM) {
+	n, follow := c.nodeIPAM(cfg)
+	var running sync.WaitGroup
+	running.Go(func() { follow(ctx) })
+	n.run(ctx)
+	running.Wait()
+}
+
+// nodeIPAM is one that does nothing by itself.
+func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.Context)) {
+	client := c.client(c.token)
+	w := newWorld(client, logr.Discard())
+	n = newNodeIPAM(Options{Client: client, Config: api.ControllerConfig{NodeIPAM: cfg}, Log: logr.Discard()}, w,
+		&record.FakeRecorder{}, newMetrics())
+	n.begin()
+	return n, func(ctx context.Context) {
+		var running sync.WaitGroup
+		running.Go(func() { w.follow(ctx) })
+		running.Go(func() { n.follow(ctx) })
+		running.Wait()
+	}
+}
+
+// A controller that slept does what it had planned, and another one worked meanwhile. What that one gave is not given
+// again.
+func TestSleeperGivesNothingTwice(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.node("a"), c.node("b")
+	block := netip.MustParsePrefix("10.78.0.0/24")
+	sleeper, _ := c.nodeIPAM(ipam("10.78.0.0/16"))
+	waker, _ := c.nodeIPAM(ipam("10.78.0.0/16"))
+	// The sleeper has not heard of a, and the waker dies before it comes to b.
+	plan := func(n *corev1.Node) nodecidr.Gift {
+		p, err := nodecidr.Make(nodecidr.Facts{Ranges: sleeper.cutFrom(),
+			Nodes: []nodecidr.Node{{Name: n.Name, UID: string(n.UID)}}})
+		must(t, err)
+		if len(p.Gifts) != 1 || p.Gifts[0].PodCIDRs[0] != block {
+			t.Fatalf("%+v: the plans must be at odds", p)
+		}
+		return p.Gifts[0]
+	}
+	planned := plan(b)
+	must(t, waker.give(t.Context(), plan(a)))
+	if err := sleeper.give(t.Context(), planned); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("got %v, want that the claim is there", err)
+	}
+	c.has("a", block.String())
+	c.has("b", "")
+
+	// One that slept between claim and Node is late, too: for a Node that has one, and for another of the same name.
+	planned.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.78.9.0/24")}
+	late := planned
+	late.Node, late.UID = a.Name, string(a.UID)
+	if err := sleeper.give(t.Context(), late); err == nil {
+		t.Error("a Node got other podCIDRs than it had")
+	}
+	c.deleteNode(t.Context(), "b")
+	c.node("b")
+	planned.Claimed = planned.PodCIDRs
+	if err := sleeper.give(t.Context(), planned); err == nil {
+		t.Error("a Node got what another of its name was to have")
+	}
+	c.has("a", block.String())
+	c.has("b", "")
+}
+
+// One of two works. When it is gone without a word, the other one does.
+func TestLeaderIsSucceeded(t *testing.T) {
+	c := newCluster(t)
+	first, stop := c.stoppable(ipam("10.77.0.0/16"))
+	c.node("n1")
+	c.has("n1", "10.77.0.0/24")
+	second, stopSecond := c.stoppable(ipam("10.77.0.0/16"))
+	defer stopSecond()
+	c.node("n2")
+	c.has("n2", "10.77.1.0/24")
+	c.metric(first, "fairlead_podcidrs_given_total 2")
+	c.metric(second, "fairlead_podcidrs_given_total 0")
+	stop()
+	c.node("n3")
+	c.has("n3", "10.77.2.0/24")
+	c.metric(second, "fairlead_podcidrs_given_total 1")
+}

@@ -1,0 +1,134 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
+)
+
+// This file is what NodeIPAM says: the status of ranges, and Events about Nodes.
+
+// writeRange writes what the object of a range does not say yet.
+func (n *nodeIPAM) writeRange(ctx context.Context, u nodecidr.Usage) error {
+	name := nodecidr.Name(u.Range.Cluster)
+	spec := api.PodCIDRRangeSpec{ClusterCIDR: u.Range.Cluster.String(), NodeMask: u.Range.Mask}
+	obj, _, _ := n.ranges.GetByKey(name)
+	had, ok := obj.(*api.PodCIDRRange)
+	if !ok || had.Spec != spec {
+		return n.makeRange(ctx, name, spec, had)
+	}
+	status := api.PodCIDRRangeStatus{Used: saturated(u.Used), Total: saturated(u.Total),
+		Conditions: slices.Clone(had.Status.Conditions)}
+	for _, c := range n.conditions(u) {
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	if reflect.DeepEqual(had.Status, status) {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": had.ResourceVersion},
+		"status": status})
+	if err != nil {
+		return err
+	}
+	_, err = n.client.Resource(api.RangeResource).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	return err
+}
+
+// makeRange makes the object of a range; one that has another spec goes first.
+func (n *nodeIPAM) makeRange(ctx context.Context, name string, spec api.PodCIDRRangeSpec, had *api.PodCIDRRange) error {
+	if had != nil {
+		return n.client.Resource(api.RangeResource).Delete(ctx, name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &had.UID}})
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&api.PodCIDRRange{
+		TypeMeta:   metav1.TypeMeta{APIVersion: api.AllocationGroup + "/" + api.AllocationVersion, Kind: api.PodCIDRRangeKind},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
+	if err != nil {
+		return err
+	}
+	u := &unstructured.Unstructured{Object: object}
+	_, err = n.client.Resource(api.RangeResource).Create(ctx, u, metav1.CreateOptions{})
+	return err
+}
+
+// removeRanges removes the objects of ranges that the config does not have any more.
+func (n *nodeIPAM) removeRanges(ctx context.Context) {
+	for _, r := range listOf[api.PodCIDRRange](n.ranges) {
+		if slices.ContainsFunc(n.cfg.ClusterCIDRs, func(c netip.Prefix) bool { return nodecidr.Name(c) == r.Name }) {
+			continue
+		}
+		err := n.client.Resource(api.RangeResource).Delete(ctx, r.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &r.UID}})
+		if err != nil && ctx.Err() == nil && !passing(err) {
+			n.log.Error(err, "range not removed, tried again soon", "range", r.Name)
+		}
+	}
+}
+
+func saturated(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
+// conditions are those of a range.
+func (n *nodeIPAM) conditions(u nodecidr.Usage) []metav1.Condition {
+	left := u.Total - u.Used
+	ready := metav1.Condition{Type: api.RangeReady, Status: metav1.ConditionTrue, Reason: api.ReasonHasRoom,
+		Message: "Nodes get podCIDRs of it"}
+	switch {
+	case n.other != "":
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, api.ReasonOtherAllocator, stopped(n.other)
+	case left == 0:
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, api.ReasonFull,
+			fmt.Sprintf("all %d podCIDRs are taken. Add another CIDR to nodeIPAM.clusterCIDRs", u.Total)
+	}
+	few := metav1.Condition{Type: api.RangeRunningOut, Status: metav1.ConditionFalse, Reason: api.ReasonHasRoom,
+		Message: "a tenth of it or more is left"}
+	if left < (u.Total+9)/10 {
+		few.Status, few.Reason, few.Message = metav1.ConditionTrue, api.ReasonFewLeft,
+			"less than a tenth of it is left. Add another CIDR to nodeIPAM.clusterCIDRs before it is full"
+	}
+	return []metav1.Condition{ready, few}
+}
+
+// tell writes Events about Nodes that wait or have faulty podCIDRs, and logs them.
+func (n *nodeIPAM) tell(p nodecidr.Plan) {
+	maps.DeleteFunc(n.told, func(_ string, at time.Time) bool { return time.Since(at) > tellAgain })
+	for _, w := range p.Waiting {
+		n.warn(w.Node, types.UID(w.UID), api.EventCIDRNotAvailable, w.Why)
+	}
+	for _, f := range p.Faults {
+		for _, name := range []string{f.Node, f.Other} {
+			if obj, ok, _ := n.world.nodes.GetByKey(name); ok {
+				if node, ok := obj.(*corev1.Node); ok {
+					n.warn(name, node.UID, api.EventCIDRFault, f.Text)
+				}
+			}
+		}
+	}
+}
+
+// warn says something of a Node, if it has not been said lately.
+func (n *nodeIPAM) warn(node string, uid types.UID, reason, text string) {
+	key := string(uid) + reason + text
+	if _, told := n.told[key]; told {
+		return
+	}
+	n.told[key] = time.Now()
+	n.log.Info("warning about a Node", "node", node, "reason", reason, "message", text)
+	n.events.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}, corev1.EventTypeWarning,
+		reason, text)
+}
