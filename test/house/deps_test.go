@@ -17,6 +17,7 @@ func dependencies() []dependency {
 	return []dependency{
 		{"antrea.io/libOpenflow", apache, "OpenFlow 1.5 messages"},
 		{"antrea.io/ofnet", apache, "the connection to a switch that carries them"},
+		{"github.com/cilium/ebpf", mit, "eBPF: the uplink's mode steer"},
 		{"github.com/containernetworking/cni", apache, "the CNI specification's types, skel and libcni"},
 		{"github.com/containernetworking/plugins", apache, "host-local's allocator and disk store"},
 		{"github.com/coreos/go-iptables", apache, "the masquerade's rules"},

@@ -1,0 +1,159 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Entry is the address of a local pod on the underlay. VLAN is 1 to 4094 (IEEE 802.1Q), or 0 for untagged frames.
+type Entry struct {
+	MAC  api.MAC
+	VLAN uint16
+}
+
+// Values of macs. A VLAN in which a pod is has an entry for broadcast; the host's addresses are in any VLAN.
+const (
+	isPod   uint32 = 1
+	isHost  uint32 = 2
+	anyVLAN        = 0xffff
+)
+
+// most is how many entries there may be. Memory is taken for those that there are.
+const most = 16384
+
+func macsSpec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{Name: "fl_macs", Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: most,
+		Flags: 1} // BPF_F_NO_PREALLOC
+}
+
+func countSpec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{Name: "fl_count", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: verdicts}
+}
+
+// Sync has the programs know these pods and no others. It is to be called before the first frame of a new pod may come.
+func (c Config) Sync(pods []Entry) error {
+	m, err := ebpf.LoadPinnedMap(c.pin("macs"), nil)
+	if err != nil {
+		return fmt.Errorf("opening the map of local pods: %w", err)
+	}
+	defer m.Close()
+	want := map[[8]byte]uint32{}
+	for _, e := range pods {
+		want[key(e)] = isPod
+		want[key(Entry{broadcast(), e.VLAN})] = isPod
+	}
+	return fill(m, isPod, want)
+}
+
+func broadcast() api.MAC { return api.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} }
+
+// syncHosts has the map know the host's own addresses.
+func (c Config) syncHosts(m *ebpf.Map) error { return fill(m, isHost, c.hostKeys()) }
+
+func (c Config) hostKeys() map[[8]byte]uint32 {
+	want := map[[8]byte]uint32{}
+	for _, mac := range c.Hosts {
+		want[key(Entry{mac, anyVLAN})] = isHost
+	}
+	return want
+}
+
+// fill makes want all the entries of a kind: new ones first, then others go.
+func fill(m *ebpf.Map, kind uint32, want map[[8]byte]uint32) error {
+	have, err := entries(m, kind)
+	if err != nil {
+		return err
+	}
+	for k, v := range want {
+		if have[k] == v {
+			continue
+		}
+		if err := m.Put(k, v); err != nil {
+			return fmt.Errorf("writing to the map of MAC addresses, which has room for %d: %w", most, err)
+		}
+	}
+	for k := range have {
+		if _, wanted := want[k]; wanted {
+			continue
+		}
+		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("removing from the map of MAC addresses: %w", err)
+		}
+	}
+	return nil
+}
+
+func entries(m *ebpf.Map, kind uint32) (map[[8]byte]uint32, error) {
+	have := map[[8]byte]uint32{}
+	var k [8]byte
+	var v uint32
+	all := m.Iterate()
+	for all.Next(&k, &v) {
+		if v == kind {
+			have[k] = v
+		}
+	}
+	if err := all.Err(); err != nil {
+		return nil, fmt.Errorf("reading the map of MAC addresses: %w", err)
+	}
+	return have, nil
+}
+
+// knowsHosts reports whether the map has the host's addresses.
+func (c Config) knowsHosts() (bool, error) {
+	m, err := ebpf.LoadPinnedMap(c.pin("macs"), &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("opening the map of local pods: %w", err)
+	}
+	defer m.Close()
+	have, err := entries(m, isHost)
+	return maps.Equal(have, c.hostKeys()), err
+}
+
+// pinned opens the map that is pinned, or makes and pins it. One of another form (the programs were of another version)
+// is returned as old; the new one replaces it by openMaps.keep.
+func (c Config) pinned(name string, spec *ebpf.MapSpec) (m, old *ebpf.Map, err error) {
+	old, err = ebpf.LoadPinnedMap(c.pin(name), nil)
+	if err == nil && spec.Compatible(old) == nil {
+		return old, nil, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("opening the map %s: %w", name, err)
+	}
+	if m, err = ebpf.NewMap(spec); err != nil {
+		return nil, nil, fmt.Errorf("making the map %s: %w", name, err)
+	}
+	if old == nil {
+		err = m.Pin(c.pin(name))
+	}
+	if err != nil {
+		m.Close()
+		return nil, nil, fmt.Errorf("pinning the map %s: %w", name, err)
+	}
+	return m, old, nil
+}
+
+// MACs are the addresses of the interface and of those that the host has on top of it, such as VLAN interfaces.
+func MACs(nic netlink.Link, links []netlink.Link) (list []api.MAC) {
+	for _, l := range links {
+		a := l.Attrs()
+		above := a.ParentIndex == nic.Attrs().Index && (a.NetNsID < 0 || l.Type() != "veth")
+		if (a.Index == nic.Attrs().Index || above) && len(a.HardwareAddr) == 6 {
+			list = append(list, api.MAC(a.HardwareAddr))
+		}
+	}
+	return list
+}
+
+func (c Config) pin(name string) string { return filepath.Join(c.Dir, name) }

@@ -1,0 +1,349 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// BPFFS is where a file system of type bpf is on every node.
+const BPFFS = "/sys/fs/bpf"
+
+// Hooks are the kernel's kinds of tc hooks.
+type Hooks string
+
+// The kinds. Any is tcx where the kernel has it, else clsact.
+const (
+	Any    Hooks = ""
+	TCX    Hooks = "tcx"
+	Clsact Hooks = "clsact"
+)
+
+// Config says what is to be joined.
+type Config struct {
+	// Dir has what is pinned. It is made, and removed with all that is in it.
+	Dir string
+	// NIC and Port are the devices' interface indexes; 0: the device is gone.
+	NIC, Port int
+	// Hosts are the host's own addresses behind the NIC.
+	Hosts []api.MAC
+	Hooks Hooks
+}
+
+// State is what is found.
+type State struct {
+	// Complete: all programs are attached, those that this version loads, and know the host.
+	Complete bool
+	// Left: something of ours is there.
+	Left bool
+}
+
+// Ensure attaches the programs, or replaces those that are not as they should be. Frames pass all the while.
+func (c Config) Ensure() error {
+	if err := c.makeDir(); err != nil {
+		return err
+	}
+	m, err := c.openMaps()
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	if err := c.syncHosts(m.macs); err != nil {
+		return err
+	}
+	for _, h := range hooks() {
+		if err := c.ensure(h, m); err != nil {
+			return fmt.Errorf("attaching a program at %s: %w", h.name, err)
+		}
+	}
+	return m.keep(c)
+}
+
+func (c Config) ensure(h hook, m *openMaps) error {
+	spec := c.plan(m).spec(h)
+	if ok, err := c.attached(h, spec, m); ok || err != nil {
+		return err
+	}
+	program, err := load(spec)
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	if c.Hooks != Clsact {
+		err = c.attachTCX(h, program)
+		if err == nil || c.Hooks == TCX || !errors.Is(err, ebpf.ErrNotSupported) {
+			return err
+		}
+	}
+	return c.attachFilter(h, program)
+}
+
+// attached reports whether the program of a hook is the one that spec makes, on the right device and with these maps.
+func (c Config) attached(h hook, spec *ebpf.ProgramSpec, m *openMaps) (bool, error) {
+	id, err := c.attachedTCX(h)
+	if err == nil && id == 0 {
+		id, err = c.attachedFilter(h)
+	}
+	if id == 0 || err != nil {
+		return false, err
+	}
+	program, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking at the program at %s: %w", h.name, err)
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return false, fmt.Errorf("looking at the program at %s: %w", h.name, err)
+	}
+	uses, _ := info.MapIDs()
+	return info.Name == spec.Name && m.are(uses), nil
+}
+
+// State looks, and changes nothing.
+func (c Config) State() (s State, err error) {
+	if _, err := os.Stat(c.Dir); err == nil {
+		s.Left = true
+	}
+	filters, err := c.filters()
+	if err != nil {
+		return s, err
+	}
+	s.Left = s.Left || len(filters) > 0
+	m, err := c.existingMaps()
+	if m == nil || err != nil {
+		return s, err
+	}
+	defer m.close()
+	if s.Complete, err = c.knowsHosts(); !s.Complete || err != nil {
+		return s, err
+	}
+	for _, h := range hooks() {
+		ok, err := c.attached(h, c.plan(m).spec(h), m)
+		if err != nil {
+			return s, err
+		}
+		s.Complete = s.Complete && ok
+	}
+	return s, nil
+}
+
+// Remove takes everything of ours away. What is not there is no error.
+func (c Config) Remove() error {
+	list := hooks()
+	slices.Reverse(list)
+	var errs []error
+	for _, h := range list {
+		errs = append(errs, c.detachTCX(h), c.detachFilter(h))
+	}
+	errs = append(errs, c.removeQdiscs())
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(c.Dir); err != nil {
+		return fmt.Errorf("removing what is pinned: %w", err)
+	}
+	return nil
+}
+
+// Probe returns nil if the kernel takes the programs and they can be pinned. It attaches nothing.
+func Probe(dir string) error {
+	if err := haveBPFFS(dir); err != nil {
+		return err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return fmt.Errorf("lifting the limit of locked memory: %w", err)
+	}
+	m := &openMaps{}
+	defer m.close()
+	var err error
+	if m.macs, err = ebpf.NewMap(macsSpec()); err != nil {
+		return fmt.Errorf("the kernel takes no eBPF maps: %w", err)
+	}
+	if m.count, err = ebpf.NewMap(countSpec()); err != nil {
+		return fmt.Errorf("the kernel takes no eBPF maps: %w", err)
+	}
+	for _, h := range hooks() {
+		program, err := load(Config{NIC: 1, Port: 1}.plan(m).spec(h))
+		if err != nil {
+			return err
+		}
+		program.Close()
+	}
+	return nil
+}
+
+func (c Config) plan(m *openMaps) plan {
+	return plan{nic: c.NIC, port: c.Port, macs: m.macs.FD(), count: m.count.FD()}
+}
+
+// load has the kernel check a program. What its verifier says is part of the error.
+func load(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
+	program, err := ebpf.NewProgram(spec)
+	if refused := (*ebpf.VerifierError)(nil); errors.As(err, &refused) {
+		return nil, fmt.Errorf("the kernel refuses the program %s: %w. Its verifier says: %s", spec.Name, refused.Cause,
+			strings.Join(refused.Log, " | "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the kernel refuses the program %s: %w", spec.Name, err)
+	}
+	return program, nil
+}
+
+func (c Config) makeDir() error {
+	if err := haveBPFFS(c.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return fmt.Errorf("making the directory for what is pinned: %w", err)
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return fmt.Errorf("lifting the limit of locked memory: %w", err)
+	}
+	return nil
+}
+
+// haveBPFFS mounts the file system for dir where the node has not done so.
+func haveBPFFS(dir string) error {
+	at := filepath.Dir(dir)
+	var s unix.Statfs_t
+	err := unix.Statfs(at, &s)
+	if err == nil && s.Type == unix.BPF_FS_MAGIC {
+		return nil
+	}
+	if at == BPFFS {
+		if err = unix.Mount("bpf", BPFFS, "bpf", 0, "mode=0700"); err == nil {
+			return nil
+		}
+	}
+	if err == nil {
+		err = errors.New("another file system is there")
+	}
+	return fmt.Errorf("%s is no file system of type bpf: mount one (mount -t bpf bpf %s): %w", at, at, err)
+}
+
+// openMaps are the maps that the programs use.
+type openMaps struct {
+	macs, count *ebpf.Map
+	fresh       []string // not pinned yet
+}
+
+// openMaps opens those that are pinned, and makes others. What is new is pinned at once, unless it replaces one: that
+// goes when no program uses it any more.
+func (c Config) openMaps() (_ *openMaps, err error) {
+	m := &openMaps{}
+	defer func() {
+		if err != nil {
+			m.close()
+		}
+	}()
+	for _, part := range []struct {
+		name string
+		spec *ebpf.MapSpec
+		into **ebpf.Map
+	}{{"macs", macsSpec(), &m.macs}, {"count", countSpec(), &m.count}} {
+		now, old, err := c.pinned(part.name, part.spec)
+		if err != nil {
+			return nil, err
+		}
+		*part.into = now
+		if old != nil {
+			if err := takeOver(now, old); err != nil {
+				return nil, err
+			}
+			m.fresh = append(m.fresh, part.name)
+		}
+	}
+	return m, nil
+}
+
+func (m *openMaps) close() {
+	for _, one := range []*ebpf.Map{m.macs, m.count} {
+		if one != nil {
+			one.Close()
+		}
+	}
+}
+
+// keep pins the maps that replace others.
+func (m *openMaps) keep(c Config) error {
+	for _, name := range m.fresh {
+		one := map[string]*ebpf.Map{"macs": m.macs, "count": m.count}[name]
+		fresh := c.pin(name + ".new")
+		if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("pinning the map %s: %w", name, err)
+		}
+		if err := one.Pin(fresh); err != nil {
+			return fmt.Errorf("pinning the map %s: %w", name, err)
+		}
+		if err := os.Rename(fresh, c.pin(name)); err != nil {
+			return fmt.Errorf("pinning the map %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// are reports whether a program that uses maps of these numbers uses ours.
+func (m *openMaps) are(ids []ebpf.MapID) bool {
+	for _, one := range []*ebpf.Map{m.macs, m.count} {
+		info, err := one.Info()
+		if err != nil {
+			return false
+		}
+		if id, ok := info.ID(); !ok || !slices.Contains(ids, id) {
+			return false
+		}
+	}
+	return len(ids) == 2
+}
+
+// existingMaps are those that are pinned; nil if one is not, or is of another form.
+func (c Config) existingMaps() (*openMaps, error) {
+	m := &openMaps{}
+	for _, part := range []struct {
+		name string
+		spec *ebpf.MapSpec
+		into **ebpf.Map
+	}{{"macs", macsSpec(), &m.macs}, {"count", countSpec(), &m.count}} {
+		now, err := ebpf.LoadPinnedMap(c.pin(part.name), nil)
+		if err == nil {
+			*part.into = now
+			err = part.spec.Compatible(now)
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ebpf.ErrMapIncompatible) {
+			m.close()
+			return nil, nil
+		}
+		if err != nil {
+			m.close()
+			return nil, fmt.Errorf("opening the map %s: %w", part.name, err)
+		}
+	}
+	return m, nil
+}
+
+// takeOver copies what a map of the same kind of entries has.
+func takeOver(now, old *ebpf.Map) error {
+	defer old.Close()
+	if old.KeySize() != now.KeySize() || old.ValueSize() != now.ValueSize() || now.Type() != ebpf.Hash {
+		return nil // the agent fills it; counts begin anew
+	}
+	have, err := entries(old, isPod)
+	if err != nil {
+		return err
+	}
+	return fill(now, isPod, have)
+}

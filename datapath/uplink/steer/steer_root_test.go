@@ -1,0 +1,268 @@
+package steer
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// kinds are the kernel's hooks: each test runs with both.
+func kinds() []Hooks { return []Hooks{TCX, Clsact} }
+
+// journeys are frames, and who is to get them. One pod is untagged, one in VLAN 10.
+func journeys() []struct {
+	sent
+	to string
+} {
+	return []struct {
+		sent
+		to string
+	}{
+		{sent{from: "outside", src: outMAC, dst: hostMAC}, "host"},
+		{sent{from: "outside", src: outMAC, dst: podMAC}, "pods"},
+		{sent{from: "outside", src: outMAC, dst: podMAC, vlan: 10}, "host"}, // the pod is not in that VLAN
+		{sent{from: "outside", src: outMAC, dst: pod10MAC, vlan: 10}, "pods"},
+		{sent{from: "outside", src: outMAC, dst: pod10MAC, vlan: 7<<13 | 10}, "pods"}, // with a priority
+		{sent{from: "outside", src: outMAC, dst: pod10MAC, vlan: 10, service: true}, "host"},
+		{sent{from: "outside", src: outMAC, dst: pod10MAC}, "host"},
+		{sent{from: "outside", src: outMAC, dst: hostMAC, vlan: 10}, "host"},
+		{sent{from: "outside", src: outMAC, dst: all}, "host pods"},
+		{sent{from: "outside", src: outMAC, dst: group}, "host pods"},
+		{sent{from: "outside", src: outMAC, dst: all, vlan: 10}, "host pods"},
+		{sent{from: "outside", src: outMAC, dst: all, vlan: 20}, "host"},
+		{sent{from: "outside", src: outMAC, dst: lldp}, "host"},
+		// A switch that sends back what a pod has sent.
+		{sent{from: "outside", src: podMAC, dst: all}, "host"},
+		{sent{from: "outside", src: pod10MAC, dst: pod10MAC, vlan: 10}, "host"},
+
+		{sent{from: "host", src: hostMAC, dst: outMAC}, "outside"},
+		{sent{from: "host", src: hostMAC, dst: podMAC}, "pods"},
+		{sent{from: "host", src: hostMAC, dst: pod10MAC, vlan: 10}, "pods"},
+		{sent{from: "host", src: hostMAC, dst: pod10MAC, vlan: 20}, "outside"},
+		{sent{from: "host", src: hostMAC, dst: all}, "outside pods"},
+		{sent{from: "host", src: hostMAC, dst: group, vlan: 10}, "outside pods"},
+		{sent{from: "host", src: hostMAC, dst: group, vlan: 20}, "outside"},
+		{sent{from: "host", src: hostMAC, dst: lldp}, "outside"},
+
+		{sent{from: "pods", src: podMAC, dst: outMAC}, "outside"},
+		{sent{from: "pods", src: pod10MAC, dst: outMAC, vlan: 10}, "outside"},
+		{sent{from: "pods", src: podMAC, dst: hostMAC}, "host"},
+		{sent{from: "pods", src: pod10MAC, dst: vlanMAC, vlan: 10}, "host"},
+		{sent{from: "pods", src: podMAC, dst: all}, "host outside"},
+		{sent{from: "pods", src: pod10MAC, dst: group, vlan: 10}, "host outside"},
+		{sent{from: "pods", src: podMAC, dst: pod10MAC}, "outside"}, // not its VLAN
+		{sent{from: "pods", src: pod10MAC, dst: outMAC}, ""},        // not its VLAN
+		{sent{from: "pods", src: hostMAC, dst: outMAC}, ""},
+		{sent{from: "pods", src: hostMAC, dst: all}, ""},
+		{sent{from: "pods", src: outMAC, dst: hostMAC}, ""},
+	}
+}
+
+// Every frame goes where it belongs, once.
+func TestRootFramesAreSorted(t *testing.T) {
+	for _, hooks := range kinds() {
+		t.Run(string(hooks), func(t *testing.T) {
+			n := setup(t, hooks)
+			n.ensure()
+			n.sync(Entry{mac(t, podMAC), 0}, Entry{mac(t, pod10MAC), 10})
+			for _, j := range journeys() {
+				if got := strings.Join(n.send(j.sent), " "); got != j.to {
+					t.Errorf("%s: arrived at %q, want %q", j.sent, got, j.to)
+				}
+			}
+			n.counted()
+			n.sync(Entry{mac(t, podMAC), 0})
+			for _, j := range []sent{{from: "outside", src: outMAC, dst: pod10MAC, vlan: 10},
+				{from: "outside", src: outMAC, dst: all, vlan: 10}} {
+				if got := n.send(j); !slices.Equal(got, []string{"host"}) {
+					t.Errorf("the pod in VLAN 10 is gone, and %s arrives at %q", j, got)
+				}
+			}
+			if got := n.send(sent{from: "pods", src: pod10MAC, dst: outMAC, vlan: 10}); got != nil {
+				t.Errorf("the pod in VLAN 10 is gone, and what it sends arrives at %q", got)
+			}
+		})
+	}
+}
+
+// counted compares the counts with what was sent.
+func (n *node) counted() {
+	n.t.Helper()
+	want := map[string]uint64{}
+	for _, j := range journeys() {
+		to := map[string]string{"outside": "underlay", "pods": "pods", "host": "host", "": "dropped"}[j.to]
+		if to == "" {
+			to = "both"
+		}
+		from := map[string]string{"outside": "underlay", "host": "host", "pods": "pods"}[j.from]
+		want[from+" "+to]++
+	}
+	counts, err := n.config.Counts()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, c := range counts {
+		// What a pod sends to the host meets a program once more.
+		more := want["pods host"] + want["pods both"]
+		if key := c.Source + " " + c.Way; key == "underlay host" {
+			want[key] += more
+		} else if key == "host underlay" {
+			want[key] += want["pods underlay"] + want["pods both"]
+		}
+		if got := c.Frames; got != want[c.Source+" "+c.Way] || c.Bytes < 60*got {
+			n.t.Errorf("from %s to %s: %d frames, %d bytes; want %d frames", c.Source, c.Way, c.Frames, c.Bytes,
+				want[c.Source+" "+c.Way])
+		}
+	}
+}
+
+// What was there before is there after, and nothing else.
+func TestRootRemoveLeavesNothing(t *testing.T) {
+	for _, hooks := range kinds() {
+		t.Run(string(hooks), func(t *testing.T) {
+			n := setup(t, hooks)
+			before := n.tc()
+			n.ensure()
+			n.ensure()
+			if hooks == Clsact && !strings.Contains(n.tc(), "clsact") {
+				t.Errorf("no clsact:\n%s", n.tc())
+			}
+			if err := n.remove(); err != nil {
+				t.Fatal(err)
+			}
+			if s := n.state(); s.Complete || s.Left || n.tc() != before {
+				t.Errorf("%+v, before:\n%s\nnow:\n%s", s, before, n.tc())
+			}
+			if got := n.send(sent{from: "outside", src: outMAC, dst: all}); !slices.Equal(got, []string{"host"}) {
+				t.Errorf("a broadcast arrives at %q", got)
+			}
+			if err := n.remove(); err != nil {
+				t.Errorf("a second time: %v", err)
+			}
+		})
+	}
+}
+
+// tc is all that is attached at both devices.
+func (n *node) tc() (out string) {
+	for _, what := range []string{"qdisc show dev eth0", "qdisc show dev port0", "filter show dev eth0 ingress",
+		"filter show dev eth0 egress", "filter show dev port0 ingress"} {
+		text, _ := n.host.Run(append([]string{"tc"}, strings.Fields(what)...)...) // fails where there is no clsact
+		out += text
+	}
+	return out
+}
+
+// Programs of another version, or for another port, are replaced while the host's packets pass.
+func TestRootReplaced(t *testing.T) {
+	for _, hooks := range kinds() {
+		t.Run(string(hooks), func(t *testing.T) {
+			n := setup(t, hooks)
+			n.ensure()
+			n.sync(Entry{mac(t, podMAC), 0})
+			real := n.config.Port
+			n.host.IP("link add port1 type veth peer name pods1")
+			n.host.IP("link set port1 up")
+			done := make(chan string, 1)
+			go func() {
+				out, err := n.outside.Run("ping", "-q", "-i", "0.002", "-c", "500", "192.0.2.11")
+				if err != nil {
+					out += err.Error()
+				}
+				done <- out
+			}()
+			for range 10 {
+				n.config.Port = n.index(n.host, "port1")
+				if n.state().Complete {
+					t.Error("programs for another port are taken for right")
+				}
+				n.ensure()
+				n.config.Port = real
+				n.ensure()
+			}
+			if out := <-done; !strings.Contains(out, " 500 received, 0% packet loss") {
+				t.Errorf("the host lost packets: %s", out)
+			}
+			if got := n.send(sent{from: "outside", src: outMAC, dst: podMAC}); !slices.Equal(got, []string{"pods"}) {
+				t.Errorf("a frame for a pod arrives at %q", got)
+			}
+		})
+	}
+}
+
+// What somebody takes away is seen, and mended.
+func TestRootTamperedWith(t *testing.T) {
+	n := setup(t, Any)
+	n.ensure()
+	for _, change := range []struct {
+		what string
+		do   func()
+	}{
+		{"a link is gone", func() { n.must(n.host.Do(func() error { return n.config.detachTCX(hooks()[1]) })) }},
+		{"the NIC's addresses are others", func() { n.config.Hosts = []api.MAC{mac(t, outMAC)} }},
+		{"the port is made anew", func() {
+			n.host.IP("link del port0")
+			n.host.IP("link add port0 type veth peer name pods0 netns " + n.pods.Name)
+			n.host.IP("link set port0 up")
+			n.config.Port = n.index(n.host, "port0")
+		}},
+		{"all is gone", func() { n.must(n.remove()) }},
+	} {
+		change.do()
+		if n.state().Complete {
+			t.Errorf("%s: not seen", change.what)
+		}
+		n.ensure()
+	}
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Others have programs and filters at the NIC too. They get what is not for pods, and keep their qdisc.
+func TestRootBesideOthers(t *testing.T) {
+	for _, hooks := range kinds() {
+		t.Run(string(hooks), func(t *testing.T) {
+			n := setup(t, hooks)
+			n.host.Exec("tc", "qdisc", "add", "dev", "eth0", "clsact")
+			n.host.Exec("tc", "filter", "add", "dev", "eth0", "ingress", "pref", "10", "bpf", "da", "bytecode", "1,6 0 0 2")
+			before := n.tc()
+			n.ensure()
+			n.sync(Entry{mac(t, podMAC), 0})
+			for dst, want := range map[string]string{podMAC: "pods", all: "pods", hostMAC: ""} {
+				if got := strings.Join(n.send(sent{from: "outside", src: outMAC, dst: dst}), " "); got != want {
+					t.Errorf("somebody drops what is the host's: a frame for %s arrives at %q, want %q", dst, got, want)
+				}
+			}
+			n.must(n.remove())
+			if after := n.tc(); after != before {
+				t.Errorf("before:\n%s\nafter:\n%s", before, after)
+			}
+		})
+	}
+}
+
+// The kernel's reasons are in the error.
+func TestRootVerifierIsQuoted(t *testing.T) {
+	n := setup(t, Any)
+	n.must(Probe(n.config.Dir))
+	n.must(n.config.makeDir())
+	m, err := n.config.openMaps()
+	n.must(err)
+	defer m.close()
+	spec := n.config.plan(m).spec(hooks()[0])
+	spec.Instructions = spec.Instructions[:len(spec.Instructions)-1] // it never ends
+	_, err = load(spec)
+	if err == nil || !strings.Contains(err.Error(), "Its verifier says") || !strings.Contains(err.Error(), "last insn") {
+		t.Errorf("a program without an end: %v", err)
+	}
+	if err := Probe("/proc/fairlead"); err == nil || !strings.Contains(err.Error(), "mount -t bpf") {
+		t.Errorf("another file system: %v", err)
+	}
+}
