@@ -1,5 +1,5 @@
 // Package steer shares a NIC between the host and the pods of a bridge, without making it a port of that bridge. Small
-// eBPF programs sort its frames by MAC address and VLAN. What is not a bridged pod's never leaves the kernel's own path,
+// eBPF programs sort its frames by MAC address and VLAN. What is no bridged pod's never leaves the kernel's own path,
 // and does not depend on Open vSwitch or on any process.
 //
 // Three programs, at the tc hooks of two devices: the NIC, and the port, a device behind which the bridge is. The host
