@@ -117,8 +117,18 @@ func (c AgentConfig) ServiceCIDRs() []netip.Prefix {
 	return out
 }
 
+// Modes of the uplink. Steer: eBPF programs sort the NIC's frames, and the host keeps it. Bridge: the NIC is a port of
+// Open vSwitch, and the host's addresses are on a port of the bridge. Auto: steer where that is possible, else bridge.
+const (
+	UplinkSteer  = "steer"
+	UplinkBridge = "bridge"
+	UplinkAuto   = "auto"
+)
+
 // UplinkConfig is how the node's NIC becomes a port of Open vSwitch.
 type UplinkConfig struct {
+	// Mode is UplinkSteer, UplinkBridge or UplinkAuto.
+	Mode string
 	// RollbackAfter is how long the node may be out of reach before it is taken
 	// back.
 	RollbackAfter time.Duration

@@ -45,6 +45,8 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 		return u.clearDevice()
 	case stepBridge:
 		return u.removeBridge(ctx)
+	case stepSteer:
+		return u.stopSteering()
 	case stepNIC:
 		return u.finishNIC(ctx)
 	}

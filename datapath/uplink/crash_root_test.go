@@ -19,6 +19,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 )
 
@@ -77,7 +78,7 @@ func child(text string) int {
 			err = nil
 		}
 	default:
-		o.Plan.Check = CheckGateways
+		o.Plan.Check = u.CheckGateways
 		err = u.Attach(context.Background(), o.Plan)
 	}
 	if err != nil {
@@ -88,7 +89,7 @@ func child(text string) int {
 }
 
 func allSteps() (names []string) {
-	for _, f := range facts() {
+	for _, f := range slices.Concat(facts(api.UplinkBridge), facts(api.UplinkSteer)) {
 		names = append(names, f.name, Step{f.name, true}.String())
 	}
 	return names
@@ -171,6 +172,9 @@ func (f *fixture) reboot() {
 	}
 	for _, file := range []string{f.journal, f.ovs.Dir + "/conf.db"} {
 		f.rewrite(file, id, otherBoot)
+	}
+	if f.pins != "" {
+		os.RemoveAll(f.pins)
 	}
 	f.boot(f.config)
 	f.before = f.state()
@@ -277,7 +281,7 @@ func (f *fixture) goTo(op string) {
 	f.t.Helper()
 	if op == "restore" {
 		f.nextAgent()
-		f.refresh(BridgeName)
+		f.refresh(f.open().Journal().holder())
 	} else if err := f.restore(); err != nil {
 		f.t.Errorf("between two tests: %v", err)
 	} else {

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 )
@@ -38,7 +39,12 @@ func (u *Uplink) do(ctx context.Context, name string) error {
 	case stepBridge:
 		return u.makeBridge(ctx)
 	case stepDevice:
+		if u.journal.mode() == api.UplinkSteer {
+			return u.readyPort()
+		}
 		return u.readyDevice()
+	case stepSteer:
+		return u.steer()
 	case stepAddresses:
 		return u.addressesToDevice()
 	case stepPort:

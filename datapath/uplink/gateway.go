@@ -17,13 +17,15 @@ import (
 // CheckGateways returns nil if a default gateway of br-uplink answers ARP or neighbour discovery. The kernel asks: an
 // entry that is set to PROBE is confirmed by an answer, or fails. Where there is no default gateway, nothing is known,
 // and it returns ErrNoGateway.
-func CheckGateways(ctx context.Context) error {
-	link, err := findLink(BridgeName)
+func CheckGateways(ctx context.Context) error { return checkGateways(ctx, BridgeName) }
+
+func checkGateways(ctx context.Context, name string) error {
+	link, err := findLink(name)
 	if err != nil {
 		return err
 	}
 	if link == nil {
-		return fmt.Errorf("there is no interface %s", BridgeName)
+		return fmt.Errorf("there is no interface %s", name)
 	}
 	gateways, err := gatewaysOf(link)
 	if err != nil {
@@ -47,14 +49,6 @@ func CheckGateways(ctx context.Context) error {
 			return n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0 && slices.ContainsFunc(gateways, n.IP.Equal)
 		}), err
 	})
-}
-
-// GatewaysIfAny is CheckGateways that takes no gateway for good enough.
-func GatewaysIfAny(ctx context.Context) error {
-	if err := CheckGateways(ctx); !errors.Is(err, ErrNoGateway) {
-		return err
-	}
-	return nil
 }
 
 // ErrNoGateway says that there is no default gateway whose answer could tell that the node is reached.

@@ -11,8 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
 // DefaultJournal is where the journal is on every node.
@@ -48,7 +50,13 @@ type Journal struct {
 	Step string `json:"step,omitempty"`
 	// Written is when this was written.
 	Written time.Time `json:"written"`
-	// NIC is all that the host had on the NIC before the first step.
+	// Mode is api.UplinkSteer or api.UplinkBridge; empty: bridge. NotSteer is why mode auto has not taken steer.
+	Mode     string `json:"mode,omitempty"`
+	NotSteer string `json:"notSteer,omitempty"`
+	// Pins is the directory in which mode steer's programs are pinned, Hooks the kind of hooks that they have.
+	Pins  string      `json:"pins,omitempty"`
+	Hooks steer.Hooks `json:"hooks,omitempty"`
+	// NIC is all that the host had on the NIC before the first step. In mode steer that stays there, and is left out.
 	NIC    hoststate.Link `json:"nic"`
 	Bridge rows.Bridge    `json:"bridge"`
 	DB     rows.DB        `json:"db"`
@@ -63,6 +71,11 @@ func (j Journal) Check() error {
 	case Attaching, Attached, Restoring, Detached:
 	default:
 		return fmt.Errorf("there is no phase %q", j.Phase)
+	}
+	switch {
+	case j.Mode == api.UplinkSteer && j.Pins != "", j.Mode == api.UplinkBridge, j.Mode == "":
+	default:
+		return fmt.Errorf("there is no mode %q with programs in %q", j.Mode, j.Pins)
 	}
 	if j.BootID == "" || j.Bridge.Name == "" || j.DB.RunDir == "" {
 		return errors.New("it has no boot ID, bridge or run directory")

@@ -1,6 +1,10 @@
 package uplink
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
 
 // Observed is what the node looks like now, as far as Next has to know.
 type Observed struct {
@@ -21,6 +25,9 @@ type Observed struct {
 	NICBare, NICWhole bool
 	// Mutes: the datapath leaves the NIC's frames to the kernel as well. Muted: they are dropped there.
 	Mutes, Muted bool
+	// Steered: the programs of mode steer are attached, all of them, and the NIC receives what is not for itself.
+	// Steering: something of that is there.
+	Steered, Steering bool
 	// Failed are steps that were tried in vain since somebody last asked. They are left out for now.
 	Failed []string
 }
@@ -47,11 +54,11 @@ const (
 	stepVerify    = "verify"
 )
 
-// Steps are the words that a journal's Step may have on the way to attached, or on the way back, in their order. Some
+// Steps are the words that a journal's Step may have in a mode on the way to attached, or on the way back, in their order. Some
 // are left out where there is nothing to do.
-func Steps(back bool) []string {
+func Steps(mode string, back bool) []string {
 	steps := []string{"begin"}
-	for _, f := range facts() {
+	for _, f := range facts(mode) {
 		if f.name != stepNIC {
 			steps = append(steps, f.name)
 		}
@@ -60,8 +67,11 @@ func Steps(back bool) []string {
 		return steps
 	}
 	undoings := []string{"restore"}
-	for _, name := range slices.Backward(append([]string{stepNIC}, steps[1:]...)) {
-		if name != stepDevice && name != stepVerify {
+	if mode != api.UplinkSteer {
+		steps[0] = stepNIC
+	}
+	for _, name := range slices.Backward(steps) {
+		if name != "begin" && name != stepDevice && name != stepVerify {
 			undoings = append(undoings, Step{name, true}.String())
 		}
 	}
@@ -74,10 +84,17 @@ type fact struct {
 	done, undone func(Journal, Observed) bool
 }
 
+func facts(mode string) []fact {
+	if mode == api.UplinkSteer {
+		return steerFacts()
+	}
+	return bridgeFacts()
+}
+
 // The order is the one that leaves the node without its network for the shortest time. The host's addresses are on both
 // interfaces while the NIC becomes a port, so that packets are taken on whichever they arrive, and routes follow at
 // once. Undoing is the reverse.
-func facts() []fact {
+func bridgeFacts() []fact {
 	always := func(Journal, Observed) bool { return true }
 	// What was on the NIC in another boot is not put back, nor is what was on one that is gone.
 	void := func(o Observed) bool { return !o.SameBoot || !o.NIC }
@@ -106,7 +123,7 @@ func facts() []fact {
 // while it says Restoring, the last that is not undone; and nothing where it says Detached. A journal of another boot
 // leads back, whatever it says.
 func Next(j Journal, o Observed) Step {
-	list := facts()
+	list := facts(j.mode())
 	switch {
 	case j.Phase == Detached && o.SameBoot:
 		return Step{}
@@ -131,5 +148,5 @@ func goesBack(j Journal, o Observed) bool { return j.Phase == Restoring || !o.Sa
 
 // undone reports whether everything is back, also steps that are left out for now.
 func undone(j Journal, o Observed) bool {
-	return !slices.ContainsFunc(facts(), func(f fact) bool { return !f.undone(j, o) })
+	return !slices.ContainsFunc(facts(j.mode()), func(f fact) bool { return !f.undone(j, o) })
 }

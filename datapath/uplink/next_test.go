@@ -7,12 +7,15 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // world is a node as Next sees it. A step changes it as the real one does.
 type world struct {
 	Observed
 	phase Phase
+	mode  string
 }
 
 func (w *world) do(s Step) {
@@ -23,7 +26,7 @@ func (w *world) do(s Step) {
 	case stepBridge:
 		o.Bridge, o.Rows, o.Device = on, on, on
 		if !on {
-			o.Port, o.Ready, o.OnDevice, o.Bare = false, false, Moved{}, true
+			o.Port, o.Ready, o.OnDevice, o.Bare, o.Steered = false, false, Moved{}, true, false
 			if o.Mutes { // the port goes with the bridge
 				o.Taken = false
 			}
@@ -43,6 +46,8 @@ func (w *world) do(s Step) {
 		o.Muted = on
 	case stepClear:
 		o.NICBare, o.OnNIC.Addresses, o.NICWhole = on, !on, false
+	case stepSteer:
+		o.Steered, o.Steering = on, on
 	case stepVerify:
 		w.phase = Attached
 	}
@@ -52,12 +57,14 @@ func random(r *rand.Rand) world {
 	b := func() bool { return r.IntN(2) == 0 }
 	w := world{Observed{SameBoot: r.IntN(5) > 0, NIC: true, RowsKnown: true, Bridge: b(), Rows: b(), Port: b(), Taken: b(),
 		Device: b(), Ready: b(), Bare: b(), OnDevice: Moved{b(), b()}, OnNIC: Moved{b(), b()}, NICBare: b(), NICWhole: b(),
-		Mutes: b(), Muted: b()}, []Phase{Attaching, Attached, Restoring, Detached}[r.IntN(4)]}
+		Mutes: b(), Muted: b(), Steering: b()}, []Phase{Attaching, Attached, Restoring, Detached}[r.IntN(4)],
+		[]string{"", api.UplinkBridge, api.UplinkSteer}[r.IntN(3)]}
+	w.Steered = w.Steering && b()
 	w.NIC = w.NIC && r.IntN(10) > 0 || !w.SameBoot
 	return w
 }
 
-func (w *world) next() Step { return Next(Journal{Phase: w.phase}, w.Observed) }
+func (w *world) next() Step { return Next(Journal{Phase: w.phase, Mode: w.mode}, w.Observed) }
 
 // From whatever is found, whatever is killed or changed on the way, the end is attached or detached, all of it.
 func TestNextEnds(t *testing.T) {
@@ -91,7 +98,7 @@ func TestNextEnds(t *testing.T) {
 			if done = append(done, s); disturbances > 0 && r.IntN(4) == 0 {
 				disturbances--
 				other := random(r)
-				other.SameBoot, other.NIC, other.phase, other.Mutes = w.SameBoot, w.NIC, w.phase, w.Mutes
+				other.SameBoot, other.NIC, other.phase, other.Mutes, other.mode = w.SameBoot, w.NIC, w.phase, w.Mutes, w.mode
 				if w.phase == Attaching && r.IntN(2) == 0 {
 					other.phase = Restoring // the deadline has passed
 				}
@@ -107,6 +114,8 @@ func (w *world) check(t *testing.T, start world, done []Step) {
 	o := w.Observed
 	switch {
 	case w.phase == Detached && o.SameBoot:
+	case w.mode == api.UplinkSteer:
+		w.checkSteer(t, start, done)
 	case w.phase == Restoring || !o.SameBoot:
 		if o.Rows || o.Port || o.Taken || o.Device || o.Muted {
 			t.Fatalf("from %+v by %v: something of ours is left: %+v", start, done, o)
@@ -114,7 +123,7 @@ func (w *world) check(t *testing.T, start world, done []Step) {
 		if o.SameBoot && o.NIC && (!o.NICWhole || o.OnNIC != Moved{true, true}) {
 			t.Fatalf("from %+v by %v: the NIC is not as it was: %+v", start, done, o)
 		}
-		if !undone(Journal{Phase: w.phase}, o) {
+		if !undone(Journal{Phase: w.phase, Mode: w.mode}, o) {
 			t.Fatalf("from %+v by %v: the end, and not all is undone: %+v", start, done, o)
 		}
 	default:
@@ -125,11 +134,31 @@ func (w *world) check(t *testing.T, start world, done []Step) {
 	}
 }
 
+// checkSteer is check for mode steer, which leaves alone what the host has.
+func (w *world) checkSteer(t *testing.T, start world, done []Step) {
+	t.Helper()
+	o := w.Observed
+	if w.phase == Restoring || !o.SameBoot {
+		if o.Rows || o.Device || o.Steering || !undone(Journal{Phase: w.phase, Mode: w.mode}, o) {
+			t.Fatalf("from %+v by %v: something of ours is left: %+v", start, done, o)
+		}
+	} else if w.phase != Attached || !o.Bridge || !o.Ready || !o.Steered {
+		t.Fatalf("from %+v by %v: not attached: %+v", start, done, o)
+	}
+	for _, s := range done {
+		switch s.Name {
+		case stepBridge, stepDevice, stepSteer, stepVerify:
+		default:
+			t.Fatalf("from %+v by %v: a step of mode bridge", start, done)
+		}
+	}
+}
+
 // A step back that fails is left out, the others are done, and it is not taken for undone.
 func TestFailedStepsAreLeftOut(t *testing.T) {
-	for _, f := range facts() {
+	for _, f := range facts(api.UplinkBridge) {
 		w := world{Observed{SameBoot: true, NIC: true, RowsKnown: true, Bridge: true, Rows: true, Port: true, Taken: true,
-			Device: true, Ready: true, OnDevice: Moved{true, true}, NICBare: true, Mutes: true, Muted: true}, Restoring}
+			Device: true, Ready: true, OnDevice: Moved{true, true}, NICBare: true, Mutes: true, Muted: true}, Restoring, ""}
 		before := f.undone(Journal{Phase: Restoring}, w.Observed)
 		w.Failed = []string{f.name}
 		var done []string

@@ -32,6 +32,10 @@ func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
 	if err != nil {
 		return o, dbErr, err
 	}
+	o.NIC, o.Device = nic != nil, device != nil
+	if j.mode() == api.UplinkSteer {
+		return o, dbErr, u.observeSteer(&o, nic, device)
+	}
 	o.Mutes = j.Bridge.Datapath == api.DatapathNetdev
 	if o.Mutes {
 		var text string
@@ -43,7 +47,6 @@ func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
 			return o, dbErr, err
 		}
 	}
-	o.NIC, o.Device = nic != nil, device != nil
 	if o.Taken && !s.Ours && s.Elsewhere != "" { // another bridge has it: not ours to free
 		o.Taken = false
 	}

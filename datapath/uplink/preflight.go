@@ -17,6 +17,9 @@ import (
 // Report is what an attach would do, and why it would not.
 type Report struct {
 	NIC string `json:"nic"`
+	// Mode is that of the attach: api.UplinkSteer or api.UplinkBridge. NotSteer is why mode auto does not take steer.
+	Mode     string `json:"mode"`
+	NotSteer string `json:"notSteer,omitempty"`
 	// Refused are the reasons why the NIC can't be attached safely, each with what to do about it. None: it can.
 	Refused []string `json:"refused"`
 	// Notes are what somebody should know who attaches all the same.
@@ -31,11 +34,15 @@ type Report struct {
 type RefusedError struct{ Report Report }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s can't become a port of Open vSwitch safely: %s", e.Report.NIC, strings.Join(e.Report.Refused, "; "))
+	return fmt.Sprintf("%s can't be attached safely in mode %s: %s", e.Report.NIC, e.Report.Mode,
+		strings.Join(e.Report.Refused, "; "))
 }
 
-// Preflight looks whether p.NIC can be attached. It changes nothing.
-func (u *Uplink) Preflight(ctx context.Context, p Plan) (Report, error) {
+// Preflight looks whether p.NIC can be attached, and in which mode. It changes nothing.
+func (u *Uplink) Preflight(ctx context.Context, p Plan) (Report, error) { return u.chosen(ctx, p) }
+
+// preflightBridge looks whether p.NIC can be attached in mode bridge.
+func (u *Uplink) preflightBridge(ctx context.Context, p Plan) (Report, error) {
 	nic, err := hoststate.Read(p.NIC)
 	if err != nil {
 		return Report{NIC: p.NIC}, err
@@ -89,7 +96,7 @@ type manager struct{ name, remedy string }
 
 // judge is the pure part of Preflight.
 func judge(nic hoststate.Link, f nicFacts) Report {
-	r := Report{NIC: nic.Name, Refused: []string{}, Notes: []string{}, Moves: []string{}, VLANs: []int{}}
+	r := Report{NIC: nic.Name, Mode: api.UplinkBridge, Refused: []string{}, Notes: []string{}, Moves: []string{}, VLANs: []int{}}
 	r.refuseKind(nic, f)
 	r.refuseMaster(nic, f)
 	r.judgeUppers(f)

@@ -35,6 +35,8 @@ type fixture struct {
 	config   string // of the NIC at boot
 	sysctls  []string
 	netns    string // leads to the node's namespace of this boot
+	// mode is the plan's; pins is where its programs are pinned.
+	mode, pins string
 	// before and attached are what the node was like.
 	before, attached hoststate.Node
 }
@@ -115,7 +117,7 @@ func (f *fixture) batch(lines string) {
 }
 
 func (f *fixture) plan() Plan {
-	return Plan{NIC: nic, Datapath: string(f.datapath), OVSRunDir: f.ovs.Dir, Check: CheckGateways,
+	return Plan{Mode: f.mode, Pins: f.pins, NIC: nic, Datapath: string(f.datapath), OVSRunDir: f.ovs.Dir, Check: CheckGateways,
 		RollbackAfter: 5 * time.Second}
 }
 
@@ -134,8 +136,9 @@ func testLog(t *testing.T) logr.Logger {
 
 func (f *fixture) attach() error {
 	f.t.Helper()
-	u := f.open()
-	return f.node.Do(func() error { return u.Attach(context.Background(), f.plan()) })
+	u, p := f.open(), f.plan()
+	p.Check = u.CheckGateways
+	return f.node.Do(func() error { return u.Attach(context.Background(), p) })
 }
 
 func (f *fixture) restore() error {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
 // ByHand is the reason of a restore that somebody asked for.
@@ -17,12 +19,17 @@ type Status struct {
 	NIC    string `json:"nic,omitempty"`
 	Bridge string `json:"bridge,omitempty"`
 	Reason string `json:"reason,omitempty"`
+	// Mode is api.UplinkSteer or api.UplinkBridge; NotSteer is why mode auto has not taken steer.
+	Mode     string `json:"mode,omitempty"`
+	NotSteer string `json:"notSteer,omitempty"`
 	// Since is when the journal was last written.
 	Since time.Time `json:"since,omitzero"`
 	// OtherBoot: the journal is of a boot before.
 	OtherBoot bool `json:"otherBoot,omitempty"`
 	// Next is the step that attach or restore would do next; empty: none.
 	Next string `json:"next,omitempty"`
+	// Counts are how many frames went which way, in mode steer.
+	Counts []steer.Count `json:"counts,omitempty"`
 	// OVSDB says what is wrong with Open vSwitch's database.
 	OVSDB string `json:"ovsdb,omitempty"`
 }
@@ -34,9 +41,12 @@ func (u *Uplink) Status(ctx context.Context) (Status, error) {
 		return Status{Phase: Detached}, nil
 	}
 	s := Status{Phase: j.Phase, NIC: j.NIC.Name, Bridge: j.Bridge.Name, Reason: j.Reason, Since: j.Written,
-		OtherBoot: j.BootID != u.bootID}
+		OtherBoot: j.BootID != u.bootID, Mode: j.mode(), NotSteer: j.NotSteer}
 	o, dbErr, err := u.observe(ctx)
 	if err != nil {
+		return s, err
+	}
+	if s.Counts, err = u.Counts(); err != nil {
 		return s, err
 	}
 	if dbErr != nil {
@@ -53,7 +63,10 @@ func (s Status) String() string {
 		return "detached: nothing was attached on this node\n"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: NIC %s, bridge %s, since %s\n", s.Phase, s.NIC, s.Bridge, s.Since.Format(time.RFC3339))
+	fmt.Fprintf(&b, "%s: NIC %s, mode %s, bridge %s, since %s\n", s.Phase, s.NIC, s.Mode, s.Bridge, s.Since.Format(time.RFC3339))
+	if s.NotSteer != "" {
+		fmt.Fprintf(&b, "not mode steer, because: %s\n", s.NotSteer)
+	}
 	if s.Reason != "" {
 		fmt.Fprintf(&b, "reason: %s\n", s.Reason)
 	}
@@ -65,6 +78,9 @@ func (s Status) String() string {
 	}
 	if s.Next != "" {
 		fmt.Fprintf(&b, "not complete, next step: %s\n", s.Next)
+	}
+	for _, c := range s.Counts {
+		fmt.Fprintf(&b, "frames from %-9s %-11s %12d (%d bytes)\n", c.Source, "to "+c.Way, c.Frames, c.Bytes)
 	}
 	return b.String()
 }
@@ -79,8 +95,11 @@ func (r Report) String() string {
 			fmt.Fprintf(&b, "%s:\n  %s\n", part.title, strings.Join(part.lines, "\n  "))
 		}
 	}
+	if r.NotSteer != "" {
+		fmt.Fprintf(&b, "not mode steer, because: %s\n", r.NotSteer)
+	}
 	if len(r.Refused) == 0 {
-		fmt.Fprintf(&b, "%s can be attached\n", r.NIC)
+		fmt.Fprintf(&b, "%s can be attached in mode %s\n", r.NIC, r.Mode)
 	}
 	return b.String()
 }

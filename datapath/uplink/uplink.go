@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
 const (
@@ -38,17 +40,27 @@ const (
 
 // Plan says what is to be attached, and how.
 type Plan struct {
+	// Mode is api.UplinkSteer, api.UplinkAuto or api.UplinkBridge; empty: bridge. Auto leaves an uplink that is attached
+	// in the mode that it has.
+	Mode string
+	// Tunnels: nodes send each other tunnel packets.
+	Tunnels bool
+	// Pins is the directory for the programs of mode steer; empty: DefaultPins. Hooks is the kind of hooks, for tests.
+	Pins  string
+	Hooks steer.Hooks
 	// NIC is the name of the interface.
 	NIC string
 	// Datapath is api.DatapathSystem or api.DatapathNetdev, as the bridge of the pods has.
 	Datapath string
 	// OVSRunDir has db.sock.
 	OVSRunDir string
-	// Check returns nil if the node is reached through br-uplink. It is asked until it succeeds, for RollbackAfter.
+	// Check returns nil if the node is reached through the uplink. It is asked until it succeeds, for RollbackAfter.
 	Check         func(context.Context) error `json:"-"`
 	RollbackAfter time.Duration
 	// AllowManaged attaches a NIC that a network manager has in its care.
 	AllowManaged bool
+
+	notSteer string // why mode auto has tried steer in vain
 }
 
 // Uplink attaches and restores. One process at a time does: the journal's directory has a lock.
@@ -139,10 +151,23 @@ func (u *Uplink) Attach(ctx context.Context, p Plan) error {
 		return err
 	}
 	defer unlock()
+	err = u.attach(ctx, p)
+	if p.Mode == api.UplinkAuto && errors.Is(err, ErrRolledBack) && u.journal.mode() == api.UplinkSteer &&
+		!u.journal.Unreached {
+		p.Mode, p.notSteer = api.UplinkBridge, u.journal.Reason
+		err = u.attach(ctx, p)
+	}
+	return err
+}
+
+func (u *Uplink) attach(ctx context.Context, p Plan) error {
 	if u.journal != nil && (u.journal.BootID != u.bootID || u.journal.Phase == Restoring) {
 		if err := u.run(ctx); err != nil {
 			return fmt.Errorf("finishing the restore before: %w", err)
 		}
+	}
+	if err := u.leaveOtherMode(ctx, p); err != nil {
+		return err
 	}
 	if u.journal == nil || u.journal.Phase == Detached {
 		if err := u.begin(ctx, p); err != nil {
@@ -168,6 +193,27 @@ func (u *Uplink) Attach(ctx context.Context, p Plan) error {
 	return nil
 }
 
+// leaveOtherMode restores an uplink that is attached, or on the way there, in another mode than p wants.
+func (u *Uplink) leaveOtherMode(ctx context.Context, p Plan) error {
+	want := p.Mode
+	if want == "" {
+		want = api.UplinkBridge
+	}
+	j := u.journal
+	if j == nil || j.Phase == Detached || want == api.UplinkAuto || want == j.mode() {
+		return nil
+	}
+	j.Phase, j.Reason, j.Unreached = Restoring, "the mode is to be "+want, false
+	err := u.write("restore")
+	if err == nil {
+		err = u.run(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("leaving mode %s: %w", j.mode(), err)
+	}
+	return nil
+}
+
 // begin records what the NIC has, if it can be attached safely.
 func (u *Uplink) begin(ctx context.Context, p Plan) error {
 	report, err := u.Preflight(ctx, p)
@@ -177,13 +223,20 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 	if len(report.Refused) > 0 {
 		return &RefusedError{report}
 	}
+	if report.NotSteer = cmp.Or(report.NotSteer, p.notSteer); report.NotSteer != "" {
+		u.log.Info("mode bridge, because mode steer is not possible", "nic", p.NIC, "why", report.NotSteer)
+	}
 	nic, err := hoststate.Read(p.NIC)
 	if err != nil {
 		return err
 	}
 	j := &Journal{Version: version, BootID: u.bootID, Phase: Attaching, NIC: nic, DB: rows.Find(p.OVSRunDir),
 		Bridge: rows.Bridge{Name: BridgeName, Patch: PatchPort, Peer: PeerPort, Datapath: p.Datapath, MAC: nic.MAC,
-			MTU: nic.MTU, BootID: u.bootID}}
+			MTU: nic.MTU, BootID: u.bootID}, Mode: report.Mode, NotSteer: report.NotSteer}
+	if j.Mode == api.UplinkSteer {
+		j.Pins, j.Hooks = p.pins(), p.Hooks
+		j.NIC.Addresses, j.NIC.Routes, j.NIC.Rules, j.NIC.Neighbours, j.NIC.Sysctls = nil, nil, nil, nil, nil
+	}
 	u.journal = j
 	return u.write("begin")
 }
@@ -241,11 +294,11 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 			if err := u.write(stepVerify); err != nil {
 				return err
 			}
-			u.log.Info("uplink attached", "nic", p.NIC, "bridge", BridgeName)
+			u.log.Info("uplink attached", "nic", p.NIC, "bridge", BridgeName, "mode", u.journal.mode())
 			return nil
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
-			return fmt.Errorf("the node is not reached through %s after %s: %w", BridgeName, p.RollbackAfter, err)
+			return fmt.Errorf("the node is not reached through %s after %s: %w", u.journal.holder(), p.RollbackAfter, err)
 		}
 		time.Sleep(checkEvery)
 	}

@@ -1,0 +1,220 @@
+package uplink
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+const podIP, podIP6, podMAC = "192.0.2.40", "fd00::40", "02:00:00:00:01:40"
+
+// setupSteer is a node for mode steer, with a file system of its own for what is pinned.
+func setupSteer(t *testing.T, config string) *fixture {
+	t.Helper()
+	f := setup(t, config)
+	at, err := os.MkdirTemp("/tmp", "steer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("bpf", at, "bpf", 0, ""); err != nil {
+		t.Fatalf("mounting a bpf file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+		os.Remove(at)
+	})
+	f.mode, f.pins = api.UplinkSteer, filepath.Join(at, "fairlead")
+	return f
+}
+
+// addPod makes a pod on br-int, which passes on all that it gets.
+func (f *fixture) addPod() *nstest.NS {
+	f.t.Helper()
+	pod := nstest.New(f.t)
+	nstest.Veth(f.node, "pod0", pod, "eth0")
+	pod.IP("link set eth0 address " + podMAC)
+	pod.IP("addr add " + podIP + "/24 dev eth0")
+	pod.IP("-6 addr add " + podIP6 + "/64 dev eth0 nodad")
+	pod.Exec("ethtool", "-K", "eth0", "tx", "off")
+	// The userspace datapath has the kernel see the frames as well.
+	f.node.Exec("sysctl", "-q", "-w", "net.ipv6.conf.pod0.disable_ipv6=1", "net.ipv4.conf.pod0.arp_ignore=8")
+	f.ovs.Ctl("add-port", "br-int", "pod0")
+	f.ovs.Ctl("set-fail-mode", "br-int", "standalone")
+	return pod
+}
+
+func (f *fixture) know(pods ...steer.Entry) {
+	f.t.Helper()
+	u := f.open()
+	f.node.Must(func() error { return u.Know(pods) })
+}
+
+func entry(t *testing.T, mac string) steer.Entry {
+	t.Helper()
+	m, err := api.ParseMAC(mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return steer.Entry{MAC: m}
+}
+
+// The host keeps its NIC, with all that it has on it, and the pod is on the underlay.
+func TestRootSteerAttachAndRestore(t *testing.T) {
+	f := setupSteer(t, rich)
+	f.before = f.state()
+	pod := f.addPod()
+	if err := f.attach(); err != nil {
+		t.Fatal(err, f.describe())
+	}
+	f.know(entry(t, podMAC))
+	f.reached()
+	for _, p := range []struct {
+		from *nstest.NS
+		to   string
+	}{{pod, outIP}, {pod, outIP6}, {f.outside, podIP}, {f.outside, podIP6}, {f.node, podIP}, {f.node, podIP6},
+		{pod, hostIP}, {pod, hostIP6}} {
+		if out, err := p.from.Run("ping", "-c2", "-W2", p.to); err != nil || strings.Contains(out, "DUP") {
+			t.Errorf("%s: %v %s", p.to, err, out)
+		}
+	}
+	if testing.Verbose() {
+		t.Log(f.status())
+	}
+	if s := f.status(); s.Mode != api.UplinkSteer || s.Next != "" || len(s.Counts) == 0 {
+		t.Errorf("status %+v", s)
+	}
+	f.hostUntouched("attached")
+	if err := f.restore(); err != nil {
+		t.Fatal(err, f.describe())
+	}
+	f.node.IP("link del pod0")
+	f.reached()
+	same(t, "restored", f.before, f.state())
+	if left, err := os.ReadDir(filepath.Dir(f.pins)); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func (f *fixture) status() (s Status) {
+	f.t.Helper()
+	u := f.open()
+	f.node.Must(func() (err error) { s, err = u.Status(context.Background()); return err })
+	return s
+}
+
+// hostUntouched compares what the host has with what it had. That its NIC is promiscuous is all that may differ, and the
+// bridge.
+func (f *fixture) hostUntouched(when string) {
+	f.t.Helper()
+	now := f.state()
+	now.Lines = slices.DeleteFunc(now.Lines, func(line string) bool {
+		return strings.Contains(line, BridgeName) || strings.Contains(line, "pod0")
+	})
+	promisc := func(lines []string) (out []string) {
+		for _, line := range lines {
+			out = append(out, strings.NewReplacer(",promisc", "", "promisc,", "", "|promiscuous", "").Replace(line))
+		}
+		return out
+	}
+	now.Lines = promisc(now.Lines)
+	same(f.t, when, f.before, now)
+}
+
+// Mode auto takes steer, stays in the mode that the uplink has, and takes bridge where steer is refused, and says why. Another mode that is asked for
+// is taken by way of a restore.
+func TestRootModes(t *testing.T) {
+	f := setupSteer(t, simple)
+	before := f.state()
+	mode := func(want, is, why string) {
+		t.Helper()
+		f.mode = want
+		if err := f.attach(); err != nil {
+			t.Fatal(err, f.describe())
+		}
+		f.reached()
+		if s := f.status(); s.Mode != is || s.Phase != Attached || !strings.Contains(s.NotSteer, why) || why == "" && s.NotSteer != "" {
+			t.Errorf("mode %s: %+v, want %s because of %q", want, s, is, why)
+		}
+	}
+	mode(api.UplinkAuto, api.UplinkSteer, "")
+	mode(api.UplinkBridge, api.UplinkBridge, "")
+	mode(api.UplinkAuto, api.UplinkBridge, "")
+	mode(api.UplinkSteer, api.UplinkSteer, "")
+	if err := f.restore(); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "restored", before, f.state())
+	pins := f.pins
+	f.pins = "/tmp/nowhere/fairlead"
+	f.mode = api.UplinkSteer
+	var refused *RefusedError
+	if err := f.attach(); !errors.As(err, &refused) || !strings.Contains(err.Error(), "no file system of type bpf") {
+		t.Errorf("nothing can be pinned: %v", err)
+	}
+	mode(api.UplinkAuto, api.UplinkBridge, "no file system of type bpf")
+	f.pins = pins
+	if err := f.restore(); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "restored", before, f.state())
+}
+
+// The host loses nothing when programs come and go, nor when Open vSwitch does.
+func TestRootSteerLosesNothing(t *testing.T) {
+	f := setupSteer(t, simple)
+	f.reached()
+	for _, e := range []struct {
+		what string
+		do   func()
+	}{
+		{"attach", f.nextAgent},
+		{"agent killed and started", func() { f.run("attach", 3); f.run("attach", 0) }},
+		{"ovs-vswitchd killed and started", func() { f.ovs.Vswitchd.Kill(); f.ovs.Vswitchd.Start() }},
+		{"ovsdb-server killed and started", func() { f.ovs.Server.Kill(); f.ovs.Server.Start() }},
+		{"ovs-appctl exit --cleanup", func() {
+			f.ovs.Appctl("exit", "--cleanup")
+			f.ovs.Vswitchd.Kill() // until it is gone
+			f.ovs.Vswitchd.Start()
+			f.nextAgent()
+		}},
+		{"restore", func() {
+			if err := f.restore(); err != nil {
+				t.Error(err)
+			}
+		}},
+	} {
+		longest, lost, sent := f.measure(e.do)
+		t.Logf("GAP %-6s steer %-31s longest gap %v, lost %d of %d", f.datapath, e.what, longest, lost, sent)
+		if lost > 0 {
+			t.Errorf("%s: lost %d of %d, longest gap %s", e.what, lost, sent, longest)
+		}
+	}
+}
+
+// After a SIGKILL behind any step of attach, roll-back and restore the node is found again.
+func TestRootSteerDeathAtEveryStep(t *testing.T) {
+	for i, op := range []string{"attach", "roll back", "restore"} {
+		for j, r := range recoveries() {
+			t.Run(op+"/"+r.name, func(t *testing.T) {
+				f := setupSteer(t, rich)
+				if f.datapath == ovstest.System && i != j && os.Getenv("FAIRLEAD_TEST_LONG") == "" {
+					return // each way once is what a kernel in a process has time for
+				}
+				f.killAtEveryStep(op, r)
+			})
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+)
+
+// DefaultPins is where the programs of mode steer are pinned on every node.
+const DefaultPins = steer.BPFFS + "/fairlead-uplink"
+
+// stepSteer attaches the programs of mode steer.
+const stepSteer = "steer"
+
+// steerFacts are the steps of mode steer. Nothing of the host's moves. The NIC's frames come to the bridge last, when
+// all is in place, and are taken from it first.
+func steerFacts() []fact {
+	var list []fact
+	for _, f := range bridgeFacts() {
+		switch f.name {
+		case stepBridge, stepDevice, stepVerify:
+			list = append(list, f)
+		}
+		if f.name == stepDevice {
+			list = append(list, fact{stepSteer, func(_ Journal, o Observed) bool { return o.Steered },
+				func(_ Journal, o Observed) bool { return !o.Steering }})
+		}
+	}
+	return list
+}
+
+// steered is what the programs are to be like, given the journal and the interfaces that there are now.
+func (u *Uplink) steered() (steer.Config, error) {
+	c := steer.Config{Dir: u.journal.Pins, Hooks: u.journal.Hooks}
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return c, fmt.Errorf("listing interfaces: %w", err)
+	}
+	for _, l := range links {
+		switch l.Attrs().Name {
+		case u.journal.NIC.Name:
+			c.NIC, c.Hosts = l.Attrs().Index, steer.MACs(l, links)
+		case u.journal.Bridge.Name:
+			c.Port = l.Attrs().Index
+		}
+	}
+	return c, nil
+}
+
+// observeSteer adds what mode steer has to know. nic and device may be nil.
+func (u *Uplink) observeSteer(o *Observed, nic, device netlink.Link) error {
+	if device != nil {
+		a := device.Attrs()
+		disabled, err := hoststate.Sysctl(a.Name, hoststate.DisableIPv6)
+		o.Ready = a.RawFlags&unix.IFF_UP != 0 && a.MTU == u.journal.Bridge.MTU && (err != nil || disabled == "1")
+	}
+	c, err := u.steered()
+	if err != nil {
+		return err
+	}
+	s, err := c.State()
+	if err != nil && !goesBack(*u.journal, *o) {
+		return err
+	}
+	promisc := nic != nil && nic.Attrs().RawFlags&unix.IFF_PROMISC != 0
+	o.Steered = s.Complete && promisc
+	o.Steering = err != nil || s.Left || promisc && o.SameBoot && u.journal.NIC.Flags&unix.IFF_PROMISC == 0
+	return nil
+}
+
+// readyPort sets the bridge's own port up. The host makes no address there, and asks for none.
+func (u *Uplink) readyPort() error {
+	device, err := u.device()
+	if err != nil {
+		return err
+	}
+	name := device.Attrs().Name
+	if kernel.HasIPv6() {
+		if err := hoststate.SetSysctl(name, hoststate.DisableIPv6, "1"); err != nil {
+			return err
+		}
+	}
+	if device.Attrs().MTU != u.journal.Bridge.MTU {
+		if err := netlink.LinkSetMTU(device, u.journal.Bridge.MTU); err != nil {
+			return fmt.Errorf("setting the MTU of %s: %w", name, err)
+		}
+	}
+	if err := netlink.LinkSetUp(device); err != nil {
+		return fmt.Errorf("setting %s up: %w", name, err)
+	}
+	return nil
+}
+
+// steer attaches the programs, and has the NIC receive what is not for its own address.
+func (u *Uplink) steer() error {
+	nic, err := u.nic()
+	if err != nil {
+		return err
+	}
+	if _, err := u.device(); err != nil {
+		return err
+	}
+	c, err := u.steered()
+	if err != nil {
+		return err
+	}
+	if err := c.Ensure(); err != nil {
+		return err
+	}
+	if err := netlink.SetPromiscOn(nic); err != nil {
+		return fmt.Errorf("having %s receive all frames (promiscuous): %w", nic.Attrs().Name, err)
+	}
+	return nil
+}
+
+// stopSteering takes the programs away, and the NIC's flag if the host had not set it.
+func (u *Uplink) stopSteering() error {
+	c, err := u.steered()
+	if err != nil {
+		return err
+	}
+	err = c.Remove()
+	if nic, nerr := findLink(u.journal.NIC.Name); nerr != nil || nic == nil {
+		err = errors.Join(err, nerr)
+	} else if u.ThisBoot() && u.journal.NIC.Flags&unix.IFF_PROMISC == 0 {
+		if perr := netlink.SetPromiscOff(nic); perr != nil {
+			err = errors.Join(err, fmt.Errorf("setting %s not promiscuous: %w", nic.Attrs().Name, perr))
+		}
+	}
+	return err
+}
+
+// Steers reports whether the uplink is attached in mode steer.
+func (u *Uplink) Steers() bool { return u.Attached() && u.journal.mode() == api.UplinkSteer }
+
+// Know has the programs of mode steer know the node's bridged pods, and no others. A new pod is to be known before its
+// first frame may come, and one that goes is to be unknown before its address may be another's.
+func (u *Uplink) Know(pods []steer.Entry) error {
+	return steer.Config{Dir: u.journal.Pins}.Sync(pods)
+}
+
+// Counts are how many frames of mode steer went which way.
+func (u *Uplink) Counts() ([]steer.Count, error) {
+	if u.journal == nil || u.journal.Pins == "" {
+		return nil, nil
+	}
+	return steer.Config{Dir: u.journal.Pins}.Counts()
+}
+
+// preflightSteer looks whether p.NIC can be attached in mode steer. It changes nothing.
+func (u *Uplink) preflightSteer(ctx context.Context, p Plan) (Report, error) {
+	nic, err := hoststate.Read(p.NIC)
+	if err != nil {
+		return Report{NIC: p.NIC}, err
+	}
+	f, err := readFacts(p.NIC)
+	if err != nil {
+		return Report{NIC: p.NIC}, err
+	}
+	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
+	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
+	f.noVswitchd = !vswitchdRuns(p.OVSRunDir)
+	return judgeSteer(nic, f, p.Tunnels && p.Datapath == api.DatapathNetdev, steer.Probe(p.pins())), nil
+}
+
+// judgeSteer says what is to be said against mode steer. tunnels: of the userspace datapath. kernelErr is why the
+// kernel does not take the programs.
+func judgeSteer(nic hoststate.Link, f nicFacts, tunnels bool, kernelErr error) Report {
+	r := Report{NIC: nic.Name, Mode: api.UplinkSteer, Refused: []string{}, Notes: []string{}, Moves: []string{},
+		VLANs: []int{}}
+	if tunnels {
+		r.refuse("tunnels of the userspace datapath end on a bridge of Open vSwitch only (trafficEncapMode: noEncap has none)")
+	}
+	if kernelErr != nil {
+		r.refuse("%v", kernelErr)
+	}
+	r.refuseKind(nic, f)
+	r.refuseMaster(nic, f)
+	r.refuseOVS(nic, f)
+	for _, c := range f.uppers {
+		if c.kind == "ipvlan" || c.kind == "ipvtap" {
+			r.note("the %s interface %s is on top of it: pods do not reach it under the NIC's address", c.kind, c.name)
+		}
+	}
+	if f.xdp {
+		r.note("an XDP program on the NIC sees its frames first, and may take some")
+	}
+	return r
+}
+
+// chosen is the mode in which p.NIC is to be attached, and what preflight says of it. If mode auto does not take steer,
+// the report says why.
+func (u *Uplink) chosen(ctx context.Context, p Plan) (Report, error) {
+	if p.Mode == api.UplinkBridge || p.Mode == "" {
+		return u.preflightBridge(ctx, p)
+	}
+	r, err := u.preflightSteer(ctx, p)
+	if p.Mode == api.UplinkSteer || err != nil || len(r.Refused) == 0 {
+		return r, err
+	}
+	why := strings.Join(r.Refused, "; ")
+	if r, err = u.preflightBridge(ctx, p); err == nil {
+		r.NotSteer = why
+	}
+	return r, err
+}
+
+func (p Plan) pins() string {
+	if p.Pins == "" {
+		return DefaultPins
+	}
+	return p.Pins
+}
+
+// holder is the interface that has the host's addresses while the uplink is attached.
+func (j Journal) holder() string {
+	if j.mode() == api.UplinkSteer {
+		return j.NIC.Name
+	}
+	return j.Bridge.Name
+}
+
+// mode of a journal that was written before there were two is bridge.
+func (j Journal) mode() string {
+	if j.Mode == "" {
+		return api.UplinkBridge
+	}
+	return j.Mode
+}
+
+// CheckGateways is the function of the same name for the interface that has the host's addresses.
+func (u *Uplink) CheckGateways(ctx context.Context) error {
+	if u.journal == nil {
+		return ErrNoGateway
+	}
+	return checkGateways(ctx, u.journal.holder())
+}
+
+// GatewaysIfAny is CheckGateways that takes no gateway for good enough.
+func (u *Uplink) GatewaysIfAny(ctx context.Context) error {
+	if err := u.CheckGateways(ctx); !errors.Is(err, ErrNoGateway) {
+		return err
+	}
+	return nil
+}
