@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"reflect"
+	"slices"
 	"syscall"
 	"time"
 
@@ -43,6 +44,11 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 		// ovs-vswitchd may have made every device anew.
 		l.full = true
 	}
+	// Before the flows: a new pod's first frame finds its way, and no frame for one that is gone comes to the next.
+	if err := l.know(d); err != nil {
+		o.peers = errors.Join(o.peers, err)
+		waiting = refuseBridged(waiting, err)
+	}
 	if o.pods = l.applyFlows(ctx, d, settled); o.pods == nil {
 		o.pods = l.letGo(ctx)
 	}
@@ -64,6 +70,29 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 	l.applyHost(d, settled, &o)
 	l.full = l.full && o != outcome{}
 	return o
+}
+
+// know tells the uplink's programs of the bridged pods, if there are others now.
+func (l *loop) know(d Desired) error {
+	if !l.full && slices.Equal(l.applied.Steer, d.Steer) {
+		return nil
+	}
+	if err := l.uplink.know(d.Steer); err != nil {
+		return err
+	}
+	l.applied.Steer = d.Steer
+	return nil
+}
+
+// refuseBridged answers the ADDs of bridged pods, and returns the other requests.
+func refuseBridged(waiting []request, err error) []request {
+	return slices.DeleteFunc(waiting, func(r request) bool {
+		refuse := r.add != nil && r.add.Bridged
+		if refuse {
+			r.done <- err
+		}
+		return refuse
+	})
 }
 
 // waitPorts waits until the gateway and the new pods have port numbers. A pod

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"bytes"
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
@@ -19,6 +22,19 @@ func uplinkPort(attached bool) *ovsdb.UplinkPort {
 		return nil
 	}
 	return &ovsdb.UplinkPort{Name: uplink.PeerPort, Type: "patch", Options: map[string]string{"peer": uplink.PatchPort}}
+}
+
+// steered are the addresses of the bridged pods on the underlay.
+func steered(attachments []api.Attachment) (out []steer.Entry) {
+	for _, a := range attachments {
+		if a.Bridged {
+			out = append(out, steer.Entry{MAC: a.MAC, VLAN: a.VLAN})
+		}
+	}
+	slices.SortFunc(out, func(a, b steer.Entry) int {
+		return cmp.Or(bytes.Compare(a.MAC[:], b.MAC[:]), cmp.Compare(a.VLAN, b.VLAN))
+	})
+	return out
 }
 
 // gatewayMTU is that of the node's own port: packets of every kind of pod pass.

@@ -31,7 +31,7 @@ func prefixList(s ...string) (out []netip.Prefix) {
 // bridgedInputs are dualInputs with two bridged pods.
 func bridgedInputs() Inputs {
 	in := dualInputs()
-	in.Config.EnableBridgingMode, in.Uplink = true, true
+	in.Config.EnableBridgingMode, in.Uplink = true, "br-uplink"
 	in.Config.ServiceCIDR, in.Config.ServiceCIDRv6 = netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:96::/112")
 	in.NodeAddrs = addrList("10.96.0.10", "172.17.0.1", "192.0.2.1", "2001:db8::1")
 	in.Pools = prefixList("192.0.2.128/26", "192.168.110.64/26", "fd00:a::/64")

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
-	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -28,8 +28,9 @@ type Inputs struct {
 	Nodes map[string]inputs.Node
 	// Transport is the interface that carries traffic to other nodes.
 	Transport link.Transport
-	// Uplink: the underlay's frames come to the bridge of the uplink.
-	Uplink bool
+	// Uplink is the interface on which the host hears the underlay, whose frames come to the uplink's bridge as well.
+	// Empty: they do not.
+	Uplink string
 	// NodeAddrs are the addresses of the node's interfaces.
 	NodeAddrs []netip.Addr
 	// Pools are the ranges that bridged pods have their addresses from.
@@ -46,7 +47,9 @@ type Desired struct {
 	Gateway link.GatewayLink
 	Routes  route.Desired
 	NAT     nat.Desired
-	Peers   []Peer
+	// Steer are the bridged pods that the uplink's programs know in mode steer.
+	Steer []steer.Entry
+	Peers []Peer
 	// PodMTU is the MTU of routed pods' interfaces, in bytes.
 	PodMTU int
 	// NodeAddrs and ViaHost are what bridged pods reach through the host.
@@ -73,7 +76,7 @@ func Desire(in Inputs) Desired {
 			Prefixes:     openflow.Prefixes(),
 			Gateway:      ovsdb.GatewayPort{Name: in.Config.HostGateway, MAC: mac, MTU: gwMTU},
 			Tunnel:       tunnelPort(in.Config, local),
-			Uplink:       uplinkPort(in.Uplink),
+			Uplink:       uplinkPort(in.Uplink != ""),
 			Pods:         slices.Clone(in.Attachments),
 		},
 		Gateway: link.GatewayLink{Name: in.Config.HostGateway, MAC: mac, MTU: gwMTU, Addrs: gateways,
@@ -89,6 +92,7 @@ func Desire(in Inputs) Desired {
 			Unmasked:    unmasked(in.Config, peers),
 			Tunnel:      tunnelTraffic(in.Config),
 		},
+		Steer:     steered(in.Attachments),
 		Peers:     peers,
 		PodMTU:    mtu,
 		NodeAddrs: nodeAddrs(in),
@@ -97,9 +101,7 @@ func Desire(in Inputs) Desired {
 	}
 	if len(d.NAT.Pools) > 0 {
 		d.NAT.NodeAddrs = d.NodeAddrs
-		if in.Uplink {
-			d.NAT.Underlay = uplink.BridgeName
-		}
+		d.NAT.Underlay = in.Uplink
 	}
 	slices.SortFunc(d.OVSDB.Pods, func(a, b api.Attachment) int { return cmp.Compare(a.HostIf, b.HostIf) })
 	slices.SortFunc(d.NAT.PodCIDRs, comparePrefix)

@@ -225,7 +225,7 @@ func (l *loop) observeAndApply(ctx context.Context, snapshot *inputs.Snapshot, w
 	l.uplinkPort = obs.Uplink.OFPort
 	l.full = l.full || l.wait.restored(obs.RestoreWait)
 	in := Inputs{Config: l.cfg, Own: l.own, Nodes: l.nodes, Transport: l.transport, Needed: l.needed,
-		Uplink: l.uplink.attached(), NodeAddrs: l.nodeAddrs, Pools: poolRanges(snapshot.IPPools),
+		Uplink: l.uplink.underlay(), NodeAddrs: l.nodeAddrs, Pools: poolRanges(snapshot.IPPools),
 		Attachments: l.attachments(obs.Pods, waiting)}
 	if len(in.Own.PodCIDRs) == 0 {
 		in.Own.PodCIDRs = heldCIDRs(in.Own, in.Nodes, in.Attachments)
@@ -305,8 +305,11 @@ func (l *loop) findTransport() error {
 
 // findForBridged looks for what bridged pods may meet on the node.
 func (l *loop) findForBridged() (err error) {
-	if l.vlanDevices, err = link.VLANDevices(l.transport.Name, l.nic()); err != nil {
-		return err
+	l.vlanDevices = nil // in mode steer they and pods share a VLAN
+	if !l.uplink.steers() {
+		if l.vlanDevices, err = link.VLANDevices(l.transport.Name, l.nic()); err != nil {
+			return err
+		}
 	}
 	l.nodeAddrs, err = link.NodeAddrs(l.cfg.HostGateway)
 	return err

@@ -71,7 +71,7 @@ func newMetrics() *metrics {
 			Help: "Duration of CNI requests by verb and CNI error code (0 is success).", Buckets: times}, []string{"verb", "code"}),
 		armed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
 			"until the agent has written its own."),
-		uplink:    gauge("uplink_attached", "1 when the node's NIC is a port of Open vSwitch, for bridged pods."),
+		uplink:    gauge("uplink_attached", "1 when the node's NIC is attached, for bridged pods."),
 		drift:     counter("drift_repaired_total", "What somebody else had changed on the node and was set right.", "kind"),
 		policies:  gauge("network_policies_not_enforced", "Network policies in the cluster. Fairlead enforces none."),
 		given:     plain("pool_addresses_given_total", "Addresses of IPPools that were given to pods."),
@@ -86,6 +86,33 @@ func newMetrics() *metrics {
 		m.given, m.conflicts, m.owed, m.probes, m.uplink,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// steerCounts are the counts of the uplink's programs, read when somebody asks for them.
+type steerCounts struct{ uplink *nodeUplink }
+
+func (steerCounts) desc() (frames, bytes *prometheus.Desc) {
+	labels := []string{"from", "to"}
+	return prometheus.NewDesc("fairlead_uplink_frames_total",
+			"Frames that the programs of uplink mode steer sent which way. One that the NIC puts together or takes apart is one.",
+			labels, nil),
+		prometheus.NewDesc("fairlead_uplink_bytes_total", "Bytes of these frames.", labels, nil)
+}
+
+// Describe is a part of prometheus.Collector.
+func (c steerCounts) Describe(out chan<- *prometheus.Desc) {
+	frames, bytes := c.desc()
+	out <- frames
+	out <- bytes
+}
+
+// Collect is a part of prometheus.Collector.
+func (c steerCounts) Collect(out chan<- prometheus.Metric) {
+	frames, bytes := c.desc()
+	for _, n := range c.uplink.counts() {
+		out <- prometheus.MustNewConstMetric(frames, prometheus.CounterValue, float64(n.Frames), n.Source, n.Way)
+		out <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(n.Bytes), n.Source, n.Way)
+	}
 }
 
 func (m *metrics) round(took time.Duration, err error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
 // mendEvery is how often the uplink is looked at though no interface has told of a change.
@@ -35,9 +36,10 @@ type nodeUplink struct {
 
 // uplinkStatus is replaced, never changed.
 type uplinkStatus struct {
-	// nic is attached, or was the last time somebody looked.
-	nic      string
-	attached bool
+	// nic is attached, or was the last time somebody looked. holder has the host's addresses then: the NIC itself in mode
+	// steer, whose programs are pinned in the directory pins.
+	nic, holder, pins string
+	attached          bool
 	// why says why not, nil only if it is.
 	why error
 }
@@ -48,24 +50,68 @@ var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMod
 func openUplink(o Options, kube *kubeapi.Client, m *metrics) *nodeUplink {
 	n := &nodeUplink{cfg: o.Config, kube: kube, log: o.Log.WithName("uplink"), metrics: m, changed: make(chan struct{}, 1)}
 	n.status.Store(&uplinkStatus{why: errNoBridging})
+	m.registry.MustRegister(steerCounts{n})
 	u, err := uplink.Open(uplink.DefaultJournal, n.log)
 	if err != nil {
 		n.tell(uplinkStatus{why: err})
 		return n
 	}
 	n.uplink = u
-	if j := u.Journal(); j != nil && u.Attached() {
-		n.status.Store(&uplinkStatus{nic: j.NIC.Name, attached: true})
+	if u.Attached() {
+		n.status.Store(attachedAs(u))
 	}
 	return n
+}
+
+// attachedAs is the status of an uplink that is attached.
+func attachedAs(u *uplink.Uplink) *uplinkStatus {
+	j := u.Journal()
+	return &uplinkStatus{nic: j.NIC.Name, holder: j.Holder(), pins: j.Pins, attached: true}
 }
 
 // holder is the interface that has the addresses which the config says are on name.
 func (n *nodeUplink) holder(name string) string {
 	if s := n.status.Load(); s.attached && s.nic == name {
-		return uplink.BridgeName
+		return s.holder
 	}
 	return name
+}
+
+// underlay is the interface on which the host hears the underlay while the uplink is attached, else empty.
+func (n *nodeUplink) underlay() string {
+	if s := n.status.Load(); s.attached {
+		return s.holder
+	}
+	return ""
+}
+
+// steers reports whether the host keeps its NIC (mode steer).
+func (n *nodeUplink) steers() bool {
+	s := n.status.Load()
+	return s.attached && s.pins != ""
+}
+
+// know tells the programs of mode steer which bridged pods there are.
+func (n *nodeUplink) know(pods []steer.Entry) error {
+	if s := n.status.Load(); s.attached && s.pins != "" {
+		if err := (steer.Config{Dir: s.pins}).Sync(pods); err != nil {
+			return fmt.Errorf("bridged pods are not reached: %w", err)
+		}
+	}
+	return nil
+}
+
+// counts are how many frames of mode steer went which way; none in mode bridge.
+func (n *nodeUplink) counts() []steer.Count {
+	s := n.status.Load()
+	if s.pins == "" {
+		return nil
+	}
+	counts, err := steer.Config{Dir: s.pins}.Counts()
+	if err != nil {
+		n.log.Error(err, "no counts of the uplink's frames")
+	}
+	return counts
 }
 
 // ready returns nil if bridged pods can be served, else the reason.
@@ -114,7 +160,7 @@ func (n *nodeUplink) attach(ctx context.Context, transport string) {
 }
 
 func (n *nodeUplink) plan(nic string) uplink.Plan {
-	return uplink.Plan{NIC: nic, Datapath: n.cfg.OVSDatapathType, OVSRunDir: n.cfg.OVSRunDir, Check: n.reached,
+	return uplink.Plan{Mode: n.cfg.Uplink.Mode, Tunnels: tunnels(n.cfg), NIC: nic, Datapath: n.cfg.OVSDatapathType, OVSRunDir: n.cfg.OVSRunDir, Check: n.reached,
 		RollbackAfter: n.cfg.Uplink.RollbackAfter, AllowManaged: n.cfg.Uplink.AllowManaged}
 }
 
@@ -122,7 +168,7 @@ func (n *nodeUplink) plan(nic string) uplink.Plan {
 func (n *nodeUplink) reached(ctx context.Context) error {
 	one, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	err := uplink.CheckGateways(one)
+	err := n.uplink.CheckGateways(one)
 	if err == nil || n.kube == nil {
 		if errors.Is(err, uplink.ErrNoGateway) {
 			return nil
@@ -224,11 +270,13 @@ func (n *nodeUplink) done(err error) {
 	j := n.uplink.Journal()
 	switch {
 	case n.uplink.Attached():
-		n.tell(uplinkStatus{nic: j.NIC.Name, attached: true, why: err})
+		s := attachedAs(n.uplink)
+		s.why = err
+		n.tell(*s)
 	case err != nil:
-		n.tell(uplinkStatus{why: fmt.Errorf("the node's NIC is no port of Open vSwitch: %w", err)})
+		n.tell(uplinkStatus{why: fmt.Errorf("the node's NIC is not attached: %w", err)})
 	case j != nil && j.Phase == uplink.Detached && n.cfg.EnableBridgingMode && j.Reason != "":
-		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %[1]s is no port of Open vSwitch (%[2]s): "+
+		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %[1]s is not attached (%[2]s): "+
 			"start the agent anew, or fairlead-agent uplink attach --nic %[1]s", j.NIC.Name, j.Reason)})
 	default:
 		n.tell(uplinkStatus{why: errNoBridging})
@@ -240,7 +288,7 @@ func (n *nodeUplink) tell(s uplinkStatus) {
 	n.metrics.uplink.Set(one(s.attached && s.why == nil))
 	switch {
 	case s.why == nil && before.why != nil:
-		n.log.Info("bridged pods are served through the NIC", "nic", s.nic, "addresses on", uplink.BridgeName)
+		n.log.Info("bridged pods are served through the NIC", "nic", s.nic, "addresses on", s.holder)
 	case s.why != nil && !errors.Is(s.why, errNoBridging) && (before.why == nil || before.why.Error() != s.why.Error()):
 		n.log.Error(s.why, "bridged pods are refused")
 	}

@@ -117,6 +117,12 @@ func honouredKeys() []Entry {
 			Text: "Fairlead's own: a directory of Node, Pod, Namespace, IPPool and NetworkPolicy manifests that the agent " +
 				"follows instead of the Kubernetes API",
 			set: func(c *values, v Value) { c.ManifestsDir = v.Str }},
+		{In: Agent, Key: "uplink.mode", Want: oneOf(api.UplinkAuto, api.UplinkSteer, api.UplinkBridge), Default: api.UplinkAuto,
+			Fate: Honoured,
+			Text: "Fairlead's own: with enableBridgingMode, how bridged pods come onto the underlay. `steer`: eBPF programs " +
+				"sort the frames of the node's NIC, which stays the host's. `bridge`: the NIC becomes a port of Open vSwitch. " +
+				"`auto`: `steer` where the kernel can, else `bridge`; see [What happens to my NIC](uplink.md)",
+			set: func(c *values, v Value) { c.Uplink.Mode = v.Str }},
 		{In: Agent, Key: "uplink.rollbackAfter", Want: duration(10*time.Minute, ", at most 10m"), Default: "30s",
 			Fate: Honoured,
 			Text: "Fairlead's own: with enableBridgingMode, how long the default gateway and the API server may be out of " +

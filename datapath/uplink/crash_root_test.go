@@ -281,7 +281,7 @@ func (f *fixture) goTo(op string) {
 	f.t.Helper()
 	if op == "restore" {
 		f.nextAgent()
-		f.refresh(f.open().Journal().holder())
+		f.refresh(f.open().Journal().Holder())
 	} else if err := f.restore(); err != nil {
 		f.t.Errorf("between two tests: %v", err)
 	} else {

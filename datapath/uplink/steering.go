@@ -222,8 +222,8 @@ func (p Plan) pins() string {
 	return p.Pins
 }
 
-// holder is the interface that has the host's addresses while the uplink is attached.
-func (j Journal) holder() string {
+// Holder is the interface that has the host's addresses while the uplink is attached.
+func (j Journal) Holder() string {
 	if j.mode() == api.UplinkSteer {
 		return j.NIC.Name
 	}
@@ -243,7 +243,7 @@ func (u *Uplink) CheckGateways(ctx context.Context) error {
 	if u.journal == nil {
 		return ErrNoGateway
 	}
-	return checkGateways(ctx, u.journal.holder())
+	return checkGateways(ctx, u.journal.Holder())
 }
 
 // GatewaysIfAny is CheckGateways that takes no gateway for good enough.

@@ -298,7 +298,7 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 			return nil
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
-			return fmt.Errorf("the node is not reached through %s after %s: %w", u.journal.holder(), p.RollbackAfter, err)
+			return fmt.Errorf("the node is not reached through %s after %s: %w", u.journal.Holder(), p.RollbackAfter, err)
 		}
 		time.Sleep(checkEvery)
 	}
