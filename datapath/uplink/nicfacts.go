@@ -47,7 +47,7 @@ func readFacts(name string) (f nicFacts, err error) {
 				c.vlan = v.VlanId
 			}
 			f.uppers = append(f.uppers, c)
-		case a.Name == BridgeName && a.MasterIndex == 0 && l.Type() != "tun" && l.Type() != "openvswitch":
+		case a.Name == BridgeName && a.MasterIndex == 0 && l.Type() != "tuntap" && l.Type() != "openvswitch":
 			f.hasOther = true
 		}
 	}

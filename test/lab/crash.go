@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
@@ -22,8 +23,10 @@ that runs is ended first and the uplink restored, so that there is something to 
 of the way back an agent attaches first, and "fairlead-agent uplink restore" is killed. What is left
 is for you to look at; "lab agent NODE start" goes on with it.
 
-Steps of an attach: ` + strings.Join(lab.CrashSteps(false), ", ") + `.
-Steps back: ` + strings.Join(lab.CrashSteps(true), ", ") + `.
+Steps of an attach: ` + strings.Join(lab.CrashSteps(api.UplinkBridge, false), ", ") + `.
+Steps back: ` + strings.Join(lab.CrashSteps(api.UplinkBridge, true), ", ") + `.
+With --uplink steer: ` + strings.Join(lab.CrashSteps(api.UplinkSteer, false), ", ") + `; and ` +
+			strings.Join(lab.CrashSteps(api.UplinkSteer, true), ", ") + `.
 
 A step in which there is nothing to do does not come. The journal is /var/lib/fairlead/uplink.json.`,
 		Example: "  lab crash node1 --at port\n  lab crash node1 --at 'undo routes'\n" +

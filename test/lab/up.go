@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
@@ -69,6 +70,8 @@ without Kubernetes the nodes share the directory of allocations.`,
 	flags.StringVar(&family, "ip-family", string(lab.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
 	flags.StringVar(&mode, "mode", string(lab.Routed),
 		"routed, or bridge: an underlay with VLANs, and agents that bridge pods")
+	flags.StringVar(&o.Uplink, "uplink", api.UplinkBridge,
+		"with --mode bridge, the agents' uplink.mode: bridge or steer (with netdev: trafficEncapMode noEncap only)")
 	flags.IntVar(&o.Subnets, "subnets", 1, "subnets of the underlay, 1 or 2: nodes alternate between them")
 	flags.BoolVar(&o.RoutePods, "route-pods", false, "the underlay's router knows the way to all podCIDRs (for noEncap)")
 	flags.StringVar(&cluster, "cluster", string(lab.Directory),

@@ -25,6 +25,7 @@ func agentConfigFor(o Options) map[string]any {
 	config := map[string]any{"ovsDatapathType": string(o.Datapath)}
 	if o.Mode == Bridge {
 		config["enableBridgingMode"] = true
+		config["uplink"] = map[string]any{"mode": o.Uplink}
 	}
 	if o.Cluster == Kube {
 		config["clientConnection"] = map[string]any{"kubeconfig": agentKubeconfig}

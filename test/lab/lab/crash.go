@@ -17,8 +17,11 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// CrashSteps are the steps of attaching the uplink at which AgentCrash can kill, or those of the way back.
-func CrashSteps(back bool) []string { return uplink.Steps(back) }
+// CrashSteps are the steps of attaching the uplink at which AgentCrash can kill, or those of the way back, in an uplink
+// mode.
+func CrashSteps(mode string, back bool) []string { return uplink.Steps(mode, back) }
+
+func (l *Lab) crashSteps(back bool) []string { return CrashSteps(l.spec.Uplink, back) }
 
 // AgentCrash kills what attaches or restores a node's uplink (SIGKILL) as soon as its journal says that step has begun.
 // The agent is ended first if it runs. For a step of an attach the uplink is restored, unless an attach is unfinished,
@@ -30,10 +33,10 @@ func (l *Lab) AgentCrash(ctx context.Context, node, step string) (past string, e
 	if err != nil {
 		return "", err
 	}
-	back := slices.Contains(CrashSteps(true), step)
-	if !back && !slices.Contains(CrashSteps(false), step) {
+	back := slices.Contains(l.crashSteps(true), step)
+	if !back && !slices.Contains(l.crashSteps(false), step) {
 		return "", fmt.Errorf("%q is no step of an attach (%s) nor of the way back (%s)", step,
-			strings.Join(CrashSteps(false), ", "), strings.Join(CrashSteps(true), ", "))
+			strings.Join(l.crashSteps(false), ", "), strings.Join(l.crashSteps(true), ", "))
 	}
 	if l.spec.Mode != Bridge {
 		return "", fmt.Errorf("the agents of this lab attach no uplink: lab up --mode %s makes one where they do", Bridge)
@@ -102,7 +105,7 @@ func (l *Lab) crash(ctx context.Context, h host.Host, step string, back bool) (p
 		}
 		go func() { ended <- l.WaitReady(ctx, h.Name) }()
 	}
-	now, err := awaitStep(ctx, watch, h, CrashSteps(back), step, ended)
+	now, err := awaitStep(ctx, watch, h, l.crashSteps(back), step, ended)
 	if killed := kill(); err == nil && !errors.Is(killed, os.ErrProcessDone) {
 		err = killed
 	}

@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
@@ -31,6 +32,9 @@ const (
 	System Datapath = "system"
 	Auto   Datapath = "auto"
 )
+
+// Uplink is the agents' uplink.mode.
+func (l *Lab) Uplink() string { return l.spec.Uplink }
 
 // Mode is how the nodes are on the underlay.
 type Mode string
@@ -67,6 +71,7 @@ type spec struct {
 	Datapath Datapath
 	IPFamily IPFamily
 	Mode     Mode
+	Uplink   string
 	// Subnets is how many subnets the underlay has; RoutePods says whether its router knows the podCIDRs.
 	Subnets   int
 	RoutePods bool
@@ -128,8 +133,11 @@ func (l *Lab) Nodes() []string {
 func (l *Lab) NodeAddrs(n int) []netip.Prefix { return l.spec.nodeAddrs(n) }
 
 // Transport is the device that has the nodes' addresses: the NIC, or on the userspace datapath the bridge that it is a
-// port of. In mode Bridge it is the bridge to which agents attach the NIC.
+// port of. In mode Bridge it is the bridge to which agents attach the NIC, if they do.
 func (l *Lab) Transport() string {
+	if l.spec.Mode == Bridge && l.spec.Uplink == api.UplinkSteer {
+		return nodeNIC
+	}
 	if l.spec.Mode == Bridge {
 		return uplinkBridge
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // Options say what lab to make. The zero value of a field means its default.
@@ -22,6 +24,8 @@ type Options struct {
 	IPFamily IPFamily
 	// Mode is Routed (the default) or Bridge.
 	Mode Mode
+	// Uplink is the agents' uplink.mode in mode Bridge: api.UplinkBridge (the default), or api.UplinkSteer.
+	Uplink string
 	// Subnets is how many subnets the underlay has, 1 (the default) or 2. Nodes alternate between two: node1 is in
 	// the first, node2 in the second. The host outside is the router between them.
 	Subnets int
@@ -71,6 +75,7 @@ func (o *Options) complete() error {
 	o.Datapath = orElse(o.Datapath, Auto)
 	o.IPFamily = orElse(o.IPFamily, Dual)
 	o.Mode = orElse(o.Mode, Routed)
+	o.Uplink = orElse(o.Uplink, api.UplinkBridge)
 	o.Subnets = orElse(o.Subnets, 1)
 	o.Cluster = orElse(o.Cluster, Directory)
 	o.ReadyTimeout = orElse(o.ReadyTimeout, time.Minute)
@@ -85,6 +90,9 @@ func (o *Options) complete() error {
 	}
 	if o.Mode != Routed && o.Mode != Bridge {
 		return fmt.Errorf("mode %q is neither %s nor %s", o.Mode, Routed, Bridge)
+	}
+	if o.Uplink != api.UplinkBridge && o.Uplink != api.UplinkSteer {
+		return fmt.Errorf("uplink mode %q is neither %s nor %s", o.Uplink, api.UplinkSteer, api.UplinkBridge)
 	}
 	if o.Mode == Bridge && o.Subnets > 1 {
 		return fmt.Errorf("the underlay of mode %s has one subnet for nodes, and VLANs: --subnets %d is for mode %s",

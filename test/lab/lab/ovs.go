@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/build/ovs"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
@@ -83,6 +84,9 @@ func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error 
 	}
 	if l.spec.onBridge() {
 		return moveToBridge(ctx, h, l.spec, n)
+	}
+	if l.spec.Uplink == api.UplinkSteer && l.spec.Mode == Bridge {
+		return nil // no tunnel, no neighbours of Open vSwitch's own
 	}
 	return teachNeighbours(ctx, h, l.spec, n)
 }

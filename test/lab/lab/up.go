@@ -42,7 +42,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	}
 	defer unlock()
 	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily,
-		Mode: o.Mode, Subnets: o.Subnets, RoutePods: o.RoutePods,
+		Mode: o.Mode, Uplink: o.Uplink, Subnets: o.Subnets, RoutePods: o.RoutePods,
 		BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == Netdev, APIPort: apiPort(config),
 		Cluster: o.Cluster, Kube: kube, KubeProxy: o.KubeProxy}}
 	err = l.build(ctx, o, config)
