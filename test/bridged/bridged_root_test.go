@@ -1,26 +1,42 @@
 package bridged
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // Bridged pods beside routed ones that reach other nodes through a tunnel, and the outside by masquerade.
 func TestRootEncap(t *testing.T) {
-	c := up(t, lab.Options{})
+	eachUplink(t, lab.Options{}, func(t *testing.T, c cluster) { c.everything(t, false) })
+}
+
+func (c cluster) everything(t *testing.T, flat bool) {
 	t.Run("announced", c.announced)
 	places := c.places(t)
-	t.Run("all", func(t *testing.T) { c.all(t, places, false) })
-	t.Run("streams", func(t *testing.T) { c.streams(t, places) })
+	t.Run("all", func(t *testing.T) { c.all(t, places, flat) })
+	t.Run("streams", func(t *testing.T) { c.streams(t, places, flat) })
 	t.Run("trace", c.traced)
 	t.Run("neighbours", func(t *testing.T) { c.neighbours(t, places) })
 	t.Run("lies", func(t *testing.T) { c.lies(t, places) })
 	t.Run("host traffic", func(t *testing.T) { c.hostTraffic(t, places) })
 	t.Run("agent killed", func(t *testing.T) { c.agentKilled(t, places) })
+}
+
+// eachUplink runs a test in labs of both uplink modes. Tunnels of the userspace datapath need mode bridge.
+func eachUplink(t *testing.T, o lab.Options, test func(*testing.T, cluster)) {
+	for _, o.Uplink = range []string{api.UplinkBridge, api.UplinkSteer} {
+		if o.Uplink == api.UplinkSteer && ovstest.UnderTest(t) == ovstest.Netdev && !bytes.Contains(o.Config, []byte("noEncap")) {
+			continue
+		}
+		t.Run(o.Uplink, func(t *testing.T) { test(t, up(t, o)) })
+	}
 }
 
 // traced: lab trace follows a packet over the underlay, to the pod on the other node.
@@ -35,7 +51,13 @@ func (c cluster) traced(t *testing.T) {
 
 // Bridged pods beside routed ones whose podCIDRs the underlay knows.
 func TestRootFlat(t *testing.T) {
-	c := up(t, lab.Options{RoutePods: true, Config: []byte("trafficEncapMode: noEncap\nnoSNAT: true\n")})
-	places := c.places(t)
-	t.Run("all", func(t *testing.T) { c.all(t, places, true) })
+	o := lab.Options{RoutePods: true, Config: []byte("trafficEncapMode: noEncap\nnoSNAT: true\n")}
+	eachUplink(t, o, func(t *testing.T, c cluster) {
+		if c.Uplink() == api.UplinkSteer && c.Datapath() == lab.Netdev { // has no encap
+			c.everything(t, true)
+			return
+		}
+		places := c.places(t)
+		t.Run("all", func(t *testing.T) { c.all(t, places, true) })
+	})
 }
