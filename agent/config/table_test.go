@@ -53,7 +53,7 @@ TopologyAwareHints TrafficControl Traceflow`
 
 // ours are the keys that Antrea does not have.
 const ours = "apiAddress manifestsDir podCIDRWait ipam.conflictProbeTimeout ipam.coolingPeriod ipam.allocationsDir " +
-	"uplink.allowManaged uplink.rollbackAfter"
+	"uplink.allowManaged uplink.mode uplink.rollbackAfter"
 
 func TestTableHasEveryKeyOnce(t *testing.T) {
 	for _, file := range []struct {
