@@ -109,6 +109,75 @@ func (c Config) detachTCX(h hook) error {
 	return nil
 }
 
+// strays are links of ours to the device whose pins are gone, or are in a file system that is not seen from here.
+func (c Config) strays(h hook) (found []link.ID, err error) {
+	if c.device(h) == 0 {
+		return nil, nil
+	}
+	all, err := link.QueryPrograms(link.QueryOptions{Target: c.device(h), Attach: h.attachType()})
+	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
+		return nil, nil // without tcx there are filters
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing the programs at %s: %w", h.name, err)
+	}
+	l, pinned, _, err := c.openLink(h)
+	if err != nil {
+		return nil, err
+	}
+	if l != nil {
+		defer l.Close()
+	}
+	for _, one := range all.Programs {
+		id, linked := one.LinkID()
+		if pinned != nil && pinned.ID == id {
+			continue
+		}
+		if name, err := nameOf(one.ID); err != nil {
+			return nil, err
+		} else if linked && strings.HasPrefix(name, programPrefix) {
+			found = append(found, id)
+		}
+	}
+	return found, nil
+}
+
+// nameOf is empty for a program that is gone.
+func nameOf(id ebpf.ProgramID) (string, error) {
+	program, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("looking at a program: %w", err)
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return "", fmt.Errorf("looking at a program: %w", err)
+	}
+	return info.Name, nil
+}
+
+func (c Config) detachStrays(h hook) error {
+	all, err := c.strays(h)
+	errs := []error{err}
+	for _, id := range all {
+		l, err := link.NewFromID(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = l.Detach()
+			l.Close()
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("detaching a program without a pin at %s: %w", h.name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (h hook) parent() uint32 {
 	if h.egress {
 		return netlink.HANDLE_MIN_EGRESS

@@ -83,11 +83,14 @@ func (p plan) code(h hook) asm.Instructions {
 	return c.all
 }
 
+// programPrefix begins the names of our programs.
+const programPrefix = "fl_"
+
 // name tells programs apart: it has a digest of all that the program does. The kernel keeps 15 characters.
 func (p plan) name(h hook) string {
 	p.macs, p.count = 0, 0 // these numbers are the process's
 	sum := sha256.Sum256([]byte(fmt.Sprint(h, p.code(h))))
-	return "fl_" + hex.EncodeToString(sum[:6])
+	return programPrefix + hex.EncodeToString(sum[:6])
 }
 
 // code is a program that is being written.

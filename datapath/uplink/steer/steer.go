@@ -65,6 +65,9 @@ func (c Config) Ensure() error {
 		if err := c.ensure(h, m); err != nil {
 			return fmt.Errorf("attaching a program at %s: %w", h.name, err)
 		}
+		if err := c.detachStrays(h); err != nil { // or there would be two copies of each broadcast
+			return err
+		}
 	}
 	return m.keep(c)
 }
@@ -123,8 +126,17 @@ func (c Config) State() (s State, err error) {
 		return s, err
 	}
 	s.Left = s.Left || len(filters) > 0
+	stray := false
+	for _, h := range hooks() {
+		all, err := c.strays(h)
+		if err != nil {
+			return s, err
+		}
+		stray = stray || len(all) > 0
+	}
+	s.Left = s.Left || stray
 	m, err := c.existingMaps()
-	if m == nil || err != nil {
+	if m == nil || stray || err != nil {
 		return s, err
 	}
 	defer m.close()
@@ -147,7 +159,7 @@ func (c Config) Remove() error {
 	slices.Reverse(list)
 	var errs []error
 	for _, h := range list {
-		errs = append(errs, c.detachTCX(h), c.detachFilter(h))
+		errs = append(errs, c.detachTCX(h), c.detachFilter(h), c.detachStrays(h))
 	}
 	errs = append(errs, c.removeQdiscs())
 	if err := errors.Join(errs...); err != nil {

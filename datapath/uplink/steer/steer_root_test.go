@@ -192,6 +192,45 @@ func TestRootReplaced(t *testing.T) {
 	}
 }
 
+// Where the pins are lost the programs are attached anew, and the old ones go: nothing comes twice.
+func TestRootPinsLost(t *testing.T) {
+	n := setup(t, TCX)
+	n.ensure()
+	first := n.config
+	n.config.Dir = bpffs(t)
+	if n.state().Complete {
+		t.Error("programs without a pin are taken for right")
+	}
+	n.ensure()
+	n.sync(Entry{mac(t, podMAC), 0})
+	if got := strings.Join(n.send(sent{from: "outside", src: outMAC, dst: all}), " "); got != "host pods" {
+		t.Errorf("a broadcast arrives at %q", got)
+	}
+	n.must(n.remove())
+	n.config = first
+}
+
+// Programs are found and removed where nobody knows any more where they are pinned.
+func TestRootRemoveWithoutPins(t *testing.T) {
+	n := setup(t, Any)
+	n.ensure()
+	elsewhere := n.config
+	elsewhere.Dir = "/tmp/nowhere/fairlead"
+	for _, left := range []bool{true, false} {
+		n.host.Must(func() error {
+			s, err := elsewhere.State()
+			if err == nil && s.Left != left {
+				t.Errorf("programs are left: %v, want %v", s.Left, left)
+			}
+			return err
+		})
+		n.host.Must(elsewhere.Remove)
+	}
+	if got := n.send(sent{from: "outside", src: outMAC, dst: all}); !slices.Equal(got, []string{"host"}) {
+		t.Errorf("a broadcast arrives at %q", got)
+	}
+}
+
 // What somebody takes away is seen, and mended.
 func TestRootTamperedWith(t *testing.T) {
 	n := setup(t, Any)
