@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,8 @@ spec:
 }
 
 // ClusterIPs lead from every kind of pod, and from the node, to every kind of pod, on the same node and on the other:
-// with the cluster's own kube-proxy, and where reverse paths are checked strictly.
+// with the cluster's own kube-proxy, and where reverse paths are checked strictly. In mode bridge, and after the nodes
+// have changed to mode steer under the pods that run.
 func TestRootServices(t *testing.T) {
 	c := up(t, lab.Options{Cluster: lab.Kube})
 	for _, name := range c.Nodes() {
@@ -45,6 +47,34 @@ func TestRootServices(t *testing.T) {
 			t.Fatalf("the Service has the ClusterIPs %v, want one of each family", vips[p.name])
 		}
 	}
+	t.Run("bridge", func(t *testing.T) { callAll(t, clients, vips) })
+	c.toSteer(t)
+	t.Run("steer", func(t *testing.T) { callAll(t, clients, vips) })
+}
+
+// toSteer starts agents that want mode steer, and no tunnel: that needs mode bridge on the userspace datapath.
+func (c cluster) toSteer(t *testing.T) {
+	t.Helper()
+	for _, name := range c.Nodes() {
+		must(t, c.AgentStop(within(t, 15*time.Second), name))
+		node := c.host(t, name)
+		_, err := node.run("sh", "-ec", `sed -i 's/mode: bridge/mode: steer/' "$0"; echo 'trafficEncapMode: noEncap' >>"$0"`,
+			"/etc/fairlead/agent.conf")
+		must(t, err)
+		must(t, c.AgentStart(within(t, 5*time.Second), name))
+		must(t, c.WaitReady(within(t, time.Minute), name))
+		wait(t, 30*time.Second, func() string {
+			out, err := node.run(filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
+			if err != nil || !strings.Contains(out, "attached: NIC eth0, mode steer") || strings.Contains(out, "next step") {
+				return fmt.Sprintf("%s: %s, %v", name, out, err)
+			}
+			return ""
+		})
+	}
+}
+
+// callAll has all clients call all Services.
+func callAll(t *testing.T, clients []place, vips map[string][]string) {
 	known := time.Now().Add(30 * time.Second) // when kube-proxy must know of them all
 	var calls errgroup.Group
 	calls.SetLimit(8)
