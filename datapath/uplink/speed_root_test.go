@@ -1,0 +1,165 @@
+package uplink
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// bare is no uplink mode: the NIC is detached.
+const bare = "bare"
+
+// TestRootSpeed measures host and bridged pod against the outside: with the bare NIC, and in both uplink modes, one after
+// the other. "make bench-uplink" prints medians of 10 rounds; without that it is one, and says only that it works.
+func TestRootSpeed(t *testing.T) {
+	rounds, long := 1, 50*time.Millisecond
+	if n, err := strconv.Atoi(os.Getenv("FAIRLEAD_BENCH_ROUNDS")); err == nil {
+		rounds, long = n, 500*time.Millisecond
+	}
+	f := setupSteer(t, simple)
+	pod := f.addPod()
+	ways := []struct {
+		name     string
+		from, to *nstest.NS
+		addr     string
+		pod      bool
+	}{
+		{"host to outside", f.node, f.outside, outIP, false}, {"outside to host", f.outside, f.node, hostIP, false},
+		{"pod to outside", pod, f.outside, outIP, true}, {"outside to pod", f.outside, pod, podIP, true},
+	}
+	streams, trips := map[string][]float64{}, map[string][]float64{}
+	for range rounds {
+		for _, mode := range []string{bare, api.UplinkSteer, api.UplinkBridge} {
+			f.goToMode(mode)
+			for _, w := range ways {
+				if w.pod && mode == bare {
+					continue
+				}
+				key := fmt.Sprintf("%-6s %-16s", mode, w.name)
+				streams[key] = append(streams[key], stream(t, w.from, w.to, w.addr, long))
+				trips[key] = append(trips[key], roundTrip(t, w.from, w.to, w.addr))
+			}
+		}
+	}
+	for _, w := range ways {
+		for _, mode := range []string{bare, api.UplinkSteer, api.UplinkBridge} {
+			if key := fmt.Sprintf("%-6s %-16s", mode, w.name); len(streams[key]) > 0 {
+				t.Logf("SPEED %-6s %s %s Mbit/s, round trip %s us", f.datapath, key, spread(streams[key]), spread(trips[key]))
+			}
+		}
+	}
+}
+
+// spread is the median, and the least and the most.
+func spread(list []float64) string {
+	slices.Sort(list)
+	return fmt.Sprintf("%6.0f (%.0f to %.0f)", list[len(list)/2], list[0], list[len(list)-1])
+}
+
+// goToMode attaches the NIC in a mode, or detaches it, and waits until the outside is reached.
+func (f *fixture) goToMode(mode string) {
+	f.t.Helper()
+	var err error
+	if mode == bare {
+		err = f.restore()
+	} else {
+		f.mode = mode
+		err = f.attach()
+	}
+	if err != nil {
+		f.t.Fatal(err, f.describe())
+	}
+	if mode == api.UplinkSteer {
+		f.know(entry(f.t, podMAC))
+	}
+	f.reached()
+	if mode != bare {
+		nstest.Wait(f.t, 10*time.Second, "the pod to answer", func() bool {
+			_, err := f.outside.Run("ping", "-c1", "-W1", podIP)
+			return err == nil
+		})
+	}
+}
+
+// stream sends by TCP for some time, and returns Mbit/s.
+func stream(t *testing.T, from, to *nstest.NS, addr string, d time.Duration) float64 {
+	t.Helper()
+	var l net.Listener
+	to.Must(func() (err error) { l, err = net.Listen("tcp", net.JoinHostPort(addr, "0")); return err })
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		for b := make([]byte, 1<<17); ; {
+			if _, err := conn.Read(b); err != nil {
+				return
+			}
+		}
+	}()
+	var conn net.Conn
+	from.Must(func() (err error) { conn, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second); return err })
+	defer conn.Close()
+	begin, sent, data := time.Now(), 0, make([]byte, 1<<17)
+	if err := conn.SetDeadline(begin.Add(d + 10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for time.Since(begin) < d {
+		n, err := conn.Write(data)
+		if err != nil {
+			t.Fatalf("a stream to %s: %v", addr, err)
+		}
+		sent += n
+	}
+	return float64(sent) * 8 / 1e6 / time.Since(begin).Seconds()
+}
+
+// roundTrip is the median of 50 round trips of a datagram, in us.
+func roundTrip(t *testing.T, from, to *nstest.NS, addr string) float64 {
+	t.Helper()
+	var server, client net.Conn
+	var l *net.UDPConn
+	to.Must(func() (err error) { l, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(addr)}); return err })
+	server = l
+	defer server.Close()
+	go func() {
+		for b := make([]byte, 100); ; {
+			n, peer, err := l.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			_, _ = l.WriteToUDPAddrPort(b[:n], peer) // an answer that is lost is missed by who asks
+		}
+	}()
+	from.Must(func() (err error) { client, err = net.Dial("udp", l.LocalAddr().String()); return err })
+	defer client.Close()
+	var took []float64
+	for lost := 0; len(took) < 50; {
+		begin := time.Now()
+		if err := client.SetDeadline(begin.Add(500 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := client.Write([]byte("there and back"))
+		if err == nil {
+			_, err = client.Read(make([]byte, 100))
+		}
+		if err != nil {
+			if lost++; lost > 5 { // what the stream before has left in queues has its turn first
+				t.Fatalf("round trips to %s: %v", addr, err)
+			}
+			continue
+		}
+		took = append(took, float64(time.Since(begin).Microseconds()))
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
