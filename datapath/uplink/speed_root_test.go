@@ -6,15 +6,20 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// bare is no uplink mode: the NIC is detached.
-const bare = "bare"
+// Columns that are no uplink modes: the NIC is detached, or the programs hand frames to a veth whose other end is a port
+// of the bridge, instead of to the bridge's own port.
+const bare, veth = "bare", "veth"
+
+func columns() []string { return []string{bare, api.UplinkSteer, veth, api.UplinkBridge} }
 
 // TestRootSpeed measures host and bridged pod against the outside: with the bare NIC, and in both uplink modes, one after
 // the other. "make bench-uplink" prints medians of 10 rounds; without that it is one, and says only that it works.
@@ -25,6 +30,11 @@ func TestRootSpeed(t *testing.T) {
 	}
 	f := setupSteer(t, simple)
 	pod := f.addPod()
+	if f.datapath == ovstest.System { // which passes on frames of all kinds
+		for ns, dev := range map[*nstest.NS]string{f.node: nic, f.outside: "far0", pod: "eth0"} {
+			ns.Exec("ethtool", "-K", dev, "tx", "on")
+		}
+	}
 	ways := []struct {
 		name     string
 		from, to *nstest.NS
@@ -36,7 +46,7 @@ func TestRootSpeed(t *testing.T) {
 	}
 	streams, trips := map[string][]float64{}, map[string][]float64{}
 	for range rounds {
-		for _, mode := range []string{bare, api.UplinkSteer, api.UplinkBridge} {
+		for _, mode := range columns() {
 			f.goToMode(mode)
 			for _, w := range ways {
 				if w.pod && mode == bare {
@@ -49,7 +59,7 @@ func TestRootSpeed(t *testing.T) {
 		}
 	}
 	for _, w := range ways {
-		for _, mode := range []string{bare, api.UplinkSteer, api.UplinkBridge} {
+		for _, mode := range columns() {
 			if key := fmt.Sprintf("%-6s %-16s", mode, w.name); len(streams[key]) > 0 {
 				t.Logf("SPEED %-6s %s %s Mbit/s, round trip %s us", f.datapath, key, spread(streams[key]), spread(trips[key]))
 			}
@@ -66,18 +76,21 @@ func spread(list []float64) string {
 // goToMode attaches the NIC in a mode, or detaches it, and waits until the outside is reached.
 func (f *fixture) goToMode(mode string) {
 	f.t.Helper()
-	var err error
+	_, err := f.node.Run("ip", "link", "del", "up0") // of the column veth; else it is not there
 	if mode == bare {
 		err = f.restore()
 	} else {
-		f.mode = mode
+		f.mode = strings.Replace(mode, veth, api.UplinkSteer, 1)
 		err = f.attach()
 	}
 	if err != nil {
 		f.t.Fatal(err, f.describe())
 	}
-	if mode == api.UplinkSteer {
+	if f.mode == api.UplinkSteer && mode != bare {
 		f.know(entry(f.t, podMAC))
+	}
+	if mode == veth {
+		f.throughVeth()
 	}
 	f.reached()
 	if mode != bare {
@@ -86,6 +99,34 @@ func (f *fixture) goToMode(mode string) {
 			return err == nil
 		})
 	}
+}
+
+// throughVeth puts a veth between the programs and the bridge.
+func (f *fixture) throughVeth() {
+	f.t.Helper()
+	f.node.IP("link set " + BridgeName + " down") // or the bridge would send everything there as well
+	f.node.IP("link add up0 type veth peer name up1")
+	for _, dev := range []string{"up0", "up1"} {
+		f.node.Exec("sysctl", "-q", "-w", "net.ipv6.conf."+dev+".disable_ipv6=1", "net.ipv4.conf."+dev+".arp_ignore=8")
+		if f.datapath == ovstest.Netdev {
+			f.node.Exec("ethtool", "-K", dev, "tx", "off")
+		}
+		f.node.IP("link set " + dev + " up")
+	}
+	f.ovs.Ctl("add-port", BridgeName, "up1")
+	u := f.open()
+	f.node.Must(func() error {
+		c, err := u.steered()
+		if err != nil {
+			return err
+		}
+		port, err := net.InterfaceByName("up0")
+		if err != nil {
+			return err
+		}
+		c.Port = port.Index
+		return c.Ensure()
+	})
 }
 
 // stream sends by TCP for some time, and returns Mbit/s.
