@@ -64,6 +64,42 @@ func TestPreflightRefuses(t *testing.T) {
 	}
 }
 
+// Mode steer leaves the host what it has, and refuses less.
+func TestPreflightOfSteer(t *testing.T) {
+	for want, spoil := range map[string]func(*hoststate.Link, *nicFacts){
+		"":                         func(*hoststate.Link, *nicFacts) {},
+		"wireless":                 func(_ *hoststate.Link, f *nicFacts) { f.wireless = true },
+		"it is down":               func(l *hoststate.Link, _ *nicFacts) { l.Flags = 0 },
+		"a part of bond bond0":     func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "bond0", "bond" },
+		"Linux bridge br0":         func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "br0", "bridge" },
+		"bridge br-ex already":     func(_ *hoststate.Link, f *nicFacts) { f.bridge = "br-ex" },
+		"does not answer: refused": func(_ *hoststate.Link, f *nicFacts) { f.ovsErr = errors.New("refused") },
+		"an interface br-uplink":   func(_ *hoststate.Link, f *nicFacts) { f.hasOther = true },
+	} {
+		nic, f := healthy()
+		// What mode bridge refuses.
+		f.manager, f.tentative, f.taken = manager{"NetworkManager", "leave it"}, []string{"fe80::1"}, []string{"fd00::1"}
+		f.uppers, f.noNFT = []upper{{"mv0", "macvlan", 0}, {"eth0.10", "vlan", 10}}, false
+		nic.Sysctls[hoststate.AddrGenMode] = "3"
+		spoil(&nic, &f)
+		r := judgeSteer(nic, f, false, nil)
+		if want == "" && len(r.Refused) > 0 || want != "" && (len(r.Refused) != 1 || !strings.Contains(r.Refused[0], want)) {
+			t.Errorf("%q: refused %q", want, r.Refused)
+		}
+	}
+	nic, f := healthy()
+	for want, r := range map[string]Report{"end on a bridge of Open vSwitch": judgeSteer(nic, f, true, nil),
+		"no such call": judgeSteer(nic, f, false, errors.New("no such call"))} {
+		if len(r.Refused) != 1 || !strings.Contains(r.Refused[0], want) {
+			t.Errorf("%s: refused %q", want, r.Refused)
+		}
+	}
+	f.uppers, f.xdp = []upper{{"mv0", "macvlan", 0}, {"ip0", "ipvlan", 0}}, true
+	if r := judgeSteer(nic, f, false, nil); len(r.Notes) != 3 || len(r.Refused) > 0 {
+		t.Errorf("notes %q, refused %q", r.Notes, r.Refused)
+	}
+}
+
 // What only has to be known is no reason to refuse.
 func TestPreflightNotes(t *testing.T) {
 	nic, f := healthy()

@@ -188,8 +188,10 @@ func judgeSteer(nic hoststate.Link, f nicFacts, tunnels bool, kernelErr error) R
 	r.refuseMaster(nic, f)
 	r.refuseOVS(nic, f)
 	for _, c := range f.uppers {
-		if c.kind == "ipvlan" || c.kind == "ipvtap" {
-			r.note("the %s interface %s is on top of it: pods do not reach it under the NIC's address", c.kind, c.name)
+		switch c.kind {
+		case "macvlan", "macvtap", "ipvlan", "ipvtap":
+			r.note("the %s interface %s is on top of it: if it is moved to another network namespace, this node's bridged pods "+
+				"do not reach it", c.kind, c.name)
 		}
 	}
 	if f.xdp {
