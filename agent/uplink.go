@@ -160,7 +160,8 @@ func (n *nodeUplink) attach(ctx context.Context, transport string) {
 }
 
 func (n *nodeUplink) plan(nic string) uplink.Plan {
-	return uplink.Plan{Mode: n.cfg.Uplink.Mode, Tunnels: tunnels(n.cfg), NIC: nic, Datapath: n.cfg.OVSDatapathType, OVSRunDir: n.cfg.OVSRunDir, Check: n.reached,
+	return uplink.Plan{Mode: n.cfg.Uplink.Mode, Tunnels: tunnels(n.cfg), NIC: nic,
+		Datapath: n.cfg.OVSDatapathType, OVSRunDir: n.cfg.OVSRunDir, Check: n.reached,
 		RollbackAfter: n.cfg.Uplink.RollbackAfter, AllowManaged: n.cfg.Uplink.AllowManaged}
 }
 

@@ -27,6 +27,10 @@
 //	host's addresses    on br-uplink: what the journal has, which is read at the   uplink
 //	and routes there    start of every process; on the NIC nothing is ours
 //	nft table           netdev fairlead-uplink                                     uplink
+//	eBPF programs       pinned in the journal's directory below /sys/fs/bpf; named uplink/steer
+//	                    fl_ + digest; tc filters "fairlead/" + hook, and the qdisc
+//	                    clsact where a directory qdisc-IFINDEX is beside the pins
+//	NIC's promisc flag  the journal says that the host had not set it              uplink
 //	iptables chains     FAIRLEAD-POSTROUTING (nat), FAIRLEAD-FORWARD (filter),     nat
 //	                    iptables and ip6tables, and the jumps to them
 //

@@ -166,7 +166,8 @@ func (f *uplinkFlags) open() (*uplink.Uplink, uplink.Plan, error) {
 	}
 	nic, err := f.nicOf(cfg, u)
 	return u, uplink.Plan{Mode: cfg.Uplink.Mode, Tunnels: cfg.TrafficEncapMode != api.ModeNoEncap, NIC: nic,
-		Datapath: cfg.OVSDatapathType, OVSRunDir: cfg.OVSRunDir, Check: u.GatewaysIfAny, RollbackAfter: cfg.Uplink.RollbackAfter, AllowManaged: cfg.Uplink.AllowManaged}, err
+		Datapath: cfg.OVSDatapathType, OVSRunDir: cfg.OVSRunDir, Check: u.GatewaysIfAny,
+		RollbackAfter: cfg.Uplink.RollbackAfter, AllowManaged: cfg.Uplink.AllowManaged}, err
 }
 
 // nicOf is the flag, else the config's interface, else the one that the journal has under way.

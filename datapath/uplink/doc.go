@@ -1,6 +1,10 @@
-// Package uplink makes the node's NIC a port of Open vSwitch, for the frames of pods that have addresses of the
-// underlay, and takes it back out. Whatever kills it in between, the node is found again: by the next start of the
-// agent, by "fairlead-agent uplink restore", or by the next boot.
+// Package uplink gives pods that have addresses of the underlay their frames from the node's NIC, and undoes it. There
+// are two modes. In mode bridge the NIC becomes a port of Open vSwitch. In mode steer it stays the host's, and the
+// programs of package steer sort its frames. Mode auto is steer where that is possible. Whatever kills it in between,
+// the node is found again: by the next start of the agent, by "fairlead-agent uplink restore", or by the next boot.
+//
+// In both there is the bridge br-uplink, from which a patch port leads to the bridge of the pods. In mode steer the
+// programs hand frames over at the bridge's own port, and nothing of the host's moves (steering.go). In mode bridge:
 //
 // Attached, the NIC is a port of the bridge br-uplink, which is standalone: it forwards like any switch (NORMAL) and
 // nobody programs it. The bridge's own port, also called br-uplink, has the NIC's MAC and all that the host had on the
@@ -13,7 +17,7 @@
 //
 // What is ours: the rows of package rows, with them the devices that Open vSwitch makes; the nft table fairlead-uplink,
 // which on the userspace datapath keeps the kernel from answering the NIC's frames a second time; and what the journal
-// has on record on br-uplink. On the NIC nothing is ours: what is put back is the host's.
+// has on record on br-uplink. On the NIC nothing is ours, but the programs of mode steer: what is put back is the host's.
 //
 // All functions act on the network namespace of the calling thread.
 package uplink

@@ -54,8 +54,8 @@ const (
 	stepVerify    = "verify"
 )
 
-// Steps are the words that a journal's Step may have in a mode on the way to attached, or on the way back, in their order. Some
-// are left out where there is nothing to do.
+// Steps are the words that a journal's Step may have in a mode on the way to attached, or on the way back, in their
+// order. Some are left out where there is nothing to do.
 func Steps(mode string, back bool) []string {
 	steps := []string{"begin"}
 	for _, f := range facts(mode) {

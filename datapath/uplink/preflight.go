@@ -96,7 +96,8 @@ type manager struct{ name, remedy string }
 
 // judge is the pure part of Preflight.
 func judge(nic hoststate.Link, f nicFacts) Report {
-	r := Report{NIC: nic.Name, Mode: api.UplinkBridge, Refused: []string{}, Notes: []string{}, Moves: []string{}, VLANs: []int{}}
+	r := Report{NIC: nic.Name, Mode: api.UplinkBridge, Refused: []string{}, Notes: []string{}, Moves: []string{},
+		VLANs: []int{}}
 	r.refuseKind(nic, f)
 	r.refuseMaster(nic, f)
 	r.judgeUppers(f)

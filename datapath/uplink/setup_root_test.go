@@ -117,8 +117,8 @@ func (f *fixture) batch(lines string) {
 }
 
 func (f *fixture) plan() Plan {
-	return Plan{Mode: f.mode, Pins: f.pins, NIC: nic, Datapath: string(f.datapath), OVSRunDir: f.ovs.Dir, Check: CheckGateways,
-		RollbackAfter: 5 * time.Second}
+	return Plan{Mode: f.mode, Pins: f.pins, NIC: nic, Datapath: string(f.datapath), OVSRunDir: f.ovs.Dir,
+		Check: CheckGateways, RollbackAfter: 5 * time.Second}
 }
 
 func (f *fixture) open() *Uplink {

@@ -15,14 +15,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Columns that are no uplink modes: the NIC is detached, or the programs hand frames to a veth whose other end is a port
-// of the bridge, instead of to the bridge's own port.
+// Columns that are no uplink modes: the NIC is detached, or the programs hand frames to a veth whose other end is a
+// port of the bridge, instead of to the bridge's own port.
 const bare, veth = "bare", "veth"
 
 func columns() []string { return []string{bare, api.UplinkSteer, veth, api.UplinkBridge} }
 
-// TestRootSpeed measures host and bridged pod against the outside: with the bare NIC, and in both uplink modes, one after
-// the other. "make bench-uplink" prints medians of 10 rounds; without that it is one, and says only that it works.
+// TestRootSpeed measures host and bridged pod against the outside: with the bare NIC, and in both uplink modes, one
+// after the other. "make bench-uplink" prints medians of 10 rounds; without that it is one, and says only that it works.
 func TestRootSpeed(t *testing.T) {
 	rounds, long := 1, 50*time.Millisecond
 	if n, err := strconv.Atoi(os.Getenv("FAIRLEAD_BENCH_ROUNDS")); err == nil {

@@ -114,8 +114,8 @@ func (f *fixture) status() (s Status) {
 	return s
 }
 
-// hostUntouched compares what the host has with what it had. That its NIC is promiscuous is all that may differ, and the
-// bridge.
+// hostUntouched compares what the host has with what it had. That its NIC is promiscuous is all that may differ, and
+// the bridge.
 func (f *fixture) hostUntouched(when string) {
 	f.t.Helper()
 	now := f.state()
@@ -128,8 +128,8 @@ func (f *fixture) hostUntouched(when string) {
 	same(f.t, when, f.before, now)
 }
 
-// Mode auto takes steer, leaves an uplink in the mode that it has, and takes bridge where steer is refused, and says why.
-// Another mode that is asked for is taken by way of a restore.
+// Mode auto takes steer, leaves an uplink in the mode that it has, and takes bridge where steer is refused, and says
+// why. Another mode that is asked for is taken by way of a restore.
 func TestRootModes(t *testing.T) {
 	f := setupSteer(t, simple)
 	before := f.state()
@@ -140,7 +140,8 @@ func TestRootModes(t *testing.T) {
 			t.Fatal(err, f.describe())
 		}
 		f.reached()
-		if s := f.status(); s.Mode != is || s.Phase != Attached || !strings.Contains(s.NotSteer, why) || why == "" && s.NotSteer != "" {
+		if s := f.status(); s.Mode != is || s.Phase != Attached || !strings.Contains(s.NotSteer, why) ||
+			why == "" && s.NotSteer != "" {
 			t.Errorf("mode %s: %+v, want %s because of %q", want, s, is, why)
 		}
 	}

@@ -92,7 +92,8 @@ func (c canvas) stroke(lines, heads *strings.Builder, row, column int) {
 		is, towards   string
 	}{{0, -1, "-+<>v^", "-+<>v^"}, {0, 1, "-+<>v^", "-+<>v^"}, {-1, 0, "|+v^", "|+v^-"}, {1, 0, "|+v^", "|+v^-"}} {
 		next := c.at(row+to.rows, column+to.columns)
-		if isOne(r, to.is) && isOne(next, to.towards) && c.isLine(row+to.rows, column+to.columns) || r == '|' && to.columns == 0 {
+		joined := isOne(r, to.is) && isOne(next, to.towards) && c.isLine(row+to.rows, column+to.columns)
+		if joined || r == '|' && to.columns == 0 {
 			fmt.Fprintf(lines, "M%d %dl%d %d", x, y, to.columns*wide/2, to.rows*high/2)
 		}
 	}

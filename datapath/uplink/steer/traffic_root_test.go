@@ -150,8 +150,8 @@ func TestRootOffloads(t *testing.T) {
 	})
 }
 
-// The host's VLAN interface and pods share a VLAN, with the tag in the frame and beside it. Only the kernel in which the
-// kernel's datapath is tested is sure to have VLAN interfaces and bonds.
+// The host's VLAN interface and pods share a VLAN, with the tag in the frame and beside it. Only the kernel in which
+// the kernel's datapath is tested is sure to have VLAN interfaces and bonds.
 func TestRootVLANsAndBonds(t *testing.T) {
 	if ovstest.UnderTest(t) != ovstest.System {
 		return
