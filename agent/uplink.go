@@ -117,9 +117,6 @@ func (n *nodeUplink) counts() []steer.Count {
 // ready returns nil if bridged pods can be served, else the reason.
 func (n *nodeUplink) ready() error { return n.status.Load().why }
 
-// attached reports whether the NIC is a port of Open vSwitch.
-func (n *nodeUplink) attached() bool { return n.status.Load().attached }
-
 // resume brings to an end what an agent before has begun, and takes the NIC back where the config does not want it any
 // more. What can't be done yet, for want of Open vSwitch, is tried again by attach.
 func (n *nodeUplink) resume(ctx context.Context) {

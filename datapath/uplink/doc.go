@@ -16,8 +16,9 @@
 // next; nothing else remembers how far an attach has come.
 //
 // What is ours: the rows of package rows, with them the devices that Open vSwitch makes; the nft table fairlead-uplink,
-// which on the userspace datapath keeps the kernel from answering the NIC's frames a second time; and what the journal
-// has on record on br-uplink. On the NIC nothing is ours, but the programs of mode steer: what is put back is the host's.
+// which on the userspace datapath keeps the kernel from answering the NIC's frames a second time; what the journal has
+// on record on br-uplink; and the programs of package steer. On the NIC nothing else is ours: what is put back is the
+// host's.
 //
 // All functions act on the network namespace of the calling thread.
 package uplink

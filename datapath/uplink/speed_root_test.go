@@ -22,7 +22,8 @@ const bare, veth = "bare", "veth"
 func columns() []string { return []string{bare, api.UplinkSteer, veth, api.UplinkBridge} }
 
 // TestRootSpeed measures host and bridged pod against the outside: with the bare NIC, and in both uplink modes, one
-// after the other. "make bench-uplink" prints medians of 10 rounds; without that it is one, and says only that it works.
+// after the other. "make bench-uplink" prints medians of 10 rounds; without that it is one, and only shows that it
+// works.
 func TestRootSpeed(t *testing.T) {
 	rounds, long := 1, 50*time.Millisecond
 	if n, err := strconv.Atoi(os.Getenv("FAIRLEAD_BENCH_ROUNDS")); err == nil {
@@ -76,7 +77,8 @@ func spread(list []float64) string {
 // goToMode attaches the NIC in a mode, or detaches it, and waits until the outside is reached.
 func (f *fixture) goToMode(mode string) {
 	f.t.Helper()
-	_, err := f.node.Run("ip", "link", "del", "up0") // of the column veth; else it is not there
+	var err error
+	_, _ = f.node.Run("ip", "link", "del", "up0") // of the column veth; else it is not there
 	if mode == bare {
 		err = f.restore()
 	} else {
