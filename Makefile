@@ -61,12 +61,12 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 bench: ## the benchmarks
 	go test -p 1 -run '^$$' -bench . -benchmem ./...
 
-bench-uplink: root deps build once ## what the host loses when its NIC is attached, restored, and when agent or Open vSwitch die
+bench-uplink: root deps build once ## what host and pods get in each uplink mode, and lose at attach, restore and deaths
 	@set -o pipefail; failed=0; for datapath in netdev system; do \
 		FAIRLEAD_TEST_DATAPATH=$$datapath FAIRLEAD_BENCH_ROUNDS=10 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' \
-		go test -count=1 -p 1 -timeout 30m -v -run '^TestRoot(Gaps|AgentKeepsUplink)$$/^gaps$$' \
+		go test -count=1 -p 1 -timeout 30m -v -run '^TestRoot(Gaps|Speed|AgentKeepsUplink|SteerLeavesHostAlone)$$/^gaps$$' \
 		-exec "$$([ $$datapath = netdev ] || echo '$(CURDIR)/bin/lab --uml=auto --')" ./datapath/uplink ./test/crash \
-		| sed -n 's/.*GAP //p; /FAIL/p' || failed=1; done; exit $$failed
+		| sed -nE 's/.*(GAP|SPEED) //p; /FAIL/p' || failed=1; done; exit $$failed
 
 demo: root deps build ## two nodes on this machine, pods that talk, routed and bridged, an agent killed (root)
 	test/demo/demo.sh

@@ -21,7 +21,7 @@ const podIP, podIP6, podMAC = "192.0.2.40", "fd00::40", "02:00:00:00:01:40"
 // setupSteer is a node for mode steer, with a file system of its own for what is pinned.
 func setupSteer(t *testing.T, config string) *fixture {
 	t.Helper()
-	f := setup(t, config)
+	f := setup(t, config, noDAD()...)
 	at, err := os.MkdirTemp("/tmp", "steer")
 	if err != nil {
 		t.Fatal(err)
@@ -166,38 +166,6 @@ func TestRootModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "restored", before, f.state())
-}
-
-// The host loses nothing when programs come and go, nor when Open vSwitch does.
-func TestRootSteerLosesNothing(t *testing.T) {
-	f := setupSteer(t, simple)
-	f.reached()
-	for _, e := range []struct {
-		what string
-		do   func()
-	}{
-		{"attach", f.nextAgent},
-		{"agent killed and started", func() { f.run("attach", 3); f.run("attach", 0) }},
-		{"ovs-vswitchd killed and started", func() { f.ovs.Vswitchd.Kill(); f.ovs.Vswitchd.Start() }},
-		{"ovsdb-server killed and started", func() { f.ovs.Server.Kill(); f.ovs.Server.Start() }},
-		{"ovs-appctl exit --cleanup", func() {
-			f.ovs.Appctl("exit", "--cleanup")
-			f.ovs.Vswitchd.Kill() // until it is gone
-			f.ovs.Vswitchd.Start()
-			f.nextAgent()
-		}},
-		{"restore", func() {
-			if err := f.restore(); err != nil {
-				t.Error(err)
-			}
-		}},
-	} {
-		longest, lost, sent := f.measure(e.do)
-		t.Logf("GAP %-6s steer %-31s longest gap %v, lost %d of %d", f.datapath, e.what, longest, lost, sent)
-		if lost > 0 {
-			t.Errorf("%s: lost %d of %d, longest gap %s", e.what, lost, sent, longest)
-		}
-	}
 }
 
 // After a SIGKILL behind any step of attach, roll-back and restore the node is found again.

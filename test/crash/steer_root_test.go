@@ -38,6 +38,10 @@ func TestRootSteerLeavesHostAlone(t *testing.T) {
 		}
 	})
 	c.steers(t)
+	if os.Getenv("FAIRLEAD_BENCH_ROUNDS") != "" {
+		t.Run("gaps", c.gaps)
+		return
+	}
 	c.apply(t, steeredPod)
 	must(t, c.WaitPods(within(t, 30*time.Second)))
 	for _, e := range c.steerEvents() {
@@ -211,8 +215,7 @@ func (c cluster) hostUnmoved(t *testing.T, do func(*testing.T)) {
 			t.Errorf("%s: the host lost packets: %s", ways[i].name, r)
 		}
 	}
-	t.Logf("GAP %-6s steer %-42s lost %d of %d, longest gap %s", c.Datapath(), t.Name(), all.Lost, all.Sent,
-		all.LongestGap.Round(time.Millisecond))
+	t.Logf("lost %d of %d, longest gap %s", all.Lost, all.Sent, all.LongestGap.Round(time.Millisecond))
 	connection.check(t)
 }
 

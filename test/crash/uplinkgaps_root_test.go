@@ -82,10 +82,10 @@ func (c cluster) gaps(t *testing.T) {
 		dead = append(dead, c.newFlowsWithoutAgent(t))
 	}
 	for _, e := range events {
-		t.Logf("GAP %-6s %-48s %s", c.Datapath(), e.name+": host", &e.host)
-		t.Logf("GAP %-6s %-48s %s", c.Datapath(), e.name+": pods", &e.pods)
+		t.Logf("GAP %-6s %-6s %-48s %s", c.Datapath(), c.Uplink(), e.name+": host", &e.host)
+		t.Logf("GAP %-6s %-6s %-48s %s", c.Datapath(), c.Uplink(), e.name+": pods", &e.pods)
 	}
-	t.Logf("GAP %-6s %-48s pass after %s", c.Datapath(), "both SIGKILL, agent dead: new host flows", probe.Spread(dead))
+	t.Logf("GAP %-6s %-6s %-48s pass after %s", c.Datapath(), c.Uplink(), "both SIGKILL, agent dead: new host flows", probe.Spread(dead))
 }
 
 // hostWays are how many of uplinkWays are the host's: they come first.
