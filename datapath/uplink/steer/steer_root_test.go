@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
 	"github.com/fairlead-cni/fairlead/api"
 )
 
@@ -284,6 +288,33 @@ func TestRootBesideOthers(t *testing.T) {
 				t.Errorf("before:\n%s\nafter:\n%s", before, after)
 			}
 		})
+	}
+}
+
+// The same of a program that was at tcx before ours.
+func TestRootBesideOtherPrograms(t *testing.T) {
+	n := setup(t, TCX)
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()}})
+	n.must(err)
+	defer program.Close()
+	n.host.Must(func() error {
+		l, err := link.AttachTCX(link.TCXOptions{Interface: n.config.NIC, Program: program, Attach: ebpf.AttachTCXIngress})
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	n.ensure()
+	n.sync(Entry{mac(t, podMAC), 0})
+	for dst, want := range map[string]string{podMAC: "pods", all: "pods", hostMAC: ""} {
+		if got := strings.Join(n.send(sent{from: "outside", src: outMAC, dst: dst}), " "); got != want {
+			t.Errorf("somebody drops what is the host's: a frame for %s arrives at %q, want %q", dst, got, want)
+		}
+	}
+	n.must(n.remove())
+	if got := n.send(sent{from: "outside", src: outMAC, dst: hostMAC}); got != nil {
+		t.Errorf("the other program is gone: a frame for the host arrives at %q", got)
 	}
 }
 
