@@ -176,6 +176,7 @@ func TestRootSteerDeathAtEveryStep(t *testing.T) {
 				if i != j && os.Getenv("FAIRLEAD_TEST_LONG") == "" {
 					return // mode bridge tries each; here each way comes once
 				}
+				t.Parallel()
 				setupSteer(t, rich).killAtEveryStep(op, r)
 			})
 		}

@@ -33,8 +33,9 @@ With --mode bridge the underlay is a switch with VLANs, an Open vSwitch on the h
 have trunk ports with the VLANs 10 and 20 beside the untagged one, and their addresses on eth0; their
 agents have enableBridgingMode: true. The default gateway is then the host "router", which has a leg
 in each VLAN: eth0 192.168.77.1 (fd77::1), eth10 192.168.110.1 (fd77:0:0:a10::1) and eth20
-192.168.120.1 (fd77:0:0:a20::1). The host outside is behind it. With --uplink steer the NIC stays
-the host's; on the userspace datapath that wants trafficEncapMode: noEncap (--config). IPPools are manifests as others are;
+192.168.120.1 (fd77:0:0:a20::1). The host outside is behind it. With --uplink steer the NIC stays the
+host's; on the userspace datapath that wants trafficEncapMode: noEncap (--config).
+IPPools are manifests as others are;
 without Kubernetes the nodes share the directory of allocations.`,
 		Example: "  lab up --nodes 3 --ip-family ipv4\n  lab up --config vxlan.yaml     # tunnelType: vxlan\n" +
 			"  lab up --mode bridge --ip-family dual\n" +
