@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -87,6 +88,10 @@ func TestDesireBridged(t *testing.T) {
 	}
 	if want := prefixList("192.0.2.128/26", "192.168.110.64/26", "fd00:a::/64"); !slices.Equal(d.NAT.Pools, want) {
 		t.Errorf("masqueraded pools %v, want %v", d.NAT.Pools, want)
+	}
+	known := []steer.Entry{{MAC: api.MAC{2, 0, 0, 0, 0, 3}, VLAN: 10}, {MAC: api.MAC{2, 0, 0, 0, 0, 4}}}
+	if !slices.Equal(d.Steer, known) {
+		t.Errorf("the uplink's programs know %+v, want %+v", d.Steer, known)
 	}
 	if d.NAT.Underlay != "br-uplink" {
 		t.Errorf("the host hears the underlay on %q", d.NAT.Underlay)

@@ -148,7 +148,8 @@ func (c Config) pinned(name string, spec *ebpf.MapSpec) (m, old *ebpf.Map, err e
 func MACs(nic netlink.Link, links []netlink.Link) (list []api.MAC) {
 	for _, l := range links {
 		a := l.Attrs()
-		above := a.ParentIndex == nic.Attrs().Index && (a.NetNsID < 0 || l.Type() != "veth")
+		// The parent of a veth is its other end; that of one with a namespace is another namespace's.
+		above := a.ParentIndex == nic.Attrs().Index && a.NetNsID < 0 && l.Type() != "veth"
 		if (a.Index == nic.Attrs().Index || above) && len(a.HardwareAddr) == 6 {
 			list = append(list, api.MAC(a.HardwareAddr))
 		}

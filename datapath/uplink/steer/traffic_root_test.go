@@ -176,6 +176,24 @@ func TestRootVLANsAndBonds(t *testing.T) {
 	}
 }
 
+// A macvlan of the host's in another namespace has its frames as before.
+func TestRootMacvlan(t *testing.T) {
+	n := setupTraffic(t, "eth0", false)
+	guest := nstest.New(t)
+	n.host.IP("link add link eth0 name mv0 type macvlan mode bridge")
+	n.host.IP("link set mv0 netns " + guest.Name)
+	n.address(guest, "mv0", 14, 0)
+	for _, addr := range []string{"192.0.2.17", "fd00:0::1"} {
+		if err := transfer(guest, n.outside, addr); err != nil {
+			t.Errorf("from a macvlan to the outside, %s: %v", addr, err)
+		}
+	}
+	if err := transfer(n.outside, guest, fmt.Sprintf("192.0.2.%d", base(0)+14)); err != nil {
+		t.Errorf("from the outside to a macvlan: %v", err)
+	}
+	n.talk(1)
+}
+
 // Only what is on top of the NIC in this namespace is the host's.
 func TestRootMACs(t *testing.T) {
 	n := setup(t, Any)
