@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -165,7 +166,25 @@ func TestRootModes(t *testing.T) {
 	if err := f.restore(); err != nil {
 		t.Fatal(err)
 	}
+	f.inTheWay()
+	mode(api.UplinkAuto, api.UplinkBridge, "not a directory")
+	if err := f.restore(); err != nil {
+		t.Fatal(err)
+	}
 	same(t, "restored", before, f.state())
+}
+
+// inTheWay pins something where the programs' directory is to be: preflight sees nothing wrong, and the step fails.
+func (f *fixture) inTheWay() {
+	f.t.Helper()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Pin(f.pins); err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 // After a SIGKILL behind any step of attach, roll-back and restore the node is found again.

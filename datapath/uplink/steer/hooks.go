@@ -35,7 +35,7 @@ func (c Config) device(h hook) int {
 // openLink opens a link that is pinned, with the device that it is at: 0 when that is gone. There may be none.
 func (c Config) openLink(h hook) (l link.Link, info *link.Info, ifindex int, err error) {
 	l, err = link.LoadPinnedLink(c.pin(h.name), nil)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil, 0, nil
 	}
 	if err != nil {
@@ -92,13 +92,15 @@ func (c Config) attachedTCX(h hook) (ebpf.ProgramID, error) {
 	return info.Program, nil
 }
 
+// detachTCX detaches the program, also where another process has the link open. Something else under the link's name
+// goes with the directory.
 func (c Config) detachTCX(h hook) error {
 	l, _, ifindex, err := c.openLink(h)
 	if l == nil || err != nil {
-		return err
+		return nil
 	}
 	defer l.Close()
-	if ifindex != 0 { // also where another process has it open
+	if ifindex != 0 {
 		if err := l.Detach(); err != nil {
 			return fmt.Errorf("detaching the program at %s: %w", h.name, err)
 		}

@@ -159,16 +159,19 @@ func (c Config) Remove() error {
 	slices.Reverse(list)
 	var errs []error
 	for _, h := range list {
-		errs = append(errs, c.detachTCX(h), c.detachFilter(h), c.detachStrays(h))
+		errs = append(errs, c.detachTCX(h), c.detachFilter(h))
 	}
-	errs = append(errs, c.removeQdiscs())
-	if err := errors.Join(errs...); err != nil {
-		return err
+	err := c.removeQdiscs() // which are noted in the directory
+	if err == nil {
+		err = os.RemoveAll(c.Dir)
 	}
-	if err := os.RemoveAll(c.Dir); err != nil {
-		return fmt.Errorf("removing what is pinned: %w", err)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("removing what is pinned: %w", err))
 	}
-	return nil
+	for _, h := range list {
+		errs = append(errs, c.detachStrays(h))
+	}
+	return errors.Join(errs...)
 }
 
 // Probe returns nil if the kernel takes the programs and they can be pinned. It attaches nothing.
