@@ -33,10 +33,14 @@ func (h hook) attachType() ebpf.AttachType {
 // Offsets in struct __sk_buff (linux/bpf.h).
 const (
 	skbLen         = 0
+	skbPacketType  = 4
 	skbVLANPresent = 20
 	skbVLANTCI     = 24
 	skbVLANProto   = 28
 )
+
+// packetHost is PACKET_HOST of packet(7).
+const packetHost = 0
 
 // What a program returns: TCX_NEXT is TC_ACT_UNSPEC, TCX_DROP is TC_ACT_SHOT (linux/bpf.h, linux/pkt_cls.h). The flag
 // BPF_F_INGRESS has a device receive a frame; without it the frame is sent.
@@ -107,6 +111,10 @@ func (c *code) fromOthers(egress bool) {
 	if egress {
 		from, others = FromHost, ToUnderlay
 	}
+	c.add(asm.Mov.Reg(frame, asm.R1))
+	if !egress { // most frames are for the NIC's own address, which is no pod's: the kernel has compared it
+		c.add(asm.LoadMem(asm.R1, frame, skbPacketType, asm.Word), asm.JEq.Imm(asm.R1, packetHost, "others"))
+	}
 	c.read("others")
 	c.isGroup("group")
 	c.lookup(dstAt)
@@ -134,6 +142,7 @@ func (c *code) fromOthers(egress bool) {
 
 // fromPods is the program of the port.
 func (c *code) fromPods() {
+	c.add(asm.Mov.Reg(frame, asm.R1))
 	c.read("strange")
 	c.lookup(srcAt)
 	c.add(asm.JEq.Imm(asm.R0, 0, "strange"))
@@ -164,7 +173,7 @@ func (c *code) label(name string) { c.add(asm.Mov.Imm(asm.R0, 0).WithSymbol(name
 // read puts the frame's beginning onto the stack and its VLAN into the register: 0 if it has none. Frames that are too
 // short, or have a tag of another kind, go to the label.
 func (c *code) read(other string) {
-	c.add(asm.Mov.Reg(frame, asm.R1),
+	c.add(asm.Mov.Reg(asm.R1, frame),
 		asm.Mov.Imm(asm.R2, 0),
 		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, dstAt),
 		asm.Mov.Imm(asm.R4, headerLen),
