@@ -34,6 +34,12 @@ func TestRootAttachAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "attached twice", attached, f.state())
+	var r Report
+	u := f.open()
+	f.node.Must(func() (err error) { r, err = u.Preflight(context.Background(), f.plan()); return err })
+	if len(r.Refused) > 0 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "attached already") {
+		t.Errorf("preflight of what is attached: %+v", r)
+	}
 	if err := f.restore(); err != nil {
 		t.Fatal(err, f.describe())
 	}

@@ -39,7 +39,13 @@ func (e *RefusedError) Error() string {
 }
 
 // Preflight looks whether p.NIC can be attached, and in which mode. It changes nothing.
-func (u *Uplink) Preflight(ctx context.Context, p Plan) (Report, error) { return u.chosen(ctx, p) }
+func (u *Uplink) Preflight(ctx context.Context, p Plan) (Report, error) {
+	if u.Attached() && u.journal.NIC.Name == p.NIC {
+		return Report{NIC: p.NIC, Mode: u.journal.mode(), Refused: []string{}, Moves: []string{}, VLANs: []int{},
+			Notes: []string{"it is attached already, and stays as it is (uplink status)"}}, nil
+	}
+	return u.chosen(ctx, p)
+}
 
 // preflightBridge looks whether p.NIC can be attached in mode bridge.
 func (u *Uplink) preflightBridge(ctx context.Context, p Plan) (Report, error) {
