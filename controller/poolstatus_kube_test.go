@@ -45,14 +45,14 @@ func TestMain(m *testing.M) {
 const patience = time.Minute
 
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	admin dynamic.Interface
 	token string // the controller's
 	s     *apitest.Server
 	url   string // where the controller serves
 }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	s := shared.Get(t)
 	const crds = "../build/manifests/crds.yaml"
@@ -112,7 +112,7 @@ func (c *cluster) startIn(ctx context.Context, ipam api.NodeIPAM, other func(con
 	return fmt.Sprintf("http://127.0.0.1:%d", port), ended
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
