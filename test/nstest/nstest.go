@@ -129,12 +129,18 @@ func (n *NS) IP(line string) string {
 	return n.Exec(append([]string{"ip"}, strings.Fields(line)...)...)
 }
 
-// Veth makes a veth between two namespaces, both ends up.
+// Veth makes a veth between two namespaces, both ends up. Frames pass when it returns.
 func Veth(a *NS, aName string, b *NS, bName string) {
 	a.t.Helper()
 	a.IP(fmt.Sprintf("link add %s type veth peer name %s netns %s", aName, bName, b.Name))
 	a.IP("link set " + aName + " up")
 	b.IP("link set " + bName + " up")
+	// The end that was up first drops all it is to send until the kernel has worked on the event that the other is up.
+	for start := time.Now(); !strings.Contains(a.IP("link show "+aName), "state UP"); time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > 10*time.Second {
+			a.t.Fatalf("%s is not up 10 s after its peer: %s", aName, a.IP("link show "+aName))
+		}
+	}
 }
 
 func ip(t testing.TB, args ...string) {
