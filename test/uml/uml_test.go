@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +22,9 @@ const childScript = "FAIRLEAD_UML_TEST_SCRIPT"
 func TestMain(m *testing.M) {
 	Init()
 	if script := os.Getenv(childScript); script != "" {
-		_, err := Run(context.Background(), command("/", script))
+		c := command("/", script)
+		c.Stdout = os.Stdout
+		_, err := Run(context.Background(), c)
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -145,8 +148,17 @@ func TestUMLNothingIsLeft(t *testing.T) {
 			var child *os.Process
 			if strings.HasPrefix(name, "kill") {
 				cmd := exec.Command("/proc/self/exe")
-				cmd.Env = append(os.Environ(), childScript+"=sleep 100")
-				if err := cmd.Start(); err != nil {
+				// No process is made after it says so: one that is just being made asks to be traced when its parent is
+				// dead, and stops for ever.
+				cmd.Env = append(os.Environ(), childScript+"=echo up; while :; do :; done")
+				says, err := cmd.StdoutPipe()
+				if err == nil {
+					err = cmd.Start()
+				}
+				if err == nil {
+					_, err = io.ReadFull(says, make([]byte, len("up\n")))
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
 				child = cmd.Process
