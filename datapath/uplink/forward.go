@@ -64,10 +64,14 @@ func (u *Uplink) makeBridge(ctx context.Context) error {
 		return err
 	}
 	name := u.journal.Bridge.Name
-	return poll(ctx, "ovs-vswitchd to make interface "+name+" (see its log)", func() (bool, error) {
+	if err := poll(ctx, "ovs-vswitchd to make interface "+name+" (see its log)", func() (bool, error) {
 		l, err := findLink(name)
 		return l != nil, err
-	})
+	}); err != nil {
+		return err
+	}
+	// In userspace it sets the interface down once more for its MAC, which takes IPv6 addresses away.
+	return u.journal.DB.WaitTaken(ctx)
 }
 
 // readyDevice gives br-uplink all that the NIC has but addresses and routes, and sets it up. The kernel must make no

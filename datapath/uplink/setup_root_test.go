@@ -94,10 +94,11 @@ func (f *fixture) boot(config string) {
 	f.outside.IP("-6 addr add " + outIP6 + "/64 dev far0 nodad")
 	f.outside.IP("-6 addr add fe80::1/64 dev far0 nodad")
 	f.batch(config)
-	nstest.Wait(f.t, 5*time.Second, "IPv6 addresses in use, each with its route in table local", func() bool {
+	nstest.Wait(f.t, 10*time.Second, "links up, IPv6 addresses in use, each with its route in table local", func() bool {
 		addresses := f.node.IP("-6 -o addr")
 		routes := f.node.IP("-6 route show table local type local")
-		return !strings.Contains(addresses, "tentative") && strings.Count(addresses, "\n") == strings.Count(routes, "\n")
+		return !strings.Contains(f.node.IP("-o link show up"), "DOWN") && !strings.Contains(addresses, "tentative") &&
+			strings.Count(addresses, "\n") == strings.Count(routes, "\n")
 	})
 }
 
