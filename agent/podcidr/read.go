@@ -32,7 +32,7 @@ const leaseStale = 2 * time.Minute
 const readTimeout = 3 * time.Second
 
 // Read reads the Facts. What can't be read, forbidden or absent, is left unknown
-// and told in Unread. fairlead-controller's config will come first, once there is one.
+// and told in Unread. Of fairlead-controller, which may give podCIDRs too, nothing is read yet.
 func Read(ctx context.Context, client kubernetes.Interface) Facts {
 	r := reader{client: client, facts: Facts{Refused: map[string]Refusal{}}}
 	kcm := r.kcm(ctx)
