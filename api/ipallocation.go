@@ -47,6 +47,24 @@ type IPAllocationSpec struct {
 	Until *metav1.MicroTime `json:"until,omitempty"`
 	// MAC is who answered for the address on the wire, in phase Conflict.
 	MAC string `json:"mac,omitempty"`
+	// Reservation, if there is one, outlives owners: when an owner goes, the phase
+	// is Reserved again, with no owner.
+	Reservation *AllocationReservation `json:"reservation,omitempty"`
+}
+
+// AllocationReservation says for whom an address is kept over restarts and
+// rescheduling. UID and Ordinal tell it from others.
+type AllocationReservation struct {
+	// Kind, Namespace, Name and UID are those of the object that the address is
+	// freed with: a StatefulSet, a Deployment, a VirtualMachine.
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	// Ordinal is that of the StatefulSet's pod; 0 for other kinds.
+	Ordinal int `json:"ordinal"`
+	// MAC, if it is there, is kept as well.
+	MAC string `json:"mac,omitempty"`
 }
 
 // AllocationPhase is the state of an allocation.

@@ -52,6 +52,7 @@ func checkStore(t *testing.T, s Store) {
 	t.Run("changes", func(t *testing.T) { checkChanges(t, s) })
 	t.Run("list", func(t *testing.T) { checkList(t, s) })
 	t.Run("race", func(t *testing.T) { checkRace(t, s) })
+	t.Run("free", func(t *testing.T) { checkFree(t, s) })
 }
 
 func checkOneHolder(t *testing.T, s Store) {
@@ -211,4 +212,50 @@ func race(do func(int) (api.IPAllocation, error), lost func(error) bool, t *test
 	}
 	all.Wait()
 	return won
+}
+
+func checkFree(t *testing.T, s Store) {
+	ctx := t.Context()
+	reserved := allocationOf("10.2.9.3", "p", "n1", "c1")
+	reserved.Spec.Reservation = &api.AllocationReservation{Kind: "StatefulSet", Namespace: "a", Name: "db", UID: "u", Ordinal: 3}
+	for _, c := range []struct {
+		a       api.IPAllocation
+		cooling time.Duration
+		phase   api.AllocationPhase
+		owner   string
+	}{
+		{allocationOf("10.2.9.1", "p", "n1", "c1"), time.Minute, api.PhaseCooling, "c1"},
+		{allocationOf("10.2.9.2", "p", "n1", "c1"), 0, "", ""},
+		{reserved, time.Minute, api.PhaseReserved, ""},
+	} {
+		made, err := s.Create(ctx, c.a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := made
+		if made, err = s.Update(ctx, made); err != nil {
+			t.Fatal(err)
+		}
+		if old.ResourceVersion != made.ResourceVersion {
+			if err := Free(ctx, s, old, c.cooling); !errors.Is(err, ErrConflict) {
+				t.Errorf("%s: freeing what was changed since: %v", c.a.Name, err)
+			}
+		}
+		if err := Free(ctx, s, made, c.cooling); err != nil {
+			t.Errorf("%s: %v", c.a.Name, err)
+		}
+		got, err := s.Get(ctx, c.a.Name)
+		if c.phase == "" {
+			if !errors.Is(err, ErrNotFound) {
+				t.Errorf("%s: still there: %v %v", c.a.Name, got, err)
+			}
+			continue
+		}
+		if err != nil || got.Spec.Phase != c.phase || got.Spec.Owner.ContainerID != c.owner {
+			t.Errorf("%s: %+v, %v; want %s of %q", c.a.Name, got.Spec, err, c.phase, c.owner)
+		}
+		if r := c.a.Spec.Reservation; r != nil && (got.Spec.Reservation == nil || *got.Spec.Reservation != *r) {
+			t.Errorf("%s: its reservation is %+v, want %+v", c.a.Name, got.Spec.Reservation, r)
+		}
+	}
 }

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
@@ -37,7 +34,7 @@ func (a *Allocator) Release(ctx context.Context, o api.AllocationOwner) error {
 // changed the allocation since.
 func (a *Allocator) giveBack(ctx context.Context, h api.IPAllocation, o api.AllocationOwner) error {
 	for {
-		err := a.cool(ctx, h)
+		err := allocation.Free(ctx, a.Store, h, a.Cooling)
 		if !errors.Is(err, allocation.ErrConflict) {
 			if errors.Is(err, allocation.ErrNotFound) {
 				return nil
@@ -55,16 +52,6 @@ func (a *Allocator) giveBack(ctx context.Context, h api.IPAllocation, o api.Allo
 		}
 		h = now
 	}
-}
-
-func (a *Allocator) cool(ctx context.Context, h api.IPAllocation) error {
-	if a.Cooling == 0 {
-		return a.Store.Delete(ctx, h)
-	}
-	until := metav1.NewMicroTime(time.Now().Add(a.Cooling))
-	h.Spec.Phase, h.Spec.Until = api.PhaseCooling, &until
-	_, err := a.Store.Update(ctx, h)
-	return err
 }
 
 // Held returns what owners on this node hold, as the store has it now. What it shows
