@@ -3,14 +3,17 @@ package crash
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
@@ -18,15 +21,18 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// TestRootSteerLeavesHostAlone is a node in uplink mode steer. Whatever happens to the agent and to Open vSwitch, the
-// host loses no packet, and a connection of its goes on.
+// TestRootSteerLeavesHostAlone is a node whose uplink.mode auto is steer. Whatever happens to the agent and to Open
+// vSwitch, the host loses no packet, and a transfer of its goes on.
 func TestRootSteerLeavesHostAlone(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
+	config := "uplink: {mode: auto}"
+	if ovstest.UnderTest(t) == ovstest.Netdev { // where tunnels end on a bridge of Open vSwitch
+		config += "\ntrafficEncapMode: noEncap"
+	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: 1,
-		Datapath: lab.Datapath(ovstest.UnderTest(t)), Mode: lab.Bridge, Uplink: api.UplinkSteer,
-		Config: []byte("trafficEncapMode: noEncap")})
+		Datapath: lab.Datapath(ovstest.UnderTest(t)), Mode: lab.Bridge, Uplink: api.UplinkSteer, Config: []byte(config)})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
 	h, err := l.Host(node)
@@ -43,7 +49,9 @@ func TestRootSteerLeavesHostAlone(t *testing.T) {
 		return
 	}
 	c.apply(t, steeredPod)
+	c.apply(t, steeredByHand)
 	must(t, c.WaitPods(within(t, 30*time.Second)))
+	t.Run("pods are known before their flows", c.knownBeforeFlows)
 	for _, e := range c.steerEvents() {
 		t.Run(e.name, func(t *testing.T) { c.hostUnmoved(t, e.do) })
 	}
@@ -104,6 +112,7 @@ func (c cluster) steerEvents() []struct {
 			must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
 			c.podReached(t)
 		}},
+		{"the map can't be written", c.frozenMap},
 		{"the programs' pins removed", func(t *testing.T) {
 			c.exec(t, "sh", "-c", "rm -r /sys/fs/bpf/fairlead-uplink")
 			c.podReached(t)
@@ -119,8 +128,8 @@ func (c cluster) steerEvents() []struct {
 			c.nothingLeft(t)
 		}},
 		{"attached anew", agentAgain(c.AgentStop)},
-		{"mode auto keeps it", func(t *testing.T) {
-			c.wantMode(t, api.UplinkAuto)
+		{"mode steer keeps it", func(t *testing.T) {
+			c.wantMode(t, api.UplinkSteer)
 			c.podReached(t)
 		}},
 		{"not wanted any more", func(t *testing.T) {
@@ -137,7 +146,7 @@ func (c cluster) steerEvents() []struct {
 func (c cluster) wantMode(t *testing.T, mode string) {
 	t.Helper()
 	must(t, c.AgentStop(within(t, 15*time.Second), node))
-	c.exec(t, "sed", "-i", "s/mode: steer/mode: "+mode+"/", "/etc/fairlead/agent.conf")
+	c.exec(t, "sed", "-i", "s/mode: auto/mode: "+mode+"/", "/etc/fairlead/agent.conf")
 	must(t, c.AgentStart(within(t, 5*time.Second), node))
 	must(t, c.WaitReady(within(t, 30*time.Second), node))
 }
@@ -202,7 +211,7 @@ func (c cluster) hostUnmoved(t *testing.T, do func(*testing.T)) {
 	for i := range self.ips {
 		ways = append(ways, self.to(t, "host to router", router, i), router.to(t, "router to host", self, i))
 	}
-	connection := c.connect(t)
+	transfers := c.transfer(t)
 	streams := start(t, ways, every)
 	time.Sleep(200 * time.Millisecond)
 	do(t)
@@ -212,44 +221,189 @@ func (c cluster) hostUnmoved(t *testing.T, do func(*testing.T)) {
 		all.Sent, all.Lost = all.Sent+r.Sent, all.Lost+r.Lost
 		all.LongestGap = max(all.LongestGap, r.LongestGap)
 		if r.Lost > 0 {
-			t.Errorf("%s: the host lost packets: %s", ways[i].name, r)
+			t.Errorf("%s: the host lost packets, the last %s before the end: %s", ways[i].name,
+				time.Since(r.LastLost).Round(time.Millisecond), r)
 		}
 	}
 	t.Logf("lost %d of %d, longest gap %s", all.Lost, all.Sent, all.LongestGap.Round(time.Millisecond))
-	connection.check(t)
+	for _, x := range transfers {
+		x.end(t)
+	}
 }
 
-// tcp is a connection of the host with the router.
-type tcp struct{ host, router net.Conn }
+// transfer is what one end of a TCP connection sends all the time, and the other checks. It is paced: the lab's switch,
+// an Open vSwitch in userspace, drops frames when a busy machine has them queue up.
+type transfer struct {
+	name     string
+	from, to net.Conn
+	received atomic.Int64
+	failed   chan error // one of who sends, one of who receives
+}
 
-func (c cluster) connect(t *testing.T) tcp {
+// transfer begins to send in both directions over one connection of the host with the router.
+func (c cluster) transfer(t *testing.T) []*transfer {
 	t.Helper()
 	h, err := c.Host("router")
 	must(t, err)
 	var l net.Listener
 	must(t, h.Do(func() (err error) { l, err = net.Listen("tcp", "192.168.77.1:0"); return err }))
 	defer l.Close()
-	var x tcp
+	var host net.Conn
 	must(t, c.node.Do(func() (err error) {
-		x.host, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+		host, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
 		return err
 	}))
-	x.router, err = l.Accept()
+	router, err := l.Accept()
 	must(t, err)
-	t.Cleanup(func() { x.host.Close(); x.router.Close() })
-	return x
+	t.Cleanup(func() { host.Close(); router.Close() })
+	out := []*transfer{{name: "host to router", from: host, to: router}, {name: "router to host", from: router, to: host}}
+	for _, x := range out {
+		x.failed = make(chan error, 2)
+		go func() { x.failed <- x.send() }()
+		go func() { x.failed <- x.receive() }()
+	}
+	return out
 }
 
-// check sends something each way.
-func (x tcp) check(t *testing.T) {
-	t.Helper()
-	for _, pair := range [][2]net.Conn{{x.host, x.router}, {x.router, x.host}} {
-		deadline := time.Now().Add(5 * time.Second)
-		must(t, pair[0].SetDeadline(deadline))
-		must(t, pair[1].SetDeadline(deadline))
-		_, err := pair[0].Write([]byte("still there"))
-		must(t, err)
-		_, err = io.ReadFull(pair[1], make([]byte, len("still there")))
-		must(t, err)
+// A chunk is sent every sendEvery. It is a multiple of 256.
+const sendEvery, chunk = 10 * time.Millisecond, 1 << 10
+
+// The bytes that are sent count up: what is lost or comes twice is seen.
+func (x *transfer) send() error {
+	tick := time.NewTicker(sendEvery)
+	defer tick.Stop()
+	data := make([]byte, chunk)
+	for i := range data {
+		data[i] = byte(i)
 	}
+	for range tick.C {
+		if _, err := x.from.Write(data); err != nil {
+			return fmt.Errorf("sending: %w", err)
+		}
+	}
+	return nil
+}
+
+func (x *transfer) receive() error {
+	for data, at := make([]byte, 64<<10), int64(0); ; {
+		n, err := x.to.Read(data)
+		for i, b := range data[:n] {
+			if want := byte(at + int64(i)); b != want {
+				return fmt.Errorf("byte %d is %d, not %d", at+int64(i), b, want)
+			}
+		}
+		at = x.received.Add(int64(n))
+		if err != nil {
+			return fmt.Errorf("receiving: %w", err)
+		}
+	}
+}
+
+// end waits until more has come than when it was called, and ends the connection, which nobody else may have done.
+func (x *transfer) end(t *testing.T) {
+	t.Helper()
+	before := x.received.Load()
+	eventually(t, 5*time.Second, func() []string {
+		if x.received.Load() <= before {
+			return []string{"no more data comes from " + x.name}
+		}
+		return nil
+	})
+	select {
+	case err := <-x.failed:
+		t.Errorf("%s, after %d bytes: %v", x.name, x.received.Load(), err)
+	default:
+	}
+	t.Logf("%s: %d bytes", x.name, x.received.Load())
+}
+
+// steeredByHand is a pod for which ADD is called by hand: no runner of the lab serves its node.
+const steeredByHand = `apiVersion: v1
+kind: Pod
+metadata: {name: m, annotations: {ipam.antrea.io/ippools: "v4"}}
+spec: {nodeName: nowhere, containers: [{name: main, image: none}]}
+`
+
+// knownBeforeFlows: while ovs-vswitchd stands still no flow is removed, and no DEL is answered. The programs have been
+// told by then. An ADD goes the same way, but waits for its port's number before.
+func (c cluster) knownBeforeFlows(t *testing.T) {
+	before := c.known(t)
+	_, err := c.CNI(within(t, 30*time.Second), node, lab.ADD, "default/m")
+	must(t, err)
+	pid := lab.Vswitchd.PID(c.node)
+	must(t, unix.Kill(pid, unix.SIGSTOP))
+	defer unix.Kill(pid, unix.SIGCONT)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := c.CNI(within(t, 60*time.Second), node, lab.DEL, "default/m")
+		answered <- err
+	}()
+	eventually(t, 4*time.Second, func() []string {
+		if n := c.known(t); n != before {
+			return []string{fmt.Sprintf("the programs know %d addresses, not %d", n, before)}
+		}
+		return nil
+	})
+	select { // the agent waits 5 s for the flows
+	case err := <-answered:
+		t.Fatalf("the programs were told after the flows: DEL is answered, %v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	must(t, unix.Kill(pid, unix.SIGCONT))
+	select {
+	case <-answered: // without an error or with one
+	case <-time.After(60 * time.Second):
+		t.Fatal("DEL is not answered though ovs-vswitchd goes on")
+	}
+	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	_, err = c.CNI(within(t, 30*time.Second), node, lab.DEL, "default/m")
+	must(t, err)
+}
+
+// frozenMap: a pod of which the programs can't be told is refused, and leaves nothing. Others go on.
+func (c cluster) frozenMap(t *testing.T) {
+	before := c.known(t)
+	c.macs(t, func(m *ebpf.Map) error { return m.Freeze() })
+	c.refuses(t, lab.ADD, "writing to the map of MAC addresses", 11, "default/m")
+	if n := c.known(t); n != before {
+		t.Errorf("the programs know %d, not %d", n, before)
+	}
+	if out := c.exec(t, "ovs-vsctl", "--timeout=10", "--columns=external_ids", "find", "Interface"); strings.Contains(
+		out, "default/m") || strings.Contains(out, "name=m,") {
+		t.Errorf("the refused pod has a port: %s", out)
+	}
+	c.podReached(t)
+	c.exec(t, "sh", "-c", "rm -r /sys/fs/bpf/fairlead-uplink")
+	c.podReached(t)
+	_, err := c.CNI(within(t, 30*time.Second), node, lab.ADD, "default/m")
+	must(t, err)
+	_, err = c.CNI(within(t, 30*time.Second), node, lab.DEL, "default/m")
+	must(t, err)
+}
+
+// known is how many addresses the programs know.
+func (c cluster) known(t *testing.T) (n int) {
+	t.Helper()
+	c.macs(t, func(m *ebpf.Map) error {
+		var k, v []byte
+		all := m.Iterate()
+		for all.Next(&k, &v) {
+			n++
+		}
+		return all.Err()
+	})
+	return n
+}
+
+// macs opens the map of addresses.
+func (c cluster) macs(t *testing.T, f func(*ebpf.Map) error) {
+	t.Helper()
+	must(t, c.node.Do(func() error {
+		m, err := ebpf.LoadPinnedMap("/sys/fs/bpf/fairlead-uplink/macs", nil)
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		return f(m)
+	}))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
@@ -66,12 +67,24 @@ func (c Config) hostKeys() map[[8]byte]uint32 {
 	return want
 }
 
-// fill makes want all the entries of a kind: new ones first, then others go.
+// fill makes want all the entries of a kind: new ones first, then others go. In a map that is full others go first.
 func fill(m *ebpf.Map, kind uint32, want map[[8]byte]uint32) error {
 	have, err := entries(m, kind)
 	if err != nil {
 		return err
 	}
+	err = put(m, have, want)
+	if full := errors.Is(err, unix.E2BIG); err == nil || full {
+		err = remove(m, have, want)
+		if full && err == nil {
+			err = put(m, have, want)
+		}
+	}
+	return err
+}
+
+// put writes what of want is not in have.
+func put(m *ebpf.Map, have, want map[[8]byte]uint32) error {
 	for k, v := range want {
 		if have[k] == v {
 			continue
@@ -80,6 +93,11 @@ func fill(m *ebpf.Map, kind uint32, want map[[8]byte]uint32) error {
 			return fmt.Errorf("writing to the map of MAC addresses, which has room for %d: %w", most, err)
 		}
 	}
+	return nil
+}
+
+// remove removes what of have is not in want.
+func remove(m *ebpf.Map, have, want map[[8]byte]uint32) error {
 	for k := range have {
 		if _, wanted := want[k]; wanted {
 			continue

@@ -1,6 +1,7 @@
 package steer
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
@@ -258,6 +260,30 @@ func TestRootTamperedWith(t *testing.T) {
 			t.Errorf("%s: not seen", change.what)
 		}
 		n.ensure()
+	}
+}
+
+// A map that somebody has filled has room again when it is told which pods there are.
+func TestRootFullMap(t *testing.T) {
+	n := setup(t, Any)
+	n.ensure()
+	n.host.Must(func() error {
+		m, err := ebpf.LoadPinnedMap(n.config.pin("macs"), nil)
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		for i := 0; err == nil; i++ {
+			err = m.Put(key(Entry{api.MAC{2, 0xee, 0, byte(i >> 16), byte(i >> 8), byte(i)}, 0}), isPod)
+		}
+		if !errors.Is(err, unix.E2BIG) {
+			return err
+		}
+		return nil
+	})
+	n.sync(Entry{mac(t, podMAC), 0})
+	if got := n.send(sent{from: "outside", src: outMAC, dst: podMAC}); !slices.Equal(got, []string{"pods"}) {
+		t.Errorf("a frame for the pod arrives at %q", got)
 	}
 }
 
