@@ -21,6 +21,14 @@ const bare, veth = "bare", "veth"
 
 func columns() []string { return []string{bare, api.UplinkSteer, veth, api.UplinkBridge} }
 
+// way is one direction of traffic.
+type way struct {
+	name     string
+	from, to *nstest.NS
+	addr     string
+	pod      bool
+}
+
 // TestRootSpeed measures host and bridged pod against the outside: with the bare NIC, and in both uplink modes, one
 // after the other. "make bench-uplink" prints medians of 10 rounds; without that it is one, and only shows that it
 // works.
@@ -36,12 +44,7 @@ func TestRootSpeed(t *testing.T) {
 			ns.Exec("ethtool", "-K", dev, "tx", "on")
 		}
 	}
-	ways := []struct {
-		name     string
-		from, to *nstest.NS
-		addr     string
-		pod      bool
-	}{
+	ways := []way{
 		{"host to outside", f.node, f.outside, outIP, false}, {"outside to host", f.outside, f.node, hostIP, false},
 		{"pod to outside", pod, f.outside, outIP, true}, {"outside to pod", f.outside, pod, podIP, true},
 	}
@@ -65,6 +68,41 @@ func TestRootSpeed(t *testing.T) {
 				t.Logf("SPEED %-6s %s %s Mbit/s, round trip %s us", f.datapath, key, spread(streams[key]), spread(trips[key]))
 			}
 		}
+	}
+	f.compare(ways[:2], bare, rounds)
+	f.compare(ways[2:], api.UplinkBridge, rounds)
+}
+
+// compare measures mode steer against another column. The throughput of a shared machine changes by a third within
+// seconds: so a round is many short streams in turns, and what counts is the ratio of a round's sums.
+func (f *fixture) compare(ways []way, other string, rounds int) {
+	turns, long := 1, 50*time.Millisecond
+	if rounds > 1 {
+		turns, long = 8, 100*time.Millisecond
+	}
+	rates, trips := map[string][]float64{}, map[string][]float64{}
+	order := []string{api.UplinkSteer, other}
+	for range rounds {
+		sent, took := map[string]float64{}, map[string]float64{}
+		for range turns {
+			for _, mode := range order {
+				f.goToMode(mode)
+				for _, w := range ways {
+					sent[mode+w.name] += stream(f.t, w.from, w.to, w.addr, long)
+					took[mode+w.name] += roundTrip(f.t, w.from, w.to, w.addr)
+				}
+			}
+			slices.Reverse(order) // what comes second is not always the same
+		}
+		for _, w := range ways {
+			steer, other := api.UplinkSteer+w.name, other+w.name
+			rates[w.name] = append(rates[w.name], 100*sent[steer]/sent[other])
+			trips[w.name] = append(trips[w.name], 100*took[steer]/took[other])
+		}
+	}
+	for _, w := range ways {
+		f.t.Logf("SPEED %-6s %s, %s in percent of %s: throughput %s, round trip %s", f.datapath, w.name,
+			api.UplinkSteer, other, spread(rates[w.name]), spread(trips[w.name]))
 	}
 }
 
