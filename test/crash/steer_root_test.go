@@ -102,14 +102,7 @@ func (c cluster) steerEvents() []struct {
 		{"ovs-vswitchd SIGKILL", daemonAgain(lab.Vswitchd)},
 		{"ovsdb-server SIGKILL", daemonAgain(lab.OVSDB)},
 		{"ovs-appctl exit --cleanup", func(t *testing.T) {
-			c.exec(t, "ovs-appctl", "--timeout=10", "exit", "--cleanup")
-			eventually(t, 10*time.Second, func() []string {
-				if lab.Vswitchd.PID(c.node) != 0 {
-					return []string{"ovs-vswitchd still runs"}
-				}
-				return nil
-			})
-			must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
+			c.cleanedUp(t)
 			c.podReached(t)
 		}},
 		{"the map can't be written", c.frozenMap},

@@ -72,7 +72,9 @@ func (c cluster) gaps(t *testing.T) {
 	}
 	if count != "" {
 		events = append(events, &event{name: "nothing", do: func(*testing.T) {}},
-			&event{name: "agent: SIGTERM, started (an upgrade)", do: c.agentAgain(c.AgentStop, "")})
+			&event{name: "agent: SIGTERM, started (an upgrade)", do: c.agentAgain(c.AgentStop, "")},
+			&event{name: "ovsdb-server: SIGKILL, started", do: c.ovsdbAgain},
+			&event{name: "ovs-appctl exit --cleanup, started", do: c.cleanedUp})
 	}
 	var dead []time.Duration
 	for range rounds {
@@ -164,6 +166,20 @@ func (c cluster) vswitchdAgain(t *testing.T) {
 	c.armed(t)
 	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
 	must(t, c.OVSStart(within(t, 20*time.Second), node, lab.Vswitchd))
+	must(t, c.WaitReady(within(t, 30*time.Second), node))
+}
+
+func (c cluster) ovsdbAgain(t *testing.T) {
+	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.OVSDB))
+	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.OVSDB))
+	must(t, c.WaitReady(within(t, 30*time.Second), node))
+}
+
+// cleanedUp: ovs-vswitchd takes away all that it has made, and is started.
+func (c cluster) cleanedUp(t *testing.T) {
+	c.exec(t, "ovs-appctl", "--timeout=10", "exit", "--cleanup")
+	eventually(t, 10*time.Second, func() []string { return c.runs(lab.Vswitchd) })
+	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
 	must(t, c.WaitReady(within(t, 30*time.Second), node))
 }
 
