@@ -1,6 +1,8 @@
 package api
 
 import (
+	"fmt"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -19,8 +21,10 @@ var AllocationResource = schema.GroupVersionResource{
 
 // Paths of field selectors on IPAllocations.
 const (
-	AllocationNodeField = "spec.owner.node"
-	AllocationPoolField = "spec.pool"
+	AllocationNodeField    = "spec.owner.node"
+	AllocationPoolField    = "spec.pool"
+	AllocationUIDField     = "spec.reservation.uid"
+	AllocationOrdinalField = "spec.reservation.ordinal"
 )
 
 // IPAllocation is one address that somebody holds. It is named by the address
@@ -66,6 +70,29 @@ type AllocationReservation struct {
 	// MAC, if it is there, is kept as well.
 	MAC string `json:"mac,omitempty"`
 }
+
+// String names for whom the address is kept, for people.
+func (r AllocationReservation) String() string {
+	if r.Kind == KindStatefulSet {
+		return fmt.Sprintf("%s %s/%s, ordinal %d", r.Kind, r.Namespace, r.Name, r.Ordinal)
+	}
+	return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name)
+}
+
+// Same tells whether both are for the same pod.
+func (r AllocationReservation) Same(o AllocationReservation) bool {
+	return r.UID == o.UID && r.Ordinal == o.Ordinal
+}
+
+// Kinds of objects for whose pods addresses are kept.
+const (
+	KindStatefulSet = "StatefulSet"
+	KindDeployment  = "Deployment"
+	KindReplicaSet  = "ReplicaSet"
+	// KindVM and KindVMI are KubeVirt's.
+	KindVM  = "VirtualMachine"
+	KindVMI = "VirtualMachineInstance"
+)
 
 // AllocationPhase is the state of an allocation.
 type AllocationPhase string

@@ -101,13 +101,25 @@ func (d *Directory) List(_ context.Context, f Filter) ([]api.IPAllocation, error
 		if err != nil {
 			return nil, fmt.Errorf("listing the allocations: %w", err)
 		}
-		anyPool := f.Pool == "" || a.Spec.Pool == f.Pool || a.Spec.Owner.ContainerID == Unreadable
-		if anyPool && (f.Node == "" || a.Spec.Owner.Node == f.Node) {
+		if f.fits(a) {
 			out = append(out, a)
 		}
 	}
 	slices.SortFunc(out, func(a, b api.IPAllocation) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// fits tells whether f selects a. Of an unreadable file nobody knows the pool.
+func (f Filter) fits(a api.IPAllocation) bool {
+	if f.Pool != "" && a.Spec.Pool != f.Pool && a.Spec.Owner.ContainerID != Unreadable {
+		return false
+	}
+	var r api.AllocationReservation
+	if a.Spec.Reservation != nil {
+		r = *a.Spec.Reservation
+	}
+	return (f.Node == "" || a.Spec.Owner.Node == f.Node) && (f.UID == "" || r.UID == f.UID) &&
+		(f.Ordinal == "" || For(r).Ordinal == f.Ordinal)
 }
 
 // Update implements Store.

@@ -59,11 +59,11 @@ func (k *Kubernetes) Get(ctx context.Context, name string) (api.IPAllocation, er
 // List implements Store.
 func (k *Kubernetes) List(ctx context.Context, f Filter) ([]api.IPAllocation, error) {
 	var fields []string
-	if f.Node != "" {
-		fields = append(fields, api.AllocationNodeField+"="+f.Node)
-	}
-	if f.Pool != "" {
-		fields = append(fields, api.AllocationPoolField+"="+f.Pool)
+	for _, s := range []struct{ field, value string }{{api.AllocationNodeField, f.Node}, {api.AllocationPoolField, f.Pool},
+		{api.AllocationUIDField, f.UID}, {api.AllocationOrdinalField, f.Ordinal}} {
+		if s.value != "" {
+			fields = append(fields, s.field+"="+s.value)
+		}
 	}
 	// The API server sorts by name, and without a resourceVersion it gives the latest.
 	list, err := k.client.List(ctx, metav1.ListOptions{FieldSelector: strings.Join(fields, ",")})

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
@@ -37,7 +38,16 @@ type Store interface {
 }
 
 // Filter selects allocations. Empty fields select all.
-type Filter struct{ Node, Pool string }
+type Filter struct {
+	Node, Pool string
+	// UID is the reservation's, and Ordinal its ordinal in digits.
+	UID, Ordinal string
+}
+
+// For selects what is reserved for one pod.
+func For(r api.AllocationReservation) Filter {
+	return Filter{UID: r.UID, Ordinal: strconv.Itoa(r.Ordinal)}
+}
 
 // ErrNotFound says that nobody holds the address.
 var ErrNotFound = errors.New("nobody holds this address")
@@ -49,6 +59,9 @@ var ErrConflict = errors.New("the allocation was changed by somebody else")
 type TakenError struct{ Holder api.IPAllocation }
 
 func (e *TakenError) Error() string {
+	if r := e.Holder.Spec.Reservation; r != nil && e.Holder.Spec.Phase == api.PhaseReserved {
+		return fmt.Sprintf("%s is kept for %s (pool %s)", e.Holder.Spec.Address, r, e.Holder.Spec.Pool)
+	}
 	return fmt.Sprintf("%s is held by %s (%s, pool %s)", e.Holder.Spec.Address, e.Holder.Spec.Owner,
 		e.Holder.Spec.Phase, e.Holder.Spec.Pool)
 }

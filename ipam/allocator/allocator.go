@@ -33,7 +33,10 @@ type Config struct {
 	Cooling time.Duration
 	// Probe asks the wire. Nil: nobody is asked.
 	Probe Probe
-	Log   logr.Logger
+	// MAC is the one that the pod with an address has, so that it is told from
+	// strangers on the wire. Nil: it is not known.
+	MAC func(Address) api.MAC
+	Log logr.Logger
 }
 
 // Probe asks the wire whether somebody uses an address that is about to be given,
@@ -50,6 +53,8 @@ type Address struct {
 	VLAN uint16
 	// Pool is the IPPool's name, and Scope its isolated network.
 	Pool, Scope string
+	// MAC is the one that is kept with the address; zero where none is.
+	MAC api.MAC
 }
 
 // Request is what one interface of a pod wants.
@@ -63,6 +68,13 @@ type Request struct {
 	PodIPs []netip.Addr
 	// Owner is whom the addresses are for. Node is set by the Allocator.
 	Owner api.AllocationOwner
+	// Keep, if it is there, says that the addresses are kept, and for whom: what is
+	// kept already is what the owner gets.
+	Keep *api.AllocationReservation
+
+	// kept is what is kept already, and mac the MAC that is.
+	kept []api.IPAllocation
+	mac  api.MAC
 }
 
 // Allocator gives addresses to the pods of one node. Its methods may be called at
@@ -89,11 +101,13 @@ type given struct {
 	allocation api.IPAllocation
 	// anew tells that the owner did not have it before.
 	anew bool
+	// kept tells that it was reserved for the owner.
+	kept bool
 }
 
 // Allocate gives the owner its addresses, IPv4 first. What the owner holds
 // already is the answer. After an error the owner holds nothing that it did not
-// hold before. Errors are *ExhaustedError, *PodIPError, *VLANError,
+// hold before. Errors are *ExhaustedError, *PodIPError, *VLANError, *StickyError,
 // or those of the store and the probe, and of ctx.
 func (a *Allocator) Allocate(ctx context.Context, r Request) ([]Address, error) {
 	r.Owner.Node = a.Node
@@ -101,8 +115,29 @@ func (a *Allocator) Allocate(ctx context.Context, r Request) ([]Address, error) 
 		return nil, err
 	}
 	r.Pools = r.shared()
+	for n := 1; ; n++ {
+		out, err := a.allocate(ctx, r)
+		if r.Keep == nil || n == keptTries || ctx.Err() != nil || !changed(err) {
+			return out, err
+		}
+	}
+}
+
+// keptTries is how often it is begun anew when somebody else was faster with an address that
+// is kept. Who still fails is called again by the runtime.
+const keptTries = 10
+
+// changed tells that somebody else was faster.
+func changed(err error) bool {
+	return errors.Is(err, allocation.ErrConflict) || errors.Is(err, allocation.ErrNotFound)
+}
+
+func (a *Allocator) allocate(ctx context.Context, r Request) ([]Address, error) {
 	before, err := a.held.of(ctx, a.Store, r.Owner)
 	if err != nil {
+		return nil, err
+	}
+	if err := a.look(ctx, &r); err != nil {
 		return nil, err
 	}
 	var got []given
@@ -113,10 +148,14 @@ func (a *Allocator) Allocate(ctx context.Context, r Request) ([]Address, error) 
 		}
 		got = append(got, g)
 	}
+	if err := a.settle(ctx, r, got); err != nil {
+		return nil, errors.Join(err, a.undo(ctx, got))
+	}
 	slices.SortFunc(got, func(a, b given) int { return cmp.Compare(family(a.Prefix.Addr()), family(b.Prefix.Addr())) })
 	var out []Address
 	for _, g := range got {
 		a.held.add(g.allocation)
+		g.MAC = r.mac
 		out = append(out, g.Address)
 		if g.anew {
 			a.Log.Info("address given", "address", g.Prefix, "pool", g.Pool, "vlan", g.VLAN, "owner", r.Owner.String())
@@ -199,12 +238,17 @@ func (a *Allocator) oneOf(
 	if g, ok, err := a.again(ctx, pools, want, before); ok || err != nil {
 		return g, err
 	}
+	if len(r.kept) > 0 {
+		if g, ok, err := a.keptOf(ctx, f, pools, want, r); ok || err != nil {
+			return g, err
+		}
+	}
 	if want.IsValid() {
-		return a.exactly(ctx, want, pools, r.Owner)
+		return a.exactly(ctx, want, pools, r)
 	}
 	full := &ExhaustedError{}
 	for _, p := range pools {
-		g, err := a.anyOf(ctx, p, r.Owner)
+		g, err := a.anyOf(ctx, p, r)
 		exhausted := (*ExhaustedError)(nil)
 		if !errors.As(err, &exhausted) {
 			return g, err
@@ -287,7 +331,7 @@ func address(p pool.Pool, addr netip.Addr) Address {
 // maybe because its own time was up.
 const undoTimeout = 5 * time.Second
 
-// undo frees what was given anew. Nobody has used it: it need not cool.
+// undo ends what was given anew. Nobody has used it: it need not cool.
 func (a *Allocator) undo(ctx context.Context, got []given) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -300,7 +344,7 @@ func (a *Allocator) undo(ctx context.Context, got []given) error {
 	return errors.Join(errs...)
 }
 
-// undoOne frees an address unless somebody else than its owner has it by now. It
+// undoOne gives an address back unless somebody else than its owner has it by now. It
 // asks, because it is also called when it is not known whether it was taken.
 func (a *Allocator) undoOne(ctx context.Context, taken api.IPAllocation) error {
 	for {
@@ -309,7 +353,7 @@ func (a *Allocator) undoOne(ctx context.Context, taken api.IPAllocation) error {
 			if !holds(now, taken.Spec.Owner) {
 				return nil
 			}
-			err = a.Store.Delete(ctx, now)
+			err = allocation.Free(ctx, a.Store, now, 0)
 		}
 		switch {
 		case err == nil, errors.Is(err, allocation.ErrNotFound):

@@ -95,8 +95,8 @@ func TestAllocateSaysAllOfAnAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Address{
-		{netip.MustParsePrefix("10.2.0.7/16"), netip.MustParseAddr("10.2.255.254"), 9, "v4", ""},
-		{netip.MustParsePrefix("fd00::7/64"), netip.MustParseAddr("fe80::1"), 9, "v6", ""},
+		{netip.MustParsePrefix("10.2.0.7/16"), netip.MustParseAddr("10.2.255.254"), 9, "v4", "", api.MAC{}},
+		{netip.MustParsePrefix("fd00::7/64"), netip.MustParseAddr("fe80::1"), 9, "v6", "", api.MAC{}},
 	}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("%+v, want %+v", got, want)

@@ -15,12 +15,12 @@ import (
 // exactly gives the address that was asked for. It need not have cooled: the pod
 // that had it is most likely the one that comes back.
 func (a *Allocator) exactly(
-	ctx context.Context, want netip.Addr, pools []pool.Pool, o api.AllocationOwner) (given, error) {
+	ctx context.Context, want netip.Addr, pools []pool.Pool, r Request) (given, error) {
 	i := slices.IndexFunc(pools, func(p pool.Pool) bool { return p.Contains(want) })
 	if i < 0 {
 		return given{}, &PodIPError{Address: want, Reason: outside(want, pools)}
 	}
-	g, err := a.try(ctx, pools[i], want, o, true)
+	g, err := a.try(ctx, pools[i], want, r, true)
 	var held *heldError
 	if !errors.As(err, &held) {
 		return g, err
@@ -31,6 +31,10 @@ func (a *Allocator) exactly(
 		return given{}, &PodIPError{Address: want, Holder: &holder,
 			Reason: fmt.Sprintf("is used by somebody on the wire who is no pod of ours, MAC %s: remove it there, or ask "+
 				"for another address", holder.Spec.MAC)}
+	}
+	if kept := holder.Spec.Reservation; kept != nil && holder.Spec.Phase == api.PhaseReserved {
+		return given{}, &PodIPError{Address: want, Holder: &holder,
+			Reason: fmt.Sprintf("is kept for %s: ask for another address, or delete that %s", kept, kept.Kind)}
 	}
 	return given{}, &PodIPError{Address: want, Holder: &holder,
 		Reason: fmt.Sprintf("is held by %s (%s): delete that pod, or ask for another address",

@@ -32,8 +32,8 @@ const spread = 1 << 20
 
 // anyOf gives a free address of one pool. The error is an *ExhaustedError if there
 // is none.
-func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, o api.AllocationOwner) (given, error) {
-	s := search{Allocator: a, pool: p, owner: o, foreign: map[string]bool{}}
+func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, r Request) (given, error) {
+	s := search{Allocator: a, pool: p, request: r, foreign: map[string]bool{}}
 	for range blindTries {
 		g, err := s.try(ctx, a.guess(p))
 		if done(err) {
@@ -72,8 +72,8 @@ func done(err error) bool {
 // search is one Allocate's look for an address of one pool.
 type search struct {
 	*Allocator
-	pool  pool.Pool
-	owner api.AllocationOwner
+	pool    pool.Pool
+	request Request
 	// foreign are names of allocations that a list of the pool does not have,
 	// because they are of another pool with the same addresses.
 	foreign map[string]bool
@@ -87,7 +87,7 @@ type candidate struct {
 }
 
 func (s *search) try(ctx context.Context, c candidate) (given, error) {
-	g, err := s.Allocator.try(ctx, s.pool, c.addr, s.owner, c.early)
+	g, err := s.Allocator.try(ctx, s.pool, c.addr, s.request, c.early)
 	var held *heldError
 	if errors.As(err, &held) && held.holder.Spec.Pool != s.pool.Name {
 		s.foreign[held.holder.Name] = true

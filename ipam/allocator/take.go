@@ -21,16 +21,17 @@ const conflictPeriod = 5 * time.Minute
 // while somebody on the wire was seen to use it. Errors are *heldError, after which
 // the next address may be tried, and others.
 func (a *Allocator) try(
-	ctx context.Context, p pool.Pool, addr netip.Addr, o api.AllocationOwner, early bool) (given, error) {
+	ctx context.Context, p pool.Pool, addr netip.Addr, r Request, early bool) (given, error) {
 	g := given{Address: address(p, addr), anew: true, allocation: api.IPAllocation{
 		ObjectMeta: metav1.ObjectMeta{Name: allocation.Name(p.Scope, addr)},
-		Spec:       api.IPAllocationSpec{Address: addr.String(), Pool: p.Name, Phase: api.PhaseAllocated, Owner: o}}}
+		Spec: api.IPAllocationSpec{Address: addr.String(), Pool: p.Name, Phase: api.PhaseAllocated, Owner: r.Owner,
+			Reservation: r.Keep}}}
 	made, err := a.create(ctx, g.allocation, early)
 	if err != nil {
 		var held *heldError
 		if !errors.As(err, &held) {
 			// Who knows whether it was made.
-			a.held.doubt(o)
+			a.held.doubt(r.Owner)
 			err = errors.Join(err, a.undo(ctx, []given{g}))
 		}
 		return given{}, err
@@ -87,7 +88,8 @@ type heldError struct{ holder api.IPAllocation }
 func (e *heldError) Error() string { return (&allocation.TakenError{Holder: e.holder}).Error() }
 
 // probe asks the wire about an address that was just taken. If somebody answers,
-// the allocation becomes a mark for all nodes, and the error is a *heldError.
+// the allocation becomes a mark for all nodes, and the error is a *heldError. Where the
+// address was kept, and its pod of before answers, it stays kept.
 func (a *Allocator) probe(ctx context.Context, g given) error {
 	if a.Probe == nil {
 		return nil
@@ -99,9 +101,13 @@ func (a *Allocator) probe(ctx context.Context, g given) error {
 	if !found {
 		return nil
 	}
+	if g.kept && (who == g.MAC || a.MAC != nil && who == a.MAC(g.Address)) {
+		return errors.Join(&AnswersError{Address: g.Prefix.Addr(), MAC: who, Keep: *g.allocation.Spec.Reservation},
+			a.undo(ctx, []given{g}))
+	}
 	mark, until := g.allocation, metav1.NewMicroTime(time.Now().Add(conflictPeriod))
 	mark.Spec.Phase, mark.Spec.Until, mark.Spec.MAC = api.PhaseConflict, &until, who.String()
-	mark.Spec.Owner = api.AllocationOwner{}
+	mark.Spec.Owner, mark.Spec.Reservation = api.AllocationOwner{}, nil
 	mark, err = a.Store.Update(ctx, mark)
 	if err != nil {
 		return errors.Join(err, a.undo(ctx, []given{g}))

@@ -197,3 +197,16 @@ func (p Pool) Without(used []netip.Addr) []Span {
 	}
 	return out
 }
+
+// Block returns the first of n addresses in a row of which none is in used, which is
+// sorted: in the smallest gap that has them, so that large ones stay. All are of one
+// range. False: there is no such block.
+func (p Pool) Block(used []netip.Addr, n int64) (first netip.Addr, ok bool) {
+	var best Span
+	for _, s := range p.Without(used) {
+		if s.size() >= n && (!ok || s.size() < best.size()) {
+			best, ok = s, true
+		}
+	}
+	return best.First, ok
+}

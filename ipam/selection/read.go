@@ -20,14 +20,15 @@ type Object struct {
 	Annotations map[string]string
 }
 
-// Wish is what a pod asks for.
+// Wish is what a pod asks for, or a StatefulSet for all of its pods.
 type Wish struct {
 	// Pools are names of IPPools, one or more, in the order to try them.
 	Pools []string
 	// From is the object that names them.
 	From string
 	// PodIPs are the addresses that the pod wants to have, at most one of each
-	// family, and IPsFrom the object that names them. Empty: any address.
+	// family, and IPsFrom the object that names them. Empty: any address. A
+	// StatefulSet names those of its pods one after the other, in each family.
 	PodIPs  []netip.Addr
 	IPsFrom string
 }
@@ -40,10 +41,44 @@ func Asks(pod, namespace Object) bool {
 	})
 }
 
-// Read returns what a pod asks for. The Pod's annotation is stronger than its
+// Read returns what a pod asks for that is no StatefulSet's.
+func Read(pod, namespace Object) (Wish, error) {
+	w, err := ReadSet(pod, namespace)
+	if err != nil {
+		return Wish{}, err
+	}
+	for i, a := range w.PodIPs {
+		if j := slices.IndexFunc(w.PodIPs[:i], func(b netip.Addr) bool { return a.Is4() == b.Is4() }); j >= 0 {
+			return Wish{}, fmt.Errorf("%s: annotation %s names two %s addresses, %s and %s: a pod has one of each family. "+
+				"Remove one", w.IPsFrom, api.AnnotationPodIPs, family(a), w.PodIPs[j], a)
+		}
+	}
+	return w, nil
+}
+
+// Of returns what a StatefulSet that asks for w asks for one of its pods, with number n
+// counted from 0. Where it names addresses, there is one for each pod.
+func (w Wish) Of(n int) (Wish, error) {
+	var out []netip.Addr
+	for _, is4 := range []bool{true, false} {
+		all := slices.DeleteFunc(slices.Clone(w.PodIPs), func(a netip.Addr) bool { return a.Is4() != is4 })
+		switch {
+		case n < len(all):
+			out = append(out, all[n])
+		case len(all) > 0:
+			return Wish{}, fmt.Errorf("%s: annotation %s names %d %s addresses, and this is pod %d of the set: name one more, "+
+				"or scale the set down", w.IPsFrom, api.AnnotationPodIPs, len(all), family(all[0]), n+1)
+		}
+	}
+	w.PodIPs = out
+	return w, nil
+}
+
+// ReadSet returns what a StatefulSet asks for, by the annotations of its pods' template
+// or of one of its pods. The Pod's annotation is stronger than its
 // Namespace's, each for itself: a Pod may name one address of its Namespace's
 // pool. Addresses that the Namespace names are not meant for a Pod with pools of its own.
-func Read(pod, namespace Object) (Wish, error) {
+func ReadSet(pod, namespace Object) (Wish, error) {
 	from := namespace
 	if pod.value(api.AnnotationPools) != "" {
 		from = pod
@@ -104,10 +139,6 @@ func readPodIPs(o Object) ([]netip.Addr, error) {
 		if err != nil || a.Zone() != "" || a.Is4In6() {
 			return nil, fmt.Errorf("%s: annotation %s: %q is no address such as 192.0.2.7 or 2001:db8::7. Write addresses "+
 				"alone, with commas between: mask and gateway are the pool's", o.Name, api.AnnotationPodIPs, item)
-		}
-		if i := slices.IndexFunc(out, func(b netip.Addr) bool { return a.Is4() == b.Is4() }); i >= 0 {
-			return nil, fmt.Errorf("%s: annotation %s names two %s addresses, %s and %s: a pod has one of each family. "+
-				"Remove one", o.Name, api.AnnotationPodIPs, family(a), out[i], a)
 		}
 		out = append(out, a)
 	}
