@@ -3,7 +3,7 @@
 //
 // Of the objects in the API these are its own: the status of IPPools without
 // ipAddresses, conditions of its types, and the finalizer api.PoolFinalizer;
-// PodCIDRClaims and PodCIDRRanges; the Lease kube-system/fairlead-controller. It
+// PodCIDRClaims and PodCIDRRanges; the reservation of IPAllocations; the Lease kube-system/fairlead-controller. It
 // keeps nothing elsewhere. One of several works at a time. Should two: they compute
 // the same, and what only one may have, the API server gives to one.
 package controller
@@ -57,11 +57,15 @@ func Run(ctx context.Context, o Options) error {
 	pools := &poolStatus{client: o.Client.Resource(api.PoolResource),
 		allocations: o.Client.Resource(api.AllocationResource), world: w, news: w.news(), metrics: m,
 		log: o.Log.WithName("poolstatus")}
-	synced, works := w.synced, []func(context.Context){pools.run}
+	events := recorder(ctx, o.Kubernetes)
+	sets := newStatefulSets(o, w, events, m)
+	running.Go(func() { sets.follow(ctx) })
+	synced, works := sets.synced, []func(context.Context){pools.run, sets.run}
 	if o.Config.NodeIPAM.Enabled {
-		n := newNodeIPAM(o, w, recorder(ctx, o.Kubernetes), m)
+		n := newNodeIPAM(o, w, events, m)
 		running.Go(func() { n.follow(ctx) })
-		synced, works = n.synced, append(works, n.run)
+		synced = func() bool { return sets.synced() && n.synced() }
+		works = append(works, n.run)
 	}
 	running.Go(func() { w.follow(ctx) })
 	running.Go(func() {

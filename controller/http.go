@@ -58,6 +58,10 @@ type metrics struct {
 	rangeUsed, rangeTotal, faults *prometheus.GaugeVec
 	waiting, stopped              prometheus.Gauge
 	given                         prometheus.Counter
+	// kept are addresses by the kind that they are kept for.
+	kept     *prometheus.GaugeVec
+	unplaced prometheus.Gauge
+	unkept   prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -77,6 +81,13 @@ func newMetrics() *metrics {
 		Help: "1 if no podCIDRs are given because somebody else gives them, too."})
 	m.given = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_podcidrs_given_total",
 		Help: "Nodes that this process has given podCIDRs to."})
+	m.kept = newGauges("fairlead_addresses_kept", "Addresses that are kept for pods over restarts, by the kind of the object "+
+		"that they are freed with.", "kind")
+	m.unplaced = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_statefulset_addresses_missing",
+		Help: "Addresses that pods of StatefulSets are to have and that could not be reserved."})
+	m.unkept = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_addresses_unkept_total",
+		Help: "Addresses that this process has ended to keep."})
+	m.registry.MustRegister(m.kept, m.unplaced, m.unkept)
 	m.registry.MustRegister(m.rangeUsed, m.rangeTotal, m.faults, m.waiting, m.stopped, m.given)
 	m.registry.MustRegister(m.used, m.total, m.ready, m.writes, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -107,6 +118,18 @@ func (m *metrics) nodeIPAM(p nodecidr.Plan, stopped bool) {
 	if stopped {
 		m.stopped.Set(1)
 	}
+}
+
+// keeping replaces what is said of addresses that are kept.
+func (m *metrics) keeping(kept map[string][]api.IPAllocation, missing int) {
+	m.kept.Reset()
+	m.kept.WithLabelValues(api.KindStatefulSet).Set(0)
+	for _, list := range kept {
+		for _, a := range list {
+			m.kept.WithLabelValues(a.Spec.Reservation.Kind).Inc()
+		}
+	}
+	m.unplaced.Set(float64(missing))
 }
 
 // set replaces what is said of the pools.

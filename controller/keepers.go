@@ -1,0 +1,153 @@
+package controller
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// lookEvery is how often it is looked whether Deployments and VMs are gone for whose pods addresses are kept.
+const lookEvery = 30 * time.Second
+
+// resourceOf is where objects of a kind are that addresses are kept for.
+func resourceOf(kind string) (r schema.GroupVersionResource, known bool) {
+	switch kind {
+	case api.KindStatefulSet:
+		return statefulSetResource(), true
+	case api.KindDeployment:
+		return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, true
+	case api.KindReplicaSet:
+		return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}, true
+	case api.KindVM:
+		return schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachines"}, true
+	case api.KindVMI:
+		return schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstances"}, true
+	}
+	return r, false
+}
+
+// endKept ends what is kept for objects that are gone. That the cache has no such
+// StatefulSet is no proof: the API server is asked. A pod keeps the address that it has.
+func (s *statefulSets) endKept(ctx context.Context, kept map[string][]api.IPAllocation, sets map[string]bool) {
+	look := time.Since(s.looked) >= lookEvery
+	if look {
+		s.looked = time.Now()
+	}
+	for uid, list := range kept {
+		r := *list[0].Spec.Reservation
+		if sets[uid] || r.Kind != api.KindStatefulSet && !look {
+			continue
+		}
+		gone, asks, err := s.ask(ctx, r)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.Error(err, "not known whether it is gone; what is kept for it stays", "for", r.String())
+			}
+			continue
+		}
+		for _, a := range list {
+			switch {
+			case gone:
+				s.unreserve(ctx, a, "it is gone")
+			case !asks && a.Spec.Phase == api.PhaseReserved:
+				s.unreserve(ctx, a, "it does not ask for it any more")
+			}
+		}
+	}
+}
+
+// ask asks whether the object is gone for which r is, and whether it asks for addresses
+// that are kept.
+func (s *statefulSets) ask(ctx context.Context, r api.AllocationReservation) (gone, asks bool, err error) {
+	resource, known := resourceOf(r.Kind)
+	if !known {
+		return false, true, nil // of a later version of ours, maybe
+	}
+	u, err := s.client.Resource(resource).Namespace(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, false, nil
+	case err != nil:
+		return false, true, err
+	case string(u.GetUID()) != r.UID:
+		return true, false, nil
+	case r.Kind == api.KindStatefulSet: // one that the cache will tell
+		return false, true, nil
+	}
+	at := []string{"spec", "template", "metadata", "annotations"}
+	if r.Kind == api.KindVMI {
+		at = at[2:]
+	}
+	annotations, _, err := unstructured.NestedStringMap(u.Object, at...)
+	_, asks = annotations[api.AnnotationSticky]
+	return false, asks, err
+}
+
+// adopt makes addresses that pods of the set have already the ones that are kept: of
+// pods that are older than the set (deleted with --cascade=orphan and made again), or than
+// the annotation's meaning here. Whose pod it is the API server says.
+func (s *statefulSets) adopt(ctx context.Context, n needs, missing []slot, have []api.IPAllocation) (
+	[]slot, []api.IPAllocation, error) {
+	var rest []slot
+	for _, want := range missing {
+		a, found, err := s.adoptOne(ctx, n, want)
+		if err != nil {
+			return missing, have, err
+		}
+		if !found {
+			rest = append(rest, want)
+			continue
+		}
+		have = append(have, a)
+	}
+	return rest, have, nil
+}
+
+func (s *statefulSets) adoptOne(ctx context.Context, n needs, want slot) (api.IPAllocation, bool, error) {
+	for _, a := range s.heldBy(n.set.Namespace, n.podOf(want.ordinal)) {
+		if a.Spec.Reservation != nil && a.Spec.Reservation.UID == string(n.set.UID) {
+			continue
+		}
+		a.Spec.Reservation = n.reservation(want.ordinal)
+		if is, _, ok := slotOf(a); !ok || is != want || !slices.Contains(n.wish.Pools, a.Spec.Pool) {
+			continue
+		}
+		pod, err := s.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).
+			Namespace(n.set.Namespace).Get(ctx, a.Spec.Owner.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return a, false, err
+		}
+		of := metav1.GetControllerOf(pod)
+		if string(pod.GetUID()) != a.Spec.Owner.PodUID || of == nil || of.UID != n.set.UID {
+			continue
+		}
+		a, err = s.store.Update(ctx, a)
+		if err != nil {
+			return a, false, err
+		}
+		s.log.Info("address is kept from now on", "address", a.Spec.Address, "pool", a.Spec.Pool, "for",
+			a.Spec.Reservation.String())
+		return a, true, nil
+	}
+	return api.IPAllocation{}, false, nil
+}
+
+// heldBy are addresses that a pod of that name has.
+func (s *statefulSets) heldBy(namespace, name string) (out []api.IPAllocation) {
+	for _, a := range listOf[api.IPAllocation](s.world.allocations) {
+		if a.Spec.Phase == api.PhaseAllocated && a.Spec.Owner.Namespace == namespace && a.Spec.Owner.Name == name {
+			out = append(out, *a)
+		}
+	}
+	return out
+}

@@ -1,0 +1,208 @@
+package controller
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+// slot is one address of one pod of a StatefulSet. family is 4 or 6.
+type slot struct{ ordinal, family int }
+
+// choice is an address for a slot, of the named pool.
+type choice struct {
+	slot
+	addr netip.Addr
+	pool string
+}
+
+// placing is what slots get addresses from. It is pure: what is chosen has yet to be taken.
+type placing struct {
+	// pools are in the order in which they are used.
+	pools []pool.Pool
+	// named are addresses that are asked for.
+	named map[slot]netip.Addr
+	// have are the addresses of slots that are filled.
+	have map[slot]netip.Addr
+	// used are all addresses that anybody holds, sorted.
+	used []netip.Addr
+}
+
+// place chooses addresses for slots, which are sorted by ordinal: those that are asked
+// for, else those that continue the block of before, else a block, else any. rest is what
+// there is nothing for. p is used up.
+func (p *placing) place(slots []slot) (chosen []choice, rest []slot) {
+	for _, family := range []int{4, 6} {
+		byVLAN := map[int][]slot{} // anyVLAN where the pod has no address yet
+		for _, s := range slots {
+			if s.family == family {
+				byVLAN[p.vlanOf(s.ordinal)] = append(byVLAN[p.vlanOf(s.ordinal)], s)
+			}
+		}
+		for _, vlan := range slices.Sorted(maps.Keys(byVLAN)) {
+			some := placed{p, p.poolsIn(family, vlan)}
+			chosen, rest = some.named(byVLAN[vlan], chosen, rest)
+		}
+	}
+	return chosen, rest
+}
+
+const anyVLAN = -1
+
+// vlanOf is the VLAN of a pod that has an address.
+func (p *placing) vlanOf(ordinal int) int {
+	for _, family := range []int{4, 6} {
+		addr, has := p.have[slot{ordinal, family}]
+		for _, q := range p.pools {
+			if r, in := q.RangeOf(addr); has && in {
+				return int(r.VLAN)
+			}
+		}
+	}
+	return anyVLAN
+}
+
+// poolsIn are the pools of a family with what they have in a VLAN, or in any VLAN that
+// the other family is in, too.
+func (p *placing) poolsIn(family, vlan int) []pool.Pool {
+	of := map[int][]uint16{}
+	for _, q := range p.pools {
+		for _, r := range q.Ranges {
+			of[q.Family] = append(of[q.Family], r.VLAN)
+		}
+	}
+	vlans := of[family]
+	if other := of[10-family]; len(other) > 0 {
+		vlans = slices.DeleteFunc(slices.Clone(vlans), func(v uint16) bool { return !slices.Contains(other, v) })
+	}
+	if vlan != anyVLAN {
+		vlans = []uint16{uint16(vlan)}
+	}
+	var out []pool.Pool
+	for _, q := range p.pools {
+		if in := q.InVLAN(vlans...); q.Family == family && in.Total() > 0 {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// placed chooses from some of the pools.
+type placed struct {
+	*placing
+	from []pool.Pool
+}
+
+// named chooses the addresses that are asked for, and others for the slots that ask for none.
+func (p placed) named(slots []slot, chosen []choice, rest []slot) ([]choice, []slot) {
+	var free []slot
+	for _, s := range slots {
+		addr, asks := p.placing.named[s]
+		switch q := p.poolOf(addr); {
+		case !asks:
+			free = append(free, s)
+		case q == "" || p.isUsed(addr):
+			rest = append(rest, s)
+		default:
+			chosen = append(chosen, p.take(s, addr, q))
+		}
+	}
+	if len(free) == 0 {
+		return chosen, rest
+	}
+	first, ok := p.continued(free)
+	if !ok {
+		first, ok = p.block(free)
+	}
+	for _, s := range free {
+		addr := first
+		if !ok {
+			addr = p.any()
+		} else {
+			addr = plus(first, s.ordinal-free[0].ordinal)
+		}
+		if !addr.IsValid() {
+			rest = append(rest, s)
+			continue
+		}
+		chosen = append(chosen, p.take(s, addr, p.poolOf(addr)))
+	}
+	return chosen, rest
+}
+
+// continued is the address of the first of slots if all can be where they would be had
+// all pods got one block.
+func (p placed) continued(slots []slot) (netip.Addr, bool) {
+	for _, s := range slices.SortedFunc(maps.Keys(p.have), func(a, b slot) int { return a.ordinal - b.ordinal }) {
+		if s.family != slots[0].family {
+			continue
+		}
+		first := plus(p.have[s], slots[0].ordinal-s.ordinal)
+		return first, p.allFree(first, slots)
+	}
+	return netip.Addr{}, false
+}
+
+// block is the address of the first of slots if all can be in one block.
+func (p placed) block(slots []slot) (netip.Addr, bool) {
+	n := slots[len(slots)-1].ordinal - slots[0].ordinal + 1
+	for _, q := range p.from {
+		if first, ok := q.Block(p.used, int64(n)); ok {
+			return first, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// any is the first free address, invalid if there is none.
+func (p placed) any() netip.Addr {
+	for _, q := range p.from {
+		if first, ok := q.Block(p.used, 1); ok {
+			return first
+		}
+	}
+	return netip.Addr{}
+}
+
+func (p placed) allFree(first netip.Addr, slots []slot) bool {
+	name := p.poolOf(first)
+	return name != "" && !slices.ContainsFunc(slots, func(s slot) bool {
+		addr := plus(first, s.ordinal-slots[0].ordinal)
+		return p.isUsed(addr) || p.poolOf(addr) != name
+	})
+}
+
+// poolOf names the pool that has an address; "" where none has.
+func (p placed) poolOf(addr netip.Addr) string {
+	for _, q := range p.from {
+		if addr.IsValid() && q.Contains(addr) {
+			return q.Name
+		}
+	}
+	return ""
+}
+
+func (p *placing) isUsed(addr netip.Addr) bool {
+	_, used := slices.BinarySearchFunc(p.used, addr, netip.Addr.Compare)
+	return used
+}
+
+func (p *placing) take(s slot, addr netip.Addr, pool string) choice {
+	i, _ := slices.BinarySearchFunc(p.used, addr, netip.Addr.Compare)
+	p.used = slices.Insert(p.used, i, addr)
+	p.have[s] = addr
+	return choice{s, addr, pool}
+}
+
+// plus is the address n after a, or before it; invalid where there is none.
+func plus(a netip.Addr, n int) netip.Addr {
+	for ; n > 0; n-- {
+		a = a.Next()
+	}
+	for ; n < 0; n++ {
+		a = a.Prev()
+	}
+	return a
+}

@@ -1,0 +1,288 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+// statefulSets keeps addresses for the pods of StatefulSets that ask for IPPools: one of
+// each family for each ordinal, made when the set appears and freed with it. What there
+// is already is looked up in the API before anything is made, so a controller that was
+// killed between two writes is succeeded by one that goes on. Should two make an
+// address for one ordinal at the same time, allocation.Standing says which is freed.
+// Agents make what is not there yet when they add a pod: it is counted as made here.
+//
+// It also ends what is kept for others than StatefulSets when they are gone: see keepers.
+type statefulSets struct {
+	client              dynamic.Interface
+	store               allocation.Store
+	world               *world
+	news                <-chan struct{}
+	sets, namespaces    cache.Store
+	setFeed, spacesFeed cache.Controller
+	events              record.EventRecorder
+	metrics             *metrics
+	log                 logr.Logger
+
+	// told is what was last said of a set, and when, by its UID. It is forgotten with the leadership.
+	told map[types.UID]told
+	// looked is when others than StatefulSets were last looked for.
+	looked time.Time
+}
+
+// told is what was said, and when.
+type told struct {
+	message string
+	at      time.Time
+}
+
+const (
+	// setsEvery is the least time between two passes: a pod of a new set comes within a second or so.
+	setsEvery = 100 * time.Millisecond
+	// setsAtLeast is how often is tried again what could not be done, when nothing is new.
+	setsAtLeast = 15 * time.Second
+	// keptCooling is how long an address is not handed out that was kept and is kept no longer.
+	keptCooling = allocator.DefaultCooling
+)
+
+func newStatefulSets(o Options, w *world, events record.EventRecorder, m *metrics) *statefulSets {
+	s := &statefulSets{client: o.Client, store: allocation.NewKubernetes(o.Client), world: w, news: w.news(),
+		events: events, metrics: m, log: o.Log.WithName("statefulsets")}
+	s.sets, s.setFeed = feed(w, statefulSetResource(), func(set *appsv1.StatefulSet) *appsv1.StatefulSet {
+		out := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name, UID: set.UID,
+			DeletionTimestamp: set.DeletionTimestamp},
+			Spec: appsv1.StatefulSetSpec{Replicas: set.Spec.Replicas, Ordinals: set.Spec.Ordinals}}
+		out.Spec.Template.Annotations = set.Spec.Template.Annotations
+		return out
+	})
+	s.namespaces, s.spacesFeed = feed(w, schema.GroupVersionResource{Version: "v1", Resource: "namespaces"},
+		func(n *corev1.Namespace) *corev1.Namespace {
+			return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Annotations: n.Annotations}}
+		})
+	return s
+}
+
+func statefulSetResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"}
+}
+
+// follow follows the API server until ctx ends.
+func (s *statefulSets) follow(ctx context.Context) {
+	var running sync.WaitGroup
+	running.Go(func() { s.setFeed.RunWithContext(ctx) })
+	running.Go(func() { s.spacesFeed.RunWithContext(ctx) })
+	running.Wait()
+}
+
+func (s *statefulSets) synced() bool {
+	return s.world.synced() && s.setFeed.HasSynced() && s.spacesFeed.HasSynced()
+}
+
+// run works until ctx ends.
+func (s *statefulSets) run(ctx context.Context) {
+	s.told, s.looked = map[types.UID]told{}, time.Time{}
+	for {
+		if s.synced() {
+			s.pass(ctx)
+		}
+		if !pause(ctx, setsEvery, nil) || !pause(ctx, setsAtLeast, s.news) {
+			return
+		}
+	}
+}
+
+// pass does once what is to be done. What failed is done by a later one.
+func (s *statefulSets) pass(ctx context.Context) {
+	kept := keptIn(listOf[api.IPAllocation](s.world.allocations))
+	v := newView(listOf[api.IPPool](s.world.pools), listOf[corev1.Namespace](s.namespaces))
+	missing, alive := 0, map[string]bool{}
+	sets := listOf[appsv1.StatefulSet](s.sets)
+	slices.SortFunc(sets, func(a, b *appsv1.StatefulSet) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	for _, set := range sets {
+		if ctx.Err() != nil {
+			return
+		}
+		alive[string(set.UID)] = true
+		missing += s.serve(ctx, v.needs(set), kept[string(set.UID)])
+	}
+	s.endKept(ctx, kept, alive)
+	s.metrics.keeping(kept, missing)
+	for uid := range s.told {
+		if !alive[string(uid)] {
+			delete(s.told, uid)
+		}
+	}
+}
+
+// keptIn are allocations with a reservation, by its UID.
+func keptIn(all []*api.IPAllocation) map[string][]api.IPAllocation {
+	out := map[string][]api.IPAllocation{}
+	for _, a := range all {
+		if r := a.Spec.Reservation; r != nil {
+			out[r.UID] = append(out[r.UID], *a)
+		}
+	}
+	return out
+}
+
+// serve gives a set what it needs and takes what it does not. It returns how many
+// addresses are missing.
+func (s *statefulSets) serve(ctx context.Context, n needs, have []api.IPAllocation) (missing int) {
+	for _, a := range n.surplus(have) {
+		s.unreserve(ctx, a, "the set does not need it")
+	}
+	rest := n.missing(have)
+	if len(rest) == 0 && n.err == nil || n.set.DeletionTimestamp != nil {
+		delete(s.told, n.set.UID)
+		return 0
+	}
+	var pools []pool.Pool
+	if n.err == nil {
+		pools, n.err = n.choose(s.world.others())
+	}
+	var err error
+	if n.err == nil {
+		rest, err = s.reserve(ctx, n, pools)
+	}
+	switch {
+	case n.err != nil:
+		s.warn(n.set, n.err.Error())
+	case err != nil:
+		if ctx.Err() == nil && !passing(err) {
+			s.log.Error(err, "addresses not reserved, tried again soon", "set", n.set.Namespace+"/"+n.set.Name)
+		}
+	case len(rest) > 0:
+		s.warn(n.set, n.lacks(rest))
+	default:
+		delete(s.told, n.set.UID)
+	}
+	return len(rest)
+}
+
+// reserveTries is how often other addresses are chosen when agents were faster. Then the rest waits for a later pass.
+const reserveTries = 10
+
+// reserve makes what is missing, by what the API server has now, and returns what it could not.
+func (s *statefulSets) reserve(ctx context.Context, n needs, pools []pool.Pool) (rest []slot, err error) {
+	have, err := s.store.List(ctx, allocation.Filter{UID: string(n.set.UID)})
+	if err != nil {
+		return n.missing(nil), err
+	}
+	rest = n.missing(have)
+	if rest, have, err = s.adopt(ctx, n, rest, have); err != nil || len(rest) == 0 {
+		return rest, err
+	}
+	var made, others []choice // others: what somebody else has by now
+	for range reserveTries {
+		used := usedIn(listOf[api.IPAllocation](s.world.allocations), slices.Concat(have, allocationsOf(n, others)))
+		p := placing{pools: pools, named: n.named(rest), have: addressesOf(have), used: used}
+		chosen, _ := p.place(rest)
+		var got, taken []choice
+		got, taken, err = s.take(ctx, n, chosen)
+		made, have = append(made, got...), append(have, allocationsOf(n, got)...)
+		rest = n.missing(have)
+		if err != nil || len(taken) == 0 {
+			break
+		}
+		others = append(others, taken...)
+	}
+	s.tellMade(n.set, made)
+	return rest, err
+}
+
+// take makes reservations. taken are addresses that somebody else was given meanwhile.
+func (s *statefulSets) take(ctx context.Context, n needs, chosen []choice) (made, taken []choice, err error) {
+	for _, c := range chosen {
+		_, err := s.store.Create(ctx, n.allocation(c))
+		var held *allocation.TakenError
+		if errors.As(err, &held) {
+			taken = append(taken, c)
+			continue
+		}
+		if err != nil {
+			return made, taken, err
+		}
+		made = append(made, c)
+		s.log.Info("address reserved", "address", c.addr, "pool", c.pool, "for", n.reservation(c.ordinal).String())
+	}
+	return made, taken, nil
+}
+
+// unreserve ends that an address is kept.
+func (s *statefulSets) unreserve(ctx context.Context, a api.IPAllocation, why string) {
+	err := allocation.Unreserve(ctx, s.store, a, keptCooling)
+	switch {
+	case err == nil:
+		s.log.Info("address is kept no longer", "address", a.Spec.Address, "pool", a.Spec.Pool, "for",
+			a.Spec.Reservation.String(), "was", a.Spec.Phase, "why", why)
+		s.metrics.unkept.Inc()
+	case ctx.Err() == nil && !errors.Is(err, allocation.ErrConflict) && !errors.Is(err, allocation.ErrNotFound):
+		s.log.Error(err, "address not freed, tried again soon", "address", a.Spec.Address)
+	}
+}
+
+// Reasons of the Events on StatefulSets.
+const (
+	reasonReserved    = "AddressesReserved"
+	reasonNotReserved = "NoPoolAddress"
+)
+
+// warnAgain is when the same is told of a set again.
+const warnAgain = 5 * time.Minute
+
+// warn writes a Warning on the set, not more often than people can read.
+func (s *statefulSets) warn(set *appsv1.StatefulSet, message string) {
+	if last := s.told[set.UID]; last.message == message && time.Since(last.at) < warnAgain {
+		return
+	}
+	s.told[set.UID] = told{message, time.Now()}
+	s.log.Info("StatefulSet lacks addresses", "set", set.Namespace+"/"+set.Name, "why", message)
+	s.events.Event(refOf(set), corev1.EventTypeWarning, reasonNotReserved, message)
+}
+
+func (s *statefulSets) tellMade(set *appsv1.StatefulSet, made []choice) {
+	if len(made) > 0 {
+		s.events.Event(refOf(set), corev1.EventTypeNormal, reasonReserved, "reserved "+textOf(made))
+	}
+}
+
+func refOf(set *appsv1.StatefulSet) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "apps/v1", Kind: api.KindStatefulSet, Namespace: set.Namespace, Name: set.Name,
+		UID: set.UID}
+}
+
+// textOf lists what was made: "10.2.0.4 for ordinal 0, …".
+func textOf(made []choice) string {
+	const most = 8
+	var out []string
+	for i, c := range made {
+		if i == most {
+			out = append(out, fmt.Sprintf("and %d more", len(made)-most))
+			break
+		}
+		out = append(out, fmt.Sprintf("%s for ordinal %d", c.addr, c.ordinal))
+	}
+	return strings.Join(out, ", ")
+}
