@@ -43,14 +43,21 @@ func (p *pods) newBridged(o Options) error {
 		p.bridged.store = d
 	}
 	c := allocator.Config{Store: p.bridged.store, Node: o.NodeName, Cooling: o.Config.IPAM.CoolingPeriod,
-		Probe: p.probe, Log: p.log.WithName("ipam")}
+		Probe: p.probe, MAC: bridgedMAC, Log: p.log.WithName("ipam")}
 	p.bridged.Allocator = allocator.New(c)
 	return nil
 }
 
+// wish is what a bridged pod asks for.
+type wish struct {
+	selection.Wish
+	// keep says for whom its addresses are kept; nil for nobody.
+	keep *api.AllocationReservation
+}
+
 // wish returns what a pod's annotations ask for; nil is a routed pod. A pod of which
 // that is not known waits: an address of the podCIDR instead would be wrong, silently.
-func (p *pods) wish(ctx context.Context, r cniserver.Request) (*selection.Wish, error) {
+func (p *pods) wish(ctx context.Context, r cniserver.Request) (*wish, error) {
 	if r.PodName == "" { // not of Kubernetes
 		return nil, nil
 	}
@@ -58,9 +65,13 @@ func (p *pods) wish(ctx context.Context, r cniserver.Request) (*selection.Wish, 
 	if err != nil {
 		return nil, cniserver.TryAgain(err.Error())
 	}
-	of := selection.Object{Name: "Pod " + r.PodNamespace + "/" + r.PodName, Annotations: pod.Annotations}
+	of := member(r, pod)
 	in := selection.Object{Name: "Namespace " + r.PodNamespace, Annotations: ns.Annotations}
-	if !selection.Asks(of, in) {
+	if !selection.Asks(of.Object, in) {
+		if _, asks := pod.Annotations[api.AnnotationSticky]; asks {
+			return nil, p.refused(r, fmt.Errorf("%s has the annotation %s, and only addresses of IPPools can be kept: add %s, or "+
+				"remove it", of.Name, api.AnnotationSticky, api.AnnotationPools))
+		}
 		return nil, nil
 	}
 	if !p.loop.cfg.EnableBridgingMode {
@@ -68,11 +79,15 @@ func (p *pods) wish(ctx context.Context, r cniserver.Request) (*selection.Wish, 
 			"Namespace), and node %s bridges no pods: set enableBridgingMode: true in its agent's config, or remove the "+
 			"annotations", of.Name, api.AnnotationPools, api.AnnotationPodIPs, p.loop.nodeName))
 	}
-	w, err := selection.Read(of, in)
+	keep, err := p.keep(ctx, of)
 	if err != nil {
-		return nil, p.refused(r, err)
+		return nil, p.answered(r, err)
 	}
-	return &w, nil
+	w, err := p.asked(ctx, of, in)
+	if err != nil {
+		return nil, p.answered(r, err)
+	}
+	return &wish{w, keep}, nil
 }
 
 // refused is the answer where somebody must change something. The Pod gets an Event.
@@ -88,15 +103,16 @@ func (p *pods) later(r cniserver.Request, err error) error {
 }
 
 // bridge makes a the attachment of a bridged pod: addresses, and what comes with them.
-func (p *pods) bridge(ctx context.Context, a *api.Attachment, r cniserver.Request, w selection.Wish, s *state) error {
+func (p *pods) bridge(ctx context.Context, a *api.Attachment, r cniserver.Request, w wish, s *state) error {
 	if s.noUplink != nil {
 		return p.later(r, s.noUplink)
 	}
-	pools, err := p.choose(ctx, r, w, s)
+	pools, err := p.choose(ctx, r, w.Wish, s)
 	if err != nil {
 		return err
 	}
-	given, err := p.allocateFrom(ctx, r, allocator.Request{Pools: pools, PodIPs: w.PodIPs, Owner: p.owner(*a)})
+	given, err := p.allocateFrom(ctx, r, allocator.Request{
+		Pools: pools, PodIPs: w.PodIPs, Owner: p.owner(*a), Keep: w.keep})
 	if err != nil {
 		return p.notGiven(r, err)
 	}
@@ -107,7 +123,9 @@ func (p *pods) bridge(ctx context.Context, a *api.Attachment, r cniserver.Reques
 // fill says in a what was given.
 func fill(a *api.Attachment, given []allocator.Address) {
 	a.Bridged, a.VLAN = true, given[0].VLAN
-	a.MAC = bridgedMAC(given[0])
+	if a.MAC = given[0].MAC; a.MAC == (api.MAC{}) {
+		a.MAC = bridgedMAC(given[0])
+	}
 	for _, g := range given {
 		a.Addrs = append(a.Addrs, g.Prefix)
 		a.Pools = append(a.Pools, g.Pool)
@@ -184,7 +202,11 @@ func (p *pods) notGiven(r cniserver.Request, err error) error {
 	var full *allocator.ExhaustedError
 	var ip *allocator.PodIPError
 	var vlan *allocator.VLANError
+	var sticky *allocator.StickyError
+	var answers *allocator.AnswersError
 	switch {
+	case errors.As(err, &sticky), errors.As(err, &answers):
+		return p.later(r, fmt.Errorf("pod %s/%s waits for its address: %w", r.PodNamespace, r.PodName, err))
 	case errors.As(err, &coded):
 		return err
 	case errors.As(err, &full):

@@ -15,7 +15,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
-	"github.com/fairlead-cni/fairlead/ipam/selection"
 )
 
 // undoTimeout bounds the clean-up of a failed ADD, which must also run when
@@ -92,7 +91,7 @@ func errBusy() error {
 
 // attach makes one attachment: address, veth, port and flows. Without a wish it is a
 // routed pod's.
-func (p *pods) attach(ctx context.Context, r cniserver.Request, wish *selection.Wish, s *state) (
+func (p *pods) attach(ctx context.Context, r cniserver.Request, wish *wish, s *state) (
 	api.Attachment, error) {
 	a := p.attachment(r.ContainerID, r.IfName)
 	a.Netns, a.Network = r.Netns, r.Network

@@ -37,6 +37,12 @@ type Source interface {
 	// snapshot does not have is asked for now. The error says why nobody could
 	// be asked.
 	Pool(ctx context.Context, name string) (p api.IPPool, found bool, err error)
+	// Above returns the controller of an object that is itself one; the zero value where it
+	// has none, or where nobody knows. The error says why nobody could be asked.
+	Above(ctx context.Context, namespace string, c Controller) (Controller, error)
+	// FirstOrdinal is that of a StatefulSet's pods, spec.ordinals.start. The error says why
+	// nobody could be asked.
+	FirstOrdinal(ctx context.Context, namespace, name string) (int, error)
 	// Changed receives after changes of what the node depends on: Nodes, IPPools
 	// (but for their status), Problems, Trouble. Changes that come close
 	// together are told once.
@@ -98,7 +104,15 @@ type Pod struct {
 	Namespace, Name, UID string
 	NodeName             string
 	Annotations          map[string]string
+	// Controller is whose controller made it, zero for nobody's, and Index the label
+	// apps.kubernetes.io/pod-index.
+	Controller Controller
+	Index      string
 }
+
+// Controller is an object whose controller has made another: the ownerReference with
+// controller: true.
+type Controller struct{ APIVersion, Kind, Name, UID string }
 
 // is tells whether p is the pod of that uid. Either may be unknown: a manifest
 // need not have one.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -210,7 +211,8 @@ func podFrom(m metav1.ObjectMeta, node string) (Pod, error) {
 		return Pod{}, errors.New("a Pod without metadata.name")
 	}
 	return Pod{Namespace: orDefault(m.Namespace), Name: m.Name, UID: cmp.Or(m.Annotations[mirrorOf], string(m.UID)),
-		NodeName: node, Annotations: ours(m.Annotations)}, nil
+		NodeName: node, Annotations: ours(m.Annotations), Controller: controllerOf(m),
+		Index: m.Labels[appsv1.PodIndexLabel]}, nil
 }
 
 func namespaceFrom(m metav1.ObjectMeta) (Namespace, error) {
