@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,29 +17,40 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
 const (
-	// allocationsEvery is how often allocations are compared with the node when
-	// nothing seems wrong: it costs the API server a list.
+	// allocationsEvery is how often what the node holds is read from the API server when nothing seems wrong: to find what
+	// the agent does not know of. What it knows it compares with the node every reconcileEvery, at nobody's cost.
 	allocationsEvery = 5 * time.Minute
+	// doubtfulEvery is how often it is read while there may well be something: an answer of the API server got lost, or
+	// the agent of before had a request on its way. doubtfulFor is longer than an API server works on one.
+	doubtfulEvery = 30 * time.Second
+	doubtfulFor   = 2 * time.Minute
 	// graceOfSuspects is how long an allocation must look dead before it is freed.
 	graceOfSuspects = 10 * time.Second
 )
 
-// suspects are this node's allocations that seemed to have no living owner when they
-// were last looked at. Only reconcile uses it, but for lookNow.
-type suspects struct {
-	since  map[string]suspect // by the allocation's name
-	looked time.Time
-	now    atomic.Bool
-	wake   chan struct{} // gets a value when it is to be looked now
+// witness compares this node's allocations with what is on the node. Only reconcile uses it, but for lookNow.
+type witness struct {
+	reclaim.Node
+	began, looked time.Time
+	now           atomic.Bool
+	wake          chan struct{} // gets a value when it is to be looked now
 }
 
-// suspect is when an allocation first seemed dead, and which one it was.
-type suspect struct {
-	uid, version string
-	since        time.Time
+func (p *pods) newWitness() {
+	w := &p.bridged.witness
+	w.began, w.wake = time.Now(), make(chan struct{}, 1)
+	w.Node = reclaim.Node{Allocator: p.bridged.Allocator, See: p.see, Lock: p.lockOwner, Grace: graceOfSuspects,
+		Clock: func() time.Duration { return time.Since(w.began) }}
+}
+
+// lockOwner keeps requests for the owner's interface away.
+func (p *pods) lockOwner(o api.AllocationOwner) (unlock func(), ok bool) {
+	host := hostOf(o)
+	return func() { p.busy.done(host) }, p.busy.try(host)
 }
 
 // held are this node's allocations, as the store has them now. It waits for an API
@@ -49,106 +62,89 @@ func (p *pods) held(ctx context.Context) ([]api.IPAllocation, error) {
 }
 
 // lookNow has allocations compared with the node.
-func (s *suspects) lookNow() {
-	s.now.Store(true)
-	poke(s.wake)
+func (w *witness) lookNow() {
+	w.now.Store(true)
+	poke(w.wake)
 }
 
-func (s *suspects) due() bool {
-	return s.now.Swap(false) || len(s.since) > 0 || time.Since(s.looked) > allocationsEvery
+// due tells whether the store is to be read. ask tells that it is the API server's.
+func (w *witness) due(ask bool) (bool, error) {
+	every := allocationsEvery
+	if w.Allocator.InDoubt(doubtfulFor) || time.Since(w.began) < doubtfulFor {
+		every = doubtfulEvery
+	}
+	if w.now.Swap(false) || !ask || time.Since(w.looked) > every {
+		return true, nil
+	}
+	return w.Suspicious()
 }
 
 // reconcileAllocations compares this node's allocations with what is on it. The node
-// is the first witness of its pods. An allocation is dead if no interface and no
-// record of its owner is here, and if it is of another boot or the owner's network
-// namespace is gone. It is freed after a second look. An allocation that a living
+// is the first witness of its pods: see package reclaim. An allocation that a living
 // pod has lost is made again.
 func (p *pods) reconcileAllocations(ctx context.Context) error {
 	if !p.loop.cfg.EnableBridgingMode || p.loop.source.Snapshot().Trouble != nil {
 		return nil // without the API server nothing can be told, and the trouble is told elsewhere
 	}
 	errs := []error{p.settleAll(ctx)}
-	s := &p.bridged.suspects
-	if !s.due() {
-		return errors.Join(errs...)
+	w := &p.bridged.witness
+	if due, err := w.due(p.loop.kube != nil); err != nil || !due {
+		return errors.Join(append(errs, err)...)
 	}
 	// Allocations first: one whose owner is not on record a moment later had its
 	// whole ADD or DEL to be so.
 	held, err := p.held(ctx)
 	if err != nil {
-		s.now.Store(true)
+		w.now.Store(true)
 		return errors.Join(append(errs, fmt.Errorf("comparing allocations with the node: %w", err))...)
 	}
-	s.looked = time.Now()
+	w.looked = time.Now()
 	return errors.Join(append(errs, p.restoreAllocations(ctx, held), p.reclaimAllocations(ctx, held))...)
 }
 
 func (p *pods) reclaimAllocations(ctx context.Context, held []api.IPAllocation) error {
-	before, now := p.bridged.suspects.since, map[string]suspect{}
-	var errs []error
-	for _, h := range held {
-		dead, err := p.dead(h.Spec.Owner)
-		if err != nil {
-			return err
-		}
-		if !dead {
-			continue
-		}
-		seen := suspect{string(h.UID), h.ResourceVersion, time.Now()}
-		if b, again := before[h.Name]; again && b.uid == seen.uid && b.version == seen.version {
-			seen.since = b.since
-		}
-		now[h.Name] = seen
-		if time.Since(seen.since) >= graceOfSuspects {
-			errs = append(errs, p.reclaimAllocation(ctx, h))
-		}
+	freed, err := p.bridged.witness.TakeBack(ctx, held)
+	for _, s := range freed {
+		o := s.Spec.Owner
+		p.log.Info("took back the address of a pod that is gone", "address", s.Spec.Address, "pool", s.Spec.Pool,
+			"owner", o.String(), "container", o.ContainerID, "why", s.Why)
+		p.metrics.reclaimed.WithLabelValues("allocation").Inc()
+		p.warnOf(o, api.EventAddressReclaimed, fmt.Sprintf("address %s of IPPool %s was still held by container %s on node %s, "+
+			"and %s: it is given back", s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why))
 	}
-	p.bridged.suspects.since = now
-	return errors.Join(errs...)
+	return err
 }
 
-// dead tells whether nobody on this node can use what o holds.
-func (p *pods) dead(o api.AllocationOwner) (bool, error) {
+// see is what this node sees of an owner. It does not look for more of one that may live anyhow.
+func (p *pods) see(o api.AllocationOwner) (reclaim.Sight, error) {
+	sight := reclaim.Sight{BootID: p.bootID, NetnsGone: netnsGone(o.Netns)}
+	if sight.Gone(o) == "" {
+		return sight, nil
+	}
 	hosts, err := link.Hosts()
 	if err != nil {
-		return false, fmt.Errorf("listing pods' interfaces: %w", err)
+		return sight, fmt.Errorf("listing pods' interfaces: %w", err)
 	}
 	known, err := p.records()
 	if err != nil {
-		return false, err
+		return sight, err
 	}
-	if host := hostOf(o); slices.Contains(hosts, host) || known.has(host) {
-		return false, nil
-	}
-	if o.BootID != "" && o.BootID != p.bootID {
-		return true, nil
-	}
-	if o.Netns == "" {
-		return false, nil
-	}
-	_, err = os.Stat(o.Netns)
-	return errors.Is(err, fs.ErrNotExist), nil
+	host := hostOf(o)
+	sight.Interface, sight.Record = slices.Contains(hosts, host), known.has(host)
+	return sight, nil
 }
 
-// reclaimAllocation looks again, now that no request works on the container.
-func (p *pods) reclaimAllocation(ctx context.Context, h api.IPAllocation) error {
-	o := h.Spec.Owner
-	host := hostOf(o)
-	if !p.busy.try(host) {
-		return nil
+// netnsGone tells whether a network namespace is gone that had this path. That a process has ended says nothing of the
+// namespace it had, and where the directory is not there the agent may not see the host's.
+func netnsGone(path string) bool {
+	if path == "" || strings.HasPrefix(path, "/proc/") {
+		return false
 	}
-	defer p.busy.done(host)
-	if dead, err := p.dead(o); err != nil || !dead {
-		return err
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return false
 	}
-	if err := p.bridged.Release(ctx, o); err != nil {
-		return fmt.Errorf("taking back the address of a pod that is gone: %w", err)
-	}
-	p.log.Info("took back the address of a pod that is gone", "address", h.Spec.Address, "pool", h.Spec.Pool, "owner", o.String())
-	p.metrics.reclaimed.WithLabelValues("allocation").Inc()
-	p.warnOf(o, reasonReclaimed, fmt.Sprintf("address %s of IPPool %s was still held by container %s, which is gone from node "+
-		"%s: it is given back", h.Spec.Address, h.Spec.Pool, o.ContainerID, o.Node))
-	return nil
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // restoreAllocations makes again what living pods have lost: somebody deleted the

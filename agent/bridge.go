@@ -23,16 +23,15 @@ import (
 type bridged struct {
 	store allocation.Store
 	*allocator.Allocator
-	owed     owed // addresses that could not be given back yet
-	prober   *prober
-	suspects suspects
+	owed    owed // addresses that could not be given back yet
+	prober  *prober
+	witness witness
 }
 
 func (p *pods) newBridged(o Options) error {
 	p.bridged.prober = &prober{loop: p.loop, timeout: o.Config.IPAM.ConflictProbeTimeout,
 		more: make(chan struct{}, 1)}
 	p.bridged.owed = owed{dir: owedDir}
-	p.bridged.suspects.wake = make(chan struct{}, 1)
 	if p.loop.kube != nil {
 		p.bridged.store = allocation.NewKubernetes(p.loop.kube.Dynamic)
 	} else {
@@ -45,6 +44,7 @@ func (p *pods) newBridged(o Options) error {
 	c := allocator.Config{Store: p.bridged.store, Node: o.NodeName, Cooling: o.Config.IPAM.CoolingPeriod,
 		Probe: p.probe, MAC: bridgedMAC, Log: p.log.WithName("ipam")}
 	p.bridged.Allocator = allocator.New(c)
+	p.newWitness()
 	return nil
 }
 

@@ -17,7 +17,6 @@ import (
 const (
 	reasonNoAddress = "NoPoolAddress"
 	reasonConflict  = "AddressInUse"
-	reasonReclaimed = "AddressReclaimed"
 	reasonTwice     = "AddressTwice"
 )
 

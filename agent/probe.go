@@ -151,7 +151,7 @@ func (p *pods) usedHere(a allocator.Address) error {
 		return err
 	}
 	if host := known.holder([]netip.Prefix{a.Prefix}, "", p.bootID); host != "" {
-		p.bridged.suspects.lookNow()
+		p.bridged.witness.lookNow()
 		return fmt.Errorf("pod %s of this node has the address %s, and its allocation was lost: it is made again now",
 			known.pods[host].Pod(), a.Prefix.Addr())
 	}

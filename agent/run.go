@@ -336,7 +336,7 @@ func (p *pods) reconcileLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-p.bridged.suspects.wake:
+		case <-p.bridged.witness.wake:
 		}
 		if err := p.reconcile(ctx); err != nil && ctx.Err() == nil {
 			p.log.Error(err, "taking back leftovers of dead pods")

@@ -95,6 +95,9 @@ type AgentConfig struct {
 	IPAM               IPAM
 }
 
+// MaxCoolingPeriod bounds IPAM.CoolingPeriod.
+const MaxCoolingPeriod = time.Hour
+
 // IPAM is how addresses of IPPools are given.
 type IPAM struct {
 	// ConflictProbeTimeout is how long the underlay is asked who uses an address.

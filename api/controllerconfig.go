@@ -1,6 +1,9 @@
 package api
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // ControllerConfig is what fairlead-controller takes from its config file, checked,
 // with the default where the file does not name a key. Key names, defaults and the
@@ -15,6 +18,17 @@ type ControllerConfig struct {
 	APIPort                 int
 	EnablePrometheusMetrics bool
 	NodeIPAM                NodeIPAM
+	Reclaim                 Reclaim
+}
+
+// Reclaim says whether, and how, addresses are given back that owners on nodes hold
+// which are deleted or fenced.
+type Reclaim struct {
+	Enabled bool
+	// GracePeriod is the least time between the two looks at which an owner is gone.
+	GracePeriod time.Duration
+	// CoolingPeriod is how long what was given back is not given again.
+	CoolingPeriod time.Duration
 }
 
 // NodeIPAM says whether, and from what, Nodes get podCIDRs.

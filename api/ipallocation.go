@@ -19,6 +19,9 @@ const (
 var AllocationResource = schema.GroupVersionResource{
 	Group: AllocationGroup, Version: AllocationVersion, Resource: "ipallocations"}
 
+// EventAddressReclaimed is the reason of an Event: an address was taken back from an owner that is gone.
+const EventAddressReclaimed = "AddressReclaimed"
+
 // Paths of field selectors on IPAllocations.
 const (
 	AllocationNodeField    = "spec.owner.node"

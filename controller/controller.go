@@ -3,9 +3,11 @@
 //
 // Of the objects in the API these are its own: the status of IPPools without
 // ipAddresses, conditions of its types, and the finalizer api.PoolFinalizer;
-// PodCIDRClaims and PodCIDRRanges; the reservation of IPAllocations; the Lease kube-system/fairlead-controller. It
-// keeps nothing elsewhere. One of several works at a time. Should two: they compute
-// the same, and what only one may have, the API server gives to one.
+// IPAllocations whose owners are gone, as package ipam/reclaim has it, and the
+// reservation of IPAllocations; PodCIDRClaims and PodCIDRRanges; the Lease
+// kube-system/fairlead-controller. It keeps nothing elsewhere. One of several works at a
+// time. Should two: they compute the same, and what only one may have, the API server
+// gives to one.
 package controller
 
 import (
@@ -61,6 +63,9 @@ func Run(ctx context.Context, o Options) error {
 	sets := newStatefulSets(o, w, events, m)
 	running.Go(func() { sets.follow(ctx) })
 	synced, works := sets.synced, []func(context.Context){pools.run, sets.run}
+	if o.Config.Reclaim.Enabled {
+		works = append(works, newReclaimer(o, w, events, m).run)
+	}
 	if o.Config.NodeIPAM.Enabled {
 		n := newNodeIPAM(o, w, events, m)
 		running.Go(func() { n.follow(ctx) })

@@ -33,6 +33,9 @@ import (
 var shared apitest.Shared
 
 func TestMain(m *testing.M) {
+	if where := os.Getenv(childServer); where != "" {
+		controlForEver(where)
+	}
 	code := m.Run()
 	if err := shared.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -98,6 +101,12 @@ func (c *cluster) start(ipam api.NodeIPAM) (url string) {
 func (c *cluster) startIn(ctx context.Context, ipam api.NodeIPAM, other func(context.Context) (string, error)) (
 	url string, done <-chan error) {
 	c.t.Helper()
+	return c.startWith(ctx, api.ControllerConfig{NodeIPAM: ipam}, other)
+}
+
+func (c *cluster) startWith(ctx context.Context, cfg api.ControllerConfig,
+	other func(context.Context) (string, error)) (url string, done <-chan error) {
+	c.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		c.t.Fatal(err)
@@ -105,9 +114,9 @@ func (c *cluster) startIn(ctx context.Context, ipam api.NodeIPAM, other func(con
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
 	ended := make(chan error, 1)
+	cfg.APIAddress, cfg.APIPort, cfg.EnablePrometheusMetrics = netip.MustParseAddr("127.0.0.1"), port, true
 	o := Options{Client: c.client(c.token), Kubernetes: c.kubernetes(c.token), Log: logr.Discard(), OtherAllocator: other,
-		Config: api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port,
-			EnablePrometheusMetrics: true, NodeIPAM: ipam}}
+		Config: cfg}
 	go func() { ended <- Run(ctx, o) }()
 	return fmt.Sprintf("http://127.0.0.1:%d", port), ended
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
+	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
 var (
@@ -54,9 +55,20 @@ func newWorld(c dynamic.Interface, log logr.Logger) *world {
 	w.nodes, w.nodesFeed = feed(w, nodes, func(n *corev1.Node) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
 			CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp},
-			Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}, Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}
+			Spec:   corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs, Taints: fences(n)},
+			Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}
 	})
 	return w
+}
+
+// fences are the taints that fence a Node.
+func fences(n *corev1.Node) (out []corev1.Taint) {
+	for _, t := range n.Spec.Taints {
+		if t.Key == reclaim.TaintOutOfService {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // feed follows the objects of one resource and keeps of each what of makes of it.

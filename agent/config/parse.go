@@ -23,13 +23,14 @@ func ParseController(data []byte, file string) (api.ControllerConfig, []Finding,
 	c, warnings, err := check(data, file, Controller)
 	return api.ControllerConfig{KubeAPIServerOverride: c.KubeAPIServerOverride, ClientConnection: c.ClientConnection,
 		APIAddress: c.APIAddress, APIPort: c.APIPort, EnablePrometheusMetrics: c.EnablePrometheusMetrics,
-		NodeIPAM: c.NodeIPAM}, warnings, err
+		NodeIPAM: c.NodeIPAM, Reclaim: c.Reclaim}, warnings, err
 }
 
 // values are those of either file.
 type values struct {
 	api.AgentConfig
 	NodeIPAM api.NodeIPAM
+	Reclaim  api.Reclaim
 }
 
 // defaults returns the config of an empty file.

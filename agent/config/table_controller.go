@@ -1,6 +1,11 @@
 package config
 
-import "cmp"
+import (
+	"cmp"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
 
 const noWebhooks = "fairlead-controller has no webhook and no API of its own, and needs no certificate"
 
@@ -56,6 +61,19 @@ func honouredControllerKeys() []Entry {
 		{In: Controller, Key: "nodeIPAM.nodeCIDRMaskSizeIPv6", Want: orZero(64, 126), Default: "64", Fate: Honoured,
 			Text: "length of an IPv6 podCIDR; 0 is 64",
 			set:  func(c *values, v Value) { c.NodeIPAM.MaskSizeIPv6 = cmp.Or(v.Int, 64) }},
+		{In: Controller, Key: "reclaim.enable", Want: boolean(), Default: "true", Fate: Honoured,
+			Text: "Fairlead's own: gives back addresses of IPPools that pods of deleted and of fenced Nodes hold; see " +
+				"[Addresses of pods that are gone](reclaim.md)",
+			set: func(c *values, v Value) { c.Reclaim.Enabled = v.Bool }},
+		{In: Controller, Key: "reclaim.gracePeriod", Want: durationFrom(10*time.Second, time.Hour, ", 10s to 1h"),
+			Default: "30s", Fate: Honoured,
+			Text: "Fairlead's own: the least time between the two looks at which such a pod is gone",
+			set:  func(c *values, v Value) { c.Reclaim.GracePeriod = v.Duration }},
+		{In: Controller, Key: "reclaim.coolingPeriod", Want: duration(api.MaxCoolingPeriod, ", at most 1h"), Default: "30s",
+			Fate: Honoured,
+			Text: "Fairlead's own: how long such an address is then not given to another pod, unless the pool is full. It is the " +
+				"agents' `ipam.coolingPeriod`",
+			set: func(c *values, v Value) { c.Reclaim.CoolingPeriod = v.Duration }},
 	}
 }
 

@@ -140,7 +140,7 @@ func honouredKeys() []Entry {
 			Text: "Fairlead's own: how long the underlay is asked whether somebody uses an address of an IPPool before a pod " +
 				"gets it; 0s asks nobody",
 			set: func(c *values, v Value) { c.IPAM.ConflictProbeTimeout = v.Duration }},
-		{In: Agent, Key: "ipam.coolingPeriod", Want: duration(time.Hour, ", at most 1h"), Default: "30s", Fate: Honoured,
+		{In: Agent, Key: "ipam.coolingPeriod", Want: duration(api.MaxCoolingPeriod, ", at most 1h"), Default: "30s", Fate: Honoured,
 			Text: "Fairlead's own: how long an address of an IPPool that a pod gave back is not given to another, unless the " +
 				"pool is full",
 			set: func(c *values, v Value) { c.IPAM.CoolingPeriod = v.Duration }},

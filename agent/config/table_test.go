@@ -55,11 +55,13 @@ TopologyAwareHints TrafficControl Traceflow`
 const ours = "apiAddress manifestsDir podCIDRWait ipam.conflictProbeTimeout ipam.coolingPeriod ipam.allocationsDir " +
 	"uplink.allowManaged uplink.mode uplink.rollbackAfter"
 
+const controllerOurs = "apiAddress reclaim.enable reclaim.gracePeriod reclaim.coolingPeriod"
+
 func TestTableHasEveryKeyOnce(t *testing.T) {
 	for _, file := range []struct {
 		in   File
 		keys string
-	}{{Agent, antreaKeys + " " + ours}, {Controller, antreaControllerKeys + " apiAddress"}} {
+	}{{Agent, antreaKeys + " " + ours}, {Controller, antreaControllerKeys + " " + controllerOurs}} {
 		want := map[string]bool{}
 		for _, key := range strings.Fields(file.keys) {
 			want[key] = true
@@ -223,7 +225,7 @@ func fields(prefix string, v reflect.Value) map[string]any {
 // without a fate of its own, such a one.
 func (e Entry) sample(t *testing.T) string {
 	t.Helper()
-	candidates := []string{"true", "false", "7000", "66", "20", "[10.1.0.0/16, fd00::/64]", "[x]", "[2]", "7s",
+	candidates := []string{"true", "false", "7000", "66", "20", "[10.1.0.0/16, fd00::/64]", "[x]", "[2]", "7s", "20s",
 		"10.1.2.3", "/some/path", "10.1.0.0/16", "fd00:1::/112", "something"}
 	if values, ok := strings.CutPrefix(e.Want.Text, "one of "); ok {
 		candidates = strings.Split(values, ", ")

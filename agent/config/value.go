@@ -205,11 +205,13 @@ func subnets() Want {
 }
 
 // duration is a span of time in Go's notation, from 0 to longest.
-func duration(longest time.Duration, inWords string) Want {
+func duration(longest time.Duration, inWords string) Want { return durationFrom(0, longest, inWords) }
+
+func durationFrom(shortest, longest time.Duration, inWords string) Want {
 	what := "a duration with its unit, such as 10s" + inWords
 	return Want{what, "!!str", func(n *yaml.Node) (Value, bool) {
 		d, err := time.ParseDuration(n.Value)
-		return Value{Duration: d, text: n.Value}, err == nil && 0 <= d && d <= longest
+		return Value{Duration: d, text: n.Value}, err == nil && shortest <= d && d <= longest
 	}}
 }
 

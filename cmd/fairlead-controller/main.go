@@ -57,10 +57,11 @@ func command() *cobra.Command {
 	var f flags
 	c := &cobra.Command{
 		Use:   "fairlead-controller",
-		Short: "Gives Nodes their podCIDRs, and says how full IPPools are",
+		Short: "Gives Nodes their podCIDRs, says how full IPPools are, gives back addresses of lost Nodes",
 		Long: `fairlead-controller gives each Node its podCIDRs, if nodeIPAM.enableNodeIPAM says so. It
 says how full the IPPools of a cluster are, and what is wrong with them: in their
-status, and in metrics. It keeps a deleted pool until nobody holds an address of it.
+status, and in metrics. It keeps a deleted pool until nobody holds an address of it. It
+gives back what pods hold whose Nodes are deleted or fenced, if reclaim.enable says so.
 Agents work without it. Several may run: one of them works, the others wait.
 
 Exit codes: 0 stopped by a signal, 1 an error at run time, 2 a mistake in the flags

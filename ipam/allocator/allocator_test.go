@@ -174,7 +174,9 @@ func TestOver(t *testing.T) {
 		{api.PhaseAllocated, -time.Hour, false}, {api.PhaseCooling, -time.Second, true}, {api.PhaseCooling, time.Hour, false},
 		{api.PhaseConflict, 0, true}, {api.PhaseConflict, conflictPeriod, false},
 		{api.PhaseConflict, conflictPeriod + time.Minute, false}, // clocks differ a little
-		{api.PhaseConflict, 365 * 24 * time.Hour, true},
+		// Of a clock that was ahead, and was set right.
+		{api.PhaseConflict, 365 * 24 * time.Hour, true}, {api.PhaseCooling, 365 * 24 * time.Hour, true},
+		{api.PhaseCooling, api.MaxCoolingPeriod + time.Minute, false},
 	} {
 		until := metav1.NewMicroTime(now.Add(c.left))
 		h := api.IPAllocation{Spec: api.IPAllocationSpec{Phase: c.phase, Until: &until}}

@@ -3,8 +3,10 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
@@ -24,6 +26,8 @@ type held struct {
 	mu     sync.Mutex
 	by     map[owner][]api.IPAllocation
 	doubts map[owner]bool
+	// doubted is when an answer of the store got lost last.
+	doubted time.Time
 }
 
 func newHeld() *held {
@@ -110,11 +114,32 @@ func (h *held) remove(a api.IPAllocation) {
 	}
 }
 
-// compare tells what the store has. Where an owner holds something that is not known of
-// there is a doubt: a Create that was given up may be done much later.
-func (h *held) compare(list []api.IPAllocation) {
+// all is what all owners hold.
+func (h *held) all() []api.IPAllocation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return slices.Concat(slices.Collect(maps.Values(h.by))...)
+}
+
+// compare tells what the store has, and what was known before it was asked. What it does not
+// have any more, because somebody else has freed it, is forgotten. Where an owner holds something
+// that is not known of there is a doubt: a Create that was given up may be done much later.
+func (h *held) compare(before, list []api.IPAllocation) {
+	has := map[string]string{}
+	for _, a := range list {
+		has[a.Name] = string(a.UID)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, b := range before {
+		if k := ownerOf(b.Spec.Owner); has[b.Name] != string(b.UID) {
+			h.by[k] = slices.DeleteFunc(h.by[k], func(a api.IPAllocation) bool { return a.UID == b.UID })
+			if len(h.by[k]) == 0 {
+				delete(h.by, k)
+			}
+			h.doubts[k] = true
+		}
+	}
 	for _, a := range list {
 		k := ownerOf(a.Spec.Owner)
 		if !slices.ContainsFunc(h.by[k], func(b api.IPAllocation) bool { return b.Name == a.Name }) {
@@ -127,5 +152,12 @@ func (h *held) compare(list []api.IPAllocation) {
 func (h *held) doubt(o api.AllocationOwner) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.doubts[ownerOf(o)] = true
+	h.doubts[ownerOf(o)], h.doubted = true, time.Now()
+}
+
+// inDoubt tells whether an answer of the store got lost less than d ago.
+func (h *held) inDoubt(d time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.doubted.IsZero() && time.Since(h.doubted) < d
 }

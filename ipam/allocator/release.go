@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
@@ -60,11 +61,32 @@ func (a *Allocator) Held(ctx context.Context) ([]api.IPAllocation, error) {
 	if err := a.held.load(ctx, a.Store, a.Node); err != nil {
 		return nil, err
 	}
+	before := a.held.all()
 	list, err := a.Store.List(ctx, allocation.Filter{Node: a.Node})
 	if err != nil {
 		return nil, err
 	}
 	list = slices.DeleteFunc(list, func(h api.IPAllocation) bool { return h.Spec.Phase != api.PhaseAllocated })
-	a.held.compare(list)
+	a.held.compare(before, list)
 	return list, nil
+}
+
+// Known returns what owners on this node hold as far as is known here. It asks nobody.
+func (a *Allocator) Known() []api.IPAllocation { return a.held.all() }
+
+// InDoubt tells whether, less than d ago, an answer of the store got lost: it may have more than Known.
+func (a *Allocator) InDoubt(d time.Duration) bool { return a.held.inDoubt(d) }
+
+// GiveBack frees one address whose owner is gone, if nobody has changed the allocation since h
+// was read. The address cools from then on.
+func (a *Allocator) GiveBack(ctx context.Context, h api.IPAllocation) (done bool, err error) {
+	err = allocation.Free(ctx, a.Store, h, a.Cooling)
+	if errors.Is(err, allocation.ErrConflict) || errors.Is(err, allocation.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("giving %s back to pool %s: %w", h.Spec.Address, h.Spec.Pool, err)
+	}
+	a.held.remove(h)
+	return true, nil
 }

@@ -73,8 +73,12 @@ func Over(h api.IPAllocation, now time.Time) bool {
 	if !unused(h) || h.Spec.Until == nil {
 		return unused(h)
 	}
+	most := 2 * conflictPeriod
+	if h.Spec.Phase == api.PhaseCooling {
+		most = 2 * api.MaxCoolingPeriod
+	}
 	left := h.Spec.Until.Sub(now)
-	return left <= 0 || h.Spec.Phase == api.PhaseConflict && left > 2*conflictPeriod
+	return left <= 0 || left > most
 }
 
 // unused tells that no pod of ours has the address.

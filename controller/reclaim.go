@@ -1,0 +1,289 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/reclaim"
+)
+
+// reclaimer gives back what owners on nodes hold that are deleted or fenced. Its rules are package reclaim's. The
+// cache, which may be old, only tells where to look. Each of the two looks is at what the API server says just then.
+type reclaimer struct {
+	cfg    api.Reclaim
+	client kubernetes.Interface
+	store  allocation.Store
+	world  *world
+	news   <-chan struct{}
+	events record.EventRecorder
+	// clock is the time since the process began, whatever is done to the machine's clock.
+	clock   func() time.Duration
+	metrics *reclaimMetrics
+	log     logr.Logger
+
+	// The rest is known since this controller became the leader.
+
+	// lost are nodes that may be lost, by name.
+	lost map[string]*lostNode
+	// told is what was said of a node, and when.
+	told map[string]time.Duration
+}
+
+// lostNode is what is known of one.
+type lostNode struct {
+	looks reclaim.Looks
+	asked time.Duration // when the API server was, 0 for never
+	kept  map[string]int
+}
+
+// Requests to the API server are bounded: nodes that are asked about in a pass, and addresses that are freed in one.
+const (
+	nodesInPass = 20
+	freesInPass = 50
+)
+
+func newReclaimer(o Options, w *world, events record.EventRecorder, m *metrics) *reclaimer {
+	began := time.Now()
+	return &reclaimer{cfg: o.Config.Reclaim, client: o.Kubernetes, store: allocation.NewKubernetes(o.Client), world: w,
+		news: w.news(), events: events, clock: func() time.Duration { return time.Since(began) },
+		metrics: newReclaimMetrics(m.registry), log: o.Log.WithName("reclaim")}
+}
+
+// run works until ctx ends.
+func (r *reclaimer) run(ctx context.Context) {
+	r.begin()
+	for {
+		if r.world.synced() {
+			r.pass(ctx)
+		}
+		if !pause(ctx, passEvery, nil) || !pause(ctx, min(passAtLeast, r.cfg.GracePeriod), r.news) {
+			return
+		}
+	}
+}
+
+// begin forgets what was known as an earlier leader.
+func (r *reclaimer) begin() {
+	r.lost, r.told = map[string]*lostNode{}, map[string]time.Duration{}
+}
+
+// pass looks once at what may be lost.
+func (r *reclaimer) pass(ctx context.Context) {
+	of := map[string][]reclaim.Suspect{}
+	nodes := clusterNodes(listOf[corev1.Node](r.world.nodes))
+	for _, s := range reclaim.Lost(listOf[api.IPAllocation](r.world.allocations), nodes) {
+		of[s.Spec.Owner.Node] = append(of[s.Spec.Owner.Node], s)
+	}
+	maps.DeleteFunc(r.lost, func(node string, _ *lostNode) bool { return of[node] == nil })
+	for node, suspects := range of {
+		if r.lost[node] == nil {
+			r.lost[node] = &lostNode{kept: map[string]int{keptGrace: len(suspects)}}
+		}
+	}
+	left := freesInPass
+	for _, node := range r.inTurn() {
+		if left > 0 && ctx.Err() == nil {
+			left -= r.look(ctx, node, of[node], left)
+		}
+	}
+	r.metrics.set(r.lost)
+}
+
+func clusterNodes(nodes []*corev1.Node) map[string]reclaim.ClusterNode {
+	out := make(map[string]reclaim.ClusterNode, len(nodes))
+	for _, n := range nodes {
+		out[n.Name] = clusterNode(n)
+	}
+	return out
+}
+
+func clusterNode(n *corev1.Node) reclaim.ClusterNode {
+	return reclaim.ClusterNode{UID: string(n.UID), Fenced: len(fences(n)) > 0,
+		Ready: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})}
+}
+
+// inTurn are some of the lost nodes, first those that were not asked about for the longest time.
+func (r *reclaimer) inTurn() []string {
+	names := slices.SortedFunc(maps.Keys(r.lost), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.lost[a].asked, r.lost[b].asked), cmp.Compare(a, b))
+	})
+	return names[:min(len(names), nodesInPass)]
+}
+
+// Why an address is kept though its node may be lost.
+const (
+	keptGrace   = "grace"   // the grace period is not over, or it is not its turn
+	keptPod     = "pod"     // its Pod is there
+	keptNode    = "node"    // its Node is back, or says that it is ready
+	keptUnknown = "unknown" // the API server did not answer
+	keptChanged = "changed" // somebody has changed the allocation
+)
+
+// look asks the API server about one node, and frees what looks lost for the second time, at most so many. It returns
+// how many it freed.
+func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Suspect, most int) (freed int) {
+	n := r.lost[name]
+	n.asked, n.kept = max(r.clock(), 1), map[string]int{}
+	now, pods, err := r.evidence(ctx, name)
+	if err != nil {
+		n.kept[keptUnknown] = len(suspects)
+		r.tell(name, "it is not known whether a node is lost: its addresses are kept", "reason", err.Error())
+		return 0
+	}
+	var gone []reclaim.Suspect
+	for _, s := range suspects {
+		switch s.Why = now.Lost(); {
+		case s.Why == "":
+			n.kept[keptNode]++
+		case reclaim.Lives(s.Spec.Owner, pods):
+			n.kept[keptPod]++
+			r.tell(name, "addresses of a lost node are kept until their Pods are deleted, too", "why", s.Why,
+				"owner", s.Spec.Owner.String())
+		default:
+			gone = append(gone, s)
+		}
+	}
+	due := n.looks.Again(r.clock(), r.cfg.GracePeriod, gone)
+	n.kept[keptGrace] = len(gone) - min(len(due), most)
+	for _, s := range due[:min(len(due), most)] {
+		if kept := r.free(ctx, s); kept != "" {
+			n.kept[kept]++
+			continue
+		}
+		r.freed(s, now)
+		freed++
+	}
+	return freed
+}
+
+// free frees one address if nobody has changed its allocation since it was looked at, or says why it is kept.
+func (r *reclaimer) free(ctx context.Context, s reclaim.Suspect) (kept string) {
+	a, err := r.store.Get(ctx, s.Name)
+	if err == nil && (a.UID != s.UID || a.ResourceVersion != s.ResourceVersion) {
+		return keptChanged
+	}
+	if err == nil {
+		err = allocation.Free(ctx, r.store, a, r.cfg.CoolingPeriod)
+	}
+	switch {
+	case errors.Is(err, allocation.ErrConflict), errors.Is(err, allocation.ErrNotFound):
+		return keptChanged
+	case err != nil:
+		r.tell(s.Spec.Owner.Node, "addresses of a lost node are not given back yet", "reason", err.Error())
+		return keptUnknown
+	}
+	return ""
+}
+
+// evidence is what the API server says of a node and its Pods now, and not some time ago.
+func (r *reclaimer) evidence(ctx context.Context, name string) (reclaim.ClusterNode, []reclaim.Pod, error) {
+	node := reclaim.ClusterNode{}
+	n, err := r.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		node = clusterNode(n)
+	case !apierrors.IsNotFound(err):
+		return node, nil, fmt.Errorf("reading Node %s: %w", name, err)
+	}
+	if node.Lost() == "" {
+		return node, nil, nil
+	}
+	// Without a resourceVersion the API server gives the latest.
+	list, err := r.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
+	if err != nil {
+		return node, nil, fmt.Errorf("listing the Pods of Node %s: %w", name, err)
+	}
+	var pods []reclaim.Pod
+	for _, p := range list.Items {
+		pods = append(pods, reclaim.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name,
+			ConfigHash: p.Annotations["kubernetes.io/config.hash"],
+			Finished:   p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed})
+	}
+	return node, pods, nil
+}
+
+// freed tells that an address was given back: in the log, a metric and an Event on the Pod, or on the IPPool where the
+// owner was none.
+func (r *reclaimer) freed(s reclaim.Suspect, node reclaim.ClusterNode) {
+	o := s.Spec.Owner
+	r.metrics.freed(node)
+	r.log.Info("address of a lost node is given back", "address", s.Spec.Address, "pool", s.Spec.Pool, "why", s.Why,
+		"owner", o.String(), "podUID", o.PodUID, "container", o.ContainerID)
+	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: o.Namespace, Name: o.Name, UID: types.UID(o.PodUID)}
+	if o.Name == "" {
+		about = &corev1.ObjectReference{APIVersion: api.PoolGroup + "/" + api.PoolVersion, Kind: api.PoolKind, Name: s.Spec.Pool}
+	}
+	r.events.Eventf(about, corev1.EventTypeWarning, api.EventAddressReclaimed, "address %s of IPPool %s was still held by "+
+		"container %s on node %s, and %s: it is given back", s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why)
+}
+
+// tell logs what keeps a node's addresses, and not again for a while.
+func (r *reclaimer) tell(node, message string, more ...any) {
+	maps.DeleteFunc(r.told, func(_ string, at time.Duration) bool { return r.clock()-at > tellAgain })
+	if _, told := r.told[node+message]; told {
+		return
+	}
+	r.told[node+message] = r.clock()
+	r.log.Info(message, append([]any{"node", node}, more...)...)
+}
+
+// reclaimMetrics is what /metrics says of it.
+type reclaimMetrics struct {
+	reclaimed *prometheus.CounterVec
+	kept      *prometheus.GaugeVec
+}
+
+func newReclaimMetrics(r *prometheus.Registry) *reclaimMetrics {
+	m := &reclaimMetrics{reclaimed: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fairlead_addresses_reclaimed_total",
+		Help: "Addresses that this process has given back because the node of their owner is lost, by why it is."},
+		[]string{"node"}),
+		kept: newGauges("fairlead_lost_node_addresses", "Addresses that owners on lost nodes still hold, by why they do.", "kept")}
+	r.MustRegister(m.reclaimed, m.kept)
+	for _, why := range []string{"deleted", "fenced"} {
+		m.reclaimed.WithLabelValues(why)
+	}
+	m.set(nil)
+	return m
+}
+
+func (m *reclaimMetrics) freed(node reclaim.ClusterNode) {
+	why := "fenced"
+	if node.UID == "" {
+		why = "deleted"
+	}
+	m.reclaimed.WithLabelValues(why).Inc()
+}
+
+// set replaces what is said of lost nodes.
+func (m *reclaimMetrics) set(lost map[string]*lostNode) {
+	kept := map[string]int{}
+	for _, n := range lost {
+		for why, count := range n.kept {
+			kept[why] += count
+		}
+	}
+	for _, why := range []string{keptGrace, keptPod, keptNode, keptUnknown, keptChanged} {
+		m.kept.WithLabelValues(why).Set(float64(kept[why]))
+	}
+}

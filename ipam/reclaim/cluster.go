@@ -1,0 +1,67 @@
+package reclaim
+
+import "github.com/fairlead-cni/fairlead/api"
+
+// TaintOutOfService is the taint by which an administrator says that a node is off and does not come back by itself.
+const TaintOutOfService = "node.kubernetes.io/out-of-service"
+
+// ClusterNode is what the API server says of a node. The zero value: there is no Node of that name.
+type ClusterNode struct {
+	UID string
+	// Fenced: it has the taint TaintOutOfService. Ready: its kubelet says it is, so it is not off, whatever the taint
+	// says.
+	Fenced, Ready bool
+}
+
+// Lost says why the node will never tell of its pods again; empty when it may. Not being ready is no reason.
+func (n ClusterNode) Lost() (why string) {
+	switch {
+	case n.UID == "":
+		return "its Node is deleted"
+	case n.Fenced && !n.Ready:
+		return "its Node is fenced (UID " + n.UID + ")"
+	}
+	return ""
+}
+
+// Pod is a Pod that the API server has on a node.
+type Pod struct {
+	UID, Namespace, Name string
+	// ConfigHash is the annotation kubernetes.io/config.hash: kubelets give static pods this for a UID, and their Pods in
+	// the API another.
+	ConfigHash string
+	// Finished: its phase is Succeeded or Failed.
+	Finished bool
+}
+
+// Lives tells whether o is one of the pods and has not finished. An owner without a pod UID goes by its name, if it has
+// one: that can only keep an address.
+func Lives(o api.AllocationOwner, pods []Pod) bool {
+	for _, p := range pods {
+		same := p.UID == o.PodUID || p.ConfigHash == o.PodUID
+		if o.PodUID == "" {
+			same = o.Name != "" && p.Namespace == o.Namespace && p.Name == o.Name
+		}
+		if same && !p.Finished {
+			return true
+		}
+	}
+	return false
+}
+
+// Lost returns what owners on lost nodes hold. nodes are all of the cluster, by name. Without any, nothing is known.
+func Lost(allocations []*api.IPAllocation, nodes map[string]ClusterNode) []Suspect {
+	if len(nodes) == 0 {
+		return nil
+	}
+	var out []Suspect
+	for _, a := range allocations {
+		if a.Spec.Phase != api.PhaseAllocated || a.Spec.Owner.Node == "" {
+			continue
+		}
+		if why := nodes[a.Spec.Owner.Node].Lost(); why != "" {
+			out = append(out, Suspect{*a, why})
+		}
+	}
+	return out
+}

@@ -1,0 +1,109 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+)
+
+// Sight is what a node sees of one owner.
+type Sight struct {
+	// Interface: the owner's interface is there. Record: an attachment is on record, readable or not. Macvlan and other
+	// pods of whom only the address is ours have neither, and live.
+	Interface, Record bool
+	// NetnsGone: the owner's network namespace was there and is not any more. False as well if that can't be told.
+	NetnsGone bool
+	// BootID is the node's.
+	BootID string
+}
+
+// Gone says why nobody on the node can use what o holds; empty when somebody may.
+func (s Sight) Gone(o api.AllocationOwner) (why string) {
+	switch {
+	case s.Interface || s.Record:
+		return ""
+	case o.BootID != "" && s.BootID != "" && o.BootID != s.BootID:
+		return "its node has booted since"
+	case s.NetnsGone:
+		return "its network namespace is gone"
+	}
+	return ""
+}
+
+// Node takes back what owners on one node hold that are gone. One goroutine uses it.
+type Node struct {
+	Allocator *allocator.Allocator
+	// See looks at an owner.
+	See func(api.AllocationOwner) (Sight, error)
+	// Lock keeps requests of the owner away until unlock. ok is false when one is at work.
+	Lock  func(api.AllocationOwner) (unlock func(), ok bool)
+	Grace time.Duration
+	// Clock is the time since the process began.
+	Clock func() time.Duration
+
+	looks Looks
+}
+
+// Suspicious tells whether an owner looks gone, or did when last looked. It asks nobody but the node: what the store
+// has is what the allocator remembers.
+func (n *Node) Suspicious() (bool, error) {
+	if n.looks.Any() {
+		return true, nil
+	}
+	suspects, err := n.suspects(n.Allocator.Known())
+	return len(suspects) > 0, err
+}
+
+// TakeBack takes what the node holds, as the store has it now, and frees what is to be freed. It returns what it freed,
+// also with an error.
+func (n *Node) TakeBack(ctx context.Context, held []api.IPAllocation) (freed []Suspect, err error) {
+	suspects, err := n.suspects(held)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, s := range n.looks.Again(n.Clock(), n.Grace, suspects) {
+		done, err := n.free(ctx, s)
+		if done {
+			freed = append(freed, s)
+		}
+		errs = append(errs, err)
+	}
+	return freed, errors.Join(errs...)
+}
+
+func (n *Node) suspects(held []api.IPAllocation) ([]Suspect, error) {
+	var out []Suspect
+	for _, h := range held {
+		sight, err := n.See(h.Spec.Owner)
+		if err != nil {
+			return nil, err
+		}
+		if why := sight.Gone(h.Spec.Owner); why != "" {
+			out = append(out, Suspect{h, why})
+		}
+	}
+	return out, nil
+}
+
+// free looks again, now that no request works on the owner.
+func (n *Node) free(ctx context.Context, s Suspect) (done bool, err error) {
+	unlock, ok := n.Lock(s.Spec.Owner)
+	if !ok {
+		return false, nil
+	}
+	defer unlock()
+	sight, err := n.See(s.Spec.Owner)
+	if err != nil || sight.Gone(s.Spec.Owner) == "" {
+		return false, err
+	}
+	done, err = n.Allocator.GiveBack(ctx, s.IPAllocation)
+	if err != nil {
+		return false, fmt.Errorf("taking back the address of a pod that is gone: %w", err)
+	}
+	return done, nil
+}
