@@ -83,7 +83,7 @@ func (w *witness) due(ask bool) (bool, error) {
 // is the first witness of its pods: see package reclaim. An allocation that a living
 // pod has lost is made again.
 func (p *pods) reconcileAllocations(ctx context.Context) error {
-	if !p.loop.cfg.EnableBridgingMode || p.loop.source.Snapshot().Trouble != nil {
+	if p.loop.source.Snapshot().Trouble != nil {
 		return nil // without the API server nothing can be told, and the trouble is told elsewhere
 	}
 	errs := []error{p.settleAll(ctx)}
@@ -94,6 +94,9 @@ func (p *pods) reconcileAllocations(ctx context.Context) error {
 	// Allocations first: one whose owner is not on record a moment later had its
 	// whole ADD or DEL to be so.
 	held, err := p.held(ctx)
+	if errors.Is(err, allocation.ErrNoKind) && !p.loop.cfg.EnableBridgingMode {
+		held, err = nil, nil // nobody has asked for addresses of pools here
+	}
 	if err != nil {
 		w.now.Store(true)
 		return errors.Join(append(errs, fmt.Errorf("comparing allocations with the node: %w", err))...)
@@ -115,10 +118,11 @@ func (p *pods) reclaimAllocations(ctx context.Context, held []api.IPAllocation) 
 	return err
 }
 
-// see is what this node sees of an owner. It does not look for more of one that may live anyhow.
+// see is what this node sees of an owner. It does not look for more of one that may live anyhow, nor of one whose
+// interface another plugin made: that is neither on record nor among the interfaces of ours.
 func (p *pods) see(o api.AllocationOwner) (reclaim.Sight, error) {
 	sight := reclaim.Sight{BootID: p.bootID, NetnsGone: netnsGone(o.Netns)}
-	if sight.Gone(o) == "" {
+	if o.IPAMOnly || sight.Gone(o) == "" {
 		return sight, nil
 	}
 	hosts, err := link.Hosts()
@@ -230,7 +234,7 @@ func (p *pods) gcAllocations(ctx context.Context, network string, keep map[key]b
 	}
 	var errs []error
 	for _, h := range held {
-		if o := h.Spec.Owner; o.Network == network && !keep[key{o.ContainerID, o.IfName}] {
+		if o := h.Spec.Owner; !o.IPAMOnly && o.Network == network && !keep[key{o.ContainerID, o.IfName}] {
 			errs = append(errs, p.gcAllocation(ctx, h))
 		}
 	}

@@ -188,7 +188,8 @@ func (p *pods) remove(ctx context.Context, k key, network string) error {
 	}
 	// What an ADD that was cut short has taken is on no record.
 	if a.Bridged || !recorded && p.loop.cfg.EnableBridgingMode {
-		if err := p.giveBack(ctx, k, cmp.Or(a.Network, network)); err != nil {
+		o := api.AllocationOwner{ContainerID: k.containerID, IfName: k.ifName, Network: cmp.Or(a.Network, network)}
+		if err := p.giveBack(ctx, o); err != nil {
 			return err
 		}
 	}

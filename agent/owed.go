@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
 // owedDir is where a node keeps which addresses it owes to their pools: one file for
@@ -59,7 +62,16 @@ func (o owed) keep(owner api.AllocationOwner) error {
 	return dir.Sync()
 }
 
-func hostOf(o api.AllocationOwner) string { return link.HostName(o.ContainerID, o.IfName) }
+// hostOf is the name by which requests, files and the reconciler tell owners apart: the
+// host end of its interface. Where another plugin made the interface it is a name that no
+// interface of ours has, and each network has its own.
+func hostOf(o api.AllocationOwner) string {
+	if !o.IPAMOnly {
+		return link.HostName(o.ContainerID, o.IfName)
+	}
+	sum := sha256.Sum256([]byte(o.ContainerID + "/" + o.IfName + "/" + o.Network))
+	return "ipam-" + hex.EncodeToString(sum[:16])
+}
 
 // done removes the file, if there is one.
 func (o owed) done(host string) error {
@@ -108,23 +120,23 @@ func (o owed) hosts() ([]string, error) {
 	return out, nil
 }
 
-// giveBack gives back what an attachment holds of pools. If that can't be done now it
-// is written down and done later: the attachment is gone all the same.
-func (p *pods) giveBack(ctx context.Context, k key, network string) error {
-	o := api.AllocationOwner{ContainerID: k.containerID, IfName: k.ifName, Network: network}
+// giveBack gives back what an owner (by ContainerID, IfName, Network and IPAMOnly) holds of
+// pools. If that can't be done now it is written down and done later: its interface is
+// gone all the same.
+func (p *pods) giveBack(ctx context.Context, o api.AllocationOwner) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	err := p.bridged.Release(ctx, o)
-	if err == nil {
+	if err == nil || errors.Is(err, allocation.ErrNoKind) { // where there are none nobody holds one
 		return p.bridged.owed.done(hostOf(o))
 	}
 	if werr := p.bridged.owed.keep(o); werr != nil {
 		return cniserver.TryAgain(fmt.Sprintf("giving back the address of container %s: %v; and writing that down for later: %v",
-			k.containerID, err, werr))
+			o.ContainerID, err, werr))
 	}
 	p.metrics.owed.Inc()
 	p.log.Info("the address of a pod that was deleted can't be given back now: it is written down and done later",
-		"container", k.containerID, "directory", p.bridged.owed.dir, "why", err.Error())
+		"container", o.ContainerID, "directory", p.bridged.owed.dir, "why", err.Error())
 	return nil
 }
 
@@ -136,7 +148,7 @@ func (p *pods) settle(ctx context.Context, o api.AllocationOwner) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
-	if err := p.bridged.Release(ctx, before); err != nil {
+	if err := p.bridged.Release(ctx, before); err != nil && !errors.Is(err, allocation.ErrNoKind) {
 		return fmt.Errorf("an address that the container had before is not given back yet: %w", err)
 	}
 	return p.bridged.owed.done(hostOf(o))

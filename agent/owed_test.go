@@ -95,3 +95,38 @@ func TestWarned(t *testing.T) {
 		t.Errorf("want a again after %s: %v", warnEvery, w.last)
 	}
 }
+
+// The files of one container's interfaces are apart: those of its own, and those of each network of another plugin.
+func TestOwedNames(t *testing.T) {
+	o := api.AllocationOwner{ContainerID: "c1", IfName: "net1", Network: "a"}
+	names := map[string]bool{}
+	for range 2 { // with another boot the same ones
+		for _, network := range []string{"a", "b"} {
+			o.Network, o.IPAMOnly = network, true
+			names[hostOf(o)] = true
+		}
+		o.IPAMOnly = false
+		names[hostOf(o)] = true
+		o.Netns, o.BootID = "/run/netns/x", "boot"
+	}
+	if len(names) != 3 {
+		t.Errorf("the names are %v, want three", names)
+	}
+}
+
+// Whether a network namespace is gone can't be told where its directory is not to be seen.
+func TestNetnsGone(t *testing.T) {
+	dir := t.TempDir()
+	there := filepath.Join(dir, "there")
+	if err := os.WriteFile(there, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{
+		there: false, filepath.Join(dir, "gone"): true, filepath.Join(dir, "no", "mount"): false,
+		"/proc/self/ns/net": false, "/proc/4194305/ns/net": false, // above the largest PID that there is
+	} {
+		if got := netnsGone(path); got != want {
+			t.Errorf("%s: gone %t, want %t", path, got, want)
+		}
+	}
+}

@@ -113,8 +113,8 @@ const (
 	PhaseConflict AllocationPhase = "Conflict"
 )
 
-// AllocationOwner is one network interface of one pod. ContainerID, IfName and
-// Network tell it from others.
+// AllocationOwner is one network interface of one pod. ContainerID, IfName, Network
+// and IPAMOnly tell it from others.
 type AllocationOwner struct {
 	// PodUID, Namespace and Name are empty when the caller is not Kubernetes.
 	PodUID    string `json:"podUID,omitempty"`
@@ -125,6 +125,9 @@ type AllocationOwner struct {
 	ContainerID string `json:"containerID,omitempty"`
 	IfName      string `json:"ifName,omitempty"`
 	Network     string `json:"network,omitempty"`
+	// IPAMOnly: another CNI plugin, such as macvlan, made the interface and took the
+	// address from us. No Open vSwitch port and no interface of ours stands for it.
+	IPAMOnly bool `json:"ipamOnly,omitempty"`
 	// Node is the name of the node.
 	Node string `json:"node,omitempty"`
 	// Netns is CNI_NETNS, and BootID /proc/sys/kernel/random/boot_id: witnesses

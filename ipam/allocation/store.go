@@ -55,6 +55,9 @@ var ErrNotFound = errors.New("nobody holds this address")
 // ErrConflict says that the allocation is another one by now, or was changed.
 var ErrConflict = errors.New("the allocation was changed by somebody else")
 
+// ErrNoKind says that the cluster knows no IPAllocations, so nobody holds one.
+var ErrNoKind = errors.New("the cluster has no such kind of object")
+
 // TakenError says that an address is held.
 type TakenError struct{ Holder api.IPAllocation }
 

@@ -235,7 +235,7 @@ func (a *Allocator) oneOf(
 		}
 	}
 	want := r.podIP(f)
-	if g, ok, err := a.again(ctx, pools, want, before); ok || err != nil {
+	if g, ok, err := a.again(ctx, pools, want, r.Owner, before); ok || err != nil {
 		return g, err
 	}
 	if len(r.kept) > 0 {
@@ -295,9 +295,11 @@ func inVLAN(pools []pool.Pool, vlan uint16) ([]pool.Pool, error) {
 	return out, nil
 }
 
-// again returns what the owner holds already, if the store still has it so.
-func (a *Allocator) again(
-	ctx context.Context, pools []pool.Pool, want netip.Addr, before []api.IPAllocation) (given, bool, error) {
+// again returns what the owner holds already, if the store still has it so. What it says
+// of the owner becomes what is said now: a container that was started again has the same
+// ID and another network namespace, maybe in another boot.
+func (a *Allocator) again(ctx context.Context, pools []pool.Pool, want netip.Addr, o api.AllocationOwner,
+	before []api.IPAllocation) (given, bool, error) {
 	for _, b := range before {
 		addr, err := netip.ParseAddr(b.Spec.Address)
 		if err != nil || want.IsValid() && addr != want {
@@ -314,9 +316,16 @@ func (a *Allocator) again(
 		if err != nil {
 			return given{}, false, err
 		}
-		if now.UID == b.UID && holds(now, b.Spec.Owner) {
-			return given{Address: address(pools[i], addr), allocation: now}, true, nil
+		if now.UID != b.UID || !holds(now, o) {
+			continue
 		}
+		if now.Spec.Owner != o {
+			now.Spec.Owner = o
+			if now, err = a.Store.Update(ctx, now); err != nil {
+				return given{}, false, err
+			}
+		}
+		return given{Address: address(pools[i], addr), allocation: now}, true, nil
 	}
 	return given{}, false, nil
 }

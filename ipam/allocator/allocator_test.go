@@ -147,6 +147,45 @@ func TestAllocateAgain(t *testing.T) {
 // An address that was given back is the last to be given again, at once if there is
 // no other, and after its time like any.
 // A pool in a VLAN in which the other family has none is of no use to a pod with both.
+// A container that was started again, maybe in another boot, keeps its address, and what witnesses that it
+// lives is what it is now. Another network, or another kind of owner of the same name, has its own.
+func TestAllocateAgainElsewhere(t *testing.T) {
+	s := directory(t)
+	v4 := makePool(t, "v4", "10.2.0.7", "10.2.0.9", 0)
+	o := ownerNamed("a")
+	o.Netns, o.BootID, o.IPAMOnly = "/run/netns/1", "boot1", true
+	give := func(a *Allocator, o api.AllocationOwner) string {
+		t.Helper()
+		got, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{v4}, Owner: o})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return prefixes(got)
+	}
+	first := give(newAllocator(s), o)
+	o.Netns, o.BootID = "/run/netns/2", "boot2"
+	a := newAllocator(s)
+	if again := give(a, o); again != first {
+		t.Errorf("given %s, before %s", again, first)
+	}
+	held, err := a.Held(t.Context())
+	if err != nil || len(held) != 1 || held[0].Spec.Owner.Netns != "/run/netns/2" || held[0].Spec.Owner.BootID != "boot2" {
+		t.Errorf("held: %+v, %v", held, err)
+	}
+	other, main := o, o
+	other.Network, main.IPAMOnly = "another", false
+	if x, y := give(a, other), give(a, main); x == first || y == first || x == y {
+		t.Errorf("three owners have %s, %s and %s", first, x, y)
+	}
+	if err := a.Release(t.Context(), main); err != nil {
+		t.Fatal(err)
+	}
+	held, err = a.Held(t.Context())
+	if err != nil || len(held) != 2 || !held[0].Spec.Owner.IPAMOnly || !held[1].Spec.Owner.IPAMOnly {
+		t.Errorf("held: %+v, %v", held, err)
+	}
+}
+
 func TestCommonVLAN(t *testing.T) {
 	a := newAllocator(directory(t))
 	ten, twenty := makePool(t, "ten", "10.2.0.1", "10.2.0.9", 10), makePool(t, "twenty", "10.2.0.11", "10.2.0.19", 20)

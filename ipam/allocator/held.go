@@ -35,9 +35,14 @@ func newHeld() *held {
 }
 
 // owner is what tells an owner from others.
-type owner struct{ containerID, ifName, network string }
+type owner struct {
+	containerID, ifName, network string
+	ipamOnly                     bool
+}
 
-func ownerOf(o api.AllocationOwner) owner { return owner{o.ContainerID, o.IfName, o.Network} }
+func ownerOf(o api.AllocationOwner) owner {
+	return owner{o.ContainerID, o.IfName, o.Network, o.IPAMOnly}
+}
 
 // holds tells whether o has the address now.
 func holds(a api.IPAllocation, o api.AllocationOwner) bool {

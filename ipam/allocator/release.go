@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// Release gives back what the owner (by ContainerID, IfName and Network) holds. It
+// Release gives back what the owner (by ContainerID, IfName, Network and IPAMOnly) holds. It
 // succeeds when that is nothing. The addresses cool from then on.
 func (a *Allocator) Release(ctx context.Context, o api.AllocationOwner) error {
 	o.Node = a.Node
