@@ -19,9 +19,9 @@ KERNEL_SKIP := $(KERNEL_SKIP)|Idempotent|ApplyMends|SwitchedOff|MissingProgram|W
 KERNEL_SKIP := $(KERNEL_SKIP)|RootServices|Verbs|ManyAtOnce|UsedUp|InterfaceIsThere|Tuning|RootGC|RootStatus|CheckFails
 KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|LeasesLost|EditedByHand|DuringADDs|RootRestart|Deaths/down_3s|RandomAPIFaults
 KERNEL_SKIP := $(KERNEL_SKIP)|RootDifferences|RootModeChanges|DriftIsRepaired|RootModes/encap|RootModes/.*/peers|RootModes/noEncap/(sources|MTU|path|TTL|lies)
-KERNEL_SKIP := $(KERNEL_SKIP)|RootFlat/steer
+KERNEL_SKIP := $(KERNEL_SKIP)|RootFlat/steer|SecondaryPods/kube|Secondary(Refused|Isolated|GC|Reclaim|Killed|Owed|Docs)
 
-.PHONY: help build deps root once test test-kernel test-unit lint fuzz bench bench-uplink demo clean
+.PHONY: help build deps root once plugins test test-kernel test-unit lint fuzz bench bench-uplink demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +44,10 @@ test: root deps build once ## every test (root); a skipped test is a failure unl
 	$(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
 
-test-kernel: root deps build once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
+plugins: ## bin/cni: the reference plugins under which Fairlead is tried as IPAM plugin
+	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
+
+test-kernel: root deps build plugins once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
 	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -parallel 3 \
 		-timeout 20m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' -skip '$(KERNEL_SKIP)' $(KERNEL_TESTS)
 

@@ -146,18 +146,32 @@ func (p *pods) owner(a api.Attachment) api.AllocationOwner {
 
 // choose returns the pools that w names, if they are fit to hand out addresses here.
 func (p *pods) choose(ctx context.Context, r cniserver.Request, w selection.Wish, s *state) ([]pool.Pool, error) {
+	known, err := p.knownPools(ctx, w.Pools)
+	if err != nil {
+		return nil, err
+	}
+	known.Devices = s.vlanDevices
+	pools, err := w.Choose(known)
+	if err != nil {
+		return nil, p.refused(r, err)
+	}
+	return pools, nil
+}
+
+// knownPools are the cluster's pools as far as the agent follows them, and the named ones.
+func (p *pods) knownPools(ctx context.Context, names []string) (selection.Known, error) {
 	snapshot := p.loop.source.Snapshot()
 	all := maps.Clone(snapshot.IPPools)
 	if all == nil {
 		all = map[string]api.IPPool{}
 	}
-	for _, name := range w.Pools {
+	for _, name := range names {
 		if _, known := all[name]; known {
 			continue
 		}
 		object, found, err := p.loop.source.Pool(ctx, name)
 		if err != nil {
-			return nil, cniserver.TryAgain(err.Error())
+			return selection.Known{}, cniserver.TryAgain(err.Error())
 		}
 		if found {
 			all[name] = object
@@ -168,11 +182,7 @@ func (p *pods) choose(ctx context.Context, r cniserver.Request, w selection.Wish
 	for name, n := range snapshot.Nodes {
 		others.PodCIDRs[name], others.NodeAddresses[name] = n.PodCIDRs, n.Addresses
 	}
-	pools, err := w.Choose(selection.Known{IPPools: all, Others: others, Devices: s.vlanDevices})
-	if err != nil {
-		return nil, p.refused(r, err)
-	}
-	return pools, nil
+	return selection.Known{IPPools: all, Others: others}, nil
 }
 
 // allocateFrom takes addresses, and tells of those that somebody on the wire has.

@@ -14,6 +14,7 @@ func (p *pods) serve(ctx context.Context, o Options) error {
 	server, err := cniserver.Listen(cniserver.Config{
 		Socket:  o.Config.CNISocket,
 		Handler: p,
+		IPAM:    secondary{p},
 		Log:     p.log,
 		Observe: p.metrics.cniRequest,
 	})

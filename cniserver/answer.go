@@ -88,6 +88,9 @@ func (s *Server) inTurn(ctx context.Context, c *call) ([]byte, error) {
 
 // handle calls the handler and returns the result of an ADD, encoded.
 func (s *Server) handle(ctx context.Context, c *call) (result []byte, err error) {
+	if c.as == ipamPlugin {
+		return s.handleIPAM(ctx, c)
+	}
 	h := s.cfg.Handler
 	switch c.verb {
 	case "ADD":

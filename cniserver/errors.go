@@ -18,8 +18,6 @@ const (
 	CodeNoAddress uint = 101
 	// CodeCheck: CHECK found that the attachment is not as ADD made it.
 	CodeCheck uint = 103
-	// CodeNotBuilt: the request is right, but Fairlead can't do it yet.
-	CodeNotBuilt uint = 104
 	// CodeForbidden: the caller is neither root nor the user of the agent.
 	CodeForbidden uint = 105
 )

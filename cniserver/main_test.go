@@ -27,6 +27,9 @@ import (
 // patience is how long a test waits for what takes milliseconds.
 const patience = 20 * time.Second
 
+// reference is where the reference plugins are, of the version in go.mod.
+const reference = "github.com/containernetworking/plugins/plugins/"
+
 // What TestMain makes for all tests: the plugin, and a network namespace other
 // than the test's own.
 var (
@@ -51,9 +54,9 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binDir = dir
-	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, "fairlead"), "../cmd/fairlead")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", dir+"/", "../cmd/fairlead", reference+"ipam/static")
 	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Printf("building the shim: %v\n%s", err, out)
+		fmt.Printf("building the shim, and the reference plugin static: %v\n%s", err, out)
 		return 1
 	}
 	end := holdNetns()
@@ -151,6 +154,51 @@ func (h *handler) Status(ctx context.Context) error {
 	return nil
 }
 
+// addresses is the test's IPAM.
+type addresses struct {
+	given []cniserver.Address
+	err   error // of all verbs
+
+	mu   sync.Mutex
+	seen []string
+}
+
+func (a *addresses) saw(format string, args ...any) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen = append(a.seen, fmt.Sprintf(format, args...))
+	return a.err
+}
+
+func (a *addresses) calls() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]string(nil), a.seen...)
+}
+
+func (a *addresses) Add(_ context.Context, r cniserver.AddressRequest) ([]cniserver.Address, error) {
+	err := a.saw("ADD %s %s %s/%s %s pools %v wanted %v", r.ContainerID, r.IfName, r.PodNamespace, r.PodName, r.Network,
+		r.Pools, r.Wanted)
+	if len(r.Pools) == 0 {
+		return nil, err
+	}
+	return a.given, err
+}
+
+func (a *addresses) Del(_ context.Context, r cniserver.Request) error {
+	return a.saw("DEL %s %s %s", r.ContainerID, r.IfName, r.Network)
+}
+
+func (a *addresses) Check(_ context.Context, r cniserver.AddressRequest) error {
+	return a.saw("CHECK %s %s %s prev %v", r.ContainerID, r.IfName, r.Network, r.PrevAddrs)
+}
+
+func (a *addresses) GC(_ context.Context, network string, valid []cniserver.AttachmentID) error {
+	return a.saw("GC %s %v", network, valid)
+}
+
+func (a *addresses) Status(_ context.Context, pools []string) error { return a.saw("STATUS %v", pools) }
+
 func dualStack() cniserver.Result {
 	return cniserver.Result{
 		HostIf: "fl0123456789ab", MAC: api.MAC{0x02, 0, 0, 0, 0, 7}, MTU: 1450,
@@ -193,6 +241,9 @@ func start(t testing.TB, h cniserver.Handler, cfg cniserver.Config) *server {
 	}
 	s.socket = cfg.Socket
 	cfg.Handler = h
+	if cfg.IPAM == nil {
+		cfg.IPAM = &addresses{}
+	}
 	cfg.Log = funcr.New(func(_, args string) { s.log.add(args) }, funcr.Options{Verbosity: 1})
 	cfg.Observe = func(verb, code string, seconds float64) {
 		if seconds < 0 || seconds > 60 {

@@ -117,9 +117,7 @@ func (c netConf) role() (role, error) {
 		}
 		return mainPlugin, err
 	case slices.Contains(ours, ipam.Type):
-		return ipamPlugin, types.NewError(CodeNotBuilt, fmt.Sprintf(
-			"ipam.type %q under the main plugin %q is not built yet: Fairlead gives addresses only to its own interfaces",
-			ipam.Type, name), "")
+		return ipamPlugin, nil
 	default:
 		return neither, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
 			"type is %q, and Fairlead was called: it is for networks of type fairlead or antrea", name), "")
@@ -132,30 +130,44 @@ func (c netConf) dns() (types.DNS, error) {
 	return dns, err
 }
 
+// previous is a prevResult as far as we read it. These keys are the same in all versions
+// of the spec that we speak.
+type previous struct {
+	Interfaces []struct{ Name, Mac, Sandbox string }
+	IPs        []struct {
+		Interface        *int
+		Address, Gateway string
+	}
+}
+
+// previous returns nil when there is no prevResult.
+func (c netConf) previous() (*previous, error) {
+	var prev *previous
+	err := c.get("prevResult", &prev)
+	return prev, err
+}
+
+func badPrevResult(format string, args ...any) error {
+	return types.NewError(types.ErrInvalidNetworkConfig, "prevResult: "+fmt.Sprintf(format, args...), "")
+}
+
+func errNoPrevResult() error {
+	return types.NewError(types.ErrInvalidNetworkConfig, "CHECK without prevResult: nothing to compare with", "")
+}
+
 // prevInterface is what the result of the ADD says about the pod's interface.
 type prevInterface struct {
 	mac   api.MAC
 	addrs []netip.Prefix
 }
 
-// prevResult returns nil when there is no prevResult. The keys that it reads
-// are the same in all versions of the spec that we speak.
+// prevResult returns nil when there is no prevResult.
 func (c netConf) prevResult(ifName string) (*prevInterface, error) {
-	var prev *struct {
-		Interfaces []struct{ Name, Mac, Sandbox string }
-		IPs        []struct {
-			Interface *int
-			Address   string
-		}
-	}
-	if err := c.get("prevResult", &prev); err != nil || prev == nil {
+	prev, err := c.previous()
+	if err != nil || prev == nil {
 		return nil, err
 	}
-	bad := func(format string, args ...any) error {
-		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult: "+fmt.Sprintf(format, args...), "")
-	}
 	var out prevInterface
-	var err error
 	index := -1
 	for i, in := range prev.Interfaces {
 		if in.Name != ifName || in.Sandbox == "" {
@@ -163,11 +175,11 @@ func (c netConf) prevResult(ifName string) (*prevInterface, error) {
 		}
 		index = i
 		if out.mac, err = api.ParseMAC(in.Mac); err != nil {
-			return nil, bad("interface %s: %v", ifName, err)
+			return nil, badPrevResult("interface %s: %v", ifName, err)
 		}
 	}
 	if index < 0 {
-		return nil, bad("no interface %s in a sandbox", ifName)
+		return nil, badPrevResult("no interface %s in a sandbox", ifName)
 	}
 	for _, ip := range prev.IPs {
 		if ip.Interface != nil && *ip.Interface != index {
@@ -175,7 +187,7 @@ func (c netConf) prevResult(ifName string) (*prevInterface, error) {
 		}
 		addr, err := netip.ParsePrefix(ip.Address)
 		if err != nil {
-			return nil, bad("address %q: %v", ip.Address, err)
+			return nil, badPrevResult("address %q: %v", ip.Address, err)
 		}
 		out.addrs = append(out.addrs, addr)
 	}
@@ -219,21 +231,39 @@ type podArgs struct {
 // holds IgnoreUnknown=true (CNI conventions), which runtimes set.
 func parseArgs(args string) (podArgs, error) {
 	var a podArgs
-	bad := func(text string) error {
-		return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_ARGS %q: %s", args, text), "")
-	}
 	if err := types.LoadArgs(args, &a); err != nil {
-		return podArgs{}, bad(strings.TrimPrefix(err.Error(), "ARGS: "))
+		return podArgs{}, badArgs(args, strings.TrimPrefix(err.Error(), "ARGS: "))
 	}
+	if err := a.check(args); err != nil {
+		return podArgs{}, err
+	}
+	return a, nil
+}
+
+// parseIPAMArgs is parseArgs where an IPAM plugin is called.
+func parseIPAMArgs(args string) (ipamArgs, error) {
+	var a ipamArgs
+	if err := types.LoadArgs(args, &a); err != nil {
+		return ipamArgs{}, badArgs(args, strings.TrimPrefix(err.Error(), "ARGS: "))
+	}
+	return a, a.check(args)
+}
+
+func badArgs(args, text string) error {
+	return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_ARGS %q: %s", args, text), "")
+}
+
+// check checks what was read from args.
+func (a podArgs) check(args string) error {
 	for _, v := range []types.UnmarshallableString{a.K8S_POD_NAMESPACE, a.K8S_POD_NAME, a.K8S_POD_UID} {
 		if len(v) > 253 || strings.ContainsFunc(string(v), notInNames) {
-			return podArgs{}, bad(fmt.Sprintf("%q is not a name that Kubernetes gives", string(v)))
+			return badArgs(args, fmt.Sprintf("%q is not a name that Kubernetes gives", string(v)))
 		}
 	}
 	if (a.K8S_POD_NAME == "") != (a.K8S_POD_NAMESPACE == "") {
-		return podArgs{}, bad("K8S_POD_NAME and K8S_POD_NAMESPACE must come together")
+		return badArgs(args, "K8S_POD_NAME and K8S_POD_NAMESPACE must come together")
 	}
-	return a, nil
+	return nil
 }
 
 func notInNames(r rune) bool {

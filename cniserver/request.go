@@ -23,6 +23,8 @@ type call struct {
 	request    Request        // ADD, DEL, CHECK
 	network    string         // GC
 	valid      []AttachmentID // GC
+	as         role
+	ipam       ipamConf // where as is ipamPlugin, but for DEL and GC
 	// nothing is set for a DEL or GC of a network that is not ours: no ADD for
 	// it ever succeeds, so there is nothing to undo.
 	nothing bool
@@ -58,12 +60,15 @@ func newCall(r wire.Request) (*call, error) {
 	if c.network, err = conf.name(); err != nil {
 		return nil, err
 	}
-	as, err := conf.role()
+	c.as, err = conf.role()
 	cleansUp := c.verb == "DEL" || c.verb == "GC"
 	if err != nil && !cleansUp {
 		return nil, err
 	}
-	if cleansUp && as != mainPlugin {
+	switch {
+	case c.as == ipamPlugin:
+		return c, c.ipamRequest(r, conf)
+	case c.as == neither:
 		c.nothing = true
 		return c, nil
 	}
@@ -107,7 +112,7 @@ func (c *call) checkRequest(r wire.Request, conf netConf) error {
 		return err
 	}
 	if prev == nil {
-		return types.NewError(types.ErrInvalidNetworkConfig, "CHECK without prevResult: nothing to compare with", "")
+		return errNoPrevResult()
 	}
 	c.request.PrevMAC, c.request.PrevAddrs = prev.mac, prev.addrs
 	return nil
@@ -125,10 +130,13 @@ func (c *call) podRequest(r wire.Request) error {
 	if err != nil {
 		return err
 	}
-	c.request.PodNamespace = string(args.K8S_POD_NAMESPACE)
-	c.request.PodName = string(args.K8S_POD_NAME)
-	c.request.PodUID = string(args.K8S_POD_UID)
+	c.request.setPod(args)
 	return nil
+}
+
+func (r *Request) setPod(args podArgs) {
+	r.PodNamespace, r.PodName = string(args.K8S_POD_NAMESPACE), string(args.K8S_POD_NAME)
+	r.PodUID = string(args.K8S_POD_UID)
 }
 
 // delRequest checks what identifies the attachment and takes the rest as far
@@ -141,8 +149,8 @@ func (c *call) delRequest(r wire.Request) error {
 		return invalidEnv("CNI_IFNAME %q: %s", r.IfName, err.Msg)
 	}
 	args, _ := parseArgs(r.Args)
-	c.request = Request{ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Network: c.network,
-		PodNamespace: string(args.K8S_POD_NAMESPACE), PodName: string(args.K8S_POD_NAME), PodUID: string(args.K8S_POD_UID)}
+	c.request = Request{ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Network: c.network}
+	c.request.setPod(args)
 	return nil
 }
 

@@ -131,10 +131,6 @@ func TestRequestsRefused(t *testing.T) {
 			6, []string{`"ipam"`, "string"}},
 		"ipam type is a number": {request("ADD", with(`"type":"fairlead","ipam":{"type":1}`)),
 			6, []string{`"ipam"`, "key Type", "number", "string"}},
-		"as ipam plugin": {request("ADD", with(`"type":"macvlan","ipam":{"type":"antrea"}`)),
-			cniserver.CodeNotBuilt, []string{`ipam.type "antrea"`, `"macvlan"`, "not built yet"}},
-		"STATUS as ipam plugin": {request("STATUS", with(`"type":"macvlan",
-			"ipam":{"type":"fairlead"}`)), cniserver.CodeNotBuilt, []string{"not built yet"}},
 		"second in the chain": {request("ADD", with(`"type":"fairlead",`+prev+`}`)), 7,
 			[]string{"prevResult", "must come first"}},
 		"dns is a list": {request("ADD", with(`"type":"fairlead","dns":[]`)), 6,
@@ -221,17 +217,14 @@ func TestDelAsksForLittle(t *testing.T) {
 // and an error would keep the runtime calling for ever. What another network
 // made for the same container must stay.
 func TestNothingToUndo(t *testing.T) {
+	const conf = `{"cniVersion":"1.1.0","name":"n","type":"bridge"}`
 	for _, verb := range []string{"DEL", "GC"} {
-		for _, conf := range []string{
-			`{"cniVersion":"1.1.0","name":"n","type":"macvlan","ipam":{"type":"antrea"}}`,
-			`{"cniVersion":"1.1.0","name":"n","type":"bridge"}`,
-		} {
-			h := &handler{gc: func(context.Context, string, []cniserver.AttachmentID) error { return errors.New("called") }}
-			s := start(t, h, cniserver.Config{})
-			wantSuccess(t, ask(t, s.socket, request(verb, config("%s", conf))))
-			if len(h.calls()) != 0 {
-				t.Errorf("%s with %s reached the handler", verb, conf)
-			}
+		h := &handler{gc: func(context.Context, string, []cniserver.AttachmentID) error { return errors.New("called") }}
+		a := &addresses{}
+		s := start(t, h, cniserver.Config{IPAM: a})
+		wantSuccess(t, ask(t, s.socket, request(verb, config(conf))))
+		if len(h.calls()) != 0 || len(a.calls()) != 0 {
+			t.Errorf("%s with %s reached the handler", verb, conf)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -38,6 +39,21 @@ func (c *call) encodeResult(res Result) (json.RawMessage, error) {
 		}
 		r.Routes = append(r.Routes, &types.Route{Dst: ipNet(netip.PrefixFrom(unspecified, 0)), GW: gw.AsSlice()})
 	}
+	return c.encode(r)
+}
+
+// encodeAddresses returns the ADD result of an IPAM plugin: the addresses given, then those
+// that the configuration names, and its routes and DNS. No interface has them yet.
+func (c *call) encodeAddresses(given []Address) (json.RawMessage, error) {
+	r := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: c.ipam.routes, DNS: c.ipam.dns}
+	for _, a := range slices.Concat(given, c.ipam.static) {
+		r.IPs = append(r.IPs, &types100.IPConfig{Address: ipNet(a.Prefix), Gateway: a.Gateway.AsSlice()})
+	}
+	return c.encode(r)
+}
+
+// encode converts r to the version of the spec that c asks for.
+func (c *call) encode(r *types100.Result) (json.RawMessage, error) {
 	converted, err := r.GetAsVersion(c.cniVersion)
 	if err != nil {
 		return nil, fmt.Errorf("converting the result to CNI %s: %w", c.cniVersion, err)

@@ -21,6 +21,7 @@ type Config struct {
 	// Socket is the path to listen on.
 	Socket  string
 	Handler Handler
+	IPAM    IPAM
 	Log     logr.Logger
 	// Observe is told of each call that is over: CNI_COMMAND ("invalid" when
 	// the request could not be read), the CNI error code in decimal, "0" for

@@ -60,23 +60,17 @@ func (k Known) read(name string) (pool.Pool, error) {
 		return pool.Pool{}, fmt.Errorf("there is none of that name. %s. Create it, or correct the annotation %s",
 			someNames(k.IPPools), api.AnnotationPools)
 	}
-	if object.DeletionTimestamp != nil {
-		return pool.Pool{}, errors.New("it is being deleted, and goes with the last pod that has an address of it. " +
-			"Name another pool")
-	}
-	p, err := pool.Read(object)
+	p, err := valued(object)
 	if err != nil {
-		return pool.Pool{}, fmt.Errorf("it is invalid and hands out nothing: %w", err)
+		return pool.Pool{}, err
 	}
 	if p.Scope != "" {
 		return pool.Pool{}, fmt.Errorf("its addresses are those of the isolated network %s (annotation %s of the pool), "+
 			"and a pod's own address is unique in the cluster. Name a pool without that annotation",
 			p.Scope, api.AnnotationNetwork)
 	}
-	for _, o := range p.Overlaps(k.Others) {
-		if o.Yields {
-			return pool.Pool{}, fmt.Errorf("it hands out nothing: %s", o)
-		}
+	if err := k.yields(p); err != nil {
+		return pool.Pool{}, err
 	}
 	for _, r := range p.Ranges {
 		if device, taken := k.Devices[r.VLAN]; taken && r.VLAN != 0 {
@@ -85,6 +79,29 @@ func (k Known) read(name string) (pool.Pool, error) {
 		}
 	}
 	return p, nil
+}
+
+// valued is the pool of an object that is there, valid and not on its way out.
+func valued(object api.IPPool) (pool.Pool, error) {
+	if object.DeletionTimestamp != nil {
+		return pool.Pool{}, errors.New("it is being deleted, and goes with the last pod that has an address of it. " +
+			"Name another pool")
+	}
+	p, err := pool.Read(object)
+	if err != nil {
+		return pool.Pool{}, fmt.Errorf("it is invalid and hands out nothing: %w", err)
+	}
+	return p, nil
+}
+
+// yields says to whom p leaves addresses that both have; nil if it need not.
+func (k Known) yields(p pool.Pool) error {
+	for _, o := range p.Overlaps(k.Others) {
+		if o.Yields {
+			return fmt.Errorf("it hands out nothing: %s", o)
+		}
+	}
+	return nil
 }
 
 // someNames lists what there is, so that a misspelt name is seen.

@@ -63,19 +63,8 @@ func up(t *testing.T) (node1, node2 runtime) {
 			t.Skipf("SKIPPED, NOT TESTED: no reference CNI plugin %s (Debian: containernetworking-plugins)", p)
 		}
 	}
-	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir,
-		Datapath: lab.Datapath(ovstest.UnderTest(t)), NoAgent: true})
-	must(t, err)
-	t.Cleanup(func() {
-		for _, n := range l.Nodes() {
-			if path, err := l.AgentLog(n); err == nil && t.Failed() {
-				log, _ := os.ReadFile(path)
-				t.Logf("the log of %s's agent:\n%s", n, log)
-			}
-		}
-		must(t, lab.Down(context.Background(), l.Dir(), nil))
-	})
-	_, err = l.Apply("node2", []byte(smallNode))
+	l := upLab(t, lab.Options{NoAgent: true})
+	_, err := l.Apply("node2", []byte(smallNode))
 	must(t, err)
 	for _, n := range l.Nodes() {
 		must(t, l.AgentStart(within(t, 5*time.Second), n))
@@ -91,6 +80,24 @@ func up(t *testing.T) (node1, node2 runtime) {
 		runtimes = append(runtimes, r)
 	}
 	return runtimes[0], runtimes[1]
+}
+
+// upLab makes a lab that ends with the test.
+func upLab(t *testing.T, o lab.Options) *lab.Lab {
+	t.Helper()
+	o.Dir, o.BinDir, o.Datapath = filepath.Join(t.TempDir(), "lab"), binDir, lab.Datapath(ovstest.UnderTest(t))
+	l, err := lab.Up(t.Context(), o)
+	must(t, err)
+	t.Cleanup(func() {
+		for _, n := range l.Nodes() {
+			if path, err := l.AgentLog(n); err == nil && t.Failed() {
+				log, _ := os.ReadFile(path)
+				t.Logf("the log of %s's agent:\n%s", n, log)
+			}
+		}
+		must(t, lab.Down(context.Background(), l.Dir(), nil))
+	})
+	return l
 }
 
 // learn looks at the node without pods and with one.

@@ -1,0 +1,152 @@
+package cniserver
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/fairlead-cni/fairlead/cniserver/wire"
+)
+
+// IPAM does the work of the verbs where another plugin (macvlan, bridge, ipvlan) makes the
+// interface and Fairlead is its IPAM plugin. Errors are as those of a Handler. What it
+// holds for an attachment is apart from what a Handler holds for one of the same name.
+type IPAM interface {
+	// Add gives addresses of pools. Repeated for the same attachment it gives the
+	// same ones. After an error it holds nothing that it did not hold before.
+	Add(context.Context, AddressRequest) ([]Address, error)
+	// Del takes them back. That there are none is no error.
+	Del(context.Context, Request) error
+	// Check returns an error when PrevAddrs are not what the attachment holds.
+	Check(context.Context, AddressRequest) error
+	// GC takes back what attachments of the network other than the valid ones hold.
+	// It touches no other network.
+	GC(ctx context.Context, network string, valid []AttachmentID) error
+	// Status returns an error when the named pools can't give addresses now.
+	Status(ctx context.Context, pools []string) error
+}
+
+// AddressRequest is one ADD or CHECK by another plugin, checked. Its PrevAddrs are
+// without those that the configuration names itself.
+type AddressRequest struct {
+	Request
+	// Pools are names of IPPools, of the key ipam.ippools. There may be none.
+	Pools []string
+	// Wanted are addresses of Pools that somebody asks for, at most one of each family.
+	// One that was written without a mask has all bits.
+	Wanted []netip.Prefix
+}
+
+// Address is an address with the mask of its subnet, and the gateway there, if any.
+type Address struct {
+	Prefix  netip.Prefix
+	Gateway netip.Addr
+}
+
+// ipamRequest checks r by the rules of its verb, and the key ipam for all but DEL and
+// GC: these clean up whatever has become of the configuration.
+func (c *call) ipamRequest(r wire.Request, conf netConf) (err error) {
+	var args ipamArgs
+	switch c.verb {
+	case "DEL":
+		return c.delRequest(r)
+	case "GC":
+		c.valid, err = conf.validAttachments()
+		return err
+	case "ADD", "CHECK":
+		if err := c.delRequest(r); err != nil {
+			return err
+		}
+		if err := checkNetns(r.Netns); err != nil {
+			return err
+		}
+		if args, err = parseIPAMArgs(r.Args); err != nil {
+			return err
+		}
+		c.request.setPod(args.podArgs)
+	}
+	if c.ipam, err = conf.ipam(args); err != nil || c.verb != "CHECK" {
+		return err
+	}
+	prev, err := conf.prevAddresses(r.IfName)
+	if err != nil {
+		return err
+	}
+	c.request.PrevAddrs, err = c.ipam.withoutStatic(prev)
+	return err
+}
+
+// withoutStatic are the addresses of a prevResult that are none of the configuration's
+// own, which all must be there.
+func (i ipamConf) withoutStatic(prev []Address) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, p := range prev {
+		if !slices.ContainsFunc(i.static, func(s Address) bool { return s.Prefix == p.Prefix }) {
+			out = append(out, p.Prefix)
+		}
+	}
+	for _, s := range i.static {
+		at := slices.IndexFunc(prev, func(p Address) bool { return s.Prefix == p.Prefix })
+		switch {
+		case at < 0:
+			return nil, types.NewError(CodeCheck, fmt.Sprintf("prevResult lacks the address %s, which the network configuration "+
+				"has: it was changed since the ADD. Make the pod anew", s.Prefix), "")
+		case s.Gateway.IsValid() && prev[at].Gateway != s.Gateway:
+			return nil, types.NewError(CodeCheck, fmt.Sprintf("prevResult has another gateway for %s than %s, which the network "+
+				"configuration has: it was changed since the ADD. Make the pod anew", s.Prefix, s.Gateway), "")
+		}
+	}
+	return out, nil
+}
+
+// prevAddresses are the addresses of the interface in prevResult, and those that are said
+// to be of none: what an IPAM plugin alone was called for.
+func (c netConf) prevAddresses(ifName string) ([]Address, error) {
+	prev, err := c.previous()
+	if err == nil && prev == nil {
+		err = errNoPrevResult()
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []Address
+	for _, ip := range prev.IPs {
+		if i := ip.Interface; i != nil && (*i < 0 || *i >= len(prev.Interfaces) || prev.Interfaces[*i].Name != ifName) {
+			continue
+		}
+		a := Address{}
+		if a.Prefix, err = netip.ParsePrefix(ip.Address); err != nil {
+			return nil, badPrevResult("address %q: %v", ip.Address, err)
+		}
+		if ip.Gateway != "" {
+			if a.Gateway, err = netip.ParseAddr(ip.Gateway); err != nil {
+				return nil, badPrevResult("gateway %q: %v", ip.Gateway, err)
+			}
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// handleIPAM calls IPAM and returns the result of an ADD, encoded.
+func (s *Server) handleIPAM(ctx context.Context, c *call) ([]byte, error) {
+	ipam, r := s.cfg.IPAM, AddressRequest{Request: c.request, Pools: c.ipam.pools, Wanted: c.ipam.wanted}
+	switch c.verb {
+	case "ADD":
+		given, err := ipam.Add(ctx, r)
+		if err != nil {
+			return nil, ended(ctx, err)
+		}
+		return c.encodeAddresses(given)
+	case "DEL":
+		return nil, ended(ctx, ipam.Del(ctx, c.request))
+	case "CHECK":
+		return nil, ended(ctx, ipam.Check(ctx, r))
+	case "GC":
+		return nil, ended(ctx, ipam.GC(ctx, c.network, c.valid))
+	}
+	return nil, ended(ctx, ipam.Status(ctx, r.Pools))
+}
