@@ -44,7 +44,7 @@ type model struct {
 
 // A model may run for so long, and a schedule has so many steps. FAIRLEAD_TEST_CHAOS is for longer.
 const (
-	modelTime  = 25 * time.Second
+	modelTime  = 35 * time.Second
 	modelSteps = 60
 )
 
@@ -216,7 +216,7 @@ func (m *model) check() {
 func (m *model) settle() {
 	m.say("all faults end")
 	for _, mc := range m.machines {
-		mc.reach = true
+		mc.reach, mc.blind = true, false
 		if !mc.on && m.random.IntN(3) == 0 {
 			mc.powerOn()
 		} else if !mc.on {
@@ -300,9 +300,14 @@ func (m *model) nodeIs(name string) bool {
 
 func (m *model) controllerLooks() {
 	s := m.steppers[m.random.IntN(len(m.steppers))]
-	m.by(s, func() {
-		m.controllerLooksOnce(s, []time.Duration{time.Second, grace / 2, grace, 10 * grace}[m.random.IntN(4)])
-	})
+	later := func() time.Duration {
+		return []time.Duration{time.Second, grace / 2, grace, 10 * grace}[m.random.IntN(4)]
+	}
+	m.by(s, func() { m.controllerLooksOnce(s, later()) })
+	if m.depth == 0 && m.random.IntN(2) == 0 { // so that there are two looks with little in between
+		m.step()
+		m.by(s, func() { m.controllerLooksOnce(s, later()) })
+	}
 }
 
 func (m *model) controllerLooksOnce(s *stepper, later time.Duration) {
@@ -369,20 +374,28 @@ func (m *model) fenceOff() {
 	m.fence(mc.name, true)
 }
 
-// reregister is a Node that is deleted by mistake, and made again by its kubelet, which does its other work as well.
+// reregister is a Node that is deleted by mistake, and made again by its kubelet, within the grace period.
 func (m *model) reregister() {
-	mc := m.anyOf(func(mc *machine) bool { return mc.on && mc.reach && mc.agent != nil })
-	if mc == nil || m.depth > 0 && m.at == mc {
-		return
-	}
-	m.by(mc, mc.kubelet)
-	if mc.agent != nil && mc.on {
+	if mc := m.anyOf(func(mc *machine) bool { return mc.on && mc.reach }); mc != nil {
 		m.say("the Node of %s, which is on, is deleted, and is made again", mc.name)
 		m.deleteNode(m.t.Context(), mc.name)
-		if m.depth == 0 {
-			m.controllerLooks()
+		if m.depth > 0 {
+			m.register(mc)
+			return
 		}
+		if s := m.anyIn(mc); s != nil && m.random.IntN(2) == 0 {
+			m.deletePodOf(s)
+		}
+		m.allLook(time.Second)
 		m.register(mc)
+		m.allLook(time.Second)
+	}
+}
+
+// allLook lets both controllers look.
+func (m *model) allLook(later time.Duration) {
+	for _, s := range m.steppers {
+		m.by(s, func() { m.controllerLooksOnce(s, later) })
 	}
 }
 

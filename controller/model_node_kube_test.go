@@ -31,7 +31,9 @@ type machine struct {
 	// sandboxes are the network namespaces there are, by container.
 	sandboxes map[string]*podSandbox
 	// owed is on the disk: owners whose addresses could not be given back, by container.
-	owed  map[string]api.AllocationOwner
+	owed map[string]api.AllocationOwner
+	// blind: at this look the agent sees none of what is there.
+	blind bool
 	agent *modelAgent
 }
 
@@ -87,6 +89,9 @@ func (mc *machine) startAgent() {
 }
 
 func (mc *machine) see(o api.AllocationOwner) (reclaim.Sight, error) {
+	if mc.blind {
+		return reclaim.Sight{BootID: mc.bootID(), NetnsGone: true}, nil
+	}
 	s := mc.sandboxes[o.ContainerID]
 	return reclaim.Sight{BootID: mc.bootID(), NetnsGone: s == nil,
 		Interface: s != nil && !s.other && len(s.addrs) > 0}, nil
@@ -285,7 +290,8 @@ func (m *model) restartAgent() {
 func (m *model) agentLooks() {
 	if mc := m.anyOf(func(mc *machine) bool { return mc.agent != nil }); mc != nil {
 		m.by(mc, func() {
-			m.say("%s's agent looks", mc.name)
+			mc.blind = m.faulty && !mc.blind && m.random.IntN(3) == 0
+			m.say("%s's agent looks (blind: %t)", mc.name, mc.blind)
 			mc.looks(20 * time.Second)
 		})
 	}
@@ -317,7 +323,11 @@ func (m *model) powerOn() {
 // partition takes the API server away from a node, or gives it back. Pods run on.
 func (m *model) partition() {
 	if mc := m.anyOf(func(mc *machine) bool { return mc.on }); mc != nil {
-		mc.reach = !mc.reach
+		if mc.reach = !mc.reach; !mc.reach && m.random.IntN(2) == 0 {
+			if s := m.anyIn(mc); s != nil {
+				defer m.deletePodOf(s)
+			}
+		}
 		m.say("%s reaches the API server: %t", mc.name, mc.reach)
 		if m.nodeIs(mc.name) {
 			is := corev1.ConditionUnknown

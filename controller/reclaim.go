@@ -145,7 +145,7 @@ func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Su
 	n.asked, n.kept = max(r.clock(), 1), map[string]int{}
 	now, pods, err := r.evidence(ctx, name)
 	if err != nil {
-		n.kept[keptUnknown] = len(suspects)
+		n.looks, n.kept[keptUnknown] = reclaim.Looks{}, len(suspects) // it may have been well in between
 		r.tell(name, "it is not known whether a node is lost: its addresses are kept", "reason", err.Error())
 		return 0
 	}
