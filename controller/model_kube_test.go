@@ -44,7 +44,7 @@ type model struct {
 
 // A model may run for so long, and a schedule has so many steps. FAIRLEAD_TEST_CHAOS is for longer.
 const (
-	modelTime  = 35 * time.Second
+	modelTime  = 30 * time.Second
 	modelSteps = 60
 )
 
@@ -170,7 +170,7 @@ func (m *model) interfere(who any, dead func() bool) (before, after func(*http.R
 		}
 		return lost(r, "request lost", 40)
 	}
-	return before, func(r *http.Request) error { return lost(r, "answer lost", 40) }
+	return before, func(r *http.Request) error { return lost(r, "answer lost", 15) }
 }
 
 // by does something of who, unless the outer step is who's.
