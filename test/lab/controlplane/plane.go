@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
@@ -83,6 +84,15 @@ func (p Plane) file(name string) string { return p.Host.Private(filepath.Join(pk
 
 // Client talks to the API server as the administrator. It connects from the host, wherever it is used.
 func (p Plane) Client() (*kubernetes.Clientset, error) {
+	config, err := p.Config()
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// Config is how clients of other kinds talk to the Kubernetes API as the administrator.
+func (p Plane) Config() (*rest.Config, error) {
 	data, err := os.ReadFile(p.file(admin + ".kubeconfig"))
 	if err != nil {
 		return nil, err
@@ -93,7 +103,7 @@ func (p Plane) Client() (*kubernetes.Clientset, error) {
 	}
 	config.QPS, config.Burst = 500, 1000
 	config.Dial = p.dial
-	return kubernetes.NewForConfig(config)
+	return config, nil
 }
 
 // dial connects from the host.

@@ -1,0 +1,263 @@
+package pools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller"
+	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+)
+
+// controls runs a fairlead-controller until the test ends, or until stop is called.
+func (b *bed) controls(t *testing.T) (stop func()) {
+	t.Helper()
+	cfg, err := b.plane.Config()
+	must(t, err)
+	client, err := dynamic.NewForConfig(cfg)
+	must(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- controller.Run(ctx, controller.Options{Client: client, Kubernetes: b.client, Log: logr.Discard(),
+			Config: api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port}})
+	}()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			must(t, <-ended)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// workload is a StatefulSet or a Deployment whose pods run on a node.
+func workload(kind, name, node string, replicas int, more string, annotations ...string) string {
+	return fmt.Sprintf(`apiVersion: apps/v1
+kind: %s
+metadata: {name: %[2]s}
+spec:
+  replicas: %[3]d
+  selector: {matchLabels: {app: %[2]s}}
+  %[4]s
+  template:
+    metadata: {labels: {app: %[2]s}, annotations: {%[5]s}}
+    spec: {nodeName: %[6]s, terminationGracePeriodSeconds: 1, containers: [{name: main, image: none}]}
+`, kind, name, replicas, more, strings.Join(annotations, ", "), node)
+}
+
+// ending has a workload deleted at the end of the test, with its pods and what is kept for it, and then the pools: a
+// pool in use can't be.
+func (b *bed) ending(t *testing.T, object string, pools ...string) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		defer b.controls(t)()
+		for _, line := range []string{"delete --ignore-not-found --wait=false " + object, "delete pods --all --wait=false"} {
+			if _, err := b.Kubectl(ctx, strings.Fields(line)...); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := b.WaitPods(ctx); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Kubectl(ctx, "delete", "ipallocations", "--all"); err != nil {
+			t.Error(err)
+		}
+		wait(t, time.Minute, func() string { // until the pools' status says that they are not used
+			if _, err := b.Kubectl(ctx, append([]string{"delete", "ippools", "--ignore-not-found"}, pools...)...); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+	})
+}
+
+func (b *bed) kubectl(t *testing.T, line string, more ...string) string {
+	t.Helper()
+	out, err := b.Kubectl(within(t, 30*time.Second), append(strings.Fields(line), more...)...)
+	must(t, err)
+	return out
+}
+
+// settled waits until pods that are not the ones of before run on a node, and returns what each has.
+func (b *bed) settled(t *testing.T, node string, before map[string]string, pods ...string) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	for _, p := range pods {
+		wait(t, 90*time.Second, func() string {
+			rec := b.record(t, p)
+			if rec.State != sandbox.Running || rec.Node != node || rec.ContainerID == before[p] {
+				return fmt.Sprintf("%s is %s on %s (%s): %s", p, rec.State, rec.Node, rec.ContainerID, rec.LastError)
+			}
+			out[p] = rec.IPs
+			return ""
+		})
+	}
+	return out
+}
+
+func (b *bed) containers(t *testing.T, pods ...string) map[string]string {
+	out := map[string]string{}
+	for _, p := range pods {
+		out[p] = b.record(t, p).ContainerID
+	}
+	return out
+}
+
+// A StatefulSet's pods have one block, and keep it: when they are deleted in any order, moved to another node, with the
+// controller or without; and what is freed by scaling is free.
+func TestRootStickySet(t *testing.T) {
+	b := cluster(t)
+	stop := b.controls(t)
+	b.apply(t, poolYAML("st", 4, 10, "170", "179"), poolYAML("st6", 6, 10, "1700", "170f"))
+	const ippools = `ipam.antrea.io/ippools: "st,st6"`
+	b.apply(t, workload("StatefulSet", "st", "node1", 3, "podManagementPolicy: Parallel", ippools))
+	b.ending(t, "statefulset/st", "st", "st6")
+	pods := []string{"st-0", "st-1", "st-2"}
+	first := b.settled(t, "node1", nil, pods...)
+	v4, v6 := netip.MustParseAddr(first["st-0"][0]), netip.MustParseAddr(first["st-0"][1])
+	for _, p := range pods {
+		if got := first[p]; got[0] != v4.String() || got[1] != v6.String() {
+			t.Errorf("%s has %v, want %s and %s: one block", p, got, v4, v6)
+		}
+		v4, v6 = v4.Next(), v6.Next()
+	}
+	same := func(when string, now map[string][]string) {
+		t.Helper()
+		for p, got := range now {
+			if !slices.Equal(got, first[p]) {
+				t.Errorf("%s: %s has %v, want %v", when, p, got, first[p])
+			}
+		}
+	}
+	was := b.containers(t, pods...)
+	b.kubectl(t, "delete pods --wait=false st-2 st-0 st-1")
+	same("deleted", b.settled(t, "node1", was, pods...))
+	stop()
+	was = b.containers(t, pods...)
+	b.apply(t, workload("StatefulSet", "st", "node2", 3, "podManagementPolicy: Parallel", ippools))
+	same("on another node, without a controller", b.settled(t, "node2", was, pods...))
+	b.noneTwice(t)
+	b.controls(t)
+	b.kubectl(t, "scale statefulset st --replicas=1")
+	wait(t, 40*time.Second, func() string {
+		var kept []string
+		for _, a := range b.allocations(t) {
+			if a.Spec.Reservation != nil {
+				kept = append(kept, a.Spec.Address)
+			}
+		}
+		if slices.Sort(kept); !slices.Equal(kept, first["st-0"]) {
+			return fmt.Sprintf("kept are %v, want those of st-0", kept)
+		}
+		return ""
+	})
+}
+
+// The one pod of a Deployment has its address and its MAC again, after it was made anew and on another node. A second
+// one waits for the first, and says why; so does one whose predecessor's node is down.
+func TestRootStickyDeployment(t *testing.T) {
+	b := cluster(t)
+	b.controls(t)
+	b.apply(t, poolYAML("one", 4, 10, "180", "189"))
+	annotations := []string{"ipam.antrea.io/ippools: one", "ipam.fairlead.dev/sticky: mac"}
+	const surge = "strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}"
+	b.apply(t, workload("Deployment", "gw", "node1", 1, surge, annotations...))
+	b.ending(t, "deployment/gw", "one")
+	first := b.podOf(t, "gw", "")
+	addr, mac := b.running(t, first)[0], b.macOf(t, first)
+	b.kept(t, addr, mac)
+	b.kubectl(t, "patch deployment gw -p", `{"spec":{"template":{"metadata":{"annotations":{"x":"1"}}}}}`)
+	second := b.podOf(t, "gw", first)
+	const want = "two pods can't have one address. Set replicas: 1, and strategy.type: Recreate"
+	if got := b.event(t, second, "NoPoolAddress"); !strings.Contains(got, want) ||
+		!strings.Contains(got, "pod default/"+first+" on node node1") {
+		t.Errorf("the Event says %q, want %q", got, want)
+	}
+	if rec := b.record(t, first); rec.State != sandbox.Running {
+		t.Errorf("the first is %s", rec.State)
+	}
+	// As the message says.
+	b.kubectl(t, "patch deployment gw -p", `{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)
+	if got := b.running(t, second); len(got) != 1 || got[0] != addr || b.macOf(t, second) != mac {
+		t.Errorf("the second has %v, %s, want %s, %s", got, b.macOf(t, second), addr, mac)
+	}
+	// Its node is down: agent and runtime say nothing, and somebody removes the Pod.
+	must(t, b.AgentKill(within(t, 10*time.Second), "node1"))
+	b.kubectl(t, "patch deployment gw -p", `{"spec":{"template":{"spec":{"nodeName":"node2"}}}}`)
+	b.kubectl(t, "delete pod --force --grace-period=0 "+second)
+	third := b.podOf(t, "gw", second)
+	got := b.event(t, third, "NoPoolAddress")
+	for _, want := range []string{"If node node1 is down for good: kubectl delete node node1",
+		"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the Event says %q, want %q", got, want)
+		}
+	}
+	b.restart(t)
+	if got := b.running(t, third); got[0] != addr || b.macOf(t, third) != mac {
+		t.Errorf("on node2 it has %v, %s, want %s, %s", got, b.macOf(t, third), addr, mac)
+	}
+	b.kept(t, addr, mac)
+	b.noneTwice(t)
+}
+
+// podOf waits for the pod of a Deployment that is not the one of before, and names it.
+func (b *bed) podOf(t *testing.T, app, before string) (name string) {
+	t.Helper()
+	wait(t, 40*time.Second, func() string {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Name, DeletionTimestamp string }
+			}
+		}
+		must(t, json.Unmarshal([]byte(b.kubectl(t, "get pods -o json -l app="+app)), &list))
+		for _, p := range list.Items {
+			if p.Metadata.Name != before && p.Metadata.DeletionTimestamp == "" {
+				name = p.Metadata.Name
+				return ""
+			}
+		}
+		return fmt.Sprintf("no pod of %s but %q", app, before)
+	})
+	return name
+}
+
+func (b *bed) macOf(t *testing.T, pod string) string {
+	t.Helper()
+	out, err := b.PodExec(within(t, 20*time.Second), "default/"+pod, "ip", "-br", "link", "show", "eth0")
+	must(t, err)
+	return strings.Fields(out)[2]
+}
+
+// kept checks what is on record of an address that is kept with a MAC.
+func (b *bed) kept(t *testing.T, addr netip.Addr, mac string) {
+	t.Helper()
+	for _, a := range b.allocations(t) {
+		if a.Spec.Address == addr.String() {
+			if r := a.Spec.Reservation; r == nil || r.Kind != api.KindDeployment || r.Name != "gw" || r.MAC != mac {
+				t.Errorf("%s is kept for %+v, want gw and %s", addr, r, mac)
+			}
+			return
+		}
+	}
+	t.Errorf("nobody holds %s", addr)
+}
