@@ -195,7 +195,7 @@ func (p *pods) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i int) er
 		return nil
 	}
 	addr, o := a.Addrs[i].Addr(), p.owner(a.Attachment)
-	if err := p.bridged.Restore(ctx, o, a.Pools[i], addr); err != nil {
+	if err := p.bridged.Restore(ctx, o, a.Pools[i], addr, p.keepOf(ctx, a.Attachment)); err != nil {
 		p.warnOf(o, reasonTwice, fmt.Sprintf("%v. Delete one of the two pods", err))
 		return fmt.Errorf("the allocation of pod %s was lost and can't be made again: %w", a.Pod(), err)
 	}

@@ -64,7 +64,7 @@ func TestSettlePastASpoiledFile(t *testing.T) {
 	p := &pods{log: logr.Discard(), metrics: newMetrics(), bridged: bridged{owed: owed{dir: t.TempDir()},
 		Allocator: allocator.New(allocator.Config{Store: store, Node: "me", Log: logr.Discard()})}}
 	owner := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Network: "net", Node: "me"}
-	if err := p.bridged.Restore(t.Context(), owner, "pool", netip.MustParseAddr("10.2.0.7")); err != nil {
+	if err := p.bridged.Restore(t.Context(), owner, "pool", netip.MustParseAddr("10.2.0.7"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.bridged.owed.keep(owner); err != nil {

@@ -62,3 +62,21 @@ func (p *pods) answered(r cniserver.Request, err error) error {
 	}
 	return p.refused(r, err)
 }
+
+// keepOf says for whom the addresses of a pod that has them are kept; nil where that is
+// nobody, or not known: a Pod that is gone keeps nothing, though it may still run.
+func (p *pods) keepOf(ctx context.Context, a api.Attachment) *api.AllocationReservation {
+	r := cniserver.Request{PodNamespace: a.PodNamespace, PodName: a.PodName, PodUID: a.PodUID}
+	pod, _, err := p.loop.source.Pod(ctx, r.PodNamespace, r.PodName, r.PodUID)
+	if err != nil || pod.UID == "" || pod.UID != a.PodUID {
+		return nil
+	}
+	keep, err := p.keep(ctx, member(r, pod))
+	if err != nil || keep == nil {
+		return nil
+	}
+	if keep.MAC != "" {
+		keep.MAC = a.MAC.String()
+	}
+	return keep
+}

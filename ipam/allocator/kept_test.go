@@ -70,7 +70,8 @@ func emptied(t *testing.T, s allocation.Store) allocation.Store {
 func checkKept(t *testing.T, store func(*testing.T) allocation.Store) {
 	for name, check := range map[string]func(*testing.T, allocation.Store){"taken": keptTaken, "unmade": keptUnmade,
 		"elsewhere": keptElsewhere, "spare": keptSpare, "stranger": keptStranger, "answers": keptAnswers, "mac": keptMAC,
-		"shuffled": keptShuffled, "race": keptRace, "named": keptNamed, "failed": keptFailed} {
+		"shuffled": keptShuffled, "race": keptRace, "named": keptNamed, "failed": keptFailed,
+		"lost": keptLost} {
 		t.Run(name, func(t *testing.T) { check(t, store(t)) })
 	}
 }
@@ -361,6 +362,32 @@ func keptFailed(t *testing.T, s allocation.Store) {
 	list, err := s.List(t.Context(), allocation.Filter{UID: "u"})
 	if err != nil || len(list) != 1 || list[0].Spec.Phase != api.PhaseReserved ||
 		list[0].Spec.Address != v4.At(5).String() {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// The allocation of a living pod was lost, and the controller has reserved the address again: it is that pod's. For
+// whom nobody knows of any more, or for others, it is not.
+func keptLost(t *testing.T, s allocation.Store) {
+	v4, _ := pairOfPools(t)
+	reserve(t, s, v4, 5, keepFor("u", 0))
+	a := onNode(s, "n1")
+	for _, keep := range []*api.AllocationReservation{nil, keepFor("u", 1), keepFor("other", 0)} {
+		var taken *allocation.TakenError
+		err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", v4.At(5), keep)
+		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "is kept for StatefulSet default/db, ordinal 0") {
+			t.Errorf("for %v: %v", keep, err)
+		}
+	}
+	if err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", v4.At(5), keepFor("u", 0)); err != nil {
+		t.Error(err)
+	}
+	if err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", v4.At(6), keepFor("u", 0)); err != nil {
+		t.Error(err)
+	}
+	list, err := s.List(t.Context(), allocation.For(*keepFor("u", 0)))
+	if err != nil || len(list) != 2 || list[0].Spec.Phase != api.PhaseAllocated ||
+		list[1].Spec.Phase != api.PhaseAllocated {
 		t.Errorf("%+v, %v", list, err)
 	}
 }
