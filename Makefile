@@ -21,7 +21,7 @@ KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|LeasesLost|EditedByHand|DuringADDs|
 KERNEL_SKIP := $(KERNEL_SKIP)|RootDifferences|RootModeChanges|DriftIsRepaired|RootModes/encap|RootModes/.*/peers|RootModes/noEncap/(sources|MTU|path|TTL|lies)
 KERNEL_SKIP := $(KERNEL_SKIP)|RootFlat/steer|SecondaryPods/kube|Secondary(Refused|Isolated|GC|Reclaim|Killed|Owed|Docs)
 
-.PHONY: help build deps root once plugins test test-kernel test-unit lint fuzz bench bench-uplink demo clean
+.PHONY: help build deps root once plugins test test-kernel test-unit lint fuzz bench bench-uplink bench-ipam demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 	@build/fuzz.sh $(FUZZTIME)
 
 bench: ## the benchmarks
-	go test -p 1 -run '^$$' -bench . -benchmem ./...
+	go test -p 1 -run '^$$' -bench . -skip '^BenchmarkIPAM$$' -benchmem ./...
 
 bench-uplink: root deps build once ## what host and pods get in each uplink mode, and lose at attach, restore and deaths
 	@set -o pipefail; failed=0; for datapath in netdev system; do \
@@ -71,6 +71,9 @@ bench-uplink: root deps build once ## what host and pods get in each uplink mode
 		go test -count=1 -p 1 -timeout 30m -v -run '^TestRoot(Gaps|Speed|AgentKeepsUplink|SteerLeavesHostAlone)$$/^gaps$$' \
 		-exec "$$([ $$datapath = netdev ] || echo '$(CURDIR)/bin/lab --uml=auto --')" ./datapath/uplink ./test/crash \
 		| sed -nE 's/.*(GAP|SPEED) //p; /FAIL/p' || failed=1; done; exit $$failed
+
+bench-ipam: deps once ## addresses a second from one pool, beside plain creates and a pool that is one object (minutes)
+	go test -run '^$$' -bench '^BenchmarkIPAM$$' -benchtime 1x -timeout 60m ./test/bench
 
 demo: root deps build ## two nodes on this machine, pods that talk, routed and bridged, an agent killed (root)
 	test/demo/demo.sh

@@ -1,0 +1,356 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+	"github.com/fairlead-cni/fairlead/test/apitest"
+)
+
+// The pools that are compared: ours has 65,021 addresses. The other one keeps who has what in one object, as Antrea and
+// whereabouts do.
+const (
+	benchPool = "bench"
+	onePool   = "one-object"
+)
+
+// each is how many addresses are taken for one number; with a pool of one object it is less, or it would take too long.
+const each, eachOfOne = 500, 60
+
+// ipamBench is a cluster with an API server, fairlead-controller and as many nodes as are asked for.
+type ipamBench struct {
+	b      *testing.B
+	client dynamic.Interface
+	pool   atomic.Pointer[pool.Pool] // as nodes see it, with the controller's free map
+	n      atomic.Int64              // names of owners
+	nodes  []*allocator.Allocator
+}
+
+// BenchmarkIPAM takes addresses of a pool with 1, 10 and 50 nodes at once, beside creates of equal objects that nobody
+// looks for, and beside a pool that is one object: when the pool is empty, with 5,000 addresses used, and to the end.
+// It fails if an address is given twice, or refused while there is one.
+func BenchmarkIPAM(b *testing.B) {
+	var shared apitest.Shared
+	defer func() {
+		if err := shared.Stop(); err != nil {
+			b.Error(err)
+		}
+	}()
+	x := newIPAMBench(b, shared.Get(b))
+	for b.Loop() {
+		x.compare("empty")
+		took := x.take(50, 5000)
+		say("%-12s 50 nodes: %4.0f addresses/s", "to 5,000", 5000/took.Seconds())
+		x.fillOne(5000)
+		x.compare("5,000 used")
+		x.drain()
+		x.sizes()
+	}
+}
+
+// say prints at once: all takes minutes.
+func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+func (x *ipamBench) create(name, third string) {
+	x.b.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": api.PoolGroup + "/" + api.PoolVersion,
+		"kind": api.PoolKind, "metadata": map[string]any{"name": name}, "spec": map[string]any{
+			"ipRanges":   []any{map[string]any{"start": "10." + third + ".0.10", "end": "10." + third + ".253.255"}},
+			"subnetInfo": map[string]any{"gateway": "10." + third + ".0.1", "prefixLength": int64(16)}}}}
+	if _, err := x.client.Resource(api.PoolResource).Create(x.b.Context(), u, metav1.CreateOptions{}); err != nil {
+		x.b.Fatal(err)
+	}
+}
+
+func newIPAMBench(b *testing.B, s *apitest.Server) *ipamBench {
+	for _, args := range []string{"apply -f ../../build/manifests/crds.yaml",
+		"wait --for=condition=Established --timeout=60s -f ../../build/manifests/crds.yaml"} {
+		if err := s.Kubectl(b.Context(), strings.Fields(args)...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	x := &ipamBench{b: b}
+	config := &rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()}}
+	var err error
+	if x.client, err = dynamic.NewForConfig(config); err != nil {
+		b.Fatal(err)
+	}
+	x.create(benchPool, "128")
+	x.create(onePool, "129")
+	for i := range 50 {
+		x.nodes = append(x.nodes, allocator.New(allocator.Config{Store: allocation.NewKubernetes(x.client),
+			Node: fmt.Sprint("node", i), Log: logr.Discard()}))
+	}
+	cfg := api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1")}
+	ctx, stop := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := controller.Run(ctx, controller.Options{Config: cfg, Client: x.client, Kubernetes: s.Admin(),
+			Log: logr.Discard()}); err != nil {
+			b.Error(err)
+		}
+	})
+	running.Go(func() { x.followPool(ctx) })
+	b.Cleanup(func() { stop(); running.Wait() })
+	for x.pool.Load() == nil {
+		time.Sleep(10 * time.Millisecond)
+		if b.Context().Err() != nil {
+			b.Fatal("the pool was never read")
+		}
+	}
+	return x
+}
+
+// followPool reads the pool as often as the controller may write it.
+func (x *ipamBench) followPool(ctx context.Context) {
+	for ctx.Err() == nil {
+		u, err := x.client.Resource(api.PoolResource).Get(ctx, benchPool, metav1.GetOptions{})
+		if err == nil {
+			var p pool.Pool
+			if p, err = pool.FromObject(u); err == nil {
+				x.pool.Store(&p)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			x.b.Error(err)
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// compare prints addresses a second, the ways by turns: the median of three rounds.
+func (x *ipamBench) compare(when string) {
+	for _, nodes := range []int{1, 10, 50} {
+		var ours, plain, one []float64
+		for range 3 {
+			plain = append(plain, each/x.plain(nodes, each).Seconds())
+			ours = append(ours, each/x.takeAndFree(nodes, each).Seconds())
+			one = append(one, eachOfOne/x.takeOfOne(nodes, eachOfOne).Seconds())
+		}
+		for _, list := range [][]float64{ours, plain, one} {
+			slices.Sort(list)
+		}
+		say("%-12s %2d nodes: %4.0f addresses/s, %4.0f plain creates/s (%3.0f %%), a pool of one object %5.1f/s",
+			when, nodes, ours[1], plain[1], 100*ours[1]/plain[1], one[1])
+	}
+}
+
+// together runs do(worker, i) for all i in workers that take turns, and returns how long it took.
+func together(workers, many int, do func(worker, i int)) time.Duration {
+	var all sync.WaitGroup
+	start := time.Now()
+	for w := range workers {
+		all.Go(func() {
+			for i := w; i < many; i += workers {
+				do(w, i)
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(start)
+}
+
+// allocate takes one address.
+func (x *ipamBench) allocate(node int) (api.AllocationOwner, netip.Addr, error) {
+	id := fmt.Sprint(x.n.Add(1))
+	o := api.AllocationOwner{PodUID: "uid-" + id, Namespace: "bench", Name: "pod-" + id, ContainerID: id, IfName: "eth0",
+		Network: "fairlead", Netns: "/run/netns/" + id, BootID: "4c6ef9a7-2a5d-4b83-9a3f-5b0d4a3b8c11"}
+	got, err := x.nodes[node].Allocate(x.b.Context(), allocator.Request{Pools: []pool.Pool{*x.pool.Load()}, Owner: o})
+	if err != nil {
+		return o, netip.Addr{}, err
+	}
+	return o, got[0].Prefix.Addr(), nil
+}
+
+// take has nodes take addresses that stay taken.
+func (x *ipamBench) take(nodes, many int) time.Duration {
+	return together(nodes, many, func(node, _ int) {
+		if _, _, err := x.allocate(node); err != nil {
+			x.b.Error(err)
+		}
+	})
+}
+
+// takeAndFree has nodes take addresses, and gives them back off the clock.
+func (x *ipamBench) takeAndFree(nodes, many int) time.Duration {
+	owners, addrs := make([]api.AllocationOwner, many), make([]netip.Addr, many)
+	took := together(nodes, many, func(node, i int) {
+		var err error
+		if owners[i], addrs[i], err = x.allocate(node); err != nil {
+			x.b.Error(err)
+		}
+	})
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	if len(slices.Compact(addrs)) != many {
+		x.b.Error("an address was given twice")
+	}
+	together(nodes, many, func(node, i int) {
+		if err := x.nodes[node].Release(x.b.Context(), owners[i]); err != nil {
+			x.b.Error(err)
+		}
+	})
+	return took
+}
+
+// plain creates objects as large as allocations, under names that nobody else wants, and deletes them off the clock.
+func (x *ipamBench) plain(workers, many int) time.Duration {
+	store := allocation.NewKubernetes(x.client)
+	made := make([]api.IPAllocation, many)
+	took := together(workers, many, func(w, i int) {
+		addr := netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)})
+		id := fmt.Sprint(x.n.Add(1))
+		a := api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: allocation.Name("plain", addr)},
+			Spec: api.IPAllocationSpec{Address: addr.String(), Pool: "plain", Phase: api.PhaseAllocated,
+				Owner: api.AllocationOwner{PodUID: "uid-" + id, Namespace: "bench", Name: "pod-" + id, ContainerID: id,
+					IfName: "eth0", Network: "fairlead", Node: fmt.Sprint("node", w), Netns: "/run/netns/" + id,
+					BootID: "4c6ef9a7-2a5d-4b83-9a3f-5b0d4a3b8c11"}}}
+		var err error
+		if made[i], err = store.Create(x.b.Context(), a); err != nil {
+			x.b.Error(err)
+		}
+	})
+	together(workers, many, func(_, i int) {
+		if err := store.Delete(x.b.Context(), made[i]); err != nil {
+			x.b.Error(err)
+		}
+	})
+	return took
+}
+
+// takeOfOne has workers take addresses of the pool that is one object: read it, add who has the address, write it,
+// and again if somebody was faster.
+func (x *ipamBench) takeOfOne(workers, many int) time.Duration {
+	pools := x.client.Resource(api.PoolResource)
+	return together(workers, many, func(int, int) {
+		id := fmt.Sprint(x.n.Add(1))
+		for {
+			u, err := pools.Get(x.b.Context(), onePool, metav1.GetOptions{})
+			if err == nil {
+				list, _, _ := unstructured.NestedSlice(u.Object, "status", "ipAddresses")
+				err = x.writeOne(u, append(list, ofOne(len(list), id)))
+			}
+			if err == nil {
+				return
+			}
+			if !apierrors.IsConflict(err) {
+				x.b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+// fillOne has so many addresses of the pool that is one object be used.
+func (x *ipamBench) fillOne(many int) {
+	var list []any
+	for i := range many {
+		list = append(list, ofOne(i, fmt.Sprint(i)))
+	}
+	for {
+		u, err := x.client.Resource(api.PoolResource).Get(x.b.Context(), onePool, metav1.GetOptions{})
+		if err == nil {
+			err = x.writeOne(u, list)
+		}
+		if err == nil {
+			return
+		}
+		if !apierrors.IsConflict(err) { // else the controller was faster
+			x.b.Fatal(err)
+		}
+	}
+}
+
+func (x *ipamBench) writeOne(u *unstructured.Unstructured, list []any) error {
+	if err := unstructured.SetNestedSlice(u.Object, list, "status", "ipAddresses"); err != nil {
+		return err
+	}
+	_, err := x.client.Resource(api.PoolResource).UpdateStatus(x.b.Context(), u, metav1.UpdateOptions{})
+	return err
+}
+
+// ofOne is one entry of Antrea's status.ipAddresses.
+func ofOne(i int, id string) any {
+	return map[string]any{"ipAddress": fmt.Sprintf("10.129.%d.%d", i>>8, i&0xff), "phase": "Allocated",
+		"owner": map[string]any{"pod": map[string]any{"name": "pod-" + id, "namespace": "bench", "containerID": id}}}
+}
+
+// drain takes all that is left of the pool, with 50 nodes.
+func (x *ipamBench) drain() {
+	var mu sync.Mutex
+	seen, full := map[netip.Addr]bool{}, 0
+	start := time.Now()
+	together(len(x.nodes), len(x.nodes), func(node, _ int) {
+		for {
+			_, addr, err := x.allocate(node)
+			mu.Lock()
+			again := seen[addr]
+			seen[addr] = true
+			count := len(seen)
+			mu.Unlock()
+			if exhausted := (*allocator.ExhaustedError)(nil); errors.As(err, &exhausted) {
+				mu.Lock()
+				full++
+				mu.Unlock()
+				return
+			}
+			if err != nil || again {
+				x.b.Errorf("%s: given twice: %v, error: %v", addr, again, err)
+				return
+			}
+			if count%10000 == 0 {
+				say("%-12s 50 nodes: %d more are taken after %s", "to the end", count, time.Since(start).Round(time.Second))
+			}
+		}
+	})
+	held, err := allocation.NewKubernetes(x.client).List(x.b.Context(), allocation.Filter{Pool: benchPool})
+	total := x.pool.Load().Total()
+	if err != nil || int64(len(held)) != total || full != len(x.nodes) {
+		x.b.Errorf("%d of %d addresses are taken, and %d of %d nodes were told so: %v", len(held), total, full, len(x.nodes), err)
+	}
+	say("%-12s 50 nodes: all %d addresses are taken, %.0f/s to the end", "full", len(held),
+		float64(len(seen)-1)/time.Since(start).Seconds())
+}
+
+// sizes prints the largest objects.
+func (x *ipamBench) sizes() {
+	for what, name := range map[string]string{"our pool": benchPool, "a pool of one object, 5,000 used": onePool} {
+		u, err := x.client.Resource(api.PoolResource).Get(x.b.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			x.b.Fatal(err)
+		}
+		text, err := json.Marshal(u)
+		if err != nil {
+			x.b.Fatal(err)
+		}
+		say("%-12s %s is an object of %.1f KiB", "size", what, float64(len(text))/1024)
+		if name == benchPool && len(text) > 64<<10 {
+			x.b.Error("our pool is an object of more than 64 KiB")
+		}
+	}
+}
