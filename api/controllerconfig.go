@@ -19,6 +19,9 @@ type ControllerConfig struct {
 	EnablePrometheusMetrics bool
 	NodeIPAM                NodeIPAM
 	Reclaim                 Reclaim
+	// PoolWarningPercent is from how many percent of its addresses in use, 1 to 100,
+	// an IPPool has condition Filling.
+	PoolWarningPercent int
 }
 
 // Reclaim says whether, and how, addresses are given back that owners on nodes hold

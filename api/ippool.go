@@ -87,10 +87,15 @@ type PoolUsage struct {
 	Total int64 `json:"total"`
 }
 
+// EventPool begins the reasons of Events about an IPPool; the condition that has become true follows.
+const EventPool = "Pool"
+
 // Conditions of an IPPool. Ready is True where addresses are handed out.
 const (
-	PoolReady       = "Ready"
-	PoolInvalid     = "Invalid"
-	PoolExhausted   = "Exhausted"
+	PoolReady     = "Ready"
+	PoolInvalid   = "Invalid"
+	PoolExhausted = "Exhausted"
+	// PoolFilling says that more than the warning threshold is in use.
+	PoolFilling     = "Filling"
 	PoolOverlapping = "Overlapping"
 )

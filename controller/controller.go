@@ -56,10 +56,10 @@ func Run(ctx context.Context, o Options) error {
 	m := newMetrics()
 	var running sync.WaitGroup
 	w := newWorld(o.Client, o.Log)
-	pools := &poolStatus{client: o.Client.Resource(api.PoolResource),
-		allocations: o.Client.Resource(api.AllocationResource), world: w, news: w.news(), metrics: m,
-		log: o.Log.WithName("poolstatus")}
 	events := recorder(ctx, o.Kubernetes)
+	pools := &poolStatus{client: o.Client.Resource(api.PoolResource),
+		allocations: o.Client.Resource(api.AllocationResource), world: w, news: w.news(), metrics: m, events: events,
+		warning: warning{o.Config.PoolWarningPercent, growth{}}, log: o.Log.WithName("poolstatus")}
 	sets := newStatefulSets(o, w, events, m)
 	running.Go(func() { sets.follow(ctx) })
 	synced, works := sets.synced, []func(context.Context){pools.run, sets.run}

@@ -53,7 +53,9 @@ type metrics struct {
 	registry *prometheus.Registry
 	// used and total are addresses, ready is 0 or 1, all by pool.
 	used, total, ready *prometheus.GaugeVec
-	writes             prometheus.Counter
+	// fullIn is a forecast in seconds, by pool.
+	fullIn *prometheus.GaugeVec
+	writes prometheus.Counter
 	// rangeUsed and rangeTotal are podCIDRs by range, faults by kind.
 	rangeUsed, rangeTotal, faults *prometheus.GaugeVec
 	waiting, stopped              prometheus.Gauge
@@ -70,6 +72,8 @@ func newMetrics() *metrics {
 		used:  gauge("fairlead_pool_addresses_used", "Addresses of an IPPool that are held, cooling ones among them."),
 		total: gauge("fairlead_pool_addresses_total", "Addresses that an IPPool can hand out."),
 		ready: gauge("fairlead_pool_ready", "1 if the IPPool hands out addresses."),
+		fullIn: gauge("fairlead_pool_full_in_seconds",
+			"When the IPPool is full if it goes on to grow as in the last hour or minutes. Absent where it does not."),
 		writes: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_status_writes_total",
 			Help: "Statuses of IPPools that were written."})}
 	m.rangeUsed = newGauges("fairlead_podcidrs_used", "PodCIDRs of a range that no Node can get any more.", "range")
@@ -89,7 +93,7 @@ func newMetrics() *metrics {
 		Help: "Addresses that this process has ended to keep."})
 	m.registry.MustRegister(m.kept, m.unplaced, m.unkept)
 	m.registry.MustRegister(m.rangeUsed, m.rangeTotal, m.faults, m.waiting, m.stopped, m.given)
-	m.registry.MustRegister(m.used, m.total, m.ready, m.writes, collectors.NewGoCollector(),
+	m.registry.MustRegister(m.used, m.total, m.ready, m.fullIn, m.writes, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -133,13 +137,16 @@ func (m *metrics) keeping(kept map[string][]api.IPAllocation, missing int) {
 }
 
 // set replaces what is said of the pools.
-func (m *metrics) set(reports map[string]api.IPPoolStatus) {
-	for _, g := range []*prometheus.GaugeVec{m.used, m.total, m.ready} {
+func (m *metrics) set(reports map[string]api.IPPoolStatus, grows growth) {
+	for _, g := range []*prometheus.GaugeVec{m.used, m.total, m.ready, m.fullIn} {
 		g.Reset()
 	}
 	for name, s := range reports {
 		m.used.WithLabelValues(name).Set(float64(s.Usage.Used))
 		m.total.WithLabelValues(name).Set(float64(s.Usage.Total))
+		if in, known := grows.fullIn(name, s.Usage.Total-s.Usage.Used); known {
+			m.fullIn.WithLabelValues(name).Set(in.Seconds())
+		}
 		ready := 0.0
 		if meta.IsStatusConditionTrue(s.Conditions, api.PoolReady) {
 			ready = 1

@@ -14,8 +14,15 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
+// warning says when a pool is called filling.
+type warning struct {
+	percent int // of its addresses in use
+	grows   growth
+}
+
 // report computes the statuses of all pools, by name.
-func report(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Others) map[string]api.IPPoolStatus {
+func report(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Others, warn warning,
+) map[string]api.IPPoolStatus {
 	valid, wrong := map[string]pool.Pool{}, map[string]error{}
 	for _, p := range pools {
 		read, err := pool.Read(*p)
@@ -32,7 +39,8 @@ func report(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Ot
 	for _, p := range pools {
 		s := api.IPPoolStatus{
 			Conditions: slices.Clone(p.Status.Conditions), Usage: &api.PoolUsage{Used: held.of[p.Name].used}}
-		state := poolState{name: p.Name, wrong: wrong[p.Name], held: held.of[p.Name], deleted: p.DeletionTimestamp != nil}
+		state := poolState{name: p.Name, wrong: wrong[p.Name], held: held.of[p.Name], deleted: p.DeletionTimestamp != nil,
+			warning: warn}
 		if read, ok := valid[p.Name]; ok {
 			state.total = read.Total()
 			state.overlaps = read.Overlaps(others)
@@ -97,14 +105,16 @@ type poolState struct {
 	total    int64
 	overlaps []pool.Overlap
 	deleted  bool
+	warning
 }
 
-// conditions are the four of a pool, Ready last.
+// conditions are the five of a pool, Ready last.
 func (s poolState) conditions() []metav1.Condition {
 	out := []metav1.Condition{
 		condition(api.PoolInvalid, s.wrong != nil, "Invalid", "Valid", fmt.Sprint(s.wrong)),
 		condition(api.PoolOverlapping, len(s.overlaps) > 0, "Overlap", "NoOverlap", s.overlapText()),
 		condition(api.PoolExhausted, s.exhausted(), "AllInUse", "AddressesLeft", s.exhaustedText()),
+		condition(api.PoolFilling, s.filling(), "AboveThreshold", "BelowThreshold", s.fillingText()),
 	}
 	ready := condition(api.PoolReady, true, "Ready", "", "")
 	switch {
@@ -130,6 +140,19 @@ func (s poolState) exhaustedText() string {
 		text += fmt.Sprintf(" (%d by others on the wire)", s.held.conflicts)
 	}
 	return text + ". Extend spec.ipRanges, or delete pods that use the pool"
+}
+
+// filling tells that so much is in use that somebody should know.
+func (s poolState) filling() bool {
+	return s.total > 0 && float64(s.held.used)*100 >= float64(s.percent)*float64(s.total)
+}
+
+func (s poolState) fillingText() string {
+	text := fmt.Sprintf("%d of %d addresses are in use, %d percent or more", s.held.used, s.total, s.percent)
+	if in, known := s.grows.fullIn(s.name, s.total-s.held.used); known && soon(in) != "" {
+		text += ". Growing as it does, the pool is full within " + soon(in)
+	}
+	return text + ". Extend spec.ipRanges"
 }
 
 // maxOverlaps is how many overlaps are told: the API server takes 32 KiB, people less.

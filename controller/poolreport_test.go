@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -45,20 +46,24 @@ func TestReport(t *testing.T) {
 	pools := []*api.IPPool{
 		poolOf("good", "10.2.0.1", "10.2.0.9"), poolOf("full", "10.2.1.1", "10.2.1.2"), poolOf("cooling", "10.2.2.1", "10.2.2.2"),
 		poolOf("wrong", "10.3.0.1", "10.3.0.9"), poolOf("big", "fd00::", "fd00::ffff:ffff:ffff:ffff"),
-		poolOf("old", "10.2.4.1", "10.2.4.9"), poolOf("young", "10.2.4.9", "10.2.4.20"), poolOf("pods", "10.2.5.1", "10.2.6.1"), deleted,
+		poolOf("old", "10.2.4.1", "10.2.4.9"), poolOf("young", "10.2.4.9", "10.2.4.20"), poolOf("pods", "10.2.5.1", "10.2.6.1"), poolOf("filling", "10.2.8.1", "10.2.8.5"), deleted,
 	}
 	allocations := []*api.IPAllocation{
 		held1("good", "10.2.0.5", api.PhaseAllocated), held1("good", "10.2.0.2", api.PhaseCooling),
 		held1("full", "10.2.1.1", api.PhaseAllocated), held1("full", "10.2.1.2", api.PhaseConflict),
 		held1("cooling", "10.2.2.1", api.PhaseAllocated), held1("cooling", "10.2.2.2", api.PhaseCooling),
 		held1("young", "10.2.4.9", api.PhaseAllocated), held1("deleted", "10.2.7.1", api.PhaseAllocated),
+		held1("filling", "10.2.8.1", api.PhaseAllocated), held1("filling", "10.2.8.2", api.PhaseAllocated),
+		held1("filling", "10.2.8.3", api.PhaseReserved), held1("filling", "10.2.8.4", api.PhaseAllocated),
 	}
+	grows := growth{"full": {{time.Unix(0, 0), 0}, {time.Unix(60, 0), 2}}, "filling": {{time.Unix(0, 0), 1}, {time.Unix(3000, 0), 4}}}
 	others := pool.Others{PodCIDRs: map[string][]netip.Prefix{"n1": {netip.MustParsePrefix("10.2.5.0/24")}}}
-	got := report(pools, allocations, others)
+	got := report(pools, allocations, others, warning{80, grows})
 	for name, want := range map[string]string{
 		"good":    "2/9 [10.2.0.1 10.2.0.3-10.2.0.4 10.2.0.6-10.2.0.9]",
-		"full":    "2/2 []; Exhausted AllInUse: 2 of 2 addresses are in use (1 by others on the wire). Extend spec.ipRanges, or delete pods that use the pool; Ready Exhausted: ",
-		"cooling": "2/2 []",
+		"full":    "2/2 []; Exhausted AllInUse: 2 of 2 addresses are in use (1 by others on the wire). Extend spec.ipRanges, or delete pods that use the pool; Filling AboveThreshold: 2 of 2 addresses are in use, 80 percent or more. Extend spec.ipRanges; Ready Exhausted: ",
+		"cooling": "2/2 []; Filling AboveThreshold: 2 of 2 addresses are in use, 80 percent or more. Extend spec.ipRanges",
+		"filling": "4/5 [10.2.8.5]; Filling AboveThreshold: 4 of 5 addresses are in use, 80 percent or more. Growing as it does, the pool is full within an hour. Extend spec.ipRanges",
 		"wrong":   "0/0 []; Invalid Invalid: IPPool wrong: spec.ipRanges[0]: 10.3.0.1-10.3.0.9 is not inside 10.2.0.0/16…",
 		"big":     fmt.Sprintf("0/%d [fd00::1-fd00::ffff:ffff:ffff:ffff]", math.MaxInt64),
 		"old":     "0/9 [10.2.4.1-10.2.4.8]; Overlapping Overlap: pool old has address 10.2.4.9, and so has IPPool young: shorten spec.ipRanges, or name the common addresses in spec.excludes",
@@ -79,13 +84,54 @@ func TestReport(t *testing.T) {
 	}
 }
 
+func TestForecast(t *testing.T) {
+	start := time.Unix(1000000, 0)
+	for name, c := range map[string]struct {
+		used func(minute int) int64
+		most int // minutes
+		left int64
+		want time.Duration // 0: not known
+	}{
+		"begun":                {func(int) int64 { return 5 }, 0, 10, 0},
+		"steady":               {func(int) int64 { return 5 }, 30, 10, 0},
+		"shrinks":              {func(m int) int64 { return int64(100 - m) }, 30, 10, 0},
+		"one a minute":         {func(m int) int64 { return int64(m) }, 30, 90, 90 * time.Minute},
+		"one a minute, days":   {func(m int) int64 { return int64(m) }, 3000, 90, 90 * time.Minute},
+		"a rollout just now":   {func(m int) int64 { return int64(max(0, m-55) * 20) }, 60, 200, 10 * time.Minute},
+		"a rollout long over":  {func(m int) int64 { return int64(min(m, 20) * 20) }, 120, 200, 0},
+		"a rollout, then none": {func(m int) int64 { return int64(min(m, 30)) }, 60, 30, time.Hour},
+		"full":                 {func(m int) int64 { return int64(m) }, 30, 0, 0},
+	} {
+		g := growth{}
+		for m := range c.most + 1 {
+			for s := 0; s < 60; s += 5 {
+				g.note(start.Add(time.Duration(m)*time.Minute+time.Duration(s)*time.Second),
+					map[string]api.IPPoolStatus{"p": {Usage: &api.PoolUsage{Used: c.used(m)}}})
+				if m == c.most {
+					break
+				}
+			}
+		}
+		got, known := g.fullIn("p", c.left)
+		if known != (c.want != 0) || got.Round(time.Minute) != c.want {
+			t.Errorf("%s: full in %s, %v; want %s", name, got, known, c.want)
+		}
+		if len(g["p"]) > 362 {
+			t.Errorf("%s: %d values are kept", name, len(g["p"]))
+		}
+		if g.note(start, nil); len(g) > 0 {
+			t.Errorf("%s: a pool that is gone is remembered", name)
+		}
+	}
+}
+
 // A pool in pieces has a free map that fits.
 func TestFreeMapHasALimit(t *testing.T) {
 	var allocations []*api.IPAllocation
 	for i := range 120 {
 		allocations = append(allocations, held1("p", fmt.Sprintf("10.2.0.%d", 2*i+2), api.PhaseAllocated))
 	}
-	got := report([]*api.IPPool{poolOf("p", "10.2.0.1", "10.2.2.200")}, allocations, pool.Others{})["p"].FreeMap
+	got := report([]*api.IPPool{poolOf("p", "10.2.0.1", "10.2.2.200")}, allocations, pool.Others{}, warning{100, nil})["p"].FreeMap
 	if len(got) != api.PoolFreeMapMost || got[0] != "10.2.0.1" || got[63] != "10.2.0.241-10.2.2.200" {
 		t.Errorf("%d spans: %v", len(got), got)
 	}

@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
@@ -29,6 +31,8 @@ type poolStatus struct {
 	world       *world
 	news        <-chan struct{}
 	metrics     *metrics
+	events      record.EventRecorder
+	warning     warning
 	log         logr.Logger
 }
 
@@ -66,8 +70,9 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 // pass does once what is to be done. What failed is done by the next one.
 func (s *poolStatus) pass(ctx context.Context) {
 	pools, allocations := listOf[api.IPPool](s.world.pools), listOf[api.IPAllocation](s.world.allocations)
-	reports := report(pools, allocations, s.world.others())
-	s.metrics.set(reports)
+	reports := report(pools, allocations, s.world.others(), s.warning)
+	s.warning.grows.note(time.Now(), reports)
+	s.metrics.set(reports, s.warning.grows)
 	for _, p := range pools {
 		if err := s.write(ctx, p, reports[p.Name]); err != nil && ctx.Err() == nil && !passing(err) {
 			s.log.Error(err, "pool not written, tried again soon", "pool", p.Name)
@@ -143,12 +148,16 @@ func (s *poolStatus) patch(ctx context.Context, p *api.IPPool, change map[string
 	return nil
 }
 
-// logChange tells when a condition has changed.
+// logChange tells when a condition has changed; of a fault, in an Event of the pool as well.
 func (s *poolStatus) logChange(p *api.IPPool, now api.IPPoolStatus) {
 	for _, c := range now.Conditions {
 		same := func(b metav1.Condition) bool { return b.Type == c.Type && b.Status == c.Status && b.Reason == c.Reason }
 		if !slices.ContainsFunc(p.Status.Conditions, same) {
 			s.log.Info("pool", "pool", p.Name, "condition", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
+			if c.Status == metav1.ConditionTrue && c.Type != api.PoolReady {
+				s.events.Event(&corev1.ObjectReference{APIVersion: api.PoolGroup + "/" + api.PoolVersion, Kind: api.PoolKind,
+					Name: p.Name, UID: p.UID}, corev1.EventTypeWarning, api.EventPool+c.Type, c.Message)
+			}
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -115,6 +116,9 @@ func (c *cluster) startWith(ctx context.Context, cfg api.ControllerConfig,
 	l.Close()
 	ended := make(chan error, 1)
 	cfg.APIAddress, cfg.APIPort, cfg.EnablePrometheusMetrics = netip.MustParseAddr("127.0.0.1"), port, true
+	if cfg.PoolWarningPercent == 0 {
+		cfg.PoolWarningPercent = 80
+	}
 	o := Options{Client: c.client(c.token), Kubernetes: c.kubernetes(c.token), Log: logr.Discard(), OtherAllocator: other,
 		Config: cfg}
 	go func() { ended <- Run(ctx, o) }()
@@ -258,6 +262,8 @@ func checkStatus(t *testing.T, c *cluster) {
 	c.allocate(a, "b", p)
 	c.allocate(a, "c", p)
 	c.until("small", "3/3 []; Exhausted AllInUse: 3 of 3 addresses are in use")
+	c.untilEvent("small", "PoolExhausted", "3 of 3 addresses are in use. Extend spec.ipRanges")
+	c.untilEvent("small", "PoolFilling", "3 of 3 addresses are in use, 80 percent or more")
 	c.release(a, "b")
 	// What has cooled is free again, though nobody asks for it.
 	got := c.until("small", "2/3 [10.2.0.")
@@ -289,6 +295,24 @@ func (c *cluster) fetch(url string) string {
 		c.t.Fatalf("%s: %s: %s %v", url, resp.Status, body, err)
 	}
 	return string(body)
+}
+
+// untilEvent waits until there is a Warning about a pool with this reason, whose message begins so.
+func (c *cluster) untilEvent(pool, reason, message string) {
+	c.t.Helper()
+	list := &corev1.EventList{}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		var err error
+		list, err = c.kubernetes(apitest.AdminToken).CoreV1().Events(metav1.NamespaceDefault).List(c.t.Context(),
+			metav1.ListOptions{FieldSelector: "involvedObject.kind=" + api.PoolKind + ",involvedObject.name=" + pool})
+		must(c.t, err)
+		for _, e := range list.Items {
+			if e.Reason == reason && e.Type == corev1.EventTypeWarning && strings.HasPrefix(e.Message, message) {
+				return
+			}
+		}
+	}
+	c.t.Errorf("no Event %s of pool %s says %q: %+v", reason, pool, message, list.Items)
 }
 
 // What is wrong with a pool it says itself, with names, and when it is mended no more.
@@ -351,7 +375,8 @@ func checkDeleted(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.until("deleted", "1/1 []; Exhausted AllInUse: 1 of 1 addresses are in use. Extend spec.ipRanges, or delete pods that "+
-		"use the pool; Ready Deleted: the pool is deleted, and gone when nobody holds its 1 addresses any more")
+		"use the pool; Filling AboveThreshold: 1 of 1 addresses are in use, 80 percent or more. Extend spec.ipRanges; "+
+		"Ready Deleted: the pool is deleted, and gone when nobody holds its 1 addresses any more")
 	c.release(a, "a")
 	c.untilGone("deleted")
 }

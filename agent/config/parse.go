@@ -23,7 +23,7 @@ func ParseController(data []byte, file string) (api.ControllerConfig, []Finding,
 	c, warnings, err := check(data, file, Controller)
 	return api.ControllerConfig{KubeAPIServerOverride: c.KubeAPIServerOverride, ClientConnection: c.ClientConnection,
 		APIAddress: c.APIAddress, APIPort: c.APIPort, EnablePrometheusMetrics: c.EnablePrometheusMetrics,
-		NodeIPAM: c.NodeIPAM, Reclaim: c.Reclaim}, warnings, err
+		NodeIPAM: c.NodeIPAM, Reclaim: c.Reclaim, PoolWarningPercent: c.PoolWarningPercent}, warnings, err
 }
 
 // values are those of either file.
@@ -31,6 +31,8 @@ type values struct {
 	api.AgentConfig
 	NodeIPAM api.NodeIPAM
 	Reclaim  api.Reclaim
+
+	PoolWarningPercent int
 }
 
 // defaults returns the config of an empty file.

@@ -61,6 +61,10 @@ func honouredControllerKeys() []Entry {
 		{In: Controller, Key: "nodeIPAM.nodeCIDRMaskSizeIPv6", Want: orZero(64, 126), Default: "64", Fate: Honoured,
 			Text: "length of an IPv6 podCIDR; 0 is 64",
 			set:  func(c *values, v Value) { c.NodeIPAM.MaskSizeIPv6 = cmp.Or(v.Int, 64) }},
+		{In: Controller, Key: "ipam.poolWarningPercent", Want: integer(1, 100), Default: "80", Fate: Honoured,
+			Text: "Fairlead's own: from how many percent of its addresses in use an IPPool has the condition Filling, and a " +
+				"Warning Event",
+			set: func(c *values, v Value) { c.PoolWarningPercent = v.Int }},
 		{In: Controller, Key: "reclaim.enable", Want: boolean(), Default: "true", Fate: Honoured,
 			Text: "Fairlead's own: gives back addresses of IPPools that pods of deleted and of fenced Nodes hold; see " +
 				"[Addresses of pods that are gone](reclaim.md)",

@@ -55,7 +55,7 @@ TopologyAwareHints TrafficControl Traceflow`
 const ours = "apiAddress manifestsDir podCIDRWait ipam.conflictProbeTimeout ipam.coolingPeriod ipam.allocationsDir " +
 	"uplink.allowManaged uplink.mode uplink.rollbackAfter"
 
-const controllerOurs = "apiAddress reclaim.enable reclaim.gracePeriod reclaim.coolingPeriod"
+const controllerOurs = "apiAddress ipam.poolWarningPercent reclaim.enable reclaim.gracePeriod reclaim.coolingPeriod"
 
 func TestTableHasEveryKeyOnce(t *testing.T) {
 	for _, file := range []struct {

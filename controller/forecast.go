@@ -1,0 +1,80 @@
+package controller
+
+import (
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// A pool's usage is kept in steps of growthStep for growthLong. growthShort is the other span over which growth is
+// looked at: a rollout fills a pool in minutes, and its last hour would not tell.
+const (
+	growthStep  = 10 * time.Second
+	growthShort = 5 * time.Minute
+	growthLong  = time.Hour
+)
+
+// usedAt is how many addresses of a pool were in use at a time.
+type usedAt struct {
+	at   time.Time
+	used int64
+}
+
+// growth is how the usage of pools went, oldest first. Where a controller has just begun to work it is short, and says
+// nothing for a minute.
+type growth map[string][]usedAt
+
+// note adds what is in use now. Pools that are gone are forgotten.
+func (g growth) note(now time.Time, reports map[string]api.IPPoolStatus) {
+	for name := range g {
+		if _, there := reports[name]; !there {
+			delete(g, name)
+		}
+	}
+	for name, s := range reports {
+		seen := g[name]
+		if len(seen) > 0 && now.Sub(seen[len(seen)-1].at) < growthStep {
+			continue
+		}
+		old := slices.IndexFunc(seen, func(u usedAt) bool { return now.Sub(u.at) <= growthLong })
+		g[name] = append(seen[max(old, 0):], usedAt{now, s.Usage.Used})
+	}
+}
+
+// fullIn is when a pool with so many addresses left is full, if it goes on to grow as it did: in the last hour or in
+// the last minutes, whichever is sooner. It returns false where that is not known, or never.
+func (g growth) fullIn(name string, left int64) (time.Duration, bool) {
+	seen := g[name]
+	if len(seen) == 0 || left <= 0 {
+		return 0, false
+	}
+	last := seen[len(seen)-1]
+	soonest, found := time.Duration(0), false
+	for _, span := range []time.Duration{growthShort, growthLong} {
+		first := seen[slices.IndexFunc(seen, func(u usedAt) bool { return last.at.Sub(u.at) <= span })]
+		more, took := last.used-first.used, last.at.Sub(first.at)
+		if took < time.Minute || more <= 0 {
+			continue
+		}
+		if in := time.Duration(float64(took) / float64(more) * float64(left)); !found || in < soonest {
+			soonest, found = in, true
+		}
+	}
+	return soonest, found
+}
+
+// soon is a time in words, as coarse as a forecast is: it is part of a status, which is written whenever it changes.
+// It is empty where it is too long to matter.
+func soon(in time.Duration) string {
+	for _, step := range []struct {
+		most time.Duration
+		text string
+	}{{10 * time.Minute, "10 minutes"}, {time.Hour, "an hour"}, {6 * time.Hour, "6 hours"}, {24 * time.Hour, "a day"},
+		{7 * 24 * time.Hour, "a week"}} {
+		if in <= step.most {
+			return step.text
+		}
+	}
+	return ""
+}
