@@ -92,12 +92,24 @@ func (s *search) try(ctx context.Context, c candidate) (given, error) {
 	if errors.As(err, &held) && held.holder.Spec.Pool != s.pool.Name {
 		s.foreign[held.holder.Name] = true
 	}
-	if err == nil {
-		s.mu.Lock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
 		s.next[s.pool.Name] = c.addr.Next()
-		s.mu.Unlock()
+	case !done(err):
+		s.next[s.pool.Name] = apart(s.pool)
 	}
 	return g, err
+}
+
+// apart is where a node looks next that has come upon somebody else's addresses. Behind them that one is at work,
+// and both would want each address from there on.
+func apart(p pool.Pool) netip.Addr {
+	if hinted := p.Hinted(); hinted.Total() > 0 {
+		p = hinted
+	}
+	return p.At(rand.Int64N(min(p.Total(), spread)))
 }
 
 // spare are addresses to try that are left of a list of the pool.
