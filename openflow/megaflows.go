@@ -18,38 +18,50 @@ import (
 // The userspace datapath of Open vSwitch 3.1.0 was seen to need it where flows vanish under traffic and come back: once
 // in twenty times some connection stays dropped for as long as it sends.
 func ForgetMegaflows(ctx context.Context, runDir string) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // it takes milliseconds
-	defer cancel()
-	pid, err := os.ReadFile(filepath.Join(runDir, "ovs-vswitchd.pid"))
-	if err != nil {
-		return fmt.Errorf("asking ovs-vswitchd to forget cached flows: %w", err)
-	}
-	socket := filepath.Join(runDir, fmt.Sprintf("ovs-vswitchd.%s.ctl", bytes.TrimSpace(pid)))
 	// The purge leaves out what is looked at just then. The wait is refused where there are two datapaths.
-	_ = control(ctx, socket, "revalidator/wait")
-	if err := control(ctx, socket, "revalidator/purge"); err != nil {
-		return fmt.Errorf("asking ovs-vswitchd at %s to forget cached flows: %w", socket, err)
+	_, _ = control(ctx, runDir, "revalidator/wait")
+	if _, err := control(ctx, runDir, "revalidator/purge"); err != nil {
+		return fmt.Errorf("asking ovs-vswitchd to forget cached flows: %w", err)
 	}
 	return nil
 }
 
-// control does what ovs-appctl(8) does: JSON-RPC 1.0.
-func control(ctx context.Context, socket, command string) error {
+// Trace returns what ovs-vswitchd says of a packet, in the syntax of ovs-fields(7), that it is to imagine on the bridge
+// (ovs-vswitchd(8), ofproto/trace). Ports are named. Package explain reads it.
+func Trace(ctx context.Context, runDir, bridge, packet string) (string, error) {
+	text, err := control(ctx, runDir, "ofproto/trace", "--names", bridge, packet)
+	if err != nil {
+		return "", fmt.Errorf("tracing %s: %w", packet, err)
+	}
+	return text, nil
+}
+
+// control does what ovs-appctl(8) does, with the ovs-vswitchd of that run directory: JSON-RPC 1.0.
+func control(ctx context.Context, runDir, command string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // it takes milliseconds
+	defer cancel()
+	pid, err := os.ReadFile(filepath.Join(runDir, "ovs-vswitchd.pid"))
+	if err != nil {
+		return "", err
+	}
+	socket := filepath.Join(runDir, fmt.Sprintf("ovs-vswitchd.%s.ctl", bytes.TrimSpace(pid)))
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if err := json.NewEncoder(conn).Encode(map[string]any{"id": 0, "method": command, "params": []string{}}); err != nil {
-		return errors.Join(err, ctx.Err())
+	request := map[string]any{"id": 0, "method": command, "params": append([]string{}, args...)}
+	if err := json.NewEncoder(conn).Encode(request); err != nil {
+		return "", errors.Join(err, ctx.Err())
 	}
-	var answer struct{ Error any }
+	var answer struct{ Result, Error any }
 	if err := json.NewDecoder(conn).Decode(&answer); err != nil {
-		return errors.Join(err, ctx.Err())
+		return "", errors.Join(err, ctx.Err())
 	}
 	if answer.Error != nil {
-		return fmt.Errorf("%s: %v", command, answer.Error)
+		return "", fmt.Errorf("%s: %v", command, answer.Error)
 	}
-	return nil
+	text, _ := answer.Result.(string)
+	return text, nil
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
+	"strconv"
 
 	"github.com/fairlead-cni/fairlead/openflow/explain"
 )
@@ -37,11 +37,11 @@ func (l *Lab) Trace(ctx context.Context, pod, destination string) ([]string, err
 	if err != nil {
 		return nil, err
 	}
-	source, rest, err := echo(ports, pod, from.IPs, dst)
+	packet, err := explain.Echo(addrs(from.IPs), dst)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("pod %s: %w", pod, err)
 	}
-	out, err := l.trace(ctx, from.Node, ports, source+","+rest)
+	out, err := l.trace(ctx, from.Node, ports, ports.FromPod(pod)+","+packet)
 	if err != nil || to.Node == "" {
 		return out, err
 	}
@@ -49,51 +49,39 @@ func (l *Lab) Trace(ctx context.Context, pod, destination string) ([]string, err
 	if err != nil {
 		return out, err
 	}
-	var arrival string
+	arrival := "dl_src=" + ports.Pods[pod].MAC
+	var port string
 	switch {
-	case slices.Contains(out, "  out of "+theTunnel):
-		arrival, err = l.outOfTunnel(ctx, there, from.Node)
-	case slices.Contains(out, "  out of "+theUplink) && there.vlans[to.Pod] != "":
-		arrival, err = outOfUplink(there, to.Pod)
+	case explain.Leaves(out, explain.TheTunnel):
+		port, err = l.outOfTunnel(ctx, there, from.Node)
+	case explain.Leaves(out, explain.TheUplink) && there.Pods[to.Pod].Bridged:
+		port, err = there.OutOfUplink(to.Pod)
 	default:
 		return out, nil
 	}
 	if err != nil {
 		return out, fmt.Errorf("%s: %w", to.Node, err)
 	}
-	more, err := l.trace(ctx, to.Node, there, arrival+","+rest)
+	more, err := l.trace(ctx, to.Node, there, port+","+arrival+","+packet)
 	return append(out, more...), err
 }
 
-// outOfTunnel is how a packet from another node comes out of the tunnel.
-func (l *Lab) outOfTunnel(ctx context.Context, ports tracePorts, from string) (string, error) {
-	port, err := ports.called(theTunnel)
-	if err != nil {
-		return "", err
+func addrs(texts []string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
 	}
+	return out
+}
+
+// outOfTunnel is how a packet from another node comes out of the tunnel.
+func (l *Lab) outOfTunnel(ctx context.Context, ports explain.Ports, from string) (string, error) {
 	nodes, err := l.NodeStates(ctx)
 	if err != nil {
 		return "", err
 	}
 	i := slices.IndexFunc(nodes, func(n NodeState) bool { return n.Node == from })
-	tunnel := "tun_src=" + nodes[i].Addresses[0]
-	if strings.Contains(nodes[i].Addresses[0], ":") {
-		tunnel = "tun_ipv6_src=" + nodes[i].Addresses[0]
-	}
-	return "in_port=" + port + "," + tunnel, nil
-}
-
-// outOfUplink is how a packet for a bridged pod comes from the underlay: from its own VLAN, or from a router there.
-func outOfUplink(ports tracePorts, pod string) (string, error) {
-	port, err := ports.called(theUplink)
-	if err != nil {
-		return "", err
-	}
-	packet := "in_port=" + port + ",dl_dst=" + ports.macs[pod]
-	if vlan := ports.vlans[pod]; vlan != "0" {
-		packet += ",dl_vlan=" + vlan
-	}
-	return packet, nil
+	return ports.OutOfTunnel(netip.MustParseAddr(nodes[i].Addresses[0]))
 }
 
 func findPod(pods []PodState, name string) (PodState, error) {
@@ -107,34 +95,9 @@ func findPod(pods []PodState, name string) (PodState, error) {
 	return pods[i], nil
 }
 
-// What ports are called in words.
-const (
-	theTunnel = "the tunnel"
-	theUplink = "the uplink"
-)
-
-// tracePorts are the ports of one node's bridge.
-type tracePorts struct {
-	names map[string]string // port -> what people know it by
-	macs  map[string]string // pod -> MAC
-	of    map[string]string // pod -> port
-	vlans map[string]string // pod -> its VLAN, of bridged pods
-}
-
-// called returns the port that people know by that name.
-func (p tracePorts) called(name string) (string, error) {
-	for port, n := range p.names {
-		if n == name {
-			return port, nil
-		}
-	}
-	return "", fmt.Errorf("there is no port of %s", name)
-}
-
-// tracePorts reads them from the marks that the agent leaves in OVSDB.
-func (l *Lab) tracePorts(ctx context.Context, node string) (tracePorts, error) {
-	p := tracePorts{names: map[string]string{}, macs: map[string]string{}, of: map[string]string{},
-		vlans: map[string]string{}}
+// tracePorts reads the ports of a node's bridge from the marks that the agent leaves in OVSDB.
+func (l *Lab) tracePorts(ctx context.Context, node string) (explain.Ports, error) {
+	p := explain.NewPorts()
 	text, err := l.NodeExec(ctx, node, "ovs-vsctl", "-t", "5", "--format=json", "--columns=name,external_ids", "list", "Port")
 	if err != nil {
 		return p, err
@@ -155,52 +118,44 @@ func (l *Lab) tracePorts(ctx context.Context, node string) (tracePorts, error) {
 				return p, fmt.Errorf("what ovs-vsctl says of a port: %w", err)
 			}
 		}
-		p.add(name, pairs)
+		if err := addPort(p, name, pairs); err != nil {
+			return p, err
+		}
 	}
 	return p, nil
 }
 
-func (p tracePorts) add(port string, pairs [][2]string) {
+func addPort(p explain.Ports, port string, pairs [][2]string) error {
 	ids := map[string]string{}
 	for _, pair := range pairs {
 		ids[pair[0]] = pair[1]
 	}
 	switch ids["fairlead"] {
 	case "gateway":
-		p.names[port] = "the gateway, which is the node itself"
+		p.Add(port, explain.TheNode)
 	case "tunnel":
-		p.names[port] = theTunnel
+		p.Add(port, explain.TheTunnel)
 	case "uplink":
-		p.names[port] = theUplink
+		p.Add(port, explain.TheUplink)
 	case "pod":
-		pod := ids["fairlead-pod-namespace"] + "/" + ids["fairlead-pod-name"]
-		p.names[port], p.macs[pod], p.of[pod] = "pod "+pod, ids["fairlead-mac"], port
+		pod := explain.Pod{Port: port, MAC: ids["fairlead-mac"]}
 		if vlan, bridged := ids["fairlead-vlan"]; bridged {
-			p.vlans[pod] = vlan
+			n, err := strconv.ParseUint(vlan, 10, 16)
+			if err != nil {
+				return fmt.Errorf("the VLAN of port %s: %w", port, err)
+			}
+			pod.Bridged, pod.VLAN = true, uint16(n)
 		}
+		p.AddPod(ids["fairlead-pod-namespace"]+"/"+ids["fairlead-pod-name"], pod)
 	}
-}
-
-// echo is the packet in the syntax of ovs-fields(7): how it comes from the pod, and the packet itself.
-func echo(ports tracePorts, pod string, ips []string, dst netip.Addr) (source, packet string, err error) {
-	proto, src, kind := "icmp", "nw_src=%s,nw_dst=%s,nw_ttl=64", "icmp_type=8"
-	if dst.Is6() {
-		proto, src, kind = "icmp6", "ipv6_src=%s,ipv6_dst=%s,nw_ttl=64", "icmpv6_type=128"
-	}
-	for _, ip := range ips {
-		if netip.MustParseAddr(ip).Is6() == dst.Is6() {
-			return "in_port=" + ports.of[pod],
-				fmt.Sprintf("dl_src=%s,%s,%s,"+src, ports.macs[pod], proto, kind, ip, dst), nil
-		}
-	}
-	return "", "", fmt.Errorf("pod %s has no address of the same family as %s", pod, dst)
+	return nil
 }
 
 // trace runs one trace.
-func (l *Lab) trace(ctx context.Context, node string, ports tracePorts, packet string) ([]string, error) {
+func (l *Lab) trace(ctx context.Context, node string, ports explain.Ports, packet string) ([]string, error) {
 	text, err := l.NodeExec(ctx, node, "ovs-appctl", "-T", "5", "ofproto/trace", "--names", "br-int", packet)
 	if err != nil {
 		return nil, err
 	}
-	return append([]string{"On " + node + ":"}, explain.Trace(text, ports.names)...), nil
+	return append([]string{"On " + node + ":"}, explain.Trace(text, ports.Names)...), nil
 }

@@ -1,0 +1,107 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// What ports are called in words.
+const (
+	TheTunnel = "the tunnel"
+	TheUplink = "the uplink"
+	TheNode   = "the gateway, which is the node itself"
+)
+
+// Pod is what a packet of a pod is made from.
+type Pod struct {
+	// Port is the pod's port of the bridge, by its name.
+	Port, MAC string
+	// Bridged pods are in VLAN; 0 is untagged.
+	Bridged bool
+	VLAN    uint16
+}
+
+// Ports are those of one node's bridge.
+type Ports struct {
+	// Names are what people know ports by; see Trace.
+	Names map[string]string
+	// Pods are by namespace/name.
+	Pods map[string]Pod
+}
+
+// NewPorts returns Ports without any.
+func NewPorts() Ports { return Ports{map[string]string{}, map[string]Pod{}} }
+
+// Add adds a port that is called so: TheTunnel, TheUplink or TheNode.
+func (p Ports) Add(port, called string) { p.Names[port] = called }
+
+// AddPod adds the port of a pod.
+func (p Ports) AddPod(name string, pod Pod) { p.Names[pod.Port], p.Pods[name] = "pod "+name, pod }
+
+// called returns the port that people know by that name.
+func (p Ports) called(name string) (string, error) {
+	for port, n := range p.Names {
+		if n == name {
+			return port, nil
+		}
+	}
+	return "", fmt.Errorf("there is no port of %s", name)
+}
+
+// Echo is an ICMP echo request to dst from the one of ips that is of its family,
+// in the syntax of ovs-fields(7), without the port that it comes from.
+func Echo(ips []netip.Addr, dst netip.Addr) (packet string, err error) {
+	proto, src, kind := "icmp", "nw_src=%s,nw_dst=%s,nw_ttl=64", "icmp_type=8"
+	if dst.Is6() {
+		proto, src, kind = "icmp6", "ipv6_src=%s,ipv6_dst=%s,nw_ttl=64", "icmpv6_type=128"
+	}
+	i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Is6() == dst.Is6() })
+	if i < 0 {
+		return "", fmt.Errorf("the sender has no address of the same family as %s", dst)
+	}
+	return fmt.Sprintf("%s,%s,"+src, proto, kind, ips[i], dst), nil
+}
+
+// FromPod is how a packet comes from a pod of this node.
+func (p Ports) FromPod(pod string) string {
+	return "in_port=" + p.Pods[pod].Port + ",dl_src=" + p.Pods[pod].MAC
+}
+
+// OutOfTunnel is how a packet from the node with that address comes out of the
+// tunnel.
+func (p Ports) OutOfTunnel(from netip.Addr) (string, error) {
+	port, err := p.called(TheTunnel)
+	if err != nil {
+		return "", err
+	}
+	if from.Is6() {
+		return "in_port=" + port + ",tun_ipv6_src=" + from.String(), nil
+	}
+	return "in_port=" + port + ",tun_src=" + from.String(), nil
+}
+
+// OutOfUplink is how a packet for a bridged pod comes from the underlay: from its
+// own VLAN, or from a router there.
+func (p Ports) OutOfUplink(pod string) (string, error) {
+	port, err := p.called(TheUplink)
+	if err != nil {
+		return "", err
+	}
+	packet := "in_port=" + port + ",dl_dst=" + p.Pods[pod].MAC
+	if vlan := p.Pods[pod].VLAN; vlan != 0 {
+		packet += fmt.Sprintf(",dl_vlan=%d", vlan)
+	}
+	return packet, nil
+}
+
+// FromNode is how a packet comes from the node itself, which has it from the
+// underlay where there is no tunnel.
+func (p Ports) FromNode() (string, error) {
+	port, err := p.called(TheNode)
+	return "in_port=" + port, err
+}
+
+// Leaves tells whether a packet left by the port that is called so, from what
+// Trace says of it.
+func Leaves(trace []string, called string) bool { return slices.Contains(trace, "  out of "+called) }
