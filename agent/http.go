@@ -2,10 +2,12 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -15,9 +17,11 @@ import (
 )
 
 // serveHTTP answers /healthz (the process runs), /readyz (the node serves
-// pods, or 503 and the reason) and, unless switched off, /metrics. It returns
-// when ctx ends, or at once when the address can't be used.
-func serveHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, m *metrics) error {
+// pods, or 503 and the reason), /state (api.AgentState, to who asks on the node
+// itself) and, unless switched off, /metrics. It returns when ctx ends, or at once
+// when the address can't be used.
+func serveHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, told func() api.AgentState,
+	m *metrics) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -26,6 +30,14 @@ func serveHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, m *
 			return
 		}
 		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /state", func(w http.ResponseWriter, r *http.Request) {
+		if !fromHere(r) {
+			http.Error(w, "ask on the node itself", http.StatusForbidden)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(told()) // who asked may have gone
 	})
 	if cfg.EnablePrometheusMetrics {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
@@ -42,4 +54,15 @@ func serveHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, m *
 		return fmt.Errorf("serving health and metrics on %s: %w", addr, err)
 	}
 	return nil
+}
+
+// fromHere tells whether a request comes from this node.
+func fromHere(r *http.Request) bool {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	to, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if err != nil || !known {
+		return false
+	}
+	here, err := netip.ParseAddrPort(to.String())
+	return err == nil && (from.Addr().Unmap().IsLoopback() || from.Addr().Unmap() == here.Addr().Unmap())
 }

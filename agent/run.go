@@ -88,7 +88,9 @@ func run(ctx context.Context, o Options, last lastError) error {
 	l.uplink.resume(ctx)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return source.Run(ctx) })
-	g.Go(func() error { return serveHTTP(ctx, o.Config, l.ready, l.metrics) })
+	g.Go(func() error {
+		return serveHTTP(ctx, o.Config, l.ready, func() api.AgentState { return l.tell(o.Version) }, l.metrics)
+	})
 	g.Go(func() error { newPolicyTeller(l).run(ctx); return nil })
 	g.Go(func() error { l.advice.run(ctx); return nil })
 	g.Go(func() error { return l.lastWords(ctx, l.start(ctx, o, last)) })

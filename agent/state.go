@@ -8,6 +8,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/openflow"
 )
 
 // state is what CNI requests and health checks may know of the loop. It is
@@ -22,6 +24,13 @@ type state struct {
 	nic         string
 	noUplink    error
 	vlanDevices map[uint16]string
+	// peers, transport, overhead (in bytes), flows and pods are what was computed last, for
+	// who asks what the node should look like.
+	peers     []Peer
+	transport link.Transport
+	overhead  int
+	flows     []openflow.Flow
+	pods      int
 	// addRefused says why no routed pod may be added, though the rest works.
 	addRefused error
 	// away says what is wrong with Open vSwitch when it can do nothing.
@@ -60,7 +69,11 @@ func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o o
 	before := l.state.Load()
 	if d.PodMTU == 0 { // nothing was computed: what is known of the rest stays
 		s.podMTU, s.degraded = before.podMTU, before.degraded
+		s.peers, s.transport, s.overhead = before.peers, before.transport, before.overhead
+		s.flows, s.pods = before.flows, before.pods
 	} else {
+		s.peers, s.transport, s.overhead = d.Peers, l.transport, overhead(l.cfg, endpoint(l.transport, l.own))
+		s.flows, s.pods = l.wantFlows, len(d.OVSDB.Pods)
 		l.tellStrays(pods)
 		l.tellProblems(d.Problems)
 		l.tellRouted(byWay(d.Peers, LeftToRouters))

@@ -82,10 +82,19 @@ func neighbour(src, dst netip.Addr, kind, flags byte, target netip.Addr, option 
 
 // checksum is that of an ICMPv6 message (RFC 8200 section 8.1).
 func checksum(src, dst netip.Addr, msg []byte) uint16 {
-	sum := uint32(len(msg)) + icmpv6
-	for _, part := range [][]byte{src.AsSlice(), dst.AsSlice(), msg} { // each of an even length
-		for i := 0; i < len(part); i += 2 {
+	lengthAndKind := []byte{0, 0, byte(len(msg) >> 8), byte(len(msg)), 0, 0, 0, icmpv6}
+	return internetChecksum(src.AsSlice(), dst.AsSlice(), lengthAndKind, msg)
+}
+
+// internetChecksum is that of RFC 1071. Each part but the last is of an even length.
+func internetChecksum(parts ...[]byte) uint16 {
+	sum := uint32(0)
+	for _, part := range parts {
+		for i := 0; i+1 < len(part); i += 2 {
 			sum += uint32(binary.BigEndian.Uint16(part[i:]))
+		}
+		if len(part)%2 == 1 {
+			sum += uint32(part[len(part)-1]) << 8
 		}
 	}
 	for sum > 0xffff {

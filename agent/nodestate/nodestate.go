@@ -1,0 +1,111 @@
+// Package nodestate asks the parts of the node that it runs on how they are: the
+// agent, and Open vSwitch. It changes nothing.
+package nodestate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver/wire"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// answerTimeout bounds each question.
+const answerTimeout = 5 * time.Second
+
+// Here tells whether this is a node: an agent has been here since the boot.
+func Here(cfg api.AgentConfig) bool {
+	_, err := os.Stat(filepath.Dir(cfg.CNISocket))
+	return err == nil
+}
+
+// Agent asks the agent. The error says why it does not answer, and what it last
+// said to the CNI plugin.
+func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	host := cfg.APIAddress.String()
+	if cfg.APIAddress.IsUnspecified() {
+		host = "localhost"
+	}
+	where := net.JoinHostPort(host, strconv.Itoa(cfg.APIPort))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+where+"/state", nil)
+	if err != nil {
+		return api.AgentState{}, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return api.AgentState{}, fmt.Errorf("the agent does not answer at %s: %w%s", where, short(err), lastWords(cfg))
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return api.AgentState{}, fmt.Errorf("the agent at %s: %w", where, err)
+	}
+	var s api.AgentState
+	if err := json.Unmarshal(body, &s); err != nil || resp.StatusCode != http.StatusOK {
+		return s, fmt.Errorf("what answers at %s is no agent of this version (HTTP status %d)", where, resp.StatusCode)
+	}
+	return s, nil
+}
+
+// short is an error without the URL, and in words where it has a name.
+func short(err error) error {
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return errors.New("nobody listens there")
+	}
+	if u := errors.Unwrap(err); u != nil {
+		return u
+	}
+	return err
+}
+
+// lastWords is what the last agent left for the CNI plugin.
+func lastWords(cfg api.AgentConfig) string {
+	said, err := os.ReadFile(wire.LastErrorPath(cfg.CNISocket))
+	if err != nil || len(said) == 0 {
+		return ""
+	}
+	return ". It last said: " + strings.TrimSpace(string(said))
+}
+
+// OVS connects to the node's ovsdb-server; the caller closes the connection.
+func OVS(ctx context.Context, cfg api.AgentConfig) (*ovsdb.DB, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	socket := filepath.Join(cfg.OVSRunDir, "db.sock")
+	db, err := ovsdb.Connect(ctx, "unix:"+socket, logr.Discard())
+	return db, needsRoot(err)
+}
+
+// Switch connects to the bridge of the pods; the caller closes the connection.
+func Switch(ctx context.Context, cfg api.AgentConfig) (*openflow.Switch, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	sw, err := openflow.Dial(ctx, filepath.Join(cfg.OVSRunDir, cfg.OVSBridge+".mgmt"), logr.Discard())
+	return sw, needsRoot(err)
+}
+
+// needsRoot says so where that is it.
+func needsRoot(err error) error {
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+		return fmt.Errorf("this needs root (sudo): %w", err)
+	}
+	return err
+}

@@ -1,0 +1,51 @@
+package openflow
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// Differences are flows, in the syntax of "ovs-ofctl dump-flows".
+type Differences struct {
+	// Missing are wanted and not there; Foreign are there and not wanted.
+	Missing, Foreign []string
+}
+
+// Compare lists the switch's flows and compares them with those in want, which
+// are in the form of Flow.String. A flow that somebody has altered is missing,
+// and foreign as it is now. Nil for want knows only foreign ones: those that can't
+// be of package openflow.
+func (s *Switch) Compare(ctx context.Context, want []string) (Differences, error) {
+	list, err := s.list(ctx)
+	if err != nil {
+		return Differences{}, fmt.Errorf("listing flows: %w", err)
+	}
+	return compare(list, want), nil
+}
+
+func compare(list []listed, want []string) Differences {
+	var d Differences
+	missing := map[string]bool{}
+	for _, f := range want {
+		missing[f] = true
+	}
+	for _, l := range list {
+		text := l.flow.String()
+		ours := !l.strange && !l.limited && l.cookie == l.flow.Cookie() && l.flow.Kind != 0
+		switch {
+		case ours && (missing[text] || want == nil):
+			delete(missing, text)
+		case ours:
+			d.Foreign = append(d.Foreign, text)
+		default:
+			d.Foreign = append(d.Foreign, fmt.Sprintf("cookie=%#x, table=%d, %s", l.cookie, l.flow.Table, l.flow.text()))
+		}
+	}
+	for f := range missing {
+		d.Missing = append(d.Missing, f)
+	}
+	slices.Sort(d.Missing)
+	slices.Sort(d.Foreign)
+	return d
+}

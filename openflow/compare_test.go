@@ -1,0 +1,34 @@
+package openflow
+
+import (
+	"slices"
+	"testing"
+)
+
+// What is missing, altered or foreign is told, and what is as it should be is not.
+func TestCompare(t *testing.T) {
+	flow := func(priority uint16) Flow { return Flow{Table: 3, Priority: priority, Kind: KindPod} }
+	as := func(f Flow) listed { return listed{flow: f, cookie: f.Cookie()} }
+	good, altered, missing, foreign, late := flow(1), flow(2), flow(3), flow(4), flow(5)
+	changed := as(altered)
+	changed.flow.Actions = []Action{Output(7)}
+	foreign.Kind = 0
+	limited := as(late)
+	limited.limited = true
+	list := []listed{as(good), changed, {flow: foreign, cookie: 0x77}, limited}
+	want := []string{good.String(), altered.String(), missing.String(), late.String()}
+	d := compare(list, want)
+	wantMissing := slices.Sorted(slices.Values([]string{altered.String(), missing.String(), late.String()}))
+	if !slices.Equal(d.Missing, wantMissing) {
+		t.Errorf("missing %q, want %q", d.Missing, wantMissing)
+	}
+	if len(d.Foreign) != 3 {
+		t.Errorf("foreign %q", d.Foreign)
+	}
+	if d := compare(list, nil); len(d.Missing) != 0 || len(d.Foreign) != 3 {
+		t.Errorf("nobody says what there should be: %+v", d)
+	}
+	if d := compare([]listed{as(good)}, []string{good.String()}); len(d.Missing)+len(d.Foreign) != 0 {
+		t.Errorf("all is well: %+v", d)
+	}
+}
