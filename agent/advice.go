@@ -155,7 +155,7 @@ func (a *adviser) diagnose(ctx context.Context, q *PodCIDRError, s *inputs.Snaps
 	if a.kube == nil || s == nil {
 		return q.Reason
 	}
-	d := podcidr.Diagnose(a.node, s.Nodes, podcidr.Read(ctx, a.kube.Kubernetes), time.Now())
+	d := podcidr.Diagnose(a.node, s.Nodes, podcidr.Read(ctx, a.kube.Kubernetes, a.kube.Dynamic), time.Now())
 	if d == nil || d.Warning {
 		return q.Reason
 	}

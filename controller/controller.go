@@ -71,6 +71,8 @@ func Run(ctx context.Context, o Options) error {
 		running.Go(func() { n.follow(ctx) })
 		synced = func() bool { return sets.synced() && n.synced() }
 		works = append(works, n.run)
+	} else {
+		works = append(works, func(ctx context.Context) { forgetRanges(ctx, o.Client, o.Log) })
 	}
 	running.Go(func() { w.follow(ctx) })
 	running.Go(func() {

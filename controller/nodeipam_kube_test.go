@@ -231,6 +231,18 @@ func TestNodesGetPodCIDRs(t *testing.T) {
 		}
 		return ""
 	})
+
+	// So do all of them where NodeIPAM is switched off: who reads them would take them for what podCIDRs come from.
+	stop()
+	_, stop = c.stoppable(api.NodeIPAM{})
+	defer stop()
+	c.waits(func() string {
+		list, err := c.admin.Resource(api.RangeResource).List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) > 0 {
+			return fmt.Sprintf("NodeIPAM is off, and there are %d ranges, %v", len(list.Items), err)
+		}
+		return ""
+	})
 }
 
 func TestFaultyPodCIDRsAreToldAndStay(t *testing.T) {

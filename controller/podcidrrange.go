@@ -11,12 +11,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
@@ -77,6 +80,23 @@ func (n *nodeIPAM) removeRanges(ctx context.Context) {
 			Preconditions: &metav1.Preconditions{UID: &r.UID}})
 		if err != nil && ctx.Err() == nil && !passing(err) {
 			n.log.Error(err, "range not removed, tried again soon", "range", r.Name)
+		}
+	}
+}
+
+// forgetRanges removes the objects of ranges that a NodeIPAM of before has left: they say that podCIDRs are cut from
+// them.
+func forgetRanges(ctx context.Context, client dynamic.Interface, log logr.Logger) {
+	for {
+		err := client.Resource(api.RangeResource).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		if err == nil || apierrors.IsNotFound(err) { // nobody has installed the CustomResourceDefinition
+			return
+		}
+		if ctx.Err() == nil {
+			log.Error(err, "PodCIDRRanges of a NodeIPAM that is off are not removed, tried again soon")
+		}
+		if !pause(ctx, askEvery, nil) {
+			return
 		}
 	}
 }

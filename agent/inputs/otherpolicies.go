@@ -4,11 +4,13 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
 )
 
 // otherPolicies are kinds of network policies that exist where somebody has
@@ -45,7 +47,7 @@ func (k *Kubernetes) lookForOtherPolicies(ctx context.Context) {
 		}
 		all := map[string]NetworkPolicy{}
 		for i, p := range otherPolicies {
-			now, err := k.listPolicies(ctx, p.resource, p.kind)
+			now, err := listPolicies(ctx, k.client.Metadata, p.resource, p.kind)
 			if err == nil {
 				found[i] = now
 			} // else those of before stay: the followers tell of an API server that is away
@@ -56,9 +58,9 @@ func (k *Kubernetes) lookForOtherPolicies(ctx context.Context) {
 	}
 }
 
-func (k *Kubernetes) listPolicies(ctx context.Context, r schema.GroupVersionResource, kind string) (
+func listPolicies(ctx context.Context, client metadata.Interface, r schema.GroupVersionResource, kind string) (
 	map[string]NetworkPolicy, error) {
-	l, err := k.client.Metadata.Resource(r).List(ctx, metav1.ListOptions{})
+	l, err := client.Resource(r).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) { // nobody has installed them
 		return nil, nil
 	}
@@ -72,4 +74,22 @@ func (k *Kubernetes) listPolicies(ctx context.Context, r schema.GroupVersionReso
 		out[p.String()] = p
 	}
 	return out, nil
+}
+
+// Policies are the names of all network policies of a cluster, of every kind that it knows, sorted.
+func Policies(ctx context.Context, client metadata.Interface) ([]string, error) {
+	all := map[string]NetworkPolicy{}
+	own, err := listPolicies(ctx, client, policies, networkPolicy().Kind)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(all, own)
+	for _, p := range otherPolicies {
+		found, err := listPolicies(ctx, client, p.resource, p.kind)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, found)
+	}
+	return slices.Sorted(maps.Keys(all)), nil
 }

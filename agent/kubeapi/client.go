@@ -80,6 +80,15 @@ func NewFor(component, override string, cc api.ClientConnection, version string)
 	return newClient(config, &http.Client{Transport: connection}, server.String())
 }
 
+// ForConfig makes a client of a configuration that somebody else has read.
+func ForConfig(config *rest.Config) (*Client, error) {
+	connection, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
+	}
+	return newClient(config, connection, config.Host)
+}
+
 // newClient makes all clients on one connection.
 func newClient(config *rest.Config, connection *http.Client, server string) (*Client, error) {
 	typed, err := kubernetes.NewForConfigAndClient(config, connection)

@@ -231,7 +231,7 @@ func (c *cluster) families() []Diagnosis {
 			c.remedyRecreate(&d, found.nodes)
 		} else {
 			d.NoHelp = append(d.NoHelp, "The cluster CIDR "+orNone(clusterCIDRs(c.Ranges))+" lacks the family as well: give "+
-				"kube-controller-manager a --cluster-cidr with one CIDR of each family first")
+				c.wantsFamilies()+" first")
 		}
 		out = append(out, d)
 	}
@@ -243,4 +243,12 @@ func (c *cluster) rangesServe() bool {
 	return !slices.ContainsFunc(c.Services, func(s netip.Prefix) bool {
 		return !slices.ContainsFunc(c.Ranges, func(r Range) bool { return r.Cluster.Addr().Is4() == s.Addr().Is4() })
 	})
+}
+
+// wantsFamilies is who is to be given a range of each family.
+func (c *cluster) wantsFamilies() string {
+	if c.NodeIPAM != nil {
+		return configuredRanges + " of " + controllerName + " a CIDR of each family"
+	}
+	return "kube-controller-manager a --cluster-cidr with one CIDR of each family"
 }

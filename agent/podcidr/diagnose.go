@@ -34,7 +34,13 @@ func Survey(nodes map[string]inputs.Node, f Facts, now time.Time) []Diagnosis {
 }
 
 func (c *cluster) survey() []Diagnosis {
-	out := slices.Concat(c.empty(), c.shared(), c.withOthers(), c.rangeOverlaps(), c.outOfRange(), c.families())
+	out := slices.Concat(c.empty(), c.shared(), c.withOthers())
+	if c.NodeIPAM != nil {
+		out = slices.Concat(out, c.twoAllocators(), c.outsideConfigured())
+	} else {
+		out = slices.Concat(out, c.rangeOverlaps(), c.outOfRange())
+	}
+	out = append(out, c.families()...)
 	for i := range out {
 		out[i].Evidence = append(out[i].Evidence, c.Unread...)
 	}

@@ -9,7 +9,7 @@ import (
 // Kind is a cause that Fairlead tells apart.
 type Kind string
 
-// The kinds. The first seven are causes of an empty podCIDR.
+// The kinds. The first eight are causes of an empty podCIDR.
 const (
 	// JustCreated: the Node is seconds old, and nothing speaks against it.
 	JustCreated Kind = "just-created"
@@ -22,9 +22,11 @@ const (
 	AllocatorOff Kind = "allocator-off"
 	// NoPodNetworkCIDR is AllocatorOff by kubeadm without --pod-network-cidr.
 	NoPodNetworkCIDR Kind = "no-pod-network-cidr"
-	// NotRunning: kube-controller-manager does not run, or can't start with
+	// NotRunning: whoever gives podCIDRs does not run, or can't start with
 	// the Nodes as they are.
 	NotRunning Kind = "allocator-not-running"
+	// TwoAllocators: fairlead-controller gives none, since somebody else does.
+	TwoAllocators Kind = "two-allocators"
 	// NotGiven: nothing that could be read tells why.
 	NotGiven Kind = "not-given"
 
@@ -71,7 +73,7 @@ type Diagnosis struct {
 type Remedy struct {
 	// Text is one sentence, in the imperative.
 	Text string `json:"text"`
-	// Ranges are what kube-controller-manager is to be started with; nil: as it is.
+	// Ranges are what the allocator is to be started with; nil: as it is.
 	Ranges []Range `json:"ranges,omitempty"`
 	// LeftOut is what --service-cluster-ip-range is to be; nil: as it is.
 	LeftOut []netip.Prefix `json:"leftOut,omitempty"`

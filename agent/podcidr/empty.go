@@ -43,6 +43,8 @@ func (c *cluster) empty() []Diagnosis {
 func (c *cluster) cause(nodes []string) Diagnosis {
 	d := Diagnosis{Kind: NotGiven, Nodes: nodes, Cause: c.subject(nodes) + " no podCIDR: "}
 	switch {
+	case c.NodeIPAM != nil:
+		c.causeNodeIPAM(&d)
 	case c.Runs == No:
 		d.Kind = NotRunning
 		d.Cause += "kube-controller-manager, which gives them, does not run: " + c.RunsNot

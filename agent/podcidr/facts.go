@@ -24,8 +24,12 @@ const (
 // Facts are what is known of the cluster beside its Nodes. The zero value knows
 // nothing.
 type Facts struct {
+	// NodeIPAM says what fairlead-controller tells of its own allocator; nil: that
+	// is off, and kube-controller-manager is who gives podCIDRs, or nobody.
+	NodeIPAM *NodeIPAM
+
 	// Ranges are what podCIDRs are cut from, in the allocator's order, at most
-	// one of each family. Empty: unknown, or none is set.
+	// one of each family but with NodeIPAM. Empty: unknown, or none is set.
 	Ranges []Range
 	// RangesFrom says where Ranges come from: "the command of Pod kube-system/…".
 	RangesFrom string
@@ -44,7 +48,8 @@ type Facts struct {
 	Allocates Answer
 	// AllocatesNot says why Allocates is No: "it runs without --allocate-node-cidrs".
 	AllocatesNot string
-	// Runs: that somebody, kube-controller-manager, runs.
+	// Runs: that somebody runs: with NodeIPAM fairlead-controller, else
+	// kube-controller-manager.
 	Runs Answer
 	// RunsNot says why Runs is No, with what was seen.
 	RunsNot string

@@ -25,6 +25,8 @@ type Plan struct {
 	KubeadmFlags []string `json:"kubeadmFlags"`
 	ExtraArgs    []string `json:"kubeadmExtraArgs,omitempty"`
 	KCMFlags     []string `json:"kubeControllerManagerFlags"`
+	// NodeIPAM are lines of fairlead-controller's config file.
+	NodeIPAM []string `json:"fairleadController"`
 }
 
 // RangePlan is one range of a Plan.
@@ -49,7 +51,7 @@ func NewPlan(ranges []Range, services []netip.Prefix, nodes int) (Plan, error) {
 	}
 	p := Plan{Nodes: nodes, Holds: ^uint64(0), KCMFlags: append([]string{"--allocate-node-cidrs=true",
 		"--cluster-cidr=" + clusterCIDRs(ranges)}, maskFlags(ranges)...),
-		KubeadmFlags: []string{"--pod-network-cidr=" + clusterCIDRs(ranges)}}
+		KubeadmFlags: []string{"--pod-network-cidr=" + clusterCIDRs(ranges)}, NodeIPAM: configLines(ranges)}
 	if len(services) > 0 {
 		p.KCMFlags = append(p.KCMFlags, "--service-cluster-ip-range="+join(services))
 		p.KubeadmFlags = append(p.KubeadmFlags, "--service-cidr="+join(services))

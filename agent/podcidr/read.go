@@ -12,16 +12,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // The names by which kubeadm and those who follow it know these objects.
 const (
-	kcmLabel      = "component=kube-controller-manager"
-	kcmLease      = "kube-controller-manager"
-	kubeadmConfig = "kubeadm-config"
-	kcmManifest   = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
+	kcmLabel = "component=kube-controller-manager"
+	kcmLease = "kube-controller-manager"
+	// controllerLease is that of fairlead-controller.
+	controllerLease = "fairlead-controller"
+	kubeadmConfig   = "kubeadm-config"
+	kcmManifest     = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
 )
 
 // leaseStale is how old a lease may be before nobody holds it. It is renewed every
@@ -32,16 +39,73 @@ const leaseStale = 2 * time.Minute
 const readTimeout = 3 * time.Second
 
 // Read reads the Facts. What can't be read, forbidden or absent, is left unknown
-// and told in Unread. Of fairlead-controller, which may give podCIDRs too, nothing is read yet.
-func Read(ctx context.Context, client kubernetes.Interface) Facts {
-	r := reader{client: client, facts: Facts{Refused: map[string]Refusal{}}}
+// and told in Unread. objects is the same API server.
+func Read(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface) Facts {
+	r := reader{client: client, objects: objects, facts: Facts{Refused: map[string]Refusal{}}}
 	kcm := r.kcm(ctx)
 	config := r.kubeadm(ctx)
-	r.lease(ctx)
+	if r.facts.Runs == Unknown {
+		r.facts.Runs, r.facts.RunsNot = r.lease(ctx, kcmLease)
+	}
 	r.services(ctx)
 	r.events(ctx)
 	r.settle(kcm, config)
+	r.nodeIPAM(ctx)
 	return r.facts
+}
+
+// nodeIPAM reads what fairlead-controller says of its own allocator, and takes its word before all others'. One that
+// does not run beside an allocator that does has left its objects behind.
+func (r *reader) nodeIPAM(ctx context.Context) {
+	ranges := r.ranges(ctx)
+	if len(ranges) == 0 {
+		return
+	}
+	runs, not := r.lease(ctx, controllerLease)
+	f := &r.facts
+	if runs == No && f.Allocates == Yes && f.Runs != No {
+		f.Unread = append(f.Unread, "PodCIDRRanges are there, and nobody keeps them up to date: "+not+
+			". They are taken for leftovers, as kube-controller-manager gives podCIDRs")
+		return
+	}
+	f.NodeIPAM, f.Ranges, f.RangesFrom = &NodeIPAM{}, nil, "nodeIPAM.clusterCIDRs of fairlead-controller (PodCIDRRange objects)"
+	f.Runs, f.RunsNot, f.Allocates, f.AllocatesNot = runs, not, Yes, ""
+	for _, o := range ranges {
+		cluster, err := netip.ParsePrefix(o.Spec.ClusterCIDR)
+		one := Range{Cluster: cluster, Mask: o.Spec.NodeMask}
+		if err == nil {
+			err = one.Check()
+		}
+		if r.unread("PodCIDRRange "+o.Name, err); err != nil {
+			continue
+		}
+		f.Ranges = append(f.Ranges, one)
+		ready := meta.FindStatusCondition(o.Status.Conditions, api.RangeReady)
+		if ready != nil && ready.Reason == api.ReasonOtherAllocator {
+			f.NodeIPAM.Stopped = ready.Message
+		}
+	}
+}
+
+// ranges reads the PodCIDRRanges, which are there where nodeIPAM.enableNodeIPAM is on.
+func (r *reader) ranges(ctx context.Context) []api.PodCIDRRange {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	list, err := r.objects.Resource(api.RangeResource).List(ctx, metav1.ListOptions{})
+	r.unread("the PodCIDRRanges of fairlead-controller", err)
+	if err != nil {
+		return nil
+	}
+	var out []api.PodCIDRRange
+	for i := range list.Items {
+		var one api.PodCIDRRange
+		err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &one)
+		r.unread("PodCIDRRange "+list.Items[i].GetName(), err)
+		if err == nil {
+			out = append(out, one)
+		}
+	}
+	return out
 }
 
 // OtherAllocator says who beside fairlead-controller is told to give podCIDRs to Nodes: kube-controller-manager, by the
@@ -62,9 +126,10 @@ func OtherAllocator(ctx context.Context, client kubernetes.Interface) (who strin
 }
 
 type reader struct {
-	client kubernetes.Interface
-	facts  Facts
-	pod    string // the kube-controller-manager that flags come from
+	client  kubernetes.Interface
+	objects dynamic.Interface
+	facts   Facts
+	pod     string // the kube-controller-manager that flags come from
 }
 
 // unread notes what could not be read. What is not there is no failure.
@@ -161,24 +226,22 @@ func (r *reader) kubeadm(ctx context.Context) *kubeadm {
 	return &config
 }
 
-// lease tells whether a kube-controller-manager that is no Pod runs.
-func (r *reader) lease(ctx context.Context) {
-	if r.facts.Runs != Unknown {
-		return
-	}
+// lease tells whether somebody who need not be a Pod runs, and why not.
+func (r *reader) lease(ctx context.Context, name string) (runs Answer, not string) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	l, err := r.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, kcmLease, metav1.GetOptions{})
-	r.unread("Lease kube-system/"+kcmLease, err)
-	if err != nil || l.Spec.RenewTime == nil {
-		return
-	}
-	r.facts.Runs = Yes
-	if time.Since(l.Spec.RenewTime.Time) > leaseStale {
-		r.facts.Runs = No
-		r.facts.RunsNot = "nobody has renewed its Lease kube-system/" + kcmLease + " since " +
+	l, err := r.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
+	r.unread("Lease kube-system/"+name, err)
+	switch {
+	case err != nil || l.Spec.RenewTime == nil:
+		return Unknown, ""
+	case time.Since(l.Spec.RenewTime.Time) > leaseStale:
+		return No, "nobody has renewed its Lease kube-system/" + name + " since " +
 			l.Spec.RenewTime.UTC().Format(time.DateTime) + " UTC"
+	case l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == "":
+		return No, "nobody holds its Lease kube-system/" + name + ": it was stopped"
 	}
+	return Yes, ""
 }
 
 // services reads the ServiceCIDRs, objects since Kubernetes 1.33.

@@ -10,27 +10,42 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
 
 // agentClient is a client with the rights that the agent has, and after forbid
 // with none.
-func (c *realCluster) agentClient() *kubernetes.Clientset {
+func (c *realCluster) agentClient() clients {
 	c.t.Helper()
 	return c.clientOf("agent")
 }
 
-// clientOf is a client with the rights that are shipped for fairlead-WHO.
-func (c *realCluster) clientOf(who string) *kubernetes.Clientset {
+// clients go to one API server with one identity.
+type clients struct {
+	*kubernetes.Clientset
+	objects dynamic.Interface
+}
+
+func (c *realCluster) clients(config *rest.Config) clients {
+	c.t.Helper()
+	client, err := kubernetes.NewForConfig(config)
+	c.must(err)
+	objects, err := dynamic.NewForConfig(config)
+	c.must(err)
+	return clients{client, objects}
+}
+
+func (c clients) read(ctx context.Context) Facts { return Read(ctx, c, c.objects) }
+
+// clientOf are clients with the rights that are shipped for fairlead-WHO.
+func (c *realCluster) clientOf(who string) clients {
 	c.t.Helper()
 	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/"+who+"-rbac.yaml"))
 	token, err := c.Token(c.t.Context(), "fairlead-"+who)
 	c.must(err)
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: c.URL, BearerToken: token,
-		TLSClientConfig: rest.TLSClientConfig{CAFile: c.CA()}})
-	c.must(err)
-	return client
+	return c.clients(&rest.Config{Host: c.URL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CA()}})
 }
 
 func (c *realCluster) kcmPod(ready corev1.ConditionStatus, command ...string) {
@@ -95,7 +110,7 @@ func TestKubeRead(t *testing.T) {
 			c := newRealCluster(t, Facts{}, nil)
 			s.set(c)
 			s.want.Services, s.want.ServicesFrom, s.want.Refused = services, "the ServiceCIDR objects", map[string]Refusal{}
-			if got := Read(t.Context(), c.agentClient()); !reflect.DeepEqual(got, s.want) {
+			if got := c.agentClient().read(t.Context()); !reflect.DeepEqual(got, s.want) {
 				t.Errorf("got\n%+v\nwant\n%+v", got, s.want)
 			}
 		})
@@ -131,7 +146,7 @@ func TestKubeReadLease(t *testing.T) {
 		_, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: kcmLease},
 			Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}, metav1.CreateOptions{})
 		c.must(err)
-		if f := Read(t.Context(), c.agentClient()); f.Runs != l.want || (f.Runs == No) != strings.Contains(f.RunsNot, "renewed its Lease") {
+		if f := c.agentClient().read(t.Context()); f.Runs != l.want || (f.Runs == No) != strings.Contains(f.RunsNot, "renewed its Lease") {
 			t.Errorf("a Lease of %s ago: %v, %s", l.age, f.Runs, f.RunsNot)
 		}
 		c.must(leases.Delete(t.Context(), kcmLease, metav1.DeleteOptions{}))
@@ -145,7 +160,7 @@ func TestKubeReadEvents(t *testing.T) {
 	c.must(c.start())
 	var f Facts
 	for start := time.Now(); len(f.Refused) == 0; time.Sleep(100 * time.Millisecond) {
-		if f = Read(t.Context(), c.agentClient()); time.Since(start) > patience {
+		if f = c.agentClient().read(t.Context()); time.Since(start) > patience {
 			t.Fatal("no CIDRNotAvailable Event is found")
 		}
 	}
@@ -163,10 +178,10 @@ func TestKubeReadForbidden(t *testing.T) {
 	c.must(c.Kubectl(t.Context(), "delete", "clusterrolebinding,clusterrole", "fairlead-agent"))
 	c.must(c.Kubectl(t.Context(), "-n", "kube-system", "delete", "rolebinding,role", "fairlead-agent"))
 	var f Facts
-	for start := time.Now(); len(f.Unread) < 5 && time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {
-		f = Read(t.Context(), client) // the API server forgets rights within a second
+	for start := time.Now(); len(f.Unread) < 6 && time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {
+		f = client.read(t.Context()) // the API server forgets rights within a second
 	}
-	for _, what := range []string{"the Pods of kube-controller-manager", "kubeadm-config", "Lease", "ServiceCIDRs", "Events"} {
+	for _, what := range []string{"the Pods of kube-controller-manager", "kubeadm-config", "Lease", "ServiceCIDRs", "Events", "PodCIDRRanges"} {
 		if told := strings.Join(f.Unread, "\n"); !strings.Contains(told, what) || !strings.Contains(told, "forbidden") {
 			t.Errorf("%s: not told in\n%s", what, told)
 		}
@@ -175,9 +190,7 @@ func TestKubeReadForbidden(t *testing.T) {
 	if d == nil || d.Kind != NotGiven || !strings.Contains(d.Message(), "ConfigMap kube-system/kubeadm-config could not be read: forbidden") {
 		t.Errorf("got %+v", d)
 	}
-	away, err := kubernetes.NewForConfig(&rest.Config{Host: "https://127.0.0.1:1"})
-	c.must(err)
-	if f := Read(t.Context(), away); len(f.Unread) != 5 {
+	if f := c.clients(&rest.Config{Host: "https://127.0.0.1:1"}).read(t.Context()); len(f.Unread) != 6 {
 		t.Errorf("nobody answers: %+v", f)
 	}
 }

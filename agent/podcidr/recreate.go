@@ -25,6 +25,10 @@ type Recreation struct {
 
 // remedyRecreate tells how to give nodes other podCIDRs, if there are any.
 func (c *cluster) remedyRecreate(d *Diagnosis, nodes []inputs.Node) {
+	if c.NodeIPAM != nil {
+		c.recreateConfigured(d, nodes)
+		return
+	}
 	if len(c.Ranges) == 0 {
 		d.NoHelp = append(d.NoHelp, "The way out is to delete "+nodeList(nodes)+" and to create it again with a podCIDR that is "+
 			"free; which are can't be told, because the cluster CIDR is not known")
@@ -61,9 +65,13 @@ func (c *cluster) remedyRecreate(d *Diagnosis, nodes []inputs.Node) {
 		again.Text += ", then restart kube-controller-manager: with the Node it frees addresses of Services"
 		again.Commands = append(again.Commands, c.restart().Commands...)
 	}
-	again.Beware = append(again.Beware, "All pods of the node end. Where its agent does not serve they can't end yet, and drain "+
-		"runs into its timeout: go on, they end when it serves again", "Start the agent of the node again if it has ended")
+	again.Beware = append(again.Beware, bewareOfRecreation()...)
 	d.Remedies = append(d.Remedies, again)
+}
+
+func bewareOfRecreation() []string {
+	return []string{"All pods of the node end. Where its agent does not serve they can't end yet, and drain " +
+		"runs into its timeout: go on, they end when it serves again", "Start the agent of the node again if it has ended"}
 }
 
 // widestFirst is the order to delete nodes in: each makes room for the next.

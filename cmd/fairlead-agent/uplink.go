@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/fairlead-cni/fairlead/agent"
 	"github.com/fairlead-cni/fairlead/agent/config"
-	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 )
 
@@ -160,28 +160,11 @@ func (f *uplinkFlags) open() (*uplink.Uplink, uplink.Plan, error) {
 	if err != nil {
 		return nil, uplink.Plan{}, usageError{err}
 	}
-	u, err := uplink.Open(f.journal, klog.Background())
-	if err != nil {
-		return nil, uplink.Plan{}, err
+	u, p, err := agent.OpenUplink(cfg, f.journal, f.nic, klog.Background())
+	if errors.Is(err, agent.ErrWhichNIC) {
+		err = usageError{err}
 	}
-	nic, err := f.nicOf(cfg, u)
-	return u, uplink.Plan{Mode: cfg.Uplink.Mode, Tunnels: cfg.TrafficEncapMode != api.ModeNoEncap, NIC: nic,
-		Datapath: cfg.OVSDatapathType, OVSRunDir: cfg.OVSRunDir, Check: u.GatewaysIfAny,
-		RollbackAfter: cfg.Uplink.RollbackAfter, AllowManaged: cfg.Uplink.AllowManaged}, err
-}
-
-// nicOf is the flag, else the config's interface, else the one that the journal has under way.
-func (f *uplinkFlags) nicOf(cfg api.AgentConfig, u *uplink.Uplink) (string, error) {
-	switch {
-	case f.nic != "":
-		return f.nic, nil
-	case cfg.TransportInterface != "":
-		return cfg.TransportInterface, nil
-	case u.Unfinished() || u.Attached():
-		return u.Journal().NIC.Name, nil
-	}
-	return "", usageError{errors.New("say which NIC: --nic, or transportInterface in the config file " +
-		"(the agent finds it by the Node's address, which this command does not know)")}
+	return u, p, err
 }
 
 func printJSON(out io.Writer, v any) error {

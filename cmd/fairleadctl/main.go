@@ -1,22 +1,19 @@
-// Command fairleadctl examines a cluster that Fairlead serves, for people. This
-// file has the root command and the exit codes; doctor.go and plan.go have a
-// command each.
+// Command fairleadctl examines a cluster that Fairlead serves, for people; it is
+// "kubectl fairlead" as well. This file has the root command and the exit codes;
+// flags.go has what commands share, and each other file a command.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 // version is set by the linker.
@@ -41,7 +38,8 @@ type usageError struct{ error }
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	err := command().ExecuteContext(ctx)
+	name := calledAs(os.Args[0])
+	err := command(name).ExecuteContext(ctx)
 	if err == nil {
 		return
 	}
@@ -50,28 +48,74 @@ func main() {
 	case errors.As(err, &told):
 		os.Exit(told.code)
 	case errors.As(err, &usage):
-		fmt.Fprintf(os.Stderr, "fairleadctl: %v\n", err)
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(exitUsage)
 	}
-	fmt.Fprintf(os.Stderr, "fairleadctl: %v\n", err)
+	fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 	os.Exit(exitError)
 }
 
-func command() *cobra.Command {
+// calledAs is what people type: "kubectl fairlead" where it is kubectl's plugin
+// (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
+func calledAs(argv0 string) string {
+	if plugin, ok := strings.CutPrefix(filepath.Base(argv0), "kubectl-"); ok {
+		return "kubectl " + plugin
+	}
+	return "fairleadctl"
+}
+
+// command is the root; name is what it is called as.
+func command(name string) *cobra.Command {
+	var conn connection
+	var node localNode
 	c := &cobra.Command{
-		Use:   "fairleadctl",
-		Short: "Examines a cluster that Fairlead serves",
-		Long: `fairleadctl examines a cluster that Fairlead serves. It changes nothing.
+		Use:         "fairleadctl",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: name},
+		Short:       "Examines a cluster that Fairlead serves",
+		Long: `fairleadctl examines a cluster that Fairlead serves, and the node that it runs on. It
+asks the Kubernetes API with your kubeconfig, from anywhere. On a node it asks the
+agent and Open vSwitch as well, which needs root. Two commands change something:
+"ipam release" and "uplink restore".
 
 Exit codes: 0 nothing is wrong, 1 it could not be found out, 2 a mistake in the
-arguments, 3 warnings: all nodes serve pods, 4 a node does not serve pods, or a
-plan does not hold.`,
+arguments, 3 warnings: all nodes serve pods, 4 something or somebody is not served,
+or a plan does not hold.`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	c.AddCommand(doctorCommand(), planCommand())
+	conn.add(c)
+	node.add(c)
+	c.AddCommand(statusCommand(&conn, &node), ipamCommand(&conn), doctorCommand(&conn, &node), planCommand(),
+		uplinkCommand(&node), traceCommand(&conn, &node))
+	c.CompletionOptions.HiddenDefaultCmd = true
+	rename(c, name)
+	return c
+}
+
+// rename has help texts name the program as it is called.
+func rename(c *cobra.Command, name string) {
+	c.Long, c.Example = strings.ReplaceAll(c.Long, "fairleadctl", name), strings.ReplaceAll(c.Example, "fairleadctl", name)
+	for _, sub := range c.Commands() {
+		rename(sub, name)
+	}
+}
+
+// parent is a command that only has others.
+func parent(use, short, long string, subs ...*cobra.Command) *cobra.Command {
+	var names []string
+	for _, s := range subs {
+		names = append(names, s.Name())
+	}
+	c := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("%s has no command %q: want %s", c.CommandPath(), args[0], strings.Join(names, ", "))}
+			}
+			return usageError{fmt.Errorf("%s what? Say %s", c.CommandPath(), strings.Join(names, ", "))}
+		}}
+	c.AddCommand(subs...)
 	return c
 }
 
@@ -81,53 +125,4 @@ func noArgs(c *cobra.Command, args []string) error {
 		return usageError{fmt.Errorf("%q: %s takes flags only", args[0], c.CommandPath())}
 	}
 	return nil
-}
-
-// output is the flag -o.
-type output struct{ format string }
-
-func (o *output) add(c *cobra.Command) {
-	c.Flags().StringVarP(&o.format, "output", "o", "text", "text or json")
-}
-
-func (o *output) write(w io.Writer, value any, text func(io.Writer) error) error {
-	switch o.format {
-	case "text":
-		return text(w)
-	case "json":
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(value)
-	}
-	return usageError{fmt.Errorf("-o %s: want text or json", o.format)}
-}
-
-// connection are the flags that say which cluster is meant.
-type connection struct{ kubeconfig, context string }
-
-func (f *connection) add(c *cobra.Command) {
-	c.PersistentFlags().StringVar(&f.kubeconfig, "kubeconfig", "",
-		"kubeconfig file (default: the environment variable KUBECONFIG, else ~/.kube/config, else the pod's ServiceAccount)")
-	c.PersistentFlags().StringVar(&f.context, "context", "", "context of the kubeconfig (default: its current one)")
-}
-
-func (f *connection) client() (kubernetes.Interface, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = f.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
-		&clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("which cluster? There is no kubeconfig: give --kubeconfig or set KUBECONFIG " +
-			"(kubeadm writes one to /etc/kubernetes/admin.conf on a control-plane node)")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	config.UserAgent = "fairleadctl/" + version
-	config.WarningHandler = rest.NoWarnings{}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
-	}
-	return client, nil
 }

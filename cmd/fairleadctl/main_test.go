@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // run runs a command line and returns what it prints and its exit code.
 func run(t *testing.T, args ...string) (string, int) {
 	t.Helper()
-	c := command()
+	c := command("fairleadctl")
 	var out bytes.Buffer
 	c.SetOut(&out)
 	c.SetErr(&out)
@@ -45,7 +49,7 @@ func TestPlanCommand(t *testing.T) {
 		{"--cluster-cidr 10.244.0.0/25", exitUsage, "no room for one /24"},
 		{"--cluster-cidr fd00::/40", exitUsage, "at most 16"},
 		{"--node-mask 24", exitUsage, "it is missing"},
-		{"--cluster-cidr 10.244.0.0/16 -o xml", exitUsage, "want text or json"},
+		{"--cluster-cidr 10.244.0.0/16 -o xml", exitUsage, "want text, json or yaml"},
 		{"--cluster-cidr 10.244.0.0/16 more", exitUsage, "takes flags only"},
 		{"--no-such-flag", exitUsage, "no-such-flag"},
 	} {
@@ -58,6 +62,96 @@ func TestPlanCommand(t *testing.T) {
 	var plan struct{ Holds int }
 	if err := json.Unmarshal([]byte(out), &plan); err != nil || code != 0 || plan.Holds != 256 {
 		t.Errorf("-o json: %v, exit code %d\n%s", err, code, out)
+	}
+}
+
+// Mistakes in the arguments are told before anything is asked, and what is missing is named.
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"doctor nonsense", exitUsage, "want one of pod-cidr, pools, leaks"},
+		{"doctor -o xml", exitUsage, "want text, json or yaml"},
+		{"doctor leaks --kubeconfig /no/such/file", exitError, "kubeconfig"},
+		{"status more", exitUsage, "takes flags only"},
+		{"status --kubeconfig /no/such/file --config /no/such/file", exitUsage, "/no/such/file"},
+		{"ipam", exitUsage, "Say show, check, release"},
+		{"ipam free", exitUsage, `has no command "free"`},
+		{"uplink", exitUsage, "Say status, preflight, restore"},
+		{"trace default/a", exitUsage, "want a pod, and an address or a pod"},
+		{"ipam show --kubeconfig /no/such/file", exitError, "kubeconfig"},
+	} {
+		if out, code := run(t, strings.Fields(c.args)...); code != c.code || !strings.Contains(out, c.says) {
+			t.Errorf("%s: exit code %d, want %d and %q:\n%s", c.args, code, c.code, c.says, out)
+		}
+	}
+	if out, code := run(t, "doctor", "pools", "--kubeconfig", away(t)); code != exitError || !strings.Contains(out, "refused") {
+		t.Errorf("the API server is away: exit code %d\n%s", code, out)
+	}
+}
+
+// away is a kubeconfig of an API server that is not there.
+func away(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, []byte(`{apiVersion: v1, kind: Config, current-context: c,
+  clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}], contexts: [{name: c, context: {cluster: c}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// As kubectl's plugin it is called what people type.
+func TestPluginName(t *testing.T) {
+	if got := calledAs("/usr/local/bin/kubectl-fairlead"); got != "kubectl fairlead" || calledAs("bin/fairleadctl") != "fairleadctl" {
+		t.Error(got)
+	}
+	for _, name := range []string{"kubectl fairlead", "fairleadctl"} {
+		for _, args := range [][]string{{"--help"}, {"doctor", "--help"}, {"ipam", "release", "--help"}, {"trace", "--help"}} {
+			c := command(name)
+			var out bytes.Buffer
+			c.SetOut(&out)
+			c.SetArgs(args)
+			if err := c.ExecuteContext(t.Context()); err != nil || !strings.Contains(out.String(), "\n  "+name+" ") ||
+				name != "fairleadctl" && strings.Contains(out.String(), "fairleadctl") {
+				t.Errorf("%s %v: %v\n%s", name, args, err, out.String())
+			}
+		}
+	}
+}
+
+// Every command that prints has -o, an example, and text for --help.
+func TestCommandsAreAlike(t *testing.T) {
+	var check func(c *cobra.Command)
+	check = func(c *cobra.Command) {
+		if c.Name() == "help" || c.Name() == "completion" {
+			return
+		}
+		if c.Short == "" || c.RunE != nil && !c.HasSubCommands() && c.Flags().Lookup("output") == nil {
+			t.Errorf("%s: no text, or no -o", c.CommandPath())
+		}
+		for _, sub := range c.Commands() {
+			check(sub)
+		}
+	}
+	check(command("fairleadctl"))
+}
+
+func TestColours(t *testing.T) {
+	t.Setenv("NO_COLOR", "")
+	var b bytes.Buffer
+	if coloured(&b) {
+		t.Error("no terminal, and coloured")
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if coloured(null) {
+		t.Error(os.DevNull + " is no terminal")
 	}
 }
 

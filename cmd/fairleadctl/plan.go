@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agent/doctor"
 	"github.com/fairlead-cni/fairlead/agent/podcidr"
+	"github.com/fairlead-cni/fairlead/agent/report"
 )
 
 func planCommand() *cobra.Command {
@@ -30,6 +30,9 @@ worth a minute. It needs no cluster.`,
   fairleadctl plan --cluster-cidr 10.244.0.0/16,fd00:10:244::/56 --node-mask 24,64`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
 			ranges, err := parseRanges(clusterCIDR, nodeMask)
 			if err != nil {
 				return usageError{err}
@@ -42,7 +45,7 @@ worth a minute. It needs no cluster.`,
 			if err != nil {
 				return usageError{err}
 			}
-			err = out.write(c.OutOrStdout(), plan, func(w io.Writer) error { return doctor.WritePlan(w, plan) })
+			err = out.write(c.OutOrStdout(), plan, func(p *report.Printer) { doctor.WritePlan(p, plan) })
 			if err == nil && len(plan.Problems) > 0 {
 				return found{exitFailing}
 			}

@@ -2,7 +2,9 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairlead-cni/fairlead/agent/doctor"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
@@ -47,7 +48,7 @@ func TestRootClusterCIDRUsedUp(t *testing.T) {
 	if log := b.log(t, "node2"); !strings.Contains(log, "fairlead-agent: "+message[:60]) {
 		t.Errorf("the agent's last words are others than the Event's %q:\n%s", message, log)
 	}
-	b.doctorSays(t, doctor.Failing, "range-exhausted (problem 1)")
+	b.doctorSays(t, 4, "range-exhausted (problem 1)")
 	remedy := regexp.MustCompile(`Widen --cluster-cidr to (\S+) \(2 nodes\)`).FindStringSubmatch(message)
 	if remedy == nil {
 		t.Fatalf("no remedy in %s", message)
@@ -82,14 +83,14 @@ func TestRootPodCIDRChanged(t *testing.T) {
 		!strings.Contains(out, "\nfairlead_pods_outside_podcidr 1\n") {
 		t.Errorf("the metric does not count the pod: %v", err)
 	}
-	b.doctorSays(t, doctor.Warning, "kubectl -n default delete pod c")
+	b.doctorSays(t, 3, "kubectl -n default delete pod c")
 	_, err := b.Kubectl(t.Context(), "-n", "default", "delete", "pod", "c", "--wait=false")
 	must(t, err)
 	must(t, b.WaitPods(within(t, 40*time.Second)))
 	b.addPods(t, "d@node2")
 	b.ping(t, "d", "a", 20*time.Second)
 	b.ping(t, "a", "d", 20*time.Second)
-	b.doctorSays(t, doctor.Healthy, "Nothing is wrong")
+	b.doctorSays(t, 0, "Nothing is wrong")
 }
 
 // Two nodes have the same podCIDR, while both agents run: both refuse new pods, both Nodes have the Event, pods that
@@ -124,7 +125,7 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 			return ""
 		})
 	}
-	b.doctorSays(t, doctor.Failing, "kubectl annotate node node1 --overwrite")
+	b.doctorSays(t, 4, "kubectl annotate node node1 --overwrite")
 	must(t, b.client.CoreV1().Nodes().Delete(t.Context(), "node2", metav1.DeleteOptions{}))
 	_, err = b.Kubectl(t.Context(), "annotate", "node", "node1", "--overwrite", "fairlead.dev/keeps-podcidr="+time.Now().String())
 	must(t, err)
@@ -138,7 +139,7 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 	must(t, err)
 	must(t, b.WaitPods(within(t, time.Minute)))
 	b.ping(t, "e", "f", 20*time.Second)
-	b.doctorSays(t, doctor.Healthy, "Nothing is wrong")
+	b.doctorSays(t, 0, "Nothing is wrong")
 	begun := time.Now()
 	wait(t, 10*time.Second, func() string { // for steady to have some pings to count
 		if left := 2*time.Second - time.Since(begun); left > 0 {
@@ -228,17 +229,25 @@ func (b *bed) event(t *testing.T, node, reason string) (message string) {
 	return message
 }
 
-// doctorSays runs fairleadctl's doctor and wants its verdict and a text in its report.
-func (b *bed) doctorSays(t *testing.T, want doctor.Severity, text string) {
+// doctorSays runs fairleadctl's doctor and wants its verdict, the exit code, and a text in its report.
+func (b *bed) doctorSays(t *testing.T, want int, text string) {
 	t.Helper()
 	wait(t, 20*time.Second, func() string {
-		report, err := doctor.PodCIDRs(within(t, 20*time.Second), b.client)
-		must(t, err)
-		var out strings.Builder
-		must(t, report.WriteText(&out))
-		if report.Severity() != want || !strings.Contains(out.String(), text) {
-			return fmt.Sprintf("the doctor's verdict is %d, want %d and %q:\n%s", report.Severity(), want, text, out.String())
+		out, code := b.fairleadctl(t, lab.ControlPlane, b.plane.AdminKubeconfig(), "doctor", "pod-cidr")
+		if code != want || !strings.Contains(out, text) {
+			return fmt.Sprintf("the doctor's exit code is %d, want %d and %q:\n%s", code, want, text, out)
 		}
 		return ""
 	})
+}
+
+// fairleadctl runs it on a host and returns what it says and its exit code.
+func (b *bed) fairleadctl(t *testing.T, host, kubeconfig string, args ...string) (out string, code int) {
+	t.Helper()
+	out, err := b.NodeExec(within(t, 40*time.Second), host, append([]string{"env", "KUBECONFIG=" + kubeconfig, "fairleadctl"}, args...)...)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return out, exit.ExitCode()
+	}
+	must(t, err)
+	return out, 0
 }

@@ -36,7 +36,8 @@ func run(m Tests, binDir *string) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	build := exec.Command("go", "build", "-o", dir+"/", module+"/cmd/fairlead-agent", module+"/cmd/fairlead", module+"/test/lab")
+	build := exec.Command("go", "build", "-o", dir+"/", module+"/cmd/fairlead-agent", module+"/cmd/fairlead", module+"/cmd/fairleadctl",
+		module+"/test/lab")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building agent, plugin and lab: %v\n%s", err, out)

@@ -1,0 +1,193 @@
+package cluster
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Verdict says whether somebody may use an address that is held.
+type Verdict string
+
+// The verdicts. Unknown means in use: only Gone may be freed without more ado.
+const (
+	// Lives: the Pod that holds it is there.
+	Lives Verdict = "lives"
+	// MayLive: the Pod is gone from the API, and its containers may still run.
+	MayLive Verdict = "may live"
+	// Kept: for a StatefulSet or the like that is there.
+	Kept Verdict = "kept"
+	// Gone: nobody can use it any more, as far as the API knows.
+	Gone Verdict = "gone"
+)
+
+// Evidence is what is known of who holds an address.
+type Evidence struct {
+	Allocation api.IPAllocation `json:"allocation"`
+	Verdict    Verdict          `json:"verdict"`
+	// Owner, Pod and Node are sentences; empty: there is nothing to say.
+	Owner string `json:"owner"`
+	Pod   string `json:"pod,omitempty"`
+	Node  string `json:"node,omitempty"`
+	// Waits says what the address waits for to be freed, or why it is not.
+	Waits string `json:"waits,omitempty"`
+}
+
+// Lines are the sentences.
+func (e Evidence) Lines() []string {
+	var out []string
+	for _, s := range []string{e.Owner, e.Pod, e.Node, e.Waits} {
+		if s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// index finds Pods and Nodes.
+type index struct {
+	view  *View
+	pods  map[string]Pod // by UID
+	nodes map[string]Node
+}
+
+func (v *View) index() index {
+	x := index{view: v, pods: map[string]Pod{}, nodes: map[string]Node{}}
+	for _, p := range v.Pods {
+		x.pods[p.UID] = p
+		if p.StaticUID != "" {
+			x.pods[p.StaticUID] = p
+		}
+	}
+	for _, n := range v.Nodes {
+		x.nodes[n.Name] = n
+	}
+	return x
+}
+
+// Evidences are about all allocations, in their order. It needs Nodes, Pods,
+// Keepers, Leader and Allocations.
+func (v *View) Evidences() []Evidence {
+	x := v.index()
+	out := make([]Evidence, 0, len(v.Allocations))
+	for _, a := range v.Allocations {
+		out = append(out, x.evidence(a))
+	}
+	return out
+}
+
+func (x index) evidence(a api.IPAllocation) Evidence {
+	e := Evidence{Allocation: a, Owner: "held by " + a.Spec.Owner.String()}
+	switch a.Spec.Phase {
+	case api.PhaseConflict:
+		e.Verdict, e.Owner = Gone, "nobody of this cluster holds it: "+mac(a)+" answered for it on the wire, seen from node "+
+			a.Spec.Owner.Node
+		e.Waits = "it is looked at again " + until(a)
+	case api.PhaseCooling:
+		e.Verdict, e.Owner = Gone, "given back by "+a.Spec.Owner.String()
+		e.Waits = "it cools, as neighbours may still know the owner of before, and is free " + until(a)
+	case api.PhaseReserved:
+		x.reserved(&e)
+	default:
+		x.allocated(&e)
+	}
+	return e
+}
+
+func mac(a api.IPAllocation) string {
+	if a.Spec.MAC == "" {
+		return "somebody"
+	}
+	return a.Spec.MAC
+}
+
+func until(a api.IPAllocation) string {
+	if a.Spec.Until == nil {
+		return "when somebody needs it"
+	}
+	return "at " + a.Spec.Until.UTC().Format(time.DateTime) + " UTC"
+}
+
+func (x index) reserved(e *Evidence) {
+	r := e.Allocation.Spec.Reservation
+	if r == nil {
+		e.Verdict, e.Owner = Kept, "reserved, and it is not written for whom"
+		return
+	}
+	e.Owner = "kept for " + r.String()
+	e.Verdict = Kept
+	if known := r.Kind == api.KindStatefulSet || r.Kind == api.KindDeployment; known && !x.view.Keepers[r.UID] {
+		e.Verdict, e.Owner = Gone, e.Owner+", which is gone"
+		e.Waits = "fairlead-controller frees it" + x.ifItWorks()
+	}
+}
+
+func (x index) ifItWorks() string {
+	if x.view.Controller.Works {
+		return " within minutes"
+	}
+	return ", which does not work now"
+}
+
+func (x index) allocated(e *Evidence) {
+	o := e.Allocation.Spec.Owner
+	pod, here := x.pods[o.PodUID]
+	node, there := x.nodes[o.Node]
+	e.Node = x.nodeSentence(o.Node, node, there)
+	switch {
+	case o.PodUID == "":
+		e.Verdict, e.Pod = MayLive, "it is not written which Pod that is"
+		if !there || node.fencedOff() {
+			e.Verdict = Gone
+		}
+	case here && !pod.Ended:
+		e.Verdict, e.Pod = Lives, fmt.Sprintf("Pod %s (UID %s) is there", pod, pod.UID)
+		return
+	case here:
+		e.Pod = fmt.Sprintf("Pod %s (UID %s) is there, and has ended for good", pod, pod.UID)
+	default:
+		e.Pod = fmt.Sprintf("there is no Pod of UID %s any more%s", o.PodUID, x.namesake(o))
+	}
+	if e.Verdict != "" {
+		return
+	}
+	switch {
+	case !there:
+		e.Verdict, e.Waits = Gone, "fairlead-controller frees it"+x.ifItWorks()
+	case node.fencedOff():
+		e.Verdict, e.Waits = Gone, "the Node is marked as out of service: fairlead-controller frees it"+x.ifItWorks()
+	case node.Ready == "True":
+		e.Verdict, e.Waits = Gone, "the agent of the node frees it when it sees that no container has it, within a minute"
+	default:
+		e.Verdict, e.Waits = MayLive, "nobody frees it: containers of the Pod may still run on the node"
+	}
+}
+
+// namesake names a Pod that has the owner's name and is another one.
+func (x index) namesake(o api.AllocationOwner) string {
+	for _, p := range x.view.Pods {
+		if p.Namespace == o.Namespace && p.Name == o.Name {
+			return fmt.Sprintf("; the Pod %s that is there is another one, of UID %s", p, p.UID)
+		}
+	}
+	return ""
+}
+
+func (x index) nodeSentence(name string, n Node, there bool) string {
+	switch {
+	case name == "":
+		return "it is not written on which node"
+	case !there:
+		return "there is no Node " + name + " any more"
+	case n.Ready == "True":
+		return "Node " + name + " is Ready"
+	case n.Ready == "":
+		return "Node " + name + " has never said whether it is Ready"
+	}
+	fenced := ""
+	if n.Fenced {
+		fenced = ", and is marked as out of service"
+	}
+	return fmt.Sprintf("Node %s is not Ready (%s) since %s UTC%s", name, n.Ready, n.Since.UTC().Format(time.DateTime), fenced)
+}

@@ -1,0 +1,151 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Status is the cluster at a glance.
+type Status struct {
+	Controller Controller    `json:"controller"`
+	Ranges     []RangeStatus `json:"podCIDRRanges,omitempty"`
+	Nodes      []NodeStatus  `json:"nodes"`
+	Pools      []PoolStatus  `json:"pools"`
+	Warnings   []Warning     `json:"warnings,omitempty"`
+	// NotKnown are sentences about what could not be read.
+	NotKnown []string `json:"notKnown,omitempty"`
+}
+
+// NodeStatus is a Node and the Pod of its agent.
+type NodeStatus struct {
+	Node
+	Agent *Agent `json:"agent,omitempty"`
+	// Held counts the addresses of pools that are held by pods of the node.
+	Held int `json:"heldAddresses"`
+}
+
+// RangeStatus is how full a range of NodeIPAM is, in podCIDRs.
+type RangeStatus struct {
+	ClusterCIDR string `json:"clusterCIDR"`
+	NodeMask    int    `json:"nodeMask"`
+	Used        int64  `json:"used"`
+	Total       int64  `json:"total"`
+	State       string `json:"state"`
+}
+
+// PoolStatus is a pool and its usage, in addresses.
+type PoolStatus struct {
+	Name string `json:"name"`
+	// State is "Ready", or the reason why not, and Message the sentence to it.
+	State   string `json:"state"`
+	Message string `json:"message,omitempty"`
+	// Used and Total are as fairlead-controller has counted them. Total is 0 where it has not.
+	Used  int64 `json:"used"`
+	Total int64 `json:"total"`
+	// Phases counts the allocations that there are now.
+	Phases map[api.AllocationPhase]int `json:"phases,omitempty"`
+	// Ranges are as written.
+	Ranges  []string `json:"ranges"`
+	VLAN    string   `json:"vlan"`
+	Network string   `json:"network,omitempty"`
+}
+
+// StatusParts are the parts that Status needs.
+func StatusParts() []Part { return []Part{Nodes, Agents, Leader, Pools, Allocations, Ranges, Warnings} }
+
+// Status sums the view up.
+func (v *View) Status() Status {
+	s := Status{Controller: v.Controller, Nodes: []NodeStatus{}, Pools: v.PoolStatuses(), Warnings: v.Warnings}
+	held := map[string]int{}
+	for _, a := range v.Allocations {
+		if a.Spec.Phase == api.PhaseAllocated {
+			held[a.Spec.Owner.Node]++
+		}
+	}
+	for _, n := range v.Nodes {
+		ns := NodeStatus{Node: n, Held: held[n.Name]}
+		if i := slices.IndexFunc(v.Agents, func(a Agent) bool { return a.Node == n.Name }); i >= 0 {
+			ns.Agent = &v.Agents[i]
+		}
+		s.Nodes = append(s.Nodes, ns)
+	}
+	for _, r := range v.Ranges {
+		s.Ranges = append(s.Ranges, RangeStatus{r.Spec.ClusterCIDR, r.Spec.NodeMask, r.Status.Used, r.Status.Total,
+			stateOf(r.Status.Conditions, api.RangeReady)})
+	}
+	for _, p := range StatusParts() {
+		if err := v.Unread[p]; err != nil {
+			s.NotKnown = append(s.NotKnown, err.Error())
+		}
+	}
+	return s
+}
+
+// stateOf is "Ready", or the reason why that is not True.
+func stateOf(conditions []metav1.Condition, ready string) string {
+	c := meta.FindStatusCondition(conditions, ready)
+	switch {
+	case c == nil:
+		return "not looked at yet"
+	case c.Status == metav1.ConditionTrue:
+		return "Ready"
+	}
+	return c.Reason
+}
+
+// PoolStatuses are those of all pools. It needs Pools and Allocations.
+func (v *View) PoolStatuses() []PoolStatus {
+	out := []PoolStatus{}
+	for _, p := range v.Pools {
+		s := PoolStatus{Name: p.Name, State: stateOf(p.Status.Conditions, api.PoolReady), VLAN: vlans(p),
+			Network: p.Annotations[api.AnnotationNetwork], Phases: map[api.AllocationPhase]int{}}
+		if u := p.Status.Usage; u != nil {
+			s.Used, s.Total = u.Used, u.Total
+		}
+		for _, c := range p.Status.Conditions {
+			if c.Type != api.PoolReady && c.Status == metav1.ConditionTrue && s.Message == "" {
+				s.Message = c.Message
+			}
+		}
+		for _, r := range p.Spec.IPRanges {
+			text := r.CIDR
+			if text == "" {
+				text = r.Start + "-" + r.End
+			}
+			s.Ranges = append(s.Ranges, text)
+		}
+		for _, a := range v.Allocations {
+			if a.Spec.Pool == p.Name {
+				s.Phases[a.Spec.Phase]++
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// vlans are the VLANs of a pool's ranges.
+func vlans(p api.IPPool) string {
+	var all []int
+	if p.Spec.SubnetInfo != nil {
+		all = append(all, p.Spec.SubnetInfo.VLAN)
+	} else {
+		for _, r := range p.Spec.IPRanges {
+			all = append(all, r.VLAN)
+		}
+	}
+	slices.Sort(all)
+	text := ""
+	for _, v := range slices.Compact(all) {
+		if text != "" {
+			text += ","
+		}
+		text += fmt.Sprint(v)
+	}
+	return text
+}

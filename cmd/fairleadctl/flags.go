@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead-cni/fairlead/agent/config"
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/agent/nodestate"
+	"github.com/fairlead-cni/fairlead/agent/report"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
+)
+
+// output is the flag -o.
+type output struct{ format string }
+
+func (o *output) add(c *cobra.Command) {
+	c.Flags().StringVarP(&o.format, "output", "o", "text", "text, json or yaml")
+}
+
+// check tells of a wrong format before any work.
+func (o *output) check() error {
+	switch o.format {
+	case "text", "json", "yaml":
+		return nil
+	}
+	return usageError{fmt.Errorf("-o %s: want text, json or yaml", o.format)}
+}
+
+func (o *output) write(w io.Writer, value any, text func(*report.Printer)) error {
+	switch o.format {
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(value)
+	case "yaml":
+		out, err := yaml.Marshal(value)
+		if err == nil {
+			_, err = w.Write(out)
+		}
+		return err
+	}
+	p := report.New(w, coloured(w))
+	text(p)
+	return p.Err()
+}
+
+// coloured: on a terminal, unless the user does not want it (https://no-color.org).
+func coloured(w io.Writer) bool {
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(w)
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// connection are the flags that say which cluster is meant.
+type connection struct {
+	kubeconfig, context string
+	timeout             time.Duration
+}
+
+func (f *connection) add(c *cobra.Command) {
+	c.PersistentFlags().StringVar(&f.kubeconfig, "kubeconfig", "",
+		"kubeconfig file (default: the environment variable KUBECONFIG, else ~/.kube/config, else the pod's ServiceAccount)")
+	c.PersistentFlags().StringVar(&f.context, "context", "", "context of the kubeconfig (default: its current one)")
+	c.PersistentFlags().DurationVar(&f.timeout, "timeout", 30*time.Second, "how long the whole may take")
+}
+
+// within bounds a command by --timeout.
+func (f *connection) within(c *cobra.Command) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.Context(), f.timeout)
+}
+
+func (f *connection) loader() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
+		&clientcmd.ConfigOverrides{CurrentContext: f.context})
+}
+
+func (f *connection) client() (*kubeapi.Client, error) {
+	config, err := f.loader().ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("which cluster? There is no kubeconfig: give --kubeconfig or set KUBECONFIG " +
+			"(kubeadm writes one to /etc/kubernetes/admin.conf on a control-plane node)")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	config.UserAgent = "fairleadctl/" + version
+	config.WarningHandler = rest.NoWarnings{}
+	config.QPS, config.Burst = 50, 100
+	return kubeapi.ForConfig(config)
+}
+
+// localNode are the flags about the node that this runs on.
+type localNode struct {
+	config, journal string
+	only            bool
+}
+
+// defaultConfig is where the agent's config file is.
+const defaultConfig = "/etc/fairlead/agent.conf"
+
+func (n *localNode) add(c *cobra.Command) {
+	c.PersistentFlags().StringVar(&n.config, "config", defaultConfig, "on a node: the agent's config file")
+	c.PersistentFlags().StringVar(&n.journal, "journal", uplink.DefaultJournal, "on a node: the uplink's journal")
+}
+
+// addOnly adds --node-local.
+func (n *localNode) addOnly(c *cobra.Command) {
+	c.Flags().BoolVar(&n.only, "node-local", false, "look at this node only, and ask no Kubernetes API")
+}
+
+// load reads the config. Without a file every key has its default.
+func (n *localNode) load() (api.AgentConfig, error) {
+	cfg, _, err := config.Load(n.config)
+	if n.config == defaultConfig && errors.Is(err, fs.ErrNotExist) {
+		cfg, _, err = config.Parse(nil, n.config)
+	}
+	if err != nil {
+		return cfg, usageError{err}
+	}
+	return cfg, nil
+}
+
+// here returns the agent's config where this is a node, and else why there is none.
+func (n *localNode) here() (cfg api.AgentConfig, notHere string, err error) {
+	if cfg, err = n.load(); err != nil {
+		return cfg, "", err
+	}
+	if !n.only && !nodestate.Here(cfg) {
+		return cfg, "this is no node of the cluster: run it there", nil
+	}
+	return cfg, "", nil
+}

@@ -1,0 +1,391 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-cni/fairlead/agent/cluster"
+	"github.com/fairlead-cni/fairlead/agent/doctor"
+	"github.com/fairlead-cni/fairlead/agent/report"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+)
+
+func ipamCommand(conn *connection) *cobra.Command {
+	return parent("ipam", "Shows, checks and frees addresses of IPPools", `ipam is about the addresses of IPPools: who holds which, whether that is true, and
+how to free one that is held for nobody.`, showCommand(conn), checkCommand(conn), releaseCommand(conn))
+}
+
+// filter selects allocations; empty fields select all.
+type filter struct {
+	pool, node, namespace, pod, address string
+	all                                 bool
+}
+
+func (f filter) any() bool { return f != filter{} }
+
+func (f filter) takes(a api.IPAllocation) bool {
+	o := a.Spec.Owner
+	pod := f.pod == "" || f.pod == o.Namespace+"/"+o.Name
+	return (f.pool == "" || f.pool == a.Spec.Pool) && (f.node == "" || f.node == o.Node) && pod &&
+		(f.namespace == "" || f.namespace == o.Namespace) && (f.address == "" || f.address == a.Spec.Address)
+}
+
+// shown is what "ipam show" prints.
+type shown struct {
+	Pools       []cluster.PoolStatus `json:"pools"`
+	Allocations []api.IPAllocation   `json:"allocations,omitempty"`
+	listed      bool
+}
+
+func showCommand(conn *connection) *cobra.Command {
+	var out output
+	var f filter
+	c := &cobra.Command{
+		Use:   "show",
+		Short: "Shows pools and who holds their addresses",
+		Long: `show lists the IPPools and how full they are. With --all, or with any filter, it lists
+who holds which address as well.
+
+USED and TOTAL are fairlead-controller's count, the phases what there is now:
+Allocated (a pod has it), Reserved (kept for a pod that does not run), Cooling (given
+back a moment ago), Conflict (somebody who is no pod uses it on the wire).`,
+		Example: `  fairleadctl ipam show
+  fairleadctl ipam show --pool vlan10 --all
+  fairleadctl ipam show --node worker-7
+  fairleadctl ipam show --pod shop/db-0 -o yaml`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := errors.Join(out.check(), f.check()); err != nil {
+				return err
+			}
+			client, err := conn.client()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := conn.within(c)
+			defer cancel()
+			v := cluster.Read(ctx, client, cluster.Pools, cluster.Allocations)
+			if err := v.Missing(cluster.Pools, cluster.Allocations); err != nil {
+				return err
+			}
+			s, err := f.apply(v)
+			if err != nil {
+				return err
+			}
+			return out.write(c.OutOrStdout(), s, s.write)
+		},
+	}
+	out.add(c)
+	c.Flags().StringVar(&f.pool, "pool", "", "only this IPPool")
+	c.Flags().StringVar(&f.node, "node", "", "only addresses of pods on this node")
+	c.Flags().StringVar(&f.namespace, "namespace", "", "only addresses of pods of this namespace")
+	c.Flags().StringVar(&f.pod, "pod", "", "only addresses of this pod, NAMESPACE/NAME or NAME (of the namespace default)")
+	c.Flags().StringVar(&f.address, "address", "", "only this address")
+	c.Flags().BoolVar(&f.all, "all", false, "list all allocations")
+	return c
+}
+
+// check checks the flags and writes them as allocations have them.
+func (f *filter) check() error {
+	if f.pod != "" && !strings.Contains(f.pod, "/") {
+		f.pod = cmp.Or(f.namespace, "default") + "/" + f.pod
+	}
+	if f.address == "" {
+		return nil
+	}
+	a, err := netip.ParseAddr(f.address)
+	if err != nil {
+		return usageError{fmt.Errorf("--address %s is no IP address", f.address)}
+	}
+	f.address = a.String()
+	return nil
+}
+
+func (f filter) apply(v *cluster.View) (*shown, error) {
+	s := &shown{Pools: v.PoolStatuses(), listed: f.any() && f != filter{pool: f.pool} || f.all}
+	if f.pool != "" {
+		s.Pools = slices.DeleteFunc(s.Pools, func(p cluster.PoolStatus) bool { return p.Name != f.pool })
+		s.listed = true
+		if len(s.Pools) == 0 {
+			return nil, fmt.Errorf("there is no IPPool %s (fairleadctl ipam show lists all)", f.pool)
+		}
+	}
+	for _, a := range v.Allocations {
+		if s.listed && f.takes(a) {
+			s.Allocations = append(s.Allocations, a)
+		}
+	}
+	return s, nil
+}
+
+func (s *shown) write(p *report.Printer) {
+	writePools(p, s.Pools)
+	if len(s.Pools) == 0 {
+		p.Line("There are no IPPools.")
+	}
+	if !s.listed {
+		return
+	}
+	p.Line("")
+	if len(s.Allocations) == 0 {
+		p.Line("Nobody holds an address that fits.")
+		return
+	}
+	rows := [][]string{{"ADDRESS", "POOL", "PHASE", "OWNER", "NODE", "INTERFACE", "SINCE", "UNTIL"}}
+	for _, a := range s.Allocations {
+		o := a.Spec.Owner
+		who := o.Namespace + "/" + o.Name
+		if o.Name == "" {
+			who = o.ContainerID
+		}
+		if r := a.Spec.Reservation; r != nil && a.Spec.Phase == api.PhaseReserved {
+			who = fmt.Sprintf("%s %s/%s %d", r.Kind, r.Namespace, r.Name, r.Ordinal)
+		}
+		if a.Spec.Phase == api.PhaseConflict {
+			who = "on the wire: " + a.Spec.MAC
+		}
+		until := ""
+		if a.Spec.Until != nil {
+			until = a.Spec.Until.UTC().Format(time.RFC3339)
+		}
+		rows = append(rows, []string{a.Name, a.Spec.Pool, phase(p, a.Spec.Phase), who, o.Node, o.IfName,
+			a.CreationTimestamp.UTC().Format(time.RFC3339), until})
+	}
+	p.Table(rows...)
+}
+
+func phase(p *report.Printer, ph api.AllocationPhase) string {
+	if ph == api.PhaseConflict {
+		return p.Paint(report.Bad, string(ph))
+	}
+	return string(ph)
+}
+
+func writePools(p *report.Printer, pools []cluster.PoolStatus) {
+	rows := [][]string{{"POOL", "STATE", "USED", "TOTAL", "ALLOCATED", "RESERVED", "COOLING", "CONFLICT", "VLAN", "NETWORK", "RANGES"}}
+	for _, s := range pools {
+		count := func(ph api.AllocationPhase) string { return fmt.Sprint(s.Phases[ph]) }
+		rows = append(rows, []string{s.Name, state(p, s.State), fmt.Sprint(s.Used), fmt.Sprint(s.Total),
+			count(api.PhaseAllocated), count(api.PhaseReserved), count(api.PhaseCooling), count(api.PhaseConflict),
+			s.VLAN, s.Network, strings.Join(s.Ranges, ",")})
+	}
+	if len(pools) > 0 {
+		p.Table(rows...)
+	}
+	for _, s := range pools {
+		if s.Message != "" {
+			p.Text("IPPool "+s.Name+": ", s.Message)
+		}
+	}
+}
+
+func checkCommand(conn *connection) *cobra.Command {
+	var out output
+	c := &cobra.Command{
+		Use:   "check",
+		Short: "Looks for addresses that are lost, double or not held",
+		Long: `check compares who holds addresses with the Pods and Nodes that there are. It finds
+addresses held by pods that are gone, and says why they are not free yet; addresses
+that two running pods have; pods with an address of a pool that they do not hold; and
+addresses that somebody on the wire uses who is no pod. It looks twice, two seconds
+apart, and tells what both saw. It is the same as "doctor leaks".
+
+Exit codes: 0 nothing, 3 addresses are lost, 4 pods share an address or may come to.`,
+		Example: `  fairleadctl ipam check
+  fairleadctl ipam check -o json | jq -r '.findings[] | select(.kind == "leak") | .about[]'`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			client, err := conn.client()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := conn.within(c)
+			defer cancel()
+			r := doctor.Examine(ctx, doctor.Options{Checks: []doctor.Check{doctor.CheckLeaks}, Client: client,
+				SecondLook: secondLook})
+			if failed := r.Failed(); len(failed) > 0 {
+				return errors.New(failed[0].Why)
+			}
+			if err := out.write(c.OutOrStdout(), r, r.Write); err != nil {
+				return err
+			}
+			return verdict(r)
+		},
+	}
+	out.add(c)
+	return c
+}
+
+// release are the flags of "ipam release".
+type release struct {
+	conn            *connection
+	out             output
+	network, reason string
+	force, yes      bool
+}
+
+// released is what "ipam release" prints.
+type released struct {
+	cluster.Evidence
+	Released bool   `json:"released"`
+	Note     string `json:"note,omitempty"`
+}
+
+func releaseCommand(conn *connection) *cobra.Command {
+	r := &release{conn: conn}
+	c := &cobra.Command{
+		Use:   "release ADDRESS",
+		Short: "Frees an address that is held for nobody",
+		Long: `release shows who holds an address, whether the pod and its node are there, and frees
+the address if nobody can use it any more. It asks before, or --yes says so. An
+address that may be in use it refuses; --force frees it all the same, and wants a
+--reason, which is kept in an Event of the pool.
+
+It frees what it has shown and nothing else: if somebody changes the allocation
+meanwhile, nothing is done. An address that a pod had cools for a minute before it is
+given again. The agent of a node that serves the pod after all takes it back.`,
+		Example: `  fairleadctl ipam release 10.2.0.17
+  fairleadctl ipam release 10.2.0.17 --yes
+  fairleadctl ipam release 10.2.0.17 --force --reason "node-3 was scrapped"
+  fairleadctl ipam release fd00:10:2::17 --network storage`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{errors.New("want one address: fairleadctl ipam release ADDRESS")}
+			}
+			return nil
+		},
+		RunE: r.run,
+	}
+	r.out.add(c)
+	c.Flags().StringVar(&r.network, "network", "", "the isolated network of the address (annotation "+api.AnnotationNetwork+" of its pool)")
+	c.Flags().BoolVar(&r.force, "force", false, "free it though it may be in use")
+	c.Flags().StringVar(&r.reason, "reason", "", "why it is freed by hand; needed with --force")
+	c.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
+	return c
+}
+
+func (r *release) name(arg string) (string, error) {
+	a, err := netip.ParseAddr(arg)
+	if err != nil {
+		if _, _, perr := allocation.ParseName(arg); perr == nil && r.network == "" {
+			return arg, nil // as "ipam show" and kubectl print it
+		}
+		return "", usageError{fmt.Errorf("%q is no IP address", arg)}
+	}
+	return allocation.Name(r.network, a), nil
+}
+
+func (r *release) run(c *cobra.Command, args []string) error {
+	name, err := r.name(args[0])
+	if err = errors.Join(r.out.check(), err); err != nil {
+		return err
+	}
+	if r.force && strings.TrimSpace(r.reason) == "" {
+		return usageError{errors.New("--force wants a --reason: why it is safe to give the address to somebody else")}
+	}
+	client, err := r.conn.client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := r.conn.within(c)
+	defer cancel()
+	e, err := cluster.EvidenceOf(ctx, client, name)
+	if errors.Is(err, allocation.ErrNotFound) {
+		return fmt.Errorf("nobody holds %s: there is no IPAllocation of that name", name)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.agreed(c, e); err != nil {
+		return err
+	}
+	ctx, again := r.conn.within(c) // the answer may have taken a while
+	defer again()
+	err, untold := cluster.Release(ctx, client, e, r.reason)
+	if err != nil {
+		return err
+	}
+	done := released{Evidence: e, Released: true, Note: note(e)}
+	if untold != nil {
+		done.Note += fmt.Sprintf(". No Event could be written about it: %v", untold)
+	}
+	return r.out.write(c.OutOrStdout(), done, func(p *report.Printer) { p.Line("%s is free: %s.", name, done.Note) })
+}
+
+func note(e cluster.Evidence) string {
+	switch {
+	case e.Allocation.Spec.Phase != api.PhaseAllocated:
+		return "it may be given at once"
+	case e.Allocation.Spec.Reservation != nil:
+		return "it is kept for its owner's next pod"
+	}
+	return "it cools for a minute"
+}
+
+// agreed shows the evidence and returns nil if the address may be freed.
+func (r *release) agreed(c *cobra.Command, e cluster.Evidence) error {
+	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
+	p.Line("%s, IPPool %s, %s since %s", e.Allocation.Name, e.Allocation.Spec.Pool, e.Allocation.Spec.Phase,
+		e.Allocation.CreationTimestamp.UTC().Format(time.RFC3339))
+	for _, line := range e.Lines() {
+		p.Text("  ", line)
+	}
+	if e.Verdict != cluster.Gone && !r.force {
+		return fmt.Errorf("%s is not freed: %s. Whoever is given it next would share it. If you know better: --force --reason TEXT",
+			e.Allocation.Name, whyNot(e))
+	}
+	if r.yes {
+		return p.Err()
+	}
+	if !isTerminal(c.InOrStdin()) {
+		return usageError{errors.New("there is no terminal to ask on: --yes says that it is to be freed")}
+	}
+	p.Line("Free it? Type yes:")
+	answer, err := ask(c.Context(), c)
+	if err == nil && answer != "yes" {
+		err = errors.New("not freed")
+	}
+	return err
+}
+
+// ask reads one line; ctx ends the wait.
+func ask(ctx context.Context, c *cobra.Command) (string, error) {
+	type line struct {
+		text string
+		err  error
+	}
+	read := make(chan line, 1)
+	go func() {
+		text, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
+		read <- line{strings.TrimSpace(text), err}
+	}()
+	select {
+	case <-ctx.Done():
+		return "", errors.New("not freed: interrupted")
+	case l := <-read:
+		return l.text, l.err
+	}
+}
+
+func whyNot(e cluster.Evidence) string {
+	switch e.Verdict {
+	case cluster.Lives:
+		return "its pod lives"
+	case cluster.Kept:
+		return "it is " + e.Owner
+	}
+	return "its pod may live"
+}

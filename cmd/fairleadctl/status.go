@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-cni/fairlead/agent/cluster"
+	"github.com/fairlead-cni/fairlead/agent/nodestate"
+	"github.com/fairlead-cni/fairlead/agent/report"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
+)
+
+// wholeStatus is what "status" prints: the cluster, this node, or both.
+type wholeStatus struct {
+	Cluster *cluster.Status `json:"cluster,omitempty"`
+	Node    *nodeStatus     `json:"thisNode,omitempty"`
+	// NotLookedAt says what was not examined, and why.
+	NotLookedAt []string `json:"notLookedAt,omitempty"`
+}
+
+// nodeStatus is what the parts of this node say.
+type nodeStatus struct {
+	Agent      *api.AgentState `json:"agent,omitempty"`
+	AgentError string          `json:"agentError,omitempty"`
+	// OVS says in a few words how Open vSwitch is.
+	OVS    string `json:"ovs"`
+	Uplink string `json:"uplink"`
+}
+
+func statusCommand(conn *connection, node *localNode) *cobra.Command {
+	var out output
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Shows nodes, pools and who works, at a glance",
+		Long: `status shows the Nodes with their podCIDRs and agents, the IPPools and how full they
+are, which fairlead-controller works, and what Fairlead has warned of in the last hour.
+On a node, as root, it shows what the agent and Open vSwitch there say as well.
+
+It judges nothing: that is what doctor does. The exit code is 0, or 1 where the Nodes
+could not be read, or with --node-local the agent does not answer.`,
+		Example: `  fairleadctl status
+  sudo fairleadctl status --node-local
+  fairleadctl status -o yaml`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			ctx, cancel := conn.within(c)
+			defer cancel()
+			s, failed := gather(ctx, conn, node)
+			if s == nil {
+				return failed
+			}
+			return errors.Join(out.write(c.OutOrStdout(), s, s.write), failed)
+		},
+	}
+	out.add(c)
+	node.addOnly(c)
+	return c
+}
+
+// gather asks cluster and node; nil where there is nothing to show.
+func gather(ctx context.Context, conn *connection, node *localNode) (*wholeStatus, error) {
+	cfg, notHere, err := node.here()
+	if err != nil {
+		return nil, err
+	}
+	s := &wholeStatus{}
+	switch {
+	case notHere != "":
+		s.NotLookedAt = append(s.NotLookedAt, "a node's own parts (agent, Open vSwitch, uplink): "+notHere)
+	case os.Geteuid() != 0:
+		s.NotLookedAt = append(s.NotLookedAt, "this node's own parts (agent, Open vSwitch, uplink): that needs root")
+	default:
+		s.Node = lookHere(ctx, cfg, node.journal)
+	}
+	if node.only {
+		s.NotLookedAt = append(s.NotLookedAt, "the cluster: --node-local")
+		switch {
+		case s.Node == nil:
+			return nil, errors.New("--node-local needs root: sudo")
+		case s.Node.AgentError != "":
+			return s, errors.New(s.Node.AgentError)
+		}
+		return s, nil
+	}
+	client, err := conn.client()
+	if err != nil && s.Node == nil {
+		return nil, err
+	} else if err != nil {
+		s.NotLookedAt = append(s.NotLookedAt, "the cluster: "+err.Error())
+		return s, nil
+	}
+	v := cluster.Read(ctx, client, cluster.StatusParts()...)
+	if err := v.Missing(cluster.Nodes); err != nil && s.Node == nil {
+		return nil, err
+	}
+	status := v.Status()
+	s.Cluster = &status
+	return s, v.Missing(cluster.Nodes)
+}
+
+func lookHere(ctx context.Context, cfg api.AgentConfig, journal string) *nodeStatus {
+	s := &nodeStatus{OVS: ovsInWords(ctx, cfg), Uplink: uplinkInWords(ctx, journal)}
+	if a, err := nodestate.Agent(ctx, cfg); err != nil {
+		s.AgentError = err.Error()
+	} else {
+		s.Agent = &a
+	}
+	return s
+}
+
+func ovsInWords(ctx context.Context, cfg api.AgentConfig) string {
+	db, err := nodestate.OVS(ctx, cfg)
+	if err != nil {
+		return err.Error()
+	}
+	defer db.Close()
+	o, err := db.Observe(cfg.OVSBridge)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !o.BridgePresent:
+		return "runs, without the bridge " + cfg.OVSBridge
+	}
+	sw, err := nodestate.Switch(ctx, cfg)
+	if err != nil {
+		return "ovsdb-server runs, ovs-vswitchd does not answer: " + err.Error()
+	}
+	sw.Close()
+	return fmt.Sprintf("runs, bridge %s, datapath %s, %d pods", cfg.OVSBridge, o.DatapathType, len(o.Pods))
+}
+
+func uplinkInWords(ctx context.Context, journal string) string {
+	u, err := uplink.Open(journal, logr.Discard())
+	if err != nil {
+		return err.Error()
+	}
+	s, err := u.Status(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(strings.SplitN(s.String(), "\n", 2)[0])
+}
+
+func (s *wholeStatus) write(p *report.Printer) {
+	if s.Cluster != nil {
+		writeCluster(p, s.Cluster)
+	}
+	if s.Node != nil {
+		writeHere(p, s.Node)
+	}
+	for _, n := range s.NotLookedAt {
+		p.Text("not looked at: ", n)
+	}
+}
+
+func writeCluster(p *report.Printer, s *cluster.Status) {
+	c := p.Paint(report.Middle, s.Controller.String())
+	if s.Controller.Works {
+		c = s.Controller.String()
+	}
+	p.Line("fairlead-controller  %s", c)
+	p.Line("")
+	rows := [][]string{{"NODE", "READY", "PODCIDR", "ADDRESS", "AGENT", "POOL ADDRESSES"}}
+	for _, n := range s.Nodes {
+		rows = append(rows, []string{n.Name, yes(p, n.Ready), strings.Join(n.PodCIDRs, ","), strings.Join(n.Addresses, ","),
+			agentInWords(p, n.Agent), fmt.Sprint(n.Held)})
+	}
+	p.Table(rows...)
+	p.Line("")
+	if len(s.Ranges) > 0 {
+		rows := [][]string{{"CLUSTER CIDR", "NODE MASK", "USED", "TOTAL", "STATE"}}
+		for _, r := range s.Ranges {
+			rows = append(rows, []string{r.ClusterCIDR, fmt.Sprintf("/%d", r.NodeMask), fmt.Sprint(r.Used),
+				fmt.Sprint(r.Total), state(p, r.State)})
+		}
+		p.Table(rows...)
+		p.Line("")
+	}
+	if len(s.Pools) > 0 {
+		writePools(p, s.Pools)
+		p.Line("")
+	}
+	for i, w := range s.Warnings {
+		if i == 5 {
+			p.Line("and %d more warnings (-o json has all)", len(s.Warnings)-i)
+			break
+		}
+		p.Text(p.Paint(report.Middle, "warned ")+w.Last.UTC().Format(time.TimeOnly)+" UTC: ", w.About+": "+w.Reason+": "+w.Message)
+	}
+	for _, n := range s.NotKnown {
+		p.Text("not known: ", n)
+	}
+}
+
+func yes(p *report.Printer, ready string) string {
+	switch ready {
+	case "True":
+		return p.Paint(report.Good, "yes")
+	case "":
+		return "never told"
+	case "False":
+		return p.Paint(report.Bad, "no")
+	}
+	return p.Paint(report.Bad, "unknown")
+}
+
+func agentInWords(p *report.Printer, a *cluster.Agent) string {
+	switch {
+	case a == nil:
+		return "no Pod"
+	case a.Ready:
+		return p.Paint(report.Good, "ready")
+	}
+	return p.Paint(report.Bad, "not ready") + ": " + a.Why
+}
+
+func state(p *report.Printer, s string) string {
+	if s == "Ready" {
+		return p.Paint(report.Good, s)
+	}
+	return p.Paint(report.Bad, s)
+}
+
+func writeHere(p *report.Printer, s *nodeStatus) {
+	agent := p.Paint(report.Bad, s.AgentError)
+	if a := s.Agent; a != nil {
+		agent = p.Paint(report.Good, "ready")
+		switch {
+		case a.NotReady != "":
+			agent = p.Paint(report.Bad, "not ready: ") + a.NotReady
+		case a.Degraded != "":
+			agent = p.Paint(report.Middle, "ready, but: ") + a.Degraded
+		}
+		p.Line("this node is %s, fairlead-agent %s: %d pods, %d flows, pods' MTU %d", a.Node, a.Version, a.Pods, len(a.Flows), a.PodMTU)
+	}
+	p.Text("agent         ", agent)
+	p.Text("Open vSwitch  ", s.OVS)
+	p.Text("uplink        ", s.Uplink)
+}

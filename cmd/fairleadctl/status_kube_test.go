@@ -1,0 +1,78 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+func TestKubeStatus(t *testing.T) {
+	c := newFixture(t)
+	t.Cleanup(c.letGo)
+	c.pool("p")
+	c.node("up", corev1.ConditionTrue, "10.79.0.0/24")
+	c.node("down", corev1.ConditionFalse, "10.79.1.0/24")
+	c.hold("10.2.0.10", c.pod("a", "up", "10.2.0.10"))
+	agent, err := c.client.Kubernetes.CoreV1().Pods("kube-system").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: "fairlead-agent-x", Labels: map[string]string{"app.kubernetes.io/name": "fairlead-agent"}},
+		Spec: corev1.PodSpec{NodeName: "up", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+	c.must(err)
+	agent.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Image: "i", ImageID: "i", RestartCount: 3,
+		State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 78}}}}
+	_, err = c.client.Kubernetes.CoreV1().Pods("kube-system").UpdateStatus(t.Context(), agent, metav1.UpdateOptions{})
+	c.must(err)
+	c.must(c.client.Warn(t.Context(), "up", kubeapi.Warning{About: kubeapi.NodeReference("up"), Reason: "PodCIDRUnusable", Message: "so it is"}))
+	out, code := c.run("status")
+	for _, part := range []string{"not seen: there is no Lease", "not ready: CrashLoopBackOff, ended with exit code 78", "10.79.0.0/24",
+		"PodCIDRUnusable: so it is", "not looked at yet", "not looked at: a node's own parts"} {
+		if !strings.Contains(out, part) || code != 0 {
+			t.Errorf("exit code %d, and %q is not in\n%s", code, part, out)
+		}
+	}
+	c.startController(api.NodeIPAM{})
+	c.until(func() string {
+		out, _ = c.run("status")
+		if !strings.Contains(out, "fairlead-controller  leader ") || !strings.Contains(out, "Ready  1     10") {
+			return out
+		}
+		return ""
+	})
+	t.Log("\n" + out)
+	c.letIn("nobody")
+	if out, code := c.run("status"); code != exitError || !strings.Contains(out, "still valid?") {
+		t.Errorf("not let in: exit code %d\n%s", code, out)
+	}
+}
+
+// All checks at once; what was not examined is told.
+func TestKubeDoctorAll(t *testing.T) {
+	c := newFixture(t)
+	t.Cleanup(c.letGo)
+	c.node("up", corev1.ConditionTrue, "10.79.0.0/24")
+	if kinds, code := c.kinds("doctor"); code != 0 || len(kinds) > 0 {
+		t.Errorf("all is well: %v, exit code %d", kinds, code)
+	}
+	c.pool("p")
+	c.apply(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, namespace: default}, spec: {podSelector: {}}}`)
+	kinds, code := c.kinds("doctor")
+	if got := strings.Join(kinds, " "); code != exitWarning || got != "controller-away policies-not-enforced" {
+		t.Errorf("got %s, exit code %d", got, code)
+	}
+	out, _ := c.run("doctor")
+	t.Log("\n" + out)
+	for _, part := range []string{"pod-cidr  ok", "leaks     ok", "mtu       not examined: this is no node of the cluster", "NetworkPolicy default/deny"} {
+		if !strings.Contains(out, part) {
+			t.Errorf("%q is not in\n%s", part, out)
+		}
+	}
+	c.must(c.s.Kubectl(t.Context(), "delete", "crd", "ippools.crd.antrea.io"))
+	if out, code := c.run("doctor", "pools"); code != exitError || !strings.Contains(out, "kubectl apply -f build/manifests/crds.yaml") {
+		t.Errorf("without the kind: exit code %d\n%s", code, out)
+	}
+}

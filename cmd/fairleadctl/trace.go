@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/agent/nodestate"
+	"github.com/fairlead-cni/fairlead/agent/report"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/explain"
+)
+
+// tracing is one run of trace.
+type tracing struct {
+	conn *connection
+	cfg  api.AgentConfig
+	seen ovsdb.Observed
+}
+
+// traced is what "trace" prints.
+type traced struct {
+	Packet string   `json:"packet"`
+	Steps  []string `json:"steps"`
+	// Next says where the packet's way goes on.
+	Next string `json:"next,omitempty"`
+}
+
+// end is one end of the way.
+type end struct {
+	pod  string // namespace/name; empty: an address of nobody known
+	ips  []netip.Addr
+	here bool
+	// node and its address, of pods of other nodes.
+	node     string
+	nodeAddr netip.Addr
+}
+
+func traceCommand(conn *connection, node *localNode) *cobra.Command {
+	var out output
+	return withOutput(&out, &cobra.Command{
+		Use:   "trace [NAMESPACE/]POD ADDRESS|[NAMESPACE/]POD",
+		Short: "Tells in words which way a pod's packet takes on this node",
+		Long: `trace tells in words what Open vSwitch on this node does with a ping of a pod to an
+address or to another pod. Nothing is sent: ovs-vswitchd walks through the flows
+(ofproto/trace). It needs root.
+
+The packet's way has a part on the sender's node and one on the receiver's: run the
+same command on both. Pods of this node are known without the Kubernetes API; of pods
+of other nodes it is asked.`,
+		Example: `  sudo fairleadctl trace default/a default/c
+  sudo fairleadctl trace web-0 203.0.113.1`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usageError{errors.New("want a pod, and an address or a pod: trace default/a 10.77.2.2")}
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if os.Geteuid() != 0 {
+				return errors.New("this needs root: sudo")
+			}
+			cfg, err := node.load()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := conn.within(c)
+			defer cancel()
+			t := tracing{conn: conn, cfg: cfg}
+			way, err := t.run(ctx, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return out.write(c.OutOrStdout(), way, way.write)
+		},
+	})
+}
+
+func withOutput(out *output, c *cobra.Command) *cobra.Command {
+	out.add(c)
+	return c
+}
+
+func (t traced) write(p *report.Printer) {
+	p.Line("packet %s", t.Packet)
+	for _, s := range t.Steps {
+		p.Line("%s", s)
+	}
+	if t.Next != "" {
+		p.Text("next: ", t.Next)
+	}
+}
+
+func (t *tracing) run(ctx context.Context, pod, destination string) (*traced, error) {
+	db, err := nodestate.OVS(ctx, t.cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	if t.seen, err = db.Observe(t.cfg.OVSBridge); err != nil {
+		return nil, err
+	}
+	from, err := t.find(ctx, podName(pod))
+	if err != nil {
+		return nil, err
+	}
+	var to end
+	if a, aerr := netip.ParseAddr(destination); aerr == nil {
+		to = t.owner(a.Unmap())
+	} else if to, err = t.find(ctx, podName(destination)); err != nil {
+		return nil, fmt.Errorf("%w, and %s is no IP address either", err, destination)
+	}
+	return t.way(ctx, from, to)
+}
+
+// podName is NAMESPACE/NAME.
+func podName(arg string) string {
+	if strings.Contains(arg, "/") {
+		return arg
+	}
+	return "default/" + arg
+}
+
+// way traces the part that is on this node.
+func (t *tracing) way(ctx context.Context, from, to end) (*traced, error) {
+	dst, err := common(from, to)
+	if err != nil {
+		return nil, err
+	}
+	packet, err := explain.Echo(from.ips, dst)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: %w", from.pod, err)
+	}
+	ports := portsOf(t.seen)
+	var in string
+	switch {
+	case from.here:
+		in = ports.FromPod(from.pod)
+	case to.here:
+		in, err = t.arrival(ports, from, to)
+	default:
+		err = fmt.Errorf("neither is on this node: pod %s is on node %s%s. Run it there", from.pod, from.node, onNodeOf(to))
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := openflow.Trace(ctx, t.cfg.OVSRunDir, t.cfg.OVSBridge, in+","+packet)
+	if err != nil {
+		return nil, err
+	}
+	out := &traced{Packet: in + "," + packet, Steps: explain.Trace(text, ports.Names)}
+	left := explain.Leaves(out.Steps, explain.TheTunnel) || explain.Leaves(out.Steps, explain.TheUplink) ||
+		explain.Leaves(out.Steps, explain.TheNode)
+	switch {
+	case from.here && left && to.node != "":
+		out.Next = fmt.Sprintf("it goes to node %s; the same command there tells the rest", to.node)
+	case !from.here:
+		out.Next = fmt.Sprintf("this is how it arrives from node %s; the same command there tells how it leaves", from.node)
+	}
+	return out, nil
+}
+
+func onNodeOf(to end) string {
+	if to.pod == "" {
+		return ""
+	}
+	return fmt.Sprintf(", pod %s on node %s", to.pod, to.node)
+}
+
+// common is the receiver's address of a family that the sender has.
+func common(from, to end) (netip.Addr, error) {
+	for _, a := range to.ips {
+		if slices.ContainsFunc(from.ips, func(b netip.Addr) bool { return a.Is6() == b.Is6() }) {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("pod %s and the destination have no addresses of one family: %v and %v", from.pod, from.ips, to.ips)
+}
+
+// arrival is how a packet of another node's pod comes here.
+func (t *tracing) arrival(ports explain.Ports, from, to end) (string, error) {
+	switch {
+	case ports.Pods[to.pod].Bridged:
+		return ports.OutOfUplink(to.pod)
+	case t.seen.Tunnel.Present:
+		return ports.OutOfTunnel(from.nodeAddr)
+	}
+	return ports.FromNode()
+}
+
+func portsOf(o ovsdb.Observed) explain.Ports {
+	p := explain.NewPorts()
+	for _, one := range []struct {
+		port   ovsdb.Port
+		called string
+	}{{o.Gateway, explain.TheNode}, {o.Tunnel, explain.TheTunnel}, {o.Uplink, explain.TheUplink}} {
+		if one.port.Present {
+			p.Add(one.port.Name, one.called)
+		}
+	}
+	for _, a := range o.Pods {
+		p.AddPod(a.Pod(), explain.Pod{Port: a.HostIf, MAC: a.MAC.String(), Bridged: a.Bridged, VLAN: a.VLAN})
+	}
+	return p
+}
+
+// local is a pod of this node.
+func local(a ovsdb.PodPort) end {
+	e := end{pod: a.Pod(), here: true}
+	for _, p := range a.Addrs {
+		e.ips = append(e.ips, p.Addr())
+	}
+	return e
+}
+
+// owner is whose address that is, if it is a pod's of this node.
+func (t *tracing) owner(a netip.Addr) end {
+	for _, p := range t.seen.Pods {
+		if e := local(p); slices.Contains(e.ips, a) {
+			e.ips = []netip.Addr{a}
+			return e
+		}
+	}
+	return end{ips: []netip.Addr{a}}
+}
+
+// find finds a pod, on this node or by the Kubernetes API.
+func (t *tracing) find(ctx context.Context, name string) (end, error) {
+	for _, p := range t.seen.Pods {
+		if p.Pod() == name {
+			return local(p), nil
+		}
+	}
+	client, err := t.conn.client()
+	if err != nil {
+		return end{}, fmt.Errorf("pod %s is not on this node, and the Kubernetes API can't be asked: %w", name, err)
+	}
+	namespace, short, _ := strings.Cut(name, "/")
+	pod, err := client.Kubernetes.CoreV1().Pods(namespace).Get(ctx, short, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return end{}, fmt.Errorf("there is no pod %s", name)
+	}
+	if err != nil {
+		return end{}, fmt.Errorf("pod %s is not on this node; asking the Kubernetes API: %w", name, err)
+	}
+	e := end{pod: name, node: pod.Spec.NodeName}
+	for _, ip := range pod.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			e.ips = append(e.ips, a)
+		}
+	}
+	if len(e.ips) == 0 {
+		return end{}, fmt.Errorf("pod %s has no address yet", name)
+	}
+	node, err := client.Kubernetes.CoreV1().Nodes().Get(ctx, e.node, metav1.GetOptions{})
+	if err != nil {
+		return end{}, fmt.Errorf("node %s of pod %s: %w", e.node, name, err)
+	}
+	for _, a := range node.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil && !e.nodeAddr.IsValid() {
+			e.nodeAddr = ip
+		}
+	}
+	return e, nil
+}

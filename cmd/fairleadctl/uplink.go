@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/agent/report"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
+)
+
+func uplinkCommand(node *localNode) *cobra.Command {
+	return parent("uplink", "Shows, judges and gives back this node's NIC", `uplink is about the NIC of the node that it runs on, which bridged pods use. It needs
+root. It does the same as "fairlead-agent uplink" does; docs/uplink.md tells what happens.`,
+		uplinkStatusCommand(node), preflightCommand(node), restoreCommand(node))
+}
+
+// onNode is a command that looks at this node, as root.
+func onNode(use, short, long, example string,
+	run func(ctx context.Context, c *cobra.Command, out *output) error) *cobra.Command {
+	var out output
+	c := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if os.Geteuid() != 0 {
+				return errors.New("this needs root: sudo")
+			}
+			return run(c.Context(), c, &out)
+		}}
+	out.add(c)
+	return c
+}
+
+// lines writes a text of several lines as it is.
+func lines(text fmt.Stringer) func(*report.Printer) {
+	return func(p *report.Printer) {
+		if s := text.String(); s != "" {
+			p.Line("%s", s[:len(s)-1])
+		}
+	}
+}
+
+func uplinkStatusCommand(node *localNode) *cobra.Command {
+	return onNode("status", "Shows whether the NIC is attached, and what is missing",
+		`status shows what the journal says, what is found on the node, and the step that would
+be next. Exit code 3: it is not complete.`, "  sudo fairleadctl uplink status",
+		func(ctx context.Context, c *cobra.Command, out *output) error {
+			u, err := uplink.Open(node.journal, logr.Discard())
+			if err != nil {
+				return err
+			}
+			s, err := u.Status(ctx)
+			if err != nil {
+				return err
+			}
+			if err := out.write(c.OutOrStdout(), s, lines(s)); err != nil {
+				return err
+			}
+			if s.Next != "" {
+				return found{exitWarning}
+			}
+			return nil
+		})
+}
+
+func preflightCommand(node *localNode) *cobra.Command {
+	var nic string
+	c := onNode("preflight", "Says what an attach of the NIC would do, and why it would not",
+		`preflight looks whether the NIC can be attached safely, and changes nothing. Exit code 4:
+it can't.`, "  sudo fairleadctl uplink preflight --nic eth0",
+		func(ctx context.Context, c *cobra.Command, out *output) error {
+			cfg, err := node.load()
+			if err != nil {
+				return err
+			}
+			u, p, err := agent.OpenUplink(cfg, node.journal, nic, logr.Discard())
+			if errors.Is(err, agent.ErrWhichNIC) {
+				err = usageError{err}
+			}
+			if err != nil {
+				return err
+			}
+			r, err := u.Preflight(ctx, p)
+			if err != nil {
+				return err
+			}
+			if err := out.write(c.OutOrStdout(), r, lines(r)); err != nil {
+				return err
+			}
+			if len(r.Refused) > 0 {
+				return found{exitFailing}
+			}
+			return nil
+		})
+	c.Flags().StringVar(&nic, "nic", "", "the NIC (default: transportInterface of the config file)")
+	return c
+}
+
+func restoreCommand(node *localNode) *cobra.Command {
+	return onNode("restore", "Takes the NIC back from Open vSwitch, with all that it had",
+		`restore takes the NIC out of Open vSwitch and puts back all that the journal has on
+record. It needs no config, no API, no agent and no running Open vSwitch. It may be
+repeated. Bridged pods have no network until the agent is started anew.`, "  sudo fairleadctl uplink restore",
+		func(ctx context.Context, c *cobra.Command, out *output) error {
+			u, err := uplink.Open(node.journal, klog.Background())
+			if err != nil {
+				return err
+			}
+			if u.Journal() != nil {
+				if err := u.Restore(ctx, uplink.ByHand); err != nil {
+					return err
+				}
+			}
+			s, err := u.Status(ctx)
+			if err != nil {
+				return err
+			}
+			return out.write(c.OutOrStdout(), s, lines(s))
+		})
+}
