@@ -241,19 +241,20 @@ func TestRootGC(t *testing.T) {
 	b.running(t, "b")
 	other := strings.Replace(allocation("192.168.110.115", "y", "", ""), "network: fairlead", "network: other", 1)
 	elsewhere := strings.Replace(allocation("192.168.110.116", "z", "", ""), "node: "+node, "node: node2", 1)
-	b.apply(t, allocation("192.168.110.113", "x", "", ""), other, elsewhere,
+	secondary := strings.Replace(allocation("192.168.110.117", "w", "", ""), "ifName: eth0", "ifName: net1, ipamOnly: true", 1)
+	b.apply(t, allocation("192.168.110.113", "x", "", ""), other, elsewhere, secondary,
 		allocation("192.168.110.114", b.record(t, "a").ContainerID, "", "")) // cut short, and its container is listed
 	if out, err := b.CNI(within(t, 30*time.Second), node, lab.GC, "default/b"); err != nil {
 		t.Fatalf("GC: %v %s", err, out)
 	}
-	want := []string{"192.168.110.111 default/a", "192.168.110.114 /", "192.168.110.115 /", "192.168.110.116 /"}
+	want := []string{"192.168.110.111 default/a", "192.168.110.114 /", "192.168.110.115 /", "192.168.110.116 /", "192.168.110.117 /"}
 	if got := b.held(t); !slices.Equal(got, want) {
 		t.Errorf("after GC held are %q, want %q", got, want)
 	}
 	// The kernel's end of the interface is gone as well.
 	b.remove(t, "b")
 	b.remove(t, "a")
-	for _, ip := range []string{"114", "115", "116"} {
+	for _, ip := range []string{"114", "115", "116", "117"} {
 		_, err := b.Kubectl(within(t, 20*time.Second), "delete", "ipallocation", "192.168.110."+ip)
 		must(t, err)
 	}
