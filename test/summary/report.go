@@ -31,6 +31,7 @@ type report struct {
 	passed  int
 	skipped []outcome
 	failed  []outcome
+	timed   []timed
 }
 
 func newReport(out io.Writer) *report {
@@ -68,6 +69,9 @@ func (r *report) add(e event) {
 		}
 	default:
 		return
+	}
+	if e.Test != "" {
+		r.timed = append(r.timed, timed{t, e.Elapsed})
 	}
 	delete(r.output, t)
 }
@@ -115,6 +119,7 @@ func reason(output []string) string {
 
 // end writes the summary and returns the exit code. failed is what go test said.
 func (r *report) end(failed, allowSkip bool) int {
+	r.tellSlowest()
 	fmt.Fprintf(r.out, "\n%d passed, %d skipped, %d failed\n", r.passed, len(r.skipped), len(r.failed))
 	for _, o := range r.skipped {
 		fmt.Fprintf(r.out, "SKIPPED %s %s: %s\n", o.pkg, o.name, o.reason)
