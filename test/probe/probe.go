@@ -64,7 +64,8 @@ func Echo(netns ns.NetNS, addr netip.Addr) (port uint16, stop func(), err error)
 
 // Stream is one sender.
 type Stream struct {
-	conn    *net.UDPConn
+	conn    *net.UDPConn                 // nil where each datagram has a socket of its own
+	socket  func() (*net.UDPConn, error) // makes one
 	to      netip.AddrPort
 	every   time.Duration
 	stop    chan struct{}
@@ -78,18 +79,29 @@ type Stream struct {
 	report Report
 }
 
-// Start sends a datagram from the network namespace to the echo every so often.
+// Start sends a datagram from the network namespace to the echo every so often, all from one port: one flow.
 func Start(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Duration) (*Stream, error) {
-	conn, err := listen(netns, from)
+	s := newStream(netns, from, to, every)
+	conn, err := s.socket()
 	if err != nil {
 		return nil, fmt.Errorf("stream from %s: %w", from, err)
 	}
-	s := &Stream{conn: conn, to: to, every: every, stop: make(chan struct{}), seen: map[uint64]int{},
-		begin: time.Now(), last: time.Now()}
-	s.stopped.Add(2)
-	go s.send()
-	go s.receive()
+	s.conn = conn
+	s.stopped.Go(s.send)
+	s.stopped.Go(func() { s.receive(conn) })
 	return s, nil
+}
+
+// StartFresh is Start with each datagram from another port: each is the first of a flow that nobody has seen.
+func StartFresh(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Duration) *Stream {
+	s := newStream(netns, from, to, every)
+	s.stopped.Go(s.send)
+	return s
+}
+
+func newStream(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Duration) *Stream {
+	return &Stream{to: to, every: every, stop: make(chan struct{}), seen: map[uint64]int{},
+		begin: time.Now(), last: time.Now(), socket: func() (*net.UDPConn, error) { return listen(netns, from) }}
 }
 
 // Stop ends the stream, waits for late answers and reports.
@@ -124,18 +136,19 @@ func (s *Stream) Answers(since time.Time) bool {
 }
 
 func (s *Stream) send() {
-	defer s.stopped.Done()
 	for n := uint64(0); ; n++ {
 		select {
 		case <-s.stop:
 			s.mu.Lock()
 			s.ended = true
-			s.conn.SetReadDeadline(time.Now().Add(s.patience()))
+			if s.conn != nil {
+				s.conn.SetReadDeadline(time.Now().Add(s.patience()))
+			}
 			s.mu.Unlock()
 			return
 		case <-time.After(time.Until(s.due(n))):
 		}
-		_, err := s.conn.WriteToUDPAddrPort(binary.BigEndian.AppendUint64(nil, n), s.to)
+		err := s.sendOne(n)
 		s.mu.Lock()
 		s.report.Sent++
 		if err != nil {
@@ -143,6 +156,21 @@ func (s *Stream) send() {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// sendOne sends datagram n.
+func (s *Stream) sendOne(n uint64) error {
+	conn := s.conn
+	if conn == nil {
+		var err error
+		if conn, err = s.socket(); err != nil {
+			return err
+		}
+		conn.SetReadDeadline(time.Now().Add(drain))
+		s.stopped.Go(func() { s.receive(conn) })
+	}
+	_, err := conn.WriteToUDPAddrPort(binary.BigEndian.AppendUint64(nil, n), s.to)
+	return err
 }
 
 // due is when datagram n is sent.
@@ -156,12 +184,12 @@ func (s *Stream) patience() time.Duration {
 	return drain
 }
 
-func (s *Stream) receive() {
-	defer s.stopped.Done()
-	defer s.conn.Close()
+// receive takes answers until the deadline of conn; where the socket is of one datagram, until its answer.
+func (s *Stream) receive(conn *net.UDPConn) {
+	defer conn.Close()
 	buf := make([]byte, 64)
 	for {
-		n, _, err := s.conn.ReadFromUDPAddrPort(buf)
+		n, _, err := conn.ReadFromUDPAddrPort(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
@@ -175,10 +203,14 @@ func (s *Stream) receive() {
 		}
 		s.report.LongestGap = max(s.report.LongestGap, time.Since(s.last))
 		s.last = time.Now()
-		if s.ended && s.patience() == 0 {
+		done := s.conn == nil
+		if s.conn != nil && s.ended && s.patience() == 0 {
 			s.conn.SetReadDeadline(time.Now())
 		}
 		s.mu.Unlock()
+		if done {
+			return
+		}
 	}
 }
 

@@ -20,7 +20,12 @@ func TestRootStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := func() Report {
+	fresh := func() Report {
+		s := StartFresh(here, lo, netip.AddrPortFrom(lo, port), 2*time.Millisecond)
+		<-time.After(200 * time.Millisecond) // the length of the stream
+		return s.Stop()
+	}
+	one := func() Report {
 		s, err := Start(here, lo, netip.AddrPortFrom(lo, port), 2*time.Millisecond)
 		if err != nil {
 			t.Fatal(err)
@@ -28,11 +33,16 @@ func TestRootStream(t *testing.T) {
 		<-time.After(200 * time.Millisecond) // the length of the stream
 		return s.Stop()
 	}
-	if r := run(); r.Sent < 50 || r.Lost != 0 || r.Duplicates != 0 || r.Outage != 0 {
-		t.Errorf("with an echo: %s", r)
+	streams := map[string]func() Report{"of one flow": one, "of fresh flows": fresh}
+	for name, run := range streams {
+		if r := run(); r.Sent < 50 || r.Lost != 0 || r.Duplicates != 0 || r.Outage != 0 {
+			t.Errorf("with an echo, %s: %s", name, r)
+		}
 	}
 	stop()
-	if r := run(); r.Sent < 50 || r.Lost != r.Sent || r.Outage != time.Duration(r.Sent)*2*time.Millisecond {
-		t.Errorf("without an echo: %s", r)
+	for name, run := range streams {
+		if r := run(); r.Sent < 50 || r.Lost != r.Sent || r.Outage != time.Duration(r.Sent)*2*time.Millisecond {
+			t.Errorf("without an echo, %s: %s", name, r)
+		}
 	}
 }

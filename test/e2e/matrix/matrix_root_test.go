@@ -1,0 +1,63 @@
+package matrix
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// A cable that is sound loses nothing. One that is unplugged for a while loses in each manner, and the table says so.
+func TestRootMatrix(t *testing.T) {
+	a, b := nstest.New(t), nstest.New(t)
+	nstest.Veth(a, "eth0", b, "eth0")
+	a.IP("addr add 192.0.2.1/24 dev eth0")
+	b.IP("addr add 192.0.2.2/24 dev eth0")
+	way := Way{Kind: "pods", From: place(t, a, "a", "192.0.2.1"), To: place(t, b, "b", "192.0.2.2")}
+	start := func() *Matrix {
+		m, err := Start([]Way{way})
+		if err == nil {
+			err = m.Flow(10 * time.Second)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	calm := Event{"nothing", start().Stop()}
+	if calm.Tolls[0].Lost() || calm.Tolls[0].Asked == 0 {
+		t.Errorf("on a sound cable: %s", calm.Tolls[0])
+	}
+	m := start()
+	a.IP("link set eth0 down")
+	if err := m.Flow(4 * time.Second); err == nil { // so long that a request fails, too
+		t.Error("answers come through a cable that is unplugged")
+	}
+	a.IP("link set eth0 up")
+	if err := m.Flow(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+	cut := Event{"unplugged", m.Stop()}
+	toll := cut.Tolls[0]
+	if toll.Established.Lost == 0 || toll.New.Lost == 0 || toll.Failed == 0 || toll.Established.Outage < 3*time.Second {
+		t.Errorf("on an unplugged cable: %s", toll)
+	}
+	table := Table([]Event{calm, cut}, "pods")
+	if lines := strings.Split(strings.TrimSpace(table), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[2], "unplugged") {
+		t.Errorf("the table is\n%s", table)
+	}
+}
+
+func place(t *testing.T, in *nstest.NS, name, addr string) Place {
+	t.Helper()
+	netns, err := ns.GetNS(in.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { netns.Close() })
+	return Place{Name: name, NetNS: netns, Addr: netip.MustParseAddr(addr)}
+}
