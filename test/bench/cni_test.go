@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // The networks that are compared: each is its main plugin alone, called as a
@@ -35,7 +36,7 @@ func BenchmarkRootCNI(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	l, err := lab.Up(b.Context(), lab.Options{Dir: dir, BinDir: bin, Nodes: 1, Datapath: "netdev", IPFamily: lab.IPv4,
+	l, err := lab.Up(b.Context(), lab.Options{Dir: dir, BinDir: bin, Nodes: 1, Datapath: "netdev", IPFamily: underlay.IPv4,
 		ReadyTimeout: time.Minute, Progress: func(string) {}})
 	if err != nil {
 		b.Fatal(err)

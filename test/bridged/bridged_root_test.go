@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -53,7 +54,7 @@ func (c cluster) traced(t *testing.T) {
 func TestRootFlat(t *testing.T) {
 	o := lab.Options{RoutePods: true, Config: []byte("trafficEncapMode: noEncap\nnoSNAT: true\n")}
 	eachUplink(t, o, func(t *testing.T, c cluster) {
-		if c.Uplink() == api.UplinkSteer && c.Datapath() == lab.Netdev { // has no encap
+		if c.Uplink() == api.UplinkSteer && c.Datapath() == vswitch.Netdev { // has no encap
 			c.everything(t, true)
 			return
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // hostFrames are kinds of traffic of a host that a switch might think are its own, or nobody's: destination, then
@@ -28,7 +28,7 @@ var hostFrames = map[string]string{
 // among it, and no pod sees any of it.
 func (c cluster) hostTraffic(t *testing.T, pods []place) {
 	node1 := c.host(t, "node1")
-	wireEnd, hostEnd := tap(t, c.host(t, lab.Switch), "node1"), tap(t, node1, c.Transport())
+	wireEnd, hostEnd := tap(t, c.host(t, underlay.Switch), "node1"), tap(t, node1, c.Transport())
 	mac := node1.mac(t, c.Transport())
 	far := api.MAC{0x02, 0xee, 0, 0, 0, 1}
 	var ears []*wire

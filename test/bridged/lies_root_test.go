@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // said is a frame of a pod. mark is what nobody on its way changes.
@@ -40,11 +40,11 @@ func (c cluster) lies(t *testing.T, places []place) {
 		}
 	}
 	node := c.host(t, "node1")
-	left := tap(t, c.host(t, lab.Switch), "node1") // all that leaves the node
+	left := tap(t, c.host(t, underlay.Switch), "node1") // all that leaves the node
 	ears = append(ears, left, tap(t, node, c.Transport()), tap(t, node, "fairlead-gw0"))
-	me, other, gws := at["a-10-node1"], at["a-10-node2"], lab.Dual.VLANGatewayAddrs(10)
+	me, other, gws := at["a-10-node1"], at["a-10-node2"], underlay.Dual.VLANGatewayAddrs(10)
 	l := liar{ip4: me.of(4), ip6: me.of(6), mac: me.mac(t, "eth0"), router4: gws[0].Addr(), router6: gws[1].Addr(),
-		router: c.host(t, lab.Router).mac(t, "eth10"), node: node.mac(t, c.Transport()), pod: other.mac(t, "eth0"),
+		router: c.host(t, underlay.Router).mac(t, "eth10"), node: node.mac(t, c.Transport()), pod: other.mac(t, "eth0"),
 		pod4: other.of(4), pod6: other.of(6), node4: c.addrsOf("node1")[0]}
 	mouth := tap(t, me, "eth0")
 	var lies []said

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // What the table calls the kinds of pods beside VLANs, and hosts.
@@ -96,10 +96,10 @@ func (c cluster) places(t *testing.T) []place {
 		p.kind, p.ips = node, c.addrsOf(name)
 		all = append(all, p)
 	}
-	legs := lab.Dual.VLANGatewayAddrs
+	legs := underlay.Dual.VLANGatewayAddrs
 	for name, addrs := range map[string][]netip.Prefix{
-		lab.Outside: lab.Dual.FarAddrs(),
-		lab.Router:  slices.Concat(legs(0), legs(10), legs(20)),
+		underlay.Outside: underlay.Dual.FarAddrs(),
+		underlay.Router:  slices.Concat(legs(0), legs(10), legs(20)),
 	} {
 		p := c.host(t, name)
 		p.kind = name
@@ -169,7 +169,7 @@ func (c cluster) isOf(a netip.Addr, from place, want seen) bool {
 		if name != from.node {
 			continue
 		}
-		nodeAddrs, podCIDRs := c.addrsOf(name), lab.Dual.PodCIDRs(i+1)
+		nodeAddrs, podCIDRs := c.addrsOf(name), underlay.Dual.PodCIDRs(i+1)
 		for family := range 2 {
 			if want == itsNode && a == nodeAddrs[family] || want == gateway && a == podCIDRs[family].Addr().Next() {
 				return true

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 var (
@@ -102,12 +102,12 @@ func (c cluster) neighbours(t *testing.T, places []place) {
 	}
 	wires := map[string]*wire{}
 	for _, node := range c.Nodes() {
-		wires[node] = tap(t, c.host(t, lab.Switch), node)
+		wires[node] = tap(t, c.host(t, underlay.Switch), node)
 	}
 	for n, p := range pods {
 		vlan, err := strconv.ParseUint(p.kind, 10, 16)
 		must(t, err)
-		for i, gw := range lab.Dual.VLANGatewayAddrs(uint16(vlan)) {
+		for i, gw := range underlay.Dual.VLANGatewayAddrs(uint16(vlan)) {
 			from := plus(gw.Addr(), 40+n) // so that each question is known
 			target := p.ips[i]
 			c.oneAnswer(t, wires[p.node], p, uint16(vlan), asks(from, target), target)
@@ -169,8 +169,8 @@ func noAnswer(t *testing.T, w *wire, vlan uint16, question []byte, target netip.
 // announced: a new pod tells its segment which MAC its addresses have, and no other segment.
 func (c cluster) announced(t *testing.T) {
 	routerEars := map[string]*wire{}
-	for _, vlan := range lab.VLANs() {
-		routerEars[fmt.Sprint(vlan)] = tap(t, c.host(t, lab.Router), fmt.Sprint("eth", vlan))
+	for _, vlan := range underlay.VLANs() {
+		routerEars[fmt.Sprint(vlan)] = tap(t, c.host(t, underlay.Router), fmt.Sprint("eth", vlan))
 	}
 	for _, p := range c.addPods(t, "new", []string{"0", "10", "20"}, "node1", "node2") {
 		mac := p.mac(t, "eth0")

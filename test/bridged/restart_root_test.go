@@ -7,7 +7,8 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
@@ -50,10 +51,10 @@ func (c cluster) agentKilled(t *testing.T, places []place) {
 		return place{}
 	}
 	every := 5 * time.Millisecond
-	if c.Datapath() == lab.System {
+	if c.Datapath() == vswitch.System {
 		every = 100 * time.Millisecond // that may be in User-Mode Linux, on its one processor
 	}
-	out, streams := find(lab.Outside), map[string]*probe.Stream{}
+	out, streams := find(underlay.Outside), map[string]*probe.Stream{}
 	for i := range out.ips {
 		for _, way := range [][2]place{
 			{out, find("node1")}, {find("node1"), out},

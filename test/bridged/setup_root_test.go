@@ -19,6 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -36,8 +38,8 @@ func up(t *testing.T, o lab.Options) cluster {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
-	o.Dir, o.BinDir, o.Datapath = filepath.Join(t.TempDir(), "lab"), binDir, lab.Datapath(ovstest.UnderTest(t))
-	o.Mode = lab.Bridge
+	o.Dir, o.BinDir, o.Datapath = filepath.Join(t.TempDir(), "lab"), binDir, vswitch.Datapath(ovstest.UnderTest(t))
+	o.Mode = underlay.Bridge
 	l, err := lab.Up(t.Context(), o)
 	must(t, err)
 	c := cluster{l}
@@ -56,7 +58,7 @@ func up(t *testing.T, o lab.Options) cluster {
 	for _, node := range c.Nodes() {
 		c.awaitUplink(t, node)
 	}
-	for _, vlan := range lab.VLANs() {
+	for _, vlan := range underlay.VLANs() {
 		c.apply(t, pools(vlan))
 	}
 	return c
@@ -90,7 +92,7 @@ func (c cluster) addrsOf(node string) (out []netip.Addr) {
 
 // pools are two IPPools of a VLAN, p<VLAN>-v4 and p<VLAN>-v6, one in each form.
 func pools(vlan uint16) string {
-	gw := lab.Dual.VLANGatewayAddrs(vlan)
+	gw := underlay.Dual.VLANGatewayAddrs(vlan)
 	net4 := strings.TrimSuffix(gw[0].Addr().String(), "1")
 	net6 := strings.TrimSuffix(gw[1].Addr().String(), "1")
 	return fmt.Sprintf(`apiVersion: crd.antrea.io/v1alpha2

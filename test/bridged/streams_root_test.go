@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // streams: TCP with full segments gets through, and bridged pods have the underlay's MTU whatever routed ones have.
@@ -29,7 +29,7 @@ func (c cluster) streams(t *testing.T, places []place, flat bool) {
 	}
 	for _, way := range [][2]string{
 		{"a-0-node1", "a-0-node2"}, {"a-10-node1", "a-20-node2"}, {"a-10-node1", "a-20-node1"}, {"a-10-node1", "b-10-node1"},
-		{"a-10-node1", lab.Outside}, {lab.Outside, "a-10-node1"}, {"node1", "a-10-node1"}, {"a-0-node1", "node1"},
+		{"a-10-node1", underlay.Outside}, {underlay.Outside, "a-10-node1"}, {"node1", "a-10-node1"}, {"a-0-node1", "node1"},
 		{"a-routed-node1", "a-10-node1"}, {"a-10-node1", "a-routed-node2"}, {"node2", "a-0-node1"},
 	} {
 		from, to := at[way[0]], at[way[1]]

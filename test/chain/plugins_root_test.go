@@ -12,7 +12,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // A host port leads from outside, and from another node, to the pod, in both families, and goes with it.
@@ -25,7 +25,7 @@ func TestRootHostPort(t *testing.T) {
 	r.mustAdd(t, conflist, p)
 	// No CHECK: portmap 1.1.1 looks for the rules of IPv4 among those of IPv6 as soon as a pod has both.
 	r.serve(t, p, 80)
-	outside, err := r.lab.Host(lab.Outside)
+	outside, err := r.lab.Host(underlay.Outside)
 	must(t, err)
 	from := map[string]runtime{"outside": {node: outside}, "the other node": other}
 	for name, client := range from {

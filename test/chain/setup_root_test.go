@@ -26,6 +26,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -85,7 +86,7 @@ func up(t *testing.T) (node1, node2 runtime) {
 // upLab makes a lab that ends with the test.
 func upLab(t *testing.T, o lab.Options) *lab.Lab {
 	t.Helper()
-	o.Dir, o.BinDir, o.Datapath = filepath.Join(t.TempDir(), "lab"), binDir, lab.Datapath(ovstest.UnderTest(t))
+	o.Dir, o.BinDir, o.Datapath = filepath.Join(t.TempDir(), "lab"), binDir, vswitch.Datapath(ovstest.UnderTest(t))
 	l, err := lab.Up(t.Context(), o)
 	must(t, err)
 	t.Cleanup(func() {

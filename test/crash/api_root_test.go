@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // kubeAPI is the Kubernetes API of a lab, for a test that breaks it.
@@ -121,6 +122,6 @@ func (a *kubeAPI) heal(t *testing.T) {
 
 func (a *kubeAPI) nft(t *testing.T, command string) {
 	t.Helper()
-	_, err := a.lab.NodeExec(within(t, 10*time.Second), lab.ControlPlane, "nft", command)
+	_, err := a.lab.NodeExec(within(t, 10*time.Second), underlay.ControlPlane, "nft", command)
 	must(t, err)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
@@ -18,7 +20,7 @@ import (
 // calm machine, and 2 s is what is promised. The rest is for a machine that does other things as well; the kernel's
 // datapath is mostly tried in a kernel with one slow processor, which all nodes and tests share.
 func (c cluster) limits() (every, back time.Duration) {
-	if c.Datapath() == lab.System {
+	if c.Datapath() == vswitch.System {
 		return 20 * time.Millisecond, 7 * time.Second
 	}
 	return 10 * time.Millisecond, 3500 * time.Millisecond
@@ -62,7 +64,7 @@ func (c cluster) deaths() (all []death) {
 			for _, down := range []time.Duration{0, 3 * time.Second, 10 * time.Second} {
 				d.kill, d.down = kill, down
 				brief := kill && down < 10*time.Second || down == 0 && !d.agent
-				if c.Datapath() == lab.System {
+				if c.Datapath() == vswitch.System {
 					brief = kill && (down == 3*time.Second || down == 0 && !strings.Contains(d.who(), "+"))
 				}
 				if long() || brief {
@@ -127,7 +129,7 @@ func TestRootDeaths(t *testing.T) {
 func (c cluster) tooMuch(t toll) (wrong []string) {
 	_, back := c.limits()
 	worst := max(t.near.gap, t.far.gap, t.fresh.gap, t.host.gap)
-	switch system := c.Datapath() == lab.System; {
+	switch system := c.Datapath() == vswitch.System; {
 	case !t.vswitchd && !t.ovsdb:
 		if t.near.lost+t.far.lost+t.fresh.lost+t.host.lost > 0 {
 			wrong = append(wrong, "an agent that dies costs packets")
@@ -301,8 +303,8 @@ func (c cluster) startAgent(ctx context.Context) error {
 func (c cluster) streams(t *testing.T, fresh string) [4][]way {
 	t.Helper()
 	a, b, far := c.at(t, "a"), c.at(t, "b"), c.at(t, "far")
-	outside, gateway := c.onHost(t, lab.Outside, lab.Dual.FarAddrs()...), c.onHost(t, node, c.gateways(t)...)
-	here, there := c.onHost(t, node, lab.Dual.NodeAddrs(1)...), c.onHost(t, "node2", lab.Dual.NodeAddrs(2)...)
+	outside, gateway := c.onHost(t, underlay.Outside, underlay.Dual.FarAddrs()...), c.onHost(t, node, c.gateways(t)...)
+	here, there := c.onHost(t, node, underlay.Dual.NodeAddrs(1)...), c.onHost(t, "node2", underlay.Dual.NodeAddrs(2)...)
 	return [4][]way{
 		{here.to(t, "host to outside", outside, 0), here.to(t, "host to the other node", there, 0)},
 		{a.to(t, "pod to pod", b, 0), a.to(t, "pod to pod, IPv6", b, 1), gateway.to(t, "host to pod", b, 0)},

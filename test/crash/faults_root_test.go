@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // While a daemon of Open vSwitch is down or hangs, readiness and STATUS say which it is, and ADD and DEL fail with
@@ -147,7 +148,7 @@ func (c cluster) addAndDelete(t *testing.T) {
 // A datapath that somebody deletes does not come back by itself: it is said what to do.
 func TestRootDatapathDeleted(t *testing.T) {
 	c := up(t)
-	if c.Datapath() != lab.System {
+	if c.Datapath() != vswitch.System {
 		t.Log("only the kernel's datapath can be deleted under ovs-vswitchd")
 		return
 	}

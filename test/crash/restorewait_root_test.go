@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // The next start of ovs-vswitchd keeps the kernel's flows only while a guard lives, and what somebody else has asked
@@ -14,7 +15,7 @@ import (
 func TestRootRestoreWait(t *testing.T) {
 	c := up(t)
 	armed := "{}"
-	if c.Datapath() == lab.System {
+	if c.Datapath() == vswitch.System {
 		armed = "{flow-restore-wait=True}"
 	}
 	c.key(t, armed)

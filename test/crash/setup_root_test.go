@@ -26,6 +26,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -74,7 +75,7 @@ func upIn(t *testing.T, kind lab.Cluster) cluster {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir,
-		Datapath: lab.Datapath(ovstest.UnderTest(t)), Cluster: kind, NoAgent: true})
+		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), Cluster: kind, NoAgent: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
 	h, err := l.Host(node)

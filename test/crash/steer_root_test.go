@@ -17,6 +17,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
@@ -32,7 +34,8 @@ func TestRootSteerLeavesHostAlone(t *testing.T) {
 		config += "\ntrafficEncapMode: noEncap"
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: 1,
-		Datapath: lab.Datapath(ovstest.UnderTest(t)), Mode: lab.Bridge, Uplink: api.UplinkSteer, Config: []byte(config)})
+		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), Mode: underlay.Bridge, Uplink: api.UplinkSteer,
+		Config: []byte(config)})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
 	h, err := l.Host(node)
@@ -195,7 +198,7 @@ func (c cluster) forgetNeighbours(t *testing.T) {
 // hostUnmoved does something under streams between host and router, and under a TCP connection.
 func (c cluster) hostUnmoved(t *testing.T, do func(*testing.T)) {
 	every := 2 * time.Millisecond
-	if c.Datapath() == lab.System { // in User-Mode Linux, whose one processor has no time for more
+	if c.Datapath() == vswitch.System { // in User-Mode Linux, whose one processor has no time for more
 		every = 20 * time.Millisecond
 	}
 	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -19,7 +21,7 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: 1,
-		Datapath: lab.Datapath(ovstest.UnderTest(t)), Mode: lab.Bridge, Config: []byte("uplink: {rollbackAfter: 2s}")})
+		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), Mode: underlay.Bridge, Config: []byte("uplink: {rollbackAfter: 2s}")})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
 	h, err := l.Host(node)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
@@ -64,7 +66,7 @@ func (c cluster) gaps(t *testing.T) {
 	defer func() { c.remove(t, bridgedPods); c.settle(t) }()
 	ways := c.uplinkWays(t)
 	run1s(t, ways, func() {}) // neighbours and flows are known
-	userspace := c.Datapath() == lab.Netdev
+	userspace := c.Datapath() == vswitch.Netdev
 	events := []*event{
 		{name: "agent: SIGKILL, started", do: c.agentAgain(c.AgentKill, "")},
 		{name: "agent: SIGTERM, config changed, started", do: c.agentAgain(c.AgentStop, "serviceCIDR")},
@@ -97,7 +99,7 @@ const hostWays = 2
 func (c cluster) uplinkWays(t *testing.T) []way {
 	t.Helper()
 	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
-	leg := c.onHost(t, "router", lab.Dual.VLANGatewayAddrs(10)...)
+	leg := c.onHost(t, "router", underlay.Dual.VLANGatewayAddrs(10)...)
 	self := c.onHost(t, node, c.NodeAddrs(1)...)
 	d, e := c.at(t, "d"), c.at(t, "e")
 	return []way{self.to(t, "host to router", router, 0), router.to(t, "router to host, IPv6", self, 1),
@@ -157,7 +159,7 @@ func (c cluster) otherValue(t *testing.T, key string) {
 // armed waits until ovs-vswitchd would keep the kernel's flows if it ended now.
 func (c cluster) armed(t *testing.T) {
 	t.Helper()
-	if c.Datapath() == lab.System {
+	if c.Datapath() == vswitch.System {
 		c.key(t, "{flow-restore-wait=True}")
 	}
 }
@@ -190,7 +192,7 @@ func (c cluster) newFlowsWithoutAgent(t *testing.T) time.Duration {
 	c.armed(t)
 	must(t, c.AgentKill(within(t, 10*time.Second), node))
 	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
-	if c.Datapath() == lab.System {
+	if c.Datapath() == vswitch.System {
 		c.exec(t, "ovs-dpctl", "--timeout=10", "del-flows")
 	}
 	ways := c.uplinkWays(t)[:hostWays]

@@ -7,7 +7,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
@@ -71,8 +71,8 @@ func (s spot) to(t *testing.T, name string, there spot, number int) way {
 func (c cluster) ways(t *testing.T) (ways []way) {
 	t.Helper()
 	a, b, far := c.at(t, "a"), c.at(t, "b"), c.at(t, "far")
-	for i, f := range []lab.IPFamily{lab.IPv4, lab.IPv6} {
-		outside := c.onHost(t, lab.Outside, lab.Dual.FarAddrs()...)
+	for i, f := range []underlay.IPFamily{underlay.IPv4, underlay.IPv6} {
+		outside := c.onHost(t, underlay.Outside, underlay.Dual.FarAddrs()...)
 		gateway := c.onHost(t, node, c.gateways(t)...)
 		ways = append(ways, a.to(t, "pod to pod "+string(f), b, i), a.to(t, "pod to pod on the other node "+string(f), far, i),
 			a.to(t, "pod to outside "+string(f), outside, i), gateway.to(t, "host to pod "+string(f), a, i))

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // away is how long the API server stays away where time matters: longer than the 45 s after which client-go gives a
@@ -154,7 +155,7 @@ func TestRootWatchCut(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // also when the test has ended
 		defer cancel()
-		_, err := b.NodeExec(ctx, lab.ControlPlane, "nft", command)
+		_, err := b.NodeExec(ctx, underlay.ControlPlane, "nft", command)
 		must(t, err)
 	}
 	nft("table inet cut { chain in { type filter hook input priority -10; iifname eth0 tcp dport 6443 reject with tcp reset; }; }")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // The cluster CIDR is used up, and node2 is the one without. Its agent ends with one message and one Event, and what
@@ -233,7 +234,7 @@ func (b *bed) event(t *testing.T, node, reason string) (message string) {
 func (b *bed) doctorSays(t *testing.T, want int, text string) {
 	t.Helper()
 	wait(t, 20*time.Second, func() string {
-		out, code := b.fairleadctl(t, lab.ControlPlane, b.plane.AdminKubeconfig(), "doctor", "pod-cidr")
+		out, code := b.fairleadctl(t, underlay.ControlPlane, b.plane.AdminKubeconfig(), "doctor", "pod-cidr")
 		if code != want || !strings.Contains(out, text) {
 			return fmt.Sprintf("the doctor's exit code is %d, want %d and %q:\n%s", code, want, text, out)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // bed is the cluster, as tests use it.
@@ -52,7 +53,7 @@ func (w withLab) Run() int {
 	if err == nil {
 		defer os.RemoveAll(dir)
 		shared, err = lab.Up(context.Background(), lab.Options{Dir: filepath.Join(dir, "lab"), BinDir: *w.binDir,
-			Cluster: lab.Kube, Datapath: lab.Netdev, Progress: func(step string) { fmt.Fprintln(os.Stderr, "lab:", step) }})
+			Cluster: lab.Kube, Datapath: vswitch.Netdev, Progress: func(step string) { fmt.Fprintln(os.Stderr, "lab:", step) }})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/uml"
 	"github.com/fairlead-cni/fairlead/test/uml/kernel"
 )
@@ -71,7 +71,7 @@ func (f *umlFlags) run(cmd *cobra.Command, argv []string) error {
 	if len(argv) == 0 {
 		return errors.New("write: lab --uml -- CMD, or lab --uml -- SCRIPT")
 	}
-	if f.when == auto && lab.KernelDatapath() == nil {
+	if f.when == auto && vswitch.KernelDatapath() == nil {
 		return here(argv)
 	}
 	c, err := f.command(cmd.Context(), argv)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 func upCommand(dir *string) *cobra.Command {
@@ -42,10 +44,10 @@ without Kubernetes the nodes share the directory of allocations.`,
 			"  lab up --cluster kube --set kcm.cluster-cidr=10.77.0.0/24 --set kcm.node-cidr-mask-size=26 --ip-family ipv4",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.Dir, o.Datapath, o.IPFamily = *dir, lab.Datapath(datapath), lab.IPFamily(family)
-			o.Cluster, o.Mode = lab.Cluster(cluster), lab.Mode(mode)
+			o.Dir, o.Datapath, o.IPFamily = *dir, vswitch.Datapath(datapath), underlay.IPFamily(family)
+			o.Cluster, o.Mode = lab.Cluster(cluster), underlay.Mode(mode)
 			if o.Nodes < 1 { // 0 would mean the default
-				return fmt.Errorf("--nodes %d: a lab has 1 to %d nodes", o.Nodes, lab.MaxNodes)
+				return fmt.Errorf("--nodes %d: a lab has 1 to %d nodes", o.Nodes, underlay.MaxNodes)
 			}
 			if config != "" {
 				data, err := os.ReadFile(config)
@@ -66,11 +68,11 @@ without Kubernetes the nodes share the directory of allocations.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("number of nodes, 1 to %d", lab.MaxNodes))
-	flags.StringVar(&datapath, "datapath", string(lab.Auto),
+	flags.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("number of nodes, 1 to %d", underlay.MaxNodes))
+	flags.StringVar(&datapath, "datapath", string(vswitch.Auto),
 		"system (the kernel's), netdev (in userspace), or auto: what is there")
-	flags.StringVar(&family, "ip-family", string(lab.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
-	flags.StringVar(&mode, "mode", string(lab.Routed),
+	flags.StringVar(&family, "ip-family", string(underlay.Dual), "addresses of nodes and pods: ipv4, ipv6 or dual")
+	flags.StringVar(&mode, "mode", string(underlay.Routed),
 		"routed, or bridge: an underlay with VLANs, and agents that bridge pods")
 	flags.StringVar(&o.Uplink, "uplink", api.UplinkBridge,
 		"with --mode bridge, agents' uplink.mode: bridge or steer")

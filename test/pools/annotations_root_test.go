@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 const annotated = "apiVersion: v1\nkind: Namespace\nmetadata: {name: annotated, annotations: {ipam.antrea.io/ippools: ns10}}\n"
@@ -60,9 +60,9 @@ func TestRootAnnotations(t *testing.T) {
 func (b *bed) looksRight(t *testing.T, pod string, ip netip.Addr, vlan uint16) {
 	t.Helper()
 	rec := b.record(t, pod)
-	gateway := lab.Dual.VLANGatewayAddrs(vlan)[0]
+	gateway := underlay.Dual.VLANGatewayAddrs(vlan)[0]
 	if ip.Is6() {
-		gateway = lab.Dual.VLANGatewayAddrs(vlan)[1]
+		gateway = underlay.Dual.VLANGatewayAddrs(vlan)[1]
 	}
 	addr := fmt.Sprintf("%s/%d", ip, gateway.Bits())
 	for _, want := range []struct{ command, text string }{

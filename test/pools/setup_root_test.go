@@ -24,6 +24,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -59,7 +61,7 @@ func (w withLab) Run() int {
 	if err == nil {
 		defer os.RemoveAll(dir)
 		shared, err = lab.Up(context.Background(), lab.Options{Dir: filepath.Join(dir, "lab"), BinDir: *w.binDir,
-			Cluster: lab.Kube, Mode: lab.Bridge, Datapath: lab.Datapath(ovstest.Netdev), Config: []byte("ipam: {coolingPeriod: 2s}"),
+			Cluster: lab.Kube, Mode: underlay.Bridge, Datapath: vswitch.Datapath(ovstest.Netdev), Config: []byte("ipam: {coolingPeriod: 2s}"),
 			Progress: func(step string) { fmt.Fprintln(os.Stderr, "lab:", step) }})
 	}
 	if err != nil {
@@ -181,9 +183,9 @@ func (b *bed) apply(t *testing.T, manifests ...string) {
 
 // poolYAML is an IPPool of a VLAN of the lab: the addresses from first to last, numbers of the last byte, or group.
 func poolYAML(name string, family int, vlan uint16, first, last string) string {
-	gateway := lab.Dual.VLANGatewayAddrs(vlan)[0]
+	gateway := underlay.Dual.VLANGatewayAddrs(vlan)[0]
 	if family == 6 {
-		gateway = lab.Dual.VLANGatewayAddrs(vlan)[1]
+		gateway = underlay.Dual.VLANGatewayAddrs(vlan)[1]
 	}
 	net := strings.TrimSuffix(gateway.Addr().String(), "1")
 	return fmt.Sprintf("apiVersion: crd.antrea.io/v1beta1\nkind: IPPool\nmetadata: {name: %s}\nspec:\n"+

@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // Somebody on the wire has an address of a pool: it is skipped, and told, in every VLAN and family.
 func TestRootConflictOnTheWire(t *testing.T) {
 	b := cluster(t)
-	router, err := b.Host(lab.Router)
+	router, err := b.Host(underlay.Router)
 	must(t, err)
 	ip := func(line string) {
 		t.Helper()
@@ -76,7 +76,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 func TestRootAnnounced(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("told", 4, 10, "160", "169"), poolYAML("told6", 6, 10, "1600", "160f"))
-	router, err := b.Host(lab.Router)
+	router, err := b.Host(underlay.Router)
 	must(t, err)
 	ip := func(line string) string {
 		t.Helper()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // peerLimit is how long a change may take: a second, says the promise; the machine may be slow, and one look at a node
@@ -56,7 +56,7 @@ func peersChange(t *testing.T, c cluster, m mode) {
 		for _, p := range now {
 			all = append(all, p.manifest())
 			for i, cidr := range p.cidrs { // the routers are somebody else's
-				c.host(t, lab.Outside).exec(t, fmt.Sprintf("ip route replace %s via %s", cidr, p.addrs[i]))
+				c.host(t, underlay.Outside).exec(t, fmt.Sprintf("ip route replace %s via %s", cidr, p.addrs[i]))
 			}
 		}
 		c.apply(t, all...)
@@ -112,7 +112,7 @@ func peersChange(t *testing.T, c cluster, m mode) {
 	}
 	before = two
 	two.addrs = []string{"192.168.77.12", "fd77::12"}
-	c.host(t, lab.Underlay).exec(t, "ip link set node2 master br0")
+	c.host(t, underlay.Hub).exec(t, "ip link set node2 master br0")
 	c.readdress(t, "node2", two.addrs, "192.168.77.1", "fd77::1")
 	apply(two)
 	followed("moved into the subnet", []moving{two, three}, before.addrs...)
@@ -122,7 +122,7 @@ func peersChange(t *testing.T, c cluster, m mode) {
 	}
 	before = two
 	two.addrs = []string{"192.168.78.12", "fd78::12"}
-	c.host(t, lab.Underlay).exec(t, "ip link set node2 master br1")
+	c.host(t, underlay.Hub).exec(t, "ip link set node2 master br1")
 	c.readdress(t, "node2", two.addrs, "192.168.78.1", "fd78::1")
 	apply(two)
 	followed("moved out of it", []moving{two, three}, before.addrs...)

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // mode is a traffic mode and what it promises between nodes of one subnet (near) and of two (far).
@@ -74,7 +75,7 @@ func TestRootModes(t *testing.T) {
 // allReachAllInSubnets: pods, nodes and the world, in the subnet and beyond the router.
 func allReachAllInSubnets(t *testing.T, c cluster) {
 	a, b, far, near := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.pod(t, "d")
-	node1, outside := c.host(t, "node1"), c.host(t, lab.Outside)
+	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
 	for i := range a.ips {
 		for _, to := range []place{b, near, far} { // same node, same subnet, another subnet
 			reach(t, a, to.ips[i])
@@ -112,8 +113,8 @@ func sourcesStay(t *testing.T, c cluster, m mode) {
 			{a, c.host(t, "node2"), node(2), node(1)}, {a, c.host(t, "node3"), node(3), node(1)},
 			{c.host(t, "node1"), near, near.ips[i], fromNode[m.near]},
 			{c.host(t, "node1"), far, far.ips[i], fromNode[m.far]},
-			{a, c.host(t, lab.Outside), c.family.FarAddrs()[i].Addr(), node(1)},
-			{far, c.host(t, lab.Outside), c.family.FarAddrs()[i].Addr(), node(2)},
+			{a, c.host(t, underlay.Outside), c.family.FarAddrs()[i].Addr(), node(1)},
+			{far, c.host(t, underlay.Outside), c.family.FarAddrs()[i].Addr(), node(2)},
 		} {
 			for _, network := range []string{"udp", "tcp"} {
 				if got := peerSeen(t, network, way.from, way.to, way.at); got != way.want {
@@ -132,7 +133,7 @@ func narrowRouter(t *testing.T, c cluster, m mode) {
 		t.Logf("%s: the router sees tunnel packets only", m.name)
 		return
 	}
-	outside, a, far := c.host(t, lab.Outside), c.pod(t, "a"), c.pod(t, "c")
+	outside, a, far := c.host(t, underlay.Outside), c.pod(t, "a"), c.pod(t, "c")
 	outside.exec(t, "ip link set eth1 mtu 1400")
 	for _, to := range far.ips {
 		out, err := a.run("ping", "-c2", "-i0.2", "-W1", "-Mdo", "-s", fmt.Sprint(m.mtu-headers(to)), to.String())
@@ -182,7 +183,7 @@ func liesBetweenNodes(t *testing.T, c cluster) {
 	a, b, far, near := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.pod(t, "d")
 	gateway := c.host(t, "node1").macOf(t, "fairlead-gw0")
 	ears := map[string]*wire{near.name: tap(t, near, "eth0"), far.name: tap(t, far, "eth0"), a.name: tap(t, a, "eth0")}
-	liar, outside := tap(t, a, "eth0"), tap(t, c.host(t, lab.Outside), "eth0")
+	liar, outside := tap(t, a, "eth0"), tap(t, c.host(t, underlay.Outside), "eth0")
 	dev := c.underlayDev(t, "node1")
 	var lies []packet
 	for i := range a.ips {
@@ -196,7 +197,7 @@ func liesBetweenNodes(t *testing.T, c cluster) {
 		}
 		for _, src := range []netip.Addr{b.ips[i], lastOf(c.family.PodCIDRs(1)[i])} {
 			p := udp(src, a.ips[i], fmt.Sprintf("lie from outside: %s to a", src))
-			outside.send(t, ethernet(c.host(t, "node1").macOf(t, dev), c.host(t, lab.Outside).macOf(t, "eth0"), p))
+			outside.send(t, ethernet(c.host(t, "node1").macOf(t, dev), c.host(t, underlay.Outside).macOf(t, "eth0"), p))
 			lies = append(lies, p)
 		}
 	}
@@ -207,7 +208,7 @@ func liesBetweenNodes(t *testing.T, c cluster) {
 			ears[to.name].expect(t, string(p.mark), p.mark)
 		}
 		p := udp(c.family.FarAddrs()[i].Addr(), a.ips[i], "truth from outside to "+a.ips[i].String())
-		outside.send(t, ethernet(c.host(t, "node1").macOf(t, dev), c.host(t, lab.Outside).macOf(t, "eth0"), p))
+		outside.send(t, ethernet(c.host(t, "node1").macOf(t, dev), c.host(t, underlay.Outside).macOf(t, "eth0"), p))
 		ears["a"].expect(t, string(p.mark), p.mark)
 	}
 	for _, l := range lies {

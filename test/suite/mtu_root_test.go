@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // fullPackets wants pods and gateway to have this MTU, packets of that size to get through whole, and larger ones to
@@ -47,7 +48,7 @@ func headers(a netip.Addr) int {
 func TestRootMTUFollowsUnderlay(t *testing.T) {
 	c := up(t, lab.Options{NoAgent: true})
 	for i, node := range c.Nodes() {
-		c.host(t, lab.Underlay).exec(t, "ip link set "+node+" mtu 1400")
+		c.host(t, underlay.Hub).exec(t, "ip link set "+node+" mtu 1400")
 		c.host(t, node).exec(t, "ip link set eth0 mtu 1400")
 		wait(t, 5*time.Second, func() string {
 			if mtu := c.host(t, node).link(t, c.Transport()).MTU; mtu != 1400 {

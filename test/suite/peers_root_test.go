@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // lacksPeer says what a node does not have to reach podCIDRs on another node: flows, and routes of its own.
@@ -50,7 +51,7 @@ func (c cluster) routes(t *testing.T, node string) string {
 // Peers come, move and go, and the others follow: within a second, says the promise; the machine may be slow.
 func TestRootPeersComeAndGo(t *testing.T) {
 	limit, c := 5*time.Second, up(t, lab.Options{Nodes: 3})
-	if c.Datapath() == lab.System {
+	if c.Datapath() == vswitch.System {
 		limit = 15 * time.Second // three nodes on the one slow CPU of User-Mode Linux
 	}
 	c.addPods(t, "a@node1", "b@node2", "c@node3")

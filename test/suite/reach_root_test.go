@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // Everybody reaches everybody over every kind of tunnel and in both families, small packets, full packets and streams,
@@ -14,16 +15,16 @@ import (
 func TestRootNetwork(t *testing.T) {
 	for _, n := range []struct {
 		tunnel   string
-		family   lab.IPFamily
+		family   underlay.IPFamily
 		overhead int // bytes that the tunnel adds, outer IP header included, without the outer Ethernet header
 		config   string
 	}{
-		{"geneve", lab.Dual, 50, ""},
-		{"vxlan", lab.Dual, 50, ""},
-		{"gre", lab.Dual, 42, ""},
-		{"geneve", lab.IPv4, 50, "tunnelPort: 16081\ntunnelCsum: true\nsnatFullyRandomPorts: true\n"},
-		{"geneve", lab.IPv6, 70, ""},
-		{"vxlan", lab.IPv6, 70, ""},
+		{"geneve", underlay.Dual, 50, ""},
+		{"vxlan", underlay.Dual, 50, ""},
+		{"gre", underlay.Dual, 42, ""},
+		{"geneve", underlay.IPv4, 50, "tunnelPort: 16081\ntunnelCsum: true\nsnatFullyRandomPorts: true\n"},
+		{"geneve", underlay.IPv6, 70, ""},
+		{"vxlan", underlay.IPv6, 70, ""},
 	} {
 		t.Run(n.tunnel+" "+string(n.family), func(t *testing.T) {
 			c := up(t, lab.Options{IPFamily: n.family, Config: []byte("tunnelType: " + n.tunnel + "\n" + n.config)})
@@ -42,7 +43,7 @@ func TestRootNetwork(t *testing.T) {
 
 func allReachAll(t *testing.T, c cluster) {
 	a, b, remote := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
-	node1, node2, outside := c.host(t, "node1"), c.host(t, "node2"), c.host(t, lab.Outside)
+	node1, node2, outside := c.host(t, "node1"), c.host(t, "node2"), c.host(t, underlay.Outside)
 	families := len(c.family.NodeAddrs(1))
 	if len(a.ips) != families || len(b.ips) != families || len(remote.ips) != families {
 		t.Fatalf("pods have %v, %v and %v, want %d addresses each", a.ips, b.ips, remote.ips, families)
@@ -113,7 +114,7 @@ func noReach(t *testing.T, from place, to netip.Addr, flags ...string) {
 
 // masqueraded: a server outside sees the address of the pod's node; a server in a pod sees who calls.
 func masqueraded(t *testing.T, c cluster) {
-	outside := c.host(t, lab.Outside)
+	outside := c.host(t, underlay.Outside)
 	for i, far := range c.family.FarAddrs() {
 		for n, name := range map[int]string{1: "a", 2: "c"} {
 			pod, want := c.pod(t, name), c.family.NodeAddrs(n)[i].Addr()

@@ -11,6 +11,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
@@ -20,9 +22,9 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
 	c.warm(t)
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
-	node1, outside := c.host(t, "node1"), c.host(t, lab.Outside)
+	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
 	streams, every := map[string]*probe.Stream{}, 5*time.Millisecond
-	if c.Datapath() == lab.System {
+	if c.Datapath() == vswitch.System {
 		every = 25 * time.Millisecond // in User-Mode Linux a system call takes 100 times as long, and there is one CPU
 	}
 	start := func(from place, source netip.Addr, to place, addr netip.Addr) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // The values of a cluster that ran Antrea's bridging mode start Fairlead unchanged: pods talk without a tunnel, and the
@@ -18,7 +19,7 @@ trafficEncapMode: noEncap
 noSNAT: true
 `)})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
-	node1, outside := c.host(t, "node1"), c.host(t, lab.Outside)
+	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
 	if ports := node1.exec(t, "ovs-vsctl list-ports br-int"); strings.Contains(ports, "fairlead-tun0") {
 		t.Errorf("there is a tunnel:\n%s", ports)
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -34,7 +36,7 @@ func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 // cluster is a lab and what tests do with it.
 type cluster struct {
 	*lab.Lab
-	family lab.IPFamily
+	family underlay.IPFamily
 }
 
 // up makes a lab that ends with the test. When the test fails, the agents' logs are shown.
@@ -43,9 +45,9 @@ func up(t *testing.T, o lab.Options) cluster {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
-	o.Dir, o.BinDir, o.Datapath = filepath.Join(t.TempDir(), "lab"), binDir, lab.Datapath(ovstest.UnderTest(t))
+	o.Dir, o.BinDir, o.Datapath = filepath.Join(t.TempDir(), "lab"), binDir, vswitch.Datapath(ovstest.UnderTest(t))
 	if o.IPFamily == "" {
-		o.IPFamily = lab.Dual
+		o.IPFamily = underlay.Dual
 	}
 	l, err := lab.Up(t.Context(), o)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // listen opens a TCP listener, dial a connection, both at a place.
@@ -71,7 +71,7 @@ func peerSeen(t *testing.T, network string, client, server place, addr netip.Add
 // streams sends a lot by TCP, and wants it to arrive as it was. Without checksum offload switched off in the pods the
 // userspace datapath would deliver none of it.
 func streams(t *testing.T, c cluster) {
-	a, b, remote, outside := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.host(t, lab.Outside)
+	a, b, remote, outside := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.host(t, underlay.Outside)
 	for i, far := range c.family.FarAddrs() {
 		for _, way := range []struct {
 			from, to place

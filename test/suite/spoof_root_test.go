@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // scene is a lab with the pods that the tests of lies are about: liar and victim on node1 with a third pod, far on
@@ -25,7 +26,7 @@ func newScene(t *testing.T) scene {
 	c.addPods(t, "liar@node1", "victim@node1", "third@node1", "far@node2")
 	c.warm(t)
 	return scene{c, c.pod(t, "liar"), c.pod(t, "victim"), c.pod(t, "third"), c.pod(t, "far"), c.host(t, "node1"),
-		c.host(t, lab.Outside), c.host(t, "node1").macOf(t, "fairlead-gw0")}
+		c.host(t, underlay.Outside), c.host(t, "node1").macOf(t, "fairlead-gw0")}
 }
 
 // What a pod says about itself must be true.

@@ -8,28 +8,29 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // The tunnel believes nodes only, and each of them only about its own pods. The host outside makes tunnel packets by
 // hand, from an address that is no node's and from one that is.
 func TestRootTunnelBelievesNodesOnly(t *testing.T) {
 	t.Run("tunnel over IPv4", func(t *testing.T) {
-		believesNodesOnly(t, lab.Dual, "10.77.200.0/24,fd77:0:0:200::/64", "192.168.77.200/24")
+		believesNodesOnly(t, underlay.Dual, "10.77.200.0/24,fd77:0:0:200::/64", "192.168.77.200/24")
 	})
 	t.Run("tunnel over IPv6", func(t *testing.T) {
-		believesNodesOnly(t, lab.IPv6, "fd77:0:0:200::/64", "fd77::200/64")
+		believesNodesOnly(t, underlay.IPv6, "fd77:0:0:200::/64", "fd77::200/64")
 	})
 }
 
 // believesNodesOnly has the host outside be the node called second as well, with these podCIDRs and this address.
-func believesNodesOnly(t *testing.T, family lab.IPFamily, podCIDRs, address string) {
+func believesNodesOnly(t *testing.T, family underlay.IPFamily, podCIDRs, address string) {
 	c := up(t, lab.Options{IPFamily: family})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
 	c.warm(t)
-	outside, node2 := c.host(t, lab.Outside), c.host(t, "node2")
+	outside, node2 := c.host(t, underlay.Outside), c.host(t, "node2")
 	node1At, node2At := family.NodeAddrs(1)[0].Addr().String(), family.NodeAddrs(2)[0].Addr().String()
 	stranger, second := family.GatewayAddrs()[0].Addr().String(), netip.MustParsePrefix(address).Addr().String()
-	outside.exec(t, "ip addr add "+address+" dev eth0"+map[bool]string{true: " nodad"}[family == lab.IPv6])
+	outside.exec(t, "ip addr add "+address+" dev eth0"+map[bool]string{true: " nodad"}[family == underlay.IPv6])
 	c.apply(t, nodeYAML("second", podCIDRs, second))
 	wait(t, 5*time.Second, func() string { return c.lacksPeer(t, "node1", strings.Split(podCIDRs, ",")...) })
 

@@ -76,7 +76,7 @@ func (l *Lab) AgentStart(ctx context.Context, node string) error {
 	fmt.Fprintf(log, "--- lab: starting the agent of %s, %s\n", node, time.Now().Format(time.RFC3339))
 	cmd := exec.Command("sh", "-c", keepExit, "sh", agentPID, agentExit,
 		filepath.Join(l.spec.BinDir, "fairlead-agent"), "--config", agentConf)
-	cmd.Env = append(cleanEnv(), "NODE_NAME="+node)
+	cmd.Env = append(host.Env(), "NODE_NAME="+node)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := os.Remove(h.Private(agentPID)); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // scriptedAgent makes a directory of programs in which the agent is a shell script.
@@ -142,7 +144,7 @@ func TestRootPodsByFairlead(t *testing.T) {
 	if len(targets) != 4 {
 		t.Fatalf("addresses of b and c: %v", targets)
 	}
-	for _, p := range append(Dual.FarAddrs(), Dual.NodeAddrs(1)...) {
+	for _, p := range append(underlay.Dual.FarAddrs(), underlay.Dual.NodeAddrs(1)...) {
 		targets = append(targets, p.Addr().String())
 	}
 	for _, to := range targets {

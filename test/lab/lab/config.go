@@ -8,6 +8,8 @@ import (
 	"bytes"
 
 	yamlv3 "go.yaml.in/yaml/v3"
+
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // defaultAPIPort is where an agent answers /readyz unless its config says otherwise.
@@ -23,7 +25,7 @@ const allocationsDir = "/var/lib/fairlead/allocations"
 // agentConfigFor is what the lab must tell every agent.
 func agentConfigFor(o Options) map[string]any {
 	config := map[string]any{"ovsDatapathType": string(o.Datapath)}
-	if o.Mode == Bridge {
+	if o.Mode == underlay.Bridge {
 		config["enableBridgingMode"] = true
 		config["uplink"] = map[string]any{"mode": o.Uplink}
 	}

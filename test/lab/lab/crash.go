@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // CrashSteps are the steps of attaching the uplink at which AgentCrash can kill, or those of the way back, in an uplink
@@ -38,8 +39,8 @@ func (l *Lab) AgentCrash(ctx context.Context, node, step string) (past string, e
 		return "", fmt.Errorf("%q is no step of an attach (%s) nor of the way back (%s)", step,
 			strings.Join(l.crashSteps(false), ", "), strings.Join(l.crashSteps(true), ", "))
 	}
-	if l.spec.Mode != Bridge {
-		return "", fmt.Errorf("the agents of this lab attach no uplink: lab up --mode %s makes one where they do", Bridge)
+	if l.spec.Mode != underlay.Bridge {
+		return "", fmt.Errorf("the agents of this lab attach no uplink: lab up --mode %s makes one where they do", underlay.Bridge)
 	}
 	if err := l.beforeCrash(ctx, node, back); err != nil {
 		return "", fmt.Errorf("getting %s to where %q can come: %w", node, step, err)
@@ -74,7 +75,7 @@ func (l *Lab) restoreUplink(ctx context.Context, node string) error {
 		return err
 	}
 	cmd := l.restoreCommand(ctx)
-	return h.Do(func() error { return run(cmd) })
+	return h.Do(func() error { return host.Run(cmd) })
 }
 
 func (l *Lab) restoreCommand(ctx context.Context) *exec.Cmd {

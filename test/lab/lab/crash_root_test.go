@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // A crash leaves the journal at its step and no agent, and the next agent goes on.
 func TestRootCrash(t *testing.T) {
-	l := upWithAgents(t, Options{Nodes: 1, Mode: Bridge})
+	l := upWithAgents(t, Options{Nodes: 1, Mode: underlay.Bridge})
 	h, err := l.Host("node1")
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
@@ -21,7 +22,7 @@ func (l *Lab) ExecNode(name string, argv []string) error {
 	if err := os.Setenv("PATH", l.spec.BinDir+":"+os.Getenv("PATH")); err != nil {
 		return err
 	}
-	return h.Exec("", argv, cleanEnv())
+	return h.Exec("", argv, host.Env())
 }
 
 // ExecPod replaces this process by argv on the pod's node, in the pod's network namespace. The process ends with the
@@ -35,7 +36,7 @@ func (l *Lab) ExecPod(pod string, argv []string) error {
 	if err != nil {
 		return err
 	}
-	return h.Exec(rec.Netns, argv, append(cleanEnv(), sandbox.Marker+"="+rec.ContainerID))
+	return h.Exec(rec.Netns, argv, append(host.Env(), sandbox.Marker+"="+rec.ContainerID))
 }
 
 // sandboxOf returns the pod's record, and an error if it has nothing to run in.

@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/kubelet"
 	"github.com/fairlead-cni/fairlead/test/lab/runner"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // kubeProgram returns the program with all parts of Kubernetes, and builds it if need be. A lab without Kubernetes
@@ -66,7 +67,7 @@ func (l *Lab) Plane() (controlplane.Plane, error) {
 		return controlplane.Plane{}, fmt.Errorf("the lab in %s has no Kubernetes: lab up --cluster %s makes one that has",
 			l.dir, Kube)
 	}
-	p := controlplane.Plane{Host: host.At(l.path("hosts"), ControlPlane), Program: l.spec.Kube,
+	p := controlplane.Plane{Host: host.At(l.path("hosts"), underlay.ControlPlane), Program: l.spec.Kube,
 		ServiceCIDRs: l.spec.IPFamily.ServiceCIDRs(), ClusterCIDRs: l.spec.IPFamily.ClusterCIDRs()}
 	for _, a := range l.spec.IPFamily.ControlPlaneAddrs() {
 		p.Addrs = append(p.Addrs, a.Addr())
@@ -90,26 +91,12 @@ func (l *Lab) Client() (*kubernetes.Clientset, error) {
 
 // makeControlPlane makes the host ControlPlane and starts all parts on it.
 func (l *Lab) makeControlPlane(ctx context.Context, o Options) error {
-	h, err := host.Create(l.path("hosts"), ControlPlane)
+	h, err := host.Create(l.path("hosts"), underlay.ControlPlane)
 	if err != nil {
 		return err
 	}
-	c := cable{nic: nodeNIC, port: ControlPlane, subnet: 1, vlans: []uint16{0}, mac: nodeMAC(controlPlaneMAC)}
-	if err := l.plug(ctx, h, c); err != nil {
+	if err := l.underlay().PlugControlPlane(ctx, h); err != nil {
 		return err
-	}
-	err = h.Do(func() error {
-		// As on the host outside, setUpOutside.
-		if err := txOff(nodeNIC); err != nil {
-			return err
-		}
-		if err := addAddrs(nodeNIC, l.spec.IPFamily.ControlPlaneAddrs()); err != nil {
-			return err
-		}
-		return defaultRoutes(nodeNIC, l.spec.IPFamily.GatewayAddrs())
-	})
-	if err != nil {
-		return fmt.Errorf("setting up the host %s: %w", h.Name, err)
 	}
 	p, err := l.Plane()
 	if err != nil {
@@ -123,7 +110,7 @@ func (l *Lab) makeControlPlane(ctx context.Context, o Options) error {
 		return err
 	}
 	return p.StartAll(ctx, func(part controlplane.Part) {
-		o.Progress(fmt.Sprintf("%s: %s", ControlPlane, part))
+		o.Progress(fmt.Sprintf("%s: %s", underlay.ControlPlane, part))
 	})
 }
 
@@ -197,7 +184,7 @@ func (l *Lab) addrsOf(node string) []netip.Addr {
 		return nil
 	}
 	var out []netip.Addr
-	for _, a := range l.spec.nodeAddrs(n) {
+	for _, a := range l.underlay().NodeAddrs(n) {
 		out = append(out, a.Addr())
 	}
 	return out

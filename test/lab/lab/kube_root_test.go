@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // One lab with Kubernetes and without agents, for everything that needs none.
@@ -59,7 +60,7 @@ func nodesHavePodCIDRs(t *testing.T, l *Lab) {
 			t.Errorf("%s has the podCIDRs %v, want two", s.Node, s.PodCIDRs)
 			continue
 		}
-		for i, in := range Dual.ClusterCIDRs() {
+		for i, in := range underlay.Dual.ClusterCIDRs() {
 			cidr := netip.MustParsePrefix(s.PodCIDRs[i])
 			if !in.Contains(cidr.Addr()) || slices.Contains(seen, cidr.String()) {
 				t.Errorf("%s has the podCIDR %s, want one from %s of its own (others: %v)", s.Node, cidr, in, seen)
@@ -257,7 +258,7 @@ func wipeForgetsAll(t *testing.T, l *Lab) {
 
 // One family alone, IPv6: all addresses, and those of Services, are of it.
 func TestRootKubeIPv6(t *testing.T) {
-	l := up(t, Options{Nodes: 1, Cluster: Kube, IPFamily: IPv6, KubeProxy: "iptables"})
+	l := up(t, Options{Nodes: 1, Cluster: Kube, IPFamily: underlay.IPv6, KubeProxy: "iptables"})
 	out, err := l.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath={.spec.podCIDRs}{.status.addresses[0].address}")
 	if want := `["fd77:0:0:100::/64"]fd77::11`; err != nil || out != want {
 		t.Errorf("node1: %q, %v, want %q", out, err, want)

@@ -13,6 +13,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 )
 
@@ -22,7 +23,7 @@ func (l *Lab) kubectl(args []string) (argv, env []string, p controlplane.Plane, 
 	if p, err = l.Plane(); err != nil {
 		return nil, nil, p, err
 	}
-	env = append(cleanEnv(), "KUBECONFIG="+p.AdminKubeconfig(), "KUBECACHEDIR=/run/lab/kubectl", "KUBERC=off")
+	env = append(host.Env(), "KUBECONFIG="+p.AdminKubeconfig(), "KUBECACHEDIR=/run/lab/kubectl", "KUBERC=off")
 	return append([]string{p.Program, "kubectl"}, args...), env, p, nil
 }
 

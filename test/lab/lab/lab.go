@@ -18,33 +18,15 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // DefaultDir is the directory of the lab that nobody gave another one.
 const DefaultDir = "/run/fairlead-lab"
 
-// Datapath is Open vSwitch's datapath type.
-type Datapath string
-
-// The datapaths of a lab: in Open vSwitch's own process, in the kernel, or in the kernel if it can and else not.
-const (
-	Netdev Datapath = "netdev"
-	System Datapath = "system"
-	Auto   Datapath = "auto"
-)
-
 // Uplink is the agents' uplink.mode.
 func (l *Lab) Uplink() string { return l.spec.Uplink }
-
-// Mode is how the nodes are on the underlay.
-type Mode string
-
-// The modes of a lab: one network to which nodes route for their pods, or a switch with VLANs and agents that bridge
-// pods onto them (enableBridgingMode).
-const (
-	Routed Mode = "routed"
-	Bridge Mode = "bridge"
-)
 
 // Cluster says where the agents of a lab learn of Nodes and Pods.
 type Cluster string
@@ -68,9 +50,9 @@ type Lab struct {
 type spec struct {
 	Created  time.Time
 	Nodes    int
-	Datapath Datapath
-	IPFamily IPFamily
-	Mode     Mode
+	Datapath vswitch.Datapath
+	IPFamily underlay.IPFamily
+	Mode     underlay.Mode
 	Uplink   string
 	// Subnets is how many subnets the underlay has; RoutePods says whether its router knows the podCIDRs.
 	Subnets   int
@@ -115,36 +97,36 @@ func Open(dir string) (*Lab, error) {
 func (l *Lab) Dir() string { return l.dir }
 
 // Datapath is that of all nodes, never Auto.
-func (l *Lab) Datapath() Datapath { return l.spec.Datapath }
+func (l *Lab) Datapath() vswitch.Datapath { return l.spec.Datapath }
 
 // Mode is how the nodes are on the underlay.
-func (l *Lab) Mode() Mode { return l.spec.Mode }
+func (l *Lab) Mode() underlay.Mode { return l.spec.Mode }
 
 // Nodes are the names of the nodes, in order.
 func (l *Lab) Nodes() []string {
 	names := make([]string, l.spec.Nodes)
 	for i := range names {
-		names[i] = NodeName(i + 1)
+		names[i] = underlay.NodeName(i + 1)
 	}
 	return names
 }
 
 // NodeAddrs are the underlay addresses that node number n was given, with their masks.
-func (l *Lab) NodeAddrs(n int) []netip.Prefix { return l.spec.nodeAddrs(n) }
+func (l *Lab) NodeAddrs(n int) []netip.Prefix { return l.underlay().NodeAddrs(n) }
 
 // Transport is the device that has the nodes' addresses: the NIC, or on the userspace datapath the bridge that it is a
 // port of. In mode Bridge it is the bridge to which agents attach the NIC, if they do.
 func (l *Lab) Transport() string {
-	if l.spec.Mode == Bridge && l.spec.Uplink == api.UplinkSteer {
-		return nodeNIC
+	if l.spec.Mode == underlay.Bridge && l.spec.Uplink == api.UplinkSteer {
+		return underlay.NIC
 	}
-	if l.spec.Mode == Bridge {
-		return uplinkBridge
+	if l.spec.Mode == underlay.Bridge {
+		return underlay.UplinkBridge
 	}
-	if l.spec.Datapath == Netdev {
-		return phyBridge
+	if l.spec.Datapath == vswitch.Netdev {
+		return underlay.PhyBridge
 	}
-	return nodeNIC
+	return underlay.NIC
 }
 
 // Manifests is the store that all nodes see. With Kubernetes it is empty, and nobody reads it.
@@ -153,15 +135,14 @@ func (l *Lab) Manifests() manifest.Store { return manifest.Open(l.path("manifest
 // Records are the pods that the runner made.
 func (l *Lab) Records() sandbox.Records { return sandbox.OpenRecords(l.path("pods")) }
 
-// Host returns a host of the lab: a node, Outside, Underlay (in mode Bridge: Switch, Router), or with Kubernetes
-// ControlPlane.
+// Host returns a host of the lab: a node, or one of package underlay.
 func (l *Lab) Host(name string) (host.Host, error) {
-	others := []string{Outside, Underlay}
-	if l.spec.Mode == Bridge {
-		others = []string{Outside, Switch, Router}
+	others := []string{underlay.Outside, underlay.Hub}
+	if l.spec.Mode == underlay.Bridge {
+		others = []string{underlay.Outside, underlay.Switch, underlay.Router}
 	}
 	if l.spec.Cluster == Kube {
-		others = append(others, ControlPlane)
+		others = append(others, underlay.ControlPlane)
 	}
 	if slices.Contains(l.Nodes(), name) || slices.Contains(others, name) {
 		return host.At(l.path("hosts"), name), nil
@@ -178,6 +159,12 @@ func (l *Lab) node(name string) (host.Host, int, error) {
 		}
 	}
 	return host.Host{}, 0, fmt.Errorf("the lab has no node %q: there are %v", name, l.Nodes())
+}
+
+// underlay is the network of the lab.
+func (l *Lab) underlay() underlay.Network {
+	s := l.spec
+	return underlay.Network{Hosts: l.path("hosts"), Mode: s.Mode, Datapath: s.Datapath, Family: s.IPFamily, Subnets: s.Subnets}
 }
 
 func (l *Lab) path(name string) string { return filepath.Join(l.dir, name) }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // podOnOVS gives node1 an Open vSwitch bridge with the node's own leg 10.9.9.1, and a pod 10.9.9.2 behind a veth whose
@@ -25,7 +27,7 @@ ip -n pod route add default via 10.9.9.1
 // On the userspace datapath the kernel gets a copy of every frame of an OVS port. The lab must keep it from acting on
 // it: from answering ARP, and from routing the packet that Open vSwitch has already delivered.
 func TestRootKernelIsDeafOnOVSPorts(t *testing.T) {
-	l := up(t, Options{Nodes: 1, IPFamily: IPv4})
+	l := up(t, Options{Nodes: 1, IPFamily: underlay.IPv4})
 	nodeExec(t, l, "node1", "sh", "-ec", podOnOVS)
 	h, err := l.Host("node1")
 	if err != nil {
@@ -45,7 +47,7 @@ func TestRootKernelIsDeafOnOVSPorts(t *testing.T) {
 	}
 
 	// The node routes the pod to the host outside, once.
-	nodeExec(t, l, Outside, "ip", "route", "add", "10.9.9.0/24", "via", "192.168.77.11")
+	nodeExec(t, l, underlay.Outside, "ip", "route", "add", "10.9.9.0/24", "via", "192.168.77.11")
 	out := nodeExec(t, l, "node1", "ip", "netns", "exec", "pod", "ping", "-c3", "-i0.05", "-w5", "192.168.77.1")
 	ping(t, out)
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // Options say what lab to make. The zero value of a field means its default.
@@ -19,11 +21,11 @@ type Options struct {
 	// Nodes is how many nodes there are, 1 to MaxNodes. Default: 2.
 	Nodes int
 	// Datapath is Auto (the default), Netdev or System.
-	Datapath Datapath
+	Datapath vswitch.Datapath
 	// IPFamily is Dual (the default), IPv4 or IPv6.
-	IPFamily IPFamily
+	IPFamily underlay.IPFamily
 	// Mode is Routed (the default) or Bridge.
-	Mode Mode
+	Mode underlay.Mode
 	// Uplink is the agents' uplink.mode in mode Bridge: api.UplinkBridge (the default), or api.UplinkSteer.
 	Uplink string
 	// Subnets is how many subnets the underlay has, 1 (the default) or 2. Nodes alternate between two: node1 is in
@@ -72,9 +74,9 @@ func (o *Options) complete() error {
 		return err
 	}
 	o.Nodes = orElse(o.Nodes, 2)
-	o.Datapath = orElse(o.Datapath, Auto)
-	o.IPFamily = orElse(o.IPFamily, Dual)
-	o.Mode = orElse(o.Mode, Routed)
+	o.Datapath = orElse(o.Datapath, vswitch.Auto)
+	o.IPFamily = orElse(o.IPFamily, underlay.Dual)
+	o.Mode = orElse(o.Mode, underlay.Routed)
 	o.Uplink = orElse(o.Uplink, api.UplinkBridge)
 	o.Subnets = orElse(o.Subnets, 1)
 	o.Cluster = orElse(o.Cluster, Directory)
@@ -82,27 +84,27 @@ func (o *Options) complete() error {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	if o.Nodes < 1 || o.Nodes > MaxNodes {
-		return fmt.Errorf("a lab has 1 to %d nodes, not %d", MaxNodes, o.Nodes)
+	if o.Nodes < 1 || o.Nodes > underlay.MaxNodes {
+		return fmt.Errorf("a lab has 1 to %d nodes, not %d", underlay.MaxNodes, o.Nodes)
 	}
 	if o.Subnets < 1 || o.Subnets > 2 {
 		return fmt.Errorf("the underlay has 1 or 2 subnets, not %d", o.Subnets)
 	}
-	if o.Mode != Routed && o.Mode != Bridge {
-		return fmt.Errorf("mode %q is neither %s nor %s", o.Mode, Routed, Bridge)
+	if o.Mode != underlay.Routed && o.Mode != underlay.Bridge {
+		return fmt.Errorf("mode %q is neither %s nor %s", o.Mode, underlay.Routed, underlay.Bridge)
 	}
 	if o.Uplink != api.UplinkBridge && o.Uplink != api.UplinkSteer {
 		return fmt.Errorf("uplink mode %q is neither %s nor %s", o.Uplink, api.UplinkSteer, api.UplinkBridge)
 	}
-	if o.Mode == Bridge && o.Subnets > 1 {
+	if o.Mode == underlay.Bridge && o.Subnets > 1 {
 		return fmt.Errorf("the underlay of mode %s has one subnet for nodes, and VLANs: --subnets %d is for mode %s",
-			Bridge, o.Subnets, Routed)
+			underlay.Bridge, o.Subnets, underlay.Routed)
 	}
-	if o.Datapath != Netdev && o.Datapath != System && o.Datapath != Auto {
-		return fmt.Errorf("datapath %q is none of %s, %s and %s", o.Datapath, Auto, Netdev, System)
+	if o.Datapath != vswitch.Netdev && o.Datapath != vswitch.System && o.Datapath != vswitch.Auto {
+		return fmt.Errorf("datapath %q is none of %s, %s and %s", o.Datapath, vswitch.Auto, vswitch.Netdev, vswitch.System)
 	}
-	if o.IPFamily != IPv4 && o.IPFamily != IPv6 && o.IPFamily != Dual {
-		return fmt.Errorf("IP family %q is none of %s, %s and %s", o.IPFamily, IPv4, IPv6, Dual)
+	if o.IPFamily != underlay.IPv4 && o.IPFamily != underlay.IPv6 && o.IPFamily != underlay.Dual {
+		return fmt.Errorf("IP family %q is none of %s, %s and %s", o.IPFamily, underlay.IPv4, underlay.IPv6, underlay.Dual)
 	}
 	return o.completeKube()
 }
@@ -127,12 +129,12 @@ func (o *Options) completeKube() error {
 
 // settle replaces Auto by what this machine can.
 func (o *Options) settle() {
-	if o.Datapath != Auto {
+	if o.Datapath != vswitch.Auto {
 		return
 	}
-	o.Datapath = Netdev
-	if KernelDatapath() == nil {
-		o.Datapath = System
+	o.Datapath = vswitch.Netdev
+	if vswitch.KernelDatapath() == nil {
+		o.Datapath = vswitch.System
 	}
 	o.Progress("datapath: " + string(o.Datapath))
 }

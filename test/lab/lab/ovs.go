@@ -2,10 +2,8 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"syscall"
@@ -16,6 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/build/ovs"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // Daemon is one of the two daemons of Open vSwitch.
@@ -42,12 +42,6 @@ func (d Daemon) program() string {
 	return "ovs-vswitchd"
 }
 
-const (
-	ovsConf   = "/etc/openvswitch/conf.db"
-	ovsSchema = "/usr/share/openvswitch/vswitch.ovsschema"
-	ovsSocket = "unix:/run/openvswitch/db.sock"
-)
-
 // PID returns the process ID of a node's daemon, 0 if it does not run. Ask from outside the node.
 func (d Daemon) PID(h host.Host) int { return pidIn(h, "/run/openvswitch/"+d.program()+".pid") }
 
@@ -62,7 +56,7 @@ func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error 
 	guard := starts(which, Guard) && Guard.PID(h) == 0 && !l.spec.NoGuard
 	err = h.Do(func() error {
 		if ovsdb {
-			if err := startOVSDB(ctx, node); err != nil {
+			if err := vswitch.StartOVSDB(ctx, node); err != nil {
 				return err
 			}
 		}
@@ -72,23 +66,23 @@ func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error 
 			}
 		}
 		if vswitchd {
-			return startVswitchd(ctx, l.spec.Datapath)
+			return vswitch.StartVswitchd(ctx, l.spec.Datapath)
 		}
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("starting Open vSwitch on %s: %w", node, err)
 	}
-	if l.spec.Datapath == System || OVSDB.PID(h) == 0 || Vswitchd.PID(h) == 0 {
+	if l.spec.Datapath == vswitch.System || OVSDB.PID(h) == 0 || Vswitchd.PID(h) == 0 {
 		return nil
 	}
-	if l.spec.onBridge() {
-		return moveToBridge(ctx, h, l.spec, n)
+	if l.underlay().OnBridge() {
+		return l.underlay().MoveToBridge(ctx, h, n, l.spec.Nodes)
 	}
-	if l.spec.Uplink == api.UplinkSteer && l.spec.Mode == Bridge {
+	if l.spec.Uplink == api.UplinkSteer && l.spec.Mode == underlay.Bridge {
 		return nil // no tunnel, no neighbours of Open vSwitch's own
 	}
-	return teachNeighbours(ctx, h, l.spec, n)
+	return l.underlay().TeachNeighbours(ctx, h, n, l.spec.Nodes)
 }
 
 func starts(which []Daemon, d Daemon) bool {
@@ -98,33 +92,6 @@ func starts(which []Daemon, d Daemon) bool {
 		}
 	}
 	return len(which) == 0
-}
-
-// startOVSDB and the following run on the node. Without --monitor: a daemon that was killed stays dead.
-func startOVSDB(ctx context.Context, node string) error {
-	if err := os.MkdirAll("/run/openvswitch", 0o755); err != nil {
-		return err
-	}
-	if _, err := os.Stat(ovsConf); errors.Is(err, os.ErrNotExist) {
-		if err := run(exec.CommandContext(ctx, "ovsdb-tool", "create", ovsConf, ovsSchema)); err != nil {
-			return err
-		}
-	}
-	err := run(exec.CommandContext(ctx, "ovsdb-server", ovsConf, "--remote=p"+ovsSocket,
-		"--pidfile", "--log-file", "-vconsole:off", "--detach", "--no-chdir"))
-	if err != nil {
-		return err
-	}
-	return run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "--no-wait", "init",
-		"--", "set", "Open_vSwitch", ".", "external_ids:system-id="+node, "external_ids:hostname="+node))
-}
-
-func startVswitchd(ctx context.Context, d Datapath) error {
-	args := []string{ovsSocket, "--pidfile", "--log-file", "-vconsole:off", "--detach", "--no-chdir"}
-	if d == Netdev {
-		args = append(args, "--disable-system")
-	}
-	return run(exec.CommandContext(ctx, "ovs-vswitchd", args...))
 }
 
 // startGuard keeps its PID as the others do. What it says is in its log.
@@ -139,7 +106,7 @@ func startGuard() error {
 	}
 	defer log.Close()
 	cmd := exec.Command("sh", "-c", `echo $$ >"$1" && exec "$2"`, "sh", "/run/openvswitch/fairlead-ovs-guard.pid", script)
-	cmd.Env, cmd.Stdout, cmd.Stderr = cleanEnv(), log, log
+	cmd.Env, cmd.Stdout, cmd.Stderr = host.Env(), log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting the guard: %w", err)
@@ -189,44 +156,6 @@ func end(ctx context.Context, h host.Host, pid int, sig unix.Signal) error {
 			return fmt.Errorf("process %d is still there: %w", pid, ctx.Err())
 		case <-time.After(2 * time.Millisecond):
 		}
-	}
-	return nil
-}
-
-// vswitchdCtl is a connection to ovs-vswitchd's control socket, what ovs-appctl(8) uses: JSON-RPC 1.0.
-type vswitchdCtl struct {
-	net.Conn
-	answers *json.Decoder
-}
-
-// dialVswitchd connects on the node, where the socket's path is short enough for one (108 bytes, unix(7)).
-func dialVswitchd(ctx context.Context, h host.Host) (vswitchdCtl, error) {
-	socket := fmt.Sprintf("/run/openvswitch/ovs-vswitchd.%d.ctl", Vswitchd.PID(h))
-	var conn net.Conn
-	err := h.Do(func() (err error) {
-		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		return err
-	})
-	if err != nil {
-		return vswitchdCtl{}, fmt.Errorf("connecting to ovs-vswitchd: %w", err)
-	}
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		return vswitchdCtl{}, err
-	}
-	return vswitchdCtl{conn, json.NewDecoder(conn)}, nil
-}
-
-func (c vswitchdCtl) call(command string, args ...string) error {
-	request := map[string]any{"id": 0, "method": command, "params": args}
-	if err := json.NewEncoder(c).Encode(request); err != nil {
-		return fmt.Errorf("ovs-vswitchd %s: %w", command, err)
-	}
-	var answer struct{ Error any }
-	if err := c.answers.Decode(&answer); err != nil {
-		return fmt.Errorf("ovs-vswitchd %s: %w", command, err)
-	}
-	if answer.Error != nil {
-		return fmt.Errorf("ovs-vswitchd %s: %v", command, answer.Error)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // bridgeList is a network of the reference plugins, as any CNI provider would install one.
@@ -140,7 +141,7 @@ func touch(t *testing.T, h host.Host, path string) {
 
 func TestRootPodsByReferencePlugins(t *testing.T) {
 	needPlugins(t)
-	l := up(t, Options{Nodes: 2, IPFamily: IPv4})
+	l := up(t, Options{Nodes: 2, IPFamily: underlay.IPv4})
 	a, b := podYAML("a", "node1"), podYAML("b", "node1")
 	apply(t, l, a, b, podYAML("elsewhere", "node9"))
 	eventually(t, "the pod says why it waits", func() bool {
@@ -193,7 +194,7 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 // Two addresses for three pods: the third waits, with the plugin's reason, and gets the one that is freed.
 func TestRootPodIsTriedAgain(t *testing.T) {
 	needPlugins(t)
-	l := up(t, Options{Nodes: 1, IPFamily: IPv4})
+	l := up(t, Options{Nodes: 1, IPFamily: underlay.IPv4})
 	network(t, l, "node1", fmt.Sprintf(bridgeList, `, "rangeStart": "10.88.0.10", "rangeEnd": "10.88.0.11"`))
 	apply(t, l, podYAML("a", "node1"), podYAML("b", "node1"))
 	settled(t, l)

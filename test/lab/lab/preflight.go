@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // programs are what a lab starts, and the Debian packages that they come in.
@@ -42,21 +42,11 @@ func preflight(o Options) error {
 		return fmt.Errorf("missing here: %s. On Debian: apt-get install %s (and is /usr/sbin in the PATH?)",
 			strings.Join(missing, ", "), strings.Join(slices.Compact(packages), " "))
 	}
-	if _, err := os.Stat("/dev/net/tun"); o.Datapath == Netdev && err != nil {
+	if _, err := os.Stat("/dev/net/tun"); o.Datapath == vswitch.Netdev && err != nil {
 		return fmt.Errorf("the userspace datapath needs /dev/net/tun: %w (try: modprobe tun)", err)
 	}
-	if o.Datapath == System {
-		return KernelDatapath()
-	}
-	return nil
-}
-
-// KernelDatapath says why this kernel cannot switch for Open vSwitch; nil if it can.
-func KernelDatapath() error {
-	// Asking for the family makes the kernel load the module if it has it.
-	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
-		return fmt.Errorf("this kernel has no openvswitch module (%w): use --datapath netdev; "+
-			"or lab --uml -- SCRIPT, which runs labs in a kernel that has it; or try: modprobe openvswitch", err)
+	if o.Datapath == vswitch.System {
+		return vswitch.KernelDatapath()
 	}
 	return nil
 }

@@ -3,20 +3,22 @@ package lab
 import (
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 func TestRootPreflight(t *testing.T) {
 	needRoot(t)
-	good := Options{BinDir: binDir, Datapath: Netdev}
+	good := Options{BinDir: binDir, Datapath: vswitch.Netdev}
 	if err := preflight(good); err != nil {
 		t.Errorf("on the machine of the tests: %v", err)
 	}
-	err := preflight(Options{BinDir: t.TempDir(), Datapath: Netdev})
+	err := preflight(Options{BinDir: t.TempDir(), Datapath: vswitch.Netdev})
 	if err == nil || !strings.Contains(err.Error(), "no program lab in ") {
 		t.Errorf("without our programs: %v", err)
 	}
 	system := good
-	system.Datapath = System
+	system.Datapath = vswitch.System
 	switch err := preflight(system); {
 	case exists("/sys/module/openvswitch"):
 		if err != nil {

@@ -49,7 +49,7 @@ func (l *Lab) powerOff(ctx context.Context, h host.Host, n int) error {
 	if err := host.Kill(ctx, h); err != nil {
 		return err
 	}
-	if err := l.unplug(ctx, nodeCable(l.spec, n)); err != nil {
+	if err := l.underlay().UnplugNode(ctx, n); err != nil {
 		return err
 	}
 	return h.ShutDown()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -40,7 +41,7 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 	needRoot(t)
 	o.Dir, o.BinDir = filepath.Join(t.TempDir(), "lab"), binDir
 	if o.Datapath == "" {
-		o.Datapath = Datapath(ovstest.UnderTest(t))
+		o.Datapath = vswitch.Datapath(ovstest.UnderTest(t))
 	}
 	l, err := Up(t.Context(), o)
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	"github.com/fairlead-cni/fairlead/build/ovs"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // Up makes a lab and waits until its agents are ready. If it fails, or ctx ends, nothing is left behind.
@@ -43,7 +45,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	defer unlock()
 	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily,
 		Mode: o.Mode, Uplink: o.Uplink, Subnets: o.Subnets, RoutePods: o.RoutePods,
-		BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == Netdev, APIPort: apiPort(config),
+		BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == vswitch.Netdev, APIPort: apiPort(config),
 		Cluster: o.Cluster, Kube: kube, KubeProxy: o.KubeProxy}}
 	err = l.build(ctx, o, config)
 	if err == nil {
@@ -113,7 +115,7 @@ func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		o.Progress(fmt.Sprintf("%s: namespaces and Open vSwitch", NodeName(n)))
+		o.Progress(fmt.Sprintf("%s: namespaces and Open vSwitch", underlay.NodeName(n)))
 		if err := l.makeNode(ctx, n, config); err != nil {
 			return err
 		}
@@ -160,43 +162,26 @@ func (l *Lab) makeDirs() error {
 }
 
 func (l *Lab) makeUnderlay(ctx context.Context, o Options) error {
-	if o.Mode == Bridge {
-		o.Progress(fmt.Sprintf("the hosts %s, %s and %s", Switch, Router, Outside))
-		return l.makeSwitchedUnderlay(ctx)
+	if o.Mode == underlay.Bridge {
+		o.Progress(fmt.Sprintf("the hosts %s, %s and %s", underlay.Switch, underlay.Router, underlay.Outside))
+	} else {
+		o.Progress("underlay and the host " + underlay.Outside)
 	}
-	o.Progress(fmt.Sprintf("underlay and the host %s", Outside))
-	underlay, err := host.Create(l.path("hosts"), Underlay)
-	if err != nil {
-		return err
-	}
-	if err := setUpUnderlay(underlay, l.spec.Subnets); err != nil {
-		return err
-	}
-	outside, err := host.Create(l.path("hosts"), Outside)
-	if err != nil {
-		return err
-	}
-	for subnet := 1; subnet <= l.spec.Subnets; subnet++ {
-		c := cable{nic: outsideNIC(subnet), port: outsidePort(subnet), subnet: subnet, mac: outsideMAC(subnet)}
-		if err := l.plug(ctx, outside, c); err != nil {
-			return err
-		}
-	}
-	return setUpOutside(outside, l.spec)
+	return l.underlay().Make(ctx)
 }
 
 func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error {
 	if l.spec.Cluster == Directory {
-		if _, err := l.Manifests().Apply([]manifest.Object{nodeManifest(l.spec, n)}); err != nil {
+		if _, err := l.Manifests().Apply([]manifest.Object{nodeManifest(l.underlay(), n)}); err != nil {
 			return err
 		}
 	}
-	h := host.At(l.path("hosts"), NodeName(n))
+	h := host.At(l.path("hosts"), underlay.NodeName(n))
 	if err := writeFiles(h, config); err != nil {
 		return fmt.Errorf("setting up %s: %w", h.Name, err)
 	}
 	if l.spec.RoutePods {
-		if err := routePods(host.At(l.path("hosts"), l.spec.router()), l.spec, n); err != nil {
+		if err := l.underlay().RoutePods(n); err != nil {
 			return err
 		}
 	}
@@ -209,11 +194,11 @@ func (l *Lab) boot(ctx context.Context, n int) error {
 	var binds []host.Bind
 	if l.spec.Cluster == Directory {
 		binds = append(binds, host.Bind{Source: l.path("manifests"), Target: manifestsDir, ReadOnly: true})
-		if l.spec.Mode == Bridge { // O_EXCL works among nodes that share the directory
+		if l.spec.Mode == underlay.Bridge { // O_EXCL works among nodes that share the directory
 			binds = append(binds, host.Bind{Source: l.path("allocations"), Target: allocationsDir})
 		}
 	}
-	h, err := host.Create(l.path("hosts"), NodeName(n), binds...)
+	h, err := host.Create(l.path("hosts"), underlay.NodeName(n), binds...)
 	if err != nil {
 		return err
 	}
@@ -222,25 +207,22 @@ func (l *Lab) boot(ctx context.Context, n int) error {
 			return fmt.Errorf("setting up %s: %w", h.Name, err)
 		}
 	}
-	if err := l.plug(ctx, h, nodeCable(l.spec, n)); err != nil {
+	if err := l.underlay().PlugNode(ctx, h, n); err != nil {
 		return err
 	}
-	if err := setUpNode(ctx, h, l.spec); err != nil {
+	if err := l.underlay().PrepareNode(ctx, h); err != nil {
 		return err
 	}
 	if err := l.OVSStart(ctx, h.Name, OVSDB); err != nil {
 		return err
 	}
-	if err := h.Do(func() error { return run(exec.CommandContext(ctx, "sh", "-c", ovs.UplinkBoot)) }); err != nil {
+	if err := h.Do(func() error { return host.Run(exec.CommandContext(ctx, "sh", "-c", ovs.UplinkBoot)) }); err != nil {
 		return fmt.Errorf("fairlead-uplink-boot on %s: %w", h.Name, err)
 	}
-	if err := l.OVSStart(ctx, h.Name); err != nil || l.spec.onBridge() {
+	if err := l.OVSStart(ctx, h.Name); err != nil || l.underlay().OnBridge() {
 		return err
 	}
-	if err := h.Do(func() error { return addressNode(nodeNIC, l.spec, n) }); err != nil {
-		return fmt.Errorf("addresses of %s: %w", h.Name, err)
-	}
-	return nil
+	return l.underlay().AddressNode(h, n)
 }
 
 // writeFiles puts the agent's config on the node, and the reference CNI plugins that this machine has.

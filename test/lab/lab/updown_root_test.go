@@ -15,21 +15,23 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 func TestRootNodesAndOutsideTalk(t *testing.T) {
-	for _, f := range []IPFamily{IPv4, IPv6, Dual} {
+	for _, f := range []underlay.IPFamily{underlay.IPv4, underlay.IPv6, underlay.Dual} {
 		t.Run(string(f), func(t *testing.T) {
 			l := up(t, Options{Nodes: 2, IPFamily: f})
 			targets := slices.Concat(f.NodeAddrs(2), f.GatewayAddrs(), f.FarAddrs())
-			if want := map[IPFamily]int{IPv4: 3, IPv6: 3, Dual: 6}[f]; len(targets) != want {
+			if want := map[underlay.IPFamily]int{underlay.IPv4: 3, underlay.IPv6: 3, underlay.Dual: 6}[f]; len(targets) != want {
 				t.Fatalf("%d targets, want %d", len(targets), want)
 			}
 			for _, to := range targets {
 				ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w5", to.Addr().String()))
 			}
 			for _, to := range f.NodeAddrs(1) {
-				ping(t, nodeExec(t, l, Outside, "ping", "-c3", "-i0.02", "-w5", to.Addr().String()))
+				ping(t, nodeExec(t, l, underlay.Outside, "ping", "-c3", "-i0.02", "-w5", to.Addr().String()))
 			}
 			for _, node := range l.Nodes() {
 				if got := nodeExec(t, l, node, "hostname"); got != node+"\n" {
@@ -51,9 +53,9 @@ func ping(t *testing.T, out string) {
 
 // TCP with large segments passes between the host outside and the nodes: no checksum is left open.
 func TestRootLargeTCPPasses(t *testing.T) {
-	l := up(t, Options{Nodes: 2, IPFamily: IPv4})
-	addrs := map[string]string{Outside: "192.168.77.1", "node1": "192.168.77.11"}
-	for _, pair := range [][2]string{{Outside, "node1"}, {"node1", Outside}, {"node2", "node1"}} {
+	l := up(t, Options{Nodes: 2, IPFamily: underlay.IPv4})
+	addrs := map[string]string{underlay.Outside: "192.168.77.1", "node1": "192.168.77.11"}
+	for _, pair := range [][2]string{{underlay.Outside, "node1"}, {"node1", underlay.Outside}, {"node2", "node1"}} {
 		if n, err := transfer(t, l, pair[0], pair[1], addrs[pair[1]], 5_000_000); n != 5_000_000 || err != nil {
 			t.Errorf("%s to %s: %d of 5000000 bytes, %v", pair[0], pair[1], n, err)
 		}
@@ -105,15 +107,15 @@ func transfer(t *testing.T, l *Lab, from, to, addr string, size int64) (int64, e
 }
 
 func TestRootEveryAddressAnswersARPOnce(t *testing.T) {
-	l := up(t, Options{Nodes: 2, IPFamily: IPv4})
-	outside, err := l.Host(Outside)
+	l := up(t, Options{Nodes: 2, IPFamily: underlay.IPv4})
+	outside, err := l.Host(underlay.Outside)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for n := 1; n <= 2; n++ {
-		addr := IPv4.NodeAddrs(n)[0].Addr()
+		addr := underlay.IPv4.NodeAddrs(n)[0].Addr()
 		macs := arpReplies(t, outside, "", "eth0", netip.MustParseAddr("192.168.77.1"), addr)
-		if want := []string{nodeMAC(n).String()}; !slices.Equal(macs, want) {
+		if want := []string{underlay.NodeMAC(n).String()}; !slices.Equal(macs, want) {
 			t.Errorf("ARP for %s was answered by %v, want %v", addr, macs, want)
 		}
 	}

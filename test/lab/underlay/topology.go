@@ -1,12 +1,9 @@
-package lab
+package underlay
 
 import (
 	"fmt"
 	"net"
 	"net/netip"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // MaxNodes is how many nodes the address plan of a lab holds.
@@ -16,8 +13,8 @@ const MaxNodes = 100
 const (
 	// Outside is the host beyond the cluster: default gateway of the nodes, and owner of addresses that are far away.
 	Outside = "outside"
-	// Underlay holds the bridge, br0, that all others are plugged into.
-	Underlay = "underlay"
+	// Hub holds the bridge, br0, that all others are plugged into.
+	Hub = "underlay"
 	// Switch and Router are what mode Bridge has in its place: an Open vSwitch with access and trunk ports, and a router
 	// with a leg in each VLAN, behind which the host outside is.
 	Switch = "switch"
@@ -53,14 +50,15 @@ func (f IPFamily) NodeAddrsIn(subnet, n int) []netip.Prefix {
 }
 
 // subnet is the one of node number n: nodes alternate.
-func (s spec) subnet(n int) int {
-	if s.Subnets < 2 {
+func (u Network) subnet(n int) int {
+	if u.Subnets < 2 {
 		return 1
 	}
-	return (n-1)%s.Subnets + 1
+	return (n-1)%u.Subnets + 1
 }
 
-func (s spec) nodeAddrs(n int) []netip.Prefix { return s.IPFamily.NodeAddrsIn(s.subnet(n), n) }
+// NodeAddrs are the addresses of node number n, with their masks.
+func (u Network) NodeAddrs(n int) []netip.Prefix { return u.Family.NodeAddrsIn(u.subnet(n), n) }
 
 // PodCIDRs are those of node number n.
 func (f IPFamily) PodCIDRs(n int) []netip.Prefix {
@@ -130,11 +128,11 @@ func (f IPFamily) ServiceCIDRs() []netip.Prefix {
 	return f.keep(netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/112"))
 }
 
-// controlPlaneMAC is the number of the host ControlPlane for nodeMAC.
+// controlPlaneMAC is the number of the host ControlPlane for NodeMAC.
 const controlPlaneMAC = 254
 
-// nodeMAC is eth0's address on node number n.
-func nodeMAC(n int) net.HardwareAddr { return net.HardwareAddr{0x02, 0x77, 0, 0, 0, byte(n)} }
+// NodeMAC is eth0's address on node number n.
+func NodeMAC(n int) net.HardwareAddr { return net.HardwareAddr{0x02, 0x77, 0, 0, 0, byte(n)} }
 
 // routerMAC is that of the host Router in a VLAN.
 func routerMAC(vlan uint16) net.HardwareAddr {
@@ -144,23 +142,4 @@ func routerMAC(vlan uint16) net.HardwareAddr {
 // outsideMAC is that of the host outside in a subnet.
 func outsideMAC(subnet int) net.HardwareAddr {
 	return net.HardwareAddr{0x02, 0x77, 0, 0, byte(subnet - 1), 0}
-}
-
-// nodeManifest is the Node as a cluster would have it: podCIDRs assigned, InternalIPs reported.
-func nodeManifest(s spec, n int) *corev1.Node {
-	node := &corev1.Node{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: NodeName(n), Labels: map[string]string{corev1.LabelHostname: NodeName(n)}},
-	}
-	for _, p := range s.IPFamily.PodCIDRs(n) {
-		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
-	}
-	node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
-	for _, p := range s.nodeAddrs(n) {
-		node.Status.Addresses = append(node.Status.Addresses,
-			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.Addr().String()})
-	}
-	node.Status.Addresses = append(node.Status.Addresses,
-		corev1.NodeAddress{Type: corev1.NodeHostName, Address: NodeName(n)})
-	return node
 }

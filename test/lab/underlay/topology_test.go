@@ -1,9 +1,8 @@
-package lab
+package underlay
 
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -17,7 +16,7 @@ func TestAddressPlan(t *testing.T) {
 		}
 		addrs[p.Addr()] = true
 	}
-	two := spec{IPFamily: Dual, Subnets: 2}
+	two := Network{Family: Dual, Subnets: 2}
 	for _, p := range slices.Concat(Dual.GatewayAddrs(), Dual.FarAddrs(), Dual.GatewayAddrsIn(2)) {
 		add(p)
 		nets = append(nets, p.Masked())
@@ -29,7 +28,7 @@ func TestAddressPlan(t *testing.T) {
 				t.Errorf("%s is not on the underlay", p)
 			}
 		}
-		for i, p := range two.nodeAddrs(n) {
+		for i, p := range two.NodeAddrs(n) {
 			if gw := Dual.GatewayAddrsIn(2 - n%2)[i]; !gw.Masked().Contains(p.Addr()) {
 				t.Errorf("%s of node %d has not %s in its subnet", p, n, gw)
 			}
@@ -62,22 +61,6 @@ func TestIPFamily(t *testing.T) {
 			if got != want {
 				t.Errorf("%s: %v", f, list)
 			}
-		}
-	}
-	node := nodeManifest(spec{IPFamily: IPv6}, 3)
-	if node.Name != "node3" || node.Spec.PodCIDR != "fd77:0:0:3::/64" || len(node.Spec.PodCIDRs) != 1 ||
-		node.Status.Addresses[0].Address != "fd77::13" {
-		t.Errorf("node 3 of an IPv6 lab: %+v", node)
-	}
-}
-
-// kubectl in a lab must not find its way to the user's cluster.
-func TestCleanEnv(t *testing.T) {
-	t.Setenv("KUBECONFIG", "/mine")
-	t.Setenv("OVS_RUNDIR", "/elsewhere")
-	for _, v := range cleanEnv() {
-		if strings.HasPrefix(v, "KUBECONFIG=") || strings.HasPrefix(v, "OVS_RUNDIR=") {
-			t.Error(v)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package lab
+package underlay
 
 import (
 	"context"
@@ -9,30 +9,23 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // switchBridge is the switch of mode Bridge.
 const switchBridge = "br0"
 
-// router is the host that routes between the nodes' subnets, or out of it.
-func (s spec) router() string {
-	if s.Mode == Bridge {
-		return Router
-	}
-	return Outside
-}
-
-// makeSwitchedUnderlay makes the hosts Switch, Router and Outside.
-func (l *Lab) makeSwitchedUnderlay(ctx context.Context) error {
+// makeSwitched makes the hosts Switch, Router and Outside.
+func (u Network) makeSwitched(ctx context.Context) error {
 	hosts := map[string]host.Host{}
 	for _, name := range []string{Switch, Router, Outside} {
-		h, err := host.Create(l.path("hosts"), name)
+		h, err := host.Create(u.Hosts, name)
 		if err != nil {
 			return err
 		}
 		hosts[name] = h
 	}
-	if err := setUpSwitch(ctx, hosts[Switch], l.spec.Datapath); err != nil {
+	if err := setUpSwitch(ctx, hosts[Switch], u.Datapath); err != nil {
 		return err
 	}
 	if err := hosts[Router].Do(noDAD); err != nil {
@@ -40,22 +33,22 @@ func (l *Lab) makeSwitchedUnderlay(ctx context.Context) error {
 	}
 	for _, vlan := range VLANs() {
 		c := cable{nic: routerNIC(vlan), port: routerPort(vlan), vlans: []uint16{vlan}, mac: routerMAC(vlan)}
-		if err := l.plug(ctx, hosts[Router], c); err != nil {
+		if err := u.plug(ctx, hosts[Router], c); err != nil {
 			return err
 		}
 	}
-	if err := connect(hosts[Router], Outside, hosts[Outside], nodeNIC, outsideMAC(1)); err != nil {
+	if err := connect(hosts[Router], Outside, hosts[Outside], NIC, outsideMAC(1)); err != nil {
 		return fmt.Errorf("connecting %s and %s: %w", Router, Outside, err)
 	}
-	if err := setUpRouter(hosts[Router], l.spec.IPFamily); err != nil {
+	if err := setUpRouter(hosts[Router], u.Family); err != nil {
 		return err
 	}
-	return setUpBehindRouter(hosts[Outside], l.spec.IPFamily)
+	return setUpBehindRouter(hosts[Outside], u.Family)
 }
 
 // setUpSwitch starts an Open vSwitch that only switches, in the datapath that the nodes use. That is also the way to
 // VLANs on a kernel that has neither 8021q nor bridges with VLAN filters.
-func setUpSwitch(ctx context.Context, h host.Host, d Datapath) error {
+func setUpSwitch(ctx context.Context, h host.Host, d vswitch.Datapath) error {
 	err := h.Do(func() error {
 		// As in setUpUnderlay. It also keeps the kernel from acting on frames that userspace Open vSwitch only copies.
 		for _, scope := range []string{"all", "default"} {
@@ -63,13 +56,13 @@ func setUpSwitch(ctx context.Context, h host.Host, d Datapath) error {
 				return err
 			}
 		}
-		if err := startOVSDB(ctx, h.Name); err != nil {
+		if err := vswitch.StartOVSDB(ctx, h.Name); err != nil {
 			return err
 		}
-		if err := startVswitchd(ctx, d); err != nil {
+		if err := vswitch.StartVswitchd(ctx, d); err != nil {
 			return err
 		}
-		return run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "add-br", switchBridge,
+		return host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "add-br", switchBridge,
 			"--", "set", "Bridge", switchBridge, "datapath_type="+string(d), "fail_mode=standalone"))
 	})
 	if err != nil {
@@ -87,18 +80,14 @@ func addSwitchPort(ctx context.Context, c cable) error {
 		vlans = []string{"trunks=" + all, "vlan_mode=trunk"}
 	}
 	args := append([]string{"--timeout=10", "add-port", switchBridge, c.port, "--", "set", "Port", c.port}, vlans...)
-	return run(exec.CommandContext(ctx, "ovs-vsctl", args...))
+	return host.Run(exec.CommandContext(ctx, "ovs-vsctl", args...))
 }
 
 // unplug takes the cable out of the underlay: both ends are gone.
-func (l *Lab) unplug(ctx context.Context, c cable) error {
-	underlay := host.At(l.path("hosts"), Underlay)
-	if l.spec.Mode == Bridge {
-		underlay = host.At(l.path("hosts"), Switch)
-	}
-	err := underlay.Do(func() error {
-		if l.spec.Mode == Bridge {
-			err := run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "--if-exists", "del-port", switchBridge, c.port))
+func (u Network) unplug(ctx context.Context, c cable) error {
+	err := u.hub().Do(func() error {
+		if u.Mode == Bridge {
+			err := host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "--if-exists", "del-port", switchBridge, c.port))
 			if err != nil {
 				return err
 			}
@@ -146,10 +135,10 @@ func setUpRouter(h host.Host, f IPFamily) error {
 // setUpBehindRouter gives the host outside its addresses and the way back.
 func setUpBehindRouter(h host.Host, f IPFamily) error {
 	err := h.Do(func() error {
-		if err := addAddrs(nodeNIC, f.farNets()); err != nil {
+		if err := addAddrs(NIC, f.farNets()); err != nil {
 			return err
 		}
-		return defaultRoutes(nodeNIC, f.FarGatewayAddrs())
+		return defaultRoutes(NIC, f.FarGatewayAddrs())
 	})
 	if err != nil {
 		return fmt.Errorf("setting up the host %s: %w", h.Name, err)

@@ -1,30 +1,15 @@
-package lab
+package underlay
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
-
-// addressNode gives dev the addresses of node n, sets it up, and routes everything else to the host outside.
-func addressNode(dev string, s spec, n int) error {
-	if err := addAddrs(dev, s.nodeAddrs(n)); err != nil {
-		return err
-	}
-	if err := linkUp(dev); err != nil {
-		return err
-	}
-	return defaultRoutes(dev, s.IPFamily.GatewayAddrsIn(s.subnet(n)))
-}
 
 // defaultRoutes routes everything else to the gateways.
 func defaultRoutes(dev string, gateways []netip.Prefix) error {
@@ -125,28 +110,7 @@ func noDAD() error {
 	return sysctl("net/ipv6/conf/default/accept_dad", "0")
 }
 
-// run runs cmd and makes what it printed part of the error.
-func run(cmd *exec.Cmd) error {
-	cmd.Env = cleanEnv()
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return nil
-	}
-	text := strings.TrimSpace(string(out))
-	if text == "" {
-		return fmt.Errorf("%s: %w", filepath.Base(cmd.Path), err)
-	}
-	return errors.New(filepath.Base(cmd.Path) + ": " + text)
-}
-
-// cleanEnv is the environment without the variables that lead Open vSwitch's programs away from their default paths,
-// and kubectl to the user's own clusters: of two values of one variable a program may take the first.
-func cleanEnv() []string {
-	var env []string
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "OVS_") && !strings.HasPrefix(v, "KUBE") {
-			env = append(env, v)
-		}
-	}
-	return env
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

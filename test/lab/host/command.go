@@ -1,0 +1,36 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Run runs cmd and makes what it printed part of the error. Within Do it runs on the host.
+func Run(cmd *exec.Cmd) error {
+	cmd.Env = Env()
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	text := strings.TrimSpace(string(out))
+	if text == "" {
+		return fmt.Errorf("%s: %w", filepath.Base(cmd.Path), err)
+	}
+	return errors.New(filepath.Base(cmd.Path) + ": " + text)
+}
+
+// Env is the environment without the variables that lead Open vSwitch's programs away from their default paths, and
+// kubectl to the user's own clusters: of two values of one variable a program may take the first.
+func Env() []string {
+	var env []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "OVS_") && !strings.HasPrefix(v, "KUBE") {
+			env = append(env, v)
+		}
+	}
+	return env
+}

@@ -1,0 +1,69 @@
+// Package vswitch starts Open vSwitch on the hosts of a lab, and talks to the one that runs there.
+package vswitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// Datapath is Open vSwitch's datapath type.
+type Datapath string
+
+// The datapaths of a lab: in Open vSwitch's own process, in the kernel, or in the kernel if it can and else not.
+const (
+	Netdev Datapath = "netdev"
+	System Datapath = "system"
+	Auto   Datapath = "auto"
+)
+
+const (
+	ovsConf   = "/etc/openvswitch/conf.db"
+	ovsSchema = "/usr/share/openvswitch/vswitch.ovsschema"
+	ovsSocket = "unix:/run/openvswitch/db.sock"
+)
+
+// KernelDatapath says why this kernel cannot switch for Open vSwitch; nil if it can.
+func KernelDatapath() error {
+	// Asking for the family makes the kernel load the module if it has it.
+	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
+		return fmt.Errorf("this kernel has no openvswitch module (%w): use --datapath netdev; "+
+			"or lab --uml -- SCRIPT, which runs labs in a kernel that has it; or try: modprobe openvswitch", err)
+	}
+	return nil
+}
+
+// StartOVSDB starts ovsdb-server on the host of the calling thread, with a new database if there is none. As with
+// StartVswitchd there is no --monitor: a daemon that was killed stays dead.
+func StartOVSDB(ctx context.Context, node string) error {
+	if err := os.MkdirAll("/run/openvswitch", 0o755); err != nil {
+		return err
+	}
+	if _, err := os.Stat(ovsConf); errors.Is(err, os.ErrNotExist) {
+		if err := host.Run(exec.CommandContext(ctx, "ovsdb-tool", "create", ovsConf, ovsSchema)); err != nil {
+			return err
+		}
+	}
+	err := host.Run(exec.CommandContext(ctx, "ovsdb-server", ovsConf, "--remote=p"+ovsSocket,
+		"--pidfile", "--log-file", "-vconsole:off", "--detach", "--no-chdir"))
+	if err != nil {
+		return err
+	}
+	return host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "--no-wait", "init",
+		"--", "set", "Open_vSwitch", ".", "external_ids:system-id="+node, "external_ids:hostname="+node))
+}
+
+// StartVswitchd starts ovs-vswitchd on the host of the calling thread. ovsdb-server must run.
+func StartVswitchd(ctx context.Context, d Datapath) error {
+	args := []string{ovsSocket, "--pidfile", "--log-file", "-vconsole:off", "--detach", "--no-chdir"}
+	if d == Netdev {
+		args = append(args, "--disable-system")
+	}
+	return host.Run(exec.CommandContext(ctx, "ovs-vswitchd", args...))
+}
