@@ -1,20 +1,42 @@
-# fairlead-agent and the CNI plugin in one image. Open vSwitch itself runs beside
-# it, on the node or in a pod of its own: in this one, every upgrade would stop it.
-ARG BUILDER=golang:1.26
+# The image of all of Fairlead: agent, controller, fairleadctl, CNI plugins, and Open vSwitch
+# with what runs beside it. docs/image.md tells what is in it and how it is built.
+#
+# With network:    docker build -t fairlead/fairlead:dev .
+# Without:         BASE is an image of Debian that is on this machine, PROGRAMS=prebuilt takes
+#                  the programs from out/image/programs. "make image" does that.
+ARG BUILDER=golang:1.26-bookworm
 ARG BASE=debian:bookworm-slim
+ARG PROGRAMS=compiled
 
-FROM ${BUILDER} AS build
+FROM ${BASE} AS runtime
+COPY build/image/packages.sh /tmp/
+RUN sh /tmp/packages.sh && rm /tmp/packages.sh
+
+FROM ${BUILDER} AS compiled
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=dev
-RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" \
-    -o /out/ ./cmd/fairlead-agent ./cmd/fairlead
+RUN build/image/programs.sh /programs "${VERSION}"
 
-FROM ${BASE}
-# ovs-vsctl, ovs-ofctl and ovs-appctl are for people; the agent calls iptables.
-RUN apt-get update && apt-get install -y --no-install-recommends \
-    openvswitch-switch iptables iproute2 && rm -rf /var/lib/apt/lists/*
-COPY --from=build /out/ /usr/local/bin/
+FROM scratch AS prebuilt
+COPY out/image/programs /programs
+
+FROM ${PROGRAMS} AS programs
+
+# The list of all parts: Go's modules are in the programs, Debian's packages in its database.
+FROM runtime AS listed
+COPY --from=programs /programs /
+COPY --from=programs /programs/tmp/bom /tmp/bom
+RUN /tmp/bom sbom -root / -version-of /usr/local/bin/fairlead-agent -o /usr/share/fairlead/sbom.cdx.json \
+    /usr/local/bin /usr/local/lib/cni
+
+FROM runtime
+COPY --from=programs /programs/usr /usr
+COPY --from=listed /usr/share/fairlead/sbom.cdx.json /usr/share/fairlead/
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+LABEL org.opencontainers.image.title=Fairlead \
+      org.opencontainers.image.description="Kubernetes node agent that puts pods on the network through Open vSwitch" \
+      org.opencontainers.image.licenses=Apache-2.0
 ENTRYPOINT ["/usr/local/bin/fairlead-agent"]

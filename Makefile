@@ -21,13 +21,19 @@ KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|LeasesLost|EditedByHand|DuringADDs|
 KERNEL_SKIP := $(KERNEL_SKIP)|RootDifferences|RootModeChanges|DriftIsRepaired|RootModes/encap|RootModes/.*/peers|RootModes/noEncap/(sources|MTU|path|TTL|lies)
 KERNEL_SKIP := $(KERNEL_SKIP)|RootFlat/steer|SecondaryPods/kube|Secondary(Refused|Isolated|GC|Reclaim|Killed|Owed|Docs)
 
-.PHONY: help build deps root once plugins test test-kernel test-unit lint fuzz bench bench-uplink bench-ipam demo clean
+IMAGE ?= fairlead/fairlead:dev
+
+.PHONY: help build image deps root once plugins test test-kernel test-unit lint fuzz bench bench-uplink bench-ipam demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fairleadctl and lab, static
 	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead-controller ./cmd/fairlead ./cmd/fairleadctl ./test/lab
+
+image: root ## out/image/fairlead.tar, with all of Fairlead and Open vSwitch; needs no container engine (root)
+	@build/deps.sh image
+	@VERSION='$(VERSION)' IMAGE='$(IMAGE)' build/image/image.sh
 
 deps: ## install what tests and lab need from Debian and is missing (root)
 	@build/deps.sh

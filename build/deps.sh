@@ -1,6 +1,7 @@
 #!/bin/bash
-# Installs the Debian packages that the tests and the lab need and that are
-# missing. What is there stays as it is.
+# deps.sh [image]: installs the Debian packages that the tests and the lab need, or
+# with "image" those that build the image, and that are missing. What is there
+# stays as it is.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -21,6 +22,12 @@ iperf3                         iperf3
 /usr/lib/cni/portmap           containernetworking-plugins
 /etc/ssl/certs/ca-certificates.crt ca-certificates
 '
+if [[ ${1:-} == image ]]; then
+	needs='
+buildah                        buildah
+debootstrap                    debootstrap
+'
+fi
 missing=()
 while read -r what package; do
 	[[ -z $what || -e $what ]] || command -v "$what" >/dev/null || missing+=("$package")

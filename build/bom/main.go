@@ -1,0 +1,49 @@
+// Command bom tells what an image is made of: the list of its parts for programs (SBOM), the licences of the Go modules
+// in it, and the size of its layers. The image's build calls it.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+)
+
+const usage = `usage:
+  bom sbom -root DIR -version-of PROGRAM -o FILE PROGRAMS...
+        CycloneDX: Go modules of the programs (files, or directories of them) and Debian's packages below DIR
+  bom licences -o FILE PROGRAMS...
+        the licence texts of the Go modules of the programs; needs go, and runs in their module
+  bom layers [-extract DIR] ARCHIVE
+        size of each layer of a docker archive; the SBOM in it is written to DIR`
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bom:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, stdout io.Writer) error {
+	if len(args) == 0 {
+		return fmt.Errorf("say what to do\n%s", usage)
+	}
+	f := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	f.Usage = func() { fmt.Fprintln(f.Output(), usage) }
+	out := f.String("o", "", "")
+	root := f.String("root", "/", "")
+	versionOf := f.String("version-of", "", "")
+	extract := f.String("extract", "", "")
+	if err := f.Parse(args[1:]); err != nil {
+		return err
+	}
+	switch {
+	case args[0] == "sbom" && f.NArg() > 0 && *out != "":
+		return writeSBOM(*out, *root, *versionOf, f.Args())
+	case args[0] == "licences" && f.NArg() > 0 && *out != "":
+		return writeLicences(*out, f.Args())
+	case args[0] == "layers" && f.NArg() == 1:
+		return tellLayers(stdout, f.Arg(0), *extract)
+	}
+	return fmt.Errorf("%q: this is not how it is called\n%s", args, usage)
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// document is a bill of materials of CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json/), as much of it as we write.
+// It has no time and no serial number: the same image gives the same document.
+type document struct {
+	Format     string      `json:"bomFormat"`
+	Spec       string      `json:"specVersion"`
+	Version    int         `json:"version"`
+	Metadata   metadata    `json:"metadata"`
+	Components []component `json:"components"`
+}
+
+type metadata struct {
+	Component component `json:"component"`
+}
+
+type component struct {
+	Type     string    `json:"type"`
+	Ref      string    `json:"bom-ref,omitempty"`
+	Name     string    `json:"name"`
+	Version  string    `json:"version,omitempty"`
+	PURL     string    `json:"purl,omitempty"`
+	Evidence *evidence `json:"evidence,omitempty"`
+}
+
+// evidence says in which files a component was found.
+type evidence struct {
+	Occurrences []occurrence `json:"occurrences"`
+}
+
+type occurrence struct {
+	Location string `json:"location"`
+}
+
+// writeSBOM lists the modules of the programs and the packages below root. The version of the whole is what the program
+// versionOf says of itself.
+func writeSBOM(out, root, versionOf string, programs []string) error {
+	version := ""
+	if versionOf != "" {
+		said, err := exec.Command(versionOf, "--version").Output()
+		if err != nil {
+			return fmt.Errorf("asking %s for its version: %w", versionOf, err)
+		}
+		words := strings.Fields(string(said))
+		if len(words) == 0 {
+			return errors.New(versionOf + " --version says nothing")
+		}
+		version = words[len(words)-1]
+	}
+	mods, err := modules(programs)
+	if err != nil {
+		return err
+	}
+	packages, err := debs(root)
+	if err != nil {
+		return err
+	}
+	distro, err := release(root)
+	if err != nil {
+		return fmt.Errorf("reading Debian's release: %w", err)
+	}
+	d := document{Format: "CycloneDX", Spec: "1.5", Version: 1,
+		Metadata: metadata{component{Type: "container", Name: "fairlead", Version: version}}}
+	for _, m := range mods {
+		d.Components = append(d.Components, m.component())
+	}
+	for _, p := range packages {
+		d.Components = append(d.Components, p.component(distro))
+	}
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // package URLs have ampersands
+	e.SetIndent("", " ")
+	if err := e.Encode(d); err != nil {
+		return err
+	}
+	return os.WriteFile(out, text.Bytes(), 0o644)
+}
+
+// Package URLs: https://github.com/package-url/purl-spec.
+
+func (m module) component() component {
+	purl := "pkg:golang/" + m.path + "@" + m.version
+	c := component{Type: "library", Ref: purl, Name: m.path, Version: m.version, PURL: purl, Evidence: &evidence{}}
+	for _, p := range m.programs {
+		c.Evidence.Occurrences = append(c.Evidence.Occurrences, occurrence{p})
+	}
+	return c
+}
+
+func (d deb) component(distro string) component {
+	q := url.Values{"arch": {d.arch}, "distro": {distro}}
+	if d.source != "" {
+		name, _, _ := strings.Cut(d.source, " ") // "name (version)"
+		q.Set("upstream", name)
+	}
+	purl := "pkg:deb/debian/" + url.PathEscape(d.name) + "@" + url.PathEscape(d.version) + "?" + q.Encode()
+	return component{Type: "library", Ref: purl, Name: d.name, Version: d.version, PURL: purl}
+}
