@@ -23,7 +23,7 @@ KERNEL_SKIP := $(KERNEL_SKIP)|RootFlat/steer|SecondaryPods/kube|Secondary(Refuse
 
 IMAGE ?= fairlead/fairlead:dev
 
-.PHONY: help build image deps root once plugins test test-kernel test-unit lint fuzz bench bench-uplink bench-ipam demo clean
+.PHONY: help manifests build image deps root once plugins test test-kernel test-unit lint fuzz bench bench-uplink bench-ipam demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-kernel: root deps build plugins once ## the tests of the datapath on the ke
 
 test-unit: ## the tests that need neither root nor a cluster's programs
 	ALLOW_SKIP=1 go run ./test/summary -p 2 -timeout 5m -skip '^Test(Root|UML|Kube)' ./...
+
+manifests: ## build/manifests/fairlead.yaml, the schema and the table of its values, from the chart
+	go test ./test/chart -count=1 -run '^Test(Manifest|Schema|Docs)$$' -update
 
 lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w these: $$unformatted" >&2; exit 1; }

@@ -35,7 +35,10 @@ type Options struct {
 	// OtherAllocator says who else is told to give podCIDRs to Nodes, empty for
 	// nobody; nil: nobody is asked.
 	OtherAllocator func(context.Context) (who string, err error)
-	Log            logr.Logger
+	// HealthSocket is a unix socket at which health is told, too; empty: none. With it apiPort may be another controller's
+	// on the same node.
+	HealthSocket string
+	Log          logr.Logger
 }
 
 // Component is how the controller names itself in Events.
@@ -75,11 +78,19 @@ func Run(ctx context.Context, o Options) error {
 		works = append(works, func(ctx context.Context) { forgetRanges(ctx, o.Client, o.Log) })
 	}
 	running.Go(func() { w.follow(ctx) })
+	h := handler(o.Config, m.registry, synced)
 	running.Go(func() {
-		if err := serveHTTP(ctx, o.Config, m.registry, synced); err != nil {
+		if err := serveHTTP(ctx, o.Config, h, o.HealthSocket != "", o.Log); err != nil {
 			cancel(err)
 		}
 	})
+	if o.HealthSocket != "" {
+		running.Go(func() {
+			if err := serveSocket(ctx, o.HealthSocket, h); err != nil {
+				cancel(err)
+			}
+		})
+	}
 	if err := lead(ctx, o.Kubernetes, o.Log.WithName("leader"), func(ctx context.Context) {
 		var working sync.WaitGroup
 		for _, work := range works {

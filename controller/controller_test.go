@@ -1,10 +1,14 @@
 package controller
 
 import (
+	"context"
 	"net"
+	"net/http"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,34 +19,96 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// A port that somebody else has ends the controller at once, whatever the API server does.
-func TestPortInUse(t *testing.T) {
+// silent are options whose API server takes connections and says nothing, and whose port is in use.
+func silent(t *testing.T) (Options, net.Listener) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	// A server that takes connections and says nothing.
-	silent := &rest.Config{Host: "http://" + l.Addr().String()}
-	client, err := dynamic.NewForConfig(silent)
+	t.Cleanup(func() { l.Close() })
+	server := &rest.Config{Host: "http://" + l.Addr().String()}
+	client, err := dynamic.NewForConfig(server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	typed, err := kubernetes.NewForConfig(silent)
+	typed, err := kubernetes.NewForConfig(server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = Run(t.Context(), Options{Client: client, Kubernetes: typed, Log: logr.Discard(), Config: api.ControllerConfig{
-		APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: l.Addr().(*net.TCPAddr).Port}})
+	return Options{Client: client, Kubernetes: typed, Log: logr.Discard(), Config: api.ControllerConfig{
+		APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: l.Addr().(*net.TCPAddr).Port}}, l
+}
+
+// A port that somebody else has ends the controller at once, whatever the API server does.
+func TestPortInUse(t *testing.T) {
+	o, _ := silent(t)
+	err := Run(t.Context(), o)
 	if err == nil || !strings.Contains(err.Error(), "address already in use (change apiAddress or apiPort)") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Of two controllers on one node one has the port. Each answers at its own socket, and the other takes the port when it
+// is free.
+func TestTwoOnOneNode(t *testing.T) {
+	o, l := silent(t)
+	dir := t.TempDir()
+	if err := Ask(t.Context(), filepath.Join(dir, "a"), "healthz"); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("nobody is there: %v", err)
+	}
+	ended := make(chan error, 2)
+	ctx, stop := context.WithCancel(t.Context())
+	for _, name := range []string{"a", "b"} {
+		o.HealthSocket = filepath.Join(dir, name)
+		if name == "b" { // what a controller that was killed has left
+			if old, err := net.Listen("unix", o.HealthSocket); err == nil {
+				old.(*net.UnixListener).SetUnlinkOnClose(false)
+				old.Close()
+			}
+		}
+		go func() { ended <- Run(ctx, o) }()
+		await(t, func() error { return Ask(t.Context(), o.HealthSocket, "healthz") })
+		if err := Ask(t.Context(), o.HealthSocket, "readyz"); err == nil || err.Error() != "the API server has not told everything yet" {
+			t.Errorf("%s is ready, and the API server says nothing: %v", name, err)
+		}
+	}
+	at := "http://" + l.Addr().String() + "/metrics"
+	l.Close()
+	await(t, func() error {
+		answer, err := http.Get(at)
+		if err == nil {
+			answer.Body.Close()
+		}
+		return err
+	})
+	stop()
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// await tries for a while.
+func await(t *testing.T, try func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
 }
 
 // What can't be listed is named, with the remedy, and client-go still knows what the error is.
 func TestUnlisted(t *testing.T) {
 	err := unlisted(api.PoolResource, apierrors.NewNotFound(api.PoolResource.GroupResource(), ""))
-	want := "the API server knows no ippools.crd.antrea.io: kubectl apply -f build/manifests/crds.yaml"
+	want := "the API server knows no ippools.crd.antrea.io: kubectl apply -f build/manifests/fairlead.yaml " +
+		"-l app.kubernetes.io/component=crds"
 	if !strings.Contains(err.Error(), want) || !apierrors.IsNotFound(err) {
 		t.Errorf("without the definitions: %v", err)
 	}

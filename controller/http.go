@@ -7,8 +7,10 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -18,10 +20,9 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// serveHTTP answers /healthz (the process runs), /readyz (it has read what there is
+// handler answers /healthz (the process runs), /readyz (it has read what there is
 // from the API server) and, unless switched off, /metrics.
-// It returns when ctx ends, or at once when the address can't be used.
-func serveHTTP(ctx context.Context, cfg api.ControllerConfig, r *prometheus.Registry, synced func() bool) error {
+func handler(cfg api.ControllerConfig, r *prometheus.Registry, synced func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -34,16 +35,43 @@ func serveHTTP(ctx context.Context, cfg api.ControllerConfig, r *prometheus.Regi
 	if cfg.EnablePrometheusMetrics {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
 	}
+	return mux
+}
+
+// serveHTTP serves h at apiAddress and apiPort until ctx ends. A port that is in use ends it, or, with patience,
+// is asked for again: another controller on the node has it.
+func serveHTTP(ctx context.Context, cfg api.ControllerConfig, h http.Handler, patient bool, log logr.Logger) error {
 	addr := net.JoinHostPort(cfg.APIAddress.String(), strconv.Itoa(cfg.APIPort))
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return fmt.Errorf("serving health and metrics on %s: %w (change apiAddress or apiPort)", addr, err)
+	told := false
+	for {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+		switch {
+		case err == nil:
+			return serve(ctx, addr, listener, h)
+		case ctx.Err() != nil:
+			return nil
+		case !patient || !errors.Is(err, syscall.EADDRINUSE):
+			return fmt.Errorf("serving health and metrics on %s: %w (change apiAddress or apiPort)", addr, err)
+		case !told:
+			told = true
+			log.Info("the port is in use, as by another fairlead-controller on this node: metrics are served when it is free",
+				"address", addr)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(portRetry):
+		}
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+}
+
+// serve serves h until ctx ends.
+func serve(ctx context.Context, where string, l net.Listener, h http.Handler) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving health and metrics on %s: %w", addr, err)
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving health and metrics on %s: %w", where, err)
 	}
 	return nil
 }

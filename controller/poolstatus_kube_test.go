@@ -59,9 +59,10 @@ type cluster struct {
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	s := shared.Get(t)
-	const crds = "../build/manifests/crds.yaml"
-	for _, args := range []string{"apply -f " + crds + " -f ../build/manifests/controller-rbac.yaml",
-		"wait --for=condition=Established --timeout=60s -f " + crds} {
+	const manifest = "-f ../build/manifests/fairlead.yaml -l app.kubernetes.io/component="
+	for _, args := range []string{"apply " + manifest + "crds",
+		"apply " + manifest + "rbac,app.kubernetes.io/name=fairlead-controller",
+		"wait --for=condition=Established --timeout=60s " + manifest + "crds"} {
 		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
 			t.Fatal(err)
 		}

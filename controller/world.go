@@ -107,7 +107,7 @@ func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache
 // unlisted is the error of a list, for people: client-go does not say of what.
 func unlisted(r schema.GroupVersionResource, err error) error {
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("the API server knows no %s: kubectl apply -f build/manifests/crds.yaml (%w)", r.GroupResource(), err)
+		return fmt.Errorf("the API server knows no %s: kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds (%w)", r.GroupResource(), err)
 	}
 	return fmt.Errorf("listing %s: %w", r.GroupResource(), err)
 }

@@ -69,7 +69,7 @@ func Explain(what string, err error) error {
 		return fmt.Errorf("%s could not be read: the API server does not know who asks. Is the kubeconfig's token or certificate "+
 			"still valid? (%w)", what, err)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%s: the API server does not know them: kubectl apply -f build/manifests/crds.yaml (%w)", what, err)
+		return fmt.Errorf("%s: the API server does not know them: kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds (%w)", what, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s could not be read: the API server did not answer in time", what)
 	}

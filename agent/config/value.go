@@ -29,10 +29,40 @@ type Value struct {
 // Want says what a key's value must be: Text in words, as in "want <Text>".
 type Want struct {
 	Text string
+	// Schema is the JSON schema of the value, for those who look at it before: Helm, for one. It may let pass what read
+	// refuses, and refuse another spelling than that of the docs.
+	Schema Schema
 	// unset is the YAML tag whose empty value ("" or []) means unset.
 	unset string
 	read  func(*yaml.Node) (Value, bool)
 }
+
+// Schema is a part of a JSON schema (json-schema.org, draft 7).
+type Schema map[string]any
+
+// stringLike is the schema of a string of a pattern, which may be empty.
+func stringLike(pattern string) Schema {
+	s := Schema{"type": []string{"string", "null"}}
+	if pattern != "" {
+		s["pattern"] = "^(" + pattern + ")?$"
+	}
+	return s
+}
+
+// listOf is the schema of a list.
+func listOf(item Schema) Schema {
+	return Schema{"type": []string{"array", "null"}, "items": item}
+}
+
+// Patterns of schemas.
+const (
+	pattern4        = `[0-9.]+/[0-9]+`
+	pattern6        = `[0-9a-fA-F:.]+/[0-9]+`
+	patternAddress  = `[0-9a-fA-F:.]+`
+	patternDuration = `([0-9.]+(ns|us|ms|s|m|h))+`
+	patternPath     = `/.*`
+	patternName     = `[a-zA-Z0-9._-]{1,15}`
+)
 
 // errUnset marks a value that means "as if the key were not there".
 var errUnset = errors.New("unset")
@@ -89,7 +119,7 @@ func shorten(s string) string {
 }
 
 func boolean() Want {
-	return Want{"true or false", "", func(n *yaml.Node) (v Value, ok bool) {
+	return Want{"true or false", Schema{"type": []string{"boolean", "null"}}, "", func(n *yaml.Node) (v Value, ok bool) {
 		// Decode also takes yes and no, on and off, as Antrea does.
 		ok = n.Kind == yaml.ScalarNode && n.Decode(&v.Bool) == nil
 		v.text = strconv.FormatBool(v.Bool)
@@ -98,20 +128,23 @@ func boolean() Want {
 }
 
 func integer(lowest, highest int) Want {
-	return wholeNumber(fmt.Sprintf("a whole number from %d to %d", lowest, highest), func(i int) bool {
+	return wholeNumber(fmt.Sprintf("a whole number from %d to %d", lowest, highest), lowest, highest, func(i int) bool {
 		return lowest <= i && i <= highest
 	})
 }
 
 // orZero is integer with 0 besides, which stands for the default.
 func orZero(lowest, highest int) Want {
-	return wholeNumber(fmt.Sprintf("0 or a whole number from %d to %d", lowest, highest), func(i int) bool {
+	w := wholeNumber(fmt.Sprintf("0 or a whole number from %d to %d", lowest, highest), 0, highest, func(i int) bool {
 		return i == 0 || lowest <= i && i <= highest
 	})
+	w.Schema["anyOf"] = []Schema{{"maximum": 0}, {"minimum": lowest}}
+	return w
 }
 
-func wholeNumber(what string, ok func(int) bool) Want {
-	return Want{what, "", func(n *yaml.Node) (Value, bool) {
+func wholeNumber(what string, lowest, highest int, ok func(int) bool) Want {
+	schema := Schema{"type": []string{"integer", "null"}, "minimum": lowest, "maximum": highest}
+	return Want{what, schema, "", func(n *yaml.Node) (Value, bool) {
 		var i int
 		if n.Tag != "!!int" || n.Decode(&i) != nil {
 			return Value{}, false
@@ -123,18 +156,22 @@ func wholeNumber(what string, ok func(int) bool) Want {
 func port() Want { return integer(0, 65535) }
 
 // text is a string for which ok holds; what says which, in words.
-func text(what string, ok func(string) bool) Want {
-	return Want{what, "!!str", func(n *yaml.Node) (Value, bool) {
+func text(what, pattern string, ok func(string) bool) Want {
+	return Want{what, stringLike(pattern), "!!str", func(n *yaml.Node) (Value, bool) {
 		v := Value{Str: n.Value, text: n.Value}
 		return v, n.Kind == yaml.ScalarNode && n.Tag == "!!str" && ok(n.Value)
 	}}
 }
 
-func anyText() Want { return text("a string", func(string) bool { return true }) }
+func anyText() Want { return text("a string", "", func(string) bool { return true }) }
 
 // oneOf is one of values, in any mix of upper and lower case, as in Antrea.
 func oneOf(values ...string) Want {
-	return Want{"one of " + strings.Join(values, ", "), "!!str", func(n *yaml.Node) (Value, bool) {
+	enum := []any{nil, ""}
+	for _, v := range values {
+		enum = append(enum, v)
+	}
+	return Want{"one of " + strings.Join(values, ", "), Schema{"enum": enum}, "!!str", func(n *yaml.Node) (Value, bool) {
 		for _, s := range values {
 			if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && strings.EqualFold(n.Value, s) {
 				return Value{Str: s, text: s}, true
@@ -147,7 +184,7 @@ func oneOf(values ...string) Want {
 // interfaceName is a name that both the kernel (dev_valid_name) and Open
 // vSwitch (which gives names with a leading dash to no port) accept.
 func interfaceName() Want {
-	return text("an interface name of 1 to 15 characters from a-z A-Z 0-9 . _ -", func(s string) bool {
+	return text("an interface name of 1 to 15 characters from a-z A-Z 0-9 . _ -", patternName, func(s string) bool {
 		if len(s) > 15 || s == "." || s == ".." || strings.HasPrefix(s, "-") {
 			return false
 		}
@@ -160,35 +197,37 @@ func interfaceName() Want {
 
 // path is an absolute path of at most longest bytes.
 func path(longest int) Want {
-	return text(fmt.Sprintf("an absolute path of at most %d bytes", longest), func(s string) bool {
+	return text(fmt.Sprintf("an absolute path of at most %d bytes", longest), patternPath, func(s string) bool {
 		return filepath.IsAbs(s) && len(s) <= longest && !strings.ContainsRune(s, 0)
 	})
 }
 
 func address() Want {
-	return Want{"an IP address", "!!str", func(n *yaml.Node) (Value, bool) {
+	return Want{"an IP address", stringLike(patternAddress), "!!str", func(n *yaml.Node) (Value, bool) {
 		a, err := netip.ParseAddr(n.Value)
 		return Value{Addr: a, text: n.Value}, err == nil
 	}}
 }
 
 // subnet is one prefix, kept as the string that it was.
-func subnet4() Want { return subnetOf("an IPv4 subnet such as 10.96.0.0/12", netip.Addr.Is4) }
+func subnet4() Want { return subnetOf("an IPv4 subnet such as 10.96.0.0/12", pattern4, netip.Addr.Is4) }
 
 func subnet6() Want {
-	return subnetOf("an IPv6 subnet such as fd00:10:96::/112", func(a netip.Addr) bool { return a.Is6() && !a.Is4In6() })
+	return subnetOf("an IPv6 subnet such as fd00:10:96::/112", pattern6,
+		func(a netip.Addr) bool { return a.Is6() && !a.Is4In6() })
 }
 
 // subnetOf is one prefix of the family for which is holds.
-func subnetOf(what string, is func(netip.Addr) bool) Want {
-	return Want{what, "!!str", func(n *yaml.Node) (Value, bool) {
+func subnetOf(what, pattern string, is func(netip.Addr) bool) Want {
+	return Want{what, stringLike(pattern), "!!str", func(n *yaml.Node) (Value, bool) {
 		p, err := netip.ParsePrefix(n.Value)
 		return Value{Prefixes: []netip.Prefix{p.Masked()}, text: n.Value}, err == nil && is(p.Addr())
 	}}
 }
 
 func subnets() Want {
-	return Want{"a list of subnets such as [10.0.0.0/8, fd00::/64]", "!!seq", func(n *yaml.Node) (v Value, ok bool) {
+	schema := listOf(Schema{"type": "string", "pattern": "^" + pattern6 + "$"})
+	return Want{"a list of subnets such as [10.0.0.0/8, fd00::/64]", schema, "!!seq", func(n *yaml.Node) (v Value, ok bool) {
 		if n.Kind != yaml.SequenceNode {
 			return v, false
 		}
@@ -209,7 +248,7 @@ func duration(longest time.Duration, inWords string) Want { return durationFrom(
 
 func durationFrom(shortest, longest time.Duration, inWords string) Want {
 	what := "a duration with its unit, such as 10s" + inWords
-	return Want{what, "!!str", func(n *yaml.Node) (Value, bool) {
+	return Want{what, stringLike(patternDuration), "!!str", func(n *yaml.Node) (Value, bool) {
 		d, err := time.ParseDuration(n.Value)
 		return Value{Duration: d, text: n.Value}, err == nil && shortest <= d && d <= longest
 	}}
@@ -219,7 +258,8 @@ func anyDuration() Want { return duration(math.MaxInt64, "") }
 
 // list is a list of scalars with the given tag, such as "!!str".
 func list(what, tag string) Want {
-	return Want{"a list of " + what, "!!seq", func(n *yaml.Node) (Value, bool) {
+	item := Schema{"type": map[string]string{"!!str": "string", "!!int": "integer"}[tag]}
+	return Want{"a list of " + what, listOf(item), "!!seq", func(n *yaml.Node) (Value, bool) {
 		for _, c := range n.Content {
 			if c = resolve(c); c.Kind != yaml.ScalarNode || c.Tag != tag {
 				return Value{}, false
@@ -233,7 +273,7 @@ func names() Want { return list("strings", "!!str") }
 
 // anyList is a list whose elements are not looked at.
 func anyList() Want {
-	return Want{"a list", "!!seq", func(n *yaml.Node) (Value, bool) {
+	return Want{"a list", listOf(Schema{}), "!!seq", func(n *yaml.Node) (Value, bool) {
 		return Value{text: "[…]"}, n.Kind == yaml.SequenceNode
 	}}
 }

@@ -334,7 +334,7 @@ func (k *Kubernetes) findTrouble() {
 func (k *Kubernetes) sentence(names []string, err error) error {
 	if apierrors.IsNotFound(err) { // all other kinds are the server's own
 		return fmt.Errorf("the Kubernetes API server %s knows no IPPools, and enableBridgingMode is true: install their "+
-			"definitions (kubectl apply -f build/manifests/crds.yaml). Until then pods that ask for one are refused",
+			"definitions (kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds). Until then pods that ask for one are refused",
 			k.client.Server)
 	}
 	what, known := "", "What it said before stays in force"

@@ -44,7 +44,7 @@ func TestKubePools(t *testing.T) {
 	c.makeNode(0)
 	k := c.sourceOf(true)
 	s := c.until(k, "the missing definition", troubled)
-	if !strings.Contains(s.Trouble.Error(), "kubectl apply -f build/manifests/crds.yaml") || s.IPPools != nil {
+	if !strings.Contains(s.Trouble.Error(), "kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds") || s.IPPools != nil {
 		t.Errorf("without a definition: trouble %v, pools %v", s.Trouble, s.IPPools)
 	}
 	c.until(k, "the Node all the same", hasNodes("me"))
@@ -52,8 +52,9 @@ func TestKubePools(t *testing.T) {
 		t.Errorf("a pool without a definition: found %t, %v", found, err)
 	}
 
-	c.must(c.Kubectl(t.Context(), "apply", "-f", "../../build/manifests/crds.yaml"))
-	defer func() { c.must(c.Kubectl(t.Context(), "delete", "-f", "../../build/manifests/crds.yaml")) }()
+	definitions := []string{"-f", "../../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component=crds"}
+	c.must(c.Kubectl(t.Context(), append([]string{"apply"}, definitions...)...))
+	defer func() { c.must(c.Kubectl(t.Context(), append([]string{"delete"}, definitions...)...)) }()
 	c.until(k, "no pools", func(s *Snapshot) bool { return s.IPPools != nil && s.Trouble == nil })
 	quiet(t, k)
 	c.makePool(poolA)

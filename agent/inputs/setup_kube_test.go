@@ -71,7 +71,8 @@ func (c *cluster) must(err error) {
 // grant applies what is shipped, and writes a token.
 func (c *cluster) grant() {
 	c.t.Helper()
-	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/agent-rbac.yaml"))
+	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
+		"-l", "app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"))
 	token, err := c.AgentToken(c.t.Context())
 	c.must(err)
 	c.must(os.WriteFile(c.tokenFile, []byte(token), 0o600))

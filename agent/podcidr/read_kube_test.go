@@ -42,7 +42,8 @@ func (c clients) read(ctx context.Context) Facts { return Read(ctx, c, c.objects
 // clientOf are clients with the rights that are shipped for fairlead-WHO.
 func (c *realCluster) clientOf(who string) clients {
 	c.t.Helper()
-	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/"+who+"-rbac.yaml"))
+	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
+		"-l", "app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-"+who))
 	token, err := c.Token(c.t.Context(), "fairlead-"+who)
 	c.must(err)
 	return c.clients(&rest.Config{Host: c.URL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CA()}})

@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
@@ -49,8 +51,8 @@ func main() {
 }
 
 type flags struct {
-	config, kubeconfig string
-	check              bool
+	config, kubeconfig, healthSocket string
+	check                            bool
 }
 
 func command() *cobra.Command {
@@ -82,11 +84,43 @@ or the config file.`,
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	c.Flags().StringVar(&f.config, "config", "", "config file (default: none, every key has its default)")
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file, in place of clientConnection.kubeconfig")
+	c.PersistentFlags().StringVar(&f.healthSocket, "health-socket", "",
+		"unix socket that answers /healthz and /readyz, too. With it several may run on one node and share apiPort: one has it")
 	c.Flags().BoolVar(&f.check, "check-config", false, "check the config, print warnings and errors, and stop")
 	verbosity := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(verbosity)
 	c.Flags().AddGoFlag(verbosity.Lookup("v"))
+	c.AddCommand(askCommand(&f.healthSocket))
+	c.CompletionOptions.DisableDefaultCmd = true
 	return c
+}
+
+// askTimeout ends a question: a controller that runs answers at once.
+const askTimeout = 10 * time.Second
+
+func askCommand(socket *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "ask healthz|readyz --health-socket PATH",
+		Short: "Asks the controller that serves a socket whether it is well",
+		Long: `ask is for probes of a pod. It asks the controller that runs with the same --health-socket:
+healthz (it runs) or readyz (it has read what there is from the API server). It exits
+with 0 if so, else with 1 and the reason.`,
+		Example: `  fairlead-controller ask readyz --health-socket /run/fairlead-controller/health.sock`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] != "healthz" && args[0] != "readyz" {
+				return usageError{fmt.Errorf("ask what? Say healthz or readyz, not %q", strings.Join(args, " "))}
+			}
+			if *socket == "" {
+				return usageError{errors.New("--health-socket is missing: say where the controller answers")}
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(c.Context(), askTimeout)
+			defer cancel()
+			return controller.Ask(ctx, *socket, args[0])
+		},
+	}
 }
 
 func run(ctx context.Context, f flags) error {
@@ -114,7 +148,8 @@ func run(ctx context.Context, f flags) error {
 		return usageError{err}
 	}
 	log.Info("fairlead-controller starts", "version", version, "config", f.config, "server", client.Server)
-	o := controller.Options{Config: cfg, Client: client.Dynamic, Kubernetes: client.Kubernetes, Log: log}
+	o := controller.Options{Config: cfg, Client: client.Dynamic, Kubernetes: client.Kubernetes, Log: log,
+		HealthSocket: f.healthSocket}
 	o.OtherAllocator = func(ctx context.Context) (string, error) { return podcidr.OtherAllocator(ctx, client.Kubernetes) }
 	err = controller.Run(ctx, o)
 	if err == nil {

@@ -29,6 +29,8 @@ func TestMistakes(t *testing.T) {
 		{[]string{"--check-config"}, ""},
 		{[]string{"--no-such-flag"}, "unknown flag"},
 		{[]string{"run"}, `"run": fairlead-controller takes flags only`},
+		{[]string{"ask", "--health-socket", "/x"}, "ask what? Say healthz or readyz"},
+		{[]string{"ask", "healthz"}, "--health-socket is missing"},
 		{[]string{"--config", filepath.Join(dir, "absent")}, "reading the controller's config"},
 		{[]string{"--config", file("bad", "apiPrt: 1\n")}, "unknown key; did you mean apiPort?"},
 		{[]string{"--config", good}, "clientConnection.kubeconfig is not set"},

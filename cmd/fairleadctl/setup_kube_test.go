@@ -63,7 +63,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	s := shared.Get(t)
-	const crds = "../../build/manifests/crds.yaml"
+	const crds = "../../build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
 	c := &fixture{t: t, s: s, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), token: filepath.Join(t.TempDir(), "token")}
 	for _, args := range []string{"apply -f " + crds, "wait --for=condition=Established --timeout=60s -f " + crds,
 		"delete --all --wait=false ippools,ipallocations,podcidrranges,podcidrclaims",

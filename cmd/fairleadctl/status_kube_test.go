@@ -72,7 +72,7 @@ func TestKubeDoctorAll(t *testing.T) {
 		}
 	}
 	c.must(c.s.Kubectl(t.Context(), "delete", "crd", "ippools.crd.antrea.io"))
-	if out, code := c.run("doctor", "pools"); code != exitError || !strings.Contains(out, "kubectl apply -f build/manifests/crds.yaml") {
+	if out, code := c.run("doctor", "pools"); code != exitError || !strings.Contains(out, "kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds") {
 		t.Errorf("without the kind: exit code %d\n%s", code, out)
 	}
 }

@@ -68,7 +68,7 @@ func (k *Kubernetes) List(ctx context.Context, f Filter) ([]api.IPAllocation, er
 	// The API server sorts by name, and without a resourceVersion it gives the latest.
 	list, err := k.client.List(ctx, metav1.ListOptions{FieldSelector: strings.Join(fields, ",")})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("listing the IPAllocations: %w (%w): kubectl apply -f build/manifests/crds.yaml", ErrNoKind, err)
+		return nil, fmt.Errorf("listing the IPAllocations: %w (%w): kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds", ErrNoKind, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing the IPAllocations: %w", err)

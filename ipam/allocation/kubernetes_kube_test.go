@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 func newClient(t *testing.T) dynamic.Interface {
 	t.Helper()
 	s := shared.Get(t)
-	for _, args := range []string{"apply -f ../../build/manifests/crds.yaml",
-		"wait --for=condition=Established --timeout=60s -f ../../build/manifests/crds.yaml"} {
+	const definitions = "-f ../../build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
+	for _, args := range []string{"apply " + definitions, "wait --for=condition=Established --timeout=60s " + definitions} {
 		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestKubeNoDefinitions(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		_, err := NewKubernetes(client).List(t.Context(), Filter{Node: "n1"})
-		if err != nil && strings.Contains(err.Error(), "kubectl apply -f build/manifests/crds.yaml") {
+		if err != nil && strings.Contains(err.Error(), "kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds") {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 func apiServer(t *testing.T) string {
 	t.Helper()
 	s := shared.Get(t)
-	for _, args := range []string{"apply -f ../../build/manifests/crds.yaml",
-		"wait --for=condition=Established --timeout=60s -f ../../build/manifests/crds.yaml"} {
+	const definitions = "-f ../../build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
+	for _, args := range []string{"apply " + definitions, "wait --for=condition=Established --timeout=60s " + definitions} {
 		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
 			t.Fatal(err)
 		}

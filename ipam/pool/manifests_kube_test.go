@@ -44,8 +44,9 @@ const policyTimeout = time.Minute
 func newCluster(t *testing.T) cluster {
 	t.Helper()
 	s := shared.Get(t)
-	for _, args := range []string{"apply -f ../../build/manifests/crds.yaml -f ../../build/manifests/ippool-policy.yaml",
-		"wait --for=condition=Established --timeout=60s -f ../../build/manifests/crds.yaml"} {
+	const manifest = "-f ../../build/manifests/fairlead.yaml -l app.kubernetes.io/component="
+	for _, args := range []string{"apply " + manifest + "crds", "apply " + manifest + "policy",
+		"wait --for=condition=Established --timeout=60s " + manifest + "crds"} {
 		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
 			t.Fatal(err)
 		}

@@ -84,8 +84,8 @@ func (x *ipamBench) create(name, third string) {
 }
 
 func newIPAMBench(b *testing.B, s *apitest.Server) *ipamBench {
-	for _, args := range []string{"apply -f ../../build/manifests/crds.yaml",
-		"wait --for=condition=Established --timeout=60s -f ../../build/manifests/crds.yaml"} {
+	const definitions = "-f ../../build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
+	for _, args := range []string{"apply " + definitions, "wait --for=condition=Established --timeout=60s " + definitions} {
 		if err := s.Kubectl(b.Context(), strings.Fields(args)...); err != nil {
 			b.Fatal(err)
 		}

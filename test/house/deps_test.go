@@ -33,6 +33,7 @@ func dependencies() []dependency {
 		{"golang.org/x/sync", bsd, "errgroup: goroutines that end together"},
 		{"golang.org/x/sys", bsd, "system calls"},
 		{"golang.org/x/tools", bsd, "txtar, the format of golden test cases"},
+		{"helm.sh/helm/v3", apache, "tests: what Helm makes of the chart"},
 		{"k8s.io/api", apache, "Node, Pod, Namespace"},
 		{"k8s.io/apimachinery", apache, "the reader of YAML documents"},
 		{"k8s.io/client-go", apache, "the Kubernetes API: informers, Events"},

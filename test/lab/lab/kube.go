@@ -204,10 +204,9 @@ const (
 	agentToken      = "/etc/fairlead/token"
 )
 
-// clusterManifests give the API our kinds of objects, and the agent its identity and rights.
-var clusterManifests = [...]string{
-	"build/manifests/crds.yaml", "build/manifests/ippool-policy.yaml", "build/manifests/agent-rbac.yaml",
-}
+// What of the manifest gives the API our kinds of objects, and the agent its identity and rights. The rest would be
+// pods, which a lab has none of.
+const clusterManifest, clusterObjects = "build/manifests/fairlead.yaml", "app.kubernetes.io/component in (crds, policy, rbac)"
 
 // GiveAgentsAccess makes what agents need in the API: our kinds of objects, and a ServiceAccount with rights, of which
 // it puts a token and a kubeconfig on every node. It is done again when the cluster has forgotten all
@@ -240,16 +239,12 @@ func (l *Lab) GiveAgentsAccess(ctx context.Context) error {
 }
 
 func (l *Lab) applyClusterManifests(ctx context.Context) error {
-	args := []string{"apply"}
-	for _, name := range clusterManifests {
-		path, err := kubebin.Find(name)
-		if err != nil {
-			return err
-		}
-		args = append(args, "-f", path)
+	path, err := kubebin.Find(clusterManifest)
+	if err != nil {
+		return err
 	}
-	if _, err := l.Kubectl(ctx, args...); err != nil {
-		return fmt.Errorf("Fairlead's manifests: %w", err)
+	if _, err := l.Kubectl(ctx, "apply", "-f", path, "-l", clusterObjects); err != nil {
+		return fmt.Errorf("Fairlead's manifest: %w", err)
 	}
 	return nil
 }

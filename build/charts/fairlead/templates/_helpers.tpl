@@ -1,0 +1,95 @@
+{{/* The image, by digest if there is one. */}}
+{{- define "fairlead.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end -}}
+
+{{/* What all objects carry: (dict "name" NAME "component" COMPONENT). */}}
+{{- define "fairlead.labels" -}}
+app.kubernetes.io/name: {{ .name }}
+app.kubernetes.io/part-of: fairlead
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* The agent's config file, with what the chart's own values say. */}}
+{{- define "fairlead.agentConfig" -}}
+{{- $config := deepCopy .Values.agent.config -}}
+{{- if and .Values.serviceMonitor.enabled (not $config.apiAddress) -}}
+{{- $_ := set $config "apiAddress" "0.0.0.0" -}}
+{{- end -}}
+{{- if .Values.kubeAPIServerOverride -}}
+{{- $_ := set $config "kubeAPIServerOverride" .Values.kubeAPIServerOverride -}}
+{{- end -}}
+{{- if $config -}}
+{{ toYaml $config }}
+{{- else -}}
+# Every key has its default: docs/config.md.
+{{- end -}}
+{{- end -}}
+
+{{/* The controller's config file. */}}
+{{- define "fairlead.controllerConfig" -}}
+{{- $config := deepCopy .Values.controller.config -}}
+{{- if and .Values.serviceMonitor.enabled (not $config.apiAddress) -}}
+{{- $_ := set $config "apiAddress" "0.0.0.0" -}}
+{{- end -}}
+{{- if .Values.kubeAPIServerOverride -}}
+{{- $_ := set $config "kubeAPIServerOverride" .Values.kubeAPIServerOverride -}}
+{{- end -}}
+{{- if $config -}}
+{{ toYaml $config }}
+{{- else -}}
+# Every key has its default: docs/config.md.
+{{- end -}}
+{{- end -}}
+
+{{/* Directories that agent and node share. */}}
+{{- define "fairlead.ovsRunDir" -}}
+{{ .Values.agent.config.ovsRunDir | default "/run/openvswitch" }}
+{{- end -}}
+{{- define "fairlead.socketDir" -}}
+{{ dir (.Values.agent.config.cniSocket | default "/run/fairlead/cni.sock") }}
+{{- end -}}
+{{- define "fairlead.agentPort" -}}
+{{ .Values.agent.config.apiPort | default 10350 }}
+{{- end -}}
+{{- define "fairlead.controllerPort" -}}
+{{ .Values.controller.config.apiPort | default 10349 }}
+{{- end -}}
+
+{{/* The address at which kubelet asks the agent for its health. */}}
+{{- define "fairlead.agentHost" -}}
+{{- $address := .Values.agent.config.apiAddress | default "127.0.0.1" -}}
+{{- if eq $address "0.0.0.0" -}}127.0.0.1{{- else if eq $address "::" -}}::1{{- else -}}{{ $address }}{{- end -}}
+{{- end -}}
+
+{{/* What values.schema.json can't say. */}}
+{{- define "fairlead.check" -}}
+{{- $agent := .Values.agent.config -}}
+{{- $controller := .Values.controller.config -}}
+{{- if ne .Release.Namespace "kube-system" -}}
+{{- fail (printf "Fairlead lives in the namespace kube-system, not in %s: helm install -n kube-system ..." .Release.Namespace) -}}
+{{- end -}}
+{{- if $agent.manifestsDir -}}
+{{- fail "agent.config.manifestsDir: agents in a cluster read the Kubernetes API. Leave it out" -}}
+{{- end -}}
+{{- if and $agent.noSNAT (ne (default "encap" $agent.trafficEncapMode) "noEncap") -}}
+{{- fail "agent.config.noSNAT: true needs agent.config.trafficEncapMode: noEncap" -}}
+{{- end -}}
+{{- range $which, $config := dict "agent" $agent "controller" $controller -}}
+{{- if and $config.kubeAPIServerOverride $.Values.kubeAPIServerOverride (ne $config.kubeAPIServerOverride $.Values.kubeAPIServerOverride) -}}
+{{- fail (printf "kubeAPIServerOverride is %s, and %s.config.kubeAPIServerOverride is %s: set one of them" $.Values.kubeAPIServerOverride $which $config.kubeAPIServerOverride) -}}
+{{- end -}}
+{{- end -}}
+{{- $nodeIPAM := default dict $controller.nodeIPAM -}}
+{{- if and $nodeIPAM.enableNodeIPAM (not $nodeIPAM.clusterCIDRs) -}}
+{{- fail "controller.config.nodeIPAM.enableNodeIPAM: true needs clusterCIDRs beside it, such as [10.244.0.0/16]" -}}
+{{- end -}}
+{{- if and $nodeIPAM.enableNodeIPAM (not .Values.controller.enabled) -}}
+{{- fail "controller.config.nodeIPAM.enableNodeIPAM: true needs controller.enabled: true" -}}
+{{- end -}}
+{{- if and .Values.controller.enabled (eq (include "fairlead.agentPort" .) (include "fairlead.controllerPort" .)) -}}
+{{- fail (printf "agent.config.apiPort and controller.config.apiPort are both %s, on the same nodes: change one" (include "fairlead.agentPort" .)) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,216 @@
+package chart
+
+import (
+	"flag"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	kubescheme "k8s.io/client-go/kubernetes/scheme"
+)
+
+const (
+	chartDir = "../../build/charts/fairlead"
+	manifest = "../../build/manifests/fairlead.yaml"
+	docs     = "../../docs/install.md"
+)
+
+var update = flag.Bool("update", false, "write the manifest, the schema and the table of values")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// golden holds a file that is made of others against what they make of it now.
+func golden(t *testing.T, path, want string) {
+	t.Helper()
+	got, err := os.ReadFile(path)
+	if err == nil && string(got) == want {
+		return
+	}
+	if !*update {
+		t.Errorf("%s is not what the chart makes: make manifests (%v)", path, err)
+		return
+	}
+	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func template(t *testing.T, sets ...string) string {
+	t.Helper()
+	out, _, err := Template(chartDir, "kube-system", sets...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// The plain manifest is what the chart makes of its own values.
+func TestManifest(t *testing.T) {
+	golden(t, manifest, `# Fairlead, all of it: kubectl apply -f fairlead.yaml. docs/install.md says how, and what to change before.
+# Written by "make manifests" from build/charts/fairlead: change it there.
+#
+# Parts of it, by label: kubectl apply -f fairlead.yaml -l app.kubernetes.io/component=crds (or policy, rbac, config,
+# agent, ovs, controller). To delete the part crds is to delete every IPPool and all that is known of who has which
+# address.
+`+template(t))
+}
+
+// value is one line of the table of values.
+type value struct{ key, initial, text string }
+
+// values are those of values.yaml with their comments.
+func values(t *testing.T) (out []value) {
+	t.Helper()
+	text, err := os.ReadFile(chartDir + "/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	var walk func(prefix string, n *yaml.Node)
+	walk = func(prefix string, n *yaml.Node) {
+		for i := 0; i < len(n.Content); i += 2 {
+			k, v := n.Content[i], n.Content[i+1]
+			if k.HeadComment == "" && v.Kind == yaml.MappingNode && v.Style != yaml.FlowStyle {
+				walk(prefix+k.Value+".", v)
+				continue
+			}
+			comment := strings.Join(strings.Fields(strings.ReplaceAll(k.HeadComment, "#", "")), " ")
+			if _, after, found := strings.Cut(comment, "refuses any other. "); found { // the head of the file
+				comment = after
+			}
+			if comment == "" {
+				t.Errorf("values.yaml: %s%s has no comment", prefix, k.Value)
+			}
+			out = append(out, value{prefix + k.Value, initial(v), comment})
+		}
+	}
+	walk("", doc.Content[0])
+	return out
+}
+
+// initial is a value as the table has it.
+func initial(v *yaml.Node) string {
+	if v.Kind == yaml.ScalarNode {
+		if v.Value == "" {
+			return `""`
+		}
+		return v.Value
+	}
+	if len(v.Content) == 0 {
+		return map[yaml.Kind]string{yaml.MappingNode: "{}", yaml.SequenceNode: "[]"}[v.Kind]
+	}
+	return "see values.yaml"
+}
+
+// The table of docs/install.md is values.yaml.
+func TestDocs(t *testing.T) {
+	table := "| value | default | what it is |\n| --- | --- | --- |\n"
+	for _, v := range values(t) {
+		table += "| `" + v.key + "` | `" + v.initial + "` | " + v.text + " |\n"
+	}
+	table = strings.ReplaceAll(table, "`see values.yaml`", "[values.yaml](../build/charts/fairlead/values.yaml)")
+	text, err := os.ReadFile(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := regexp.MustCompile(`(?s)(<!-- begin values:[^>]*-->\n).*(<!-- end values -->)`)
+	if !section.Match(text) {
+		t.Fatalf("%s has no section of values", docs)
+	}
+	golden(t, docs, string(section.ReplaceAll(text, []byte("${1}\n"+strings.ReplaceAll(table, "$", "$$")+"\n${2}"))))
+}
+
+// What the chart makes is what Kubernetes knows: each field of each object, whatever is switched on.
+func TestObjects(t *testing.T) {
+	for name, sets := range map[string][]string{
+		"defaults": nil,
+		"everything": {"rbac.kubevirt=true,image.pullSecrets={a,b},agent.maxUnavailable=10%,logVerbosity=4",
+			"agent.podAnnotations.a=b,ovs.podAnnotations.a=b,controller.podAnnotations.a=b,agent.nodeSelector.a=b",
+			"agent.config.cniSocket=/run/other/cni.sock,agent.config.ovsRunDir=/run/ovs,agent.config.apiPort=10360"},
+		"little": {"ovs.enabled=false,controller.enabled=false,crds.install=false,ipPoolPolicy.install=false",
+			"uninstall.restoreNodes=false"},
+	} {
+		decoder := serializer.NewCodecFactory(kubescheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+		for _, doc := range strings.Split(template(t, sets...), "\n---\n") {
+			var kind struct{ APIVersion string }
+			if err := yaml.Unmarshal([]byte(doc), &kind); err != nil {
+				t.Fatalf("%s: %v in %s", name, err, doc)
+			}
+			if strings.HasPrefix(kind.APIVersion, "apiextensions.k8s.io/") || kind.APIVersion == "" {
+				continue // an API server reads these in other tests
+			}
+			if _, _, err := decoder.Decode([]byte(doc), nil, nil); err != nil {
+				t.Errorf("%s: %v in\n%s", name, err, doc)
+			}
+		}
+	}
+}
+
+// daemonSet decodes one of the DaemonSets.
+func daemonSet(t *testing.T, manifests, name string) *appsv1.DaemonSet {
+	t.Helper()
+	for _, doc := range strings.Split(manifests, "\n---\n") {
+		if !strings.Contains(doc, "\nkind: DaemonSet\n") || !strings.Contains(doc, "\n  name: "+name+"\n") {
+			continue
+		}
+		object, _, err := kubescheme.Codecs.UniversalDeserializer().Decode([]byte(doc), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return object.(*appsv1.DaemonSet)
+	}
+	t.Fatalf("no DaemonSet %s", name)
+	return nil
+}
+
+// A user's mistakes are told, each in a sentence that names the value.
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct{ set, want string }{
+		{"imag.tag=x", "imag"},
+		{"agent.config.enableBridgeMode=true", "enableBridgeMode"},
+		{"agent.config.tunnelPort=70000", "/agent/config/tunnelPort"},
+		{"agent.config.trafficEncapMode=networkPolicyOnly", "/agent/config/trafficEncapMode"},
+		{"agent.config.trafficEncryptionMode=wireGuard", "/agent/config/trafficEncryptionMode"},
+		{"agent.config.featureGates.AntreaPolicy=true", "/agent/config/featureGates/AntreaPolicy"},
+		{"agent.config.uplink.mode=none", "/agent/config/uplink/mode"},
+		{"agent.config.podCIDRWait=10", "/agent/config/podCIDRWait"},
+		{"agent.config.defaultMTU=big", "/agent/config/defaultMTU"},
+		{"agent.maxUnavailable=0", "/agent/maxUnavailable"},
+		{"agent.cniBinDir=opt", "/agent/cniBinDir"},
+		{"controller.config.nodeIPAM.nodeCIDRMaskSizeIPv4=8", "nodeCIDRMaskSizeIPv4"},
+		{"controller.config.nodeIPAM.clusterCIDRs={10.0.0.0}", "/controller/config/nodeIPAM/clusterCIDRs/0"},
+		{"controller.replicas=0", "/controller/replicas"},
+		{"image.repository=a:b", "/image/repository"},
+		{"image.pullPolicy=Sometimes", "/image/pullPolicy"},
+		{"uninstall.timeout=forever", "/uninstall/timeout"},
+		{"agent.tolerations[0].operater=Exists", "operater"},
+		{"agent.config.noSNAT=true", "noSNAT: true needs agent.config.trafficEncapMode: noEncap"},
+		{"agent.config.manifestsDir=/x", "agents in a cluster read the Kubernetes API"},
+		{"kubeAPIServerOverride=a,agent.config.kubeAPIServerOverride=b", "set one of them"},
+		{"controller.config.nodeIPAM.enableNodeIPAM=true", "needs clusterCIDRs beside it"},
+		{"controller.enabled=false,controller.config.nodeIPAM.enableNodeIPAM=true," +
+			"controller.config.nodeIPAM.clusterCIDRs={10.0.0.0/16}", "needs controller.enabled: true"},
+		{"controller.config.apiPort=10350", "are both 10350, on the same nodes: change one"},
+	} {
+		_, _, err := Template(chartDir, "kube-system", c.set)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", c.set, err, c.want)
+			continue
+		}
+		t.Logf("%s: %v", c.set, err)
+	}
+	_, _, err := Template(chartDir, "default")
+	if err == nil || !strings.Contains(err.Error(), "Fairlead lives in the namespace kube-system, not in default") {
+		t.Errorf("in another namespace: %v", err)
+	}
+}

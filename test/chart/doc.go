@@ -1,0 +1,65 @@
+// Package chart renders build/charts/fairlead with Helm's own packages, and holds what is made of the chart against it:
+// the plain manifest, the schema of the values, and their table in docs/install.md. "make manifests" writes all three.
+package chart
+
+import (
+	"fmt"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/release"
+	"helm.sh/helm/v3/pkg/releaseutil"
+	"helm.sh/helm/v3/pkg/strvals"
+)
+
+// KubeVersion is what the chart takes the cluster for where there is none to ask.
+const KubeVersion = "v1.36.0"
+
+// Template renders the chart in the directory dir for a namespace, with values as "helm template --set" takes them. It
+// returns the manifests, as "helm template --no-hooks" prints them, and the hooks.
+func Template(dir, namespace string, sets ...string) (manifests string, hooks []*release.Hook, err error) {
+	chart, err := loader.Load(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	values := map[string]any{}
+	for _, set := range sets {
+		if err := strvals.ParseInto(set, values); err != nil {
+			return "", nil, fmt.Errorf("--set=%s: %w", set, err)
+		}
+	}
+	kube, err := chartutil.ParseKubeVersion(KubeVersion)
+	if err != nil {
+		return "", nil, err
+	}
+	if !chartutil.IsCompatibleRange(chart.Metadata.KubeVersion, kube.String()) {
+		return "", nil, fmt.Errorf("the chart wants Kubernetes %s, not %s", chart.Metadata.KubeVersion, kube)
+	}
+	capabilities := chartutil.DefaultCapabilities.Copy()
+	capabilities.KubeVersion = *kube
+	in, err := chartutil.ToRenderValues(chart, values,
+		chartutil.ReleaseOptions{Name: "fairlead", Namespace: namespace, Revision: 1, IsInstall: true}, capabilities)
+	if err != nil {
+		return "", nil, err
+	}
+	files, err := engine.Render(chart, in)
+	if err != nil {
+		return "", nil, err
+	}
+	for name := range files {
+		if strings.HasSuffix(name, "NOTES.txt") { // for people
+			delete(files, name)
+		}
+	}
+	hooks, sorted, err := releaseutil.SortManifests(files, capabilities.APIVersions, releaseutil.InstallOrder)
+	if err != nil {
+		return "", nil, err
+	}
+	var b strings.Builder
+	for _, m := range sorted {
+		fmt.Fprintf(&b, "---\n# Source: %s\n%s\n", m.Name, m.Content)
+	}
+	return b.String(), hooks, nil
+}
