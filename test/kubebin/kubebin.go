@@ -1,5 +1,6 @@
-// Package kubebin builds the module test/kubeparts, a Kubernetes cluster in one program, and keeps it in the cache of
-// package onetime: the first build takes minutes.
+// Package kubebin builds what tests need of Kubernetes and keeps it in the cache of package onetime, for the first
+// build takes minutes: from the module test/kubeparts a Kubernetes cluster in one program and Kubernetes' own tests,
+// and from test/coredns the cluster's DNS.
 package kubebin
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/onetime"
 )
 
-// source is the module, below the root of the repository.
+// source is the module of Kubernetes, below the root of the repository.
 const source = "test/kubeparts"
 
 // Program is the name of the file: its first argument says which part of Kubernetes it is.
@@ -26,24 +27,69 @@ const Program = "kubeparts"
 // Get returns the path of the program. It is built if the cache has none for this source and Go version; progress is
 // told how that goes. The source is looked for in the directories above the working directory and above this program.
 func Get(ctx context.Context, progress io.Writer) (string, error) {
-	module, err := Find(source)
+	dir, err := kept(ctx, progress, thing{name: Program, module: source, packages: []string{"."},
+		cost:  "5 to 20 minutes; downloads 200 MB, needs 3 GiB of memory",
+		build: func(b builder) error { return b.program(Program, ".") }})
+	return filepath.Join(dir, Program), err
+}
+
+// Suite is Kubernetes' own end-to-end tests of the network, and what runs them: paths of programs.
+type Suite struct {
+	Tests     string // the tests, a suite of Ginkgo
+	Ginkgo    string // runs a suite in several processes
+	Agnhost   string // what the tests' pods run
+	Cert, Key string // what agnhost serves TLS with, where it looks for it: in its image's root
+}
+
+// GetSuite returns the programs of the suite, and builds them as Get does.
+func GetSuite(ctx context.Context, progress io.Writer) (Suite, error) {
+	const tests, ginkgo, agnhost, cert, key = "e2e.test", "ginkgo", "agnhost", "localhost.crt", "localhost.key"
+	const image = "k8s.io/kubernetes/test/images/agnhost"
+	dir, err := kept(ctx, progress, thing{name: "kubesuite", module: source, packages: []string{"e2e"},
+		cost: "2 to 8 minutes; faster where kubeparts was built before",
+		build: func(b builder) error {
+			if err := b.tests(tests, "./e2e"); err != nil {
+				return err
+			}
+			return errors.Join(b.program(ginkgo, "github.com/onsi/ginkgo/v2/ginkgo"),
+				b.program(agnhost, image), b.copy(image+"/porter", cert, key))
+		}})
+	return Suite{Tests: filepath.Join(dir, tests), Ginkgo: filepath.Join(dir, ginkgo),
+		Agnhost: filepath.Join(dir, agnhost), Cert: filepath.Join(dir, cert), Key: filepath.Join(dir, key)}, err
+}
+
+// GetCoreDNS returns the path of CoreDNS, and builds it as Get does.
+func GetCoreDNS(ctx context.Context, progress io.Writer) (string, error) {
+	const name = "coredns"
+	dir, err := kept(ctx, progress, thing{name: name, module: "test/coredns", packages: []string{"."},
+		cost: "1 to 3 minutes", build: func(b builder) error { return b.program(name, ".") }})
+	return filepath.Join(dir, name), err
+}
+
+// thing is what is built from a module at one time and kept together.
+type thing struct {
+	name     string
+	module   string   // its directory, below the root of the repository
+	packages []string // whose source, with go.mod and go.sum, decides what is built
+	cost     string   // what the build takes, for people who wait
+	build    func(builder) error
+}
+
+// kept returns the directory in which t lies, built if need be.
+func kept(ctx context.Context, progress io.Writer, t thing) (string, error) {
+	module, err := Find(t.module)
 	if err != nil {
 		return "", err
 	}
-	content, version, err := read(module)
+	content, version, err := read(module, t.packages)
 	if err != nil {
-		return "", fmt.Errorf("reading the source of Kubernetes' parts: %w", err)
+		return "", fmt.Errorf("reading the source of %s: %w", t.name, err)
 	}
 	key := append(content, runtime.Version()...)
-	dir, err := onetime.Get(ctx, Program, key, progress, func(ctx context.Context, dir string, progress io.Writer) error {
-		fmt.Fprintf(progress, "%s: Kubernetes %s from %s, 5 to 20 minutes; downloads 200 MB, needs 3 GiB of memory\n",
-			Program, version, module)
-		return build(ctx, module, version, filepath.Join(dir, Program), progress)
+	return onetime.Get(ctx, t.name, key, progress, func(ctx context.Context, dir string, progress io.Writer) error {
+		fmt.Fprintf(progress, "%s: from %s, %s\n", t.name, module, t.cost)
+		return t.build(builder{ctx: ctx, module: module, version: version, dir: dir, progress: progress})
 	})
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(dir, Program), nil
 }
 
 // Find returns the path of a file or directory of the repository, which it looks for in the directories above the
@@ -76,45 +122,83 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// read returns all that the build depends on, and the version of Kubernetes.
-func read(module string) (content []byte, version string, err error) {
-	files, err := filepath.Glob(filepath.Join(module, "*.go"))
-	if err != nil {
-		return nil, "", err
-	}
+// read returns all that the build of the packages depends on, and the version of Kubernetes, if the module requires it.
+func read(module string, packages []string) (content []byte, version string, err error) {
+	kubernetes := regexp.MustCompile(`(?m)^\tk8s\.io/kubernetes (v\S+)$`)
 	goMod := filepath.Join(module, "go.mod")
-	for _, file := range append(files, goMod, filepath.Join(module, "go.sum")) {
+	files := []string{goMod, filepath.Join(module, "go.sum")}
+	for _, dir := range packages {
+		found, err := filepath.Glob(filepath.Join(module, dir, "*.go"))
+		if err != nil {
+			return nil, "", err
+		}
+		files = append(files, found...)
+	}
+	for _, file := range files {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			return nil, "", err
 		}
 		content = fmt.Appendf(content, "%s %d\n%s", filepath.Base(file), len(data), data)
-		if file != goMod {
-			continue
+		if match := kubernetes.FindSubmatch(data); file == goMod && match != nil {
+			version = string(match[1])
 		}
-		match := regexp.MustCompile(`(?m)^\tk8s\.io/kubernetes (v\S+)$`).FindSubmatch(data)
-		if match == nil {
-			return nil, "", errors.New(goMod + " requires no k8s.io/kubernetes")
-		}
-		version = string(match[1])
 	}
 	return content, version, nil
 }
 
-// build writes the program to out. Without the version that it is told by the linker, each part would call itself
-// v0.0.0.
-func build(ctx context.Context, module, version, out string, progress io.Writer) error {
-	stamp := ""
-	for _, where := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		stamp += fmt.Sprintf(" -X %s.gitVersion=%s", where, version)
+// builder builds programs of a module into a directory.
+type builder struct {
+	ctx                  context.Context
+	module, version, dir string
+	progress             io.Writer
+}
+
+// program builds the program of package pkg.
+func (b builder) program(name, pkg string) error {
+	return b.goTool(name, pkg, "build", "-buildvcs=false")
+}
+
+// tests builds a program of the tests of package pkg.
+func (b builder) tests(name, pkg string) error { return b.goTool(name, pkg, "test", "-c", "-vet=off") }
+
+// copy copies files that lie beside the source of package pkg.
+func (b builder) copy(pkg string, names ...string) error {
+	cmd := exec.CommandContext(b.ctx, "go", "list", "-f", "{{.Dir}}", pkg)
+	cmd.Dir, cmd.Stderr = b.module, b.progress
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	dir, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("looking for the source of %s: %w", pkg, err)
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w"+stamp, "-o", out, ".")
-	cmd.Dir = module
+	for _, name := range names {
+		data, err := os.ReadFile(filepath.Join(string(bytes.TrimSpace(dir)), name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(b.dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goTool runs the Go tool. Without the version that it is told by the linker, each part of Kubernetes would call itself
+// v0.0.0.
+func (b builder) goTool(name, pkg string, how ...string) error {
+	flags := "-s -w"
+	for _, where := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		if b.version != "" {
+			flags += fmt.Sprintf(" -X %s.gitVersion=%s", where, b.version)
+		}
+	}
+	cmd := exec.CommandContext(b.ctx, "go", append(how, "-trimpath", "-ldflags", flags, "-o", filepath.Join(b.dir, name), pkg)...)
+	cmd.Dir = b.module
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	var failed bytes.Buffer
-	cmd.Stdout, cmd.Stderr = progress, io.MultiWriter(progress, &failed)
+	cmd.Stdout, cmd.Stderr = b.progress, io.MultiWriter(b.progress, &failed)
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, failed.Bytes())
+		return fmt.Errorf("go %s of %s: %w\n%s", how[0], pkg, err, failed.Bytes())
 	}
 	return nil
 }

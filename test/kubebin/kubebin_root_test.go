@@ -3,6 +3,7 @@ package kubebin
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -18,7 +19,7 @@ func TestRootPartsSayTheirVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, version, err := read(module)
+	_, version, err := read(module, []string{"."})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,5 +40,46 @@ func TestRootPartsSayTheirVersion(t *testing.T) {
 	out, err = exec.CommandContext(t.Context(), program, "kube-nothing").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "usage: kubeparts PART") {
 		t.Errorf("an unknown part: %v, %s", err, out)
+	}
+}
+
+// The suite has the tests of the network and their framework, of the same version, and CoreDNS has the plugins that a
+// cluster's configuration names.
+func TestRootSuiteAndDNS(t *testing.T) {
+	suite, err := GetSuite(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), suite.Tests, "-list-tests").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	count := func(want ...string) (n int) {
+		for line := range strings.Lines(string(out)) {
+			if !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(line, w) }) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := count("[sig-network]", "[Conformance]"); n != 47 {
+		t.Errorf("%d tests of the network's conformance, want 47", n)
+	}
+	if n := count("[Feature:IPv6DualStack]"); n != 23 {
+		t.Errorf("%d tests of dual stack, want 23", n)
+	}
+	out, err = exec.CommandContext(t.Context(), suite.Agnhost, "--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "netexec") {
+		t.Errorf("agnhost: %v, %s", err, out)
+	}
+	coredns, err := GetCoreDNS(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err = exec.CommandContext(t.Context(), coredns, "-plugins").CombinedOutput()
+	for _, plugin := range []string{"cache", "errors", "health", "kubernetes", "loadbalance", "ready"} {
+		if !strings.Contains(string(out), plugin+"\n") {
+			t.Errorf("CoreDNS has no %s: %v, %s", plugin, err, out)
+		}
 	}
 }
