@@ -23,13 +23,14 @@ KERNEL_SKIP := $(KERNEL_SKIP)|RootFlat/steer|SecondaryPods/kube|Secondary(Refuse
 
 IMAGE ?= fairlead/fairlead:dev
 
-.PHONY: help manifests build image deps root once plugins test test-kernel test-unit lint fuzz bench bench-uplink bench-ipam demo clean
+.PHONY: help manifests build image deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-uplink bench-ipam demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fairleadctl and lab, static
-	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead-controller ./cmd/fairlead ./cmd/fairleadctl ./test/lab
+build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fairleadctl, lab and e2e, static
+	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead-controller ./cmd/fairlead ./cmd/fairleadctl \
+		./test/lab ./test/e2e ./test/e2e/e2e-tool
 
 image: root ## out/image/fairlead.tar, with all of Fairlead and Open vSwitch; needs no container engine (root)
 	@build/deps.sh image
@@ -44,9 +45,9 @@ root:
 once: ## build what is built once on a machine: the kernel in which tests run, and Kubernetes
 	go run ./test/once
 
-test: root deps build once ## every test (root); a skipped test is a failure unless ALLOW_SKIP=1
+test: root deps build once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1
 	@failed=0; \
-	go run ./test/summary -count=1 -p 2 -timeout 20m ./... || failed=1; \
+	go run ./test/summary -count=1 -p 2 -timeout 20m -skip '^TestE2E' ./... || failed=1; \
 	$(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
 
@@ -57,8 +58,11 @@ test-kernel: root deps build plugins once ## the tests of the datapath on the ke
 	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -parallel 3 \
 		-timeout 20m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' -skip '$(KERNEL_SKIP)' $(KERNEL_TESTS)
 
+e2e: root deps build once ## a real cluster of 3 nodes: kubelets, containerd, pods, a crash (minutes)
+	go run ./test/summary -count=1 -p 1 -timeout 15m -run '^TestE2E' ./test/e2e/...
+
 test-unit: ## the tests that need neither root nor a cluster's programs
-	ALLOW_SKIP=1 go run ./test/summary -p 2 -timeout 5m -skip '^Test(Root|UML|Kube)' ./...
+	ALLOW_SKIP=1 go run ./test/summary -p 2 -timeout 5m -skip '^Test(Root|UML|Kube|E2E)' ./...
 
 manifests: ## build/manifests/fairlead.yaml, the schema and the table of its values, from the chart
 	go test ./test/chart -count=1 -run '^Test(Manifest|Schema|Docs)$$' -update

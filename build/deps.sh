@@ -20,6 +20,8 @@ ps                             procps
 tcpdump                        tcpdump
 iperf3                         iperf3
 /usr/lib/cni/portmap           containernetworking-plugins
+containerd                     containerd
+runc                           runc
 /etc/ssl/certs/ca-certificates.crt ca-certificates
 '
 if [[ ${1:-} == image ]]; then
@@ -44,18 +46,19 @@ if [[ $(id -u) != 0 ]]; then
 	exit 1
 fi
 
-# Debian starts Open vSwitch when it installs it. Nothing here needs that: tests
-# and labs start their own. policy-rc.d is Debian's way to say "not now".
+# Debian starts daemons when it installs them. Nothing here needs that: tests and
+# labs start their own. policy-rc.d is Debian's way to say "not now".
 policy=/usr/sbin/policy-rc.d
-if [[ " ${missing[*]} " == *" openvswitch-switch "* ]]; then
-	echo 'openvswitch-switch: its service is not started now. It will be at the next boot, unless you run'
-	echo '    systemctl disable openvswitch-switch'
+for service in openvswitch-switch containerd; do
+	[[ " ${missing[*]} " == *" $service "* ]] || continue
+	echo "$service: its service is not started now. It will be at the next boot, unless you run"
+	echo "    systemctl disable $service"
 	if [[ ! -e $policy ]]; then
 		trap 'rm -f "$policy"' EXIT
 		printf '#!/bin/sh\nexit 101\n' >"$policy"
 		chmod 755 "$policy"
 	fi
-fi
+done
 
 echo "installing: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive

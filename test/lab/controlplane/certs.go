@@ -25,7 +25,12 @@ const (
 	controllerManager = "controller-manager"
 	kubeProxy         = "kube-proxy"
 	frontProxy        = "front-proxy-client"
+	scheduler         = "scheduler"
+	kubeletClient     = "apiserver-kubelet-client"
 )
+
+// kubelet is the identity of a node's kubelet, as the Node authorizer knows it.
+func kubelet(node string) string { return "kubelet-" + node }
 
 // authority signs the certificates of one cluster. Its key is in the directory pki and nowhere else.
 type authority struct {
@@ -38,8 +43,9 @@ type authority struct {
 }
 
 // makeCertificates writes everything that proves who is who in the cluster into dir: the authority's certificate, the
-// API server's for its addresses and names, the key that signs ServiceAccount tokens, and a kubeconfig per identity.
-func makeCertificates(dir, server string, addrs []netip.Addr) error {
+// API server's for its addresses and names, the key that signs ServiceAccount tokens, and a kubeconfig per identity, of
+// which each kubelet has one.
+func makeCertificates(dir, server string, addrs []netip.Addr, kubelets []string) error {
 	a, err := newAuthority(dir, server)
 	if err != nil {
 		return err
@@ -53,12 +59,18 @@ func makeCertificates(dir, server string, addrs []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	for name, subject := range map[string]pkix.Name{
+	subjects := map[string]pkix.Name{
 		admin:             {CommonName: "lab-admin", Organization: []string{"system:masters"}},
 		controllerManager: {CommonName: "system:kube-controller-manager"},
 		kubeProxy:         {CommonName: "system:kube-proxy"},
 		frontProxy:        {CommonName: frontProxy},
-	} {
+		scheduler:         {CommonName: "system:kube-scheduler"},
+		kubeletClient:     {CommonName: kubeletClient, Organization: []string{"system:masters"}},
+	}
+	for _, node := range kubelets {
+		subjects[kubelet(node)] = pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}
+	}
+	for name, subject := range subjects {
 		if err := a.issue(name, &x509.Certificate{Subject: subject}); err != nil {
 			return err
 		}

@@ -25,10 +25,19 @@ const (
 	Etcd      Part = "etcd"
 	APIServer Part = "apiserver"
 	KCM       Part = "kcm" // kube-controller-manager
+	Scheduler Part = "scheduler"
 )
 
-// Parts are all of them, in the order in which they are started.
+// Parts are those of every control plane, in the order in which they are started.
 func Parts() []Part { return []Part{Etcd, APIServer, KCM} }
+
+// Parts are those of this control plane, in the order in which they are started.
+func (p Plane) Parts() []Part {
+	if len(p.Kubelets) == 0 {
+		return Parts()
+	}
+	return append(Parts(), Scheduler)
+}
 
 // program is what kubeparts calls the part.
 func (p Part) program() string {
@@ -37,6 +46,8 @@ func (p Part) program() string {
 		return "kube-apiserver"
 	case KCM:
 		return "kube-controller-manager"
+	case Scheduler:
+		return "kube-scheduler"
 	default:
 		return string(p)
 	}
@@ -58,6 +69,26 @@ func ParseFlags(set []string) (Flags, error) {
 			return nil, fmt.Errorf("%q is not FLAG=VALUE, nor FLAG- to leave a flag out", s)
 		}
 		out[name] = value
+	}
+	return out, nil
+}
+
+// FlagsOfParts sorts "PART.FLAG=VALUE" and "PART.FLAG-" by part, which must be one of parts.
+func FlagsOfParts(set []string, parts []Part) (map[Part]Flags, error) {
+	byPart := map[Part][]string{}
+	for _, s := range set {
+		part, flag, ok := strings.Cut(s, ".")
+		if !ok || !slices.Contains(parts, Part(part)) {
+			return nil, fmt.Errorf("%q is not PART.FLAG=VALUE with a PART of %v", s, parts)
+		}
+		byPart[Part(part)] = append(byPart[Part(part)], flag)
+	}
+	out := map[Part]Flags{}
+	for part, flags := range byPart {
+		var err error
+		if out[part], err = ParseFlags(flags); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }
@@ -144,7 +175,7 @@ func (p Plane) Resume(part Part) error { return p.process(part).Signal(unix.SIGC
 
 // Wipe makes the cluster forget everything: it ends all parts, deletes etcd's data and starts them again.
 func (p Plane) Wipe(ctx context.Context) error {
-	parts := Parts()
+	parts := p.Parts()
 	for _, part := range slices.Backward(parts) {
 		if err := p.Kill(ctx, part); err != nil {
 			return err
@@ -158,7 +189,7 @@ func (p Plane) Wipe(ctx context.Context) error {
 
 // StartAll starts the parts that do not run, in their order; progress is told each.
 func (p Plane) StartAll(ctx context.Context, progress func(Part)) error {
-	for _, part := range Parts() {
+	for _, part := range p.Parts() {
 		if p.PID(part) != 0 {
 			continue
 		}

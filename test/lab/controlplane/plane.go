@@ -27,7 +27,18 @@ import (
 const (
 	pkiDir  = "/run/lab/pki"
 	etcdDir = "/run/lab/etcd"
+
+	auditPolicy = "/run/lab/audit-policy.yaml"
+	auditLog    = "/run/lab/audit.log"
 )
+
+// auditAll has every request kept once, when it is answered, with who asked for what.
+const auditAll = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules:
+- level: Metadata
+`
 
 // Port is where the API server listens.
 const Port = 6443
@@ -42,6 +53,11 @@ type Plane struct {
 	Addrs []netip.Addr
 	// ServiceCIDRs are the ranges of ClusterIPs, ClusterCIDRs those that podCIDRs are cut from; one of each family.
 	ServiceCIDRs, ClusterCIDRs []netip.Prefix
+	// Kubelets are the names of the nodes on which real kubelets run. With them there are a scheduler, and controllers
+	// that judge nodes by kubelet's heartbeats; without, nobody sends any.
+	Kubelets []string
+	// Audit has the API server keep an audit log: AuditLog.
+	Audit bool
 }
 
 // Prepare makes keys, certificates and kubeconfigs, and sets flags of parts that are not the lab's.
@@ -53,8 +69,13 @@ func (p Plane) Prepare(set map[Part]Flags) error {
 	for _, cidr := range p.ServiceCIDRs {
 		addrs = append(addrs, cidr.Addr().Next()) // the Service kubernetes
 	}
-	if err := makeCertificates(p.Host.Private(pkiDir), p.URL(), addrs); err != nil {
+	if err := makeCertificates(p.Host.Private(pkiDir), p.URL(), addrs, p.Kubelets); err != nil {
 		return fmt.Errorf("making certificates: %w", err)
+	}
+	if p.Audit {
+		if err := os.WriteFile(p.Host.Private(auditPolicy), []byte(auditAll), 0o644); err != nil {
+			return err
+		}
 	}
 	for part, flags := range set {
 		if _, err := p.keep(part, flags); err != nil {
@@ -75,10 +96,13 @@ func (p Plane) CA() ([]byte, error) { return os.ReadFile(p.file("ca.crt")) }
 // AdminKubeconfig is the path of the administrator's kubeconfig, as the host sees it.
 func (p Plane) AdminKubeconfig() string { return filepath.Join(pkiDir, admin+".kubeconfig") }
 
-// KubeProxyKubeconfig is the content of kube-proxy's kubeconfig.
-func (p Plane) KubeProxyKubeconfig() ([]byte, error) {
-	return os.ReadFile(p.file(kubeProxy + ".kubeconfig"))
+// KubeletKubeconfig is the content of the kubeconfig of a node's kubelet, one of Kubelets.
+func (p Plane) KubeletKubeconfig(node string) ([]byte, error) {
+	return os.ReadFile(p.file(kubelet(node) + ".kubeconfig"))
 }
+
+// AuditLog is the path of the API server's audit log, JSON lines (audit.k8s.io/v1 Event), if Audit has one kept.
+func (p Plane) AuditLog() string { return p.Host.Private(auditLog) }
 
 func (p Plane) file(name string) string { return p.Host.Private(filepath.Join(pkiDir, name)) }
 
@@ -125,6 +149,8 @@ func (p Plane) flags(part Part) Flags {
 			"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": "lab=" + peer}
 	case APIServer:
 		return p.apiServerFlags()
+	case Scheduler:
+		return p.schedulerFlags()
 	default:
 		return p.kcmFlags()
 	}
@@ -136,7 +162,7 @@ func (p Plane) apiServerFlags() Flags {
 	if p.Addrs[len(p.Addrs)-1].Is6() {
 		bind = "::"
 	}
-	return Flags{
+	f := Flags{
 		"etcd-servers": "http://127.0.0.1:2379",
 		"bind-address": bind, "secure-port": strconv.Itoa(Port), "advertise-address": p.Addrs[0].String(),
 		"tls-cert-file": pki("apiserver.crt"), "tls-private-key-file": pki("apiserver.key"),
@@ -159,10 +185,24 @@ func (p Plane) apiServerFlags() Flags {
 		// SIGTERM closes watches after this time; without it the API server waits a minute for them.
 		"shutdown-watch-termination-grace-period": "1s",
 	}
+	if p.Audit {
+		f["audit-policy-file"], f["audit-log-path"] = auditPolicy, auditLog
+	}
+	if len(p.Kubelets) > 0 {
+		f["kubelet-client-certificate"], f["kubelet-client-key"] = pki(kubeletClient+".crt"), pki(kubeletClient+".key")
+		f["kubelet-preferred-address-types"] = "InternalIP"
+	}
+	return f
 }
 
-// kcmFlags leave out the controllers that judge nodes by kubelet's heartbeats: nobody sends any here, and they would
-// evict all pods after five minutes.
+func (p Plane) schedulerFlags() Flags {
+	kubeconfig := filepath.Join(pkiDir, scheduler+".kubeconfig")
+	return Flags{"kubeconfig": kubeconfig, "authentication-kubeconfig": kubeconfig, "authorization-kubeconfig": kubeconfig,
+		"leader-elect": "false", "bind-address": "127.0.0.1"}
+}
+
+// kcmFlags without kubelets leave out the controllers that judge nodes by their heartbeats: they would evict all pods
+// after five minutes.
 func (p Plane) kcmFlags() Flags {
 	pki := func(name string) string { return filepath.Join(pkiDir, name) }
 	kubeconfig := pki(controllerManager + ".kubeconfig")
@@ -175,7 +215,9 @@ func (p Plane) kcmFlags() Flags {
 		"service-cluster-ip-range": join(p.ServiceCIDRs),
 		"leader-elect":             "false", "bind-address": "127.0.0.1",
 		"kube-api-qps": "300", "kube-api-burst": "500", // else its own limits make it slow to start
-		"controllers": "*,-node-lifecycle-controller,-taint-eviction-controller",
+	}
+	if len(p.Kubelets) == 0 {
+		f["controllers"] = "*,-node-lifecycle-controller,-taint-eviction-controller"
 	}
 	switch {
 	case len(p.ClusterCIDRs) > 1:
@@ -230,7 +272,7 @@ func (p Plane) await(ctx context.Context, part Part) error {
 }
 
 // Serves returns nil if the part does its work: etcd accepts connections, the API server is ready,
-// kube-controller-manager has made the ServiceAccount without which no Pod is accepted.
+// kube-controller-manager has made the ServiceAccount without which no Pod is accepted, the scheduler is healthy.
 func (p Plane) Serves(ctx context.Context, client kubernetes.Interface, part Part) error {
 	if p.PID(part) == 0 {
 		return fmt.Errorf("%s does not run", part.program())
@@ -247,7 +289,10 @@ func (p Plane) Serves(ctx context.Context, client kubernetes.Interface, part Par
 	if part == APIServer {
 		return client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	}
-	if err := p.kcmHealthy(ctx); err != nil {
+	if part == Scheduler {
+		return p.healthy(ctx, 10259)
+	}
+	if err := p.healthy(ctx, 10257); err != nil {
 		return err
 	}
 	_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
@@ -257,9 +302,10 @@ func (p Plane) Serves(ctx context.Context, client kubernetes.Interface, part Par
 	return err
 }
 
-// kcmHealthy asks where kube-controller-manager listens, with a certificate that it makes for itself.
-func (p Plane) kcmHealthy(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:10257/healthz", nil)
+// healthy asks kube-controller-manager or the scheduler where it listens, with a certificate that it makes for itself.
+func (p Plane) healthy(ctx context.Context, port int) error {
+	url := fmt.Sprintf("https://127.0.0.1:%d/healthz", port)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (p Plane) show(ctx context.Context, command []string) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: kcmPod, Labels: map[string]string{"component": "kube-controller-manager"},
 			Annotations: map[string]string{"kubernetes.io/config.source": "file"}},
-		Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{
+		Spec: corev1.PodSpec{HostNetwork: true, SchedulerName: "none", Containers: []corev1.Container{
 			{Name: "kube-controller-manager", Image: "none", Command: command}}},
 	}
 	for limit := time.Now().Add(showTimeout); ; time.Sleep(100 * time.Millisecond) {

@@ -1,9 +1,12 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,14 +30,22 @@ func (h Host) ShutDown() error {
 }
 
 func (h Host) letGo() error {
-	for _, p := range pinned {
+	for _, p := range slices.Concat(ownProcesses[:], pinned[:]) {
 		err := unix.Unmount(h.pin(p.file), unix.MNT_DETACH)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("letting go of the %s namespace of host %s: %w", p.file, h.Name, err)
 		}
+		if err := os.Remove(h.pin(p.file)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
 	}
-	return nil
+	ctx, cancel := context.WithTimeout(context.Background(), cgroupTimeout)
+	defer cancel()
+	return h.removeCgroups(ctx)
 }
+
+// cgroupTimeout is how long cgroups may take to be empty after their processes have ended.
+const cgroupTimeout = 10 * time.Second
 
 // MakeNetns makes an empty network namespace with loopback up, and pins it at the path file on the host. The
 // namespace belongs to the host: it ends with it.

@@ -1,11 +1,13 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,6 +37,12 @@ var pinned = [...]struct {
 	file string
 	flag int
 }{{"net", unix.CLONE_NEWNET}, {"uts", unix.CLONE_NEWUTS}, {"mnt", unix.CLONE_NEWNS}}
+
+// ownProcesses are those of a host with a process 1, pinned and entered when it runs.
+var ownProcesses = [...]struct {
+	file string
+	flag int
+}{{"cgroup", unix.CLONE_NEWCGROUP}, {"ipc", unix.CLONE_NEWIPC}, {"pid", unix.CLONE_NEWPID}}
 
 func (h Host) pin(file string) string { return filepath.Join(h.Dir, "ns", file) }
 
@@ -92,22 +100,25 @@ func (h Host) enter() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("leaving the shared working directory: %w", err)
 	}
-	fds := make([]int, 0, len(pinned))
+	var fds, flags []int
 	defer func() {
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
 	}()
-	for _, p := range pinned {
+	for _, p := range slices.Concat(ownProcesses[:], pinned[:]) {
 		fd, err := unix.Open(h.pin(p.file), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) && slices.Contains(ownProcesses[:], p) {
+			continue // it has no process 1
+		}
 		if err != nil {
 			return fmt.Errorf("entering host %s: opening its %s namespace: %w", h.Name, p.file, err)
 		}
-		fds = append(fds, fd)
+		fds, flags = append(fds, fd), append(flags, p.flag)
 	}
-	for i, p := range pinned {
-		if err := unix.Setns(fds[i], p.flag); err != nil {
-			return fmt.Errorf("entering the %s namespace of host %s: %w", p.file, h.Name, err)
+	for i, flag := range flags {
+		if err := unix.Setns(fds[i], flag); err != nil {
+			return fmt.Errorf("entering namespace %#x of host %s: %w", flag, h.Name, err)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -69,7 +70,7 @@ func (h Host) ids() map[id]bool {
 		return nil
 	}
 	own := map[id]bool{}
-	for _, p := range pinned {
+	for _, p := range slices.Concat(pinned[:], ownProcesses[:]) {
 		// A pin that is not mounted over is a plain file in Dir's file system.
 		if i, err := idOf(h.pin(p.file)); err == nil && i.dev != plain.dev {
 			own[i] = true
@@ -106,7 +107,7 @@ func belongs(proc string, own map[id]bool) bool {
 	alive := false
 	for _, t := range tasks {
 		in, zombie := false, true
-		for _, p := range pinned {
+		for _, p := range slices.Concat(pinned[:], ownProcesses[:]) {
 			// Of a zombie there is nothing to read.
 			i, err := idOf(filepath.Join(proc, "task", t.Name(), "ns", p.file))
 			in, zombie = in || err == nil && own[i], zombie && err != nil

@@ -61,6 +61,7 @@ func (p Process) start(argv []string) error {
 	}
 	defer log.Close()
 	fmt.Fprintf(log, "--- lab: starting %s, %s\n", p.Name, time.Now().Format(time.RFC3339))
+	argv = p.Host.asOwn(argv)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log

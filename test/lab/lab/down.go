@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,17 +24,12 @@ func Down(ctx context.Context, dir string, progress func(step string)) error {
 	if progress == nil {
 		progress = func(string) {}
 	}
-	dir, err := absolute(dir)
+	dir, err := host.Absolute(dir)
 	if err != nil {
 		return err
 	}
-	mounted, err := isMounted(dir)
-	if err != nil {
-		return err
-	}
-	if !mounted {
-		removeIfEmpty(dir) // an Up that was killed at its very beginning
-		return nil
+	if mounted, err := host.IsPlace(dir); err != nil || !mounted {
+		return errors.Join(err, host.RemovePlace(ctx, dir)) // an Up that was killed at its very beginning
 	}
 	l := &Lab{dir: dir}
 	progress("pod runner and agents")
@@ -43,30 +37,7 @@ func Down(ctx context.Context, dir string, progress func(step string)) error {
 		progress(err.Error() + ": killing it")
 	}
 	progress("processes, namespaces and mounts")
-	hosts, err := l.hosts()
-	if err != nil {
-		return err
-	}
-	killCtx, cancel := context.WithTimeout(ctx, killTimeout)
-	defer cancel()
-	if err := host.Kill(killCtx, hosts...); err != nil {
-		return err
-	}
-	for _, h := range hosts {
-		if err := h.Destroy(); err != nil {
-			return err
-		}
-	}
-	for mounted {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmounting %s: %w", dir, err)
-		}
-		if mounted, err = isMounted(dir); err != nil {
-			return err
-		}
-	}
-	removeIfEmpty(dir)
-	return nil
+	return host.RemovePlace(ctx, dir)
 }
 
 // stopPolitely ends the runner, and gives agents and guards the chance to end by themselves. A guard forks all the
@@ -77,7 +48,7 @@ func (l *Lab) stopPolitely(ctx context.Context) error {
 	if err := l.RunnerStop(ctx); err != nil {
 		return errors.Join(err, l.RunnerKill(context.WithoutCancel(ctx)))
 	}
-	hosts, err := l.hosts()
+	hosts, err := host.All(l.dir)
 	if err != nil {
 		return err
 	}
@@ -102,22 +73,3 @@ func (l *Lab) stopPolitely(ctx context.Context) error {
 	}
 	return nil
 }
-
-// hosts are all that were begun, whatever lab.json says.
-func (l *Lab) hosts() ([]host.Host, error) {
-	entries, err := os.ReadDir(l.path("hosts"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("looking for the lab's hosts: %w", err)
-	}
-	var hosts []host.Host
-	for _, e := range entries {
-		hosts = append(hosts, host.At(l.path("hosts"), e.Name()))
-	}
-	return hosts, nil
-}
-
-// removeIfEmpty removes the directory; one with anything in it is not ours and stays.
-func removeIfEmpty(dir string) { _ = os.Remove(dir) }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -39,26 +38,6 @@ func kubeProgram(ctx context.Context, o Options) (string, error) {
 		_, _ = io.Copy(io.Discard, r) // what no scanner takes; the writer must not wait
 	}()
 	return kubebin.Get(ctx, w)
-}
-
-// planeFlags sorts "PART.FLAG=VALUE" by part.
-func planeFlags(set []string) (map[controlplane.Part]controlplane.Flags, error) {
-	byPart := map[controlplane.Part][]string{}
-	for _, s := range set {
-		part, flag, ok := strings.Cut(s, ".")
-		if !ok || !slices.Contains(controlplane.Parts(), controlplane.Part(part)) {
-			return nil, fmt.Errorf("%q is not PART.FLAG=VALUE with a PART of %v", s, controlplane.Parts())
-		}
-		byPart[controlplane.Part(part)] = append(byPart[controlplane.Part(part)], flag)
-	}
-	out := map[controlplane.Part]controlplane.Flags{}
-	for part, flags := range byPart {
-		var err error
-		if out[part], err = controlplane.ParseFlags(flags); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
 }
 
 // Plane is the control plane of a lab with Kubernetes.
@@ -102,7 +81,7 @@ func (l *Lab) makeControlPlane(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	set, err := planeFlags(o.Set)
+	set, err := controlplane.FlagsOfParts(o.Set, controlplane.Parts())
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,8 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"strings"
 
@@ -13,27 +11,16 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
-	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 )
 
-// kubectl returns the command line and the environment of kubectl as the administrator, on the host ControlPlane.
-// What it caches stays in the lab, and what the user has set for other clusters does not count.
-func (l *Lab) kubectl(args []string) (argv, env []string, p controlplane.Plane, err error) {
-	if p, err = l.Plane(); err != nil {
-		return nil, nil, p, err
-	}
-	env = append(host.Env(), "KUBECONFIG="+p.AdminKubeconfig(), "KUBECACHEDIR=/run/lab/kubectl", "KUBERC=off")
-	return append([]string{p.Program, "kubectl"}, args...), env, p, nil
-}
-
 // ExecKubectl replaces this process by kubectl. It returns only if it fails.
 func (l *Lab) ExecKubectl(args []string) error {
-	argv, env, p, err := l.kubectl(args)
+	p, err := l.Plane()
 	if err != nil {
 		return err
 	}
-	return p.Host.Exec("", argv, env)
+	return p.ExecKubectl(args)
 }
 
 // Kubectl runs kubectl as the administrator and returns what it printed to standard output. An error has what it
@@ -43,20 +30,11 @@ func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
 }
 
 func (l *Lab) kubectlStdin(ctx context.Context, stdin []byte, args ...string) (string, error) {
-	argv, env, p, err := l.kubectl(args)
+	p, err := l.Plane()
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	var out, failed bytes.Buffer
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), &out, &failed
-	if err = p.Host.Start(cmd); err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
-		err = fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, strings.TrimSpace(failed.String()))
-	}
-	return out.String(), err
+	return p.Kubectl(ctx, stdin, args...)
 }
 
 // kubectlApply returns what became of each object, in kubectl's words.

@@ -72,14 +72,14 @@ var ErrNotUp = errors.New("no lab is up")
 
 // Open returns the lab in dir.
 func Open(dir string) (*Lab, error) {
-	dir, err := absolute(dir)
+	dir, err := host.Absolute(dir)
 	if err != nil {
 		return nil, err
 	}
 	l := &Lab{dir: dir}
 	data, err := os.ReadFile(l.path("lab.json"))
 	if errors.Is(err, os.ErrNotExist) {
-		if mounted, _ := isMounted(dir); mounted {
+		if mounted, _ := host.IsPlace(dir); mounted {
 			return nil, fmt.Errorf("the lab in %s is not complete, or on its way up (if it is not: lab down, then lab up)", dir)
 		}
 		return nil, fmt.Errorf("%w in %s (lab up makes one)", ErrNotUp, dir)
@@ -176,32 +176,3 @@ func (l *Lab) save() error {
 	}
 	return os.WriteFile(l.path("lab.json"), append(data, '\n'), 0o644)
 }
-
-// absolute is the one name of a lab's directory, by which its mount and its runner are found. dir need not exist.
-func absolute(dir string) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
-		dir = filepath.Join(parent, filepath.Base(dir))
-	}
-	return dir, nil
-}
-
-// isMounted reports whether a lab's file system is mounted at dir, a path from absolute.
-func isMounted(dir string) (bool, error) {
-	mounts, err := host.Mounts()
-	if err != nil {
-		return false, err
-	}
-	for _, m := range mounts {
-		if m.Target == dir && m.Type == "tmpfs" && m.Source == mountSource {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// mountSource is the name that a lab's tmpfs is mounted under. Down touches no directory without it.
-const mountSource = "fairlead-lab"

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
@@ -60,7 +62,7 @@ func (o *Options) complete() error {
 		o.Dir = DefaultDir
 	}
 	var err error
-	if o.Dir, err = absolute(o.Dir); err != nil {
+	if o.Dir, err = host.Absolute(o.Dir); err != nil {
 		return err
 	}
 	if o.BinDir == "" {
@@ -123,7 +125,7 @@ func (o *Options) completeKube() error {
 	if !slices.Contains([]string{"nftables", "iptables", "none"}, o.KubeProxy) {
 		return fmt.Errorf("kube-proxy mode %q is none of nftables, iptables and none", o.KubeProxy)
 	}
-	_, err := planeFlags(o.Set)
+	_, err := controlplane.FlagsOfParts(o.Set, controlplane.Parts())
 	return err
 }
 

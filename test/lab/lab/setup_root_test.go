@@ -73,7 +73,7 @@ type labWatch struct {
 func watchLab(t *testing.T, l *Lab) labWatch {
 	t.Helper()
 	w := labWatch{dir: l.dir}
-	hosts, err := l.hosts()
+	hosts, err := host.All(l.dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func claim(dir string) (unlock func(), err error) {
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return nil, fmt.Errorf("another lab is on its way up in %s: wait for it, or use another --dir", dir)
 	}
-	mounted, err := isMounted(dir)
+	mounted, err := host.IsPlace(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -146,14 +146,10 @@ func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error
 }
 
 func (l *Lab) makeDirs() error {
-	if err := unix.Mount(mountSource, l.dir, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755"); err != nil {
-		return fmt.Errorf("mounting a tmpfs: %w (in a container? It must be a privileged one)", err)
+	if err := host.MakePlace(l.dir); err != nil {
+		return err
 	}
-	// A mount namespace can only be pinned where mounts do not spread.
-	if err := unix.Mount("", l.dir, "", unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("making the tmpfs private: %w", err)
-	}
-	for _, dir := range []string{"hosts", "manifests", "allocations", "pods", "tmp"} {
+	for _, dir := range []string{"manifests", "allocations", "pods", "tmp"} {
 		if err := os.Mkdir(l.path(dir), 0o755); err != nil {
 			return err
 		}

@@ -1,0 +1,229 @@
+package bed
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// Daemon is a program that a node runs beside its pods.
+type Daemon string
+
+// The daemons of a node.
+const (
+	Containerd Daemon = "containerd"
+	Kubelet    Daemon = "kubelet"
+	KubeProxy  Daemon = "kube-proxy"
+)
+
+// Daemons are all of them.
+func Daemons() []Daemon { return []Daemon{Containerd, Kubelet, KubeProxy} }
+
+func (b *Bed) daemon(node string, d Daemon) host.Process {
+	return host.Process{Host: b.Host(node), Name: string(d)}
+}
+
+// PID is the process ID of a daemon, 0 if it does not run.
+func (b *Bed) PID(node string, d Daemon) int { return b.daemon(node, d).PID() }
+
+// Log is the path of what a daemon, and those before it, have printed.
+func (b *Bed) Log(node string, d Daemon) string { return b.daemon(node, d).Log() }
+
+// Kill ends a daemon with SIGKILL. It is down until Start.
+func (b *Bed) Kill(ctx context.Context, node string, d Daemon) error {
+	return b.end(ctx, node, d, unix.SIGKILL)
+}
+
+// Stop ends a daemon with SIGTERM. It is down until Start.
+func (b *Bed) Stop(ctx context.Context, node string, d Daemon) error {
+	return b.end(ctx, node, d, unix.SIGTERM)
+}
+
+func (b *Bed) end(ctx context.Context, node string, d Daemon, sig unix.Signal) error {
+	if err := b.check(node, d); err != nil {
+		return err
+	}
+	return b.daemon(node, d).End(ctx, sig)
+}
+
+// check says what is wrong with the names.
+func (b *Bed) check(node string, d Daemon) error {
+	if !slices.Contains(Daemons(), d) {
+		return fmt.Errorf("%q is none of %v", d, Daemons())
+	}
+	_, _, err := b.node(node)
+	return err
+}
+
+// Start starts a daemon that is down. For containerd it waits until containerd serves.
+func (b *Bed) Start(ctx context.Context, node string, d Daemon) error {
+	if err := b.check(node, d); err != nil {
+		return err
+	}
+	switch d {
+	case Containerd:
+		return b.startContainerd(ctx, node)
+	case Kubelet:
+		return b.startKubelet(node)
+	default:
+		return b.StartKubeProxy(node, b.spec.KubeProxy)
+	}
+}
+
+// StartKubeProxy starts a node's kube-proxy in a mode, Nftables or IPTables.
+func (b *Bed) StartKubeProxy(node, mode string) error {
+	if mode == NoKubeProxy {
+		mode = Nftables
+	}
+	return b.Plane().StartKubeProxy(b.daemon(node, KubeProxy), mode)
+}
+
+const (
+	containerdConf = "/etc/containerd/config.toml"
+	// baseSpec is what containerd makes every container's configuration from.
+	baseSpec         = "/etc/containerd/base-spec.json"
+	containerdSocket = "/run/containerd/containerd.sock"
+)
+
+// containerdConfig is version 2 of config.toml, what containerd 1.6 and 2 read. Root may lack CAP_SYS_RESOURCE, in a
+// container say: runc then cannot give a sandbox its score of -998, and containerd must not ask for less than its own.
+const containerdConfig = `version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + TestImage + `"
+  restrict_oom_score_adj = true
+  stream_server_address = "127.0.0.1"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      base_runtime_spec = "` + baseSpec + `"
+`
+
+// startContainerd starts containerd and waits until it serves.
+func (b *Bed) startContainerd(ctx context.Context, node string) error {
+	h := b.Host(node)
+	if err := os.WriteFile(h.Private(containerdConf), []byte(containerdConfig), 0o644); err != nil {
+		return err
+	}
+	if err := b.writeBaseSpec(ctx, node); err != nil {
+		return fmt.Errorf("the base of all containers on %s: %w", node, err)
+	}
+	daemon := b.daemon(node, Containerd)
+	if err := daemon.Start("containerd", "--config", containerdConf); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, containerdTimeout)
+	defer cancel()
+	for {
+		err := b.run(exec.CommandContext(ctx, "ctr", "version"), node)
+		if err == nil {
+			return nil
+		}
+		if daemon.PID() == 0 || ctx.Err() != nil {
+			return fmt.Errorf("containerd on %s does not serve: %w\nits last log lines:\n%s", node, err, daemon.Tail(8))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// containerdTimeout is how long containerd may take to serve.
+const containerdTimeout = time.Minute
+
+// writeBaseSpec adds to containerd's own base the hook that shows containers the boot ID of their node.
+func (b *Bed) writeBaseSpec(ctx context.Context, node string) error {
+	out, err := b.NodeExec(ctx, node, "ctr", "oci", "spec")
+	if err != nil {
+		return err
+	}
+	var spec map[string]any
+	if err := json.Unmarshal([]byte(out), &spec); err != nil {
+		return err
+	}
+	spec["hooks"] = map[string]any{"createContainer": []any{
+		map[string]any{"path": toolDir + "/" + toolName, "args": []string{toolName, "boot-id"}}}}
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(b.Host(node).Private(baseSpec), data, 0o644)
+}
+
+const (
+	kubeletConf       = "/etc/kubernetes/kubelet.yaml"
+	kubeletKubeconfig = "/etc/kubernetes/kubelet.kubeconfig"
+	clusterCA         = "/etc/kubernetes/ca.crt"
+)
+
+func (b *Bed) startKubelet(node string) error {
+	h, n, err := b.node(node)
+	if err != nil {
+		return err
+	}
+	if err := b.writeKubeletFiles(h); err != nil {
+		return fmt.Errorf("setting up kubelet of %s: %w", node, err)
+	}
+	var addrs []string
+	for _, a := range b.Underlay().NodeAddrs(n) {
+		addrs = append(addrs, a.Addr().String())
+	}
+	return b.daemon(node, Kubelet).Start(b.spec.Kube, "kubelet", "--config="+kubeletConf,
+		"--kubeconfig="+kubeletKubeconfig, "--hostname-override="+node, "--node-ip="+strings.Join(addrs, ","))
+}
+
+func (b *Bed) writeKubeletFiles(h host.Host) error {
+	p := b.Plane()
+	kubeconfig, err := p.KubeletKubeconfig(h.Name)
+	if err != nil {
+		return err
+	}
+	ca, err := p.CA()
+	if err != nil {
+		return err
+	}
+	config, err := yaml.Marshal(b.kubeletConfig())
+	if err != nil {
+		return err
+	}
+	for file, data := range map[string][]byte{kubeletKubeconfig: kubeconfig, clusterCA: ca, kubeletConf: config} {
+		if err := os.WriteFile(h.Private(file), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kubeletConfig is a KubeletConfiguration (kubelet.config.k8s.io/v1beta1).
+func (b *Bed) kubeletConfig() map[string]any {
+	return map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"containerRuntimeEndpoint": "unix://" + containerdSocket,
+		// containerd 1.6 does not tell kubelet its driver.
+		"cgroupDriver": "cgroupfs",
+		// Since 1.35 kubelet refuses version 1 unless told otherwise; on version 2 it is not asked.
+		"failCgroupV1":           false,
+		"enforceNodeAllocatable": []string{},
+		"failSwapOn":             false,
+		"authentication": map[string]any{
+			"x509":      map[string]any{"clientCAFile": clusterCA},
+			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false}},
+		"authorization": map[string]any{"mode": "AlwaysAllow"},
+		"resolvConf":    "", // the machine's name servers are not reachable from here
+		// The bed's disk is the machine's memory, and its pods are small: never evict, never collect images.
+		"evictionHard": map[string]any{
+			"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
+		"imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
+		"nodeStatusUpdateFrequency": "5s",
+		// Sooner than by default: many tests wait for it.
+		"syncFrequency": "10s", "fileCheckFrequency": "5s",
+	}
+}

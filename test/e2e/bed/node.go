@@ -1,0 +1,270 @@
+package bed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+)
+
+// private are directories of a node beside those of every host: containerd's layers cannot lie on the overlay that /var
+// is.
+var private = [...]string{
+	"/etc/kubernetes", "/etc/containerd", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods",
+}
+
+// makeNode makes a node, of whose disk nothing is there, up to containerd with images.
+func (b *Bed) makeNode(ctx context.Context, name string, images []string) error {
+	if err := b.boot(ctx, name); err != nil {
+		return err
+	}
+	return b.importOn(ctx, name, images...)
+}
+
+// boot starts the machine of a node, whose disk may be there, up to containerd.
+func (b *Bed) boot(ctx context.Context, name string) error {
+	h, n, err := b.node(name)
+	if err != nil {
+		return err
+	}
+	var binds []host.Bind
+	for _, dir := range private {
+		if err := os.MkdirAll(h.Private(dir), 0o755); err != nil {
+			return err
+		}
+		binds = append(binds, host.Bind{Source: h.Private(dir), Target: dir})
+	}
+	if _, err := host.Create(b.path("hosts"), name, binds...); err != nil {
+		return err
+	}
+	for _, dir := range []string{"/run/lab", "/run/lock", "/run/netns", "/run/containerd"} {
+		if err := os.MkdirAll(h.Private(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	net := b.Underlay()
+	if err := net.PlugNode(ctx, h, n); err != nil {
+		return err
+	}
+	if err := net.PrepareNode(ctx, h); err != nil {
+		return err
+	}
+	if err := net.AddressNode(h, n); err != nil {
+		return err
+	}
+	if err := b.installTool(h); err != nil {
+		return err
+	}
+	if err := h.StartInit(filepath.Join(toolDir, toolName)); err != nil {
+		return err
+	}
+	return b.startContainerd(ctx, name)
+}
+
+// toolDir is where a node has e2e-tool: the bed's directory is out of its sight.
+const toolDir = "/opt/bed"
+
+// installTool puts on the node's disk what does not come from Kubernetes: e2e-tool, and the reference CNI plugins as
+// the package kubernetes-cni has them.
+func (b *Bed) installTool(h host.Host) error {
+	err := h.Do(func() error { return os.MkdirAll(toolDir, 0o755) })
+	if err != nil {
+		return err
+	}
+	tool, err := os.ReadFile(b.spec.Tool)
+	if err != nil {
+		return err
+	}
+	return h.Do(func() error {
+		if err := os.WriteFile(filepath.Join(toolDir, toolName), tool, 0o755); err != nil {
+			return err
+		}
+		if err := os.MkdirAll("/opt/cni/bin", 0o755); err != nil {
+			return err
+		}
+		plugins, err := filepath.Glob("/usr/lib/cni/*")
+		if err != nil {
+			return err
+		}
+		for _, p := range plugins {
+			if err := copyMissing(p, filepath.Join("/opt/cni/bin", filepath.Base(p))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// copyMissing copies a program, unless there is one: a reboot leaves the disk as it is.
+func copyMissing(from, to string) error {
+	if _, err := os.Stat(to); err == nil {
+		return nil
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
+}
+
+// joinNode starts what makes the machine a node of the cluster.
+func (b *Bed) joinNode(name string) error {
+	if err := b.startKubelet(name); err != nil {
+		return err
+	}
+	if b.spec.KubeProxy == NoKubeProxy {
+		return nil
+	}
+	return b.StartKubeProxy(name, b.spec.KubeProxy)
+}
+
+// Crash is a power failure of a node: everything on it ends, its NIC is gone, and only its disk is kept.
+func (b *Bed) Crash(ctx context.Context, name string) error {
+	h, n, err := b.node(name)
+	if err != nil {
+		return err
+	}
+	killCtx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := host.Kill(killCtx, h); err != nil {
+		return err
+	}
+	if err := b.Underlay().UnplugNode(ctx, n); err != nil {
+		return err
+	}
+	return h.ShutDown()
+}
+
+// Boot is the next boot of a node that Crash has ended: another boot ID, /run empty, containerd, kubelet and, unless
+// the bed has none, kube-proxy started.
+func (b *Bed) Boot(ctx context.Context, name string) error {
+	if err := b.boot(ctx, name); err != nil {
+		return fmt.Errorf("booting %s: %w", name, err)
+	}
+	return b.joinNode(name)
+}
+
+// Import imports an archive of images on all nodes.
+func (b *Bed) Import(ctx context.Context, archive string) error {
+	for _, name := range b.Nodes() {
+		if err := b.importOn(ctx, name, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Bed) importOn(ctx context.Context, name string, archives ...string) error {
+	for _, archive := range archives {
+		f, err := os.Open(archive)
+		if err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, "ctr", "-n", "k8s.io", "images", "import", "-")
+		cmd.Stdin = f
+		err = b.run(cmd, name)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("importing %s: %w", archive, err)
+		}
+	}
+	return nil
+}
+
+// NodeExec runs argv on a node, or another host of the bed, and returns what it printed, both streams. An error has
+// that text in it.
+func (b *Bed) NodeExec(ctx context.Context, name string, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	return b.output(cmd, name)
+}
+
+func (b *Bed) run(cmd *exec.Cmd, name string) error {
+	_, err := b.output(cmd, name)
+	return err
+}
+
+// output runs cmd on a host.
+func (b *Bed) output(cmd *exec.Cmd, name string) (out string, err error) {
+	var text []byte
+	cmd.Env = host.Env()
+	err = b.Host(name).Do(func() error {
+		var err error
+		text, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("%s: %v: %w\n%s", name, cmd.Args, err, text)
+	}
+	return string(text), err
+}
+
+// awaitNodes waits until all kubelets have registered.
+func (b *Bed) awaitNodes(ctx context.Context) error {
+	missing := map[string]bool{}
+	err := b.await(ctx, registerTimeout, func(nodes []corev1.Node) error {
+		for _, name := range b.Nodes() {
+			missing[name] = true
+		}
+		for _, n := range nodes {
+			delete(missing, n.Name)
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("no kubelet has registered %v", slices.Sorted(maps.Keys(missing)))
+		}
+		return nil
+	})
+	for name := range missing {
+		err = fmt.Errorf("%w\nlast log lines of kubelet on %s:\n%s", err, name, b.daemon(name, Kubelet).Tail(12))
+	}
+	return err
+}
+
+// registerTimeout is how long kubelets may take to register.
+const registerTimeout = 2 * time.Minute
+
+// WaitReady waits until all Nodes of the cluster are Ready, or ctx ends.
+func (b *Bed) WaitReady(ctx context.Context) error {
+	return b.await(ctx, time.Hour, func(nodes []corev1.Node) error {
+		for _, n := range nodes {
+			for _, c := range n.Status.Conditions {
+				if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+					return fmt.Errorf("%s is not Ready: %s", n.Name, c.Message)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func (b *Bed) await(ctx context.Context, limit time.Duration, check func([]corev1.Node) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	client, err := b.Client()
+	if err != nil {
+		return err
+	}
+	for {
+		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err == nil {
+			err = check(nodes.Items)
+		}
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}

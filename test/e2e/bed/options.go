@@ -1,0 +1,94 @@
+package bed
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
+)
+
+// dir is that of the bed without a name.
+const dir = "/run/fairlead-bed"
+
+// MaxNodes is how many nodes a bed may have.
+const MaxNodes = 20
+
+// Modes of kube-proxy. With NoKubeProxy there is none until it is started: Bed.StartKubeProxy.
+const (
+	Nftables    = "nftables"
+	IPTables    = "iptables"
+	NoKubeProxy = "none"
+)
+
+// Options say what bed to make. The zero value of a field means its default.
+type Options struct {
+	// Name tells beds apart; each has a directory of its own. Default: none.
+	Name string
+	// Replace takes away a bed of this name that nobody uses. Without, it is an error that there is one.
+	Replace bool
+	// Nodes is how many nodes there are, 1 to MaxNodes. Default: 3.
+	Nodes int
+	// IPFamily is underlay.Dual (the default), IPv4 or IPv6.
+	IPFamily underlay.IPFamily
+	// Datapath is what Fairlead's Open vSwitch will use on the nodes: vswitch.Auto (the default), Netdev or System.
+	Datapath vswitch.Datapath
+	// NoNodeCIDRs has kube-controller-manager give nodes no podCIDR: somebody else does.
+	NoNodeCIDRs bool
+	// KubeProxy is Nftables (the default), IPTables or NoKubeProxy.
+	KubeProxy string
+	// Audit has the API server keep an audit log: Bed.AuditLog.
+	Audit bool
+	// Images are archives that are imported on every node before its kubelet starts.
+	Images []string
+	// Set are flags of the control plane's parts, "PART.FLAG=VALUE" or "PART.FLAG-" (controlplane.ParseFlags).
+	Set []string
+	// Progress is told each step, in a few words. Default: nobody.
+	Progress func(step string)
+}
+
+func (o *Options) complete() error {
+	o.Nodes = orElse(o.Nodes, 3)
+	o.IPFamily = orElse(o.IPFamily, underlay.Dual)
+	o.Datapath = orElse(o.Datapath, vswitch.Auto)
+	o.KubeProxy = orElse(o.KubeProxy, Nftables)
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	if o.Name != "" {
+		if msgs := validation.IsDNS1123Label(o.Name); len(msgs) > 0 {
+			return fmt.Errorf("name %q: %s", o.Name, msgs[0])
+		}
+	}
+	if o.Nodes < 1 || o.Nodes > MaxNodes {
+		return fmt.Errorf("a bed has 1 to %d nodes, not %d", MaxNodes, o.Nodes)
+	}
+	if !slices.Contains([]underlay.IPFamily{underlay.IPv4, underlay.IPv6, underlay.Dual}, o.IPFamily) {
+		return fmt.Errorf("IP family %q is none of %s, %s and %s", o.IPFamily, underlay.IPv4, underlay.IPv6, underlay.Dual)
+	}
+	if !slices.Contains([]string{Nftables, IPTables, NoKubeProxy}, o.KubeProxy) {
+		return fmt.Errorf("kube-proxy mode %q is none of %s, %s and %s", o.KubeProxy, Nftables, IPTables, NoKubeProxy)
+	}
+	if o.Datapath == vswitch.Auto {
+		o.Datapath = vswitch.Netdev
+		if vswitch.KernelDatapath() == nil {
+			o.Datapath = vswitch.System
+		}
+	}
+	if o.NoNodeCIDRs {
+		o.Set = append([]string{"kcm.allocate-node-cidrs=false", "kcm.cluster-cidr-"}, o.Set...)
+	}
+	_, err := controlplane.FlagsOfParts(o.Set, append(controlplane.Parts(), controlplane.Scheduler))
+	return err
+}
+
+func orElse[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}

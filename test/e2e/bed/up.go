@@ -1,0 +1,220 @@
+package bed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead-cni/fairlead/test/e2e/image"
+	"github.com/fairlead-cni/fairlead/test/kubebin"
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+)
+
+// Up makes a bed: when it returns, the control plane serves, and all kubelets have registered their nodes, which are
+// not Ready. If it fails, or ctx ends, nothing is left behind. Bed.Down takes the bed away; so does the next Up with
+// Replace if this process is killed.
+func Up(ctx context.Context, o Options) (*Bed, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	if err := preflight(o); err != nil {
+		return nil, err
+	}
+	kube, err := kubeProgram(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bed{dir: dirOf(o.Name), spec: spec{Nodes: o.Nodes, IPFamily: o.IPFamily, Datapath: o.Datapath,
+		KubeProxy: o.KubeProxy, Audit: o.Audit, NoNodeCIDRs: o.NoNodeCIDRs, Kube: kube}}
+	if b.lock, err = claim(b.dir); err != nil {
+		return nil, err
+	}
+	if err := b.clear(ctx, o); err != nil {
+		b.lock.Close()
+		return nil, err
+	}
+	if err = b.build(ctx, o); err == nil {
+		return b, nil
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("interrupted: %w", err)
+	}
+	o.Progress("cleaning up")
+	return nil, errors.Join(err, b.Down(context.WithoutCancel(ctx)))
+}
+
+// clear takes away what is in the bed's place.
+func (b *Bed) clear(ctx context.Context, o Options) error {
+	there, err := host.IsPlace(b.dir)
+	if err != nil || !there {
+		return err
+	}
+	if !o.Replace {
+		return fmt.Errorf("a bed is up in %s: e2e down takes it away, another name makes a second one", b.dir)
+	}
+	o.Progress("taking away the bed that was left in " + b.dir)
+	return host.RemovePlace(ctx, b.dir)
+}
+
+func (b *Bed) build(ctx context.Context, o Options) error {
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return err
+	}
+	if err := host.MakePlace(b.dir); err != nil {
+		return err
+	}
+	if err := b.makeTool(ctx); err != nil {
+		return err
+	}
+	o.Progress("underlay")
+	if err := b.Underlay().Make(ctx); err != nil {
+		return err
+	}
+	var g errgroup.Group
+	ready := make(chan struct{})
+	g.Go(func() error {
+		defer close(ready)
+		return b.makeControlPlane(ctx, o)
+	})
+	images := append([]string{b.testImage()}, o.Images...)
+	for _, name := range b.Nodes() {
+		g.Go(func() error {
+			o.Progress(name + ": containerd and images")
+			if err := b.makeNode(ctx, name, images); err != nil {
+				return err
+			}
+			<-ready
+			if b.Plane().PID(controlplane.APIServer) == 0 {
+				return nil // it has failed, and says why
+			}
+			o.Progress(name + ": kubelet")
+			return b.joinNode(name)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := b.awaitNodes(ctx); err != nil {
+		return err
+	}
+	return b.save()
+}
+
+func (b *Bed) makeControlPlane(ctx context.Context, o Options) error {
+	h, err := host.Create(b.path("hosts"), underlay.ControlPlane)
+	if err != nil {
+		return err
+	}
+	if err := b.Underlay().PlugControlPlane(ctx, h); err != nil {
+		return err
+	}
+	p := b.Plane()
+	set, err := controlplane.FlagsOfParts(o.Set, p.Parts())
+	if err != nil {
+		return err
+	}
+	if err := p.Prepare(set); err != nil {
+		return err
+	}
+	return p.StartAll(ctx, func(part controlplane.Part) { o.Progress(fmt.Sprintf("control plane: %s", part)) })
+}
+
+// programs are what a bed starts, and the Debian packages that they come in.
+var programs = []struct{ name, debian string }{
+	{"containerd", "containerd"},
+	{"ctr", "containerd"},
+	{"runc", "runc"},
+	{"/usr/lib/cni/loopback", "containernetworking-plugins"},
+	{"ovsdb-server", "openvswitch-switch"},
+	{"ovs-vswitchd", "openvswitch-switch"},
+	{"iptables", "iptables"},
+	{"nft", "nftables"},
+}
+
+// preflight refuses a machine on which a bed can't come up, with the way out.
+func preflight(o Options) error {
+	if os.Geteuid() != 0 {
+		return errors.New("a bed makes namespaces, which only root may: run it with sudo")
+	}
+	var missing, packages []string
+	for _, p := range programs {
+		if _, err := exec.LookPath(p.name); err != nil {
+			missing, packages = append(missing, p.name), append(packages, p.debian)
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(packages)
+		return fmt.Errorf("missing here: %s. On Debian: make deps, or apt-get install %s (and is /usr/sbin in the PATH?)",
+			strings.Join(missing, ", "), strings.Join(slices.Compact(packages), " "))
+	}
+	for _, file := range o.Images {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("image: %w", err)
+		}
+	}
+	return nil
+}
+
+// kubeProgram returns the program with all parts of Kubernetes, and builds it if need be.
+func kubeProgram(ctx context.Context, o Options) (string, error) {
+	return kubebin.Get(ctx, progressWriter(o.Progress))
+}
+
+// progressWriter passes each line on.
+type progressWriter func(string)
+
+// Write takes whole lines.
+func (w progressWriter) Write(p []byte) (int, error) {
+	for line := range strings.Lines(string(p)) {
+		w(strings.TrimSpace(line))
+	}
+	return len(p), nil
+}
+
+// toolName is the program that the nodes and the test image need.
+const toolName = "e2e-tool"
+
+// testImage is the archive of TestImage.
+func (b *Bed) testImage() string { return b.path("e2e-tool.tar") }
+
+// makeTool copies e2e-tool from beside this program into the bed, or builds it there, and makes the test image of it.
+func (b *Bed) makeTool(ctx context.Context) error {
+	b.spec.Tool = b.path(toolName)
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	program, err := os.ReadFile(filepath.Join(filepath.Dir(self), toolName))
+	if err == nil {
+		err = os.WriteFile(b.spec.Tool, program, 0o755)
+	} else {
+		err = b.buildTool(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("making %s: %w", toolName, err)
+	}
+	return image.Write(b.testImage(), TestImage, b.spec.Tool)
+}
+
+func (b *Bed) buildTool(ctx context.Context) error {
+	source, err := kubebin.Find("test/e2e/" + toolName)
+	if err != nil {
+		return err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w",
+		"-o", b.spec.Tool, ".")
+	build.Dir, build.Env = source, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}

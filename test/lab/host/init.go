@@ -1,0 +1,218 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The words with which a program is asked to be a process 1, in two steps.
+const (
+	initCommand = "host-init"
+	enter       = "enter" // and how many cgroups
+	mounts      = "mounts"
+)
+
+// joins is where a host with a process 1 lists the files that take a process into its cgroups.
+const joins = "/run/lab/cgroups"
+
+// Files of the new process 1, after standard input, output and error.
+const (
+	toldFile    = 3 // what it says when it is done: nothing, or why it could not be
+	cgroupFiles = 4 // cgroup.procs of all its cgroups
+)
+
+// StartInit gives the host PID, IPC and cgroup namespaces of its own, and a process 1 in them: program, which calls
+// Init.
+// Then it has its own /proc and cgroups, and mounts spread to and from its containers, as kubelet and a runtime
+// want it. Whatever is started on the host afterwards ends with process 1.
+func (h Host) StartInit(program string) error {
+	if err := h.startInit(program); err != nil {
+		return fmt.Errorf("starting process 1 of host %s: %w", h.Name, err)
+	}
+	return nil
+}
+
+func (h Host) startInit(program string) error {
+	groups, err := h.makeCgroups()
+	if err != nil {
+		return err
+	}
+	told, tell, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer told.Close()
+	defer tell.Close()
+	cmd := exec.Command(program, initCommand, enter, strconv.Itoa(len(groups)))
+	cmd.Dir, cmd.Env = "/", Env()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWIPC}
+	cmd.ExtraFiles = []*os.File{tell}
+	for _, g := range groups {
+		procs, err := os.OpenFile(filepath.Join(g, "cgroup.procs"), os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer procs.Close()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, procs)
+	}
+	if err := h.Start(cmd); err != nil {
+		return err
+	}
+	go cmd.Wait() // so that it is no zombie if this process lives on
+	tell.Close()
+	if text, err := io.ReadAll(told); err != nil || string(text) != done {
+		return errors.Join(err, fmt.Errorf("it says: %q", text))
+	}
+	for _, p := range ownProcesses {
+		source := fmt.Sprintf("/proc/%d/ns/%s", cmd.Process.Pid, p.file)
+		if err := os.WriteFile(h.pin(p.file), nil, 0o444); err != nil {
+			return err
+		}
+		if err := unix.Mount(source, h.pin(p.file), "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("pinning the %s namespace: %w", p.file, err)
+		}
+	}
+	return nil
+}
+
+// done is what process 1 says when all is set up.
+const done = "done"
+
+// Init makes this process the process 1 of a host if StartInit has started it as such, and then never returns. A
+// program that is given to StartInit calls it first thing.
+func Init() {
+	if len(os.Args) < 3 || os.Args[1] != initCommand {
+		return
+	}
+	runtime.LockOSThread()
+	tell := os.NewFile(toldFile, "told")
+	var err error
+	if os.Args[2] == enter {
+		err = enterCgroups(os.Args[3])
+	} else if err = mountOwn(); err == nil {
+		fmt.Fprint(tell, done)
+		tell.Close()
+		reap()
+	}
+	fmt.Fprint(tell, err)
+	os.Exit(1)
+}
+
+// enterCgroups moves this process into its cgroups, makes them the roots that it sees, and starts this program again:
+// the thread that has the namespace is its only one then.
+func enterCgroups(count string) error {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return err
+	}
+	for fd := range n {
+		procs := os.NewFile(uintptr(cgroupFiles+fd), "cgroup.procs")
+		if _, err := procs.WriteString("0"); err != nil {
+			return fmt.Errorf("entering a cgroup: %w", err)
+		}
+		procs.Close()
+	}
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return fmt.Errorf("a new cgroup namespace: %w", err)
+	}
+	return unix.Exec("/proc/self/exe", []string{os.Args[0], initCommand, mounts}, os.Environ())
+}
+
+// mountOwn mounts what shows the new namespaces.
+func mountOwn() error {
+	if err := os.MkdirAll("/run/lab", 0o755); err != nil {
+		return err
+	}
+	for file, value := range ownSysctls() {
+		if err := os.WriteFile(ownSysctl(file), []byte(value+"\n"), 0o444); err != nil {
+			return err
+		}
+	}
+	bootID, err := os.ReadFile("/proc/sys/" + bootIDSysctl)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(ownSysctl(bootIDSysctl), bootID, 0o444); err != nil {
+		return err
+	}
+	lines, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mounting /proc: %w", err)
+	}
+	files := []string{bootIDSysctl}
+	for file := range ownSysctls() {
+		files = append(files, file)
+	}
+	for _, file := range files {
+		if err := unix.Mount(ownSysctl(file), "/proc/sys/"+file, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("giving the host its own %s: %w", file, err)
+		}
+	}
+	if err := mountCgroups(string(lines)); err != nil {
+		return err
+	}
+	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, "mode=700"); err != nil {
+		return fmt.Errorf("mounting /sys/fs/bpf: %w", err)
+	}
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
+}
+
+const bootIDSysctl = "kernel/random/boot_id"
+
+// ownSysctls are settings of the whole machine that kubelet changes when it starts. A host has files in their place
+// that hold what it wants.
+func ownSysctls() map[string]string {
+	return map[string]string{"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
+}
+
+func ownSysctl(file string) string { return "/run/lab/" + filepath.Base(file) }
+
+// OwnBootID is the file on a host with a process 1 that has its boot ID.
+func OwnBootID() string { return ownSysctl(bootIDSysctl) }
+
+// reap waits for processes whose parents have ended, until SIGKILL.
+func reap() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	for ; ; <-ended {
+		for {
+			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+			if pid <= 0 && !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+	}
+}
+
+// asOwn is argv with what takes it into the cgroups of the host, if it has a process 1.
+func (h Host) asOwn(argv []string) []string {
+	if _, err := os.Stat(h.Private(joins)); err != nil {
+		return argv
+	}
+	const script = `while read -r f; do echo 0 >"$f"; done <` + joins + ` && exec "$@"`
+	return append([]string{"sh", "-c", script, "sh"}, argv...)
+}
+
+// writeJoins lists the files that take a process into the cgroups.
+func writeJoins(dirs []string) error {
+	var b strings.Builder
+	for _, dir := range dirs {
+		fmt.Fprintln(&b, filepath.Join(dir, "cgroup.procs"))
+	}
+	return os.WriteFile(joins, []byte(b.String()), 0o444)
+}
