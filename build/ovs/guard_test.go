@@ -20,10 +20,10 @@ type guard struct {
 	t *testing.T
 }
 
-func (g guard) start() *exec.Cmd {
+func (g guard) start(env ...string) *exec.Cmd {
 	g.t.Helper()
 	cmd := exec.Command("sh", "-c", Guard)
-	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+g.Dir)
+	cmd.Env = append(os.Environ(), append(env, "OVS_RUNDIR="+g.Dir)...)
 	cmd.Stdout, cmd.Stderr = g.t.Output(), g.t.Output()
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
@@ -130,4 +130,25 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.untilLocked(false)
+}
+
+// In a pod with ovs-vswitchd the guard ends with it, and both are back together: the key stays for that start.
+func TestGuardReturns(t *testing.T) {
+	g := guard{ovstest.Start(t, ovstest.Options{}), t}
+	cmd := g.start("FAIRLEAD_GUARD_RETURNS=yes")
+	g.untilLocked(true)
+	g.Ctl("--no-wait", "set", "Open_vSwitch", ".", ours)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if got := g.config(); got != "{flow-restore-wait=True}" {
+		t.Errorf("other_config is %s", got)
+	}
+	g.Vswitchd.Kill()
+	g.start("FAIRLEAD_GUARD_RETURNS=yes")
+	g.Vswitchd.Start()
+	g.until(8*time.Second, "{}") // no agent came
 }

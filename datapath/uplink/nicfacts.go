@@ -2,6 +2,7 @@ package uplink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -51,7 +52,7 @@ func readFacts(name string) (f nicFacts, err error) {
 			f.hasOther = true
 		}
 	}
-	f.manager = managerOf(nic.Attrs().Index, name, "/run")
+	f.manager = managerOf(nic.Attrs().Index, name, nodeRun())
 	return f, f.readAddresses(nic)
 }
 
@@ -73,6 +74,18 @@ func (f *nicFacts) readAddresses(nic netlink.Link) error {
 		}
 	}
 	return nil
+}
+
+// nodeRun is the node's directory /run, also in a container that sees the node's processes. The network managers of a
+// process 1 that is in another network namespace don't know our interfaces.
+func nodeRun() string {
+	const of1 = "/proc/1/root/run"
+	ours, err := os.Stat("/proc/thread-self/ns/net")
+	theirs, err1 := os.Stat("/proc/1/ns/net")
+	if _, err2 := os.Stat(of1); errors.Join(err, err1, err2) == nil && os.SameFile(ours, theirs) {
+		return of1
+	}
+	return "/run"
 }
 
 // managerOf asks the files in which network managers tell others about an interface.
