@@ -39,7 +39,7 @@ func closed(server *cniserver.Server, err error) error {
 // announce installs the CNI plugin and writes the network configuration list.
 func (p *pods) announce(ctx context.Context, o Options) error {
 	if o.Shim != "" {
-		changed, err := conflist.InstallShim(o.Shim, conflist.DefaultBinDir)
+		changed, err := conflist.Plugins{BinDir: conflist.DefaultBinDir, Kept: conflist.DefaultKept}.InstallShim(o.Shim)
 		if err != nil {
 			return err
 		}

@@ -109,7 +109,7 @@ flags or the config file, 78 the node has no podCIDR that it could use.`,
 	verbosity := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(verbosity)
 	c.Flags().AddGoFlag(verbosity.Lookup("v"))
-	c.AddCommand(uplinkCommand(&f.config))
+	c.AddCommand(uplinkCommand(&f.config), installCNICommand(), uninstallCommand())
 	c.CompletionOptions.DisableDefaultCmd = true
 	return c
 }

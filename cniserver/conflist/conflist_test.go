@@ -44,7 +44,7 @@ func node(t *testing.T, plugins map[string]string) Config {
 	t.Helper()
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
-	if _, err := InstallShim(shimPath, bin); err != nil {
+	if _, err := (Plugins{bin, filepath.Join(dir, "kept")}).InstallShim(shimPath); err != nil {
 		t.Fatal(err)
 	}
 	for name, versions := range plugins {
@@ -352,63 +352,6 @@ func TestWriteFails(t *testing.T) {
 	c.Path = filepath.Join(shimPath, "x")
 	_, _, err = Write(t.Context(), c)
 	wantError(t, err, "making the directory")
-}
-
-func TestInstallShim(t *testing.T) {
-	bin := filepath.Join(t.TempDir(), "opt", "bin")
-	install := func(want bool) {
-		t.Helper()
-		if changed, err := InstallShim(shimPath, bin); err != nil || changed != want {
-			t.Fatalf("changed %t, want %t, %v", changed, want, err)
-		}
-		for _, name := range []string{"fairlead", "antrea"} {
-			out, err := exec.Command("cmp", shimPath, filepath.Join(bin, name)).CombinedOutput()
-			info, serr := os.Stat(filepath.Join(bin, name))
-			if err != nil || serr != nil || info.Mode() != 0o755 {
-				t.Errorf("%s: %v %s, %v", name, err, out, serr)
-			}
-		}
-		if entries, _ := os.ReadDir(bin); len(entries) != 2 {
-			t.Errorf("%v", entries)
-		}
-	}
-	install(true)
-	install(false)
-	// While a runtime executes the old one, which cannot be written to.
-	running := exec.Command(filepath.Join(bin, "fairlead"))
-	running.Env = []string{"CNI_COMMAND=STATUS", "CNI_PATH=/"}
-	stdin, err := running.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := running.Start(); err != nil {
-		t.Fatal(err)
-	}
-	script(t, filepath.Join(bin, "antrea"), "echo of another make")
-	if err := os.Chmod(filepath.Join(bin, "fairlead"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	install(true)
-	stdin.Close()
-	running.Wait() // it fails: no agent
-	// A link to somewhere else is replaced, not written through.
-	elsewhere := filepath.Join(t.TempDir(), "precious")
-	script(t, elsewhere, "echo precious")
-	for _, name := range []string{"fairlead", "antrea"} {
-		path := filepath.Join(bin, name)
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(elsewhere, path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	install(true)
-	if b, err := os.ReadFile(elsewhere); err != nil || !strings.Contains(string(b), "precious") {
-		t.Errorf("written through a link: %v", err)
-	}
-	_, err = InstallShim(filepath.Join(bin, "missing"), bin)
-	wantError(t, err, "installing the CNI plugin")
 }
 
 // A runtime that reads or executes all the time never sees half a file.

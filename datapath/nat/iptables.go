@@ -21,12 +21,15 @@ type family struct {
 	program, restore string
 	proto            iptables.Protocol
 	is6              bool
+	// path is the program's, if it is not to be looked for; dryRun: change nothing.
+	path   string
+	dryRun bool
 }
 
 func families() []family {
 	return []family{
-		{"iptables", "iptables-restore", iptables.ProtocolIPv4, false},
-		{"ip6tables", "ip6tables-restore", iptables.ProtocolIPv6, true},
+		{program: "iptables", restore: "iptables-restore", proto: iptables.ProtocolIPv4},
+		{program: "ip6tables", restore: "ip6tables-restore", proto: iptables.ProtocolIPv6, is6: true},
 	}
 }
 
@@ -39,7 +42,7 @@ const (
 
 // apply makes c and its jump what they shall be.
 func (f family) apply(c chain) (changes []string, err error) {
-	ipt, err := iptables.New(iptables.IPFamily(f.proto), iptables.Timeout(lockWait))
+	ipt, err := iptables.New(iptables.IPFamily(f.proto), iptables.Timeout(lockWait), iptables.Path(f.path))
 	if errors.Is(err, exec.ErrNotFound) {
 		if len(c.rules) == 0 {
 			return nil, nil // whoever made rules had the program
@@ -60,12 +63,15 @@ func (f family) apply(c chain) (changes []string, err error) {
 	if len(lines) == 0 {
 		return nil, nil
 	}
+	for i := range changes {
+		changes[i] = f.program + " " + changes[i]
+	}
+	if f.dryRun {
+		return changes, nil
+	}
 	input := "*" + c.table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
 	if err := f.run(input); err != nil {
 		return nil, fmt.Errorf("writing chain %s of table %s: %w", c.name, c.table, err)
-	}
-	for i := range changes {
-		changes[i] = f.program + " " + changes[i]
 	}
 	return changes, nil
 }

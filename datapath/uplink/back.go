@@ -204,7 +204,7 @@ func (u *Uplink) letGo(ctx context.Context, name string, gone func() (bool, erro
 	if ok, err := gone(); ok || err != nil {
 		return err
 	}
-	if vswitchdRuns(u.journal.DB.RunDir) {
+	if VswitchdRuns(u.journal.DB.RunDir) {
 		ctx, cancel := context.WithTimeout(ctx, letLimit)
 		defer cancel()
 		if err := poll(ctx, "ovs-vswitchd to let go of "+name, gone); err == nil {
@@ -240,7 +240,7 @@ func (u *Uplink) removeBridge(ctx context.Context) error {
 	err := u.letGo(ctx, j.Bridge.Name, func() (bool, error) {
 		l, err := findLink(j.Bridge.Name)
 		return l == nil, err
-	}, removeDevice)
+	}, RemoveDevice)
 	return errors.Join(rowErr, err)
 }
 

@@ -62,7 +62,7 @@ func (u *Uplink) preflightBridge(ctx context.Context, p Plan) (Report, error) {
 	}
 	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
 	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
-	f.noVswitchd = !vswitchdRuns(p.OVSRunDir)
+	f.noVswitchd = !VswitchdRuns(p.OVSRunDir)
 	f.noNFT = p.Datapath == api.DatapathNetdev && !haveNFT()
 	f.allowManaged = p.AllowManaged
 	return judge(nic, f), nil

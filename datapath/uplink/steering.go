@@ -169,7 +169,7 @@ func (u *Uplink) preflightSteer(ctx context.Context, p Plan) (Report, error) {
 	}
 	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
 	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
-	f.noVswitchd = !vswitchdRuns(p.OVSRunDir)
+	f.noVswitchd = !VswitchdRuns(p.OVSRunDir)
 	return judgeSteer(nic, f, p.Tunnels && p.Datapath == api.DatapathNetdev, steer.Probe(p.pins())), nil
 }
 

@@ -350,7 +350,7 @@ func (u *Uplink) run(ctx context.Context) error {
 // wouldBeTakenAgain reports whether it is in vain to free the NIC while its row stays in the database: ovs-vswitchd
 // still believes it. On the userspace datapath it only has copies of the frames.
 func (u *Uplink) wouldBeTakenAgain(o Observed) bool {
-	return o.Taken && !o.Mutes && vswitchdRuns(u.journal.DB.RunDir)
+	return o.Taken && !o.Mutes && VswitchdRuns(u.journal.DB.RunDir)
 }
 
 func (u *Uplink) carryOut(ctx context.Context, s Step) error {

@@ -16,6 +16,8 @@ import (
 
 // Numbers of linux/openvswitch.h.
 const (
+	ovsDPCmdDel      = 2
+	ovsDPAttrName    = 1
 	ovsVportCmdDel   = 2
 	ovsVportAttrName = 3
 	ovsHeaderLen     = 4
@@ -24,19 +26,51 @@ const (
 // deleteVport takes a device out of the kernel's datapath (OVS_VPORT_CMD_DEL), as "ovs-dpctl del-if" does. It needs no
 // ovs-vswitchd. "ip link set NIC nomaster" is refused by the kernel.
 func deleteVport(name string) error {
-	family, err := netlink.GenlFamilyGet("ovs_vport")
-	if err != nil {
-		return fmt.Errorf("freeing %s: the kernel's openvswitch does not answer: %w", name, err)
-	}
-	req := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
-	req.AddData(&nl.Genlmsg{Command: ovsVportCmdDel, Version: 1})
-	header := make([]byte, ovsHeaderLen) // datapath 0: by name alone
-	req.AddRawData(append(header, nl.NewRtAttr(ovsVportAttrName, nl.ZeroTerminated(name)).Serialize()...))
-	_, err = req.Execute(unix.NETLINK_GENERIC, 0)
+	err := deleteByName("ovs_vport", ovsVportCmdDel, ovsVportAttrName, name)
 	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("freeing %s from the kernel's datapath: %w", name, err)
 	}
 	return nil
+}
+
+// RemoveDatapath removes what is left of the datapath that all bridges share: of the kernel's, as "ovs-dpctl del-dp"
+// does, and of the userspace one. It is for a node without ovs-vswitchd, which would not recover from that.
+func RemoveDatapath() error {
+	if err := removeKernelDatapath(); err != nil {
+		return err
+	}
+	userspace, err := findLink("ovs-netdev")
+	if err != nil || userspace == nil || userspace.Type() != "tuntap" {
+		return err
+	}
+	return RemoveDevice("ovs-netdev")
+}
+
+func removeKernelDatapath() error {
+	const name = "ovs-system" // ovs-vswitchd's
+	l, err := findLink(name)
+	if err != nil || l == nil || l.Type() != "openvswitch" {
+		return err
+	}
+	err = deleteByName("ovs_datapath", ovsDPCmdDel, ovsDPAttrName, name)
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("deleting the kernel's datapath %s: %w", name, err)
+	}
+	return nil
+}
+
+// deleteByName asks the kernel's openvswitch to delete something.
+func deleteByName(family string, command uint8, attr int, name string) error {
+	f, err := netlink.GenlFamilyGet(family)
+	if err != nil {
+		return fmt.Errorf("the kernel's openvswitch does not answer: %w", err)
+	}
+	req := nl.NewNetlinkRequest(int(f.ID), unix.NLM_F_ACK)
+	req.AddData(&nl.Genlmsg{Command: command, Version: 1})
+	header := make([]byte, ovsHeaderLen) // datapath 0: by name alone
+	req.AddRawData(append(header, nl.NewRtAttr(attr, nl.ZeroTerminated(name)).Serialize()...))
+	_, err = req.Execute(unix.NETLINK_GENERIC, 0)
+	return err
 }
 
 // inDatapath reports whether the link is a port of the kernel's datapath.
@@ -63,8 +97,8 @@ func findLink(name string) (netlink.Link, error) {
 	return l, nil
 }
 
-// removeDevice removes the bridge's device where no ovs-vswitchd does it.
-func removeDevice(name string) error {
+// RemoveDevice removes an interface that ovs-vswitchd has made, where no ovs-vswitchd does it.
+func RemoveDevice(name string) error {
 	l, err := findLink(name)
 	if err != nil || l == nil {
 		return err
@@ -79,8 +113,8 @@ func removeDevice(name string) error {
 	return nil
 }
 
-// vswitchdRuns reports whether an ovs-vswitchd lives: it holds a lock on its PID file, also in another container.
-func vswitchdRuns(runDir string) bool {
+// VswitchdRuns reports whether an ovs-vswitchd lives: it holds a lock on its PID file, also in another container.
+func VswitchdRuns(runDir string) bool {
 	f, err := os.Open(filepath.Join(runDir, "ovs-vswitchd.pid"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false

@@ -35,6 +35,19 @@ type cluster struct{ *lab.Lab }
 // up makes a lab of two nodes that ends with the test. When the test fails, the agents' logs are shown.
 func up(t *testing.T, o lab.Options) cluster {
 	t.Helper()
+	c := upBare(t, o)
+	for _, node := range c.Nodes() {
+		c.awaitUplink(t, node)
+	}
+	for _, vlan := range underlay.VLANs() {
+		c.apply(t, pools(vlan))
+	}
+	return c
+}
+
+// upBare is up without waiting for uplinks, and without pools.
+func upBare(t *testing.T, o lab.Options) cluster {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
@@ -55,12 +68,6 @@ func up(t *testing.T, o lab.Options) cluster {
 			t.Error(err)
 		}
 	})
-	for _, node := range c.Nodes() {
-		c.awaitUplink(t, node)
-	}
-	for _, vlan := range underlay.VLANs() {
-		c.apply(t, pools(vlan))
-	}
 	return c
 }
 

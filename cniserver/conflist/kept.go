@@ -1,0 +1,156 @@
+package conflist
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// In Kept there is for each plugin that was installed a file NAME.installed with the digests of what has been installed
+// under that name, the last one below, and NAME.before, a copy of what was there before, if anything was.
+
+func (p Plugins) noteFile(name string) string { return filepath.Join(p.Kept, name+".installed") }
+func (p Plugins) copyFile(name string) string { return filepath.Join(p.Kept, name+".before") }
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// installed reports whether what is in BinDir under that name is from us.
+func (p Plugins) installed(name string) (bool, error) {
+	note, err := os.ReadFile(p.noteFile(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	content, err := os.ReadFile(filepath.Join(p.BinDir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && strings.Contains(string(note), digest(content)), err
+}
+
+// keep copies what is there and is not what comes. What was kept before of that name was removed since by somebody.
+func (p Plugins) keep(name string, comes []byte) error {
+	path := filepath.Join(p.BinDir, name)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p.forget(name)
+	}
+	if err != nil || bytes.Equal(content, comes) {
+		return err
+	}
+	return duplicate(path, p.copyFile(name))
+}
+
+// duplicate makes the file, or the link, to what from is.
+func duplicate(from, to string) error {
+	info, err := os.Lstat(from)
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSymlink {
+		content, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		return replace(to, bytes.NewReader(content), info.Mode().Perm())
+	}
+	target, err := os.Readlink(from)
+	if err != nil {
+		return err
+	}
+	made := filepath.Join(filepath.Dir(to), "."+filepath.Base(to)+".link.tmp")
+	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(target, made); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(made, to), syncDir(filepath.Dir(to)))
+}
+
+// forget removes copy and note.
+func (p Plugins) forget(name string) error {
+	for _, file := range []string{p.copyFile(name), p.noteFile(name)} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// note adds to the note that content is installed. What is installed now stays in it: whoever is killed before the new
+// file is there leaves a file that is ours still.
+func (p Plugins) note(name, path string, content []byte) error {
+	lines := digest(content) + "\n"
+	if there, err := os.ReadFile(path); err == nil {
+		if ours, err := p.installed(name); err == nil && ours && !bytes.Equal(there, content) {
+			lines = digest(there) + "\n" + lines
+		}
+	}
+	if old, err := os.ReadFile(p.noteFile(name)); err == nil && string(old) == lines {
+		return nil
+	}
+	return replace(p.noteFile(name), strings.NewReader(lines), 0o644)
+}
+
+// Uninstall puts back what was replaced, and removes what was added. What somebody else has put there since stays. It
+// returns what it did, in words; with dryRun, what it would do.
+func (p Plugins) Uninstall(dryRun bool) (did []string, err error) {
+	notes, err := filepath.Glob(filepath.Join(p.Kept, "*.installed"))
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range notes {
+		name := strings.TrimSuffix(filepath.Base(note), ".installed")
+		what, err := p.uninstall(name, dryRun)
+		if err != nil {
+			return did, fmt.Errorf("uninstalling the CNI plugin %s: %w", name, err)
+		}
+		did = append(did, what)
+	}
+	return did, nil
+}
+
+func (p Plugins) uninstall(name string, dryRun bool) (did string, err error) {
+	path := filepath.Join(p.BinDir, name)
+	ours, err := p.installed(name)
+	if err != nil {
+		return "", err
+	}
+	_, err = os.Lstat(p.copyFile(name))
+	had := err == nil
+	switch {
+	case !ours:
+		did = path + " left alone: it is not the one that Fairlead has installed"
+	case had:
+		did = path + " put back as it was before"
+	default:
+		did = path + " removed"
+	}
+	if dryRun {
+		return did, nil
+	}
+	switch {
+	case ours && had:
+		err = duplicate(p.copyFile(name), path)
+	case ours:
+		err = errors.Join(os.Remove(path), syncDir(p.BinDir))
+	default:
+		err = nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return did, p.forget(name)
+}

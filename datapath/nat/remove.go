@@ -1,0 +1,50 @@
+package nat
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// RemoveAll removes all our chains, in both forms of iptables if this machine has both: which one "iptables" is may
+// have been changed since they were made. It returns what it changed, in words; with dryRun, what it would change.
+func RemoveAll(dryRun bool) (changes []string, err error) {
+	var errs []error
+	for _, form := range []string{"", "-nft", "-legacy"} {
+		for _, f := range families() {
+			if form == "-legacy" && !legacyInUse(f) {
+				continue // to ask would load its tables into the kernel
+			}
+			path, err := exec.LookPath(f.program + form)
+			if err != nil {
+				continue
+			}
+			f.program, f.restore, f.path, f.dryRun = f.program+form, f.program+form+"-restore", path, dryRun
+			if form == "" {
+				f.restore = f.program + "-restore"
+			}
+			for _, c := range (Desired{}).chains(f) {
+				did, err := f.apply(c)
+				changes = append(changes, did...)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", f.program, err))
+				}
+			}
+		}
+		if dryRun && len(changes) > 0 {
+			break // the other names show the same chains once more
+		}
+	}
+	return changes, errors.Join(errs...)
+}
+
+func legacyInUse(f family) bool {
+	file := "/proc/net/ip_tables_names"
+	if f.is6 {
+		file = "/proc/net/ip6_tables_names"
+	}
+	tables, err := os.ReadFile(file)
+	return err == nil && strings.TrimSpace(string(tables)) != ""
+}

@@ -1,0 +1,134 @@
+package bridged
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// What an agent has done to a node, with an uplink and pods of both kinds, is gone after "fairlead-agent uninstall",
+// and what was there before is there.
+func TestRootUninstall(t *testing.T) {
+	for _, uplink := range []string{api.UplinkBridge, api.UplinkSteer} {
+		for _, dead := range []bool{false, true} {
+			name := uplink
+			if dead {
+				name += " ovs dead"
+			}
+			t.Run(name, func(t *testing.T) { testUninstall(t, uplink, dead) })
+		}
+	}
+}
+
+func testUninstall(t *testing.T, uplink string, dead bool) {
+	c := upBare(t, lab.Options{Nodes: 1, Uplink: uplink, NoAgent: true, Config: []byte("trafficEncapMode: noEncap\n")})
+	node := c.host(t, "node1")
+	_, err := node.run("sh", "-ec", "mkdir -p /etc/cni/net.d /opt/cni/bin; echo theirs >/opt/cni/bin/antrea; "+
+		"echo '{}' >/etc/cni/net.d/99-other.conflist")
+	must(t, err)
+	wait(t, 20*time.Second, func() string {
+		out, err := node.run("ip", "-6", "-o", "addr")
+		if err != nil || strings.Contains(out, "tentative") {
+			return fmt.Sprint("every address in use: ", out, err)
+		}
+		return ""
+	})
+	before := c.stateOf(t, node)
+
+	must(t, c.AgentStart(within(t, 10*time.Second), "node1"))
+	must(t, c.WaitReady(within(t, 60*time.Second), "node1"))
+	c.apply(t, pools(10))
+	c.addPods(t, "a", []string{routed, "10"}, "node1")
+	agent := filepath.Join(binDir, "fairlead-agent")
+	out, err := node.run(agent, "uninstall")
+	if err == nil || !strings.Contains(out, "another fairlead-agent works on this node") {
+		t.Errorf("beside an agent: %v\n%s", err, out)
+	}
+	must(t, c.AgentStop(within(t, 20*time.Second), "node1"))
+	if dead {
+		must(t, c.OVSStop(within(t, 10*time.Second), "node1"))
+	}
+
+	var installed nodeState
+	wait(t, 20*time.Second, func() string { // until it is at rest
+		last := installed
+		installed = c.stateOf(t, node)
+		return strings.Join(last.differences(installed), "\n")
+	})
+	dry, err := node.run(agent, "uninstall", "--dry-run")
+	must(t, err)
+	if now := c.stateOf(t, node); len(installed.differences(now)) > 0 {
+		t.Errorf("a dry run has changed\n%s", strings.Join(installed.differences(now), "\n"))
+	}
+	out, err = node.run(agent, "uninstall")
+	must(t, err)
+	t.Logf("uninstall said\n%s", out)
+	for line := range strings.Lines(dry) {
+		if said := strings.TrimPrefix(line, "would be done: "); !strings.Contains(out, said) {
+			t.Errorf("a dry run says that this would be done, and it was not: %s", said)
+		}
+	}
+	if dead {
+		must(t, c.OVSStart(within(t, 20*time.Second), "node1"))
+	}
+	if d := before.differences(c.stateOf(t, node)); len(d) > 0 {
+		t.Errorf("the node is not as it was:\n%s", strings.Join(d, "\n"))
+	}
+	out, err = node.run(agent, "uninstall")
+	if err != nil || strings.Contains(out, "removed\n") || !strings.Contains(out, "there is nothing of Fairlead to be removed") {
+		t.Errorf("a second time: %v\n%s", err, out)
+	}
+	// It can be had again.
+	must(t, c.AgentStart(within(t, 10*time.Second), "node1"))
+	must(t, c.WaitReady(within(t, 60*time.Second), "node1"))
+}
+
+// nodeState is all of a node that an agent may change.
+type nodeState struct {
+	network hoststate.Node
+	files   []string
+}
+
+func (before nodeState) differences(after nodeState) []string {
+	d := before.network.Differences(after.network)
+	for _, l := range before.files {
+		if !slices.Contains(after.files, l) {
+			d = append(d, "- "+l)
+		}
+	}
+	for _, l := range after.files {
+		if !slices.Contains(before.files, l) {
+			d = append(d, "+ "+l)
+		}
+	}
+	return d
+}
+
+// stateOf reads it, less what is left on purpose: forwarding.
+func (c cluster) stateOf(t *testing.T, node place) (s nodeState) {
+	t.Helper()
+	must(t, node.do(func() (err error) { s.network, err = hoststate.ReadNode(); return err }))
+	s.network.Lines = slices.DeleteFunc(s.network.Lines, func(l string) bool { return strings.Contains(l, "forwarding ") })
+	script := `find /opt/cni /etc/cni /var/lib/fairlead /run/fairlead /sys/fs/bpf -path /var/lib/fairlead/allocations -prune -o -type f -exec sha256sum {} + 2>/dev/null
+find /opt/cni /etc/cni -printf '%p %M\n'
+for f in iptables ip6tables; do $f-save | sed "s/^/$f /"; done | grep -E -- '-A|FAIRLEAD'
+nft list tables | grep netdev
+ovs-vsctl -t 3 --no-wait list-br; ovs-vsctl -t 3 --no-wait get Open_vSwitch . other_config external_ids
+tc filter show dev eth0 ingress; tc filter show dev eth0 egress
+true`
+	out, err := node.run("sh", "-c", script)
+	must(t, err)
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, "database connection failed") {
+			s.files = append(s.files, strings.TrimSpace(line))
+		}
+	}
+	return s
+}
