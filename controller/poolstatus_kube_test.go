@@ -62,7 +62,7 @@ func newCluster(t testing.TB) *cluster {
 	const manifest = "-f ../build/manifests/fairlead.yaml -l app.kubernetes.io/component="
 	for _, args := range []string{"apply " + manifest + "crds",
 		"apply " + manifest + "rbac,app.kubernetes.io/name=fairlead-controller",
-		"wait --for=condition=Established --timeout=60s " + manifest + "crds"} {
+		"wait --for=condition=Established --timeout=60s crds -l app.kubernetes.io/component=crds"} {
 		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
 			t.Fatal(err)
 		}

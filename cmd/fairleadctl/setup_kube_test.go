@@ -63,9 +63,10 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	s := shared.Get(t)
-	const crds = "../../build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
+	const crds = " -l app.kubernetes.io/component=crds"
 	c := &fixture{t: t, s: s, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), token: filepath.Join(t.TempDir(), "token")}
-	for _, args := range []string{"apply -f " + crds, "wait --for=condition=Established --timeout=60s -f " + crds,
+	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml" + crds,
+		"wait --for=condition=Established --timeout=60s crds" + crds,
 		"delete --all --wait=false ippools,ipallocations,podcidrranges,podcidrclaims",
 		"delete --all --ignore-not-found nodes", "delete --all -A --force --grace-period=0 pods,statefulsets,networkpolicies,events",
 		"-n kube-system delete --ignore-not-found lease fairlead-controller kube-controller-manager"} {

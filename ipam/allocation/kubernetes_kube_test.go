@@ -33,8 +33,9 @@ func TestMain(m *testing.M) {
 func newClient(t *testing.T) dynamic.Interface {
 	t.Helper()
 	s := shared.Get(t)
-	const definitions = "-f ../../build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
-	for _, args := range []string{"apply " + definitions, "wait --for=condition=Established --timeout=60s " + definitions} {
+	const crds = "-l app.kubernetes.io/component=crds"
+	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml " + crds,
+		"wait --for=condition=Established --timeout=60s crds " + crds} {
 		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
 			t.Fatal(err)
 		}

@@ -38,8 +38,9 @@ func TestMain(m *testing.M) {
 func apiServer(t *testing.T) string {
 	t.Helper()
 	s := shared.Get(t)
-	const definitions = "-f ../../build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
-	for _, args := range []string{"apply " + definitions, "wait --for=condition=Established --timeout=60s " + definitions} {
+	const crds = "-l app.kubernetes.io/component=crds"
+	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml " + crds,
+		"wait --for=condition=Established --timeout=60s crds " + crds} {
 		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
 			t.Fatal(err)
 		}

@@ -46,7 +46,7 @@ func newCluster(t *testing.T) cluster {
 	s := shared.Get(t)
 	const manifest = "-f ../../build/manifests/fairlead.yaml -l app.kubernetes.io/component="
 	for _, args := range []string{"apply " + manifest + "crds", "apply " + manifest + "policy",
-		"wait --for=condition=Established --timeout=60s " + manifest + "crds"} {
+		"wait --for=condition=Established --timeout=60s crds -l app.kubernetes.io/component=crds"} {
 		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
 			t.Fatal(err)
 		}

@@ -84,8 +84,9 @@ func (x *ipamBench) create(name, third string) {
 }
 
 func newIPAMBench(b *testing.B, s *apitest.Server) *ipamBench {
-	const definitions = "-f ../../build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds"
-	for _, args := range []string{"apply " + definitions, "wait --for=condition=Established --timeout=60s " + definitions} {
+	const crds = "-l app.kubernetes.io/component=crds"
+	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml " + crds,
+		"wait --for=condition=Established --timeout=60s crds " + crds} {
 		if err := s.Kubectl(b.Context(), strings.Fields(args)...); err != nil {
 			b.Fatal(err)
 		}
