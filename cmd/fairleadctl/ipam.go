@@ -22,7 +22,8 @@ import (
 
 func ipamCommand(conn *connection) *cobra.Command {
 	return parent("ipam", "Shows, checks and frees addresses of IPPools", `ipam is about the addresses of IPPools: who holds which, whether that is true, and
-how to free one that is held for nobody.`, showCommand(conn), checkCommand(conn), releaseCommand(conn))
+how to free one that is held for nobody.`, showCommand(conn), checkCommand(conn), releaseCommand(conn),
+		importAntreaCommand(conn))
 }
 
 // filter selects allocations; empty fields select all.

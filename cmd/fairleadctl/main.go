@@ -74,8 +74,8 @@ func command(name string) *cobra.Command {
 		Short:       "Examines a cluster that Fairlead serves",
 		Long: `fairleadctl examines a cluster that Fairlead serves, and the node that it runs on. It
 asks the Kubernetes API with your kubeconfig, from anywhere. On a node it asks the
-agent and Open vSwitch as well, which needs root. Two commands change something:
-"ipam release" and "uplink restore".
+agent and Open vSwitch as well, which needs root. These commands change something:
+"ipam release", "ipam import-antrea" and "uplink restore".
 
 Exit codes: 0 nothing is wrong, 1 it could not be found out, 2 a mistake in the
 arguments, 3 warnings: all nodes serve pods, 4 something or somebody is not served,

@@ -1,0 +1,69 @@
+// Package antrea takes over what Antrea has written of addresses: status.ipAddresses of its IPPools become
+// IPAllocations. It changes nothing of Antrea's. What it makes are allocations like all others; what is there already, it
+// knows by its name and its owner, so that it may be run again at any time.
+//
+// Only what can be proved is taken over: that the Pod of the entry is there, by a live read, and has the address, or that
+// the StatefulSet is there for whose pod it is kept.
+package antrea
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Entry is one element of status.ipAddresses, as Antrea's controllers and agents write it, in both versions of IPPool
+// (https://antrea.io/docs/main/docs/api-reference/).
+type Entry struct {
+	IPAddress string `json:"ipAddress"`
+	// Phase is Allocated, Reserved or Preallocated. The owner says the same, and more.
+	Phase string `json:"phase"`
+	Owner Owner  `json:"owner"`
+}
+
+// Owner has Pod where one has the address now, and StatefulSet where it is kept for one of its pods.
+type Owner struct {
+	Pod         *PodOwner         `json:"pod,omitempty"`
+	StatefulSet *StatefulSetOwner `json:"statefulSet,omitempty"`
+}
+
+// PodOwner is an interface of a pod. IFName is empty for its first one.
+type PodOwner struct {
+	Name        string `json:"name"`
+	Namespace   string `json:"namespace"`
+	ContainerID string `json:"containerID"`
+	IFName      string `json:"ifName,omitempty"`
+}
+
+// StatefulSetOwner is one ordinal of a StatefulSet.
+type StatefulSetOwner struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	Index     int    `json:"index"`
+}
+
+// String names the owner for people.
+func (o Owner) String() string {
+	switch {
+	case o.Pod != nil && o.Pod.IFName != "":
+		return fmt.Sprintf("Pod %s/%s, interface %s", o.Pod.Namespace, o.Pod.Name, o.Pod.IFName)
+	case o.Pod != nil:
+		return fmt.Sprintf("Pod %s/%s", o.Pod.Namespace, o.Pod.Name)
+	case o.StatefulSet != nil:
+		return fmt.Sprintf("StatefulSet %s/%s, ordinal %d", o.StatefulSet.Namespace, o.StatefulSet.Name, o.StatefulSet.Index)
+	}
+	return "nobody"
+}
+
+// entries are those of a pool. A pool that Antrea never wrote to has none.
+func entries(p api.IPPool) ([]Entry, error) {
+	if len(p.Status.IPAddresses) == 0 {
+		return nil, nil
+	}
+	var out []Entry
+	if err := json.Unmarshal(p.Status.IPAddresses, &out); err != nil {
+		return nil, fmt.Errorf("status.ipAddresses of IPPool %s is not as Antrea writes it: %w", p.Name, err)
+	}
+	return out, nil
+}
