@@ -82,8 +82,8 @@ func (w world) pod(s *api.IPAllocationSpec, addr netip.Addr, o PodOwner) error {
 	} else {
 		network, has := interfaceOf(p, o.IFName)
 		if !slices.Contains(has, addr) {
-			return fmt.Errorf("the Pod's annotation %s does not say that its interface %s has it, but %s", statusAnnotation, o.IFName,
-				list(has))
+			return fmt.Errorf("the Pod's annotation %s does not say that its interface %s has it, but %s", statusAnnotation,
+				o.IFName, list(has))
 		}
 		owner.IfName, owner.IPAMOnly, owner.Network = o.IFName, true, w.network(p.Namespace, network)
 	}
@@ -131,8 +131,8 @@ func (w world) reservationOf(p *corev1.Pod) *api.AllocationReservation {
 	if set == nil || set.UID != by.UID || err != nil {
 		return nil
 	}
-	return &api.AllocationReservation{Kind: api.KindStatefulSet, Namespace: p.Namespace, Name: by.Name, UID: string(by.UID),
-		Ordinal: ordinal}
+	return &api.AllocationReservation{Kind: api.KindStatefulSet, Namespace: p.Namespace, Name: by.Name,
+		UID: string(by.UID), Ordinal: ordinal}
 }
 
 // bootOf is the boot that a node is in, if its kubelet says so now: pods of another one are gone.

@@ -118,8 +118,9 @@ func same(a, b api.IPAllocationSpec) bool {
 	return a.Reservation != nil && b.Reservation != nil && a.Reservation.Same(*b.Reservation)
 }
 
-// Import takes over what r says is New, in one write, after a last look at the Pod. It may end at any instruction: what is
-// done is done whole, and the rest is New at the next Plan. The error is one of the API server's; a refusal is in r.
+// Import takes over what r says is New, in one write, after a last look at the Pod. It may end at any instruction:
+// what is done is done whole, and the rest is New at the next Plan. The error is one of the API server's; a refusal
+// is in r.
 func (r *Result) Import(ctx context.Context, client *kubeapi.Client) error {
 	store := allocation.NewKubernetes(client.Dynamic)
 	if gone, err := r.gone(ctx, client); err != nil || gone {

@@ -62,6 +62,7 @@ func schema() config.Schema {
 		"logVerbosity":          number(0, 10),
 		"agent": object(map[string]config.Schema{"config": keysOf(config.Agent),
 			"maxUnavailable": {"type": []string{"integer", "string"}, "pattern": "^[0-9]+%?$", "minimum": 1},
+			"iptables":       {"enum": []any{"auto", "nft", "legacy"}},
 			"cniBinDir":      path, "cniConfDir": path, "resources": resources, "nodeSelector": texts,
 			"tolerations": list(toleration), "priorityClassName": text, "podAnnotations": texts}),
 		"ovs": object(map[string]config.Schema{"enabled": yes, "resources": resources, "podAnnotations": texts}),
