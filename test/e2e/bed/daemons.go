@@ -202,6 +202,20 @@ func (b *Bed) writeKubeletFiles(h host.Host) error {
 	return nil
 }
 
+// clusterDNS is the tenth address of each Service range, where kubeadm has it. Nobody listens there unless a test sees
+// to it.
+func (b *Bed) clusterDNS() []string {
+	var out []string
+	for _, cidr := range b.spec.IPFamily.ServiceCIDRs() {
+		addr := cidr.Addr()
+		for range 10 {
+			addr = addr.Next()
+		}
+		out = append(out, addr.String())
+	}
+	return out
+}
+
 // kubeletConfig is a KubeletConfiguration (kubelet.config.k8s.io/v1beta1).
 func (b *Bed) kubeletConfig() map[string]any {
 	return map[string]any{
@@ -217,7 +231,8 @@ func (b *Bed) kubeletConfig() map[string]any {
 			"x509":      map[string]any{"clientCAFile": clusterCA},
 			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false}},
 		"authorization": map[string]any{"mode": "AlwaysAllow"},
-		"resolvConf":    "", // the machine's name servers are not reachable from here
+		"clusterDNS":    b.clusterDNS(), "clusterDomain": "cluster.local",
+		"resolvConf": "", // the machine's name servers are not reachable from here
 		// The bed's disk is the machine's memory, and its pods are small: never evict, never collect images.
 		"evictionHard": map[string]any{
 			"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},

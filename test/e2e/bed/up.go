@@ -2,21 +2,23 @@ package bed
 
 import (
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairlead-cni/fairlead/test/e2e/image"
 	"github.com/fairlead-cni/fairlead/test/kubebin"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/ociimage"
 )
 
 // Up makes a bed: when it returns, the control plane serves, and all kubelets have registered their nodes, which are
@@ -156,10 +158,35 @@ func preflight(o Options) error {
 		return fmt.Errorf("missing here: %s. On Debian: make deps, or apt-get install %s (and is /usr/sbin in the PATH?)",
 			strings.Join(missing, ", "), strings.Join(slices.Compact(packages), " "))
 	}
+	if err := moreInotify(o); err != nil {
+		return err
+	}
 	for _, file := range o.Images {
 		if _, err := os.Stat(file); err != nil {
 			return fmt.Errorf("image: %w", err)
 		}
+	}
+	return nil
+}
+
+// inotify is how many inotify instances a user must be allowed to have: a node has more than ten, and the kernel's
+// default is 128 for the whole machine. kubelet ends where it gets none.
+const inotify = 1024
+
+// moreInotify raises that limit, the one setting of the machine that a bed changes.
+func moreInotify(o Options) error {
+	const file = "/proc/sys/fs/inotify/max_user_instances"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	now, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || now >= inotify {
+		return err
+	}
+	o.Progress(fmt.Sprintf("sysctl fs.inotify.max_user_instances: %d is too few for kubelets, now %d", now, inotify))
+	if err := os.WriteFile(file, []byte(strconv.Itoa(inotify)), 0o644); err != nil {
+		return fmt.Errorf("kubelets need more inotify instances: sysctl -w fs.inotify.max_user_instances=%d: %w", inotify, err)
 	}
 	return nil
 }
@@ -193,16 +220,36 @@ func (b *Bed) makeTool(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	program, err := os.ReadFile(filepath.Join(filepath.Dir(self), toolName))
-	if err == nil {
-		err = os.WriteFile(b.spec.Tool, program, 0o755)
+	beside := filepath.Join(filepath.Dir(self), toolName)
+	if _, err = os.Stat(beside); err == nil {
+		err = copyStatic(beside, b.spec.Tool)
 	} else {
 		err = b.buildTool(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("making %s: %w", toolName, err)
 	}
-	return image.Write(b.testImage(), TestImage, b.spec.Tool)
+	return ociimage.Write(b.testImage(), ociimage.Image{Names: []string{TestImage}, Entrypoint: []string{"/" + toolName},
+		Files: []ociimage.File{{Path: "/" + toolName, From: b.spec.Tool}}})
+}
+
+// copyStatic copies a program that needs no files of this machine to run: an image has none.
+func copyStatic(from, to string) error {
+	file, err := elf.Open(from)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for _, p := range file.Progs {
+		if p.Type == elf.PT_INTERP {
+			return fmt.Errorf("%s is not static: make build", from)
+		}
+	}
+	program, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, program, 0o755)
 }
 
 func (b *Bed) buildTool(ctx context.Context) error {

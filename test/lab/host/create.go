@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/vishvananda/netlink"
@@ -21,7 +23,7 @@ type Bind struct {
 var overlaid = [...]string{"/etc", "/opt", "/var"}
 
 // private are directories of which every host has its own, empty at first. They are Host.Private outside.
-// /run comes last: it hides the lab's directory, where the sources of all binds are.
+// /run comes last (ownRun): it hides the lab's directory, where the sources of all binds are.
 var private = [...]string{
 	"/etc/cni", "/etc/fairlead", "/etc/openvswitch", "/opt/cni",
 	"/var/lib/cni", "/var/lib/fairlead", "/var/lib/openvswitch", "/var/log/openvswitch",
@@ -119,17 +121,21 @@ func (h Host) furnish(binds []Bind) error {
 	if err := unix.Mount(h.bootID(), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("giving the host its own boot ID: %w", err)
 	}
-	all := make([]Bind, 0, len(private)+len(binds))
 	for _, dir := range private {
 		if dir == "/run" {
-			all = append(all, binds...)
+			continue
 		}
-		all = append(all, Bind{Source: h.Private(dir), Target: dir})
+		if err := bind(Bind{Source: h.Private(dir), Target: dir}); err != nil {
+			return err
+		}
 	}
-	for _, b := range all {
+	for _, b := range binds {
 		if err := bind(b); err != nil {
 			return err
 		}
+	}
+	if err := h.ownRun(); err != nil {
+		return err
 	}
 	if err := unix.Sethostname([]byte(h.Name)); err != nil {
 		return fmt.Errorf("setting the host name: %w", err)
@@ -151,6 +157,33 @@ func (h Host) overlay(dir string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("giving the host its own %s: overlay mount: %w", dir, err)
+	}
+	return nil
+}
+
+// ownRun gives the host its own /run. What is mounted below the machine's goes: nobody would see it, but it keeps
+// namespaces that others let go of, and kubelet looks for the file system of its directory among all mounts.
+func (h Host) ownRun() error {
+	const run = "/run"
+	own, err := unix.OpenTree(unix.AT_FDCWD, h.Private(run), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("giving the host its own %s: open_tree: %w", run, err)
+	}
+	defer unix.Close(own)
+	mounts, err := Mounts()
+	if err != nil {
+		return err
+	}
+	for _, m := range slices.Backward(mounts) {
+		if !strings.HasPrefix(m.Target, run+"/") {
+			continue
+		}
+		if err := unix.Unmount(m.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("unmounting the machine's %s: %w", m.Target, err)
+		}
+	}
+	if err := unix.MoveMount(own, "", unix.AT_FDCWD, run, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("giving the host its own %s: move_mount: %w", run, err)
 	}
 	return nil
 }

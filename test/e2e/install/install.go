@@ -1,0 +1,57 @@
+// Package install installs Fairlead in a bed as its users do: objects of the chart, and an image that the nodes have.
+package install
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/fairlead-cni/fairlead/test/chart"
+	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/kubebin"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
+)
+
+// Image is the archive that "make image" writes. It is an error if it is not there.
+func Image() (string, error) {
+	root, err := kubebin.Find("build/charts/fairlead")
+	if err != nil {
+		return "", err
+	}
+	file := root + "/../../../out/image/fairlead.tar"
+	if _, err := os.Stat(file); err != nil {
+		return "", fmt.Errorf("no image of Fairlead: %w (make image)", err)
+	}
+	return file, nil
+}
+
+// Steer and Bridge are values with which the agents bridge pods onto the underlay's VLANs: how they come by it is
+// uplink.mode. On Open vSwitch's userspace datapath a tunnel needs its endpoint on a bridge, so steer goes without.
+func Steer() []string {
+	return []string{"agent.config.enableBridgingMode=true", "agent.config.uplink.mode=steer",
+		"agent.config.trafficEncapMode=noEncap"}
+}
+
+// Bridge is the other one, with tunnels between nodes: see Steer.
+func Bridge() []string {
+	return []string{"agent.config.enableBridgingMode=true", "agent.config.uplink.mode=bridge"}
+}
+
+// Apply renders the chart with values, as "helm template --set" takes them, and what the bed needs of every
+// installation, and applies it. It does not wait.
+func Apply(ctx context.Context, b *bed.Bed, values ...string) error {
+	dir, err := kubebin.Find("build/charts/fairlead")
+	if err != nil {
+		return err
+	}
+	all := []string{"image.pullPolicy=Never"} // no registry has it
+	if b.Datapath() == vswitch.Netdev {
+		all = append(all, "agent.config.ovsDatapathType=netdev")
+	}
+	manifests, _, err := chart.Template(dir, "kube-system", append(all, values...)...)
+	if err != nil {
+		return fmt.Errorf("rendering the chart: %w", err)
+	}
+	_, err = b.KubectlStdin(ctx, []byte(manifests), "apply", "-f", "-")
+	return err
+}
