@@ -12,6 +12,13 @@ FROM ${BASE} AS runtime
 COPY build/image/packages.sh /tmp/
 RUN sh /tmp/packages.sh && rm /tmp/packages.sh
 
+# For "make test-in-container": what the tests need, and neither source nor programs.
+FROM ${BUILDER} AS test
+COPY build/deps.sh /tmp/
+RUN apt-get update && apt-get install -y --no-install-recommends make git && /tmp/deps.sh && \
+    rm -rf /tmp/deps.sh /var/lib/apt/lists/*
+WORKDIR /src
+
 FROM ${BUILDER} AS compiled
 WORKDIR /src
 COPY go.mod go.sum ./

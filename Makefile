@@ -8,6 +8,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BUILD := go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 FUZZTIME ?= 10s
+TESTS ?= ./...
 
 # What is tried on the kernel's datapath as well: the packages whose tests ask which datapath to use, without the tests
 # in which no packet decides, and without those of crashes and CNI verbs that only are many and long, or (RootRestart)
@@ -23,10 +24,10 @@ KERNEL_SKIP := $(KERNEL_SKIP)|RootFlat/steer|SecondaryPods/kube|Secondary(Refuse
 
 IMAGE ?= fairlead/fairlead:dev
 
-.PHONY: help manifests build image deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-uplink bench-ipam demo clean
+.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-uplink bench-ipam demo clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fairleadctl, lab and e2e, static
 	$(BUILD) ./cmd/fairlead-agent ./cmd/fairlead-controller ./cmd/fairlead ./cmd/fairleadctl \
@@ -35,6 +36,16 @@ build: ## bin/fairlead-agent, fairlead-controller, fairlead (the CNI plugin), fa
 image: root ## out/image/fairlead.tar, with all of Fairlead and Open vSwitch; needs no container engine (root)
 	@build/deps.sh image
 	@VERSION='$(VERSION)' IMAGE='$(IMAGE)' build/image/image.sh
+
+# A privileged container may load modules and set kernel parameters, so this is for people's own machines, too. What is
+# built once stays in volumes of the engine.
+CONTAINER ?= $(firstword $(foreach engine,docker podman,$(shell command -v $(engine))))
+test-in-container: ## the tests that need root, in a privileged container of docker or podman; TESTS=./datapath/... for some
+	@[ -n '$(CONTAINER)' ] || { echo 'this needs docker or podman (CONTAINER=... names another like them)' >&2; exit 1; }
+	$(CONTAINER) build --target test -t localhost/fairlead-test .
+	$(CONTAINER) run --rm --privileged --volume '$(CURDIR):/src' --volume fairlead-cache:/root/.cache \
+		--volume fairlead-modules:/go/pkg localhost/fairlead-test \
+		sh -c 'git config --global safe.directory /src && go run ./test/summary -count=1 -p 2 -timeout 20m -run "^TestRoot" $(TESTS)'
 
 deps: ## install what tests and lab need from Debian and is missing (root)
 	@build/deps.sh
