@@ -1,0 +1,208 @@
+package ovs
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// pod is a container of Open vSwitch: the entry point in a network namespace, with a run directory that outlives it.
+type pod struct {
+	t    *testing.T
+	node *nstest.NS
+	dir  string
+}
+
+func newPod(t *testing.T) pod {
+	t.Helper()
+	node := nstest.New(t)
+	dir, err := os.MkdirTemp("/tmp", "fl-ovs") // the path of a unix socket ends at 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return pod{t, node, dir}
+}
+
+// entry is a run of the entry point.
+type entry struct {
+	pod
+	cmd  *exec.Cmd
+	log  *buffer
+	done chan error
+}
+
+// buffer may be read while a program writes to it.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func (p pod) command(env string, args ...string) *exec.Cmd {
+	cmd := exec.Command("nsenter", append([]string{"--net=" + p.node.Path, "--", "./fairlead-ovs"}, args...)...)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+p.dir, "FAIRLEAD_OVS_DATAPATH="+env)
+	return cmd
+}
+
+func (p pod) start() *entry {
+	p.t.Helper()
+	e := &entry{pod: p, cmd: p.command("netdev"), log: &buffer{}, done: make(chan error, 1)}
+	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
+	if err := e.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	go func() { e.done <- e.cmd.Wait() }()
+	p.t.Cleanup(func() {
+		_ = e.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		select {
+		case <-e.done:
+		case <-time.After(20 * time.Second):
+			p.t.Errorf("it did not end:\n%s", e.log)
+		}
+		if p.t.Failed() {
+			p.t.Logf("it said:\n%s", e.log)
+		}
+	})
+	e.ready(0)
+	return e
+}
+
+func (p pod) pid(daemon string) int {
+	text, _ := os.ReadFile(filepath.Join(p.dir, daemon+".pid")) // not there: 0
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return pid
+}
+
+// ready waits until both daemons answer and ovs-vswitchd is not the process not.
+func (e *entry) ready(not int) {
+	e.t.Helper()
+	nstest.Wait(e.t, 30*time.Second, "Open vSwitch to answer", func() bool {
+		return e.pid("ovs-vswitchd") != not && e.command("", "ready").Run() == nil
+	})
+}
+
+// kill kills a daemon by the PID in its file.
+func (e *entry) kill(daemon string) {
+	e.t.Helper()
+	if err := syscall.Kill(e.pid(daemon), syscall.SIGKILL); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// ends waits for the end and returns the exit code.
+func (e *entry) ends() int {
+	e.t.Helper()
+	select {
+	case <-e.done:
+		e.done <- nil
+	case <-time.After(30 * time.Second):
+		e.t.Fatalf("it goes on:\n%s", e.log)
+	}
+	return e.cmd.ProcessState.ExitCode()
+}
+
+func (p pod) vsctl(args ...string) string {
+	p.t.Helper()
+	out, err := exec.Command("ovs-vsctl", append([]string{"--db=unix:" + p.dir + "/db.sock", "-t", "10"}, args...)...).CombinedOutput()
+	if err != nil {
+		p.t.Fatalf("ovs-vsctl %q: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (p pod) has(file string) bool {
+	_, err := os.Stat(filepath.Join(p.dir, file))
+	return err == nil
+}
+
+// A daemon that dies is back at once; a container that is replaced leaves what there is to its successor, and one that
+// has nothing left leaves nothing.
+func TestRootOVSInAPod(t *testing.T) {
+	p := newPod(t)
+	e := p.start()
+	p.vsctl("add-br", "br-x", "--", "set", "Bridge", "br-x", "datapath_type=netdev")
+	for _, daemon := range []string{"ovs-vswitchd", "ovsdb-server"} {
+		before := 0
+		if daemon == "ovs-vswitchd" {
+			before = p.pid(daemon)
+		}
+		e.kill(daemon)
+		e.ready(before)
+		if !strings.Contains(e.log.String(), daemon+" was killed by signal 9: it is started again") {
+			t.Errorf("nothing of %s's death in\n%s", daemon, e.log)
+		}
+	}
+	if err := e.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := e.ends(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if !p.has("conf.db") {
+		t.Error("the database is gone, and there is a bridge in it")
+	}
+
+	e = p.start()
+	if got := p.vsctl("list-br"); got != "br-x" {
+		t.Errorf("bridges %q", got)
+	}
+	p.vsctl("del-br", "br-x")
+	if err := e.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := e.ends(); code != 0 || p.has("conf.db") {
+		t.Errorf("exit code %d; the database is there: %t", code, p.has("conf.db"))
+	}
+}
+
+// What is wrong from the beginning, and what does not get better, ends it with a reason.
+func TestRootOVSGivesUp(t *testing.T) {
+	p := newPod(t)
+	if out, err := p.command("kernel").CombinedOutput(); err == nil || !strings.Contains(string(out), "can be system or netdev") {
+		t.Errorf("a wrong datapath: %v\n%s", err, out)
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, "conf.db"), []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := p.start()
+	if !p.has("conf.db.broken") || !strings.Contains(e.log.String(), "could not be read") {
+		t.Errorf("a database that can't be read:\n%s", e.log)
+	}
+	out, err := p.command("netdev").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "another Open vSwitch runs on this node") {
+		t.Errorf("a second one: %v\n%s", err, out)
+	}
+	for range 4 {
+		pid := p.pid("ovs-vswitchd")
+		e.kill("ovs-vswitchd")
+		e.ready(pid)
+	}
+	e.kill("ovs-vswitchd")
+	if code := e.ends(); code != 1 || !strings.Contains(e.log.String(), "the fifth death within a minute: giving up") {
+		t.Errorf("exit code %d", code)
+	}
+	if p.command("", "ready").Run() == nil {
+		t.Error("it is ready")
+	}
+}
