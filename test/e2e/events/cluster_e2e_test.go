@@ -1,0 +1,208 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/e2e/install"
+	"github.com/fairlead-cni/fairlead/test/e2e/matrix"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+)
+
+// cluster is a bed with Fairlead and with pods of each kind.
+type cluster struct{ *bed.Bed }
+
+// pools are of both VLANs.
+const pools = `
+apiVersion: crd.antrea.io/v1beta1
+kind: IPPool
+metadata: {name: vlan10}
+spec:
+  ipRanges: [{start: 192.168.110.100, end: 192.168.110.199}]
+  subnetInfo: {gateway: 192.168.110.1, prefixLength: 24, vlan: 10}
+---
+apiVersion: crd.antrea.io/v1beta1
+kind: IPPool
+metadata: {name: vlan20}
+spec:
+  ipRanges: [{start: 192.168.120.100, end: 192.168.120.199}]
+  subnetInfo: {gateway: 192.168.120.1, prefixLength: 24, vlan: 20}
+---
+`
+
+// onEachNode is a pod on each node: %[1]s is its name, %[2]s are its annotations.
+const onEachNode = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: %[1]s}
+spec:
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}, annotations: {%[2]s}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: main, image: "` + bed.TestImage + `", imagePullPolicy: Never, args: [serve]}]
+---
+`
+
+// workload is two routed pods on each node, and one in each VLAN.
+func workload() string {
+	return pools + fmt.Sprintf(onEachNode, "a", "") + fmt.Sprintf(onEachNode, "b", "") +
+		fmt.Sprintf(onEachNode, "v10", "ipam.antrea.io/ippools: vlan10") +
+		fmt.Sprintf(onEachNode, "v20", "ipam.antrea.io/ippools: vlan20")
+}
+
+// up makes a cluster of 3 nodes with Fairlead, and waits until all its pods run.
+func up(ctx context.Context, t *testing.T, o bed.Options, values []string) *cluster {
+	t.Helper()
+	image, err := install.Image()
+	must(t, err)
+	begun := time.Now()
+	progress := func(step string) { t.Logf("[%5.1fs] %s", time.Since(begun).Seconds(), step) }
+	o.Replace, o.Images, o.Progress = true, []string{image}, progress
+	b, err := bed.Up(ctx, o)
+	must(t, err)
+	c := &cluster{b}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.tell(t)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := b.Down(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, install.Apply(ctx, b, values...))
+	must(t, b.WaitReady(ctx))
+	progress("nodes Ready")
+	_, err = b.KubectlStdin(ctx, []byte(workload()), "apply", "-f", "-")
+	must(t, err)
+	for _, set := range []string{"a", "b", "v10", "v20"} {
+		_, err = b.Kubectl(ctx, "rollout", "status", "daemonset/"+set, "--timeout=90s")
+		must(t, err)
+	}
+	progress("pods run")
+	return c
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tell logs what a failed cluster has to say.
+func (c *cluster) tell(t *testing.T) {
+	for _, args := range [][]string{{"get", "nodes,pods", "-A", "-o", "wide"}, {"get", "events", "-A"},
+		{"logs", "-n", "kube-system", "daemonset/fairlead-agent", "--tail=40", "--all-pods", "--prefix"}} {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		out, err := c.Kubectl(ctx, args...)
+		cancel()
+		t.Logf("%v, %v\n%s", args, err, out)
+	}
+}
+
+// ways are from hosts to hosts and from pods to pods, on one node and between nodes, routed and bridged.
+func (c *cluster) ways(ctx context.Context, t *testing.T) []matrix.Way {
+	t.Helper()
+	pod := func(set, node string) matrix.Place { return c.pod(ctx, t, set, node) }
+	host := func(name, addr string) matrix.Place {
+		netns, err := ns.GetNS(filepath.Join(c.Host(name).Dir, "ns", "net"))
+		must(t, err)
+		t.Cleanup(func() { netns.Close() })
+		return matrix.Place{Name: name, NetNS: netns, Addr: netip.MustParseAddr(addr)}
+	}
+	addr := func(n int) string { return c.Underlay().NodeAddrs(n)[0].Addr().String() }
+	node1, node2 := host("node1", addr(1)), host("node2", addr(2))
+	plane := host(underlay.ControlPlane, underlay.Dual.ControlPlaneAddrs()[0].Addr().String())
+	outside := host(underlay.Outside, underlay.Dual.FarAddrs()[0].Addr().String())
+	return []matrix.Way{
+		{Kind: ofHost, From: node1, To: node2},
+		{Kind: ofHost, From: plane, To: node1},
+		{Kind: ofHost, From: outside, To: node1},
+		{Kind: ofPods, From: pod("a", "node1"), To: pod("b", "node1")},
+		{Kind: ofPods, From: pod("a", "node1"), To: pod("a", "node2")},
+		{Kind: ofPods, From: pod("v10", "node1"), To: pod("v10", "node2")},
+		{Kind: ofPods, From: outside, To: pod("v20", "node1")},
+		{Kind: ofPods, From: pod("v20", "node1"), To: pod("a", "node2")},
+	}
+}
+
+// pod is the pod of a DaemonSet on a node.
+func (c *cluster) pod(ctx context.Context, t *testing.T, set, node string) matrix.Place {
+	t.Helper()
+	client, err := c.Client()
+	must(t, err)
+	pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	must(t, err)
+	i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool {
+		return metav1.GetControllerOf(&p).Name == set && p.Status.PodIP != ""
+	})
+	if i < 0 {
+		t.Fatalf("%s has no pod of DaemonSet %s", node, set)
+	}
+	addr := netip.MustParseAddr(pods.Items[i].Status.PodIP)
+	return matrix.Place{Name: set + " on " + node, NetNS: c.podNetNS(t, node, addr), Addr: addr}
+}
+
+// netns opens a file of a node that is a network namespace.
+func (c *cluster) netns(t *testing.T, host, path string) (netns ns.NetNS) {
+	t.Helper()
+	must(t, c.Host(host).Do(func() (err error) {
+		netns, err = ns.GetNS(path)
+		return err
+	}))
+	t.Cleanup(func() { netns.Close() })
+	return netns
+}
+
+// podNetNS is the network namespace on a node that has the address.
+func (c *cluster) podNetNS(t *testing.T, node string, addr netip.Addr) ns.NetNS {
+	t.Helper()
+	const dir = "/run/netns"
+	var files []os.DirEntry
+	must(t, c.Host(node).Do(func() (err error) {
+		files, err = os.ReadDir(dir)
+		return err
+	}))
+	for _, f := range files {
+		netns := c.netns(t, node, dir+"/"+f.Name())
+		if found, err := has(netns, addr); err != nil {
+			t.Fatal(err)
+		} else if found {
+			return netns
+		}
+	}
+	t.Fatalf("no network namespace on %s has %s", node, addr)
+	return nil
+}
+
+func has(netns ns.NetNS, want netip.Addr) (found bool, err error) {
+	err = netns.Do(func(ns.NetNS) error {
+		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+		for _, a := range addrs {
+			if got, ok := netip.AddrFromSlice(a.IP); ok && got.Unmap() == want {
+				found = true
+			}
+		}
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("reading the addresses of %s: %w", netns.Path(), err)
+	}
+	return found, err
+}

@@ -1,0 +1,79 @@
+package events
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/e2e/matrix"
+)
+
+// Whose packets are counted.
+const (
+	ofHost = "host"
+	ofPods = "pods"
+)
+
+// event is something that happens to a cluster.
+type event struct {
+	name string
+	do   func(ctx context.Context, c *cluster) error
+	// free are those whose packets may not be lost.
+	free []string
+}
+
+// attempts are how often an event may happen: a machine that is busy with something else loses packets by itself.
+const attempts = 3
+
+// backWithin is how long after an event all must talk again.
+const backWithin = time.Minute
+
+// happenAll has one event after the other happen under load, and prints what each cost.
+func (c *cluster) happenAll(ctx context.Context, t *testing.T, ways []matrix.Way, events []event) {
+	var table []matrix.Event
+	defer func() { t.Logf("What was lost:\n%s", matrix.Table(table, ofHost, ofPods)) }()
+	for _, e := range events {
+		t.Run(e.name, func(t *testing.T) {
+			var cost matrix.Event
+			for range attempts {
+				cost = c.happen(ctx, t, ways, e)
+				if t.Failed() || len(e.wrong(cost)) == 0 {
+					break
+				}
+				t.Logf("once more: %v", e.wrong(cost))
+			}
+			table = append(table, cost)
+			for _, toll := range e.wrong(cost) {
+				t.Error(toll)
+			}
+		})
+	}
+}
+
+// happen has e happen while the ways are busy.
+func (c *cluster) happen(ctx context.Context, t *testing.T, ways []matrix.Way, e event) matrix.Event {
+	t.Helper()
+	m, err := matrix.Start(ways)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop()
+	if err := m.Flow(backWithin); err != nil {
+		t.Fatalf("before the event: %v", err)
+	}
+	if err := e.do(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Flow(backWithin); err != nil {
+		t.Errorf("after the event: %v", err)
+	}
+	return matrix.Event{Name: e.name, Tolls: m.Stop()}
+}
+
+// wrong are the tolls that may not be.
+func (e event) wrong(of matrix.Event) []matrix.Toll {
+	return slices.DeleteFunc(slices.Clone(of.Tolls), func(t matrix.Toll) bool {
+		return !t.Lost() || !slices.Contains(e.free, t.Kind)
+	})
+}
