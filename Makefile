@@ -58,7 +58,7 @@ once: ## build what is built once on a machine: the kernel in which tests run, a
 
 test: root deps build once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1
 	@failed=0; \
-	go run ./test/summary -count=1 -p 2 -timeout 20m -skip '^TestE2E' ./... || failed=1; \
+	go run ./test/summary -count=1 -p 3 -timeout 20m -skip '^TestE2E' ./... || failed=1; \
 	$(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
 
@@ -66,11 +66,15 @@ plugins: ## bin/cni: the reference plugins under which Fairlead is tried as IPAM
 	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
 
 test-kernel: root deps build plugins once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
-	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -parallel 3 \
+	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 3 -parallel 3 \
 		-timeout 20m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' -skip '$(KERNEL_SKIP)' $(KERNEL_TESTS)
 
-e2e: root deps build once ## a real cluster of 3 nodes: kubelets, containerd, pods, a crash (minutes)
-	go run ./test/summary -count=1 -p 1 -timeout 15m -run '^TestE2E' ./test/e2e/...
+e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes)
+	@rm -rf out/e2e; failed=0; \
+	FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' go run ./test/summary -count=1 -p 1 -timeout 20m -run '^TestE2E' ./test/e2e/... \
+		|| failed=1; \
+	for table in out/e2e/*.txt; do [ ! -e "$$table" ] || { echo "What was lost in $$(basename "$$table" .txt):"; cat "$$table"; }; done; \
+	exit $$failed
 
 test-unit: ## the tests that need neither root nor a cluster's programs
 	ALLOW_SKIP=1 go run ./test/summary -p 2 -timeout 5m -skip '^Test(Root|UML|Kube|E2E)' ./...

@@ -2,6 +2,8 @@ package events
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -32,7 +34,8 @@ const backWithin = time.Minute
 // happenAll has one event after the other happen under load, and prints what each cost.
 func (c *cluster) happenAll(ctx context.Context, t *testing.T, ways []matrix.Way, events []event) {
 	var table []matrix.Event
-	defer func() { t.Logf("What was lost:\n%s", matrix.Table(table, ofHost, ofPods)) }()
+	defer func() { keep(t, matrix.Table(table, ofHost, ofPods)) }()
+	c.happen(ctx, t, ways, event{name: "warm-up", do: nothing}) // the first packet to a node waits for ARP
 	for _, e := range events {
 		t.Run(e.name, func(t *testing.T) {
 			var cost matrix.Event
@@ -50,6 +53,21 @@ func (c *cluster) happenAll(ctx context.Context, t *testing.T, ways []matrix.Way
 		})
 	}
 }
+
+// keep logs the table and, where FAIRLEAD_E2E_OUT names a directory, leaves it there in a file named after the test.
+func keep(t *testing.T, table string) {
+	t.Helper()
+	t.Logf("What was lost:\n%s", table)
+	dir := os.Getenv("FAIRLEAD_E2E_OUT")
+	if dir == "" {
+		return
+	}
+	must(t, os.MkdirAll(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, t.Name()+".txt"), []byte(table), 0o644))
+}
+
+// nothing is the event with which the others are compared.
+func nothing(context.Context, *cluster) error { return nil }
 
 // happen has e happen while the ways are busy.
 func (c *cluster) happen(ctx context.Context, t *testing.T, ways []matrix.Way, e event) matrix.Event {

@@ -37,7 +37,7 @@ const victim = "node1"
 func harmless() []event {
 	free := []string{ofHost, ofPods}
 	return []event{
-		{"nothing", func(context.Context, *cluster) error { return nil }, free},
+		{"nothing", nothing, free},
 		{"agent killed", func(ctx context.Context, c *cluster) error {
 			return c.killContainer(ctx, "fairlead-agent", "fairlead-agent")
 		}, free},

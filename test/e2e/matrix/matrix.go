@@ -12,11 +12,11 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// How often each way is tried.
+// How often each way is tried: so seldom that a small machine which runs a whole cluster loses nothing by itself.
 const (
-	establishedEvery = 5 * time.Millisecond
-	newEvery         = 20 * time.Millisecond
-	httpEvery        = 50 * time.Millisecond
+	establishedEvery = 20 * time.Millisecond
+	newEvery         = 50 * time.Millisecond
+	httpEvery        = 200 * time.Millisecond
 )
 
 // Place is where a way begins or ends.
