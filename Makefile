@@ -24,7 +24,8 @@ KERNEL_SKIP := $(KERNEL_SKIP)|RootUninstall/(bridge|steer)$$|RootFlat/steer|Seco
 
 IMAGE ?= fairlead/fairlead:dev
 
-.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-uplink bench-ipam demo clean
+.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-uplink bench-ipam \
+	bench-controller conformance demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,7 +93,7 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 	@build/fuzz.sh $(FUZZTIME)
 
 bench: ## the benchmarks
-	go test -p 1 -run '^$$' -bench . -skip '^BenchmarkIPAM$$' -benchmem ./...
+	go test -p 1 -run '^$$' -bench . -skip '^Benchmark(IPAM|ControllerMemory)$$' -benchmem ./...
 
 bench-uplink: root deps build once ## what host and pods get in each uplink mode, and lose at attach, restore and deaths
 	@set -o pipefail; failed=0; for datapath in netdev system; do \
@@ -100,6 +101,12 @@ bench-uplink: root deps build once ## what host and pods get in each uplink mode
 		go test -count=1 -p 1 -timeout 30m -v -run '^TestRoot(Gaps|Speed|AgentKeepsUplink|SteerLeavesHostAlone)$$/^gaps$$' \
 		-exec "$$([ $$datapath = netdev ] || echo '$(CURDIR)/bin/lab --uml=auto --')" ./datapath/uplink ./test/crash \
 		| sed -nE 's/.*(GAP|SPEED) //p; /FAIL/p' || failed=1; done; exit $$failed
+
+conformance: root deps once image ## Kubernetes' own tests of the network over Fairlead, on real nodes (CONFORMANCE='-help': flags)
+	go run ./test/conformance $(CONFORMANCE)
+
+bench-controller: deps once ## memory of fairlead-controller in a cluster of 5,000 Nodes and 20,000 pods (minutes)
+	go test -run '^$$' -bench '^BenchmarkControllerMemory$$' -benchtime 1x -timeout 60m ./test/bench
 
 bench-ipam: deps once ## addresses a second from one pool, beside plain creates and a pool that is one object (minutes)
 	go test -run '^$$' -bench '^BenchmarkIPAM$$' -benchtime 1x -timeout 60m ./test/bench

@@ -19,6 +19,10 @@ ping                           iputils-ping
 ps                             procps
 tcpdump                        tcpdump
 iperf3                         iperf3
+curl                           curl
+dig                            bind9-dnsutils
+nc                             netcat-openbsd
+busybox                        busybox-static
 /usr/lib/cni/portmap           containernetworking-plugins
 containerd                     containerd
 runc                           runc

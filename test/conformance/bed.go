@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/e2e/install"
+	"github.com/fairlead-cni/fairlead/test/kubebin"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+)
+
+// Networks that the bed's nodes can have.
+const (
+	steer     = "steer"     // Fairlead in uplink.mode steer, without tunnels between nodes
+	tunnel    = "tunnel"    // Fairlead in uplink.mode bridge, with tunnels
+	reference = "reference" // the reference plugin bridge, to compare with
+)
+
+//go:embed dns.yaml
+var dnsManifest []byte
+
+// bedOptions say what bed to make.
+type bedOptions struct {
+	nodes          int
+	network, proxy string
+	keep           bool // leave the bed there at the end
+}
+
+// makeBed brings up nodes with a network, the images that the tests' pods want, and the cluster's DNS.
+func (o bedOptions) makeBed(ctx context.Context, suite kubebin.Suite, coredns, tmp string) (*bed.Bed, error) {
+	images := []string{filepath.Join(tmp, "images.tar")}
+	if err := writeImages(ctx, suite, coredns, images[0]); err != nil {
+		return nil, err
+	}
+	if o.network != reference {
+		image, err := install.Image()
+		if err != nil {
+			return nil, err
+		}
+		images = append(images, image)
+	}
+	start := time.Now()
+	say := func(step string) { fmt.Fprintf(os.Stderr, "%5.1f s  %s\n", time.Since(start).Seconds(), step) }
+	b, err := bed.Up(ctx, bed.Options{Name: "conformance", Replace: true, Nodes: o.nodes, KubeProxy: o.proxy, Images: images,
+		Progress: say})
+	if err != nil {
+		return nil, err
+	}
+	if err := o.furnish(ctx, b, say); err != nil {
+		return nil, errors.Join(err, b.Down(context.WithoutCancel(ctx)))
+	}
+	return b, nil
+}
+
+// furnish gives the bed's nodes their network, and the cluster its DNS.
+func (o bedOptions) furnish(ctx context.Context, b *bed.Bed, say func(string)) error {
+	say("network: " + o.network)
+	if err := o.install(ctx, b); err != nil {
+		return err
+	}
+	if err := b.WaitReady(ctx); err != nil {
+		return err
+	}
+	say("all nodes are Ready; DNS")
+	if err := routeToPods(ctx, b); err != nil {
+		return fmt.Errorf("routes from the API server to pods: %w", err)
+	}
+	if _, err := b.KubectlStdin(ctx, dnsManifest, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	if _, err := b.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=2m"); err != nil {
+		return err
+	}
+	say("DNS answers")
+	return nil
+}
+
+func (o bedOptions) install(ctx context.Context, b *bed.Bed) error {
+	switch o.network {
+	case steer:
+		return install.Apply(ctx, b, install.Steer()...)
+	case tunnel:
+		return install.Apply(ctx, b, install.Bridge()...)
+	}
+	return b.BridgeCNI(ctx)
+}
+
+// routeToPods lets the API server reach pods, as tests that read by its proxy want: the host that it runs on has no
+// kubelet, and so no Fairlead.
+func routeToPods(ctx context.Context, b *bed.Bed) error {
+	client, err := b.Client()
+	if err != nil {
+		return err
+	}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	return b.Host(underlay.ControlPlane).Do(func() error {
+		for _, n := range nodes.Items {
+			for _, cidr := range n.Spec.PodCIDRs {
+				_, dst, err := net.ParseCIDR(cidr)
+				if err != nil {
+					return err
+				}
+				i := slices.IndexFunc(n.Status.Addresses, func(a corev1.NodeAddress) bool {
+					ip := net.ParseIP(a.Address)
+					return a.Type == corev1.NodeInternalIP && (ip.To4() == nil) == (dst.IP.To4() == nil)
+				})
+				if i < 0 {
+					return fmt.Errorf("node %s has %s, and no address of that family", n.Name, cidr)
+				}
+				err = netlink.RouteReplace(&netlink.Route{Dst: dst, Gw: net.ParseIP(n.Status.Addresses[i].Address)})
+				if err != nil {
+					return fmt.Errorf("to %s: %w", cidr, err)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// clusterOf says how tests reach the bed.
+func clusterOf(b *bed.Bed) cluster {
+	return cluster{kubeconfig: b.Plane().AdminKubeconfig(), start: b.Host(underlay.ControlPlane).Start}
+}

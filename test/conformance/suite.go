@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/kubebin"
+)
+
+// set is a part of Kubernetes' tests.
+type set struct {
+	name        string
+	focus, skip string // regular expressions over the names of tests
+}
+
+// sets are the parts that Fairlead is held to. Tests of SCTP are left out where the kernel has none.
+func sets() []set {
+	skip := "^$"
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err != nil {
+		skip = `\[Feature:SCTPConnectivity\]`
+	} else {
+		unix.Close(fd)
+	}
+	return []set{
+		{"conformance", `\[sig-network\].*\[Conformance\]`, skip},
+		{"dualstack", `\[Feature:IPv6DualStack\]`, skip},
+		{"services", `Networking Granular Checks: Services`, skip},
+	}
+}
+
+// cluster is where tests run.
+type cluster struct {
+	kubeconfig string                // of an administrator
+	start      func(*exec.Cmd) error // starts a program where the API server answers
+}
+
+// runner runs sets of the suite.
+type runner struct {
+	suite   kubebin.Suite
+	kubectl string
+	out     string // directory of reports
+	procs   int    // tests at a time
+	cluster cluster
+}
+
+// run runs one set and prints its table on stdout. What the tests print goes to a file. It reports whether all passed.
+func (r runner) run(ctx context.Context, s set) (bool, error) {
+	dir := filepath.Join(r.out, s.name)
+	if err := os.RemoveAll(dir); err != nil {
+		return false, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return false, err
+	}
+	log, err := os.Create(filepath.Join(dir, "log.txt"))
+	if err != nil {
+		return false, err
+	}
+	defer log.Close()
+	fmt.Fprintf(os.Stderr, "%s: %d tests at a time; what they print is in %s\n", s.name, r.procs, log.Name())
+	cmd := exec.CommandContext(ctx, r.suite.Ginkgo, "--procs="+strconv.Itoa(r.procs), "--focus="+s.focus,
+		"--skip="+s.skip, "--no-color", "--silence-skips", "--timeout=1h", "--output-dir="+dir, "--json-report=report.json", "--junit-report=junit.xml",
+		r.suite.Tests, "--", "--kubeconfig="+r.cluster.kubeconfig, "--kubectl-path="+r.kubectl, "--provider=skeleton",
+		"--disable-log-dump=true", "--num-nodes=-1", "--node-os-distro=debian")
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // Ginkgo then cleans up and reports
+	cmd.WaitDelay = 2 * time.Minute
+	start := time.Now()
+	ran := r.cluster.start(cmd)
+	if ran == nil {
+		ran = cmd.Wait()
+	}
+	results, err := readReport(filepath.Join(dir, "report.json"))
+	if err != nil {
+		return false, fmt.Errorf("the tests left no report (%w): %v; see %s", err, ran, log.Name())
+	}
+	passed := printTable(os.Stdout, s.name, results, time.Since(start))
+	if passed && ran != nil {
+		return false, fmt.Errorf("all tests passed, and Ginkgo says: %w; see %s", ran, log.Name())
+	}
+	return passed, nil
+}
