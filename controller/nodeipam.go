@@ -128,35 +128,59 @@ func (n *nodeIPAM) caughtUp(ctx context.Context) bool {
 	if !n.synced() {
 		return false
 	}
-	list, err := n.client.Resource(nodes).List(ctx, metav1.ListOptions{})
+	missing, err := n.haveNow(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			n.log.Error(err, "Nodes can't be read; no podCIDRs are given yet")
 		}
 		return false
 	}
-	missing := map[string]corev1.Node{}
-	for i := range list.Items {
-		var now corev1.Node
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &now); err != nil {
-			n.log.Error(err, "reading a Node", "node", list.Items[i].GetName())
-			return false
-		}
-		if len(now.Spec.PodCIDRs) > 0 {
-			missing[now.Name], n.ours[now.UID] = now, true
-		}
+	for _, now := range missing {
+		n.ours[now.uid] = true
 	}
 	for start := time.Now(); len(missing) > 0 && time.Since(start) < catchUp; {
-		maps.DeleteFunc(missing, func(name string, now corev1.Node) bool {
+		maps.DeleteFunc(missing, func(name string, now haver) bool {
 			obj, _, _ := n.world.nodes.GetByKey(name)
 			known, ok := obj.(*corev1.Node)
-			return ok && (known.UID != now.UID || slices.Equal(known.Spec.PodCIDRs, now.Spec.PodCIDRs))
+			return ok && (known.UID != now.uid || slices.Equal(known.Spec.PodCIDRs, now.podCIDRs))
 		})
 		if len(missing) > 0 && !pause(ctx, 20*time.Millisecond, nil) {
 			return false
 		}
 	}
 	return len(missing) == 0
+}
+
+// haver is a Node that has podCIDRs.
+type haver struct {
+	uid      types.UID
+	podCIDRs []string
+}
+
+// nodesAtOnce is how many Nodes are read in one list: as read, each takes some 100 KiB.
+const nodesAtOnce = 100
+
+// haveNow asks the API server which Nodes have podCIDRs just now, by name. All pages of the list are of one moment.
+func (n *nodeIPAM) haveNow(ctx context.Context) (map[string]haver, error) {
+	have, options := map[string]haver{}, metav1.ListOptions{Limit: nodesAtOnce}
+	for {
+		list, err := n.client.Resource(nodes).List(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range list.Items {
+			podCIDRs, _, err := unstructured.NestedStringSlice(u.Object, "spec", "podCIDRs")
+			if err != nil {
+				return nil, fmt.Errorf("Node %s: %w", u.GetName(), err)
+			}
+			if len(podCIDRs) > 0 {
+				have[u.GetName()] = haver{u.GetUID(), podCIDRs}
+			}
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			return have, nil
+		}
+	}
 }
 
 // ask asks who else gives podCIDRs.

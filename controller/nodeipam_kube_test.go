@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -500,4 +501,31 @@ func TestLeaderIsSucceeded(t *testing.T) {
 	c.node("n3")
 	c.has("n3", "10.77.2.0/24")
 	c.metric(second, "fairlead_podcidrs_given_total 1")
+}
+
+// A new leader knows all podCIDRs that Nodes have, however many Nodes there are: it reads them in several lists.
+func TestKubeAllPodCIDRsAreRead(t *testing.T) {
+	const many = 2*nodesAtOnce + 1
+	c := newCluster(t)
+	want := map[string]string{}
+	for i := range many {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i)}}
+		if i%2 == 0 {
+			n.Spec.PodCIDR = fmt.Sprintf("10.78.%d.0/24", i)
+			n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
+			want[n.Name] = n.Spec.PodCIDR
+		}
+		_, err := c.s.Admin().CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{})
+		must(t, err)
+	}
+	leader, _ := c.nodeIPAM(ipam("10.78.0.0/16"))
+	have, err := leader.haveNow(t.Context())
+	must(t, err)
+	got := map[string]string{}
+	for name, h := range have {
+		got[name] = strings.Join(h.podCIDRs, " ")
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%d Nodes have podCIDRs, want %d: %v", len(got), len(want), got)
+	}
 }
