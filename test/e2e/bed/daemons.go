@@ -150,7 +150,7 @@ func (b *Bed) writeBaseSpec(ctx context.Context, node string) error {
 		return err
 	}
 	spec["hooks"] = map[string]any{"createContainer": []any{
-		map[string]any{"path": toolDir + "/" + toolName, "args": []string{toolName, "boot-id"}}}}
+		map[string]any{"path": Tool, "args": []string{toolName, "boot-id"}}}}
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return err

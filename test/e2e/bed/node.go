@@ -65,30 +65,37 @@ func (b *Bed) boot(ctx context.Context, name string) error {
 	if err := b.installTool(h); err != nil {
 		return err
 	}
-	if err := h.StartInit(filepath.Join(toolDir, toolName)); err != nil {
+	if err := installPlugins(h); err != nil {
+		return err
+	}
+	if err := h.StartInit(Tool); err != nil {
 		return err
 	}
 	return b.startContainerd(ctx, name)
 }
 
-// toolDir is where a node has e2e-tool: the bed's directory is out of its sight.
+// Tool is where every host of a bed has e2e-tool.
+const Tool = toolDir + "/" + toolName
+
 const toolDir = "/opt/bed"
 
-// installTool puts on the node's disk what does not come from Kubernetes: e2e-tool, and the reference CNI plugins as
-// the package kubernetes-cni has them.
+// installTool puts e2e-tool on the host.
 func (b *Bed) installTool(h host.Host) error {
-	err := h.Do(func() error { return os.MkdirAll(toolDir, 0o755) })
-	if err != nil {
-		return err
-	}
 	tool, err := os.ReadFile(b.spec.Tool)
 	if err != nil {
 		return err
 	}
 	return h.Do(func() error {
-		if err := os.WriteFile(filepath.Join(toolDir, toolName), tool, 0o755); err != nil {
+		if err := os.MkdirAll(toolDir, 0o755); err != nil {
 			return err
 		}
+		return os.WriteFile(Tool, tool, 0o755)
+	})
+}
+
+// installPlugins puts the reference CNI plugins on a node's disk, as the package kubernetes-cni does.
+func installPlugins(h host.Host) error {
+	return h.Do(func() error {
 		if err := os.MkdirAll("/opt/cni/bin", 0o755); err != nil {
 			return err
 		}

@@ -81,6 +81,11 @@ func (b *Bed) build(ctx context.Context, o Options) error {
 	if err := b.Underlay().Make(ctx); err != nil {
 		return err
 	}
+	for _, name := range []string{underlay.Outside, underlay.Router} {
+		if err := b.installTool(b.Host(name)); err != nil {
+			return err
+		}
+	}
 	var g errgroup.Group
 	ready := make(chan struct{})
 	g.Go(func() error {
@@ -117,6 +122,9 @@ func (b *Bed) makeControlPlane(ctx context.Context, o Options) error {
 		return err
 	}
 	if err := b.Underlay().PlugControlPlane(ctx, h); err != nil {
+		return err
+	}
+	if err := b.installTool(h); err != nil {
 		return err
 	}
 	p := b.Plane()
