@@ -46,8 +46,8 @@ type bigCluster struct {
 }
 
 // BenchmarkControllerMemory prints how much memory fairlead-controller takes (VmRSS, and its highest, VmHWM) in a
-// cluster of 5,000 Nodes, 20,000 pods and 20,000 IPAllocations, all on a real API server, with all it can do switched on: while
-// it gives podCIDRs to all Nodes, some time later, as one that takes over, and while it gives back addresses.
+// cluster of 5,000 Nodes, 20,000 pods and 20,000 IPAllocations, all on a real API server, with all it can do switched
+// on: while it gives podCIDRs to all Nodes, some time later, as one that takes over, and while it gives back addresses.
 func BenchmarkControllerMemory(b *testing.B) {
 	var shared apitest.Shared
 	defer func() {
@@ -140,8 +140,8 @@ func bigNode(i int) *corev1.Node {
 	n.Status.Addresses = []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("172.16.%d.%d", i/250, i%250+1)},
 		{Type: corev1.NodeHostName, Address: name}}
-	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
-		corev1.NodeReady} {
+	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure, corev1.NodeReady} {
 		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse,
 			Reason: "KubeletHasNo" + string(t), Message: "kubelet has no " + string(t), LastHeartbeatTime: metav1.Now(),
 			LastTransitionTime: metav1.Now()})
