@@ -108,7 +108,7 @@ func newClient(config *rest.Config, connection *http.Client, server string) (*Cl
 
 // restConfig says how to reach the API server; userAgent is for its log.
 func restConfig(override string, c api.ClientConnection, userAgent string) (*rest.Config, error) {
-	config, err := connectionOf(c.Kubeconfig, withScheme(override))
+	config, err := connectionOf(c.Kubeconfig, WithScheme(override))
 	if err != nil {
 		return nil, err
 	}
@@ -156,9 +156,9 @@ func connectionOf(kubeconfig, override string) (*rest.Config, error) {
 	return config, nil
 }
 
-// withScheme makes a URL of a host or host:port. client-go would take plain HTTP
+// WithScheme makes a URL of a host or host:port. client-go would take plain HTTP
 // for it where the kubeconfig names no CA.
-func withScheme(override string) string {
+func WithScheme(override string) string {
 	if a, err := netip.ParseAddr(override); err == nil && a.Is6() {
 		override = "[" + override + "]"
 	}

@@ -74,14 +74,15 @@ func isTerminal(stream any) bool {
 
 // connection are the flags that say which cluster is meant.
 type connection struct {
-	kubeconfig, context string
-	timeout             time.Duration
+	kubeconfig, context, server string
+	timeout                     time.Duration
 }
 
 func (f *connection) add(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig file (default: the environment variable KUBECONFIG, else ~/.kube/config, else the pod's ServiceAccount)")
 	c.PersistentFlags().StringVar(&f.context, "context", "", "context of the kubeconfig (default: its current one)")
+	c.PersistentFlags().StringVar(&f.server, "server", "", "host, host:port or URL of the API server, in place of the kubeconfig's")
 	c.PersistentFlags().DurationVar(&f.timeout, "timeout", 30*time.Second, "how long the whole may take")
 }
 
@@ -105,6 +106,9 @@ func (f *connection) client() (*kubeapi.Client, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	if f.server != "" {
+		config.Host = kubeapi.WithScheme(f.server)
 	}
 	config.UserAgent = "fairleadctl/" + version
 	config.WarningHandler = rest.NoWarnings{}

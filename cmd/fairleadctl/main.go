@@ -75,7 +75,7 @@ func command(name string) *cobra.Command {
 		Long: `fairleadctl examines a cluster that Fairlead serves, and the node that it runs on. It
 asks the Kubernetes API with your kubeconfig, from anywhere. On a node it asks the
 agent and Open vSwitch as well, which needs root. These commands change something:
-"ipam release", "ipam import-antrea" and "uplink restore".
+"ipam release", "ipam import-antrea", "uplink restore" and "uninstall".
 
 Exit codes: 0 nothing is wrong, 1 it could not be found out, 2 a mistake in the
 arguments, 3 warnings: all nodes serve pods, 4 something or somebody is not served,
@@ -88,7 +88,7 @@ or a plan does not hold.`,
 	conn.add(c)
 	node.add(c)
 	c.AddCommand(statusCommand(&conn, &node), ipamCommand(&conn), doctorCommand(&conn, &node), planCommand(),
-		uplinkCommand(&node), traceCommand(&conn, &node))
+		uplinkCommand(&node), traceCommand(&conn, &node), uninstallCommand(&conn))
 	c.CompletionOptions.HiddenDefaultCmd = true
 	rename(c, name)
 	return c

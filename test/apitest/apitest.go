@@ -122,7 +122,7 @@ func (s *Server) StartAPI(ctx context.Context) error {
 		"--cert-dir="+s.path("certs"), "--token-auth-file="+s.path("tokens.csv"), "--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+s.path("sa.key"),
 		"--service-account-signing-key-file="+s.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16",
-		"--profiling=false", "--disable-admission-plugins=ServiceAccount")...)
+		"--profiling=false", "--allow-privileged=true", "--disable-admission-plugins=ServiceAccount")...)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
-	appsv1 "k8s.io/api/apps/v1"
+	"helm.sh/helm/v3/pkg/release"
+	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
 )
@@ -156,21 +157,40 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// daemonSet decodes one of the DaemonSets.
-func daemonSet(t *testing.T, manifests, name string) *appsv1.DaemonSet {
-	t.Helper()
-	for _, doc := range strings.Split(manifests, "\n---\n") {
-		if !strings.Contains(doc, "\nkind: DaemonSet\n") || !strings.Contains(doc, "\n  name: "+name+"\n") {
-			continue
-		}
-		object, _, err := kubescheme.Codecs.UniversalDeserializer().Decode([]byte(doc), nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return object.(*appsv1.DaemonSet)
+// What "helm uninstall" runs is no part of the manifests, is well formed, and comes before anything is deleted.
+func TestHooks(t *testing.T) {
+	manifests, hooks, err := Template(chartDir, "kube-system", "kubeAPIServerOverride=192.0.2.1:6443")
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("no DaemonSet %s", name)
-	return nil
+	if strings.Contains(manifests, "fairlead-uninstall") {
+		t.Error("the manifests have the Job that uninstalls")
+	}
+	decoder := serializer.NewCodecFactory(kubescheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	jobs := 0
+	for _, h := range hooks {
+		if len(h.Events) != 1 || h.Events[0] != release.HookPreDelete {
+			t.Errorf("%s %s runs at %v", h.Kind, h.Name, h.Events)
+		}
+		object, _, err := decoder.Decode([]byte(h.Manifest), nil, nil)
+		if err != nil {
+			t.Errorf("%v in\n%s", err, h.Manifest)
+		}
+		if job, ok := object.(*batchv1.Job); ok {
+			jobs++
+			c := job.Spec.Template.Spec.Containers[0]
+			said := strings.Join(append(c.Command, c.Args...), " ")
+			if want := "fairleadctl uninstall --yes --wait=4m --helm-release=fairlead --server=192.0.2.1:6443"; said != want {
+				t.Errorf("it runs %s, want %s", said, want)
+			}
+		}
+	}
+	if jobs != 1 {
+		t.Errorf("there are %d jobs", jobs)
+	}
+	if _, hooks, err := Template(chartDir, "kube-system", "uninstall.restoreNodes=false"); err != nil || len(hooks) > 0 {
+		t.Errorf("switched off: %d hooks, %v", len(hooks), err)
+	}
 }
 
 // A user's mistakes are told, each in a sentence that names the value.

@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+
+	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+)
+
+// The chart's alerts ask for metrics that the agent has.
+func TestAlertsKnowTheMetrics(t *testing.T) {
+	m := newMetrics()
+	client, err := kubeapi.ForConfig(&rest.Config{Host: "http://127.0.0.1:1"}) // it is not called
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.follows(inputs.NewKubernetes(client, "n", "", true, logr.Discard()))
+	descriptions, known := make(chan *prometheus.Desc, 1000), ""
+	m.registry.Describe(descriptions)
+	close(descriptions)
+	for d := range descriptions {
+		known += d.String()
+	}
+	text, err := os.ReadFile("../build/charts/fairlead/files/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, alerts, found := strings.Cut(string(text), "- name: fairlead-agent\n")
+	if alerts, _, _ = strings.Cut(alerts, "\n- name: "); !found {
+		t.Fatal("there are no alerts of the agent")
+	}
+	asked := regexp.MustCompile(`fairlead_[a-z_]+`).FindAllString(alerts, -1)
+	for _, name := range asked {
+		name = strings.TrimSuffix(name, "_count")
+		if !strings.Contains(known, `fqName: "`+name+`"`) {
+			t.Errorf("an alert asks for %s, which the agent does not have", name)
+		}
+	}
+	if len(asked) < 10 {
+		t.Errorf("the alerts ask for %v only", asked)
+	}
+}

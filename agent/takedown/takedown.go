@@ -1,0 +1,288 @@
+// Package takedown takes Fairlead from all nodes of a cluster: it removes the agents, has a pod on each node run
+// "fairlead-agent uninstall", and waits until all are done. What it makes is the DaemonSet
+// kube-system/fairlead-uninstall, made of the agents' own, which it removes at the end.
+package takedown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Names of the objects in kube-system, and the label of the pods that do the work.
+const (
+	agents   = "fairlead-agent"
+	work     = "fairlead-uninstall"
+	selector = "app.kubernetes.io/name=" + work
+)
+
+// held is a label that no node has: while the DaemonSet wants it, no pod of it runs.
+const held = "fairlead.dev/when-agents-are-gone"
+
+// ErrNotInstalled: there is neither an agent nor an uninstallation under way.
+var ErrNotInstalled = errors.New("there is no DaemonSet kube-system/fairlead-agent: Fairlead is not installed, " +
+	"or its agents are gone already")
+
+// Node is how far one node is.
+type Node struct {
+	Name string `json:"name"`
+	Done bool   `json:"done"`
+	// Why is why it is not done.
+	Why string `json:"why,omitempty"`
+}
+
+// Options are what Run needs.
+type Options struct {
+	Client kubernetes.Interface
+	// Release, if it is set, is the Helm release that must have made the agents' DaemonSet.
+	Release string
+	// Tell gets a line for everything that is new.
+	Tell func(format string, args ...any)
+}
+
+// Poll is how often the cluster is asked.
+const Poll = time.Second
+
+// Run does it all, or as much as can be done until ctx ends; the error then says what is missing. It may be ended and
+// run again at any time.
+func Run(ctx context.Context, o Options) ([]Node, error) {
+	r := &run{Options: o, done: map[string]bool{}}
+	if err := r.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.removeAgents(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.let(ctx); err != nil {
+		return nil, err
+	}
+	nodes, err := r.await(ctx)
+	if err != nil {
+		return nodes, err
+	}
+	return nodes, r.remove(ctx, work, selector)
+}
+
+type run struct {
+	Options
+	done map[string]bool
+}
+
+func (r *run) sets() typedappsv1.DaemonSetInterface {
+	return r.Client.AppsV1().DaemonSets(metav1.NamespaceSystem)
+}
+
+// prepare makes the DaemonSet, without pods, of that of the agents, as long as that is there.
+func (r *run) prepare(ctx context.Context) error {
+	_, err := r.sets().Get(ctx, work, metav1.GetOptions{})
+	if err == nil {
+		r.Tell("going on with an uninstallation that was begun")
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading DaemonSet kube-system/%s: %w", work, err)
+	}
+	of, err := r.sets().Get(ctx, agents, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return ErrNotInstalled
+	}
+	if err != nil {
+		return fmt.Errorf("reading DaemonSet kube-system/%s: %w", agents, err)
+	}
+	if by := of.Annotations["meta.helm.sh/release-name"]; r.Release != "" && by != r.Release {
+		return fmt.Errorf("the DaemonSet kube-system/%s is not of the Helm release %s: nothing is done. If it was not Helm that "+
+			"installed Fairlead, run fairleadctl uninstall", agents, r.Release)
+	}
+	if _, err := r.sets().Create(ctx, workOf(of), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("making DaemonSet kube-system/%s: %w", work, err)
+	}
+	return nil
+}
+
+// workOf is the DaemonSet that does the work: on the nodes of the agents, with their image and their directories.
+func workOf(of *appsv1.DaemonSet) *appsv1.DaemonSet {
+	labels := map[string]string{"app.kubernetes.io/name": work, "app.kubernetes.io/part-of": "fairlead",
+		"app.kubernetes.io/component": "uninstall"}
+	spec := *of.Spec.Template.Spec.DeepCopy()
+	agent := spec.Containers[0]
+	spec.ServiceAccountName, spec.DeprecatedServiceAccount = "", ""
+	spec.AutomountServiceAccountToken = new(bool)
+	spec.NodeSelector = maps.Clone(spec.NodeSelector)
+	if spec.NodeSelector == nil {
+		spec.NodeSelector = map[string]string{}
+	}
+	spec.NodeSelector[held] = "yes"
+	mounts := slices.DeleteFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "config" })
+	part := corev1.Container{Image: agent.Image, ImagePullPolicy: agent.ImagePullPolicy,
+		SecurityContext: agent.SecurityContext, Env: agent.Env, VolumeMounts: mounts,
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError}
+	command := []string{"fairlead-agent", "uninstall", "--ovs-run-dir=" + ovsRunDir(spec, agent)}
+	first, stay := part, part
+	first.Name, first.Command = "uninstall", command
+	stay.Name, stay.Command = "stay", append(slices.Clone(command), "--stay")
+	spec.InitContainers, spec.Containers = []corev1.Container{first}, []corev1.Container{stay}
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == "config" })
+	everywhere := appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
+	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: work, Namespace: metav1.NamespaceSystem, Labels: labels},
+		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": work}},
+			UpdateStrategy: everywhere,
+			Template:       corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}}}
+}
+
+// ovsRunDir is the directory that the agent's volume run-ovs is mounted at.
+func ovsRunDir(spec corev1.PodSpec, agent corev1.Container) string {
+	for _, m := range agent.VolumeMounts {
+		if m.Name == "run-ovs" {
+			return m.MountPath
+		}
+	}
+	return "/run/openvswitch"
+}
+
+// removeAgents deletes the agents and waits until their pods are gone.
+func (r *run) removeAgents(ctx context.Context) error {
+	r.Tell("removing the agents; pods keep their network until their node is done")
+	return r.remove(ctx, agents, api.AgentPodSelector)
+}
+
+// remove deletes a DaemonSet and waits until its pods are gone, those of nodes excepted that do not answer: kubelet
+// can't end them.
+func (r *run) remove(ctx context.Context, name, selector string) error {
+	if err := r.sets().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting DaemonSet kube-system/%s: %w", name, err)
+	}
+	var left []string
+	err := r.until(ctx, func() (bool, error) {
+		pods, unready, err := r.pods(ctx, selector)
+		left = nil
+		for _, p := range pods {
+			if unready[p.Spec.NodeName] == "" {
+				left = append(left, p.Name)
+			}
+		}
+		return len(left) == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the pods of DaemonSet kube-system/%s to end (%s): %w", name, strings.Join(left, ", "), err)
+	}
+	return nil
+}
+
+// let takes the label away that holds the pods back.
+func (r *run) let(ctx context.Context) error {
+	patch := []byte(`{"spec":{"template":{"spec":{"nodeSelector":{"` + held + `":null}}}}}`)
+	if _, err := r.sets().Patch(ctx, work, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("starting DaemonSet kube-system/%s: %w", work, err)
+	}
+	return nil
+}
+
+// await waits until all nodes are done. When ctx ends before, the error names those that are not.
+func (r *run) await(ctx context.Context) (nodes []Node, err error) {
+	var undone []string
+	err = r.until(ctx, func() (bool, error) {
+		set, err := r.sets().Get(ctx, work, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		pods, unready, err := r.pods(ctx, selector)
+		if err != nil {
+			return false, err
+		}
+		nodes, undone = nil, nil
+		for _, p := range pods {
+			n := nodeOf(p, unready[p.Spec.NodeName])
+			nodes = append(nodes, n)
+			switch {
+			case !n.Done:
+				undone = append(undone, n.Name+": "+n.Why)
+			case !r.done[n.Name]:
+				r.done[n.Name] = true
+				r.Tell("%s: restored", n.Name)
+			}
+		}
+		slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+		seen := set.Status.ObservedGeneration >= set.Generation && int(set.Status.DesiredNumberScheduled) <= len(pods)
+		return seen && len(undone) == 0, nil
+	})
+	if err != nil {
+		slices.Sort(undone)
+		return nodes, fmt.Errorf("%d of %d nodes are not restored (%s): %w", len(undone), len(nodes), strings.Join(undone, "; "), err)
+	}
+	return nodes, nil
+}
+
+// nodeOf is how far a pod is.
+func nodeOf(p corev1.Pod, unready string) Node {
+	n := Node{Name: p.Spec.NodeName, Why: "its pod has not begun"}
+	for _, s := range p.Status.InitContainerStatuses {
+		switch {
+		case s.State.Terminated != nil && s.State.Terminated.ExitCode == 0:
+			n.Done, n.Why = true, ""
+		case s.State.Running != nil:
+			n.Why = "at work"
+		}
+		for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+			if t != nil && t.ExitCode != 0 {
+				n.Why = strings.TrimSpace(t.Message)
+			}
+		}
+		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" && s.LastTerminationState.Terminated == nil {
+			n.Why = strings.TrimSpace(w.Reason + " " + w.Message)
+		}
+	}
+	if !n.Done && unready != "" {
+		n.Why = unready
+	}
+	return n
+}
+
+// pods are those of a selector, and why nodes are not ready.
+func (r *run) pods(ctx context.Context, selector string) ([]corev1.Pod, map[string]string, error) {
+	pods, err := r.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing pods: %w", err)
+	}
+	nodes, err := r.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing Nodes: %w", err)
+	}
+	unready := map[string]string{}
+	for _, n := range nodes.Items {
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
+				unready[n.Name] = "the node does not answer: " + c.Message
+			}
+		}
+	}
+	return pods.Items, unready, nil
+}
+
+// until asks until it is so. Errors of the API server are not the end: the way there may change meanwhile.
+func (r *run) until(ctx context.Context, so func() (bool, error)) error {
+	for {
+		ok, err := so()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(errors.New("it took too long"), err)
+		case <-time.After(Poll):
+		}
+	}
+}

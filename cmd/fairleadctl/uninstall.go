@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-cni/fairlead/agent/report"
+	"github.com/fairlead-cni/fairlead/agent/takedown"
+)
+
+// uninstall are the flags of "uninstall".
+type uninstall struct {
+	conn    *connection
+	out     output
+	release string
+	wait    time.Duration
+	yes     bool
+}
+
+func uninstallCommand(conn *connection) *cobra.Command {
+	u := &uninstall{conn: conn}
+	c := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Restores all nodes, before Fairlead is deleted from the cluster",
+		Long: `uninstall takes Fairlead from the nodes of a cluster: it deletes the DaemonSet of the
+agents, runs "fairlead-agent uninstall" on each node, and waits until all are done. NIC,
+routes, iptables and CNI files of each node are then as they were before Fairlead.
+
+Pods that are there lose their network; delete them when another network is installed.
+Then delete the rest from the cluster: kubectl delete -f fairlead.yaml, as
+docs/install.md has it. "helm uninstall" does both.
+
+It may be stopped and run again at any time. Nodes that do not answer are named.`,
+		Example: `  fairleadctl uninstall
+  fairleadctl uninstall --yes --wait 10m`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return u.run(c) },
+	}
+	u.out.add(c)
+	c.Flags().BoolVar(&u.yes, "yes", false, "do not ask")
+	c.Flags().DurationVar(&u.wait, "wait", 5*time.Minute, "how long the nodes may take")
+	c.Flags().StringVar(&u.release, "helm-release", "", "do it only if this Helm release has installed the agents: for its hook")
+	return c
+}
+
+func (u *uninstall) run(c *cobra.Command) error {
+	if err := u.out.check(); err != nil {
+		return err
+	}
+	client, err := u.conn.client()
+	if err != nil {
+		return err
+	}
+	if err := u.agreed(c); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), u.wait)
+	defer cancel()
+	nodes, err := takedown.Run(ctx, takedown.Options{Client: client.Kubernetes, Release: u.release,
+		Tell: func(format string, args ...any) { fmt.Fprintf(c.ErrOrStderr(), format+"\n", args...) }})
+	if err != nil {
+		return fmt.Errorf("%w. Run it again: it goes on from here", err)
+	}
+	return u.out.write(c.OutOrStdout(), nodes, func(p *report.Printer) {
+		p.Line("%d nodes are as they were before Fairlead. Now delete the rest, but not the definitions (crds), with which all "+
+			"pools and addresses would go: docs/install.md#uninstall", len(nodes))
+	})
+}
+
+func (u *uninstall) agreed(c *cobra.Command) error {
+	if u.yes {
+		return nil
+	}
+	if !isTerminal(c.InOrStdin()) {
+		return usageError{errors.New("there is no terminal to ask on: --yes says that all nodes are to be restored")}
+	}
+	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
+	p.Line("The pods of all nodes lose their network. Type yes to go on:")
+	answer, err := ask(c.Context(), c)
+	if err == nil && answer != "yes" {
+		err = errors.New("nothing was done")
+	}
+	return err
+}
