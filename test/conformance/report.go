@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -73,8 +74,8 @@ func printTable(w io.Writer, title string, results []result, took time.Duration)
 	passed := counts["passed"]
 	delete(counts, "passed")
 	others := ""
-	for state, n := range counts {
-		others += fmt.Sprintf(", %d %s", n, state)
+	for _, state := range slices.Sorted(maps.Keys(counts)) {
+		others += fmt.Sprintf(", %d %s", counts[state], state)
 	}
 	fmt.Fprintf(w, "\n%s: %d of %d passed%s, in %s\n", title, passed, len(results), others, took.Round(time.Second))
 	return passed == len(results) && passed > 0
