@@ -1,6 +1,6 @@
 // Command once builds what is built once on a machine, takes minutes and is kept by package onetime: the kernel in
-// which tests run, the parts of Kubernetes, its own tests and its DNS. Tests would build it as well, but nobody sees
-// what a test says while it runs.
+// which tests run, and the parts of Kubernetes. Tests would build it as well, but nobody sees what a test says while it
+// runs.
 package main
 
 import (
@@ -27,12 +27,6 @@ func build(ctx context.Context) error {
 	if _, err := kernel.Get(ctx, os.Stderr); err != nil {
 		return err
 	}
-	if _, err := kubebin.Get(ctx, os.Stderr); err != nil {
-		return err
-	}
-	if _, err := kubebin.GetSuite(ctx, os.Stderr); err != nil {
-		return err
-	}
-	_, err := kubebin.GetCoreDNS(ctx, os.Stderr)
+	_, err := kubebin.Get(ctx, os.Stderr)
 	return err
 }
