@@ -44,8 +44,8 @@ func TestRootPartsSayTheirVersion(t *testing.T) {
 }
 
 // The suite has the tests of the network and their framework, of the same version, and CoreDNS has the plugins that a
-// cluster's configuration names.
-func TestRootSuiteAndDNS(t *testing.T) {
+// cluster's configuration names. "make conformance" runs it: these parts are built for that alone.
+func TestE2ESuiteAndDNS(t *testing.T) {
 	suite, err := GetSuite(t.Context(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
