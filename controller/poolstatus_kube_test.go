@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 	"github.com/fairlead-cni/fairlead/test/apitest"
+	"github.com/fairlead-cni/fairlead/test/chart"
 )
 
 // shared is the API server of this package's tests: see TestMain.
@@ -59,7 +61,16 @@ type cluster struct {
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	s := shared.Get(t)
-	const manifest = "-f ../build/manifests/fairlead.yaml -l app.kubernetes.io/component="
+	// With what the controller may read of KubeVirt, which is not there.
+	all, _, err := chart.Template("../build/charts/fairlead", "kube-system", "rbac.kubevirt=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "fairlead.yaml")
+	if err := os.WriteFile(file, []byte(all), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	manifest := "-f " + file + " -l app.kubernetes.io/component="
 	for _, args := range []string{"apply " + manifest + "crds",
 		"apply " + manifest + "rbac,app.kubernetes.io/name=fairlead-controller",
 		"wait --for=condition=Established --timeout=60s crds -l app.kubernetes.io/component=crds"} {
