@@ -59,7 +59,7 @@ once: ## build what is built once on a machine: the kernel in which tests run, a
 
 test: root deps build once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1
 	@failed=0; \
-	go run ./test/summary -count=1 -p 3 -timeout 20m -skip '^TestE2E' ./... || failed=1; \
+	go run ./test/summary -count=1 -p 2 -timeout 20m -skip '^TestE2E' ./... || failed=1; \
 	$(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
 
@@ -67,7 +67,7 @@ plugins: ## bin/cni: the reference plugins under which Fairlead is tried as IPAM
 	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
 
 test-kernel: root deps build plugins once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
-	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 3 -parallel 3 \
+	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -parallel 3 \
 		-timeout 20m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' -skip '$(KERNEL_SKIP)' $(KERNEL_TESTS)
 
 e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes)

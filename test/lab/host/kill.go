@@ -106,16 +106,20 @@ func belongs(proc string, own map[id]bool) bool {
 	}
 	alive := false
 	for _, t := range tasks {
-		in, zombie := false, true
-		for _, p := range slices.Concat(pinned[:], ownProcesses[:]) {
-			// Of a zombie there is nothing to read.
+		in, ends := false, true
+		for n, p := range slices.Concat(pinned[:], ownProcesses[:]) {
 			i, err := idOf(filepath.Join(proc, "task", t.Name(), "ns", p.file))
-			in, zombie = in || err == nil && own[i], zombie && err != nil
+			in = in || err == nil && own[i]
+			// A thread that ends, and a zombie, has left these already; its PID namespace it has to the last.
+			ends = ends && (err != nil || n >= len(pinned))
 		}
-		if !in && !zombie {
+		if ends {
+			continue
+		}
+		if !in {
 			return false
 		}
-		alive = alive || in
+		alive = true
 	}
 	return alive
 }

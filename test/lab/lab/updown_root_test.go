@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -43,10 +44,10 @@ func TestRootNodesAndOutsideTalk(t *testing.T) {
 }
 
 // ping wants three answers, each once. Call ping(8) with -w: without it it gives up on the last answer after two round
-// trips, too early for a busy machine.
+// trips, too early for a busy machine. With it, it asks more than three times where answers take long.
 func ping(t *testing.T, out string) {
 	t.Helper()
-	if !strings.Contains(out, " 3 received") || strings.Contains(out, "DUP!") || strings.Contains(out, "duplicates") {
+	if !regexp.MustCompile(` ([3-9]|\d\d+) received`).MatchString(out) || strings.Contains(out, "DUP!") || strings.Contains(out, "duplicates") {
 		t.Errorf("want 3 answers, each once:\n%s", out)
 	}
 }
