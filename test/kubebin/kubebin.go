@@ -66,6 +66,14 @@ func GetCoreDNS(ctx context.Context, progress io.Writer) (string, error) {
 	return filepath.Join(dir, name), err
 }
 
+// GetMultus returns the path of the CNI plugin Multus, and builds it as Get does.
+func GetMultus(ctx context.Context, progress io.Writer) (string, error) {
+	const name = "multus"
+	dir, err := kept(ctx, progress, thing{name: name, module: "test/multus", cost: "1 to 3 minutes",
+		build: func(b builder) error { return b.program(name, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus") }})
+	return filepath.Join(dir, name), err
+}
+
 // thing is what is built from a module at one time and kept together.
 type thing struct {
 	name     string
