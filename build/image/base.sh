@@ -1,10 +1,11 @@
 #!/bin/bash
 # base.sh: prints the path of a tar of a small Debian, for machines that reach Debian's mirrors and
 # no registry of images. It is made once, as root, and kept in ${XDG_CACHE_HOME:-~/.cache}/fairlead.
-# DEBIAN_SUITE and DEBIAN_MIRROR say which. Remove the file to have a newer one.
+# DEBIAN_SUITE and DEBIAN_MIRROR say which; the mirror is debootstrap's own by default. Remove the file to have a
+# newer one.
 set -euo pipefail
 suite=${DEBIAN_SUITE:-bookworm}
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+mirror=${DEBIAN_MIRROR:-}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/fairlead
 
 mkdir -p "$cache"
@@ -20,14 +21,14 @@ echo "debian: not in the cache: $suite is installed once, into $tar, in a minute
 work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
 root=$work/root
-debootstrap --variant=minbase "$suite" "$root" "$mirror" >"$work/log" 2>&1 || {
+debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"} >"$work/log" 2>&1 || {
 	tail -20 "$work/log" >&2
-	echo "debian: debootstrap of $suite from $mirror failed, its last words are above" >&2
+	echo "debian: debootstrap of $suite${mirror:+ from $mirror} failed, its last words are above" >&2
 	exit 1
 }
-if [[ $mirror == */debian ]]; then # else it is a mirror of somebody's own, with what is on it
-	echo "deb ${mirror%/debian}/debian-security $suite-security main" >>"$root/etc/apt/sources.list"
-fi
+# A mirror of somebody's own, of another name, has what is on it.
+security=$(sed -n "s,/debian/\{0\,1\} $suite main.*,/debian-security $suite-security main,p" "$root/etc/apt/sources.list")
+[[ -z $security ]] || echo "$security" >>"$root/etc/apt/sources.list"
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/usr/share/{man,locale,info,lintian}
 find "$root/usr/share/doc" -type f ! -name copyright -delete
 find "$root/dev" -mindepth 1 -delete # the container's own are mounted there
