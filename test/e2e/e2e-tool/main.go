@@ -1,6 +1,5 @@
-// Command e2e-tool is all that runs in the pods of the end-to-end tests: a server, a client, and a watch that counts
-// what is lost. It is also what the nodes of a bed need beside Kubernetes: their process 1, and the hook that shows
-// containers the boot ID of their node.
+// Command e2e-tool is all that runs in the pods of the end-to-end tests: a server and a client. It is also what the nodes
+// of a bed need beside Kubernetes: their process 1, and the hook that shows containers the boot ID of their node.
 package main
 
 import (
@@ -40,7 +39,7 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.AddCommand(serveCommand(), getCommand(), askCommand(), watchCommand(), showCommand(), bootIDCommand())
+	cmd.AddCommand(serveCommand(), getCommand(), askCommand(), showCommand(), bootIDCommand())
 	return cmd
 }
 
