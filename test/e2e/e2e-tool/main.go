@@ -1,5 +1,5 @@
-// Command e2e-tool is all that runs in the pods of the end-to-end tests: a server and a client. It is also what the nodes
-// of a bed need beside Kubernetes: their process 1, and the hook that shows containers the boot ID of their node.
+// Command e2e-tool is all that runs in the pods of the end-to-end tests: a server and a client. It is also what the
+// nodes of a bed need beside Kubernetes: their process 1, and the hook that shows containers the boot ID of their node.
 package main
 
 import (
