@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/cniserver"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
@@ -21,12 +23,39 @@ func (p *pods) serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := p.announce(ctx, o); err != nil {
+	runtime := p.loop.state.Load().runtime
+	if err := p.announce(ctx, o, runtime); err != nil {
 		return fmt.Errorf("telling the container runtime about Fairlead: %w", closed(server, err))
 	}
 	p.loop.serving.Store(true)
 	p.log.Info("ready: CNI requests are answered", "socket", o.Config.CNISocket)
+	var announcing sync.WaitGroup
+	announcing.Go(func() { p.followRuntime(ctx, o, runtime) })
+	defer announcing.Wait()
 	return server.Serve(ctx)
+}
+
+// followRuntime announces again when the node's container runtime is another than announced: it was upgraded.
+func (p *pods) followRuntime(ctx context.Context, o Options, announced string) {
+	tick := time.NewTicker(time.Second) // a look costs nothing
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		runtime := p.loop.state.Load().runtime
+		if runtime == announced {
+			continue
+		}
+		if err := p.announce(ctx, o, runtime); err != nil {
+			p.log.Error(err, "telling the container runtime about Fairlead", "runtime", runtime)
+			tick.Reset(reconcileEvery)
+			continue
+		}
+		announced = runtime
+	}
 }
 
 func closed(server *cniserver.Server, err error) error {
@@ -37,7 +66,7 @@ func closed(server *cniserver.Server, err error) error {
 }
 
 // announce installs the CNI plugin and writes the network configuration list.
-func (p *pods) announce(ctx context.Context, o Options) error {
+func (p *pods) announce(ctx context.Context, o Options, runtime string) error {
 	if o.Shim != "" {
 		changed, err := conflist.Plugins{BinDir: conflist.DefaultBinDir, Kept: conflist.DefaultKept}.InstallShim(o.Shim)
 		if err != nil {
@@ -48,7 +77,7 @@ func (p *pods) announce(ctx context.Context, o Options) error {
 		}
 	}
 	changed, warnings, err := conflist.Write(ctx, conflist.Config{
-		Path: conflist.DefaultPath, BinDirs: []string{conflist.DefaultBinDir}, Socket: o.Config.CNISocket})
+		Path: conflist.DefaultPath, BinDirs: []string{conflist.DefaultBinDir}, Socket: o.Config.CNISocket, Runtime: runtime})
 	if err != nil {
 		return err
 	}
@@ -56,7 +85,7 @@ func (p *pods) announce(ctx context.Context, o Options) error {
 		p.log.Info("CNI network configuration", "warning", w)
 	}
 	if changed {
-		p.log.Info("CNI network configuration written", "path", conflist.DefaultPath)
+		p.log.Info("CNI network configuration written", "path", conflist.DefaultPath, "runtime", runtime)
 	}
 	return nil
 }

@@ -39,6 +39,8 @@ type state struct {
 	notReady error
 	// degraded says what does not work though pods are served.
 	degraded error
+	// runtime is the node's container runtime, as inputs.Node has it.
+	runtime  string
 	snapshot *inputs.Snapshot
 }
 
@@ -54,7 +56,7 @@ func (s *state) mtuOf(a api.Attachment) int {
 func (l *loop) publish(snapshot *inputs.Snapshot, d Desired, conflict error, o outcome) {
 	pods := strays(l.own, d.OVSDB.Pods)
 	s := &state{podCIDRs: l.own.PodCIDRs, podMTU: d.PodMTU, addRefused: conflict, snapshot: snapshot,
-		bridgedMTU: underlayMTU(l.cfg, l.transport.MTU), nic: l.nic(), vlanDevices: l.vlanDevices,
+		runtime: l.own.Runtime, bridgedMTU: underlayMTU(l.cfg, l.transport.MTU), nic: l.nic(), vlanDevices: l.vlanDevices,
 		notReady: errors.Join(o.pods, o.host),
 		degraded: errors.Join(o.peers, strayed(l.own, pods), otherMTU(d, l.otherMTU), snapshot.Trouble)}
 	if l.cfg.EnableBridgingMode { // bridged pods need no podCIDR

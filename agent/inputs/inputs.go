@@ -88,6 +88,8 @@ type Node struct {
 	TunnelAddresses []netip.Addr
 	// Created is metadata.creationTimestamp; zero when the manifest has none.
 	Created time.Time
+	// Runtime is status.nodeInfo.containerRuntimeVersion, "containerd://2.1.4"; empty when nobody has said.
+	Runtime string
 }
 
 // TunnelAddr returns the first tunnel address of the family asked for.

@@ -131,7 +131,7 @@ func nodeFrom(n *corev1.Node) (Node, error) {
 	if n.Name == "" {
 		return Node{}, errors.New("a Node without metadata.name")
 	}
-	out := Node{Name: n.Name, Created: n.CreationTimestamp.UTC()}
+	out := Node{Name: n.Name, Created: n.CreationTimestamp.UTC(), Runtime: n.Status.NodeInfo.ContainerRuntimeVersion}
 	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
 		cidrs = []string{n.Spec.PodCIDR}

@@ -26,6 +26,7 @@ status:
   - {type: Hostname, address: a}
   - {type: InternalIP, address: 192.0.2.1}
   - {type: InternalIP, address: "2001:db8::1"}
+  nodeInfo: {containerRuntimeVersion: "containerd://1.6.20~ds1"}
 ---
 apiVersion: v1
 kind: Pod
@@ -63,7 +64,7 @@ status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 		nodes: []Node{{Name: "a",
 			PodCIDRs:        []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
 			Addresses:       []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-			TunnelAddresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}}},
+			TunnelAddresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}, Runtime: "containerd://1.6.20~ds1"}},
 		pods: []Pod{{Namespace: "default", Name: "p", UID: "u", NodeName: "a",
 			Annotations: map[string]string{"ipam.antrea.io/ippools": "pool1"}}},
 		namespaces: []Namespace{{Name: "ns"}},

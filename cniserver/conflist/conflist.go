@@ -36,14 +36,18 @@ type Config struct {
 	BinDirs []string
 	// Socket is where the agent listens.
 	Socket string
+	// Runtime is the container runtime, as in a Node's status.nodeInfo.containerRuntimeVersion: "containerd://2.1.4".
+	// Empty is one that nobody knows.
+	Runtime string
 }
 
 // list is a network configuration list (CNI spec, section 1).
 type list struct {
 	// CNIVersion is for runtimes that don't know CNIVersions, a key that came
 	// with CNI 1.1.0: libcni reads its keys by name and passes over others.
+	// Without 1.1.0 there is no such key.
 	CNIVersion  string   `json:"cniVersion"`
-	CNIVersions []string `json:"cniVersions"`
+	CNIVersions []string `json:"cniVersions,omitempty"`
 	Name        string   `json:"name"`
 	Plugins     []plugin `json:"plugins"`
 }
@@ -57,7 +61,7 @@ type plugin struct {
 // Write writes the list if what is there differs, and reports whether it did.
 // Beside Fairlead the list has the plugins portmap and bandwidth, each if it is
 // found and works, and says all versions of the spec that every plugin in it
-// speaks. The warnings are sentences for the operator about what will not work
+// speaks and the runtime knows. The warnings are sentences for the operator about what will not work
 // because of the node's plugins.
 func Write(ctx context.Context, c Config) (changed bool, warnings []string, err error) {
 	l, warnings, err := choose(ctx, c)
@@ -103,6 +107,7 @@ func choose(ctx context.Context, c Config) (list, []string, error) {
 	if err != nil {
 		return list{}, nil, fmt.Errorf("CNI plugin fairlead: %w", err)
 	}
+	versions = knownBy(c.Runtime, versions)
 	l := list{Name: NetworkName, Plugins: []plugin{main}}
 	var warnings []string
 	for _, chained := range []struct {
@@ -128,10 +133,12 @@ func choose(ctx context.Context, c Config) (list, []string, error) {
 		versions = common
 		l.Plugins = append(l.Plugins, chained.plugin)
 	}
-	l.CNIVersions = versions
 	l.CNIVersion = versions[len(versions)-1]
-	if slices.Contains(versions, "1.0.0") {
-		l.CNIVersion = "1.0.0" // what every runtime since 2022 knows
+	if newerThanSafe(l.CNIVersion) {
+		l.CNIVersions = versions
+	}
+	if slices.Contains(versions, safe) {
+		l.CNIVersion = safe
 	}
 	return l, warnings, nil
 }

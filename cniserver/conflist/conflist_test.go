@@ -51,7 +51,7 @@ func node(t *testing.T, plugins map[string]string) Config {
 		script(t, filepath.Join(bin, name), `echo '{"cniVersion":"1.0.0","supportedVersions":[`+versions+`]}'`)
 	}
 	return Config{Path: filepath.Join(dir, "net.d", "10-fairlead.conflist"), BinDirs: []string{bin},
-		Socket: wire.DefaultSocket}
+		Socket: wire.DefaultSocket, Runtime: "containerd://2.1.4"}
 }
 
 func script(t *testing.T, path, text string) {

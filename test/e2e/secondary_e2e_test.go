@@ -74,8 +74,6 @@ func (c *cluster) installMultus(t *testing.T) {
 		text, err := os.ReadFile(h.Private("/etc/cni/net.d/10-fairlead.conflist"))
 		must(t, err)
 		must(t, json.Unmarshal(text, &own))
-		// Multus answers in the newest version of these, which containerd before 2.0 does not know.
-		delete(own, "cniVersions")
 		multus, err := json.Marshal(map[string]any{"cniVersion": own["cniVersion"], "name": "multus", "type": "multus",
 			"capabilities": map[string]bool{"portMappings": true, "bandwidth": true},
 			"kubeconfig":   kubeconfigFile, "delegates": []any{own}})

@@ -1,0 +1,41 @@
+package conflist
+
+import (
+	"slices"
+	"strings"
+
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+)
+
+// safe is the CNI version that every runtime since 2022 knows. GC and STATUS, and the key cniVersions, came after it.
+const safe = "1.0.0"
+
+// knownBy are those of the versions that the container runtime knows; runtime is its name and version as kubelet
+// reports them in a Node's status.nodeInfo.containerRuntimeVersion, "containerd://1.7.27".
+//
+// One that is not known to know more gets no version above 1.0.0, not even in cniVersions, which it would not read: a
+// plugin between it and Fairlead, such as Multus, does, takes the newest of them, and answers in a version that the
+// runtime refuses, for every pod. A runtime that would have known more loses little: it calls neither GC nor STATUS,
+// and the agent finds leftovers by itself.
+func knownBy(runtime string, versions []string) []string {
+	if hasNewest(runtime) {
+		return versions
+	}
+	return slices.DeleteFunc(slices.Clone(versions), newerThanSafe)
+}
+
+// hasNewest tells whether the runtime is built with libcni 1.2 or newer.
+func hasNewest(runtime string) bool {
+	name, version, _ := strings.Cut(runtime, "://")
+	first, known := map[string]string{"containerd": "2.0", "cri-o": "1.32"}[name]
+	if !known {
+		return false
+	}
+	v, err := utilversion.ParseGeneric(version)
+	return err == nil && v.AtLeast(utilversion.MustParseGeneric(first))
+}
+
+func newerThanSafe(version string) bool {
+	v, err := utilversion.ParseGeneric(version)
+	return err != nil || v.GreaterThan(utilversion.MustParseGeneric(safe))
+}
