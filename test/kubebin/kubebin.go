@@ -70,7 +70,9 @@ func GetCoreDNS(ctx context.Context, progress io.Writer) (string, error) {
 func GetMultus(ctx context.Context, progress io.Writer) (string, error) {
 	const name = "multus"
 	dir, err := kept(ctx, progress, thing{name: name, module: "test/multus", cost: "1 to 3 minutes",
-		build: func(b builder) error { return b.program(name, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus") }})
+		build: func(b builder) error {
+			return b.program(name, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus")
+		}})
 	return filepath.Join(dir, name), err
 }
 
