@@ -105,7 +105,7 @@ func askCommand(socket *string) *cobra.Command {
 		Long: `ask is for probes of a pod. It asks the controller that runs with the same --health-socket:
 healthz (it runs) or readyz (it has read what there is from the API server). It exits
 with 0 if so, else with 1 and the reason.`,
-		Example: `  fairlead-controller ask readyz --health-socket /run/fairlead-controller/health.sock`,
+		Example: `  fairlead-controller ask readyz --health-socket /dev/shm/health.sock`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] != "healthz" && args[0] != "readyz" {
 				return usageError{fmt.Errorf("ask what? Say healthz or readyz, not %q", strings.Join(args, " "))}
