@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -65,7 +64,8 @@ func (b *Bed) check(node string, d Daemon) error {
 	return err
 }
 
-// Start starts a daemon that is down. For containerd it waits until containerd serves.
+// Start starts a daemon that is down. For containerd and kubelet it waits until they serve: a kubelet that just started
+// ends when it finds no containerd.
 func (b *Bed) Start(ctx context.Context, node string, d Daemon) error {
 	if err := b.check(node, d); err != nil {
 		return err
@@ -74,7 +74,10 @@ func (b *Bed) Start(ctx context.Context, node string, d Daemon) error {
 	case Containerd:
 		return b.startContainerd(ctx, node)
 	case Kubelet:
-		return b.startKubelet(node)
+		if err := b.startKubelet(node); err != nil {
+			return err
+		}
+		return b.awaitServing(ctx, node, Kubelet, Tool, "get", kubeletHealth)
 	default:
 		return b.StartKubeProxy(node, b.spec.KubeProxy)
 	}
@@ -118,26 +121,31 @@ func (b *Bed) startContainerd(ctx context.Context, node string) error {
 	if err := b.writeBaseSpec(ctx, node); err != nil {
 		return fmt.Errorf("the base of all containers on %s: %w", node, err)
 	}
-	daemon := b.daemon(node, Containerd)
-	if err := daemon.Start("containerd", "--config", containerdConf); err != nil {
+	if err := b.daemon(node, Containerd).Start("containerd", "--config", containerdConf); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, containerdTimeout)
+	return b.awaitServing(ctx, node, Containerd, "ctr", "version")
+}
+
+// awaitServing waits until a probe of the daemon, a program on its node, succeeds.
+func (b *Bed) awaitServing(ctx context.Context, node string, d Daemon, probe ...string) error {
+	daemon := b.daemon(node, d)
+	ctx, cancel := context.WithTimeout(ctx, servingTimeout)
 	defer cancel()
 	for {
-		err := b.run(exec.CommandContext(ctx, "ctr", "version"), node)
+		_, err := b.NodeExec(ctx, node, probe...)
 		if err == nil {
 			return nil
 		}
 		if daemon.PID() == 0 || ctx.Err() != nil {
-			return fmt.Errorf("containerd on %s does not serve: %w\nits last log lines:\n%s", node, err, daemon.Tail(8))
+			return fmt.Errorf("%s on %s does not serve: %w\nits last log lines:\n%s", d, node, err, daemon.Tail(8))
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// containerdTimeout is how long containerd may take to serve.
-const containerdTimeout = time.Minute
+// servingTimeout is how long a daemon may take to serve.
+const servingTimeout = time.Minute
 
 // writeBaseSpec adds to containerd's own base the hook that shows containers the boot ID of their node.
 func (b *Bed) writeBaseSpec(ctx context.Context, node string) error {
@@ -162,6 +170,7 @@ const (
 	kubeletConf       = "/etc/kubernetes/kubelet.yaml"
 	kubeletKubeconfig = "/etc/kubernetes/kubelet.kubeconfig"
 	clusterCA         = "/etc/kubernetes/ca.crt"
+	kubeletHealth     = "http://127.0.0.1:10248/healthz"
 )
 
 func (b *Bed) startKubelet(node string) error {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
 	"github.com/fairlead-cni/fairlead/test/e2e/matrix"
 )
 
@@ -20,7 +21,7 @@ const (
 // event is something that happens to a cluster.
 type event struct {
 	name string
-	do   func(ctx context.Context, c *cluster) error
+	do   func(ctx context.Context, c *busy) error
 	// free are those whose packets may not be lost.
 	free []string
 }
@@ -32,7 +33,7 @@ const attempts = 3
 const backWithin = time.Minute
 
 // happenAll has one event after the other happen under load, and prints what each cost.
-func (c *cluster) happenAll(ctx context.Context, t *testing.T, ways []matrix.Way, events []event) {
+func (c *busy) happenAll(ctx context.Context, t *testing.T, ways []matrix.Way, events []event) {
 	var table []matrix.Event
 	defer func() { keep(t, matrix.Table(table, ofHost, ofPods)) }()
 	c.happen(ctx, t, ways, event{name: "warm-up", do: nothing}) // the first packet to a node waits for ARP
@@ -62,15 +63,15 @@ func keep(t *testing.T, table string) {
 	if dir == "" {
 		return
 	}
-	must(t, os.MkdirAll(dir, 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, t.Name()+".txt"), []byte(table), 0o644))
+	cluster.Must(t, os.MkdirAll(dir, 0o755))
+	cluster.Must(t, os.WriteFile(filepath.Join(dir, t.Name()+".txt"), []byte(table), 0o644))
 }
 
 // nothing is the event with which the others are compared.
-func nothing(context.Context, *cluster) error { return nil }
+func nothing(context.Context, *busy) error { return nil }
 
 // happen has e happen while the ways are busy.
-func (c *cluster) happen(ctx context.Context, t *testing.T, ways []matrix.Way, e event) matrix.Event {
+func (c *busy) happen(ctx context.Context, t *testing.T, ways []matrix.Way, e event) matrix.Event {
 	t.Helper()
 	m, err := matrix.Start(ways)
 	if err != nil {

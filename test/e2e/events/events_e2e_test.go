@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 )
@@ -17,7 +18,7 @@ import (
 func TestE2EEventsBridge(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
 	defer cancel()
-	c := up(ctx, t, bed.Options{Name: "events"}, install.Bridge())
+	c := up(t, bed.Options{Name: "events"}, install.Bridge())
 	c.happenAll(ctx, t, c.ways(ctx, t), append(harmless(), death(), replacement()))
 }
 
@@ -25,7 +26,7 @@ func TestE2EEventsBridge(t *testing.T) {
 func TestE2EEventsSteer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
 	defer cancel()
-	c := up(ctx, t, bed.Options{Name: "events", KubeProxy: bed.IPTables}, install.Steer())
+	c := up(t, bed.Options{Name: "events", KubeProxy: bed.IPTables}, install.Steer())
 	kill, replace := death(), replacement()
 	kill.free, replace.free = []string{ofHost}, []string{ofHost}
 	c.happenAll(ctx, t, c.ways(ctx, t), append(harmless(), kill, replace))
@@ -38,7 +39,7 @@ func harmless() []event {
 	free := []string{ofHost, ofPods}
 	return []event{
 		{"nothing", nothing, free},
-		{"agent killed", func(ctx context.Context, c *cluster) error {
+		{"agent killed", func(ctx context.Context, c *busy) error {
 			return c.killContainer(ctx, "fairlead-agent", "fairlead-agent")
 		}, free},
 		{"controllers killed", killControllers, free},
@@ -51,7 +52,7 @@ func harmless() []event {
 
 // death is that of ovs-vswitchd; its container starts it again.
 func death() event {
-	return event{name: "ovs-vswitchd killed", do: func(ctx context.Context, c *cluster) error {
+	return event{name: "ovs-vswitchd killed", do: func(ctx context.Context, c *busy) error {
 		pod, err := c.podOf(ctx, "fairlead-ovs")
 		if err != nil {
 			return err
@@ -64,7 +65,7 @@ func death() event {
 
 // replacement is that of Open vSwitch's pod on one node, as an upgrade of it goes.
 func replacement() event {
-	return event{name: "fairlead-ovs replaced", do: func(ctx context.Context, c *cluster) error {
+	return event{name: "fairlead-ovs replaced", do: func(ctx context.Context, c *busy) error {
 		pod, err := c.podOf(ctx, "fairlead-ovs")
 		if err != nil {
 			return err
@@ -72,12 +73,12 @@ func replacement() event {
 		if _, err := c.Kubectl(ctx, "delete", "pod", "-n", "kube-system", pod); err != nil {
 			return err
 		}
-		return c.await(ctx, "the new pod of fairlead-ovs", func() error { return c.ready(ctx, "fairlead-ovs") })
+		return await(ctx, "the new pod of fairlead-ovs", func() error { return c.ready(ctx, "fairlead-ovs") })
 	}}
 }
 
 // podOf is the name of the pod of a DaemonSet on the node to which things happen.
-func (c *cluster) podOf(ctx context.Context, set string) (string, error) {
+func (c *busy) podOf(ctx context.Context, set string) (string, error) {
 	out, err := c.Kubectl(ctx, "get", "pods", "-n", "kube-system", "-l", "app.kubernetes.io/name="+set,
 		"--field-selector=spec.nodeName="+victim, "-o", "jsonpath={.items[*].metadata.name}")
 	if err == nil && len(strings.Fields(out)) != 1 {
@@ -87,7 +88,7 @@ func (c *cluster) podOf(ctx context.Context, set string) (string, error) {
 }
 
 // ready says why the pod of a DaemonSet on that node is not ready.
-func (c *cluster) ready(ctx context.Context, set string) error {
+func (c *busy) ready(ctx context.Context, set string) error {
 	pod, err := c.podOf(ctx, set)
 	if err != nil {
 		return err
@@ -100,25 +101,18 @@ func (c *cluster) ready(ctx context.Context, set string) error {
 	return err
 }
 
-// await calls until there is no error, for two minutes.
-func (c *cluster) await(ctx context.Context, what string, until func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+// await waits until there is no error.
+func await(ctx context.Context, what string, until func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, cluster.Patience)
 	defer cancel()
-	for {
-		err := until()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w", what, err)
-		case <-time.After(200 * time.Millisecond):
-		}
+	if err := cluster.Await(ctx, until); err != nil {
+		return fmt.Errorf("waiting for %s: %w", what, err)
 	}
+	return nil
 }
 
 // killContainer ends the main process of a container with SIGKILL, and waits for the next one.
-func (c *cluster) killContainer(ctx context.Context, set, container string) error {
+func (c *busy) killContainer(ctx context.Context, set, container string) error {
 	pod, err := c.podOf(ctx, set)
 	if err != nil {
 		return err
@@ -135,7 +129,7 @@ func (c *cluster) killContainer(ctx context.Context, set, container string) erro
 	if _, err := c.NodeExec(ctx, victim, "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", before); err != nil {
 		return err
 	}
-	return c.await(ctx, "the next container "+container, func() error {
+	return await(ctx, "the next container "+container, func() error {
 		if after, err := id(); err != nil || after == before {
 			return errors.Join(err, errors.New("it has not begun"))
 		}
@@ -143,7 +137,7 @@ func (c *cluster) killContainer(ctx context.Context, set, container string) erro
 	})
 }
 
-func killControllers(ctx context.Context, c *cluster) error {
+func killControllers(ctx context.Context, c *busy) error {
 	_, err := c.Kubectl(ctx, "delete", "pod", "-n", "kube-system", "-l", "app.kubernetes.io/name=fairlead-controller",
 		"--grace-period=0", "--force")
 	if err != nil {
@@ -154,8 +148,8 @@ func killControllers(ctx context.Context, c *cluster) error {
 }
 
 // kill ends a daemon of the node, and starts it again.
-func kill(d bed.Daemon) func(context.Context, *cluster) error {
-	return func(ctx context.Context, c *cluster) error {
+func kill(d bed.Daemon) func(context.Context, *busy) error {
+	return func(ctx context.Context, c *busy) error {
 		if err := c.Kill(ctx, victim, d); err != nil {
 			return err
 		}
@@ -163,7 +157,7 @@ func kill(d bed.Daemon) func(context.Context, *cluster) error {
 	}
 }
 
-func killAPIServer(ctx context.Context, c *cluster) error {
+func killAPIServer(ctx context.Context, c *busy) error {
 	plane := c.Plane()
 	if err := plane.Kill(ctx, controlplane.APIServer); err != nil {
 		return err
@@ -177,7 +171,7 @@ func killAPIServer(ctx context.Context, c *cluster) error {
 }
 
 // upgradeAgents has all agents replaced, one node after the other, as another image would.
-func upgradeAgents(ctx context.Context, c *cluster) error {
+func upgradeAgents(ctx context.Context, c *busy) error {
 	_, err := c.Kubectl(ctx, "rollout", "restart", "-n", "kube-system", "daemonset/fairlead-agent")
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
@@ -16,13 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
-	"github.com/fairlead-cni/fairlead/test/e2e/install"
+	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
 	"github.com/fairlead-cni/fairlead/test/e2e/matrix"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// cluster is a bed with Fairlead and with pods of each kind.
-type cluster struct{ *bed.Bed }
+// busy is a cluster with pods of each kind.
+type busy struct{ *cluster.Cluster }
 
 // pools are of both VLANs.
 const pools = `
@@ -65,64 +64,23 @@ func workload() string {
 }
 
 // up makes a cluster of 3 nodes with Fairlead, and waits until all its pods run.
-func up(ctx context.Context, t *testing.T, o bed.Options, values []string) *cluster {
+func up(t *testing.T, o bed.Options, values []string) *busy {
 	t.Helper()
-	image, err := install.Image()
-	must(t, err)
-	begun := time.Now()
-	progress := func(step string) { t.Logf("[%5.1fs] %s", time.Since(begun).Seconds(), step) }
-	o.Replace, o.Images, o.Progress = true, []string{image}, progress
-	b, err := bed.Up(ctx, o)
-	must(t, err)
-	c := &cluster{b}
-	t.Cleanup(func() {
-		if t.Failed() {
-			c.tell(t)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := b.Down(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	must(t, install.Apply(ctx, b, values...))
-	must(t, b.WaitReady(ctx))
-	progress("nodes Ready")
-	_, err = b.KubectlStdin(ctx, []byte(workload()), "apply", "-f", "-")
-	must(t, err)
+	c := &busy{cluster.Start(t, o, values...)}
+	c.Apply(t, []byte(workload()))
 	for _, set := range []string{"a", "b", "v10", "v20"} {
-		_, err = b.Kubectl(ctx, "rollout", "status", "daemonset/"+set, "--timeout=90s")
-		must(t, err)
+		c.Running(t, set, len(c.Nodes()))
 	}
-	progress("pods run")
 	return c
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// tell logs what a failed cluster has to say.
-func (c *cluster) tell(t *testing.T) {
-	for _, args := range [][]string{{"get", "nodes,pods", "-A", "-o", "wide"}, {"get", "events", "-A"},
-		{"logs", "-n", "kube-system", "daemonset/fairlead-agent", "--tail=40", "--all-pods", "--prefix"}} {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		out, err := c.Kubectl(ctx, args...)
-		cancel()
-		t.Logf("%v, %v\n%s", args, err, out)
-	}
-}
-
 // ways are from hosts to hosts and from pods to pods, on one node and between nodes, routed and bridged.
-func (c *cluster) ways(ctx context.Context, t *testing.T) []matrix.Way {
+func (c *busy) ways(ctx context.Context, t *testing.T) []matrix.Way {
 	t.Helper()
 	pod := func(set, node string) matrix.Place { return c.pod(ctx, t, set, node) }
 	host := func(name, addr string) matrix.Place {
 		netns, err := ns.GetNS(filepath.Join(c.Host(name).Dir, "ns", "net"))
-		must(t, err)
+		cluster.Must(t, err)
 		t.Cleanup(func() { netns.Close() })
 		return matrix.Place{Name: name, NetNS: netns, Addr: netip.MustParseAddr(addr)}
 	}
@@ -143,12 +101,10 @@ func (c *cluster) ways(ctx context.Context, t *testing.T) []matrix.Way {
 }
 
 // pod is the pod of a DaemonSet on a node.
-func (c *cluster) pod(ctx context.Context, t *testing.T, set, node string) matrix.Place {
+func (c *busy) pod(ctx context.Context, t *testing.T, set, node string) matrix.Place {
 	t.Helper()
-	client, err := c.Client()
-	must(t, err)
-	pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
-	must(t, err)
+	pods, err := c.API.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	cluster.Must(t, err)
 	i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool {
 		return metav1.GetControllerOf(&p).Name == set && p.Status.PodIP != ""
 	})
@@ -160,9 +116,9 @@ func (c *cluster) pod(ctx context.Context, t *testing.T, set, node string) matri
 }
 
 // netns opens a file of a node that is a network namespace.
-func (c *cluster) netns(t *testing.T, host, path string) (netns ns.NetNS) {
+func (c *busy) netns(t *testing.T, host, path string) (netns ns.NetNS) {
 	t.Helper()
-	must(t, c.Host(host).Do(func() (err error) {
+	cluster.Must(t, c.Host(host).Do(func() (err error) {
 		netns, err = ns.GetNS(path)
 		return err
 	}))
@@ -171,11 +127,11 @@ func (c *cluster) netns(t *testing.T, host, path string) (netns ns.NetNS) {
 }
 
 // podNetNS is the network namespace on a node that has the address.
-func (c *cluster) podNetNS(t *testing.T, node string, addr netip.Addr) ns.NetNS {
+func (c *busy) podNetNS(t *testing.T, node string, addr netip.Addr) ns.NetNS {
 	t.Helper()
 	const dir = "/run/netns"
 	var files []os.DirEntry
-	must(t, c.Host(node).Do(func() (err error) {
+	cluster.Must(t, c.Host(node).Do(func() (err error) {
 		files, err = os.ReadDir(dir)
 		return err
 	}))

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"encoding/json"
@@ -9,16 +9,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
 	"github.com/fairlead-cni/fairlead/test/kubebin"
 )
 
 // secondary: with Multus, pods of a NetworkAttachmentDefinition have a second interface beside Fairlead's, with an
 // address of an IPPool, and reach each other by it; what they had is given back with them.
-func (c *cluster) secondary(t *testing.T) {
+func (c functions) secondary(t *testing.T) {
 	c.installMultus(t)
 	c.apply(t, "testdata/nad-crd.yaml")
 	c.apply(t, "testdata/secondary.yaml")
-	pods := c.running(t, "two-nets", 2)
+	pods := c.Running(t, "two-nets", 2)
 	var second []string
 	for _, p := range pods {
 		second = append(second, secondAddr(t, p))
@@ -27,10 +28,10 @@ func (c *cluster) secondary(t *testing.T) {
 		t.Errorf("both pods have %s", second[0])
 	}
 	for i, p := range pods {
-		c.get(t, p.Name, urlsOf("8080", second[1-i], addrsOf(pods[1-i])[0])...)
+		c.Get(t, p.Name, cluster.URLs("8080", second[1-i], cluster.Addrs(pods[1-i])[0])...)
 	}
-	c.kubectl(t, "delete", "pods", "-l", "app=two-nets")
-	eventually(t, func() error {
+	c.Run(t, "delete", "pods", "-l", "app=two-nets")
+	cluster.Eventually(t, func() error {
 		out, err := c.Kubectl(t.Context(), "get", "ipallocations", "--field-selector=spec.pool=storage",
 			"-o", "jsonpath={.items[*].spec.phase}")
 		if err == nil && strings.Contains(out, "Allocated") {
@@ -47,7 +48,7 @@ func secondAddr(t *testing.T, p corev1.Pod) string {
 		Interface string
 		IPs       []string
 	}
-	must(t, json.Unmarshal([]byte(p.Annotations["k8s.v1.cni.cncf.io/network-status"]), &status))
+	cluster.Must(t, json.Unmarshal([]byte(p.Annotations["k8s.v1.cni.cncf.io/network-status"]), &status))
 	for _, s := range status {
 		if s.Interface == "net1" && len(s.IPs) == 1 && strings.HasPrefix(s.IPs[0], "10.10.1.") {
 			return s.IPs[0]
@@ -59,29 +60,29 @@ func secondAddr(t *testing.T, p corev1.Pod) string {
 
 // installMultus puts Multus before Fairlead on every node, as its quick start does: the network that the runtime takes
 // is Multus', and Fairlead's is the first that it calls.
-func (c *cluster) installMultus(t *testing.T) {
+func (c functions) installMultus(t *testing.T) {
 	program, err := kubebin.GetMultus(t.Context(), os.Stderr)
-	must(t, err)
+	cluster.Must(t, err)
 	binary, err := os.ReadFile(program)
-	must(t, err)
+	cluster.Must(t, err)
 	plane := c.Plane()
 	kubeconfig, err := os.ReadFile(plane.Host.Private(plane.AdminKubeconfig()))
-	must(t, err)
+	cluster.Must(t, err)
 	const conf, kubeconfigFile = "/etc/cni/net.d/00-multus.conf", "/etc/cni/multus.kubeconfig"
 	for _, node := range c.Nodes() {
 		h := c.Host(node)
 		var own map[string]any
 		text, err := os.ReadFile(h.Private("/etc/cni/net.d/10-fairlead.conflist"))
-		must(t, err)
-		must(t, json.Unmarshal(text, &own))
+		cluster.Must(t, err)
+		cluster.Must(t, json.Unmarshal(text, &own))
 		multus, err := json.Marshal(map[string]any{"cniVersion": own["cniVersion"], "name": "multus", "type": "multus",
 			"capabilities": map[string]bool{"portMappings": true, "bandwidth": true},
 			"kubeconfig":   kubeconfigFile, "delegates": []any{own}})
-		must(t, err)
-		must(t, os.WriteFile(h.Private("/opt/cni/bin/multus"), binary, 0o755))
-		must(t, os.WriteFile(h.Private(kubeconfigFile), kubeconfig, 0o600))
-		must(t, os.WriteFile(h.Private(conf+".new"), multus, 0o600))
-		must(t, os.Rename(h.Private(conf+".new"), h.Private(conf)))
-		t.Cleanup(func() { must(t, os.Remove(h.Private(conf))) })
+		cluster.Must(t, err)
+		cluster.Must(t, os.WriteFile(h.Private("/opt/cni/bin/multus"), binary, 0o755))
+		cluster.Must(t, os.WriteFile(h.Private(kubeconfigFile), kubeconfig, 0o600))
+		cluster.Must(t, os.WriteFile(h.Private(conf+".new"), multus, 0o600))
+		cluster.Must(t, os.Rename(h.Private(conf+".new"), h.Private(conf)))
+		t.Cleanup(func() { cluster.Must(t, os.Remove(h.Private(conf))) })
 	}
 }

@@ -1,0 +1,129 @@
+// Package cluster is a cluster of real nodes with Fairlead for a test: it is made for the test, ends with it, and
+// says what it knows when the test fails.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/e2e/install"
+)
+
+// Patience is how long a thing may take to come true on a busy machine.
+const Patience = 2 * time.Minute
+
+// Cluster is a bed with Fairlead in it.
+type Cluster struct {
+	*bed.Bed
+	// API is the Kubernetes API, as the administrator uses it.
+	API *kubernetes.Clientset
+}
+
+// Start makes the bed, installs Fairlead with values of its chart, and waits until all nodes are Ready.
+func Start(t *testing.T, o bed.Options, values ...string) *Cluster {
+	t.Helper()
+	c := Bare(t, o)
+	c.Install(t, values...)
+	return c
+}
+
+// Bare makes the bed, whose nodes have Fairlead's image and no network.
+func Bare(t *testing.T, o bed.Options) *Cluster {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: a real cluster needs root")
+	}
+	archive, err := install.Image()
+	Must(t, err)
+	begun := time.Now()
+	o.Replace, o.Images = true, append(o.Images, archive)
+	o.Progress = func(step string) { t.Logf("[%5.1f s] %s", time.Since(begun).Seconds(), step) }
+	b, err := bed.Up(t.Context(), o)
+	Must(t, err)
+	c := &Cluster{Bed: b}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.tell(t)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		defer cancel()
+		if err := b.Down(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	c.API, err = b.Client()
+	Must(t, err)
+	return c
+}
+
+// Install applies Fairlead's objects and waits until all nodes are Ready. It returns how long that took.
+func (c *Cluster) Install(t *testing.T, values ...string) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	Must(t, install.Apply(t.Context(), c.Bed, values...))
+	c.AwaitReady(t)
+	took := time.Since(begun)
+	t.Logf("from apply to %d nodes Ready: %.1f s", len(c.Nodes()), took.Seconds())
+	return took
+}
+
+// AwaitReady waits until all nodes are Ready.
+func (c *Cluster) AwaitReady(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	Must(t, c.WaitReady(ctx))
+}
+
+// tell logs what a failed cluster has to say.
+func (c *Cluster) tell(t *testing.T) {
+	const named = "app.kubernetes.io/name="
+	for _, args := range [][]string{
+		{"get", "nodes,pods", "-A", "-o", "wide"},
+		{"get", "events", "-A", "--field-selector=type=Warning"},
+		{"logs", "-n", "kube-system", "-l", named + "fairlead-agent", "--tail=40", "--prefix"},
+		{"logs", "-n", "kube-system", "-l", named + "fairlead-controller", "--tail=20", "--prefix"},
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		out, err := c.Kubectl(ctx, args...)
+		cancel()
+		t.Logf("%v, %v\n%s", args, err, out)
+	}
+}
+
+// Must ends the test if err is one.
+func Must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Eventually repeats f until it returns nil, and fails the test with its last error after Patience.
+func Eventually(t *testing.T, f func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	Must(t, Await(ctx, f))
+}
+
+// Await repeats f until it returns nil, or ctx ends.
+func Await(ctx context.Context, f func() error) error {
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+)
+
+// Run runs kubectl, which must succeed.
+func (c *Cluster) Run(t *testing.T, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	out, err := c.Kubectl(ctx, args...)
+	Must(t, err)
+	return out
+}
+
+// Apply applies manifests.
+func (c *Cluster) Apply(t *testing.T, manifests []byte) {
+	t.Helper()
+	// The policy of IPPools is new: it is asked a moment later.
+	Eventually(t, func() error {
+		_, err := c.KubectlStdin(t.Context(), manifests, "apply", "-f", "-")
+		return err
+	})
+}
+
+// Running waits until that many pods of an app are ready, and returns them.
+func (c *Cluster) Running(t *testing.T, app string, count int) (ready []corev1.Pod) {
+	t.Helper()
+	Eventually(t, func() error {
+		ready = nil
+		list, err := c.API.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + app})
+		if err != nil {
+			return err
+		}
+		for _, p := range list.Items {
+			is := slices.ContainsFunc(p.Status.Conditions, func(s corev1.PodCondition) bool {
+				return s.Type == corev1.PodReady && s.Status == corev1.ConditionTrue
+			})
+			if is && p.DeletionTimestamp == nil {
+				ready = append(ready, p)
+			}
+		}
+		if len(ready) != count {
+			return fmt.Errorf("%d of %d pods of %s are ready", len(ready), count, app)
+		}
+		return nil
+	})
+	return ready
+}
+
+// Tool runs e2e-tool in a pod of the test image.
+func (c *Cluster) Tool(ctx context.Context, pod string, args ...string) (string, error) {
+	return c.Kubectl(ctx, append([]string{"exec", pod, "--", "/e2e-tool"}, args...)...)
+}
+
+// Get asks URLs from a pod until all answer, and returns a line for each: NAME LOCAL REMOTE, as the server sees it.
+func (c *Cluster) Get(t *testing.T, pod string, urls ...string) (out string) {
+	t.Helper()
+	Eventually(t, func() (err error) {
+		out, err = c.Tool(t.Context(), pod, append([]string{"get"}, urls...)...)
+		return err
+	})
+	return out
+}
+
+// Outside asks a URL from the host beyond the router.
+func (c *Cluster) Outside(ctx context.Context, url string) error {
+	_, err := c.NodeExec(ctx, underlay.Outside, bed.Tool, "get", url)
+	return err
+}
+
+// URLs are those of a port of addresses.
+func URLs(port string, addrs ...string) (urls []string) {
+	for _, a := range addrs {
+		urls = append(urls, "http://"+net.JoinHostPort(a, port)+"/")
+	}
+	return urls
+}
+
+// Addrs are the addresses of pods, pod by pod.
+func Addrs(pods ...corev1.Pod) (addrs []string) {
+	for _, p := range pods {
+		for _, ip := range p.Status.PodIPs {
+			addrs = append(addrs, ip.IP)
+		}
+	}
+	return addrs
+}

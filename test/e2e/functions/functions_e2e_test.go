@@ -1,0 +1,350 @@
+package functions
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
+	"github.com/fairlead-cni/fairlead/test/e2e/install"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+)
+
+// What users of Kubernetes expect of a network works over Fairlead, in both uplink modes and beside kube-proxy in both
+// of its modes.
+func TestE2EFunctions(t *testing.T) {
+	for _, c := range []struct {
+		uplink, proxy string
+		values        []string
+	}{
+		{"steer", bed.Nftables, install.Steer()},
+		{"bridge", bed.IPTables, install.Bridge()},
+	} {
+		t.Run(c.uplink+"/"+c.proxy, func(t *testing.T) {
+			cl := functions{cluster.Start(t, bed.Options{Name: "functions-" + c.uplink, KubeProxy: c.proxy}, c.values...)}
+			cl.apply(t, "testdata/functions.yaml")
+			cl.Running(t, "client", 3)
+			cl.Running(t, "web", 3)
+			t.Run("Deployment", cl.pods)
+			t.Run("ClusterIP", cl.clusterIP)
+			t.Run("NodePort", cl.nodePort)
+			t.Run("headless", cl.headless)
+			t.Run("UDP", cl.dnsLike)
+			t.Run("hostPort", cl.hostPort)
+			t.Run("exec, logs, port-forward", cl.streams)
+			t.Run("VLANs", cl.vlans)
+			t.Run("StatefulSet", cl.sticky)
+			t.Run("NetworkAttachmentDefinition", cl.secondary)
+			t.Run("reboot", cl.reboot)
+			t.Run("drain and delete", cl.drain)
+		})
+	}
+}
+
+// functions are tried in one cluster.
+type functions struct{ *cluster.Cluster }
+
+func (c functions) apply(t *testing.T, file string) {
+	t.Helper()
+	manifests, err := os.ReadFile(file)
+	cluster.Must(t, err)
+	c.Apply(t, manifests)
+}
+
+// pods of a Deployment, one on each node, have an address of each family in their node's podCIDRs; every node's client
+// and the node itself reach them by both, and they see who asks.
+func (c functions) pods(t *testing.T) {
+	webs := c.Running(t, "web", 3)
+	for _, p := range webs {
+		node, err := c.API.CoreV1().Nodes().Get(t.Context(), p.Spec.NodeName, metav1.GetOptions{})
+		cluster.Must(t, err)
+		if len(p.Status.PodIPs) != 2 || len(node.Spec.PodCIDRs) != 2 {
+			t.Fatalf("%s has %v, its node %v", p.Name, p.Status.PodIPs, node.Spec.PodCIDRs)
+		}
+		for i, cidr := range node.Spec.PodCIDRs {
+			addr, err := netip.ParseAddr(p.Status.PodIPs[i].IP)
+			cluster.Must(t, err)
+			if !netip.MustParsePrefix(cidr).Contains(addr) {
+				t.Errorf("%s is not of %s", addr, cidr)
+			}
+		}
+	}
+	for _, client := range c.Running(t, "client", 3) {
+		out := c.Get(t, client.Name, cluster.URLs("8080", cluster.Addrs(webs...)...)...)
+		for line := range strings.Lines(out) { // NAME LOCAL REMOTE
+			remote, err := netip.ParseAddrPort(strings.Fields(line)[2])
+			cluster.Must(t, err)
+			if !slices.Contains(cluster.Addrs(client), remote.Addr().String()) {
+				t.Errorf("%s sees %s, asked by %v", strings.Fields(line)[0], remote, cluster.Addrs(client))
+			}
+		}
+		if count := strings.Count(out, "\n"); count != 6 {
+			t.Errorf("%d answers, want 6:\n%s", count, out)
+		}
+	}
+}
+
+// clusterIP is reached from pods, in both families; all pods behind it answer.
+func (c functions) clusterIP(t *testing.T) {
+	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+	cluster.Must(t, err)
+	if len(service.Spec.ClusterIPs) != 2 {
+		t.Fatalf("ClusterIPs %v", service.Spec.ClusterIPs)
+	}
+	for _, client := range c.Running(t, "client", 3) {
+		for _, url := range cluster.URLs("80", service.Spec.ClusterIPs...) {
+			names := map[string]bool{}
+			out := c.Get(t, client.Name, slices.Repeat([]string{url}, 30)...)
+			for line := range strings.Lines(out) {
+				names[strings.Fields(line)[0]] = true
+			}
+			if len(names) != 3 {
+				t.Errorf("%s from %s: 30 answers from %v, want 3 pods", url, client.Spec.NodeName, names)
+			}
+		}
+	}
+}
+
+// nodePort is reached from outside the cluster on every node, in both families.
+func (c functions) nodePort(t *testing.T) {
+	for n := range c.Nodes() {
+		for _, a := range c.Underlay().NodeAddrs(n + 1) {
+			url := cluster.URLs("30080", a.Addr().String())[0]
+			cluster.Eventually(t, func() error { return c.Outside(t.Context(), url) })
+		}
+	}
+}
+
+// headless has the pods' own addresses behind it.
+func (c functions) headless(t *testing.T) {
+	cluster.Eventually(t, func() error {
+		slices_, err := c.API.DiscoveryV1().EndpointSlices("default").List(t.Context(),
+			metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web-headless"})
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, s := range slices_.Items {
+			for _, e := range s.Endpoints {
+				got = append(got, e.Addresses...)
+			}
+		}
+		want := cluster.Addrs(c.Running(t, "web", 3)...)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("endpoints %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
+// dnsLike: a UDP question to a ClusterIP, each from a port of its own, has one answer.
+func (c functions) dnsLike(t *testing.T) {
+	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+	cluster.Must(t, err)
+	for _, client := range c.Running(t, "client", 3) {
+		for _, ip := range service.Spec.ClusterIPs {
+			cluster.Eventually(t, func() error {
+				out, err := c.Tool(t.Context(), client.Name, "ask", net.JoinHostPort(ip, "53"), "who-is-there")
+				if err == nil && !strings.HasSuffix(out, " who-is-there\n") {
+					err = fmt.Errorf("answer %q", out)
+				}
+				return err
+			})
+		}
+	}
+}
+
+// hostPort is reached from outside on the node's addresses, and from pods of other nodes.
+func (c functions) hostPort(t *testing.T) {
+	c.Running(t, "host-port", 1)
+	var addrs []string
+	for _, a := range c.Underlay().NodeAddrs(1) {
+		addrs = append(addrs, a.Addr().String())
+	}
+	for _, url := range cluster.URLs("8088", addrs...) {
+		cluster.Eventually(t, func() error { return c.Outside(t.Context(), url) })
+	}
+	for _, client := range c.Running(t, "client", 3) {
+		if client.Spec.NodeName != "node1" {
+			c.Get(t, client.Name, cluster.URLs("8088", addrs...)...)
+		}
+	}
+}
+
+// vlans: bridged pods of one VLAN reach each other on the wire, those of two by the underlay's router, routed pods and
+// the host outside reach both, and the router sees the pods' own addresses.
+func (c functions) vlans(t *testing.T) {
+	ten, peer, twenty := c.Running(t, "vlan10", 1)[0], c.Running(t, "vlan10-peer", 1)[0], c.Running(t, "vlan20", 1)[0]
+	if len(cluster.Addrs(ten)) != 2 || len(cluster.Addrs(peer)) != 2 || len(cluster.Addrs(twenty)) != 1 {
+		t.Fatalf("addresses %v, %v, %v", cluster.Addrs(ten), cluster.Addrs(peer), cluster.Addrs(twenty))
+	}
+	for i, a := range cluster.Addrs(ten) {
+		vlan := c.Underlay().Family.VLANGatewayAddrs(10)[i].Masked()
+		if !vlan.Contains(netip.MustParseAddr(a)) {
+			t.Errorf("%s is not in %s", a, vlan)
+		}
+	}
+	c.Get(t, ten.Name, cluster.URLs("8080", cluster.Addrs(peer)...)...)
+	out := c.Get(t, ten.Name, cluster.URLs("8080", cluster.Addrs(twenty)...)...)
+	if !strings.Contains(out, " "+cluster.Addrs(ten)[0]+":") {
+		t.Errorf("between VLANs: %q, want the pod's own address %s", out, cluster.Addrs(ten)[0])
+	}
+	all := cluster.URLs("8080", cluster.Addrs(ten, peer, twenty)...)
+	for _, url := range all {
+		cluster.Eventually(t, func() error { return c.Outside(t.Context(), url) })
+	}
+	for _, client := range c.Running(t, "client", 3) {
+		c.Get(t, client.Name, all...)
+	}
+}
+
+// sticky: pods of a StatefulSet that are deleted come back with their addresses, also on another node.
+func (c functions) sticky(t *testing.T) {
+	addrs := func() map[string]string {
+		out := map[string]string{}
+		for _, p := range c.Running(t, "sticky", 2) {
+			out[p.Name] = strings.Join(cluster.Addrs(p), " ")
+		}
+		return out
+	}
+	before := addrs()
+	old := c.Running(t, "sticky", 2)
+	// The other node of the two that it may be on.
+	c.Run(t, "cordon", old[0].Spec.NodeName)
+	defer c.Run(t, "uncordon", old[0].Spec.NodeName)
+	c.Run(t, "delete", "pod", old[0].Name)
+	cluster.Eventually(t, func() error {
+		p, err := c.API.CoreV1().Pods("default").Get(t.Context(), old[0].Name, metav1.GetOptions{})
+		if err == nil && (p.UID == old[0].UID || p.Spec.NodeName == "") {
+			err = fmt.Errorf("%s is not made anew", old[0].Name)
+		}
+		return err
+	})
+	if after := addrs(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("addresses %v, before %v", after, before)
+	}
+	now := c.Running(t, "sticky", 2)
+	for _, p := range now {
+		if p.Name == old[0].Name && p.Spec.NodeName == old[0].Spec.NodeName {
+			t.Errorf("%s is on %s again: nothing is tried", p.Name, p.Spec.NodeName)
+		}
+		url := cluster.URLs("8080", cluster.Addrs(p)...)[0]
+		cluster.Eventually(t, func() error { return c.Outside(t.Context(), url) })
+	}
+}
+
+// reboot: a node that lost power comes back with all its pods, bridged and routed.
+func (c functions) reboot(t *testing.T) {
+	const node = "node3"
+	begun := time.Now()
+	cluster.Must(t, c.Crash(t.Context(), node))
+	cluster.Must(t, c.Boot(t.Context(), node))
+	var client string
+	for _, p := range c.Running(t, "client", 3) {
+		if p.Spec.NodeName == "node1" {
+			client = p.Name
+		}
+	}
+	// All pods of that node answer again, at what addresses they now have.
+	cluster.Eventually(t, func() error {
+		list, err := c.API.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{
+			FieldSelector: "spec.nodeName=" + node, LabelSelector: "app in (web, vlan10-peer, vlan20)"})
+		if err != nil {
+			return err
+		}
+		urls := cluster.URLs("8080", cluster.Addrs(list.Items...)...)
+		if len(list.Items) < 3 || len(urls) < 5 {
+			return fmt.Errorf("%d pods with %d addresses on %s", len(list.Items), len(urls), node)
+		}
+		_, err = c.Tool(t.Context(), client, append([]string{"get"}, urls...)...)
+		return err
+	})
+	t.Logf("from power failure to all pods reached: %.1f s", time.Since(begun).Seconds())
+}
+
+// drain: pods of a node that is drained go elsewhere, and the others go on; then the node is taken out of the cluster,
+// and its peers forget it.
+func (c functions) drain(t *testing.T) {
+	const node = "node2"
+	gone, err := c.API.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	cluster.Must(t, err)
+	c.Run(t, "scale", "deployment/web", "--replicas=2") // one on each node that stays
+	c.Run(t, "drain", node, "--ignore-daemonsets", "--force", "--timeout=90s")
+	for _, p := range c.Running(t, "web", 2) {
+		if p.Spec.NodeName == node {
+			t.Errorf("%s is on %s still", p.Name, node)
+		}
+	}
+	cluster.Must(t, c.Crash(t.Context(), node))
+	c.Run(t, "delete", "node", node)
+	cluster.Eventually(t, func() error {
+		for _, cidr := range gone.Spec.PodCIDRs {
+			family := "-4"
+			if strings.Contains(cidr, ":") {
+				family = "-6"
+			}
+			out, err := c.NodeExec(t.Context(), "node1", "ip", family, "route", "show", cidr)
+			if err != nil {
+				return err
+			}
+			if out != "" {
+				return fmt.Errorf("node1 has a route to the podCIDR of the node that is gone: %s", out)
+			}
+		}
+		return nil
+	})
+	var client string
+	for _, p := range c.Running(t, "client", 2) {
+		client = p.Name
+	}
+	c.Get(t, client, cluster.URLs("8080", cluster.Addrs(c.Running(t, "web", 2)...)...)...)
+}
+
+// streams: kubelet's ways into a pod.
+func (c functions) streams(t *testing.T) {
+	web := c.Running(t, "web", 3)[0]
+	if out := c.Run(t, "exec", web.Name, "--", "/e2e-tool", "show", "/etc/hostname"); strings.TrimSpace(out) != web.Name {
+		t.Errorf("exec: %q", out)
+	}
+	c.Run(t, "run", "talker", "--image="+bed.TestImage, "--image-pull-policy=Never", "--restart=Never",
+		"--command", "--", "/e2e-tool", "show", "/etc/hostname")
+	cluster.Eventually(t, func() error {
+		out, err := c.Kubectl(t.Context(), "logs", "talker")
+		if err == nil && strings.TrimSpace(out) != "talker" {
+			err = fmt.Errorf("logs: %q", out)
+		}
+		return err
+	})
+	c.portForward(t, web.Name)
+}
+
+// portForward reaches a pod's port by the API server and kubelet.
+func (c functions) portForward(t *testing.T, pod string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Kubectl(ctx, "port-forward", "pod/"+pod, "18080:8080")
+		ended <- err
+	}()
+	cluster.Eventually(t, func() error {
+		out, err := c.NodeExec(ctx, underlay.ControlPlane, bed.Tool, "get", "http://127.0.0.1:18080/")
+		if err == nil && !strings.HasPrefix(out, pod+" ") {
+			err = fmt.Errorf("answer %q, want %s's", out, pod)
+		}
+		return err
+	})
+	cancel()
+	<-ended
+}
