@@ -87,6 +87,7 @@ func run(ctx context.Context, o Options, last lastError) error {
 	l.uplink = openUplink(o, client, l.metrics)
 	l.uplink.resume(ctx)
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { l.uplink.yieldLoop(ctx); return nil })
 	g.Go(func() error { return source.Run(ctx) })
 	g.Go(func() error {
 		return serveHTTP(ctx, o.Config, l.ready, func() api.AgentState { return l.tell(o.Version) }, l.metrics)

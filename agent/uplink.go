@@ -16,8 +16,16 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
-// mendEvery is how often the uplink is looked at though no interface has told of a change.
-const mendEvery = 10 * time.Second
+const (
+	// mendEvery is how often the uplink is looked at though no interface has told of a change.
+	mendEvery = 10 * time.Second
+	// vswitchdEvery is how often the agent looks whether ovs-vswitchd runs.
+	vswitchdEvery = 500 * time.Millisecond
+	// deadInUserspace and deadInKernel are how long ovs-vswitchd may be dead until the host gets its NIC back: at once
+	// nothing passes the userspace datapath, while the kernel's goes on with the flows that it has. Both are longer than
+	// any restart of a process takes.
+	deadInUserspace, deadInKernel = 4 * time.Second, 10 * time.Second
+)
 
 // nodeUplink is the node's NIC as a port of Open vSwitch, which bridged pods need. Whatever is wrong with it, routed
 // pods are served.
@@ -26,8 +34,8 @@ type nodeUplink struct {
 	kube    *kubeapi.Client
 	log     logr.Logger
 	metrics *metrics
-	// changed gets a value when the uplink was mended or is there no more.
-	changed chan struct{}
+	// changed gets a value when the uplink was mended or is there no more; look has keep look at it.
+	changed, look chan struct{}
 
 	uplink *uplink.Uplink
 	nic    string // the last that attach was called with
@@ -48,7 +56,8 @@ var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMod
 
 // openUplink reads the journal. One that can't be read is no reason to end.
 func openUplink(o Options, kube *kubeapi.Client, m *metrics) *nodeUplink {
-	n := &nodeUplink{cfg: o.Config, kube: kube, log: o.Log.WithName("uplink"), metrics: m, changed: make(chan struct{}, 1)}
+	n := &nodeUplink{cfg: o.Config, kube: kube, log: o.Log.WithName("uplink"), metrics: m,
+		changed: make(chan struct{}, 1), look: make(chan struct{}, 1)}
 	n.status.Store(&uplinkStatus{why: errNoBridging})
 	m.registry.MustRegister(steerCounts{n})
 	u, err := uplink.Open(uplink.DefaultJournal, n.log)
@@ -181,6 +190,56 @@ func (n *nodeUplink) reached(ctx context.Context) error {
 	return nil
 }
 
+// yieldLoop gives the host its NIC back when ovs-vswitchd stays dead, and has keep look when one comes, until ctx ends.
+// It needs nothing that comes over the network.
+func (n *nodeUplink) yieldLoop(ctx context.Context) {
+	if n.uplink == nil || !n.cfg.EnableBridgingMode {
+		return
+	}
+	dead := deadInKernel
+	if n.cfg.OVSDatapathType == api.DatapathNetdev {
+		dead = deadInUserspace
+	}
+	tick := time.NewTicker(vswitchdEvery)
+	defer tick.Stop()
+	start, since, yielded := uplink.VswitchdStart(n.cfg.OVSRunDir), time.Now(), false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if now := uplink.VswitchdStart(n.cfg.OVSRunDir); now != start {
+			start, since, yielded = now, time.Now(), false
+			if start != "" {
+				poke(n.look)
+			}
+		}
+		if start == "" && !yielded && time.Since(since) >= dead {
+			yielded = n.yield(ctx)
+			poke(n.look)
+		}
+	}
+}
+
+// yield reports whether there is no more to be done about it.
+func (n *nodeUplink) yield(ctx context.Context) bool {
+	// One of its own: n.uplink may be at work, or wait for Open vSwitch.
+	u, err := uplink.Open(uplink.DefaultJournal, n.log)
+	did := false
+	if err == nil {
+		did, err = u.Yield(ctx, uplink.VswitchdDead)
+	}
+	if err != nil {
+		n.log.Error(err, "no ovs-vswitchd runs, and the host's NIC could not be given back to it")
+		return false
+	}
+	if did {
+		n.log.Error(errors.New(uplink.VswitchdDead), "the host has its NIC back until one does", "nic", u.Journal().NIC.Name)
+	}
+	return true
+}
+
 // retry attaches after all what was refused before: a NIC may come up or get its addresses late. What was undone, or
 // restored by hand, waits for somebody to say so, or for the next start: "fairlead-agent uplink attach" is another
 // process, and Mend reads what it has done.
@@ -190,7 +249,8 @@ func (n *nodeUplink) retry(ctx context.Context) {
 		n.tellLoop()
 		return
 	}
-	if j := n.uplink.Journal(); n.nic == "" || j != nil && n.uplink.ThisBoot() && j.Phase == uplink.Detached {
+	if j := n.uplink.Journal(); n.nic == "" ||
+		j != nil && n.uplink.ThisBoot() && j.Phase == uplink.Detached && !n.uplink.Due() {
 		return
 	}
 	n.attach(ctx, n.nic)
@@ -233,6 +293,7 @@ func (n *nodeUplink) keep(ctx context.Context) {
 			if a.NewAddr || index != 0 && a.LinkIndex != index {
 				continue
 			}
+		case <-n.look:
 		case <-tick.C:
 		}
 		n.mend(ctx)
@@ -256,12 +317,7 @@ func (n *nodeUplink) mend(ctx context.Context) {
 	}
 }
 
-func (n *nodeUplink) tellLoop() {
-	select {
-	case n.changed <- struct{}{}:
-	default:
-	}
-}
+func (n *nodeUplink) tellLoop() { poke(n.changed) }
 
 // done makes the outcome known.
 func (n *nodeUplink) done(err error) {
@@ -273,6 +329,9 @@ func (n *nodeUplink) done(err error) {
 		n.tell(*s)
 	case err != nil:
 		n.tell(uplinkStatus{why: fmt.Errorf("the node's NIC is not attached: %w", err)})
+	case j != nil && j.Phase == uplink.Detached && n.cfg.EnableBridgingMode && j.Yielded != "":
+		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %s is not attached (%s): the host has it back "+
+			"until ovs-vswitchd runs again", j.NIC.Name, j.Reason)})
 	case j != nil && j.Phase == uplink.Detached && n.cfg.EnableBridgingMode && j.Reason != "":
 		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %[1]s is not attached (%[2]s): "+
 			"start the agent anew, or fairlead-agent uplink attach --nic %[1]s", j.NIC.Name, j.Reason)})

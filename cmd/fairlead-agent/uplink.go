@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agent"
 	"github.com/fairlead-cni/fairlead/agent/config"
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 )
 
@@ -37,11 +38,11 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the flags or the config file,
 3 refused by preflight, 4 attach failed and the NIC is as it was before.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return usageError{errors.New("say what to do: status, attach, restore or preflight")}
+			return usageError{errors.New("say what to do: status, attach, restore, yield or preflight")}
 		},
 	}
 	c.PersistentFlags().StringVar(&f.journal, "journal", uplink.DefaultJournal, "the uplink's journal")
-	c.AddCommand(f.status(), f.attach(), f.restore(), f.preflight())
+	c.AddCommand(f.status(), f.attach(), f.restore(), f.yield(), f.preflight())
 	return c
 }
 
@@ -119,6 +120,36 @@ A running agent leaves it at that; bridged pods have no network until the agent 
 				return err
 			}
 			fmt.Fprintf(out, "%s is detached\n", u.Journal().NIC.Name)
+			return nil
+		})
+}
+
+func (f *uplinkFlags) yield() *cobra.Command {
+	return f.sub("yield", "Gives the NIC back to the host while Open vSwitch is replaced",
+		`Is called before ovs-vswitchd is told to end, and by the container fairlead-ovs itself: on the
+userspace datapath the host has no network without it in mode bridge. The NIC is restored, and a
+running agent attaches it again as soon as another ovs-vswitchd runs.
+
+On the kernel's datapath it does nothing: that goes on with the flows it has. An agent that finds
+ovs-vswitchd dead for some seconds does the same by itself, on both datapaths.`,
+		func(ctx context.Context, out io.Writer) error {
+			u, err := uplink.Open(f.journal, klog.Background())
+			if err != nil {
+				return err
+			}
+			if j := u.Journal(); j == nil || j.Bridge.Datapath != api.DatapathNetdev {
+				fmt.Fprintln(out, "nothing to do: no NIC is on the userspace datapath")
+				return nil
+			}
+			yielded, err := u.Yield(ctx, uplink.VswitchdEnds)
+			switch {
+			case err != nil:
+				return err
+			case yielded:
+				fmt.Fprintf(out, "%s is the host's until another ovs-vswitchd runs\n", u.Journal().NIC.Name)
+			default:
+				fmt.Fprintln(out, "nothing to do: no NIC is attached in mode bridge")
+			}
 			return nil
 		})
 }

@@ -46,6 +46,9 @@ type Journal struct {
 	// nobody answered after an attach.
 	Reason    string `json:"reason,omitempty"`
 	Unreached bool   `json:"unreached,omitempty"`
+	// Yielded: the host has its NIC back only as long as Open vSwitch is away. It is the start of ovs-vswitchd that was to
+	// end (VswitchdStart), or "none". Empty: not yielded.
+	Yielded string `json:"yielded,omitempty"`
 	// Step is the step that was begun last.
 	Step string `json:"step,omitempty"`
 	// Written is when this was written.

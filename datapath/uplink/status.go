@@ -24,6 +24,8 @@ type Status struct {
 	NotSteer string `json:"notSteer,omitempty"`
 	// Since is when the journal was last written.
 	Since time.Time `json:"since,omitzero"`
+	// Yielded: it is attached again when another ovs-vswitchd runs.
+	Yielded bool `json:"yielded,omitempty"`
 	// OtherBoot: the journal is of a boot before.
 	OtherBoot bool `json:"otherBoot,omitempty"`
 	// Next is the step that attach or restore would do next; empty: none.
@@ -41,7 +43,7 @@ func (u *Uplink) Status(ctx context.Context) (Status, error) {
 		return Status{Phase: Detached}, nil
 	}
 	s := Status{Phase: j.Phase, NIC: j.NIC.Name, Bridge: j.Bridge.Name, Reason: j.Reason, Since: j.Written,
-		OtherBoot: j.BootID != u.bootID, Mode: j.mode(), NotSteer: j.NotSteer}
+		OtherBoot: j.BootID != u.bootID, Yielded: j.Yielded != "", Mode: j.mode(), NotSteer: j.NotSteer}
 	o, dbErr, err := u.observe(ctx)
 	if err != nil {
 		return s, err
@@ -69,6 +71,9 @@ func (s Status) String() string {
 	}
 	if s.Reason != "" {
 		fmt.Fprintf(&b, "reason: %s\n", s.Reason)
+	}
+	if s.Yielded {
+		b.WriteString("the host has its NIC back as long as Open vSwitch is away; the agent attaches it again\n")
 	}
 	if s.OtherBoot {
 		b.WriteString("the journal is of a boot before this one: its addresses are void, its leftovers are to be removed\n")

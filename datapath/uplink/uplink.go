@@ -121,8 +121,8 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 		return nil, err
 	}
 	defer unlock()
-	if !u.Attached() {
-		return nil, nil
+	if !u.Attached() || u.journal.mode() == api.UplinkBridge && !VswitchdRuns(u.journal.DB.RunDir) {
+		return nil, nil // in mode bridge nothing can be mended then: see Yield
 	}
 	if device, err := findLink(BridgeName); err == nil && device != nil {
 		hoststate.DropStandIns(place(device))
@@ -249,9 +249,21 @@ func (u *Uplink) Restore(ctx context.Context, reason string) error {
 		return err
 	}
 	defer unlock()
-	if u.journal == nil || u.journal.Phase == Detached && u.journal.BootID == u.bootID {
+	if u.journal == nil {
 		return nil
 	}
+	if u.journal.Phase == Detached && u.journal.BootID == u.bootID {
+		if u.journal.Yielded == "" {
+			return nil
+		}
+		u.journal.Yielded, u.journal.Reason = "", reason // it is not to be attached again
+		return u.write("restore")
+	}
+	return u.restore(ctx, reason)
+}
+
+// restore begins a restore, or goes on with one.
+func (u *Uplink) restore(ctx context.Context, reason string) error {
 	if u.journal.Phase != Restoring {
 		u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, reason, false
 	}
@@ -272,6 +284,9 @@ func (u *Uplink) rollBack(ctx context.Context, why error, unreached bool) error 
 	defer cancel()
 	u.log.Error(why, "attach failed, restoring", "nic", u.journal.NIC.Name)
 	u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, why.Error(), unreached
+	if unreached && !VswitchdRuns(u.journal.DB.RunDir) { // Open vSwitch is what did not answer
+		u.journal.Unreached, u.journal.Yielded = false, noStart
+	}
 	err := u.write("roll back")
 	if err == nil || u.journal.Phase == Restoring {
 		err = u.run(ctx)
@@ -290,7 +305,7 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 		err := p.Check(try)
 		cancel()
 		if err == nil {
-			u.journal.Phase, u.journal.Reason, u.journal.Unreached = Attached, "", false
+			u.journal.Phase, u.journal.Reason, u.journal.Unreached, u.journal.Yielded = Attached, "", false, ""
 			if err := u.write(stepVerify); err != nil {
 				return err
 			}

@@ -1,0 +1,68 @@
+package uplink
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// Why an uplink yields.
+const (
+	// VswitchdEnds is the reason where ovs-vswitchd still runs, and is about to be told to end.
+	VswitchdEnds = "Open vSwitch ends"
+	// VswitchdDead is the reason where none runs.
+	VswitchdDead = "no ovs-vswitchd runs"
+)
+
+// noStart is what a journal has for the start of ovs-vswitchd where none runs.
+const noStart = "none"
+
+// Yield gives the NIC back to the host while Open vSwitch is away: in mode bridge all that the host sends and receives
+// goes through it, also what brings the next Open vSwitch to the node, such as its image. The journal says that it is
+// to be attached again as soon as another ovs-vswitchd runs: see Due. It does nothing, and returns false, if the NIC is
+// not attached in mode bridge.
+func (u *Uplink) Yield(ctx context.Context, reason string) (yielded bool, err error) {
+	unlock, err := u.lock(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if !u.Attached() || u.journal.mode() != api.UplinkBridge {
+		return false, nil
+	}
+	u.journal.Yielded = u.startNow()
+	return true, u.restore(ctx, reason)
+}
+
+// Due reports whether the uplink has yielded, and another ovs-vswitchd than the one before runs now.
+func (u *Uplink) Due() bool {
+	j := u.journal
+	if j == nil || j.Yielded == "" || !u.ThisBoot() || j.Phase != Detached {
+		return false
+	}
+	now := u.startNow()
+	return now != noStart && now != j.Yielded
+}
+
+func (u *Uplink) startNow() string {
+	if start := VswitchdStart(u.journal.DB.RunDir); start != "" {
+		return start
+	}
+	return noStart
+}
+
+// VswitchdStart names the start of the ovs-vswitchd that runs; it is empty if none does.
+func VswitchdStart(runDir string) string {
+	if !VswitchdRuns(runDir) {
+		return ""
+	}
+	info, err := os.Stat(filepath.Join(runDir, "ovs-vswitchd.pid"))
+	if err != nil { // it has just ended, or can't be told from another one
+		return ""
+	}
+	return fmt.Sprintf("%d.%d", info.Sys().(*syscall.Stat_t).Ino, info.ModTime().UnixNano())
+}
