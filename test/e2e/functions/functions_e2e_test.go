@@ -22,6 +22,7 @@ import (
 // What users of Kubernetes expect of a network works over Fairlead, in both uplink modes and beside kube-proxy in both
 // of its modes.
 func TestE2EFunctions(t *testing.T) {
+	asked := rights{}
 	for _, c := range []struct {
 		uplink, proxy string
 		values        []string
@@ -30,7 +31,9 @@ func TestE2EFunctions(t *testing.T) {
 		{"bridge", bed.IPTables, install.Bridge()},
 	} {
 		t.Run(c.uplink+"/"+c.proxy, func(t *testing.T) {
-			cl := functions{cluster.Start(t, bed.Options{Name: "functions-" + c.uplink, KubeProxy: c.proxy}, c.values...)}
+			cl := functions{cluster.Start(t, bed.Options{Name: "functions-" + c.uplink, KubeProxy: c.proxy, Audit: true},
+				c.values...)}
+			defer func() { asked.add(t, cl.AuditLog()) }()
 			cl.apply(t, "testdata/functions.yaml")
 			cl.Running(t, "client", 3)
 			cl.Running(t, "web", 3)
@@ -48,6 +51,8 @@ func TestE2EFunctions(t *testing.T) {
 			t.Run("drain and delete", cl.drain)
 		})
 	}
+	t.Run("NodeIPAM", func(t *testing.T) { nodeIPAM(t, asked) })
+	t.Run("rights", asked.compare)
 }
 
 // functions are tried in one cluster.

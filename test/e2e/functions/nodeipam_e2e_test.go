@@ -1,0 +1,84 @@
+package functions
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
+	"github.com/fairlead-cni/fairlead/test/e2e/install"
+)
+
+// nodeIPAM is a cluster in which nobody gives podCIDRs, and no kube-proxy runs until the nodes are Ready. The agents
+// say why they don't serve; then fairlead-controller gives podCIDRs, and all works.
+func nodeIPAM(t *testing.T, asked rights) {
+	c := functions{cluster.Bare(t, bed.Options{Name: "functions-nodeipam", NoNodeCIDRs: true,
+		KubeProxy: bed.NoKubeProxy, Audit: true})}
+	defer func() { asked.add(t, c.AuditLog()) }()
+	plane := c.Underlay().Family.ControlPlaneAddrs()[0].Addr().String()
+	values := []string{"agent.config.trafficEncapMode=noEncap", "agent.config.podCIDRWait=5s",
+		"kubeAPIServerOverride=" + net.JoinHostPort(plane, "6443")}
+	cluster.Must(t, install.Apply(t.Context(), c.Bed, values...))
+	t.Run("no podCIDR", c.saysWhy)
+
+	c.Install(t, append(values, "controller.config.nodeIPAM.enableNodeIPAM=true",
+		`controller.config.nodeIPAM.clusterCIDRs={172.100.0.0/20,fd00:172:100::/60}`)...)
+	for _, node := range c.Nodes() {
+		cluster.Must(t, c.StartKubeProxy(node, bed.Nftables))
+	}
+	c.apply(t, "testdata/functions.yaml")
+	c.Running(t, "client", 3)
+	t.Run("ranges", c.inRanges)
+	t.Run("Deployment", c.pods)
+	t.Run("ClusterIP", c.clusterIP)
+	t.Run("NodePort", c.nodePort)
+	t.Run("UDP", c.dnsLike)
+}
+
+// saysWhy: an Event on each Node says that nobody gives podCIDRs, and what to do.
+func (c functions) saysWhy(t *testing.T) {
+	for _, node := range c.Nodes() {
+		cluster.Eventually(t, func() error {
+			events, err := c.API.CoreV1().Events("").List(t.Context(), metav1.ListOptions{
+				FieldSelector: "reason=PodCIDRUnusable,involvedObject.name=" + node})
+			if err != nil {
+				return err
+			}
+			for _, e := range events.Items {
+				if strings.Contains(e.Message, "allocate-node-cidrs") {
+					t.Log(e.Message)
+					return nil
+				}
+			}
+			return fmt.Errorf("no Event on %s names the cause among %d", node, len(events.Items))
+		})
+	}
+}
+
+// inRanges: each Node has a podCIDR of each range, and no two have one in common.
+func (c functions) inRanges(t *testing.T) {
+	nodes, err := c.API.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	cluster.Must(t, err)
+	ranges := []netip.Prefix{netip.MustParsePrefix("172.100.0.0/20"), netip.MustParsePrefix("fd00:172:100::/60")}
+	owner := map[string]string{}
+	for _, n := range nodes.Items {
+		if len(n.Spec.PodCIDRs) != len(ranges) {
+			t.Errorf("%s has podCIDRs %v", n.Name, n.Spec.PodCIDRs)
+			continue
+		}
+		for i, cidr := range n.Spec.PodCIDRs {
+			if !ranges[i].Contains(netip.MustParsePrefix(cidr).Addr()) || owner[cidr] != "" {
+				t.Errorf("%s has %s, outside of %s or that of %q as well", n.Name, cidr, ranges[i], owner[cidr])
+			}
+			owner[cidr] = n.Name
+		}
+	}
+	if out := c.Run(t, "get", "podcidrranges"); strings.Count(out, "HasRoom") != len(ranges) {
+		t.Errorf("kubectl get podcidrranges:\n%s", out)
+	}
+}

@@ -1,0 +1,128 @@
+package functions
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead-cni/fairlead/test/chart"
+	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
+	"github.com/fairlead-cni/fairlead/test/kubebin"
+)
+
+// rights are what service accounts of Fairlead may do, or have done: "ACCOUNT VERB GROUP/RESOURCE".
+type rights map[string]bool
+
+// What agent and controller asked of the API server, over all clusters of these tests, is what they may: nothing was
+// refused, and no right was idle.
+func (asked rights) compare(t *testing.T) {
+	granted := granted(t)
+	for _, idle := range slices.Sorted(maps.Keys(granted)) {
+		if !asked[idle] && unused[idle] == "" {
+			t.Errorf("granted, and nobody asked: %s", idle)
+		}
+	}
+	for idle := range unused {
+		if !granted[idle] || asked[idle] {
+			t.Errorf("%s is named as granted and not asked here, which is not so", idle)
+		}
+	}
+	for _, a := range slices.Sorted(maps.Keys(asked)) {
+		if !granted[a] {
+			t.Errorf("asked, and granted by no rule of Fairlead: %s", a)
+		}
+	}
+}
+
+// unused are rights that no test with real nodes makes use of, and why they are there all the same.
+var unused = map[string]string{}
+
+// granted are the rights by the chart's Roles and ClusterRoles. A Role is named as its account.
+func granted(t *testing.T) rights {
+	t.Helper()
+	dir, err := kubebin.Find("build/charts/fairlead")
+	cluster.Must(t, err)
+	manifests, _, err := chart.Template(dir, "kube-system")
+	cluster.Must(t, err)
+	out := rights{}
+	for _, doc := range strings.Split(manifests, "\n---\n") {
+		var role rbacv1.ClusterRole // a Role has the same rules
+		cluster.Must(t, yaml.Unmarshal([]byte(doc), &role))
+		if role.Kind != "Role" && role.Kind != "ClusterRole" {
+			continue
+		}
+		for _, rule := range role.Rules {
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						out[role.Name+" "+verb+" "+group+"/"+resource] = true
+					}
+				}
+			}
+		}
+	}
+	if len(out) == 0 {
+		t.Fatal("the chart grants nothing")
+	}
+	return out
+}
+
+// event is what counts here of a line of the audit log (audit.k8s.io/v1 Event).
+type event struct {
+	Verb string `json:"verb"`
+	User struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	ObjectRef *struct {
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		APIGroup    string `json:"apiGroup"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+	} `json:"objectRef"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// add reads an audit log. What the API server has refused to Fairlead's accounts fails the test.
+func (asked rights) add(t *testing.T, auditLog string) {
+	t.Helper()
+	const account = "system:serviceaccount:kube-system:"
+	log, err := os.ReadFile(auditLog)
+	cluster.Must(t, err)
+	refused := map[string]bool{}
+	lines := bufio.NewScanner(bytes.NewReader(log))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			continue // the line that the API server was killed in
+		}
+		name, ours := strings.CutPrefix(e.User.Username, account+"fairlead-")
+		if !ours || e.ObjectRef == nil {
+			continue
+		}
+		resource := e.ObjectRef.Resource
+		if e.ObjectRef.Subresource != "" {
+			resource += "/" + e.ObjectRef.Subresource
+		}
+		what := "fairlead-" + name + " " + e.Verb + " " + e.ObjectRef.APIGroup + "/" + resource
+		if e.Annotations["authorization.k8s.io/decision"] == "forbid" {
+			refused[what+" "+e.ObjectRef.Namespace+"/"+e.ObjectRef.Name] = true
+		} else if strings.Contains(e.Annotations["authorization.k8s.io/reason"], `ClusterRole "fairlead-`) ||
+			strings.Contains(e.Annotations["authorization.k8s.io/reason"], `Role "fairlead-`) {
+			asked[what] = true
+		}
+	}
+	cluster.Must(t, lines.Err())
+	for _, r := range slices.Sorted(maps.Keys(refused)) {
+		t.Errorf("asked, and refused: %s", r)
+	}
+}
