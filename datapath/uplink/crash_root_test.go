@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // order is what the child has to do.
 type order struct {
-	Op      string // attach, roll back or restore
+	Op      string // attach, roll back, restore or yield
 	Journal string
 	Plan    Plan
 	// KillAfter is how many journals and steps it lives; 0: to its end.
@@ -72,6 +72,8 @@ func child(text string) int {
 	switch o.Op {
 	case "restore":
 		err = u.Restore(context.Background(), "a test says so")
+	case "yield":
+		_, err = u.Yield(context.Background(), VswitchdEnds)
 	case "roll back":
 		o.Plan.Check, o.Plan.RollbackAfter = func(context.Context) error { return errors.New("nobody answers") }, time.Millisecond
 		if err = u.Attach(context.Background(), o.Plan); errors.Is(err, ErrRolledBack) {
@@ -279,7 +281,7 @@ func (f *fixture) runFor(op string, d time.Duration) {
 // goTo brings the node to where op begins.
 func (f *fixture) goTo(op string) {
 	f.t.Helper()
-	if op == "restore" {
+	if op == "restore" || op == "yield" {
 		f.nextAgent()
 		f.refresh(f.open().Journal().Holder())
 	} else if err := f.restore(); err != nil {

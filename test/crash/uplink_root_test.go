@@ -37,6 +37,8 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 	t.Run("gaps", c.gaps)
 	t.Run("the node's addresses taken away", c.addressesTaken)
 	t.Run("ovs-vswitchd ends and cleans up", c.cleanUp)
+	t.Run("ovs-vswitchd stays dead", c.staysDead)
+	t.Run("ovs-vswitchd is about to end", c.yields)
 	t.Run("restored by hand under an agent", c.restoredByHand)
 	t.Run("no gateway", c.noGateway)
 	t.Run("not wanted any more", c.notWanted)
@@ -88,6 +90,39 @@ func (c cluster) cleanUp(t *testing.T) {
 		}
 		return nil
 	})
+	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
+	c.attached(t, true)
+}
+
+// Where ovs-vswitchd does not come back the host has its NIC again, also under the next agent, until it does.
+func (c cluster) staysDead(t *testing.T) {
+	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
+	c.attached(t, false)
+	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "as long as") {
+		t.Errorf("status says\n%s", out)
+	}
+	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	c.attached(t, false)
+	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
+	c.attached(t, true)
+}
+
+// What ends ovs-vswitchd on the userspace datapath gives the host its NIC before; the agent leaves it at that until
+// there is another one.
+func (c cluster) yields(t *testing.T) {
+	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "yield")
+	if c.Datapath() != vswitch.Netdev {
+		if !strings.Contains(out, "nothing to do") {
+			t.Errorf("on the kernel's datapath: %s", out)
+		}
+		c.attached(t, true)
+		return
+	}
+	c.attached(t, false)
+	time.Sleep(2 * time.Second) // in which an agent would have put it back: it hears of changes at once
+	c.attached(t, false)
+	must(t, c.OVSStop(within(t, 10*time.Second), node, lab.Vswitchd))
 	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
 	c.attached(t, true)
 }

@@ -35,12 +35,16 @@ func (p Plane) writeKubeProxyConfig(h host.Host, mode string) error {
 	if err != nil {
 		return err
 	}
+	local := "ClusterCIDR"
+	if clusterCIDR == "" { // somebody else gives podCIDRs
+		local = "NodeCIDR"
+	}
 	config, err := yaml.Marshal(map[string]any{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
 		"mode":             mode,
 		"clientConnection": map[string]any{"kubeconfig": kubeProxyKubeconfig},
 		"clusterCIDR":      clusterCIDR,
-		"detectLocalMode":  "ClusterCIDR",
+		"detectLocalMode":  local,
 		// 0 leaves the machine's settings alone: these are not of a network namespace.
 		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
 	})

@@ -238,10 +238,10 @@ func join(cidrs []netip.Prefix) string {
 	return strings.Join(out, ",")
 }
 
-// ClusterCIDR is what kube-controller-manager was told to cut podCIDRs from.
+// ClusterCIDR is what kube-controller-manager was told to cut podCIDRs from; empty if it was told nothing.
 func (p Plane) ClusterCIDR() (string, error) {
 	flags, err := p.allFlags(KCM, nil)
-	return flags["cluster-cidr"], err
+	return strings.TrimPrefix(flags["cluster-cidr"], removed), err
 }
 
 // startTimeout is how long a part may take to serve. On two busy cores the API server has taken 30 s.

@@ -1,0 +1,62 @@
+package uplink
+
+import (
+	"context"
+	"fmt"
+	"testing"
+)
+
+// While Open vSwitch is away the host has its NIC, with all that it had, and it is attached again when another
+// ovs-vswitchd runs, not before; whatever kills the process that yields.
+func TestRootYield(t *testing.T) {
+	f := setup(t, rich, noDAD()...)
+	f.killAtEveryStep("yield", recovery{"another ovs-vswitchd", (*fixture).comeBack, Attached})
+	if f.comeBack(); t.Failed() {
+		return
+	}
+	f.ovs.Vswitchd.Kill()
+	f.onNode(func(ctx context.Context, u *Uplink) error {
+		if did, err := u.Yield(ctx, VswitchdDead); err != nil || !did {
+			return fmt.Errorf("yield with ovs-vswitchd dead: %t, %w", did, err)
+		}
+		return nil
+	})
+	f.checkAfter(Detached, "yielded with ovs-vswitchd dead")
+	f.onNode(func(ctx context.Context, u *Uplink) error { return u.Restore(ctx, ByHand) })
+	f.ovs.Vswitchd.Start()
+	f.due(false, "restored by hand")
+}
+
+// comeBack is what agents do after a yield that may have been cut off, while ovs-vswitchd is replaced.
+func (f *fixture) comeBack() {
+	f.t.Helper()
+	f.onNode(func(ctx context.Context, u *Uplink) (err error) {
+		if u.Unfinished() {
+			err = u.Restore(ctx, u.Journal().Reason)
+		} else if u.Attached() {
+			_, err = u.Yield(ctx, VswitchdEnds)
+		}
+		return err
+	})
+	f.due(false, "that ovs-vswitchd runs still")
+	f.checkAfter(Detached, "yielded")
+	f.ovs.Vswitchd.Kill()
+	f.reached()
+	f.due(false, "no ovs-vswitchd runs")
+	f.ovs.Vswitchd.Start()
+	f.due(true, "another ovs-vswitchd runs")
+	f.nextAgent()
+}
+
+// onNode does something with the uplink in the network namespace of the node.
+func (f *fixture) onNode(do func(context.Context, *Uplink) error) {
+	f.t.Helper()
+	f.node.Must(func() error { return do(f.t.Context(), f.open()) })
+}
+
+func (f *fixture) due(want bool, when string) {
+	f.t.Helper()
+	if u := f.open(); u.Due() != want {
+		f.t.Errorf("%s, and whether the NIC is to be attached again is %t: %+v", when, u.Due(), u.Journal())
+	}
+}
