@@ -102,6 +102,16 @@ func (l *loop) mayArm() (start string, arm bool, err error) {
 	return start, arm, err
 }
 
+// waits reports whether the ovs-vswitchd that runs waits for its flows, or may do so.
+func (l *loop) waits(db *ovsdb.DB) bool {
+	if l.cfg.OVSDatapathType == api.DatapathNetdev {
+		return false
+	}
+	start, err := startOf(filepath.Join(l.cfg.OVSRunDir, "ovs-vswitchd.pid"))
+	obs, oerr := db.Observe(l.cfg.OVSBridge)
+	return err != nil || oerr != nil || obs.RestoreWait.Set && obs.RestoreWait.Restored != start
+}
+
 // startOf names a start of the process that has made the PID file; empty if
 // there is none.
 func startOf(pidFile string) (string, error) {

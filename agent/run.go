@@ -136,7 +136,7 @@ func (l *loop) start(ctx context.Context, o Options, last lastError) error {
 		return err
 	}
 	defer db.Close()
-	l.db = db
+	l.db, l.uplink.waits = db, func() bool { return l.waits(db) }
 	l.uplink.attach(ctx, l.transport.Name)
 	if err := l.findTransport(); err != nil {
 		return err

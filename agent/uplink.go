@@ -37,6 +37,12 @@ type nodeUplink struct {
 	// changed gets a value when the uplink was mended or is there no more; look has keep look at it.
 	changed, look chan struct{}
 
+	// waits reports whether ovs-vswitchd forwards nothing new yet, because it waits for flows (restoreWait); nil as long
+	// as nobody can tell.
+	waits func() bool
+	// away: the host has its NIC until Open vSwitch is back.
+	away atomic.Bool
+
 	uplink *uplink.Uplink
 	nic    string // the last that attach was called with
 	status atomic.Pointer[uplinkStatus]
@@ -161,6 +167,10 @@ func (n *nodeUplink) attach(ctx context.Context, transport string) {
 			transport = j.NIC.Name
 		}
 		n.nic = transport
+		if n.uplink.Yielded() && (!n.uplink.Due() || n.waits == nil || n.waits()) {
+			n.done(nil) // keep attaches it
+			return
+		}
 		n.done(n.uplink.Attach(ctx, n.plan(transport)))
 	}
 }
@@ -190,8 +200,8 @@ func (n *nodeUplink) reached(ctx context.Context) error {
 	return nil
 }
 
-// yieldLoop gives the host its NIC back when ovs-vswitchd stays dead, and has keep look when one comes, until ctx ends.
-// It needs nothing that comes over the network.
+// yieldLoop gives the host its NIC back when ovs-vswitchd stays dead, and has keep look while it is back and the NIC is
+// not, until ctx ends. It needs nothing that comes over the network.
 func (n *nodeUplink) yieldLoop(ctx context.Context) {
 	if n.uplink == nil || !n.cfg.EnableBridgingMode {
 		return
@@ -211,9 +221,9 @@ func (n *nodeUplink) yieldLoop(ctx context.Context) {
 		}
 		if now := uplink.VswitchdStart(n.cfg.OVSRunDir); now != start {
 			start, since, yielded = now, time.Now(), false
-			if start != "" {
-				poke(n.look)
-			}
+		}
+		if start != "" && n.away.Load() {
+			poke(n.look)
 		}
 		if start == "" && !yielded && time.Since(since) >= dead {
 			yielded = n.yield(ctx)
@@ -250,7 +260,7 @@ func (n *nodeUplink) retry(ctx context.Context) {
 		return
 	}
 	if j := n.uplink.Journal(); n.nic == "" ||
-		j != nil && n.uplink.ThisBoot() && j.Phase == uplink.Detached && !n.uplink.Due() {
+		j != nil && n.uplink.ThisBoot() && j.Phase == uplink.Detached && !n.uplink.Yielded() {
 		return
 	}
 	n.attach(ctx, n.nic)
@@ -322,6 +332,7 @@ func (n *nodeUplink) tellLoop() { poke(n.changed) }
 // done makes the outcome known.
 func (n *nodeUplink) done(err error) {
 	j := n.uplink.Journal()
+	n.away.Store(n.uplink.Yielded())
 	switch {
 	case n.uplink.Attached():
 		s := attachedAs(n.uplink)
@@ -329,7 +340,7 @@ func (n *nodeUplink) done(err error) {
 		n.tell(*s)
 	case err != nil:
 		n.tell(uplinkStatus{why: fmt.Errorf("the node's NIC is not attached: %w", err)})
-	case j != nil && j.Phase == uplink.Detached && n.cfg.EnableBridgingMode && j.Yielded != "":
+	case n.uplink.Yielded() && n.cfg.EnableBridgingMode:
 		n.tell(uplinkStatus{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %s is not attached (%s): the host has it back "+
 			"until ovs-vswitchd runs again", j.NIC.Name, j.Reason)})
 	case j != nil && j.Phase == uplink.Detached && n.cfg.EnableBridgingMode && j.Reason != "":

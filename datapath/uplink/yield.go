@@ -38,13 +38,17 @@ func (u *Uplink) Yield(ctx context.Context, reason string) (yielded bool, err er
 	return true, u.restore(ctx, reason)
 }
 
+// Yielded reports whether the host has its NIC back only as long as Open vSwitch is away.
+func (u *Uplink) Yielded() bool {
+	return u.ThisBoot() && u.journal.Phase == Detached && u.journal.Yielded != ""
+}
+
 // Due reports whether the uplink has yielded, and another ovs-vswitchd than the one before runs now.
 func (u *Uplink) Due() bool {
-	j := u.journal
-	if j == nil || j.Yielded == "" || !u.ThisBoot() || j.Phase != Detached {
+	if !u.Yielded() {
 		return false
 	}
-	now := u.startNow()
+	j, now := u.journal, u.startNow()
 	return now != noStart && now != j.Yielded
 }
 
