@@ -25,7 +25,7 @@ KERNEL_SKIP := $(KERNEL_SKIP)|RootUninstall/(bridge|steer)$$|RootFlat/steer|Seco
 IMAGE ?= fairlead/fairlead:dev
 
 .PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-uplink bench-ipam \
-	bench-controller conformance demo clean
+	bench-controller bench-cluster conformance demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,7 +93,7 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 	@build/fuzz.sh $(FUZZTIME)
 
 bench: ## the benchmarks
-	go test -p 1 -run '^$$' -bench . -skip '^Benchmark(IPAM|ControllerMemory)$$' -benchmem ./...
+	go test -p 1 -run '^$$' -bench . -skip '^Benchmark(IPAM|ControllerMemory|E2EPods)$$' -benchmem ./...
 
 bench-uplink: root deps build once ## what host and pods get in each uplink mode, and lose at attach, restore and deaths
 	@set -o pipefail; failed=0; for datapath in netdev system; do \
@@ -108,6 +108,9 @@ conformance: root deps once image ## Kubernetes' own tests of the network over F
 
 bench-controller: deps once ## memory of fairlead-controller in a cluster of 5,000 Nodes and 20,000 pods (minutes)
 	go test -run '^$$' -bench '^BenchmarkControllerMemory$$' -benchtime 1x -timeout 60m ./test/bench
+
+bench-cluster: root deps build image once ## 60 pods on real nodes beside the reference bridge plugin; the agent's memory (minutes)
+	go test -run '^$$' -bench '^BenchmarkE2EPods$$' -benchtime 1x -timeout 40m ./test/e2e/peer
 
 bench-ipam: deps once ## addresses a second from one pool, beside plain creates and a pool that is one object (minutes)
 	go test -run '^$$' -bench '^BenchmarkIPAM$$' -benchtime 1x -timeout 60m ./test/bench

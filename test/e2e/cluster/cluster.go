@@ -26,7 +26,7 @@ type Cluster struct {
 }
 
 // Start makes the bed, installs Fairlead with values of its chart, and waits until all nodes are Ready.
-func Start(t *testing.T, o bed.Options, values ...string) *Cluster {
+func Start(t testing.TB, o bed.Options, values ...string) *Cluster {
 	t.Helper()
 	c := Bare(t, o)
 	c.Install(t, values...)
@@ -34,7 +34,7 @@ func Start(t *testing.T, o bed.Options, values ...string) *Cluster {
 }
 
 // Bare makes the bed, whose nodes have Fairlead's image and no network.
-func Bare(t *testing.T, o bed.Options) *Cluster {
+func Bare(t testing.TB, o bed.Options) *Cluster {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a real cluster needs root")
@@ -63,7 +63,7 @@ func Bare(t *testing.T, o bed.Options) *Cluster {
 }
 
 // Install applies Fairlead's objects and waits until all nodes are Ready. It returns how long that took.
-func (c *Cluster) Install(t *testing.T, values ...string) time.Duration {
+func (c *Cluster) Install(t testing.TB, values ...string) time.Duration {
 	t.Helper()
 	begun := time.Now()
 	Must(t, install.Apply(t.Context(), c.Bed, values...))
@@ -74,7 +74,7 @@ func (c *Cluster) Install(t *testing.T, values ...string) time.Duration {
 }
 
 // AwaitReady waits until all nodes are Ready.
-func (c *Cluster) AwaitReady(t *testing.T) {
+func (c *Cluster) AwaitReady(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
@@ -82,7 +82,7 @@ func (c *Cluster) AwaitReady(t *testing.T) {
 }
 
 // tell logs what a failed cluster has to say.
-func (c *Cluster) tell(t *testing.T) {
+func (c *Cluster) tell(t testing.TB) {
 	const named = "app.kubernetes.io/name="
 	for _, args := range [][]string{
 		{"get", "nodes,pods", "-A", "-o", "wide"},
@@ -98,7 +98,7 @@ func (c *Cluster) tell(t *testing.T) {
 }
 
 // Must ends the test if err is one.
-func Must(t *testing.T, err error) {
+func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func Must(t *testing.T, err error) {
 }
 
 // Eventually repeats f until it returns nil, and fails the test with its last error after Patience.
-func Eventually(t *testing.T, f func() error) {
+func Eventually(t testing.TB, f func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 )
 
 // Run runs kubectl, which must succeed.
-func (c *Cluster) Run(t *testing.T, args ...string) string {
+func (c *Cluster) Run(t testing.TB, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
@@ -25,7 +25,7 @@ func (c *Cluster) Run(t *testing.T, args ...string) string {
 }
 
 // Apply applies manifests.
-func (c *Cluster) Apply(t *testing.T, manifests []byte) {
+func (c *Cluster) Apply(t testing.TB, manifests []byte) {
 	t.Helper()
 	// The policy of IPPools is new: it is asked a moment later.
 	Eventually(t, func() error {
@@ -35,7 +35,7 @@ func (c *Cluster) Apply(t *testing.T, manifests []byte) {
 }
 
 // Running waits until that many pods of an app are ready, and returns them.
-func (c *Cluster) Running(t *testing.T, app string, count int) (ready []corev1.Pod) {
+func (c *Cluster) Running(t testing.TB, app string, count int) (ready []corev1.Pod) {
 	t.Helper()
 	Eventually(t, func() error {
 		ready = nil
@@ -65,7 +65,7 @@ func (c *Cluster) Tool(ctx context.Context, pod string, args ...string) (string,
 }
 
 // Get asks URLs from a pod until all answer, and returns a line for each: NAME LOCAL REMOTE, as the server sees it.
-func (c *Cluster) Get(t *testing.T, pod string, urls ...string) (out string) {
+func (c *Cluster) Get(t testing.TB, pod string, urls ...string) (out string) {
 	t.Helper()
 	Eventually(t, func() (err error) {
 		out, err = c.Tool(t.Context(), pod, append([]string{"get"}, urls...)...)
