@@ -285,13 +285,16 @@ func (c functions) drain(t *testing.T) {
 	gone, err := c.API.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
 	cluster.Must(t, err)
 	c.Run(t, "scale", "deployment/web", "--replicas=2") // one on each node that stays
+	begun := time.Now()
 	c.Run(t, "drain", node, "--ignore-daemonsets", "--force", "--timeout=90s")
+	t.Logf("drained after %.1f s", time.Since(begun).Seconds())
 	for _, p := range c.Running(t, "web", 2) {
 		if p.Spec.NodeName == node {
 			t.Errorf("%s is on %s still", p.Name, node)
 		}
 	}
 	cluster.Must(t, c.Crash(t.Context(), node))
+	begun = time.Now()
 	c.Run(t, "delete", "node", node)
 	cluster.Eventually(t, func() error {
 		for _, cidr := range gone.Spec.PodCIDRs {
@@ -309,6 +312,7 @@ func (c functions) drain(t *testing.T) {
 		}
 		return nil
 	})
+	t.Logf("forgotten by its peers after %.1f s", time.Since(begun).Seconds())
 	var client string
 	for _, p := range c.Running(t, "client", 2) {
 		client = p.Name

@@ -32,10 +32,10 @@ const (
 	auditLog    = "/run/lab/audit.log"
 )
 
-// auditAll has every request kept once, when it is answered, with who asked for what.
+// auditAll has every request kept when it is answered, with who asked for what, and a watch also when it begins.
 const auditAll = `apiVersion: audit.k8s.io/v1
 kind: Policy
-omitStages: [RequestReceived, ResponseStarted]
+omitStages: [RequestReceived]
 rules:
 - level: Metadata
 `
