@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
@@ -255,12 +256,7 @@ func (c functions) reboot(t *testing.T) {
 	begun := time.Now()
 	cluster.Must(t, c.Crash(t.Context(), node))
 	cluster.Must(t, c.Boot(t.Context(), node))
-	var client string
-	for _, p := range c.Running(t, "client", 3) {
-		if p.Spec.NodeName == "node1" {
-			client = p.Name
-		}
-	}
+	client := c.clientOn(t, "node1")
 	// All pods of that node answer again, at what addresses they now have.
 	cluster.Eventually(t, func() error {
 		list, err := c.API.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{
@@ -284,6 +280,7 @@ func (c functions) drain(t *testing.T) {
 	const node = "node2"
 	gone, err := c.API.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
 	cluster.Must(t, err)
+	client := c.clientOn(t, "node1")
 	c.Run(t, "scale", "deployment/web", "--replicas=2") // one on each node that stays
 	begun := time.Now()
 	c.Run(t, "drain", node, "--ignore-daemonsets", "--force", "--timeout=90s")
@@ -313,11 +310,18 @@ func (c functions) drain(t *testing.T) {
 		return nil
 	})
 	t.Logf("forgotten by its peers after %.1f s", time.Since(begun).Seconds())
-	var client string
-	for _, p := range c.Running(t, "client", 2) {
-		client = p.Name
-	}
 	c.Get(t, client, cluster.URLs("8080", cluster.Addrs(c.Running(t, "web", 2)...)...)...)
+}
+
+// clientOn is the client's pod on a node.
+func (c functions) clientOn(t *testing.T, node string) string {
+	t.Helper()
+	pods := c.Running(t, "client", 3)
+	i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node })
+	if i < 0 {
+		t.Fatalf("no client on %s", node)
+	}
+	return pods[i].Name
 }
 
 // streams: kubelet's ways into a pod.
