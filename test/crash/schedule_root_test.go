@@ -49,7 +49,7 @@ func (c cluster) schedule(t *testing.T, r *rand.Rand, first, more []fault) {
 	defer stopWatching()
 	churn := &churn{c: c, r: r, pods: map[string]bool{}}
 	ways := c.ways(t)
-	streams := start(t, ways, 20*time.Millisecond)
+	streams := start(t, ways, 100*time.Millisecond) // all that is asked is whether there are answers
 	defer stopAll(streams)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -252,8 +252,9 @@ func (c cluster) reach(t *testing.T, pods []nodestate.Pod) {
 	pings.SetLimit(8)
 	for _, p := range pods {
 		for _, ip := range p.IPs {
-			// -w: again each second until one is answered.
-			ping := []string{"ping", "-c1", "-w3", "-n", ip.String()}
+			// -w: again each second until one is answered. In User-Mode Linux on a busy machine that takes seconds: who
+			// asks for the first time asks ovs-vswitchd.
+			ping := []string{"ping", "-c1", "-w15", "-n", ip.String()}
 			pings.Go(func() error { return run(c.node.Start, p.Name, ping) })
 			pings.Go(func() error {
 				there := func(cmd *exec.Cmd) error { return other.DoNet(far.Netns, cmd.Start) }
