@@ -178,7 +178,8 @@ func (h Host) ownRun() error {
 		if !strings.HasPrefix(m.Target, run+"/") {
 			continue
 		}
-		if err := unix.Unmount(m.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		err := unix.Unmount(m.Target, unix.MNT_DETACH)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // its owner may have ended it
 			return fmt.Errorf("unmounting the machine's %s: %w", m.Target, err)
 		}
 	}

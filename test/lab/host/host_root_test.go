@@ -2,10 +2,13 @@ package host
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -234,4 +237,44 @@ func (h Host) watchNet() (alive func() bool, err error) {
 	return func() bool {
 		return watcher.Do(func() error { _, err := netlink.LinkByName("watch"); return err }) == nil
 	}, err
+}
+
+// Namespaces that the machine's other users let go of meanwhile are no trouble.
+func TestRootHostsWhileMountsGo(t *testing.T) {
+	dir, done := labDir(t), make(chan struct{})
+	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var others sync.WaitGroup
+	for i := range 4 {
+		// Some are there at any time, and the oldest goes, as "ip netns" does it.
+		others.Go(func() {
+			var paths []string
+			for n, running := 0, true; running || len(paths) > 0; n++ {
+				select {
+				case <-done:
+					running = false
+				default:
+				}
+				var err error
+				if len(paths) < 10 && running {
+					path := fmt.Sprintf("/run/netns/flhost-%d-%d-%d", os.Getpid(), i, n)
+					paths = append(paths, path)
+					err = errors.Join(os.WriteFile(path, nil, 0o600), unix.Mount("/proc/self/ns/net", path, "", unix.MS_BIND, ""))
+				} else {
+					err = errors.Join(unix.Unmount(paths[0], unix.MNT_DETACH), os.Remove(paths[0]))
+					paths = paths[1:]
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	defer others.Wait()
+	defer close(done)
+	for i := range 50 {
+		create(t, dir, fmt.Sprint("host", i))
+	}
 }
