@@ -56,12 +56,7 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 		must(t, c.OVSStop(within(t, 10*time.Second), "node1"))
 	}
 
-	var installed nodeState
-	wait(t, 20*time.Second, func() string { // until it is at rest
-		last := installed
-		installed = c.stateOf(t, node)
-		return strings.Join(last.differences(installed), "\n")
-	})
+	installed := c.atRest(t, node)
 	dry, err := node.run(agent, "uninstall", "--dry-run")
 	must(t, err)
 	if now := c.stateOf(t, node); len(installed.differences(now)) > 0 {
@@ -88,6 +83,25 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	// It can be had again.
 	must(t, c.AgentStart(within(t, 10*time.Second), "node1"))
 	must(t, c.WaitReady(within(t, 60*time.Second), "node1"))
+}
+
+// atRest waits until nothing has changed for longer than the second after which Linux tells of a lost carrier.
+func (c cluster) atRest(t *testing.T, node place) (state nodeState) {
+	t.Helper()
+	since := time.Now()
+	wait(t, 20*time.Second, func() string {
+		last := state
+		state = c.stateOf(t, node)
+		changes := last.differences(state)
+		if len(changes) > 0 {
+			since = time.Now()
+		}
+		if time.Since(since) < 1200*time.Millisecond {
+			return "at rest: last seen to change: " + strings.Join(changes, "\n")
+		}
+		return ""
+	})
+	return state
 }
 
 // nodeState is all of a node that an agent may change.
