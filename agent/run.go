@@ -280,7 +280,8 @@ func (l *loop) connectOVSDB(ctx context.Context, last lastError) (*ovsdb.DB, err
 		}
 		if !told {
 			told = true
-			err = fmt.Errorf("waiting for Open vSwitch: %w. Does ovsdb-server run on this node?", err)
+			err = fmt.Errorf("waiting for Open vSwitch: %w. Does ovsdb-server run on this node? Where the pod fairlead-ovs runs it, that pod's log says "+
+				"why not", err)
 			l.log.Error(err, "not ready")
 			l.state.Store(&state{notReady: err, snapshot: l.source.Snapshot()})
 			if err := last.write(err); err != nil {

@@ -305,3 +305,38 @@ func TestKubePoolInUseBySubnetOfRange(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// As long as the policy is there nobody deletes a definition, with all its objects, not even with the whole manifest.
+func TestKubeDefinitionsStay(t *testing.T) {
+	c := newCluster(t)
+	s := shared.Get(t)
+	if err := c.create("v1beta1", "kept", "{ipRanges: [{cidr: 10.2.0.0/28}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}}"); err != nil {
+		t.Fatal(err)
+	}
+	deletable := func(want bool) {
+		t.Helper()
+		for _, crd := range []string{"ippools.crd.antrea.io", "ipallocations.ipam.fairlead.dev", "podcidrclaims.ipam.fairlead.dev",
+			"podcidrranges.ipam.fairlead.dev"} {
+			for deadline := time.Now().Add(policyTimeout); ; time.Sleep(100 * time.Millisecond) {
+				err := s.Kubectl(t.Context(), "delete", "crd", crd, "--dry-run=server")
+				refused := err != nil && strings.Contains(err.Error(), "docs/install.md#uninstall")
+				if refused && !want || err == nil && want {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("%s can be deleted: %t, want %t (%v)", crd, !refused, want, err)
+				}
+			}
+		}
+	}
+	deletable(false)
+	err := s.Kubectl(t.Context(), "delete", "-f", "../../build/manifests/fairlead.yaml", "--ignore-not-found", "--wait=false")
+	if err == nil || !strings.Contains(err.Error(), "docs/install.md#uninstall") {
+		t.Errorf("the whole manifest was deleted: %v", err)
+	}
+	c.get("v1beta1", "kept")
+	deletable(true) // the policy went with the rest
+	if err := c.remove("kept"); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -59,7 +59,7 @@ func TestManifest(t *testing.T) {
 #
 # Parts of it, by label: kubectl apply -f fairlead.yaml -l app.kubernetes.io/component=crds (or policy, rbac, config,
 # agent, ovs, controller). To delete the part crds is to delete every IPPool and all that is known of who has which
-# address.
+# address: it is refused as long as the part policy is there.
 `+template(t))
 }
 
