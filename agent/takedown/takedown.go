@@ -35,7 +35,8 @@ const held = "fairlead.dev/when-agents-are-gone"
 
 // ErrNotInstalled: there is neither an agent nor an uninstallation under way.
 var ErrNotInstalled = errors.New("there is no DaemonSet kube-system/fairlead-agent: Fairlead is not installed, " +
-	"or its agents are gone already")
+	"or its agents are gone already. If they went before the nodes were restored: apply the manifest again and repeat this, " +
+	"or run \"fairlead-agent uninstall\" on each node")
 
 // Node is how far one node is.
 type Node struct {

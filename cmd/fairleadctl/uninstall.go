@@ -62,8 +62,11 @@ func (u *uninstall) run(c *cobra.Command) error {
 	defer cancel()
 	nodes, err := takedown.Run(ctx, takedown.Options{Client: client.Kubernetes, Release: u.release,
 		Tell: func(format string, args ...any) { fmt.Fprintf(c.ErrOrStderr(), format+"\n", args...) }})
+	if errors.Is(err, takedown.ErrNotInstalled) {
+		return err
+	}
 	if err != nil {
-		return fmt.Errorf("%w. Run it again: it goes on from here", err)
+		return fmt.Errorf("%w. Run it again: it goes on from here. A node that does not come back: kubectl delete node", err)
 	}
 	return u.out.write(c.OutOrStdout(), nodes, func(p *report.Printer) {
 		p.Line("%d nodes are as they were before Fairlead. Now delete the rest, but not the definitions (crds), with which all "+
