@@ -3,14 +3,13 @@ package bridged
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/traces"
 )
 
 // What an agent has done to a node, with an uplink and pods of both kinds, is gone after "fairlead-agent uninstall",
@@ -59,8 +58,8 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	installed := c.atRest(t, node)
 	dry, err := node.run(agent, "uninstall", "--dry-run")
 	must(t, err)
-	if now := c.stateOf(t, node); len(installed.differences(now)) > 0 {
-		t.Errorf("a dry run has changed\n%s", strings.Join(installed.differences(now), "\n"))
+	if now := c.stateOf(t, node); len(installed.Differences(now)) > 0 {
+		t.Errorf("a dry run has changed\n%s", strings.Join(installed.Differences(now), "\n"))
 	}
 	out, err = node.run(agent, "uninstall")
 	must(t, err)
@@ -73,7 +72,7 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	if dead {
 		must(t, c.OVSStart(within(t, 20*time.Second), "node1"))
 	}
-	if d := before.differences(c.stateOf(t, node)); len(d) > 0 {
+	if d := before.Differences(c.stateOf(t, node)); len(d) > 0 {
 		t.Errorf("the node is not as it was:\n%s", strings.Join(d, "\n"))
 	}
 	out, err = node.run(agent, "uninstall")
@@ -86,13 +85,13 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 }
 
 // atRest waits until nothing has changed for longer than the second after which Linux tells of a lost carrier.
-func (c cluster) atRest(t *testing.T, node place) (state nodeState) {
+func (c cluster) atRest(t *testing.T, node place) (state traces.Node) {
 	t.Helper()
 	since := time.Now()
 	wait(t, 20*time.Second, func() string {
 		last := state
 		state = c.stateOf(t, node)
-		changes := last.differences(state)
+		changes := last.Differences(state)
 		if len(changes) > 0 {
 			since = time.Now()
 		}
@@ -104,45 +103,10 @@ func (c cluster) atRest(t *testing.T, node place) (state nodeState) {
 	return state
 }
 
-// nodeState is all of a node that an agent may change.
-type nodeState struct {
-	network hoststate.Node
-	files   []string
-}
-
-func (before nodeState) differences(after nodeState) []string {
-	d := before.network.Differences(after.network)
-	for _, l := range before.files {
-		if !slices.Contains(after.files, l) {
-			d = append(d, "- "+l)
-		}
-	}
-	for _, l := range after.files {
-		if !slices.Contains(before.files, l) {
-			d = append(d, "+ "+l)
-		}
-	}
-	return d
-}
-
-// stateOf reads it, less what is left on purpose: forwarding.
-func (c cluster) stateOf(t *testing.T, node place) (s nodeState) {
+// stateOf is all of a node that an agent may change.
+func (c cluster) stateOf(t *testing.T, node place) traces.Node {
 	t.Helper()
-	must(t, node.do(func() (err error) { s.network, err = hoststate.ReadNode(); return err }))
-	s.network.Lines = slices.DeleteFunc(s.network.Lines, func(l string) bool { return strings.Contains(l, "forwarding ") })
-	script := `find /opt/cni /etc/cni /var/lib/fairlead /run/fairlead /sys/fs/bpf -path /var/lib/fairlead/allocations -prune -o -type f -exec sha256sum {} + 2>/dev/null
-find /opt/cni /etc/cni -printf '%p %M\n'
-for f in iptables ip6tables; do $f-save | sed "s/^/$f /"; done | grep -E -- '-A|FAIRLEAD'
-nft list tables | grep netdev
-ovs-vsctl -t 3 --no-wait list-br; ovs-vsctl -t 3 --no-wait get Open_vSwitch . other_config external_ids
-tc filter show dev eth0 ingress; tc filter show dev eth0 egress
-true`
-	out, err := node.run("sh", "-c", script)
+	n, err := traces.Read(within(t, 30*time.Second), node.host)
 	must(t, err)
-	for line := range strings.Lines(out) {
-		if !strings.Contains(line, "database connection failed") {
-			s.files = append(s.files, strings.TrimSpace(line))
-		}
-	}
-	return s
+	return n
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/e2e/install"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -96,4 +97,16 @@ func Addrs(pods ...corev1.Pod) (addrs []string) {
 		}
 	}
 	return addrs
+}
+
+// Fairleadctl runs the image's fairleadctl beside the API server, as the administrator. It returns both streams; an
+// error has them, too.
+func (c *Cluster) Fairleadctl(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	program, err := install.Program("fairleadctl")
+	Must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	command := append([]string{program, "--kubeconfig=" + c.Plane().AdminKubeconfig()}, args...)
+	return c.NodeExec(ctx, underlay.ControlPlane, command...)
 }

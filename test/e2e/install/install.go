@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/fairlead-cni/fairlead/test/chart"
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
@@ -37,12 +38,12 @@ func Bridge() []string {
 	return []string{"agent.config.enableBridgingMode=true", "agent.config.uplink.mode=bridge"}
 }
 
-// Apply renders the chart with values, as "helm template --set" takes them, and what the bed needs of every
-// installation, and applies it. It does not wait.
-func Apply(ctx context.Context, b *bed.Bed, values ...string) error {
+// Manifest is the chart rendered with values, as "helm template --set" takes them, and with what the bed needs of every
+// installation.
+func Manifest(b *bed.Bed, values ...string) ([]byte, error) {
 	dir, err := kubebin.Find("build/charts/fairlead")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	all := []string{"image.pullPolicy=Never"} // no registry has it
 	if b.Datapath() == vswitch.Netdev {
@@ -50,8 +51,30 @@ func Apply(ctx context.Context, b *bed.Bed, values ...string) error {
 	}
 	manifests, _, err := chart.Template(dir, "kube-system", append(all, values...)...)
 	if err != nil {
-		return fmt.Errorf("rendering the chart: %w", err)
+		return nil, fmt.Errorf("rendering the chart: %w", err)
 	}
-	_, err = b.KubectlStdin(ctx, []byte(manifests), "apply", "-f", "-")
+	return []byte(manifests), nil
+}
+
+// Apply applies what Manifest makes. It does not wait.
+func Apply(ctx context.Context, b *bed.Bed, values ...string) error {
+	manifests, err := Manifest(b, values...)
+	if err != nil {
+		return err
+	}
+	_, err = b.KubectlStdin(ctx, manifests, "apply", "-f", "-")
 	return err
+}
+
+// Program is the path of one of the image's programs, such as fairleadctl. It is an error if it is not there.
+func Program(name string) (string, error) {
+	image, err := Image()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(image), "programs/usr/local/bin", name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("no program of the image: %w (make image)", err)
+	}
+	return path, nil
 }

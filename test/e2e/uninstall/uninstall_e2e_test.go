@@ -1,0 +1,168 @@
+package uninstall
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/fairlead-cni/fairlead/test/e2e/bed"
+	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
+	"github.com/fairlead-cni/fairlead/test/e2e/install"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/probe"
+	"github.com/fairlead-cni/fairlead/test/traces"
+)
+
+// pods are routed ones and bridged ones, one of each on every node.
+const pods = `
+apiVersion: crd.antrea.io/v1beta1
+kind: IPPool
+metadata: {name: vlan10}
+spec:
+  ipRanges: [{start: 192.168.110.100, end: 192.168.110.199}]
+  subnetInfo: {gateway: 192.168.110.1, prefixLength: 24, vlan: 10}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: routed}
+spec:
+  selector: {matchLabels: {app: routed}}
+  template:
+    metadata: {labels: {app: routed}}
+    spec:
+      containers: [{name: main, image: "` + bed.TestImage + `", imagePullPolicy: Never, args: [serve]}]
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: bridged}
+spec:
+  selector: {matchLabels: {app: bridged}}
+  template:
+    metadata: {labels: {app: bridged}, annotations: {ipam.antrea.io/ippools: vlan10}}
+    spec:
+      containers: [{name: main, image: "` + bed.TestImage + `", imagePullPolicy: Never, args: [serve]}]
+`
+
+// hostLimit is how long the nodes' own traffic may stop while the NIC is given back. Where it was measured it did not.
+const hostLimit = 250 * time.Millisecond
+
+// The steps of docs/install.md#uninstall, in mode bridge, where the NIC is Open vSwitch's: nothing of Fairlead is left
+// on any node, what was there before is there again, and the pools stay. Each step may be repeated.
+func TestE2EUninstall(t *testing.T) {
+	c := cluster.Bare(t, bed.Options{Name: "uninstall", Nodes: 2})
+	before := read(t, c)
+	c.Install(t, install.Bridge()...)
+	c.Apply(t, []byte(pods))
+	nodes := len(c.Nodes())
+	c.Running(t, "routed", nodes)
+	c.Running(t, "bridged", nodes)
+
+	streams := hosts(t, c)
+	begun := time.Now()
+	out, err := c.Fairleadctl(t, "uninstall", "--yes")
+	cluster.Must(t, err)
+	t.Logf("after %.1f s fairleadctl has said\n%s", time.Since(begun).Seconds(), out)
+	lost(t, streams)
+
+	manifest, err := install.Manifest(c.Bed, install.Bridge()...)
+	cluster.Must(t, err)
+	remove := func() {
+		t.Helper()
+		_, err := c.KubectlStdin(t.Context(), manifest, "delete", "-f", "-", "-l", "app.kubernetes.io/component!=crds",
+			"--ignore-not-found", "--timeout=60s")
+		cluster.Must(t, err)
+	}
+	remove()
+	cluster.Eventually(t, func() error {
+		out, err := c.Kubectl(t.Context(), "get", "pods", "-n", "kube-system", "-o", "name", "-l", "app.kubernetes.io/part-of=fairlead")
+		if err == nil && out != "" {
+			err = fmt.Errorf("there are still %s", out)
+		}
+		return err
+	})
+	asBefore(t, c, before)
+
+	out, err = c.Fairleadctl(t, "uninstall", "--yes")
+	if err == nil || !strings.Contains(err.Error(), "Fairlead is not installed") {
+		t.Errorf("a second time: %v\n%s", err, out)
+	}
+	remove()
+	if out := c.Run(t, "get", "ippools", "-o", "name"); !strings.Contains(out, "/vlan10") {
+		t.Errorf("the pools are gone: %q", out)
+	}
+	asBefore(t, c, before)
+
+	// It can be had again.
+	c.Install(t, install.Steer()...)
+}
+
+// read reads all nodes, when every address of theirs is in use. What kubelet and kube-proxy do does not count.
+func read(t *testing.T, c *cluster.Cluster) map[string]traces.Node {
+	t.Helper()
+	all := map[string]traces.Node{}
+	for _, node := range c.Nodes() {
+		cluster.Eventually(t, func() error {
+			out, err := c.NodeExec(t.Context(), node, "ip", "-6", "-o", "addr")
+			if err == nil && strings.Contains(out, "tentative") {
+				err = errors.New(out)
+			}
+			return err
+		})
+		n, err := traces.Read(t.Context(), c.Host(node), "KUBE-")
+		cluster.Must(t, err)
+		all[node] = n
+	}
+	return all
+}
+
+// asBefore waits until nothing on any node is other than before.
+func asBefore(t *testing.T, c *cluster.Cluster, before map[string]traces.Node) {
+	t.Helper()
+	cluster.Eventually(t, func() error {
+		for node, now := range read(t, c) {
+			if d := before[node].Differences(now); len(d) > 0 {
+				return fmt.Errorf("%s is not as it was:\n%s", node, strings.Join(d, "\n"))
+			}
+		}
+		return nil
+	})
+}
+
+// hosts begins to ask every node from beyond the router.
+func hosts(t *testing.T, c *cluster.Cluster) map[string]*probe.Stream {
+	t.Helper()
+	netns := func(name string) ns.NetNS {
+		n, err := ns.GetNS(filepath.Join(c.Host(name).Dir, "ns", "net"))
+		cluster.Must(t, err)
+		t.Cleanup(func() { n.Close() })
+		return n
+	}
+	streams := map[string]*probe.Stream{}
+	from, addr := netns(underlay.Outside), underlay.Dual.FarAddrs()[0].Addr()
+	for i, node := range c.Nodes() {
+		to := c.Underlay().NodeAddrs(i + 1)[0].Addr()
+		port, stop, err := probe.Echo(netns(node), to)
+		cluster.Must(t, err)
+		t.Cleanup(stop)
+		streams[node], err = probe.Start(from, addr, netip.AddrPortFrom(to, port), 10*time.Millisecond)
+		cluster.Must(t, err)
+	}
+	return streams
+}
+
+func lost(t *testing.T, streams map[string]*probe.Stream) {
+	t.Helper()
+	for node, s := range streams {
+		r := s.Stop()
+		t.Logf("%s, asked from outside meanwhile: %s", node, r)
+		if r.Sent == 0 || r.Outage > hostLimit {
+			t.Errorf("%s: %s, want at most %s", node, r, hostLimit)
+		}
+	}
+}
