@@ -3,9 +3,11 @@ SHELL := /bin/bash
 # Debian keeps Open vSwitch and iptables where users have no PATH to.
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED ?= 0
+# What is compiled once serves programs, tests and vet, and other working copies.
+export GOFLAGS := $(GOFLAGS) -trimpath
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-BUILD := go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/
+BUILD := go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 FUZZTIME ?= 10s
 TESTS ?= ./...
@@ -57,9 +59,10 @@ root:
 once: ## build what is built once on a machine: the kernel in which tests run, and Kubernetes
 	go run ./test/once
 
-test: root deps build once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1
+test: root deps build plugins once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1
 	@failed=0; \
-	go run ./test/summary -count=1 -p 2 -timeout 20m -skip '^TestE2E' ./... || failed=1; \
+	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -timeout 20m -skip '^TestE2E' ./... \
+		|| failed=1; \
 	$(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
 
