@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
@@ -81,11 +83,11 @@ func run(b *testing.B, c *cluster.Cluster, atPeak func(), on ...string) float64 
 	foreground := metav1.DeletePropagationForeground
 	cluster.Must(b, deployments.Delete(ctx, "many", metav1.DeleteOptions{PropagationPolicy: &foreground}))
 	cluster.Eventually(b, func() error {
-		list, err := c.API.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
-		if err == nil && len(list.Items) > 0 {
-			err = fmt.Errorf("%d pods are left", len(list.Items))
+		_, err := deployments.Get(ctx, "many", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) { // its pods are gone before it is
+			return nil
 		}
-		return err
+		return errors.Join(err, errors.New("pods are left"))
 	})
 	return took
 }
