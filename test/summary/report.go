@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 )
 
 // event is one line of "go test -json" (go doc test2json).
@@ -25,9 +24,8 @@ type outcome struct {
 	reason string
 }
 
-// report collects events, of more than one "go test" perhaps, and writes what must be seen.
+// report collects events and writes what must be seen.
 type report struct {
-	mu      sync.Mutex // of all that follows
 	out     io.Writer
 	output  map[test][]string // of tests that have not ended
 	passed  int
@@ -40,16 +38,7 @@ func newReport(out io.Writer) *report {
 	return &report{out: out, output: map[test][]string{}}
 }
 
-// Write passes on what "go test" says itself.
-func (r *report) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.out.Write(p)
-}
-
 func (r *report) add(e event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	t := test{e.Package, e.Test}
 	switch e.Action {
 	case "output":

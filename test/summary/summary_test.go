@@ -1,11 +1,9 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -37,7 +35,7 @@ func TestSummary(t *testing.T) {
 			write(t, filepath.Join(dir, "x_test.go"),
 				"package x\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nvar _ = os.Exit\n\n"+c.code)
 			var out strings.Builder
-			exit, err := run(dir, nil, []string{"./..."}, c.allowSkip, &out)
+			exit, err := run(dir, []string{"./..."}, c.allowSkip, &out)
 			if err != nil || exit != c.exit {
 				t.Errorf("exit code %d, error %v, want %d", exit, err, c.exit)
 			}
@@ -55,59 +53,6 @@ func TestSummary(t *testing.T) {
 				t.Log(out.String())
 			}
 		})
-	}
-}
-
-// Packages that are first and all the others are tested at the same time, each once, and what fails of either counts.
-// The others are in a session of their own, at a low rate.
-func TestFirst(t *testing.T) {
-	const meet = `package %[1]s
-
-import (
-	"os"
-	"syscall"
-	"testing"
-	"time"
-)
-
-func TestMeet(t *testing.T) {
-	priority, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("../%[1]s.here", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat("../%[2]s.here"); err == nil {
-			t.Fatalf("met with niceness %%d", 20-priority)
-		}
-	}
-}
-`
-	priority, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := 20 - priority // the system call's way to tell it
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "go.mod"), "module example\n\ngo 1.26\n")
-	for name, other := range map[string]string{"quick": "late", "late": "quick"} {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, name, "x_test.go"), fmt.Sprintf(meet, name, other))
-	}
-	var out strings.Builder
-	exit, err := run(dir, []string{"./quick"}, []string{"-p", "1", "-run", "Meet", "./..."}, false, &out)
-	if err != nil || exit != 1 {
-		t.Errorf("exit code %d, error %v, want 1", exit, err)
-	}
-	for _, want := range []string{"0 passed, 0 skipped, 2 failed", fmt.Sprintf("met with niceness %d\n", own),
-		fmt.Sprintf("met with niceness %d\n", own+low)} {
-		if strings.Count(out.String(), want) != 1 {
-			t.Errorf("want %q once in\n%s", want, &out)
-		}
 	}
 }
 
