@@ -9,6 +9,7 @@ import (
 // While Open vSwitch is away the host has its NIC, with all that it had, and it is attached again when another
 // ovs-vswitchd runs, not before; whatever kills the process that yields.
 func TestRootYield(t *testing.T) {
+	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
 	f := setup(t, rich, noDAD()...)
 	f.killAtEveryStep("yield", recovery{"another ovs-vswitchd", (*fixture).comeBack, Attached})
 	if f.comeBack(); t.Failed() {
