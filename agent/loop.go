@@ -126,8 +126,6 @@ func (l *loop) run(ctx context.Context) {
 			l.full = true
 		case <-l.db.Changed():
 		case <-l.flowsLost():
-			l.log.Info("OpenFlow connection lost", "socket", l.mgmt)
-			l.flows = nil
 		case <-resync.C:
 			l.full = true
 		case <-guard.C:
@@ -136,6 +134,7 @@ func (l *loop) run(ctx context.Context) {
 			}
 		case <-retry.C:
 		}
+		l.forgetLostFlows()
 		waiting = append(waiting, l.takeWaiting()...)
 		if err := l.round(ctx, waiting); err != nil {
 			retry.Reset(l.backOff())
@@ -150,6 +149,17 @@ func (l *loop) flowsLost() <-chan struct{} {
 		return nil
 	}
 	return l.flows.Done()
+}
+
+// forgetLostFlows lets go of a connection to the switch that has ended, so that the round makes another. Each round asks:
+// select takes any of what is ready, and where much is, rounds would go on to fail with the connection that is lost.
+func (l *loop) forgetLostFlows() {
+	select {
+	case <-l.flowsLost():
+		l.log.Info("OpenFlow connection lost", "socket", l.mgmt)
+		l.flows = nil
+	default:
+	}
 }
 
 // takeWaiting takes the requests of all who wait to send one.
