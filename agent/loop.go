@@ -151,8 +151,8 @@ func (l *loop) flowsLost() <-chan struct{} {
 	return l.flows.Done()
 }
 
-// forgetLostFlows lets go of a connection to the switch that has ended, so that the round makes another. Each round asks:
-// select takes any of what is ready, and where much is, rounds would go on to fail with the connection that is lost.
+// forgetLostFlows lets go of a connection to the switch that has ended, so that the round makes another. Each round
+// asks: select takes any of what is ready, and where much is, rounds would go on to fail with the one that is lost.
 func (l *loop) forgetLostFlows() {
 	select {
 	case <-l.flowsLost():
