@@ -46,7 +46,7 @@ func parse() (flags, error) {
 	flag.StringVar(&f.out, "out", "out/conformance", "directory of reports")
 	flag.StringVar(&f.images, "images", "", "write the images of the tests' pods to this file, and do nothing else")
 	flag.StringVar(&f.kubeconfig, "kubeconfig", "", "run in the cluster of this administrator's kubeconfig, and bring up none")
-	flag.IntVar(&f.bed.nodes, "nodes", 2, "how many nodes to bring up")
+	flag.IntVar(&f.bed.nodes, "nodes", 2, "how many nodes to bring up, or with -kubeconfig: there are")
 	flag.StringVar(&f.bed.network, "network", steer, "the nodes' network: Fairlead in mode steer, or with a tunnel, or the reference plugin")
 	flag.StringVar(&f.bed.proxy, "proxy", bed.Nftables, "kube-proxy's mode: nftables or iptables")
 	flag.BoolVar(&f.bed.keep, "keep", false, "leave the nodes there at the end (bin/e2e --name conformance down)")
@@ -85,7 +85,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	r := runner{suite: suite, procs: f.procs, cluster: cluster{f.kubeconfig, (*exec.Cmd).Start}}
+	r := runner{suite: suite, procs: f.procs, nodes: f.bed.nodes, cluster: cluster{f.kubeconfig, (*exec.Cmd).Start}}
 	if r.kubectl, err = linkKubectl(ctx, tmp); err != nil {
 		return err
 	}

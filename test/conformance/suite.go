@@ -48,6 +48,7 @@ type runner struct {
 	kubectl string
 	out     string // directory of reports
 	procs   int    // tests at a time
+	nodes   int    // that the cluster has: some tests want two
 	cluster cluster
 }
 
@@ -69,7 +70,7 @@ func (r runner) run(ctx context.Context, s set) (bool, error) {
 	cmd := exec.CommandContext(ctx, r.suite.Ginkgo, "--procs="+strconv.Itoa(r.procs), "--focus="+s.focus,
 		"--skip="+s.skip, "--no-color", "--silence-skips", "--timeout=1h", "--output-dir="+dir, "--json-report=report.json", "--junit-report=junit.xml",
 		r.suite.Tests, "--", "--kubeconfig="+r.cluster.kubeconfig, "--kubectl-path="+r.kubectl, "--provider=skeleton",
-		"--disable-log-dump=true", "--num-nodes=-1", "--node-os-distro=debian")
+		"--disable-log-dump=true", "--num-nodes="+strconv.Itoa(r.nodes), "--node-os-distro=debian")
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // Ginkgo then cleans up and reports
 	cmd.WaitDelay = 2 * time.Minute
