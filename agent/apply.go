@@ -55,7 +55,7 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 	if o.pods == nil {
 		// Ports go after their flows: a number that is given to the next
 		// pod must have no flow of the last one.
-		if err := l.db.Prune(ctx, d.OVSDB); err != nil {
+		if err := l.db.Prune(ctx, d.OVSDB, takenOff(waiting)...); err != nil {
 			o.pods = fmt.Errorf("OVSDB: %w", err)
 		}
 	}
@@ -70,6 +70,17 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 	l.applyHost(d, settled, &o)
 	l.full = l.full && o != outcome{}
 	return o
+}
+
+// takenOff are the ports of the attachments that requests take off: nobody asks again for one whose record somebody
+// removed at that moment.
+func takenOff(waiting []request) (ports []string) {
+	for _, r := range waiting {
+		if r.add == nil {
+			ports = append(ports, link.HostName(r.del.containerID, r.del.ifName))
+		}
+	}
+	return ports
 }
 
 // know tells the uplink's programs of the bridged pods, if there are others now.

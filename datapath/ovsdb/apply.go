@@ -28,9 +28,10 @@ func (db *DB) Repair(ctx context.Context, d Desired) (changes []string, err erro
 }
 
 // Prune removes from the bridge the ports that are ours and that d does not
-// have. A port whose record cannot be read stays while it has a device.
-func (db *DB) Prune(ctx context.Context, d Desired) error {
-	changes, err := db.apply(ctx, func(s snapshot) (plan, error) { return prune(s, d), nil })
+// have. A port whose record cannot be read stays while it has a device. Ports of
+// the names in gone go even if somebody has removed the mark that they are ours.
+func (db *DB) Prune(ctx context.Context, d Desired, gone ...string) error {
+	changes, err := db.apply(ctx, func(s snapshot) (plan, error) { return prune(s, d, gone), nil })
 	if err != nil {
 		return fmt.Errorf("removing ports of bridge %s: %w", d.Bridge, err)
 	}

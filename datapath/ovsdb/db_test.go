@@ -332,6 +332,22 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// A port that is taken off goes, though somebody has removed its record: nobody asks for it again. Only that one does.
+func TestPruneWithoutRecord(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	d := desired("a", "b", "c", "d")
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
+	o.Ctl("clear", "Port", "fla", "external_ids", "--", "clear", "Port", "flb", "external_ids", "--",
+		"remove", "Port", "flc", "external_ids", "fairlead-container-id")
+	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Foreign) == 2 }, "to see 2 ports of others")
+	must(t, db.Prune(soon(t), desired("d"), "fla", "flc", "fld", "flx"))
+	if out := o.Ctl("list-ports", "br-int"); out != "fairlead-gw0\nfairlead-tun0\nflb\nfld\n" {
+		t.Errorf("ports %q", out)
+	}
+}
+
 // A record that somebody has spoilt is reported by the port's name, and the
 // port stays as long as it has a device.
 func TestBrokenRecord(t *testing.T) {

@@ -233,8 +233,8 @@ func (p *plan) updatePort(h portIface, w wantPort) {
 	}
 }
 
-// prune plans the removal of our ports that d does not have.
-func prune(s snapshot, d Desired) plan {
+// prune plans the removal of our ports that d does not have, and of those in names.
+func prune(s snapshot, d Desired, names []string) plan {
 	var p plan
 	b, ok := s.bridges[d.Bridge]
 	if !ok {
@@ -246,10 +246,11 @@ func prune(s snapshot, d Desired) plan {
 	}
 	var gone []any
 	for name, h := range s.portsOf(b) {
-		if wanted[name] || !portIsOurs(h.port) {
+		named := slices.Contains(names, name)
+		if wanted[name] || !named && !portIsOurs(h.port) {
 			continue
 		}
-		if h.ExternalIDs[markKey] == markPod {
+		if !named && h.ExternalIDs[markKey] == markPod {
 			// Without its record nobody can want it. It may be a running
 			// pod's all the same, as long as it has a device.
 			if _, err := decode(name, h.ExternalIDs); err != nil && !h.iface.gone() {

@@ -252,18 +252,26 @@ func (c cluster) reach(t *testing.T, pods []nodestate.Pod) {
 	pings.SetLimit(8)
 	for _, p := range pods {
 		for _, ip := range p.IPs {
-			// -w: again each second until one is answered. In User-Mode Linux on a busy machine that takes seconds: who
-			// asks for the first time asks ovs-vswitchd.
-			ping := []string{"ping", "-c1", "-w15", "-n", ip.String()}
-			pings.Go(func() error { return run(c.node.Start, p.Name, ping) })
+			pings.Go(func() error { return ping(c.node.Start, p.Name, ip) })
 			pings.Go(func() error {
 				there := func(cmd *exec.Cmd) error { return other.DoNet(far.Netns, cmd.Start) }
-				return run(there, p.Name+" from the other node", ping)
+				return ping(there, p.Name+" from the other node", ip)
 			})
 		}
 	}
 	if err := pings.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// ping asks again each second, and after an answer that says there is no way, until there is an answer, for 15 s. In
+// User-Mode Linux on a busy machine that takes seconds: who asks for the first time asks ovs-vswitchd.
+func ping(start func(*exec.Cmd) error, what string, ip netip.Addr) error {
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		err := run(start, what, []string{"ping", "-c1", "-w15", "-n", ip.String()})
+		if err == nil || time.Since(began) > 15*time.Second {
+			return err
+		}
 	}
 }
 

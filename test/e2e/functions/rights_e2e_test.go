@@ -64,6 +64,7 @@ func seldom() map[string]string {
 			"fairlead-controller get apps/statefulsets", "fairlead-controller get /pods"},
 		"addresses of nodes that are gone, and of StatefulSets that are deleted": {
 			"fairlead-controller get ipam.fairlead.dev/ipallocations",
+			"fairlead-controller delete ipam.fairlead.dev/ipallocations",
 			"fairlead-controller update ipam.fairlead.dev/ipallocations"},
 		"a range that is taken out of the config":                           {"fairlead-controller delete ipam.fairlead.dev/podcidrranges"},
 		"an Event that is told again":                                       {"fairlead-controller patch /events"},
