@@ -26,7 +26,7 @@ KERNEL_SKIP := $(KERNEL_SKIP)|RootUninstall/(bridge|steer)$$|RootFlat/steer|Seco
 
 IMAGE ?= fairlead/fairlead:dev
 
-.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-uplink bench-ipam \
+.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-functions bench-uplink bench-ipam \
 	bench-controller bench-cluster conformance demo clean
 
 help: ## this list
@@ -95,8 +95,20 @@ lint: ## gofmt, go vet, staticcheck
 fuzz: ## each fuzz target for FUZZTIME (10s)
 	@build/fuzz.sh $(FUZZTIME)
 
-bench: ## the benchmarks
-	go test -p 1 -run '^$$' -bench . -skip '^Benchmark(IPAM|ControllerMemory|E2EPods)$$' -benchmem ./...
+# BenchmarkRoot... run here, BenchmarkKernel... where the kernel's datapath is. They store what they measure by package
+# test/bench/report. BENCH chooses some of them: BENCH=CNI.
+BENCH ?=
+bench: root deps build once ## speed and size beside the peers: a table, and samples and plots in out/bench (minutes)
+	@rm -rf out/bench; mkdir -p out/bench; failed=0; \
+	export FAIRLEAD_BENCH_OUT='$(CURDIR)/out/bench' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
+	go test -count=1 -p 1 -timeout 60m -run '^$$' -bench '^BenchmarkRoot.*$(BENCH)' -benchtime 1x \
+		./test/bench/... ./test/scale/... || failed=1; \
+	FAIRLEAD_TEST_DATAPATH=system go test -count=1 -p 1 -timeout 30m -run '^$$' -bench '^BenchmarkKernel.*$(BENCH)' \
+		-benchtime 1x -exec '$(CURDIR)/bin/lab --uml=auto --write $(CURDIR)/out/bench --' ./test/bench || failed=1; \
+	go run ./test/bench/table || failed=1; exit $$failed
+
+bench-functions: ## single functions: flows, stores, the CNI socket
+	go test -p 1 -run '^$$' -bench . -benchmem ./openflow ./ipam/hostlocal ./cniserver ./controller
 
 bench-uplink: root deps build once ## what host and pods get in each uplink mode, and lose at attach, restore and deaths
 	@set -o pipefail; failed=0; for datapath in netdev system; do \

@@ -1,0 +1,137 @@
+package report
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Result is one row: a quantity that was measured several times. The zero value of a field means that there is none.
+type Result struct {
+	// Group is the heading under which the row stands. Group and Name together name it.
+	Group string
+	Name  string
+	// Unit is that of all samples: ms, MiB, packets.
+	Unit string
+	// Ours are the samples, in the order in which they were taken.
+	Ours []float64
+	// Peer are those of what Against names, Peer[i] taken beside Ours[i].
+	Peer    []float64
+	Against string
+	// Difference says that ours minus the peer's is what counts, in Unit. Else it is the ratio of the medians, or
+	// with no Peer the median.
+	Difference bool
+	// Target is what counts measured against what we want.
+	Target Target
+	// Note says in some words what a reader must know of the numbers.
+	Note string
+}
+
+// Target is a limit. The zero value is none.
+type Target struct {
+	Limit float64
+	Bound Bound
+}
+
+// Bound is the side on which a limit lies.
+type Bound string
+
+// The bounds of a Target.
+const (
+	Most  Bound = "at most"
+	Least Bound = "at least"
+)
+
+// AtMost is the target that what counts is at most the limit.
+func AtMost(limit float64) Target { return Target{limit, Most} }
+
+// AtLeast is the target that it is at least the limit.
+func AtLeast(limit float64) Target { return Target{limit, Least} }
+
+// met is whether value reaches the target, and "" where there is none.
+func (t Target) met(value float64) string {
+	switch {
+	case t.Bound == "":
+		return ""
+	case t.Bound == Most && value <= t.Limit, t.Bound == Least && value >= t.Limit:
+		return "yes"
+	default:
+		return "no"
+	}
+}
+
+// Curve is one plot: how quantities (Y, with their unit) depend on another one (X).
+type Curve struct {
+	Name  string
+	X, Y  string
+	Lines []Line
+}
+
+// Line is one line of a plot. Points are pairs of x and y, by x.
+type Line struct {
+	Name   string
+	Points [][2]float64
+}
+
+// Row is a Result as it is stored, with what was reckoned from its samples.
+type Row struct {
+	Result
+	OursSummary Summary
+	PeerSummary *Summary `json:",omitempty"`
+	// Value is what counts. Low and High are what a tenth of the rounds stays below and above.
+	Value, Low, High float64
+	// Met is yes, no, or nothing without a target.
+	Met string `json:",omitempty"`
+	// Taken is when, and Load the machine's load average of the last minute then: how far to trust it.
+	Taken time.Time
+	Load  string
+}
+
+// Add stores a result, and logs it. Samples that can't be compared fail the benchmark, as does a file that can't be
+// written.
+func Add(tb testing.TB, r Result) {
+	tb.Helper()
+	row, err := newRow(r)
+	if err == nil {
+		err = change(func(a *All) { a.addRow(row) })
+	}
+	if err != nil {
+		tb.Fatalf("the result %s, %s: %v", r.Group, r.Name, err)
+	}
+	tb.Logf("%s, %s: %s", r.Group, r.Name, strings.Join(row.cells()[1:], "  "))
+}
+
+// AddCurve stores a plot.
+func AddCurve(tb testing.TB, c Curve) {
+	tb.Helper()
+	if err := change(func(a *All) { a.addCurve(c) }); err != nil {
+		tb.Fatalf("the curve %s: %v", c.Name, err)
+	}
+}
+
+func newRow(r Result) (Row, error) {
+	row := Row{Result: r, Taken: time.Now(), Load: load()}
+	if len(r.Ours) == 0 {
+		return row, fmt.Errorf("no samples")
+	}
+	if r.Peer != nil && len(r.Peer) != len(r.Ours) {
+		return row, fmt.Errorf("%d samples of ours and %d of the peer: they are taken by turns", len(r.Ours), len(r.Peer))
+	}
+	row.OursSummary = summarize(r.Ours)
+	if r.Peer != nil {
+		s := summarize(r.Peer)
+		row.PeerSummary = &s
+	}
+	row.Value, row.Low, row.High = r.value()
+	row.Met = r.Target.met(row.Value)
+	return row, nil
+}
+
+// load is the load average of the last minute.
+func load() string {
+	text, _ := os.ReadFile("/proc/loadavg") // without it, nobody knows
+	first, _, _ := strings.Cut(string(text), " ")
+	return first
+}

@@ -1,0 +1,85 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// headings are those of the columns of Table.
+func headings() []string {
+	return []string{"", "unit", "ours: median (min, p95)", "the peer's", "what counts (8 of 10 rounds between)", "target", "met"}
+}
+
+// cells are a row's columns.
+func (r Row) cells() []string {
+	peer, counts, target := "-", "", "-"
+	if r.PeerSummary != nil {
+		peer = r.PeerSummary.String()
+	}
+	switch {
+	case r.Peer != nil && r.Difference:
+		counts = "+"
+	case r.Peer != nil:
+		counts = "ratio "
+	}
+	counts += fmt.Sprintf("%s (%s to %s)", short(r.Value), short(r.Low), short(r.High))
+	if r.Target.Bound != "" {
+		target = fmt.Sprintf("%s %s", r.Target.Bound, short(r.Target.Limit))
+	}
+	return []string{r.Name, r.Unit, r.OursSummary.String(), peer, counts, target, r.Met}
+}
+
+func (s Summary) String() string {
+	return fmt.Sprintf("%s (%s, %s)", short(s.Median), short(s.Min), short(s.P95))
+}
+
+// short writes three digits, or as many as a whole number has.
+func short(v float64) string {
+	if math.Abs(v) >= 100 || v == math.Trunc(v) {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	if math.Abs(v) >= 10 {
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
+// Table is all rows, aligned, under the headings of their groups, with what one must know of them below.
+func (a All) Table() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, strings.Join(headings(), "\t"))
+	group := ""
+	var notes []string
+	unmet, aimed := 0, 0
+	for _, r := range a.Rows {
+		if r.Group != group {
+			group = r.Group
+			fmt.Fprintf(w, "%s\t\t\t\t\t\t\n", group)
+		}
+		cells := r.cells()
+		cells[0] = "  " + cells[0]
+		if r.Against != "" {
+			cells[0] += " / " + r.Against
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+		if r.Note != "" {
+			notes = append(notes, fmt.Sprintf("%s, %s: %s", r.Group, r.Name, r.Note))
+		}
+		if r.Met != "" {
+			aimed++
+		}
+		if r.Met == "no" {
+			unmet++
+		}
+	}
+	_ = w.Flush() // into a strings.Builder, which takes all
+	if len(notes) > 0 {
+		fmt.Fprintf(&b, "\n%s\n", strings.Join(notes, "\n"))
+	}
+	fmt.Fprintf(&b, "\n%d of %d targets are met.\n", aimed-unmet, aimed)
+	return b.String()
+}
