@@ -1,109 +1,103 @@
 package bench
 
 import (
-	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/bench/report"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// The networks that are compared: each is its main plugin alone, called as a
-// whole process through libcni.
-const (
-	fairlead = `{"cniVersion": "1.0.0", "name": "fairlead", "plugins": [{"type": "fairlead"}]}`
-	peer     = `{"cniVersion": "1.0.0", "name": "peer", "plugins": [{"type": "bridge", "bridge": "peer0", "isGateway": true,
-		"ipam": {"type": "host-local", "subnet": "10.99.0.0/16", "routes": [{"dst": "0.0.0.0/0"}]}}]}`
-)
+// atOnce is how many ADDs come together, and staying how many pods are there already in the last comparison.
+const atOnce, staying = 32, 50
 
-// BenchmarkRootCNI measures ADD and DEL of one pod at a time on one node, with
-// the reference plugins bridge and host-local taking turns. It reports the
-// medians in milliseconds and their ratio.
+// BenchmarkRootCNI measures ADD and DEL of routed pods beside the reference plugins: of one pod, of 32 together, and of
+// one on a node that has 50.
 func BenchmarkRootCNI(b *testing.B) {
-	if os.Geteuid() != 0 {
-		b.Skip("SKIPPED, NOTHING WAS MEASURED: needs root")
+	x := newBed(b, lab.Options{Nodes: 1, Datapath: "netdev", IPFamily: underlay.IPv4})
+	x.knowPods(b, atOnce+staying)
+	x.compare(b, 1, 3) // warm: bridge, caches
+	one := x.compare(b, 1, 30)
+	one.report(b, "one at a time", 0.6, 0.5)
+	many := x.compare(b, atOnce, 10)
+	many.report(b, fmt.Sprintf("%d in parallel, per pod", atOnce), 0.4, 0.5)
+	for _, network := range []*libcni.NetworkConfigList{x.pe, x.fl} {
+		x.add(b, network, x.sandboxes(b, atOnce, staying)...)
 	}
-	dir := filepath.Join("/run", fmt.Sprintf("fairlead-bench-%d", os.Getpid()))
-	bin, err := filepath.Abs("../../bin")
-	if err != nil {
+	full := x.compare(b, 1, 20)
+	full.report(b, fmt.Sprintf("one at a time, %d pods stay", staying), 0, 0)
+}
+
+// knowPods tells the agent of Pods pod-0, pod-1, ...: a kubelet names them with every call, and so does the benchmark.
+func (x *bed) knowPods(b *testing.B, many int) {
+	b.Helper()
+	if err := x.RunnerStop(b.Context()); err != nil { // or it would run them
 		b.Fatal(err)
 	}
-	l, err := lab.Up(b.Context(), lab.Options{Dir: dir, BinDir: bin, Nodes: 1, Datapath: "netdev", IPFamily: underlay.IPv4,
-		ReadyTimeout: time.Minute, Progress: func(string) {}})
-	if err != nil {
+	var manifests []string
+	for i := range many {
+		manifests = append(manifests, podYAML(i, ""))
+	}
+	if _, err := x.Apply("pods", []byte(strings.Join(manifests, "---\n"))); err != nil {
 		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := lab.Down(context.Background(), dir, func(string) {}); err != nil {
-			b.Error(err)
-		}
-	})
-	node, err := l.Host("node1")
-	if err != nil {
-		b.Fatal(err)
-	}
-	times := map[string][]time.Duration{}
-	one(b, node, -1, map[string][]time.Duration{}) // warm: bridge, caches
-	for i := 0; b.Loop(); i++ {
-		one(b, node, i, times)
-	}
-	for _, verb := range []string{"ADD", "DEL"} {
-		ours, theirs := median(times["fairlead "+verb]), median(times["peer "+verb])
-		b.ReportMetric(float64(ours.Microseconds())/1000, "ms/"+verb)
-		b.ReportMetric(float64(theirs.Microseconds())/1000, "ms/peer-"+verb)
-		b.ReportMetric(float64(ours)/float64(theirs), "ratio-"+verb)
 	}
 }
 
-// one adds and deletes a pod on each network, the first in turn.
-func one(b *testing.B, node host.Host, i int, times map[string][]time.Duration) {
+// podYAML is Pod number i, of an IPPool if that is not "".
+func podYAML(i int, pool string) string {
+	annotations := ""
+	if pool != "" {
+		annotations = fmt.Sprintf(", annotations: {ipam.antrea.io/ippools: %s}", pool)
+	}
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: pod-%d, namespace: default%s}\n"+
+		"spec: {nodeName: node1, containers: [{name: main, image: none}]}\n", i, annotations)
+}
+
+// sandboxes are new ones for many Pods from number first.
+func (x *bed) sandboxes(b *testing.B, first, many int) []*libcni.RuntimeConf {
 	b.Helper()
-	networks := []string{fairlead, peer}
-	if i%2 == 0 {
+	var out []*libcni.RuntimeConf
+	for i := range many {
+		out = append(out, x.sandboxFor(b, fmt.Sprintf("pod-%d", first+i)))
+	}
+	return out
+}
+
+// times are samples in ms per pod, by verb and network: "ADD fairlead".
+type times map[string][]float64
+
+// compare adds and deletes many pods at once on each network, the first in turn, for some rounds.
+func (x *bed) compare(b *testing.B, many, rounds int) times {
+	b.Helper()
+	t := times{}
+	networks := []*libcni.NetworkConfigList{x.fl, x.pe}
+	for range rounds {
+		for _, n := range networks {
+			pods := x.sandboxes(b, 0, many)
+			t["ADD "+n.Name] = append(t["ADD "+n.Name], x.add(b, n, pods...)/float64(many))
+			t["DEL "+n.Name] = append(t["DEL "+n.Name], x.del(b, n, pods...)/float64(many))
+			x.remove(b, pods...)
+		}
 		slices.Reverse(networks)
 	}
-	for n, network := range networks {
-		netns := fmt.Sprintf("/run/netns/bench-%d-%d", i, n)
-		if err := node.MakeNetns(netns); err != nil {
-			b.Fatal(err)
-		}
-		list, err := libcni.ConfListFromBytes([]byte(network))
-		if err != nil {
-			b.Fatal(err)
-		}
-		conf := &libcni.RuntimeConf{ContainerID: fmt.Sprintf("bench-%d-%d", i, n), NetNS: netns, IfName: "eth0"}
-		err = node.Do(func() error {
-			cni := libcni.NewCNIConfig([]string{"/opt/cni/bin"}, nil)
-			start := time.Now()
-			if _, err := cni.AddNetworkList(b.Context(), list, conf); err != nil {
-				return err
-			}
-			added := time.Now()
-			if err := cni.DelNetworkList(b.Context(), list, conf); err != nil {
-				return err
-			}
-			times[list.Name+" ADD"] = append(times[list.Name+" ADD"], added.Sub(start))
-			times[list.Name+" DEL"] = append(times[list.Name+" DEL"], time.Since(added))
-			return nil
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := node.RemoveNetns(netns); err != nil {
-			b.Fatal(err)
-		}
-	}
+	return t
 }
 
-func median(d []time.Duration) time.Duration {
-	d = slices.Sorted(slices.Values(d))
-	return d[len(d)/2]
+// report adds the rows of both verbs; a target of 0 is none.
+func (t times) report(b *testing.B, how string, add, del float64) {
+	b.Helper()
+	for i, verb := range []string{"ADD", "DEL"} {
+		most := []float64{add, del}[i]
+		r := report.Result{Group: "CNI, routed pods", Name: verb + ", " + how, Unit: "ms", Ours: t[verb+" fairlead"],
+			Peer: t[verb+" peer"], Against: peerName}
+		if most > 0 {
+			r.Target = report.AtMost(most)
+		}
+		report.Add(b, r)
+	}
 }

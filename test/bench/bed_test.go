@@ -1,0 +1,148 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+)
+
+// The networks that are compared: each is its main plugin alone, called as a whole process through libcni.
+const (
+	fairlead = `{"cniVersion": "1.0.0", "name": "fairlead", "plugins": [{"type": "fairlead"}]}`
+	peer     = `{"cniVersion": "1.0.0", "name": "peer", "plugins": [{"type": "bridge", "bridge": "peer0", "isGateway": true,
+		"ipam": {"type": "host-local", "subnet": "10.99.0.0/16", "routes": [{"dst": "0.0.0.0/0"}]}}]}`
+	peerName = "bridge + host-local"
+)
+
+// settleDown is for how long nothing happens after a port was deleted. On the userspace datapath that blocks
+// ovs-vswitchd's main thread for 10 ms, and the next ADD would measure it.
+const settleDown = 30 * time.Millisecond
+
+// bed is a lab for measurements, with a node whose plugins are called. No runner looks after its Pods.
+type bed struct {
+	*lab.Lab
+	host   host.Host
+	made   int // pods
+	fl, pe *libcni.NetworkConfigList
+}
+
+// newBed makes the lab, which ends with the benchmark.
+func newBed(b *testing.B, o lab.Options) *bed {
+	b.Helper()
+	if os.Geteuid() != 0 {
+		b.Skip("SKIPPED, NOTHING WAS MEASURED: needs root")
+	}
+	o.Dir = filepath.Join("/run", fmt.Sprintf("fairlead-bench-%d", os.Getpid()))
+	var err error
+	if o.BinDir, err = filepath.Abs("../../bin"); err != nil {
+		b.Fatal(err)
+	}
+	x := &bed{}
+	if x.Lab, err = lab.Up(b.Context(), o); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if b.Failed() {
+			x.showLog(b)
+		}
+		if err := lab.Down(context.Background(), o.Dir, nil); err != nil {
+			b.Error(err)
+		}
+	})
+	if x.host, err = x.Host("node1"); err != nil {
+		b.Fatal(err)
+	}
+	if x.fl, err = libcni.ConfListFromBytes([]byte(fairlead)); err != nil {
+		b.Fatal(err)
+	}
+	if x.pe, err = libcni.ConfListFromBytes([]byte(peer)); err != nil {
+		b.Fatal(err)
+	}
+	return x
+}
+
+// showLog shows the end of the agent's log.
+func (x *bed) showLog(b *testing.B) {
+	path, err := x.AgentLog("node1")
+	if err != nil {
+		b.Log(err)
+		return
+	}
+	text, err := os.ReadFile(path)
+	b.Logf("the end of the agent's log: %v\n%s", err, text[max(0, len(text)-4000):])
+}
+
+// sandboxFor is a new sandbox for the Pod of that name in the namespace default.
+func (x *bed) sandboxFor(b *testing.B, pod string) *libcni.RuntimeConf {
+	b.Helper()
+	x.made++
+	conf := &libcni.RuntimeConf{ContainerID: fmt.Sprintf("bench-%d", x.made), IfName: "eth0",
+		NetNS: fmt.Sprintf("/run/netns/bench-%d", x.made)}
+	conf.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod},
+		{"K8S_POD_INFRA_CONTAINER_ID", conf.ContainerID}}
+	if err := x.host.MakeNetns(conf.NetNS); err != nil {
+		b.Fatal(err)
+	}
+	return conf
+}
+
+// remove takes sandboxes away after their DEL, and waits until nothing of them is at work any more.
+func (x *bed) remove(b *testing.B, sandboxes ...*libcni.RuntimeConf) {
+	b.Helper()
+	for _, s := range sandboxes {
+		if err := x.host.RemoveNetns(s.NetNS); err != nil {
+			b.Fatal(err)
+		}
+	}
+	time.Sleep(settleDown * time.Duration(len(sandboxes)))
+}
+
+// add calls ADD for all sandboxes at once. It returns the time from the first call to the last answer, in ms.
+func (x *bed) add(b *testing.B, network *libcni.NetworkConfigList, sandboxes ...*libcni.RuntimeConf) float64 {
+	b.Helper()
+	return x.call(b, sandboxes, func(c *libcni.CNIConfig, s *libcni.RuntimeConf) error {
+		_, err := c.AddNetworkList(b.Context(), network, s)
+		return err
+	})
+}
+
+// del calls DEL, as add does ADD.
+func (x *bed) del(b *testing.B, network *libcni.NetworkConfigList, sandboxes ...*libcni.RuntimeConf) float64 {
+	b.Helper()
+	return x.call(b, sandboxes, func(c *libcni.CNIConfig, s *libcni.RuntimeConf) error {
+		return c.DelNetworkList(b.Context(), network, s)
+	})
+}
+
+func (x *bed) call(b *testing.B, sandboxes []*libcni.RuntimeConf,
+	verb func(*libcni.CNIConfig, *libcni.RuntimeConf) error) float64 {
+	b.Helper()
+	begun, ended := make([]time.Time, len(sandboxes)), make([]time.Time, len(sandboxes))
+	var all errgroup.Group
+	for i, s := range sandboxes {
+		all.Go(func() error {
+			return x.host.Do(func() error { // to get there is not the plugins' time
+				cni := libcni.NewCNIConfig([]string{"/opt/cni/bin"}, nil)
+				begun[i] = time.Now()
+				err := verb(cni, s)
+				ended[i] = time.Now()
+				return err
+			})
+		})
+	}
+	if err := all.Wait(); err != nil {
+		b.Fatal(err)
+	}
+	took := slices.MaxFunc(ended, time.Time.Compare).Sub(slices.MinFunc(begun, time.Time.Compare))
+	return float64(took.Microseconds()) / 1000
+}
