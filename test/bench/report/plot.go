@@ -45,7 +45,7 @@ func (a All) Ratios() string {
 	var rows []Row
 	most := 1.2
 	for _, r := range a.Rows {
-		if r.Peer != nil && !r.Difference {
+		if r.Peer != nil && !r.Difference && !r.Worst {
 			rows = append(rows, r)
 			most = max(most, r.High, r.Value)
 		}

@@ -23,6 +23,8 @@ type Result struct {
 	// Difference says that ours minus the peer's is what counts, in Unit. Else it is the ratio of the medians, or
 	// with no Peer the median.
 	Difference bool
+	// Worst says that it is the largest sample of ours: for what must never happen. Peer, if any, is only shown.
+	Worst bool
 	// Target is what counts measured against what we want.
 	Target Target
 	// Note says in some words what a reader must know of the numbers.

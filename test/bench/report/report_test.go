@@ -20,6 +20,7 @@ func TestWhatCounts(t *testing.T) {
 		"too little":       {Result{Ours: []float64{8}, Peer: []float64{10}, Target: AtLeast(0.9)}, 0.8, 0.8, 0.8, "no"},
 		"difference":       {Result{Ours: []float64{5}, Peer: []float64{2}, Difference: true, Target: AtMost(2)}, 3, 3, 3, "no"},
 		"alone, none":      {Result{Ours: []float64{0, 0}, Target: AtMost(0)}, 0, 0, 0, "yes"},
+		"worst":            {Result{Ours: []float64{0, 0, 1}, Worst: true, Target: AtMost(0)}, 1, 0, 1, "no"},
 		"no target":        {Result{Ours: []float64{2, 4}}, 3, 2.2, 3.8, ""},
 	} {
 		r, err := newRow(c.result)

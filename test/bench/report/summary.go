@@ -25,6 +25,9 @@ func quantile(sorted []float64, part float64) float64 {
 
 // value is what counts, from the medians, and between what eight of ten rounds lie by themselves.
 func (r Result) value() (value, low, high float64) {
+	if r.Worst {
+		return slices.Max(r.Ours), slices.Min(r.Ours), slices.Max(r.Ours)
+	}
 	compare := func(ours, _ float64) float64 { return ours }
 	switch {
 	case r.Peer != nil && r.Difference:

@@ -20,6 +20,8 @@ func (r Row) cells() []string {
 		peer = r.PeerSummary.String()
 	}
 	switch {
+	case r.Worst:
+		counts = "worst "
 	case r.Peer != nil && r.Difference:
 		counts = "+"
 	case r.Peer != nil:
