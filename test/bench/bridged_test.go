@@ -84,7 +84,7 @@ func (x *bed) pair(b *testing.B, pod int) (ours, theirs float64) {
 }
 
 // compareBridged measures ADDs of Pods, each of which asks the underlay about so many addresses while it waits.
-func (x *bed) compareBridged(b *testing.B, which string, rounds int, pod func(round int) int, asks float64, wait float64) {
+func (x *bed) compareBridged(b *testing.B, which string, rounds int, pod func(round int) int, asks, wait float64) {
 	b.Helper()
 	var ours, theirs, rest []float64
 	for i := range rounds {
