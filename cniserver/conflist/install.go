@@ -1,7 +1,6 @@
 package conflist
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,12 +26,12 @@ type Plugins struct {
 // whether it changed anything. A plugin of another make with the name antrea is
 // replaced: that is how Fairlead takes a network of Antrea over.
 func (p Plugins) InstallShim(fromBinary string) (changed bool, err error) {
-	content, err := os.ReadFile(fromBinary)
+	from, err := readProgram(fromBinary)
 	if err != nil {
 		return false, fmt.Errorf("installing the CNI plugin: %w", err)
 	}
 	for _, name := range []string{"fairlead", "antrea"} {
-		did, err := p.install(name, content)
+		did, err := p.install(name, from)
 		if err != nil {
 			return changed, fmt.Errorf("installing the CNI plugin: %w", err)
 		}
@@ -55,11 +54,11 @@ func (p Plugins) InstallChained(ctx context.Context, fromDir string) (did []stri
 		if theirs, err := versionsOf(ctx, name, []string{p.BinDir}); err == nil && slices.Contains(theirs, newest) {
 			continue
 		}
-		content, err := os.ReadFile(filepath.Join(fromDir, name))
+		from, err := readProgram(filepath.Join(fromDir, name))
 		if err != nil {
 			return did, fmt.Errorf("installing the CNI plugin %s: %w", name, err)
 		}
-		changed, err := p.install(name, content)
+		changed, err := p.install(name, from)
 		if err != nil {
 			return did, fmt.Errorf("installing the CNI plugin %s: %w", name, err)
 		}
@@ -70,9 +69,9 @@ func (p Plugins) InstallChained(ctx context.Context, fromDir string) (did []stri
 	return did, nil
 }
 
-// install makes the plugin what content says. Before, it keeps what is there, if that is not from us, and notes what
+// install makes the plugin what from is. Before, it keeps what is there, if that is not from us, and notes what
 // comes: who finds that note and another file there knows that the file is somebody else's.
-func (p Plugins) install(name string, content []byte) (changed bool, err error) {
+func (p Plugins) install(name string, from program) (changed bool, err error) {
 	path := filepath.Join(p.BinDir, name)
 	if err := os.MkdirAll(p.BinDir, 0o755); err != nil {
 		return false, readOnly(err)
@@ -84,21 +83,26 @@ func (p Plugins) install(name string, content []byte) (changed bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	if ours && isInstalled(path, content) {
+	if ours && isInstalled(path, from) {
 		return false, nil
 	}
 	if !ours {
-		if err := p.keep(name, content); err != nil {
+		if err := p.keep(name, from); err != nil {
 			return false, fmt.Errorf("keeping a copy of %s: %w", path, err)
 		}
 	}
-	if err := p.note(name, path, content); err != nil {
+	if err := p.note(name, path, from); err != nil {
 		return false, err
 	}
-	if isInstalled(path, content) {
+	if isInstalled(path, from) {
 		return false, nil
 	}
-	return true, readOnly(replace(path, bytes.NewReader(content), 0o755))
+	content, err := os.Open(from.path)
+	if err != nil {
+		return false, err
+	}
+	defer content.Close()
+	return true, readOnly(replace(path, content, 0o755))
 }
 
 // readOnly explains an error that nodes with immutable systems give.
@@ -110,13 +114,13 @@ func readOnly(err error) error {
 	return err
 }
 
-func isInstalled(path string, content []byte) bool {
+func isInstalled(path string, from program) bool {
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 {
 		return false
 	}
-	there, err := os.ReadFile(path)
-	return err == nil && bytes.Equal(there, content)
+	there, err := readProgram(path)
+	return err == nil && there.digest == from.digest
 }
 
 // replace makes path a file with the given content. Who opens path sees the old

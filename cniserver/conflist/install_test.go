@@ -90,8 +90,8 @@ func tree(t *testing.T, dir string) (lines []string) {
 			t.Fatal(err)
 		}
 		target, _ := os.Readlink(path)
-		content, _ := os.ReadFile(path)
-		lines = append(lines, strings.Join([]string{e.Name(), info.Mode().String(), target, digest(content)}, " "))
+		content, _ := readProgram(path)
+		lines = append(lines, strings.Join([]string{e.Name(), info.Mode().String(), target, content.digest}, " "))
 	}
 	return lines
 }
@@ -212,12 +212,26 @@ func TestUninstallLeavesOthers(t *testing.T) {
 	}
 }
 
+// made is a program that is to be installed.
+func made(t *testing.T, content string) program {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "plugin")
+	if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p, err := readProgram(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // Killed between note and file: what is there is somebody else's, and stays.
 func TestKilledWhileInstalling(t *testing.T) {
 	p := Plugins{t.TempDir(), t.TempDir()}
 	speaking(t, p.BinDir, "portmap", `"0.3.0"`)
 	before := tree(t, p.BinDir)
-	comes := []byte("new")
+	comes, old := made(t, "new"), made(t, "old")
 	if err := p.keep("portmap", comes); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +242,7 @@ func TestKilledWhileInstalling(t *testing.T) {
 		t.Errorf("%s, was %s, %v", tree(t, p.BinDir), before, err)
 	}
 	// The same when our own is to be replaced by a newer one: it is ours.
-	if _, err := p.install("portmap", []byte("old")); err != nil {
+	if _, err := p.install("portmap", old); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.note("portmap", filepath.Join(p.BinDir, "portmap"), comes); err != nil {

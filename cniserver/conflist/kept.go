@@ -1,11 +1,11 @@
 package conflist
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,9 +18,21 @@ import (
 func (p Plugins) noteFile(name string) string { return filepath.Join(p.Kept, name+".installed") }
 func (p Plugins) copyFile(name string) string { return filepath.Join(p.Kept, name+".before") }
 
-func digest(content []byte) string {
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:])
+// program is a file as it was when it was read. Programs are megabytes, more than the agent keeps in memory of most
+// clusters: they are read through, and told apart by their digests.
+type program struct{ path, digest string }
+
+func readProgram(path string) (program, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return program{}, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return program{}, err
+	}
+	return program{path, hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
 // installed reports whether what is in BinDir under that name is from us.
@@ -32,21 +44,21 @@ func (p Plugins) installed(name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	content, err := os.ReadFile(filepath.Join(p.BinDir, name))
+	there, err := readProgram(filepath.Join(p.BinDir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil && strings.Contains(string(note), digest(content)), err
+	return err == nil && strings.Contains(string(note), there.digest), err
 }
 
 // keep copies what is there and is not what comes. What was kept before of that name was removed since by somebody.
-func (p Plugins) keep(name string, comes []byte) error {
+func (p Plugins) keep(name string, comes program) error {
 	path := filepath.Join(p.BinDir, name)
-	content, err := os.ReadFile(path)
+	there, err := readProgram(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return p.forget(name)
 	}
-	if err != nil || bytes.Equal(content, comes) {
+	if err != nil || there.digest == comes.digest {
 		return err
 	}
 	return duplicate(path, p.copyFile(name))
@@ -59,11 +71,12 @@ func duplicate(from, to string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSymlink {
-		content, err := os.ReadFile(from)
+		content, err := os.Open(from)
 		if err != nil {
 			return err
 		}
-		return replace(to, bytes.NewReader(content), info.Mode().Perm())
+		defer content.Close()
+		return replace(to, content, info.Mode().Perm())
 	}
 	target, err := os.Readlink(from)
 	if err != nil {
@@ -89,13 +102,13 @@ func (p Plugins) forget(name string) error {
 	return nil
 }
 
-// note adds to the note that content is installed. What is installed now stays in it: whoever is killed before the new
+// note adds to the note that from is installed. What is installed now stays in it: whoever is killed before the new
 // file is there leaves a file that is ours still.
-func (p Plugins) note(name, path string, content []byte) error {
-	lines := digest(content) + "\n"
-	if there, err := os.ReadFile(path); err == nil {
-		if ours, err := p.installed(name); err == nil && ours && !bytes.Equal(there, content) {
-			lines = digest(there) + "\n" + lines
+func (p Plugins) note(name, path string, from program) error {
+	lines := from.digest + "\n"
+	if there, err := readProgram(path); err == nil && there.digest != from.digest {
+		if ours, err := p.installed(name); err == nil && ours {
+			lines = there.digest + "\n" + lines
 		}
 	}
 	if old, err := os.ReadFile(p.noteFile(name)); err == nil && string(old) == lines {
