@@ -180,7 +180,8 @@ func (x *bed) lost(b *testing.B, f func()) float64 {
 			b.Fatal(err)
 		}
 		defer stop()
-		s, err := probe.Start(from, netip.MustParseAddr(x.pod(b, here).IPs[0]), netip.AddrPortFrom(addr, port), 2*time.Millisecond)
+		own := netip.MustParseAddr(x.pod(b, here).IPs[0])
+		s, err := probe.Start(from, own, netip.AddrPortFrom(addr, port), 2*time.Millisecond)
 		if err != nil {
 			b.Fatal(err)
 		}
