@@ -14,7 +14,7 @@ func BenchmarkPipeline(b *testing.B) {
 // BenchmarkDiff is what a Sync computes when one pod is added.
 func BenchmarkDiff(b *testing.B) {
 	without, with := Pipeline(bigView(250, 5000)), Pipeline(bigView(251, 5000))
-	c := newConfirmed(nil)
+	c := newConfirmed(nil, confirmed{})
 	todo, _, err := c.diff(without)
 	if err != nil {
 		b.Fatal(err)

@@ -31,7 +31,7 @@ func FuzzSwitchMessages(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			have := newConfirmed(list)
+			have := newConfirmed(list, confirmed{})
 			todo, _, err := have.diff(nil)
 			if err != nil || len(todo) > len(list) {
 				t.Errorf("%d flows to delete of %d, %v", len(todo), len(list), err)

@@ -15,64 +15,96 @@ func (c Changes) none() bool { return c == Changes{} }
 
 // confirmed is what the switch is known to have.
 type confirmed struct {
-	flows map[key]have
+	flows map[key]*have
 	// strange are flows whose match no flow of ours can have.
 	strange []listed
+	// diffs counts calls of diff.
+	diffs uint64
 }
 
-// have is one flow on the switch.
+// have is one flow on the switch. There may be tens of thousands: none is held twice.
 type have struct {
-	flow Flow
+	flow *Flow
+	// cookie is the flow's, or 0 as long as nobody had to know.
+	cookie uint64
 	// altered tells that the flow differs from what it should be in something
 	// that Flow does not show: cookie, timeouts, flags.
 	altered bool
+	// wanted is the call of diff that asked for the flow last.
+	wanted uint64
 }
 
-// newConfirmed takes stock of a list of the switch's flows.
-func newConfirmed(list []listed) confirmed {
-	c := confirmed{flows: make(map[key]have, len(list))}
-	for _, l := range list {
+// newConfirmed takes stock of a list of the switch's flows. Of before it takes what is the same: as a rule, all.
+func newConfirmed(list []listed, before confirmed) confirmed {
+	c := confirmed{flows: make(map[key]*have, len(list))}
+	for i := range list {
+		l := &list[i]
 		if l.strange {
-			c.strange = append(c.strange, l)
+			c.strange = append(c.strange, *l)
 			continue
 		}
-		c.flows[l.flow.key()] = have{l.flow, l.limited || l.cookie != l.flow.Cookie()}
+		k := l.flow.key()
+		h := &have{}
+		if old := before.flows[k]; old != nil && old.flow.does(l.flow) {
+			h.flow, h.cookie = old.flow, old.cookie
+		} else {
+			flow := l.flow // not all of the list
+			h.flow = &flow
+		}
+		if h.cookie == 0 {
+			h.cookie = h.flow.Cookie()
+		}
+		h.altered = l.limited || l.cookie != h.cookie
+		c.flows[k] = h
 	}
 	return c
 }
 
+// does reports whether f, which has the key of g, is the same flow.
+func (f *Flow) does(g Flow) bool { return f.Kind == g.Kind && slices.Equal(f.Actions, g.Actions) }
+
 // diff returns what turns c into want: what is added or replaced in the order
 // of want, then what is deleted.
-func (c confirmed) diff(want []Flow) ([]change, Changes, error) {
+func (c *confirmed) diff(want []Flow) ([]change, Changes, error) {
 	var todo []change
 	var count Changes
-	wanted := make(map[key]struct{}, len(want))
-	for _, f := range want {
+	c.diffs++
+	kept, added := 0, map[key]bool{}
+	for i := range want {
+		f := &want[i]
 		k := f.key()
-		if _, double := wanted[k]; double {
+		h := c.flows[k]
+		if h == nil && added[k] || h != nil && h.wanted == c.diffs {
 			return nil, Changes{}, fmt.Errorf("two flows with one match: %s", f)
 		}
-		wanted[k] = struct{}{}
-		switch h, ok := c.flows[k]; {
-		case !ok:
+		if h == nil {
+			added[k] = true
 			count.Added++
-		case h.altered || h.flow.Kind != f.Kind || !slices.Equal(h.flow.Actions, f.Actions):
-			count.Modified++
-		default:
+			todo = append(todo, change{flow: *f})
 			continue
 		}
-		todo = append(todo, change{flow: f})
+		kept++
+		h.wanted = c.diffs
+		if h.altered || !h.flow.does(*f) {
+			count.Modified++
+			todo = append(todo, change{flow: *f})
+			continue
+		}
+		h.flow = f
 	}
-	deletions := c.unwanted(wanted)
+	deletions := c.unwanted(len(c.flows) - kept)
 	count.Deleted = len(deletions)
 	return append(todo, deletions...), count, nil
 }
 
-func (c confirmed) unwanted(wanted map[key]struct{}) []change {
+// unwanted are deletions of the n flows that diff was not asked for, and of strange ones.
+func (c *confirmed) unwanted(n int) []change {
 	var out []change
-	for k, h := range c.flows {
-		if _, ok := wanted[k]; !ok {
-			out = append(out, change{delete: true, flow: h.flow})
+	if n > 0 {
+		for _, h := range c.flows {
+			if h.wanted != c.diffs {
+				out = append(out, change{delete: true, flow: *h.flow})
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b change) int {
@@ -92,7 +124,8 @@ func (c *confirmed) apply(todo []change) {
 		case t.delete:
 			delete(c.flows, t.flow.key())
 		default:
-			c.flows[t.flow.key()] = have{flow: t.flow}
+			flow := t.flow
+			c.flows[t.flow.key()] = &have{flow: &flow}
 		}
 	}
 	c.strange = nil

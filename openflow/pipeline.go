@@ -114,9 +114,9 @@ func (v View) room(perPod, perPeer int) []Flow {
 func firstOfEach(flows []Flow) []Flow {
 	seen := make(map[key]struct{}, len(flows))
 	return slices.DeleteFunc(flows, func(f Flow) bool {
-		_, double := seen[f.key()]
+		before := len(seen)
 		seen[f.key()] = struct{}{}
-		return double
+		return len(seen) == before
 	})
 }
 

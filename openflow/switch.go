@@ -68,7 +68,7 @@ func (s *Switch) Resync() { s.stale.Store(true) }
 // other error undoes it.
 //
 // After an error the next Sync lists the switch's flows first. The caller must
-// not change want's Actions afterwards. Sync ends with ctx, and within seconds
+// not change want afterwards. Sync ends with ctx, and within seconds
 // if the switch hangs.
 func (s *Switch) Sync(ctx context.Context, want []Flow) (Changes, error) {
 	s.syncing.Lock()
@@ -90,7 +90,7 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 		if err != nil {
 			return Changes{}, fmt.Errorf("listing flows: %w", err)
 		}
-		s.have = newConfirmed(list)
+		s.have = newConfirmed(list, s.have)
 	}
 	todo, changes, err := s.have.diff(want)
 	if err != nil || changes.none() {

@@ -31,9 +31,7 @@ func classify(v View) []Flow {
 	}
 	flows = append(flows, classifyUplinks(v)...)
 	if v.routed() {
-		for _, p := range v.Peers {
-			flows = append(flows, classifyPeer(v, p)...)
-		}
+		flows = classifyPeers(flows, v)
 	}
 	return flows
 }
@@ -136,15 +134,19 @@ func podND(p Pod, a netip.Addr) []Match {
 	return out
 }
 
-func classifyPeer(v View, p Peer) []Flow {
-	var flows []Flow
-	for _, cidr := range slices.Concat(p.PodCIDRs, p.Direct) {
-		flows = append(flows, Flow{
-			Kind: KindPeer, Table: tableClassify, Priority: classifySource,
-			Match: Match{InPort: v.TunnelPort, TunSrc: p.Tunnel, EtherType: etherTypeOf(cidr.Addr()), Src: cidr},
-			// Here and not in Forward, which would need a second flow per pod.
-			Actions: []Action{SetSource(FromTunnel), SetEthSrc(v.Gateway.MAC), Goto(tableForward)},
-		})
+// classifyPeers appends to flows. There may be thousands of peers: what their flows have in common is one value.
+func classifyPeers(flows []Flow, v View) []Flow {
+	// Here and not in Forward, which would need a second flow per pod.
+	actions := []Action{SetSource(FromTunnel), SetEthSrc(v.Gateway.MAC), Goto(tableForward)}
+	for _, p := range v.Peers {
+		for _, cidrs := range [2][]netip.Prefix{p.PodCIDRs, p.Direct} {
+			for _, cidr := range cidrs {
+				flows = append(flows, Flow{
+					Kind: KindPeer, Table: tableClassify, Priority: classifySource, Actions: actions,
+					Match: Match{InPort: v.TunnelPort, TunSrc: p.Tunnel, EtherType: etherTypeOf(cidr.Addr()), Src: cidr},
+				})
+			}
+		}
 	}
 	return flows
 }

@@ -53,9 +53,7 @@ func forward(v View) []Flow {
 	}
 	flows = append(flows, forwardBridged(v)...)
 	if v.routed() {
-		for _, p := range v.Peers {
-			flows = append(flows, forwardToPeer(v, p)...)
-		}
+		flows = forwardToPeers(flows, v)
 	}
 	return flows
 }
@@ -84,17 +82,18 @@ func forwardGateway(g Gateway) []Flow {
 	return flows
 }
 
-// forwardToPeer routes to a peer's pods. From the tunnel there is no such
-// flow: what a peer sends is never sent on.
-func forwardToPeer(v View, p Peer) []Flow {
-	var flows []Flow
-	for _, cidr := range p.PodCIDRs {
-		fromHost := forwardTo(KindPeer, forwardPeer, cidr, SetTunDst{p.Tunnel}, Output(v.TunnelPort))
-		fromHost.Match.Source = FromGateway
-		fromPod := forwardTo(KindPeer, forwardPeer, cidr,
-			DecTTL{}, SetEthSrc(v.Gateway.MAC), SetTunDst{p.Tunnel}, Output(v.TunnelPort))
-		fromPod.Match.Source = FromPod
-		flows = append(flows, fromPod, fromHost)
+// forwardToPeers appends to flows those that route to peers' pods. From the tunnel there is no such flow: what a peer
+// sends is never sent on.
+func forwardToPeers(flows []Flow, v View) []Flow {
+	ttl, mac, output := Action(DecTTL{}), Action(SetEthSrc(v.Gateway.MAC)), Action(Output(v.TunnelPort))
+	for _, p := range v.Peers {
+		to := Action(SetTunDst{p.Tunnel})
+		fromPod, fromHost := []Action{ttl, mac, to, output}, []Action{to, output}
+		for _, cidr := range p.PodCIDRs {
+			pod, host := forwardTo(KindPeer, forwardPeer, cidr, fromPod...), forwardTo(KindPeer, forwardPeer, cidr, fromHost...)
+			pod.Match.Source, host.Match.Source = FromPod, FromGateway
+			flows = append(flows, pod, host)
+		}
 	}
 	return flows
 }
