@@ -1,0 +1,138 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/fairlead-cni/fairlead/test/apitest"
+)
+
+// writers is how many requests are on their way to the API server at a time.
+const writers = 40
+
+// Cluster fills an API server.
+type Cluster struct {
+	*apitest.Server
+	// Client writes as fast as the server reads.
+	Client *kubernetes.Clientset
+}
+
+// Of is the cluster of s.
+func Of(s *apitest.Server) (*Cluster, error) {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()},
+		ContentConfig:   rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf}})
+	return &Cluster{Server: s, Client: client}, err
+}
+
+// Nodes makes Node(from) up to Node(to-1).
+func (c *Cluster) Nodes(ctx context.Context, from, to int) error {
+	return Together(ctx, to-from, func(ctx context.Context, i int) error {
+		_, err := c.Client.CoreV1().Nodes().Create(ctx, Node(from+i), metav1.CreateOptions{})
+		return err
+	})
+}
+
+// Together calls do for 0 to n-1, some at a time, and returns the first error.
+func Together(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
+	for i := range n {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error { return do(ctx, i) })
+	}
+	return g.Wait()
+}
+
+// Heartbeats has each Node's status be written every five minutes, as kubelets do, by turns, until ctx ends.
+func (c *Cluster) Heartbeats(ctx context.Context, nodes int) {
+	tick := time.NewTicker(5 * time.Minute / time.Duration(max(1, nodes)))
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		patch := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "lastHeartbeatTime": %q}]}}`,
+			time.Now().UTC().Format(time.RFC3339))
+		_, _ = c.Client.CoreV1().Nodes().Patch(ctx, NodeName(i%max(1, nodes)), "application/strategic-merge-patch+json", patch,
+			metav1.PatchOptions{}, "status") // one that fails is one that is not heard
+	}
+}
+
+// Door is a way to a TCP server from another network namespace, which counts what passes.
+type Door struct {
+	// Received counts the bytes that came from the server.
+	Received atomic.Int64
+
+	listener net.Listener
+	to       string
+	open     sync.WaitGroup
+}
+
+// OpenDoor passes connections at l on to the address to, until Close.
+func OpenDoor(l net.Listener, to string) *Door {
+	d := &Door{listener: l, to: to}
+	d.open.Go(d.serve)
+	return d
+}
+
+// Close ends the door. Connections that are open end with their ends.
+func (d *Door) Close() error {
+	err := d.listener.Close()
+	d.open.Wait()
+	return err
+}
+
+func (d *Door) serve() {
+	for {
+		in, err := d.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		go d.pass(in)
+	}
+}
+
+func (d *Door) pass(in net.Conn) {
+	defer in.Close()
+	out, err := net.Dial("tcp", d.to)
+	if err != nil {
+		return
+	}
+	go func() {
+		defer out.Close()
+		_, _ = io.Copy(out, in) // a connection that ends is no error
+	}()
+	_, _ = io.Copy(countTo{in, &d.Received}, out)
+}
+
+// countTo counts what is written.
+type countTo struct {
+	io.Writer
+	bytes *atomic.Int64
+}
+
+func (c countTo) Write(p []byte) (int, error) {
+	n, err := c.Writer.Write(p)
+	c.bytes.Add(int64(n))
+	return n, err
+}
