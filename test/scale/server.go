@@ -75,7 +75,7 @@ func (c *Cluster) Heartbeats(ctx context.Context, nodes int) {
 	}
 }
 
-// Door is a way to a TCP server from another network namespace, which counts what passes.
+// Door is a way to a server, from another network namespace or in the way of it, which counts what passes.
 type Door struct {
 	// Received counts the bytes that came from the server.
 	Received atomic.Int64
@@ -83,9 +83,12 @@ type Door struct {
 	listener net.Listener
 	to       string
 	open     sync.WaitGroup
+
+	mu   sync.Mutex
+	sent []byte
 }
 
-// OpenDoor passes connections at l on to the address to, until Close.
+// OpenDoor passes connections at l on to the address to, of the same network, until Close.
 func OpenDoor(l net.Listener, to string) *Door {
 	d := &Door{listener: l, to: to}
 	d.open.Go(d.serve)
@@ -97,6 +100,15 @@ func (d *Door) Close() error {
 	err := d.listener.Close()
 	d.open.Wait()
 	return err
+}
+
+// Sent is what was sent to the server since the last call.
+func (d *Door) Sent() []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := d.sent
+	d.sent = nil
+	return out
 }
 
 func (d *Door) serve() {
@@ -114,25 +126,26 @@ func (d *Door) serve() {
 
 func (d *Door) pass(in net.Conn) {
 	defer in.Close()
-	out, err := net.Dial("tcp", d.to)
+	out, err := net.Dial(d.listener.Addr().Network(), d.to)
 	if err != nil {
 		return
 	}
 	go func() {
 		defer out.Close()
-		_, _ = io.Copy(out, in) // a connection that ends is no error
+		_, _ = io.Copy(writes(func(p []byte) (int, error) { // a connection that ends is no error
+			d.mu.Lock()
+			d.sent = append(d.sent, p...)
+			d.mu.Unlock()
+			return out.Write(p)
+		}), in)
 	}()
-	_, _ = io.Copy(countTo{in, &d.Received}, out)
+	_, _ = io.Copy(writes(func(p []byte) (int, error) {
+		d.Received.Add(int64(len(p)))
+		return in.Write(p)
+	}), out)
 }
 
-// countTo counts what is written.
-type countTo struct {
-	io.Writer
-	bytes *atomic.Int64
-}
+// writes is a function as io.Writer.
+type writes func(p []byte) (int, error)
 
-func (c countTo) Write(p []byte) (int, error) {
-	n, err := c.Writer.Write(p)
-	c.bytes.Add(int64(n))
-	return n, err
-}
+func (w writes) Write(p []byte) (int, error) { return w(p) }

@@ -122,9 +122,7 @@ func newBed(b *testing.B) *bed {
 
 func (x *bed) must(err error) {
 	x.b.Helper()
-	if err != nil {
-		x.b.Fatal(err)
-	}
+	must(x.b, err)
 }
 
 // connect gives the node a way to the API server, by the server's own address, and the agent's rights.
