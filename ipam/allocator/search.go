@@ -15,9 +15,19 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// blindTries is how many addresses are tried before the pool is listed. Where half
+// blindTries is how many addresses are tried at least before the pool is listed. Where half
 // of a pool is free, one in eight Allocates lists it.
 const blindTries = 3
+
+// A list of a nearly full pool has all of its addresses: it is put off by one try for each listedPerTry of them.
+// mostTries bounds how long that may take.
+const listedPerTry, mostTries = 500, 100
+
+// blind is how many addresses of p are tried before it is listed. Where the controller does not say that any is free,
+// the pool may well be full.
+func blind(p pool.Pool) int {
+	return int(max(blindTries, min(p.Hinted().Total(), p.Total()/listedPerTry, mostTries)))
+}
 
 // spares is how many addresses are kept of a list, and spareAge for how long, so that
 // a pool that is nearly full is not listed for each address.
@@ -34,7 +44,7 @@ const spread = 1 << 20
 // is none.
 func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, r Request) (given, error) {
 	s := search{Allocator: a, pool: p, request: r, foreign: map[string]bool{}}
-	for range blindTries {
+	for range blind(p) {
 		g, err := s.try(ctx, a.guess(p))
 		if done(err) {
 			return g, err
