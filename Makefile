@@ -27,7 +27,7 @@ KERNEL_SKIP := $(KERNEL_SKIP)|RootUninstall/(bridge|steer)$$|RootFlat/steer|Seco
 IMAGE ?= fairlead/fairlead:dev
 
 .PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-functions bench-uplink bench-ipam \
-	bench-controller bench-cluster conformance demo clean
+	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +123,10 @@ conformance: root deps once image ## Kubernetes' own tests of the network over F
 
 bench-controller: deps once ## memory of fairlead-controller in a cluster of 5,000 Nodes and 20,000 pods (minutes)
 	go test -run '^$$' -bench '^BenchmarkControllerMemory$$' -benchtime 1x -timeout 60m ./test/bench
+
+bench-scale: root deps build once ## agent and controller from 100 to 5,000 Nodes, with 100,000 Pods: plots in out/bench (half an hour)
+	@mkdir -p out/bench; export FAIRLEAD_BENCH_OUT='$(CURDIR)/out/bench' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
+	go test -count=1 -timeout 90m -run '^$$' -bench '^BenchmarkScale$$' -benchtime 1x ./test/scale && go run ./test/bench/table
 
 bench-cluster: root deps build image once ## 60 pods on real nodes beside the reference bridge plugin; the agent's memory (minutes)
 	go test -run '^$$' -bench '^BenchmarkE2EPods$$' -benchtime 1x -timeout 40m ./test/e2e/peer

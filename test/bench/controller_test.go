@@ -2,18 +2,11 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/test/apitest"
+	"github.com/fairlead-cni/fairlead/test/scale"
 )
 
 // The cluster whose controller is measured. Each pod has an address of an IPPool, as many pods on each Node.
@@ -63,9 +57,9 @@ func BenchmarkControllerMemory(b *testing.B) {
 		c.say(first, "podCIDRs given to all Nodes")
 		c.rest()
 		c.say(first, "30 s later")
-		first.stop()
+		first.Stop()
 		second := c.start()
-		c.await(second, "it has read everything", func() (bool, error) { return c.ready(second), nil })
+		c.await(second, "it has read everything", func() (bool, error) { return second.Ready(), nil })
 		c.rest()
 		c.say(second, "took over")
 		c.loseNodes()
@@ -74,7 +68,7 @@ func BenchmarkControllerMemory(b *testing.B) {
 		})
 		high := c.say(second, fmt.Sprintf("gave back addresses of %d deleted Nodes", nodesLost))
 		b.ReportMetric(high, "MiB-high")
-		second.stop()
+		second.Stop()
 	}
 }
 
@@ -131,37 +125,14 @@ func (c *bigCluster) fill() time.Duration {
 	})
 }
 
-// bigNode is a Node as a kubelet keeps it, with conditions, labels and the names of 50 images.
+// bigNode is a Node without podCIDR.
 func bigNode(i int) *corev1.Node {
-	name := fmt.Sprint("node", i)
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-		"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-		"topology.kubernetes.io/zone": fmt.Sprint("zone", i%3)}}}
-	n.Status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("172.16.%d.%d", i/250, i%250+1)},
-		{Type: corev1.NodeHostName, Address: name}}
-	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
-		corev1.NodePIDPressure, corev1.NodeReady} {
-		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse,
-			Reason: "KubeletHasNo" + string(t), Message: "kubelet has no " + string(t), LastHeartbeatTime: metav1.Now(),
-			LastTransitionTime: metav1.Now()})
-	}
-	n.Status.Conditions[3].Status = corev1.ConditionTrue
-	for k := range 50 {
-		image := fmt.Sprintf("registry.example.com/team-%d/some-application", k)
-		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{SizeBytes: 100e6,
-			Names: []string{image + "@sha256:" + strings.Repeat("0123456789abcdef", 4), image + ":v1.2.3"}})
-	}
-	n.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.36.3", OSImage: "Debian GNU/Linux 12 (bookworm)",
-		ContainerRuntimeVersion: "containerd://2.4.2", Architecture: "amd64", OperatingSystem: "linux"}
+	n := scale.Node(i)
+	n.Spec = corev1.NodeSpec{}
 	return n
 }
 
-func bigPod(i int) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("pod", i), Labels: map[string]string{"app": "bench"}},
-		Spec: corev1.PodSpec{NodeName: fmt.Sprint("node", i%bigNodes), Containers: []corev1.Container{{
-			Name: "main", Image: "registry.example.com/team-1/some-application:v1.2.3", Args: []string{"serve", "--port=8080"}}}}}
-}
+func bigPod(i int) *corev1.Pod { return scale.Pod(i, scale.NodeName(i%bigNodes)) }
 
 // bigAllocation is what the pod's node would have made for it.
 func bigAllocation(i int, p *corev1.Pod) api.IPAllocation {
@@ -175,62 +146,19 @@ func bigAllocation(i int, p *corev1.Pod) api.IPAllocation {
 	return a
 }
 
-// controllerProcess is a fairlead-controller that runs.
-type controllerProcess struct {
-	cmd *exec.Cmd
-	log string
-	url string
-}
-
 // start starts a controller.
-func (c *bigCluster) start() *controllerProcess {
+func (c *bigCluster) start() *scale.Controller {
 	c.b.Helper()
-	port, err := freePort()
+	p, err := scale.StartController(c.s, c.program, c.dir)
 	if err != nil {
 		c.b.Fatal(err)
 	}
-	token, kubeconfig, config := filepath.Join(c.dir, "token"), filepath.Join(c.dir, "kubeconfig"), filepath.Join(c.dir, "controller.conf")
-	err = errors.Join(os.WriteFile(token, []byte(apitest.AdminToken), 0o600),
-		apitest.Kubeconfig(kubeconfig, c.s.URL, c.s.CA(), token),
-		os.WriteFile(config, fmt.Appendf(nil, "apiPort: %d\nclientConnection: {kubeconfig: %q}\nreclaim: {gracePeriod: 10s, coolingPeriod: 0s}\n"+
-			"nodeIPAM: {enableNodeIPAM: true, clusterCIDRs: [10.0.0.0/10]}\n", port, kubeconfig), 0o600))
-	if err != nil {
-		c.b.Fatal(err)
-	}
-	p := &controllerProcess{log: filepath.Join(c.dir, "log"), url: fmt.Sprintf("http://127.0.0.1:%d", port)}
-	log, err := os.Create(p.log)
-	if err != nil {
-		c.b.Fatal(err)
-	}
-	defer log.Close()
-	p.cmd = exec.Command(c.program, "--config", config)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		c.b.Fatal(err)
-	}
-	c.b.Cleanup(p.stop)
+	c.b.Cleanup(p.Stop)
 	return p
 }
 
-func (p *controllerProcess) stop() {
-	if p.cmd.ProcessState == nil {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-		_ = p.cmd.Wait()
-	}
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
 // await waits, for minutes if it must, until is says so.
-func (c *bigCluster) await(p *controllerProcess, what string, is func() (bool, error)) {
+func (c *bigCluster) await(p *scale.Controller, what string, is func() (bool, error)) {
 	c.b.Helper()
 	ctx, cancel := context.WithTimeout(c.b.Context(), 15*time.Minute)
 	defer cancel()
@@ -244,8 +172,7 @@ func (c *bigCluster) await(p *controllerProcess, what string, is func() (bool, e
 		}
 		select {
 		case <-ctx.Done():
-			log, _ := os.ReadFile(p.log)
-			c.b.Fatalf("not within 15 minutes: %s. The end of the controller's log:\n%s", what, log[max(0, len(log)-3000):])
+			c.b.Fatalf("not within 15 minutes: %s. The end of the controller's log:\n%s", what, p.LogTail())
 		case <-time.After(time.Second):
 		}
 	}
@@ -257,15 +184,6 @@ func (c *bigCluster) rest() {
 	case <-c.b.Context().Done():
 	case <-time.After(30 * time.Second):
 	}
-}
-
-func (c *bigCluster) ready(p *controllerProcess) bool {
-	r, err := http.Get(p.url + "/readyz")
-	if err != nil {
-		return false
-	}
-	r.Body.Close()
-	return r.StatusCode == http.StatusOK
 }
 
 func (c *bigCluster) allNodesHavePodCIDRs() (bool, error) {
@@ -311,37 +229,19 @@ func (c *bigCluster) loseNodes() {
 		}
 	})
 	together(10, nodesLost, func(_, i int) {
-		if err := c.typed.CoreV1().Nodes().Delete(c.b.Context(), fmt.Sprint("node", i), metav1.DeleteOptions{}); err != nil {
+		if err := c.typed.CoreV1().Nodes().Delete(c.b.Context(), scale.NodeName(i), metav1.DeleteOptions{}); err != nil {
 			c.b.Error(err)
 		}
 	})
 }
 
 // say prints what p has of memory, and returns the highest in MiB.
-func (c *bigCluster) say(p *controllerProcess, when string) (high float64) {
+func (c *bigCluster) say(p *scale.Controller, when string) (high float64) {
 	c.b.Helper()
-	now, high, err := memory(p.cmd.Process.Pid)
+	now, high, err := scale.Memory(p.PID)
 	if err != nil {
 		c.b.Fatal(err)
 	}
 	say("fairlead-controller: %5.1f MiB, at most %5.1f MiB so far: %s", now, high, when)
 	return high
-}
-
-// memory is what a process has in memory now and had at most, in MiB: proc_pid_status(5).
-func memory(pid int) (now, high float64, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	field := func(name string) float64 {
-		match := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(status)
-		if match == nil {
-			err = fmt.Errorf("no %s in the status of process %d", name, pid)
-			return 0
-		}
-		kib, _ := strconv.Atoi(string(match[1])) // digits
-		return float64(kib) / 1024
-	}
-	return field("VmRSS"), field("VmHWM"), err
 }

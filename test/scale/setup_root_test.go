@@ -33,38 +33,37 @@ var binDir string
 // theServer is the API server of this package's benchmarks: see serve.
 var theServer serve
 
-// serve starts an API server when it is first asked for. The kernel ends the server with the thread that started it,
-// and labs end threads: so that thread does nothing else.
+// serve starts an API server when it is first asked for, and other programs beside it. The kernel ends these with the
+// thread that started them, and labs end threads: so that thread does nothing else.
 type serve struct {
 	once   sync.Once
 	server apitest.Shared
-	end    chan struct{}
-	ended  chan error
+	todo   chan func()
 }
 
 func (s *serve) get(b *testing.B) *apitest.Server {
 	b.Helper()
 	s.once.Do(func() {
-		s.end, s.ended = make(chan struct{}), make(chan error)
-		started := make(chan struct{})
+		s.todo = make(chan func())
 		go func() {
 			runtime.LockOSThread()
-			s.server.Get(b)
-			close(started)
-			<-s.end
-			s.ended <- s.server.Stop()
+			for do := range s.todo {
+				do()
+			}
 		}()
-		<-started
+		s.do(func() { s.server.Get(b) })
 	})
 	return s.server.Get(b)
 }
 
-func (s *serve) stop() error {
-	if s.end == nil {
-		return nil
+// do calls f on that thread.
+func (s *serve) do(f func()) {
+	done := make(chan struct{})
+	s.todo <- func() {
+		defer close(done)
+		f()
 	}
-	close(s.end)
-	return <-s.ended
+	<-done
 }
 
 type tests struct{ *testing.M }
@@ -72,7 +71,7 @@ type tests struct{ *testing.M }
 // Run ends the API server as well.
 func (m tests) Run() int {
 	code := m.M.Run()
-	if err := theServer.stop(); err != nil {
+	if err := theServer.server.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
