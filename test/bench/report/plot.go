@@ -9,7 +9,7 @@ import (
 
 // Sizes in pixels, and colours that differ also in grey.
 const (
-	labelWide, barWide, barHigh = 430, 420, 26
+	labelWide, barWide, barHigh = 580, 420, 26
 	plotWide, plotHigh, margin  = 640, 360, 70
 )
 
@@ -39,8 +39,8 @@ func (s *svg) line(x1, y1, x2, y2 float64, style string) {
 
 func (s *svg) end() string { return s.String() + "</svg>\n" }
 
-// Ratios draws ours in parts of the peer's, as bars: green where the target (the red line) is met or there is none.
-// The thin line is where 8 of 10 rounds lie.
+// Ratios draws ours in parts of the peer's, as bars: green where the target (the red line) is met, grey where there
+// is none. The thin line is where 8 of 10 rounds lie.
 func (a All) Ratios() string {
 	var rows []Row
 	most := 1.2
@@ -60,10 +60,7 @@ func (a All) Ratios() string {
 	for i, r := range rows {
 		y := float64(i+1) * barHigh
 		s.text(labelWide-8, y+17, "end", r.Group+", "+r.Name+" / "+r.Against)
-		fill := "#2e8b57"
-		if r.Met == "no" {
-			fill = "#d1691f"
-		}
+		fill := map[string]string{"yes": "#2e8b57", "no": "#d1691f", "": "#8899aa"}[r.Met]
 		fmt.Fprintf(s, `<rect x="%d" y="%.1f" width="%.1f" height="%d" fill="%s"/>`+"\n", labelWide, y+4,
 			at(r.Value)-labelWide, barHigh-8, fill)
 		s.line(at(r.Low), y+barHigh/2, at(r.High), y+barHigh/2, `stroke="black"`)
