@@ -26,11 +26,30 @@ func BenchmarkRootCNI(b *testing.B) {
 	one.report(b, "one at a time", 0.6, 0.5)
 	many := x.compare(b, atOnce, 10)
 	many.report(b, fmt.Sprintf("%d in parallel, per pod", atOnce), 0.4, 0.5)
+	x.fill(b)
+	full := x.compare(b, 1, 20)
+	full.report(b, fmt.Sprintf("one at a time, %d pods stay", staying), 0, 0)
+}
+
+// BenchmarkKernelCNI is the same on the kernel's datapath, one pod at a time. In User-Mode Linux the start of a program
+// takes 20 times as long as elsewhere, and the peer starts two.
+func BenchmarkKernelCNI(b *testing.B) {
+	x := newBed(b, lab.Options{Nodes: 1, Datapath: "system", IPFamily: underlay.IPv4})
+	x.knowPods(b, atOnce+staying)
+	x.compare(b, 1, 2)
+	one := x.compare(b, 1, 10)
+	one.report(b, "kernel's datapath, one at a time", 0, 0)
+	x.fill(b)
+	full := x.compare(b, 1, 10)
+	full.report(b, fmt.Sprintf("kernel's datapath, one at a time, %d pods stay", staying), 0, 0)
+}
+
+// fill adds pods that stay, on both networks.
+func (x *bed) fill(b *testing.B) {
+	b.Helper()
 	for _, network := range []*libcni.NetworkConfigList{x.pe, x.fl} {
 		x.add(b, network, x.sandboxes(b, atOnce, staying)...)
 	}
-	full := x.compare(b, 1, 20)
-	full.report(b, fmt.Sprintf("one at a time, %d pods stay", staying), 0, 0)
 }
 
 // knowPods tells the agent of Pods pod-0, pod-1, ...: a kubelet names them with every call, and so does the benchmark.
