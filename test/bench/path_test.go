@@ -165,7 +165,8 @@ func (x *bed) restarts(b *testing.B, how string) {
 	}
 	report.Add(b, report.Result{Group: "restarts of the agent, two each time", Name: "packets lost, " + how, Unit: "packets",
 		Ours: lost, Peer: before, Against: "the same streams before", Worst: true, Target: report.AtMost(0),
-		Note: "one every 2 ms from pod to pod on one node, and to the other node"})
+		Note: fmt.Sprintf("one every 2 ms from pod to pod on one node, and to the other node; of %d times without a restart "+
+			"%d lost packets too", noisy+len(lost), noisy)})
 }
 
 // lost is how many packets two streams from a pod, to one of its node and one of the other, lose while f runs.
