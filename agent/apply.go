@@ -151,6 +151,7 @@ func (l *loop) waitTunnel(ctx context.Context, d Desired) error {
 
 func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 	var mended openflow.Changes
+	confirmed := false // that the switch has wantFlows, in this round
 	if l.flows == nil {
 		sw, err := openflow.Dial(ctx, l.mgmt, l.log.WithName("openflow"))
 		if err != nil {
@@ -165,6 +166,7 @@ func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 		if mended, err = l.mendFlows(ctx); err != nil {
 			return fmt.Errorf("OpenFlow: %w", err)
 		}
+		confirmed = true
 	} else if l.full {
 		l.flows.Resync()
 	}
@@ -172,13 +174,19 @@ func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 	if err != nil {
 		return err
 	}
-	want := openflow.Pipeline(d.View(obs))
-	changes, err := l.flows.Sync(ctx, want)
-	l.metrics.flows(len(want), changes)
-	if err != nil {
-		return fmt.Errorf("OpenFlow: %w", err)
+	view, want := d.View(obs), l.wantFlows
+	same := l.wantFlows != nil && view.Equal(l.wantView) // flows of thousands of peers are most of what a round computes
+	if !same {
+		want = openflow.Pipeline(view)
 	}
-	l.wantFlows = want
+	var changes openflow.Changes
+	if !same || !confirmed {
+		if changes, err = l.flows.Sync(ctx, want); err != nil {
+			return fmt.Errorf("OpenFlow: %w", err)
+		}
+		l.metrics.flows(len(want), changes)
+	}
+	l.wantView, l.wantFlows = view, want
 	// The kernel's datapath does not need it.
 	if l.full && d.OVSDB.DatapathType == "netdev" && (mended != openflow.Changes{} || changes != openflow.Changes{}) {
 		if err := openflow.ForgetMegaflows(ctx, l.cfg.OVSRunDir); err != nil {

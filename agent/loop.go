@@ -86,6 +86,7 @@ type loop struct {
 	full        bool    // the next round observes everything again
 	failures    int     // rounds that failed in a row
 	wait        restoreWait
+	wantView    openflow.View   // what wantFlows are for
 	wantFlows   []openflow.Flow // what the switch confirmed last
 	settled     bool            // OVSDB and flows were as desired after the last round
 	problems    []string

@@ -25,6 +25,27 @@ type View struct {
 	ViaHost []netip.Prefix
 }
 
+// Equal reports whether v and w are the same, in the same order: then Pipeline returns the same flows.
+func (v View) Equal(w View) bool {
+	return v.TunnelPort == w.TunnelPort && v.Uplink == w.Uplink && v.Gateway.equal(w.Gateway) &&
+		slices.EqualFunc(v.Pods, w.Pods, Pod.equal) && slices.EqualFunc(v.Peers, w.Peers, Peer.equal) &&
+		slices.Equal(v.NodeAddrs, w.NodeAddrs) && slices.Equal(v.ViaHost, w.ViaHost)
+}
+
+func (g Gateway) equal(h Gateway) bool {
+	return g.Port == h.Port && g.MAC == h.MAC && slices.Equal(g.Addrs, h.Addrs) && slices.Equal(g.PodCIDRs, h.PodCIDRs)
+}
+
+func (p Pod) equal(q Pod) bool {
+	return p.Port == q.Port && p.MAC == q.MAC && p.Bridged == q.Bridged && p.VLAN == q.VLAN &&
+		slices.Equal(p.Addrs, q.Addrs)
+}
+
+func (p Peer) equal(q Peer) bool {
+	return p.Name == q.Name && p.Tunnel == q.Tunnel && slices.Equal(p.PodCIDRs, q.PodCIDRs) &&
+		slices.Equal(p.Direct, q.Direct)
+}
+
 // Gateway is the node's own port on br-int, through which pods reach the host
 // and everything outside the cluster.
 type Gateway struct {

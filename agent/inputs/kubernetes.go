@@ -201,7 +201,9 @@ func (k *Kubernetes) publishLoop(ctx context.Context) {
 		case <-grace.C:
 			k.takeLastKnown()
 		case <-k.dirty:
-			time.Sleep(settle) // what comes together is one change
+			if k.read { // else somebody waits for the first Nodes
+				time.Sleep(settle) // what comes together is one change
+			}
 		}
 		k.publish()
 	}
