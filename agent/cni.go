@@ -36,6 +36,7 @@ type pods struct {
 	told    map[string]string // broken records that the log tells of
 
 	unfinished unfinished
+	reaper     reaper
 }
 
 // Add implements cniserver.Handler.
@@ -105,13 +106,21 @@ func (p *pods) attach(ctx context.Context, r cniserver.Request, wish *wish, s *s
 	if err != nil {
 		return a, err
 	}
-	if err := link.Attach(p.podLink(a, s)); err != nil {
-		return a, err
+	return a, p.connect(ctx, a, s)
+}
+
+// connect makes the veth, and the port and the flows while the pod's end is configured.
+func (p *pods) connect(ctx context.Context, a api.Attachment, s *state) error {
+	veth, err := link.Create(p.podLink(a, s))
+	if err != nil {
+		return err
 	}
-	if err := p.loop.do(ctx, request{add: &a}); err != nil {
-		return a, cniserver.TryAgain(err.Error())
+	configured := make(chan error, 1)
+	go func() { configured <- veth.Configure() }()
+	if err = p.loop.do(ctx, request{add: &a}); err != nil {
+		err = cniserver.TryAgain(err.Error())
 	}
-	return a, nil
+	return errors.Join(<-configured, err)
 }
 
 func (p *pods) podLink(a api.Attachment, s *state) link.PodLink {
@@ -168,7 +177,8 @@ func (p *pods) Del(ctx context.Context, r cniserver.Request) error {
 }
 
 // remove takes an attachment off the node: flows and port, veth, and last the
-// address, so that it is free only when nothing uses it any more. network is the
+// address, so that it is free only when nothing uses it any more. The veth, which
+// leads nowhere then, goes in the background. network is the
 // name in the CNI configuration, for an attachment that is not on record.
 func (p *pods) remove(ctx context.Context, k key, network string) error {
 	host := link.HostName(k.containerID, k.ifName)
@@ -180,9 +190,10 @@ func (p *pods) remove(ctx context.Context, k key, network string) error {
 	if err := p.loop.do(ctx, request{del: k}); err != nil {
 		return cniserver.TryAgain(err.Error())
 	}
-	if err := link.Detach(host); err != nil {
+	if err := link.Retire(host); err != nil {
 		return err
 	}
+	p.reaper.wake()
 	if err := p.leases.Release(k.containerID, k.ifName); err != nil {
 		return err
 	}

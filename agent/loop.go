@@ -29,6 +29,9 @@ const (
 	// roundTimeout bounds one round. ovs-vswitchd answers in milliseconds;
 	// one that hangs must not hold up the rest for longer.
 	roundTimeout = 10 * time.Second
+	// transportEvery is how often, at most, ADDs and DELs have the interfaces and
+	// addresses of the node listed: it takes longer the more pods there are.
+	transportEvery = time.Second
 	// portTimeout is how long a new port may take to get its number.
 	portTimeout = 5 * time.Second
 	// tunnelTimeout is how long the pods of this node may wait for the tunnel.
@@ -76,6 +79,7 @@ type loop struct {
 	own       inputs.Node
 	nodes     map[string]inputs.Node
 	transport link.Transport
+	looked    time.Time // when the node was searched for the transport
 	needed    []link.Needed
 	nodeAddrs []netip.Addr
 	// vlanDevices are the VLAN sub-interfaces of the transport interface, by VLAN.
@@ -284,6 +288,9 @@ func (l *loop) takeOwn(s *inputs.Snapshot) error {
 	if l.own.Name != "" && !slices.Equal(l.own.PodCIDRs, own.PodCIDRs) {
 		l.log.Info("podCIDRs of this node changed", "from", l.own.PodCIDRs, "to", own.PodCIDRs)
 	}
+	if !slices.Equal(l.own.Addresses, own.Addresses) {
+		l.looked = time.Time{}
+	}
 	l.own = own
 	return nil
 }
@@ -293,6 +300,9 @@ var errNoAnswer = errors.New("no answer until now")
 // findTransport looks again at the interface of the node's address. A node
 // whose address is away for a moment (DHCP, a flapping link) keeps the last.
 func (l *loop) findTransport() error {
+	if !l.full && time.Since(l.looked) < transportEvery {
+		return nil
+	}
 	t, err := link.FindTransport(l.own.Addresses, l.uplink.holder(l.cfg.TransportInterface), l.cfg.TransportInterfaceCIDRs,
 		l.cfg.HostGateway)
 	if err != nil {
@@ -304,7 +314,7 @@ func (l *loop) findTransport() error {
 	if l.transport.Name != "" && !reflect.DeepEqual(l.transport, t) {
 		l.log.Info("transport interface changed", "from", l.transport, "to", t)
 	}
-	l.transport = t
+	l.transport, l.looked = t, time.Now()
 	if l.full || l.needed == nil { // there may be many routes: not at each ADD
 		l.needed, err = link.FindNeeded(l.cfg.HostGateway)
 		if err == nil && l.cfg.EnableBridgingMode {

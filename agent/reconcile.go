@@ -60,7 +60,7 @@ type leftover struct {
 // before anybody else can get it.
 func (p *pods) reconcile(ctx context.Context) error {
 	// First: an unreadable lease may be the one of a living attachment.
-	errs := []error{p.restoreLeases(), p.rebuild(ctx)}
+	errs := []error{link.Reap(), p.restoreLeases(), p.rebuild(ctx)}
 	found, err := p.leftovers(ctx)
 	if err != nil {
 		return errors.Join(append(errs, err)...)

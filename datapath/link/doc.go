@@ -5,7 +5,8 @@
 // What is ours: a veth in the node's network namespace whose name begins with
 // "fl" and whose group (IFLA_GROUP) is Group. Both are set in the request that
 // makes it, so a process that is killed at any instant leaves either no veth
-// or one that is known as ours. The pod's end has no mark; it goes with the
+// or one that is known as ours. One that only waits to be removed has the group
+// Retired; whatever has that group is removed. The pod's end has no mark; it goes with the
 // host's end. The gateway is made by ovs-vswitchd and is ours by its name in
 // the configuration; everything on it is ours.
 //

@@ -29,11 +29,16 @@ func HostName(containerID, ifName string) string {
 }
 
 // ours reports whether l is the host end of a veth that this package made.
-func ours(l netlink.Link) bool {
-	return l.Type() == "veth" && l.Attrs().Group == Group && strings.HasPrefix(l.Attrs().Name, prefix)
+func ours(l netlink.Link) bool { return inGroup(l, Group) }
+
+// retired reports whether l was ours before Retire.
+func retired(l netlink.Link) bool { return inGroup(l, Retired) }
+
+func inGroup(l netlink.Link, group uint32) bool {
+	return l.Type() == "veth" && l.Attrs().Group == group && strings.HasPrefix(l.Attrs().Name, prefix)
 }
 
-// Hosts lists the names of our veths' host ends.
+// Hosts lists the names of our veths' host ends, without those that are retired.
 func Hosts() ([]string, error) { return hosts(func(netlink.Link) bool { return true }) }
 
 // HostsWithOtherMTU lists those of our host ends whose MTU is not the one in want: a pod

@@ -35,57 +35,86 @@ type PodLink struct {
 	TxOff bool
 }
 
-// Attach makes the veth and configures the pod's end. It succeeds without
-// change when all is there as wanted, and makes the veth anew when ours is
-// there but different, as after a crash. When it fails neither end remains.
+// Attach is Create and Configure.
 func Attach(l PodLink) error {
-	if err := l.validate(); err != nil {
-		return fmt.Errorf("attaching %s: %w", l.HostIf, err)
+	v, err := Create(l)
+	if err != nil {
+		return err
 	}
-	if err := l.attach(); err != nil {
-		return fmt.Errorf("attaching %s to %s in %s: %w", l.HostIf, l.IfName, l.Netns, err)
+	return v.Configure()
+}
+
+// Veth is one that Create has made. Configure must be called, once.
+type Veth struct {
+	PodLink
+	pod   ns.NetNS
+	ready bool // it was there, as wanted
+}
+
+// Create makes the veth; the host's end can become a port, and the pod's end is
+// down. It changes nothing when all is there as wanted, and makes the veth anew
+// when ours is there but different, as after a crash. When it fails neither end
+// remains.
+func Create(l PodLink) (*Veth, error) {
+	if err := l.validate(); err != nil {
+		return nil, fmt.Errorf("attaching %s: %w", l.HostIf, err)
+	}
+	v := &Veth{PodLink: l}
+	err := v.make()
+	if err != nil {
+		if v.pod != nil {
+			v.pod.Close()
+		}
+		return nil, l.failed(err)
+	}
+	return v, nil
+}
+
+// Configure sets the parameters of the host's end and configures the pod's. When
+// it fails neither end remains.
+func (v *Veth) Configure() error {
+	defer v.pod.Close()
+	if v.ready {
+		return nil
+	}
+	if err := v.configure(v.pod); err != nil {
+		return v.failed(errors.Join(err, Detach(v.HostIf)))
 	}
 	return nil
 }
 
-func (l PodLink) attach() error {
-	pod, err := openPod(l.Netns)
-	if err != nil {
+func (l PodLink) failed(err error) error {
+	return fmt.Errorf("attaching %s to %s in %s: %w", l.HostIf, l.IfName, l.Netns, err)
+}
+
+func (v *Veth) make() (err error) {
+	if v.pod, err = openPod(v.Netns); err != nil {
 		return err
 	}
-	defer pod.Close()
-	switch host, err := hostLink(l.HostIf); {
+	switch host, err := hostLink(v.HostIf); {
 	case err != nil:
 		return err
 	case host == nil:
-	case len(l.differences(host, pod)) == 0:
+	case len(v.differences(host, v.pod)) == 0:
+		v.ready = true
 		return nil
 	default:
 		if err := remove(host); err != nil {
 			return err
 		}
 	}
-	if err := l.create(pod); err != nil {
-		return err
-	}
-	if err := l.configure(pod); err != nil {
-		return errors.Join(err, Detach(l.HostIf))
-	}
-	return nil
+	return v.create(v.pod)
 }
 
-// create makes both ends in one request: no instant exists at which an end
-// has a wrong name, is in the wrong namespace or lacks our mark.
+// create makes both ends. Where the name is taken in the pod, it may be by an interface that is retired.
 func (l PodLink) create(pod ns.NetNS) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.Group, attrs.Flags = l.HostIf, l.MTU, Group, net.FlagUp
-	err := netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs:        attrs,
-		PeerName:         l.IfName,
-		PeerHardwareAddr: l.MAC[:],
-		PeerNamespace:    netlink.NsFd(pod.Fd()),
-		PeerTxQLen:       -1, // the kernel's default
-	})
+	err := l.add(pod)
+	if errors.Is(err, unix.EEXIST) {
+		if err := Reap(); err != nil {
+			return err
+		}
+		err = l.add(pod)
+	}
 	if errors.Is(err, unix.EEXIST) {
 		// The host's name was free a moment ago.
 		return fmt.Errorf("the pod already has an interface %s, which Fairlead did not make: "+
@@ -95,6 +124,20 @@ func (l PodLink) create(pod ns.NetNS) error {
 		return fmt.Errorf("making the veth: %w", err)
 	}
 	return nil
+}
+
+// add makes both ends in one request: no instant exists at which an end
+// has a wrong name, is in the wrong namespace or lacks our mark.
+func (l PodLink) add(pod ns.NetNS) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.Group, attrs.Flags = l.HostIf, l.MTU, Group, net.FlagUp
+	return netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs:        attrs,
+		PeerName:         l.IfName,
+		PeerHardwareAddr: l.MAC[:],
+		PeerNamespace:    netlink.NsFd(pod.Fd()),
+		PeerTxQLen:       -1, // the kernel's default
+	})
 }
 
 // configure sets the parameters of the host's end and everything in the pod.
@@ -150,6 +193,9 @@ func hostLink(name string) (netlink.Link, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("looking up interface: %w", err)
+	}
+	if retired(l) {
+		return nil, Reap() // the name is wanted again
 	}
 	if !ours(l) {
 		return nil, fmt.Errorf("interface %s (type %s, group %d) is not one that Fairlead made (veth, name %s*, group %d)",

@@ -18,7 +18,7 @@ func RemoveAll(dryRun bool) (names []string, err error) {
 	}
 	var errs []error
 	for _, l := range links {
-		if !ours(l) {
+		if !ours(l) && !retired(l) {
 			continue
 		}
 		if !dryRun {
