@@ -85,7 +85,7 @@ func within(prefixes []netip.Prefix, a netip.Addr) bool {
 func viaHost(in Inputs, peers []Peer, gateways []netip.Prefix) []netip.Prefix {
 	out := slices.Concat(in.Config.ServiceCIDRs(), in.Own.PodCIDRs)
 	if in.Config.TrafficEncapMode == api.ModeNoEncap && in.Config.NoSNAT {
-		return aggregate(out)
+		return route.Aggregate(out)
 	}
 	for _, p := range peers {
 		for _, c := range p.PodCIDRs {
@@ -94,7 +94,7 @@ func viaHost(in Inputs, peers []Peer, gateways []netip.Prefix) []netip.Prefix {
 			}
 		}
 	}
-	return aggregate(out)
+	return route.Aggregate(out)
 }
 
 func hasFamily(prefixes []netip.Prefix, a netip.Addr) bool {
@@ -166,7 +166,7 @@ func masked(in Inputs, peers []Peer) []netip.Prefix {
 			taken = append(taken, c.Prefix)
 		}
 	}
-	taken = aggregate(taken)
+	taken = route.Aggregate(taken)
 	out := slices.DeleteFunc(slices.Clone(in.Pools), func(p netip.Prefix) bool {
 		return slices.ContainsFunc(taken, p.Overlaps)
 	})
@@ -177,7 +177,7 @@ func masked(in Inputs, peers []Peer) []netip.Prefix {
 			}
 		}
 	}
-	return aggregate(slices.DeleteFunc(out, func(p netip.Prefix) bool {
+	return route.Aggregate(slices.DeleteFunc(out, func(p netip.Prefix) bool {
 		if p.Addr().Is4() {
 			return !in.Transport.IPv4.IsValid()
 		}
@@ -193,5 +193,5 @@ func poolRanges(pools map[string]api.IPPool) []netip.Prefix {
 			out = append(out, p.Prefixes()...)
 		}
 	}
-	return aggregate(out)
+	return route.Aggregate(out)
 }

@@ -82,7 +82,8 @@ func Desire(in Inputs) Desired {
 		Gateway: link.GatewayLink{Name: in.Config.HostGateway, MAC: mac, MTU: gwMTU, Addrs: gateways,
 			SubnetMTU: unless(gwMTU, mtu), IPv4: bridged4, IPv6: bridged6},
 		Routes: route.Desired{Link: in.Config.HostGateway, Transport: in.Transport.Name,
-			Routes: slices.Concat(peerRoutes(in, peers, gateways, unless(gwMTU, mtu)), bridgedRoutes(in))},
+			Routes: slices.Concat(peerRoutes(in, peers, gateways, unless(gwMTU, mtu)), bridgedRoutes(in)),
+			Own:    slices.Clone(in.Own.PodCIDRs)},
 		NAT: nat.Desired{
 			Gateway:     in.Config.HostGateway,
 			PodCIDRs:    slices.Clone(in.Own.PodCIDRs),
@@ -105,6 +106,7 @@ func Desire(in Inputs) Desired {
 	}
 	slices.SortFunc(d.OVSDB.Pods, func(a, b api.Attachment) int { return cmp.Compare(a.HostIf, b.HostIf) })
 	slices.SortFunc(d.NAT.PodCIDRs, comparePrefix)
+	slices.SortFunc(d.Routes.Own, comparePrefix)
 	return d
 }
 

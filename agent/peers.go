@@ -184,5 +184,5 @@ func unmasked(cfg api.AgentConfig, peers []Peer) []netip.Prefix {
 			out = append(out, c.Prefix)
 		}
 	}
-	return aggregate(out)
+	return route.Aggregate(out)
 }

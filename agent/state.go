@@ -9,6 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -122,7 +123,7 @@ func (l *loop) tellProblems(problems []string) {
 // tellRouted says which podCIDRs the underlay's routers must know, when that
 // changes. It is how noEncap mode works, and no error.
 func (l *loop) tellRouted(podCIDRs []netip.Prefix) {
-	ranges := aggregate(podCIDRs)
+	ranges := route.Aggregate(podCIDRs)
 	now := make([]string, 0, len(ranges))
 	for _, p := range ranges {
 		now = append(now, p.String())

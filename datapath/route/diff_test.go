@@ -49,7 +49,7 @@ func TestDiff(t *testing.T) {
 		foreign    []string
 	}{
 		{"nothing", "", nil, nil, nil, nil},
-		{"all new", "+10.0.2.0/24 +10.0.3.0/24 +fd00:2::/64", []string{"fd00:2::/64", "10.0.3.0/24", "10.0.2.0/24"}, nil, nil, nil},
+		{"all new", "+10.0.2.0/24 +10.0.5.0/24 +fd00:2::/64", []string{"fd00:2::/64", "10.0.5.0/24", "10.0.2.0/24"}, nil, nil, nil},
 		{"all there", "", []string{"10.0.2.0/24", "fd00:2::/64"}, []string{"fd00:2::/64", "10.0.2.0/24"}, nil, nil},
 		{"add before remove", "+10.0.3.0/24 -10.0.2.0/24", []string{"10.0.3.0/24"}, []string{"10.0.2.0/24"}, nil, nil},
 		{"host bits and doubles", "+10.0.2.0/24", []string{"10.0.2.9/24", "10.0.2.0/24"}, nil, nil, nil},
@@ -72,7 +72,9 @@ func TestDiff(t *testing.T) {
 		{"ours with another metric", "-10.0.2.0/24", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, func(m table) {
 			m[key{p("10.0.2.0/24"), 50}] = m[key{dst: p("10.0.2.0/24")}]
 		}, nil},
-		{"taken by others", "+10.0.3.0/24", []string{"10.0.2.0/24", "10.0.3.0/24"}, nil, nil, []string{"10.0.2.0/24"}},
+		{"one for two", "+10.0.2.0/23", []string{"10.0.2.0/24", "10.0.3.0/24"}, nil, nil, nil},
+		{"one of the two goes", "+10.0.3.0/24 -10.0.2.0/23", []string{"10.0.3.0/24"}, []string{"10.0.2.0/24", "10.0.3.0/24"}, nil, nil},
+		{"taken by others", "+10.0.5.0/24", []string{"10.0.2.0/24", "10.0.5.0/24"}, nil, nil, []string{"10.0.2.0/24"}},
 		{"ours beside another's stays", "", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, nil, []string{"10.0.2.0/24"}},
 		{"unwanted goes, also when taken", "-10.0.2.0/24", nil, []string{"10.0.2.0/24"}, nil, []string{"10.0.2.0/24"}},
 	} {

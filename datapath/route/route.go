@@ -48,10 +48,12 @@ type Route struct {
 }
 
 // Desired are all routes that shall be there. Link is the gateway's name,
-// Transport that of the interface for routes with Via.
+// Transport that of the interface for routes with Via. Own are the node's own
+// podCIDRs, which lead to the gateway by themselves.
 type Desired struct {
 	Link, Transport string
 	Routes          []Route
+	Own             []netip.Prefix
 }
 
 // Changes counts what Apply did.
@@ -61,7 +63,8 @@ type Changes struct {
 	Neighbours int
 }
 
-// Apply makes the routes d, adding before it removes. A destination to which
+// Apply makes the routes d, adding before it removes; one route may stand for
+// those of many peers. A destination to which
 // somebody else has a route is left out and named in the error, the others are
 // done all the same; Changes says what was done in either case.
 func Apply(d Desired) (Changes, error) {
@@ -95,7 +98,7 @@ func apply(d Desired) (Changes, error) {
 	if c.Neighbours, err = applyNeighbours(h, link, neighboursOf(d)); err != nil {
 		return c, err
 	}
-	have, foreign, err := observe(h, want)
+	have, foreign, err := observe(h, want, d.Routes)
 	if err != nil {
 		return c, err
 	}
@@ -138,18 +141,31 @@ type taken map[netip.Prefix]netlink.Route
 // one (IP6_RT_PRIO_USER in linux/ipv6_route.h).
 const defaultMetric6 = 1024
 
+// check says what is wrong with a route.
+func (r Route) check() error {
+	if !r.Dst.IsValid() || r.Dst.Addr().Is4In6() {
+		return fmt.Errorf("destination %s is not a prefix", r.Dst)
+	}
+	for _, a := range []netip.Addr{r.Src, r.Via} {
+		if a.IsValid() && a.Is4() != r.Dst.Addr().Is4() {
+			return fmt.Errorf("%s and destination %s are of different families", a, r.Dst)
+		}
+	}
+	if r.MAC != (api.MAC{}) && (!r.Dst.IsSingleIP() || r.Via.IsValid()) {
+		return fmt.Errorf("destination %s with MAC %s is not one pod of this node", r.Dst, r.MAC)
+	}
+	return nil
+}
+
 // wanted turns d into netlink's form, given the indexes of its interfaces.
 func wanted(d Desired, gateway, transport int) (table, error) {
-	want := make(table, len(d.Routes))
 	for _, r := range d.Routes {
-		if !r.Dst.IsValid() || r.Dst.Addr().Is4In6() {
-			return nil, fmt.Errorf("destination %s is not a prefix", r.Dst)
+		if err := r.check(); err != nil {
+			return nil, err
 		}
-		for _, a := range []netip.Addr{r.Src, r.Via} {
-			if a.IsValid() && a.Is4() != r.Dst.Addr().Is4() {
-				return nil, fmt.Errorf("%s and destination %s are of different families", a, r.Dst)
-			}
-		}
+	}
+	want := table{}
+	for _, r := range d.merged() {
 		k, nr := key{dst: r.Dst.Masked()}, netlink.Route{
 			LinkIndex: transport, Dst: kernel.IPNet(r.Dst.Masked()), Gw: r.Via.AsSlice(),
 			Src: r.Src.AsSlice(), Protocol: Protocol, Table: unix.RT_TABLE_MAIN, MTU: r.MTU,
@@ -159,9 +175,6 @@ func wanted(d Desired, gateway, transport int) (table, error) {
 		}
 		switch {
 		case r.MAC != (api.MAC{}):
-			if !r.Dst.IsSingleIP() || r.Via.IsValid() {
-				return nil, fmt.Errorf("destination %s with MAC %s is not one pod of this node", r.Dst, r.MAC)
-			}
 			nr.LinkIndex, nr.Scope = gateway, netlink.SCOPE_LINK
 		case !r.Via.IsValid():
 			nr.LinkIndex, nr.Gw = gateway, virtualNextHop(r.Dst).AsSlice()
@@ -182,11 +195,14 @@ func virtualNextHop(dst netip.Prefix) netip.Addr {
 	return NextHop6()
 }
 
-// observe reads our routes, and the routes of others to wanted destinations.
-func observe(h *netlink.Handle, want table) (have table, foreign taken, err error) {
-	wantedDst := make(map[netip.Prefix]bool, len(want))
+// observe reads our routes, and the routes of others to wanted destinations, be it in routes or, with others, in want.
+func observe(h *netlink.Handle, want table, routes []Route) (have table, foreign taken, err error) {
+	wantedDst := make(map[netip.Prefix]bool, len(want)+len(routes))
 	for k := range want {
 		wantedDst[k.dst] = true
+	}
+	for _, r := range routes {
+		wantedDst[r.Dst.Masked()] = true
 	}
 	_, err = kernel.Dump(func() (struct{}, error) {
 		have, foreign = table{}, taken{}

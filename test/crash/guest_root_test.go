@@ -94,8 +94,8 @@ func (c cluster) routed(t *testing.T, want bool) {
 	t.Helper()
 	for _, node := range c.Nodes() {
 		eventually(t, 90*time.Second, func() []string {
-			out, err := c.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", guestCIDR)
-			if err != nil || strings.Contains(out, guestCIDR) != want {
+			out, err := c.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", "match", guestCIDR, "proto", "102")
+			if err != nil || (out != "") != want {
 				return []string{fmt.Sprintf("%s, the route to %s: %q, %v; want one: %v", node, guestCIDR, out, err, want)}
 			}
 			return nil

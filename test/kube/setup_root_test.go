@@ -256,11 +256,11 @@ func (b *bed) routed(t *testing.T, podCIDR string, want bool) {
 	t.Helper()
 	for _, node := range b.Nodes() {
 		wait(t, 90*time.Second, func() string {
-			out, err := b.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", podCIDR)
+			out, err := b.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", "match", podCIDR, "proto", "102")
 			if err != nil {
 				return err.Error()
 			}
-			if got := strings.Contains(out, podCIDR); got != want {
+			if got := out != ""; got != want {
 				return fmt.Sprintf("%s, a route to %s: %v, want %v", node, podCIDR, got, want)
 			}
 			return ""

@@ -299,7 +299,7 @@ func (c functions) drain(t *testing.T) {
 			if strings.Contains(cidr, ":") {
 				family = "-6"
 			}
-			out, err := c.NodeExec(t.Context(), "node1", "ip", family, "route", "show", cidr)
+			out, err := c.NodeExec(t.Context(), "node1", "ip", family, "route", "show", "match", cidr, "proto", "102")
 			if err != nil {
 				return err
 			}
