@@ -47,12 +47,15 @@ func Attach(l PodLink) error {
 // Veth is one that Create has made. Configure must be called, once.
 type Veth struct {
 	PodLink
-	pod   ns.NetNS
-	ready bool // it was there, as wanted
+	pod    ns.NetNS
+	podEnd netlink.Link
+	ready  bool // it was there, as wanted
 }
 
-// Create makes the veth; the host's end can become a port, and the pod's end is
-// down. It changes nothing when all is there as wanted, and makes the veth anew
+// Create makes the veth with both ends up: the host's can become a port, the pod's
+// has no address. Whatever ovs-vswitchd hears of an interface after it has made a
+// port of it makes it drop what others set up there, as the plugin bandwidth does.
+// Create changes nothing when all is there as wanted, and makes the veth anew
 // when ours is there but different, as after a crash. When it fails neither end
 // remains.
 func Create(l PodLink) (*Veth, error) {
@@ -70,14 +73,14 @@ func Create(l PodLink) (*Veth, error) {
 	return v, nil
 }
 
-// Configure sets the parameters of the host's end and configures the pod's. When
-// it fails neither end remains.
+// Configure gives the pod's end its addresses and routes. When it fails neither end
+// remains.
 func (v *Veth) Configure() error {
 	defer v.pod.Close()
 	if v.ready {
 		return nil
 	}
-	if err := v.configure(v.pod); err != nil {
+	if err := v.pod.Do(func(ns.NetNS) error { return v.configurePod() }); err != nil {
 		return v.failed(errors.Join(err, Detach(v.HostIf)))
 	}
 	return nil
@@ -103,7 +106,17 @@ func (v *Veth) make() (err error) {
 			return err
 		}
 	}
-	return v.create(v.pod)
+	if err := v.create(v.pod); err != nil {
+		return err
+	}
+	err = silence(v.HostIf)
+	if err == nil {
+		err = v.pod.Do(func(ns.NetNS) error { return v.podUp() })
+	}
+	if err != nil {
+		err = errors.Join(err, Detach(v.HostIf))
+	}
+	return err
 }
 
 // create makes both ends. Where the name is taken in the pod, it may be by an interface that is retired.
@@ -138,14 +151,6 @@ func (l PodLink) add(pod ns.NetNS) error {
 		PeerNamespace:    netlink.NsFd(pod.Fd()),
 		PeerTxQLen:       -1, // the kernel's default
 	})
-}
-
-// configure sets the parameters of the host's end and everything in the pod.
-func (l PodLink) configure(pod ns.NetNS) error {
-	if err := silence(l.HostIf); err != nil {
-		return err
-	}
-	return pod.Do(func(ns.NetNS) error { return l.configurePod() })
 }
 
 // silence keeps the node's own stack off the host's end. On the userspace

@@ -11,30 +11,35 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// configurePod configures the pod's end; the calling thread is in the pod's
-// namespace.
-func (l PodLink) configurePod() error {
-	link, err := netlink.LinkByName(l.IfName)
-	if err != nil {
-		return fmt.Errorf("looking up %s: %w", l.IfName, err)
+// podUp brings the pod's end up; the calling thread is in the pod's namespace.
+func (v *Veth) podUp() (err error) {
+	if v.podEnd, err = netlink.LinkByName(v.IfName); err != nil {
+		return fmt.Errorf("looking up %s: %w", v.IfName, err)
 	}
-	if err := l.podSysctls(); err != nil {
+	if err := v.podSysctls(); err != nil {
 		return err
 	}
-	if l.TxOff {
-		if err := setTxChecksum(l.IfName, false); err != nil {
+	if err := netlink.LinkSetUp(v.podEnd); err != nil {
+		return fmt.Errorf("setting %s up: %w", v.IfName, err)
+	}
+	return nil
+}
+
+// configurePod configures the pod's end; the calling thread is in the pod's
+// namespace.
+func (v *Veth) configurePod() error {
+	link := v.podEnd
+	if v.TxOff {
+		if err := setTxChecksum(v.IfName, false); err != nil {
 			return err
 		}
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		return fmt.Errorf("setting %s up: %w", l.IfName, err)
-	}
-	for _, a := range l.Addrs {
+	for _, a := range v.Addrs {
 		if err := netlink.AddrAdd(link, address(a)); err != nil {
 			return fmt.Errorf("adding address %s: %w", a, err)
 		}
 	}
-	for _, r := range l.routes(link.Attrs().Index) {
+	for _, r := range v.routes(link.Attrs().Index) {
 		if err := netlink.RouteAdd(&r); err != nil {
 			return fmt.Errorf("adding route %s: %w", describe(r), err)
 		}
