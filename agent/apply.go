@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
@@ -36,8 +37,13 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 	if err := l.applyOVSDB(ctx, d, settled); err != nil {
 		return l.failed(waiting, err)
 	}
-	if err := l.waitPorts(ctx, d, waiting); err != nil {
+	// Flows of new pods can go ahead of their ports, whose numbers are known.
+	ahead := settled && !l.full && len(newPorts(waiting)) > 0
+	if err := l.waitGateway(ctx, d); err != nil {
 		return l.failed(waiting, err)
+	}
+	if !ahead {
+		l.waitPorts(ctx, waiting)
 	}
 	o.peers = l.waitTunnel(ctx, d)
 	if l.flows == nil {
@@ -49,7 +55,11 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 		o.peers = errors.Join(o.peers, err)
 		waiting = refuseBridged(waiting, err)
 	}
-	if o.pods = l.applyFlows(ctx, d, settled); o.pods == nil {
+	o.pods = l.applyFlows(ctx, d, settled)
+	if o.pods == nil && ahead {
+		o.pods = l.catchUp(ctx, d, waiting)
+	}
+	if o.pods == nil {
 		o.pods = l.letGo(ctx)
 	}
 	if o.pods == nil {
@@ -106,26 +116,53 @@ func refuseBridged(waiting []request, err error) []request {
 	})
 }
 
-// waitPorts waits until the gateway and the new pods have port numbers. A pod
-// whose port gets none fails alone, in answer.
-func (l *loop) waitPorts(ctx context.Context, d Desired, waiting []request) error {
+// waitGateway waits until the gateway has its port number.
+func (l *loop) waitGateway(ctx context.Context, d Desired) error {
 	ctx, cancel := context.WithTimeout(ctx, portTimeout)
 	defer cancel()
-	if err := l.db.WaitOFPorts(ctx, d.OVSDB.Gateway.Name); err != nil {
-		return err
+	return l.db.WaitOFPorts(ctx, d.OVSDB.Gateway.Name)
+}
+
+// waitPorts waits until the new pods have port numbers. A pod whose port gets none
+// fails alone, in answer.
+func (l *loop) waitPorts(ctx context.Context, waiting []request) {
+	ports := newPorts(waiting)
+	if len(ports) == 0 {
+		return
 	}
-	var pods []string
+	ctx, cancel := context.WithTimeout(ctx, portTimeout)
+	defer cancel()
+	if err := l.db.WaitOFPorts(ctx, ports...); err != nil {
+		l.log.Error(err, "a pod's port has no number")
+	}
+}
+
+// newPorts are the ports of the attachments that requests add.
+func newPorts(waiting []request) (ports []string) {
 	for _, r := range waiting {
 		if r.add != nil {
-			pods = append(pods, r.add.HostIf)
+			ports = append(ports, r.add.HostIf)
 		}
 	}
-	if len(pods) > 0 {
-		if err := l.db.WaitOFPorts(ctx, pods...); err != nil {
-			l.log.Error(err, "a pod's port has no number")
-		}
+	return ports
+}
+
+// catchUp waits for the ports of new pods that have their flows already, and corrects these where a port got another
+// number than it asked for.
+func (l *loop) catchUp(ctx context.Context, d Desired, waiting []request) error {
+	l.waitPorts(ctx, waiting)
+	obs, err := l.db.Observe(l.cfg.OVSBridge)
+	if err != nil {
+		return err
 	}
-	return nil
+	added := newPorts(waiting)
+	other := func(p ovsdb.PodPort) bool {
+		return p.OFPort != 0 && p.OFPort != p.Requested && slices.Contains(added, p.HostIf)
+	}
+	if !slices.ContainsFunc(obs.Pods, other) {
+		return nil
+	}
+	return l.applyFlows(ctx, d, true)
 }
 
 // waitTunnel waits for the tunnel's port number when the tunnel is new. One that

@@ -110,7 +110,8 @@ func Desire(in Inputs) Desired {
 	return d
 }
 
-// View adds to what is desired the port numbers that OVS gave.
+// View adds to what is desired the port numbers that OVS gave, or will give: nobody
+// else has these.
 func (d Desired) View(obs ovsdb.Observed) openflow.View {
 	v := openflow.View{
 		Gateway: openflow.Gateway{
@@ -127,7 +128,7 @@ func (d Desired) View(obs ovsdb.Observed) openflow.View {
 	}
 	ports := map[string]uint32{}
 	for _, p := range obs.Pods {
-		ports[p.HostIf] = p.OFPort
+		ports[p.HostIf] = cmp.Or(p.OFPort, p.Requested)
 	}
 	for _, a := range d.OVSDB.Pods {
 		pod := openflow.Pod{Port: ports[a.HostIf], MAC: a.MAC, Bridged: a.Bridged, VLAN: a.VLAN}

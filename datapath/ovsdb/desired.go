@@ -59,7 +59,7 @@ type UplinkPort struct {
 }
 
 // OpenFlow port numbers asked for, so that they are the same on every node and
-// after every restart. Pods get what ovs-vswitchd gives them.
+// after every restart. Those of pods are the node's own choice: see numbers.
 const (
 	tunnelOFPort  = 1
 	gatewayOFPort = 2

@@ -68,6 +68,13 @@ func (i iface) number() uint32 {
 	return uint32(*i.OFPort)
 }
 
+func (i iface) requested() uint32 {
+	if i.OFPortRequest == nil || *i.OFPortRequest < 0 {
+		return 0
+	}
+	return uint32(*i.OFPortRequest)
+}
+
 // gone reports that the port has no device. For a device that vanishes the
 // userspace datapath leaves the port number and the empty error alone, and
 // says so by link state and index only.

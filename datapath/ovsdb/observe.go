@@ -54,6 +54,9 @@ type PodPort struct {
 	// OFPort and Error are as in Port.
 	OFPort uint32
 	Error  string
+	// Requested is the number that ovs-vswitchd will give if it can, 0 if it may
+	// choose. No other port has it.
+	Requested uint32
 }
 
 // BrokenPort is a port of a pod whose record in external_ids cannot be read.
@@ -100,7 +103,7 @@ func observed(s snapshot, name string) Observed {
 			if a, err := decode(p.Name, p.ExternalIDs); err != nil {
 				o.Broken = append(o.Broken, BrokenPort{p.Name, err.Error()})
 			} else {
-				o.Pods = append(o.Pods, PodPort{a, asPort.OFPort, asPort.Error})
+				o.Pods = append(o.Pods, PodPort{a, asPort.OFPort, asPort.Error, p.iface.requested()})
 			}
 		default:
 			if p.Name != b.Name {

@@ -37,12 +37,16 @@ func ensure(s snapshot, d Desired) (plan, error) {
 	b, present := s.bridges[d.Bridge]
 	var newPorts []any
 	have := s.portsOf(b)
+	numbers := numbersOf(have)
 	for i, w := range d.ports() {
 		if h, ok := have[w.name]; ok {
 			p.updatePort(h, w)
 		} else if h, other, ok := s.elsewhere(w.name, d.Bridge); ok {
 			newPorts = append(newPorts, p.movePort(h, other, w))
 		} else {
+			if w.mark == markPod {
+				w.ofport = numbers.take(w.name)
+			}
 			newPorts = append(newPorts, p.insertPort(i, w))
 		}
 	}

@@ -1,0 +1,33 @@
+package ovsdb
+
+import "hash/fnv"
+
+// Pods' ports have OpenFlow port numbers from firstNumber on, numberCount of them: below are the ports that every node
+// has, above those that OpenFlow 1.0 reserves (OFPP_MAX, 0xff00).
+const firstNumber, numberCount = 256, 64000
+
+// numbers are OpenFlow port numbers in use, or asked for.
+type numbers map[int]bool
+
+func numbersOf(ports map[string]portIface) numbers {
+	out := numbers{}
+	for _, p := range ports {
+		out[int(p.iface.number())], out[int(p.iface.requested())] = true, true
+	}
+	return out
+}
+
+// take returns a free number for a new port. It depends on the name, so that one that has just become free is hardly
+// ever the next to be taken: a frame that is on its way would meet another pod's flows. 0, where none is free, leaves
+// the choice to ovs-vswitchd.
+func (n numbers) take(name string) int {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	for i := range numberCount {
+		if number := firstNumber + (int(h.Sum32()%numberCount)+i)%numberCount; !n[number] {
+			n[number] = true
+			return number
+		}
+	}
+	return 0
+}

@@ -1,0 +1,51 @@
+package ovsdb
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// No two ports of a bridge ask for one number, whoever else has some, and a number that was given back is not the next
+// to be given.
+func TestNumbers(t *testing.T) {
+	n := numbers{0: true, 1: true, 2: true}
+	given := map[int]string{}
+	for i := range numberCount {
+		name := fmt.Sprintf("fl%d", i)
+		number := n.take(name)
+		if given[number] != "" || number < firstNumber || number >= firstNumber+numberCount {
+			t.Fatalf("%s got %d, which %q has", name, number, given[number])
+		}
+		given[number] = name
+	}
+	if number := n.take("flx"); number != 0 {
+		t.Errorf("all are taken, and flx got %d", number)
+	}
+	same := 0
+	for i := range 1000 {
+		n := numbers{}
+		if n.take(fmt.Sprintf("fl%d", i)) == (numbers{}).take(fmt.Sprintf("fl%d", i+1)) {
+			same++
+		}
+	}
+	if same > 5 {
+		t.Errorf("%d of 1000 times a number went from one pod to the next", same)
+	}
+}
+
+// ovs-vswitchd gives the numbers that are asked for, and the rows say which these are.
+func TestRequestedNumber(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	d := desired("a", "b")
+	must(t, db.Ensure(soon(t), d))
+	before := mustObserve(t, db)
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
+	for i, p := range mustObserve(t, db).Pods {
+		if p.Requested < firstNumber || p.OFPort != p.Requested || before.Pods[i].Requested != p.Requested {
+			t.Errorf("port %s has number %d and asked for %d, at first for %d", p.HostIf, p.OFPort, p.Requested, before.Pods[i].Requested)
+		}
+	}
+}
