@@ -47,9 +47,10 @@ func Attach(l PodLink) error {
 // Veth is one that Create has made. Configure must be called, once.
 type Veth struct {
 	PodLink
-	pod    ns.NetNS
-	podEnd netlink.Link
-	ready  bool // it was there, as wanted
+	pod     ns.NetNS
+	netlink *netlink.Handle // of the pod's namespace
+	podEnd  netlink.Link
+	ready   bool // it was there, as wanted
 }
 
 // Create makes the veth with both ends up: the host's can become a port, the pod's
@@ -63,11 +64,8 @@ func Create(l PodLink) (*Veth, error) {
 		return nil, fmt.Errorf("attaching %s: %w", l.HostIf, err)
 	}
 	v := &Veth{PodLink: l}
-	err := v.make()
-	if err != nil {
-		if v.pod != nil {
-			v.pod.Close()
-		}
+	if err := v.make(); err != nil {
+		v.close()
 		return nil, l.failed(err)
 	}
 	return v, nil
@@ -76,14 +74,23 @@ func Create(l PodLink) (*Veth, error) {
 // Configure gives the pod's end its addresses and routes. When it fails neither end
 // remains.
 func (v *Veth) Configure() error {
-	defer v.pod.Close()
+	defer v.close()
 	if v.ready {
 		return nil
 	}
-	if err := v.pod.Do(func(ns.NetNS) error { return v.configurePod() }); err != nil {
+	if err := v.addressPod(); err != nil {
 		return v.failed(errors.Join(err, Detach(v.HostIf)))
 	}
 	return nil
+}
+
+func (v *Veth) close() {
+	if v.netlink != nil {
+		v.netlink.Close()
+	}
+	if v.pod != nil {
+		v.pod.Close()
+	}
 }
 
 func (l PodLink) failed(err error) error {
@@ -158,14 +165,13 @@ func (l PodLink) add(pod ns.NetNS) error {
 // pod's ARP requests for any address of the node; with IPv6 it would join
 // groups and solicit routers in the pod's network.
 func silence(hostIf string) error {
-	if _, err := kernel.SetSysctl("8", "ipv4", "conf", hostIf, "arp_ignore"); err != nil {
+	if err := kernel.WriteSysctl("8", "ipv4", "conf", hostIf, "arp_ignore"); err != nil {
 		return err
 	}
 	if !kernel.HasIPv6() {
 		return nil
 	}
-	_, err := kernel.SetSysctl("1", "ipv6", "conf", hostIf, "disable_ipv6")
-	return err
+	return kernel.WriteSysctl("1", "ipv6", "conf", hostIf, "disable_ipv6")
 }
 
 // Detach removes a veth by its host end and with it the pod's end. One that

@@ -11,36 +11,38 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// podUp brings the pod's end up; the calling thread is in the pod's namespace.
+// podUp brings the pod's end up; the calling thread is in the pod's namespace. It
+// leaves a netlink socket of that namespace, which any thread can use.
 func (v *Veth) podUp() (err error) {
-	if v.podEnd, err = netlink.LinkByName(v.IfName); err != nil {
+	if v.netlink, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	if v.podEnd, err = v.netlink.LinkByName(v.IfName); err != nil {
 		return fmt.Errorf("looking up %s: %w", v.IfName, err)
 	}
 	if err := v.podSysctls(); err != nil {
 		return err
 	}
-	if err := netlink.LinkSetUp(v.podEnd); err != nil {
-		return fmt.Errorf("setting %s up: %w", v.IfName, err)
-	}
-	return nil
-}
-
-// configurePod configures the pod's end; the calling thread is in the pod's
-// namespace.
-func (v *Veth) configurePod() error {
-	link := v.podEnd
 	if v.TxOff {
 		if err := setTxChecksum(v.IfName, false); err != nil {
 			return err
 		}
 	}
+	if err := v.netlink.LinkSetUp(v.podEnd); err != nil {
+		return fmt.Errorf("setting %s up: %w", v.IfName, err)
+	}
+	return nil
+}
+
+// addressPod gives the pod's end its addresses and routes.
+func (v *Veth) addressPod() error {
 	for _, a := range v.Addrs {
-		if err := netlink.AddrAdd(link, address(a)); err != nil {
+		if err := v.netlink.AddrAdd(v.podEnd, address(a)); err != nil {
 			return fmt.Errorf("adding address %s: %w", a, err)
 		}
 	}
-	for _, r := range v.routes(link.Attrs().Index) {
-		if err := netlink.RouteAdd(&r); err != nil {
+	for _, r := range v.routes(v.podEnd.Attrs().Index) {
+		if err := v.netlink.RouteAdd(&r); err != nil {
 			return fmt.Errorf("adding route %s: %w", describe(r), err)
 		}
 	}
@@ -63,7 +65,7 @@ func (l PodLink) podSysctls() error {
 			[2]string{"accept_dad", "0"})    // the node hands out addresses once; waiting 1 s proves nothing
 	}
 	for _, kv := range set {
-		if _, err := kernel.SetSysctl(kv[1], "ipv6", "conf", l.IfName, kv[0]); err != nil {
+		if err := kernel.WriteSysctl(kv[1], "ipv6", "conf", l.IfName, kv[0]); err != nil {
 			return err
 		}
 	}

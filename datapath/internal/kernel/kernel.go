@@ -40,10 +40,15 @@ func SetSysctl(value string, path ...string) (changed bool, err error) {
 	if old == value {
 		return false, nil
 	}
+	return true, WriteSysctl(value, path...)
+}
+
+// WriteSysctl is SetSysctl for a parameter that is not as wanted: one of a new interface.
+func WriteSysctl(value string, path ...string) error {
 	if err := os.WriteFile(file(path), []byte(value), 0); err != nil {
-		return false, fmt.Errorf("setting sysctl to %s: %w", value, err)
+		return fmt.Errorf("setting sysctl to %s: %w", value, err)
 	}
-	return true, nil
+	return nil
 }
 
 // HasIPv6 reports whether the kernel has IPv6 at all: one booted with
