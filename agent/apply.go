@@ -223,7 +223,7 @@ func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 		}
 		l.metrics.flows(len(want), changes)
 	}
-	l.wantView, l.wantFlows = view, want
+	l.wantView, l.wantFlows, l.counted = view, want, countedFor(d, obs)
 	// The kernel's datapath does not need it.
 	if l.full && d.OVSDB.DatapathType == "netdev" && (mended != openflow.Changes{} || changes != openflow.Changes{}) {
 		if err := openflow.ForgetMegaflows(ctx, l.cfg.OVSRunDir); err != nil {

@@ -93,6 +93,7 @@ type loop struct {
 	wantView    openflow.View   // what wantFlows are for
 	wantFlows   []openflow.Flow // what the switch confirmed last
 	settled     bool            // OVSDB and flows were as desired after the last round
+	counted     counted         // what the confirmed flows took from OVSDB
 	problems    []string
 	strays      []string // pods outside of the podCIDRs, as last told
 	routed      []string // podCIDRs left to the underlay's routers, as last told
@@ -130,6 +131,9 @@ func (l *loop) run(ctx context.Context) {
 		case <-l.uplink.changed:
 			l.full = true
 		case <-l.db.Changed():
+			if l.asApplied(ctx) {
+				continue // it was the last round's own doing, or nothing of ours
+			}
 		case <-l.flowsLost():
 		case <-resync.C:
 			l.full = true

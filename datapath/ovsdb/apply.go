@@ -39,6 +39,22 @@ func (db *DB) Prune(ctx context.Context, d Desired, gone ...string) error {
 	return nil
 }
 
+// Differs reports whether Ensure or Prune would change anything.
+func (db *DB) Differs(ctx context.Context, d Desired) (bool, error) {
+	ctx, cancel := limit(ctx)
+	defer cancel()
+	c, err := db.current()
+	if err != nil {
+		return false, err
+	}
+	s, err := db.snapshot(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	p, err := ensure(s, d)
+	return len(p.ops) > 0 || len(prune(s, d, nil).ops) > 0, err
+}
+
 func (db *DB) tell(changes []string) {
 	for _, change := range changes {
 		db.log.Info("OVSDB changed", "change", change)

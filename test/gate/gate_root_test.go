@@ -1,0 +1,185 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+var binDir string
+
+func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
+
+const node = "node1"
+
+// calls is how many ADDs and DELs are counted, one after the other.
+const calls = 10
+
+// most is what one call may cost the agent. What is exact is exact; the rest is what it was when it was last made
+// cheaper and a third more, for what the agent does beside.
+type most struct {
+	transactions, operations, flows float64
+	systemCalls, allocations        float64
+}
+
+func TestRootCounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
+	}
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir,
+		Datapath: vswitch.Datapath(ovstest.UnderTest(t))})
+	must(t, err)
+	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
+	call := func(verb lab.Verb, i int) {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if out, err := l.CNI(ctx, node, verb, fmt.Sprintf("default/p%d", i)); err != nil {
+			t.Fatal(verb, err, out)
+		}
+	}
+	call(lab.ADD, -1) // what is done once is over
+	call(lab.DEL, -1)
+
+	// An ADD writes Interface, Port and the bridge's list of ports, and 9 flows for each of two families; a DEL takes
+	// the port from the list, and ovsdb-server does the rest.
+	count(t, l, "ADD", func(i int) { call(lab.ADD, i) },
+		most{transactions: 1, operations: 3, flows: 18, systemCalls: 0, allocations: 0})
+	tables(t, l)
+	count(t, l, "DEL", func(i int) { call(lab.DEL, i) },
+		most{transactions: 1, operations: 1, flows: 18, systemCalls: 0, allocations: 0})
+}
+
+// count makes calls, and compares what each cost with what it may.
+func count(t *testing.T, l *lab.Lab, verb string, call func(i int), may most) {
+	t.Helper()
+	state, err := l.AgentState(t.Context(), node)
+	must(t, err)
+	before := metrics(t, l)
+	stop := follow(t, state.PID)
+	for i := range calls {
+		call(i)
+	}
+	trace := stop()
+	after := metrics(t, l)
+	per := func(n float64) float64 { return n / calls }
+	changed := func(name string) float64 { return per(after[name] - before[name]) }
+	flows := 0.0
+	for _, change := range []string{"added", "modified", "deleted"} {
+		flows += changed(fmt.Sprintf("fairlead_flow_changes_total{change=%q}", change))
+	}
+	for _, c := range []struct {
+		what      string
+		got, most float64
+		exact     bool
+	}{
+		{"transactions of OVSDB", per(float64(strings.Count(trace, `\"method\":\"transact\"`))), may.transactions, true},
+		{"operations of OVSDB", per(float64(strings.Count(trace, `\"op\":\"`))), may.operations, true},
+		{"flows changed", flows, may.flows, true},
+		{"system calls", per(float64(len(systemCalls(trace)))), may.systemCalls, false},
+		{"allocations", changed("go_memstats_mallocs_total"), may.allocations, false},
+	} {
+		t.Logf("%s: %.1f %s", verb, c.got, c.what)
+		if c.got > c.most || c.exact && c.got != c.most {
+			t.Errorf("%s: %.1f %s, want %.0f", verb, c.got, c.what, c.most)
+		}
+	}
+}
+
+// follow writes down the system calls of a process until stop is called.
+func follow(t *testing.T, pid int) (stop func() (trace string)) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "trace")
+	var out bytes.Buffer
+	cmd := exec.Command("strace", "-f", "-qq", "-s", "100000", "-o", file, "-p", strconv.Itoa(pid))
+	cmd.Stderr = &out
+	must(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill() }) // a tracer that is gone traces nothing; it may have ended
+	for limit := time.Now().Add(20 * time.Second); !traced(pid); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("strace does not begin: %s", out.String())
+		}
+	}
+	return func() string {
+		must(t, cmd.Process.Signal(syscall.SIGINT))
+		cmd.Wait() // it ends by the signal
+		text, err := os.ReadFile(file)
+		must(t, err)
+		return string(text)
+	}
+}
+
+// traced reports whether all threads of a process are followed.
+func traced(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(path string) bool {
+		text, err := os.ReadFile(path)
+		return err == nil && strings.Contains(string(text), "TracerPid:\t0\n")
+	})
+}
+
+// systemCalls are the names of the calls in a trace but for those by which threads wait and memory is managed: how many
+// of these there are is a matter of chance.
+func systemCalls(trace string) (names []string) {
+	name := regexp.MustCompile(`^\d+ +([a-z0-9_]+)\(`)
+	chance := regexp.MustCompile(`^(futex|epoll_.*|nanosleep|clock_.*|sched_.*|m(map|unmap|advise|protect)|tgkill|getpid|rt_sig.*|clone3?|set_robust_list|rseq|sigaltstack|gettid|prctl)$`)
+	for line := range strings.Lines(trace) {
+		if m := name.FindStringSubmatch(line); m != nil && !chance.MatchString(m[1]) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+func metrics(t *testing.T, l *lab.Lab) map[string]float64 {
+	t.Helper()
+	text, err := l.NodeExec(t.Context(), node, "curl", "-sf", "http://127.0.0.1:10350/metrics")
+	must(t, err)
+	out := map[string]float64{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && !strings.HasPrefix(line, "#") {
+			out[name], err = strconv.ParseFloat(value, 64)
+			must(t, err)
+		}
+	}
+	return out
+}
+
+// tables: a packet from pod to pod of one node takes at most four, and none twice.
+func tables(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	steps, err := l.Trace(t.Context(), "default/p0", "default/p1")
+	must(t, err)
+	table := regexp.MustCompile(`^\s*table (\d+) `)
+	var passed []string
+	for _, line := range steps {
+		if m := table.FindStringSubmatch(line); m != nil {
+			passed = append(passed, m[1])
+		}
+	}
+	text := strings.Join(steps, "\n")
+	if len(passed) == 0 || len(passed) > 4 || strings.Contains(text, "recirc") {
+		t.Errorf("a packet takes tables %v, want 4 at most and no recirculation:\n%s", passed, text)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
