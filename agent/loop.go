@@ -383,6 +383,9 @@ func (l *loop) answer(waiting []request, podErr error) {
 			err = fmt.Errorf("ovs-vswitchd gave the port %s no number: %s", r.add.HostIf,
 				cmp.Or(ports[r.add.HostIf].Error, "it does not say why; does it hang?"))
 		}
+		if err == nil && r.add != nil {
+			l.seen.note(*r.add)
+		}
 		r.done <- err
 	}
 }

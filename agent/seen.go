@@ -42,6 +42,16 @@ func (s *seen) merge(now []ovsdb.PodPort) (all, lost []api.Attachment) {
 	return all, lost
 }
 
+// note is for an attachment that was just put on record.
+func (s *seen) note(a api.Attachment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byHost == nil {
+		s.byHost = map[string]api.Attachment{}
+	}
+	s.byHost[a.HostIf] = a
+}
+
 // forget is for an attachment that is taken off.
 func (s *seen) forget(host string) {
 	s.mu.Lock()

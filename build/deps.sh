@@ -17,6 +17,7 @@ ip                             iproute2
 ethtool                        ethtool
 ping                           iputils-ping
 ps                             procps
+strace                         strace
 tcpdump                        tcpdump
 iperf3                         iperf3
 curl                           curl

@@ -78,12 +78,13 @@ type wantPort struct {
 	ofport      int               // 0 leaves the column alone
 }
 
-func (d Desired) validate() error {
+// validate checks d, whose ports are given.
+func (d Desired) validate(ports []wantPort) error {
 	if d.Bridge == "" || d.Gateway.Name == "" {
 		return errors.New("the bridge or the gateway has no name")
 	}
 	names := map[string]bool{d.Bridge: true}
-	for _, w := range d.ports() {
+	for _, w := range ports {
 		if w.name == "" {
 			return fmt.Errorf("%s has no port name", w.what)
 		}
@@ -102,11 +103,12 @@ func (d Desired) validate() error {
 			return fmt.Errorf("destination port %d is not possible for a tunnel of type %s", t.DstPort, t.Type)
 		}
 	}
-	for _, a := range d.Pods {
+	records := ports[len(ports)-len(d.Pods):]
+	for i, a := range d.Pods {
 		if err := checkText(a); err != nil {
 			return err
 		}
-		got, err := decode(a.HostIf, encode(a))
+		got, err := decode(a.HostIf, records[i].externalIDs)
 		if err == nil && !got.Equal(a) {
 			err = fmt.Errorf("its record would read %+v, not %+v", got, a)
 		}
@@ -117,7 +119,22 @@ func (d Desired) validate() error {
 	return nil
 }
 
-// ports are all ports but the bridge's own.
+// portNames are the names of all ports but the bridge's own.
+func (d Desired) portNames() map[string]bool {
+	out := map[string]bool{d.Gateway.Name: true}
+	if d.Tunnel != nil {
+		out[d.Tunnel.Name] = true
+	}
+	if d.Uplink != nil {
+		out[d.Uplink.Name] = true
+	}
+	for _, a := range d.Pods {
+		out[a.HostIf] = true
+	}
+	return out
+}
+
+// ports are all ports but the bridge's own, those of the pods last and in their order.
 func (d Desired) ports() []wantPort {
 	g := d.Gateway
 	ports := []wantPort{{

@@ -27,10 +27,11 @@ const failMode = "secure"
 
 // ensure plans what makes s contain d.
 func ensure(s snapshot, d Desired) (plan, error) {
-	if err := d.validate(); err != nil {
+	wanted := d.ports() // once: each pod's record is encoded for it
+	if err := d.validate(wanted); err != nil {
 		return plan{}, err
 	}
-	if err := refuse(s, d); err != nil {
+	if err := refuse(s, d, wanted); err != nil {
 		return plan{}, err
 	}
 	var p plan
@@ -38,7 +39,7 @@ func ensure(s snapshot, d Desired) (plan, error) {
 	var newPorts []any
 	have := s.portsOf(b)
 	numbers := numbersOf(have)
-	for i, w := range d.ports() {
+	for i, w := range wanted {
 		if h, ok := have[w.name]; ok {
 			p.updatePort(h, w)
 		} else if h, other, ok := s.elsewhere(w.name, d.Bridge); ok {
@@ -64,14 +65,14 @@ func ensure(s snapshot, d Desired) (plan, error) {
 }
 
 // refuse says why d cannot be had without harm to somebody else.
-func refuse(s snapshot, d Desired) error {
+func refuse(s snapshot, d Desired, wanted []wantPort) error {
 	if b, ok := s.bridges[d.Bridge]; ok && !isOurs(s, b) {
 		if foreign := observed(s, d.Bridge).Foreign; len(foreign) > 0 {
 			return fmt.Errorf("bridge %s is not Fairlead's and has ports: %s; set ovsBridge to another name, "+
 				`or remove the bridge if nothing needs it ("ovs-vsctl del-br %s")`, d.Bridge, strings.Join(foreign, ", "), d.Bridge)
 		}
 	}
-	for _, w := range d.ports() {
+	for _, w := range wanted {
 		h, b, ok := s.elsewhere(w.name, d.Bridge)
 		if !ok || w.mark == markPod || portIsOurs(h.port) { // nobody else has such a name, or it was ours: moved by hand
 			continue
@@ -244,10 +245,7 @@ func prune(s snapshot, d Desired, names []string) plan {
 	if !ok {
 		return p
 	}
-	wanted := map[string]bool{}
-	for _, w := range d.ports() {
-		wanted[w.name] = true
-	}
+	wanted := d.portNames()
 	var gone []any
 	for name, h := range s.portsOf(b) {
 		named := slices.Contains(names, name)
