@@ -30,8 +30,8 @@ const node = "node1"
 // calls is how many ADDs and DELs are counted, one after the other.
 const calls = 10
 
-// most is what one call may cost the agent. The first three are exact. Of the others there were 245 to 335 and 10,000 in
-// an ADD, 100 and 7,500 in a DEL; the rest is for what the agent does beside: it looks at all of the node every 15 s.
+// most is what one call may cost the agent. The first three are exact. Of the others there were 245 to 335 and 10,000
+// in an ADD, 100 and 7,500 in a DEL; the rest is for what the agent does beside: it looks at the node every 15 s.
 type most struct {
 	transactions, operations, flows float64
 	systemCalls, allocations        float64
