@@ -15,13 +15,13 @@ import (
 // lacksPeer says what a node does not have to reach podCIDRs on another node: flows, and routes of its own.
 func (c cluster) lacksPeer(t *testing.T, node string, podCIDRs ...string) string {
 	t.Helper()
-	flows, routes := c.flows(t, node), c.routes(t, node)
+	flows := c.flows(t, node)
 	for _, cidr := range podCIDRs {
 		if n := strings.Count(flows, "="+cidr); n != 3 {
 			return fmt.Sprintf("%s has %d flows for %s, want 3:\n%s", node, n, cidr, flows)
 		}
-		if !strings.Contains(routes, cidr+" via ") {
-			return fmt.Sprintf("%s has no route for %s:\n%s", node, cidr, routes)
+		if !strings.Contains(c.routeTo(t, node, cidr), " via ") {
+			return fmt.Sprintf("%s has no route for %s:\n%s", node, cidr, c.routes(t, node))
 		}
 	}
 	return ""
@@ -30,16 +30,26 @@ func (c cluster) lacksPeer(t *testing.T, node string, podCIDRs ...string) string
 // keepsPeer says what a node still has about podCIDRs of another node.
 func (c cluster) keepsPeer(t *testing.T, node string, podCIDRs ...string) string {
 	t.Helper()
-	flows, routes := c.flows(t, node), c.routes(t, node)
+	flows := c.flows(t, node)
 	for _, cidr := range podCIDRs {
 		if strings.Contains(flows, "="+cidr) {
 			return fmt.Sprintf("%s has flows for %s:\n%s", node, cidr, flows)
 		}
-		if strings.Contains(routes, cidr) {
-			return fmt.Sprintf("%s has a route for %s:\n%s", node, cidr, routes)
+		if route := c.routeTo(t, node, cidr); route != "" {
+			return fmt.Sprintf("%s has a route for %s:\n%s", node, cidr, route)
 		}
 	}
 	return ""
+}
+
+// routeTo is Fairlead's route that a podCIDR takes, which may be that of others, too; empty if there is none.
+func (c cluster) routeTo(t *testing.T, node, cidr string) string {
+	t.Helper()
+	family := "-4"
+	if strings.Contains(cidr, ":") {
+		family = "-6"
+	}
+	return c.host(t, node).exec(t, "ip "+family+" route show match "+cidr+" proto 102")
 }
 
 func (c cluster) routes(t *testing.T, node string) string {
