@@ -256,7 +256,7 @@ func (b *bed) routed(t *testing.T, podCIDR string, want bool) {
 	t.Helper()
 	for _, node := range b.Nodes() {
 		wait(t, 90*time.Second, func() string {
-			out, err := b.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", "match", podCIDR, "proto", "102")
+			out, err := b.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", "match", podCIDR, "dev", "fairlead-gw0")
 			if err != nil {
 				return err.Error()
 			}
