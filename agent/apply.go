@@ -157,7 +157,7 @@ func (l *loop) catchUp(ctx context.Context, d Desired, waiting []request) error 
 	}
 	added := newPorts(waiting)
 	other := func(p ovsdb.PodPort) bool {
-		return p.OFPort != 0 && p.OFPort != p.Requested && slices.Contains(added, p.HostIf)
+		return p.OFPort != 0 && p.OFPort != l.counted.numbers[p.HostIf] && slices.Contains(added, p.HostIf)
 	}
 	if !slices.ContainsFunc(obs.Pods, other) {
 		return nil

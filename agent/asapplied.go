@@ -43,7 +43,7 @@ func countedFor(d Desired, obs ovsdb.Observed) counted {
 // what a round has made itself, and ovs-vswitchd's answers to it; a round for each would do all the work of thousands
 // of peers for nothing.
 func (l *loop) asApplied(ctx context.Context) bool {
-	if !l.settled || l.full || l.flows == nil || !l.wait.foreign.IsZero() {
+	if !l.settled || l.full || l.flows == nil || !l.wait.foreign.IsZero() || l.state.Load().notReady != nil {
 		return false
 	}
 	obs, err := l.db.Observe(l.cfg.OVSBridge)

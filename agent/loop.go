@@ -318,12 +318,15 @@ func (l *loop) findTransport() error {
 	if l.transport.Name != "" && !reflect.DeepEqual(l.transport, t) {
 		l.log.Info("transport interface changed", "from", l.transport, "to", t)
 	}
-	l.transport, l.looked = t, time.Now()
+	l.transport = t
 	if l.full || l.needed == nil { // there may be many routes: not at each ADD
 		l.needed, err = link.FindNeeded(l.cfg.HostGateway)
 		if err == nil && l.cfg.EnableBridgingMode {
 			err = l.findForBridged()
 		}
+	}
+	if err == nil {
+		l.looked = time.Now()
 	}
 	return err
 }

@@ -138,6 +138,7 @@ func (l *loop) start(ctx context.Context, o Options, last lastError) error {
 	defer db.Close()
 	l.db, l.uplink.waits = db, func() bool { return l.waits(db) }
 	l.uplink.attach(ctx, l.transport.Name)
+	l.looked = time.Time{} // addresses may have moved
 	if err := l.findTransport(); err != nil {
 		return err
 	}

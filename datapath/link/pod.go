@@ -35,13 +35,16 @@ type PodLink struct {
 	TxOff bool
 }
 
-// Attach is Create and Configure.
+// Attach is Create and Configure. When it fails neither end remains.
 func Attach(l PodLink) error {
 	v, err := Create(l)
 	if err != nil {
 		return err
 	}
-	return v.Configure()
+	if err := v.Configure(); err != nil {
+		return errors.Join(err, Detach(l.HostIf))
+	}
+	return nil
 }
 
 // Veth is one that Create has made. Configure must be called, once.
@@ -71,15 +74,15 @@ func Create(l PodLink) (*Veth, error) {
 	return v, nil
 }
 
-// Configure gives the pod's end its addresses and routes. When it fails neither end
-// remains.
+// Configure gives the pod's end its addresses and routes. When it fails both ends
+// remain: ovs-vswitchd may be at work on the host's.
 func (v *Veth) Configure() error {
 	defer v.close()
 	if v.ready {
 		return nil
 	}
 	if err := v.addressPod(); err != nil {
-		return v.failed(errors.Join(err, Detach(v.HostIf)))
+		return v.failed(err)
 	}
 	return nil
 }

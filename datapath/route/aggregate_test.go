@@ -78,13 +78,14 @@ func TestMerged(t *testing.T) {
 		{"10.0.1.0/24 fd00:0:0:1::/64", "10.0.0.0/24 fd00::/64 fd00:0:0:2::/64 fd00:0:0:3::/64", "10.0.0.0/23 fd00::/62"},
 		{"", "10.0.0.0/24 10.0.1.0/24", "10.0.0.0/23"},
 		{"10.0.1.0/24", "", ""},
+		{"10.0.0.0/24 10.0.1.0/24", "10.9.0.0/24", "10.9.0.0/24"},
 	} {
 		d := Desired{Own: prefixes(c.own)}
 		for _, p := range prefixes(c.peers) {
 			d.Routes = append(d.Routes, Route{Dst: p})
 		}
 		var got []netip.Prefix
-		for _, r := range d.merged() {
+		for _, r := range d.merge() {
 			got = append(got, r.Dst)
 		}
 		slices.SortFunc(got, comparePrefix)
@@ -97,7 +98,7 @@ func TestMerged(t *testing.T) {
 	d := Desired{Routes: []Route{{Dst: netip.MustParsePrefix("10.0.0.0/24")},
 		{Dst: netip.MustParsePrefix("10.0.1.0/24"), Via: via}, {Dst: netip.MustParsePrefix("10.0.2.0/24"), MTU: 1400},
 		{Dst: netip.MustParsePrefix("10.0.3.0/24"), Src: src}}}
-	if got := d.merged(); len(got) != 4 {
+	if got := d.merge(); len(got) != 4 {
 		t.Errorf("routes that are not alike became %v", got)
 	}
 }

@@ -31,11 +31,10 @@ func routes(dsts ...string) Desired {
 
 func mustWant(t *testing.T, d Desired) table {
 	t.Helper()
-	want, err := wanted(d, 7, 8)
-	if err != nil {
+	if err := d.check(); err != nil {
 		t.Fatal(err)
 	}
-	return want
+	return wanted(unmerged(d.merge(), nil), 7, 8)
 }
 
 func TestDiff(t *testing.T) {
@@ -75,6 +74,19 @@ func TestDiff(t *testing.T) {
 		{"one for two", "+10.0.2.0/23", []string{"10.0.2.0/24", "10.0.3.0/24"}, nil, nil, nil},
 		{"one of the two goes", "+10.0.3.0/24 -10.0.2.0/23", []string{"10.0.3.0/24"}, []string{"10.0.2.0/24", "10.0.3.0/24"}, nil, nil},
 		{"taken by others", "+10.0.5.0/24", []string{"10.0.2.0/24", "10.0.5.0/24"}, nil, nil, []string{"10.0.2.0/24"}},
+		{"another has what two would share", "", []string{"10.0.2.0/24", "10.0.3.0/24"},
+			[]string{"10.0.2.0/24 via 192.0.2.2", "10.0.3.0/24 via 192.0.2.2"}, func(m table) {
+				for _, r := range mustWant(t, routes("10.0.2.0/24")) {
+					m[key{dst: p("10.0.2.0/24")}] = r
+				}
+				for _, r := range mustWant(t, routes("10.0.3.0/24")) {
+					m[key{dst: p("10.0.3.0/24")}] = r
+				}
+			}, []string{"10.0.2.0/23"}},
+		{"another has half of what four would share", "+10.0.0.0/24 +10.0.1.0/24 +10.0.2.0/24 +10.0.3.0/24",
+			[]string{"10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24", "10.0.3.0/24"}, nil, nil, []string{"10.0.2.0/23"}},
+		{"another has more than four share", "+10.0.0.0/22",
+			[]string{"10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24", "10.0.3.0/24"}, nil, nil, []string{"10.0.0.0/16"}},
 		{"ours beside another's stays", "", []string{"10.0.2.0/24"}, []string{"10.0.2.0/24"}, nil, []string{"10.0.2.0/24"}},
 		{"unwanted goes, also when taken", "-10.0.2.0/24", nil, []string{"10.0.2.0/24"}, nil, []string{"10.0.2.0/24"}},
 	} {
@@ -87,7 +99,8 @@ func TestDiff(t *testing.T) {
 			foreign[p(f)] = netlink.Route{}
 		}
 		var got []string
-		for _, o := range diff(mustWant(t, routes(c.desired...)), have, foreign) {
+		want := wanted(unmerged(routes(c.desired...).merge(), foreign), 7, 8)
+		for _, o := range diff(want, have, foreign) {
 			got = append(got, names[o.verb]+o.route.Dst.String())
 		}
 		if s := strings.Join(got, " "); s != c.want {
@@ -103,7 +116,7 @@ func TestWantedRefuses(t *testing.T) {
 		"next hop of the other family": {Dst: netip.MustParsePrefix("fd00:2::/64"), Via: netip.MustParseAddr("192.0.2.2")},
 		"family mismatch":              {Dst: netip.MustParsePrefix("10.0.2.0/24"), Src: netip.MustParseAddr("fd00::1")},
 	} {
-		if _, err := wanted(Desired{Routes: []Route{r}}, 7, 8); err == nil {
+		if err := (Desired{Routes: []Route{r}}).check(); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -111,12 +124,12 @@ func TestWantedRefuses(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	var f failures
-	f.add(nil)
+	f.add(netip.Prefix{}, nil)
 	if f.err() != nil {
 		t.Error("no failure gives an error")
 	}
 	for i := range 8 {
-		f.add(errors.New(fmt.Sprint("e", i)))
+		f.add(netip.Prefix{}, errors.New(fmt.Sprint("e", i)))
 	}
 	if got := f.err().Error(); got != "e0; e1; e2; e3; e4; and 3 more" {
 		t.Errorf("got %q", got)

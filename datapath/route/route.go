@@ -90,24 +90,31 @@ func apply(d Desired) (Changes, error) {
 	if err != nil {
 		return c, err
 	}
-	want, err := wanted(d, link.Attrs().Index, transport)
-	if err != nil {
+	if err := d.check(); err != nil {
 		return c, err
 	}
 	// A route whose next hop has no neighbour entry loses packets: that first.
 	if c.Neighbours, err = applyNeighbours(h, link, neighboursOf(d)); err != nil {
 		return c, err
 	}
-	have, foreign, err := observe(h, want, d.Routes)
+	all := d.merge()
+	have, foreign, err := observe(h, all, d.Own)
 	if err != nil {
 		return c, err
 	}
+	want := wanted(unmerged(all, foreign), link.Attrs().Index, transport)
 	var failed failures
 	for _, op := range diff(want, have, foreign) {
-		failed.add(op.do(h, &c))
+		if op.verb == remove && failed.overlap(kernel.Prefix(op.route.Dst)) {
+			continue // what was to take its place is not there
+		}
+		failed.add(kernel.Prefix(op.route.Dst), op.do(h, &c))
 	}
 	for dst, r := range foreign {
-		failed.add(fmt.Errorf("%s is taken by a route that Fairlead did not make (%s); "+
+		if !slices.ContainsFunc(d.Routes, func(w Route) bool { return w.Dst.Masked() == dst }) {
+			continue // in nobody's way
+		}
+		failed.add(dst, fmt.Errorf("%s is taken by a route that Fairlead did not make (%s); "+
 			"remove it, or give the pods other addresses", dst, describe(h, r)))
 	}
 	return c, failed.err()
@@ -157,15 +164,19 @@ func (r Route) check() error {
 	return nil
 }
 
-// wanted turns d into netlink's form, given the indexes of its interfaces.
-func wanted(d Desired, gateway, transport int) (table, error) {
+func (d Desired) check() error {
 	for _, r := range d.Routes {
 		if err := r.check(); err != nil {
-			return nil, err
+			return err
 		}
 	}
+	return nil
+}
+
+// wanted turns routes into netlink's form, given the indexes of their interfaces.
+func wanted(routes []Route, gateway, transport int) table {
 	want := table{}
-	for _, r := range d.merged() {
+	for _, r := range routes {
 		k, nr := key{dst: r.Dst.Masked()}, netlink.Route{
 			LinkIndex: transport, Dst: kernel.IPNet(r.Dst.Masked()), Gw: r.Via.AsSlice(),
 			Src: r.Src.AsSlice(), Protocol: Protocol, Table: unix.RT_TABLE_MAIN, MTU: r.MTU,
@@ -184,7 +195,7 @@ func wanted(d Desired, gateway, transport int) (table, error) {
 		}
 		want[k] = nr
 	}
-	return want, nil
+	return want
 }
 
 // virtualNextHop is that of dst's family.
@@ -195,14 +206,14 @@ func virtualNextHop(dst netip.Prefix) netip.Addr {
 	return NextHop6()
 }
 
-// observe reads our routes, and the routes of others to wanted destinations, be it in routes or, with others, in want.
-func observe(h *netlink.Handle, want table, routes []Route) (have table, foreign taken, err error) {
-	wantedDst := make(map[netip.Prefix]bool, len(want)+len(routes))
-	for k := range want {
-		wantedDst[k.dst] = true
+// observe reads our routes, and the routes of others to what we want or to a part of it, but for those to own.
+func observe(h *netlink.Handle, want []merged, own []netip.Prefix) (have table, foreign taken, err error) {
+	wantedDst := map[netip.Prefix]bool{}
+	for _, m := range want {
+		wantedDst[m.Dst.Masked()] = true
 	}
-	for _, r := range routes {
-		wantedDst[r.Dst.Masked()] = true
+	isOwn := func(dst netip.Prefix) bool {
+		return slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Masked() == dst })
 	}
 	_, err = kernel.Dump(func() (struct{}, error) {
 		have, foreign = table{}, taken{}
@@ -210,7 +221,7 @@ func observe(h *netlink.Handle, want table, routes []Route) (have table, foreign
 			dst := kernel.Prefix(r.Dst)
 			if r.Protocol == Protocol {
 				have[key{dst, r.Priority}] = r
-			} else if wantedDst[dst] {
+			} else if covered(dst, wantedDst) && !isOwn(dst) {
 				foreign[dst] = r
 			}
 			return true
@@ -222,15 +233,41 @@ func observe(h *netlink.Handle, want table, routes []Route) (have table, foreign
 	return have, foreign, nil
 }
 
+// covered reports whether a prefix holds dst.
+func covered(dst netip.Prefix, prefixes map[netip.Prefix]bool) bool {
+	for bits := dst.Bits(); bits >= 0; bits-- {
+		if p, err := dst.Addr().Prefix(bits); err == nil && prefixes[p] {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether one of the routes leads to p or to a part of it.
+func (t taken) within(p netip.Prefix) bool {
+	for dst := range t {
+		if p.Overlaps(dst) && dst.Bits() >= p.Bits() {
+			return true
+		}
+	}
+	return false
+}
+
 // failures joins errors without letting a thousand alike make an unreadable
 // one.
-type failures struct{ list []error }
+type failures struct {
+	list []error
+	dsts []netip.Prefix
+}
 
-func (f *failures) add(err error) {
+func (f *failures) add(dst netip.Prefix, err error) {
 	if err != nil {
-		f.list = append(f.list, err)
+		f.list, f.dsts = append(f.list, err), append(f.dsts, dst)
 	}
 }
+
+// overlap reports whether one of what failed has to do with dst.
+func (f *failures) overlap(dst netip.Prefix) bool { return slices.ContainsFunc(f.dsts, dst.Overlaps) }
 
 func (f *failures) err() error {
 	const shown = 5

@@ -198,6 +198,31 @@ func TestRootForeignRoutes(t *testing.T) {
 	}
 }
 
+// A route of somebody else's that lies in a merged one, or is it, gets no peer out of the way.
+func TestRootForeignRouteAmongPeers(t *testing.T) {
+	node, _ := fabric(t)
+	d := routes("10.0.0.0/24", "10.0.2.0/24", "10.0.3.0/24")
+	d.Own = []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")} // which is on gw0
+	if c := mustApply(t, node, d); c != (Changes{Added: 1, Neighbours: 1}) {
+		t.Errorf("Apply says %+v, want one route", c)
+	}
+	for _, foreign := range []string{"10.0.2.0/23", "10.0.0.0/22"} {
+		node.IP("route add blackhole " + foreign + " proto static metric 7")
+		if c := mustApply(t, node, d); c != (Changes{Added: 3, Removed: 1}) {
+			t.Errorf("with a route to %s Apply says %+v", foreign, c)
+		}
+		for _, peer := range []string{"10.0.0.5", "10.0.2.5", "10.0.3.5"} {
+			if got := node.IP("route get " + peer); !strings.Contains(got, "dev gw0") {
+				t.Errorf("with a route to %s: %s", foreign, got)
+			}
+		}
+		node.IP("route del blackhole " + foreign + " metric 7")
+		if c := mustApply(t, node, d); c != (Changes{Added: 1, Removed: 3}) {
+			t.Errorf("without it again Apply says %+v", c)
+		}
+	}
+}
+
 func TestRootBadInput(t *testing.T) {
 	node, _ := fabric(t)
 	if _, text := applyError(node, Desired{Link: "gw9"}); !strings.Contains(text, "gateway gw9") {
