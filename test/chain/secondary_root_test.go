@@ -299,6 +299,7 @@ func TestRootSecondaryKilled(t *testing.T) {
 	kept := holding("second", stays, "a", ips(t, result)...)
 	found := map[string]int{}
 	count := func(verb string) { found[fmt.Sprintf("%s: %d addresses", verb, len(b.held(t))-len(kept))]++ }
+	again := 0
 	for n, inAdd, inDel := 0, true, true; inAdd || inDel; n++ {
 		p := net1(b.container(t))
 		inAdd = b.killAt(t, n, func() error { _, err := b.ipam("ADD", p, "a", both, ""); return err })
@@ -320,6 +321,9 @@ func TestRootSecondaryKilled(t *testing.T) {
 		must(t, err)
 		b.holdsExactly(t, 0, kept)
 		b.end(t, p)
+		if !inAdd && !inDel && len(found) < 6 && again < 3 { // on a busy machine a kill may come after the next change
+			n, inAdd, again = -1, true, again+1
+		}
 	}
 	t.Logf("when the agent was killed: %v", found)
 	for _, verb := range []string{"ADD", "DEL"} {
