@@ -13,14 +13,14 @@ FUZZTIME ?= 10s
 TESTS ?= ./...
 
 # What is tried on the kernel's datapath as well: the packages whose tests ask which datapath to use, without the tests
-# in which no packet decides, and without those of crashes and CNI verbs that only are many and long, or (Restart)
+# in which no packet decides, and without those of crashes and CNI verbs that only are many and long, or (RootRestart)
 # send more packets than a guest's one CPU can take, or (DriftIsRepaired, RandomAPIFaults) run too many nodes, or
 # Kubernetes, there. Changes by hand are among the random faults.
 KERNEL_TESTS := ./datapath/... ./test/suite ./test/bridged ./test/crash ./test/chain ./test/ovstest
 KERNEL_SKIP := BrokenManifest|BrokenConfig|NoPodCIDR|LatePodCIDR|Newcomer|AgentWaitsForOVS|BridgedPods|BridgingCluster
 KERNEL_SKIP := $(KERNEL_SKIP)|Idempotent|ApplyMends|SwitchedOff|MissingProgram|WaitsForTheLock|MadeByNft
 KERNEL_SKIP := $(KERNEL_SKIP)|RootServices|Verbs|ManyAtOnce|UsedUp|InterfaceIsThere|Tuning|RootGC|RootStatus|CheckFails
-KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|LeasesLost|EditedByHand|DuringADDs|RootRestart|RestartIsNotNoticed|Deaths/down_3s|RandomAPIFaults
+KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|LeasesLost|EditedByHand|DuringADDs|RootRestart|Deaths/down_3s|RandomAPIFaults
 KERNEL_SKIP := $(KERNEL_SKIP)|RootDifferences|RootModeChanges|DriftIsRepaired|RootModes/encap|RootModes/.*/peers|RootModes/noEncap/(sources|MTU|path|TTL|lies)
 KERNEL_SKIP := $(KERNEL_SKIP)|RootUninstall/(bridge|steer)$$|RootFlat/steer|SecondaryPods/kube|Secondary(Refused|Isolated|GC|Reclaim|Killed|Owed|Docs)
 

@@ -23,9 +23,10 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	c.warm(t)
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
-	streams, every := map[string]*probe.Stream{}, 5*time.Millisecond
+	streams, every, limit := map[string]*probe.Stream{}, 5*time.Millisecond, 20*time.Second
 	if c.Datapath() == vswitch.System {
-		every = 25 * time.Millisecond // in User-Mode Linux a system call takes 100 times as long, and there is one CPU
+		// In User-Mode Linux a system call takes 100 times as long, and there is one CPU, which the streams need, too.
+		every, limit = 25*time.Millisecond, time.Minute
 	}
 	start := func(from place, source netip.Addr, to place, addr netip.Addr) {
 		t.Helper()
@@ -57,7 +58,7 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 			must(t, 0, end.end(node))
 			reach(t, a, far.ips[0]) // without an agent
 			must(t, 0, c.AgentStart(t.Context(), node))
-			must(t, 0, c.WaitReady(within(t, 20*time.Second), node))
+			must(t, 0, c.WaitReady(within(t, limit), node))
 			c.checkFlowsAreOlder(t, node, time.Since(ended))
 			for _, change := range []string{"added", "modified", "deleted"} {
 				if n := c.metric(t, node, `fairlead_flow_changes_total{change="`+change+`"}`); n != 0 {
