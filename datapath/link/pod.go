@@ -35,18 +35,6 @@ type PodLink struct {
 	TxOff bool
 }
 
-// Attach is Create and Configure. When it fails neither end remains.
-func Attach(l PodLink) error {
-	v, err := Create(l)
-	if err != nil {
-		return err
-	}
-	if err := v.Configure(); err != nil {
-		return errors.Join(err, Detach(l.HostIf))
-	}
-	return nil
-}
-
 // Veth is one that Create has made. Configure must be called, once.
 type Veth struct {
 	PodLink

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -34,6 +35,18 @@ func router(node *nstest.NS, l PodLink) {
 		}
 		node.Exec("ip", "addr", "add", netip.PrefixFrom(g, bits).String(), "dev", l.HostIf, "nodad")
 	}
+}
+
+// Attach is Create and Configure. When it fails neither end remains.
+func Attach(l PodLink) error {
+	v, err := Create(l)
+	if err != nil {
+		return err
+	}
+	if err := v.Configure(); err != nil {
+		return errors.Join(err, Detach(l.HostIf))
+	}
+	return nil
 }
 
 func attach(t *testing.T, node *nstest.NS, l PodLink) {

@@ -263,7 +263,7 @@ func (c cluster) log(t *testing.T, node string) string {
 func (c cluster) metric(t *testing.T, node, name string) float64 {
 	t.Helper()
 	p := c.host(t, node)
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 			err = p.do(func() error { conn, err = (&net.Dialer{}).DialContext(ctx, network, addr); return err })
 			return conn, err
