@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -43,7 +44,7 @@ func eachUplink(t *testing.T, o lab.Options, test func(*testing.T, cluster)) {
 // traced: lab trace follows a packet over the underlay, to the pod on the other node.
 func (c cluster) traced(t *testing.T) {
 	for from, to := range map[string]string{"a-0-node1": "a-0-node2", "a-10-node1": "a-20-node2"} {
-		way, err := c.Trace(within(t, 20*time.Second), "default/"+from, "default/"+to)
+		way, err := c.Trace(labtest.Within(t, 20*time.Second), "default/"+from, "default/"+to)
 		if want := "  out of pod default/" + to; err != nil || !slices.Contains(way, want) {
 			t.Errorf("from %s to %s: %v, and the way is\n%s\nwant %q", from, to, err, strings.Join(way, "\n"), want)
 		}

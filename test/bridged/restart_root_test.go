@@ -9,6 +9,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
@@ -82,10 +83,10 @@ func (c cluster) killAgent(t *testing.T, places []place) (lost []string) {
 			streams[way[0].name+" to "+way[1].name+" "+a.String()] = stream(t, way[0], way[1], a, every)
 		}
 	}
-	must(t, c.AgentKill(within(t, 10*time.Second), "node1"))
+	must(t, c.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
 	time.Sleep(500 * time.Millisecond) // it is away
-	must(t, c.AgentStart(within(t, 10*time.Second), "node1"))
-	must(t, c.WaitReady(within(t, 60*time.Second), "node1"))
+	must(t, c.AgentStart(labtest.Within(t, 10*time.Second), "node1"))
+	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), "node1"))
 	time.Sleep(time.Second) // what it does once it is ready
 	for what, s := range streams {
 		r := s.Stop()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // serviceYAML is a Service of both families with one backend, for TCP and UDP.
@@ -56,13 +57,13 @@ func TestRootServices(t *testing.T) {
 func (c cluster) toSteer(t *testing.T) {
 	t.Helper()
 	for _, name := range c.Nodes() {
-		must(t, c.AgentStop(within(t, 15*time.Second), name))
+		must(t, c.AgentStop(labtest.Within(t, 15*time.Second), name))
 		node := c.host(t, name)
 		_, err := node.run("sh", "-ec", `sed -i 's/mode: bridge/mode: steer/' "$0"; echo 'trafficEncapMode: noEncap' >>"$0"`,
 			"/etc/fairlead/agent.conf")
 		must(t, err)
-		must(t, c.AgentStart(within(t, 5*time.Second), name))
-		must(t, c.WaitReady(within(t, time.Minute), name))
+		must(t, c.AgentStart(labtest.Within(t, 5*time.Second), name))
+		must(t, c.WaitReady(labtest.Within(t, time.Minute), name))
 		wait(t, 30*time.Second, func() string {
 			out, err := node.run(filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
 			if err != nil || !strings.Contains(out, "attached: NIC eth0, mode steer") || strings.Contains(out, "next step") {
@@ -107,7 +108,7 @@ func (c cluster) addBackends(t *testing.T, kinds []string) (all []place) {
 		}
 	}
 	c.apply(t, manifests...)
-	must(t, c.WaitPods(within(t, 2*time.Minute)))
+	must(t, c.WaitPods(labtest.Within(t, 2*time.Minute)))
 	for i, p := range all {
 		all[i] = c.pod(t, p.name, p.kind)
 	}

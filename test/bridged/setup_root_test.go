@@ -140,7 +140,7 @@ func (c cluster) addPods(t *testing.T, prefix string, kinds []string, nodes ...s
 		}
 	}
 	c.apply(t, manifests...)
-	must(t, c.WaitPods(within(t, 2*time.Minute)))
+	must(t, c.WaitPods(labtest.Within(t, 2*time.Minute)))
 	for i, name := range names {
 		out = append(out, c.pod(t, name, kinds[i%len(kinds)]))
 	}
@@ -152,14 +152,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// within is a context that ends after d, for calls that must not hang.
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // wait polls until done returns "", and fails the test with the last answer after limit.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/traces"
 )
 
@@ -41,8 +42,8 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	})
 	before := c.stateOf(t, node)
 
-	must(t, c.AgentStart(within(t, 10*time.Second), "node1"))
-	must(t, c.WaitReady(within(t, 60*time.Second), "node1"))
+	must(t, c.AgentStart(labtest.Within(t, 10*time.Second), "node1"))
+	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), "node1"))
 	c.apply(t, pools(10))
 	c.addPods(t, "a", []string{routed, "10"}, "node1")
 	agent := filepath.Join(binDir, "fairlead-agent")
@@ -50,9 +51,9 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	if err == nil || !strings.Contains(out, "another fairlead-agent works on this node") {
 		t.Errorf("beside an agent: %v\n%s", err, out)
 	}
-	must(t, c.AgentStop(within(t, 20*time.Second), "node1"))
+	must(t, c.AgentStop(labtest.Within(t, 20*time.Second), "node1"))
 	if dead {
-		must(t, c.OVSStop(within(t, 10*time.Second), "node1"))
+		must(t, c.OVSStop(labtest.Within(t, 10*time.Second), "node1"))
 	}
 
 	installed := c.atRest(t, node)
@@ -70,7 +71,7 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 		}
 	}
 	if dead {
-		must(t, c.OVSStart(within(t, 20*time.Second), "node1"))
+		must(t, c.OVSStart(labtest.Within(t, 20*time.Second), "node1"))
 	}
 	if d := before.Differences(c.stateOf(t, node)); len(d) > 0 {
 		t.Errorf("the node is not as it was:\n%s", strings.Join(d, "\n"))
@@ -80,8 +81,8 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 		t.Errorf("a second time: %v\n%s", err, out)
 	}
 	// It can be had again.
-	must(t, c.AgentStart(within(t, 10*time.Second), "node1"))
-	must(t, c.WaitReady(within(t, 60*time.Second), "node1"))
+	must(t, c.AgentStart(labtest.Within(t, 10*time.Second), "node1"))
+	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), "node1"))
 }
 
 // atRest waits until nothing has changed for longer than the second after which Linux tells of a lost carrier.
@@ -106,7 +107,7 @@ func (c cluster) atRest(t *testing.T, node place) (state traces.Node) {
 // stateOf is all of a node that an agent may change.
 func (c cluster) stateOf(t *testing.T, node place) traces.Node {
 	t.Helper()
-	n, err := traces.Read(within(t, 30*time.Second), node.host)
+	n, err := traces.Read(labtest.Within(t, 30*time.Second), node.host)
 	must(t, err)
 	return n
 }

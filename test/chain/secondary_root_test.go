@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // What the tests' networks have.
@@ -278,10 +279,10 @@ func TestRootSecondaryReclaim(t *testing.T) {
 	}
 
 	// Another boot: nothing of before is used, whatever a path now leads to.
-	must(t, b.lab.Reboot(within(t, time.Minute), b.node.Name))
+	must(t, b.lab.Reboot(labtest.Within(t, time.Minute), b.node.Name))
 	must(t, b.node.MakeNetns(lives.NetNS))
 	again := b.container(t)
-	must(t, b.lab.AgentStart(within(t, 20*time.Second), b.node.Name))
+	must(t, b.lab.AgentStart(labtest.Within(t, 20*time.Second), b.node.Name))
 	b.ready(t)
 	result, err := b.ipam("ADD", net1(again), "a", both, "")
 	must(t, err)
@@ -380,7 +381,7 @@ func TestRootSecondaryOwed(t *testing.T) {
 			kept = holding("second", p, n, ips(t, result)...)
 		}
 	}
-	must(t, plane.Kill(within(t, 10*time.Second), controlplane.APIServer))
+	must(t, plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
 	for _, n := range []string{"a", "b"} {
 		begun := time.Now()
 		_, err := b.ipam("DEL", p, n, both, "")
@@ -402,8 +403,8 @@ func TestRootSecondaryOwed(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, b.lab.AgentKill(within(t, 10*time.Second), b.node.Name))
-	must(t, plane.Start(within(t, time.Minute), controlplane.APIServer, nil))
+	must(t, b.lab.AgentKill(labtest.Within(t, 10*time.Second), b.node.Name))
+	must(t, plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
 	b.restart(t)
 	b.holdsExactly(t, 90*time.Second, kept)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // mains are the reference plugins under which Fairlead is the IPAM plugin, built from the version in go.mod.
@@ -45,7 +46,7 @@ func upSecondary(t *testing.T, cluster lab.Cluster) *bed {
 	built := filepath.Join(binDir, "cni") // User-Mode Linux finds them there
 	for _, p := range mains() {
 		if _, err := os.Stat(filepath.Join(built, p)); err != nil {
-			out, err := exec.CommandContext(within(t, 5*time.Minute), "go", "build", "-o", built+"/",
+			out, err := exec.CommandContext(labtest.Within(t, 5*time.Minute), "go", "build", "-o", built+"/",
 				"github.com/containernetworking/plugins/plugins/main/"+p).CombinedOutput()
 			if err != nil {
 				t.Fatalf("building the reference plugin %s: %v\n%s", p, err, out)
@@ -66,7 +67,7 @@ func upSecondary(t *testing.T, cluster lab.Cluster) *bed {
 // ready waits until the agent answers CNI requests.
 func (b *bed) ready(t *testing.T) {
 	t.Helper()
-	must(t, b.lab.WaitReady(within(t, time.Minute), b.node.Name))
+	must(t, b.lab.WaitReady(labtest.Within(t, time.Minute), b.node.Name))
 	eventually(t, 10*time.Second, func() error { return b.status(alone("1.1.0")) })
 }
 
@@ -130,7 +131,7 @@ func net1(p *libcni.RuntimeConf) *libcni.RuntimeConf {
 func (b *bed) allocations(t *testing.T) (list []api.IPAllocation) {
 	t.Helper()
 	if b.cluster == lab.Kube {
-		out, err := b.lab.Kubectl(within(t, 20*time.Second), "get", "ipallocations", "-o", "json")
+		out, err := b.lab.Kubectl(labtest.Within(t, 20*time.Second), "get", "ipallocations", "-o", "json")
 		must(t, err)
 		var found struct{ Items []api.IPAllocation }
 		must(t, json.Unmarshal([]byte(out), &found))
@@ -214,13 +215,13 @@ func (b *bed) ipam(verb string, p *libcni.RuntimeConf, network, more, others str
 // restart kills the agent if it runs, and starts the next.
 func (b *bed) restart(t *testing.T) {
 	t.Helper()
-	must(t, b.lab.AgentKill(within(t, 10*time.Second), b.node.Name))
+	must(t, b.lab.AgentKill(labtest.Within(t, 10*time.Second), b.node.Name))
 	eventually(t, 10*time.Second, func() error {
 		if s, err := b.lab.AgentState(t.Context(), b.node.Name); err != nil || s.PID != 0 {
 			return fmt.Errorf("the agent is %s, %w", s, err)
 		}
 		return nil
 	})
-	must(t, b.lab.AgentStart(within(t, 10*time.Second), b.node.Name))
+	must(t, b.lab.AgentStart(labtest.Within(t, 10*time.Second), b.node.Name))
 	b.ready(t)
 }

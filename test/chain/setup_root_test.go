@@ -68,11 +68,11 @@ func up(t *testing.T) (node1, node2 runtime) {
 	_, err := l.Apply("node2", []byte(smallNode))
 	must(t, err)
 	for _, n := range l.Nodes() {
-		must(t, l.AgentStart(within(t, 5*time.Second), n))
+		must(t, l.AgentStart(labtest.Within(t, 5*time.Second), n))
 	}
 	var runtimes []runtime
 	for _, n := range l.Nodes() {
-		must(t, l.WaitReady(within(t, 30*time.Second), n))
+		must(t, l.WaitReady(labtest.Within(t, 30*time.Second), n))
 		h, err := l.Host(n)
 		must(t, err)
 		r := runtime{lab: l, node: h}
@@ -121,16 +121,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // eventually repeats f until it succeeds, and fails the test with its last error.
 func eventually(t *testing.T, limit time.Duration, f func() error) {
 	t.Helper()
+	limit = labtest.Patience(t, limit)
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		err := f()
 		if err == nil {
@@ -246,7 +240,7 @@ func code(err error) uint {
 
 func (r runtime) state(t *testing.T) nodestate.State {
 	t.Helper()
-	s, err := nodestate.Read(within(t, 20*time.Second), r.node)
+	s, err := nodestate.Read(labtest.Within(t, 20*time.Second), r.node)
 	must(t, err)
 	return s
 }

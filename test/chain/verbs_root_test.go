@@ -12,6 +12,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // limits make the plugin bandwidth work. Without any, its version 1.1.1 fails at CHECK.
@@ -163,14 +164,14 @@ func TestRootStatus(t *testing.T) {
 	r, _ := up(t)
 	for _, d := range []lab.Daemon{lab.OVSDB, lab.Vswitchd} {
 		must(t, r.status(alone("1.1.0")))
-		must(t, r.lab.OVSStop(within(t, 20*time.Second), r.node.Name, d))
+		must(t, r.lab.OVSStop(labtest.Within(t, 20*time.Second), r.node.Name, d))
 		eventually(t, 30*time.Second, func() error {
 			if err := r.status(alone("1.1.0")); code(err) != 50 {
 				return fmt.Errorf("%s is down, and STATUS says: %w", d, err)
 			}
 			return nil
 		})
-		must(t, r.lab.OVSStart(within(t, 20*time.Second), r.node.Name, d))
+		must(t, r.lab.OVSStart(labtest.Within(t, 20*time.Second), r.node.Name, d))
 		eventually(t, 30*time.Second, func() error { return r.status(alone("1.1.0")) })
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -43,7 +44,8 @@ func newKubeAPI(t *testing.T, l *lab.Lab) *kubeAPI {
 // pods are those of the tests; those of the control plane are elsewhere.
 func (a *kubeAPI) pods(t *testing.T) (pods []*corev1.Pod) {
 	t.Helper()
-	list, err := a.client.CoreV1().Pods(metav1.NamespaceDefault).List(within(t, 10*time.Second), metav1.ListOptions{})
+	ctx := labtest.Within(t, 10*time.Second)
+	list, err := a.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
 	must(t, err)
 	for i := range list.Items {
 		pods = append(pods, &list.Items[i])
@@ -72,7 +74,7 @@ func (a *kubeAPI) change(ctx context.Context, add, del []string) {
 func (a *kubeAPI) catchUp(t *testing.T, wanted map[string]bool) {
 	t.Helper()
 	eventually(t, time.Minute, func() (wrong []string) {
-		list, err := a.client.CoreV1().Pods(metav1.NamespaceDefault).List(within(t, 5*time.Second),
+		list, err := a.client.CoreV1().Pods(metav1.NamespaceDefault).List(labtest.Within(t, 5*time.Second),
 			metav1.ListOptions{LabelSelector: "churn"})
 		if err != nil {
 			return []string{err.Error()}
@@ -107,11 +109,12 @@ func (a *kubeAPI) heal(t *testing.T) {
 	for _, part := range controlplane.Parts() {
 		must(t, a.plane.Resume(part))
 	}
-	must(t, a.plane.StartAll(within(t, 2*time.Minute), func(controlplane.Part) {}))
+	must(t, a.plane.StartAll(labtest.Within(t, 2*time.Minute), func(controlplane.Part) {}))
 	eventually(t, time.Minute, func() []string {
 		err := a.plane.Serves(t.Context(), a.client, controlplane.APIServer)
 		if err == nil {
-			_, err = a.client.RbacV1().ClusterRoleBindings().Create(within(t, 5*time.Second), a.rights, metav1.CreateOptions{})
+			ctx := labtest.Within(t, 5*time.Second)
+			_, err = a.client.RbacV1().ClusterRoleBindings().Create(ctx, a.rights, metav1.CreateOptions{})
 		}
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return []string{err.Error()}
@@ -122,6 +125,6 @@ func (a *kubeAPI) heal(t *testing.T) {
 
 func (a *kubeAPI) nft(t *testing.T, command string) {
 	t.Helper()
-	_, err := a.lab.NodeExec(within(t, 10*time.Second), underlay.ControlPlane, "nft", command)
+	_, err := a.lab.NodeExec(labtest.Within(t, 10*time.Second), underlay.ControlPlane, "nft", command)
 	must(t, err)
 }

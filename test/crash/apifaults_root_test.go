@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // TestRootRandomFaults with Kubernetes: in every round something is wrong with the API as well. When it is back, all
@@ -24,7 +25,7 @@ func TestRootRandomAPIFaults(t *testing.T) {
 func (c cluster) apiFaults() []fault {
 	type do = func(t *testing.T)
 	kill := func(part controlplane.Part) do {
-		return func(t *testing.T) { must(t, c.api.plane.Kill(within(t, 10*time.Second), part)) }
+		return func(t *testing.T) { must(t, c.api.plane.Kill(labtest.Within(t, 10*time.Second), part)) }
 	}
 	pause := func(part controlplane.Part) do {
 		return func(t *testing.T) { must(t, c.api.plane.Pause(part)) }
@@ -60,14 +61,15 @@ func (c cluster) apiFaults() []fault {
 // restartAgent kills the agent and starts the next.
 func (c cluster) restartAgent(t *testing.T) {
 	t.Helper()
-	must(t, c.AgentKill(within(t, 10*time.Second), node))
-	must(t, c.startAgent(within(t, 10*time.Second)))
+	must(t, c.AgentKill(labtest.Within(t, 10*time.Second), node))
+	must(t, c.startAgent(labtest.Within(t, 10*time.Second)))
 }
 
 // forbid takes the agents' rights away. An API server that does not answer has taken them away already.
 func (a *kubeAPI) forbid(t *testing.T) {
 	t.Helper()
-	err := a.client.RbacV1().ClusterRoleBindings().Delete(within(t, 2*time.Second), a.rights.Name, metav1.DeleteOptions{})
+	ctx := labtest.Within(t, 2*time.Second)
+	err := a.client.RbacV1().ClusterRoleBindings().Delete(ctx, a.rights.Name, metav1.DeleteOptions{})
 	if err != nil {
 		t.Logf("  %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
@@ -190,7 +191,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 			return wrong
 		})
 	}
-	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 	out.ready = time.Since(began)
 	up := time.Now()
 	eventually(t, 20*time.Second, func() []string { return silent(slices.Concat(ways[:]...), runs, up) })
@@ -234,7 +235,7 @@ func silent(ways []way, streams []*probe.Stream, since time.Time) (names []strin
 // end ends those that die, at the same time.
 func (c cluster) end(t *testing.T, d death) {
 	t.Helper()
-	ctx := within(t, 15*time.Second)
+	ctx := labtest.Within(t, 15*time.Second)
 	agent, ovs := c.AgentStop, c.OVSStop
 	if d.kill {
 		agent, ovs = c.AgentKill, c.OVSKill
@@ -259,7 +260,7 @@ func (c cluster) end(t *testing.T, d death) {
 // begin starts them again, in the order that a node's boot has.
 func (c cluster) begin(t *testing.T, d death) {
 	t.Helper()
-	ctx := within(t, 30*time.Second)
+	ctx := labtest.Within(t, 30*time.Second)
 	var ovs []lab.Daemon
 	if d.ovsdb {
 		ovs = append(ovs, lab.OVSDB)

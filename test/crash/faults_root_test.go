@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
@@ -21,9 +22,9 @@ func TestRootFaultsAreTold(t *testing.T) {
 		return func() { must(t, unix.Kill(d.PID(c.node), sig)) }
 	}
 	kill := func(d ...lab.Daemon) func() {
-		return func() { must(t, c.OVSKill(within(t, 10*time.Second), node, d...)) }
+		return func() { must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, d...)) }
 	}
-	begin := func() { must(t, c.OVSStart(within(t, 20*time.Second), node)) }
+	begin := func() { must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node)) }
 	for _, f := range []struct {
 		what        string
 		fault, mend func()
@@ -53,8 +54,8 @@ func TestRootFaultsAreTold(t *testing.T) {
 			c.refuses(t, lab.DEL, f.says, 11, "default/near")
 			began := time.Now()
 			f.mend()
-			must(t, c.WaitReady(within(t, 30*time.Second), node))
-			_, err := c.CNI(within(t, 20*time.Second), node, lab.DEL, "default/x")
+			must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+			_, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.DEL, "default/x")
 			must(t, err)
 			t.Logf("ready %s after it was mended", time.Since(began).Round(time.Millisecond))
 			// The runner leaves a pod alone on which DEL was called by hand, so it is made anew.
@@ -71,7 +72,7 @@ func TestRootFaultsAreTold(t *testing.T) {
 func (c cluster) refuses(t *testing.T, verb lab.Verb, says string, code int, pods ...string) {
 	t.Helper()
 	began := time.Now()
-	out, err := c.CNI(within(t, 60*time.Second), node, verb, pods...)
+	out, err := c.CNI(labtest.Within(t, 60*time.Second), node, verb, pods...)
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("%s took %s", verb, took)
 	}
@@ -86,7 +87,7 @@ func TestRootOpenVSwitchLosesAll(t *testing.T) {
 	c.apply(t, podYAML("a", node))
 	c.settle(t)
 	pods := c.pods(t)
-	restart := func(d ...lab.Daemon) { must(t, c.OVSStart(within(t, 20*time.Second), node, d...)) }
+	restart := func(d ...lab.Daemon) { must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node, d...)) }
 	for what, lose := range map[string]func(){
 		"exit --cleanup": func() { // leaves a gateway that is down and has no address
 			c.exec(t, "ovs-appctl", "-T", "5", "exit", "--cleanup")
@@ -95,12 +96,12 @@ func TestRootOpenVSwitchLosesAll(t *testing.T) {
 		},
 		"bridge deleted": func() { c.exec(t, "ovs-vsctl", "--timeout=10", "del-br", "br-int") },
 		"database lost": func() {
-			must(t, c.OVSKill(within(t, 10*time.Second), node))
+			must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node))
 			must(t, os.Remove(c.node.Private("/etc/openvswitch/conf.db")))
 			restart()
 		},
 		"database lost under ovs-vswitchd": func() {
-			must(t, c.OVSKill(within(t, 10*time.Second), node, lab.OVSDB))
+			must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.OVSDB))
 			must(t, os.Remove(c.node.Private("/etc/openvswitch/conf.db")))
 			restart(lab.OVSDB)
 		},
@@ -109,13 +110,13 @@ func TestRootOpenVSwitchLosesAll(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, agent runs %v", what, running), func(t *testing.T) {
 				c.readyForCNI(t)
 				if !running {
-					must(t, c.AgentStop(within(t, 15*time.Second), node))
+					must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 				}
 				lose()
 				if !running {
-					must(t, c.AgentStart(within(t, 5*time.Second), node))
+					must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 				}
-				must(t, c.WaitReady(within(t, 40*time.Second), node))
+				must(t, c.WaitReady(labtest.Within(t, 40*time.Second), node))
 				c.check(t)
 				for i, p := range c.pods(t) {
 					if p.Name != pods[i].Name || p.ContainerID != pods[i].ContainerID {
@@ -161,10 +162,10 @@ func TestRootDatapathDeleted(t *testing.T) {
 		return nil
 	})
 	c.refuses(t, lab.ADD, "restart ovs-vswitchd", 11, "default/x")
-	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
-	must(t, c.OVSStart(within(t, 20*time.Second), node))
-	must(t, c.WaitReady(within(t, 30*time.Second), node))
-	_, err := c.CNI(within(t, 20*time.Second), node, lab.DEL, "default/x") // as a runtime does with what failed
+	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+	_, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.DEL, "default/x") // as a runtime does with what failed
 	must(t, err)
 	c.addAndDelete(t)
 }

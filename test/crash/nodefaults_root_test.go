@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // faults are all that can happen to node1 at any time, in any number.
@@ -25,7 +26,7 @@ func (c cluster) faults(r *rand.Rand) []fault {
 	// gone sees to it that a daemon that was told to end has done so before the next is started: one that hangs would
 	// do so when it goes on.
 	gone := func(d lab.Daemon) do {
-		return func(t *testing.T) { must(t, c.OVSKill(within(t, 10*time.Second), node, d)) }
+		return func(t *testing.T) { must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, d)) }
 	}
 	// shell may fail: another fault may have taken away what it works on.
 	shell := func(script string) do {
@@ -40,8 +41,8 @@ func (c cluster) faults(r *rand.Rand) []fault {
 		}
 	}
 	return []fault{
-		{name: "agent killed", begin: func(t *testing.T) { must(t, c.AgentKill(within(t, 10*time.Second), node)) }},
-		{name: "agent stopped", begin: func(t *testing.T) { must(t, c.AgentStop(within(t, 40*time.Second), node)) }},
+		{name: "agent killed", begin: func(t *testing.T) { must(t, c.AgentKill(labtest.Within(t, 10*time.Second), node)) }},
+		{name: "agent stopped", begin: func(t *testing.T) { must(t, c.AgentStop(labtest.Within(t, 40*time.Second), node)) }},
 		{name: "ovs-vswitchd killed", begin: signal(lab.Vswitchd, unix.SIGKILL), end: gone(lab.Vswitchd)},
 		{name: "ovs-vswitchd stopped", begin: signal(lab.Vswitchd, unix.SIGTERM), end: gone(lab.Vswitchd)},
 		{name: "ovs-vswitchd hangs", begin: signal(lab.Vswitchd, unix.SIGSTOP)},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // otherNode is all of node2, whose pods stay.
@@ -103,7 +104,7 @@ func globalAddresses(dev string) (out []string, err error) {
 func (c cluster) output(t *testing.T, line string) (string, error) {
 	t.Helper()
 	argv := strings.Fields(line)
-	cmd := exec.CommandContext(within(t, 20*time.Second), argv[0], argv[1:]...)
+	cmd := exec.CommandContext(labtest.Within(t, 20*time.Second), argv[0], argv[1:]...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := c.node.Start(cmd)

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 const otherBoot = "00000000-1111-2222-3333-444444444444"
@@ -22,8 +23,8 @@ func TestRootReboot(t *testing.T) {
 	c := up(t)
 	c.apply(t, podYAML("a", node), podYAML("b", node))
 	c.settle(t)
-	must(t, c.RunnerStop(within(t, 10*time.Second)))
-	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	must(t, c.RunnerStop(labtest.Within(t, 10*time.Second)))
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 	pods := c.pods(t)
 	for _, p := range pods {
 		c.exec(t, "ovs-vsctl", "set", "Port", p.HostIf(), "external_ids:fairlead-boot-id="+otherBoot)
@@ -32,7 +33,7 @@ func TestRootReboot(t *testing.T) {
 		}
 	}
 	must(t, os.WriteFile(c.leaseFile("boot-id"), []byte(otherBoot+"\n"), 0o600))
-	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	c.readyForCNI(t)
 	a := pods[slices.IndexFunc(pods, func(p nodestate.Pod) bool { return p.Name == "default/a" })]
 	eventually(t, 10*time.Second, func() []string {
@@ -41,7 +42,7 @@ func TestRootReboot(t *testing.T) {
 		return c.ref.Differences(s, nil)
 	})
 	must(t, c.node.RemoveNetns(a.Netns))
-	must(t, c.RunnerStart(within(t, 10*time.Second)))
+	must(t, c.RunnerStart(labtest.Within(t, 10*time.Second)))
 	eventually(t, 20*time.Second, func() []string { // the runner makes the pods anew
 		for _, p := range pods {
 			rec, err := c.Records().Load(p.Name)
@@ -80,11 +81,11 @@ func TestRootLeasesLost(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, agent runs %v", what, running), func(t *testing.T) {
 				c.readyForCNI(t)
 				if !running {
-					must(t, c.AgentStop(within(t, 15*time.Second), node))
+					must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 				}
 				damage()
 				if !running {
-					must(t, c.AgentStart(within(t, 5*time.Second), node))
+					must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 				}
 				stop := c.watchAddresses(t)
 				defer stop()
@@ -125,14 +126,14 @@ func TestRootRecordEditedByHand(t *testing.T) {
 	})
 	c.check(t)
 
-	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 	c.exec(t, edit...)
-	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	c.readyForCNI(t)
 	if log := c.agentLog(t); !strings.Contains(log, "fairlead-mac") {
 		t.Error("the log does not tell of the record")
 	}
-	out, err := c.CNI(within(t, 20*time.Second), node, lab.CHECK, near.Name)
+	out, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.CHECK, near.Name)
 	if err == nil || !strings.Contains(out, "can't be read") || !strings.Contains(out, "fairlead-mac") {
 		t.Errorf("CHECK: %v %s", err, out)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // restarts of either kind that must lose no packet.
@@ -33,10 +34,10 @@ func TestRootRestart(t *testing.T) {
 	ways := c.ways(t)
 	for i := range restarts {
 		t.Run(fmt.Sprintf("SIGKILL %d", i+1), func(t *testing.T) {
-			c.unnoticed(t, ways, func() { must(t, c.AgentKill(within(t, 5*time.Second), node)) })
+			c.unnoticed(t, ways, func() { must(t, c.AgentKill(labtest.Within(t, 5*time.Second), node)) })
 		})
 		t.Run(fmt.Sprintf("SIGTERM %d", i+1), func(t *testing.T) {
-			c.unnoticed(t, ways, func() { must(t, c.AgentStop(within(t, 15*time.Second), node)) })
+			c.unnoticed(t, ways, func() { must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node)) })
 		})
 	}
 	c.check(t)
@@ -56,7 +57,7 @@ func (c cluster) unnoticed(t *testing.T, ways []way, end func()) {
 		began := time.Now()
 		lost := run1s(t, ways, func() {
 			end()
-			must(t, c.AgentStart(within(t, 5*time.Second), node))
+			must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 			c.readyForCNI(t)
 		})
 		c.untouched(t, before, time.Since(began))
@@ -140,7 +141,7 @@ func (c cluster) exec(t *testing.T, argv ...string) string { return execOn(t, c.
 
 func execOn(t *testing.T, h host.Host, argv ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(within(t, 20*time.Second), argv[0], argv[1:]...)
+	cmd := exec.CommandContext(labtest.Within(t, 20*time.Second), argv[0], argv[1:]...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := h.Start(cmd)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
@@ -136,23 +137,23 @@ func (c cluster) heal(t *testing.T) {
 			unix.Kill(pid, unix.SIGCONT) // it may just have ended
 		}
 	}
-	must(t, c.OVSStart(within(t, 30*time.Second), node))
+	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node))
 	if c.api != nil {
 		c.api.heal(t)
 	}
 	// It may have a port that was moved there just when its pod went.
 	c.exec(t, "ovs-vsctl", "--timeout=20", "--no-wait", "--if-exists", "del-br", "theirs")
-	ctx := within(t, 30*time.Second)
+	ctx := labtest.Within(t, 30*time.Second)
 	if s, err := c.AgentState(ctx, node); err != nil || s.PID == 0 {
 		must(t, c.startAgent(ctx))
 	}
-	must(t, c.WaitReady(within(t, 40*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, 40*time.Second), node))
 }
 
 // sound is the one check after every fault: each pod has what it needs, is reached, and nothing else is there.
 func (c cluster) sound(t *testing.T, order, other []string) {
 	t.Helper()
-	must(t, c.WaitPods(within(t, time.Minute)))
+	must(t, c.WaitPods(labtest.Within(t, time.Minute)))
 	eventually(t, 30*time.Second, func() []string { // the agent looks every 15 s
 		wrong := append(difference("node", c.hostOrder(t), order), c.downVeths(t)...)
 		wrong = append(wrong, c.ref.Differences(c.state(t), c.pods(t))...)

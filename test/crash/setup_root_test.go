@@ -93,7 +93,7 @@ func upIn(t *testing.T, kind lab.Cluster) cluster {
 		_, err = l.Apply("nodes", []byte(nodes))
 		must(t, err)
 	}
-	ctx := within(t, time.Minute)
+	ctx := labtest.Within(t, time.Minute)
 	for _, n := range l.Nodes() {
 		must(t, l.AgentStart(ctx, n))
 	}
@@ -115,17 +115,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// within is a context that ends after d, for calls that must not hang.
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // eventually polls until done returns nothing, and fails the test with what it returned last.
 func eventually(t *testing.T, limit time.Duration, done func() (wrong []string)) {
 	t.Helper()
+	limit = labtest.Patience(t, limit)
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		wrong := done()
 		if len(wrong) == 0 {
@@ -171,12 +164,12 @@ func (c cluster) remove(t *testing.T, manifests ...string) {
 // settle waits until every pod runs or is gone.
 func (c cluster) settle(t *testing.T) {
 	t.Helper()
-	must(t, c.WaitPods(within(t, 30*time.Second)))
+	must(t, c.WaitPods(labtest.Within(t, 30*time.Second)))
 }
 
 func (c cluster) state(t *testing.T) nodestate.State {
 	t.Helper()
-	s, err := nodestate.Read(within(t, 20*time.Second), c.node)
+	s, err := nodestate.Read(labtest.Within(t, 20*time.Second), c.node)
 	must(t, err)
 	return s
 }
@@ -293,7 +286,7 @@ func run(start func(*exec.Cmd) error, what string, argv []string) error {
 // kill ends the agent with SIGKILL and starts the next at once.
 func (c cluster) kill(t *testing.T) {
 	t.Helper()
-	must(t, c.AgentKill(within(t, 5*time.Second), node))
+	must(t, c.AgentKill(labtest.Within(t, 5*time.Second), node))
 	eventually(t, 5*time.Second, func() []string {
 		// It has an exit code when its last thread is gone; before, it may seem to be dead and alive by turns.
 		if s, err := c.AgentState(t.Context(), node); err != nil || s.PID != 0 || s.Exit == nil {
@@ -301,13 +294,13 @@ func (c cluster) kill(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 }
 
 // agentPID is the process to kill.
 func (c cluster) agentPID(t *testing.T) int {
 	t.Helper()
-	s, err := c.AgentState(within(t, 5*time.Second), node)
+	s, err := c.AgentState(labtest.Within(t, 5*time.Second), node)
 	must(t, err)
 	return s.PID
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // An agent that is told to stop finishes the calls that it has begun, or fails them and leaves nothing, and is gone
@@ -25,14 +27,14 @@ func TestRootSIGTERMDuringADDs(t *testing.T) {
 		}
 		pause(r, 120*time.Millisecond)
 		began := time.Now()
-		must(t, c.AgentStop(within(t, 15*time.Second), node))
+		must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 		longest = max(longest, time.Since(began))
-		s, err := c.AgentState(within(t, 5*time.Second), node)
+		s, err := c.AgentState(labtest.Within(t, 5*time.Second), node)
 		must(t, err)
 		if s.Exit == nil || *s.Exit != 0 {
 			t.Errorf("after SIGTERM the agent is %s, want exit code 0", s)
 		}
-		must(t, c.AgentStart(within(t, 5*time.Second), node))
+		must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 		c.settle(t)
 		c.check(t)
 	}

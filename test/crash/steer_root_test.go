@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
@@ -53,7 +54,7 @@ func TestRootSteerLeavesHostAlone(t *testing.T) {
 	}
 	c.apply(t, steeredPod)
 	c.apply(t, steeredByHand)
-	must(t, c.WaitPods(within(t, 30*time.Second)))
+	must(t, c.WaitPods(labtest.Within(t, 30*time.Second)))
 	t.Run("pods are known before their flows", c.knownBeforeFlows)
 	for _, e := range c.steerEvents() {
 		t.Run(e.name, func(t *testing.T) { c.hostUnmoved(t, e.do) })
@@ -81,18 +82,18 @@ func (c cluster) steerEvents() []struct {
 } {
 	agentAgain := func(end func(context.Context, string) error) func(*testing.T) {
 		return func(t *testing.T) {
-			must(t, end(within(t, 15*time.Second), node))
-			must(t, c.AgentStart(within(t, 5*time.Second), node))
-			must(t, c.WaitReady(within(t, 30*time.Second), node))
+			must(t, end(labtest.Within(t, 15*time.Second), node))
+			must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+			must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 			c.podReached(t)
 		}
 	}
 	daemonAgain := func(d lab.Daemon) func(*testing.T) {
 		return func(t *testing.T) {
-			must(t, c.OVSKill(within(t, 10*time.Second), node, d))
+			must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, d))
 			c.forgetNeighbours(t)
 			time.Sleep(2 * time.Second) // in which the host is to be at work without it
-			must(t, c.OVSStart(within(t, 30*time.Second), node, d))
+			must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, d))
 			c.podReached(t)
 		}
 	}
@@ -129,10 +130,10 @@ func (c cluster) steerEvents() []struct {
 			c.podReached(t)
 		}},
 		{"not wanted any more", func(t *testing.T) {
-			must(t, c.AgentStop(within(t, 15*time.Second), node))
+			must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 			c.exec(t, "sed", "-i", "s/enableBridgingMode: true/enableBridgingMode: false/", "/etc/fairlead/agent.conf")
-			must(t, c.AgentStart(within(t, 5*time.Second), node))
-			must(t, c.WaitReady(within(t, 60*time.Second), node))
+			must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+			must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
 			c.nothingLeft(t)
 		}},
 	}
@@ -141,10 +142,10 @@ func (c cluster) steerEvents() []struct {
 // wantMode starts an agent whose config has another uplink.mode.
 func (c cluster) wantMode(t *testing.T, mode string) {
 	t.Helper()
-	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 	c.exec(t, "sed", "-i", "s/mode: auto/mode: "+mode+"/", "/etc/fairlead/agent.conf")
-	must(t, c.AgentStart(within(t, 5*time.Second), node))
-	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 }
 
 // steers waits until the uplink is attached, in mode steer, and the host has its address on the NIC.
@@ -168,7 +169,7 @@ func (c cluster) podReached(t *testing.T) {
 	c.steers(t)
 	ip := c.at(t, "s").ips[0].String()
 	eventually(t, 30*time.Second, func() []string {
-		if out, err := c.NodeExec(within(t, 10*time.Second), "router", "ping", "-c1", "-W1", ip); err != nil {
+		if out, err := c.NodeExec(labtest.Within(t, 10*time.Second), "router", "ping", "-c1", "-W1", ip); err != nil {
 			return []string{fmt.Sprintf("the pod does not answer: %v %s", err, out)}
 		}
 		return nil
@@ -324,14 +325,14 @@ spec: {nodeName: nowhere, containers: [{name: main, image: none}]}
 // told by then. An ADD goes the same way, but waits for its port's number before.
 func (c cluster) knownBeforeFlows(t *testing.T) {
 	before := c.known(t)
-	_, err := c.CNI(within(t, 30*time.Second), node, lab.ADD, "default/m")
+	_, err := c.CNI(labtest.Within(t, 30*time.Second), node, lab.ADD, "default/m")
 	must(t, err)
 	pid := lab.Vswitchd.PID(c.node)
 	must(t, unix.Kill(pid, unix.SIGSTOP))
 	defer unix.Kill(pid, unix.SIGCONT)
 	answered := make(chan error, 1)
 	go func() {
-		_, err := c.CNI(within(t, 60*time.Second), node, lab.DEL, "default/m")
+		_, err := c.CNI(labtest.Within(t, 60*time.Second), node, lab.DEL, "default/m")
 		answered <- err
 	}()
 	eventually(t, 4*time.Second, func() []string {
@@ -351,8 +352,8 @@ func (c cluster) knownBeforeFlows(t *testing.T) {
 	case <-time.After(60 * time.Second):
 		t.Fatal("DEL is not answered though ovs-vswitchd goes on")
 	}
-	must(t, c.WaitReady(within(t, 30*time.Second), node))
-	_, err = c.CNI(within(t, 30*time.Second), node, lab.DEL, "default/m")
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+	_, err = c.CNI(labtest.Within(t, 30*time.Second), node, lab.DEL, "default/m")
 	must(t, err)
 }
 
@@ -371,9 +372,9 @@ func (c cluster) frozenMap(t *testing.T) {
 	c.podReached(t)
 	c.exec(t, "sh", "-c", "rm -r /sys/fs/bpf/fairlead-uplink")
 	c.podReached(t)
-	_, err := c.CNI(within(t, 30*time.Second), node, lab.ADD, "default/m")
+	_, err := c.CNI(labtest.Within(t, 30*time.Second), node, lab.ADD, "default/m")
 	must(t, err)
-	_, err = c.CNI(within(t, 30*time.Second), node, lab.DEL, "default/m")
+	_, err = c.CNI(labtest.Within(t, 30*time.Second), node, lab.DEL, "default/m")
 	must(t, err)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
@@ -72,10 +73,10 @@ func wait(t *testing.T, done <-chan struct{}, what string) {
 // readyForCNI waits until the agent answers CNI requests.
 func (c cluster) readyForCNI(t *testing.T) {
 	t.Helper()
-	must(t, c.WaitReady(within(t, 20*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, 20*time.Second), node))
 	eventually(t, 10*time.Second, func() []string {
 		// The network is of a version without STATUS: a DEL of what is not there is asked instead.
-		if _, err := c.CNI(within(t, 10*time.Second), node, lab.DEL, "default/nobody"); err != nil {
+		if _, err := c.CNI(labtest.Within(t, 10*time.Second), node, lab.DEL, "default/nobody"); err != nil {
 			return []string{err.Error()}
 		}
 		return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
@@ -61,7 +62,7 @@ func (c cluster) attached(t *testing.T, want bool) {
 		if strings.Contains(addrs, off+" ") {
 			wrong = append(wrong, off+" has an address:\n"+addrs)
 		}
-		if out, err := c.NodeExec(within(t, 10*time.Second), node, "ping", "-c1", "-W1", "192.168.77.1"); err != nil {
+		if out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, "ping", "-c1", "-W1", "192.168.77.1"); err != nil {
 			wrong = append(wrong, fmt.Sprintf("the router does not answer: %v %s", err, out))
 		}
 		return wrong
@@ -90,21 +91,21 @@ func (c cluster) cleanUp(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
 	c.attached(t, true)
 }
 
 // Where ovs-vswitchd does not come back the host has its NIC again, also under the next agent, until it does.
 func (c cluster) staysDead(t *testing.T) {
-	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
 	c.attached(t, false)
 	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "as long as") {
 		t.Errorf("status says\n%s", out)
 	}
-	must(t, c.AgentStop(within(t, 15*time.Second), node))
-	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	c.attached(t, false)
-	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
 	c.attached(t, true)
 }
 
@@ -122,8 +123,8 @@ func (c cluster) yields(t *testing.T) {
 	c.attached(t, false)
 	time.Sleep(2 * time.Second) // in which an agent would have put it back: it hears of changes at once
 	c.attached(t, false)
-	must(t, c.OVSStop(within(t, 10*time.Second), node, lab.Vswitchd))
-	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStop(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
 	c.attached(t, true)
 }
 
@@ -136,35 +137,35 @@ func (c cluster) restoredByHand(t *testing.T) {
 	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "by hand") {
 		t.Errorf("status says\n%s", out)
 	}
-	must(t, c.AgentStop(within(t, 15*time.Second), node))
-	must(t, c.AgentStart(within(t, 5*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	c.attached(t, true)
 }
 
 // Where nobody answers after an attach it is undone, and stays undone; the node's pods without IPPools work.
 func (c cluster) noGateway(t *testing.T) {
 	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
-	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 	router, err := c.Host("router")
 	must(t, err)
 	silent := func(state string) {
-		out, err := c.NodeExec(within(t, 10*time.Second), router.Name, "ip", "link", "set", "eth0", state)
+		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), router.Name, "ip", "link", "set", "eth0", state)
 		if err != nil {
 			t.Fatal(err, out)
 		}
 	}
 	silent("down")
-	must(t, c.AgentStart(within(t, 5*time.Second), node))
-	must(t, c.WaitReady(within(t, 60*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
 	silent("up")
 	c.attached(t, false)
 	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
 	if !strings.Contains(out, "is not reached through br-uplink") {
 		t.Errorf("status says\n%s", out)
 	}
-	must(t, c.AgentStop(within(t, 15*time.Second), node))
-	must(t, c.AgentStart(within(t, 5*time.Second), node))
-	must(t, c.WaitReady(within(t, 60*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
 	c.attached(t, false)
 	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "attach", "--nic", "eth0")
 	c.attached(t, true)
@@ -172,9 +173,9 @@ func (c cluster) noGateway(t *testing.T) {
 
 // An agent whose config has no bridging restores what one before has attached.
 func (c cluster) notWanted(t *testing.T) {
-	must(t, c.AgentStop(within(t, 15*time.Second), node))
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 	c.exec(t, "sed", "-i", "s/enableBridgingMode: true/enableBridgingMode: false/", "/etc/fairlead/agent.conf")
-	must(t, c.AgentStart(within(t, 5*time.Second), node))
-	must(t, c.WaitReady(within(t, 60*time.Second), node))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
 	c.attached(t, false)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
@@ -140,12 +141,12 @@ func (c cluster) happens(t *testing.T, e *event, ways []way, onlyMeasured bool) 
 // agentAgain ends the agent and starts it, with another value of a key of its config if one is named.
 func (c cluster) agentAgain(end func(context.Context, string) error, key string) func(*testing.T) {
 	return func(t *testing.T) {
-		must(t, end(within(t, 15*time.Second), node))
+		must(t, end(labtest.Within(t, 15*time.Second), node))
 		if key != "" {
 			c.otherValue(t, key)
 		}
-		must(t, c.startAgent(within(t, 10*time.Second)))
-		must(t, c.WaitReady(within(t, 30*time.Second), node))
+		must(t, c.startAgent(labtest.Within(t, 10*time.Second)))
+		must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 	}
 }
 
@@ -166,23 +167,23 @@ func (c cluster) armed(t *testing.T) {
 
 func (c cluster) vswitchdAgain(t *testing.T) {
 	c.armed(t)
-	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
-	must(t, c.OVSStart(within(t, 20*time.Second), node, lab.Vswitchd))
-	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node, lab.Vswitchd))
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 }
 
 func (c cluster) ovsdbAgain(t *testing.T) {
-	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.OVSDB))
-	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.OVSDB))
-	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.OVSDB))
+	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.OVSDB))
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 }
 
 // cleanedUp: ovs-vswitchd takes away all that it has made, and is started.
 func (c cluster) cleanedUp(t *testing.T) {
 	c.exec(t, "ovs-appctl", "--timeout=10", "exit", "--cleanup")
 	eventually(t, 10*time.Second, func() []string { return c.runs(lab.Vswitchd) })
-	must(t, c.OVSStart(within(t, 30*time.Second), node, lab.Vswitchd))
-	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 }
 
 // newFlowsWithoutAgent ends agent and ovs-vswitchd, has the kernel forget its flows, and starts ovs-vswitchd alone. It
@@ -190,14 +191,14 @@ func (c cluster) cleanedUp(t *testing.T) {
 func (c cluster) newFlowsWithoutAgent(t *testing.T) time.Duration {
 	t.Helper()
 	c.armed(t)
-	must(t, c.AgentKill(within(t, 10*time.Second), node))
-	must(t, c.OVSKill(within(t, 10*time.Second), node, lab.Vswitchd))
+	must(t, c.AgentKill(labtest.Within(t, 10*time.Second), node))
+	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
 	if c.Datapath() == vswitch.System {
 		c.exec(t, "ovs-dpctl", "--timeout=10", "del-flows")
 	}
 	ways := c.uplinkWays(t)[:hostWays]
 	streams := start(t, ways, 2*time.Millisecond)
-	must(t, c.OVSStart(within(t, 20*time.Second), node, lab.Vswitchd))
+	must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node, lab.Vswitchd))
 	back := time.Now()
 	eventually(t, 10*time.Second, func() []string { return silent(ways, streams, back) })
 	time.Sleep(300 * time.Millisecond) // of the streams, after
@@ -208,7 +209,7 @@ func (c cluster) newFlowsWithoutAgent(t *testing.T) time.Duration {
 			lost = r.LastLost
 		}
 	}
-	must(t, c.startAgent(within(t, 10*time.Second)))
-	must(t, c.WaitReady(within(t, 30*time.Second), node))
+	must(t, c.startAgent(labtest.Within(t, 10*time.Second)))
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 	return lost.Sub(back)
 }

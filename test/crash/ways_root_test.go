@@ -7,6 +7,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
@@ -83,7 +84,7 @@ func (c cluster) ways(t *testing.T) (ways []way) {
 // gateways are node1's addresses in the pod network.
 func (c cluster) gateways(t *testing.T) (out []netip.Prefix) {
 	t.Helper()
-	states, err := c.NodeStates(within(t, 10*time.Second))
+	states, err := c.NodeStates(labtest.Within(t, 10*time.Second))
 	must(t, err)
 	for _, s := range states {
 		for _, cidr := range s.PodCIDRs {

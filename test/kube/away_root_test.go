@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -24,9 +25,9 @@ func TestRootAPIServerKilled(t *testing.T) {
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
 	stop := b.steady(t, "a", "c")
-	must(t, b.plane.Kill(within(t, 10*time.Second), controlplane.APIServer))
+	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
 	b.cniWhileAway(t)
-	must(t, b.plane.Start(within(t, time.Minute), controlplane.APIServer, nil))
+	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
 	b.follows(t)
 	stop()
 	b.addPods(t, "d@node2")
@@ -74,7 +75,7 @@ func (b *bed) cniWhileAway(t *testing.T) {
 	t.Helper()
 	for _, verb := range []lab.Verb{lab.DEL, lab.ADD} {
 		begun := time.Now()
-		out, err := b.CNI(within(t, 30*time.Second), "node1", verb, "default/b")
+		out, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", verb, "default/b")
 		if err != nil {
 			t.Errorf("%s while the API server is away: %v\n%s", verb, err, out)
 		}
@@ -93,12 +94,12 @@ func TestRootAgentStartsWhileAPIServerIsAway(t *testing.T) {
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
 	stop := b.steady(t, "a", "c")
-	must(t, b.plane.Kill(within(t, 10*time.Second), controlplane.APIServer))
-	must(t, b.AgentKill(within(t, 10*time.Second), "node1"))
+	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
+	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
 	must(t, b.AgentStart(t.Context(), "node1"))
-	must(t, b.WaitReady(within(t, 40*time.Second), "node1"))
+	must(t, b.WaitReady(labtest.Within(t, 40*time.Second), "node1"))
 	b.cniWhileAway(t)
-	must(t, b.plane.Start(within(t, time.Minute), controlplane.APIServer, nil))
+	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
 	b.follows(t)
 	stop()
 }
@@ -109,16 +110,16 @@ func TestRootEtcdAway(t *testing.T) {
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
 	b.seen(t, "b")
 	stop := b.steady(t, "a", "c")
-	must(t, b.plane.Kill(within(t, 10*time.Second), controlplane.Etcd))
+	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.Etcd))
 	wait(t, 30*time.Second, func() string {
-		if _, err := b.Kubectl(within(t, 20*time.Second), "get", "--raw", "/readyz"); err == nil {
+		if _, err := b.Kubectl(labtest.Within(t, 20*time.Second), "get", "--raw", "/readyz"); err == nil {
 			return "the API server does not know yet that etcd is away"
 		}
 		return ""
 	})
 	b.cniWhileAway(t)
-	must(t, b.plane.Start(within(t, time.Minute), controlplane.Etcd, nil))
-	must(t, b.plane.StartAll(within(t, time.Minute), func(controlplane.Part) {})) // those that ended meanwhile
+	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.Etcd, nil))
+	must(t, b.plane.StartAll(labtest.Within(t, time.Minute), func(controlplane.Part) {})) // those that ended meanwhile
 	b.follows(t)
 	stop()
 }
@@ -132,7 +133,7 @@ func TestRootForbidden(t *testing.T) {
 	_, err := b.Kubectl(t.Context(), "delete", "clusterrolebinding", "fairlead-agent")
 	must(t, err)
 	// Rights are asked for when a watch begins: end those that there are.
-	must(t, b.plane.Restart(within(t, time.Minute), controlplane.APIServer, nil))
+	must(t, b.plane.Restart(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
 	wait(t, time.Minute, func() string {
 		if !strings.Contains(b.log(t, "node1"), "forbidden") {
 			return "the agent does not say that it is forbidden to read"

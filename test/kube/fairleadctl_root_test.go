@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // adminHere puts the administrator's kubeconfig onto a node, as people have one where they work.
 func (b *bed) adminHere(t *testing.T, node string) (kubeconfig string) {
 	t.Helper()
-	ctx := within(t, 20*time.Second)
+	ctx := labtest.Within(t, 20*time.Second)
 	text, err := b.NodeExec(ctx, "control-plane", "cat", b.plane.AdminKubeconfig())
 	must(t, err)
 	const path = "/run/admin.kubeconfig"
@@ -52,7 +54,7 @@ func TestRootFairleadctlOnNode(t *testing.T) {
 	b.says(t, admin, 0, []string{"detached: nothing was attached"}, "uplink", "status")
 
 	// node2 takes no large packets: a veth takes a VLAN tag more than its MTU.
-	ctx := within(t, 3*time.Minute)
+	ctx := labtest.Within(t, 3*time.Minute)
 	mtu := func(bytes string) {
 		_, err := b.NodeExec(context.Background(), "node2", "ip", "link", "set", "eth0", "mtu", bytes)
 		must(t, err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -25,7 +26,7 @@ func TestRootClusterCIDRUsedUp(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
 	b.keepKCM(t)
-	must(t, b.AgentStop(within(t, 20*time.Second), "node2"))
+	must(t, b.AgentStop(labtest.Within(t, 20*time.Second), "node2"))
 	must(t, b.client.CoreV1().Nodes().Delete(t.Context(), "node2", metav1.DeleteOptions{}))
 	// All that there is belongs to node1.
 	b.clusterCIDR(t, strings.Join(b.node(t, "node1").Spec.PodCIDRs, ","))
@@ -57,7 +58,7 @@ func TestRootClusterCIDRUsedUp(t *testing.T) {
 	b.clusterCIDR(t, remedy[1])
 	b.podCIDRs(t, "node2")
 	must(t, b.AgentStart(t.Context(), "node2"))
-	must(t, b.WaitReady(within(t, time.Minute), "node2"))
+	must(t, b.WaitReady(labtest.Within(t, time.Minute), "node2"))
 	b.addPods(t, "d@node2")
 	b.ping(t, "d", "a", 20*time.Second)
 }
@@ -87,7 +88,7 @@ func TestRootPodCIDRChanged(t *testing.T) {
 	b.doctorSays(t, 3, "kubectl -n default delete pod c")
 	_, err := b.Kubectl(t.Context(), "-n", "default", "delete", "pod", "c", "--wait=false")
 	must(t, err)
-	must(t, b.WaitPods(within(t, 40*time.Second)))
+	must(t, b.WaitPods(labtest.Within(t, 40*time.Second)))
 	b.addPods(t, "d@node2")
 	b.ping(t, "d", "a", 20*time.Second)
 	b.ping(t, "a", "d", 20*time.Second)
@@ -133,12 +134,12 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 	must(t, b.RegisterNodes(t.Context()))
 	b.podCIDRs(t, "node2")
 	for _, node := range b.Nodes() {
-		must(t, b.WaitReady(within(t, time.Minute), node))
+		must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
 	}
-	must(t, b.WaitPods(within(t, time.Minute))) // e and f got their addresses
+	must(t, b.WaitPods(labtest.Within(t, time.Minute))) // e and f got their addresses
 	_, err = b.Kubectl(t.Context(), "-n", "default", "delete", "pod", "c", "--ignore-not-found", "--wait=false")
 	must(t, err)
-	must(t, b.WaitPods(within(t, time.Minute)))
+	must(t, b.WaitPods(labtest.Within(t, time.Minute)))
 	b.ping(t, "e", "f", 20*time.Second)
 	b.doctorSays(t, 0, "Nothing is wrong")
 	begun := time.Now()
@@ -175,7 +176,7 @@ func (b *bed) keepKCM(t *testing.T) {
 
 func (b *bed) clusterCIDR(t *testing.T, cidrs string) {
 	t.Helper()
-	must(t, b.plane.Restart(within(t, time.Minute), controlplane.KCM, controlplane.Flags{"cluster-cidr": cidrs}))
+	must(t, b.plane.Restart(labtest.Within(t, time.Minute), controlplane.KCM, controlplane.Flags{"cluster-cidr": cidrs}))
 }
 
 // makeAgain deletes a Node and creates it again with other podCIDRs.
@@ -245,7 +246,7 @@ func (b *bed) doctorSays(t *testing.T, want int, text string) {
 // fairleadctl runs it on a host and returns what it says and its exit code.
 func (b *bed) fairleadctl(t *testing.T, host, kubeconfig string, args ...string) (out string, code int) {
 	t.Helper()
-	out, err := b.NodeExec(within(t, 40*time.Second), host, append([]string{"env", "KUBECONFIG=" + kubeconfig, "fairleadctl"}, args...)...)
+	out, err := b.NodeExec(labtest.Within(t, 40*time.Second), host, append([]string{"env", "KUBECONFIG=" + kubeconfig, "fairleadctl"}, args...)...)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return out, exit.ExitCode()
 	}

@@ -125,14 +125,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// within is a context that ends after d, for calls that must not hang.
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // wait polls until done returns "", and fails the test with the last answer after limit. It returns how long it took.
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) time.Duration {
 	t.Helper()
@@ -172,7 +164,7 @@ func (b *bed) addPods(t *testing.T, pods ...string) {
 	}
 	_, err := b.Apply("test", []byte(strings.Join(manifests, "---\n")))
 	must(t, err)
-	must(t, b.WaitPods(within(t, 40*time.Second)))
+	must(t, b.WaitPods(labtest.Within(t, 40*time.Second)))
 }
 
 // pod is where a pod is: its node, its network namespace there and its addresses.
@@ -203,7 +195,7 @@ func (b *bed) ping(t *testing.T, from, to string, limit time.Duration) {
 	t.Helper()
 	for _, ip := range b.pod(t, to).ips {
 		wait(t, limit, func() string {
-			if _, err := b.PodExec(within(t, 10*time.Second), "default/"+from, "ping", "-c1", "-W2", ip.String()); err != nil {
+			if _, err := b.PodExec(labtest.Within(t, 10*time.Second), "default/"+from, "ping", "-c1", "-W2", ip.String()); err != nil {
 				return err.Error()
 			}
 			return ""
@@ -216,7 +208,7 @@ func (b *bed) ping(t *testing.T, from, to string, limit time.Duration) {
 func (b *bed) follows(t *testing.T) {
 	t.Helper()
 	// After several faults kube-controller-manager waits up to a minute before it asks again. It is not under test.
-	must(t, b.plane.Restart(within(t, time.Minute), controlplane.KCM, nil))
+	must(t, b.plane.Restart(labtest.Within(t, time.Minute), controlplane.KCM, nil))
 	b.makeGuest(t)
 	b.followsGuest(t)
 }
@@ -256,7 +248,7 @@ func (b *bed) routed(t *testing.T, podCIDR string, want bool) {
 	t.Helper()
 	for _, node := range b.Nodes() {
 		wait(t, 90*time.Second, func() string {
-			out, err := b.NodeExec(within(t, 10*time.Second), node, "ip", "route", "show", "match", podCIDR, "dev", "fairlead-gw0")
+			out, err := b.NodeExec(labtest.Within(t, 10*time.Second), node, "ip", "route", "show", "match", podCIDR, "dev", "fairlead-gw0")
 			if err != nil {
 				return err.Error()
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -77,7 +78,7 @@ func (b *bed) looksRight(t *testing.T, pod string, ip netip.Addr, vlan uint16) {
 		if text == "via" {
 			text = "via " + gateway.Addr().String()
 		}
-		out, err := b.PodExec(within(t, 20*time.Second), rec.Pod(), strings.Fields(want.command)...)
+		out, err := b.PodExec(labtest.Within(t, 20*time.Second), rec.Pod(), strings.Fields(want.command)...)
 		if err != nil || !strings.Contains(out, text) {
 			t.Errorf("%s: %s: %v %q, want %q", pod, want.command, err, out, text)
 		}
@@ -132,7 +133,7 @@ func TestRootRefused(t *testing.T) {
 }
 
 func (b *bed) poolThere(t *testing.T, name string) error {
-	_, err := b.Kubectl(within(t, 20*time.Second), "get", "ippool", name)
+	_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "get", "ippool", name)
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
@@ -18,7 +19,7 @@ const owed = "/var/lib/fairlead/owed"
 // owes is what is in the node's directory of addresses to give back.
 func (b *bed) owes(t *testing.T) []string {
 	t.Helper()
-	out, err := b.NodeExec(within(t, 20*time.Second), node, "sh", "-c", "ls "+owed+" 2>/dev/null || true")
+	out, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "sh", "-c", "ls "+owed+" 2>/dev/null || true")
 	must(t, err)
 	return strings.Fields(out)
 }
@@ -31,10 +32,10 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 		podYAML("a", node, `ippools: "away,away6"`), podYAML("routed", node))
 	b.running(t, "a")
 	b.running(t, "routed")
-	must(t, b.plane.Kill(within(t, 10*time.Second), controlplane.APIServer))
+	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
 	for _, pod := range []string{"a", "routed"} {
 		begun := time.Now()
-		if out, err := b.CNI(within(t, 30*time.Second), node, lab.DEL, "default/"+pod); err != nil {
+		if out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.DEL, "default/"+pod); err != nil {
 			t.Errorf("DEL of %s: %v %s", pod, err, out)
 		}
 		if took := time.Since(begun); took > 8*time.Second {
@@ -45,7 +46,7 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 		t.Errorf("owed are %v, want one file, of a", files)
 	}
 	b.killAgent(t)
-	must(t, b.plane.Start(within(t, time.Minute), controlplane.APIServer, nil))
+	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
 	b.holdsExactly(t, 90*time.Second)
 	wait(t, 30*time.Second, func() string {
 		if files := b.owes(t); len(files) > 0 {
@@ -54,8 +55,8 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 		return ""
 	})
 	// The same sandbox is added again: it has nothing of before.
-	must(t, b.WaitReady(within(t, time.Minute), node))
-	if out, err := b.CNI(within(t, 30*time.Second), node, lab.ADD, "default/a"); err != nil {
+	must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
+	if out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.ADD, "default/a"); err != nil {
 		t.Errorf("ADD of the same sandbox: %v %s", err, out)
 	}
 }
@@ -63,7 +64,7 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 // killAgent ends the agent with SIGKILL and starts the next.
 func (b *bed) killAgent(t *testing.T) {
 	t.Helper()
-	must(t, b.AgentKill(within(t, 10*time.Second), node))
+	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), node))
 	b.restart(t)
 }
 
@@ -76,7 +77,7 @@ func (b *bed) restart(t *testing.T) {
 		}
 		return ""
 	})
-	must(t, b.AgentStart(within(t, 10*time.Second), node))
+	must(t, b.AgentStart(labtest.Within(t, 10*time.Second), node))
 }
 
 // Wherever in ADD or DEL of bridged pods the agent is killed: in the end what is held is what pods have, and no address
@@ -104,7 +105,7 @@ func TestRootKilledInADDAndDEL(t *testing.T) {
 		b.noneTwice(t)
 		b.holdsExactly(t, 5*time.Second, "near", "far", "kx", "ky")
 		for _, p := range pods {
-			_, err := b.Kubectl(within(t, 20*time.Second), "delete", "pod", p, "--wait=false")
+			_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "pod", p, "--wait=false")
 			must(t, err)
 		}
 		b.afterBegin(t, "kx", sandbox.Terminating, time.Duration(i)*10*time.Millisecond)
@@ -152,14 +153,14 @@ func (b *bed) afterBegin(t *testing.T, pod string, state sandbox.State, d time.D
 // killNow kills the agent, counts what there was at that moment, and starts the next.
 func (b *bed) killNow(t *testing.T, atKill map[string]int, verb string) {
 	t.Helper()
-	must(t, b.AgentKill(within(t, 10*time.Second), node))
+	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), node))
 	allocated := 0
 	for _, h := range b.held(t) {
 		if strings.Contains(h, "/k") {
 			allocated++
 		}
 	}
-	ports, err := b.NodeExec(within(t, 20*time.Second), node, "ovs-vsctl", "--no-heading", "--columns=name", "find", "Port",
+	ports, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "ovs-vsctl", "--no-heading", "--columns=name", "find", "Port",
 		"external_ids:fairlead=pod")
 	must(t, err)
 	atKill[fmt.Sprintf("%s: %d addresses, %d ports", verb, allocated, len(strings.Fields(ports))-1)]++
@@ -188,7 +189,7 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 	b.apply(t, poolYAML("witness", 4, 10, "110", "119"), podYAML("a", node, "ippools: witness"))
 	b.running(t, "a")
 	rec := b.record(t, "a")
-	boot, err := b.NodeExec(within(t, 10*time.Second), node, "cat", "/proc/sys/kernel/random/boot_id")
+	boot, err := b.NodeExec(labtest.Within(t, 10*time.Second), node, "cat", "/proc/sys/kernel/random/boot_id")
 	must(t, err)
 	boot = strings.TrimSpace(boot)
 	b.apply(t, allocation("192.168.110.1", "x", "", "")) // no address of the pool: nobody's business
@@ -214,7 +215,7 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 		t.Error("the log does not tell of what was taken back")
 	}
 	wait(t, 30*time.Second, func() string {
-		out, err := b.NodeExec(within(t, 20*time.Second), node, "ovs-vsctl", "--bare", "--columns=name", "find", "Port",
+		out, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "ovs-vsctl", "--bare", "--columns=name", "find", "Port",
 			"external_ids:fairlead=pod")
 		must(t, err)
 		if ports := strings.Fields(out); len(ports) != 1 {
@@ -244,7 +245,7 @@ func TestRootGC(t *testing.T) {
 	secondary := strings.Replace(allocation("192.168.110.117", "w", "", ""), "ifName: eth0", "ifName: net1, ipamOnly: true", 1)
 	b.apply(t, allocation("192.168.110.113", "x", "", ""), other, elsewhere, secondary,
 		allocation("192.168.110.114", b.record(t, "a").ContainerID, "", "")) // cut short, and its container is listed
-	if out, err := b.CNI(within(t, 30*time.Second), node, lab.GC, "default/b"); err != nil {
+	if out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.GC, "default/b"); err != nil {
 		t.Fatalf("GC: %v %s", err, out)
 	}
 	want := []string{"192.168.110.111 default/a", "192.168.110.114 /", "192.168.110.115 /", "192.168.110.116 /", "192.168.110.117 /"}
@@ -255,7 +256,7 @@ func TestRootGC(t *testing.T) {
 	b.remove(t, "b")
 	b.remove(t, "a")
 	for _, ip := range []string{"114", "115", "116", "117"} {
-		_, err := b.Kubectl(within(t, 20*time.Second), "delete", "ipallocation", "192.168.110."+ip)
+		_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "ipallocation", "192.168.110."+ip)
 		must(t, err)
 	}
 }
@@ -274,7 +275,7 @@ func (b *bed) dieInADDs(t *testing.T) {
 		})
 		time.Sleep(70 * time.Millisecond)
 	}
-	must(t, b.AgentKill(within(t, 10*time.Second), node))
+	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), node))
 	answered.Wait()
 	t.Logf("when the agent was killed: %v", b.held(t))
 	for _, name := range names {
@@ -294,7 +295,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 	before := b.portRecord(t, rec)
 	lose := func() {
 		t.Helper()
-		_, err := b.Kubectl(within(t, 20*time.Second), "delete", "ipallocations", "--all", "--wait=false")
+		_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "ipallocations", "--all", "--wait=false")
 		must(t, err)
 	}
 	lose()
@@ -306,18 +307,18 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 	b.holdsExactly(t, 40*time.Second, "a")
 	b.remove(t, "thief")
 	lose()
-	if out, err := b.CNI(within(t, 30*time.Second), node, lab.CHECK, "default/a"); err == nil ||
+	if out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.CHECK, "default/a"); err == nil ||
 		!strings.Contains(out, "the IPAllocation "+rec.IPs[0]+" is gone") {
 		t.Errorf("CHECK of a pod whose allocation is gone: %v %s", err, out)
 	}
 	b.killAgent(t)
 	b.holdsExactly(t, 60*time.Second, "a")
 
-	must(t, b.AgentStop(within(t, 20*time.Second), node))
-	_, err := b.NodeExec(within(t, 20*time.Second), node, "sh", "-c",
+	must(t, b.AgentStop(labtest.Within(t, 20*time.Second), node))
+	_, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "sh", "-c",
 		"ovs-vsctl del-port $(ovs-vsctl --bare --columns=name find Port external_ids:fairlead=pod)")
 	must(t, err)
-	must(t, b.AgentStart(within(t, 20*time.Second), node))
+	must(t, b.AgentStart(labtest.Within(t, 20*time.Second), node))
 	wait(t, 60*time.Second, func() string {
 		if now := b.portRecord(t, rec); now != before {
 			return fmt.Sprintf("the record is\n%s\nwant\n%s", now, before)
@@ -325,7 +326,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 		return ""
 	})
 	b.holdsExactly(t, 0, "a")
-	if out, err := b.CNI(within(t, 30*time.Second), node, lab.CHECK, "default/a"); err != nil {
+	if out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.CHECK, "default/a"); err != nil {
 		t.Errorf("CHECK: %v %s", err, out)
 	}
 }
@@ -333,7 +334,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 // portRecord is what OVSDB has of the pod's port.
 func (b *bed) portRecord(t *testing.T, rec *sandbox.Record) string {
 	t.Helper()
-	out, err := b.NodeExec(within(t, 20*time.Second), node, "ovs-vsctl", "--columns=name,external_ids", "find", "Port",
+	out, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "ovs-vsctl", "--columns=name,external_ids", "find", "Port",
 		"external_ids:fairlead-container-id="+rec.ContainerID)
 	must(t, err)
 	return out
@@ -346,9 +347,9 @@ func TestRootReboot(t *testing.T) {
 	b.running(t, "a")
 	b.running(t, "far")
 	before := b.record(t, "a").ContainerID
-	must(t, b.Reboot(within(t, time.Minute), node))
-	must(t, b.AgentStart(within(t, 20*time.Second), node))
-	must(t, b.WaitReady(within(t, time.Minute), node))
+	must(t, b.Reboot(labtest.Within(t, time.Minute), node))
+	must(t, b.AgentStart(labtest.Within(t, 20*time.Second), node))
+	must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
 	wait(t, 60*time.Second, func() string {
 		if rec := b.record(t, "a"); rec.State != sandbox.Running || rec.ContainerID == before {
 			return fmt.Sprintf("a is %s: %s", rec.State, rec.LastError)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // The manifests in docs/ip-pools.md are accepted and do what the page says. Their VLANs are not those of the lab: the
@@ -43,9 +45,9 @@ func TestRootManifestsOfTheDocs(t *testing.T) {
 		}
 	}
 	b.holdsExactly(t, 5*time.Second, "pod1", "pod2", "namespace1/pod3")
-	_, err = b.Kubectl(within(t, 20*time.Second), "delete", "statefulsets", "--all", "--wait=false")
+	_, err = b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "statefulsets", "--all", "--wait=false")
 	must(t, err)
 	b.remove(t, "pod1", "pod2", "namespace1/pod3")
-	_, err = b.Kubectl(within(t, 20*time.Second), "delete", "namespace", "namespace1", "--wait=false")
+	_, err = b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "namespace", "namespace1", "--wait=false")
 	must(t, err)
 }

@@ -91,7 +91,7 @@ func cluster(t *testing.T) *bed {
 	must(t, err)
 	begun := map[string]int{}
 	for _, n := range b.Nodes() {
-		must(t, b.WaitReady(within(t, time.Minute), n))
+		must(t, b.WaitReady(labtest.Within(t, time.Minute), n))
 		begun[n] = len(b.log(t, n))
 	}
 	t.Cleanup(func() {
@@ -142,14 +142,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// within is a context that ends after d, for calls that must not hang.
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // wait polls until done returns "", and fails the test with the last answer after limit.
@@ -247,7 +239,7 @@ func (b *bed) remove(t *testing.T, pods ...string) {
 		if !named {
 			namespace, name = "default", p
 		}
-		_, err := b.Kubectl(within(t, 20*time.Second), "delete", "pod", name, "-n", namespace, "--wait=false")
+		_, err := b.Kubectl(labtest.Within(t, 20*time.Second), "delete", "pod", name, "-n", namespace, "--wait=false")
 		must(t, err)
 	}
 	wait(t, 30*time.Second, func() string {
@@ -263,7 +255,7 @@ func (b *bed) remove(t *testing.T, pods ...string) {
 // allocations are all there are.
 func (b *bed) allocations(t *testing.T) []api.IPAllocation {
 	t.Helper()
-	out, err := b.Kubectl(within(t, 20*time.Second), "get", "ipallocations", "-o", "json")
+	out, err := b.Kubectl(labtest.Within(t, 20*time.Second), "get", "ipallocations", "-o", "json")
 	must(t, err)
 	var list struct{ Items []api.IPAllocation }
 	must(t, json.Unmarshal([]byte(out), &list))
@@ -321,7 +313,7 @@ func (b *bed) events(t *testing.T, pod, reason string) string {
 	if !named {
 		namespace, name = "default", pod
 	}
-	list, err := b.client.CoreV1().Events(namespace).List(within(t, 20*time.Second),
+	list, err := b.client.CoreV1().Events(namespace).List(labtest.Within(t, 20*time.Second),
 		metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,reason=" + reason + ",involvedObject.name=" + name})
 	must(t, err)
 	var out []string

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/controller"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
@@ -92,7 +93,7 @@ func (b *bed) ending(t *testing.T, object string, pools ...string) {
 
 func (b *bed) kubectl(t *testing.T, line string, more ...string) string {
 	t.Helper()
-	out, err := b.Kubectl(within(t, 30*time.Second), append(strings.Fields(line), more...)...)
+	out, err := b.Kubectl(labtest.Within(t, 30*time.Second), append(strings.Fields(line), more...)...)
 	must(t, err)
 	return out
 }
@@ -195,7 +196,7 @@ func TestRootStickyDeployment(t *testing.T) {
 		t.Errorf("the second has %v, %s, want %s, %s", got, b.macOf(t, second), addr, mac)
 	}
 	// Its node is down: agent and runtime say nothing, and somebody removes the Pod.
-	must(t, b.AgentKill(within(t, 10*time.Second), "node1"))
+	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
 	b.kubectl(t, "patch deployment gw -p", `{"spec":{"template":{"spec":{"nodeName":"node2"}}}}`)
 	b.kubectl(t, "delete pod --force --grace-period=0 "+second)
 	third := b.podOf(t, "gw", second)
@@ -237,7 +238,7 @@ func (b *bed) podOf(t *testing.T, app, before string) (name string) {
 
 func (b *bed) macOf(t *testing.T, pod string) string {
 	t.Helper()
-	out, err := b.PodExec(within(t, 20*time.Second), "default/"+pod, "ip", "-br", "link", "show", "eth0")
+	out, err := b.PodExec(labtest.Within(t, 20*time.Second), "default/"+pod, "ip", "-br", "link", "show", "eth0")
 	must(t, err)
 	return strings.Fields(out)[2]
 }

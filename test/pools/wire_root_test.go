@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -58,7 +59,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 		}
 	}
 	// The node's own address, of which its Node says nothing, and which it does not hear on the wire.
-	_, err = b.NodeExec(within(t, 10*time.Second), node, "ip", "addr", "add", "192.168.77.152/24", "dev", b.Transport())
+	_, err = b.NodeExec(labtest.Within(t, 10*time.Second), node, "ip", "addr", "add", "192.168.77.152/24", "dev", b.Transport())
 	must(t, err)
 	defer b.NodeExec(context.Background(), node, "ip", "addr", "del", "192.168.77.152/24", "dev", b.Transport())
 	b.apply(t, poolYAML("own0", 4, 0, "152", "152"), podYAML("own", node, "ippools: own0"))
@@ -95,7 +96,7 @@ func TestRootAnnounced(t *testing.T) {
 	}
 	b.apply(t, podYAML("a", node, `ippools: "told,told6"`, `pod-ips: "`+strings.Join(addrs, ",")+`"`))
 	b.running(t, "a")
-	out, err := b.PodExec(within(t, 20*time.Second), "default/a", "ip", "-br", "link", "show", "eth0")
+	out, err := b.PodExec(labtest.Within(t, 20*time.Second), "default/a", "ip", "-br", "link", "show", "eth0")
 	must(t, err)
 	mac := strings.Fields(out)[2] // eth0@if7 UP 02:…
 	for _, a := range addrs {
@@ -112,7 +113,7 @@ func TestRootAnnounced(t *testing.T) {
 func TestRootAskedAhead(t *testing.T) {
 	b := cluster(t)
 	b.killAgent(t) // the next counts from 0, and uses no pool
-	must(t, b.WaitReady(within(t, time.Minute), node))
+	must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
 	b.apply(t, poolYAML("ahead", 4, 10, "110", "159"), podYAML("a", node, "ippools: ahead"))
 	b.running(t, "a")
 	for i, pod := range []string{"b", "c", "d"} {
@@ -161,7 +162,7 @@ func (b *bed) probes(t *testing.T, when string) (n int) {
 func TestRootWithoutUplink(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("detached", 4, 10, "110", "119"))
-	if out, err := b.NodeExec(within(t, time.Minute), node, "fairlead-agent", "uplink", "restore"); err != nil {
+	if out, err := b.NodeExec(labtest.Within(t, time.Minute), node, "fairlead-agent", "uplink", "restore"); err != nil {
 		t.Fatalf("uplink restore: %v %s", err, out)
 	}
 	b.apply(t, podYAML("a", node, "ippools: detached"), podYAML("routed", node))
@@ -169,8 +170,8 @@ func TestRootWithoutUplink(t *testing.T) {
 		t.Errorf("the Event says %q, want %q", got, want)
 	}
 	b.running(t, "routed")
-	must(t, b.WaitReady(within(t, 10*time.Second), node))
-	if out, err := b.NodeExec(within(t, time.Minute), node, "fairlead-agent", "uplink", "attach", "--nic", "eth0"); err != nil {
+	must(t, b.WaitReady(labtest.Within(t, 10*time.Second), node))
+	if out, err := b.NodeExec(labtest.Within(t, time.Minute), node, "fairlead-agent", "uplink", "attach", "--nic", "eth0"); err != nil {
 		t.Fatalf("uplink attach: %v %s", err, out)
 	}
 	b.running(t, "a")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // A manifest that breaks while the agent runs keeps what it held, is told of once by name, and is counted.
@@ -93,14 +94,14 @@ func TestRootStartWithBrokenManifest(t *testing.T) {
 	}
 	must(t, 0, os.Remove(path))
 	must(t, 0, c.AgentStart(t.Context(), "node1"))
-	must(t, 0, c.WaitReady(within(t, 20*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), "node1"))
 }
 
 // A config that is not right ends the agent with code 2 and the place of every mistake; the node goes on as it was.
 func TestRootBrokenConfig(t *testing.T) {
 	c := up(t, lab.Options{Nodes: 1})
 	c.addPods(t, "a@node1", "b@node1")
-	must(t, 0, c.AgentStop(within(t, 10*time.Second), "node1"))
+	must(t, 0, c.AgentStop(labtest.Within(t, 10*time.Second), "node1"))
 	picture := c.picture(t, "node1")
 	file := c.host(t, "node1").host.Private("/etc/fairlead/agent.conf")
 	good, err := os.ReadFile(file)
@@ -134,7 +135,7 @@ func TestRootBrokenConfig(t *testing.T) {
 	reach(t, c.pod(t, "a"), c.pod(t, "b").ips[0])
 	must(t, 0, os.WriteFile(file, good, 0o644))
 	must(t, 0, c.AgentStart(t.Context(), "node1"))
-	must(t, 0, c.WaitReady(within(t, 20*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), "node1"))
 }
 
 // An agent that finds no Open vSwitch waits for it, says so to whoever asks, and goes on when it comes, one daemon
@@ -142,7 +143,7 @@ func TestRootBrokenConfig(t *testing.T) {
 func TestRootAgentWaitsForOVS(t *testing.T) {
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true})
 	node := c.host(t, "node1")
-	must(t, 0, c.OVSStop(within(t, 10*time.Second), "node1"))
+	must(t, 0, c.OVSStop(labtest.Within(t, 10*time.Second), "node1"))
 	must(t, 0, c.AgentStart(t.Context(), "node1"))
 	waits := func(says string) {
 		t.Helper()
@@ -164,10 +165,10 @@ func TestRootAgentWaitsForOVS(t *testing.T) {
 			t.Errorf("%s: %+v, want code %d and the cause", verb, e, code)
 		}
 	}
-	must(t, 0, c.OVSStart(within(t, 10*time.Second), "node1", lab.OVSDB))
+	must(t, 0, c.OVSStart(labtest.Within(t, 10*time.Second), "node1", lab.OVSDB))
 	waits("ovs-vswitchd")
-	must(t, 0, c.OVSStart(within(t, 10*time.Second), "node1"))
-	must(t, 0, c.WaitReady(within(t, 30*time.Second), "node1"))
+	must(t, 0, c.OVSStart(labtest.Within(t, 10*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 30*time.Second), "node1"))
 	c.addPods(t, "a@node1", "b@node1")
 	for i, ip := range c.pod(t, "b").ips {
 		reach(t, c.pod(t, "a"), ip)
@@ -188,10 +189,10 @@ func TestRootOVSRestarts(t *testing.T) {
 		what string
 		end  func() error
 	}{
-		{"both stopped", func() error { return c.OVSStop(within(t, 10*time.Second), "node1") }},
-		{"both killed", func() error { return c.OVSKill(within(t, 10*time.Second), "node1") }},
-		{"ovs-vswitchd killed", func() error { return c.OVSKill(within(t, 10*time.Second), "node1", lab.Vswitchd) }},
-		{"ovsdb-server killed", func() error { return c.OVSKill(within(t, 10*time.Second), "node1", lab.OVSDB) }},
+		{"both stopped", func() error { return c.OVSStop(labtest.Within(t, 10*time.Second), "node1") }},
+		{"both killed", func() error { return c.OVSKill(labtest.Within(t, 10*time.Second), "node1") }},
+		{"ovs-vswitchd killed", func() error { return c.OVSKill(labtest.Within(t, 10*time.Second), "node1", lab.Vswitchd) }},
+		{"ovsdb-server killed", func() error { return c.OVSKill(labtest.Within(t, 10*time.Second), "node1", lab.OVSDB) }},
 		{"cleaned up", func() error {
 			c.host(t, "node1").exec(t, "ovs-appctl exit --cleanup")
 			wait(t, 10*time.Second, func() string {
@@ -200,7 +201,7 @@ func TestRootOVSRestarts(t *testing.T) {
 				}
 				return ""
 			})
-			return c.OVSStop(within(t, 10*time.Second), "node1")
+			return c.OVSStop(labtest.Within(t, 10*time.Second), "node1")
 		}},
 	} {
 		must(t, 0, restart.end())
@@ -213,7 +214,7 @@ func TestRootOVSRestarts(t *testing.T) {
 		if e := plugin(t, c.host(t, "node1"), lab.STATUS); e.Code != 50 || !strings.Contains(e.Msg+e.Details, "ovs") {
 			t.Errorf("%s: STATUS says %+v", restart.what, e)
 		}
-		must(t, 0, c.OVSStart(within(t, 20*time.Second), "node1"))
+		must(t, 0, c.OVSStart(labtest.Within(t, 20*time.Second), "node1"))
 		start := time.Now()
 		for _, way := range []struct {
 			from place
@@ -227,7 +228,7 @@ func TestRootOVSRestarts(t *testing.T) {
 			}
 		}
 		t.Logf("%s: all talk again %s after the start", restart.what, time.Since(start).Round(10*time.Millisecond))
-		must(t, 0, c.WaitReady(within(t, 30*time.Second), "node1"))
+		must(t, 0, c.WaitReady(labtest.Within(t, 30*time.Second), "node1"))
 		for i := range a.ips {
 			reach(t, a, b.ips[i])
 			reach(t, a, far.ips[i])
@@ -288,7 +289,7 @@ func TestRootBridgedPodsAreRefused(t *testing.T) {
 			return ""
 		})
 		c.remove(t, manifests...)
-		must(t, 0, c.WaitPods(within(t, 20*time.Second)))
+		must(t, 0, c.WaitPods(labtest.Within(t, 20*time.Second)))
 	}
 	c.addPods(t, "pool@node1") // without the annotation it is welcome
 }

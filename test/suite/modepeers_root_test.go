@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -191,7 +192,7 @@ func (c cluster) state(t *testing.T, node string) string {
 func (c cluster) startsWithNothingToDo(t *testing.T, node string) {
 	t.Helper()
 	before := c.state(t, node)
-	must(t, 0, c.AgentKill(within(t, 10*time.Second), node))
+	must(t, 0, c.AgentKill(labtest.Within(t, 10*time.Second), node))
 	c.restart(t, node)
 	if now := c.state(t, node); now != before {
 		t.Errorf("%s has changed at the start of an agent:\n%s", node, difference(before, now))
@@ -202,7 +203,7 @@ func (c cluster) startsWithNothingToDo(t *testing.T, node string) {
 func (c cluster) restart(t *testing.T, node string) {
 	t.Helper()
 	must(t, 0, c.AgentStart(t.Context(), node))
-	must(t, 0, c.WaitReady(within(t, 20*time.Second), node))
+	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), node))
 }
 
 // The mode changes by a restart of the agents, pods run on, and nothing of the mode before is left: back in the first
@@ -227,7 +228,7 @@ func TestRootModeChanges(t *testing.T) {
 	for _, name := range []string{api.ModeNoEncap, api.ModeHybrid, api.ModeNoEncap, api.ModeEncap} {
 		m := byName[name]
 		for _, node := range c.Nodes() {
-			must(t, 0, c.AgentStop(within(t, 10*time.Second), node))
+			must(t, 0, c.AgentStop(labtest.Within(t, 10*time.Second), node))
 			file := c.host(t, node).host.Private("/etc/fairlead/agent.conf")
 			conf, err := os.ReadFile(file)
 			must(t, 0, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -59,7 +60,7 @@ func TestRootMTUFollowsUnderlay(t *testing.T) {
 		must(t, 0, c.AgentStart(t.Context(), node))
 	}
 	for _, node := range c.Nodes() {
-		must(t, 0, c.WaitReady(within(t, 30*time.Second), node))
+		must(t, 0, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 	}
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
 	c.warm(t)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 const (
@@ -111,7 +112,7 @@ func TestRootNoPodCIDR(t *testing.T) {
 	} {
 		t.Run(bad.name, func(t *testing.T) {
 			runs(t, c, good)
-			must(t, 0, c.AgentStop(within(t, 10*time.Second), "node1"))
+			must(t, 0, c.AgentStop(labtest.Within(t, 10*time.Second), "node1"))
 			c.setNodes(t, bad.nodes...)
 			before := len(c.log(t, "node1"))
 			must(t, 0, c.AgentStart(t.Context(), "node1"))
@@ -144,7 +145,7 @@ func runs(t *testing.T, c cluster, node string) {
 	if s, err := c.AgentState(t.Context(), "node1"); err != nil || s.PID == 0 {
 		must(t, 0, c.AgentStart(t.Context(), "node1"))
 	}
-	must(t, 0, c.WaitReady(within(t, 20*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), "node1"))
 	wait(t, 10*time.Second, func() string {
 		if _, err := os.Stat(c.host(t, "node1").host.Private(conflist.DefaultPath)); err != nil {
 			return "no network configuration: " + err.Error()
@@ -206,7 +207,7 @@ func TestRootLatePodCIDR(t *testing.T) {
 	}
 	c.apply(t, nodeYAML("node1", cidrs1, addrs1))
 	start := time.Now()
-	must(t, 0, c.WaitReady(within(t, 20*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), "node1"))
 	t.Logf("ready %s after the podCIDR had come", time.Since(start).Round(time.Millisecond))
 	c.addPods(t, "a@node1")
 }
@@ -263,10 +264,10 @@ func TestRootNewcomerWithTakenPodCIDR(t *testing.T) {
 		t.Errorf("STATUS: %+v, want code 50 and %q", e, sentence)
 	}
 	c.remove(t, podYAML("d", "node1")) // pods can still go
-	must(t, 0, c.WaitPods(within(t, 20*time.Second)))
+	must(t, 0, c.WaitPods(labtest.Within(t, 20*time.Second)))
 
 	c.remove(t, newcomer)
-	must(t, 0, c.WaitReady(within(t, 10*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 10*time.Second), "node1"))
 	for _, node := range c.Nodes() {
 		wait(t, 5*time.Second, func() string {
 			if n := c.metric(t, node, "fairlead_peers_refused"); n != 0 {
@@ -291,11 +292,11 @@ func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
 func TestRootBridgingWithoutPodCIDR(t *testing.T) {
 	t.Parallel()
 	c := up(t, lab.Options{Nodes: 1, Config: []byte("podCIDRWait: 1s\nenableBridgingMode: true")})
-	must(t, 0, c.AgentStop(within(t, 10*time.Second), "node1"))
+	must(t, 0, c.AgentStop(labtest.Within(t, 10*time.Second), "node1"))
 	c.setNodes(t, nodeYAML("node1", "", addrs1))
 	must(t, 0, c.AgentStart(t.Context(), "node1"))
 	const sentence = "node node1 has no podCIDR"
-	must(t, 0, c.WaitReady(within(t, 20*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), "node1"))
 	if e := plugin(t, c.host(t, "node1"), lab.STATUS); e != (cniError{}) {
 		t.Errorf("STATUS: %+v, want none: bridged pods are served", e)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 	"github.com/fairlead-cni/fairlead/test/probe"
@@ -23,10 +24,10 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	c.warm(t)
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
-	streams, every, limit := map[string]*probe.Stream{}, 5*time.Millisecond, 20*time.Second
+	streams, every := map[string]*probe.Stream{}, 5*time.Millisecond
 	if c.Datapath() == vswitch.System {
 		// In User-Mode Linux a system call takes 100 times as long, and there is one CPU, which the streams need, too.
-		every, limit = 25*time.Millisecond, time.Minute
+		every = 25 * time.Millisecond
 	}
 	start := func(from place, source netip.Addr, to place, addr netip.Addr) {
 		t.Helper()
@@ -50,15 +51,15 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 		what string
 		end  func(node string) error
 	}{
-		{"killed", func(node string) error { return c.AgentKill(within(t, 10*time.Second), node) }},
-		{"stopped", func(node string) error { return c.AgentStop(within(t, 10*time.Second), node) }},
+		{"killed", func(node string) error { return c.AgentKill(labtest.Within(t, 10*time.Second), node) }},
+		{"stopped", func(node string) error { return c.AgentStop(labtest.Within(t, 10*time.Second), node) }},
 	} {
 		for _, node := range c.Nodes() {
 			ended := time.Now()
 			must(t, 0, end.end(node))
 			reach(t, a, far.ips[0]) // without an agent
 			must(t, 0, c.AgentStart(t.Context(), node))
-			must(t, 0, c.WaitReady(within(t, limit), node))
+			must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), node))
 			c.checkFlowsAreOlder(t, node, time.Since(ended))
 			for _, change := range []string{"added", "modified", "deleted"} {
 				if n := c.metric(t, node, `fairlead_flow_changes_total{change="`+change+`"}`); n != 0 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
 // The network has CNI 1.1.0 when the Node says that the container runtime knows it, and not before or after: a runtime
@@ -19,7 +20,7 @@ func TestRootConflistFollowsRuntime(t *testing.T) {
 		must(t, 0, os.Remove(h.Private(conflist.DefaultBinDir+"/"+name)))
 	}
 	must(t, 0, c.AgentStart(t.Context(), "node1"))
-	must(t, 0, c.WaitReady(within(t, 20*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), "node1"))
 	for _, runtime := range []string{"", "containerd://2.1.4", "containerd://1.7.29"} {
 		c.apply(t, nodeYAML("node1", cidrs1, addrs1)+"  nodeInfo: {containerRuntimeVersion: \""+runtime+"\"}\n")
 		wait(t, 10*time.Second, func() string {

@@ -67,14 +67,6 @@ func up(t *testing.T, o lab.Options) cluster {
 	return c
 }
 
-// within is a context that ends after d, for calls that must not hang.
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // wait polls until done returns "", and fails the test with the last answer after limit. It returns how long it took.
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) time.Duration {
 	t.Helper()
@@ -142,7 +134,7 @@ func (c cluster) addPods(t *testing.T, pods ...string) {
 		manifests = append(manifests, podYAML(name, node))
 	}
 	c.apply(t, manifests...)
-	if err := c.WaitPods(within(t, 30*time.Second)); err != nil {
+	if err := c.WaitPods(labtest.Within(t, 30*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -85,7 +86,7 @@ func TestRootAgentStartStopKill(t *testing.T) {
 	l := upWithAgents(t, Options{Nodes: 2, Config: []byte("apiPort: 10400\n")})
 	state := func() AgentState {
 		t.Helper()
-		s, err := l.AgentState(within(t, 5*time.Second), "node1")
+		s, err := l.AgentState(labtest.Within(t, 5*time.Second), "node1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,7 @@ func TestRootAgentStartStopKill(t *testing.T) {
 	serving := func() { // an agent may be ready a moment before it answers the runtime
 		t.Helper()
 		eventually(t, "the agent's CNI configuration", func() bool {
-			_, err := l.CNI(within(t, 5*time.Second), "node1", STATUS)
+			_, err := l.CNI(labtest.Within(t, 5*time.Second), "node1", STATUS)
 			return err == nil
 		})
 	}
@@ -108,8 +109,8 @@ func TestRootAgentStartStopKill(t *testing.T) {
 		end  func() error
 		exit int
 	}{
-		{func() error { return l.AgentStop(within(t, 10*time.Second), "node1") }, 0},
-		{func() error { return l.AgentKill(within(t, 10*time.Second), "node1") }, 137},
+		{func() error { return l.AgentStop(labtest.Within(t, 10*time.Second), "node1") }, 0},
+		{func() error { return l.AgentKill(labtest.Within(t, 10*time.Second), "node1") }, 137},
 	} {
 		serving()
 		if err := step.end(); err != nil {
@@ -118,10 +119,10 @@ func TestRootAgentStartStopKill(t *testing.T) {
 		if s := state(); s.PID != 0 || s.Ready || s.Exit == nil || *s.Exit != step.exit {
 			t.Errorf("after the end: %+v, want exit code %d", s, step.exit)
 		}
-		if err := l.AgentStart(within(t, 5*time.Second), "node1"); err != nil {
+		if err := l.AgentStart(labtest.Within(t, 5*time.Second), "node1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.WaitReady(within(t, 20*time.Second), "node1"); err != nil {
+		if err := l.WaitReady(labtest.Within(t, 20*time.Second), "node1"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,34 +153,34 @@ func TestRootPodsByFairlead(t *testing.T) {
 	}
 	answeredOnce(t, l, "10.77.1.1", podState(t, l, "default/b").IPs[0])
 	for name, end := range map[string]func() error{
-		"kill":       func() error { return l.OVSKill(within(t, 10*time.Second), "node1") },
-		"stop":       func() error { return l.OVSStop(within(t, 10*time.Second), "node1") },
-		"kill ovsdb": func() error { return l.OVSKill(within(t, 10*time.Second), "node1", OVSDB) },
+		"kill":       func() error { return l.OVSKill(labtest.Within(t, 10*time.Second), "node1") },
+		"stop":       func() error { return l.OVSStop(labtest.Within(t, 10*time.Second), "node1") },
+		"kill ovsdb": func() error { return l.OVSKill(labtest.Within(t, 10*time.Second), "node1", OVSDB) },
 		"cleanup": func() error {
 			nodeExec(t, l, "node1", "ovs-appctl", "-T", "5", "exit", "--cleanup")
 			eventually(t, "the end of vswitchd", func() bool {
 				s, err := l.NodeStates(t.Context())
 				return err == nil && s[0].VswitchdPID == 0
 			})
-			return l.OVSStop(within(t, 10*time.Second), "node1", OVSDB)
+			return l.OVSStop(labtest.Within(t, 10*time.Second), "node1", OVSDB)
 		},
 	} {
 		if err := end(); err != nil {
 			t.Fatal(err)
 		}
-		nodes, err := l.NodeStates(within(t, 10*time.Second))
+		nodes, err := l.NodeStates(labtest.Within(t, 10*time.Second))
 		if err != nil || nodes[0].OVSDBPID != 0 || nodes[1].VswitchdPID == 0 {
 			t.Errorf("%s: nodes %+v, %v", name, nodes, err)
 		}
-		if err := l.OVSStart(within(t, 20*time.Second), "node1"); err != nil {
+		if err := l.OVSStart(labtest.Within(t, 20*time.Second), "node1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.OVSStart(within(t, 20*time.Second), "node1"); err != nil {
+		if err := l.OVSStart(labtest.Within(t, 20*time.Second), "node1"); err != nil {
 			t.Errorf("starting what runs: %v", err)
 		}
 		for _, to := range targets {
 			eventually(t, name+": a reaches "+to+" again", func() bool {
-				_, err := l.PodExec(within(t, 5*time.Second), "default/a", "ping", "-c1", "-W1", to)
+				_, err := l.PodExec(labtest.Within(t, 5*time.Second), "default/a", "ping", "-c1", "-W1", to)
 				return err == nil
 			})
 			ping(t, podExec(t, l, "default/a", "ping", "-c3", "-i0.02", "-w5", to))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -21,7 +22,7 @@ func TestRootCrash(t *testing.T) {
 		t.Errorf("a step that does not exist: %v", err)
 	}
 	for _, step := range []string{"bridge", "undo bridge", "port"} {
-		past, err := l.AgentCrash(within(t, time.Minute), "node1", step)
+		past, err := l.AgentCrash(labtest.Within(t, time.Minute), "node1", step)
 		if err != nil || past != "" {
 			t.Errorf("crash at %s: at %q, %v", step, past, err)
 		}
@@ -33,10 +34,10 @@ func TestRootCrash(t *testing.T) {
 			t.Errorf("after a crash at %s the agent is %s, %v", step, s, err)
 		}
 	}
-	if err := l.AgentStart(within(t, 5*time.Second), "node1"); err != nil {
+	if err := l.AgentStart(labtest.Within(t, 5*time.Second), "node1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.WaitReady(within(t, 20*time.Second), "node1"); err != nil {
+	if err := l.WaitReady(labtest.Within(t, 20*time.Second), "node1"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the addresses are on br-uplink", func() bool {

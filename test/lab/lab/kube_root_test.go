@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
@@ -95,7 +96,7 @@ func podsThroughTheAPI(t *testing.T, l *Lab) {
 	if _, err := l.Apply("test", []byte(hostPod)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.WaitPods(within(t, 20*time.Second)); err != nil {
+	if err := l.WaitPods(labtest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	out, err := l.Kubectl(t.Context(), "get", "pod", "h", "-o",
@@ -134,7 +135,7 @@ func failedAddIsAnEvent(t *testing.T, l *Lab) {
 	if _, err := l.Delete("test", []byte(pod)); err != nil {
 		t.Error(err)
 	}
-	if err := l.WaitPods(within(t, 20*time.Second)); err != nil {
+	if err := l.WaitPods(labtest.Within(t, 20*time.Second)); err != nil {
 		t.Error(err)
 	}
 }
@@ -164,13 +165,13 @@ func partsEndAndStart(t *testing.T, l *Lab) {
 		if err := p.Pause(part); err != nil { // one that hangs ends all the same
 			t.Fatal(err)
 		}
-		if err := p.Kill(within(t, 10*time.Second), part); err != nil {
+		if err := p.Kill(labtest.Within(t, 10*time.Second), part); err != nil {
 			t.Fatal(err)
 		}
 		if got := problem(t, l, part); !strings.Contains(got, "does not run") {
 			t.Errorf("%s was killed, and: %q", part, got)
 		}
-		if err := p.Start(within(t, time.Minute), part, nil); err != nil {
+		if err := p.Start(labtest.Within(t, time.Minute), part, nil); err != nil {
 			t.Fatal(err)
 		}
 		if pid := p.PID(part); pid == 0 || pid == before {
@@ -205,10 +206,10 @@ func flagsAreKept(t *testing.T, l *Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Restart(within(t, time.Minute), controlplane.KCM, set); err != nil {
+	if err := p.Restart(labtest.Within(t, time.Minute), controlplane.KCM, set); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Restart(within(t, time.Minute), controlplane.KCM, nil); err != nil {
+	if err := p.Restart(labtest.Within(t, time.Minute), controlplane.KCM, nil); err != nil {
 		t.Fatal(err)
 	}
 	client, err := l.Client()
@@ -237,11 +238,11 @@ func wipeForgetsAll(t *testing.T, l *Lab) {
 	if _, err := l.Apply("test", []byte(hostPod)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.WaitPods(within(t, 20*time.Second)); err != nil {
+	if err := l.WaitPods(labtest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	before := uid()
-	if err := l.Wipe(within(t, 2*time.Minute)); err != nil {
+	if err := l.Wipe(labtest.Within(t, 2*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if uid() == before {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
@@ -88,7 +89,7 @@ func remove(t *testing.T, l *Lab, manifests ...string) {
 
 func settled(t *testing.T, l *Lab) {
 	t.Helper()
-	if err := l.WaitPods(within(t, 20*time.Second)); err != nil {
+	if err := l.WaitPods(labtest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -285,7 +286,7 @@ func TestRootRunnerFindsItsPodsAgain(t *testing.T) {
 	if half.State != sandbox.Creating {
 		t.Errorf("a pod in the middle of its ADD: %+v", half)
 	}
-	if err := l.RunnerKill(within(t, 5*time.Second)); err != nil {
+	if err := l.RunnerKill(labtest.Within(t, 5*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if l.RunnerPID() != 0 {
@@ -301,10 +302,10 @@ func TestRootRunnerFindsItsPodsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := l.RunnerStart(within(t, 10*time.Second)); err != nil {
+	if err := l.RunnerStart(labtest.Within(t, 10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.RunnerStart(within(t, 10*time.Second)); err == nil {
+	if err := l.RunnerStart(labtest.Within(t, 10*time.Second)); err == nil {
 		t.Error("a second runner could be started")
 	}
 	settled(t, l)
@@ -339,7 +340,7 @@ func TestRootCNIByHand(t *testing.T) {
 	network(t, l, "node1", spyList)
 	call := func(verb Verb, pods ...string) string {
 		t.Helper()
-		out, err := l.CNI(within(t, 20*time.Second), "node1", verb, pods...)
+		out, err := l.CNI(labtest.Within(t, 20*time.Second), "node1", verb, pods...)
 		if err != nil {
 			t.Errorf("%s %v: %v", verb, pods, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -16,7 +17,7 @@ func TestRootReboot(t *testing.T) {
 	if _, err := l.Apply("test", []byte(pod)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.WaitPods(within(t, 20*time.Second)); err != nil {
+	if err := l.WaitPods(labtest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	before, err := l.Records().Load("default/a")
@@ -31,7 +32,7 @@ func TestRootReboot(t *testing.T) {
 	}
 	nodeExec(t, l, "node1", "sh", "-c", "touch /run/volatile /etc/lasting; ip link add stale type veth peer name stale2")
 
-	if err := l.Reboot(within(t, 20*time.Second), "node1"); err != nil {
+	if err := l.Reboot(labtest.Within(t, 20*time.Second), "node1"); err != nil {
 		t.Fatal(err)
 	}
 	if got := nodeExec(t, l, "node1", "sh", "-c",
@@ -54,10 +55,10 @@ func TestRootReboot(t *testing.T) {
 		nodeExec(t, l, "node1", "ping", "-c1", "-w5", to.Addr().String())
 	}
 
-	if err := l.AgentStart(within(t, 5*time.Second), "node1"); err != nil {
+	if err := l.AgentStart(labtest.Within(t, 5*time.Second), "node1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.WaitReady(within(t, 20*time.Second), "node1"); err != nil {
+	if err := l.WaitReady(labtest.Within(t, 20*time.Second), "node1"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the pod is made anew", func() bool {

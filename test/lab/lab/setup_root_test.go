@@ -146,17 +146,9 @@ func (w labWatch) users(t *testing.T) []string {
 	return out
 }
 
-// within is a context that ends after d, for calls that must not hang.
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func nodeExec(t *testing.T, l *Lab, name string, argv ...string) string {
 	t.Helper()
-	out, err := l.NodeExec(within(t, 20*time.Second), name, argv...)
+	out, err := l.NodeExec(labtest.Within(t, 20*time.Second), name, argv...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +157,7 @@ func nodeExec(t *testing.T, l *Lab, name string, argv ...string) string {
 
 func podExec(t *testing.T, l *Lab, pod string, argv ...string) string {
 	t.Helper()
-	out, err := l.PodExec(within(t, 20*time.Second), pod, argv...)
+	out, err := l.PodExec(labtest.Within(t, 20*time.Second), pod, argv...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
@@ -174,7 +175,7 @@ func TestRootDownOfABrokenLab(t *testing.T) {
 			}
 		},
 		"Open vSwitch killed and its files gone": func(t *testing.T, l *Lab) {
-			if err := l.OVSKill(within(t, 5*time.Second), "node1"); err != nil {
+			if err := l.OVSKill(labtest.Within(t, 5*time.Second), "node1"); err != nil {
 				t.Error(err)
 			}
 			if err := os.RemoveAll(filepath.Join(l.path("hosts/node1/root/run/openvswitch"))); err != nil {
