@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"sync"
 	"time"
 
@@ -99,9 +100,30 @@ func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache
 			}
 			return of(t), nil
 		},
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { w.tell() },
-			UpdateFunc: func(any, any) { w.tell() }, DeleteFunc: func(any) { w.tell() }},
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { w.tell() }, DeleteFunc: func(any) { w.tell() },
+			UpdateFunc: func(old, now any) {
+				if !same[T](old, now) {
+					w.tell()
+				}
+			}},
 	})
+}
+
+// same reports whether two versions of an object say the same: each Node has a heartbeat in five minutes, and a pass
+// over all objects for each is most of what a large cluster would cost.
+func same[T any](old, now any) bool {
+	before, ok := old.(*T)
+	after, is := now.(*T)
+	if !ok || !is {
+		return false
+	}
+	b, a := *before, *after
+	for _, t := range []*T{&b, &a} {
+		if o, ok := any(t).(metav1.Object); ok {
+			o.SetResourceVersion("")
+		}
+	}
+	return reflect.DeepEqual(b, a)
 }
 
 // unlisted is the error of a list, for people: client-go does not say of what.
