@@ -13,7 +13,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
-	"github.com/fairlead-cni/fairlead/datapath/nat"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/openflow"
@@ -247,7 +246,7 @@ func (l *loop) applyHost(d Desired, settled bool, o *outcome) {
 	}
 	same = reflect.DeepEqual(l.applied.NAT, d.NAT)
 	if l.full || !same {
-		changes, err := nat.Apply(d.NAT)
+		changes, err := l.tables.Apply(d.NAT)
 		l.told("iptables", settled && same, changes)
 		if err == nil {
 			l.applied.NAT = d.NAT

@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/nat"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
@@ -90,6 +91,7 @@ type loop struct {
 	full        bool    // the next round observes everything again
 	failures    int     // rounds that failed in a row
 	wait        restoreWait
+	tables      nat.Tables
 	wantView    openflow.View   // what wantFlows are for
 	wantFlows   []openflow.Flow // what the switch confirmed last
 	settled     bool            // OVSDB and flows were as desired after the last round

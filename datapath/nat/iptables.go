@@ -2,9 +2,11 @@ package nat
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -40,9 +42,21 @@ const (
 	runLimit = 30 * time.Second
 )
 
+// Tables are the node's tables, with the programs that were found to read them. The zero value is ready.
+type Tables struct {
+	programs map[string]program
+}
+
+// program is one of iptables and ip6tables, with what its version can do, and the file that this is true of:
+// update-alternatives and upgrades give the name to another one.
+type program struct {
+	ipt  *iptables.IPTables
+	file os.FileInfo
+}
+
 // apply makes c and its jump what they shall be.
-func (f family) apply(c chain) (changes []string, err error) {
-	ipt, err := iptables.New(iptables.IPFamily(f.proto), iptables.Timeout(lockWait), iptables.Path(f.path))
+func (t *Tables) apply(f family, c chain) (changes []string, err error) {
+	ipt, err := t.find(f)
 	if errors.Is(err, exec.ErrNotFound) {
 		if len(c.rules) == 0 {
 			return nil, nil // whoever made rules had the program
@@ -52,6 +66,35 @@ func (f family) apply(c chain) (changes []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return f.apply(ipt, c)
+}
+
+// find returns the family's program, as known if its file is the same.
+func (t *Tables) find(f family) (*iptables.IPTables, error) {
+	path, err := exec.LookPath(cmp.Or(f.path, f.program))
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if p, ok := t.programs[f.program]; ok && os.SameFile(p.file, file) && p.file.ModTime().Equal(file.ModTime()) {
+		return p.ipt, nil
+	}
+	ipt, err := iptables.New(iptables.IPFamily(f.proto), iptables.Timeout(lockWait), iptables.Path(path))
+	if err != nil {
+		return nil, err
+	}
+	if t.programs == nil {
+		t.programs = map[string]program{}
+	}
+	t.programs[f.program] = program{ipt, file}
+	return ipt, nil
+}
+
+// apply has ipt make c and its jump what they shall be.
+func (f family) apply(ipt *iptables.IPTables, c chain) (changes []string, err error) {
 	if strings.Contains(strings.Join(c.rules, " "), "--random-fully") && !ipt.HasRandomFully() {
 		return nil, errors.New("this version has no --random-fully (it came with 1.6.2): set snatFullyRandomPorts to false")
 	}

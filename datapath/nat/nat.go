@@ -59,14 +59,14 @@ func (t Tunnel) match() string {
 
 // Apply makes the rules what d says, none for the zero value, and returns what it changed, in words,
 // also when it fails half way.
-func Apply(d Desired) (changes []string, err error) {
+func (t *Tables) Apply(d Desired) (changes []string, err error) {
 	if err := d.validate(); err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	var errs []error
 	for _, f := range families() { // what fails for one is no reason not to do the other
 		for _, c := range d.chains(f) {
-			did, err := f.apply(c)
+			did, err := t.apply(f, c)
 			changes = append(changes, did...)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", f.program, err))

@@ -62,7 +62,7 @@ func withBackend(t *testing.T, backend string, test func(*testing.T)) {
 func apply(t *testing.T, node *nstest.NS, d Desired) []string {
 	t.Helper()
 	var changes []string
-	node.Must(func() (err error) { changes, err = Apply(d); return err })
+	node.Must(func() (err error) { changes, err = new(Tables).Apply(d); return err })
 	return changes
 }
 
@@ -173,7 +173,7 @@ func TestRootSwitchedOffIsRemoved(t *testing.T) {
 		}
 		node.Exec("iptables", "-I", "FORWARD", "-i", "eth9", "-m", "comment", "--comment", "by hand", "-j", Forward)
 		for range 2 {
-			node.Must(func() error { _, err := Apply(Desired{}); return err })
+			node.Must(func() error { _, err := new(Tables).Apply(Desired{}); return err })
 			if got = dump(node); strings.Contains(got, "FAIRLEAD") || !strings.Contains(got, "192.0.2.66") {
 				t.Errorf("when nothing is desired there is\n%s", got)
 			}
@@ -186,7 +186,7 @@ func TestRootMissingProgram(t *testing.T) {
 	node := nstest.New(t)
 	path := os.Getenv("PATH")
 	try := func(d Desired) string {
-		err := node.Do(func() error { _, err := Apply(d); return err })
+		err := node.Do(func() error { _, err := new(Tables).Apply(d); return err })
 		return fmt.Sprint(err)
 	}
 	t.Setenv("PATH", "/nonexistent")
@@ -227,6 +227,47 @@ func TestRootMissingProgram(t *testing.T) {
 	}
 }
 
+// Tables that are kept ask each program once for its version, and again when another has its name.
+func TestRootProgramsAreAskedOnce(t *testing.T) {
+	withBackend(t, "nft", func(t *testing.T) {
+		dir, real := filepath.SplitList(os.Getenv("PATH"))[0], filepath.SplitList(os.Getenv("PATH"))[0]+"/real"
+		asked := filepath.Join(dir, "asked")
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(os.Mkdir(real, 0o755))
+		for _, f := range families() {
+			path := filepath.Join(dir, f.program)
+			must(os.Rename(path, filepath.Join(real, f.program)))
+			script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" != --version ] || echo %s >>%s\nexec %s/%[1]s \"$@\"\n", f.program, asked, real)
+			must(os.WriteFile(path, []byte(script), 0o755))
+		}
+		node, tables := nstest.New(t), new(Tables)
+		versions := func() string {
+			t.Helper()
+			node.Must(func() error { _, err := tables.Apply(desired()); return err })
+			log, err := os.ReadFile(asked)
+			must(err)
+			return string(log)
+		}
+		const once = "iptables\nip6tables\n"
+		if versions(); versions() != once {
+			t.Errorf("applied twice, asked for the version: %q", versions())
+		}
+		path := filepath.Join(dir, "ip6tables")
+		script, err := os.ReadFile(path)
+		must(err)
+		must(os.WriteFile(path+".new", script, 0o755))
+		must(os.Rename(path+".new", path))
+		if got := versions(); got != once+"ip6tables\n" {
+			t.Errorf("after another ip6tables was installed, asked for the version: %q", got)
+		}
+	})
+}
+
 func findIn(path, name string) (string, error) {
 	for _, dir := range filepath.SplitList(path) {
 		if real, err := filepath.EvalSymlinks(filepath.Join(dir, name)); err == nil {
@@ -248,7 +289,7 @@ func TestRootWaitsForTheLock(t *testing.T) {
 		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 			t.Fatal(err)
 		}
-		err = node.Do(func() error { _, err := Apply(desired()); return err })
+		err = node.Do(func() error { _, err := new(Tables).Apply(desired()); return err })
 		if err == nil || !strings.Contains(err.Error(), "has held the lock") {
 			t.Errorf("while somebody holds the lock: %v", err)
 		}

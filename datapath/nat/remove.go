@@ -26,7 +26,7 @@ func RemoveAll(dryRun bool) (changes []string, err error) {
 				f.restore = f.program + "-restore"
 			}
 			for _, c := range (Desired{}).chains(f) {
-				did, err := f.apply(c)
+				did, err := new(Tables).apply(f, c)
 				changes = append(changes, did...)
 				if err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", f.program, err))
