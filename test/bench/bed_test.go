@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
 // The networks that are compared: each is its main plugin alone, called as a whole process through libcni.
@@ -33,7 +34,15 @@ type bed struct {
 	*lab.Lab
 	host   host.Host
 	made   int // pods
-	fl, pe *libcni.NetworkConfigList
+	fl, pe network
+}
+
+// network is one of those that are compared, on a host of its own: ovs-vswitchd looks at all links of its host whenever
+// one changes, and would hold up the peer, too.
+type network struct {
+	*libcni.NetworkConfigList
+	host    host.Host
+	plugins []string // directories
 }
 
 // newBed makes the lab, which ends with the benchmark.
@@ -62,13 +71,25 @@ func newBed(b *testing.B, o lab.Options) *bed {
 	if x.host, err = x.Host("node1"); err != nil {
 		b.Fatal(err)
 	}
-	if x.fl, err = libcni.ConfListFromBytes([]byte(fairlead)); err != nil {
-		b.Fatal(err)
-	}
-	if x.pe, err = libcni.ConfListFromBytes([]byte(peer)); err != nil {
-		b.Fatal(err)
-	}
+	x.fl = x.network(b, "node1", fairlead, "/opt/cni/bin")
+	x.pe = x.network(b, underlay.Outside, peer, "/usr/lib/cni", "/usr/libexec/cni") // Debian's place, and others'
 	return x
+}
+
+func (x *bed) network(b *testing.B, hostName, config string, plugins ...string) network {
+	b.Helper()
+	h, err := x.Host(hostName)
+	if err != nil {
+		b.Fatal(err)
+	}
+	list, err := libcni.ConfListFromBytes([]byte(config))
+	if err == nil {
+		err = os.MkdirAll(h.Private("/run/netns"), 0o755)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return network{list, h, plugins}
 }
 
 // showLog shows the end of the agent's log.
@@ -83,24 +104,24 @@ func (x *bed) showLog(b *testing.B) {
 }
 
 // sandboxFor is a new sandbox for the Pod of that name in the namespace default.
-func (x *bed) sandboxFor(b *testing.B, pod string) *libcni.RuntimeConf {
+func (x *bed) sandboxFor(b *testing.B, n network, pod string) *libcni.RuntimeConf {
 	b.Helper()
 	x.made++
 	conf := &libcni.RuntimeConf{ContainerID: fmt.Sprintf("bench-%d", x.made), IfName: "eth0",
 		NetNS: fmt.Sprintf("/run/netns/bench-%d", x.made)}
 	conf.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod},
 		{"K8S_POD_INFRA_CONTAINER_ID", conf.ContainerID}}
-	if err := x.host.MakeNetns(conf.NetNS); err != nil {
+	if err := n.host.MakeNetns(conf.NetNS); err != nil {
 		b.Fatal(err)
 	}
 	return conf
 }
 
 // remove takes sandboxes away after their DEL, and waits until nothing of them is at work any more.
-func (x *bed) remove(b *testing.B, sandboxes ...*libcni.RuntimeConf) {
+func (x *bed) remove(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) {
 	b.Helper()
 	for _, s := range sandboxes {
-		if err := x.host.RemoveNetns(s.NetNS); err != nil {
+		if err := n.host.RemoveNetns(s.NetNS); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -108,31 +129,31 @@ func (x *bed) remove(b *testing.B, sandboxes ...*libcni.RuntimeConf) {
 }
 
 // add calls ADD for all sandboxes at once. It returns the time from the first call to the last answer, in ms.
-func (x *bed) add(b *testing.B, network *libcni.NetworkConfigList, sandboxes ...*libcni.RuntimeConf) float64 {
+func (x *bed) add(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) float64 {
 	b.Helper()
-	return x.call(b, sandboxes, func(c *libcni.CNIConfig, s *libcni.RuntimeConf) error {
-		_, err := c.AddNetworkList(b.Context(), network, s)
+	return x.call(b, n, sandboxes, func(c *libcni.CNIConfig, s *libcni.RuntimeConf) error {
+		_, err := c.AddNetworkList(b.Context(), n.NetworkConfigList, s)
 		return err
 	})
 }
 
 // del calls DEL, as add does ADD.
-func (x *bed) del(b *testing.B, network *libcni.NetworkConfigList, sandboxes ...*libcni.RuntimeConf) float64 {
+func (x *bed) del(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) float64 {
 	b.Helper()
-	return x.call(b, sandboxes, func(c *libcni.CNIConfig, s *libcni.RuntimeConf) error {
-		return c.DelNetworkList(b.Context(), network, s)
+	return x.call(b, n, sandboxes, func(c *libcni.CNIConfig, s *libcni.RuntimeConf) error {
+		return c.DelNetworkList(b.Context(), n.NetworkConfigList, s)
 	})
 }
 
-func (x *bed) call(b *testing.B, sandboxes []*libcni.RuntimeConf,
+func (x *bed) call(b *testing.B, n network, sandboxes []*libcni.RuntimeConf,
 	verb func(*libcni.CNIConfig, *libcni.RuntimeConf) error) float64 {
 	b.Helper()
 	begun, ended := make([]time.Time, len(sandboxes)), make([]time.Time, len(sandboxes))
 	var all errgroup.Group
 	for i, s := range sandboxes {
 		all.Go(func() error {
-			return x.host.Do(func() error { // to get there is not the plugins' time
-				cni := libcni.NewCNIConfig([]string{"/opt/cni/bin"}, nil)
+			return n.host.Do(func() error { // to get there is not the plugins' time
+				cni := libcni.NewCNIConfig(n.plugins, nil)
 				begun[i] = time.Now()
 				err := verb(cni, s)
 				ended[i] = time.Now()

@@ -64,21 +64,19 @@ func (x *bed) pair(b *testing.B, pod int) (ours, theirs float64) {
 	b.Helper()
 	name := fmt.Sprintf("pod-%d", pod)
 	first := x.made%4 == 0 // two are made each time
-	if !first {
-		s := x.sandboxFor(b, name)
-		theirs = x.add(b, x.pe, s)
-		x.del(b, x.pe, s)
-		x.remove(b, s)
+	once := func(n network) (took float64) {
+		s := x.sandboxFor(b, n, name)
+		took = x.add(b, n, s)
+		x.del(b, n, s)
+		x.remove(b, n, s)
+		return took
 	}
-	s := x.sandboxFor(b, name)
-	ours = x.add(b, x.fl, s)
-	x.del(b, x.fl, s)
-	x.remove(b, s)
+	if !first {
+		theirs = once(x.pe)
+	}
+	ours = once(x.fl)
 	if first {
-		s := x.sandboxFor(b, name)
-		theirs = x.add(b, x.pe, s)
-		x.del(b, x.pe, s)
-		x.remove(b, s)
+		theirs = once(x.pe)
 	}
 	return ours, theirs
 }
@@ -156,7 +154,7 @@ func (x *bed) countWrites(b *testing.B, which string, pod int, most float64) {
 	var writes []float64
 	for range 10 {
 		var what []string
-		s := x.sandboxFor(b, fmt.Sprintf("pod-%d", pod))
+		s := x.sandboxFor(b, x.fl, fmt.Sprintf("pod-%d", pod))
 		before := x.writes(b)
 		x.add(b, x.fl, s)
 		x.awaitAhead(b)
@@ -173,7 +171,7 @@ func (x *bed) countWrites(b *testing.B, which string, pod int, most float64) {
 		}
 		writes = append(writes, total)
 		x.del(b, x.fl, s)
-		x.remove(b, s)
+		x.remove(b, x.fl, s)
 		x.awaitWritten(b)
 	}
 	report.Add(b, report.Result{Group: "API writes per ADD", Name: which, Unit: "requests", Ours: writes, Worst: true,

@@ -47,8 +47,8 @@ func BenchmarkKernelCNI(b *testing.B) {
 // fill adds pods that stay, on both networks.
 func (x *bed) fill(b *testing.B) {
 	b.Helper()
-	for _, network := range []*libcni.NetworkConfigList{x.pe, x.fl} {
-		x.add(b, network, x.sandboxes(b, atOnce, staying)...)
+	for _, n := range []network{x.pe, x.fl} {
+		x.add(b, n, x.sandboxes(b, n, atOnce, staying)...)
 	}
 }
 
@@ -78,11 +78,11 @@ func podYAML(i int, pool string) string {
 }
 
 // sandboxes are new ones for many Pods from number first.
-func (x *bed) sandboxes(b *testing.B, first, many int) []*libcni.RuntimeConf {
+func (x *bed) sandboxes(b *testing.B, n network, first, many int) []*libcni.RuntimeConf {
 	b.Helper()
 	var out []*libcni.RuntimeConf
 	for i := range many {
-		out = append(out, x.sandboxFor(b, fmt.Sprintf("pod-%d", first+i)))
+		out = append(out, x.sandboxFor(b, n, fmt.Sprintf("pod-%d", first+i)))
 	}
 	return out
 }
@@ -94,13 +94,13 @@ type times map[string][]float64
 func (x *bed) compare(b *testing.B, many, rounds int) times {
 	b.Helper()
 	t := times{}
-	networks := []*libcni.NetworkConfigList{x.fl, x.pe}
+	networks := []network{x.fl, x.pe}
 	for range rounds {
 		for _, n := range networks {
-			pods := x.sandboxes(b, 0, many)
+			pods := x.sandboxes(b, n, 0, many)
 			t["ADD "+n.Name] = append(t["ADD "+n.Name], x.add(b, n, pods...)/float64(many))
 			t["DEL "+n.Name] = append(t["DEL "+n.Name], x.del(b, n, pods...)/float64(many))
-			x.remove(b, pods...)
+			x.remove(b, n, pods...)
 		}
 		slices.Reverse(networks)
 	}
