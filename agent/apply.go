@@ -62,7 +62,7 @@ func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outco
 		o.pods = l.letGo(ctx)
 	}
 	if o.pods == nil {
-		// Ports go after their flows: a number that is given to the next
+		// Ports are given up after their flows: a number that is given to the next
 		// pod must have no flow of the last one.
 		if err := l.db.Prune(ctx, d.OVSDB, takenOff(waiting)...); err != nil {
 			o.pods = fmt.Errorf("OVSDB: %w", err)

@@ -36,7 +36,7 @@ type pods struct {
 	told    map[string]string // broken records that the log tells of
 
 	unfinished unfinished
-	reaper     reaper
+	reaper     *reaper
 }
 
 // Add implements cniserver.Handler.
@@ -111,6 +111,9 @@ func (p *pods) attach(ctx context.Context, r cniserver.Request, wish *wish, s *s
 
 // connect makes the veth, and the port and the flows while the pod's end is configured.
 func (p *pods) connect(ctx context.Context, a api.Attachment, s *state) error {
+	if err := p.reaper.free(ctx, a.HostIf); err != nil {
+		return cniserver.TryAgain(err.Error())
+	}
 	veth, err := link.Create(p.podLink(a, s))
 	if err != nil {
 		return err
@@ -176,9 +179,9 @@ func (p *pods) Del(ctx context.Context, r cniserver.Request) error {
 	return nil
 }
 
-// remove takes an attachment off the node: flows and port, veth, and last the
-// address, so that it is free only when nothing uses it any more. The veth, which
-// leads nowhere then, goes in the background. network is the
+// remove takes an attachment off the node: flows and record, and last the
+// address, so that it is free only when nothing uses it any more. Port and veth, which
+// lead nowhere then, go in the background. network is the
 // name in the CNI configuration, for an attachment that is not on record.
 func (p *pods) remove(ctx context.Context, k key, network string) error {
 	host := link.HostName(k.containerID, k.ifName)
@@ -193,7 +196,7 @@ func (p *pods) remove(ctx context.Context, k key, network string) error {
 	if err := link.Retire(host); err != nil {
 		return err
 	}
-	p.reaper.wake()
+	p.reaper.wake(host)
 	if err := p.leases.Release(k.containerID, k.ifName); err != nil {
 		return err
 	}

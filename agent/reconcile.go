@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
@@ -17,6 +18,7 @@ import (
 type busy struct {
 	mu    sync.Mutex
 	hosts map[string]bool
+	last  time.Time // when one was done
 }
 
 // try marks host and returns true, or returns false when it is marked.
@@ -37,6 +39,14 @@ func (b *busy) done(host string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.hosts, host)
+	b.last = time.Now()
+}
+
+// quiet reports whether nobody has been at work for a while.
+func (b *busy) quiet() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.hosts) == 0 && time.Since(b.last) >= quiet
 }
 
 // leftover is something that no living pod seems to own.
@@ -60,7 +70,7 @@ type leftover struct {
 // before anybody else can get it.
 func (p *pods) reconcile(ctx context.Context) error {
 	// First: an unreadable lease may be the one of a living attachment.
-	errs := []error{link.Reap(), p.restoreLeases(), p.rebuild(ctx)}
+	errs := []error{p.reaper.clear(ctx), p.restoreLeases(), p.rebuild(ctx)}
 	found, err := p.leftovers(ctx)
 	if err != nil {
 		return errors.Join(append(errs, err)...)

@@ -171,7 +171,7 @@ func (l *loop) serveNode(ctx context.Context, loops *sync.WaitGroup, o Options, 
 		return err
 	}
 	loops.Go(func() { p.reconcileLoop(ctx) })
-	loops.Go(func() { p.reaper.run(ctx, p.log) })
+	loops.Go(func() { p.reaper.run(ctx, &p.busy, p.log) })
 	if o.Config.EnableBridgingMode && o.Config.IPAM.ConflictProbeTimeout > 0 {
 		loops.Go(func() { p.probeLoop(ctx) })
 	}
@@ -325,7 +325,7 @@ func (l *loop) newPods(o Options) (*pods, error) {
 		return nil, fmt.Errorf("reading the boot ID: %w", err)
 	}
 	p := &pods{loop: l, bootID: strings.TrimSpace(string(bootID)), log: o.Log.WithName("cni"), metrics: l.metrics,
-		reaper: newReaper(),
+		reaper: newReaper(l.db, l.cfg.OVSBridge),
 		// A pod's TCP is silent on the userspace datapath otherwise: it
 		// forwards frames without the checksum that the kernel left out.
 		txOff: o.Config.DisableTXChecksumOffload || o.Config.OVSDatapathType == api.DatapathNetdev}

@@ -16,9 +16,11 @@
 //	gateway port        Port with external_ids:fairlead=gateway                    ovsdb
 //	tunnel port         Port with external_ids:fairlead=tunnel                     ovsdb
 //	pod port            Port with external_ids:fairlead=pod; fairlead-* is the     ovsdb
-//	                    record of the attachment, and the only one on the node
+//	                    record of the attachment, and the only one on the node; with
+//	                    external_ids:fairlead=retired it is nobody's, and is removed
 //	pod veth            veth on the node, name "fl" + 13 hex digits, interface     link
-//	                    group 26220 (0x666c); the pod's end goes with it
+//	                    group 26220 (0x666c), or 26226 (0x6672) when it is nobody's and
+//	                    is removed; the pod's end goes with it
 //	gateway device      the gateway port's device, an internal port of Open        link
 //	                    vSwitch: its addresses, MTU, sysctls, all of them
 //	peer routes         main table, protocol 102 (0x66)                            route

@@ -27,8 +27,9 @@ func (db *DB) Repair(ctx context.Context, d Desired) (changes []string, err erro
 	return changes, nil
 }
 
-// Prune removes from the bridge the ports that are ours and that d does not
-// have. A port whose record cannot be read stays while it has a device. Ports of
+// Prune takes from the bridge the ports that are ours and that d does not
+// have. Pods' ports are retired: their record goes at once, they themselves with
+// RemoveRetired. A port whose record cannot be read stays while it has a device. Ports of
 // the names in gone go even if somebody has removed the mark that they are ours.
 func (db *DB) Prune(ctx context.Context, d Desired, gone ...string) error {
 	changes, err := db.apply(ctx, func(s snapshot) (plan, error) { return prune(s, d, gone), nil })

@@ -7,6 +7,7 @@
 //
 //	Bridge  fairlead=bridge
 //	Port    fairlead=gateway, fairlead=tunnel, fairlead=uplink or fairlead=pod
+//	Port    fairlead=retired: it was a pod's, and only waits to be removed
 //
 // A pod's Port carries the attachment in further keys that begin with
 // "fairlead-"; keys of others beside them are left alone. A port whose record
@@ -15,7 +16,7 @@
 // else and is never changed, unless it has the name of a port that we want.
 //
 // Writing is one transaction for everything that is missing or different, as
-// many ports in one transaction cost little more than one. Each transaction
-// raises next_cfg; ovs-vswitchd answers by raising cur_cfg, which tells a
+// many ports in one transaction cost little more than one. Each transaction that
+// concerns ovs-vswitchd raises next_cfg; ovs-vswitchd answers by raising cur_cfg, which tells a
 // switch that is slow from one that is not there.
 package ovsdb

@@ -24,6 +24,8 @@ type Observed struct {
 	// are sorted by port name.
 	Pods   []PodPort
 	Broken []BrokenPort
+	// Retired were pods' ports, by name, and wait for RemoveRetired.
+	Retired []string
 	// Foreign are ports on the bridge that are not ours, by name.
 	Foreign []string
 	// Pending says that ovs-vswitchd has not yet taken the last change. When
@@ -105,6 +107,8 @@ func observed(s snapshot, name string) Observed {
 			} else {
 				o.Pods = append(o.Pods, PodPort{a, asPort.OFPort, asPort.Error, p.iface.requested()})
 			}
+		case markRetired:
+			o.Retired = append(o.Retired, p.Name)
 		default:
 			if p.Name != b.Name {
 				o.Foreign = append(o.Foreign, p.Name)
@@ -113,6 +117,7 @@ func observed(s snapshot, name string) Observed {
 	}
 	slices.SortFunc(o.Pods, func(a, b PodPort) int { return cmp.Compare(a.HostIf, b.HostIf) })
 	slices.SortFunc(o.Broken, func(a, b BrokenPort) int { return cmp.Compare(a.Name, b.Name) })
+	slices.Sort(o.Retired)
 	slices.Sort(o.Foreign)
 	return o
 }
@@ -132,8 +137,11 @@ func isOurs(s snapshot, b bridge) bool {
 }
 
 func portIsOurs(p port) bool {
-	mark := p.ExternalIDs[markKey]
-	return mark == markGateway || mark == markTunnel || mark == markUplink || mark == markPod
+	switch p.ExternalIDs[markKey] {
+	case markGateway, markTunnel, markUplink, markPod, markRetired:
+		return true
+	}
+	return false
 }
 
 // datapathType spells out the default.

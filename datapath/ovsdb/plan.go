@@ -40,7 +40,12 @@ func ensure(s snapshot, d Desired) (plan, error) {
 	have := s.portsOf(b)
 	numbers := numbersOf(have)
 	for i, w := range wanted {
-		if h, ok := have[w.name]; ok {
+		h, ok := have[w.name]
+		if ok && h.ExternalIDs[markKey] == markRetired { // it may be removed at any moment
+			p.removePorts(b, h.port.UUID)
+			ok = false
+		}
+		if ok {
 			p.updatePort(h, w)
 		} else if h, other, ok := s.elsewhere(w.name, d.Bridge); ok {
 			newPorts = append(newPorts, p.movePort(h, other, w))
@@ -238,7 +243,7 @@ func (p *plan) updatePort(h portIface, w wantPort) {
 	}
 }
 
-// prune plans the removal of our ports that d does not have, and of those in names.
+// prune plans that our ports that d does not have go, and those in names.
 func prune(s snapshot, d Desired, names []string) plan {
 	var p plan
 	b, ok := s.bridges[d.Bridge]
@@ -246,26 +251,40 @@ func prune(s snapshot, d Desired, names []string) plan {
 		return p
 	}
 	wanted := d.portNames()
-	var gone []any
+	var gone []string
 	for name, h := range s.portsOf(b) {
-		named := slices.Contains(names, name)
-		if wanted[name] || !named && !portIsOurs(h.port) {
+		mark, named := h.ExternalIDs[markKey], slices.Contains(names, name)
+		if wanted[name] || mark == markRetired || !named && !portIsOurs(h.port) {
 			continue
 		}
-		if !named && h.ExternalIDs[markKey] == markPod {
+		if !named && mark == markPod {
 			// Without its record nobody can want it. It may be a running
 			// pod's all the same, as long as it has a device.
 			if _, err := decode(name, h.ExternalIDs); err != nil && !h.iface.gone() {
 				continue
 			}
 		}
-		gone = append(gone, ovsdb.UUID{GoUUID: h.port.UUID})
+		if named || mark == markPod {
+			p.setIDs("Port", h.port.UUID, h.ExternalIDs, map[string]string{markKey: markRetired})
+			p.did("port %s retired", name)
+			continue
+		}
+		gone = append(gone, h.port.UUID)
 		p.did("port %s removed", name)
 	}
 	slices.Sort(p.changes)
-	if len(gone) > 0 {
-		p.mutate("Bridge", b.UUID, ovsdb.Mutation{Column: "ports", Mutator: ovsdb.MutateOperationDelete, Value: ovsdb.OvsSet{GoSet: gone}})
+	if len(gone) > 0 { // else there is nothing for ovs-vswitchd to do
+		p.removePorts(b, gone...)
+		p.seal(s.root)
 	}
-	p.seal(s.root)
 	return p
+}
+
+// removePorts plans to take ports from a bridge: ovsdb-server removes the rows, which nothing else refers to.
+func (p *plan) removePorts(b bridge, uuids ...string) {
+	var gone []any
+	for _, uuid := range uuids {
+		gone = append(gone, ovsdb.UUID{GoUUID: uuid})
+	}
+	p.mutate("Bridge", b.UUID, ovsdb.Mutation{Column: "ports", Mutator: ovsdb.MutateOperationDelete, Value: ovsdb.OvsSet{GoSet: gone}})
 }

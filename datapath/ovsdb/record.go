@@ -21,6 +21,7 @@ const (
 	markTunnel  = "tunnel"
 	markUplink  = "uplink"
 	markPod     = "pod"
+	markRetired = "retired" // a pod's before; there is no record with it
 )
 
 // recordPrefix begins the keys of a pod's record. What "ovs-vsctl list Port"

@@ -80,8 +80,7 @@ func (db *DB) onRoot(ctx context.Context, wait bool, mutations ...ovsdb.Mutation
 		return err
 	}
 	p.seal(s.root)
-	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationSelect, Table: "Open_vSwitch", Where: byUUID(s.root.UUID),
-		Columns: []string{"next_cfg"}})
+	p.askNextCfg(s.root)
 	results, err := c.transact(ctx, p.ops)
 	if err != nil {
 		return err
@@ -93,7 +92,13 @@ func (db *DB) onRoot(ctx context.Context, wait bool, mutations ...ovsdb.Mutation
 	return db.awaitTaken(ctx, number)
 }
 
-// nextCfg reads the answer to a select of it, the last of results.
+// askNextCfg asks for the number of the configuration that the transaction makes: see nextCfg.
+func (p *plan) askNextCfg(root openVSwitch) {
+	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationSelect, Table: "Open_vSwitch", Where: byUUID(root.UUID),
+		Columns: []string{"next_cfg"}})
+}
+
+// nextCfg reads the answer to askNextCfg, the last of results.
 func nextCfg(results []ovsdb.OperationResult) (int, error) {
 	rows := results[len(results)-1].Rows
 	if len(rows) != 1 {

@@ -142,6 +142,23 @@ func TestRootCheckPortDeleted(t *testing.T) {
 	r.has(t, pod)
 }
 
+// The same container again, at once: the port and the veth that it had may still be there.
+func TestRootADDAtOnceAfterDEL(t *testing.T) {
+	r, _ := up(t)
+	p := r.container(t)
+	n := alone("1.1.0")
+	for range 10 {
+		r.mustAdd(t, n, p)
+		must(t, r.check(n, p))
+		r.in(t, p, "ping -c1 -w5 10.77.1.1")
+		r.mustDel(t, n, p)
+	}
+	pod := asPod(t, p, r.mustAdd(t, n, p))
+	r.has(t, pod)
+	r.mustDel(t, n, p)
+	r.has(t)
+}
+
 // GC takes away what the runtime does not list, and nothing of another network.
 func TestRootGC(t *testing.T) {
 	r, _ := up(t)

@@ -36,7 +36,7 @@ func TestRootKilledAtEveryStep(t *testing.T) {
 			c.check(t)
 		})
 	}
-	for _, s := range []step{flowsGone, portGone, vethGone, leaseGone, delDone} {
+	for _, s := range []step{flowsGone, portRetired, leaseGone, delDone, portGone, vethGone} {
 		t.Run(string(s), func(t *testing.T) {
 			for _, d := range delays {
 				c.apply(t, pods...)

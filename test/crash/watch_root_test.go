@@ -33,11 +33,12 @@ const (
 	flowsMade  step = "flows made"
 	addDone    step = "ADD answered"
 
-	flowsGone step = "flows gone"
-	portGone  step = "port gone from OVSDB"
-	vethGone  step = "veth gone"
-	leaseGone step = "lease gone"
-	delDone   step = "DEL answered"
+	flowsGone   step = "flows gone"
+	portRetired step = "port retired in OVSDB"
+	leaseGone   step = "lease gone"
+	delDone     step = "DEL answered"
+	portGone    step = "port gone from OVSDB" // this and the next a little after the answer
+	vethGone    step = "veth gone"
 )
 
 // watcher sees the steps on node1 and kills a process at the one that it waits for.
@@ -149,12 +150,14 @@ func (w *watcher) watchOVSDB(t *testing.T, ctx context.Context, c cluster) {
 	context.AfterFunc(ctx, func() { conn.Close() })
 	send := json.NewEncoder(conn)
 	must(t, send.Encode(map[string]any{"id": 0, "method": "monitor", "params": []any{"Open_vSwitch", nil,
-		map[string]any{"Port": map[string]any{"columns": []string{"name"}},
+		map[string]any{"Port": map[string]any{"columns": []string{"name", "external_ids"}},
 			"Interface": map[string]any{"columns": []string{"ofport"}}}}}))
 	go func() {
 		type row struct {
+			Old json.RawMessage // what has changed, if the row was there before
 			New struct {
 				Name   string
+				IDs    json.RawMessage `json:"external_ids"`
 				OFPort any
 			}
 		}
@@ -175,7 +178,14 @@ func (w *watcher) watchOVSDB(t *testing.T, ctx context.Context, c cluster) {
 				continue
 			}
 			for _, p := range tables.Port {
-				w.seen(either(p.New.Name != "", portMade, portGone))
+				switch {
+				case p.New.Name == "":
+					w.seen(portGone)
+				case p.Old == nil:
+					w.seen(portMade)
+				case strings.Contains(string(p.New.IDs), `["fairlead","retired"]`):
+					w.seen(portRetired)
+				}
 			}
 			for _, i := range tables.Interface {
 				if number, ok := i.New.OFPort.(float64); ok && number > 0 {

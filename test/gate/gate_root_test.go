@@ -56,12 +56,12 @@ func TestRootCounts(t *testing.T) {
 	call(lab.DEL, -1)
 
 	// An ADD writes Interface, Port, the bridge's list of ports and next_cfg, and 9 flows for each of two families; a
-	// DEL takes the port from the list, and ovsdb-server does the rest.
+	// DEL marks the port as retired.
 	count(t, l, "ADD", func(i int) { call(lab.ADD, i) },
 		most{transactions: 1, operations: 4, flows: 18, systemCalls: 500, allocations: 15_000})
 	tables(t, l)
 	count(t, l, "DEL", func(i int) { call(lab.DEL, i) },
-		most{transactions: 1, operations: 2, flows: 18, systemCalls: 250, allocations: 12_000})
+		most{transactions: 1, operations: 1, flows: 18, systemCalls: 250, allocations: 12_000})
 }
 
 // count makes calls, and compares what each cost with what it may.
@@ -75,6 +75,7 @@ func count(t *testing.T, l *lab.Lab, verb string, call func(i int), may most) {
 		call(i)
 	}
 	trace := stop()
+	answered := withoutRemovals(trace)
 	after := metrics(t, l)
 	per := func(n float64) float64 { return n / calls }
 	changed := func(name string) float64 { return per(after[name] - before[name]) }
@@ -87,8 +88,8 @@ func count(t *testing.T, l *lab.Lab, verb string, call func(i int), may most) {
 		got, most float64
 		exact     bool
 	}{
-		{"transactions of OVSDB", per(float64(strings.Count(trace, `\"method\":\"transact\"`))), may.transactions, true},
-		{"operations of OVSDB", per(float64(strings.Count(trace, `\"op\":\"`))), may.operations, true},
+		{"transactions of OVSDB", per(float64(strings.Count(answered, `\"method\":\"transact\"`))), may.transactions, true},
+		{"operations of OVSDB", per(float64(strings.Count(answered, `\"op\":\"`))), may.operations, true},
 		{"flows changed", flows, may.flows, true},
 		{"system calls", per(float64(len(systemCalls(trace)))), may.systemCalls, false},
 		{"allocations", changed("go_memstats_mallocs_total"), may.allocations, false},
@@ -98,6 +99,18 @@ func count(t *testing.T, l *lab.Lab, verb string, call func(i int), may most) {
 			t.Errorf("%s: %.1f %s, want %.0f", verb, c.got, c.what, c.most)
 		}
 	}
+}
+
+// withoutRemovals is a trace without the transactions that remove ports: that comes after the answer to a DEL, and for
+// how many at once is a matter of chance.
+func withoutRemovals(trace string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(trace) {
+		if !strings.Contains(line, `[\"ports\",\"delete\",`) {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
 }
 
 // follow writes down the system calls of a process until stop is called.

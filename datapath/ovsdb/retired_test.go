@@ -1,0 +1,123 @@
+package ovsdb
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// A pod's port that is taken off is nobody's at once, with one operation of which ovs-vswitchd hears nothing. It keeps
+// its number until RemoveRetired, of whatever process, has removed it.
+func TestRetired(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	d := desired("a", "b", "c", "d", "e", "f", "g", "h")
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
+	o.Ctl("set", "Port", "fla", "external_ids:theirs=1")
+	before, cfg := mustObserve(t, db), o.Ctl("get", "Open_vSwitch", ".", "next_cfg")
+
+	few := desired("b", "c")
+	for range 2 {
+		must(t, db.Prune(soon(t), few, "fla"))
+	}
+	got := mustObserve(t, db)
+	if !slices.Equal(hostIfs(got), []string{"flb", "flc"}) || len(got.Broken)+len(got.Foreign) > 0 ||
+		!slices.Equal(got.Retired, []string{"fla", "fld", "fle", "flf", "flg", "flh"}) {
+		t.Errorf("after Prune %+v", got)
+	}
+	if differs, err := db.Differs(soon(t), few); differs || err != nil {
+		t.Errorf("a round would change something: %v", err)
+	}
+	if now := o.Ctl("get", "Open_vSwitch", ".", "next_cfg"); now != cfg {
+		t.Errorf("ovs-vswitchd was told: next_cfg %s, was %s", now, cfg)
+	}
+	ids := strings.TrimSpace(o.Ctl("get", "Port", "fla", "external_ids"))
+	if ids != `{fairlead=retired, theirs="1"}` {
+		t.Errorf("external_ids %s", ids)
+	}
+	c, err := db.current()
+	must(t, err)
+	s, err := db.snapshot(soon(t), c)
+	must(t, err)
+	if used := numbersOf(s.portsOf(s.bridges["br-int"])); !used[int(before.Pods[0].OFPort)] {
+		t.Errorf("the number %d of a port that is still there is free", before.Pods[0].OFPort)
+	}
+
+	must(t, connect(t, o).RemoveRetired(soon(t), "br-int"))
+	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Retired) == 0 }, "to see the ports gone")
+	if out := o.Ctl("list-ports", "br-int"); out != "fairlead-gw0\nfairlead-tun0\nflb\nflc\n" {
+		t.Errorf("ports %q", out)
+	}
+	if out := o.Ofctl("dump-ports-desc", "br-int"); strings.Contains(out, "(fla)") || !strings.Contains(out, "(flb)") {
+		t.Errorf("ovs-vswitchd still has ports that are gone:\n%s", out)
+	}
+	must(t, db.RemoveRetired(soon(t), "br-int"))
+	must(t, db.RemoveRetired(soon(t), "br-other"))
+}
+
+// The bridge is ours by a retired port, too.
+func TestBridgeOfRetiredPort(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	must(t, db.Ensure(soon(t), desired("a")))
+	must(t, db.Prune(soon(t), Desired{Bridge: "br-int"}))
+	o.Ctl("clear", "Bridge", "br-int", "external_ids")
+	waitChanged(t, db, func() bool { return db.differs(t, desired()) }, "to see the mark gone")
+	if got := mustObserve(t, db); !got.BridgeOurs || !slices.Equal(got.Retired, []string{"fla"}) {
+		t.Errorf("observed %+v", got)
+	}
+}
+
+// Whoever wants the name of a retired port gets a port of his own, also while the other is being removed.
+func TestEnsureOfRetiredName(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	d := desired("a", "b")
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
+	before := mustObserve(t, db).Pods[0]
+	row := o.Ctl("get", "Port", "fla", "_uuid")
+	must(t, db.Prune(soon(t), desired("b")))
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.RemoveRetired(soon(t), "br-int"))
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
+	got := mustObserve(t, db)
+	if !slices.Equal(hostIfs(got), []string{"fla", "flb"}) || len(got.Retired) > 0 {
+		t.Fatalf("observed %+v", got)
+	}
+	if now := o.Ctl("get", "Port", "fla", "_uuid"); now == row {
+		t.Errorf("it is the row that was retired: %s", now)
+	}
+	if a := got.Pods[0]; a.Requested == before.Requested {
+		t.Errorf("it asks for %d, which the port before it had at that time", a.Requested)
+	}
+}
+
+// While ovs-vswitchd is away the ports go from the database, and are not there when it comes back.
+func TestRemoveRetiredWithoutVswitchd(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	var pods []string
+	for i := range 3 * atOnce {
+		pods = append(pods, fmt.Sprint(i))
+	}
+	must(t, db.Ensure(soon(t), desired(append(pods, "x")...)))
+	must(t, db.WaitOFPorts(soon(t), "flx"))
+	must(t, db.Prune(soon(t), desired("x")))
+	o.Vswitchd.Kill()
+	if err := db.RemoveRetired(soon(t), "br-int"); err == nil || !strings.Contains(err.Error(), "ovs-vswitchd does not answer") {
+		t.Errorf("RemoveRetired without ovs-vswitchd: %v", err)
+	}
+	if got := mustObserve(t, db); len(got.Retired) > 0 || len(got.Pods) != 1 {
+		t.Errorf("observed %+v", got)
+	}
+	o.Vswitchd.Start()
+	must(t, db.WaitOFPorts(soon(t), "flx"))
+	if out := o.Ofctl("dump-ports-desc", "br-int"); strings.Contains(out, "(fl1)") || !strings.Contains(out, "(flx)") {
+		t.Errorf("ports:\n%s", out)
+	}
+}

@@ -1,0 +1,93 @@
+package crash
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+)
+
+// removedWithin is the time that the ports and veths of pods may stay after the answers to their DELs.
+const removedWithin = 5 * time.Second
+
+// A DEL is answered while the pod's port and veth are still there. Whoever dies then, nothing stays.
+func TestRootAnsweredAndNotRemoved(t *testing.T) {
+	c := up(t)
+	w := c.watch(t)
+	stopWatching := c.watchAddresses(t)
+	defer stopWatching()
+	t.Run("agent killed", func(t *testing.T) {
+		found := 0
+		for range 5 {
+			c.killedAtAnswer(t, w, c.agentPID(t))
+			found += len(c.retired(t))
+			c.kill(t)
+			c.settle(t)
+			c.check(t)
+		}
+		if found == 0 {
+			t.Error("the agent had removed the ports each time: this tested nothing")
+		}
+	})
+	t.Run("ovs-vswitchd killed", func(t *testing.T) {
+		c.killedAtAnswer(t, w, lab.Vswitchd.PID(c.node))
+		eventually(t, 2*removedWithin, func() []string { // first the agent waits for ovs-vswitchd, 5 s
+			veths, err := nodestate.Veths(c.node)
+			must(t, err)
+			if left := c.retired(t); len(left)+len(veths) != 1 { // that of the pod that stays
+				return []string{fmt.Sprintf("there are still the ports %v and the veths %v", left, veths)}
+			}
+			return nil
+		})
+		must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node, lab.Vswitchd))
+		c.check(t)
+	})
+	for _, kill := range []bool{false, true} {
+		t.Run(fmt.Sprintf("all addresses twice, agent killed %v", kill), func(t *testing.T) { c.allTwice(t, kill) })
+	}
+}
+
+// killedAtAnswer deletes a pod, and kills a process as soon as the runtime has the answer.
+func (c cluster) killedAtAnswer(t *testing.T, w *watcher, pid int) {
+	t.Helper()
+	c.readyForCNI(t)
+	c.apply(t, podYAML("x", node))
+	c.settle(t)
+	killed := w.arm(delDone, pid, 0)
+	c.remove(t, podYAML("x", node))
+	wait(t, killed, string(delDone))
+}
+
+// retired are the rows of such ports.
+func (c cluster) retired(t *testing.T) []string {
+	t.Helper()
+	return strings.Fields(c.exec(t, "ovs-vsctl", "--timeout=10", "--bare", "--columns=name", "find", "Port",
+		"external_ids:fairlead=retired"))
+}
+
+// allTwice gives all addresses to pods, takes them away and gives them to others at once. Then nothing is left.
+func (c cluster) allTwice(t *testing.T, kill bool) {
+	var pods [2][]string
+	for i := range 28 { // of 29 addresses; one pod stays
+		pods[0], pods[1] = append(pods[0], podYAML(fmt.Sprint("a", i), node)), append(pods[1], podYAML(fmt.Sprint("b", i), node))
+	}
+	c.readyForCNI(t)
+	for _, p := range pods {
+		c.apply(t, p...)
+		c.settle(t)
+		c.check(t)
+		c.remove(t, p...)
+		c.settle(t)
+		if kill {
+			c.kill(t)
+		}
+	}
+	if kill {
+		c.readyForCNI(t)
+	}
+	eventually(t, removedWithin, func() []string { return c.ref.Differences(c.state(t), c.pods(t)) })
+}
