@@ -3,12 +3,12 @@ package link
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -49,7 +49,8 @@ type Veth struct {
 // port of it makes it drop what others set up there, as the plugin bandwidth does.
 // Create changes nothing when all is there as wanted, and makes the veth anew
 // when ours is there but different, as after a crash. When it fails neither end
-// remains.
+// remains. Let one run at a time: the kernel does too, and whoever writes a sysctl of
+// IPv6 meanwhile burns a processor until it is his turn.
 func Create(l PodLink) (*Veth, error) {
 	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("attaching %s: %w", l.HostIf, err)
@@ -138,17 +139,29 @@ func (l PodLink) create(pod ns.NetNS) error {
 }
 
 // add makes both ends in one request: no instant exists at which an end
-// has a wrong name, is in the wrong namespace or lacks our mark.
+// has a wrong name, is in the wrong namespace or lacks our mark. The host's end is
+// promiscuous from the first: else ovs-vswitchd makes it so, hears of that as of any
+// change of an interface, and looks at all its ports once more.
 func (l PodLink) add(pod ns.NetNS) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.Group, attrs.Flags = l.HostIf, l.MTU, Group, net.FlagUp
-	return netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs:        attrs,
-		PeerName:         l.IfName,
-		PeerHardwareAddr: l.MAC[:],
-		PeerNamespace:    netlink.NsFd(pod.Fd()),
-		PeerTxQLen:       -1, // the kernel's default
-	})
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	up.Flags = unix.IFF_UP | unix.IFF_PROMISC
+	up.Change = up.Flags
+	req.AddData(up)
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(l.HostIf)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(l.MTU))))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(Group)))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
+	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(l.IfName))
+	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(l.MTU)))
+	peer.AddRtAttr(unix.IFLA_ADDRESS, l.MAC[:])
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(pod.Fd())))
+	req.AddData(info)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }
 
 // silence keeps the node's own stack off the host's end. On the userspace
