@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -37,6 +38,7 @@ type pods struct {
 
 	unfinished unfinished
 	reaper     *reaper
+	links      sync.Mutex // held while a veth is made
 }
 
 // Add implements cniserver.Handler.
@@ -114,7 +116,7 @@ func (p *pods) connect(ctx context.Context, a api.Attachment, s *state) error {
 	if err := p.reaper.free(ctx, a.HostIf); err != nil {
 		return cniserver.TryAgain(err.Error())
 	}
-	veth, err := link.Create(p.podLink(a, s))
+	veth, err := p.makeVeth(a, s)
 	if err != nil {
 		return err
 	}
@@ -124,6 +126,14 @@ func (p *pods) connect(ctx context.Context, a api.Attachment, s *state) error {
 		err = cniserver.TryAgain(err.Error())
 	}
 	return errors.Join(<-configured, err)
+}
+
+func (p *pods) makeVeth(a api.Attachment, s *state) (*link.Veth, error) {
+	p.loop.making.Add(1)
+	defer p.loop.making.Add(-1)
+	p.links.Lock()
+	defer p.links.Unlock()
+	return link.Create(p.podLink(a, s))
 }
 
 func (p *pods) podLink(a api.Attachment, s *state) link.PodLink {

@@ -35,6 +35,8 @@ const (
 	transportEvery = time.Second
 	// portTimeout is how long a new port may take to get its number.
 	portTimeout = 5 * time.Second
+	// gatherMost is how long a round waits for ADDs whose veths are being made.
+	gatherMost = 50 * time.Millisecond
 	// tunnelTimeout is how long the pods of this node may wait for the tunnel.
 	tunnelTimeout = 2 * time.Second
 	// The first retry after a failed round, and the longest wait between two.
@@ -75,6 +77,7 @@ type loop struct {
 	seen     seen
 	firstOK  chan struct{} // closed after the first round without an error
 	serving  atomic.Bool   // CNI requests are answered and the runtime knows
+	making   atomic.Int32  // ADDs whose veths are being made
 
 	// Owned by the goroutine in run.
 	own       inputs.Node
@@ -147,6 +150,7 @@ func (l *loop) run(ctx context.Context) {
 		}
 		l.forgetLostFlows()
 		waiting = append(waiting, l.takeWaiting()...)
+		waiting = append(waiting, l.gather(len(waiting))...)
 		if err := l.round(ctx, waiting); err != nil {
 			retry.Reset(l.backOff())
 		} else {
@@ -184,6 +188,21 @@ func (l *loop) takeWaiting() []request {
 			return out
 		}
 	}
+}
+
+// gather takes the requests of those who will send one within moments, if there are have already. What a round costs
+// here and in ovs-vswitchd depends on the pods that are there, hardly on how many are new.
+func (l *loop) gather(have int) (out []request) {
+	last := time.After(gatherMost)
+	for have > 0 && l.making.Load() > 0 {
+		select {
+		case r := <-l.requests:
+			out = append(out, r)
+		case <-last:
+			return out
+		}
+	}
+	return append(out, l.takeWaiting()...)
 }
 
 func (l *loop) backOff() time.Duration {

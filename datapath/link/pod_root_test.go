@@ -58,6 +58,17 @@ func hostIndex(node *nstest.NS, l PodLink) string {
 	return strings.SplitN(node.Exec("ip", "-o", "link", "show", l.HostIf), ":", 2)[0]
 }
 
+// Each change of an interface has ovs-vswitchd look at all its ports: what it would change itself is there from the
+// first.
+func TestRootHostEndIsAsAPortWants(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	l := dual(pod)
+	attach(t, node, l)
+	if flags := node.IP("-o link show dev " + l.HostIf); !strings.Contains(flags, "PROMISC") {
+		t.Errorf("the host's end is not promiscuous: %s", flags)
+	}
+}
+
 // A runtime may switch IPv6 off in the namespaces it makes. The pod must have
 // both families at once, without waiting for duplicate address detection.
 func TestRootAttachDual(t *testing.T) {
