@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/fairlead-cni/fairlead/agent/inputs"
+	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -161,6 +162,16 @@ func one(yes bool) float64 {
 // cniRequest counts one CNI request.
 func (m *metrics) cniRequest(verb, code string, seconds float64) {
 	m.cni.WithLabelValues(verb, code).Observe(seconds)
+}
+
+// asks adds how often the API server was asked.
+func (m *metrics) asks(client *kubeapi.Client) {
+	for _, method := range kubeapi.Methods() {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fairlead_api_requests_total",
+			Help:        "Requests to the Kubernetes API by HTTP method; GET has lists and watches, too.",
+			ConstLabels: prometheus.Labels{"method": method},
+		}, func() float64 { return float64(client.Requests.Of(method)) }))
+	}
 }
 
 // follows adds what is known of the API server.

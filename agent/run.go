@@ -83,6 +83,9 @@ func run(ctx context.Context, o Options, last lastError) error {
 	if k, ok := source.(*inputs.Kubernetes); ok {
 		l.metrics.follows(k)
 	}
+	if client != nil {
+		l.metrics.asks(client)
+	}
 	// Before anything that needs the network: the node may have none until this is done.
 	l.uplink = openUplink(o, client, l.metrics)
 	l.uplink.resume(ctx)

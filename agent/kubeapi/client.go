@@ -46,6 +46,8 @@ type Client struct {
 	Dynamic dynamic.Interface
 	// Server is the API server's URL, for messages.
 	Server string
+	// Requests are those of all the above.
+	Requests *Requests
 }
 
 // New makes a client by the config: clientConnection.kubeconfig, else the
@@ -91,6 +93,10 @@ func ForConfig(config *rest.Config) (*Client, error) {
 
 // newClient makes all clients on one connection.
 func newClient(config *rest.Config, connection *http.Client, server string) (*Client, error) {
+	requests := &Requests{}
+	counted := *connection
+	counted.Transport = counting{cmp.Or(connection.Transport, http.DefaultTransport), requests}
+	connection = &counted
 	typed, err := kubernetes.NewForConfigAndClient(config, connection)
 	if err != nil {
 		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
@@ -103,7 +109,7 @@ func newClient(config *rest.Config, connection *http.Client, server string) (*Cl
 	if err != nil {
 		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
 	}
-	return &Client{Kubernetes: typed, Metadata: meta, Dynamic: dyn, Server: server}, nil
+	return &Client{Kubernetes: typed, Metadata: meta, Dynamic: dyn, Server: server, Requests: requests}, nil
 }
 
 // restConfig says how to reach the API server; userAgent is for its log.

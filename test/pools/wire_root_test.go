@@ -134,7 +134,13 @@ func TestRootAskedAhead(t *testing.T) {
 }
 
 // probes is how many addresses the underlay was asked about.
-func (b *bed) probes(t *testing.T, when string) (n int) {
+func (b *bed) probes(t *testing.T, when string) int {
+	t.Helper()
+	return int(b.metric(t, fmt.Sprintf("fairlead_pool_probes_total{when=%q}", when)))
+}
+
+// metric is one of the agent's, zero if it has none of that name and labels.
+func (b *bed) metric(t *testing.T, series string) (value float64) {
 	t.Helper()
 	h, err := b.Host(node)
 	must(t, err)
@@ -149,12 +155,12 @@ func (b *bed) probes(t *testing.T, when string) (n int) {
 	body, err := io.ReadAll(resp.Body)
 	must(t, err)
 	for line := range strings.Lines(string(body)) {
-		if value, ok := strings.CutPrefix(line, `fairlead_pool_probes_total{when="`+when+`"} `); ok {
-			n, err = strconv.Atoi(strings.TrimSpace(value))
+		if text, ok := strings.CutPrefix(line, series+" "); ok {
+			value, err = strconv.ParseFloat(strings.TrimSpace(text), 64)
 			must(t, err)
 		}
 	}
-	return n
+	return value
 }
 
 // A NIC that is no port of Open vSwitch carries no bridged pods: they wait and are told why, others are served. The
