@@ -50,10 +50,10 @@ type DB struct {
 
 // conn is one connection with its replica of the database.
 type conn struct {
-	client client.Client
-	tables *cache.TableCache
-	gone   chan struct{} // closed when the connection is lost
-	ended  chan struct{} // closed by end
+	client  client.Client
+	replica *replica
+	gone    chan struct{} // closed when the connection is lost
+	ended   chan struct{} // closed by end
 }
 
 // follow closes gone when the library tells that the connection is lost. It
@@ -165,13 +165,13 @@ func (db *DB) dial(ctx context.Context) (*conn, error) {
 	if err := cl.Connect(ctx); err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	c := &conn{client: cl, tables: cl.Cache(), gone: make(chan struct{}), ended: make(chan struct{})}
+	c := &conn{client: cl, replica: &replica{tables: cl.Cache()}, gone: make(chan struct{}), ended: make(chan struct{})}
 	go c.follow()
-	if c.tables == nil {
+	if c.replica.tables == nil {
 		c.end()
 		return nil, errors.New("connecting: ovsdb-server closed the connection at once")
 	}
-	c.tables.AddEventHandler(&cache.EventHandlerFuncs{
+	c.replica.tables.AddEventHandler(&cache.EventHandlerFuncs{
 		AddFunc:    func(string, model.Model) { db.signal() },
 		UpdateFunc: func(string, model.Model, model.Model) { db.signal() },
 		DeleteFunc: func(string, model.Model) { db.signal() },

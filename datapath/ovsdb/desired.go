@@ -70,7 +70,8 @@ const (
 type wantPort struct {
 	name, what  string // what is for the log
 	mark        string
-	externalIDs map[string]string // ours: the mark and, for a pod, the record
+	externalIDs map[string]string // ours: the mark; for a pod see ids
+	pod         *api.Attachment   // nil for other ports
 	ifaceType   string
 	mac         string            // empty leaves the column alone
 	mtu         int               // 0 leaves the column alone
@@ -78,8 +79,16 @@ type wantPort struct {
 	ofport      int               // 0 leaves the column alone
 }
 
-// validate checks d, whose ports are given.
-func (d Desired) validate(ports []wantPort) error {
+// ids are the port's external_ids that are ours: the mark and, for a pod, the record.
+func (w wantPort) ids() map[string]string {
+	if w.pod != nil {
+		return encode(*w.pod)
+	}
+	return w.externalIDs
+}
+
+// validate checks d, whose ports are given. What have says already, the ports that are there, is right.
+func (d Desired) validate(ports []wantPort, have map[string]portIface) error {
 	if d.Bridge == "" || d.Gateway.Name == "" {
 		return errors.New("the bridge or the gateway has no name")
 	}
@@ -103,18 +112,28 @@ func (d Desired) validate(ports []wantPort) error {
 			return fmt.Errorf("destination port %d is not possible for a tunnel of type %s", t.DstPort, t.Type)
 		}
 	}
-	records := ports[len(ports)-len(d.Pods):]
-	for i, a := range d.Pods {
-		if err := checkText(a); err != nil {
+	for _, w := range ports {
+		if w.pod == nil || have[w.name].record.says(*w.pod) {
+			continue
+		}
+		if err := checkRecord(*w.pod); err != nil {
 			return err
 		}
-		got, err := decode(a.HostIf, records[i].externalIDs)
-		if err == nil && !got.Equal(a) {
-			err = fmt.Errorf("its record would read %+v, not %+v", got, a)
-		}
-		if err != nil {
-			return fmt.Errorf("attachment of pod %q: %w", a.Pod(), err)
-		}
+	}
+	return nil
+}
+
+// checkRecord refuses an attachment whose record would read different.
+func checkRecord(a api.Attachment) error {
+	if err := checkText(a); err != nil {
+		return err
+	}
+	got, err := decode(a.HostIf, encode(a))
+	if err == nil && !got.Equal(a) {
+		err = fmt.Errorf("its record would read %+v, not %+v", got, a)
+	}
+	if err != nil {
+		return fmt.Errorf("attachment of pod %q: %w", a.Pod(), err)
 	}
 	return nil
 }
@@ -154,8 +173,8 @@ func (d Desired) ports() []wantPort {
 			ifaceType: u.Type, options: u.Options, ofport: uplinkOFPort,
 		})
 	}
-	for _, a := range d.Pods {
-		ports = append(ports, wantPort{name: a.HostIf, what: "port of pod " + a.Pod(), mark: markPod, externalIDs: encode(a)})
+	for i, a := range d.Pods {
+		ports = append(ports, wantPort{name: a.HostIf, what: "port of pod " + a.Pod(), mark: markPod, pod: &d.Pods[i]})
 	}
 	return ports
 }

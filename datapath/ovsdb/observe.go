@@ -102,10 +102,10 @@ func observed(s snapshot, name string) Observed {
 		case markUplink:
 			o.Uplink = asPort
 		case markPod:
-			if a, err := decode(p.Name, p.ExternalIDs); err != nil {
-				o.Broken = append(o.Broken, BrokenPort{p.Name, err.Error()})
+			if p.record.err != nil {
+				o.Broken = append(o.Broken, BrokenPort{p.Name, p.record.err.Error()})
 			} else {
-				o.Pods = append(o.Pods, PodPort{a, asPort.OFPort, asPort.Error, p.iface.requested()})
+				o.Pods = append(o.Pods, PodPort{p.record.pod, asPort.OFPort, asPort.Error, p.iface.requested()})
 			}
 		case markRetired:
 			o.Retired = append(o.Retired, p.Name)
@@ -151,7 +151,7 @@ func datapathType(column string) string { return cmp.Or(column, "system") }
 func (db *DB) snapshot(ctx context.Context, c *conn) (snapshot, error) {
 	for {
 		next := db.next()
-		s := readSnapshot(c.tables)
+		s := c.replica.read()
 		if s.whole() {
 			return s, nil
 		}
@@ -200,10 +200,12 @@ func (db *DB) withoutNumber(names []string) (missing []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := readSnapshot(c.tables)
-	byName := make(map[string]iface, len(s.ifaces))
+	s := c.replica.read()
+	byName := make(map[string]iface, len(names))
 	for _, i := range s.ifaces {
-		byName[i.Name] = i
+		if slices.Contains(names, i.Name) {
+			byName[i.Name] = i
+		}
 	}
 	for _, name := range names {
 		switch i, ok := byName[name]; {

@@ -27,17 +27,17 @@ const failMode = "secure"
 
 // ensure plans what makes s contain d.
 func ensure(s snapshot, d Desired) (plan, error) {
-	wanted := d.ports() // once: each pod's record is encoded for it
-	if err := d.validate(wanted); err != nil {
+	wanted := d.ports()
+	b, present := s.bridges[d.Bridge]
+	have := s.portsOf(b)
+	if err := d.validate(wanted, have); err != nil {
 		return plan{}, err
 	}
 	if err := refuse(s, d, wanted); err != nil {
 		return plan{}, err
 	}
 	var p plan
-	b, present := s.bridges[d.Bridge]
 	var newPorts []any
-	have := s.portsOf(b)
 	numbers := numbersOf(have)
 	for i, w := range wanted {
 		h, ok := have[w.name]
@@ -193,11 +193,11 @@ func (p *plan) insertPort(i int, w wantPort) ovsdb.UUID {
 // insertRows names the rows by suffix: the names of ports may contain
 // characters that a named UUID must not.
 func (p *plan) insertRows(suffix string, w wantPort) ovsdb.UUID {
-	row := ovsdb.Row{"name": w.name}
-	maps.Copy(row, w.columns())
+	row := w.columns(nil)
+	row["name"] = w.name
 	portRow := ovsdb.Row{"name": w.name, "interfaces": ovsdb.UUID{GoUUID: "iface_" + suffix}}
-	if len(w.externalIDs) > 0 {
-		portRow["external_ids"] = omap(w.externalIDs)
+	if ids := w.ids(); len(ids) > 0 {
+		portRow["external_ids"] = omap(ids)
 	}
 	p.ops = append(p.ops,
 		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Interface", UUIDName: "iface_" + suffix, Row: row},
@@ -205,40 +205,38 @@ func (p *plan) insertRows(suffix string, w wantPort) ovsdb.UUID {
 	return ovsdb.UUID{GoUUID: "port_" + suffix}
 }
 
-// columns are the Interface's columns that w says something about.
-func (w wantPort) columns() ovsdb.Row {
-	row := ovsdb.Row{"type": w.ifaceType}
-	if w.mac != "" {
+// columns are the Interface's columns that w says something about, and of which have, if there is one, says something
+// else.
+func (w wantPort) columns(have *iface) ovsdb.Row {
+	row := ovsdb.Row{}
+	if have == nil || have.Type != w.ifaceType {
+		row["type"] = w.ifaceType
+	}
+	if w.mac != "" && (have == nil || have.MAC == nil || *have.MAC != w.mac) {
 		row["mac"] = w.mac
 	}
-	if w.mtu != 0 {
+	if w.mtu != 0 && (have == nil || have.MTURequest == nil || *have.MTURequest != w.mtu) {
 		row["mtu_request"] = w.mtu
 	}
-	if w.options != nil {
+	if w.options != nil && (have == nil || !maps.Equal(have.Options, w.options)) {
 		row["options"] = omap(w.options)
 	}
-	if w.ofport != 0 {
+	if w.ofport != 0 && (have == nil || have.OFPortRequest == nil || *have.OFPortRequest != w.ofport) {
 		row["ofport_request"] = w.ofport
 	}
 	return row
 }
 
 func (p *plan) updatePort(h portIface, w wantPort) {
-	row := w.columns()
-	keep := map[string]bool{
-		"type":           h.iface.Type != w.ifaceType,
-		"mac":            h.iface.MAC == nil || *h.iface.MAC != w.mac,
-		"mtu_request":    h.iface.MTURequest == nil || *h.iface.MTURequest != w.mtu,
-		"options":        !maps.Equal(h.iface.Options, w.options),
-		"ofport_request": h.iface.OFPortRequest == nil || *h.iface.OFPortRequest != w.ofport,
-	}
-	maps.DeleteFunc(row, func(column string, _ any) bool { return !keep[column] })
-	if len(row) > 0 {
+	if row := w.columns(&h.iface); len(row) > 0 {
 		p.update("Interface", h.iface.UUID, row)
 		p.did("%s %s: %s set", w.what, w.name, strings.Join(slices.Sorted(maps.Keys(row)), ", "))
 	}
-	if !maps.Equal(ourIDs(h.ExternalIDs), w.externalIDs) {
-		p.setIDs("Port", h.port.UUID, h.ExternalIDs, w.externalIDs)
+	if w.pod != nil && h.record.says(*w.pod) {
+		return
+	}
+	if ids := w.ids(); !maps.Equal(ourIDs(h.ExternalIDs), ids) {
+		p.setIDs("Port", h.port.UUID, h.ExternalIDs, ids)
 		p.did("%s %s: record set", w.what, w.name)
 	}
 }
@@ -260,7 +258,7 @@ func prune(s snapshot, d Desired, names []string) plan {
 		if !named && mark == markPod {
 			// Without its record nobody can want it. It may be a running
 			// pod's all the same, as long as it has a device.
-			if _, err := decode(name, h.ExternalIDs); err != nil && !h.iface.gone() {
+			if h.record.err != nil && !h.iface.gone() {
 				continue
 			}
 		}

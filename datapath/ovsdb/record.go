@@ -3,7 +3,9 @@ package ovsdb
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -77,6 +79,33 @@ func joined[T fmt.Stringer](list []T) string {
 	}
 	return strings.Join(text, " ")
 }
+
+// record is what the record of a pod's port says.
+type record struct {
+	row *port
+	pod api.Attachment
+	err error // why it can't be read
+	// exact says that external_ids are what encode makes of pod, and nothing else of ours.
+	exact bool
+}
+
+// recordOf reads the record of a port, nil for one that has not the mark of a pod.
+func recordOf(p *port) *record {
+	if p.ExternalIDs[markKey] != markPod {
+		return nil
+	}
+	r := &record{row: p}
+	if r.pod, r.err = decode(p.Name, p.ExternalIDs); r.err == nil {
+		// Many read it: who appends to a list gets one of his own.
+		r.pod.Addrs, r.pod.Pools = slices.Clip(r.pod.Addrs), slices.Clip(r.pod.Pools)
+		r.pod.Gateways = slices.Clip(r.pod.Gateways)
+		r.exact = maps.Equal(ourIDs(p.ExternalIDs), encode(r.pod)) && checkText(r.pod) == nil
+	}
+	return r
+}
+
+// says reports whether the record is that of a, to the letter.
+func (r *record) says(a api.Attachment) bool { return r != nil && r.exact && r.pod.Equal(a) }
 
 // decode reads the record of the port called name. It refuses a record that
 // lacks a key, that cannot be parsed, or that is of another port, as after a

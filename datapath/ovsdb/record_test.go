@@ -169,7 +169,7 @@ func TestDesiredRefuses(t *testing.T) {
 	} {
 		d := desired("a")
 		c.change(&d)
-		if err := d.validate(d.ports()); err == nil || !strings.Contains(err.Error(), c.says) {
+		if err := d.validate(d.ports(), nil); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: error %v, want one that says %q", name, err, c.says)
 		}
 	}

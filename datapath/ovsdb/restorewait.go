@@ -125,7 +125,7 @@ func (db *DB) awaitTaken(ctx context.Context, number int) error {
 		if err != nil {
 			return err
 		}
-		if readSnapshot(c.tables).root.CurCfg >= number {
+		if c.replica.read().root.CurCfg >= number {
 			return nil
 		}
 		select {

@@ -1,29 +1,37 @@
 package ovsdb
 
-import "github.com/ovn-org/libovsdb/cache"
-
-// snapshot is the database at one instant. Rows must not be changed: they
-// share memory with the replica.
+// snapshot is the database at one instant. It must not be changed: it shares
+// memory with the replica, and with who else reads that.
 type snapshot struct {
 	root    openVSwitch
 	bridges map[string]bridge // by name
 	ports   map[string]port   // by UUID
 	ifaces  map[string]iface  // by UUID
 	tables  map[string]flowTable
+	records map[string]*record              // of pods' ports, by UUID; what is missing is read from the port
+	listed  map[string]map[string]portIface // what portsOf has listed, by UUID of the bridge; nil: it keeps nothing
 }
 
 // portIface is a port with its first interface; only bonds have more.
 type portIface struct {
 	port
-	iface iface
+	iface  iface
+	record *record // of a port with the mark of a pod, else nil
 }
 
 // portsOf lists the ports of a bridge by name.
 func (s snapshot) portsOf(b bridge) map[string]portIface {
+	if out, ok := s.listed[b.UUID]; ok {
+		return out
+	}
 	out := make(map[string]portIface, len(b.Ports))
 	for _, uuid := range b.Ports {
 		p := s.ports[uuid]
-		out[p.Name] = portIface{p, s.ifaces[p.Interfaces[0]]}
+		r := s.records[uuid]
+		if r == nil {
+			r = recordOf(&p)
+		}
+		out[p.Name] = portIface{p, s.ifaces[p.Interfaces[0]], r}
 	}
 	return out
 }
@@ -58,26 +66,4 @@ func (s snapshot) whole() bool {
 		}
 	}
 	return true
-}
-
-func readSnapshot(t *cache.TableCache) snapshot {
-	s := snapshot{bridges: map[string]bridge{}, ports: map[string]port{}, ifaces: map[string]iface{},
-		tables: map[string]flowTable{}}
-	for _, row := range t.Table("Open_vSwitch").RowsShallow() {
-		s.root = *row.(*openVSwitch)
-	}
-	for _, row := range t.Table("Bridge").RowsShallow() {
-		b := row.(*bridge)
-		s.bridges[b.Name] = *b
-	}
-	for uuid, row := range t.Table("Port").RowsShallow() {
-		s.ports[uuid] = *row.(*port)
-	}
-	for uuid, row := range t.Table("Flow_Table").RowsShallow() {
-		s.tables[uuid] = *row.(*flowTable)
-	}
-	for uuid, row := range t.Table("Interface").RowsShallow() {
-		s.ifaces[uuid] = *row.(*iface)
-	}
-	return s
 }

@@ -1,0 +1,70 @@
+package ovsdb
+
+import (
+	"maps"
+	"sync"
+
+	"github.com/ovn-org/libovsdb/cache"
+	"github.com/ovn-org/libovsdb/model"
+)
+
+// replica reads the library's copy of the database. The library replaces a row by another one and never changes it:
+// what was made of rows serves as long as they are the same.
+type replica struct {
+	tables *cache.TableCache
+
+	mu   sync.Mutex
+	rows [5]map[string]model.Model // of each table, by UUID, as last read
+	last snapshot                  // what rows say
+}
+
+// read returns what the library has now.
+func (r *replica) read() snapshot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	same := true
+	for i, table := range [...]string{"Open_vSwitch", "Bridge", "Port", "Flow_Table", "Interface"} {
+		rows := r.tables.Table(table).RowsShallow()
+		same = same && maps.Equal(rows, r.rows[i])
+		r.rows[i] = rows
+	}
+	if !same {
+		r.last = r.snapshot()
+	}
+	return r.last
+}
+
+func (r *replica) snapshot() snapshot {
+	s := snapshot{bridges: map[string]bridge{}, ports: map[string]port{}, ifaces: map[string]iface{},
+		tables: map[string]flowTable{}, records: map[string]*record{}}
+	for _, row := range r.rows[0] {
+		s.root = *row.(*openVSwitch)
+	}
+	for _, row := range r.rows[1] {
+		b := row.(*bridge)
+		s.bridges[b.Name] = *b
+	}
+	for uuid, row := range r.rows[2] {
+		p := row.(*port)
+		s.ports[uuid] = *p
+		if before := r.last.records[uuid]; before != nil && before.row == p {
+			s.records[uuid] = before
+		} else if before := recordOf(p); before != nil {
+			s.records[uuid] = before
+		}
+	}
+	for uuid, row := range r.rows[3] {
+		s.tables[uuid] = *row.(*flowTable)
+	}
+	for uuid, row := range r.rows[4] {
+		s.ifaces[uuid] = *row.(*iface)
+	}
+	if s.whole() {
+		listed := map[string]map[string]portIface{}
+		for _, b := range s.bridges {
+			listed[b.UUID] = s.portsOf(b)
+		}
+		s.listed = listed
+	}
+	return s
+}

@@ -1,0 +1,47 @@
+package ovsdb
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// An agent looks at OVSDB a dozen times for each pod that comes. It reads a record once; what somebody changes by hand
+// is seen all the same.
+func TestReplica(t *testing.T) {
+	const pods = 100
+	o := ovstest.Start(t, ovstest.Options{})
+	db := connect(t, o)
+	var names []string
+	for i := range pods {
+		names = append(names, fmt.Sprint(i))
+	}
+	d := desired(names...)
+	must(t, db.Ensure(soon(t), d))
+	must(t, db.WaitOFPorts(soon(t), d.names()...))
+
+	plain := testing.AllocsPerRun(10, func() { mustObserve(t, db) })
+	differs := testing.AllocsPerRun(10, func() { db.differs(t, d) })
+	t.Logf("%d pods: %.0f allocations to look, %.0f to compare", pods, plain, differs)
+	if plain > pods || differs > 4*pods {
+		t.Errorf("%.0f allocations to look at %d pods and %.0f to compare them: their records are read each time",
+			plain, pods, differs)
+	}
+
+	pod := mustObserve(t, db).Pods[0]
+	o.Ctl("set", "Port", pod.HostIf, "external_ids:fairlead-pod-name=other")
+	waitChanged(t, db, func() bool { return mustObserve(t, db).Pods[0].PodName == "other" }, "the change by hand is seen")
+	if !db.differs(t, d) {
+		t.Error("a record that was changed by hand counts as what is wanted")
+	}
+	o.Ctl("set", "Port", pod.HostIf, "external_ids:fairlead-pod-name="+pod.PodName, "external_ids:fairlead-stray=1")
+	waitChanged(t, db, func() bool { return mustObserve(t, db).Pods[0].PodName == pod.PodName }, "the name is back")
+	if !db.differs(t, d) {
+		t.Error("a record with a key too many counts as what is wanted")
+	}
+	must(t, db.Ensure(soon(t), d))
+	if db.differs(t, d) {
+		t.Error("after Ensure the database differs still")
+	}
+}
