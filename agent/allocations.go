@@ -14,7 +14,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
-	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
@@ -125,9 +124,9 @@ func (p *pods) see(o api.AllocationOwner) (reclaim.Sight, error) {
 	if o.IPAMOnly || sight.Gone(o) == "" {
 		return sight, nil
 	}
-	hosts, err := link.Hosts()
+	hosts, err := p.hosts()
 	if err != nil {
-		return sight, fmt.Errorf("listing pods' interfaces: %w", err)
+		return sight, err
 	}
 	known, err := p.records()
 	if err != nil {
@@ -158,9 +157,9 @@ func (p *pods) restoreAllocations(ctx context.Context, held []api.IPAllocation) 
 	if err != nil {
 		return err
 	}
-	hosts, err := link.Hosts()
+	hosts, err := p.hosts()
 	if err != nil {
-		return fmt.Errorf("listing pods' interfaces: %w", err)
+		return err
 	}
 	has := map[string]bool{} // address and host end
 	for _, h := range held {

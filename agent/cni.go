@@ -113,10 +113,7 @@ func (p *pods) attach(ctx context.Context, r cniserver.Request, wish *wish, s *s
 
 // connect makes the veth, and the port and the flows while the pod's end is configured.
 func (p *pods) connect(ctx context.Context, a api.Attachment, s *state) error {
-	if err := p.reaper.free(ctx, a.HostIf); err != nil {
-		return cniserver.TryAgain(err.Error())
-	}
-	veth, err := p.makeVeth(a, s)
+	veth, err := p.createVeth(ctx, a, s)
 	if err != nil {
 		return err
 	}
@@ -126,6 +123,21 @@ func (p *pods) connect(ctx context.Context, a api.Attachment, s *state) error {
 		err = cniserver.TryAgain(err.Error())
 	}
 	return errors.Join(<-configured, err)
+}
+
+// createVeth makes the veth. Whoever had its name before, on the node or in the pod, may still wait to be removed.
+// That must be over before: ovs-vswitchd may take the new interface for the one before.
+func (p *pods) createVeth(ctx context.Context, a api.Attachment, s *state) (*link.Veth, error) {
+	if p.reaper.has(a.HostIf) {
+		if err := p.reaper.clear(ctx); err != nil {
+			return nil, cniserver.TryAgain(err.Error())
+		}
+	}
+	veth, err := p.makeVeth(a, s)
+	if errors.Is(err, link.ErrTaken) && p.reaper.clear(ctx) == nil {
+		return p.makeVeth(a, s)
+	}
+	return veth, err
 }
 
 func (p *pods) makeVeth(a api.Attachment, s *state) (*link.Veth, error) {
@@ -202,9 +214,6 @@ func (p *pods) remove(ctx context.Context, k key, network string) error {
 	a, recorded := known.pods[host]
 	if err := p.loop.do(ctx, request{del: k}); err != nil {
 		return cniserver.TryAgain(err.Error())
-	}
-	if err := link.Retire(host); err != nil {
-		return err
 	}
 	p.reaper.wake(host)
 	if err := p.leases.Release(k.containerID, k.ifName); err != nil {

@@ -15,21 +15,21 @@ import (
 
 const (
 	// quiet is for how long no CNI request has been at work when ports are removed: that holds up the flows of others.
-	quiet = 20 * time.Millisecond
+	quiet = 50 * time.Millisecond
 	// reapWait is how long a port that is retired waits for that.
 	reapWait = time.Second
 )
 
 // reaper removes the ports of pods that are gone, and then their veths, which go together in the time that the kernel
-// takes for one. What it can't remove, and what it leaves when it ends, the reconciler does, of this agent or of the
-// next.
+// takes for one. Nothing is done to a veth before: at each change of an interface ovs-vswitchd looks at all its ports.
+// What it can't remove, and what it leaves when it ends, the reconciler does, of this agent or of the next.
 type reaper struct {
 	db      *ovsdb.DB
 	bridge  string
 	waiting chan struct{} // of one: any number may wait
 
 	mu      sync.Mutex
-	retired map[string]bool // host ends that clear has not removed yet, of those that this process has retired
+	retired map[string]bool // host ends that this process has retired, and clear has not removed yet
 	working sync.Mutex      // held by clear
 }
 
@@ -37,7 +37,7 @@ func newReaper(db *ovsdb.DB, bridge string) *reaper {
 	return &reaper{db: db, bridge: bridge, waiting: make(chan struct{}, 1), retired: map[string]bool{}}
 }
 
-// wake tells that a port and its veth were retired.
+// wake tells that a port was retired, or that there is none, and that nobody needs its veth.
 func (r *reaper) wake(host string) {
 	r.mu.Lock()
 	r.retired[host] = true
@@ -46,6 +46,13 @@ func (r *reaper) wake(host string) {
 	case r.waiting <- struct{}{}:
 	default:
 	}
+}
+
+// has reports whether the host end waits to be removed.
+func (r *reaper) has(host string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.retired[host]
 }
 
 // run removes until ctx ends, when b is quiet.
@@ -65,18 +72,6 @@ func (r *reaper) run(ctx context.Context, b *busy, log logr.Logger) {
 	}
 }
 
-// free returns when nobody has the name of the host end any more. Whoever makes a new one calls it first, or
-// ovs-vswitchd may take the new interface for the one before.
-func (r *reaper) free(ctx context.Context, host string) error {
-	r.mu.Lock()
-	waits := r.retired[host]
-	r.mu.Unlock()
-	if !waits {
-		return nil
-	}
-	return r.clear(ctx)
-}
-
 // clear removes all that is retired, also what another process has left.
 func (r *reaper) clear(ctx context.Context) error {
 	r.working.Lock()
@@ -84,12 +79,20 @@ func (r *reaper) clear(ctx context.Context) error {
 	r.mu.Lock()
 	going := maps.Clone(r.retired)
 	r.mu.Unlock()
-	// The veths in any case: an ovs-vswitchd that does not answer complains of them at most.
-	if err := errors.Join(r.db.RemoveRetired(ctx, r.bridge), link.Reap()); err != nil {
-		return err
+	removed, err := r.db.RemoveRetired(ctx, r.bridge)
+	for _, host := range removed {
+		going[host] = true
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.retired, func(host string, _ bool) bool { return going[host] })
-	return nil
+	// The veths in any case: an ovs-vswitchd that does not answer complains of them at most.
+	errs := []error{err}
+	for host := range going {
+		errs = append(errs, link.Retire(host))
+	}
+	errs = append(errs, link.Reap())
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		maps.DeleteFunc(r.retired, func(host string, _ bool) bool { return going[host] })
+	}
+	return errors.Join(errs...)
 }

@@ -33,9 +33,9 @@ func (p *pods) lost(ctx context.Context) (map[string]api.Attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	hosts, err := link.Hosts()
+	hosts, err := p.hosts()
 	if err != nil {
-		return nil, fmt.Errorf("listing pods' interfaces: %w", err)
+		return nil, err
 	}
 	leases, err := p.leases.Leases()
 	if err != nil {

@@ -88,9 +88,9 @@ func (p *pods) leftovers(ctx context.Context) ([]leftover, error) {
 	if err != nil {
 		return nil, err
 	}
-	hosts, err := link.Hosts()
+	hosts, err := p.hosts()
 	if err != nil {
-		return nil, fmt.Errorf("listing pods' interfaces: %w", err)
+		return nil, err
 	}
 	leases, err := p.leases.Leases()
 	if err != nil {
@@ -129,6 +129,15 @@ func (p *pods) leftovers(ctx context.Context) ([]leftover, error) {
 		}
 	}
 	return found, nil
+}
+
+// hosts are the host ends of our veths, without those that wait for the reaper.
+func (p *pods) hosts() ([]string, error) {
+	all, err := link.Hosts()
+	if err != nil {
+		return nil, fmt.Errorf("listing pods' interfaces: %w", err)
+	}
+	return slices.DeleteFunc(all, p.reaper.has), nil
 }
 
 // tellBroken logs records that can't be read, each once. Only reconcile calls it.
@@ -176,9 +185,9 @@ func (p *pods) reclaim(ctx context.Context, l leftover) error {
 // inUse reports whether a living attachment has the host end, or one whose
 // record can't be read.
 func (p *pods) inUse(host string) (bool, error) {
-	hosts, err := link.Hosts()
+	hosts, err := p.hosts()
 	if err != nil {
-		return false, fmt.Errorf("listing pods' interfaces: %w", err)
+		return false, err
 	}
 	known, err := p.records()
 	if err != nil {

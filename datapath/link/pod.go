@@ -44,6 +44,9 @@ type Veth struct {
 	ready   bool // it was there, as wanted
 }
 
+// ErrTaken is in an error of Create for a name that the pod has already.
+var ErrTaken = errors.New("the pod already has an interface")
+
 // Create makes the veth with both ends up: the host's can become a port, the pod's
 // has no address. Whatever ovs-vswitchd hears of an interface after it has made a
 // port of it makes it drop what others set up there, as the plugin bandwidth does.
@@ -129,8 +132,8 @@ func (l PodLink) create(pod ns.NetNS) error {
 	}
 	if errors.Is(err, unix.EEXIST) {
 		// The host's name was free a moment ago.
-		return fmt.Errorf("the pod already has an interface %s, which Fairlead did not make: "+
-			"remove it, or name another in the CNI configuration", l.IfName)
+		return fmt.Errorf("%w %s, which Fairlead did not make: remove it, or name another in the CNI configuration",
+			ErrTaken, l.IfName)
 	}
 	if err != nil {
 		return fmt.Errorf("making the veth: %w", err)

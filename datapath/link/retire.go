@@ -12,9 +12,8 @@ import (
 // Retired is the interface group of host ends that wait for Reap: "fr" as a number.
 const Retired = 0x6672
 
-// Retire gives a veth up, by its host end: Reap removes it. To remove one takes the kernel some 15 ms, however many go
-// at once, and nobody needs to wait for it: behind a port without flows it leads nowhere. One that is not there counts
-// as retired; one that is not ours is refused.
+// Retire gives a veth up, by its host end: Reap removes all of these at once, in the time that the kernel takes for
+// one, some 15 ms. One that is not there counts as retired; one that is not ours is refused.
 func Retire(hostIf string) error {
 	host, err := hostLink(hostIf)
 	if err == nil && host != nil {

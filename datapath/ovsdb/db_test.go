@@ -229,7 +229,7 @@ func TestForeignThingsStay(t *testing.T) {
 	if len(got.Pods) != 0 || got.Gateway.Present || got.Tunnel.Present || !slices.Equal(got.Foreign, []string{"alien"}) {
 		t.Errorf("after pruning everything: %+v", got)
 	}
-	must(t, db.RemoveRetired(soon(t), "br-int"))
+	removeRetired(t, db, "br-int", "fla", "flb")
 	if out := o.Ctl("list-ports", "br-int"); out != "alien\n" {
 		t.Errorf("ports %q, want alien only", out)
 	}
@@ -328,7 +328,7 @@ func TestPrune(t *testing.T) {
 	if !slices.Equal(hostIfs(got), []string{"flb"}) || got.Gateway.Name != "fairlead-gw1" || got.Tunnel.Present {
 		t.Errorf("after Prune %+v", got)
 	}
-	must(t, db.RemoveRetired(soon(t), "br-int"))
+	removeRetired(t, db, "br-int", "fla", "flc")
 	if out := o.Ctl("list-ports", "br-int"); out != "fairlead-gw1\nflb\n" {
 		t.Errorf("ports %q", out)
 	}
@@ -345,7 +345,7 @@ func TestPruneWithoutRecord(t *testing.T) {
 		"remove", "Port", "flc", "external_ids", "fairlead-container-id")
 	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Foreign) == 2 }, "to see 2 ports of others")
 	must(t, db.Prune(soon(t), desired("d"), "fla", "flc", "fld", "flx"))
-	must(t, db.RemoveRetired(soon(t), "br-int"))
+	removeRetired(t, db, "br-int", "fla", "flc")
 	if out := o.Ctl("list-ports", "br-int"); out != "fairlead-gw0\nfairlead-tun0\nflb\nfld\n" {
 		t.Errorf("ports %q", out)
 	}

@@ -14,59 +14,59 @@ const (
 	takenLimit = 5 * time.Second
 )
 
-// RemoveRetired removes the ports of the bridge that Prune has retired, also one of another process, and returns when
-// ovs-vswitchd has let go of their devices. If that does not answer within 5 seconds the ports are removed all the
-// same, and the error says so.
-func (db *DB) RemoveRetired(ctx context.Context, name string) error {
-	var silent error
+// RemoveRetired removes the ports of the bridge that Prune has retired, also one of another process, and returns their
+// names when ovs-vswitchd has let go of their devices. If that does not answer within 5 seconds the ports are removed
+// all the same, and the error says so.
+func (db *DB) RemoveRetired(ctx context.Context, name string) (removed []string, err error) {
 	for {
-		number, err := db.removeSome(ctx, name, silent == nil)
-		if err != nil {
-			return fmt.Errorf("removing ports of pods that are gone from bridge %s: %w", name, err)
+		ports, number, failed := db.removeSome(ctx, name, err == nil)
+		if failed != nil {
+			return removed, fmt.Errorf("removing ports of pods that are gone from bridge %s: %w", name, failed)
 		}
-		if number == 0 {
-			return silent
+		if len(ports) == 0 {
+			return removed, err
 		}
-		if silent == nil {
-			silent = db.awaitRemoval(ctx, number)
+		removed = append(removed, ports...)
+		if err == nil {
+			err = db.awaitRemoval(ctx, number)
 		}
 	}
 }
 
-// removeSome removes some of the retired ports, or all, and returns the number of the configuration without them; 0 if
-// there were none.
-func (db *DB) removeSome(ctx context.Context, name string, some bool) (number int, err error) {
+// removeSome removes some of the retired ports, or all, and returns their names and the number of the configuration
+// without them.
+func (db *DB) removeSome(ctx context.Context, name string, some bool) (ports []string, number int, err error) {
 	ctx, cancel := limit(ctx)
 	defer cancel()
 	c, err := db.current()
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	s, err := db.snapshot(ctx, c)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
-	p := removal(s, name, some)
-	if len(p.ops) == 0 {
-		return 0, nil
+	p, ports := removal(s, name, some)
+	if len(ports) == 0 {
+		return nil, 0, nil
 	}
 	p.askNextCfg(s.root)
 	results, err := c.transact(ctx, p.ops)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	db.tell(p.changes)
-	return nextCfg(results)
+	number, err = nextCfg(results)
+	return ports, number, err
 }
 
 // removal is the pure part of removeSome.
-func removal(s snapshot, name string, some bool) plan {
-	var p plan
+func removal(s snapshot, name string, some bool) (p plan, ports []string) {
 	b := s.bridges[name]
 	var gone []string
 	for port, h := range s.portsOf(b) {
 		if h.ExternalIDs[markKey] == markRetired && !(some && len(gone) == atOnce) {
-			gone = append(gone, h.port.UUID)
+			gone, ports = append(gone, h.port.UUID), append(ports, port)
 			p.did("port %s removed", port)
 		}
 	}
@@ -74,7 +74,7 @@ func removal(s snapshot, name string, some bool) plan {
 		p.removePorts(b, gone...)
 		p.seal(s.root)
 	}
-	return p
+	return p, ports
 }
 
 func (db *DB) awaitRemoval(ctx context.Context, number int) error {

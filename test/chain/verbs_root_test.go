@@ -142,12 +142,14 @@ func TestRootCheckPortDeleted(t *testing.T) {
 	r.has(t, pod)
 }
 
-// The same container again, at once: the port and the veth that it had may still be there.
+// The same container again, or another one with its network namespace, at once: the port and the veth that it had are
+// still there.
 func TestRootADDAtOnceAfterDEL(t *testing.T) {
 	r, _ := up(t)
 	p := r.container(t)
-	n := alone("1.1.0")
-	for range 10 {
+	n, id := alone("1.1.0"), p.ContainerID
+	for i := range 10 {
+		p.ContainerID = fmt.Sprint(id, i/3) // each is tried three times
 		r.mustAdd(t, n, p)
 		must(t, r.check(n, p))
 		r.in(t, p, "ping -c1 -w5 10.77.1.1")
