@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Observed is what the database says about one bridge.
+// Observed is what the database says about one bridge. Its lists must not be changed: others have the same.
 type Observed struct {
 	// BridgePresent and BridgeOurs: the bridge is there, and bears our mark
 	// or a port that does.
@@ -78,7 +78,7 @@ func (db *DB) Observe(name string) (Observed, error) {
 	if err != nil {
 		return Observed{}, fmt.Errorf("observing bridge %s: %w", name, err)
 	}
-	return observed(s, name), nil
+	return c.replica.observed(s, name), nil
 }
 
 // observed is the pure part of Observe.
@@ -119,6 +119,8 @@ func observed(s snapshot, name string) Observed {
 	slices.SortFunc(o.Broken, func(a, b BrokenPort) int { return cmp.Compare(a.Name, b.Name) })
 	slices.Sort(o.Retired)
 	slices.Sort(o.Foreign)
+	o.Pods, o.Broken = slices.Clip(o.Pods), slices.Clip(o.Broken)
+	o.Retired, o.Foreign = slices.Clip(o.Retired), slices.Clip(o.Foreign)
 	return o
 }
 

@@ -16,6 +16,7 @@ type replica struct {
 	mu   sync.Mutex
 	rows [5]map[string]model.Model // of each table, by UUID, as last read
 	last snapshot                  // what rows say
+	seen map[string]Observed       // what last says of a bridge, for those that were asked for
 }
 
 // read returns what the library has now.
@@ -29,9 +30,26 @@ func (r *replica) read() snapshot {
 		r.rows[i] = rows
 	}
 	if !same {
-		r.last = r.snapshot()
+		number := r.last.number + 1
+		r.last, r.seen = r.snapshot(), map[string]Observed{}
+		r.last.number = number
 	}
 	return r.last
+}
+
+// observed is what s, which read has returned, says about the bridge called name.
+func (r *replica) observed(s snapshot, name string) Observed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.number != r.last.number {
+		return observed(s, name)
+	}
+	o, ok := r.seen[name]
+	if !ok {
+		o = observed(s, name)
+		r.seen[name] = o
+	}
+	return o
 }
 
 func (r *replica) snapshot() snapshot {

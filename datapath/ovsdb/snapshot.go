@@ -3,6 +3,7 @@ package ovsdb
 // snapshot is the database at one instant. It must not be changed: it shares
 // memory with the replica, and with who else reads that.
 type snapshot struct {
+	number  int // another one for each that a replica reads
 	root    openVSwitch
 	bridges map[string]bridge // by name
 	ports   map[string]port   // by UUID
