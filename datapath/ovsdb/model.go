@@ -61,14 +61,14 @@ type iface struct {
 }
 
 // number is the interface's OpenFlow port number, 0 while it has none.
-func (i iface) number() uint32 {
+func (i *iface) number() uint32 {
 	if i.OFPort == nil || *i.OFPort < 0 {
 		return 0
 	}
 	return uint32(*i.OFPort)
 }
 
-func (i iface) requested() uint32 {
+func (i *iface) requested() uint32 {
 	if i.OFPortRequest == nil || *i.OFPortRequest < 0 {
 		return 0
 	}
@@ -78,19 +78,19 @@ func (i iface) requested() uint32 {
 // gone reports that the port has no device. For a device that vanishes the
 // userspace datapath leaves the port number and the empty error alone, and
 // says so by link state and index only.
-func (i iface) gone() bool {
+func (i *iface) gone() bool {
 	return i.OFPort != nil && *i.OFPort < 0 ||
 		i.Ifindex != nil && *i.Ifindex == 0 && i.LinkState != nil && *i.LinkState == "down"
 }
 
 // lost reports that the port of a bridge itself has lost its number for want of
 // a device: it has none but the datapath's.
-func (i iface) lost() bool {
+func (i *iface) lost() bool {
 	return i.OFPort != nil && *i.OFPort < 0 && i.Error != nil && strings.HasSuffix(*i.Error, "(No such device)")
 }
 
 // problem is what keeps the port from working; empty when nothing is known.
-func (i iface) problem() string {
+func (i *iface) problem() string {
 	switch {
 	case i.Error != nil && *i.Error != "":
 		return *i.Error

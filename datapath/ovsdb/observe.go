@@ -138,7 +138,7 @@ func isOurs(s snapshot, b bridge) bool {
 	return false
 }
 
-func portIsOurs(p port) bool {
+func portIsOurs(p *port) bool {
 	switch p.ExternalIDs[markKey] {
 	case markGateway, markTunnel, markUplink, markPod, markRetired:
 		return true
@@ -203,7 +203,7 @@ func (db *DB) withoutNumber(names []string) (missing []string, err error) {
 		return nil, err
 	}
 	s := c.replica.read()
-	byName := make(map[string]iface, len(names))
+	byName := make(map[string]*iface, len(names))
 	for _, i := range s.ifaces {
 		if slices.Contains(names, i.Name) {
 			byName[i.Name] = i

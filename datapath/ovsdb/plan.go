@@ -228,7 +228,7 @@ func (w wantPort) columns(have *iface) ovsdb.Row {
 }
 
 func (p *plan) updatePort(h portIface, w wantPort) {
-	if row := w.columns(&h.iface); len(row) > 0 {
+	if row := w.columns(h.iface); len(row) > 0 {
 		p.update("Interface", h.iface.UUID, row)
 		p.did("%s %s: %s set", w.what, w.name, strings.Join(slices.Sorted(maps.Keys(row)), ", "))
 	}

@@ -53,8 +53,9 @@ func (r *replica) observed(s snapshot, name string) Observed {
 }
 
 func (r *replica) snapshot() snapshot {
-	s := snapshot{bridges: map[string]bridge{}, ports: map[string]port{}, ifaces: map[string]iface{},
-		tables: map[string]flowTable{}, records: map[string]*record{}}
+	s := snapshot{bridges: map[string]bridge{},
+		ports: make(map[string]*port, len(r.rows[2])), ifaces: make(map[string]*iface, len(r.rows[4])),
+		tables: map[string]flowTable{}, records: make(map[string]*record, len(r.rows[2]))}
 	for _, row := range r.rows[0] {
 		s.root = *row.(*openVSwitch)
 	}
@@ -64,7 +65,7 @@ func (r *replica) snapshot() snapshot {
 	}
 	for uuid, row := range r.rows[2] {
 		p := row.(*port)
-		s.ports[uuid] = *p
+		s.ports[uuid] = p
 		if before := r.last.records[uuid]; before != nil && before.row == p {
 			s.records[uuid] = before
 		} else if before := recordOf(p); before != nil {
@@ -75,7 +76,7 @@ func (r *replica) snapshot() snapshot {
 		s.tables[uuid] = *row.(*flowTable)
 	}
 	for uuid, row := range r.rows[4] {
-		s.ifaces[uuid] = *row.(*iface)
+		s.ifaces[uuid] = row.(*iface)
 	}
 	if s.whole() {
 		listed := map[string]map[string]portIface{}

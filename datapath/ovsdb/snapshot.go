@@ -6,8 +6,8 @@ type snapshot struct {
 	number  int // another one for each that a replica reads
 	root    openVSwitch
 	bridges map[string]bridge // by name
-	ports   map[string]port   // by UUID
-	ifaces  map[string]iface  // by UUID
+	ports   map[string]*port  // by UUID
+	ifaces  map[string]*iface // by UUID
 	tables  map[string]flowTable
 	records map[string]*record              // of pods' ports, by UUID; what is missing is read from the port
 	listed  map[string]map[string]portIface // what portsOf has listed, by UUID of the bridge; nil: it keeps nothing
@@ -15,12 +15,12 @@ type snapshot struct {
 
 // portIface is a port with its first interface; only bonds have more.
 type portIface struct {
-	port
-	iface  iface
+	*port
+	iface  *iface
 	record *record // of a port with the mark of a pod, else nil
 }
 
-// portsOf lists the ports of a bridge by name.
+// portsOf lists the ports of a bridge by name, of a snapshot that is not whole those that are.
 func (s snapshot) portsOf(b bridge) map[string]portIface {
 	if out, ok := s.listed[b.UUID]; ok {
 		return out
@@ -28,9 +28,12 @@ func (s snapshot) portsOf(b bridge) map[string]portIface {
 	out := make(map[string]portIface, len(b.Ports))
 	for _, uuid := range b.Ports {
 		p := s.ports[uuid]
+		if p == nil || len(p.Interfaces) == 0 || s.ifaces[p.Interfaces[0]] == nil {
+			continue
+		}
 		r := s.records[uuid]
 		if r == nil {
-			r = recordOf(&p)
+			r = recordOf(p)
 		}
 		out[p.Name] = portIface{p, s.ifaces[p.Interfaces[0]], r}
 	}
