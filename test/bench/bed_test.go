@@ -25,9 +25,10 @@ const (
 	peerName = "bridge + host-local"
 )
 
-// settleDown is for how long nothing happens after a port was deleted. On the userspace datapath that blocks
-// ovs-vswitchd's main thread for 10 ms, and the next ADD would measure it.
-const settleDown = 30 * time.Millisecond
+// Nothing happens for settleFirst and for settleEach pod after a DEL: the agent removes ports when it has had no request
+// for 50 ms, and on the userspace datapath each blocks ovs-vswitchd's main thread for 10 ms. The next ADD would measure
+// that.
+const settleFirst, settleEach = 100 * time.Millisecond, 30 * time.Millisecond
 
 // bed is a lab for measurements, with a node whose plugins are called. No runner looks after its Pods.
 type bed struct {
@@ -125,7 +126,7 @@ func (x *bed) remove(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) 
 			b.Fatal(err)
 		}
 	}
-	time.Sleep(settleDown * time.Duration(len(sandboxes)))
+	time.Sleep(settleFirst + settleEach*time.Duration(len(sandboxes)))
 }
 
 // add calls ADD for all sandboxes at once. It returns the time from the first call to the last answer, in ms.
