@@ -25,9 +25,9 @@ const (
 	peerName = "bridge + host-local"
 )
 
-// Nothing happens for settleFirst and for settleEach pod after a DEL: the agent removes ports when it has had no request
-// for 50 ms, and on the userspace datapath each blocks ovs-vswitchd's main thread for 10 ms. The next ADD would measure
-// that.
+// Nothing happens for settleFirst and for settleEach pod after a DEL: the agent removes ports when there was no request
+// for 50 ms, and on the userspace datapath each blocks ovs-vswitchd's main thread for 10 ms. The next ADD would
+// measure that.
 const settleFirst, settleEach = 100 * time.Millisecond, 30 * time.Millisecond
 
 // bed is a lab for measurements, with a node whose plugins are called. No runner looks after its Pods.
