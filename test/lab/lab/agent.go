@@ -165,8 +165,13 @@ func (l *Lab) AgentState(ctx context.Context, node string) (AgentState, error) {
 
 // WaitReady waits until the node's agent is ready. It returns early if the agent has ended.
 func (l *Lab) WaitReady(ctx context.Context, node string) error {
+	var last AgentState
 	for {
 		s, err := l.AgentState(ctx, node)
+		if ctx.Err() != nil && !s.Ready && s.PID != 0 && last.PID == s.PID {
+			s = last // what it said, not that it was not asked to the end
+		}
+		last = s
 		if err != nil || s.Ready {
 			return err
 		}
