@@ -67,7 +67,7 @@ func seldom() map[string]string {
 			"fairlead-controller delete ipam.fairlead.dev/ipallocations",
 			"fairlead-controller update ipam.fairlead.dev/ipallocations"},
 		"a range that is taken out of the config":                           {"fairlead-controller delete ipam.fairlead.dev/podcidrranges"},
-		"an Event that is told again":                                       {"fairlead-controller patch /events"},
+		"an Event that is told again":                                       {"fairlead-controller patch /events", "fairlead-agent patch /events"},
 		"whether kube-controller-manager runs, where its Pod does not tell": {"fairlead-agent get coordination.k8s.io/leases"},
 	} {
 		for _, name := range names {

@@ -223,9 +223,15 @@ func (p Plane) keep(part Part, set Flags) (Flags, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
+	if len(set) == 0 {
+		return kept, nil // others read the file at the same time
+	}
 	maps.Copy(kept, set)
 	if data, err = json.Marshal(kept); err != nil {
 		return nil, err
 	}
-	return kept, os.WriteFile(file, data, 0o644)
+	if err := os.WriteFile(file+".new", data, 0o644); err != nil {
+		return nil, err
+	}
+	return kept, os.Rename(file+".new", file)
 }
