@@ -58,7 +58,7 @@ func TestRootCounts(t *testing.T) {
 	// An ADD writes Interface, Port, the bridge's list of ports and next_cfg, and 9 flows for each of two families; a
 	// DEL marks the port as retired.
 	count(t, l, "ADD", func(i int) { call(lab.ADD, i) },
-		most{transactions: 1, operations: 4, flows: 18, systemCalls: 550, allocations: 12_000})
+		most{transactions: 1, operations: 4, flows: 18, systemCalls: 500, allocations: 12_000})
 	tables(t, l)
 	count(t, l, "DEL", func(i int) { call(lab.DEL, i) },
 		most{transactions: 1, operations: 1, flows: 18, systemCalls: 150, allocations: 12_000})
