@@ -318,6 +318,7 @@ func (c cluster) agentLog(t *testing.T) string {
 func (c cluster) watchAddresses(t *testing.T) (stop func()) {
 	t.Helper()
 	done, ended := make(chan struct{}), make(chan struct{})
+	pause := labtest.Patience(t, 5*time.Millisecond) // a look takes a guest 3 ms of its only CPU
 	go func() {
 		defer close(ended)
 		for looks := 0; ; looks++ {
@@ -329,7 +330,7 @@ func (c cluster) watchAddresses(t *testing.T) (stop func()) {
 			case <-done:
 				t.Logf("looked %d times for an address that two pods have", looks)
 				return
-			case <-time.After(2 * time.Millisecond):
+			case <-time.After(pause):
 			}
 		}
 	}()

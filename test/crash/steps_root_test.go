@@ -63,10 +63,11 @@ func (c cluster) killedAt(t *testing.T, w *watcher, s step, delay time.Duration,
 // wait waits until something is done; what it is called is the complaint if it is not.
 func wait(t *testing.T, done <-chan struct{}, what string) {
 	t.Helper()
+	limit := labtest.Patience(t, 10*time.Second)
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Fatalf("not after 10 s: %s", what)
+	case <-time.After(limit):
+		t.Fatalf("not after %s: %s", limit, what)
 	}
 }
 

@@ -99,7 +99,7 @@ func (c functions) pods(t *testing.T) {
 	}
 }
 
-// clusterIP is reached from pods, in both families; all pods behind it answer.
+// clusterIP is reached from pods, in both families; all pods behind it answer, once kube-proxy has heard of all.
 func (c functions) clusterIP(t *testing.T) {
 	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	cluster.Must(t, err)
@@ -108,14 +108,17 @@ func (c functions) clusterIP(t *testing.T) {
 	}
 	for _, client := range c.Running(t, "client", 3) {
 		for _, url := range cluster.URLs("80", service.Spec.ClusterIPs...) {
-			names := map[string]bool{}
-			out := c.Get(t, client.Name, slices.Repeat([]string{url}, 30)...)
-			for line := range strings.Lines(out) {
-				names[strings.Fields(line)[0]] = true
-			}
-			if len(names) != 3 {
-				t.Errorf("%s from %s: 30 answers from %v, want 3 pods", url, client.Spec.NodeName, names)
-			}
+			cluster.Eventually(t, func() error {
+				names := map[string]bool{}
+				out, err := c.Tool(t.Context(), client.Name, append([]string{"get"}, slices.Repeat([]string{url}, 30)...)...)
+				for line := range strings.Lines(out) {
+					names[strings.Fields(line)[0]] = true
+				}
+				if err == nil && len(names) != 3 {
+					err = fmt.Errorf("%s from %s: 30 answers from %v, want 3 pods", url, client.Spec.NodeName, names)
+				}
+				return err
+			})
 		}
 	}
 }
