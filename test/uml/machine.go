@@ -49,10 +49,14 @@ func (c Command) boot(init, dir string) (*machine, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		// Pdeathsig strikes when the thread that started the process ends: this one stays until the kernel ended.
+		// Pdeathsig strikes when the thread that started the process ends: this one stays until the kernel ended. It
+		// is not unlocked, so it ends then: nobody else is to be on its processor.
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		done, err := onOneCPU()
+		if err == nil {
+			defer done()
+			err = cmd.Start()
+		}
 		started <- err
 		if err == nil {
 			_ = cmd.Wait() // the result tells more
