@@ -16,7 +16,7 @@ TESTS ?= ./...
 # in which no packet decides, and without those of crashes and CNI verbs that only are many and long, or (RootRestart)
 # send more packets than a guest's one CPU can take, or (DriftIsRepaired, RandomAPIFaults) run too many nodes, or
 # Kubernetes, there. Changes by hand are among the random faults.
-KERNEL_TESTS := ./datapath/... ./test/suite ./test/bridged ./test/crash ./test/chain ./test/ovstest
+KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./datapath/... ./test/chain ./test/ovstest
 KERNEL_SKIP := BrokenManifest|BrokenConfig|NoPodCIDR|LatePodCIDR|Newcomer|AgentWaitsForOVS|BridgedPods|BridgingCluster
 KERNEL_SKIP := $(KERNEL_SKIP)|Idempotent|ApplyMends|SwitchedOff|MissingProgram|WaitsForTheLock|MadeByNft
 KERNEL_SKIP := $(KERNEL_SKIP)|RootServices|Verbs|ManyAtOnce|UsedUp|InterfaceIsThere|Tuning|RootGC|RootStatus|CheckFails
