@@ -29,7 +29,7 @@ type outcome struct {
 
 // apply calls each applier. One that fails does not stop the next: as much as
 // possible works. The requests are answered as soon as what pods depend on is
-// in place: iptables may wait for its lock for seconds.
+// in place.
 func (l *loop) apply(ctx context.Context, d Desired, waiting []request) (o outcome) {
 	settled := l.settled && l.flows != nil
 	l.settled = false
@@ -244,16 +244,7 @@ func (l *loop) applyHost(d Desired, settled bool, o *outcome) {
 			return
 		}
 	}
-	same = reflect.DeepEqual(l.applied.NAT, d.NAT)
-	if l.full || !same {
-		changes, err := l.tables.Apply(d.NAT)
-		l.told("iptables", settled && same, changes)
-		if err == nil {
-			l.applied.NAT = d.NAT
-		} else {
-			o.host = fmt.Errorf("iptables: %w", err)
-		}
-	}
+	o.host = l.applyRules(d.NAT, settled)
 	same = reflect.DeepEqual(l.applied.Routes, d.Routes)
 	if l.full || !same {
 		o.peers = errors.Join(o.peers, l.applyRoutes(d, settled && same))

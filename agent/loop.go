@@ -18,7 +18,6 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
-	"github.com/fairlead-cni/fairlead/datapath/nat"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
@@ -94,7 +93,7 @@ type loop struct {
 	full        bool    // the next round observes everything again
 	failures    int     // rounds that failed in a row
 	wait        restoreWait
-	tables      nat.Tables
+	rules       rules
 	wantView    openflow.View   // what wantFlows are for
 	wantFlows   []openflow.Flow // what the switch confirmed last
 	settled     bool            // OVSDB and flows were as desired after the last round
@@ -108,7 +107,8 @@ type loop struct {
 func newLoop(o Options, source inputs.Source) *loop {
 	l := &loop{cfg: o.Config, nodeName: o.NodeName, source: source, log: o.Log.WithName("loop"), metrics: newMetrics(),
 		mgmt:     filepath.Join(o.Config.OVSRunDir, o.Config.OVSBridge+".mgmt"),
-		requests: make(chan request), firstOK: make(chan struct{}), advice: newAdviser(nil, o.NodeName, o.Log)}
+		requests: make(chan request), firstOK: make(chan struct{}),
+		rules: rules{done: make(chan rulesLook, 1)}, advice: newAdviser(nil, o.NodeName, o.Log)}
 	l.state.Store(&state{notReady: errors.New("the agent starts"), snapshot: source.Snapshot()})
 	return l
 }
@@ -128,6 +128,7 @@ func (l *loop) run(ctx context.Context) {
 			if l.flows != nil {
 				l.flows.Close()
 			}
+			l.rules.end()
 			return
 		case r := <-l.requests:
 			waiting = append(waiting, r)
@@ -139,6 +140,10 @@ func (l *loop) run(ctx context.Context) {
 			if l.asApplied(ctx) {
 				continue // it was the last round's own doing, or nothing of ours
 			}
+		case look := <-l.rules.done:
+			if !l.takeRules(look) {
+				continue
+			}
 		case <-l.flowsLost():
 		case <-resync.C:
 			l.full = true
@@ -147,6 +152,7 @@ func (l *loop) run(ctx context.Context) {
 				continue
 			}
 		case <-retry.C:
+			l.rules.again = l.rules.failed != nil
 		}
 		l.forgetLostFlows()
 		waiting = append(waiting, l.takeWaiting()...)
