@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -142,12 +143,22 @@ func run(ctx context.Context, f flags) error {
 	for _, w := range warnings {
 		log.Info("config", "warning", w)
 	}
+	onOneProcessor()
 	log.Info("fairlead-agent starts", "version", version, "node", name, "config", f.config)
 	err = agent.Run(ctx, agent.Options{Config: cfg, Version: version, NodeName: name, Shim: shim(log), Log: log})
 	if err == nil {
 		log.Info("fairlead-agent stopped; pods and node go on talking")
 	}
 	return err
+}
+
+// onOneProcessor has the agent's own code take at most one of the node's processors. It is mostly waiting, and what it
+// wakes up on other processors costs more than it gains: docs/performance.md has figures. The environment variable
+// GOMAXPROCS says otherwise.
+func onOneProcessor() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(1)
+	}
 }
 
 // nodeName is the flag, else NODE_NAME, else the host name in lower case as
