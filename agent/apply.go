@@ -233,7 +233,7 @@ func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 }
 
 // applyHost puts the gateway, the iptables rules and the routes in place, those
-// that changed or, in a full round, all. The rules come before the routes: a
+// that changed or, in a full round, all. Other rules come before the routes: a
 // packet that takes a direct route before its range is exempt from masquerade
 // gives its whole connection another source.
 func (l *loop) applyHost(d Desired, settled bool, o *outcome) {

@@ -128,7 +128,9 @@ func (l *loop) run(ctx context.Context) {
 			if l.flows != nil {
 				l.flows.Close()
 			}
-			l.rules.end()
+			if l.rules.busy {
+				l.takeRules(<-l.rules.done) // nobody would finish its work
+			}
 			return
 		case r := <-l.requests:
 			waiting = append(waiting, r)
@@ -152,7 +154,6 @@ func (l *loop) run(ctx context.Context) {
 				continue
 			}
 		case <-retry.C:
-			l.rules.again = l.rules.failed != nil
 		}
 		l.forgetLostFlows()
 		waiting = append(waiting, l.takeWaiting()...)

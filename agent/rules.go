@@ -3,9 +3,13 @@ package agent
 import (
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/datapath/nat"
 )
+
+// rulesTimeout is how long a look at the rules may take before that is told. iptables waits for others for seconds.
+const rulesTimeout = time.Minute
 
 // rules are the node's iptables rules. Whether they are still there is looked at beside the rounds: iptables waits for
 // whoever else writes rules, for seconds where there are many, and no pod is to wait for that. Owned by the goroutine
@@ -13,10 +17,10 @@ import (
 type rules struct {
 	tables  nat.Tables
 	wanted  nat.Desired    // what the last look was for
+	inPlace bool           // they have been so
 	busy    bool           // a look is on its way
+	began   time.Time      // when it began
 	done    chan rulesLook // gets how it went
-	written bool           // they were as wanted once
-	again   bool           // the next round looks again
 	failed  error          // how the last look failed
 }
 
@@ -29,36 +33,34 @@ type rulesLook struct {
 
 // look has the rules made what want says, unless somebody is at it.
 func (r *rules) look(want nat.Desired, drift bool) {
-	r.again = false
 	if r.busy {
 		return
 	}
-	r.busy, r.wanted = true, want
+	r.busy, r.began, r.wanted = true, time.Now(), want
 	go func() {
 		changes, err := r.tables.Apply(want)
 		r.done <- rulesLook{drift, changes, err}
 	}()
 }
 
-// end waits for a look that is on its way: nobody would finish its work.
-func (r *rules) end() {
-	if r.busy {
-		<-r.done
-	}
-}
-
-// applyRules returns why the rules are not as they should be. It waits where others are wanted than before.
+// applyRules returns why the rules are not as they should be. It waits where others are wanted than are in place.
 func (l *loop) applyRules(want nat.Desired, settled bool) error {
 	r := &l.rules
-	others := !r.written || !reflect.DeepEqual(r.wanted, want)
+	others := !r.inPlace || !reflect.DeepEqual(r.wanted, want)
 	if others && r.busy {
 		l.takeRules(<-r.done)
 	}
-	if others || l.full || r.again {
-		r.look(want, settled && !others && r.failed == nil)
+	if others {
+		r.inPlace = false
+	}
+	if others || l.full || r.failed != nil {
+		r.look(want, settled && !others)
 	}
 	if others {
 		l.takeRules(<-r.done)
+	}
+	if r.busy && time.Since(r.began) > rulesTimeout {
+		return fmt.Errorf("iptables has not answered for %s: does it hang?", time.Since(r.began).Round(time.Second))
 	}
 	return r.failed
 }
@@ -68,10 +70,10 @@ func (l *loop) takeRules(look rulesLook) (news bool) {
 	r := &l.rules
 	r.busy = false
 	l.told("iptables", look.drift, look.changes)
-	news = (look.err == nil) != (r.failed == nil)
+	news = (look.err == nil) != (r.failed == nil) || time.Since(r.began) > rulesTimeout
 	if r.failed = look.err; look.err != nil {
 		r.failed = fmt.Errorf("iptables: %w", look.err)
 	}
-	r.written = r.written || look.err == nil
+	r.inPlace = r.inPlace || look.err == nil
 	return news
 }

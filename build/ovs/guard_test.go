@@ -1,6 +1,7 @@
 package ovs
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,6 +108,23 @@ func TestGuard(t *testing.T) {
 	g.Vswitchd.Start()
 	g.stays(`{flow-restore-wait="true"}`)
 
+	// It stays where ovs-vswitchd ends as it should, for its next start.
+	set("other_config:flow-restore-wait=True")
+	g.Vswitchd.Signal(syscall.SIGTERM)
+	pid := filepath.Join(g.Dir, "ovs-vswitchd.pid")
+	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(pid); os.IsNotExist(err) {
+			break
+		}
+		if time.Since(start) > 5*time.Second {
+			t.Fatal("ovs-vswitchd does not end")
+		}
+	}
+	g.Vswitchd.Kill() // it has ended
+	g.stays(key)
+	g.Vswitchd.Start()
+	g.until(6*time.Second, "{}")
+
 	set(ours)
 	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -151,4 +169,21 @@ func TestGuardReturns(t *testing.T) {
 	g.start("FAIRLEAD_GUARD_RETURNS=yes")
 	g.Vswitchd.Start()
 	g.until(8*time.Second, "{}") // no agent came
+}
+
+// A guard that can't watch ovs-vswitchd is none, and no key is left to it.
+func TestGuardThatCannotWatch(t *testing.T) {
+	g := guard{ovstest.Start(t, ovstest.Options{}), t}
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "ln"), []byte("#!/bin/sh\nexit 1\n"), 0o755),
+		os.WriteFile(filepath.Join(g.Dir, "fairlead-guard.lock"), nil, 0o600)); err != nil { // it is not the first
+		t.Fatal(err)
+	}
+	g.Ctl("--no-wait", "set", "Open_vSwitch", ".", ours)
+	cmd := g.start("PATH=" + dir + ":" + os.Getenv("PATH"))
+	if err := cmd.Wait(); err == nil {
+		t.Error("it ended without an error")
+	}
+	g.until(0, "{}")
+	g.untilLocked(false)
 }

@@ -20,7 +20,7 @@ func TestRootPodsDoNotWaitForIptables(t *testing.T) {
 	held, asked := filepath.Join(dir, "held"), filepath.Join(dir, "asked")
 	c := up(t, lab.Options{Nodes: 1})
 	node := c.host(t, "node1")
-
+	t.Cleanup(func() { _ = os.Remove(held) }) // or the agent would not end
 	must(t, 0, os.WriteFile(held, nil, 0o600))
 	wait(t, 40*time.Second, func() string { // it looks each 15 s
 		if _, err := os.Stat(asked); err != nil {

@@ -52,14 +52,14 @@ func (c Command) boot(init, dir string) (*machine, error) {
 		// Pdeathsig strikes when the thread that started the process ends: this one stays until the kernel ended. It
 		// is not unlocked, so it ends then: nobody else is to be on its processor.
 		runtime.LockOSThread()
-		done, err := onOneCPU()
-		if err == nil {
-			defer done()
-			err = cmd.Start()
-		}
+		done := onOneCPU()
+		err := cmd.Start()
 		started <- err
 		if err == nil {
 			_ = cmd.Wait() // the result tells more
+		}
+		done()
+		if err == nil {
 			close(m.ended)
 		}
 	}()
