@@ -60,7 +60,8 @@ func (l *loop) applyRules(want nat.Desired, settled bool) error {
 		l.takeRules(<-r.done)
 	}
 	if r.busy && time.Since(r.began) > rulesTimeout {
-		return fmt.Errorf("iptables has not answered for %s: does it hang?", time.Since(r.began).Round(time.Second))
+		return fmt.Errorf("iptables has not answered for %s: it hangs, or another program that writes rules does. End that one "+
+			"(ps -ef | grep tables)", time.Since(r.began).Round(time.Second))
 	}
 	return r.failed
 }
