@@ -9,9 +9,9 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
-	"github.com/fairlead-cni/fairlead/agent/podcidr"
+	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 const (
@@ -33,7 +33,7 @@ const (
 // that may hang, so it is done beside the loop. Where inputs come from a directory
 // there is nobody to ask, and the loop's own sentence stands.
 type adviser struct {
-	kube    *kubeapi.Client // nil: a directory
+	kube    *kube.Client // nil: a directory
 	node    string
 	log     logr.Logger
 	changed chan struct{} // there is another answer
@@ -47,7 +47,7 @@ type adviser struct {
 	events   map[string]string // reason -> message
 }
 
-func newAdviser(kube *kubeapi.Client, node string, log logr.Logger) *adviser {
+func newAdviser(kube *kube.Client, node string, log logr.Logger) *adviser {
 	return &adviser{kube: kube, node: node, log: log, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		events: map[string]string{}}
 }
@@ -203,7 +203,7 @@ func (a *adviser) write(ctx context.Context, written map[string]telling) {
 }
 
 func (a *adviser) warn(ctx context.Context, reason, message string) bool {
-	w := kubeapi.Warning{About: kubeapi.NodeReference(a.node), Reason: reason, Message: message}
+	w := kube.Warning{About: kube.NodeReference(a.node), Reason: reason, Message: message}
 	err := a.kube.Warn(ctx, a.node, w)
 	if err != nil && ctx.Err() == nil {
 		a.log.Error(err, "telling of the podCIDR by an Event on the Node")

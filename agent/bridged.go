@@ -6,13 +6,13 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // uplinkPort is this bridge's end of the patch to the uplink's, wanted while that

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 func dualInputs() Inputs {

@@ -14,11 +14,11 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -63,7 +63,7 @@ type loop struct {
 	cfg      api.AgentConfig
 	nodeName string
 	source   inputs.Source
-	kube     *kubeapi.Client // nil where inputs come from a directory
+	kube     *kube.Client // nil where inputs come from a directory
 	advice   *adviser
 	uplink   *nodeUplink
 	db       *ovsdb.DB

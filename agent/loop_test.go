@@ -13,11 +13,11 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 const (
@@ -124,7 +124,7 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 	}
 	o := Options{NodeName: "me", Log: logr.Discard(), Config: api.AgentConfig{PodCIDRWait: time.Millisecond,
 		ClientConnection: api.ClientConnection{Kubeconfig: kubeconfig}}}
-	client, err := kubeapi.New(o.Config, "test")
+	client, err := kube.New(o.Config, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

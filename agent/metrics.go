@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -165,8 +165,8 @@ func (m *metrics) cniRequest(verb, code string, seconds float64) {
 }
 
 // asks adds how often the API server was asked.
-func (m *metrics) asks(client *kubeapi.Client) {
-	for _, method := range kubeapi.Methods() {
+func (m *metrics) asks(client *kube.Client) {
+	for _, method := range kube.Methods() {
 		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fairlead_api_requests_total",
 			Help:        "Requests to the Kubernetes API by HTTP method; GET has lists and watches, too.",
 			ConstLabels: prometheus.Labels{"method": method},

@@ -10,14 +10,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // The chart's alerts ask for metrics that the agent has.
 func TestAlertsKnowTheMetrics(t *testing.T) {
 	m := newMetrics()
-	client, err := kubeapi.ForConfig(&rest.Config{Host: "http://127.0.0.1:1"}) // it is not called
+	client, err := kube.ForConfig(&rest.Config{Host: "http://127.0.0.1:1"}) // it is not called
 	if err != nil {
 		t.Fatal(err)
 	}

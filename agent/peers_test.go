@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // peerNode is written "NAME PODCIDRS ADDRESSES", lists by commas.

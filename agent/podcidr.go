@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // PodCIDRError says why the node can't serve routed pods: its podCIDR is

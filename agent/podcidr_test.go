@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 func node(name string, podCIDR string, addr string) inputs.Node {

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/kube"
 )
 
 // Reasons of the Events on Pods.
@@ -58,7 +58,7 @@ func (p *pods) warnOf(o api.AllocationOwner, reason, message string) {
 	if p.loop.kube == nil || o.Name == "" || !p.warned.again(o.Namespace+"/"+o.Name+" "+o.PodUID+" "+reason+" "+message) {
 		return
 	}
-	w := kubeapi.Warning{Reason: reason, Message: message, About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod",
+	w := kube.Warning{Reason: reason, Message: message, About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod",
 		Namespace: o.Namespace, Name: o.Name, UID: types.UID(o.PodUID)}}
 	go func() {
 		if err := p.loop.kube.Warn(context.Background(), p.loop.nodeName, w); err != nil {

@@ -13,8 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 const (
@@ -38,7 +38,7 @@ const (
 type policyTeller struct {
 	source  inputs.Source
 	node    string
-	warn    func(context.Context, string, kubeapi.Warning) error
+	warn    func(context.Context, string, kube.Warning) error
 	log     logr.Logger
 	metrics *metrics
 
@@ -142,8 +142,8 @@ func rankOf(node string, p inputs.NetworkPolicy, nodes map[string]inputs.Node) i
 	return rank
 }
 
-func notEnforced(p inputs.NetworkPolicy, once bool) kubeapi.Warning {
-	return kubeapi.Warning{
+func notEnforced(p inputs.NetworkPolicy, once bool) kube.Warning {
+	return kube.Warning{
 		About: corev1.ObjectReference{APIVersion: p.APIVersion, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name,
 			UID: types.UID(p.UID)},
 		Reason:  "PolicyNotEnforced",

@@ -14,17 +14,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // toldPolicies are the Events that a policyTeller wanted written.
 type toldPolicies struct {
-	warnings []kubeapi.Warning
+	warnings []kube.Warning
 	err      error
 }
 
-func (w *toldPolicies) warn(_ context.Context, _ string, k kubeapi.Warning) error {
+func (w *toldPolicies) warn(_ context.Context, _ string, k kube.Warning) error {
 	w.warnings = append(w.warnings, k)
 	return w.err
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // RunDir holds what lasts as long as the boot. It is the same on every node; the
@@ -111,13 +111,13 @@ func (l *loop) lastWords(ctx context.Context, err error) error {
 
 // newSource is the directory if the config names one, else the API server with
 // the client to it.
-func newSource(o Options) (*kubeapi.Client, inputs.Source, error) {
+func newSource(o Options) (*kube.Client, inputs.Source, error) {
 	log := o.Log.WithName("inputs")
 	if o.Config.ManifestsDir != "" {
 		d, err := inputs.NewDirectory(o.Config.ManifestsDir, log)
 		return nil, d, err
 	}
-	client, err := kubeapi.New(o.Config, o.Version)
+	client, err := kube.New(o.Config, o.Version)
 	if err != nil {
 		return nil, nil, err
 	}

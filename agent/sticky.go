@@ -6,10 +6,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
 	"github.com/fairlead-cni/fairlead/ipam/selection"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // member is what is known of a pod that asks for a bridged pod's address.

@@ -10,10 +10,10 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
 
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+	"github.com/fairlead-cni/fairlead/kube"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 // pods are served.
 type nodeUplink struct {
 	cfg     api.AgentConfig
-	kube    *kubeapi.Client
+	kube    *kube.Client
 	log     logr.Logger
 	metrics *metrics
 	// changed gets a value when the uplink was mended or is there no more; look has keep look at it.
@@ -61,7 +61,7 @@ type uplinkStatus struct {
 var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMode is not set")
 
 // openUplink reads the journal. One that can't be read is no reason to end.
-func openUplink(o Options, kube *kubeapi.Client, m *metrics) *nodeUplink {
+func openUplink(o Options, kube *kube.Client, m *metrics) *nodeUplink {
 	n := &nodeUplink{cfg: o.Config, kube: kube, log: o.Log.WithName("uplink"), metrics: m,
 		changed: make(chan struct{}, 1), look: make(chan struct{}, 1)}
 	n.status.Store(&uplinkStatus{why: errNoBridging})

@@ -12,8 +12,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fairlead-cni/fairlead/agent"
-	"github.com/fairlead-cni/fairlead/agent/config"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 )
 

@@ -17,10 +17,10 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"github.com/fairlead-cni/fairlead/agent/config"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
-	"github.com/fairlead-cni/fairlead/agent/podcidr"
+	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/controller"
+	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
+	"github.com/fairlead-cni/fairlead/kube"
 )
 
 // version is set by the linker.
@@ -143,7 +143,7 @@ func run(ctx context.Context, f flags) error {
 		log.Info("config", "warning", w)
 	}
 	cfg.ClientConnection.Kubeconfig = cmp.Or(f.kubeconfig, cfg.ClientConnection.Kubeconfig)
-	client, err := kubeapi.NewFor(controller.Component, cfg.KubeAPIServerOverride, cfg.ClientConnection, version)
+	client, err := kube.NewFor(controller.Component, cfg.KubeAPIServerOverride, cfg.ClientConnection, version)
 	if err != nil {
 		return usageError{err}
 	}

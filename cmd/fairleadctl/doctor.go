@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-cni/fairlead/agent/doctor"
+	"github.com/fairlead-cni/fairlead/diagnose/checks"
 )
 
 // secondLook is how long after the first look at what changes all the time the second one is taken.
@@ -48,15 +48,15 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 	d.out.add(c)
 	node.addOnly(c)
 	c.AddCommand(podCIDRCommand(conn))
-	short := map[doctor.Check]string{doctor.CheckPools: "Examines the IPPools", doctor.CheckLeaks: "Examines who holds which address",
-		doctor.CheckPolicies: "Looks for policies, which are not enforced", doctor.CheckAgent: "Asks the agent of this node",
-		doctor.CheckOVS: "Examines Open vSwitch on this node", doctor.CheckUplink: "Examines this node's NIC, for bridged pods",
-		doctor.CheckFlows: "Compares this node's flows with those that there should be",
-		doctor.CheckMTU:   "Examines whether pods' largest packets reach other nodes"}
-	for _, check := range doctor.Checks()[1:] {
+	short := map[checks.Check]string{checks.CheckPools: "Examines the IPPools", checks.CheckLeaks: "Examines who holds which address",
+		checks.CheckPolicies: "Looks for policies, which are not enforced", checks.CheckAgent: "Asks the agent of this node",
+		checks.CheckOVS: "Examines Open vSwitch on this node", checks.CheckUplink: "Examines this node's NIC, for bridged pods",
+		checks.CheckFlows: "Compares this node's flows with those that there should be",
+		checks.CheckMTU:   "Examines whether pods' largest packets reach other nodes"}
+	for _, check := range checks.Checks()[1:] {
 		one := &examination{conn: conn, node: node}
 		sub := &cobra.Command{Use: string(check), Short: short[check], Args: noArgs,
-			RunE: func(c *cobra.Command, _ []string) error { return one.run(c, []doctor.Check{check}) }}
+			RunE: func(c *cobra.Command, _ []string) error { return one.run(c, []checks.Check{check}) }}
 		one.out.add(sub)
 		c.AddCommand(sub)
 	}
@@ -65,7 +65,7 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 
 func checkNames() string {
 	var names []string
-	for _, c := range doctor.Checks() {
+	for _, c := range checks.Checks() {
 		names = append(names, string(c))
 	}
 	return strings.Join(names, ", ")
@@ -78,34 +78,34 @@ type examination struct {
 	out  output
 }
 
-func (d *examination) run(c *cobra.Command, checks []doctor.Check) error {
+func (d *examination) run(c *cobra.Command, chosen []checks.Check) error {
 	if err := d.out.check(); err != nil {
 		return err
 	}
-	o, err := d.options(checks)
+	o, err := d.options(chosen)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := d.conn.within(c)
 	defer cancel()
-	r := doctor.Examine(ctx, o)
+	r := checks.Examine(ctx, o)
 	if err := d.out.write(c.OutOrStdout(), r, r.Write); err != nil {
 		return err
 	}
 	return verdict(r)
 }
 
-func (d *examination) options(checks []doctor.Check) (doctor.Options, error) {
-	o := doctor.Options{Checks: checks, SecondLook: secondLook}
+func (d *examination) options(chosen []checks.Check) (checks.Options, error) {
+	o := checks.Options{Checks: chosen, SecondLook: secondLook}
 	cfg, notHere, err := d.node.here()
 	if err != nil {
 		return o, err
 	}
-	ofNode := func(c doctor.Check) bool { return slices.Contains(doctor.OfNode(), c) }
-	asked := len(checks) > 0 && slices.ContainsFunc(checks, ofNode)
+	ofNode := func(c checks.Check) bool { return slices.Contains(checks.OfNode(), c) }
+	asked := len(chosen) > 0 && slices.ContainsFunc(chosen, ofNode)
 	switch {
 	case notHere == "" || asked: // who asks for it means this machine
-		o.Node = &doctor.NodeProbe{Config: cfg, Journal: d.node.journal}
+		o.Node = &checks.NodeProbe{Config: cfg, Journal: d.node.journal}
 	default:
 		o.NoNode = notHere
 	}
@@ -119,11 +119,11 @@ func (d *examination) options(checks []doctor.Check) (doctor.Options, error) {
 }
 
 // verdict is the exit code of a result.
-func verdict(r doctor.Result) error {
+func verdict(r checks.Result) error {
 	switch {
-	case r.Severity == doctor.Failing:
+	case r.Severity == checks.Failing:
 		return found{exitFailing}
-	case r.Severity == doctor.Warning:
+	case r.Severity == checks.Warning:
 		return found{exitWarning}
 	}
 	if failed := r.Failed(); len(failed) > 0 {
@@ -167,14 +167,14 @@ and fairlead-controller. What may not be read is told, and is not known then.`,
 			}
 			ctx, cancel := conn.within(c)
 			defer cancel()
-			report, err := doctor.PodCIDRs(ctx, client)
+			report, err := checks.PodCIDRs(ctx, client)
 			if err != nil {
 				return err
 			}
 			if err := out.write(c.OutOrStdout(), report, report.Write); err != nil {
 				return err
 			}
-			return verdict(doctor.Result{Severity: report.Severity(), Examined: []doctor.Check{doctor.CheckPodCIDR}})
+			return verdict(checks.Result{Severity: report.Severity(), Examined: []checks.Check{checks.CheckPodCIDR}})
 		},
 	}
 	out.add(c)

@@ -16,12 +16,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fairlead-cni/fairlead/agent/config"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
-	"github.com/fairlead-cni/fairlead/agent/nodestate"
-	"github.com/fairlead-cni/fairlead/agent/report"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/kube"
 )
 
 // output is the flag -o.
@@ -98,7 +98,7 @@ func (f *connection) loader() clientcmd.ClientConfig {
 		&clientcmd.ConfigOverrides{CurrentContext: f.context})
 }
 
-func (f *connection) client() (*kubeapi.Client, error) {
+func (f *connection) client() (*kube.Client, error) {
 	config, err := f.loader().ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		return nil, errors.New("which cluster? There is no kubeconfig: give --kubeconfig or set KUBECONFIG " +
@@ -108,12 +108,12 @@ func (f *connection) client() (*kubeapi.Client, error) {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	if f.server != "" {
-		config.Host = kubeapi.WithScheme(f.server)
+		config.Host = kube.WithScheme(f.server)
 	}
 	config.UserAgent = "fairleadctl/" + version
 	config.WarningHandler = rest.NoWarnings{}
 	config.QPS, config.Burst = 50, 100
-	return kubeapi.ForConfig(config)
+	return kube.ForConfig(config)
 }
 
 // localNode are the flags about the node that this runs on.

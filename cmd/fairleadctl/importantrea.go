@@ -7,10 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-cni/fairlead/agent/antrea"
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
-	"github.com/fairlead-cni/fairlead/agent/report"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/migrate/antrea"
 )
 
 // importAntrea are the flags of "ipam import-antrea".
@@ -112,7 +112,7 @@ func (i *importAntrea) agreed(c *cobra.Command, results []antrea.Result) error {
 const progressEvery = 500
 
 // doAll takes over all that is new. --timeout bounds each of them.
-func (i *importAntrea) doAll(c *cobra.Command, client *kubeapi.Client, results []antrea.Result) error {
+func (i *importAntrea) doAll(c *cobra.Command, client *kube.Client, results []antrea.Result) error {
 	done := 0
 	for n := range results {
 		if results[n].Outcome != antrea.New {

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fairlead-cni/fairlead/agent/antrea"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/migrate/antrea"
 )
 
 // antreas writes what Antrea's agents and controller write of who has which address.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-cni/fairlead/agent/cluster"
-	"github.com/fairlead-cni/fairlead/agent/doctor"
-	"github.com/fairlead-cni/fairlead/agent/report"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/checks"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
@@ -215,7 +215,7 @@ Exit codes: 0 nothing, 3 addresses are lost, 4 pods share an address or may come
 			}
 			ctx, cancel := conn.within(c)
 			defer cancel()
-			r := doctor.Examine(ctx, doctor.Options{Checks: []doctor.Check{doctor.CheckLeaks}, Client: client,
+			r := checks.Examine(ctx, checks.Options{Checks: []checks.Check{checks.CheckLeaks}, Client: client,
 				SecondLook: secondLook})
 			if failed := r.Failed(); len(failed) > 0 {
 				return errors.New(failed[0].Why)

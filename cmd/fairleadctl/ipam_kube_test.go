@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	view "github.com/fairlead-cni/fairlead/agent/cluster"
 	"github.com/fairlead-cni/fairlead/api"
+	view "github.com/fairlead-cni/fairlead/diagnose/cluster"
 )
 
 // Each way in which an address can be wrong, on a real API server: it is found, by its name, and what is right is not.

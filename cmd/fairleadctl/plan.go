@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-cni/fairlead/agent/doctor"
-	"github.com/fairlead-cni/fairlead/agent/podcidr"
-	"github.com/fairlead-cni/fairlead/agent/report"
+	"github.com/fairlead-cni/fairlead/diagnose/checks"
+	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
 func planCommand() *cobra.Command {
@@ -45,7 +45,7 @@ worth a minute. It needs no cluster.`,
 			if err != nil {
 				return usageError{err}
 			}
-			err = out.write(c.OutOrStdout(), plan, func(p *report.Printer) { doctor.WritePlan(p, plan) })
+			err = out.write(c.OutOrStdout(), plan, func(p *report.Printer) { checks.WritePlan(p, plan) })
 			if err == nil && len(plan.Problems) > 0 {
 				return found{exitFailing}
 			}

@@ -19,11 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
-	"github.com/fairlead-cni/fairlead/agent/podcidr"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/controller"
+	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/test/apitest"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
@@ -55,7 +55,7 @@ const patience = time.Minute
 type fixture struct {
 	t          *testing.T
 	s          *apitest.Server
-	client     *kubeapi.Client
+	client     *kube.Client
 	kubeconfig string
 	token      string // file
 }
@@ -73,7 +73,7 @@ func newFixture(t *testing.T) *fixture {
 		c.must(s.Kubectl(t.Context(), strings.Fields(args)...))
 	}
 	var err error
-	c.client, err = kubeapi.ForConfig(&rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: 1000, Burst: 1000,
+	c.client, err = kube.ForConfig(&rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: 1000, Burst: 1000,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()}})
 	c.must(err)
 	c.letIn(apitest.AdminToken)

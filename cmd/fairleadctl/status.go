@@ -11,11 +11,11 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-cni/fairlead/agent/cluster"
-	"github.com/fairlead-cni/fairlead/agent/nodestate"
-	"github.com/fairlead-cni/fairlead/agent/report"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
 // wholeStatus is what "status" prints: the cluster, this node, or both.

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairlead-cni/fairlead/agent/kubeapi"
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube"
 )
 
 func TestKubeStatus(t *testing.T) {
@@ -27,7 +27,7 @@ func TestKubeStatus(t *testing.T) {
 		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 78}}}}
 	_, err = c.client.Kubernetes.CoreV1().Pods("kube-system").UpdateStatus(t.Context(), agent, metav1.UpdateOptions{})
 	c.must(err)
-	c.must(c.client.Warn(t.Context(), "up", kubeapi.Warning{About: kubeapi.NodeReference("up"), Reason: "PodCIDRUnusable", Message: "so it is"}))
+	c.must(c.client.Warn(t.Context(), "up", kube.Warning{About: kube.NodeReference("up"), Reason: "PodCIDRUnusable", Message: "so it is"}))
 	out, code := c.run("status")
 	for _, part := range []string{"not seen: there is no Lease", "not ready: CrashLoopBackOff, ended with exit code 78", "10.79.0.0/24",
 		"PodCIDRUnusable: so it is", "not looked at yet", "not looked at: a node's own parts"} {

@@ -14,10 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairlead-cni/fairlead/agent/nodestate"
-	"github.com/fairlead-cni/fairlead/agent/report"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/explain"
 )

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-cni/fairlead/agent/report"
-	"github.com/fairlead-cni/fairlead/agent/takedown"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/migrate/takedown"
 )
 
 // uninstall are the flags of "uninstall".

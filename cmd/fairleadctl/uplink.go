@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fairlead-cni/fairlead/agent"
-	"github.com/fairlead-cni/fairlead/agent/report"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
 func uplinkCommand(node *localNode) *cobra.Command {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/agent/config"
+	"github.com/fairlead-cni/fairlead/config"
 )
 
 // The schema knows each value of values.yaml, and nothing else, and each key of the two config files.

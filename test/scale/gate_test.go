@@ -18,10 +18,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead-cni/fairlead/agent"
-	"github.com/fairlead-cni/fairlead/agent/inputs"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )

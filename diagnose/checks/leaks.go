@@ -1,0 +1,213 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+func (o Options) leaks(ctx context.Context) ([]Finding, error) {
+	return twice(ctx, o.SecondLook, func(ctx context.Context) ([]Finding, error) {
+		v := cluster.Read(ctx, o.Client, cluster.Nodes, cluster.Pods, cluster.Pools, cluster.Allocations, cluster.Keepers,
+			cluster.Leader)
+		if err := v.Missing(cluster.Allocations, cluster.Pools, cluster.Pods, cluster.Nodes, cluster.Keepers); err != nil {
+			return nil, err
+		}
+		return addressFindings(v), nil
+	})
+}
+
+// addressFindings compares who holds addresses with who has them.
+func addressFindings(v *cluster.View) []Finding {
+	return slices.Concat(lost(v), twins(v), strangers(v), conflicts(v))
+}
+
+// lost finds addresses that are held for nobody, those of one node and one reason together.
+func lost(v *cluster.View) []Finding {
+	type group struct {
+		node, why string
+		verdict   cluster.Verdict
+		reserved  bool
+	}
+	groups := map[group][]cluster.Evidence{}
+	var order []group
+	for _, e := range v.Evidences() {
+		phase := e.Allocation.Spec.Phase
+		counts := phase == api.PhaseAllocated && (e.Verdict == cluster.Gone || e.Verdict == cluster.MayLive && e.Waits != "") ||
+			phase == api.PhaseReserved && e.Verdict == cluster.Gone
+		if !counts {
+			continue
+		}
+		g := group{e.Allocation.Spec.Owner.Node, e.Waits, e.Verdict, phase == api.PhaseReserved}
+		if groups[g] == nil {
+			order = append(order, g)
+		}
+		groups[g] = append(groups[g], e)
+	}
+	var out []Finding
+	for _, g := range order {
+		f := leak(groups[g])
+		switch {
+		case g.reserved:
+			f.Kind, f.Cause = "reservation-leak", f.Cause+" kept for owners that are gone: "+g.why
+		case g.verdict == cluster.MayLive:
+			f.Kind = "kept-for-node"
+			f.Cause = fmt.Sprintf("%s held by pods that are gone from the API, on node %s, which is not Ready: %s", f.Cause, g.node, g.why)
+			f.Remedies = nodeIsGone(g.node)
+		default:
+			f.Kind, f.Cause = "leak", f.Cause+" held by pods that are gone: "+g.why
+			f.Remedies = []Remedy{{Text: "Wait some minutes. If they stay, free them by hand",
+				Commands: []string{"fairleadctl ipam release " + f.About[0]}}}
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// leak is a finding about several addresses.
+func leak(list []cluster.Evidence) Finding {
+	f := Finding{Check: CheckLeaks, Severity: Warning, Cause: number(len(list), "1 address is", "%d addresses are")}
+	for i, e := range list {
+		f.About = append(f.About, e.Allocation.Name)
+		if e.Waits = ""; i < 5 { // which is in the cause
+			f.Evidence = append(f.Evidence, fmt.Sprintf("%s of IPPool %s: %s", e.Allocation.Name, e.Allocation.Spec.Pool,
+				strings.Join(e.Lines(), "; ")))
+		}
+	}
+	if len(list) > 5 {
+		f.Evidence = append(f.Evidence, fmt.Sprintf("and %d more (fairleadctl ipam check -o json has all)", len(list)-5))
+	}
+	return f
+}
+
+// nodeIsGone are the ways to say that nothing runs on a node any more.
+func nodeIsGone(node string) []Remedy {
+	return []Remedy{
+		{Text: "If the node will not come back, delete it", Commands: []string{"kubectl delete node " + node}},
+		{Text: "If it is switched off for sure, mark it as out of service, and take the mark off when it is back",
+			Commands: []string{"kubectl taint node " + node + " node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"},
+			Beware:   []string{"A node that still runs pods must not be marked: their addresses would be given to others"}},
+	}
+}
+
+// twins finds addresses that two running pods have.
+func twins(v *cluster.View) []Finding {
+	by := map[netip.Addr][]cluster.Pod{}
+	var order []netip.Addr
+	for _, p := range v.Pods {
+		if p.HostNetwork || p.Ended {
+			continue
+		}
+		for _, a := range p.IPs {
+			if p.Leaving && !holds(v, a, p) {
+				continue // it has given it back
+			}
+			if by[a] == nil {
+				order = append(order, a)
+			}
+			by[a] = append(by[a], p)
+		}
+	}
+	var out []Finding
+	for _, a := range order {
+		if len(by[a]) < 2 {
+			continue
+		}
+		f := Finding{Check: CheckLeaks, Kind: "duplicate", Severity: Failing, About: []string{a.String()},
+			Cause: fmt.Sprintf("%d running pods have the address %s: the wrong one may answer", len(by[a]), a)}
+		var spare cluster.Pod
+		for _, p := range by[a] {
+			f.Evidence = append(f.Evidence, fmt.Sprintf("Pod %s (UID %s) on node %s", p, p.UID, p.Node))
+			if !holds(v, a, p) {
+				spare = p
+			}
+		}
+		if spare.Name == "" {
+			spare = by[a][len(by[a])-1]
+		}
+		f.Remedies = []Remedy{{Text: "Delete the pod that does not hold it, so that it is made anew with another address",
+			Commands: []string{"fairleadctl doctor pod-cidr   # if the address is of a podCIDR", deletePod(spare)}}}
+		out = append(out, f)
+	}
+	return out
+}
+
+func deletePod(p cluster.Pod) string { return "kubectl -n " + p.Namespace + " delete pod " + p.Name }
+
+// holds tells whether the allocation of an address is the pod's.
+func holds(v *cluster.View, a netip.Addr, p cluster.Pod) bool {
+	return slices.ContainsFunc(v.Allocations, func(h api.IPAllocation) bool {
+		return h.Name == allocation.Name("", a) && h.Spec.Phase == api.PhaseAllocated && p.Is(h.Spec.Owner.PodUID)
+	})
+}
+
+// strangers finds pods with an address of a pool that they do not hold: it may be given to others.
+func strangers(v *cluster.View) []Finding {
+	held := map[string]api.IPAllocation{}
+	for _, a := range v.Allocations {
+		held[a.Name] = a
+	}
+	pools := podPools(v)
+	var out []Finding
+	for _, p := range v.Pods {
+		if p.HostNetwork || p.Ended || p.Leaving {
+			continue
+		}
+		for _, a := range p.IPs {
+			i := slices.IndexFunc(pools, func(q pool.Pool) bool { return q.Contains(a) })
+			h, known := held[allocation.Name("", a)]
+			f := Finding{Check: CheckLeaks, Severity: Failing, About: []string{a.String(), p.String()},
+				Evidence: []string{fmt.Sprintf("Pod %s (UID %s) on node %s has %s in status.podIPs", p, p.UID, p.Node, a)},
+				Remedies: []Remedy{{Text: "Delete the pod, so that it is made anew with an address of its own", Commands: []string{deletePod(p)}}}}
+			switch {
+			case known && h.Spec.Phase == api.PhaseAllocated && p.Is(h.Spec.Owner.PodUID), !known && i < 0:
+				continue
+			case !known:
+				f.Kind = "not-held"
+				f.Cause = fmt.Sprintf("pod %s has the address %s of IPPool %s, and there is no IPAllocation of it: another pod may be given "+
+					"it. The agent of node %s makes the allocation of a pod that it serves again within 5 minutes", p, a, pools[i].Name, p.Node)
+			default:
+				f.Kind = "held-by-other"
+				f.Cause = fmt.Sprintf("pod %s has the address %s, which belongs to %s (%s)", p, a, h.Spec.Owner, h.Spec.Phase)
+				f.Evidence = append(f.Evidence, "kubectl get ipallocation "+h.Name+" -o yaml")
+			}
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// podPools are the valid pools of pods' addresses.
+func podPools(v *cluster.View) []pool.Pool {
+	var out []pool.Pool
+	for _, p := range v.Pools {
+		if read, err := pool.Read(p); err == nil && read.Scope == "" {
+			out = append(out, read)
+		}
+	}
+	return out
+}
+
+// conflicts finds addresses that somebody uses who is no pod.
+func conflicts(v *cluster.View) []Finding {
+	var out []Finding
+	for _, e := range v.Evidences() {
+		a := e.Allocation
+		if a.Spec.Phase != api.PhaseConflict {
+			continue
+		}
+		out = append(out, Finding{Check: CheckLeaks, Kind: "conflict", Severity: Warning, About: []string{a.Name},
+			Cause:    fmt.Sprintf("%s of IPPool %s is in use on the wire by somebody who is no pod: it is not given to pods", a.Spec.Address, a.Spec.Pool),
+			Evidence: e.Lines(),
+			Remedies: []Remedy{{Text: "Find who has this MAC address and give it another IP address, or leave the address out of the pool",
+				Commands: []string{"kubectl edit ippool " + a.Spec.Pool + "   # spec.excludes: [" + a.Spec.Address + "]"}}}})
+	}
+	return out
+}

@@ -1,0 +1,94 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/wire"
+	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
+)
+
+// mostPeers is how many other nodes are asked: paths of a cluster are alike.
+const mostPeers = 8
+
+// smallest is a packet that any path carries, in bytes.
+const smallest = 576
+
+// echoWait is how long an answer may take.
+const echoWait = 500 * time.Millisecond
+
+// mtu looks whether the largest packets of pods fit through to other nodes.
+func (n *NodeProbe) mtu(ctx context.Context) (found []Finding, notKnown []string, err error) {
+	if os.Geteuid() != 0 {
+		return nil, nil, fmt.Errorf("this needs root (sudo)")
+	}
+	s, err := nodestate.Agent(ctx, n.Config)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.PodMTU == 0 {
+		return nil, nil, fmt.Errorf("the agent does not know the MTU of pods yet: %s", s.NotReady)
+	}
+	if largest := s.TransportMTU - s.Overhead; s.PodMTU > largest {
+		return []Finding{{Check: CheckMTU, Kind: "mtu-too-large", Severity: Failing, About: []string{s.Node},
+			Cause: fmt.Sprintf("pods have an MTU of %d, and %s carries %d bytes, of which the tunnel takes %d: packets of more than %d bytes "+
+				"are lost on their way to other nodes", s.PodMTU, s.Transport, s.TransportMTU, s.Overhead, largest),
+			Evidence: []string{"the agent of this node says so"},
+			Remedies: []Remedy{{Text: fmt.Sprintf("Set defaultMTU to 0 or %d in the agents' config, and make the pods anew", largest)}}}}, nil, nil
+	}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, p := range s.Peers[:min(len(s.Peers), mostPeers)] {
+		asking.Go(func() {
+			f, unknown := path(ctx, s, p)
+			mu.Lock()
+			defer mu.Unlock()
+			found = append(found, f...)
+			notKnown = append(notKnown, unknown...)
+		})
+	}
+	asking.Wait()
+	if more := len(s.Peers) - mostPeers; more > 0 {
+		notKnown = append(notKnown, fmt.Sprintf("the paths to %d more nodes: %d were asked", more, mostPeers))
+	}
+	return found, notKnown, nil
+}
+
+// path asks one node with packets as large as the pods'.
+func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []Finding, notKnown []string) {
+	size := s.PodMTU + s.Overhead
+	arrives := func(size int) bool {
+		for range 2 { // one may be lost
+			if wire.Echo(ctx, p.Address, size, echoWait) == nil {
+				return true
+			}
+		}
+		return false
+	}
+	if arrives(size) {
+		return nil, nil
+	}
+	if !arrives(smallest) {
+		return nil, []string{fmt.Sprintf("the path to node %s: %s answers no ping", p.Node, p.Address)}
+	}
+	low, high := smallest, size // arrives, does not
+	for high-low > 1 {
+		if mid := (low + high) / 2; arrives(mid) {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return []Finding{{Check: CheckMTU, Kind: "path-mtu", Severity: Failing, About: []string{p.Node},
+		Cause: fmt.Sprintf("packets of up to %d bytes go to node %s (%s), and the largest that arrives has %d: what is larger is lost, "+
+			"which looks like connections that hang once they carry data", size, p.Node, p.Address, low),
+		Evidence: []string{fmt.Sprintf("pings that may not be cut into fragments; %s has an MTU of %d, pods of %d", s.Transport,
+			s.TransportMTU, s.PodMTU)},
+		Remedies: []Remedy{
+			{Text: fmt.Sprintf("Let switches and routers between the nodes carry packets of %d bytes", size)},
+			{Text: fmt.Sprintf("Set defaultMTU: %d in the agents' config of all nodes, and make the pods anew", low-s.Overhead)}}}}, nil
+}

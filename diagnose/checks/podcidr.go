@@ -1,0 +1,158 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// Report is what was found about the podCIDRs of a cluster.
+type Report struct {
+	Ranges       []podcidr.Range `json:"ranges,omitempty"`
+	RangesFrom   string          `json:"rangesFrom,omitempty"`
+	Services     []netip.Prefix  `json:"services,omitempty"`
+	ServicesFrom string          `json:"servicesFrom,omitempty"`
+	// Allocator says in a few words what gives podCIDRs to Nodes.
+	Allocator string              `json:"allocator"`
+	Nodes     []Node              `json:"nodes"`
+	Problems  []podcidr.Diagnosis `json:"problems,omitempty"`
+	// Unread is what could not be read, and is not known therefore.
+	Unread []string `json:"unread,omitempty"`
+}
+
+// Node is one line of the table.
+type Node struct {
+	Name      string         `json:"name"`
+	PodCIDRs  []netip.Prefix `json:"podCIDRs,omitempty"`
+	Addresses []netip.Addr   `json:"addresses,omitempty"`
+	// Problems are numbers in Report.Problems, from 1.
+	Problems []int `json:"problems,omitempty"`
+}
+
+// Severity is that of the worst problem.
+func (r *Report) Severity() Severity {
+	worst := Healthy
+	for _, p := range r.Problems {
+		worst = max(worst, severityOf(p))
+	}
+	return worst
+}
+
+func severityOf(d podcidr.Diagnosis) Severity {
+	if d.Warning || d.Kind == podcidr.JustCreated {
+		return Warning
+	}
+	return Failing
+}
+
+// finding is a diagnosis as one of many findings.
+func finding(d podcidr.Diagnosis) Finding {
+	f := Finding{Check: CheckPodCIDR, Kind: string(d.Kind), Severity: severityOf(d), About: d.Nodes, Cause: d.Cause,
+		Evidence: slices.Concat(d.Evidence, d.Seen), Notes: d.NoHelp}
+	for _, r := range d.Remedies {
+		f.Remedies = append(f.Remedies, Remedy{Text: r.Text, Commands: r.Commands, Beware: r.Beware})
+	}
+	return f
+}
+
+// PodCIDRs examines the podCIDRs of all nodes. The error says why Nodes could not
+// be read; all else that can't is told in the Report.
+func PodCIDRs(ctx context.Context, client *kube.Client) (*Report, error) {
+	list, err := client.Kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("listing Nodes: %w", err)
+	}
+	nodes, bad := inputs.Nodes(list.Items)
+	facts := podcidr.Read(ctx, client.Kubernetes, client.Dynamic)
+	facts.Unread = append(facts.Unread, bad...)
+	pods, err := podAddresses(ctx, client.Kubernetes)
+	if err != nil {
+		facts.Unread = append(facts.Unread, fmt.Sprintf("the Pods could not be read: %v", err))
+	}
+	r := &Report{Ranges: facts.Ranges, RangesFrom: facts.RangesFrom, Services: facts.Services,
+		ServicesFrom: facts.ServicesFrom, Allocator: allocator(facts), Unread: facts.Unread}
+	facts.Unread = nil // told once, at the top
+	r.Problems = append(podcidr.Survey(nodes, facts, time.Now()), podcidr.Strays(nodes, pods)...)
+	for _, n := range list.Items {
+		if node, ok := nodes[n.Name]; ok {
+			r.Nodes = append(r.Nodes, Node{Name: n.Name, PodCIDRs: node.PodCIDRs, Addresses: node.Addresses,
+				Problems: r.problemsOf(n.Name)})
+		}
+	}
+	return r, nil
+}
+
+func (r *Report) problemsOf(node string) []int {
+	var out []int
+	for i, p := range r.Problems {
+		if slices.Contains(p.Nodes, node) || slices.Contains(p.With, node) {
+			out = append(out, i+1)
+		}
+	}
+	return out
+}
+
+func allocator(f podcidr.Facts) string {
+	switch {
+	case f.NodeIPAM != nil && f.Runs == podcidr.No:
+		return "fairlead-controller does not run: " + f.RunsNot
+	case f.NodeIPAM != nil && f.NodeIPAM.Stopped != "":
+		return "none: fairlead-controller has stopped, as there is another one"
+	case f.NodeIPAM != nil:
+		return "fairlead-controller (nodeIPAM.enableNodeIPAM)"
+	case f.Runs == podcidr.No:
+		return "kube-controller-manager does not run: " + f.RunsNot
+	case f.Allocates == podcidr.No:
+		return "off: " + f.AllocatesNot
+	case f.Allocates == podcidr.Yes:
+		return "kube-controller-manager"
+	}
+	return "unknown"
+}
+
+// podAddresses are the addresses of pods that have one from a podCIDR: those of the
+// host's network and those that ask for an IPPool are left out.
+func podAddresses(ctx context.Context, client kubernetes.Interface) ([]podcidr.PodAddress, error) {
+	pooled := map[string]bool{}
+	namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range namespaces.Items {
+		pooled[n.Name] = n.Annotations[api.AnnotationPools] != ""
+	}
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: "status.phase=Running"})
+	if err != nil {
+		return nil, err
+	}
+	var out []podcidr.PodAddress
+	for _, p := range pods.Items {
+		if p.Spec.HostNetwork || pooled[p.Namespace] || p.Annotations[api.AnnotationPools] != "" {
+			continue
+		}
+		out = append(out, podcidr.PodAddress{Pod: p.Namespace + "/" + p.Name, Node: p.Spec.NodeName, IPs: addresses(&p)})
+	}
+	return out, nil
+}
+
+func addresses(p *corev1.Pod) []netip.Addr {
+	var out []netip.Addr
+	for _, ip := range p.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
+}

@@ -1,0 +1,87 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+func (o Options) pools(ctx context.Context) ([]Finding, error) {
+	v := cluster.Read(ctx, o.Client, cluster.Pools, cluster.Leader, cluster.Ranges)
+	if err := v.Missing(cluster.Pools, cluster.Ranges); err != nil {
+		return nil, err
+	}
+	return poolFindings(v), nil
+}
+
+// poolFindings tells what pools say of themselves, and what is wrong with those that
+// nobody looks after.
+func poolFindings(v *cluster.View) []Finding {
+	var out []Finding
+	if missing := v.Unread[cluster.Leader] == nil && !v.Controller.Works; missing && len(v.Pools)+len(v.Ranges) > 0 {
+		out = append(out, Finding{Check: CheckPools, Kind: "controller-away", Severity: Warning,
+			Cause: "fairlead-controller does not work: what pools and ranges say of themselves may be old, Nodes get no podCIDR of " +
+				"NodeIPAM, and addresses of pods that went with their node are not given back",
+			Evidence: []string{v.Controller.String()},
+			Remedies: []Remedy{{Text: "Start fairlead-controller; if it runs, its log says what keeps it",
+				Commands: []string{"kubectl -n kube-system get lease fairlead-controller -o yaml"}}}})
+	}
+	for _, p := range v.Pools {
+		out = append(out, poolFinding(p)...)
+	}
+	return out
+}
+
+func poolFinding(p api.IPPool) []Finding {
+	f := Finding{Check: CheckPools, Severity: Failing, About: []string{p.Name}, Evidence: []string{"kubectl describe ippool " + p.Name}}
+	if _, err := pool.Read(p); err != nil {
+		f.Kind, f.Cause = "pool-invalid", fmt.Sprintf("%v. It hands out nothing", err)
+		f.Remedies = []Remedy{{Text: "Correct what the message names", Commands: []string{"kubectl edit ippool " + p.Name}}}
+		return []Finding{f}
+	}
+	var out []Finding
+	for _, c := range p.Status.Conditions {
+		if c.Type == api.PoolReady || c.Type == api.PoolInvalid || c.Status != metav1.ConditionTrue {
+			continue
+		}
+		f := f
+		f.Kind, f.Cause = "pool-"+kindOf(c.Type), fmt.Sprintf("IPPool %s: %s", p.Name, c.Message)
+		switch c.Type {
+		case api.PoolExhausted:
+			f.Evidence = append(f.Evidence, fmt.Sprintf("fairleadctl ipam show --pool %s lists who has its addresses, "+
+				"fairleadctl ipam check what of them is lost", p.Name))
+			f.Remedies = []Remedy{{Text: "Add a range to the pool, or look whether addresses are lost",
+				Commands: []string{"fairleadctl ipam check", "kubectl edit ippool " + p.Name}}}
+		case api.PoolOverlapping:
+			f.Remedies = []Remedy{{Text: "Change the younger of the two", Commands: []string{"kubectl edit ippool " + p.Name}}}
+			if meta.IsStatusConditionTrue(p.Status.Conditions, api.PoolReady) {
+				f.Severity = Warning
+			}
+		default:
+			f.Severity = Warning
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// kindOf makes a finding's kind of a condition's type: "NearlyFull" is "nearly-full".
+func kindOf(condition string) string {
+	var out []rune
+	for i, r := range condition {
+		if r >= 'A' && r <= 'Z' {
+			if i > 0 {
+				out = append(out, '-')
+			}
+			r += 'a' - 'A'
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}

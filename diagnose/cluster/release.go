@@ -1,0 +1,89 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/kube"
+)
+
+// releasedCooling is how long an address that was freed by hand is not given again:
+// neighbours may know its owner, and an agent that serves the owner after all takes
+// it back.
+const releasedCooling = time.Minute
+
+// EvidenceOf reads what is known of who holds the named allocation. The error is
+// allocation.ErrNotFound if nobody does.
+func EvidenceOf(ctx context.Context, client *kube.Client, name string) (Evidence, error) {
+	a, err := allocation.NewKubernetes(client.Dynamic).Get(ctx, name)
+	if errors.Is(err, allocation.ErrNotFound) {
+		return Evidence{}, err
+	}
+	if err != nil {
+		return Evidence{}, Explain("IPAllocation "+name, err)
+	}
+	v := Read(ctx, client, Nodes, Pods, Keepers, Leader)
+	if err := v.Missing(Nodes, Pods, Keepers); err != nil {
+		return Evidence{}, err
+	}
+	v.Allocations = []api.IPAllocation{a}
+	return v.Evidences()[0], nil
+}
+
+// Release frees what e is about, if it is still as e saw it, and writes an Event
+// about it. reason is why it is freed by hand, in the words of who does it. The
+// second result says why the Event could not be written.
+func Release(ctx context.Context, client *kube.Client, e Evidence, reason string) (err, untold error) {
+	store, a := allocation.NewKubernetes(client.Dynamic), e.Allocation
+	switch a.Spec.Phase {
+	case api.PhaseAllocated:
+		err = allocation.Free(ctx, store, a, releasedCooling)
+	default: // nobody has it: the mark, the rest of its cooling, or the reservation goes
+		err = store.Delete(ctx, a)
+	}
+	switch {
+	case errors.Is(err, allocation.ErrConflict), errors.Is(err, allocation.ErrNotFound):
+		return fmt.Errorf("somebody has changed or freed %s since it was looked at: look again (%w)", a.Name, err), nil
+	case err != nil:
+		return Explain("IPAllocation "+a.Name, err), nil
+	}
+	return nil, tellReleased(ctx, client, e, reason)
+}
+
+// EventReleased is the reason of the Event about an IPPool of which an address was freed by hand.
+const EventReleased = "AddressReleasedByHand"
+
+// tellReleased writes the Event, about the pool: of the owner there may be nothing left.
+func tellReleased(ctx context.Context, client *kube.Client, e Evidence, reason string) error {
+	a := e.Allocation
+	pool, err := client.Metadata.Resource(api.PoolResource).Get(ctx, a.Spec.Pool, metav1.GetOptions{})
+	uid := types.UID("")
+	if err == nil {
+		uid = pool.UID
+	}
+	message := fmt.Sprintf("%s was freed by hand (fairleadctl ipam release): %s, %s", a.Name, a.Spec.Phase, e.Owner)
+	if reason != "" {
+		message += ". Reason: " + reason
+	}
+	if len(message) > 1000 { // the API server takes 1024 bytes
+		message = message[:1000]
+	}
+	now := metav1.Now()
+	_, err = client.Kubernetes.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: a.Spec.Pool + ".", Namespace: metav1.NamespaceDefault},
+		InvolvedObject: corev1.ObjectReference{APIVersion: api.PoolGroup + "/" + api.PoolVersion, Kind: api.PoolKind,
+			Name: a.Spec.Pool, UID: uid},
+		Type: corev1.EventTypeNormal, Reason: EventReleased, Message: message, Count: 1,
+		FirstTimestamp: now, LastTimestamp: now,
+		Source:              corev1.EventSource{Component: "fairleadctl"},
+		ReportingController: "fairleadctl"}, metav1.CreateOptions{})
+	return err
+}

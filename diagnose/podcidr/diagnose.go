@@ -1,0 +1,147 @@
+package podcidr
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// young is how long an allocator may take for a new Node before its silence says
+// something. kube-controller-manager takes a second.
+const young = 30 * time.Second
+
+// Diagnose returns what is wrong with the podCIDR of the named node: what keeps
+// it from serving pods before what does not, nil when nothing is. now tells
+// new Nodes from old ones.
+func Diagnose(name string, nodes map[string]inputs.Node, f Facts, now time.Time) *Diagnosis {
+	c := newCluster(nodes, f, now)
+	c.asked = name
+	var found *Diagnosis
+	for _, d := range c.survey() {
+		if slices.Contains(d.Nodes, name) && (found == nil || found.Warning && !d.Warning) {
+			found = &d
+		}
+	}
+	return found
+}
+
+// Survey returns all that is wrong with the podCIDRs of a cluster.
+func Survey(nodes map[string]inputs.Node, f Facts, now time.Time) []Diagnosis {
+	return newCluster(nodes, f, now).survey()
+}
+
+func (c *cluster) survey() []Diagnosis {
+	out := slices.Concat(c.empty(), c.shared(), c.withOthers())
+	if c.NodeIPAM != nil {
+		out = slices.Concat(out, c.twoAllocators(), c.outsideConfigured())
+	} else {
+		out = slices.Concat(out, c.rangeOverlaps(), c.outOfRange())
+	}
+	out = append(out, c.families()...)
+	for i := range out {
+		out[i].Evidence = append(out[i].Evidence, c.Unread...)
+	}
+	return out
+}
+
+// cluster is what the checks look at.
+type cluster struct {
+	Facts
+	nodes   []inputs.Node // by name
+	having  []inputs.Node
+	waiting []inputs.Node
+	now     time.Time
+	taboo   []taboo
+	// asked is the node that the sentences are about; empty: about all.
+	asked string
+}
+
+func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
+	c := &cluster{Facts: f, nodes: sorted(nodes), now: now}
+	for _, n := range c.nodes {
+		if len(n.PodCIDRs) > 0 {
+			c.having = append(c.having, n)
+		} else {
+			c.waiting = append(c.waiting, n)
+		}
+	}
+	c.taboo = c.taboos()
+	if len(f.Ranges) == 0 && f.Allocates != No {
+		if c.Ranges = guess(c.having); c.Ranges != nil {
+			c.Guessed = true
+			c.RangesFrom = "the shape of the Nodes' podCIDRs, so they may be wider"
+		}
+	}
+	return c
+}
+
+// guess returns the smallest ranges that hold all podCIDRs, cut as most of them
+// are; nil where the nodes do not have the same families in the same order.
+func guess(having []inputs.Node) []Range {
+	if len(having) == 0 {
+		return nil
+	}
+	out := make([]Range, len(having[0].PodCIDRs))
+	for i := range out {
+		masks := map[int]int{}
+		for _, n := range having {
+			if len(n.PodCIDRs) != len(out) || n.PodCIDRs[i].Addr().Is4() != having[0].PodCIDRs[i].Addr().Is4() {
+				return nil
+			}
+			p := n.PodCIDRs[i]
+			masks[p.Bits()]++
+			out[i].Cluster = cover(out[i].Cluster, p)
+		}
+		for _, bits := range slices.Sorted(maps.Keys(masks)) {
+			if masks[bits] > masks[out[i].Mask] {
+				out[i].Mask = bits
+			}
+		}
+		if _, err := newGrid(out[i]); err != nil {
+			return nil
+		}
+	}
+	return out
+}
+
+// cover is the smallest prefix that holds both; a may be invalid.
+func cover(a, b netip.Prefix) netip.Prefix {
+	if !a.IsValid() {
+		return b.Masked()
+	}
+	bits := min(a.Bits(), b.Bits())
+	for netip.PrefixFrom(a.Addr(), bits).Masked() != netip.PrefixFrom(b.Addr(), bits).Masked() {
+		bits--
+	}
+	return netip.PrefixFrom(a.Addr(), bits).Masked()
+}
+
+// source is the sentence about where cluster CIDR and mask come from.
+func (c *cluster) source() string {
+	if len(c.Ranges) == 0 {
+		return "cluster CIDR and mask: unknown"
+	}
+	return "cluster CIDR and mask: from " + c.RangesFrom
+}
+
+func names(nodes map[string]inputs.Node) []string { return slices.Sorted(maps.Keys(nodes)) }
+
+func namesOf(nodes []inputs.Node) []string {
+	var out []string
+	for _, n := range nodes {
+		out = append(out, n.Name)
+	}
+	return out
+}
+
+// subject starts a sentence about nodes: "node a has", "3 nodes (a, b, c) have".
+// The node that was asked for stands alone.
+func (c *cluster) subject(list []string) string {
+	if slices.Contains(list, c.asked) {
+		return "node " + c.asked + " has"
+	}
+	return count(len(list), "node "+list[0]+" has", "%d nodes ("+some(list)+") have")
+}

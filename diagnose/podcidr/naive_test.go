@@ -1,0 +1,342 @@
+package podcidr
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// naive is kube-controller-manager's allocator once more, written another way than
+// the model: it lists all blocks and looks at each. It has what the model leaves
+// out: a running allocator goes on where it was, and frees the block of a deleted
+// Node whoever else has it.
+type naive struct {
+	blocks [][]netip.Prefix // of each range
+	used   [][]bool
+	next   []int
+	nodes  map[string]inputs.Node
+}
+
+func startNaive(ranges []Range, leftOut []netip.Prefix, nodes map[string]inputs.Node) (*naive, error) {
+	k := &naive{nodes: map[string]inputs.Node{}}
+	for _, r := range ranges {
+		var blocks []netip.Prefix
+		for a := r.Cluster.Masked().Addr(); r.Cluster.Contains(a); {
+			p := netip.PrefixFrom(a, r.Mask)
+			blocks = append(blocks, p)
+			a = lastOf(p).Next()
+		}
+		k.blocks = append(k.blocks, blocks)
+		k.used = append(k.used, make([]bool, len(blocks)))
+		k.next = append(k.next, 0)
+		for _, s := range leftOut {
+			k.mark(len(k.blocks)-1, s, true)
+		}
+	}
+	for name, n := range nodes {
+		if err := k.occupy(n); err != nil {
+			return nil, err
+		}
+		k.nodes[name] = n
+	}
+	return k, k.serveWaiting()
+}
+
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < len(b)*8; bit++ {
+		b[bit/8] |= 1 << (7 - bit%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+func (k *naive) mark(i int, p netip.Prefix, used bool) (any bool) {
+	for j, b := range k.blocks[i] {
+		if b.Overlaps(p) {
+			k.used[i][j], any = used, true
+		}
+	}
+	return any
+}
+
+func (k *naive) occupy(n inputs.Node) error {
+	for i, p := range n.PodCIDRs {
+		if i >= len(k.blocks) || !k.mark(i, p, true) {
+			return fmt.Errorf("%s of node %s is out of range", p, n.Name)
+		}
+	}
+	return nil
+}
+
+func (k *naive) serveWaiting() error {
+	for _, name := range names(k.nodes) {
+		n := k.nodes[name]
+		if len(n.PodCIDRs) > 0 {
+			continue
+		}
+		for i := range k.blocks {
+			j := k.next[i]
+			for tries := 0; k.used[i][j]; tries++ {
+				if j = (j + 1) % len(k.blocks[i]); tries == len(k.blocks[i]) {
+					return errors.New("no block is left for node " + name)
+				}
+			}
+			k.used[i][j] = true
+			k.next[i] = (j + 1) % len(k.blocks[i])
+			n.PodCIDRs = append(n.PodCIDRs, k.blocks[i][j])
+		}
+		k.nodes[name] = n
+	}
+	return nil
+}
+
+// carryOut does what the remedy says, and returns the nodes as they then are.
+func carryOut(r Remedy, f Facts, nodes map[string]inputs.Node, random *rand.Rand) (map[string]inputs.Node, error) {
+	if r.Ranges != nil {
+		f.Ranges = r.Ranges
+	}
+	if r.LeftOut != nil {
+		f.LeftOut = r.LeftOut
+	}
+	if f.Allocates == No && r.Ranges == nil {
+		return withoutKCM(r, nodes), nil
+	}
+	k, err := startNaive(f.Ranges, f.LeftOut, nodes)
+	if k == nil && len(r.Recreate) > 0 {
+		after := withoutKCM(r, nodes)
+		if k, err := startNaive(f.Ranges, f.LeftOut, after); err == nil {
+			return k.nodes, nil
+		}
+		return after, nil // what kept it from starting is another problem
+	}
+	if k == nil {
+		return nil, err
+	}
+	if err != nil && len(r.Recreate) == 0 {
+		return nil, err
+	}
+	if r.Ranges == nil && r.LeftOut == nil {
+		for i := range k.next { // it has been running
+			k.next[i] = random.IntN(len(k.blocks[i]))
+		}
+	}
+	if r.Together {
+		for _, again := range r.Recreate {
+			k.remove(again)
+		}
+		for _, again := range r.Recreate {
+			for _, keep := range again.Keep {
+				if err := k.occupy(k.nodes[keep]); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	for _, again := range r.Recreate {
+		old := nodes[again.Node]
+		if !r.Together {
+			k.remove(again)
+		}
+		for _, keep := range again.Keep {
+			if err := k.occupy(k.nodes[keep]); err != nil {
+				return nil, err
+			}
+		}
+		old.PodCIDRs = again.PodCIDRs
+		if err := k.occupy(old); err != nil {
+			return nil, err
+		}
+		k.nodes[again.Node] = old
+		if err := k.serveWaiting(); err != nil {
+			return nil, err
+		}
+	}
+	if r.Restart {
+		if k, err = startNaive(f.Ranges, f.LeftOut, k.nodes); err != nil {
+			return nil, err
+		}
+	}
+	return k.nodes, nil
+}
+
+// remove deletes a Node, and with it what the allocator knows of its blocks.
+func (k *naive) remove(again Recreation) {
+	for i, p := range k.nodes[again.Node].PodCIDRs {
+		if i < len(k.blocks) {
+			k.mark(i, p, false)
+		}
+	}
+	delete(k.nodes, again.Node)
+}
+
+// withoutKCM carries out a remedy while kube-controller-manager gives no podCIDRs,
+// or can't start before the last Node is made again.
+func withoutKCM(r Remedy, nodes map[string]inputs.Node) map[string]inputs.Node {
+	after := maps.Clone(nodes)
+	for _, again := range r.Recreate {
+		n := after[again.Node]
+		n.PodCIDRs = again.PodCIDRs
+		after[again.Node] = n
+	}
+	return after
+}
+
+// mended says what is still wrong with the nodes after a remedy for d; empty:
+// nothing that it was for.
+func mended(d Diagnosis, r Remedy, f Facts, before, after map[string]inputs.Node) string {
+	again := func(name string) bool {
+		return slices.ContainsFunc(r.Recreate, func(x Recreation) bool { return x.Node == name })
+	}
+	if len(before) != len(after) {
+		return "nodes are lost"
+	}
+	for name, n := range after {
+		if len(n.PodCIDRs) == 0 && slices.Contains(d.Nodes, name) {
+			return "node " + name + " has no podCIDR"
+		}
+		if had := before[name].PodCIDRs; len(had) > 0 && !again(name) {
+			if !slices.Equal(had, n.PodCIDRs) {
+				return "node " + name + " lost " + join(had)
+			}
+			continue // what it overlaps was so before, or is found from the other side
+		}
+		if len(before[name].PodCIDRs) == 0 && !slices.Contains(d.Nodes, name) {
+			continue // it would have got the same without the remedy
+		}
+		for _, p := range n.PodCIDRs { // a new one
+			for other, o := range after {
+				for _, q := range o.PodCIDRs {
+					if other != name && p.Overlaps(q) {
+						return fmt.Sprintf("%s of node %s overlaps %s of node %s", p, name, q, other)
+					}
+				}
+				for _, a := range o.Addresses {
+					if p.Contains(a) {
+						return fmt.Sprintf("%s of node %s holds %s", p, name, a)
+					}
+				}
+			}
+			for _, s := range f.Services {
+				if p.Overlaps(s) {
+					return fmt.Sprintf("%s of node %s overlaps the Service CIDR %s", p, name, s)
+				}
+			}
+		}
+	}
+	for _, left := range Survey(after, withRemedy(f, r), time.Now()) {
+		if left.Kind == d.Kind && slices.Equal(left.Nodes, d.Nodes) {
+			return "it is as before: " + left.Cause
+		}
+	}
+	return ""
+}
+
+func withRemedy(f Facts, r Remedy) Facts {
+	if r.Ranges != nil {
+		f.Ranges = r.Ranges
+		f.Allocates = Yes
+	}
+	if r.LeftOut != nil {
+		f.LeftOut = r.LeftOut
+	}
+	return f
+}
+
+// randomCluster is one that has seen things: other ranges, other masks, podCIDRs
+// given by hand, Services and nodes inside the range.
+func randomCluster(random *rand.Rand) (Facts, map[string]inputs.Node) {
+	pick := func(list ...int) int { return list[random.IntN(len(list))] }
+	from := netip.AddrFrom4([4]byte{10, byte(pick(0, 96, 100, 244)), byte(random.IntN(256)), 0})
+	v4 := Range{Cluster: netip.PrefixFrom(from, pick(18, 20, 21, 22)).Masked(), Mask: pick(22, 24, 25, 26)}
+	from = netip.MustParseAddr("fd00:0:0:f0::")
+	v6 := Range{Cluster: netip.PrefixFrom(from, pick(58, 60, 61, 62)).Masked(), Mask: pick(62, 64, 65)}
+	f := allocatorWith([][]Range{{v4}, {v6}, {v4, v6}, {v6, v4}, {v4}}[random.IntN(5)]...)
+	f.Services = prefixes([]string{"10.96.0.0/12", "10.100.0.0/20", "10.0.0.0/21", "172.20.0.0/16"}[random.IntN(4)])
+	f.LeftOut = f.Services
+	f.Allocates = Answer(pick(int(Yes), int(Yes), int(No), int(Unknown)))
+	if random.IntN(3) == 0 {
+		f.LeftOut = nil
+	}
+	nodes := map[string]inputs.Node{}
+	for i := range random.IntN(14) {
+		n := node(random.IntN(1000), fmt.Sprintf("n%02d", i))
+		for _, r := range f.Ranges {
+			if kind := random.IntN(12); kind > 2 {
+				n.PodCIDRs = append(n.PodCIDRs, randomPodCIDR(r, kind, i, random))
+			} else if kind == 0 && random.IntN(3) == 0 {
+				n.Addresses = []netip.Addr{r.Cluster.Addr().Next()}
+			}
+		}
+		if len(n.PodCIDRs) != len(f.Ranges) && random.IntN(4) > 0 {
+			n.PodCIDRs = nil
+		}
+		nodes[n.Name] = n
+	}
+	return f, nodes
+}
+
+func randomPodCIDR(r Range, kind, i int, random *rand.Rand) netip.Prefix {
+	switch {
+	case kind == 3 && r.Cluster.Bits() > 3: // beside the range, perhaps
+		wide := Range{Cluster: netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-2).Masked(), Mask: r.Mask}
+		return wide.Block(random.Uint64N(wide.Blocks()))
+	case kind == 4: // another mask
+		return netip.PrefixFrom(r.Block(random.Uint64N(r.Blocks())).Addr(), r.Mask+random.IntN(4)-2).Masked()
+	case kind == 5: // any
+		return r.Block(random.Uint64N(r.Blocks()))
+	}
+	return r.Block(uint64(i) % r.Blocks())
+}
+
+// Every remedy that is told works in the other simulation. Some must be told.
+func TestRemediesWork(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	told := map[Kind]int{}
+	silent := map[Kind]int{}
+	for i := range 4000 {
+		f, nodes := randomCluster(random)
+		for _, d := range Survey(nodes, f, time.Now()) {
+			if len(d.Remedies) == 0 {
+				silent[d.Kind]++
+			}
+			for _, r := range d.Remedies {
+				told[d.Kind]++
+				after, err := carryOut(r, f, nodes, random)
+				wrong := ""
+				if err != nil {
+					wrong = err.Error()
+				} else {
+					wrong = mended(d, r, f, nodes, after)
+				}
+				if wrong != "" {
+					t.Fatalf("cluster %d of seed %d: %s\nremedy: %s\n%+v\nbut: %s\nfacts: %+v\nnodes: %s", i, seed, d.Message(), r.Text,
+						r, wrong, f, table(nodes))
+				}
+			}
+		}
+	}
+	t.Log("remedies told", told, "none told", silent)
+	for _, k := range []Kind{Exhausted, AllocatorOff, Duplicate, Overlap, OutOfRange} {
+		if told[k] < 50 {
+			t.Errorf("only %d remedies for %s: this test tries too little", told[k], k)
+		}
+	}
+}
+
+func table(nodes map[string]inputs.Node) string {
+	out := ""
+	for _, n := range sorted(nodes) {
+		out += fmt.Sprintf("\n%s %v at %v, made %d", n.Name, n.PodCIDRs, n.Addresses, n.Created.Unix())
+	}
+	return out
+}

@@ -1,0 +1,94 @@
+package podcidr
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// 300 nodes, and a cluster CIDR and node mask that were changed twice, on the real
+// kube-controller-manager: the story of docs/troubleshooting.md. The third
+// settings look as if they held 4096 nodes, and hold not one more.
+func TestKubeTwoChangesOfTheMask(t *testing.T) {
+	nodes := map[string]inputs.Node{}
+	for i := range 300 {
+		n := node(i+1, fmt.Sprintf("worker-%03d", i+1))
+		nodes[n.Name] = n
+	}
+	c := newRealCluster(t, allocatorWith(rangeOf("10.244.0.0/16", 24)), nodes)
+	for _, step := range []struct {
+		settings Range
+		have     int
+		says     string
+	}{
+		{rangeOf("10.244.0.0/16", 24), 256, "holds 256 nodes, and 300 exist (256 have one, 44 wait)"},
+		{rangeOf("10.240.0.0/12", 16), 256 + 15, "holds 16 nodes, and 300 exist (271 have one, 29 wait)"},
+		{rangeOf("10.240.0.0/12", 24), 256 + 15, "holds 4096 nodes, and 300 exist (271 have one, 29 wait); podCIDRs that are " +
+			"shorter than /24 take several blocks each, 4096 in all"},
+	} {
+		c.facts.Ranges = []Range{step.settings}
+		c.must(c.start())
+		have := func() (n int) {
+			for _, node := range c.nodes() {
+				n += min(1, len(node.PodCIDRs))
+			}
+			return n
+		}
+		for start := time.Now(); have() != step.have && time.Since(start) < patience; {
+			time.Sleep(100 * time.Millisecond)
+		}
+		c.settled(false)
+		d := c.problem(Exhausted)
+		if have() != step.have || !strings.Contains(d.Cause, step.says) {
+			t.Errorf("%s: %d have one, want %d; the diagnosis is %s", step.settings, have(), step.have, d.Message())
+		}
+	}
+	d := c.problem(Exhausted)
+	if len(d.Remedies) != 1 || !slices.Equal(d.Remedies[0].Ranges, []Range{rangeOf("10.224.0.0/11", 24)}) ||
+		!strings.Contains(d.Message(), "A longer node mask does not help here") {
+		t.Fatalf("got %s", d.Message())
+	}
+	c.carryOut(d.Remedies[0])
+	if left := Survey(c.settled(true), c.facts, time.Now()); len(left) > 0 {
+		t.Errorf("still wrong: %+v", left)
+	}
+}
+
+// With a Node the real allocator frees its block, also when other nodes have it or
+// parts of it, and gives it to the next: why remedies touch those nodes.
+func TestKubeDeletedNodeFreesWhatOthersHave(t *testing.T) {
+	for _, s := range []struct {
+		name     string
+		settings Range
+		nodes    map[string]inputs.Node
+		gets     string
+	}{
+		{"a twin", rangeOf("10.244.0.0/23", 24),
+			nodeMap(node(1, "a", "10.244.0.0/24"), node(2, "b", "10.244.0.0/24"), node(3, "c", "10.244.1.0/24")), "10.244.0.0/24"},
+		{"after a change of the mask", rangeOf("10.244.0.0/15", 16),
+			nodeMap(node(1, "a", "10.244.0.0/24"), node(2, "b", "10.244.1.0/24"), node(3, "c", "10.245.0.0/16")), "10.244.0.0/16"},
+	} {
+		for _, touched := range []bool{false, true} {
+			c := newRealCluster(t, allocatorWith(s.settings), s.nodes)
+			c.must(c.start())
+			c.settled(true)
+			c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "b", metav1.DeleteOptions{}))
+			want := s.gets
+			if touched {
+				c.shell(t.TempDir(), "kubectl annotate node a touched=yes")
+				want = ""
+			}
+			c.create(node(4, "d"))
+			if got := join(c.settled(!touched)["d"].PodCIDRs); got != want {
+				t.Errorf("%s, touched %v: the next node got %q, want %q", s.name, touched, got, want)
+			}
+			c.stop()
+		}
+	}
+}

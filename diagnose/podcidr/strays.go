@@ -1,0 +1,56 @@
+package podcidr
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// PodAddress is one running pod that has its address from a podCIDR: its
+// namespace/name, node and addresses.
+type PodAddress struct {
+	Pod, Node string
+	IPs       []netip.Addr
+}
+
+// Strays finds pods that keep an address of a podCIDR that their node had before.
+func Strays(nodes map[string]inputs.Node, pods []PodAddress) []Diagnosis {
+	stray := map[string][]string{}
+	for _, p := range pods {
+		n := nodes[p.Node]
+		outside := func(a netip.Addr) bool {
+			return !slices.ContainsFunc(n.PodCIDRs, func(c netip.Prefix) bool { return c.Contains(a) })
+		}
+		if len(n.PodCIDRs) > 0 && slices.ContainsFunc(p.IPs, outside) {
+			stray[p.Node] = append(stray[p.Node], p.Pod)
+		}
+	}
+	var out []Diagnosis
+	for _, n := range sorted(nodes) {
+		list := stray[n.Name]
+		if len(list) == 0 {
+			continue
+		}
+		slices.Sort(list)
+		d := Diagnosis{Kind: Changed, Nodes: []string{n.Name}, Pods: list, Warning: true,
+			Cause: fmt.Sprintf("%s an address outside of the podCIDR %s of node %s, which must have changed under them: the node and "+
+				"other nodes do not reach them", count(len(list), "pod "+list[0]+" has", "%d pods ("+some(list)+") have"),
+				join(n.PodCIDRs), n.Name)}
+		r := Remedy{Text: "Delete them, so that they are made anew with an address of the node's podCIDR",
+			Beware: []string{"A pod that no controller owns is not made anew"}}
+		for _, pod := range list {
+			r.Commands = append(r.Commands, deletePod(pod))
+		}
+		d.Remedies = []Remedy{r}
+		out = append(out, d)
+	}
+	return out
+}
+
+func deletePod(pod string) string {
+	namespace, name, _ := strings.Cut(pod, "/")
+	return "kubectl -n " + namespace + " delete pod " + name
+}

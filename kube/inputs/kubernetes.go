@@ -1,0 +1,405 @@
+package inputs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube"
+)
+
+var (
+	pods       = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	policies   = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
+)
+
+// askTimeout bounds the question for one Pod at its ADD. The runtime tries again
+// when it is told to.
+const askTimeout = 3 * time.Second
+
+// Kubernetes is a Source that follows the API server: all Nodes, Namespaces,
+// IPPools and NetworkPolicies, and the Pods of one node. Of Nodes and IPPools it
+// reads all, of the others metadata alone.
+//
+// An API server that is away, or that has another history than before (an
+// emptied etcd), takes nothing away: what it last said stays in force until it
+// says something else.
+type Kubernetes struct {
+	client *kube.Client
+	node   string
+	file   lastKnown
+	log    logr.Logger
+
+	nodes      *kind[Node]
+	pods       *kind[Pod]
+	namespaces *kind[Namespace]
+	pools      *kind[api.IPPool]
+	bridging   bool // IPPools are read
+	policies   *kind[NetworkPolicy]
+	followers  []*follower
+	others     atomic.Pointer[map[string]NetworkPolicy]
+
+	last    atomic.Pointer[Snapshot]
+	heardAt atomic.Int64 // unix nanoseconds of the server's last sign of life
+	dirty   chan struct{}
+	wake    atomic.Bool // the change is one that Changed tells
+	objects atomic.Bool // objects have changed since the last snapshot
+	changed chan struct{}
+
+	// Owned by the goroutine in Run.
+	fromOld string // when the file was written that stands for the server
+	read    bool   // all Nodes are the API server's
+	unsaved bool   // the file has not got the snapshot's objects
+	trouble error
+	reason  string // of the trouble
+	since   time.Time
+}
+
+// NewKubernetes makes a Source for the named node. It calls nobody: Run does.
+// Until the API server has told all Nodes, the snapshot is Unread, or what file
+// holds. IPPools are read only with bridging: elsewhere nobody may have installed
+// their definition, nor given the right to read them.
+func NewKubernetes(client *kube.Client, node, file string, bridging bool, log logr.Logger) *Kubernetes {
+	k := &Kubernetes{client: client, node: node, bridging: bridging, file: lastKnown{path: file, node: node}, log: log,
+		dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	k.last.Store(&Snapshot{Unread: true})
+	k.nodes = newKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
+		return nodeFrom(o.(*corev1.Node))
+	})
+	k.pods = newKind(k.objectsChanged, func(o runtime.Object) (Pod, error) {
+		return podFrom(o.(*metav1.PartialObjectMetadata).ObjectMeta, node)
+	})
+	k.namespaces = newKind(k.objectsChanged, func(o runtime.Object) (Namespace, error) {
+		return namespaceFrom(o.(*metav1.PartialObjectMetadata).ObjectMeta)
+	})
+	k.policies = newKind(k.objectsChanged, func(o runtime.Object) (NetworkPolicy, error) {
+		return policyFrom(networkPolicy(), o.(*metav1.PartialObjectMetadata).ObjectMeta)
+	})
+	k.pools = newKind(k.objectsChanged, poolFromAPI)
+	k.follow(k.nodesResource(), k.nodes)
+	k.follow(k.metadataOf(pods, fields.OneTermEqualSelector("spec.nodeName", node)), k.pods)
+	k.follow(k.metadataOf(namespaces, fields.Everything()), k.namespaces)
+	k.follow(k.metadataOf(policies, fields.Everything()), k.policies)
+	if bridging {
+		k.follow(k.poolsResource(), k.pools)
+	}
+	return k
+}
+
+func (k *Kubernetes) follow(r resource, store cache.ReflectorStore) {
+	k.followers = append(k.followers, &follower{resource: r, store: store, metadata: k.client.Metadata,
+		told: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) }})
+}
+
+func newKind[V any](changed func(), convert func(runtime.Object) (V, error)) *kind[V] {
+	return &kind[V]{changed: changed, convert: convert, good: map[string]V{}, bad: map[string]string{}}
+}
+
+func networkPolicy() metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: policies.GroupVersion().String(), Kind: "NetworkPolicy"}
+}
+
+// Snapshot implements Source.
+func (k *Kubernetes) Snapshot() *Snapshot { return k.last.Load() }
+
+// Changed implements Source.
+func (k *Kubernetes) Changed() <-chan struct{} { return k.changed }
+
+func (k *Kubernetes) String() string { return "the Kubernetes API" }
+
+// Run implements Source.
+func (k *Kubernetes) Run(ctx context.Context) error {
+	k.heardAt.Store(time.Now().UnixNano())
+	var running sync.WaitGroup
+	for _, f := range k.followers {
+		running.Go(func() { f.run(ctx) })
+	}
+	running.Go(func() { k.lookForOtherPolicies(ctx) })
+	k.publishLoop(ctx)
+	running.Wait()
+	return nil
+}
+
+func (k *Kubernetes) nodesResource() resource {
+	nodes := k.client.Kubernetes.CoreV1().Nodes()
+	return resource{name: "nodes", of: &corev1.Node{},
+		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
+		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return nodes.Watch(ctx, o)
+		}}
+}
+
+func (k *Kubernetes) metadataOf(r schema.GroupVersionResource, selector fields.Selector) resource {
+	objects := k.client.Metadata.Resource(r)
+	return resource{name: r.Resource, of: &metav1.PartialObjectMetadata{},
+		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector.String()
+			return objects.List(ctx, o)
+		},
+		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector.String()
+			return objects.Watch(ctx, o)
+		}}
+}
+
+func (k *Kubernetes) nodesChanged() {
+	k.wake.Store(true)
+	k.objectsChanged()
+}
+
+func (k *Kubernetes) objectsChanged() {
+	k.objects.Store(true)
+	k.touch()
+}
+
+func (k *Kubernetes) troubleChanged() {
+	k.wake.Store(true)
+	k.touch()
+}
+
+func (k *Kubernetes) touch() {
+	select {
+	case k.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// graceAtStart is how long an agent that starts waits for the API server before
+// it goes on with what it last knew.
+const graceAtStart = 3 * time.Second
+
+func (k *Kubernetes) publishLoop(ctx context.Context) {
+	grace := time.NewTimer(graceAtStart)
+	defer grace.Stop()
+	save := time.NewTicker(saveEvery)
+	defer save.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			k.save()
+			return
+		case <-save.C:
+			k.save()
+			continue
+		case <-grace.C:
+			k.takeLastKnown()
+		case <-k.dirty:
+			if k.read { // else somebody waits for the first Nodes
+				time.Sleep(settle) // what comes together is one change
+			}
+		}
+		k.publish()
+	}
+}
+
+// saveEvery is how old the file may be.
+const saveEvery = 2 * time.Second
+
+func (k *Kubernetes) save() {
+	if !k.read || !k.unsaved {
+		return
+	}
+	k.unsaved = false
+	if err := k.file.write(k.Snapshot()); err != nil {
+		k.log.Error(err, "keeping what the API server said, for a start while it is away", "file", k.file.path)
+	}
+}
+
+// takeLastKnown fills what the API server has not told yet from the file.
+func (k *Kubernetes) takeLastKnown() {
+	if _, _, read := k.nodes.all(); read {
+		return
+	}
+	old, written, err := k.file.read()
+	if err != nil {
+		k.log.Info("the API server has not answered yet, and nothing is known from before: waiting for it",
+			"server", k.client.Server, "file", k.file.path, "why", err.Error())
+		return
+	}
+	k.log.Info("the API server has not answered yet: going on with what it said before",
+		"server", k.client.Server, "file", k.file.path, "written", written)
+	k.pods.fill(old.Pods)
+	k.namespaces.fill(old.Namespaces)
+	k.pools.fill(old.IPPools)
+	k.fillPolicies(old.NetworkPolicies)
+	if k.nodes.fill(old.Nodes) {
+		k.fromOld = written.Format(time.DateTime)
+		k.wake.Store(true)
+	}
+}
+
+// fillPolicies keys them as the API server's are.
+func (k *Kubernetes) fillPolicies(old map[string]NetworkPolicy) {
+	keyed := make(map[string]NetworkPolicy, len(old))
+	for _, p := range old {
+		if p.APIVersion == policies.GroupVersion().String() {
+			keyed[p.Namespace+"/"+p.Name] = p
+		}
+	}
+	k.policies.fill(keyed)
+}
+
+// publish makes the next snapshot.
+func (k *Kubernetes) publish() {
+	if k.objects.Swap(false) {
+		k.unsaved = true
+	}
+	next := &Snapshot{}
+	var bad [5][]string
+	var read bool
+	next.Nodes, bad[0], read = k.nodes.all()
+	next.Pods, bad[1], _ = k.pods.all()
+	next.Namespaces, bad[2], _ = k.namespaces.all()
+	policies, bad3, _ := k.policies.all()
+	bad[3] = bad3
+	next.IPPools, bad[4] = k.knownPools()
+	next.NetworkPolicies = make(map[string]NetworkPolicy, len(policies))
+	for _, p := range policies {
+		next.NetworkPolicies[p.String()] = p
+	}
+	if others := k.others.Load(); others != nil {
+		maps.Copy(next.NetworkPolicies, *others)
+	}
+	next.Problems = slices.Concat(bad[:]...)
+	if read {
+		k.fromOld = ""
+	}
+	next.Unread, next.Kept = !read && k.fromOld == "", k.fromOld != ""
+	k.findTrouble()
+	next.Trouble = k.trouble
+	before := k.last.Swap(next)
+	if poolsChanged(before.IPPools, next.IPPools) {
+		k.wake.Store(true)
+	}
+	for _, p := range next.Problems {
+		if !slices.Contains(before.Problems, p) {
+			k.log.Info("object refused, what it said before stays in force", "problem", p)
+		}
+	}
+	k.read = read
+	if k.wake.Swap(false) {
+		select {
+		case k.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// findTrouble says in one sentence what can't be read, since when, and what that
+// means. The sentence stays the same as long as the reason does.
+func (k *Kubernetes) findTrouble() {
+	var names []string
+	var first error
+	reason := ""
+	for _, f := range k.followers {
+		if why, err := f.state(); err != nil {
+			names = append(names, f.name)
+			if first == nil {
+				first, reason = err, why
+			}
+		}
+	}
+	if reason == string(metav1.StatusReasonForbidden) { // of some kinds only, perhaps
+		reason += strings.Join(names, ", ")
+	} else {
+		names = nil
+	}
+	if reason += k.fromOld; first == nil || reason == k.reason {
+		if first == nil {
+			k.reason, k.trouble = "", nil
+		}
+		return
+	}
+	if k.trouble == nil {
+		k.since = time.Now()
+	}
+	k.reason, k.trouble = reason, k.sentence(names, first)
+}
+
+func (k *Kubernetes) sentence(names []string, err error) error {
+	if apierrors.IsNotFound(err) { // all other kinds are the server's own
+		return fmt.Errorf("the Kubernetes API server %s knows no IPPools, and enableBridgingMode is true: install their "+
+			"definitions (kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds). Until then pods that ask for one are refused",
+			k.client.Server)
+	}
+	what, known := "", "What it said before stays in force"
+	if len(names) > 0 {
+		what = " (" + strings.Join(names, ", ") + ")"
+	}
+	if k.fromOld != "" {
+		known = "What was kept of it at " + k.fromOld + " stays in force"
+	}
+	return fmt.Errorf("the Kubernetes API server %s can't be read%s since %s: %s. %s: pods run on, DEL works, ADD of "+
+		"pods that the agent has seen works. Other new pods wait, and changes of nodes are not seen",
+		k.client.Server, what, k.since.Format(time.TimeOnly), shortly(err), known)
+}
+
+// Pod implements Source.
+func (k *Kubernetes) Pod(ctx context.Context, namespace, name, uid string) (Pod, Namespace, error) {
+	s := k.Snapshot()
+	pod, knownPod := s.Pods[namespace+"/"+name]
+	ns, knownNS := s.Namespaces[namespace]
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if !knownPod || !pod.is(uid) {
+		found, err := k.client.Metadata.Resource(pods).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			pod = Pod{} // a static pod before its mirror, or one deleted meanwhile
+		case err != nil:
+			return Pod{}, Namespace{}, k.unknown("Pod "+namespace+"/"+name, err)
+		default:
+			if pod, err = podFrom(found.ObjectMeta, k.node); err != nil {
+				return Pod{}, Namespace{}, err
+			}
+		}
+	}
+	if !knownNS {
+		found, err := k.client.Metadata.Resource(namespaces).Get(ctx, namespace, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return Pod{}, Namespace{}, k.unknown("Namespace "+namespace, err)
+		default:
+			if ns, err = namespaceFrom(found.ObjectMeta); err != nil {
+				return Pod{}, Namespace{}, err
+			}
+		}
+	}
+	return pod, ns, nil
+}
+
+// LastContact is when the API server last gave a sign of life.
+func (k *Kubernetes) LastContact() time.Time { return time.Unix(0, k.heardAt.Load()) }
+
+// Failures are the requests and watches that failed since the start, by what was
+// to be read: "nodes".
+func (k *Kubernetes) Failures() map[string]int64 {
+	out := map[string]int64{}
+	for _, f := range k.followers {
+		out[f.name] = f.failures.Load()
+	}
+	return out
+}
+
+func (k *Kubernetes) unknown(what string, err error) error {
+	return fmt.Errorf("the agent has not seen the %s yet, which may ask for an address of an IPPool, and asking "+
+		"the API server failed: %s", what, shortly(err))
+}
