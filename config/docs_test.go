@@ -11,7 +11,7 @@ import (
 
 // The tables of docs/config.md are the table of this package.
 func TestDocs(t *testing.T) {
-	const path = "../../docs/config.md"
+	const path = "../docs/config.md"
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestDocs(t *testing.T) {
 
 // docs/agent.conf is an example that says the defaults, and is one that works.
 func TestExample(t *testing.T) {
-	const path = "../../docs/agent.conf"
+	const path = "../docs/agent.conf"
 	var b strings.Builder
 	b.WriteString("# fairlead-agent: every key that has an effect, with its default. See docs/config.md.\n")
 	section := ""
