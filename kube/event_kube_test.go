@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func agentClient(t *testing.T) (*apitest.Server, *Client, string) {
 	t.Helper()
 	s := shared.Get(t)
-	if err := s.Kubectl(t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
+	if err := s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml",
 		"-l", "app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestKubeTokenInKubeconfig(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if err := s.Kubectl(t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
+	if err := s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml",
 		"-l", "app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"); err != nil {
 		t.Fatal(err)
 	}
