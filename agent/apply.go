@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -225,7 +226,7 @@ func (l *loop) applyFlows(ctx context.Context, d Desired, settled bool) error {
 	l.wantView, l.wantFlows, l.counted = view, want, countedFor(d, obs)
 	// The kernel's datapath does not need it.
 	if l.full && d.OVSDB.DatapathType == "netdev" && (mended != openflow.Changes{} || changes != openflow.Changes{}) {
-		if err := openflow.ForgetMegaflows(ctx, l.cfg.OVSRunDir); err != nil {
+		if err := vswitchd.PurgeMegaflows(ctx, l.cfg.OVSRunDir); err != nil {
 			l.log.Error(err, "some connections may stay cut off while they send")
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 const (
@@ -94,7 +95,7 @@ func (l *loop) mayArm() (start string, arm bool, err error) {
 	if l.cfg.OVSDatapathType == api.DatapathNetdev {
 		return "", false, nil
 	}
-	start, err = startOf(filepath.Join(l.cfg.OVSRunDir, "ovs-vswitchd.pid"))
+	start, err = vswitchd.StartID(l.cfg.OVSRunDir)
 	if err != nil || start == "" {
 		return "", false, err
 	}
@@ -107,22 +108,9 @@ func (l *loop) waits(db *ovsdb.DB) bool {
 	if l.cfg.OVSDatapathType == api.DatapathNetdev {
 		return false
 	}
-	start, err := startOf(filepath.Join(l.cfg.OVSRunDir, "ovs-vswitchd.pid"))
+	start, err := vswitchd.StartID(l.cfg.OVSRunDir)
 	obs, oerr := db.Observe(l.cfg.OVSBridge)
 	return err != nil || oerr != nil || obs.RestoreWait.Set && obs.RestoreWait.Restored != start
-}
-
-// startOf names a start of the process that has made the PID file; empty if
-// there is none.
-func startOf(pidFile string) (string, error) {
-	info, err := os.Stat(pidFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("looking for the start of ovs-vswitchd: %w", err)
-	}
-	return fmt.Sprintf("%d.%d", info.Sys().(*syscall.Stat_t).Ino, info.ModTime().Unix()), nil
 }
 
 // guarded reports whether the guard (build/ovs) lives: it holds a lock.

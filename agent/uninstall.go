@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 // stateDir is where a node keeps what outlives a boot. Below it are the directories of which this and other packages
@@ -156,7 +157,7 @@ func (u *uninstall) removeMarked(ctx context.Context, db rows.DB, m rows.Marked)
 	if err := db.RemoveMarked(ctx, m); err != nil {
 		return err
 	}
-	if db.Running() && uplink.VswitchdRuns(u.OVSRunDir) {
+	if db.Running() && vswitchd.Running(u.OVSRunDir) {
 		ctx, cancel := context.WithTimeout(ctx, takenWait)
 		defer cancel()
 		return db.WaitTaken(ctx)

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
@@ -212,14 +213,14 @@ func (n *nodeUplink) yieldLoop(ctx context.Context) {
 	}
 	tick := time.NewTicker(vswitchdEvery)
 	defer tick.Stop()
-	start, since, yielded := uplink.VswitchdStart(n.cfg.OVSRunDir), time.Now(), false
+	start, since, yielded := vswitchd.RunningStartID(n.cfg.OVSRunDir), time.Now(), false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if now := uplink.VswitchdStart(n.cfg.OVSRunDir); now != start {
+		if now := vswitchd.RunningStartID(n.cfg.OVSRunDir); now != start {
 			start, since, yielded = now, time.Now(), false
 		}
 		if start != "" && n.away.Load() {

@@ -89,7 +89,7 @@ func TestGuard(t *testing.T) {
 	g.until(3*time.Second, "{}") // it is the first since the boot
 	g.untilLocked(true)
 
-	start, err := exec.Command("stat", "-c", "%i.%Y", filepath.Join(g.Dir, "ovs-vswitchd.pid")).Output()
+	start, err := exec.Command("stat", "-c", "%i.%.9Y", filepath.Join(g.Dir, "ovs-vswitchd.pid")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
-	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/explain"
 )
 
@@ -158,7 +158,7 @@ func (t *tracing) way(ctx context.Context, from, to end) (*traced, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := openflow.Trace(ctx, t.cfg.OVSRunDir, t.cfg.OVSBridge, in+","+packet)
+	text, err := vswitchd.Trace(ctx, t.cfg.OVSRunDir, t.cfg.OVSBridge, in+","+packet)
 	if err != nil {
 		return nil, err
 	}

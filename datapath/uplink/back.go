@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 const (
@@ -204,7 +205,7 @@ func (u *Uplink) letGo(ctx context.Context, name string, gone func() (bool, erro
 	if ok, err := gone(); ok || err != nil {
 		return err
 	}
-	if VswitchdRuns(u.journal.DB.RunDir) {
+	if vswitchd.Running(u.journal.DB.RunDir) {
 		ctx, cancel := context.WithTimeout(ctx, letLimit)
 		defer cancel()
 		if err := poll(ctx, "ovs-vswitchd to let go of "+name, gone); err == nil {

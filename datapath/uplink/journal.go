@@ -47,7 +47,7 @@ type Journal struct {
 	Reason    string `json:"reason,omitempty"`
 	Unreached bool   `json:"unreached,omitempty"`
 	// Yielded: the host has its NIC back only as long as Open vSwitch is away. It is the start of ovs-vswitchd that was to
-	// end (VswitchdStart), or "none". Empty: not yielded.
+	// end (vswitchd.RunningStartID), or "none". Empty: not yielded.
 	Yielded string `json:"yielded,omitempty"`
 	// Step is the step that was begun last.
 	Step string `json:"step,omitempty"`

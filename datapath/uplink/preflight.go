@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 // Report is what an attach would do, and why it would not.
@@ -62,7 +63,7 @@ func (u *Uplink) preflightBridge(ctx context.Context, p Plan) (Report, error) {
 	}
 	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
 	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
-	f.noVswitchd = !VswitchdRuns(p.OVSRunDir)
+	f.noVswitchd = !vswitchd.Running(p.OVSRunDir)
 	f.noNFT = p.Datapath == api.DatapathNetdev && !haveNFT()
 	f.allowManaged = p.AllowManaged
 	return judge(nic, f), nil

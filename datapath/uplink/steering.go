@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 // DefaultPins is where the programs of mode steer are pinned on every node.
@@ -169,7 +170,7 @@ func (u *Uplink) preflightSteer(ctx context.Context, p Plan) (Report, error) {
 	}
 	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
 	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
-	f.noVswitchd = !VswitchdRuns(p.OVSRunDir)
+	f.noVswitchd = !vswitchd.Running(p.OVSRunDir)
 	return judgeSteer(nic, f, p.Tunnels && p.Datapath == api.DatapathNetdev, steer.Probe(p.pins())), nil
 }
 

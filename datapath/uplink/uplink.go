@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 const (
@@ -121,7 +122,7 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 		return nil, err
 	}
 	defer unlock()
-	if !u.Attached() || u.journal.mode() == api.UplinkBridge && !VswitchdRuns(u.journal.DB.RunDir) {
+	if !u.Attached() || u.journal.mode() == api.UplinkBridge && !vswitchd.Running(u.journal.DB.RunDir) {
 		return nil, nil // in mode bridge nothing can be mended then: see Yield
 	}
 	if device, err := findLink(BridgeName); err == nil && device != nil {
@@ -284,7 +285,7 @@ func (u *Uplink) rollBack(ctx context.Context, why error, unreached bool) error 
 	defer cancel()
 	u.log.Error(why, "attach failed, restoring", "nic", u.journal.NIC.Name)
 	u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, why.Error(), unreached
-	if unreached && !VswitchdRuns(u.journal.DB.RunDir) { // Open vSwitch is what did not answer
+	if unreached && !vswitchd.Running(u.journal.DB.RunDir) { // Open vSwitch is what did not answer
 		u.journal.Unreached, u.journal.Yielded = false, noStart
 	}
 	err := u.write("roll back")
@@ -365,7 +366,7 @@ func (u *Uplink) run(ctx context.Context) error {
 // wouldBeTakenAgain reports whether it is in vain to free the NIC while its row stays in the database: ovs-vswitchd
 // still believes it. On the userspace datapath it only has copies of the frames.
 func (u *Uplink) wouldBeTakenAgain(o Observed) bool {
-	return o.Taken && !o.Mutes && VswitchdRuns(u.journal.DB.RunDir)
+	return o.Taken && !o.Mutes && vswitchd.Running(u.journal.DB.RunDir)
 }
 
 func (u *Uplink) carryOut(ctx context.Context, s Step) error {

@@ -3,9 +3,6 @@ package uplink
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -111,21 +108,4 @@ func RemoveDevice(name string) error {
 		return fmt.Errorf("deleting interface %s: %w", name, err)
 	}
 	return nil
-}
-
-// VswitchdRuns reports whether an ovs-vswitchd lives: it holds a lock on its PID file, also in another container.
-func VswitchdRuns(runDir string) bool {
-	f, err := os.Open(filepath.Join(runDir, "ovs-vswitchd.pid"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	if err != nil {
-		return true // unknown
-	}
-	defer f.Close()
-	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock); err != nil {
-		return true
-	}
-	return lock.Type != unix.F_UNLCK
 }

@@ -2,12 +2,9 @@ package uplink
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
-	"syscall"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 // Why an uplink yields.
@@ -53,20 +50,8 @@ func (u *Uplink) Due() bool {
 }
 
 func (u *Uplink) startNow() string {
-	if start := VswitchdStart(u.journal.DB.RunDir); start != "" {
+	if start := vswitchd.RunningStartID(u.journal.DB.RunDir); start != "" {
 		return start
 	}
 	return noStart
-}
-
-// VswitchdStart names the start of the ovs-vswitchd that runs; it is empty if none does.
-func VswitchdStart(runDir string) string {
-	if !VswitchdRuns(runDir) {
-		return ""
-	}
-	info, err := os.Stat(filepath.Join(runDir, "ovs-vswitchd.pid"))
-	if err != nil { // it has just ended, or can't be told from another one
-		return ""
-	}
-	return fmt.Sprintf("%d.%d", info.Sys().(*syscall.Stat_t).Ino, info.ModTime().UnixNano())
 }

@@ -1,0 +1,79 @@
+package vswitchd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// appctlTimeout bounds one command, all of which take milliseconds: an ovs-vswitchd that hangs accepts the connection.
+const appctlTimeout = 2 * time.Second
+
+// Appctl runs a command of ovs-vswitchd(8) in the ovs-vswitchd of that run directory, and returns what it prints. It
+// waits 2 s at most. Both that no ovs-vswitchd answers and that it refuses the command is an error.
+//
+// The protocol is JSON-RPC 1.0 over the socket ovs-vswitchd.PID.ctl.
+func Appctl(ctx context.Context, runDir, command string, args ...string) (string, error) {
+	text, err := appctl(ctx, runDir, command, args)
+	if err != nil {
+		return "", fmt.Errorf("ovs-appctl %s: %w", command, err)
+	}
+	return text, nil
+}
+
+func appctl(ctx context.Context, runDir, command string, args []string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, appctlTimeout)
+	defer cancel()
+	pid, err := os.ReadFile(pidFile(runDir))
+	if err != nil {
+		return "", err
+	}
+	socket := filepath.Join(runDir, fmt.Sprintf("ovs-vswitchd.%s.ctl", bytes.TrimSpace(pid)))
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	request := map[string]any{"id": 0, "method": command, "params": append([]string{}, args...)}
+	if err := json.NewEncoder(conn).Encode(request); err != nil {
+		return "", errors.Join(err, ctx.Err())
+	}
+	var answer struct{ Result, Error any }
+	if err := json.NewDecoder(conn).Decode(&answer); err != nil {
+		return "", errors.Join(err, ctx.Err())
+	}
+	if answer.Error != nil {
+		return "", fmt.Errorf("refused: %v", answer.Error)
+	}
+	text, _ := answer.Result.(string)
+	return text, nil
+}
+
+// PurgeMegaflows makes ovs-vswitchd discard what its datapath has cached of flows (ovs-vswitchd(8),
+// revalidator/purge), so that the next packet of each connection is looked up in the flow tables.
+//
+// The userspace datapath of Open vSwitch 3.1.0 was seen to need it where flows vanish under traffic and come back: once
+// in twenty times some connection stays dropped for as long as it sends.
+func PurgeMegaflows(ctx context.Context, runDir string) error {
+	// The purge skips flows that are being revalidated. The wait is refused where there are two datapaths.
+	_, _ = Appctl(ctx, runDir, "revalidator/wait")
+	_, err := Appctl(ctx, runDir, "revalidator/purge")
+	return err
+}
+
+// Trace simulates a packet, in the syntax of ovs-fields(7), that arrives on the bridge, and returns the steps in the
+// words of ovs-vswitchd (ovs-vswitchd(8), ofproto/trace), ports by name. Package openflow/explain reads them.
+func Trace(ctx context.Context, runDir, bridge, packet string) (string, error) {
+	text, err := Appctl(ctx, runDir, "ofproto/trace", "--names", bridge, packet)
+	if err != nil {
+		return "", fmt.Errorf("tracing %s: %w", packet, err)
+	}
+	return text, nil
+}

@@ -1,0 +1,135 @@
+package vswitchd
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+func startID(t *testing.T, runDir string) string {
+	t.Helper()
+	id, err := StartID(runDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// The guard's own shell function and StartID give one text, or the guard would never see what the agent has noted.
+func TestGuardAgrees(t *testing.T) {
+	guard, err := os.ReadFile("../../build/ovs/fairlead-ovs-guard")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var function string
+	for line := range strings.Lines(string(guard)) {
+		if strings.HasPrefix(line, "start() ") {
+			function = line
+		}
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "ovs-vswitchd.pid")
+	for _, nsec := range []int64{0, 1, 120_000_000, 999_999_999} {
+		at := time.Unix(1_700_000_000, nsec)
+		if err := os.WriteFile(file, []byte("1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("sh", "-c", function+"start")
+		cmd.Env = append(os.Environ(), "seen="+file)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", function, err)
+		}
+		if got, want := strings.TrimSpace(string(out)), startID(t, dir); got != want {
+			t.Errorf("the guard says %q, the agent %q", got, want)
+		}
+	}
+}
+
+// Two starts within one second differ, even where the second PID file gets the inode of the first.
+func TestStartsInOneSecondDiffer(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "ovs-vswitchd.pid")
+	if id := startID(t, dir); id != "" {
+		t.Errorf("without a PID file: %q", id)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{}
+	for _, nsec := range []int64{100, 200, 1_000_000} {
+		at := time.Unix(1_700_000_000, nsec)
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+		ids[startID(t, dir)] = true
+	}
+	if len(ids) != 3 {
+		t.Errorf("three starts have the identities %v", ids)
+	}
+}
+
+// A crash leaves the PID file: the start is still known, and nothing runs.
+func TestRunning(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	first := startID(t, o.Dir)
+	if !Running(o.Dir) || first == "" || RunningStartID(o.Dir) != first {
+		t.Fatalf("one runs: Running %v, StartID %q, RunningStartID %q", Running(o.Dir), first, RunningStartID(o.Dir))
+	}
+	o.Vswitchd.Kill()
+	if Running(o.Dir) || RunningStartID(o.Dir) != "" || startID(t, o.Dir) != first {
+		t.Errorf("killed: Running %v, StartID %q, was %q", Running(o.Dir), startID(t, o.Dir), first)
+	}
+	o.Vswitchd.Start()
+	if second := RunningStartID(o.Dir); second == "" || second == first {
+		t.Errorf("the second start is %q, the first was %q", second, first)
+	}
+	if Running(t.TempDir()) {
+		t.Error("one runs where there is no PID file")
+	}
+}
+
+// What the datapath has cached is gone, and a run directory in which no ovs-vswitchd answers is an error.
+func TestPurgeMegaflows(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	o.AddBridge("br-int", ovstest.Port{Name: "pod-a", OFPort: 3}, ovstest.Port{Name: "pod-b", OFPort: 4})
+	pid, err := os.ReadFile(pidFile(o.Dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Ofctl("add-flow", "br-int", "in_port=3,actions=4")
+	o.Appctl("netdev-dummy/receive", "pod-a", "in_port(1),eth(src=0a:00:00:00:00:03,dst=0e:00:00:00:00:01),eth_type(0x1234)")
+	if !strings.Contains(o.Appctl("dpctl/dump-flows"), "actions:") {
+		t.Fatal("nothing is cached")
+	}
+	if err := PurgeMegaflows(t.Context(), o.Dir); err == nil {
+		t.Error("there is no socket, and no error")
+	}
+	// ovstest names the socket otherwise than a node does.
+	if err := os.Symlink("ovs-vswitchd.ctl", filepath.Join(o.Dir, "ovs-vswitchd."+strings.TrimSpace(string(pid))+".ctl")); err != nil {
+		t.Fatal(err)
+	}
+	if err := PurgeMegaflows(t.Context(), o.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.Appctl("dpctl/dump-flows"); strings.Contains(got, "actions:") {
+		t.Errorf("still cached: %s", got)
+	}
+	if _, err := Appctl(t.Context(), o.Dir, "no/such-command"); err == nil || !strings.Contains(err.Error(), "no/such-command") {
+		t.Errorf("a command that is unknown: %v", err)
+	}
+	if text, err := Trace(t.Context(), o.Dir, "br-int", "in_port=pod-a"); err != nil || !strings.Contains(text, `output:"pod-b"`) {
+		t.Errorf("Trace: %q, %v", text, err)
+	}
+	if err := PurgeMegaflows(t.Context(), t.TempDir()); err == nil {
+		t.Error("there is no ovs-vswitchd, and no error")
+	}
+}
