@@ -63,30 +63,29 @@ type PodCIDRRangeStatus struct {
 
 // Types of a PodCIDRRange's conditions.
 const (
-	// RangeReady: Nodes get podCIDRs of it.
+	// RangeReady: podCIDRs are assigned from it.
 	RangeReady = "Ready"
-	// RangeRunningOut: less than a tenth is left.
-	RangeRunningOut = "RunningOut"
+	// RangeNearlyExhausted: less than 10 percent is free.
+	RangeNearlyExhausted = "NearlyExhausted"
 )
 
 // Reasons of a PodCIDRRange's conditions.
 const (
-	ReasonHasRoom = "HasRoom"
-	// ReasonFull: no podCIDR is left.
-	ReasonFull = "Full"
-	// ReasonOtherAllocator: somebody else gives podCIDRs to Nodes, too.
-	ReasonOtherAllocator = "OtherAllocator"
-	// ReasonFewLeft: less than a tenth is left.
-	ReasonFewLeft = "FewLeft"
+	ReasonAvailable = "Available"
+	// ReasonExhausted: no podCIDR is left.
+	ReasonExhausted = "Exhausted"
+	// ReasonOtherAllocatorActive: another allocator assigns podCIDRs, too.
+	ReasonOtherAllocatorActive = "OtherAllocatorActive"
+	// ReasonNearlyExhausted: less than 10 percent is free.
+	ReasonNearlyExhausted = "NearlyExhausted"
 )
 
 // Reasons of the Events about Nodes.
 const (
-	// EventCIDRNotAvailable: no podCIDR is left for a Node. kube-controller-manager
-	// names it so.
+	// EventCIDRNotAvailable: no podCIDR is left for a Node. kube-controller-manager uses the same reason.
 	EventCIDRNotAvailable = "CIDRNotAvailable"
-	// EventCIDRFault: something is wrong with the podCIDRs that a Node has.
-	EventCIDRFault = "CIDRFault"
-	// EventOtherAllocator: somebody else has given a Node its podCIDR.
-	EventOtherAllocator = "OtherAllocator"
+	// EventInvalidPodCIDR: a podCIDR of a Node overlaps, is in no range, or is missing in one family.
+	EventInvalidPodCIDR = "InvalidPodCIDR"
+	// EventOtherAllocatorActive: another allocator has assigned a podCIDR to a Node.
+	EventOtherAllocatorActive = "OtherAllocatorActive"
 )

@@ -38,7 +38,9 @@ type Options struct {
 	// HealthSocket is a unix socket at which health is told, too; empty: none. With it apiPort may be another controller's
 	// on the same node.
 	HealthSocket string
-	Log          logr.Logger
+	// Version is the version of the program, for fairlead_build_info.
+	Version string
+	Log     logr.Logger
 }
 
 // Component is how the controller names itself in Events.
@@ -56,7 +58,7 @@ func recorder(ctx context.Context, client kubernetes.Interface) record.EventReco
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	m := newMetrics()
+	m := newMetrics(o.Version)
 	var running sync.WaitGroup
 	w := newWorld(o.Client, o.Log)
 	events := recorder(ctx, o.Kubernetes)

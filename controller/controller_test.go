@@ -69,7 +69,7 @@ func TestTwoOnOneNode(t *testing.T) {
 		}
 		go func() { ended <- Run(ctx, o) }()
 		await(t, func() error { return Ask(t.Context(), o.HealthSocket, "healthz") })
-		if err := Ask(t.Context(), o.HealthSocket, "readyz"); err == nil || err.Error() != "the API server has not told everything yet" {
+		if err := Ask(t.Context(), o.HealthSocket, "readyz"); err == nil || err.Error() != "caches are not synced with the API server yet" {
 			t.Errorf("%s is ready, and the API server says nothing: %v", name, err)
 		}
 	}

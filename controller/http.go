@@ -27,7 +27,7 @@ func handler(cfg api.ControllerConfig, r *prometheus.Registry, synced func() boo
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !synced() {
-			http.Error(w, "the API server has not told everything yet", http.StatusServiceUnavailable)
+			http.Error(w, "caches are not synced with the API server yet", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
@@ -54,7 +54,7 @@ func serveHTTP(ctx context.Context, cfg api.ControllerConfig, h http.Handler, pa
 			return fmt.Errorf("serving health and metrics on %s: %w (change apiAddress or apiPort)", addr, err)
 		case !told:
 			told = true
-			log.Info("the port is in use, as by another fairlead-controller on this node: metrics are served when it is free",
+			log.Info("port is in use, possibly by another fairlead-controller on this node; metrics are served once it is free",
 				"address", addr)
 		}
 		select {
@@ -76,7 +76,7 @@ func serve(ctx context.Context, where string, l net.Listener, h http.Handler) er
 	return nil
 }
 
-// metrics is what /metrics says.
+// metrics are the metrics of the controller, served at /metrics.
 type metrics struct {
 	registry *prometheus.Registry
 	// used and total are addresses, ready is 0 or 1, all by pool.
@@ -94,32 +94,36 @@ type metrics struct {
 	unkept   prometheus.Counter
 }
 
-func newMetrics() *metrics {
+// newMetrics returns the metrics, registered; version is that of the program.
+func newMetrics(version string) *metrics {
 	gauge := func(name, help string) *prometheus.GaugeVec { return newGauges(name, help, "pool") }
 	m := &metrics{registry: prometheus.NewRegistry(),
-		used:  gauge("fairlead_pool_addresses_used", "Addresses of an IPPool that are held, cooling ones among them."),
-		total: gauge("fairlead_pool_addresses_total", "Addresses that an IPPool can hand out."),
-		ready: gauge("fairlead_pool_ready", "1 if the IPPool hands out addresses."),
-		fullIn: gauge("fairlead_pool_full_in_seconds",
-			"When the IPPool is full if it goes on to grow as in the last hour or minutes. Absent where it does not."),
+		used:  gauge("fairlead_pool_addresses_used", "Addresses of an IPPool that are in use, including cooling ones."),
+		total: gauge("fairlead_pool_addresses", "Addresses that an IPPool can allocate."),
+		ready: gauge("fairlead_pool_ready", "1 if addresses can be allocated from the IPPool, else 0."),
+		fullIn: gauge("fairlead_pool_time_to_exhaustion_seconds",
+			"Seconds until the IPPool is exhausted at its recent growth rate. Absent if it does not grow."),
 		writes: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_status_writes_total",
-			Help: "Statuses of IPPools that were written."})}
-	m.rangeUsed = newGauges("fairlead_podcidrs_used", "PodCIDRs of a range that no Node can get any more.", "range")
-	m.rangeTotal = newGauges("fairlead_podcidrs_total", "PodCIDRs that a range holds.", "range")
-	m.faults = newGauges("fairlead_podcidr_faults", "What is wrong with podCIDRs of Nodes, by kind.", "kind")
+			Help: "Writes of IPPool status."})}
+	m.rangeUsed = newGauges("fairlead_podcidrs_used", "PodCIDRs of a range that are assigned or not assignable.", "range")
+	m.rangeTotal = newGauges("fairlead_podcidrs", "PodCIDRs in a range.", "range")
+	m.faults = newGauges("fairlead_podcidr_problems", "Problems with podCIDRs of Nodes, by kind.", "kind")
 	m.waiting = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_nodes_without_podcidr",
 		Help: "Nodes for which no podCIDR is left."})
 	m.stopped = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_nodeipam_stopped",
-		Help: "1 if no podCIDRs are given because somebody else gives them, too."})
-	m.given = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_podcidrs_given_total",
-		Help: "Nodes that this process has given podCIDRs to."})
-	m.kept = newGauges("fairlead_addresses_kept", "Addresses that are kept for pods over restarts, by the kind of the object "+
-		"that they are freed with.", "kind")
+		Help: "1 if no podCIDRs are assigned because another allocator is active, else 0."})
+	m.given = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_nodes_assigned_podcidrs_total",
+		Help: "Nodes that this process has assigned podCIDRs to."})
+	m.kept = newGauges("fairlead_reserved_addresses", "Addresses reserved for pods across restarts, by the kind of the object "+
+		"with which they are released.", "owner_kind")
 	m.unplaced = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_statefulset_addresses_missing",
-		Help: "Addresses that pods of StatefulSets are to have and that could not be reserved."})
-	m.unkept = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_addresses_unkept_total",
-		Help: "Addresses that this process has ended to keep."})
-	m.registry.MustRegister(m.kept, m.unplaced, m.unkept)
+		Help: "Addresses of StatefulSet pods that could not be reserved."})
+	m.unkept = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_reservations_released_total",
+		Help: "Reservations that this process has released."})
+	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_build_info",
+		Help:        "1, with the version of the program as label.",
+		ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
+	m.registry.MustRegister(build, m.kept, m.unplaced, m.unkept)
 	m.registry.MustRegister(m.rangeUsed, m.rangeTotal, m.faults, m.waiting, m.stopped, m.given)
 	m.registry.MustRegister(m.used, m.total, m.ready, m.fullIn, m.writes, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

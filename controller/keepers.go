@@ -48,16 +48,16 @@ func (s *statefulSets) endKept(ctx context.Context, kept map[string][]api.IPAllo
 		gone, asks, err := s.ask(ctx, r)
 		if err != nil {
 			if ctx.Err() == nil {
-				s.log.Error(err, "not known whether it is gone; what is kept for it stays", "for", r.String())
+				s.log.Error(err, "cannot determine whether the owner is gone; keeping its reservations", "owner", r.String())
 			}
 			continue
 		}
 		for _, a := range list {
 			switch {
 			case gone:
-				s.unreserve(ctx, a, "it is gone")
+				s.unreserve(ctx, a, "owner is gone")
 			case !asks && a.Spec.Phase == api.PhaseReserved:
-				s.unreserve(ctx, a, "it does not ask for it any more")
+				s.unreserve(ctx, a, "owner no longer asks for it")
 			}
 		}
 	}
@@ -135,7 +135,7 @@ func (s *statefulSets) adoptOne(ctx context.Context, n needs, want slot) (api.IP
 		if err != nil {
 			return a, false, err
 		}
-		s.log.Info("address is kept from now on", "address", a.Spec.Address, "pool", a.Spec.Pool, "for",
+		s.log.Info("reserved address", "address", a.Spec.Address, "pool", a.Spec.Pool, "owner",
 			a.Spec.Reservation.String())
 		return a, true, nil
 	}

@@ -28,7 +28,7 @@ const (
 func lead(ctx context.Context, client kubernetes.Interface, log logr.Logger, work func(context.Context)) error {
 	host, err := os.Hostname()
 	if err != nil {
-		return fmt.Errorf("naming this controller: %w", err)
+		return fmt.Errorf("getting the host name: %w", err)
 	}
 	me := host + "_" + string(uuid.NewUUID())
 	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: leaseName},
@@ -42,24 +42,24 @@ func lead(ctx context.Context, client kubernetes.Interface, log logr.Logger, wor
 					busy <- struct{}{}
 					defer func() { <-busy }()
 					if ctx.Err() == nil {
-						log.Info("this controller works", "lease", "kube-system/"+leaseName, "identity", me)
+						log.Info("became leader", "lease", "kube-system/"+leaseName, "identity", me)
 						work(ctx)
 					}
 				},
 				OnStoppedLeading: func() {},
 				OnNewLeader: func(who string) {
 					if who != me {
-						log.Info("another controller works; this one waits", "identity", who)
+						log.Info("standing by", "leader", who)
 					}
 				}}})
 		if err != nil {
-			return fmt.Errorf("electing a leader: %w", err)
+			return fmt.Errorf("leader election: %w", err)
 		}
 		elector.Run(ctx)
 		busy <- struct{}{}
 		<-busy
 		if ctx.Err() == nil {
-			log.Info("the lease is lost; this controller waits", "lease", "kube-system/"+leaseName)
+			log.Info("lost the lease, standing by", "lease", "kube-system/"+leaseName)
 		}
 	}
 	return nil

@@ -7,12 +7,42 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
+
+// The metrics follow Prometheus' rules: base units, _total for counters only, help texts.
+func TestMetricsLint(t *testing.T) {
+	m := newMetrics("test")
+	newReclaimMetrics(m.registry)
+	for _, g := range []*prometheus.GaugeVec{m.used, m.total, m.ready, m.fullIn, m.rangeUsed, m.rangeTotal, m.faults, m.kept} {
+		g.WithLabelValues("x") // a vector without a value is not gathered
+	}
+	problems, err := testutil.GatherAndLint(m.registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, sample := range f.Metric {
+			for _, label := range sample.Label {
+				if strings.ContainsAny(label.GetValue(), " ") {
+					t.Errorf("%s: the value %q of label %s has a space", f.GetName(), label.GetValue(), label.GetName())
+				}
+			}
+		}
+	}
+}
 
 // The chart's alerts ask for metrics that the controller has.
 func TestAlertsKnowTheMetrics(t *testing.T) {
 	descriptions, known := make(chan *prometheus.Desc, 1000), ""
-	newMetrics().registry.Describe(descriptions)
+	newMetrics("test").registry.Describe(descriptions)
 	close(descriptions)
 	for d := range descriptions {
 		known += d.String()

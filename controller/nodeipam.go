@@ -131,7 +131,7 @@ func (n *nodeIPAM) caughtUp(ctx context.Context) bool {
 	missing, err := n.haveNow(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			n.log.Error(err, "Nodes can't be read; no podCIDRs are given yet")
+			n.log.Error(err, "cannot read Nodes; podCIDRs are not assigned yet")
 		}
 		return false
 	}
@@ -190,21 +190,21 @@ func (n *nodeIPAM) ask(ctx context.Context) {
 	}
 	who, err := n.otherAllocator(ctx)
 	if err != nil {
-		n.log.V(1).Info("it is not known whether kube-controller-manager gives podCIDRs, too", "reason", err.Error())
+		n.log.V(1).Info("cannot determine whether kube-controller-manager assigns podCIDRs", "reason", err.Error())
 		return
 	}
 	if who != n.other && who != "" {
-		n.log.Error(errors.New(stopped(who)), "no podCIDRs are given")
+		n.log.Error(errors.New(stopped(who)), "podCIDR assignment is stopped")
 	} else if who != n.other {
-		n.log.Info("nobody else gives podCIDRs any more", "was", n.other)
+		n.log.Info("no other allocator is active any more, podCIDR assignment resumes", "allocator", n.other)
 	}
 	n.other = who
 }
 
 // stopped says that there are two, and what to do.
 func stopped(who string) string {
-	return fmt.Sprintf("%s gives podCIDRs to Nodes, too. Two would give the same to two Nodes, so fairlead-controller gives "+
-		"none. Run kube-controller-manager with --allocate-node-cidrs=false, or set nodeIPAM.enableNodeIPAM to false; "+
+	return fmt.Sprintf("%s assigns podCIDRs to Nodes, too. Two allocators could assign the same to two Nodes, so "+
+		"fairlead-controller assigns none. Run kube-controller-manager with --allocate-node-cidrs=false, or set nodeIPAM.enableNodeIPAM to false; "+
 		"then restart fairlead-controller", who)
 }
 
@@ -213,20 +213,20 @@ func (n *nodeIPAM) pass(ctx context.Context) {
 	n.watchOthers(ctx)
 	plan, err := nodecidr.Make(n.facts())
 	if err != nil { // the config is checked
-		n.log.Error(err, "no podCIDRs are given: nodeIPAM.clusterCIDRs")
+		n.log.Error(err, "podCIDR assignment is stopped: invalid nodeIPAM.clusterCIDRs")
 		return
 	}
 	n.metrics.nodeIPAM(plan, n.other != "")
 	n.tell(plan)
 	for _, u := range plan.Usage {
 		if err := n.writeRange(ctx, u); err != nil && ctx.Err() == nil && !passing(err) {
-			n.log.Error(err, "range not written, tried again soon", "range", u.Range.String())
+			n.log.Error(err, "writing PodCIDRRange failed, will retry", "range", u.Range.String())
 		}
 	}
 	n.removeRanges(ctx)
 	for _, c := range plan.Release {
 		if err := n.release(ctx, c); err != nil && ctx.Err() == nil && !passing(err) {
-			n.log.Error(err, "claim not removed, tried again soon", "podCIDR", c.PodCIDR)
+			n.log.Error(err, "removing PodCIDRClaim failed, will retry", "podCIDR", c.PodCIDR)
 		}
 	}
 	if n.other == "" {
@@ -243,7 +243,7 @@ func (n *nodeIPAM) giveAll(ctx context.Context, gifts []nodecidr.Gift) {
 			defer func() { <-free }()
 			err := n.give(ctx, g)
 			if err != nil && ctx.Err() == nil && !passing(err) && !apierrors.IsAlreadyExists(err) {
-				n.log.Error(err, "podCIDRs not given, tried again soon", "node", g.Node)
+				n.log.Error(err, "assigning podCIDRs failed, will retry", "node", g.Node)
 			}
 		})
 	}
@@ -283,7 +283,7 @@ func (n *nodeIPAM) give(ctx context.Context, g nodecidr.Gift) error {
 		}
 	}
 	n.metrics.given.Inc()
-	n.log.Info("podCIDRs given", "node", g.Node, "podCIDRs", texts)
+	n.log.Info("assigned podCIDRs", "node", g.Node, "podCIDRs", texts)
 	return nil
 }
 
@@ -326,7 +326,7 @@ func (n *nodeIPAM) release(ctx context.Context, c nodecidr.Claim) error {
 		Preconditions: &metav1.Preconditions{UID: &claim.UID}}); err != nil {
 		return fmt.Errorf("removing the claim %s: %w", name, err)
 	}
-	n.log.Info("podCIDR is free again", "podCIDR", c.PodCIDR, "was", c.Node)
+	n.log.Info("released podCIDR", "podCIDR", c.PodCIDR, "node", c.Node)
 	return nil
 }
 
@@ -400,16 +400,16 @@ func (n *nodeIPAM) watchOthers(ctx context.Context) {
 		who, err := n.giver(ctx, node)
 		if err != nil {
 			if ctx.Err() == nil {
-				n.log.Error(err, "who gave a Node its podCIDRs is not known yet", "node", node.Name)
+				n.log.Error(err, "cannot determine yet who assigned the podCIDRs of a Node", "node", node.Name)
 			}
 			continue
 		}
 		n.ours[node.UID] = true
 		if who != "" {
 			n.other, n.seen = who, true
-			why := fmt.Sprintf("%s has given Node %s the podCIDR %s. %s", who, node.Name, node.Spec.PodCIDRs[0], stopped(who))
-			n.log.Error(errors.New(why), "no podCIDRs are given")
-			n.warn(node.Name, node.UID, api.EventOtherAllocator, why)
+			why := fmt.Sprintf("%s has assigned podCIDR %s to Node %s. %s", who, node.Spec.PodCIDRs[0], node.Name, stopped(who))
+			n.log.Error(errors.New(why), "podCIDR assignment is stopped")
+			n.warn(node.Name, node.UID, api.EventOtherAllocatorActive, why)
 		}
 	}
 }
@@ -437,5 +437,5 @@ func (n *nodeIPAM) giver(ctx context.Context, node *corev1.Node) (string, error)
 			return f.Manager, nil
 		}
 	}
-	return "somebody unknown", nil
+	return "an unknown client", nil
 }

@@ -191,10 +191,10 @@ func TestNodesGetPodCIDRs(t *testing.T) {
 	c.has("n3", "10.70.3.0/24,fd00:70:0:2::/64")
 	n4 := c.node("n4")
 	c.event(n4, api.EventCIDRNotAvailable, "no IPv4 podCIDR is left: 10.70.0.0/22 cut into /24 holds 4", "nodeIPAM.clusterCIDRs")
-	c.condition("10.70.0.0-22", api.RangeReady, api.ReasonFull)
-	c.condition("fd00-0070-0000-0000-0000-0000-0000-0000-62", api.RangeReady, api.ReasonHasRoom)
+	c.condition("10.70.0.0-22", api.RangeReady, api.ReasonExhausted)
+	c.condition("fd00-0070-0000-0000-0000-0000-0000-0000-62", api.RangeReady, api.ReasonAvailable)
 	for _, line := range []string{"fairlead_nodes_without_podcidr 1", `fairlead_podcidrs_used{range="10.70.0.0/22"} 4`,
-		`fairlead_podcidrs_total{range="10.70.0.0/22"} 4`} {
+		`fairlead_podcidrs{range="10.70.0.0/22"} 4`} {
 		c.metric(url, line)
 	}
 	if got := len(c.claims()); got != 6 {
@@ -253,11 +253,11 @@ func TestFaultyPodCIDRsAreToldAndStay(t *testing.T) {
 	url, stop := c.stoppable(ipam("10.72.0.0/16"))
 	defer stop()
 	for _, n := range []*corev1.Node{a, b} {
-		c.event(n, api.EventCIDRFault, "nodes a and b have the same podCIDR 10.72.0.0/24")
+		c.event(n, api.EventInvalidPodCIDR, "nodes a and b have the same podCIDR 10.72.0.0/24")
 	}
-	c.event(out, api.EventCIDRFault, "10.99.0.0/24, which is in no CIDR of nodeIPAM.clusterCIDRs")
-	c.metric(url, `fairlead_podcidr_faults{kind="Shared"} 1`)
-	c.metric(url, `fairlead_podcidr_faults{kind="Outside"} 1`)
+	c.event(out, api.EventInvalidPodCIDR, "10.99.0.0/24, which is in no CIDR of nodeIPAM.clusterCIDRs")
+	c.metric(url, `fairlead_podcidr_problems{kind="Shared"} 1`)
+	c.metric(url, `fairlead_podcidr_problems{kind="Outside"} 1`)
 	c.node("new")
 	c.has("new", "10.72.1.0/24")
 	c.has("out", "10.99.0.0/24")
@@ -312,9 +312,9 @@ func TestOtherAllocator(t *testing.T) {
 			t.Fatal("kube-controller-manager never gave one")
 		}
 	}
-	c.event(last, api.EventOtherAllocator, "kube-controller-manager", "--allocate-node-cidrs=false")
+	c.event(last, api.EventOtherAllocatorActive, "kube-controller-manager", "--allocate-node-cidrs=false")
 	c.metric(url, "fairlead_nodeipam_stopped 1")
-	c.condition("10.74.0.0-16", api.RangeReady, api.ReasonOtherAllocator)
+	c.condition("10.74.0.0-16", api.RangeReady, api.ReasonOtherAllocatorActive)
 	kcm.Stop()
 	waits := c.node("waits")
 	time.Sleep(2 * passEvery) // in which it would have been given one
@@ -339,14 +339,14 @@ func TestOtherAllocatorIsToldTo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, done := c.startIn(ctx, ipam("10.75.0.0/16"), func(context.Context) (string, error) { return "somebody", nil })
 	c.node("n")
-	c.condition("10.75.0.0-16", api.RangeReady, api.ReasonOtherAllocator)
+	c.condition("10.75.0.0-16", api.RangeReady, api.ReasonOtherAllocatorActive)
 	c.has("n", "")
 	cancel()
 	must(t, <-done)
 	_, stop := c.stoppable(ipam("10.75.0.0/16"))
 	defer stop()
 	c.has("n", "10.75.0.0/24")
-	c.condition("10.75.0.0-16", api.RangeReady, api.ReasonHasRoom)
+	c.condition("10.75.0.0-16", api.RangeReady, api.ReasonAvailable)
 }
 
 // Three controllers without a leader, each ended and started at random, give Nodes that come and go their podCIDRs:
@@ -432,7 +432,7 @@ func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.C
 	client := c.client(c.token)
 	w := newWorld(client, logr.Discard())
 	n = newNodeIPAM(Options{Client: client, Config: api.ControllerConfig{NodeIPAM: cfg}, Log: logr.Discard()}, w,
-		&record.FakeRecorder{}, newMetrics())
+		&record.FakeRecorder{}, newMetrics("test"))
 	n.begin()
 	return n, func(ctx context.Context) {
 		var running sync.WaitGroup
@@ -495,12 +495,12 @@ func TestLeaderIsSucceeded(t *testing.T) {
 	defer stopSecond()
 	c.node("n2")
 	c.has("n2", "10.77.1.0/24")
-	c.metric(first, "fairlead_podcidrs_given_total 2")
-	c.metric(second, "fairlead_podcidrs_given_total 0")
+	c.metric(first, "fairlead_nodes_assigned_podcidrs_total 2")
+	c.metric(second, "fairlead_nodes_assigned_podcidrs_total 0")
 	stop()
 	c.node("n3")
 	c.has("n3", "10.77.2.0/24")
-	c.metric(second, "fairlead_podcidrs_given_total 1")
+	c.metric(second, "fairlead_nodes_assigned_podcidrs_total 1")
 }
 
 // A new leader knows all podCIDRs that Nodes have, however many Nodes there are: it reads them in several lists.

@@ -79,7 +79,7 @@ func (n *nodeIPAM) removeRanges(ctx context.Context) {
 		err := n.client.Resource(api.RangeResource).Delete(ctx, r.Name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &r.UID}})
 		if err != nil && ctx.Err() == nil && !passing(err) {
-			n.log.Error(err, "range not removed, tried again soon", "range", r.Name)
+			n.log.Error(err, "removing PodCIDRRange failed, will retry", "range", r.Name)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func forgetRanges(ctx context.Context, client dynamic.Interface, log logr.Logger
 			return
 		}
 		if ctx.Err() == nil {
-			log.Error(err, "PodCIDRRanges of a NodeIPAM that is off are not removed, tried again soon")
+			log.Error(err, "removing the PodCIDRRanges of disabled NodeIPAM failed, will retry")
 		}
 		if !pause(ctx, askEvery, nil) {
 			return
@@ -106,20 +106,20 @@ func saturated(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 // conditions are those of a range.
 func (n *nodeIPAM) conditions(u nodecidr.Usage) []metav1.Condition {
 	left := u.Total - u.Used
-	ready := metav1.Condition{Type: api.RangeReady, Status: metav1.ConditionTrue, Reason: api.ReasonHasRoom,
-		Message: "Nodes get podCIDRs of it"}
+	ready := metav1.Condition{Type: api.RangeReady, Status: metav1.ConditionTrue, Reason: api.ReasonAvailable,
+		Message: "podCIDRs are assigned from it"}
 	switch {
 	case n.other != "":
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, api.ReasonOtherAllocator, stopped(n.other)
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, api.ReasonOtherAllocatorActive, stopped(n.other)
 	case left == 0:
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, api.ReasonFull,
-			fmt.Sprintf("all %d podCIDRs are taken. Add another CIDR to nodeIPAM.clusterCIDRs", u.Total)
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, api.ReasonExhausted,
+			fmt.Sprintf("all %d podCIDRs are in use. Add another CIDR to nodeIPAM.clusterCIDRs", u.Total)
 	}
-	few := metav1.Condition{Type: api.RangeRunningOut, Status: metav1.ConditionFalse, Reason: api.ReasonHasRoom,
-		Message: "a tenth of it or more is left"}
+	few := metav1.Condition{Type: api.RangeNearlyExhausted, Status: metav1.ConditionFalse, Reason: api.ReasonAvailable,
+		Message: "10 percent or more is free"}
 	if left < (u.Total+9)/10 {
-		few.Status, few.Reason, few.Message = metav1.ConditionTrue, api.ReasonFewLeft,
-			"less than a tenth of it is left. Add another CIDR to nodeIPAM.clusterCIDRs before it is full"
+		few.Status, few.Reason, few.Message = metav1.ConditionTrue, api.ReasonNearlyExhausted,
+			"less than 10 percent is free. Add another CIDR to nodeIPAM.clusterCIDRs before it is full"
 	}
 	return []metav1.Condition{ready, few}
 }
@@ -134,7 +134,7 @@ func (n *nodeIPAM) tell(p nodecidr.Plan) {
 		for _, name := range []string{f.Node, f.Other} {
 			if obj, ok, _ := n.world.nodes.GetByKey(name); ok {
 				if node, ok := obj.(*corev1.Node); ok {
-					n.warn(name, node.UID, api.EventCIDRFault, f.Text)
+					n.warn(name, node.UID, api.EventInvalidPodCIDR, f.Text)
 				}
 			}
 		}
@@ -148,7 +148,7 @@ func (n *nodeIPAM) warn(node string, uid types.UID, reason, text string) {
 		return
 	}
 	n.told[key] = time.Now()
-	n.log.Info("warning about a Node", "node", node, "reason", reason, "message", text)
+	n.log.Info("problem with a Node", "node", node, "reason", reason, "message", text)
 	n.events.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}, corev1.EventTypeWarning,
 		reason, text)
 }

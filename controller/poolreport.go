@@ -124,7 +124,7 @@ func (s poolState) conditions() []metav1.Condition {
 		ready = condition(api.PoolReady, false, "", "Overlapping", "")
 	case s.deleted:
 		ready = condition(api.PoolReady, false, "", "Deleted", "")
-		ready.Message = fmt.Sprintf("the pool is deleted, and gone when nobody holds its %d addresses any more", s.held.used)
+		ready.Message = fmt.Sprintf("the pool is being deleted; %d of its addresses are still in use", s.held.used)
 	case s.exhausted():
 		ready = condition(api.PoolReady, false, "", "Exhausted", "")
 	}
@@ -137,7 +137,7 @@ func (s poolState) exhausted() bool { return s.total > 0 && s.held.used-s.held.c
 func (s poolState) exhaustedText() string {
 	text := fmt.Sprintf("%d of %d addresses are in use", s.held.used, s.total)
 	if s.held.conflicts > 0 {
-		text += fmt.Sprintf(" (%d by others on the wire)", s.held.conflicts)
+		text += fmt.Sprintf(" (%d by hosts outside of the cluster)", s.held.conflicts)
 	}
 	return text + ". Extend spec.ipRanges, or delete pods that use the pool"
 }
@@ -150,7 +150,7 @@ func (s poolState) filling() bool {
 func (s poolState) fillingText() string {
 	text := fmt.Sprintf("%d of %d addresses are in use, %d percent or more", s.held.used, s.total, s.percent)
 	if in, known := s.grows.fullIn(s.name, s.total-s.held.used); known && soon(in) != "" {
-		text += ". Growing as it does, the pool is full within " + soon(in)
+		text += ". At its current growth rate the pool is full within " + soon(in)
 	}
 	return text + ". Extend spec.ipRanges"
 }
@@ -167,7 +167,7 @@ func (s poolState) overlapText() string {
 		}
 		text := o.String()
 		if o.Yields {
-			text += ". Until then pool " + s.name + " hands out nothing"
+			text += ". Until then no addresses are allocated from pool " + s.name + ""
 		}
 		texts = append(texts, text)
 	}

@@ -61,15 +61,15 @@ func TestReport(t *testing.T) {
 	got := report(pools, allocations, others, warning{80, grows})
 	for name, want := range map[string]string{
 		"good":    "2/9 [10.2.0.1 10.2.0.3-10.2.0.4 10.2.0.6-10.2.0.9]",
-		"full":    "2/2 []; Exhausted AllInUse: 2 of 2 addresses are in use (1 by others on the wire). Extend spec.ipRanges, or delete pods that use the pool; Filling AboveThreshold: 2 of 2 addresses are in use, 80 percent or more. Extend spec.ipRanges; Ready Exhausted: ",
+		"full":    "2/2 []; Exhausted AllInUse: 2 of 2 addresses are in use (1 by hosts outside of the cluster). Extend spec.ipRanges, or delete pods that use the pool; Filling AboveThreshold: 2 of 2 addresses are in use, 80 percent or more. Extend spec.ipRanges; Ready Exhausted: ",
 		"cooling": "2/2 []; Filling AboveThreshold: 2 of 2 addresses are in use, 80 percent or more. Extend spec.ipRanges",
-		"filling": "4/5 [10.2.8.5]; Filling AboveThreshold: 4 of 5 addresses are in use, 80 percent or more. Growing as it does, the pool is full within an hour. Extend spec.ipRanges",
+		"filling": "4/5 [10.2.8.5]; Filling AboveThreshold: 4 of 5 addresses are in use, 80 percent or more. At its current growth rate the pool is full within an hour. Extend spec.ipRanges",
 		"wrong":   "0/0 []; Invalid Invalid: IPPool wrong: spec.ipRanges[0]: 10.3.0.1-10.3.0.9 is not inside 10.2.0.0/16…",
 		"big":     fmt.Sprintf("0/%d [fd00::1-fd00::ffff:ffff:ffff:ffff]", math.MaxInt64),
 		"old":     "0/9 [10.2.4.1-10.2.4.8]; Overlapping Overlap: pool old has address 10.2.4.9, and so has IPPool young: shorten spec.ipRanges, or name the common addresses in spec.excludes",
-		"young":   "1/12 [10.2.4.10-10.2.4.20]; Overlapping Overlap: pool young has address 10.2.4.9, and so has IPPool old: shorten spec.ipRanges, or name the common addresses in spec.excludes. Until then pool young hands out nothing; Ready Overlapping: ",
+		"young":   "1/12 [10.2.4.10-10.2.4.20]; Overlapping Overlap: pool young has address 10.2.4.9, and so has IPPool old: shorten spec.ipRanges, or name the common addresses in spec.excludes. Until then no addresses are allocated from pool young; Ready Overlapping: ",
 		"pods":    "0/257 [10.2.5.1-10.2.6.1]; Overlapping Overlap: pool pods has address 10.2.5.1, and so has the podCIDR 10.2.5.0/24 of node n1…",
-		"deleted": "1/2 [10.2.7.2]; Ready Deleted: the pool is deleted, and gone when nobody holds its 1 addresses any more",
+		"deleted": "1/2 [10.2.7.2]; Ready Deleted: the pool is being deleted; 1 of its addresses are still in use",
 	} {
 		s := got[name]
 		start, more := strings.CutSuffix(want, "…")

@@ -75,7 +75,7 @@ func (s *poolStatus) pass(ctx context.Context) {
 	s.metrics.set(reports, s.warning.grows)
 	for _, p := range pools {
 		if err := s.write(ctx, p, reports[p.Name]); err != nil && ctx.Err() == nil && !passing(err) {
-			s.log.Error(err, "pool not written, tried again soon", "pool", p.Name)
+			s.log.Error(err, "writing IPPool failed, will retry", "pool", p.Name)
 		}
 	}
 	s.sweep(ctx, allocations)
@@ -131,7 +131,7 @@ func (s *poolStatus) letGo(ctx context.Context, p *api.IPPool) error {
 	err = s.patch(ctx, p, map[string]any{"metadata": map[string]any{
 		"resourceVersion": p.ResourceVersion, "finalizers": others}})
 	if err == nil {
-		s.log.Info("deleted pool is gone: nobody holds an address of it", "pool", p.Name)
+		s.log.Info("removed the finalizer of a deleted pool: none of its addresses is in use", "pool", p.Name)
 	}
 	return err
 }
@@ -179,10 +179,10 @@ func (s *poolStatus) sweep(ctx context.Context, allocations []*api.IPAllocation)
 			Preconditions: &metav1.Preconditions{UID: &a.UID, ResourceVersion: &a.ResourceVersion}})
 		switch {
 		case err == nil:
-			s.log.Info("address is free again", "address", a.Spec.Address, "pool", a.Spec.Pool, "was", a.Spec.Phase,
+			s.log.Info("released address", "address", a.Spec.Address, "pool", a.Spec.Pool, "phase", a.Spec.Phase,
 				"owner", a.Spec.Owner.String())
 		case ctx.Err() == nil && !passing(err):
-			s.log.Error(err, "address not freed, tried again soon", "address", a.Spec.Address)
+			s.log.Error(err, "releasing address failed, will retry", "address", a.Spec.Address)
 		}
 	}
 }

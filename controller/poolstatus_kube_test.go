@@ -283,7 +283,7 @@ func checkStatus(t *testing.T, c *cluster) {
 		t.Errorf("status.ipAddresses is %s", got.Status.IPAddresses)
 	}
 	metrics := c.fetch(c.url + "/metrics")
-	for _, want := range []string{`fairlead_pool_addresses_total{pool="small"} 3`, `fairlead_pool_ready{pool="small"} 1`} {
+	for _, want := range []string{`fairlead_pool_addresses{pool="small"} 3`, `fairlead_pool_ready{pool="small"} 1`} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s in the metrics", want)
 		}
@@ -388,7 +388,7 @@ func checkDeleted(t *testing.T, c *cluster) {
 	}
 	c.until("deleted", "1/1 []; Exhausted AllInUse: 1 of 1 addresses are in use. Extend spec.ipRanges, or delete pods that "+
 		"use the pool; Filling AboveThreshold: 1 of 1 addresses are in use, 80 percent or more. Extend spec.ipRanges; "+
-		"Ready Deleted: the pool is deleted, and gone when nobody holds its 1 addresses any more")
+		"Ready Deleted: the pool is being deleted; 1 of its addresses are still in use")
 	c.release(a, "a")
 	c.untilGone("deleted")
 }

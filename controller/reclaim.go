@@ -146,7 +146,7 @@ func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Su
 	now, pods, err := r.evidence(ctx, name)
 	if err != nil {
 		n.looks, n.kept[keptUnknown] = reclaim.Looks{}, len(suspects) // it may have been well in between
-		r.tell(name, "it is not known whether a node is lost: its addresses are kept", "reason", err.Error())
+		r.tell(name, "cannot determine whether a node is lost, keeping its addresses", "reason", err.Error())
 		return 0
 	}
 	var gone []reclaim.Suspect
@@ -156,7 +156,7 @@ func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Su
 			n.kept[keptNode]++
 		case reclaim.Lives(s.Spec.Owner, pods):
 			n.kept[keptPod]++
-			r.tell(name, "addresses of a lost node are kept until their Pods are deleted, too", "why", s.Why,
+			r.tell(name, "keeping addresses of a lost node until their Pods are deleted", "reason", s.Why,
 				"owner", s.Spec.Owner.String())
 		default:
 			gone = append(gone, s)
@@ -188,7 +188,7 @@ func (r *reclaimer) free(ctx context.Context, s reclaim.Suspect) (kept string) {
 	case errors.Is(err, allocation.ErrConflict), errors.Is(err, allocation.ErrNotFound):
 		return keptChanged
 	case err != nil:
-		r.tell(s.Spec.Owner.Node, "addresses of a lost node are not given back yet", "reason", err.Error())
+		r.tell(s.Spec.Owner.Node, "reclaiming addresses of a lost node failed, will retry", "reason", err.Error())
 		return keptUnknown
 	}
 	return ""
@@ -227,14 +227,14 @@ func (r *reclaimer) evidence(ctx context.Context, name string) (reclaim.ClusterN
 func (r *reclaimer) freed(s reclaim.Suspect, node reclaim.ClusterNode) {
 	o := s.Spec.Owner
 	r.metrics.freed(node)
-	r.log.Info("address of a lost node is given back", "address", s.Spec.Address, "pool", s.Spec.Pool, "why", s.Why,
-		"owner", o.String(), "podUID", o.PodUID, "container", o.ContainerID)
+	r.log.Info("reclaimed address of a lost node", "address", s.Spec.Address, "pool", s.Spec.Pool, "reason", s.Why,
+		"owner", o.String(), "podUID", o.PodUID, "containerID", o.ContainerID)
 	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: o.Namespace, Name: o.Name, UID: types.UID(o.PodUID)}
 	if o.Name == "" {
 		about = &corev1.ObjectReference{APIVersion: api.PoolGroup + "/" + api.PoolVersion, Kind: api.PoolKind, Name: s.Spec.Pool}
 	}
-	r.events.Eventf(about, corev1.EventTypeWarning, api.EventAddressReclaimed, "address %s of IPPool %s was still held by "+
-		"container %s on node %s, and %s: it is given back", s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why)
+	r.events.Eventf(about, corev1.EventTypeWarning, api.EventAddressReclaimed, "address %s of IPPool %s was still allocated to "+
+		"container %s on node %s, but %s: it is reclaimed", s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why)
 }
 
 // tell logs what keeps a node's addresses, and not again for a while.
@@ -256,9 +256,10 @@ type reclaimMetrics struct {
 func newReclaimMetrics(r *prometheus.Registry) *reclaimMetrics {
 	m := &reclaimMetrics{reclaimed: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fairlead_addresses_reclaimed_total",
-		Help: "Addresses that this process has given back because the node of their owner is lost, by why it is."},
-		[]string{"node"}),
-		kept: newGauges("fairlead_lost_node_addresses", "Addresses that owners on lost nodes still hold, by why they do.", "kept")}
+		Help: "Addresses reclaimed by this process from lost nodes, by the reason why the node counts as lost."},
+		[]string{"reason"}),
+		kept: newGauges("fairlead_lost_node_addresses", "Addresses still allocated to owners on lost nodes, by the reason why they are not reclaimed.",
+			"reason")}
 	r.MustRegister(m.reclaimed, m.kept)
 	for _, why := range []string{"deleted", "fenced"} {
 		m.reclaimed.WithLabelValues(why)

@@ -150,7 +150,7 @@ func (c *cluster) stepper() *stepper {
 	w := newWorld(client, logr.Discard())
 	o := Options{Client: client, Kubernetes: typed, Log: logr.Discard(),
 		Config: api.ControllerConfig{Reclaim: api.Reclaim{Enabled: true, GracePeriod: grace}}}
-	s.reclaimer = newReclaimer(o, w, s.events, newMetrics())
+	s.reclaimer = newReclaimer(o, w, s.events, newMetrics("test"))
 	s.sweep = &poolStatus{allocations: client.Resource(api.AllocationResource), world: w, log: logr.Discard()}
 	s.clock = func() time.Duration { return s.now }
 	s.begin()

@@ -67,8 +67,8 @@ func nodeDeleted(c *cluster, s *stepper) {
 	c.is("its Pod is gone, at one look", "10.2.0.1 a, 10.2.0.3 lives, 10.2.0.4 of no node")
 	s.look(grace)
 	c.is("its Pod is gone", "10.2.0.3 lives, 10.2.0.4 of no node")
-	for _, want := range []string{"10.2.0.2 of IPPool p was still held by container docker on node gone, and its Node is deleted",
-		"Warning AddressReclaimed address 10.2.0.1 of IPPool p was still held by container a on node gone"} {
+	for _, want := range []string{"10.2.0.2 of IPPool p was still allocated to container docker on node gone, and its Node is deleted",
+		"Warning AddressReclaimed address 10.2.0.1 of IPPool p was still allocated to container a on node gone"} {
 		if got := <-s.events.Events; !strings.Contains(got, want) {
 			c.t.Errorf("the Event says %q, want %q", got, want)
 		}
@@ -360,7 +360,7 @@ func TestKubeReclaimRuns(t *testing.T) {
 	c.hold("10.2.0.1", "gone", "a", p)
 	c.hold("10.2.0.2", "gone", "b", nil)
 	c.hold("10.2.0.3", "anchor", "c", nil)
-	c.metric(url, `fairlead_lost_node_addresses{kept="pod"} 0`)
+	c.metric(url, `fairlead_lost_node_addresses{reason="pod"} 0`)
 	c.deleteNode(t.Context(), gone.Name)
 	c.waits(func() string {
 		if got := c.holders(); got != "10.2.0.1 a, 10.2.0.3 c" {
@@ -368,9 +368,9 @@ func TestKubeReclaimRuns(t *testing.T) {
 		}
 		return ""
 	})
-	c.metric(url, `fairlead_lost_node_addresses{kept="pod"} 1`)
+	c.metric(url, `fairlead_lost_node_addresses{reason="pod"} 1`)
 	c.deletePod("a")
-	c.metric(url, `fairlead_addresses_reclaimed_total{node="deleted"} 2`)
+	c.metric(url, `fairlead_addresses_reclaimed_total{reason="deleted"} 2`)
 	c.is("at the end", "10.2.0.3 c")
 	c.waits(func() string {
 		list, err := c.s.Admin().CoreV1().Events("default").List(t.Context(), metav1.ListOptions{

@@ -151,7 +151,7 @@ func keptIn(all []*api.IPAllocation) map[string][]api.IPAllocation {
 // addresses are missing.
 func (s *statefulSets) serve(ctx context.Context, n needs, have []api.IPAllocation) (missing int) {
 	for _, a := range n.surplus(have) {
-		s.unreserve(ctx, a, "the set does not need it")
+		s.unreserve(ctx, a, "the StatefulSet does not need it")
 	}
 	rest := n.missing(have)
 	if len(rest) == 0 && n.err == nil || n.set.DeletionTimestamp != nil {
@@ -171,7 +171,7 @@ func (s *statefulSets) serve(ctx context.Context, n needs, have []api.IPAllocati
 		s.warn(n.set, n.err.Error())
 	case err != nil:
 		if ctx.Err() == nil && !passing(err) {
-			s.log.Error(err, "addresses not reserved, tried again soon", "set", n.set.Namespace+"/"+n.set.Name)
+			s.log.Error(err, "reserving addresses failed, will retry", "statefulSet", n.set.Namespace+"/"+n.set.Name)
 		}
 	case len(rest) > 0:
 		s.warn(n.set, n.lacks(rest))
@@ -225,7 +225,7 @@ func (s *statefulSets) take(ctx context.Context, n needs, chosen []choice) (made
 			return made, taken, err
 		}
 		made = append(made, c)
-		s.log.Info("address reserved", "address", c.addr, "pool", c.pool, "for", n.reservation(c.ordinal).String())
+		s.log.Info("reserved address", "address", c.addr, "pool", c.pool, "owner", n.reservation(c.ordinal).String())
 	}
 	return made, taken, nil
 }
@@ -235,18 +235,18 @@ func (s *statefulSets) unreserve(ctx context.Context, a api.IPAllocation, why st
 	err := allocation.Unreserve(ctx, s.store, a, keptCooling)
 	switch {
 	case err == nil:
-		s.log.Info("address is kept no longer", "address", a.Spec.Address, "pool", a.Spec.Pool, "for",
-			a.Spec.Reservation.String(), "was", a.Spec.Phase, "why", why)
+		s.log.Info("released reservation", "address", a.Spec.Address, "pool", a.Spec.Pool, "owner",
+			a.Spec.Reservation.String(), "phase", a.Spec.Phase, "reason", why)
 		s.metrics.unkept.Inc()
 	case ctx.Err() == nil && !errors.Is(err, allocation.ErrConflict) && !errors.Is(err, allocation.ErrNotFound):
-		s.log.Error(err, "address not freed, tried again soon", "address", a.Spec.Address)
+		s.log.Error(err, "releasing address failed, will retry", "address", a.Spec.Address)
 	}
 }
 
 // Reasons of the Events on StatefulSets.
 const (
 	reasonReserved    = "AddressesReserved"
-	reasonNotReserved = "NoPoolAddress"
+	reasonNotReserved = "AddressAllocationFailed"
 )
 
 // warnAgain is when the same is told of a set again.
@@ -258,7 +258,7 @@ func (s *statefulSets) warn(set *appsv1.StatefulSet, message string) {
 		return
 	}
 	s.told[set.UID] = told{message, time.Now()}
-	s.log.Info("StatefulSet lacks addresses", "set", set.Namespace+"/"+set.Name, "why", message)
+	s.log.Info("cannot reserve addresses for a StatefulSet", "statefulSet", set.Namespace+"/"+set.Name, "reason", message)
 	s.events.Event(refOf(set), corev1.EventTypeWarning, reasonNotReserved, message)
 }
 

@@ -424,7 +424,7 @@ func (c *cluster) sets(ctx context.Context, wrap func(http.RoundTripper) http.Ro
 	client, err := dynamic.NewForConfig(rest.CopyConfig(cfg))
 	must(c.t, err)
 	w := newWorld(client, logr.Discard())
-	s := newStatefulSets(Options{Client: client, Log: logr.Discard()}, w, record.NewFakeRecorder(1000), newMetrics())
+	s := newStatefulSets(Options{Client: client, Log: logr.Discard()}, w, record.NewFakeRecorder(1000), newMetrics("test"))
 	done = &sync.WaitGroup{}
 	for _, f := range []func(context.Context){w.follow, s.follow, s.run} {
 		done.Go(func() { f(ctx) })

@@ -185,17 +185,17 @@ func (n needs) lacks(rest []slot) string {
 	if count > most {
 		pods = append(pods[:most:most], fmt.Sprintf("and %d more", count-most))
 	}
-	why := "no address is free in IPPool " + strings.Join(n.wish.Pools, ", ") + ": extend spec.ipRanges, or scale the set down"
+	why := "no address is free in IPPool " + strings.Join(n.wish.Pools, ", ") + ": extend spec.ipRanges, or scale the StatefulSet down"
 	for _, s := range rest {
 		if addr, named := n.named(rest)[s]; named && addr.IsValid() {
-			why = fmt.Sprintf("%s, which the annotation %s names, is held by somebody else: kubectl get ipallocation %s says who. "+
-				"Delete that pod, or name another", addr, api.AnnotationPodIPs, allocation.Name("", addr))
+			why = fmt.Sprintf("%s, which the annotation %s names, has another owner: kubectl get ipallocation %s shows it. "+
+				"Delete that pod, or name another address", addr, api.AnnotationPodIPs, allocation.Name("", addr))
 		} else if named {
-			why = fmt.Sprintf("the annotation %s names fewer addresses than the set has pods: name more, or scale it down",
+			why = fmt.Sprintf("the annotation %s names fewer addresses than the StatefulSet has pods: name more, or scale it down",
 				api.AnnotationPodIPs)
 		}
 	}
-	return fmt.Sprintf("no address is reserved for %s: %s. It is tried again", strings.Join(pods, ", "), why)
+	return fmt.Sprintf("reserving an address for %s failed: %s. It will be retried", strings.Join(pods, ", "), why)
 }
 
 // slotOf is what an allocation with a reservation fills; false for an address of an isolated network.

@@ -129,7 +129,7 @@ func same[T any](old, now any) bool {
 // unlisted is the error of a list, for people: client-go does not say of what.
 func unlisted(r schema.GroupVersionResource, err error) error {
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("the API server knows no %s: kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds (%w)", r.GroupResource(), err)
+		return fmt.Errorf("the resource %s is not installed: kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds (%w)", r.GroupResource(), err)
 	}
 	return fmt.Errorf("listing %s: %w", r.GroupResource(), err)
 }
@@ -175,7 +175,7 @@ func (w *world) follow(ctx context.Context) {
 func (w *world) readServices(ctx context.Context) {
 	list, err := w.client.Resource(serviceCIDRs).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		w.log.V(1).Info("Service CIDRs can't be read: pools are not compared with them", "reason", err.Error())
+		w.log.V(1).Info("cannot read ServiceCIDRs, pools are not checked against them", "reason", err.Error())
 		return
 	}
 	var found []netip.Prefix

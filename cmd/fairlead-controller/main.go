@@ -147,13 +147,13 @@ func run(ctx context.Context, f flags) error {
 	if err != nil {
 		return usageError{err}
 	}
-	log.Info("fairlead-controller starts", "version", version, "config", f.config, "server", client.Server)
+	log.Info("starting fairlead-controller", "version", version, "config", f.config, "server", client.Server)
 	o := controller.Options{Config: cfg, Client: client.Dynamic, Kubernetes: client.Kubernetes, Log: log,
-		HealthSocket: f.healthSocket}
+		HealthSocket: f.healthSocket, Version: version}
 	o.OtherAllocator = func(ctx context.Context) (string, error) { return podcidr.OtherAllocator(ctx, client.Kubernetes) }
 	err = controller.Run(ctx, o)
 	if err == nil {
-		log.Info("fairlead-controller stopped; agents work without it")
+		log.Info("fairlead-controller stopped")
 	}
 	return err
 }

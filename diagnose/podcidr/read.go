@@ -81,7 +81,7 @@ func (r *reader) nodeIPAM(ctx context.Context) {
 		}
 		f.Ranges = append(f.Ranges, one)
 		ready := meta.FindStatusCondition(o.Status.Conditions, api.RangeReady)
-		if ready != nil && ready.Reason == api.ReasonOtherAllocator {
+		if ready != nil && ready.Reason == api.ReasonOtherAllocatorActive {
 			f.NodeIPAM.Stopped = ready.Message
 		}
 	}

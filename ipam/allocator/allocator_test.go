@@ -419,7 +419,7 @@ func TestConflict(t *testing.T) {
 		t.Errorf("asked: %s", got)
 	}
 	_, err := a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("c")})
-	const want = "pool p is exhausted: 2 of 2 addresses are in use (1 by others on the wire)"
+	const want = "pool p is exhausted: 2 of 2 addresses are in use (1 by hosts outside of the cluster)"
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -35,7 +35,7 @@ func (u Usage) String() string {
 		of = append(of, fmt.Sprintf("%d cooling", u.Cooling))
 	}
 	if u.Conflicts > 0 {
-		of = append(of, fmt.Sprintf("%d by others on the wire", u.Conflicts))
+		of = append(of, fmt.Sprintf("%d by hosts outside of the cluster", u.Conflicts))
 	}
 	if len(of) > 0 {
 		s += " (" + strings.Join(of, ", ") + ")"

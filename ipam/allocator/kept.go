@@ -126,7 +126,7 @@ func (a *Allocator) settle(ctx context.Context, r Request, got []given) error {
 			return err
 		}
 		a.Log.Info("address is kept no longer: its pod has another", "address", h.Spec.Address, "pool", h.Spec.Pool,
-			"for", r.Keep.String())
+			"owner", r.Keep.String())
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (w Wish) Of(n int) (Wish, error) {
 			out = append(out, all[n])
 		case len(all) > 0:
 			return Wish{}, fmt.Errorf("%s: annotation %s names %d %s addresses, and this is pod %d of the set: name one more, "+
-				"or scale the set down", w.IPsFrom, api.AnnotationPodIPs, len(all), family(all[0]), n+1)
+				"or scale the StatefulSet down", w.IPsFrom, api.AnnotationPodIPs, len(all), family(all[0]), n+1)
 		}
 	}
 	w.PodIPs = out

@@ -49,7 +49,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 			t.Errorf("%s has %s, want %s", first, got, c.ours)
 		}
 		b.apply(t, podYAML(second, node, "ippools: "+c.pool))
-		if got := b.event(t, second, "NoPoolAddress"); !strings.Contains(got, "(1 by others on the wire)") {
+		if got := b.event(t, second, "NoPoolAddress"); !strings.Contains(got, "(1 by hosts outside of the cluster)") {
 			t.Errorf("the Event says %q", got)
 		}
 		told := b.events(t, first, "AddressInUse") + b.events(t, second, "AddressInUse")

@@ -78,7 +78,7 @@ func (c functions) inRanges(t *testing.T) {
 			owner[cidr] = n.Name
 		}
 	}
-	if out := c.Run(t, "get", "podcidrranges"); strings.Count(out, "HasRoom") != len(ranges) {
+	if out := c.Run(t, "get", "podcidrranges"); strings.Count(out, "Available") != len(ranges) {
 		t.Errorf("kubectl get podcidrranges:\n%s", out)
 	}
 }
