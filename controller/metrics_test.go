@@ -14,7 +14,8 @@ import (
 func TestMetricsLint(t *testing.T) {
 	m := newMetrics("test")
 	newReclaimMetrics(m.registry)
-	for _, g := range []*prometheus.GaugeVec{m.used, m.total, m.ready, m.fullIn, m.rangeUsed, m.rangeTotal, m.faults, m.kept} {
+	vectors := []*prometheus.GaugeVec{m.used, m.total, m.ready, m.fullIn, m.rangeUsed, m.rangeTotal, m.faults, m.kept}
+	for _, g := range vectors {
 		g.WithLabelValues("x") // a vector without a value is not gathered
 	}
 	problems, err := testutil.GatherAndLint(m.registry)
