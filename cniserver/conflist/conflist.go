@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
+	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
 const (
@@ -82,7 +83,7 @@ func Write(ctx context.Context, c Config) (changed bool, warnings []string, err 
 	if there, err := os.ReadFile(c.Path); err == nil && bytes.Equal(there, content) {
 		return false, warnings, nil
 	}
-	if err := replace(c.Path, bytes.NewReader(content), 0o644); err != nil {
+	if err := atomicfile.Write(c.Path, content, 0o644); err != nil {
 		return false, nil, fmt.Errorf("writing the CNI network configuration: %w", err)
 	}
 	return true, warnings, nil
@@ -94,7 +95,7 @@ func Remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the CNI network configuration: %w", err)
 	}
-	return syncDir(filepath.Dir(path))
+	return atomicfile.SyncDir(filepath.Dir(path))
 }
 
 // choose looks at the plugins and makes the list.

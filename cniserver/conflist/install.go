@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
+
+	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
 // DefaultKept is where a node keeps what Plugins has replaced, and notes what it has installed.
@@ -102,7 +103,7 @@ func (p Plugins) install(name string, from program) (changed bool, err error) {
 		return false, err
 	}
 	defer content.Close()
-	return true, readOnly(replace(path, content, 0o755))
+	return true, readOnly(atomicfile.Copy(path, content, 0o755))
 }
 
 // readOnly explains an error that nodes with immutable systems give.
@@ -121,47 +122,4 @@ func isInstalled(path string, from program) bool {
 	}
 	there, err := readProgram(path)
 	return err == nil && there.digest == from.digest
-}
-
-// replace makes path a file with the given content. Who opens path sees the old
-// or the new file whole, after a power failure too. The name of the file in the
-// making has no ending that a runtime reads, and what a crash left of it goes.
-func replace(path string, content io.Reader, mode os.FileMode) (err error) {
-	dir, name := filepath.Split(path)
-	old, err := filepath.Glob(filepath.Join(dir, "."+name+".*.tmp"))
-	if err != nil {
-		return err
-	}
-	for _, f := range old {
-		os.Remove(f)
-	}
-	f, err := os.CreateTemp(dir, "."+name+".*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = io.Copy(f, content)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes a rename or a removal in dir survive a power failure.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
 // In Kept there is for each plugin that was installed a file NAME.installed with the digests of what has been installed
@@ -76,7 +78,7 @@ func duplicate(from, to string) error {
 			return err
 		}
 		defer content.Close()
-		return replace(to, content, info.Mode().Perm())
+		return atomicfile.Copy(to, content, info.Mode().Perm())
 	}
 	target, err := os.Readlink(from)
 	if err != nil {
@@ -89,7 +91,7 @@ func duplicate(from, to string) error {
 	if err := os.Symlink(target, made); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(made, to), syncDir(filepath.Dir(to)))
+	return errors.Join(os.Rename(made, to), atomicfile.SyncDir(filepath.Dir(to)))
 }
 
 // forget removes copy and note.
@@ -114,7 +116,7 @@ func (p Plugins) note(name, path string, from program) error {
 	if old, err := os.ReadFile(p.noteFile(name)); err == nil && string(old) == lines {
 		return nil
 	}
-	return replace(p.noteFile(name), strings.NewReader(lines), 0o644)
+	return atomicfile.Write(p.noteFile(name), []byte(lines), 0o644)
 }
 
 // Uninstall puts back what was replaced, and removes what was added. What somebody else has put there since stays. It
@@ -158,7 +160,7 @@ func (p Plugins) uninstall(name string, dryRun bool) (did string, err error) {
 	case ours && had:
 		err = duplicate(p.copyFile(name), path)
 	case ours:
-		err = errors.Join(os.Remove(path), syncDir(p.BinDir))
+		err = errors.Join(os.Remove(path), atomicfile.SyncDir(p.BinDir))
 	default:
 		err = nil
 	}

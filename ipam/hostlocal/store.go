@@ -15,6 +15,8 @@ import (
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+
+	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
 // DefaultDir is where the leases of a node are.
@@ -56,8 +58,8 @@ func Open(dir, bootID string) (*Store, error) {
 // Close lets go of the directory. The leases stay.
 func (s *Store) Close() error { return s.lock.Close() }
 
-// startBoot removes the leases of another boot. None of this is fsync'ed: what
-// a power failure undoes is of another boot by then.
+// startBoot removes the leases of another boot. The removals are not synced: what a power failure undoes is of another
+// boot by then.
 func (s *Store) startBoot() error {
 	file := filepath.Join(s.dir, "boot-id")
 	content, err := os.ReadFile(file)
@@ -73,11 +75,8 @@ func (s *Store) startBoot() error {
 			return err
 		}
 	}
-	if err := os.WriteFile(file+".tmp", []byte(s.bootID+"\n"), 0o600); err != nil {
-		return fmt.Errorf("writing which boot the leases are of: %w", err)
-	}
-	if err := os.Rename(file+".tmp", file); err != nil {
-		return fmt.Errorf("writing which boot the leases are of: %w", err)
+	if err := atomicfile.Write(file, []byte(s.bootID+"\n"), 0o600); err != nil {
+		return fmt.Errorf("recording the boot that the leases are of: %w", err)
 	}
 	return nil
 }

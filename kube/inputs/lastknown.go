@@ -2,13 +2,12 @@ package inputs
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
 // LastKnownPath is where a node keeps what the API server last said.
@@ -61,16 +60,5 @@ func (f lastKnown) write(s *Snapshot) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(f.path), 0o755); err != nil {
-		return err
-	}
-	tmp, err := os.OpenFile(f.path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.path+".tmp", f.path)
+	return atomicfile.Write(f.path, data, 0o600)
 }
