@@ -72,15 +72,15 @@ func (s *Server) inTurn(ctx context.Context, c *call) ([]byte, error) {
 			fmt.Errorf("%w: waited %s for calls that the runtime made before", context.DeadlineExceeded, s.cfg.GCWait))
 		defer cancel()
 		if err := t.wait(waiting); err != nil {
-			return nil, TryAgain(fmt.Sprintf("GC did not start: %v", err))
+			return nil, TryAgainLater(fmt.Errorf("GC did not start: %w", err))
 		}
 	default:
 		id := AttachmentID{c.request.ContainerID, c.request.IfName}
 		t := s.order.attachment(id)
 		defer s.order.leave(t)
 		if err := t.wait(ctx); err != nil {
-			return nil, TryAgain(fmt.Sprintf("%s did not start, an earlier call for interface %s of container %s "+
-				"still runs: %v", c.verb, id.IfName, id.ContainerID, err))
+			return nil, TryAgainLater(fmt.Errorf("%s did not start, an earlier call for interface %s of container %s "+
+				"still runs: %w", c.verb, id.IfName, id.ContainerID, err))
 		}
 	}
 	return s.handle(ctx, c)
@@ -117,5 +117,5 @@ func ended(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
-	return TryAgain(fmt.Sprintf("%v (%v)", err, context.Cause(ctx)))
+	return TryAgainLater(fmt.Errorf("%w (%w)", err, context.Cause(ctx)))
 }

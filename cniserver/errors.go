@@ -22,12 +22,31 @@ const (
 	CodeForbidden uint = 105
 )
 
-// TryAgain returns the error of the spec's code 11: the runtime calls again
-// later. The text says what the caller waits for.
-func TryAgain(text string) error { return types.NewError(types.ErrTryAgainLater, text, "") }
+// coded is an error that goes to the runtime with that code. errors.Is and errors.As find what it wraps, and a
+// *types.Error, as in any error that has a code.
+type coded struct {
+	error
+	code uint
+}
+
+func (e coded) Unwrap() error { return e.error }
+
+func (e coded) As(target any) bool {
+	t, ok := target.(**types.Error)
+	if ok {
+		*t = types.NewError(e.code, e.Error(), "")
+	}
+	return ok
+}
+
+// TryAgainLater returns err with the spec's code 11: the runtime calls again. err says what the caller waits for.
+func TryAgainLater(err error) error { return coded{err, types.ErrTryAgainLater} }
+
+// TryAgain is TryAgainLater for an error that is only text.
+func TryAgain(text string) error { return TryAgainLater(errors.New(text)) }
 
 // NoAddress returns err with the code CodeNoAddress.
-func NoAddress(err error) error { return types.NewError(CodeNoAddress, err.Error(), "") }
+func NoAddress(err error) error { return coded{err, CodeNoAddress} }
 
 // errorOf is what the runtime gets for err; verb is CNI_COMMAND. Joined errors
 // become one line.

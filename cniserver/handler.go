@@ -11,9 +11,10 @@ import (
 // an interface because of the import rule: the server must not know the data
 // path and the address store, and only the agent knows all three.
 //
-// An error that holds a *types.Error (github.com/containernetworking/cni) goes
-// to the runtime as it is. Any other error becomes CodeInternal, or for STATUS
-// types.ErrPluginNotAvailable, and a context that has ended "try again later".
+// An error that holds a *types.Error (github.com/containernetworking/cni), or
+// that TryAgainLater or NoAddress made, goes to the runtime with its code. Any
+// other error becomes CodeInternal, or for STATUS types.ErrPluginNotAvailable,
+// and a context that has ended "try again later".
 // Its text goes to the runtime and from there into a Pod's Events.
 type Handler interface {
 	// Add attaches a pod. Repeated for the same attachment it gives the same

@@ -28,10 +28,10 @@ func TestErrorsOfTheHandler(t *testing.T) {
 		code uint
 		says []string
 	}{
-		"try again":  {"ADD", cniserver.TryAgain("waiting for a podCIDR"), 11, []string{"waiting for a podCIDR"}},
+		"try again":  {"ADD", cniserver.TryAgainLater(errors.New("waiting for a podCIDR")), 11, []string{"waiting for a podCIDR"}},
 		"no address": {"ADD", cniserver.NoAddress(errors.New("podCIDR is full")), 101, []string{"podCIDR is full"}},
 		"details":    {"DEL", types.NewError(150, "text", "more"), 150, []string{"text", "more"}},
-		"wrapped":    {"ADD", fmt.Errorf("pod a/b: %w", cniserver.TryAgain("later")), 11, []string{"pod a/b: later"}},
+		"wrapped":    {"ADD", fmt.Errorf("pod a/b: %w", cniserver.TryAgainLater(errors.New("later"))), 11, []string{"pod a/b: later"}},
 		"plain":      {"ADD", errors.New("no such device"), 100, []string{"no such device"}},
 		"CHECK":      {"CHECK", errors.New("the veth is gone"), 103, []string{"the veth is gone"}},
 		"STATUS":     {"STATUS", errors.New("ovsdb-server is down"), 50, []string{"ovsdb-server is down"}},
@@ -53,6 +53,21 @@ func TestErrorsOfTheHandler(t *testing.T) {
 				return s.obs.String() == fmt.Sprintf("%s %d\n", c.verb, c.code)
 			})
 		})
+	}
+}
+
+// An error with a code keeps what it wraps, for whoever asks before it goes to the runtime.
+func TestCodedErrorsWrap(t *testing.T) {
+	cause := fmt.Errorf("asking OVS: %w", context.DeadlineExceeded)
+	for code, err := range map[uint]error{11: cniserver.TryAgainLater(cause), 101: cniserver.NoAddress(cause)} {
+		wrapped := fmt.Errorf("pod a/b: %w", err)
+		var e *types.Error
+		if !errors.As(wrapped, &e) || e.Code != code || e.Msg != cause.Error() {
+			t.Errorf("code %d: as *types.Error it is %v", code, e)
+		}
+		if !errors.Is(wrapped, context.DeadlineExceeded) {
+			t.Errorf("code %d: %v has lost its cause", code, wrapped)
+		}
 	}
 }
 
