@@ -244,7 +244,7 @@ func (k ipamKeys) routes() ([]*types.Route, error) {
 func (k ipamKeys) dns() (types.DNS, error) {
 	for i, s := range k.DNS.Nameservers {
 		if net.ParseIP(s) == nil {
-			return types.DNS{}, badIPAM("ipam.dns.nameservers[%d]: %q is no IP address. Correct it", i, s)
+			return types.DNS{}, badIPAM("ipam.dns.nameservers[%d]: %q is not an IP address. Correct it", i, s)
 		}
 	}
 	d := k.DNS

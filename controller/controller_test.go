@@ -107,7 +107,7 @@ func await(t *testing.T, try func() error) {
 // What can't be listed is named, with the remedy, and client-go still knows what the error is.
 func TestUnlisted(t *testing.T) {
 	err := unlisted(api.PoolResource, apierrors.NewNotFound(api.PoolResource.GroupResource(), ""))
-	want := "the API server knows no ippools.crd.antrea.io: kubectl apply -f build/manifests/fairlead.yaml " +
+	want := "the resource ippools.crd.antrea.io is not installed: kubectl apply -f build/manifests/fairlead.yaml " +
 		"-l app.kubernetes.io/component=crds"
 	if !strings.Contains(err.Error(), want) || !apierrors.IsNotFound(err) {
 		t.Errorf("without the definitions: %v", err)

@@ -296,7 +296,7 @@ func checkSmallPool(t *testing.T, c *cluster) {
 	c.create(poolOf("little", "10.2.65.1", "10.2.65.2"))
 	set := c.set("little", 4, 0, inPools("little"))
 	c.keeps(set.UID, "0=10.2.65.1 1=10.2.65.2")
-	c.told(set, reasonNotReserved, "no address is reserved for little-2, little-3: no address is free in IPPool little: extend")
+	c.told(set, reasonNotReserved, "reserving an address for little-2, little-3 failed: no address is free in IPPool little: extend")
 	c.metric(c.url, "fairlead_statefulset_addresses_missing 2")
 	_, err := c.pools().Patch(t.Context(), "little", types.MergePatchType,
 		[]byte(`{"spec": {"ipRanges": [{"start": "10.2.65.1", "end": "10.2.65.9"}]}}`), metav1.PatchOptions{})
@@ -334,10 +334,10 @@ func checkNamed(t *testing.T, c *cluster) {
 	c.allocate(a, "other", poolOf("named", "10.2.67.2", "10.2.67.2"))
 	set := c.set("named", 4, 0, map[string]string{api.AnnotationPools: "named", api.AnnotationPodIPs: "10.2.67.5,10.2.67.2,10.2.67.4"})
 	c.keeps(set.UID, "0=10.2.67.5 2=10.2.67.4")
-	c.told(set, reasonNotReserved, "no address is reserved for named-1, named-3")
+	c.told(set, reasonNotReserved, "reserving an address for named-1, named-3 failed")
 	c.scale("named", 3)
-	c.told(set, reasonNotReserved, "no address is reserved for named-1: 10.2.67.2, which the annotation ipam.antrea.io/pod-ips names, "+
-		"is held by somebody else: kubectl get ipallocation 10.2.67.2 says who")
+	c.told(set, reasonNotReserved, "reserving an address for named-1 failed: 10.2.67.2, which the annotation ipam.antrea.io/pod-ips names, "+
+		"has another owner: kubectl get ipallocation 10.2.67.2 shows it")
 	c.release(a, "other")
 	c.keeps(set.UID, "0=10.2.67.5 1=10.2.67.2 2=10.2.67.4")
 }

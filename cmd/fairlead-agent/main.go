@@ -77,21 +77,21 @@ func command() *cobra.Command {
 	var f flags
 	c := &cobra.Command{
 		Use:   "fairlead-agent",
-		Short: "Puts the pods of this node on the network through Open vSwitch",
-		Long: `fairlead-agent puts the pods of this node on the network through Open vSwitch.
+		Short: "Connects the pods of this node to the network through Open vSwitch",
+		Long: `fairlead-agent connects the pods of this node to the network through Open vSwitch.
 
 It reads Nodes, Pods and Namespaces from the Kubernetes API or from a directory
 of manifests, programs the bridge br-int, routes and iptables, and serves CNI
-requests of the plugin "fairlead". It needs root and a running Open vSwitch. SIGTERM stops it; pods
-and node go on talking without it.
+requests of the plugin "fairlead". It needs root and a running Open vSwitch. SIGTERM stops it;
+the data path stays in place.
 
-Exit codes: 0 stopped by a signal, 1 an error at run time, 2 a mistake in the
-flags or the config file, 78 the node has no podCIDR that it could use.`,
+Exit codes: 0 stopped by a signal, 1 run-time error, 2 invalid flags or config file,
+78 the node has no usable podCIDR.`,
 		Example: `  fairlead-agent --config /etc/fairlead/agent.conf
   fairlead-agent --check-config --config /etc/fairlead/agent.conf`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("%q: fairlead-agent takes flags only", args[0])}
+				return usageError{fmt.Errorf("%q: fairlead-agent takes no arguments, only flags", args[0])}
 			}
 			return nil
 		},
@@ -137,17 +137,17 @@ func run(ctx context.Context, f flags) error {
 		return usageError{err}
 	}
 	if os.Geteuid() != 0 {
-		return errors.New("the agent needs root: it makes network interfaces, routes and iptables rules")
+		return errors.New("the agent needs root: it creates network interfaces, routes and iptables rules")
 	}
 	log := klog.Background()
 	for _, w := range warnings {
 		log.Info("config", "warning", w)
 	}
 	onOneProcessor()
-	log.Info("fairlead-agent starts", "version", version, "node", name, "config", f.config)
+	log.Info("starting fairlead-agent", "version", version, "node", name, "config", f.config)
 	err = agent.Run(ctx, agent.Options{Config: cfg, Version: version, NodeName: name, Shim: shim(log), Log: log})
 	if err == nil {
-		log.Info("fairlead-agent stopped; pods and node go on talking")
+		log.Info("fairlead-agent stopped, the data path stays in place")
 	}
 	return err
 }
@@ -186,7 +186,7 @@ func shim(log logr.Logger) string {
 	}
 	path := filepath.Join(filepath.Dir(self), "fairlead")
 	if _, err := os.Stat(path); err != nil {
-		log.Info("no CNI plugin beside the agent: none is installed", "looked for", path)
+		log.Info("no CNI plugin next to the agent, not installing one", "path", path)
 		return ""
 	}
 	return path

@@ -28,20 +28,20 @@ func uplinkCommand(configFile *string) *cobra.Command {
 	f := uplinkFlags{config: configFile}
 	c := &cobra.Command{
 		Use:   "uplink",
-		Short: "Shows, attaches and restores the node's NIC as a port of Open vSwitch",
-		Long: `The agent makes the node's NIC a port of Open vSwitch's bridge br-uplink if the config
-says enableBridgingMode: true. These commands do it, and undo it, by hand.
+		Short: "Shows, attaches and restores the node's NIC",
+		Long: `With enableBridgingMode: true the agent attaches the node's NIC for bridged pods. These
+commands attach and restore it by hand.
 
-What the NIC had before is in the journal. docs/uplink.md tells what happens.
+The previous state of the NIC is in the journal. See docs/uplink.md.
 
-Exit codes: 0 done, 1 failed, 2 a mistake in the flags or the config file,
-3 refused by preflight, 4 attach failed and the NIC is as it was before.`,
+Exit codes: 0 done, 1 failed, 2 invalid flags or config file, 3 rejected by preflight,
+4 attach failed and the NIC is restored.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return usageError{errors.New("say what to do: status, attach, restore, yield or preflight")}
+			return usageError{errors.New("missing command: status, attach, restore, yield or preflight")}
 		},
 	}
-	c.PersistentFlags().StringVar(&f.journal, "journal", uplink.DefaultJournal, "the uplink's journal")
+	c.PersistentFlags().StringVar(&f.journal, "journal", uplink.DefaultJournal, "file of the uplink's journal")
 	c.AddCommand(f.status(), f.attach(), f.restore(), f.yield(), f.preflight())
 	return c
 }
@@ -49,7 +49,7 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the flags or the config file,
 func (f *uplinkFlags) sub(name, short, long string, run func(ctx context.Context, out io.Writer) error) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: long, Args: func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return usageError{fmt.Errorf("%q: uplink %s takes flags only", args[0], name)}
+			return usageError{fmt.Errorf("%q: uplink %s takes no arguments, only flags", args[0], name)}
 		}
 		return nil
 	}, RunE: func(c *cobra.Command, _ []string) error {
@@ -62,7 +62,7 @@ func (f *uplinkFlags) sub(name, short, long string, run func(ctx context.Context
 
 func (f *uplinkFlags) status() *cobra.Command {
 	c := f.sub("status", "Shows whether the NIC is attached, and what is missing",
-		`Shows what the journal says, what is found on the node, and the step that would be next.`, f.runStatus)
+		`Shows the journal, the state found on the node, and the next step.`, f.runStatus)
 	c.Flags().BoolVar(&f.json, "json", false, "print JSON")
 	return c
 }
@@ -84,12 +84,11 @@ func (f *uplinkFlags) runStatus(ctx context.Context, out io.Writer) error {
 }
 
 func (f *uplinkFlags) attach() *cobra.Command {
-	c := f.sub("attach", "Makes the NIC a port of Open vSwitch, with its addresses on br-uplink",
-		`Makes the NIC a port of Open vSwitch and moves all that the host has on it to br-uplink, or
-goes on with an attach that was interrupted. If the default gateway does not answer within
-uplink.rollbackAfter (30 seconds) it is undone.
+	c := f.sub("attach", "Attaches the NIC for bridged pods",
+		`Attaches the NIC in the mode of the config, or resumes an interrupted attach. If the default
+gateway does not answer within uplink.rollbackAfter (30 seconds) it is rolled back.
 
-A running agent takes note of it. If that does not want it, its next start undoes it.`,
+A running agent notices it. If its config has no bridging, its next start restores the NIC.`,
 		func(ctx context.Context, _ io.Writer) error {
 			u, p, err := f.open()
 			if err != nil {
@@ -102,18 +101,18 @@ A running agent takes note of it. If that does not want it, its next start undoe
 }
 
 func (f *uplinkFlags) restore() *cobra.Command {
-	return f.sub("restore", "Takes the NIC back from Open vSwitch, with all that it had",
-		`Takes the NIC out of Open vSwitch and puts back all that the journal has on record. It needs
-no config, no API, no agent and no running Open vSwitch. It may be repeated.
+	return f.sub("restore", "Detaches the NIC and restores its previous state",
+		`Detaches the NIC from Open vSwitch and restores everything that the journal has on record. It
+needs no config, no API, no agent and no running Open vSwitch. It may be repeated.
 
-A running agent leaves it at that; bridged pods have no network until the agent is started anew.`,
+A running agent does not attach it again; bridged pods have no network until the agent is restarted.`,
 		func(ctx context.Context, out io.Writer) error {
 			u, err := uplink.Open(f.journal, klog.Background())
 			if err != nil {
 				return err
 			}
 			if u.Journal() == nil {
-				fmt.Fprintf(out, "nothing was ever attached (there is no %s)\n", f.journal)
+				fmt.Fprintf(out, "nothing was ever attached (%s does not exist)\n", f.journal)
 				return nil
 			}
 			if err := u.Restore(ctx, uplink.ByHand); err != nil {
@@ -125,13 +124,13 @@ A running agent leaves it at that; bridged pods have no network until the agent 
 }
 
 func (f *uplinkFlags) yield() *cobra.Command {
-	return f.sub("yield", "Gives the NIC back to the host while Open vSwitch is replaced",
-		`Is called before ovs-vswitchd is told to end, and by the container fairlead-ovs itself: on the
-userspace datapath the host has no network without it in mode bridge. The NIC is restored, and a
-running agent attaches it again as soon as another ovs-vswitchd runs.
+	return f.sub("yield", "Returns the NIC to the host while Open vSwitch is replaced",
+		`Run it before ovs-vswitchd is stopped (the container fairlead-ovs does): in mode bridge on the
+userspace datapath the host has no network without ovs-vswitchd. The NIC is restored, and a running
+agent attaches it again as soon as another ovs-vswitchd runs.
 
-On the kernel's datapath it does nothing: that goes on with the flows it has. An agent that finds
-ovs-vswitchd dead for some seconds does the same by itself, on both datapaths.`,
+On the kernel's datapath it does nothing: the kernel keeps forwarding with the flows it has. An agent
+that finds ovs-vswitchd dead for some seconds does the same by itself, on both datapaths.`,
 		func(ctx context.Context, out io.Writer) error {
 			u, err := uplink.Open(f.journal, klog.Background())
 			if err != nil {
@@ -146,7 +145,7 @@ ovs-vswitchd dead for some seconds does the same by itself, on both datapaths.`,
 			case err != nil:
 				return err
 			case yielded:
-				fmt.Fprintf(out, "%s is the host's until another ovs-vswitchd runs\n", u.Journal().NIC.Name)
+				fmt.Fprintf(out, "%s is returned to the host until another ovs-vswitchd runs\n", u.Journal().NIC.Name)
 			default:
 				fmt.Fprintln(out, "nothing to do: no NIC is attached in mode bridge")
 			}
@@ -155,8 +154,8 @@ ovs-vswitchd dead for some seconds does the same by itself, on both datapaths.`,
 }
 
 func (f *uplinkFlags) preflight() *cobra.Command {
-	c := f.sub("preflight", "Says what attach would do, and why it would not",
-		`Looks whether the NIC can be attached safely, and changes nothing. Exit code 3: it can't.`,
+	c := f.sub("preflight", "Shows what attach would do, or why it is not possible",
+		`Checks whether the NIC can be attached safely, and changes nothing. Exit code 3: it cannot.`,
 		func(ctx context.Context, out io.Writer) error {
 			u, p, err := f.open()
 			if err != nil {

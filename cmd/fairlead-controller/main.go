@@ -59,20 +59,19 @@ func command() *cobra.Command {
 	var f flags
 	c := &cobra.Command{
 		Use:   "fairlead-controller",
-		Short: "Gives Nodes their podCIDRs, says how full IPPools are, gives back addresses of lost Nodes",
-		Long: `fairlead-controller gives each Node its podCIDRs, if nodeIPAM.enableNodeIPAM says so. It
-says how full the IPPools of a cluster are, and what is wrong with them: in their
-status, and in metrics. It keeps a deleted pool until nobody holds an address of it. It
-gives back what pods hold whose Nodes are deleted or fenced, if reclaim.enable says so.
-Agents work without it. Several may run: one of them works, the others wait.
+		Short: "Assigns podCIDRs, reports the usage of IPPools, reclaims addresses of lost Nodes",
+		Long: `fairlead-controller assigns podCIDRs to Nodes, with nodeIPAM.enableNodeIPAM. It reports the
+usage of IPPools and problems with them, in their status and in metrics. It keeps a deleted
+pool until none of its addresses is in use. With reclaim.enable it reclaims addresses of pods
+whose Nodes are deleted or fenced. Agents work without it. Of several replicas one is the
+leader, the others stand by.
 
-Exit codes: 0 stopped by a signal, 1 an error at run time, 2 a mistake in the flags
-or the config file.`,
+Exit codes: 0 stopped by a signal, 1 run-time error, 2 invalid flags or config file.`,
 		Example: `  fairlead-controller --config /etc/fairlead/controller.conf
   fairlead-controller --kubeconfig ~/.kube/config`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("%q: fairlead-controller takes flags only", args[0])}
+				return usageError{fmt.Errorf("%q: fairlead-controller takes no arguments, only flags", args[0])}
 			}
 			return nil
 		},
@@ -83,9 +82,9 @@ or the config file.`,
 	}
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	c.Flags().StringVar(&f.config, "config", "", "config file (default: none, every key has its default)")
-	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file, in place of clientConnection.kubeconfig")
+	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file; overrides clientConnection.kubeconfig")
 	c.PersistentFlags().StringVar(&f.healthSocket, "health-socket", "",
-		"unix socket that answers /healthz and /readyz, too. With it several may run on one node and share apiPort: one has it")
+		"unix socket that also serves /healthz and /readyz, so that several replicas can run on one node; only one of them listens on apiPort")
 	c.Flags().BoolVar(&f.check, "check-config", false, "check the config, print warnings and errors, and stop")
 	verbosity := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(verbosity)
@@ -101,17 +100,17 @@ const askTimeout = 10 * time.Second
 func askCommand(socket *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ask healthz|readyz --health-socket PATH",
-		Short: "Asks the controller that serves a socket whether it is well",
-		Long: `ask is for probes of a pod. It asks the controller that runs with the same --health-socket:
-healthz (it runs) or readyz (it has read what there is from the API server). It exits
-with 0 if so, else with 1 and the reason.`,
+		Short: "Queries the health of the controller that serves a socket",
+		Long: `ask is for probes of a pod. It queries the controller that runs with the same --health-socket:
+healthz (it runs) or readyz (its caches are synced with the API server). It exits with 0 if so,
+else with 1 and the reason.`,
 		Example: `  fairlead-controller ask readyz --health-socket /dev/shm/health.sock`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] != "healthz" && args[0] != "readyz" {
-				return usageError{fmt.Errorf("ask what? Say healthz or readyz, not %q", strings.Join(args, " "))}
+				return usageError{fmt.Errorf("unknown probe %q: want healthz or readyz", strings.Join(args, " "))}
 			}
 			if *socket == "" {
-				return usageError{errors.New("--health-socket is missing: say where the controller answers")}
+				return usageError{errors.New("--health-socket is required: the socket of the controller")}
 			}
 			return nil
 		},

@@ -20,26 +20,26 @@ func doctorCommand(conn *connection, node *localNode) *cobra.Command {
 	d := &examination{conn: conn, node: node}
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Finds out what is wrong, and what would mend it",
-		Long: `doctor examines the cluster through the Kubernetes API, and, where it runs on a node,
-that node. Each finding has its cause, what it was seen by, and what mends it.
-Nothing is changed. What was not examined is told, with the reason.
+		Short: "Finds problems and prints remedies",
+		Long: `doctor examines the cluster through the Kubernetes API and, if it runs on a node, that
+node. Each finding has its cause, the evidence, and a remedy. Nothing is changed.
+Checks that could not run are listed, with the reason.
 
-The cluster: pod-cidr (a podCIDR that is missing, double or wrong), pools (IPPools
-that hand out nothing, or soon won't), leaks (addresses that are held for nobody, or
-that two pods have), policies (which Fairlead does not enforce).
+The cluster: pod-cidr (missing, duplicate or invalid podCIDRs), pools (exhausted, invalid
+or filling IPPools), leaks (orphaned and duplicate addresses), policies (which Fairlead
+does not enforce).
 A node, as root: agent, ovs (Open vSwitch), uplink (the NIC that bridged pods use),
 flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 
-"doctor CHECK" makes one check alone. The exit code tells the worst that was found:
-0 nothing, 3 warnings, 4 something is not served, 1 a check could not be made.`,
+"doctor CHECK" runs one check. The exit code is that of the worst finding: 0 none,
+3 warning, 4 some pods or nodes have no working network, 1 a check could not run.`,
 		Example: `  fairleadctl doctor
   fairleadctl doctor leaks
   sudo fairleadctl doctor --node-local
   fairleadctl doctor -o json | jq '.findings[].kind'`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("there is no check %q: want one of %s", args[0], checkNames())}
+				return usageError{fmt.Errorf("unknown check %q: want one of %s", args[0], checkNames())}
 			}
 			return nil
 		},
@@ -48,11 +48,11 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 	d.out.add(c)
 	node.addOnly(c)
 	c.AddCommand(podCIDRCommand(conn))
-	short := map[checks.Check]string{checks.CheckPools: "Examines the IPPools", checks.CheckLeaks: "Examines who holds which address",
-		checks.CheckPolicies: "Looks for policies, which are not enforced", checks.CheckAgent: "Asks the agent of this node",
-		checks.CheckOVS: "Examines Open vSwitch on this node", checks.CheckUplink: "Examines this node's NIC, for bridged pods",
-		checks.CheckFlows: "Compares this node's flows with those that there should be",
-		checks.CheckMTU:   "Examines whether pods' largest packets reach other nodes"}
+	short := map[checks.Check]string{checks.CheckPools: "Checks the IPPools", checks.CheckLeaks: "Checks for orphaned and duplicate addresses",
+		checks.CheckPolicies: "Lists policies, which are not enforced", checks.CheckAgent: "Checks the agent of this node",
+		checks.CheckOVS: "Checks Open vSwitch on this node", checks.CheckUplink: "Checks this node's NIC, for bridged pods",
+		checks.CheckFlows: "Compares this node's flows with the desired ones",
+		checks.CheckMTU:   "Checks whether pods' largest packets reach other nodes"}
 	for _, check := range checks.Checks()[1:] {
 		one := &examination{conn: conn, node: node}
 		sub := &cobra.Command{Use: string(check), Short: short[check], Args: noArgs,
@@ -110,7 +110,7 @@ func (d *examination) options(chosen []checks.Check) (checks.Options, error) {
 		o.NoNode = notHere
 	}
 	if !asked && notHere == "" && !d.node.only && os.Geteuid() != 0 {
-		o.Node, o.NoNode = nil, "to look at this node it needs root: sudo"
+		o.Node, o.NoNode = nil, "examining this node needs root: sudo"
 	}
 	if !d.node.only && !asked {
 		o.Client, o.NoClient = d.conn.client()
@@ -127,10 +127,10 @@ func verdict(r checks.Result) error {
 		return found{exitWarning}
 	}
 	if failed := r.Failed(); len(failed) > 0 {
-		return fmt.Errorf("%s could not be examined: %s", failed[0].Check, failed[0].Why)
+		return fmt.Errorf("checking %s failed: %s", failed[0].Check, failed[0].Why)
 	}
 	if len(r.Examined) == 0 {
-		return errors.New("nothing could be examined")
+		return errors.New("no check could run")
 	}
 	return nil
 }
@@ -139,20 +139,18 @@ func podCIDRCommand(conn *connection) *cobra.Command {
 	var out output
 	c := &cobra.Command{
 		Use:   "pod-cidr",
-		Short: "Examines the podCIDRs of all nodes",
-		Long: `doctor pod-cidr lists every node with its podCIDR, and each problem with its cause,
-where that is known from, and what would mend it: a node that got none because the
-cluster CIDR is used up or nobody gives any, podCIDRs that two nodes have, that
-overlap Services or nodes, or that kube-controller-manager would not start with,
-and pods with addresses of a podCIDR that their node had before.
+		Short: "Checks the podCIDRs of all nodes",
+		Long: `doctor pod-cidr lists every node with its podCIDR, and each problem with cause, evidence
+and remedy: a node without podCIDR because the cluster CIDR is exhausted or no allocator
+runs, duplicate podCIDRs, podCIDRs that overlap Services or nodes or with which
+kube-controller-manager would not start, and pods outside of their node's podCIDR.
 
-A remedy is printed only if, computed with the podCIDRs that there are, it serves
-all nodes that wait and overlaps nothing. Commands are to be read before they are
-run. Nothing is changed.
+A remedy is printed only if, computed with the existing podCIDRs, it serves all waiting
+nodes and overlaps nothing. Read the commands before you run them. Nothing is changed.
 
 It reads Nodes, Pods, Namespaces, ServiceCIDRs, PodCIDRRanges, Events, and in
 kube-system the ConfigMap kubeadm-config and the Leases of kube-controller-manager
-and fairlead-controller. What may not be read is told, and is not known then.`,
+and fairlead-controller. What may not be read is reported as unknown.`,
 		Example: `  fairleadctl doctor pod-cidr
   fairleadctl doctor pod-cidr --kubeconfig admin.conf --context prod
   fairleadctl doctor pod-cidr -o json | jq '.problems[].kind'`,

@@ -117,7 +117,7 @@ func TestKubeDoctorTellsOfTwoAllocators(t *testing.T) {
 	c.until(func() string {
 		out, code := c.run("doctor", "pod-cidr")
 		for _, part := range []string{"two-allocators", "kube-controller-manager, whose Pod kube-system/kube-controller-manager-cp1 has " +
-			"--allocate-node-cidrs gives podCIDRs to Nodes, too", "--allocate-node-cidrs=false"} {
+			"--allocate-node-cidrs assigns podCIDRs to Nodes, too", "--allocate-node-cidrs=false"} {
 			if code != exitFailing || !strings.Contains(strings.Join(strings.Fields(out), " "), part) {
 				return part + " is not in\n" + out
 			}

@@ -82,8 +82,8 @@ func (f *connection) add(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig file (default: the environment variable KUBECONFIG, else ~/.kube/config, else the pod's ServiceAccount)")
 	c.PersistentFlags().StringVar(&f.context, "context", "", "context of the kubeconfig (default: its current one)")
-	c.PersistentFlags().StringVar(&f.server, "server", "", "host, host:port or URL of the API server, in place of the kubeconfig's")
-	c.PersistentFlags().DurationVar(&f.timeout, "timeout", 30*time.Second, "how long the whole may take")
+	c.PersistentFlags().StringVar(&f.server, "server", "", "host, host:port or URL of the API server; overrides the kubeconfig's")
+	c.PersistentFlags().DurationVar(&f.timeout, "timeout", 30*time.Second, "timeout of the whole command")
 }
 
 // within bounds a command by --timeout.
@@ -101,7 +101,7 @@ func (f *connection) loader() clientcmd.ClientConfig {
 func (f *connection) client() (*kube.Client, error) {
 	config, err := f.loader().ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("which cluster? There is no kubeconfig: give --kubeconfig or set KUBECONFIG " +
+		return nil, errors.New("no kubeconfig found: use --kubeconfig or set KUBECONFIG " +
 			"(kubeadm writes one to /etc/kubernetes/admin.conf on a control-plane node)")
 	}
 	if err != nil {
@@ -132,7 +132,7 @@ func (n *localNode) add(c *cobra.Command) {
 
 // addOnly adds --node-local.
 func (n *localNode) addOnly(c *cobra.Command) {
-	c.Flags().BoolVar(&n.only, "node-local", false, "look at this node only, and ask no Kubernetes API")
+	c.Flags().BoolVar(&n.only, "node-local", false, "examine this node only, without the Kubernetes API")
 }
 
 // load reads the config. Without a file every key has its default.
@@ -153,7 +153,7 @@ func (n *localNode) here() (cfg api.AgentConfig, notHere string, err error) {
 		return cfg, "", err
 	}
 	if !n.only && !nodestate.Here(cfg) {
-		return cfg, "this is no node of the cluster: run it there", nil
+		return cfg, "this machine is not a node of the cluster: run the command on a node", nil
 	}
 	return cfg, "", nil
 }

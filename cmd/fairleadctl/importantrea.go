@@ -31,27 +31,27 @@ func importAntreaCommand(conn *connection) *cobra.Command {
 	i := &importAntrea{conn: conn}
 	c := &cobra.Command{
 		Use:   "import-antrea",
-		Short: "Takes over the addresses that Antrea's pools say pods have",
+		Short: "Imports the allocations recorded in Antrea's pools",
 		Long: `import-antrea reads status.ipAddresses of the IPPools, which Antrea has written, and
-makes an IPAllocation of each entry that it can prove: the Pod is there and has the
-address, or the StatefulSet is there for whose pod it is kept. Fairlead then gives
-these addresses to nobody else. Entries that can't be proved are left out, with the
-reason; Antrea's data stays as it is.
+creates an IPAllocation for each entry that it can verify: the Pod exists and has the
+address, or the StatefulSet exists for whose pod it is reserved. Fairlead then allocates
+these addresses to no other pod. Entries that cannot be verified are skipped, with the
+reason; Antrea's data is not changed.
 
-It shows what it would do, and asks before it does it, or --yes says so. It may be
-stopped and run again at any time: what is there already stays. Run it when Antrea
-gives no more addresses, and before Fairlead's agents start.
+It prints what it would do and asks for confirmation, unless --yes is given. It may be
+interrupted and run again at any time: existing allocations stay. Run it when Antrea
+allocates no more addresses, and before Fairlead's agents start.
 See docs/migrate-from-antrea.md.
 
-Exit codes: 0 all entries are taken over, 3 some are left out.`,
+Exit codes: 0 all entries are imported, 3 some are skipped.`,
 		Example: `  fairleadctl ipam import-antrea --dry-run
   fairleadctl ipam import-antrea --yes`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return i.run(c) },
 	}
 	i.out.add(c)
-	c.Flags().BoolVar(&i.dryRun, "dry-run", false, "show what would be done, and do nothing")
-	c.Flags().BoolVar(&i.yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&i.dryRun, "dry-run", false, "print what would be done, and do nothing")
+	c.Flags().BoolVar(&i.yes, "yes", false, "do not ask for confirmation")
 	return c
 }
 
@@ -94,16 +94,16 @@ func (i *importAntrea) agreed(c *cobra.Command, results []antrea.Result) error {
 		return nil
 	}
 	if !isTerminal(c.InOrStdin()) {
-		return usageError{errors.New("there is no terminal to ask on: --dry-run shows what would be done, --yes does it")}
+		return usageError{errors.New("no terminal to ask for confirmation: use --dry-run to see what would be done, --yes to do it")}
 	}
 	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
 	plan := imported{Entries: results, Counts: count(results),
 		listed: map[antrea.Outcome]bool{antrea.New: true, antrea.Refused: true}}
 	plan.write(p)
-	p.Line("Take these over? Type yes:")
+	p.Line("Import these? Type yes:")
 	answer, err := ask(c.Context(), c)
 	if err == nil && answer != "yes" {
-		err = errors.New("nothing was taken over")
+		err = errors.New("nothing was imported")
 	}
 	return err
 }
@@ -122,10 +122,10 @@ func (i *importAntrea) doAll(c *cobra.Command, client *kube.Client, results []an
 		err := results[n].Import(ctx, client)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("after %d addresses: %w. Run it again: it goes on from here", done, err)
+			return fmt.Errorf("after %d addresses: %w. Run the command again: it resumes from here", done, err)
 		}
 		if done++; done%progressEvery == 0 {
-			fmt.Fprintf(c.ErrOrStderr(), "%d addresses are taken over\n", done)
+			fmt.Fprintf(c.ErrOrStderr(), "imported %d addresses\n", done)
 		}
 	}
 	return nil
@@ -141,10 +141,10 @@ func count(results []antrea.Result) map[antrea.Outcome]int {
 
 func (d imported) write(p *report.Printer) {
 	if len(d.Entries) == 0 {
-		p.Line("No IPPool has status.ipAddresses: Antrea gave no address, or its data is gone.")
+		p.Line("No IPPool has status.ipAddresses: Antrea allocated no address, or its data is gone.")
 		return
 	}
-	rows := [][]string{{"ADDRESS", "POOL", "ANTREA SAYS IT IS OF", "OUTCOME"}}
+	rows := [][]string{{"ADDRESS", "POOL", "OWNER ACCORDING TO ANTREA", "OUTCOME"}}
 	for _, r := range d.Entries {
 		if d.listed[r.Outcome] && r.Outcome != antrea.Refused {
 			rows = append(rows, []string{r.Address, r.Pool, r.Owner, string(r.Outcome)})
@@ -155,9 +155,9 @@ func (d imported) write(p *report.Printer) {
 	}
 	for _, r := range d.Entries {
 		if r.Outcome == antrea.Refused {
-			p.Text("left out: ", fmt.Sprintf("%s of IPPool %s, %s: %s", r.Address, r.Pool, r.Owner, r.Why))
+			p.Text("skipped: ", fmt.Sprintf("%s of IPPool %s, %s: %s", r.Address, r.Pool, r.Owner, r.Why))
 		}
 	}
-	p.Line("%d can be taken over, %d were just now, %d were there, %d are left out.", d.Counts[antrea.New],
+	p.Line("%d can be imported, %d were imported now, %d existed, %d are skipped.", d.Counts[antrea.New],
 		d.Counts[antrea.Imported], d.Counts[antrea.There], d.Counts[antrea.Refused])
 }

@@ -100,7 +100,7 @@ func TestKubeImportAntrea(t *testing.T) {
 		"new-form 10.2.0.12": "refused: the Pod has ended",
 		"new-form 10.2.0.13": "refused: the Pod does not have it, but 10.2.0.19",
 		"new-form 10.2.0.15": "refused: the Pod's annotation k8s.v1.cni.cncf.io/network-status does not say that its interface net2 has it, but none",
-		"new-form nonsense":  `refused: "nonsense" is no IP address`,
+		"new-form nonsense":  `refused: "nonsense" is not an IP address`,
 		"new-form 10.2.0.16": "refused: the entry names no owner",
 		"old-form 10.3.0.7":  "refused: the StatefulSet has no pod of ordinal 2: it was scaled to 2",
 		"old-form 10.3.0.8":  "refused: its Pod default/db-0 has 10.3.0.5",
@@ -121,7 +121,7 @@ func TestKubeImportAntrea(t *testing.T) {
 	if list := c.addresses(); len(list) > 0 || code != exitWarning {
 		t.Fatalf("a dry run: exit code %d, and there are %v", code, list)
 	}
-	if out, code := c.run("ipam", "import-antrea"); code != exitUsage || !strings.Contains(out, "--dry-run shows what would be done") {
+	if out, code := c.run("ipam", "import-antrea"); code != exitUsage || !strings.Contains(out, "--dry-run to see what would be done") {
 		t.Errorf("without a terminal: exit code %d\n%s", code, out)
 	}
 	for range 2 { // the second time they are there

@@ -21,8 +21,8 @@ import (
 )
 
 func ipamCommand(conn *connection) *cobra.Command {
-	return parent("ipam", "Shows, checks and frees addresses of IPPools", `ipam is about the addresses of IPPools: who holds which, whether that is true, and
-how to free one that is held for nobody.`, showCommand(conn), checkCommand(conn), releaseCommand(conn),
+	return parent("ipam", "Shows, checks and releases addresses of IPPools", `ipam shows the owners of addresses of IPPools, checks them against the cluster, and
+releases orphaned addresses.`, showCommand(conn), checkCommand(conn), releaseCommand(conn),
 		importAntreaCommand(conn))
 }
 
@@ -53,13 +53,13 @@ func showCommand(conn *connection) *cobra.Command {
 	var f filter
 	c := &cobra.Command{
 		Use:   "show",
-		Short: "Shows pools and who holds their addresses",
-		Long: `show lists the IPPools and how full they are. With --all, or with any filter, it lists
-who holds which address as well.
+		Short: "Shows IPPools and the owners of their addresses",
+		Long: `show lists the IPPools and their usage. With --all, or with any filter, it also lists
+the allocations.
 
-USED and TOTAL are fairlead-controller's count, the phases what there is now:
-Allocated (a pod has it), Reserved (kept for a pod that does not run), Cooling (given
-back a moment ago), Conflict (somebody who is no pod uses it on the wire).`,
+USED and TOTAL are counted by fairlead-controller, the phases are current: Allocated (a
+pod has it), Reserved (for a pod that does not run now), Cooling (released a moment ago),
+Conflict (used by a host outside of the cluster).`,
 		Example: `  fairleadctl ipam show
   fairleadctl ipam show --pool vlan10 --all
   fairleadctl ipam show --node worker-7
@@ -106,7 +106,7 @@ func (f *filter) check() error {
 	}
 	a, err := netip.ParseAddr(f.address)
 	if err != nil {
-		return usageError{fmt.Errorf("--address %s is no IP address", f.address)}
+		return usageError{fmt.Errorf("--address %s is not an IP address", f.address)}
 	}
 	f.address = a.String()
 	return nil
@@ -139,7 +139,7 @@ func (s *shown) write(p *report.Printer) {
 	}
 	p.Line("")
 	if len(s.Allocations) == 0 {
-		p.Line("Nobody holds an address that fits.")
+		p.Line("No allocation matches.")
 		return
 	}
 	rows := [][]string{{"ADDRESS", "POOL", "PHASE", "OWNER", "NODE", "INTERFACE", "SINCE", "UNTIL"}}
@@ -194,14 +194,14 @@ func checkCommand(conn *connection) *cobra.Command {
 	var out output
 	c := &cobra.Command{
 		Use:   "check",
-		Short: "Looks for addresses that are lost, double or not held",
-		Long: `check compares who holds addresses with the Pods and Nodes that there are. It finds
-addresses held by pods that are gone, and says why they are not free yet; addresses
-that two running pods have; pods with an address of a pool that they do not hold; and
-addresses that somebody on the wire uses who is no pod. It looks twice, two seconds
-apart, and tells what both saw. It is the same as "doctor leaks".
+		Short: "Checks for orphaned, duplicate and unallocated addresses",
+		Long: `check compares the allocations with the Pods and Nodes of the cluster. It finds
+allocations whose pod is gone, and says why they are not released yet; addresses that
+two running pods have; pods with an address of a pool but no allocation; and addresses
+used by hosts outside of the cluster. It checks twice, two seconds apart, and reports
+what both checks found. It is the same as "doctor leaks".
 
-Exit codes: 0 nothing, 3 addresses are lost, 4 pods share an address or may come to.`,
+Exit codes: 0 no findings, 3 orphaned addresses, 4 pods share an address or may come to.`,
 		Example: `  fairleadctl ipam check
   fairleadctl ipam check -o json | jq -r '.findings[] | select(.kind == "leak") | .about[]'`,
 		Args: noArgs,
@@ -249,22 +249,22 @@ func releaseCommand(conn *connection) *cobra.Command {
 	r := &release{conn: conn}
 	c := &cobra.Command{
 		Use:   "release ADDRESS",
-		Short: "Frees an address that is held for nobody",
-		Long: `release shows who holds an address, whether the pod and its node are there, and frees
-the address if nobody can use it any more. It asks before, or --yes says so. An
-address that may be in use it refuses; --force frees it all the same, and wants a
---reason, which is kept in an Event of the pool.
+		Short: "Releases an orphaned address",
+		Long: `release shows the owner of an address and whether its pod and node exist, and releases
+the address if it can no longer be in use. It asks for confirmation, unless --yes is
+given. It refuses to release an address that may be in use; --force releases it anyway
+and needs a --reason, which is recorded in an Event of the pool.
 
-It frees what it has shown and nothing else: if somebody changes the allocation
-meanwhile, nothing is done. An address that a pod had cools for a minute before it is
-given again. The agent of a node that serves the pod after all takes it back.`,
+It releases exactly what it has shown: if the allocation changes meanwhile, nothing is
+done. An address that a pod had cools for a minute before it is allocated again. If an
+agent serves the pod after all, it allocates the address to it again.`,
 		Example: `  fairleadctl ipam release 10.2.0.17
   fairleadctl ipam release 10.2.0.17 --yes
   fairleadctl ipam release 10.2.0.17 --force --reason "node-3 was scrapped"
   fairleadctl ipam release fd00:10:2::17 --network storage`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usageError{errors.New("want one address: fairleadctl ipam release ADDRESS")}
+				return usageError{errors.New("exactly one address is required: fairleadctl ipam release ADDRESS")}
 			}
 			return nil
 		},
@@ -272,9 +272,9 @@ given again. The agent of a node that serves the pod after all takes it back.`,
 	}
 	r.out.add(c)
 	c.Flags().StringVar(&r.network, "network", "", "the isolated network of the address (annotation "+api.AnnotationNetwork+" of its pool)")
-	c.Flags().BoolVar(&r.force, "force", false, "free it though it may be in use")
-	c.Flags().StringVar(&r.reason, "reason", "", "why it is freed by hand; needed with --force")
-	c.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&r.force, "force", false, "release it although it may be in use")
+	c.Flags().StringVar(&r.reason, "reason", "", "why it is released manually; required with --force")
+	c.Flags().BoolVar(&r.yes, "yes", false, "do not ask for confirmation")
 	return c
 }
 
@@ -284,7 +284,7 @@ func (r *release) name(arg string) (string, error) {
 		if _, _, perr := allocation.ParseName(arg); perr == nil && r.network == "" {
 			return arg, nil // as "ipam show" and kubectl print it
 		}
-		return "", usageError{fmt.Errorf("%q is no IP address", arg)}
+		return "", usageError{fmt.Errorf("%q is not an IP address", arg)}
 	}
 	return allocation.Name(r.network, a), nil
 }
@@ -295,7 +295,7 @@ func (r *release) run(c *cobra.Command, args []string) error {
 		return err
 	}
 	if r.force && strings.TrimSpace(r.reason) == "" {
-		return usageError{errors.New("--force wants a --reason: why it is safe to give the address to somebody else")}
+		return usageError{errors.New("--force requires --reason: why it is safe to allocate the address to another pod")}
 	}
 	client, err := r.conn.client()
 	if err != nil {
@@ -305,7 +305,7 @@ func (r *release) run(c *cobra.Command, args []string) error {
 	defer cancel()
 	e, err := cluster.EvidenceOf(ctx, client, name)
 	if errors.Is(err, allocation.ErrNotFound) {
-		return fmt.Errorf("nobody holds %s: there is no IPAllocation of that name", name)
+		return fmt.Errorf("%s is not allocated: there is no IPAllocation of that name", name)
 	}
 	if err != nil {
 		return err
@@ -321,17 +321,17 @@ func (r *release) run(c *cobra.Command, args []string) error {
 	}
 	done := released{Evidence: e, Released: true, Note: note(e)}
 	if untold != nil {
-		done.Note += fmt.Sprintf(". No Event could be written about it: %v", untold)
+		done.Note += fmt.Sprintf(". Writing an Event about it failed: %v", untold)
 	}
-	return r.out.write(c.OutOrStdout(), done, func(p *report.Printer) { p.Line("%s is free: %s.", name, done.Note) })
+	return r.out.write(c.OutOrStdout(), done, func(p *report.Printer) { p.Line("released %s: %s.", name, done.Note) })
 }
 
 func note(e cluster.Evidence) string {
 	switch {
 	case e.Allocation.Spec.Phase != api.PhaseAllocated:
-		return "it may be given at once"
+		return "it can be allocated at once"
 	case e.Allocation.Spec.Reservation != nil:
-		return "it is kept for its owner's next pod"
+		return "it stays reserved for its owner's next pod"
 	}
 	return "it cools for a minute"
 }
@@ -345,19 +345,19 @@ func (r *release) agreed(c *cobra.Command, e cluster.Evidence) error {
 		p.Text("  ", line)
 	}
 	if e.Verdict != cluster.Gone && !r.force {
-		return fmt.Errorf("%s is not freed: %s. Whoever is given it next would share it. If you know better: --force --reason TEXT",
+		return fmt.Errorf("%s is not released: %s. The next pod would share it. If you are sure: --force --reason TEXT",
 			e.Allocation.Name, whyNot(e))
 	}
 	if r.yes {
 		return p.Err()
 	}
 	if !isTerminal(c.InOrStdin()) {
-		return usageError{errors.New("there is no terminal to ask on: --yes says that it is to be freed")}
+		return usageError{errors.New("no terminal to ask for confirmation: use --yes to release it")}
 	}
-	p.Line("Free it? Type yes:")
+	p.Line("Release it? Type yes:")
 	answer, err := ask(c.Context(), c)
 	if err == nil && answer != "yes" {
-		err = errors.New("not freed")
+		err = errors.New("not released")
 	}
 	return err
 }
@@ -375,7 +375,7 @@ func ask(ctx context.Context, c *cobra.Command) (string, error) {
 	}()
 	select {
 	case <-ctx.Done():
-		return "", errors.New("not freed: interrupted")
+		return "", errors.New("not released: interrupted")
 	case l := <-read:
 		return l.text, l.err
 	}
@@ -384,9 +384,9 @@ func ask(ctx context.Context, c *cobra.Command) (string, error) {
 func whyNot(e cluster.Evidence) string {
 	switch e.Verdict {
 	case cluster.Lives:
-		return "its pod lives"
+		return "its pod is running"
 	case cluster.Kept:
 		return "it is " + e.Owner
 	}
-	return "its pod may live"
+	return "its pod may be running"
 }

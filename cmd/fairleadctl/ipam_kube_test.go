@@ -100,17 +100,17 @@ func TestKubeIPAMRelease(t *testing.T) {
 		says  string
 		phase api.AllocationPhase
 	}{
-		{"10.2.0.10 --yes", exitError, "its pod lives", api.PhaseAllocated},
-		{"10.2.0.10 --yes --force", exitUsage, "wants a --reason", api.PhaseAllocated},
-		{"10.2.0.11", exitUsage, "no terminal to ask on", api.PhaseAllocated},
+		{"10.2.0.10 --yes", exitError, "its pod is running", api.PhaseAllocated},
+		{"10.2.0.10 --yes --force", exitUsage, "requires --reason", api.PhaseAllocated},
+		{"10.2.0.11", exitUsage, "no terminal to ask for confirmation", api.PhaseAllocated},
 		{"10.2.0.11 --yes", 0, "there is no Pod of UID", api.PhaseCooling},
-		{"10.2.0.12 --yes", exitError, "its pod may live", api.PhaseAllocated},
+		{"10.2.0.12 --yes", exitError, "its pod may be running", api.PhaseAllocated},
 		{"10.2.0.12 --yes --force --reason scrapped", 0, "Node down is not Ready (Unknown)", api.PhaseCooling},
 		{"10.2.0.13 --yes", 0, "02:00:00:00:00:07 answered for it", ""},
 		{"10.2.0.14 --yes", 0, "kept for StatefulSet default/db", ""},
 		{"10.2.0.15 --yes", exitError, "nobody holds 10.2.0.15", ""},
-		{"10.2.0 --yes", exitUsage, "no IP address", ""},
-		{"--yes", exitUsage, "want one address", ""},
+		{"10.2.0 --yes", exitUsage, "not an IP address", ""},
+		{"--yes", exitUsage, "exactly one address is required", ""},
 	} {
 		out, code := c.run(append([]string{"ipam", "release"}, strings.Fields(step.args)...)...)
 		t.Log("\n" + out)

@@ -71,15 +71,14 @@ func command(name string) *cobra.Command {
 	c := &cobra.Command{
 		Use:         "fairleadctl",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: name},
-		Short:       "Examines a cluster that Fairlead serves",
-		Long: `fairleadctl examines a cluster that Fairlead serves, and the node that it runs on. It
-asks the Kubernetes API with your kubeconfig, from anywhere. On a node it asks the
-agent and Open vSwitch as well, which needs root. These commands change something:
+		Short:       "Examines a cluster that runs Fairlead",
+		Long: `fairleadctl examines a cluster that runs Fairlead, and the node that it runs on. It reads
+the Kubernetes API with your kubeconfig, from anywhere. On a node it also queries the
+agent and Open vSwitch, which needs root. These commands change something:
 "ipam release", "ipam import-antrea", "uplink restore" and "uninstall".
 
-Exit codes: 0 nothing is wrong, 1 it could not be found out, 2 a mistake in the
-arguments, 3 warnings: all nodes serve pods, 4 something or somebody is not served,
-or a plan does not hold.`,
+Exit codes: 0 no findings, 1 a check could not run, 2 invalid arguments, 3 warnings: all
+nodes serve pods, 4 some pods or nodes have no working network, or a plan does not fit.`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -111,9 +110,9 @@ func parent(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("%s has no command %q: want %s", c.CommandPath(), args[0], strings.Join(names, ", "))}
+				return usageError{fmt.Errorf("%s: unknown command %q: want %s", c.CommandPath(), args[0], strings.Join(names, ", "))}
 			}
-			return usageError{fmt.Errorf("%s what? Say %s", c.CommandPath(), strings.Join(names, ", "))}
+			return usageError{fmt.Errorf("%s: missing command: want %s", c.CommandPath(), strings.Join(names, ", "))}
 		}}
 	c.AddCommand(subs...)
 	return c
@@ -122,7 +121,7 @@ func parent(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 // noArgs is an Args of cobra.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError{fmt.Errorf("%q: %s takes flags only", args[0], c.CommandPath())}
+		return usageError{fmt.Errorf("%q: %s takes no arguments, only flags", args[0], c.CommandPath())}
 	}
 	return nil
 }

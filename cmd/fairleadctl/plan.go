@@ -23,8 +23,8 @@ func planCommand() *cobra.Command {
 		Use:   "plan --cluster-cidr CIDR[,CIDR]",
 		Short: "Computes how many nodes and pods a cluster CIDR holds, before the cluster exists",
 		Long: `plan computes how many nodes and pods a cluster CIDR holds, before the cluster
-exists. A podCIDR can't be changed later without making the Node anew, so it is
-worth a minute. It needs no cluster.`,
+exists. Changing a podCIDR later means deleting and recreating the Node. plan needs no
+cluster.`,
 		Example: `  fairleadctl plan --cluster-cidr 10.244.0.0/16 --nodes 300
   fairleadctl plan --cluster-cidr 192.168.0.0/22 --node-mask 26 --nodes 10 --service-cidr 10.96.0.0/12
   fairleadctl plan --cluster-cidr 10.244.0.0/16,fd00:10:244::/56 --node-mask 24,64`,
@@ -52,11 +52,11 @@ worth a minute. It needs no cluster.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&clusterCIDR, "cluster-cidr", "", "what podCIDRs are cut from; with two families both, the first one first")
+	c.Flags().StringVar(&clusterCIDR, "cluster-cidr", "", "ranges that podCIDRs are cut from, one per family")
 	c.Flags().StringVar(&nodeMask, "node-mask", "",
 		"length of the podCIDRs, in the order of --cluster-cidr (default: 24 for IPv4, 64 for IPv6)")
 	c.Flags().StringVar(&serviceCIDR, "service-cidr", "", "the Service CIDR, of one or both families")
-	c.Flags().IntVar(&nodes, "nodes", 0, "how many nodes there will be, control plane included")
+	c.Flags().IntVar(&nodes, "nodes", 0, "number of nodes, including the control plane")
 	out.add(c)
 	return c
 }
@@ -64,14 +64,14 @@ worth a minute. It needs no cluster.`,
 func parseRanges(clusterCIDR, nodeMask string) ([]podcidr.Range, error) {
 	cidrs, err := parseCIDRs(clusterCIDR)
 	if err == nil && len(cidrs) == 0 {
-		err = errors.New("it is missing; want a CIDR such as 10.244.0.0/16")
+		err = errors.New("it is required: a CIDR such as 10.244.0.0/16")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--cluster-cidr: %w", err)
 	}
 	masks := strings.Split(nodeMask, ",")
 	if nodeMask != "" && len(masks) != len(cidrs) {
-		return nil, fmt.Errorf("--node-mask %s: want as many as --cluster-cidr has CIDRs, %d", nodeMask, len(cidrs))
+		return nil, fmt.Errorf("--node-mask %s: want one for each CIDR of --cluster-cidr, %d", nodeMask, len(cidrs))
 	}
 	var out []podcidr.Range
 	for i, p := range cidrs {
@@ -97,9 +97,9 @@ func parseCIDRs(list string) ([]netip.Prefix, error) {
 		p, err := netip.ParsePrefix(s)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("%q is no CIDR", s)
+			return nil, fmt.Errorf("%q is not a CIDR", s)
 		case p != p.Masked():
-			return nil, fmt.Errorf("%s has bits behind its mask; is %s meant?", s, p.Masked())
+			return nil, fmt.Errorf("%s has host bits set; did you mean %s?", s, p.Masked())
 		case slices.ContainsFunc(out, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }):
 			return nil, fmt.Errorf("%s: Kubernetes takes one CIDR of each family", list)
 		}

@@ -39,13 +39,13 @@ func statusCommand(conn *connection, node *localNode) *cobra.Command {
 	var out output
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Shows nodes, pools and who works, at a glance",
-		Long: `status shows the Nodes with their podCIDRs and agents, the IPPools and how full they
-are, which fairlead-controller works, and what Fairlead has warned of in the last hour.
-On a node, as root, it shows what the agent and Open vSwitch there say as well.
+		Short: "Shows nodes, pools and the leader",
+		Long: `status shows the Nodes with their podCIDRs and agents, the IPPools and their usage, the
+leader among the fairlead-controllers, and Fairlead's Warning Events of the last hour.
+On a node, as root, it also shows the state of the agent and of Open vSwitch.
 
-It judges nothing: that is what doctor does. The exit code is 0, or 1 where the Nodes
-could not be read, or with --node-local the agent does not answer.`,
+It does not judge; doctor does. The exit code is 0, or 1 if the Nodes could not be read
+or, with --node-local, the agent does not answer.`,
 		Example: `  fairleadctl status
   sudo fairleadctl status --node-local
   fairleadctl status -o yaml`,
@@ -77,9 +77,9 @@ func gather(ctx context.Context, conn *connection, node *localNode) (*wholeStatu
 	s := &wholeStatus{}
 	switch {
 	case notHere != "":
-		s.NotLookedAt = append(s.NotLookedAt, "a node's own parts (agent, Open vSwitch, uplink): "+notHere)
+		s.NotLookedAt = append(s.NotLookedAt, "a node's agent, Open vSwitch and uplink: "+notHere)
 	case os.Geteuid() != 0:
-		s.NotLookedAt = append(s.NotLookedAt, "this node's own parts (agent, Open vSwitch, uplink): that needs root")
+		s.NotLookedAt = append(s.NotLookedAt, "this node's agent, Open vSwitch and uplink: needs root")
 	default:
 		s.Node = lookHere(ctx, cfg, node.journal)
 	}
@@ -160,7 +160,7 @@ func (s *wholeStatus) write(p *report.Printer) {
 		writeHere(p, s.Node)
 	}
 	for _, n := range s.NotLookedAt {
-		p.Text("not looked at: ", n)
+		p.Text("not examined: ", n)
 	}
 }
 
@@ -199,7 +199,7 @@ func writeCluster(p *report.Printer, s *cluster.Status) {
 		p.Text(p.Paint(report.Middle, "warned ")+w.Last.UTC().Format(time.TimeOnly)+" UTC: ", w.About+": "+w.Reason+": "+w.Message)
 	}
 	for _, n := range s.NotKnown {
-		p.Text("not known: ", n)
+		p.Text("unknown: ", n)
 	}
 }
 
@@ -208,7 +208,7 @@ func yes(p *report.Printer, ready string) string {
 	case "True":
 		return p.Paint(report.Good, "yes")
 	case "":
-		return "never told"
+		return "never reported"
 	case "False":
 		return p.Paint(report.Bad, "no")
 	}
@@ -240,7 +240,7 @@ func writeHere(p *report.Printer, s *nodeStatus) {
 		case a.NotReady != "":
 			agent = p.Paint(report.Bad, "not ready: ") + a.NotReady
 		case a.Degraded != "":
-			agent = p.Paint(report.Middle, "ready, but: ") + a.Degraded
+			agent = p.Paint(report.Middle, "degraded: ") + a.Degraded
 		}
 		p.Line("this node is %s, fairlead-agent %s: %d pods, %d flows, pods' MTU %d", a.Node, a.Version, a.Pods, len(a.Flows), a.PodMTU)
 	}

@@ -30,7 +30,7 @@ func TestKubeStatus(t *testing.T) {
 	c.must(c.client.Warn(t.Context(), "up", kube.Warning{About: kube.NodeReference("up"), Reason: "PodCIDRUnusable", Message: "so it is"}))
 	out, code := c.run("status")
 	for _, part := range []string{"not seen: there is no Lease", "not ready: CrashLoopBackOff, ended with exit code 78", "10.79.0.0/24",
-		"PodCIDRUnusable: so it is", "not looked at yet", "not looked at: a node's own parts"} {
+		"PodCIDRUnusable: so it is", "not looked at yet", "not examined: a node's agent"} {
 		if !strings.Contains(out, part) || code != 0 {
 			t.Errorf("exit code %d, and %q is not in\n%s", code, part, out)
 		}
@@ -66,7 +66,7 @@ func TestKubeDoctorAll(t *testing.T) {
 	}
 	out, _ := c.run("doctor")
 	t.Log("\n" + out)
-	for _, part := range []string{"pod-cidr  ok", "leaks     ok", "mtu       not examined: this is no node of the cluster", "NetworkPolicy default/deny"} {
+	for _, part := range []string{"pod-cidr  ok", "leaks     ok", "mtu       not examined: this machine is not a node of the cluster", "NetworkPolicy default/deny"} {
 		if !strings.Contains(out, part) {
 			t.Errorf("%q is not in\n%s", part, out)
 		}

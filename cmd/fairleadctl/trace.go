@@ -51,19 +51,18 @@ func traceCommand(conn *connection, node *localNode) *cobra.Command {
 	var out output
 	return withOutput(&out, &cobra.Command{
 		Use:   "trace [NAMESPACE/]POD ADDRESS|[NAMESPACE/]POD",
-		Short: "Tells in words which way a pod's packet takes on this node",
-		Long: `trace tells in words what Open vSwitch on this node does with a ping of a pod to an
-address or to another pod. Nothing is sent: ovs-vswitchd walks through the flows
-(ofproto/trace). It needs root.
+		Short: "Explains the path of a pod's packet through this node",
+		Long: `trace explains what Open vSwitch on this node does with a ping from a pod to an address
+or to another pod. Nothing is sent: ovs-vswitchd simulates the packet (ofproto/trace).
+It needs root.
 
-The packet's way has a part on the sender's node and one on the receiver's: run the
-same command on both. Pods of this node are known without the Kubernetes API; of pods
-of other nodes it is asked.`,
+The path has a part on the sender's node and one on the receiver's: run the same command
+on both. The Kubernetes API is only needed for pods of other nodes.`,
 		Example: `  sudo fairleadctl trace default/a default/c
   sudo fairleadctl trace web-0 203.0.113.1`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usageError{errors.New("want a pod, and an address or a pod: trace default/a 10.77.2.2")}
+				return usageError{errors.New("want a pod, and an address or another pod: trace default/a 10.77.2.2")}
 			}
 			return nil
 		},
@@ -122,7 +121,7 @@ func (t *tracing) run(ctx context.Context, pod, destination string) (*traced, er
 	if a, aerr := netip.ParseAddr(destination); aerr == nil {
 		to = t.owner(a.Unmap())
 	} else if to, err = t.find(ctx, podName(destination)); err != nil {
-		return nil, fmt.Errorf("%w, and %s is no IP address either", err, destination)
+		return nil, fmt.Errorf("%w, and %s is not an IP address either", err, destination)
 	}
 	return t.way(ctx, from, to)
 }
@@ -167,9 +166,9 @@ func (t *tracing) way(ctx context.Context, from, to end) (*traced, error) {
 		explain.Leaves(out.Steps, explain.TheNode)
 	switch {
 	case from.here && left && to.node != "":
-		out.Next = fmt.Sprintf("it goes to node %s; the same command there tells the rest", to.node)
+		out.Next = fmt.Sprintf("it goes to node %s; run the same command there for the rest", to.node)
 	case !from.here:
-		out.Next = fmt.Sprintf("this is how it arrives from node %s; the same command there tells how it leaves", from.node)
+		out.Next = fmt.Sprintf("this is its arrival from node %s; run the same command there for its departure", from.node)
 	}
 	return out, nil
 }
@@ -247,7 +246,7 @@ func (t *tracing) find(ctx context.Context, name string) (end, error) {
 	}
 	client, err := t.conn.client()
 	if err != nil {
-		return end{}, fmt.Errorf("pod %s is not on this node, and the Kubernetes API can't be asked: %w", name, err)
+		return end{}, fmt.Errorf("pod %s is not on this node, and the Kubernetes API cannot be read: %w", name, err)
 	}
 	namespace, short, _ := strings.Cut(name, "/")
 	pod, err := client.Kubernetes.CoreV1().Pods(namespace).Get(ctx, short, metav1.GetOptions{})
@@ -255,7 +254,7 @@ func (t *tracing) find(ctx context.Context, name string) (end, error) {
 		return end{}, fmt.Errorf("there is no pod %s", name)
 	}
 	if err != nil {
-		return end{}, fmt.Errorf("pod %s is not on this node; asking the Kubernetes API: %w", name, err)
+		return end{}, fmt.Errorf("pod %s is not on this node; reading it from the Kubernetes API: %w", name, err)
 	}
 	e := end{pod: name, node: pod.Spec.NodeName}
 	for _, ip := range pod.Status.PodIPs {

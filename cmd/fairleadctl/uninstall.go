@@ -26,24 +26,24 @@ func uninstallCommand(conn *connection) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Restores all nodes, before Fairlead is deleted from the cluster",
-		Long: `uninstall takes Fairlead from the nodes of a cluster: it deletes the DaemonSet of the
+		Long: `uninstall removes Fairlead from the nodes of a cluster: it deletes the DaemonSet of the
 agents, runs "fairlead-agent uninstall" on each node, and waits until all are done. NIC,
 routes, iptables and CNI files of each node are then as they were before Fairlead.
 
-Pods that are there lose their network; delete them when another network is installed.
-Then delete the rest from the cluster: kubectl delete -f fairlead.yaml, as
-docs/install.md has it. "helm uninstall" does both.
+Running pods lose their network; delete them when another network is installed. Then
+delete the remaining objects: kubectl delete -f fairlead.yaml, see docs/install.md.
+"helm uninstall" does both.
 
-It may be stopped and run again at any time. Nodes that do not answer are named.`,
+It may be interrupted and run again at any time. Nodes that do not answer are listed.`,
 		Example: `  fairleadctl uninstall
   fairleadctl uninstall --yes --wait 10m`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return u.run(c) },
 	}
 	u.out.add(c)
-	c.Flags().BoolVar(&u.yes, "yes", false, "do not ask")
-	c.Flags().DurationVar(&u.wait, "wait", 5*time.Minute, "how long the nodes may take")
-	c.Flags().StringVar(&u.release, "helm-release", "", "do it only if this Helm release has installed the agents: for its hook")
+	c.Flags().BoolVar(&u.yes, "yes", false, "do not ask for confirmation")
+	c.Flags().DurationVar(&u.wait, "wait", 5*time.Minute, "timeout for the nodes")
+	c.Flags().StringVar(&u.release, "helm-release", "", "only if this Helm release installed the agents: for its hook")
 	return c
 }
 
@@ -66,11 +66,10 @@ func (u *uninstall) run(c *cobra.Command) error {
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("%w. Run it again: it goes on from here. A node that does not come back: kubectl delete node", err)
+		return fmt.Errorf("%w. Run the command again: it resumes from here. If a node does not come back: kubectl delete node", err)
 	}
 	return u.out.write(c.OutOrStdout(), nodes, func(p *report.Printer) {
-		p.Line("%d nodes are as they were before Fairlead. Now delete the rest, but not the definitions (crds), with which all "+
-			"pools and addresses would go: docs/install.md#uninstall", len(nodes))
+		p.Line("%d nodes are restored. Now delete the remaining objects, but not the CRDs, with which all pools and addresses would be deleted: docs/install.md#uninstall", len(nodes))
 	})
 }
 
@@ -79,10 +78,10 @@ func (u *uninstall) agreed(c *cobra.Command) error {
 		return nil
 	}
 	if !isTerminal(c.InOrStdin()) {
-		return usageError{errors.New("there is no terminal to ask on: --yes says that all nodes are to be restored")}
+		return usageError{errors.New("no terminal to ask for confirmation: use --yes to restore all nodes")}
 	}
 	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
-	p.Line("The pods of all nodes lose their network. Type yes to go on:")
+	p.Line("The pods of all nodes lose their network. Type yes to continue:")
 	answer, err := ask(c.Context(), c)
 	if err == nil && answer != "yes" {
 		err = errors.New("nothing was done")

@@ -21,7 +21,7 @@ func TestKubeUninstall(t *testing.T) {
 		t.Errorf("nothing is installed: exit code %d\n%s", code, out)
 	}
 	c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component in (rbac, agent)"))
-	if out, code := c.run("uninstall"); code != exitUsage || !strings.Contains(out, "no terminal to ask on") {
+	if out, code := c.run("uninstall"); code != exitUsage || !strings.Contains(out, "no terminal to ask for confirmation") {
 		t.Errorf("it does not ask: exit code %d\n%s", code, out)
 	}
 	out, code := c.run("uninstall", "--yes", "--helm-release", "fairlead")
@@ -53,7 +53,7 @@ func TestKubeUninstall(t *testing.T) {
 
 	// An agent does not end: nothing else is begun.
 	out, code = c.run("uninstall", "--yes", "--wait", "3s")
-	if code != exitError || !strings.Contains(out, "to end (agent-1)") || !strings.Contains(out, "Run it again") {
+	if code != exitError || !strings.Contains(out, "to end (agent-1)") || !strings.Contains(out, "Run the command again") {
 		t.Errorf("an agent is there: exit code %d\n%s", code, out)
 	}
 	waits, err := sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{})
@@ -109,7 +109,7 @@ func TestKubeUninstall(t *testing.T) {
 	}()
 	out, code = c.run("uninstall", "--yes", "--wait", "60s")
 	t.Log("\n" + out)
-	if code != 0 || !strings.Contains(out, "2 nodes are as they were before Fairlead") {
+	if code != 0 || !strings.Contains(out, "2 nodes are restored") {
 		t.Errorf("all nodes are done: exit code %d\n%s", code, out)
 	}
 }

@@ -16,8 +16,8 @@ import (
 )
 
 func uplinkCommand(node *localNode) *cobra.Command {
-	return parent("uplink", "Shows, judges and gives back this node's NIC", `uplink is about the NIC of the node that it runs on, which bridged pods use. It needs
-root. It does the same as "fairlead-agent uplink" does; docs/uplink.md tells what happens.`,
+	return parent("uplink", "Shows, checks and restores this node's NIC", `uplink shows and restores the NIC of this node that bridged pods use. It needs root and
+does the same as "fairlead-agent uplink". See docs/uplink.md.`,
 		uplinkStatusCommand(node), preflightCommand(node), restoreCommand(node))
 }
 
@@ -50,8 +50,8 @@ func lines(text fmt.Stringer) func(*report.Printer) {
 
 func uplinkStatusCommand(node *localNode) *cobra.Command {
 	return onNode("status", "Shows whether the NIC is attached, and what is missing",
-		`status shows what the journal says, what is found on the node, and the step that would
-be next. Exit code 3: it is not complete.`, "  sudo fairleadctl uplink status",
+		`status shows the journal, the state found on the node, and the next step. Exit code 3:
+the attached state is incomplete.`, "  sudo fairleadctl uplink status",
 		func(ctx context.Context, c *cobra.Command, out *output) error {
 			u, err := uplink.Open(node.journal, logr.Discard())
 			if err != nil {
@@ -73,9 +73,9 @@ be next. Exit code 3: it is not complete.`, "  sudo fairleadctl uplink status",
 
 func preflightCommand(node *localNode) *cobra.Command {
 	var nic string
-	c := onNode("preflight", "Says what an attach of the NIC would do, and why it would not",
-		`preflight looks whether the NIC can be attached safely, and changes nothing. Exit code 4:
-it can't.`, "  sudo fairleadctl uplink preflight --nic eth0",
+	c := onNode("preflight", "Shows what attaching the NIC would do, or why it is not possible",
+		`preflight checks whether the NIC can be attached safely, and changes nothing. Exit code 4:
+it cannot.`, "  sudo fairleadctl uplink preflight --nic eth0",
 		func(ctx context.Context, c *cobra.Command, out *output) error {
 			cfg, err := node.load()
 			if err != nil {
@@ -105,10 +105,10 @@ it can't.`, "  sudo fairleadctl uplink preflight --nic eth0",
 }
 
 func restoreCommand(node *localNode) *cobra.Command {
-	return onNode("restore", "Takes the NIC back from Open vSwitch, with all that it had",
-		`restore takes the NIC out of Open vSwitch and puts back all that the journal has on
+	return onNode("restore", "Detaches the NIC and restores its previous state",
+		`restore detaches the NIC from Open vSwitch and restores everything that the journal has on
 record. It needs no config, no API, no agent and no running Open vSwitch. It may be
-repeated. Bridged pods have no network until the agent is started anew.`, "  sudo fairleadctl uplink restore",
+repeated. Bridged pods have no network until the agent is restarted.`, "  sudo fairleadctl uplink restore",
 		func(ctx context.Context, c *cobra.Command, out *output) error {
 			u, err := uplink.Open(node.journal, klog.Background())
 			if err != nil {

@@ -38,7 +38,7 @@ func (r *Report) head(p *report.Printer) {
 	}
 	p.Table(append(rows, []string{"allocator", r.Allocator})...)
 	for _, u := range r.Unread {
-		p.Text("not known: ", u)
+		p.Text("unknown: ", u)
 	}
 	p.Line("")
 }

@@ -20,7 +20,7 @@ func (r Result) Write(p *report.Printer) {
 	}
 	p.Table(rows...)
 	for _, n := range r.NotKnown {
-		p.Text("not known: ", n)
+		p.Text("unknown: ", n)
 	}
 	p.Line("")
 	for i, f := range r.Findings {

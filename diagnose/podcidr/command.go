@@ -116,7 +116,7 @@ func parseCIDRs(list string) ([]netip.Prefix, error) {
 		}
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no CIDR", s)
+			return nil, fmt.Errorf("%q is not a CIDR", s)
 		}
 		if slices.ContainsFunc(out, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }) {
 			return nil, errors.New("two CIDRs of one family in " + list)

@@ -36,7 +36,7 @@ type world struct {
 func (w world) claim(p pool.Pool, e Entry) (api.IPAllocation, error) {
 	addr, err := netip.ParseAddr(e.IPAddress)
 	if err != nil {
-		return api.IPAllocation{}, fmt.Errorf("%q is no IP address", e.IPAddress)
+		return api.IPAllocation{}, fmt.Errorf("%q is not an IP address", e.IPAddress)
 	}
 	if err := p.Check(addr); err != nil {
 		return api.IPAllocation{}, err

@@ -50,7 +50,7 @@ func TestRootFairleadctlOnNode(t *testing.T) {
 	b.says(t, admin, 1, []string{"there is no pod default/none"}, "trace", "a", "none")
 	b.says(t, admin, 0, []string{"from pod default/a"}, "trace", "a", "203.0.113.1")
 	b.says(t, "/nonexistent", 0, []string{"from pod default/a"}, "trace", "a", "203.0.113.1")
-	b.says(t, "/nonexistent", 1, []string{"pod default/c is not on this node, and the Kubernetes API can't be asked"}, "trace", "a", "c")
+	b.says(t, "/nonexistent", 1, []string{"pod default/c is not on this node, and the Kubernetes API cannot be read"}, "trace", "a", "c")
 	b.says(t, admin, 0, []string{"detached: nothing was attached"}, "uplink", "status")
 
 	// node2 takes no large packets: a veth takes a VLAN tag more than its MTU.

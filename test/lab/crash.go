@@ -48,7 +48,7 @@ A step in which there is nothing to do does not come. The journal is /var/lib/fa
 		},
 	}
 	cmd.Flags().StringVar(&at, "at", "", "the step (see above)")
-	cmd.Flags().DurationVar(&limit, "timeout", limit, "how long the whole may take")
+	cmd.Flags().DurationVar(&limit, "timeout", limit, "timeout of the whole command")
 	if err := cmd.MarkFlagRequired("at"); err != nil {
 		panic(err) // the flag is defined above
 	}

@@ -54,10 +54,10 @@ func TestE2EMigration(t *testing.T) {
 	cluster.Must(t, err)
 	cluster.Eventually(t, func() error { // the API server takes a moment to know the kinds
 		out, err := c.Fairleadctl(t, "ipam", "import-antrea", "--dry-run")
-		return leftOut(out, err, "4 can be taken over, 0 were just now")
+		return leftOut(out, err, "4 can be imported, 0 were imported now")
 	})
 	out, err := c.Fairleadctl(t, "ipam", "import-antrea", "--yes")
-	cluster.Must(t, leftOut(out, err, "4 were just now"))
+	cluster.Must(t, leftOut(out, err, "4 were imported now"))
 	t.Logf("import-antrea said\n%s", out)
 	held := slices.Sorted(slices.Values(strings.Fields(
 		c.Run(t, "get", "ipallocations", "-o", "jsonpath={.items[*].spec.address}"))))
