@@ -33,6 +33,9 @@ func (m MAC) LinkLocal() netip.Addr {
 		8: m[0] ^ 0x02, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }
 
+// MaxVLAN is the highest VLAN ID (IEEE 802.1Q, which reserves 4095).
+const MaxVLAN = 4094
+
 // Attachment is one network interface of one pod: what a CNI ADD made and a
 // CNI DEL takes away. The record is kept in OVSDB, in the external_ids of the
 // pod's Port, and nowhere else on the node.
@@ -59,8 +62,7 @@ type Attachment struct {
 	// Bridged: the addresses are of IPPools, not of the node's podCIDRs, and the
 	// pod's frames go onto the underlay. The fields below are zero without it.
 	Bridged bool
-	// VLAN is the ID of the pod's frames on the underlay, 1 to 4094 (IEEE
-	// 802.1Q); 0: untagged.
+	// VLAN is the ID of the pod's frames on the underlay, 1 to MaxVLAN; 0: untagged.
 	VLAN uint16
 	// Pools are the names of the IPPools, one for each of Addrs in their order.
 	Pools []string

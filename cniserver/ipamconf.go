@@ -9,6 +9,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // ipamConf is the key ipam of a network configuration where Fairlead is the IPAM plugin:
@@ -220,7 +222,7 @@ func (k ipamKeys) routes() ([]*types.Route, error) {
 			return nil, badIPAM("ipam.routes[%d].dst: %q is no destination such as 0.0.0.0/0 or 2001:db8::/32. Correct it", i, r.Dst)
 		}
 		// What the plugin static prints for dst has host bits as written.
-		route := &types.Route{Dst: ipNet(dst), MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table,
+		route := &types.Route{Dst: *netaddr.IPNet(dst), MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table,
 			Scope: r.Scope}
 		if r.GW != "" {
 			gw, err := netip.ParseAddr(r.GW)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // encodeResult returns res as the ADD result of the CNI version that c asks
@@ -28,7 +30,7 @@ func (c *call) encodeResult(res Result) (json.RawMessage, error) {
 	for _, a := range res.Addrs {
 		r.IPs = append(r.IPs, &types100.IPConfig{
 			Interface: types100.Int(1),
-			Address:   ipNet(a),
+			Address:   *netaddr.IPNet(a),
 			Gateway:   gatewayFor(a, res.Gateways),
 		})
 	}
@@ -37,7 +39,7 @@ func (c *call) encodeResult(res Result) (json.RawMessage, error) {
 		if gw.Is6() {
 			unspecified = netip.IPv6Unspecified()
 		}
-		r.Routes = append(r.Routes, &types.Route{Dst: ipNet(netip.PrefixFrom(unspecified, 0)), GW: gw.AsSlice()})
+		r.Routes = append(r.Routes, &types.Route{Dst: *netaddr.IPNet(netip.PrefixFrom(unspecified, 0)), GW: gw.AsSlice()})
 	}
 	return c.encode(r)
 }
@@ -47,7 +49,7 @@ func (c *call) encodeResult(res Result) (json.RawMessage, error) {
 func (c *call) encodeAddresses(given []Address) (json.RawMessage, error) {
 	r := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: c.ipam.routes, DNS: c.ipam.dns}
 	for _, a := range slices.Concat(given, c.ipam.static) {
-		r.IPs = append(r.IPs, &types100.IPConfig{Address: ipNet(a.Prefix), Gateway: a.Gateway.AsSlice()})
+		r.IPs = append(r.IPs, &types100.IPConfig{Address: *netaddr.IPNet(a.Prefix), Gateway: a.Gateway.AsSlice()})
 	}
 	return c.encode(r)
 }
@@ -59,10 +61,6 @@ func (c *call) encode(r *types100.Result) (json.RawMessage, error) {
 		return nil, fmt.Errorf("converting the result to CNI %s: %w", c.cniVersion, err)
 	}
 	return json.Marshal(converted)
-}
-
-func ipNet(p netip.Prefix) net.IPNet {
-	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // gatewayFor returns the gateway of a's family, or nil.

@@ -44,7 +44,6 @@ const (
 	portIn            = 0xfffffff8 // OFPP_IN_PORT
 	protoICMPv6       = 58
 	vlanPresent       = 0x1000
-	maxVLAN           = 4094
 )
 
 // Match fields, as class<<8 | field.
@@ -255,7 +254,7 @@ func (f field) setMatch(m *Match) bool {
 	case f.id == oxmVLAN && f.is(2):
 		tci := binary.BigEndian.Uint16(f.value)
 		m.Wire = segmentOf(tci)
-		return tci == 0 || tci > vlanPresent && tci <= vlanPresent|maxVLAN // no priority tag (ID 0)
+		return tci == 0 || tci > vlanPresent && tci <= vlanPresent|api.MaxVLAN // no priority tag (ID 0)
 	default:
 		return f.setAddr(m)
 	}
@@ -278,7 +277,7 @@ func (f field) setRegisters(m *Match) bool {
 	if segment != 0 {
 		ours |= 0xffffffff
 	}
-	return mask == ours && segment <= vlanPresent|maxVLAN
+	return mask == ours && segment <= vlanPresent|api.MaxVLAN
 }
 
 // setAddr is setMatch for fields that are IP addresses.
@@ -403,7 +402,7 @@ func (f field) setAction() Action {
 	case f.id == nxmReg0 && f.is(4):
 		return SetSource(binary.BigEndian.Uint32(f.value))
 	case f.id == nxmReg1 && f.is(4):
-		if s := binary.BigEndian.Uint32(f.value); s <= vlanPresent|maxVLAN {
+		if s := binary.BigEndian.Uint32(f.value); s <= vlanPresent|api.MaxVLAN {
 			return SetSegment(s)
 		}
 	case f.id == oxmVLAN && f.is(2):

@@ -44,7 +44,7 @@ func (v View) normalised() View {
 	v.NodeAddrs, v.ViaHost = sortedAddrs(v.NodeAddrs), sortedPrefixes(v.ViaHost)
 	pods := make([]Pod, 0, len(v.Pods))
 	for _, p := range v.Pods {
-		if p.Port != 0 && p.MAC != (api.MAC{}) && p.VLAN <= maxVLAN {
+		if p.Port != 0 && p.MAC != (api.MAC{}) && p.VLAN <= api.MaxVLAN {
 			p.Addrs = sortedAddrs(p.Addrs)
 			pods = append(pods, p)
 		}
@@ -63,8 +63,8 @@ func (v View) normalised() View {
 	}
 	slices.SortFunc(peers, func(a, b Peer) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), a.Tunnel.Compare(b.Tunnel),
-			slices.CompareFunc(a.PodCIDRs, b.PodCIDRs, comparePrefixes),
-			slices.CompareFunc(a.Direct, b.Direct, comparePrefixes))
+			slices.CompareFunc(a.PodCIDRs, b.PodCIDRs, netip.Prefix.Compare),
+			slices.CompareFunc(a.Direct, b.Direct, netip.Prefix.Compare))
 	})
 	v.Pods, v.Peers = pods, peers
 	return v
@@ -95,12 +95,8 @@ func sortedPrefixes(in []netip.Prefix) []netip.Prefix {
 			out = append(out, p.Masked())
 		}
 	}
-	slices.SortFunc(out, comparePrefixes)
+	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out)
-}
-
-func comparePrefixes(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
 // room is a slice for perPod flows of each pod, perPeer flows of each peer and

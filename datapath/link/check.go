@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // Check reports every way in which an attachment differs from l. Addresses
@@ -98,7 +99,7 @@ func (l PodLink) layer3Differences(link netlink.Link) ([]string, error) {
 		return nil, fmt.Errorf("listing addresses of %s: %w", l.IfName, err)
 	}
 	for _, want := range l.Addrs {
-		i := slices.IndexFunc(addrs, func(a netlink.Addr) bool { return kernel.Prefix(a.IPNet) == want })
+		i := slices.IndexFunc(addrs, func(a netlink.Addr) bool { return netaddr.Prefix(a.IPNet) == want })
 		if i < 0 {
 			wrong = append(wrong, fmt.Sprintf("%s lacks address %s", l.IfName, want))
 		} else if addrs[i].Flags&(unix.IFA_F_DADFAILED|unix.IFA_F_TENTATIVE) != 0 {
@@ -118,5 +119,5 @@ func (l PodLink) layer3Differences(link netlink.Link) ([]string, error) {
 }
 
 func sameRoute(a, b netlink.Route) bool {
-	return kernel.Prefix(a.Dst) == kernel.Prefix(b.Dst) && a.Gw.Equal(b.Gw)
+	return netaddr.Prefix(a.Dst) == netaddr.Prefix(b.Dst) && a.Gw.Equal(b.Gw)
 }

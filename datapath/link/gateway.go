@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // GatewayLink is the device of the node's own port on the bridge, which
@@ -139,7 +140,7 @@ func ensureAddrs(g GatewayLink, link netlink.Link) (changes []string, err error)
 	var first, last []netlink.Addr
 	missing := g.wanted()
 	for _, a := range have {
-		p := kernel.Prefix(a.IPNet)
+		p := netaddr.Prefix(a.IPNet)
 		if i := slices.Index(missing, p); i >= 0 {
 			missing = slices.Delete(missing, i, i+1)
 		} else if slices.ContainsFunc(g.wanted(), func(w netip.Prefix) bool { return w.Addr() == p.Addr() }) {

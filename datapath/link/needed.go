@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // Needed is an address that the node needs for itself: one of its own, or the
@@ -43,7 +44,7 @@ func FindNeeded(gateway string) ([]Needed, error) {
 	var needed []Needed
 	for _, a := range addrs {
 		l, ok := byIndex[a.LinkIndex]
-		if addr := kernel.Prefix(a.IPNet).Addr(); ok && addr.IsGlobalUnicast() {
+		if addr := netaddr.Prefix(a.IPNet).Addr(); ok && addr.IsGlobalUnicast() {
 			needed = append(needed, Needed{addr, "the address of " + l.Attrs().Name, internalPort(l)})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // NodeAddrs lists the node's own addresses, sorted: all unicast ones but those
@@ -28,7 +29,7 @@ func NodeAddrs(gateway string) ([]netip.Addr, error) {
 	}
 	var out []netip.Addr
 	for _, a := range have {
-		addr := kernel.Prefix(a.IPNet).Addr()
+		addr := netaddr.Prefix(a.IPNet).Addr()
 		// Node-local DNS caches have an IPv4 link-local address.
 		if !skip[a.LinkIndex] && (addr.IsGlobalUnicast() || addr.Is4() && addr.IsLinkLocalUnicast()) {
 			out = append(out, addr)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // podUp brings the pod's end up; the calling thread is in the pod's namespace. It
@@ -88,13 +89,13 @@ func (l PodLink) routes(index int) []netlink.Route {
 	for _, g := range l.Gateways {
 		if !l.onLink(g) {
 			routes = append(routes, netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_LINK,
-				Dst: kernel.IPNet(netip.PrefixFrom(g, g.BitLen()))})
+				Dst: netaddr.IPNet(netip.PrefixFrom(g, g.BitLen()))})
 		}
 		any4or6 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 		if g.Is6() {
 			any4or6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 		}
-		routes = append(routes, netlink.Route{LinkIndex: index, Dst: kernel.IPNet(any4or6), Gw: g.AsSlice()})
+		routes = append(routes, netlink.Route{LinkIndex: index, Dst: netaddr.IPNet(any4or6), Gw: g.AsSlice()})
 	}
 	return routes
 }
@@ -111,7 +112,7 @@ func (l PodLink) onLink(g netip.Addr) bool {
 // address is a in netlink's form. IPv6 skips duplicate address detection: a
 // tentative address is refused as a source for about a second.
 func address(a netip.Prefix) *netlink.Addr {
-	addr := &netlink.Addr{IPNet: kernel.IPNet(a)}
+	addr := &netlink.Addr{IPNet: netaddr.IPNet(a)}
 	if a.Addr().Is6() {
 		addr.Flags = unix.IFA_F_NODAD
 	}
@@ -121,7 +122,7 @@ func address(a netip.Prefix) *netlink.Addr {
 // describe is r as ip-route(8) writes it.
 func describe(r netlink.Route) string {
 	if len(r.Gw) == 0 {
-		return kernel.Prefix(r.Dst).String()
+		return netaddr.Prefix(r.Dst).String()
 	}
-	return kernel.Prefix(r.Dst).String() + " via " + r.Gw.String()
+	return netaddr.Prefix(r.Dst).String() + " via " + r.Gw.String()
 }

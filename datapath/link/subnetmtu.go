@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // ensureSubnetMTU gives the routes that the kernel has made for the addresses the
@@ -24,7 +25,7 @@ func ensureSubnetMTU(g GatewayLink, link netlink.Link) (changes []string, err er
 		return nil, fmt.Errorf("listing routes: %w", err)
 	}
 	for _, r := range routes {
-		dst := kernel.Prefix(r.Dst)
+		dst := netaddr.Prefix(r.Dst)
 		subnet := slices.ContainsFunc(g.Addrs, func(p netip.Prefix) bool { return p.Masked() == dst })
 		if !subnet || r.MTU == g.SubnetMTU {
 			continue

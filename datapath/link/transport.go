@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // Transport is the interface that carries tunnel traffic to other nodes.
@@ -131,7 +132,7 @@ func observeDevices(gateway string) ([]device, error) {
 		}
 		d := device{Transport: Transport{Name: l.Attrs().Name, Index: l.Attrs().Index, MTU: l.Attrs().MTU}}
 		for _, a := range addrs {
-			if p := kernel.Prefix(a.IPNet); a.LinkIndex == d.Index && usable(a) {
+			if p := netaddr.Prefix(a.IPNet); a.LinkIndex == d.Index && usable(a) {
 				d.addrs = append(d.addrs, p.Addr())
 				if !slices.Contains(d.Subnets, p.Masked()) {
 					d.Subnets = append(d.Subnets, p.Masked())

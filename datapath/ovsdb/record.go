@@ -40,9 +40,6 @@ const (
 	gatewaysKey = recordPrefix + "gateways" // separated by spaces
 )
 
-// maxVLAN is the highest VLAN ID (IEEE 802.1Q; 4095 is reserved).
-const maxVLAN = 4094
-
 // fields ties the other keys of a record to the strings of an attachment.
 func fields(a *api.Attachment) map[string]*string {
 	return map[string]*string{
@@ -145,8 +142,8 @@ func decode(name string, ids map[string]string) (api.Attachment, error) {
 // decodeBridged reads what only a bridged pod's record has.
 func decodeBridged(a *api.Attachment, ids map[string]string) error {
 	vlan, err := strconv.ParseUint(ids[vlanKey], 10, 16)
-	if err != nil || vlan > maxVLAN {
-		return fmt.Errorf("key %s: %q is not a number from 0 to %d", vlanKey, ids[vlanKey], maxVLAN)
+	if err != nil || vlan > api.MaxVLAN {
+		return fmt.Errorf("key %s: %q is not a number from 0 to %d", vlanKey, ids[vlanKey], api.MaxVLAN)
 	}
 	a.VLAN, a.Pools = uint16(vlan), strings.Fields(ids[poolsKey])
 	if len(a.Pools) != len(a.Addrs) {

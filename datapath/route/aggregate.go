@@ -1,7 +1,6 @@
 package route
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -13,7 +12,7 @@ func Aggregate(prefixes []netip.Prefix) []netip.Prefix {
 	for _, p := range prefixes {
 		sorted = append(sorted, p.Masked())
 	}
-	slices.SortFunc(sorted, comparePrefix)
+	slices.SortFunc(sorted, netip.Prefix.Compare)
 	var out []netip.Prefix
 	for _, p := range sorted {
 		// A prefix sorts behind all that hold it, so only the last can.
@@ -35,8 +34,4 @@ func parent(p netip.Prefix) netip.Prefix { return netip.PrefixFrom(p.Addr(), p.B
 // siblings reports whether a and b are the two halves of one prefix.
 func siblings(a, b netip.Prefix) bool {
 	return a != b && a.Bits() == b.Bits() && a.Bits() > 0 && parent(a) == parent(b)
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

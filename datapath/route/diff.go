@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 type verb int
@@ -49,7 +49,7 @@ func diff(want, have table, others taken) []op {
 		}
 	}
 	slices.SortFunc(ops, func(a, b op) int {
-		pa, pb := kernel.Prefix(a.route.Dst), kernel.Prefix(b.route.Dst)
+		pa, pb := netaddr.Prefix(a.route.Dst), netaddr.Prefix(b.route.Dst)
 		return cmp.Or(cmp.Compare(a.verb, b.verb), pa.Addr().Compare(pb.Addr()), cmp.Compare(pa.Bits(), pb.Bits()),
 			cmp.Compare(a.route.Priority, b.route.Priority))
 	})
@@ -65,7 +65,7 @@ func same(a, b netlink.Route) bool {
 
 // do performs o and counts it in c.
 func (o op) do(h *netlink.Handle, c *Changes) error {
-	dst := kernel.Prefix(o.route.Dst)
+	dst := netaddr.Prefix(o.route.Dst)
 	switch o.verb {
 	case add:
 		if err := h.RouteAdd(&o.route); err != nil {

@@ -57,7 +57,7 @@ func (d Desired) merge() []merged {
 
 // coverOf is the one of sorted prefixes, none of which overlap, that holds p.
 func coverOf(p netip.Prefix, sorted []netip.Prefix) netip.Prefix {
-	i, found := slices.BinarySearchFunc(sorted, p.Masked(), comparePrefix)
+	i, found := slices.BinarySearchFunc(sorted, p.Masked(), netip.Prefix.Compare)
 	if !found {
 		i-- // it sorts before all that it holds, and after all before it
 	}

@@ -36,7 +36,7 @@ func TestMerged(t *testing.T) {
 		for _, r := range d.merge() {
 			got = append(got, r.Dst)
 		}
-		slices.SortFunc(got, comparePrefix)
+		slices.SortFunc(got, netip.Prefix.Compare)
 		if text := strings.Trim(fmt.Sprint(got), "[]"); text != c.want {
 			t.Errorf("own %s, peers %s: %s, want %s", c.own, c.peers, text, c.want)
 		}
@@ -70,7 +70,7 @@ func TestUnmerged(t *testing.T) {
 		for _, r := range unmerged(d.merge(), others) {
 			got = append(got, r.Dst)
 		}
-		slices.SortFunc(got, comparePrefix)
+		slices.SortFunc(got, netip.Prefix.Compare)
 		if text := strings.Trim(fmt.Sprint(got), "[]"); text != c.want {
 			t.Errorf("peers %s, others %s: %s, want %s", c.peers, c.others, text, c.want)
 		}

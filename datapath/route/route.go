@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // Protocol is the routing protocol number of our routes (rtnetlink(7),
@@ -105,10 +106,10 @@ func apply(d Desired) (Changes, error) {
 	want := wanted(unmerged(all, foreign), link.Attrs().Index, transport)
 	var failed failures
 	for _, op := range diff(want, have, foreign) {
-		if op.verb == remove && failed.overlap(kernel.Prefix(op.route.Dst)) {
+		if op.verb == remove && failed.overlap(netaddr.Prefix(op.route.Dst)) {
 			continue // what was to take its place is not there
 		}
-		failed.add(kernel.Prefix(op.route.Dst), op.do(h, &c))
+		failed.add(netaddr.Prefix(op.route.Dst), op.do(h, &c))
 	}
 	for dst, r := range foreign {
 		if !slices.ContainsFunc(d.Routes, func(w Route) bool { return w.Dst.Masked() == dst }) {
@@ -178,7 +179,7 @@ func wanted(routes []Route, gateway, transport int) table {
 	want := table{}
 	for _, r := range routes {
 		k, nr := key{dst: r.Dst.Masked()}, netlink.Route{
-			LinkIndex: transport, Dst: kernel.IPNet(r.Dst.Masked()), Gw: r.Via.AsSlice(),
+			LinkIndex: transport, Dst: netaddr.IPNet(r.Dst.Masked()), Gw: r.Via.AsSlice(),
 			Src: r.Src.AsSlice(), Protocol: Protocol, Table: unix.RT_TABLE_MAIN, MTU: r.MTU,
 		}
 		if r.Dst.Addr().Is6() {
@@ -218,7 +219,7 @@ func observe(h *netlink.Handle, want []merged, own []netip.Prefix) (have table, 
 	_, err = kernel.Dump(func() (struct{}, error) {
 		have, foreign = table{}, taken{}
 		return struct{}{}, h.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool {
-			dst := kernel.Prefix(r.Dst)
+			dst := netaddr.Prefix(r.Dst)
 			if r.Protocol == Protocol {
 				have[key{dst, r.Priority}] = r
 			} else if covered(dst, wantedDst) && !isOwn(dst) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/internal/bootid"
 )
 
 // childEnv has the test binary be one process that attaches or restores, and may kill itself.
@@ -168,7 +169,7 @@ func (f *fixture) reboot() {
 	f.t.Helper()
 	f.ovs.Vswitchd.Kill()
 	f.ovs.Server.Kill()
-	id, err := thisBoot()
+	id, err := bootid.Read()
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -122,13 +121,4 @@ func (j *Journal) write(path string) error {
 		return fmt.Errorf("writing the uplink's journal: %w", err)
 	}
 	return nil
-}
-
-// thisBoot reads the boot ID of random(4).
-func thisBoot() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("reading the boot ID: %w", err)
-	}
-	return strings.TrimSpace(string(id)), nil
 }

@@ -59,7 +59,7 @@ func (f *fixture) addPod() *nstest.NS {
 func (f *fixture) know(pods ...steer.Entry) {
 	f.t.Helper()
 	u := f.open()
-	f.node.Must(func() error { return u.Know(pods) })
+	f.node.Must(func() error { return steer.Config{Dir: u.Journal().Pins}.Sync(pods) })
 }
 
 func entry(t *testing.T, mac string) steer.Entry {

@@ -141,15 +141,6 @@ func (u *Uplink) stopSteering() error {
 	return err
 }
 
-// Steers reports whether the uplink is attached in mode steer.
-func (u *Uplink) Steers() bool { return u.Attached() && u.journal.mode() == api.UplinkSteer }
-
-// Know has the programs of mode steer know the node's bridged pods, and no others. A new pod is to be known before its
-// first frame may come, and one that goes is to be unknown before its address may be another's.
-func (u *Uplink) Know(pods []steer.Entry) error {
-	return steer.Config{Dir: u.journal.Pins}.Sync(pods)
-}
-
 // Counts are how many frames of mode steer went which way.
 func (u *Uplink) Counts() ([]steer.Count, error) {
 	if u.journal == nil || u.journal.Pins == "" {

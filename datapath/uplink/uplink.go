@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/internal/bootid"
 )
 
 const (
@@ -85,7 +86,7 @@ var ErrRolledBack = errors.New("the NIC is as it was before")
 // Open reads the journal at path. One that can't be read is an error: what it says may be all that is known of
 // the node's addresses.
 func Open(path string, log logr.Logger) (*Uplink, error) {
-	id, err := thisBoot()
+	id, err := bootid.Read()
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
@@ -151,7 +152,9 @@ func (a *Allocator) allocate(ctx context.Context, r Request) ([]Address, error) 
 	if err := a.settle(ctx, r, got); err != nil {
 		return nil, errors.Join(err, a.undo(ctx, got))
 	}
-	slices.SortFunc(got, func(a, b given) int { return cmp.Compare(family(a.Prefix.Addr()), family(b.Prefix.Addr())) })
+	slices.SortFunc(got, func(a, b given) int {
+		return cmp.Compare(netaddr.Family(a.Prefix.Addr()), netaddr.Family(b.Prefix.Addr()))
+	})
 	var out []Address
 	for _, g := range got {
 		a.held.add(g.allocation)
@@ -173,12 +176,12 @@ func (r Request) check() error {
 		return errors.New("allocating an address: no IPPool is named")
 	}
 	for i, addr := range r.PodIPs {
-		if !slices.ContainsFunc(r.Pools, func(p pool.Pool) bool { return p.Family == family(addr) }) {
+		if !slices.ContainsFunc(r.Pools, func(p pool.Pool) bool { return p.Family == netaddr.Family(addr) }) {
 			return &PodIPError{Address: addr, Reason: "is of another family than " + names(r.Pools) +
 				": name a pool that has it, or remove it"}
 		}
 		for _, other := range r.PodIPs[:i] {
-			if family(other) == family(addr) {
+			if netaddr.Family(other) == netaddr.Family(addr) {
 				return &PodIPError{Address: addr, Reason: "is the second of its family, after " + other.String() +
 					": a pod has one IPv4 and one IPv6 address at most. Remove one"}
 			}
@@ -209,18 +212,11 @@ func (r Request) poolsOf(f int) []pool.Pool {
 // podIP is the address of a family that was asked for, if one was.
 func (r Request) podIP(f int) netip.Addr {
 	for _, addr := range r.PodIPs {
-		if family(addr) == f {
+		if netaddr.Family(addr) == f {
 			return addr
 		}
 	}
 	return netip.Addr{}
-}
-
-func family(addr netip.Addr) int {
-	if addr.Is4() {
-		return 4
-	}
-	return 6
 }
 
 // oneOf gives one address of a family. before is what the owner holds already, and

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
@@ -68,7 +69,7 @@ func (a *Allocator) keptOf(
 	ctx context.Context, f int, pools []pool.Pool, want netip.Addr, r Request) (given, bool, error) {
 	for _, h := range r.kept {
 		scope, addr, err := allocation.ParseName(h.Name)
-		if err != nil || family(addr) != f || want.IsValid() && addr != want {
+		if err != nil || netaddr.Family(addr) != f || want.IsValid() && addr != want {
 			continue
 		}
 		i := slices.IndexFunc(pools, func(p pool.Pool) bool {

@@ -3,11 +3,12 @@ package hostlocal
 import (
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // podCIDR is one range to allocate from, without host bits.
@@ -69,11 +70,7 @@ func (c podCIDR) size() uint64 {
 // rangeSet is c in the library's words. Its defaults for start, end and
 // gateway agree with usable.
 func (c podCIDR) rangeSet() (*allocator.RangeSet, error) {
-	p := netip.Prefix(c)
-	set := &allocator.RangeSet{{Subnet: types.IPNet{
-		IP:   net.IP(p.Addr().AsSlice()),
-		Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
-	}}}
+	set := &allocator.RangeSet{{Subnet: types.IPNet(*netaddr.IPNet(netip.Prefix(c)))}}
 	if err := set.Canonicalize(); err != nil {
 		return nil, fmt.Errorf("podCIDR %s: %w", c, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // faults are in the order of their texts.
@@ -46,7 +48,7 @@ func misplaced(f Facts, n Node, p netip.Prefix) (out []Fault) {
 // incomplete is about families that a Node has no podCIDR of.
 func incomplete(f Facts, n Node) (out []Fault) {
 	for _, want := range families(f.Ranges) {
-		if !slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return family(p.Addr()) == want }) {
+		if !slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return netaddr.Family(p.Addr()) == want }) {
 			out = append(out, Fault{Incomplete, n.Name, "", fmt.Sprintf("node %s has no IPv%d podCIDR, and can't get one any "+
 				"more: delete the Node and let it register again", n.Name, want)})
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 	"github.com/fairlead-cni/fairlead/ipam/blocks"
 )
 
@@ -200,18 +201,11 @@ func (m *maker) usable(p netip.Prefix) bool {
 // families are those of the ranges, in their order: 4 and 6.
 func families(ranges []blocks.Range) (out []int) {
 	for _, r := range ranges {
-		if f := family(r.Cluster.Addr()); !slices.Contains(out, f) {
+		if f := netaddr.Family(r.Cluster.Addr()); !slices.Contains(out, f) {
 			out = append(out, f)
 		}
 	}
 	return out
-}
-
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return 4
-	}
-	return 6
 }
 
 // give finds blocks for all Nodes that have none.
@@ -235,7 +229,7 @@ func (m *maker) give() {
 func (m *maker) supply(n int) map[int][]netip.Prefix {
 	out := map[int][]netip.Prefix{}
 	for _, g := range m.grids {
-		f := family(g.Cluster.Addr())
+		f := netaddr.Family(g.Cluster.Addr())
 		out[f] = append(out[f], g.NextFrom(m.startIn(g), n)...)
 	}
 	return out
@@ -280,7 +274,7 @@ func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
 		return
 	}
 	for _, p := range gift.PodCIDRs {
-		if f := family(p.Addr()); len(supply[f]) > 0 && supply[f][0] == p {
+		if f := netaddr.Family(p.Addr()); len(supply[f]) > 0 && supply[f][0] == p {
 			supply[f] = supply[f][1:]
 			m.take(p)
 		}
@@ -294,7 +288,7 @@ func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
 func (m *maker) claimOf(uid string, f int) netip.Prefix {
 	var first netip.Prefix
 	for _, c := range m.claims[uid] {
-		if family(c.PodCIDR.Addr()) == f && (!first.IsValid() || c.PodCIDR.Addr().Less(first.Addr())) {
+		if netaddr.Family(c.PodCIDR.Addr()) == f && (!first.IsValid() || c.PodCIDR.Addr().Less(first.Addr())) {
 			first = c.PodCIDR
 		}
 	}
@@ -308,7 +302,7 @@ func (m *maker) full(missing []int) string {
 		var ranges []string
 		total := uint64(0)
 		for _, r := range m.Ranges {
-			if family(r.Cluster.Addr()) == f {
+			if netaddr.Family(r.Cluster.Addr()) == f {
 				ranges = append(ranges, r.String())
 				total += r.Blocks()
 			}

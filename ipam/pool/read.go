@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // Read checks an IPPool and says what it means. The error is a sentence for the
@@ -34,7 +35,7 @@ func read(p api.IPPool) (Pool, error) {
 	if out.Ranges, err = readRanges(p.Spec); err != nil {
 		return Pool{}, err
 	}
-	out.Family = family(out.Ranges[0].First)
+	out.Family = netaddr.Family(out.Ranges[0].First)
 	excluded, err := readExcludes(p.Spec.Excludes, out.Family)
 	if err != nil {
 		return Pool{}, err
@@ -75,11 +76,11 @@ func readRanges(s api.IPPoolSpec) ([]Range, error) {
 			return nil, err
 		}
 		if want == 0 {
-			want = family(r.First)
+			want = netaddr.Family(r.First)
 		}
-		if family(r.First) != want {
+		if netaddr.Family(r.First) != want {
 			return nil, fmt.Errorf("%s: %s is IPv%d, and the pool is IPv%d: put it into a pool of its own",
-				at, r.Span, family(r.First), want)
+				at, r.Span, netaddr.Family(r.First), want)
 		}
 		out = append(out, r)
 	}
@@ -106,7 +107,7 @@ func readRange(s api.IPPoolSpec, written api.IPRange, at string) (Range, error) 
 	}
 	if most := ends.First.BitLen() - 1; r.Bits < 1 || r.Bits > most {
 		return Range{}, fmt.Errorf("%s.prefixLength is %d: set the length of the underlay's subnet, 1 to %d for IPv%d",
-			where, r.Bits, most, family(ends.First))
+			where, r.Bits, most, netaddr.Family(ends.First))
 	}
 	if r.Gateway, err = readGateway(subnet.Gateway, ends); err != nil {
 		return Range{}, fmt.Errorf("%s.gateway %w", where, err)
@@ -134,9 +135,9 @@ func readGateway(text string, ends Span) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	if family(gateway) != family(ends.First) {
+	if netaddr.Family(gateway) != netaddr.Family(ends.First) {
 		return netip.Addr{}, fmt.Errorf("%s is IPv%d, and %s is IPv%d: set a router of that family",
-			gateway, family(gateway), ends, family(ends.First))
+			gateway, netaddr.Family(gateway), ends, netaddr.Family(ends.First))
 	}
 	if !gateway.IsGlobalUnicast() && !(gateway.Is6() && gateway.IsLinkLocalUnicast()) {
 		return netip.Addr{}, fmt.Errorf("%s is no address of a router: set the underlay's router in this subnet", gateway)
@@ -181,9 +182,9 @@ func readExcludes(texts []string, want int) ([]Span, error) {
 		if err != nil {
 			return nil, fmt.Errorf("spec.excludes[%d]: %w", i, err)
 		}
-		if family(s.First) != want {
+		if netaddr.Family(s.First) != want {
 			return nil, fmt.Errorf("spec.excludes[%d]: %s is IPv%d, and the pool is IPv%d: remove it", i, s,
-				family(s.First), want)
+				netaddr.Family(s.First), want)
 		}
 		out = append(out, s)
 	}
@@ -194,7 +195,7 @@ func readExcludes(texts []string, want int) ([]Span, error) {
 func readHint(texts []string, want int) []Span {
 	var out []Span
 	for _, text := range texts[:min(len(texts), api.PoolFreeMapMost)] {
-		if s, err := ParseSpan(text); err == nil && family(s.First) == want {
+		if s, err := ParseSpan(text); err == nil && netaddr.Family(s.First) == want {
 			out = append(out, s)
 		}
 	}
@@ -232,12 +233,4 @@ func (r Range) reserved() []Span {
 		out = append(out, Span{last(subnet), last(subnet)})
 	}
 	return out
-}
-
-// family is 4 or 6.
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return 4
-	}
-	return 6
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
@@ -169,8 +170,8 @@ func (w Wish) checkPodIP(a netip.Addr, pools []pool.Pool) error {
 		errs = append(errs, err.Error())
 	}
 	if len(errs) == 0 {
-		return fmt.Errorf("it is %s, and no %s pool is among %s, which %s names",
-			family(a), family(a), strings.Join(w.Pools, ", "), w.From)
+		return fmt.Errorf("it is IPv%d, and no IPv%d pool is among %s, which %s names",
+			netaddr.Family(a), netaddr.Family(a), strings.Join(w.Pools, ", "), w.From)
 	}
 	return errors.New(strings.Join(errs, ", and "))
 }

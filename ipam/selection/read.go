@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // Object is a Pod or a Namespace, as far as it matters here.
@@ -49,8 +50,8 @@ func Read(pod, namespace Object) (Wish, error) {
 	}
 	for i, a := range w.PodIPs {
 		if j := slices.IndexFunc(w.PodIPs[:i], func(b netip.Addr) bool { return a.Is4() == b.Is4() }); j >= 0 {
-			return Wish{}, fmt.Errorf("%s: annotation %s names two %s addresses, %s and %s: a pod has one of each family. "+
-				"Remove one", w.IPsFrom, api.AnnotationPodIPs, family(a), w.PodIPs[j], a)
+			return Wish{}, fmt.Errorf("%s: annotation %s names two IPv%d addresses, %s and %s: a pod has one of each family. "+
+				"Remove one", w.IPsFrom, api.AnnotationPodIPs, netaddr.Family(a), w.PodIPs[j], a)
 		}
 	}
 	return w, nil
@@ -66,8 +67,8 @@ func (w Wish) Of(n int) (Wish, error) {
 		case n < len(all):
 			out = append(out, all[n])
 		case len(all) > 0:
-			return Wish{}, fmt.Errorf("%s: annotation %s names %d %s addresses, and this is pod %d of the set: name one more, "+
-				"or scale the StatefulSet down", w.IPsFrom, api.AnnotationPodIPs, len(all), family(all[0]), n+1)
+			return Wish{}, fmt.Errorf("%s: annotation %s names %d IPv%d addresses, and this is pod %d of the set: name one more, "+
+				"or scale the StatefulSet down", w.IPsFrom, api.AnnotationPodIPs, len(all), netaddr.Family(all[0]), n+1)
 		}
 	}
 	w.PodIPs = out
@@ -143,11 +144,4 @@ func readPodIPs(o Object) ([]netip.Addr, error) {
 		out = append(out, a)
 	}
 	return out, nil
-}
-
-func family(a netip.Addr) string {
-	if a.Is4() {
-		return "IPv4"
-	}
-	return "IPv6"
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
@@ -68,7 +69,7 @@ func has(pools []pool.Pool, want netip.Prefix) error {
 		return nil
 	}
 	if len(why) == 0 {
-		return fmt.Errorf("no pool of ipam.ippools is %s", family(want.Addr()))
+		return fmt.Errorf("no pool of ipam.ippools is IPv%d", netaddr.Family(want.Addr()))
 	}
 	return errors.New(strings.Join(why, ", and "))
 }

@@ -66,11 +66,6 @@ func (o Object) ByNexthopObject() bool { return o.attr(30) != nil } // RTA_NH_ID
 // Gateway is the address of the route's next hop, nil if it has none or several.
 func (o Object) Gateway() []byte { return o.attr(unix.RTA_GATEWAY) }
 
-// IsDefault reports a default route of the main table.
-func (o Object) IsDefault() bool {
-	return o.header()[1] == 0 && o.number(unix.RTA_TABLE) == unix.RT_TABLE_MAIN
-}
-
 // SameRoute reports that a and b are alike in all but lifetimes. Both must be requests, or both as the kernel told.
 func SameRoute(a, b Object) bool {
 	none := func(o Object) string {

@@ -2,13 +2,14 @@ package underlay
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
 // defaultRoutes routes everything else to the gateways.
@@ -19,7 +20,7 @@ func defaultRoutes(dev string, gateways []netip.Prefix) error {
 	}
 	for _, gw := range gateways {
 		all := netip.PrefixFrom(gw.Addr(), 0).Masked()
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gw.Addr().AsSlice(), Dst: ipNet(all)}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gw.Addr().AsSlice(), Dst: netaddr.IPNet(all)}
 		if err := netlink.RouteReplace(route); err != nil {
 			return fmt.Errorf("default route by %s: %w", gw.Addr(), err)
 		}
@@ -34,16 +35,12 @@ func addAddrs(dev string, addrs []netip.Prefix) error {
 	}
 	for _, a := range addrs {
 		// No duplicate detection: the addresses are ours, and must answer at once.
-		addr := &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NODAD}
+		addr := &netlink.Addr{IPNet: netaddr.IPNet(a), Flags: unix.IFA_F_NODAD}
 		if err := netlink.AddrReplace(link, addr); err != nil {
 			return fmt.Errorf("address %s on %s: %w", a, dev, err)
 		}
 	}
 	return nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 func linkUp(dev string) error {

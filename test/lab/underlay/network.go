@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
@@ -239,7 +240,7 @@ func (u Network) RoutePods(n int) error {
 				if a.Addr().Is4() != cidr.Addr().Is4() {
 					continue
 				}
-				if err := netlink.RouteReplace(&netlink.Route{Gw: a.Addr().AsSlice(), Dst: ipNet(cidr)}); err != nil {
+				if err := netlink.RouteReplace(&netlink.Route{Gw: a.Addr().AsSlice(), Dst: netaddr.IPNet(cidr)}); err != nil {
 					return fmt.Errorf("%s by %s: %w", cidr, a.Addr(), err)
 				}
 			}
