@@ -34,7 +34,7 @@ func document(data []byte, in File) (*yaml.Node, *Finding) {
 		return nil, nil
 	case len(docs) > 1:
 		return nil, &Finding{Line: docs[1].Line, Column: docs[1].Column,
-			Text: "a second YAML document begins here: a config file is one document"}
+			Text: "a second YAML document begins here: a config file has exactly one"}
 	case docs[0].Kind != yaml.MappingNode:
 		return nil, &Finding{Line: docs[0].Line, Column: docs[0].Column,
 			Text: "want keys with values (\"key: value\"), found " + describe(docs[0])}
@@ -46,9 +46,9 @@ func document(data []byte, in File) (*yaml.Node, *Finding) {
 func notText(data []byte) *Finding {
 	switch {
 	case len(data) > MaxSize:
-		return &Finding{Text: fmt.Sprintf("larger than %d bytes, which no config file is", MaxSize)}
+		return &Finding{Text: fmt.Sprintf("larger than %d bytes", MaxSize)}
 	case bytes.HasPrefix(data, []byte{0xff, 0xfe}), bytes.HasPrefix(data, []byte{0xfe, 0xff}):
-		return &Finding{Text: "the text is UTF-16: save it as UTF-8"}
+		return &Finding{Text: "encoded in UTF-16: save it as UTF-8"}
 	}
 	for i, line := range bytes.Split(data, []byte("\n")) {
 		if !utf8.Valid(line) {
@@ -117,12 +117,10 @@ func manifest(docs []*yaml.Node, in File) *Finding {
 			if name != nil {
 				what = "the ConfigMap " + name.Value
 			}
-			return &Finding{Line: conf.Line, Column: conf.Column, Text: fmt.Sprintf("this is %s, not a config file: "+
-				"take the text that begins here (data, %s) without its indentation", what, in)}
+			return &Finding{Line: conf.Line, Column: conf.Column, Text: fmt.Sprintf("this is %s, not a config file: use the text that begins here (data, %s) without its indentation", what, in)}
 		}
 		if conf := child(doc, in.String()); conf != nil {
-			return &Finding{Line: conf.Line, Column: conf.Column, Text: fmt.Sprintf("this is a part of a ConfigMap, "+
-				"not a config file: take the text that begins here (%s) without its indentation", in)}
+			return &Finding{Line: conf.Line, Column: conf.Column, Text: fmt.Sprintf("this is a part of a ConfigMap, not a config file: use the text that begins here (%s) without its indentation", in)}
 		}
 	}
 	for _, doc := range docs {

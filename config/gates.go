@@ -13,7 +13,7 @@ type gate struct {
 func featureGates() []Entry {
 	const (
 		always  = "the feature belongs to AntreaProxy. " + noProxy
-		tooMany = "it switches on features that Fairlead refuses, such as policies and Egress: name the gates you need"
+		tooMany = "it enables features that Fairlead rejects, such as policies and Egress: list the gates you need"
 	)
 	gates := []gate{
 		{"AllAlpha", Refused, tooMany},
@@ -26,11 +26,10 @@ func featureGates() []Entry {
 		{"EgressSeparateSubnet", Refused, noEgress},
 		{"EgressTrafficShaping", Refused, noEgress},
 		{"IPsecCertAuth", Refused, noEncryption},
-		{"TrafficControl", Refused, "Fairlead mirrors and redirects nothing: traffic would pass by the device that " +
-			"should inspect it"},
+		{"TrafficControl", Refused, "Fairlead does not mirror or redirect traffic: it would bypass the device that should inspect it"},
 		{"ExternalNode", Refused, noVMs + "; the policies of an external node would not be enforced"},
 
-		{"AntreaIPAM", Ignored, "IPPools are there with enableBridgingMode, whatever the gate says"},
+		{"AntreaIPAM", Ignored, "enableBridgingMode enables IPPools, whatever the gate says"},
 		{"AntreaNodeConfig", Ignored, noSecondary},
 		{"SecondaryNetwork", Ignored, noSecondary},
 		{"NodeIPAM", Ignored, "nodeIPAM.enableNodeIPAM decides, whatever the gate says"},
@@ -41,19 +40,19 @@ func featureGates() []Entry {
 		{"PreferSameTrafficDistribution", Ignored, always},
 		{"ServiceTrafficDistribution", Ignored, always},
 		{"TopologyAwareHints", Ignored, always},
-		{"ServiceExternalIP", Ignored, "Services get no external IPs from Fairlead"},
+		{"ServiceExternalIP", Ignored, "Fairlead does not assign external IPs to Services"},
 		{"NodePortLocal", Ignored, noPortLocal},
-		{"BGPPolicy", Ignored, "Fairlead speaks no BGP: no routes are announced"},
+		{"BGPPolicy", Ignored, "Fairlead does not support BGP: no routes are advertised"},
 		{"Multicast", Ignored, noMulticast},
 		{"Multicluster", Ignored, noMCluster},
 		{"FlowExporter", Ignored, noExport},
 		{"L7FlowExporter", Ignored, noExport},
-		{"NetworkPolicyStats", Ignored, "no policy is enforced, so there is nothing to count"},
+		{"NetworkPolicyStats", Ignored, "Fairlead enforces no policy, so there are no statistics"},
 		{"NFTablesHostNetworkMode", Ignored, "the masquerade is set with iptables, whichever variant the node has"},
-		{"NodeLatencyMonitor", Ignored, "Fairlead measures no latency between nodes"},
-		{"PacketCapture", Ignored, "Fairlead captures no packets: use tcpdump on the pod's host interface"},
-		{"SupportBundleCollection", Ignored, "Fairlead collects no support bundles"},
-		{"Traceflow", Ignored, "Fairlead has no Traceflow: use ovs-appctl ofproto/trace on the node"},
+		{"NodeLatencyMonitor", Ignored, "Fairlead does not measure latency between nodes"},
+		{"PacketCapture", Ignored, "Fairlead does not capture packets: use tcpdump on the pod's host interface"},
+		{"SupportBundleCollection", Ignored, "Fairlead does not collect support bundles"},
+		{"Traceflow", Ignored, "Fairlead has no Traceflow: use fairleadctl trace on the node"},
 	}
 	var rows []Entry
 	for _, g := range gates {

@@ -41,7 +41,7 @@ func TestLoad(t *testing.T) {
 		{file("as large as allowed", comment(MaxSize)), ""},
 		{file("large", comment(MaxSize+1)), "large: larger than 1048576 bytes"},
 		{file("latin1", []byte("ovsBridge: br\nhostGateway: gw\xe4\n")), "latin1:2: not UTF-8 text"},
-		{file("utf16", []byte("\xff\xfet\x00")), "the text is UTF-16: save it as UTF-8"},
+		{file("utf16", []byte("\xff\xfet\x00")), "encoded in UTF-16: save it as UTF-8"},
 		{file("NUL", []byte("ovsBridge: a\x00b\n")), "not YAML: control characters are not allowed"},
 		{dir, "is a directory: name the file in it"},
 		{pipe, "is not a regular file"},

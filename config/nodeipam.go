@@ -7,7 +7,7 @@ func (p *parser) nodeIPAM() {
 	const key = "nodeIPAM.clusterCIDRs"
 	c, at := p.config.NodeIPAM, p.at[key]
 	if n := p.at["nodeIPAM.enableNodeIPAM"]; c.Enabled && len(c.ClusterCIDRs) == 0 && !p.faulty[key] {
-		p.fail(n, "nodeIPAM.enableNodeIPAM", "true needs nodeIPAM.clusterCIDRs: from what podCIDRs are cut")
+		p.fail(n, "nodeIPAM.enableNodeIPAM", "true needs nodeIPAM.clusterCIDRs, from which podCIDRs are cut")
 	}
 	for i, cidr := range c.ClusterCIDRs {
 		mask := c.MaskSizeIPv4
@@ -15,12 +15,12 @@ func (p *parser) nodeIPAM() {
 			mask = c.MaskSizeIPv6
 		}
 		if cidr.Bits() > mask {
-			p.fail(at, key, fmt.Sprintf("%s has no room for one podCIDR of /%d: write a wider one, or a longer "+
+			p.fail(at, key, fmt.Sprintf("%s has no room for one podCIDR of /%d: use a wider range, or a longer "+
 				"nodeIPAM.nodeCIDRMaskSize", cidr, mask))
 		}
 		for _, other := range c.ClusterCIDRs[:i] {
 			if cidr.Overlaps(other) {
-				p.fail(at, key, fmt.Sprintf("%s and %s overlap: leave one out", other, cidr))
+				p.fail(at, key, fmt.Sprintf("%s and %s overlap: remove one", other, cidr))
 			}
 		}
 	}

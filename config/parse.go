@@ -113,7 +113,7 @@ func (p *parser) section(prefix string, n *yaml.Node) {
 		key := prefix + resolve(name).Value
 		switch {
 		case name.Tag == "!!merge":
-			p.fail(name, prefix+"<<", "merge keys are not read: write the keys out, or use an alias as a value")
+			p.fail(name, prefix+"<<", "merge keys are not supported: write the keys out, or use an alias as a value")
 		case resolve(name).Kind != yaml.ScalarNode:
 			p.fail(name, prefix+"?", "a key must be a plain name, found "+describe(name))
 		case first[key] != nil:
@@ -143,7 +143,7 @@ func (p *parser) key(key string, name, value *yaml.Node) {
 	case v.Kind == yaml.MappingNode:
 		p.section(key+".", v)
 	case v.Tag != "!!null":
-		p.fail(value, key, "want a section with keys below it, found "+describe(v))
+		p.fail(value, key, "want a section, found "+describe(v))
 	}
 }
 
@@ -160,12 +160,12 @@ func (p *parser) entry(e Entry, name, value *yaml.Node) {
 	}
 	switch fate, text := e.fate(v); fate {
 	case Refused:
-		p.fail(name, e.Key, fmt.Sprintf("%s is refused: %s", v.text, text))
+		p.fail(name, e.Key, fmt.Sprintf("%s is not supported: %s", v.text, text))
 		p.faulty[e.Key] = true
 		return
 	case Ignored:
 		if e.Fate == Ignored {
-			text = "without effect: " + text
+			text = "has no effect: " + text
 		}
 		p.warn(name, e.Key, text)
 	}
@@ -180,8 +180,7 @@ func (p *parser) combinations() {
 	c := p.config
 	encapsulated := c.TrafficEncapMode != api.ModeNoEncap && !p.faulty["trafficEncapMode"]
 	if n := p.at["noSNAT"]; n != nil && c.NoSNAT && encapsulated {
-		p.fail(n, "noSNAT", fmt.Sprintf("true needs trafficEncapMode: noEncap, and it is %s: answers from outside "+
-			"to a pod's address find their way only where the underlay routes the podCIDRs", c.TrafficEncapMode))
+		p.fail(n, "noSNAT", fmt.Sprintf("true needs trafficEncapMode: noEncap, and it is %s: answers from outside reach a pod's address only where the underlay routes the podCIDRs", c.TrafficEncapMode))
 	}
 	p.unusedTunnelKeys()
 	p.nodeIPAM()
@@ -196,7 +195,7 @@ func (p *parser) combinations() {
 		case strings.EqualFold(name, "fairlead-tun0"):
 			p.fail(n, ours[i], "fairlead-tun0 is the name of the tunnel port")
 		case i != 0 && name == c.OVSBridge, i == 2 && name == c.HostGateway:
-			p.fail(n, ours[i], fmt.Sprintf("%s is the bridge or the gateway already: each needs a name of its own", name))
+			p.fail(n, ours[i], fmt.Sprintf("%s is already the name of the bridge or the gateway: each needs its own", name))
 		}
 	}
 }

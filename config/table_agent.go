@@ -4,20 +4,20 @@ package config
 // share one warning too.
 const (
 	noAntrea    = "there is no antrea-controller to call"
-	noProxy     = "Fairlead has no Service proxy: Services are the work of kube-proxy, which must run"
-	noExport    = "Fairlead exports no flow records"
+	noProxy     = "Fairlead has no Service proxy: kube-proxy must run"
+	noExport    = "Fairlead does not export flow records"
 	noMulticast = "multicast between pods is not forwarded"
-	noMCluster  = "Fairlead connects no clusters: pods of other clusters are not reached"
-	noPortLocal = "no ports of the node are forwarded to pods"
-	noSecondary = "pods get one interface: secondary networks are not built yet"
-	noAudit     = "no policy is enforced, so there is no audit log"
+	noMCluster  = "Fairlead does not connect clusters: pods of other clusters are unreachable"
+	noPortLocal = "node ports are not forwarded to pods"
+	noSecondary = "Fairlead creates one interface per pod: for secondary networks use Multus, with Fairlead as IPAM plugin"
+	noAudit     = "Fairlead enforces no policy, so there is no audit log"
 	noTLS       = "the agent serves plain HTTP, on apiAddress, which is 127.0.0.1 unless set"
-	noFlowtable = "Fairlead installs no nftables flowtable: forwarded packets take the kernel's ordinary path"
+	noFlowtable = "Fairlead installs no nftables flowtable: forwarded packets take the kernel's normal path"
 	noVMs       = "Fairlead serves the pods of Kubernetes nodes only"
 
-	noEncryption = "Fairlead does not encrypt: traffic between nodes would travel in the clear"
-	noPolicy     = "Fairlead enforces no policy: what it should keep out would get in"
-	noEgress     = "Fairlead has no Egress: pods would reach the outside from their node's address"
+	noEncryption = "Fairlead does not encrypt: traffic between nodes would be in clear text"
+	noPolicy     = "Fairlead enforces no policy: traffic that it should block would pass"
+	noEgress     = "Fairlead has no Egress: pods would reach the outside with their node's address"
 )
 
 // agentKeys are the keys of Antrea's agent that have no effect or are refused.
@@ -43,7 +43,7 @@ func agentKeys() []Entry {
 
 		{In: Agent, Key: "antreaProxy.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noProxy},
 		{In: Agent, Key: "antreaProxy.proxyAll", Want: boolean(), Fate: Refused, Harmless: no,
-			Text: "Fairlead has no Service proxy: in a cluster that runs without kube-proxy no Service would work"},
+			Text: "Fairlead has no Service proxy: in a cluster without kube-proxy no Service would work"},
 		{In: Agent, Key: "antreaProxy.nodePortAddresses", Want: names(), Fate: Ignored, Text: noProxy},
 		{In: Agent, Key: "antreaProxy.skipServices", Want: names(), Fate: Ignored, Text: noProxy},
 		{In: Agent, Key: "antreaProxy.proxyLoadBalancerIPs", Want: boolean(), Fate: Ignored, Harmless: yes, Text: noProxy},
@@ -64,17 +64,17 @@ func agentKeys() []Entry {
 
 		{In: Agent, Key: "egress.exceptCIDRs", Want: subnets(), Fate: Refused, Text: noEgress},
 		{In: Agent, Key: "egress.maxEgressIPsPerNode", Want: integer(0, 255), Fate: Ignored,
-			Harmless: []string{"0", "255"}, Text: "there is no Egress; what would need it is refused"},
+			Harmless: []string{"0", "255"}, Text: "Fairlead has no Egress; configuration that needs it is rejected"},
 		{In: Agent, Key: "egress.snatFullyRandomPorts", Want: boolean(), Fate: Ignored, Harmless: no,
-			Text: "there is no Egress; what would need it is refused"},
+			Text: "Fairlead has no Egress; configuration that needs it is rejected"},
 		{In: Agent, Key: "egress.uniqueMACForSubInterfaces", Want: boolean(), Fate: Ignored, Harmless: yes,
-			Text: "there is no Egress; what would need it is refused"},
+			Text: "Fairlead has no Egress; configuration that needs it is rejected"},
 		{In: Agent, Key: "clusterPort", Want: port(), Fate: Ignored, Harmless: []string{"0", "10351"},
-			Text: "agents do not gossip, so no port is opened for it"},
+			Text: "agents do not gossip, so no port is opened"},
 
-		{In: Agent, Key: "dnsServerOverride", Want: anyText(), Fate: Ignored, Text: "there are no FQDN policies to resolve"},
+		{In: Agent, Key: "dnsServerOverride", Want: anyText(), Fate: Ignored, Text: "Fairlead has no FQDN policies"},
 		{In: Agent, Key: "fqdnCacheMinTTL", Want: integer(0, 1<<31-1), Fate: Ignored, Harmless: []string{"0"},
-			Text: "there are no FQDN policies to resolve"},
+			Text: "Fairlead has no FQDN policies"},
 		{In: Agent, Key: "auditLogging.maxSize", Want: integer(0, 1<<31-1), Fate: Ignored,
 			Harmless: []string{"0", "500"}, Text: noAudit},
 		{In: Agent, Key: "auditLogging.maxBackups", Want: integer(0, 1<<31-1), Fate: Ignored,

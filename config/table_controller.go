@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-const noWebhooks = "fairlead-controller has no webhook and no API of its own, and needs no certificate"
+const noWebhooks = "fairlead-controller has no webhook and no API, and needs no certificate"
 
 // honouredControllerKeys are the keys of the controller that have an effect. They are
 // stored where the agent's of the same name are.
@@ -21,19 +21,19 @@ func honouredControllerKeys() []Entry {
 			Text: "kubeconfig file of the controller; empty: the ServiceAccount of its pod",
 			set:  func(c *values, v Value) { c.ClientConnection.Kubeconfig = v.Str }},
 		{In: Controller, Key: "clientConnection.acceptcontenttypes", Want: anyText(), Default: `""`, Fate: Honoured,
-			Text: "media types that the controller takes from the API server; empty: protobuf",
+			Text: "media types that the controller accepts from the API server; empty: protobuf",
 			set:  func(c *values, v Value) { c.ClientConnection.AcceptContentTypes = v.Str }},
 		{In: Controller, Key: "clientConnection.contenttype", Want: anyText(), Default: `""`, Fate: Honoured,
 			Text: "media type that the controller sends to the API server; empty: protobuf",
 			set:  func(c *values, v Value) { c.ClientConnection.ContentType = v.Str }},
 		{In: Controller, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
-			Text: "requests a second to the API server at most; 0 is 50",
+			Text: "maximum of requests per second to the API server; 0 means 50",
 			set:  func(c *values, v Value) { c.ClientConnection.QPS = v.Int }},
 		{In: Controller, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
-			Text: "requests at once to the API server at most; 0 is 100",
+			Text: "maximum burst of requests to the API server; 0 means 100",
 			set:  func(c *values, v Value) { c.ClientConnection.Burst = v.Int }},
 		{In: Controller, Key: "apiPort", Want: port(), Default: "10349", Fate: Honoured,
-			Text: "TCP port of `/healthz` and `/metrics`: plain HTTP; 0 is 10349",
+			Text: "TCP port of `/healthz` and `/metrics`: plain HTTP; 0 means 10349",
 			set:  func(c *values, v Value) { c.APIPort = cmp.Or(v.Int, 10349) }},
 		{In: Controller, Key: "enablePrometheusMetrics", Want: boolean(), Default: "true", Fate: Honoured,
 			Text: "serves `/metrics`",
@@ -42,15 +42,14 @@ func honouredControllerKeys() []Entry {
 			Text: "Fairlead's own: the address apiPort listens on",
 			set:  func(c *values, v Value) { c.APIAddress = v.Addr }},
 		{In: Controller, Key: "nodeIPAM.enableNodeIPAM", Want: boolean(), Default: "false", Fate: Honoured,
-			Text: "gives each Node its podCIDRs. Set it where kube-controller-manager does not " +
+			Text: "assigns podCIDRs to Nodes. Set it where kube-controller-manager does not " +
 				"(`--allocate-node-cidrs=false`); see [podCIDRs from fairlead-controller](node-ipam.md)",
 			set: func(c *values, v Value) { c.NodeIPAM.Enabled = v.Bool }},
 		{In: Controller, Key: "nodeIPAM.clusterCIDRs", Want: subnets(), Default: "[]", Fate: Honoured,
-			Text: "ranges that podCIDRs are cut from, of one or two IP families. Where a family has several, which Antrea " +
-				"does not take, the first with room is used. More may be added at any time",
-			set: func(c *values, v Value) { c.NodeIPAM.ClusterCIDRs = v.Prefixes }},
+			Text: "ranges that podCIDRs are cut from, of one or two IP families. A family may have several, unlike in Antrea: the first with room is used. More may be added at any time",
+			set:  func(c *values, v Value) { c.NodeIPAM.ClusterCIDRs = v.Prefixes }},
 		{In: Controller, Key: "nodeIPAM.serviceCIDR", Want: subnet4(), Default: `""`, Fate: Honoured,
-			Text: "IPv4 addresses of Services: no podCIDR is cut from them. The cluster's ServiceCIDRs are left out anyhow",
+			Text: "IPv4 addresses of Services: no podCIDR is cut from them. The cluster's ServiceCIDRs are always excluded",
 			set:  func(c *values, v Value) { c.NodeIPAM.ServiceCIDR = v.Prefixes[0] }},
 		{In: Controller, Key: "nodeIPAM.serviceCIDRv6", Want: subnet6(), Default: `""`, Fate: Honoured,
 			Text: "the same for IPv6",
@@ -62,22 +61,20 @@ func honouredControllerKeys() []Entry {
 			Text: "length of an IPv6 podCIDR; 0 is 64",
 			set:  func(c *values, v Value) { c.NodeIPAM.MaskSizeIPv6 = cmp.Or(v.Int, 64) }},
 		{In: Controller, Key: "ipam.poolWarningPercent", Want: integer(1, 100), Default: "80", Fate: Honoured,
-			Text: "Fairlead's own: from how many percent of its addresses in use an IPPool has the condition Filling, and a " +
-				"Warning Event",
-			set: func(c *values, v Value) { c.PoolWarningPercent = v.Int }},
+			Text: "Fairlead's own: the percentage of addresses in use from which an IPPool has the condition Filling, and a Warning Event",
+			set:  func(c *values, v Value) { c.PoolWarningPercent = v.Int }},
 		{In: Controller, Key: "reclaim.enable", Want: boolean(), Default: "true", Fate: Honoured,
-			Text: "Fairlead's own: gives back addresses of IPPools that pods of deleted and of fenced Nodes hold; see " +
+			Text: "Fairlead's own: reclaims addresses of IPPools from pods of deleted and of fenced Nodes; see " +
 				"[Addresses of pods that are gone](reclaim.md)",
 			set: func(c *values, v Value) { c.Reclaim.Enabled = v.Bool }},
 		{In: Controller, Key: "reclaim.gracePeriod", Want: durationFrom(10*time.Second, time.Hour, ", 10s to 1h"),
 			Default: "30s", Fate: Honoured,
-			Text: "Fairlead's own: the least time between the two looks at which such a pod is gone",
+			Text: "Fairlead's own: the minimum time between the two checks that find such a pod gone",
 			set:  func(c *values, v Value) { c.Reclaim.GracePeriod = v.Duration }},
 		{In: Controller, Key: "reclaim.coolingPeriod", Want: duration(api.MaxCoolingPeriod, ", at most 1h"), Default: "30s",
 			Fate: Honoured,
-			Text: "Fairlead's own: how long such an address is then not given to another pod, unless the pool is full. It is the " +
-				"agents' `ipam.coolingPeriod`",
-			set: func(c *values, v Value) { c.Reclaim.CoolingPeriod = v.Duration }},
+			Text: "Fairlead's own: how long such an address is then not allocated again, unless the pool is full. It corresponds to the agents' `ipam.coolingPeriod`",
+			set:  func(c *values, v Value) { c.Reclaim.CoolingPeriod = v.Duration }},
 	}
 }
 
@@ -88,7 +85,7 @@ func controllerKeys() []Entry {
 		{In: Controller, Key: "selfSignedCert", Want: boolean(), Fate: Ignored, Harmless: yes, Text: noWebhooks},
 		{In: Controller, Key: "clientCAFile", Want: anyText(), Fate: Ignored, Text: noWebhooks},
 		{In: Controller, Key: "legacyCRDMirroring", Want: boolean(), Fate: Ignored, Harmless: no,
-			Text: "Fairlead mirrors no resources of older API groups"},
+			Text: "Fairlead does not mirror resources of older API groups"},
 		{In: Controller, Key: "ipsecCSRSigner.selfSignedCA", Want: boolean(), Fate: Ignored, Harmless: yes,
 			Text: "there is no IPsec, so no certificate is signed for it"},
 		{In: Controller, Key: "ipsecCSRSigner.autoApprove", Want: boolean(), Fate: Ignored, Harmless: yes,

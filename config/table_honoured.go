@@ -74,8 +74,7 @@ func honouredKeys() []Entry {
 			Text: "the same for IPv6",
 			set:  func(c *values, v Value) { c.ServiceCIDRv6 = v.Prefixes[0] }},
 		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
-			Text: "the interface that leads to other nodes: its address is the tunnel's end, and nodes in its subnets are " +
-				"reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +
+			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +
 				"else the one with the Node's IP",
 			set: func(c *values, v Value) { c.TransportInterface = v.Str }},
 		{In: Agent, Key: "transportInterfaceCIDRs", Want: subnets(), Default: "[]", Fate: Honoured,
@@ -98,16 +97,16 @@ func honouredKeys() []Entry {
 			Text: "kubeconfig file of the agent; empty: the ServiceAccount of its pod",
 			set:  func(c *values, v Value) { c.ClientConnection.Kubeconfig = v.Str }},
 		{In: Agent, Key: "clientConnection.acceptcontenttypes", Want: anyText(), Default: `""`, Fate: Honoured,
-			Text: "media types that the agent takes from the API server; empty: protobuf",
+			Text: "media types that the agent accepts from the API server; empty: protobuf",
 			set:  func(c *values, v Value) { c.ClientConnection.AcceptContentTypes = v.Str }},
 		{In: Agent, Key: "clientConnection.contenttype", Want: anyText(), Default: `""`, Fate: Honoured,
 			Text: "media type that the agent sends to the API server; empty: protobuf",
 			set:  func(c *values, v Value) { c.ClientConnection.ContentType = v.Str }},
 		{In: Agent, Key: "clientConnection.qps", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
-			Text: "requests a second to the API server at most; 0 is 50",
+			Text: "maximum of requests per second to the API server; 0 means 50",
 			set:  func(c *values, v Value) { c.ClientConnection.QPS = v.Int }},
 		{In: Agent, Key: "clientConnection.burst", Want: integer(0, 1<<31-1), Default: "0", Fate: Honoured,
-			Text: "requests at once to the API server at most; 0 is 100",
+			Text: "maximum burst of requests to the API server; 0 means 100",
 			set:  func(c *values, v Value) { c.ClientConnection.Burst = v.Int }},
 
 		{In: Agent, Key: "apiAddress", Want: address(), Default: "127.0.0.1", Fate: Honoured,
@@ -119,34 +118,28 @@ func honouredKeys() []Entry {
 			set: func(c *values, v Value) { c.ManifestsDir = v.Str }},
 		{In: Agent, Key: "uplink.mode", Want: oneOf(api.UplinkAuto, api.UplinkSteer, api.UplinkBridge), Default: api.UplinkAuto,
 			Fate: Honoured,
-			Text: "Fairlead's own: with enableBridgingMode, how bridged pods come onto the underlay. `steer`: eBPF programs " +
-				"sort the frames of the node's NIC, which stays the host's. `bridge`: the NIC becomes a port of Open vSwitch. " +
-				"`auto`: `steer` where the kernel can, else `bridge`; see [What happens to my NIC](uplink.md)",
+			Text: "Fairlead's own: with enableBridgingMode, how bridged pods are connected to the underlay. `steer`: eBPF programs direct the frames of the node's NIC, which stays with the host. `bridge`: the NIC becomes a port of Open vSwitch. " +
+				"`auto`: `steer` where the kernel supports it, else `bridge`; see [What happens to my NIC](uplink.md)",
 			set: func(c *values, v Value) { c.Uplink.Mode = v.Str }},
 		{In: Agent, Key: "uplink.rollbackAfter", Want: duration(10*time.Minute, ", at most 10m"), Default: "30s",
 			Fate: Honoured,
-			Text: "Fairlead's own: with enableBridgingMode, how long the default gateway and the API server may be out of " +
-				"reach after the node's NIC was made a port of Open vSwitch, before that is undone",
-			set: func(c *values, v Value) { c.Uplink.RollbackAfter = v.Duration }},
+			Text: "Fairlead's own: with enableBridgingMode, how long the default gateway and the API server may be unreachable after the node's NIC was attached, before that is rolled back",
+			set:  func(c *values, v Value) { c.Uplink.RollbackAfter = v.Duration }},
 		{In: Agent, Key: "uplink.allowManaged", Want: boolean(), Default: "false", Fate: Honoured,
-			Text: "Fairlead's own: with enableBridgingMode, takes the NIC though NetworkManager or systemd-networkd " +
-				"manages it. Set it where you know that they leave alone what is configured",
-			set: func(c *values, v Value) { c.Uplink.AllowManaged = v.Bool }},
+			Text: "Fairlead's own: with enableBridgingMode, attaches the NIC although NetworkManager or systemd-networkd manages it. Set it if you know that they do not change an interface that is configured",
+			set:  func(c *values, v Value) { c.Uplink.AllowManaged = v.Bool }},
 		{In: Agent, Key: "podCIDRWait", Want: duration(10*time.Minute, ", at most 10m"), Default: "10s", Fate: Honoured,
 			Text: "Fairlead's own: how long to wait for the Node's podCIDR before the agent exits with code 78",
 			set:  func(c *values, v Value) { c.PodCIDRWait = v.Duration }},
 		{In: Agent, Key: "ipam.conflictProbeTimeout", Want: duration(10*time.Second, ", at most 10s"), Default: "200ms",
 			Fate: Honoured,
-			Text: "Fairlead's own: how long the underlay is asked whether somebody uses an address of an IPPool before a pod " +
-				"gets it; 0s asks nobody",
-			set: func(c *values, v Value) { c.IPAM.ConflictProbeTimeout = v.Duration }},
+			Text: "Fairlead's own: how long to probe the underlay for another user of an IPPool's address before a pod gets it; 0s disables the probe",
+			set:  func(c *values, v Value) { c.IPAM.ConflictProbeTimeout = v.Duration }},
 		{In: Agent, Key: "ipam.coolingPeriod", Want: duration(api.MaxCoolingPeriod, ", at most 1h"), Default: "30s", Fate: Honoured,
-			Text: "Fairlead's own: how long an address of an IPPool that a pod gave back is not given to another, unless the " +
-				"pool is full",
-			set: func(c *values, v Value) { c.IPAM.CoolingPeriod = v.Duration }},
+			Text: "Fairlead's own: how long a released address of an IPPool is not allocated again, unless the pool is full",
+			set:  func(c *values, v Value) { c.IPAM.CoolingPeriod = v.Duration }},
 		{In: Agent, Key: "ipam.allocationsDir", Want: path(4095), Default: "/var/lib/fairlead/allocations", Fate: Honoured,
-			Text: "Fairlead's own: where it is kept which pod has which address of an IPPool, where manifestsDir is set. Nodes " +
-				"that share IPPools share this directory",
-			set: func(c *values, v Value) { c.IPAM.AllocationsDir = v.Str }},
+			Text: "Fairlead's own: the directory of allocations of IPPools' addresses, where manifestsDir is set. Nodes that share IPPools share this directory",
+			set:  func(c *values, v Value) { c.IPAM.AllocationsDir = v.Str }},
 	}
 }

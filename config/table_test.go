@@ -155,14 +155,14 @@ func expect(t *testing.T, in File, e Entry, value string, fate Fate, text string
 	switch {
 	case fate == Refused && err == nil:
 		t.Errorf("%s: accepted, want it refused", value)
-	case fate == Refused && !strings.Contains(err.Error(), e.Key+": "+value+" is refused: "+text) &&
-		!strings.Contains(err.Error(), "[…] is refused: "+text):
+	case fate == Refused && !strings.Contains(err.Error(), e.Key+": "+value+" is not supported: "+text) &&
+		!strings.Contains(err.Error(), "[…] is not supported: "+text):
 		t.Errorf("%s: %v\nwant it refused: %s", value, err, text)
 	case fate != Refused && err != nil:
 		t.Errorf("%s: %v", value, err)
 	case fate == Honoured && len(warnings) > 0:
 		t.Errorf("%s: warnings %v, want none", value, warnings)
-	case fate == Ignored && e.Fate == Ignored && len(warnings) == 1 && warnings[0].Text == "without effect: "+text:
+	case fate == Ignored && e.Fate == Ignored && len(warnings) == 1 && warnings[0].Text == "has no effect: "+text:
 	case fate == Ignored && (len(warnings) != 1 || !strings.HasPrefix(warnings[0].Text, text)):
 		t.Errorf("%s: warnings %v, want one: %s", value, warnings, text)
 	}

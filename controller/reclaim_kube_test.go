@@ -67,7 +67,7 @@ func nodeDeleted(c *cluster, s *stepper) {
 	c.is("its Pod is gone, at one look", "10.2.0.1 a, 10.2.0.3 lives, 10.2.0.4 of no node")
 	s.look(grace)
 	c.is("its Pod is gone", "10.2.0.3 lives, 10.2.0.4 of no node")
-	for _, want := range []string{"10.2.0.2 of IPPool p was still allocated to container docker on node gone, and its Node is deleted",
+	for _, want := range []string{"10.2.0.2 of IPPool p was still allocated to container docker on node gone, but its Node was deleted",
 		"Warning AddressReclaimed address 10.2.0.1 of IPPool p was still allocated to container a on node gone"} {
 		if got := <-s.events.Events; !strings.Contains(got, want) {
 			c.t.Errorf("the Event says %q, want %q", got, want)

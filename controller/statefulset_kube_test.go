@@ -363,7 +363,7 @@ func checkWrongAnnotations(t *testing.T, c *cluster) {
 		annotations map[string]string
 		want        string
 	}{
-		"misspelt": {inPools("rihgt"), "StatefulSet default/misspelt asks for IPPool rihgt: there is none of that name. There "},
+		"misspelt": {inPools("rihgt"), "StatefulSet default/misspelt asks for IPPool rihgt: there is no such IPPool. There "},
 		"outside": {map[string]string{api.AnnotationPools: "right", api.AnnotationPodIPs: "10.2.69.99"},
 			"10.2.69.99 is outside of pool right. Choose another address"},
 		"value": {map[string]string{api.AnnotationPools: "right", api.AnnotationSticky: "yes"},

@@ -139,7 +139,7 @@ func connectionOf(kubeconfig, override string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errors.New("no way to the Kubernetes API: this is not a pod with a ServiceAccount, and " +
+			return nil, errors.New("no access to the Kubernetes API: this is not a pod with a ServiceAccount, and " +
 				"clientConnection.kubeconfig is not set. Set it to a kubeconfig file; an agent may set manifestsDir instead, to read a directory")
 		}
 		if err != nil {

@@ -194,7 +194,7 @@ func TestKubeImportAntreaRaces(t *testing.T) {
 	c.pod("web", "n1", "10.2.0.11")
 	c.antreas("p", ofPod("10.2.0.10", "thief", "c", ""), ofPod("10.2.0.11", "web", "c", ""))
 	got, _ := c.outcomes("--dry-run")
-	if got["p 10.2.0.11"] != "new" || !strings.Contains(got["p 10.2.0.10"], "is held by pod default/other") {
+	if got["p 10.2.0.11"] != "new" || !strings.Contains(got["p 10.2.0.10"], "is allocated to pod default/other") {
 		t.Errorf("%v", got)
 	}
 	results, err := antrea.Plan(t.Context(), c.client, "fairlead")
@@ -211,7 +211,7 @@ func TestKubeImportAntreaRaces(t *testing.T) {
 		}
 	}
 	if _, err := c.store().Get(t.Context(), "10.2.0.11"); err == nil {
-		t.Error("10.2.0.11 is held for a Pod that is gone")
+		t.Error("10.2.0.11 is allocated to a Pod that is gone")
 	}
 }
 

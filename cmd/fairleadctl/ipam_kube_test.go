@@ -108,7 +108,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 		{"10.2.0.12 --yes --force --reason scrapped", 0, "Node down is not Ready (Unknown)", api.PhaseCooling},
 		{"10.2.0.13 --yes", 0, "02:00:00:00:00:07 answered for it", ""},
 		{"10.2.0.14 --yes", 0, "kept for StatefulSet default/db", ""},
-		{"10.2.0.15 --yes", exitError, "nobody holds 10.2.0.15", ""},
+		{"10.2.0.15 --yes", exitError, "10.2.0.15 is not allocated", ""},
 		{"10.2.0 --yes", exitUsage, "not an IP address", ""},
 		{"--yes", exitUsage, "exactly one address is required", ""},
 	} {

@@ -105,7 +105,7 @@ func TestKubeRead(t *testing.T) {
 		{"kubeadm without --pod-network-cidr", func(c *realCluster) { c.kubeadmConfig("networking: {serviceSubnet: 10.96.0.0/12}") },
 			Facts{Allocates: No, AllocatesNot: "its command has no --allocate-node-cidrs", Manifest: kcmManifest, Kubeadm: true}},
 		{"broken kubeadm-config", func(c *realCluster) { c.kubeadmConfig("networking: {podSubnet: all}") },
-			Facts{Unread: []string{`ConfigMap kube-system/kubeadm-config could not be read: networking.podSubnet: "all" is no CIDR`}}},
+			Facts{Unread: []string{`ConfigMap kube-system/kubeadm-config could not be read: networking.podSubnet: "all" is not a CIDR`}}},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			c := newRealCluster(t, Facts{}, nil)

@@ -78,7 +78,7 @@ func unlessTaken(doing, name string, err error) error {
 func (d *Directory) Get(_ context.Context, name string) (api.IPAllocation, error) {
 	a, err := d.read(name)
 	if err != nil {
-		return api.IPAllocation{}, fmt.Errorf("reading who holds address %s: %w", name, err)
+		return api.IPAllocation{}, fmt.Errorf("reading the allocation of address %s: %w", name, err)
 	}
 	return a, nil
 }
@@ -130,7 +130,7 @@ func (d *Directory) Update(_ context.Context, a api.IPAllocation) (api.IPAllocat
 			return err
 		}
 		if now.Spec.Address != a.Spec.Address || now.Spec.Pool != a.Spec.Pool {
-			return errors.New("the address of an allocation and its pool stay: delete it and make another")
+			return errors.New("address and pool of an allocation cannot change: delete it and create another")
 		}
 		version, _ := strconv.Atoi(a.ResourceVersion) // of an unreadable file: 0
 		a.ResourceVersion = strconv.Itoa(version + 1)

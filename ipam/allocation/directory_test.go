@@ -53,7 +53,7 @@ func TestDirectoryUnreadable(t *testing.T) {
 	for _, a := range list {
 		var taken *TakenError
 		_, err := d.Create(t.Context(), allocationOf(a.Spec.Address, "p", "n1", "c1"))
-		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "is held by container "+Unreadable) {
+		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "is allocated to container "+Unreadable) {
 			t.Errorf("%s: %v", a.Name, err)
 		}
 		if err := d.Delete(t.Context(), a); err != nil {

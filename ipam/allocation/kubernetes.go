@@ -41,7 +41,7 @@ func (k *Kubernetes) Create(ctx context.Context, a api.IPAllocation) (api.IPAllo
 		if apierrors.IsNotFound(err) {
 			continue
 		}
-		holder, err := result("reading who holds", a.Name, held, err)
+		holder, err := result("reading an allocation", a.Name, held, err)
 		if err != nil {
 			return api.IPAllocation{}, err
 		}
@@ -53,7 +53,7 @@ func (k *Kubernetes) Create(ctx context.Context, a api.IPAllocation) (api.IPAllo
 // Get implements Store.
 func (k *Kubernetes) Get(ctx context.Context, name string) (api.IPAllocation, error) {
 	u, err := k.client.Get(ctx, name, metav1.GetOptions{})
-	return result("reading who holds", name, u, err)
+	return result("reading an allocation", name, u, err)
 }
 
 // List implements Store.

@@ -94,7 +94,7 @@ func TestKubeAllocationKeepsItsAddress(t *testing.T) {
 	}
 	other := made
 	other.Spec.Pool = "q"
-	const want = "the address of an allocation and its pool stay"
+	const want = "address and pool of an allocation cannot change"
 	if _, err := s.Update(t.Context(), other); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("another pool: %v, want %s", err, want)
 	}

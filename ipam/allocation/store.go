@@ -50,21 +50,21 @@ func For(r api.AllocationReservation) Filter {
 }
 
 // ErrNotFound says that nobody holds the address.
-var ErrNotFound = errors.New("nobody holds this address")
+var ErrNotFound = errors.New("address is not allocated")
 
 // ErrConflict says that the allocation is another one by now, or was changed.
-var ErrConflict = errors.New("the allocation was changed by somebody else")
+var ErrConflict = errors.New("the allocation was changed concurrently")
 
 // ErrNoKind says that the cluster knows no IPAllocations, so nobody holds one.
-var ErrNoKind = errors.New("the cluster has no such kind of object")
+var ErrNoKind = errors.New("the cluster has no such resource")
 
 // TakenError says that an address is held.
 type TakenError struct{ Holder api.IPAllocation }
 
 func (e *TakenError) Error() string {
 	if r := e.Holder.Spec.Reservation; r != nil && e.Holder.Spec.Phase == api.PhaseReserved {
-		return fmt.Sprintf("%s is kept for %s (pool %s)", e.Holder.Spec.Address, r, e.Holder.Spec.Pool)
+		return fmt.Sprintf("%s is reserved for %s (pool %s)", e.Holder.Spec.Address, r, e.Holder.Spec.Pool)
 	}
-	return fmt.Sprintf("%s is held by %s (%s, pool %s)", e.Holder.Spec.Address, e.Holder.Spec.Owner,
+	return fmt.Sprintf("%s is allocated to %s (%s, pool %s)", e.Holder.Spec.Address, e.Holder.Spec.Owner,
 		e.Holder.Spec.Phase, e.Holder.Spec.Pool)
 }

@@ -69,7 +69,7 @@ func checkOneHolder(t *testing.T, s Store) {
 	var taken *TakenError
 	_, err = s.Create(ctx, allocationOf("10.2.0.1", "q", "n2", "c2"))
 	if !errors.As(err, &taken) || taken.Holder.UID != made.UID || taken.Holder.Spec != mine.Spec ||
-		err.Error() != "10.2.0.1 is held by container c1 on node n1 (Allocated, pool p)" {
+		err.Error() != "10.2.0.1 is allocated to container c1 on node n1 (Allocated, pool p)" {
 		t.Errorf("Create of a held address: %v", err)
 	}
 	if got, err := s.Get(ctx, mine.Name); err != nil || got.UID != made.UID || got.Spec != mine.Spec {
@@ -126,7 +126,7 @@ func checkChanges(t *testing.T, s Store) {
 	}
 	moved := second
 	moved.Spec.Pool = "q"
-	if _, err := s.Update(ctx, moved); err == nil || !strings.Contains(err.Error(), "address of an allocation and its pool stay") {
+	if _, err := s.Update(ctx, moved); err == nil || !strings.Contains(err.Error(), "address and pool of an allocation cannot change") {
 		t.Errorf("Update with another pool: %v", err)
 	}
 	if err := s.Delete(ctx, second); err != nil {

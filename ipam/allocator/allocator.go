@@ -161,7 +161,7 @@ func (a *Allocator) allocate(ctx context.Context, r Request) ([]Address, error) 
 		g.MAC = r.mac
 		out = append(out, g.Address)
 		if g.anew {
-			a.Log.Info("address given", "address", g.Prefix, "pool", g.Pool, "vlan", g.VLAN, "owner", r.Owner.String())
+			a.Log.Info("allocated address", "address", g.Prefix, "pool", g.Pool, "vlan", g.VLAN, "owner", r.Owner.String())
 		}
 	}
 	return out, nil

@@ -377,12 +377,12 @@ func TestPodIPs(t *testing.T) {
 		pools []pool.Pool
 		ips   []string
 	}{
-		"address 10.2.1.4 of the annotation ipam.antrea.io/pod-ips is held by pod default/a on node n1 (Allocated): delete": {both, []string{"10.2.1.4"}},
-		"10.9.9.9 is outside of pool v4; 10.9.9.9 is outside of pool more. Ask for an address of the pools v4, more":        {both, []string{"10.9.9.9"}},
-		"10.2.255.254 is the gateway of pool v4. Ask for an address of pool v4":                                             {both[:1], []string{"10.2.255.254"}},
-		"fd00::1 of the annotation ipam.antrea.io/pod-ips is of another family than the pools v4, more":                     {both, []string{"fd00::1"}},
-		"is the second of its family, after 10.2.0.1":                                                                       {both, []string{"10.2.0.1", "10.2.0.2"}},
-		"pool v6 has no addresses in VLAN 0":                                                                                {dual, []string{"10.2.0.1", "fd00::1"}},
+		"address 10.2.1.4 of the annotation ipam.antrea.io/pod-ips is allocated to pod default/a on node n1 (Allocated): delete": {both, []string{"10.2.1.4"}},
+		"10.9.9.9 is outside of pool v4; 10.9.9.9 is outside of pool more. Ask for an address of the pools v4, more":             {both, []string{"10.9.9.9"}},
+		"10.2.255.254 is the gateway of pool v4. Ask for an address of pool v4":                                                  {both[:1], []string{"10.2.255.254"}},
+		"fd00::1 of the annotation ipam.antrea.io/pod-ips is of another family than the pools v4, more":                          {both, []string{"fd00::1"}},
+		"is the second of its family, after 10.2.0.1":                                                                            {both, []string{"10.2.0.1", "10.2.0.2"}},
+		"pool v6 has no addresses in VLAN 0":                                                                                     {dual, []string{"10.2.0.1", "fd00::1"}},
 	} {
 		if got, err := ask("c", c.pools, c.ips...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %s, %v, want %s", c.ips, got, err, want)
@@ -425,7 +425,7 @@ func TestConflict(t *testing.T) {
 	}
 	_, err = a.Allocate(t.Context(), Request{Pools: []pool.Pool{p}, Owner: ownerNamed("c"),
 		PodIPs: []netip.Addr{stranger.Addr()}})
-	if err == nil || !strings.Contains(err.Error(), "10.2.0.1 of the annotation ipam.antrea.io/pod-ips is used by somebody on the wire") ||
+	if err == nil || !strings.Contains(err.Error(), "10.2.0.1 of the annotation ipam.antrea.io/pod-ips is used by a host outside of the cluster") ||
 		!strings.Contains(err.Error(), "02:00:00:00:00:01") {
 		t.Errorf("exactly that one: %v", err)
 	}

@@ -64,8 +64,7 @@ type VLANError struct {
 }
 
 func (e *VLANError) Error() string {
-	return fmt.Sprintf("pool %s has no addresses in VLAN %d, where the other address of the pod is: "+
-		"a pod is in one VLAN. Name pools of the same spec vlan", e.Pool, e.Want)
+	return fmt.Sprintf("pool %s has no addresses in VLAN %d, where the other address of the pod is: a pod has one VLAN. Name pools of the same spec vlan", e.Pool, e.Want)
 }
 
 // StickyError says that an address is kept for the pod that wants it, and that another
@@ -78,14 +77,14 @@ type StickyError struct {
 
 func (e *StickyError) Error() string {
 	keep, has := e.Holder.Spec.Reservation, e.Holder.Spec.Owner
-	s := fmt.Sprintf("address %s is kept for it (%s), and %s has it still", e.Holder.Spec.Address, keep, has)
+	s := fmt.Sprintf("address %s is reserved for it (%s), but %s still has it", e.Holder.Spec.Address, keep, has)
 	if keep.Kind != api.KindStatefulSet && has.Name != e.Pod.Name {
-		s += ": two pods can't have one address. Set replicas: 1, and strategy.type: Recreate"
+		s += ": two pods cannot share an address. Set replicas: 1, and strategy.type: Recreate"
 	} else if has.Node == e.Pod.Node {
-		s += ", or its clean-up is not done. It is tried again"
+		s += ", or its clean-up is not done. It will be retried"
 	}
 	if has.Node != "" && has.Node != e.Pod.Node {
-		s += fmt.Sprintf(". If node %[1]s is down for good: kubectl delete node %[1]s. If it is switched off: kubectl taint "+
+		s += fmt.Sprintf(". If node %[1]s is permanently down: kubectl delete node %[1]s. If it is switched off: kubectl taint "+
 			"node %[1]s node.kubernetes.io/out-of-service=nodeshutdown:NoExecute", has.Node)
 	}
 	return s
@@ -100,6 +99,5 @@ type AnswersError struct {
 }
 
 func (e *AnswersError) Error() string {
-	return fmt.Sprintf("address %s is kept for it (%s), and the pod of before still answers for it on the wire (MAC %s), "+
-		"though its node counts as fenced: switch that node off, or end the pod there", e.Address, e.Keep, e.MAC)
+	return fmt.Sprintf("address %s is reserved for it (%s), but the previous pod still answers for it on the wire (MAC %s) although its node counts as fenced: switch that node off, or kill the pod there", e.Address, e.Keep, e.MAC)
 }

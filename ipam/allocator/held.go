@@ -52,7 +52,7 @@ func holds(a api.IPAllocation, o api.AllocationOwner) bool {
 // of returns what an owner holds. o.Node is this node.
 func (h *held) of(ctx context.Context, s allocation.Store, o api.AllocationOwner) ([]api.IPAllocation, error) {
 	if err := h.load(ctx, s, o.Node); err != nil {
-		return nil, fmt.Errorf("looking for what %s holds: %w", o, err)
+		return nil, fmt.Errorf("listing the allocations of %s: %w", o, err)
 	}
 	k := ownerOf(o)
 	h.mu.Lock()
@@ -63,7 +63,7 @@ func (h *held) of(ctx context.Context, s allocation.Store, o api.AllocationOwner
 	}
 	list, err := s.List(ctx, allocation.Filter{Node: o.Node})
 	if err != nil {
-		return nil, fmt.Errorf("looking for what %s holds: %w", o, err)
+		return nil, fmt.Errorf("listing the allocations of %s: %w", o, err)
 	}
 	list = slices.DeleteFunc(list, func(a api.IPAllocation) bool { return !holds(a, o) })
 	h.mu.Lock()

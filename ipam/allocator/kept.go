@@ -21,7 +21,7 @@ func (a *Allocator) look(ctx context.Context, r *Request) error {
 	}
 	list, err := a.Store.List(ctx, allocation.For(*r.Keep))
 	if err != nil {
-		return fmt.Errorf("looking for what is kept for %s: %w", r.Keep, err)
+		return fmt.Errorf("listing the reservations of %s: %w", r.Keep, err)
 	}
 	allocation.Standing(list)
 	if err := elsewhere(list, r.Owner); err != nil {
@@ -55,10 +55,10 @@ func (r *Request) readMAC() error {
 	}
 	mac, err := api.ParseMAC(keep.MAC)
 	if err == nil && (mac[0]&1 == 1 || mac == api.MAC{}) {
-		err = fmt.Errorf("%s is no address that an interface can have", keep.MAC)
+		err = fmt.Errorf("%s is not a unicast MAC address", keep.MAC)
 	}
 	if err != nil {
-		return fmt.Errorf("spec.reservation.mac of the IPAllocation that is kept for %s: %w. Correct it, or remove it", keep, err)
+		return fmt.Errorf("spec.reservation.mac of the IPAllocation reserved for %s: %w. Correct it, or remove it", keep, err)
 	}
 	r.Keep, r.mac = &keep, mac
 	return nil
@@ -126,7 +126,7 @@ func (a *Allocator) settle(ctx context.Context, r Request, got []given) error {
 		if err := allocation.Unreserve(ctx, a.Store, h, a.Cooling); err != nil {
 			return err
 		}
-		a.Log.Info("address is kept no longer: its pod has another", "address", h.Spec.Address, "pool", h.Spec.Pool,
+		a.Log.Info("released reservation: its pod has another address", "address", h.Spec.Address, "pool", h.Spec.Pool,
 			"owner", r.Keep.String())
 	}
 	return nil

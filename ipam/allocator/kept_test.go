@@ -138,7 +138,7 @@ func keptElsewhere(t *testing.T, s allocation.Store) {
 		if !errors.As(err, &held) || held.Holder.Spec.Owner.Node != "n1" {
 			t.Errorf("%v", err)
 		}
-		for _, want := range []string{"is kept for it (StatefulSet default/db, ordinal 0)", "pod default/db-0 on node n1 has it still",
+		for _, want := range []string{"is reserved for it (StatefulSet default/db, ordinal 0)", "pod default/db-0 on node n1 still has it",
 			"kubectl delete node n1", "node.kubernetes.io/out-of-service"} {
 			if !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%v: want %s", err, want)
@@ -249,7 +249,7 @@ func keptMAC(t *testing.T, s allocation.Store) {
 		t.Fatal(err)
 	}
 	_, err = onNode(s, "n1").Allocate(t.Context(), Request{Pools: []pool.Pool{v6}, Owner: ownerNamed("c"), Keep: &mine})
-	if err == nil || !strings.Contains(err.Error(), "is no address that an interface can have. Correct it, or remove it") {
+	if err == nil || !strings.Contains(err.Error(), "is not a unicast MAC address. Correct it, or remove it") {
 		t.Errorf("a MAC of many: %v", err)
 	}
 }
@@ -334,7 +334,7 @@ func keptNamed(t *testing.T, s allocation.Store) {
 	r := Request{Pools: []pool.Pool{v4}, Owner: ownerNamed("a"), Keep: keepFor("u", 0)}
 	r.PodIPs = append(r.PodIPs, v4.At(7))
 	_, err := onNode(s, "n1").Allocate(t.Context(), r)
-	if err == nil || !strings.Contains(err.Error(), "is kept for StatefulSet default/db, ordinal 0: ask for another") {
+	if err == nil || !strings.Contains(err.Error(), "is reserved for StatefulSet default/db, ordinal 0: ask for another") {
 		t.Errorf("one that is kept for others: %v", err)
 	}
 	r.PodIPs[0] = v4.At(9)
@@ -375,7 +375,7 @@ func keptLost(t *testing.T, s allocation.Store) {
 	for _, keep := range []*api.AllocationReservation{nil, keepFor("u", 1), keepFor("other", 0)} {
 		var taken *allocation.TakenError
 		err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", v4.At(5), keep)
-		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "is kept for StatefulSet default/db, ordinal 0") {
+		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "is reserved for StatefulSet default/db, ordinal 0") {
 			t.Errorf("for %v: %v", keep, err)
 		}
 	}

@@ -29,15 +29,14 @@ func (a *Allocator) exactly(
 	if holder.Spec.Phase == api.PhaseConflict {
 		// The mark is for those who may choose. Who may not asks again.
 		return given{}, &PodIPError{Address: want, Holder: &holder,
-			Reason: fmt.Sprintf("is used by somebody on the wire who is no pod of ours, MAC %s: remove it there, or ask "+
-				"for another address", holder.Spec.MAC)}
+			Reason: fmt.Sprintf("is used by a host outside of the cluster, MAC %s: remove it there, or ask for another address", holder.Spec.MAC)}
 	}
 	if kept := holder.Spec.Reservation; kept != nil && holder.Spec.Phase == api.PhaseReserved {
 		return given{}, &PodIPError{Address: want, Holder: &holder,
-			Reason: fmt.Sprintf("is kept for %s: ask for another address, or delete that %s", kept, kept.Kind)}
+			Reason: fmt.Sprintf("is reserved for %s: ask for another address, or delete that %s", kept, kept.Kind)}
 	}
 	return given{}, &PodIPError{Address: want, Holder: &holder,
-		Reason: fmt.Sprintf("is held by %s (%s): delete that pod, or ask for another address",
+		Reason: fmt.Sprintf("is allocated to %s (%s): delete that pod, or ask for another address",
 			holder.Spec.Owner, holder.Spec.Phase)}
 }
 
@@ -49,7 +48,7 @@ func outside(want netip.Addr, pools []pool.Pool) string {
 			why = append(why, err.Error())
 		}
 	}
-	return "can't be given: " + strings.Join(why, "; ") + ". Ask for an address of " + names(pools)
+	return "cannot be allocated: " + strings.Join(why, "; ") + ". Ask for an address of " + names(pools)
 }
 
 // names are the pools for a sentence.

@@ -22,11 +22,11 @@ func (a *Allocator) Release(ctx context.Context, o api.AllocationOwner) error {
 	var errs []error
 	for _, h := range list {
 		if err := a.giveBack(ctx, h, o); err != nil {
-			errs = append(errs, fmt.Errorf("giving %s back to pool %s: %w", h.Spec.Address, h.Spec.Pool, err))
+			errs = append(errs, fmt.Errorf("releasing %s of pool %s: %w", h.Spec.Address, h.Spec.Pool, err))
 			continue
 		}
 		a.held.remove(h)
-		a.Log.Info("address given back", "address", h.Spec.Address, "pool", h.Spec.Pool, "owner", h.Spec.Owner.String())
+		a.Log.Info("released address", "address", h.Spec.Address, "pool", h.Spec.Pool, "owner", h.Spec.Owner.String())
 	}
 	return errors.Join(errs...)
 }
@@ -85,7 +85,7 @@ func (a *Allocator) GiveBack(ctx context.Context, h api.IPAllocation) (done bool
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("giving %s back to pool %s: %w", h.Spec.Address, h.Spec.Pool, err)
+		return false, fmt.Errorf("releasing %s of pool %s: %w", h.Spec.Address, h.Spec.Pool, err)
 	}
 	a.held.remove(h)
 	return true, nil

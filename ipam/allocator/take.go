@@ -116,6 +116,6 @@ func (a *Allocator) probe(ctx context.Context, g given) error {
 	if err != nil {
 		return errors.Join(err, a.undo(ctx, []given{g}))
 	}
-	a.Log.Info("address is used by somebody else", "address", g.Prefix.Addr(), "pool", g.Pool, "vlan", g.VLAN, "mac", who)
+	a.Log.Info("address conflict: a host outside of the cluster uses the address", "address", g.Prefix.Addr(), "pool", g.Pool, "vlan", g.VLAN, "mac", who)
 	return &heldError{mark}
 }

@@ -25,7 +25,7 @@ const mostBits = 63
 func (r Range) Check() error {
 	switch diff := r.Mask - r.Cluster.Bits(); {
 	case !r.Cluster.IsValid():
-		return fmt.Errorf("%s is no CIDR", r.Cluster)
+		return fmt.Errorf("%s is not a CIDR", r.Cluster)
 	case r.Mask > r.Cluster.Addr().BitLen():
 		return fmt.Errorf("a node mask of /%d is longer than the address", r.Mask)
 	case diff < 0:

@@ -33,8 +33,7 @@ func misplaced(f Facts, n Node, p netip.Prefix) (out []Fault) {
 		inside = inside || r.Cluster.Overlaps(p) && r.Cluster.Bits() <= p.Bits()
 	}
 	if !inside {
-		out = append(out, Fault{Outside, n.Name, "", fmt.Sprintf("node %s has podCIDR %s, which is in no CIDR of "+
-			"nodeIPAM.clusterCIDRs. It keeps it", n.Name, p)})
+		out = append(out, Fault{Outside, n.Name, "", fmt.Sprintf("node %s has podCIDR %s, which is in no CIDR of nodeIPAM.clusterCIDRs. The Node keeps it", n.Name, p)})
 	}
 	for _, s := range f.Services {
 		if s.Overlaps(p) {
@@ -49,8 +48,7 @@ func misplaced(f Facts, n Node, p netip.Prefix) (out []Fault) {
 func incomplete(f Facts, n Node) (out []Fault) {
 	for _, want := range families(f.Ranges) {
 		if !slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return netaddr.Family(p.Addr()) == want }) {
-			out = append(out, Fault{Incomplete, n.Name, "", fmt.Sprintf("node %s has no IPv%d podCIDR, and can't get one any "+
-				"more: delete the Node and let it register again", n.Name, want)})
+			out = append(out, Fault{Incomplete, n.Name, "", fmt.Sprintf("node %s has no IPv%d podCIDR, and podCIDRs of a Node cannot be changed: delete the Node and let it register again", n.Name, want)})
 		}
 	}
 	return out
@@ -92,5 +90,5 @@ func sharedText(a string, p netip.Prefix, b string, q netip.Prefix) string {
 	if p != q {
 		what = fmt.Sprintf("the podCIDRs of nodes %s (%s) and %s (%s) overlap", a, p, b, q)
 	}
-	return what + ": pods of both would get the same addresses. Delete one of the Nodes and let it register again"
+	return what + ": pods of both nodes would get the same addresses. Delete one of the Nodes and let it register again"
 }

@@ -307,7 +307,7 @@ func (m *maker) full(missing []int) string {
 				total += r.Blocks()
 			}
 		}
-		parts = append(parts, fmt.Sprintf("no IPv%d podCIDR is left: %s holds %d, and all are taken", f,
+		parts = append(parts, fmt.Sprintf("no IPv%d podCIDR is left: %s has %d, and all are in use", f,
 			strings.Join(ranges, " and "), total))
 	}
 	return strings.Join(parts, "; ") + ". Add another CIDR to nodeIPAM.clusterCIDRs of fairlead-controller, " +

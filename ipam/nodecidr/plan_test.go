@@ -74,7 +74,7 @@ func TestWhoGetsNothing(t *testing.T) {
 	if len(p.Gifts) != 0 || len(p.Waiting) != 1 || p.Waiting[0].Node != "a" {
 		t.Fatalf("%+v", p)
 	}
-	for _, part := range []string{"no IPv4 podCIDR is left", "10.0.0.0/23 cut into /24 holds 2", "nodeIPAM.clusterCIDRs"} {
+	for _, part := range []string{"no IPv4 podCIDR is left", "10.0.0.0/23 cut into /24 has 2", "nodeIPAM.clusterCIDRs"} {
 		if !strings.Contains(p.Waiting[0].Why, part) {
 			t.Errorf("%s: does not say %s", p.Waiting[0].Why, part)
 		}

@@ -95,7 +95,7 @@ func (p Pool) Check(addr netip.Addr) error {
 			return fmt.Errorf("%s is the gateway of pool %s", addr, p.Name)
 		case !r.Contains(addr):
 		case slices.ContainsFunc(r.reserved(), func(s Span) bool { return s.Contains(addr) }):
-			return fmt.Errorf("%s is no address for a pod in the subnet %s of pool %s", addr, r.subnet(), p.Name)
+			return fmt.Errorf("%s is not a pod address in the subnet %s of pool %s", addr, r.subnet(), p.Name)
 		default:
 			return fmt.Errorf("%s is one of the spec.excludes of pool %s", addr, p.Name)
 		}

@@ -55,8 +55,8 @@ func TestCheck(t *testing.T) {
 	p := must(t, "{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}, excludes: [10.2.0.13]}")
 	for addr, want := range map[string]string{
 		"10.2.0.1":   "10.2.0.1 is the gateway of pool p",
-		"10.2.0.0":   "10.2.0.0 is no address for a pod in the subnet 10.2.0.0/24 of pool p",
-		"10.2.0.255": "10.2.0.255 is no address for a pod in the subnet 10.2.0.0/24 of pool p",
+		"10.2.0.0":   "10.2.0.0 is not a pod address in the subnet 10.2.0.0/24 of pool p",
+		"10.2.0.255": "10.2.0.255 is not a pod address in the subnet 10.2.0.0/24 of pool p",
 		"10.2.0.13":  "10.2.0.13 is one of the spec.excludes of pool p",
 		"10.2.1.13":  "10.2.1.13 is outside of pool p",
 		"fd00::1":    "fd00::1 is outside of pool p",

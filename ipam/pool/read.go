@@ -42,8 +42,7 @@ func read(p api.IPPool) (Pool, error) {
 	}
 	out.spans = handedOut(out.Ranges, excluded)
 	if len(out.spans) == 0 {
-		return Pool{}, errors.New("no address is left for pods: spec.ipRanges has only the gateway, addresses with a " +
-			"meaning in the subnet, and spec.excludes. Add a range")
+		return Pool{}, errors.New("no address is left for pods: spec.ipRanges has only the gateway, network and broadcast addresses, and spec.excludes. Add a range")
 	}
 	out.Free = readHint(p.Status.FreeMap, out.Family)
 	return out, nil
@@ -55,7 +54,7 @@ func checkForm(s api.IPPoolSpec) error {
 	case len(s.IPRanges) == 0:
 		return errors.New("spec.ipRanges is empty: add a range with cidr, or with start and end")
 	case s.IPVersion != 0 && s.SubnetInfo != nil:
-		return errors.New("spec has ipVersion and subnetInfo, which are two ways to write a pool: remove ipVersion, " +
+		return errors.New("spec has ipVersion and subnetInfo, which are two forms of a pool: remove ipVersion, " +
 			"or remove subnetInfo and give each range its own gateway, prefixLength and vlan")
 	case s.IPVersion == 0 && s.SubnetInfo == nil:
 		return errors.New("spec has neither subnetInfo nor ipVersion: add subnetInfo with gateway and prefixLength, or " +
@@ -79,7 +78,7 @@ func readRanges(s api.IPPoolSpec) ([]Range, error) {
 			want = netaddr.Family(r.First)
 		}
 		if netaddr.Family(r.First) != want {
-			return nil, fmt.Errorf("%s: %s is IPv%d, and the pool is IPv%d: put it into a pool of its own",
+			return nil, fmt.Errorf("%s: %s is IPv%d, and the pool is IPv%d: put it into another pool",
 				at, r.Span, netaddr.Family(r.First), want)
 		}
 		out = append(out, r)
@@ -140,7 +139,7 @@ func readGateway(text string, ends Span) (netip.Addr, error) {
 			gateway, netaddr.Family(gateway), ends, netaddr.Family(ends.First))
 	}
 	if !gateway.IsGlobalUnicast() && !(gateway.Is6() && gateway.IsLinkLocalUnicast()) {
-		return netip.Addr{}, fmt.Errorf("%s is no address of a router: set the underlay's router in this subnet", gateway)
+		return netip.Addr{}, fmt.Errorf("%s is not a router's address: set the underlay's router in this subnet", gateway)
 	}
 	return gateway, nil
 }

@@ -131,7 +131,7 @@ func TestReadRefuses(t *testing.T) {
 	for spec, want := range map[string]string{
 		"{}":               "IPPool p: spec.ipRanges is empty: add a range with cidr, or with start and end",
 		"{" + ranges + "}": "spec has neither subnetInfo nor ipVersion: add subnetInfo with gateway and prefixLength, or ",
-		"{ipVersion: 4, " + ranges + ", " + subnet + "}":                                         "spec has ipVersion and subnetInfo, which are two ways",
+		"{ipVersion: 4, " + ranges + ", " + subnet + "}":                                         "spec has ipVersion and subnetInfo, which are two forms",
 		"{ipVersion: 5, " + ranges + "}":                                                         "spec.ipVersion is 5: set 4 or 6",
 		"{ipRanges: [{cidr: 10.2.0.0/24, gateway: 10.2.0.1}], " + subnet + "}":                   "spec.ipRanges[0] has gateway, prefixLength or vlan, and so has spec.subnetInfo: remove them",
 		oldForm("cidr: 10.2.0.0/25, start: 10.2.0.2"):                                            "spec.ipRanges[0]: has cidr and start or end: keep cidr, or keep",
@@ -160,8 +160,8 @@ func TestReadRefuses(t *testing.T) {
 		info("gateway: 10.2.0.1"):                                                                "spec.subnetInfo.prefixLength is 0: set the length of the underlay's subnet, 1 to 31 for IPv4",
 		info("gateway: 10.2.0.1, prefixLength: 32"):                                              "spec.subnetInfo.prefixLength is 32",
 		info("gateway: x, prefixLength: 24"):                                                     `spec.subnetInfo.gateway "x" is not an IP address`,
-		info("gateway: 0.0.0.0, prefixLength: 24"):                                               "0.0.0.0 is no address of a router",
-		info("gateway: 169.254.1.1, prefixLength: 24"):                                           "169.254.1.1 is no address of a router",
+		info("gateway: 0.0.0.0, prefixLength: 24"):                                               "0.0.0.0 is not a router's address",
+		info("gateway: 169.254.1.1, prefixLength: 24"):                                           "169.254.1.1 is not a router's address",
 		"{ipRanges: [{cidr: 'fd00::/63'}], subnetInfo: {gateway: 'fe80::1', prefixLength: 64}}":  "is not inside fd00::/64",
 		"{ipRanges: [{cidr: 'fd00::/64'}], subnetInfo: {gateway: 'fe80::1', prefixLength: 128}}": "1 to 127 for IPv6",
 		"{ipRanges: [{cidr: 10.2.0.128/25}, {cidr: 10.2.0.0/26}, {start: 10.2.0.60, end: 10.2.0.70}], " + subnet + "}": "spec.ipRanges[1] (10.2.0.0-10.2.0.63) and " +

@@ -17,7 +17,7 @@ type ClusterNode struct {
 func (n ClusterNode) Lost() (why string) {
 	switch {
 	case n.UID == "":
-		return "its Node is deleted"
+		return "its Node was deleted"
 	case n.Fenced && !n.Ready:
 		return "its Node is fenced (UID " + n.UID + ")"
 	}

@@ -27,7 +27,7 @@ func (s Sight) Gone(o api.AllocationOwner) (why string) {
 	case s.Interface || s.Record:
 		return ""
 	case o.BootID != "" && s.BootID != "" && o.BootID != s.BootID:
-		return "its node has booted since"
+		return "its node has rebooted since"
 	case s.NetnsGone:
 		return "its network namespace is gone"
 	}
@@ -103,7 +103,7 @@ func (n *Node) free(ctx context.Context, s Suspect) (done bool, err error) {
 	}
 	done, err = n.Allocator.GiveBack(ctx, s.IPAllocation)
 	if err != nil {
-		return false, fmt.Errorf("taking back the address of a pod that is gone: %w", err)
+		return false, fmt.Errorf("reclaiming the address of a pod that is gone: %w", err)
 	}
 	return done, nil
 }

@@ -92,7 +92,7 @@ func TestLostNodes(t *testing.T) {
 	for _, s := range Lost(all, nodes) {
 		got[s.Name] = s.Why
 	}
-	if len(got) != 2 || got["deleted"] != "its Node is deleted" || got["fenced"] != "its Node is fenced (UID 3)" {
+	if len(got) != 2 || got["deleted"] != "its Node was deleted" || got["fenced"] != "its Node is fenced (UID 3)" {
 		t.Errorf("lost are %v, want those of the deleted and of the fenced node", got)
 	}
 	if got := Lost(all, nil); got != nil {

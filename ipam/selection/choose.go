@@ -58,7 +58,7 @@ func valid(all map[string]api.IPPool) []pool.Pool {
 func (k Known) read(name string) (pool.Pool, error) {
 	object, found := k.IPPools[name]
 	if !found {
-		return pool.Pool{}, fmt.Errorf("there is none of that name. %s. Create it, or correct the annotation %s",
+		return pool.Pool{}, fmt.Errorf("there is no such IPPool. %s. Create it, or correct the annotation %s",
 			someNames(k.IPPools), api.AnnotationPools)
 	}
 	p, err := valued(object)
@@ -67,7 +67,7 @@ func (k Known) read(name string) (pool.Pool, error) {
 	}
 	if p.Scope != "" {
 		return pool.Pool{}, fmt.Errorf("its addresses are those of the isolated network %s (annotation %s of the pool), "+
-			"and a pod's own address is unique in the cluster. Name a pool without that annotation",
+			"but a pod's own address must be unique in the cluster. Name a pool without that annotation",
 			p.Scope, api.AnnotationNetwork)
 	}
 	if err := k.yields(p); err != nil {
@@ -75,8 +75,7 @@ func (k Known) read(name string) (pool.Pool, error) {
 	}
 	for _, r := range p.Ranges {
 		if device, taken := k.Devices[r.VLAN]; taken && r.VLAN != 0 {
-			return pool.Pool{}, fmt.Errorf("it is of VLAN %d, which this node has for itself on %s: pods and node can't share "+
-				"it. Remove %s from the node, or keep such pods off it", r.VLAN, device, device)
+			return pool.Pool{}, fmt.Errorf("it is in VLAN %d, which the node itself uses on %s: pods and node cannot share it. Remove %s from the node, or keep such pods off the node", r.VLAN, device, device)
 		}
 	}
 	return p, nil
@@ -85,12 +84,11 @@ func (k Known) read(name string) (pool.Pool, error) {
 // valued is the pool of an object that is there, valid and not on its way out.
 func valued(object api.IPPool) (pool.Pool, error) {
 	if object.DeletionTimestamp != nil {
-		return pool.Pool{}, errors.New("it is being deleted, and goes with the last pod that has an address of it. " +
-			"Name another pool")
+		return pool.Pool{}, errors.New("it is being deleted. Name another pool")
 	}
 	p, err := pool.Read(object)
 	if err != nil {
-		return pool.Pool{}, fmt.Errorf("it is invalid and hands out nothing: %w", err)
+		return pool.Pool{}, fmt.Errorf("it is invalid: %w", err)
 	}
 	return p, nil
 }
@@ -99,7 +97,7 @@ func valued(object api.IPPool) (pool.Pool, error) {
 func (k Known) yields(p pool.Pool) error {
 	for _, o := range p.Overlaps(k.Others) {
 		if o.Yields {
-			return fmt.Errorf("it hands out nothing: %s", o)
+			return fmt.Errorf("it does not allocate addresses: %s", o)
 		}
 	}
 	return nil
@@ -133,8 +131,7 @@ func (w Wish) checkVLANs(pools []pool.Pool) error {
 	if len(first) < 2 || slices.ContainsFunc(vlans[4], func(v uint16) bool { return slices.Contains(vlans[6], v) }) {
 		return nil
 	}
-	return fmt.Errorf("%s asks for IPPool %s, which is of VLAN %s, and for IPPool %s, which is of VLAN %s: a pod is in one "+
-		"VLAN. Name two pools of the same spec vlan", w.From, first[4], list(vlans[4]), first[6], list(vlans[6]))
+	return fmt.Errorf("%s asks for IPPool %s, which is in VLAN %s, and for IPPool %s, which is in VLAN %s: a pod is in one VLAN. Name two pools of the same spec vlan", w.From, first[4], list(vlans[4]), first[6], list(vlans[6]))
 }
 
 func list(vlans []uint16) string {
@@ -170,7 +167,7 @@ func (w Wish) checkPodIP(a netip.Addr, pools []pool.Pool) error {
 		errs = append(errs, err.Error())
 	}
 	if len(errs) == 0 {
-		return fmt.Errorf("it is IPv%d, and no IPv%d pool is among %s, which %s names",
+		return fmt.Errorf("it is IPv%d, but no IPv%d pool is among %s, which %s names",
 			netaddr.Family(a), netaddr.Family(a), strings.Join(w.Pools, ", "), w.From)
 	}
 	return errors.New(strings.Join(errs, ", and "))

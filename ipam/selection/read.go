@@ -67,8 +67,7 @@ func (w Wish) Of(n int) (Wish, error) {
 		case n < len(all):
 			out = append(out, all[n])
 		case len(all) > 0:
-			return Wish{}, fmt.Errorf("%s: annotation %s names %d IPv%d addresses, and this is pod %d of the set: name one more, "+
-				"or scale the StatefulSet down", w.IPsFrom, api.AnnotationPodIPs, len(all), netaddr.Family(all[0]), n+1)
+			return Wish{}, fmt.Errorf("%s: annotation %s names %d IPv%d addresses, and this is pod %d of the StatefulSet: name one more, or scale the StatefulSet down", w.IPsFrom, api.AnnotationPodIPs, len(all), netaddr.Family(all[0]), n+1)
 		}
 	}
 	w.PodIPs = out
@@ -116,7 +115,7 @@ func (o Object) items(annotation, example string) ([]string, error) {
 	var out []string
 	for item := range strings.SplitSeq(value, ",") {
 		if item = strings.TrimSpace(item); item == "" {
-			return nil, fmt.Errorf("%s: annotation %s is %q, which has a comma too many: write it as %q",
+			return nil, fmt.Errorf("%s: annotation %s is %q, which has an extra comma: write it as %q",
 				o.Name, annotation, value, example)
 		}
 		if slices.Contains(out, item) {
@@ -138,8 +137,7 @@ func readPodIPs(o Object) ([]netip.Addr, error) {
 	for _, item := range items {
 		a, err := netip.ParseAddr(item)
 		if err != nil || a.Zone() != "" || a.Is4In6() {
-			return nil, fmt.Errorf("%s: annotation %s: %q is no address such as 192.0.2.7 or 2001:db8::7. Write addresses "+
-				"alone, with commas between: mask and gateway are the pool's", o.Name, api.AnnotationPodIPs, item)
+			return nil, fmt.Errorf("%s: annotation %s: %q is not an address such as 192.0.2.7 or 2001:db8::7. Write addresses only, separated by commas: mask and gateway are the pool's", o.Name, api.AnnotationPodIPs, item)
 		}
 		out = append(out, a)
 	}

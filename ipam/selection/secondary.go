@@ -36,7 +36,7 @@ func Secondary(names []string, wanted []netip.Prefix, k Known) ([]pool.Pool, err
 func (k Known) secondary(name string) (pool.Pool, error) {
 	object, found := k.IPPools[name]
 	if !found {
-		return pool.Pool{}, errors.New("there is none of that name. Create it, or correct ipam.ippools")
+		return pool.Pool{}, errors.New("there is no such IPPool. Create it, or correct ipam.ippools")
 	}
 	p, err := valued(object)
 	if err != nil {
@@ -44,8 +44,7 @@ func (k Known) secondary(name string) (pool.Pool, error) {
 	}
 	for _, r := range p.Ranges {
 		if r.VLAN != 0 {
-			return pool.Pool{}, fmt.Errorf("its range %s is of VLAN %d, and here another plugin makes the interface, which knows "+
-				"nothing of that. Put the VLAN into the plugin's own configuration (macvlan: master eth0.%[2]d; bridge: vlan), and "+
+			return pool.Pool{}, fmt.Errorf("its range %s is in VLAN %d, but another plugin creates the interface and does not know the VLAN. Put the VLAN into the plugin's own configuration (macvlan: master eth0.%[2]d; bridge: vlan), and "+
 				"name a pool without vlan", r.Span, r.VLAN)
 		}
 	}
@@ -64,7 +63,7 @@ func has(pools []pool.Pool, want netip.Prefix) error {
 			continue
 		}
 		if r, _ := p.RangeOf(want.Addr()); want.Bits() != want.Addr().BitLen() && want.Bits() != r.Bits {
-			return fmt.Errorf("it is asked for with the mask /%d, and pool %s has /%d", want.Bits(), p.Name, r.Bits)
+			return fmt.Errorf("it is requested with the mask /%d, but pool %s has /%d", want.Bits(), p.Name, r.Bits)
 		}
 		return nil
 	}

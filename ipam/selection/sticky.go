@@ -79,8 +79,7 @@ func (m Member) Keep(top Controller, mac func(seed string) api.MAC) (*api.Alloca
 		return nil, nil
 	}
 	if top.kind() == "" || !ofSet && top.kind() == api.KindStatefulSet {
-		return nil, fmt.Errorf("%s: annotation %s: it is made by %s, and its successor can't be told. Addresses are kept for "+
-			"pods of StatefulSets, of Deployments with one replica, and of KubeVirt's VMs. Remove the annotation, or name "+
+		return nil, fmt.Errorf("%s: annotation %s: its owner is %s, so its successor cannot be identified. Addresses are reserved for pods of StatefulSets, of Deployments with one replica, and of KubeVirt's VMs. Remove the annotation, or name "+
 			"an address with %s", m.Name, api.AnnotationSticky, top.text(), api.AnnotationPodIPs)
 	}
 	out := &api.AllocationReservation{Kind: top.kind(), Namespace: m.Namespace, Name: top.Name, UID: top.UID,

@@ -31,12 +31,12 @@ func (k *Kubernetes) Above(ctx context.Context, namespace string, c Controller) 
 	found, err := k.client.Metadata.Resource(r).Namespace(namespace).Get(ctx, c.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return Controller{}, fmt.Errorf("the %s %s/%s of the Pod is gone", c.Kind, namespace, c.Name)
+		return Controller{}, fmt.Errorf("the %s %s/%s of the Pod does not exist", c.Kind, namespace, c.Name)
 	case err != nil:
-		return Controller{}, fmt.Errorf("asking the API server what made the %s %s/%s failed: %s", c.Kind, namespace, c.Name,
+		return Controller{}, fmt.Errorf("asking the API server for the owner of %s %s/%s failed: %s", c.Kind, namespace, c.Name,
 			shortly(err))
 	case string(found.UID) != c.UID:
-		return Controller{}, fmt.Errorf("the %s %s/%s of the Pod is gone, and there is another of that name", c.Kind, namespace,
+		return Controller{}, fmt.Errorf("the %s %s/%s of the Pod was deleted and recreated", c.Kind, namespace,
 			c.Name)
 	}
 	return controllerOf(found.ObjectMeta), nil

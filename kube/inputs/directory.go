@@ -58,7 +58,7 @@ func (d *Directory) Snapshot() *Snapshot { return d.last.Load() }
 // Refresh reads the directory now.
 func (d *Directory) Refresh() *Snapshot {
 	if err := d.read(); err != nil {
-		d.log.Error(err, "manifests not read, the last good ones stay in force")
+		d.log.Error(err, "reading manifests failed, the last valid ones stay in force")
 	}
 	return d.Snapshot()
 }
@@ -87,11 +87,11 @@ const rereadEvery = 10 * time.Second
 func (d *Directory) Run(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watching %s: %w (is fs.inotify.max_user_instances or max_user_watches used up?)", d.path, err)
+		return fmt.Errorf("watching %s: %w (is the limit fs.inotify.max_user_instances or max_user_watches reached?)", d.path, err)
 	}
 	defer w.Close()
 	if err := w.Add(d.path); err != nil {
-		return fmt.Errorf("watching %s: %w (is fs.inotify.max_user_instances or max_user_watches used up?)", d.path, err)
+		return fmt.Errorf("watching %s: %w (is the limit fs.inotify.max_user_instances or max_user_watches reached?)", d.path, err)
 	}
 	tick := time.NewTicker(rereadEvery)
 	defer tick.Stop()
@@ -105,12 +105,12 @@ func (d *Directory) Run(ctx context.Context) error {
 			quiet.Reset(settle)
 			continue
 		case err := <-w.Errors:
-			d.log.Error(err, "watch of the manifest directory", "directory", d.path)
+			d.log.Error(err, "watching the manifest directory failed", "directory", d.path)
 		case <-tick.C:
 			// Adding a path that is watched is nothing; one that was
 			// replaced is watched again.
 			if err := w.Add(d.path); err != nil {
-				d.log.Error(err, "watch of the manifest directory", "directory", d.path)
+				d.log.Error(err, "watching the manifest directory failed", "directory", d.path)
 			}
 		case <-quiet.C:
 		}
@@ -161,7 +161,7 @@ func readManifest(path string) (objects, error) {
 		return objects{}, errors.New("not a regular file")
 	}
 	if info.Size() > maxManifestBytes {
-		return objects{}, fmt.Errorf("%d bytes are too many for a manifest (at most %d)", info.Size(), maxManifestBytes)
+		return objects{}, fmt.Errorf("%d bytes: larger than a manifest may be (%d)", info.Size(), maxManifestBytes)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -180,7 +180,7 @@ func (d *Directory) publish(good map[string]objects, problems []string) {
 	}
 	for _, p := range next.Problems {
 		if !slices.Contains(before.Problems, p) {
-			d.log.Info("manifest refused, what it held before stays in force", "problem", p)
+			d.log.Info("manifest rejected, its last valid content stays in force", "problem", p)
 		}
 	}
 	d.last.Store(next)

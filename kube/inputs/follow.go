@@ -92,7 +92,7 @@ func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 	fresh := o.SendInitialEvents != nil && *o.SendInitialEvents
 	switch {
 	case !same && !fresh:
-		return nil, apierrors.NewResourceExpired("the API server has another history: everything is read anew")
+		return nil, apierrors.NewResourceExpired("the API server was replaced or restored, reading everything again")
 	case !same:
 		o.ResourceVersion = ""
 	}
@@ -123,7 +123,7 @@ func (f *follower) sameHistory(ctx context.Context, version string) (same bool, 
 		return true, "", nil
 	}
 	if err != nil {
-		return false, "", fmt.Errorf("asking which cluster this is: %w", err)
+		return false, "", fmt.Errorf("identifying the cluster: %w", err)
 	}
 	for _, n := range l.Items {
 		cluster = string(n.UID)
@@ -194,7 +194,7 @@ func (f *follower) state() (reason string, trouble error) {
 // shortly is what went wrong, without the URL of the request.
 func shortly(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return "no answer in time"
+		return "timeout"
 	}
 	if u := (*url.Error)(nil); errors.As(err, &u) {
 		return u.Err.Error()

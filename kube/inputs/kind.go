@@ -51,7 +51,7 @@ func (k *kind[V]) converted(obj any) (converted[V], error) {
 	}
 	o, ok := obj.(runtime.Object)
 	if !ok {
-		return converted[V]{}, fmt.Errorf("%T is no object of the API", obj)
+		return converted[V]{}, fmt.Errorf("%T is not an API object", obj)
 	}
 	v, err := k.convert(o)
 	return converted[V]{key, v, err}, nil

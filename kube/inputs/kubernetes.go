@@ -218,7 +218,7 @@ func (k *Kubernetes) save() {
 	}
 	k.unsaved = false
 	if err := k.file.write(k.Snapshot()); err != nil {
-		k.log.Error(err, "keeping what the API server said, for a start while it is away", "file", k.file.path)
+		k.log.Error(err, "saving the inputs for a start without the API server failed", "file", k.file.path)
 	}
 }
 
@@ -229,11 +229,11 @@ func (k *Kubernetes) takeLastKnown() {
 	}
 	old, written, err := k.file.read()
 	if err != nil {
-		k.log.Info("the API server has not answered yet, and nothing is known from before: waiting for it",
+		k.log.Info("waiting for the API server, there are no saved inputs",
 			"server", k.client.Server, "file", k.file.path, "why", err.Error())
 		return
 	}
-	k.log.Info("the API server has not answered yet: going on with what it said before",
+	k.log.Info("API server has not answered yet, using the saved inputs",
 		"server", k.client.Server, "file", k.file.path, "written", written)
 	k.pods.fill(old.Pods)
 	k.namespaces.fill(old.Namespaces)
@@ -290,7 +290,7 @@ func (k *Kubernetes) publish() {
 	}
 	for _, p := range next.Problems {
 		if !slices.Contains(before.Problems, p) {
-			k.log.Info("object refused, what it said before stays in force", "problem", p)
+			k.log.Info("object rejected, its last valid content stays in force", "problem", p)
 		}
 	}
 	k.read = read
@@ -335,19 +335,17 @@ func (k *Kubernetes) findTrouble() {
 
 func (k *Kubernetes) sentence(names []string, err error) error {
 	if apierrors.IsNotFound(err) { // all other kinds are the server's own
-		return fmt.Errorf("the Kubernetes API server %s knows no IPPools, and enableBridgingMode is true: install their "+
-			"definitions (kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds). Until then pods that ask for one are refused",
+		return fmt.Errorf("the Kubernetes API server %s has no resource IPPools, and enableBridgingMode is true: install the CRDs (kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds). Until then pods that ask for one get no network",
 			k.client.Server)
 	}
-	what, known := "", "What it said before stays in force"
+	what, known := "", "The last known state stays in force"
 	if len(names) > 0 {
 		what = " (" + strings.Join(names, ", ") + ")"
 	}
 	if k.fromOld != "" {
-		known = "What was kept of it at " + k.fromOld + " stays in force"
+		known = "The state saved at " + k.fromOld + " stays in force"
 	}
-	return fmt.Errorf("the Kubernetes API server %s can't be read%s since %s: %s. %s: pods run on, DEL works, ADD of "+
-		"pods that the agent has seen works. Other new pods wait, and changes of nodes are not seen",
+	return fmt.Errorf("the Kubernetes API server %s cannot be read%s since %s: %s. %s: pods keep their network, DEL works, ADD works for pods that the agent has seen. Other new pods wait, and changes of nodes are not seen",
 		k.client.Server, what, k.since.Format(time.TimeOnly), shortly(err), known)
 }
 

@@ -19,7 +19,7 @@ func merge(files map[string]objects) (*Snapshot, []string) {
 	var problems []string
 	first := func(object, file string) bool {
 		if other, taken := from[object]; taken {
-			problems = append(problems, fmt.Sprintf("%s: %s is also in %s, which counts", file, object, other))
+			problems = append(problems, fmt.Sprintf("%s: %s is also in %s, which takes precedence", file, object, other))
 			return false
 		}
 		from[object] = file

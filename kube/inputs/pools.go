@@ -33,7 +33,7 @@ func poolFrom(p *api.IPPool) (api.IPPool, error) {
 func poolFromAPI(o runtime.Object) (api.IPPool, error) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
-		return api.IPPool{}, fmt.Errorf("%T is no IPPool", o)
+		return api.IPPool{}, fmt.Errorf("%T is not an IPPool", o)
 	}
 	data, err := json.Marshal(u.Object)
 	if err != nil {

@@ -114,10 +114,10 @@ func TestRootSecondaryRefused(t *testing.T) {
 		code         uint
 		want         string
 	}{
-		{`"ippools": ["none"]`, "", 101, "asks for IPPool none: there is none of that name. Create it, or correct ipam.ippools"},
-		{`"ippools": ["second4", "tagged"]`, "", 101, "IPPool tagged: its range 10.20.0.10-10.20.0.11 is of VLAN 7"},
-		{`"ippools": ["bad"]`, "", 101, "IPPool bad: it is invalid and hands out nothing: "},
-		{`"ippools": ["podcidr"]`, "", 101, "IPPool podcidr: it hands out nothing: pool podcidr has address 10.77.1.200"},
+		{`"ippools": ["none"]`, "", 101, "asks for IPPool none: there is no such IPPool. Create it, or correct ipam.ippools"},
+		{`"ippools": ["second4", "tagged"]`, "", 101, "IPPool tagged: its range 10.20.0.10-10.20.0.11 is in VLAN 7"},
+		{`"ippools": ["bad"]`, "", 101, "IPPool bad: it is invalid: "},
+		{`"ippools": ["podcidr"]`, "", 101, "IPPool podcidr: it does not allocate addresses: pool podcidr has address 10.77.1.200"},
 		{`"ippool": ["second4"]`, "", 7, `unknown field "ippool"`},
 		{onePool, `"runtimeConfig": {"ips": ["10.10.1.99"]},`, 101, "10.10.1.99 of the network: 10.10.1.99 is outside of pool second4"},
 		{onePool, `"runtimeConfig": {"ips": ["10.10.1.1"]},`, 101, "is the gateway of pool second4"},

@@ -105,13 +105,13 @@ func TestRootRefused(t *testing.T) {
 	time.Sleep(1100 * time.Millisecond) // ages are in seconds
 	b.apply(t, poolYAML("young", 4, 0, "155", "160"), poolYAML("onnode", 4, 0, "5", "20"))
 	for _, c := range []struct{ pod, annotations, want string }{
-		{"unknown", `ippools: fuor10`, `Pod default/unknown asks for IPPool fuor10: there is none of that name. There are `},
+		{"unknown", `ippools: fuor10`, `Pod default/unknown asks for IPPool fuor10: there is no such IPPool. There are `},
 		{"overlap", `ippools: young`, `pool young has address 192.168.77.155, and so has IPPool old: shorten spec.ipRanges`},
 		{"on-node", `ippools: onnode`, `pool onnode has address 192.168.77.11, and so has node node1: shorten`},
 		{"outside", `ippools: four10|pod-ips: 192.168.110.7`, `192.168.110.7 is outside of pool four10. Choose another address`},
-		{"family", `ippools: four10|pod-ips: "fd77::7"`, `it is IPv6, and no IPv6 pool is among four10`},
+		{"family", `ippools: four10|pod-ips: "fd77::7"`, `it is IPv6, but no IPv6 pool is among four10`},
 		{"vlans", `ippools: "four10,six20"`, `a pod is in one VLAN. Name two pools of the same spec vlan`},
-		{"syntax", `ippools: "four10,,x"`, `which has a comma too many`},
+		{"syntax", `ippools: "four10,,x"`, `which has an extra comma`},
 		{"nopool", `pod-ips: 192.168.110.117`, `neither the Pod nor its Namespace names a pool`},
 	} {
 		b.apply(t, podYAML(c.pod, node, strings.Split(c.annotations, "|")...))

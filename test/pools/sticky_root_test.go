@@ -182,7 +182,7 @@ func TestRootStickyDeployment(t *testing.T) {
 	b.kept(t, addr, mac)
 	b.kubectl(t, "patch deployment gw -p", `{"spec":{"template":{"metadata":{"annotations":{"x":"1"}}}}}`)
 	second := b.podOf(t, "gw", first)
-	const want = "two pods can't have one address. Set replicas: 1, and strategy.type: Recreate"
+	const want = "two pods cannot share an address. Set replicas: 1, and strategy.type: Recreate"
 	if got := b.event(t, second, "NoPoolAddress"); !strings.Contains(got, want) ||
 		!strings.Contains(got, "pod default/"+first+" on node node1") {
 		t.Errorf("the Event says %q, want %q", got, want)
@@ -201,7 +201,7 @@ func TestRootStickyDeployment(t *testing.T) {
 	b.kubectl(t, "delete pod --force --grace-period=0 "+second)
 	third := b.podOf(t, "gw", second)
 	got := b.event(t, third, "NoPoolAddress")
-	for _, want := range []string{"If node node1 is down for good: kubectl delete node node1",
+	for _, want := range []string{"If node node1 is permanently down: kubectl delete node node1",
 		"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the Event says %q, want %q", got, want)
@@ -249,7 +249,7 @@ func (b *bed) kept(t *testing.T, addr netip.Addr, mac string) {
 	for _, a := range b.allocations(t) {
 		if a.Spec.Address == addr.String() {
 			if r := a.Spec.Reservation; r == nil || r.Kind != api.KindDeployment || r.Name != "gw" || r.MAC != mac {
-				t.Errorf("%s is kept for %+v, want gw and %s", addr, r, mac)
+				t.Errorf("%s is reserved for %+v, want gw and %s", addr, r, mac)
 			}
 			return
 		}
