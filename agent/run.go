@@ -42,7 +42,9 @@ type Options struct {
 	NodeName string
 	// Shim is the path of the CNI plugin to install; empty installs none.
 	Shim string
-	Log  logr.Logger
+	// Intervals are api.DefaultIntervals, but for tests.
+	Intervals api.Intervals
+	Log       logr.Logger
 }
 
 // Run is the agent. It returns nil when ctx ends, a *PodCIDRError when the

@@ -35,6 +35,8 @@ type Options struct {
 	// OtherAllocator says who else is told to give podCIDRs to Nodes, empty for
 	// nobody; nil: nobody is asked.
 	OtherAllocator func(context.Context) (who string, err error)
+	// Intervals are those of api.DefaultIntervals, but for tests.
+	Intervals api.ControllerIntervals
 	// HealthSocket is a unix socket at which health is told, too; empty: none. With it apiPort may be another controller's
 	// on the same node.
 	HealthSocket string
@@ -60,11 +62,11 @@ func Run(ctx context.Context, o Options) error {
 	defer cancel(nil)
 	m := newMetrics(o.Version)
 	var running sync.WaitGroup
-	w := newWorld(o.Client, o.Log)
+	w := newWorld(o)
 	events := recorder(ctx, o.Kubernetes)
 	pools := &poolStatus{client: o.Client.Resource(api.PoolResource),
 		allocations: o.Client.Resource(api.AllocationResource), world: w, news: w.news(), metrics: m, events: events,
-		warning: warning{o.Config.PoolWarningPercent, growth{}}, log: o.Log.WithName("poolstatus")}
+		warning: warning{o.Config.PoolWarningPercent, growth{}}, every: o.Intervals, log: o.Log.WithName("poolstatus")}
 	sets := newStatefulSets(o, w, events, m)
 	running.Go(func() { sets.follow(ctx) })
 	synced, works := sets.synced, []func(context.Context){pools.run, sets.run}
@@ -77,12 +79,12 @@ func Run(ctx context.Context, o Options) error {
 		synced = func() bool { return sets.synced() && n.synced() }
 		works = append(works, n.run)
 	} else {
-		works = append(works, func(ctx context.Context) { forgetRanges(ctx, o.Client, o.Log) })
+		works = append(works, func(ctx context.Context) { forgetRanges(ctx, o) })
 	}
 	running.Go(func() { w.follow(ctx) })
 	h := handler(o.Config, m.registry, synced)
 	running.Go(func() {
-		if err := serveHTTP(ctx, o.Config, h, o.HealthSocket != "", o.Log); err != nil {
+		if err := serveHTTP(ctx, o, h); err != nil {
 			cancel(err)
 		}
 	})
@@ -93,7 +95,7 @@ func Run(ctx context.Context, o Options) error {
 			}
 		})
 	}
-	if err := lead(ctx, o.Kubernetes, o.Log.WithName("leader"), func(ctx context.Context) {
+	if err := lead(ctx, o, func(ctx context.Context) {
 		var working sync.WaitGroup
 		for _, work := range works {
 			working.Go(func() { work(ctx) })

@@ -36,8 +36,9 @@ func silent(t *testing.T) (Options, net.Listener) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Options{Client: client, Kubernetes: typed, Log: logr.Discard(), Config: api.ControllerConfig{
-		APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: l.Addr().(*net.TCPAddr).Port}}, l
+	return Options{Client: client, Kubernetes: typed, Log: logr.Discard(), Intervals: short(),
+		Config: api.ControllerConfig{
+			APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: l.Addr().(*net.TCPAddr).Port}}, l
 }
 
 // A port that somebody else has ends the controller at once, whatever the API server does.
@@ -88,6 +89,14 @@ func TestTwoOnOneNode(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// short are intervals that nobody waits long for.
+func short() api.ControllerIntervals {
+	return api.ControllerIntervals{Pass: 20 * time.Millisecond, PassAtLeast: 100 * time.Millisecond,
+		Sets: 5 * time.Millisecond, SetsAtLeast: 100 * time.Millisecond, Keepers: 100 * time.Millisecond,
+		OtherAllocator: 100 * time.Millisecond, Services: time.Minute, Port: 20 * time.Millisecond,
+		LeaseDuration: 2 * time.Second, LeaseRenew: time.Second, LeaseRetry: 50 * time.Millisecond}
 }
 
 // await tries for a while.

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"time"
 )
 
 // serveSocket answers like serveHTTP, on a unix socket: of several controllers on one node each has its own. What is
@@ -51,6 +50,3 @@ func Ask(ctx context.Context, socket, what string) error {
 	}
 	return nil
 }
-
-// portRetry is how often a controller looks whether another one on its node has left it the port.
-const portRetry = 5 * time.Second

@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -38,9 +37,10 @@ func handler(cfg api.ControllerConfig, r *prometheus.Registry, synced func() boo
 	return mux
 }
 
-// serveHTTP serves h at apiAddress and apiPort until ctx ends. A port that is in use ends it, or, with patience,
+// serveHTTP serves h at apiAddress and apiPort until ctx ends. A port that is in use ends it, or, with a HealthSocket,
 // is asked for again: another controller on the node has it.
-func serveHTTP(ctx context.Context, cfg api.ControllerConfig, h http.Handler, patient bool, log logr.Logger) error {
+func serveHTTP(ctx context.Context, o Options, h http.Handler) error {
+	cfg := o.Config
 	addr := net.JoinHostPort(cfg.APIAddress.String(), strconv.Itoa(cfg.APIPort))
 	told := false
 	for {
@@ -50,17 +50,17 @@ func serveHTTP(ctx context.Context, cfg api.ControllerConfig, h http.Handler, pa
 			return serve(ctx, addr, listener, h)
 		case ctx.Err() != nil:
 			return nil
-		case !patient || !errors.Is(err, syscall.EADDRINUSE):
+		case o.HealthSocket == "" || !errors.Is(err, syscall.EADDRINUSE):
 			return fmt.Errorf("serving health and metrics on %s: %w (change apiAddress or apiPort)", addr, err)
 		case !told:
 			told = true
-			log.Info("port is in use, possibly by another fairlead-controller on this node; metrics are served once it is free",
+			o.Log.Info("port is in use, possibly by another fairlead-controller on this node; metrics are served once it is free",
 				"address", addr)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(portRetry):
+		case <-time.After(o.Intervals.Port):
 		}
 	}
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// lookEvery is how often it is looked whether Deployments and VMs are gone for whose pods addresses are kept.
-const lookEvery = 30 * time.Second
-
 // resourceOf is where objects of a kind are that addresses are kept for.
 func resourceOf(kind string) (r schema.GroupVersionResource, known bool) {
 	switch kind {
@@ -36,7 +33,7 @@ func resourceOf(kind string) (r schema.GroupVersionResource, known bool) {
 // endKept ends what is kept for objects that are gone. That the cache has no such
 // StatefulSet is no proof: the API server is asked. A pod keeps the address that it has.
 func (s *statefulSets) endKept(ctx context.Context, kept map[string][]api.IPAllocation, sets map[string]bool) {
-	look := time.Since(s.looked) >= lookEvery
+	look := time.Since(s.looked) >= s.every.Keepers
 	if look {
 		s.looked = time.Now()
 	}

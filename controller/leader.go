@@ -4,39 +4,33 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 
-	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 // The Lease by which several controllers agree who works, in kube-system. One that is gone without a word is
-// succeeded after leaseDuration.
-const (
-	leaseName     = "fairlead-controller"
-	leaseDuration = 15 * time.Second
-	leaseRenewed  = 10 * time.Second
-	leaseRetry    = 2 * time.Second
-)
+// succeeded after Intervals.LeaseDuration.
+const leaseName = "fairlead-controller"
 
 // lead runs work while this controller is the leader, until ctx ends. Nothing depends on there being one leader: what
 // two write is the same, or the API server lets one have it.
-func lead(ctx context.Context, client kubernetes.Interface, log logr.Logger, work func(context.Context)) error {
+func lead(ctx context.Context, o Options, work func(context.Context)) error {
+	log := o.Log.WithName("leader")
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("getting the host name: %w", err)
 	}
 	me := host + "_" + string(uuid.NewUUID())
 	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: leaseName},
-		Client: client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: me}}
+		Client: o.Kubernetes.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: me}}
 	busy := make(chan struct{}, 1) // full while work runs
 	for ctx.Err() == nil {
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{Lock: lock, Name: leaseName,
-			LeaseDuration: leaseDuration, RenewDeadline: leaseRenewed, RetryPeriod: leaseRetry, ReleaseOnCancel: true,
+			LeaseDuration: o.Intervals.LeaseDuration, RenewDeadline: o.Intervals.LeaseRenew, RetryPeriod: o.Intervals.LeaseRetry,
+			ReleaseOnCancel: true,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(ctx context.Context) {
 					busy <- struct{}{}

@@ -39,6 +39,7 @@ type nodeIPAM struct {
 	claimsFeed, feed cache.Controller
 	events           record.EventRecorder
 	metrics          *metrics
+	every            api.ControllerIntervals
 	log              logr.Logger
 	// otherAllocator says who else gives podCIDRs; nil: nobody is asked.
 	otherAllocator func(context.Context) (string, error)
@@ -64,15 +65,13 @@ type nodeIPAM struct {
 const (
 	// atOnce is how many Nodes get podCIDRs at the same time.
 	atOnce = 16
-	// askEvery is how often it is asked who else gives podCIDRs.
-	askEvery = time.Minute
 	// tellAgain is when an Event is written again. The API server forgets it after an hour.
 	tellAgain = 30 * time.Minute
 )
 
 func newNodeIPAM(o Options, w *world, events record.EventRecorder, m *metrics) *nodeIPAM {
 	n := &nodeIPAM{cfg: o.Config.NodeIPAM, client: o.Client, world: w, news: w.news(), events: events, metrics: m,
-		log: o.Log.WithName("nodeipam"), otherAllocator: o.OtherAllocator}
+		every: o.Intervals, log: o.Log.WithName("nodeipam"), otherAllocator: o.OtherAllocator}
 	n.claims, n.claimsFeed = feed(w, api.ClaimResource, func(c *api.PodCIDRClaim) *api.PodCIDRClaim { return c })
 	n.ranges, n.feed = feed(w, api.RangeResource, func(r *api.PodCIDRRange) *api.PodCIDRRange { return r })
 	return n
@@ -95,18 +94,18 @@ func (n *nodeIPAM) synced() bool {
 func (n *nodeIPAM) run(ctx context.Context) {
 	n.begin()
 	for !n.caughtUp(ctx) {
-		if !pause(ctx, passEvery, nil) {
+		if !pause(ctx, n.every.Pass, nil) {
 			return
 		}
 	}
 	var asked time.Time
 	for {
-		if time.Since(asked) > askEvery {
+		if time.Since(asked) > n.every.OtherAllocator {
 			n.ask(ctx)
 			asked = time.Now()
 		}
 		n.pass(ctx)
-		if !pause(ctx, passEvery, nil) || !pause(ctx, passAtLeast-passEvery, n.news) {
+		if !pause(ctx, n.every.Pass, nil) || !pause(ctx, n.every.PassAtLeast-n.every.Pass, n.news) {
 			return
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -267,7 +266,7 @@ func TestFaultyPodCIDRsAreToldAndStay(t *testing.T) {
 func TestClaimedBlockIsGiven(t *testing.T) {
 	c := newCluster(t)
 	n := c.node("n")
-	ours := newNodeIPAM(Options{Client: c.admin, Log: logr.Discard()}, newWorld(c.admin, logr.Discard()), nil, nil)
+	ours := newNodeIPAM(c.options(c.admin), newWorld(c.options(c.admin)), nil, nil)
 	must(t, ours.claim(t.Context(), netip.MustParsePrefix("10.73.7.0/24"), nodecidr.Gift{Node: n.Name, UID: string(n.UID)}))
 	gone := c.node("gone")
 	must(t, ours.claim(t.Context(), netip.MustParsePrefix("10.73.8.0/24"), nodecidr.Gift{Node: gone.Name, UID: string(gone.UID)}))
@@ -317,7 +316,7 @@ func TestOtherAllocator(t *testing.T) {
 	c.condition("10.74.0.0-16", api.RangeReady, api.ReasonOtherAllocatorActive)
 	kcm.Stop()
 	waits := c.node("waits")
-	time.Sleep(2 * passEvery) // in which it would have been given one
+	time.Sleep(2 * short().PassAtLeast) // in which it would have been given one
 	if got := c.podCIDRs(waits.Name); got != "" {
 		t.Errorf("got %s from an allocator that is not alone", got)
 	}
@@ -430,9 +429,10 @@ func (c *cluster) leaderless(ctx context.Context, cfg api.NodeIPAM) {
 // nodeIPAM is one that does nothing by itself.
 func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.Context)) {
 	client := c.client(c.token)
-	w := newWorld(client, logr.Discard())
-	n = newNodeIPAM(Options{Client: client, Config: api.ControllerConfig{NodeIPAM: cfg}, Log: logr.Discard()}, w,
-		&record.FakeRecorder{}, newMetrics("test"))
+	o := c.options(client)
+	o.Config.NodeIPAM = cfg
+	w := newWorld(o)
+	n = newNodeIPAM(o, w, &record.FakeRecorder{}, newMetrics("test"))
 	n.begin()
 	return n, func(ctx context.Context) {
 		var running sync.WaitGroup

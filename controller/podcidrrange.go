@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
@@ -86,16 +84,16 @@ func (n *nodeIPAM) removeRanges(ctx context.Context) {
 
 // forgetRanges removes the objects of ranges that a NodeIPAM of before has left: they say that podCIDRs are cut from
 // them.
-func forgetRanges(ctx context.Context, client dynamic.Interface, log logr.Logger) {
+func forgetRanges(ctx context.Context, o Options) {
 	for {
-		err := client.Resource(api.RangeResource).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		err := o.Client.Resource(api.RangeResource).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 		if err == nil || apierrors.IsNotFound(err) { // nobody has installed the CustomResourceDefinition
 			return
 		}
 		if ctx.Err() == nil {
-			log.Error(err, "removing the PodCIDRRanges of disabled NodeIPAM failed, will retry")
+			o.Log.Error(err, "removing the PodCIDRRanges of disabled NodeIPAM failed, will retry")
 		}
-		if !pause(ctx, askEvery, nil) {
+		if !pause(ctx, o.Intervals.OtherAllocator, nil) {
 			return
 		}
 	}

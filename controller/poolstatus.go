@@ -33,22 +33,17 @@ type poolStatus struct {
 	metrics     *metrics
 	events      record.EventRecorder
 	warning     warning
+	every       api.ControllerIntervals
 	log         logr.Logger
 }
 
-// A pass writes each pool once at most; passEvery is the least time between two, and
-// passAtLeast the longest: what cools changes without anybody telling.
-const (
-	passEvery   = time.Second
-	passAtLeast = 5 * time.Second
-)
-
+// run works until ctx ends. A pass writes each pool once at most.
 func (s *poolStatus) run(ctx context.Context) {
 	for {
 		if s.world.synced() {
 			s.pass(ctx)
 		}
-		if !pause(ctx, passEvery, nil) || !pause(ctx, passAtLeast-passEvery, s.news) {
+		if !pause(ctx, s.every.Pass, nil) || !pause(ctx, s.every.PassAtLeast-s.every.Pass, s.news) {
 			return
 		}
 	}

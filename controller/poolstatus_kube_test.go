@@ -87,6 +87,11 @@ func newCluster(t testing.TB) *cluster {
 	return c
 }
 
+// options are those of a controller with short intervals that serves nothing.
+func (c *cluster) options(client dynamic.Interface) Options {
+	return Options{Client: client, Intervals: short(), Log: logr.Discard()}
+}
+
 func (c *cluster) client(token string) dynamic.Interface {
 	c.t.Helper()
 	client, err := dynamic.NewForConfig(c.config(token))
@@ -131,8 +136,8 @@ func (c *cluster) startWith(ctx context.Context, cfg api.ControllerConfig,
 	if cfg.PoolWarningPercent == 0 {
 		cfg.PoolWarningPercent = 80
 	}
-	o := Options{Client: c.client(c.token), Kubernetes: c.kubernetes(c.token), Log: logr.Discard(), OtherAllocator: other,
-		Config: cfg}
+	o := c.options(c.client(c.token))
+	o.Kubernetes, o.OtherAllocator, o.Config = c.kubernetes(c.token), other, cfg
 	go func() { ended <- Run(ctx, o) }()
 	return fmt.Sprintf("http://127.0.0.1:%d", port), ended
 }
@@ -421,7 +426,7 @@ func checkSeldom(t *testing.T, c *cluster) {
 	}
 	took := time.Since(began)
 	watch.Stop()
-	if n, most := <-events, int(took/passEvery)+3; n > most || n < 3 {
+	if n, most := <-events, int(took/short().Pass)+3; n > most || n < 3 {
 		t.Errorf("%d pods came and went in %s, and the pool was written %d times, want 3 to %d", pods, took, n, most)
 	}
 	for pod := range pods {
@@ -430,9 +435,9 @@ func checkSeldom(t *testing.T, c *cluster) {
 	c.until("busy", "0/99 [10.2.50.1-10.2.50.99]")
 	c.start(api.NodeIPAM{}) // a second one
 	// What it had to write it has written after its first look, which nothing tells of.
-	time.Sleep(2 * passEvery)
+	time.Sleep(2 * short().Pass)
 	before := c.until("busy", "0/99")
-	time.Sleep(passAtLeast + passEvery)
+	time.Sleep(short().PassAtLeast + short().Pass)
 	if now := c.until("busy", "0/99"); now.ResourceVersion != before.ResourceVersion {
 		t.Errorf("two idle controllers wrote: %+v, then %+v", before.Status, now.Status)
 	}

@@ -36,6 +36,7 @@ type reclaimer struct {
 	// clock is the time since the process began, whatever is done to the machine's clock.
 	clock   func() time.Duration
 	metrics *reclaimMetrics
+	every   api.ControllerIntervals
 	log     logr.Logger
 
 	// The rest is known since this controller became the leader.
@@ -61,7 +62,8 @@ const (
 
 func newReclaimer(o Options, w *world, events record.EventRecorder, m *metrics) *reclaimer {
 	began := time.Now()
-	return &reclaimer{cfg: o.Config.Reclaim, client: o.Kubernetes, store: allocation.NewKubernetes(o.Client), world: w,
+	return &reclaimer{cfg: o.Config.Reclaim, every: o.Intervals,
+		client: o.Kubernetes, store: allocation.NewKubernetes(o.Client), world: w,
 		news: w.news(), events: events, clock: func() time.Duration { return time.Since(began) },
 		metrics: newReclaimMetrics(m.registry), log: o.Log.WithName("reclaim")}
 }
@@ -73,7 +75,7 @@ func (r *reclaimer) run(ctx context.Context) {
 		if r.world.synced() {
 			r.pass(ctx)
 		}
-		if !pause(ctx, passEvery, nil) || !pause(ctx, min(passAtLeast, r.cfg.GracePeriod), r.news) {
+		if !pause(ctx, r.every.Pass, nil) || !pause(ctx, min(r.every.PassAtLeast, r.cfg.GracePeriod), r.news) {
 			return
 		}
 	}

@@ -147,9 +147,9 @@ func (c *cluster) stepper() *stepper {
 	must(c.t, err)
 	client, err := dynamic.NewForConfig(cfg)
 	must(c.t, err)
-	w := newWorld(client, logr.Discard())
-	o := Options{Client: client, Kubernetes: typed, Log: logr.Discard(),
-		Config: api.ControllerConfig{Reclaim: api.Reclaim{Enabled: true, GracePeriod: grace}}}
+	o := c.options(client)
+	o.Kubernetes, o.Config.Reclaim = typed, api.Reclaim{Enabled: true, GracePeriod: grace}
+	w := newWorld(o)
 	s.reclaimer = newReclaimer(o, w, s.events, newMetrics("test"))
 	s.sweep = &poolStatus{allocations: client.Resource(api.AllocationResource), world: w, log: logr.Discard()}
 	s.clock = func() time.Duration { return s.now }

@@ -32,7 +32,7 @@ func controlForEver(where string) {
 	client, err := dynamic.NewForConfig(cfg)
 	typed, terr := kubernetes.NewForConfig(cfg)
 	if err == nil && terr == nil {
-		o := Options{Client: client, Kubernetes: typed, Log: logr.Discard()}
+		o := Options{Client: client, Kubernetes: typed, Intervals: short(), Log: logr.Discard()}
 		o.Config.APIAddress = netip.MustParseAddr("127.0.0.1")
 		o.Config.Reclaim = api.Reclaim{Enabled: true, GracePeriod: 100 * time.Millisecond}
 		err = Run(context.Background(), o)

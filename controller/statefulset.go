@@ -25,6 +25,9 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
+// keptCooling is how long an address is not handed out that was kept and is kept no longer.
+const keptCooling = allocator.DefaultCooling
+
 // statefulSets keeps addresses for the pods of StatefulSets that ask for IPPools: one of
 // each family for each ordinal, made when the set appears and freed with it. What there
 // is already is looked up in the API before anything is made, so a controller that was
@@ -42,6 +45,7 @@ type statefulSets struct {
 	setFeed, spacesFeed cache.Controller
 	events              record.EventRecorder
 	metrics             *metrics
+	every               api.ControllerIntervals
 	log                 logr.Logger
 
 	// told is what was last said of a set, and when, by its UID. It is forgotten with the leadership.
@@ -56,18 +60,9 @@ type told struct {
 	at      time.Time
 }
 
-const (
-	// setsEvery is the least time between two passes: a pod of a new set comes within a second or so.
-	setsEvery = 100 * time.Millisecond
-	// setsAtLeast is how often is tried again what could not be done, when nothing is new.
-	setsAtLeast = 15 * time.Second
-	// keptCooling is how long an address is not handed out that was kept and is kept no longer.
-	keptCooling = allocator.DefaultCooling
-)
-
 func newStatefulSets(o Options, w *world, events record.EventRecorder, m *metrics) *statefulSets {
 	s := &statefulSets{client: o.Client, store: allocation.NewKubernetes(o.Client), world: w, news: w.news(),
-		events: events, metrics: m, log: o.Log.WithName("statefulsets")}
+		events: events, metrics: m, every: o.Intervals, log: o.Log.WithName("statefulsets")}
 	s.sets, s.setFeed = feed(w, statefulSetResource(), func(set *appsv1.StatefulSet) *appsv1.StatefulSet {
 		out := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name, UID: set.UID,
 			DeletionTimestamp: set.DeletionTimestamp},
@@ -105,7 +100,7 @@ func (s *statefulSets) run(ctx context.Context) {
 		if s.synced() {
 			s.pass(ctx)
 		}
-		if !pause(ctx, setsEvery, nil) || !pause(ctx, setsAtLeast, s.news) {
+		if !pause(ctx, s.every.Sets, nil) || !pause(ctx, s.every.SetsAtLeast, s.news) {
 			return
 		}
 	}

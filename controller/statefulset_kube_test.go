@@ -174,7 +174,7 @@ func checkLivePods(t *testing.T, c *cluster) {
 	c.scale("live", 1)
 	c.keeps(set.UID, "0=10.2.61.1 2=10.2.61.5!")
 	c.phase("10.2.61.3", api.PhaseCooling, false)
-	time.Sleep(3 * setsEvery) // and nothing more happens while the pod is there
+	time.Sleep(3 * short().Sets) // and nothing more happens while the pod is there
 	c.keeps(set.UID, "0=10.2.61.1 2=10.2.61.5!")
 	must(t, agent.Release(t.Context(), pod2))
 	c.keeps(set.UID, "0=10.2.61.1")
@@ -388,7 +388,20 @@ func checkPoolDeleted(t *testing.T, c *cluster) {
 	c.told(set, reasonNotReserved, "it is being deleted")
 	must(t, agent.Release(t.Context(), o))
 	c.keeps(set.UID, "")
+	c.cooled("dying")
 	c.untilGone("dying")
+}
+
+// cooled ends the cooling of what cools in a pool, as if its time was over.
+func (c *cluster) cooled(pool string) {
+	c.t.Helper()
+	for _, a := range c.all() {
+		if a.Spec.Pool == pool && a.Spec.Phase == api.PhaseCooling {
+			a.Spec.Until = &metav1.MicroTime{Time: time.Now()}
+			_, err := c.store().Update(c.t.Context(), a)
+			must(c.t, err)
+		}
+	}
 }
 
 // breaking is a client whose writes fail from the n-th on, which is done, and its answer lost, if lost.
@@ -423,8 +436,8 @@ func (c *cluster) sets(ctx context.Context, wrap func(http.RoundTripper) http.Ro
 	cfg.WrapTransport = wrap
 	client, err := dynamic.NewForConfig(rest.CopyConfig(cfg))
 	must(c.t, err)
-	w := newWorld(client, logr.Discard())
-	s := newStatefulSets(Options{Client: client, Log: logr.Discard()}, w, record.NewFakeRecorder(1000), newMetrics("test"))
+	w := newWorld(c.options(client))
+	s := newStatefulSets(c.options(client), w, record.NewFakeRecorder(1000), newMetrics("test"))
 	done = &sync.WaitGroup{}
 	for _, f := range []func(context.Context){w.follow, s.follow, s.run} {
 		done.Go(func() { f(ctx) })
@@ -465,7 +478,7 @@ func TestKubeStatefulSetsKilled(t *testing.T) {
 	for i, uid := range uids {
 		c.waits(func() string { return c.once(uid, 3+[]int{1, 2, 2, 0}[i]) })
 	}
-	time.Sleep(10 * setsEvery) // and it stays so
+	time.Sleep(10 * short().Sets) // and it stays so
 	for i, uid := range uids {
 		if wrong := c.once(uid, 3+[]int{1, 2, 2, 0}[i]); wrong != "" {
 			t.Error(wrong)

@@ -31,8 +31,9 @@ var (
 
 // world is what the API server says, as it comes in.
 type world struct {
-	client dynamic.Interface
-	log    logr.Logger
+	client        dynamic.Interface
+	log           logr.Logger
+	servicesEvery time.Duration
 	// listeners receive when there is something new; changes that come close
 	// together are told once.
 	listeners []chan struct{}
@@ -44,8 +45,8 @@ type world struct {
 	services []netip.Prefix
 }
 
-func newWorld(c dynamic.Interface, log logr.Logger) *world {
-	w := &world{client: c, log: log}
+func newWorld(o Options) *world {
+	w := &world{client: o.Client, log: o.Log, servicesEvery: o.Intervals.Services}
 	w.pools, w.poolsFeed = feed(w, api.PoolResource, func(p *api.IPPool) *api.IPPool {
 		p.Status.IPAddresses = nil // Antrea's, and long
 		return p
@@ -151,16 +152,13 @@ func (w *world) tell() {
 	}
 }
 
-// servicesEvery is how often the Service CIDRs are read, which seldom change.
-const servicesEvery = time.Minute
-
 // follow follows the API server until ctx ends.
 func (w *world) follow(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, f := range []cache.Controller{w.poolsFeed, w.allocationsFeed, w.nodesFeed} {
 		running.Go(func() { f.RunWithContext(ctx) })
 	}
-	for tick := time.NewTicker(servicesEvery); ; {
+	for tick := time.NewTicker(w.servicesEvery); ; {
 		w.readServices(ctx)
 		select {
 		case <-ctx.Done():

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,7 +17,7 @@ import (
 // Heartbeats of Nodes are most of what a large cluster says, and no news; a fence is.
 func TestHeartbeatsAreNoNews(t *testing.T) {
 	c := newCluster(t)
-	w := newWorld(c.admin, logr.Discard())
+	w := newWorld(c.options(c.admin))
 	news := w.news()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 )
@@ -139,13 +140,18 @@ func run(ctx context.Context, f flags) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the agent needs root: it creates network interfaces, routes and iptables rules")
 	}
+	intervals, err := api.ParseIntervals(os.Getenv(api.IntervalsVariable))
+	if err != nil {
+		return usageError{fmt.Errorf("the environment variable %s: %w", api.IntervalsVariable, err)}
+	}
 	log := klog.Background()
 	for _, w := range warnings {
 		log.Info("config", "warning", w)
 	}
 	onOneProcessor()
 	log.Info("starting fairlead-agent", "version", version, "node", name, "config", f.config)
-	err = agent.Run(ctx, agent.Options{Config: cfg, Version: version, NodeName: name, Shim: shim(log), Log: log})
+	err = agent.Run(ctx, agent.Options{Config: cfg, Version: version, NodeName: name, Shim: shim(log),
+		Intervals: intervals, Log: log})
 	if err == nil {
 		log.Info("fairlead-agent stopped, the data path stays in place")
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/controller"
 	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
@@ -137,6 +138,10 @@ func run(ctx context.Context, f flags) error {
 		fmt.Println(cmp.Or(f.config, "no config file") + ": ok")
 		return nil
 	}
+	intervals, err := api.ParseIntervals(os.Getenv(api.IntervalsVariable))
+	if err != nil {
+		return usageError{fmt.Errorf("the environment variable %s: %w", api.IntervalsVariable, err)}
+	}
 	log := klog.Background()
 	for _, w := range warnings {
 		log.Info("config", "warning", w)
@@ -148,7 +153,7 @@ func run(ctx context.Context, f flags) error {
 	}
 	log.Info("starting fairlead-controller", "version", version, "config", f.config, "server", client.Server)
 	o := controller.Options{Config: cfg, Client: client.Dynamic, Kubernetes: client.Kubernetes, Log: log,
-		HealthSocket: f.healthSocket, Version: version}
+		Intervals: intervals.Controller, HealthSocket: f.healthSocket, Version: version}
 	o.OtherAllocator = func(ctx context.Context) (string, error) { return podcidr.OtherAllocator(ctx, client.Kubernetes) }
 	err = controller.Run(ctx, o)
 	if err == nil {

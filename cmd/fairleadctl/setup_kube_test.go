@@ -198,6 +198,7 @@ func (c *fixture) startController(n api.NodeIPAM) (stop func()) {
 	done := make(chan error, 1)
 	go func() {
 		done <- controller.Run(ctx, controller.Options{Client: c.client.Dynamic, Kubernetes: c.client.Kubernetes,
+			Intervals: api.DefaultIntervals().Controller,
 			OtherAllocator: func(ctx context.Context) (string, error) {
 				return podcidr.OtherAllocator(ctx, c.client.Kubernetes)
 			},

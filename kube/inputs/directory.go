@@ -15,6 +15,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // maxManifestBytes is far above any real manifest; a larger file is a mistake
@@ -30,6 +32,9 @@ const settle = 50 * time.Millisecond
 // rename: a file that is seen half-written and does not parse keeps its last
 // good content.
 type Directory struct {
+	// Intervals are api.DefaultIntervals' if nobody sets others before Run.
+	Intervals api.InputIntervals
+
 	path    string
 	log     logr.Logger
 	reading sync.Mutex         // held while the directory is read
@@ -41,7 +46,8 @@ type Directory struct {
 // NewDirectory reads the directory once. A file that can't be used is an
 // error here: a start must not forget objects that the file held before.
 func NewDirectory(path string, log logr.Logger) (*Directory, error) {
-	d := &Directory{path: path, log: log, good: map[string]objects{}, changed: make(chan struct{}, 1)}
+	d := &Directory{Intervals: api.DefaultIntervals().Inputs,
+		path: path, log: log, good: map[string]objects{}, changed: make(chan struct{}, 1)}
 	d.last.Store(&Snapshot{})
 	if err := d.read(); err != nil {
 		return nil, err
@@ -78,12 +84,8 @@ func (d *Directory) Changed() <-chan struct{} { return d.changed }
 
 func (d *Directory) String() string { return "the manifests in " + d.path }
 
-// rereadEvery bounds how long a change stays unseen that no event told of:
-// NFS and some overlay file systems send none, and a directory that was
-// replaced loses its watch.
-const rereadEvery = 10 * time.Second
-
-// Run implements Source.
+// Run implements Source. It reads the directory again every Intervals.Reread for changes that no event tells of:
+// NFS and some overlay file systems send none, and a directory that was replaced loses its watch.
 func (d *Directory) Run(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -93,7 +95,7 @@ func (d *Directory) Run(ctx context.Context) error {
 	if err := w.Add(d.path); err != nil {
 		return fmt.Errorf("watching %s: %w (is the limit fs.inotify.max_user_instances or max_user_watches reached?)", d.path, err)
 	}
-	tick := time.NewTicker(rereadEvery)
+	tick := time.NewTicker(d.Intervals.Reread)
 	defer tick.Stop()
 	quiet := time.NewTimer(0) // what changed between NewDirectory and the watch
 	defer quiet.Stop()

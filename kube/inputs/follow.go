@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +19,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // resource is how one kind of objects is read.
@@ -51,18 +52,15 @@ type follower struct {
 	failures atomic.Int64 // requests and watches that failed
 }
 
-// run follows until ctx ends.
-func (f *follower) run(ctx context.Context) {
+// run follows until ctx ends. It waits up to twice as long as every says, by chance, so that not all agents come at
+// once.
+func (f *follower) run(ctx context.Context, every api.InputIntervals) {
 	quiet := logr.Discard() // each failure would be logged, by several layers
 	r := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: f.listed, WatchFuncWithContext: f.watched},
 		f.of, f.store, cache.ReflectorOptions{Logger: &quiet, Name: f.name, Backoff: &wait.Backoff{
-			Duration: retryAPIFirst, Cap: retryAPIMost, Steps: 10, Factor: 2, Jitter: 1}})
+			Duration: every.RetryFirst, Cap: every.RetryMost, Steps: 10, Factor: 2, Jitter: 1}})
 	r.RunWithContext(klog.NewContext(ctx, quiet))
 }
-
-// The first retry after the API server failed, and the longest wait between two;
-// up to twice as long by chance, so that not all agents come at once.
-const retryAPIFirst, retryAPIMost = 500 * time.Millisecond, 5 * time.Second
 
 // listed lists: where the server can't tell all objects in a watch. Of which
 // cluster they are, the watch after it finds out.

@@ -42,6 +42,9 @@ const askTimeout = 3 * time.Second
 // emptied etcd), takes nothing away: what it last said stays in force until it
 // says something else.
 type Kubernetes struct {
+	// Intervals are api.DefaultIntervals' if nobody sets others before Run.
+	Intervals api.InputIntervals
+
 	client *kube.Client
 	node   string
 	file   lastKnown
@@ -77,7 +80,8 @@ type Kubernetes struct {
 // holds. IPPools are read only with bridging: elsewhere nobody may have installed
 // their definition, nor given the right to read them.
 func NewKubernetes(client *kube.Client, node, file string, bridging bool, log logr.Logger) *Kubernetes {
-	k := &Kubernetes{client: client, node: node, bridging: bridging, file: lastKnown{path: file, node: node}, log: log,
+	k := &Kubernetes{Intervals: api.DefaultIntervals().Inputs,
+		client: client, node: node, bridging: bridging, file: lastKnown{path: file, node: node}, log: log,
 		dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 	k.last.Store(&Snapshot{Unread: true})
 	k.nodes = newKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
@@ -129,7 +133,7 @@ func (k *Kubernetes) Run(ctx context.Context) error {
 	k.heardAt.Store(time.Now().UnixNano())
 	var running sync.WaitGroup
 	for _, f := range k.followers {
-		running.Go(func() { f.run(ctx) })
+		running.Go(func() { f.run(ctx, k.Intervals) })
 	}
 	running.Go(func() { k.lookForOtherPolicies(ctx) })
 	k.publishLoop(ctx)
@@ -181,14 +185,10 @@ func (k *Kubernetes) touch() {
 	}
 }
 
-// graceAtStart is how long an agent that starts waits for the API server before
-// it goes on with what it last knew.
-const graceAtStart = 3 * time.Second
-
 func (k *Kubernetes) publishLoop(ctx context.Context) {
-	grace := time.NewTimer(graceAtStart)
+	grace := time.NewTimer(k.Intervals.StartGrace)
 	defer grace.Stop()
-	save := time.NewTicker(saveEvery)
+	save := time.NewTicker(k.Intervals.Save)
 	defer save.Stop()
 	for {
 		select {
@@ -208,9 +208,6 @@ func (k *Kubernetes) publishLoop(ctx context.Context) {
 		k.publish()
 	}
 }
-
-// saveEvery is how old the file may be.
-const saveEvery = 2 * time.Second
 
 func (k *Kubernetes) save() {
 	if !k.read || !k.unsaved {

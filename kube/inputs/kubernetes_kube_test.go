@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -168,7 +169,7 @@ func TestKubeServerKilled(t *testing.T) {
 	k := c.source()
 	before := c.until(k, "both Nodes", hasNodes("me", "node-1"))
 	c.KillAPI()
-	s := c.within(5*time.Second, k, "trouble", troubled)
+	s := c.until(k, "trouble", troubled)
 	if !reflect.DeepEqual(s.Nodes, before.Nodes) {
 		t.Errorf("the Nodes are %v, want them as before: %v", s.Nodes, before.Nodes)
 	}
@@ -178,16 +179,31 @@ func TestKubeServerKilled(t *testing.T) {
 		}
 	}
 	quiet(t, k)
+	c.retries(k, 4)
 	select {
 	case <-k.Changed():
 		t.Errorf("a retry is told as a change")
-	case <-time.After(3 * time.Second): // several retries
+	default:
 	}
 	c.must(c.StartAPI(t.Context()))
 	c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
 	c.makeNode(2)
 	c.until(k, "the changes since", hasNodes("me", "node-2"))
 	c.until(k, "no trouble", untroubled)
+}
+
+// retries waits until each kind of objects was asked for so many times more, in vain.
+func (c *cluster) retries(k *Kubernetes, times int64) {
+	c.t.Helper()
+	before := k.Failures()
+	c.until(k, "retries", func(*Snapshot) bool {
+		for name, n := range k.Failures() {
+			if n < before[name]+times {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // A server that is stopped, with all connections open, is noticed by HTTP/2's
@@ -201,13 +217,12 @@ func TestKubeServerHangs(t *testing.T) {
 	c.until(k, "the Node", hasNodes("me"))
 	c.must(c.Freeze())
 	defer c.Thaw()
-	asked := time.Now()
 	if _, _, err := k.Pod(t.Context(), "default", "unknown", "1"); err == nil {
 		t.Error("a Pod that nobody knows is answered for")
-	} else if took := time.Since(asked); took > askTimeout+time.Second || !strings.Contains(err.Error(), "timeout") {
-		t.Errorf("after %s: %v", took, err)
+	} else if !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("got %v, want a timeout", err)
 	}
-	c.within(15*time.Second, k, "trouble", troubled)
+	c.until(k, "trouble", troubled)
 	c.must(c.Thaw())
 	c.until(k, "no trouble", untroubled)
 	c.makeNode(1)
@@ -383,7 +398,7 @@ func TestKubeStartWhileAway(t *testing.T) {
 		return len(s.Nodes) == 2 && len(s.Pods) == 1 && len(s.Namespaces) >= 4
 	})
 	file := filepath.Join(c.dir, "last.json")
-	c.within(saveEvery+patience, first, "the file", func(*Snapshot) bool {
+	c.until(first, "the file", func(*Snapshot) bool {
 		s, _, err := lastKnown{path: file, node: "me"}.read()
 		return err == nil && reflect.DeepEqual(s.Nodes, before.Nodes) && len(s.Pods) == 1 &&
 			len(s.Namespaces) == len(before.Namespaces)
@@ -394,7 +409,7 @@ func TestKubeStartWhileAway(t *testing.T) {
 	if s := k.Snapshot(); !s.Unread {
 		t.Errorf("before the server could answer: %+v, want it unread", s)
 	}
-	s := c.within(graceAtStart+5*time.Second, k, "what was known", hasNodes("me", "node-1"))
+	s := c.until(k, "what was known", hasNodes("me", "node-1"))
 	if !reflect.DeepEqual(s.Nodes, before.Nodes) || !reflect.DeepEqual(s.Pods, before.Pods) ||
 		!reflect.DeepEqual(s.Namespaces, before.Namespaces) {
 		t.Errorf("got %+v, want what was known: %+v", s, before)
@@ -406,9 +421,18 @@ func TestKubeStartWhileAway(t *testing.T) {
 		t.Errorf("the Pod that was known: %+v, %v", p, err)
 	}
 	c.must(os.WriteFile(file, []byte(`{"Node": "me", "Nodes"`), 0o600))
-	torn := c.source()
-	time.Sleep(graceAtStart + 4*settle)
-	if s := torn.Snapshot(); !s.Unread || s.Trouble == nil {
+	refused := make(chan struct{})
+	torn := c.sourceThatLogs(false, funcr.New(func(_, args string) {
+		if strings.Contains(args, "there are no saved inputs") {
+			close(refused)
+		}
+	}, funcr.Options{}))
+	select {
+	case <-refused:
+	case <-time.After(patience):
+		t.Error("a torn file is not logged")
+	}
+	if s := c.until(torn, "trouble", troubled); !s.Unread {
 		t.Errorf("with a torn file: %+v, want it unread and the trouble said", s)
 	}
 	c.must(c.StartAPI(t.Context()))

@@ -32,14 +32,11 @@ var otherPolicies = []struct {
 		Resource: "networkpolicies"}, "NetworkPolicy"},
 }
 
-// Between two looks, and from the start to the first one; by chance up to twice as
-// long, so that not all agents come at once.
-const otherPoliciesEvery, otherPoliciesFirst = 10 * time.Minute, 5 * time.Second
-
-// lookForOtherPolicies looks until ctx ends.
+// lookForOtherPolicies looks until ctx ends. It waits up to twice as long as Intervals say, by chance, so that not all
+// agents come at once.
 func (k *Kubernetes) lookForOtherPolicies(ctx context.Context) {
 	found := make([]map[string]NetworkPolicy, len(otherPolicies))
-	for wait := otherPoliciesFirst; ; wait = otherPoliciesEvery {
+	for wait := k.Intervals.OtherPoliciesFirst; ; wait = k.Intervals.OtherPolicies {
 		select {
 		case <-ctx.Done():
 			return

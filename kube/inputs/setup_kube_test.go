@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -95,9 +96,22 @@ func (c *cluster) source() *Kubernetes {
 
 func (c *cluster) sourceOf(bridging bool) *Kubernetes {
 	c.t.Helper()
+	return c.sourceThatLogs(bridging, testr.New(c.t))
+}
+
+// short are intervals that nobody waits long for.
+func short() api.InputIntervals {
+	return api.InputIntervals{RetryFirst: 50 * time.Millisecond, RetryMost: 400 * time.Millisecond,
+		StartGrace: 500 * time.Millisecond, Save: 50 * time.Millisecond, Reread: time.Second,
+		OtherPoliciesFirst: 100 * time.Millisecond, OtherPolicies: time.Second}
+}
+
+func (c *cluster) sourceThatLogs(bridging bool, log logr.Logger) *Kubernetes {
+	c.t.Helper()
 	client, err := kube.New(api.AgentConfig{ClientConnection: api.ClientConnection{Kubeconfig: c.kubeconfig}}, "test")
 	c.must(err)
-	k := NewKubernetes(client, "me", filepath.Join(c.dir, "last.json"), bridging, testr.New(c.t))
+	k := NewKubernetes(client, "me", filepath.Join(c.dir, "last.json"), bridging, log)
+	k.Intervals = short()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- k.Run(ctx) }()
@@ -116,11 +130,6 @@ func (c *cluster) sourceOf(bridging bool) *Kubernetes {
 // until waits for the snapshot to be as wanted, and returns it.
 func (c *cluster) until(k *Kubernetes, what string, ok func(*Snapshot) bool) *Snapshot {
 	c.t.Helper()
-	return c.within(patience, k, what, ok)
-}
-
-func (c *cluster) within(limit time.Duration, k *Kubernetes, what string, ok func(*Snapshot) bool) *Snapshot {
-	c.t.Helper()
 	start := time.Now()
 	for {
 		s := k.Snapshot()
@@ -128,8 +137,8 @@ func (c *cluster) within(limit time.Duration, k *Kubernetes, what string, ok fun
 			c.t.Logf("%s: after %s", what, time.Since(start).Round(time.Millisecond))
 			return s
 		}
-		if time.Since(start) > limit {
-			c.t.Fatalf("%s: not within %s. The snapshot is %+v", what, limit, s)
+		if time.Since(start) > patience {
+			c.t.Fatalf("%s: not within %s. The snapshot is %+v", what, patience, s)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

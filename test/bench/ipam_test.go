@@ -109,7 +109,7 @@ func newIPAMBench(b *testing.B, s *apitest.Server) *ipamBench {
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := controller.Run(ctx, controller.Options{Config: cfg, Client: x.client, Kubernetes: s.Admin(),
-			Log: logr.Discard()}); err != nil {
+			Intervals: api.DefaultIntervals().Controller, Log: logr.Discard()}); err != nil {
 			b.Error(err)
 		}
 	})

@@ -35,7 +35,8 @@ func (b *bed) controls(t *testing.T) (stop func()) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- controller.Run(ctx, controller.Options{Client: client, Kubernetes: b.client, Log: logr.Discard(),
-			Config: api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port}})
+			Intervals: api.DefaultIntervals().Controller,
+			Config:    api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port}})
 	}()
 	stopped := false
 	stop = func() {

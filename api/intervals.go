@@ -1,0 +1,188 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// IntervalsVariable is the environment variable from which fairlead-agent and fairlead-controller take intervals other
+// than the product's, in the form of ParseIntervals. Tests set it; it is no setting for users.
+const IntervalsVariable = "FAIRLEAD_TEST_INTERVALS"
+
+// Intervals are the periods after which Fairlead's programs do something that no event asks for. Each is positive.
+// DefaultIntervals has the product's; tests shorten them so that they need not wait for them.
+type Intervals struct {
+	Agent      AgentIntervals
+	Inputs     InputIntervals
+	Controller ControllerIntervals
+}
+
+// AgentIntervals are those of fairlead-agent.
+type AgentIntervals struct {
+	// Resync bounds how long a change that somebody made by hand stays: the whole node is compared this often.
+	Resync time.Duration
+	// RetryFirst and RetryMost bound the wait after a failed round, which doubles from one to the other.
+	RetryFirst, RetryMost time.Duration
+	// Guard is how often the flow-restore-wait flag of ovs-vswitchd is looked at.
+	Guard time.Duration
+	// Reconcile is how often leftovers of dead pods are looked for.
+	Reconcile time.Duration
+	// SuspectGrace is how long an allocation must look dead before it is freed.
+	SuspectGrace time.Duration
+	// Allocations is how often the node's IPAllocations are read from the API server, and DoubtfulAllocations how often
+	// while an unknown one is likely: after the start, and after a lost answer.
+	Allocations, DoubtfulAllocations time.Duration
+	// Probe is how often the underlay of bridged pods is asked about addresses, and ProbeAge, longer than that, how old
+	// an answer may be.
+	Probe, ProbeAge time.Duration
+	// Uplink is how often the uplink is compared though no interface has changed.
+	Uplink time.Duration
+	// Vswitchd is how often the agent looks whether ovs-vswitchd runs.
+	Vswitchd time.Duration
+	// Policies is how long a new network policy may stay without its Event, and PolicyStep how much later each further
+	// agent writes it if those before it have not.
+	Policies, PolicyStep time.Duration
+	// Advice is how old the diagnosis of a podCIDR fault may get while the fault lasts.
+	Advice time.Duration
+}
+
+// InputIntervals are those with which the agent follows the API server, or a directory of manifests.
+type InputIntervals struct {
+	// RetryFirst and RetryMost bound the wait after a failed request, which doubles from one to the other.
+	RetryFirst, RetryMost time.Duration
+	// StartGrace is how long a start waits for the API server before it goes on with what it said last.
+	StartGrace time.Duration
+	// Save is how often what the API server said is written to disk, if it has changed.
+	Save time.Duration
+	// OtherPoliciesFirst and OtherPolicies are the waits before the first and each further look at policies of other
+	// kinds than NetworkPolicy; each is lengthened by chance, to at most twice as long.
+	OtherPoliciesFirst, OtherPolicies time.Duration
+	// Reread is how often the directory is read though no event has told of a change.
+	Reread time.Duration
+}
+
+// ControllerIntervals are those of fairlead-controller.
+type ControllerIntervals struct {
+	// Pass is the least time between two passes over pools, podCIDRs or lost owners, and PassAtLeast, longer than that,
+	// the longest: what cools changes without anybody telling.
+	Pass, PassAtLeast time.Duration
+	// Sets and SetsAtLeast are the same for the addresses of StatefulSets.
+	Sets, SetsAtLeast time.Duration
+	// Keepers is how often is looked whether Deployments and VMs are gone for whose pods addresses are kept.
+	Keepers time.Duration
+	// OtherAllocator is how often is asked who else gives podCIDRs to Nodes.
+	OtherAllocator time.Duration
+	// Services is how often the Service CIDRs are read, which seldom change.
+	Services time.Duration
+	// Port is how often a port is tried again that another controller on the node has.
+	Port time.Duration
+	// LeaseDuration, LeaseRenew and LeaseRetry, each shorter than the one before, are those of client-go's leader
+	// election. The API counts a Lease's duration in whole seconds.
+	LeaseDuration, LeaseRenew, LeaseRetry time.Duration
+}
+
+// DefaultIntervals are the product's.
+func DefaultIntervals() Intervals {
+	return Intervals{
+		Agent: AgentIntervals{
+			Resync:     15 * time.Second,
+			RetryFirst: 200 * time.Millisecond, RetryMost: 5 * time.Second,
+			Guard:        time.Second,
+			Reconcile:    20 * time.Second,
+			SuspectGrace: 10 * time.Second,
+			Allocations:  5 * time.Minute, DoubtfulAllocations: 30 * time.Second,
+			Probe: 20 * time.Second, ProbeAge: 30 * time.Second,
+			Uplink:   10 * time.Second,
+			Vswitchd: 500 * time.Millisecond,
+			Policies: 10 * time.Second, PolicyStep: 30 * time.Second,
+			Advice: 30 * time.Second,
+		},
+		Inputs: InputIntervals{
+			RetryFirst: 500 * time.Millisecond, RetryMost: 5 * time.Second,
+			StartGrace:         3 * time.Second,
+			Save:               2 * time.Second,
+			OtherPoliciesFirst: 5 * time.Second, OtherPolicies: 10 * time.Minute,
+			Reread: 10 * time.Second,
+		},
+		Controller: ControllerIntervals{
+			Pass: time.Second, PassAtLeast: 5 * time.Second,
+			Sets: 100 * time.Millisecond, SetsAtLeast: 15 * time.Second,
+			Keepers:        30 * time.Second,
+			OtherAllocator: time.Minute,
+			Services:       time.Minute,
+			Port:           5 * time.Second,
+			LeaseDuration:  15 * time.Second, LeaseRenew: 10 * time.Second, LeaseRetry: 2 * time.Second,
+		},
+	}
+}
+
+// ParseIntervals reads "agent.resync=2s,controller.pass=100ms": names as in the error for an unknown one, values of
+// time.ParseDuration. What text does not name keeps its default; an empty text names nothing.
+func ParseIntervals(text string) (Intervals, error) {
+	i := DefaultIntervals()
+	if text == "" {
+		return i, nil
+	}
+	byName := i.byName()
+	for pair := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(pair, "=")
+		d := byName[name]
+		if d == nil {
+			return i, fmt.Errorf("%q is no interval: these are %s", name, strings.Join(slices.Sorted(maps.Keys(byName)), ", "))
+		}
+		var err error
+		if *d, err = time.ParseDuration(value); err != nil {
+			return i, fmt.Errorf("interval %s: %w (write it like 1.5s)", name, err)
+		}
+	}
+	return i, i.Validate()
+}
+
+// Validate returns an error that names each interval that nothing could work with.
+func (i *Intervals) Validate() error {
+	var errs []error
+	byName := i.byName()
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		if d := *byName[name]; d <= 0 {
+			errs = append(errs, fmt.Errorf("interval %s is %s: it must be positive", name, d))
+		}
+	}
+	for _, order := range [][2]string{
+		{"agent.retryFirst", "agent.retryMost"}, {"agent.probe", "agent.probeAge"},
+		{"inputs.retryFirst", "inputs.retryMost"},
+		{"controller.pass", "controller.passAtLeast"}, {"controller.sets", "controller.setsAtLeast"},
+		{"controller.leaseRetry", "controller.leaseRenew"}, {"controller.leaseRenew", "controller.leaseDuration"},
+	} {
+		if shorter, longer := *byName[order[0]], *byName[order[1]]; shorter >= longer {
+			errs = append(errs, fmt.Errorf("interval %s is %s: it must be shorter than %s, which is %s",
+				order[0], shorter, order[1], longer))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (i *Intervals) byName() map[string]*time.Duration {
+	a, in, c := &i.Agent, &i.Inputs, &i.Controller
+	return map[string]*time.Duration{
+		"agent.resync": &a.Resync, "agent.retryFirst": &a.RetryFirst, "agent.retryMost": &a.RetryMost,
+		"agent.guard": &a.Guard, "agent.reconcile": &a.Reconcile, "agent.suspectGrace": &a.SuspectGrace,
+		"agent.allocations": &a.Allocations, "agent.doubtfulAllocations": &a.DoubtfulAllocations,
+		"agent.probe": &a.Probe, "agent.probeAge": &a.ProbeAge, "agent.uplink": &a.Uplink, "agent.vswitchd": &a.Vswitchd,
+		"agent.policies": &a.Policies, "agent.policyStep": &a.PolicyStep, "agent.advice": &a.Advice,
+
+		"inputs.retryFirst": &in.RetryFirst, "inputs.retryMost": &in.RetryMost, "inputs.startGrace": &in.StartGrace,
+		"inputs.save": &in.Save, "inputs.otherPoliciesFirst": &in.OtherPoliciesFirst,
+		"inputs.otherPolicies": &in.OtherPolicies, "inputs.reread": &in.Reread,
+
+		"controller.pass": &c.Pass, "controller.passAtLeast": &c.PassAtLeast,
+		"controller.sets": &c.Sets, "controller.setsAtLeast": &c.SetsAtLeast,
+		"controller.keepers": &c.Keepers, "controller.otherAllocator": &c.OtherAllocator,
+		"controller.services": &c.Services, "controller.port": &c.Port,
+		"controller.leaseDuration": &c.LeaseDuration, "controller.leaseRenew": &c.LeaseRenew,
+		"controller.leaseRetry": &c.LeaseRetry,
+	}
+}
