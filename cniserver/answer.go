@@ -18,8 +18,8 @@ func (s *Server) answer(ctx context.Context, arrived time.Time, line []byte) (re
 	verb, about := "invalid", []any(nil)
 	defer func() {
 		if p := recover(); p != nil {
-			s.cfg.Log.Error(fmt.Errorf("panic: %v", p), "a bug in a CNI call", "stack", string(debug.Stack()))
-			response = s.refuse(arrived, verb, types.NewError(CodeInternal, "a bug in the agent: see its log", ""), about...)
+			s.cfg.Log.Error(fmt.Errorf("panic: %v", p), "panic in a CNI call", "stack", string(debug.Stack()))
+			response = s.refuse(arrived, verb, types.NewError(CodeInternal, "internal error: see the agent's log", ""), about...)
 		}
 	}()
 	request, err := decode(line)
@@ -69,18 +69,17 @@ func (s *Server) inTurn(ctx context.Context, c *call) ([]byte, error) {
 		t := s.order.all()
 		defer s.order.leave(t)
 		waiting, cancel := context.WithTimeoutCause(ctx, s.cfg.GCWait,
-			fmt.Errorf("%w: waited %s for calls that the runtime made before", context.DeadlineExceeded, s.cfg.GCWait))
+			fmt.Errorf("%w: waited %s for earlier calls of the runtime", context.DeadlineExceeded, s.cfg.GCWait))
 		defer cancel()
 		if err := t.wait(waiting); err != nil {
-			return nil, TryAgainLater(fmt.Errorf("GC did not start: %w", err))
+			return nil, TryAgainLater(fmt.Errorf("GC was not started: %w", err))
 		}
 	default:
 		id := AttachmentID{c.request.ContainerID, c.request.IfName}
 		t := s.order.attachment(id)
 		defer s.order.leave(t)
 		if err := t.wait(ctx); err != nil {
-			return nil, TryAgainLater(fmt.Errorf("%s did not start, an earlier call for interface %s of container %s "+
-				"still runs: %w", c.verb, id.IfName, id.ContainerID, err))
+			return nil, TryAgainLater(fmt.Errorf("%s was not started, an earlier call for interface %s of container %s is still running: %w", c.verb, id.IfName, id.ContainerID, err))
 		}
 	}
 	return s.handle(ctx, c)

@@ -19,7 +19,7 @@ import (
 
 // errHungUp is the cause of the end of a call whose caller is gone: the
 // runtime's time limit kills the shim.
-var errHungUp = errors.New("the caller hung up")
+var errHungUp = errors.New("the caller closed the connection")
 
 // errNothing is what a connection without a request ends with: somebody looked
 // whether we listen.
@@ -53,7 +53,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 	conn.SetWriteDeadline(time.Now().Add(s.cfg.RequestWait))
 	if _, err := conn.Write(append(out, '\n')); err != nil {
-		s.cfg.Log.Info("a CNI caller did not wait for its answer", "reason", err.Error())
+		s.cfg.Log.Info("CNI caller closed the connection before the answer", "reason", err.Error())
 	}
 }
 
@@ -75,7 +75,7 @@ func readRequest(conn *net.UnixConn) ([]byte, error) {
 		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf(
 			"the request ends after %d bytes without a newline", len(line)), "")
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, types.NewError(types.ErrIOFailure, "the request did not come in time", "")
+		return nil, types.NewError(types.ErrIOFailure, "timeout reading the request", "")
 	default:
 		return nil, types.NewError(types.ErrIOFailure, fmt.Sprintf("reading the request: %v", err), "")
 	}
@@ -96,10 +96,10 @@ func checkPeer(conn *net.UnixConn) error {
 		return err
 	}
 	if peerErr != nil {
-		return fmt.Errorf("asking who calls: %w", peerErr)
+		return fmt.Errorf("reading the caller's credentials: %w", peerErr)
 	}
 	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
-		return types.NewError(CodeForbidden, fmt.Sprintf("user %d may not make CNI calls: only root may", peer.Uid), "")
+		return types.NewError(CodeForbidden, fmt.Sprintf("user %d is not allowed to make CNI calls: only root is", peer.Uid), "")
 	}
 	return nil
 }

@@ -92,11 +92,9 @@ func (i ipamConf) withoutStatic(prev []Address) ([]netip.Prefix, error) {
 		at := slices.IndexFunc(prev, func(p Address) bool { return s.Prefix == p.Prefix })
 		switch {
 		case at < 0:
-			return nil, types.NewError(CodeCheck, fmt.Sprintf("prevResult lacks the address %s, which the network configuration "+
-				"has: it was changed since the ADD. Make the pod anew", s.Prefix), "")
+			return nil, types.NewError(CodeCheck, fmt.Sprintf("prevResult lacks the address %s of the network configuration: it was changed since the ADD. Recreate the pod", s.Prefix), "")
 		case s.Gateway.IsValid() && prev[at].Gateway != s.Gateway:
-			return nil, types.NewError(CodeCheck, fmt.Sprintf("prevResult has another gateway for %s than %s, which the network "+
-				"configuration has: it was changed since the ADD. Make the pod anew", s.Prefix, s.Gateway), "")
+			return nil, types.NewError(CodeCheck, fmt.Sprintf("prevResult has another gateway for %s than %s of the network configuration: it was changed since the ADD. Recreate the pod", s.Prefix, s.Gateway), "")
 		}
 	}
 	return out, nil

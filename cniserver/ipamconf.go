@@ -66,7 +66,7 @@ func (c netConf) ipam(args ipamArgs) (ipamConf, error) {
 		return out, decodingError(`network configuration, key "ipam"`, err)
 	}
 	if len(strict) > 0 {
-		return out, badIPAM("key \"ipam\": %v. Known are type, ippools, addresses (address, gateway), routes (dst, gw, mtu, "+
+		return out, badIPAM("key \"ipam\": %v. The keys are type, ippools, addresses (address, gateway), routes (dst, gw, mtu, "+
 			"advmss, priority, table, scope) and dns (nameservers, domain, search, options), each once. Correct or remove it", strict[0])
 	}
 	if out.pools = k.Pools; len(k.Pools) > 0 {
@@ -91,10 +91,10 @@ func (c netConf) ipam(args ipamArgs) (ipamConf, error) {
 func checkPoolNames(names []string) error {
 	for i, name := range names {
 		if name == "" || len(name) > 253 || strings.ContainsFunc(name, notInNames) {
-			return badIPAM("ipam.ippools[%d]: %q is not the name of an IPPool. Correct it", i, name)
+			return badIPAM("ipam.ippools[%d]: %q is not a valid name of an IPPool", i, name)
 		}
 		if slices.Contains(names[:i], name) {
-			return badIPAM("ipam.ippools names %s twice: remove one. The next pool of a family is taken when the one before is full",
+			return badIPAM("ipam.ippools names %s twice: remove one. A pool of a family is used when the previous one is full",
 				name)
 		}
 	}
@@ -171,11 +171,10 @@ func readWanted(texts []string, where string) ([]netip.Prefix, error) {
 			p, err = netip.PrefixFrom(addr, addr.BitLen()), nil
 		}
 		if err != nil || !usable(p.Addr()) {
-			return nil, badIPAM("%s: %q is no address such as 192.0.2.7 or 2001:db8::7/64. Correct it", where, text)
+			return nil, badIPAM("%s: invalid address %q: want one such as 192.0.2.7 or 2001:db8::7/64", where, text)
 		}
 		if slices.ContainsFunc(out, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }) {
-			return nil, badIPAM("%s asks for two addresses of one family, of which %s is the second: pools give one of each. "+
-				"Remove one", where, text)
+			return nil, badIPAM("%s asks for a second address of one family, %s: pools provide one of each family. Remove one", where, text)
 		}
 		out = append(out, p)
 	}
@@ -192,22 +191,20 @@ func readStatic(written []addrKeys, where string) ([]Address, error) {
 	for i, w := range written {
 		p, err := netip.ParsePrefix(w.Address)
 		if err != nil || !usable(p.Addr()) {
-			return nil, badIPAM("%s[%d]: %q is no address of an interface with a mask, such as 192.0.2.7/24 or "+
-				"2001:db8::7/64. Correct it", where, i, w.Address)
+			return nil, badIPAM("%s[%d]: invalid address %q: want an interface address with its mask, such as 192.0.2.7/24 or 2001:db8::7/64", where, i, w.Address)
 		}
 		a := Address{Prefix: p}
 		if w.Gateway != "" {
 			a.Gateway, err = netip.ParseAddr(w.Gateway)
 			if err != nil || a.Gateway.Zone() != "" || !usable(a.Gateway) {
-				return nil, badIPAM("%s[%d].gateway: %q is no address of a router. Correct it", where, i, w.Gateway)
+				return nil, badIPAM("%s[%d].gateway: %q is not a router's address", where, i, w.Gateway)
 			}
 			if a.Gateway.Is4() != p.Addr().Is4() {
-				return nil, badIPAM("%s[%d]: %s and its gateway %s are of two families. Write a gateway of the address's, or "+
-					"none", where, i, p, a.Gateway)
+				return nil, badIPAM("%s[%d]: %s and its gateway %s are of different families. Use a gateway of the address's family, or none", where, i, p, a.Gateway)
 			}
 		}
 		if slices.ContainsFunc(out, func(b Address) bool { return b.Prefix.Addr() == p.Addr() }) {
-			return nil, badIPAM("%s[%d]: %s is there twice. Remove one", where, i, p.Addr())
+			return nil, badIPAM("%s[%d]: duplicate address %s. Remove one", where, i, p.Addr())
 		}
 		out = append(out, a)
 	}
@@ -219,7 +216,7 @@ func (k ipamKeys) routes() ([]*types.Route, error) {
 	for i, r := range k.Routes {
 		dst, err := netip.ParsePrefix(r.Dst)
 		if err != nil || dst.Addr().Is4In6() {
-			return nil, badIPAM("ipam.routes[%d].dst: %q is no destination such as 0.0.0.0/0 or 2001:db8::/32. Correct it", i, r.Dst)
+			return nil, badIPAM("ipam.routes[%d].dst: invalid destination %q: want one such as 0.0.0.0/0 or 2001:db8::/32", i, r.Dst)
 		}
 		// What the plugin static prints for dst has host bits as written.
 		route := &types.Route{Dst: *netaddr.IPNet(dst), MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table,
@@ -227,16 +224,15 @@ func (k ipamKeys) routes() ([]*types.Route, error) {
 		if r.GW != "" {
 			gw, err := netip.ParseAddr(r.GW)
 			if err != nil || gw.Zone() != "" || !usable(gw) {
-				return nil, badIPAM("ipam.routes[%d].gw: %q is no address of a router. Correct it", i, r.GW)
+				return nil, badIPAM("ipam.routes[%d].gw: %q is not a router's address", i, r.GW)
 			}
 			if gw.Is4() != dst.Addr().Is4() {
-				return nil, badIPAM("ipam.routes[%d]: %s and its gw %s are of two families. Write a gw of the destination's, or "+
-					"none", i, dst, gw)
+				return nil, badIPAM("ipam.routes[%d]: %s and its gw %s are of different families. Use a gw of the destination's family, or none", i, dst, gw)
 			}
 			route.GW = gw.AsSlice()
 		}
 		if r.MTU < 0 || r.AdvMSS < 0 || r.Priority < 0 {
-			return nil, badIPAM("ipam.routes[%d]: mtu, advmss and priority are not below 0. Correct it", i)
+			return nil, badIPAM("ipam.routes[%d]: mtu, advmss and priority must not be negative", i)
 		}
 		out = append(out, route)
 	}
@@ -246,7 +242,7 @@ func (k ipamKeys) routes() ([]*types.Route, error) {
 func (k ipamKeys) dns() (types.DNS, error) {
 	for i, s := range k.DNS.Nameservers {
 		if net.ParseIP(s) == nil {
-			return types.DNS{}, badIPAM("ipam.dns.nameservers[%d]: %q is not an IP address. Correct it", i, s)
+			return types.DNS{}, badIPAM("ipam.dns.nameservers[%d]: %q is not an IP address", i, s)
 		}
 	}
 	d := k.DNS
@@ -292,8 +288,7 @@ func (a ipamArgs) checkGateways() error {
 			p, err := netip.ParsePrefix(text)
 			return err == nil && p.Masked().Contains(gw)
 		}) {
-			return invalidEnv("GATEWAY=%s of CNI_ARGS: %q is no router in the subnet of an address of IP=. Addresses of IPPools "+
-				"have their pool's gateway, others that of ipam.addresses. Remove it", a.GATEWAY, g)
+			return invalidEnv("GATEWAY=%s of CNI_ARGS: %q is not a router in the subnet of an address of IP=. Addresses of IPPools have their pool's gateway, others that of ipam.addresses. Remove it", a.GATEWAY, g)
 		}
 	}
 	return nil

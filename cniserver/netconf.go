@@ -80,7 +80,7 @@ func (c netConf) cniVersion(verb string) (string, error) {
 	since := map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}[verb]
 	if since != "" && slices.Index(wire.Versions(), v) < slices.Index(wire.Versions(), since) {
 		return "", types.NewError(types.ErrIncompatibleCNIVersion, fmt.Sprintf(
-			"%s came with CNI %s, and the configuration has cniVersion %q", verb, since, v), "")
+			"%s has CNI version %s, but the configuration has cniVersion %q", verb, since, v), "")
 	}
 	return v, nil
 }
@@ -113,14 +113,14 @@ func (c netConf) role() (role, error) {
 		// agent allocates from the podCIDR of its Node.
 		if err == nil && ipam.Type != "" && ipam.Type != "host-local" && !slices.Contains(ours, ipam.Type) {
 			err = types.NewError(types.ErrUnsupportedField, fmt.Sprintf(
-				"ipam.type %q is not supported: the agent gives pods their addresses. Remove the key ipam", ipam.Type), "")
+				"ipam.type %q is not supported: the agent allocates the addresses. Remove the key ipam", ipam.Type), "")
 		}
 		return mainPlugin, err
 	case slices.Contains(ours, ipam.Type):
 		return ipamPlugin, nil
 	default:
 		return neither, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
-			"type is %q, and Fairlead was called: it is for networks of type fairlead or antrea", name), "")
+			"type is %q, but Fairlead serves networks of type fairlead or antrea only", name), "")
 	}
 }
 
@@ -152,7 +152,7 @@ func badPrevResult(format string, args ...any) error {
 }
 
 func errNoPrevResult() error {
-	return types.NewError(types.ErrInvalidNetworkConfig, "CHECK without prevResult: nothing to compare with", "")
+	return types.NewError(types.ErrInvalidNetworkConfig, "CHECK without prevResult", "")
 }
 
 // prevInterface is what the result of the ADD says about the pod's interface.
@@ -257,11 +257,11 @@ func badArgs(args, text string) error {
 func (a podArgs) check(args string) error {
 	for _, v := range []types.UnmarshallableString{a.K8S_POD_NAMESPACE, a.K8S_POD_NAME, a.K8S_POD_UID} {
 		if len(v) > 253 || strings.ContainsFunc(string(v), notInNames) {
-			return badArgs(args, fmt.Sprintf("%q is not a name that Kubernetes gives", string(v)))
+			return badArgs(args, fmt.Sprintf("%q is not a valid Kubernetes name", string(v)))
 		}
 	}
 	if (a.K8S_POD_NAME == "") != (a.K8S_POD_NAMESPACE == "") {
-		return badArgs(args, "K8S_POD_NAME and K8S_POD_NAMESPACE must come together")
+		return badArgs(args, "K8S_POD_NAME and K8S_POD_NAMESPACE must be set together")
 	}
 	return nil
 }

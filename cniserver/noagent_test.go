@@ -54,7 +54,7 @@ func TestNoAgent(t *testing.T) {
 	if err := os.WriteFile(wire.LastErrorPath(socket), []byte(reason+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("left a reason", func(t *testing.T) { check(t, "Its last message: "+reason) })
+	t.Run("left a reason", func(t *testing.T) { check(t, "Its last error: "+reason) })
 
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
@@ -97,10 +97,10 @@ func TestLastErrorIsBounded(t *testing.T) {
 func TestAgentBreaks(t *testing.T) {
 	needNetns(t)
 	for name, c := range map[string]struct{ answer, says string }{
-		"dies":          {"", "ended before it had answered"},
-		"dies midway":   {`{"result":{"cni`, "ended before it had answered"},
+		"dies":          {"", "stopped before it answered"},
+		"dies midway":   {`{"result":{"cni`, "stopped before it answered"},
 		"nonsense":      {"hello\n", "the agent's answer"},
-		"endless":       {strings.Repeat("x", 5<<20), "ended before it had answered"},
+		"endless":       {strings.Repeat("x", 5<<20), "stopped before it answered"},
 		"another shape": {"[1,2]\n", "the agent's answer"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -95,7 +95,7 @@ func TestWaitingEnds(t *testing.T) {
 	add := goAsk(t, s.socket, request("ADD", container("stuck")))
 	receiveWithin(t, "the ADD runs", g.entered)
 	wantError(t, ask(t, s.socket, request("DEL", container("stuck"))), types.ErrTryAgainLater,
-		"DEL did not start", "container stuck", "still runs", "100ms")
+		"DEL was not started", "container stuck", "is still running", "100ms")
 	close(g.open)
 	wantSuccess(t, receiveWithin(t, "the ADD is answered", add))
 	wantSuccess(t, ask(t, s.socket, request("DEL", container("stuck"))))
@@ -128,7 +128,7 @@ func TestGCGivesUpAndLetsOthersPass(t *testing.T) {
 	s := start(t, stuckAdd(g), cniserver.Config{GCWait: 50 * time.Millisecond})
 	add := goAsk(t, s.socket, request("ADD", container("stuck")))
 	receiveWithin(t, "the ADD runs", g.entered)
-	wantError(t, ask(t, s.socket, request("GC")), types.ErrTryAgainLater, "GC did not start", "50ms")
+	wantError(t, ask(t, s.socket, request("GC")), types.ErrTryAgainLater, "GC was not started", "50ms")
 	wantSuccess(t, ask(t, s.socket, request("ADD")))
 	close(g.open)
 	wantSuccess(t, receiveWithin(t, "the ADD is answered", add))

@@ -47,7 +47,7 @@ func TestRootPeer(t *testing.T) {
 	if err := os.Chmod(s.socket, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	const refused = `"code":105,"msg":"user 65534 may not make CNI calls`
+	const refused = `"code":105,"msg":"user 65534 is not allowed to make CNI calls`
 	if out, err := asNobody(); err != nil || !strings.Contains(out, refused) {
 		t.Errorf("the peer's credentials: %v %s", err, out)
 	}

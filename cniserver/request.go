@@ -95,8 +95,7 @@ func (c *call) addRequest(r wire.Request, conf netConf) error {
 	}
 	if prev != nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
-			"prevResult is set: in network %q another plugin runs before Fairlead. Fairlead makes the pod's interface "+
-				"and must come first in the list of plugins", c.network), "")
+			"prevResult is set: in network %q another plugin runs before Fairlead. Fairlead creates the pod's interface and must be the first plugin", c.network), "")
 	}
 	var err error
 	c.dns, err = conf.dns()
@@ -165,16 +164,15 @@ func checkNetns(path string) error {
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return bad(fmt.Sprintf("%v. If it is there on the node, the agent does not see the node's directory of "+
-			"network namespaces: mount it with mountPropagation HostToContainer", err))
+		return bad(fmt.Sprintf("%v. If it exists on the node, the agent does not see the node's directory of network namespaces: mount it with mountPropagation HostToContainer", err))
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
-		return bad("not a namespace")
+		return bad("not a network namespace")
 	}
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {
-		return fmt.Errorf("looking at the agent's network namespace: %w", err)
+		return fmt.Errorf("opening the agent's network namespace: %w", err)
 	}
 	if os.SameFile(info, own) {
 		return bad("this is the node's own network namespace. A pod with hostNetwork needs no CNI call")

@@ -75,14 +75,14 @@ func checkFree(path string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking at the CNI socket: %w", err)
+		return fmt.Errorf("checking the CNI socket: %w", err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("the CNI socket %s: something that is not a socket is there. Remove it", path)
+		return fmt.Errorf("the CNI socket %s: the file exists and is not a socket. Remove it", path)
 	}
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		conn.Close()
-		return fmt.Errorf("the CNI socket %s: another agent answers on it. Stop it first", path)
+		return fmt.Errorf("the CNI socket %s: another agent serves it. Stop it first", path)
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (s *Server) Close() error {
 }
 
 // errStopping is the cause of the end of calls that outlive StopWait.
-var errStopping = errors.New("the agent stops")
+var errStopping = errors.New("the agent is stopping")
 
 // Serve answers until ctx ends. It then takes no new calls and lets those that
 // run finish for StopWait, before it ends their contexts. The error is nil
@@ -140,7 +140,7 @@ func (s *Server) Serve(ctx context.Context) error {
 			break
 		}
 		if err != nil { // out of file descriptors, say
-			s.cfg.Log.Error(err, "accepting a CNI call; trying again")
+			s.cfg.Log.Error(err, "accepting a CNI call failed, will retry")
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():
@@ -162,6 +162,6 @@ func (s *Server) Serve(ctx context.Context) error {
 	case <-finished:
 		return nil
 	case <-time.After(s.cfg.StopWait):
-		return fmt.Errorf("stopping the CNI server: calls still run %s after they were told to end", s.cfg.StopWait)
+		return fmt.Errorf("stopping the CNI server: calls are still running %s after they were cancelled", s.cfg.StopWait)
 	}
 }

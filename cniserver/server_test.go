@@ -79,7 +79,7 @@ func TestPanicOfTheHandler(t *testing.T) {
 	}}
 	s := start(t, h, cniserver.Config{})
 	for range 2 { // the order is not held up by the first
-		wantError(t, ask(t, s.socket, request("ADD")), cniserver.CodeInternal, "a bug in the agent")
+		wantError(t, ask(t, s.socket, request("ADD")), cniserver.CodeInternal, "internal error")
 	}
 	if log := s.log.String(); !strings.Contains(log, "index out of range") || !strings.Contains(log, "server_test.go") {
 		t.Errorf("the log does not say what happened and where: %s", log)
@@ -100,7 +100,7 @@ func TestCallerHangsUp(t *testing.T) {
 	send(t, conn, request("ADD"))
 	eventually(t, "the ADD runs", func() bool { return len(h.calls()) == 1 })
 	conn.Close()
-	if err := receiveWithin(t, "the context ends", cause); err == nil || !strings.Contains(err.Error(), "hung up") {
+	if err := receiveWithin(t, "the context ends", cause); err == nil || !strings.Contains(err.Error(), "closed the connection") {
 		t.Errorf("the cause is %v", err)
 	}
 	wantSuccess(t, ask(t, s.socket, request("DEL")))
@@ -158,7 +158,7 @@ func TestStopEndsCallsThatTakeTooLong(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
-	wantError(t, receiveWithin(t, "the ADD is answered", add), types.ErrTryAgainLater, "gave up", "the agent stops")
+	wantError(t, receiveWithin(t, "the ADD is answered", add), types.ErrTryAgainLater, "gave up", "the agent is stopping")
 }
 
 func TestStopNamesCallsThatNeverReturn(t *testing.T) {
@@ -193,7 +193,7 @@ func TestSocket(t *testing.T) {
 		t.Errorf("directory: %v, %v", info.Mode(), err)
 	}
 	if _, err := cniserver.Listen(cniserver.Config{Socket: s.socket}); err == nil ||
-		!strings.Contains(err.Error(), "another agent answers") {
+		!strings.Contains(err.Error(), "another agent serves") {
 		t.Errorf("a second server: %v", err)
 	}
 	wantSuccess(t, ask(t, s.socket, request("STATUS"))) // the first was not harmed
@@ -276,7 +276,7 @@ func TestBadBytes(t *testing.T) {
 		"no config":      {`{"command":"ADD"}` + "\n", false, 6, []string{"network configuration"}},
 		"half a request": {`{"command":"ADD","conf`, true, 6, []string{"ends after 22 bytes"}},
 		"no newline":     {jsonOf(request("STATUS")), true, 6, []string{"without a newline"}},
-		"slow":           {`{"command":`, false, 5, []string{"did not come in time"}},
+		"slow":           {`{"command":`, false, 5, []string{"timeout reading the request"}},
 		"10 MB":          {strings.Repeat("x", 10<<20), false, 6, []string{"longer than 4194304 bytes"}},
 		"10 MB of JSON": {`{"command":"ADD","args":"` + strings.Repeat("x", 10<<20) + `"}` + "\n", false, 6,
 			[]string{"longer"}},

@@ -165,7 +165,7 @@ func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
 	}
 	mod, ok := bundled.GetMessage().(*openflow15.FlowMod)
 	if !ok {
-		return nil, fmt.Errorf("ofnet made a %T of it", bundled.GetMessage())
+		return nil, fmt.Errorf("ofnet encoded it as %T", bundled.GetMessage())
 	}
 	if src := f.Match.TunSrc; src.Is4() { // not in ofctrl.FlowMatch
 		mod.Match.AddField(*openflow15.NewTunnelIpv4SrcField(src.AsSlice(), nil))

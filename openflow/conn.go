@@ -88,11 +88,11 @@ func (c *conn) greet(r io.Reader) error {
 	case err != nil:
 		return fmt.Errorf("waiting for the switch's hello: %w", err)
 	case m.kind == msgError:
-		return fmt.Errorf("the switch refuses the connection: %w", m.switchError())
+		return fmt.Errorf("the switch rejected the connection: %w", m.switchError())
 	case m.kind != msgHello:
 		return fmt.Errorf("the switch does not speak OpenFlow: its first message has type %d", m.kind)
 	case m.version < ofVersion:
-		return fmt.Errorf("the switch offers OpenFlow version %d, and 6 (1.5) is needed: "+
+		return fmt.Errorf("the switch offers OpenFlow version %d, but 6 (1.5) is needed: "+
 			"clear the bridge's protocols column in OVSDB", m.version)
 	}
 	return nil
@@ -129,7 +129,7 @@ func (c *conn) ask(ctx context.Context, first uint32, requests []request) ([]mes
 	case <-c.done:
 		return nil, c.reason()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the switch has not answered in time: %w", ctx.Err())
+		return nil, fmt.Errorf("timeout waiting for the switch: %w", ctx.Err())
 	}
 }
 
@@ -176,7 +176,7 @@ func (c *conn) read(r io.Reader) {
 	for {
 		m, err := readMessage(r)
 		if err == nil && m.version != ofVersion {
-			err = fmt.Errorf("a message of OpenFlow version %d", m.version)
+			err = fmt.Errorf("message of OpenFlow version %d", m.version)
 		}
 		if err != nil {
 			c.fail(fmt.Errorf("reading from the switch: %w", err))
@@ -228,8 +228,7 @@ func (c *conn) watch() {
 			silence := time.Since(time.Unix(0, c.heard.Load()))
 			switch {
 			case silence > lostAfter:
-				c.fail(fmt.Errorf("the switch has been silent for %s: ovs-vswitchd hangs or is cut off "+
-					"from ovsdb-server", silence.Round(time.Second)))
+				c.fail(fmt.Errorf("no message from the switch for %s: ovs-vswitchd hangs or has no connection to ovsdb-server", silence.Round(time.Second)))
 			case silence > probeAfter:
 				c.write(encodeBare(msgEchoRequest, c.reserve(1), nil).bytes)
 			}

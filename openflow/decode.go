@@ -78,7 +78,7 @@ const (
 	nxmTunIPv6Dst = 0x0001_6e
 )
 
-var errShort = errors.New("message is cut short")
+var errShort = errors.New("message is truncated")
 
 // message is one message from the switch.
 type message struct {
@@ -135,17 +135,17 @@ type listed struct {
 // flows reads one part of the list of flows and whether another part follows.
 func (m message) flows() (out []listed, more bool, err error) {
 	if len(m.body) < 8 || binary.BigEndian.Uint16(m.body) != multipartFlowDesc {
-		return nil, false, fmt.Errorf("not a list of flows: %w", errShort)
+		return nil, false, fmt.Errorf("not a flow stats reply: %w", errShort)
 	}
 	more = binary.BigEndian.Uint16(m.body[2:])&multipartMore != 0
 	for rest := m.body[8:]; len(rest) > 0; {
 		desc, tail, ok := cut(rest, u16(rest, 0), 24)
 		if !ok {
-			return nil, false, fmt.Errorf("reading the list of flows: %w", errShort)
+			return nil, false, fmt.Errorf("decoding flow stats: %w", errShort)
 		}
 		l, err := readFlow(desc)
 		if err != nil {
-			return nil, false, fmt.Errorf("reading the list of flows: %w", err)
+			return nil, false, fmt.Errorf("decoding flow stats: %w", err)
 		}
 		out, rest = append(out, l), tail
 	}

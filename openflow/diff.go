@@ -75,7 +75,7 @@ func (c *confirmed) diff(want []Flow) ([]change, Changes, error) {
 		k := f.key()
 		h := c.flows[k]
 		if h == nil && added[k] || h != nil && h.wanted == c.diffs {
-			return nil, Changes{}, fmt.Errorf("two flows with one match: %s", f)
+			return nil, Changes{}, fmt.Errorf("two flows with the same match: %s", f)
 		}
 		if h == nil {
 			added[k] = true

@@ -32,7 +32,7 @@ type FlowError struct {
 }
 
 func (e *FlowError) Error() string {
-	return fmt.Sprintf("the switch refuses the flow %q: %v", e.Flow.String(), e.Reason)
+	return fmt.Sprintf("the switch rejected the flow %q: %v", e.Flow.String(), e.Reason)
 }
 
 func (e *FlowError) Unwrap() error { return e.Reason }
@@ -130,7 +130,7 @@ func (s *Switch) list(ctx context.Context) ([]listed, error) {
 		}
 	}
 	if more {
-		return nil, errors.New("the switch has not sent the last part")
+		return nil, errors.New("the switch did not send the last part")
 	}
 	return out, nil
 }
@@ -154,13 +154,13 @@ func (s *Switch) commit(ctx context.Context, todo []change) error {
 		case m.kind == msgError && i >= 0 && i < len(todo):
 			refused = append(refused, &FlowError{todo[i].flow, m.switchError()})
 		case m.kind == msgError:
-			refused = append(refused, fmt.Errorf("the switch refuses the bundle: %w", m.switchError()))
+			refused = append(refused, fmt.Errorf("the switch rejected the bundle: %w", m.switchError()))
 		case m.isCommitReply():
 			committed = true
 		}
 	}
 	if len(refused) == 0 && !committed {
-		return errors.New("the switch has not confirmed the bundle")
+		return errors.New("the switch did not confirm the bundle")
 	}
 	return errors.Join(refused...)
 }

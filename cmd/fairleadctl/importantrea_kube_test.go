@@ -96,12 +96,12 @@ func TestKubeImportAntrea(t *testing.T) {
 
 	want := map[string]string{
 		"new-form 10.2.0.10": "new", "new-form 10.2.0.14": "new", "old-form 10.3.0.5": "new", "old-form 10.3.0.6": "new",
-		"new-form 10.2.0.11": "refused: there is no such Pod any more",
-		"new-form 10.2.0.12": "refused: the Pod has ended",
-		"new-form 10.2.0.13": "refused: the Pod does not have it, but 10.2.0.19",
+		"new-form 10.2.0.11": "refused: the Pod does not exist any more",
+		"new-form 10.2.0.12": "refused: the Pod has finished",
+		"new-form 10.2.0.13": "refused: the Pod has 10.2.0.19 instead",
 		"new-form 10.2.0.15": "refused: the Pod's annotation k8s.v1.cni.cncf.io/network-status does not say that its interface net2 has it, but none",
 		"new-form nonsense":  `refused: "nonsense" is not an IP address`,
-		"new-form 10.2.0.16": "refused: the entry names no owner",
+		"new-form 10.2.0.16": "refused: the entry has no owner",
 		"old-form 10.3.0.7":  "refused: the StatefulSet has no pod of ordinal 2: it was scaled to 2",
 		"old-form 10.3.0.8":  "refused: its Pod default/db-0 has 10.3.0.5",
 	}
@@ -206,7 +206,7 @@ func TestKubeImportAntreaRaces(t *testing.T) {
 			continue
 		}
 		c.must(results[i].Import(t.Context(), c.client))
-		if results[i].Outcome != antrea.Refused || results[i].Why != "the Pod went away meanwhile" {
+		if results[i].Outcome != antrea.Refused || results[i].Why != "the Pod was deleted meanwhile" {
 			t.Errorf("%+v", results[i])
 		}
 	}
@@ -245,7 +245,7 @@ func TestKubeAntreasDefinition(t *testing.T) {
 			c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component=crds"))
 			c.until(func() string { // the API server takes a moment to know
 				got, _ := c.outcomes("--dry-run")
-				if got["p 10.2.0.11"] != "refused: there is no such Pod any more" {
+				if got["p 10.2.0.11"] != "refused: the Pod does not exist any more" {
 					return fmt.Sprint(got)
 				}
 				return ""

@@ -106,7 +106,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 		{"10.2.0.11 --yes", 0, "there is no Pod of UID", api.PhaseCooling},
 		{"10.2.0.12 --yes", exitError, "its pod may be running", api.PhaseAllocated},
 		{"10.2.0.12 --yes --force --reason scrapped", 0, "Node down is not Ready (Unknown)", api.PhaseCooling},
-		{"10.2.0.13 --yes", 0, "02:00:00:00:00:07 answered for it", ""},
+		{"10.2.0.13 --yes", 0, "02:00:00:00:00:07 answers for it", ""},
 		{"10.2.0.14 --yes", 0, "kept for StatefulSet default/db", ""},
 		{"10.2.0.15 --yes", exitError, "10.2.0.15 is not allocated", ""},
 		{"10.2.0 --yes", exitUsage, "not an IP address", ""},
@@ -136,7 +136,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 	events, err := c.client.Kubernetes.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{
 		FieldSelector: "reason=AddressReleasedByHand,involvedObject.name=p"})
 	if err != nil || len(events.Items) != 4 || !slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-		return strings.Contains(e.Message, "10.2.0.12 was freed by hand") && strings.Contains(e.Message, "Reason: scrapped")
+		return strings.Contains(e.Message, "10.2.0.12 was released manually") && strings.Contains(e.Message, "Reason: scrapped")
 	}) {
 		t.Errorf("%v, Events %+v", err, events.Items)
 	}

@@ -29,8 +29,8 @@ func TestKubeStatus(t *testing.T) {
 	c.must(err)
 	c.must(c.client.Warn(t.Context(), "up", kube.Warning{About: kube.NodeReference("up"), Reason: "PodCIDRUnusable", Message: "so it is"}))
 	out, code := c.run("status")
-	for _, part := range []string{"not seen: there is no Lease", "not ready: CrashLoopBackOff, ended with exit code 78", "10.79.0.0/24",
-		"PodCIDRUnusable: so it is", "not looked at yet", "not examined: a node's agent"} {
+	for _, part := range []string{"not found: there is no Lease", "not ready: CrashLoopBackOff, ended with exit code 78", "10.79.0.0/24",
+		"PodCIDRUnusable: so it is", "not checked yet", "not examined: a node's agent"} {
 		if !strings.Contains(out, part) || code != 0 {
 			t.Errorf("exit code %d, and %q is not in\n%s", code, part, out)
 		}

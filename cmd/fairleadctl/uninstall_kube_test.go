@@ -25,7 +25,7 @@ func TestKubeUninstall(t *testing.T) {
 		t.Errorf("it does not ask: exit code %d\n%s", code, out)
 	}
 	out, code := c.run("uninstall", "--yes", "--helm-release", "fairlead")
-	if code != exitError || !strings.Contains(out, "is not of the Helm release fairlead: nothing is done") {
+	if code != exitError || !strings.Contains(out, "does not belong to the Helm release fairlead: nothing was changed") {
 		t.Errorf("a manifest was applied with the hooks: exit code %d\n%s", code, out)
 	}
 	c.node("n1", corev1.ConditionTrue)

@@ -122,10 +122,10 @@ func choose(ctx context.Context, c Config) (list, []string, error) {
 		theirs, err := versionsOf(ctx, chained.Type, c.BinDirs)
 		common := intersect(versions, theirs)
 		if err == nil && len(common) == 0 {
-			err = fmt.Errorf("it speaks CNI %s only", strings.Join(theirs, ", "))
+			err = fmt.Errorf("it supports CNI %s only", strings.Join(theirs, ", "))
 		}
 		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("CNI plugin %s is left out, so %s: %v", chained.Type, chained.loss, err))
+			warnings = append(warnings, fmt.Sprintf("CNI plugin %s is not used, so %s: %v", chained.Type, chained.loss, err))
 			continue
 		}
 		if newest := versions[len(versions)-1]; common[len(common)-1] != newest {
@@ -145,7 +145,7 @@ func choose(ctx context.Context, c Config) (list, []string, error) {
 }
 
 func belowNewest(name, theirs, newest string) string {
-	w := fmt.Sprintf("CNI plugin %s speaks CNI %s and no newer, so the network does not use %s", name, theirs, newest)
+	w := fmt.Sprintf("CNI plugin %s supports no newer CNI version than %s, so the network does not use %s", name, theirs, newest)
 	if newest == "1.1.0" {
 		w += ": the runtime calls neither GC nor STATUS. Install the CNI plugins 1.6.0 or newer"
 	}
@@ -176,8 +176,7 @@ func beaten(path string) string {
 			return ""
 		}
 		if slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name)) {
-			return fmt.Sprintf("the runtime uses %s and not %s: it takes the first by name. Remove it, unless it is "+
-				"meant to call Fairlead", filepath.Join(filepath.Dir(path), name), filepath.Base(path))
+			return fmt.Sprintf("the runtime uses %s instead of %s: it takes the first file by name. Remove it, unless it calls Fairlead", filepath.Join(filepath.Dir(path), name), filepath.Base(path))
 		}
 	}
 	return ""

@@ -175,13 +175,13 @@ func TestDebianPlugins(t *testing.T) {
 	if l.CNIVersion != newest || strings.Contains(content, "1.1.0") {
 		t.Errorf("the runtime would use CNI %s, portmap speaks %s:\n%s", l.CNIVersion, newest, content)
 	}
-	wantWarnings(t, warnings, []string{"portmap speaks CNI " + newest, "neither GC nor STATUS", "1.6.0"})
+	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than " + newest, "neither GC nor STATUS", "1.6.0"})
 }
 
 func TestOldPlugins(t *testing.T) {
 	c := node(t, map[string]string{"portmap": `"0.3.0","0.3.1","0.4.0"`, "bandwidth": allVersions})
 	content, _, warnings := write(t, c)
-	wantWarnings(t, warnings, []string{"portmap speaks CNI 0.4.0", "neither GC nor STATUS"})
+	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than 0.4.0", "neither GC nor STATUS"})
 	if l := parse(t, c); l.CNIVersion != "0.4.0" || len(l.Plugins) != 3 ||
 		!strings.Contains(content, `"cniVersion": "0.4.0"`) {
 		t.Errorf("the runtime would use CNI %s:\n%s", l.CNIVersion, content)
@@ -189,7 +189,7 @@ func TestOldPlugins(t *testing.T) {
 	// Both below 1.1.0: the loss is told once.
 	c = node(t, map[string]string{"portmap": `"0.4.0","1.0.0"`, "bandwidth": `"0.4.0"`})
 	_, _, warnings = write(t, c)
-	wantWarnings(t, warnings, []string{"portmap speaks CNI 1.0.0", "neither GC"}, []string{"bandwidth speaks CNI 0.4.0"})
+	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than 1.0.0", "neither GC"}, []string{"bandwidth supports no newer CNI version than 0.4.0"})
 	if l := parse(t, c); l.CNIVersion != "0.4.0" {
 		t.Errorf("the runtime would use CNI %s", l.CNIVersion)
 	}
@@ -202,7 +202,7 @@ func TestPluginsThatAreLeftOut(t *testing.T) {
 	}{
 		"missing":        {"", []string{"it is not in "}},
 		"fails":          {"echo broken >&2; exit 1", []string{"did not answer VERSION", "broken"}},
-		"garbage":        {"echo hello", []string{"something else"}},
+		"garbage":        {"echo hello", []string{"invalid answer"}},
 		"older than all": {`echo '{"cniVersion":"0.2.0"}'`, []string{"0.1.0, 0.2.0 only"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestPluginsThatAreLeftOut(t *testing.T) {
 				script(t, filepath.Join(conf.BinDirs[0], "portmap"), c.portmap)
 			}
 			_, _, warnings := write(t, conf)
-			wantWarnings(t, warnings, append(c.says, "portmap is left out, so hostPort of pods does not work"))
+			wantWarnings(t, warnings, append(c.says, "portmap is not used, so hostPort of pods does not work"))
 			if l := parse(t, conf); len(l.Plugins) != 2 || l.CNIVersion != "1.1.0" {
 				t.Errorf("%d plugins, CNI %s", len(l.Plugins), l.CNIVersion)
 			}
@@ -223,7 +223,7 @@ func TestPluginsThatAreLeftOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _, warnings := write(t, conf)
-		wantWarnings(t, warnings, []string{"portmap is left out"}, []string{"bandwidth is left out", "annotations"})
+		wantWarnings(t, warnings, []string{"portmap is not used"}, []string{"bandwidth is not used", "annotations"})
 		if l := parse(t, conf); len(l.Plugins) != 1 {
 			t.Errorf("%d plugins", len(l.Plugins))
 		}

@@ -64,7 +64,7 @@ func (p Plugins) InstallChained(ctx context.Context, fromDir string) (did []stri
 			return did, fmt.Errorf("installing the CNI plugin %s: %w", name, err)
 		}
 		if changed {
-			did = append(did, fmt.Sprintf("%s, which speaks CNI %s", name, newest))
+			did = append(did, fmt.Sprintf("%s, which supports CNI %s", name, newest))
 		}
 	}
 	return did, nil
@@ -89,7 +89,7 @@ func (p Plugins) install(name string, from program) (changed bool, err error) {
 	}
 	if !ours {
 		if err := p.keep(name, from); err != nil {
-			return false, fmt.Errorf("keeping a copy of %s: %w", path, err)
+			return false, fmt.Errorf("saving a copy of %s: %w", path, err)
 		}
 	}
 	if err := p.note(name, path, from); err != nil {
@@ -109,7 +109,7 @@ func (p Plugins) install(name string, from program) (changed bool, err error) {
 // readOnly explains an error that nodes with immutable systems give.
 func readOnly(err error) error {
 	if errors.Is(err, syscall.EROFS) {
-		return fmt.Errorf("%w. This node keeps its CNI plugins elsewhere: see the container runtime's configuration "+
+		return fmt.Errorf("%w. This node has its CNI plugins in another directory: see the container runtime's configuration "+
 			"(containerd: bin_dir; CRI-O: plugin_dirs)", err)
 	}
 	return err

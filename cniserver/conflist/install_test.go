@@ -204,7 +204,7 @@ func TestUninstallLeavesOthers(t *testing.T) {
 	want := tree(t, p.BinDir)
 	install() // portmap again
 	did, err := p.Uninstall(false)
-	if err != nil || !strings.Contains(strings.Join(did, "\n"), "bandwidth left alone") {
+	if err != nil || !strings.Contains(strings.Join(did, "\n"), "bandwidth kept") {
 		t.Errorf("did %q, %v", did, err)
 	}
 	if got := tree(t, p.BinDir); !slices.Equal(got, want) {

@@ -147,9 +147,9 @@ func (p Plugins) uninstall(name string, dryRun bool) (did string, err error) {
 	had := err == nil
 	switch {
 	case !ours:
-		did = path + " left alone: it is not the one that Fairlead has installed"
+		did = path + " kept: it is not the one that Fairlead installed"
 	case had:
-		did = path + " put back as it was before"
+		did = path + " restored"
 	default:
 		did = path + " removed"
 	}

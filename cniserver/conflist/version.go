@@ -41,7 +41,7 @@ func versionsOf(ctx context.Context, name string, binDirs []string) ([]string, e
 	}
 	info, err := (&version.PluginDecoder{}).Decode(out)
 	if err != nil {
-		return nil, fmt.Errorf("%s answered VERSION with something else: %w", path, err)
+		return nil, fmt.Errorf("%s gave an invalid answer to VERSION: %w", path, err)
 	}
 	return info.SupportedVersions(), nil
 }

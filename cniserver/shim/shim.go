@@ -27,7 +27,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-const about = `Fairlead CNI plugin. A container runtime runs it, with the call in CNI_COMMAND and other variables
+const about = `Fairlead CNI plugin. It is called by a container runtime, with the call in CNI_COMMAND and other variables
 (https://www.cni.dev/docs/spec/) and the network configuration on stdin; it asks the fairlead-agent of this node.
 To see whether the agent is ready:
     echo '{"cniVersion": "1.1.0", "name": "fairlead", "type": "fairlead"}' | CNI_COMMAND=STATUS CNI_PATH=/ fairlead
@@ -101,7 +101,7 @@ func ask(deadline time.Time, verb string, args *skel.CmdArgs) ([]byte, error) {
 	}
 	if len(request) > wire.MaxRequest {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(
-			"the network configuration is too long: the call has %d bytes, the limit is %d", len(request), wire.MaxRequest), "")
+			"the network configuration is too long: the request has %d bytes, the limit is %d", len(request), wire.MaxRequest), "")
 	}
 	conn, err := (&net.Dialer{Deadline: deadline}).Dial("unix", socket)
 	if err != nil {
@@ -144,11 +144,11 @@ func exchange(conn net.Conn, request []byte) (wire.Response, error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return response, errors.New("the call took too long")
+		return response, errors.New("timeout")
 	case writeErr != nil:
 		return response, fmt.Errorf("sending the call: %w", writeErr)
 	default:
-		return response, errors.New("the agent ended before it had answered")
+		return response, errors.New("the agent stopped before it answered")
 	}
 	if err := json.Unmarshal(line, &response); err != nil {
 		return response, fmt.Errorf("the agent's answer: %w", err)
@@ -166,7 +166,7 @@ func noAgent(verb, socket string, err error) error {
 	}
 	text := fmt.Sprintf("the fairlead-agent of this node does not answer: %v", err)
 	if reason := lastError(socket); reason != "" {
-		text += ". Its last message: " + reason
+		text += ". Its last error: " + reason
 	} else {
 		text += ". Does it run?"
 	}

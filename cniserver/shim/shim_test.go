@@ -71,7 +71,7 @@ func TestAgentHangs(t *testing.T) {
 	}
 	defer l.Close()
 	e := callAndWait(t, fmt.Sprintf(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","cniSocket":%q}`, socket))
-	if e.Code != types.ErrTryAgainLater || !strings.Contains(e.Msg, "took too long") {
+	if e.Code != types.ErrTryAgainLater || !strings.Contains(e.Msg, "timeout") {
 		t.Errorf("%d: %s", e.Code, e.Msg)
 	}
 }

@@ -85,7 +85,7 @@ func (l PodLink) podDifferences(host netlink.Link) ([]string, error) {
 		return wrong, err
 	}
 	if l.TxOff && tx {
-		say("%s has tx checksum offload on, want off", l.IfName)
+		say("tx checksum offload of %s is on, want off", l.IfName)
 	}
 	l3, err := l.layer3Differences(link)
 	return append(wrong, l3...), err
@@ -103,7 +103,7 @@ func (l PodLink) layer3Differences(link netlink.Link) ([]string, error) {
 		if i < 0 {
 			wrong = append(wrong, fmt.Sprintf("%s lacks address %s", l.IfName, want))
 		} else if addrs[i].Flags&(unix.IFA_F_DADFAILED|unix.IFA_F_TENTATIVE) != 0 {
-			wrong = append(wrong, fmt.Sprintf("address %s is not usable (tentative, or a duplicate was seen)", want))
+			wrong = append(wrong, fmt.Sprintf("address %s is not usable (tentative, or duplicate address detected)", want))
 		}
 	}
 	routes, err := kernel.Dump(func() ([]netlink.Route, error) { return netlink.RouteList(link, netlink.FAMILY_ALL) })

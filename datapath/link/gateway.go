@@ -40,15 +40,14 @@ type GatewayLink struct {
 func EnsureGateway(g GatewayLink) (changes []string, err error) {
 	link, err := netlink.LinkByName(g.Name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return nil, fmt.Errorf("gateway %s does not exist: ovs-vswitchd makes it for the port in OVSDB; does it run?", g.Name)
+		return nil, fmt.Errorf("gateway %s does not exist: ovs-vswitchd creates it for the port in OVSDB; is it running?", g.Name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("looking up gateway %s: %w", g.Name, err)
 	}
 	// "tuntap" is how the userspace datapath makes internal ports.
 	if kind := link.Type(); kind != "openvswitch" && kind != "tuntap" {
-		return nil, fmt.Errorf("gateway %s is an interface of type %q and not an internal port of Open vSwitch: "+
-			"choose a name for the gateway that nothing else has", g.Name, kind)
+		return nil, fmt.Errorf("gateway %s is an interface of type %q, not an internal port of Open vSwitch: choose an unused name for the gateway", g.Name, kind)
 	}
 	for _, step := range []func(GatewayLink, netlink.Link) ([]string, error){
 		ensureSysctls, ensureLink, ensureAddrs, ensureSubnetMTU,
@@ -91,7 +90,7 @@ func ensureSysctls(g GatewayLink, _ netlink.Link) (changes []string, err error) 
 				[3]string{"ipv6", "accept_dad", "0"}, [3]string{"ipv6", "forwarding", "1"})
 		}
 	} else if g.has6() {
-		return nil, errors.New("IPv6 is wanted, but the kernel was started without it")
+		return nil, errors.New("IPv6 is configured, but disabled in the kernel")
 	}
 	for _, s := range set {
 		changed, err := kernel.SetSysctl(s[2], s[0], "conf", g.Name, s[1])

@@ -40,9 +40,9 @@ func ensureHost(l, master netlink.Link) (changes []string, err error) {
 	// "openvswitch" is the kernel's datapath.
 	if master != nil && master.Type() != "openvswitch" {
 		if err := netlink.LinkSetNoMaster(l); err != nil {
-			return changes, fmt.Errorf("taking %s from %s: %w", name, master.Attrs().Name, err)
+			return changes, fmt.Errorf("removing %s from %s: %w", name, master.Attrs().Name, err)
 		}
-		changes = append(changes, fmt.Sprintf("%s taken from %s", name, master.Attrs().Name))
+		changes = append(changes, fmt.Sprintf("removed %s from %s", name, master.Attrs().Name))
 	}
 	if l.Attrs().RawFlags&unix.IFF_UP == 0 {
 		if err := netlink.LinkSetUp(l); err != nil {

@@ -92,11 +92,11 @@ func TestChooseTransport(t *testing.T) {
 		{"name wins", addrs("192.0.2.2"), "eth1", cidrs("192.0.2.0/24"), "eth1 198.51.100.2 invalid IP"},
 		{"CIDR wins over node address", addrs("192.0.2.2"), "", cidrs("203.0.113.0/24", "198.51.100.0/24"), "eth1 198.51.100.2 invalid IP"},
 		{"address of the CIDR", addrs("192.0.2.7"), "", cidrs("192.0.2.2/32"), "eth0 192.0.2.2 fd00::7"},
-		{"no such name", nil, "eth9", nil, "no interface is called eth9"},
-		{"name without address", nil, "eth2", nil, "eth2, chosen by transportInterface, has no address"},
+		{"no such name", nil, "eth9", nil, "transportInterface eth9 does not exist"},
+		{"name without address", nil, "eth2", nil, "transportInterface eth2 has no address"},
 		{"no such CIDR", addrs("192.0.2.2"), "", cidrs("203.0.113.0/24"), "in transportInterfaceCIDRs 203.0.113.0/24"},
 		{"no such address", addrs("203.0.113.1"), "", nil, "has the node's address 203.0.113.1"},
-		{"only on lo", addrs("10.9.9.9"), "", nil, "(lo does not count) has the node's address 10.9.9.9"},
+		{"only on lo", addrs("10.9.9.9"), "", nil, "(except lo) has the node's address 10.9.9.9"},
 		{"nothing to look for", nil, "", nil, "the Node has no address"},
 	} {
 		got, err := choose(devices, c.nodeIPs, c.ifname, c.cidrs)

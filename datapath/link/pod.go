@@ -132,7 +132,7 @@ func (l PodLink) create(pod ns.NetNS) error {
 	}
 	if errors.Is(err, unix.EEXIST) {
 		// The host's name was free a moment ago.
-		return fmt.Errorf("%w %s, which Fairlead did not make: remove it, or name another in the CNI configuration",
+		return fmt.Errorf("%w %s, which Fairlead did not create: remove it, or use another name in the CNI configuration",
 			ErrTaken, l.IfName)
 	}
 	if err != nil {
@@ -216,7 +216,7 @@ func hostLink(name string) (netlink.Link, error) {
 		return nil, Reap() // the name is wanted again
 	}
 	if !ours(l) {
-		return nil, fmt.Errorf("interface %s (type %s, group %d) is not one that Fairlead made (veth, name %s*, group %d)",
+		return nil, fmt.Errorf("interface %s (type %s, group %d) is not one of Fairlead's (veth, name %s*, group %d)",
 			name, l.Type(), l.Attrs().Group, prefix, Group)
 	}
 	return l, nil

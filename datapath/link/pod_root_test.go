@@ -269,7 +269,7 @@ func TestRootCheck(t *testing.T) {
 		{true, "ip addr del fd00:1::5/64 dev eth0", []string{"lacks address fd00:1::5/64"}},
 		{true, "ip route del default", []string{"lacks route 0.0.0.0/0 via 10.0.1.1"}},
 		{true, "ip -6 route del default", []string{"lacks route ::/0 via fd00:1::1"}},
-		{true, "ethtool -K eth0 tx on", []string{"tx checksum offload on"}},
+		{true, "ethtool -K eth0 tx on", []string{"tx checksum offload of eth0 is on"}},
 		{true, "ip link set eth0 name eth5", []string{"the pod has no interface eth0"}},
 		{false, "ip link set " + l.HostIf + " down", []string{"host end is down"}},
 		{false, "ip link set " + l.HostIf + " mtu 1200", []string{"host end has MTU 1200"}},
@@ -325,7 +325,7 @@ func TestRootDetachAndHosts(t *testing.T) {
 	}
 	for _, name := range []string{"flfoo", "alien", "flbr"} {
 		err := node.Do(func() error { return Detach(name) })
-		if err == nil || !strings.Contains(err.Error(), "not one that Fairlead made") {
+		if err == nil || !strings.Contains(err.Error(), "not one of Fairlead's") {
 			t.Errorf("Detach of foreign %s: %v", name, err)
 		}
 		node.IP("link show " + name)

@@ -55,7 +55,7 @@ func (v *Veth) addressPod() error {
 func (l PodLink) podSysctls() error {
 	if !kernel.HasIPv6() {
 		if l.has6() {
-			return errors.New("the pod has an IPv6 address, but the kernel was started without IPv6")
+			return errors.New("the pod has an IPv6 address, but IPv6 is disabled in the kernel")
 		}
 		return nil
 	}

@@ -32,7 +32,7 @@ func Reap() error {
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(Retired)))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	if err != nil && !errors.Is(err, unix.ENODEV) { // none in the group
-		return fmt.Errorf("removing the veths of pods that are gone: %w", err)
+		return fmt.Errorf("removing stale veths: %w", err)
 	}
 	return nil
 }

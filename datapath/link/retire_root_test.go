@@ -39,7 +39,7 @@ func TestRootRetireAndReap(t *testing.T) {
 		}
 	}
 	node.IP("link add flfoo type veth peer name x1")
-	if err := node.Do(func() error { return Retire("flfoo") }); err == nil || !strings.Contains(err.Error(), "not one that Fairlead made") {
+	if err := node.Do(func() error { return Retire("flfoo") }); err == nil || !strings.Contains(err.Error(), "not one of Fairlead's") {
 		t.Errorf("Retire of somebody else's: %v", err)
 	}
 }

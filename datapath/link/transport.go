@@ -61,10 +61,10 @@ func choose(devices []device, nodeIPs []netip.Addr, ifname string, cidrs []netip
 	case ifname != "":
 		i := slices.IndexFunc(devices, func(d device) bool { return d.Name == ifname })
 		if i < 0 {
-			return Transport{}, fmt.Errorf("no interface is called %s, as transportInterface says", ifname)
+			return Transport{}, fmt.Errorf("transportInterface %s does not exist", ifname)
 		}
 		if len(devices[i].addrs) == 0 {
-			return Transport{}, fmt.Errorf("interface %s, chosen by transportInterface, has no address", ifname)
+			return Transport{}, fmt.Errorf("transportInterface %s has no address", ifname)
 		}
 		return devices[i].with(isNodeIP), nil
 	case len(cidrs) > 0:
@@ -85,8 +85,7 @@ func choose(devices []device, nodeIPs []netip.Addr, ifname string, cidrs []netip
 			return devices[i].with(isNodeIP), nil
 		}
 	}
-	return Transport{}, fmt.Errorf("no interface (lo does not count) has the node's address %s: "+
-		"set transportInterface to the one that tunnels are to use", join(nodeIPs))
+	return Transport{}, fmt.Errorf("no interface (except lo) has the node's address %s: set transportInterface to the interface that leads to other nodes", join(nodeIPs))
 }
 
 // with fills in one address of each family, preferring those that prefer

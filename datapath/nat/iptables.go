@@ -248,11 +248,11 @@ func (f family) run(input string) error {
 func hint(text string) string {
 	switch {
 	case strings.Contains(text, "incompatible"):
-		return "; this host's nftables rules in the table were not made by iptables: move them to a table of their own"
+		return "; nftables rules in the table were not created by iptables: move them to another table"
 	case strings.Contains(text, "xtables lock"):
-		return fmt.Sprintf("; another program has held the lock /run/xtables.lock for %d s", lockWait)
+		return fmt.Sprintf("; another process has held the lock /run/xtables.lock for %d s", lockWait)
 	case strings.Contains(text, "Table does not exist"), strings.Contains(text, "can't initialize"):
-		return "; the kernel lacks the table, or this is the wrong one of iptables-legacy and iptables-nft"
+		return "; the kernel lacks the table, or the wrong one of iptables-legacy and iptables-nft is used"
 	case strings.Contains(text, "Permission denied"):
 		return "; it needs root and the capability NET_ADMIN"
 	}

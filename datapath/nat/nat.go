@@ -82,7 +82,7 @@ func (d Desired) validate() error {
 		return nil
 	}
 	if d.Gateway == "" || strings.ContainsAny(d.Gateway, "\"' \t\n!") || strings.HasSuffix(d.Gateway, "+") {
-		return fmt.Errorf("%q cannot be the name of the gateway: iptables takes + at its end for any ending", d.Gateway)
+		return fmt.Errorf("%q cannot be the name of the gateway: in iptables a trailing + is a wildcard", d.Gateway)
 	}
 	for _, p := range slices.Concat(d.PodCIDRs, d.Pools, d.Unmasked) {
 		if !p.IsValid() || p.Addr().Is4In6() {

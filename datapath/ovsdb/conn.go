@@ -118,14 +118,14 @@ func (db *DB) Changed() <-chan struct{} { return db.changed }
 func (db *DB) run(ctx context.Context, c *conn) {
 	defer close(db.closed)
 	for {
-		db.log.Info("Connected to OVSDB", "endpoint", db.endpoint)
+		db.log.Info("connected to OVSDB", "endpoint", db.endpoint)
 		err := c.hold(ctx)
 		db.set(nil, err)
 		c.end()
 		if ctx.Err() != nil {
 			return
 		}
-		db.log.Error(err, "Lost the connection to OVSDB, trying again", "endpoint", db.endpoint, "every", retryPause.String())
+		db.log.Error(err, "lost the connection to OVSDB, reconnecting", "endpoint", db.endpoint, "interval", retryPause.String())
 		if c = db.redial(ctx); c == nil {
 			return
 		}

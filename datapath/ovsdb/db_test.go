@@ -434,7 +434,7 @@ func TestWaitOFPortsSaysThatThereIsNoBridge(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	err := db.WaitOFPorts(ctx, "fairlead-gw0")
-	if got := fmt.Sprint(err); !strings.Contains(got, "could not make bridge br-int with datapath type nonsense") {
+	if got := fmt.Sprint(err); !strings.Contains(got, "could not create bridge br-int with datapath type nonsense") {
 		t.Errorf("without a bridge: %s", got)
 	}
 }

@@ -98,7 +98,7 @@ func (d Desired) validate(ports []wantPort, have map[string]portIface) error {
 			return fmt.Errorf("%s has no port name", w.what)
 		}
 		if names[w.name] {
-			return fmt.Errorf("the name %s is wanted twice", w.name)
+			return fmt.Errorf("duplicate port name %s", w.name)
 		}
 		names[w.name] = true
 	}
@@ -106,10 +106,10 @@ func (d Desired) validate(ports []wantPort, have map[string]portIface) error {
 		switch t.Type {
 		case "geneve", "vxlan", "gre", "stt":
 		default:
-			return fmt.Errorf("tunnel type %q is none of geneve, vxlan, gre and stt", t.Type)
+			return fmt.Errorf("invalid tunnel type %q: want geneve, vxlan, gre or stt", t.Type)
 		}
 		if t.DstPort < 0 || t.DstPort > 65535 || t.DstPort != 0 && t.Type == "gre" {
-			return fmt.Errorf("destination port %d is not possible for a tunnel of type %s", t.DstPort, t.Type)
+			return fmt.Errorf("a tunnel of type %s cannot use destination port %d", t.Type, t.DstPort)
 		}
 	}
 	for _, w := range ports {
@@ -130,7 +130,7 @@ func checkRecord(a api.Attachment) error {
 	}
 	got, err := decode(a.HostIf, encode(a))
 	if err == nil && !got.Equal(a) {
-		err = fmt.Errorf("its record would read %+v, not %+v", got, a)
+		err = fmt.Errorf("its record would be %+v, not %+v", got, a)
 	}
 	if err != nil {
 		return fmt.Errorf("attachment of pod %q: %w", a.Pod(), err)

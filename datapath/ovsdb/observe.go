@@ -163,7 +163,7 @@ func (db *DB) snapshot(ctx context.Context, c *conn) (snapshot, error) {
 			// Events come later than the rows; don't rely on them.
 		case <-ctx.Done():
 			if s.root.UUID == "" {
-				return s, errors.New(`the database has no Open_vSwitch row: Open vSwitch's start script makes it by "ovs-vsctl init"`)
+				return s, errors.New(`the database has no Open_vSwitch row: Open vSwitch's start script creates it with "ovs-vsctl init"`)
 			}
 			return s, errors.New("the replica of the database is inconsistent")
 		}
@@ -229,17 +229,17 @@ func (db *DB) withoutNumber(names []string) (missing []string, err error) {
 // troubles are what keeps whole bridges from working, in words.
 func (s snapshot) troubles() (out []string) {
 	if s.root.CurCfg < s.root.NextCfg {
-		return []string{fmt.Sprintf("ovs-vswitchd does not answer (it has taken configuration %d of %d): does it run?",
+		return []string{fmt.Sprintf("ovs-vswitchd does not answer (it has applied configuration %d of %d): is it running?",
 			s.root.CurCfg, s.root.NextCfg)}
 	}
 	for _, b := range s.bridges {
 		if b.DatapathID != nil || !isOurs(s, b) {
 			continue
 		}
-		text := fmt.Sprintf("ovs-vswitchd could not make bridge %s with datapath type %s: see its log",
+		text := fmt.Sprintf("ovs-vswitchd could not create bridge %s with datapath type %s: see its log",
 			b.Name, datapathType(b.DatapathType))
 		if datapathType(b.DatapathType) == "system" {
-			text += ". That type needs the kernel module openvswitch: load it (modprobe openvswitch) and start ovs-vswitchd again"
+			text += ". That type needs the kernel module openvswitch: load it (modprobe openvswitch) and restart ovs-vswitchd"
 		}
 		out = append(out, text)
 	}

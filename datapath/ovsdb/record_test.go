@@ -155,17 +155,17 @@ func TestDesiredRefuses(t *testing.T) {
 	}{
 		"no bridge":         {func(d *Desired) { d.Bridge = "" }, "no name"},
 		"no gateway":        {func(d *Desired) { d.Gateway.Name = "" }, "no name"},
-		"gateway is bridge": {func(d *Desired) { d.Gateway.Name = d.Bridge }, "wanted twice"},
-		"pod twice":         {func(d *Desired) { d.Pods = append(d.Pods, d.Pods[0]) }, "fla is wanted twice"},
+		"gateway is bridge": {func(d *Desired) { d.Gateway.Name = d.Bridge }, "duplicate port name"},
+		"pod twice":         {func(d *Desired) { d.Pods = append(d.Pods, d.Pods[0]) }, "duplicate port name fla"},
 		"pod without port":  {func(d *Desired) { d.Pods[0].HostIf = "" }, "no port name"},
 		"pod without ID":    {func(d *Desired) { d.Pods[0].ContainerID = "" }, "container ID"},
 		"pool's name":       {func(d *Desired) { d.Pods[0] = bridged("a"); d.Pods[0].Pools[0] = "a b" }, "3 names for 2"},
-		"VLAN of routed":    {func(d *Desired) { d.Pods[0].VLAN = 7 }, "its record would read"},
+		"VLAN of routed":    {func(d *Desired) { d.Pods[0].VLAN = 7 }, "its record would be"},
 		"uplink without":    {func(d *Desired) { d.Uplink = &UplinkPort{} }, "uplink port has no port name"},
 		"not text":          {func(d *Desired) { d.Pods[0].PodName = "\xff" }, "not text"},
 		"tunnel type":       {func(d *Desired) { d.Tunnel.Type = "ipip" }, `tunnel type "ipip"`},
-		"gre port":          {func(d *Desired) { d.Tunnel.Type, d.Tunnel.DstPort = "gre", 47 }, "not possible"},
-		"port too high":     {func(d *Desired) { d.Tunnel.DstPort = 65536 }, "not possible"},
+		"gre port":          {func(d *Desired) { d.Tunnel.Type, d.Tunnel.DstPort = "gre", 47 }, "cannot use destination port"},
+		"port too high":     {func(d *Desired) { d.Tunnel.DstPort = 65536 }, "cannot use destination port"},
 	} {
 		d := desired("a")
 		c.change(&d)

@@ -21,7 +21,7 @@ func (db *DB) RemoveRetired(ctx context.Context, name string) (removed []string,
 	for {
 		ports, number, failed := db.removeSome(ctx, name, err == nil)
 		if failed != nil {
-			return removed, fmt.Errorf("removing ports of pods that are gone from bridge %s: %w", name, failed)
+			return removed, fmt.Errorf("removing stale pod ports from bridge %s: %w", name, failed)
 		}
 		if len(ports) == 0 {
 			return removed, err
@@ -81,7 +81,7 @@ func (db *DB) awaitRemoval(ctx context.Context, number int) error {
 	ctx, cancel := context.WithTimeout(ctx, takenLimit)
 	defer cancel()
 	if err := db.awaitTaken(ctx, number); err != nil {
-		return fmt.Errorf("ports of pods that are gone are removed from the database alone: %w", err)
+		return fmt.Errorf("stale pod ports were removed from the database only: %w", err)
 	}
 	return nil
 }

@@ -15,13 +15,13 @@ const defaultLimit = 10 * time.Second
 func (c *conn) transact(ctx context.Context, ops []ovsdb.Operation) ([]ovsdb.OperationResult, error) {
 	results, err := within(ctx, func() ([]ovsdb.OperationResult, error) { return c.client.Transact(ctx, ops...) })
 	if err != nil {
-		return nil, fmt.Errorf("ovsdb-server has not taken the change: %w", err)
+		return nil, fmt.Errorf("ovsdb-server did not apply the change: %w", err)
 	}
 	if failed, err := ovsdb.CheckOperationResults(results, ops); err != nil {
 		for _, f := range failed {
 			err = fmt.Errorf("%w; %w", err, f)
 		}
-		return nil, fmt.Errorf("OVSDB refused the transaction: %w", err)
+		return nil, fmt.Errorf("OVSDB rejected the transaction: %w", err)
 	}
 	return results, nil
 }

@@ -38,7 +38,7 @@ func EnableForwarding(ipv4, ipv6 bool) (changes []string, err error) {
 
 func enableForwarding6() (changes []string, err error) {
 	if !kernel.HasIPv6() {
-		return nil, errors.New("the kernel was started without IPv6")
+		return nil, errors.New("IPv6 is disabled in the kernel")
 	}
 	on, err := kernel.Sysctl("ipv6", "conf", "all", "forwarding")
 	if err != nil || on == "1" {

@@ -115,8 +115,7 @@ func apply(d Desired) (Changes, error) {
 		if !slices.ContainsFunc(d.Routes, func(w Route) bool { return w.Dst.Masked() == dst }) {
 			continue // in nobody's way
 		}
-		failed.add(dst, fmt.Errorf("%s is taken by a route that Fairlead did not make (%s); "+
-			"remove it, or give the pods other addresses", dst, describe(h, r)))
+		failed.add(dst, fmt.Errorf("%s already has a route that Fairlead did not create (%s); remove it, or change the pods' addresses", dst, describe(h, r)))
 	}
 	return c, failed.err()
 }
@@ -160,7 +159,7 @@ func (r Route) check() error {
 		}
 	}
 	if r.MAC != (api.MAC{}) && (!r.Dst.IsSingleIP() || r.Via.IsValid()) {
-		return fmt.Errorf("destination %s with MAC %s is not one pod of this node", r.Dst, r.MAC)
+		return fmt.Errorf("destination %s with MAC %s is not a single pod address of this node", r.Dst, r.MAC)
 	}
 	return nil
 }

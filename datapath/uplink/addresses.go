@@ -12,7 +12,7 @@ import (
 func (r *Report) judgeAddresses(nic hoststate.Link, f nicFacts) {
 	mode := nic.Sysctls[hoststate.AddrGenMode]
 	if mode == "2" || mode == "3" {
-		r.refuse("it makes its IPv6 addresses of a secret (addr_gen_mode %s), and %s would make others: "+
+		r.refuse("it derives its IPv6 addresses from a secret (addr_gen_mode %s), and %s would derive different ones: "+
 			"sysctl -w net.ipv6.conf.%s.addr_gen_mode=0, or set fixed addresses", mode, BridgeName, nic.Name)
 	}
 	if len(nic.Addresses) == 0 {
@@ -23,28 +23,24 @@ func (r *Report) judgeAddresses(nic hoststate.Link, f nicFacts) {
 		switch {
 		case !o.Expires():
 		case !o.IsIPv6():
-			r.refuse("the address %s is valid for %s only: a DHCP client renews it on %s, and would not on %s. Give the "+
-				"interface the address for good (in the DHCP server reserve it for this node, and on the node configure it "+
-				"as static)", ip, o.Valid(), nic.Name, BridgeName)
+			r.refuse("the address %s is valid for %s only: a DHCP client renews it on %s, but not on %s. Make the address permanent (reserve it for this node in the DHCP server, and configure it as static on the node)", ip, o.Valid(), nic.Name, BridgeName)
 		case !o.FromRA():
-			r.refuse("the address %s is valid for %s only, and it is not the kernel that renews it (a DHCPv6 client, or a "+
-				"network manager): configure it as static", ip, o.Valid())
+			r.refuse("the address %s is valid for %s only and is renewed by a DHCPv6 client or a network manager, not by the kernel: configure it as static", ip, o.Valid())
 		case mode != "2" && mode != "3" && !fromMAC(ip, nic.MAC):
-			r.refuse("the address %s is of a router advertisement and not made from the MAC address (a token, or it was "+
-				"made with another addr_gen_mode): the kernel would not renew it on %s. Configure it as static", ip, BridgeName)
+			r.refuse("the address %s comes from a router advertisement but is not derived from the MAC address (a token, or another addr_gen_mode): the kernel would not renew it on %s. Configure it as static", ip, BridgeName)
 		}
 	}
 	for _, o := range nic.Routes {
 		if o.ByNexthopObject() {
-			r.refuse("the route %q uses a next hop object (ip nexthop), which can't follow it: write its next hop into the route",
+			r.refuse("the route %q uses a nexthop object (ip nexthop), which cannot be moved: write the next hop into the route",
 				o.Text)
 		}
 	}
 	if len(f.tentative) > 0 {
-		r.refuse("the kernel still asks whether %s is in use: try again", strings.Join(f.tentative, ", "))
+		r.refuse("duplicate address detection of %s is still running: try again", strings.Join(f.tentative, ", "))
 	}
 	if len(f.taken) > 0 {
-		r.refuse("somebody else on the wire has the address %s: set another", strings.Join(f.taken, ", "))
+		r.refuse("another host has the address %s: configure another one", strings.Join(f.taken, ", "))
 	}
 	if len(f.temporary) > 0 {
 		r.note("temporary addresses (%s) do not move: the kernel makes new ones on %s, and connections that use them end",

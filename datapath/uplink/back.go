@@ -51,7 +51,7 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 	case stepNIC:
 		return u.finishNIC(ctx)
 	}
-	return fmt.Errorf("there is no step %q", name)
+	return fmt.Errorf("unknown step %q", name)
 }
 
 // addressesToNIC puts back what the NIC had, besides what br-uplink has. IPv6 addresses come without the question
@@ -181,7 +181,7 @@ func (u *Uplink) freeNIC(ctx context.Context) error {
 		rowErr = j.DB.RemoveNIC(ctx, j.Bridge, j.NIC.Name)
 	}
 	if rowErr != nil {
-		rowErr = fmt.Errorf("%w. Open vSwitch takes %s again when it starts: repeat this when it runs", rowErr, j.NIC.Name)
+		rowErr = fmt.Errorf("%w. Open vSwitch attaches %s again when it starts: repeat this when it runs", rowErr, j.NIC.Name)
 	}
 	if u.mutes() {
 		return rowErr // it only has copies of the frames
@@ -208,7 +208,7 @@ func (u *Uplink) letGo(ctx context.Context, name string, gone func() (bool, erro
 	if vswitchd.Running(u.journal.DB.RunDir) {
 		ctx, cancel := context.WithTimeout(ctx, letLimit)
 		defer cancel()
-		if err := poll(ctx, "ovs-vswitchd to let go of "+name, gone); err == nil {
+		if err := poll(ctx, "ovs-vswitchd to release "+name, gone); err == nil {
 			return nil
 		}
 	}

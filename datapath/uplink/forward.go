@@ -25,7 +25,7 @@ func poll(ctx context.Context, what string, done func() (bool, error)) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waited in vain for %s", what)
+			return fmt.Errorf("timed out waiting for %s", what)
 		case <-time.After(look):
 		}
 	}
@@ -56,7 +56,7 @@ func (u *Uplink) do(ctx context.Context, name string) error {
 	case stepClear:
 		return u.clearNIC()
 	}
-	return fmt.Errorf("there is no step %q", name)
+	return fmt.Errorf("unknown step %q", name)
 }
 
 func (u *Uplink) makeBridge(ctx context.Context) error {
@@ -64,7 +64,7 @@ func (u *Uplink) makeBridge(ctx context.Context) error {
 		return err
 	}
 	name := u.journal.Bridge.Name
-	if err := poll(ctx, "ovs-vswitchd to make interface "+name+" (see its log)", func() (bool, error) {
+	if err := poll(ctx, "ovs-vswitchd to create interface "+name+" (see its log)", func() (bool, error) {
 		l, err := findLink(name)
 		return l != nil, err
 	}); err != nil {
@@ -165,7 +165,7 @@ func (u *Uplink) takeNIC(ctx context.Context) error {
 
 func (u *Uplink) waitTaken(ctx context.Context) error {
 	j := u.journal
-	return poll(ctx, "Open vSwitch to take "+j.NIC.Name, func() (bool, error) {
+	return poll(ctx, "Open vSwitch to attach "+j.NIC.Name, func() (bool, error) {
 		if !u.mutes() {
 			nic, err := findLink(j.NIC.Name)
 			if err != nil {

@@ -43,7 +43,7 @@ func checkGateways(ctx context.Context, name string) error {
 	for _, ip := range gateways {
 		text = append(text, ip.String())
 	}
-	return poll(ctx, "an answer of the default gateway "+strings.Join(text, " or "), func() (bool, error) {
+	return poll(ctx, "an answer from the default gateway "+strings.Join(text, " or "), func() (bool, error) {
 		known, err := kernel.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, 0) })
 		return slices.ContainsFunc(known, func(n netlink.Neigh) bool {
 			return n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0 && slices.ContainsFunc(gateways, n.IP.Equal)
@@ -52,7 +52,7 @@ func checkGateways(ctx context.Context, name string) error {
 }
 
 // ErrNoGateway says that there is no default gateway whose answer could tell that the node is reached.
-var ErrNoGateway = errors.New("there is no default gateway to ask")
+var ErrNoGateway = errors.New("there is no default gateway")
 
 func gatewaysOf(link netlink.Link) (gateways []net.IP, err error) {
 	routes, err := kernel.Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
@@ -93,7 +93,7 @@ func ask(link netlink.Link, ip net.IP) error {
 	}
 	n.State, n.Flags = unix.NUD_NONE, unix.NTF_USE
 	if err := netlink.NeighSet(&n); err != nil {
-		return fmt.Errorf("asking for the gateway %s: %w", ip, err)
+		return fmt.Errorf("resolving the gateway %s: %w", ip, err)
 	}
 	return nil
 }

@@ -67,17 +67,17 @@ type Journal struct {
 // Check refuses a journal that this program has not written.
 func (j Journal) Check() error {
 	if j.Version != version {
-		return fmt.Errorf("it has version %d, and this program knows %d: use the program that wrote it", j.Version, version)
+		return fmt.Errorf("it has version %d, but this program supports %d: use the program that wrote it", j.Version, version)
 	}
 	switch j.Phase {
 	case Attaching, Attached, Restoring, Detached:
 	default:
-		return fmt.Errorf("there is no phase %q", j.Phase)
+		return fmt.Errorf("unknown phase %q", j.Phase)
 	}
 	switch {
 	case j.Mode == api.UplinkSteer && j.Pins != "", j.Mode == api.UplinkBridge, j.Mode == "":
 	default:
-		return fmt.Errorf("there is no mode %q with programs in %q", j.Mode, j.Pins)
+		return fmt.Errorf("unknown mode %q with programs in %q", j.Mode, j.Pins)
 	}
 	if j.BootID == "" || j.Bridge.Name == "" || j.DB.RunDir == "" {
 		return errors.New("it has no boot ID, bridge or run directory")
@@ -99,7 +99,7 @@ func readJournal(path string) (*Journal, error) {
 	d.DisallowUnknownFields()
 	err = d.Decode(&j)
 	if err == nil && d.More() {
-		err = errors.New("something follows after it")
+		err = errors.New("trailing data after the object")
 	}
 	if err == nil {
 		err = j.Check()

@@ -93,13 +93,13 @@ func managerOf(index int, name, run string) manager {
 	file := strconv.Itoa(index)
 	if text, err := os.ReadFile(filepath.Join(run, "NetworkManager/devices", file)); err == nil &&
 		strings.Contains(string(text), "managed=true") {
-		return manager{"NetworkManager", fmt.Sprintf("have it leave the interface alone (nmcli device set %s managed no, "+
+		return manager{"NetworkManager", fmt.Sprintf("set the interface unmanaged (nmcli device set %s managed no, "+
 			"and [keyfile] unmanaged-devices=interface-name:%s in its configuration) and configure the interface otherwise",
 			name, name)}
 	}
 	text, err := os.ReadFile(filepath.Join(run, "systemd/netif/links", file))
 	if err == nil && !strings.Contains(string(text), "ADMIN_STATE=unmanaged") {
-		return manager{"systemd-networkd", "have it leave the interface alone (Unmanaged=yes in a .network file) and " +
+		return manager{"systemd-networkd", "set the interface unmanaged (Unmanaged=yes in a .network file) and " +
 			"configure the interface otherwise"}
 	}
 	return manager{}

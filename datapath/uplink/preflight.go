@@ -35,7 +35,7 @@ type Report struct {
 type RefusedError struct{ Report Report }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s can't be attached safely in mode %s: %s", e.Report.NIC, e.Report.Mode,
+	return fmt.Sprintf("%s cannot be attached safely in mode %s: %s", e.Report.NIC, e.Report.Mode,
 		strings.Join(e.Report.Refused, "; "))
 }
 
@@ -43,7 +43,7 @@ func (e *RefusedError) Error() string {
 func (u *Uplink) Preflight(ctx context.Context, p Plan) (Report, error) {
 	if u.Attached() && u.journal.NIC.Name == p.NIC {
 		return Report{NIC: p.NIC, Mode: u.journal.mode(), Refused: []string{}, Moves: []string{}, VLANs: []int{},
-			Notes: []string{"it is attached already, and stays as it is (uplink status)"}}, nil
+			Notes: []string{"it is already attached (uplink status)"}}, nil
 	}
 	return u.chosen(ctx, p)
 }
@@ -129,25 +129,25 @@ func (r *Report) refuseKind(nic hoststate.Link, f nicFacts) {
 	case nic.Flags&unix.IFF_LOOPBACK != 0:
 		r.refuse("it is the loopback interface: name the one that leads to the underlay (transportInterface)")
 	case !f.ether:
-		r.refuse("it carries no Ethernet frames (it is a tunnel, say): name the interface below it (transportInterface)")
+		r.refuse("it does not carry Ethernet frames (a tunnel, for example): name the interface below it (transportInterface)")
 	case f.wireless:
-		r.refuse("it is wireless: an access point takes no frames of other MAC addresses than its own. Use a wired one")
+		r.refuse("it is wireless: an access point accepts no frames from other MAC addresses. Use a wired interface")
 	}
 	switch f.kind {
 	case "tun", "tap", "vxlan", "geneve", "gretap", "ip6gretap", "bareudp":
 		r.refuse("it is a %s interface, not a NIC: name the NIC below it (transportInterface)", f.kind)
 	case "macvlan", "macvtap", "ipvlan", "ipvtap":
-		r.refuse("it is a %s: it takes no frames of other MAC addresses. Use the NIC below it (transportInterface)", f.kind)
+		r.refuse("it is a %s: it accepts no frames for other MAC addresses. Use the NIC below it (transportInterface)", f.kind)
 	case "bridge", "openvswitch", "vrf", "team":
 		r.refuse("it is a %s, not a NIC: use a NIC, a bond or a VLAN interface (transportInterface)", f.kind)
 	case "bond":
 		r.refuseBond(f.bond)
 	}
 	if nic.Flags&unix.IFF_UP == 0 {
-		r.refuse("it is down: set it up and configure it, then try again")
+		r.refuse("it is down: configure it and set it up, then try again")
 	}
 	if strings.ContainsFunc(nic.Name, func(c rune) bool { return c == '"' || c == '\\' || c < ' ' || c > '~' }) {
-		r.refuse("its name has characters that nft and Open vSwitch do not take: rename it")
+		r.refuse("its name has characters that nft and Open vSwitch do not accept: rename it")
 	}
 }
 
@@ -168,19 +168,18 @@ func (r *Report) refuseMaster(nic hoststate.Link, f nicFacts) {
 	switch f.mKind {
 	case "":
 	case "bond", "team":
-		r.refuse("it is a part of %s %s: name that instead (transportInterface)", f.mKind, f.master)
+		r.refuse("it is a member of %s %s: name that instead (transportInterface)", f.mKind, f.master)
 	case "bridge":
-		r.refuse("it is a port of the Linux bridge %s: take it out (ip link set %s nomaster) and give it the addresses of "+
-			"the bridge", f.master, nic.Name)
+		r.refuse("it is a port of the Linux bridge %s: remove it (ip link set %s nomaster) and move the addresses of the bridge to it", f.master, nic.Name)
 	case "vrf":
-		r.refuse("it belongs to VRF %s: routes of a VRF can't follow it", f.master)
+		r.refuse("it belongs to VRF %s: routes of a VRF cannot be moved", f.master)
 	case "openvswitch":
 		if f.bridge == "" && f.ovsErr == nil {
-			r.refuse("it is a port of the kernel's Open vSwitch datapath, and in no bridge: free it (ovs-dpctl del-if ovs-system %s)",
+			r.refuse("it is a port of the kernel's Open vSwitch datapath but of no bridge: remove it (ovs-dpctl del-if ovs-system %s)",
 				nic.Name)
 		}
 	default:
-		r.refuse("it belongs to %s %s: take it out (ip link set %s nomaster)", f.mKind, f.master, nic.Name)
+		r.refuse("it belongs to %s %s: remove it (ip link set %s nomaster)", f.mKind, f.master, nic.Name)
 	}
 }
 
@@ -189,14 +188,13 @@ func (r *Report) judgeUppers(f nicFacts) {
 		switch c.kind {
 		case "vlan":
 			r.VLANs = append(r.VLANs, c.vlan)
-			r.note("VLAN %d has an interface of its own, %s. It stays on the NIC and takes that VLAN's frames, so no pool "+
-				"of this VLAN can be used on this node", c.vlan, c.name)
+			r.note("VLAN %d has the interface %s. It stays on the NIC and receives that VLAN's frames, so pools of this VLAN cannot be used on this node", c.vlan, c.name)
 		case "macvlan", "macvtap", "ipvlan", "ipvtap":
-			r.refuse("the %s interface %s is on top of it, and only one can take the NIC's frames: remove it", c.kind, c.name)
+			r.refuse("the %s interface %s is on top of it, and only one can receive the NIC's frames: remove it", c.kind, c.name)
 		}
 	}
 	if f.xdp {
-		r.note("an XDP program on the NIC sees its frames before Open vSwitch, and may take some")
+		r.note("an XDP program on the NIC processes its frames before Open vSwitch, and may drop or redirect some")
 	}
 }
 
@@ -204,13 +202,13 @@ func (r *Report) judgeManager(nic hoststate.Link, f nicFacts) {
 	if f.manager.name == "" {
 		return
 	}
-	text := fmt.Sprintf("%s manages it, and may put addresses back on it, or take those of %s, at any time: %s",
+	text := fmt.Sprintf("%s manages it, and may restore addresses on it, or remove those of %s, at any time: %s",
 		f.manager.name, BridgeName, f.manager.remedy)
 	if f.allowManaged {
 		r.note("%s (accepted by uplink.allowManaged)", text)
 		return
 	}
-	r.refuse("%s. Where you know that it leaves the interface alone once it is configured, set uplink.allowManaged: true", text)
+	r.refuse("%s. If you know that it does not change the interface once it is configured, set uplink.allowManaged: true", text)
 }
 
 func (r *Report) refuseOVS(nic hoststate.Link, f nicFacts) {
@@ -218,15 +216,14 @@ func (r *Report) refuseOVS(nic hoststate.Link, f nicFacts) {
 	case f.ovsErr != nil:
 		r.refuse("Open vSwitch does not answer: %v", f.ovsErr)
 	case f.noVswitchd:
-		r.refuse("ovs-vswitchd does not run: start it")
+		r.refuse("ovs-vswitchd is not running: start it")
 	case f.bridge != "" && f.bridge != BridgeName:
-		r.refuse("it is a port of Open vSwitch's bridge %s already: take it out (ovs-vsctl del-port %s %s) and give it the "+
-			"addresses of the bridge", f.bridge, f.bridge, nic.Name)
+		r.refuse("it is already a port of Open vSwitch's bridge %s: remove it (ovs-vsctl del-port %s %s) and move the addresses of the bridge to it", f.bridge, f.bridge, nic.Name)
 	case f.foreignBridge:
-		r.refuse("there is a bridge %s already that Fairlead has not made: rename or delete it", BridgeName)
+		r.refuse("there is already a bridge %s that Fairlead did not create: rename or delete it", BridgeName)
 	}
 	if f.hasOther {
-		r.refuse("there is an interface %s already that Fairlead has not made: rename it", BridgeName)
+		r.refuse("there is already an interface %s that Fairlead did not create: rename it", BridgeName)
 	}
 	if f.noNFT {
 		r.refuse("the program nft is missing, and the userspace datapath needs it: install the package nftables")

@@ -37,15 +37,15 @@ func TestRootPreflight(t *testing.T) {
 		{"addr change 192.0.2.11/24 dev eth0 valid_lft 3600 preferred_lft 3600",
 			"addr change 192.0.2.11/24 dev eth0 valid_lft forever preferred_lft forever", "a DHCP client renews it"},
 		{"-6 addr add fd00::99/64 dev eth0 nodad valid_lft 3600 preferred_lft 3600", "-6 addr del fd00::99/64 dev eth0",
-			"not the kernel that renews it"},
+			"not by the kernel"},
 		{"-6 addr add fd00::99/64 dev eth0 nodad mngtmpaddr valid_lft 3600 preferred_lft 3600",
-			"-6 addr del fd00::99/64 dev eth0", "not made from the MAC"},
+			"-6 addr del fd00::99/64 dev eth0", "not derived from the MAC"},
 		{"link add mv0 link eth0 type macvlan", "link del mv0", "macvlan interface mv0"},
 		{"link add br0 type bridge", "", ""},
 		{"link set eth0 master br0", "link set eth0 nomaster", "Linux bridge br0"},
 		{"link add br-uplink type bridge", "link del br-uplink", "an interface br-uplink"},
 		{"nexthop add id 7 via 192.0.2.2 dev eth0", "", ""},
-		{"route add 10.9.0.0/16 nhid 7", "route del 10.9.0.0/16", "next hop object"},
+		{"route add 10.9.0.0/16 nhid 7", "route del 10.9.0.0/16", "nexthop object"},
 	} {
 		f.node.IP(c.do)
 		r := preflight()

@@ -26,27 +26,27 @@ func TestPreflightRefuses(t *testing.T) {
 	}
 	for want, spoil := range map[string]func(*hoststate.Link, *nicFacts){
 		"loopback":                 func(l *hoststate.Link, _ *nicFacts) { l.Flags |= unix.IFF_LOOPBACK },
-		"no Ethernet":              func(_ *hoststate.Link, f *nicFacts) { f.ether = false },
+		"not carry Ethernet":       func(_ *hoststate.Link, f *nicFacts) { f.ether = false },
 		"wireless":                 func(_ *hoststate.Link, f *nicFacts) { f.wireless = true },
 		"it is a tap":              func(_ *hoststate.Link, f *nicFacts) { f.kind = "tap" },
 		"it is a macvlan":          func(_ *hoststate.Link, f *nicFacts) { f.kind = "macvlan" },
 		"it is a team":             func(_ *hoststate.Link, f *nicFacts) { f.kind = "team" },
 		"it is down":               func(l *hoststate.Link, _ *nicFacts) { l.Flags = 0 },
 		"its name has":             func(l *hoststate.Link, _ *nicFacts) { l.Name = `a"b` },
-		"a part of bond bond0":     func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "bond0", "bond" },
+		"a member of bond bond0":   func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "bond0", "bond" },
 		"Linux bridge br0":         func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "br0", "bridge" },
 		"VRF red":                  func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "red", "vrf" },
 		"kernel's Open vSwitch":    func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "ovs-system", "openvswitch" },
-		"bridge br-ex already":     func(_ *hoststate.Link, f *nicFacts) { f.bridge = "br-ex" },
+		"bridge br-ex: remove it":  func(_ *hoststate.Link, f *nicFacts) { f.bridge = "br-ex" },
 		"does not answer: refused": func(_ *hoststate.Link, f *nicFacts) { f.ovsErr = errors.New("refused") },
 		"a bridge br-uplink":       func(_ *hoststate.Link, f *nicFacts) { f.foreignBridge = true },
 		"an interface br-uplink":   func(_ *hoststate.Link, f *nicFacts) { f.hasOther = true },
-		"ovs-vswitchd does not":    func(_ *hoststate.Link, f *nicFacts) { f.noVswitchd = true },
+		"ovs-vswitchd is not":      func(_ *hoststate.Link, f *nicFacts) { f.noVswitchd = true },
 		"nft is missing":           func(_ *hoststate.Link, f *nicFacts) { f.noNFT = true },
 		"NetworkManager manages":   func(_ *hoststate.Link, f *nicFacts) { f.manager = manager{"NetworkManager", "leave it"} },
 		"macvlan interface mv0":    func(_ *hoststate.Link, f *nicFacts) { f.uppers = []upper{{"mv0", "macvlan", 0}} },
 		"addr_gen_mode 3":          func(l *hoststate.Link, _ *nicFacts) { l.Sysctls[hoststate.AddrGenMode] = "3" },
-		"whether fe80::1 is":       func(_ *hoststate.Link, f *nicFacts) { f.tentative = []string{"fe80::1"} },
+		"detection of fe80::1":     func(_ *hoststate.Link, f *nicFacts) { f.tentative = []string{"fe80::1"} },
 		"has the address fd00::1":  func(_ *hoststate.Link, f *nicFacts) { f.taken = []string{"fd00::1"} },
 		"mode balance-alb": func(_ *hoststate.Link, f *nicFacts) {
 			f.kind, f.bond = "bond", &netlink.Bond{Mode: netlink.BOND_MODE_BALANCE_ALB}
@@ -70,9 +70,9 @@ func TestPreflightOfSteer(t *testing.T) {
 		"":                         func(*hoststate.Link, *nicFacts) {},
 		"wireless":                 func(_ *hoststate.Link, f *nicFacts) { f.wireless = true },
 		"it is down":               func(l *hoststate.Link, _ *nicFacts) { l.Flags = 0 },
-		"a part of bond bond0":     func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "bond0", "bond" },
+		"a member of bond bond0":   func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "bond0", "bond" },
 		"Linux bridge br0":         func(_ *hoststate.Link, f *nicFacts) { f.master, f.mKind = "br0", "bridge" },
-		"bridge br-ex already":     func(_ *hoststate.Link, f *nicFacts) { f.bridge = "br-ex" },
+		"bridge br-ex: remove it":  func(_ *hoststate.Link, f *nicFacts) { f.bridge = "br-ex" },
 		"does not answer: refused": func(_ *hoststate.Link, f *nicFacts) { f.ovsErr = errors.New("refused") },
 		"an interface br-uplink":   func(_ *hoststate.Link, f *nicFacts) { f.hasOther = true },
 	} {
@@ -88,7 +88,7 @@ func TestPreflightOfSteer(t *testing.T) {
 		}
 	}
 	nic, f := healthy()
-	for want, r := range map[string]Report{"end on a bridge of Open vSwitch": judgeSteer(nic, f, true, nil),
+	for want, r := range map[string]Report{"be on a bridge of Open vSwitch": judgeSteer(nic, f, true, nil),
 		"no such call": judgeSteer(nic, f, false, errors.New("no such call"))} {
 		if len(r.Refused) != 1 || !strings.Contains(r.Refused[0], want) {
 			t.Errorf("%s: refused %q", want, r.Refused)

@@ -73,16 +73,16 @@ func (s Status) String() string {
 		fmt.Fprintf(&b, "reason: %s\n", s.Reason)
 	}
 	if s.Yielded {
-		b.WriteString("the host has its NIC back as long as Open vSwitch is away; the agent attaches it again\n")
+		b.WriteString("the NIC is returned to the host while Open vSwitch is down; the agent attaches it again\n")
 	}
 	if s.OtherBoot {
-		b.WriteString("the journal is of a boot before this one: its addresses are void, its leftovers are to be removed\n")
+		b.WriteString("the journal is from an earlier boot: its addresses are obsolete, its leftovers will be removed\n")
 	}
 	if s.OVSDB != "" {
 		fmt.Fprintf(&b, "Open vSwitch's database: %s\n", s.OVSDB)
 	}
 	if s.Next != "" {
-		fmt.Fprintf(&b, "not complete, next step: %s\n", s.Next)
+		fmt.Fprintf(&b, "incomplete, next step: %s\n", s.Next)
 	}
 	for _, c := range s.Counts {
 		fmt.Fprintf(&b, "frames from %-9s %-11s %12d (%d bytes)\n", c.Source, "to "+c.Way, c.Frames, c.Bytes)
@@ -95,7 +95,7 @@ func (r Report) String() string {
 	for _, part := range []struct {
 		title string
 		lines []string
-	}{{"refused, because", r.Refused}, {"to be known", r.Notes}, {"would move from " + r.NIC + " to " + BridgeName, r.Moves}} {
+	}{{"refused, because", r.Refused}, {"note", r.Notes}, {"would move from " + r.NIC + " to " + BridgeName, r.Moves}} {
 		if len(part.lines) > 0 {
 			fmt.Fprintf(&b, "%s:\n  %s\n", part.title, strings.Join(part.lines, "\n  "))
 		}

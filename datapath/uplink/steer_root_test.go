@@ -158,10 +158,10 @@ func TestRootModes(t *testing.T) {
 	f.pins = "/tmp/nowhere/fairlead"
 	f.mode = api.UplinkSteer
 	var refused *RefusedError
-	if err := f.attach(); !errors.As(err, &refused) || !strings.Contains(err.Error(), "no file system of type bpf") {
+	if err := f.attach(); !errors.As(err, &refused) || !strings.Contains(err.Error(), "not a file system of type bpf") {
 		t.Errorf("nothing can be pinned: %v", err)
 	}
-	mode(api.UplinkAuto, api.UplinkBridge, "no file system of type bpf")
+	mode(api.UplinkAuto, api.UplinkBridge, "not a file system of type bpf")
 	f.pins = pins
 	if err := f.restore(); err != nil {
 		t.Fatal(err)

@@ -119,7 +119,7 @@ func (u *Uplink) steer() error {
 		return err
 	}
 	if err := netlink.SetPromiscOn(nic); err != nil {
-		return fmt.Errorf("having %s receive all frames (promiscuous): %w", nic.Attrs().Name, err)
+		return fmt.Errorf("setting %s promiscuous: %w", nic.Attrs().Name, err)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (u *Uplink) stopSteering() error {
 		err = errors.Join(err, nerr)
 	} else if u.ThisBoot() && u.journal.NIC.Flags&unix.IFF_PROMISC == 0 {
 		if perr := netlink.SetPromiscOff(nic); perr != nil {
-			err = errors.Join(err, fmt.Errorf("setting %s not promiscuous: %w", nic.Attrs().Name, perr))
+			err = errors.Join(err, fmt.Errorf("clearing promiscuous mode of %s: %w", nic.Attrs().Name, perr))
 		}
 	}
 	return err
@@ -171,7 +171,7 @@ func judgeSteer(nic hoststate.Link, f nicFacts, tunnels bool, kernelErr error) R
 	r := Report{NIC: nic.Name, Mode: api.UplinkSteer, Refused: []string{}, Notes: []string{}, Moves: []string{},
 		VLANs: []int{}}
 	if tunnels {
-		r.refuse("tunnels of the userspace datapath end on a bridge of Open vSwitch only (trafficEncapMode: noEncap has none)")
+		r.refuse("on the userspace datapath a tunnel endpoint must be on a bridge of Open vSwitch (trafficEncapMode: noEncap has no tunnel)")
 	}
 	if kernelErr != nil {
 		r.refuse("%v", kernelErr)
@@ -182,12 +182,11 @@ func judgeSteer(nic hoststate.Link, f nicFacts, tunnels bool, kernelErr error) R
 	for _, c := range f.uppers {
 		switch c.kind {
 		case "macvlan", "macvtap", "ipvlan", "ipvtap":
-			r.note("the %s interface %s is on top of it: if it is moved to another network namespace, this node's bridged pods "+
-				"do not reach it", c.kind, c.name)
+			r.note("the %s interface %s is on top of it: if it is moved to another network namespace, this node's bridged pods cannot reach it", c.kind, c.name)
 		}
 	}
 	if f.xdp {
-		r.note("an XDP program on the NIC sees its frames first, and may take some")
+		r.note("an XDP program on the NIC processes its frames first, and may drop or redirect some")
 	}
 	return r
 }

@@ -81,7 +81,7 @@ type Uplink struct {
 }
 
 // ErrRolledBack says that an attach failed and that the NIC is as it was before.
-var ErrRolledBack = errors.New("the NIC is as it was before")
+var ErrRolledBack = errors.New("the NIC is restored")
 
 // Open reads the journal at path. One that can't be read is an error: what it says may be all that is known of
 // the node's addresses.
@@ -165,7 +165,7 @@ func (u *Uplink) Attach(ctx context.Context, p Plan) error {
 func (u *Uplink) attach(ctx context.Context, p Plan) error {
 	if u.journal != nil && (u.journal.BootID != u.bootID || u.journal.Phase == Restoring) {
 		if err := u.run(ctx); err != nil {
-			return fmt.Errorf("finishing the restore before: %w", err)
+			return fmt.Errorf("finishing an earlier restore: %w", err)
 		}
 	}
 	if err := u.leaveOtherMode(ctx, p); err != nil {
@@ -226,7 +226,7 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 		return &RefusedError{report}
 	}
 	if report.NotSteer = cmp.Or(report.NotSteer, p.notSteer); report.NotSteer != "" {
-		u.log.Info("mode bridge, because mode steer is not possible", "nic", p.NIC, "why", report.NotSteer)
+		u.log.Info("using mode bridge because mode steer is not possible", "nic", p.NIC, "reason", report.NotSteer)
 	}
 	nic, err := hoststate.Read(p.NIC)
 	if err != nil {
@@ -271,7 +271,7 @@ func (u *Uplink) restore(ctx context.Context, reason string) error {
 	}
 	if err := u.write("restore"); err != nil {
 		// A full disk is no reason to leave the node without its network.
-		u.log.Error(err, "restoring without a journal of it")
+		u.log.Error(err, "writing the journal failed, restoring without it")
 	}
 	return u.run(ctx)
 }
@@ -315,7 +315,7 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 			return nil
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
-			return fmt.Errorf("the node is not reached through %s after %s: %w", u.journal.Holder(), p.RollbackAfter, err)
+			return fmt.Errorf("the network is not reachable through %s after %s: %w", u.journal.Holder(), p.RollbackAfter, err)
 		}
 		time.Sleep(checkEvery)
 	}
@@ -335,8 +335,7 @@ func (u *Uplink) run(ctx context.Context) error {
 		}
 		if goesBack(*u.journal, o) {
 			if u.noDB = dbErr; dbErr != nil && u.wouldBeTakenAgain(o) {
-				return fmt.Errorf("%w. ovs-vswitchd would take %s again at once, so nothing was changed: restart or end "+
-					"ovsdb-server, and repeat this", dbErr, u.journal.NIC.Name)
+				return fmt.Errorf("%w. ovs-vswitchd would attach %s again at once, so nothing was changed: restart or stop ovsdb-server, and repeat this", dbErr, u.journal.NIC.Name)
 			}
 		}
 		o.Failed = failed
@@ -353,7 +352,7 @@ func (u *Uplink) run(ctx context.Context) error {
 			if times[step]++; times[step] < 3 {
 				continue
 			}
-			err = errors.New("it has no effect that lasts: does somebody else configure the interfaces?")
+			err = errors.New("its effect does not last: is another program configuring the interfaces?")
 		}
 		err = fmt.Errorf("step %q: %w", step.String(), err)
 		if !step.Back {
@@ -361,7 +360,7 @@ func (u *Uplink) run(ctx context.Context) error {
 		}
 		failed, errs = append(failed, step.Name), append(errs, err)
 	}
-	return fmt.Errorf("no end after %d steps: does somebody else configure the interfaces?", mostSteps)
+	return fmt.Errorf("not finished after %d steps: is another program configuring the interfaces?", mostSteps)
 }
 
 // wouldBeTakenAgain reports whether it is in vain to free the NIC while its row stays in the database: ovs-vswitchd
@@ -390,10 +389,10 @@ func (u *Uplink) ended(o Observed, err error) error {
 		return nil
 	}
 	if !undone(*u.journal, o) || !o.RowsKnown {
-		return fmt.Errorf("not everything of the uplink could be taken back: %w", err)
+		return fmt.Errorf("the uplink was not completely restored: %w", err)
 	}
 	if !o.SameBoot {
-		u.journal.Reason, u.journal.Unreached = "the node was booted", false
+		u.journal.Reason, u.journal.Unreached = "the node was rebooted", false
 	}
 	u.journal.Phase, u.journal.BootID = Detached, u.bootID
 	if err := u.write("detached"); err != nil {
@@ -424,7 +423,7 @@ func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
-	err = poll(ctx, "another process that attaches or restores the uplink", func() (bool, error) {
+	err = poll(ctx, "another process is attaching or restoring the uplink", func() (bool, error) {
 		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil, nil
 	})
 	if err == nil {
@@ -440,4 +439,4 @@ func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-var errNICGone = errors.New("the NIC is gone")
+var errNICGone = errors.New("the NIC does not exist any more")

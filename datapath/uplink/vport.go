@@ -25,7 +25,7 @@ const (
 func deleteVport(name string) error {
 	err := deleteByName("ovs_vport", ovsVportCmdDel, ovsVportAttrName, name)
 	if err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("freeing %s from the kernel's datapath: %w", name, err)
+		return fmt.Errorf("removing %s from the kernel's datapath: %w", name, err)
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 // Why an uplink yields.
 const (
 	// VswitchdEnds is the reason where ovs-vswitchd still runs, and is about to be told to end.
-	VswitchdEnds = "Open vSwitch ends"
+	VswitchdEnds = "Open vSwitch is stopping"
 	// VswitchdDead is the reason where none runs.
-	VswitchdDead = "no ovs-vswitchd runs"
+	VswitchdDead = "ovs-vswitchd is not running"
 )
 
 // noStart is what a journal has for the start of ovs-vswitchd where none runs.

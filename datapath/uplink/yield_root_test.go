@@ -43,7 +43,7 @@ func (f *fixture) comeBack() {
 	f.checkAfter(Detached, "yielded")
 	f.ovs.Vswitchd.Kill()
 	f.reached()
-	f.due(false, "no ovs-vswitchd runs")
+	f.due(false, "ovs-vswitchd is not running")
 	f.ovs.Vswitchd.Start()
 	f.due(true, "another ovs-vswitchd runs")
 	f.nextAgent()

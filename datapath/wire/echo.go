@@ -25,7 +25,7 @@ const (
 func Echo(ctx context.Context, to netip.Addr, size int, wait time.Duration) error {
 	fd, err := echoSocket(to)
 	if err != nil {
-		return fmt.Errorf("a socket for pings: %w", err)
+		return fmt.Errorf("opening a socket for pings: %w", err)
 	}
 	defer unix.Close(fd)
 	id := uint16(rand.Uint32())

@@ -33,7 +33,7 @@ type Question struct {
 func Ask(ctx context.Context, q Question) (map[netip.Addr]api.MAC, error) {
 	used, err := q.ask(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("asking on %s, VLAN %d, who uses %v: %w", q.NIC, q.VLAN, q.Addrs, err)
+		return nil, fmt.Errorf("probing %v on %s, VLAN %d: %w", q.Addrs, q.NIC, q.VLAN, err)
 	}
 	return used, nil
 }
@@ -44,7 +44,7 @@ func (q Question) ask(ctx context.Context) (map[netip.Addr]api.MAC, error) {
 		return nil, err
 	}
 	if len(device.HardwareAddr) != 6 {
-		return nil, errors.New("it is no Ethernet interface")
+		return nil, errors.New("it is not an Ethernet interface")
 	}
 	s, err := open(device, true)
 	if err != nil {

@@ -149,7 +149,7 @@ func (o Options) examine(ctx context.Context, c Check) (found []Finding, notKnow
 	case ofNode && o.Node == nil:
 		return nil, nil, &Gap{Check: c, Why: o.NoNode}
 	case !ofNode && o.Client == nil && o.NoClient == nil:
-		return nil, nil, &Gap{Check: c, Why: "only this node is looked at"}
+		return nil, nil, &Gap{Check: c, Why: "only this node is examined (--node-local)"}
 	case !ofNode && o.Client == nil:
 		return nil, nil, &Gap{Check: c, Why: o.NoClient.Error(), Failed: true}
 	}

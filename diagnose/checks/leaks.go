@@ -63,7 +63,7 @@ func lost(v *cluster.View) []Finding {
 			f.Remedies = nodeIsGone(g.node)
 		default:
 			f.Kind, f.Cause = "leak", f.Cause+" held by pods that are gone: "+g.why
-			f.Remedies = []Remedy{{Text: "Wait some minutes. If they stay, free them by hand",
+			f.Remedies = []Remedy{{Text: "Wait some minutes. If they stay, release them manually",
 				Commands: []string{"fairleadctl ipam release " + f.About[0]}}}
 		}
 		out = append(out, f)
@@ -91,9 +91,9 @@ func leak(list []cluster.Evidence) Finding {
 func nodeIsGone(node string) []Remedy {
 	return []Remedy{
 		{Text: "If the node will not come back, delete it", Commands: []string{"kubectl delete node " + node}},
-		{Text: "If it is switched off for sure, mark it as out of service, and take the mark off when it is back",
+		{Text: "If it is certainly switched off, mark it as out of service with a taint, and remove the taint when it is back",
 			Commands: []string{"kubectl taint node " + node + " node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"},
-			Beware:   []string{"A node that still runs pods must not be marked: their addresses would be given to others"}},
+			Beware:   []string{"Do not mark a node that still runs pods: their addresses would be allocated to others"}},
 	}
 }
 
@@ -121,7 +121,7 @@ func twins(v *cluster.View) []Finding {
 			continue
 		}
 		f := Finding{Check: CheckLeaks, Kind: "duplicate", Severity: Failing, About: []string{a.String()},
-			Cause: fmt.Sprintf("%d running pods have the address %s: the wrong one may answer", len(by[a]), a)}
+			Cause: fmt.Sprintf("%d running pods have the address %s: traffic may reach the wrong one", len(by[a]), a)}
 		var spare cluster.Pod
 		for _, p := range by[a] {
 			f.Evidence = append(f.Evidence, fmt.Sprintf("Pod %s (UID %s) on node %s", p, p.UID, p.Node))
@@ -132,7 +132,7 @@ func twins(v *cluster.View) []Finding {
 		if spare.Name == "" {
 			spare = by[a][len(by[a])-1]
 		}
-		f.Remedies = []Remedy{{Text: "Delete the pod that does not hold it, so that it is made anew with another address",
+		f.Remedies = []Remedy{{Text: "Delete the pod that it is not allocated to, so that it is recreated with another address",
 			Commands: []string{"fairleadctl doctor pod-cidr   # if the address is of a podCIDR", deletePod(spare)}}}
 		out = append(out, f)
 	}
@@ -165,17 +165,16 @@ func strangers(v *cluster.View) []Finding {
 			h, known := held[allocation.Name("", a)]
 			f := Finding{Check: CheckLeaks, Severity: Failing, About: []string{a.String(), p.String()},
 				Evidence: []string{fmt.Sprintf("Pod %s (UID %s) on node %s has %s in status.podIPs", p, p.UID, p.Node, a)},
-				Remedies: []Remedy{{Text: "Delete the pod, so that it is made anew with an address of its own", Commands: []string{deletePod(p)}}}}
+				Remedies: []Remedy{{Text: "Delete the pod, so that it is recreated with its own address", Commands: []string{deletePod(p)}}}}
 			switch {
 			case known && h.Spec.Phase == api.PhaseAllocated && p.Is(h.Spec.Owner.PodUID), !known && i < 0:
 				continue
 			case !known:
 				f.Kind = "not-held"
-				f.Cause = fmt.Sprintf("pod %s has the address %s of IPPool %s, and there is no IPAllocation of it: another pod may be given "+
-					"it. The agent of node %s makes the allocation of a pod that it serves again within 5 minutes", p, a, pools[i].Name, p.Node)
+				f.Cause = fmt.Sprintf("pod %s has the address %s of IPPool %s, but no IPAllocation: it may be allocated to another pod. The agent of node %s recreates the allocations of its pods within 5 minutes", p, a, pools[i].Name, p.Node)
 			default:
 				f.Kind = "held-by-other"
-				f.Cause = fmt.Sprintf("pod %s has the address %s, which belongs to %s (%s)", p, a, h.Spec.Owner, h.Spec.Phase)
+				f.Cause = fmt.Sprintf("pod %s has the address %s, which is allocated to %s (%s)", p, a, h.Spec.Owner, h.Spec.Phase)
 				f.Evidence = append(f.Evidence, "kubectl get ipallocation "+h.Name+" -o yaml")
 			}
 			out = append(out, f)
@@ -204,9 +203,9 @@ func conflicts(v *cluster.View) []Finding {
 			continue
 		}
 		out = append(out, Finding{Check: CheckLeaks, Kind: "conflict", Severity: Warning, About: []string{a.Name},
-			Cause:    fmt.Sprintf("%s of IPPool %s is in use on the wire by somebody who is no pod: it is not given to pods", a.Spec.Address, a.Spec.Pool),
+			Cause:    fmt.Sprintf("%s of IPPool %s is used by a host outside of the cluster: it is not allocated to pods", a.Spec.Address, a.Spec.Pool),
 			Evidence: e.Lines(),
-			Remedies: []Remedy{{Text: "Find who has this MAC address and give it another IP address, or leave the address out of the pool",
+			Remedies: []Remedy{{Text: "Find the host with this MAC address and change its IP address, or exclude the address from the pool",
 				Commands: []string{"kubectl edit ippool " + a.Spec.Pool + "   # spec.excludes: [" + a.Spec.Address + "]"}}}})
 	}
 	return out

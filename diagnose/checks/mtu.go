@@ -31,14 +31,13 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []Finding, notKnown []string
 		return nil, nil, err
 	}
 	if s.PodMTU == 0 {
-		return nil, nil, fmt.Errorf("the agent does not know the MTU of pods yet: %s", s.NotReady)
+		return nil, nil, fmt.Errorf("the agent has not determined the pods' MTU yet: %s", s.NotReady)
 	}
 	if largest := s.TransportMTU - s.Overhead; s.PodMTU > largest {
 		return []Finding{{Check: CheckMTU, Kind: "mtu-too-large", Severity: Failing, About: []string{s.Node},
-			Cause: fmt.Sprintf("pods have an MTU of %d, and %s carries %d bytes, of which the tunnel takes %d: packets of more than %d bytes "+
-				"are lost on their way to other nodes", s.PodMTU, s.Transport, s.TransportMTU, s.Overhead, largest),
-			Evidence: []string{"the agent of this node says so"},
-			Remedies: []Remedy{{Text: fmt.Sprintf("Set defaultMTU to 0 or %d in the agents' config, and make the pods anew", largest)}}}}, nil, nil
+			Cause:    fmt.Sprintf("pods have an MTU of %d, but %s carries %d bytes, of which the tunnel needs %d: packets of more than %d bytes to other nodes are lost", s.PodMTU, s.Transport, s.TransportMTU, s.Overhead, largest),
+			Evidence: []string{"reported by the agent of this node"},
+			Remedies: []Remedy{{Text: fmt.Sprintf("Set defaultMTU to 0 or %d in the agents' config, and recreate the pods", largest)}}}}, nil, nil
 	}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
@@ -53,7 +52,7 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []Finding, notKnown []string
 	}
 	asking.Wait()
 	if more := len(s.Peers) - mostPeers; more > 0 {
-		notKnown = append(notKnown, fmt.Sprintf("the paths to %d more nodes: %d were asked", more, mostPeers))
+		notKnown = append(notKnown, fmt.Sprintf("the paths to %d more nodes: %d were checked", more, mostPeers))
 	}
 	return found, notKnown, nil
 }
@@ -73,7 +72,7 @@ func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []Findi
 		return nil, nil
 	}
 	if !arrives(smallest) {
-		return nil, []string{fmt.Sprintf("the path to node %s: %s answers no ping", p.Node, p.Address)}
+		return nil, []string{fmt.Sprintf("the path to node %s: %s does not answer pings", p.Node, p.Address)}
 	}
 	low, high := smallest, size // arrives, does not
 	for high-low > 1 {
@@ -84,11 +83,10 @@ func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []Findi
 		}
 	}
 	return []Finding{{Check: CheckMTU, Kind: "path-mtu", Severity: Failing, About: []string{p.Node},
-		Cause: fmt.Sprintf("packets of up to %d bytes go to node %s (%s), and the largest that arrives has %d: what is larger is lost, "+
-			"which looks like connections that hang once they carry data", size, p.Node, p.Address, low),
-		Evidence: []string{fmt.Sprintf("pings that may not be cut into fragments; %s has an MTU of %d, pods of %d", s.Transport,
+		Cause: fmt.Sprintf("packets of up to %d bytes go to node %s (%s), but the largest that arrives has %d: larger ones are lost, and connections hang once they carry data", size, p.Node, p.Address, low),
+		Evidence: []string{fmt.Sprintf("pings with the DF flag; %s has an MTU of %d, pods of %d", s.Transport,
 			s.TransportMTU, s.PodMTU)},
 		Remedies: []Remedy{
-			{Text: fmt.Sprintf("Let switches and routers between the nodes carry packets of %d bytes", size)},
-			{Text: fmt.Sprintf("Set defaultMTU: %d in the agents' config of all nodes, and make the pods anew", low-s.Overhead)}}}}, nil
+			{Text: fmt.Sprintf("Configure switches and routers between the nodes for packets of %d bytes", size)},
+			{Text: fmt.Sprintf("Set defaultMTU: %d in the agents' config of all nodes, and recreate the pods", low-s.Overhead)}}}}, nil
 }

@@ -42,26 +42,25 @@ func (n *NodeProbe) examine(ctx context.Context, c Check, secondLook time.Durati
 
 func (n *NodeProbe) agent(ctx context.Context) []Finding {
 	s, err := nodestate.Agent(ctx, n.Config)
-	look := Remedy{Text: "Look at its log, and start it again if it has ended",
+	look := Remedy{Text: "Check its log, and start it if it does not run",
 		Commands: []string{"kubectl -n kube-system logs -l " + api.AgentPodSelector + " --field-selector spec.nodeName=$(hostname)   " +
 			"# or: journalctl -u fairlead-agent"}}
 	switch {
 	case err != nil:
-		return []Finding{{Check: CheckAgent, Kind: "agent-away", Severity: Failing, Cause: err.Error() + ". Pods keep their network; new " +
-			"ones get none", Remedies: []Remedy{look}}}
+		return []Finding{{Check: CheckAgent, Kind: "agent-away", Severity: Failing, Cause: err.Error() + ". Running pods keep their network; new pods get none", Remedies: []Remedy{look}}}
 	case s.NotReady != "":
 		return []Finding{{Check: CheckAgent, Kind: "agent-not-ready", Severity: Failing, About: []string{s.Node}, Cause: s.NotReady,
-			Evidence: []string{"the agent of this node says so"}, Remedies: []Remedy{look}}}
+			Evidence: []string{"reported by the agent of this node"}, Remedies: []Remedy{look}}}
 	case s.Degraded != "":
 		return []Finding{{Check: CheckAgent, Kind: "agent-degraded", Severity: Warning, About: []string{s.Node}, Cause: s.Degraded,
-			Evidence: []string{"the agent of this node says so; it serves pods all the same"}}}
+			Evidence: []string{"reported by the agent of this node, which serves pods nevertheless"}}}
 	}
 	return nil
 }
 
 // startOVS are the ways to start Open vSwitch.
 func startOVS(daemon string) []Remedy {
-	return []Remedy{{Text: "Start it; its log says why it ended", Commands: []string{
+	return []Remedy{{Text: "Start it; its log has the reason why it stopped", Commands: []string{
 		"systemctl restart openvswitch-switch   # or: ovs-ctl start", "tail /var/log/openvswitch/" + daemon + ".log"}}}
 }
 
@@ -82,15 +81,15 @@ func (n *NodeProbe) ovs(ctx context.Context) ([]Finding, error) {
 	out := n.bridge(ctx, db, o)
 	for _, b := range o.Broken {
 		out = append(out, Finding{Check: CheckOVS, Kind: "record-broken", Severity: Warning, About: []string{b.Name},
-			Cause:    fmt.Sprintf("port %s is a pod's, and its record can't be read: %s", b.Name, b.Reason),
+			Cause:    fmt.Sprintf("the record of pod port %s is invalid: %s", b.Name, b.Reason),
 			Evidence: []string{"ovs-vsctl list Port " + b.Name}})
 	}
 	if len(o.Foreign) > 0 {
 		out = append(out, Finding{Check: CheckOVS, Kind: "foreign-ports", Severity: Warning, About: o.Foreign,
-			Cause: fmt.Sprintf("bridge %s has %s not Fairlead's: nothing is forwarded there", n.Config.OVSBridge,
+			Cause: fmt.Sprintf("bridge %s has %s not Fairlead's: no traffic is forwarded there", n.Config.OVSBridge,
 				number(len(o.Foreign), "a port that is", "%d ports that are")),
 			Evidence: []string{some(o.Foreign)},
-			Remedies: []Remedy{{Text: "Take out what nobody needs",
+			Remedies: []Remedy{{Text: "Remove the ports that are not needed",
 				Commands: []string{"ovs-vsctl del-port " + n.Config.OVSBridge + " " + o.Foreign[0]}}}})
 	}
 	return out, nil
@@ -101,12 +100,11 @@ func (n *NodeProbe) bridge(ctx context.Context, db *ovsdb.DB, o ovsdb.Observed) 
 	f := Finding{Check: CheckOVS, Severity: Failing, About: []string{n.Config.OVSBridge}}
 	switch {
 	case !o.BridgePresent:
-		f.Kind, f.Cause = "no-bridge", "there is no bridge "+n.Config.OVSBridge+": the agent makes it when it starts, and when "+
-			"somebody has deleted it"
+		f.Kind, f.Cause = "no-bridge", "there is no bridge "+n.Config.OVSBridge+": the agent creates it when it starts, and when it was deleted"
 		return []Finding{f}
 	case o.DatapathLost:
-		f.Kind, f.Cause = "datapath-lost", "somebody has deleted the datapath of bridge "+n.Config.OVSBridge+
-			" (ovs-dpctl del-dp), and ovs-vswitchd can't make it anew while it runs"
+		f.Kind, f.Cause = "datapath-lost", "the datapath of bridge "+n.Config.OVSBridge+
+			" was deleted (ovs-dpctl del-dp), and ovs-vswitchd cannot recreate it while it runs"
 		f.Remedies = startOVS("ovs-vswitchd")
 		return []Finding{f}
 	}
@@ -129,7 +127,7 @@ func (n *NodeProbe) bridge(ctx context.Context, db *ovsdb.DB, o ovsdb.Observed) 
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := db.WaitOFPorts(ctx, names...); err != nil {
-		f.Kind, f.Cause = "port-without-number", err.Error()+". Nothing is forwarded through such a port"
+		f.Kind, f.Cause = "port-without-number", err.Error()+". No traffic is forwarded through such a port"
 		return []Finding{f}
 	}
 	return nil
@@ -151,22 +149,22 @@ func (n *NodeProbe) uplink(ctx context.Context) ([]Finding, error) {
 		Evidence: []string{"fairleadctl uplink status"}}
 	if a, err := nodestate.Agent(ctx, n.Config); err == nil && a.Bridging && a.NoUplink != "" {
 		f.Kind, f.Cause = "no-uplink", "bridged pods have no network: "+a.NoUplink
-		f.Remedies = []Remedy{{Text: "See what is in the way", Commands: []string{"fairleadctl uplink preflight"}}}
+		f.Remedies = []Remedy{{Text: "Check what prevents the attach", Commands: []string{"fairleadctl uplink preflight"}}}
 		return []Finding{f}, nil
 	}
 	switch {
 	case s.OVSDB != "" && s.Phase != uplink.Detached:
-		f.Kind, f.Cause = "uplink-ovsdb", "Open vSwitch's database can't be asked about the uplink: "+s.OVSDB
+		f.Kind, f.Cause = "uplink-ovsdb", "Open vSwitch's database cannot be queried about the uplink: "+s.OVSDB
 	case s.OtherBoot && s.Phase != uplink.Detached:
-		f.Kind, f.Cause = "uplink-other-boot", fmt.Sprintf("the uplink's journal says %s, and is of a boot before this one", s.Phase)
+		f.Kind, f.Cause = "uplink-other-boot", fmt.Sprintf("the uplink's journal says %s, and is from an earlier boot", s.Phase)
 	case s.Next != "":
-		f.Kind, f.Cause = "uplink-unfinished", fmt.Sprintf("the uplink is %s and not complete: the next step would be %s", s.Phase, s.Next)
+		f.Kind, f.Cause = "uplink-unfinished", fmt.Sprintf("the uplink is %s but incomplete: the next step is %s", s.Phase, s.Next)
 	default:
 		return nil, nil
 	}
-	f.Remedies = []Remedy{{Text: "Start the agent: it goes on, or takes the NIC back"},
-		{Text: "Give the NIC back to the host by hand", Commands: []string{"fairleadctl uplink restore"},
-			Beware: []string{"Bridged pods have no network then, until the agent is started anew"}}}
+	f.Remedies = []Remedy{{Text: "Start the agent: it resumes, or restores the NIC"},
+		{Text: "Restore the NIC manually", Commands: []string{"fairleadctl uplink restore"},
+			Beware: []string{"Bridged pods then have no network until the agent is restarted"}}}
 	return []Finding{f}, nil
 }
 
@@ -174,7 +172,7 @@ func (n *NodeProbe) flows(ctx context.Context, secondLook time.Duration) (
 	found []Finding, notKnown []string, err error) {
 	_, aerr := nodestate.Agent(ctx, n.Config)
 	if aerr != nil {
-		notKnown = []string{"flows that are missing: the agent, which knows what there should be, does not answer"}
+		notKnown = []string{"missing flows: the agent, which knows the desired ones, does not answer"}
 	}
 	found, err = twice(ctx, secondLook, n.compareFlows)
 	return found, notKnown, err
@@ -192,15 +190,14 @@ func (n *NodeProbe) compareFlows(ctx context.Context) ([]Finding, error) {
 		return nil, err
 	}
 	f := Finding{Check: CheckFlows, Kind: "flows-differ", Severity: Failing, About: []string{n.Config.OVSBridge},
-		Cause: fmt.Sprintf("of the flows of bridge %s %d are missing or altered, and %d are there that should not be. The agent sets "+
-			"that right within 15 seconds, so somebody changes them again and again, or the agent can't", n.Config.OVSBridge,
+		Cause: fmt.Sprintf("of the flows of bridge %s %d are missing or modified, and %d are not desired. The agent repairs that within 15 seconds, so something keeps changing them, or the agent cannot write", n.Config.OVSBridge,
 			len(d.Missing), len(d.Foreign)),
-		Remedies: []Remedy{{Text: "Find who changes them; the agent's log says what it has set right",
+		Remedies: []Remedy{{Text: "Find what changes them; the agent's log lists what it has reverted",
 			Commands: []string{"ovs-ofctl monitor unix:" + filepath.Join(n.Config.OVSRunDir, n.Config.OVSBridge+".mgmt") + " watch:"}}}}
 	for _, l := range []struct {
 		what  string
 		flows []string
-	}{{"missing: ", d.Missing}, {"not wanted: ", d.Foreign}} {
+	}{{"missing: ", d.Missing}, {"not desired: ", d.Foreign}} {
 		for i, flow := range l.flows {
 			if i == 3 {
 				f.Evidence = append(f.Evidence, fmt.Sprintf("and %d more %s", len(l.flows)-3, l.what[:len(l.what)-2]))

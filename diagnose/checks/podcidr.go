@@ -106,13 +106,13 @@ func (r *Report) problemsOf(node string) []int {
 func allocator(f podcidr.Facts) string {
 	switch {
 	case f.NodeIPAM != nil && f.Runs == podcidr.No:
-		return "fairlead-controller does not run: " + f.RunsNot
+		return "fairlead-controller is not running: " + f.RunsNot
 	case f.NodeIPAM != nil && f.NodeIPAM.Stopped != "":
-		return "none: fairlead-controller has stopped, as there is another one"
+		return "none: fairlead-controller has stopped, because another allocator is active"
 	case f.NodeIPAM != nil:
 		return "fairlead-controller (nodeIPAM.enableNodeIPAM)"
 	case f.Runs == podcidr.No:
-		return "kube-controller-manager does not run: " + f.RunsNot
+		return "kube-controller-manager is not running: " + f.RunsNot
 	case f.Allocates == podcidr.No:
 		return "off: " + f.AllocatesNot
 	case f.Allocates == podcidr.Yes:

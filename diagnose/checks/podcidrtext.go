@@ -21,7 +21,7 @@ func (r *Report) Write(p *report.Printer) {
 		finding(d).write(p, i+1, "")
 	}
 	if len(r.Problems) == 0 {
-		p.Line("%s", p.Paint(report.Good, "Nothing is wrong: every node has a podCIDR of its own."))
+		p.Line("%s", p.Paint(report.Good, "No problems: every node has its own podCIDR."))
 	}
 }
 
@@ -67,7 +67,7 @@ func list[T fmt.Stringer](values []T) string {
 func WritePlan(p *report.Printer, plan podcidr.Plan) {
 	rows := [][]string{{"CLUSTER CIDR", "NODE MASK", "PODCIDRS", "FOR SERVICES", "NODES", "PODS ON A NODE", "FIRST", "LAST"}}
 	for _, r := range plan.Ranges {
-		pods := "more than it runs"
+		pods := "more than the limit"
 		if r.Pods > 0 {
 			pods = fmt.Sprint(r.Pods)
 		}
@@ -88,10 +88,10 @@ func WritePlan(p *report.Printer, plan podcidr.Plan) {
 	p.Line("It holds %d nodes. With kubeadm:", plan.Holds)
 	p.Line("  kubeadm init %s", strings.Join(plan.KubeadmFlags, " "))
 	if len(plan.ExtraArgs) > 0 {
-		p.Line("and in its config file, under controllerManager.extraArgs, as kubeadm init has no flag for it:")
+		p.Line("and in its config file, under controllerManager.extraArgs, because kubeadm init has no flag for it:")
 		p.Line("  %s", strings.Join(plan.ExtraArgs, " "))
 	}
-	p.Line("Else, for kube-controller-manager:")
+	p.Line("Otherwise, for kube-controller-manager:")
 	p.Line("  %s", strings.Join(plan.KCMFlags, " "))
 	p.Line("Or, for fairlead-controller, with kube-controller-manager's --allocate-node-cidrs=false:")
 	for _, line := range plan.NodeIPAM {

@@ -13,11 +13,10 @@ func (o Options) policies(ctx context.Context) ([]Finding, error) {
 		return nil, err
 	}
 	return []Finding{{Check: CheckPolicies, Kind: "policies-not-enforced", Severity: Warning, About: v.Policies,
-		Cause: fmt.Sprintf("Fairlead enforces no network policies, and there %s: what they should keep out gets in",
+		Cause: fmt.Sprintf("Fairlead enforces no network policies, but there %s: traffic that they should block passes",
 			number(len(v.Policies), "is 1", "are %d")),
 		Evidence: []string{some(v.Policies)},
-		Remedies: []Remedy{{Text: "Keep out elsewhere what must stay out (the underlay's firewall, the application itself), or delete " +
-			"policies that nobody needs, so that nobody relies on them"}}}}, nil
+		Remedies: []Remedy{{Text: "Block the traffic elsewhere (the underlay's firewall, the application itself), or delete policies that are not needed, so that nobody relies on them"}}}}, nil
 }
 
 // number says how many in words: one has its own.

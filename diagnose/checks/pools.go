@@ -26,10 +26,9 @@ func poolFindings(v *cluster.View) []Finding {
 	var out []Finding
 	if missing := v.Unread[cluster.Leader] == nil && !v.Controller.Works; missing && len(v.Pools)+len(v.Ranges) > 0 {
 		out = append(out, Finding{Check: CheckPools, Kind: "controller-away", Severity: Warning,
-			Cause: "fairlead-controller does not work: what pools and ranges say of themselves may be old, Nodes get no podCIDR of " +
-				"NodeIPAM, and addresses of pods that went with their node are not given back",
+			Cause:    "fairlead-controller is not working: the status of pools and ranges may be outdated, NodeIPAM assigns no podCIDRs, and addresses of lost nodes are not reclaimed",
 			Evidence: []string{v.Controller.String()},
-			Remedies: []Remedy{{Text: "Start fairlead-controller; if it runs, its log says what keeps it",
+			Remedies: []Remedy{{Text: "Start fairlead-controller; if it runs, its log has the reason",
 				Commands: []string{"kubectl -n kube-system get lease fairlead-controller -o yaml"}}}})
 	}
 	for _, p := range v.Pools {
@@ -41,8 +40,8 @@ func poolFindings(v *cluster.View) []Finding {
 func poolFinding(p api.IPPool) []Finding {
 	f := Finding{Check: CheckPools, Severity: Failing, About: []string{p.Name}, Evidence: []string{"kubectl describe ippool " + p.Name}}
 	if _, err := pool.Read(p); err != nil {
-		f.Kind, f.Cause = "pool-invalid", fmt.Sprintf("%v. It hands out nothing", err)
-		f.Remedies = []Remedy{{Text: "Correct what the message names", Commands: []string{"kubectl edit ippool " + p.Name}}}
+		f.Kind, f.Cause = "pool-invalid", fmt.Sprintf("%v. It does not allocate addresses", err)
+		f.Remedies = []Remedy{{Text: "Correct the field that the message names", Commands: []string{"kubectl edit ippool " + p.Name}}}
 		return []Finding{f}
 	}
 	var out []Finding
@@ -54,12 +53,11 @@ func poolFinding(p api.IPPool) []Finding {
 		f.Kind, f.Cause = "pool-"+kindOf(c.Type), fmt.Sprintf("IPPool %s: %s", p.Name, c.Message)
 		switch c.Type {
 		case api.PoolExhausted:
-			f.Evidence = append(f.Evidence, fmt.Sprintf("fairleadctl ipam show --pool %s lists who has its addresses, "+
-				"fairleadctl ipam check what of them is lost", p.Name))
-			f.Remedies = []Remedy{{Text: "Add a range to the pool, or look whether addresses are lost",
+			f.Evidence = append(f.Evidence, fmt.Sprintf("fairleadctl ipam show --pool %s lists the owners of its addresses, fairleadctl ipam check the orphaned ones", p.Name))
+			f.Remedies = []Remedy{{Text: "Add a range to the pool, or check for orphaned addresses",
 				Commands: []string{"fairleadctl ipam check", "kubectl edit ippool " + p.Name}}}
 		case api.PoolOverlapping:
-			f.Remedies = []Remedy{{Text: "Change the younger of the two", Commands: []string{"kubectl edit ippool " + p.Name}}}
+			f.Remedies = []Remedy{{Text: "Change the younger of the two pools", Commands: []string{"kubectl edit ippool " + p.Name}}}
 			if meta.IsStatusConditionTrue(p.Status.Conditions, api.PoolReady) {
 				f.Severity = Warning
 			}

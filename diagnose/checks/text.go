@@ -28,9 +28,9 @@ func (r Result) Write(p *report.Printer) {
 	}
 	switch {
 	case len(r.Examined) == 0:
-		p.Line("Nothing could be examined.")
+		p.Line("No check could run.")
 	case len(r.Findings) == 0:
-		p.Line("%s", p.Paint(report.Good, "Nothing is wrong in what was examined."))
+		p.Line("%s", p.Paint(report.Good, "No problems were found."))
 	}
 }
 
@@ -38,7 +38,7 @@ func (r Result) Write(p *report.Printer) {
 func (r Result) of(p *report.Printer, c Check) string {
 	for _, g := range r.NotExamined {
 		if g.Check == c && g.Failed {
-			return p.Paint(report.Middle, "could not be examined: ") + g.Why
+			return p.Paint(report.Middle, "check failed: ") + g.Why
 		} else if g.Check == c {
 			return "not examined: " + g.Why
 		}

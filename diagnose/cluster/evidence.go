@@ -15,7 +15,7 @@ const (
 	// Lives: the Pod that holds it is there.
 	Lives Verdict = "lives"
 	// MayLive: the Pod is gone from the API, and its containers may still run.
-	MayLive Verdict = "may live"
+	MayLive Verdict = "may be running"
 	// Kept: for a StatefulSet or the like that is there.
 	Kept Verdict = "kept"
 	// Gone: nobody can use it any more, as far as the API knows.
@@ -78,15 +78,15 @@ func (v *View) Evidences() []Evidence {
 }
 
 func (x index) evidence(a api.IPAllocation) Evidence {
-	e := Evidence{Allocation: a, Owner: "held by " + a.Spec.Owner.String()}
+	e := Evidence{Allocation: a, Owner: "allocated to " + a.Spec.Owner.String()}
 	switch a.Spec.Phase {
 	case api.PhaseConflict:
-		e.Verdict, e.Owner = Gone, "nobody of this cluster holds it: "+mac(a)+" answered for it on the wire, seen from node "+
+		e.Verdict, e.Owner = Gone, "no pod of this cluster has it: "+mac(a)+" answers for it on the wire, as seen from node "+
 			a.Spec.Owner.Node
-		e.Waits = "it is looked at again " + until(a)
+		e.Waits = "it is probed again " + until(a)
 	case api.PhaseCooling:
-		e.Verdict, e.Owner = Gone, "given back by "+a.Spec.Owner.String()
-		e.Waits = "it cools, as neighbours may still know the owner of before, and is free " + until(a)
+		e.Verdict, e.Owner = Gone, "released by "+a.Spec.Owner.String()
+		e.Waits = "it is cooling, because neighbours may have its previous owner in their caches, and is free " + until(a)
 	case api.PhaseReserved:
 		x.reserved(&e)
 	default:
@@ -104,7 +104,7 @@ func mac(a api.IPAllocation) string {
 
 func until(a api.IPAllocation) string {
 	if a.Spec.Until == nil {
-		return "when somebody needs it"
+		return "when it is needed"
 	}
 	return "at " + a.Spec.Until.UTC().Format(time.DateTime) + " UTC"
 }
@@ -112,14 +112,14 @@ func until(a api.IPAllocation) string {
 func (x index) reserved(e *Evidence) {
 	r := e.Allocation.Spec.Reservation
 	if r == nil {
-		e.Verdict, e.Owner = Kept, "reserved, and it is not written for whom"
+		e.Verdict, e.Owner = Kept, "reserved, without a recorded owner"
 		return
 	}
-	e.Owner = "kept for " + r.String()
+	e.Owner = "reserved for " + r.String()
 	e.Verdict = Kept
 	if known := r.Kind == api.KindStatefulSet || r.Kind == api.KindDeployment; known && !x.view.Keepers[r.UID] {
 		e.Verdict, e.Owner = Gone, e.Owner+", which is gone"
-		e.Waits = "fairlead-controller frees it" + x.ifItWorks()
+		e.Waits = "fairlead-controller releases it" + x.ifItWorks()
 	}
 }
 
@@ -127,7 +127,7 @@ func (x index) ifItWorks() string {
 	if x.view.Controller.Works {
 		return " within minutes"
 	}
-	return ", which does not work now"
+	return ", which is not working now"
 }
 
 func (x index) allocated(e *Evidence) {
@@ -137,30 +137,30 @@ func (x index) allocated(e *Evidence) {
 	e.Node = x.nodeSentence(o.Node, node, there)
 	switch {
 	case o.PodUID == "":
-		e.Verdict, e.Pod = MayLive, "it is not written which Pod that is"
+		e.Verdict, e.Pod = MayLive, "the Pod is not recorded"
 		if !there || node.fencedOff() {
 			e.Verdict = Gone
 		}
 	case here && !pod.Ended:
-		e.Verdict, e.Pod = Lives, fmt.Sprintf("Pod %s (UID %s) is there", pod, pod.UID)
+		e.Verdict, e.Pod = Lives, fmt.Sprintf("Pod %s (UID %s) exists", pod, pod.UID)
 		return
 	case here:
-		e.Pod = fmt.Sprintf("Pod %s (UID %s) is there, and has ended for good", pod, pod.UID)
+		e.Pod = fmt.Sprintf("Pod %s (UID %s) exists and has finished", pod, pod.UID)
 	default:
-		e.Pod = fmt.Sprintf("there is no Pod of UID %s any more%s", o.PodUID, x.namesake(o))
+		e.Pod = fmt.Sprintf("the Pod of UID %s does not exist any more%s", o.PodUID, x.namesake(o))
 	}
 	if e.Verdict != "" {
 		return
 	}
 	switch {
 	case !there:
-		e.Verdict, e.Waits = Gone, "fairlead-controller frees it"+x.ifItWorks()
+		e.Verdict, e.Waits = Gone, "fairlead-controller releases it"+x.ifItWorks()
 	case node.fencedOff():
-		e.Verdict, e.Waits = Gone, "the Node is marked as out of service: fairlead-controller frees it"+x.ifItWorks()
+		e.Verdict, e.Waits = Gone, "the Node is marked as out of service: fairlead-controller releases it"+x.ifItWorks()
 	case node.Ready == "True":
-		e.Verdict, e.Waits = Gone, "the agent of the node frees it when it sees that no container has it, within a minute"
+		e.Verdict, e.Waits = Gone, "the agent of the node reclaims it when no container has it any more, within a minute"
 	default:
-		e.Verdict, e.Waits = MayLive, "nobody frees it: containers of the Pod may still run on the node"
+		e.Verdict, e.Waits = MayLive, "nothing releases it: containers of the Pod may still run on the node"
 	}
 }
 
@@ -168,7 +168,7 @@ func (x index) allocated(e *Evidence) {
 func (x index) namesake(o api.AllocationOwner) string {
 	for _, p := range x.view.Pods {
 		if p.Namespace == o.Namespace && p.Name == o.Name {
-			return fmt.Sprintf("; the Pod %s that is there is another one, of UID %s", p, p.UID)
+			return fmt.Sprintf("; the existing Pod %s is another one, of UID %s", p, p.UID)
 		}
 	}
 	return ""
@@ -177,13 +177,13 @@ func (x index) namesake(o api.AllocationOwner) string {
 func (x index) nodeSentence(name string, n Node, there bool) string {
 	switch {
 	case name == "":
-		return "it is not written on which node"
+		return "the node is not recorded"
 	case !there:
 		return "there is no Node " + name + " any more"
 	case n.Ready == "True":
 		return "Node " + name + " is Ready"
 	case n.Ready == "":
-		return "Node " + name + " has never said whether it is Ready"
+		return "Node " + name + " has never reported whether it is Ready"
 	}
 	fenced := ""
 	if n.Fenced {

@@ -31,7 +31,7 @@ func TestVerdicts(t *testing.T) {
 		"gone, node up":                   {owner("x", "up"), Gone},
 		"ended, node up":                  {owner("ended", "up"), Gone},
 		"gone, node down":                 {owner("x", "down"), MayLive},
-		"gone, node has never said":       {owner("x", "new"), MayLive},
+		"gone, node has never reported":   {owner("x", "new"), MayLive},
 		"gone, node fenced":               {owner("x", "fenced"), Gone},
 		"gone, fenced, and ready":         {owner("x", "back"), Gone}, // its agent looks after it
 		"gone, node deleted":              {owner("x", "none"), Gone},
@@ -42,7 +42,7 @@ func TestVerdicts(t *testing.T) {
 		"kept for a set that is gone":     {kept(api.KindStatefulSet, "gone"), Gone},
 		"kept for a kind that is unknown": {kept(api.KindVM, "gone"), Kept},
 		"cools":                           {api.IPAllocationSpec{Phase: api.PhaseCooling}, Gone},
-		"in use on the wire":              {api.IPAllocationSpec{Phase: api.PhaseConflict}, Gone},
+		"outside of the cluster":          {api.IPAllocationSpec{Phase: api.PhaseConflict}, Gone},
 	} {
 		v.Allocations = []api.IPAllocation{{Spec: c.spec}}
 		if got := v.Evidences()[0]; got.Verdict != c.want {

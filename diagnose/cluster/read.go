@@ -66,12 +66,11 @@ func Explain(what string, err error) error {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%s may not be read with this kubeconfig: %w", what, err)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%s could not be read: the API server does not know who asks. Is the kubeconfig's token or certificate "+
-			"still valid? (%w)", what, err)
+		return fmt.Errorf("%s could not be read: the API server does not accept the credentials. Is the kubeconfig's token or certificate still valid? (%w)", what, err)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%s: the API server does not know them: kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds (%w)", what, err)
+		return fmt.Errorf("%s: the resource is not installed: kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds (%w)", what, err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s could not be read: the API server did not answer in time", what)
+		return fmt.Errorf("%s could not be read: timeout of the API server", what)
 	}
 	return fmt.Errorf("%s could not be read: %w", what, err)
 }

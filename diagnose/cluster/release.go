@@ -51,7 +51,7 @@ func Release(ctx context.Context, client *kube.Client, e Evidence, reason string
 	}
 	switch {
 	case errors.Is(err, allocation.ErrConflict), errors.Is(err, allocation.ErrNotFound):
-		return fmt.Errorf("somebody has changed or freed %s since it was looked at: look again (%w)", a.Name, err), nil
+		return fmt.Errorf("%s was changed or released since it was shown: run the command again (%w)", a.Name, err), nil
 	case err != nil:
 		return Explain("IPAllocation "+a.Name, err), nil
 	}
@@ -69,7 +69,7 @@ func tellReleased(ctx context.Context, client *kube.Client, e Evidence, reason s
 	if err == nil {
 		uid = pool.UID
 	}
-	message := fmt.Sprintf("%s was freed by hand (fairleadctl ipam release): %s, %s", a.Name, a.Spec.Phase, e.Owner)
+	message := fmt.Sprintf("%s was released manually (fairleadctl ipam release): %s, %s", a.Name, a.Spec.Phase, e.Owner)
 	if reason != "" {
 		message += ". Reason: " + reason
 	}

@@ -91,7 +91,7 @@ func stateOf(conditions []metav1.Condition, ready string) string {
 	c := meta.FindStatusCondition(conditions, ready)
 	switch {
 	case c == nil:
-		return "not looked at yet"
+		return "not checked yet"
 	case c.Status == metav1.ConditionTrue:
 		return "Ready"
 	}

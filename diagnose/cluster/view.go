@@ -106,13 +106,13 @@ const leaseStale = time.Minute
 func (c Controller) String() string {
 	switch {
 	case !c.Present:
-		return "not seen: there is no Lease kube-system/fairlead-controller"
+		return "not found: there is no Lease kube-system/fairlead-controller"
 	case c.Works:
 		return "leader " + c.Leader
 	case c.Leader == "":
-		return "stopped: nobody holds the Lease kube-system/fairlead-controller"
+		return "stopped: no holder of the Lease kube-system/fairlead-controller"
 	}
-	return fmt.Sprintf("away: %s has not renewed the Lease kube-system/fairlead-controller since %s UTC", c.Leader,
+	return fmt.Sprintf("not responding: %s has not renewed the Lease kube-system/fairlead-controller since %s UTC", c.Leader,
 		c.Renewed.UTC().Format(time.DateTime))
 }
 

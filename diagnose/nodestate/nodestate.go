@@ -60,7 +60,7 @@ func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
 	}
 	var s api.AgentState
 	if err := json.Unmarshal(body, &s); err != nil || resp.StatusCode != http.StatusOK {
-		return s, fmt.Errorf("what answers at %s is no agent of this version (HTTP status %d)", where, resp.StatusCode)
+		return s, fmt.Errorf("the server at %s is not an agent of this version (HTTP status %d)", where, resp.StatusCode)
 	}
 	return s, nil
 }
@@ -68,7 +68,7 @@ func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
 // short is an error without the URL, and in words where it has a name.
 func short(err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return errors.New("nobody listens there")
+		return errors.New("nothing listens there")
 	}
 	if u := errors.Unwrap(err); u != nil {
 		return u
@@ -82,7 +82,7 @@ func lastWords(cfg api.AgentConfig) string {
 	if err != nil || len(said) == 0 {
 		return ""
 	}
-	return ". It last said: " + strings.TrimSpace(string(said))
+	return ". Its last error: " + strings.TrimSpace(string(said))
 }
 
 // OVS connects to the node's ovsdb-server; the caller closes the connection.

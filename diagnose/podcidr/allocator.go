@@ -50,7 +50,7 @@ func start(ranges []Range, services []netip.Prefix, nodes []inputs.Node) ([]*blo
 	for _, n := range nodes {
 		for i, p := range n.PodCIDRs {
 			if i >= len(grids) {
-				return nil, fmt.Errorf("node %s has %d podCIDRs, and there %s", n.Name, len(n.PodCIDRs),
+				return nil, fmt.Errorf("node %s has %d podCIDRs, but there %s", n.Name, len(n.PodCIDRs),
 					count(len(grids), "is 1 cluster CIDR", "are %d cluster CIDRs"))
 			}
 			if err := grids[i].Take(p); err != nil {

@@ -131,7 +131,7 @@ func (c *cluster) withOthers() []Diagnosis {
 				continue
 			}
 			d := Diagnosis{Kind: Overlap, Nodes: []string{n.Name},
-				Cause: fmt.Sprintf("podCIDR %s of node %s overlaps %s, which its pods could not reach any more", p, n.Name, what)}
+				Cause: fmt.Sprintf("podCIDR %s of node %s overlaps %s, which its pods could no longer reach", p, n.Name, what)}
 			c.remedyRecreate(&d, []inputs.Node{n})
 			out = append(out, d)
 		}
@@ -156,11 +156,11 @@ func (c *cluster) rangeOverlaps() []Diagnosis {
 			continue
 		}
 		d := Diagnosis{Kind: Overlap, Warning: true, Evidence: []string{c.source()},
-			Cause: fmt.Sprintf("cluster CIDR %s overlaps %s: a node that is given %s could not serve pods", g.Cluster, what, p)}
+			Cause: fmt.Sprintf("cluster CIDR %s overlaps %s: a node with podCIDR %s could not serve pods", g.Cluster, what, p)}
 		if told, better := c.leaveOutServices(); better && told.servesInAnyOrder(c.Ranges, c.nodes, len(c.waiting)) == nil {
 			d.Remedies = append(d.Remedies, told.tellServices())
 		} else {
-			d.NoHelp = append(d.NoHelp, "kube-controller-manager can't leave it out of its range")
+			d.NoHelp = append(d.NoHelp, "kube-controller-manager cannot exclude it from its range")
 		}
 		out = append(out, d)
 	}
@@ -184,8 +184,7 @@ func (c *cluster) outOfRange() []Diagnosis {
 		return nil
 	}
 	d := Diagnosis{Kind: OutOfRange, Nodes: namesOf(outside), Warning: true, Evidence: []string{c.source()}}
-	d.Cause = fmt.Sprintf("%s podCIDRs that do not come from the cluster CIDR %s (%v): kube-controller-manager does not start "+
-		"its allocator with such a Node, and ends, when it is started the next time", c.subject(d.Nodes),
+	d.Cause = fmt.Sprintf("%s podCIDRs that do not come from the cluster CIDR %s (%v): kube-controller-manager will exit at its next start, because its allocator does not accept such a Node", c.subject(d.Nodes),
 		clusterCIDRs(c.Ranges), first)
 	if len(c.waiting) == 0 { // else it is part of what those who wait need
 		c.remedyRange(&d)
@@ -219,8 +218,8 @@ func (c *cluster) families() []Diagnosis {
 	for _, found := range []struct {
 		nodes []inputs.Node
 		text  string
-	}{{none, "podCIDRs of another family than the Services (%s): pods there reach no Service, not even DNS"},
-		{part, "podCIDRs of one family only, and Services have two (%s): pods there do not reach the Services of the other"}} {
+	}{{none, "podCIDRs of another family than the Services (%s): pods there cannot reach any Service, not even DNS"},
+		{part, "podCIDRs of one family only, but Services have two (%s): pods there cannot reach the Services of the other"}} {
 		if len(found.nodes) == 0 {
 			continue
 		}

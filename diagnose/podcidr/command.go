@@ -68,7 +68,7 @@ func (f flags) allocates() (Answer, string) {
 	case err != nil || !on:
 		return No, "its command has --allocate-node-cidrs=" + f["allocate-node-cidrs"]
 	case f["controllers"] != "" && (named("-") || !named("") && !slices.Contains(controllers, "*")):
-		return No, fmt.Sprintf("its command has --controllers=%s, which leaves %s out", f["controllers"], allocatorNames()[0])
+		return No, fmt.Sprintf("its command has --controllers=%s, which excludes %s", f["controllers"], allocatorNames()[0])
 	case f["cidr-allocator-type"] != "" && f["cidr-allocator-type"] != "RangeAllocator":
 		return Unknown, ""
 	}
@@ -92,7 +92,7 @@ func (f flags) ranges() ([]Range, error) {
 		}
 		if f.has(name) {
 			if mask, err = strconv.Atoi(f[name]); err != nil {
-				return nil, fmt.Errorf("--%s=%s is no number", name, f[name])
+				return nil, fmt.Errorf("--%s=%s is not a number", name, f[name])
 			}
 		}
 		out = append(out, Range{Cluster: c, Mask: mask})
@@ -119,7 +119,7 @@ func parseCIDRs(list string) ([]netip.Prefix, error) {
 			return nil, fmt.Errorf("%q is not a CIDR", s)
 		}
 		if slices.ContainsFunc(out, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }) {
-			return nil, errors.New("two CIDRs of one family in " + list)
+			return nil, errors.New("two CIDRs of the same family in " + list)
 		}
 		out = append(out, p.Masked())
 	}

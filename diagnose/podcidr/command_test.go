@@ -22,15 +22,15 @@ func TestCommand(t *testing.T) {
 			Yes, "", "10.244.0.0/16 cut into /26 fd00::/56 cut into /72", ""},
 		{"--cluster-cidr=10.244.0.0/16", No, "no --allocate-node-cidrs", "10.244.0.0/16 cut into /24", ""},
 		{"--allocate-node-cidrs=false", No, "--allocate-node-cidrs=false", "", ""},
-		{"--allocate-node-cidrs=true --controllers=*,-nodeipam", No, "leaves node-ipam-controller out", "", ""},
-		{"--allocate-node-cidrs=true --controllers=*,-node-ipam-controller", No, "leaves node-ipam-controller out", "", ""},
-		{"--allocate-node-cidrs=true --controllers=deployment-controller", No, "leaves", "", ""},
+		{"--allocate-node-cidrs=true --controllers=*,-nodeipam", No, "excludes node-ipam-controller", "", ""},
+		{"--allocate-node-cidrs=true --controllers=*,-node-ipam-controller", No, "excludes node-ipam-controller", "", ""},
+		{"--allocate-node-cidrs=true --controllers=deployment-controller", No, "excludes", "", ""},
 		{"--allocate-node-cidrs=true --controllers=*,bootstrapsigner,tokencleaner", Yes, "", "", ""},
 		{"--allocate-node-cidrs=true --cidr-allocator-type=CloudAllocator", Unknown, "", "", ""},
-		{"--allocate-node-cidrs=true --cluster-cidr=10.244.0.0/16,10.245.0.0/16", Yes, "", "", "two CIDRs of one family"},
+		{"--allocate-node-cidrs=true --cluster-cidr=10.244.0.0/16,10.245.0.0/16", Yes, "", "", "two CIDRs of the same family"},
 		{"--allocate-node-cidrs=true --cluster-cidr=fd00::/40", Yes, "", "", "at most 16"},
 		{"--allocate-node-cidrs=true --cluster-cidr=10.244.0.0/25", Yes, "", "", "no room for one /24"},
-		{"--allocate-node-cidrs=true --cluster-cidr=all", Yes, "", "", "no CIDR"},
+		{"--allocate-node-cidrs=true --cluster-cidr=all", Yes, "", "", "not a CIDR"},
 	} {
 		for _, command := range [][]string{strings.Fields(c.command), {"/bin/sh", "-c", "exec " + c.command + " 2>&1"}} {
 			f := parseCommand(command)

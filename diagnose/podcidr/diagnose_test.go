@@ -66,7 +66,7 @@ func TestMessage(t *testing.T) {
 	f := allocatorWith(rangeOf("192.168.0.0/22", 24))
 	d := Diagnose("worker-7", cut("192.168.0.0/22", 24, 4, 6), f, time.Now())
 	want := "node worker-7 has no podCIDR: cluster CIDR 192.168.0.0/22 cut into /24 holds 4 nodes, and 10 exist " +
-		"(4 have one, 6 wait). Widen --cluster-cidr to 192.168.0.0/20 (16 nodes). A longer node mask does not help here: " +
+		"(4 have one, 6 wait). Widen --cluster-cidr to 192.168.0.0/20 (16 nodes). A longer node mask does not help: " +
 		"the four /24 fill the range. (cluster CIDR and mask: from the kube-controller-manager pod's command.) " +
 		"See: fairleadctl doctor pod-cidr"
 	if got := d.Message(); got != want {
@@ -93,12 +93,12 @@ func TestKinds(t *testing.T) {
 		{"kubeadm", "worker-1", cut("10.244.0.0/16", 24, 0, 2), Facts{Kubeadm: true, Allocates: No, Services: prefixes("10.96.0.0/12")},
 			NoPodNetworkCIDR, []string{"without --pod-network-cidr", "--cluster-cidr=10.244.0.0/16"}, nil},
 		{"not running", "worker-3", some, with(wide, func(f *Facts) { f.Runs = No; f.RunsNot = "CrashLoopBackOff" }),
-			NotRunning, []string{"does not run: CrashLoopBackOff"}, []string{"Widen"}},
-		{"can't start", "worker-3", nodeMap(node(1, "worker-1", "10.99.0.0/24"), node(3, "worker-3")), wide,
-			NotRunning, []string{"can't start", "10.99.0.0/24 is outside", "No wider --cluster-cidr helps", "Service CIDR 10.96.0.0/12"}, nil},
+			NotRunning, []string{"is not running: CrashLoopBackOff"}, []string{"Widen"}},
+		{"cannot start", "worker-3", nodeMap(node(1, "worker-1", "10.99.0.0/24"), node(3, "worker-3")), wide,
+			NotRunning, []string{"cannot start", "10.99.0.0/24 is outside", "No wider --cluster-cidr is possible", "Service CIDR 10.96.0.0/12"}, nil},
 		{"lost count", "worker-3", some, with(wide, func(f *Facts) { f.Refused = map[string]Refusal{"worker-3": {Count: 7}} }),
 			BlocksLost, []string{"254 of 256", "Restart kube-controller-manager"}, nil},
-		{"unknown", "worker-3", some, Facts{}, NotGiven, []string{"2 of 3 nodes have one", "Look whether", "never the whole cluster CIDR"}, nil},
+		{"unknown", "worker-3", some, Facts{}, NotGiven, []string{"2 of 3 nodes have one", "Check that", "never the whole cluster CIDR"}, nil},
 		{"guessed and full", "worker-5", cut("10.0.0.0/22", 24, 4, 1), Facts{Refused: map[string]Refusal{"worker-5": {Count: 1}}},
 			Exhausted, []string{"Widen --cluster-cidr to 10.0.0.0/21 (8 nodes)", "the shape of the Nodes' podCIDRs"}, nil},
 		{"duplicate", "b", nodeMap(node(1, "a", "10.244.7.0/24"), node(2, "b", "10.244.7.0/24")), wide, Duplicate,
@@ -110,9 +110,9 @@ func TestKinds(t *testing.T) {
 		{"address of a node", "a", nodeMap(node(1, "a", "172.31.0.0/24")), allocatorWith(rangeOf("172.31.0.0/16", 24)), Overlap,
 			[]string{"172.31.0.2, the address of node a"}, nil},
 		{"out of range", "a", nodeMap(node(1, "a", "10.128.0.0/24")), allocatorWith(rangeOf("10.129.0.0/16", 24)), OutOfRange,
-			[]string{"does not start", "Widen --cluster-cidr to 10.128.0.0/15 (512 nodes)"}, nil},
+			[]string{"will exit at its next start", "Widen --cluster-cidr to 10.128.0.0/15 (512 nodes)"}, nil},
 		{"family", "a", nodeMap(node(1, "a", "fd00::/64")), allocatorWith(rangeOf("fd00::/48", 64)), WrongFamily,
-			[]string{"no Service, not even DNS"}, nil},
+			[]string{"any Service, not even DNS"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := Diagnose(c.node, c.nodes, c.facts, time.Now())

@@ -29,7 +29,7 @@ func (c *cluster) empty() []Diagnosis {
 		return []Diagnosis{d} // as sure for the new ones
 	}
 	out := []Diagnosis{{Kind: JustCreated, Nodes: fresh,
-		Cause:    c.subject(fresh) + " no podCIDR yet: created less than " + young.String() + " ago, and nothing speaks against it",
+		Cause:    c.subject(fresh) + " no podCIDR yet: created less than " + young.String() + " ago; assignment is pending",
 		Evidence: []string{c.source()}}}
 	if len(waiting) > 0 {
 		rest := c.cause(waiting)
@@ -47,17 +47,17 @@ func (c *cluster) cause(nodes []string) Diagnosis {
 		c.causeNodeIPAM(&d)
 	case c.Runs == No:
 		d.Kind = NotRunning
-		d.Cause += "kube-controller-manager, which gives them, does not run: " + c.RunsNot
+		d.Cause += "kube-controller-manager, which assigns them, is not running: " + c.RunsNot
 		c.remedyStart(&d)
 	case c.Kubeadm && c.PodSubnet == "" && len(c.Ranges) == 0 && c.Allocates != Yes,
 		c.Kubeadm && c.PodSubnet == "" && c.Allocates == No:
 		d.Kind = NoPodNetworkCIDR
 		d.Cause += "kubeadm init was run without --pod-network-cidr (networking.podSubnet in ConfigMap " +
-			"kube-system/kubeadm-config is empty), so kube-controller-manager gives none" + because(c.AllocatesNot)
+			"kube-system/kubeadm-config is empty), so kube-controller-manager assigns none" + because(c.AllocatesNot)
 		c.remedyAllocate(&d)
 	case c.Allocates == No:
 		d.Kind = AllocatorOff
-		d.Cause += "kube-controller-manager does not give them" + because(c.AllocatesNot)
+		d.Cause += "kube-controller-manager does not assign them" + because(c.AllocatesNot)
 		c.remedyAllocate(&d)
 	case len(c.Ranges) > 0:
 		c.causeInRange(&d)
@@ -80,7 +80,7 @@ func (c *cluster) causeInRange(d *Diagnosis) {
 	grids, err := start(c.Ranges, c.LeftOut, c.nodes)
 	if err != nil {
 		d.Kind = NotRunning
-		d.Cause += fmt.Sprintf("kube-controller-manager can't start with --cluster-cidr=%s and these Nodes: %v",
+		d.Cause += fmt.Sprintf("kube-controller-manager cannot start with --cluster-cidr=%s and these Nodes: %v",
 			clusterCIDRs(c.Ranges), err)
 		c.remedyRange(d)
 		return
@@ -99,8 +99,7 @@ func (c *cluster) causeInRange(d *Diagnosis) {
 		c.remedyMask(d)
 	case len(c.Refused) > 0 && !c.Guessed:
 		d.Kind = BlocksLost
-		d.Cause += fmt.Sprintf("kube-controller-manager says that none is left (CIDRNotAvailable), but by the Nodes %d of %d "+
-			"podCIDRs in %s are free: it has lost count, and counts anew at a start", grids[0].Free(), grids[0].Blocks(),
+		d.Cause += fmt.Sprintf("kube-controller-manager reports that none is left (CIDRNotAvailable), but according to the Nodes %d of %d podCIDRs in %s are free: its allocator is out of sync, and a restart fixes that", grids[0].Free(), grids[0].Blocks(),
 			grids[0].Cluster)
 		d.Remedies = append(d.Remedies, c.restart())
 	default:
@@ -163,11 +162,9 @@ func (c *cluster) causeUnknown(d *Diagnosis) {
 		d.Cause += fmt.Sprintf("%d of %d nodes have one", len(c.having), len(c.nodes))
 	}
 	if len(c.Refused) > 0 {
-		d.Cause += ", and kube-controller-manager says that none is left (CIDRNotAvailable)"
+		d.Cause += ", and kube-controller-manager reports that none is left (CIDRNotAvailable)"
 	}
-	d.NoHelp = append(d.NoHelp, "Look whether kube-controller-manager runs, with --allocate-node-cidrs=true and a "+
-		"--cluster-cidr that is large enough; its log says more. A podCIDR given by hand (kubectl patch node) must be one that "+
-		"no other node has, never the whole cluster CIDR")
+	d.NoHelp = append(d.NoHelp, "Check that kube-controller-manager runs, with --allocate-node-cidrs=true and a --cluster-cidr that is large enough; its log has details. A podCIDR set manually (kubectl patch node) must be one that no other node has, never the whole cluster CIDR")
 }
 
 func orNone(s string) string {

@@ -31,8 +31,8 @@ func (c *cluster) causeNodeIPAM(d *Diagnosis) {
 	switch {
 	case c.Runs == No:
 		d.Kind = NotRunning
-		d.Cause += controllerName + ", which gives them (nodeIPAM.enableNodeIPAM), does not run: " + c.RunsNot
-		d.NoHelp = append(d.NoHelp, "Start it; why it stopped is in its log. Leave the allocator of kube-controller-manager off")
+		d.Cause += controllerName + ", which assigns them (nodeIPAM.enableNodeIPAM), is not running: " + c.RunsNot
+		d.NoHelp = append(d.NoHelp, "Start it; the reason why it stopped is in its log. Leave the allocator of kube-controller-manager disabled")
 	case c.NodeIPAM.Stopped != "":
 		d.Kind = TwoAllocators
 		d.Cause += c.NodeIPAM.Stopped
@@ -46,10 +46,9 @@ func (c *cluster) causeNodeIPAM(d *Diagnosis) {
 func (c *cluster) causeInConfigured(d *Diagnosis) {
 	full := c.fullFamilies()
 	if len(full) == 0 {
-		d.Cause += fmt.Sprintf("%d of %d nodes have one, and there is room for all. %s has not given it", len(c.having), len(c.nodes),
+		d.Cause += fmt.Sprintf("%d of %d nodes have one, and there is room for all. %s has not assigned it", len(c.having), len(c.nodes),
 			controllerName)
-		d.NoHelp = append(d.NoHelp, "It takes a second or two. If it lasts, the log of "+controllerName+" says why, and "+
-			"kubectl get podcidrranges what it works with")
+		d.NoHelp = append(d.NoHelp, "It takes a second or two. If it takes longer, the log of "+controllerName+" has the reason, and kubectl get podcidrranges shows the ranges")
 		return
 	}
 	d.Kind = Exhausted
@@ -61,12 +60,12 @@ func (c *cluster) causeInConfigured(d *Diagnosis) {
 	}
 	d.Cause += strings.Join(sums, ", and ")
 	if added, err := c.addRanges(c.nodes); err != nil {
-		d.NoHelp = append(d.NoHelp, "No CIDR to add was found: "+err.Error())
+		d.NoHelp = append(d.NoHelp, "No suitable CIDR to add was found: "+err.Error())
 	} else {
 		d.Remedies = append(d.Remedies, c.configure("", added))
 	}
 	c.remedyConfiguredMask(d)
-	d.NoHelp = append(d.NoHelp, "A Node that is gone for good keeps its podCIDR until it is deleted (kubectl delete node)")
+	d.NoHelp = append(d.NoHelp, "The Node of a machine that will not come back keeps its podCIDR until it is deleted (kubectl delete node)")
 }
 
 func joinRanges(ranges []Range) string {
@@ -201,21 +200,19 @@ func (c *cluster) configure(then string, ranges []Range) Remedy {
 	}
 	r := Remedy{Text: fmt.Sprintf("Add %s to %s of %s and restart it%s", strings.Join(added, " and "), configuredRanges,
 		controllerName, then), Ranges: ranges, Commands: configCommands(ranges)}
-	r.Beware = append(r.Beware, "kube-proxy's clusterCIDR and other places that name the cluster CIDR, such as firewalls, must "+
-		"follow")
+	r.Beware = append(r.Beware, "kube-proxy's clusterCIDR and other configuration with the cluster CIDR, such as firewalls, must be changed as well")
 	if len(c.Services) == 0 {
-		r.Beware = append(r.Beware, "The Service CIDR could not be read: no range may overlap it")
+		r.Beware = append(r.Beware, "The Service CIDR could not be read: make sure that no range overlaps it")
 	}
 	if len(c.Underlay) == 0 {
-		r.Beware = append(r.Beware, "No range may overlap the nodes' own network: their addresses were checked, their subnets are "+
-			"not known here")
+		r.Beware = append(r.Beware, "No range may overlap the nodes' own network: their addresses were checked, but their subnets are unknown")
 	}
 	return r
 }
 
 // configCommands are the way to change the keys of the controller's config file.
 func configCommands(ranges []Range) []string {
-	out := []string{"# in the config file of " + controllerName + ", which then is to be restarted:"}
+	out := []string{"# in the config file of " + controllerName + ", which must then be restarted:"}
 	for _, line := range configLines(ranges) {
 		out = append(out, "#   "+line)
 	}
@@ -258,7 +255,7 @@ func (c *cluster) remedyConfiguredMask(d *Diagnosis) {
 			mask++
 		}
 		if mask > most {
-			d.NoHelp = append(d.NoHelp, "A longer node mask does not help here: the Nodes' podCIDRs fill the range")
+			d.NoHelp = append(d.NoHelp, "A longer node mask does not help: the Nodes' podCIDRs fill the range")
 			return
 		}
 		for i := range masks {
@@ -273,7 +270,7 @@ func (c *cluster) remedyConfiguredMask(d *Diagnosis) {
 	}
 	d.Remedies = append(d.Remedies, Remedy{Text: fmt.Sprintf("Lengthen the node mask for new nodes, %s (%s), and restart %s",
 		strings.Join(keys, " and "), roomFor(masks), controllerName), Ranges: masks, Commands: configCommands(masks),
-		Beware: []string{"Nodes keep the podCIDR that they have"}})
+		Beware: []string{"Existing nodes keep their podCIDR"}})
 }
 
 // oneAllocator leaves fairlead-controller the only one.
@@ -330,9 +327,9 @@ func (c *cluster) outsideConfigured() []Diagnosis {
 		return nil
 	}
 	d := Diagnosis{Kind: OutOfRange, Nodes: namesOf(outside), Warning: true, Evidence: []string{c.source()}}
-	d.Cause = fmt.Sprintf("%s podCIDRs that are in no CIDR of %s (%s). They keep them", c.subject(d.Nodes), configuredRanges,
+	d.Cause = fmt.Sprintf("%s podCIDRs that are in no CIDR of %s (%s). The Nodes keep them", c.subject(d.Nodes), configuredRanges,
 		clusterCIDRs(c.Ranges))
-	d.NoHelp = append(d.NoHelp, "Nothing needs to be done, unless their range was forgotten: then add it to "+configuredRanges)
+	d.NoHelp = append(d.NoHelp, "No action is needed, unless their range was removed by mistake: then add it to "+configuredRanges)
 	return []Diagnosis{d}
 }
 

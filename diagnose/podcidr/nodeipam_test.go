@@ -33,7 +33,7 @@ func TestNodeIPAMKinds(t *testing.T) {
 		{"exhausted", "worker-7", cut("192.168.0.0/22", 24, 4, 6), four, Exhausted, []string{
 			"node worker-7 has no podCIDR: nodeIPAM.clusterCIDRs 192.168.0.0/22 cut into /24 hold 4 nodes, and 10 exist (4 have one, 6 wait).",
 			"Add 192.168.8.0/21 (8 nodes) to nodeIPAM.clusterCIDRs of fairlead-controller and restart it.",
-			"A longer node mask does not help here", "(cluster CIDR and mask: from nodeIPAM.clusterCIDRs of fairlead-controller"}, 1},
+			"A longer node mask does not help", "(cluster CIDR and mask: from nodeIPAM.clusterCIDRs of fairlead-controller"}, 1},
 		{"several ranges", "worker-5", merge(cut("10.244.0.0/24", 25, 2, 0), renamed(cut("10.250.0.0/24", 25, 2, 1), 3)), two, Exhausted,
 			[]string{"10.244.0.0/24 cut into /25 and 10.250.0.0/24 cut into /25 hold 4 nodes", "Add 10.244.1.0/24 (2 nodes)"}, 1},
 		{"a longer mask helps as well", "f", nodeMap(node(1, "a", "10.0.0.0/24"), node(2, "b", "10.0.1.0/24"), node(3, "c", "10.0.2.0/25"),
@@ -43,8 +43,8 @@ func TestNodeIPAMKinds(t *testing.T) {
 			node(3, "c")), with(dual, func(f *Facts) { f.Services = append(f.Services, prefixes("fd00:96::/112")...) }), Exhausted,
 			[]string{"Add fd00:10:244:2::/63 (2 nodes)"}, 1},
 		{"not running", "worker-7", cut("192.168.0.0/22", 24, 4, 6), with(four, func(f *Facts) { f.Runs, f.RunsNot = No, "it was stopped" }),
-			NotRunning, []string{"fairlead-controller, which gives them (nodeIPAM.enableNodeIPAM), does not run: it was stopped",
-				"Leave the allocator of kube-controller-manager off"}, 0},
+			NotRunning, []string{"fairlead-controller, which assigns them (nodeIPAM.enableNodeIPAM), is not running: it was stopped",
+				"Leave the allocator of kube-controller-manager disabled"}, 0},
 		{"another allocator", "worker-7", cut("192.168.0.0/22", 24, 4, 6), with(four, func(f *Facts) { f.NodeIPAM = &NodeIPAM{Stopped: "so and so"} }),
 			TwoAllocators, []string{"so and so", "Run kube-controller-manager with --allocate-node-cidrs=false, then restart"}, 1},
 		{"another allocator, nobody waits", "", cut("192.168.0.0/22", 24, 4, 0), with(four, func(f *Facts) {
@@ -58,7 +58,7 @@ func TestNodeIPAMKinds(t *testing.T) {
 		{"Service CIDR", "a", nodeMap(node(1, "a", "10.96.3.0/24")), nodeIPAMWith(rangeOf("10.96.0.0/11", 24)), Overlap,
 			[]string{"overlaps the Service CIDR 10.96.0.0/12", "Delete Node a"}, 1},
 		{"outside", "a", nodeMap(node(1, "a", "10.128.0.0/24")), four, OutOfRange,
-			[]string{"in no CIDR of nodeIPAM.clusterCIDRs", "Nothing needs to be done"}, 0},
+			[]string{"in no CIDR of nodeIPAM.clusterCIDRs", "No action is needed"}, 0},
 		{"family", "a", nodeMap(node(1, "a", "192.168.0.0/24")), with(four, func(f *Facts) {
 			f.Services = append(f.Services, prefixes("fd00:96::/112")...)
 		}), WrongFamily, []string{"give nodeIPAM.clusterCIDRs of fairlead-controller a CIDR of each family first"}, 0},

@@ -90,12 +90,11 @@ func (p *Plan) judge(g *blocks.Grid, services []netip.Prefix) {
 		}
 	}
 	if !private(g.Cluster) {
-		p.Problems = append(p.Problems, fmt.Sprintf("%s is not private address space (RFC 1918, 4193, 6598): pods do not reach "+
-			"whoever it belongs to", g.Cluster))
+		p.Problems = append(p.Problems, fmt.Sprintf("%s is not private address space (RFC 1918, 4193, 6598): pods cannot reach the hosts that it belongs to", g.Cluster))
 	}
 	if g.Mask-g.Cluster.Bits() > MaxMaskDiff {
 		p.Problems = append(p.Problems, fmt.Sprintf("the node mask /%d is more than %d bits longer than %s: "+
-			"kube-controller-manager takes it, kubeadm does not", g.Mask, MaxMaskDiff, g.Cluster))
+			"kube-controller-manager accepts it, kubeadm does not", g.Mask, MaxMaskDiff, g.Cluster))
 	}
 	if g.Cluster.Addr().BitLen()-g.Mask < 2 {
 		p.Problems = append(p.Problems, fmt.Sprintf("a podCIDR of /%d has no room for a pod", g.Mask))

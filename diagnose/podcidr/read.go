@@ -64,8 +64,8 @@ func (r *reader) nodeIPAM(ctx context.Context) {
 	runs, not := r.lease(ctx, controllerLease)
 	f := &r.facts
 	if runs == No && f.Allocates == Yes && f.Runs != No {
-		f.Unread = append(f.Unread, "PodCIDRRanges are there, and nobody keeps them up to date: "+not+
-			". They are taken for leftovers, as kube-controller-manager gives podCIDRs")
+		f.Unread = append(f.Unread, "PodCIDRRanges exist, but are not kept up to date: "+not+
+			". They are treated as leftovers, because kube-controller-manager assigns podCIDRs")
 		return
 	}
 	f.NodeIPAM, f.Ranges, f.RangesFrom = &NodeIPAM{}, nil, "nodeIPAM.clusterCIDRs of fairlead-controller (PodCIDRRange objects)"
@@ -165,7 +165,7 @@ func (r *reader) kcm(ctx context.Context) flags {
 	}
 	for i := range list.Items[1:] {
 		if !slices.Equal(commandOf(&pod), commandOf(&list.Items[i+1])) {
-			r.facts.Unread = append(r.facts.Unread, fmt.Sprintf("Pod kube-system/%s has another command than %s, which counts here",
+			r.facts.Unread = append(r.facts.Unread, fmt.Sprintf("Pod kube-system/%s has another command than %s, which is used here",
 				list.Items[i+1].Name, r.pod))
 		}
 	}
@@ -236,10 +236,10 @@ func (r *reader) lease(ctx context.Context, name string) (runs Answer, not strin
 	case err != nil || l.Spec.RenewTime == nil:
 		return Unknown, ""
 	case time.Since(l.Spec.RenewTime.Time) > leaseStale:
-		return No, "nobody has renewed its Lease kube-system/" + name + " since " +
+		return No, "its Lease has not been renewed:  kube-system/" + name + " since " +
 			l.Spec.RenewTime.UTC().Format(time.DateTime) + " UTC"
 	case l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == "":
-		return No, "nobody holds its Lease kube-system/" + name + ": it was stopped"
+		return No, "no holder of its Lease kube-system/" + name + ": it was stopped"
 	}
 	return Yes, ""
 }

@@ -147,7 +147,7 @@ func TestKubeReadLease(t *testing.T) {
 		_, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: kcmLease},
 			Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}, metav1.CreateOptions{})
 		c.must(err)
-		if f := c.agentClient().read(t.Context()); f.Runs != l.want || (f.Runs == No) != strings.Contains(f.RunsNot, "renewed its Lease") {
+		if f := c.agentClient().read(t.Context()); f.Runs != l.want || (f.Runs == No) != strings.Contains(f.RunsNot, "has not been renewed") {
 			t.Errorf("a Lease of %s ago: %v, %s", l.age, f.Runs, f.RunsNot)
 		}
 		c.must(leases.Delete(t.Context(), kcmLease, metav1.DeleteOptions{}))

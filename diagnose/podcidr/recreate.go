@@ -30,8 +30,7 @@ func (c *cluster) remedyRecreate(d *Diagnosis, nodes []inputs.Node) {
 		return
 	}
 	if len(c.Ranges) == 0 {
-		d.NoHelp = append(d.NoHelp, "The way out is to delete "+nodeList(nodes)+" and to create it again with a podCIDR that is "+
-			"free; which are can't be told, because the cluster CIDR is not known")
+		d.NoHelp = append(d.NoHelp, "The remedy is to delete "+nodeList(nodes)+" and to create it again with a free podCIDR; which are free is unknown, because the cluster CIDR is unknown")
 		return
 	}
 	nodes = widestFirst(nodes)
@@ -62,7 +61,7 @@ func (c *cluster) remedyRecreate(d *Diagnosis, nodes []inputs.Node) {
 	}
 	again.Text = strings.ToUpper(again.Text[:1]) + again.Text[1:]
 	if again.Restart {
-		again.Text += ", then restart kube-controller-manager: with the Node it frees addresses of Services"
+		again.Text += ", then restart kube-controller-manager: deleting the Node releases addresses of Services"
 		again.Commands = append(again.Commands, c.restart().Commands...)
 	}
 	again.Beware = append(again.Beware, bewareOfRecreation()...)
@@ -70,8 +69,7 @@ func (c *cluster) remedyRecreate(d *Diagnosis, nodes []inputs.Node) {
 }
 
 func bewareOfRecreation() []string {
-	return []string{"All pods of the node end. Where its agent does not serve they can't end yet, and drain " +
-		"runs into its timeout: go on, they end when it serves again", "Start the agent of the node again if it has ended"}
+	return []string{"All pods of the node are terminated. Where its agent does not serve pods they cannot terminate yet, and drain times out: continue, they terminate when the agent serves again", "Restart the agent of the node if it has exited"}
 }
 
 // widestFirst is the order to delete nodes in: each makes room for the next.
@@ -129,7 +127,7 @@ func (c *cluster) room(nodes []inputs.Node) (Remedy, error) {
 		return r, nil
 	}
 	if r.Restart {
-		return r, errors.New("a running kube-controller-manager would give its addresses of Services to the next node")
+		return r, errors.New("a running kube-controller-manager would assign its addresses of Services to the next node")
 	}
 	wider, err := c.widenUntil(func(one []Range, i int) error { return c.part(i).servesInTurn(one, only(nodes, i)) },
 		func(all []Range) error { return c.servesInTurn(all, nodes) })
@@ -138,7 +136,7 @@ func (c *cluster) room(nodes []inputs.Node) (Remedy, error) {
 	}
 	text := fmt.Sprintf("widen --cluster-cidr to %s (%s), then ", clusterCIDRs(wider), capacity(wider))
 	if slices.Equal(wider, c.Ranges) {
-		text = "restart kube-controller-manager, so that it counts anew, then "
+		text = "restart kube-controller-manager, so that it reads the Nodes again, then "
 	}
 	settings := c.settings(text, wider)
 	settings.Recreate = r.Recreate
@@ -204,7 +202,7 @@ func (c *cluster) leaveOutServices() (*cluster, bool) {
 // tellServices makes the allocator leave out what c leaves out.
 func (c *cluster) tellServices() Remedy {
 	flag := "--service-cluster-ip-range=" + join(c.LeftOut)
-	return Remedy{Text: "Start kube-controller-manager with " + flag + ", so that it leaves the Services' addresses out",
+	return Remedy{Text: "Start kube-controller-manager with " + flag + ", so that it excludes the Services' addresses",
 		LeftOut: c.LeftOut, Commands: c.setFlags(flag)}
 }
 

@@ -108,7 +108,7 @@ func (c *cluster) unclean(g *blocks.Grid) (block netip.Prefix, what string) {
 func (c *cluster) remedyRange(d *Diagnosis) {
 	ranges, err := c.widen(c.nodes, len(c.waiting))
 	if err != nil {
-		d.NoHelp = append(d.NoHelp, "No wider --cluster-cidr helps: "+err.Error())
+		d.NoHelp = append(d.NoHelp, "No wider --cluster-cidr is possible: "+err.Error())
 		return
 	}
 	d.Remedies = append(d.Remedies, c.settings(fmt.Sprintf("Widen --cluster-cidr to %s (%s)",
@@ -147,7 +147,7 @@ func (c *cluster) wider(r Range, why error) (Range, error) {
 	case !w.Cluster.IsValid() || w.Cluster.Bits() == 0:
 		return r, why
 	case w.Mask-w.Cluster.Bits() > MaxMaskDiff:
-		return r, fmt.Errorf("%w, and a /%d can't be cut from a cluster CIDR wider than %s (at most %d bits)",
+		return r, fmt.Errorf("%w, and a /%d cannot be cut from a cluster CIDR wider than %s (at most %d bits)",
 			why, w.Mask, r.Cluster, MaxMaskDiff)
 	case what != "":
 		return r, fmt.Errorf("%w, and %s overlaps %s", why, w.Cluster, what)
@@ -190,7 +190,7 @@ func (c *cluster) remedyMask(d *Diagnosis) {
 			r.Mask++
 		}
 		if r.Mask > most {
-			d.NoHelp = append(d.NoHelp, "A longer node mask does not help here: "+c.fills(i))
+			d.NoHelp = append(d.NoHelp, "A longer node mask does not help: "+c.fills(i))
 			return
 		}
 		masks[i] = r
@@ -200,7 +200,7 @@ func (c *cluster) remedyMask(d *Diagnosis) {
 	}
 	flags := strings.Join(maskFlags(masks), " ")
 	remedy := c.settings(fmt.Sprintf("Lengthen the node mask for new nodes, %s (%s)", flags, roomFor(masks)), masks)
-	remedy.Beware = append(remedy.Beware, "Nodes keep the podCIDR that they have")
+	remedy.Beware = append(remedy.Beware, "Existing nodes keep their podCIDR")
 	d.Remedies = append(d.Remedies, remedy)
 }
 
@@ -251,18 +251,16 @@ func (c *cluster) settings(text string, ranges []Range) Remedy {
 		flags = append(flags, "--service-cluster-ip-range="+join(c.Services))
 	}
 	r.Commands = c.setFlags(flags...)
-	r.Beware = append(r.Beware, "kube-proxy's --cluster-cidr (clusterCIDR in ConfigMap kube-system/kube-proxy) and other "+
-		"places that name the cluster CIDR, such as firewalls, must follow")
+	r.Beware = append(r.Beware, "kube-proxy's --cluster-cidr (clusterCIDR in ConfigMap kube-system/kube-proxy) and other configuration with the cluster CIDR, such as firewalls, must be changed as well")
 	if c.Kubeadm {
 		r.Commands = append(r.Commands, "kubectl -n kube-system edit configmap kubeadm-config   # networking.podSubnet: "+
-			clusterCIDRs(ranges)+", or the next kubeadm upgrade sets it back")
+			clusterCIDRs(ranges)+", or the next kubeadm upgrade reverts it")
 	}
 	if len(c.Services) == 0 {
-		r.Beware = append(r.Beware, "The Service CIDR could not be read: the cluster CIDR must not overlap it")
+		r.Beware = append(r.Beware, "The Service CIDR could not be read: make sure that the cluster CIDR does not overlap it")
 	}
 	if len(c.Underlay) == 0 {
-		r.Beware = append(r.Beware, "The cluster CIDR must not overlap the nodes' own network: their addresses were checked, "+
-			"their subnets are not known here")
+		r.Beware = append(r.Beware, "The cluster CIDR must not overlap the nodes' own network: their addresses were checked, but their subnets are unknown")
 	}
 	return r
 }
@@ -297,12 +295,12 @@ func (c *cluster) remedyStart(d *Diagnosis) {
 	if len(c.Ranges) > 0 {
 		d.Evidence = append(d.Evidence, c.source())
 		if _, err := start(c.Ranges, c.LeftOut, c.nodes); err != nil {
-			d.Cause += fmt.Sprintf("; it can't start with --cluster-cidr=%s and these Nodes: %v", clusterCIDRs(c.Ranges), err)
+			d.Cause += fmt.Sprintf("; it cannot start with --cluster-cidr=%s and these Nodes: %v", clusterCIDRs(c.Ranges), err)
 			c.remedyRange(d)
 			return
 		}
 	}
-	d.NoHelp = append(d.NoHelp, "Start it; why it stopped is in its log (kubectl -n kube-system logs --previous, or crictl "+
+	d.NoHelp = append(d.NoHelp, "Start it; the reason why it stopped is in its log (kubectl -n kube-system logs --previous, or crictl "+
 		"on the control-plane node)")
 }
 
@@ -317,14 +315,13 @@ func (c *cluster) remedyAllocate(d *Diagnosis) {
 		r := c.settings("Start kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr="+clusterCIDRs(ranges)+
 			" ("+capacity(ranges)+")", ranges)
 		if d.Kind == NoPodNetworkCIDR {
-			r.Beware = append(r.Beware, "A cluster that is empty yet can as well be made anew: kubeadm reset, then kubeadm init "+
+			r.Beware = append(r.Beware, "An empty cluster can also be recreated: kubeadm reset, then kubeadm init "+
 				"--pod-network-cidr="+clusterCIDRs(ranges))
 		}
 		d.Remedies = append(d.Remedies, r)
 		return
 	}
-	d.NoHelp = append(d.NoHelp, "No cluster CIDR was found that holds the podCIDRs of the Nodes, serves those that wait and "+
-		"overlaps nothing: the podCIDRs, Service CIDR and addresses of nodes must be sorted out first (fairleadctl plan)")
+	d.NoHelp = append(d.NoHelp, "No cluster CIDR was found that contains the podCIDRs of the Nodes, serves the waiting ones and overlaps nothing: resolve the conflicts of podCIDRs, Service CIDR and node addresses first (fairleadctl plan)")
 }
 
 // candidates are ranges to start the allocator with, best first: those it has,
@@ -409,7 +406,7 @@ func roomFor(ranges []Range) string {
 		}
 	}
 	if len(out) == 0 {
-		return "more pods on a node than it can run"
+		return "more pods on a node than the limit"
 	}
 	return out[0]
 }

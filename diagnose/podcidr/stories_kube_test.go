@@ -51,7 +51,7 @@ func TestKubeTwoChangesOfTheMask(t *testing.T) {
 	}
 	d := c.problem(Exhausted)
 	if len(d.Remedies) != 1 || !slices.Equal(d.Remedies[0].Ranges, []Range{rangeOf("10.224.0.0/11", 24)}) ||
-		!strings.Contains(d.Message(), "A longer node mask does not help here") {
+		!strings.Contains(d.Message(), "A longer node mask does not help") {
 		t.Fatalf("got %s", d.Message())
 	}
 	c.carryOut(d.Remedies[0])

@@ -36,11 +36,10 @@ func Strays(nodes map[string]inputs.Node, pods []PodAddress) []Diagnosis {
 		}
 		slices.Sort(list)
 		d := Diagnosis{Kind: Changed, Nodes: []string{n.Name}, Pods: list, Warning: true,
-			Cause: fmt.Sprintf("%s an address outside of the podCIDR %s of node %s, which must have changed under them: the node and "+
-				"other nodes do not reach them", count(len(list), "pod "+list[0]+" has", "%d pods ("+some(list)+") have"),
+			Cause: fmt.Sprintf("%s an address outside of the podCIDR %s of node %s, which must have been changed since: the node and other nodes cannot reach them", count(len(list), "pod "+list[0]+" has", "%d pods ("+some(list)+") have"),
 				join(n.PodCIDRs), n.Name)}
-		r := Remedy{Text: "Delete them, so that they are made anew with an address of the node's podCIDR",
-			Beware: []string{"A pod that no controller owns is not made anew"}}
+		r := Remedy{Text: "Delete them, so that they are recreated with an address of the node's podCIDR",
+			Beware: []string{"A pod without a controller is not recreated"}}
 		for _, pod := range list {
 			r.Commands = append(r.Commands, deletePod(pod))
 		}

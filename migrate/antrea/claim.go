@@ -54,7 +54,7 @@ func (w world) claim(p pool.Pool, e Entry) (api.IPAllocation, error) {
 	case e.Owner.StatefulSet != nil:
 		err = w.reserved(&a.Spec, addr, *e.Owner.StatefulSet)
 	default:
-		err = errors.New("the entry names no owner")
+		err = errors.New("the entry has no owner")
 	}
 	return a, err
 }
@@ -64,19 +64,19 @@ func (w world) pod(s *api.IPAllocationSpec, addr netip.Addr, o PodOwner) error {
 	p := w.pods[o.Namespace+"/"+o.Name]
 	switch {
 	case p == nil:
-		return errors.New("there is no such Pod any more")
+		return errors.New("the Pod does not exist any more")
 	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
-		return errors.New("the Pod has ended")
+		return errors.New("the Pod has finished")
 	case p.Spec.NodeName == "":
-		return errors.New("the Pod is on no node")
+		return errors.New("the Pod is not scheduled")
 	case o.ContainerID == "":
-		return errors.New("the entry names no container")
+		return errors.New("the entry has no container ID")
 	}
 	owner := api.AllocationOwner{PodUID: string(p.UID), Namespace: p.Namespace, Name: p.Name, ContainerID: o.ContainerID,
 		IfName: "eth0", Network: w.main, Node: p.Spec.NodeName, BootID: bootOf(w.nodes[p.Spec.NodeName])}
 	if o.IFName == "" || o.IFName == "eth0" {
 		if has := podAddrs(p); !slices.Contains(has, addr) {
-			return fmt.Errorf("the Pod does not have it, but %s", list(has))
+			return fmt.Errorf("the Pod has %s instead", list(has))
 		}
 		s.Reservation = w.reservationOf(p)
 	} else {
@@ -95,7 +95,7 @@ func (w world) pod(s *api.IPAllocationSpec, addr netip.Addr, o PodOwner) error {
 func (w world) reserved(s *api.IPAllocationSpec, addr netip.Addr, o StatefulSetOwner) error {
 	set := w.sets[o.Namespace+"/"+o.Name]
 	if set == nil {
-		return fmt.Errorf("there is no StatefulSet %s/%s any more", o.Namespace, o.Name)
+		return fmt.Errorf("the StatefulSet %s/%s does not exist any more", o.Namespace, o.Name)
 	}
 	first, replicas := 0, 1
 	if set.Spec.Ordinals != nil {

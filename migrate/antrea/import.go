@@ -156,12 +156,12 @@ func (r *Result) gone(ctx context.Context, client *kube.Client) (bool, error) {
 	}
 	p, err := client.Kubernetes.CoreV1().Pods(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("looking whether Pod %s/%s is there: %w", o.Namespace, o.Name, err)
+		return false, fmt.Errorf("reading Pod %s/%s: %w", o.Namespace, o.Name, err)
 	}
 	if err == nil && string(p.UID) == o.PodUID {
 		return false, nil
 	}
-	r.Outcome, r.Why = Refused, "the Pod went away meanwhile"
+	r.Outcome, r.Why = Refused, "the Pod was deleted meanwhile"
 	return true, nil
 }
 

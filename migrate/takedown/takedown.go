@@ -34,9 +34,7 @@ const (
 const held = "fairlead.dev/when-agents-are-gone"
 
 // ErrNotInstalled: there is neither an agent nor an uninstallation under way.
-var ErrNotInstalled = errors.New("there is no DaemonSet kube-system/fairlead-agent: Fairlead is not installed, " +
-	"or its agents are gone already. If they went before the nodes were restored: apply the manifest again and repeat this, " +
-	"or run \"fairlead-agent uninstall\" on each node")
+var ErrNotInstalled = errors.New("there is no DaemonSet kube-system/fairlead-agent: Fairlead is not installed, or its agents were already deleted. If they were deleted before the nodes were restored: apply the manifest again and repeat this, or run \"fairlead-agent uninstall\" on each node")
 
 // Node is how far one node is.
 type Node struct {
@@ -91,7 +89,7 @@ func (r *run) sets() typedappsv1.DaemonSetInterface {
 func (r *run) prepare(ctx context.Context) error {
 	_, err := r.sets().Get(ctx, work, metav1.GetOptions{})
 	if err == nil {
-		r.Tell("going on with an uninstallation that was begun")
+		r.Tell("resuming an interrupted uninstallation")
 		return nil
 	}
 	if !apierrors.IsNotFound(err) {
@@ -105,11 +103,10 @@ func (r *run) prepare(ctx context.Context) error {
 		return fmt.Errorf("reading DaemonSet kube-system/%s: %w", agents, err)
 	}
 	if by := of.Annotations["meta.helm.sh/release-name"]; r.Release != "" && by != r.Release {
-		return fmt.Errorf("the DaemonSet kube-system/%s is not of the Helm release %s: nothing is done. If it was not Helm that "+
-			"installed Fairlead, run fairleadctl uninstall", agents, r.Release)
+		return fmt.Errorf("the DaemonSet kube-system/%s does not belong to the Helm release %s: nothing was changed. If Fairlead was not installed with Helm, run fairleadctl uninstall", agents, r.Release)
 	}
 	if _, err := r.sets().Create(ctx, workOf(of), metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("making DaemonSet kube-system/%s: %w", work, err)
+		return fmt.Errorf("creating DaemonSet kube-system/%s: %w", work, err)
 	}
 	return nil
 }
@@ -178,7 +175,7 @@ func (r *run) remove(ctx context.Context, name, selector string) error {
 		return len(left) == 0, err
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for the pods of DaemonSet kube-system/%s to end (%s): %w", name, strings.Join(left, ", "), err)
+		return fmt.Errorf("waiting for the pods of DaemonSet kube-system/%s to terminate (%s): %w", name, strings.Join(left, ", "), err)
 	}
 	return nil
 }
@@ -229,13 +226,13 @@ func (r *run) await(ctx context.Context) (nodes []Node, err error) {
 
 // nodeOf is how far a pod is.
 func nodeOf(p corev1.Pod, unready string) Node {
-	n := Node{Name: p.Spec.NodeName, Why: "its pod has not begun"}
+	n := Node{Name: p.Spec.NodeName, Why: "its pod has not started"}
 	for _, s := range p.Status.InitContainerStatuses {
 		switch {
 		case s.State.Terminated != nil && s.State.Terminated.ExitCode == 0:
 			n.Done, n.Why = true, ""
 		case s.State.Running != nil:
-			n.Why = "at work"
+			n.Why = "in progress"
 		}
 		for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
 			if t != nil && t.ExitCode != 0 {
@@ -282,7 +279,7 @@ func (r *run) until(ctx context.Context, so func() (bool, error)) error {
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(errors.New("it took too long"), err)
+			return errors.Join(errors.New("timeout"), err)
 		case <-time.After(Poll):
 		}
 	}

@@ -12,11 +12,11 @@ import (
 
 // tables are the names and the questions of the pipeline's tables.
 var tables = map[string]struct{ name, question string }{
-	"0": {"Classify", "who sent it, and may this sender say that?"},
-	"1": {"Resolve", "which port owns the address that is asked for?"},
-	"2": {"Service", "does a Service or a policy touch it?"},
-	"3": {"Forward", "where does this destination live?"},
-	"4": {"Output", "which VLAN does it leave in?"},
+	"0": {"Classify", "source validation (anti-spoofing)"},
+	"1": {"Resolve", "ARP and neighbour discovery"},
+	"2": {"Service", "Services and policies"},
+	"3": {"Forward", "routing to the destination"},
+	"4": {"Output", "VLAN of the underlay"},
 }
 
 // hit is the first line of a table in a trace; noMatch the one of a table in
@@ -75,7 +75,7 @@ func step(line, text string, names map[string]string) string {
 	if m := hit.FindStringSubmatch(line); m != nil {
 		match := renamePort(m[2], names)
 		if match == "" {
-			match = "any packet: nothing more specific matched"
+			match = "any packet (lowest priority)"
 		}
 		return fmt.Sprintf("table %s %s flow: %s", m[1], title(m[1]), match)
 	}
@@ -85,7 +85,7 @@ func step(line, text string, names map[string]string) string {
 func title(table string) string {
 	t, known := tables[table]
 	if !known {
-		return "(not a table of Fairlead):"
+		return "(not one of Fairlead's tables):"
 	}
 	return fmt.Sprintf("%s (%s)", t.name, t.question)
 }
@@ -93,24 +93,24 @@ func title(table string) string {
 func action(text string, names map[string]string) string {
 	switch {
 	case text == "drop":
-		return "drop it"
+		return "drop"
 	case text == "dec_ttl":
-		return "routed here: TTL less one"
+		return "route: decrement TTL"
 	case text == "pop_vlan":
-		return "take its VLAN tag off"
+		return "pop the VLAN tag"
 	case strings.HasPrefix(text, "push_vlan:"):
-		return "give it a VLAN tag"
+		return "push a VLAN tag"
 	case text == "IN_PORT":
-		return "back to where it came from"
+		return "output to the ingress port"
 	case strings.HasPrefix(text, "move:"):
-		return "for the answer: " + strings.TrimPrefix(text, "move:")
+		return "copy for the reply: " + strings.TrimPrefix(text, "move:")
 	case strings.HasPrefix(text, "output:"):
-		return "out of " + portName(strings.TrimPrefix(text, "output:"), names)
+		return "output to " + portName(strings.TrimPrefix(text, "output:"), names)
 	case strings.HasPrefix(text, "->"), strings.HasPrefix(text, ">>"):
-		return "note of the switch: " + strings.TrimSpace(strings.TrimLeft(text, "->"))
+		return "note: " + strings.TrimSpace(strings.TrimLeft(text, "->"))
 	}
 	if m := nexts.FindStringSubmatch(text); m != nil {
-		return "go on to table " + m[1] + m[2]
+		return "continue in table " + m[1] + m[2]
 	}
 	if m := setTo.FindStringSubmatch(text); m != nil {
 		return set(m[1], m[2])
@@ -126,12 +126,12 @@ var sources = map[string]string{"0x1": "a pod", "0x2": "the host", "0x3": "the t
 func segment(value string) string {
 	n, err := strconv.ParseUint(value, 0, 16)
 	if err != nil || n < vlanPresent {
-		return "reg1 becomes " + value
+		return "reg1 := " + value
 	}
 	if n == vlanPresent {
-		return "remember: it is untagged on the underlay"
+		return "record: untagged on the underlay"
 	}
-	return fmt.Sprintf("remember: it is in VLAN %d of the underlay", n-vlanPresent)
+	return fmt.Sprintf("record: VLAN %d of the underlay", n-vlanPresent)
 }
 
 // vlanPresent is added to VLAN IDs in reg1 and in vlan_vid.
@@ -141,29 +141,29 @@ func set(value, field string) string {
 	switch field {
 	case "reg0":
 		if s, known := sources[value]; known {
-			return "remember: it comes from " + s
+			return "record: source is " + s
 		}
 	case "reg1":
 		return segment(value)
 	case "vlan_vid":
 		if n, err := strconv.ParseUint(value, 0, 16); err == nil && n >= vlanPresent {
-			return fmt.Sprintf("the tag is that of VLAN %d", n-vlanPresent)
+			return fmt.Sprintf("set VLAN ID %d", n-vlanPresent)
 		}
 	case "eth_dst":
-		return "Ethernet destination becomes " + value
+		return "set Ethernet destination " + value
 	case "eth_src":
-		return "Ethernet source becomes " + value
+		return "set Ethernet source " + value
 	case "tun_dst", "tun_ipv6_dst":
-		return "the tunnel is to take it to node address " + value
+		return "set tunnel destination " + value
 	}
-	return field + " becomes " + value
+	return field + " := " + value
 }
 
 func datapath(actions string) string {
 	if actions == "drop" {
-		return "so the datapath drops it"
+		return "the datapath drops it"
 	}
-	return "so the datapath does: " + actions
+	return "datapath actions: " + actions
 }
 
 // portName takes a port as ovs-appctl prints it: in quotes where it has to.

@@ -97,55 +97,55 @@ func TestTrace(t *testing.T) {
 		want  []string
 	}{
 		{toTunnel, []string{
-			"table 0 Classify (who sent it, and may this sender say that?) flow: " +
+			"table 0 Classify (source validation (anti-spoofing)) flow: " +
 				"ip, from pod default/a, dl_src=02:00:00:00:00:01, nw_src=10.0.1.2",
-			"  remember: it comes from a pod",
-			"  go on to table 3",
-			"table 3 Forward (where does this destination live?) flow: ip, reg0=0x1, nw_dst=10.0.2.0/24",
-			"  routed here: TTL less one",
-			"  the tunnel is to take it to node address 192.168.77.12",
-			"  out of the tunnel",
-			"  note of the switch: output to native tunnel",
+			"  record: source is a pod",
+			"  continue in table 3",
+			"table 3 Forward (routing to the destination) flow: ip, reg0=0x1, nw_dst=10.0.2.0/24",
+			"  route: decrement TTL",
+			"  set tunnel destination 192.168.77.12",
+			"  output to the tunnel",
+			"  note: output to native tunnel",
 			"  through the bridge br-phy, which has no flows of Fairlead",
-			"so the datapath does: set(ipv4(ttl=63)),tun",
+			"datapath actions: set(ipv4(ttl=63)),tun",
 		}},
 		{toUnderlay, []string{
-			"table 0 Classify (who sent it, and may this sender say that?) flow: " +
+			"table 0 Classify (source validation (anti-spoofing)) flow: " +
 				"ip, from pod default/a, dl_src=02:00:00:00:00:01, nw_src=192.168.110.2",
-			"  remember: it comes from a bridged pod",
-			"  remember: it is in VLAN 10 of the underlay",
-			"  go on to table 3",
-			"table 3 Forward (where does this destination live?) flow: reg0=0x4",
-			"  go on to table 4",
-			"table 4 Output (which VLAN does it leave in?) flow: reg0=0x4, reg1=0x100a",
-			"  give it a VLAN tag",
-			"  the tag is that of VLAN 10",
-			"  out of port fairlead-up0",
+			"  record: source is a bridged pod",
+			"  record: VLAN 10 of the underlay",
+			"  continue in table 3",
+			"table 3 Forward (routing to the destination) flow: reg0=0x4",
+			"  continue in table 4",
+			"table 4 Output (VLAN of the underlay) flow: reg0=0x4, reg1=0x100a",
+			"  push a VLAN tag",
+			"  set VLAN ID 10",
+			"  output to port fairlead-up0",
 			"  through the bridge br-uplink, which has no flows of Fairlead",
-			"so the datapath does: push_vlan(vid=10,pcp=0),eth0",
+			"datapath actions: push_vlan(vid=10,pcp=0),eth0",
 		}},
 		{fromUnderlay, []string{
 			"  through the bridge br-uplink, which has no flows of Fairlead",
-			"table 0 Classify (who sent it, and may this sender say that?) flow: " +
+			"table 0 Classify (source validation (anti-spoofing)) flow: " +
 				`arp, in_port="fairlead-up0", vlan_tci=0x0000/0x1fff`,
-			"  remember: it comes from the underlay",
-			"  remember: it is untagged on the underlay",
-			"  go on to table 1",
-			"table 1 Resolve (which port owns the address that is asked for?) flow: " +
+			"  record: source is the underlay",
+			"  record: untagged on the underlay",
+			"  continue in table 1",
+			"table 1 Resolve (ARP and neighbour discovery) flow: " +
 				"arp, reg0=0x4, arp_tpa=192.168.77.1, arp_op=1",
-			"  for the answer: NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]",
-			"  back to where it came from",
-			"so the datapath drops it",
+			"  copy for the reply: NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]",
+			"  output to the ingress port",
+			"the datapath drops it",
 		}},
 		{dropped, []string{
-			"table 0 Classify (who sent it, and may this sender say that?) flow: any packet: nothing more specific matched",
+			"table 0 Classify (source validation (anti-spoofing)) flow: any packet (lowest priority)",
 			"  drop it",
-			"so the datapath drops it",
+			"the datapath drops it",
 		}},
 		{unmatched, []string{
-			"table 3 Forward (where does this destination live?) no flow matches: the packet is dropped",
+			"table 3 Forward (routing to the destination) no flow matches: the packet is dropped",
 			"  drop it",
-			"so the datapath drops it",
+			"the datapath drops it",
 		}},
 		{"", nil},
 	} {

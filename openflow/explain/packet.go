@@ -10,7 +10,7 @@ import (
 const (
 	TheTunnel = "the tunnel"
 	TheUplink = "the uplink"
-	TheNode   = "the gateway, which is the node itself"
+	TheNode   = "the gateway (the node itself)"
 )
 
 // Pod is what a packet of a pod is made from.
@@ -46,7 +46,7 @@ func (p Ports) called(name string) (string, error) {
 			return port, nil
 		}
 	}
-	return "", fmt.Errorf("there is no port of %s", name)
+	return "", fmt.Errorf("no port of %s", name)
 }
 
 // Echo is an ICMP echo request to dst from the one of ips that is of its family,

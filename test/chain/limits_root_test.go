@@ -49,7 +49,7 @@ func TestRootInterfaceIsThere(t *testing.T) {
 	p := r.container(t)
 	r.in(t, p, "ip link add eth0 type veth peer name other")
 	_, err := r.add(alone("1.1.0"), p)
-	if err == nil || !strings.Contains(err.Error(), "the pod already has an interface eth0, which Fairlead did not make") {
+	if err == nil || !strings.Contains(err.Error(), "the pod already has an interface eth0, which Fairlead did not create") {
 		t.Errorf("ADD: %v", err)
 	}
 	r.has(t)

@@ -42,7 +42,7 @@ func TestRootKilledAtRandom(t *testing.T) {
 		// Without this the runner's retries would come ever more seldom.
 		c.settle(t)
 		c.check(t)
-		cut = strings.Count(churn.log(t), "the agent ended before it had answered")
+		cut = strings.Count(churn.log(t), "the agent stopped before it answered")
 	}
 	t.Logf("%d ADD and DEL succeeded, %d failed and were tried again, the agent was killed %d times, in the midst of %d of "+
 		"them, and found %d leftovers", churn.answered(t), strings.Count(churn.log(t), "trying again"), killed, cut,

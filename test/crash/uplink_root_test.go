@@ -160,7 +160,7 @@ func (c cluster) noGateway(t *testing.T) {
 	silent("up")
 	c.attached(t, false)
 	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
-	if !strings.Contains(out, "is not reached through br-uplink") {
+	if !strings.Contains(out, "is not reachable through br-uplink") {
 		t.Errorf("status says\n%s", out)
 	}
 	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))

@@ -45,7 +45,7 @@ func TestRootFairleadctlOnNode(t *testing.T) {
 	b.says(t, "/nonexistent", 0, []string{"flows     ok", "pod-cidr  not examined: only this node"}, "doctor", "--node-local")
 
 	// The packet's way, each part on its node.
-	b.says(t, admin, 0, []string{"from pod default/a", "out of the tunnel", "next: it goes to node node2"}, "trace", "a", "default/c")
+	b.says(t, admin, 0, []string{"from pod default/a", "output to the tunnel", "next: it goes to node node2"}, "trace", "a", "default/c")
 	b.says(t, admin, 0, []string{"from the tunnel", "out of pod default/a", "arrives from node node2"}, "trace", "c", "a")
 	b.says(t, admin, 1, []string{"there is no pod default/none"}, "trace", "a", "none")
 	b.says(t, admin, 0, []string{"from pod default/a"}, "trace", "a", "203.0.113.1")
@@ -77,5 +77,5 @@ func TestRootFairleadctlOnNode(t *testing.T) {
 	_, err := b.NodeExec(ctx, "node1", "ovs-ofctl", "-O", "OpenFlow15", "add-flow", "br-int",
 		"table=3,priority=9,ip,nw_dst=203.0.113.0/24,actions=drop")
 	must(t, err)
-	b.says(t, admin, 4, []string{"flows-differ", "not wanted: ", "203.0.113.0/24", "not known: flows that are missing"}, "doctor", "flows")
+	b.says(t, admin, 4, []string{"flows-differ", "not desired: ", "203.0.113.0/24", "unknown: missing flows"}, "doctor", "flows")
 }

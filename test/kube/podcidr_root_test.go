@@ -42,7 +42,7 @@ func TestRootClusterCIDRUsedUp(t *testing.T) {
 	}
 	message := b.event(t, "node2", "PodCIDRUnusable")
 	for _, want := range []string{"node node2 has no podCIDR: cluster CIDR", "holds 1 node, and 2 exist (1 has one, 1 waits)",
-		"A longer node mask does not help here: one /24 fills the range", "from the command of Pod"} {
+		"A longer node mask does not help: one /24 fills the range", "from the command of Pod"} {
 		if !strings.Contains(message, want) {
 			t.Errorf("no %q in the Event:\n%s", want, message)
 		}
@@ -92,7 +92,7 @@ func TestRootPodCIDRChanged(t *testing.T) {
 	b.addPods(t, "d@node2")
 	b.ping(t, "d", "a", 20*time.Second)
 	b.ping(t, "a", "d", 20*time.Second)
-	b.doctorSays(t, 0, "Nothing is wrong")
+	b.doctorSays(t, 0, "No problems")
 }
 
 // Two nodes have the same podCIDR, while both agents run: both refuse new pods, both Nodes have the Event, pods that
@@ -141,7 +141,7 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 	must(t, err)
 	must(t, b.WaitPods(labtest.Within(t, time.Minute)))
 	b.ping(t, "e", "f", 20*time.Second)
-	b.doctorSays(t, 0, "Nothing is wrong")
+	b.doctorSays(t, 0, "No problems")
 	begun := time.Now()
 	wait(t, 10*time.Second, func() string { // for steady to have some pings to count
 		if left := 2*time.Second - time.Since(begun); left > 0 {

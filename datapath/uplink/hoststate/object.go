@@ -47,10 +47,10 @@ type Object struct {
 func (o Object) Check() error {
 	m, known := kinds[o.Kind]
 	if !known {
-		return fmt.Errorf("there is no kind of object called %q", o.Kind)
+		return fmt.Errorf("unknown kind of object %q", o.Kind)
 	}
 	if len(o.Data) < m.header {
-		return fmt.Errorf("%s %q is cut short", o.Kind, o.Text)
+		return fmt.Errorf("%s %q is truncated", o.Kind, o.Text)
 	}
 	if _, err := parseAttrs(o.Data[m.header:]); err != nil {
 		return fmt.Errorf("%s %q: %w", o.Kind, o.Text, err)
@@ -67,7 +67,7 @@ type attr struct {
 	value []byte
 }
 
-var errAttrs = errors.New("its attributes can't be read")
+var errAttrs = errors.New("its attributes are invalid")
 
 func parseAttrs(b []byte) (attrs []attr, err error) {
 	for len(b) >= unix.SizeofRtAttr {
@@ -155,7 +155,7 @@ func dump(kind Kind, family, flags byte) ([]Object, error) {
 		req.AddRawData(head)
 		msgs, err := req.Execute(unix.NETLINK_ROUTE, uint16(m.add))
 		if err != nil {
-			return nil, fmt.Errorf("listing each %s: %w", kind, err)
+			return nil, fmt.Errorf("listing %s objects: %w", kind, err)
 		}
 		var all []Object
 		for _, data := range msgs {

@@ -65,7 +65,7 @@ func Read(name string) (Link, error) {
 		return l, err
 	}
 	if err := l.readObjects(); err != nil {
-		return l, fmt.Errorf("reading what interface %s has: %w", name, err)
+		return l, fmt.Errorf("reading the configuration of interface %s: %w", name, err)
 	}
 	return l, nil
 }

@@ -129,7 +129,7 @@ func (db DB) Ensure(ctx context.Context, b Bridge) error {
 		return err
 	}
 	if s.Present && !s.Ours {
-		return fmt.Errorf("there is a bridge %s already that Fairlead has not made: rename or delete it", b.Name)
+		return fmt.Errorf("there is already a bridge %s that Fairlead did not create: rename or delete it", b.Name)
 	}
 	if s.Complete {
 		return nil
@@ -154,7 +154,7 @@ func (db DB) Ensure(ctx context.Context, b Bridge) error {
 		_, err = db.transact(ctx, ops...)
 	}
 	if err != nil {
-		return fmt.Errorf("making bridge %s: %w", b.Name, err)
+		return fmt.Errorf("creating bridge %s: %w", b.Name, err)
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func (db DB) AddNIC(ctx context.Context, b Bridge, nic string) error {
 		return err
 	}
 	if s.Elsewhere != "" {
-		return fmt.Errorf("%s is a port of bridge %s already", nic, s.Elsewhere)
+		return fmt.Errorf("%s is already a port of bridge %s", nic, s.Elsewhere)
 	}
 	if !s.Present {
 		return fmt.Errorf("there is no bridge %s", b.Name)
@@ -224,7 +224,7 @@ func (db DB) RemoveNIC(ctx context.Context, b Bridge, nic string) error {
 			"mutations": []any{[]any{"ports", "delete", set([]any{"uuid", s.nicPort})}}},
 		db.onRoot(s))
 	if err != nil {
-		return fmt.Errorf("taking %s out of bridge %s: %w", nic, b.Name, err)
+		return fmt.Errorf("removing %s from bridge %s: %w", nic, b.Name, err)
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func (db DB) WaitTaken(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return errors.New("ovs-vswitchd does not answer: it has not taken the change. Does it run?")
+			return errors.New("ovs-vswitchd does not answer: it has not applied the change. Is it running?")
 		case <-time.After(time.Millisecond):
 		}
 	}

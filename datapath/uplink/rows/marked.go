@@ -42,7 +42,7 @@ func (db DB) FindMarked(ctx context.Context) (Marked, error) {
 		op{"op": "select", "table": "Interface", "where": []any{}, "columns": []string{"name", "type"}},
 		op{"op": "select", "table": database, "where": []any{}, "columns": []string{"_uuid", "other_config", "external_ids"}})
 	if err != nil {
-		return Marked{}, fmt.Errorf("looking for what Open vSwitch has of Fairlead: %w", err)
+		return Marked{}, fmt.Errorf("listing Fairlead's rows in Open vSwitch's database: %w", err)
 	}
 	m := Marked{bridges: map[string][]string{}, ports: map[string][]string{}}
 	if len(results[3].Rows) == 0 {
@@ -131,7 +131,7 @@ func (db DB) RemoveMarked(ctx context.Context, m Marked) error {
 		[]any{"external_ids", "delete", set(restoredKey)},
 		[]any{"other_config", "delete", omap(map[string]string{waitKey: waitOurs})}))
 	if _, err := db.transact(ctx, ops...); err != nil {
-		return fmt.Errorf("taking what is Fairlead's out of Open vSwitch: %w", err)
+		return fmt.Errorf("removing Fairlead's rows from Open vSwitch's database: %w", err)
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func TestForeignBridge(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-uplink", ovstest.Port{Name: "p0"})
 	db := Find(o.Dir)
-	if err := db.Ensure(ctx, bridge()); err == nil || !strings.Contains(err.Error(), "Fairlead has not made") {
+	if err := db.Ensure(ctx, bridge()); err == nil || !strings.Contains(err.Error(), "Fairlead did not create") {
 		t.Errorf("Ensure: %v", err)
 	}
 	must(t, db.RemoveNIC(ctx, bridge(), "p0"))

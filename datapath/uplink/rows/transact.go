@@ -87,7 +87,7 @@ func (db DB) transact(ctx context.Context, ops ...op) ([]result, error) {
 	}
 	for _, r := range results {
 		if r.Error != "" {
-			return nil, fmt.Errorf("OVSDB refused the transaction: %s (%s)", r.Error, r.Details)
+			return nil, fmt.Errorf("OVSDB rejected the transaction: %s (%s)", r.Error, r.Details)
 		}
 	}
 	if len(results) < len(ops) {
@@ -107,7 +107,7 @@ func (db DB) ask(ctx context.Context, params []any) ([]result, error) {
 		return nil, err
 	}
 	if err := json.NewEncoder(conn).Encode(map[string]any{"method": "transact", "params": params, "id": 0}); err != nil {
-		return nil, fmt.Errorf("asking ovsdb-server: %w", err)
+		return nil, fmt.Errorf("querying ovsdb-server: %w", err)
 	}
 	for answers := json.NewDecoder(conn); ; {
 		var a struct {
@@ -122,7 +122,7 @@ func (db DB) ask(ctx context.Context, params []any) ([]result, error) {
 		switch {
 		case a.Method != "": // a probe of the server's
 		case a.Error != nil:
-			return nil, fmt.Errorf("ovsdb-server refused: %v", a.Error)
+			return nil, fmt.Errorf("ovsdb-server rejected the request: %v", a.Error)
 		default:
 			return a.Result, nil
 		}
@@ -143,7 +143,7 @@ func (db DB) edit(ctx context.Context, params []any) ([]result, error) {
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return nil, fmt.Errorf("ovsdb-tool transact %s: %w: %s", db.File, err, strings.TrimSpace(string(exit.Stderr)))
 	} else if err != nil {
-		return nil, fmt.Errorf("ovsdb-server is down, and its database can't be changed without it: %w", err)
+		return nil, fmt.Errorf("ovsdb-server is down, and its database cannot be edited offline: %w", err)
 	}
 	var results []result
 	if err := json.Unmarshal(out, &results); err != nil {

@@ -69,7 +69,7 @@ func (c Config) Counts() ([]Count, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("opening the map of counts: %w", err)
+		return nil, fmt.Errorf("opening the map of counters: %w", err)
 	}
 	defer m.Close()
 	var out []Count
@@ -80,7 +80,7 @@ func (c Config) Counts() ([]Count, error) {
 			}
 			var each []struct{ Frames, Bytes uint64 }
 			if err := m.Lookup(indexOf(f, t), &each); err != nil {
-				return nil, fmt.Errorf("reading the map of counts: %w", err)
+				return nil, fmt.Errorf("reading the map of counters: %w", err)
 			}
 			sum := Count{From: f, To: t, Source: f.String(), Way: t.String()}
 			for _, processor := range each {

@@ -44,7 +44,7 @@ func (c Config) openLink(h hook) (l link.Link, info *link.Info, ifindex int, err
 	info, err = l.Info()
 	if err != nil {
 		l.Close()
-		return nil, nil, 0, fmt.Errorf("looking at the link %s: %w", h.name, err)
+		return nil, nil, 0, fmt.Errorf("querying the link %s: %w", h.name, err)
 	}
 	if tcx := info.TCX(); tcx != nil && uint32(tcx.AttachType) == uint32(h.attachType()) {
 		ifindex = int(tcx.Ifindex)
@@ -151,12 +151,12 @@ func nameOf(id ebpf.ProgramID) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("looking at a program: %w", err)
+		return "", fmt.Errorf("querying a program: %w", err)
 	}
 	defer program.Close()
 	info, err := program.Info()
 	if err != nil {
-		return "", fmt.Errorf("looking at a program: %w", err)
+		return "", fmt.Errorf("querying a program: %w", err)
 	}
 	return info.Name, nil
 }
@@ -202,7 +202,7 @@ func (c Config) attachFilter(h hook, program *ebpf.Program) error {
 	}
 	if !has {
 		if err := os.Mkdir(c.pin(qdiscPrefix+strconv.Itoa(c.device(h))), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("taking note of a qdisc: %w", err)
+			return fmt.Errorf("recording the qdisc: %w", err)
 		}
 		if err := netlink.QdiscAdd(clsact(c.device(h))); err != nil {
 			return fmt.Errorf("adding the qdisc clsact: %w", err)

@@ -150,7 +150,7 @@ func (c Config) pinned(name string, spec *ebpf.MapSpec) (m, old *ebpf.Map, err e
 		return nil, nil, fmt.Errorf("opening the map %s: %w", name, err)
 	}
 	if m, err = ebpf.NewMap(spec); err != nil {
-		return nil, nil, fmt.Errorf("making the map %s: %w", name, err)
+		return nil, nil, fmt.Errorf("creating the map %s: %w", name, err)
 	}
 	if old == nil {
 		err = m.Pin(c.pin(name))

@@ -105,12 +105,12 @@ func (c Config) attached(h hook, spec *ebpf.ProgramSpec, m *openMaps) (bool, err
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("looking at the program at %s: %w", h.name, err)
+		return false, fmt.Errorf("querying the program at %s: %w", h.name, err)
 	}
 	defer program.Close()
 	info, err := program.Info()
 	if err != nil {
-		return false, fmt.Errorf("looking at the program at %s: %w", h.name, err)
+		return false, fmt.Errorf("querying the program at %s: %w", h.name, err)
 	}
 	uses, _ := info.MapIDs()
 	return info.Name == spec.Name && m.are(uses), nil
@@ -166,7 +166,7 @@ func (c Config) Remove() error {
 		err = os.RemoveAll(c.Dir)
 	}
 	if err != nil {
-		errs = append(errs, fmt.Errorf("removing what is pinned: %w", err))
+		errs = append(errs, fmt.Errorf("removing pinned objects: %w", err))
 	}
 	for _, h := range list {
 		errs = append(errs, c.detachStrays(h))
@@ -180,16 +180,16 @@ func Probe(dir string) error {
 		return err
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return fmt.Errorf("lifting the limit of locked memory: %w", err)
+		return fmt.Errorf("raising the limit of locked memory: %w", err)
 	}
 	m := &openMaps{}
 	defer m.close()
 	var err error
 	if m.macs, err = ebpf.NewMap(macsSpec()); err != nil {
-		return fmt.Errorf("the kernel takes no eBPF maps: %w", err)
+		return fmt.Errorf("creating an eBPF map: %w", err)
 	}
 	if m.count, err = ebpf.NewMap(countSpec()); err != nil {
-		return fmt.Errorf("the kernel takes no eBPF maps: %w", err)
+		return fmt.Errorf("creating an eBPF map: %w", err)
 	}
 	for _, h := range hooks() {
 		program, err := load(Config{NIC: 1, Port: 1}.plan(m).spec(h))
@@ -209,11 +209,11 @@ func (c Config) plan(m *openMaps) plan {
 func load(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 	program, err := ebpf.NewProgram(spec)
 	if refused := (*ebpf.VerifierError)(nil); errors.As(err, &refused) {
-		return nil, fmt.Errorf("the kernel refuses the program %s: %w. Its verifier says: %s", spec.Name, refused.Cause,
+		return nil, fmt.Errorf("the kernel rejects the program %s: %w. Verifier log: %s", spec.Name, refused.Cause,
 			strings.Join(refused.Log, " | "))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the kernel refuses the program %s: %w", spec.Name, err)
+		return nil, fmt.Errorf("the kernel rejects the program %s: %w", spec.Name, err)
 	}
 	return program, nil
 }
@@ -223,10 +223,10 @@ func (c Config) makeDir() error {
 		return err
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return fmt.Errorf("making the directory for what is pinned: %w", err)
+		return fmt.Errorf("creating the directory of pinned objects: %w", err)
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return fmt.Errorf("lifting the limit of locked memory: %w", err)
+		return fmt.Errorf("raising the limit of locked memory: %w", err)
 	}
 	return nil
 }
@@ -245,9 +245,9 @@ func haveBPFFS(dir string) error {
 		}
 	}
 	if err == nil {
-		err = errors.New("another file system is there")
+		err = errors.New("another file system is mounted there")
 	}
-	return fmt.Errorf("%s is no file system of type bpf: mount one (mount -t bpf bpf %s): %w", at, at, err)
+	return fmt.Errorf("%s is not a file system of type bpf: mount one (mount -t bpf bpf %s): %w", at, at, err)
 }
 
 // openMaps are the maps that the programs use.

@@ -361,7 +361,7 @@ func TestRootVerifierIsQuoted(t *testing.T) {
 	spec := n.config.plan(m).spec(hooks()[0])
 	spec.Instructions = spec.Instructions[:len(spec.Instructions)-1] // it never ends
 	_, err = load(spec)
-	if err == nil || !strings.Contains(err.Error(), "Its verifier says") || !strings.Contains(err.Error(), "last insn") {
+	if err == nil || !strings.Contains(err.Error(), "Verifier log") || !strings.Contains(err.Error(), "last insn") {
 		t.Errorf("a program without an end: %v", err)
 	}
 	if err := Probe("/proc/fairlead"); err == nil || !strings.Contains(err.Error(), "mount -t bpf") {
