@@ -236,7 +236,7 @@ func (r *reader) lease(ctx context.Context, name string) (runs Answer, not strin
 	case err != nil || l.Spec.RenewTime == nil:
 		return Unknown, ""
 	case time.Since(l.Spec.RenewTime.Time) > leaseStale:
-		return No, "its Lease has not been renewed:  kube-system/" + name + " since " +
+		return No, "its Lease kube-system/" + name + " has not been renewed since " +
 			l.Spec.RenewTime.UTC().Format(time.DateTime) + " UTC"
 	case l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == "":
 		return No, "no holder of its Lease kube-system/" + name + ": it was stopped"

@@ -139,12 +139,12 @@ func TestTrace(t *testing.T) {
 		}},
 		{dropped, []string{
 			"table 0 Classify (source validation (anti-spoofing)) flow: any packet (lowest priority)",
-			"  drop it",
+			"  drop",
 			"the datapath drops it",
 		}},
 		{unmatched, []string{
 			"table 3 Forward (routing to the destination) no flow matches: the packet is dropped",
-			"  drop it",
+			"  drop",
 			"the datapath drops it",
 		}},
 		{"", nil},
