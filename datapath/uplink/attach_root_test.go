@@ -37,7 +37,7 @@ func TestRootAttachAndRestore(t *testing.T) {
 	var r Report
 	u := f.open()
 	f.node.Must(func() (err error) { r, err = u.Preflight(context.Background(), f.plan()); return err })
-	if len(r.Refused) > 0 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "attached already") {
+	if len(r.Refused) > 0 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "already attached") {
 		t.Errorf("preflight of what is attached: %+v", r)
 	}
 	if err := f.restore(); err != nil {

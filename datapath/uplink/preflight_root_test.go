@@ -65,7 +65,7 @@ func TestRootPreflight(t *testing.T) {
 		}
 	}
 	f.ovs.Ctl("add-port", "br-int", nic)
-	if r := preflight(); !strings.Contains(strings.Join(r.Refused, "\n"), "bridge br-int already") {
+	if r := preflight(); !strings.Contains(strings.Join(r.Refused, "\n"), "bridge br-int: remove it") {
 		t.Errorf("a port of br-int: refused %q", r.Refused)
 	}
 }

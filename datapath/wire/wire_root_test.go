@@ -163,7 +163,7 @@ func TestRootAskTwice(t *testing.T) {
 func TestRootAskNobody(t *testing.T) {
 	node := nstest.New(t)
 	a := addrs("192.0.2.7")
-	for nic, want := range map[string]string{"lo": "no Ethernet", "eth9": "no such network interface"} {
+	for nic, want := range map[string]string{"lo": "not an Ethernet", "eth9": "no such network interface"} {
 		err := node.Do(func() error {
 			_, err := Ask(t.Context(), Question{NIC: nic, Addrs: a, Timeout: time.Second})
 			return err

@@ -121,7 +121,7 @@ func TestRootSecondaryRefused(t *testing.T) {
 		{`"ippool": ["second4"]`, "", 7, `unknown field "ippool"`},
 		{onePool, `"runtimeConfig": {"ips": ["10.10.1.99"]},`, 101, "10.10.1.99 of the network: 10.10.1.99 is outside of pool second4"},
 		{onePool, `"runtimeConfig": {"ips": ["10.10.1.1"]},`, 101, "is the gateway of pool second4"},
-		{onePool, `"runtimeConfig": {"ips": ["10.10.1.11/16"]},`, 101, "with the mask /16, and pool second4 has /24"},
+		{onePool, `"runtimeConfig": {"ips": ["10.10.1.11/16"]},`, 101, "with the mask /16, but pool second4 has /24"},
 		{onePool, `"runtimeConfig": {"ips": ["fd10:10:1::11"]},`, 101, "no pool of ipam.ippools is IPv6"},
 	} {
 		_, err := b.ipam("ADD", p, "refused", c.keys, c.others)
