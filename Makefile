@@ -12,17 +12,9 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 FUZZTIME ?= 10s
 TESTS ?= ./...
 
-# What is tried on the kernel's datapath as well: the packages whose tests ask which datapath to use, without the tests
-# in which no packet decides, and without those of crashes and CNI verbs that only are many and long, or (RootRestart)
-# send more packets than a guest's one CPU can take, or (DriftIsRepaired, RandomAPIFaults) run too many nodes, or
-# Kubernetes, there. Changes by hand are among the random faults.
+# What is tried on the kernel's datapath as well: the packages whose tests ask which datapath to use. A test for which it
+# would show nothing more, or which is too much for a guest's one processor, says so itself: ovstest.UserspaceOnly.
 KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./datapath/... ./test/chain ./test/ovstest
-KERNEL_SKIP := BrokenManifest|BrokenConfig|NoPodCIDR|LatePodCIDR|Newcomer|AgentWaitsForOVS|BridgedPods|BridgingCluster
-KERNEL_SKIP := $(KERNEL_SKIP)|Idempotent|ApplyMends|SwitchedOff|MissingProgram|WaitsForTheLock|MadeByNft
-KERNEL_SKIP := $(KERNEL_SKIP)|RootServices|Verbs|ManyAtOnce|UsedUp|InterfaceIsThere|Tuning|RootGC|RootStatus|CheckFails
-KERNEL_SKIP := $(KERNEL_SKIP)|KilledAt|NoDEL|AnsweredAndNotRemoved/all|LeasesLost|EditedByHand|DuringADDs|RootRestart|Deaths/down_3s|RandomAPIFaults
-KERNEL_SKIP := $(KERNEL_SKIP)|RootDifferences|RootModeChanges|DriftIsRepaired|RootModes/encap|RootModes/.*/peers|RootModes/noEncap/(sources|MTU|path|TTL|lies)
-KERNEL_SKIP := $(KERNEL_SKIP)|RootUninstall/(bridge|steer)$$|RootFlat/steer|SecondaryPods/kube|Secondary(Refused|Isolated|GC|Reclaim|Killed|Owed|Docs)
 
 IMAGE ?= fairlead/fairlead:dev
 
@@ -71,7 +63,7 @@ plugins: ## bin/cni: the reference plugins under which Fairlead is tried as IPAM
 
 test-kernel: root deps build plugins once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
 	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -parallel 3 \
-		-timeout 30m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' -skip '$(KERNEL_SKIP)' $(KERNEL_TESTS)
+		-timeout 30m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS)
 
 e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes)
 	@rm -rf out/e2e; failed=0; \

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 var dual = []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:0:0:1::/64")}
@@ -78,6 +79,7 @@ func dump(node *nstest.NS) string {
 }
 
 func TestRootApplyIsIdempotent(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	backends(t, func(t *testing.T) {
 		node := nstest.New(t)
 		if changes := apply(t, node, desired()); len(changes) == 0 {
@@ -118,6 +120,7 @@ func TestRootApplyIsIdempotent(t *testing.T) {
 
 // What somebody changes by hand is mended, and the node's other rules stay.
 func TestRootApplyMendsDrift(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	backends(t, func(t *testing.T) {
 		node := nstest.New(t)
 		node.Exec("iptables", "-A", "FORWARD", "-s", "192.0.2.66/32", "-j", "DROP")
@@ -160,6 +163,7 @@ func TestRootApplyMendsDrift(t *testing.T) {
 }
 
 func TestRootSwitchedOffIsRemoved(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	backends(t, func(t *testing.T) {
 		node := nstest.New(t)
 		node.Exec("iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.66/32", "-j", "RETURN")
@@ -182,6 +186,7 @@ func TestRootSwitchedOffIsRemoved(t *testing.T) {
 }
 
 func TestRootMissingProgram(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	need(t)
 	node := nstest.New(t)
 	path := os.Getenv("PATH")
@@ -279,6 +284,7 @@ func findIn(path, name string) (string, error) {
 
 // kube-proxy holds the lock for as long as it writes. The nft back end has none.
 func TestRootWaitsForTheLock(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	withBackend(t, "legacy", func(t *testing.T) {
 		node := nstest.New(t)
 		lock, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_CREATE|os.O_RDONLY, 0o600)
@@ -301,6 +307,7 @@ func TestRootWaitsForTheLock(t *testing.T) {
 
 // A chain of our name that iptables cannot show is written anew.
 func TestRootChainMadeByNft(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	need(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("SKIPPED, NOTHING WAS TESTED: needs nft")

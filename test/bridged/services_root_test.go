@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // serviceYAML is a Service of both families with one backend, for TCP and UDP.
@@ -33,6 +34,7 @@ spec:
 // with the cluster's own kube-proxy, and where reverse paths are checked strictly. In mode bridge, and after the nodes
 // have changed to mode steer under the pods that run.
 func TestRootServices(t *testing.T) {
+	ovstest.UserspaceOnly(t, "Services are iptables, before Open vSwitch sees a packet")
 	c := up(t, lab.Options{Cluster: lab.Kube})
 	for _, name := range c.Nodes() {
 		strictPaths(t, c.host(t, name))

@@ -10,10 +10,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // A node without free addresses says so in numbers, and works again when some are free.
 func TestRootAddressesUsedUp(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	_, r := up(t)
 	var containers []*libcni.RuntimeConf
 	var pods []nodestate.Pod
@@ -45,6 +47,7 @@ func TestRootAddressesUsedUp(t *testing.T) {
 
 // An interface that is there already is left alone.
 func TestRootInterfaceIsThere(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
 	p := r.container(t)
 	r.in(t, p, "ip link add eth0 type veth peer name other")
@@ -61,6 +64,7 @@ func TestRootInterfaceIsThere(t *testing.T) {
 
 // A full node's worth of pods at once, through the whole chain.
 func TestRootManyAtOnce(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
 	const many = 32
 	containers := make([]*libcni.RuntimeConf, many)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // A host port leads from outside, and from another node, to the pod, in both families, and goes with it.
@@ -149,6 +150,7 @@ func (r runtime) rate(t *testing.T, from, to *libcni.RuntimeConf, toPod nodestat
 // The plugin tuning sets sysctls. It may also set another MAC, and then the pod has no network, because Fairlead lets
 // a pod send only from the MAC that it gave it; CHECK says so.
 func TestRootTuning(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
 	p := r.container(t)
 	conflist := network("1.0.0", "chain", tuning)

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // What the tests' networks have.
@@ -35,6 +36,9 @@ func secondPools() []string {
 func TestRootSecondaryPods(t *testing.T) {
 	for _, cluster := range []lab.Cluster{lab.Directory, lab.Kube} {
 		t.Run(string(cluster), func(t *testing.T) {
+			if cluster == lab.Kube {
+				ovstest.UserspaceOnly(t, "where Pods are read from makes no packet")
+			}
 			b := upSecondary(t, cluster)
 			b.underlay(t)
 			b.apply(t, secondPools()...)
@@ -101,6 +105,7 @@ func (b *bed) secondaryPods(t *testing.T, main string) {
 
 // What can't be given is refused with a reason, and leaves nothing.
 func TestRootSecondaryRefused(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
 	b.apply(t, append(secondPools(), poolYAML("tagged", "", "10.20.0.10", "10.20.0.11", "10.20.0.1", 24, 7),
 		poolYAML("bad", "", "10.30.0.10", "10.31.0.11", "10.30.0.1", 24, 0),
@@ -182,6 +187,7 @@ func TestRootSecondaryRefused(t *testing.T) {
 
 // Networks that are isolated may have the same addresses. CHECK tells of what is not as ADD made it.
 func TestRootSecondaryIsolatedAndCheck(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
 	b.apply(t, poolYAML("red", "red", "10.10.1.10", "10.10.1.10", "10.10.1.1", 24, 0),
 		poolYAML("blue", "blue", "10.10.1.10", "10.10.1.10", "10.10.1.1", 24, 0))
@@ -225,6 +231,7 @@ func TestRootSecondaryIsolatedAndCheck(t *testing.T) {
 
 // GC takes from the network in its configuration alone, not from others, and the main plugin's takes none of these.
 func TestRootSecondaryGC(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
 	b.apply(t, secondPools()...)
 	var hold []map[string][]string // of each container, by network
@@ -257,6 +264,7 @@ func TestRootSecondaryGC(t *testing.T) {
 
 // The node takes back what nobody can use any more, and from nobody who lives: there is no port to be seen of either.
 func TestRootSecondaryReclaim(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
 	b.apply(t, secondPools()...)
 	add := func() (*libcni.RuntimeConf, []string) {
@@ -292,6 +300,7 @@ func TestRootSecondaryReclaim(t *testing.T) {
 // Wherever in ADD or DEL the agent is killed: what the runtime asks for again it gets, with nothing beside it, and
 // nobody else gets it.
 func TestRootSecondaryKilled(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
 	b.apply(t, secondPools()...)
 	stays := net1(b.container(t))
@@ -368,6 +377,7 @@ func (b *bed) killAt(t *testing.T, n int, call func() error) (within bool) {
 // A DEL does not wait for an API server that is away: what is held is given back when it is there again, by whichever
 // agent runs then. The interfaces of one container have a file each.
 func TestRootSecondaryOwed(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Kube)
 	b.apply(t, secondPools()...)
 	plane, err := b.lab.Plane()
@@ -412,6 +422,7 @@ func TestRootSecondaryOwed(t *testing.T) {
 // The examples in docs/secondary-networks.md work as they are, but for the names of the node's interfaces. The one of
 // Antrea's page whose gateways are in no subnet is passed through, and the kernel refuses it.
 func TestRootSecondaryDocs(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
 	b.underlay(t)
 	page, err := os.ReadFile("../../docs/secondary-networks.md")

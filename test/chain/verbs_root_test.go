@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // limits make the plugin bandwidth work. Without any, its version 1.1.1 fails at CHECK.
@@ -22,6 +23,7 @@ func limits() map[string]any {
 
 // All verbs about one container, in every version of the spec, in a chain where the plugins of Debian speak it.
 func TestRootVerbs(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
 	for _, n := range []struct{ version, conflist string }{
 		{"0.3.0", full("0.3.0")}, {"0.3.1", full("0.3.1")}, {"0.4.0", full("0.4.0")}, {"1.0.0", full("1.0.0")},
@@ -99,6 +101,7 @@ func (r runtime) asResultSays(t *testing.T, p *libcni.RuntimeConf, any types.Res
 
 // CHECK says what is wrong.
 func TestRootCheckFails(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
 	for _, n := range []string{full("0.4.0"), alone("1.1.0")} {
 		for _, c := range []struct{ harm, want string }{
@@ -163,6 +166,7 @@ func TestRootADDAtOnceAfterDEL(t *testing.T) {
 
 // GC takes away what the runtime does not list, and nothing of another network.
 func TestRootGC(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
 	other := network("1.1.0", "other")
 	a, b, c, d := r.container(t), r.container(t), r.container(t), r.container(t)
@@ -180,6 +184,7 @@ func TestRootGC(t *testing.T) {
 
 // STATUS is about whether an ADD could succeed.
 func TestRootStatus(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
 	for _, d := range []lab.Daemon{lab.OVSDB, lab.Vswitchd} {
 		must(t, r.status(alone("1.1.0")))

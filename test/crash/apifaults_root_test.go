@@ -10,11 +10,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // TestRootRandomFaults with Kubernetes: in every round something is wrong with the API as well. When it is back, all
 // that was made and deleted meanwhile is followed, on both nodes.
 func TestRootRandomAPIFaults(t *testing.T) {
+	ovstest.UserspaceOnly(t, "Kubernetes is too much for a guest's one processor")
 	r := dice(t)
 	c := upIn(t, lab.Kube)
 	faults := c.apiFaults()

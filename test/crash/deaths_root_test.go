@@ -66,7 +66,7 @@ func (c cluster) deaths() (all []death) {
 				d.kill, d.down = kill, down
 				brief := kill && down < 10*time.Second || down == 0 && !d.agent
 				if c.Datapath() == vswitch.System {
-					brief = kill && (down == 3*time.Second || down == 0 && !strings.Contains(d.who(), "+"))
+					brief = kill && down == 0 && !strings.Contains(d.who(), "+")
 				}
 				if long() || brief {
 					all = append(all, d)

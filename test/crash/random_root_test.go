@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 const (
@@ -23,6 +25,7 @@ const (
 // Pods come and go, several at a time, and the agent is killed over and over. Whoever calls ADD and DEL does what
 // kubelet does: it tries again.
 func TestRootKilledAtRandom(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	r := dice(t)
 	c := up(t)
 	stopWatching := c.watchAddresses(t)

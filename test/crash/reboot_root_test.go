@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 const otherBoot = "00000000-1111-2222-3333-444444444444"
@@ -62,6 +63,7 @@ func (c cluster) leaseFile(name string) string {
 
 // Whatever happens to the files of the leases, a living pod keeps its addresses and nobody else gets them.
 func TestRootLeasesLost(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t)
 	near := c.pods(t)[0]
 	for what, damage := range map[string]func(){
@@ -114,6 +116,7 @@ func (c cluster) fill(n int) (pods []string) {
 // A record that somebody has edited is put back by an agent that has seen it before. One that starts does not know
 // whose the port is: it takes nothing away, and tells the operator.
 func TestRootRecordEditedByHand(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t)
 	near := c.pods(t)[0]
 	edit := []string{"ovs-vsctl", "set", "Port", near.HostIf(), "external_ids:fairlead-mac=nonsense"}

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // restarts of either kind that must lose no packet.
@@ -28,6 +29,7 @@ const (
 
 // An agent that ends, one way or the other, and starts again loses no packet and rewrites nothing.
 func TestRootRestart(t *testing.T) {
+	ovstest.UserspaceOnly(t, "it sends more packets than a guest's one processor can take")
 	c := up(t)
 	c.apply(t, podYAML("a", node), podYAML("b", node))
 	c.settle(t)

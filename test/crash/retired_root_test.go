@@ -9,6 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // removedWithin is the time that the ports and veths of pods may stay after the answers to their DELs.
@@ -47,7 +48,10 @@ func TestRootAnsweredAndNotRemoved(t *testing.T) {
 		c.check(t)
 	})
 	for _, kill := range []bool{false, true} {
-		t.Run(fmt.Sprintf("all addresses twice, agent killed %v", kill), func(t *testing.T) { c.allTwice(t, kill) })
+		t.Run(fmt.Sprintf("all addresses twice, agent killed %v", kill), func(t *testing.T) {
+			ovstest.UserspaceOnly(t, "no packet decides it")
+			c.allTwice(t, kill)
+		})
 	}
 }
 

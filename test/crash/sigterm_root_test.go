@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // An agent that is told to stop finishes the calls that it has begun, or fails them and leaves nothing, and is gone
 // within 15 seconds.
 func TestRootSIGTERMDuringADDs(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	r := dice(t)
 	c := up(t)
 	longest := time.Duration(0)

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // delays after a step at which the agent is killed. A step and the next are 0.1 to 3 ms apart.
@@ -21,6 +22,7 @@ var delays = []time.Duration{0, 150 * time.Microsecond, 600 * time.Microsecond, 
 
 // The agent is killed just when a step of ADD or DEL is seen, and a little later.
 func TestRootKilledAtEveryStep(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t)
 	w := c.watch(t)
 	stopWatching := c.watchAddresses(t)
@@ -87,6 +89,7 @@ func (c cluster) readyForCNI(t *testing.T) {
 // A runtime that dies with the agent calls no DEL. The next agent puts the attachment there whole or not at all, and
 // takes it away when the pod's network namespace is gone.
 func TestRootKilledAndNoDEL(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t)
 	w := c.watch(t)
 	outcomes := map[string]int{}

@@ -44,6 +44,19 @@ func UnderTest(t testing.TB) Datapath {
 	}
 }
 
+// ElsewhereMark begins what UserspaceOnly says of a test that it ends: such a test has run in the other pass.
+const ElsewhereMark = "userspace datapath only: "
+
+// UserspaceOnly ends a test where System is under test. It is for tests that would show nothing there that they do not
+// show on Netdev, or can't run there, and why says which. It comes first in a test, before anything is started.
+// test/summary does not count such tests as skipped.
+func UserspaceOnly(t testing.TB, why string) {
+	t.Helper()
+	if UnderTest(t) == System {
+		t.Skip(ElsewhereMark + why)
+	}
+}
+
 // Options choose what Start starts. The zero value is the dummy datapath.
 type Options struct {
 	Datapath Datapath

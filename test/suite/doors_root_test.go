@@ -10,10 +10,12 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // A manifest that breaks while the agent runs keeps what it held, is told of once by name, and is counted.
 func TestRootBrokenManifestsChangeNothing(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{})
 	c.addPods(t, "a@node1", "c@node2")
 	c.warm(t)
@@ -83,6 +85,7 @@ func TestRootBrokenManifestsChangeNothing(t *testing.T) {
 
 // A start is refused with a broken manifest: it would forget what the file held.
 func TestRootStartWithBrokenManifest(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true})
 	path := c.write(t, "broken.yaml", "kind: [")
 	must(t, 0, c.AgentStart(t.Context(), "node1"))
@@ -99,6 +102,7 @@ func TestRootStartWithBrokenManifest(t *testing.T) {
 
 // A config that is not right ends the agent with code 2 and the place of every mistake; the node goes on as it was.
 func TestRootBrokenConfig(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1})
 	c.addPods(t, "a@node1", "b@node1")
 	must(t, 0, c.AgentStop(labtest.Within(t, 10*time.Second), "node1"))
@@ -141,6 +145,7 @@ func TestRootBrokenConfig(t *testing.T) {
 // An agent that finds no Open vSwitch waits for it, says so to whoever asks, and goes on when it comes, one daemon
 // after the other.
 func TestRootAgentWaitsForOVS(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true})
 	node := c.host(t, "node1")
 	must(t, 0, c.OVSStop(labtest.Within(t, 10*time.Second), "node1"))
@@ -253,6 +258,7 @@ func errText(err error) string {
 
 // A pod that asks for an address of an IPPool gets none of the podCIDR, and nothing is left of the try.
 func TestRootBridgedPodsAreRefused(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1})
 	c.addPods(t, "a@node1")
 	node := c.host(t, "node1")

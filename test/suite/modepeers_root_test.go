@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // peerLimit is how long a change may take: a second, says the promise; the machine may be slow, and one look at a node
@@ -209,6 +210,7 @@ func (c cluster) restart(t *testing.T, node string) {
 // The mode changes by a restart of the agents, pods run on, and nothing of the mode before is left: back in the first
 // mode the nodes are what they were.
 func TestRootModeChanges(t *testing.T) {
+	ovstest.UserspaceOnly(t, "its nodes are too many for a guest's one processor")
 	byName := map[string]mode{}
 	for _, m := range modes() {
 		byName[m.name] = m

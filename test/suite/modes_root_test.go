@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // mode is a traffic mode and what it promises between nodes of one subnet (near) and of two (far).
@@ -57,16 +58,30 @@ func modeLab(t *testing.T, m mode) cluster {
 func TestRootModes(t *testing.T) {
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) {
+			if m.name == api.ModeEncap {
+				ovstest.UserspaceOnly(t, "hybrid has its tunnels, and all other tests its mode")
+			}
 			start := time.Now()
 			c := modeLab(t, m)
 			t.Run("ways", func(t *testing.T) { takesTheWay(t, c, m) })
 			t.Run("all reach all", func(t *testing.T) { allReachAllInSubnets(t, c) })
-			t.Run("sources", func(t *testing.T) { sourcesStay(t, c, m) })
-			t.Run("MTU", func(t *testing.T) { fullPackets(t, c, m.mtu) })
-			t.Run("path MTU", func(t *testing.T) { narrowRouter(t, c, m) })
-			t.Run("TTL", func(t *testing.T) { ttlsOfMode(t, c, m) })
-			t.Run("lies", func(t *testing.T) { liesBetweenNodes(t, c) })
-			t.Run("peers that change", func(t *testing.T) { peersChange(t, c, m) })
+			check := func(name string, try func(t *testing.T)) {
+				t.Run(name, func(t *testing.T) {
+					if m.name == api.ModeNoEncap {
+						ovstest.UserspaceOnly(t, "hybrid has these ways as well, and is tried on both")
+					}
+					try(t)
+				})
+			}
+			check("sources", func(t *testing.T) { sourcesStay(t, c, m) })
+			check("MTU", func(t *testing.T) { fullPackets(t, c, m.mtu) })
+			check("path MTU", func(t *testing.T) { narrowRouter(t, c, m) })
+			check("TTL", func(t *testing.T) { ttlsOfMode(t, c, m) })
+			check("lies", func(t *testing.T) { liesBetweenNodes(t, c) })
+			t.Run("peers that change", func(t *testing.T) {
+				ovstest.UserspaceOnly(t, "the flows of a peer are the same on both")
+				peersChange(t, c, m)
+			})
 			t.Logf("%s: %s in all", m.name, time.Since(start).Round(time.Second))
 		})
 	}

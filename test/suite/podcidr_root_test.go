@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 const (
@@ -79,6 +80,7 @@ func (c cluster) setNodes(t *testing.T, manifests ...string) {
 
 // An agent whose node has no podCIDR of its own says so once and ends with exit code 78.
 func TestRootNoPodCIDR(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	t.Parallel()
 	c := up(t, lab.Options{Nodes: 1, Config: []byte("podCIDRWait: 1s")})
 	good := nodeYAML("node1", cidrs1, addrs1)
@@ -188,6 +190,7 @@ func checkRefusal(t *testing.T, c cluster, log, says string, mentions []string) 
 
 // A podCIDR that the controller gives late is taken as soon as it is there.
 func TestRootLatePodCIDR(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true, Config: []byte("podCIDRWait: 2m")})
 	c.setNodes(t)
 	must(t, 0, c.AgentStart(t.Context(), "node1"))
@@ -215,6 +218,7 @@ func TestRootLatePodCIDR(t *testing.T) {
 // A newcomer with the podCIDR of a node that runs: nothing changes for pods that run, everybody says what is wrong, and
 // with the newcomer the trouble goes.
 func TestRootNewcomerWithTakenPodCIDR(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{})
 	c.addPods(t, "a@node1", "b@node1", "c@node2", "d@node1")
 	c.warm(t)

@@ -6,11 +6,13 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // The values of a cluster that ran Antrea's bridging mode start Fairlead unchanged: pods talk without a tunnel, and the
 // outside sees their own addresses.
 func TestRootConfigOfABridgingCluster(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Config: []byte(`
 featureGates:
   AntreaIPAM: true

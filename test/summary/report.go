@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // event is one line of "go test -json" (go doc test2json).
@@ -26,12 +28,14 @@ type outcome struct {
 
 // report collects events and writes what must be seen.
 type report struct {
-	out     io.Writer
-	output  map[test][]string // of tests that have not ended
-	passed  int
-	skipped []outcome
-	failed  []outcome
-	timed   []timed
+	out    io.Writer
+	output map[test][]string // of tests that have not ended
+	passed int
+	// elsewhere are tests for the other pass.
+	elsewhere int
+	skipped   []outcome
+	failed    []outcome
+	timed     []timed
 }
 
 func newReport(out io.Writer) *report {
@@ -54,8 +58,12 @@ func (r *report) add(e event) {
 			fmt.Fprintf(r.out, "ok    %s %.1fs\n", e.Package, e.Elapsed)
 		}
 	case "skip":
-		if e.Test != "" {
-			r.skipped = append(r.skipped, outcome{t, reason(r.output[t])})
+		switch why := reason(r.output[t]); {
+		case e.Test == "":
+		case strings.Contains(why, ovstest.ElsewhereMark):
+			r.elsewhere++
+		default:
+			r.skipped = append(r.skipped, outcome{t, why})
 		}
 	case "fail":
 		if e.Test != "" {
@@ -121,6 +129,9 @@ func reason(output []string) string {
 func (r *report) end(failed, allowSkip bool) int {
 	r.tellSlowest()
 	fmt.Fprintf(r.out, "\n%d passed, %d skipped, %d failed\n", r.passed, len(r.skipped), len(r.failed))
+	if r.elsewhere > 0 {
+		fmt.Fprintf(r.out, "%d for the userspace datapath only\n", r.elsewhere)
+	}
 	for _, o := range r.skipped {
 		fmt.Fprintf(r.out, "SKIPPED %s %s: %s\n", o.pkg, o.name, o.reason)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // rich gives eth0 of a new namespace one of everything.
@@ -63,6 +64,7 @@ func readNode(n *nstest.NS) (node Node) {
 
 // Each thing that can be changed is seen, and seen to be mended.
 func TestRootDifferences(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
 	n := rich(t)
 	before := readNode(n)
 	for _, c := range []struct{ change, undo, what string }{
