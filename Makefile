@@ -18,7 +18,7 @@ KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./dat
 
 IMAGE ?= fairlead/fairlead:dev
 
-.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint fuzz bench bench-functions bench-uplink bench-ipam \
+.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint soak fuzz bench bench-functions bench-uplink bench-ipam \
 	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
@@ -83,6 +83,13 @@ lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w these: $$unformatted" >&2; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) -checks 'all,-ST1000,-ST1003,-ST1005,-ST1016,-ST1020,-ST1021,-ST1022' ./...
+
+# Each in turn, with FAIRLEAD_TEST_LONG: what a run of the suite has no time for. A seed that fails goes to testdata/seeds.
+SOAK ?= 10m
+soak: root deps build plugins once ## random schedules, models and deaths, each for SOAK (10m): before a release, or at night
+	FAIRLEAD_TEST_CHAOS='$(SOAK)' FAIRLEAD_TEST_LONG=1 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary \
+		-count=1 -p 1 -timeout 10h -run '^Test(RootRandomFaults|RootRandomAPIFaults|RootDeaths|RootDeathAtAnyTime|KubeModel)$$' \
+		./test/crash ./datapath/uplink ./controller
 
 fuzz: ## each fuzz target for FUZZTIME (10s)
 	@build/fuzz.sh $(FUZZTIME)

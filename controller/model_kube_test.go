@@ -6,9 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
+	"github.com/fairlead-cni/fairlead/test/chaos"
 )
 
 // model is a cluster in which everything goes wrong: real are the API server, the allocator of each node, what its
@@ -42,30 +41,33 @@ type model struct {
 	violation string
 }
 
-// A model may run for so long, and a schedule has so many steps. FAIRLEAD_TEST_CHAOS is for longer.
+// modelTime is how long schedules are run in every run of the suite, and modelMost how long until all has happened that
+// a schedule must have shown. A schedule has modelSteps.
 const (
-	modelTime  = 30 * time.Second
+	modelTime  = 8 * time.Second
+	modelMost  = 2 * time.Minute
 	modelSteps = 60
 )
 
 // TestKubeModel runs random schedules. To repeat one, give its seed: SEED=123 go test -run TestKubeModel ./controller
 func TestKubeModel(t *testing.T) {
 	c := newCluster(t)
-	limit, seeds := modelTime, []uint64{}
-	if d, err := time.ParseDuration(os.Getenv("FAIRLEAD_TEST_CHAOS")); err == nil {
-		limit = d
-	}
-	if s := os.Getenv("SEED"); s != "" {
-		seed, err := strconv.ParseUint(s, 10, 64)
-		must(t, err)
-		seeds = []uint64{seed}
-	}
+	limit, seeds := chaos.Time(t, modelTime), chaos.Seeds(t)
 	first := []*stepper{c.stepper(), c.stepper()}
 	done, schedules := map[string]int{}, 0
-	for began := time.Now(); len(seeds) > 0 || os.Getenv("SEED") == "" && time.Since(began) < limit; schedules++ {
+	unseen := func() (all []string) {
+		for _, what := range []string{"freed by its node", "freed by a controller", "in between", "answer lost", "killed"} {
+			if done[what] == 0 {
+				all = append(all, what)
+			}
+		}
+		return all
+	}
+	more := func(ran time.Duration) bool { return ran < limit || len(unseen()) > 0 && ran < modelMost }
+	for began := time.Now(); len(seeds) > 0 || !chaos.OneSeed() && more(time.Since(began)); schedules++ {
 		seed := rand.Uint64()
 		if len(seeds) > 0 {
-			seed, seeds = seeds[0], nil
+			seed, seeds = seeds[0], seeds[1:]
 		}
 		m := &model{cluster: c, random: rand.New(rand.NewPCG(seed, 0)), pool: modelPool(t), steppers: first, done: done}
 		if m.run(); m.violation != "" {
@@ -73,10 +75,8 @@ func TestKubeModel(t *testing.T) {
 		}
 	}
 	t.Logf("%d schedules; what happened: %v", schedules, done)
-	for _, what := range []string{"freed by its node", "freed by a controller", "in between", "answer lost", "killed"} {
-		if done[what] == 0 && os.Getenv("SEED") == "" {
-			t.Errorf("never %s: the test shows too little", what)
-		}
+	if missing := unseen(); len(missing) > 0 && !chaos.OneSeed() {
+		t.Errorf("never %s: the test shows too little", strings.Join(missing, ", "))
 	}
 	c.empty(t)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/internal/bootid"
+	"github.com/fairlead-cni/fairlead/test/chaos"
 )
 
 // childEnv has the test binary be one process that attaches or restores, and may kill itself.
@@ -244,8 +245,8 @@ func (f *fixture) killAtEveryStep(op string, r recovery) {
 // SIGKILL in the middle of steps, at any time. SEED repeats the times.
 func TestRootDeathAtAnyTime(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
-	if s, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
-		seed = s
+	if stored := chaos.Seeds(t); len(stored) > 0 {
+		seed = stored[0]
 	}
 	t.Logf("SEED=%d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -255,7 +256,7 @@ func TestRootDeathAtAnyTime(t *testing.T) {
 	f.run("attach", 0)
 	took := time.Since(begin)
 	f.attached = f.state()
-	for i := range 12 {
+	for i, limit := 0, chaos.Time(t, 0); i < 6 || time.Since(begin) < limit; i++ {
 		op := []string{"attach", "roll back", "restore"}[i%3]
 		way := recoveries()[r.IntN(2)]
 		if f.goTo(op); t.Failed() {

@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -17,10 +18,9 @@ import (
 // that was made and deleted meanwhile is followed, on both nodes.
 func TestRootRandomAPIFaults(t *testing.T) {
 	ovstest.UserspaceOnly(t, "Kubernetes is too much for a guest's one processor")
-	r := dice(t)
 	c := upIn(t, lab.Kube)
 	faults := c.apiFaults()
-	c.schedule(t, r, faults, append(c.faults(r), faults...))
+	c.schedules(t, func(r *rand.Rand) (first, more []fault) { return faults, append(c.faults(r), faults...) })
 }
 
 // apiFaults are what can happen to the API server, and to the ways to it, at any time. All of them end with heal.

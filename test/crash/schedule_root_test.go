@@ -2,13 +2,13 @@ package crash
 
 import (
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/test/chaos"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/probe"
@@ -22,27 +22,38 @@ type fault struct {
 	end func(t *testing.T)
 }
 
-// scheduleTime is how long random faults go on. The environment variable FAIRLEAD_TEST_CHAOS sets another time.
-const scheduleTime = 50 * time.Second
+// scheduleTime is how long random faults go on in every run of the suite.
+const scheduleTime = 15 * time.Second
 
 // Whatever happens, in any order, and while pods come and go: when all runs again the node has what it should have
 // and nothing else. A schedule that fails is repeated by its seed.
 func TestRootRandomFaults(t *testing.T) {
-	r := dice(t)
 	c := up(t)
-	faults := c.faults(r)
-	c.schedule(t, r, faults, faults)
+	c.schedules(t, func(r *rand.Rand) (first, more []fault) {
+		faults := c.faults(r)
+		return faults, faults
+	})
+}
+
+// schedules runs one for each stored seed, and one with a new seed. chosen are the faults of each.
+func (c cluster) schedules(t *testing.T, chosen func(*rand.Rand) (first, more []fault)) {
+	t.Helper()
+	for _, seed := range chaos.Seeds(t) {
+		r := diceOf(t, seed)
+		first, more := chosen(r)
+		c.schedule(t, r, first, more)
+	}
+	if !chaos.OneSeed() {
+		r := diceOf(t, uint64(time.Now().UnixNano()))
+		first, more := chosen(r)
+		c.schedule(t, r, first, more)
+	}
 }
 
 // schedule is rounds of faults: one of the first, and up to two more.
 func (c cluster) schedule(t *testing.T, r *rand.Rand, first, more []fault) {
 	t.Helper()
-	limit := scheduleTime
-	if s := os.Getenv("FAIRLEAD_TEST_CHAOS"); s != "" {
-		var err error
-		limit, err = time.ParseDuration(s)
-		must(t, err)
-	}
+	limit := chaos.Time(t, scheduleTime)
 	c.apply(t, podYAML("a", node), podYAML("b", node))
 	c.settle(t)
 	order, other := c.hostOrder(t), c.otherNode(t)

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/chaos"
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
@@ -135,11 +135,14 @@ func eventually(t *testing.T, limit time.Duration, done func() (wrong []string))
 func dice(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		must(t, err)
+	if stored := chaos.Seeds(t); len(stored) > 0 {
+		seed = stored[0]
 	}
+	return diceOf(t, seed)
+}
+
+func diceOf(t *testing.T, seed uint64) *rand.Rand {
+	t.Helper()
 	t.Logf("to repeat: SEED=%d go test -run '^%s$' ./test/crash", seed, t.Name())
 	return rand.New(rand.NewPCG(seed, 0))
 }

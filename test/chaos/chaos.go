@@ -1,0 +1,63 @@
+// Package chaos says with which seeds, and for how long, tests of random schedules run: for a short share of time in
+// every run of the suite, and for as long as FAIRLEAD_TEST_CHAOS says in "make soak".
+package chaos
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// stored is the file, in a package's folder, of the seeds with which its tests have once failed.
+const stored = "testdata/seeds"
+
+// Time is how long a test goes on: share, or what the environment variable FAIRLEAD_TEST_CHAOS says, such as 10m.
+func Time(t testing.TB, share time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv("FAIRLEAD_TEST_CHAOS")
+	if text == "" {
+		return share
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("FAIRLEAD_TEST_CHAOS: %v", err)
+	}
+	return d
+}
+
+// Seeds are those that a test begins with: the one that the environment variable SEED has, else those with which it
+// has once failed. Lines of testdata/seeds are "TEST SEED, what it found".
+func Seeds(t testing.TB) []uint64 {
+	t.Helper()
+	if text := os.Getenv("SEED"); text != "" {
+		return []uint64{parse(t, text)}
+	}
+	text, err := os.ReadFile(stored)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	var seeds []uint64
+	for line := range strings.Lines(string(text)) {
+		test, rest, _ := strings.Cut(line, " ")
+		if seed, _, _ := strings.Cut(rest, ","); test == t.Name() {
+			seeds = append(seeds, parse(t, seed))
+		}
+	}
+	return seeds
+}
+
+func parse(t testing.TB, text string) uint64 {
+	t.Helper()
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("the seed of %s: %v", t.Name(), err)
+	}
+	return seed
+}
+
+// OneSeed reports whether a schedule is repeated by its seed, and nothing else is run.
+func OneSeed() bool { return os.Getenv("SEED") != "" }
