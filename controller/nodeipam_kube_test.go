@@ -111,21 +111,24 @@ func (c *cluster) has(name, podCIDRs string) {
 // event waits for an Event about a Node whose message has all parts.
 func (c *cluster) event(node *corev1.Node, reason string, parts ...string) {
 	c.t.Helper()
-	c.waits(func() string {
-		list, err := c.s.Admin().CoreV1().Events("default").List(c.t.Context(), metav1.ListOptions{
-			FieldSelector: "involvedObject.uid=" + string(node.UID) + ",reason=" + reason})
-		if err != nil {
-			return err.Error()
+	c.waits(func() string { return c.noEvent(node, reason, parts...) })
+}
+
+// noEvent says that there is no such Event, else nothing.
+func (c *cluster) noEvent(node *corev1.Node, reason string, parts ...string) string {
+	list, err := c.s.Admin().CoreV1().Events("default").List(c.t.Context(), metav1.ListOptions{
+		FieldSelector: "involvedObject.uid=" + string(node.UID) + ",reason=" + reason})
+	if err != nil {
+		return err.Error()
+	}
+	var all []string
+	for _, e := range list.Items {
+		all = append(all, e.Message)
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(e.Message, p) }) {
+			return ""
 		}
-		var all []string
-		for _, e := range list.Items {
-			all = append(all, e.Message)
-			if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(e.Message, p) }) {
-				return ""
-			}
-		}
-		return fmt.Sprintf("no Event %s about %s with %q: %q", reason, node.Name, parts, all)
-	})
+	}
+	return fmt.Sprintf("no Event %s about %s with %q: %q", reason, node.Name, parts, all)
 }
 
 // metric waits until the controller at url says a line.
@@ -189,7 +192,7 @@ func TestNodesGetPodCIDRs(t *testing.T) {
 	c.node("n3")
 	c.has("n3", "10.70.3.0/24,fd00:70:0:2::/64")
 	n4 := c.node("n4")
-	c.event(n4, api.EventCIDRNotAvailable, "no IPv4 podCIDR is left: 10.70.0.0/22 cut into /24 holds 4", "nodeIPAM.clusterCIDRs")
+	c.event(n4, api.EventCIDRNotAvailable, "no IPv4 podCIDR is left: 10.70.0.0/22 cut into /24 has 4", "nodeIPAM.clusterCIDRs")
 	c.condition("10.70.0.0-22", api.RangeReady, api.ReasonExhausted)
 	c.condition("fd00-0070-0000-0000-0000-0000-0000-0000-62", api.RangeReady, api.ReasonAvailable)
 	for _, line := range []string{"fairlead_nodes_without_podcidr 1", `fairlead_podcidrs_used{range="10.70.0.0/22"} 4`,
@@ -304,9 +307,17 @@ func TestOtherAllocator(t *testing.T) {
 			}
 			return ""
 		})
-		if !slices.ContainsFunc(c.claims(), func(p api.PodCIDRClaim) bool { return p.Spec.PodCIDR == c.podCIDRs(n.Name) }) {
-			last = n
-		}
+		// It may choose what the controller is about to claim for this Node: then nobody can tell whose it is.
+		c.waits(func() string {
+			if slices.ContainsFunc(c.claims(), func(p api.PodCIDRClaim) bool { return p.Spec.PodCIDR == c.podCIDRs(n.Name) }) {
+				return ""
+			}
+			wrong := c.noEvent(n, api.EventOtherAllocatorActive)
+			if wrong == "" {
+				last = n
+			}
+			return wrong
+		})
 		if i == 200 {
 			t.Fatal("kube-controller-manager never gave one")
 		}
@@ -316,7 +327,10 @@ func TestOtherAllocator(t *testing.T) {
 	c.condition("10.74.0.0-16", api.RangeReady, api.ReasonOtherAllocatorActive)
 	kcm.Stop()
 	waits := c.node("waits")
-	time.Sleep(2 * short().PassAtLeast) // in which it would have been given one
+	// Each of these is told of in a pass that knows the Node before it. The second pass comes after the end of the first.
+	for i, outside := range []string{"10.98.0.0/24", "10.99.0.0/24"} {
+		c.event(c.node(fmt.Sprint("outside", i), outside), api.EventInvalidPodCIDR, outside)
+	}
 	if got := c.podCIDRs(waits.Name); got != "" {
 		t.Errorf("got %s from an allocator that is not alone", got)
 	}

@@ -435,9 +435,9 @@ func checkSeldom(t *testing.T, c *cluster) {
 	c.until("busy", "0/99 [10.2.50.1-10.2.50.99]")
 	c.start(api.NodeIPAM{}) // a second one
 	// What it had to write it has written after its first look, which nothing tells of.
-	time.Sleep(2 * short().Pass)
+	time.Sleep(10 * short().Pass)
 	before := c.until("busy", "0/99")
-	time.Sleep(short().PassAtLeast + short().Pass)
+	time.Sleep(10 * short().PassAtLeast)
 	if now := c.until("busy", "0/99"); now.ResourceVersion != before.ResourceVersion {
 		t.Errorf("two idle controllers wrote: %+v, then %+v", before.Status, now.Status)
 	}
