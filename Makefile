@@ -16,6 +16,10 @@ TESTS ?= ./...
 # would show nothing more, or which is too much for a guest's one processor, says so itself: ovstest.UserspaceOnly.
 KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./datapath/... ./test/chain ./test/ovstest
 
+# So many packages are tested at once: most of the time tests wait. Those that take longest begin, in this order.
+AT_ONCE ?= 3
+LONGEST := ./test/crash ./test/kube ./test/suite ./test/pools ./test/chain ./kube/inputs ./controller
+
 IMAGE ?= fairlead/fairlead:dev
 
 .PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint soak fuzz bench bench-functions bench-uplink bench-ipam \
@@ -53,7 +57,8 @@ once: ## build what is built once on a machine: the kernel in which tests run, a
 
 test: root deps build plugins once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1
 	@failed=0; \
-	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -timeout 20m -skip '^TestE2E' ./... \
+	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p $(AT_ONCE) -timeout 20m \
+		-skip '^TestE2E' $(LONGEST) ./... \
 		|| failed=1; \
 	$(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
