@@ -60,7 +60,7 @@ func (p *pods) followRuntime(ctx context.Context, o Options, announced string) {
 
 func closed(server *cniserver.Server, err error) error {
 	if cerr := server.Close(); cerr != nil {
-		return fmt.Errorf("%w (and closing the socket: %v)", err, cerr)
+		return fmt.Errorf("%w (and closing the socket: %w)", err, cerr)
 	}
 	return err
 }

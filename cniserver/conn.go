@@ -28,7 +28,7 @@ var errNothing = errors.New("no request")
 // serve reads one request from conn, answers it and closes conn.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(s.cfg.RequestWait))
+	_ = conn.SetDeadline(time.Now().Add(s.cfg.RequestWait))
 	line, err := readRequest(conn)
 	if errors.Is(err, errNothing) {
 		return
@@ -38,10 +38,10 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	if err != nil {
 		response = s.refuse(arrived, "invalid", err)
 	} else {
-		conn.SetDeadline(time.Time{})
+		_ = conn.SetDeadline(time.Time{})
 		calling, hungUp := context.WithCancelCause(ctx)
 		go func() {
-			io.Copy(io.Discard, conn) // ends when either side closes
+			_, _ = io.Copy(io.Discard, conn) // ends when either side closes
 			hungUp(errHungUp)
 		}()
 		response = s.answer(calling, arrived, line)
@@ -51,7 +51,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		s.cfg.Log.Error(err, "encoding a CNI response")
 		return
 	}
-	conn.SetWriteDeadline(time.Now().Add(s.cfg.RequestWait))
+	_ = conn.SetWriteDeadline(time.Now().Add(s.cfg.RequestWait))
 	if _, err := conn.Write(append(out, '\n')); err != nil {
 		s.cfg.Log.Info("CNI caller closed the connection before the answer", "reason", err.Error())
 	}

@@ -55,7 +55,7 @@ func errorOf(verb string, err error) *types.Error {
 		return nil
 	}
 	var e *types.Error
-	if errors.As(err, &e) && error(e) == err {
+	if errors.As(err, &e) && error(e) == err { //nolint:errorlint // it and nothing around it
 		return e
 	}
 	code := CodeInternal

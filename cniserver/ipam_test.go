@@ -99,7 +99,7 @@ func TestIPAMConfigRefused(t *testing.T) {
 		"in capitals":      {`"ipPools": ["a"]`, []string{`unknown field "ipPools"`}, 7},
 		"of another":       {pool + `, "subnet": "10.0.0.0/8"`, []string{`unknown field "subnet"`}, 7},
 		"twice":            {pool + `, "ippools": ["b"]`, []string{`duplicate field "ippools"`}, 7},
-		"key of address":   {`"addresses": [{"adress": "10.0.0.1/8"}]`, []string{`unknown field "addresses[0].adress"`}, 7},
+		"key of address":   {`"addresses": [{"adr": "10.0.0.1/8"}]`, []string{`unknown field "addresses[0].adr"`}, 7},
 		"key of route":     {pool + `, "routes": [{"dst": "0.0.0.0/0", "via": "10.0.0.1"}]`, []string{`unknown field "routes[0].via"`}, 7},
 		"key of dns":       {pool + `, "dns": {"server": []}`, []string{`unknown field "dns.server"`}, 7},
 		"pools a string":   {`"ippools": "a"`, []string{`"ipam"`, "ippools", "string"}, 6},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -150,7 +151,7 @@ func (p *parser) key(key string, name, value *yaml.Node) {
 // entry reads the value of a key of the table and gives it its fate.
 func (p *parser) entry(e Entry, name, value *yaml.Node) {
 	v, err := e.Want.of(value)
-	if err == errUnset {
+	if errors.Is(err, errUnset) {
 		return
 	}
 	if err != nil {

@@ -59,7 +59,7 @@ func open(ctx context.Context, path string, log logr.Logger) (*conn, error) {
 	r := bufio.NewReaderSize(sock, 1<<16)
 	ctx, cancel := context.WithTimeout(ctx, lostAfter)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { sock.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = sock.SetReadDeadline(time.Unix(1, 0)) })
 	err = c.greet(r)
 	if !stop() {
 		err = fmt.Errorf("the switch does not answer: %w", ctx.Err())
@@ -179,7 +179,7 @@ func (c *conn) read(r io.Reader) {
 			err = fmt.Errorf("message of OpenFlow version %d", m.version)
 		}
 		if err != nil {
-			c.fail(fmt.Errorf("reading from the switch: %w", err))
+			_ = c.fail(fmt.Errorf("reading from the switch: %w", err))
 			return
 		}
 		c.heard.Store(time.Now().UnixNano())
@@ -223,14 +223,15 @@ func (c *conn) watch() {
 		case <-c.done:
 			return
 		case m := <-c.echo:
-			c.write(encodeBare(msgEchoReply, m.xid, m.body).bytes)
+			_ = c.write(encodeBare(msgEchoReply, m.xid, m.body).bytes)
 		case <-tick.C:
 			silence := time.Since(time.Unix(0, c.heard.Load()))
 			switch {
 			case silence > lostAfter:
-				c.fail(fmt.Errorf("no message from the switch for %s: ovs-vswitchd hangs or has no connection to ovsdb-server", silence.Round(time.Second)))
+				_ = c.fail(fmt.Errorf("no message from the switch for %s: ovs-vswitchd hangs or has no connection to ovsdb-server",
+					silence.Round(time.Second)))
 			case silence > probeAfter:
-				c.write(encodeBare(msgEchoRequest, c.reserve(1), nil).bytes)
+				_ = c.write(encodeBare(msgEchoRequest, c.reserve(1), nil).bytes)
 			}
 		}
 	}

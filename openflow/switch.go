@@ -55,7 +55,7 @@ func Dial(ctx context.Context, mgmtSocket string, log logr.Logger) (*Switch, err
 func (s *Switch) Done() <-chan struct{} { return s.conn.done }
 
 // Close ends the connection. The flows stay.
-func (s *Switch) Close() { s.conn.fail(errClosed) }
+func (s *Switch) Close() { _ = s.conn.fail(errClosed) }
 
 // Resync makes the next Sync list the switch's flows again, so that it finds
 // what others have added, changed or deleted.

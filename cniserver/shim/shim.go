@@ -108,7 +108,7 @@ func ask(deadline time.Time, verb string, args *skel.CmdArgs) ([]byte, error) {
 		return nil, noAgent(verb, socket, err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(deadline)
+	_ = conn.SetDeadline(deadline)
 	response, err := exchange(conn, request)
 	if err != nil {
 		return nil, noAgent(verb, socket, err)

@@ -66,7 +66,10 @@ type BrokenPort struct{ Name, Reason string }
 
 // Observe reads the bridge called name from the replica of the current
 // connection. It fails while there is none: a process must not take an old
-// replica, or an empty one, for the truth.
+// replica, or an empty one, for the truth. It takes no context: it waits
+// for no more than the rest of one update, 1 s at most.
+//
+//nolint:contextcheck // see above
 func (db *DB) Observe(name string) (Observed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -33,7 +33,7 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 	case stepClear:
 		return u.addressesToNIC()
 	case stepMute:
-		return unmute()
+		return unmute(ctx)
 	case stepRoutes:
 		if err := u.routesToNIC(); err != nil {
 			return err

@@ -52,7 +52,7 @@ func (u *Uplink) do(ctx context.Context, name string) error {
 	case stepRoutes:
 		return u.routesToDevice()
 	case stepMute:
-		return mute(u.journal.NIC.Name)
+		return mute(ctx, u.journal.NIC.Name)
 	case stepClear:
 		return u.clearNIC()
 	}

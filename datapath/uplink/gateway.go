@@ -14,11 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 )
 
-// CheckGateways returns nil if a default gateway of br-uplink answers ARP or neighbour discovery. The kernel asks: an
-// entry that is set to PROBE is confirmed by an answer, or fails. Where there is no default gateway, nothing is known,
-// and it returns ErrNoGateway.
-func CheckGateways(ctx context.Context) error { return checkGateways(ctx, BridgeName) }
-
+// checkGateways returns nil if a default gateway of that interface answers ARP or neighbour discovery. The kernel asks:
+// an entry that is set to PROBE is confirmed by an answer, or fails. Where there is no default gateway, nothing is
+// known, and it returns ErrNoGateway.
 func checkGateways(ctx context.Context, name string) error {
 	link, err := findLink(name)
 	if err != nil {

@@ -109,7 +109,7 @@ func judge(nic hoststate.Link, f nicFacts) Report {
 	r.refuseMaster(nic, f)
 	r.judgeUppers(f)
 	r.judgeAddresses(nic, f)
-	r.judgeManager(nic, f)
+	r.judgeManager(f)
 	r.refuseOVS(nic, f)
 	for _, o := range slices.Concat(nic.Addresses, nic.Routes, nic.Rules, nic.Neighbours) {
 		r.Moves = append(r.Moves, o.Text)
@@ -198,7 +198,7 @@ func (r *Report) judgeUppers(f nicFacts) {
 	}
 }
 
-func (r *Report) judgeManager(nic hoststate.Link, f nicFacts) {
+func (r *Report) judgeManager(f nicFacts) {
 	if f.manager.name == "" {
 		return
 	}

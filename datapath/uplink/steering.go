@@ -231,7 +231,7 @@ func (j Journal) mode() string {
 	return j.Mode
 }
 
-// CheckGateways is the function of the same name for the interface that has the host's addresses.
+// CheckGateways is checkGateways for the interface that has the host's addresses.
 func (u *Uplink) CheckGateways(ctx context.Context) error {
 	if u.journal == nil {
 		return ErrNoGateway

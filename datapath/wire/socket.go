@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -122,7 +123,7 @@ func (s *socket) do(wait func(func(uintptr) bool) error, call func(fd int) error
 	var err error
 	if werr := wait(func(fd uintptr) bool {
 		err = call(int(fd))
-		return err != unix.EAGAIN && err != unix.EINTR
+		return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
 	}); werr != nil {
 		return werr
 	}

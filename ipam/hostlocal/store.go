@@ -93,7 +93,7 @@ func (s *Store) locked(f func() error) error {
 	if err != nil {
 		return fmt.Errorf("locking the leases in %s: %w", s.dir, err)
 	}
-	defer syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN)
+	defer func() { _ = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN) }()
 	if anew {
 		if err := s.startBoot(); err != nil {
 			return err

@@ -128,7 +128,7 @@ func workOf(of *appsv1.DaemonSet) *appsv1.DaemonSet {
 	part := corev1.Container{Image: agent.Image, ImagePullPolicy: agent.ImagePullPolicy,
 		SecurityContext: agent.SecurityContext, Env: agent.Env, VolumeMounts: mounts,
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError}
-	command := []string{"fairlead-agent", "uninstall", "--ovs-run-dir=" + ovsRunDir(spec, agent)}
+	command := []string{"fairlead-agent", "uninstall", "--ovs-run-dir=" + ovsRunDir(agent)}
 	first, stay := part, part
 	first.Name, first.Command = "uninstall", command
 	stay.Name, stay.Command = "stay", append(slices.Clone(command), "--stay")
@@ -142,7 +142,7 @@ func workOf(of *appsv1.DaemonSet) *appsv1.DaemonSet {
 }
 
 // ovsRunDir is the directory that the agent's volume run-ovs is mounted at.
-func ovsRunDir(spec corev1.PodSpec, agent corev1.Container) string {
+func ovsRunDir(agent corev1.Container) string {
 	for _, m := range agent.VolumeMounts {
 		if m.Name == "run-ovs" {
 			return m.MountPath

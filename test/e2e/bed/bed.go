@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
@@ -167,9 +166,6 @@ func (b *Bed) Plane() controlplane.Plane {
 
 // AuditLog is the path of the API server's audit log, JSON lines, if Options.Audit has one kept.
 func (b *Bed) AuditLog() string { return b.Plane().AuditLog() }
-
-// Config is how clients talk to the Kubernetes API as the administrator, from wherever they are used.
-func (b *Bed) Config() (*rest.Config, error) { return b.Plane().Config() }
 
 // Client talks to the Kubernetes API as the administrator.
 func (b *Bed) Client() (*kubernetes.Clientset, error) {

@@ -32,9 +32,6 @@ func (b *Bed) daemon(node string, d Daemon) host.Process {
 	return host.Process{Host: b.Host(node), Name: string(d)}
 }
 
-// PID is the process ID of a daemon, 0 if it does not run.
-func (b *Bed) PID(node string, d Daemon) int { return b.daemon(node, d).PID() }
-
 // Log is the path of what a daemon, and those before it, have printed.
 func (b *Bed) Log(node string, d Daemon) string { return b.daemon(node, d).Log() }
 

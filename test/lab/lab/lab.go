@@ -99,9 +99,6 @@ func (l *Lab) Dir() string { return l.dir }
 // Datapath is that of all nodes, never Auto.
 func (l *Lab) Datapath() vswitch.Datapath { return l.spec.Datapath }
 
-// Mode is how the nodes are on the underlay.
-func (l *Lab) Mode() underlay.Mode { return l.spec.Mode }
-
 // Nodes are the names of the nodes, in order.
 func (l *Lab) Nodes() []string {
 	names := make([]string, l.spec.Nodes)
