@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 // What is wrong on the command line or in the config file is said before anything is
@@ -42,7 +44,7 @@ func TestMistakes(t *testing.T) {
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%v: %v", c.args, err)
-		case c.want != "" && (!errors.As(err, new(usageError)) || !strings.Contains(err.Error(), c.want)):
+		case c.want != "" && (!errors.As(err, new(cli.UsageError)) || !strings.Contains(err.Error(), c.want)):
 			t.Errorf("%v: %v, want %s", c.args, err, c.want)
 		}
 	}

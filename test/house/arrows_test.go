@@ -22,9 +22,11 @@ var layers = map[string][]string{
 	"agent":      {"diagnose", "kube", "cniserver", "datapath", "openflow", "ipam", "api"},
 	"controller": {"ipam", "api"},
 	"build":      {},
-	"cmd": {"agent", "controller", "diagnose", "migrate", "kube", "config", "cniserver", "datapath", "openflow", "ipam",
+	"ctl": {"agent", "controller", "diagnose", "migrate", "kube", "config", "cniserver", "datapath", "openflow", "ipam",
 		"api"},
-	"test": {"build", "cmd", "agent", "controller", "diagnose", "migrate", "kube", "config", "cniserver", "datapath",
+	"cmd": {"ctl", "agent", "controller", "diagnose", "migrate", "kube", "config", "cniserver", "datapath", "openflow", "ipam",
+		"api"},
+	"test": {"build", "cmd", "ctl", "agent", "controller", "diagnose", "migrate", "kube", "config", "cniserver", "datapath",
 		"openflow", "ipam", "api"},
 }
 

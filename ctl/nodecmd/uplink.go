@@ -1,4 +1,4 @@
-package main
+package nodecmd
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"github.com/fairlead-cni/fairlead/agent"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 // uplinkFlags are those of all the commands below "uplink".
@@ -24,7 +24,8 @@ type uplinkFlags struct {
 	json         bool
 }
 
-func uplinkCommand(configFile *string) *cobra.Command {
+// Uplink is "uplink" with its commands; configFile is the flag --config.
+func Uplink(configFile *string) *cobra.Command {
 	f := uplinkFlags{config: configFile}
 	c := &cobra.Command{
 		Use:   "uplink",
@@ -38,7 +39,7 @@ Exit codes: 0 done, 1 failed, 2 invalid flags or config file, 3 rejected by pref
 4 attach failed and the NIC is restored.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return usageError{errors.New("missing command: status, attach, restore, yield or preflight")}
+			return cli.Usage(errors.New("missing command: status, attach, restore, yield or preflight"))
 		},
 	}
 	c.PersistentFlags().StringVar(&f.journal, "journal", uplink.DefaultJournal, "file of the uplink's journal")
@@ -47,17 +48,13 @@ Exit codes: 0 done, 1 failed, 2 invalid flags or config file, 3 rejected by pref
 }
 
 func (f *uplinkFlags) sub(name, short, long string, run func(ctx context.Context, out io.Writer) error) *cobra.Command {
-	return &cobra.Command{Use: name, Short: short, Long: long, Args: func(_ *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return usageError{fmt.Errorf("%q: uplink %s takes no arguments, only flags", args[0], name)}
-		}
-		return nil
-	}, RunE: func(c *cobra.Command, _ []string) error {
-		if os.Geteuid() != 0 {
-			return errors.New("this needs root")
-		}
-		return run(c.Context(), c.OutOrStdout())
-	}}
+	return &cobra.Command{Use: name, Short: short, Long: long, Args: cli.FlagsOnly,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if os.Geteuid() != 0 {
+				return errors.New("this needs root")
+			}
+			return run(c.Context(), c.OutOrStdout())
+		}}
 }
 
 func (f *uplinkFlags) status() *cobra.Command {
@@ -68,11 +65,7 @@ func (f *uplinkFlags) status() *cobra.Command {
 }
 
 func (f *uplinkFlags) runStatus(ctx context.Context, out io.Writer) error {
-	u, err := uplink.Open(f.journal, klog.Background())
-	if err != nil {
-		return err
-	}
-	s, err := u.Status(ctx)
+	s, err := Status(ctx, f.journal, klog.Background())
 	if err != nil {
 		return err
 	}
@@ -90,7 +83,11 @@ gateway does not answer within uplink.rollbackAfter (30 seconds) it is rolled ba
 
 A running agent notices it. If its config has no bridging, its next start restores the NIC.`,
 		func(ctx context.Context, _ io.Writer) error {
-			u, p, err := f.open()
+			cfg, err := f.load()
+			if err != nil {
+				return err
+			}
+			u, p, err := Open(cfg, f.journal, f.nic, klog.Background())
 			if err != nil {
 				return err
 			}
@@ -107,18 +104,15 @@ needs no config, no API, no agent and no running Open vSwitch. It may be repeate
 
 A running agent does not attach it again; bridged pods have no network until the agent is restarted.`,
 		func(ctx context.Context, out io.Writer) error {
-			u, err := uplink.Open(f.journal, klog.Background())
-			if err != nil {
+			j, err := Restore(ctx, f.journal, klog.Background())
+			switch {
+			case err != nil:
 				return err
-			}
-			if u.Journal() == nil {
+			case j == nil:
 				fmt.Fprintf(out, "nothing was ever attached (%s does not exist)\n", f.journal)
-				return nil
+			default:
+				fmt.Fprintf(out, "%s is detached\n", j.NIC.Name)
 			}
-			if err := u.Restore(ctx, uplink.ByHand); err != nil {
-				return err
-			}
-			fmt.Fprintf(out, "%s is detached\n", u.Journal().NIC.Name)
 			return nil
 		})
 }
@@ -157,11 +151,11 @@ func (f *uplinkFlags) preflight() *cobra.Command {
 	c := f.sub("preflight", "Shows what attach would do, or why it is not possible",
 		`Checks whether the NIC can be attached safely, and changes nothing. Exit code 3: it cannot.`,
 		func(ctx context.Context, out io.Writer) error {
-			u, p, err := f.open()
+			cfg, err := f.load()
 			if err != nil {
 				return err
 			}
-			r, err := u.Preflight(ctx, p)
+			r, err := Preflight(ctx, cfg, f.journal, f.nic, klog.Background())
 			if err != nil {
 				return err
 			}
@@ -184,17 +178,13 @@ func (f *uplinkFlags) addNIC(c *cobra.Command) {
 	c.Flags().StringVar(&f.nic, "nic", "", "the NIC (default: transportInterface of the config file)")
 }
 
-// open reads config and journal.
-func (f *uplinkFlags) open() (*uplink.Uplink, uplink.Plan, error) {
+// load reads the config.
+func (f *uplinkFlags) load() (api.AgentConfig, error) {
 	cfg, _, err := config.Load(*f.config)
 	if err != nil {
-		return nil, uplink.Plan{}, usageError{err}
+		return cfg, cli.Usage(err)
 	}
-	u, p, err := agent.OpenUplink(cfg, f.journal, f.nic, klog.Background())
-	if errors.Is(err, agent.ErrWhichNIC) {
-		err = usageError{err}
-	}
-	return u, p, err
+	return cfg, nil
 }
 
 func printJSON(out io.Writer, v any) error {

@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"bufio"
@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/checks"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
@@ -64,7 +65,7 @@ Conflict (used by a host outside of the cluster).`,
   fairleadctl ipam show --pool vlan10 --all
   fairleadctl ipam show --node worker-7
   fairleadctl ipam show --pod shop/db-0 -o yaml`,
-		Args: noArgs,
+		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := errors.Join(out.check(), f.check()); err != nil {
 				return err
@@ -106,7 +107,7 @@ func (f *filter) check() error {
 	}
 	a, err := netip.ParseAddr(f.address)
 	if err != nil {
-		return usageError{fmt.Errorf("--address %s is not an IP address", f.address)}
+		return cli.Usage(fmt.Errorf("--address %s is not an IP address", f.address))
 	}
 	f.address = a.String()
 	return nil
@@ -204,7 +205,7 @@ what both checks found. It is the same as "doctor leaks".
 Exit codes: 0 no findings, 3 orphaned addresses, 4 pods share an address or may come to.`,
 		Example: `  fairleadctl ipam check
   fairleadctl ipam check -o json | jq -r '.findings[] | select(.kind == "leak") | .about[]'`,
-		Args: noArgs,
+		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
@@ -264,7 +265,7 @@ agent serves the pod after all, it allocates the address to it again.`,
   fairleadctl ipam release fd00:10:2::17 --network storage`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usageError{errors.New("exactly one address is required: fairleadctl ipam release ADDRESS")}
+				return cli.Usage(errors.New("exactly one address is required: fairleadctl ipam release ADDRESS"))
 			}
 			return nil
 		},
@@ -284,7 +285,7 @@ func (r *release) name(arg string) (string, error) {
 		if _, _, perr := allocation.ParseName(arg); perr == nil && r.network == "" {
 			return arg, nil // as "ipam show" and kubectl print it
 		}
-		return "", usageError{fmt.Errorf("%q is not an IP address", arg)}
+		return "", cli.Usage(fmt.Errorf("%q is not an IP address", arg))
 	}
 	return allocation.Name(r.network, a), nil
 }
@@ -295,7 +296,7 @@ func (r *release) run(c *cobra.Command, args []string) error {
 		return err
 	}
 	if r.force && strings.TrimSpace(r.reason) == "" {
-		return usageError{errors.New("--force requires --reason: why it is safe to allocate the address to another pod")}
+		return cli.Usage(errors.New("--force requires --reason: why it is safe to allocate the address to another pod"))
 	}
 	client, err := r.conn.client()
 	if err != nil {
@@ -352,7 +353,7 @@ func (r *release) agreed(c *cobra.Command, e cluster.Evidence) error {
 		return p.Err()
 	}
 	if !isTerminal(c.InOrStdin()) {
-		return usageError{errors.New("no terminal to ask for confirmation: use --yes to release it")}
+		return cli.Usage(errors.New("no terminal to ask for confirmation: use --yes to release it"))
 	}
 	p.Line("Release it? Type yes:")
 	answer, err := ask(c.Context(), c)

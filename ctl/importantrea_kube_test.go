@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"encoding/json"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/migrate/antrea"
 )
 
@@ -121,7 +122,7 @@ func TestKubeImportAntrea(t *testing.T) {
 	if list := c.addresses(); len(list) > 0 || code != exitWarning {
 		t.Fatalf("a dry run: exit code %d, and there are %v", code, list)
 	}
-	if out, code := c.run("ipam", "import-antrea"); code != exitUsage || !strings.Contains(out, "--dry-run to see what would be done") {
+	if out, code := c.run("ipam", "import-antrea"); code != cli.ExitUsage || !strings.Contains(out, "--dry-run to see what would be done") {
 		t.Errorf("without a terminal: exit code %d\n%s", code, out)
 	}
 	for range 2 { // the second time they are there

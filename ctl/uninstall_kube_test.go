@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"strings"
@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 // Without kubelets the test is those of two nodes: it makes and ends their pods. That nodes are restored is seen in
@@ -17,15 +19,15 @@ func TestKubeUninstall(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.letGo)
 	sets, pods := c.client.Kubernetes.AppsV1().DaemonSets("kube-system"), c.client.Kubernetes.CoreV1().Pods("kube-system")
-	if out, code := c.run("uninstall", "--yes"); code != exitError || !strings.Contains(out, "there is no DaemonSet kube-system/fairlead-agent") {
+	if out, code := c.run("uninstall", "--yes"); code != cli.ExitError || !strings.Contains(out, "there is no DaemonSet kube-system/fairlead-agent") {
 		t.Errorf("nothing is installed: exit code %d\n%s", code, out)
 	}
 	c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component in (rbac, agent)"))
-	if out, code := c.run("uninstall"); code != exitUsage || !strings.Contains(out, "no terminal to ask for confirmation") {
+	if out, code := c.run("uninstall"); code != cli.ExitUsage || !strings.Contains(out, "no terminal to ask for confirmation") {
 		t.Errorf("it does not ask: exit code %d\n%s", code, out)
 	}
 	out, code := c.run("uninstall", "--yes", "--helm-release", "fairlead")
-	if code != exitError || !strings.Contains(out, "does not belong to the Helm release fairlead: nothing was changed") {
+	if code != cli.ExitError || !strings.Contains(out, "does not belong to the Helm release fairlead: nothing was changed") {
 		t.Errorf("a manifest was applied with the hooks: exit code %d\n%s", code, out)
 	}
 	c.node("n1", corev1.ConditionTrue)
@@ -53,7 +55,7 @@ func TestKubeUninstall(t *testing.T) {
 
 	// An agent does not end: nothing else is begun.
 	out, code = c.run("uninstall", "--yes", "--wait", "3s")
-	if code != exitError || !strings.Contains(out, "to end (agent-1)") || !strings.Contains(out, "Run the command again") {
+	if code != cli.ExitError || !strings.Contains(out, "to end (agent-1)") || !strings.Contains(out, "Run the command again") {
 		t.Errorf("an agent is there: exit code %d\n%s", code, out)
 	}
 	waits, err := sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{})
@@ -80,7 +82,7 @@ func TestKubeUninstall(t *testing.T) {
 	pod("u-2", "n2", "fairlead-uninstall", ended(1, "br-uplink is still there"))
 	out, code = c.run("uninstall", "--yes", "--wait", "4s")
 	t.Log("\n" + out)
-	if code != exitError || !strings.Contains(out, "n1: restored") || !strings.Contains(out, "1 of 2 nodes are not restored (n2: br-uplink is still there)") {
+	if code != cli.ExitError || !strings.Contains(out, "n1: restored") || !strings.Contains(out, "1 of 2 nodes are not restored (n2: br-uplink is still there)") {
 		t.Errorf("a node is not done: exit code %d\n%s", code, out)
 	}
 	going, err := sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{})

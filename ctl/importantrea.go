@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/migrate/antrea"
 )
@@ -46,7 +47,7 @@ See docs/migrate-from-antrea.md.
 Exit codes: 0 all entries are imported, 3 some are skipped.`,
 		Example: `  fairleadctl ipam import-antrea --dry-run
   fairleadctl ipam import-antrea --yes`,
-		Args: noArgs,
+		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error { return i.run(c) },
 	}
 	i.out.add(c)
@@ -83,7 +84,7 @@ func (i *importAntrea) run(c *cobra.Command) error {
 		return err
 	}
 	if done.Counts[antrea.Refused] > 0 {
-		return found{exitWarning}
+		return cli.ExitCode(exitWarning)
 	}
 	return nil
 }
@@ -94,7 +95,7 @@ func (i *importAntrea) agreed(c *cobra.Command, results []antrea.Result) error {
 		return nil
 	}
 	if !isTerminal(c.InOrStdin()) {
-		return usageError{errors.New("no terminal to ask for confirmation: use --dry-run to see what would be done, --yes to do it")}
+		return cli.Usage(errors.New("no terminal to ask for confirmation: use --dry-run to see what would be done, --yes to do it"))
 	}
 	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
 	plan := imported{Entries: results, Counts: count(results),

@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/openflow/explain"
 )
 
@@ -62,7 +63,7 @@ on both. The Kubernetes API is only needed for pods of other nodes.`,
   sudo fairleadctl trace web-0 203.0.113.1`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usageError{errors.New("want a pod, and an address or another pod: trace default/a 10.77.2.2")}
+				return cli.Usage(errors.New("want a pod, and an address or another pod: trace default/a 10.77.2.2"))
 			}
 			return nil
 		},

@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/migrate/takedown"
 )
 
@@ -37,7 +38,7 @@ delete the remaining objects: kubectl delete -f fairlead.yaml, see docs/install.
 It may be interrupted and run again at any time. Nodes that do not answer are listed.`,
 		Example: `  fairleadctl uninstall
   fairleadctl uninstall --yes --wait 10m`,
-		Args: noArgs,
+		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error { return u.run(c) },
 	}
 	u.out.add(c)
@@ -78,7 +79,7 @@ func (u *uninstall) agreed(c *cobra.Command) error {
 		return nil
 	}
 	if !isTerminal(c.InOrStdin()) {
-		return usageError{errors.New("no terminal to ask for confirmation: use --yes to restore all nodes")}
+		return cli.Usage(errors.New("no terminal to ask for confirmation: use --yes to restore all nodes"))
 	}
 	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
 	p.Line("The pods of all nodes lose their network. Type yes to continue:")

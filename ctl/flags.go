@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
@@ -37,7 +38,7 @@ func (o *output) check() error {
 	case "text", "json", "yaml":
 		return nil
 	}
-	return usageError{fmt.Errorf("-o %s: want text, json or yaml", o.format)}
+	return cli.Usage(fmt.Errorf("-o %s: want text, json or yaml", o.format))
 }
 
 func (o *output) write(w io.Writer, value any, text func(*report.Printer)) error {
@@ -74,6 +75,7 @@ func isTerminal(stream any) bool {
 
 // connection are the flags that say which cluster is meant.
 type connection struct {
+	version                     string // of this program
 	kubeconfig, context, server string
 	timeout                     time.Duration
 }
@@ -110,7 +112,7 @@ func (f *connection) client() (*kube.Client, error) {
 	if f.server != "" {
 		config.Host = kube.WithScheme(f.server)
 	}
-	config.UserAgent = "fairleadctl/" + version
+	config.UserAgent = "fairleadctl/" + f.version
 	config.WarningHandler = rest.NoWarnings{}
 	config.QPS, config.Burst = 50, 100
 	return kube.ForConfig(config)
@@ -142,7 +144,7 @@ func (n *localNode) load() (api.AgentConfig, error) {
 		cfg, _, err = config.Parse(nil, n.config)
 	}
 	if err != nil {
-		return cfg, usageError{err}
+		return cfg, cli.Usage(err)
 	}
 	return cfg, nil
 }

@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"github.com/fairlead-cni/fairlead/agent"
-	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/ctl/nodecmd"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 func uplinkCommand(node *localNode) *cobra.Command {
@@ -25,7 +25,7 @@ does the same as "fairlead-agent uplink". See docs/uplink.md.`,
 func onNode(use, short, long, example string,
 	run func(ctx context.Context, c *cobra.Command, out *output) error) *cobra.Command {
 	var out output
-	c := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: noArgs,
+	c := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
@@ -53,11 +53,7 @@ func uplinkStatusCommand(node *localNode) *cobra.Command {
 		`status shows the journal, the state found on the node, and the next step. Exit code 3:
 the attached state is incomplete.`, "  sudo fairleadctl uplink status",
 		func(ctx context.Context, c *cobra.Command, out *output) error {
-			u, err := uplink.Open(node.journal, logr.Discard())
-			if err != nil {
-				return err
-			}
-			s, err := u.Status(ctx)
+			s, err := nodecmd.Status(ctx, node.journal, logr.Discard())
 			if err != nil {
 				return err
 			}
@@ -65,7 +61,7 @@ the attached state is incomplete.`, "  sudo fairleadctl uplink status",
 				return err
 			}
 			if s.Next != "" {
-				return found{exitWarning}
+				return cli.ExitCode(exitWarning)
 			}
 			return nil
 		})
@@ -81,14 +77,7 @@ it cannot.`, "  sudo fairleadctl uplink preflight --nic eth0",
 			if err != nil {
 				return err
 			}
-			u, p, err := agent.OpenUplink(cfg, node.journal, nic, logr.Discard())
-			if errors.Is(err, agent.ErrWhichNIC) {
-				err = usageError{err}
-			}
-			if err != nil {
-				return err
-			}
-			r, err := u.Preflight(ctx, p)
+			r, err := nodecmd.Preflight(ctx, cfg, node.journal, nic, logr.Discard())
 			if err != nil {
 				return err
 			}
@@ -96,7 +85,7 @@ it cannot.`, "  sudo fairleadctl uplink preflight --nic eth0",
 				return err
 			}
 			if len(r.Refused) > 0 {
-				return found{exitFailing}
+				return cli.ExitCode(exitFailing)
 			}
 			return nil
 		})
@@ -110,16 +99,10 @@ func restoreCommand(node *localNode) *cobra.Command {
 record. It needs no config, no API, no agent and no running Open vSwitch. It may be
 repeated. Bridged pods have no network until the agent is restarted.`, "  sudo fairleadctl uplink restore",
 		func(ctx context.Context, c *cobra.Command, out *output) error {
-			u, err := uplink.Open(node.journal, klog.Background())
-			if err != nil {
+			if _, err := nodecmd.Restore(ctx, node.journal, klog.Background()); err != nil {
 				return err
 			}
-			if u.Journal() != nil {
-				if err := u.Restore(ctx, uplink.ByHand); err != nil {
-					return err
-				}
-			}
-			s, err := u.Status(ctx)
+			s, err := nodecmd.Status(ctx, node.journal, klog.Background())
 			if err != nil {
 				return err
 			}

@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/checks"
 	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 func planCommand() *cobra.Command {
@@ -28,26 +29,26 @@ cluster.`,
 		Example: `  fairleadctl plan --cluster-cidr 10.244.0.0/16 --nodes 300
   fairleadctl plan --cluster-cidr 192.168.0.0/22 --node-mask 26 --nodes 10 --service-cidr 10.96.0.0/12
   fairleadctl plan --cluster-cidr 10.244.0.0/16,fd00:10:244::/56 --node-mask 24,64`,
-		Args: noArgs,
+		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
 			ranges, err := parseRanges(clusterCIDR, nodeMask)
 			if err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			services, err := parseCIDRs(serviceCIDR)
 			if err != nil {
-				return usageError{fmt.Errorf("--service-cidr: %w", err)}
+				return cli.Usage(fmt.Errorf("--service-cidr: %w", err))
 			}
 			plan, err := podcidr.NewPlan(ranges, services, nodes)
 			if err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			err = out.write(c.OutOrStdout(), plan, func(p *report.Printer) { checks.WritePlan(p, plan) })
 			if err == nil && len(plan.Problems) > 0 {
-				return found{exitFailing}
+				return cli.ExitCode(exitFailing)
 			}
 			return err
 		},

@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"strings"
@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
@@ -45,7 +46,7 @@ func TestKubeStatus(t *testing.T) {
 	})
 	t.Log("\n" + out)
 	c.letIn("nobody")
-	if out, code := c.run("status"); code != exitError || !strings.Contains(out, "still valid?") {
+	if out, code := c.run("status"); code != cli.ExitError || !strings.Contains(out, "still valid?") {
 		t.Errorf("not let in: exit code %d\n%s", code, out)
 	}
 }
@@ -72,7 +73,7 @@ func TestKubeDoctorAll(t *testing.T) {
 		}
 	}
 	c.must(c.s.Kubectl(t.Context(), "delete", "crd", "ippools.crd.antrea.io"))
-	if out, code := c.run("doctor", "pools"); code != exitError || !strings.Contains(out, "kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds") {
+	if out, code := c.run("doctor", "pools"); code != cli.ExitError || !strings.Contains(out, "kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds") {
 		t.Errorf("without the kind: exit code %d\n%s", code, out)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	view "github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 // Each way in which an address can be wrong, on a real API server: it is found, by its name, and what is right is not.
@@ -64,7 +65,7 @@ func TestKubeIPAMCheck(t *testing.T) {
 		}
 	}
 	c.letIn("nobody")
-	if out, code := c.run("ipam", "check"); code != exitError || !strings.Contains(out, "still valid?") {
+	if out, code := c.run("ipam", "check"); code != cli.ExitError || !strings.Contains(out, "still valid?") {
 		t.Errorf("not let in: exit code %d\n%s", code, out)
 	}
 }
@@ -100,17 +101,17 @@ func TestKubeIPAMRelease(t *testing.T) {
 		says  string
 		phase api.AllocationPhase
 	}{
-		{"10.2.0.10 --yes", exitError, "its pod is running", api.PhaseAllocated},
-		{"10.2.0.10 --yes --force", exitUsage, "requires --reason", api.PhaseAllocated},
-		{"10.2.0.11", exitUsage, "no terminal to ask for confirmation", api.PhaseAllocated},
+		{"10.2.0.10 --yes", cli.ExitError, "its pod is running", api.PhaseAllocated},
+		{"10.2.0.10 --yes --force", cli.ExitUsage, "requires --reason", api.PhaseAllocated},
+		{"10.2.0.11", cli.ExitUsage, "no terminal to ask for confirmation", api.PhaseAllocated},
 		{"10.2.0.11 --yes", 0, "there is no Pod of UID", api.PhaseCooling},
-		{"10.2.0.12 --yes", exitError, "its pod may be running", api.PhaseAllocated},
+		{"10.2.0.12 --yes", cli.ExitError, "its pod may be running", api.PhaseAllocated},
 		{"10.2.0.12 --yes --force --reason scrapped", 0, "Node down is not Ready (Unknown)", api.PhaseCooling},
 		{"10.2.0.13 --yes", 0, "02:00:00:00:00:07 answers for it", ""},
 		{"10.2.0.14 --yes", 0, "kept for StatefulSet default/db", ""},
-		{"10.2.0.15 --yes", exitError, "10.2.0.15 is not allocated", ""},
-		{"10.2.0 --yes", exitUsage, "not an IP address", ""},
-		{"--yes", exitUsage, "exactly one address is required", ""},
+		{"10.2.0.15 --yes", cli.ExitError, "10.2.0.15 is not allocated", ""},
+		{"10.2.0 --yes", cli.ExitUsage, "not an IP address", ""},
+		{"--yes", cli.ExitUsage, "exactly one address is required", ""},
 	} {
 		out, code := c.run(append([]string{"ipam", "release"}, strings.Fields(step.args)...)...)
 		t.Log("\n" + out)
@@ -167,7 +168,7 @@ func TestKubeIPAMShow(t *testing.T) {
 	if yaml, code := c.run("ipam", "show", "-o", "yaml"); code != 0 || !strings.Contains(yaml, "\n- name: p\n") {
 		t.Errorf("-o yaml: exit code %d\n%s", code, yaml)
 	}
-	for args, code := range map[string]int{"--pool none": exitError, "--address x": exitUsage, "-o xml": exitUsage, "more": exitUsage} {
+	for args, code := range map[string]int{"--pool none": cli.ExitError, "--address x": cli.ExitUsage, "-o xml": cli.ExitUsage, "more": cli.ExitUsage} {
 		if out, got := c.run(append([]string{"ipam", "show"}, strings.Fields(args)...)...); got != code {
 			t.Errorf("show %s: exit code %d, want %d\n%s", args, got, code, out)
 		}

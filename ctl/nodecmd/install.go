@@ -1,4 +1,4 @@
-package main
+package nodecmd
 
 import (
 	"context"
@@ -6,15 +6,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
 	"github.com/fairlead-cni/fairlead/agent"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-func installCNICommand() *cobra.Command {
+// InstallCNI is "install-cni".
+func InstallCNI() *cobra.Command {
 	var chained string
 	plugins := conflist.Plugins{Kept: conflist.DefaultKept}
 	c := &cobra.Command{
@@ -27,7 +31,7 @@ differs. A copy of each replaced file is kept in ` + conflist.DefaultKept + `;
 "fairlead-agent uninstall" puts it back.
 
 In a container both directories must be mounted from the node.`,
-		Args: flagsOnly("install-cni"),
+		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return installCNI(c.Context(), c.OutOrStdout(), plugins, chained)
 		},
@@ -39,7 +43,7 @@ In a container both directories must be mounted from the node.`,
 }
 
 func installCNI(ctx context.Context, out io.Writer, plugins conflist.Plugins, chained string) error {
-	from := shim(klog.Background())
+	from := Shim(klog.Background())
 	if from == "" {
 		return errors.New("the CNI plugin fairlead is not next to fairlead-agent: the installation is incomplete")
 	}
@@ -64,7 +68,8 @@ func installCNI(ctx context.Context, out io.Writer, plugins conflist.Plugins, ch
 	return err
 }
 
-func uninstallCommand() *cobra.Command {
+// Uninstall is "uninstall".
+func Uninstall() *cobra.Command {
 	o := agent.UninstallOptions{Log: klog.Background()}
 	stay := false
 	c := &cobra.Command{
@@ -80,7 +85,7 @@ run, its database is edited offline.
 
 It may be interrupted and repeated at any time, and needs no config and no Kubernetes API.
 Exit codes: 0 nothing is left, 1 something is left, which is printed, 2 invalid flags.`,
-		Args: flagsOnly("uninstall"),
+		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if os.Geteuid() != 0 {
 				return errors.New("this needs root")
@@ -100,11 +105,17 @@ Exit codes: 0 nothing is left, 1 something is left, which is printed, 2 invalid 
 	return c
 }
 
-func flagsOnly(name string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return usageError{fmt.Errorf("%q: %s takes no arguments, only flags", args[0], name)}
-		}
-		return nil
+// Shim is the CNI plugin beside the agent's own binary; empty if there is none.
+func Shim(log logr.Logger) string {
+	self, err := os.Executable()
+	if err != nil {
+		log.Error(err, "looking for the CNI plugin to install")
+		return ""
 	}
+	path := filepath.Join(filepath.Dir(self), "fairlead")
+	if _, err := os.Stat(path); err != nil {
+		log.Info("no CNI plugin next to the agent, not installing one", "path", path)
+		return ""
+	}
+	return path
 }

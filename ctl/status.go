@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 // wholeStatus is what "status" prints: the cluster, this node, or both.
@@ -49,7 +50,7 @@ or, with --node-local, the agent does not answer.`,
 		Example: `  fairleadctl status
   sudo fairleadctl status --node-local
   fairleadctl status -o yaml`,
-		Args: noArgs,
+		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err

@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead-cni/fairlead/diagnose/checks"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 // secondLook is how long after the first look at what changes all the time the second one is taken.
@@ -39,7 +40,7 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
   fairleadctl doctor -o json | jq '.findings[].kind'`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown check %q: want one of %s", args[0], checkNames())}
+				return cli.Usage(fmt.Errorf("unknown check %q: want one of %s", args[0], checkNames()))
 			}
 			return nil
 		},
@@ -55,7 +56,7 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 		checks.CheckMTU:   "Checks whether pods' largest packets reach other nodes"}
 	for _, check := range checks.Checks()[1:] {
 		one := &examination{conn: conn, node: node}
-		sub := &cobra.Command{Use: string(check), Short: short[check], Args: noArgs,
+		sub := &cobra.Command{Use: string(check), Short: short[check], Args: cli.FlagsOnly,
 			RunE: func(c *cobra.Command, _ []string) error { return one.run(c, []checks.Check{check}) }}
 		one.out.add(sub)
 		c.AddCommand(sub)
@@ -122,9 +123,9 @@ func (d *examination) options(chosen []checks.Check) (checks.Options, error) {
 func verdict(r checks.Result) error {
 	switch {
 	case r.Severity == checks.Failing:
-		return found{exitFailing}
+		return cli.ExitCode(exitFailing)
 	case r.Severity == checks.Warning:
-		return found{exitWarning}
+		return cli.ExitCode(exitWarning)
 	}
 	if failed := r.Failed(); len(failed) > 0 {
 		return fmt.Errorf("checking %s failed: %s", failed[0].Check, failed[0].Why)
@@ -154,7 +155,7 @@ and fairlead-controller. What may not be read is reported as unknown.`,
 		Example: `  fairleadctl doctor pod-cidr
   fairleadctl doctor pod-cidr --kubeconfig admin.conf --context prod
   fairleadctl doctor pod-cidr -o json | jq '.problems[].kind'`,
-		Args: noArgs,
+		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err

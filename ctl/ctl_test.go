@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"bytes"
@@ -10,27 +10,23 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 // run runs a command line and returns what it prints and its exit code.
 func run(t *testing.T, args ...string) (string, int) {
 	t.Helper()
-	c := command("fairleadctl")
+	c := Command("fairleadctl", "dev")
 	var out bytes.Buffer
 	c.SetOut(&out)
 	c.SetErr(&out)
 	c.SetArgs(args)
 	err := c.ExecuteContext(t.Context())
-	told, usage := found{}, usageError{}
-	switch {
-	case err == nil:
-		return out.String(), 0
-	case errors.As(err, &told):
-		return out.String(), told.code
-	case errors.As(err, &usage):
-		return out.String() + err.Error(), exitUsage
+	if err != nil && !errors.As(err, new(cli.ExitCode)) {
+		out.WriteString(err.Error())
 	}
-	return out.String() + err.Error(), exitError
+	return out.String(), cli.Code(err)
 }
 
 func TestPlanCommand(t *testing.T) {
@@ -42,16 +38,16 @@ func TestPlanCommand(t *testing.T) {
 		{"--cluster-cidr 10.244.0.0/16 --nodes 256", 0, "It holds 256 nodes"},
 		{"--cluster-cidr 10.244.0.0/16 --nodes 257", exitFailing, "for 256 nodes, not for 257"},
 		{"--cluster-cidr 10.244.0.0/16,fd00:10:244::/56 --node-mask 25,72", 0, "node-cidr-mask-size-ipv6=72"},
-		{"--cluster-cidr 10.244.0.0/12", exitUsage, "did you mean 10.240.0.0/12?"},
-		{"--cluster-cidr 10.244.0.0/16,10.245.0.0/16", exitUsage, "one CIDR of each family"},
-		{"--cluster-cidr 10.244.0.0/16 --node-mask 24,64", exitUsage, "want one for each CIDR"},
-		{"--cluster-cidr 10.244.0.0/16 --node-mask x", exitUsage, "want a number"},
-		{"--cluster-cidr 10.244.0.0/25", exitUsage, "no room for one /24"},
-		{"--cluster-cidr fd00::/40", exitUsage, "at most 16"},
-		{"--node-mask 24", exitUsage, "it is required"},
-		{"--cluster-cidr 10.244.0.0/16 -o xml", exitUsage, "want text, json or yaml"},
-		{"--cluster-cidr 10.244.0.0/16 more", exitUsage, "takes no arguments, only flags"},
-		{"--no-such-flag", exitUsage, "no-such-flag"},
+		{"--cluster-cidr 10.244.0.0/12", cli.ExitUsage, "did you mean 10.240.0.0/12?"},
+		{"--cluster-cidr 10.244.0.0/16,10.245.0.0/16", cli.ExitUsage, "one CIDR of each family"},
+		{"--cluster-cidr 10.244.0.0/16 --node-mask 24,64", cli.ExitUsage, "want one for each CIDR"},
+		{"--cluster-cidr 10.244.0.0/16 --node-mask x", cli.ExitUsage, "want a number"},
+		{"--cluster-cidr 10.244.0.0/25", cli.ExitUsage, "no room for one /24"},
+		{"--cluster-cidr fd00::/40", cli.ExitUsage, "at most 16"},
+		{"--node-mask 24", cli.ExitUsage, "it is required"},
+		{"--cluster-cidr 10.244.0.0/16 -o xml", cli.ExitUsage, "want text, json or yaml"},
+		{"--cluster-cidr 10.244.0.0/16 more", cli.ExitUsage, "takes no arguments, only flags"},
+		{"--no-such-flag", cli.ExitUsage, "no-such-flag"},
 	} {
 		out, code := run(t, append([]string{"plan"}, strings.Fields(c.args)...)...)
 		if code != c.code || !strings.Contains(out, c.says) {
@@ -72,22 +68,22 @@ func TestMistakes(t *testing.T) {
 		code int
 		says string
 	}{
-		{"doctor nonsense", exitUsage, "want one of pod-cidr, pools, leaks"},
-		{"doctor -o xml", exitUsage, "want text, json or yaml"},
-		{"doctor leaks --kubeconfig /no/such/file", exitError, "kubeconfig"},
-		{"status more", exitUsage, "takes no arguments, only flags"},
-		{"status --kubeconfig /no/such/file --config /no/such/file", exitUsage, "/no/such/file"},
-		{"ipam", exitUsage, "missing command: want show, check, release"},
-		{"ipam free", exitUsage, `unknown command "free"`},
-		{"uplink", exitUsage, "missing command: want status, preflight, restore"},
-		{"trace default/a", exitUsage, "want a pod, and an address or another pod"},
-		{"ipam show --kubeconfig /no/such/file", exitError, "kubeconfig"},
+		{"doctor nonsense", cli.ExitUsage, "want one of pod-cidr, pools, leaks"},
+		{"doctor -o xml", cli.ExitUsage, "want text, json or yaml"},
+		{"doctor leaks --kubeconfig /no/such/file", cli.ExitError, "kubeconfig"},
+		{"status more", cli.ExitUsage, "takes no arguments, only flags"},
+		{"status --kubeconfig /no/such/file --config /no/such/file", cli.ExitUsage, "/no/such/file"},
+		{"ipam", cli.ExitUsage, "missing command: want show, check, release"},
+		{"ipam free", cli.ExitUsage, `unknown command "free"`},
+		{"uplink", cli.ExitUsage, "missing command: want status, preflight, restore"},
+		{"trace default/a", cli.ExitUsage, "want a pod, and an address or another pod"},
+		{"ipam show --kubeconfig /no/such/file", cli.ExitError, "kubeconfig"},
 	} {
 		if out, code := run(t, strings.Fields(c.args)...); code != c.code || !strings.Contains(out, c.says) {
 			t.Errorf("%s: exit code %d, want %d and %q:\n%s", c.args, code, c.code, c.says, out)
 		}
 	}
-	if out, code := run(t, "doctor", "pools", "--kubeconfig", away(t)); code != exitError || !strings.Contains(out, "refused") {
+	if out, code := run(t, "doctor", "pools", "--kubeconfig", away(t)); code != cli.ExitError || !strings.Contains(out, "refused") {
 		t.Errorf("the API server is away: exit code %d\n%s", code, out)
 	}
 }
@@ -105,12 +101,12 @@ func away(t *testing.T) string {
 
 // As kubectl's plugin it is called what people type.
 func TestPluginName(t *testing.T) {
-	if got := calledAs("/usr/local/bin/kubectl-fairlead"); got != "kubectl fairlead" || calledAs("bin/fairleadctl") != "fairleadctl" {
+	if got := CalledAs("/usr/local/bin/kubectl-fairlead"); got != "kubectl fairlead" || CalledAs("bin/fairleadctl") != "fairleadctl" {
 		t.Error(got)
 	}
 	for _, name := range []string{"kubectl fairlead", "fairleadctl"} {
 		for _, args := range [][]string{{"--help"}, {"doctor", "--help"}, {"ipam", "release", "--help"}, {"trace", "--help"}} {
-			c := command(name)
+			c := Command(name, "dev")
 			var out bytes.Buffer
 			c.SetOut(&out)
 			c.SetArgs(args)
@@ -136,7 +132,7 @@ func TestCommandsAreAlike(t *testing.T) {
 			check(sub)
 		}
 	}
-	check(command("fairleadctl"))
+	check(Command("fairleadctl", "dev"))
 }
 
 func TestColours(t *testing.T) {
@@ -156,7 +152,7 @@ func TestColours(t *testing.T) {
 }
 
 func TestDoctorWithoutCluster(t *testing.T) {
-	if out, code := run(t, "doctor", "pod-cidr", "--kubeconfig", "/no/such/file"); code != exitError || !strings.Contains(out, "kubeconfig") {
+	if out, code := run(t, "doctor", "pod-cidr", "--kubeconfig", "/no/such/file"); code != cli.ExitError || !strings.Contains(out, "kubeconfig") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }

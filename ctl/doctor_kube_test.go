@@ -1,4 +1,4 @@
-package main
+package ctl
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
 // The verdict is in the exit code, on a real API server: healthy, a warning, a
@@ -45,7 +46,7 @@ func TestKubeDoctorExitCodes(t *testing.T) {
 		}
 	}
 	c.letIn("nobody")
-	if out, code := c.run("doctor", "pod-cidr"); code != exitError || !strings.Contains(out, "listing Nodes") {
+	if out, code := c.run("doctor", "pod-cidr"); code != cli.ExitError || !strings.Contains(out, "listing Nodes") {
 		t.Errorf("not let in: exit code %d\n%s", code, out)
 	}
 }

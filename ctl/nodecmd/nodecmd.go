@@ -1,0 +1,53 @@
+// Package nodecmd has the commands that change or show the node that they run on, without the agent: those of
+// fairlead-agent beside the agent itself, and what "fairleadctl uplink" has in common with "fairlead-agent uplink".
+package nodecmd
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/internal/cli"
+)
+
+// Status is what the journal in that file says of the NIC, what is found on the node, and the next step.
+func Status(ctx context.Context, journal string, log logr.Logger) (uplink.Status, error) {
+	u, err := uplink.Open(journal, log)
+	if err != nil {
+		return uplink.Status{}, err
+	}
+	return u.Status(ctx)
+}
+
+// Preflight says whether the NIC can be attached; nic "" is the one of the config. It changes nothing.
+func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, log logr.Logger) (uplink.Report, error) {
+	u, p, err := Open(cfg, journal, nic, log)
+	if err != nil {
+		return uplink.Report{}, err
+	}
+	return u.Preflight(ctx, p)
+}
+
+// Restore detaches the NIC and restores its previous state. The journal that it returns is nil if no NIC was ever
+// attached.
+func Restore(ctx context.Context, journal string, log logr.Logger) (*uplink.Journal, error) {
+	u, err := uplink.Open(journal, log)
+	if err != nil || u.Journal() == nil {
+		return nil, err
+	}
+	return u.Journal(), u.Restore(ctx, uplink.ByHand)
+}
+
+// Open opens the journal and plans how the NIC is attached by that config. The error is a cli.UsageError if neither nic
+// nor the config says which NIC it is.
+func Open(cfg api.AgentConfig, journal, nic string, log logr.Logger) (*uplink.Uplink, uplink.Plan, error) {
+	u, p, err := agent.OpenUplink(cfg, journal, nic, log)
+	if errors.Is(err, agent.ErrWhichNIC) {
+		err = cli.Usage(err)
+	}
+	return u, p, err
+}
