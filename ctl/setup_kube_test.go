@@ -195,10 +195,12 @@ func (c *fixture) allocation(address string, s api.IPAllocationSpec) api.IPAlloc
 func (c *fixture) startController(n api.NodeIPAM) (stop func()) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
+	intervals := api.DefaultIntervals().Controller
+	intervals.Pass, intervals.LeaseRetry = 50*time.Millisecond, 100*time.Millisecond
 	done := make(chan error, 1)
 	go func() {
 		done <- controller.Run(ctx, controller.Options{Client: c.client.Dynamic, Kubernetes: c.client.Kubernetes,
-			Intervals: api.DefaultIntervals().Controller,
+			Intervals: intervals,
 			OtherAllocator: func(ctx context.Context) (string, error) {
 				return podcidr.OtherAllocator(ctx, c.client.Kubernetes)
 			},

@@ -90,6 +90,9 @@ func title(table string) string {
 	return fmt.Sprintf("%s (%s)", t.name, t.question)
 }
 
+// outputTo begins the line about a port by which the packet leaves: Leaves looks for it.
+const outputTo = "output to "
+
 func action(text string, names map[string]string) string {
 	switch {
 	case text == "drop":
@@ -105,7 +108,7 @@ func action(text string, names map[string]string) string {
 	case strings.HasPrefix(text, "move:"):
 		return "copy for the reply: " + strings.TrimPrefix(text, "move:")
 	case strings.HasPrefix(text, "output:"):
-		return "output to " + portName(strings.TrimPrefix(text, "output:"), names)
+		return outputTo + portName(strings.TrimPrefix(text, "output:"), names)
 	case strings.HasPrefix(text, "->"), strings.HasPrefix(text, ">>"):
 		return "note: " + strings.TrimSpace(strings.TrimLeft(text, "->"))
 	}

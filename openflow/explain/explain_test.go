@@ -159,3 +159,11 @@ func FuzzTrace(f *testing.F) {
 	f.Add(toTunnel)
 	f.Fuzz(func(_ *testing.T, s string) { Trace(s, nil) })
 }
+
+// A trace that ends at a port says so to the program that goes on with it on the next node, too.
+func TestLeaves(t *testing.T) {
+	out := Trace(toUnderlay, map[string]string{"fairlead-up0": TheUplink})
+	if !Leaves(out, TheUplink) || Leaves(out, TheTunnel) {
+		t.Errorf("want that it leaves by the uplink, and nowhere else: %q", out)
+	}
+}

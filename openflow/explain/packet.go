@@ -104,4 +104,4 @@ func (p Ports) FromNode() (string, error) {
 
 // Leaves tells whether a packet left by the port that is called so, from what
 // Trace says of it.
-func Leaves(trace []string, called string) bool { return slices.Contains(trace, "  out of "+called) }
+func Leaves(trace []string, called string) bool { return slices.Contains(trace, "  "+outputTo+called) }

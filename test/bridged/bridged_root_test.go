@@ -50,7 +50,7 @@ func eachUplink(t *testing.T, o lab.Options, test func(*testing.T, cluster)) {
 func (c cluster) traced(t *testing.T) {
 	for from, to := range map[string]string{"a-0-node1": "a-0-node2", "a-10-node1": "a-20-node2"} {
 		way, err := c.Trace(labtest.Within(t, 20*time.Second), "default/"+from, "default/"+to)
-		if want := "  out of pod default/" + to; err != nil || !slices.Contains(way, want) {
+		if want := "  output to pod default/" + to; err != nil || !slices.Contains(way, want) {
 			t.Errorf("from %s to %s: %v, and the way is\n%s\nwant %q", from, to, err, strings.Join(way, "\n"), want)
 		}
 	}

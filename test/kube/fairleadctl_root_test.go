@@ -46,7 +46,7 @@ func TestRootFairleadctlOnNode(t *testing.T) {
 
 	// The packet's way, each part on its node.
 	b.says(t, admin, 0, []string{"from pod default/a", "output to the tunnel", "next: it goes to node node2"}, "trace", "a", "default/c")
-	b.says(t, admin, 0, []string{"from the tunnel", "out of pod default/a", "arrives from node node2"}, "trace", "c", "a")
+	b.says(t, admin, 0, []string{"from the tunnel", "output to pod default/a", "this is its arrival from node node2"}, "trace", "c", "a")
 	b.says(t, admin, 1, []string{"there is no pod default/none"}, "trace", "a", "none")
 	b.says(t, admin, 0, []string{"from pod default/a"}, "trace", "a", "203.0.113.1")
 	b.says(t, "/nonexistent", 0, []string{"from pod default/a"}, "trace", "a", "203.0.113.1")

@@ -32,10 +32,12 @@ func (b *bed) controls(t *testing.T) (stop func()) {
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
 	ctx, cancel := context.WithCancel(context.Background())
+	intervals := api.DefaultIntervals().Controller
+	intervals.Pass, intervals.LeaseRetry = 50*time.Millisecond, 100*time.Millisecond
 	ended := make(chan error, 1)
 	go func() {
 		ended <- controller.Run(ctx, controller.Options{Client: client, Kubernetes: b.client, Log: logr.Discard(),
-			Intervals: api.DefaultIntervals().Controller,
+			Intervals: intervals,
 			Config:    api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: port}})
 	}()
 	stopped := false
