@@ -1,14 +1,15 @@
-// Package agent is the node's brain. Data flows one way:
+// Package agent starts what runs on a node, in the order in which the parts need each other, and ends it. Its
+// rooms, from the one that starts down to those that the others stand on:
 //
-//	inputs (Nodes, Pods, Namespaces; attachments in OVSDB; the transport interface)
-//	   -> Desire(Inputs) Desired             pure: the same inputs give the same value
-//	   -> appliers: ovsdb, link, route, nat, openflow     observe, diff, do
-//
-// One goroutine, the loop (loop.go), writes the node. A CNI ADD (cni.go) does
-// its slow and independent part, address and veth, in its own goroutine, and
-// hands the loop one record; the loop takes all that wait and answers them
-// together. What must outlive the process stands in OVSDB, in the kernel and
-// in the lease directory, each marked as ours (see package datapath), so an
-// agent that starts with an empty memory computes the same Desired and changes
-// nothing.
+//	agent         starts the parts below; uninstall takes all of it off a node again
+//	pods          what each CNI verb means; what crashes leave behind
+//	addresses     addresses of IPPools: allocation, probing, pending releases, reclaim
+//	node          the loop, the only writer of the node; its start
+//	apply         the appliers: observe, compare, do
+//	uplink        keeps the node's NIC attached
+//	events        Warning Events on the Node, on Pods and on policies
+//	attachments   which pods' interfaces are on this node, and who works on them
+//	status        what the last round left, over HTTP and in metrics
+//	desired       what the node should look like: pure
+//	rundir, signal
 package agent

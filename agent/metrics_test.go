@@ -10,20 +10,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
+	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // The chart's alerts ask for metrics that the agent has.
 func TestAlertsKnowTheMetrics(t *testing.T) {
-	m := newMetrics()
+	m := status.NewMetrics()
 	client, err := kube.ForConfig(&rest.Config{Host: "http://127.0.0.1:1"}) // it is not called
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.follows(inputs.NewKubernetes(client, "n", "", true, logr.Discard()))
+	m.AddClient(client)
+	m.AddInputs(inputs.NewKubernetes(client, "n", "", true, logr.Discard()))
 	descriptions, known := make(chan *prometheus.Desc, 1000), ""
-	m.registry.Describe(descriptions)
+	m.Registry.Describe(descriptions)
 	close(descriptions)
 	for d := range descriptions {
 		known += d.String()

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net"
 	"net/netip"
@@ -35,6 +36,14 @@ func (m MAC) LinkLocal() netip.Addr {
 
 // MaxVLAN is the highest VLAN ID (IEEE 802.1Q, which reserves 4095).
 const MaxVLAN = 4094
+
+// LocalMAC returns a locally administered unicast address (IEEE 802, section 8) made from seed: the same for the same.
+func LocalMAC(seed string) MAC {
+	sum := sha256.Sum256([]byte(seed))
+	m := MAC(sum[:6])
+	m[0] = m[0]&^0x01 | 0x02
+	return m
+}
 
 // Attachment is one network interface of one pod: what a CNI ADD made and a
 // CNI DEL takes away. The record is kept in OVSDB, in the external_ids of the

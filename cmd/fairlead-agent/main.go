@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/ctl/nodecmd"
@@ -37,7 +38,7 @@ const (
 func main() { cli.Main("fairlead-agent", command(), exitCode) }
 
 func exitCode(err error) int {
-	podCIDR, refused := (*agent.PodCIDRError)(nil), (*uplink.RefusedError)(nil)
+	podCIDR, refused := (*desired.PodCIDRError)(nil), (*uplink.RefusedError)(nil)
 	switch {
 	case errors.As(err, &refused):
 		return exitRefused

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/agent/uninstall"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
@@ -70,7 +70,7 @@ func installCNI(ctx context.Context, out io.Writer, plugins conflist.Plugins, ch
 
 // Uninstall is "uninstall".
 func Uninstall() *cobra.Command {
-	o := agent.UninstallOptions{Log: klog.Background()}
+	o := uninstall.Options{Log: klog.Background()}
 	stay := false
 	c := &cobra.Command{
 		Use:   "uninstall",
@@ -91,7 +91,7 @@ Exit codes: 0 nothing is left, 1 something is left, which is printed, 2 invalid 
 				return errors.New("this needs root")
 			}
 			o.Out = c.OutOrStdout()
-			if err := agent.Uninstall(c.Context(), o); err != nil || !stay {
+			if err := uninstall.Run(c.Context(), o); err != nil || !stay {
 				return err
 			}
 			fmt.Fprintln(o.Out, "waiting for SIGTERM (--stay)")

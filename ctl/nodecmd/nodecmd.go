@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/fairlead-cni/fairlead/agent"
+	nodeuplink "github.com/fairlead-cni/fairlead/agent/uplink"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/internal/cli"
@@ -45,8 +45,8 @@ func Restore(ctx context.Context, journal string, log logr.Logger) (*uplink.Jour
 // Open opens the journal and plans how the NIC is attached by that config. The error is a cli.UsageError if neither nic
 // nor the config says which NIC it is.
 func Open(cfg api.AgentConfig, journal, nic string, log logr.Logger) (*uplink.Uplink, uplink.Plan, error) {
-	u, p, err := agent.OpenUplink(cfg, journal, nic, log)
-	if errors.Is(err, agent.ErrWhichNIC) {
+	u, p, err := nodeuplink.OpenManual(cfg, journal, nic, log)
+	if errors.Is(err, nodeuplink.ErrWhichNIC) {
 		err = cli.Usage(err)
 	}
 	return u, p, err

@@ -11,15 +11,8 @@ import (
 //
 // A bridge of that name that is somebody else's is refused if it has ports,
 // and taken over if it has none. The call ends with ctx, and after 10 seconds
-// if ctx has no deadline.
-func (db *DB) Ensure(ctx context.Context, d Desired) error {
-	changes, err := db.Repair(ctx, d)
-	db.tell(changes)
-	return err
-}
-
-// Repair is Ensure that returns what it changed, in words, and logs nothing.
-func (db *DB) Repair(ctx context.Context, d Desired) (changes []string, err error) {
+// if ctx has no deadline. It returns what it changed, in words.
+func (db *DB) Ensure(ctx context.Context, d Desired) (changes []string, err error) {
 	changes, err = db.apply(ctx, func(s snapshot) (plan, error) { return ensure(s, d) })
 	if err != nil {
 		return nil, fmt.Errorf("bridge %s: %w", d.Bridge, err)
@@ -31,13 +24,12 @@ func (db *DB) Repair(ctx context.Context, d Desired) (changes []string, err erro
 // have. Pods' ports are retired: their record goes at once, they themselves with
 // RemoveRetired. A port whose record cannot be read stays while it has a device. Ports of
 // the names in gone go even if somebody has removed the mark that they are ours.
-func (db *DB) Prune(ctx context.Context, d Desired, gone ...string) error {
-	changes, err := db.apply(ctx, func(s snapshot) (plan, error) { return prune(s, d, gone), nil })
+func (db *DB) Prune(ctx context.Context, d Desired, gone ...string) (changes []string, err error) {
+	changes, err = db.apply(ctx, func(s snapshot) (plan, error) { return prune(s, d, gone), nil })
 	if err != nil {
-		return fmt.Errorf("removing ports of bridge %s: %w", d.Bridge, err)
+		return nil, fmt.Errorf("removing ports of bridge %s: %w", d.Bridge, err)
 	}
-	db.tell(changes)
-	return nil
+	return changes, nil
 }
 
 // Differs reports whether Ensure or Prune would change anything.
@@ -54,12 +46,6 @@ func (db *DB) Differs(ctx context.Context, d Desired) (bool, error) {
 	}
 	p, err := ensure(s, d)
 	return len(p.ops) > 0 || len(prune(s, d, nil).ops) > 0, err
-}
-
-func (db *DB) tell(changes []string) {
-	for _, change := range changes {
-		db.log.Info("OVSDB changed", "change", change)
-	}
 }
 
 func (db *DB) apply(ctx context.Context, planFor func(snapshot) (plan, error)) (changes []string, err error) {

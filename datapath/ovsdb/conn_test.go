@@ -49,7 +49,7 @@ func TestServerKilledAndBack(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 
 	o.Server.Kill()
@@ -60,8 +60,8 @@ func TestServerKilledAndBack(t *testing.T) {
 	}
 	more := desired("a", "b")
 	for what, call := range map[string]func(context.Context) error{
-		"Ensure":      func(ctx context.Context) error { return db.Ensure(ctx, more) },
-		"Prune":       func(ctx context.Context) error { return db.Prune(ctx, more) },
+		"Ensure":      func(ctx context.Context) error { _, err := db.Ensure(ctx, more); return err },
+		"Prune":       func(ctx context.Context) error { _, err := db.Prune(ctx, more); return err },
 		"WaitOFPorts": func(ctx context.Context) error { return db.WaitOFPorts(ctx, "flb") },
 		"Observe":     func(context.Context) error { _, err := db.Observe("br-int"); return err },
 	} {
@@ -76,7 +76,7 @@ func TestServerKilledAndBack(t *testing.T) {
 	// Neither does a call that waits already.
 	o.Server.Start()
 	waitChanged(t, db, db.Connected, "to see ovsdb-server back")
-	must(t, db.Ensure(soon(t), more))
+	ensureNow(t, db, more)
 	waits := make(chan error, 1)
 	go func() { waits <- db.WaitOFPorts(context.Background(), "none") }()
 	o.Server.Kill()
@@ -100,7 +100,7 @@ func TestServerKilledAndBack(t *testing.T) {
 func TestServerStopped(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
-	must(t, db.Ensure(soon(t), desired("a")))
+	ensureNow(t, db, desired("a"))
 	o.Server.Signal(syscall.SIGSTOP)
 	cont := func() { o.Server.Signal(syscall.SIGCONT) }
 	t.Cleanup(cont)
@@ -108,18 +108,18 @@ func TestServerStopped(t *testing.T) {
 	for i := range 2000 { // more than a socket holds, so that the write blocks
 		big.Pods = append(big.Pods, attachment(fmt.Sprintf("big%d", i)))
 	}
-	deadline(t, "Ensure", func(ctx context.Context) error { return db.Ensure(ctx, desired("a", "b")) })
-	deadline(t, "big Ensure", func(ctx context.Context) error { return db.Ensure(ctx, big) })
+	deadline(t, "Ensure", func(ctx context.Context) error { _, err := db.Ensure(ctx, desired("a", "b")); return err })
+	deadline(t, "big Ensure", func(ctx context.Context) error { _, err := db.Ensure(ctx, big); return err })
 	start := time.Now()
 	nstest.Wait(t, echoEvery+echoLimit+patience, "the stopped server to count as down", func() bool { return !db.Connected() })
 	t.Logf("noticed after %v", time.Since(start))
-	got := deadline(t, "Ensure", func(ctx context.Context) error { return db.Ensure(ctx, desired("a", "b")) })
+	got := deadline(t, "Ensure", func(ctx context.Context) error { _, err := db.Ensure(ctx, desired("a", "b")); return err })
 	if !strings.Contains(got, "is down") {
 		t.Errorf("Ensure says %q", got)
 	}
 	cont()
 	nstest.Wait(t, dialLimit+patience, "the connection to come back", db.Connected)
-	must(t, db.Ensure(soon(t), desired("a", "b", "c")))
+	ensureNow(t, db, desired("a", "b", "c"))
 }
 
 // Ten crashes later there are as many goroutines as before.
@@ -131,7 +131,7 @@ func TestReconnectsLeaveNothing(t *testing.T) {
 		waitChanged(t, db, func() bool { return !db.Connected() }, "to see ovsdb-server go")
 		o.Server.Start()
 		waitChanged(t, db, db.Connected, "to see ovsdb-server back")
-		must(t, db.Ensure(soon(t), desired("a")))
+		ensureNow(t, db, desired("a"))
 	}
 	crash()
 	before := runtime.NumGoroutine()

@@ -65,6 +65,19 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// ensureNow and pruneNow are Ensure and Prune of a test that does not ask what they changed.
+func ensureNow(t *testing.T, db *DB, d Desired) {
+	t.Helper()
+	_, err := db.Ensure(soon(t), d)
+	must(t, err)
+}
+
+func pruneNow(t *testing.T, db *DB, d Desired, gone ...string) {
+	t.Helper()
+	_, err := db.Prune(soon(t), d, gone...)
+	must(t, err)
+}
+
 func mustObserve(t *testing.T, db *DB) Observed {
 	t.Helper()
 	o, err := db.Observe("br-int")
@@ -86,7 +99,7 @@ func TestEnsure(t *testing.T) {
 		t.Errorf("a bridge is there before Ensure: %+v", got)
 	}
 	d := desired("a", "b")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	// The replica must hold one's own writes: the loop decides by it.
 	if got := hostIfs(mustObserve(t, db)); !slices.Equal(got, []string{"fla", "flb"}) {
 		t.Errorf("right after Ensure the pods are %v", got)
@@ -122,8 +135,8 @@ func TestEnsure(t *testing.T) {
 		}
 	}
 	before := o.Ctl("get", "Open_vSwitch", ".", "next_cfg")
-	must(t, db.Ensure(soon(t), d))
-	must(t, db.Prune(soon(t), d))
+	ensureNow(t, db, d)
+	pruneNow(t, db, d)
 	if after := o.Ctl("get", "Open_vSwitch", ".", "next_cfg"); after != before {
 		t.Errorf("a second Ensure and Prune wrote: next_cfg %s, was %s", after, before)
 	}
@@ -134,7 +147,7 @@ func TestDrift(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	show := func() string {
 		var out string
@@ -180,7 +193,7 @@ func TestDrift(t *testing.T) {
 		}
 		o.Ctl(strings.Fields(drift)...)
 		waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see the drift "+drift)
-		must(t, db.Ensure(soon(t), d))
+		ensureNow(t, db, d)
 		if got := show(); got != want {
 			t.Fatalf("after %q:\n%s\nwant\n%s", drift, got, want)
 		}
@@ -218,13 +231,13 @@ func TestForeignThingsStay(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	o.Ctl("set", "Port", "fla", "external_ids:theirs=1", "external_ids:fairlead-pod-name=wrong", "--",
 		"set", "Bridge", "br-int", "external_ids:theirs=1", "--", "remove", "Bridge", "br-int", "external_ids", "fairlead", "--",
 		"add-port", "br-int", "alien", "--", "set", "Interface", "alien", "type=internal")
 	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Foreign) > 0 && db.differs(t, d) }, "to see the foreign port")
-	must(t, db.Ensure(soon(t), d))
-	must(t, db.Prune(soon(t), Desired{Bridge: "br-int"}))
+	ensureNow(t, db, d)
+	pruneNow(t, db, Desired{Bridge: "br-int"})
 	got := mustObserve(t, db)
 	if len(got.Pods) != 0 || got.Gateway.Present || got.Tunnel.Present || !slices.Equal(got.Foreign, []string{"alien"}) {
 		t.Errorf("after pruning everything: %+v", got)
@@ -242,10 +255,10 @@ func TestEnsureKeepsForeignKeysOfAPort(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	o.Ctl("set", "Port", "fla", "external_ids:theirs=1", "external_ids:fairlead-pod-name=wrong")
 	waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see the drift")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	if out := o.Ctl("get", "Port", "fla", "external_ids"); !strings.Contains(out, "theirs") || !strings.Contains(out, "fairlead-pod-name=a") {
 		t.Errorf("external_ids of the port are %s", out)
 	}
@@ -256,7 +269,7 @@ func TestRefuseForeignBridge(t *testing.T) {
 	o.AddBridge("br-int", ovstest.Port{Name: "p2", Type: "internal"}, ovstest.Port{Name: "p1", Type: "internal"})
 	db := connect(t, o)
 	before := o.Ctl("show")
-	err := db.Ensure(soon(t), desired("a"))
+	_, err := db.Ensure(soon(t), desired("a"))
 	for _, want := range []string{"not Fairlead's", "p1, p2", "set ovsBridge", "ovs-vsctl del-br br-int"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q: %v", want, err)
@@ -267,7 +280,7 @@ func TestRefuseForeignBridge(t *testing.T) {
 	}
 	o.Ctl("del-port", "p1", "--", "del-port", "p2")
 	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Foreign) == 0 }, "to see the ports go")
-	must(t, db.Ensure(soon(t), desired("a")))
+	ensureNow(t, db, desired("a"))
 	if !mustObserve(t, db).BridgeOurs {
 		t.Error("an empty bridge was not taken over")
 	}
@@ -277,7 +290,7 @@ func TestRefuseNameOnOtherBridge(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-x", ovstest.Port{Name: "fairlead-gw0", Type: "internal"})
 	db := connect(t, o)
-	err := db.Ensure(soon(t), desired())
+	_, err := db.Ensure(soon(t), desired())
 	if err == nil || !strings.Contains(err.Error(), "fairlead-gw0 is wanted on bridge br-int but is on bridge br-x") {
 		t.Errorf("error %v", err)
 	}
@@ -290,7 +303,7 @@ func TestMovedPort(t *testing.T) {
 	o.AddBridge("br-x", ovstest.Port{Name: "theirs", Type: "internal"})
 	db := connect(t, o)
 	d := desired("a")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	for _, move := range []string{
 		"del-port br-int fla -- add-port br-x fla",
 		"remove Bridge br-int ports %fla -- add Bridge br-x ports %fla",
@@ -301,7 +314,7 @@ func TestMovedPort(t *testing.T) {
 		}
 		o.Ctl(strings.Fields(move)...)
 		waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see "+move)
-		changes, err := db.Repair(soon(t), d)
+		changes, err := db.Ensure(soon(t), d)
 		must(t, err)
 		if got := strings.Join(changes, "; "); !strings.Contains(got, "taken from bridge br-x") {
 			t.Errorf("changes: %s", got)
@@ -319,11 +332,11 @@ func TestMovedPort(t *testing.T) {
 func TestPrune(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
-	must(t, db.Ensure(soon(t), desired("a", "b", "c")))
+	ensureNow(t, db, desired("a", "b", "c"))
 	d := desired("b")
 	d.Gateway.Name, d.Tunnel = "fairlead-gw1", nil
-	must(t, db.Ensure(soon(t), d))
-	must(t, db.Prune(soon(t), d))
+	ensureNow(t, db, d)
+	pruneNow(t, db, d)
 	got := mustObserve(t, db)
 	if !slices.Equal(hostIfs(got), []string{"flb"}) || got.Gateway.Name != "fairlead-gw1" || got.Tunnel.Present {
 		t.Errorf("after Prune %+v", got)
@@ -339,12 +352,12 @@ func TestPruneWithoutRecord(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b", "c", "d")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	o.Ctl("clear", "Port", "fla", "external_ids", "--", "clear", "Port", "flb", "external_ids", "--",
 		"remove", "Port", "flc", "external_ids", "fairlead-container-id")
 	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Foreign) == 2 }, "to see 2 ports of others")
-	must(t, db.Prune(soon(t), desired("d"), "fla", "flc", "fld", "flx"))
+	pruneNow(t, db, desired("d"), "fla", "flc", "fld", "flx")
 	removeRetired(t, db, "br-int", "fla", "flc")
 	if out := o.Ctl("list-ports", "br-int"); out != "fairlead-gw0\nfairlead-tun0\nflb\nfld\n" {
 		t.Errorf("ports %q", out)
@@ -357,7 +370,7 @@ func TestBrokenRecord(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b", "c", "d")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	o.Ctl("remove", "Port", "fla", "external_ids", "fairlead-container-id", "--",
 		"set", "Port", "flb", `external_ids:fairlead-mac="zz"`, "--",
@@ -372,20 +385,20 @@ func TestBrokenRecord(t *testing.T) {
 			t.Errorf("broken %+v, want one about %s", b, want)
 		}
 	}
-	must(t, db.Prune(soon(t), desired("d")))
+	pruneNow(t, db, desired("d"))
 	if n := len(mustObserve(t, db).Broken); n != 3 {
 		t.Errorf("Prune removed ports that may be running pods': %d of 3 left", n)
 	}
 	o.Ctl("--no-wait", "set", "Interface", "flb", "type=nonsense") // stands for a device that is gone
 	waitChanged(t, db, func() bool {
-		must(t, db.Prune(soon(t), desired("d")))
+		pruneNow(t, db, desired("d"))
 		got = mustObserve(t, db)
 		return len(got.Broken) < 3
 	}, "to see the port whose device fails pruned")
 	if len(got.Broken) != 2 || got.Broken[0].Name != "fla" || got.Broken[1].Name != "flc" {
 		t.Errorf("after Prune broken are %+v, want fla and flc", got.Broken)
 	}
-	must(t, db.Ensure(soon(t), d)) // whoever knows the record can restore it
+	ensureNow(t, db, d) // whoever knows the record can restore it
 	if got := mustObserve(t, db); len(got.Pods) != 4 || len(got.Broken) != 0 {
 		t.Errorf("after Ensure %+v", got)
 	}
@@ -394,7 +407,7 @@ func TestBrokenRecord(t *testing.T) {
 func TestWaitOFPortsSaysWhatIsWrong(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
-	must(t, db.Ensure(soon(t), desired("a")))
+	ensureNow(t, db, desired("a"))
 	o.Ctl("--no-wait", "set", "Interface", "fla", "type=nonsense")
 	wait := func(names ...string) string {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
@@ -412,7 +425,7 @@ func TestWaitOFPortsSaysWhatIsWrong(t *testing.T) {
 	}
 	o.Ctl("set", "Interface", "fla", `type=""`)
 	o.Vswitchd.Kill()
-	must(t, db.Ensure(soon(t), desired("a", "b")))
+	ensureNow(t, db, desired("a", "b"))
 	if got := wait("flb"); !strings.Contains(got, "flb has none") || !strings.Contains(got, "ovs-vswitchd does not answer") {
 		t.Errorf("with ovs-vswitchd down: %s", got)
 	}
@@ -429,7 +442,7 @@ func TestWaitOFPortsSaysThatThereIsNoBridge(t *testing.T) {
 	db := connect(t, o)
 	d := desired("a")
 	d.DatapathType = "nonsense" // stands for "system" without the kernel's module
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	waitChanged(t, db, func() bool { return !mustObserve(t, db).Pending }, "to see ovs-vswitchd try")
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()

@@ -20,7 +20,7 @@ func TestRootDevices(t *testing.T) {
 	d := desired("a", "b")
 	d.DatapathType = string(ovstest.UnderTest(t))
 	node.IP("link add fla type veth peer name pa")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), "fla", d.Gateway.Name, d.Tunnel.Name))
 	if got := node.IP("link show " + d.Gateway.Name); !strings.Contains(got, d.Gateway.MAC.String()) || !strings.Contains(got, "mtu 1410") {
 		t.Errorf("the gateway's device lacks MAC or MTU: %s", got)
@@ -42,12 +42,12 @@ func TestRootDevices(t *testing.T) {
 	// Prune takes a record that still looks sound for one of a pod that is deleted.
 	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Broken) == 2 }, "to see both records spoilt")
 	waitChanged(t, db, func() bool {
-		must(t, db.Prune(soon(t), desired()))
+		pruneNow(t, db, desired())
 		b := mustObserve(t, db).Broken
 		return len(b) == 1 && b[0].Name == "fla"
 	}, "to see the port without a device pruned")
 
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	node.IP("link del fla")
 	// ovs-vswitchd may have had time to look for it, and says what came of it.
 	waitChanged(t, db, func() bool {
@@ -72,7 +72,7 @@ func TestRootTunnels(t *testing.T) {
 		noSTT := tun.Type == "stt" && ovstest.UnderTest(t) == ovstest.System
 		tun.Name = "fairlead-tun0"
 		d.Tunnel = &tun
-		must(t, db.Ensure(soon(t), d))
+		ensureNow(t, db, d)
 		waitChanged(t, db, func() bool { return !mustObserve(t, db).Pending }, "to see the tunnel taken")
 		if noSTT {
 			got := mustObserve(t, db).Tunnel.Error
@@ -100,14 +100,14 @@ func TestRootNumbersOutliveVswitchd(t *testing.T) {
 	for _, n := range []string{"fla", "flb", "flc"} {
 		node.IP("link add " + n + " type veth peer name p" + n)
 	}
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	gone := desired("b", "c")
-	must(t, db.Prune(soon(t), gone))
+	pruneNow(t, db, gone)
 	want := mustObserve(t, db)
 	o.Vswitchd.Kill()
 	o.Vswitchd.Start()
-	must(t, db.Ensure(soon(t), gone))
+	ensureNow(t, db, gone)
 	must(t, db.WaitOFPorts(soon(t), gone.names()...))
 	got := mustObserve(t, db)
 	for i, p := range got.Pods {

@@ -40,7 +40,7 @@ func TestRequestedNumber(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	before := mustObserve(t, db)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	for i, p := range mustObserve(t, db).Pods {

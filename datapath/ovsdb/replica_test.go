@@ -18,7 +18,7 @@ func TestReplica(t *testing.T) {
 		names = append(names, fmt.Sprint(i))
 	}
 	d := desired(names...)
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 
 	plain := testing.AllocsPerRun(10, func() { mustObserve(t, db) })
@@ -40,7 +40,7 @@ func TestReplica(t *testing.T) {
 	if !db.differs(t, d) {
 		t.Error("a record with a key too many counts as what is wanted")
 	}
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	if db.differs(t, d) {
 		t.Error("after Ensure the database differs still")
 	}

@@ -38,9 +38,9 @@ func (o openVSwitch) restoreWait() RestoreWait {
 	return RestoreWait{Set: set, Ours: value == restoreWaitOurs, Restored: o.ExternalIDs[restoredKey]}
 }
 
-// LetGo has ovs-vswitchd not wait, now and at its next start, and returns when
+// ClearRestoreWait has ovs-vswitchd not wait, now and at its next start, and returns when
 // it has taken that.
-func (db *DB) LetGo(ctx context.Context) error {
+func (db *DB) ClearRestoreWait(ctx context.Context) error {
 	if err := db.onRoot(ctx, true, remove("other_config", restoreWaitKey)); err != nil {
 		return fmt.Errorf("removing other_config:%s: %w", restoreWaitKey, err)
 	}
@@ -48,7 +48,7 @@ func (db *DB) LetGo(ctx context.Context) error {
 }
 
 // HoldAtStart has ovs-vswitchd wait for us at its next start. Call it only
-// after LetGo: one that has not seen the key gone waits at once. restored names
+// after ClearRestoreWait: one that has not seen the key gone waits at once. restored names
 // the start of ovs-vswitchd that runs.
 func (db *DB) HoldAtStart(ctx context.Context, restored string) error {
 	err := db.onRoot(ctx, false,

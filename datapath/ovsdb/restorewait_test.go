@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// What is set is seen, whoever sets it. LetGo returns when ovs-vswitchd has
+// What is set is seen, whoever sets it. ClearRestoreWait returns when ovs-vswitchd has
 // taken it, and says so when it does not answer.
 func TestRestoreWait(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
@@ -26,10 +26,10 @@ func TestRestoreWait(t *testing.T) {
 	seen(RestoreWait{Set: true, Ours: true, Restored: "17.5"})
 	o.Ctl("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true")
 	seen(RestoreWait{Set: true, Restored: "17.5"})
-	must(t, db.LetGo(soon(t)))
+	must(t, db.ClearRestoreWait(soon(t)))
 	got := o.Ctl("get", "Open_vSwitch", ".", "other_config", "next_cfg", "cur_cfg")
 	if lines := strings.Fields(got); lines[0] != `{theirs="1"}` || lines[1] != lines[2] {
-		t.Errorf("after LetGo other_config, next_cfg and cur_cfg are %q", lines)
+		t.Errorf("after ClearRestoreWait other_config, next_cfg and cur_cfg are %q", lines)
 	}
 	if got := o.Ctl("get", "Open_vSwitch", ".", "external_ids:theirs"); strings.TrimSpace(got) != `"1"` {
 		t.Errorf("somebody else's key in external_ids is %s", got)
@@ -37,7 +37,7 @@ func TestRestoreWait(t *testing.T) {
 	o.Vswitchd.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := db.LetGo(ctx); err == nil || !strings.Contains(err.Error(), "ovs-vswitchd does not answer") {
-		t.Errorf("LetGo without ovs-vswitchd: %v", err)
+	if err := db.ClearRestoreWait(ctx); err == nil || !strings.Contains(err.Error(), "ovs-vswitchd does not answer") {
+		t.Errorf("ClearRestoreWait without ovs-vswitchd: %v", err)
 	}
 }

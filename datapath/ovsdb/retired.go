@@ -55,7 +55,9 @@ func (db *DB) removeSome(ctx context.Context, name string, some bool) (ports []s
 	if err != nil {
 		return nil, 0, err
 	}
-	db.tell(p.changes)
+	for _, change := range p.changes {
+		db.log.Info("OVSDB changed", "change", change)
+	}
 	number, err = nextCfg(results)
 	return ports, number, err
 }

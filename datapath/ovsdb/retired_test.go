@@ -15,14 +15,14 @@ func TestRetired(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b", "c", "d", "e", "f", "g", "h")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	o.Ctl("set", "Port", "fla", "external_ids:theirs=1")
 	before, cfg := mustObserve(t, db), o.Ctl("get", "Open_vSwitch", ".", "next_cfg")
 
 	few := desired("b", "c")
 	for range 2 {
-		must(t, db.Prune(soon(t), few, "fla"))
+		pruneNow(t, db, few, "fla")
 	}
 	got := mustObserve(t, db)
 	if !slices.Equal(hostIfs(got), []string{"flb", "flc"}) || len(got.Broken)+len(got.Foreign) > 0 ||
@@ -63,8 +63,8 @@ func TestRetired(t *testing.T) {
 func TestBridgeOfRetiredPort(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
-	must(t, db.Ensure(soon(t), desired("a")))
-	must(t, db.Prune(soon(t), Desired{Bridge: "br-int"}))
+	ensureNow(t, db, desired("a"))
+	pruneNow(t, db, Desired{Bridge: "br-int"})
 	o.Ctl("clear", "Bridge", "br-int", "external_ids")
 	waitChanged(t, db, func() bool { return db.differs(t, desired()) }, "to see the mark gone")
 	if got := mustObserve(t, db); !got.BridgeOurs || !slices.Equal(got.Retired, []string{"fla"}) {
@@ -77,12 +77,12 @@ func TestEnsureOfRetiredName(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	d := desired("a", "b")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	before := mustObserve(t, db).Pods[0]
 	row := o.Ctl("get", "Port", "fla", "_uuid")
-	must(t, db.Prune(soon(t), desired("b")))
-	must(t, db.Ensure(soon(t), d))
+	pruneNow(t, db, desired("b"))
+	ensureNow(t, db, d)
 	removeRetired(t, db, "br-int") // it is gone already
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	got := mustObserve(t, db)
@@ -105,9 +105,9 @@ func TestRemoveRetiredWithoutVswitchd(t *testing.T) {
 	for i := range 3 * atOnce {
 		pods = append(pods, fmt.Sprint(i))
 	}
-	must(t, db.Ensure(soon(t), desired(append(pods, "x")...)))
+	ensureNow(t, db, desired(append(pods, "x")...))
 	must(t, db.WaitOFPorts(soon(t), "flx"))
-	must(t, db.Prune(soon(t), desired("x")))
+	pruneNow(t, db, desired("x"))
 	o.Vswitchd.Kill()
 	if _, err := db.RemoveRetired(soon(t), "br-int"); err == nil || !strings.Contains(err.Error(), "ovs-vswitchd does not answer") {
 		t.Errorf("RemoveRetired without ovs-vswitchd: %v", err)

@@ -18,7 +18,7 @@ func TestUplink(t *testing.T) {
 	o.Ctl("add-br", "br-uplink", "--", "set", "bridge", "br-uplink", "datapath_type=dummy",
 		"--", "add-port", "br-uplink", "fairlead-up1",
 		"--", "set", "interface", "fairlead-up1", "type=patch", "options:peer=fairlead-up0")
-	must(t, db.Ensure(soon(t), d))
+	ensureNow(t, db, d)
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 	want := Port{Present: true, Name: "fairlead-up0", OFPort: 3}
 	if got := mustObserve(t, db); got.Uplink != want || len(got.Foreign) != 0 {
@@ -27,15 +27,15 @@ func TestUplink(t *testing.T) {
 
 	o.Ctl("set", "interface", "fairlead-up0", "options:peer=elsewhere", "ofport_request=9")
 	waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see the drift")
-	changes, err := db.Repair(soon(t), d)
+	changes, err := db.Ensure(soon(t), d)
 	if text := strings.Join(changes, "; "); err != nil || text != "uplink port fairlead-up0: ofport_request, options set" {
 		t.Errorf("mended %q, %v", text, err)
 	}
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 
 	d.Uplink = nil
-	must(t, db.Ensure(soon(t), d))
-	must(t, db.Prune(soon(t), d))
+	ensureNow(t, db, d)
+	pruneNow(t, db, d)
 	if got := mustObserve(t, db); got.Uplink.Present {
 		t.Errorf("the uplink's port is still there: %+v", got.Uplink)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
@@ -29,9 +29,9 @@ import (
 // The tests of this file count what does not depend on how fast a machine is.
 
 // desire is what a node wants that has so many peers and 100 pods.
-func desire(t testing.TB, nodes map[string]inputs.Node) agent.Desired {
+func desire(t testing.TB, nodes map[string]inputs.Node) desired.State {
 	t.Helper()
-	in := agent.Inputs{Nodes: nodes, Own: inputs.Node{Name: node, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}},
+	in := desired.Inputs{Nodes: nodes, Own: inputs.Node{Name: node, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}},
 		Config: api.AgentConfig{OVSBridge: "br-int", OVSDatapathType: "dummy", HostGateway: "fairlead-gw0",
 			TrafficEncapMode: api.ModeEncap, TunnelType: api.TunnelGeneve},
 		Transport: link.Transport{Name: "eth0", MTU: 1500, IPv4: netip.MustParseAddr("192.168.77.11"),
@@ -42,7 +42,7 @@ func desire(t testing.TB, nodes map[string]inputs.Node) agent.Desired {
 			PodName: fmt.Sprint("pod", i), HostIf: link.HostName(id, "eth0"), MAC: api.MAC{2, 0, 0, 0, 1, byte(i)},
 			Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 1, byte(i + 2)}), 24)}})
 	}
-	d := agent.Desire(in)
+	d := desired.Compute(in)
 	if len(d.Problems) > 0 || len(d.Peers) != len(nodes) {
 		t.Fatalf("%d peers of %d Nodes: %v", len(d.Peers), len(nodes), d.Problems)
 	}
@@ -64,7 +64,7 @@ func peers(t testing.TB, n int) map[string]inputs.Node {
 }
 
 // view is d on a switch whose ports have numbers.
-func view(d agent.Desired) openflow.View {
+func view(d desired.State) openflow.View {
 	obs := ovsdb.Observed{Gateway: ovsdb.Port{OFPort: 1}, Tunnel: ovsdb.Port{OFPort: 2}}
 	for i, a := range d.OVSDB.Pods {
 		obs.Pods = append(obs.Pods, ovsdb.PodPort{Attachment: a, OFPort: uint32(10 + i)})
@@ -145,7 +145,7 @@ func TestOnePeerMore(t *testing.T) {
 	without, with := desire(t, few), desire(t, all)
 	// The dummy datapath makes no veth.
 	without.OVSDB.Pods, with.OVSDB.Pods = nil, nil
-	must(t, db.Ensure(t.Context(), without.OVSDB))
+	ensureNow(t, db, without.OVSDB)
 	must(t, db.WaitOFPorts(t.Context(), without.OVSDB.Gateway.Name))
 	if n := transactions(t, dbDoor.Sent()); n == 0 {
 		t.Fatal("nothing was written to OVSDB to begin with: nothing is counted here")
@@ -154,10 +154,10 @@ func TestOnePeerMore(t *testing.T) {
 	sw, err := openflow.Dial(t.Context(), mgmt, logr.Discard())
 	must(t, err)
 	defer sw.Close()
-	sync := func(d agent.Desired) openflow.Changes {
+	sync := func(d desired.State) openflow.Changes {
 		t.Helper()
-		must(t, db.Ensure(t.Context(), d.OVSDB))
-		must(t, db.Prune(t.Context(), d.OVSDB))
+		ensureNow(t, db, d.OVSDB)
+		pruneNow(t, db, d.OVSDB)
 		c, err := sw.Sync(t.Context(), openflow.Pipeline(view(d)))
 		must(t, err)
 		return c
@@ -167,7 +167,7 @@ func TestOnePeerMore(t *testing.T) {
 	}
 	for _, step := range []struct {
 		what     string
-		d        agent.Desired
+		d        desired.State
 		resync   bool
 		messages map[uint8]int
 	}{
@@ -230,4 +230,17 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// ensureNow and pruneNow are Ensure and Prune of a test that does not ask what they changed.
+func ensureNow(t testing.TB, db *ovsdb.DB, d ovsdb.Desired) {
+	t.Helper()
+	_, err := db.Ensure(t.Context(), d)
+	must(t, err)
+}
+
+func pruneNow(t testing.TB, db *ovsdb.DB, d ovsdb.Desired, gone ...string) {
+	t.Helper()
+	_, err := db.Prune(t.Context(), d, gone...)
+	must(t, err)
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
@@ -17,7 +17,7 @@ import (
 // mode is a traffic mode and what it promises between nodes of one subnet (near) and of two (far).
 type mode struct {
 	name      string
-	near, far agent.Way
+	near, far desired.Path
 	mtu       int
 	// TTLs that a pod of the other node sees: a router each, and a tunnel is one hop.
 	nearTTL, farTTL byte
@@ -25,14 +25,14 @@ type mode struct {
 
 func modes() []mode {
 	return []mode{
-		{api.ModeEncap, agent.Tunnelled, agent.Tunnelled, 1450, 63, 63},
-		{api.ModeNoEncap, agent.Direct, agent.LeftToRouters, 1500, 62, 61},
-		{api.ModeHybrid, agent.Direct, agent.Tunnelled, 1450, 62, 63},
+		{api.ModeEncap, desired.PathTunnel, desired.PathTunnel, 1450, 63, 63},
+		{api.ModeNoEncap, desired.PathDirect, desired.PathRouters, 1500, 62, 61},
+		{api.ModeHybrid, desired.PathDirect, desired.PathTunnel, 1450, 62, 63},
 	}
 }
 
 // between is the way between two nodes by their addresses.
-func (m mode) between(a, b netip.Prefix) agent.Way {
+func (m mode) between(a, b netip.Prefix) desired.Path {
 	if a.Contains(b.Addr()) {
 		return m.near
 	}
@@ -117,7 +117,8 @@ func sourcesStay(t *testing.T, c cluster, m mode) {
 	for i := range a.ips {
 		node := func(n int) netip.Addr { return c.NodeAddrs(n)[i].Addr() }
 		gateway := gatewayOf(c.family.PodCIDRs(1)[i])
-		fromNode := map[agent.Way]netip.Addr{agent.Tunnelled: gateway, agent.Direct: node(1), agent.LeftToRouters: node(1)}
+		fromNode := map[desired.Path]netip.Addr{desired.PathTunnel: gateway, desired.PathDirect: node(1),
+			desired.PathRouters: node(1)}
 		for _, way := range []struct {
 			from, to place
 			at, want netip.Addr
@@ -144,7 +145,7 @@ func sourcesStay(t *testing.T, c cluster, m mode) {
 
 // narrowRouter: a router with a smaller MTU tells pods, whose own packets it carries, and streams adapt.
 func narrowRouter(t *testing.T, c cluster, m mode) {
-	if m.far != agent.LeftToRouters {
+	if m.far != desired.PathRouters {
 		t.Logf("%s: the router sees tunnel packets only", m.name)
 		return
 	}
@@ -170,7 +171,7 @@ func ttlsOfMode(t *testing.T, c cluster, m mode) {
 	for _, way := range []struct {
 		to   place
 		want byte
-		way  agent.Way
+		way  desired.Path
 	}{{c.pod(t, "b"), 64, ""}, {c.pod(t, "d"), m.nearTTL, m.near}, {c.pod(t, "c"), m.farTTL, m.far}} {
 		for i, addr := range way.to.ips {
 			p := udp(a.ips[i], addr, "TTL to "+addr.String())
@@ -186,7 +187,7 @@ func ttlsOfMode(t *testing.T, c cluster, m mode) {
 			// Where the kernel routes, it also says whose TTL has ended.
 			out, _ := a.run("ping", "-c1", "-W1", "-t1", addr.String())
 			told := strings.Contains(out, gatewayOf(c.family.PodCIDRs(1)[i]).String()) && strings.Contains(out, "exceeded")
-			if want := way.way == agent.Direct || way.way == agent.LeftToRouters; told != want {
+			if want := way.way == desired.PathDirect || way.way == desired.PathRouters; told != want {
 				t.Errorf("a packet with TTL 1 to %s: told %v, want %v\n%s", addr, told, want, out)
 			}
 		}

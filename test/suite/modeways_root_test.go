@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/agent"
+	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/api"
 )
 
 // takesTheWay looks at flows, routes, rules, ports and what the agent says.
 func takesTheWay(t *testing.T, c cluster, m mode) {
-	count := map[agent.Way]float64{}
+	count := map[desired.Path]float64{}
 	for n := 2; n <= 3; n++ {
 		for i, cidr := range c.family.PodCIDRs(n) {
 			count[m.between(c.NodeAddrs(1)[i], c.NodeAddrs(n)[i])]++
@@ -31,7 +31,7 @@ func takesTheWay(t *testing.T, c cluster, m mode) {
 			t.Errorf("neighbours that nobody needs: %s", got)
 		}
 	}
-	for _, w := range []agent.Way{agent.Tunnelled, agent.Direct, agent.LeftToRouters} {
+	for _, w := range []desired.Path{desired.PathTunnel, desired.PathDirect, desired.PathRouters} {
 		if got := c.metric(t, "node1", fmt.Sprintf("fairlead_peer_podcidrs{way=%q}", w)); got != count[w] {
 			t.Errorf("%v podCIDRs go by %s, want %v", got, w, count[w])
 		}
@@ -42,7 +42,7 @@ func takesTheWay(t *testing.T, c cluster, m mode) {
 		}
 	}
 	told, want := strings.Count(c.log(t, "node1"), "the underlay's routers must know"), 0
-	if m.far == agent.LeftToRouters {
+	if m.far == desired.PathRouters {
 		want = 1
 	}
 	if told < want || told > 3*want { // once for each change: Nodes are read one after the other
@@ -61,9 +61,9 @@ func (c cluster) lacksWay(t *testing.T, m mode, node string, cidr netip.Prefix, 
 	}
 	wantFlows, wantRoute := 0, ""
 	switch {
-	case way == agent.Tunnelled:
+	case way == desired.PathTunnel:
 		wantFlows, wantRoute = 3, " via "+virtualNextHop(cidr)+" dev fairlead-gw0 "
-	case way == agent.Direct:
+	case way == desired.PathDirect:
 		wantRoute = " via " + addr.String() + " dev " + c.underlayDev(t, node) + " "
 		if m.name == api.ModeHybrid {
 			wantFlows = 1 // believed out of the tunnel

@@ -1,0 +1,111 @@
+// Package addresses gives pods addresses of IPPools and takes them back: what a pod asks for, the probe of the
+// underlay, releases that could not be made yet, and what the node finds of allocations whose pods are gone
+// (package reclaim has the rules). Who holds which address stands in allocations (package allocation), whose owner
+// names node, container and boot; nothing is remembered here but pending releases, one file each.
+package addresses
+
+import (
+	"context"
+	"sync"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/agent/events"
+	"github.com/fairlead-cni/fairlead/agent/signal"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/datapath/wire"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// Parts are what Addresses are made of.
+type Parts struct {
+	Config   api.AgentConfig
+	NodeName string
+	// Client is nil where inputs come from a directory: then the allocations are files, too.
+	Client    *kube.Client
+	Source    inputs.Source
+	Board     *status.Board
+	Intervals api.AgentIntervals
+	Registry  *attachments.Registry
+	Events    *events.Pods
+	Metrics   *status.Metrics
+	Log       logr.Logger
+}
+
+// Addresses are those of IPPools, on this node.
+type Addresses struct {
+	Parts
+	store     allocation.Store
+	allocator *allocator.Allocator
+	pending   pendingReleases
+	prober    *prober
+	witness   witness
+	// announcing are goroutines that end by themselves within seconds, or when stop is called.
+	announcing sync.WaitGroup
+	running    context.Context
+	stop       context.CancelFunc
+}
+
+// New opens the store of allocations.
+func New(parts Parts) (*Addresses, error) {
+	p := &Addresses{Parts: parts, pending: pendingReleases{dir: pendingDir}}
+	p.running, p.stop = context.WithCancel(context.Background())
+	p.prober = &prober{board: p.Board, source: p.Source, timeout: p.Config.IPAM.ConflictProbeTimeout, more: signal.New(),
+		every: p.Intervals.Probe, mostAge: p.Intervals.ProbeAge}
+	if p.Client != nil {
+		p.store = allocation.NewKubernetes(p.Client.Dynamic)
+	} else {
+		d, err := allocation.NewDirectory(p.Config.IPAM.AllocationsDir)
+		if err != nil {
+			return nil, err
+		}
+		p.store = d
+	}
+	p.allocator = allocator.New(allocator.Config{Store: p.store, Node: p.NodeName, Cooling: p.Config.IPAM.CoolingPeriod,
+		Probe: p.probe, MAC: bridgedMAC, Log: p.Log.WithName("ipam")})
+	p.newWitness()
+	return p, nil
+}
+
+// Close ends what is still announced.
+func (p *Addresses) Close() {
+	p.stop()
+	p.announcing.Wait()
+}
+
+// ErrBusy is the answer to a request for a container on which another one is at work.
+func ErrBusy() error {
+	return cniserver.TryAgain("another request, or the clean-up after one, is in progress for this container")
+}
+
+// Held are this node's allocations, as the store has them now. It waits for an API server no longer than a DEL does.
+func (p *Addresses) Held(ctx context.Context) ([]api.IPAllocation, error) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	return p.allocator.Held(ctx)
+}
+
+// Owner is the owner of a's addresses.
+func (p *Addresses) Owner(a api.Attachment) api.AllocationOwner {
+	return api.AllocationOwner{PodUID: a.PodUID, Namespace: a.PodNamespace, Name: a.PodName, ContainerID: a.ContainerID,
+		IfName: a.IfName, Network: a.Network, Node: p.NodeName, Netns: a.Netns, BootID: a.BootID}
+}
+
+// Announce tells the underlay where a bridged pod is. It takes seconds, and nobody waits for it: the first frame
+// goes out at once.
+func (p *Addresses) Announce(a api.Attachment) {
+	if !a.Bridged {
+		return
+	}
+	p.announcing.Go(func() {
+		if err := wire.Announce(p.running, a.Netns, a.IfName, a.MAC, addrsOf(a)); err != nil {
+			p.Log.V(1).Info("announcing a pod's addresses ended early: the pod may be gone", "pod", a.Pod(), "err", err.Error())
+		}
+	})
+}

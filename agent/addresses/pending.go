@@ -1,0 +1,180 @@
+package addresses
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+)
+
+// pendingDir is where a node keeps which addresses it owes to their pools: one file for
+// each container that was taken off while the API server was away.
+const pendingDir = "/var/lib/fairlead/owed"
+
+// releaseTimeout is how long a DEL waits for the API server.
+const releaseTimeout = 3 * time.Second
+
+// pendingReleases are files, named like the container's host end, that say whose addresses are
+// to be given back. A file is there from before the DEL is answered until the
+// addresses are given back.
+type pendingReleases struct{ dir string }
+
+func (o pendingReleases) path(host string) string { return filepath.Join(o.dir, host+".json") }
+
+// keep writes the file, whole or not at all.
+func (o pendingReleases) keep(owner api.AllocationOwner) error {
+	data, err := json.Marshal(owner)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return err
+	}
+	path := o.path(attachments.HostOf(owner))
+	tmp, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	dir, err := os.Open(o.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// done removes the file, if there is one.
+func (o pendingReleases) done(host string) error {
+	if err := os.Remove(o.path(host)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// unreadableError says that a file is none of the agent's.
+type unreadableError struct{ path string }
+
+func (e unreadableError) Error() string {
+	return e.path + " is not what the agent wrote: remove it. The address is given back when the container's network " +
+		"namespace is gone"
+}
+
+// of returns the owner that is written down for a host end. A file that is there and means
+// nothing is an unreadableError.
+func (o pendingReleases) of(host string) (owner api.AllocationOwner, found bool, err error) {
+	data, err := os.ReadFile(o.path(host))
+	if errors.Is(err, fs.ErrNotExist) {
+		return owner, false, nil
+	}
+	if err != nil {
+		return owner, false, err
+	}
+	if err := json.Unmarshal(data, &owner); err != nil || attachments.HostOf(owner) != host {
+		return owner, false, unreadableError{o.path(host)}
+	}
+	return owner, true, nil
+}
+
+// hosts are the host ends for which there is a file.
+func (o pendingReleases) hosts() ([]string, error) {
+	entries, err := os.ReadDir(o.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if host, ok := strings.CutSuffix(e.Name(), ".json"); ok {
+			out = append(out, host)
+		}
+	}
+	return out, nil
+}
+
+// Release releases what an owner (by ContainerID, IfName, Network and IPAMOnly) holds of
+// pools. If that can't be done now it is written down and done later: its interface is
+// gone all the same.
+func (p *Addresses) Release(ctx context.Context, o api.AllocationOwner) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	err := p.allocator.Release(ctx, o)
+	if err == nil || errors.Is(err, allocation.ErrNoKind) { // where there are none nobody holds one
+		return p.pending.done(attachments.HostOf(o))
+	}
+	if werr := p.pending.keep(o); werr != nil {
+		return cniserver.TryAgain(fmt.Sprintf("giving back the address of container %s: %v; and writing that down for later: %v",
+			o.ContainerID, err, werr))
+	}
+	p.Metrics.Pools.PendingReleases.Inc()
+	p.Log.Info("the address of a pod that was deleted can't be given back now: it is written down and done later",
+		"container", o.ContainerID, "directory", p.pending.dir, "why", err.Error())
+	return nil
+}
+
+// settle gives back what is written down of an owner.
+func (p *Addresses) settle(ctx context.Context, o api.AllocationOwner) error {
+	before, found, err := p.pending.of(attachments.HostOf(o))
+	if err != nil || !found {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	if err := p.allocator.Release(ctx, before); err != nil && !errors.Is(err, allocation.ErrNoKind) {
+		return fmt.Errorf("an address that the container had before is not given back yet: %w", err)
+	}
+	return p.pending.done(attachments.HostOf(o))
+}
+
+// settleAll gives back what is written down, until the store can't be reached. A file
+// that can't be read keeps nobody else's address.
+func (p *Addresses) settleAll(ctx context.Context) error {
+	hosts, err := p.pending.hosts()
+	if err != nil {
+		return fmt.Errorf("looking for addresses to give back: %w", err)
+	}
+	var errs []error
+	for i, host := range hosts {
+		p.Metrics.Pools.PendingReleases.Set(float64(len(hosts) - i + len(errs)))
+		err := p.settleOne(ctx, host)
+		if err != nil && !errors.As(err, new(unreadableError)) {
+			return errors.Join(append(errs, err)...)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	p.Metrics.Pools.PendingReleases.Set(float64(len(errs)))
+	return errors.Join(errs...)
+}
+
+func (p *Addresses) settleOne(ctx context.Context, host string) error {
+	if !p.Registry.Locks.TryLock(host) {
+		return nil
+	}
+	defer p.Registry.Locks.Unlock(host)
+	o, found, err := p.pending.of(host)
+	if err != nil || !found {
+		return err
+	}
+	if err := p.settle(ctx, o); err != nil {
+		return err
+	}
+	p.Log.Info("the address of a pod that was deleted before is given back now", "container", o.ContainerID)
+	return nil
+}

@@ -1,0 +1,104 @@
+package addresses
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+)
+
+// A pending release outlives the agent, whole; what somebody else wrote there is not acted on.
+func TestPendingReleases(t *testing.T) {
+	o := pendingReleases{dir: filepath.Join(t.TempDir(), "not", "yet")}
+	owner := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Network: "net"}
+	host := attachments.HostOf(owner)
+	if hosts, err := o.hosts(); err != nil || len(hosts) != 0 {
+		t.Errorf("without a directory: %v, %v", hosts, err)
+	}
+	if _, found, err := o.of(host); found || err != nil {
+		t.Errorf("without a file: found %t, %v", found, err)
+	}
+	for range 2 {
+		if err := o.keep(owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A writer that was killed leaves this.
+	if err := os.WriteFile(o.path("fl1")+".tmp", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hosts, err := pendingReleases{dir: o.dir}.hosts()
+	if err != nil || len(hosts) != 1 || hosts[0] != host {
+		t.Errorf("hosts are %v, %v, want %s", hosts, err, host)
+	}
+	if got, found, err := o.of(host); got != owner || !found || err != nil {
+		t.Errorf("the pending release is %+v, found %t, %v", got, found, err)
+	}
+	if err := os.Rename(o.path(host), o.path("fl0123456789abc")); err != nil {
+		t.Fatal(err)
+	}
+	if _, found, err := o.of("fl0123456789abc"); found || err == nil {
+		t.Errorf("a file of another name is believed: found %t, %v", found, err)
+	}
+	for range 2 {
+		if err := o.done("fl0123456789abc"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A file that a full disk has spoiled keeps no other address from being released.
+func TestSettlePastASpoiledFile(t *testing.T) {
+	store, err := allocation.NewDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Addresses{Parts: Parts{Log: logr.Discard(), Metrics: status.NewMetrics(), Registry: &attachments.Registry{}},
+		pending: pendingReleases{dir: t.TempDir()}, allocator: allocator.New(allocator.Config{Store: store, Node: "me",
+			Log: logr.Discard()})}
+	owner := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Network: "net", Node: "me"}
+	if err := p.allocator.Restore(t.Context(), owner, "pool", netip.MustParseAddr("10.2.0.7"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.pending.keep(owner); err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"fl", "flzzzzzzzzzzzzz"} { // one is read first, whatever the order
+		if err := os.WriteFile(p.pending.path(host), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.settleAll(t.Context()); err == nil || strings.Count(err.Error(), "is not what the agent wrote: remove it") != 2 {
+		t.Errorf("the spoiled files are told as %v", err)
+	}
+	held, err := store.List(t.Context(), allocation.Filter{})
+	if hosts, herr := p.pending.hosts(); err != nil || herr != nil || len(held) != 0 || len(hosts) != 2 {
+		t.Errorf("held are %+v, %v; files are %v, %v", held, err, hosts, herr)
+	}
+}
+
+// Whether a network namespace is gone can't be told where its directory is not to be seen.
+func TestNetnsGone(t *testing.T) {
+	dir := t.TempDir()
+	there := filepath.Join(dir, "there")
+	if err := os.WriteFile(there, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{
+		there: false, filepath.Join(dir, "gone"): true, filepath.Join(dir, "no", "mount"): false,
+		"/proc/self/ns/net": false, "/proc/4194305/ns/net": false, // above the largest PID that there is
+	} {
+		if got := netnsGone(path); got != want {
+			t.Errorf("%s: gone %t, want %t", path, got, want)
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package addresses
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/signal"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/wire"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+const (
+	// probeAhead is how many addresses of a pool are asked for in advance.
+	probeAhead = 3
+	// probeUsed is for how long a pool counts as used after the last pod got an
+	// address of it.
+	probeUsed = 10 * time.Minute
+)
+
+// prober asks the underlay who uses an address, and remembers the answer for a while.
+// It asks for the next few addresses of the pools in use before pods come, so that an
+// ADD seldom waits for it.
+type prober struct {
+	board   *status.Board
+	source  inputs.Source
+	timeout time.Duration
+	// mostAge is how old an answer of the underlay may be, and every how often candidates are asked for.
+	mostAge, every time.Duration
+
+	more signal.Signal // more candidates are to be asked for
+
+	mu      sync.Mutex
+	answers map[where]answer
+	inUse   map[string]time.Time // when a pod last got an address, by the pool's name
+}
+
+// where is an address in a VLAN.
+type where struct {
+	vlan uint16
+	addr netip.Addr
+}
+
+// answer is who uses an address; nobody if found is false.
+type answer struct {
+	who   api.MAC
+	found bool
+	at    time.Time
+}
+
+// use notes that pods get addresses of these pools.
+func (p *prober) use(pools []pool.Pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inUse == nil {
+		p.inUse = map[string]time.Time{}
+	}
+	for _, q := range pools {
+		p.inUse[q.Name] = time.Now()
+	}
+	p.more.Notify()
+}
+
+// free tells whether nobody used an address a moment ago. That serves once: whoever
+// gets the address then answers for it. That somebody used it is not believed later:
+// a pod of another node may have given the address back since.
+func (p *prober) free(w where) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a, ok := p.answers[w]
+	delete(p.answers, w)
+	return ok && !a.found && time.Since(a.at) < p.mostAge
+}
+
+// young tells whether there is an answer that will do until candidates are asked for again.
+func (p *prober) young(w where) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a, ok := p.answers[w]
+	return ok && time.Since(a.at) < p.mostAge-p.every
+}
+
+// ask asks for addresses of one VLAN.
+func (p *prober) ask(ctx context.Context, vlan uint16, addrs []netip.Addr) (map[where]answer, error) {
+	used, err := wire.Ask(ctx, wire.Question{NIC: p.board.Load().NIC, VLAN: vlan, Addrs: addrs, Timeout: p.timeout})
+	if err != nil {
+		return nil, err
+	}
+	answers := map[where]answer{}
+	for _, addr := range addrs {
+		who, found := used[addr]
+		answers[where{vlan, addr}] = answer{who, found, time.Now()}
+	}
+	return answers, nil
+}
+
+// remember keeps answers, and forgets those that are too old.
+func (p *prober) remember(answers map[where]answer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for w, a := range p.answers {
+		if time.Since(a.at) < p.mostAge {
+			if _, newer := answers[w]; !newer {
+				answers[w] = a
+			}
+		}
+	}
+	p.answers = answers
+}
+
+// probe implements allocator.Probe. Where the underlay is not to be asked the node looks
+// at itself all the same.
+func (p *Addresses) probe(ctx context.Context, a allocator.Address) (who api.MAC, found bool, err error) {
+	if ctx.Value(unprobed{}) != nil {
+		return who, false, nil
+	}
+	if err := p.usedHere(a); err != nil {
+		return who, false, err
+	}
+	found, err = p.nodes(a.Prefix.Addr())
+	if err != nil {
+		return who, false, err
+	}
+	if found {
+		note(ctx, conflict{Address: a, node: p.NodeName})
+		return p.nicMAC(), true, nil
+	}
+	w := where{a.VLAN, a.Prefix.Addr()}
+	if p.prober.timeout == 0 || p.prober.free(w) {
+		return who, false, nil
+	}
+	p.Metrics.Pools.Probes.WithLabelValues("add").Inc()
+	answers, err := p.prober.ask(ctx, w.vlan, []netip.Addr{w.addr})
+	if err != nil {
+		return who, false, err
+	}
+	if answers[w].found {
+		note(ctx, conflict{Address: a, who: answers[w].who})
+	}
+	return answers[w].who, answers[w].found, nil
+}
+
+// usedHere returns an error if a pod of this node has the address: its allocation was
+// lost, and is made again. The pod can't be asked: its answer would not come by the NIC.
+func (p *Addresses) usedHere(a allocator.Address) error {
+	known, err := p.Registry.Records()
+	if err != nil {
+		return err
+	}
+	if host := known.Holder([]netip.Prefix{a.Prefix}, "", p.Registry.BootID); host != "" {
+		p.witness.lookNow()
+		return fmt.Errorf("pod %s of this node has the address %s, and its allocation was lost: it is made again now",
+			known.Pods[host].Pod(), a.Prefix.Addr())
+	}
+	return nil
+}
+
+// nodes tells whether an address is one of this node's interfaces. The node can't be asked:
+// it does not hear what it sends itself. Its Node need not tell the address: a virtual one
+// moves from node to node.
+func (p *Addresses) nodes(addr netip.Addr) (bool, error) {
+	addrs, err := link.NodeAddrs(p.Config.HostGateway)
+	return slices.Contains(addrs, addr), err
+}
+
+// nicMAC is the NIC's, zero while there is none.
+func (p *Addresses) nicMAC() (mac api.MAC) {
+	if nic, err := net.InterfaceByName(p.Board.Load().NIC); err == nil {
+		copy(mac[:], nic.HardwareAddr)
+	}
+	return mac
+}
+
+// RunProber asks for candidates until ctx ends: now and then, and after an ADD.
+func (p *Addresses) RunProber(ctx context.Context) {
+	tick := time.NewTicker(p.Intervals.Probe)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-p.prober.more:
+		}
+		p.probeAhead(ctx)
+	}
+}
+
+func (p *Addresses) probeAhead(ctx context.Context) {
+	byVLAN := map[uint16][]netip.Addr{}
+	for _, q := range p.prober.pools() {
+		for _, a := range p.allocator.Upcoming(q, probeAhead) {
+			if !p.prober.young(where{a.VLAN, a.Prefix.Addr()}) {
+				byVLAN[a.VLAN] = append(byVLAN[a.VLAN], a.Prefix.Addr())
+			}
+		}
+	}
+	for vlan, addrs := range byVLAN {
+		answers, err := p.prober.ask(ctx, vlan, addrs)
+		if err != nil {
+			p.Log.V(1).Info("asking the underlay for addresses in advance failed: it is asked when a pod comes", "why", err.Error())
+			continue
+		}
+		p.prober.remember(answers)
+		p.Metrics.Pools.Probes.WithLabelValues("ahead").Add(float64(len(addrs)))
+	}
+}
+
+// pools are those in use, as they are now.
+func (p *prober) pools() (out []pool.Pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := p.source.Snapshot().IPPools
+	for name, last := range p.inUse {
+		if time.Since(last) > probeUsed {
+			delete(p.inUse, name)
+		} else if q, err := pool.Read(all[name]); err == nil { // it may be gone, or not seen yet
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// conflict is an address that somebody on the wire uses, or, with a name, this node.
+type conflict struct {
+	allocator.Address
+	who  api.MAC
+	node string
+}
+
+func (c conflict) String() string {
+	if c.node != "" {
+		return fmt.Sprintf("address %s of IPPool %s is node %s's own, on one of its interfaces: it is skipped. Remove it there, "+
+			"or name it in spec.excludes of the pool", c.Prefix.Addr(), c.Pool, c.node)
+	}
+	vlan := "untagged"
+	if c.VLAN != 0 {
+		vlan = fmt.Sprintf("in VLAN %d", c.VLAN)
+	}
+	return fmt.Sprintf("address %s of IPPool %s is used by somebody else on the underlay (MAC %s, %s): it is skipped. Find the "+
+		"device, or name the address in spec.excludes of the pool", c.Prefix.Addr(), c.Pool, c.who, vlan)
+}
+
+// conflicts collects what is found while one pod gets its addresses.
+type conflicts struct {
+	mu    sync.Mutex
+	found []conflict
+}
+
+type conflictsKey struct{}
+
+func (c *conflicts) in(ctx context.Context) context.Context {
+	return context.WithValue(ctx, conflictsKey{}, c)
+}
+
+// note adds to the conflicts in ctx.
+func note(ctx context.Context, found conflict) {
+	if c, ok := ctx.Value(conflictsKey{}).(*conflicts); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.found = append(c.found, found)
+	}
+}
+
+func (c *conflicts) all() []conflict {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.found)
+}

@@ -1,0 +1,230 @@
+package addresses
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/agent/events"
+	"github.com/fairlead-cni/fairlead/agent/signal"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/reclaim"
+)
+
+// doubtfulFor is for how long there may be something that the agent does not know of after an answer of the API server
+// got lost, or the agent of before had a request on its way: longer than an API server works on one.
+const doubtfulFor = 2 * time.Minute
+
+// witness compares this node's allocations with what is on the node. Only reconcile uses it, but for lookNow.
+type witness struct {
+	reclaim.Node
+	every         api.AgentIntervals
+	began, looked time.Time
+	now           atomic.Bool
+	wake          signal.Signal // gets a value when it is to be looked now
+}
+
+func (p *Addresses) newWitness() {
+	w := &p.witness
+	w.every, w.began, w.wake = p.Intervals, time.Now(), signal.New()
+	w.Node = reclaim.Node{Allocator: p.allocator, See: p.see, Lock: p.lockOwner, Grace: p.Intervals.SuspectGrace,
+		Clock: func() time.Duration { return time.Since(w.began) }}
+}
+
+// lockOwner keeps requests for the owner's interface away.
+func (p *Addresses) lockOwner(o api.AllocationOwner) (unlock func(), ok bool) {
+	host := attachments.HostOf(o)
+	return func() { p.Registry.Locks.Unlock(host) }, p.Registry.Locks.TryLock(host)
+}
+
+// lookNow has allocations compared with the node.
+func (w *witness) lookNow() {
+	w.now.Store(true)
+	w.wake.Notify()
+}
+
+// due tells whether the store is to be read. ask tells that it is the API server's.
+func (w *witness) due(ask bool) (bool, error) {
+	every := w.every.Allocations
+	if w.Allocator.InDoubt(doubtfulFor) || time.Since(w.began) < doubtfulFor {
+		every = w.every.DoubtfulAllocations
+	}
+	if w.now.Swap(false) || !ask || time.Since(w.looked) > every {
+		return true, nil
+	}
+	return w.Suspicious()
+}
+
+// Reconcile compares this node's allocations with what is on it. The node
+// is the first witness of its pods: see package reclaim. An allocation that a living
+// pod has lost is made again.
+func (p *Addresses) Reconcile(ctx context.Context) error {
+	if p.Source.Snapshot().Trouble != nil {
+		return nil // without the API server nothing can be told, and the trouble is told elsewhere
+	}
+	errs := []error{p.settleAll(ctx)}
+	w := &p.witness
+	if due, err := w.due(p.Client != nil); err != nil || !due {
+		return errors.Join(append(errs, err)...)
+	}
+	// Allocations first: one whose owner is not on record a moment later had its
+	// whole ADD or DEL to be so.
+	held, err := p.Held(ctx)
+	if errors.Is(err, allocation.ErrNoKind) && !p.Config.EnableBridgingMode {
+		held, err = nil, nil // nobody has asked for addresses of pools here
+	}
+	if err != nil {
+		w.now.Store(true)
+		return errors.Join(append(errs, fmt.Errorf("comparing allocations with the node: %w", err))...)
+	}
+	w.looked = time.Now()
+	return errors.Join(append(errs, p.restoreAllocations(ctx, held), p.reclaimAllocations(ctx, held))...)
+}
+
+func (p *Addresses) reclaimAllocations(ctx context.Context, held []api.IPAllocation) error {
+	freed, err := p.witness.TakeBack(ctx, held)
+	for _, s := range freed {
+		o := s.Spec.Owner
+		p.Log.Info("took back the address of a pod that is gone", "address", s.Spec.Address, "pool", s.Spec.Pool,
+			"owner", o.String(), "container", o.ContainerID, "why", s.Why)
+		p.Metrics.Pods.Reclaimed.WithLabelValues("allocation").Inc()
+		p.Events.WarnOwner(o, api.EventAddressReclaimed, fmt.Sprintf("address %s of IPPool %s was still held by container %s on node %s, "+
+			"and %s: it is given back", s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why))
+	}
+	return err
+}
+
+// see is what this node sees of an owner. It does not look for more of one that may live anyhow, nor of one whose
+// interface another plugin made: that is neither on record nor among the interfaces of ours.
+func (p *Addresses) see(o api.AllocationOwner) (reclaim.Sight, error) {
+	sight := reclaim.Sight{BootID: p.Registry.BootID, NetnsGone: netnsGone(o.Netns)}
+	if o.IPAMOnly || sight.Gone(o) == "" {
+		return sight, nil
+	}
+	hosts, err := p.Registry.Hosts()
+	if err != nil {
+		return sight, err
+	}
+	known, err := p.Registry.Records()
+	if err != nil {
+		return sight, err
+	}
+	host := attachments.HostOf(o)
+	sight.Interface, sight.Record = slices.Contains(hosts, host), known.Has(host)
+	return sight, nil
+}
+
+// netnsGone tells whether a network namespace is gone that had this path. That a process has ended says nothing of the
+// namespace it had, and where the directory is not there the agent may not see the host's.
+func netnsGone(path string) bool {
+	if path == "" || strings.HasPrefix(path, "/proc/") {
+		return false
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return false
+	}
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// restoreAllocations makes again what living pods have lost: somebody deleted the
+// object, or the cluster's database was emptied or restored.
+func (p *Addresses) restoreAllocations(ctx context.Context, held []api.IPAllocation) error {
+	known, err := p.Registry.Records()
+	if err != nil {
+		return err
+	}
+	hosts, err := p.Registry.Hosts()
+	if err != nil {
+		return err
+	}
+	has := map[string]bool{} // address and host end
+	for _, h := range held {
+		has[h.Spec.Address+" "+attachments.HostOf(h.Spec.Owner)] = true
+	}
+	var errs []error
+	for host, a := range known.Pods {
+		if !a.Bridged || !p.Registry.Alive(a.Attachment, hosts) {
+			continue
+		}
+		for i, addr := range a.Addrs {
+			if !has[addr.Addr().String()+" "+host] {
+				errs = append(errs, p.restoreAllocation(ctx, a, i))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// restoreAllocation makes the allocation of the pod's address i again, unless the pod was
+// deleted since it was looked at.
+func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i int) error {
+	if !p.Registry.Locks.TryLock(a.HostIf) {
+		return nil
+	}
+	defer p.Registry.Locks.Unlock(a.HostIf)
+	known, err := p.Registry.Records()
+	if err != nil {
+		return err
+	}
+	if now, there := known.Pods[a.HostIf]; !there || i >= len(now.Pools) || !now.Equal(a.Attachment) {
+		return nil
+	}
+	addr, o := a.Addrs[i].Addr(), p.Owner(a.Attachment)
+	if err := p.allocator.Restore(ctx, o, a.Pools[i], addr, p.keepOf(ctx, a.Attachment)); err != nil {
+		p.Events.WarnOwner(o, events.ReasonDuplicate, fmt.Sprintf("%v. Delete one of the two pods", err))
+		return fmt.Errorf("the allocation of pod %s was lost and can't be made again: %w", a.Pod(), err)
+	}
+	p.Log.Info("an allocation was lost and is made again", "pod", a.Pod(), "address", addr, "pool", a.Pools[i])
+	p.Metrics.Pods.Reclaimed.WithLabelValues("lost allocation").Inc()
+	return nil
+}
+
+// Check returns an error if the API server says that a pod's address is not its
+// own. That it does not answer is none.
+func (p *Addresses) Check(ctx context.Context, a api.Attachment) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	for _, addr := range a.Addrs {
+		name := allocation.Name("", addr.Addr())
+		h, err := p.store.Get(ctx, name)
+		switch {
+		case errors.Is(err, allocation.ErrNotFound):
+			return fmt.Errorf("the IPAllocation %s is gone: it is made again within %s", name, p.Intervals.Allocations)
+		case err == nil && (h.Spec.Phase != api.PhaseAllocated || attachments.HostOf(h.Spec.Owner) != a.HostIf):
+			return fmt.Errorf("address %s belongs to %s (%s)", addr.Addr(), h.Spec.Owner, h.Spec.Phase)
+		}
+	}
+	return nil
+}
+
+// Orphaned are the allocations in a network whose containers are not among valid, those that the runtime knows.
+// Where the API server is away there are none: that is left to Reconcile.
+func (p *Addresses) Orphaned(ctx context.Context, network string, valid map[attachments.Key]bool) (
+	[]api.IPAllocation, error) {
+	if !p.Config.EnableBridgingMode || p.Source.Snapshot().Trouble != nil {
+		return nil, nil
+	}
+	held, err := p.Held(ctx)
+	if err != nil {
+		return nil, cniserver.TryAgain(fmt.Sprintf("looking for addresses of pods that are gone: %v", err))
+	}
+	return slices.DeleteFunc(held, func(h api.IPAllocation) bool {
+		o := h.Spec.Owner
+		return o.IPAMOnly || o.Network != network || valid[attachments.Key{ContainerID: o.ContainerID, IfName: o.IfName}]
+	}), nil
+}
+
+// Wake receives when Reconcile has something to do now.
+func (p *Addresses) Wake() <-chan struct{} { return p.witness.wake }

@@ -1,0 +1,204 @@
+package addresses
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/fairlead-cni/fairlead/agent/events"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+	"github.com/fairlead-cni/fairlead/ipam/selection"
+)
+
+// PoolRequest is what a bridged pod asks for.
+type PoolRequest struct {
+	selection.Wish
+	// keep says for whom its addresses are kept; nil for nobody.
+	keep *api.AllocationReservation
+}
+
+// Request returns what a pod's annotations ask for; nil is a routed pod. A pod of which
+// that is not known waits: an address of the podCIDR instead would be wrong, silently.
+func (p *Addresses) Request(ctx context.Context, r cniserver.Request) (*PoolRequest, error) {
+	if r.PodName == "" { // not of Kubernetes
+		return nil, nil
+	}
+	pod, ns, err := p.Source.Pod(ctx, r.PodNamespace, r.PodName, r.PodUID)
+	if err != nil {
+		return nil, cniserver.TryAgain(err.Error())
+	}
+	of := member(r, pod)
+	in := selection.Object{Name: "Namespace " + r.PodNamespace, Annotations: ns.Annotations}
+	if !selection.Asks(of.Object, in) {
+		if _, asks := pod.Annotations[api.AnnotationSticky]; asks {
+			return nil, p.refused(r, fmt.Errorf("%s has the annotation %s, and only addresses of IPPools can be kept: add %s, or "+
+				"remove it", of.Name, api.AnnotationSticky, api.AnnotationPools))
+		}
+		return nil, nil
+	}
+	if !p.Config.EnableBridgingMode {
+		return nil, p.refused(r, fmt.Errorf("%s asks for an address of an IPPool (annotations %s and %s, of it or of its "+
+			"Namespace), and node %s bridges no pods: set enableBridgingMode: true in its agent's config, or remove the "+
+			"annotations", of.Name, api.AnnotationPools, api.AnnotationPodIPs, p.NodeName))
+	}
+	keep, err := p.keep(ctx, of)
+	if err != nil {
+		return nil, p.answered(r, err)
+	}
+	w, err := p.asked(ctx, of, in)
+	if err != nil {
+		return nil, p.answered(r, err)
+	}
+	return &PoolRequest{w, keep}, nil
+}
+
+// refused is the answer where somebody must change something. The Pod gets an Event.
+func (p *Addresses) refused(r cniserver.Request, err error) error {
+	p.Events.Warn(r, events.ReasonNoAddress, err.Error())
+	return cniserver.NoAddress(err)
+}
+
+// later is the answer where it may be better soon.
+func (p *Addresses) later(r cniserver.Request, err error) error {
+	p.Events.Warn(r, events.ReasonNoAddress, err.Error())
+	return cniserver.TryAgain(err.Error())
+}
+
+// Assign makes a the attachment of a bridged pod: addresses, and what comes with them.
+func (p *Addresses) Assign(ctx context.Context, a *api.Attachment, r cniserver.Request, w PoolRequest,
+	s *status.Status) error {
+	if s.NoUplink != nil {
+		return p.later(r, s.NoUplink)
+	}
+	pools, err := p.choose(ctx, r, w.Wish, s)
+	if err != nil {
+		return err
+	}
+	given, err := p.allocateFrom(ctx, r, allocator.Request{
+		Pools: pools, PodIPs: w.PodIPs, Owner: p.Owner(*a), Keep: w.keep})
+	if err != nil {
+		return p.notGiven(r, err)
+	}
+	Fill(a, given)
+	return nil
+}
+
+// Fill notes in a what was allocated, of one family each.
+func Fill(a *api.Attachment, given []allocator.Address) {
+	a.Bridged, a.VLAN = true, given[0].VLAN
+	if a.MAC = given[0].MAC; a.MAC == (api.MAC{}) {
+		a.MAC = bridgedMAC(given[0])
+	}
+	for _, g := range given {
+		a.Addrs = append(a.Addrs, g.Prefix)
+		a.Pools = append(a.Pools, g.Pool)
+		a.Gateways = append(a.Gateways, g.Gateway)
+	}
+}
+
+// bridgedMAC is made from the pod's first address: whoever has the address next, on
+// whatever node, has the same MAC, and no neighbour has a wrong one.
+func bridgedMAC(first allocator.Address) api.MAC {
+	return api.LocalMAC(fmt.Sprintf("bridged %s %d %s", first.Scope, first.VLAN, first.Prefix.Addr()))
+}
+
+// choose returns the pools that w names, if they are fit to hand out addresses here.
+func (p *Addresses) choose(ctx context.Context, r cniserver.Request, w selection.Wish, s *status.Status) (
+	[]pool.Pool, error) {
+	known, err := p.knownPools(ctx, w.Pools)
+	if err != nil {
+		return nil, err
+	}
+	known.Devices = s.VLANDevices
+	pools, err := w.Choose(known)
+	if err != nil {
+		return nil, p.refused(r, err)
+	}
+	return pools, nil
+}
+
+// knownPools are the cluster's pools as far as the agent follows them, and the named ones.
+func (p *Addresses) knownPools(ctx context.Context, names []string) (selection.Known, error) {
+	snapshot := p.Source.Snapshot()
+	all := maps.Clone(snapshot.IPPools)
+	if all == nil {
+		all = map[string]api.IPPool{}
+	}
+	for _, name := range names {
+		if _, known := all[name]; known {
+			continue
+		}
+		object, found, err := p.Source.Pool(ctx, name)
+		if err != nil {
+			return selection.Known{}, cniserver.TryAgain(err.Error())
+		}
+		if found {
+			all[name] = object
+		}
+	}
+	others := pool.Others{PodCIDRs: map[string][]netip.Prefix{}, NodeAddresses: map[string][]netip.Addr{},
+		ServiceCIDRs: p.Config.ServiceCIDRs()}
+	for name, n := range snapshot.Nodes {
+		others.PodCIDRs[name], others.NodeAddresses[name] = n.PodCIDRs, n.Addresses
+	}
+	return selection.Known{IPPools: all, Others: others}, nil
+}
+
+// allocateFrom takes addresses, and tells of those that somebody on the wire has.
+func (p *Addresses) allocateFrom(ctx context.Context, r cniserver.Request, want allocator.Request) (
+	[]allocator.Address, error) {
+	// What this container was given before it was taken off, maybe while the API
+	// server was away, is given back first: else that would be done afterwards.
+	if err := p.settle(ctx, want.Owner); err != nil {
+		return nil, err
+	}
+	found := &conflicts{}
+	given, err := p.allocator.Allocate(found.in(ctx), want)
+	for _, c := range found.all() {
+		p.Metrics.Pools.Conflicts.Inc()
+		p.Events.Warn(r, events.ReasonConflict, c.String())
+	}
+	if err == nil {
+		p.Metrics.Pools.Allocated.Add(float64(len(given)))
+		p.prober.use(want.Pools)
+	}
+	return given, err
+}
+
+// notGiven is the answer for an error of the allocator.
+func (p *Addresses) notGiven(r cniserver.Request, err error) error {
+	var coded *types.Error
+	var full *allocator.ExhaustedError
+	var ip *allocator.PodIPError
+	var vlan *allocator.VLANError
+	var sticky *allocator.StickyError
+	var answers *allocator.AnswersError
+	switch {
+	case errors.As(err, &sticky), errors.As(err, &answers):
+		return p.later(r, fmt.Errorf("pod %s/%s waits for its address: %w", r.PodNamespace, r.PodName, err))
+	case errors.As(err, &coded):
+		return err
+	case errors.As(err, &full):
+		return p.later(r, fmt.Errorf("pod %s/%s gets no address: %w", r.PodNamespace, r.PodName, err))
+	case errors.As(err, &ip) && ip.Holder != nil:
+		return p.later(r, fmt.Errorf("pod %s/%s waits for its address: %w", r.PodNamespace, r.PodName, err))
+	case errors.As(err, &ip), errors.As(err, &vlan):
+		return p.refused(r, fmt.Errorf("pod %s/%s: %w", r.PodNamespace, r.PodName, err))
+	}
+	return p.later(r, fmt.Errorf("pod %s/%s gets no address of an IPPool now: %w", r.PodNamespace, r.PodName, err))
+}
+
+func addrsOf(a api.Attachment) (addrs []netip.Addr) {
+	for _, prefix := range a.Addrs {
+		addrs = append(addrs, prefix.Addr())
+	}
+	return addrs
+}

@@ -1,0 +1,194 @@
+package addresses
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/selection"
+)
+
+// secondary implements cniserver.IPAM: addresses of pools for interfaces that another
+// plugin makes. What such an interface has is known by its allocations alone, whose
+// owners are IPAMOnly. Nothing here needs Open vSwitch, the uplink or bridging mode.
+type secondary struct{ addresses *Addresses }
+
+// Secondary serves addresses for interfaces that another plugin makes.
+func (p *Addresses) Secondary() cniserver.IPAM { return secondary{p} }
+
+// unprobed is the key of a context in which nobody on the wire is asked about an address:
+// the node has no interface in the other plugin's network yet, and knows none.
+type unprobed struct{}
+
+func (s secondary) owner(r cniserver.Request) api.AllocationOwner {
+	return api.AllocationOwner{PodUID: r.PodUID, Namespace: r.PodNamespace, Name: r.PodName, ContainerID: r.ContainerID,
+		IfName: r.IfName, Network: r.Network, IPAMOnly: true, Node: s.addresses.NodeName, Netns: r.Netns,
+		BootID: s.addresses.Registry.BootID}
+}
+
+// Add implements cniserver.IPAM.
+func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cniserver.Address, error) {
+	if len(r.Pools) == 0 {
+		return nil, nil
+	}
+	p, o := s.addresses, s.owner(r.Request)
+	host := attachments.HostOf(o)
+	if !p.Registry.Locks.TryLock(host) {
+		return nil, ErrBusy()
+	}
+	defer p.Registry.Locks.Unlock(host)
+	known, err := p.knownPools(ctx, r.Pools)
+	if err != nil {
+		return nil, err
+	}
+	pools, err := selection.Secondary(r.Pools, r.Wanted, known)
+	if err != nil {
+		return nil, p.refused(r.Request, err)
+	}
+	if err := p.settle(ctx, o); err != nil {
+		return nil, cniserver.TryAgain(err.Error())
+	}
+	want := allocator.Request{Pools: pools, Owner: o}
+	for _, w := range r.Wanted {
+		want.PodIPs = append(want.PodIPs, w.Addr())
+	}
+	given, err := p.allocator.Allocate(context.WithValue(ctx, unprobed{}, true), want)
+	if err != nil {
+		return nil, s.notGiven(r, err)
+	}
+	p.Metrics.Pools.Allocated.Add(float64(len(given)))
+	var out []cniserver.Address
+	for _, g := range given {
+		out = append(out, cniserver.Address{Prefix: g.Prefix, Gateway: g.Gateway})
+	}
+	return out, nil
+}
+
+// notGiven is the answer for an error of the allocator. All may be better soon: a pool may
+// be extended, an address given back.
+func (s secondary) notGiven(r cniserver.AddressRequest, err error) error {
+	who := fmt.Sprintf("interface %s of pod %s/%s", r.IfName, r.PodNamespace, r.PodName)
+	if r.PodName == "" {
+		who = fmt.Sprintf("interface %s of container %s", r.IfName, r.ContainerID)
+	}
+	var ip *allocator.PodIPError
+	if errors.As(err, &ip) {
+		return s.addresses.later(r.Request, fmt.Errorf("%s waits for the address %s of network %s, which %s", who, ip.Address,
+			r.Network, ip.Reason))
+	}
+	return s.addresses.later(r.Request, fmt.Errorf("%s gets no address in network %s: %w", who, r.Network, err))
+}
+
+// Del implements cniserver.IPAM. It does not ask what the configuration says now.
+func (s secondary) Del(ctx context.Context, r cniserver.Request) error {
+	o := s.owner(r)
+	host := attachments.HostOf(o)
+	if !s.addresses.Registry.Locks.TryLock(host) {
+		return ErrBusy()
+	}
+	defer s.addresses.Registry.Locks.Unlock(host)
+	return s.addresses.Release(ctx, o)
+}
+
+// Check implements cniserver.IPAM. Without the API server nothing can be told, and that is
+// no error.
+func (s secondary) Check(ctx context.Context, r cniserver.AddressRequest) error {
+	o := s.owner(r.Request)
+	list, err := s.held(ctx, func(h api.AllocationOwner) bool { return attachments.HostOf(h) == attachments.HostOf(o) })
+	if err != nil {
+		s.addresses.Log.V(1).Info("CHECK without a look at the allocations", "owner", o.String(), "why", err.Error())
+		return nil
+	}
+	var has []netip.Addr
+	for _, h := range list {
+		addr, err := netip.ParseAddr(h.Spec.Address)
+		if err != nil {
+			return err
+		}
+		has = append(has, addr)
+		if !slices.ContainsFunc(r.PrevAddrs, func(p netip.Prefix) bool { return p.Addr() == addr }) {
+			return fmt.Errorf("the container holds %s of IPPool %s for interface %s in network %s, and prevResult has %v: "+
+				"make the pod anew", addr, h.Spec.Pool, r.IfName, r.Network, r.PrevAddrs)
+		}
+		if h.Spec.Owner.BootID != o.BootID || h.Spec.Owner.Netns != o.Netns {
+			return fmt.Errorf("the IPAllocation %s is for network namespace %s, and the container is in %s: make the pod anew",
+				h.Name, h.Spec.Owner.Netns, o.Netns)
+		}
+	}
+	for _, p := range r.PrevAddrs {
+		if !slices.Contains(has, p.Addr()) {
+			return fmt.Errorf("prevResult has the address %s, which interface %s does not hold in network %s: its IPAllocation "+
+				"is gone, and another pod may get the address. Make the pod anew", p.Addr(), r.IfName, r.Network)
+		}
+	}
+	return nil
+}
+
+// held are the allocations of other plugins' interfaces on this node whose owners are such.
+func (s secondary) held(ctx context.Context, such func(api.AllocationOwner) bool) ([]api.IPAllocation, error) {
+	list, err := s.addresses.Held(ctx)
+	if errors.Is(err, allocation.ErrNoKind) {
+		return nil, nil
+	}
+	return slices.DeleteFunc(list, func(h api.IPAllocation) bool {
+		return !h.Spec.Owner.IPAMOnly || !such(h.Spec.Owner)
+	}), err
+}
+
+// GC implements cniserver.IPAM.
+func (s secondary) GC(ctx context.Context, network string, valid []cniserver.AttachmentID) error {
+	list, err := s.held(ctx, func(o api.AllocationOwner) bool {
+		id := cniserver.AttachmentID{ContainerID: o.ContainerID, IfName: o.IfName}
+		return o.Network == network && !slices.Contains(valid, id)
+	})
+	if err != nil {
+		return cniserver.TryAgain(fmt.Sprintf("looking for addresses that the runtime does not know: %v", err))
+	}
+	var errs []error
+	for _, h := range list {
+		errs = append(errs, s.collect(ctx, h))
+	}
+	return errors.Join(errs...)
+}
+
+func (s secondary) collect(ctx context.Context, h api.IPAllocation) error {
+	p, o := s.addresses, h.Spec.Owner
+	host := attachments.HostOf(o)
+	if !p.Registry.Locks.TryLock(host) {
+		return nil
+	}
+	defer p.Registry.Locks.Unlock(host)
+	if err := p.allocator.Release(ctx, o); err != nil {
+		return fmt.Errorf("giving back the address of an interface that the runtime does not know: %w", err)
+	}
+	p.Log.Info("garbage collected the address of another plugin's interface that the runtime does not know",
+		"address", h.Spec.Address, "owner", o.String(), "network", o.Network)
+	p.Metrics.Pods.Reclaimed.WithLabelValues("gc").Inc()
+	return nil
+}
+
+// Status implements cniserver.IPAM. Whether a pool is full is not looked at: that costs
+// the API server a list each time.
+func (s secondary) Status(ctx context.Context, pools []string) error {
+	if len(pools) == 0 {
+		return nil
+	}
+	if trouble := s.addresses.Source.Snapshot().Trouble; trouble != nil {
+		return errors.New("IPPools can't give addresses now: " + trouble.Error())
+	}
+	known, err := s.addresses.knownPools(ctx, pools)
+	if err == nil {
+		_, err = selection.Secondary(pools, nil, known)
+	}
+	if err != nil {
+		return errors.New(err.Error()) // whatever the reason, the code is STATUS's own
+	}
+	return nil
+}

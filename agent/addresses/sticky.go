@@ -1,0 +1,82 @@
+package addresses
+
+import (
+	"context"
+	"errors"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/ipam/selection"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// member is what is known of a pod that asks for a bridged pod's address.
+func member(r cniserver.Request, pod inputs.Pod) selection.Member {
+	return selection.Member{Object: selection.Object{Name: "Pod " + r.PodNamespace + "/" + r.PodName,
+		Annotations: pod.Annotations}, Namespace: r.PodNamespace, Pod: r.PodName, Index: pod.Index,
+		Controller: selection.Controller(pod.Controller)}
+}
+
+// keep says for whom a pod's addresses are kept; nil for nobody.
+func (p *Addresses) keep(ctx context.Context, of selection.Member) (*api.AllocationReservation, error) {
+	top := of.Controller
+	if asked, err := of.Sticky(); err != nil {
+		return nil, err
+	} else if asked != "" && top.Passing() {
+		above, err := p.Source.Above(ctx, of.Namespace, inputs.Controller(top))
+		if err != nil {
+			return nil, cniserver.TryAgain(err.Error())
+		}
+		if above != (inputs.Controller{}) {
+			top = selection.Controller(above)
+		}
+	}
+	return of.Keep(top, api.LocalMAC)
+}
+
+// asked is what a pod's annotations ask for. Addresses that they name are those of all
+// pods of a StatefulSet.
+func (p *Addresses) asked(ctx context.Context, of selection.Member, in selection.Object) (selection.Wish, error) {
+	ordinal, ofSet := of.Ordinal()
+	if !ofSet {
+		return selection.Read(of.Object, in)
+	}
+	w, err := selection.ReadSet(of.Object, in)
+	if err != nil || len(w.PodIPs) == 0 {
+		return w, err
+	}
+	first, err := p.Source.FirstOrdinal(ctx, of.Namespace, of.Controller.Name)
+	if err != nil {
+		return w, cniserver.TryAgain(err.Error())
+	}
+	return w.Of(max(0, ordinal-first))
+}
+
+// answered is the answer for an error of the above: who must change something is told.
+func (p *Addresses) answered(r cniserver.Request, err error) error {
+	var coded *types.Error
+	if errors.As(err, &coded) {
+		return p.later(r, errors.New(coded.Msg))
+	}
+	return p.refused(r, err)
+}
+
+// keepOf says for whom the addresses of a pod that has them are kept; nil where that is
+// nobody, or not known: a Pod that is gone keeps nothing, though it may still run.
+func (p *Addresses) keepOf(ctx context.Context, a api.Attachment) *api.AllocationReservation {
+	r := cniserver.Request{PodNamespace: a.PodNamespace, PodName: a.PodName, PodUID: a.PodUID}
+	pod, _, err := p.Source.Pod(ctx, r.PodNamespace, r.PodName, r.PodUID)
+	if err != nil || pod.UID == "" || pod.UID != a.PodUID {
+		return nil
+	}
+	keep, err := p.keep(ctx, member(r, pod))
+	if err != nil || keep == nil {
+		return nil
+	}
+	if keep.MAC != "" {
+		keep.MAC = a.MAC.String()
+	}
+	return keep
+}

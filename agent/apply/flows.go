@@ -1,0 +1,187 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// ErrNoSwitch is in an error of Flows when ovs-vswitchd does not answer: nothing else on the node can be applied then.
+var ErrNoSwitch = errors.New("no connection to ovs-vswitchd")
+
+// noSwitchError says why, in words that suffice.
+type noSwitchError struct{ error }
+
+// Unwrap has errors.Is find ErrNoSwitch and the cause.
+func (e noSwitchError) Unwrap() []error { return []error{ErrNoSwitch, e.error} }
+
+// Flows applies the flows of the bridge. Flows of new pods go ahead of their ports, whose numbers are asked for, unless
+// there is more to do.
+type Flows struct {
+	db      *ovsdb.DB
+	bridge  string
+	runDir  string // of Open vSwitch
+	log     logr.Logger
+	metrics *status.LoopMetrics
+
+	sw      *openflow.Switch // nil: not connected
+	view    openflow.View    // what flows are for
+	flows   []openflow.Flow  // what the switch confirmed last
+	numbers portNumbers      // what the confirmed flows took from OVSDB
+}
+
+// NewFlows returns the applier of the bridge that the config names.
+func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, m *status.LoopMetrics, log logr.Logger) *Flows {
+	return &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, metrics: m, log: log}
+}
+
+// Name implements Applier.
+func (*Flows) Name() string { return "flows" }
+
+// Connected reports whether there is a connection to the switch, as far as is known.
+func (f *Flows) Connected() bool { return f.sw != nil }
+
+// Lost is closed when the connection ends; nil where there is none.
+func (f *Flows) Lost() <-chan struct{} {
+	if f.sw == nil {
+		return nil
+	}
+	return f.sw.Done()
+}
+
+// Close ends the connection, or takes note that it has ended. The flows stay.
+func (f *Flows) Close() {
+	if f.sw != nil {
+		f.sw.Close()
+		f.sw = nil
+	}
+}
+
+// Current are the flows that the switch confirmed last. They must not be changed.
+func (f *Flows) Current() []openflow.Flow { return f.flows }
+
+// Doubts implements Watcher: an ovs-vswitchd that is to be connected to may have made every device anew.
+func (f *Flows) Doubts(ovsdb.Observed) bool { return f.sw == nil }
+
+// InPlace implements Watcher.
+func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
+	return f.sw != nil && maps.Equal(numbersIn(obs), f.numbers)
+}
+
+// Due implements Watcher.
+func (*Flows) Due() bool { return false }
+
+// Apply implements Applier. It leaves in r what OVSDB has when the new ports have their numbers; a port that gets none
+// is no error here.
+func (f *Flows) Apply(ctx context.Context, r *Round) (c Changes, err error) {
+	ahead := r.Settled && !r.Verify && len(r.Added) > 0
+	if !ahead {
+		f.waitPorts(ctx, r.Added)
+	}
+	fresh := f.sw == nil
+	if fresh {
+		if f.sw, err = f.dial(ctx); err != nil {
+			return c, err
+		}
+	}
+	if c.Repaired, err = f.sync(ctx, r, fresh); err != nil || !ahead {
+		return c, err
+	}
+	f.waitPorts(ctx, r.Added)
+	if r.Observed, err = f.db.Observe(f.bridge); err != nil {
+		return c, err
+	}
+	other := func(p ovsdb.PodPort) bool {
+		return p.OFPort != 0 && p.OFPort != f.numbers[p.HostIf] && slices.Contains(r.Added, p.HostIf)
+	}
+	if slices.ContainsFunc(r.Observed.Pods, other) { // a port did not get the number that it asked for
+		_, err = f.sync(ctx, r, false)
+	}
+	return c, err
+}
+
+func (f *Flows) dial(ctx context.Context) (*openflow.Switch, error) {
+	sw, err := openflow.Dial(ctx, filepath.Join(f.runDir, f.bridge+".mgmt"), f.log.WithName("openflow"))
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return nil, noSwitchError{fmt.Errorf("ovs-vswitchd is down: %w", err)}
+	case err != nil:
+		return nil, noSwitchError{fmt.Errorf("ovs-vswitchd does not answer: %w", err)}
+	}
+	return sw, nil
+}
+
+// sync has the switch confirm what is wanted. In a round that verifies it first lists the switch's flows and puts back
+// those that were there, so that what is missing of them can be reported.
+func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []string, err error) {
+	var none, reverted, changes openflow.Changes
+	verified := false // the switch has confirmed f.flows in this round
+	switch {
+	case fresh:
+	case r.Verify && r.Settled:
+		if reverted, repaired, err = f.revert(ctx); err != nil {
+			return repaired, fmt.Errorf("OpenFlow: %w", err)
+		}
+		verified = true
+	case r.Verify:
+		f.sw.Resync()
+	}
+	if r.Observed, err = f.db.Observe(f.bridge); err != nil {
+		return repaired, err
+	}
+	view, want := r.Want.View(r.Observed), f.flows
+	same := f.flows != nil && view.Equal(f.view) // flows of thousands of peers are most of what a round computes
+	if !same {
+		want = openflow.Pipeline(view)
+	}
+	if !same || !verified {
+		if changes, err = f.sw.Sync(ctx, want); err != nil {
+			return repaired, fmt.Errorf("OpenFlow: %w", err)
+		}
+		f.metrics.FlowsSynced(len(want), changes)
+	}
+	f.view, f.flows, f.numbers = view, want, numbersFor(r.Want.OVSDB, r.Observed)
+	// The kernel's datapath does not need it.
+	if r.Verify && r.Want.OVSDB.DatapathType == api.DatapathNetdev && (reverted != none || changes != none) {
+		if err := vswitchd.PurgeMegaflows(ctx, f.runDir); err != nil {
+			f.log.Error(err, "deleting cached megaflows; some connections may stay cut off while they send")
+		}
+	}
+	return repaired, nil
+}
+
+// revert lists the switch's flows and puts back those that were there.
+func (f *Flows) revert(ctx context.Context) (c openflow.Changes, repaired []string, err error) {
+	f.sw.Resync()
+	c, err = f.sw.Sync(ctx, f.flows)
+	f.metrics.FlowsSynced(len(f.flows), c)
+	if c != (openflow.Changes{}) {
+		repaired = []string{fmt.Sprintf("%d were missing, %d altered, %d foreign", c.Added, c.Modified, c.Deleted)}
+	}
+	return c, repaired, err
+}
+
+// waitPorts waits until the new pods have port numbers. A pod whose port gets none fails alone, when it is answered.
+func (f *Flows) waitPorts(ctx context.Context, ports []string) {
+	if len(ports) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, portTimeout)
+	defer cancel()
+	if err := f.db.WaitOFPorts(ctx, ports...); err != nil {
+		f.log.Error(err, "pod port has no OpenFlow port number")
+	}
+}

@@ -1,0 +1,165 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+)
+
+// Steer tells the programs of uplink mode steer which bridged pods there are. It comes before the flows: a new pod's
+// first frame finds its way, and no frame for one that is gone comes to the next.
+type Steer struct {
+	sync    func([]steer.Entry) error
+	applied []steer.Entry
+}
+
+// NewSteer returns the applier that syncs the eBPF maps by sync.
+func NewSteer(sync func([]steer.Entry) error) *Steer { return &Steer{sync: sync} }
+
+// Name implements Applier.
+func (*Steer) Name() string { return "steer" }
+
+// Apply implements Applier.
+func (s *Steer) Apply(_ context.Context, r *Round) (c Changes, err error) {
+	if !r.Verify && slices.Equal(s.applied, r.Want.Steer) {
+		return c, nil
+	}
+	if err := s.sync(r.Want.Steer); err != nil {
+		return c, err
+	}
+	s.applied = r.Want.Steer
+	return c, nil
+}
+
+// Gateway applies the gateway's interface: addresses, MAC, MTU, sysctls.
+type Gateway struct{ applied link.GatewayLink }
+
+// Name implements Applier.
+func (*Gateway) Name() string { return "gateway" }
+
+// Apply implements Applier.
+func (g *Gateway) Apply(_ context.Context, r *Round) (c Changes, err error) {
+	same := reflect.DeepEqual(g.applied, r.Want.Gateway)
+	if same && !r.Verify {
+		return c, nil
+	}
+	changes, err := link.EnsureGateway(r.Want.Gateway)
+	c = sorted(changes, r.Settled && same)
+	if err != nil {
+		return c, fmt.Errorf("gateway: %w", err)
+	}
+	g.applied = r.Want.Gateway
+	return c, nil
+}
+
+// Forwarding switches the kernel's forwarding on, for the families that pods have.
+type Forwarding struct{ ipv4, ipv6 bool }
+
+// Name implements Applier.
+func (*Forwarding) Name() string { return "forwarding" }
+
+// Apply implements Applier.
+func (f *Forwarding) Apply(_ context.Context, r *Round) (c Changes, err error) {
+	ipv4, ipv6 := desired.Families(r.Want.NAT.PodCIDRs)
+	ipv4, ipv6 = ipv4 || r.Want.Gateway.IPv4, ipv6 || r.Want.Gateway.IPv6
+	same := *f == Forwarding{ipv4, ipv6}
+	if same && !r.Verify {
+		return c, nil
+	}
+	changes, err := route.EnableForwarding(ipv4, ipv6)
+	c = sorted(changes, r.Settled && same)
+	if err != nil {
+		return c, fmt.Errorf("forwarding: %w", err)
+	}
+	*f = Forwarding{ipv4, ipv6}
+	return c, nil
+}
+
+// Veths keeps the host ends of pods' veths as they were made, and looks which pods have another MTU than pods get now.
+type Veths struct {
+	podMTU, bridgedMTU int
+	otherMTU           []string // host ends, when they were last looked at
+}
+
+// Name implements Applier.
+func (*Veths) Name() string { return "veth" }
+
+// Apply implements Applier.
+func (v *Veths) Apply(_ context.Context, r *Round) (c Changes, err error) {
+	if r.Verify || v.podMTU != r.Want.PodMTU || v.bridgedMTU != r.Want.BridgedMTU {
+		mtus := mtuByHost(r.Want)
+		var hosts []string
+		for _, p := range r.Want.OVSDB.Pods {
+			hosts = append(hosts, p.HostIf)
+		}
+		if c.Repaired, err = link.EnsureHosts(hosts); err != nil { // each was up and in no bridge when it was made
+			return c, err
+		}
+		if v.otherMTU, err = link.HostsWithOtherMTU(mtus); err != nil {
+			return c, err
+		}
+		v.podMTU, v.bridgedMTU = r.Want.PodMTU, r.Want.BridgedMTU
+	}
+	c.Degraded = otherMTU(r.Want, v.otherMTU)
+	return c, nil
+}
+
+// mtuByHost are the MTUs that pods get now, by host end.
+func mtuByHost(want desired.State) map[string]int {
+	out := map[string]int{}
+	for _, a := range want.OVSDB.Pods {
+		out[a.HostIf] = want.PodMTU
+		if a.Bridged {
+			out[a.HostIf] = want.BridgedMTU
+		}
+	}
+	return out
+}
+
+// otherMTU says which pods still have another MTU than pods get now, as after a change of the traffic mode; nil when
+// none has. hosts are their host ends, and may be of pods that are gone.
+func otherMTU(want desired.State, hosts []string) error {
+	var pods []string
+	for _, a := range want.OVSDB.Pods {
+		if slices.Contains(hosts, a.HostIf) {
+			pods = append(pods, a.Pod())
+		}
+	}
+	if len(pods) == 0 {
+		return nil
+	}
+	slices.Sort(pods)
+	return fmt.Errorf("pods have another MTU than %d, which pods get now, because the traffic mode, defaultMTU or the "+
+		"underlay has changed: large packets from or to them may be lost. Delete them so that they are recreated (%s)",
+		want.PodMTU, report.Some(pods))
+}
+
+// Routes applies the routes to other nodes' and to bridged pods.
+type Routes struct{ applied route.Desired }
+
+// Name implements Applier.
+func (*Routes) Name() string { return "routes" }
+
+// Apply implements Applier.
+func (a *Routes) Apply(_ context.Context, r *Round) (c Changes, err error) {
+	same := reflect.DeepEqual(a.applied, r.Want.Routes)
+	if same && !r.Verify {
+		return c, nil
+	}
+	changes, err := route.Apply(r.Want.Routes)
+	if changes != (route.Changes{}) {
+		c = sorted([]string{fmt.Sprintf("%+v", changes)}, r.Settled && same)
+	}
+	if err != nil {
+		return c, fmt.Errorf("routes: %w", err)
+	}
+	a.applied = r.Want.Routes
+	return c, nil
+}

@@ -1,0 +1,48 @@
+package apply
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/nat"
+)
+
+// Pods do not wait for iptables, so one that hangs must be reported; and that it has answered as well.
+func TestIPTablesThatHangsIsReported(t *testing.T) {
+	answer := make(chan struct{})
+	a := NewIPTables()
+	a.inPlace, a.write = true, func(nat.Desired) ([]string, error) { <-answer; return nil, nil }
+	verify := &Round{Verify: true, Settled: true}
+	if _, err := a.Apply(t.Context(), verify); err != nil {
+		t.Errorf("a moment after it was asked: %v", err)
+	}
+	a.began = time.Now().Add(-2 * rulesTimeout)
+	if _, err := a.Apply(t.Context(), verify); err == nil {
+		t.Error("it is not reported")
+	}
+	close(answer)
+	<-a.Finished
+	if !a.Due() {
+		t.Error("no round is due to report that it has answered")
+	}
+	if _, err := a.Apply(t.Context(), &Round{}); err != nil {
+		t.Errorf("after it has answered: %v", err)
+	}
+}
+
+// Other rules are waited for, because routes come after them, but no longer than a round may take.
+func TestIPTablesWaitsForOtherRules(t *testing.T) {
+	answer := make(chan error, 1)
+	a := NewIPTables()
+	a.write = func(nat.Desired) ([]string, error) { return []string{"written"}, <-answer }
+	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := a.Apply(short, &Round{}); err == nil {
+		t.Error("rules that are not in place count as such")
+	}
+	answer <- nil
+	if c, err := a.Apply(t.Context(), &Round{}); err != nil || len(c.Wanted) != 1 {
+		t.Errorf("the rules are in place, and %v was reported: %v", c, err)
+	}
+}

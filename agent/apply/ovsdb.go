@@ -1,0 +1,112 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+)
+
+const (
+	// portTimeout is how long a new port may take to get its number.
+	portTimeout = 5 * time.Second
+	// tunnelTimeout is how long the pods of this node may wait for the tunnel.
+	tunnelTimeout = 2 * time.Second
+)
+
+// OVSDB applies the bridge, its ports and the pods' records. It removes nothing: see Stale.
+type OVSDB struct {
+	db      *ovsdb.DB
+	applied ovsdb.Desired
+}
+
+// NewOVSDB returns the applier of a database.
+func NewOVSDB(db *ovsdb.DB) *OVSDB { return &OVSDB{db: db} }
+
+// Name implements Applier.
+func (*OVSDB) Name() string { return "ovsdb" }
+
+// Apply implements Applier. It first puts back what was there, so that what is missing of that can be reported, and
+// returns when the gateway has its port number.
+func (o *OVSDB) Apply(ctx context.Context, r *Round) (c Changes, err error) {
+	if r.Settled {
+		if c.Repaired, err = o.db.Ensure(ctx, o.applied); err != nil {
+			return c, fmt.Errorf("OVSDB: %w", err)
+		}
+	}
+	if c.Wanted, err = o.db.Ensure(ctx, r.Want.OVSDB); err != nil {
+		return c, fmt.Errorf("OVSDB: %w", err)
+	}
+	o.applied = r.Want.OVSDB
+	ctx, cancel := context.WithTimeout(ctx, portTimeout)
+	defer cancel()
+	return c, o.db.WaitOFPorts(ctx, r.Want.OVSDB.Gateway.Name)
+}
+
+// Doubts implements Watcher.
+func (*OVSDB) Doubts(ovsdb.Observed) bool { return false }
+
+// InPlace implements Watcher.
+func (o *OVSDB) InPlace(ctx context.Context, obs ovsdb.Observed) bool {
+	if obs.DatapathLost || len(obs.Broken)+len(obs.Foreign) > 0 {
+		return false
+	}
+	differs, err := o.db.Differs(ctx, o.applied)
+	return err == nil && !differs
+}
+
+// Due implements Watcher.
+func (*OVSDB) Due() bool { return false }
+
+// Tunnel waits for the tunnel's port number when the tunnel is new. One that ovs-vswitchd can't make (it has no
+// stt, say) is no reason to leave the pods of this node without flows; when it gets its number after all, OVSDB's
+// change is seen.
+type Tunnel struct {
+	db   *ovsdb.DB
+	last *ovsdb.TunnelPort
+}
+
+// NewTunnel returns the applier of a database.
+func NewTunnel(db *ovsdb.DB) *Tunnel { return &Tunnel{db: db} }
+
+// Name implements Applier.
+func (*Tunnel) Name() string { return "tunnel" }
+
+// Apply implements Applier.
+func (t *Tunnel) Apply(ctx context.Context, r *Round) (c Changes, err error) {
+	port := r.Want.OVSDB.Tunnel
+	if port == nil {
+		t.last = nil
+		return c, nil
+	}
+	wait := time.Millisecond
+	if t.last == nil || *t.last != *port {
+		wait, t.last = tunnelTimeout, port
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if err := t.db.WaitOFPorts(ctx, port.Name); err != nil {
+		return c, fmt.Errorf("pods of other nodes are not reached: %w", err)
+	}
+	return c, nil
+}
+
+// Stale gives up the ports that are not wanted any more. It comes after the flows: a number that is given to the
+// next pod must have no flow of the last one.
+type Stale struct{ db *ovsdb.DB }
+
+// NewStale returns the applier of a database.
+func NewStale(db *ovsdb.DB) *Stale { return &Stale{db} }
+
+// Name implements Applier.
+func (*Stale) Name() string { return "ovsdb" }
+
+// Apply implements Applier. Nobody asks again for a port whose record somebody removed while the round released it, so
+// those are named.
+func (s *Stale) Apply(ctx context.Context, r *Round) (c Changes, err error) {
+	if c.Wanted, err = s.db.Prune(ctx, r.Want.OVSDB, r.Removed...); err != nil {
+		return c, fmt.Errorf("OVSDB: %w", err)
+	}
+	return c, nil
+}

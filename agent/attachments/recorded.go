@@ -1,0 +1,69 @@
+package attachments
+
+import (
+	"sync"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+)
+
+// Recorded are the attachments that were found on record in OVSDB and not released since. The record is OVSDB's
+// alone; this serves when it is deleted there under a running pod ("ovs-vsctl del-port", "del-br", a database made
+// anew): it is written again, and until then nobody takes the pod for one that is gone. The zero value is ready to
+// use.
+type Recorded struct {
+	mu      sync.Mutex
+	byHost  map[string]api.Attachment
+	missing map[string]bool // host ends of those that were not on record last
+}
+
+// Merge takes in what is on record now. It returns that and what was on record before, and of the latter, in lost, what
+// no longer is: each once, however long it takes to write it again.
+func (s *Recorded) Merge(now []ovsdb.PodPort) (all, lost []api.Attachment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, reported := s.byHost, s.missing
+	s.byHost, s.missing = make(map[string]api.Attachment, len(now)), map[string]bool{}
+	for _, p := range now {
+		s.byHost[p.HostIf] = p.Attachment
+		all = append(all, p.Attachment)
+	}
+	for host, a := range before {
+		if _, there := s.byHost[host]; !there {
+			s.byHost[host], s.missing[host] = a, true
+			all = append(all, a)
+			if !reported[host] {
+				lost = append(lost, a)
+			}
+		}
+	}
+	return all, lost
+}
+
+// Note is for an attachment that was just recorded.
+func (s *Recorded) Note(a api.Attachment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byHost == nil {
+		s.byHost = map[string]api.Attachment{}
+	}
+	s.byHost[a.HostIf] = a
+}
+
+// Forget is for an attachment that is released, by the name of its host end.
+func (s *Recorded) Forget(host string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byHost, host)
+}
+
+// hosts are the host ends of all attachments.
+func (s *Recorded) hosts() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]string, 0, len(s.byHost))
+	for host := range s.byHost {
+		out = append(out, host)
+	}
+	return out
+}

@@ -1,0 +1,188 @@
+package desired
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// Path is how packets travel to the pods of another node.
+type Path string
+
+const (
+	// PathTunnel packets leave br-int through the tunnel.
+	PathTunnel Path = "tunnel"
+	// PathDirect packets are routed by this node's kernel to the other node, which
+	// is in a subnet of the transport interface.
+	PathDirect Path = "direct"
+	// PathRouters are packets for a node in another subnet without a tunnel:
+	// this node sends them where it sends everything else, and the underlay's
+	// routers must know the rest.
+	PathRouters Path = "routers"
+)
+
+// Peer is another node whose pods are served.
+type Peer struct {
+	Name string
+	// Tunnel is its end of the tunnel. Invalid where there is none.
+	Tunnel   netip.Addr
+	PodCIDRs []PeerCIDR
+}
+
+// PeerCIDR is one podCIDR of a peer with the way there. Each family has its
+// own: a dual-stack peer may be direct in one and tunnelled in the other.
+type PeerCIDR struct {
+	netip.Prefix
+	Path Path
+	// Via is the peer's address of the podCIDR's family, for PathDirect.
+	Via netip.Addr
+}
+
+// peersOf returns the other nodes that are served, by name, and sentences about
+// those that can't be. local is this node's end of the tunnel.
+func peersOf(in Inputs, local netip.Addr) ([]Peer, []string) {
+	others := slices.SortedFunc(maps.Values(in.Nodes), func(a, b inputs.Node) int { return cmp.Compare(a.Name, b.Name) })
+	others = slices.DeleteFunc(others, func(n inputs.Node) bool { return n.Name == in.Own.Name })
+	refused := conflictingNodes(others, reserved(in), neededBy(in))
+	var peers []Peer
+	var problems []string
+	for _, n := range others {
+		if len(n.PodCIDRs) == 0 {
+			continue // not given one yet: nothing to reach there
+		}
+		why, bad := refused[n.Name]
+		var p Peer
+		if !bad {
+			p, why = peerOf(in, n, local)
+		}
+		if why != "" {
+			problems = append(problems, why+": its pods are not reached")
+			continue
+		}
+		peers = append(peers, p)
+	}
+	slices.Sort(problems)
+	return peers, problems
+}
+
+// peerOf finds the way to each podCIDR of n, or says why there is none.
+func peerOf(in Inputs, n inputs.Node, local netip.Addr) (p Peer, problem string) {
+	for _, a := range n.TunnelAddresses {
+		if a == in.Transport.IPv4 || a == in.Transport.IPv6 {
+			return p, fmt.Sprintf("node %s has this node's address %s", n.Name, a)
+		}
+	}
+	p.Name = n.Name
+	if Tunnels(in.Config) {
+		p.Tunnel, _ = n.TunnelAddr(local.Is4())
+	}
+	for _, cidr := range slices.SortedFunc(slices.Values(n.PodCIDRs), netip.Prefix.Compare) {
+		c := PeerCIDR{Prefix: cidr, Path: PathTunnel}
+		via, known := n.TunnelAddr(cidr.Addr().Is4())
+		switch {
+		case known && onLink(in.Transport, via) && (in.Config.TrafficEncapMode != api.ModeEncap || barred(in, cidr)):
+			c.Path, c.Via = PathDirect, via
+		case !Tunnels(in.Config):
+			c.Path = PathRouters
+		case !p.Tunnel.IsValid():
+			return p, fmt.Sprintf("node %s has no address of the same family as this node's %s", n.Name, local)
+		}
+		p.PodCIDRs = append(p.PodCIDRs, c)
+	}
+	return p, ""
+}
+
+// barred reports whether this node can't use the tunnel to cidr: it has no podCIDR of
+// the family, and so no source that the other end believes. Its bridged pods, and
+// itself, are let in at the front door of the other node all the same.
+func barred(in Inputs, cidr netip.Prefix) bool {
+	return in.Config.EnableBridgingMode && !hasFamily(in.Own.PodCIDRs, cidr.Addr())
+}
+
+// onLink reports whether a is in a subnet of the transport interface.
+func onLink(t link.Transport, a netip.Addr) bool {
+	return slices.ContainsFunc(t.Subnets, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// ByPath are the podCIDRs of peers that are reached in one way, by peer.
+func ByPath(peers []Peer, w Path) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range peers {
+		for _, c := range p.PodCIDRs {
+			if c.Path == w {
+				out = append(out, c.Prefix)
+			}
+		}
+	}
+	return out
+}
+
+// tunnelPeers are the peers that have an end of the tunnel. Their direct
+// podCIDRs are believed when they come out of it: while a peer moves between
+// subnets, or its mode changes, the two nodes do not switch at the same moment.
+func tunnelPeers(peers []Peer) []openflow.Peer {
+	var out []openflow.Peer
+	for _, p := range peers {
+		if !p.Tunnel.IsValid() {
+			continue
+		}
+		of := openflow.Peer{Name: p.Name, Tunnel: p.Tunnel}
+		for _, c := range p.PodCIDRs {
+			if c.Path == PathTunnel {
+				of.PodCIDRs = append(of.PodCIDRs, c.Prefix)
+			} else {
+				of.Direct = append(of.Direct, c.Prefix)
+			}
+		}
+		out = append(out, of)
+	}
+	return out
+}
+
+// peerRoutes leads the host's packets for peers' pods to the gateway and into
+// the tunnel, or straight to the peer; tunnelMTU is that of the tunnel where the
+// gateway has a greater one. Only Families of the node's own podCIDRs are routed,
+// as the others have no source for the tunnel, and directly, for bridged pods, all.
+// A direct route names no source: what the node sends without a tunnel carries its
+// own address.
+func peerRoutes(in Inputs, peers []Peer, gateways []netip.Prefix, tunnelMTU int) []route.Route {
+	var out []route.Route
+	for _, peer := range peers {
+		for _, cidr := range peer.PodCIDRs {
+			g := slices.IndexFunc(gateways, func(g netip.Prefix) bool { return g.Addr().Is4() == cidr.Addr().Is4() })
+			switch {
+			case cidr.Path == PathTunnel && g >= 0:
+				out = append(out, route.Route{Dst: cidr.Prefix, Src: gateways[g].Addr(), MTU: tunnelMTU})
+			case cidr.Path == PathDirect && (g >= 0 || in.Config.EnableBridgingMode):
+				out = append(out, route.Route{Dst: cidr.Prefix, Via: cidr.Via})
+			}
+		}
+	}
+	return out
+}
+
+// unmasked are the ranges to which packets of this node's pods keep their
+// source though they leave by the underlay. A peer in hybrid mode is among them
+// also while it is tunnelled: when it becomes direct, its range must be there
+// before the first packet, or that packet's connection would have another
+// source for the rest of its life.
+func unmasked(cfg api.AgentConfig, peers []Peer) []netip.Prefix {
+	if cfg.TrafficEncapMode == api.ModeEncap {
+		return nil
+	}
+	var out []netip.Prefix
+	for _, p := range peers {
+		for _, c := range p.PodCIDRs {
+			out = append(out, c.Prefix)
+		}
+	}
+	return route.Aggregate(out)
+}

@@ -1,0 +1,217 @@
+package desired
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// peerNode is written "NAME PODCIDRS ADDRESSES", lists by commas.
+func peerNode(s string) inputs.Node {
+	f := strings.Fields(s)
+	n := inputs.Node{Name: f[0]}
+	for p := range strings.SplitSeq(f[1], ",") {
+		n.PodCIDRs = append(n.PodCIDRs, netip.MustParsePrefix(p))
+	}
+	for a := range strings.SplitSeq(f[2], ",") {
+		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+	}
+	n.TunnelAddresses = n.Addresses
+	return n
+}
+
+// modeInputs is a node with one address of each family, and one more IPv4 subnet on its interface.
+func modeInputs(mode string, peers ...string) Inputs {
+	in := dualInputs()
+	in.Config.TrafficEncapMode = mode
+	in.Transport.Subnets = append(in.Transport.Subnets, netip.MustParsePrefix("198.51.100.0/25"))
+	in.Nodes = nodeMap(in.Own)
+	for _, s := range peers {
+		n := peerNode(s)
+		in.Nodes[n.Name] = n
+	}
+	return in
+}
+
+// told is what is desired about peers, one line each.
+func told(d State) string {
+	var out []string
+	for _, p := range d.Peers {
+		s := p.Name
+		if p.Tunnel.IsValid() {
+			s += " tunnel " + p.Tunnel.String()
+		}
+		for _, c := range p.PodCIDRs {
+			s += fmt.Sprintf("; %s %s", c.Prefix, c.Path)
+			if c.Via.IsValid() {
+				s += " " + c.Via.String()
+			}
+		}
+		out = append(out, s)
+	}
+	for _, r := range d.Routes.Routes {
+		s := "route " + r.Dst.String()
+		if r.Via.IsValid() {
+			s += " via " + r.Via.String()
+		}
+		if r.Src.IsValid() {
+			s += " src " + r.Src.String()
+		}
+		out = append(out, s)
+	}
+	if len(d.NAT.Unmasked) > 0 {
+		out = append(out, fmt.Sprint("unmasked ", d.NAT.Unmasked))
+	}
+	return strings.Join(append(out, d.Problems...), "\n")
+}
+
+func TestPaths(t *testing.T) {
+	for _, c := range []struct{ name, peer, encap, noEncap, hybrid string }{
+		{"same subnet", "b 10.0.2.0/24,fd00:0:0:2::/64 192.0.2.2,2001:db8::2",
+			"b tunnel 192.0.2.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 tunnel\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 src fd00:0:0:1::1",
+			"b; 10.0.2.0/24 direct 192.0.2.2; fd00:0:0:2::/64 direct 2001:db8::2\n" +
+				"route 10.0.2.0/24 via 192.0.2.2\nroute fd00:0:0:2::/64 via 2001:db8::2\n" +
+				"unmasked [10.0.2.0/24 fd00:0:0:2::/64]",
+			"b tunnel 192.0.2.2; 10.0.2.0/24 direct 192.0.2.2; fd00:0:0:2::/64 direct 2001:db8::2\n" +
+				"route 10.0.2.0/24 via 192.0.2.2\nroute fd00:0:0:2::/64 via 2001:db8::2\n" +
+				"unmasked [10.0.2.0/24 fd00:0:0:2::/64]"},
+		{"another subnet", "b 10.0.2.0/24,fd00:0:0:2::/64 203.0.113.2,2001:db8:9::2",
+			"b tunnel 203.0.113.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 tunnel\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 src fd00:0:0:1::1",
+			"b; 10.0.2.0/24 routers; fd00:0:0:2::/64 routers\nunmasked [10.0.2.0/24 fd00:0:0:2::/64]",
+			"b tunnel 203.0.113.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 tunnel\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 src fd00:0:0:1::1\n" +
+				"unmasked [10.0.2.0/24 fd00:0:0:2::/64]"},
+		{"one family each", "b 10.0.2.0/24,fd00:0:0:2::/64 203.0.113.2,2001:db8::2",
+			"b tunnel 203.0.113.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 tunnel\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 src fd00:0:0:1::1",
+			"b; 10.0.2.0/24 routers; fd00:0:0:2::/64 direct 2001:db8::2\n" +
+				"route fd00:0:0:2::/64 via 2001:db8::2\nunmasked [10.0.2.0/24 fd00:0:0:2::/64]",
+			"b tunnel 203.0.113.2; 10.0.2.0/24 tunnel; fd00:0:0:2::/64 direct 2001:db8::2\n" +
+				"route 10.0.2.0/24 src 10.0.1.1\nroute fd00:0:0:2::/64 via 2001:db8::2\n" +
+				"unmasked [10.0.2.0/24 fd00:0:0:2::/64]"},
+		{"the interface's second subnet", "b 10.0.2.0/24 198.51.100.2",
+			"b tunnel 198.51.100.2; 10.0.2.0/24 tunnel\nroute 10.0.2.0/24 src 10.0.1.1",
+			"b; 10.0.2.0/24 direct 198.51.100.2\nroute 10.0.2.0/24 via 198.51.100.2\nunmasked [10.0.2.0/24]",
+			"b tunnel 198.51.100.2; 10.0.2.0/24 direct 198.51.100.2\nroute 10.0.2.0/24 via 198.51.100.2\n" +
+				"unmasked [10.0.2.0/24]"},
+		{"just outside of it", "b 10.0.2.0/24 198.51.100.128",
+			"b tunnel 198.51.100.128; 10.0.2.0/24 tunnel\nroute 10.0.2.0/24 src 10.0.1.1",
+			"b; 10.0.2.0/24 routers\nunmasked [10.0.2.0/24]",
+			"b tunnel 198.51.100.128; 10.0.2.0/24 tunnel\nroute 10.0.2.0/24 src 10.0.1.1\nunmasked [10.0.2.0/24]"},
+		{"pods of a family that its addresses lack", "b fd00:0:0:2::/64 192.0.2.2",
+			"b tunnel 192.0.2.2; fd00:0:0:2::/64 tunnel\nroute fd00:0:0:2::/64 src fd00:0:0:1::1",
+			"b; fd00:0:0:2::/64 routers\nunmasked [fd00:0:0:2::/64]",
+			"b tunnel 192.0.2.2; fd00:0:0:2::/64 tunnel\nroute fd00:0:0:2::/64 src fd00:0:0:1::1\n" +
+				"unmasked [fd00:0:0:2::/64]"},
+		{"no address that the tunnel could use", "b fd00:0:0:2::/64 2001:db8::2",
+			"node b has no address of the same family as this node's 192.0.2.1: its pods are not reached",
+			"b; fd00:0:0:2::/64 direct 2001:db8::2\nroute fd00:0:0:2::/64 via 2001:db8::2\nunmasked [fd00:0:0:2::/64]",
+			"b; fd00:0:0:2::/64 direct 2001:db8::2\nroute fd00:0:0:2::/64 via 2001:db8::2\nunmasked [fd00:0:0:2::/64]"},
+		{"this node's own address", "b 10.0.2.0/24 192.0.2.1",
+			"node b has this node's address 192.0.2.1: its pods are not reached",
+			"node b has this node's address 192.0.2.1: its pods are not reached",
+			"node b has this node's address 192.0.2.1: its pods are not reached"},
+	} {
+		for mode, want := range map[string]string{
+			api.ModeEncap: c.encap, api.ModeNoEncap: c.noEncap, api.ModeHybrid: c.hybrid,
+		} {
+			if got := told(Compute(modeInputs(mode, c.peer))); got != want {
+				t.Errorf("%s, %s:\n%s\nwant\n%s", c.name, mode, got, want)
+			}
+		}
+	}
+}
+
+// What is desired for all peers, in whatever order they come, is what is desired for each, in their order.
+func TestPeersInAnyOrder(t *testing.T) {
+	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
+		var all []string
+		for i := range 60 {
+			all = append(all, fmt.Sprintf("n%02d 10.1.%d.0/24,fd00:0:1:%x::/64 %s%d,2001:db8:%x::%d", i, i, i,
+				[]string{"192.0.2.", "203.0.113.", "198.51.100."}[i%3], 10+i, i%2, 10+i))
+		}
+		var peers []Peer
+		for _, s := range all {
+			peers = append(peers, Compute(modeInputs(mode, s)).Peers...)
+		}
+		want := Compute(modeInputs(mode, all...))
+		if !reflect.DeepEqual(want.Peers, peers) {
+			t.Fatalf("%s: peers together differ from peers alone", mode)
+		}
+		for range 10 {
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			if got := Compute(modeInputs(mode, all...)); !reflect.DeepEqual(got, want) {
+				t.Fatalf("%s: another order gives\n%s\nwant\n%s", mode, told(got), told(want))
+			}
+		}
+	}
+}
+
+// A peer that changes under its name, or two that swap, leave what a start with the new state would make: nothing is
+// remembered of the old one. While both of a swap claim one range, who was created first has it.
+func TestPeersThatChange(t *testing.T) {
+	b, c := "b 10.0.2.0/24 192.0.2.2", "c 10.0.3.0/24 203.0.113.3"
+	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
+		for name, state := range map[string][]string{
+			"as it was": {b, c}, "address": {"b 10.0.2.0/24 192.0.2.22", c}, "podCIDR": {"b 10.0.22.0/24 192.0.2.2", c},
+			"both": {"b 10.0.22.0/24 192.0.2.22", c}, "moves out": {"b 10.0.2.0/24 203.0.113.2", c},
+			"moves in": {b, "c 10.0.3.0/24 192.0.2.3"}, "gone": {c},
+			"swapped": {"b 10.0.3.0/24 192.0.2.2", "c 10.0.2.0/24 203.0.113.3"},
+		} {
+			d := Compute(modeInputs(mode, state...))
+			if len(d.Peers) != len(state) || len(d.Problems) != 0 {
+				t.Errorf("%s, %s: %s", mode, name, told(d))
+			}
+			for i, s := range state {
+				f := strings.Fields(s)
+				if p := d.Peers[i]; p.Name != f[0] || p.PodCIDRs[0].String() != f[1] {
+					t.Errorf("%s, %s: peer %+v, want %s", mode, name, p, s)
+				}
+			}
+		}
+		half := modeInputs(mode, "b 10.0.3.0/24 192.0.2.2", c)
+		young := half.Nodes["b"]
+		young.Created = time.Unix(2, 0)
+		half.Nodes["b"] = young
+		d := Compute(half)
+		if len(d.Peers) != 1 || d.Peers[0].Name != "c" || !strings.Contains(strings.Join(d.Problems, ""), "and so has node c") {
+			t.Errorf("%s, half swapped: %s", mode, told(d))
+		}
+	}
+}
+
+// What a round with thousands of peers costs grows with them, and not with their square: allocations are counted.
+func TestComputeGrowsWithPeers(t *testing.T) {
+	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
+		some, many := allocations(t, mode, 500), allocations(t, mode, 5000)
+		t.Logf("%s: %.0f allocations for 500 peers, %.0f for 5000", mode, some, many)
+		if many > 15*some {
+			t.Errorf("%s: %.0f allocations for 500 peers, and %.0f for 5000", mode, some, many)
+		}
+	}
+}
+
+// allocations are those of Compute with so many peers.
+func allocations(t *testing.T, mode string, peers int) float64 {
+	in := modeInputs(mode)
+	in.Transport.Subnets = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/13")}
+	in.Needed = []link.Needed{}
+	for i := range peers {
+		n := peerNode(fmt.Sprintf("n%04d 100.%d.%d.0/24 172.%d.%d.%d", i, 64+i>>8, i&255, 16+8*(i%2), i>>8, i&255))
+		in.Nodes[n.Name] = n
+	}
+	if d := Compute(in); len(d.Peers) != peers || len(d.NAT.Unmasked) > 10 {
+		t.Errorf("%s: %d peers, %d ranges unmasked; problems %.3q", mode, len(d.Peers), len(d.NAT.Unmasked), d.Problems)
+	}
+	return testing.AllocsPerRun(1, func() { Compute(in) })
+}

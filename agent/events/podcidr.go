@@ -1,0 +1,209 @@
+// Package events writes Warning Events where people look for a fault: on the own Node, on Pods, and on policies
+// that are not enforced. All of it takes calls to the API server that may hang, so it is done beside the loop.
+// Fairlead's Events carry its component name (package kube).
+package events
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/agent/signal"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// adviseTimeout bounds the diagnosis that an agent makes before it ends.
+const adviseTimeout = 10 * time.Second
+
+// Reasons of the Events on the own Node.
+const (
+	ReasonPodCIDR = "PodCIDRUnusable"
+	ReasonOutside = "PodCIDRChanged"
+)
+
+// Advisor finds out from the Kubernetes API why the node's podCIDR can't be used,
+// and what would mend it, and writes the Events on the Node. All of it takes calls
+// that may hang, so it is done beside the loop. Where inputs come from a directory
+// there is nobody to ask, and the loop's own sentence stands.
+type Advisor struct {
+	kube *kube.Client // nil: a directory
+	node string
+	// every is how old a diagnosis may get while its cause lasts, and how long an Event that could not be written waits.
+	every time.Duration
+	log   logr.Logger
+	// Changed is notified when there is another answer.
+	Changed signal.Signal
+	wake    signal.Signal
+
+	mu       sync.Mutex
+	question *desired.PodCIDRError // nil: none
+	snapshot *inputs.Snapshot
+	answer   string            // to question; empty: not known yet
+	loud     bool              // the answer is reported by an Event
+	events   map[string]string // reason -> message
+}
+
+// NewAdvisor returns an Advisor of the named node. client is nil where inputs come from a directory.
+func NewAdvisor(client *kube.Client, node string, every api.AgentIntervals, log logr.Logger) *Advisor {
+	return &Advisor{kube: client, every: every.Advice, node: node, log: log, Changed: signal.New(), wake: signal.New(),
+		events: map[string]string{}}
+}
+
+// Explain returns err with its cause and remedy if they are known, and has them
+// looked for if not. It does not wait. err is nil when nothing is wrong any more.
+func (a *Advisor) Explain(err error, s *inputs.Snapshot) error {
+	q := (*desired.PodCIDRError)(nil)
+	if a.kube == nil || err != nil && !errors.As(err, &q) {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.snapshot = s
+	if q == nil || a.question == nil || *q != *a.question {
+		a.question, a.answer = q, ""
+		if q != nil {
+			a.wake.Notify()
+		} else {
+			delete(a.events, ReasonPodCIDR)
+		}
+	}
+	if q != nil && a.answer != "" {
+		return &desired.PodCIDRError{Reason: a.answer}
+	}
+	return err
+}
+
+// EnableEvents has answers reported by an Event from now on. A node that waits for its first
+// podCIDR is no news.
+func (a *Advisor) EnableEvents() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.kube != nil && !a.loud {
+		a.loud = true
+		a.wake.Notify()
+	}
+}
+
+// Report has an Event written on the Node, once; an empty message withdraws it.
+func (a *Advisor) Report(reason, message string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.kube == nil || a.events[reason] == message:
+	case message == "":
+		delete(a.events, reason)
+	default:
+		a.events[reason] = message
+		a.wake.Notify()
+	}
+}
+
+// Run answers and writes until ctx ends.
+func (a *Advisor) Run(ctx context.Context) {
+	tick := time.NewTicker(a.every)
+	defer tick.Stop()
+	written := map[string]telling{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.wake:
+		case <-tick.C:
+		}
+		a.refresh(ctx)
+		a.write(ctx, written)
+	}
+}
+
+// refresh answers the question, if there is one.
+func (a *Advisor) refresh(ctx context.Context) {
+	a.mu.Lock()
+	q, s := a.question, a.snapshot
+	a.mu.Unlock()
+	if q == nil {
+		return
+	}
+	answer := a.diagnose(ctx, q, s)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.question != q || ctx.Err() != nil {
+		return
+	}
+	if a.answer != answer {
+		a.answer = answer
+		a.Changed.Notify()
+	}
+	if a.loud {
+		a.events[ReasonPodCIDR] = answer
+	}
+}
+
+// diagnose returns the whole message, or the question's own where nothing more is
+// found.
+func (a *Advisor) diagnose(ctx context.Context, q *desired.PodCIDRError, s *inputs.Snapshot) string {
+	if a.kube == nil || s == nil {
+		return q.Reason
+	}
+	d := podcidr.Diagnose(a.node, s.Nodes, podcidr.Read(ctx, a.kube.Kubernetes, a.kube.Dynamic), time.Now())
+	if d == nil || d.Warning {
+		return q.Reason
+	}
+	return d.Message()
+}
+
+// Diagnose is the diagnosis of this moment, for an agent that will not wait on.
+func (a *Advisor) Diagnose(ctx context.Context, err error, s *inputs.Snapshot) string {
+	q := (*desired.PodCIDRError)(nil)
+	if !errors.As(err, &q) {
+		return err.Error()
+	}
+	if a.kube == nil {
+		return q.Reason
+	}
+	a.mu.Lock()
+	if a.question != nil {
+		q = a.question // err may be an answer
+	}
+	a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, adviseTimeout)
+	defer cancel()
+	return a.diagnose(ctx, q, s)
+}
+
+// telling is an Event and when it was written.
+type telling struct {
+	message string
+	at      time.Time
+}
+
+// write writes the Events that are not written yet, or that the API server is
+// about to forget. What is over may be written anew when it comes back.
+func (a *Advisor) write(ctx context.Context, written map[string]telling) {
+	a.mu.Lock()
+	wanted := maps.Clone(a.events)
+	a.mu.Unlock()
+	maps.DeleteFunc(written, func(reason string, _ telling) bool { return wanted[reason] == "" })
+	for reason, message := range wanted {
+		w := written[reason]
+		if (w.message != message || time.Since(w.at) > renewEvents) && a.Warn(ctx, reason, message) {
+			written[reason] = telling{message, time.Now()}
+		}
+	}
+}
+
+func (a *Advisor) Warn(ctx context.Context, reason, message string) bool {
+	w := kube.Warning{About: kube.NodeReference(a.node), Reason: reason, Message: message}
+	err := a.kube.Warn(ctx, a.node, w)
+	if err != nil && ctx.Err() == nil {
+		a.log.Error(err, "writing an Event on the Node")
+	}
+	return err == nil
+}

@@ -1,0 +1,142 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// toldPolicies are the Events that a Policies wanted written.
+type toldPolicies struct {
+	warnings []kube.Warning
+	err      error
+}
+
+func (w *toldPolicies) warn(_ context.Context, _ string, k kube.Warning) error {
+	w.warnings = append(w.warnings, k)
+	return w.err
+}
+
+func tellerOf(t *testing.T, node string, source inputs.Source) (*Policies, *toldPolicies) {
+	t.Helper()
+	w := &toldPolicies{}
+	p := NewPolicies(source, nil, node, api.DefaultIntervals().Agent, status.NewMetrics(), logr.Discard())
+	p.warn = w.warn
+	return p, w
+}
+
+// Of all agents one tells at once and goes on telling, and two step in later.
+func TestPoliciesAreTold(t *testing.T) {
+	dir := t.TempDir()
+	const policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p%d, namespace: shop}}"
+	for i := range 20 {
+		node := fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: node-%d}}\n---\n%s", i, fmt.Sprintf(policy, i))
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), []byte(node), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := inputs.NewDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	atOnce, later, renewed := map[string]int{}, map[string]int{}, map[string]int{}
+	busiest := 0
+	for i := range 20 {
+		p, w := tellerOf(t, fmt.Sprintf("node-%d", i), source)
+		count := func(into map[string]int, at time.Duration, once bool) {
+			w.warnings = nil
+			p.look(t.Context(), start.Add(at))
+			for _, k := range w.warnings {
+				into[k.About.Name]++
+				if k.Once != once {
+					t.Errorf("node-%d tells of %s with once=%v, want %v", i, k.About.Name, k.Once, once)
+				}
+			}
+			busiest = max(busiest, len(w.warnings))
+		}
+		count(atOnce, 0, false)
+		count(map[string]int{}, time.Second, false) // nothing new
+		count(later, 2*api.DefaultIntervals().Agent.PolicyStep, true)
+		w.warnings = nil
+		p.look(t.Context(), start.Add(renewEvents))
+		for _, k := range w.warnings {
+			renewed[k.About.Name]++
+		}
+	}
+	for i := range 20 {
+		name := fmt.Sprintf("p%d", i)
+		if atOnce[name] != 1 || later[name] != tellers-1 || renewed[name] != 1 {
+			t.Errorf("%s was told by %d agents at once, by %d later, by %d half an hour later; want 1, %d and 1",
+				name, atOnce[name], later[name], renewed[name], tellers-1)
+		}
+	}
+	if busiest > 10 {
+		t.Errorf("one agent tells of %d policies of 20: the work is not spread", busiest)
+	}
+}
+
+// An Event that could not be written is tried again.
+func TestPolicyIsToldAgainAfterAnError(t *testing.T) {
+	dir := t.TempDir()
+	const manifest = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p}}`
+	if err := os.WriteFile(filepath.Join(dir, "p.yaml"), []byte(manifest), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	source, err := inputs.NewDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, w := tellerOf(t, "me", source)
+	w.err = errors.New("the API server is away")
+	now := time.Now()
+	p.look(t.Context(), now)
+	w.err = nil
+	p.look(t.Context(), now.Add(p.every.Policies))
+	p.look(t.Context(), now.Add(2*p.every.Policies))
+	if len(w.warnings) != 2 {
+		t.Errorf("told %d times, want 2: once in vain", len(w.warnings))
+	}
+}
+
+// One Event that the API server does not want holds up no other.
+func TestPolicyThatIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		manifest := fmt.Sprintf(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s}}`, name)
+		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(manifest), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := inputs.NewDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, w := tellerOf(t, "me", source)
+	w.err = fmt.Errorf("writing: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "a",
+		errors.New("its namespace is being terminated")))
+	now := time.Now()
+	p.look(t.Context(), now)
+	p.look(t.Context(), now.Add(p.every.Policies))
+	var about []string
+	for _, k := range w.warnings {
+		about = append(about, k.About.Name)
+	}
+	if !slices.Equal(about, []string{"a", "b"}) {
+		t.Errorf("told of %v, want each of the two once", about)
+	}
+}

@@ -1,0 +1,191 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/apply"
+	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// faulty is a Node with the product's steps, whose appliers are fake.
+type faulty struct {
+	*Node
+	db       *fakeDatabase
+	appliers []*fakeApplier
+}
+
+func newFaulty(t *testing.T) *faulty {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "me.yaml"), []byte(meManifest), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	source, err := inputs.NewDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &faulty{Node: newTestNode(t, api.AgentConfig{OVSBridge: "br-int"}, source),
+		db: &fakeDatabase{changed: make(chan struct{}, 1)}}
+	f.links.transport = link.Transport{Name: "test0", MTU: 1500} // there is no such interface: it is kept
+	f.links.needed = []link.Needed{}
+	f.Node.db = f.db
+	f.steps, _ = newSteps(nil, f.Config, nil, f.Metrics, f.Log)
+	f.steps.closers = nil
+	for _, group := range [][]step{f.steps.pods, f.steps.host} {
+		for i := range group {
+			group[i].Applier = f.fake(i, group[i].Name())
+		}
+	}
+	return f
+}
+
+func (f *faulty) fake(place int, name string) apply.Applier {
+	plain := fakeApplier{name: name}
+	switch {
+	case name == "ovsdb" && place == 0:
+		r := &fakeRecords{plain, f.db}
+		f.appliers = append(f.appliers, &r.fakeApplier)
+		return r
+	case name == "ovsdb":
+		s := &fakeStale{plain, f.db}
+		f.appliers = append(f.appliers, &s.fakeApplier)
+		return s
+	case name == "flows":
+		s := &fakeSwitch{fakeApplier: plain, db: f.db}
+		f.steps.flows = s
+		f.appliers = append(f.appliers, &s.fakeApplier)
+		return s
+	}
+	f.appliers = append(f.appliers, &plain)
+	return &plain
+}
+
+// settled fails the test unless every applier has in place what is wanted, and the node says that it serves pods.
+func (f *faulty) settled(t *testing.T, when, want string) {
+	t.Helper()
+	for _, a := range f.appliers {
+		if a.there != want {
+			t.Errorf("%s: %s has %q in place, want %q", when, a.name, a.there, want)
+		}
+	}
+	if s := f.Board.Load(); s.NotReady != nil || s.Degraded != nil || s.OVSDown != nil {
+		t.Errorf("%s: not ready %v, degraded %v, Open vSwitch %v", when, s.NotReady, s.Degraded, s.OVSDown)
+	}
+}
+
+// ask is a CNI verb, as a runtime calls it: again until it is done.
+func (f *faulty) ask(t *testing.T, c Change) {
+	t.Helper()
+	for range 5 {
+		if err := f.Apply(t.Context(), c); err == nil {
+			return
+		}
+	}
+	t.Errorf("%+v was refused five times", c)
+}
+
+// heals runs the life of two pods, and an external change, with faults, and wants everything in place in the end.
+func heals(t *testing.T, what string, arm func(*faulty)) {
+	t.Run(what, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f := newFaulty(t)
+			arm(f)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { defer close(done); f.Run(ctx) }()
+			defer func() { cancel(); <-done }()
+			a, b := podNamed("a"), podNamed("b")
+			f.ask(t, Change{Add: &a})
+			f.ask(t, Change{Add: &b})
+			time.Sleep(time.Minute) // virtual: retries, and rounds that verify
+			f.settled(t, "with two pods", fmt.Sprint(sortedHosts(a, b)))
+			f.ask(t, Change{Del: attachments.KeyOf(a)})
+			for _, one := range f.appliers {
+				one.there = "something else"
+			}
+			time.Sleep(time.Minute)
+			f.settled(t, "after a DEL and external changes", fmt.Sprint(sortedHosts(b)))
+		})
+	})
+}
+
+func podNamed(id string) api.Attachment {
+	return api.Attachment{ContainerID: id, IfName: "eth0", HostIf: link.HostName(id, "eth0")}
+}
+
+// One transient failure of an applier, of whatever kind and at whatever call: a later round heals it.
+func TestOneFaultHeals(t *testing.T) {
+	for i, a := range newFaulty(t).appliers {
+		for call := 1; call <= 4; call++ {
+			for _, kind := range kindsOf(a.name) {
+				heals(t, fmt.Sprintf("%d %s %s at call %d", i, a.name, kind, call), func(f *faulty) {
+					f.appliers[i].faults = map[int]fault{call: kind}
+				})
+			}
+		}
+	}
+}
+
+// Two appliers fail, in either order and in the same round or in two.
+func TestTwoFaultsHeal(t *testing.T) {
+	all := newFaulty(t).appliers
+	for i, a := range all {
+		for j, b := range all {
+			heals(t, fmt.Sprintf("%d %s then %d %s", i, a.name, j, b.name), func(f *faulty) {
+				f.appliers[i].faults = map[int]fault{1: half, 2: fails}
+				f.appliers[j].faults = map[int]fault{1: fails, 2: half}
+			})
+		}
+	}
+}
+
+func kindsOf(name string) []fault {
+	if name == "flows" {
+		return []fault{fails, half, hangs, gone}
+	}
+	return []fault{fails, half, hangs}
+}
+
+// What is changed behind an applier's back is reverted by the next round that verifies, and counted once.
+func TestExternalChangeIsCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaulty(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); f.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		a := podNamed("a")
+		f.ask(t, Change{Add: &a})
+		time.Sleep(time.Minute)
+		for _, one := range f.appliers {
+			one.there = "something else"
+		}
+		time.Sleep(time.Minute)
+		for _, one := range f.appliers {
+			if one.hands != 1 {
+				t.Errorf("%s reports %d external changes, want 1", one.name, one.hands)
+			}
+		}
+	})
+}
+
+func sortedHosts(pods ...api.Attachment) (hosts []string) {
+	for _, a := range pods {
+		hosts = append(hosts, a.HostIf)
+	}
+	slices.Sort(hosts)
+	return hosts
+}

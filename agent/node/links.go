@@ -1,0 +1,67 @@
+package node
+
+import (
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/link"
+)
+
+// transportEvery is how often, at most, ADDs and DELs have the interfaces and addresses of the node listed: it takes
+// longer the more pods there are.
+const transportEvery = time.Second
+
+// links are what the loop knows of the node's interfaces.
+type links struct {
+	transport link.Transport
+	looked    time.Time // when the node was searched for the transport
+	// needed are addresses that no route to pods may take from this node.
+	needed    []link.Needed
+	nodeAddrs []netip.Addr
+	// vlanDevices are the VLAN sub-interfaces of the transport interface, by VLAN.
+	vlanDevices map[uint16]string
+}
+
+// find looks again at the interface of the node's address. A node whose address is away for a moment (DHCP, a flapping
+// link) keeps the last.
+func (l *links) find(n *Node, verify bool) error {
+	if !verify && time.Since(l.looked) < transportEvery {
+		return nil
+	}
+	cfg := n.Config
+	t, err := link.FindTransport(n.own.Addresses, n.Uplink.Holder(cfg.TransportInterface), cfg.TransportInterfaceCIDRs,
+		cfg.HostGateway)
+	if err != nil {
+		if l.transport.Name != "" {
+			return nil
+		}
+		return err
+	}
+	if l.transport.Name != "" && !reflect.DeepEqual(l.transport, t) {
+		n.Log.Info("transport interface changed", "from", l.transport, "to", t)
+	}
+	l.transport = t
+	if verify || l.needed == nil { // there may be many routes: not at each ADD
+		l.needed, err = link.FindNeeded(cfg.HostGateway)
+		if err == nil && cfg.EnableBridgingMode {
+			err = l.findForBridged(n)
+		}
+	}
+	if err == nil {
+		l.looked = time.Now()
+	}
+	return err
+}
+
+// findForBridged looks for what bridged pods may meet on the node.
+func (l *links) findForBridged(n *Node) (err error) {
+	l.vlanDevices = nil // in mode steer they and pods share a VLAN
+	if !n.Uplink.Steers() {
+		if l.vlanDevices, err = link.VLANDevices(l.transport.Name, n.Uplink.NIC(l.transport.Name)); err != nil {
+			return err
+		}
+	}
+	l.nodeAddrs, err = link.NodeAddrs(n.Config.HostGateway)
+	return err
+}

@@ -1,0 +1,179 @@
+// Package node writes the node: one goroutine, the loop, is the only writer. It is woken up by what has changed (the
+// API's objects, OVSDB, the uplink, requests of CNI verbs), and each round goes one way:
+//
+//	inputs (Nodes, pools; attachments in OVSDB; the node's interfaces)
+//	   -> desired.Compute(Inputs) State      pure: the same inputs give the same value
+//	   -> appliers, in order                  observe, compare, do (package apply)
+//	   -> answers to the requests, status     what everybody else learns of the round
+//
+// What must outlive the process stands in OVSDB and in the kernel, each marked as ours (datapath/doc.go), so an agent
+// that starts with an empty memory computes the same State and changes nothing.
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/apply"
+	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/agent/events"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/agent/uplink"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// roundTimeout bounds one round. ovs-vswitchd answers in milliseconds; one that hangs must not hold up the rest for
+// longer.
+const roundTimeout = 10 * time.Second
+
+// Parts are what the loop is made of.
+type Parts struct {
+	Config    api.AgentConfig
+	NodeName  string
+	Source    inputs.Source
+	Advisor   *events.Advisor
+	Uplink    *uplink.Uplink
+	Board     *status.Board
+	Intervals api.AgentIntervals
+	Metrics   *status.Metrics
+	Log       logr.Logger
+}
+
+// Node is the loop, and what it knows.
+type Node struct {
+	Parts
+	// Recorded are the attachments that were on record in OVSDB.
+	Recorded *attachments.Recorded
+
+	db    database
+	steps steps
+
+	requests requests
+	firstOK  chan struct{} // closed after the first round without an error
+
+	// Owned by the loop's goroutine, and by who starts the agent before it runs.
+	own      inputs.Node // as it last was good (see takeOwn)
+	nodes    map[string]inputs.Node
+	links    links
+	progress progress
+	said     said
+}
+
+// progress is what one round leaves to the next.
+type progress struct {
+	verify   bool // the next round observes everything again
+	settled  bool // pods' part was as desired after the last round
+	failures int  // rounds that failed in a row
+	// uplinkPort is the OpenFlow port number of the uplink when OVSDB was last read; 0 is none.
+	uplinkPort uint32
+}
+
+// database is what the loop itself reads of OVSDB.
+type database interface {
+	// Observe returns what the database has of a bridge.
+	Observe(bridge string) (ovsdb.Observed, error)
+	// Changed receives after each change.
+	Changed() <-chan struct{}
+	// Connected reports whether there is a connection.
+	Connected() bool
+}
+
+// flowSwitch is the applier of flows, whose connection the loop follows.
+type flowSwitch interface {
+	apply.Applier
+	Connected() bool
+	Lost() <-chan struct{}
+	Close()
+	Current() []openflow.Flow
+}
+
+// New returns a Node that does not run yet.
+func New(p Parts) *Node {
+	p.Log = p.Log.WithName("loop")
+	return &Node{Parts: p, Recorded: &attachments.Recorded{}, requests: newRequests(), firstOK: make(chan struct{})}
+}
+
+// Run works until ctx ends. Use must have been called.
+func (n *Node) Run(ctx context.Context) {
+	resync := time.NewTicker(n.Intervals.Resync)
+	defer resync.Stop()
+	due := time.NewTicker(n.Intervals.Guard)
+	defer due.Stop()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		var waiting []request
+		select {
+		case <-ctx.Done():
+			n.steps.close()
+			return
+		case r := <-n.requests.queue:
+			waiting = append(waiting, r)
+		case <-n.Source.Changed():
+		case <-n.Advisor.Changed:
+		case <-n.Uplink.Changed:
+			n.progress.verify = true
+		case <-n.db.Changed():
+			if n.inPlace(ctx) {
+				continue // it was the last round's own doing, or nothing of ours
+			}
+		case <-n.steps.finished:
+			if !n.steps.due() {
+				continue
+			}
+		case <-n.steps.flows.Lost():
+		case <-resync.C:
+			n.progress.verify = true
+		case <-due.C:
+			if !n.steps.due() {
+				continue
+			}
+		case <-retry.C:
+		}
+		n.closeLostSwitch()
+		waiting = n.requests.gather(waiting)
+		if err := n.round(ctx, waiting); err != nil {
+			retry.Reset(n.backOff())
+		} else {
+			n.progress.failures = 0
+		}
+	}
+}
+
+// closeLostSwitch lets a connection to the switch go that has ended, so that the round makes another. Each round asks:
+// select takes any of what is ready, and where much is, rounds would go on to fail with the one that is lost.
+func (n *Node) closeLostSwitch() {
+	select {
+	case <-n.steps.flows.Lost():
+		n.Log.Info("OpenFlow connection lost", "bridge", n.Config.OVSBridge)
+		n.steps.flows.Close()
+	default:
+	}
+}
+
+// backOff is the wait before the retry of a failed round. While Open vSwitch is away every wait is as long as the first:
+// asking costs nothing, and pods and node wait for the answer.
+func (n *Node) backOff() time.Duration {
+	if !n.steps.flows.Connected() || !n.db.Connected() {
+		return n.Intervals.RetryFirst
+	}
+	wait := min(n.Intervals.RetryFirst<<min(n.progress.failures, 10), n.Intervals.RetryMost)
+	n.progress.failures++
+	return wait
+}
+
+// inPlace reports whether OVSDB is as the last round left it, and asks for no other flows. Most of its changes are
+// what a round has made itself, and ovs-vswitchd's answers to it; a round for each would do all the work of
+// thousands of peers for nothing.
+func (n *Node) inPlace(ctx context.Context) bool {
+	if !n.progress.settled || n.progress.verify || n.Board.Load().NotReady != nil {
+		return false
+	}
+	obs, err := n.db.Observe(n.Config.OVSBridge)
+	return err == nil && n.steps.inPlace(ctx, obs)
+}

@@ -1,0 +1,71 @@
+package node
+
+import (
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/agent/status"
+)
+
+// publish makes the outcome of a round known to CNI requests and health checks. Of a round that did not compute what is
+// desired, what is known of the rest stays.
+func (n *Node) publish(r *round) {
+	before := n.Board.Load()
+	s := n.statusOf(r, before)
+	if r.computed {
+		n.reportOutside(desired.OutsidePodCIDRs(n.own, r.Want.OVSDB.Pods))
+		n.logProblems(r.Want.Problems)
+		n.logRouters(desired.ByPath(r.Want.Peers, desired.PathRouters))
+		n.Metrics.Desired(r.Want)
+	}
+	n.Board.Publish(s)
+	n.Metrics.Health.Ready.Set(status.Flag(s.NotReady == nil))
+	n.Metrics.Health.Degraded.Set(status.Flag(s.Degraded != nil))
+	n.Metrics.Health.InputProblems.Set(float64(len(r.snapshot.Problems)))
+	n.logChange("not ready", before.NotReady, s.NotReady)
+	n.logChange("ready, but degraded", before.Degraded, s.Degraded)
+	if s.NotReady == nil {
+		n.firstRound()
+	}
+}
+
+func (n *Node) statusOf(r *round, before *status.Status) *status.Status {
+	s := *before
+	transport := n.links.transport
+	s.Snapshot, s.Runtime, s.AddRefused = r.snapshot, n.own.Runtime, r.conflict
+	s.PodCIDRs, s.NIC, s.VLANDevices = n.own.PodCIDRs, n.Uplink.NIC(transport.Name), n.links.vlanDevices
+	s.BridgedMTU = desired.UnderlayMTU(n.Config, transport.MTU)
+	s.OVSDown = nil
+	if r.ovsDown {
+		s.OVSDown = r.pods
+	}
+	if r.computed {
+		s.PodMTU, s.Peers, s.Transport = r.Want.PodMTU, r.Want.Peers, transport
+		s.Overhead = desired.Overhead(n.Config, desired.Endpoint(transport, n.own))
+		s.Flows, s.Pods = n.steps.flows.Current(), len(r.Want.OVSDB.Pods)
+		outside := desired.OutsideError(n.own, desired.OutsidePodCIDRs(n.own, r.Want.OVSDB.Pods))
+		s.Degraded = errors.Join(r.peers, outside, r.degraded, r.snapshot.Trouble)
+	}
+	s.NotReady, s.NoUplink = errors.Join(r.pods, r.host), nil
+	if !n.Config.EnableBridgingMode {
+		s.NotReady = errors.Join(r.conflict, s.NotReady)
+		return &s
+	}
+	if r.computed {
+		n.progress.uplinkPort = r.Observed.Uplink.OFPort
+	}
+	s.NoUplink = n.noUplink(n.progress.uplinkPort)
+	if r.computed { // bridged pods need no podCIDR
+		s.Degraded = errors.Join(r.conflict, s.NoUplink, s.Degraded)
+	}
+	return &s
+}
+
+// firstRound closes firstOK at the first good round.
+func (n *Node) firstRound() {
+	select {
+	case <-n.firstOK:
+	default:
+		close(n.firstOK)
+	}
+}

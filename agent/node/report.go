@@ -1,0 +1,102 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/agent/apply"
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/agent/events"
+	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+)
+
+// report logs and counts what an applier did.
+func (n *Node) report(name string, c apply.Changes) {
+	n.Metrics.Loop.HostChanges.WithLabelValues(name).Add(float64(len(c.Wanted) + len(c.Repaired)))
+	for _, change := range c.Wanted {
+		n.Log.Info("changed "+name, "change", change)
+	}
+	if len(c.Repaired) > 0 {
+		n.Log.Info("reverted external change", "kind", name, "changes", strings.Join(c.Repaired, "; "))
+		n.Metrics.Loop.Drift.WithLabelValues(name).Add(float64(len(c.Repaired)))
+	}
+}
+
+// said is what was logged last of what lasts: it is logged when it changes, and not in every round.
+type said struct {
+	problems []string
+	outside  []string // pods outside of the podCIDRs
+	routers  []string // podCIDRs left to the underlay's routers
+}
+
+// change logs an error when it appears, changes or goes.
+func (n *Node) logChange(what string, before, now error) {
+	switch {
+	case now == nil && before != nil:
+		n.Log.Info("over: "+what, "was", before.Error())
+	case now != nil && (before == nil || before.Error() != now.Error()):
+		n.Log.Error(now, what)
+	}
+}
+
+// reportOutside names each pod that a change of the podCIDR left behind, when they become others.
+func (n *Node) reportOutside(pods []string) {
+	n.Metrics.Pods.Outside.Set(float64(len(pods)))
+	message := ""
+	if err := desired.OutsideError(n.own, pods); err != nil {
+		message = err.Error()
+	}
+	n.Advisor.Report(events.ReasonOutside, message)
+	if len(pods) > 0 && !slices.Equal(pods, n.said.outside) {
+		n.Log.Info("pods have addresses of a podCIDR that the node had before", "podCIDRs", n.own.PodCIDRs, "pods", pods)
+	}
+	n.said.outside = pods
+}
+
+func (n *Node) logProblems(problems []string) {
+	for _, p := range problems {
+		if !slices.Contains(n.said.problems, p) {
+			n.Log.Info("peer refused", "problem", p)
+		}
+	}
+	for _, p := range n.said.problems {
+		if !slices.Contains(problems, p) {
+			n.Log.Info("peer no longer refused", "problem", p)
+		}
+	}
+	n.said.problems = problems
+}
+
+// logRouters says which podCIDRs the underlay's routers must know, when that changes. It is how noEncap mode works, and
+// no error.
+func (n *Node) logRouters(podCIDRs []netip.Prefix) {
+	ranges := route.Aggregate(podCIDRs)
+	now := make([]string, 0, len(ranges))
+	for _, p := range ranges {
+		now = append(now, p.String())
+	}
+	switch {
+	case slices.Equal(now, n.said.routers):
+	case len(now) == 0:
+		n.Log.Info("no podCIDR is left to the underlay's routers any more")
+	default:
+		n.Log.Info("these podCIDRs belong to nodes in other subnets, and there is no tunnel: the underlay's routers must "+
+			"know the way to them", "podCIDRs", report.Some(now))
+	}
+	n.said.routers = now
+}
+
+// noUplink says why bridged pods can't be put onto the underlay; nil when they can.
+func (n *Node) noUplink(port uint32) error {
+	err := n.Uplink.Ready()
+	if err == nil && port == 0 {
+		err = fmt.Errorf("Open vSwitch has not joined %s and the uplink's bridge yet", n.Config.OVSBridge)
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("node %s puts no bridged pods onto the underlay: %w", n.NodeName, err)
+}

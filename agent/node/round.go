@@ -1,0 +1,152 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/apply"
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// round is one pass over the node.
+type round struct {
+	apply.Round
+	snapshot *inputs.Snapshot
+	// conflict says why no routed pod may be added, though those that run are served.
+	conflict error
+	waiting  []request
+	// computed: Want is what is desired, and not the zero value of a round that did not get so far.
+	computed bool
+	outcome
+}
+
+// outcome is what went wrong in a round, by what it harms.
+type outcome struct {
+	pods  error
+	host  error
+	peers error
+	// ovsDown: Open vSwitch does not run, or can't do anything.
+	ovsDown bool
+	// degraded is what works worse, and is no error of the round.
+	degraded error
+}
+
+func (o outcome) err() error { return errors.Join(o.pods, o.host, o.peers) }
+
+// round brings the node to what the inputs and the waiting requests want, and answers the requests.
+func (n *Node) round(ctx context.Context, waiting []request) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	start := time.Now()
+	r := &round{snapshot: n.Source.Snapshot()}
+	r.conflict = n.Advisor.Explain(n.takeOwn(r.snapshot), r.snapshot)
+	r.waiting = overtaken(waiting, n.own, r.conflict)
+	if err := n.observe(r); err != nil {
+		r.pods = err
+		n.answer(r.waiting, r.Observed, err)
+	} else {
+		r.Want, r.computed = desired.Compute(n.inputs(r)), true
+		n.apply(ctx, r)
+	}
+	n.publish(r)
+	n.Metrics.Loop.Round(time.Since(start), r.err())
+	return r.err()
+}
+
+// observe looks at the node's interfaces and at OVSDB.
+func (n *Node) observe(r *round) (err error) {
+	if err := n.links.find(n, n.progress.verify); err != nil {
+		return err
+	}
+	r.Observed, err = n.db.Observe(n.Config.OVSBridge)
+	if err == nil && r.Observed.DatapathLost {
+		err = fmt.Errorf("the datapath of bridge %s was deleted (\"ovs-dpctl del-dp\"), and ovs-vswitchd can't recreate it "+
+			"while it runs: restart ovs-vswitchd", n.Config.OVSBridge)
+	}
+	if err != nil {
+		r.ovsDown = true
+		return err
+	}
+	n.progress.verify = n.steps.doubt(r.Observed) || n.progress.verify
+	return nil
+}
+
+// inputs are all that what is desired depends on.
+func (n *Node) inputs(r *round) desired.Inputs {
+	in := desired.Inputs{Config: n.Config, Own: n.own, Nodes: n.nodes, Transport: n.links.transport,
+		Needed: n.links.needed, Uplink: n.Uplink.Underlay(), NodeAddrs: n.links.nodeAddrs, Pools: desired.PoolRanges(r.snapshot.IPPools),
+		Attachments: n.attachments(r.Observed.Pods, r.waiting)}
+	if len(in.Own.PodCIDRs) == 0 {
+		in.Own.PodCIDRs = desired.HeldCIDRs(in.Own, in.Nodes, in.Attachments)
+	}
+	return in
+}
+
+// attachments are those on record, those that were until their record was deleted, and what the waiting requests make
+// of them.
+func (n *Node) attachments(now []ovsdb.PodPort, waiting []request) []api.Attachment {
+	all, lost := n.Recorded.Merge(now)
+	for _, a := range lost {
+		n.Log.Info("restoring a pod's port or record, which was deleted from OVSDB", "pod", a.Pod(), "interface", a.HostIf)
+	}
+	_, released := ports(waiting)
+	for _, host := range released { // a DEL that fails finds it on record again
+		n.Recorded.Forget(host)
+	}
+	return withRequests(all, waiting)
+}
+
+// apply calls each applier. One that fails does not stop those that do not build on it: as much as possible works. The
+// requests are answered as soon as what pods depend on is in place.
+func (n *Node) apply(ctx context.Context, r *round) {
+	r.Verify, r.Settled = n.progress.verify, n.progress.settled && n.steps.flows.Connected()
+	r.Added, r.Removed = ports(r.waiting)
+	n.progress.settled = false
+	goOn := n.applyGroup(ctx, r, n.steps.pods)
+	n.answer(r.waiting, r.Observed, r.pods)
+	n.progress.settled = r.pods == nil
+	if goOn {
+		n.applyGroup(ctx, r, n.steps.host)
+		n.progress.verify = n.progress.verify && r.err() != nil
+	}
+}
+
+// applyGroup calls appliers in order, and returns false if an error stops the round.
+func (n *Node) applyGroup(ctx context.Context, r *round, group []step) (goOn bool) {
+	for _, s := range group {
+		changes, err := s.Apply(ctx, &r.Round)
+		n.report(s.Name(), changes)
+		r.degraded = errors.Join(r.degraded, changes.Degraded)
+		if err == nil {
+			continue
+		}
+		r.add(s.harms, err)
+		if s.harms == harmsBridged {
+			r.waiting = refuseBridged(r.waiting, err)
+		}
+		if errors.Is(err, apply.ErrNoSwitch) {
+			r.ovsDown = true
+			return false // the gateway is away with it, and without it the rest serves nobody
+		}
+		if s.stops != stopsNothing {
+			return s.stops == stopsGroup
+		}
+	}
+	return true
+}
+
+func (o *outcome) add(h harm, err error) {
+	switch h {
+	case harmsPods:
+		o.pods = errors.Join(o.pods, err)
+	case harmsHost:
+		o.host = errors.Join(o.host, err)
+	default:
+		o.peers = errors.Join(o.peers, err)
+	}
+}

@@ -1,0 +1,150 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/agent/rundir"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+)
+
+// connectEvery is how often an ovsdb-server that is not there is looked for.
+const connectEvery = 500 * time.Millisecond
+
+// The start goes step by step, in the order of the methods below, each of which returns nil at once when ctx ends: who
+// calls asks ctx. Each step that waits writes to last what it waits for, which is what the CNI plugin then answers.
+
+// WaitPodCIDR waits until the node has a podCIDR that it can use: as long as the config allows, which begins when
+// the source has delivered the Nodes. With enableBridgingMode the agent then goes on without, and serves bridged
+// pods alone. The error is a *desired.PodCIDRError, or what waiting does not mend.
+func (n *Node) WaitPodCIDR(ctx context.Context, last rundir.LastError) error {
+	var deadline <-chan time.Time
+	overdue := false
+	for {
+		snapshot := n.Source.Snapshot()
+		fatal, err := n.usable(snapshot)
+		if fatal != nil {
+			return fatal
+		}
+		if err = n.Advisor.Explain(err, snapshot); err == nil {
+			n.Log.Info("podCIDRs of this node", "node", n.NodeName, "podCIDRs", n.own.PodCIDRs)
+			n.Advisor.EnableEvents()
+			return nil
+		}
+		if overdue && n.bridgeOnly(snapshot) {
+			n.Log.Error(err, "no routed pod can be added; bridged pods are served without a podCIDR")
+			return nil
+		}
+		if !snapshot.Unread && !snapshot.Kept && deadline == nil {
+			deadline = time.After(n.Config.PodCIDRWait)
+		}
+		before := n.Board.Publish(&status.Status{NotReady: err, Snapshot: snapshot})
+		if !snapshot.Unread || snapshot.Trouble != nil { // else it has only just been asked
+			n.logChange("not ready, waiting for a podCIDR (podCIDRWait)", before.NotReady, err)
+		}
+		if werr := last.Write(err); werr != nil {
+			return werr
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.Source.Changed():
+		case <-n.Advisor.Changed:
+		case <-deadline:
+			if !n.Config.EnableBridgingMode {
+				return &desired.PodCIDRError{Reason: n.Advisor.Diagnose(ctx, err, snapshot), Waited: n.Config.PodCIDRWait}
+			}
+			n.Advisor.EnableEvents()
+			overdue = true
+		}
+	}
+}
+
+// CheckTransport refuses what would cut the node off or can't carry pods.
+func (n *Node) CheckTransport() error {
+	t := n.links.transport
+	local := desired.Endpoint(t, n.own)
+	n.Log.Info("transport interface", "interface", t.Name, "mtu", t.MTU, "address", local)
+	if desired.LacksServiceCIDRv6(n.Config, n.own.PodCIDRs) {
+		n.Log.Info("config", "warning", "serviceCIDRv6 is not set, and this cluster's pods have IPv6: if its Services have, too, "+
+			"bridged pods do not reach them. Set it to the range of kube-apiserver's --service-cluster-ip-range")
+	}
+	for _, p := range n.own.PodCIDRs {
+		if mtu := desired.PodMTU(n.Config, t.MTU, local); p.Addr().Is6() && mtu < 1280 {
+			return fmt.Errorf("pods would get an MTU of %d, and IPv6 needs 1280 (RFC 8200): raise the MTU of %s or set defaultMTU",
+				mtu, t.Name)
+		}
+	}
+	if n.Config.TunnelType == api.TunnelGRE && desired.Tunnels(n.Config) && local.Is6() {
+		return fmt.Errorf("tunnelType gre needs IPv4 between nodes, and this node's address is %s: use geneve or vxlan",
+			local)
+	}
+	return nil
+}
+
+// ConnectOVSDB waits for ovsdb-server, for ever: it may well start after the agent. The error is one of writing last;
+// without error and with ctx ended there is no connection.
+func (n *Node) ConnectOVSDB(ctx context.Context, last rundir.LastError) (*ovsdb.DB, error) {
+	endpoint := "unix:" + filepath.Join(n.Config.OVSRunDir, "db.sock")
+	reported := false
+	for {
+		db, err := ovsdb.Connect(ctx, endpoint, n.Log.WithName("ovsdb"))
+		if err == nil {
+			return db, nil
+		}
+		if !reported {
+			reported = true
+			err = fmt.Errorf("waiting for Open vSwitch: %w. Does ovsdb-server run on this node? Where the pod fairlead-ovs runs it, "+
+				"that pod's log says why not", err)
+			n.Log.Error(err, "not ready")
+			n.Board.Publish(&status.Status{NotReady: err, Snapshot: n.Source.Snapshot()})
+			if err := last.Write(err); err != nil {
+				return nil, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(connectEvery):
+		}
+	}
+}
+
+// Use gives the loop the database, with all appliers. It does not apply anything yet.
+func (n *Node) Use(db *ovsdb.DB) {
+	steps, wait := newSteps(db, n.Config, n.Uplink.Sync, n.Metrics, n.Log)
+	n.db, n.steps = db, steps
+	n.Uplink.Waits = func() bool { return wait.Waits(n.Config.OVSBridge) }
+}
+
+// AttachUplink attaches the node's NIC, if the config wants it, and finds the node's addresses where they are then.
+func (n *Node) AttachUplink(ctx context.Context) error {
+	n.Uplink.Attach(ctx, n.links.transport.Name)
+	n.links.looked = time.Time{} // addresses may have moved
+	return n.links.find(n, n.progress.verify)
+}
+
+// WaitFirstRound returns true when the node is as desired, false when ctx ends before.
+func (n *Node) WaitFirstRound(ctx context.Context, last rundir.LastError) bool {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-n.firstOK:
+			return true
+		case <-tick.C:
+			if err := n.Board.Ready(); err != nil {
+				if err := last.Write(err); err != nil {
+					n.Log.Error(err, "writing the reason for the CNI plugin")
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package node
+
+import (
+	"context"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/apply"
+	"github.com/fairlead-cni/fairlead/agent/signal"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+)
+
+// harm is what an applier's error means for the node.
+type harm int
+
+const (
+	harmsPods    harm = iota // no pod can be added
+	harmsBridged             // no bridged pod can be added
+	harmsHost                // pods do not reach the node or the outside
+	harmsPeers               // pods of other nodes are not reached, or not from this node itself
+)
+
+// stop is how much of a round an applier's error leaves out, because it builds on that one.
+type stop int
+
+const (
+	stopsNothing stop = iota
+	stopsGroup        // the rest of its group
+	stopsRound        // all that follows
+)
+
+// step is one applier in a round.
+type step struct {
+	apply.Applier
+	harms harm
+	stops stop
+}
+
+// steps are all appliers, in two groups: what pods depend on, and, after the requests are answered, the rest.
+type steps struct {
+	pods, host []step
+	flows      flowSwitch
+	finished   signal.Signal // an applier has ended what it did beside the rounds
+	closers    []func()
+}
+
+// newSteps returns the appliers of the product, in their order. An error of the steps of pods stops the rest of them:
+// each builds on the one before.
+func newSteps(db *ovsdb.DB, cfg api.AgentConfig, sync func([]steer.Entry) error, m *status.Metrics, log logr.Logger) (
+	steps, *apply.RestoreWait) {
+	flows := apply.NewFlows(db, cfg, &m.Loop, log)
+	wait := apply.NewRestoreWait(db, cfg, m.Health.RestoreWaitArmed, log)
+	rules := apply.NewIPTables()
+	return steps{
+		pods: []step{
+			{apply.NewOVSDB(db), harmsPods, stopsRound},
+			{apply.NewTunnel(db), harmsPeers, stopsNothing},
+			{apply.NewSteer(sync), harmsBridged, stopsNothing},
+			{flows, harmsPods, stopsGroup},
+			{wait, harmsPods, stopsGroup},
+			{apply.NewStale(db), harmsPods, stopsGroup},
+		},
+		// Other rules come before the routes: a packet that takes a direct route before its range is exempt from masquerade
+		// gives its whole connection another source.
+		host: []step{
+			{&apply.Gateway{}, harmsHost, stopsGroup},
+			{&apply.Forwarding{}, harmsHost, stopsGroup},
+			{&apply.Veths{}, harmsHost, stopsGroup},
+			{rules, harmsHost, stopsNothing},
+			{&apply.Routes{}, harmsPeers, stopsNothing},
+		},
+		flows: flows, finished: rules.Finished, closers: []func(){flows.Close, rules.Close},
+	}, wait
+}
+
+func (s steps) close() {
+	for _, c := range s.closers {
+		c()
+	}
+}
+
+// watchers are the appliers that have something to say between rounds.
+func (s steps) watchers() (out []apply.Watcher) {
+	for _, group := range [][]step{s.pods, s.host} {
+		for _, p := range group {
+			if w, ok := p.Applier.(apply.Watcher); ok {
+				out = append(out, w)
+			}
+		}
+	}
+	return out
+}
+
+// due asks all of them: what one has to say must not hide another's.
+func (s steps) due() (due bool) {
+	for _, w := range s.watchers() {
+		due = w.Due() || due
+	}
+	return due
+}
+
+func (s steps) doubt(obs ovsdb.Observed) (doubt bool) {
+	for _, w := range s.watchers() {
+		doubt = w.Doubts(obs) || doubt
+	}
+	return doubt
+}
+
+func (s steps) inPlace(ctx context.Context, obs ovsdb.Observed) bool {
+	for _, w := range s.watchers() {
+		if !w.InPlace(ctx, obs) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,83 @@
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+)
+
+// allocate leases addresses that no attachment on record has. Where one has
+// them its lease was lost ("rm -r", another disk): the leases are restored, and
+// others taken.
+func (p *Pods) allocate(r cniserver.Request, s *status.Status) ([]netip.Prefix, error) {
+	for range 2 {
+		addrs, err := p.leases.Allocate(r.ContainerID, r.IfName, s.PodCIDRs)
+		if err != nil {
+			return nil, cniserver.NoAddress(err)
+		}
+		known, err := p.Registry.Records()
+		if err != nil {
+			return nil, cniserver.TryAgain(err.Error())
+		}
+		if known.Holder(addrs, link.HostName(r.ContainerID, r.IfName), p.Registry.BootID) == "" {
+			return addrs, nil
+		}
+		if err := errors.Join(p.leases.Release(r.ContainerID, r.IfName), p.restoreLeases()); err != nil {
+			return nil, cniserver.TryAgain(fmt.Sprintf("restoring leases that were lost: %v", err))
+		}
+	}
+	return nil, cniserver.TryAgain("leases of running pods were lost and are not all restored yet")
+}
+
+// restoreLeases reserves the addresses of living attachments whose leases are
+// lost.
+func (p *Pods) restoreLeases() error {
+	leases, err := p.leases.Leases()
+	if err != nil {
+		return fmt.Errorf("listing leases: %w", err)
+	}
+	leased := map[string]bool{}
+	for _, l := range leases {
+		leased[l.Addr.String()+" "+l.ContainerID+" "+l.IfName] = true
+	}
+	known, err := p.Registry.Records()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for host, a := range known.Pods {
+		if a.Bridged {
+			continue // see restoreAllocations
+		}
+		for _, addr := range a.Addrs {
+			if !leased[addr.Addr().String()+" "+a.ContainerID+" "+a.IfName] && a.BootID == p.Registry.BootID {
+				errs = append(errs, p.restoreLease(host, addr.Addr(), a.Attachment))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Pods) restoreLease(host string, addr netip.Addr, a api.Attachment) error {
+	if !p.Registry.Locks.TryLock(host) {
+		return nil
+	}
+	defer p.Registry.Locks.Unlock(host)
+	known, err := p.Registry.Records()
+	if err != nil {
+		return err
+	}
+	if _, ok := known.Pods[host]; !ok {
+		return nil // deleted since it was looked at
+	}
+	if err := p.leases.Reserve(addr, a.ContainerID, a.IfName); err != nil {
+		return fmt.Errorf("address of pod %s: %w", a.Pod(), err)
+	}
+	p.Log.Info("a lease was lost and is reserved again", "pod", a.Pod(), "address", addr)
+	return nil
+}

@@ -1,0 +1,166 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/agent/addresses"
+	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/agent/node"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/ipam/pool"
+)
+
+// rebuild writes records anew that OVSDB has lost while no agent ran, as when
+// its database was deleted: a veth with a lease, or with an allocation, is a pod that
+// may well run. It looks the same after an ADD or a DEL that was cut short, and is
+// then taken off by the runtime's DEL. What only the record knew, a routed pod's name
+// and the path of its network namespace, stays empty.
+func (p *Pods) rebuild(ctx context.Context) error {
+	lost, err := p.lost(ctx)
+	errs := []error{err}
+	for host := range lost {
+		errs = append(errs, p.rebuildOne(ctx, host))
+	}
+	return errors.Join(errs...)
+}
+
+// lost are the attachments without a record, by host end. With an error there may be more.
+func (p *Pods) lost(ctx context.Context) (map[string]api.Attachment, error) {
+	known, err := p.Registry.Records()
+	if err != nil {
+		return nil, err
+	}
+	hosts, err := p.Registry.Hosts()
+	if err != nil {
+		return nil, err
+	}
+	leases, err := p.leases.Leases()
+	if err != nil {
+		return nil, fmt.Errorf("listing leases: %w", err)
+	}
+	lost := map[string]api.Attachment{}
+	for _, l := range leases {
+		host := link.HostName(l.ContainerID, l.IfName)
+		if !slices.Contains(hosts, host) || known.Has(host) || p.unfinished.has(host) {
+			continue
+		}
+		a, ok := lost[host]
+		if !ok {
+			a = p.attachment(l.ContainerID, l.IfName)
+		}
+		a.Addrs = append(a.Addrs, p.withMask(l.Addr))
+		lost[host] = a
+	}
+	bare := slices.DeleteFunc(hosts, func(host string) bool {
+		_, leased := lost[host]
+		return leased || known.Has(host) || p.unfinished.has(host)
+	})
+	return lost, p.lostBridged(ctx, bare, lost)
+}
+
+// lostBridged adds to lost those of the host ends whose containers hold addresses of pools.
+func (p *Pods) lostBridged(ctx context.Context, hosts []string, lost map[string]api.Attachment) error {
+	held, err := p.heldBy(ctx, hosts)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for host, allocations := range held {
+		a, err := p.attachmentOf(allocations)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("record of container %s: %w", allocations[0].Spec.Owner.ContainerID, err))
+			continue
+		}
+		lost[host] = a
+	}
+	return errors.Join(errs...)
+}
+
+// heldBy are the allocations of this boot whose owners have one of the host ends.
+func (p *Pods) heldBy(ctx context.Context, hosts []string) (map[string][]api.IPAllocation, error) {
+	if len(hosts) == 0 || !p.Config.EnableBridgingMode {
+		return nil, nil
+	}
+	held, err := p.Addresses.Held(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("interfaces %s have no record, and whether bridged pods have them can't be told: %w",
+			report.Some(hosts), err)
+	}
+	by := map[string][]api.IPAllocation{}
+	for _, h := range held {
+		o := h.Spec.Owner
+		if host := attachments.HostOf(o); o.BootID == p.Registry.BootID && slices.Contains(hosts, host) {
+			by[host] = append(by[host], h)
+		}
+	}
+	return by, nil
+}
+
+// attachmentOf is the attachment whose owner holds these.
+func (p *Pods) attachmentOf(held []api.IPAllocation) (api.Attachment, error) {
+	o := held[0].Spec.Owner
+	a := p.attachment(o.ContainerID, o.IfName)
+	a.Netns, a.Network, a.PodNamespace, a.PodName, a.PodUID = o.Netns, o.Network, o.Namespace, o.Name, o.PodUID
+	pools := p.Source.Snapshot().IPPools
+	var given []allocator.Address
+	for _, h := range held {
+		q, err := pool.Read(pools[h.Spec.Pool])
+		if err != nil {
+			return a, err
+		}
+		addr, err := netip.ParseAddr(h.Spec.Address)
+		r, inside := q.RangeOf(addr)
+		if err != nil || !inside {
+			return a, fmt.Errorf("address %s is no longer in pool %s", h.Spec.Address, h.Spec.Pool)
+		}
+		given = append(given, allocator.Address{Prefix: netip.PrefixFrom(addr, r.Bits), Gateway: r.Gateway, VLAN: r.VLAN,
+			Pool: q.Name, Scope: q.Scope})
+	}
+	slices.SortFunc(given, func(a, b allocator.Address) int { return netip.Prefix.Compare(a.Prefix, b.Prefix) })
+	addresses.Fill(&a, given)
+	return a, nil
+}
+
+// rebuildOne looks again, now that no request works on the host end: in the middle
+// of an ADD or a DEL it looks lost, and after a DEL the address is somebody else's.
+func (p *Pods) rebuildOne(ctx context.Context, host string) error {
+	if !p.Registry.Locks.TryLock(host) {
+		return nil
+	}
+	defer p.Registry.Locks.Unlock(host)
+	lost, err := p.lost(ctx)
+	a, still := lost[host]
+	if err != nil || !still {
+		return err
+	}
+	if err := p.Node.Apply(ctx, node.Change{Add: &a, Restores: true}); err != nil {
+		return fmt.Errorf("record of container %s: %w", a.ContainerID, err)
+	}
+	p.Log.Info("OVSDB had no record of a pod that has an interface and a lease: it is written anew. "+
+		"The runtime's DEL takes it off", "container", a.ContainerID, "interface", host, "addresses", a.Addrs)
+	return nil
+}
+
+// attachment is what can be told of an attachment from its key.
+func (p *Pods) attachment(containerID, ifName string) api.Attachment {
+	return api.Attachment{ContainerID: containerID, IfName: ifName, HostIf: link.HostName(containerID, ifName),
+		MAC: api.LocalMAC("pod " + containerID + " " + ifName), BootID: p.Registry.BootID}
+}
+
+// withMask is a lease's address as the pod was given it. A lease of a podCIDR
+// that the node no longer has keeps the address alone.
+func (p *Pods) withMask(a netip.Addr) netip.Prefix {
+	for _, c := range p.Board.Load().PodCIDRs {
+		if c.Contains(a) {
+			return netip.PrefixFrom(a, c.Bits())
+		}
+	}
+	return netip.PrefixFrom(a, a.BitLen())
+}

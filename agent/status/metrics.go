@@ -1,0 +1,209 @@
+package status
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// Metrics are what /metrics shows, by who counts it. All names begin with fairlead_.
+type Metrics struct {
+	Registry *prometheus.Registry
+	Health   HealthMetrics
+	Loop     LoopMetrics
+	Peers    PeerMetrics
+	Pods     PodMetrics
+	Pools    PoolMetrics
+}
+
+// HealthMetrics say whether the node serves pods.
+type HealthMetrics struct {
+	Ready, Degraded, InputProblems, Uplink, RestoreWaitArmed, Policies prometheus.Gauge
+}
+
+// LoopMetrics count what the loop does to the node.
+type LoopMetrics struct {
+	Rounds      *prometheus.CounterVec
+	Duration    prometheus.Histogram
+	Flows       prometheus.Gauge
+	FlowChanges *prometheus.CounterVec
+	HostChanges *prometheus.CounterVec
+	Drift       *prometheus.CounterVec
+}
+
+// PeerMetrics count the other nodes.
+type PeerMetrics struct {
+	Served, Refused prometheus.Gauge
+	PodCIDRs        *prometheus.GaugeVec
+}
+
+// PodMetrics count pods' interfaces and the requests about them.
+type PodMetrics struct {
+	Interfaces, Outside prometheus.Gauge
+	Requests            *prometheus.HistogramVec
+	Reclaimed           *prometheus.CounterVec
+}
+
+// PoolMetrics count addresses of IPPools.
+type PoolMetrics struct {
+	Allocated, Conflicts prometheus.Counter
+	PendingReleases      prometheus.Gauge
+	Probes               *prometheus.CounterVec
+}
+
+// NewMetrics registers all of them, and those of the Go runtime and of the process.
+func NewMetrics() *Metrics {
+	m := &Metrics{Registry: prometheus.NewRegistry(), Health: newHealthMetrics(), Loop: newLoopMetrics(),
+		Peers: newPeerMetrics(), Pods: newPodMetrics(), Pools: newPoolMetrics()}
+	h, l, p, c := m.Health, m.Loop, m.Peers, m.Pools
+	m.Registry.MustRegister(h.Ready, h.Degraded, h.InputProblems, h.Uplink, h.RestoreWaitArmed, h.Policies,
+		l.Rounds, l.Duration, l.Flows, l.FlowChanges, l.HostChanges, l.Drift, p.Served, p.Refused, p.PodCIDRs,
+		m.Pods.Interfaces, m.Pods.Outside, m.Pods.Requests, m.Pods.Reclaimed,
+		c.Allocated, c.Conflicts, c.PendingReleases, c.Probes,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func newHealthMetrics() HealthMetrics {
+	return HealthMetrics{
+		Ready:         gauge("ready", "1 when the node serves pods, else 0."),
+		Degraded:      gauge("degraded", "1 when something does not work though the node serves pods. The log says what."),
+		InputProblems: gauge("input_problems", "Objects or manifests that are refused; what they said before stays in force."),
+		Uplink:        gauge("uplink_attached", "1 when the node's NIC is attached, for bridged pods."),
+		RestoreWaitArmed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
+			"until the agent has written its own."),
+		Policies: gauge("network_policies_not_enforced", "Network policies in the cluster. Fairlead enforces none."),
+	}
+}
+
+func newLoopMetrics() LoopMetrics {
+	return LoopMetrics{
+		Rounds:      counters("loop_rounds_total", "Rounds of the loop that writes the node.", "result"),
+		Duration:    prometheus.NewHistogram(duration("loop_round_seconds", "Duration of one round of the loop.")),
+		Flows:       gauge("flows", "OpenFlow flows that the node should have."),
+		FlowChanges: counters("flow_changes_total", "Flows that were added, modified or deleted.", "change"),
+		HostChanges: counters("host_changes_total", "Changes of the gateway, routes and iptables rules.", "what"),
+		Drift:       counters("drift_repaired_total", "External changes of the node that were reverted.", "kind"),
+	}
+}
+
+func newPeerMetrics() PeerMetrics {
+	return PeerMetrics{
+		Served:  gauge("peers", "Other nodes whose pods are served."),
+		Refused: gauge("peers_refused", "Other nodes whose pods are not reached: a conflict. The log names them."),
+		PodCIDRs: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_peer_podcidrs",
+			Help: "PodCIDRs of other nodes by the path there: tunnel, direct (a node of the same subnet) or routers " +
+				"(left to the underlay's)."}, []string{"way"}),
+	}
+}
+
+func newPodMetrics() PodMetrics {
+	return PodMetrics{
+		Interfaces: gauge("pods", "Pod interfaces on this node."),
+		Outside:    gauge("pods_outside_podcidr", "Pods with an address of a podCIDR that the node had before. The log names them."),
+		Requests: prometheus.NewHistogramVec(duration("cni_request_seconds",
+			"Duration of CNI requests by verb and CNI error code (0 is success)."), []string{"verb", "code"}),
+		Reclaimed: counters("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
+	}
+}
+
+func newPoolMetrics() PoolMetrics {
+	return PoolMetrics{
+		Allocated: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_addresses_given_total",
+			Help: "Addresses of IPPools that were allocated to pods."}),
+		Conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_address_conflicts_total",
+			Help: "Addresses of IPPools that somebody else on the underlay uses. The log names them."}),
+		PendingReleases: gauge("pool_addresses_owed", "Deleted pods whose addresses of IPPools are not released yet."),
+		Probes: counters("pool_probes_total", "Addresses about which the underlay was asked: by an ADD, which waited for it, "+
+			"or ahead of one.", "when"),
+	}
+}
+
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_" + name, Help: help})
+}
+
+func counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fairlead_" + name, Help: help}, labels)
+}
+
+func duration(name, help string) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{Name: "fairlead_" + name, Help: help,
+		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}}
+}
+
+// Round counts a round of the loop; err says how it failed.
+func (m *LoopMetrics) Round(took time.Duration, err error) {
+	m.Duration.Observe(took.Seconds())
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	m.Rounds.WithLabelValues(result).Inc()
+}
+
+// FlowsSynced counts the flows that the switch has, and what was changed to get there.
+func (m *LoopMetrics) FlowsSynced(count int, c openflow.Changes) {
+	m.Flows.Set(float64(count))
+	m.FlowChanges.WithLabelValues("added").Add(float64(c.Added))
+	m.FlowChanges.WithLabelValues("modified").Add(float64(c.Modified))
+	m.FlowChanges.WithLabelValues("deleted").Add(float64(c.Deleted))
+}
+
+// Desired counts what a round wanted.
+func (m *Metrics) Desired(d desired.State) {
+	m.Pods.Interfaces.Set(float64(len(d.OVSDB.Pods)))
+	m.Peers.Served.Set(float64(len(d.Peers)))
+	for _, path := range []desired.Path{desired.PathTunnel, desired.PathDirect, desired.PathRouters} {
+		m.Peers.PodCIDRs.WithLabelValues(string(path)).Set(float64(len(desired.ByPath(d.Peers, path))))
+	}
+	m.Peers.Refused.Set(float64(len(d.Problems)))
+}
+
+// Flag is the value of a gauge that says yes or no.
+func Flag(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// Request counts one CNI request.
+func (m *PodMetrics) Request(verb, code string, seconds float64) {
+	m.Requests.WithLabelValues(verb, code).Observe(seconds)
+}
+
+// AddClient adds how often the API server was asked.
+func (m *Metrics) AddClient(client *kube.Client) {
+	for _, method := range kube.Methods() {
+		m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fairlead_api_requests_total",
+			Help:        "Requests to the Kubernetes API by HTTP method; GET has lists and watches, too.",
+			ConstLabels: prometheus.Labels{"method": method},
+		}, func() float64 { return float64(client.Requests.Of(method)) }))
+	}
+}
+
+// AddInputs adds what is known of the API server.
+func (m *Metrics) AddInputs(k *inputs.Kubernetes) {
+	function := func(name, help string, value func() float64) {
+		m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_" + name, Help: help}, value))
+	}
+	function("api_followed", "1 when all that the agent reads of the Kubernetes API is up to date, else 0.", func() float64 {
+		s := k.Snapshot()
+		return Flag(s.Trouble == nil && !s.Unread)
+	})
+	function("api_last_contact_timestamp_seconds", "When the Kubernetes API server last gave a sign of life.",
+		func() float64 { return float64(k.LastContact().UnixMilli()) / 1000 })
+	for resource := range k.Failures() {
+		m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fairlead_api_failures_total",
+			Help:        "Requests and watches of the Kubernetes API that failed.",
+			ConstLabels: prometheus.Labels{"resource": resource},
+		}, func() float64 { return float64(k.Failures()[resource]) }))
+	}
+}

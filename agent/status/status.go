@@ -1,0 +1,117 @@
+// Package status makes known how the node is: as one value to CNI requests and health checks, over HTTP, and in
+// metrics.
+package status
+
+import (
+	"errors"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// Status is how the last round of the loop left the node. It is replaced, never changed.
+type Status struct {
+	PodCIDRs []netip.Prefix
+	// PodMTU and BridgedMTU are the MTUs of routed and of bridged pods, in bytes.
+	PodMTU, BridgedMTU int
+	// NIC is the interface on which the underlay is probed, NoUplink says why it is not there for bridged pods, and
+	// VLANDevices are its VLAN sub-interfaces, by VLAN.
+	NIC         string
+	NoUplink    error
+	VLANDevices map[uint16]string
+	// Peers, Transport, Overhead (in bytes), Flows and Pods are of the last round that computed what is desired.
+	Peers     []desired.Peer
+	Transport link.Transport
+	Overhead  int
+	Flows     []openflow.Flow
+	Pods      int
+	// AddRefused says why no routed pod may be added, though the rest works.
+	AddRefused error
+	// OVSDown says what is wrong with Open vSwitch when it can do nothing.
+	OVSDown error
+	// NotReady says what does not work. nil means that the node serves pods.
+	NotReady error
+	// Degraded says what does not work though pods are served.
+	Degraded error
+	// Runtime is the node's container runtime, as inputs.Node has it.
+	Runtime  string
+	Snapshot *inputs.Snapshot
+}
+
+// MTUOf is the MTU of a's interface if it is made now, in bytes.
+func (s *Status) MTUOf(a api.Attachment) int {
+	if a.Bridged {
+		return s.BridgedMTU
+	}
+	return s.PodMTU
+}
+
+// Board has the status of now. Any number of goroutines may read it.
+type Board struct {
+	current atomic.Pointer[Status]
+	serving atomic.Bool
+}
+
+// NewBoard returns a board of an agent that is starting.
+func NewBoard(snapshot *inputs.Snapshot) *Board {
+	b := &Board{}
+	b.Publish(&Status{NotReady: errors.New("agent is starting"), Snapshot: snapshot})
+	return b
+}
+
+// Load returns the status of now.
+func (b *Board) Load() *Status { return b.current.Load() }
+
+// Publish replaces the status and returns the one before, nil at first.
+func (b *Board) Publish(s *Status) (before *Status) { return b.current.Swap(s) }
+
+// Serving notes that CNI requests are answered, and that the container runtime knows of the network.
+func (b *Board) Serving() { b.serving.Store(true) }
+
+// Ready returns nil when a pod could be added now, else the reason.
+func (b *Board) Ready() error {
+	if err := b.Load().NotReady; err != nil {
+		return err
+	}
+	if !b.serving.Load() {
+		return errors.New("the node is configured; CNI requests are not served yet")
+	}
+	return nil
+}
+
+// State is what the agent says of itself to people on its node (fairleadctl). version is the agent's, node the name of
+// the node's Node.
+func (b *Board) State(version, node string, bridging bool) api.AgentState {
+	s := b.Load()
+	out := api.AgentState{Version: version, Node: node, NotReady: text(b.Ready()), Degraded: text(s.Degraded),
+		PodCIDRs: s.PodCIDRs, PodMTU: s.PodMTU, BridgedMTU: s.BridgedMTU, Overhead: s.Overhead,
+		Transport: s.Transport.Name, TransportMTU: s.Transport.MTU, Pods: s.Pods,
+		Bridging: bridging, NoUplink: text(s.NoUplink)}
+	for _, p := range s.Peers {
+		peer := api.AgentPeer{Node: p.Name, Address: p.Tunnel}
+		for _, c := range p.PodCIDRs {
+			if c.Via.IsValid() {
+				peer.Address = c.Via
+			}
+		}
+		if peer.Address.IsValid() {
+			out.Peers = append(out.Peers, peer)
+		}
+	}
+	for _, f := range s.Flows {
+		out.Flows = append(out.Flows, f.String())
+	}
+	return out
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

@@ -1,0 +1,251 @@
+// Package uninstall takes from a node all that agents have put there, and restores what they have changed. Each kind of
+// thing is recognised as its applier recognises it (datapath/doc.go).
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/rundir"
+	"github.com/fairlead-cni/fairlead/cniserver/conflist"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/nat"
+	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+)
+
+// stateDir is where a node keeps what outlives a boot. Below it are the directories of which this and other packages
+// speak.
+const stateDir = "/var/lib/fairlead"
+
+// takenWait is how long Run waits for ovs-vswitchd to remove interfaces.
+const takenWait = 10 * time.Second
+
+// Options are what Run needs.
+type Options struct {
+	// OVSRunDir has the sockets of Open vSwitch.
+	OVSRunDir string
+	// DryRun changes nothing and says what would be done.
+	DryRun bool
+	// Out gets a line for everything that was done.
+	Out io.Writer
+	Log logr.Logger
+}
+
+// Run takes from the node all that agents have put there, and restores what they have changed. No agent may run
+// meanwhile. It may be ended at any time, and repeated: what is left is recognised as an agent would. What fails is no
+// reason to leave the rest.
+func Run(ctx context.Context, o Options) error {
+	unlock, err := rundir.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	u := uninstall{Options: o}
+	for _, step := range []func(context.Context) error{
+		// First what leads new pods here, then the node's own network, then the rest. Of routes, those that are there as
+		// long as the gateway is.
+		u.conflist, u.uplink, u.veths, u.routes, u.openVSwitch, u.iptables, u.plugins, u.state,
+	} {
+		if err := step(ctx); err != nil {
+			u.errs = append(u.errs, err)
+		}
+		if ctx.Err() != nil {
+			return errors.Join(append(u.errs, errors.New("not finished: it was told to stop. Repeat it"))...)
+		}
+	}
+	if err := errors.Join(u.errs...); err != nil {
+		return fmt.Errorf("something is left on this node. Mend what is named, and repeat this:\n%w", err)
+	}
+	switch {
+	case !u.said:
+		fmt.Fprintln(u.Out, "there is nothing of Fairlead to be removed from this node")
+	case !o.DryRun:
+		u.say("done: this node is as it was, but for forwarding, which stays on (net.ipv4.ip_forward, net.ipv6.conf.*.forwarding)")
+	}
+	return nil
+}
+
+// uninstall is one run of it.
+type uninstall struct {
+	Options
+	errs []error
+	said bool
+	// restored is the uplink's bridge, which is gone with it, or would be.
+	restored string
+}
+
+func (u *uninstall) say(format string, args ...any) {
+	u.said = true
+	prefix := ""
+	if u.DryRun {
+		prefix = "would be done: "
+	}
+	fmt.Fprintf(u.Out, prefix+format+"\n", args...)
+}
+
+func (u *uninstall) conflist(context.Context) error {
+	if _, err := os.Stat(conflist.DefaultPath); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if !u.DryRun {
+		if err := conflist.Remove(conflist.DefaultPath); err != nil {
+			return err
+		}
+	}
+	u.say("%s removed: the node is NotReady until another network is installed", conflist.DefaultPath)
+	return nil
+}
+
+func (u *uninstall) uplink(ctx context.Context) error {
+	up, err := uplink.Open(uplink.DefaultJournal, u.Log)
+	if err != nil {
+		return err
+	}
+	j := up.Journal()
+	if j == nil || j.Phase == uplink.Detached {
+		return nil
+	}
+	if !u.DryRun {
+		if err := up.Restore(ctx, "Fairlead was uninstalled"); err != nil {
+			return err
+		}
+	}
+	u.say("uplink %s restored", j.NIC.Name)
+	u.restored = j.Bridge.Name
+	return nil
+}
+
+// openVSwitch takes the rows out of the database, and where no ovs-vswitchd runs what it has left in the kernel.
+func (u *uninstall) openVSwitch(ctx context.Context) error {
+	db := rows.Find(u.OVSRunDir)
+	if !db.Running() && db.File == "" {
+		return nil // no Open vSwitch was ever here, or its database was below /run and the node was booted
+	}
+	m, err := db.FindMarked(ctx)
+	if err != nil || m.Empty() {
+		return err
+	}
+	if !u.DryRun {
+		if err := u.removeMarked(ctx, db, m); err != nil {
+			return err
+		}
+	}
+	for _, b := range m.Bridges {
+		if b != u.restored {
+			u.say("bridge %s removed", b)
+		}
+	}
+	if len(m.Ports) > 0 {
+		u.say("ports removed from bridges that stay: %s", strings.Join(m.Ports, ", "))
+	}
+	if m.Keys {
+		u.say("Fairlead's keys in Open vSwitch's configuration removed")
+	}
+	return nil
+}
+
+func (u *uninstall) removeMarked(ctx context.Context, db rows.DB, m rows.Marked) error {
+	if err := db.RemoveMarked(ctx, m); err != nil {
+		return err
+	}
+	if db.Running() && vswitchd.Running(u.OVSRunDir) {
+		ctx, cancel := context.WithTimeout(ctx, takenWait)
+		defer cancel()
+		return db.WaitTaken(ctx)
+	}
+	var errs []error
+	for _, device := range m.Devices {
+		errs = append(errs, uplink.RemoveDevice(device))
+	}
+	if !m.Others {
+		errs = append(errs, uplink.RemoveDatapath())
+	}
+	return errors.Join(errs...)
+}
+
+func (u *uninstall) veths(context.Context) error {
+	names, err := link.RemoveAll(u.DryRun)
+	if len(names) > 0 {
+		u.say("%d interfaces of pods removed: these pods have no network now. Delete them when another one is installed",
+			len(names))
+	}
+	return err
+}
+
+func (u *uninstall) routes(context.Context) error {
+	n, err := route.RemoveAll(u.DryRun)
+	if n > 0 {
+		u.say("%d routes removed", n)
+	}
+	return err
+}
+
+func (u *uninstall) iptables(context.Context) error {
+	changes, err := nat.RemoveAll(u.DryRun)
+	for _, c := range changes {
+		u.say("%s", c)
+	}
+	return err
+}
+
+func (u *uninstall) plugins(context.Context) error {
+	did, err := conflist.Plugins{BinDir: conflist.DefaultBinDir, Kept: conflist.DefaultKept}.Uninstall(u.DryRun)
+	for _, d := range did {
+		u.say("%s", d)
+	}
+	return err
+}
+
+// state removes the node's files, if what is recorded in them was done. Addresses in a directory may be those of
+// other nodes as well.
+func (u *uninstall) state(context.Context) error {
+	if len(u.errs) > 0 {
+		return fmt.Errorf("%s is kept until the rest is done: it has what is needed for that", stateDir)
+	}
+	for _, dir := range []string{stateDir, rundir.Path} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		removed := false
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			if e.Name() == "allocations" && holds(path) {
+				fmt.Fprintf(u.Out, "%s left alone: it says which addresses are in use, perhaps for other nodes, too\n", path)
+				continue
+			}
+			// Until the lock is removed nobody else can have it.
+			removed = removed || path != rundir.LockPath
+			if !u.DryRun {
+				if err := os.RemoveAll(path); err != nil {
+					return err
+				}
+			}
+		}
+		if removed {
+			u.say("state in %s removed", dir)
+		}
+		if !u.DryRun {
+			_ = os.Remove(dir) // it may be a mount point, or have something left
+		}
+	}
+	return nil
+}
+
+// holds reports whether the directory has files.
+func holds(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) > 0
+}

@@ -1,0 +1,37 @@
+package uplink
+
+import (
+	"errors"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/api"
+	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
+)
+
+// ErrWhichNIC says that nothing names the NIC.
+var ErrWhichNIC = errors.New("say which NIC: --nic, or transportInterface in the config file " +
+	"(the agent finds it by the Node's address, which this command does not know)")
+
+// OpenManual reads the journal, and plans an attach by hand as the agent with that
+// config would do it, of the named NIC, else the config's, else the one that the
+// journal has under way. The error is ErrWhichNIC where there is none.
+func OpenManual(cfg api.AgentConfig, journal, nic string, log logr.Logger) (*datapath.Uplink, datapath.Plan, error) {
+	u, err := datapath.Open(journal, log)
+	if err != nil {
+		return nil, datapath.Plan{}, err
+	}
+	switch {
+	case nic != "":
+	case cfg.TransportInterface != "":
+		nic = cfg.TransportInterface
+	case u.Unfinished() || u.Attached():
+		nic = u.Journal().NIC.Name
+	default:
+		return nil, datapath.Plan{}, ErrWhichNIC
+	}
+	return u, datapath.Plan{Mode: cfg.Uplink.Mode, Tunnels: desired.Tunnels(cfg), NIC: nic, Datapath: cfg.OVSDatapathType,
+		OVSRunDir: cfg.OVSRunDir, Check: u.GatewaysIfAny, RollbackAfter: cfg.Uplink.RollbackAfter,
+		AllowManaged: cfg.Uplink.AllowManaged}, nil
+}

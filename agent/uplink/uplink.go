@@ -1,0 +1,371 @@
+// Package uplink keeps the node's NIC attached to Open vSwitch for bridged pods, as the config wants it, and gives
+// it back to the host while Open vSwitch is away. How a NIC is attached and restored, and by which journal that is
+// recognised, is in package datapath/uplink.
+package uplink
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/agent/signal"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/kube"
+)
+
+const (
+	// deadInUserspace and deadInKernel are how long ovs-vswitchd may be dead until the host gets its NIC back: at once
+	// nothing passes the userspace datapath, while the kernel's goes on with the flows that it has. Both are longer than
+	// any restart of a process takes.
+	deadInUserspace, deadInKernel = 4 * time.Second, 10 * time.Second
+)
+
+// Uplink is the node's NIC as a port of Open vSwitch, which bridged pods need. Whatever is wrong with it, routed
+// pods are served.
+type Uplink struct {
+	journal string // path
+	cfg     api.AgentConfig
+	every   api.AgentIntervals
+	kube    *kube.Client
+	log     logr.Logger
+	metrics *status.Metrics
+	// Changed is notified when the uplink was repaired or is no longer there.
+	Changed signal.Signal
+	look    signal.Signal // has Run look at the uplink
+
+	// Waits reports whether ovs-vswitchd forwards nothing new yet because it waits for flows (flow-restore-wait); nil as
+	// long as nobody can tell. It is set once, before Attach.
+	Waits func() bool
+	// away: the host has its NIC until Open vSwitch is back.
+	away atomic.Bool
+
+	uplink *datapath.Uplink
+	nic    string // the last that attach was called with
+	state  atomic.Pointer[state]
+}
+
+// state is replaced, never changed.
+type state struct {
+	// nic is attached, or was the last time somebody looked. holder has the host's addresses then: the NIC itself in mode
+	// steer, whose programs are pinned in the directory pins.
+	nic, holder, pins string
+	attached          bool
+	// why says why not, nil only if it is.
+	why error
+}
+
+var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMode is not set")
+
+// Open reads the journal, by its path. One that can't be read is no reason to end.
+func Open(journal string, cfg api.AgentConfig, every api.AgentIntervals, client *kube.Client, m *status.Metrics, log logr.Logger) *Uplink {
+	n := &Uplink{journal: journal, cfg: cfg, every: every, kube: client, log: log.WithName("uplink"), metrics: m,
+		Changed: signal.New(), look: signal.New()}
+	n.state.Store(&state{why: errNoBridging})
+	m.Registry.MustRegister(steerCounts{n})
+	u, err := datapath.Open(journal, n.log)
+	if err != nil {
+		n.tell(state{why: err})
+		return n
+	}
+	n.uplink = u
+	if u.Attached() {
+		n.state.Store(attachedState(u))
+	}
+	return n
+}
+
+// attachedState is the status of an uplink that is attached.
+func attachedState(u *datapath.Uplink) *state {
+	j := u.Journal()
+	return &state{nic: j.NIC.Name, holder: j.Holder(), pins: j.Pins, attached: true}
+}
+
+// Holder is the interface that has the addresses which the config says are on name.
+func (n *Uplink) Holder(name string) string {
+	if s := n.state.Load(); s.attached && s.nic == name {
+		return s.holder
+	}
+	return name
+}
+
+// Underlay is the interface on which the host hears the underlay while the uplink is attached, else empty.
+func (n *Uplink) Underlay() string {
+	if s := n.state.Load(); s.attached {
+		return s.holder
+	}
+	return ""
+}
+
+// NIC is the interface on which the underlay is probed: the one that is attached, else the transport interface.
+func (n *Uplink) NIC(transport string) string { return cmp.Or(n.state.Load().nic, transport) }
+
+// Steers reports whether the host keeps its NIC (mode steer).
+func (n *Uplink) Steers() bool {
+	s := n.state.Load()
+	return s.attached && s.pins != ""
+}
+
+// Sync tells the programs of mode steer which bridged pods there are.
+func (n *Uplink) Sync(pods []steer.Entry) error {
+	if s := n.state.Load(); s.attached && s.pins != "" {
+		if err := (steer.Config{Dir: s.pins}).Sync(pods); err != nil {
+			return fmt.Errorf("bridged pods are not reached: %w", err)
+		}
+	}
+	return nil
+}
+
+// counts are how many frames of mode steer went which way; none in mode bridge.
+func (n *Uplink) counts() []steer.Count {
+	s := n.state.Load()
+	if s.pins == "" {
+		return nil
+	}
+	counts, err := steer.Config{Dir: s.pins}.Counts()
+	if err != nil {
+		n.log.Error(err, "no counts of the uplink's frames")
+	}
+	return counts
+}
+
+// Ready returns nil if bridged pods can be served, else the reason.
+func (n *Uplink) Ready() error { return n.state.Load().why }
+
+// Resume brings to an end what an agent before has begun, and takes the NIC back where the config does not want it any
+// more. What can't be done yet, for want of Open vSwitch, is tried again by attach.
+func (n *Uplink) Resume(ctx context.Context) {
+	if n.uplink == nil {
+		return
+	}
+	j := n.uplink.Journal()
+	switch {
+	case j == nil:
+	case !n.cfg.EnableBridgingMode && (n.uplink.Attached() || n.uplink.Unfinished()):
+		n.done(n.uplink.Restore(ctx, "enableBridgingMode is not set"))
+	case n.uplink.Unfinished() && j.Phase != datapath.Attaching:
+		n.done(n.uplink.Restore(ctx, j.Reason))
+	case n.uplink.Unfinished() || n.uplink.Attached():
+		n.done(n.uplink.Attach(ctx, n.plan(j.NIC.Name)))
+	}
+}
+
+// Attach makes the NIC a port of Open vSwitch. Open vSwitch answers. transport is the interface of the node's address.
+func (n *Uplink) Attach(ctx context.Context, transport string) {
+	if n.uplink == nil {
+		return
+	}
+	j := n.uplink.Journal()
+	switch {
+	case !n.cfg.EnableBridgingMode:
+		n.Resume(ctx)
+	case j != nil && j.Phase == datapath.Detached && j.Unreached && n.uplink.ThisBoot():
+		n.tell(state{nic: j.NIC.Name, why: fmt.Errorf("an attach of %s was undone: %s. When that is mended: "+
+			"fairlead-agent uplink attach --nic %s", j.NIC.Name, j.Reason, j.NIC.Name)})
+	default:
+		if transport == datapath.BridgeName && j != nil {
+			transport = j.NIC.Name
+		}
+		n.nic = transport
+		if n.uplink.Yielded() && (!n.uplink.Due() || n.Waits == nil || n.Waits()) {
+			n.done(nil) // keep attaches it
+			return
+		}
+		n.done(n.uplink.Attach(ctx, n.plan(transport)))
+	}
+}
+
+func (n *Uplink) plan(nic string) datapath.Plan {
+	return datapath.Plan{Mode: n.cfg.Uplink.Mode, Tunnels: desired.Tunnels(n.cfg), NIC: nic,
+		Datapath: n.cfg.OVSDatapathType, OVSRunDir: n.cfg.OVSRunDir, Check: n.reached,
+		RollbackAfter: n.cfg.Uplink.RollbackAfter, AllowManaged: n.cfg.Uplink.AllowManaged}
+}
+
+// reached returns nil if the default gateway or the API server answers, or there is none of both to ask.
+func (n *Uplink) reached(ctx context.Context) error {
+	one, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	err := n.uplink.CheckGateways(one)
+	if err == nil || n.kube == nil {
+		if errors.Is(err, datapath.ErrNoGateway) {
+			return nil
+		}
+		return err
+	}
+	two, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if kerr := n.kube.Reached(two); kerr != nil {
+		return fmt.Errorf("%w, and the Kubernetes API server %s is not reached: %w", err, n.kube.Server, kerr)
+	}
+	return nil
+}
+
+// RunYield gives the host its NIC back when ovs-vswitchd stays dead, and has keep look while it is back and the NIC is
+// not, until ctx ends. It needs nothing that comes over the network.
+func (n *Uplink) RunYield(ctx context.Context) {
+	if n.uplink == nil || !n.cfg.EnableBridgingMode {
+		return
+	}
+	dead := deadInKernel
+	if n.cfg.OVSDatapathType == api.DatapathNetdev {
+		dead = deadInUserspace
+	}
+	tick := time.NewTicker(n.every.Vswitchd)
+	defer tick.Stop()
+	start, since, yielded := vswitchd.RunningStartID(n.cfg.OVSRunDir), time.Now(), false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if now := vswitchd.RunningStartID(n.cfg.OVSRunDir); now != start {
+			start, since, yielded = now, time.Now(), false
+		}
+		if start != "" && n.away.Load() {
+			n.look.Notify()
+		}
+		if start == "" && !yielded && time.Since(since) >= dead {
+			yielded = n.yield(ctx)
+			n.look.Notify()
+		}
+	}
+}
+
+// yield reports whether there is no more to be done about it.
+func (n *Uplink) yield(ctx context.Context) bool {
+	// One of its own: n.uplink may be at work, or wait for Open vSwitch.
+	u, err := datapath.Open(n.journal, n.log)
+	did := false
+	if err == nil {
+		did, err = u.Yield(ctx, datapath.VswitchdDead)
+	}
+	if err != nil {
+		n.log.Error(err, "no ovs-vswitchd runs, and the host's NIC could not be given back to it")
+		return false
+	}
+	if did {
+		n.log.Error(errors.New(datapath.VswitchdDead), "the host has its NIC back until one does", "nic", u.Journal().NIC.Name)
+	}
+	return true
+}
+
+// retry attaches after all what was refused before: a NIC may come up or get its addresses late. What was undone, or
+// restored by hand, waits for somebody to say so, or for the next start: "fairlead-agent uplink attach" is another
+// process, and Mend reads what it has done.
+func (n *Uplink) retry(ctx context.Context) {
+	if _, err := n.uplink.Mend(ctx); n.uplink.Attached() {
+		n.done(err)
+		n.Changed.Notify()
+		return
+	}
+	if j := n.uplink.Journal(); n.nic == "" ||
+		j != nil && n.uplink.ThisBoot() && j.Phase == datapath.Detached && !n.uplink.Yielded() {
+		return
+	}
+	n.Attach(ctx, n.nic)
+	n.Changed.Notify()
+}
+
+// Run puts back what somebody changes of an attached uplink, until ctx ends: "ovs-appctl exit --cleanup" takes the
+// interface with the node's addresses away. It takes note of a restore by hand, and leaves it at that.
+func (n *Uplink) Run(ctx context.Context) {
+	if n.uplink == nil || !n.cfg.EnableBridgingMode {
+		return
+	}
+	links, addrs := make(chan netlink.LinkUpdate, 100), make(chan netlink.AddrUpdate, 100)
+	err := errors.Join(netlink.LinkSubscribe(links, ctx.Done()), netlink.AddrSubscribe(addrs, ctx.Done()))
+	if err != nil {
+		n.log.Error(err, "following interfaces; changes of the uplink are seen every "+n.every.Uplink.String())
+	}
+	tick := time.NewTicker(n.every.Uplink)
+	defer tick.Stop()
+	index := 0 // of br-uplink, as last heard
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case l, ok := <-links:
+			if !ok {
+				links = nil
+				continue
+			}
+			if l.Attrs().Name == datapath.BridgeName {
+				index = l.Attrs().Index
+			} else if l.Attrs().Name != n.state.Load().nic {
+				continue
+			}
+		case a, ok := <-addrs:
+			if !ok {
+				addrs = nil
+				continue
+			}
+			if a.NewAddr || index != 0 && a.LinkIndex != index {
+				continue
+			}
+		case <-n.look:
+		case <-tick.C:
+		}
+		n.mend(ctx)
+	}
+}
+
+func (n *Uplink) mend(ctx context.Context) {
+	before := n.state.Load()
+	if !before.attached {
+		n.retry(ctx)
+		return
+	}
+	changes, err := n.uplink.Mend(ctx)
+	if len(changes) > 0 {
+		n.log.Info("reverted external change of the uplink", "steps", changes)
+		n.metrics.Loop.Drift.WithLabelValues("uplink").Add(float64(len(changes)))
+	}
+	n.done(err)
+	if len(changes) > 0 || n.state.Load().attached != before.attached {
+		n.Changed.Notify()
+	}
+}
+
+// done makes the outcome known.
+func (n *Uplink) done(err error) {
+	j := n.uplink.Journal()
+	n.away.Store(n.uplink.Yielded())
+	switch {
+	case n.uplink.Attached():
+		s := attachedState(n.uplink)
+		s.why = err
+		n.tell(*s)
+	case err != nil:
+		n.tell(state{why: fmt.Errorf("the node's NIC is not attached: %w", err)})
+	case n.uplink.Yielded() && n.cfg.EnableBridgingMode:
+		n.tell(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %s is not attached (%s): the host has it back "+
+			"until ovs-vswitchd runs again", j.NIC.Name, j.Reason)})
+	case j != nil && j.Phase == datapath.Detached && n.cfg.EnableBridgingMode && j.Reason != "":
+		n.tell(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %[1]s is not attached (%[2]s): "+
+			"restart the agent, or fairlead-agent uplink attach --nic %[1]s", j.NIC.Name, j.Reason)})
+	default:
+		n.tell(state{why: errNoBridging})
+	}
+}
+
+func (n *Uplink) tell(s state) {
+	before := n.state.Swap(&s)
+	n.metrics.Health.Uplink.Set(status.Flag(s.attached && s.why == nil))
+	switch {
+	case s.why == nil && before.why != nil:
+		n.log.Info("bridged pods are served through the NIC", "nic", s.nic, "holder", s.holder)
+	case s.why != nil && !errors.Is(s.why, errNoBridging) && (before.why == nil || before.why.Error() != s.why.Error()):
+		n.log.Error(s.why, "bridged pods are refused")
+	}
+}
