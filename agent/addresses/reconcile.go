@@ -96,7 +96,7 @@ func (p *Addresses) reclaimAllocations(ctx context.Context, held []api.IPAllocat
 	freed, err := p.witness.TakeBack(ctx, held)
 	for _, s := range freed {
 		o := s.Spec.Owner
-		p.Log.Info("took back the address of a pod that is gone", "address", s.Spec.Address, "pool", s.Spec.Pool,
+		p.Log.Info("reclaimed the address of a deleted pod", "address", s.Spec.Address, "pool", s.Spec.Pool,
 			"owner", o.String(), "container", o.ContainerID, "why", s.Why)
 		p.Metrics.Pods.Reclaimed.WithLabelValues("allocation").Inc()
 		p.Events.WarnOwner(o, api.EventAddressReclaimed, fmt.Sprintf("address %s of IPPool %s was still held by container %s on node %s, "+

@@ -54,7 +54,7 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	c.addPods(t, "a", []string{routed, "10"}, "node1")
 	agent := filepath.Join(binDir, "fairlead-agent")
 	out, err := node.run(agent, "uninstall")
-	if err == nil || !strings.Contains(out, "another fairlead-agent works on this node") {
+	if err == nil || !strings.Contains(out, "another fairlead-agent runs on this node") {
 		t.Errorf("beside an agent: %v\n%s", err, out)
 	}
 	must(t, c.AgentStop(labtest.Within(t, 20*time.Second), "node1"))

@@ -282,7 +282,7 @@ func TestRootSecondaryReclaim(t *testing.T) {
 	must(t, err)
 	log, err := os.ReadFile(path)
 	must(t, err)
-	if !strings.Contains(string(log), "took back the address of a pod that is gone") {
+	if !strings.Contains(string(log), "reclaimed the address of a deleted pod") {
 		t.Error("the log does not tell of it")
 	}
 

@@ -49,7 +49,7 @@ func TestRootKilledAtRandom(t *testing.T) {
 	}
 	t.Logf("%d ADD and DEL succeeded, %d failed and were tried again, the agent was killed %d times, in the midst of %d of "+
 		"them, and found %d leftovers", churn.answered(t), strings.Count(churn.log(t), "trying again"), killed, cut,
-		strings.Count(c.agentLog(t), "took back the leftovers"))
+		strings.Count(c.agentLog(t), "reclaimed what a deleted pod left behind"))
 	if cut == 0 {
 		t.Error("no kill hit the agent at work: this tested nothing")
 	}

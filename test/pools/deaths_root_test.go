@@ -211,7 +211,7 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 		}
 		return ""
 	})
-	if log := b.log(t, node); strings.Count(log, "took back the address of a pod that is gone") < 2 {
+	if log := b.log(t, node); strings.Count(log, "reclaimed the address of a deleted pod") < 2 {
 		t.Error("the log does not tell of what was taken back")
 	}
 	wait(t, 30*time.Second, func() string {

@@ -251,8 +251,8 @@ func (c cluster) log(t *testing.T, node string) string {
 	return string(data)
 }
 
-// metric is the value of a metric without labels of a node's agent.
-func (c cluster) metric(t *testing.T, node, name string) float64 {
+// metrics is what the node's agent shows.
+func (c cluster) metrics(t *testing.T, node string) string {
 	t.Helper()
 	p := c.host(t, node)
 	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
@@ -265,7 +265,13 @@ func (c cluster) metric(t *testing.T, node, name string) float64 {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	must(t, 0, err)
-	for line := range strings.SplitSeq(string(body), "\n") {
+	return string(body)
+}
+
+// metric is the value of a metric without labels of a node's agent.
+func (c cluster) metric(t *testing.T, node, name string) float64 {
+	t.Helper()
+	for line := range strings.SplitSeq(c.metrics(t, node), "\n") {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			v, err := strconv.ParseFloat(value, 64)
 			return must(t, v, err)
