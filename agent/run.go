@@ -216,7 +216,8 @@ func (p *parts) newVerbs(db *ovsdb.DB) (*addresses.Addresses, *pods.Pods, error)
 	log := p.Log.WithName("cni")
 	registry := attachments.New(db, p.Config.OVSBridge, strings.TrimSpace(string(bootID)), p.node.Recorded)
 	a, err := addresses.New(addresses.Parts{Config: p.Config, NodeName: p.NodeName, Client: p.client, Source: p.source,
-		Board: p.board, Intervals: p.Intervals.Agent, Registry: registry, Events: events.NewPods(p.client, p.NodeName, log), Metrics: p.metrics, Log: log})
+		Board: p.board, Intervals: p.Intervals.Agent, Registry: registry,
+		Events: events.NewPods(p.client, p.NodeName, log), Metrics: p.metrics, Log: log})
 	if err != nil {
 		return nil, nil, err
 	}

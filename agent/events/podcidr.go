@@ -199,6 +199,7 @@ func (a *Advisor) write(ctx context.Context, written map[string]telling) {
 	}
 }
 
+// Warn writes an Event on the Node now, and reports whether that worked. A failure is logged.
 func (a *Advisor) Warn(ctx context.Context, reason, message string) bool {
 	w := kube.Warning{About: kube.NodeReference(a.node), Reason: reason, Message: message}
 	err := a.kube.Warn(ctx, a.node, w)

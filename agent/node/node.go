@@ -156,8 +156,8 @@ func (n *Node) closeLostSwitch() {
 	}
 }
 
-// backOff is the wait before the retry of a failed round. While Open vSwitch is away every wait is as long as the first:
-// asking costs nothing, and pods and node wait for the answer.
+// backOff is the wait before the retry of a failed round. While Open vSwitch is away every wait is as long as the
+// first: asking costs nothing, and pods and node wait for the answer.
 func (n *Node) backOff() time.Duration {
 	if !n.steps.flows.Connected() || !n.db.Connected() {
 		return n.Intervals.RetryFirst

@@ -79,7 +79,8 @@ func (n *Node) observe(r *round) (err error) {
 // inputs are all that what is desired depends on.
 func (n *Node) inputs(r *round) desired.Inputs {
 	in := desired.Inputs{Config: n.Config, Own: n.own, Nodes: n.nodes, Transport: n.links.transport,
-		Needed: n.links.needed, Uplink: n.Uplink.Underlay(), NodeAddrs: n.links.nodeAddrs, Pools: desired.PoolRanges(r.snapshot.IPPools),
+		Needed: n.links.needed, Uplink: n.Uplink.Underlay(), NodeAddrs: n.links.nodeAddrs,
+		Pools:       desired.PoolRanges(r.snapshot.IPPools),
 		Attachments: n.attachments(r.Observed.Pods, r.waiting)}
 	if len(in.Own.PodCIDRs) == 0 {
 		in.Own.PodCIDRs = desired.HeldCIDRs(in.Own, in.Nodes, in.Attachments)

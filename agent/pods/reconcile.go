@@ -94,7 +94,8 @@ func (p *Pods) leftovers(ctx context.Context) ([]leftover, error) {
 	for _, l := range leases {
 		if host := link.HostName(l.ContainerID, l.IfName); !seen[host] {
 			seen[host] = true
-			found = append(found, leftover{what: "lease", hostIf: host, key: attachments.Key{ContainerID: l.ContainerID, IfName: l.IfName}})
+			found = append(found, leftover{what: "lease", hostIf: host,
+				key: attachments.Key{ContainerID: l.ContainerID, IfName: l.IfName}})
 		}
 	}
 	bare := slices.DeleteFunc(hosts, func(host string) bool { return seen[host] })

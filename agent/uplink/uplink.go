@@ -68,7 +68,8 @@ type state struct {
 var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMode is not set")
 
 // Open reads the journal, by its path. One that can't be read is no reason to end.
-func Open(journal string, cfg api.AgentConfig, every api.AgentIntervals, client *kube.Client, m *status.Metrics, log logr.Logger) *Uplink {
+func Open(journal string, cfg api.AgentConfig, every api.AgentIntervals, client *kube.Client,
+	m *status.Metrics, log logr.Logger) *Uplink {
 	n := &Uplink{journal: journal, cfg: cfg, every: every, kube: client, log: log.WithName("uplink"), metrics: m,
 		Changed: signal.New(), look: signal.New()}
 	n.state.Store(&state{why: errNoBridging})

@@ -55,6 +55,43 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
+// floors says what each room inside agent/ may import of the others. What is not named here is what starts it all.
+func floors() map[string][]string {
+	return map[string][]string{
+		"desired":     {},
+		"signal":      {},
+		"rundir":      {},
+		"attachments": {},
+		"status":      {"desired"},
+		"uplink":      {"desired", "signal", "status"},
+		"events":      {"desired", "signal", "status"},
+		"apply":       {"desired", "signal", "status"},
+		"node":        {"apply", "attachments", "desired", "events", "rundir", "signal", "status", "uplink"},
+		"addresses":   {"attachments", "events", "signal", "status"},
+		"pods":        {"addresses", "attachments", "node", "status"},
+		"uninstall":   {"rundir"},
+	}
+}
+
+// Inside agent/ no import runs up either.
+func TestImportsInsideTheAgentPointDown(t *testing.T) {
+	files, _ := goFiles(t)
+	for _, f := range files {
+		room, inside := strings.CutPrefix(f.dir, "agent/")
+		below, known := floors()[room]
+		if inside && !known {
+			t.Errorf("%s: the room %s has no floor: say in test/house what it may import", f.path, f.dir)
+		}
+		for _, path := range f.imports() {
+			to, ours := strings.CutPrefix(path, module+"/agent/")
+			if inside && ours && to != room && !slices.Contains(below, to) {
+				t.Errorf("%s imports agent/%s: inside agent/ imports point down, too; what a lower room needs is handed "+
+					"to it", f.path, to)
+			}
+		}
+	}
+}
+
 // The OpenFlow library stays behind two doors.
 func TestOneDoorToTheOpenFlowLibrary(t *testing.T) {
 	files, _ := goFiles(t)
