@@ -19,10 +19,10 @@ type signal chan struct{}
 // turn is a place in the order.
 type turn struct {
 	over signal
-	// before is what t waits for. Who comes after t relies on t's having
-	// waited for heirloom, a part of it.
-	before, heirloom []signal
-	forget           func() // with order.mu held
+	// waitFor is what t waits for. A later turn relies on t having waited for
+	// inherited, which is a part of waitFor.
+	waitFor, inherited []signal
+	forget            func() // with order.mu held
 }
 
 // attachment takes the next place for a call of id.
@@ -32,8 +32,8 @@ func (o *order) attachment(id AttachmentID) *turn {
 	if o.last == nil {
 		o.last = map[AttachmentID]signal{}
 	}
-	t := &turn{over: make(signal), before: some(o.last[id], o.gc)}
-	t.heirloom = t.before
+	t := &turn{over: make(signal), waitFor: some(o.last[id], o.gc)}
+	t.inherited = t.waitFor
 	o.last[id] = t.over
 	t.forget = func() {
 		if o.last[id] == t.over {
@@ -48,10 +48,10 @@ func (o *order) attachment(id AttachmentID) *turn {
 func (o *order) all() *turn {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	t := &turn{over: make(signal), heirloom: some(o.gc)}
-	t.before = t.heirloom
+	t := &turn{over: make(signal), inherited: some(o.gc)}
+	t.waitFor = t.inherited
 	for _, s := range o.last {
-		t.before = append(t.before, s)
+		t.waitFor = append(t.waitFor, s)
 	}
 	o.gc = t.over
 	t.forget = func() {
@@ -74,7 +74,7 @@ func some(signals ...signal) []signal {
 
 // wait returns nil when it is t's turn, or the cause of ctx's end.
 func (t *turn) wait(ctx context.Context) error {
-	for _, s := range t.before {
+	for _, s := range t.waitFor {
 		select {
 		case <-s:
 		case <-ctx.Done():
@@ -91,7 +91,7 @@ func (o *order) leave(t *turn) {
 		return
 	}
 	go func() {
-		for _, s := range t.heirloom {
+		for _, s := range t.inherited {
 			<-s
 		}
 		o.pass(t)
@@ -99,7 +99,7 @@ func (o *order) leave(t *turn) {
 }
 
 func (t *turn) isHeirloomOver() bool {
-	for _, s := range t.heirloom {
+	for _, s := range t.inherited {
 		select {
 		case <-s:
 		default:

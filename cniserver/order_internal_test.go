@@ -13,7 +13,7 @@ import (
 
 // isTurn reports whether t may run now.
 func isTurn(t *turn) bool {
-	for _, s := range t.before {
+	for _, s := range t.waitFor {
 		select {
 		case <-s:
 		default:

@@ -32,12 +32,12 @@ type Options struct {
 	Client dynamic.Interface
 	// Kubernetes is the same API server, for Events and the Lease.
 	Kubernetes kubernetes.Interface
-	// OtherAllocator says who else is told to give podCIDRs to Nodes, empty for
+	// OtherAllocator says who else is configured to assign podCIDRs to Nodes, empty for
 	// nobody; nil: nobody is asked.
 	OtherAllocator func(context.Context) (who string, err error)
 	// Intervals are those of api.DefaultIntervals, but for tests.
 	Intervals api.ControllerIntervals
-	// HealthSocket is a unix socket at which health is told, too; empty: none. With it apiPort may be another controller's
+	// HealthSocket is a unix socket that serves health, too; empty: none. With it apiPort may be another controller's
 	// on the same node.
 	HealthSocket string
 	// Version is the version of the program, for fairlead_build_info.

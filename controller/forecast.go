@@ -8,7 +8,7 @@ import (
 )
 
 // A pool's usage is kept in steps of growthStep for growthLong. growthShort is the other span over which growth is
-// looked at: a rollout fills a pool in minutes, and its last hour would not tell.
+// looked at: a rollout fills a pool in minutes, which the last hour would not show.
 const (
 	growthStep  = 10 * time.Second
 	growthShort = 5 * time.Minute

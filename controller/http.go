@@ -42,7 +42,7 @@ func handler(cfg api.ControllerConfig, r *prometheus.Registry, synced func() boo
 func serveHTTP(ctx context.Context, o Options, h http.Handler) error {
 	cfg := o.Config
 	addr := net.JoinHostPort(cfg.APIAddress.String(), strconv.Itoa(cfg.APIPort))
-	told := false
+	reported := false
 	for {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 		switch {
@@ -52,8 +52,8 @@ func serveHTTP(ctx context.Context, o Options, h http.Handler) error {
 			return nil
 		case o.HealthSocket == "" || !errors.Is(err, syscall.EADDRINUSE):
 			return fmt.Errorf("serving health and metrics on %s: %w (change apiAddress or apiPort)", addr, err)
-		case !told:
-			told = true
+		case !reported:
+			reported = true
 			o.Log.Info("port is in use, possibly by another fairlead-controller on this node; metrics are served once it is free",
 				"address", addr)
 		}
@@ -87,7 +87,7 @@ type metrics struct {
 	// rangeUsed and rangeTotal are podCIDRs by range, faults by kind.
 	rangeUsed, rangeTotal, faults *prometheus.GaugeVec
 	waiting, stopped              prometheus.Gauge
-	given                         prometheus.Counter
+	assigned                      prometheus.Counter
 	// kept are addresses by the kind that they are kept for.
 	kept     *prometheus.GaugeVec
 	unplaced prometheus.Gauge
@@ -112,7 +112,7 @@ func newMetrics(version string) *metrics {
 		Help: "Nodes for which no podCIDR is left."})
 	m.stopped = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_nodeipam_stopped",
 		Help: "1 if no podCIDRs are assigned because another allocator is active, else 0."})
-	m.given = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_nodes_assigned_podcidrs_total",
+	m.assigned = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_nodes_assigned_podcidrs_total",
 		Help: "Nodes that this process has assigned podCIDRs to."})
 	m.kept = newGauges("fairlead_reserved_addresses", "Addresses reserved for pods across restarts, by the kind of the object "+
 		"with which they are released.", "owner_kind")
@@ -124,7 +124,7 @@ func newMetrics(version string) *metrics {
 		Help:        "1, with the version of the program as label.",
 		ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
 	m.registry.MustRegister(build, m.kept, m.unplaced, m.unkept)
-	m.registry.MustRegister(m.rangeUsed, m.rangeTotal, m.faults, m.waiting, m.stopped, m.given)
+	m.registry.MustRegister(m.rangeUsed, m.rangeTotal, m.faults, m.waiting, m.stopped, m.assigned)
 	m.registry.MustRegister(m.used, m.total, m.ready, m.fullIn, m.writes, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

@@ -30,9 +30,10 @@ func resourceOf(kind string) (r schema.GroupVersionResource, known bool) {
 	return r, false
 }
 
-// endKept ends what is kept for objects that are gone. That the cache has no such
+// releaseReservations ends what is kept for objects that are gone. That the cache has no such
 // StatefulSet is no proof: the API server is asked. A pod keeps the address that it has.
-func (s *statefulSets) endKept(ctx context.Context, kept map[string][]api.IPAllocation, sets map[string]bool) {
+func (s *statefulSets) releaseReservations(ctx context.Context, kept map[string][]api.IPAllocation,
+	sets map[string]bool) {
 	look := time.Since(s.looked) >= s.every.Keepers
 	if look {
 		s.looked = time.Now()
@@ -75,7 +76,7 @@ func (s *statefulSets) ask(ctx context.Context, r api.AllocationReservation) (go
 		return false, true, err
 	case string(u.GetUID()) != r.UID:
 		return true, false, nil
-	case r.Kind == api.KindStatefulSet: // one that the cache will tell
+	case r.Kind == api.KindStatefulSet: // one that the cache will have
 		return false, true, nil
 	}
 	at := []string{"spec", "template", "metadata", "annotations"}

@@ -29,7 +29,7 @@ import (
 )
 
 // nodeIPAM gives Nodes their podCIDRs: it claims them, writes them to the Node, and removes claims that serve nobody.
-// See package nodecidr for why no podCIDR is given twice.
+// See package nodecidr for why no podCIDR is assigned twice.
 type nodeIPAM struct {
 	cfg              api.NodeIPAM
 	client           dynamic.Interface
@@ -46,20 +46,20 @@ type nodeIPAM struct {
 
 	// The rest is known since this controller became the leader.
 
-	// mu guards given and last: several Nodes get podCIDRs at once.
+	// mu guards assigned and last: several Nodes get podCIDRs at once.
 	mu sync.Mutex
-	// given are podCIDRs of Nodes that the cache may not tell yet, by UID.
-	given map[types.UID][]netip.Prefix
-	// last is what was given last, by range.
+	// assigned are podCIDRs of Nodes that the cache may not have yet, by UID.
+	assigned map[types.UID][]netip.Prefix
+	// last is what was assigned last, by range.
 	last map[blocks.Range]netip.Prefix
 	// ours are Nodes whose podCIDRs are no surprise.
 	ours map[types.UID]bool
-	// other is who else gives podCIDRs. While there is somebody, none are given.
+	// other is who else gives podCIDRs. While there is somebody, none are assigned.
 	other string
-	// seen: other has been caught giving one, and not only been told to.
+	// seen: other has been seen assigning one, and is not only configured to.
 	seen bool
-	// told is when what was said.
-	told map[string]time.Time
+	// reported is when a message was last reported, by its text.
+	reported map[string]time.Time
 }
 
 const (
@@ -113,8 +113,8 @@ func (n *nodeIPAM) run(ctx context.Context) {
 
 // begin forgets what was known as an earlier leader.
 func (n *nodeIPAM) begin() {
-	n.given, n.last = map[types.UID][]netip.Prefix{}, map[blocks.Range]netip.Prefix{}
-	n.ours, n.told = map[types.UID]bool{}, map[string]time.Time{}
+	n.assigned, n.last = map[types.UID][]netip.Prefix{}, map[blocks.Range]netip.Prefix{}
+	n.ours, n.reported = map[types.UID]bool{}, map[string]time.Time{}
 	n.other, n.seen = "", false
 }
 
@@ -122,12 +122,12 @@ func (n *nodeIPAM) begin() {
 const catchUp = 5 * time.Second
 
 // caughtUp waits until the cache has every podCIDR that the API server has: what it was filled with may be older, and a
-// podCIDR that is not known yet could be given again.
+// podCIDR that is not known yet could be assigned again.
 func (n *nodeIPAM) caughtUp(ctx context.Context) bool {
 	if !n.synced() {
 		return false
 	}
-	missing, err := n.haveNow(ctx)
+	missing, err := n.assignedNow(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			n.log.Error(err, "cannot read Nodes; podCIDRs are not assigned yet")
@@ -138,7 +138,7 @@ func (n *nodeIPAM) caughtUp(ctx context.Context) bool {
 		n.ours[now.uid] = true
 	}
 	for start := time.Now(); len(missing) > 0 && time.Since(start) < catchUp; {
-		maps.DeleteFunc(missing, func(name string, now haver) bool {
+		maps.DeleteFunc(missing, func(name string, now assignedNode) bool {
 			obj, _, _ := n.world.nodes.GetByKey(name)
 			known, ok := obj.(*corev1.Node)
 			return ok && (known.UID != now.uid || slices.Equal(known.Spec.PodCIDRs, now.podCIDRs))
@@ -150,8 +150,8 @@ func (n *nodeIPAM) caughtUp(ctx context.Context) bool {
 	return len(missing) == 0
 }
 
-// haver is a Node that has podCIDRs.
-type haver struct {
+// assignedNode is a Node that has podCIDRs.
+type assignedNode struct {
 	uid      types.UID
 	podCIDRs []string
 }
@@ -159,9 +159,9 @@ type haver struct {
 // nodesAtOnce is how many Nodes are read in one list: as read, each takes some 100 KiB.
 const nodesAtOnce = 100
 
-// haveNow asks the API server which Nodes have podCIDRs just now, by name. All pages of the list are of one moment.
-func (n *nodeIPAM) haveNow(ctx context.Context) (map[string]haver, error) {
-	have, options := map[string]haver{}, metav1.ListOptions{Limit: nodesAtOnce}
+// assignedNow asks the API server which Nodes have podCIDRs just now, by name. All pages of the list are of one moment.
+func (n *nodeIPAM) assignedNow(ctx context.Context) (map[string]assignedNode, error) {
+	have, options := map[string]assignedNode{}, metav1.ListOptions{Limit: nodesAtOnce}
 	for {
 		list, err := n.client.Resource(nodes).List(ctx, options)
 		if err != nil {
@@ -173,7 +173,7 @@ func (n *nodeIPAM) haveNow(ctx context.Context) (map[string]haver, error) {
 				return nil, fmt.Errorf("Node %s: %w", u.GetName(), err)
 			}
 			if len(podCIDRs) > 0 {
-				have[u.GetName()] = haver{u.GetUID(), podCIDRs}
+				have[u.GetName()] = assignedNode{u.GetUID(), podCIDRs}
 			}
 		}
 		if options.Continue = list.GetContinue(); options.Continue == "" {
@@ -216,7 +216,7 @@ func (n *nodeIPAM) pass(ctx context.Context) {
 		return
 	}
 	n.metrics.nodeIPAM(plan, n.other != "")
-	n.tell(plan)
+	n.report(plan)
 	for _, u := range plan.Usage {
 		if err := n.writeRange(ctx, u); err != nil && ctx.Err() == nil && !passing(err) {
 			n.log.Error(err, "writing PodCIDRRange failed, will retry", "range", u.Range.String())
@@ -229,18 +229,18 @@ func (n *nodeIPAM) pass(ctx context.Context) {
 		}
 	}
 	if n.other == "" {
-		n.giveAll(ctx, plan.Gifts)
+		n.assignAll(ctx, plan.Assignments)
 	}
 }
 
-func (n *nodeIPAM) giveAll(ctx context.Context, gifts []nodecidr.Gift) {
+func (n *nodeIPAM) assignAll(ctx context.Context, assignments []nodecidr.Assignment) {
 	var running sync.WaitGroup
 	free := make(chan struct{}, atOnce)
-	for _, g := range gifts {
+	for _, g := range assignments {
 		free <- struct{}{}
 		running.Go(func() {
 			defer func() { <-free }()
-			err := n.give(ctx, g)
+			err := n.assign(ctx, g)
 			if err != nil && ctx.Err() == nil && !passing(err) && !apierrors.IsAlreadyExists(err) {
 				n.log.Error(err, "assigning podCIDRs failed, will retry", "node", g.Node)
 			}
@@ -249,9 +249,9 @@ func (n *nodeIPAM) giveAll(ctx context.Context, gifts []nodecidr.Gift) {
 	running.Wait()
 }
 
-// give claims what is not claimed, and writes all to the Node. The API server takes podCIDRs once for each Node, and
+// assign claims what is not claimed, and writes all to the Node. The API server takes podCIDRs once for each Node, and
 // only for the Node that has this UID.
-func (n *nodeIPAM) give(ctx context.Context, g nodecidr.Gift) error {
+func (n *nodeIPAM) assign(ctx context.Context, g nodecidr.Assignment) error {
 	var texts []string
 	for _, p := range g.PodCIDRs {
 		texts = append(texts, p.String())
@@ -273,7 +273,7 @@ func (n *nodeIPAM) give(ctx context.Context, g nodecidr.Gift) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.given[types.UID(g.UID)], n.ours[types.UID(g.UID)] = g.PodCIDRs, true
+	n.assigned[types.UID(g.UID)], n.ours[types.UID(g.UID)] = g.PodCIDRs, true
 	for _, p := range g.PodCIDRs {
 		for _, r := range n.cutFrom() {
 			if p.Overlaps(r.Cluster) {
@@ -281,12 +281,12 @@ func (n *nodeIPAM) give(ctx context.Context, g nodecidr.Gift) error {
 			}
 		}
 	}
-	n.metrics.given.Inc()
+	n.metrics.assigned.Inc()
 	n.log.Info("assigned podCIDRs", "node", g.Node, "podCIDRs", texts)
 	return nil
 }
 
-func (n *nodeIPAM) claim(ctx context.Context, p netip.Prefix, g nodecidr.Gift) error {
+func (n *nodeIPAM) claim(ctx context.Context, p netip.Prefix, g nodecidr.Assignment) error {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&api.PodCIDRClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: api.AllocationGroup + "/" + api.AllocationVersion, Kind: api.PodCIDRClaimKind},
 		ObjectMeta: metav1.ObjectMeta{Name: nodecidr.Name(p)},
@@ -352,14 +352,14 @@ func (n *nodeIPAM) facts() nodecidr.Facts {
 	return f
 }
 
-// node is what counts of a Node, with what it was given lately.
+// node is what counts of a Node, with what it was assigned lately.
 func (n *nodeIPAM) node(node *corev1.Node) nodecidr.Node {
 	out := nodecidr.Node{Name: node.Name, UID: string(node.UID), PodCIDRs: podCIDRs(node),
 		Created: node.CreationTimestamp.Time, Leaving: node.DeletionTimestamp != nil}
 	if len(out.PodCIDRs) > 0 {
-		delete(n.given, node.UID)
+		delete(n.assigned, node.UID)
 	} else {
-		out.PodCIDRs = n.given[node.UID]
+		out.PodCIDRs = n.assigned[node.UID]
 	}
 	for _, a := range node.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil {

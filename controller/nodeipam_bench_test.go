@@ -78,6 +78,6 @@ func (c *cluster) untilAllHave(cfg api.NodeIPAM, many int) time.Duration {
 	plan, err := nodecidr.Make(n.facts())
 	must(c.t, err)
 	c.t.Logf("%d Nodes: %s; computing a plan with nothing to do takes %s (%d gifts)", many, took, time.Since(began),
-		len(plan.Gifts))
+		len(plan.Assignments))
 	return took
 }

@@ -270,9 +270,9 @@ func TestClaimedBlockIsGiven(t *testing.T) {
 	c := newCluster(t)
 	n := c.node("n")
 	ours := newNodeIPAM(c.options(c.admin), newWorld(c.options(c.admin)), nil, nil)
-	must(t, ours.claim(t.Context(), netip.MustParsePrefix("10.73.7.0/24"), nodecidr.Gift{Node: n.Name, UID: string(n.UID)}))
+	must(t, ours.claim(t.Context(), netip.MustParsePrefix("10.73.7.0/24"), nodecidr.Assignment{Node: n.Name, UID: string(n.UID)}))
 	gone := c.node("gone")
-	must(t, ours.claim(t.Context(), netip.MustParsePrefix("10.73.8.0/24"), nodecidr.Gift{Node: gone.Name, UID: string(gone.UID)}))
+	must(t, ours.claim(t.Context(), netip.MustParsePrefix("10.73.8.0/24"), nodecidr.Assignment{Node: gone.Name, UID: string(gone.UID)}))
 	c.deleteNode(t.Context(), "gone")
 	_, stop := c.stoppable(ipam("10.73.0.0/16"))
 	defer stop()
@@ -465,18 +465,18 @@ func TestSleeperGivesNothingTwice(t *testing.T) {
 	sleeper, _ := c.nodeIPAM(ipam("10.78.0.0/16"))
 	waker, _ := c.nodeIPAM(ipam("10.78.0.0/16"))
 	// The sleeper has not heard of a, and the waker dies before it comes to b.
-	plan := func(n *corev1.Node) nodecidr.Gift {
+	plan := func(n *corev1.Node) nodecidr.Assignment {
 		p, err := nodecidr.Make(nodecidr.Facts{Ranges: sleeper.cutFrom(),
 			Nodes: []nodecidr.Node{{Name: n.Name, UID: string(n.UID)}}})
 		must(t, err)
-		if len(p.Gifts) != 1 || p.Gifts[0].PodCIDRs[0] != block {
+		if len(p.Assignments) != 1 || p.Assignments[0].PodCIDRs[0] != block {
 			t.Fatalf("%+v: the plans must be at odds", p)
 		}
-		return p.Gifts[0]
+		return p.Assignments[0]
 	}
 	planned := plan(b)
-	must(t, waker.give(t.Context(), plan(a)))
-	if err := sleeper.give(t.Context(), planned); !apierrors.IsAlreadyExists(err) {
+	must(t, waker.assign(t.Context(), plan(a)))
+	if err := sleeper.assign(t.Context(), planned); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("got %v, want that the claim is there", err)
 	}
 	c.has("a", block.String())
@@ -486,13 +486,13 @@ func TestSleeperGivesNothingTwice(t *testing.T) {
 	planned.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.78.9.0/24")}
 	late := planned
 	late.Node, late.UID = a.Name, string(a.UID)
-	if err := sleeper.give(t.Context(), late); err == nil {
+	if err := sleeper.assign(t.Context(), late); err == nil {
 		t.Error("a Node got other podCIDRs than it had")
 	}
 	c.deleteNode(t.Context(), "b")
 	c.node("b")
 	planned.Claimed = planned.PodCIDRs
-	if err := sleeper.give(t.Context(), planned); err == nil {
+	if err := sleeper.assign(t.Context(), planned); err == nil {
 		t.Error("a Node got what another of its name was to have")
 	}
 	c.has("a", block.String())
@@ -533,7 +533,7 @@ func TestKubeAllPodCIDRsAreRead(t *testing.T) {
 		must(t, err)
 	}
 	leader, _ := c.nodeIPAM(ipam("10.78.0.0/16"))
-	have, err := leader.haveNow(t.Context())
+	have, err := leader.assignedNow(t.Context())
 	must(t, err)
 	got := map[string]string{}
 	for name, h := range have {

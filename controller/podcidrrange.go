@@ -122,9 +122,9 @@ func (n *nodeIPAM) conditions(u nodecidr.Usage) []metav1.Condition {
 	return []metav1.Condition{ready, few}
 }
 
-// tell writes Events about Nodes that wait or have faulty podCIDRs, and logs them.
-func (n *nodeIPAM) tell(p nodecidr.Plan) {
-	maps.DeleteFunc(n.told, func(_ string, at time.Time) bool { return time.Since(at) > tellAgain })
+// report writes Events about Nodes that wait or have faulty podCIDRs, and logs them.
+func (n *nodeIPAM) report(p nodecidr.Plan) {
+	maps.DeleteFunc(n.reported, func(_ string, at time.Time) bool { return time.Since(at) > tellAgain })
 	for _, w := range p.Waiting {
 		n.warn(w.Node, types.UID(w.UID), api.EventCIDRNotAvailable, w.Why)
 	}
@@ -142,10 +142,10 @@ func (n *nodeIPAM) tell(p nodecidr.Plan) {
 // warn says something of a Node, if it has not been said lately.
 func (n *nodeIPAM) warn(node string, uid types.UID, reason, text string) {
 	key := string(uid) + reason + text
-	if _, told := n.told[key]; told {
+	if _, reported := n.reported[key]; reported {
 		return
 	}
-	n.told[key] = time.Now()
+	n.reported[key] = time.Now()
 	n.log.Info("problem with a Node", "node", node, "reason", reason, "message", text)
 	n.events.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}, corev1.EventTypeWarning,
 		reason, text)

@@ -155,7 +155,7 @@ func (s poolState) fillingText() string {
 	return text + ". Extend spec.ipRanges"
 }
 
-// maxOverlaps is how many overlaps are told: the API server takes 32 KiB, people less.
+// maxOverlaps is how many overlaps are reported: the API server takes 32 KiB, people less.
 const maxOverlaps = 5
 
 func (s poolState) overlapText() string {

@@ -98,7 +98,7 @@ func (s *poolStatus) write(ctx context.Context, p *api.IPPool, now api.IPPoolSta
 		return s.patch(ctx, p, map[string]any{"metadata": map[string]any{
 			"resourceVersion": p.ResourceVersion, "finalizers": append(slices.Clone(p.Finalizers), api.PoolFinalizer)}})
 	case p.DeletionTimestamp != nil && kept && now.Usage.Used == 0:
-		return s.letGo(ctx, p)
+		return s.removeFinalizer(ctx, p)
 	}
 	if reflect.DeepEqual(p.Status.Usage, now.Usage) && slices.Equal(p.Status.FreeMap, now.FreeMap) &&
 		reflect.DeepEqual(p.Status.Conditions, now.Conditions) {
@@ -114,9 +114,9 @@ func (s *poolStatus) write(ctx context.Context, p *api.IPPool, now api.IPPoolSta
 	return err
 }
 
-// letGo lets a deleted pool go after one more look: an agent may have given an
+// removeFinalizer removes the finalizer of a deleted pool after one more list: an agent may have allocated an
 // address just before it saw the deletion.
-func (s *poolStatus) letGo(ctx context.Context, p *api.IPPool) error {
+func (s *poolStatus) removeFinalizer(ctx context.Context, p *api.IPPool) error {
 	list, err := s.allocations.List(ctx, metav1.ListOptions{Limit: 1,
 		FieldSelector: fields.OneTermEqualSelector(api.AllocationPoolField, p.Name).String()})
 	if err != nil || len(list.Items) > 0 {

@@ -43,8 +43,8 @@ type reclaimer struct {
 
 	// lost are nodes that may be lost, by name.
 	lost map[string]*lostNode
-	// told is what was said of a node, and when.
-	told map[string]time.Duration
+	// reported is when a message about a node was last logged.
+	reported map[string]time.Duration
 }
 
 // lostNode is what is known of one.
@@ -83,7 +83,7 @@ func (r *reclaimer) run(ctx context.Context) {
 
 // begin forgets what was known as an earlier leader.
 func (r *reclaimer) begin() {
-	r.lost, r.told = map[string]*lostNode{}, map[string]time.Duration{}
+	r.lost, r.reported = map[string]*lostNode{}, map[string]time.Duration{}
 }
 
 // pass looks once at what may be lost.
@@ -148,7 +148,7 @@ func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Su
 	now, pods, err := r.evidence(ctx, name)
 	if err != nil {
 		n.looks, n.kept[keptUnknown] = reclaim.Looks{}, len(suspects) // it may have been well in between
-		r.tell(name, "cannot determine whether a node is lost, keeping its addresses", "reason", err.Error())
+		r.report(name, "cannot determine whether a node is lost, keeping its addresses", "reason", err.Error())
 		return 0
 	}
 	var gone []reclaim.Suspect
@@ -158,7 +158,7 @@ func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Su
 			n.kept[keptNode]++
 		case reclaim.Lives(s.Spec.Owner, pods):
 			n.kept[keptPod]++
-			r.tell(name, "keeping addresses of a lost node until their Pods are deleted", "reason", s.Why,
+			r.report(name, "keeping addresses of a lost node until their Pods are deleted", "reason", s.Why,
 				"owner", s.Spec.Owner.String())
 		default:
 			gone = append(gone, s)
@@ -190,7 +190,7 @@ func (r *reclaimer) free(ctx context.Context, s reclaim.Suspect) (kept string) {
 	case errors.Is(err, allocation.ErrConflict), errors.Is(err, allocation.ErrNotFound):
 		return keptChanged
 	case err != nil:
-		r.tell(s.Spec.Owner.Node, "reclaiming addresses of a lost node failed, will retry", "reason", err.Error())
+		r.report(s.Spec.Owner.Node, "reclaiming addresses of a lost node failed, will retry", "reason", err.Error())
 		return keptUnknown
 	}
 	return ""
@@ -239,13 +239,13 @@ func (r *reclaimer) freed(s reclaim.Suspect, node reclaim.ClusterNode) {
 		"container %s on node %s, but %s: it is reclaimed", s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why)
 }
 
-// tell logs what keeps a node's addresses, and not again for a while.
-func (r *reclaimer) tell(node, message string, more ...any) {
-	maps.DeleteFunc(r.told, func(_ string, at time.Duration) bool { return r.clock()-at > tellAgain })
-	if _, told := r.told[node+message]; told {
+// report logs what keeps a node's addresses, and not again for a while.
+func (r *reclaimer) report(node, message string, more ...any) {
+	maps.DeleteFunc(r.reported, func(_ string, at time.Duration) bool { return r.clock()-at > tellAgain })
+	if _, reported := r.reported[node+message]; reported {
 		return
 	}
-	r.told[node+message] = r.clock()
+	r.reported[node+message] = r.clock()
 	r.log.Info(message, append([]any{"node", node}, more...)...)
 }
 

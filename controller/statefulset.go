@@ -48,14 +48,14 @@ type statefulSets struct {
 	every               api.ControllerIntervals
 	log                 logr.Logger
 
-	// told is what was last said of a set, and when, by its UID. It is forgotten with the leadership.
-	told map[types.UID]told
+	// reported is the last message about a set, and its time, by its UID. It is forgotten with the leadership.
+	reported map[types.UID]reported
 	// looked is when others than StatefulSets were last looked for.
 	looked time.Time
 }
 
-// told is what was said, and when.
-type told struct {
+// reported is a message and its time.
+type reported struct {
 	message string
 	at      time.Time
 }
@@ -95,7 +95,7 @@ func (s *statefulSets) synced() bool {
 
 // run works until ctx ends.
 func (s *statefulSets) run(ctx context.Context) {
-	s.told, s.looked = map[types.UID]told{}, time.Time{}
+	s.reported, s.looked = map[types.UID]reported{}, time.Time{}
 	for {
 		if s.synced() {
 			s.pass(ctx)
@@ -122,11 +122,11 @@ func (s *statefulSets) pass(ctx context.Context) {
 		alive[string(set.UID)] = true
 		missing += s.serve(ctx, v.needs(set), kept[string(set.UID)])
 	}
-	s.endKept(ctx, kept, alive)
+	s.releaseReservations(ctx, kept, alive)
 	s.metrics.keeping(kept, missing)
-	for uid := range s.told {
+	for uid := range s.reported {
 		if !alive[string(uid)] {
-			delete(s.told, uid)
+			delete(s.reported, uid)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func (s *statefulSets) serve(ctx context.Context, n needs, have []api.IPAllocati
 	}
 	rest := n.missing(have)
 	if len(rest) == 0 && n.err == nil || n.set.DeletionTimestamp != nil {
-		delete(s.told, n.set.UID)
+		delete(s.reported, n.set.UID)
 		return 0
 	}
 	var pools []pool.Pool
@@ -171,7 +171,7 @@ func (s *statefulSets) serve(ctx context.Context, n needs, have []api.IPAllocati
 	case len(rest) > 0:
 		s.warn(n.set, n.lacks(rest))
 	default:
-		delete(s.told, n.set.UID)
+		delete(s.reported, n.set.UID)
 	}
 	return len(rest)
 }
@@ -203,7 +203,7 @@ func (s *statefulSets) reserve(ctx context.Context, n needs, pools []pool.Pool) 
 		}
 		others = append(others, taken...)
 	}
-	s.tellMade(n.set, made)
+	s.reportReserved(n.set, made)
 	return rest, err
 }
 
@@ -244,20 +244,20 @@ const (
 	reasonNotReserved = "AddressAllocationFailed"
 )
 
-// warnAgain is when the same is told of a set again.
+// warnAgain is when the same is reported about a set again.
 const warnAgain = 5 * time.Minute
 
 // warn writes a Warning on the set, not more often than people can read.
 func (s *statefulSets) warn(set *appsv1.StatefulSet, message string) {
-	if last := s.told[set.UID]; last.message == message && time.Since(last.at) < warnAgain {
+	if last := s.reported[set.UID]; last.message == message && time.Since(last.at) < warnAgain {
 		return
 	}
-	s.told[set.UID] = told{message, time.Now()}
+	s.reported[set.UID] = reported{message, time.Now()}
 	s.log.Info("cannot reserve addresses for a StatefulSet", "statefulSet", set.Namespace+"/"+set.Name, "reason", message)
 	s.events.Event(refOf(set), corev1.EventTypeWarning, reasonNotReserved, message)
 }
 
-func (s *statefulSets) tellMade(set *appsv1.StatefulSet, made []choice) {
+func (s *statefulSets) reportReserved(set *appsv1.StatefulSet, made []choice) {
 	if len(made) > 0 {
 		s.events.Event(refOf(set), corev1.EventTypeNormal, reasonReserved, "reserved "+textOf(made))
 	}

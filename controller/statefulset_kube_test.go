@@ -105,8 +105,8 @@ func (c *cluster) phase(addr string, phase api.AllocationPhase, kept bool) {
 	})
 }
 
-// told waits for an Event on a set whose message has all parts.
-func (c *cluster) told(set *appsv1.StatefulSet, reason string, parts ...string) {
+// reported waits for an Event on a set whose message has all parts.
+func (c *cluster) reported(set *appsv1.StatefulSet, reason string, parts ...string) {
 	c.t.Helper()
 	c.event(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: set.Name, UID: set.UID}}, reason, parts...)
 }
@@ -149,7 +149,7 @@ func checkBlock(t *testing.T, c *cluster) {
 	c.allocate(a, "some", poolOf("block", "10.2.60.3", "10.2.60.3"))
 	set := c.set("block", 3, 0, inPools("block"))
 	c.keeps(set.UID, "0=10.2.60.4 1=10.2.60.5 2=10.2.60.6")
-	c.told(set, reasonReserved, "reserved 10.2.60.4 for ordinal 0", "10.2.60.6 for ordinal 2")
+	c.reported(set, reasonReserved, "reserved 10.2.60.4 for ordinal 0", "10.2.60.6 for ordinal 2")
 	c.scale("block", 5)
 	c.keeps(set.UID, "0=10.2.60.4 1=10.2.60.5 2=10.2.60.6 3=10.2.60.7 4=10.2.60.8")
 	c.scale("block", 2)
@@ -291,12 +291,12 @@ func (c *cluster) ofPod(addr string, uid types.UID) {
 	must(c.t, err)
 }
 
-// What can't be had is told on the set, and had as soon as the pool is larger.
+// What can't be had is reported on the set, and had as soon as the pool is larger.
 func checkSmallPool(t *testing.T, c *cluster) {
 	c.create(poolOf("little", "10.2.65.1", "10.2.65.2"))
 	set := c.set("little", 4, 0, inPools("little"))
 	c.keeps(set.UID, "0=10.2.65.1 1=10.2.65.2")
-	c.told(set, reasonNotReserved, "reserving an address for little-2, little-3 failed: no address is free in IPPool little: extend")
+	c.reported(set, reasonNotReserved, "reserving an address for little-2, little-3 failed: no address is free in IPPool little: extend")
 	c.metric(c.url, "fairlead_statefulset_addresses_missing 2")
 	_, err := c.pools().Patch(t.Context(), "little", types.MergePatchType,
 		[]byte(`{"spec": {"ipRanges": [{"start": "10.2.65.1", "end": "10.2.65.9"}]}}`), metav1.PatchOptions{})
@@ -334,9 +334,9 @@ func checkNamed(t *testing.T, c *cluster) {
 	c.allocate(a, "other", poolOf("named", "10.2.67.2", "10.2.67.2"))
 	set := c.set("named", 4, 0, map[string]string{api.AnnotationPools: "named", api.AnnotationPodIPs: "10.2.67.5,10.2.67.2,10.2.67.4"})
 	c.keeps(set.UID, "0=10.2.67.5 2=10.2.67.4")
-	c.told(set, reasonNotReserved, "reserving an address for named-1, named-3 failed")
+	c.reported(set, reasonNotReserved, "reserving an address for named-1, named-3 failed")
 	c.scale("named", 3)
-	c.told(set, reasonNotReserved, "reserving an address for named-1 failed: 10.2.67.2, which the annotation ipam.antrea.io/pod-ips names, "+
+	c.reported(set, reasonNotReserved, "reserving an address for named-1 failed: 10.2.67.2, which the annotation ipam.antrea.io/pod-ips names, "+
 		"has another owner: kubectl get ipallocation 10.2.67.2 shows it")
 	c.release(a, "other")
 	c.keeps(set.UID, "0=10.2.67.5 1=10.2.67.2 2=10.2.67.4")
@@ -356,7 +356,7 @@ func checkAgentFirst(t *testing.T, c *cluster) {
 	c.keeps(set.UID, "0=10.2.68.6 1=10.2.68.7 2=10.2.68.8 3=10.2.68.9")
 }
 
-// What is wrong with a set's annotations is told on it.
+// What is wrong with a set's annotations is reported on it.
 func checkWrongAnnotations(t *testing.T, c *cluster) {
 	c.create(poolOf("right", "10.2.69.1", "10.2.69.20"))
 	for name, w := range map[string]struct {
@@ -370,7 +370,7 @@ func checkWrongAnnotations(t *testing.T, c *cluster) {
 			`StatefulSet default/value: annotation ipam.fairlead.dev/sticky is "yes": write address`},
 	} {
 		set := c.set(name, 1, 0, w.annotations)
-		c.told(set, reasonNotReserved, w.want)
+		c.reported(set, reasonNotReserved, w.want)
 		c.keeps(set.UID, "")
 	}
 }
@@ -385,7 +385,7 @@ func checkPoolDeleted(t *testing.T, c *cluster) {
 	agent, o := c.add("n1", set, 0, p)
 	must(t, c.pools().Delete(t.Context(), "dying", metav1.DeleteOptions{}))
 	c.keeps(set.UID, "0=10.2.70.1!")
-	c.told(set, reasonNotReserved, "it is being deleted")
+	c.reported(set, reasonNotReserved, "it is being deleted")
 	must(t, agent.Release(t.Context(), o))
 	c.keeps(set.UID, "")
 	c.cooled("dying")

@@ -35,7 +35,7 @@ type world struct {
 	log           logr.Logger
 	servicesEvery time.Duration
 	// listeners receive when there is something new; changes that come close
-	// together are told once.
+	// together are reported once.
 	listeners []chan struct{}
 
 	pools, allocations, nodes             cache.Store
@@ -101,10 +101,10 @@ func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache
 			}
 			return of(t), nil
 		},
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { w.tell() }, DeleteFunc: func(any) { w.tell() },
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { w.report() }, DeleteFunc: func(any) { w.report() },
 			UpdateFunc: func(old, now any) {
 				if !same[T](old, now) {
-					w.tell()
+					w.report()
 				}
 			}},
 	})
@@ -143,7 +143,7 @@ func (w *world) news() <-chan struct{} {
 	return c
 }
 
-func (w *world) tell() {
+func (w *world) report() {
 	for _, c := range w.listeners {
 		select {
 		case c <- struct{}{}:
@@ -188,10 +188,10 @@ func (w *world) readServices(ctx context.Context) {
 	w.mu.Lock()
 	w.services = found
 	w.mu.Unlock()
-	w.tell()
+	w.report()
 }
 
-// synced tells whether the API server has told all objects.
+// synced tells whether the API server has reported all objects.
 func (w *world) synced() bool {
 	return w.poolsFeed.HasSynced() && w.allocationsFeed.HasSynced() && w.nodesFeed.HasSynced()
 }

@@ -90,7 +90,7 @@ func TestKubeDoctorKnowsNodeIPAM(t *testing.T) {
 	}
 	stop()
 	c.until(func() string {
-		if out, _ := c.run("doctor", "pod-cidr"); !strings.Contains(out, "does not run: no holder of its Lease") {
+		if out, _ := c.run("doctor", "pod-cidr"); !strings.Contains(out, "is not running: no holder of its Lease") {
 			return out
 		}
 		return ""

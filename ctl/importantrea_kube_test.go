@@ -58,7 +58,7 @@ func (c *fixture) outcomes(args ...string) (out map[string]string, code int) {
 // nothing.
 func TestKubeImportAntrea(t *testing.T) {
 	c := newFixture(t)
-	t.Cleanup(c.letGo)
+	t.Cleanup(c.removeFinalizers)
 	c.pool("new-form")
 	c.apply(`{apiVersion: crd.antrea.io/v1alpha2, kind: IPPool, metadata: {name: old-form}, spec: {ipVersion: 4,
 		ipRanges: [{cidr: 10.3.0.0/28, gateway: 10.3.0.1, prefixLength: 24, vlan: 2}]}}`)
@@ -187,7 +187,7 @@ func (c *fixture) addresses() (out []string) {
 // loses an address, and nobody holds one for nobody.
 func TestKubeImportAntreaRaces(t *testing.T) {
 	c := newFixture(t)
-	t.Cleanup(c.letGo)
+	t.Cleanup(c.removeFinalizers)
 	c.pool("p")
 	c.node("n1", corev1.ConditionTrue)
 	c.hold("10.2.0.10", c.pod("other", "n1", "10.2.0.10"))
@@ -229,7 +229,7 @@ func TestKubeAntreasDefinition(t *testing.T) {
 	for _, how := range []string{"apply", "create"} { // with and without kubectl's note of what was applied
 		t.Run(how, func(t *testing.T) {
 			c := newFixture(t)
-			t.Cleanup(c.letGo)
+			t.Cleanup(c.removeFinalizers)
 			c.must(c.s.Kubectl(t.Context(), "delete", "crd", "ippools.crd.antrea.io"))
 			c.kubectlStdin(how, definition)
 			c.must(c.s.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=60s", "crd", "ippools.crd.antrea.io"))

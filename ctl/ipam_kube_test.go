@@ -18,7 +18,7 @@ import (
 // Each way in which an address can be wrong, on a real API server: it is found, by its name, and what is right is not.
 func TestKubeIPAMCheck(t *testing.T) {
 	c := newFixture(t)
-	t.Cleanup(c.letGo)
+	t.Cleanup(c.removeFinalizers)
 	c.pool("p")
 	c.node("up", corev1.ConditionTrue)
 	c.node("down", corev1.ConditionUnknown)
@@ -73,7 +73,7 @@ func TestKubeIPAMCheck(t *testing.T) {
 // Who lives is not freed, and nothing else than what was shown.
 func TestKubeIPAMRelease(t *testing.T) {
 	c := newFixture(t)
-	t.Cleanup(c.letGo)
+	t.Cleanup(c.removeFinalizers)
 	c.pool("p")
 	c.node("up", corev1.ConditionTrue)
 	c.node("down", corev1.ConditionUnknown)
@@ -104,11 +104,11 @@ func TestKubeIPAMRelease(t *testing.T) {
 		{"10.2.0.10 --yes", cli.ExitError, "its pod is running", api.PhaseAllocated},
 		{"10.2.0.10 --yes --force", cli.ExitUsage, "requires --reason", api.PhaseAllocated},
 		{"10.2.0.11", cli.ExitUsage, "no terminal to ask for confirmation", api.PhaseAllocated},
-		{"10.2.0.11 --yes", 0, "there is no Pod of UID", api.PhaseCooling},
+		{"10.2.0.11 --yes", 0, "does not exist any more", api.PhaseCooling},
 		{"10.2.0.12 --yes", cli.ExitError, "its pod may be running", api.PhaseAllocated},
 		{"10.2.0.12 --yes --force --reason scrapped", 0, "Node down is not Ready (Unknown)", api.PhaseCooling},
 		{"10.2.0.13 --yes", 0, "02:00:00:00:00:07 answers for it", ""},
-		{"10.2.0.14 --yes", 0, "kept for StatefulSet default/db", ""},
+		{"10.2.0.14 --yes", 0, "reserved for StatefulSet default/db", ""},
 		{"10.2.0.15 --yes", cli.ExitError, "10.2.0.15 is not allocated", ""},
 		{"10.2.0 --yes", cli.ExitUsage, "not an IP address", ""},
 		{"--yes", cli.ExitUsage, "exactly one address is required", ""},
@@ -145,7 +145,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 
 func TestKubeIPAMShow(t *testing.T) {
 	c := newFixture(t)
-	t.Cleanup(c.letGo)
+	t.Cleanup(c.removeFinalizers)
 	c.pool("p")
 	c.node("up", corev1.ConditionTrue)
 	c.hold("10.2.0.10", c.pod("a", "up", "10.2.0.10"))

@@ -235,8 +235,8 @@ func (c *fixture) until(f func() (missing string)) {
 	}
 }
 
-// letGo takes the finalizers off pools, so that the next test finds none.
-func (c *fixture) letGo() {
+// removeFinalizers takes the finalizers off pools, so that the next test finds none.
+func (c *fixture) removeFinalizers() {
 	list, err := c.client.Dynamic.Resource(api.PoolResource).List(context.Background(), metav1.ListOptions{})
 	if apierrors.IsNotFound(err) { // the test has removed the kind
 		return

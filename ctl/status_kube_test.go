@@ -14,7 +14,7 @@ import (
 
 func TestKubeStatus(t *testing.T) {
 	c := newFixture(t)
-	t.Cleanup(c.letGo)
+	t.Cleanup(c.removeFinalizers)
 	c.pool("p")
 	c.node("up", corev1.ConditionTrue, "10.79.0.0/24")
 	c.node("down", corev1.ConditionFalse, "10.79.1.0/24")
@@ -54,7 +54,7 @@ func TestKubeStatus(t *testing.T) {
 // All checks at once; what was not examined is told.
 func TestKubeDoctorAll(t *testing.T) {
 	c := newFixture(t)
-	t.Cleanup(c.letGo)
+	t.Cleanup(c.removeFinalizers)
 	c.node("up", corev1.ConditionTrue, "10.79.0.0/24")
 	if kinds, code := c.kinds("doctor"); code != 0 || len(kinds) > 0 {
 		t.Errorf("all is well: %v, exit code %d", kinds, code)

@@ -17,7 +17,7 @@ import (
 // test/e2e.
 func TestKubeUninstall(t *testing.T) {
 	c := newFixture(t)
-	t.Cleanup(c.letGo)
+	t.Cleanup(c.removeFinalizers)
 	sets, pods := c.client.Kubernetes.AppsV1().DaemonSets("kube-system"), c.client.Kubernetes.CoreV1().Pods("kube-system")
 	if out, code := c.run("uninstall", "--yes"); code != cli.ExitError || !strings.Contains(out, "there is no DaemonSet kube-system/fairlead-agent") {
 		t.Errorf("nothing is installed: exit code %d\n%s", code, out)
@@ -55,7 +55,7 @@ func TestKubeUninstall(t *testing.T) {
 
 	// An agent does not end: nothing else is begun.
 	out, code = c.run("uninstall", "--yes", "--wait", "3s")
-	if code != cli.ExitError || !strings.Contains(out, "to end (agent-1)") || !strings.Contains(out, "Run the command again") {
+	if code != cli.ExitError || !strings.Contains(out, "to terminate (agent-1)") || !strings.Contains(out, "Run the command again") {
 		t.Errorf("an agent is there: exit code %d\n%s", code, out)
 	}
 	waits, err := sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{})

@@ -48,9 +48,9 @@ type (
 	SetVLAN  uint16
 )
 
-// Bounce sends the packet back to the port that it came from, which Output does
+// OutputInPort sends the packet back to the port that it came from, which Output does
 // not.
-type Bounce struct{}
+type OutputInPort struct{}
 
 // The fields of an ARP packet that its answer has otherwise.
 type (
@@ -59,18 +59,18 @@ type (
 	SetARPSpa struct{ netip.Addr }
 )
 
-// Copy copies one field of a packet to another.
-type Copy uint8
+// MoveField copies one field of a packet to another.
+type MoveField uint8
 
 const (
-	EthSrcToDst Copy = iota + 1
+	EthSrcToDst MoveField = iota + 1
 	ARPShaToTha
 	ARPSpaToTpa
 )
 
 // fields are what ovs-ofctl calls the action, the fields' numbers and
 // their width in bits.
-func (a Copy) fields() (name string, from, to uint32, bits uint16) {
+func (a MoveField) fields() (name string, from, to uint32, bits uint16) {
 	switch a {
 	case EthSrcToDst:
 		return "move:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]", oxmEthSrc, oxmEthDst, 48
@@ -81,8 +81,8 @@ func (a Copy) fields() (name string, from, to uint32, bits uint16) {
 	}
 }
 
-// alien stands for an action, in a dump, that no flow of ours has.
-type alien string
+// unknownAction stands for an action, in a dump, that no flow of ours has.
+type unknownAction string
 
 func (a Goto) String() string      { return fmt.Sprintf("goto_table:%d", uint8(a)) }
 func (a Output) String() string    { return fmt.Sprintf("output:%d", uint32(a)) }
@@ -94,13 +94,13 @@ func (a SetTunDst) String() string {
 }
 func (DecTTL) String() string { return "dec_ttl" }
 
-func (a SetSegment) String() string { return fmt.Sprintf("set_field:%#x->reg1", uint32(a)) }
-func (PopVLAN) String() string      { return "pop_vlan" }
-func (PushVLAN) String() string     { return "push_vlan:0x8100" }
-func (a SetVLAN) String() string    { return fmt.Sprintf("set_field:%d->vlan_vid", vlanPresent|uint16(a)) }
-func (Bounce) String() string       { return "IN_PORT" }
-func (a SetARPOp) String() string   { return fmt.Sprintf("set_field:%d->arp_op", uint16(a)) }
-func (a SetARPSha) String() string  { return fmt.Sprintf("set_field:%s->arp_sha", api.MAC(a)) }
-func (a SetARPSpa) String() string  { return fmt.Sprintf("set_field:%s->arp_spa", a.Addr) }
-func (a Copy) String() string       { name, _, _, _ := a.fields(); return name }
-func (a alien) String() string      { return string(a) }
+func (a SetSegment) String() string    { return fmt.Sprintf("set_field:%#x->reg1", uint32(a)) }
+func (PopVLAN) String() string         { return "pop_vlan" }
+func (PushVLAN) String() string        { return "push_vlan:0x8100" }
+func (a SetVLAN) String() string       { return fmt.Sprintf("set_field:%d->vlan_vid", vlanPresent|uint16(a)) }
+func (OutputInPort) String() string    { return "IN_PORT" }
+func (a SetARPOp) String() string      { return fmt.Sprintf("set_field:%d->arp_op", uint16(a)) }
+func (a SetARPSha) String() string     { return fmt.Sprintf("set_field:%s->arp_sha", api.MAC(a)) }
+func (a SetARPSpa) String() string     { return fmt.Sprintf("set_field:%s->arp_spa", a.Addr) }
+func (a MoveField) String() string     { name, _, _, _ := a.fields(); return name }
+func (a unknownAction) String() string { return string(a) }

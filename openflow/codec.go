@@ -172,7 +172,7 @@ func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
 	} else if src.IsValid() {
 		mod.Match.AddField(*openflow15.NewTunnelIpv6SrcField(src.AsSlice(), nil))
 	}
-	if f.Match.Piece { // nor is this
+	if f.Match.Fragment { // nor is this
 		any := &openflow15.IcmpTypeField{Type: fragAny} // a byte
 		mod.Match.AddField(openflow15.MatchField{Class: openflow15.OXM_CLASS_NXM_1, Field: openflow15.NXM_NX_IP_FRAG,
 			HasMask: true, Length: 2, Value: any, Mask: any})
@@ -190,7 +190,7 @@ func ofUnderlay(action Action) ofctrl.OFAction {
 		return &ofctrl.PushVLANAction{EtherType: tpid}
 	case SetVLAN:
 		return setField(openflow15.NewVlanIdField(uint16(a), nil))
-	case Bounce:
+	case OutputInPort:
 		return ofctrl.NewOutputInPort()
 	case SetARPOp:
 		return setField(openflow15.NewArpOperField(uint16(a)))
@@ -198,7 +198,7 @@ func ofUnderlay(action Action) ofctrl.OFAction {
 		return setField(openflow15.NewArpShaField(a[:]))
 	case SetARPSpa:
 		return setField(openflow15.NewArpSpaField(a.AsSlice()))
-	case Copy:
+	case MoveField:
 		_, from, to, bits := a.fields()
 		return ofctrl.NewCopyFieldAction(bits, 0, 0, oxmID(from, bits), oxmID(to, bits))
 	}
@@ -221,10 +221,10 @@ func ofMatch(f Flow) ofctrl.FlowMatch {
 		vid, present := uint16(0), uint16(openflow15.OFPVID_PRESENT)
 		of.VlanId, of.VlanMask = &vid, &present
 	}
-	if m.Wire == segmentOf(0) {
+	if m.VLAN == segmentOf(0) {
 		of.NonVlan = true
-	} else if m.Wire != 0 {
-		vid := m.Wire.vlan()
+	} else if m.VLAN != 0 {
+		vid := m.VLAN.vlan()
 		of.VlanId = &vid
 	}
 	if m.EthSrc != (api.MAC{}) {

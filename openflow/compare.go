@@ -32,7 +32,7 @@ func compare(list []listed, want []string) Differences {
 	}
 	for _, l := range list {
 		text := l.flow.String()
-		ours := !l.strange && !l.limited && l.cookie == l.flow.Cookie() && l.flow.Kind != 0
+		ours := !l.unsupported && !l.limited && l.cookie == l.flow.Cookie() && l.flow.Kind != 0
 		switch {
 		case ours && (missing[text] || want == nil):
 			delete(missing, text)

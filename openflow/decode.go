@@ -127,9 +127,9 @@ type listed struct {
 	cookie uint64
 	// limited: the flow has a timeout, flags or an importance. Ours never do.
 	limited bool
-	// strange: flow.Match is not all of the match, which rawMatch is.
-	strange  bool
-	rawMatch []byte
+	// unsupported: flow.Match is not all of the match, which rawMatch is.
+	unsupported bool
+	rawMatch    []byte
 }
 
 // flows reads one part of the list of flows and whether another part follows.
@@ -165,7 +165,7 @@ func readFlow(b []byte) (listed, error) {
 		return l, errShort
 	}
 	l.rawMatch = match
-	l.flow.Match, l.strange = readMatch(match[4:length])
+	l.flow.Match, l.unsupported = readMatch(match[4:length])
 	_, instructions, ok := cut(rest, roundUp8(u16(rest, 2)), 8)
 	if !ok {
 		return l, errShort
@@ -174,9 +174,9 @@ func readFlow(b []byte) (listed, error) {
 	return l, nil
 }
 
-// readMatch reads the fields of a match. strange tells that there is one among
+// readMatch reads the fields of a match. unsupported tells that there is one among
 // them that Match cannot express.
-func readMatch(b []byte) (m Match, strange bool) {
+func readMatch(b []byte) (m Match, unsupported bool) {
 	proto, code := uint8(0), false
 	for len(b) > 0 {
 		f, rest, ok := cutField(b)
@@ -190,13 +190,13 @@ func readMatch(b []byte) (m Match, strange bool) {
 		case f.id == oxmICMPv6Code && f.is(1) && f.value[0] == 0:
 			code = true
 		case !f.setMatch(&m):
-			strange = true
+			unsupported = true
 		}
 	}
 	// The ICMPv6 type implies the protocol, and is the only thing that does. A
 	// field of neighbour discovery implies the code in the same way.
-	strange = strange || code != m.hasND()
-	return m, strange || (proto == protoICMPv6) != (m.ICMPv6 != 0) || (proto != 0 && proto != protoICMPv6)
+	unsupported = unsupported || code != m.hasND()
+	return m, unsupported || (proto == protoICMPv6) != (m.ICMPv6 != 0) || (proto != 0 && proto != protoICMPv6)
 }
 
 // field is one OXM or NXM field.
@@ -236,7 +236,7 @@ func (f field) setMatch(m *Match) bool {
 	case f.id == oxmICMPv6Type && f.is(1):
 		m.ICMPv6 = f.value[0]
 	case f.id == nxmIPFrag && len(f.value) == 1 && f.mask != nil:
-		m.Piece = true
+		m.Fragment = true
 		return f.value[0] == fragAny && f.mask[0] == fragAny
 	case f.id == oxmEthSrc && f.is(6):
 		m.EthSrc = api.MAC(f.value)
@@ -253,7 +253,7 @@ func (f field) setMatch(m *Match) bool {
 		return binary.BigEndian.Uint16(f.mask) == vlanPresent && binary.BigEndian.Uint16(f.value) == vlanPresent
 	case f.id == oxmVLAN && f.is(2):
 		tci := binary.BigEndian.Uint16(f.value)
-		m.Wire = segmentOf(tci)
+		m.VLAN = segmentOf(tci)
 		return tci == 0 || tci > vlanPresent && tci <= vlanPresent|api.MaxVLAN // no priority tag (ID 0)
 	default:
 		return f.setAddr(m)
@@ -319,13 +319,13 @@ func (f field) prefix() (netip.Prefix, bool) {
 }
 
 // readInstructions returns the actions of a flow. What no flow of ours has
-// becomes an alien, so that the result equals no actions of ours.
+// becomes an unknownAction, so that the result equals no actions of ours.
 func readInstructions(b []byte) []Action {
 	var out []Action
 	for len(b) > 0 {
 		instr, rest, ok := cut(b, u16(b, 2), 8)
 		if !ok {
-			return append(out, alien("?"))
+			return append(out, unknownAction("?"))
 		}
 		b = rest
 		switch kind := binary.BigEndian.Uint16(instr); kind {
@@ -334,7 +334,7 @@ func readInstructions(b []byte) []Action {
 		case instrApply:
 			out = append(out, readActions(instr[8:])...)
 		default:
-			out = append(out, alien(fmt.Sprintf("instruction_%d(%x)", kind, instr[4:])))
+			out = append(out, unknownAction(fmt.Sprintf("instruction_%d(%x)", kind, instr[4:])))
 		}
 	}
 	return out
@@ -345,7 +345,7 @@ func readActions(b []byte) []Action {
 	for len(b) > 0 {
 		action, rest, ok := cut(b, u16(b, 2), 4)
 		if !ok {
-			return append(out, alien("?"))
+			return append(out, unknownAction("?"))
 		}
 		b = rest
 		out = append(out, readAction(binary.BigEndian.Uint16(action), action[4:]))
@@ -359,7 +359,7 @@ func readAction(kind uint16, body []byte) Action {
 		if port := binary.BigEndian.Uint32(body); port != portIn {
 			return Output(port)
 		}
-		return Bounce{}
+		return OutputInPort{}
 	case kind == actionPopVLAN:
 		return PopVLAN{}
 	case kind == actionPushVLAN && u16(body, 0) == tpid:
@@ -379,12 +379,12 @@ func readAction(kind uint16, body []byte) Action {
 			}
 		}
 	}
-	return alien(fmt.Sprintf("action_%d(%x)", kind, body))
+	return unknownAction(fmt.Sprintf("action_%d(%x)", kind, body))
 }
 
 // is reports whether the body of a copy_field action is that of a: the width and
 // two offsets in bits, two bytes of padding, the headers of two fields.
-func (a Copy) is(body []byte) bool {
+func (a MoveField) is(body []byte) bool {
 	_, from, to, bits := a.fields()
 	if len(body) < 16 || binary.BigEndian.Uint16(body) != bits || binary.BigEndian.Uint32(body[2:]) != 0 {
 		return false

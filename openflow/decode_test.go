@@ -113,8 +113,8 @@ func TestEachFieldAndAction(t *testing.T) {
 		{EtherType: ARP, ARPSha: m6},
 		nd, na,
 		{EthDst: m6}, {EthSrc: m6, EthDst: m6}, {Segment: segmentOf(0)}, {Segment: segmentOf(10)},
-		{Source: FromBridged, Segment: segmentOf(4094)}, {Wire: segmentOf(0)}, {Wire: segmentOf(1)},
-		{Wire: segmentOf(4094), EtherType: ARP}, {Wire: segmentOf(0), EtherType: IPv6, ICMPv6: redirect},
+		{Source: FromBridged, Segment: segmentOf(4094)}, {VLAN: segmentOf(0)}, {VLAN: segmentOf(1)},
+		{VLAN: segmentOf(4094), EtherType: ARP}, {VLAN: segmentOf(0), EtherType: IPv6, ICMPv6: redirect},
 		{Source: FromBridged, Segment: segmentOf(10), EtherType: ARP, Src: host4, Dst: host4},
 	}
 	nd.NDTarget = v6
@@ -127,7 +127,7 @@ func TestEachFieldAndAction(t *testing.T) {
 		flows = append(flows, Flow{Table: 5, Priority: 77, Kind: KindPeer, Match: m})
 	}
 	for i, a := range []Action{Goto(254), Output(65000), SetSource(FromTunnel), SetEthSrc(m6), SetEthDst(m6),
-		SetTunDst{host4.Addr()}, SetTunDst{v6}, SetSegment(segmentOf(10)), Bounce{}} {
+		SetTunDst{host4.Addr()}, SetTunDst{v6}, SetSegment(segmentOf(10)), OutputInPort{}} {
 		flows = append(flows, Flow{Table: 6, Priority: uint16(i), Kind: KindBase, Actions: []Action{a}})
 	}
 	flows = append(flows, Flow{Table: 7, Match: Match{EtherType: IPv6},
@@ -135,14 +135,14 @@ func TestEachFieldAndAction(t *testing.T) {
 	flows = append(flows,
 		Flow{Table: 7, Match: Match{EtherType: ARP, ARPOp: arpRequest}, Actions: answerARP(m6, host4.Addr())},
 		Flow{Table: 7, Priority: 1, Actions: []Action{PushVLAN{}, SetVLAN(10), Output(1)}},
-		Flow{Table: 7, Match: Match{Wire: segmentOf(10)}, Actions: []Action{PopVLAN{}, Goto(8)}})
+		Flow{Table: 7, Match: Match{VLAN: segmentOf(10)}, Actions: []Action{PopVLAN{}, Goto(8)}})
 	syncAll(t, s, flows)
 	s.Resync()
 	if got := syncAll(t, s, flows); got != (Changes{}) {
 		list, _ := s.list(t.Context())
 		t.Errorf("read back differently: %+v", got)
 		for _, l := range list {
-			t.Logf("strange %v: %s %s", l.strange, l.flow, hex.EncodeToString(l.rawMatch))
+			t.Logf("strange %v: %s %s", l.unsupported, l.flow, hex.EncodeToString(l.rawMatch))
 		}
 	}
 	if diff := lineDiff(sorted(dump(flows)), sorted(dumpFlows(o))); diff != "" {

@@ -16,8 +16,8 @@ func (c Changes) none() bool { return c == Changes{} }
 // confirmed is what the switch is known to have.
 type confirmed struct {
 	flows map[key]*have
-	// strange are flows whose match no flow of ours can have.
-	strange []listed
+	// unsupported are flows whose match no flow of ours can have.
+	unsupported []listed
 	// diffs counts calls of diff.
 	diffs uint64
 }
@@ -39,8 +39,8 @@ func newConfirmed(list []listed, before confirmed) confirmed {
 	c := confirmed{flows: make(map[key]*have, len(list))}
 	for i := range list {
 		l := &list[i]
-		if l.strange {
-			c.strange = append(c.strange, *l)
+		if l.unsupported {
+			c.unsupported = append(c.unsupported, *l)
 			continue
 		}
 		k := l.flow.key()
@@ -97,7 +97,7 @@ func (c *confirmed) diff(want []Flow) ([]change, Changes, error) {
 	return append(todo, deletions...), count, nil
 }
 
-// unwanted are deletions of the n flows that diff was not asked for, and of strange ones.
+// unwanted are deletions of the n flows that diff was not asked for, and of unsupported ones.
 func (c *confirmed) unwanted(n int) []change {
 	var out []change
 	if n > 0 {
@@ -110,7 +110,7 @@ func (c *confirmed) unwanted(n int) []change {
 	slices.SortFunc(out, func(a, b change) int {
 		return cmp.Or(cmp.Compare(a.flow.Table, b.flow.Table), cmp.Compare(a.flow.text(), b.flow.text()))
 	})
-	for _, l := range c.strange {
+	for _, l := range c.unsupported {
 		out = append(out, change{delete: true, flow: l.flow, rawMatch: l.rawMatch})
 	}
 	return out
@@ -128,7 +128,7 @@ func (c *confirmed) apply(todo []change) {
 			c.flows[t.flow.key()] = &have{flow: &flow}
 		}
 	}
-	c.strange = nil
+	c.unsupported = nil
 }
 
 // foreign reports whether c removes a flow that is not from Pipeline.

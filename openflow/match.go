@@ -62,9 +62,9 @@ func (s Segment) vlan() uint16 { return uint16(s &^ vlanPresent) }
 type Match struct {
 	InPort uint32 // OpenFlow port number
 	Tagged bool   // any VLAN tag
-	// Wire takes frames as they travel in a segment: with its tag, or without
+	// VLAN takes frames as they travel in a segment: with its tag, or without
 	// any. It excludes Tagged.
-	Wire           Segment
+	VLAN           Segment
 	EtherType      EtherType
 	EthSrc, EthDst api.MAC
 	// TunSrc is the outer source address of a packet out of a tunnel.
@@ -75,11 +75,11 @@ type Match struct {
 	// Src and Dst are the addresses of the IP header or, with ARP, its sender
 	// and target protocol address (always a whole address).
 	Src, Dst netip.Prefix
-	// Piece takes fragments of IP packets, the first one included.
-	Piece  bool
-	ARPOp  uint16
-	ARPSha api.MAC // sender hardware address
-	ICMPv6 uint8   // ICMPv6 type
+	// Fragment takes fragments of IP packets, the first one included.
+	Fragment bool
+	ARPOp    uint16
+	ARPSha   api.MAC // sender hardware address
+	ICMPv6   uint8   // ICMPv6 type
 	// NDTarget, and NDSll and NDTll, the source and target link-layer address
 	// options, are the fields of neighbour discovery. A match with one of them
 	// takes packets with ICMPv6 code 0 only.
@@ -129,10 +129,10 @@ func (m Match) String() string {
 		add("vlan_tci=0x1000/0x1000")
 	}
 	switch {
-	case m.Wire == segmentOf(0):
+	case m.VLAN == segmentOf(0):
 		add("vlan_tci=0x0000/0x1fff")
-	case m.Wire != 0:
-		add("dl_vlan=%d", m.Wire.vlan())
+	case m.VLAN != 0:
+		add("dl_vlan=%d", m.VLAN.vlan())
 	}
 	if m.EthSrc != (api.MAC{}) {
 		add("dl_src=%s", m.EthSrc)
@@ -141,7 +141,7 @@ func (m Match) String() string {
 		add("dl_dst=%s", m.EthDst)
 	}
 	m.addAddrs(add)
-	if m.Piece {
+	if m.Fragment {
 		add("nw_frag=yes")
 	}
 	if m.ARPOp != 0 {

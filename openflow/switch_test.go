@@ -214,7 +214,7 @@ func TestRefusedBundle(t *testing.T) {
 
 func TestUnencodableFlow(t *testing.T) {
 	s := dialTest(t, node(t))
-	_, err := s.Sync(t.Context(), []Flow{{Actions: []Action{alien("x")}}})
+	_, err := s.Sync(t.Context(), []Flow{{Actions: []Action{unknownAction("x")}}})
 	if err == nil || !strings.Contains(err.Error(), "no encoding") {
 		t.Errorf("got error %v", err)
 	}

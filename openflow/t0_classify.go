@@ -108,11 +108,11 @@ func classifyUplinks(v View) []Flow {
 		enter = append(enter, SetSource(FromUplink), SetSegment(s))
 		toResolve, toForward := append(slices.Clone(enter), Goto(tableResolve)), append(enter, Goto(tableForward))
 		flows = append(flows,
-			flow(classifyUplinkND, Match{Wire: s, EtherType: IPv6, ICMPv6: neighborSolicitation}, toResolve...),
-			flow(classifyUplinkND, Match{Wire: s, EtherType: IPv6, ICMPv6: neighborAdvertisement}, toResolve...),
-			flow(classifyUplink, Match{Wire: s, EtherType: ARP}, toResolve...),
-			flow(classifyUplink, Match{Wire: s, EtherType: IPv4}, toForward...),
-			flow(classifyUplink, Match{Wire: s, EtherType: IPv6}, toForward...))
+			flow(classifyUplinkND, Match{VLAN: s, EtherType: IPv6, ICMPv6: neighborSolicitation}, toResolve...),
+			flow(classifyUplinkND, Match{VLAN: s, EtherType: IPv6, ICMPv6: neighborAdvertisement}, toResolve...),
+			flow(classifyUplink, Match{VLAN: s, EtherType: ARP}, toResolve...),
+			flow(classifyUplink, Match{VLAN: s, EtherType: IPv4}, toForward...),
+			flow(classifyUplink, Match{VLAN: s, EtherType: IPv6}, toForward...))
 	}
 	return flows
 }

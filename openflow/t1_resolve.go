@@ -72,7 +72,7 @@ func resolveUnderlay(v View) []Flow {
 // not, arp_ignore=1 does.
 func answerARP(mac api.MAC, a netip.Addr) []Action {
 	return []Action{EthSrcToDst, SetEthSrc(mac), SetARPOp(arpReply), ARPShaToTha, ARPSpaToTpa,
-		SetARPSha(mac), SetARPSpa{a}, Bounce{}}
+		SetARPSha(mac), SetARPSpa{a}, OutputInPort{}}
 }
 
 // resolveTo steers to the owner of addrs what is in the segment: an ARP request or

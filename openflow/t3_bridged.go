@@ -46,7 +46,7 @@ func forwardBridged(v View) []Flow {
 	// advertisement, maybe. Nodes must ignore that (RFC 6980), and not all do.
 	for _, dst := range []netip.Prefix{multicast6(), linkLocal()} {
 		piece := forwardTo(KindUplink, forwardPieces, dst)
-		piece.Match.Piece = true
+		piece.Match.Fragment = true
 		flows = append(flows, piece)
 	}
 	fromBridged := func(kind Kind, priority uint16, in Segment, dst netip.Prefix, to []Action) {

@@ -31,7 +31,7 @@ func Uplink(configFile *string) *cobra.Command {
 		Use:   "uplink",
 		Short: "Shows, attaches and restores the node's NIC",
 		Long: `With enableBridgingMode: true the agent attaches the node's NIC for bridged pods. These
-commands attach and restore it by hand.
+commands attach and restore it manually.
 
 The previous state of the NIC is in the journal. See docs/uplink.md.
 

@@ -177,7 +177,7 @@ func TestRootForeignRoutes(t *testing.T) {
 	if c != (Changes{Added: 1, Neighbours: 2}) {
 		t.Errorf("Apply says %+v, want 10.0.3.0/24 added", c)
 	}
-	for _, want := range []string{"10.0.2.0/24 already has a route", "via 10.0.4.9 dev eth0 proto static", "fd00:2::/64 is taken",
+	for _, want := range []string{"10.0.2.0/24 already has a route", "via 10.0.4.9 dev eth0 proto static", "fd00:2::/64 already has a route",
 		"10.0.4.0/24 already has a route", "dev eth0 proto kernel"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the error lacks %q: %s", want, text)

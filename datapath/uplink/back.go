@@ -190,7 +190,7 @@ func (u *Uplink) freeNIC(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(rowErr, err)
 	}
-	return errors.Join(rowErr, u.letGo(ctx, j.NIC.Name, func() (bool, error) {
+	return errors.Join(rowErr, u.waitReleased(ctx, j.NIC.Name, func() (bool, error) {
 		nic, err = findLink(j.NIC.Name)
 		if err != nil || nic == nil {
 			return true, err
@@ -200,8 +200,10 @@ func (u *Uplink) freeNIC(ctx context.Context) error {
 	}, deleteVport))
 }
 
-// letGo waits until ovs-vswitchd has let a device go, and takes it by force if that does not run or takes too long.
-func (u *Uplink) letGo(ctx context.Context, name string, gone func() (bool, error), force func(string) error) error {
+// waitReleased waits until ovs-vswitchd has released a device, and removes it by force if ovs-vswitchd does not run or
+// takes too long.
+func (u *Uplink) waitReleased(ctx context.Context, name string, gone func() (bool, error),
+	force func(string) error) error {
 	if ok, err := gone(); ok || err != nil {
 		return err
 	}
@@ -238,7 +240,7 @@ func (u *Uplink) removeBridge(ctx context.Context) error {
 	if rowErr == nil {
 		rowErr = j.DB.Remove(ctx, j.Bridge)
 	}
-	err := u.letGo(ctx, j.Bridge.Name, func() (bool, error) {
+	err := u.waitReleased(ctx, j.Bridge.Name, func() (bool, error) {
 		l, err := findLink(j.Bridge.Name)
 		return l == nil, err
 	}, RemoveDevice)

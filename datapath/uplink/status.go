@@ -10,7 +10,7 @@ import (
 )
 
 // ByHand is the reason of a restore that somebody asked for.
-const ByHand = "restored by hand"
+const ByHand = "restored manually"
 
 // Status is what the journal says and what is found.
 type Status struct {

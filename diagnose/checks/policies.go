@@ -16,7 +16,7 @@ func (o Options) policies(ctx context.Context) ([]Finding, error) {
 		Cause: fmt.Sprintf("Fairlead enforces no network policies, but there %s: traffic that they should block passes",
 			number(len(v.Policies), "is 1", "are %d")),
 		Evidence: []string{some(v.Policies)},
-		Remedies: []Remedy{{Text: "Block the traffic elsewhere (the underlay's firewall, the application itself), or delete policies that are not needed, so that nobody relies on them"}}}}, nil
+		Remedies: []Remedy{{Text: "Block the traffic elsewhere (the underlay's firewall, the application itself), or delete policies that are not needed"}}}}, nil
 }
 
 // number says how many in words: one has its own.

@@ -97,7 +97,7 @@ func (x index) evidence(a api.IPAllocation) Evidence {
 
 func mac(a api.IPAllocation) string {
 	if a.Spec.MAC == "" {
-		return "somebody"
+		return "an unknown host"
 	}
 	return a.Spec.MAC
 }

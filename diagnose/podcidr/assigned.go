@@ -157,8 +157,9 @@ func (c *cluster) rangeOverlaps() []Diagnosis {
 		}
 		d := Diagnosis{Kind: Overlap, Warning: true, Evidence: []string{c.source()},
 			Cause: fmt.Sprintf("cluster CIDR %s overlaps %s: a node with podCIDR %s could not serve pods", g.Cluster, what, p)}
-		if told, better := c.leaveOutServices(); better && told.servesInAnyOrder(c.Ranges, c.nodes, len(c.waiting)) == nil {
-			d.Remedies = append(d.Remedies, told.tellServices())
+		changed, better := c.leaveOutServices()
+		if better && changed.servesInAnyOrder(c.Ranges, c.nodes, len(c.waiting)) == nil {
+			d.Remedies = append(d.Remedies, changed.tellServices())
 		} else {
 			d.NoHelp = append(d.NoHelp, "kube-controller-manager cannot exclude it from its range")
 		}

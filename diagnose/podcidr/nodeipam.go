@@ -102,7 +102,7 @@ func (c *cluster) given(ranges []Range, nodes []inputs.Node) error {
 	if len(p.Waiting) > 0 {
 		return fmt.Errorf("%s would still wait", count(len(p.Waiting), "1 node", "%d nodes"))
 	}
-	for _, g := range p.Gifts {
+	for _, g := range p.Assignments {
 		for _, block := range g.PodCIDRs {
 			if what := c.clash(block); what != "" {
 				return fmt.Errorf("the podCIDR %s holds or overlaps %s", block, what)

@@ -119,7 +119,7 @@ func checkConfigured(t *testing.T, nodes map[string]inputs.Node, f Facts, r Reme
 	}
 	c := newCluster(after, f, time.Now())
 	p, err := c.plan(r.Ranges, c.nodes)
-	if err != nil || len(p.Waiting) > 0 || len(p.Gifts) != len(c.waiting) {
+	if err != nil || len(p.Waiting) > 0 || len(p.Assignments) != len(c.waiting) {
 		t.Errorf("%s: %v, %+v", r.Text, err, p)
 	}
 	for _, fault := range p.Faults {

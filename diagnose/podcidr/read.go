@@ -119,7 +119,7 @@ func OtherAllocator(ctx context.Context, client kubernetes.Interface) (who strin
 	if flags == nil {
 		return "", nil
 	}
-	if told, _ := flags.allocates(); told != Yes {
+	if allocates, _ := flags.allocates(); allocates != Yes {
 		return "", nil
 	}
 	return "kube-controller-manager, whose Pod " + r.pod + " has --allocate-node-cidrs", nil
@@ -302,11 +302,11 @@ func (r *reader) settle(kcm flags, config *kubeadm) {
 	if len(ranges) > 0 {
 		f.Ranges, f.RangesFrom = ranges, from
 	}
-	told, err := parseCIDRs(kcm["service-cluster-ip-range"])
+	fromFlags, err := parseCIDRs(kcm["service-cluster-ip-range"])
 	r.unread(from, err)
-	f.LeftOut = told
-	if len(f.Services) == 0 && len(told) > 0 {
-		f.Services, f.ServicesFrom = told, from
+	f.LeftOut = fromFlags
+	if len(f.Services) == 0 && len(fromFlags) > 0 {
+		f.Services, f.ServicesFrom = fromFlags, from
 	}
 	if len(f.Services) == 0 && config != nil {
 		f.Services, f.ServicesFrom = config.ServiceSubnet, "ConfigMap kube-system/"+kubeadmConfig

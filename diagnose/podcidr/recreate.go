@@ -110,9 +110,9 @@ func (c *cluster) room(nodes []inputs.Node) (Remedy, error) {
 		if c.servesInTurn(c.Ranges, nodes) == nil {
 			return r, nil
 		}
-		told, better := c.leaveOutServices()
-		if better && !told.freesServices(nodes) && told.servesInTurn(c.Ranges, nodes) == nil {
-			tell := told.tellServices()
+		changed, better := c.leaveOutServices()
+		if better && !changed.freesServices(nodes) && changed.servesInTurn(c.Ranges, nodes) == nil {
+			tell := changed.tellServices()
 			tell.Text = lower(tell.Text) + ", then "
 			tell.Recreate = r.Recreate
 			return tell, nil
@@ -194,9 +194,9 @@ func (c *cluster) servesInTurn(ranges []Range, nodes []inputs.Node) error {
 
 // leaveOutServices is c with an allocator that leaves out all Service CIDRs.
 func (c *cluster) leaveOutServices() (*cluster, bool) {
-	told := *c
-	told.LeftOut = c.Services
-	return &told, len(c.Services) > len(c.LeftOut)
+	changed := *c
+	changed.LeftOut = c.Services
+	return &changed, len(c.Services) > len(c.LeftOut)
 }
 
 // tellServices makes the allocator leave out what c leaves out.

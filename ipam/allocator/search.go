@@ -36,9 +36,9 @@ const (
 	spareAge = 5 * time.Second
 )
 
-// spread is within how many addresses of a pool the nodes begin to look: enough for
+// startWindow is within how many addresses of a pool the nodes begin to look: enough for
 // all to begin elsewhere, and few enough for IPv6 addresses that people can read.
-const spread = 1 << 20
+const startWindow = 1 << 20
 
 // anyOf gives a free address of one pool. The error is an *ExhaustedError if there
 // is none.
@@ -119,7 +119,7 @@ func apart(p pool.Pool) netip.Addr {
 	if hinted := p.Hinted(); hinted.Total() > 0 {
 		p = hinted
 	}
-	return p.At(rand.Int64N(min(p.Total(), spread)))
+	return p.At(rand.Int64N(min(p.Total(), startWindow)))
 }
 
 // spare are addresses to try that are left of a list of the pool.
@@ -169,7 +169,7 @@ func (a *Allocator) cursor(p pool.Pool) netip.Addr {
 	if !began {
 		h := fnv.New64a()
 		h.Write([]byte(a.Node + " " + p.Name))
-		next = p.At(int64(h.Sum64() % uint64(min(p.Total(), spread))))
+		next = p.At(int64(h.Sum64() % uint64(min(p.Total(), startWindow))))
 	}
 	return first(p, next)
 }
@@ -238,9 +238,9 @@ func (s *search) free(held map[netip.Addr]bool) []candidate {
 	return out
 }
 
-// crowd is within how many addresses nodes that want the oldest choose, so that they
+// shuffleWindow is within how many addresses nodes that want the oldest choose, so that they
 // do not all try the same.
-const crowd = 32
+const shuffleWindow = 32
 
 // oldest are the addresses of list, those that were given back first at the front,
 // give or take some.
@@ -253,7 +253,7 @@ func oldest(list []api.IPAllocation) []candidate {
 	}
 	slices.SortFunc(list, func(a, b api.IPAllocation) int { return until(a).Compare(until(b)) })
 	var out []candidate
-	for few := range slices.Chunk(list, crowd) {
+	for few := range slices.Chunk(list, shuffleWindow) {
 		rand.Shuffle(len(few), func(i, j int) { few[i], few[j] = few[j], few[i] })
 		for _, h := range few {
 			if _, addr, err := allocation.ParseName(h.Name); err == nil {

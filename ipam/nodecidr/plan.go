@@ -44,8 +44,8 @@ type Facts struct {
 	Last []netip.Prefix
 }
 
-// Gift is what a Node is to get: one block of each family. Those that are in Claimed are claimed already.
-type Gift struct {
+// Assignment is what a Node is to get: one block of each family. Those that are in Claimed are claimed already.
+type Assignment struct {
 	Node, UID string
 	PodCIDRs  []netip.Prefix
 	Claimed   []netip.Prefix
@@ -53,8 +53,8 @@ type Gift struct {
 
 // Plan is what is to be done, and what is to be said.
 type Plan struct {
-	// Gifts are in the order of the Nodes' creation.
-	Gifts []Gift
+	// Assignments are in the order of the Nodes' creation.
+	Assignments []Assignment
 	// Release are claims that serve nobody: their Node is gone, or has got others.
 	Release []Claim
 	// Waiting are the Nodes that nothing is left for.
@@ -70,7 +70,7 @@ type Waiting struct {
 	Node, UID, Why string
 }
 
-// Usage is how full a range is, in blocks, with the gifts of the plan.
+// Usage is how full a range is, in blocks, with the assignments of the plan.
 type Usage struct {
 	Range       blocks.Range
 	Total, Used uint64
@@ -257,14 +257,14 @@ func (m *maker) startIn(g *blocks.Grid) uint64 {
 // giveTo gives a Node what it has claimed, and else the next block of each family, or nothing at all: what is once
 // written to a Node can't be completed.
 func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
-	gift := Gift{Node: n.Name, UID: n.UID}
+	assignment := Assignment{Node: n.Name, UID: n.UID}
 	var missing []int
 	for _, f := range families(m.Ranges) {
 		switch had := m.claimOf(n.UID, f); {
 		case had.IsValid():
-			gift.PodCIDRs, gift.Claimed = append(gift.PodCIDRs, had), append(gift.Claimed, had)
+			assignment.PodCIDRs, assignment.Claimed = append(assignment.PodCIDRs, had), append(assignment.Claimed, had)
 		case len(supply[f]) > 0:
-			gift.PodCIDRs = append(gift.PodCIDRs, supply[f][0])
+			assignment.PodCIDRs = append(assignment.PodCIDRs, supply[f][0])
 		default:
 			missing = append(missing, f)
 		}
@@ -273,14 +273,14 @@ func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
 		m.plan.Waiting = append(m.plan.Waiting, Waiting{n.Name, n.UID, m.full(missing)})
 		return
 	}
-	for _, p := range gift.PodCIDRs {
+	for _, p := range assignment.PodCIDRs {
 		if f := netaddr.Family(p.Addr()); len(supply[f]) > 0 && supply[f][0] == p {
 			supply[f] = supply[f][1:]
 			m.take(p)
 		}
 	}
-	if len(gift.PodCIDRs) > 0 {
-		m.plan.Gifts = append(m.plan.Gifts, gift)
+	if len(assignment.PodCIDRs) > 0 {
+		m.plan.Assignments = append(m.plan.Assignments, assignment)
 	}
 }
 

@@ -51,13 +51,13 @@ func TestNodesGetBlocksInOrder(t *testing.T) {
 	want := []string{"a [10.0.0.0/24 fd00::/64]", "b [10.0.3.0/24 fd00:0:0:2::/64]", "c [10.9.0.0/24 fd00:0:0:3::/64]",
 		"d [10.9.1.0/24 fd00:0:0:4::/64]"}
 	var got []string
-	for _, g := range p.Gifts {
+	for _, g := range p.Assignments {
 		got = append(got, fmt.Sprint(g.Node, " ", g.PodCIDRs))
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if c := p.Gifts[2].Claimed; !slices.Equal(c, prefixes("10.9.0.0/24")) {
+	if c := p.Assignments[2].Claimed; !slices.Equal(c, prefixes("10.9.0.0/24")) {
 		t.Errorf("c has claimed %v", c)
 	}
 	if u := p.Usage; u[0].Used != 4 || u[0].Total != 4 || u[2].Used != 2 || u[1].Used != 5 {
@@ -71,7 +71,7 @@ func TestWhoGetsNothing(t *testing.T) {
 	host := node("host", 8, "10.0.1.0/24", "fd00::/64")
 	host.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.7")} // a node's address is in the last block
 	p := mustMake(t, Facts{Ranges: ranges("10.0.0.0/23 24", "fd00::/60 64"), Nodes: []Node{node("a", 1), leaving, host}})
-	if len(p.Gifts) != 0 || len(p.Waiting) != 1 || p.Waiting[0].Node != "a" {
+	if len(p.Assignments) != 0 || len(p.Waiting) != 1 || p.Waiting[0].Node != "a" {
 		t.Fatalf("%+v", p)
 	}
 	for _, part := range []string{"no IPv4 podCIDR is left", "10.0.0.0/23 cut into /24 has 2", "nodeIPAM.clusterCIDRs"} {
@@ -88,11 +88,11 @@ func TestWhoGetsNothing(t *testing.T) {
 func TestBlocksRest(t *testing.T) {
 	f := Facts{Ranges: ranges("10.0.0.0/22 24"), Nodes: []Node{node("new", 5)},
 		Claims: []Claim{{PodCIDR: prefixes("10.0.2.0/24")[0], Node: "gone", UID: "uid-gone", Created: time.Unix(50, 0)}}}
-	if p := mustMake(t, f); p.Gifts[0].PodCIDRs[0] != prefixes("10.0.3.0/24")[0] || len(p.Release) != 1 {
+	if p := mustMake(t, f); p.Assignments[0].PodCIDRs[0] != prefixes("10.0.3.0/24")[0] || len(p.Release) != 1 {
 		t.Errorf("behind the newest claim: %+v", p)
 	}
 	f.Last = prefixes("10.0.3.0/24")
-	if p := mustMake(t, f); p.Gifts[0].PodCIDRs[0] != prefixes("10.0.0.0/24")[0] {
+	if p := mustMake(t, f); p.Assignments[0].PodCIDRs[0] != prefixes("10.0.0.0/24")[0] {
 		t.Errorf("behind the last of the range: %+v", p)
 	}
 }
@@ -113,7 +113,7 @@ func TestClaims(t *testing.T) {
 	if want := []string{"10.0.2.0/24", "10.0.3.0/24", "10.0.4.0/24", "10.0.8.0/25", "10.1.0.0/24"}; !slices.Equal(released, want) {
 		t.Errorf("released %v, want %v", released, want)
 	}
-	if g := p.Gifts[0]; g.Node != "two" || g.PodCIDRs[0].String() != "10.0.5.0/24" {
+	if g := p.Assignments[0]; g.Node != "two" || g.PodCIDRs[0].String() != "10.0.5.0/24" {
 		t.Errorf("%+v", g)
 	}
 }
@@ -146,9 +146,9 @@ func TestBadRanges(t *testing.T) {
 	}
 }
 
-// Whatever is there: no gift touches what anybody else has, each has one block of each family, and all Nodes that
+// Whatever is there: no assignment touches what anybody else has, each has one block of each family, and all Nodes that
 // waited get theirs or are said to wait.
-func TestGiftsTouchNothing(t *testing.T) {
+func TestAssignmentsTouchNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -197,13 +197,13 @@ func randomFacts(random *rand.Rand) Facts {
 
 func check(f Facts, p Plan) error {
 	done := map[string]bool{}
-	for i, g := range p.Gifts {
+	for i, g := range p.Assignments {
 		done[g.UID] = true
 		if len(g.PodCIDRs) != len(families(f.Ranges)) {
 			return fmt.Errorf("%s gets %v", g.Node, g.PodCIDRs)
 		}
 		for _, b := range g.PodCIDRs {
-			if who := holder(f, p.Gifts[:i], g.UID, b); who != "" {
+			if who := holder(f, p.Assignments[:i], g.UID, b); who != "" {
 				return fmt.Errorf("%s gets %s, which is %s's", g.Node, b, who)
 			}
 			if !slices.ContainsFunc(f.Ranges, func(r blocks.Range) bool { return r.Cluster.Overlaps(b) && r.Mask == b.Bits() }) {
@@ -223,7 +223,7 @@ func check(f Facts, p Plan) error {
 }
 
 // holder is who has addresses of b but the Node itself.
-func holder(f Facts, before []Gift, uid string, b netip.Prefix) string {
+func holder(f Facts, before []Assignment, uid string, b netip.Prefix) string {
 	for _, s := range f.Services {
 		if s.Overlaps(b) {
 			return "a Service"

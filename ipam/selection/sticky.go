@@ -92,7 +92,7 @@ func (m Member) Keep(top Controller, mac func(seed string) api.MAC) (*api.Alloca
 
 func (c Controller) text() string {
 	if c.Kind == "" {
-		return "nobody"
+		return "no controller"
 	}
 	return c.Kind + " " + c.Name
 }

@@ -41,8 +41,8 @@ type follower struct {
 	metadata metadata.Interface
 	// heard is called with each sign of life of the server.
 	heard func()
-	// told is called when the trouble begins, ends or becomes another.
-	told func()
+	// reported is called when the trouble begins, ends or becomes another.
+	reported func()
 
 	mu      sync.Mutex
 	cluster string // the UID of the cluster that the store is from; empty if not known yet
@@ -166,7 +166,7 @@ func (f *follower) result(ctx context.Context, err error) {
 	}
 	f.mu.Unlock()
 	if changed {
-		f.told()
+		f.reported()
 	}
 }
 

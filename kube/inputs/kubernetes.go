@@ -109,7 +109,7 @@ func NewKubernetes(client *kube.Client, node, file string, bridging bool, log lo
 
 func (k *Kubernetes) follow(r resource, store cache.ReflectorStore) {
 	k.followers = append(k.followers, &follower{resource: r, store: store, metadata: k.client.Metadata,
-		told: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) }})
+		reported: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) }})
 }
 
 func newKind[V any](changed func(), convert func(runtime.Object) (V, error)) *kind[V] {
@@ -215,7 +215,7 @@ func (k *Kubernetes) save() {
 	}
 	k.unsaved = false
 	if err := k.file.write(k.Snapshot()); err != nil {
-		k.log.Error(err, "saving the inputs for a start without the API server failed", "file", k.file.path)
+		k.log.Error(err, "saving the inputs for a start without the API server failed", "path", k.file.path)
 	}
 }
 
@@ -227,11 +227,11 @@ func (k *Kubernetes) takeLastKnown() {
 	old, written, err := k.file.read()
 	if err != nil {
 		k.log.Info("waiting for the API server, there are no saved inputs",
-			"server", k.client.Server, "file", k.file.path, "why", err.Error())
+			"server", k.client.Server, "path", k.file.path, "reason", err.Error())
 		return
 	}
 	k.log.Info("API server has not answered yet, using the saved inputs",
-		"server", k.client.Server, "file", k.file.path, "written", written)
+		"server", k.client.Server, "path", k.file.path, "written", written)
 	k.pods.fill(old.Pods)
 	k.namespaces.fill(old.Namespaces)
 	k.pools.fill(old.IPPools)

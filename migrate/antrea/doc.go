@@ -53,7 +53,7 @@ func (o Owner) String() string {
 	case o.StatefulSet != nil:
 		return fmt.Sprintf("StatefulSet %s/%s, ordinal %d", o.StatefulSet.Namespace, o.StatefulSet.Name, o.StatefulSet.Index)
 	}
-	return "nobody"
+	return "no owner"
 }
 
 // entries are those of a pool. A pool that Antrea never wrote to has none.
