@@ -22,7 +22,7 @@ type turn struct {
 	// waitFor is what t waits for. A later turn relies on t having waited for
 	// inherited, which is a part of waitFor.
 	waitFor, inherited []signal
-	forget            func() // with order.mu held
+	forget             func() // with order.mu held
 }
 
 // attachment takes the next place for a call of id.
