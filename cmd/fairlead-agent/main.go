@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -118,7 +117,7 @@ func run(ctx context.Context, f flags) error {
 	for _, w := range warnings {
 		log.Info("config", "warning", w)
 	}
-	onOneProcessor()
+	limitProcessors()
 	log.Info("starting fairlead-agent", "version", version, "node", name, "config", f.config)
 	err = agent.Run(ctx, agent.Options{Config: cfg, Version: version, NodeName: name, Shim: nodecmd.Shim(log),
 		Intervals: intervals, Log: log})
@@ -126,15 +125,6 @@ func run(ctx context.Context, f flags) error {
 		log.Info("fairlead-agent stopped, the data path stays in place")
 	}
 	return err
-}
-
-// onOneProcessor has the agent's own code take at most one of the node's processors. It is mostly waiting, and what it
-// wakes up on other processors costs more than it gains: docs/performance.md has figures. The environment variable
-// GOMAXPROCS says otherwise.
-func onOneProcessor() {
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(1)
-	}
 }
 
 // nodeName is the flag, else NODE_NAME, else the host name in lower case as

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
 // Bind puts the directory Source of the machine at Target on the host.
@@ -50,7 +50,7 @@ func Create(hostsDir, name string, binds ...Bind) (Host, error) {
 	if err := h.makePins(); err != nil {
 		return h, fmt.Errorf("making host %s: %w", name, err)
 	}
-	if err := os.WriteFile(h.bootID(), []byte(uuid.NewString()+"\n"), 0o444); err != nil {
+	if err := os.WriteFile(h.bootID(), []byte(string(uuid.NewUUID())+"\n"), 0o444); err != nil {
 		return h, fmt.Errorf("making host %s: %w", name, err)
 	}
 	made, tid, release := make(chan error), make(chan int, 1), make(chan struct{})

@@ -9,10 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/yaml"
 )
 
@@ -66,7 +65,7 @@ func (s Store) Apply(objects []Object) ([]Change, error) {
 			continue
 		}
 		if o.GetUID() == "" {
-			o.SetUID(types.UID(uuid.NewString()))
+			o.SetUID(uuid.NewUUID())
 		}
 		if created := o.GetCreationTimestamp(); created.IsZero() {
 			o.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
