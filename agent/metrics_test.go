@@ -5,19 +5,23 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/client-go/rest"
 
+	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/openflow"
 )
 
 // The chart's alerts ask for metrics that the agent has.
 func TestAlertsKnowTheMetrics(t *testing.T) {
-	m := status.NewMetrics()
+	m := status.NewMetrics("test")
 	client, err := kube.ForConfig(&rest.Config{Host: "http://127.0.0.1:1"}) // it is not called
 	if err != nil {
 		t.Fatal(err)
@@ -47,5 +51,21 @@ func TestAlertsKnowTheMetrics(t *testing.T) {
 	}
 	if len(asked) < 10 {
 		t.Errorf("the alerts ask for %v only", asked)
+	}
+}
+
+// Names, units, help texts and kinds follow Prometheus' rules.
+func TestMetricsAreClean(t *testing.T) {
+	m := status.NewMetrics("test")
+	m.Loop.Round(time.Second, nil)
+	m.Loop.FlowsSynced(1, openflow.Changes{})
+	m.Pods.Request("ADD", "0", 1)
+	m.Desired(desired.State{})
+	problems, err := testutil.GatherAndLint(m.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/attachments"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
@@ -37,27 +38,7 @@ func (o pendingReleases) keep(owner api.AllocationOwner) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.dir, 0o755); err != nil {
-		return err
-	}
-	path := o.path(attachments.HostOf(owner))
-	tmp, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(o.dir)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	return atomicfile.Write(o.path(attachments.HostOf(owner)), data, 0o600)
 }
 
 // done removes the file, if there is one.

@@ -62,7 +62,7 @@ func TestSettlePastASpoiledFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Addresses{Parts: Parts{Log: logr.Discard(), Metrics: status.NewMetrics(), Registry: &attachments.Registry{}},
+	p := &Addresses{Parts: Parts{Log: logr.Discard(), Metrics: status.NewMetrics("test"), Registry: &attachments.Registry{}},
 		pending: pendingReleases{dir: t.TempDir()}, allocator: allocator.New(allocator.Config{Store: store, Node: "me",
 			Log: logr.Discard()})}
 	owner := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Network: "net", Node: "me"}

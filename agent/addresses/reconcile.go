@@ -187,7 +187,7 @@ func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i in
 		return fmt.Errorf("the allocation of pod %s was lost and can't be made again: %w", a.Pod(), err)
 	}
 	p.Log.Info("an allocation was lost and is made again", "pod", a.Pod(), "address", addr, "pool", a.Pools[i])
-	p.Metrics.Pods.Reclaimed.WithLabelValues("lost allocation").Inc()
+	p.Metrics.Pods.Reclaimed.WithLabelValues("lost_allocation").Inc()
 	return nil
 }
 
@@ -218,7 +218,7 @@ func (p *Addresses) Orphaned(ctx context.Context, network string, valid map[atta
 	}
 	held, err := p.Held(ctx)
 	if err != nil {
-		return nil, cniserver.TryAgain(fmt.Sprintf("looking for addresses of pods that are gone: %v", err))
+		return nil, cniserver.TryAgainLater(fmt.Errorf("looking for addresses of pods that are gone: %w", err))
 	}
 	return slices.DeleteFunc(held, func(h api.IPAllocation) bool {
 		o := h.Spec.Owner

@@ -33,7 +33,7 @@ func (p *Addresses) Request(ctx context.Context, r cniserver.Request) (*PoolRequ
 	}
 	pod, ns, err := p.Source.Pod(ctx, r.PodNamespace, r.PodName, r.PodUID)
 	if err != nil {
-		return nil, cniserver.TryAgain(err.Error())
+		return nil, cniserver.TryAgainLater(err)
 	}
 	of := member(r, pod)
 	in := selection.Object{Name: "Namespace " + r.PodNamespace, Annotations: ns.Annotations}
@@ -69,7 +69,7 @@ func (p *Addresses) refused(r cniserver.Request, err error) error {
 // later is the answer where it may be better soon.
 func (p *Addresses) later(r cniserver.Request, err error) error {
 	p.Events.Warn(r, events.ReasonNoAddress, err.Error())
-	return cniserver.TryAgain(err.Error())
+	return cniserver.TryAgainLater(err)
 }
 
 // Assign makes a the attachment of a bridged pod: addresses, and what comes with them.
@@ -138,7 +138,7 @@ func (p *Addresses) knownPools(ctx context.Context, names []string) (selection.K
 		}
 		object, found, err := p.Source.Pool(ctx, name)
 		if err != nil {
-			return selection.Known{}, cniserver.TryAgain(err.Error())
+			return selection.Known{}, cniserver.TryAgainLater(err)
 		}
 		if found {
 			all[name] = object

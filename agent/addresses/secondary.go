@@ -53,7 +53,7 @@ func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cnise
 		return nil, p.refused(r.Request, err)
 	}
 	if err := p.settle(ctx, o); err != nil {
-		return nil, cniserver.TryAgain(err.Error())
+		return nil, cniserver.TryAgainLater(err)
 	}
 	want := allocator.Request{Pools: pools, Owner: o}
 	for _, w := range r.Wanted {
@@ -149,7 +149,7 @@ func (s secondary) GC(ctx context.Context, network string, valid []cniserver.Att
 		return o.Network == network && !slices.Contains(valid, id)
 	})
 	if err != nil {
-		return cniserver.TryAgain(fmt.Sprintf("looking for addresses that the runtime does not know: %v", err))
+		return cniserver.TryAgainLater(fmt.Errorf("looking for addresses that the runtime does not know: %w", err))
 	}
 	var errs []error
 	for _, h := range list {

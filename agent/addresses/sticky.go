@@ -27,7 +27,7 @@ func (p *Addresses) keep(ctx context.Context, of selection.Member) (*api.Allocat
 	} else if asked != "" && top.Passing() {
 		above, err := p.Source.Above(ctx, of.Namespace, inputs.Controller(top))
 		if err != nil {
-			return nil, cniserver.TryAgain(err.Error())
+			return nil, cniserver.TryAgainLater(err)
 		}
 		if above != (inputs.Controller{}) {
 			top = selection.Controller(above)
@@ -49,7 +49,7 @@ func (p *Addresses) asked(ctx context.Context, of selection.Member, in selection
 	}
 	first, err := p.Source.FirstOrdinal(ctx, of.Namespace, of.Controller.Name)
 	if err != nil {
-		return w, cniserver.TryAgain(err.Error())
+		return w, cniserver.TryAgainLater(err)
 	}
 	return w.Of(max(0, ordinal-first))
 }

@@ -16,9 +16,9 @@ import (
 
 // Reasons of the Events on Pods.
 const (
-	ReasonNoAddress = "NoPoolAddress"
+	ReasonNoAddress = "AddressAllocationFailed"
 	ReasonConflict  = "AddressInUse"
-	ReasonDuplicate = "AddressTwice"
+	ReasonDuplicate = "DuplicateAddress"
 )
 
 // warnEvery is how often the same is said of a Pod again: kubelet tries every few seconds.

@@ -24,7 +24,7 @@ import (
 // newTestNode is a Node of the name "me" without appliers and without a database.
 func newTestNode(t *testing.T, cfg api.AgentConfig, source inputs.Source) *Node {
 	t.Helper()
-	m, every := status.NewMetrics(), api.DefaultIntervals().Agent
+	m, every := status.NewMetrics("test"), api.DefaultIntervals().Agent
 	return New(Parts{Config: cfg, NodeName: "me", Source: source, Advisor: events.NewAdvisor(nil, "me", every, logr.Discard()),
 		Uplink:    uplink.Open(filepath.Join(t.TempDir(), "uplink.json"), cfg, every, nil, m, logr.Discard()),
 		Intervals: every, Board: status.NewBoard(source.Snapshot()), Metrics: m, Log: logr.Discard()})

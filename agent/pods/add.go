@@ -23,18 +23,18 @@ func (p *Pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 	defer p.Registry.Locks.Unlock(host)
 	s := p.Board.Load()
 	if s.OVSDown != nil {
-		return cniserver.Result{}, cniserver.TryAgain(s.OVSDown.Error())
+		return cniserver.Result{}, cniserver.TryAgainLater(s.OVSDown)
 	}
 	asked, err := p.Addresses.Request(ctx, r)
 	if err == nil && asked == nil && s.AddRefused != nil {
-		err = cniserver.TryAgain(s.AddRefused.Error())
+		err = cniserver.TryAgainLater(s.AddRefused)
 	}
 	if err != nil {
 		return cniserver.Result{}, err
 	}
 	known, err := p.Registry.Records()
 	if err != nil {
-		return cniserver.Result{}, cniserver.TryAgain(err.Error())
+		return cniserver.Result{}, cniserver.TryAgainLater(err)
 	}
 	if a, ok := known.Pods[host]; ok {
 		if p.stillGood(a.Attachment, r, s) {
@@ -89,7 +89,7 @@ func (p *Pods) connect(ctx context.Context, a api.Attachment, s *status.Status) 
 	configured := make(chan error, 1)
 	go func() { configured <- veth.Configure() }()
 	if err = p.Node.Apply(ctx, node.Change{Add: &a}); err != nil {
-		err = cniserver.TryAgain(err.Error())
+		err = cniserver.TryAgainLater(err)
 	}
 	return errors.Join(<-configured, err)
 }
@@ -99,7 +99,7 @@ func (p *Pods) connect(ctx context.Context, a api.Attachment, s *status.Status) 
 func (p *Pods) createVeth(ctx context.Context, a api.Attachment, s *status.Status) (*link.Veth, error) {
 	if p.Registry.Reaper.Has(a.HostIf) {
 		if err := p.Registry.Reaper.Clear(ctx); err != nil {
-			return nil, cniserver.TryAgain(err.Error())
+			return nil, cniserver.TryAgainLater(err)
 		}
 	}
 	veth, err := p.makeVeth(a, s)

@@ -59,7 +59,7 @@ func (p *Pods) GC(ctx context.Context, network string, valid []cniserver.Attachm
 	}
 	known, err := p.Registry.Records()
 	if err != nil {
-		return cniserver.TryAgain(err.Error())
+		return cniserver.TryAgainLater(err)
 	}
 	var errs []error
 	for host, a := range known.Pods {

@@ -22,7 +22,7 @@ func (p *Pods) Del(ctx context.Context, r cniserver.Request) error {
 	defer p.Registry.Locks.Unlock(host)
 	known, err := p.Registry.Records()
 	if err != nil {
-		return cniserver.TryAgain(err.Error())
+		return cniserver.TryAgainLater(err)
 	}
 	if err := p.remove(ctx, attachments.Key{ContainerID: r.ContainerID, IfName: r.IfName}, r.Network); err != nil {
 		return err
@@ -41,11 +41,11 @@ func (p *Pods) remove(ctx context.Context, k attachments.Key, network string) er
 	host := link.HostName(k.ContainerID, k.IfName)
 	known, err := p.Registry.Records()
 	if err != nil {
-		return cniserver.TryAgain(err.Error())
+		return cniserver.TryAgainLater(err)
 	}
 	a, recorded := known.Pods[host]
 	if err := p.Node.Apply(ctx, node.Change{Del: k}); err != nil {
-		return cniserver.TryAgain(err.Error())
+		return cniserver.TryAgainLater(err)
 	}
 	p.Registry.Reaper.Wake(host)
 	if err := p.leases.Release(k.ContainerID, k.IfName); err != nil {

@@ -22,13 +22,13 @@ func (p *Pods) allocate(r cniserver.Request, s *status.Status) ([]netip.Prefix, 
 		}
 		known, err := p.Registry.Records()
 		if err != nil {
-			return nil, cniserver.TryAgain(err.Error())
+			return nil, cniserver.TryAgainLater(err)
 		}
 		if known.Holder(addrs, link.HostName(r.ContainerID, r.IfName), p.Registry.BootID) == "" {
 			return addrs, nil
 		}
 		if err := errors.Join(p.leases.Release(r.ContainerID, r.IfName), p.restoreLeases()); err != nil {
-			return nil, cniserver.TryAgain(fmt.Sprintf("restoring leases that were lost: %v", err))
+			return nil, cniserver.TryAgainLater(fmt.Errorf("restoring leases that were lost: %w", err))
 		}
 	}
 	return nil, cniserver.TryAgain("leases of running pods were lost and are not all restored yet")

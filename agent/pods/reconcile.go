@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/agent/attachments"
@@ -145,6 +146,6 @@ func (p *Pods) reclaim(ctx context.Context, l leftover) error {
 	}
 	p.Log.Info("reclaimed what a deleted pod left behind", "found", l.what, "container", l.key.ContainerID,
 		"interface", l.hostIf)
-	p.Metrics.Pods.Reclaimed.WithLabelValues(l.what).Inc()
+	p.Metrics.Pods.Reclaimed.WithLabelValues(strings.ReplaceAll(l.what, " ", "_")).Inc()
 	return nil
 }

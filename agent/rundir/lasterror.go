@@ -4,7 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
+
+	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
 // LastError is the path of the file that holds why the node does not serve pods. The CNI shim reads it when no agent
@@ -13,14 +14,7 @@ type LastError string
 
 // Write replaces the reason.
 func (f LastError) Write(reason error) error {
-	if err := os.MkdirAll(filepath.Dir(string(f)), 0o755); err != nil {
-		return err
-	}
-	tmp := string(f) + ".tmp"
-	if err := os.WriteFile(tmp, []byte(reason.Error()+"\n"), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, string(f))
+	return atomicfile.Write(string(f), []byte(reason.Error()+"\n"), 0o644)
 }
 
 // Clear removes the reason: the node serves pods.

@@ -57,10 +57,13 @@ type PoolMetrics struct {
 	Probes               *prometheus.CounterVec
 }
 
-// NewMetrics registers all of them, and those of the Go runtime and of the process.
-func NewMetrics() *Metrics {
+// NewMetrics registers all of them, and those of the Go runtime and of the process. version is the program's.
+func NewMetrics(version string) *Metrics {
 	m := &Metrics{Registry: prometheus.NewRegistry(), Health: newHealthMetrics(), Loop: newLoopMetrics(),
 		Peers: newPeerMetrics(), Pods: newPodMetrics(), Pools: newPoolMetrics()}
+	m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_build_info",
+		Help: "1, with the version of the program as label.", ConstLabels: prometheus.Labels{"version": version}},
+		func() float64 { return 1 }))
 	h, l, p, c := m.Health, m.Loop, m.Peers, m.Pools
 	m.Registry.MustRegister(h.Ready, h.Degraded, h.InputProblems, h.Uplink, h.RestoreWaitArmed, h.Policies,
 		l.Rounds, l.Duration, l.Flows, l.FlowChanges, l.HostChanges, l.Drift, p.Served, p.Refused, p.PodCIDRs,
@@ -85,10 +88,10 @@ func newHealthMetrics() HealthMetrics {
 func newLoopMetrics() LoopMetrics {
 	return LoopMetrics{
 		Rounds:      counters("loop_rounds_total", "Rounds of the loop that writes the node.", "result"),
-		Duration:    prometheus.NewHistogram(duration("loop_round_seconds", "Duration of one round of the loop.")),
+		Duration:    prometheus.NewHistogram(duration("loop_round_duration_seconds", "Duration of one round of the loop.")),
 		Flows:       gauge("flows", "OpenFlow flows that the node should have."),
 		FlowChanges: counters("flow_changes_total", "Flows that were added, modified or deleted.", "change"),
-		HostChanges: counters("host_changes_total", "Changes of the gateway, routes and iptables rules.", "what"),
+		HostChanges: counters("applied_changes_total", "Changes that appliers made to the node, by applier.", "kind"),
 		Drift:       counters("drift_repaired_total", "External changes of the node that were reverted.", "kind"),
 	}
 }
@@ -99,7 +102,7 @@ func newPeerMetrics() PeerMetrics {
 		Refused: gauge("peers_refused", "Other nodes whose pods are not reached: a conflict. The log names them."),
 		PodCIDRs: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_peer_podcidrs",
 			Help: "PodCIDRs of other nodes by the path there: tunnel, direct (a node of the same subnet) or routers " +
-				"(left to the underlay's)."}, []string{"way"}),
+				"(left to the underlay's)."}, []string{"path"}),
 	}
 }
 
@@ -107,19 +110,19 @@ func newPodMetrics() PodMetrics {
 	return PodMetrics{
 		Interfaces: gauge("pods", "Pod interfaces on this node."),
 		Outside:    gauge("pods_outside_podcidr", "Pods with an address of a podCIDR that the node had before. The log names them."),
-		Requests: prometheus.NewHistogramVec(duration("cni_request_seconds",
+		Requests: prometheus.NewHistogramVec(duration("cni_request_duration_seconds",
 			"Duration of CNI requests by verb and CNI error code (0 is success)."), []string{"verb", "code"}),
-		Reclaimed: counters("reclaimed_total", "Leftovers of pods that are gone, taken back by the agent.", "what"),
+		Reclaimed: counters("reclaimed_total", "What deleted pods left behind, and the agent reclaimed.", "kind"),
 	}
 }
 
 func newPoolMetrics() PoolMetrics {
 	return PoolMetrics{
-		Allocated: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_addresses_given_total",
+		Allocated: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_addresses_allocated_total",
 			Help: "Addresses of IPPools that were allocated to pods."}),
 		Conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_address_conflicts_total",
 			Help: "Addresses of IPPools that somebody else on the underlay uses. The log names them."}),
-		PendingReleases: gauge("pool_addresses_owed", "Deleted pods whose addresses of IPPools are not released yet."),
+		PendingReleases: gauge("pool_addresses_pending_release", "Deleted pods whose addresses of IPPools are not released yet."),
 		Probes: counters("pool_probes_total", "Addresses about which the underlay was asked: by an ADD, which waited for it, "+
 			"or ahead of one.", "when"),
 	}
@@ -194,7 +197,7 @@ func (m *Metrics) AddInputs(k *inputs.Kubernetes) {
 	function := func(name, help string, value func() float64) {
 		m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_" + name, Help: help}, value))
 	}
-	function("api_followed", "1 when all that the agent reads of the Kubernetes API is up to date, else 0.", func() float64 {
+	function("api_synced", "1 when all that the agent reads of the Kubernetes API is up to date, else 0.", func() float64 {
 		s := k.Snapshot()
 		return Flag(s.Trouble == nil && !s.Unread)
 	})

@@ -115,7 +115,7 @@ func TestRootRefused(t *testing.T) {
 		{"nopool", `pod-ips: 192.168.110.117`, `neither the Pod nor its Namespace names a pool`},
 	} {
 		b.apply(t, podYAML(c.pod, node, strings.Split(c.annotations, "|")...))
-		if got := b.event(t, c.pod, "NoPoolAddress"); !strings.Contains(got, c.want) {
+		if got := b.event(t, c.pod, "AddressAllocationFailed"); !strings.Contains(got, c.want) {
 			t.Errorf("%s: the Event says\n%s\nwant\n%s", c.pod, got, c.want)
 		}
 		wait(t, 20*time.Second, func() string {
@@ -146,10 +146,10 @@ func TestRootExhausted(t *testing.T) {
 		t.Fatalf("a and b both have %s", a)
 	}
 	b.apply(t, podYAML("c", node, "ippools: two"), podYAML("d", "node2", "ippools: two", "pod-ips: "+a.String()))
-	if got, want := b.event(t, "c", "NoPoolAddress"), "pool two is exhausted: 2 of 2 addresses are in use"; !strings.Contains(got, want) {
+	if got, want := b.event(t, "c", "AddressAllocationFailed"), "pool two is exhausted: 2 of 2 addresses are in use"; !strings.Contains(got, want) {
 		t.Errorf("the Event says %q, want %q", got, want)
 	}
-	if got := b.event(t, "d", "NoPoolAddress"); !strings.Contains(got, a.String()) || !strings.Contains(got, "default/a") {
+	if got := b.event(t, "d", "AddressAllocationFailed"); !strings.Contains(got, a.String()) || !strings.Contains(got, "default/a") {
 		t.Errorf("the Event of a pod whose address is held says %q, want the address and the holder", got)
 	}
 	b.remove(t, "d")

@@ -301,7 +301,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 	lose()
 	// Somebody asks for the address meanwhile, and does not get it.
 	b.apply(t, podYAML("thief", node, "ippools: lost", "pod-ips: "+rec.IPs[0]))
-	if got, want := b.event(t, "thief", "NoPoolAddress"), "pod default/a of this node has the address "+rec.IPs[0]; !strings.Contains(got, want) {
+	if got, want := b.event(t, "thief", "AddressAllocationFailed"), "pod default/a of this node has the address "+rec.IPs[0]; !strings.Contains(got, want) {
 		t.Errorf("the Event says %q, want %q", got, want)
 	}
 	b.holdsExactly(t, 40*time.Second, "a")

@@ -186,7 +186,7 @@ func TestRootStickyDeployment(t *testing.T) {
 	b.kubectl(t, "patch deployment gw -p", `{"spec":{"template":{"metadata":{"annotations":{"x":"1"}}}}}`)
 	second := b.podOf(t, "gw", first)
 	const want = "two pods cannot share an address. Set replicas: 1, and strategy.type: Recreate"
-	if got := b.event(t, second, "NoPoolAddress"); !strings.Contains(got, want) ||
+	if got := b.event(t, second, "AddressAllocationFailed"); !strings.Contains(got, want) ||
 		!strings.Contains(got, "pod default/"+first+" on node node1") {
 		t.Errorf("the Event says %q, want %q", got, want)
 	}
@@ -203,7 +203,7 @@ func TestRootStickyDeployment(t *testing.T) {
 	b.kubectl(t, "patch deployment gw -p", `{"spec":{"template":{"spec":{"nodeName":"node2"}}}}`)
 	b.kubectl(t, "delete pod --force --grace-period=0 "+second)
 	third := b.podOf(t, "gw", second)
-	got := b.event(t, third, "NoPoolAddress")
+	got := b.event(t, third, "AddressAllocationFailed")
 	for _, want := range []string{"If node node1 is permanently down: kubectl delete node node1",
 		"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"} {
 		if !strings.Contains(got, want) {

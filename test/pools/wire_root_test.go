@@ -49,7 +49,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 			t.Errorf("%s has %s, want %s", first, got, c.ours)
 		}
 		b.apply(t, podYAML(second, node, "ippools: "+c.pool))
-		if got := b.event(t, second, "NoPoolAddress"); !strings.Contains(got, "(1 by hosts outside of the cluster)") {
+		if got := b.event(t, second, "AddressAllocationFailed"); !strings.Contains(got, "(1 by hosts outside of the cluster)") {
 			t.Errorf("the Event says %q", got)
 		}
 		told := b.events(t, first, "AddressInUse") + b.events(t, second, "AddressInUse")
@@ -172,7 +172,7 @@ func TestRootWithoutUplink(t *testing.T) {
 		t.Fatalf("uplink restore: %v %s", err, out)
 	}
 	b.apply(t, podYAML("a", node, "ippools: detached"), podYAML("routed", node))
-	if got, want := b.event(t, "a", "NoPoolAddress"), "node node1 puts no bridged pods onto the underlay: "; !strings.Contains(got, want) {
+	if got, want := b.event(t, "a", "AddressAllocationFailed"), "node node1 puts no bridged pods onto the underlay: "; !strings.Contains(got, want) {
 		t.Errorf("the Event says %q, want %q", got, want)
 	}
 	b.running(t, "routed")

@@ -103,7 +103,7 @@ func (x *bed) idleCPU(name string, period time.Duration) {
 // resyncs measures rounds in which the agent looks at the whole node and all flows again.
 func (x *bed) resyncs(n int) {
 	x.b.Helper()
-	const sum = "fairlead_loop_round_seconds_sum"
+	const sum = "fairlead_loop_round_duration_seconds_sum"
 	r := report.Result{Name: fmt.Sprintf("full resync, %d pods, %d peers", x.pods, x.nodes), Unit: "ms",
 		Target: report.AtMost(1000)}
 	m := x.metrics()

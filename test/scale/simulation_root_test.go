@@ -121,7 +121,7 @@ func (x *simulation) agent(n int) {
 	x.point("agent, % of a core", n, 100*(x.cpu()-cpu).Seconds()/took)
 	x.point("agent watches, kB/s", n, float64(x.door.Received.Load()-received)/1000/took)
 	now := x.metrics()
-	x.point("full resync, ms", n, 500*(now["fairlead_loop_round_seconds_sum"]-before["fairlead_loop_round_seconds_sum"]))
+	x.point("full resync, ms", n, 500*(now["fairlead_loop_round_duration_seconds_sum"]-before["fairlead_loop_round_duration_seconds_sum"]))
 	x.point("flows", n, now["fairlead_flows"])
 	rss, _, err := Memory(x.pid)
 	x.must(err)

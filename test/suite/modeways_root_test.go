@@ -32,7 +32,7 @@ func takesTheWay(t *testing.T, c cluster, m mode) {
 		}
 	}
 	for _, w := range []desired.Path{desired.PathTunnel, desired.PathDirect, desired.PathRouters} {
-		if got := c.metric(t, "node1", fmt.Sprintf("fairlead_peer_podcidrs{way=%q}", w)); got != count[w] {
+		if got := c.metric(t, "node1", fmt.Sprintf("fairlead_peer_podcidrs{path=%q}", w)); got != count[w] {
 			t.Errorf("%v podCIDRs go by %s, want %v", got, w, count[w])
 		}
 	}
