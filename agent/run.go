@@ -88,7 +88,8 @@ func newParts(o Options, last rundir.LastError) (*parts, error) {
 		return nil, err
 	}
 	p := &parts{Options: o, client: client, source: source, last: last, board: status.NewBoard(source.Snapshot()),
-		metrics: status.NewMetrics(o.Version), advisor: events.NewAdvisor(client, o.NodeName, o.Intervals.Agent, o.Log.WithName("podcidr"))}
+		metrics: status.NewMetrics(o.Version),
+		advisor: events.NewAdvisor(client, o.NodeName, o.Intervals.Agent, o.Log.WithName("podcidr"))}
 	if k, ok := source.(*inputs.Kubernetes); ok {
 		p.metrics.AddInputs(k)
 	}
