@@ -178,6 +178,7 @@ func TestKubeServerKilled(t *testing.T) {
 			t.Errorf("the trouble is %q, want %q in it", s.Trouble, want)
 		}
 	}
+	c.retries(k, 2) // the first failure is that of an open connection: the trouble becomes another, which is told
 	quiet(t, k)
 	c.retries(k, 4)
 	select {
