@@ -99,11 +99,11 @@ func (p *Addresses) Release(ctx context.Context, o api.AllocationOwner) error {
 		return p.pending.done(attachments.HostOf(o))
 	}
 	if werr := p.pending.keep(o); werr != nil {
-		return cniserver.TryAgain(fmt.Sprintf("giving back the address of container %s: %v; and writing that down for later: %v",
+		return cniserver.TryAgain(fmt.Sprintf("giving back the address of container %s: %v; and recording it for later: %v",
 			o.ContainerID, err, werr))
 	}
 	p.Metrics.Pools.PendingReleases.Inc()
-	p.Log.Info("the address of a pod that was deleted can't be given back now: it is written down and done later",
+	p.Log.Info("deferred release of a deleted pod's address",
 		"container", o.ContainerID, "directory", p.pending.dir, "why", err.Error())
 	return nil
 }
@@ -156,6 +156,6 @@ func (p *Addresses) settleOne(ctx context.Context, host string) error {
 	if err := p.settle(ctx, o); err != nil {
 		return err
 	}
-	p.Log.Info("the address of a pod that was deleted before is given back now", "container", o.ContainerID)
+	p.Log.Info("released the address of a deleted pod (deferred)", "container", o.ContainerID)
 	return nil
 }

@@ -207,7 +207,7 @@ func (p *Addresses) probeAhead(ctx context.Context) {
 	for vlan, addrs := range byVLAN {
 		answers, err := p.prober.ask(ctx, vlan, addrs)
 		if err != nil {
-			p.Log.V(1).Info("asking the underlay for addresses in advance failed: it is asked when a pod comes", "why", err.Error())
+			p.Log.V(1).Info("probing addresses in advance failed", "why", err.Error())
 			continue
 		}
 		p.prober.remember(answers)
@@ -246,7 +246,7 @@ func (c conflict) String() string {
 	if c.VLAN != 0 {
 		vlan = fmt.Sprintf("in VLAN %d", c.VLAN)
 	}
-	return fmt.Sprintf("address %s of IPPool %s is used by somebody else on the underlay (MAC %s, %s): it is skipped. Find the "+
+	return fmt.Sprintf("address %s of IPPool %s is used by a host outside of the cluster (MAC %s, %s): it is skipped. Find the "+
 		"device, or name the address in spec.excludes of the pool", c.Prefix.Addr(), c.Pool, c.who, vlan)
 }
 

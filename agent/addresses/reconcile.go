@@ -99,8 +99,8 @@ func (p *Addresses) reclaimAllocations(ctx context.Context, held []api.IPAllocat
 		p.Log.Info("reclaimed the address of a deleted pod", "address", s.Spec.Address, "pool", s.Spec.Pool,
 			"owner", o.String(), "container", o.ContainerID, "why", s.Why)
 		p.Metrics.Pods.Reclaimed.WithLabelValues("allocation").Inc()
-		p.Events.WarnOwner(o, api.EventAddressReclaimed, fmt.Sprintf("address %s of IPPool %s was still held by container %s on node %s, "+
-			"and %s: it is given back", s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why))
+		p.Events.WarnOwner(o, api.EventAddressReclaimed, fmt.Sprintf("address %s of IPPool %s was still allocated to container %s on node %s, but %s: it is reclaimed",
+			s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why))
 	}
 	return err
 }
@@ -186,7 +186,7 @@ func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i in
 		p.Events.WarnOwner(o, events.ReasonDuplicate, fmt.Sprintf("%v. Delete one of the two pods", err))
 		return fmt.Errorf("the allocation of pod %s was lost and can't be made again: %w", a.Pod(), err)
 	}
-	p.Log.Info("an allocation was lost and is made again", "pod", a.Pod(), "address", addr, "pool", a.Pools[i])
+	p.Log.Info("recreated a lost allocation", "pod", a.Pod(), "address", addr, "pool", a.Pools[i])
 	p.Metrics.Pods.Reclaimed.WithLabelValues("lost_allocation").Inc()
 	return nil
 }

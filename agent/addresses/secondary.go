@@ -115,17 +115,17 @@ func (s secondary) Check(ctx context.Context, r cniserver.AddressRequest) error 
 		has = append(has, addr)
 		if !slices.ContainsFunc(r.PrevAddrs, func(p netip.Prefix) bool { return p.Addr() == addr }) {
 			return fmt.Errorf("the container holds %s of IPPool %s for interface %s in network %s, and prevResult has %v: "+
-				"make the pod anew", addr, h.Spec.Pool, r.IfName, r.Network, r.PrevAddrs)
+				"recreate the pod", addr, h.Spec.Pool, r.IfName, r.Network, r.PrevAddrs)
 		}
 		if h.Spec.Owner.BootID != o.BootID || h.Spec.Owner.Netns != o.Netns {
-			return fmt.Errorf("the IPAllocation %s is for network namespace %s, and the container is in %s: make the pod anew",
+			return fmt.Errorf("the IPAllocation %s is for network namespace %s, and the container is in %s: recreate the pod",
 				h.Name, h.Spec.Owner.Netns, o.Netns)
 		}
 	}
 	for _, p := range r.PrevAddrs {
 		if !slices.Contains(has, p.Addr()) {
 			return fmt.Errorf("prevResult has the address %s, which interface %s does not hold in network %s: its IPAllocation "+
-				"is gone, and another pod may get the address. Make the pod anew", p.Addr(), r.IfName, r.Network)
+				"is gone, and another pod may get the address. Recreate the pod", p.Addr(), r.IfName, r.Network)
 		}
 	}
 	return nil

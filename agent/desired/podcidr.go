@@ -132,7 +132,7 @@ func OutsideError(own inputs.Node, pods []string) error {
 		return nil
 	}
 	return fmt.Errorf("pods have addresses outside of the podCIDRs %v of node %s, which must have changed, and are cut "+
-		"off from the node and from other nodes: delete them, so that they are made anew (%s)",
+		"off from the node and from other nodes: delete them, so that they are recreated (%s)",
 		own.PodCIDRs, own.Name, report.Some(pods))
 }
 

@@ -95,7 +95,7 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 		default:
 			err := t.warn(ctx, t.node, notEnforced(p, rank > 0))
 			if err != nil && !t.failed && ctx.Err() == nil {
-				t.log.Error(err, "telling of a policy that is not enforced; it is tried again")
+				t.log.Error(err, "writing an Event about a policy that is not enforced; will retry")
 			}
 			if t.failed = err != nil; t.failed && !refused(err) {
 				return // the API server is not well: the rest would fail too

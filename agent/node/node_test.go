@@ -121,7 +121,7 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 		"not ready":  func() string { return n.Board.Load().NotReady.Error() },
 		"last-error": func() string { text, _ := os.ReadFile(string(last)); return string(text) },
 	} {
-		if want := "https://127.0.0.1:1 can't be read"; !strings.Contains(got(), want) || !strings.Contains(got(), "refused") {
+		if want := "https://127.0.0.1:1 cannot be read"; !strings.Contains(got(), want) || !strings.Contains(got(), "refused") {
 			t.Errorf("%s: %q, want %q and the reason in it", what, got(), want)
 		}
 	}

@@ -69,7 +69,7 @@ func (p *Pods) GC(ctx context.Context, network string, valid []cniserver.Attachm
 		err := p.remove(ctx, attachments.KeyOf(a.Attachment), network)
 		p.Registry.Locks.Unlock(host)
 		if err == nil {
-			p.Log.Info("garbage collected a pod that the runtime does not know", "pod", a.Pod(), "addresses", a.Addrs)
+			p.Log.Info("garbage collected a pod unknown to the runtime", "pod", a.Pod(), "addresses", a.Addrs)
 			p.Metrics.Pods.Reclaimed.WithLabelValues("gc").Inc()
 		}
 		errs = append(errs, err)

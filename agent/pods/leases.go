@@ -78,6 +78,6 @@ func (p *Pods) restoreLease(host string, addr netip.Addr, a api.Attachment) erro
 	if err := p.leases.Reserve(addr, a.ContainerID, a.IfName); err != nil {
 		return fmt.Errorf("address of pod %s: %w", a.Pod(), err)
 	}
-	p.Log.Info("a lease was lost and is reserved again", "pod", a.Pod(), "address", addr)
+	p.Log.Info("restored a lost lease", "pod", a.Pod(), "address", addr)
 	return nil
 }

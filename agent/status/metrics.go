@@ -77,7 +77,7 @@ func newHealthMetrics() HealthMetrics {
 	return HealthMetrics{
 		Ready:         gauge("ready", "1 when the node serves pods, else 0."),
 		Degraded:      gauge("degraded", "1 when something does not work though the node serves pods. The log says what."),
-		InputProblems: gauge("input_problems", "Objects or manifests that are refused; what they said before stays in force."),
+		InputProblems: gauge("input_problems", "Rejected objects or manifests; their last valid content stays in force."),
 		Uplink:        gauge("uplink_attached", "1 when the node's NIC is attached, for bridged pods."),
 		RestoreWaitArmed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
 			"until the agent has written its own."),
@@ -121,7 +121,7 @@ func newPoolMetrics() PoolMetrics {
 		Allocated: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_addresses_allocated_total",
 			Help: "Addresses of IPPools that were allocated to pods."}),
 		Conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_address_conflicts_total",
-			Help: "Addresses of IPPools that somebody else on the underlay uses. The log names them."}),
+			Help: "Addresses of IPPools that hosts outside of the cluster use. The log names them."}),
 		PendingReleases: gauge("pool_addresses_pending_release", "Deleted pods whose addresses of IPPools are not released yet."),
 		Probes: counters("pool_probes_total", "Addresses about which the underlay was asked: by an ADD, which waited for it, "+
 			"or ahead of one.", "when"),
