@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 
@@ -87,25 +88,33 @@ var errFault = errors.New("fault")
 // it is asked to.
 type fakeApplier struct {
 	name   string
-	faults map[int]fault // by call, from 1
+	faults map[int]fault // by call with work to do, from 1
 	calls  int
 	// There is what is in place, and applied what it remembers; hands counts the external changes that it reverted.
 	there, applied string
 	did            bool
 	hands          int
+	failed         time.Time     // when it failed last, and has not healed since; zero: it has
+	healed         time.Duration // the longest time from a failure to the success after it
+	lost           func()        // takes all that appliers have in place away, as a restart of ovs-vswitchd does
 }
 
 func (f *fakeApplier) Name() string { return f.name }
 
 func (f *fakeApplier) Apply(ctx context.Context, r *apply.Round) (c apply.Changes, err error) {
-	f.calls++
 	want := wanted(r.Want)
 	same := f.did && f.applied == want
-	if fault, fails := f.faults[f.calls]; fails {
-		return c, f.fail(ctx, fault, want)
-	}
 	if same && !r.Verify {
 		return c, nil
+	}
+	f.calls++
+	if fault, fails := f.faults[f.calls]; fails {
+		err := f.fail(ctx, fault, want)
+		f.failed = time.Now()
+		return c, err
+	}
+	if !f.failed.IsZero() {
+		f.healed, f.failed = max(f.healed, time.Since(f.failed)), time.Time{}
 	}
 	if f.there != want && same && r.Settled {
 		f.hands++
@@ -118,10 +127,11 @@ func (f *fakeApplier) Apply(ctx context.Context, r *apply.Round) (c apply.Change
 func (f *fakeApplier) fail(ctx context.Context, kind fault, want string) error {
 	switch kind {
 	case half:
-		f.there, f.did = "half of "+want, false
+		f.there = "half of " + want
 	case hangs:
 		<-ctx.Done()
 	case gone:
+		f.lost()
 		return fmt.Errorf("%w: %w", apply.ErrNoSwitch, errFault)
 	}
 	return errFault

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,10 +44,18 @@ func newFaulty(t *testing.T) *faulty {
 	f.Node.db = f.db
 	f.steps, _ = newSteps(nil, f.Config, nil, f.Metrics, f.Log)
 	f.steps.closers = nil
+	lost := func() {
+		for _, a := range f.appliers {
+			a.there = "made by nobody"
+		}
+	}
 	for _, group := range [][]step{f.steps.pods, f.steps.host} {
 		for i := range group {
 			group[i].Applier = f.fake(i, group[i].Name())
 		}
+	}
+	for _, a := range f.appliers {
+		a.lost = lost
 	}
 	return f
 }
@@ -85,6 +94,27 @@ func (f *faulty) settled(t *testing.T, when, want string) {
 	}
 }
 
+// blameless fails the test if what harms pods was taken for changed by others: nobody has changed anything, and what an
+// applier left half done is not somebody else's change.
+func (f *faulty) blameless(t *testing.T) {
+	t.Helper()
+	for i, s := range f.steps.pods {
+		if a := f.appliers[i]; s.harms == harmsPods && a.hands > 0 {
+			t.Errorf("%s reports %d external changes, and there was none", a.name, a.hands)
+		}
+	}
+}
+
+// prompt fails the test unless each failure was healed by a retry, and not by the next resync.
+func (f *faulty) prompt(t *testing.T) {
+	t.Helper()
+	for _, a := range f.appliers {
+		if a.healed > f.Intervals.RetryMost || !a.failed.IsZero() {
+			t.Errorf("%s was healed %s after it failed, want a retry within %s", a.name, a.healed, f.Intervals.RetryMost)
+		}
+	}
+}
+
 // ask is a CNI verb, as a runtime calls it: again until it is done.
 func (f *faulty) ask(t *testing.T, c Change) {
 	t.Helper()
@@ -112,12 +142,14 @@ func heals(t *testing.T, what string, arm func(*faulty)) {
 			f.ask(t, Change{Add: &b})
 			time.Sleep(time.Minute) // virtual: retries, and rounds that verify
 			f.settled(t, "with two pods", fmt.Sprint(sortedHosts(a, b)))
+			f.blameless(t)
 			f.ask(t, Change{Del: attachments.KeyOf(a)})
 			for _, one := range f.appliers {
 				one.there = "something else"
 			}
 			time.Sleep(time.Minute)
 			f.settled(t, "after a DEL and external changes", fmt.Sprint(sortedHosts(b)))
+			f.prompt(t)
 		})
 	})
 }
@@ -157,6 +189,30 @@ func kindsOf(name string) []fault {
 		return []fault{fails, half, hangs, gone}
 	}
 	return []fault{fails, half, hangs}
+}
+
+// A bridged pod that the eBPF maps do not know is refused, and a routed pod of the same round is not.
+func TestBridgedPodIsRefusedAlone(t *testing.T) {
+	f := newFaulty(t)
+	routed, bridged := podNamed("r"), podNamed("b")
+	bridged.Bridged = true
+	waiting := []request{{Change{Add: &routed}, make(chan error, 1)}, {Change{Add: &bridged}, make(chan error, 1)}}
+	for i, s := range f.steps.pods {
+		if s.harms == harmsBridged {
+			f.appliers[i].faults = map[int]fault{1: fails}
+		}
+	}
+	if err := f.round(t.Context(), slices.Clone(waiting)); !errors.Is(err, errFault) {
+		t.Errorf("the round reports %v", err)
+	}
+	for i, want := range []error{nil, errFault} {
+		if err := <-waiting[i].done; !errors.Is(err, want) {
+			t.Errorf("request %d was answered with %v, want %v", i, err, want)
+		}
+		if len(waiting[i].done) > 0 {
+			t.Errorf("request %d was answered twice", i)
+		}
+	}
 }
 
 // What is changed behind an applier's back is reverted by the next round that verifies, and counted once.
