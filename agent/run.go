@@ -3,9 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"strings"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -25,6 +22,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	nic "github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/internal/bootid"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
@@ -176,14 +174,14 @@ func (p *parts) start(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { p.node.Run(loopCtx) })
 	loops.Go(func() { p.uplink.Run(loopCtx) })
-	err = p.serve(ctx, db, &loops)
+	err = p.serve(ctx, db)
 	stopLoop()
 	loops.Wait()
 	return err
 }
 
 // serve waits for the node to be as desired, then answers CNI requests until ctx ends.
-func (p *parts) serve(ctx context.Context, db *ovsdb.DB, loops *sync.WaitGroup) error {
+func (p *parts) serve(ctx context.Context, db *ovsdb.DB) error {
 	if !p.node.WaitFirstRound(ctx, p.last) {
 		return nil
 	}
@@ -200,22 +198,27 @@ func (p *parts) serve(ctx context.Context, db *ovsdb.DB, loops *sync.WaitGroup) 
 	if err := p.last.Clear(); err != nil {
 		return err
 	}
-	loops.Go(func() { v.RunReconciler(ctx) })
-	loops.Go(func() { v.Registry.Reaper.Run(ctx, &v.Registry.Locks, v.Log) })
+	beside, stop := context.WithCancel(ctx)
+	var workers sync.WaitGroup
+	workers.Go(func() { v.RunReconciler(beside) })
+	workers.Go(func() { v.Registry.Reaper.Run(beside, &v.Registry.Locks, v.Log) })
 	if p.Config.EnableBridgingMode && p.Config.IPAM.ConflictProbeTimeout > 0 {
-		loops.Go(func() { a.RunProber(ctx) })
+		workers.Go(func() { a.RunProber(beside) })
 	}
-	return v.Serve(ctx, p.Shim)
+	err = v.Serve(ctx, p.Shim)
+	stop()
+	workers.Wait()
+	return err
 }
 
 // newVerbs makes what answers CNI requests.
 func (p *parts) newVerbs(db *ovsdb.DB) (*addresses.Addresses, *pods.Pods, error) {
-	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := bootid.Read()
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the boot ID: %w", err)
+		return nil, nil, err
 	}
 	log := p.Log.WithName("cni")
-	registry := attachments.New(db, p.Config.OVSBridge, strings.TrimSpace(string(bootID)), p.node.Recorded)
+	registry := attachments.New(db, p.Config.OVSBridge, id, p.node.Recorded)
 	a, err := addresses.New(addresses.Parts{Config: p.Config, NodeName: p.NodeName, Client: p.client, Source: p.source,
 		Board: p.board, Intervals: p.Intervals.Agent, Registry: registry,
 		Events: events.NewPods(p.client, p.NodeName, log), Metrics: p.metrics, Log: log})

@@ -131,7 +131,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 	_, err = c.store().Update(t.Context(), changed)
 	c.must(err)
 	err, _ = view.Release(t.Context(), c.client, e, "")
-	if err == nil || !strings.Contains(err.Error(), "look again") || phase("10.2.0.16") != api.PhaseAllocated {
+	if err == nil || !strings.Contains(err.Error(), "run the command again") || phase("10.2.0.16") != api.PhaseAllocated {
 		t.Errorf("freed what was changed meanwhile: %v, %s", err, phase("10.2.0.16"))
 	}
 	events, err := c.client.Kubernetes.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{
