@@ -243,7 +243,7 @@ func TestKubeAntreasDefinition(t *testing.T) {
 			})
 			c.pool("p")
 			c.antreas("p", ofPod("10.2.0.11", "web", "c", ""))
-			c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component=crds"))
+			c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component=crds"))
 			c.until(func() string { // the API server takes a moment to know
 				got, _ := c.outcomes("--dry-run")
 				if got["p 10.2.0.11"] != "refused: the Pod does not exist any more" {

@@ -65,7 +65,7 @@ func newFixture(t *testing.T) *fixture {
 	s := shared.Get(t)
 	const crds = " -l app.kubernetes.io/component=crds"
 	c := &fixture{t: t, s: s, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), token: filepath.Join(t.TempDir(), "token")}
-	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml" + crds,
+	for _, args := range []string{"apply -f ../build/manifests/fairlead.yaml" + crds,
 		"wait --for=condition=Established --timeout=60s crds" + crds,
 		"delete --all --wait=false ippools,ipallocations,podcidrranges,podcidrclaims",
 		"delete --all --ignore-not-found nodes", "delete --all -A --force --grace-period=0 pods,statefulsets,networkpolicies,events",

@@ -22,7 +22,7 @@ func TestKubeUninstall(t *testing.T) {
 	if out, code := c.run("uninstall", "--yes"); code != cli.ExitError || !strings.Contains(out, "there is no DaemonSet kube-system/fairlead-agent") {
 		t.Errorf("nothing is installed: exit code %d\n%s", code, out)
 	}
-	c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component in (rbac, agent)"))
+	c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component in (rbac, agent)"))
 	if out, code := c.run("uninstall"); code != cli.ExitUsage || !strings.Contains(out, "no terminal to ask for confirmation") {
 		t.Errorf("it does not ask: exit code %d\n%s", code, out)
 	}

@@ -100,7 +100,7 @@ func (p *Addresses) Owner(a api.Attachment) api.AllocationOwner {
 // Announce tells the underlay where a bridged pod is. It takes seconds, and nobody waits for it: the first frame
 // goes out at once.
 func (p *Addresses) Announce(a api.Attachment) {
-	if !a.Bridged {
+	if !a.Bridged || p.running.Err() != nil {
 		return
 	}
 	p.announcing.Go(func() {

@@ -246,7 +246,7 @@ func (c conflict) String() string {
 	if c.VLAN != 0 {
 		vlan = fmt.Sprintf("in VLAN %d", c.VLAN)
 	}
-	return fmt.Sprintf("address %s of IPPool %s is used by a host outside of the cluster (MAC %s, %s): it is skipped. Find the "+
+	return fmt.Sprintf("address %s of IPPool %s is used by another host on the underlay (MAC %s, %s): it is skipped. Find the "+
 		"device, or name the address in spec.excludes of the pool", c.Prefix.Addr(), c.Pool, c.who, vlan)
 }
 

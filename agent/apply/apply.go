@@ -20,14 +20,14 @@ type Applier interface {
 	Apply(ctx context.Context, r *Round) (Changes, error)
 }
 
-// Round is one pass over the node, the same value for all appliers.
+// Round is one pass over the node: one value that goes from applier to applier.
 type Round struct {
 	Want desired.State
-	// Observed is what OVSDB had when somebody last waited for it: before the round, then with the numbers of its ports.
+	// Observed is what OVSDB had before the round; the applier of flows replaces it when the ports have their numbers.
 	Observed ovsdb.Observed
 	// Verify asks to observe everything, though nothing else may be wanted than is in place as far as is known.
 	Verify bool
-	// Settled: the round before put everything in place, with the ovs-vswitchd that still runs. What an applier then
+	// Settled: the round before put in place all that pods depend on, with the ovs-vswitchd that still runs. What an applier then
 	// has to do though nothing else is wanted reverts an external change.
 	Settled bool
 	// Added and Removed are the ports of the pods that the round adds and releases.
@@ -57,6 +57,7 @@ type Watcher interface {
 	Doubts(obs ovsdb.Observed) bool
 	// InPlace reports whether OVSDB, which has changed, still is as the last round left it, and asks for nothing else.
 	InPlace(ctx context.Context, obs ovsdb.Observed) bool
-	// Due reports whether a round has to be made though nothing that is followed has changed. It is asked each second.
+	// Due reports whether a round has to be made though nothing that is followed has changed. It is asked
+	// every Guard (api.AgentIntervals), and when something has ended that ran beside the rounds.
 	Due() bool
 }

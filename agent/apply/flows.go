@@ -101,7 +101,7 @@ func (f *Flows) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 		return c, err
 	}
 	f.waitPorts(ctx, r.Added)
-	if r.Observed, err = f.db.Observe(f.bridge); err != nil {
+	if err := f.observe(r); err != nil {
 		return c, err
 	}
 	other := func(p ovsdb.PodPort) bool {
@@ -139,7 +139,7 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	case r.Verify:
 		f.sw.Resync()
 	}
-	if r.Observed, err = f.db.Observe(f.bridge); err != nil {
+	if err := f.observe(r); err != nil {
 		return repaired, err
 	}
 	view, want := r.Want.View(r.Observed), f.flows
@@ -161,6 +161,15 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 		}
 	}
 	return repaired, nil
+}
+
+// observe reads OVSDB anew. After an error r has what was read before.
+func (f *Flows) observe(r *Round) error {
+	obs, err := f.db.Observe(f.bridge)
+	if err == nil {
+		r.Observed = obs
+	}
+	return err
 }
 
 // revert lists the switch's flows and puts back those that were there.

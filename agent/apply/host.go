@@ -99,12 +99,15 @@ func (v *Veths) Apply(_ context.Context, r *Round) (c Changes, err error) {
 		for _, p := range r.Want.OVSDB.Pods {
 			hosts = append(hosts, p.HostIf)
 		}
+		c.Degraded = otherMTU(r.Want, v.otherMTU)
 		if c.Repaired, err = link.EnsureHosts(hosts); err != nil { // each was up and in no bridge when it was made
 			return c, err
 		}
-		if v.otherMTU, err = link.HostsWithOtherMTU(mtus); err != nil {
+		other, err := link.HostsWithOtherMTU(mtus)
+		if err != nil {
 			return c, err
 		}
+		v.otherMTU = other
 		v.podMTU, v.bridgedMTU = r.Want.PodMTU, r.Want.BridgedMTU
 	}
 	c.Degraded = otherMTU(r.Want, v.otherMTU)

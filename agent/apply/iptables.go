@@ -62,9 +62,13 @@ func (t *IPTables) Apply(ctx context.Context, r *Round) (Changes, error) {
 	if wait {
 		t.wait(ctx)
 	}
-	if took := time.Since(t.began); t.busy() && (wait || took > rulesTimeout) {
+	switch took := time.Since(t.began); {
+	case t.busy() && took > rulesTimeout:
 		return t.reported(), fmt.Errorf("iptables has not answered for %s: it hangs, or another program that writes rules does. "+
 			"End that one (ps -ef | grep tables)", took.Round(time.Second))
+	case t.busy() && wait:
+		return t.reported(), fmt.Errorf("the iptables rules are not in place yet: iptables has been at work for %s, or waits for "+
+			"another program that writes rules", took.Round(time.Second))
 	}
 	return t.reported(), t.failed
 }
@@ -133,5 +137,5 @@ func (t *IPTables) Due() bool {
 	}
 }
 
-// Close waits for the look that is on its way: nobody would finish its work.
+// Close waits for the look that is on its way: nobody would finish its work. Its changes are not reported.
 func (t *IPTables) Close() { t.wait(context.Background()) }

@@ -37,6 +37,7 @@ var errForeignWait = errors.New("ovs-vswitchd may be waiting: other_config:flow-
 // it was left.
 type RestoreWait struct {
 	db     *ovsdb.DB
+	bridge string
 	runDir string // of Open vSwitch
 	// kernel: the datapath is the kernel's.
 	kernel bool
@@ -51,7 +52,7 @@ type RestoreWait struct {
 
 // NewRestoreWait returns the applier for the Open vSwitch that the config names. armed shows whether the key is set.
 func NewRestoreWait(db *ovsdb.DB, cfg api.AgentConfig, armed prometheus.Gauge, log logr.Logger) *RestoreWait {
-	return &RestoreWait{db: db, runDir: cfg.OVSRunDir, kernel: cfg.OVSDatapathType != api.DatapathNetdev,
+	return &RestoreWait{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, kernel: cfg.OVSDatapathType != api.DatapathNetdev,
 		gauge: armed, log: log}
 }
 
@@ -59,12 +60,16 @@ func NewRestoreWait(db *ovsdb.DB, cfg api.AgentConfig, armed prometheus.Gauge, l
 func (*RestoreWait) Name() string { return "flow-restore-wait" }
 
 // Apply implements Applier.
-func (w *RestoreWait) Apply(ctx context.Context, r *Round) (c Changes, err error) {
+func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error) {
 	start, arm, err := w.mayArm()
 	if err != nil {
 		return c, err
 	}
-	now := r.Observed.RestoreWait
+	obs, err := w.db.Observe(w.bridge) // the flows may have taken seconds
+	if err != nil {
+		return c, err
+	}
+	now := obs.RestoreWait
 	w.seen = now
 	if !now.Set || now.Ours {
 		w.foreign = time.Time{}
@@ -86,7 +91,7 @@ func (w *RestoreWait) Apply(ctx context.Context, r *Round) (c Changes, err error
 	if err := w.db.ClearRestoreWait(ctx); err != nil {
 		return c, err
 	}
-	w.seen = ovsdb.RestoreWait{}
+	w.seen = ovsdb.RestoreWait{Restored: now.Restored}
 	if arm {
 		if err := w.db.HoldAtStart(ctx, start); err != nil {
 			return c, err
@@ -120,12 +125,12 @@ func (w *RestoreWait) mayArm() (start string, arm bool, err error) {
 }
 
 // Waits reports whether the ovs-vswitchd that runs waits for its flows, or may do so. Any goroutine may ask.
-func (w *RestoreWait) Waits(bridge string) bool {
+func (w *RestoreWait) Waits() bool {
 	if !w.kernel {
 		return false
 	}
 	start, err := vswitchd.StartID(w.runDir)
-	obs, oerr := w.db.Observe(bridge)
+	obs, oerr := w.db.Observe(w.bridge)
 	return err != nil || oerr != nil || obs.RestoreWait.Set && obs.RestoreWait.Restored != start
 }
 

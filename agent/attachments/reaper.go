@@ -29,7 +29,7 @@ type Reaper struct {
 	waiting chan struct{} // of one: any number may wait
 
 	mu      sync.Mutex
-	retired map[string]bool // host ends that this process has retired, and clear has not removed yet
+	retired map[string]bool // host ends that this process has retired, and Clear has not removed yet
 	working sync.Mutex      // held by Clear
 }
 

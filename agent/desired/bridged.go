@@ -38,11 +38,11 @@ func steered(attachments []api.Attachment) (out []steer.Entry) {
 }
 
 // gatewayMTU is that of the node's own port: packets of every kind of pod pass.
-func gatewayMTU(in Inputs, PodMTU int) int {
+func gatewayMTU(in Inputs, podMTU int) int {
 	if !in.Config.EnableBridgingMode {
-		return PodMTU
+		return podMTU
 	}
-	return max(PodMTU, UnderlayMTU(in.Config, in.Transport.MTU))
+	return max(podMTU, UnderlayMTU(in.Config, in.Transport.MTU))
 }
 
 // unless is mtu, or 0 where it is the device's own.
@@ -144,7 +144,7 @@ func HeldCIDRs(own inputs.Node, nodes map[string]inputs.Node, attachments []api.
 	})
 }
 
-// bridgedFamilies are the Families of the bridged pods that run here.
+// bridgedFamilies are the families of the bridged pods that run here.
 func bridgedFamilies(attachments []api.Attachment) (v4, v6 bool) {
 	for _, a := range attachments {
 		if a.Bridged {
@@ -155,7 +155,7 @@ func bridgedFamilies(attachments []api.Attachment) (v4, v6 bool) {
 	return v4, v6
 }
 
-// masked are the ranges for which the node translates addresses, of Families in which
+// masked are the ranges for which the node translates addresses, of families in which
 // it has an address itself: those of pools that are clear of all podCIDRs and Services,
 // since one that is not hands out nothing; and whatever its pods have, whose pool may have
 // been deleted or spoiled since.

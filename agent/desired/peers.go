@@ -112,12 +112,12 @@ func onLink(t link.Transport, a netip.Addr) bool {
 	return slices.ContainsFunc(t.Subnets, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// ByPath are the podCIDRs of peers that are reached in one way, by peer.
-func ByPath(peers []Peer, w Path) []netip.Prefix {
+// ByPath are the podCIDRs of peers that are reached by one path, by peer.
+func ByPath(peers []Peer, path Path) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range peers {
 		for _, c := range p.PodCIDRs {
-			if c.Path == w {
+			if c.Path == path {
 				out = append(out, c.Prefix)
 			}
 		}
@@ -149,7 +149,7 @@ func tunnelPeers(peers []Peer) []openflow.Peer {
 
 // peerRoutes leads the host's packets for peers' pods to the gateway and into
 // the tunnel, or straight to the peer; tunnelMTU is that of the tunnel where the
-// gateway has a greater one. Only Families of the node's own podCIDRs are routed,
+// gateway has a greater one. Only families of the node's own podCIDRs are routed,
 // as the others have no source for the tunnel, and directly, for bridged pods, all.
 // A direct route names no source: what the node sends without a tunnel carries its
 // own address.

@@ -81,6 +81,9 @@ func (p *Pods) WarnOwner(o api.AllocationOwner, reason, message string) {
 	}
 	w := kube.Warning{Reason: reason, Message: message, About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod",
 		Namespace: o.Namespace, Name: o.Name, UID: types.UID(o.PodUID)}}
+	if p.running.Err() != nil {
+		return // closed
+	}
 	p.writing.Go(func() {
 		if err := p.kube.Warn(p.running, p.node, w); err != nil {
 			p.log.V(1).Info("Event not written", "pod", o.Namespace+"/"+o.Name, "message", message, "err", err.Error())

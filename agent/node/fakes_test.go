@@ -94,6 +94,7 @@ type fakeApplier struct {
 	there, applied string
 	did            bool
 	hands          int
+	degraded       error         // what it says that it can't repair
 	failed         time.Time     // when it failed last, and has not healed since; zero: it has
 	healed         time.Duration // the longest time from a failure to the success after it
 	lost           func()        // takes all that appliers have in place away, as a restart of ovs-vswitchd does
@@ -102,6 +103,7 @@ type fakeApplier struct {
 func (f *fakeApplier) Name() string { return f.name }
 
 func (f *fakeApplier) Apply(ctx context.Context, r *apply.Round) (c apply.Changes, err error) {
+	c.Degraded = f.degraded
 	want := wanted(r.Want)
 	same := f.did && f.applied == want
 	if same && !r.Verify {

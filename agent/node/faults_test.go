@@ -215,6 +215,27 @@ func TestBridgedPodIsRefusedAlone(t *testing.T) {
 	}
 }
 
+// What an applier can't repair is not over because a round did not get so far.
+func TestDegradedLastsThroughFailedRounds(t *testing.T) {
+	f := newFaulty(t)
+	last := f.appliers[len(f.appliers)-1]
+	last.degraded = errors.New("pods have another MTU")
+	f.appliers[0].faults = map[int]fault{2: fails}
+	for i, failed := range []bool{false, true, false} {
+		f.progress.verify = true
+		if err := f.round(t.Context(), nil); (err != nil) != failed {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		if got := f.Board.Load().Degraded; !errors.Is(got, last.degraded) {
+			t.Errorf("round %d: degraded is %v", i, got)
+		}
+	}
+	last.degraded = nil
+	if _ = f.round(t.Context(), nil); f.Board.Load().Degraded != nil {
+		t.Errorf("it is over, and degraded is %v", f.Board.Load().Degraded)
+	}
+}
+
 // What is changed behind an applier's back is reverted by the next round that verifies, and counted once.
 func TestExternalChangeIsCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

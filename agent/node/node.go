@@ -69,6 +69,8 @@ type progress struct {
 	verify   bool // the next round observes everything again
 	settled  bool // pods' part was as desired after the last round
 	failures int  // rounds that failed in a row
+	// degraded is what appliers can't repair, by the applier's name, as it said when it was called last.
+	degraded map[string]error
 	// uplinkPort is the OpenFlow port number of the uplink when OVSDB was last read; 0 is none.
 	uplinkPort uint32
 }
@@ -95,7 +97,8 @@ type flowSwitch interface {
 // New returns a Node that does not run yet.
 func New(p Parts) *Node {
 	p.Log = p.Log.WithName("loop")
-	return &Node{Parts: p, Recorded: &attachments.Recorded{}, requests: newRequests(), firstOK: make(chan struct{})}
+	return &Node{Parts: p, Recorded: &attachments.Recorded{}, requests: newRequests(), firstOK: make(chan struct{}),
+		progress: progress{degraded: map[string]error{}}}
 }
 
 // Run works until ctx ends. Use must have been called.

@@ -2,6 +2,8 @@ package node
 
 import (
 	"errors"
+	"maps"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
@@ -44,21 +46,26 @@ func (n *Node) statusOf(r *round, before *status.Status) *status.Status {
 		s.Overhead = desired.Overhead(n.Config, desired.Endpoint(transport, n.own))
 		s.Flows, s.Pods = n.steps.flows.Current(), len(r.Want.OVSDB.Pods)
 		outside := desired.OutsideError(n.own, desired.OutsidePodCIDRs(n.own, r.Want.OVSDB.Pods))
-		s.Degraded = errors.Join(r.peers, outside, r.degraded, r.snapshot.Trouble)
+		s.Degraded = errors.Join(r.peers, outside, n.degraded(), r.snapshot.Trouble)
 	}
 	s.NotReady, s.NoUplink = errors.Join(r.pods, r.host), nil
 	if !n.Config.EnableBridgingMode {
 		s.NotReady = errors.Join(r.conflict, s.NotReady)
 		return &s
 	}
-	if r.computed {
-		n.progress.uplinkPort = r.Observed.Uplink.OFPort
-	}
 	s.NoUplink = n.noUplink(n.progress.uplinkPort)
 	if r.computed { // bridged pods need no podCIDR
 		s.Degraded = errors.Join(r.conflict, s.NoUplink, s.Degraded)
 	}
 	return &s
+}
+
+// degraded is what appliers can't repair.
+func (n *Node) degraded() (err error) {
+	for _, name := range slices.Sorted(maps.Keys(n.progress.degraded)) {
+		err = errors.Join(err, n.progress.degraded[name])
+	}
+	return err
 }
 
 // firstRound closes firstOK at the first good round.

@@ -15,7 +15,9 @@ import (
 
 // report logs and counts what an applier did.
 func (n *Node) report(name string, c apply.Changes) {
-	n.Metrics.Loop.HostChanges.WithLabelValues(name).Add(float64(len(c.Wanted) + len(c.Repaired)))
+	if count := len(c.Wanted) + len(c.Repaired); count > 0 {
+		n.Metrics.Loop.HostChanges.WithLabelValues(name).Add(float64(count))
+	}
 	for _, change := range c.Wanted {
 		n.Log.Info("changed "+name, "change", change)
 	}
@@ -32,7 +34,7 @@ type said struct {
 	routers  []string // podCIDRs left to the underlay's routers
 }
 
-// change logs an error when it appears, changes or goes.
+// logChange logs an error when it appears, changes or goes.
 func (n *Node) logChange(what string, before, now error) {
 	switch {
 	case now == nil && before != nil:

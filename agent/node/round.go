@@ -32,8 +32,6 @@ type outcome struct {
 	peers error
 	// ovsDown: Open vSwitch does not run, or can't do anything.
 	ovsDown bool
-	// degraded is what works worse, and is no error of the round.
-	degraded error
 }
 
 func (o outcome) err() error { return errors.Join(o.pods, o.host, o.peers) }
@@ -72,6 +70,7 @@ func (n *Node) observe(r *round) (err error) {
 		r.ovsDown = true
 		return err
 	}
+	n.progress.uplinkPort = r.Observed.Uplink.OFPort
 	n.progress.verify = n.steps.doubt(r.Observed) || n.progress.verify
 	return nil
 }
@@ -122,13 +121,14 @@ func (n *Node) applyGroup(ctx context.Context, r *round, group []step) (goOn boo
 	for _, s := range group {
 		changes, err := s.Apply(ctx, &r.Round)
 		n.report(s.Name(), changes)
-		r.degraded = errors.Join(r.degraded, changes.Degraded)
+		n.progress.degraded[s.Name()] = changes.Degraded
 		if err == nil {
 			continue
 		}
 		r.add(s.harms, err)
 		if s.harms == harmsBridged {
 			r.waiting = refuseBridged(r.waiting, err)
+			r.Added, r.Removed = ports(r.waiting)
 		}
 		if errors.Is(err, apply.ErrNoSwitch) {
 			r.ovsDown = true

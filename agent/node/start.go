@@ -119,7 +119,7 @@ func (n *Node) ConnectOVSDB(ctx context.Context, last rundir.LastError) (*ovsdb.
 func (n *Node) Use(db *ovsdb.DB) {
 	steps, wait := newSteps(db, n.Config, n.Uplink.Sync, n.Metrics, n.Log)
 	n.db, n.steps = db, steps
-	n.Uplink.Waits = func() bool { return wait.Waits(n.Config.OVSBridge) }
+	n.Uplink.Waits = wait.Waits
 }
 
 // AttachUplink attaches the node's NIC, if the config wants it, and finds the node's addresses where they are then.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 
 	"github.com/go-logr/logr"
 
@@ -47,8 +48,8 @@ type steps struct {
 	closers    []func()
 }
 
-// newSteps returns the appliers of the product, in their order. An error of the steps of pods stops the rest of them:
-// each builds on the one before.
+// newSteps returns the appliers of the product, in their order. Where one builds on those
+// before, an error of these leaves it out.
 func newSteps(db *ovsdb.DB, cfg api.AgentConfig, sync func([]steer.Entry) error, m *status.Metrics, log logr.Logger) (
 	steps, *apply.RestoreWait) {
 	flows := apply.NewFlows(db, cfg, &m.Loop, log)
@@ -110,7 +111,7 @@ func (s steps) doubt(obs ovsdb.Observed) (doubt bool) {
 }
 
 func (s steps) inPlace(ctx context.Context, obs ovsdb.Observed) bool {
-	for _, w := range s.watchers() {
+	for _, w := range slices.Backward(s.watchers()) { // the applier of OVSDB, the first, has most to compare
 		if !w.InPlace(ctx, obs) {
 			return false
 		}

@@ -146,6 +146,6 @@ func (p *Pods) reclaim(ctx context.Context, l leftover) error {
 	}
 	p.Log.Info("reclaimed what a deleted pod left behind", "found", l.what, "container", l.key.ContainerID,
 		"interface", l.hostIf)
-	p.Metrics.Pods.Reclaimed.WithLabelValues(strings.ReplaceAll(l.what, " ", "_")).Inc()
+	p.Metrics.Pods.Reclaimed.WithLabelValues(strings.ReplaceAll(strings.ToLower(l.what), " ", "_")).Inc()
 	return nil
 }

@@ -91,7 +91,7 @@ func newLoopMetrics() LoopMetrics {
 		Duration:    prometheus.NewHistogram(duration("loop_round_duration_seconds", "Duration of one round of the loop.")),
 		Flows:       gauge("flows", "OpenFlow flows that the node should have."),
 		FlowChanges: counters("flow_changes_total", "Flows that were added, modified or deleted.", "change"),
-		HostChanges: counters("applied_changes_total", "Changes that appliers made to the node, by applier.", "kind"),
+		HostChanges: counters("applied_changes_total", "Changes that appliers made to the node, by applier; flows have fairlead_flow_changes_total.", "kind"),
 		Drift:       counters("drift_repaired_total", "External changes of the node that were reverted.", "kind"),
 	}
 }

@@ -144,7 +144,7 @@ func (n *Uplink) counts() []steer.Count {
 func (n *Uplink) Ready() error { return n.state.Load().why }
 
 // Resume brings to an end what an agent before has begun, and takes the NIC back where the config does not want it any
-// more. What can't be done yet, for want of Open vSwitch, is tried again by attach.
+// more. What can't be done yet, for want of Open vSwitch, is tried again by Attach.
 func (n *Uplink) Resume(ctx context.Context) {
 	if n.uplink == nil {
 		return
@@ -179,7 +179,7 @@ func (n *Uplink) Attach(ctx context.Context, transport string) {
 		}
 		n.nic = transport
 		if n.uplink.Yielded() && (!n.uplink.Due() || n.Waits == nil || n.Waits()) {
-			n.done(nil) // keep attaches it
+			n.done(nil) // Run attaches it
 			return
 		}
 		n.done(n.uplink.Attach(ctx, n.plan(transport)))
@@ -211,7 +211,7 @@ func (n *Uplink) reached(ctx context.Context) error {
 	return nil
 }
 
-// RunYield gives the host its NIC back when ovs-vswitchd stays dead, and has keep look while it is back and the NIC is
+// RunYield gives the host its NIC back when ovs-vswitchd stays dead, and has Run look while it is back and the NIC is
 // not, until ctx ends. It needs nothing that comes over the network.
 func (n *Uplink) RunYield(ctx context.Context) {
 	if n.uplink == nil || !n.cfg.EnableBridgingMode {

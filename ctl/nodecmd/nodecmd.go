@@ -39,7 +39,8 @@ func Restore(ctx context.Context, journal string, log logr.Logger) (*uplink.Jour
 	if err != nil || u.Journal() == nil {
 		return nil, err
 	}
-	return u.Journal(), u.Restore(ctx, uplink.ByHand)
+	err = u.Restore(ctx, uplink.ByHand) // which reads the journal again
+	return u.Journal(), err
 }
 
 // Open opens the journal and plans how the NIC is attached by that config. The error is a cli.UsageError if neither nic

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Write makes path a file with that content and mode. It makes the directory, with mode 0755, if there is none.
@@ -30,19 +31,28 @@ func Copy(path string, content io.Reader, mode fs.FileMode) error {
 	return nil
 }
 
+// removeLeft removes what crashes have left of new files for name. What can't be removed does no harm.
+func removeLeft(dir, name string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		random, ours := strings.CutPrefix(e.Name(), "."+name+".")
+		random, temporary := strings.CutSuffix(random, ".tmp")
+		if ours && temporary && strings.Trim(random, "0123456789") == "" {
+			os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
 func replace(path string, content io.Reader, mode fs.FileMode) (err error) {
 	dir, name := filepath.Split(filepath.Clean(path))
 	dir = filepath.Clean(dir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	left, err := filepath.Glob(filepath.Join(dir, "."+name+".*.tmp"))
-	if err != nil {
-		return err
-	}
-	for _, f := range left {
-		os.Remove(f)
-	}
+	removeLeft(dir, name)
 	f, err := os.CreateTemp(dir, "."+name+".*.tmp")
 	if err != nil {
 		return err

@@ -99,7 +99,7 @@ func (c cluster) cleanUp(t *testing.T) {
 func (c cluster) staysDead(t *testing.T) {
 	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
 	c.attached(t, false)
-	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "as long as") {
+	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "while Open vSwitch is down") {
 		t.Errorf("status says\n%s", out)
 	}
 	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
@@ -134,7 +134,7 @@ func (c cluster) restoredByHand(t *testing.T) {
 	c.attached(t, false)
 	time.Sleep(2 * time.Second) // in which an agent would have put it back: it hears of changes at once
 	c.attached(t, false)
-	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "by hand") {
+	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "restored manually") {
 		t.Errorf("status says\n%s", out)
 	}
 	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))

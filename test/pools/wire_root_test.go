@@ -54,7 +54,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 		}
 		told := b.events(t, first, "AddressInUse") + b.events(t, second, "AddressInUse")
 		theirs, _, _ := strings.Cut(c.theirs, "/")
-		if !strings.Contains(told, theirs+" of IPPool "+c.pool+" is used by a host outside of the cluster (MAC ") {
+		if !strings.Contains(told, theirs+" of IPPool "+c.pool+" is used by another host on the underlay (MAC ") {
 			t.Errorf("the Events say %q, want %s and a MAC", told, theirs)
 		}
 	}
