@@ -27,8 +27,8 @@ type Round struct {
 	Observed ovsdb.Observed
 	// Verify asks to observe everything, though nothing else may be wanted than is in place as far as is known.
 	Verify bool
-	// Settled: the round before put in place all that pods depend on, with the ovs-vswitchd that still runs. What an applier then
-	// has to do though nothing else is wanted reverts an external change.
+	// Settled: the round before put in place all that pods depend on, with the ovs-vswitchd that still runs. What an
+	// applier then has to do though nothing else is wanted reverts an external change.
 	Settled bool
 	// Added and Removed are the ports of the pods that the round adds and releases.
 	Added, Removed []string

@@ -52,8 +52,9 @@ type RestoreWait struct {
 
 // NewRestoreWait returns the applier for the Open vSwitch that the config names. armed shows whether the key is set.
 func NewRestoreWait(db *ovsdb.DB, cfg api.AgentConfig, armed prometheus.Gauge, log logr.Logger) *RestoreWait {
-	return &RestoreWait{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, kernel: cfg.OVSDatapathType != api.DatapathNetdev,
-		gauge: armed, log: log}
+	return &RestoreWait{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir,
+		kernel: cfg.OVSDatapathType != api.DatapathNetdev,
+		gauge:  armed, log: log}
 }
 
 // Name implements Applier.
