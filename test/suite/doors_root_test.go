@@ -116,7 +116,7 @@ func TestRootBrokenConfig(t *testing.T) {
 	}{
 		{"ovsDatapathType: netdev\ntunnelTyp: geneve\n", []string{"agent.conf:2:1: tunnelTyp: unknown key", "tunnelType?"}},
 		{"tunnelType: pigeon\n\ndefaultMTU: lots\n", []string{"agent.conf:1:13: tunnelType", "agent.conf:3:13: defaultMTU"}},
-		{"featureGates:\n  AntreaPolicy: true\n", []string{"agent.conf:2:3: featureGates.AntreaPolicy", "refused"}},
+		{"featureGates:\n  AntreaPolicy: true\n", []string{"agent.conf:2:3: featureGates.AntreaPolicy", "is not supported"}},
 		{"trafficEncryptionMode: ipsec\n", []string{"agent.conf:1:1: trafficEncryptionMode", "does not encrypt"}},
 		{"noSNAT: true\n", []string{"agent.conf:1:", "noSNAT", "noEncap"}},
 		{"a: [\n", []string{"agent.conf:"}},
