@@ -95,45 +95,59 @@ func TestRootKilledAndNoDEL(t *testing.T) {
 	outcomes := map[string]int{}
 	for _, s := range []step{leaseMade, vethMade, portMade, portNumber, flowsMade} {
 		for _, d := range delays {
-			c.readyForCNI(t)
-			// On a busy machine kills come late, when the attachment is whole. One is surely half made: the agent gets
-			// no further than the lease while ovsdb-server hangs.
-			hang := s == leaseMade && d == 0
-			if hang {
-				must(t, unix.Kill(lab.OVSDB.PID(c.node), unix.SIGSTOP))
-			}
-			killed := w.arm(s, c.agentPID(t), d)
-			answered := make(chan struct{})
-			go func() {
-				defer close(answered)
-				c.CNI(t.Context(), node, lab.ADD, "default/hand") // fails, mostly: the agent dies
-			}()
-			wait(t, answered, "an answer to ADD")
-			wait(t, killed, string(s))
-			if hang {
-				must(t, unix.Kill(lab.OVSDB.PID(c.node), unix.SIGCONT))
-			}
-			c.kill(t)
-			rec, err := c.Records().Load("default/hand")
-			must(t, err)
-			must(t, c.Records().Forget("default/hand"))
-			t.Logf("killed %s after %s", d, s)
-			outcomes[c.wholeOrNothing(t, rec)]++
-			must(t, c.node.RemoveNetns(rec.Netns))
-			eventually(t, 5*time.Second, func() []string { // the kernel does that a little later
-				if slices.Contains(c.state(t).Veths, hostIf(rec)) {
-					return []string{"the veth is still there"}
-				}
-				return nil
-			})
-			c.kill(t)
-			c.check(t)
+			outcomes[c.killedWithoutDEL(t, w, s, d)]++
 		}
+	}
+	// On a busy machine kills come late, when the attachment is whole. It takes one that was half made to see what
+	// becomes of it.
+	for range 50 {
+		if outcomes["nothing"] > 0 {
+			break
+		}
+		outcomes[c.killedWithoutDEL(t, w, leaseMade, 0)]++
 	}
 	t.Logf("what the next agent left: %v", outcomes)
 	if outcomes["nothing"] == 0 {
 		t.Error("no attachment was half made: this tested nothing")
 	}
+}
+
+// killedWithoutDEL kills the agent at a step of an ADD, after which there is no DEL, and returns what the next agent made
+// of it. At the first step ovsdb-server hangs meanwhile, so that the agent gets no further than the veth.
+func (c cluster) killedWithoutDEL(t *testing.T, w *watcher, s step, d time.Duration) (outcome string) {
+	t.Helper()
+	c.readyForCNI(t)
+	hang := s == leaseMade && d == 0
+	if hang {
+		must(t, unix.Kill(lab.OVSDB.PID(c.node), unix.SIGSTOP))
+	}
+	killed := w.arm(s, c.agentPID(t), d)
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		c.CNI(t.Context(), node, lab.ADD, "default/hand") // fails, mostly: the agent dies
+	}()
+	wait(t, answered, "an answer to ADD")
+	wait(t, killed, string(s))
+	if hang {
+		must(t, unix.Kill(lab.OVSDB.PID(c.node), unix.SIGCONT))
+	}
+	c.kill(t)
+	rec, err := c.Records().Load("default/hand")
+	must(t, err)
+	must(t, c.Records().Forget("default/hand"))
+	t.Logf("killed %s after %s", d, s)
+	outcome = c.wholeOrNothing(t, rec)
+	must(t, c.node.RemoveNetns(rec.Netns))
+	eventually(t, 5*time.Second, func() []string { // the kernel does that a little later
+		if slices.Contains(c.state(t).Veths, hostIf(rec)) {
+			return []string{"the veth is still there"}
+		}
+		return nil
+	})
+	c.kill(t)
+	c.check(t)
+	return outcome
 }
 
 func hostIf(rec *sandbox.Record) string { return nodestate.Pod{ContainerID: rec.ContainerID}.HostIf() }
