@@ -112,8 +112,9 @@ func TestRootKilledAndNoDEL(t *testing.T) {
 	}
 }
 
-// killedWithoutDEL kills the agent at a step of an ADD, after which there is no DEL, and returns what the next agent made
-// of it. At the first step ovsdb-server hangs meanwhile, so that the agent gets no further than the veth.
+// killedWithoutDEL kills the agent at a step of an ADD, after which there is no DEL, and returns what the next
+// agent made of it. At the first step ovsdb-server hangs meanwhile, so that the agent gets no further than the
+// veth.
 func (c cluster) killedWithoutDEL(t *testing.T, w *watcher, s step, d time.Duration) (outcome string) {
 	t.Helper()
 	c.readyForCNI(t)
