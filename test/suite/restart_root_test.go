@@ -24,8 +24,8 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	c.warm(t)
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
-	// Eight streams leave the pod a: 800 packets a second. Open vSwitch's socket for the pod's port holds some 200, so that
-	// an ovs-vswitchd that gets no processor for a fifth of a second loses none of them by itself.
+	// Eight streams leave the pod a: 800 packets a second. Open vSwitch's socket for the pod's port holds some 200,
+	// so that an ovs-vswitchd that gets no processor for a fifth of a second loses none of them by itself.
 	streams, every := map[string]*probe.Stream{}, 10*time.Millisecond
 	if c.Datapath() == vswitch.System {
 		// In User-Mode Linux a system call takes 100 times as long, and there is one CPU, which the streams need, too.
