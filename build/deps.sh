@@ -43,7 +43,7 @@ done <<<"$needs"
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 
 if ! command -v apt-get >/dev/null; then
-	echo "missing, under Debian's names: ${missing[*]}. This machine has no apt-get: install them by hand." >&2
+	echo "missing, under Debian's names: ${missing[*]}. This machine has no apt-get: install them manually." >&2
 	exit 1
 fi
 if [[ $(id -u) != 0 ]]; then

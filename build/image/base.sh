@@ -26,7 +26,7 @@ debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"} >"$work/log"
 	echo "debian: debootstrap of $suite${mirror:+ from $mirror} failed, its last words are above" >&2
 	exit 1
 }
-# A mirror of somebody's own, of another name, has what is on it.
+# A private mirror under another name is used as it is.
 security=$(sed -n "s,/debian/\{0\,1\} $suite main.*,/debian-security $suite-security main,p" "$root/etc/apt/sources.list")
 [[ -z $security ]] || echo "$security" >>"$root/etc/apt/sources.list"
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/usr/share/{man,locale,info,lintian}

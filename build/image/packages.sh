@@ -3,7 +3,7 @@
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 
-# What nobody reads in a container is not unpacked. Licences stay.
+# Documentation is not unpacked. Licences stay.
 cat >/etc/dpkg/dpkg.cfg.d/fairlead <<'EOT'
 path-exclude /usr/share/doc/*
 path-include /usr/share/doc/*/copyright

@@ -5,14 +5,14 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What all objects carry: (dict "name" NAME "component" COMPONENT). */}}
+{{/* Metadata of all objects: (dict "name" NAME "component" COMPONENT). */}}
 {{- define "fairlead.labels" -}}
 app.kubernetes.io/name: {{ .name }}
 app.kubernetes.io/part-of: fairlead
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* The agent's config file, with what the chart's own values say. */}}
+{{/* The agent's config file, with the chart's own values merged in. */}}
 {{- define "fairlead.agentConfig" -}}
 {{- $config := deepCopy .Values.agent.config -}}
 {{- if and .Values.serviceMonitor.enabled (not $config.apiAddress) -}}
@@ -44,7 +44,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 {{- end -}}
 
-{{/* Directories that agent and node share. */}}
+{{/* Directories of the node that the agent mounts. */}}
 {{- define "fairlead.ovsRunDir" -}}
 {{ .Values.agent.config.ovsRunDir | default "/run/openvswitch" }}
 {{- end -}}
@@ -58,13 +58,13 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Values.controller.config.apiPort | default 10349 }}
 {{- end -}}
 
-{{/* The address at which kubelet asks the agent for its health. */}}
+{{/* The address of the agent's probes. */}}
 {{- define "fairlead.agentHost" -}}
 {{- $address := .Values.agent.config.apiAddress | default "127.0.0.1" -}}
 {{- if eq $address "0.0.0.0" -}}127.0.0.1{{- else if eq $address "::" -}}::1{{- else -}}{{ $address }}{{- end -}}
 {{- end -}}
 
-{{/* What values.schema.json can't say. */}}
+{{/* What values.schema.json cannot express. */}}
 {{- define "fairlead.check" -}}
 {{- $agent := .Values.agent.config -}}
 {{- $controller := .Values.controller.config -}}
