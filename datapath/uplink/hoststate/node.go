@@ -94,11 +94,12 @@ func linkFlags(raw uint32) string {
 	return strings.Join(text, ",")
 }
 
-// slack is how many seconds two lifetimes may be apart.
-const slack = 5
+// slack is how many seconds two lifetimes may be apart: what passes between reading and writing one, several times in a
+// chain of moves, on a machine with more to do than processors.
+const slack = 20
 
 // Differences says what after has that before has not ("+ …"), and the reverse ("- …"). What is left of
-// lifetimes may be 5 seconds more or less than the time between the two would have it.
+// lifetimes may differ by slack from what the time between the two would have it.
 func (before Node) Differences(after Node) (lines []string) {
 	left := slices.Clone(after.Lines)
 	elapsed := int((after.At - before.At) / time.Second)
