@@ -36,11 +36,7 @@ func (db *DB) Prune(ctx context.Context, d Desired, gone ...string) (changes []s
 func (db *DB) Differs(ctx context.Context, d Desired) (bool, error) {
 	ctx, cancel := limit(ctx)
 	defer cancel()
-	c, err := db.current()
-	if err != nil {
-		return false, err
-	}
-	s, err := db.snapshot(ctx, c)
+	_, s, err := db.snapshot(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -51,11 +47,7 @@ func (db *DB) Differs(ctx context.Context, d Desired) (bool, error) {
 func (db *DB) apply(ctx context.Context, planFor func(snapshot) (plan, error)) (changes []string, err error) {
 	ctx, cancel := limit(ctx)
 	defer cancel()
-	c, err := db.current()
-	if err != nil {
-		return nil, err
-	}
-	s, err := db.snapshot(ctx, c)
+	c, s, err := db.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}

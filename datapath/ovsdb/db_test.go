@@ -204,9 +204,7 @@ func TestDrift(t *testing.T) {
 // differs reports whether Ensure would write.
 func (db *DB) differs(t *testing.T, d Desired) bool {
 	t.Helper()
-	c, err := db.current()
-	must(t, err)
-	s, err := db.snapshot(soon(t), c)
+	_, s, err := db.snapshot(soon(t))
 	must(t, err)
 	p, err := ensure(s, d)
 	must(t, err)

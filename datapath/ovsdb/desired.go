@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -68,23 +69,25 @@ const (
 
 // wantPort is a port as it shall be in the database.
 type wantPort struct {
-	name, what  string // what is for the log
-	mark        string
-	externalIDs map[string]string // ours: the mark; for a pod see ids
-	pod         *api.Attachment   // nil for other ports
-	ifaceType   string
-	mac         string            // empty leaves the column alone
-	mtu         int               // 0 leaves the column alone
-	options     map[string]string // nil leaves the column alone
-	ofport      int               // 0 leaves the column alone
+	name, what string          // what is for the log
+	mark       string          // empty for the bridge's own port, which the bridge marks
+	pod        *api.Attachment // nil for other ports
+	ifaceType  string
+	mac        string            // empty leaves the column alone
+	mtu        int               // 0 leaves the column alone
+	options    map[string]string // nil leaves the column alone
+	ofport     int               // 0 leaves the column alone
 }
 
 // ids are the port's external_ids that are ours: the mark and, for a pod, the record.
 func (w wantPort) ids() map[string]string {
-	if w.pod != nil {
+	switch {
+	case w.pod != nil:
 		return encode(*w.pod)
+	case w.mark == "":
+		return nil
 	}
-	return w.externalIDs
+	return map[string]string{markKey: w.mark}
 }
 
 // validate checks d, whose ports are given. What have says already, the ports that are there, is right.
@@ -102,14 +105,9 @@ func (d Desired) validate(ports []wantPort, have map[string]portIface) error {
 		}
 		names[w.name] = true
 	}
-	if t := d.Tunnel; t != nil {
-		switch t.Type {
-		case "geneve", "vxlan", "gre", "stt":
-		default:
-			return fmt.Errorf("invalid tunnel type %q: want geneve, vxlan, gre or stt", t.Type)
-		}
-		if t.DstPort < 0 || t.DstPort > 65535 || t.DstPort != 0 && t.Type == "gre" {
-			return fmt.Errorf("a tunnel of type %s cannot use destination port %d", t.Type, t.DstPort)
+	if d.Tunnel != nil {
+		if err := d.Tunnel.validate(); err != nil {
+			return err
 		}
 	}
 	for _, w := range ports {
@@ -119,6 +117,16 @@ func (d Desired) validate(ports []wantPort, have map[string]portIface) error {
 		if err := checkRecord(*w.pod); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (t TunnelPort) validate() error {
+	if !slices.Contains([]string{"geneve", "vxlan", "gre", "stt"}, t.Type) {
+		return fmt.Errorf("invalid tunnel type %q: want geneve, vxlan, gre or stt", t.Type)
+	}
+	if t.DstPort < 0 || t.DstPort > 65535 || t.DstPort != 0 && t.Type == "gre" {
+		return fmt.Errorf("a tunnel of type %s cannot use destination port %d", t.Type, t.DstPort)
 	}
 	return nil
 }
@@ -138,39 +146,23 @@ func checkRecord(a api.Attachment) error {
 	return nil
 }
 
-// portNames are the names of all ports but the bridge's own.
-func (d Desired) portNames() map[string]bool {
-	out := map[string]bool{d.Gateway.Name: true}
-	if d.Tunnel != nil {
-		out[d.Tunnel.Name] = true
-	}
-	if d.Uplink != nil {
-		out[d.Uplink.Name] = true
-	}
-	for _, a := range d.Pods {
-		out[a.HostIf] = true
-	}
-	return out
-}
-
 // ports are all ports but the bridge's own, those of the pods last and in their order.
 func (d Desired) ports() []wantPort {
 	g := d.Gateway
 	ports := []wantPort{{
-		name: g.Name, what: "gateway port", mark: markGateway, externalIDs: map[string]string{markKey: markGateway},
-		ifaceType: "internal", mac: g.MAC.String(), mtu: g.MTU, ofport: gatewayOFPort,
+		name: g.Name, what: "gateway port", mark: markGateway, ifaceType: "internal",
+		mac: g.MAC.String(), mtu: g.MTU, ofport: gatewayOFPort,
 	}}
 	if t := d.Tunnel; t != nil {
 		ports = append(ports, wantPort{
-			name: t.Name, what: t.Type + " tunnel port", mark: markTunnel,
-			externalIDs: map[string]string{markKey: markTunnel},
-			ifaceType:   t.Type, options: t.options(), ofport: tunnelOFPort,
+			name: t.Name, what: t.Type + " tunnel port", mark: markTunnel, ifaceType: t.Type,
+			options: t.options(), ofport: tunnelOFPort,
 		})
 	}
 	if u := d.Uplink; u != nil {
 		ports = append(ports, wantPort{
-			name: u.Name, what: "uplink port", mark: markUplink, externalIDs: map[string]string{markKey: markUplink},
-			ifaceType: u.Type, options: u.Options, ofport: uplinkOFPort,
+			name: u.Name, what: "uplink port", mark: markUplink, ifaceType: u.Type,
+			options: u.Options, ofport: uplinkOFPort,
 		})
 	}
 	for i, a := range d.Pods {

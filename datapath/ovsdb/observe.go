@@ -73,11 +73,7 @@ type BrokenPort struct{ Name, Reason string }
 func (db *DB) Observe(name string) (Observed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	c, err := db.current()
-	if err != nil {
-		return Observed{}, fmt.Errorf("observing bridge %s: %w", name, err)
-	}
-	s, err := db.snapshot(ctx, c)
+	c, s, err := db.snapshot(ctx)
 	if err != nil {
 		return Observed{}, fmt.Errorf("observing bridge %s: %w", name, err)
 	}
@@ -152,13 +148,17 @@ func portIsOurs(p *port) bool {
 // datapathType spells out the default.
 func datapathType(column string) string { return cmp.Or(column, "system") }
 
-// snapshot reads the replica as soon as it is whole.
-func (db *DB) snapshot(ctx context.Context, c *conn) (snapshot, error) {
+// snapshot reads the replica of the current connection as soon as it is whole.
+func (db *DB) snapshot(ctx context.Context) (*conn, snapshot, error) {
+	c, err := db.current()
+	if err != nil {
+		return nil, snapshot{}, err
+	}
 	for {
 		next := db.next()
 		s := c.replica.read()
 		if s.whole() {
-			return s, nil
+			return c, s, nil
 		}
 		select {
 		case <-next: // the rest of the update
@@ -166,9 +166,9 @@ func (db *DB) snapshot(ctx context.Context, c *conn) (snapshot, error) {
 			// Events come later than the rows; don't rely on them.
 		case <-ctx.Done():
 			if s.root.UUID == "" {
-				return s, errors.New(`the database has no Open_vSwitch row: Open vSwitch's start script creates it with "ovs-vsctl init"`)
+				return c, s, errors.New(`the database has no Open_vSwitch row: Open vSwitch's start script creates it with "ovs-vsctl init"`)
 			}
-			return s, errors.New("the replica of the database is inconsistent")
+			return c, s, errors.New("the replica of the database is inconsistent")
 		}
 	}
 }

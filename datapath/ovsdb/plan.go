@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/ovn-org/libovsdb/ovsdb"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/ovsop"
 )
 
 // plan is a transaction in the making.
@@ -37,7 +39,7 @@ func ensure(s snapshot, d Desired) (plan, error) {
 		return plan{}, err
 	}
 	var p plan
-	var newPorts []any
+	var newPorts []string // UUIDs
 	numbers := numbersOf(have)
 	for i, w := range wanted {
 		h, ok := have[w.name]
@@ -53,14 +55,15 @@ func ensure(s snapshot, d Desired) (plan, error) {
 			if w.mark == markPod {
 				w.ofport = numbers.take(w.name)
 			}
-			newPorts = append(newPorts, p.insertPort(i, w))
+			newPorts = append(newPorts, p.insertRows(fmt.Sprint(i), w))
+			p.did("%s %s added", w.what, w.name)
 		}
 	}
 	if present {
 		p.updateBridge(b, d)
 		p.updateTables(s, b, d)
 		if len(newPorts) > 0 {
-			p.mutate("Bridge", b.UUID, insert("ports", ovsdb.OvsSet{GoSet: newPorts}))
+			p.mutate("Bridge", b.UUID, ovsop.Add("ports", ovsop.Refs(newPorts...)))
 		}
 	} else {
 		p.insertBridge(s.root, d, newPorts)
@@ -104,29 +107,26 @@ func (s snapshot) elsewhere(port, name string) (portIface, bridge, bool) {
 
 // movePort plans to take a port from another bridge, and returns the reference
 // to it.
-func (p *plan) movePort(h portIface, from bridge, w wantPort) ovsdb.UUID {
-	uuid := ovsdb.UUID{GoUUID: h.port.UUID}
-	p.mutate("Bridge", from.UUID, ovsdb.Mutation{Column: "ports", Mutator: ovsdb.MutateOperationDelete, Value: uuid})
+func (p *plan) movePort(h portIface, from bridge, w wantPort) (uuid string) {
+	p.removePorts(from, h.port.UUID)
 	p.did("%s %s taken from bridge %s", w.what, w.name, from.Name)
 	p.updatePort(h, w)
-	return uuid
+	return h.port.UUID
 }
 
 // insertBridge plans the bridge with its own port, which every bridge has.
-func (p *plan) insertBridge(root openVSwitch, d Desired, ports []any) {
-	own := wantPort{name: d.Bridge, ifaceType: "internal"}
-	ports = append(ports, p.insertRows("own", own))
+func (p *plan) insertBridge(root openVSwitch, d Desired, ports []string) {
+	ports = append(ports, p.insertRows("own", wantPort{name: d.Bridge, ifaceType: "internal"}))
 	tables := ovsdb.OvsMap{GoMap: map[any]any{}}
 	for _, number := range slices.Sorted(maps.Keys(d.Prefixes)) {
 		tables.GoMap[number] = p.insertTable(number, d.Prefixes[number])
 	}
-	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Bridge", UUIDName: "bridge", Row: ovsdb.Row{
-		"flow_tables": tables,
-		"name":        d.Bridge, "datapath_type": datapathType(d.DatapathType), "fail_mode": failMode,
-		"protocols": set(protocols()), "external_ids": omap(map[string]string{markKey: markBridge}),
-		"ports": ovsdb.OvsSet{GoSet: ports},
-	}})
-	p.mutate("Open_vSwitch", root.UUID, insert("bridges", ovsdb.UUID{GoUUID: "bridge"}))
+	p.ops = append(p.ops, ovsop.Insert("Bridge", "bridge", ovsdb.Row{
+		"name": d.Bridge, "datapath_type": datapathType(d.DatapathType), "fail_mode": failMode,
+		"protocols": ovsop.Set(protocols()...), "external_ids": ovsop.Map(map[string]string{markKey: markBridge}),
+		"flow_tables": tables, "ports": ovsop.Refs(ports...),
+	}))
+	p.mutate("Open_vSwitch", root.UUID, ovsop.Add("bridges", ovsop.Refs("bridge")))
 	p.did("bridge %s added", d.Bridge)
 }
 
@@ -135,14 +135,14 @@ func (p *plan) updateBridge(b bridge, d Desired) {
 	if datapathType(b.DatapathType) != datapathType(d.DatapathType) {
 		row["datapath_type"] = datapathType(d.DatapathType)
 	}
-	if b.FailMode == nil || *b.FailMode != failMode {
+	if !is(b.FailMode, failMode) {
 		row["fail_mode"] = failMode
 	}
 	if got := slices.Sorted(slices.Values(b.Protocols)); !slices.Equal(got, protocols()) {
-		row["protocols"] = set(protocols())
+		row["protocols"] = ovsop.Set(protocols()...)
 	}
 	if len(b.Controller) > 0 { // its flows would mix with ours; setting it has removed ours
-		row["controller"] = set(nil)
+		row["controller"] = ovsop.Set()
 	}
 	if b.STP {
 		row["stp_enable"] = false
@@ -162,8 +162,7 @@ func (p *plan) updateBridge(b bridge, d Desired) {
 
 func (p *plan) insertTable(number int, prefixes []string) ovsdb.UUID {
 	name := fmt.Sprintf("table_%d", number)
-	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Flow_Table", UUIDName: name,
-		Row: ovsdb.Row{"prefixes": set(prefixes)}})
+	p.ops = append(p.ops, ovsop.Insert("Flow_Table", name, ovsdb.Row{"prefixes": ovsop.Set(prefixes...)}))
 	return ovsdb.UUID{GoUUID: name}
 }
 
@@ -174,9 +173,9 @@ func (p *plan) updateTables(s snapshot, b bridge, d Desired) {
 		switch {
 		case !there:
 			table := ovsdb.OvsMap{GoMap: map[any]any{number: p.insertTable(number, want)}}
-			p.mutate("Bridge", b.UUID, insert("flow_tables", table))
+			p.mutate("Bridge", b.UUID, ovsop.Add("flow_tables", table))
 		case !slices.Equal(slices.Sorted(slices.Values(s.tables[uuid].Prefixes)), slices.Sorted(slices.Values(want))):
-			p.update("Flow_Table", uuid, ovsdb.Row{"prefixes": set(want)})
+			p.update("Flow_Table", uuid, ovsdb.Row{"prefixes": ovsop.Set(want...)})
 		default:
 			continue
 		}
@@ -184,48 +183,38 @@ func (p *plan) updateTables(s snapshot, b bridge, d Desired) {
 	}
 }
 
-// insertPort plans a Port with its Interface and returns the reference to it.
-func (p *plan) insertPort(i int, w wantPort) ovsdb.UUID {
-	p.did("%s %s added", w.what, w.name)
-	return p.insertRows(fmt.Sprint(i), w)
-}
-
-// insertRows names the rows by suffix: the names of ports may contain
-// characters that a named UUID must not.
-func (p *plan) insertRows(suffix string, w wantPort) ovsdb.UUID {
-	row := w.columns(nil)
+// insertRows plans a Port with its Interface, and returns the reference to it. It names the rows by suffix: the names
+// of ports may contain characters that a named UUID must not.
+func (p *plan) insertRows(suffix string, w wantPort) (uuid string) {
+	row := w.columns(&iface{})
 	row["name"] = w.name
-	portRow := ovsdb.Row{"name": w.name, "interfaces": ovsdb.UUID{GoUUID: "iface_" + suffix}}
-	if ids := w.ids(); len(ids) > 0 {
-		portRow["external_ids"] = omap(ids)
-	}
-	p.ops = append(p.ops,
-		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Interface", UUIDName: "iface_" + suffix, Row: row},
-		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: "Port", UUIDName: "port_" + suffix, Row: portRow})
-	return ovsdb.UUID{GoUUID: "port_" + suffix}
+	p.ops = append(p.ops, ovsop.Insert("Interface", "iface_"+suffix, row), ovsop.Insert("Port", "port_"+suffix,
+		ovsdb.Row{"name": w.name, "interfaces": ovsop.Refs("iface_" + suffix), "external_ids": ovsop.Map(w.ids())}))
+	return "port_" + suffix
 }
 
-// columns are the Interface's columns that w says something about, and of which have, if there is one, says something
-// else.
+// columns are the Interface's columns that w says something about, and of which have says something else.
 func (w wantPort) columns(have *iface) ovsdb.Row {
 	row := ovsdb.Row{}
-	if have == nil || have.Type != w.ifaceType {
+	if have.Type != w.ifaceType {
 		row["type"] = w.ifaceType
 	}
-	if w.mac != "" && (have == nil || have.MAC == nil || *have.MAC != w.mac) {
+	if w.mac != "" && !is(have.MAC, w.mac) {
 		row["mac"] = w.mac
 	}
-	if w.mtu != 0 && (have == nil || have.MTURequest == nil || *have.MTURequest != w.mtu) {
+	if w.mtu != 0 && !is(have.MTURequest, w.mtu) {
 		row["mtu_request"] = w.mtu
 	}
-	if w.options != nil && (have == nil || !maps.Equal(have.Options, w.options)) {
-		row["options"] = omap(w.options)
+	if w.options != nil && !maps.Equal(have.Options, w.options) {
+		row["options"] = ovsop.Map(w.options)
 	}
-	if w.ofport != 0 && (have == nil || have.OFPortRequest == nil || *have.OFPortRequest != w.ofport) {
+	if w.ofport != 0 && !is(have.OFPortRequest, w.ofport) {
 		row["ofport_request"] = w.ofport
 	}
 	return row
 }
+
+func is[T comparable](column *T, value T) bool { return column != nil && *column == value }
 
 func (p *plan) updatePort(h portIface, w wantPort) {
 	if row := w.columns(h.iface); len(row) > 0 {
@@ -248,7 +237,10 @@ func prune(s snapshot, d Desired, names []string) plan {
 	if !ok {
 		return p
 	}
-	wanted := d.portNames()
+	wanted := map[string]bool{}
+	for _, w := range d.ports() {
+		wanted[w.name] = true
+	}
 	var gone []string
 	for name, h := range s.portsOf(b) {
 		mark, named := h.ExternalIDs[markKey], slices.Contains(names, name)
@@ -280,9 +272,5 @@ func prune(s snapshot, d Desired, names []string) plan {
 
 // removePorts plans to take ports from a bridge: ovsdb-server removes the rows, which nothing else refers to.
 func (p *plan) removePorts(b bridge, uuids ...string) {
-	var gone []any
-	for _, uuid := range uuids {
-		gone = append(gone, ovsdb.UUID{GoUUID: uuid})
-	}
-	p.mutate("Bridge", b.UUID, ovsdb.Mutation{Column: "ports", Mutator: ovsdb.MutateOperationDelete, Value: ovsdb.OvsSet{GoSet: gone}})
+	p.mutate("Bridge", b.UUID, ovsop.Delete("ports", ovsop.Refs(uuids...)))
 }

@@ -2,11 +2,12 @@ package ovsdb
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/ovn-org/libovsdb/ovsdb"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/ovsop"
 )
 
 // restoreWaitKey in other_config of the Open_vSwitch row has ovs-vswitchd, when
@@ -41,7 +42,7 @@ func (o openVSwitch) restoreWait() RestoreWait {
 // ClearRestoreWait has ovs-vswitchd not wait, now and at its next start, and returns when
 // it has taken that.
 func (db *DB) ClearRestoreWait(ctx context.Context) error {
-	if err := db.onRoot(ctx, true, remove("other_config", restoreWaitKey)); err != nil {
+	if err := db.onRoot(ctx, true, ovsop.Delete("other_config", ovsop.Set(restoreWaitKey))); err != nil {
 		return fmt.Errorf("removing other_config:%s: %w", restoreWaitKey, err)
 	}
 	return nil
@@ -52,8 +53,10 @@ func (db *DB) ClearRestoreWait(ctx context.Context) error {
 // the start of ovs-vswitchd that runs.
 func (db *DB) HoldAtStart(ctx context.Context, restored string) error {
 	err := db.onRoot(ctx, false,
-		remove("other_config", restoreWaitKey), insert("other_config", omap(map[string]string{restoreWaitKey: restoreWaitOurs})),
-		remove("external_ids", restoredKey), insert("external_ids", omap(map[string]string{restoredKey: restored})))
+		ovsop.Delete("other_config", ovsop.Set(restoreWaitKey)),
+		ovsop.Add("other_config", ovsop.Map(map[string]string{restoreWaitKey: restoreWaitOurs})),
+		ovsop.Delete("external_ids", ovsop.Set(restoredKey)),
+		ovsop.Add("external_ids", ovsop.Map(map[string]string{restoredKey: restored})))
 	if err != nil {
 		return fmt.Errorf("setting other_config:%s: %w", restoreWaitKey, err)
 	}
@@ -65,11 +68,7 @@ func (db *DB) HoldAtStart(ctx context.Context, restored string) error {
 func (db *DB) onRoot(ctx context.Context, wait bool, mutations ...ovsdb.Mutation) error {
 	ctx, cancel := limit(ctx)
 	defer cancel()
-	c, err := db.current()
-	if err != nil {
-		return err
-	}
-	s, err := db.snapshot(ctx, c)
+	c, s, err := db.snapshot(ctx)
 	if err != nil {
 		return err
 	}
@@ -80,41 +79,28 @@ func (db *DB) onRoot(ctx context.Context, wait bool, mutations ...ovsdb.Mutation
 		return err
 	}
 	p.seal(s.root)
-	p.askNextCfg(s.root)
-	results, err := c.transact(ctx, p.ops)
-	if err != nil {
-		return err
-	}
-	number, err := nextCfg(results)
+	number, err := c.numbered(ctx, p, s.root)
 	if err != nil {
 		return err
 	}
 	return db.awaitTaken(ctx, number)
 }
 
-// askNextCfg asks for the number of the configuration that the transaction makes: see nextCfg.
-func (p *plan) askNextCfg(root openVSwitch) {
-	p.ops = append(p.ops, ovsdb.Operation{Op: ovsdb.OperationSelect, Table: "Open_vSwitch", Where: byUUID(root.UUID),
-		Columns: []string{"next_cfg"}})
-}
-
-// nextCfg reads the answer to askNextCfg, the last of results.
-func nextCfg(results []ovsdb.OperationResult) (int, error) {
+// numbered commits p, and returns the number of the configuration that it makes.
+func (c *conn) numbered(ctx context.Context, p plan, root openVSwitch) (int, error) {
+	results, err := c.transact(ctx, append(p.ops, ovsop.Select("Open_vSwitch", ovsop.ByUUID(root.UUID), "next_cfg")))
+	if err != nil {
+		return 0, err
+	}
 	rows := results[len(results)-1].Rows
 	if len(rows) != 1 {
 		return 0, fmt.Errorf("the database has %d Open_vSwitch rows", len(rows))
 	}
-	switch n := rows[0]["next_cfg"].(type) {
-	case float64:
-		return int(n), nil
-	case int:
-		return n, nil
-	case json.Number:
-		i, err := n.Int64()
-		return int(i), err
-	default:
-		return 0, fmt.Errorf("next_cfg is %v, not a number", n)
+	n, ok := rows[0]["next_cfg"].(float64) // as package json reads numbers
+	if !ok {
+		return 0, fmt.Errorf("next_cfg is %v, not a number", rows[0]["next_cfg"])
 	}
+	return int(n), nil
 }
 
 // awaitTaken waits until ovs-vswitchd has taken the configuration number.

@@ -38,11 +38,7 @@ func (db *DB) RemoveRetired(ctx context.Context, name string) (removed []string,
 func (db *DB) removeSome(ctx context.Context, name string, some bool) (ports []string, number int, err error) {
 	ctx, cancel := limit(ctx)
 	defer cancel()
-	c, err := db.current()
-	if err != nil {
-		return nil, 0, err
-	}
-	s, err := db.snapshot(ctx, c)
+	c, s, err := db.snapshot(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -50,16 +46,13 @@ func (db *DB) removeSome(ctx context.Context, name string, some bool) (ports []s
 	if len(ports) == 0 {
 		return nil, 0, nil
 	}
-	p.askNextCfg(s.root)
-	results, err := c.transact(ctx, p.ops)
-	if err != nil {
+	if number, err = c.numbered(ctx, p, s.root); err != nil {
 		return nil, 0, err
 	}
 	for _, change := range p.changes {
 		db.log.Info("OVSDB changed", "change", change)
 	}
-	number, err = nextCfg(results)
-	return ports, number, err
+	return ports, number, nil
 }
 
 // removal is the pure part of removeSome.

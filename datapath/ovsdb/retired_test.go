@@ -39,9 +39,7 @@ func TestRetired(t *testing.T) {
 	if ids != `{fairlead=retired, theirs="1"}` {
 		t.Errorf("external_ids %s", ids)
 	}
-	c, err := db.current()
-	must(t, err)
-	s, err := db.snapshot(soon(t), c)
+	_, s, err := db.snapshot(soon(t))
 	must(t, err)
 	if used := numbersOf(s.portsOf(s.bridges["br-int"])); !used[int(before.Pods[0].OFPort)] {
 		t.Errorf("the number %d of a port that is still there is free", before.Pods[0].OFPort)

@@ -1,11 +1,17 @@
 package rows
 
 import (
+	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/ovn-org/libovsdb/ovsdb"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/ovsop"
 )
 
 const (
@@ -40,82 +46,61 @@ type State struct {
 	OFPort int
 	Error  string
 
-	bridge, own, nicPort, root string // UUIDs
-	ports                      []string
+	bridge, patch, nicPort, root string // UUIDs
+	ports                        []string
 }
 
 // Read reads the state.
 func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 	results, err := db.transact(ctx,
-		op{"op": "select", "table": "Bridge", "where": []any{}, "columns": []string{"_uuid", "name", "ports", "external_ids",
-			"datapath_type", "fail_mode", "other_config", "controller"}},
-		op{"op": "select", "table": "Port", "where": is("name", nic), "columns": []string{"_uuid"}},
-		op{"op": "select", "table": "Port", "where": is("name", b.Patch), "columns": []string{"_uuid"}},
-		op{"op": "select", "table": "Interface", "where": is("name", nic), "columns": []string{"ofport", "error"}},
-		op{"op": "select", "table": "Interface", "where": is("name", b.Patch), "columns": []string{"type", "options"}},
-		op{"op": "select", "table": "Interface", "where": is("name", b.Name), "columns": []string{"_uuid", "mtu_request"}},
-		op{"op": "select", "table": database, "where": []any{}, "columns": []string{"_uuid"}})
+		ovsop.Select("Bridge", nil, "_uuid", "name", "ports", "external_ids", "datapath_type", "fail_mode", "other_config",
+			"controller"),
+		ovsop.Select("Port", ovsop.Is("name", nic), "_uuid"),
+		ovsop.Select("Port", ovsop.Is("name", b.Patch), "_uuid"),
+		ovsop.Select("Interface", ovsop.Is("name", nic), "ofport", "error"),
+		ovsop.Select("Interface", ovsop.Is("name", b.Patch), "type", "options"),
+		ovsop.Select("Interface", ovsop.Is("name", b.Name), "mtu_request"),
+		ovsop.Select(database, nil, "_uuid"))
 	if err != nil {
 		return State{}, fmt.Errorf("reading the rows of %s: %w", b.Name, err)
 	}
-	var s State
-	first := func(i int) map[string]any {
-		if len(results[i].Rows) == 0 {
-			return nil
-		}
-		return results[i].Rows[0]
-	}
-	s.root = uuid(first(6))
-	s.nicPort = uuid(first(1))
-	s.own = uuid(first(5))
-	patch := uuid(first(2))
+	s := State{nicPort: uuid(first(results[1])), patch: uuid(first(results[2])), root: uuid(first(results[6]))}
 	for _, row := range results[0].Rows {
-		ports := uuids(row["ports"])
+		ports := refs(row, "ports")
 		has := s.nicPort != "" && slices.Contains(ports, s.nicPort)
-		if text(row["name"]) != b.Name {
-			if has {
-				s.Elsewhere = text(row["name"])
-			}
-			continue
+		if name := text(row, "name"); name == b.Name {
+			ids := textMap(row, "external_ids")
+			s.Present, s.bridge, s.ports, s.NIC = true, uuid(row), ports, has
+			s.Ours, s.BootID = ids[markKey] == markUplink, ids[bootKey]
+			s.Complete = s.Ours && s.BootID == b.BootID && slices.Contains(ports, s.patch) && b.hasColumns(row) &&
+				b.hasPatch(first(results[4])) && number(first(results[5]), "mtu_request") == b.MTU
+		} else if has {
+			s.Elsewhere = name
 		}
-		ids, other := mapOf(row["external_ids"]), mapOf(row["other_config"])
-		s.Present, s.bridge, s.ports, s.NIC = true, uuid(row), ports, has
-		s.Ours, s.BootID = ids[markKey] == markUplink, ids[bootKey]
-		s.Complete = s.Ours && s.BootID == b.BootID && datapath(text(row["datapath_type"])) == datapath(b.Datapath) &&
-			text(row["fail_mode"]) == "standalone" && len(uuids(row["controller"])) == 0 &&
-			contains(other, b.otherConfig()) && patch != "" && slices.Contains(ports, patch) &&
-			text(first(4)["type"]) == "patch" && mapOf(first(4)["options"])["peer"] == b.Peer &&
-			whole(first(5)["mtu_request"]) == b.MTU
 	}
 	if s.NIC {
-		s.OFPort, s.Error = max(whole(first(3)["ofport"]), 0), text(first(3)["error"])
+		s.OFPort, s.Error = max(number(first(results[3]), "ofport"), 0), text(first(results[3]), "error")
 	}
 	return s, nil
 }
 
-// uuid is the row's own, empty for no row.
-func uuid(row map[string]any) string {
-	if pair, ok := row["_uuid"].([]any); ok && len(pair) == 2 {
-		return text(pair[1])
-	}
-	return ""
-}
-
-func datapath(column string) string {
-	if column == "" {
-		return "system"
-	}
-	return column
-}
-
-func contains(have, want map[string]string) bool {
-	for k, v := range want {
-		if have[k] != v {
+// hasColumns reports whether the bridge's own row is as it should be, but for the mark.
+func (b Bridge) hasColumns(row ovsdb.Row) bool {
+	other := textMap(row, "other_config")
+	for k, v := range b.otherConfig() {
+		if other[k] != v {
 			return false
 		}
 	}
-	return true
+	return datapath(text(row, "datapath_type")) == datapath(b.Datapath) && text(row, "fail_mode") == "standalone" &&
+		len(refs(row, "controller")) == 0
 }
+
+func (b Bridge) hasPatch(row ovsdb.Row) bool {
+	return text(row, "type") == "patch" && textMap(row, "options")["peer"] == b.Peer
+}
+
+func datapath(column string) string { return cmp.Or(column, "system") }
 
 // otherConfig: without forward-bpdu NORMAL drops LLDP, LACP and 802.1X.
 func (b Bridge) otherConfig() map[string]string {
@@ -134,59 +119,41 @@ func (db DB) Ensure(ctx context.Context, b Bridge) error {
 	if s.Complete {
 		return nil
 	}
-	row := map[string]any{"datapath_type": b.Datapath, "fail_mode": "standalone", "controller": set[string](),
-		"other_config": omap(b.otherConfig()), "external_ids": omap(map[string]string{markKey: markUplink, bootKey: b.BootID})}
-	patch := []op{
-		{"op": "insert", "table": "Interface", "uuid-name": "ipatch", "row": map[string]any{"name": b.Patch, "type": "patch",
-			"options": omap(map[string]string{"peer": b.Peer})}},
-		{"op": "insert", "table": "Port", "uuid-name": "ppatch", "row": map[string]any{"name": b.Patch, "interfaces": named("ipatch")}},
-	}
+	// Every column is set anew, and so is the patch port: one that is not right is replaced.
+	ops := addPort(b.Patch, ovsdb.Row{"type": "patch", "options": ovsop.Map(map[string]string{"peer": b.Peer})})
+	row := ovsdb.Row{"datapath_type": b.Datapath, "fail_mode": "standalone", "controller": ovsop.Set(),
+		"other_config": ovsop.Map(b.otherConfig()),
+		"external_ids": ovsop.Map(map[string]string{markKey: markUplink, bootKey: b.BootID})}
 	if s.Present {
-		err = db.mend(ctx, b, s, row, patch)
+		others := slices.DeleteFunc(s.ports, func(id string) bool { return id == s.patch })
+		row["ports"] = ovsop.Refs(append(others, portRef(b.Patch))...)
+		ops = append(ops, ovsop.Update("Bridge", ovsop.ByUUID(s.bridge), row),
+			ovsop.Update("Interface", ovsop.Is("name", b.Name), ovsdb.Row{"mtu_request": b.MTU}), onRoot(s))
 	} else {
-		row["name"], row["ports"] = b.Name, set(named("pown"), named("ppatch"))
-		ops := append(patch,
-			op{"op": "insert", "table": "Interface", "uuid-name": "iown", "row": map[string]any{"name": b.Name,
-				"type": "internal", "mtu_request": b.MTU}},
-			op{"op": "insert", "table": "Port", "uuid-name": "pown", "row": map[string]any{"name": b.Name, "interfaces": named("iown")}},
-			op{"op": "insert", "table": "Bridge", "uuid-name": "bridge", "row": row},
-			db.onRoot(s, []any{"bridges", "insert", set(named("bridge"))}))
-		_, err = db.transact(ctx, ops...)
+		row["name"], row["ports"] = b.Name, ovsop.Refs(portRef(b.Name), portRef(b.Patch))
+		ops = append(ops, addPort(b.Name, ovsdb.Row{"type": "internal", "mtu_request": b.MTU})...)
+		ops = append(ops, ovsop.Insert("Bridge", "bridge", row), onRoot(s, ovsop.Add("bridges", ovsop.Refs("bridge"))))
 	}
-	if err != nil {
+	if _, err := db.transact(ctx, ops...); err != nil {
 		return fmt.Errorf("creating bridge %s: %w", b.Name, err)
 	}
 	return nil
 }
 
-// mend sets every column anew. The patch port is made anew if it is not there, or not right.
-func (db DB) mend(ctx context.Context, b Bridge, s State, row map[string]any, patch []op) error {
-	results, err := db.transact(ctx,
-		op{"op": "select", "table": "Port", "where": is("name", b.Patch), "columns": []string{"_uuid"}})
-	if err != nil {
-		return err
-	}
-	keep := slices.Clone(s.ports)
-	if len(results[0].Rows) > 0 {
-		keep = slices.DeleteFunc(keep, func(id string) bool { return id == uuid(results[0].Rows[0]) })
-	}
-	ports := []any{named("ppatch")}
-	for _, id := range keep {
-		ports = append(ports, []any{"uuid", id})
-	}
-	row["ports"] = set(ports...)
-	ops := append(patch,
-		op{"op": "update", "table": "Bridge", "where": is("_uuid", []any{"uuid", s.bridge}), "row": row},
-		op{"op": "update", "table": "Interface", "where": is("name", b.Name), "row": map[string]any{"mtu_request": b.MTU}},
-		db.onRoot(s))
-	_, err = db.transact(ctx, ops...)
-	return err
+// addPort makes a port with its interface, which the transaction refers to as portRef.
+func addPort(name string, iface ovsdb.Row) []ovsdb.Operation {
+	iface["name"] = name
+	ref := "i" + portRef(name)
+	return []ovsdb.Operation{ovsop.Insert("Interface", ref, iface),
+		ovsop.Insert("Port", portRef(name), ovsdb.Row{"name": name, "interfaces": ovsop.Refs(ref)})}
 }
 
+// portRef is a name that RFC 7047 takes for an <id>: interfaces' names may have other characters.
+func portRef(name string) string { return "p" + hex.EncodeToString([]byte(name)) }
+
 // onRoot changes the Open_vSwitch row, and asks ovs-vswitchd to confirm what it has taken.
-func (db DB) onRoot(s State, mutations ...any) op {
-	mutations = append(mutations, []any{"next_cfg", "+=", 1})
-	return op{"op": "mutate", "table": database, "where": is("_uuid", []any{"uuid", s.root}), "mutations": mutations}
+func onRoot(s State, mutations ...ovsdb.Mutation) ovsdb.Operation {
+	return ovsop.Mutate(database, s.root, append(mutations, ovsop.RaiseNextCfg())...)
 }
 
 // AddNIC makes the NIC a port of the bridge.
@@ -201,13 +168,9 @@ func (db DB) AddNIC(ctx context.Context, b Bridge, nic string) error {
 	if !s.Present {
 		return fmt.Errorf("there is no bridge %s", b.Name)
 	}
-	_, err = db.transact(ctx,
-		op{"op": "insert", "table": "Interface", "uuid-name": "inic", "row": map[string]any{"name": nic}},
-		op{"op": "insert", "table": "Port", "uuid-name": "pnic", "row": map[string]any{"name": nic, "interfaces": named("inic")}},
-		op{"op": "mutate", "table": "Bridge", "where": is("_uuid", []any{"uuid", s.bridge}),
-			"mutations": []any{[]any{"ports", "insert", set(named("pnic"))}}},
-		db.onRoot(s))
-	if err != nil {
+	ops := append(addPort(nic, ovsdb.Row{}),
+		ovsop.Mutate("Bridge", s.bridge, ovsop.Add("ports", ovsop.Refs(portRef(nic)))), onRoot(s))
+	if _, err := db.transact(ctx, ops...); err != nil {
 		return fmt.Errorf("adding %s to bridge %s: %w", nic, b.Name, err)
 	}
 	return nil
@@ -219,10 +182,7 @@ func (db DB) RemoveNIC(ctx context.Context, b Bridge, nic string) error {
 	if err != nil || !s.NIC || !s.Ours {
 		return err
 	}
-	_, err = db.transact(ctx,
-		op{"op": "mutate", "table": "Bridge", "where": is("_uuid", []any{"uuid", s.bridge}),
-			"mutations": []any{[]any{"ports", "delete", set([]any{"uuid", s.nicPort})}}},
-		db.onRoot(s))
+	_, err = db.transact(ctx, ovsop.Mutate("Bridge", s.bridge, ovsop.Delete("ports", ovsop.Refs(s.nicPort))), onRoot(s))
 	if err != nil {
 		return fmt.Errorf("removing %s from bridge %s: %w", nic, b.Name, err)
 	}
@@ -235,8 +195,7 @@ func (db DB) Remove(ctx context.Context, b Bridge) error {
 	if err != nil || !s.Ours {
 		return err
 	}
-	_, err = db.transact(ctx, db.onRoot(s, []any{"bridges", "delete", set([]any{"uuid", s.bridge})}))
-	if err != nil {
+	if _, err := db.transact(ctx, onRoot(s, ovsop.Delete("bridges", ovsop.Refs(s.bridge)))); err != nil {
 		return fmt.Errorf("removing bridge %s: %w", b.Name, err)
 	}
 	return nil
@@ -246,17 +205,15 @@ func (db DB) Remove(ctx context.Context, b Bridge) error {
 func (db DB) WaitTaken(ctx context.Context) error {
 	goal := -1
 	for {
-		results, err := db.transact(ctx, op{"op": "select", "table": database, "where": []any{},
-			"columns": []string{"next_cfg", "cur_cfg"}})
+		results, err := db.transact(ctx, ovsop.Select(database, nil, "next_cfg", "cur_cfg"))
 		if err != nil {
 			return err
 		}
-		if len(results[0].Rows) == 1 {
-			row := results[0].Rows[0]
+		if row := first(results[0]); row != nil {
 			if goal < 0 {
-				goal = whole(row["next_cfg"])
+				goal = number(row, "next_cfg")
 			}
-			if whole(row["cur_cfg"]) >= goal {
+			if number(row, "cur_cfg") >= goal {
 				return nil
 			}
 		}

@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/ovn-org/libovsdb/ovsdb"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/ovsop"
 )
 
 const (
@@ -24,9 +28,11 @@ type Marked struct {
 	// Keys: something of it is in the Open_vSwitch row.
 	Keys bool
 
-	bridges, ports map[string][]string // UUIDs of bridges to go, and of ports to go by that of their bridge
-	unmark         []string            // UUIDs of bridges that stay and bear the mark
-	root           string
+	// UUIDs: of bridges to go, of ports to go by that of their bridge, of bridges that stay and bear the mark.
+	bridges []string
+	ports   map[string][]string
+	unmark  []string
+	root    string
 }
 
 // Empty: there is nothing.
@@ -37,28 +43,24 @@ func (m Marked) Empty() bool {
 // FindMarked reads it.
 func (db DB) FindMarked(ctx context.Context) (Marked, error) {
 	results, err := db.transact(ctx,
-		op{"op": "select", "table": "Bridge", "where": []any{}, "columns": []string{"_uuid", "name", "ports", "external_ids"}},
-		op{"op": "select", "table": "Port", "where": []any{}, "columns": []string{"_uuid", "name", "external_ids"}},
-		op{"op": "select", "table": "Interface", "where": []any{}, "columns": []string{"name", "type"}},
-		op{"op": "select", "table": database, "where": []any{}, "columns": []string{"_uuid", "other_config", "external_ids"}})
+		ovsop.Select("Bridge", nil, "_uuid", "name", "ports", "external_ids"),
+		ovsop.Select("Port", nil, "_uuid", "name", "external_ids"),
+		ovsop.Select("Interface", nil, "name", "type"),
+		ovsop.Select(database, nil, "_uuid", "other_config", "external_ids"))
 	if err != nil {
 		return Marked{}, fmt.Errorf("listing Fairlead's rows in Open vSwitch's database: %w", err)
 	}
-	m := Marked{bridges: map[string][]string{}, ports: map[string][]string{}}
-	if len(results[3].Rows) == 0 {
-		return m, nil // never initialised
-	}
-	root := results[3].Rows[0]
-	m.root = uuid(root)
-	_, restored := mapOf(root["external_ids"])[restoredKey]
-	m.Keys = restored || mapOf(root["other_config"])[waitKey] == waitOurs
-	ports := map[string]map[string]any{}
+	root := first(results[3]) // none: never initialised, and empty
+	m := Marked{ports: map[string][]string{}, root: uuid(root)}
+	_, restored := textMap(root, "external_ids")[restoredKey]
+	m.Keys = restored || textMap(root, "other_config")[waitKey] == waitOurs
+	ports := map[string]ovsdb.Row{}
 	for _, row := range results[1].Rows {
 		ports[uuid(row)] = row
 	}
 	internal := map[string]bool{}
 	for _, row := range results[2].Rows {
-		internal[text(row["name"])] = text(row["type"]) == "internal"
+		internal[text(row, "name")] = text(row, "type") == "internal"
 	}
 	for _, row := range results[0].Rows {
 		m.sort(row, ports, internal)
@@ -69,15 +71,15 @@ func (db DB) FindMarked(ctx context.Context) (Marked, error) {
 }
 
 // sort says what of a bridge goes, and what stays.
-func (m *Marked) sort(bridge map[string]any, ports map[string]map[string]any, internal map[string]bool) {
-	name, id, mark := text(bridge["name"]), uuid(bridge), mapOf(bridge["external_ids"])[markKey]
+func (m *Marked) sort(bridge ovsdb.Row, ports map[string]ovsdb.Row, internal map[string]bool) {
+	name, id, mark := text(bridge, "name"), uuid(bridge), textMap(bridge, "external_ids")[markKey]
 	var ours []string // names
 	var ids []string
 	foreign := false
-	for _, port := range uuids(bridge["ports"]) {
-		n := text(ports[port]["name"])
+	for _, port := range refs(bridge, "ports") {
+		n := text(ports[port], "name")
 		switch {
-		case mapOf(ports[port]["external_ids"])[markKey] != "":
+		case textMap(ports[port], "external_ids")[markKey] != "":
 			ours, ids = append(ours, n), append(ids, port)
 		case n != name:
 			foreign = true
@@ -85,7 +87,7 @@ func (m *Marked) sort(bridge map[string]any, ports map[string]map[string]any, in
 	}
 	switch {
 	case mark == markUplink, mark == markBridge && !foreign:
-		m.Bridges, m.bridges[id] = append(m.Bridges, name), nil
+		m.Bridges, m.bridges = append(m.Bridges, name), append(m.bridges, id)
 		ours = append(ours, name)
 	case mark == markBridge:
 		m.unmark = append(m.unmark, id)
@@ -109,27 +111,17 @@ func (db DB) RemoveMarked(ctx context.Context, m Marked) error {
 	if m.Empty() {
 		return nil
 	}
-	var ops []op
-	var gone []any
-	for id := range m.bridges {
-		gone = append(gone, []any{"uuid", id})
-	}
+	var ops []ovsdb.Operation
 	for id, ports := range m.ports {
-		var refs []any
-		for _, p := range ports {
-			refs = append(refs, []any{"uuid", p})
-		}
-		ops = append(ops, op{"op": "mutate", "table": "Bridge", "where": is("_uuid", []any{"uuid", id}),
-			"mutations": []any{[]any{"ports", "delete", set(refs...)}}})
+		ops = append(ops, ovsop.Mutate("Bridge", id, ovsop.Delete("ports", ovsop.Refs(ports...))))
 	}
 	for _, id := range m.unmark {
-		ops = append(ops, op{"op": "mutate", "table": "Bridge", "where": is("_uuid", []any{"uuid", id}),
-			"mutations": []any{[]any{"external_ids", "delete", set(markKey)}}})
+		ops = append(ops, ovsop.Mutate("Bridge", id, ovsop.Delete("external_ids", ovsop.Set(markKey))))
 	}
 	// Another's flow-restore-wait stays: to delete by key and value leaves other values alone.
-	ops = append(ops, db.onRoot(State{root: m.root}, []any{"bridges", "delete", set(gone...)},
-		[]any{"external_ids", "delete", set(restoredKey)},
-		[]any{"other_config", "delete", omap(map[string]string{waitKey: waitOurs})}))
+	ops = append(ops, onRoot(State{root: m.root}, ovsop.Delete("bridges", ovsop.Refs(m.bridges...)),
+		ovsop.Delete("external_ids", ovsop.Set(restoredKey)),
+		ovsop.Delete("other_config", ovsop.Map(map[string]string{waitKey: waitOurs}))))
 	if _, err := db.transact(ctx, ops...); err != nil {
 		return fmt.Errorf("removing Fairlead's rows from Open vSwitch's database: %w", err)
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ovn-org/libovsdb/ovsdb"
 )
 
 // database is its name in the schema.
@@ -48,16 +50,6 @@ func Find(runDir string) DB {
 	return DB{RunDir: runDir}
 }
 
-// op is one operation of a transaction (RFC 7047, 5.2), result its outcome.
-type (
-	op     map[string]any
-	result struct {
-		Rows    []map[string]any `json:"rows"`
-		Error   string           `json:"error"`
-		Details string           `json:"details"`
-	}
-)
-
 // Running reports whether ovsdb-server listens.
 func (db DB) Running() bool {
 	conn, err := net.DialTimeout("unix", db.socket(), callLimit)
@@ -71,13 +63,10 @@ func (db DB) Running() bool {
 func (db DB) socket() string { return filepath.Join(db.RunDir, "db.sock") }
 
 // transact commits all operations or none, through the server if one listens, else in the file.
-func (db DB) transact(ctx context.Context, ops ...op) ([]result, error) {
+func (db DB) transact(ctx context.Context, ops ...ovsdb.Operation) ([]ovsdb.OperationResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	params := []any{database}
-	for _, o := range ops {
-		params = append(params, o)
-	}
+	params := ovsdb.NewTransactArgs(database, ops...)
 	results, err := db.ask(ctx, params)
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
 		results, err = db.edit(ctx, params)
@@ -85,7 +74,7 @@ func (db DB) transact(ctx context.Context, ops ...op) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range results {
+	for _, r := range results { // one more than operations if the commit itself fails
 		if r.Error != "" {
 			return nil, fmt.Errorf("OVSDB rejected the transaction: %s (%s)", r.Error, r.Details)
 		}
@@ -96,7 +85,7 @@ func (db DB) transact(ctx context.Context, ops ...op) ([]result, error) {
 	return results, nil
 }
 
-func (db DB) ask(ctx context.Context, params []any) ([]result, error) {
+func (db DB) ask(ctx context.Context, params []any) ([]ovsdb.OperationResult, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", db.socket())
 	if err != nil {
 		return nil, fmt.Errorf("ovsdb-server is down: %w", err)
@@ -111,10 +100,9 @@ func (db DB) ask(ctx context.Context, params []any) ([]result, error) {
 	}
 	for answers := json.NewDecoder(conn); ; {
 		var a struct {
-			ID     any      `json:"id"`
-			Method string   `json:"method"`
-			Result []result `json:"result"`
-			Error  any      `json:"error"`
+			Method string                  `json:"method"`
+			Result []ovsdb.OperationResult `json:"result"`
+			Error  any                     `json:"error"`
 		}
 		if err := answers.Decode(&a); err != nil {
 			return nil, fmt.Errorf("ovsdb-server does not answer: %w", err)
@@ -130,7 +118,7 @@ func (db DB) ask(ctx context.Context, params []any) ([]result, error) {
 }
 
 // edit changes the file. ovsdb-tool locks it, so no server can be at it at the same time.
-func (db DB) edit(ctx context.Context, params []any) ([]result, error) {
+func (db DB) edit(ctx context.Context, params []any) ([]ovsdb.OperationResult, error) {
 	if db.File == "" {
 		return nil, fmt.Errorf("ovsdb-server is down at %s, and the database's file was not found", db.socket())
 	}
@@ -145,77 +133,9 @@ func (db DB) edit(ctx context.Context, params []any) ([]result, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("ovsdb-server is down, and its database cannot be edited offline: %w", err)
 	}
-	var results []result
+	var results []ovsdb.OperationResult
 	if err := json.Unmarshal(out, &results); err != nil {
 		return nil, fmt.Errorf("reading ovsdb-tool's answer: %w", err)
 	}
 	return results, nil
-}
-
-// The notation of values (RFC 7047, 5.1).
-
-func set[T any](values ...T) []any {
-	s := []any{}
-	for _, v := range values {
-		s = append(s, v)
-	}
-	return []any{"set", s}
-}
-
-func omap(m map[string]string) []any {
-	pairs := []any{}
-	for k, v := range m {
-		pairs = append(pairs, []any{k, v})
-	}
-	return []any{"map", pairs}
-}
-
-func named(name string) []any { return []any{"named-uuid", name} }
-
-func is(column string, value any) []any { return []any{[]any{column, "==", value}} }
-
-// elements are those of a set; one alone is not written as a set.
-func elements(v any) []any {
-	if s, ok := v.([]any); ok && len(s) == 2 && s[0] == "set" {
-		e, _ := s[1].([]any)
-		return e
-	}
-	return []any{v}
-}
-
-// uuids reads a set of references.
-func uuids(v any) (ids []string) {
-	for _, e := range elements(v) {
-		if pair, ok := e.([]any); ok && len(pair) == 2 {
-			id, _ := pair[1].(string)
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-func mapOf(v any) map[string]string {
-	m := map[string]string{}
-	if s, ok := v.([]any); ok && len(s) == 2 && s[0] == "map" {
-		pairs, _ := s[1].([]any)
-		for _, p := range pairs {
-			if kv, ok := p.([]any); ok && len(kv) == 2 {
-				m[fmt.Sprint(kv[0])] = fmt.Sprint(kv[1])
-			}
-		}
-	}
-	return m
-}
-
-// whole reads a number that may be missing.
-func whole(v any) int {
-	if f, ok := v.(float64); ok {
-		return int(f)
-	}
-	return 0
-}
-
-func text(v any) string {
-	s, _ := v.(string)
-	return s
 }
