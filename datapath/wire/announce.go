@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -24,12 +25,12 @@ func Announce(ctx context.Context, netns, ifName string, mac api.MAC, addrs []ne
 	if err != nil {
 		return fmt.Errorf("announcing %v from %s in %s: %w", addrs, ifName, netns, err)
 	}
-	defer s.file.Close()
+	defer s.Close()
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
 	for n := 1; ; n++ {
 		for _, a := range addrs {
-			if err := s.send(announcement(mac, a)); err != nil {
+			if _, err := s.Write(announcement(mac, a)); err != nil {
 				return fmt.Errorf("announcing %s from %s in %s: %w", a, ifName, netns, err)
 			}
 		}
@@ -45,7 +46,7 @@ func Announce(ctx context.Context, netns, ifName string, mac api.MAC, addrs []ne
 }
 
 // openIn opens a socket that stays in a pod's network namespace, on a thread of its own.
-func openIn(netns, ifName string) (s *socket, err error) {
+func openIn(netns, ifName string) (s *os.File, err error) {
 	pod, err := ns.GetNS(netns)
 	if err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func openIn(netns, ifName string) (s *socket, err error) {
 		if err != nil {
 			return err
 		}
-		s, err = open(device, false)
+		s, err = open(device, nil)
 		return err
 	})
 	return s, err

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
+	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,60 +26,45 @@ const (
 // Echo sends one ping whose IP packet has size bytes and may not be cut into
 // fragments, and returns nil if it is answered within wait. It needs root.
 func Echo(ctx context.Context, to netip.Addr, size int, wait time.Duration) error {
-	fd, err := echoSocket(to)
+	conn, err := dialEcho(ctx, to)
 	if err != nil {
 		return fmt.Errorf("opening a socket for pings: %w", err)
 	}
-	defer unix.Close(fd)
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	id := uint16(rand.Uint32())
-	if err := unix.Sendto(fd, echoMessage(to, size, id), 0, sockaddr(to)); err != nil {
+	if _, err := conn.Write(echoMessage(to, size, id)); err != nil {
 		return fmt.Errorf("sending a ping of %d bytes to %s: %w", size, to, err)
 	}
-	deadline := time.Now().Add(wait)
-	buf := make([]byte, 1<<16)
-	for left := wait; left > 0 && ctx.Err() == nil; left = time.Until(deadline) {
-		timeout := unix.NsecToTimeval(max(left, time.Millisecond).Nanoseconds())
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-			return err
-		}
-		n, _, err := unix.Recvfrom(fd, buf, 0)
-		if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+	if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		return err
+	}
+	for buf := make([]byte, 1<<16); ; {
+		n, err := conn.Read(buf)
+		switch {
+		case err == nil && isReply(buf[:n], to, id):
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded), ctx.Err() != nil:
+			return fmt.Errorf("%s does not answer a ping of %d bytes", to, size)
+		case err != nil:
 			return fmt.Errorf("waiting for the answer of %s: %w", to, err)
 		}
-		if err == nil && isReply(buf[:n], to, id) {
-			return nil
-		}
 	}
-	return fmt.Errorf("%s does not answer a ping of %d bytes", to, size)
 }
 
-// echoSocket is a raw socket that is connected to one address, and that asks the
+// dialEcho opens a raw socket that is connected to one address, and that asks the
 // path anew each time.
-func echoSocket(to netip.Addr) (fd int, err error) {
-	family, proto := unix.AF_INET, unix.IPPROTO_ICMP
-	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
+func dialEcho(ctx context.Context, to netip.Addr) (net.Conn, error) {
+	network, level, option, value := "ip4:icmp", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
 	if to.Is6() {
-		family, proto = unix.AF_INET6, unix.IPPROTO_ICMPV6
-		level, option, value = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
+		network, level, option, value = "ip6:ipv6-icmp", unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
 	}
-	if fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto); err != nil {
-		return -1, err
-	}
-	if err = unix.SetsockoptInt(fd, level, option, value); err == nil {
-		err = unix.Connect(fd, sockaddr(to))
-	}
-	if err != nil {
-		unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
-}
-
-func sockaddr(a netip.Addr) unix.Sockaddr {
-	if a.Is6() {
-		return &unix.SockaddrInet6{Addr: a.As16()}
-	}
-	return &unix.SockaddrInet4{Addr: a.As4()}
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		var refused error
+		err := c.Control(func(fd uintptr) { refused = unix.SetsockoptInt(int(fd), level, option, value) })
+		return errors.Join(err, refused)
+	}}
+	return d.DialContext(ctx, network, to.String())
 }
 
 // echoMessage is the ICMP part. The kernel fills in the checksum of ICMPv6.

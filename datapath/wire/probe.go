@@ -46,15 +46,15 @@ func (q Question) ask(ctx context.Context) (map[netip.Addr]api.MAC, error) {
 	if len(device.HardwareAddr) != 6 {
 		return nil, errors.New("it is not an Ethernet interface")
 	}
-	s, err := open(device, true)
+	s, err := open(device, claims(q.VLAN))
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { s.file.Close() })
+	stop := context.AfterFunc(ctx, func() { s.Close() })
 	defer stop()
 	// The kernel lets a packet socket go only after all processors have passed by (synchronize_net), which takes 10 to
 	// 20 ms on a busy one. The answer is known, and a pod waits for it.
-	defer func() { go s.file.Close() }()
+	defer func() { go s.Close() }()
 	own, used := api.MAC(device.HardwareAddr), map[netip.Addr]api.MAC{}
 	for range 2 {
 		if err := q.round(s, own, used); err != nil {
@@ -65,28 +65,28 @@ func (q Question) ask(ctx context.Context) (map[netip.Addr]api.MAC, error) {
 }
 
 // round asks once and listens for half of the time.
-func (q Question) round(s *socket, own api.MAC, used map[netip.Addr]api.MAC) error {
+func (q Question) round(s *os.File, own api.MAC, used map[netip.Addr]api.MAC) error {
 	for _, a := range q.Addrs {
 		if _, known := used[a]; known {
 			continue
 		}
-		if err := s.send(probe(own, q.VLAN, a)); err != nil {
+		if _, err := s.Write(probe(own, q.VLAN, a)); err != nil {
 			return err
 		}
 	}
-	if err := s.file.SetReadDeadline(time.Now().Add(q.Timeout / 2)); err != nil {
+	if err := s.SetReadDeadline(time.Now().Add(q.Timeout / 2)); err != nil {
 		return err
 	}
-	for len(used) < len(q.Addrs) {
-		frame, vlan, err := s.receive()
+	for frame := make([]byte, 256); len(used) < len(q.Addrs); {
+		n, err := s.Read(frame)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		addr, owner, ok := claim(frame)
-		if ok && vlan == q.VLAN && owner != own && slices.Contains(q.Addrs, addr) {
+		addr, owner, ok := claim(frame[:n])
+		if ok && owner != own && slices.Contains(q.Addrs, addr) {
 			used[addr] = owner
 		}
 	}

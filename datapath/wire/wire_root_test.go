@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,57 +86,51 @@ func TestRootAskAKernel(t *testing.T) {
 // them, on a socket of its own, until the test ends.
 func answer(t *testing.T, far *nstest.NS, vlan uint16, addr netip.Addr, deafTo int) {
 	t.Helper()
-	var s *socket
-	far.Must(func() error {
-		d, err := net.InterfaceByName("eth0")
-		if err == nil {
-			s, err = open(d, true)
-		}
-		return err
-	})
-	s.hearRequests(t)
+	filter := claims(vlan)
+	filter[7] = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 256} // whatever is in the VLAN, requests too
+	s := listener(t, far, filter)
 	ended := make(chan struct{})
-	t.Cleanup(func() { s.file.Close(); <-ended })
+	t.Cleanup(func() { s.Close(); <-ended })
 	mac := macOf(t, far)
 	go func() {
 		defer close(ended)
+		frame := make([]byte, 256)
 		for {
-			frame, on, err := s.receive()
+			n, err := s.Read(frame)
 			if err != nil {
 				return // closed
 			}
-			if on != vlan || string(frame[len(frame)-len(addr.AsSlice()):]) != string(addr.AsSlice()) {
+			if string(frame[n-len(addr.AsSlice()):n]) != string(addr.AsSlice()) {
 				continue
 			}
 			if deafTo--; deafTo >= 0 {
 				continue
 			}
-			reply := announcement(mac, addr)
-			if vlan != 0 {
-				tag := binary.BigEndian.AppendUint16([]byte{0x81, 0}, vlan)
-				reply = append(append(append([]byte{}, reply[:12]...), tag...), reply[12:]...)
-			}
-			if err := s.send(reply); err != nil {
+			if _, err := s.Write(tagged(announcement(mac, addr), vlan)); err != nil {
 				t.Error(err)
 			}
 		}
 	}()
 }
 
-// hearRequests takes the filter off: it lets no neighbour solicitation through.
-func (s *socket) hearRequests(t *testing.T) {
+func tagged(frame []byte, vlan uint16) []byte {
+	if vlan == 0 {
+		return frame
+	}
+	tag := binary.BigEndian.AppendUint16([]byte{0x81, 0}, vlan)
+	return slices.Concat(frame[:12], tag, frame[12:])
+}
+
+func listener(t *testing.T, n *nstest.NS, filter []unix.SockFilter) (s *os.File) {
 	t.Helper()
-	c, err := s.file.SyscallConn()
-	if err == nil {
-		err = c.Control(func(fd uintptr) {
-			if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	n.Must(func() error {
+		d, err := net.InterfaceByName("eth0")
+		if err == nil {
+			s, err = open(d, filter)
+		}
+		return err
+	})
+	return s
 }
 
 // Questions and answers carry the tag; an answer in another VLAN is none.
@@ -147,6 +143,39 @@ func TestRootAskInAVLAN(t *testing.T) {
 				t.Errorf("VLAN %d: %v are used, want %d", vlan, used, want)
 			}
 		}
+	}
+}
+
+// What is heard unasked in another VLAN, or in none, says nothing of an address; in the VLAN itself it does.
+func TestRootHearAVLAN(t *testing.T) {
+	for heard, want := range map[uint16]int{10: 1, 0: 0, 20: 0} {
+		node, far := pair(t)
+		a := addrs("192.0.2.7", "2001:db8::7")
+		s, mac := listener(t, far, nil), macOf(t, far)
+		stop, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				for _, one := range a {
+					if _, err := s.Write(tagged(announcement(mac, one), heard)); err != nil {
+						t.Error(err)
+					}
+				}
+				select {
+				case <-stop:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		}()
+		for _, one := range a {
+			if used := ask(t, node, Question{VLAN: 10, Addrs: []netip.Addr{one}}); len(used) != want {
+				t.Errorf("heard in VLAN %d, asked in 10: %v are used, want %d", heard, used, want)
+			}
+		}
+		close(stop)
+		<-ended
+		s.Close()
 	}
 }
 
@@ -238,25 +267,44 @@ func listen(t *testing.T, n *nstest.NS) map[netip.Addr]chan api.MAC {
 	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
 		heard[a] = make(chan api.MAC, 100)
 	}
-	var s *socket
-	n.Must(func() error {
-		d, err := net.InterfaceByName("eth0")
-		if err == nil {
-			s, err = open(d, true)
-		}
-		return err
-	})
-	t.Cleanup(func() { s.file.Close() })
+	s := listener(t, n, claims(0))
+	t.Cleanup(func() { s.Close() })
 	go func() {
+		frame := make([]byte, 256)
 		for {
-			frame, _, err := s.receive()
+			n, err := s.Read(frame)
 			if err != nil {
 				return // closed
 			}
-			if addr, owner, ok := claim(frame); ok && heard[addr] != nil {
+			if addr, owner, ok := claim(frame[:n]); ok && heard[addr] != nil {
 				heard[addr] <- owner
 			}
 		}
 	}()
 	return heard
+}
+
+// A ping of the path's MTU is answered, a larger one can't be sent or isn't, and nobody's address does not answer.
+func TestRootEcho(t *testing.T) {
+	node, far := pair(t)
+	for n, suffix := range map[*nstest.NS]string{node: "1", far: "7"} {
+		n.IP("addr add 192.0.2." + suffix + "/24 dev eth0")
+		n.IP("addr add 2001:db8::" + suffix + "/64 dev eth0 nodad")
+	}
+	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
+		for size, want := range map[int]string{1500: "", 100: "", 1501: "message too long"} {
+			err := node.Do(func() error { return Echo(t.Context(), a, size, 10*time.Second) })
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%d bytes to %s: %v, want %q", size, a, err, want)
+			}
+		}
+	}
+	for _, a := range addrs("192.0.2.8", "2001:db8::8") {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		err := node.Do(func() error { return Echo(ctx, a, 100, time.Minute) })
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "does not answer") {
+			t.Errorf("nobody's address: %v", err)
+		}
+	}
 }
