@@ -80,11 +80,11 @@ func (l PodLink) podDifferences(host netlink.Link) ([]string, error) {
 	if a.MTU != l.MTU {
 		say("%s has MTU %d, want %d", l.IfName, a.MTU, l.MTU)
 	}
-	tx, err := txChecksum(l.IfName)
+	tx, err := txChecksums(l.IfName, false)
 	if err != nil {
 		return wrong, err
 	}
-	if l.TxOff && tx {
+	if l.TxOff && len(tx) > 0 {
 		say("tx checksum offload of %s is on, want off", l.IfName)
 	}
 	l3, err := l.layer3Differences(link)

@@ -2,56 +2,33 @@ package link
 
 import (
 	"fmt"
-	"runtime"
-	"unsafe"
+	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/safchain/ethtool"
 )
 
-// ethtoolValue is struct ethtool_value of linux/ethtool.h.
-type ethtoolValue struct{ cmd, data uint32 }
-
-// ifreqData is struct ifreq of netdevice(7) with ifr_data.
-type ifreqData struct {
-	name [unix.IFNAMSIZ]byte
-	data unsafe.Pointer
-	_    [16]byte // the union is larger than a pointer
-}
-
-// setTxChecksum is "ethtool -K ifName tx on|off". The kernel switches
-// segmentation offload off with it.
-func setTxChecksum(ifName string, on bool) error {
-	v := ethtoolValue{cmd: unix.ETHTOOL_STXCSUM}
-	if on {
-		v.data = 1
-	}
-	if err := ethtool(ifName, &v); err != nil {
-		return fmt.Errorf("switching tx checksum offload of %s: %w", ifName, err)
-	}
-	return nil
-}
-
-// txChecksum reports whether the device is left to compute checksums.
-func txChecksum(ifName string) (bool, error) {
-	v := ethtoolValue{cmd: unix.ETHTOOL_GTXCSUM}
-	if err := ethtool(ifName, &v); err != nil {
-		return false, fmt.Errorf("reading tx checksum offload of %s: %w", ifName, err)
-	}
-	return v.data != 0, nil
-}
-
-func ethtool(ifName string, v *ethtoolValue) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// txChecksums lists the kinds of checksums that the device is left to compute, as ethtool(8) names them; with off it is
+// told to compute none, and the kernel switches segmentation offload off with that.
+func txChecksums(ifName string, off bool) (on []string, err error) {
+	e, err := ethtool.NewEthtool()
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("opening a socket for ethtool: %w", err)
 	}
-	defer unix.Close(fd)
-	req := ifreqData{data: unsafe.Pointer(v)}
-	copy(req.name[:unix.IFNAMSIZ-1], ifName)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
-	runtime.KeepAlive(v)
-	if errno != 0 {
-		return errno
+	defer e.Close()
+	features, err := e.Features(ifName)
+	if err != nil {
+		return nil, fmt.Errorf("reading tx checksum offload of %s: %w", ifName, err)
 	}
-	return nil
+	change := map[string]bool{}
+	for name, is := range features {
+		if is && strings.HasPrefix(name, "tx-checksum-") {
+			on, change[name] = append(on, name), false
+		}
+	}
+	if off && len(on) > 0 {
+		if err := e.Change(ifName, change); err != nil {
+			return nil, fmt.Errorf("switching tx checksum offload of %s off: %w", ifName, err)
+		}
+	}
+	return on, nil
 }

@@ -25,7 +25,7 @@ func (v *Veth) podUp() (err error) {
 		return err
 	}
 	if v.TxOff {
-		if err := setTxChecksum(v.IfName, false); err != nil {
+		if _, err := txChecksums(v.IfName, true); err != nil {
 			return err
 		}
 	}
