@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// open opens a packet socket on an interface of the calling thread's network namespace, in which it stays. Each Read and
-// Write is a whole Ethernet frame. It hears what the filter lets pass, nothing without one.
+// open opens a packet socket on an interface of the calling thread's network namespace, in which it stays. Each Read
+// and Write is a whole Ethernet frame. It hears what the filter lets pass, nothing without one.
 func open(device *net.Interface, filter []unix.SockFilter) (*os.File, error) {
 	// Of protocol 0 it hears nothing until it is bound: no frame gets past the filter.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
