@@ -151,12 +151,12 @@ type Routes struct{ applied route.Desired }
 func (*Routes) Name() string { return "routes" }
 
 // Apply implements Applier.
-func (a *Routes) Apply(_ context.Context, r *Round) (c Changes, err error) {
+func (a *Routes) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	same := reflect.DeepEqual(a.applied, r.Want.Routes)
 	if same && !r.Verify {
 		return c, nil
 	}
-	changes, err := route.Apply(r.Want.Routes)
+	changes, err := route.Apply(ctx, r.Want.Routes)
 	if changes != (route.Changes{}) {
 		c = sorted([]string{fmt.Sprintf("%+v", changes)}, r.Settled && same)
 	}

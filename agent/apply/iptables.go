@@ -20,7 +20,7 @@ type IPTables struct {
 	// Finished is notified when a look has ended.
 	Finished signal.Signal
 
-	write    func(nat.Desired) ([]string, error)
+	write    func(context.Context, nat.Desired) ([]string, error)
 	wanted   nat.Desired    // what the last look was for
 	inPlace  bool           // it has been so
 	began    time.Time      // when the look began that is on its way; zero: none is
@@ -57,7 +57,7 @@ func (t *IPTables) Apply(ctx context.Context, r *Round) (Changes, error) {
 		t.inPlace = false
 	}
 	if wait || r.Verify || t.failed != nil {
-		t.look(r.Want.NAT, r.Settled && !wait)
+		t.look(ctx, r.Want.NAT, r.Settled && !wait)
 	}
 	if wait {
 		t.wait(ctx)
@@ -75,14 +75,14 @@ func (t *IPTables) Apply(ctx context.Context, r *Round) (Changes, error) {
 
 func (t *IPTables) busy() bool { return !t.began.IsZero() }
 
-// look has the rules made what want says, unless somebody is at it.
-func (t *IPTables) look(want nat.Desired, drift bool) {
+// look has the rules made what want says, unless somebody is at it. It outlives the round.
+func (t *IPTables) look(ctx context.Context, want nat.Desired, drift bool) {
 	if t.busy() {
 		return
 	}
 	t.began, t.wanted = time.Now(), want
 	go func() {
-		changes, err := t.write(want)
+		changes, err := t.write(context.WithoutCancel(ctx), want)
 		t.results <- rulesLook{drift, changes, err}
 		t.Finished.Notify()
 	}()

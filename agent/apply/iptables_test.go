@@ -12,7 +12,7 @@ import (
 func TestIPTablesThatHangsIsReported(t *testing.T) {
 	answer := make(chan struct{})
 	a := NewIPTables()
-	a.inPlace, a.write = true, func(nat.Desired) ([]string, error) { <-answer; return nil, nil }
+	a.inPlace, a.write = true, func(context.Context, nat.Desired) ([]string, error) { <-answer; return nil, nil }
 	verify := &Round{Verify: true, Settled: true}
 	if _, err := a.Apply(t.Context(), verify); err != nil {
 		t.Errorf("a moment after it was asked: %v", err)
@@ -35,7 +35,7 @@ func TestIPTablesThatHangsIsReported(t *testing.T) {
 func TestIPTablesWaitsForOtherRules(t *testing.T) {
 	answer := make(chan error, 1)
 	a := NewIPTables()
-	a.write = func(nat.Desired) ([]string, error) { return []string{"written"}, <-answer }
+	a.write = func(context.Context, nat.Desired) ([]string, error) { return []string{"written"}, <-answer }
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := a.Apply(short, &Round{}); err == nil {

@@ -192,8 +192,8 @@ func (u *uninstall) routes(context.Context) error {
 	return err
 }
 
-func (u *uninstall) iptables(context.Context) error {
-	changes, err := nat.RemoveAll(u.DryRun)
+func (u *uninstall) iptables(ctx context.Context) error {
+	changes, err := nat.RemoveAll(ctx, u.DryRun)
 	for _, c := range changes {
 		u.say("%s", c)
 	}

@@ -55,7 +55,10 @@ type program struct {
 }
 
 // apply makes c and its jump what they shall be.
-func (t *Tables) apply(f family, c chain) (changes []string, err error) {
+func (t *Tables) apply(ctx context.Context, f family, c chain) (changes []string, err error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	ipt, err := t.find(f)
 	if errors.Is(err, exec.ErrNotFound) {
 		if len(c.rules) == 0 {
@@ -66,7 +69,7 @@ func (t *Tables) apply(f family, c chain) (changes []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.apply(ipt, c)
+	return f.apply(ctx, ipt, c)
 }
 
 // find returns the family's program, as known if its file is the same.
@@ -93,8 +96,9 @@ func (t *Tables) find(f family) (*iptables.IPTables, error) {
 	return ipt, nil
 }
 
-// apply has ipt make c and its jump what they shall be.
-func (f family) apply(ipt *iptables.IPTables, c chain) (changes []string, err error) {
+// apply has ipt make c and its jump what they shall be. Of go-iptables' calls, each of which waits for lockWait at most,
+// ctx ends none, but what they are for.
+func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain) (changes []string, err error) {
 	if strings.Contains(strings.Join(c.rules, " "), "--random-fully") && !ipt.HasRandomFully() {
 		return nil, errors.New("this version has no --random-fully (it came with 1.6.2): set snatFullyRandomPorts to false")
 	}
@@ -113,7 +117,7 @@ func (f family) apply(ipt *iptables.IPTables, c chain) (changes []string, err er
 		return changes, nil
 	}
 	input := "*" + c.table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
-	if err := f.run(input); err != nil {
+	if err := f.run(ctx, input); err != nil {
 		return nil, fmt.Errorf("writing chain %s of table %s: %w", c.name, c.table, err)
 	}
 	return changes, nil
@@ -185,34 +189,29 @@ func (c chain) commit(base []string, have state) (lines []string, changes []stri
 	return lines, changes
 }
 
-// jumps finds in the base chain the jumps to ours that are to go, and what
-// command adds the right one; empty when that is there.
+// jumps finds in the base chain the jumps to ours that are to go, and what command adds the right one; empty when that
+// is there. Where there are several, all go: to delete one of two copies deletes the first.
 func (c chain) jumps(base []string) (wrong []string, missing string) {
 	want, jump := len(c.rules) > 0, "-A "+c.base+" -j "+c.name
-	good, kept, stop := false, 0, 0
+	others, behind, stop := 0, 0, 0 // counts of others' rules: all; before our jump; up to one that lets nothing pass
 	for _, line := range base {
 		switch {
 		case !strings.HasPrefix(line, "-A "): // the policy
-			continue
-		case line == jump && want && !good && (stop == 0 || !c.beforeStop):
-			good = true
 		case jumpsTo(line, c.name):
-			wrong = append(wrong, line)
-			continue
-		}
-		kept++
-		if stop == 0 && stopsAll.MatchString(line) {
-			stop = kept // its number once the wrong ones are gone
+			wrong, behind = append(wrong, line), others
+		default:
+			if others++; stop == 0 && c.beforeStop && stopsAll.MatchString(line) {
+				stop = others
+			}
 		}
 	}
-	if good && slices.Contains(wrong, jump) {
-		// Deleting a copy deletes the first, which is the good one.
-		good, wrong, stop = false, append(wrong, jump), max(stop-1, 0)
-	}
+	inPlace := slices.Equal(wrong, []string{jump}) && (stop == 0 || behind < stop)
 	switch {
-	case !want || good:
+	case !want:
 		return wrong, ""
-	case c.beforeStop && stop > 0:
+	case inPlace:
+		return nil, ""
+	case stop > 0:
 		return wrong, fmt.Sprintf("-I %s %d -j %s", c.base, stop, c.name)
 	}
 	return wrong, jump
@@ -226,12 +225,12 @@ func jumpsTo(line, target string) bool {
 }
 
 // run has iptables-restore commit input, which leaves other chains alone.
-func (f family) run(input string) error {
+func (f family) run(ctx context.Context, input string) error {
 	path, err := exec.LookPath(f.restore)
 	if err != nil {
 		return fmt.Errorf("%s is not installed: install the package iptables", f.restore)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
+	ctx, cancel := context.WithTimeout(ctx, runLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "--noflush", "--wait", strconv.Itoa(lockWait))
 	cmd.Stdin = strings.NewReader(input)

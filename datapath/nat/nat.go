@@ -1,6 +1,7 @@
 package nat
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -58,15 +59,15 @@ func (t Tunnel) match() string {
 }
 
 // Apply makes the rules what d says, none for the zero value, and returns what it changed, in words,
-// also when it fails half way.
-func (t *Tables) Apply(d Desired) (changes []string, err error) {
+// also when it fails half way. Nothing is written once ctx has ended.
+func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err error) {
 	if err := d.validate(); err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	var errs []error
 	for _, f := range families() { // what fails for one is no reason not to do the other
 		for _, c := range d.chains(f) {
-			did, err := t.apply(f, c)
+			did, err := t.apply(ctx, f, c)
 			changes = append(changes, did...)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", f.program, err))

@@ -63,7 +63,7 @@ func withBackend(t *testing.T, backend string, test func(*testing.T)) {
 func apply(t *testing.T, node *nstest.NS, d Desired) []string {
 	t.Helper()
 	var changes []string
-	node.Must(func() (err error) { changes, err = new(Tables).Apply(d); return err })
+	node.Must(func() (err error) { changes, err = new(Tables).Apply(t.Context(), d); return err })
 	return changes
 }
 
@@ -177,7 +177,7 @@ func TestRootSwitchedOffIsRemoved(t *testing.T) {
 		}
 		node.Exec("iptables", "-I", "FORWARD", "-i", "eth9", "-m", "comment", "--comment", "by hand", "-j", Forward)
 		for range 2 {
-			node.Must(func() error { _, err := new(Tables).Apply(Desired{}); return err })
+			node.Must(func() error { _, err := new(Tables).Apply(t.Context(), Desired{}); return err })
 			if got = dump(node); strings.Contains(got, "FAIRLEAD") || !strings.Contains(got, "192.0.2.66") {
 				t.Errorf("when nothing is desired there is\n%s", got)
 			}
@@ -191,7 +191,7 @@ func TestRootMissingProgram(t *testing.T) {
 	node := nstest.New(t)
 	path := os.Getenv("PATH")
 	try := func(d Desired) string {
-		err := node.Do(func() error { _, err := new(Tables).Apply(d); return err })
+		err := node.Do(func() error { _, err := new(Tables).Apply(t.Context(), d); return err })
 		return fmt.Sprint(err)
 	}
 	t.Setenv("PATH", "/nonexistent")
@@ -253,7 +253,7 @@ func TestRootProgramsAreAskedOnce(t *testing.T) {
 		node, tables := nstest.New(t), new(Tables)
 		versions := func() string {
 			t.Helper()
-			node.Must(func() error { _, err := tables.Apply(desired()); return err })
+			node.Must(func() error { _, err := tables.Apply(t.Context(), desired()); return err })
 			log, err := os.ReadFile(asked)
 			must(err)
 			return string(log)
@@ -295,7 +295,7 @@ func TestRootWaitsForTheLock(t *testing.T) {
 		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 			t.Fatal(err)
 		}
-		err = node.Do(func() error { _, err := new(Tables).Apply(desired()); return err })
+		err = node.Do(func() error { _, err := new(Tables).Apply(t.Context(), desired()); return err })
 		if err == nil || !strings.Contains(err.Error(), "has held the lock") {
 			t.Errorf("while somebody holds the lock: %v", err)
 		}

@@ -126,7 +126,7 @@ func TestBadInput(t *testing.T) {
 		{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24"), Unmasked: []netip.Prefix{{}}},
 		{Gateway: "gw0", Pools: []netip.Prefix{{}}}, {Gateway: "", Pools: cidrs("10.0.1.0/24")},
 	} {
-		if _, err := new(Tables).Apply(d); err == nil {
+		if _, err := new(Tables).Apply(t.Context(), d); err == nil {
 			t.Errorf("%+v is accepted", d)
 		}
 	}

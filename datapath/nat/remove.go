@@ -1,6 +1,7 @@
 package nat
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,7 @@ import (
 
 // RemoveAll removes all our chains, in both forms of iptables if this machine has both: which one "iptables" is may
 // have been changed since they were made. It returns what it changed, in words; with dryRun, what it would change.
-func RemoveAll(dryRun bool) (changes []string, err error) {
+func RemoveAll(ctx context.Context, dryRun bool) (changes []string, err error) {
 	var errs []error
 	for _, form := range []string{"", "-nft", "-legacy"} {
 		for _, f := range families() {
@@ -26,7 +27,7 @@ func RemoveAll(dryRun bool) (changes []string, err error) {
 				f.restore = f.program + "-restore"
 			}
 			for _, c := range (Desired{}).chains(f) {
-				did, err := new(Tables).apply(f, c)
+				did, err := new(Tables).apply(ctx, f, c)
 				changes = append(changes, did...)
 				if err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", f.program, err))

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -67,16 +68,17 @@ type Changes struct {
 // Apply makes the routes d, adding before it removes; one route may stand for
 // those of many peers. A destination to which
 // somebody else has a route is left out and named in the error, the others are
-// done all the same; Changes says what was done in either case.
-func Apply(d Desired) (Changes, error) {
-	c, err := apply(d)
+// done all the same; Changes says what was done in either case. What is not done
+// when ctx ends is left.
+func Apply(ctx context.Context, d Desired) (Changes, error) {
+	c, err := apply(ctx, d)
 	if err != nil {
 		err = fmt.Errorf("routes to pods: %w", err)
 	}
 	return c, err
 }
 
-func apply(d Desired) (Changes, error) {
+func apply(ctx context.Context, d Desired) (Changes, error) {
 	var c Changes
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -106,6 +108,9 @@ func apply(d Desired) (Changes, error) {
 	want := wanted(unmerged(all, foreign), link.Attrs().Index, transport)
 	var failed failures
 	for _, op := range diff(want, have, foreign) {
+		if ctx.Err() != nil {
+			return c, fmt.Errorf("interrupted: %w", ctx.Err())
+		}
 		if op.verb == remove && failed.overlap(netaddr.Prefix(op.route.Dst)) {
 			continue // what was to take its place is not there
 		}

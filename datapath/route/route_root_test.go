@@ -1,6 +1,7 @@
 package route
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -28,12 +29,12 @@ func fabric(t *testing.T) (node, peer *nstest.NS) {
 func mustApply(t *testing.T, node *nstest.NS, d Desired) Changes {
 	t.Helper()
 	var c Changes
-	node.Must(func() (err error) { c, err = Apply(d); return err })
+	node.Must(func() (err error) { c, err = Apply(t.Context(), d); return err })
 	return c
 }
 
-func applyError(node *nstest.NS, d Desired) (c Changes, text string) {
-	err := node.Do(func() (err error) { c, err = Apply(d); return err })
+func applyError(ctx context.Context, node *nstest.NS, d Desired) (c Changes, text string) {
+	err := node.Do(func() (err error) { c, err = Apply(ctx, d); return err })
 	if err != nil {
 		text = err.Error()
 	}
@@ -119,7 +120,7 @@ func TestRootDirectRoutes(t *testing.T) {
 		t.Errorf("after down and up Apply says %+v", c)
 	}
 	direct.Transport = "eth9"
-	if _, text := applyError(node, direct); !strings.Contains(text, "transport interface eth9") {
+	if _, text := applyError(t.Context(), node, direct); !strings.Contains(text, "transport interface eth9") {
 		t.Errorf("without the interface: %q", text)
 	}
 }
@@ -173,7 +174,7 @@ func TestRootForeignRoutes(t *testing.T) {
 	node.IP("route add 10.9.0.0/16 via 10.0.4.9 proto bird")
 
 	d := routes("10.0.2.0/24", "10.0.3.0/24", "10.0.4.0/24", "fd00:2::/64")
-	c, text := applyError(node, d)
+	c, text := applyError(t.Context(), node, d)
 	if c != (Changes{Added: 1, Neighbours: 2}) {
 		t.Errorf("Apply says %+v, want 10.0.3.0/24 added", c)
 	}
@@ -225,13 +226,13 @@ func TestRootForeignRouteAmongPeers(t *testing.T) {
 
 func TestRootBadInput(t *testing.T) {
 	node, _ := fabric(t)
-	if _, text := applyError(node, Desired{Link: "gw9"}); !strings.Contains(text, "gateway gw9") {
+	if _, text := applyError(t.Context(), node, Desired{Link: "gw9"}); !strings.Contains(text, "gateway gw9") {
 		t.Errorf("a missing gateway: %q", text)
 	}
 	// One route that the kernel refuses does not keep the others from coming.
 	d := routes("10.0.2.0/24", "10.0.3.0/24")
 	d.Routes[0].Src = netip.MustParseAddr("10.99.0.1")
-	if c, text := applyError(node, d); c.Added != 1 || !strings.Contains(text, "adding 10.0.2.0/24") {
+	if c, text := applyError(t.Context(), node, d); c.Added != 1 || !strings.Contains(text, "adding 10.0.2.0/24") {
 		t.Errorf("a source that is nowhere: %+v, %q", c, text)
 	}
 }
