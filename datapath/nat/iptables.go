@@ -96,8 +96,8 @@ func (t *Tables) find(f family) (*iptables.IPTables, error) {
 	return ipt, nil
 }
 
-// apply has ipt make c and its jump what they shall be. Of go-iptables' calls, each of which waits for lockWait at most,
-// ctx ends none, but what they are for.
+// apply has ipt make c and its jump what they shall be. ctx does not end go-iptables' calls, which only read and wait
+// for lockWait at most.
 func (f family) apply(ctx context.Context, ipt *iptables.IPTables, c chain) (changes []string, err error) {
 	if strings.Contains(strings.Join(c.rules, " "), "--random-fully") && !ipt.HasRandomFully() {
 		return nil, errors.New("this version has no --random-fully (it came with 1.6.2): set snatFullyRandomPorts to false")
