@@ -138,8 +138,8 @@ func TestAlike(t *testing.T) {
 		elapsed int
 		want    bool
 	}{
-		{"address x valid=100s preferred=50s", "address x valid=96s preferred=46s", 0, true},
-		{"address x valid=100s preferred=50s", "address x valid=94s preferred=50s", 0, false},
+		{"address x valid=100s preferred=50s", "address x valid=81s preferred=31s", 0, true},
+		{"address x valid=100s preferred=50s", "address x valid=79s preferred=50s", 0, false},
 		{"address x valid=100s preferred=50s", "address y valid=100s preferred=50s", 0, false},
 		{"address x valid=forever preferred=forever", "address x valid=100s preferred=50s", 0, false},
 		{"address x", "address x valid=3s", 0, false},
