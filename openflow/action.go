@@ -1,16 +1,18 @@
 package openflow
 
 import (
-	"fmt"
 	"net/netip"
+	"strconv"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
 
 // Action is one thing that a flow does to a packet. Actions are values that
-// can be compared with ==; String returns them as ovs-ofctl(8) prints them.
+// can be compared with ==; String returns them as ovs-ofctl(8) prints them. The
+// switch's are read by the table actionTypes.
 type Action interface {
 	String() string
+	ofnet() ofAction // nil for one that is not sent as an action
 }
 
 // Goto continues in another table, with a higher number. It is the last action
@@ -18,23 +20,11 @@ type Action interface {
 type Goto uint8
 
 // Output sends the packet out of an OpenFlow port. Sending it back to the port
-// that it came from does nothing.
+// that it came from does nothing; OutputInPort does that.
 type Output uint32
 
-// SetSource fills in reg0, SetSegment reg1.
-type (
-	SetSource  Source
-	SetSegment Segment
-)
-
-// SetEthSrc and SetEthDst write an Ethernet address.
-type (
-	SetEthSrc api.MAC
-	SetEthDst api.MAC
-)
-
-// SetTunDst says which peer's endpoint a packet for the tunnel port goes to.
-type SetTunDst struct{ netip.Addr }
+// OutputInPort is OFPP_IN_PORT.
+const OutputInPort Output = 0xfffffff8
 
 // DecTTL decrements TTL or hop limit; a packet that has no more than 1 is
 // dropped.
@@ -45,62 +35,63 @@ type DecTTL struct{}
 type (
 	PopVLAN  struct{}
 	PushVLAN struct{}
-	SetVLAN  uint16
 )
 
-// OutputInPort sends the packet back to the port that it came from, which Output does
-// not.
-type OutputInPort struct{}
-
-// The fields of an ARP packet that its answer has otherwise.
-type (
-	SetARPOp  uint16
-	SetARPSha api.MAC
-	SetARPSpa struct{ netip.Addr }
-)
-
-// MoveField copies one field of a packet to another.
-type MoveField uint8
-
-const (
-	EthSrcToDst MoveField = iota + 1
-	ARPShaToTha
-	ARPSpaToTpa
-)
-
-// fields are what ovs-ofctl calls the action, the fields' numbers and
-// their width in bits.
-func (a MoveField) fields() (name string, from, to uint32, bits uint16) {
-	switch a {
-	case EthSrcToDst:
-		return "move:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]", oxmEthSrc, oxmEthDst, 48
-	case ARPShaToTha:
-		return "move:NXM_NX_ARP_SHA[]->NXM_NX_ARP_THA[]", oxmARPSha, oxmARPTha, 48
-	default:
-		return "move:NXM_OF_ARP_SPA[]->NXM_OF_ARP_TPA[]", oxmARPSpa, oxmARPTpa, 32
-	}
+// SetField writes a field.
+type SetField struct {
+	field *field
+	value value
 }
+
+// MoveField copies one field of a packet to another, of the same width.
+type MoveField struct{ from, to *field }
 
 // unknownAction stands for an action, in a dump, that no flow of ours has.
 type unknownAction string
 
-func (a Goto) String() string      { return fmt.Sprintf("goto_table:%d", uint8(a)) }
-func (a Output) String() string    { return fmt.Sprintf("output:%d", uint32(a)) }
-func (a SetSource) String() string { return fmt.Sprintf("set_field:%#x->reg0", uint32(a)) }
-func (a SetEthSrc) String() string { return fmt.Sprintf("set_field:%s->eth_src", api.MAC(a)) }
-func (a SetEthDst) String() string { return fmt.Sprintf("set_field:%s->eth_dst", api.MAC(a)) }
-func (a SetTunDst) String() string {
-	return fmt.Sprintf("set_field:%s->%s", a.Addr, tunName(a.Addr, "dst"))
-}
-func (DecTTL) String() string { return "dec_ttl" }
+// setField writes the field of that name in ovs-fields(7).
+func setField(name string, v value) SetField { return SetField{mustField(name), v} }
 
-func (a SetSegment) String() string    { return fmt.Sprintf("set_field:%#x->reg1", uint32(a)) }
-func (PopVLAN) String() string         { return "pop_vlan" }
-func (PushVLAN) String() string        { return "push_vlan:0x8100" }
-func (a SetVLAN) String() string       { return fmt.Sprintf("set_field:%d->vlan_vid", vlanPresent|uint16(a)) }
-func (OutputInPort) String() string    { return "IN_PORT" }
-func (a SetARPOp) String() string      { return fmt.Sprintf("set_field:%d->arp_op", uint16(a)) }
-func (a SetARPSha) String() string     { return fmt.Sprintf("set_field:%s->arp_sha", api.MAC(a)) }
-func (a SetARPSpa) String() string     { return fmt.Sprintf("set_field:%s->arp_spa", a.Addr) }
-func (a MoveField) String() string     { name, _, _, _ := a.fields(); return name }
+// SetSource fills in reg0, SetSegment reg1.
+func SetSource(s Source) SetField   { return setField("reg0", numberValue(uint32(s))) }
+func SetSegment(s Segment) SetField { return setField("reg1", numberValue(uint32(s))) }
+
+// SetEthSrc and SetEthDst write an Ethernet address.
+func SetEthSrc(m api.MAC) SetField { return setField("eth_src", macValue(m)) }
+func SetEthDst(m api.MAC) SetField { return setField("eth_dst", macValue(m)) }
+
+// SetTunDst says which peer's endpoint a packet for the tunnel port goes to.
+func SetTunDst(a netip.Addr) SetField {
+	name := "tun_ipv6_dst"
+	if a.Is4() {
+		name = "tun_dst"
+	}
+	return setField(name, addrValue(a))
+}
+
+// SetVLAN sets the VLAN ID of a tagged frame.
+func SetVLAN(id uint16) SetField { return setField("vlan_vid", numberValue(uint32(vlanPresent|id))) }
+
+// Move copies a field to another, by their names in ovs-fields(7).
+func Move(from, to string) MoveField { return MoveField{mustField(from), mustField(to)} }
+
+func (a Goto) String() string { return "goto_table:" + strconv.Itoa(int(a)) }
+
+func (a Output) String() string {
+	if a == OutputInPort {
+		return "IN_PORT"
+	}
+	return "output:" + strconv.Itoa(int(a))
+}
+
+func (DecTTL) String() string   { return "dec_ttl" }
+func (PopVLAN) String() string  { return "pop_vlan" }
+func (PushVLAN) String() string { return "push_vlan:0x8100" }
+
+func (a SetField) String() string {
+	b := a.field.text([]byte("set_field:"), oxm{a.field, bits{a.value, allBits}})
+	return string(append(append(b, "->"...), a.field.name...))
+}
+
+func (a MoveField) String() string     { return "move:" + a.from.move + "[]->" + a.to.move + "[]" }
 func (a unknownAction) String() string { return string(a) }

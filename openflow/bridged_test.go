@@ -16,8 +16,8 @@ func TestOnlyBridgedPodsLeaveByTheUplink(t *testing.T) {
 		_, v := readGolden(t, file)
 		out := 0
 		for _, f := range Pipeline(v) {
-			_, writes := action[SetEthSrc](f)
-			if source, _ := action[SetSource](f); Source(source) == FromBridged {
+			_, writes := written(f, "eth_src")
+			if source, _ := written(f, "reg0"); Source(source.number()) == FromBridged {
 				pod := slices.IndexFunc(v.Pods, func(p Pod) bool { return p.Port == f.Match.InPort && p.MAC == f.Match.EthSrc })
 				if f.Table != tableClassify || pod < 0 || !v.Pods[pod].Bridged || writes {
 					t.Errorf("%s: not every frame of this is a bridged pod's own: %s", file, f)
@@ -48,6 +48,16 @@ func action[T Action](f Flow) (T, bool) {
 	}
 	var none T
 	return none, false
+}
+
+// written returns what the flow writes to a field.
+func written(f Flow, field string) (value, bool) {
+	for _, a := range f.Actions {
+		if a, ok := a.(SetField); ok && a.field.name == field {
+			return a.value, true
+		}
+	}
+	return value{}, false
 }
 
 // Megaflows of bridged pods: one for a pair of pods, one for a whole route, and

@@ -80,7 +80,7 @@ func (c *conn) greet(r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if err := c.write(hello.bytes); err != nil {
+	if err := c.write(hello); err != nil {
 		return err
 	}
 	m, err := readMessage(r)
@@ -111,15 +111,15 @@ func (c *conn) reserve(n int) uint32 {
 // transaction IDs from first on; the one behind them must be reserved too, for
 // a barrier. The switch answers that when it is done with everything before,
 // so every error has come by then. One call at a time.
-func (c *conn) ask(ctx context.Context, first uint32, requests []request) ([]message, error) {
+func (c *conn) ask(ctx context.Context, first uint32, requests [][]byte) ([]message, error) {
 	x := &exchange{first: first, barrier: first + uint32(len(requests)), done: make(chan struct{})}
 	c.await(x)
 	defer c.await(nil)
 	var b []byte
 	for _, r := range requests {
-		b = append(b, r.bytes...)
+		b = append(b, r...)
 	}
-	b = append(b, encodeBare(msgBarrierRequest, x.barrier, nil).bytes...)
+	b = append(b, encodeBare(msgBarrierRequest, x.barrier, nil)...)
 	if err := c.write(b); err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (c *conn) watch() {
 		case <-c.done:
 			return
 		case m := <-c.echo:
-			_ = c.write(encodeBare(msgEchoReply, m.xid, m.body).bytes)
+			_ = c.write(encodeBare(msgEchoReply, m.xid, m.body))
 		case <-tick.C:
 			silence := time.Since(time.Unix(0, c.heard.Load()))
 			switch {
@@ -231,7 +231,7 @@ func (c *conn) watch() {
 				_ = c.fail(fmt.Errorf("no message from the switch for %s: ovs-vswitchd hangs or has no connection to ovsdb-server",
 					silence.Round(time.Second)))
 			case silence > probeAfter:
-				_ = c.write(encodeBare(msgEchoRequest, c.reserve(1), nil).bytes)
+				_ = c.write(encodeBare(msgEchoRequest, c.reserve(1), nil))
 			}
 		}
 	}

@@ -123,7 +123,7 @@ func TestOldProtocol(t *testing.T) {
 
 // A peer that talks nonsense ends the connection; it never blocks or panics.
 func TestGarbage(t *testing.T) {
-	hello := string(encodeBare(msgHello, 1, nil).bytes)
+	hello := string(encodeBare(msgHello, 1, nil))
 	for _, c := range []struct {
 		name, reply string
 		dialFails   bool

@@ -4,10 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-
-	"github.com/fairlead-cni/fairlead/api"
 )
 
 // This file reads what the switch says: frames, errors, and the list of flows.
@@ -35,47 +31,8 @@ const (
 	bundleCommitReply = 5
 	instrGoto         = 1
 	instrApply        = 4
-	actionOutput      = 0
-	actionPushVLAN    = 17
-	actionPopVLAN     = 18
-	actionDecTTL      = 24
-	actionSetField    = 25
-	actionCopyField   = 28
-	portIn            = 0xfffffff8 // OFPP_IN_PORT
 	protoICMPv6       = 58
 	vlanPresent       = 0x1000
-)
-
-// Match fields, as class<<8 | field.
-const (
-	oxmInPort     = 0x8000_00
-	oxmEthDst     = 0x8000_03
-	oxmEthSrc     = 0x8000_04
-	oxmEthType    = 0x8000_05
-	oxmVLAN       = 0x8000_06
-	oxmIPProto    = 0x8000_0a
-	oxmIPv4Src    = 0x8000_0b
-	oxmIPv4Dst    = 0x8000_0c
-	oxmARPOp      = 0x8000_15
-	oxmARPSpa     = 0x8000_16
-	oxmARPTpa     = 0x8000_17
-	oxmARPSha     = 0x8000_18
-	oxmARPTha     = 0x8000_19
-	oxmIPv6Src    = 0x8000_1a
-	oxmIPv6Dst    = 0x8000_1b
-	oxmICMPv6Type = 0x8000_1d
-	oxmICMPv6Code = 0x8000_1e
-	oxmNDTarget   = 0x8000_1f
-	oxmNDSll      = 0x8000_20
-	oxmNDTll      = 0x8000_21
-	oxmPktReg0    = 0x8001_00 // reg0 in the upper half, reg1 in the lower
-	nxmReg0       = 0x0001_00
-	nxmReg1       = 0x0001_01
-	nxmIPFrag     = 0x0001_1a
-	nxmTunSrc     = 0x0001_1f
-	nxmTunDst     = 0x0001_20
-	nxmTunIPv6Src = 0x0001_6d
-	nxmTunIPv6Dst = 0x0001_6e
 )
 
 var errShort = errors.New("message is truncated")
@@ -174,45 +131,39 @@ func readFlow(b []byte) (listed, error) {
 	return l, nil
 }
 
-// readMatch reads the fields of a match. unsupported tells that there is one among
-// them that Match cannot express.
+// readMatch reads the fields of a match. unsupported tells that Match cannot
+// express all of it.
 func readMatch(b []byte) (m Match, unsupported bool) {
-	proto, code := uint8(0), false
+	list, known := make([]oxm, 0, 8), true
 	for len(b) > 0 {
-		f, rest, ok := cutField(b)
+		raw, rest, ok := cutField(b)
 		if !ok {
 			return m, true
 		}
 		b = rest
-		switch {
-		case f.id == oxmIPProto && f.is(1):
-			proto = f.value[0]
-		case f.id == oxmICMPv6Code && f.is(1) && f.value[0] == 0:
-			code = true
-		case !f.setMatch(&m):
-			unsupported = true
+		for _, f := range raw.parts() {
+			o, ok := f.oxm()
+			known = known && ok
+			if o.mask != (value{}) { // otherwise it takes any packet
+				o.put(&m, o)
+				list = append(list, o)
+			}
 		}
 	}
-	// The ICMPv6 type implies the protocol, and is the only thing that does. A
-	// field of neighbour discovery implies the code in the same way.
-	unsupported = unsupported || code != m.hasND()
-	return m, unsupported || (proto == protoICMPv6) != (m.ICMPv6 != 0) || (proto != 0 && proto != protoICMPv6)
+	return m, !known || !m.is(list)
 }
 
-// field is one OXM or NXM field.
-type field struct {
-	id          uint32 // class<<8 | field
-	value, mask []byte // no mask: match all bits
+// rawField is a field that may be in no table. No mask: all bits.
+type rawField struct {
+	id          uint32 // class<<8 | field number
+	value, mask []byte
 }
 
-// is reports whether the field is n bytes without a mask.
-func (f field) is(n int) bool { return len(f.value) == n && f.mask == nil }
-
-func cutField(b []byte) (f field, rest []byte, ok bool) {
+func cutField(b []byte) (f rawField, rest []byte, ok bool) {
 	if len(b) < 4 {
 		return f, nil, false
 	}
-	f.id = uint32(binary.BigEndian.Uint16(b))<<8 | uint32(b[2]>>1)
+	f.id = fieldID(b)
 	f.value, rest, ok = cut(b[4:], int(b[3]), 0)
 	if masked := b[2]&1 != 0; masked && ok {
 		half := len(f.value) / 2
@@ -222,100 +173,34 @@ func cutField(b []byte) (f field, rest []byte, ok bool) {
 	return f, rest, ok
 }
 
-// setMatch sets the field in m and reports whether m has such a field.
-func (f field) setMatch(m *Match) bool {
-	switch {
-	case f.id == oxmInPort && f.is(4):
-		m.InPort = binary.BigEndian.Uint32(f.value)
-	case f.id == oxmPktReg0 && len(f.value) == 8:
-		return f.setRegisters(m)
-	case f.id == oxmEthType && f.is(2):
-		m.EtherType = EtherType(binary.BigEndian.Uint16(f.value))
-	case f.id == oxmARPOp && f.is(2):
-		m.ARPOp = binary.BigEndian.Uint16(f.value)
-	case f.id == oxmICMPv6Type && f.is(1):
-		m.ICMPv6 = f.value[0]
-	case f.id == nxmIPFrag && len(f.value) == 1 && f.mask != nil:
-		m.Fragment = true
-		return f.value[0] == fragAny && f.mask[0] == fragAny
-	case f.id == oxmEthSrc && f.is(6):
-		m.EthSrc = api.MAC(f.value)
-	case f.id == oxmEthDst && f.is(6):
-		m.EthDst = api.MAC(f.value)
-	case f.id == oxmARPSha && f.is(6):
-		m.ARPSha = api.MAC(f.value)
-	case f.id == oxmNDSll && f.is(6):
-		m.NDSll = LinkAddr{Set: true, MAC: api.MAC(f.value)}
-	case f.id == oxmNDTll && f.is(6):
-		m.NDTll = LinkAddr{Set: true, MAC: api.MAC(f.value)}
-	case f.id == oxmVLAN && len(f.value) == 2 && f.mask != nil:
-		m.Tagged = true
-		return binary.BigEndian.Uint16(f.mask) == vlanPresent && binary.BigEndian.Uint16(f.value) == vlanPresent
-	case f.id == oxmVLAN && f.is(2):
-		tci := binary.BigEndian.Uint16(f.value)
-		m.VLAN = segmentOf(tci)
-		return tci == 0 || tci > vlanPresent && tci <= vlanPresent|api.MaxVLAN // no priority tag (ID 0)
-	default:
-		return f.setAddr(m)
-	}
-	return true
-}
+// fieldID reads the header of a field, less the bit of a mask and the length.
+func fieldID(b []byte) uint32 { return uint32(binary.BigEndian.Uint16(b))<<8 | uint32(b[2]>>1) }
 
-// setRegisters is setMatch for reg0 and reg1, each of which is matched whole or
-// not at all.
-func (f field) setRegisters(m *Match) bool {
-	source, segment := binary.BigEndian.Uint32(f.value), binary.BigEndian.Uint32(f.value[4:])
-	mask := uint64(1<<64 - 1)
+// parts are the two registers of a pair: Open vSwitch lists a match with one of
+// them as one with a pair. Any other field is its only part.
+func (f rawField) parts() []rawField {
+	const pair, reg0 = 0x8001, 0x0001_00
+	if f.id>>8 != pair || len(f.value) != 8 {
+		return []rawField{f}
+	}
+	even, odd := rawField{id: reg0 + f.id&0x7f*2, value: f.value[:4]}, rawField{id: reg0 + f.id&0x7f*2 + 1, value: f.value[4:]}
 	if f.mask != nil {
-		mask = binary.BigEndian.Uint64(f.mask)
+		even.mask, odd.mask = f.mask[:4], f.mask[4:]
 	}
-	m.Source, m.Segment = Source(source), Segment(segment)
-	var ours uint64 // the mask that such a match of ours has
-	if source != 0 {
-		ours = 0xffffffff << 32
-	}
-	if segment != 0 {
-		ours |= 0xffffffff
-	}
-	return mask == ours && segment <= vlanPresent|api.MaxVLAN
+	return []rawField{even, odd}
 }
 
-// setAddr is setMatch for fields that are IP addresses.
-func (f field) setAddr(m *Match) bool {
-	p, ok := f.prefix()
-	if !ok {
-		return false
+// oxm returns the field as one of the table.
+func (f rawField) oxm() (o oxm, ok bool) {
+	if o.field = fieldWithID(f.id); o.field == nil || o.width != len(f.value) {
+		return oxm{}, false
 	}
-	switch f.id {
-	case oxmIPv4Src, oxmIPv6Src, oxmARPSpa:
-		m.Src = p
-	case oxmIPv4Dst, oxmIPv6Dst, oxmARPTpa:
-		m.Dst = p
-	case nxmTunSrc, nxmTunIPv6Src:
-		m.TunSrc = p.Addr()
-		return p.IsSingleIP()
-	case oxmNDTarget:
-		m.NDTarget = p.Addr()
-		return p.IsSingleIP()
-	default:
-		return false
-	}
-	return true
-}
-
-// prefix returns an address field with its mask.
-func (f field) prefix() (netip.Prefix, bool) {
-	addr, ok := netip.AddrFromSlice(f.value)
-	if !ok {
-		return netip.Prefix{}, false
-	}
-	bits := addr.BitLen()
+	copy(o.value[16-o.width:], f.value)
+	copy(o.mask[16-o.width:], allBits[:])
 	if f.mask != nil {
-		if bits, ok = prefixLen(f.mask); !ok {
-			return netip.Prefix{}, false
-		}
+		copy(o.mask[16-o.width:], f.mask)
 	}
-	return netip.PrefixFrom(addr, bits), true
+	return o, true
 }
 
 // readInstructions returns the actions of a flow. What no flow of ours has
@@ -354,27 +239,9 @@ func readActions(b []byte) []Action {
 }
 
 func readAction(kind uint16, body []byte) Action {
-	switch {
-	case kind == actionOutput && len(body) == 12:
-		if port := binary.BigEndian.Uint32(body); port != portIn {
-			return Output(port)
-		}
-		return OutputInPort{}
-	case kind == actionPopVLAN:
-		return PopVLAN{}
-	case kind == actionPushVLAN && u16(body, 0) == tpid:
-		return PushVLAN{}
-	case kind == actionCopyField:
-		for c := EthSrcToDst; c <= ARPSpaToTpa; c++ {
-			if c.is(body) {
-				return c
-			}
-		}
-	case kind == actionDecTTL:
-		return DecTTL{}
-	case kind == actionSetField:
-		if f, _, ok := cutField(body); ok {
-			if a := f.setAction(); a != nil {
+	for _, t := range actionTypes {
+		if t.kind == kind {
+			if a := t.read(body); a != nil {
 				return a
 			}
 		}
@@ -382,48 +249,54 @@ func readAction(kind uint16, body []byte) Action {
 	return unknownAction(fmt.Sprintf("action_%d(%x)", kind, body))
 }
 
-// is reports whether the body of a copy_field action is that of a: the width and
-// two offsets in bits, two bytes of padding, the headers of two fields.
-func (a MoveField) is(body []byte) bool {
-	_, from, to, bits := a.fields()
-	if len(body) < 16 || binary.BigEndian.Uint16(body) != bits || binary.BigEndian.Uint32(body[2:]) != 0 {
-		return false
-	}
-	fieldAt := func(i int) uint32 { // less the bit of a mask and the length
-		return uint32(binary.BigEndian.Uint16(body[i:]))<<8 | uint32(body[i+2]>>1)
-	}
-	return fieldAt(8) == from && fieldAt(12) == to
+// actionTypes are OpenFlow's numbers of actions, and how each is read from what
+// follows number and length; nil is one that no flow of ours has.
+var actionTypes = []struct {
+	kind uint16
+	read func(body []byte) Action
+}{
+	{0, readOutput},
+	{17, readPushVLAN},
+	{18, func([]byte) Action { return PopVLAN{} }},
+	{24, func([]byte) Action { return DecTTL{} }},
+	{25, readSetField},
+	{28, readMove},
 }
 
-// setAction returns the action that sets this field, nil for a field that no
-// flow of ours sets.
-func (f field) setAction() Action {
-	switch {
-	case f.id == nxmReg0 && f.is(4):
-		return SetSource(binary.BigEndian.Uint32(f.value))
-	case f.id == nxmReg1 && f.is(4):
-		if s := binary.BigEndian.Uint32(f.value); s <= vlanPresent|api.MaxVLAN {
-			return SetSegment(s)
-		}
-	case f.id == oxmVLAN && f.is(2):
-		if tci := binary.BigEndian.Uint16(f.value); tci&vlanPresent != 0 {
-			return SetVLAN(tci &^ vlanPresent)
-		}
-	case f.id == oxmARPOp && f.is(2):
-		return SetARPOp(binary.BigEndian.Uint16(f.value))
-	case f.id == oxmARPSha && f.is(6):
-		return SetARPSha(f.value)
-	case f.id == oxmARPSpa && f.is(4):
-		return SetARPSpa{netip.AddrFrom4([4]byte(f.value))}
-	case f.id == oxmEthSrc && f.is(6):
-		return SetEthSrc(f.value)
-	case f.id == oxmEthDst && f.is(6):
-		return SetEthDst(f.value)
-	case f.id == nxmTunDst && f.is(4), f.id == nxmTunIPv6Dst && f.is(16):
-		addr, _ := netip.AddrFromSlice(f.value)
-		return SetTunDst{addr}
+func readOutput(body []byte) Action {
+	if len(body) != 12 {
+		return nil
 	}
-	return nil
+	return Output(binary.BigEndian.Uint32(body))
+}
+
+func readPushVLAN(body []byte) Action {
+	if u16(body, 0) != tpid {
+		return nil
+	}
+	return PushVLAN{}
+}
+
+func readSetField(body []byte) Action {
+	f, _, whole := cutField(body)
+	o, known := f.oxm()
+	if !whole || !known || !o.exact() {
+		return nil
+	}
+	return SetField{o.field, o.value}
+}
+
+// readMove reads copy_field: the width and two offsets in bits, two bytes of
+// padding, and the headers of two fields.
+func readMove(body []byte) Action {
+	if len(body) < 16 || binary.BigEndian.Uint32(body[2:]) != 0 {
+		return nil
+	}
+	a := MoveField{fieldWithID(fieldID(body[8:])), fieldWithID(fieldID(body[12:]))}
+	if a.from == nil || a.to == nil || u16(body, 0) != 8*a.from.width {
+		return nil
+	}
+	return a
 }
 
 // cut returns the first n bytes of b and what follows. It is not ok if n is
@@ -444,10 +317,3 @@ func u16(b []byte, i int) int {
 }
 
 func roundUp8(n int) int { return (n + 7) &^ 7 }
-
-// prefixLen returns how many leading bits of mask are set, and not ok if
-// others are set as well.
-func prefixLen(mask []byte) (n int, ok bool) {
-	n, size := net.IPMask(mask).Size()
-	return n, size != 0
-}

@@ -12,7 +12,7 @@ import (
 // the seeds, testdata/fuzz/FuzzSwitchMessages/flow-list, is what
 // flowListMessage returned once.
 func FuzzSwitchMessages(f *testing.F) {
-	f.Add(encodeBare(msgBarrierReply, 7, nil).bytes)
+	f.Add(encodeBare(msgBarrierReply, 7, nil))
 	f.Add([]byte("\x06\x01\x00\x0c\x00\x00\x00\x01\x00\x04\x00\x09"))
 	f.Add([]byte("\x06\x01\x00\x10\x00\x00\x00\x01\xff\xff\x09\x00ONF\x00"))
 	f.Add([]byte("\x06\x21\x00\x10\x00\x00\x00\x01\x00\x00\x00\x01\x00\x05\x00\x03"))
@@ -57,11 +57,11 @@ func flowListMessage(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answers, err := s.conn.ask(t.Context(), xid, []request{r})
+	answers, err := s.conn.ask(t.Context(), xid, [][]byte{r})
 	if err != nil || len(answers) != 1 {
 		t.Fatalf("%d answers, %v", len(answers), err)
 	}
-	return append(encodeBare(msgMultipartReply, xid, answers[0].body).bytes, encodeBare(msgEchoReply, 1, nil).bytes...)
+	return append(encodeBare(msgMultipartReply, xid, answers[0].body), encodeBare(msgEchoReply, 1, nil)...)
 }
 
 // A list that ends anywhere but between two flows is an error, never a shorter
@@ -127,7 +127,7 @@ func TestEachFieldAndAction(t *testing.T) {
 		flows = append(flows, Flow{Table: 5, Priority: 77, Kind: KindPeer, Match: m})
 	}
 	for i, a := range []Action{Goto(254), Output(65000), SetSource(FromTunnel), SetEthSrc(m6), SetEthDst(m6),
-		SetTunDst{host4.Addr()}, SetTunDst{v6}, SetSegment(segmentOf(10)), OutputInPort{}} {
+		SetTunDst(host4.Addr()), SetTunDst(v6), SetSegment(segmentOf(10)), OutputInPort} {
 		flows = append(flows, Flow{Table: 6, Priority: uint16(i), Kind: KindBase, Actions: []Action{a}})
 	}
 	flows = append(flows, Flow{Table: 7, Match: Match{EtherType: IPv6},

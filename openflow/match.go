@@ -1,9 +1,9 @@
 package openflow
 
 import (
-	"fmt"
+	"cmp"
 	"net/netip"
-	"strings"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
@@ -102,114 +102,41 @@ type LinkAddr struct {
 }
 
 // String returns the match as ovs-ofctl(8) prints it.
-func (m Match) String() string {
-	var b strings.Builder
-	add := func(format string, args ...any) {
-		if b.Len() > 0 {
-			b.WriteByte(',')
+func (m Match) String() string { return string(m.appendText(nil)) }
+
+func (m *Match) appendText(b []byte) []byte {
+	start := len(b)
+	for o := range m.fields {
+		if o.print != nil {
+			b = o.print(b, m)
+			continue
 		}
-		fmt.Fprintf(&b, format, args...)
+		b = append(append(b, cmp.Or(o.match, o.name)...), '=')
+		b = append(o.text(b, o), ',')
 	}
-	if m.EtherType != 0 {
-		add("%s", m.protocol())
-	}
-	if m.Source != 0 {
-		add("reg0=%#x", uint32(m.Source))
-	}
-	if m.Segment != 0 {
-		add("reg1=%#x", uint32(m.Segment))
-	}
-	if m.TunSrc.IsValid() {
-		add("%s=%s", tunName(m.TunSrc, "src"), m.TunSrc)
-	}
-	if m.InPort != 0 {
-		add("in_port=%d", m.InPort)
-	}
-	if m.Tagged {
-		add("vlan_tci=0x1000/0x1000")
-	}
-	switch {
-	case m.VLAN == segmentOf(0):
-		add("vlan_tci=0x0000/0x1fff")
-	case m.VLAN != 0:
-		add("dl_vlan=%d", m.VLAN.vlan())
-	}
-	if m.EthSrc != (api.MAC{}) {
-		add("dl_src=%s", m.EthSrc)
-	}
-	if m.EthDst != (api.MAC{}) {
-		add("dl_dst=%s", m.EthDst)
-	}
-	m.addAddrs(add)
-	if m.Fragment {
-		add("nw_frag=yes")
-	}
-	if m.ARPOp != 0 {
-		add("arp_op=%d", m.ARPOp)
-	}
-	if m.ARPSha != (api.MAC{}) {
-		add("arp_sha=%s", m.ARPSha)
-	}
-	if m.ICMPv6 != 0 {
-		add("icmp_type=%d", m.ICMPv6)
-	}
-	if m.hasND() {
-		add("icmp_code=0")
-	}
-	if m.NDTarget.IsValid() {
-		add("nd_target=%s", m.NDTarget)
-	}
-	if m.NDSll.Set {
-		add("nd_sll=%s", m.NDSll.MAC)
-	}
-	if m.NDTll.Set {
-		add("nd_tll=%s", m.NDTll.MAC)
-	}
-	return b.String()
+	return b[:max(start, len(b)-1)] // without the last comma
 }
 
-func (m Match) addAddrs(add func(string, ...any)) {
-	src, dst := "nw_src", "nw_dst"
-	switch m.EtherType {
-	case ARP:
-		src, dst = "arp_spa", "arp_tpa"
-	case IPv6:
-		src, dst = "ipv6_src", "ipv6_dst"
-	}
-	if m.Src.IsValid() {
-		add("%s=%s", src, prefixText(m.Src))
-	}
-	if m.Dst.IsValid() {
-		add("%s=%s", dst, prefixText(m.Dst))
+// fields calls yield for each field that m has.
+func (m *Match) fields(yield func(oxm) bool) {
+	for _, f := range fields {
+		if b, ok := f.get(m); ok {
+			clear(b.mask[:16-f.width])
+			if !yield(oxm{f, b}) {
+				return
+			}
+		}
 	}
 }
 
-// protocol is the keyword that ovs-ofctl writes for the ethertype.
-func (m Match) protocol() string {
-	switch {
-	case m.EtherType == IPv4:
-		return "ip"
-	case m.EtherType == ARP:
-		return "arp"
-	case m.EtherType == IPv6 && m.ICMPv6 != 0:
-		return "icmp6"
-	case m.EtherType == IPv6:
-		return "ipv6"
+// is reports whether m has the fields in list and no others.
+func (m *Match) is(list []oxm) bool {
+	n := 0
+	for o := range m.fields {
+		if !slices.Contains(list, o) {
+			return false
+		}
+		n++
 	}
-	return fmt.Sprintf("dl_type=%#04x", uint16(m.EtherType))
-}
-
-// tunName is OVS's name of a tunnel's outer address: it has one per family.
-func tunName(a netip.Addr, end string) string {
-	if a.Is4() {
-		return "tun_" + end
-	}
-	return "tun_ipv6_" + end
-}
-
-func prefixText(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return p.String()
+	return n == len(list)
 }

@@ -56,7 +56,7 @@ func (v View) normalised() View {
 	peers := make([]Peer, 0, len(v.Peers))
 	for _, p := range v.Peers {
 		if p.Tunnel.IsValid() {
-			p.Tunnel = p.Tunnel.Unmap()
+			p.Tunnel = p.Tunnel.Unmap().WithZone("")
 			p.PodCIDRs, p.Direct = sortedPrefixes(p.PodCIDRs), sortedPrefixes(p.Direct)
 			peers = append(peers, p)
 		}

@@ -111,7 +111,7 @@ func (s *Switch) list(ctx context.Context) ([]listed, error) {
 	if err != nil {
 		return nil, err
 	}
-	answers, err := s.conn.ask(ctx, xid, []request{r})
+	answers, err := s.conn.ask(ctx, xid, [][]byte{r})
 	if err != nil {
 		return nil, err
 	}

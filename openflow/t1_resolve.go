@@ -71,8 +71,9 @@ func resolveUnderlay(v View) []Flow {
 // deaf to pods, whose route leads to the gateway, and on the gateway, which has
 // not, arp_ignore=1 does.
 func answerARP(mac api.MAC, a netip.Addr) []Action {
-	return []Action{EthSrcToDst, SetEthSrc(mac), SetARPOp(arpReply), ARPShaToTha, ARPSpaToTpa,
-		SetARPSha(mac), SetARPSpa{a}, OutputInPort{}}
+	return []Action{Move("eth_src", "eth_dst"), SetEthSrc(mac), setField("arp_op", numberValue(arpReply)),
+		Move("arp_sha", "arp_tha"), Move("arp_spa", "arp_tpa"), setField("arp_sha", macValue(mac)),
+		setField("arp_spa", addrValue(a)), OutputInPort}
 }
 
 // resolveTo steers to the owner of addrs what is in the segment: an ARP request or

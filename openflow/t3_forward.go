@@ -87,7 +87,7 @@ func forwardGateway(g Gateway) []Flow {
 func forwardToPeers(flows []Flow, v View) []Flow {
 	ttl, mac, output := Action(DecTTL{}), Action(SetEthSrc(v.Gateway.MAC)), Action(Output(v.TunnelPort))
 	for _, p := range v.Peers {
-		to := Action(SetTunDst{p.Tunnel})
+		to := Action(SetTunDst(p.Tunnel))
 		fromPod, fromHost := []Action{ttl, mac, to, output}, []Action{to, output}
 		for _, cidr := range p.PodCIDRs {
 			pod, host := forwardTo(KindPeer, forwardPeer, cidr, fromPod...), forwardTo(KindPeer, forwardPeer, cidr, fromHost...)

@@ -1,0 +1,262 @@
+package openflow
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// field is one field of packets, or of what Open vSwitch knows of them. Matches
+// are encoded, decoded and printed by going through the table of fields.
+type field struct {
+	name  string // in ovs-fields(7), and in the action set_field
+	match string // in matches that ovs-ofctl prints, where it is another name
+	move  string // in the action move; empty where no flow has it there
+	ofnet string // in ofnet
+	// text appends a value as ovs-ofctl prints it, and print, where it is set,
+	// the whole of the field in a match.
+	text  func(b []byte, o oxm) []byte
+	print func(b []byte, m *Match) []byte
+	access
+
+	id    uint32 // class<<8 | field number
+	width int    // bytes
+}
+
+// access reads and writes what a field is of a Match: get is not ok if that takes
+// any packet.
+type access struct {
+	get func(m *Match) (b bits, ok bool)
+	put func(m *Match, o oxm)
+}
+
+// bits are a field's value and the mask of what of it is matched, both in network
+// byte order at the end of the array.
+type (
+	bits  struct{ value, mask value }
+	value [16]byte
+)
+
+// oxm is a field of a message.
+type oxm struct {
+	*field
+	bits
+}
+
+// fields are in the order in which ovs-ofctl prints them. OpenFlow wants a field
+// behind its prerequisites, and that order has them so.
+var fields = mustIdentify([]*field{
+	{name: "eth_type", ofnet: "OXM_OF_ETH_TYPE", print: printProtocol,
+		access: number(func(m *Match) *EtherType { return &m.EtherType })},
+	{name: "nw_proto", ofnet: "OXM_OF_IP_PROTO", print: printNothing,
+		access: implied(protoICMPv6, func(m *Match) bool { return m.ICMPv6 != 0 })},
+	{name: "reg0", ofnet: "NXM_NX_REG0", text: hexText, access: number(func(m *Match) *Source { return &m.Source })},
+	{name: "reg1", ofnet: "NXM_NX_REG1", text: hexText, access: number(func(m *Match) *Segment { return &m.Segment })},
+	{name: "tun_src", ofnet: "NXM_NX_TUN_IPV4_SRC", text: addrText,
+		access: address(func(m *Match) *netip.Addr { return &m.TunSrc }, isIPv4)},
+	{name: "tun_ipv6_src", ofnet: "NXM_NX_TUN_IPV6_SRC", text: addrText,
+		access: address(func(m *Match) *netip.Addr { return &m.TunSrc }, isIPv6)},
+	{name: "in_port", ofnet: "OXM_OF_IN_PORT", text: decimalText, access: number(func(m *Match) *uint32 { return &m.InPort })},
+	{name: "vlan_vid", ofnet: "OXM_OF_VLAN_VID", text: decimalText, print: printVLAN, access: access{getVLAN, putVLAN}},
+	{name: "eth_src", match: "dl_src", move: "NXM_OF_ETH_SRC", ofnet: "OXM_OF_ETH_SRC", text: macText,
+		access: hardware(func(m *Match) *api.MAC { return &m.EthSrc })},
+	{name: "eth_dst", match: "dl_dst", move: "NXM_OF_ETH_DST", ofnet: "OXM_OF_ETH_DST", text: macText,
+		access: hardware(func(m *Match) *api.MAC { return &m.EthDst })},
+	{name: "nw_src", ofnet: "OXM_OF_IPV4_SRC", text: addrText, access: prefix(func(m *Match) *netip.Prefix { return &m.Src }, inIPv4)},
+	{name: "ipv6_src", ofnet: "OXM_OF_IPV6_SRC", text: addrText, access: prefix(func(m *Match) *netip.Prefix { return &m.Src }, inIPv6)},
+	{name: "arp_spa", move: "NXM_OF_ARP_SPA", ofnet: "OXM_OF_ARP_SPA", text: addrText,
+		access: prefix(func(m *Match) *netip.Prefix { return &m.Src }, inARP)},
+	{name: "nw_dst", ofnet: "OXM_OF_IPV4_DST", text: addrText, access: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inIPv4)},
+	{name: "ipv6_dst", ofnet: "OXM_OF_IPV6_DST", text: addrText, access: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inIPv6)},
+	{name: "arp_tpa", move: "NXM_OF_ARP_TPA", ofnet: "OXM_OF_ARP_TPA", text: addrText,
+		access: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inARP)},
+	{name: "nw_frag", ofnet: "NXM_NX_IP_FRAG", text: yesText, access: access{getFragment, putFragment}},
+	{name: "arp_op", ofnet: "OXM_OF_ARP_OP", text: decimalText, access: number(func(m *Match) *uint16 { return &m.ARPOp })},
+	{name: "arp_sha", move: "NXM_NX_ARP_SHA", ofnet: "OXM_OF_ARP_SHA", text: macText,
+		access: hardware(func(m *Match) *api.MAC { return &m.ARPSha })},
+	{name: "icmpv6_type", match: "icmp_type", ofnet: "OXM_OF_ICMPV6_TYPE", text: decimalText,
+		access: number(func(m *Match) *uint8 { return &m.ICMPv6 })},
+	{name: "icmpv6_code", match: "icmp_code", ofnet: "OXM_OF_ICMPV6_CODE", text: decimalText, access: implied(0, (*Match).hasND)},
+	{name: "nd_target", ofnet: "OXM_OF_IPV6_ND_TARGET", text: addrText,
+		access: address(func(m *Match) *netip.Addr { return &m.NDTarget }, netip.Addr.IsValid)},
+	{name: "nd_sll", ofnet: "OXM_OF_IPV6_ND_SLL", text: macText, access: option(func(m *Match) *LinkAddr { return &m.NDSll })},
+	{name: "nd_tll", ofnet: "OXM_OF_IPV6_ND_TLL", text: macText, access: option(func(m *Match) *LinkAddr { return &m.NDTll })},
+	// Only in actions.
+	{name: "tun_dst", ofnet: "NXM_NX_TUN_IPV4_DST", text: addrText, access: nowhere()},
+	{name: "tun_ipv6_dst", ofnet: "NXM_NX_TUN_IPV6_DST", text: addrText, access: nowhere()},
+	{name: "arp_tha", move: "NXM_NX_ARP_THA", ofnet: "OXM_OF_ARP_THA", text: macText, access: nowhere()},
+})
+
+// mustField returns the field of that name, which the table must have.
+func mustField(name string) *field {
+	return fields[slices.IndexFunc(fields, func(f *field) bool { return f.name == name })]
+}
+
+// fieldWithID returns nil for a field that is not in the table.
+func fieldWithID(id uint32) *field {
+	for _, f := range fields {
+		if f.id == id {
+			return f
+		}
+	}
+	return nil
+}
+
+// printProtocol prints the one keyword that ovs-ofctl has for ethertype and protocol.
+func printProtocol(b []byte, m *Match) []byte {
+	switch {
+	case m.EtherType == IPv4:
+		return append(b, "ip,"...)
+	case m.EtherType == ARP:
+		return append(b, "arp,"...)
+	case m.EtherType == IPv6 && m.ICMPv6 != 0:
+		return append(b, "icmp6,"...)
+	case m.EtherType == IPv6:
+		return append(b, "ipv6,"...)
+	}
+	return fmt.Appendf(b, "dl_type=%#04x,", uint16(m.EtherType))
+}
+
+func printNothing(b []byte, _ *Match) []byte { return b }
+
+func printVLAN(b []byte, m *Match) []byte {
+	switch {
+	case m.VLAN == segmentOf(0):
+		return append(b, "vlan_tci=0x0000/0x1fff,"...)
+	case m.VLAN != 0:
+		return fmt.Appendf(b, "dl_vlan=%d,", m.VLAN.vlan())
+	}
+	return append(b, "vlan_tci=0x1000/0x1000,"...)
+}
+
+func decimalText(b []byte, o oxm) []byte { return strconv.AppendUint(b, uint64(o.value.number()), 10) }
+func hexText(b []byte, o oxm) []byte     { return fmt.Appendf(b, "%#x", o.value.number()) }
+func macText(b []byte, o oxm) []byte     { return append(b, o.mac().String()...) }
+func yesText(b []byte, _ oxm) []byte     { return append(b, "yes"...) }
+
+func addrText(b []byte, o oxm) []byte {
+	if p := o.prefix(); !p.IsSingleIP() {
+		return p.AppendTo(b)
+	}
+	return o.addr().AppendTo(b)
+}
+
+// part is what takes any packet if it is zero.
+func part[T comparable](of func(*Match) *T, to func(T) value, from func(oxm) T) access {
+	return access{
+		func(m *Match) (bits, bool) { return bits{to(*of(m)), allBits}, *of(m) != *new(T) },
+		func(m *Match, o oxm) { *of(m) = from(o) },
+	}
+}
+
+func number[T ~uint8 | ~uint16 | ~uint32](of func(*Match) *T) access {
+	return part(of, func(x T) value { return numberValue(uint32(x)) }, func(o oxm) T { return T(o.value.number()) })
+}
+
+func hardware(of func(*Match) *api.MAC) access { return part(of, macValue, oxm.mac) }
+
+func option(of func(*Match) *LinkAddr) access {
+	return part(of, func(a LinkAddr) value { return macValue(a.MAC) }, func(o oxm) LinkAddr { return LinkAddr{true, o.mac()} })
+}
+
+// address is one of the field's family, or of any.
+func address(of func(*Match) *netip.Addr, is func(netip.Addr) bool) access {
+	all := part(of, addrValue, oxm.addr)
+	return access{func(m *Match) (bits, bool) { b, ok := all.get(m); return b, ok && is(*of(m)) }, all.put}
+}
+
+func isIPv4(a netip.Addr) bool { return a.Is4() }
+func isIPv6(a netip.Addr) bool { return a.Is6() }
+
+// prefix is one in the header that the field is of.
+func prefix(of func(*Match) *netip.Prefix, is func(*Match, netip.Addr) bool) access {
+	return access{
+		func(m *Match) (bits, bool) {
+			p := *of(m)
+			return bits{addrValue(p.Addr()), maskValue(p)}, p.IsValid() && is(m, p.Addr())
+		},
+		func(m *Match, o oxm) { *of(m) = o.prefix() },
+	}
+}
+
+func inARP(m *Match, _ netip.Addr) bool  { return m.EtherType == ARP }
+func inIPv4(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is4() }
+func inIPv6(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is6() }
+
+// implied is a field that some matches must have, with one value.
+func implied(x uint32, is func(*Match) bool) access {
+	return access{func(m *Match) (bits, bool) { return bits{numberValue(x), allBits}, is(m) }, func(*Match, oxm) {}}
+}
+
+// nowhere is a field that no match has.
+func nowhere() access { return implied(0, func(*Match) bool { return false }) }
+
+// getVLAN and putVLAN are for a field that says whether there is a tag as well as
+// which. A priority tag, whose VLAN ID is 0, is neither of a segment nor untagged.
+func getVLAN(m *Match) (b bits, ok bool) {
+	switch {
+	case m.VLAN == segmentOf(0):
+		return bits{mask: allBits}, true
+	case m.VLAN != 0:
+		return bits{numberValue(uint32(m.VLAN)), allBits}, true
+	}
+	return bits{numberValue(vlanPresent), numberValue(vlanPresent)}, m.Tagged
+}
+
+func putVLAN(m *Match, o oxm) {
+	if m.Tagged = o.mask.number() == vlanPresent; !m.Tagged {
+		m.VLAN = segmentOf(uint16(o.value.number()))
+	}
+}
+
+// getFragment matches the one bit that all fragments have (ovs-fields(7)).
+func getFragment(m *Match) (bits, bool) { return bits{numberValue(1), numberValue(1)}, m.Fragment }
+func putFragment(m *Match, _ oxm)       { m.Fragment = true }
+
+var allBits = value{255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}
+
+func numberValue(x uint32) (v value) {
+	binary.BigEndian.PutUint32(v[12:], x)
+	return v
+}
+
+func macValue(m api.MAC) (v value) {
+	copy(v[10:], m[:])
+	return v
+}
+
+func addrValue(a netip.Addr) (v value) {
+	copy(v[16-a.BitLen()/8:], a.AsSlice())
+	return v
+}
+
+func maskValue(p netip.Prefix) (v value) {
+	size := p.Addr().BitLen()
+	copy(v[16-size/8:], net.CIDRMask(p.Bits(), size))
+	return v
+}
+
+func (v value) number() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+func (o oxm) mac() api.MAC { return api.MAC(o.value[10:]) }
+
+func (o oxm) addr() netip.Addr {
+	a, _ := netip.AddrFromSlice(o.value[16-o.width:])
+	return a
+}
+
+// prefix is the zero one for a mask that is none of a prefix.
+func (o oxm) prefix() (p netip.Prefix) {
+	if ones, size := net.IPMask(o.mask[16-o.width:]).Size(); size > 0 {
+		p = netip.PrefixFrom(o.addr(), ones)
+	}
+	return p
+}
+
+// exact reports whether all of the field is matched.
+func (o oxm) exact() bool { return string(o.mask[16-o.width:]) == string(allBits[:o.width]) }
