@@ -52,12 +52,16 @@ type unknownAction string
 // setField writes the field of that name in ovs-fields(7).
 func setField(name string, v value) SetField { return SetField{mustField(name), v} }
 
-// SetSource fills in reg0, SetSegment reg1.
-func SetSource(s Source) SetField   { return setField("reg0", numberValue(uint32(s))) }
+// SetSource fills in reg0.
+func SetSource(s Source) SetField { return setField("reg0", numberValue(uint32(s))) }
+
+// SetSegment fills in reg1.
 func SetSegment(s Segment) SetField { return setField("reg1", numberValue(uint32(s))) }
 
-// SetEthSrc and SetEthDst write an Ethernet address.
+// SetEthSrc writes the Ethernet source address.
 func SetEthSrc(m api.MAC) SetField { return setField("eth_src", macValue(m)) }
+
+// SetEthDst writes the Ethernet destination address.
 func SetEthDst(m api.MAC) SetField { return setField("eth_dst", macValue(m)) }
 
 // SetTunDst says which peer's endpoint a packet for the tunnel port goes to.
@@ -70,7 +74,7 @@ func SetTunDst(a netip.Addr) SetField {
 }
 
 // SetVLAN sets the VLAN ID of a tagged frame.
-func SetVLAN(id uint16) SetField { return setField("vlan_vid", numberValue(uint32(vlanPresent|id))) }
+func SetVLAN(id uint16) SetField { return setField("vlan_vid", numberValue(uint32(VLANPresent|id))) }
 
 // Move copies a field to another, by their names in ovs-fields(7).
 func Move(from, to string) MoveField { return MoveField{mustField(from), mustField(to)} }
@@ -89,7 +93,7 @@ func (PopVLAN) String() string  { return "pop_vlan" }
 func (PushVLAN) String() string { return "push_vlan:0x8100" }
 
 func (a SetField) String() string {
-	b := a.field.text([]byte("set_field:"), oxm{a.field, bits{a.value, allBits}})
+	b := a.field.in.text([]byte("set_field:"), oxm{a.field, bits{a.value, allBits}})
 	return string(append(append(b, "->"...), a.field.name...))
 }
 

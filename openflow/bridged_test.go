@@ -19,16 +19,16 @@ func TestOnlyBridgedPodsLeaveByTheUplink(t *testing.T) {
 			_, writes := written(f, "eth_src")
 			if source, _ := written(f, "reg0"); Source(source.number()) == FromBridged {
 				pod := slices.IndexFunc(v.Pods, func(p Pod) bool { return p.Port == f.Match.InPort && p.MAC == f.Match.EthSrc })
-				if f.Table != tableClassify || pod < 0 || !v.Pods[pod].Bridged || writes {
+				if f.Table != TableClassify || pod < 0 || !v.Pods[pod].Bridged || writes {
 					t.Errorf("%s: not every frame of this is a bridged pod's own: %s", file, f)
 				}
 			}
 			to, leaves := action[Goto](f)
-			if leaves = leaves && to == tableOutput; leaves && (f.Match.Source != FromBridged || writes) {
+			if leaves = leaves && to == TableOutput; leaves && (f.Match.Source != FromBridged || writes) {
 				t.Errorf("%s: leads others to the uplink: %s", file, f)
 			}
 			if port, ok := action[Output](f); ok && v.Uplink != 0 && uint32(port) == v.Uplink {
-				if out++; f.Table != tableOutput || f.Match.Source != FromBridged || writes {
+				if out++; f.Table != TableOutput || f.Match.Source != FromBridged || writes {
 					t.Errorf("%s: leads others to the uplink: %s", file, f)
 				}
 			}

@@ -2,6 +2,7 @@ package openflow
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"antrea.io/libOpenflow/common"
@@ -144,7 +145,7 @@ func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
 	var sent Match
 	for o := range f.Match.fields {
 		mod.Match.AddField(*ofField(o))
-		o.put(&sent, o)
+		o.in.put(&sent, o)
 	}
 	if sent != f.Match {
 		return nil, fmt.Errorf("no encoding for match %s", f.Match)
@@ -210,7 +211,18 @@ func encode(msg util.Message) (b []byte, err error) {
 	return msg.MarshalBinary()
 }
 
-// errorName is the name of an OpenFlow error in the specification.
-func errorName(kind, code uint16, vendor uint32) string {
-	return ofctrl.GetErrorMessage(kind, code, vendor)
+// switchError returns the error that an error message carries.
+func (m message) switchError() error {
+	if len(m.body) < 4 {
+		return errShort
+	}
+	kind, code := binary.BigEndian.Uint16(m.body), binary.BigEndian.Uint16(m.body[2:])
+	vendor := uint32(0)
+	if kind == errExperimenter {
+		if len(m.body) < 8 {
+			return errShort
+		}
+		vendor = binary.BigEndian.Uint32(m.body[4:])
+	}
+	return errors.New(ofctrl.GetErrorMessage(kind, code, vendor))
 }

@@ -3,6 +3,7 @@ package openflow
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -202,11 +203,12 @@ func readMessage(r io.Reader) (message, error) {
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return message{}, err
 	}
-	m, n, err := parseHeader(h)
-	if err != nil {
-		return message{}, err
+	m := message{version: h[0], kind: h[1], xid: binary.BigEndian.Uint32(h[4:])}
+	length := u16(h[:], 2)
+	if length < headerLen {
+		return message{}, fmt.Errorf("a message of type %d claims a length of %d bytes", m.kind, length)
 	}
-	m.body = make([]byte, n)
+	m.body = make([]byte, length-headerLen)
 	if _, err := io.ReadFull(r, m.body); err != nil {
 		return message{}, fmt.Errorf("%w: %w", errShort, err)
 	}

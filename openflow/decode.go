@@ -32,7 +32,6 @@ const (
 	instrGoto         = 1
 	instrApply        = 4
 	protoICMPv6       = 58
-	vlanPresent       = 0x1000
 )
 
 var errShort = errors.New("message is truncated")
@@ -43,33 +42,6 @@ type message struct {
 	kind    uint8
 	xid     uint32
 	body    []byte // what follows the header
-}
-
-// parseHeader reads the 8 bytes that every message starts with and returns the
-// length of the body that follows.
-func parseHeader(h [headerLen]byte) (m message, bodyLen int, err error) {
-	m = message{version: h[0], kind: h[1], xid: binary.BigEndian.Uint32(h[4:])}
-	length := int(binary.BigEndian.Uint16(h[2:]))
-	if length < headerLen {
-		return m, 0, fmt.Errorf("a message of type %d claims a length of %d bytes", m.kind, length)
-	}
-	return m, length - headerLen, nil
-}
-
-// switchError returns the error that an error message carries.
-func (m message) switchError() error {
-	if len(m.body) < 4 {
-		return errShort
-	}
-	kind, code := binary.BigEndian.Uint16(m.body), binary.BigEndian.Uint16(m.body[2:])
-	vendor := uint32(0)
-	if kind == errExperimenter {
-		if len(m.body) < 8 {
-			return errShort
-		}
-		vendor = binary.BigEndian.Uint32(m.body[4:])
-	}
-	return errors.New(errorName(kind, code, vendor))
 }
 
 // isCommitReply reports whether m confirms the commit of a bundle.
@@ -114,7 +86,7 @@ func (m message) flows() (out []listed, more bool, err error) {
 func readFlow(b []byte) (listed, error) {
 	l := listed{cookie: binary.BigEndian.Uint64(b[16:])}
 	l.flow.Table, l.flow.Priority = b[4], binary.BigEndian.Uint16(b[6:])
-	l.flow.Kind = kindOf(l.cookie)
+	l.flow.Kind = KindOf(l.cookie)
 	l.limited = binary.BigEndian.Uint64(b[8:]) != 0
 	length := u16(b[24:], 2)
 	match, rest, ok := cut(b[24:], roundUp8(length), 8)
@@ -135,118 +107,91 @@ func readFlow(b []byte) (listed, error) {
 // express all of it.
 func readMatch(b []byte) (m Match, unsupported bool) {
 	list, known := make([]oxm, 0, 8), true
+	add := func(id uint32, v, mask []byte) {
+		o, ok := oxmOf(id, v, mask)
+		known = known && ok
+		if o.mask != (value{}) { // otherwise it takes any packet
+			o.in.put(&m, o)
+			list = append(list, o)
+		}
+	}
 	for len(b) > 0 {
-		raw, rest, ok := cutField(b)
+		id, v, mask, rest, ok := cutField(b)
 		if !ok {
 			return m, true
 		}
 		b = rest
-		for _, f := range raw.parts() {
-			o, ok := f.oxm()
-			known = known && ok
-			if o.mask != (value{}) { // otherwise it takes any packet
-				o.put(&m, o)
-				list = append(list, o)
-			}
+		const pair, reg0 = 0x8001, 0x0001_00 // Open vSwitch lists registers in pairs
+		if id>>8 == pair && len(v) == 8 && len(mask) == 8 {
+			add(reg0+id&0x7f*2, v[:4], mask[:4])
+			add(reg0+id&0x7f*2+1, v[4:], mask[4:])
+		} else {
+			add(id, v, mask)
 		}
 	}
 	return m, !known || !m.is(list)
 }
 
-// rawField is a field that may be in no table. No mask: all bits.
-type rawField struct {
-	id          uint32 // class<<8 | field number
-	value, mask []byte
-}
-
-func cutField(b []byte) (f rawField, rest []byte, ok bool) {
+// cutField returns the first field of b.
+func cutField(b []byte) (id uint32, v, mask, rest []byte, ok bool) {
 	if len(b) < 4 {
-		return f, nil, false
+		return 0, nil, nil, nil, false
 	}
-	f.id = fieldID(b)
-	f.value, rest, ok = cut(b[4:], int(b[3]), 0)
-	if masked := b[2]&1 != 0; masked && ok {
-		half := len(f.value) / 2
-		f.value, f.mask = f.value[:half], f.value[half:]
-		ok = len(f.value) == len(f.mask)
+	v, rest, ok = cut(b[4:], int(b[3]), 0)
+	mask = allBits[:min(len(v), len(allBits))]
+	if b[2]&1 != 0 {
+		v, mask = v[:len(v)/2], v[len(v)/2:]
 	}
-	return f, rest, ok
+	return fieldID(b), v, mask, rest, ok
 }
 
-// fieldID reads the header of a field, less the bit of a mask and the length.
+// fieldID reads class<<8 | field from the header of a field.
 func fieldID(b []byte) uint32 { return uint32(binary.BigEndian.Uint16(b))<<8 | uint32(b[2]>>1) }
 
-// parts are the two registers of a pair: Open vSwitch lists a match with one of
-// them as one with a pair. Any other field is its only part.
-func (f rawField) parts() []rawField {
-	const pair, reg0 = 0x8001, 0x0001_00
-	if f.id>>8 != pair || len(f.value) != 8 {
-		return []rawField{f}
-	}
-	even, odd := rawField{id: reg0 + f.id&0x7f*2, value: f.value[:4]}, rawField{id: reg0 + f.id&0x7f*2 + 1, value: f.value[4:]}
-	if f.mask != nil {
-		even.mask, odd.mask = f.mask[:4], f.mask[4:]
-	}
-	return []rawField{even, odd}
-}
-
-// oxm returns the field as one of the table.
-func (f rawField) oxm() (o oxm, ok bool) {
-	if o.field = fieldWithID(f.id); o.field == nil || o.width != len(f.value) {
+// oxmOf returns a field of the table.
+func oxmOf(id uint32, v, mask []byte) (oxm, bool) {
+	f := fieldWithID(id)
+	if f == nil || len(v) != f.width || len(mask) != f.width {
 		return oxm{}, false
 	}
-	copy(o.value[16-o.width:], f.value)
-	copy(o.mask[16-o.width:], allBits[:])
-	if f.mask != nil {
-		copy(o.mask[16-o.width:], f.mask)
-	}
-	return o, true
+	return oxm{f, bits{valueOf(v), valueOf(mask)}}, true
 }
 
 // readInstructions returns the actions of a flow. What no flow of ours has
 // becomes an unknownAction, so that the result equals no actions of ours.
 func readInstructions(b []byte) []Action {
-	var out []Action
-	for len(b) > 0 {
-		instr, rest, ok := cut(b, u16(b, 2), 8)
-		if !ok {
-			return append(out, unknownAction("?"))
-		}
-		b = rest
-		switch kind := binary.BigEndian.Uint16(instr); kind {
+	return readEach(b, 8, func(kind uint16, body []byte) []Action {
+		switch kind {
 		case instrGoto:
-			out = append(out, Goto(instr[4]))
+			return []Action{Goto(body[0])}
 		case instrApply:
-			out = append(out, readActions(instr[8:])...)
-		default:
-			out = append(out, unknownAction(fmt.Sprintf("instruction_%d(%x)", kind, instr[4:])))
+			return readEach(body[4:], 4, readAction)
 		}
-	}
-	return out
+		return []Action{unknownAction(fmt.Sprintf("instruction_%d(%x)", kind, body))}
+	})
 }
 
-func readActions(b []byte) []Action {
-	var out []Action
-	for len(b) > 0 {
-		action, rest, ok := cut(b, u16(b, 2), 4)
-		if !ok {
-			return append(out, unknownAction("?"))
-		}
-		b = rest
-		out = append(out, readAction(binary.BigEndian.Uint16(action), action[4:]))
-	}
-	return out
-}
-
-func readAction(kind uint16, body []byte) Action {
+func readAction(kind uint16, body []byte) []Action {
 	for _, t := range actionTypes {
 		if t.kind == kind {
 			if a := t.read(body); a != nil {
-				return a
+				return []Action{a}
 			}
 		}
 	}
-	return unknownAction(fmt.Sprintf("action_%d(%x)", kind, body))
+	return []Action{unknownAction(fmt.Sprintf("action_%d(%x)", kind, body))}
+}
+
+// readEach reads a list of what starts with its type and length.
+func readEach(b []byte, least int, read func(kind uint16, body []byte) []Action) (out []Action) {
+	for len(b) > 0 {
+		first, rest, ok := cut(b, u16(b, 2), least)
+		if !ok {
+			return append(out, unknownAction("?"))
+		}
+		out, b = append(out, read(binary.BigEndian.Uint16(first), first[4:])...), rest
+	}
+	return out
 }
 
 // actionTypes are OpenFlow's numbers of actions, and how each is read from what
@@ -278,8 +223,8 @@ func readPushVLAN(body []byte) Action {
 }
 
 func readSetField(body []byte) Action {
-	f, _, whole := cutField(body)
-	o, known := f.oxm()
+	id, v, mask, _, whole := cutField(body)
+	o, known := oxmOf(id, v, mask)
 	if !whole || !known || !o.exact() {
 		return nil
 	}

@@ -3,6 +3,7 @@ package openflow
 import (
 	"bytes"
 	"encoding/hex"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 )
@@ -94,6 +95,20 @@ func TestCutFlowList(t *testing.T) {
 	}
 }
 
+// randomFlows have any fields together that the switch takes together.
+func randomFlows(t *testing.T) []Flow {
+	t.Helper()
+	r, used := rand.New(rand.NewPCG(15, 3)), map[key]bool{}
+	var flows []Flow
+	for range 500 {
+		if f := (Flow{Table: 8, Priority: 77, Kind: KindPeer, Match: validMatch(t, r)}); !used[f.key()] {
+			used[f.key()] = true
+			flows = append(flows, f)
+		}
+	}
+	return flows
+}
+
 // Encoding a flow for a switch and reading its list of flows are inverse, for
 // each field and action alone.
 func TestEachFieldAndAction(t *testing.T) {
@@ -136,6 +151,7 @@ func TestEachFieldAndAction(t *testing.T) {
 		Flow{Table: 7, Match: Match{EtherType: ARP, ARPOp: arpRequest}, Actions: answerARP(m6, host4.Addr())},
 		Flow{Table: 7, Priority: 1, Actions: []Action{PushVLAN{}, SetVLAN(10), Output(1)}},
 		Flow{Table: 7, Match: Match{VLAN: segmentOf(10)}, Actions: []Action{PopVLAN{}, Goto(8)}})
+	flows = append(flows, randomFlows(t)...)
 	syncAll(t, s, flows)
 	s.Resync()
 	if got := syncAll(t, s, flows); got != (Changes{}) {

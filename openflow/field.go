@@ -18,22 +18,24 @@ type field struct {
 	match string // in matches that ovs-ofctl prints, where it is another name
 	move  string // in the action move; empty where no flow has it there
 	ofnet string // in ofnet
-	// text appends a value as ovs-ofctl prints it, and print, where it is set,
-	// the whole of the field in a match.
-	text  func(b []byte, o oxm) []byte
+	in    access
+	// print appends the field to a match as ovs-ofctl prints it, where that is not
+	// name=value.
 	print func(b []byte, m *Match) []byte
-	access
 
 	id    uint32 // class<<8 | field number
 	width int    // bytes
 }
 
 // access reads and writes what a field is of a Match: get is not ok if that takes
-// any packet.
+// any packet. text appends a value as ovs-ofctl prints it.
 type access struct {
-	get func(m *Match) (b bits, ok bool)
-	put func(m *Match, o oxm)
+	get  func(m *Match) (b bits, ok bool)
+	put  func(m *Match, o oxm)
+	text textFunc
 }
+
+type textFunc func(b []byte, o oxm) []byte
 
 // bits are a field's value and the mask of what of it is matched, both in network
 // byte order at the end of the array.
@@ -52,44 +54,44 @@ type oxm struct {
 // behind its prerequisites, and that order has them so.
 var fields = mustIdentify([]*field{
 	{name: "eth_type", ofnet: "OXM_OF_ETH_TYPE", print: printProtocol,
-		access: number(func(m *Match) *EtherType { return &m.EtherType })},
+		in: number(func(m *Match) *EtherType { return &m.EtherType })},
 	{name: "nw_proto", ofnet: "OXM_OF_IP_PROTO", print: printNothing,
-		access: implied(protoICMPv6, func(m *Match) bool { return m.ICMPv6 != 0 })},
-	{name: "reg0", ofnet: "NXM_NX_REG0", text: hexText, access: number(func(m *Match) *Source { return &m.Source })},
-	{name: "reg1", ofnet: "NXM_NX_REG1", text: hexText, access: number(func(m *Match) *Segment { return &m.Segment })},
-	{name: "tun_src", ofnet: "NXM_NX_TUN_IPV4_SRC", text: addrText,
-		access: address(func(m *Match) *netip.Addr { return &m.TunSrc }, isIPv4)},
-	{name: "tun_ipv6_src", ofnet: "NXM_NX_TUN_IPV6_SRC", text: addrText,
-		access: address(func(m *Match) *netip.Addr { return &m.TunSrc }, isIPv6)},
-	{name: "in_port", ofnet: "OXM_OF_IN_PORT", text: decimalText, access: number(func(m *Match) *uint32 { return &m.InPort })},
-	{name: "vlan_vid", ofnet: "OXM_OF_VLAN_VID", text: decimalText, print: printVLAN, access: access{getVLAN, putVLAN}},
-	{name: "eth_src", match: "dl_src", move: "NXM_OF_ETH_SRC", ofnet: "OXM_OF_ETH_SRC", text: macText,
-		access: hardware(func(m *Match) *api.MAC { return &m.EthSrc })},
-	{name: "eth_dst", match: "dl_dst", move: "NXM_OF_ETH_DST", ofnet: "OXM_OF_ETH_DST", text: macText,
-		access: hardware(func(m *Match) *api.MAC { return &m.EthDst })},
-	{name: "nw_src", ofnet: "OXM_OF_IPV4_SRC", text: addrText, access: prefix(func(m *Match) *netip.Prefix { return &m.Src }, inIPv4)},
-	{name: "ipv6_src", ofnet: "OXM_OF_IPV6_SRC", text: addrText, access: prefix(func(m *Match) *netip.Prefix { return &m.Src }, inIPv6)},
-	{name: "arp_spa", move: "NXM_OF_ARP_SPA", ofnet: "OXM_OF_ARP_SPA", text: addrText,
-		access: prefix(func(m *Match) *netip.Prefix { return &m.Src }, inARP)},
-	{name: "nw_dst", ofnet: "OXM_OF_IPV4_DST", text: addrText, access: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inIPv4)},
-	{name: "ipv6_dst", ofnet: "OXM_OF_IPV6_DST", text: addrText, access: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inIPv6)},
-	{name: "arp_tpa", move: "NXM_OF_ARP_TPA", ofnet: "OXM_OF_ARP_TPA", text: addrText,
-		access: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inARP)},
-	{name: "nw_frag", ofnet: "NXM_NX_IP_FRAG", text: yesText, access: access{getFragment, putFragment}},
-	{name: "arp_op", ofnet: "OXM_OF_ARP_OP", text: decimalText, access: number(func(m *Match) *uint16 { return &m.ARPOp })},
-	{name: "arp_sha", move: "NXM_NX_ARP_SHA", ofnet: "OXM_OF_ARP_SHA", text: macText,
-		access: hardware(func(m *Match) *api.MAC { return &m.ARPSha })},
-	{name: "icmpv6_type", match: "icmp_type", ofnet: "OXM_OF_ICMPV6_TYPE", text: decimalText,
-		access: number(func(m *Match) *uint8 { return &m.ICMPv6 })},
-	{name: "icmpv6_code", match: "icmp_code", ofnet: "OXM_OF_ICMPV6_CODE", text: decimalText, access: implied(0, (*Match).hasND)},
-	{name: "nd_target", ofnet: "OXM_OF_IPV6_ND_TARGET", text: addrText,
-		access: address(func(m *Match) *netip.Addr { return &m.NDTarget }, netip.Addr.IsValid)},
-	{name: "nd_sll", ofnet: "OXM_OF_IPV6_ND_SLL", text: macText, access: option(func(m *Match) *LinkAddr { return &m.NDSll })},
-	{name: "nd_tll", ofnet: "OXM_OF_IPV6_ND_TLL", text: macText, access: option(func(m *Match) *LinkAddr { return &m.NDTll })},
+		in: implied(protoICMPv6, func(m *Match) bool { return m.ICMPv6 != 0 }, decimal)},
+	{name: "reg0", ofnet: "NXM_NX_REG0", in: register(func(m *Match) *Source { return &m.Source })},
+	{name: "reg1", ofnet: "NXM_NX_REG1", in: register(func(m *Match) *Segment { return &m.Segment })},
+	{name: "tun_src", ofnet: "NXM_NX_TUN_IPV4_SRC",
+		in: address(func(m *Match) *netip.Addr { return &m.TunSrc }, netip.Addr.Is4)},
+	{name: "tun_ipv6_src", ofnet: "NXM_NX_TUN_IPV6_SRC",
+		in: address(func(m *Match) *netip.Addr { return &m.TunSrc }, netip.Addr.Is6)},
+	{name: "in_port", ofnet: "OXM_OF_IN_PORT", in: number(func(m *Match) *uint32 { return &m.InPort })},
+	{name: "vlan_vid", ofnet: "OXM_OF_VLAN_VID", print: printVLAN, in: access{getVLAN, putVLAN, decimal}},
+	{name: "eth_src", match: "dl_src", move: "NXM_OF_ETH_SRC", ofnet: "OXM_OF_ETH_SRC",
+		in: ethernet(func(m *Match) *api.MAC { return &m.EthSrc })},
+	{name: "eth_dst", match: "dl_dst", move: "NXM_OF_ETH_DST", ofnet: "OXM_OF_ETH_DST",
+		in: ethernet(func(m *Match) *api.MAC { return &m.EthDst })},
+	{name: "nw_src", ofnet: "OXM_OF_IPV4_SRC", in: prefix(func(m *Match) *netip.Prefix { return &m.Src }, inIPv4)},
+	{name: "ipv6_src", ofnet: "OXM_OF_IPV6_SRC", in: prefix(func(m *Match) *netip.Prefix { return &m.Src }, inIPv6)},
+	{name: "arp_spa", move: "NXM_OF_ARP_SPA", ofnet: "OXM_OF_ARP_SPA",
+		in: prefix(func(m *Match) *netip.Prefix { return &m.Src }, inARP)},
+	{name: "nw_dst", ofnet: "OXM_OF_IPV4_DST", in: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inIPv4)},
+	{name: "ipv6_dst", ofnet: "OXM_OF_IPV6_DST", in: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inIPv6)},
+	{name: "arp_tpa", move: "NXM_OF_ARP_TPA", ofnet: "OXM_OF_ARP_TPA",
+		in: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inARP)},
+	{name: "nw_frag", ofnet: "NXM_NX_IP_FRAG", in: access{getFragment, putFragment, yes}},
+	{name: "arp_op", ofnet: "OXM_OF_ARP_OP", in: number(func(m *Match) *uint16 { return &m.ARPOp })},
+	{name: "arp_sha", move: "NXM_NX_ARP_SHA", ofnet: "OXM_OF_ARP_SHA",
+		in: ethernet(func(m *Match) *api.MAC { return &m.ARPSha })},
+	{name: "icmpv6_type", match: "icmp_type", ofnet: "OXM_OF_ICMPV6_TYPE",
+		in: number(func(m *Match) *uint8 { return &m.ICMPv6 })},
+	{name: "icmpv6_code", match: "icmp_code", ofnet: "OXM_OF_ICMPV6_CODE", in: implied(0, (*Match).hasND, decimal)},
+	{name: "nd_target", ofnet: "OXM_OF_IPV6_ND_TARGET",
+		in: address(func(m *Match) *netip.Addr { return &m.NDTarget }, netip.Addr.IsValid)},
+	{name: "nd_sll", ofnet: "OXM_OF_IPV6_ND_SLL", in: option(func(m *Match) *LinkAddr { return &m.NDSll })},
+	{name: "nd_tll", ofnet: "OXM_OF_IPV6_ND_TLL", in: option(func(m *Match) *LinkAddr { return &m.NDTll })},
 	// Only in actions.
-	{name: "tun_dst", ofnet: "NXM_NX_TUN_IPV4_DST", text: addrText, access: nowhere()},
-	{name: "tun_ipv6_dst", ofnet: "NXM_NX_TUN_IPV6_DST", text: addrText, access: nowhere()},
-	{name: "arp_tha", move: "NXM_NX_ARP_THA", ofnet: "OXM_OF_ARP_THA", text: macText, access: nowhere()},
+	{name: "tun_dst", ofnet: "NXM_NX_TUN_IPV4_DST", in: unmatched(addrText)},
+	{name: "tun_ipv6_dst", ofnet: "NXM_NX_TUN_IPV6_DST", in: unmatched(addrText)},
+	{name: "arp_tha", move: "NXM_NX_ARP_THA", ofnet: "OXM_OF_ARP_THA", in: unmatched(hardware)},
 })
 
 // mustField returns the field of that name, which the table must have.
@@ -134,10 +136,10 @@ func printVLAN(b []byte, m *Match) []byte {
 	return append(b, "vlan_tci=0x1000/0x1000,"...)
 }
 
-func decimalText(b []byte, o oxm) []byte { return strconv.AppendUint(b, uint64(o.value.number()), 10) }
-func hexText(b []byte, o oxm) []byte     { return fmt.Appendf(b, "%#x", o.value.number()) }
-func macText(b []byte, o oxm) []byte     { return append(b, o.mac().String()...) }
-func yesText(b []byte, _ oxm) []byte     { return append(b, "yes"...) }
+func decimal(b []byte, o oxm) []byte     { return strconv.AppendUint(b, uint64(o.value.number()), 10) }
+func hexadecimal(b []byte, o oxm) []byte { return fmt.Appendf(b, "%#x", o.value.number()) }
+func hardware(b []byte, o oxm) []byte    { return append(b, o.mac().String()...) }
+func yes(b []byte, _ oxm) []byte         { return append(b, "yes"...) }
 
 func addrText(b []byte, o oxm) []byte {
 	if p := o.prefix(); !p.IsSingleIP() {
@@ -147,40 +149,49 @@ func addrText(b []byte, o oxm) []byte {
 }
 
 // part is what takes any packet if it is zero.
-func part[T comparable](of func(*Match) *T, to func(T) value, from func(oxm) T) access {
+func part[T comparable](of func(*Match) *T, to func(T) value, from func(oxm) T, text textFunc) access {
 	return access{
 		func(m *Match) (bits, bool) { return bits{to(*of(m)), allBits}, *of(m) != *new(T) },
 		func(m *Match, o oxm) { *of(m) = from(o) },
+		text,
 	}
 }
 
 func number[T ~uint8 | ~uint16 | ~uint32](of func(*Match) *T) access {
-	return part(of, func(x T) value { return numberValue(uint32(x)) }, func(o oxm) T { return T(o.value.number()) })
+	return part(of, func(x T) value { return numberValue(uint32(x)) },
+		func(o oxm) T { return T(o.value.number()) }, decimal)
 }
 
-func hardware(of func(*Match) *api.MAC) access { return part(of, macValue, oxm.mac) }
+func register[T ~uint16 | ~uint32](of func(*Match) *T) access {
+	a := number(of)
+	a.text = hexadecimal
+	return a
+}
+
+func ethernet(of func(*Match) *api.MAC) access { return part(of, macValue, oxm.mac, hardware) }
 
 func option(of func(*Match) *LinkAddr) access {
-	return part(of, func(a LinkAddr) value { return macValue(a.MAC) }, func(o oxm) LinkAddr { return LinkAddr{true, o.mac()} })
+	return part(of, func(a LinkAddr) value { return macValue(a.MAC) },
+		func(o oxm) LinkAddr { return LinkAddr{true, o.mac()} }, hardware)
 }
 
 // address is one of the field's family, or of any.
 func address(of func(*Match) *netip.Addr, is func(netip.Addr) bool) access {
-	all := part(of, addrValue, oxm.addr)
-	return access{func(m *Match) (bits, bool) { b, ok := all.get(m); return b, ok && is(*of(m)) }, all.put}
+	a := part(of, addrValue, oxm.addr, addrText)
+	get := a.get
+	a.get = func(m *Match) (bits, bool) { b, ok := get(m); return b, ok && is(*of(m)) }
+	return a
 }
-
-func isIPv4(a netip.Addr) bool { return a.Is4() }
-func isIPv6(a netip.Addr) bool { return a.Is6() }
 
 // prefix is one in the header that the field is of.
 func prefix(of func(*Match) *netip.Prefix, is func(*Match, netip.Addr) bool) access {
 	return access{
 		func(m *Match) (bits, bool) {
 			p := *of(m)
-			return bits{addrValue(p.Addr()), maskValue(p)}, p.IsValid() && is(m, p.Addr())
+			return bits{addrValue(p.Addr()), maskValue(p.Bits(), p.Addr().BitLen())}, p.IsValid() && is(m, p.Addr())
 		},
 		func(m *Match, o oxm) { *of(m) = o.prefix() },
+		addrText,
 	}
 }
 
@@ -189,12 +200,14 @@ func inIPv4(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is4() 
 func inIPv6(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is6() }
 
 // implied is a field that some matches must have, with one value.
-func implied(x uint32, is func(*Match) bool) access {
-	return access{func(m *Match) (bits, bool) { return bits{numberValue(x), allBits}, is(m) }, func(*Match, oxm) {}}
+func implied(x uint32, is func(*Match) bool, text textFunc) access {
+	return access{func(m *Match) (bits, bool) { return bits{numberValue(x), allBits}, is(m) }, func(*Match, oxm) {}, text}
 }
 
-// nowhere is a field that no match has.
-func nowhere() access { return implied(0, func(*Match) bool { return false }) }
+// unmatched is a field that actions have, and no match.
+func unmatched(text textFunc) access {
+	return implied(0, func(*Match) bool { return false }, text)
+}
 
 // getVLAN and putVLAN are for a field that says whether there is a tag as well as
 // which. A priority tag, whose VLAN ID is 0, is neither of a segment nor untagged.
@@ -205,11 +218,11 @@ func getVLAN(m *Match) (b bits, ok bool) {
 	case m.VLAN != 0:
 		return bits{numberValue(uint32(m.VLAN)), allBits}, true
 	}
-	return bits{numberValue(vlanPresent), numberValue(vlanPresent)}, m.Tagged
+	return bits{numberValue(VLANPresent), numberValue(VLANPresent)}, m.Tagged
 }
 
 func putVLAN(m *Match, o oxm) {
-	if m.Tagged = o.mask.number() == vlanPresent; !m.Tagged {
+	if m.Tagged = o.mask.number() == VLANPresent; !m.Tagged {
 		m.VLAN = segmentOf(uint16(o.value.number()))
 	}
 }
@@ -220,28 +233,16 @@ func putFragment(m *Match, _ oxm)       { m.Fragment = true }
 
 var allBits = value{255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}
 
-func numberValue(x uint32) (v value) {
-	binary.BigEndian.PutUint32(v[12:], x)
+func valueOf(b []byte) (v value) {
+	copy(v[len(v)-len(b):], b)
 	return v
 }
 
-func macValue(m api.MAC) (v value) {
-	copy(v[10:], m[:])
-	return v
-}
-
-func addrValue(a netip.Addr) (v value) {
-	copy(v[16-a.BitLen()/8:], a.AsSlice())
-	return v
-}
-
-func maskValue(p netip.Prefix) (v value) {
-	size := p.Addr().BitLen()
-	copy(v[16-size/8:], net.CIDRMask(p.Bits(), size))
-	return v
-}
-
-func (v value) number() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+func numberValue(x uint32) value     { return valueOf(binary.BigEndian.AppendUint32(nil, x)) }
+func macValue(m api.MAC) value       { return valueOf(m[:]) }
+func addrValue(a netip.Addr) value   { return valueOf(a.AsSlice()) }
+func maskValue(bits, size int) value { return valueOf(net.CIDRMask(bits, size)) }
+func (v value) number() uint32       { return binary.BigEndian.Uint32(v[12:]) }
 
 func (o oxm) mac() api.MAC { return api.MAC(o.value[10:]) }
 

@@ -52,8 +52,8 @@ func (f Flow) Cookie() uint64 {
 	return cookieMagic<<48 | uint64(f.Kind)<<40 | uint64(h.Sum32())
 }
 
-// kindOf returns the kind in a cookie of ours, and 0 for any other cookie.
-func kindOf(cookie uint64) Kind {
+// KindOf returns the kind in a cookie of Fairlead, and 0 for any other cookie.
+func KindOf(cookie uint64) Kind {
 	if cookie>>48 != cookieMagic {
 		return 0
 	}

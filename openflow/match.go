@@ -48,11 +48,14 @@ const (
 // untagged. The zero value is none.
 type Segment uint16
 
+// VLANPresent is set in a Segment, and in the field vlan_vid of a frame with a tag.
+const VLANPresent = 0x1000
+
 // segmentOf is the segment of a VLAN ID, 0 for untagged frames.
-func segmentOf(vlan uint16) Segment { return vlanPresent | Segment(vlan) }
+func segmentOf(vlan uint16) Segment { return VLANPresent | Segment(vlan) }
 
 // vlan is the VLAN ID, 0 for untagged frames.
-func (s Segment) vlan() uint16 { return uint16(s &^ vlanPresent) }
+func (s Segment) vlan() uint16 { return uint16(s &^ VLANPresent) }
 
 // Match says which packets a flow takes. The zero value of a field takes any
 // packet. Match is comparable, and two equal ones are one match to the switch.
@@ -112,7 +115,7 @@ func (m *Match) appendText(b []byte) []byte {
 			continue
 		}
 		b = append(append(b, cmp.Or(o.match, o.name)...), '=')
-		b = append(o.text(b, o), ',')
+		b = append(o.in.text(b, o), ',')
 	}
 	return b[:max(start, len(b)-1)] // without the last comma
 }
@@ -120,7 +123,7 @@ func (m *Match) appendText(b []byte) []byte {
 // fields calls yield for each field that m has.
 func (m *Match) fields(yield func(oxm) bool) {
 	for _, f := range fields {
-		if b, ok := f.get(m); ok {
+		if b, ok := f.in.get(m); ok {
 			clear(b.mask[:16-f.width])
 			if !yield(oxm{f, b}) {
 				return

@@ -252,7 +252,7 @@ func checkPackets(t *testing.T, o *ovstest.OVS, view View, cases []packetCase) {
 		})
 	}
 	for _, f := range Pipeline(view) {
-		if f.Table == tableOutput { // its drop is met without an uplink only
+		if f.Table == TableOutput { // its drop is met without an uplink only
 			continue
 		}
 		if len(f.Actions) == 0 && !dropsSeen[fmt.Sprintf("%d. %s", f.Table, traceMatch(f))] {

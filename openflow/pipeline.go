@@ -10,10 +10,11 @@ import (
 
 // Numbers of the tables.
 const (
-	tableClassify = 0
-	tableResolve  = 1
-	tableForward  = 3
-	tableOutput   = 4
+	TableClassify = 0
+	TableResolve  = 1
+	TableService  = 2 // reserved
+	TableForward  = 3
+	TableOutput   = 4
 )
 
 // Prefixes are, by table, the fields whose prefixes Open vSwitch must track
@@ -21,8 +22,8 @@ const (
 // the flows. What it tracks by default is IPv4 only.
 func Prefixes() map[int][]string {
 	return map[int][]string{
-		tableClassify: {"nw_src", "ipv6_src"},
-		tableForward:  {"nw_dst", "ipv6_dst"},
+		TableClassify: {"nw_src", "ipv6_src"},
+		TableForward:  {"nw_dst", "ipv6_dst"},
 	}
 }
 

@@ -112,11 +112,11 @@ func TestCookie(t *testing.T) {
 	if f.Cookie() == other.Cookie() {
 		t.Error("other actions, same cookie")
 	}
-	if got := kindOf(f.Cookie()); got != KindPod || f.Cookie()>>32 != 0x666c_0300 {
+	if got := KindOf(f.Cookie()); got != KindPod || f.Cookie()>>32 != 0x666c_0300 {
 		t.Errorf("cookie %#x of kind %d", f.Cookie(), got)
 	}
 	for _, foreign := range []uint64{0, 0x1234, 0x666d_0300_0000_0000} {
-		if got := kindOf(foreign); got != 0 {
+		if got := KindOf(foreign); got != 0 {
 			t.Errorf("cookie %#x has kind %d", foreign, got)
 		}
 	}

@@ -42,13 +42,13 @@ func classifyGateway(g Gateway) []Flow {
 	}
 	flow := func(priority uint16, m Match, actions ...Action) Flow {
 		m.InPort = g.Port
-		return Flow{Kind: KindGateway, Table: tableClassify, Priority: priority, Match: m, Actions: actions}
+		return Flow{Kind: KindGateway, Table: TableClassify, Priority: priority, Match: m, Actions: actions}
 	}
-	toForward := []Action{SetSource(FromGateway), Goto(tableForward)}
+	toForward := []Action{SetSource(FromGateway), Goto(TableForward)}
 	return []Flow{
-		flow(classifyND, Match{EtherType: IPv6, ICMPv6: neighborSolicitation}, Goto(tableResolve)),
-		flow(classifyND, Match{EtherType: IPv6, ICMPv6: neighborAdvertisement}, Goto(tableResolve)),
-		flow(classifySource, Match{EtherType: ARP}, Goto(tableResolve)),
+		flow(classifyND, Match{EtherType: IPv6, ICMPv6: neighborSolicitation}, Goto(TableResolve)),
+		flow(classifyND, Match{EtherType: IPv6, ICMPv6: neighborAdvertisement}, Goto(TableResolve)),
+		flow(classifySource, Match{EtherType: ARP}, Goto(TableResolve)),
 		flow(classifySource, Match{EtherType: IPv4}, toForward...),
 		flow(classifySource, Match{EtherType: IPv6}, toForward...),
 	}
@@ -57,12 +57,12 @@ func classifyGateway(g Gateway) []Flow {
 func classifyPod(p Pod) []Flow {
 	flow := func(priority uint16, m Match, actions ...Action) Flow {
 		m.InPort, m.EthSrc = p.Port, p.MAC
-		return Flow{Kind: KindPod, Table: tableClassify, Priority: priority, Match: m, Actions: actions}
+		return Flow{Kind: KindPod, Table: TableClassify, Priority: priority, Match: m, Actions: actions}
 	}
-	toResolve, toForward := []Action{Goto(tableResolve)}, []Action{SetSource(FromPod), Goto(tableForward)}
+	toResolve, toForward := []Action{Goto(TableResolve)}, []Action{SetSource(FromPod), Goto(TableForward)}
 	if p.Bridged {
-		toResolve = []Action{SetSource(FromBridged), SetSegment(p.segment()), Goto(tableResolve)}
-		toForward = []Action{SetSource(FromBridged), SetSegment(p.segment()), Goto(tableForward)}
+		toResolve = []Action{SetSource(FromBridged), SetSegment(p.segment()), Goto(TableResolve)}
+		toForward = []Action{SetSource(FromBridged), SetSegment(p.segment()), Goto(TableForward)}
 	}
 	var flows []Flow
 	for _, a := range neighbours(p.MAC, p.Addrs) {
@@ -94,7 +94,7 @@ func classifyUplinks(v View) []Flow {
 	}
 	flow := func(priority uint16, m Match, actions ...Action) Flow {
 		m.InPort = v.Uplink
-		return Flow{Kind: KindUplink, Table: tableClassify, Priority: priority, Match: m, Actions: actions}
+		return Flow{Kind: KindUplink, Table: TableClassify, Priority: priority, Match: m, Actions: actions}
 	}
 	var flows []Flow
 	for _, t := range []uint8{routerSolicitation, routerAdvertisement, redirect} {
@@ -106,7 +106,7 @@ func classifyUplinks(v View) []Flow {
 			enter = append(enter, PopVLAN{})
 		}
 		enter = append(enter, SetSource(FromUplink), SetSegment(s))
-		toResolve, toForward := append(slices.Clone(enter), Goto(tableResolve)), append(enter, Goto(tableForward))
+		toResolve, toForward := append(slices.Clone(enter), Goto(TableResolve)), append(enter, Goto(TableForward))
 		flows = append(flows,
 			flow(classifyUplinkND, Match{VLAN: s, EtherType: IPv6, ICMPv6: neighborSolicitation}, toResolve...),
 			flow(classifyUplinkND, Match{VLAN: s, EtherType: IPv6, ICMPv6: neighborAdvertisement}, toResolve...),
@@ -137,12 +137,12 @@ func podND(p Pod, a netip.Addr) []Match {
 // classifyPeers appends to flows. There may be thousands of peers: what their flows have in common is one value.
 func classifyPeers(flows []Flow, v View) []Flow {
 	// Here and not in Forward, which would need a second flow per pod.
-	actions := []Action{SetSource(FromTunnel), SetEthSrc(v.Gateway.MAC), Goto(tableForward)}
+	actions := []Action{SetSource(FromTunnel), SetEthSrc(v.Gateway.MAC), Goto(TableForward)}
 	for _, p := range v.Peers {
 		for _, cidrs := range [2][]netip.Prefix{p.PodCIDRs, p.Direct} {
 			for _, cidr := range cidrs {
 				flows = append(flows, Flow{
-					Kind: KindPeer, Table: tableClassify, Priority: classifySource, Actions: actions,
+					Kind: KindPeer, Table: TableClassify, Priority: classifySource, Actions: actions,
 					Match: Match{InPort: v.TunnelPort, TunSrc: p.Tunnel, EtherType: etherTypeOf(cidr.Addr()), Src: cidr},
 				})
 			}

@@ -19,14 +19,14 @@ const (
 // resolve returns the flows of table 1: ARP and neighbour discovery go to the
 // one port that owns the address asked for, or that asked.
 func resolve(v View) []Flow {
-	flows := append(v.room(5, 0), Flow{Kind: KindBase, Table: tableResolve, Priority: resolveLastDrop})
+	flows := append(v.room(5, 0), Flow{Kind: KindBase, Table: TableResolve, Priority: resolveLastDrop})
 	if g := v.Gateway; g.present() {
 		to := toPort(g.MAC, g.Port)
 		flows = append(flows, resolveTo(KindGateway, 0, to, g.MAC, g.Addrs)...)
 		flows = append(flows,
-			Flow{Kind: KindGateway, Table: tableResolve, Priority: resolveForHost, Actions: to,
+			Flow{Kind: KindGateway, Table: TableResolve, Priority: resolveForHost, Actions: to,
 				Match: Match{EtherType: ARP, ARPOp: arpReply}},
-			Flow{Kind: KindGateway, Table: tableResolve, Priority: resolveForHost, Actions: to,
+			Flow{Kind: KindGateway, Table: TableResolve, Priority: resolveForHost, Actions: to,
 				Match: Match{EtherType: IPv6, ICMPv6: neighborAdvertisement, Dst: linkLocal()}})
 	}
 	for _, p := range v.Pods {
@@ -43,17 +43,17 @@ func resolveUnderlay(v View) []Flow {
 		return nil
 	}
 	flow := func(kind Kind, priority uint16, m Match, actions ...Action) Flow {
-		return Flow{Kind: kind, Table: tableResolve, Priority: priority, Match: m, Actions: actions}
+		return Flow{Kind: kind, Table: TableResolve, Priority: priority, Match: m, Actions: actions}
 	}
 	flows := []Flow{
-		flow(KindUplink, resolveUplink, Match{Source: FromBridged}, Goto(tableOutput)),
+		flow(KindUplink, resolveUplink, Match{Source: FromBridged}, Goto(TableOutput)),
 		flow(KindUplink, resolveUplink, Match{Source: FromUplink}),
 	}
 	for _, p := range v.Pods {
 		for _, a := range p.Addrs {
 			if p.Bridged && a.Is4() {
 				m := Match{Source: FromBridged, Segment: p.segment(), EtherType: ARP, Src: host(a), Dst: host(a)}
-				flows = append(flows, flow(KindPod, resolveAnnounce, m, Goto(tableOutput)))
+				flows = append(flows, flow(KindPod, resolveAnnounce, m, Goto(TableOutput)))
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func answerARP(mac api.MAC, a netip.Addr) []Action {
 func resolveTo(kind Kind, in Segment, to []Action, mac api.MAC, addrs []netip.Addr) []Flow {
 	var flows []Flow
 	add := func(m Match) {
-		f := Flow{Kind: kind, Table: tableResolve, Priority: resolveOwner, Match: m, Actions: to}
+		f := Flow{Kind: kind, Table: TableResolve, Priority: resolveOwner, Match: m, Actions: to}
 		if in != 0 {
 			f.Priority, f.Match.Segment = resolveSegment, in
 		}

@@ -10,7 +10,7 @@ import (
 // if p is untagged. Nothing else on this node leads to it.
 func forwardToBridged(p Pod) []Flow {
 	to := toPort(p.MAC, p.Port)
-	flows := []Flow{{Kind: KindPod, Table: tableForward, Priority: forwardSegment, Actions: []Action{Output(p.Port)},
+	flows := []Flow{{Kind: KindPod, Table: TableForward, Priority: forwardSegment, Actions: []Action{Output(p.Port)},
 		Match: Match{Source: FromUplink, Segment: p.segment(), EthDst: p.MAC}}}
 	from := func(s Source, in Segment, priority uint16, a netip.Addr) {
 		f := forwardTo(KindPod, priority, host(a), to...)
@@ -38,9 +38,9 @@ func forwardBridged(v View) []Flow {
 		return nil
 	}
 	flows := []Flow{
-		{Kind: KindUplink, Table: tableForward, Priority: forwardUplink, Match: Match{Source: FromBridged},
-			Actions: []Action{Goto(tableOutput)}},
-		{Kind: KindUplink, Table: tableForward, Priority: forwardUplink, Match: Match{Source: FromUplink}},
+		{Kind: KindUplink, Table: TableForward, Priority: forwardUplink, Match: Match{Source: FromBridged},
+			Actions: []Action{Goto(TableOutput)}},
+		{Kind: KindUplink, Table: TableForward, Priority: forwardUplink, Match: Match{Source: FromUplink}},
 	}
 	// Open vSwitch does not see what an ICMPv6 packet in pieces says: a router
 	// advertisement, maybe. Nodes must ignore that (RFC 6980), and not all do.

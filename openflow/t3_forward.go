@@ -37,7 +37,7 @@ func multicast6() netip.Prefix { return netip.MustParsePrefix("ff00::/8") }
 // forward returns the flows of table 3: from the destination address to port,
 // Ethernet header and TTL.
 func forward(v View) []Flow {
-	flows := append(v.room(2, 4), Flow{Kind: KindBase, Table: tableForward, Priority: forwardLastDrop})
+	flows := append(v.room(2, 4), Flow{Kind: KindBase, Table: TableForward, Priority: forwardLastDrop})
 	for _, p := range unroutable() {
 		flows = append(flows, forwardTo(KindBase, forwardNever, p))
 	}
@@ -59,7 +59,7 @@ func forward(v View) []Flow {
 }
 
 func forwardTo(kind Kind, priority uint16, dst netip.Prefix, actions ...Action) Flow {
-	return Flow{Kind: kind, Table: tableForward, Priority: priority,
+	return Flow{Kind: kind, Table: TableForward, Priority: priority,
 		Match: Match{EtherType: etherTypeOf(dst.Addr()), Dst: dst}, Actions: actions}
 }
 
@@ -76,7 +76,7 @@ func forwardGateway(g Gateway) []Flow {
 		flows = append(flows, forwardTo(KindGateway, forwardLocal, host(a), to...))
 	}
 	for _, t := range []EtherType{IPv4, IPv6} {
-		flows = append(flows, Flow{Kind: KindGateway, Table: tableForward, Priority: forwardHost,
+		flows = append(flows, Flow{Kind: KindGateway, Table: TableForward, Priority: forwardHost,
 			Match: Match{EtherType: t, Source: FromPod}, Actions: to})
 	}
 	return flows

@@ -15,7 +15,7 @@ func output(v View) []Flow {
 	if len(segments) == 0 {
 		return nil
 	}
-	flows := []Flow{{Kind: KindBase, Table: tableOutput, Priority: outputLastDrop}}
+	flows := []Flow{{Kind: KindBase, Table: TableOutput, Priority: outputLastDrop}}
 	if v.Uplink == 0 {
 		return flows
 	}
@@ -24,7 +24,7 @@ func output(v View) []Flow {
 		if s.vlan() != 0 {
 			leave = append(leave, PushVLAN{}, SetVLAN(s.vlan()))
 		}
-		flows = append(flows, Flow{Kind: KindUplink, Table: tableOutput, Priority: outputUplink,
+		flows = append(flows, Flow{Kind: KindUplink, Table: TableOutput, Priority: outputUplink,
 			Match: Match{Source: FromBridged, Segment: s}, Actions: append(leave, Output(v.Uplink))})
 	}
 	return flows

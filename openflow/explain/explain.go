@@ -8,15 +8,17 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// tables are the names and the questions of the pipeline's tables.
-var tables = map[string]struct{ name, question string }{
-	"0": {"Classify", "source validation (anti-spoofing)"},
-	"1": {"Resolve", "ARP and neighbour discovery"},
-	"2": {"Service", "Services and policies"},
-	"3": {"Forward", "routing to the destination"},
-	"4": {"Output", "VLAN of the underlay"},
+// tables are the names and the purposes of the pipeline's tables.
+var tables = map[uint64]struct{ name, purpose string }{
+	openflow.TableClassify: {"Classify", "source validation (anti-spoofing)"},
+	openflow.TableResolve:  {"Resolve", "ARP and neighbour discovery"},
+	openflow.TableService:  {"Service", "Services and policies"},
+	openflow.TableForward:  {"Forward", "routing to the destination"},
+	openflow.TableOutput:   {"Output", "VLAN of the underlay"},
 }
 
 // hit is the first line of a table in a trace; noMatch the one of a table in
@@ -65,7 +67,11 @@ func Trace(trace string, names map[string]string) []string {
 // openflow.
 func hasOurCookie(line string) bool {
 	m := hit.FindStringSubmatch(line)
-	return m != nil && strings.HasPrefix(m[4], "0x666c")
+	if m == nil {
+		return false
+	}
+	cookie, err := strconv.ParseUint(m[4], 0, 64)
+	return err == nil && openflow.KindOf(cookie) != 0
 }
 
 func step(line, text string, names map[string]string) string {
@@ -83,11 +89,12 @@ func step(line, text string, names map[string]string) string {
 }
 
 func title(table string) string {
-	t, known := tables[table]
-	if !known {
+	n, err := strconv.ParseUint(table, 10, 8)
+	t, known := tables[n]
+	if err != nil || !known {
 		return "(not one of Fairlead's tables):"
 	}
-	return fmt.Sprintf("%s (%s)", t.name, t.question)
+	return fmt.Sprintf("%s (%s)", t.name, t.purpose)
 }
 
 // outputTo begins the line about a port by which the packet leaves: Leaves looks for it.
@@ -121,42 +128,32 @@ func action(text string, names map[string]string) string {
 	return text
 }
 
-// sources are the values of reg0 (package openflow, SetSource).
-var sources = map[string]string{"0x1": "a pod", "0x2": "the host", "0x3": "the tunnel", "0x4": "a bridged pod",
-	"0x5": "the underlay"}
-
-// segment tells in words what reg1 holds (package openflow, Segment).
-func segment(value string) string {
-	n, err := strconv.ParseUint(value, 0, 16)
-	if err != nil || n < vlanPresent {
-		return "reg1 := " + value
-	}
-	if n == vlanPresent {
-		return "record: untagged on the underlay"
-	}
-	return fmt.Sprintf("record: VLAN %d of the underlay", n-vlanPresent)
+// sources are what reg0 says.
+var sources = map[openflow.Source]string{
+	openflow.FromPod:     "a pod",
+	openflow.FromGateway: "the host",
+	openflow.FromTunnel:  "the tunnel",
+	openflow.FromBridged: "a bridged pod",
+	openflow.FromUplink:  "the underlay",
 }
 
-// vlanPresent is added to VLAN IDs in reg1 and in vlan_vid.
-const vlanPresent = 0x1000
-
 func set(value, field string) string {
-	switch field {
-	case "reg0":
-		if s, known := sources[value]; known {
-			return "record: source is " + s
-		}
-	case "reg1":
-		return segment(value)
-	case "vlan_vid":
-		if n, err := strconv.ParseUint(value, 0, 16); err == nil && n >= vlanPresent {
-			return fmt.Sprintf("set VLAN ID %d", n-vlanPresent)
-		}
-	case "eth_dst":
+	n, _ := strconv.ParseUint(value, 0, 32) // 0 for an address
+	source, known := sources[openflow.Source(n)]
+	switch {
+	case field == "reg0" && known:
+		return "record: source is " + source
+	case field == "reg1" && n == openflow.VLANPresent:
+		return "record: untagged on the underlay"
+	case field == "reg1" && n > openflow.VLANPresent:
+		return fmt.Sprintf("record: VLAN %d of the underlay", n-openflow.VLANPresent)
+	case field == "vlan_vid" && n >= openflow.VLANPresent:
+		return fmt.Sprintf("set VLAN ID %d", n-openflow.VLANPresent)
+	case field == "eth_dst":
 		return "set Ethernet destination " + value
-	case "eth_src":
+	case field == "eth_src":
 		return "set Ethernet source " + value
-	case "tun_dst", "tun_ipv6_dst":
+	case field == "tun_dst", field == "tun_ipv6_dst":
 		return "set tunnel destination " + value
 	}
 	return field + " := " + value
