@@ -2,13 +2,13 @@ package allocation
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -125,25 +125,16 @@ func known(doing, name string, err error) error {
 
 func toObject(a api.IPAllocation) (*unstructured.Unstructured, error) {
 	a.APIVersion, a.Kind = api.AllocationGroup+"/"+api.AllocationVersion, api.AllocationKind
-	text, err := json.Marshal(a)
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&a)
 	if err != nil {
 		return nil, fmt.Errorf("IPAllocation %s: %w", a.Name, err)
 	}
-	u := &unstructured.Unstructured{}
-	if err := u.UnmarshalJSON(text); err != nil {
-		return nil, fmt.Errorf("IPAllocation %s: %w", a.Name, err)
-	}
-	return u, nil
+	return &unstructured.Unstructured{Object: object}, nil
 }
 
-func fromObject(u *unstructured.Unstructured) (api.IPAllocation, error) {
+func fromObject(u *unstructured.Unstructured) (a api.IPAllocation, err error) {
 	u.SetManagedFields(nil) // longer than all the rest; the API server keeps its own
-	var a api.IPAllocation
-	text, err := u.MarshalJSON()
-	if err == nil {
-		err = json.Unmarshal(text, &a)
-	}
-	if err != nil {
+	if err = runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &a); err != nil {
 		return api.IPAllocation{}, fmt.Errorf("IPAllocation %s: %w", u.GetName(), err)
 	}
 	return a, nil

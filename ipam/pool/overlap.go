@@ -41,57 +41,69 @@ func (o Overlap) String() string {
 // A controller asks this of each of many pools, with thousands of nodes: what is
 // apart is passed by without a sentence.
 func (p Pool) Overlaps(o Others) []Overlap {
-	var out []Overlap
-	// One sentence for each of them is enough.
-	add := func(first netip.Addr, yields bool, format string, args ...any) {
-		with := fmt.Sprintf(format, args...)
-		if !slices.ContainsFunc(out, func(o Overlap) bool { return o.With == with }) {
-			out = append(out, Overlap{Pool: p.Name, Address: first, With: with, Yields: yields})
-		}
-	}
+	found := overlaps{pool: p}
 	for _, other := range o.Pools {
-		if other.Name == p.Name || other.Scope != p.Scope {
-			continue
-		}
-		for _, s := range other.spans {
-			if first, both := p.common(s.Span); both {
-				add(first, other.before(p), "IPPool %s", other.Name)
-			}
-		}
-		for _, r := range other.Ranges {
-			if p.Contains(r.Gateway) {
-				add(r.Gateway, other.before(p), "the gateway of IPPool %s", other.Name)
-			}
-		}
-		for _, r := range p.Ranges {
-			if other.Contains(r.Gateway) {
-				add(r.Gateway, other.before(p), "IPPool %s", other.Name)
-			}
+		if other.Name != p.Name && other.Scope == p.Scope {
+			found.addPool(other)
 		}
 	}
 	if p.Scope != "" {
-		return out
+		return found.list
 	}
 	for _, node := range those(o.PodCIDRs, p.meets) {
 		for _, c := range o.PodCIDRs[node] {
-			if first, both := p.common(Span{c.Masked().Addr(), last(c)}); both {
-				add(first, true, "the podCIDR %s of node %s", c, node)
-			}
+			found.addCIDR(c, "the podCIDR %s of node %s", c, node)
 		}
 	}
 	for _, c := range o.ServiceCIDRs {
-		if first, both := p.common(Span{c.Masked().Addr(), last(c)}); both {
-			add(first, true, "the Service CIDR %s", c)
-		}
+		found.addCIDR(c, "the Service CIDR %s", c)
 	}
 	for _, node := range those(o.NodeAddresses, p.Contains) {
 		for _, a := range o.NodeAddresses[node] {
 			if p.Contains(a) {
-				add(a, true, "node %s", node)
+				found.add(a, true, "node %s", node)
 			}
 		}
 	}
-	return out
+	return found.list
+}
+
+// overlaps are those of one pool. One for each of the others is enough.
+type overlaps struct {
+	pool Pool
+	list []Overlap
+}
+
+func (l *overlaps) add(first netip.Addr, yields bool, format string, args ...any) {
+	with := fmt.Sprintf(format, args...)
+	if !slices.ContainsFunc(l.list, func(o Overlap) bool { return o.With == with }) {
+		l.list = append(l.list, Overlap{Pool: l.pool.Name, Address: first, With: with, Yields: yields})
+	}
+}
+
+func (l *overlaps) addCIDR(c netip.Prefix, format string, args ...any) {
+	if first, both := l.pool.common(Span{c.Masked().Addr(), last(c)}); both {
+		l.add(first, true, format, args...)
+	}
+}
+
+func (l *overlaps) addPool(other Pool) {
+	yields := other.before(l.pool)
+	for _, s := range other.spans {
+		if first, both := l.pool.common(s.Span); both {
+			l.add(first, yields, "IPPool %s", other.Name)
+		}
+	}
+	for _, r := range other.Ranges {
+		if l.pool.Contains(r.Gateway) {
+			l.add(r.Gateway, yields, "the gateway of IPPool %s", other.Name)
+		}
+	}
+	for _, r := range l.pool.Ranges {
+		if other.Contains(r.Gateway) {
+			l.add(r.Gateway, yields, "IPPool %s", other.Name)
+		}
+	}
 }
 
 // those are the names, sorted, one of whose values is such.

@@ -157,17 +157,17 @@ func (d *Directory) read() error {
 func readManifest(path string) (objects, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return objects{}, err
+		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return objects{}, errors.New("not a regular file")
+		return nil, errors.New("not a regular file")
 	}
 	if info.Size() > maxManifestBytes {
-		return objects{}, fmt.Errorf("%d bytes: larger than a manifest may be (%d)", info.Size(), maxManifestBytes)
+		return nil, fmt.Errorf("%d bytes: larger than a manifest may be (%d)", info.Size(), maxManifestBytes)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return objects{}, err
+		return nil, err
 	}
 	return parseManifest(data)
 }

@@ -50,26 +50,41 @@ type Kubernetes struct {
 	file   lastKnown
 	log    logr.Logger
 
+	kinds
+	bridging  bool // IPPools are read
+	followers []*follower
+	others    atomic.Pointer[map[string]NetworkPolicy]
+
+	last    atomic.Pointer[Snapshot]
+	heardAt atomic.Int64 // unix nanoseconds of the server's last sign of life
+	signals
+
+	// Owned by the goroutine in Run.
+	read    bool // all Nodes are the API server's
+	unsaved bool // the file has not got the snapshot's objects
+	outage
+}
+
+// kinds are the objects as last read.
+type kinds struct {
 	nodes      *kind[Node]
 	pods       *kind[Pod]
 	namespaces *kind[Namespace]
 	pools      *kind[api.IPPool]
-	bridging   bool // IPPools are read
 	policies   *kind[NetworkPolicy]
-	followers  []*follower
-	others     atomic.Pointer[map[string]NetworkPolicy]
+}
 
-	last    atomic.Pointer[Snapshot]
-	heardAt atomic.Int64 // unix nanoseconds of the server's last sign of life
+// signals are what has happened since the last snapshot.
+type signals struct {
 	dirty   chan struct{}
-	wake    atomic.Bool // the change is one that Changed tells
-	objects atomic.Bool // objects have changed since the last snapshot
+	wake    atomic.Bool // the change is one that Changed reports
+	objects atomic.Bool // objects have changed
 	changed chan struct{}
+}
 
-	// Owned by the goroutine in Run.
+// outage is why the API server can't be read.
+type outage struct {
 	fromOld string // when the file was written that stands for the server
-	read    bool   // all Nodes are the API server's
-	unsaved bool   // the file has not got the snapshot's objects
 	trouble error
 	reason  string // of the trouble
 	since   time.Time
@@ -82,7 +97,7 @@ type Kubernetes struct {
 func NewKubernetes(client *kube.Client, node, file string, bridging bool, log logr.Logger) *Kubernetes {
 	k := &Kubernetes{Intervals: api.DefaultIntervals().Inputs,
 		client: client, node: node, bridging: bridging, file: lastKnown{path: file, node: node}, log: log,
-		dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+		signals: signals{dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}}
 	k.last.Store(&Snapshot{Unread: true})
 	k.nodes = newKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
 		return nodeFrom(o.(*corev1.Node))
@@ -264,8 +279,8 @@ func (k *Kubernetes) publish() {
 	next.Nodes, bad[0], read = k.nodes.all()
 	next.Pods, bad[1], _ = k.pods.all()
 	next.Namespaces, bad[2], _ = k.namespaces.all()
-	policies, bad3, _ := k.policies.all()
-	bad[3] = bad3
+	policies, badPolicies, _ := k.policies.all()
+	bad[3] = badPolicies
 	next.IPPools, bad[4] = k.knownPools()
 	next.NetworkPolicies = make(map[string]NetworkPolicy, len(policies))
 	for _, p := range policies {

@@ -17,39 +17,14 @@ func merge(files map[string]objects) (*Snapshot, []string) {
 		IPPools: map[string]api.IPPool{}, NetworkPolicies: map[string]NetworkPolicy{}}
 	from := map[string]string{} // "Node a" -> file
 	var problems []string
-	first := func(object, file string) bool {
-		if other, taken := from[object]; taken {
-			problems = append(problems, fmt.Sprintf("%s: %s is also in %s, which takes precedence", file, object, other))
-			return false
-		}
-		from[object] = file
-		return true
-	}
 	for _, file := range slices.Sorted(maps.Keys(files)) {
-		for _, n := range files[file].nodes {
-			if first("Node "+n.Name, file) {
-				s.Nodes[n.Name] = n
+		for _, o := range files[file] {
+			if other, taken := from[o.name]; taken {
+				problems = append(problems, fmt.Sprintf("%s: %s is also in %s, which takes precedence", file, o.name, other))
+				continue
 			}
-		}
-		for _, p := range files[file].pods {
-			if key := p.Namespace + "/" + p.Name; first("Pod "+key, file) {
-				s.Pods[key] = p
-			}
-		}
-		for _, n := range files[file].namespaces {
-			if first("Namespace "+n.Name, file) {
-				s.Namespaces[n.Name] = n
-			}
-		}
-		for _, p := range files[file].pools {
-			if first("IPPool "+p.Name, file) {
-				s.IPPools[p.Name] = p
-			}
-		}
-		for _, p := range files[file].policies {
-			if first(p.String(), file) {
-				s.NetworkPolicies[p.String()] = p
-			}
+			from[o.name] = file
+			o.put(s)
 		}
 	}
 	return s, problems

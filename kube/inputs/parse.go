@@ -21,14 +21,14 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// objects is what one manifest file says.
-type objects struct {
-	nodes      []Node
-	pods       []Pod
-	namespaces []Namespace
-	pools      []api.IPPool
-	policies   []NetworkPolicy
+// object is one that a manifest file says, by its name in messages: "Node a".
+type object struct {
+	name string
+	put  func(*Snapshot)
 }
+
+// objects is what one manifest file says.
+type objects []object
 
 // parseManifest reads the YAML documents (or JSON) of one file. It is all or
 // nothing: the error names the document and what is wrong, and the caller
@@ -42,10 +42,10 @@ func parseManifest(data []byte) (objects, error) {
 			return out, nil
 		}
 		if err != nil {
-			return objects{}, fmt.Errorf("document %d: %w", n, err)
+			return nil, fmt.Errorf("document %d: %w", n, err)
 		}
 		if err := out.add(doc); err != nil {
-			return objects{}, fmt.Errorf("document %d: %w", n, err)
+			return nil, fmt.Errorf("document %d: %w", n, err)
 		}
 	}
 }
@@ -67,19 +67,30 @@ func (o *objects) add(doc []byte) error {
 	}
 	switch gvk := kind.APIVersion + " " + kind.Kind; gvk {
 	case "v1 Node":
-		return addParsed(doc, &o.nodes, nodeFrom)
-	case "v1 Pod":
-		return addParsed(doc, &o.pods, func(p *corev1.Pod) (Pod, error) { return podFrom(p.ObjectMeta, p.Spec.NodeName) })
-	case "v1 Namespace":
-		return addParsed(doc, &o.namespaces, func(n *corev1.Namespace) (Namespace, error) {
-			return namespaceFrom(n.ObjectMeta)
+		return addParsed(o, doc, nodeFrom, func(n Node) object {
+			return object{"Node " + n.Name, func(s *Snapshot) { s.Nodes[n.Name] = n }}
 		})
+	case "v1 Pod":
+		return addParsed(o, doc, func(p *corev1.Pod) (Pod, error) { return podFrom(p.ObjectMeta, p.Spec.NodeName) },
+			func(p Pod) object {
+				key := p.Namespace + "/" + p.Name
+				return object{"Pod " + key, func(s *Snapshot) { s.Pods[key] = p }}
+			})
+	case "v1 Namespace":
+		return addParsed(o, doc, func(n *corev1.Namespace) (Namespace, error) { return namespaceFrom(n.ObjectMeta) },
+			func(n Namespace) object {
+				return object{"Namespace " + n.Name, func(s *Snapshot) { s.Namespaces[n.Name] = n }}
+			})
 	case api.PoolGroup + "/" + api.PoolVersion + " " + api.PoolKind,
 		api.PoolGroup + "/" + api.PoolVersionBefore + " " + api.PoolKind:
-		return addParsed(doc, &o.pools, poolFrom)
+		return addParsed(o, doc, poolFrom, func(p api.IPPool) object {
+			return object{"IPPool " + p.Name, func(s *Snapshot) { s.IPPools[p.Name] = p }}
+		})
 	case "networking.k8s.io/v1 NetworkPolicy":
-		return addParsed(doc, &o.policies, func(p *networkingv1.NetworkPolicy) (NetworkPolicy, error) {
+		return addParsed(o, doc, func(p *networkingv1.NetworkPolicy) (NetworkPolicy, error) {
 			return policyFrom(p.TypeMeta, p.ObjectMeta)
+		}, func(p NetworkPolicy) object {
+			return object{p.String(), func(s *Snapshot) { s.NetworkPolicies[p.String()] = p }}
 		})
 	case "v1 List":
 		return o.addList(any["items"])
@@ -108,8 +119,8 @@ func (o *objects) addList(items any) error {
 }
 
 // addParsed decodes strictly, upper and lower case included, so that a misspelt
-// key is told and not dropped.
-func addParsed[K any, V any](doc []byte, to *[]V, from func(*K) (V, error)) error {
+// key is an error and not dropped.
+func addParsed[K any, V any](to *objects, doc []byte, from func(*K) (V, error), of func(V) object) error {
 	var obj K
 	data, err := yaml.YAMLToJSONStrict(doc)
 	if err != nil {
@@ -123,7 +134,7 @@ func addParsed[K any, V any](doc []byte, to *[]V, from func(*K) (V, error)) erro
 	if err != nil {
 		return err
 	}
-	*to = append(*to, v)
+	*to = append(*to, of(v))
 	return nil
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 func TestParseManifest(t *testing.T) {
-	got, err := parseManifest([]byte(`
+	parsed, err := parseManifest([]byte(`
 # a comment alone is no document
 ---
 apiVersion: v1
@@ -60,28 +60,30 @@ status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := objects{
-		nodes: []Node{{Name: "a",
+	want := &Snapshot{
+		Nodes: map[string]Node{"a": {Name: "a",
 			PodCIDRs:        []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
 			Addresses:       []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 			TunnelAddresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}, Runtime: "containerd://1.6.20~ds1"}},
-		pods: []Pod{{Namespace: "default", Name: "p", UID: "u", NodeName: "a",
+		Pods: map[string]Pod{"default/p": {Namespace: "default", Name: "p", UID: "u", NodeName: "a",
 			Annotations: map[string]string{"ipam.antrea.io/ippools": "pool1"}}},
-		namespaces: []Namespace{{Name: "ns"}},
-		pools: []api.IPPool{
-			{TypeMeta: metav1.TypeMeta{APIVersion: "crd.antrea.io/v1alpha2", Kind: "IPPool"}, ObjectMeta: metav1.ObjectMeta{
+		Namespaces: map[string]Namespace{"ns": {Name: "ns"}},
+		IPPools: map[string]api.IPPool{
+			"pool1": {TypeMeta: metav1.TypeMeta{APIVersion: "crd.antrea.io/v1alpha2", Kind: "IPPool"}, ObjectMeta: metav1.ObjectMeta{
 				Name: "pool1", Annotations: map[string]string{"ipam.fairlead.dev/network": "lab"}},
 				Spec: api.IPPoolSpec{IPVersion: 4, IPRanges: []api.IPRange{{Start: "10.2.0.12", End: "10.2.0.20",
 					SubnetInfo: api.SubnetInfo{Gateway: "10.2.0.1", PrefixLength: 24, VLAN: 2}}}}},
-			{TypeMeta: metav1.TypeMeta{APIVersion: "crd.antrea.io/v1beta1", Kind: "IPPool"},
+			"pool2": {TypeMeta: metav1.TypeMeta{APIVersion: "crd.antrea.io/v1beta1", Kind: "IPPool"},
 				ObjectMeta: metav1.ObjectMeta{Name: "pool2"},
 				Spec: api.IPPoolSpec{IPRanges: []api.IPRange{{CIDR: "10.3.0.0/24"}},
 					SubnetInfo: &api.SubnetInfo{Gateway: "10.3.0.1", PrefixLength: 24, VLAN: 3}},
 				Status: api.IPPoolStatus{FreeMap: []string{"10.3.0.7-10.3.0.9"}}},
 		},
+		NetworkPolicies: map[string]NetworkPolicy{},
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
+	got, problems := merge(map[string]objects{"file": parsed})
+	if !reflect.DeepEqual(got, want) || problems != nil {
+		t.Errorf("got  %+v\nwant %+v; problems %q", got, want, problems)
 	}
 }
 
@@ -94,11 +96,11 @@ func TestParseManifestList(t *testing.T) {
 			{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}}]}`,
 	} {
 		got, err := parseManifest([]byte(in))
-		if err != nil || len(got.nodes) != 2 || got.nodes[0].Name != "a" || got.nodes[1].Name != "b" {
+		if err != nil || len(got) != 2 || got[0].name != "Node a" || got[1].name != "Node b" {
 			t.Errorf("got %+v, %v; want the Nodes a and b", got, err)
 		}
 	}
-	if got, err := parseManifest([]byte("apiVersion: v1\nkind: List\nitems: []")); err != nil || len(got.nodes) != 0 {
+	if got, err := parseManifest([]byte("apiVersion: v1\nkind: List\nitems: []")); err != nil || len(got) != 0 {
 		t.Errorf("an empty list: %+v, %v", got, err)
 	}
 }
@@ -136,7 +138,7 @@ func TestParseManifestRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got error %v, want %q in it", c.name, err, c.want)
 		}
-		if !reflect.DeepEqual(got, objects{}) {
+		if len(got) != 0 {
 			t.Errorf("%s: refused, but returned %+v", c.name, got)
 		}
 	}
@@ -147,7 +149,7 @@ func FuzzParseManifest(f *testing.F) {
 	f.Add([]byte("---\n---\n{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		objs, err := parseManifest(data)
-		if err != nil && !reflect.DeepEqual(objs, objects{}) {
+		if err != nil && len(objs) != 0 {
 			t.Errorf("refused, but returned %+v", objs)
 		}
 	})

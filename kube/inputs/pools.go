@@ -2,7 +2,6 @@ package inputs
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -35,12 +34,8 @@ func poolFromAPI(o runtime.Object) (api.IPPool, error) {
 	if !ok {
 		return api.IPPool{}, fmt.Errorf("%T is not an IPPool", o)
 	}
-	data, err := json.Marshal(u.Object)
-	if err != nil {
-		return api.IPPool{}, fmt.Errorf("IPPool %s: %w", u.GetName(), err)
-	}
 	var p api.IPPool
-	if err := json.Unmarshal(data, &p); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &p); err != nil {
 		return api.IPPool{}, fmt.Errorf("IPPool %s: %w", u.GetName(), err)
 	}
 	return poolFrom(&p)
