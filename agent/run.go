@@ -169,7 +169,7 @@ func (p *parts) start(ctx context.Context) error {
 	if err := p.node.AttachUplink(ctx); err != nil {
 		return err
 	}
-	// The loop outlives ctx: CNI requests that run when the agent is told to stop are finished, and need it.
+	// The loop outlives ctx: CNI requests that run when the agent is to stop are finished, and need it.
 	loopCtx, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
 	var loops sync.WaitGroup
 	loops.Go(func() { p.node.Run(loopCtx) })

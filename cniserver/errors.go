@@ -42,9 +42,6 @@ func (e coded) As(target any) bool {
 // TryAgainLater returns err with the spec's code 11: the runtime calls again. err says what the caller waits for.
 func TryAgainLater(err error) error { return coded{err, types.ErrTryAgainLater} }
 
-// TryAgain is TryAgainLater for an error that is only text.
-func TryAgain(text string) error { return TryAgainLater(errors.New(text)) }
-
 // NoAddress returns err with the code CodeNoAddress.
 func NoAddress(err error) error { return coded{err, CodeNoAddress} }
 

@@ -114,7 +114,7 @@ func (s *statefulSets) adoptOne(ctx context.Context, n needs, want slot) (api.IP
 			continue
 		}
 		a.Spec.Reservation = n.reservation(want.ordinal)
-		if is, _, ok := slotOf(a); !ok || is != want || !slices.Contains(n.wish.Pools, a.Spec.Pool) {
+		if is, _, ok := slotOf(a); !ok || is != want || !slices.Contains(n.asked.Pools, a.Spec.Pool) {
 			continue
 		}
 		pod, err := s.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).

@@ -44,8 +44,11 @@ type nodeIPAM struct {
 	// otherAllocator says who else gives podCIDRs; nil: nobody is asked.
 	otherAllocator func(context.Context) (string, error)
 
-	// The rest is known since this controller became the leader.
+	*term
+}
 
+// term is what is known since this controller became the leader.
+type term struct {
 	// mu guards assigned and last: several Nodes get podCIDRs at once.
 	mu sync.Mutex
 	// assigned are podCIDRs of Nodes that the cache may not have yet, by UID.
@@ -113,9 +116,8 @@ func (n *nodeIPAM) run(ctx context.Context) {
 
 // begin forgets what was known as an earlier leader.
 func (n *nodeIPAM) begin() {
-	n.assigned, n.last = map[types.UID][]netip.Prefix{}, map[blocks.Range]netip.Prefix{}
-	n.ours, n.reported = map[types.UID]bool{}, map[string]time.Time{}
-	n.other, n.seen = "", false
+	n.term = &term{assigned: map[types.UID][]netip.Prefix{}, last: map[blocks.Range]netip.Prefix{},
+		ours: map[types.UID]bool{}, reported: map[string]time.Time{}}
 }
 
 // catchUp bounds how long the cache is waited for before the API server is asked again.

@@ -41,7 +41,7 @@ type needs struct {
 	set      *appsv1.StatefulSet
 	first, n int
 	families []int
-	wish     selection.Wish
+	asked    selection.PoolRequest
 	// err says why the set can't have what it asks for.
 	err error
 }
@@ -63,13 +63,13 @@ func (v view) needs(set *appsv1.StatefulSet) needs {
 	if _, n.err = template.Sticky(); n.err != nil {
 		return n
 	}
-	if n.wish, n.err = selection.ReadSet(template, in); n.err != nil {
+	if n.asked, n.err = selection.ReadSet(template, in); n.err != nil {
 		return n
 	}
-	for _, name := range n.wish.Pools {
+	for _, name := range n.asked.Pools {
 		p, err := pool.Read(v.pools[name])
 		if err != nil { // choose says more
-			_, n.err = n.wish.Choose(selection.Known{IPPools: v.pools})
+			_, n.err = n.asked.Choose(selection.Known{IPPools: v.pools})
 			return n
 		}
 		if !slices.Contains(n.families, p.Family) {
@@ -129,11 +129,11 @@ func (n needs) surplus(have []api.IPAllocation) (out []api.IPAllocation) {
 // named are the addresses that the set asks for.
 func (n needs) named(slots []slot) map[slot]netip.Addr {
 	out := map[slot]netip.Addr{}
-	if len(n.wish.PodIPs) == 0 {
+	if len(n.asked.PodIPs) == 0 {
 		return out
 	}
 	for _, s := range slots {
-		of, err := n.wish.Of(s.ordinal - n.first)
+		of, err := n.asked.Of(s.ordinal - n.first)
 		if err != nil { // fewer addresses than pods: this one gets none
 			out[s] = netip.Addr{}
 		}
@@ -148,7 +148,7 @@ func (n needs) named(slots []slot) map[slot]netip.Addr {
 
 // choose returns the pools that the set asks for.
 func (n needs) choose(others pool.Others) ([]pool.Pool, error) {
-	return n.wish.Choose(selection.Known{IPPools: n.pools, Others: others})
+	return n.asked.Choose(selection.Known{IPPools: n.pools, Others: others})
 }
 
 func (n needs) reservation(ordinal int) *api.AllocationReservation {
@@ -185,7 +185,7 @@ func (n needs) lacks(rest []slot) string {
 	if count > most {
 		pods = append(pods[:most:most], fmt.Sprintf("and %d more", count-most))
 	}
-	why := "no address is free in IPPool " + strings.Join(n.wish.Pools, ", ") + ": extend spec.ipRanges, or scale the StatefulSet down"
+	why := "no address is free in IPPool " + strings.Join(n.asked.Pools, ", ") + ": extend spec.ipRanges, or scale the StatefulSet down"
 	for _, s := range rest {
 		if addr, named := n.named(rest)[s]; named && addr.IsValid() {
 			why = fmt.Sprintf("%s, which the annotation %s names, has another owner: kubectl get ipallocation %s shows it. "+

@@ -1,4 +1,4 @@
-// Package addresses gives pods addresses of IPPools and takes them back: what a pod asks for, the probe of the
+// Package addresses allocates addresses of IPPools to pods and releases them: what a pod asks for, the probe of the
 // underlay, releases that could not be made yet, and what the node finds of allocations whose pods are gone
 // (package reclaim has the rules). Who holds which address stands in allocations (package allocation), whose owner
 // names node, container and boot; nothing is remembered here but pending releases, one file each.
@@ -6,6 +6,7 @@ package addresses
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -81,7 +82,7 @@ func (p *Addresses) Close() {
 
 // ErrBusy is the answer to a request for a container on which another one is at work.
 func ErrBusy() error {
-	return cniserver.TryAgain("another request, or the clean-up after one, is in progress for this container")
+	return cniserver.TryAgainLater(errors.New("another request, or the clean-up after one, is in progress for this container"))
 }
 
 // Held are this node's allocations, as the store has them now. It waits for an API server no longer than a DEL does.
@@ -97,7 +98,7 @@ func (p *Addresses) Owner(a api.Attachment) api.AllocationOwner {
 		IfName: a.IfName, Network: a.Network, Node: p.NodeName, Netns: a.Netns, BootID: a.BootID}
 }
 
-// Announce tells the underlay where a bridged pod is. It takes seconds, and nobody waits for it: the first frame
+// Announce announces to the underlay where a bridged pod is. It takes seconds, and no ADD waits for it: the first frame
 // goes out at once.
 func (p *Addresses) Announce(a api.Attachment) {
 	if !a.Bridged || p.running.Err() != nil {

@@ -18,16 +18,14 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// pendingDir is where a node keeps which addresses it owes to their pools: one file for
-// each container that was taken off while the API server was away.
+// pendingDir has the deferred releases: one file for each container that was deleted while the API server was away.
 const pendingDir = "/var/lib/fairlead/owed"
 
 // releaseTimeout is how long a DEL waits for the API server.
 const releaseTimeout = 3 * time.Second
 
-// pendingReleases are files, named like the container's host end, that say whose addresses are
-// to be given back. A file is there from before the DEL is answered until the
-// addresses are given back.
+// pendingReleases are files, named like the container's host end, that say whose addresses are to be released. A file
+// is there from before the DEL is answered until they are.
 type pendingReleases struct{ dir string }
 
 func (o pendingReleases) path(host string) string { return filepath.Join(o.dir, host+".json") }
@@ -53,7 +51,7 @@ func (o pendingReleases) done(host string) error {
 type unreadableError struct{ path string }
 
 func (e unreadableError) Error() string {
-	return e.path + " is not what the agent wrote: remove it. The address is given back when the container's network " +
+	return e.path + " was not written by the agent: remove it. The address is released when the container's network " +
 		"namespace is gone"
 }
 
@@ -89,26 +87,26 @@ func (o pendingReleases) hosts() ([]string, error) {
 }
 
 // Release releases what an owner (by ContainerID, IfName, Network and IPAMOnly) holds of
-// pools. If that can't be done now it is written down and done later: its interface is
+// pools. If that cannot be done now it is recorded and done later: its interface is
 // gone all the same.
 func (p *Addresses) Release(ctx context.Context, o api.AllocationOwner) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	err := p.allocator.Release(ctx, o)
-	if err == nil || errors.Is(err, allocation.ErrNoKind) { // where there are none nobody holds one
+	if err == nil || errors.Is(err, allocation.ErrNoKind) { // where there are no pools no addresses are held
 		return p.pending.done(attachments.HostOf(o))
 	}
 	if werr := p.pending.keep(o); werr != nil {
-		return cniserver.TryAgain(fmt.Sprintf("giving back the address of container %s: %v; and recording it for later: %v",
+		return cniserver.TryAgainLater(fmt.Errorf("releasing the address of container %s: %w; and recording it for later: %w",
 			o.ContainerID, err, werr))
 	}
 	p.Metrics.Pools.PendingReleases.Inc()
 	p.Log.Info("deferred release of a deleted pod's address",
-		"container", o.ContainerID, "directory", p.pending.dir, "why", err.Error())
+		"containerID", o.ContainerID, "directory", p.pending.dir, "reason", err.Error())
 	return nil
 }
 
-// settle gives back what is written down of an owner.
+// settle makes the deferred release of an owner.
 func (p *Addresses) settle(ctx context.Context, o api.AllocationOwner) error {
 	before, found, err := p.pending.of(attachments.HostOf(o))
 	if err != nil || !found {
@@ -117,17 +115,17 @@ func (p *Addresses) settle(ctx context.Context, o api.AllocationOwner) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	if err := p.allocator.Release(ctx, before); err != nil && !errors.Is(err, allocation.ErrNoKind) {
-		return fmt.Errorf("an address that the container had before is not given back yet: %w", err)
+		return fmt.Errorf("an earlier address of the container is not released yet: %w", err)
 	}
 	return p.pending.done(attachments.HostOf(o))
 }
 
-// settleAll gives back what is written down, until the store can't be reached. A file
-// that can't be read keeps nobody else's address.
+// settleAll makes all deferred releases, until the store is not reached. An unreadable file does not hold up the
+// others.
 func (p *Addresses) settleAll(ctx context.Context) error {
 	hosts, err := p.pending.hosts()
 	if err != nil {
-		return fmt.Errorf("looking for addresses to give back: %w", err)
+		return fmt.Errorf("looking for deferred releases: %w", err)
 	}
 	var errs []error
 	for i, host := range hosts {
@@ -156,6 +154,6 @@ func (p *Addresses) settleOne(ctx context.Context, host string) error {
 	if err := p.settle(ctx, o); err != nil {
 		return err
 	}
-	p.Log.Info("released the address of a deleted pod (deferred)", "container", o.ContainerID)
+	p.Log.Info("released the address of a deleted pod (deferred)", "containerID", o.ContainerID)
 	return nil
 }

@@ -50,7 +50,7 @@ type where struct {
 	addr netip.Addr
 }
 
-// answer is who uses an address; nobody if found is false.
+// answer is which host uses an address; none if found is false.
 type answer struct {
 	who   api.MAC
 	found bool
@@ -70,9 +70,8 @@ func (p *prober) use(pools []pool.Pool) {
 	p.more.Notify()
 }
 
-// free tells whether nobody used an address a moment ago. That serves once: whoever
-// gets the address then answers for it. That somebody used it is not believed later:
-// a pod of another node may have given the address back since.
+// free reports whether an address was not in use a moment ago. That serves once: the pod that gets the address then
+// answers for it. That it was in use is not believed later: a pod of another node may have released it since.
 func (p *prober) free(w where) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +80,7 @@ func (p *prober) free(w where) bool {
 	return ok && !a.found && time.Since(a.at) < p.mostAge
 }
 
-// young tells whether there is an answer that will do until candidates are asked for again.
+// young reports whether there is an answer that will do until candidates are asked for again.
 func (p *prober) young(w where) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +149,7 @@ func (p *Addresses) probe(ctx context.Context, a allocator.Address) (who api.MAC
 }
 
 // usedHere returns an error if a pod of this node has the address: its allocation was
-// lost, and is made again. The pod can't be asked: its answer would not come by the NIC.
+// lost, and is restored. The pod can't be asked: its answer would not come by the NIC.
 func (p *Addresses) usedHere(a allocator.Address) error {
 	known, err := p.Registry.Records()
 	if err != nil {
@@ -158,14 +157,14 @@ func (p *Addresses) usedHere(a allocator.Address) error {
 	}
 	if host := known.Holder([]netip.Prefix{a.Prefix}, "", p.Registry.BootID); host != "" {
 		p.witness.lookNow()
-		return fmt.Errorf("pod %s of this node has the address %s, and its allocation was lost: it is made again now",
+		return fmt.Errorf("pod %s of this node has the address %s, and its allocation was lost: it is being restored",
 			known.Pods[host].Pod(), a.Prefix.Addr())
 	}
 	return nil
 }
 
-// nodes tells whether an address is one of this node's interfaces. The node can't be asked:
-// it does not hear what it sends itself. Its Node need not tell the address: a virtual one
+// nodes reports whether an address is one of this node's interfaces. The node can't be asked:
+// it does not hear what it sends itself. Its Node need not have the address: a virtual one
 // moves from node to node.
 func (p *Addresses) nodes(addr netip.Addr) (bool, error) {
 	addrs, err := link.NodeAddrs(p.Config.HostGateway)
@@ -182,17 +181,7 @@ func (p *Addresses) nicMAC() (mac api.MAC) {
 
 // RunProber asks for candidates until ctx ends: now and then, and after an ADD.
 func (p *Addresses) RunProber(ctx context.Context) {
-	tick := time.NewTicker(p.Intervals.Probe)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-p.prober.more:
-		}
-		p.probeAhead(ctx)
-	}
+	signal.Loop(ctx, p.Intervals.Probe, p.prober.more, p.probeAhead)
 }
 
 func (p *Addresses) probeAhead(ctx context.Context) {
@@ -207,7 +196,7 @@ func (p *Addresses) probeAhead(ctx context.Context) {
 	for vlan, addrs := range byVLAN {
 		answers, err := p.prober.ask(ctx, vlan, addrs)
 		if err != nil {
-			p.Log.V(1).Info("probing addresses in advance failed", "why", err.Error())
+			p.Log.V(1).Info("probing addresses in advance failed", "reason", err.Error())
 			continue
 		}
 		p.prober.remember(answers)
@@ -230,7 +219,7 @@ func (p *prober) pools() (out []pool.Pool) {
 	return out
 }
 
-// conflict is an address that somebody on the wire uses, or, with a name, this node.
+// conflict is an address that another host on the underlay uses, or, with a name, this node.
 type conflict struct {
 	allocator.Address
 	who  api.MAC

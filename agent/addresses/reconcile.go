@@ -54,7 +54,7 @@ func (w *witness) lookNow() {
 	w.wake.Notify()
 }
 
-// due tells whether the store is to be read. ask tells that it is the API server's.
+// due reports whether the store is to be read; ask, that it is the API server's.
 func (w *witness) due(ask bool) (bool, error) {
 	every := w.every.Allocations
 	if w.Allocator.InDoubt(doubtfulFor) || time.Since(w.began) < doubtfulFor {
@@ -68,10 +68,10 @@ func (w *witness) due(ask bool) (bool, error) {
 
 // Reconcile compares this node's allocations with what is on it. The node
 // is the first witness of its pods: see package reclaim. An allocation that a living
-// pod has lost is made again.
+// pod has lost is restored.
 func (p *Addresses) Reconcile(ctx context.Context) error {
 	if p.Source.Snapshot().Trouble != nil {
-		return nil // without the API server nothing can be told, and the trouble is told elsewhere
+		return nil // without the API server nothing is known, and the trouble is reported elsewhere
 	}
 	errs := []error{p.settleAll(ctx)}
 	w := &p.witness
@@ -82,7 +82,7 @@ func (p *Addresses) Reconcile(ctx context.Context) error {
 	// whole ADD or DEL to be so.
 	held, err := p.Held(ctx)
 	if errors.Is(err, allocation.ErrNoKind) && !p.Config.EnableBridgingMode {
-		held, err = nil, nil // nobody has asked for addresses of pools here
+		held, err = nil, nil // there are no pools here
 	}
 	if err != nil {
 		w.now.Store(true)
@@ -97,7 +97,7 @@ func (p *Addresses) reclaimAllocations(ctx context.Context, held []api.IPAllocat
 	for _, s := range freed {
 		o := s.Spec.Owner
 		p.Log.Info("reclaimed the address of a deleted pod", "address", s.Spec.Address, "pool", s.Spec.Pool,
-			"owner", o.String(), "container", o.ContainerID, "why", s.Why)
+			"owner", o.String(), "containerID", o.ContainerID, "reason", s.Why)
 		p.Metrics.Pods.Reclaimed.WithLabelValues("allocation").Inc()
 		p.Events.WarnOwner(o, api.EventAddressReclaimed, fmt.Sprintf("address %s of IPPool %s was still allocated to container %s on node %s, but %s: it is reclaimed",
 			s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why))
@@ -125,8 +125,8 @@ func (p *Addresses) see(o api.AllocationOwner) (reclaim.Sight, error) {
 	return sight, nil
 }
 
-// netnsGone tells whether a network namespace is gone that had this path. That a process has ended says nothing of the
-// namespace it had, and where the directory is not there the agent may not see the host's.
+// netnsGone reports whether a network namespace is gone that had this path. That a process has ended says nothing of
+// the namespace it had, and where the directory is not there the agent may not see the host's.
 func netnsGone(path string) bool {
 	if path == "" || strings.HasPrefix(path, "/proc/") {
 		return false
@@ -138,8 +138,8 @@ func netnsGone(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// restoreAllocations makes again what living pods have lost: somebody deleted the
-// object, or the cluster's database was emptied or restored.
+// restoreAllocations restores what living pods have lost: the object was deleted, or the cluster's database was emptied
+// or restored.
 func (p *Addresses) restoreAllocations(ctx context.Context, held []api.IPAllocation) error {
 	known, err := p.Registry.Records()
 	if err != nil {
@@ -167,7 +167,7 @@ func (p *Addresses) restoreAllocations(ctx context.Context, held []api.IPAllocat
 	return errors.Join(errs...)
 }
 
-// restoreAllocation makes the allocation of the pod's address i again, unless the pod was
+// restoreAllocation restores the allocation of the pod's address i, unless the pod was
 // deleted since it was looked at.
 func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i int) error {
 	if !p.Registry.Locks.TryLock(a.HostIf) {
@@ -184,7 +184,7 @@ func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i in
 	addr, o := a.Addrs[i].Addr(), p.Owner(a.Attachment)
 	if err := p.allocator.Restore(ctx, o, a.Pools[i], addr, p.keepOf(ctx, a.Attachment)); err != nil {
 		p.Events.WarnOwner(o, events.ReasonDuplicate, fmt.Sprintf("%v. Delete one of the two pods", err))
-		return fmt.Errorf("the allocation of pod %s was lost and can't be made again: %w", a.Pod(), err)
+		return fmt.Errorf("the allocation of pod %s was lost and cannot be restored: %w", a.Pod(), err)
 	}
 	p.Log.Info("recreated a lost allocation", "pod", a.Pod(), "address", addr, "pool", a.Pools[i])
 	p.Metrics.Pods.Reclaimed.WithLabelValues("lost_allocation").Inc()
@@ -201,7 +201,7 @@ func (p *Addresses) Check(ctx context.Context, a api.Attachment) error {
 		h, err := p.store.Get(ctx, name)
 		switch {
 		case errors.Is(err, allocation.ErrNotFound):
-			return fmt.Errorf("the IPAllocation %s is gone: it is made again within %s", name, p.Intervals.Allocations)
+			return fmt.Errorf("the IPAllocation %s is gone: it is restored within %s", name, p.Intervals.Allocations)
 		case err == nil && (h.Spec.Phase != api.PhaseAllocated || attachments.HostOf(h.Spec.Owner) != a.HostIf):
 			return fmt.Errorf("address %s belongs to %s (%s)", addr.Addr(), h.Spec.Owner, h.Spec.Phase)
 		}
@@ -218,7 +218,7 @@ func (p *Addresses) Orphaned(ctx context.Context, network string, valid map[atta
 	}
 	held, err := p.Held(ctx)
 	if err != nil {
-		return nil, cniserver.TryAgainLater(fmt.Errorf("looking for addresses of pods that are gone: %w", err))
+		return nil, cniserver.TryAgainLater(fmt.Errorf("looking for orphaned addresses: %w", err))
 	}
 	return slices.DeleteFunc(held, func(h api.IPAllocation) bool {
 		o := h.Spec.Owner

@@ -20,8 +20,8 @@ import (
 
 // PoolRequest is what a bridged pod asks for.
 type PoolRequest struct {
-	selection.Wish
-	// keep says for whom its addresses are kept; nil for nobody.
+	selection.PoolRequest
+	// keep is their reservation; nil for none.
 	keep *api.AllocationReservation
 }
 
@@ -60,7 +60,7 @@ func (p *Addresses) Request(ctx context.Context, r cniserver.Request) (*PoolRequ
 	return &PoolRequest{w, keep}, nil
 }
 
-// refused is the answer where somebody must change something. The Pod gets an Event.
+// refused is the answer where something must be changed first. The Pod gets an Event.
 func (p *Addresses) refused(r cniserver.Request, err error) error {
 	p.Events.Warn(r, events.ReasonNoAddress, err.Error())
 	return cniserver.NoAddress(err)
@@ -78,14 +78,14 @@ func (p *Addresses) Assign(ctx context.Context, a *api.Attachment, r cniserver.R
 	if s.NoUplink != nil {
 		return p.later(r, s.NoUplink)
 	}
-	pools, err := p.choose(ctx, r, w.Wish, s)
+	pools, err := p.choose(ctx, r, w.PoolRequest, s)
 	if err != nil {
 		return err
 	}
 	given, err := p.allocateFrom(ctx, r, allocator.Request{
 		Pools: pools, PodIPs: w.PodIPs, Owner: p.Owner(*a), Keep: w.keep})
 	if err != nil {
-		return p.notGiven(r, err)
+		return p.allocationError(r, err)
 	}
 	Fill(a, given)
 	return nil
@@ -104,14 +104,14 @@ func Fill(a *api.Attachment, given []allocator.Address) {
 	}
 }
 
-// bridgedMAC is made from the pod's first address: whoever has the address next, on
+// bridgedMAC is made from the pod's first address: the pod that has the address next, on
 // whatever node, has the same MAC, and no neighbour has a wrong one.
 func bridgedMAC(first allocator.Address) api.MAC {
 	return api.LocalMAC(fmt.Sprintf("bridged %s %d %s", first.Scope, first.VLAN, first.Prefix.Addr()))
 }
 
-// choose returns the pools that w names, if they are fit to hand out addresses here.
-func (p *Addresses) choose(ctx context.Context, r cniserver.Request, w selection.Wish, s *status.Status) (
+// choose returns the pools that w names, if addresses can be allocated from them here.
+func (p *Addresses) choose(ctx context.Context, r cniserver.Request, w selection.PoolRequest, s *status.Status) (
 	[]pool.Pool, error) {
 	known, err := p.knownPools(ctx, w.Pools)
 	if err != nil {
@@ -152,11 +152,11 @@ func (p *Addresses) knownPools(ctx context.Context, names []string) (selection.K
 	return selection.Known{IPPools: all, Others: others}, nil
 }
 
-// allocateFrom takes addresses, and tells of those that somebody on the wire has.
+// allocateFrom allocates addresses, and reports those that other hosts on the underlay have.
 func (p *Addresses) allocateFrom(ctx context.Context, r cniserver.Request, want allocator.Request) (
 	[]allocator.Address, error) {
-	// What this container was given before it was taken off, maybe while the API
-	// server was away, is given back first: else that would be done afterwards.
+	// What this container had before it was deleted, maybe while the API server was
+	// away, is released first: else that would be done afterwards.
 	if err := p.settle(ctx, want.Owner); err != nil {
 		return nil, err
 	}
@@ -173,8 +173,8 @@ func (p *Addresses) allocateFrom(ctx context.Context, r cniserver.Request, want 
 	return given, err
 }
 
-// notGiven is the answer for an error of the allocator.
-func (p *Addresses) notGiven(r cniserver.Request, err error) error {
+// allocationError is the answer for an error of the allocator.
+func (p *Addresses) allocationError(r cniserver.Request, err error) error {
 	var coded *types.Error
 	var full *allocator.ExhaustedError
 	var ip *allocator.PodIPError

@@ -23,7 +23,7 @@ type secondary struct{ addresses *Addresses }
 // Secondary serves addresses for interfaces that another plugin makes.
 func (p *Addresses) Secondary() cniserver.IPAM { return secondary{p} }
 
-// unprobed is the key of a context in which nobody on the wire is asked about an address:
+// unprobed is the key of a context in which the underlay is not asked about an address:
 // the node has no interface in the other plugin's network yet, and knows none.
 type unprobed struct{}
 
@@ -61,7 +61,7 @@ func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cnise
 	}
 	given, err := p.allocator.Allocate(context.WithValue(ctx, unprobed{}, true), want)
 	if err != nil {
-		return nil, s.notGiven(r, err)
+		return nil, s.allocationError(r, err)
 	}
 	p.Metrics.Pools.Allocated.Add(float64(len(given)))
 	var out []cniserver.Address
@@ -71,9 +71,9 @@ func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cnise
 	return out, nil
 }
 
-// notGiven is the answer for an error of the allocator. All may be better soon: a pool may
-// be extended, an address given back.
-func (s secondary) notGiven(r cniserver.AddressRequest, err error) error {
+// allocationError is the answer for an error of the allocator. All may be better soon: a pool may
+// be extended, an address released.
+func (s secondary) allocationError(r cniserver.AddressRequest, err error) error {
 	who := fmt.Sprintf("interface %s of pod %s/%s", r.IfName, r.PodNamespace, r.PodName)
 	if r.PodName == "" {
 		who = fmt.Sprintf("interface %s of container %s", r.IfName, r.ContainerID)
@@ -97,13 +97,13 @@ func (s secondary) Del(ctx context.Context, r cniserver.Request) error {
 	return s.addresses.Release(ctx, o)
 }
 
-// Check implements cniserver.IPAM. Without the API server nothing can be told, and that is
+// Check implements cniserver.IPAM. Without the API server nothing is known, and that is
 // no error.
 func (s secondary) Check(ctx context.Context, r cniserver.AddressRequest) error {
 	o := s.owner(r.Request)
 	list, err := s.held(ctx, func(h api.AllocationOwner) bool { return attachments.HostOf(h) == attachments.HostOf(o) })
 	if err != nil {
-		s.addresses.Log.V(1).Info("CHECK without a look at the allocations", "owner", o.String(), "why", err.Error())
+		s.addresses.Log.V(1).Info("CHECK skipped the allocations: they cannot be read", "owner", o.String(), "reason", err.Error())
 		return nil
 	}
 	var has []netip.Addr
@@ -166,7 +166,7 @@ func (s secondary) collect(ctx context.Context, h api.IPAllocation) error {
 	}
 	defer p.Registry.Locks.Unlock(host)
 	if err := p.allocator.Release(ctx, o); err != nil {
-		return fmt.Errorf("giving back the address of an interface that the runtime does not know: %w", err)
+		return fmt.Errorf("releasing the address of an interface that the runtime does not know: %w", err)
 	}
 	p.Log.Info("garbage collected the address of another plugin's interface that the runtime does not know",
 		"address", h.Spec.Address, "owner", o.String(), "network", o.Network)
@@ -181,7 +181,7 @@ func (s secondary) Status(ctx context.Context, pools []string) error {
 		return nil
 	}
 	if trouble := s.addresses.Source.Snapshot().Trouble; trouble != nil {
-		return errors.New("IPPools can't give addresses now: " + trouble.Error())
+		return errors.New("no addresses can be allocated from IPPools now: " + trouble.Error())
 	}
 	known, err := s.addresses.knownPools(ctx, pools)
 	if err == nil {

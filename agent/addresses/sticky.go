@@ -19,7 +19,7 @@ func member(r cniserver.Request, pod inputs.Pod) selection.Member {
 		Controller: selection.Controller(pod.Controller)}
 }
 
-// keep says for whom a pod's addresses are kept; nil for nobody.
+// keep is the reservation of a pod's addresses; nil for none.
 func (p *Addresses) keep(ctx context.Context, of selection.Member) (*api.AllocationReservation, error) {
 	top := of.Controller
 	if asked, err := of.Sticky(); err != nil {
@@ -38,7 +38,8 @@ func (p *Addresses) keep(ctx context.Context, of selection.Member) (*api.Allocat
 
 // asked is what a pod's annotations ask for. Addresses that they name are those of all
 // pods of a StatefulSet.
-func (p *Addresses) asked(ctx context.Context, of selection.Member, in selection.Object) (selection.Wish, error) {
+func (p *Addresses) asked(ctx context.Context, of selection.Member, in selection.Object) (
+	selection.PoolRequest, error) {
 	ordinal, ofSet := of.Ordinal()
 	if !ofSet {
 		return selection.Read(of.Object, in)
@@ -54,7 +55,7 @@ func (p *Addresses) asked(ctx context.Context, of selection.Member, in selection
 	return w.Of(max(0, ordinal-first))
 }
 
-// answered is the answer for an error of the above: who must change something is told.
+// answered is the answer for an error of the above.
 func (p *Addresses) answered(r cniserver.Request, err error) error {
 	var coded *types.Error
 	if errors.As(err, &coded) {
@@ -63,8 +64,8 @@ func (p *Addresses) answered(r cniserver.Request, err error) error {
 	return p.refused(r, err)
 }
 
-// keepOf says for whom the addresses of a pod that has them are kept; nil where that is
-// nobody, or not known: a Pod that is gone keeps nothing, though it may still run.
+// keepOf is the reservation of the addresses that a pod has; nil where there is none, or it is
+// not known: a Pod that is gone keeps nothing, though it may still run.
 func (p *Addresses) keepOf(ctx context.Context, a api.Attachment) *api.AllocationReservation {
 	r := cniserver.Request{PodNamespace: a.PodNamespace, PodName: a.PodName, PodUID: a.PodUID}
 	pod, _, err := p.Source.Pod(ctx, r.PodNamespace, r.PodName, r.PodUID)

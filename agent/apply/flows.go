@@ -73,7 +73,7 @@ func (f *Flows) Close() {
 // Current are the flows that the switch confirmed last. They must not be changed.
 func (f *Flows) Current() []openflow.Flow { return f.flows }
 
-// Doubts implements Watcher: an ovs-vswitchd that is to be connected to may have made every device anew.
+// Doubts implements Watcher: an ovs-vswitchd that is to be connected to may have recreated every device.
 func (f *Flows) Doubts(ovsdb.Observed) bool { return f.sw == nil }
 
 // InPlace implements Watcher.
@@ -154,16 +154,24 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 		f.metrics.FlowsSynced(len(want), changes)
 	}
 	f.view, f.flows, f.numbers = view, want, numbersFor(r.Want.OVSDB, r.Observed)
-	// The kernel's datapath does not need it.
-	if r.Verify && r.Want.OVSDB.DatapathType == api.DatapathNetdev && (reverted != none || changes != none) {
-		if err := vswitchd.PurgeMegaflows(ctx, f.runDir); err != nil {
-			f.log.Error(err, "deleting cached megaflows; some connections may stay cut off while they send")
-		}
+	if r.Verify && (reverted != none || changes != none) {
+		f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)
 	}
 	return repaired, nil
 }
 
-// observe reads OVSDB anew. After an error r has what was read before.
+// purgeMegaflows has the userspace datapath forget what it cached of flows that were wrong. The kernel's does so
+// itself.
+func (f *Flows) purgeMegaflows(ctx context.Context, datapath string) {
+	if datapath != api.DatapathNetdev {
+		return
+	}
+	if err := vswitchd.PurgeMegaflows(ctx, f.runDir); err != nil {
+		f.log.Error(err, "deleting cached megaflows; some connections may stay cut off while they send")
+	}
+}
+
+// observe reads OVSDB again. After an error r has what was read before.
 func (f *Flows) observe(r *Round) error {
 	obs, err := f.db.Observe(f.bridge)
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// Steer tells the programs of uplink mode steer which bridged pods there are. It comes before the flows: a new pod's
+// Steer syncs the bridged pods to the programs of uplink mode steer. It comes before the flows: a new pod's
 // first frame finds its way, and no frame for one that is gone comes to the next.
 type Steer struct {
 	sync    func([]steer.Entry) error

@@ -15,7 +15,7 @@ import (
 const rulesTimeout = time.Minute
 
 // IPTables applies the node's iptables rules. Whether they are still there is looked at beside the rounds: iptables
-// waits for whoever else writes rules, for seconds where there are many, and no pod is to wait for that.
+// waits for other programs that write rules, for seconds where there are many, and no pod is to wait for that.
 type IPTables struct {
 	// Finished is notified when a look has ended.
 	Finished signal.Signal
@@ -75,7 +75,7 @@ func (t *IPTables) Apply(ctx context.Context, r *Round) (Changes, error) {
 
 func (t *IPTables) busy() bool { return !t.began.IsZero() }
 
-// look has the rules made what want says, unless somebody is at it. It outlives the round.
+// look has the rules made what want says, unless a look is on its way. It outlives the round.
 func (t *IPTables) look(ctx context.Context, want nat.Desired, drift bool) {
 	if t.busy() {
 		return
@@ -137,5 +137,5 @@ func (t *IPTables) Due() bool {
 	}
 }
 
-// Close waits for the look that is on its way: nobody would finish its work. Its changes are not reported.
+// Close waits for the look that is on its way: it would end half done. Its changes are not reported.
 func (t *IPTables) Close() { t.wait(context.Background()) }

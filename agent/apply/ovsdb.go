@@ -102,8 +102,8 @@ func NewStale(db *ovsdb.DB) *Stale { return &Stale{db} }
 // Name implements Applier.
 func (*Stale) Name() string { return "ovsdb" }
 
-// Apply implements Applier. Nobody asks again for a port whose record somebody removed while the round released it, so
-// those are named.
+// Apply implements Applier. A port whose record was removed externally while the round released it is not wanted, nor
+// on record, so those are named.
 func (s *Stale) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	if c.Wanted, err = s.db.Prune(ctx, r.Want.OVSDB, r.Removed...); err != nil {
 		return c, fmt.Errorf("OVSDB: %w", err)

@@ -19,11 +19,9 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
-const (
-	// foreignWait is how long another program may have ovs-vswitchd wait: "ovs-ctl restart" takes some seconds to put
-	// flows back.
-	foreignWait = 5 * time.Second
-)
+// foreignWait is how long another program may have ovs-vswitchd wait: "ovs-ctl restart" takes some seconds to put
+// flows back.
+const foreignWait = 5 * time.Second
 
 var errForeignWait = errors.New("ovs-vswitchd may be waiting: other_config:flow-restore-wait is set, and not by Fairlead " +
 	`("ovs-ctl restart" does while it puts flows back). Fairlead removes it after ` + foreignWait.String())
@@ -32,7 +30,7 @@ var errForeignWait = errors.New("ovs-vswitchd may be waiting: other_config:flow-
 // are written, so that those in the kernel go on meanwhile (other_config:flow-restore-wait; package ovsdb). The
 // next start may well follow a crash, so the key is set all the time.
 //
-// The key stops every bridge of the node if nobody removes it. So it is set only while a guard lives beside
+// The key stops every bridge of the node until it is removed. So it is set only while a guard lives beside
 // ovs-vswitchd, and only for the kernel's datapath: in userspace no flow outlives the process. It is removed where
 // it was left.
 type RestoreWait struct {
@@ -46,7 +44,8 @@ type RestoreWait struct {
 
 	seen  ovsdb.RestoreWait // as the last Apply left it
 	armed bool              // as of the last round
-	// foreign is since when another program's key was seen over a connection to a switch that has its flows. Zero: none.
+	// foreign is since when another program's key was seen over a connection to a switch that has its flows. Zero:
+	// none.
 	foreign time.Time
 }
 
@@ -72,7 +71,8 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 	}
 	now := obs.RestoreWait
 	w.seen = now
-	if !now.Set || now.Ours {
+	foreign := now.Set && !now.Ours
+	if !foreign {
 		w.foreign = time.Time{}
 	} else if w.foreign.IsZero() {
 		w.foreign = time.Now()
@@ -81,31 +81,36 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 	case now.Set && now.Ours && arm && now.Restored == start, !now.Set && !arm:
 		w.report(arm)
 		return c, nil
-	case now.Set && !now.Ours && time.Since(w.foreign) < foreignWait:
+	case foreign && time.Since(w.foreign) < foreignWait:
 		if now.Restored == start && start != "" {
 			return c, nil // the one that runs ignores it
 		}
 		return c, errForeignWait
-	case now.Set && !now.Ours:
+	case foreign:
 		c.Repaired = []string{"another program had left it: it would stop every bridge"}
 	}
 	if err := w.db.ClearRestoreWait(ctx); err != nil {
 		return c, err
 	}
 	w.seen = ovsdb.RestoreWait{Restored: now.Restored}
-	if arm {
+	return c, w.arm(ctx, start, arm)
+}
+
+// arm has the next start of ovs-vswitchd wait if that is wanted. The key is not set before.
+func (w *RestoreWait) arm(ctx context.Context, start string, wanted bool) error {
+	if wanted {
 		if err := w.db.HoldAtStart(ctx, start); err != nil {
-			return c, err
+			return err
 		}
 		w.seen = ovsdb.RestoreWait{Set: true, Ours: true, Restored: start}
 	}
-	w.report(arm)
-	return c, nil
+	w.report(wanted)
+	return nil
 }
 
 func (w *RestoreWait) report(armed bool) {
 	if armed != w.armed {
-		w.log.Info("flow-restore-wait for the next start of ovs-vswitchd", "set", armed)
+		w.log.Info("flow-restore-wait for the next start of ovs-vswitchd", "armed", armed)
 	}
 	w.armed = armed
 	w.gauge.Set(status.Flag(armed))

@@ -1,5 +1,5 @@
 // Package attachments knows the pods' interfaces of this node: which are on record in OVSDB (package ovsdb says how a
-// record is recognised), which have a host end in the kernel (package link, by interface group), and on which somebody
+// record is recognised), which have a host end in the kernel (package link, by interface group), and on which a request
 // is at work. An attachment is named by its host end, whose name follows from container and interface.
 package attachments
 
@@ -23,7 +23,7 @@ func KeyOf(a api.Attachment) Key { return Key{a.ContainerID, a.IfName} }
 // Host is the name of the host end.
 func (k Key) Host() string { return link.HostName(k.ContainerID, k.IfName) }
 
-// HostOf is the name by which requests, files and the reconciler tell owners apart: the host end of the owner's
+// HostOf is the name by which requests, files and the reconciler distinguish owners: the host end of the owner's
 // interface. Where another plugin made the interface it is a name that no interface of ours has, and each network has
 // its own.
 func HostOf(o api.AllocationOwner) string {
@@ -38,7 +38,7 @@ func HostOf(o api.AllocationOwner) string {
 type Registry struct {
 	// BootID is /proc/sys/kernel/random/boot_id: an attachment of another boot is dead.
 	BootID string
-	// Locks say on which attachments somebody is at work.
+	// Locks say on which attachments a request is at work.
 	Locks Locks
 	// Reaper removes the ports and veths of those that were released.
 	Reaper *Reaper

@@ -35,7 +35,7 @@ func (l *Locks) Unlock(host string) {
 	l.last = time.Now()
 }
 
-// quiet reports whether nobody has been at work for a while.
+// quiet reports whether no request has been at work for a while.
 func (l *Locks) quiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

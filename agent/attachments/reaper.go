@@ -37,7 +37,7 @@ func newReaper(db *ovsdb.DB, bridge string) *Reaper {
 	return &Reaper{db: db, bridge: bridge, waiting: make(chan struct{}, 1), retired: map[string]bool{}}
 }
 
-// Wake tells that a port was retired, or that there is none, and that nobody needs its veth.
+// Wake says that a port was retired, or that there is none, and that its veth is not needed.
 func (r *Reaper) Wake(host string) {
 	r.mu.Lock()
 	r.retired[host] = true
@@ -55,7 +55,7 @@ func (r *Reaper) Has(host string) bool {
 	return r.retired[host]
 }
 
-// Run removes until ctx ends, when nobody is at work.
+// Run removes until ctx ends, when no request is at work.
 func (r *Reaper) Run(ctx context.Context, l *Locks, log logr.Logger) {
 	for {
 		select {

@@ -8,8 +8,8 @@ import (
 )
 
 // Recorded are the attachments that were found on record in OVSDB and not released since. The record is OVSDB's
-// alone; this serves when it is deleted there under a running pod ("ovs-vsctl del-port", "del-br", a database made
-// anew): it is written again, and until then nobody takes the pod for one that is gone. The zero value is ready to
+// alone; this serves when it is deleted there under a running pod ("ovs-vsctl del-port", "del-br", a recreated
+// database): it is restored, and until then the pod does not count as gone. The zero value is ready to
 // use.
 type Recorded struct {
 	mu      sync.Mutex

@@ -68,7 +68,7 @@ func nodeAddrs(in Inputs) []netip.Addr {
 	return out
 }
 
-// LacksServiceCIDRv6 tells whether Services of IPv6 are likely and bridged pods would look for
+// LacksServiceCIDRv6 reports whether Services of IPv6 are likely and bridged pods would look for
 // them on the underlay.
 func LacksServiceCIDRv6(cfg api.AgentConfig, podCIDRs []netip.Prefix) bool {
 	_, v6 := Families(podCIDRs)
@@ -157,7 +157,7 @@ func bridgedFamilies(attachments []api.Attachment) (v4, v6 bool) {
 
 // masked are the ranges for which the node translates addresses, of families in which
 // it has an address itself: those of pools that are clear of all podCIDRs and Services,
-// since one that is not hands out nothing; and whatever its pods have, whose pool may have
+// since nothing is allocated from one that is not; and whatever its pods have, whose pool may have
 // been deleted or spoiled since.
 func masked(in Inputs, peers []Peer) []netip.Prefix {
 	taken := slices.Concat(in.Config.ServiceCIDRs(), in.Own.PodCIDRs)

@@ -230,7 +230,7 @@ func reserved(in Inputs) []cidrClaim {
 	return taken
 }
 
-// neededBy is what the node needs, its own addresses as its Node tells them
+// neededBy is what the node needs, its own addresses as its Node has them
 // included.
 func neededBy(in Inputs) []link.Needed {
 	needed := slices.Clone(in.Needed)

@@ -56,7 +56,7 @@ func CheckOwn(name string, nodes map[string]inputs.Node, source string) (inputs.
 	}
 	if c, other, clash := firstConflict(own, nodes); clash {
 		return own, podCIDRErrorf("%s. Pods of both nodes would get the same addresses: give one of the two "+
-			"another range (spec.podCIDR can't be changed in place: delete the Node %s or %s and create it again)",
+			"another range (spec.podCIDR cannot be changed in place: delete the Node %s or %s and create it again)",
 			c, name, other)
 	}
 	return own, nil

@@ -30,13 +30,14 @@ const (
 )
 
 // Advisor finds out from the Kubernetes API why the node's podCIDR can't be used,
-// and what would mend it, and writes the Events on the Node. All of it takes calls
+// and what would fix it, and writes the Events on the Node. All of it takes calls
 // that may hang, so it is done beside the loop. Where inputs come from a directory
-// there is nobody to ask, and the loop's own sentence stands.
+// there is no API to ask, and the loop's own message stands.
 type Advisor struct {
 	kube *kube.Client // nil: a directory
 	node string
-	// every is how old a diagnosis may get while its cause lasts, and how long an Event that could not be written waits.
+	// every is how old a diagnosis may get while its cause lasts, and how long an Event that could not be written
+	// waits.
 	every time.Duration
 	log   logr.Logger
 	// Changed is notified when there is another answer.
@@ -108,19 +109,11 @@ func (a *Advisor) Report(reason, message string) {
 
 // Run answers and writes until ctx ends.
 func (a *Advisor) Run(ctx context.Context) {
-	tick := time.NewTicker(a.every)
-	defer tick.Stop()
-	written := map[string]telling{}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.wake:
-		case <-tick.C:
-		}
+	written := map[string]event{}
+	signal.Loop(ctx, a.every, a.wake, func(ctx context.Context) {
 		a.refresh(ctx)
 		a.write(ctx, written)
-	}
+	})
 }
 
 // refresh answers the question, if there is one.
@@ -178,23 +171,23 @@ func (a *Advisor) Diagnose(ctx context.Context, err error, s *inputs.Snapshot) s
 	return a.diagnose(ctx, q, s)
 }
 
-// telling is an Event and when it was written.
-type telling struct {
+// event is an Event's message and when it was written.
+type event struct {
 	message string
 	at      time.Time
 }
 
 // write writes the Events that are not written yet, or that the API server is
-// about to forget. What is over may be written anew when it comes back.
-func (a *Advisor) write(ctx context.Context, written map[string]telling) {
+// about to forget. What is resolved may be written again when it comes back.
+func (a *Advisor) write(ctx context.Context, written map[string]event) {
 	a.mu.Lock()
 	wanted := maps.Clone(a.events)
 	a.mu.Unlock()
-	maps.DeleteFunc(written, func(reason string, _ telling) bool { return wanted[reason] == "" })
+	maps.DeleteFunc(written, func(reason string, _ event) bool { return wanted[reason] == "" })
 	for reason, message := range wanted {
 		w := written[reason]
 		if (w.message != message || time.Since(w.at) > renewEvents) && a.Warn(ctx, reason, message) {
-			written[reason] = telling{message, time.Now()}
+			written[reason] = event{message, time.Now()}
 		}
 	}
 }

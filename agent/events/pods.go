@@ -30,7 +30,7 @@ type warned struct {
 	last map[string]time.Time // by Pod, reason and message
 }
 
-// again tells whether something is to be said now, and takes note that it is.
+// again reports whether something is to be reported now, and notes that it is.
 func (w *warned) again(what string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +51,7 @@ func (w *warned) again(what string) bool {
 
 // Pods writes Warning Events on Pods.
 type Pods struct {
-	kube   *kube.Client // nil: inputs come from a directory, and nobody would read them
+	kube   *kube.Client // nil: inputs come from a directory, and there is no API to write them to
 	node   string
 	log    logr.Logger
 	warned warned

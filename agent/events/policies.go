@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
@@ -24,17 +25,17 @@ const (
 	// renewEvents is well below the hour after which the API server
 	// forgets an Event.
 	renewEvents = 30 * time.Minute
-	// tellers is how many agents tell of one policy: the first, and two that
+	// reporters is how many agents report one policy: the first, and two that
 	// step in a while later if it has not. In a cluster of thousands of nodes
 	// not all should write.
-	tellers = 3
+	reporters = 3
 	// rankAgain is how soon an agent that is not among them asks whether it is
 	// now: the others' Nodes may be gone. It costs a hash of each Node.
 	rankAgain = 10 * time.Minute
 )
 
-// Policies says aloud that network policies are not enforced: in the log, in a
-// metric, and by a Warning Event on each policy.
+// Policies reports network policies, none of which is enforced: in the log, in a metric, and by a Warning Event on
+// each.
 type Policies struct {
 	source  inputs.Source
 	node    string
@@ -45,7 +46,7 @@ type Policies struct {
 
 	seen   map[string]bool      // policies that the log has named
 	due    map[string]time.Time // when to write a policy's Event
-	failed bool                 // the last Event was not written, which the log tells
+	failed bool                 // the last Event was not written, which is logged once
 }
 
 // NewPolicies returns what reports them. source has the policies, and the Nodes by which agents agree on who
@@ -58,16 +59,7 @@ func NewPolicies(source inputs.Source, client *kube.Client, node string, every a
 
 // Run reports until ctx ends.
 func (t *Policies) Run(ctx context.Context) {
-	tick := time.NewTicker(t.every.Policies)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			t.look(ctx, now)
-		}
-	}
+	signal.Loop(ctx, t.every.Policies, nil, func(ctx context.Context) { t.look(ctx, time.Now()) })
 }
 
 func (t *Policies) look(ctx context.Context, now time.Time) {
@@ -88,7 +80,7 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 		}
 		p := s.NetworkPolicies[name]
 		switch rank := rankOf(t.node, p, s.Nodes); {
-		case rank >= tellers:
+		case rank >= reporters:
 			t.due[name] = now.Add(rankAgain)
 		case rank > 0 && !known:
 			t.due[name] = now.Add(time.Duration(rank) * t.every.PolicyStep)
@@ -105,7 +97,7 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// refused tells whether the API server does not want this one Event, as in a
+// refused reports whether the API server rejects this one Event, as in a
 // namespace that is about to go.
 func refused(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err)
@@ -129,7 +121,7 @@ func (t *Policies) logNew(policies map[string]inputs.NetworkPolicy) {
 	}
 }
 
-// rankOf is how many other nodes come before this one to tell of p. The order is
+// rankOf is how many other nodes come before this one to report p. The order is
 // another for each policy, and all agents agree on it.
 func rankOf(node string, p inputs.NetworkPolicy, nodes map[string]inputs.Node) int {
 	place := func(node string) uint64 {

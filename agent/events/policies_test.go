@@ -80,9 +80,9 @@ func TestPoliciesAreTold(t *testing.T) {
 	}
 	for i := range 20 {
 		name := fmt.Sprintf("p%d", i)
-		if atOnce[name] != 1 || later[name] != tellers-1 || renewed[name] != 1 {
+		if atOnce[name] != 1 || later[name] != reporters-1 || renewed[name] != 1 {
 			t.Errorf("%s was told by %d agents at once, by %d later, by %d half an hour later; want 1, %d and 1",
-				name, atOnce[name], later[name], renewed[name], tellers-1)
+				name, atOnce[name], later[name], renewed[name], reporters-1)
 		}
 	}
 	if busiest > 10 {

@@ -111,6 +111,7 @@ func (n *Node) Run(ctx context.Context) {
 	defer retry.Stop()
 	for {
 		var waiting []request
+		needed := true
 		select {
 		case <-ctx.Done():
 			n.steps.close()
@@ -122,21 +123,18 @@ func (n *Node) Run(ctx context.Context) {
 		case <-n.Uplink.Changed:
 			n.progress.verify = true
 		case <-n.db.Changed():
-			if n.inPlace(ctx) {
-				continue // it was the last round's own doing, or nothing of ours
-			}
+			needed = !n.inPlace(ctx) // else it was the last round's own doing, or nothing of ours
 		case <-n.steps.finished:
-			if !n.steps.due() {
-				continue
-			}
+			needed = n.steps.due()
 		case <-n.steps.flows.Lost():
 		case <-resync.C:
 			n.progress.verify = true
 		case <-due.C:
-			if !n.steps.due() {
-				continue
-			}
+			needed = n.steps.due()
 		case <-retry.C:
+		}
+		if !needed {
+			continue
 		}
 		n.closeLostSwitch()
 		waiting = n.requests.gather(waiting)

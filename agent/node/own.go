@@ -54,7 +54,7 @@ func (n *Node) bridgeOnly(s *inputs.Snapshot) bool {
 	return n.links.find(n, n.progress.verify) == nil
 }
 
-// usable takes the own Node and finds the way to other nodes. fatal is an error that waiting does not mend.
+// usable takes the own Node and finds the way to other nodes. fatal is an error that waiting does not fix.
 func (n *Node) usable(s *inputs.Snapshot) (fatal, err error) {
 	if err := n.takeOwn(s); err != nil {
 		return nil, err

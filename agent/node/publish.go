@@ -42,9 +42,9 @@ func (n *Node) statusOf(r *round, before *status.Status) *status.Status {
 		s.OVSDown = r.pods
 	}
 	if r.computed {
-		s.PodMTU, s.Peers, s.Transport = r.Want.PodMTU, r.Want.Peers, transport
-		s.Overhead = desired.Overhead(n.Config, desired.Endpoint(transport, n.own))
-		s.Flows, s.Pods = n.steps.flows.Current(), len(r.Want.OVSDB.Pods)
+		s.PodMTU = r.Want.PodMTU
+		s.Computed = status.Computed{Peers: r.Want.Peers, Transport: transport, Flows: n.steps.flows.Current(),
+			Overhead: desired.Overhead(n.Config, desired.Endpoint(transport, n.own)), Pods: len(r.Want.OVSDB.Pods)}
 		outside := desired.OutsideError(n.own, desired.OutsidePodCIDRs(n.own, r.Want.OVSDB.Pods))
 		s.Degraded = errors.Join(r.peers, outside, n.degraded(), r.snapshot.Trouble)
 	}

@@ -38,7 +38,7 @@ type said struct {
 func (n *Node) logChange(what string, before, now error) {
 	switch {
 	case now == nil && before != nil:
-		n.Log.Info("over: "+what, "was", before.Error())
+		n.Log.Info("resolved: "+what, "reason", before.Error())
 	case now != nil && (before == nil || before.Error() != now.Error()):
 		n.Log.Error(now, what)
 	}

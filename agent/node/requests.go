@@ -102,7 +102,7 @@ func refuse(waiting []request, why func(request) error) []request {
 	})
 }
 
-// overtaken refuses the ADDs that took an address before the Node changed: nobody routes that address to this node any
+// overtaken refuses the ADDs that took an address before the Node changed: that address is not routed to this node any
 // more. conflict says why the podCIDR can't be used, nil if it can.
 func overtaken(waiting []request, own inputs.Node, conflict error) []request {
 	return refuse(waiting, func(r request) error {
@@ -160,8 +160,8 @@ func withRequests(now []api.Attachment, waiting []request) []api.Attachment {
 	return out
 }
 
-// answer tells each request how it went: podErr is why pods' part of the round failed. A pod whose port got no number
-// fails alone.
+// answer reports the outcome to each request: podErr is why pods' part of the round failed. A pod whose port got no
+// number fails alone.
 func (n *Node) answer(waiting []request, obs ovsdb.Observed, podErr error) {
 	ports := map[string]ovsdb.PodPort{}
 	for _, p := range obs.Pods {

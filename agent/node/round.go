@@ -63,7 +63,7 @@ func (n *Node) observe(r *round) (err error) {
 	}
 	r.Observed, err = n.db.Observe(n.Config.OVSBridge)
 	if err == nil && r.Observed.DatapathLost {
-		err = fmt.Errorf("the datapath of bridge %s was deleted (\"ovs-dpctl del-dp\"), and ovs-vswitchd can't recreate it "+
+		err = fmt.Errorf("the datapath of bridge %s was deleted (\"ovs-dpctl del-dp\"), and ovs-vswitchd cannot recreate it "+
 			"while it runs: restart ovs-vswitchd", n.Config.OVSBridge)
 	}
 	if err != nil {

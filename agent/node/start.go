@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // connectEvery is how often an ovsdb-server that is not there is looked for.
@@ -21,7 +22,7 @@ const connectEvery = 500 * time.Millisecond
 
 // WaitPodCIDR waits until the node has a podCIDR that it can use: as long as the config allows, which begins when
 // the source has delivered the Nodes. With enableBridgingMode the agent then goes on without, and serves bridged
-// pods alone. The error is a *desired.PodCIDRError, or what waiting does not mend.
+// pods alone. The error is a *desired.PodCIDRError, or one that waiting does not fix.
 func (n *Node) WaitPodCIDR(ctx context.Context, last rundir.LastError) error {
 	var deadline <-chan time.Time
 	overdue := false
@@ -43,11 +44,7 @@ func (n *Node) WaitPodCIDR(ctx context.Context, last rundir.LastError) error {
 		if !snapshot.Unread && !snapshot.Kept && deadline == nil {
 			deadline = time.After(n.Config.PodCIDRWait)
 		}
-		before := n.Board.Publish(&status.Status{NotReady: err, Snapshot: snapshot})
-		if !snapshot.Unread || snapshot.Trouble != nil { // else it has only just been asked
-			n.logChange("not ready, waiting for a podCIDR (podCIDRWait)", before.NotReady, err)
-		}
-		if werr := last.Write(err); werr != nil {
+		if werr := n.waiting(err, snapshot, last); werr != nil {
 			return werr
 		}
 		select {
@@ -63,6 +60,15 @@ func (n *Node) WaitPodCIDR(ctx context.Context, last rundir.LastError) error {
 			overdue = true
 		}
 	}
+}
+
+// waiting makes known why there is no podCIDR yet.
+func (n *Node) waiting(reason error, snapshot *inputs.Snapshot, last rundir.LastError) error {
+	before := n.Board.Publish(&status.Status{NotReady: reason, Snapshot: snapshot})
+	if !snapshot.Unread || snapshot.Trouble != nil { // else it has only just been asked
+		n.logChange("not ready, waiting for a podCIDR (podCIDRWait)", before.NotReady, reason)
+	}
+	return last.Write(reason)
 }
 
 // CheckTransport refuses what would cut the node off or can't carry pods.

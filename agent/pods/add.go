@@ -51,7 +51,7 @@ func (p *Pods) Add(ctx context.Context, r cniserver.Request) (cniserver.Result, 
 		defer cancel()
 		if undoErr := p.remove(undo, k, r.Network); undoErr != nil {
 			p.unfinished.add(host, failedAdd{k, r.Network})
-			p.Log.Error(undoErr, "clean-up after a failed ADD; it is tried again within seconds", "container", k.ContainerID)
+			p.Log.Error(undoErr, "clean-up after a failed ADD, will retry within seconds", "containerID", k.ContainerID)
 		}
 		return cniserver.Result{}, err
 	}

@@ -21,10 +21,10 @@ func (p *Pods) Check(ctx context.Context, r cniserver.Request) error {
 	host := link.HostName(r.ContainerID, r.IfName)
 	a, ok := known.Pods[host]
 	if why, broken := known.Broken[host]; broken {
-		return fmt.Errorf("the record of interface %s of container %s can't be read: %s", r.IfName, r.ContainerID, why)
+		return fmt.Errorf("the record of interface %s of container %s is unreadable: %s", r.IfName, r.ContainerID, why)
 	}
 	if !ok {
-		return fmt.Errorf("interface %s of container %s is not known on this node", r.IfName, r.ContainerID)
+		return fmt.Errorf("interface %s of container %s has no record on this node", r.IfName, r.ContainerID)
 	}
 	if a.Netns == "" { // rebuilt: see rebuild
 		a.Netns = r.Netns

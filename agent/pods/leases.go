@@ -31,7 +31,7 @@ func (p *Pods) allocate(r cniserver.Request, s *status.Status) ([]netip.Prefix, 
 			return nil, cniserver.TryAgainLater(fmt.Errorf("restoring leases that were lost: %w", err))
 		}
 	}
-	return nil, cniserver.TryAgain("leases of running pods were lost and are not all restored yet")
+	return nil, cniserver.TryAgainLater(errors.New("leases of running pods were lost and are not all restored yet"))
 }
 
 // restoreLeases reserves the addresses of living attachments whose leases are

@@ -1,6 +1,6 @@
 // Package pods is what each CNI verb means on this node. An ADD does its slow and independent part, address and
 // veth, in its own goroutine, and hands the loop (package node) one record; what crashes leave behind, the
-// reconciler takes back. What is ours it recognises by what the packages below do: records (attachments), veths
+// reconciler reclaims. What is ours it recognises by what the packages below do: records (attachments), veths
 // (link), leases (hostlocal) and allocations (addresses).
 package pods
 
@@ -21,7 +21,7 @@ import (
 )
 
 // undoTimeout bounds the clean-up of a failed ADD, which must also run when the runtime has given up waiting. It
-// fits in between wire.ServerDeadline and wire.ClientDeadline, or nobody would hear the reason.
+// fits in between wire.ServerDeadline and wire.ClientDeadline, or the reason would not be reported.
 const undoTimeout = 20 * time.Second
 
 // Node is where attachments are applied: package node.

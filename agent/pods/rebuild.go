@@ -17,10 +17,10 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// rebuild writes records anew that OVSDB has lost while no agent ran, as when
+// rebuild restores records that OVSDB has lost while no agent ran, as when
 // its database was deleted: a veth with a lease, or with an allocation, is a pod that
 // may well run. It looks the same after an ADD or a DEL that was cut short, and is
-// then taken off by the runtime's DEL. What only the record knew, a routed pod's name
+// then removed by the runtime's DEL. What only the record knew, a routed pod's name
 // and the path of its network namespace, stays empty.
 func (p *Pods) rebuild(ctx context.Context) error {
 	lost, err := p.lost(ctx)
@@ -90,7 +90,7 @@ func (p *Pods) heldBy(ctx context.Context, hosts []string) (map[string][]api.IPA
 	}
 	held, err := p.Addresses.Held(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("interfaces %s have no record, and whether bridged pods have them can't be told: %w",
+		return nil, fmt.Errorf("interfaces %s have no record, and it is unknown whether bridged pods have them: %w",
 			report.Some(hosts), err)
 	}
 	by := map[string][]api.IPAllocation{}
@@ -129,7 +129,7 @@ func (p *Pods) attachmentOf(held []api.IPAllocation) (api.Attachment, error) {
 }
 
 // rebuildOne looks again, now that no request works on the host end: in the middle
-// of an ADD or a DEL it looks lost, and after a DEL the address is somebody else's.
+// of an ADD or a DEL it looks lost, and after a DEL the address may be another pod's.
 func (p *Pods) rebuildOne(ctx context.Context, host string) error {
 	if !p.Registry.Locks.TryLock(host) {
 		return nil
@@ -143,12 +143,12 @@ func (p *Pods) rebuildOne(ctx context.Context, host string) error {
 	if err := p.Node.Apply(ctx, node.Change{Add: &a, Restores: true}); err != nil {
 		return fmt.Errorf("record of container %s: %w", a.ContainerID, err)
 	}
-	p.Log.Info("OVSDB had no record of a pod that has an interface and a lease: it is written anew. "+
-		"The runtime's DEL takes it off", "container", a.ContainerID, "interface", host, "addresses", a.Addrs)
+	p.Log.Info("restored the lost OVSDB record of a pod that has an interface and a lease; the runtime's DEL removes it",
+		"containerID", a.ContainerID, "interface", host, "addresses", a.Addrs)
 	return nil
 }
 
-// attachment is what can be told of an attachment from its key.
+// attachment is what follows from the key of an attachment.
 func (p *Pods) attachment(containerID, ifName string) api.Attachment {
 	return api.Attachment{ContainerID: containerID, IfName: ifName, HostIf: link.HostName(containerID, ifName),
 		MAC: api.LocalMAC("pod " + containerID + " " + ifName), BootID: p.Registry.BootID}

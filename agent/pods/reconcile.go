@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/datapath/link"
 )
 
@@ -23,31 +23,23 @@ type leftover struct {
 
 // RunReconciler reconciles now and then, until ctx ends.
 func (p *Pods) RunReconciler(ctx context.Context) {
-	tick := time.NewTicker(p.Intervals.Reconcile)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-p.Addresses.Wake():
-		}
+	signal.Loop(ctx, p.Intervals.Reconcile, p.Addresses.Wake(), func(ctx context.Context) {
 		if err := p.Reconcile(ctx); err != nil && ctx.Err() == nil {
 			p.Log.Error(err, "reclaiming what deleted pods left behind")
 		}
-	}
+	})
 }
 
-// Reconcile takes back what pods that are gone left behind: an agent that was
+// Reconcile reclaims what deleted pods left behind: an agent that was
 // killed in the middle of an ADD or a DEL leaves a lease, a veth or a port.
 //
 // A pod interface lives as long as its veth: the kernel removes both ends with
-// the pod's network namespace, and then nobody can use the address any more.
+// the pod's network namespace, and then the address can not be in use any more.
 // So an attachment without its host end is dead, a veth or a lease alone was
 // never answered for, and everything of another boot is dead. A veth with a
 // lease counts as in use, and gets its attachment back.
 // An address whose attachment lives but whose lease is lost is reserved again,
-// before anybody else can get it.
+// before another pod can get it.
 func (p *Pods) Reconcile(ctx context.Context) error {
 	// First: an unreadable lease may be the one of a living attachment.
 	errs := []error{p.Registry.Reaper.Clear(ctx), p.restoreLeases(), p.rebuild(ctx)}
@@ -102,7 +94,7 @@ func (p *Pods) leftovers(ctx context.Context) ([]leftover, error) {
 	bare := slices.DeleteFunc(hosts, func(host string) bool { return seen[host] })
 	held, err := p.heldBy(ctx, bare)
 	if err != nil {
-		return found, nil // unknown means in use: rebuild has told why
+		return found, nil // unknown means in use: rebuild has returned why
 	}
 	for _, host := range bare {
 		if len(held[host]) == 0 {
@@ -112,11 +104,11 @@ func (p *Pods) leftovers(ctx context.Context) ([]leftover, error) {
 	return found, nil
 }
 
-// logBroken logs records that can't be read, each once. Only reconcile calls it.
+// logBroken logs unreadable records, each once. Only reconcile calls it.
 func (p *Pods) logBroken(broken map[string]string) {
 	for host, why := range broken {
 		if p.broken[host] != why {
-			p.Log.Info("a pod's record in OVSDB can't be read: nothing of the pod is taken away, but its network may not work. "+
+			p.Log.Info("a pod's record in OVSDB is unreadable: nothing of the pod is removed, but its network may not work. "+
 				"Repair the record or delete the pod", "interface", host, "problem", why)
 		}
 	}
@@ -144,7 +136,7 @@ func (p *Pods) reclaim(ctx context.Context, l leftover) error {
 	if err != nil {
 		return fmt.Errorf("reclaiming the %s of a deleted pod (container %q): %w", l.what, l.key.ContainerID, err)
 	}
-	p.Log.Info("reclaimed what a deleted pod left behind", "found", l.what, "container", l.key.ContainerID,
+	p.Log.Info("reclaimed what a deleted pod left behind", "kind", l.what, "containerID", l.key.ContainerID,
 		"interface", l.hostIf)
 	p.Metrics.Pods.Reclaimed.WithLabelValues(strings.ReplaceAll(strings.ToLower(l.what), " ", "_")).Inc()
 	return nil

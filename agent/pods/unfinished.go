@@ -7,10 +7,9 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/attachments"
 )
 
-// unfinished are failed ADDs whose clean-up failed too, by host end: nobody was
-// told of an attachment, though it may look like one of a living pod. The
-// reconciler takes them back; after a restart of the agent it is left to the
-// runtime's DEL.
+// unfinished are failed ADDs whose clean-up failed too, by host end: no attachment was reported, though it may look
+// like one of a living pod. The reconciler reclaims them; after a restart of the agent that is left to the runtime's
+// DEL.
 type unfinished struct {
 	mu     sync.Mutex
 	byHost map[string]failedAdd

@@ -56,7 +56,7 @@ func ServeHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, sta
 	return nil
 }
 
-// fromHere tells whether a request comes from this node.
+// fromHere reports whether a request comes from this node.
 func fromHere(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	to, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)

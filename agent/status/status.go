@@ -24,12 +24,7 @@ type Status struct {
 	NIC         string
 	NoUplink    error
 	VLANDevices map[uint16]string
-	// Peers, Transport, Overhead (in bytes), Flows and Pods are of the last round that computed what is desired.
-	Peers     []desired.Peer
-	Transport link.Transport
-	Overhead  int
-	Flows     []openflow.Flow
-	Pods      int
+	Computed
 	// AddRefused says why no routed pod may be added, though the rest works.
 	AddRefused error
 	// OVSDown says what is wrong with Open vSwitch when it can do nothing.
@@ -41,6 +36,15 @@ type Status struct {
 	// Runtime is the node's container runtime, as inputs.Node has it.
 	Runtime  string
 	Snapshot *inputs.Snapshot
+}
+
+// Computed is of the last round that computed what is desired.
+type Computed struct {
+	Peers     []desired.Peer
+	Transport link.Transport
+	Overhead  int // of a tunnel, in bytes
+	Flows     []openflow.Flow
+	Pods      int
 }
 
 // MTUOf is the MTU of a's interface if it is made now, in bytes.

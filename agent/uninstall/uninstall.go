@@ -1,5 +1,5 @@
-// Package uninstall takes from a node all that agents have put there, and restores what they have changed. Each kind of
-// thing is recognised as its applier recognises it (datapath/doc.go).
+// Package uninstall removes from a node all that agents have put there, and restores what they have changed. Each kind
+// of thing is recognised as its applier recognises it (datapath/doc.go).
 package uninstall
 
 import (
@@ -43,7 +43,7 @@ type Options struct {
 	Log logr.Logger
 }
 
-// Run takes from the node all that agents have put there, and restores what they have changed. No agent may run
+// Run removes from the node all that agents have put there, and restores what they have changed. No agent may run
 // meanwhile. It may be ended at any time, and repeated: what is left is recognised as an agent would. What fails is no
 // reason to leave the rest.
 func Run(ctx context.Context, o Options) error {
@@ -54,19 +54,19 @@ func Run(ctx context.Context, o Options) error {
 	defer unlock()
 	u := uninstall{Options: o}
 	for _, step := range []func(context.Context) error{
-		// First what leads new pods here, then the node's own network, then the rest. Of routes, those that are there as
-		// long as the gateway is.
+		// First what leads new pods here, then the node's own network, then the rest. Of routes, those that are there
+		// as long as the gateway is.
 		u.conflist, u.uplink, u.veths, u.routes, u.openVSwitch, u.iptables, u.plugins, u.state,
 	} {
 		if err := step(ctx); err != nil {
 			u.errs = append(u.errs, err)
 		}
 		if ctx.Err() != nil {
-			return errors.Join(append(u.errs, errors.New("not finished: it was told to stop. Repeat it"))...)
+			return errors.Join(append(u.errs, errors.New("not finished: interrupted. Run it again"))...)
 		}
 	}
 	if err := errors.Join(u.errs...); err != nil {
-		return fmt.Errorf("something is left on this node. Mend what is named, and repeat this:\n%w", err)
+		return fmt.Errorf("something is left on this node. Fix the following and run this again:\n%w", err)
 	}
 	switch {
 	case !u.said:
@@ -226,7 +226,7 @@ func (u *uninstall) state(context.Context) error {
 				fmt.Fprintf(u.Out, "%s left alone: it says which addresses are in use, perhaps for other nodes, too\n", path)
 				continue
 			}
-			// Until the lock is removed nobody else can have it.
+			// Until the lock is removed no agent can have it.
 			removed = removed || path != rundir.LockPath
 			if !u.DryRun {
 				if err := os.RemoveAll(path); err != nil {

@@ -14,7 +14,7 @@ import (
 var ErrWhichNIC = errors.New("say which NIC: --nic, or transportInterface in the config file " +
 	"(the agent finds it by the Node's address, which this command does not know)")
 
-// OpenManual reads the journal, and plans an attach by hand as the agent with that
+// OpenManual reads the journal, and plans a manual attach as the agent with that
 // config would do it, of the named NIC, else the config's, else the one that the
 // journal has under way. The error is ErrWhichNIC where there is none.
 func OpenManual(cfg api.AgentConfig, journal, nic string, log logr.Logger) (*datapath.Uplink, datapath.Plan, error) {

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// steerCounts are the counts of the uplink's programs in mode steer, read when somebody asks for them.
+// steerCounts are the counts of the uplink's programs in mode steer, read when the metrics are collected.
 type steerCounts struct{ uplink *Uplink }
 
 func (steerCounts) desc() (frames, bytes *prometheus.Desc) {

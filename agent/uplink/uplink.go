@@ -1,5 +1,5 @@
-// Package uplink keeps the node's NIC attached to Open vSwitch for bridged pods, as the config wants it, and gives
-// it back to the host while Open vSwitch is away. How a NIC is attached and restored, and by which journal that is
+// Package uplink keeps the node's NIC attached to Open vSwitch for bridged pods, as the config wants it, and returns
+// it to the host while Open vSwitch is away. How a NIC is attached and restored, and by which journal that is
 // recognised, is in package datapath/uplink.
 package uplink
 
@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,8 +27,8 @@ import (
 
 const (
 	// deadInUserspace and deadInKernel are how long ovs-vswitchd may be dead until the host gets its NIC back: at once
-	// nothing passes the userspace datapath, while the kernel's goes on with the flows that it has. Both are longer than
-	// any restart of a process takes.
+	// nothing passes the userspace datapath, while the kernel's goes on with the flows that it has. Both are longer
+	// than any restart of a process takes.
 	deadInUserspace, deadInKernel = 4 * time.Second, 10 * time.Second
 )
 
@@ -44,8 +45,8 @@ type Uplink struct {
 	Changed signal.Signal
 	look    signal.Signal // has Run look at the uplink
 
-	// Waits reports whether ovs-vswitchd forwards nothing new yet because it waits for flows (flow-restore-wait); nil as
-	// long as nobody can tell. It is set once, before Attach.
+	// Waits reports whether ovs-vswitchd forwards nothing new yet because it waits for flows (flow-restore-wait); nil
+	// as long as that is unknown. It is set once, before Attach.
 	Waits func() bool
 	// away: the host has its NIC until Open vSwitch is back.
 	away atomic.Bool
@@ -57,7 +58,7 @@ type Uplink struct {
 
 // state is replaced, never changed.
 type state struct {
-	// nic is attached, or was the last time somebody looked. holder has the host's addresses then: the NIC itself in mode
+	// nic is attached, or was at the last look. holder has the host's addresses then: the NIC itself in mode
 	// steer, whose programs are pinned in the directory pins.
 	nic, holder, pins string
 	attached          bool
@@ -76,7 +77,7 @@ func Open(journal string, cfg api.AgentConfig, every api.AgentIntervals, client 
 	m.Registry.MustRegister(steerCounts{n})
 	u, err := datapath.Open(journal, n.log)
 	if err != nil {
-		n.tell(state{why: err})
+		n.publish(state{why: err})
 		return n
 	}
 	n.uplink = u
@@ -117,7 +118,7 @@ func (n *Uplink) Steers() bool {
 	return s.attached && s.pins != ""
 }
 
-// Sync tells the programs of mode steer which bridged pods there are.
+// Sync syncs the bridged pods to the programs of mode steer.
 func (n *Uplink) Sync(pods []steer.Entry) error {
 	if s := n.state.Load(); s.attached && s.pins != "" {
 		if err := (steer.Config{Dir: s.pins}).Sync(pods); err != nil {
@@ -143,7 +144,7 @@ func (n *Uplink) counts() []steer.Count {
 // Ready returns nil if bridged pods can be served, else the reason.
 func (n *Uplink) Ready() error { return n.state.Load().why }
 
-// Resume brings to an end what an agent before has begun, and takes the NIC back where the config does not want it any
+// Resume finishes what an earlier agent has begun, and restores the NIC where the config does not want it any
 // more. What can't be done yet, for want of Open vSwitch, is tried again by Attach.
 func (n *Uplink) Resume(ctx context.Context) {
 	if n.uplink == nil {
@@ -171,7 +172,7 @@ func (n *Uplink) Attach(ctx context.Context, transport string) {
 	case !n.cfg.EnableBridgingMode:
 		n.Resume(ctx)
 	case j != nil && j.Phase == datapath.Detached && j.Unreached && n.uplink.ThisBoot():
-		n.tell(state{nic: j.NIC.Name, why: fmt.Errorf("an attach of %s was undone: %s. When that is mended: "+
+		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("attaching %s was rolled back: %s. When that is fixed: "+
 			"fairlead-agent uplink attach --nic %s", j.NIC.Name, j.Reason, j.NIC.Name)})
 	default:
 		if transport == datapath.BridgeName && j != nil {
@@ -211,7 +212,7 @@ func (n *Uplink) reached(ctx context.Context) error {
 	return nil
 }
 
-// RunYield gives the host its NIC back when ovs-vswitchd stays dead, and has Run look while it is back and the NIC is
+// RunYield returns the NIC to the host when ovs-vswitchd stays dead, and has Run look while it is back and the NIC is
 // not, until ctx ends. It needs nothing that comes over the network.
 func (n *Uplink) RunYield(ctx context.Context) {
 	if n.uplink == nil || !n.cfg.EnableBridgingMode {
@@ -221,15 +222,8 @@ func (n *Uplink) RunYield(ctx context.Context) {
 	if n.cfg.OVSDatapathType == api.DatapathNetdev {
 		dead = deadInUserspace
 	}
-	tick := time.NewTicker(n.every.Vswitchd)
-	defer tick.Stop()
 	start, since, yielded := vswitchd.RunningStartID(n.cfg.OVSRunDir), time.Now(), false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	signal.Loop(ctx, n.every.Vswitchd, nil, func(ctx context.Context) {
 		if now := vswitchd.RunningStartID(n.cfg.OVSRunDir); now != start {
 			start, since, yielded = now, time.Now(), false
 		}
@@ -240,7 +234,7 @@ func (n *Uplink) RunYield(ctx context.Context) {
 			yielded = n.yield(ctx)
 			n.look.Notify()
 		}
-	}
+	})
 }
 
 // yield reports whether there is no more to be done about it.
@@ -252,7 +246,7 @@ func (n *Uplink) yield(ctx context.Context) bool {
 		did, err = u.Yield(ctx, datapath.VswitchdDead)
 	}
 	if err != nil {
-		n.log.Error(err, "no ovs-vswitchd runs, and the host's NIC could not be given back to it")
+		n.log.Error(err, "no ovs-vswitchd runs, and the NIC could not be returned to the host")
 		return false
 	}
 	if did {
@@ -262,7 +256,7 @@ func (n *Uplink) yield(ctx context.Context) bool {
 }
 
 // retry attaches after all what was refused before: a NIC may come up or get its addresses late. What was undone, or
-// restored by hand, waits for somebody to say so, or for the next start: "fairlead-agent uplink attach" is another
+// restored manually, waits for a manual attach, or for the next start: "fairlead-agent uplink attach" is another
 // process, and Mend reads what it has done.
 func (n *Uplink) retry(ctx context.Context) {
 	if _, err := n.uplink.Mend(ctx); n.uplink.Attached() {
@@ -278,50 +272,52 @@ func (n *Uplink) retry(ctx context.Context) {
 	n.Changed.Notify()
 }
 
-// Run puts back what somebody changes of an attached uplink, until ctx ends: "ovs-appctl exit --cleanup" takes the
-// interface with the node's addresses away. It takes note of a restore by hand, and leaves it at that.
+// Run reverts external changes of an attached uplink, until ctx ends: "ovs-appctl exit --cleanup" takes the
+// interface with the node's addresses away. It notes a manual restore, and leaves it at that.
 func (n *Uplink) Run(ctx context.Context) {
 	if n.uplink == nil || !n.cfg.EnableBridgingMode {
 		return
 	}
+	var following sync.WaitGroup
+	following.Go(func() { n.followInterfaces(ctx) })
+	defer following.Wait()
+	signal.Loop(ctx, n.every.Uplink, n.look, n.repair)
+}
+
+// followInterfaces has Run look at the uplink when an interface or address of it changes, until ctx ends.
+func (n *Uplink) followInterfaces(ctx context.Context) {
 	links, addrs := make(chan netlink.LinkUpdate, 100), make(chan netlink.AddrUpdate, 100)
 	err := errors.Join(netlink.LinkSubscribe(links, ctx.Done()), netlink.AddrSubscribe(addrs, ctx.Done()))
 	if err != nil {
 		n.log.Error(err, "following interfaces; changes of the uplink are seen every "+n.every.Uplink.String())
 	}
-	tick := time.NewTicker(n.every.Uplink)
-	defer tick.Stop()
-	index := 0 // of br-uplink, as last heard
+	bridge := 0 // the index of br-uplink, as last heard
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case l, ok := <-links:
-			if !ok {
+			switch {
+			case !ok:
 				links = nil
-				continue
-			}
-			if l.Attrs().Name == datapath.BridgeName {
-				index = l.Attrs().Index
-			} else if l.Attrs().Name != n.state.Load().nic {
-				continue
+			case l.Attrs().Name == datapath.BridgeName:
+				bridge = l.Attrs().Index
+				n.look.Notify()
+			case l.Attrs().Name == n.state.Load().nic:
+				n.look.Notify()
 			}
 		case a, ok := <-addrs:
 			if !ok {
 				addrs = nil
-				continue
+			} else if !a.NewAddr && (bridge == 0 || a.LinkIndex == bridge) {
+				n.look.Notify()
 			}
-			if a.NewAddr || index != 0 && a.LinkIndex != index {
-				continue
-			}
-		case <-n.look:
-		case <-tick.C:
 		}
-		n.mend(ctx)
 	}
 }
 
-func (n *Uplink) mend(ctx context.Context) {
+// repair puts back what was changed of an attached uplink, or attaches one that is not.
+func (n *Uplink) repair(ctx context.Context) {
 	before := n.state.Load()
 	if !before.attached {
 		n.retry(ctx)
@@ -346,21 +342,22 @@ func (n *Uplink) done(err error) {
 	case n.uplink.Attached():
 		s := attachedState(n.uplink)
 		s.why = err
-		n.tell(*s)
+		n.publish(*s)
 	case err != nil:
-		n.tell(state{why: fmt.Errorf("the node's NIC is not attached: %w", err)})
+		n.publish(state{why: fmt.Errorf("the node's NIC is not attached: %w", err)})
 	case n.uplink.Yielded() && n.cfg.EnableBridgingMode:
-		n.tell(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %s is not attached (%s): the host has it back "+
+		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %s is not attached (%s): the host has it back "+
 			"until ovs-vswitchd runs again", j.NIC.Name, j.Reason)})
 	case j != nil && j.Phase == datapath.Detached && n.cfg.EnableBridgingMode && j.Reason != "":
-		n.tell(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %[1]s is not attached (%[2]s): "+
+		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %[1]s is not attached (%[2]s): "+
 			"restart the agent, or fairlead-agent uplink attach --nic %[1]s", j.NIC.Name, j.Reason)})
 	default:
-		n.tell(state{why: errNoBridging})
+		n.publish(state{why: errNoBridging})
 	}
 }
 
-func (n *Uplink) tell(s state) {
+// publish replaces the state, and logs what has changed.
+func (n *Uplink) publish(s state) {
 	before := n.state.Swap(&s)
 	n.metrics.Health.Uplink.Set(status.Flag(s.attached && s.why == nil))
 	switch {

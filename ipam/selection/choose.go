@@ -26,7 +26,7 @@ type Known struct {
 
 // Choose returns the pools that w asks for, in their order, each fit to hand out
 // addresses. The error says what to change in the Pod, in the Namespace or in a pool.
-func (w Wish) Choose(k Known) ([]pool.Pool, error) {
+func (w PoolRequest) Choose(k Known) ([]pool.Pool, error) {
 	k.Others.Pools = valid(k.IPPools)
 	var out []pool.Pool
 	for _, name := range w.Pools {
@@ -117,7 +117,7 @@ func someNames(pools map[string]api.IPPool) string {
 }
 
 // checkVLANs refuses pools of two families that no VLAN has in common.
-func (w Wish) checkVLANs(pools []pool.Pool) error {
+func (w PoolRequest) checkVLANs(pools []pool.Pool) error {
 	vlans := map[int][]uint16{}
 	first := map[int]string{}
 	for _, p := range pools {
@@ -144,7 +144,7 @@ func list(vlans []uint16) string {
 }
 
 // checkPodIPs refuses an address that no pool of its family has.
-func (w Wish) checkPodIPs(pools []pool.Pool) error {
+func (w PoolRequest) checkPodIPs(pools []pool.Pool) error {
 	for _, a := range w.PodIPs {
 		if err := w.checkPodIP(a, pools); err != nil {
 			return fmt.Errorf("%s asks for %s=%s: %w. Choose another address, or another pool",
@@ -154,7 +154,7 @@ func (w Wish) checkPodIPs(pools []pool.Pool) error {
 	return nil
 }
 
-func (w Wish) checkPodIP(a netip.Addr, pools []pool.Pool) error {
+func (w PoolRequest) checkPodIP(a netip.Addr, pools []pool.Pool) error {
 	var errs []string
 	for _, p := range pools {
 		if (p.Family == 4) != a.Is4() {

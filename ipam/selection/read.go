@@ -21,8 +21,8 @@ type Object struct {
 	Annotations map[string]string
 }
 
-// Wish is what a pod asks for, or a StatefulSet for all of its pods.
-type Wish struct {
+// PoolRequest is what a pod asks for, or a StatefulSet for all of its pods.
+type PoolRequest struct {
 	// Pools are names of IPPools, one or more, in the order to try them.
 	Pools []string
 	// From is the object that names them.
@@ -43,14 +43,14 @@ func Asks(pod, namespace Object) bool {
 }
 
 // Read returns what a pod asks for that is no StatefulSet's.
-func Read(pod, namespace Object) (Wish, error) {
+func Read(pod, namespace Object) (PoolRequest, error) {
 	w, err := ReadSet(pod, namespace)
 	if err != nil {
-		return Wish{}, err
+		return PoolRequest{}, err
 	}
 	for i, a := range w.PodIPs {
 		if j := slices.IndexFunc(w.PodIPs[:i], func(b netip.Addr) bool { return a.Is4() == b.Is4() }); j >= 0 {
-			return Wish{}, fmt.Errorf("%s: annotation %s names two IPv%d addresses, %s and %s: a pod has one of each family. "+
+			return PoolRequest{}, fmt.Errorf("%s: annotation %s names two IPv%d addresses, %s and %s: a pod has one of each family. "+
 				"Remove one", w.IPsFrom, api.AnnotationPodIPs, netaddr.Family(a), w.PodIPs[j], a)
 		}
 	}
@@ -59,7 +59,7 @@ func Read(pod, namespace Object) (Wish, error) {
 
 // Of returns what a StatefulSet that asks for w asks for one of its pods, with number n
 // counted from 0. Where it names addresses, there is one for each pod.
-func (w Wish) Of(n int) (Wish, error) {
+func (w PoolRequest) Of(n int) (PoolRequest, error) {
 	var out []netip.Addr
 	for _, is4 := range []bool{true, false} {
 		all := slices.DeleteFunc(slices.Clone(w.PodIPs), func(a netip.Addr) bool { return a.Is4() != is4 })
@@ -67,7 +67,7 @@ func (w Wish) Of(n int) (Wish, error) {
 		case n < len(all):
 			out = append(out, all[n])
 		case len(all) > 0:
-			return Wish{}, fmt.Errorf("%s: annotation %s names %d IPv%d addresses, and this is pod %d of the StatefulSet: name one more, or scale the StatefulSet down", w.IPsFrom, api.AnnotationPodIPs, len(all), netaddr.Family(all[0]), n+1)
+			return PoolRequest{}, fmt.Errorf("%s: annotation %s names %d IPv%d addresses, and this is pod %d of the StatefulSet: name one more, or scale the StatefulSet down", w.IPsFrom, api.AnnotationPodIPs, len(all), netaddr.Family(all[0]), n+1)
 		}
 	}
 	w.PodIPs = out
@@ -78,7 +78,7 @@ func (w Wish) Of(n int) (Wish, error) {
 // or of one of its pods. The Pod's annotation is stronger than its
 // Namespace's, each for itself: a Pod may name one address of its Namespace's
 // pool. Addresses that the Namespace names are not meant for a Pod with pools of its own.
-func ReadSet(pod, namespace Object) (Wish, error) {
+func ReadSet(pod, namespace Object) (PoolRequest, error) {
 	from := namespace
 	if pod.value(api.AnnotationPools) != "" {
 		from = pod
@@ -87,16 +87,16 @@ func ReadSet(pod, namespace Object) (Wish, error) {
 	if pod.value(api.AnnotationPodIPs) == "" && from.Name == namespace.Name {
 		ipsFrom = namespace
 	}
-	w := Wish{From: from.Name}
+	w := PoolRequest{From: from.Name}
 	var err error
 	if w.PodIPs, err = readPodIPs(ipsFrom); err != nil {
-		return Wish{}, err
+		return PoolRequest{}, err
 	}
 	if len(w.PodIPs) > 0 {
 		w.IPsFrom = ipsFrom.Name
 	}
 	if from.value(api.AnnotationPools) == "" {
-		return Wish{}, fmt.Errorf("%s asks for %s=%q, and neither the Pod nor its Namespace names a pool: add the "+
+		return PoolRequest{}, fmt.Errorf("%s asks for %s=%q, and neither the Pod nor its Namespace names a pool: add the "+
 			"annotation %s with the IPPool that the address is in", ipsFrom.Name, api.AnnotationPodIPs,
 			ipsFrom.value(api.AnnotationPodIPs), api.AnnotationPools)
 	}

@@ -78,12 +78,12 @@ func TestChosen(t *testing.T) {
 		if !Asks(pod, ns) {
 			t.Errorf("%s: not seen", c.name)
 		}
-		wish, err := Read(pod, ns)
+		request, err := Read(pod, ns)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		chosen, err := wish.Choose(known())
+		chosen, err := request.Choose(known())
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -91,7 +91,7 @@ func TestChosen(t *testing.T) {
 		for _, p := range chosen {
 			names = append(names, p.Name)
 		}
-		if got := fmt.Sprint(names, wish.PodIPs); got != c.want {
+		if got := fmt.Sprint(names, request.PodIPs); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
 	}
@@ -137,9 +137,9 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: not seen", c.name)
 		}
 		var chosen []pool.Pool
-		wish, err := Read(pod, ns)
+		request, err := Read(pod, ns)
 		if err == nil {
-			chosen, err = wish.Choose(known())
+			chosen, err = request.Choose(known())
 		}
 		if err == nil {
 			t.Errorf("%s: accepted as %v", c.name, chosen)
@@ -158,7 +158,7 @@ func TestWhoGoesOn(t *testing.T) {
 	bad := k.IPPools["broken"]
 	bad.Name, bad.Spec.IPRanges = "bad", []api.IPRange{{CIDR: "10.4.0.0/24"}}
 	k.IPPools["bad"] = bad
-	chosen, err := Wish{Pools: []string{"four"}, From: "Pod default/p"}.Choose(k)
+	chosen, err := PoolRequest{Pools: []string{"four"}, From: "Pod default/p"}.Choose(k)
 	if err != nil || len(chosen) != 1 {
 		t.Errorf("chosen %v, %v", chosen, err)
 	}
@@ -171,10 +171,10 @@ func TestWhoGoesOn(t *testing.T) {
 			delete(k.IPPools, name)
 		}
 	}
-	if _, err := (Wish{Pools: []string{"young"}, From: "Pod default/p"}).Choose(k); err != nil {
+	if _, err := (PoolRequest{Pools: []string{"young"}, From: "Pod default/p"}).Choose(k); err != nil {
 		t.Errorf("a pool that nobody overlaps with any more: %v", err)
 	}
-	if _, err := (Wish{Pools: []string{"x"}, From: "Pod default/p"}).Choose(Known{}); err == nil ||
+	if _, err := (PoolRequest{Pools: []string{"x"}, From: "Pod default/p"}).Choose(Known{}); err == nil ||
 		!strings.Contains(err.Error(), "There are no IPPools") {
 		t.Errorf("without any pool: %v", err)
 	}

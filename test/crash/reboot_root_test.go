@@ -137,7 +137,7 @@ func TestRootRecordEditedByHand(t *testing.T) {
 		t.Error("the log does not tell of the record")
 	}
 	out, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.CHECK, near.Name)
-	if err == nil || !strings.Contains(out, "can't be read") || !strings.Contains(out, "fairlead-mac") {
+	if err == nil || !strings.Contains(out, "is unreadable") || !strings.Contains(out, "fairlead-mac") {
 		t.Errorf("CHECK: %v %s", err, out)
 	}
 	s := c.state(t)

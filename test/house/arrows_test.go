@@ -68,7 +68,7 @@ func floors() map[string][]string {
 		"apply":       {"desired", "signal", "status"},
 		"node":        {"apply", "attachments", "desired", "events", "rundir", "signal", "status", "uplink"},
 		"addresses":   {"attachments", "events", "signal", "status"},
-		"pods":        {"addresses", "attachments", "node", "status"},
+		"pods":        {"addresses", "attachments", "node", "signal", "status"},
 		"uninstall":   {"rundir"},
 	}
 }
