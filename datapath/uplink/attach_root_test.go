@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/test/netstate"
 )
 
 // There and back.
@@ -219,9 +219,9 @@ func TestRootMend(t *testing.T) {
 }
 
 // sameButExpiring compares what has no lifetime.
-func (f *fixture) sameButExpiring(want hoststate.Node, what string) {
+func (f *fixture) sameButExpiring(want netstate.Node, what string) {
 	f.t.Helper()
-	permanent := func(n hoststate.Node) hoststate.Node {
+	permanent := func(n netstate.Node) netstate.Node {
 		n.Lines = slices.DeleteFunc(slices.Clone(n.Lines), func(line string) bool {
 			return strings.Contains(line, "expires=") || strings.Contains(line, "fd00:1::")
 		})
@@ -255,11 +255,11 @@ func TestRootEverythingMoves(t *testing.T) {
 
 // movedAll checks that br-uplink has what the NIC had before, and nothing else. Its addresses make no routes and are
 // not asked for, labels of people's own stay, and it keeps its neighbours without a carrier.
-func (f *fixture) movedAll(before hoststate.Node) {
+func (f *fixture) movedAll(before netstate.Node) {
 	f.t.Helper()
 	names := regexp.MustCompile(`\b(eth0|br-uplink)\b`)
 	flags := regexp.MustCompile(`flags (\d+)`)
-	on := func(node hoststate.Node, device string) (lines []string) {
+	on := func(node netstate.Node, device string) (lines []string) {
 		for _, line := range node.Lines {
 			if names.FindString(line) != device || strings.HasPrefix(line, "link ") || strings.Contains(line, "evict_nocarrier") {
 				continue
@@ -275,8 +275,8 @@ func (f *fixture) movedAll(before hoststate.Node) {
 		return lines
 	}
 	now := f.state()
-	same(f.t, "moved to br-uplink", hoststate.Node{Lines: on(before, nic), At: before.At},
-		hoststate.Node{Lines: on(now, BridgeName), At: now.At})
+	same(f.t, "moved to br-uplink", netstate.Node{Lines: on(before, nic), At: before.At},
+		netstate.Node{Lines: on(now, BridgeName), At: now.At})
 }
 
 // rich is one of everything.

@@ -231,7 +231,7 @@ func (u *Uplink) clearDevice() error {
 	if err != nil {
 		return err
 	}
-	return hoststate.RemoveAddresses(have)
+	return hoststate.Remove(have)
 }
 
 func (u *Uplink) removeBridge(ctx context.Context) error {
@@ -267,7 +267,7 @@ func (u *Uplink) finishNIC(ctx context.Context) error {
 		}
 	}
 	extra, err := u.extraRoutes(place(nic))
-	errs = append(errs, err, hoststate.RemoveRoutes(extra))
+	errs = append(errs, err, hoststate.Remove(extra))
 	if slices.ContainsFunc(j.NIC.Routes, hoststate.Object.FromRouter) {
 		hoststate.AwaitRouter(ctx, place(nic), routerLimit)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/internal/bootid"
 	"github.com/fairlead-cni/fairlead/test/chaos"
+	"github.com/fairlead-cni/fairlead/test/netstate"
 )
 
 // childEnv has the test binary be one process that attaches or restores, and may kill itself.
@@ -331,7 +332,7 @@ func (f *fixture) checkAfter(end Phase, what string) {
 }
 
 // sameSoon gives Open vSwitch and the kernel time for what they do in their own.
-func (f *fixture) sameSoon(want hoststate.Node, what string) {
+func (f *fixture) sameSoon(want netstate.Node, what string) {
 	f.t.Helper()
 	var d []string
 	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {

@@ -255,7 +255,7 @@ func (u *Uplink) clearNIC() error {
 	if err != nil {
 		return err
 	}
-	return hoststate.RemoveAddresses(have)
+	return hoststate.Remove(have)
 }
 
 func (u *Uplink) device() (netlink.Link, error) {

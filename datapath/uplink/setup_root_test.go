@@ -14,7 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 
-	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/test/netstate"
 	"github.com/fairlead-cni/fairlead/test/nstest"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -38,7 +38,7 @@ type fixture struct {
 	// mode is the plan's; pins is where its programs are pinned.
 	mode, pins string
 	// before and attached are what the node was like.
-	before, attached hoststate.Node
+	before, attached netstate.Node
 }
 
 const nic = "eth0"
@@ -148,9 +148,9 @@ func (f *fixture) restore() error {
 	return f.node.Do(func() error { return u.Restore(context.Background(), "a test says so") })
 }
 
-func (f *fixture) state() (s hoststate.Node) {
+func (f *fixture) state() (s netstate.Node) {
 	f.t.Helper()
-	f.node.Must(func() (err error) { s, err = hoststate.ReadNode(); return err })
+	f.node.Must(func() (err error) { s, err = netstate.Read(); return err })
 	// What Open vSwitch has besides is no concern of these tests, and made anew with every start.
 	others := regexp.MustCompile(`\b(br-int|ovs-netdev|ovs-system)\b`)
 	s.Lines = slices.DeleteFunc(s.Lines, func(line string) bool {
@@ -184,7 +184,7 @@ func (f *fixture) describe() string {
 	return out + text
 }
 
-func same(t *testing.T, what string, want, have hoststate.Node) {
+func same(t *testing.T, what string, want, have netstate.Node) {
 	t.Helper()
 	if d := want.Differences(have); len(d) > 0 {
 		t.Errorf("%s:\n%s", what, strings.Join(d, "\n"))

@@ -9,17 +9,17 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/netstate"
 )
 
 // Node is what there is on a node at one moment: its network, and lines for everything else.
 type Node struct {
-	network hoststate.Node
+	network netstate.Node
 	lines   []string
 }
 
-// script prints what is not in hoststate.Node. What kubelet and the runtime write all the time is left out.
+// script prints what is not in netstate.Node. What kubelet and the runtime write all the time is left out.
 const script = `
 find /opt/cni /etc/cni /var/lib/fairlead /run/fairlead /sys/fs/bpf \
 	-path /var/lib/fairlead/allocations -prune -o -type f -exec sha256sum {} + 2>/dev/null
@@ -37,7 +37,7 @@ func Read(ctx context.Context, h host.Host, ignored ...string) (n Node, err erro
 	skip := func(l string) bool {
 		return slices.ContainsFunc(ignored, func(s string) bool { return strings.Contains(l, s) })
 	}
-	if err := h.Do(func() (err error) { n.network, err = hoststate.ReadNode(); return err }); err != nil {
+	if err := h.Do(func() (err error) { n.network, err = netstate.Read(); return err }); err != nil {
 		return Node{}, err
 	}
 	n.network.Lines = slices.DeleteFunc(n.network.Lines, func(l string) bool {

@@ -3,9 +3,6 @@ package hoststate
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"io/fs"
 	"net"
 	"slices"
 	"time"
@@ -106,42 +103,15 @@ func Has(have []Object, want Object) bool {
 
 // PutAddresses adds those of the addresses that have lacks.
 func PutAddresses(want, have []Object) error {
-	var errs []error
-	for _, o := range want {
-		if Has(have, o) {
-			continue
-		}
-		if err := o.add(unix.NLM_F_EXCL); err != nil && !errors.Is(err, fs.ErrExist) {
-			errs = append(errs, fmt.Errorf("adding %s: %w", o.Text, err))
-		}
-	}
-	return errors.Join(errs...)
+	missing := slices.DeleteFunc(slices.Clone(want), func(o Object) bool { return Has(have, o) })
+	return each("adding", missing, Object.ensure)
 }
 
 // ChangeAddresses gives the addresses, which are there, the flags and lifetimes that they have in want. The kernel
 // does that for IPv6 only.
 func ChangeAddresses(want []Object) error {
-	var errs []error
-	for _, o := range want {
-		if !o.IsIPv6() {
-			continue
-		}
-		if err := o.send(unix.RTM_NEWADDR, unix.NLM_F_REPLACE); err != nil {
-			errs = append(errs, fmt.Errorf("changing %s: %w", o.Text, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// RemoveAddresses removes addresses as AddressesOf listed them. One that is gone already is no error.
-func RemoveAddresses(list []Object) error {
-	var errs []error
-	for _, o := range list {
-		if err := o.remove(); err != nil {
-			errs = append(errs, fmt.Errorf("removing %s: %w", o.Text, err))
-		}
-	}
-	return errors.Join(errs...)
+	want = slices.DeleteFunc(slices.Clone(want), func(o Object) bool { return !o.IsIPv6() })
+	return each("changing", want, func(o Object) error { return o.send(unix.RTM_NEWADDR, unix.NLM_F_REPLACE) })
 }
 
 // AlikeAddresses reports that a and b are alike in all but lifetimes and what the kernel computes. Interfaces are not
@@ -154,7 +124,7 @@ func AlikeAddresses(a, b Object) bool {
 				return nil
 			}
 			return a.value
-		}).text(nil)
+		}).Describe(nil)
 	}
 	return plain(a) == plain(b)
 }
@@ -162,7 +132,7 @@ func AlikeAddresses(a, b Object) bool {
 // MadeWithoutUs reports an address that the kernel makes by itself, such as a link-local one.
 func (o Object) MadeWithoutUs() bool {
 	p := o.attr(ifaProto)
-	return len(p) == 1 && p[0] != 0 && p[0] <= 3 || o.temporary() // IFAPROT_KERNEL_LO, _RA, _LL
+	return len(p) == 1 && p[0] != 0 && p[0] <= 3 || o.Temporary() // IFAPROT_KERNEL_LO, _RA, _LL
 }
 
 // WithLifetimesOf is the address o with the lifetimes that now has.

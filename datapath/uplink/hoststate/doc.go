@@ -1,5 +1,4 @@
-// Package hoststate reads what the host has on a network interface, moves it to another interface and back, and
-// compares the state of a whole node with what it was.
+// Package hoststate reads what the host has on a network interface, and moves it to another interface and back.
 //
 // Addresses, routes, rules and neighbours are kept as the kernel tells them over rtnetlink(7), attribute by attribute.
 // So what is put back is what was there, also where nobody here knows what an attribute means. An object is only good

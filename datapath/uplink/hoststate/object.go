@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -180,6 +181,14 @@ func (o Object) send(typ, flags int) error {
 // add is an error that is fs.ErrExist if the object is there.
 func (o Object) add(flags int) error { return o.send(kinds[o.Kind].add, flags|unix.NLM_F_CREATE) }
 
+// ensure adds the object, and succeeds if it is there.
+func (o Object) ensure() error {
+	if err := o.add(unix.NLM_F_EXCL); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
 // remove succeeds if the object is not there.
 func (o Object) remove() error {
 	err := o.send(kinds[o.Kind].del, 0)
@@ -189,4 +198,18 @@ func (o Object) remove() error {
 		}
 	}
 	return err
+}
+
+// Remove removes objects. One that is gone already is no error.
+func Remove(list []Object) error { return each("removing", list, Object.remove) }
+
+// each does it to all objects; the error names those with which it failed.
+func each(doing string, list []Object, it func(Object) error) error {
+	var errs []error
+	for _, o := range list {
+		if err := it(o); err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", doing, o.Text, err))
+		}
+	}
+	return errors.Join(errs...)
 }

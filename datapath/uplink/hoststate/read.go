@@ -61,7 +61,7 @@ func Read(name string) (Link, error) {
 	a := link.Attrs()
 	l := Link{Place: Place{a.Name, a.Index}, MAC: a.HardwareAddr.String(), MTU: a.MTU, Flags: a.RawFlags,
 		AltNames: a.AltNames, ReadAt: SinceBoot()}
-	if l.Sysctls, err = readSysctls(a.Name); err != nil {
+	if l.Sysctls, err = Sysctls(a.Name); err != nil {
 		return l, err
 	}
 	if err := l.readObjects(); err != nil {
@@ -71,7 +71,7 @@ func Read(name string) (Link, error) {
 }
 
 func (l *Link) readObjects() error {
-	names, err := linkNames()
+	names, err := LinkNames()
 	if err != nil {
 		return err
 	}
@@ -84,53 +84,53 @@ func (l *Link) readObjects() error {
 			return err
 		}
 		for i := range all {
-			all[i].Text = all[i].text(names)
+			all[i].Text = all[i].Describe(names)
 		}
 		*part.into = all
 	}
 	return nil
 }
 
-// linkNames reads all interfaces' names.
-func linkNames() (names, error) {
+// LinkNames are all interfaces' names.
+func LinkNames() (Names, error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("listing interfaces: %w", err)
 	}
-	n := names{}
+	n := Names{}
 	for _, l := range links {
 		n[l.Attrs().Index] = l.Attrs().Name
 	}
 	return n, nil
 }
 
-// AddressesOf lists the addresses of an interface but temporary ones.
-func AddressesOf(p Place) ([]Object, error) {
-	all, err := dump(Address, unix.AF_UNSPEC, 0)
-	return slices.DeleteFunc(all, func(o Object) bool {
-		return int(binary.NativeEndian.Uint32(o.header()[4:])) != p.Index || o.temporary()
-	}), err
+// List lists all objects of a kind, of IPv4 and IPv6. Of other families bridges and tunnels have forwarding entries,
+// which are no neighbours.
+func List(kind Kind) ([]Object, error) {
+	v4, err := dump(kind, unix.AF_INET, 0)
+	if err != nil || !kernel.HasIPv6() {
+		return v4, err
+	}
+	v6, err := dump(kind, unix.AF_INET6, 0)
+	return slices.Concat(v4, v6), err
 }
 
-// temporary reports an address of RFC 8981. For IPv4 the bit means "secondary".
-func (o Object) temporary() bool {
+// AddressesOf lists the addresses of an interface but temporary ones.
+func AddressesOf(p Place) ([]Object, error) {
+	all, err := List(Address)
+	return slices.DeleteFunc(all, func(o Object) bool { return !o.isOn(p) || o.Temporary() }), err
+}
+
+// Temporary reports an address of RFC 8981. For IPv4 the bit means "secondary".
+func (o Object) Temporary() bool {
 	return o.family() == unix.AF_INET6 && o.number(unix.IFA_FLAGS)&unix.IFA_F_TEMPORARY != 0
 }
 
 // RoutesOf lists the routes of all tables that lead through the interface, alone or among others, but those that the
 // kernel makes in table local for each address and interface.
 func RoutesOf(p Place) ([]Object, error) {
-	all, err := allRoutes()
+	all, err := List(Route)
 	return slices.DeleteFunc(all, func(o Object) bool { return !o.leadsTo(p) || o.kernelsOwn() }), err
-}
-
-func allRoutes() ([]Object, error) {
-	v4, err := dump(Route, unix.AF_INET, 0)
-	if err != nil || !kernel.HasIPv6() {
-		return v4, err
-	}
-	v6, err := dump(Route, unix.AF_INET6, 0)
-	return slices.Concat(v4, v6), err
 }
 
 func (o Object) leadsTo(p Place) bool {
@@ -157,19 +157,10 @@ const (
 
 // RulesOf lists the rules that name the interface.
 func RulesOf(p Place) ([]Object, error) {
-	all, err := allRules()
+	all, err := List(Rule)
 	return slices.DeleteFunc(all, func(o Object) bool {
 		return cString(o.attr(fraIIF)) != p.Name && cString(o.attr(fraOIF)) != p.Name
 	}), err
-}
-
-func allRules() ([]Object, error) {
-	v4, err := dump(Rule, unix.AF_INET, 0)
-	if err != nil || !kernel.HasIPv6() {
-		return v4, err
-	}
-	v6, err := dump(Rule, unix.AF_INET6, 0)
-	return slices.Concat(v4, v6), err
 }
 
 func cString(b []byte) string {
@@ -180,31 +171,22 @@ func cString(b []byte) string {
 }
 
 func permanentNeighboursOf(p Place) ([]Object, error) {
-	all, err := permanentNeighbours()
+	all, err := PermanentNeighbours()
 	return slices.DeleteFunc(all, func(o Object) bool { return !o.isOn(p) }), err
 }
 
+// isOn reports where an address or neighbour is.
 func (o Object) isOn(p Place) bool { return int(binary.NativeEndian.Uint32(o.header()[4:])) == p.Index }
 
-// permanentNeighbours are those that people set, and proxies.
-func permanentNeighbours() ([]Object, error) {
-	all, err := allNeighbours()
+// PermanentNeighbours are those that people set, and proxies.
+func PermanentNeighbours() ([]Object, error) {
+	all, err := List(Neighbour)
 	if err != nil {
 		return nil, err
 	}
 	all = slices.DeleteFunc(all, func(o Object) bool { return o.state() != unix.NUD_PERMANENT })
 	proxies, err := dump(Neighbour, unix.AF_UNSPEC, unix.NTF_PROXY)
 	return slices.Concat(all, proxies), err
-}
-
-// allNeighbours are those of IPv4 and IPv6. Of other families there are bridges' and tunnels' forwarding entries.
-func allNeighbours() ([]Object, error) {
-	all, err := dump(Neighbour, unix.AF_INET, 0)
-	if err != nil || !kernel.HasIPv6() {
-		return all, err
-	}
-	v6, err := dump(Neighbour, unix.AF_INET6, 0)
-	return slices.Concat(all, v6), err
 }
 
 func (o Object) state() uint16 { return binary.NativeEndian.Uint16(o.header()[8:]) }

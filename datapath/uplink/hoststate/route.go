@@ -70,7 +70,7 @@ func (o Object) Gateway() []byte { return o.attr(unix.RTA_GATEWAY) }
 func SameRoute(a, b Object) bool {
 	none := func(o Object) string {
 		o, _ = RouteOn(o, Place{}, Place{}, 0)
-		return o.text(nil)
+		return o.Describe(nil)
 	}
 	return none(a) == none(b)
 }
@@ -99,7 +99,7 @@ func MoveRoutes(moves []RouteMove) error {
 	moves = slices.Clone(moves)
 	slices.SortStableFunc(moves, func(a, b RouteMove) int { return a.New.distance() - b.New.distance() })
 	for {
-		have, err := allRoutes()
+		have, err := List(Route)
 		if err != nil {
 			return err
 		}
@@ -174,15 +174,4 @@ func (o Object) replaces(at int) bool {
 		return o.distance() == 1 && !o.fromRA()
 	}
 	return at == 0
-}
-
-// RemoveRoutes removes routes as RoutesOf listed them.
-func RemoveRoutes(list []Object) error {
-	var errs []error
-	for _, o := range list {
-		if err := o.remove(); err != nil {
-			errs = append(errs, fmt.Errorf("removing %s: %w", o.Text, err))
-		}
-	}
-	return errors.Join(errs...)
 }

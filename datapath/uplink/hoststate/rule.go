@@ -3,9 +3,6 @@ package hoststate
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"io/fs"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -25,29 +22,24 @@ func RuleOn(o Object, from, to Place) Object {
 
 // HasRule reports whether want is among have.
 func HasRule(have []Object, want Object) bool {
-	plain := func(o Object) string { return RuleOn(o, Place{}, Place{}).text(nil) }
+	plain := func(o Object) string { return RuleOn(o, Place{}, Place{}).Describe(nil) }
 	return slices.ContainsFunc(have, func(o Object) bool { return plain(o) == plain(want) })
 }
 
 // MoveRules has the rules that name from name to. A rule may be there already, or may be gone.
 func MoveRules(rules []Object, from, to Place) error {
-	have, err := allRules()
+	have, err := List(Rule)
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, o := range rules {
+	return each("moving", rules, func(o Object) error {
 		if now := RuleOn(o, from, to); !HasRule(have, now) {
-			if err := now.add(unix.NLM_F_EXCL); err != nil && !errors.Is(err, fs.ErrExist) {
-				errs = append(errs, fmt.Errorf("adding %s for %s: %w", o.Text, to.Name, err))
-				continue
+			if err := now.ensure(); err != nil {
+				return err
 			}
 		}
-		if err := RuleOn(o, Place{}, Place{}).remove(); err != nil {
-			errs = append(errs, fmt.Errorf("removing %s: %w", o.Text, err))
-		}
-	}
-	return errors.Join(errs...)
+		return RuleOn(o, Place{}, Place{}).remove()
+	})
 }
 
 // neighbourOn returns a neighbour as a request for another interface and state.
@@ -65,13 +57,9 @@ func neighbourOn(o Object, to Place, state uint16) Object {
 
 // PutNeighbours makes permanent neighbours and proxies on an interface.
 func PutNeighbours(list []Object, to Place) error {
-	var errs []error
-	for _, o := range list {
-		if err := neighbourOn(o, to, o.state()).add(unix.NLM_F_REPLACE); err != nil {
-			errs = append(errs, fmt.Errorf("adding %s to %s: %w", o.Text, to.Name, err))
-		}
-	}
-	return errors.Join(errs...)
+	return each("adding", list, func(o Object) error {
+		return neighbourOn(o, to, o.state()).add(unix.NLM_F_REPLACE)
+	})
 }
 
 // HasNeighbours reports whether the interface has all permanent neighbours and proxies of the list.
@@ -95,7 +83,7 @@ func HasNeighbours(list []Object, on Place) (bool, error) {
 // question on the wire, so they are not told.
 func CopyLiveNeighbours(from, to Place) {
 	const live = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
-	all, err := allNeighbours()
+	all, err := List(Neighbour)
 	if err != nil {
 		return
 	}

@@ -29,8 +29,8 @@ const (
 // sysctlDirs are where an interface has parameters of its own.
 var sysctlDirs = []string{"ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"}
 
-// readSysctls reads all parameters of the interface that can be read.
-func readSysctls(name string) (map[string]string, error) {
+// Sysctls reads all parameters of the interface that can be read.
+func Sysctls(name string) (map[string]string, error) {
 	values := map[string]string{}
 	for _, dir := range sysctlDirs {
 		files, err := os.ReadDir(filepath.Join("/proc/sys/net", dir, name))

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// names are interfaces by index. Texts have names, as people read them.
-type names map[int]string
+// Names are interfaces by index. Texts have names, as people read them.
+type Names map[int]string
 
-func (n names) of(index uint32) string {
+func (n Names) of(index uint32) string {
 	if name, ok := n[int(index)]; ok {
 		return name
 	}
@@ -63,9 +63,9 @@ var fields = map[Kind]map[uint16]field{
 		unix.NDA_PROBES: {"", silent}, 12: {"proto", number}},
 }
 
-// text is the object in words, all of it but counters: two objects that read alike are alike. Lifetimes stand at the
+// Describe is the object in words, all of it but counters: two objects that read alike are alike. Lifetimes stand at the
 // end as "valid=3600s".
-func (o Object) text(n names) string {
+func (o Object) Describe(n Names) string {
 	words := []string{string(o.Kind)}
 	h := o.header()
 	switch o.Kind {
@@ -85,10 +85,7 @@ func (o Object) text(n names) string {
 	slices.SortStableFunc(attrs, func(a, b attr) int { return int(a.typ) - int(b.typ) })
 	var last []string
 	for _, a := range attrs {
-		f, known := fields[o.Kind][a.typ]
-		if !known {
-			f = field{"attribute-" + strconv.Itoa(int(a.typ)), nested}
-		}
+		f := fieldOf(o.Kind, a)
 		switch t := f.text(a.value, n); {
 		case f.shape == ages || f.shape == expiry:
 			last = append(last, t)
@@ -99,7 +96,14 @@ func (o Object) text(n names) string {
 	return strings.TrimSpace(strings.Join(append(words, last...), " "))
 }
 
-func (f field) text(v []byte, n names) string {
+func fieldOf(kind Kind, a attr) field {
+	if f, known := fields[kind][a.typ]; known {
+		return f
+	}
+	return field{"attribute-" + strconv.Itoa(int(a.typ)), nested}
+}
+
+func (f field) text(v []byte, n Names) string {
 	switch f.shape {
 	case number:
 		switch len(v) {
@@ -159,17 +163,14 @@ func expires(cacheinfo []byte) uint32 {
 	return (uint32(left) + 99) / 100
 }
 
-func hopsText(v []byte, n names) string {
+func hopsText(v []byte, n Names) string {
 	var words []string
 	each := func(hop []byte) {
 		w := fmt.Sprintf("dev %s weight %d flags %#x", n.of(binary.NativeEndian.Uint32(hop[4:])), int(hop[3])+1,
 			hop[2]&unix.RTNH_F_ONLINK)
 		attrs, _ := parseAttrs(hop[unix.SizeofRtNexthop:])
 		for _, a := range attrs {
-			f, known := fields[Route][a.typ]
-			if !known {
-				f = field{"attribute-" + strconv.Itoa(int(a.typ)), nested}
-			}
+			f := fieldOf(Route, a)
 			w += " " + f.name + " " + f.text(a.value, n)
 		}
 		words = append(words, w)

@@ -1,6 +1,8 @@
-package hoststate
+// Package netstate reads the state of a node's whole network, and compares it with what it was.
+package netstate
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"regexp"
@@ -12,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 )
 
 // Node is the state of the whole node's network, as "ip -d addr", "ip route show table all", "ip rule", "ip neigh" and
@@ -24,20 +26,23 @@ type Node struct {
 	At time.Duration
 }
 
-// ReadNode reads it.
-func ReadNode() (Node, error) {
-	links, err := kernel.Dump(netlink.LinkList)
+// Read reads that of the calling thread's network namespace.
+func Read() (Node, error) {
+	links, err := netlink.LinkList()
+	for errors.Is(err, netlink.ErrDumpInterrupted) {
+		links, err = netlink.LinkList()
+	}
 	if err != nil {
 		return Node{}, fmt.Errorf("listing interfaces: %w", err)
 	}
-	n := names{}
+	names := hoststate.Names{}
 	for _, l := range links {
-		n[l.Attrs().Index] = l.Attrs().Name
+		names[l.Attrs().Index] = l.Attrs().Name
 	}
-	node := Node{At: SinceBoot()}
+	node := Node{At: hoststate.SinceBoot()}
 	for _, l := range links {
-		node.Lines = append(node.Lines, linkText(l, n))
-		sysctls, err := readSysctls(l.Attrs().Name)
+		node.Lines = append(node.Lines, linkText(l, names))
+		sysctls, err := hoststate.Sysctls(l.Attrs().Name)
 		if err != nil {
 			return Node{}, err
 		}
@@ -45,34 +50,34 @@ func ReadNode() (Node, error) {
 			node.Lines = append(node.Lines, "sysctl "+l.Attrs().Name+" "+parameter+" "+value)
 		}
 	}
-	addresses, err := dump(Address, unix.AF_UNSPEC, 0)
-	if err != nil {
-		return Node{}, err
-	}
-	addresses = slices.DeleteFunc(addresses, Object.temporary)
-	for _, list := range []func() ([]Object, error){
-		func() ([]Object, error) { return addresses, nil }, allRoutes, allRules, permanentNeighbours} {
+	for _, list := range []func() ([]hoststate.Object, error){
+		func() ([]hoststate.Object, error) { return hoststate.List(hoststate.Address) },
+		func() ([]hoststate.Object, error) { return hoststate.List(hoststate.Route) },
+		func() ([]hoststate.Object, error) { return hoststate.List(hoststate.Rule) },
+		hoststate.PermanentNeighbours} {
 		all, err := list()
 		if err != nil {
 			return Node{}, err
 		}
 		for _, o := range all {
-			node.Lines = append(node.Lines, o.text(n))
+			if o.Kind != hoststate.Address || !o.Temporary() {
+				node.Lines = append(node.Lines, o.Describe(names))
+			}
 		}
 	}
 	slices.Sort(node.Lines)
 	return node, nil
 }
 
-func linkText(l netlink.Link, n names) string {
+func linkText(l netlink.Link, names hoststate.Names) string {
 	a := l.Attrs()
 	alt := slices.Sorted(slices.Values(a.AltNames))
 	master, parent := "-", "-"
 	if a.MasterIndex != 0 {
-		master = n.of(uint32(a.MasterIndex))
+		master = names[a.MasterIndex]
 	}
 	if a.ParentIndex != 0 && a.NetNsID < 0 { // the index is one of this namespace
-		parent = n.of(uint32(a.ParentIndex))
+		parent = names[a.ParentIndex]
 	}
 	return fmt.Sprintf("link %s kind %s mac %s mtu %d flags %s promiscuity %d allmulti %d master %s parent %s state %s "+
 		"txqueuelen %d group %d altnames %v alias %q", a.Name, l.Type(), a.HardwareAddr, a.MTU,

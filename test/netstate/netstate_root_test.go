@@ -1,4 +1,4 @@
-package hoststate
+package netstate
 
 import (
 	"strings"
@@ -58,7 +58,7 @@ func configure(n *nstest.NS, lines string) {
 }
 
 func readNode(n *nstest.NS) (node Node) {
-	n.Must(func() (err error) { node, err = ReadNode(); return err })
+	n.Must(func() (err error) { node, err = Read(); return err })
 	return node
 }
 
