@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/ctl/nodecmd"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
@@ -37,7 +38,7 @@ const (
 func main() { cli.Main("fairlead-agent", command(), exitCode) }
 
 func exitCode(err error) int {
-	podCIDR, refused := (*desired.PodCIDRError)(nil), (*uplink.RefusedError)(nil)
+	podCIDR, refused := (*desired.PodCIDRError)(nil), (*preflight.RefusedError)(nil)
 	switch {
 	case errors.As(err, &refused):
 		return exitRefused

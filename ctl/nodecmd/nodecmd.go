@@ -11,6 +11,7 @@ import (
 	nodeuplink "github.com/fairlead-cni/fairlead/agent/uplink"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
@@ -24,10 +25,10 @@ func Status(ctx context.Context, journal string, log logr.Logger) (uplink.Status
 }
 
 // Preflight says whether the NIC can be attached; nic "" is the one of the config. It changes nothing.
-func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, log logr.Logger) (uplink.Report, error) {
+func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, log logr.Logger) (preflight.Report, error) {
 	u, p, err := Open(cfg, journal, nic, log)
 	if err != nil {
-		return uplink.Report{}, err
+		return preflight.Report{}, err
 	}
 	return u.Preflight(ctx, p)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
@@ -165,7 +166,7 @@ func (f *uplinkFlags) preflight() *cobra.Command {
 				_, err = fmt.Fprint(out, r)
 			}
 			if err == nil && len(r.Refused) > 0 {
-				return &uplink.RefusedError{Report: r}
+				return &preflight.RefusedError{Report: r}
 			}
 			return err
 		})

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/test/netstate"
 )
 
@@ -34,7 +35,7 @@ func TestRootAttachAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "attached twice", attached, f.state())
-	var r Report
+	var r preflight.Report
 	u := f.open()
 	f.node.Must(func() (err error) { r, err = u.Preflight(context.Background(), f.plan()); return err })
 	if len(r.Refused) > 0 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "already attached") {

@@ -3,28 +3,22 @@ package uplink
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"testing"
-)
 
-func parse(ip string) net.IP {
-	if v4 := net.ParseIP(ip).To4(); v4 != nil {
-		return v4
-	}
-	return net.ParseIP(ip)
-}
+	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
+)
 
 // What the kernel tells of real interfaces is understood, and an attach that is refused changes nothing.
 func TestRootPreflight(t *testing.T) {
 	f := setup(t, simple)
-	preflight := func() (r Report) {
+	look := func() (r preflight.Report) {
 		t.Helper()
 		u := f.open()
 		f.node.Must(func() (err error) { r, err = u.Preflight(context.Background(), f.plan()); return err })
 		return r
 	}
-	r := preflight()
+	r := look()
 	if len(r.Refused) > 0 {
 		t.Fatalf("refused: %q", r.Refused)
 	}
@@ -48,13 +42,13 @@ func TestRootPreflight(t *testing.T) {
 		{"route add 10.9.0.0/16 nhid 7", "route del 10.9.0.0/16", "nexthop object"},
 	} {
 		f.node.IP(c.do)
-		r := preflight()
+		r := look()
 		if (c.want == "") != (len(r.Refused) == 0) || !strings.Contains(strings.Join(r.Refused, "\n"), c.want) {
 			t.Errorf("ip %s: refused %q, want %q", c.do, r.Refused, c.want)
 		}
 		before := f.state()
 		if c.want != "" {
-			refused := (*RefusedError)(nil)
+			refused := (*preflight.RefusedError)(nil)
 			if err := f.attach(); !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("ip %s: attach says %v", c.do, err)
 			}
@@ -65,7 +59,7 @@ func TestRootPreflight(t *testing.T) {
 		}
 	}
 	f.ovs.Ctl("add-port", "br-int", nic)
-	if r := preflight(); !strings.Contains(strings.Join(r.Refused, "\n"), "bridge br-int: remove it") {
+	if r := look(); !strings.Contains(strings.Join(r.Refused, "\n"), "bridge br-int: remove it") {
 		t.Errorf("a port of br-int: refused %q", r.Refused)
 	}
 }

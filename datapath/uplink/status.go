@@ -89,22 +89,3 @@ func (s Status) String() string {
 	}
 	return b.String()
 }
-
-func (r Report) String() string {
-	var b strings.Builder
-	for _, part := range []struct {
-		title string
-		lines []string
-	}{{"refused, because", r.Refused}, {"note", r.Notes}, {"would move from " + r.NIC + " to " + BridgeName, r.Moves}} {
-		if len(part.lines) > 0 {
-			fmt.Fprintf(&b, "%s:\n  %s\n", part.title, strings.Join(part.lines, "\n  "))
-		}
-	}
-	if r.NotSteer != "" {
-		fmt.Fprintf(&b, "not mode steer, because: %s\n", r.NotSteer)
-	}
-	if len(r.Refused) == 0 {
-		fmt.Fprintf(&b, "%s can be attached in mode %s\n", r.NIC, r.Mode)
-	}
-	return b.String()
-}

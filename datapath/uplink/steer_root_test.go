@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
@@ -157,7 +158,7 @@ func TestRootModes(t *testing.T) {
 	pins := f.pins
 	f.pins = "/tmp/nowhere/fairlead"
 	f.mode = api.UplinkSteer
-	var refused *RefusedError
+	var refused *preflight.RefusedError
 	if err := f.attach(); !errors.As(err, &refused) || !strings.Contains(err.Error(), "not a file system of type bpf") {
 		t.Errorf("nothing can be pinned: %v", err)
 	}

@@ -12,9 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
-	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
-	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 // DefaultPins is where the programs of mode steer are pinned on every node.
@@ -149,60 +148,30 @@ func (u *Uplink) Counts() ([]steer.Count, error) {
 	return steer.Config{Dir: u.journal.Pins}.Counts()
 }
 
-// preflightSteer looks whether p.NIC can be attached in mode steer. It changes nothing.
-func (u *Uplink) preflightSteer(ctx context.Context, p Plan) (Report, error) {
-	nic, err := hoststate.Read(p.NIC)
-	if err != nil {
-		return Report{NIC: p.NIC}, err
+// Preflight looks whether p.NIC can be attached, and in which mode. It changes nothing.
+func (u *Uplink) Preflight(ctx context.Context, p Plan) (preflight.Report, error) {
+	if u.Attached() && u.journal.NIC.Name == p.NIC {
+		r := preflight.NewReport(p.NIC, u.journal.mode())
+		r.Notes = []string{"it is already attached (uplink status)"}
+		return r, nil
 	}
-	f, err := readFacts(p.NIC)
-	if err != nil {
-		return Report{NIC: p.NIC}, err
-	}
-	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
-	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
-	f.noVswitchd = !vswitchd.Running(p.OVSRunDir)
-	return judgeSteer(nic, f, p.Tunnels && p.Datapath == api.DatapathNetdev, steer.Probe(p.pins())), nil
-}
-
-// judgeSteer says what is to be said against mode steer. tunnels: of the userspace datapath. kernelErr is why the
-// kernel does not take the programs.
-func judgeSteer(nic hoststate.Link, f nicFacts, tunnels bool, kernelErr error) Report {
-	r := Report{NIC: nic.Name, Mode: api.UplinkSteer, Refused: []string{}, Notes: []string{}, Moves: []string{},
-		VLANs: []int{}}
-	if tunnels {
-		r.refuse("on the userspace datapath a tunnel endpoint must be on a bridge of Open vSwitch (trafficEncapMode: noEncap has no tunnel)")
-	}
-	if kernelErr != nil {
-		r.refuse("%v", kernelErr)
-	}
-	r.refuseKind(nic, f)
-	r.refuseMaster(nic, f)
-	r.refuseOVS(nic, f)
-	for _, c := range f.uppers {
-		switch c.kind {
-		case "macvlan", "macvtap", "ipvlan", "ipvtap":
-			r.note("the %s interface %s is on top of it: if it is moved to another network namespace, this node's bridged pods cannot reach it", c.kind, c.name)
-		}
-	}
-	if f.xdp {
-		r.note("an XDP program on the NIC processes its frames first, and may drop or redirect some")
-	}
-	return r
+	return chosen(ctx, p)
 }
 
 // chosen is the mode in which p.NIC is to be attached, and what preflight says of it. If mode auto does not take steer,
 // the report says why.
-func (u *Uplink) chosen(ctx context.Context, p Plan) (Report, error) {
+func chosen(ctx context.Context, p Plan) (preflight.Report, error) {
+	nic := preflight.NIC{Name: p.NIC, Datapath: p.Datapath, OVSRunDir: p.OVSRunDir, Pins: p.pins(), Tunnels: p.Tunnels,
+		AllowManaged: p.AllowManaged}
 	if p.Mode == api.UplinkBridge || p.Mode == "" {
-		return u.preflightBridge(ctx, p)
+		return preflight.Bridge(ctx, nic)
 	}
-	r, err := u.preflightSteer(ctx, p)
+	r, err := preflight.Steer(ctx, nic)
 	if p.Mode == api.UplinkSteer || err != nil || len(r.Refused) == 0 {
 		return r, err
 	}
 	why := strings.Join(r.Refused, "; ")
-	if r, err = u.preflightBridge(ctx, p); err == nil {
+	if r, err = preflight.Bridge(ctx, nic); err == nil {
 		r.NotSteer = why
 	}
 	return r, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
@@ -31,13 +32,11 @@ const (
 	checkEvery = 200 * time.Millisecond
 )
 
-// BridgeName is the bridge's name, and that of the interface that has the node's addresses while attached.
-const BridgeName = "br-uplink"
-
-// PatchPort is br-uplink's port towards the bridge of the pods; PeerPort is its other end, there.
+// Names of package rows.
 const (
-	PatchPort = "fairlead-up1"
-	PeerPort  = "fairlead-up0"
+	BridgeName = rows.BridgeName
+	PatchPort  = rows.PatchPort
+	PeerPort   = rows.PeerPort
 )
 
 // Plan says what is to be attached, and how.
@@ -223,7 +222,7 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 		return err
 	}
 	if len(report.Refused) > 0 {
-		return &RefusedError{report}
+		return &preflight.RefusedError{Report: report}
 	}
 	if report.NotSteer = cmp.Or(report.NotSteer, p.notSteer); report.NotSteer != "" {
 		u.log.Info("using mode bridge because mode steer is not possible", "nic", p.NIC, "reason", report.NotSteer)

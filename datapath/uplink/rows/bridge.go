@@ -19,6 +19,15 @@ const (
 	bootKey             = "fairlead-boot-id"
 )
 
+// BridgeName is the bridge's name, and that of the interface that has the node's addresses while attached.
+const BridgeName = "br-uplink"
+
+// PatchPort is br-uplink's port towards the bridge of the pods; PeerPort is its other end, there.
+const (
+	PatchPort = "fairlead-up1"
+	PeerPort  = "fairlead-up0"
+)
+
 // Bridge is br-uplink as it shall be.
 type Bridge struct {
 	// Name is the bridge's and its own port's. Patch is the port whose other end, Peer, is on the bridge of the pods.

@@ -1,4 +1,4 @@
-package uplink
+package preflight
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 )
 
 // readFacts reads what the kernel and the network managers of a host say of the NIC.
@@ -37,6 +38,13 @@ func readFacts(name string) (f nicFacts, err error) {
 	f.xdp = nic.Attrs().Xdp != nil && nic.Attrs().Xdp.Attached
 	_, err = os.Stat(filepath.Join("/sys/class/net", name, "phy80211"))
 	f.wireless = err == nil
+	f.readLinks(nic, links)
+	f.manager = managerOf(nic.Attrs().Index, name, nodeRun())
+	return f, f.readAddresses(nic)
+}
+
+// readLinks finds what the NIC belongs to, what is on top of it, and a br-uplink that is not Open vSwitch's.
+func (f *nicFacts) readLinks(nic netlink.Link, links []netlink.Link) {
 	for _, l := range links {
 		a := l.Attrs()
 		switch {
@@ -48,12 +56,10 @@ func readFacts(name string) (f nicFacts, err error) {
 				c.vlan = v.VlanId
 			}
 			f.uppers = append(f.uppers, c)
-		case a.Name == BridgeName && a.MasterIndex == 0 && l.Type() != "tuntap" && l.Type() != "openvswitch":
+		case a.Name == rows.BridgeName && a.MasterIndex == 0 && l.Type() != "tuntap" && l.Type() != "openvswitch":
 			f.hasOther = true
 		}
 	}
-	f.manager = managerOf(nic.Attrs().Index, name, nodeRun())
-	return f, f.readAddresses(nic)
 }
 
 // readAddresses finds IPv6 addresses that can't move as they are.

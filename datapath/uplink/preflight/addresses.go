@@ -1,10 +1,11 @@
-package uplink
+package preflight
 
 import (
 	"net"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 )
 
 // judgeAddresses refuses what nobody would renew on br-uplink. The kernel renews there what router advertisements made,
@@ -13,23 +14,12 @@ func (r *Report) judgeAddresses(nic hoststate.Link, f nicFacts) {
 	mode := nic.Sysctls[hoststate.AddrGenMode]
 	if mode == "2" || mode == "3" {
 		r.refuse("it derives its IPv6 addresses from a secret (addr_gen_mode %s), and %s would derive different ones: "+
-			"sysctl -w net.ipv6.conf.%s.addr_gen_mode=0, or set fixed addresses", mode, BridgeName, nic.Name)
+			"sysctl -w net.ipv6.conf.%s.addr_gen_mode=0, or set fixed addresses", mode, rows.BridgeName, nic.Name)
 	}
 	if len(nic.Addresses) == 0 {
 		r.note("it has no addresses")
 	}
-	for _, o := range nic.Addresses {
-		ip := o.IP()
-		switch {
-		case !o.Expires():
-		case !o.IsIPv6():
-			r.refuse("the address %s is valid for %s only: a DHCP client renews it on %s, but not on %s. Make the address permanent (reserve it for this node in the DHCP server, and configure it as static on the node)", ip, o.Valid(), nic.Name, BridgeName)
-		case !o.FromRA():
-			r.refuse("the address %s is valid for %s only and is renewed by a DHCPv6 client or a network manager, not by the kernel: configure it as static", ip, o.Valid())
-		case mode != "2" && mode != "3" && !fromMAC(ip, nic.MAC):
-			r.refuse("the address %s comes from a router advertisement but is not derived from the MAC address (a token, or another addr_gen_mode): the kernel would not renew it on %s. Configure it as static", ip, BridgeName)
-		}
-	}
+	r.refuseLifetimes(nic, mode)
 	for _, o := range nic.Routes {
 		if o.ByNexthopObject() {
 			r.refuse("the route %q uses a nexthop object (ip nexthop), which cannot be moved: write the next hop into the route",
@@ -44,7 +34,23 @@ func (r *Report) judgeAddresses(nic hoststate.Link, f nicFacts) {
 	}
 	if len(f.temporary) > 0 {
 		r.note("temporary addresses (%s) do not move: the kernel makes new ones on %s, and connections that use them end",
-			strings.Join(f.temporary, ", "), BridgeName)
+			strings.Join(f.temporary, ", "), rows.BridgeName)
+	}
+}
+
+// refuseLifetimes is about addresses that expire, by addr_gen_mode.
+func (r *Report) refuseLifetimes(nic hoststate.Link, mode string) {
+	for _, o := range nic.Addresses {
+		ip := o.IP()
+		switch {
+		case !o.Expires():
+		case !o.IsIPv6():
+			r.refuse("the address %s is valid for %s only: a DHCP client renews it on %s, but not on %s. Make the address permanent (reserve it for this node in the DHCP server, and configure it as static on the node)", ip, o.Valid(), nic.Name, rows.BridgeName)
+		case !o.FromRA():
+			r.refuse("the address %s is valid for %s only and is renewed by a DHCPv6 client or a network manager, not by the kernel: configure it as static", ip, o.Valid())
+		case mode != "2" && mode != "3" && !fromMAC(ip, nic.MAC):
+			r.refuse("the address %s comes from a router advertisement but is not derived from the MAC address (a token, or another addr_gen_mode): the kernel would not renew it on %s. Configure it as static", ip, rows.BridgeName)
+		}
 	}
 }
 

@@ -1,7 +1,8 @@
-package uplink
+package preflight
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,7 +150,7 @@ func TestManagers(t *testing.T) {
 
 func TestFromMAC(t *testing.T) {
 	for ip, want := range map[string]bool{"fd00::ff:fe00:11": true, "fe80::ff:fe00:11": true, "fd00::11": false, "10.0.0.1": false} {
-		if fromMAC(parse(ip), "02:00:00:00:00:11") != want {
+		if fromMAC(netip.MustParseAddr(ip).AsSlice(), "02:00:00:00:00:11") != want {
 			t.Errorf("%s: want %v", ip, want)
 		}
 	}

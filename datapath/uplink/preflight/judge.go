@@ -1,7 +1,6 @@
-package uplink
+package preflight
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,62 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
-	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
-
-// Report is what an attach would do, and why it would not.
-type Report struct {
-	NIC string `json:"nic"`
-	// Mode is that of the attach: api.UplinkSteer or api.UplinkBridge. NotSteer is why mode auto does not take steer.
-	Mode     string `json:"mode"`
-	NotSteer string `json:"notSteer,omitempty"`
-	// Refused are the reasons why the NIC can't be attached safely, each with what to do about it. None: it can.
-	Refused []string `json:"refused"`
-	// Notes are what somebody should know who attaches all the same.
-	Notes []string `json:"notes"`
-	// Moves are the addresses, routes, rules and neighbours that would move to br-uplink.
-	Moves []string `json:"moves"`
-	// VLANs have an interface of their own on the NIC (802.1Q), which takes their frames: no pool may use them here.
-	VLANs []int `json:"vlans"`
-}
-
-// RefusedError says why a NIC is not attached.
-type RefusedError struct{ Report Report }
-
-func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s cannot be attached safely in mode %s: %s", e.Report.NIC, e.Report.Mode,
-		strings.Join(e.Report.Refused, "; "))
-}
-
-// Preflight looks whether p.NIC can be attached, and in which mode. It changes nothing.
-func (u *Uplink) Preflight(ctx context.Context, p Plan) (Report, error) {
-	if u.Attached() && u.journal.NIC.Name == p.NIC {
-		return Report{NIC: p.NIC, Mode: u.journal.mode(), Refused: []string{}, Moves: []string{}, VLANs: []int{},
-			Notes: []string{"it is already attached (uplink status)"}}, nil
-	}
-	return u.chosen(ctx, p)
-}
-
-// preflightBridge looks whether p.NIC can be attached in mode bridge.
-func (u *Uplink) preflightBridge(ctx context.Context, p Plan) (Report, error) {
-	nic, err := hoststate.Read(p.NIC)
-	if err != nil {
-		return Report{NIC: p.NIC}, err
-	}
-	f, err := readFacts(p.NIC)
-	if err != nil {
-		return Report{NIC: p.NIC}, err
-	}
-	if f.tentative, err = awaitAddresses(ctx, p.NIC, f); err != nil {
-		return Report{NIC: p.NIC}, err
-	}
-	s, err := rows.Find(p.OVSRunDir).Read(ctx, rows.Bridge{Name: BridgeName, Patch: PatchPort}, p.NIC)
-	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, err, s.Present && !s.Ours
-	f.noVswitchd = !vswitchd.Running(p.OVSRunDir)
-	f.noNFT = p.Datapath == api.DatapathNetdev && !haveNFT()
-	f.allowManaged = p.AllowManaged
-	return judge(nic, f), nil
-}
 
 // nicFacts are what judge has to know of the NIC besides hoststate.Link.
 type nicFacts struct {
@@ -101,10 +45,9 @@ type upper struct {
 // manager is a program that configures the NIC; remedy is how it leaves that alone.
 type manager struct{ name, remedy string }
 
-// judge is the pure part of Preflight.
+// judge is the pure part of Bridge.
 func judge(nic hoststate.Link, f nicFacts) Report {
-	r := Report{NIC: nic.Name, Mode: api.UplinkBridge, Refused: []string{}, Notes: []string{}, Moves: []string{},
-		VLANs: []int{}}
+	r := NewReport(nic.Name, api.UplinkBridge)
 	r.refuseKind(nic, f)
 	r.refuseMaster(nic, f)
 	r.judgeUppers(f)
@@ -113,6 +56,31 @@ func judge(nic hoststate.Link, f nicFacts) Report {
 	r.refuseOVS(nic, f)
 	for _, o := range slices.Concat(nic.Addresses, nic.Routes, nic.Rules, nic.Neighbours) {
 		r.Moves = append(r.Moves, o.Text)
+	}
+	return r
+}
+
+// judgeSteer says what is to be said against mode steer. tunnels: of the userspace datapath. kernelErr is why the
+// kernel does not take the programs.
+func judgeSteer(nic hoststate.Link, f nicFacts, tunnels bool, kernelErr error) Report {
+	r := NewReport(nic.Name, api.UplinkSteer)
+	if tunnels {
+		r.refuse("on the userspace datapath a tunnel endpoint must be on a bridge of Open vSwitch (trafficEncapMode: noEncap has no tunnel)")
+	}
+	if kernelErr != nil {
+		r.refuse("%v", kernelErr)
+	}
+	r.refuseKind(nic, f)
+	r.refuseMaster(nic, f)
+	r.refuseOVS(nic, f)
+	for _, c := range f.uppers {
+		switch c.kind {
+		case "macvlan", "macvtap", "ipvlan", "ipvtap":
+			r.note("the %s interface %s is on top of it: if it is moved to another network namespace, this node's bridged pods cannot reach it", c.kind, c.name)
+		}
+	}
+	if f.xdp {
+		r.note("an XDP program on the NIC processes its frames first, and may drop or redirect some")
 	}
 	return r
 }
@@ -203,7 +171,7 @@ func (r *Report) judgeManager(f nicFacts) {
 		return
 	}
 	text := fmt.Sprintf("%s manages it, and may restore addresses on it, or remove those of %s, at any time: %s",
-		f.manager.name, BridgeName, f.manager.remedy)
+		f.manager.name, rows.BridgeName, f.manager.remedy)
 	if f.allowManaged {
 		r.note("%s (accepted by uplink.allowManaged)", text)
 		return
@@ -217,13 +185,13 @@ func (r *Report) refuseOVS(nic hoststate.Link, f nicFacts) {
 		r.refuse("Open vSwitch does not answer: %v", f.ovsErr)
 	case f.noVswitchd:
 		r.refuse("ovs-vswitchd is not running: start it")
-	case f.bridge != "" && f.bridge != BridgeName:
+	case f.bridge != "" && f.bridge != rows.BridgeName:
 		r.refuse("it is already a port of Open vSwitch's bridge %s: remove it (ovs-vsctl del-port %s %s) and move the addresses of the bridge to it", f.bridge, f.bridge, nic.Name)
 	case f.foreignBridge:
-		r.refuse("there is already a bridge %s that Fairlead did not create: rename or delete it", BridgeName)
+		r.refuse("there is already a bridge %s that Fairlead did not create: rename or delete it", rows.BridgeName)
 	}
 	if f.hasOther {
-		r.refuse("there is already an interface %s that Fairlead did not create: rename it", BridgeName)
+		r.refuse("there is already an interface %s that Fairlead did not create: rename it", rows.BridgeName)
 	}
 	if f.noNFT {
 		r.refuse("the program nft is missing, and the userspace datapath needs it: install the package nftables")

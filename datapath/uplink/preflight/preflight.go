@@ -1,0 +1,105 @@
+// Package preflight says whether a NIC can be attached safely, in which mode, and what somebody should do where it
+// cannot. It changes nothing.
+package preflight
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+)
+
+// NIC is what is to be attached. The fields are those of uplink.Plan.
+type NIC struct {
+	Name, Datapath, OVSRunDir, Pins string
+	Tunnels, AllowManaged           bool
+}
+
+// Report is what an attach would do, and why it would not.
+type Report struct {
+	NIC string `json:"nic"`
+	// Mode is that of the attach: api.UplinkSteer or api.UplinkBridge. NotSteer is why mode auto does not take steer.
+	Mode     string `json:"mode"`
+	NotSteer string `json:"notSteer,omitempty"`
+	// Refused are the reasons why the NIC can't be attached safely, each with what to do about it. None: it can.
+	Refused []string `json:"refused"`
+	// Notes are what somebody should know who attaches all the same.
+	Notes []string `json:"notes"`
+	// Moves are the addresses, routes, rules and neighbours that would move to br-uplink.
+	Moves []string `json:"moves"`
+	// VLANs have an interface of their own on the NIC (802.1Q), which takes their frames: no pool may use them here.
+	VLANs []int `json:"vlans"`
+}
+
+// RefusedError says why a NIC is not attached.
+type RefusedError struct{ Report Report }
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s cannot be attached safely in mode %s: %s", e.Report.NIC, e.Report.Mode,
+		strings.Join(e.Report.Refused, "; "))
+}
+
+// NewReport is that of a NIC against which there is nothing to be said.
+func NewReport(nic, mode string) Report {
+	return Report{NIC: nic, Mode: mode, Refused: []string{}, Notes: []string{}, Moves: []string{}, VLANs: []int{}}
+}
+
+// Bridge looks whether the NIC can be attached in mode bridge.
+func Bridge(ctx context.Context, n NIC) (Report, error) {
+	nic, f, err := survey(ctx, n)
+	if err == nil {
+		f.tentative, err = awaitAddresses(ctx, n.Name, f)
+	}
+	if err != nil {
+		return Report{NIC: n.Name}, err
+	}
+	f.noNFT = n.Datapath == api.DatapathNetdev && !haveNFT()
+	f.allowManaged = n.AllowManaged
+	return judge(nic, f), nil
+}
+
+// Steer looks whether the NIC can be attached in mode steer.
+func Steer(ctx context.Context, n NIC) (Report, error) {
+	nic, f, err := survey(ctx, n)
+	if err != nil {
+		return Report{NIC: n.Name}, err
+	}
+	return judgeSteer(nic, f, n.Tunnels && n.Datapath == api.DatapathNetdev, steer.Probe(n.Pins)), nil
+}
+
+// survey reads what both modes have to know.
+func survey(ctx context.Context, n NIC) (hoststate.Link, nicFacts, error) {
+	nic, err := hoststate.Read(n.Name)
+	if err != nil {
+		return nic, nicFacts{}, err
+	}
+	f, err := readFacts(n.Name)
+	s, ovsErr := rows.Find(n.OVSRunDir).Read(ctx, rows.Bridge{Name: rows.BridgeName, Patch: rows.PatchPort}, n.Name)
+	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, ovsErr, s.Present && !s.Ours
+	f.noVswitchd = !vswitchd.Running(n.OVSRunDir)
+	return nic, f, err
+}
+
+func (r Report) String() string {
+	var b strings.Builder
+	for _, part := range []struct {
+		title string
+		lines []string
+	}{{"refused, because", r.Refused}, {"note", r.Notes}, {"would move from " + r.NIC + " to " + rows.BridgeName, r.Moves}} {
+		if len(part.lines) > 0 {
+			fmt.Fprintf(&b, "%s:\n  %s\n", part.title, strings.Join(part.lines, "\n  "))
+		}
+	}
+	if r.NotSteer != "" {
+		fmt.Fprintf(&b, "not mode steer, because: %s\n", r.NotSteer)
+	}
+	if len(r.Refused) == 0 {
+		fmt.Fprintf(&b, "%s can be attached in mode %s\n", r.NIC, r.Mode)
+	}
+	return b.String()
+}
