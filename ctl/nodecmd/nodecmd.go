@@ -25,7 +25,8 @@ func Status(ctx context.Context, journal string, log logr.Logger) (uplink.Status
 }
 
 // Preflight says whether the NIC can be attached; nic "" is the one of the config. It changes nothing.
-func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, log logr.Logger) (preflight.Report, error) {
+func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, log logr.Logger) (
+	preflight.Report, error) {
 	u, p, err := Open(cfg, journal, nic, log)
 	if err != nil {
 		return preflight.Report{}, err

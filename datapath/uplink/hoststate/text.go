@@ -63,8 +63,8 @@ var fields = map[Kind]map[uint16]field{
 		unix.NDA_PROBES: {"", silent}, 12: {"proto", number}},
 }
 
-// Describe is the object in words, all of it but counters: two objects that read alike are alike. Lifetimes stand at the
-// end as "valid=3600s".
+// Describe is the object in words, all of it but counters: two objects that read alike are alike. Lifetimes stand at
+// the end as "valid=3600s".
 func (o Object) Describe(n Names) string {
 	words := []string{string(o.Kind)}
 	h := o.header()
