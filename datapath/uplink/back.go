@@ -31,11 +31,11 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 	defer cancel()
 	switch name {
 	case stepClear:
-		return u.addressesToNIC()
+		return with(u.nic, u.addressesToNIC)
 	case stepMute:
 		return unmute(ctx)
 	case stepRoutes:
-		if err := u.routesToNIC(); err != nil {
+		if err := with(u.nic, u.routesToNIC); err != nil {
 			return err
 		}
 		// At once: the answers to what leaves through the NIC now still arrive on br-uplink.
@@ -49,18 +49,14 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 	case stepSteer:
 		return u.stopSteering()
 	case stepNIC:
-		return u.finishNIC(ctx)
+		return with(u.nic, func(nic netlink.Link) error { return u.finishNIC(ctx, nic) })
 	}
 	return fmt.Errorf("unknown step %q", name)
 }
 
 // addressesToNIC puts back what the NIC had, besides what br-uplink has. IPv6 addresses come without the question
 // whether they are in use, which would take a second, and without routes, which are still to lead to br-uplink.
-func (u *Uplink) addressesToNIC() error {
-	nic, err := u.nic()
-	if err != nil {
-		return err
-	}
+func (u *Uplink) addressesToNIC(nic netlink.Link) error {
 	disabled := u.journal.NIC.Sysctls[hoststate.DisableIPv6]
 	if kernel.HasIPv6() && disabled != "1" {
 		if now, err := hoststate.Sysctl(nic.Attrs().Name, hoststate.DisableIPv6); err != nil || now == "1" {
@@ -128,11 +124,7 @@ func (u *Uplink) renewed(o hoststate.Object, now []hoststate.Object) (
 	return o, u.journal.NIC.Place, u.elapsed()
 }
 
-func (u *Uplink) routesToNIC() error {
-	nic, err := u.nic()
-	if err != nil {
-		return err
-	}
+func (u *Uplink) routesToNIC(nic netlink.Link) error {
 	device, err := findLink(u.journal.Bridge.Name)
 	if err != nil {
 		return err
@@ -222,16 +214,10 @@ func (u *Uplink) clearDevice() error {
 	if err != nil || device == nil {
 		return err
 	}
-	if kernel.HasIPv6() { // it shall make none while it goes
-		if err := hoststate.SetSysctl(device.Attrs().Name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
-			return err
-		}
-	}
-	have, err := hoststate.AddressesOf(place(device))
-	if err != nil {
+	if err := makeNoAddress(device.Attrs().Name); err != nil { // while it goes
 		return err
 	}
-	return hoststate.Remove(have)
+	return removeAddresses(device)
 }
 
 func (u *Uplink) removeBridge(ctx context.Context) error {
@@ -249,11 +235,7 @@ func (u *Uplink) removeBridge(ctx context.Context) error {
 
 // finishNIC sets what would have disturbed before: the addresses' own flags, the link's flags (ovs-vswitchd leaves
 // "promisc" behind when it is killed), neighbours, and lets the kernel make addresses again.
-func (u *Uplink) finishNIC(ctx context.Context) error {
-	nic, err := u.nic()
-	if err != nil {
-		return err
-	}
+func (u *Uplink) finishNIC(ctx context.Context, nic netlink.Link) error {
 	j, name := u.journal, nic.Attrs().Name
 	want, err := u.addressesBack(place(nic), 0)
 	if err != nil {

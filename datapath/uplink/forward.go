@@ -40,23 +40,32 @@ func (u *Uplink) do(ctx context.Context, name string) error {
 		return u.makeBridge(ctx)
 	case stepDevice:
 		if u.journal.mode() == api.UplinkSteer {
-			return u.readyPort()
+			return with(u.device, u.readyPort)
 		}
-		return u.readyDevice()
+		return with(u.device, u.readyDevice)
 	case stepSteer:
 		return u.steer()
 	case stepAddresses:
-		return u.addressesToDevice()
+		return with(u.device, u.addressesToDevice)
 	case stepPort:
 		return u.takeNIC(ctx)
 	case stepRoutes:
-		return u.routesToDevice()
+		return with(u.device, u.routesToDevice)
 	case stepMute:
 		return mute(ctx, u.journal.NIC.Name)
 	case stepClear:
-		return u.clearNIC()
+		return with(u.nic, u.clearNIC)
 	}
 	return fmt.Errorf("unknown step %q", name)
+}
+
+// with does a part of a step with an interface, which has to be there.
+func with(find func() (netlink.Link, error), do func(netlink.Link) error) error {
+	l, err := find()
+	if err != nil {
+		return err
+	}
+	return do(l)
 }
 
 func (u *Uplink) makeBridge(ctx context.Context) error {
@@ -76,16 +85,10 @@ func (u *Uplink) makeBridge(ctx context.Context) error {
 
 // readyDevice gives br-uplink all that the NIC has but addresses and routes, and sets it up. The kernel must make no
 // address of its own: it would ask the wire whether that is in use, and the NIC would answer.
-func (u *Uplink) readyDevice() error {
-	device, err := u.device()
-	if err != nil {
-		return err
-	}
+func (u *Uplink) readyDevice(device netlink.Link) error {
 	j, name := u.journal, device.Attrs().Name
-	if kernel.HasIPv6() {
-		if err := hoststate.SetSysctl(name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
-			return err
-		}
+	if err := makeNoAddress(name); err != nil {
+		return err
 	}
 	if device.Attrs().HardwareAddr.String() != j.NIC.MAC {
 		mac, err := parseMAC(j.NIC.MAC)
@@ -96,16 +99,22 @@ func (u *Uplink) readyDevice() error {
 			return fmt.Errorf("setting the MAC of %s: %w", name, err)
 		}
 	}
-	if device.Attrs().MTU != j.Bridge.MTU {
-		if err := netlink.LinkSetMTU(device, j.Bridge.MTU); err != nil {
-			return fmt.Errorf("setting the MTU of %s: %w", name, err)
-		}
-	}
 	hoststate.CopySysctls(name, j.NIC.Sysctls)
 	hoststate.KeepNeighbours(name)
 	if disabled, known := j.NIC.Sysctls[hoststate.DisableIPv6]; known {
 		if err := hoststate.SetSysctl(name, hoststate.DisableIPv6, disabled); err != nil {
 			return err
+		}
+	}
+	return u.setUp(device)
+}
+
+// setUp sets the bridge's own port up, with the MTU that it is to have.
+func (u *Uplink) setUp(device netlink.Link) error {
+	name, mtu := device.Attrs().Name, u.journal.Bridge.MTU
+	if device.Attrs().MTU != mtu {
+		if err := netlink.LinkSetMTU(device, mtu); err != nil {
+			return fmt.Errorf("setting the MTU of %s: %w", name, err)
 		}
 	}
 	if err := netlink.LinkSetUp(device); err != nil {
@@ -114,13 +123,17 @@ func (u *Uplink) readyDevice() error {
 	return nil
 }
 
+// makeNoAddress keeps the kernel from giving the interface a link-local address of its own.
+func makeNoAddress(name string) error {
+	if !kernel.HasIPv6() {
+		return nil
+	}
+	return hoststate.SetSysctl(name, hoststate.AddrGenMode, hoststate.GenNone)
+}
+
 // addressesToDevice: the NIC has them too, for the time being. They bring no routes: those come later, and are to stay
 // on the NIC until then.
-func (u *Uplink) addressesToDevice() error {
-	device, err := u.device()
-	if err != nil {
-		return err
-	}
+func (u *Uplink) addressesToDevice(device netlink.Link) error {
 	have, err := hoststate.AddressesOf(place(device))
 	if err != nil {
 		return err
@@ -222,11 +235,7 @@ func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Place
 	return moves
 }
 
-func (u *Uplink) routesToDevice() error {
-	device, err := u.device()
-	if err != nil {
-		return err
-	}
+func (u *Uplink) routesToDevice(device netlink.Link) error {
 	moves, err := u.movesToDevice(place(device))
 	if err != nil {
 		return err
@@ -238,11 +247,7 @@ func (u *Uplink) routesToDevice() error {
 }
 
 // clearNIC takes the addresses from the NIC. Without IPv6 it makes none, also when its link comes back.
-func (u *Uplink) clearNIC() error {
-	nic, err := u.nic()
-	if err != nil {
-		return err
-	}
+func (u *Uplink) clearNIC(nic netlink.Link) error {
 	if kernel.HasIPv6() {
 		if err := hoststate.SetSysctl(nic.Attrs().Name, hoststate.AddrGenMode, hoststate.GenNone); err != nil {
 			return err
@@ -251,7 +256,11 @@ func (u *Uplink) clearNIC() error {
 			return err
 		}
 	}
-	have, err := hoststate.AddressesOf(place(nic))
+	return removeAddresses(nic)
+}
+
+func removeAddresses(l netlink.Link) error {
+	have, err := hoststate.AddressesOf(place(l))
 	if err != nil {
 		return err
 	}

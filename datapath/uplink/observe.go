@@ -36,29 +36,35 @@ func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
 	if j.mode() == api.UplinkSteer {
 		return o, dbErr, u.observeSteer(&o, nic, device)
 	}
+	return o, dbErr, u.observeBridge(&o, s, nic, device)
+}
+
+// observeBridge adds what mode bridge has to know. nic and device may be nil.
+func (u *Uplink) observeBridge(o *Observed, s rows.State, nic, device netlink.Link) (err error) {
+	j := u.journal
 	o.Mutes = j.Bridge.Datapath == api.DatapathNetdev
 	if o.Mutes {
 		var text string
 		o.Muted, text = muted()
-		o.Muted = o.Muted && (goesBack(*j, o) || strings.Contains(text, `"`+j.NIC.Name+`"`))
+		o.Muted = o.Muted && (goesBack(*j, *o) || strings.Contains(text, `"`+j.NIC.Name+`"`))
 		o.Taken = s.OFPort > 0
 	} else if nic != nil {
 		if o.Taken, err = inDatapath(nic); err != nil {
-			return o, dbErr, err
+			return err
 		}
 	}
 	if o.Taken && !s.Ours && s.Elsewhere != "" { // another bridge has it: not ours to free
 		o.Taken = false
 	}
 	if device != nil {
-		err = u.observeDevice(&o, device)
+		err = u.observeDevice(o, device)
 	} else {
 		o.Bare = true
 	}
 	if err == nil && nic != nil {
-		err = u.observeNIC(&o, nic)
+		err = u.observeNIC(o, nic)
 	}
-	return o, dbErr, err
+	return err
 }
 
 func place(l netlink.Link) hoststate.Place {

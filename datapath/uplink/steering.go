@@ -79,26 +79,13 @@ func (u *Uplink) observeSteer(o *Observed, nic, device netlink.Link) error {
 }
 
 // readyPort sets the bridge's own port up. The host makes no address there, and asks for none.
-func (u *Uplink) readyPort() error {
-	device, err := u.device()
-	if err != nil {
-		return err
-	}
-	name := device.Attrs().Name
+func (u *Uplink) readyPort(device netlink.Link) error {
 	if kernel.HasIPv6() {
-		if err := hoststate.SetSysctl(name, hoststate.DisableIPv6, "1"); err != nil {
+		if err := hoststate.SetSysctl(device.Attrs().Name, hoststate.DisableIPv6, "1"); err != nil {
 			return err
 		}
 	}
-	if device.Attrs().MTU != u.journal.Bridge.MTU {
-		if err := netlink.LinkSetMTU(device, u.journal.Bridge.MTU); err != nil {
-			return fmt.Errorf("setting the MTU of %s: %w", name, err)
-		}
-	}
-	if err := netlink.LinkSetUp(device); err != nil {
-		return fmt.Errorf("setting %s up: %w", name, err)
-	}
-	return nil
+	return u.setUp(device)
 }
 
 // steer attaches the programs, and has the NIC receive what is not for its own address.
