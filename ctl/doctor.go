@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead-cni/fairlead/diagnose/checks"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
@@ -49,15 +50,15 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 	d.out.add(c)
 	node.addOnly(c)
 	c.AddCommand(podCIDRCommand(conn))
-	short := map[checks.Check]string{checks.CheckPools: "Checks the IPPools", checks.CheckLeaks: "Checks for orphaned and duplicate addresses",
+	short := map[string]string{checks.CheckPools: "Checks the IPPools", checks.CheckLeaks: "Checks for orphaned and duplicate addresses",
 		checks.CheckPolicies: "Lists policies, which are not enforced", checks.CheckAgent: "Checks the agent of this node",
 		checks.CheckOVS: "Checks Open vSwitch on this node", checks.CheckUplink: "Checks this node's NIC, for bridged pods",
 		checks.CheckFlows: "Compares this node's flows with the desired ones",
 		checks.CheckMTU:   "Checks whether pods' largest packets reach other nodes"}
 	for _, check := range checks.Checks()[1:] {
 		one := &examination{conn: conn, node: node}
-		sub := &cobra.Command{Use: string(check), Short: short[check], Args: cli.FlagsOnly,
-			RunE: func(c *cobra.Command, _ []string) error { return one.run(c, []checks.Check{check}) }}
+		sub := &cobra.Command{Use: check, Short: short[check], Args: cli.FlagsOnly,
+			RunE: func(c *cobra.Command, _ []string) error { return one.run(c, []string{check}) }}
 		one.out.add(sub)
 		c.AddCommand(sub)
 	}
@@ -67,7 +68,7 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 func checkNames() string {
 	var names []string
 	for _, c := range checks.Checks() {
-		names = append(names, string(c))
+		names = append(names, c)
 	}
 	return strings.Join(names, ", ")
 }
@@ -79,7 +80,7 @@ type examination struct {
 	out  output
 }
 
-func (d *examination) run(c *cobra.Command, chosen []checks.Check) error {
+func (d *examination) run(c *cobra.Command, chosen []string) error {
 	if err := d.out.check(); err != nil {
 		return err
 	}
@@ -96,13 +97,13 @@ func (d *examination) run(c *cobra.Command, chosen []checks.Check) error {
 	return verdict(r)
 }
 
-func (d *examination) options(chosen []checks.Check) (checks.Options, error) {
+func (d *examination) options(chosen []string) (checks.Options, error) {
 	o := checks.Options{Checks: chosen, SecondLook: secondLook}
 	cfg, notHere, err := d.node.here()
 	if err != nil {
 		return o, err
 	}
-	ofNode := func(c checks.Check) bool { return slices.Contains(checks.OfNode(), c) }
+	ofNode := func(c string) bool { return slices.Contains(checks.OfNode(), c) }
 	asked := len(chosen) > 0 && slices.ContainsFunc(chosen, ofNode)
 	switch {
 	case notHere == "" || asked: // who asks for it means this machine
@@ -122,9 +123,9 @@ func (d *examination) options(chosen []checks.Check) (checks.Options, error) {
 // verdict is the exit code of a result.
 func verdict(r checks.Result) error {
 	switch {
-	case r.Severity == checks.Failing:
+	case r.Severity == report.Failing:
 		return cli.ExitCode(exitFailing)
-	case r.Severity == checks.Warning:
+	case r.Severity == report.Warning:
 		return cli.ExitCode(exitWarning)
 	}
 	if failed := r.Failed(); len(failed) > 0 {
@@ -173,7 +174,7 @@ and fairlead-controller. What may not be read is reported as unknown.`,
 			if err := out.write(c.OutOrStdout(), report, report.Write); err != nil {
 				return err
 			}
-			return verdict(checks.Result{Severity: report.Severity(), Examined: []checks.Check{checks.CheckPodCIDR}})
+			return verdict(checks.Result{Severity: report.Severity(), Examined: []string{checks.CheckPodCIDR}})
 		},
 	}
 	out.add(c)

@@ -216,7 +216,7 @@ Exit codes: 0 no findings, 3 orphaned addresses, 4 pods share an address or may 
 			}
 			ctx, cancel := conn.within(c)
 			defer cancel()
-			r := checks.Examine(ctx, checks.Options{Checks: []checks.Check{checks.CheckLeaks}, Client: client,
+			r := checks.Examine(ctx, checks.Options{Checks: []string{checks.CheckLeaks}, Client: client,
 				SecondLook: secondLook})
 			if failed := r.Failed(); len(failed) > 0 {
 				return errors.New(failed[0].Why)

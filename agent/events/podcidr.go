@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
@@ -146,7 +147,7 @@ func (a *Advisor) diagnose(ctx context.Context, q *desired.PodCIDRError, s *inpu
 		return q.Reason
 	}
 	d := podcidr.Diagnose(a.node, s.Nodes, podcidr.Read(ctx, a.kube.Kubernetes, a.kube.Dynamic), time.Now())
-	if d == nil || d.Warning {
+	if d == nil || d.Severity < report.Failing && d.Kind != podcidr.JustCreated {
 		return q.Reason
 	}
 	return d.Message()

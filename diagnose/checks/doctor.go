@@ -1,91 +1,46 @@
-// Package checks examines a cluster and the node that it runs on, for those who
-// ask, with the kubeconfig that they have. It changes nothing. Each finding names
-// its cause, what it was seen by, and what mends it.
+// Package checks examines a cluster and the node that it runs on, with the user's kubeconfig. It changes nothing. Each
+// finding names its cause, the evidence, and the remedy.
 package checks
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// Severity is how bad a finding is.
-type Severity int
-
-// The severities, from good to bad. Warning: pods are served, but something is
-// wrong or will be. Failing: some pods or a node are not served, or not as they
-// should be.
-const (
-	Healthy Severity = iota
-	Warning
-	Failing
-)
-
-func (s Severity) String() string { return [...]string{"healthy", "warning", "failing"}[s] }
-
-// MarshalJSON writes the name.
-func (s Severity) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
-
-// Check is what is examined, by the name that the command has.
-type Check string
-
 // The checks. The first four ask the Kubernetes API, the others look at this node.
 const (
-	CheckPodCIDR  Check = "pod-cidr"
-	CheckPools    Check = "pools"
-	CheckLeaks    Check = "leaks"
-	CheckPolicies Check = "policies"
+	CheckPodCIDR  = podcidr.Check
+	CheckPools    = "pools"
+	CheckLeaks    = "leaks"
+	CheckPolicies = "policies"
 
-	CheckAgent  Check = "agent"
-	CheckOVS    Check = "ovs"
-	CheckUplink Check = "uplink"
-	CheckFlows  Check = "flows"
-	CheckMTU    Check = "mtu"
+	CheckAgent  = "agent"
+	CheckOVS    = "ovs"
+	CheckUplink = "uplink"
+	CheckFlows  = "flows"
+	CheckMTU    = "mtu"
 )
 
-// Checks are all, in the order in which they are told.
-func Checks() []Check { return append(ofCluster(), OfNode()...) }
+// Checks are all, in the order in which they are reported.
+func Checks() []string { return append(ofCluster(), OfNode()...) }
 
-func ofCluster() []Check { return []Check{CheckPodCIDR, CheckPools, CheckLeaks, CheckPolicies} }
+func ofCluster() []string { return []string{CheckPodCIDR, CheckPools, CheckLeaks, CheckPolicies} }
 
 // OfNode are the checks that look at this node.
-func OfNode() []Check { return []Check{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckMTU} }
-
-// Finding is one thing that is wrong.
-type Finding struct {
-	Check Check `json:"check"`
-	// Kind is one word for programs.
-	Kind     string   `json:"kind"`
-	Severity Severity `json:"severity"`
-	// About are the names of nodes, pools, addresses.
-	About []string `json:"about,omitempty"`
-	// Cause is one sentence or more.
-	Cause string `json:"cause"`
-	// Evidence says what was seen, and where.
-	Evidence []string `json:"evidence,omitempty"`
-	// Remedies each mend it, best first.
-	Remedies []Remedy `json:"remedies,omitempty"`
-	Notes    []string `json:"notes,omitempty"`
-}
-
-// Remedy is one way out: a sentence in the imperative, shell commands or comments,
-// and what it costs.
-type Remedy struct {
-	Text     string   `json:"text"`
-	Commands []string `json:"commands,omitempty"`
-	Beware   []string `json:"beware,omitempty"`
-}
+func OfNode() []string { return []string{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckMTU} }
 
 // key tells findings apart over two looks.
-func (f Finding) key() string { return fmt.Sprint(f.Check, f.Kind, f.About) }
+func key(f report.Finding) string { return fmt.Sprint(f.Check, f.Kind, f.About) }
 
 // Gap is a check that was not made, and why.
 type Gap struct {
-	Check Check  `json:"check"`
+	Check string `json:"check"`
 	Why   string `json:"why"`
 	// Failed: it should have been possible here.
 	Failed bool `json:"failed,omitempty"`
@@ -93,18 +48,18 @@ type Gap struct {
 
 // Result is what all checks found.
 type Result struct {
-	Severity Severity `json:"severity"`
+	Severity report.Severity `json:"severity"`
 	// Examined are the checks that were made. NotKnown are sentences about what these could not see.
-	Examined    []Check   `json:"examined"`
-	NotExamined []Gap     `json:"notExamined,omitempty"`
-	NotKnown    []string  `json:"notKnown,omitempty"`
-	Findings    []Finding `json:"findings"`
+	Examined    []string         `json:"examined"`
+	NotExamined []Gap            `json:"notExamined,omitempty"`
+	NotKnown    []string         `json:"notKnown,omitempty"`
+	Findings    []report.Finding `json:"findings"`
 }
 
 // Options is what the checks work with.
 type Options struct {
 	// Checks are those to make; nil: all.
-	Checks []Check
+	Checks []string
 	// Client is the way to the Kubernetes API; nil: there is none, because of NoClient.
 	Client   *kube.Client
 	NoClient error
@@ -118,7 +73,7 @@ type Options struct {
 
 // Examine makes the checks.
 func Examine(ctx context.Context, o Options) Result {
-	r := Result{Examined: []Check{}, Findings: []Finding{}}
+	r := Result{Examined: []string{}, Findings: []report.Finding{}}
 	for _, c := range Checks() {
 		if o.Checks != nil && !slices.Contains(o.Checks, c) {
 			continue
@@ -143,7 +98,7 @@ func (r Result) Failed() []Gap {
 	return slices.DeleteFunc(slices.Clone(r.NotExamined), func(g Gap) bool { return !g.Failed })
 }
 
-func (o Options) examine(ctx context.Context, c Check) (found []Finding, notKnown []string, gap *Gap) {
+func (o Options) examine(ctx context.Context, c string) (found []report.Finding, notKnown []string, gap *Gap) {
 	ofNode := slices.Contains(OfNode(), c)
 	switch {
 	case ofNode && o.Node == nil:
@@ -156,7 +111,10 @@ func (o Options) examine(ctx context.Context, c Check) (found []Finding, notKnow
 	var err error
 	switch c {
 	case CheckPodCIDR:
-		found, notKnown, err = o.podCIDRs(ctx)
+		var r *Report
+		if r, err = PodCIDRs(ctx, o.Client); err == nil {
+			found, notKnown = r.Problems, r.Unread
+		}
 	case CheckPools:
 		found, err = o.pools(ctx)
 	case CheckLeaks:
@@ -174,7 +132,8 @@ func (o Options) examine(ctx context.Context, c Check) (found []Finding, notKnow
 
 // twice looks, and where something is found looks again: what only one look saw
 // was on its way.
-func twice(ctx context.Context, wait time.Duration, look func(context.Context) ([]Finding, error)) ([]Finding, error) {
+func twice(ctx context.Context, wait time.Duration, look func(context.Context) ([]report.Finding, error)) (
+	[]report.Finding, error) {
 	first, err := look(ctx)
 	if err != nil || len(first) == 0 {
 		return nil, err
@@ -185,18 +144,7 @@ func twice(ctx context.Context, wait time.Duration, look func(context.Context) (
 	case <-time.After(wait):
 	}
 	second, err := look(ctx)
-	return slices.DeleteFunc(second, func(f Finding) bool {
-		return !slices.ContainsFunc(first, func(g Finding) bool { return f.key() == g.key() })
+	return slices.DeleteFunc(second, func(f report.Finding) bool {
+		return !slices.ContainsFunc(first, func(g report.Finding) bool { return key(f) == key(g) })
 	}), err
-}
-
-func (o Options) podCIDRs(ctx context.Context) (found []Finding, notKnown []string, err error) {
-	report, err := PodCIDRs(ctx, o.Client)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, d := range report.Problems {
-		found = append(found, finding(d))
-	}
-	return found, report.Unread, nil
 }

@@ -9,12 +9,13 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-func (o Options) leaks(ctx context.Context) ([]Finding, error) {
-	return twice(ctx, o.SecondLook, func(ctx context.Context) ([]Finding, error) {
+func (o Options) leaks(ctx context.Context) ([]report.Finding, error) {
+	return twice(ctx, o.SecondLook, func(ctx context.Context) ([]report.Finding, error) {
 		v := cluster.Read(ctx, o.Client, cluster.Nodes, cluster.Pods, cluster.Pools, cluster.Allocations, cluster.Keepers,
 			cluster.Leader)
 		if err := v.Missing(cluster.Allocations, cluster.Pools, cluster.Pods, cluster.Nodes, cluster.Keepers); err != nil {
@@ -25,12 +26,12 @@ func (o Options) leaks(ctx context.Context) ([]Finding, error) {
 }
 
 // addressFindings compares who holds addresses with who has them.
-func addressFindings(v *cluster.View) []Finding {
+func addressFindings(v *cluster.View) []report.Finding {
 	return slices.Concat(lost(v), twins(v), strangers(v), conflicts(v))
 }
 
 // lost finds addresses that are held for nobody, those of one node and one reason together.
-func lost(v *cluster.View) []Finding {
+func lost(v *cluster.View) []report.Finding {
 	type group struct {
 		node, why string
 		verdict   cluster.Verdict
@@ -51,7 +52,7 @@ func lost(v *cluster.View) []Finding {
 		}
 		groups[g] = append(groups[g], e)
 	}
-	var out []Finding
+	var out []report.Finding
 	for _, g := range order {
 		f := leak(groups[g])
 		switch {
@@ -63,7 +64,7 @@ func lost(v *cluster.View) []Finding {
 			f.Remedies = nodeIsGone(g.node)
 		default:
 			f.Kind, f.Cause = "leak", f.Cause+" held by pods that are gone: "+g.why
-			f.Remedies = []Remedy{{Text: "Wait some minutes. If they stay, release them manually",
+			f.Remedies = []report.Remedy{{Text: "Wait some minutes. If they stay, release them manually",
 				Commands: []string{"fairleadctl ipam release " + f.About[0]}}}
 		}
 		out = append(out, f)
@@ -72,8 +73,8 @@ func lost(v *cluster.View) []Finding {
 }
 
 // leak is a finding about several addresses.
-func leak(list []cluster.Evidence) Finding {
-	f := Finding{Check: CheckLeaks, Severity: Warning, Cause: number(len(list), "1 address is", "%d addresses are")}
+func leak(list []cluster.Evidence) report.Finding {
+	f := report.Finding{Check: CheckLeaks, Severity: report.Warning, Cause: number(len(list), "1 address is", "%d addresses are")}
 	for i, e := range list {
 		f.About = append(f.About, e.Allocation.Name)
 		if e.Waits = ""; i < 5 { // which is in the cause
@@ -88,8 +89,8 @@ func leak(list []cluster.Evidence) Finding {
 }
 
 // nodeIsGone are the ways to say that nothing runs on a node any more.
-func nodeIsGone(node string) []Remedy {
-	return []Remedy{
+func nodeIsGone(node string) []report.Remedy {
+	return []report.Remedy{
 		{Text: "If the node will not come back, delete it", Commands: []string{"kubectl delete node " + node}},
 		{Text: "If it is certainly switched off, mark it as out of service with a taint, and remove the taint when it is back",
 			Commands: []string{"kubectl taint node " + node + " node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"},
@@ -98,7 +99,7 @@ func nodeIsGone(node string) []Remedy {
 }
 
 // twins finds addresses that two running pods have.
-func twins(v *cluster.View) []Finding {
+func twins(v *cluster.View) []report.Finding {
 	by := map[netip.Addr][]cluster.Pod{}
 	var order []netip.Addr
 	for _, p := range v.Pods {
@@ -115,12 +116,12 @@ func twins(v *cluster.View) []Finding {
 			by[a] = append(by[a], p)
 		}
 	}
-	var out []Finding
+	var out []report.Finding
 	for _, a := range order {
 		if len(by[a]) < 2 {
 			continue
 		}
-		f := Finding{Check: CheckLeaks, Kind: "duplicate", Severity: Failing, About: []string{a.String()},
+		f := report.Finding{Check: CheckLeaks, Kind: "duplicate", Severity: report.Failing, About: []string{a.String()},
 			Cause: fmt.Sprintf("%d running pods have the address %s: traffic may reach the wrong one", len(by[a]), a)}
 		var spare cluster.Pod
 		for _, p := range by[a] {
@@ -132,7 +133,7 @@ func twins(v *cluster.View) []Finding {
 		if spare.Name == "" {
 			spare = by[a][len(by[a])-1]
 		}
-		f.Remedies = []Remedy{{Text: "Delete the pod that it is not allocated to, so that it is recreated with another address",
+		f.Remedies = []report.Remedy{{Text: "Delete the pod that it is not allocated to, so that it is recreated with another address",
 			Commands: []string{"fairleadctl doctor pod-cidr   # if the address is of a podCIDR", deletePod(spare)}}}
 		out = append(out, f)
 	}
@@ -149,13 +150,13 @@ func holds(v *cluster.View, a netip.Addr, p cluster.Pod) bool {
 }
 
 // strangers finds pods with an address of a pool that they do not hold: it may be given to others.
-func strangers(v *cluster.View) []Finding {
+func strangers(v *cluster.View) []report.Finding {
 	held := map[string]api.IPAllocation{}
 	for _, a := range v.Allocations {
 		held[a.Name] = a
 	}
 	pools := podPools(v)
-	var out []Finding
+	var out []report.Finding
 	for _, p := range v.Pods {
 		if p.HostNetwork || p.Ended || p.Leaving {
 			continue
@@ -163,9 +164,9 @@ func strangers(v *cluster.View) []Finding {
 		for _, a := range p.IPs {
 			i := slices.IndexFunc(pools, func(q pool.Pool) bool { return q.Contains(a) })
 			h, known := held[allocation.Name("", a)]
-			f := Finding{Check: CheckLeaks, Severity: Failing, About: []string{a.String(), p.String()},
+			f := report.Finding{Check: CheckLeaks, Severity: report.Failing, About: []string{a.String(), p.String()},
 				Evidence: []string{fmt.Sprintf("Pod %s (UID %s) on node %s has %s in status.podIPs", p, p.UID, p.Node, a)},
-				Remedies: []Remedy{{Text: "Delete the pod, so that it is recreated with its own address", Commands: []string{deletePod(p)}}}}
+				Remedies: []report.Remedy{{Text: "Delete the pod, so that it is recreated with its own address", Commands: []string{deletePod(p)}}}}
 			switch {
 			case known && h.Spec.Phase == api.PhaseAllocated && p.Is(h.Spec.Owner.PodUID), !known && i < 0:
 				continue
@@ -195,17 +196,17 @@ func podPools(v *cluster.View) []pool.Pool {
 }
 
 // conflicts finds addresses that somebody uses who is no pod.
-func conflicts(v *cluster.View) []Finding {
-	var out []Finding
+func conflicts(v *cluster.View) []report.Finding {
+	var out []report.Finding
 	for _, e := range v.Evidences() {
 		a := e.Allocation
 		if a.Spec.Phase != api.PhaseConflict {
 			continue
 		}
-		out = append(out, Finding{Check: CheckLeaks, Kind: "conflict", Severity: Warning, About: []string{a.Name},
+		out = append(out, report.Finding{Check: CheckLeaks, Kind: "conflict", Severity: report.Warning, About: []string{a.Name},
 			Cause:    fmt.Sprintf("%s of IPPool %s is used by a host outside of the cluster: it is not allocated to pods", a.Spec.Address, a.Spec.Pool),
 			Evidence: e.Lines(),
-			Remedies: []Remedy{{Text: "Find the host with this MAC address and change its IP address, or exclude the address from the pool",
+			Remedies: []report.Remedy{{Text: "Find the host with this MAC address and change its IP address, or exclude the address from the pool",
 				Commands: []string{"kubectl edit ippool " + a.Spec.Pool + "   # spec.excludes: [" + a.Spec.Address + "]"}}}})
 	}
 	return out

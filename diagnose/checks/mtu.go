@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/wire"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
 // mostPeers is how many other nodes are asked: paths of a cluster are alike.
@@ -22,7 +23,7 @@ const smallest = 576
 const echoWait = 500 * time.Millisecond
 
 // mtu looks whether the largest packets of pods fit through to other nodes.
-func (n *NodeProbe) mtu(ctx context.Context) (found []Finding, notKnown []string, err error) {
+func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown []string, err error) {
 	if os.Geteuid() != 0 {
 		return nil, nil, fmt.Errorf("this needs root (sudo)")
 	}
@@ -34,10 +35,10 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []Finding, notKnown []string
 		return nil, nil, fmt.Errorf("the agent has not determined the pods' MTU yet: %s", s.NotReady)
 	}
 	if largest := s.TransportMTU - s.Overhead; s.PodMTU > largest {
-		return []Finding{{Check: CheckMTU, Kind: "mtu-too-large", Severity: Failing, About: []string{s.Node},
+		return []report.Finding{{Check: CheckMTU, Kind: "mtu-too-large", Severity: report.Failing, About: []string{s.Node},
 			Cause:    fmt.Sprintf("pods have an MTU of %d, but %s carries %d bytes, of which the tunnel needs %d: packets of more than %d bytes to other nodes are lost", s.PodMTU, s.Transport, s.TransportMTU, s.Overhead, largest),
 			Evidence: []string{"reported by the agent of this node"},
-			Remedies: []Remedy{{Text: fmt.Sprintf("Set defaultMTU to 0 or %d in the agents' config, and recreate the pods", largest)}}}}, nil, nil
+			Remedies: []report.Remedy{{Text: fmt.Sprintf("Set defaultMTU to 0 or %d in the agents' config, and recreate the pods", largest)}}}}, nil, nil
 	}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
@@ -58,7 +59,7 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []Finding, notKnown []string
 }
 
 // path asks one node with packets as large as the pods'.
-func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []Finding, notKnown []string) {
+func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []report.Finding, notKnown []string) {
 	size := s.PodMTU + s.Overhead
 	arrives := func(size int) bool {
 		for range 2 { // one may be lost
@@ -82,11 +83,11 @@ func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []Findi
 			high = mid
 		}
 	}
-	return []Finding{{Check: CheckMTU, Kind: "path-mtu", Severity: Failing, About: []string{p.Node},
+	return []report.Finding{{Check: CheckMTU, Kind: "path-mtu", Severity: report.Failing, About: []string{p.Node},
 		Cause: fmt.Sprintf("packets of up to %d bytes go to node %s (%s), but the largest that arrives has %d: larger ones are lost, and connections hang once they carry data", size, p.Node, p.Address, low),
 		Evidence: []string{fmt.Sprintf("pings with the DF flag; %s has an MTU of %d, pods of %d", s.Transport,
 			s.TransportMTU, s.PodMTU)},
-		Remedies: []Remedy{
+		Remedies: []report.Remedy{
 			{Text: fmt.Sprintf("Configure switches and routers between the nodes for packets of %d bytes", size)},
 			{Text: fmt.Sprintf("Set defaultMTU: %d in the agents' config of all nodes, and recreate the pods", low-s.Overhead)}}}}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
 // NodeProbe looks at the node that it runs on.
@@ -23,8 +24,8 @@ type NodeProbe struct {
 	Journal string
 }
 
-func (n *NodeProbe) examine(ctx context.Context, c Check, secondLook time.Duration) (
-	found []Finding, notKnown []string, err error) {
+func (n *NodeProbe) examine(ctx context.Context, c string, secondLook time.Duration) (
+	found []report.Finding, notKnown []string, err error) {
 	switch c {
 	case CheckAgent:
 		return n.agent(ctx), nil, nil
@@ -40,37 +41,42 @@ func (n *NodeProbe) examine(ctx context.Context, c Check, secondLook time.Durati
 	return found, nil, err
 }
 
-func (n *NodeProbe) agent(ctx context.Context) []Finding {
+func (n *NodeProbe) agent(ctx context.Context) []report.Finding {
 	s, err := nodestate.Agent(ctx, n.Config)
-	look := Remedy{Text: "Check its log, and start it if it does not run",
+	look := report.Remedy{Text: "Check its log, and start it if it does not run",
 		Commands: []string{"kubectl -n kube-system logs -l " + api.AgentPodSelector + " --field-selector spec.nodeName=$(hostname)   " +
 			"# or: journalctl -u fairlead-agent"}}
+	f := report.Finding{Check: CheckAgent, Severity: report.Failing, Remedies: []report.Remedy{look}}
 	switch {
 	case err != nil:
-		return []Finding{{Check: CheckAgent, Kind: "agent-away", Severity: Failing, Cause: err.Error() + ". Running pods keep their network; new pods get none", Remedies: []Remedy{look}}}
+		f.Kind, f.Cause = "agent-away", err.Error()+". Running pods keep their network; new pods get none"
+		return []report.Finding{f}
 	case s.NotReady != "":
-		return []Finding{{Check: CheckAgent, Kind: "agent-not-ready", Severity: Failing, About: []string{s.Node}, Cause: s.NotReady,
-			Evidence: []string{"reported by the agent of this node"}, Remedies: []Remedy{look}}}
+		f.Kind, f.Cause = "agent-not-ready", s.NotReady
+		f.Evidence = []string{"reported by the agent of this node"}
 	case s.Degraded != "":
-		return []Finding{{Check: CheckAgent, Kind: "agent-degraded", Severity: Warning, About: []string{s.Node}, Cause: s.Degraded,
-			Evidence: []string{"reported by the agent of this node, which serves pods nevertheless"}}}
+		f.Kind, f.Cause, f.Severity, f.Remedies = "agent-degraded", s.Degraded, report.Warning, nil
+		f.Evidence = []string{"reported by the agent of this node, which serves pods nevertheless"}
+	default:
+		return nil
 	}
-	return nil
+	f.About = []string{s.Node}
+	return []report.Finding{f}
 }
 
 // startOVS are the ways to start Open vSwitch.
-func startOVS(daemon string) []Remedy {
-	return []Remedy{{Text: "Start it; its log has the reason why it stopped", Commands: []string{
+func startOVS(daemon string) []report.Remedy {
+	return []report.Remedy{{Text: "Start it; its log has the reason why it stopped", Commands: []string{
 		"systemctl restart openvswitch-switch   # or: ovs-ctl start", "tail /var/log/openvswitch/" + daemon + ".log"}}}
 }
 
-func (n *NodeProbe) ovs(ctx context.Context) ([]Finding, error) {
+func (n *NodeProbe) ovs(ctx context.Context) ([]report.Finding, error) {
 	db, err := nodestate.OVS(ctx, n.Config)
 	if err != nil && os.Geteuid() != 0 {
 		return nil, err
 	}
 	if err != nil {
-		return []Finding{{Check: CheckOVS, Kind: "ovsdb-down", Severity: Failing, Cause: err.Error() + ". No pod can be added or removed",
+		return []report.Finding{{Check: CheckOVS, Kind: "ovsdb-down", Severity: report.Failing, Cause: err.Error() + ". No pod can be added or removed",
 			Remedies: startOVS("ovsdb-server")}}, nil
 	}
 	defer db.Close()
@@ -80,38 +86,38 @@ func (n *NodeProbe) ovs(ctx context.Context) ([]Finding, error) {
 	}
 	out := n.bridge(ctx, db, o)
 	for _, b := range o.Broken {
-		out = append(out, Finding{Check: CheckOVS, Kind: "record-broken", Severity: Warning, About: []string{b.Name},
+		out = append(out, report.Finding{Check: CheckOVS, Kind: "record-broken", Severity: report.Warning, About: []string{b.Name},
 			Cause:    fmt.Sprintf("the record of pod port %s is invalid: %s", b.Name, b.Reason),
 			Evidence: []string{"ovs-vsctl list Port " + b.Name}})
 	}
 	if len(o.Foreign) > 0 {
-		out = append(out, Finding{Check: CheckOVS, Kind: "foreign-ports", Severity: Warning, About: o.Foreign,
+		out = append(out, report.Finding{Check: CheckOVS, Kind: "foreign-ports", Severity: report.Warning, About: o.Foreign,
 			Cause: fmt.Sprintf("bridge %s has %s not Fairlead's: no traffic is forwarded there", n.Config.OVSBridge,
 				number(len(o.Foreign), "a port that is", "%d ports that are")),
 			Evidence: []string{some(o.Foreign)},
-			Remedies: []Remedy{{Text: "Remove the ports that are not needed",
+			Remedies: []report.Remedy{{Text: "Remove the ports that are not needed",
 				Commands: []string{"ovs-vsctl del-port " + n.Config.OVSBridge + " " + o.Foreign[0]}}}})
 	}
 	return out, nil
 }
 
 // bridge is about ovs-vswitchd and what it has made.
-func (n *NodeProbe) bridge(ctx context.Context, db *ovsdb.DB, o ovsdb.Observed) []Finding {
-	f := Finding{Check: CheckOVS, Severity: Failing, About: []string{n.Config.OVSBridge}}
+func (n *NodeProbe) bridge(ctx context.Context, db *ovsdb.DB, o ovsdb.Observed) []report.Finding {
+	f := report.Finding{Check: CheckOVS, Severity: report.Failing, About: []string{n.Config.OVSBridge}}
 	switch {
 	case !o.BridgePresent:
 		f.Kind, f.Cause = "no-bridge", "there is no bridge "+n.Config.OVSBridge+": the agent creates it when it starts, and when it was deleted"
-		return []Finding{f}
+		return []report.Finding{f}
 	case o.DatapathLost:
 		f.Kind, f.Cause = "datapath-lost", "the datapath of bridge "+n.Config.OVSBridge+
 			" was deleted (ovs-dpctl del-dp), and ovs-vswitchd cannot recreate it while it runs"
 		f.Remedies = startOVS("ovs-vswitchd")
-		return []Finding{f}
+		return []report.Finding{f}
 	}
 	if sw, err := nodestate.Switch(ctx, n.Config); err != nil {
 		f.Kind, f.Cause = "vswitchd-down", "ovs-vswitchd is down or hangs: "+err.Error()
 		f.Remedies = startOVS("ovs-vswitchd")
-		return []Finding{f}
+		return []report.Finding{f}
 	} else {
 		sw.Close()
 	}
@@ -128,29 +134,29 @@ func (n *NodeProbe) bridge(ctx context.Context, db *ovsdb.DB, o ovsdb.Observed) 
 	defer cancel()
 	if err := db.WaitOFPorts(ctx, names...); err != nil {
 		f.Kind, f.Cause = "port-without-number", err.Error()+". No traffic is forwarded through such a port"
-		return []Finding{f}
+		return []report.Finding{f}
 	}
 	return nil
 }
 
-func (n *NodeProbe) uplink(ctx context.Context) ([]Finding, error) {
+func (n *NodeProbe) uplink(ctx context.Context) ([]report.Finding, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("this needs root (sudo)")
 	}
 	u, err := uplink.Open(n.Journal, logr.Discard())
 	if err != nil {
-		return []Finding{{Check: CheckUplink, Kind: "journal-unreadable", Severity: Failing, Cause: err.Error()}}, nil
+		return []report.Finding{{Check: CheckUplink, Kind: "journal-unreadable", Severity: report.Failing, Cause: err.Error()}}, nil
 	}
 	s, err := u.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	f := Finding{Check: CheckUplink, Severity: Failing, About: []string{s.NIC},
+	f := report.Finding{Check: CheckUplink, Severity: report.Failing, About: []string{s.NIC},
 		Evidence: []string{"fairleadctl uplink status"}}
 	if a, err := nodestate.Agent(ctx, n.Config); err == nil && a.Bridging && a.NoUplink != "" {
 		f.Kind, f.Cause = "no-uplink", "bridged pods have no network: "+a.NoUplink
-		f.Remedies = []Remedy{{Text: "Check what prevents the attach", Commands: []string{"fairleadctl uplink preflight"}}}
-		return []Finding{f}, nil
+		f.Remedies = []report.Remedy{{Text: "Check what prevents the attach", Commands: []string{"fairleadctl uplink preflight"}}}
+		return []report.Finding{f}, nil
 	}
 	switch {
 	case s.OVSDB != "" && s.Phase != uplink.Detached:
@@ -162,14 +168,14 @@ func (n *NodeProbe) uplink(ctx context.Context) ([]Finding, error) {
 	default:
 		return nil, nil
 	}
-	f.Remedies = []Remedy{{Text: "Start the agent: it resumes, or restores the NIC"},
+	f.Remedies = []report.Remedy{{Text: "Start the agent: it resumes, or restores the NIC"},
 		{Text: "Restore the NIC manually", Commands: []string{"fairleadctl uplink restore"},
 			Beware: []string{"Bridged pods then have no network until the agent is restarted"}}}
-	return []Finding{f}, nil
+	return []report.Finding{f}, nil
 }
 
 func (n *NodeProbe) flows(ctx context.Context, secondLook time.Duration) (
-	found []Finding, notKnown []string, err error) {
+	found []report.Finding, notKnown []string, err error) {
 	_, aerr := nodestate.Agent(ctx, n.Config)
 	if aerr != nil {
 		notKnown = []string{"missing flows: the agent, which knows the desired ones, does not answer"}
@@ -178,7 +184,7 @@ func (n *NodeProbe) flows(ctx context.Context, secondLook time.Duration) (
 	return found, notKnown, err
 }
 
-func (n *NodeProbe) compareFlows(ctx context.Context) ([]Finding, error) {
+func (n *NodeProbe) compareFlows(ctx context.Context) ([]report.Finding, error) {
 	sw, err := nodestate.Switch(ctx, n.Config)
 	if err != nil {
 		return nil, err
@@ -189,10 +195,10 @@ func (n *NodeProbe) compareFlows(ctx context.Context) ([]Finding, error) {
 	if err != nil || len(d.Missing)+len(d.Foreign) == 0 {
 		return nil, err
 	}
-	f := Finding{Check: CheckFlows, Kind: "flows-differ", Severity: Failing, About: []string{n.Config.OVSBridge},
+	f := report.Finding{Check: CheckFlows, Kind: "flows-differ", Severity: report.Failing, About: []string{n.Config.OVSBridge},
 		Cause: fmt.Sprintf("of the flows of bridge %s %d are missing or modified, and %d are not desired. The agent repairs that within 15 seconds, so something keeps changing them, or the agent cannot write", n.Config.OVSBridge,
 			len(d.Missing), len(d.Foreign)),
-		Remedies: []Remedy{{Text: "Find what changes them; the agent's log lists what it has reverted",
+		Remedies: []report.Remedy{{Text: "Find what changes them; the agent's log lists what it has reverted",
 			Commands: []string{"ovs-ofctl monitor unix:" + filepath.Join(n.Config.OVSRunDir, n.Config.OVSBridge+".mgmt") + " watch:"}}}}
 	for _, l := range []struct {
 		what  string
@@ -206,5 +212,5 @@ func (n *NodeProbe) compareFlows(ctx context.Context) ([]Finding, error) {
 			f.Evidence = append(f.Evidence, l.what+flow)
 		}
 	}
-	return []Finding{f}, nil
+	return []report.Finding{f}, nil
 }

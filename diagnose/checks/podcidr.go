@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
@@ -24,9 +25,9 @@ type Report struct {
 	Services     []netip.Prefix  `json:"services,omitempty"`
 	ServicesFrom string          `json:"servicesFrom,omitempty"`
 	// Allocator says in a few words what gives podCIDRs to Nodes.
-	Allocator string              `json:"allocator"`
-	Nodes     []Node              `json:"nodes"`
-	Problems  []podcidr.Diagnosis `json:"problems,omitempty"`
+	Allocator string           `json:"allocator"`
+	Nodes     []Node           `json:"nodes"`
+	Problems  []report.Finding `json:"problems,omitempty"`
 	// Unread is what could not be read, and is not known therefore.
 	Unread []string `json:"unread,omitempty"`
 }
@@ -41,29 +42,12 @@ type Node struct {
 }
 
 // Severity is that of the worst problem.
-func (r *Report) Severity() Severity {
-	worst := Healthy
+func (r *Report) Severity() report.Severity {
+	worst := report.Healthy
 	for _, p := range r.Problems {
-		worst = max(worst, severityOf(p))
+		worst = max(worst, p.Severity)
 	}
 	return worst
-}
-
-func severityOf(d podcidr.Diagnosis) Severity {
-	if d.Warning || d.Kind == podcidr.JustCreated {
-		return Warning
-	}
-	return Failing
-}
-
-// finding is a diagnosis as one of many findings.
-func finding(d podcidr.Diagnosis) Finding {
-	f := Finding{Check: CheckPodCIDR, Kind: string(d.Kind), Severity: severityOf(d), About: d.Nodes, Cause: d.Cause,
-		Evidence: slices.Concat(d.Evidence, d.Seen), Notes: d.NoHelp}
-	for _, r := range d.Remedies {
-		f.Remedies = append(f.Remedies, Remedy{Text: r.Text, Commands: r.Commands, Beware: r.Beware})
-	}
-	return f
 }
 
 // PodCIDRs examines the podCIDRs of all nodes. The error says why Nodes could not
@@ -96,7 +80,7 @@ func PodCIDRs(ctx context.Context, client *kube.Client) (*Report, error) {
 func (r *Report) problemsOf(node string) []int {
 	var out []int
 	for i, p := range r.Problems {
-		if slices.Contains(p.Nodes, node) || slices.Contains(p.With, node) {
+		if slices.Contains(p.About, node) {
 			out = append(out, i+1)
 		}
 	}

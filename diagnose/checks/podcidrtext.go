@@ -18,7 +18,7 @@ func (r *Report) Write(p *report.Printer) {
 	p.Table(rows...)
 	p.Line("")
 	for i, d := range r.Problems {
-		finding(d).write(p, i+1, "")
+		d.Write(p, i+1, "")
 	}
 	if len(r.Problems) == 0 {
 		p.Line("%s", p.Paint(report.Good, "No problems: every node has its own podCIDR."))
@@ -50,7 +50,7 @@ func (r *Report) state(p *report.Printer, n Node) string {
 	var out []string
 	for _, i := range n.Problems {
 		d := r.Problems[i-1]
-		out = append(out, p.Paint(severityOf(d).colour(), fmt.Sprintf("%s (problem %d)", d.Kind, i)))
+		out = append(out, p.Paint(d.Severity.Colour(), fmt.Sprintf("%s (problem %d)", d.Kind, i)))
 	}
 	return strings.Join(out, ", ")
 }

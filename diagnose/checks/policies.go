@@ -5,18 +5,19 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-func (o Options) policies(ctx context.Context) ([]Finding, error) {
+func (o Options) policies(ctx context.Context) ([]report.Finding, error) {
 	v := cluster.Read(ctx, o.Client, cluster.Policies)
 	if err := v.Missing(cluster.Policies); err != nil || len(v.Policies) == 0 {
 		return nil, err
 	}
-	return []Finding{{Check: CheckPolicies, Kind: "policies-not-enforced", Severity: Warning, About: v.Policies,
+	return []report.Finding{{Check: CheckPolicies, Kind: "policies-not-enforced", Severity: report.Warning, About: v.Policies,
 		Cause: fmt.Sprintf("Fairlead enforces no network policies, but there %s: traffic that they should block passes",
 			number(len(v.Policies), "is 1", "are %d")),
 		Evidence: []string{some(v.Policies)},
-		Remedies: []Remedy{{Text: "Block the traffic elsewhere (the underlay's firewall, the application itself), or delete policies that are not needed"}}}}, nil
+		Remedies: []report.Remedy{{Text: "Block the traffic elsewhere (the underlay's firewall, the application itself), or delete policies that are not needed"}}}}, nil
 }
 
 // number says how many in words: one has its own.

@@ -9,10 +9,11 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-func (o Options) pools(ctx context.Context) ([]Finding, error) {
+func (o Options) pools(ctx context.Context) ([]report.Finding, error) {
 	v := cluster.Read(ctx, o.Client, cluster.Pools, cluster.Leader, cluster.Ranges)
 	if err := v.Missing(cluster.Pools, cluster.Ranges); err != nil {
 		return nil, err
@@ -22,13 +23,13 @@ func (o Options) pools(ctx context.Context) ([]Finding, error) {
 
 // poolFindings tells what pools say of themselves, and what is wrong with those that
 // nobody looks after.
-func poolFindings(v *cluster.View) []Finding {
-	var out []Finding
+func poolFindings(v *cluster.View) []report.Finding {
+	var out []report.Finding
 	if missing := v.Unread[cluster.Leader] == nil && !v.Controller.Works; missing && len(v.Pools)+len(v.Ranges) > 0 {
-		out = append(out, Finding{Check: CheckPools, Kind: "controller-away", Severity: Warning,
+		out = append(out, report.Finding{Check: CheckPools, Kind: "controller-away", Severity: report.Warning,
 			Cause:    "fairlead-controller is not working: the status of pools and ranges may be outdated, NodeIPAM assigns no podCIDRs, and addresses of lost nodes are not reclaimed",
 			Evidence: []string{v.Controller.String()},
-			Remedies: []Remedy{{Text: "Start fairlead-controller; if it runs, its log has the reason",
+			Remedies: []report.Remedy{{Text: "Start fairlead-controller; if it runs, its log has the reason",
 				Commands: []string{"kubectl -n kube-system get lease fairlead-controller -o yaml"}}}})
 	}
 	for _, p := range v.Pools {
@@ -37,14 +38,15 @@ func poolFindings(v *cluster.View) []Finding {
 	return out
 }
 
-func poolFinding(p api.IPPool) []Finding {
-	f := Finding{Check: CheckPools, Severity: Failing, About: []string{p.Name}, Evidence: []string{"kubectl describe ippool " + p.Name}}
+func poolFinding(p api.IPPool) []report.Finding {
+	f := report.Finding{Check: CheckPools, Severity: report.Failing, About: []string{p.Name},
+		Evidence: []string{"kubectl describe ippool " + p.Name}}
 	if _, err := pool.Read(p); err != nil {
 		f.Kind, f.Cause = "pool-invalid", fmt.Sprintf("%v. It does not allocate addresses", err)
-		f.Remedies = []Remedy{{Text: "Correct the field that the message names", Commands: []string{"kubectl edit ippool " + p.Name}}}
-		return []Finding{f}
+		f.Remedies = []report.Remedy{{Text: "Correct the field that the message names", Commands: []string{"kubectl edit ippool " + p.Name}}}
+		return []report.Finding{f}
 	}
-	var out []Finding
+	var out []report.Finding
 	for _, c := range p.Status.Conditions {
 		if c.Type == api.PoolReady || c.Type == api.PoolInvalid || c.Status != metav1.ConditionTrue {
 			continue
@@ -54,15 +56,15 @@ func poolFinding(p api.IPPool) []Finding {
 		switch c.Type {
 		case api.PoolExhausted:
 			f.Evidence = append(f.Evidence, fmt.Sprintf("fairleadctl ipam show --pool %s lists the owners of its addresses, fairleadctl ipam check the orphaned ones", p.Name))
-			f.Remedies = []Remedy{{Text: "Add a range to the pool, or check for orphaned addresses",
+			f.Remedies = []report.Remedy{{Text: "Add a range to the pool, or check for orphaned addresses",
 				Commands: []string{"fairleadctl ipam check", "kubectl edit ippool " + p.Name}}}
 		case api.PoolOverlapping:
-			f.Remedies = []Remedy{{Text: "Change the younger of the two pools", Commands: []string{"kubectl edit ippool " + p.Name}}}
+			f.Remedies = []report.Remedy{{Text: "Change the younger of the two pools", Commands: []string{"kubectl edit ippool " + p.Name}}}
 			if meta.IsStatusConditionTrue(p.Status.Conditions, api.PoolReady) {
-				f.Severity = Warning
+				f.Severity = report.Warning
 			}
 		default:
-			f.Severity = Warning
+			f.Severity = report.Warning
 		}
 		out = append(out, f)
 	}

@@ -6,16 +6,12 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-func (s Severity) colour() report.Colour {
-	return [...]report.Colour{report.Good, report.Middle, report.Bad}[s]
-}
-
 // Write writes the result for people.
 func (r Result) Write(p *report.Printer) {
 	rows := [][]string{{"CHECK", "RESULT"}}
 	for _, c := range Checks() {
 		if text := r.of(p, c); text != "" {
-			rows = append(rows, []string{string(c), text})
+			rows = append(rows, []string{c, text})
 		}
 	}
 	p.Table(rows...)
@@ -24,7 +20,7 @@ func (r Result) Write(p *report.Printer) {
 	}
 	p.Line("")
 	for i, f := range r.Findings {
-		f.write(p, i+1, string(f.Check)+": ")
+		f.Write(p, i+1, f.Check+": ")
 	}
 	switch {
 	case len(r.Examined) == 0:
@@ -35,7 +31,7 @@ func (r Result) Write(p *report.Printer) {
 }
 
 // of is the table's text about a check; empty: it was not asked for.
-func (r Result) of(p *report.Printer, c Check) string {
+func (r Result) of(p *report.Printer, c string) string {
 	for _, g := range r.NotExamined {
 		if g.Check == c && g.Failed {
 			return p.Paint(report.Middle, "check failed: ") + g.Why
@@ -50,7 +46,7 @@ func (r Result) of(p *report.Printer, c Check) string {
 	if !asked {
 		return ""
 	}
-	count, worst := 0, Healthy
+	count, worst := 0, report.Healthy
 	for _, f := range r.Findings {
 		if f.Check == c {
 			count++
@@ -60,39 +56,5 @@ func (r Result) of(p *report.Printer, c Check) string {
 	if count == 0 {
 		return p.Paint(report.Good, "ok")
 	}
-	return p.Paint(worst.colour(), fmt.Sprintf("%s, see below", number(count, "1 finding", "%d findings")))
-}
-
-// write writes one finding; before stands before its kind.
-func (f Finding) write(p *report.Printer, number int, before string) {
-	what := "Problem"
-	if f.Severity == Warning {
-		what = "Warning"
-	}
-	p.Line("%s", p.Paint(f.Severity.colour(), fmt.Sprintf("%s %d: %s%s", what, number, before, f.Kind)))
-	p.Text("  ", f.Cause)
-	for _, e := range f.Evidence {
-		p.Text("  evidence: ", e)
-	}
-	for i, r := range f.Remedies {
-		r.write(p, i)
-	}
-	for _, n := range f.Notes {
-		p.Text("  note: ", n)
-	}
-	p.Line("")
-}
-
-func (r Remedy) write(p *report.Printer, i int) {
-	label := "  remedy: "
-	if i > 0 {
-		label = "  or:     "
-	}
-	p.Text(label, r.Text)
-	for _, c := range r.Commands {
-		p.Line("      %s", c) // not broken: it is to be copied
-	}
-	for _, b := range r.Beware {
-		p.Text("    beware: ", b)
-	}
+	return p.Paint(worst.Colour(), fmt.Sprintf("%s, see below", number(count, "1 finding", "%d findings")))
 }

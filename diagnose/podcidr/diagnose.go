@@ -1,27 +1,28 @@
 package podcidr
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// young is how long an allocator may take for a new Node before its silence says
-// something. kube-controller-manager takes a second.
+// young is how long an allocator may take for a new Node. kube-controller-manager takes a second.
 const young = 30 * time.Second
 
-// Diagnose returns what is wrong with the podCIDR of the named node: what keeps
-// it from serving pods before what does not, nil when nothing is. now tells
-// new Nodes from old ones.
-func Diagnose(name string, nodes map[string]inputs.Node, f Facts, now time.Time) *Diagnosis {
+// Diagnose returns what is wrong with the podCIDR of the named node: what keeps it from serving pods before what does
+// not, nil when nothing is. now tells new Nodes from old ones.
+func Diagnose(name string, nodes map[string]inputs.Node, f Facts, now time.Time) *report.Finding {
 	c := newCluster(nodes, f, now)
 	c.asked = name
-	var found *Diagnosis
+	var found *report.Finding
 	for _, d := range c.survey() {
-		if slices.Contains(d.Nodes, name) && (found == nil || found.Warning && !d.Warning) {
+		if slices.Contains(d.About, name) && (found == nil || found.Severity < d.Severity) {
 			found = &d
 		}
 	}
@@ -29,18 +30,18 @@ func Diagnose(name string, nodes map[string]inputs.Node, f Facts, now time.Time)
 }
 
 // Survey returns all that is wrong with the podCIDRs of a cluster.
-func Survey(nodes map[string]inputs.Node, f Facts, now time.Time) []Diagnosis {
+func Survey(nodes map[string]inputs.Node, f Facts, now time.Time) []report.Finding {
 	return newCluster(nodes, f, now).survey()
 }
 
-func (c *cluster) survey() []Diagnosis {
+func (c *cluster) survey() []report.Finding {
 	out := slices.Concat(c.empty(), c.shared(), c.withOthers())
 	if c.NodeIPAM != nil {
 		out = slices.Concat(out, c.twoAllocators(), c.outsideConfigured())
 	} else {
 		out = slices.Concat(out, c.rangeOverlaps(), c.outOfRange())
 	}
-	out = append(out, c.families()...)
+	out = append(out, c.wrongFamilies()...)
 	for i := range out {
 		out[i].Evidence = append(out[i].Evidence, c.Unread...)
 	}
@@ -50,11 +51,11 @@ func (c *cluster) survey() []Diagnosis {
 // cluster is what the checks look at.
 type cluster struct {
 	Facts
-	nodes   []inputs.Node // by name
-	having  []inputs.Node
-	waiting []inputs.Node
-	now     time.Time
-	taboo   []taboo
+	nodes    []inputs.Node // by name
+	having   []inputs.Node
+	waiting  []inputs.Node
+	now      time.Time
+	reserved []reserved
 	// asked is the node that the sentences are about; empty: about all.
 	asked string
 }
@@ -68,7 +69,7 @@ func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
 			c.waiting = append(c.waiting, n)
 		}
 	}
-	c.taboo = c.taboos()
+	c.reserved = c.reservations()
 	if len(f.Ranges) == 0 && f.Allocates != No {
 		if c.Ranges = guess(c.having); c.Ranges != nil {
 			c.Guessed = true
@@ -78,8 +79,8 @@ func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
 	return c
 }
 
-// guess returns the smallest ranges that hold all podCIDRs, cut as most of them
-// are; nil where the nodes do not have the same families in the same order.
+// guess returns the smallest ranges that hold all podCIDRs, cut as most of them are; nil where the nodes do not have
+// the same families in the same order.
 func guess(having []inputs.Node) []Range {
 	if len(having) == 0 {
 		return nil
@@ -119,7 +120,12 @@ func cover(a, b netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(a.Addr(), bits).Masked()
 }
 
-// source is the sentence about where cluster CIDR and mask come from.
+// finding is a new one about nodes.
+func finding(kind string, severity report.Severity, nodes []inputs.Node) report.Finding {
+	return report.Finding{Check: Check, Kind: kind, Severity: severity, About: namesOf(nodes)}
+}
+
+// source is the evidence of where cluster CIDR and mask come from.
 func (c *cluster) source() string {
 	if len(c.Ranges) == 0 {
 		return "cluster CIDR and mask: unknown"
@@ -127,21 +133,39 @@ func (c *cluster) source() string {
 	return "cluster CIDR and mask: from " + c.RangesFrom
 }
 
-func names(nodes map[string]inputs.Node) []string { return slices.Sorted(maps.Keys(nodes)) }
-
-func namesOf(nodes []inputs.Node) []string {
-	var out []string
-	for _, n := range nodes {
-		out = append(out, n.Name)
+// allocator is what assigns podCIDRs here.
+func (c *cluster) allocator() string {
+	if c.NodeIPAM != nil {
+		return controllerName
 	}
-	return out
+	return "kube-controller-manager"
 }
 
-// subject starts a sentence about nodes: "node a has", "3 nodes (a, b, c) have".
-// The node that was asked for stands alone.
+func sorted(nodes map[string]inputs.Node) []inputs.Node {
+	return slices.SortedFunc(maps.Values(nodes), func(a, b inputs.Node) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// subject starts a sentence about nodes: "node a has", "3 nodes (a, b, c) have". The node that was asked for stands
+// alone.
 func (c *cluster) subject(list []string) string {
 	if slices.Contains(list, c.asked) {
 		return "node " + c.asked + " has"
 	}
-	return count(len(list), "node "+list[0]+" has", "%d nodes ("+some(list)+") have")
+	return count(len(list), "node "+list[0]+" has", "%d nodes ("+report.Some(list)+") have")
+}
+
+// count says how many in words: one has its own sentence.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return fmt.Sprintf(many, n)
+}
+
+func join[T fmt.Stringer](list []T, separator string) string {
+	var out []string
+	for _, v := range list {
+		out = append(out, v.String())
+	}
+	return strings.Join(out, separator)
 }

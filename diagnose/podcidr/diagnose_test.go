@@ -82,7 +82,7 @@ func TestKinds(t *testing.T) {
 		name, node string
 		nodes      map[string]inputs.Node
 		facts      Facts
-		kind       Kind
+		kind       string
 		in         []string // in the message
 		notIn      []string
 	}{
@@ -155,12 +155,12 @@ func TestJustCreated(t *testing.T) {
 	}
 }
 
-// The remedies of a Diagnosis are values too: what a program would do.
-func TestRemediesAreValues(t *testing.T) {
+// What a remedy changes is in its commands, as kube-controller-manager reads them.
+func TestRemediesHaveFlags(t *testing.T) {
 	f := allocatorWith(rangeOf("10.0.0.0/22", 24))
 	d := Diagnose("worker-5", cut("10.0.0.0/22", 24, 3, 2), f, time.Now())
-	if d == nil || len(d.Remedies) != 2 || !slices.Equal(d.Remedies[0].Ranges, []Range{rangeOf("10.0.0.0/21", 24)}) ||
-		!slices.Equal(d.Remedies[1].Ranges, []Range{rangeOf("10.0.0.0/22", 25)}) {
+	if d == nil || len(d.Remedies) != 2 || !slices.Equal(changeOf(t, d.Remedies[0]).ranges, []Range{rangeOf("10.0.0.0/21", 24)}) ||
+		!slices.Equal(changeOf(t, d.Remedies[1]).ranges, []Range{rangeOf("10.0.0.0/22", 25)}) {
 		t.Fatalf("got %+v", d)
 	}
 }

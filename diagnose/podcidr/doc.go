@@ -1,11 +1,44 @@
-// Package podcidr finds out why a node has no podCIDR, or one that it should not
-// use, and what would mend it, in numbers.
+// Package podcidr finds out why a node has no podCIDR, or one that it should not use, and how to fix it, in numbers.
 //
-// It is pure: Diagnose and Survey compute from Nodes and Facts. Read is the one
-// function that talks to the cluster, and fills Facts with what it may read.
+// It is pure: Diagnose and Survey compute from Nodes and Facts. Read is the one function that talks to the cluster, and
+// fills Facts with what it may read.
 //
-// A remedy is told only after it was tried on a model of
-// kube-controller-manager's range allocator (allocator.go): the allocator starts
-// with the new settings, every node that waits gets a podCIDR, and none of these
-// overlaps a podCIDR, the Service CIDR or an address of a node.
+// New ranges are proposed only after they were tried on the allocator that assigns podCIDRs, a model of
+// kube-controller-manager's (allocator.go) or fairlead-controller's own: it starts with them, each waiting node gets a
+// podCIDR, and none of these overlaps a podCIDR, the Service CIDR or an address of a node.
 package podcidr
+
+// Check is this package's, among those of fairleadctl doctor.
+const Check = "pod-cidr"
+
+// The kinds of findings. The first eight are causes of an empty podCIDR.
+const (
+	// JustCreated: the Node is seconds old, and no other cause is known.
+	JustCreated = "just-created"
+	// Exhausted: the cluster CIDR has no block left.
+	Exhausted = "range-exhausted"
+	// BlocksLost: according to the Nodes blocks are free, but the allocator has none: it did not free some of deleted
+	// Nodes. A restart fixes that.
+	BlocksLost = "blocks-lost"
+	// AllocatorOff: no allocator is configured.
+	AllocatorOff = "allocator-off"
+	// NoPodNetworkCIDR is AllocatorOff by kubeadm without --pod-network-cidr.
+	NoPodNetworkCIDR = "no-pod-network-cidr"
+	// NotRunning: the allocator does not run, or can't start with the Nodes as they are.
+	NotRunning = "allocator-not-running"
+	// TwoAllocators: fairlead-controller assigns none, because another allocator does.
+	TwoAllocators = "two-allocators"
+	// NotGiven: nothing that could be read says why.
+	NotGiven = "not-given"
+
+	// Duplicate: two nodes have the same podCIDR.
+	Duplicate = "duplicate"
+	// Overlap: with another podCIDR, a Service CIDR or an address of a node.
+	Overlap = "overlap"
+	// OutOfRange: not cut from the cluster CIDR.
+	OutOfRange = "out-of-range"
+	// WrongFamily: of a family that the cluster's Services do not have.
+	WrongFamily = "wrong-family"
+	// Changed: pods run with addresses of a podCIDR that the node had before.
+	Changed = "changed"
+)

@@ -5,43 +5,43 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/ipam/blocks"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// empty says why nodes have no podCIDR: one diagnosis for all that wait, another
-// for those that are too new to say.
-func (c *cluster) empty() []Diagnosis {
-	var fresh, waiting []string
+// empty says why nodes have no podCIDR: one finding for all that wait, another for those that are too new to say.
+func (c *cluster) empty() []report.Finding {
+	var fresh, waiting []inputs.Node
 	for _, n := range c.waiting {
 		_, refused := c.Refused[n.Name]
 		if c.now.Sub(n.Created) < young && !refused {
-			fresh = append(fresh, n.Name)
+			fresh = append(fresh, n)
 		} else {
-			waiting = append(waiting, n.Name)
+			waiting = append(waiting, n)
 		}
 	}
 	if len(c.waiting) == 0 {
 		return nil
 	}
 	d := c.cause(append(waiting, fresh...))
-	d.Seen = c.seen(d.Nodes)
 	if d.Kind != NotGiven && d.Kind != BlocksLost || len(fresh) == 0 {
-		return []Diagnosis{d} // as sure for the new ones
+		return []report.Finding{d} // as sure for the new ones
 	}
-	out := []Diagnosis{{Kind: JustCreated, Nodes: fresh,
-		Cause:    c.subject(fresh) + " no podCIDR yet: created less than " + young.String() + " ago; assignment is pending",
-		Evidence: []string{c.source()}}}
-	if len(waiting) > 0 {
-		rest := c.cause(waiting)
-		rest.Seen = c.seen(waiting)
-		out = append(out, rest)
+	pending := finding(JustCreated, report.Warning, fresh)
+	pending.Cause = c.subject(pending.About) + " no podCIDR yet: created less than " + young.String() + " ago; assignment is pending"
+	pending.Evidence = []string{c.source()}
+	if len(waiting) == 0 {
+		return []report.Finding{pending}
 	}
-	return out
+	return []report.Finding{pending, c.cause(waiting)}
 }
 
 // cause says why the nodes wait, surest cause first.
-func (c *cluster) cause(nodes []string) Diagnosis {
-	d := Diagnosis{Kind: NotGiven, Nodes: nodes, Cause: c.subject(nodes) + " no podCIDR: "}
+func (c *cluster) cause(nodes []inputs.Node) report.Finding {
+	d := finding(NotGiven, report.Failing, nodes)
+	d.Cause = c.subject(d.About) + " no podCIDR: "
+	d.Seen = c.seen(d.About)
 	switch {
 	case c.NodeIPAM != nil:
 		c.causeNodeIPAM(&d)
@@ -75,7 +75,7 @@ func because(why string) string {
 }
 
 // causeInRange does the arithmetic.
-func (c *cluster) causeInRange(d *Diagnosis) {
+func (c *cluster) causeInRange(d *report.Finding) {
 	d.Evidence = []string{c.source()}
 	grids, err := start(c.Ranges, c.LeftOut, c.nodes)
 	if err != nil {
@@ -99,8 +99,9 @@ func (c *cluster) causeInRange(d *Diagnosis) {
 		c.remedyMask(d)
 	case len(c.Refused) > 0 && !c.Guessed:
 		d.Kind = BlocksLost
-		d.Cause += fmt.Sprintf("kube-controller-manager reports that none is left (CIDRNotAvailable), but according to the Nodes %d of %d podCIDRs in %s are free: its allocator is out of sync, and a restart fixes that", grids[0].Free(), grids[0].Blocks(),
-			grids[0].Cluster)
+		d.Cause += fmt.Sprintf("kube-controller-manager reports that none is left (CIDRNotAvailable), but according to the Nodes "+
+			"%d of %d podCIDRs in %s are free: its allocator is out of sync, and a restart fixes that",
+			grids[0].Free(), grids[0].Blocks(), grids[0].Cluster)
 		d.Remedies = append(d.Remedies, c.restart())
 	default:
 		c.causeUnknown(d)
@@ -109,9 +110,8 @@ func (c *cluster) causeInRange(d *Diagnosis) {
 
 // sum is the arithmetic of one range.
 func (c *cluster) sum(g *blocks.Grid) string {
-	text := fmt.Sprintf("cluster CIDR %s cut into /%d holds %s, and %d exist (%s, %s)", g.Cluster, g.Mask,
-		count(int(g.Blocks()), "1 node", "%d nodes"), len(c.nodes),
-		c.haveOne(), count(len(c.waiting), "1 waits", "%d wait"))
+	text := fmt.Sprintf("cluster CIDR %s cut into /%d holds %s, and %s", g.Cluster, g.Mask,
+		count(int(g.Blocks()), "1 node", "%d nodes"), c.tally())
 	byService := &blocks.Grid{Range: g.Range}
 	for _, s := range c.LeftOut {
 		if s.Overlaps(g.Cluster) {
@@ -128,11 +128,13 @@ func (c *cluster) sum(g *blocks.Grid) string {
 	return text
 }
 
-func (c *cluster) haveOne() string {
-	if len(c.having) == 0 {
-		return "none has one"
+// tally says how many nodes there are.
+func (c *cluster) tally() string {
+	have := "none has one"
+	if len(c.having) > 0 {
+		have = count(len(c.having), "1 has one", "%d have one")
 	}
-	return count(len(c.having), "1 has one", "%d have one")
+	return fmt.Sprintf("%d exist (%s, %s)", len(c.nodes), have, count(len(c.waiting), "1 waits", "%d wait"))
 }
 
 func ofAll(n, all uint64) string {
@@ -154,7 +156,7 @@ func (c *cluster) seen(nodes []string) []string {
 	return out
 }
 
-func (c *cluster) causeUnknown(d *Diagnosis) {
+func (c *cluster) causeUnknown(d *report.Finding) {
 	d.Evidence = []string{c.source()}
 	if len(c.having) == 0 {
 		d.Cause += "no node has one"
@@ -164,12 +166,7 @@ func (c *cluster) causeUnknown(d *Diagnosis) {
 	if len(c.Refused) > 0 {
 		d.Cause += ", and kube-controller-manager reports that none is left (CIDRNotAvailable)"
 	}
-	d.NoHelp = append(d.NoHelp, "Check that kube-controller-manager runs, with --allocate-node-cidrs=true and a --cluster-cidr that is large enough; its log has details. A podCIDR set manually (kubectl patch node) must be one that no other node has, never the whole cluster CIDR")
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
+	d.Notes = append(d.Notes, "Check that kube-controller-manager runs, with --allocate-node-cidrs=true and a --cluster-cidr that is "+
+		"large enough; its log has details. A podCIDR set manually (kubectl patch node) must be one that no other node has, never "+
+		"the whole cluster CIDR")
 }

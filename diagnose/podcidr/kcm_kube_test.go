@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
@@ -87,7 +88,7 @@ func (c *realCluster) start() error {
 	args := append([]string{"--cluster-cidr=" + clusterCIDRs(c.facts.Ranges)}, maskFlags(c.facts.Ranges)...)
 	args = append(args, fmt.Sprintf("--allocate-node-cidrs=%t", c.facts.Allocates == Yes))
 	if len(c.facts.LeftOut) > 0 {
-		args = append(args, "--service-cluster-ip-range="+join(c.facts.LeftOut))
+		args = append(args, "--service-cluster-ip-range="+join(c.facts.LeftOut, ","))
 	}
 	var err error
 	c.kcm, err = c.StartKCM(c.t.Context(), args...)
@@ -133,26 +134,29 @@ func (c *realCluster) settled(all bool) map[string]inputs.Node {
 	}
 }
 
-// carryOut does what the remedy says: flags by hand, all else by the shell
-// commands that it prints.
-func (c *realCluster) carryOut(r Remedy) {
+// carryOut does what the remedy says, and deletes Nodes as docs/node-ipam.md has it: while kube-controller-manager is
+// stopped, and kubelets register them without podCIDR.
+func (c *realCluster) carryOut(r report.Remedy) {
 	c.t.Helper()
-	if r.Ranges != nil || r.LeftOut != nil {
-		c.facts = withRemedy(c.facts, r)
-		if err := c.start(); len(r.Recreate) == 0 {
-			c.must(err) // else it may need what comes next
-		}
-		c.settled(len(r.Recreate) == 0)
-	}
-	dir := c.t.TempDir()
+	change := changeOf(c.t, r)
+	c.facts = change.facts(c.facts)
+	nodes := c.nodes()
+	c.stop()
 	for _, command := range r.Commands {
-		if strings.HasPrefix(command, "#") || strings.Contains(command, "edit configmap") {
-			continue
+		if strings.HasPrefix(command, "kubectl delete") {
+			c.shell(c.t.TempDir(), command)
 		}
-		c.shell(dir, command)
 	}
-	if r.Restart || c.facts.Allocates == Yes && c.kcm.Ended() { // the latter by kubelet
-		c.must(c.start())
+	c.must(c.start())
+	for _, name := range change.recreate {
+		n := nodes[name]
+		n.PodCIDRs = nil
+		c.create(n)
+	}
+	for _, command := range r.Commands {
+		if strings.HasPrefix(command, "kubectl patch") {
+			c.shell(c.t.TempDir(), command)
+		}
 	}
 }
 
@@ -198,7 +202,7 @@ func TestKubeRemedies(t *testing.T) {
 				}
 				c.carryOut(d.Remedies[i])
 				after := c.settled(true)
-				if wrong := mended(d, d.Remedies[i], c.facts, before, after); wrong != "" {
+				if wrong := mended(d, changeOf(t, d.Remedies[i]), c.facts, before, after); wrong != "" {
 					t.Errorf("remedy %q: %s\nbefore: %s\nafter: %s", d.Remedies[i].Text, wrong, table(before), table(after))
 				}
 				c.stop()
@@ -208,7 +212,7 @@ func TestKubeRemedies(t *testing.T) {
 }
 
 // problem is the first of the kind.
-func (c *realCluster) problem(kind Kind) Diagnosis {
+func (c *realCluster) problem(kind string) report.Finding {
 	c.t.Helper()
 	all := Survey(c.nodes(), c.facts, time.Now().Add(time.Hour))
 	for _, d := range all {
@@ -217,12 +221,12 @@ func (c *realCluster) problem(kind Kind) Diagnosis {
 		}
 	}
 	c.t.Fatalf("no problem of kind %s in %+v", kind, all)
-	return Diagnosis{}
+	return report.Finding{}
 }
 
 type story struct {
 	name     string
-	kind     Kind
+	kind     string
 	facts    Facts
 	nodes    map[string]inputs.Node
 	deadKCM  bool // kube-controller-manager does not start
@@ -273,7 +277,7 @@ func TestKubeRandomRemedies(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	told := map[Kind]int{}
+	told := map[string]int{}
 	for tried := 0; tried < 8; {
 		f, nodes := randomCluster(random)
 		f.Allocates = Yes
@@ -283,7 +287,7 @@ func TestKubeRandomRemedies(t *testing.T) {
 		}
 		before := c.nodes()
 		problems := slices.DeleteFunc(Survey(before, f, time.Now().Add(time.Hour)),
-			func(d Diagnosis) bool { return len(d.Remedies) == 0 })
+			func(d report.Finding) bool { return len(d.Remedies) == 0 })
 		if len(problems) == 0 {
 			c.stop()
 			continue
@@ -297,7 +301,7 @@ func TestKubeRandomRemedies(t *testing.T) {
 		told[d.Kind]++
 		r := d.Remedies[random.IntN(len(d.Remedies))]
 		c.carryOut(r)
-		if wrong := mended(d, r, c.facts, before, c.settled(false)); wrong != "" {
+		if wrong := mended(d, changeOf(t, r), c.facts, before, c.settled(false)); wrong != "" {
 			t.Fatalf("%s\nremedy: %+v\nbut: %s\nfacts: %+v\nbefore: %s\nafter: %s\n%s", d.Message(), r, wrong, f, table(before),
 				table(c.nodes()), c.kcm.Log())
 		}

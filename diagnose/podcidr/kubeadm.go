@@ -2,6 +2,7 @@ package podcidr
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"sigs.k8s.io/yaml"
@@ -58,11 +59,9 @@ func (k kubeadm) command() flags {
 	f := flags{}
 	if len(k.PodSubnet) > 0 {
 		f["allocate-node-cidrs"] = "true"
-		f["cluster-cidr"] = join(k.PodSubnet)
-		f["service-cluster-ip-range"] = join(k.ServiceSubnet)
+		f["cluster-cidr"] = join(k.PodSubnet, ",")
+		f["service-cluster-ip-range"] = join(k.ServiceSubnet, ",")
 	}
-	for name, value := range k.flags {
-		f[name] = value
-	}
+	maps.Copy(f, k.flags)
 	return f
 }

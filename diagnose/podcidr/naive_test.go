@@ -1,22 +1,23 @@
 package podcidr
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // naive is kube-controller-manager's allocator once more, written another way than
-// the model: it lists all blocks and looks at each. It has what the model leaves
-// out: a running allocator goes on where it was, and frees the block of a deleted
-// Node whoever else has it.
+// the model: it lists all blocks and looks at each.
 type naive struct {
 	blocks [][]netip.Prefix // of each range
 	used   [][]bool
@@ -77,7 +78,7 @@ func (k *naive) occupy(n inputs.Node) error {
 }
 
 func (k *naive) serveWaiting() error {
-	for _, name := range names(k.nodes) {
+	for _, name := range slices.Sorted(maps.Keys(k.nodes)) {
 		n := k.nodes[name]
 		if len(n.PodCIDRs) > 0 {
 			continue
@@ -98,117 +99,86 @@ func (k *naive) serveWaiting() error {
 	return nil
 }
 
-// carryOut does what the remedy says, and returns the nodes as they then are.
-func carryOut(r Remedy, f Facts, nodes map[string]inputs.Node, random *rand.Rand) (map[string]inputs.Node, error) {
-	if r.Ranges != nil {
-		f.Ranges = r.Ranges
-	}
-	if r.LeftOut != nil {
-		f.LeftOut = r.LeftOut
-	}
-	if f.Allocates == No && r.Ranges == nil {
-		return withoutKCM(r, nodes), nil
-	}
-	k, err := startNaive(f.Ranges, f.LeftOut, nodes)
-	if k == nil && len(r.Recreate) > 0 {
-		after := withoutKCM(r, nodes)
-		if k, err := startNaive(f.Ranges, f.LeftOut, after); err == nil {
-			return k.nodes, nil
-		}
-		return after, nil // what kept it from starting is another problem
-	}
-	if k == nil {
-		return nil, err
-	}
-	if err != nil && len(r.Recreate) == 0 {
-		return nil, err
-	}
-	if r.Ranges == nil && r.LeftOut == nil {
-		for i := range k.next { // it has been running
-			k.next[i] = random.IntN(len(k.blocks[i]))
-		}
-	}
-	if r.Together {
-		for _, again := range r.Recreate {
-			k.remove(again)
-		}
-		for _, again := range r.Recreate {
-			for _, keep := range again.Keep {
-				if err := k.occupy(k.nodes[keep]); err != nil {
-					return nil, err
-				}
-			}
-		}
-	}
-	for _, again := range r.Recreate {
-		old := nodes[again.Node]
-		if !r.Together {
-			k.remove(again)
-		}
-		for _, keep := range again.Keep {
-			if err := k.occupy(k.nodes[keep]); err != nil {
-				return nil, err
-			}
-		}
-		old.PodCIDRs = again.PodCIDRs
-		if err := k.occupy(old); err != nil {
-			return nil, err
-		}
-		k.nodes[again.Node] = old
-		if err := k.serveWaiting(); err != nil {
-			return nil, err
-		}
-	}
-	if r.Restart {
-		if k, err = startNaive(f.Ranges, f.LeftOut, k.nodes); err != nil {
-			return nil, err
-		}
-	}
-	return k.nodes, nil
+// change is what a remedy changes.
+type change struct {
+	ranges   []Range        // of kube-controller-manager, where they change
+	leftOut  []netip.Prefix // as well
+	recreate []string       // the Nodes
+	podCIDRs map[string][]netip.Prefix
 }
 
-// remove deletes a Node, and with it what the allocator knows of its blocks.
-func (k *naive) remove(again Recreation) {
-	for i, p := range k.nodes[again.Node].PodCIDRs {
-		if i < len(k.blocks) {
-			k.mark(i, p, false)
+// changeOf reads the commands of a remedy as a user does.
+func changeOf(t *testing.T, r report.Remedy) change {
+	t.Helper()
+	c := change{podCIDRs: map[string][]netip.Prefix{}}
+	for _, command := range r.Commands {
+		words := strings.Fields(command)
+		switch {
+		case strings.HasPrefix(command, "#   --"):
+			f := parseCommand(words[1:])
+			ranges, err := f.ranges()
+			leftOut, err2 := parseCIDRs(f["service-cluster-ip-range"])
+			if err := errors.Join(err, err2); err != nil {
+				t.Fatalf("%s: %v", command, err)
+			}
+			c.ranges, c.leftOut = ranges, leftOut
+		case strings.HasPrefix(command, "kubectl delete node "):
+			c.recreate = words[3:]
+		case strings.HasPrefix(command, "kubectl patch node "):
+			var patch struct {
+				Spec struct{ PodCIDRs []netip.Prefix }
+			}
+			if err := json.Unmarshal([]byte(strings.Trim(words[5], "'")), &patch); err != nil {
+				t.Fatalf("%s: %v", command, err)
+			}
+			c.podCIDRs[words[3]] = patch.Spec.PodCIDRs
 		}
 	}
-	delete(k.nodes, again.Node)
+	return c
 }
 
-// withoutKCM carries out a remedy while kube-controller-manager gives no podCIDRs,
-// or can't start before the last Node is made again.
-func withoutKCM(r Remedy, nodes map[string]inputs.Node) map[string]inputs.Node {
+// in are the Nodes after they were deleted and created again, by kubelets or manually.
+func (c change) in(nodes map[string]inputs.Node) map[string]inputs.Node {
 	after := maps.Clone(nodes)
-	for _, again := range r.Recreate {
-		n := after[again.Node]
-		n.PodCIDRs = again.PodCIDRs
-		after[again.Node] = n
+	for _, name := range c.recreate {
+		n := after[name]
+		n.PodCIDRs = c.podCIDRs[name]
+		after[name] = n
 	}
 	return after
 }
 
+// carryOut does what the remedy says, and returns the nodes as they then are.
+func carryOut(c change, f Facts, nodes map[string]inputs.Node) (map[string]inputs.Node, error) {
+	if f.Allocates == No && c.ranges == nil {
+		return c.in(nodes), nil
+	}
+	f = c.facts(f)
+	k, err := startNaive(f.Ranges, f.LeftOut, c.in(nodes))
+	if err != nil {
+		return nil, err
+	}
+	return k.nodes, nil
+}
+
 // mended says what is still wrong with the nodes after a remedy for d; empty:
 // nothing that it was for.
-func mended(d Diagnosis, r Remedy, f Facts, before, after map[string]inputs.Node) string {
-	again := func(name string) bool {
-		return slices.ContainsFunc(r.Recreate, func(x Recreation) bool { return x.Node == name })
-	}
+func mended(d report.Finding, c change, f Facts, before, after map[string]inputs.Node) string {
+	again := func(name string) bool { return slices.Contains(c.recreate, name) }
 	if len(before) != len(after) {
 		return "nodes are lost"
 	}
 	for name, n := range after {
-		if len(n.PodCIDRs) == 0 && slices.Contains(d.Nodes, name) {
+		if len(n.PodCIDRs) == 0 && slices.Contains(d.About, name) {
 			return "node " + name + " has no podCIDR"
 		}
 		if had := before[name].PodCIDRs; len(had) > 0 && !again(name) {
 			if !slices.Equal(had, n.PodCIDRs) {
-				return "node " + name + " lost " + join(had)
+				return "node " + name + " lost " + join(had, ",")
 			}
 			continue // what it overlaps was so before, or is found from the other side
 		}
-		if len(before[name].PodCIDRs) == 0 && !slices.Contains(d.Nodes, name) {
+		if len(before[name].PodCIDRs) == 0 && !slices.Contains(d.About, name) {
 			continue // it would have got the same without the remedy
 		}
 		for _, p := range n.PodCIDRs { // a new one
@@ -231,21 +201,22 @@ func mended(d Diagnosis, r Remedy, f Facts, before, after map[string]inputs.Node
 			}
 		}
 	}
-	for _, left := range Survey(after, withRemedy(f, r), time.Now()) {
-		if left.Kind == d.Kind && slices.Equal(left.Nodes, d.Nodes) {
+	for _, left := range Survey(after, c.facts(f), time.Now()) {
+		if left.Kind == d.Kind && slices.Equal(left.About, d.About) {
 			return "it is as before: " + left.Cause
 		}
 	}
 	return ""
 }
 
-func withRemedy(f Facts, r Remedy) Facts {
-	if r.Ranges != nil {
-		f.Ranges = r.Ranges
+// facts are those of the cluster with the change.
+func (c change) facts(f Facts) Facts {
+	if c.ranges != nil {
+		f.Ranges = c.ranges
 		f.Allocates = Yes
 	}
-	if r.LeftOut != nil {
-		f.LeftOut = r.LeftOut
+	if c.leftOut != nil {
+		f.LeftOut = c.leftOut
 	}
 	return f
 }
@@ -301,8 +272,8 @@ func TestRemediesWork(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	told := map[Kind]int{}
-	silent := map[Kind]int{}
+	told := map[string]int{}
+	silent := map[string]int{}
 	for i := range 4000 {
 		f, nodes := randomCluster(random)
 		for _, d := range Survey(nodes, f, time.Now()) {
@@ -311,12 +282,13 @@ func TestRemediesWork(t *testing.T) {
 			}
 			for _, r := range d.Remedies {
 				told[d.Kind]++
-				after, err := carryOut(r, f, nodes, random)
+				c := changeOf(t, r)
+				after, err := carryOut(c, f, nodes)
 				wrong := ""
 				if err != nil {
 					wrong = err.Error()
 				} else {
-					wrong = mended(d, r, f, nodes, after)
+					wrong = mended(d, c, f, nodes, after)
 				}
 				if wrong != "" {
 					t.Fatalf("cluster %d of seed %d: %s\nremedy: %s\n%+v\nbut: %s\nfacts: %+v\nnodes: %s", i, seed, d.Message(), r.Text,
@@ -326,7 +298,7 @@ func TestRemediesWork(t *testing.T) {
 		}
 	}
 	t.Log("remedies told", told, "none told", silent)
-	for _, k := range []Kind{Exhausted, AllocatorOff, Duplicate, Overlap, OutOfRange} {
+	for _, k := range []string{Exhausted, AllocatorOff, Duplicate, Overlap, OutOfRange} {
 		if told[k] < 50 {
 			t.Errorf("only %d remedies for %s: this test tries too little", told[k], k)
 		}

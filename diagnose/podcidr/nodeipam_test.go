@@ -2,11 +2,15 @@ package podcidr
 
 import (
 	"fmt"
-	"slices"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
@@ -25,7 +29,7 @@ func TestNodeIPAMKinds(t *testing.T) {
 		name, node string
 		nodes      map[string]inputs.Node
 		facts      Facts
-		kind       Kind
+		kind       string
 		in         []string
 		remedies   int
 	}{
@@ -38,7 +42,7 @@ func TestNodeIPAMKinds(t *testing.T) {
 			[]string{"10.244.0.0/24 cut into /25 and 10.250.0.0/24 cut into /25 hold 4 nodes", "Add 10.244.1.0/24 (2 nodes)"}, 1},
 		{"a longer mask helps as well", "f", nodeMap(node(1, "a", "10.0.0.0/24"), node(2, "b", "10.0.1.0/24"), node(3, "c", "10.0.2.0/25"),
 			node(4, "d", "10.0.3.0/25"), node(5, "e"), node(6, "f")), nodeIPAMWith(rangeOf("10.0.0.0/22", 24)), Exhausted,
-			[]string{"Or: lengthen the node mask for new nodes, nodeIPAM.nodeCIDRMaskSizeIPv4 to 25"}, 2},
+			[]string{"Or: lengthen the node mask for new nodes, nodeCIDRMaskSizeIPv4: 25 (at most 125 pods on a node)"}, 2},
 		{"IPv6 alone is full", "c", nodeMap(node(1, "a", "10.244.0.0/24", "fd00:10:244::/64"), node(2, "b", "10.244.1.0/24", "fd00:10:244:1::/64"),
 			node(3, "c")), with(dual, func(f *Facts) { f.Services = append(f.Services, prefixes("fd00:96::/112")...) }), Exhausted,
 			[]string{"Add fd00:10:244:2::/63 (2 nodes)"}, 1},
@@ -52,7 +56,7 @@ func TestNodeIPAMKinds(t *testing.T) {
 		}), TwoAllocators, []string{"the next node would get no podCIDR: so and so"}, 1},
 		{"late", "worker-3", cut("192.168.0.0/22", 24, 2, 1), four, NotGiven, []string{"2 of 3 nodes have one, and there is room for all"}, 0},
 		{"duplicate", "b", nodeMap(node(1, "a", "192.168.0.0/24"), node(2, "b", "192.168.0.0/24")), four, Duplicate,
-			[]string{"Delete Node b and create it again: fairlead-controller gives it another podCIDR"}, 1},
+			[]string{"Delete Node b and create it again: fairlead-controller assigns another podCIDR"}, 1},
 		{"duplicate in a full range", "b", nodeMap(node(1, "a", "10.0.0.0/24"), node(2, "b", "10.0.0.0/24")),
 			nodeIPAMWith(rangeOf("10.0.0.0/24", 24)), Duplicate, []string{"Add 10.0.1.0/24 (1 node)", "then delete Node b"}, 1},
 		{"Service CIDR", "a", nodeMap(node(1, "a", "10.96.3.0/24")), nodeIPAMWith(rangeOf("10.96.0.0/11", 24)), Overlap,
@@ -84,16 +88,14 @@ func TestNodeIPAMKinds(t *testing.T) {
 			}
 			refuseSecondAllocator(t, *d)
 			for _, r := range d.Remedies {
-				if r.Ranges != nil {
-					checkConfigured(t, c.nodes, c.facts, r)
-				}
+				checkConfigured(t, c.nodes, c.facts, r)
 			}
 		})
 	}
 }
 
 // refuseSecondAllocator looks for anything that would make kube-controller-manager give podCIDRs.
-func refuseSecondAllocator(t *testing.T, d Diagnosis) {
+func refuseSecondAllocator(t *testing.T, d report.Finding) {
 	t.Helper()
 	text := d.Message()
 	for _, r := range d.Remedies {
@@ -108,18 +110,46 @@ func refuseSecondAllocator(t *testing.T, d Diagnosis) {
 
 // checkConfigured holds the promise of a remedy: with its ranges every Node is served, and nobody gets what others
 // have.
-func checkConfigured(t *testing.T, nodes map[string]inputs.Node, f Facts, r Remedy) {
+func checkConfigured(t *testing.T, nodes map[string]inputs.Node, f Facts, r report.Remedy) {
 	t.Helper()
-	after := map[string]inputs.Node{}
-	for name, n := range nodes {
-		if slices.ContainsFunc(r.Recreate, func(a Recreation) bool { return a.Node == name }) {
-			n.PodCIDRs = nil
+	var lines []string
+	for _, command := range r.Commands {
+		if line, ok := strings.CutPrefix(command, "#   "); ok && !strings.HasPrefix(line, "--") {
+			lines = append(lines, line)
 		}
-		after[name] = n
 	}
-	c := newCluster(after, f, time.Now())
-	p, err := c.plan(r.Ranges, c.nodes)
-	if err != nil || len(p.Waiting) > 0 || len(p.Assignments) != len(c.waiting) {
+	var config struct {
+		NodeIPAM struct {
+			ClusterCIDRs                               []netip.Prefix
+			NodeCIDRMaskSizeIPv4, NodeCIDRMaskSizeIPv6 int
+		}
+	}
+	if err := yaml.Unmarshal([]byte(strings.Join(lines, "\n")), &config); err != nil {
+		t.Fatalf("%v\n%s", err, lines)
+	}
+	facts := nodecidr.Facts{Ranges: f.Ranges, Services: f.Services}
+	if lines != nil {
+		facts.Ranges = nil
+	}
+	for _, p := range config.NodeIPAM.ClusterCIDRs {
+		mask := config.NodeIPAM.NodeCIDRMaskSizeIPv4
+		if p.Addr().Is6() {
+			mask = config.NodeIPAM.NodeCIDRMaskSizeIPv6
+		}
+		facts.Ranges = append(facts.Ranges, Range{Cluster: p, Mask: mask})
+	}
+	waiting := 0
+	for name, n := range changeOf(t, r).in(nodes) {
+		facts.Nodes = append(facts.Nodes, nodecidr.Node{Name: name, UID: name, PodCIDRs: n.PodCIDRs, Addresses: n.Addresses})
+		if len(n.PodCIDRs) == 0 {
+			waiting++
+		}
+	}
+	if f.NodeIPAM.Stopped != "" {
+		return // there is another allocator to stop first
+	}
+	p, err := nodecidr.Make(facts)
+	if err != nil || len(p.Waiting) > 0 || len(p.Assignments) != waiting {
 		t.Errorf("%s: %v, %+v", r.Text, err, p)
 	}
 	for _, fault := range p.Faults {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/ipam/blocks"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // Plan is the arithmetic of a cluster that does not exist yet.
@@ -49,37 +50,29 @@ func NewPlan(ranges []Range, services []netip.Prefix, nodes int) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	p := Plan{Nodes: nodes, Holds: ^uint64(0), KCMFlags: append([]string{"--allocate-node-cidrs=true",
-		"--cluster-cidr=" + clusterCIDRs(ranges)}, maskFlags(ranges)...),
+	p := Plan{Nodes: nodes, Holds: ^uint64(0), KCMFlags: kcmFlags(ranges),
 		KubeadmFlags: []string{"--pod-network-cidr=" + clusterCIDRs(ranges)}, NodeIPAM: configLines(ranges)}
 	if len(services) > 0 {
-		p.KCMFlags = append(p.KCMFlags, "--service-cluster-ip-range="+join(services))
-		p.KubeadmFlags = append(p.KubeadmFlags, "--service-cidr="+join(services))
+		p.KCMFlags = append(p.KCMFlags, "--service-cluster-ip-range="+join(services, ","))
+		p.KubeadmFlags = append(p.KubeadmFlags, "--service-cidr="+join(services, ","))
 	}
 	for i, g := range grids {
 		if g.Mask != defaultMask(g.Cluster) {
 			p.ExtraArgs = append(p.ExtraArgs, maskFlags(ranges)[i])
 		}
-		r := RangePlan{Cluster: g.Cluster, Mask: g.Mask, Blocks: g.Blocks(), ForServices: g.Blocks() - g.Free(),
-			First: g.Block(0), Last: g.Block(g.Blocks() - 1)}
-		if host := g.Cluster.Addr().BitLen() - g.Mask; host < 16 {
-			r.Pods = max(0, 1<<host-3)
-		}
-		p.Ranges = append(p.Ranges, r)
+		p.Ranges = append(p.Ranges, RangePlan{Cluster: g.Cluster, Mask: g.Mask, Blocks: g.Blocks(),
+			ForServices: g.Blocks() - g.Free(), Pods: podsOnNode(g.Range), First: g.Block(0), Last: g.Block(g.Blocks() - 1)})
 		p.Holds = min(p.Holds, g.Free())
 		p.judge(g, services)
 	}
 	if uint64(nodes) > p.Holds {
-		p.Problems = append(p.Problems, fmt.Sprintf("%s for %d", p.holds(), nodes))
+		p.Problems = append(p.Problems, fmt.Sprintf("there are podCIDRs for %s, not for %d",
+			count(int(p.Holds), "1 node", "%d nodes"), nodes))
 		if len(p.Problems) == 1 {
 			p.widen(ranges, services)
 		}
 	}
 	return p, nil
-}
-
-func (p *Plan) holds() string {
-	return "there are podCIDRs for " + count(int(p.Holds), "1 node", "%d nodes") + ", not"
 }
 
 // judge finds what is wrong with one range, whatever the number of nodes.
@@ -90,7 +83,8 @@ func (p *Plan) judge(g *blocks.Grid, services []netip.Prefix) {
 		}
 	}
 	if !private(g.Cluster) {
-		p.Problems = append(p.Problems, fmt.Sprintf("%s is not private address space (RFC 1918, 4193, 6598): pods cannot reach the hosts that it belongs to", g.Cluster))
+		p.Problems = append(p.Problems, fmt.Sprintf("%s is not private address space (RFC 1918, 4193, 6598): pods cannot reach the "+
+			"hosts that it belongs to", g.Cluster))
 	}
 	if g.Mask-g.Cluster.Bits() > MaxMaskDiff {
 		p.Problems = append(p.Problems, fmt.Sprintf("the node mask /%d is more than %d bits longer than %s: "+
@@ -104,26 +98,18 @@ func (p *Plan) judge(g *blocks.Grid, services []netip.Prefix) {
 // widen says what would hold all nodes.
 func (p *Plan) widen(ranges []Range, services []netip.Prefix) {
 	c := newCluster(nil, Facts{Ranges: ranges, Services: services, LeftOut: services, Allocates: Yes}, time.Time{})
-	if wider, err := c.widen(nil, p.Nodes); err == nil {
+	nodes := make([]inputs.Node, p.Nodes)
+	if wider, err := c.widen(ranges, nodes); err == nil {
 		p.Remedies = append(p.Remedies, fmt.Sprintf("--cluster-cidr %s holds %s", clusterCIDRs(wider), capacity(wider)))
 	}
-	longer := make([]Range, len(ranges))
-	for i, r := range ranges {
-		for r.Mask < mostMask(r) && c.serves([]Range{r}, nil, p.Nodes) != nil {
-			r.Mask++
-		}
-		longer[i] = r
+	longer, full := c.longerMasks(nodes)
+	if full != nil || c.serves(longer, nodes) != nil {
+		return
 	}
-	if c.serves(longer, nil, p.Nodes) == nil {
-		p.Remedies = append(p.Remedies, fmt.Sprintf("--node-mask %s holds %s, with %s", masks(longer), capacity(longer),
-			roomFor(longer)))
+	var masks []string
+	for _, r := range longer {
+		masks = append(masks, fmt.Sprint(r.Mask))
 	}
-}
-
-func masks(ranges []Range) string {
-	var out []string
-	for _, r := range ranges {
-		out = append(out, fmt.Sprint(r.Mask))
-	}
-	return strings.Join(out, ",")
+	p.Remedies = append(p.Remedies, fmt.Sprintf("--node-mask %s holds %s, with %s", strings.Join(masks, ","), capacity(longer),
+		roomFor(longer)))
 }

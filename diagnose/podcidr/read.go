@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// The names by which kubeadm and those who follow it know these objects.
+// The names that kubeadm gives these objects.
 const (
 	kcmLabel = "component=kube-controller-manager"
 	kcmLease = "kube-controller-manager"
@@ -31,16 +31,18 @@ const (
 	kcmManifest     = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
 )
 
-// leaseStale is how old a lease may be before nobody holds it. It is renewed every
-// few seconds; the rest is for clocks that differ.
+// leaseStale is how old a Lease may be before it has no holder. It is renewed every few seconds; the rest is for clocks
+// that differ.
 const leaseStale = 2 * time.Minute
 
-// readTimeout bounds one call. Facts are read while somebody waits for them.
-const readTimeout = 3 * time.Second
+// readTimeout bounds all calls together: an agent's start or a user waits for them.
+const readTimeout = 5 * time.Second
 
-// Read reads the Facts. What can't be read, forbidden or absent, is left unknown
-// and told in Unread. objects is the same API server.
+// Read reads the Facts. What can't be read, forbidden or absent, is left unknown, and noted in Unread. objects is the
+// same API server.
 func Read(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface) Facts {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	r := reader{client: client, objects: objects, facts: Facts{Refused: map[string]Refusal{}}}
 	kcm := r.kcm(ctx)
 	config := r.kubeadm(ctx)
@@ -54,8 +56,8 @@ func Read(ctx context.Context, client kubernetes.Interface, objects dynamic.Inte
 	return r.facts
 }
 
-// nodeIPAM reads what fairlead-controller says of its own allocator, and takes its word before all others'. One that
-// does not run beside an allocator that does has left its objects behind.
+// nodeIPAM reads the state of fairlead-controller's allocator, which overrides what was read before. If it does not run
+// beside an allocator that does, its objects are leftovers.
 func (r *reader) nodeIPAM(ctx context.Context) {
 	ranges := r.ranges(ctx)
 	if len(ranges) == 0 {
@@ -76,7 +78,7 @@ func (r *reader) nodeIPAM(ctx context.Context) {
 		if err == nil {
 			err = one.Check()
 		}
-		if r.unread("PodCIDRRange "+o.Name, err); err != nil {
+		if r.unread("PodCIDRRange "+o.Name, err) {
 			continue
 		}
 		f.Ranges = append(f.Ranges, one)
@@ -89,28 +91,26 @@ func (r *reader) nodeIPAM(ctx context.Context) {
 
 // ranges reads the PodCIDRRanges, which are there where nodeIPAM.enableNodeIPAM is on.
 func (r *reader) ranges(ctx context.Context) []api.PodCIDRRange {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	list, err := r.objects.Resource(api.RangeResource).List(ctx, metav1.ListOptions{})
-	r.unread("the PodCIDRRanges of fairlead-controller", err)
-	if err != nil {
+	if r.unread("the PodCIDRRanges of fairlead-controller", err) {
 		return nil
 	}
 	var out []api.PodCIDRRange
 	for i := range list.Items {
 		var one api.PodCIDRRange
 		err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &one)
-		r.unread("PodCIDRRange "+list.Items[i].GetName(), err)
-		if err == nil {
+		if !r.unread("PodCIDRRange "+list.Items[i].GetName(), err) {
 			out = append(out, one)
 		}
 	}
 	return out
 }
 
-// OtherAllocator says who beside fairlead-controller is told to give podCIDRs to Nodes: kube-controller-manager, by the
-// command of its mirror Pod. Empty: nobody is seen.
+// OtherAllocator is the allocator beside fairlead-controller: kube-controller-manager, by the command of its mirror
+// Pod. Empty: none is seen.
 func OtherAllocator(ctx context.Context, client kubernetes.Interface) (who string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	r := reader{client: client}
 	flags := r.kcm(ctx)
 	if len(r.facts.Unread) > 0 {
@@ -132,25 +132,22 @@ type reader struct {
 	pod     string // the kube-controller-manager that flags come from
 }
 
-// unread notes what could not be read. What is not there is no failure.
-func (r *reader) unread(what string, err error) {
-	switch {
-	case err == nil, apierrors.IsNotFound(err):
-		return
-	case apierrors.IsForbidden(err):
-		err = fmt.Errorf("forbidden")
+// unread reports whether err is one, and notes that what could not be read. What does not exist is not noted.
+func (r *reader) unread(what string, err error) bool {
+	if apierrors.IsForbidden(err) {
+		err = errors.New("forbidden")
 	}
-	r.facts.Unread = append(r.facts.Unread, fmt.Sprintf("%s could not be read: %v", what, err))
+	if err != nil && !apierrors.IsNotFound(err) {
+		r.facts.Unread = append(r.facts.Unread, fmt.Sprintf("%s could not be read: %v", what, err))
+	}
+	return err != nil
 }
 
-// kcm returns the flags of kube-controller-manager from its mirror Pod; nil if
-// none is seen. Of several, one that is ready comes first.
+// kcm returns the flags of kube-controller-manager from its mirror Pod; nil if none is seen. Of several, one that is
+// ready comes first.
 func (r *reader) kcm(ctx context.Context) flags {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	list, err := r.client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: kcmLabel})
-	r.unread("the Pods of kube-controller-manager", err)
-	if err != nil || len(list.Items) == 0 {
+	if r.unread("the Pods of kube-controller-manager", err) || len(list.Items) == 0 {
 		return nil
 	}
 	slices.SortStableFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(podTrouble(&a), podTrouble(&b)) })
@@ -208,32 +205,25 @@ func podTrouble(pod *corev1.Pod) string {
 
 // kubeadm returns kubeadm's settings; nil where there are none.
 func (r *reader) kubeadm(ctx context.Context) *kubeadm {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	what := "ConfigMap kube-system/" + kubeadmConfig
 	m, err := r.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, kubeadmConfig, metav1.GetOptions{})
-	r.unread(what, err)
-	if err != nil {
+	if r.unread(what, err) {
 		return nil
 	}
 	config, err := parseKubeadm(m.Data["ClusterConfiguration"])
-	r.unread(what, err)
-	if err != nil {
+	if r.unread(what, err) {
 		return nil
 	}
 	r.facts.Kubeadm = true
-	r.facts.PodSubnet = join(config.PodSubnet)
+	r.facts.PodSubnet = join(config.PodSubnet, ",")
 	return &config
 }
 
-// lease tells whether somebody who need not be a Pod runs, and why not.
+// lease says whether the holder of a Lease runs, Pod or not, and why not.
 func (r *reader) lease(ctx context.Context, name string) (runs Answer, not string) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	l, err := r.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
-	r.unread("Lease kube-system/"+name, err)
 	switch {
-	case err != nil || l.Spec.RenewTime == nil:
+	case r.unread("Lease kube-system/"+name, err) || l.Spec.RenewTime == nil:
 		return Unknown, ""
 	case time.Since(l.Spec.RenewTime.Time) > leaseStale:
 		return No, "its Lease kube-system/" + name + " has not been renewed since " +
@@ -246,11 +236,8 @@ func (r *reader) lease(ctx context.Context, name string) (runs Answer, not strin
 
 // services reads the ServiceCIDRs, objects since Kubernetes 1.33.
 func (r *reader) services(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	list, err := r.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
-	r.unread("the ServiceCIDRs", err)
-	if err != nil {
+	if r.unread("the ServiceCIDRs", err) {
 		return
 	}
 	for _, s := range list.Items {
@@ -263,14 +250,11 @@ func (r *reader) services(ctx context.Context) {
 	}
 }
 
-// events reads the allocator's complaints. They are of type Normal.
+// events reads the allocator's CIDRNotAvailable Events, which are of type Normal.
 func (r *reader) events(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	list, err := r.client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: "reason=CIDRNotAvailable,involvedObject.kind=Node"})
-	r.unread("the CIDRNotAvailable Events", err)
-	if err != nil {
+	if r.unread("the CIDRNotAvailable Events", err) {
 		return
 	}
 	for _, e := range list.Items {
@@ -283,7 +267,7 @@ func (r *reader) events(ctx context.Context) {
 	}
 }
 
-// settle takes the settings from the surest source that has them.
+// settle takes the settings from the most reliable source that has them.
 func (r *reader) settle(kcm flags, config *kubeadm) {
 	f := &r.facts
 	from := "the command of Pod " + r.pod

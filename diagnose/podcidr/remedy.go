@@ -6,272 +6,124 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/ipam/blocks"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// mostPodsMask is the longest node mask that is worth telling: 13 pods.
-const mostPodsMask = 28
+// procedure is where users find how a Node is recreated.
+const procedure = "docs/node-ipam.md#recreate-a-node"
 
-// mostBlocks is how many blocks are looked at one by one: all that the largest
-// difference of masks gives.
-const mostBlocks = 1 << MaxMaskDiff
-
-// serves tries settings of the allocator: it starts with the nodes, and the next
-// need podCIDRs exist and overlap nothing.
-func (c *cluster) serves(ranges []Range, nodes []inputs.Node, need int) error {
-	grids, err := start(ranges, c.LeftOut, nodes)
+// enlarge is the remedy with the smallest larger ranges that serve all nodes.
+func (c *cluster) enlarge(nodes []inputs.Node) (report.Remedy, error) {
+	if c.NodeIPAM == nil {
+		ranges, err := c.widen(c.Ranges, nodes)
+		if err != nil {
+			return report.Remedy{}, fmt.Errorf("no wider --cluster-cidr is possible: %w", err)
+		}
+		return c.settings(fmt.Sprintf("Widen --cluster-cidr to %s (%s)", clusterCIDRs(ranges), capacity(ranges)), ranges), nil
+	}
+	added, err := c.addRanges(nodes)
 	if err != nil {
-		return err
+		return report.Remedy{}, fmt.Errorf("no suitable CIDR to add was found: %w", err)
 	}
-	for _, g := range grids {
-		if g.Free() < uint64(need) {
-			return fmt.Errorf("%s cut into /%d leaves %d free", g.Cluster, g.Mask, g.Free())
-		}
-		for _, p := range g.Next(need) {
-			if what := c.clash(p); what != "" {
-				return fmt.Errorf("the podCIDR %s holds or overlaps %s", p, what)
-			}
-		}
+	var list []string
+	for _, r := range added {
+		list = append(list, fmt.Sprintf("%s (%s)", r.Cluster, capacity([]Range{r})))
 	}
-	return nil
+	return c.settings(fmt.Sprintf("Add %s to %s of %s and restart it", strings.Join(list, " and "), configuredRanges,
+		controllerName), slices.Concat(c.Ranges, added)), nil
 }
 
-// servesInAnyOrder is serves for an allocator that runs: which of the free blocks
-// it gives next is not known.
-func (c *cluster) servesInAnyOrder(ranges []Range, nodes []inputs.Node, need int) error {
-	grids, err := start(ranges, c.LeftOut, nodes)
+// excludeServices has kube-controller-manager leave out all Service CIDRs; ok if that serves all nodes, and later ones.
+func (c *cluster) excludeServices(nodes []inputs.Node) (r report.Remedy, ok bool) {
+	changed := *c
+	changed.LeftOut = c.Services
+	flag := "--service-cluster-ip-range=" + join(c.Services, ",")
+	return report.Remedy{Text: "Start kube-controller-manager with " + flag + ", so that it excludes the Services' addresses",
+			Commands: c.setFlags(flag)}, c.NodeIPAM == nil && len(c.Services) > len(c.LeftOut) &&
+			changed.serves(c.Ranges, nodes) == nil && len(changed.freeOverlaps()) == 0
+}
+
+// remedyRange looks for larger ranges for all who wait.
+func (c *cluster) remedyRange(d *report.Finding) {
+	r, err := c.enlarge(c.nodes)
 	if err != nil {
-		return err
-	}
-	for _, g := range grids {
-		if p, what := c.unclean(g); what != "" {
-			return fmt.Errorf("the free podCIDR %s holds or overlaps %s", p, what)
-		}
-	}
-	return c.serves(ranges, nodes, need)
-}
-
-// taboo is an address or network that no podCIDR may touch.
-type taboo struct {
-	netip.Prefix
-	what string
-}
-
-// taboos are the Service CIDRs, the underlay and the addresses of nodes.
-func (c *cluster) taboos() []taboo {
-	var out []taboo
-	for _, s := range c.Services {
-		out = append(out, taboo{s, "the Service CIDR " + s.String()})
-	}
-	for _, u := range c.Underlay {
-		out = append(out, taboo{u, "the network " + u.String() + " of a node"})
-	}
-	for _, n := range c.nodes {
-		for _, a := range n.Addresses {
-			out = append(out, taboo{netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s, the address of node %s", a, n.Name)})
-		}
-	}
-	return out
-}
-
-// clash names the first taboo that p touches; empty: none that is known.
-func (c *cluster) clash(p netip.Prefix) string {
-	for _, t := range c.taboo {
-		if p.Overlaps(t.Prefix) {
-			return t.what
-		}
-	}
-	return ""
-}
-
-// unclean finds a free block that touches a taboo; what is empty if none does.
-func (c *cluster) unclean(g *blocks.Grid) (block netip.Prefix, what string) {
-	for _, t := range c.taboo {
-		if !t.Overlaps(g.Cluster) {
-			continue
-		}
-		more := g.Clone()
-		if more.Take(t.Prefix) != nil || more.Free() == g.Free() {
-			continue
-		}
-		for _, p := range g.Next(mostBlocks) {
-			if p.Overlaps(t.Prefix) {
-				return p, t.what
-			}
-		}
-	}
-	return netip.Prefix{}, ""
-}
-
-// remedyRange looks for the smallest wider cluster CIDR that serves all who wait.
-func (c *cluster) remedyRange(d *Diagnosis) {
-	ranges, err := c.widen(c.nodes, len(c.waiting))
-	if err != nil {
-		d.NoHelp = append(d.NoHelp, "No wider --cluster-cidr is possible: "+err.Error())
+		d.Notes = append(d.Notes, upperFirst(err.Error()))
 		return
 	}
-	d.Remedies = append(d.Remedies, c.settings(fmt.Sprintf("Widen --cluster-cidr to %s (%s)",
-		clusterCIDRs(ranges), capacity(ranges)), ranges))
+	d.Remedies = append(d.Remedies, r)
 }
 
-// widen shortens each cluster CIDR as far as needed to serve need more nodes. The
-// error says what is in the way.
-func (c *cluster) widen(nodes []inputs.Node, need int) ([]Range, error) {
-	return c.widenUntil(func(ranges []Range, i int) error { return c.serves(ranges, only(nodes, i), need) },
-		func(ranges []Range) error { return c.serves(ranges, nodes, need) })
-}
-
-// widenUntil shortens each cluster CIDR until good accepts it. all has the last
-// word.
-func (c *cluster) widenUntil(good func(one []Range, i int) error, all func([]Range) error) ([]Range, error) {
-	out := slices.Clone(c.Ranges)
-	for i := range out {
-		for {
-			err := good(out[i:i+1], i)
-			if err == nil {
-				break
-			}
-			if out[i], err = c.wider(out[i], err); err != nil {
-				return nil, err
-			}
-		}
+// remedyMask looks for longer node masks for all who wait, and says so when none help: they are what many try first.
+func (c *cluster) remedyMask(d *report.Finding) {
+	masks, full := c.longerMasks(c.nodes)
+	if full != nil {
+		d.Notes = append(d.Notes, "A longer node mask does not help: "+c.fills(full))
+		return
 	}
-	return out, all(out)
-}
-
-// wider is r with a cluster CIDR twice as wide. why says what r lacks.
-func (c *cluster) wider(r Range, why error) (Range, error) {
-	w := Range{Cluster: netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-1).Masked(), Mask: r.Mask}
-	switch what := c.clash(w.Cluster); {
-	case !w.Cluster.IsValid() || w.Cluster.Bits() == 0:
-		return r, why
-	case w.Mask-w.Cluster.Bits() > MaxMaskDiff:
-		return r, fmt.Errorf("%w, and a /%d cannot be cut from a cluster CIDR wider than %s (at most %d bits)",
-			why, w.Mask, r.Cluster, MaxMaskDiff)
-	case what != "":
-		return r, fmt.Errorf("%w, and %s overlaps %s", why, w.Cluster, what)
-	case !private(w.Cluster):
-		return r, fmt.Errorf("%w, and %s is not private address space (RFC 1918, 4193, 6598)", why, w.Cluster)
-	}
-	return w, nil
-}
-
-// private reports whether all of p is for private use: RFC 1918, RFC 6598 (shared
-// by carriers) and RFC 4193.
-func private(p netip.Prefix) bool {
-	for _, s := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"} {
-		if all := netip.MustParsePrefix(s); all.Bits() <= p.Bits() && all.Overlaps(p) {
-			return true
-		}
-	}
-	return false
-}
-
-// only are the nodes with their podCIDR number i alone.
-func only(nodes []inputs.Node, i int) []inputs.Node {
-	var out []inputs.Node
-	for _, n := range nodes {
-		if i < len(n.PodCIDRs) {
-			n.PodCIDRs = n.PodCIDRs[i : i+1]
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
-// remedyMask looks for the shortest longer node mask that serves all who wait. It
-// says so when none does: it is what many try first.
-func (c *cluster) remedyMask(d *Diagnosis) {
-	masks := slices.Clone(c.Ranges)
-	for i, r := range masks {
-		most := mostMask(r)
-		for r.Mask <= most && c.serves([]Range{r}, only(c.nodes, i), len(c.waiting)) != nil {
-			r.Mask++
-		}
-		if r.Mask > most {
-			d.NoHelp = append(d.NoHelp, "A longer node mask does not help: "+c.fills(i))
-			return
-		}
-		masks[i] = r
-	}
-	if c.serves(masks, c.nodes, len(c.waiting)) != nil {
+	if c.serves(masks, c.nodes) != nil {
 		return
 	}
 	flags := strings.Join(maskFlags(masks), " ")
-	remedy := c.settings(fmt.Sprintf("Lengthen the node mask for new nodes, %s (%s)", flags, roomFor(masks)), masks)
-	remedy.Beware = append(remedy.Beware, "Existing nodes keep their podCIDR")
-	d.Remedies = append(d.Remedies, remedy)
-}
-
-// mostMask is the longest node mask that is told of a range.
-func mostMask(r Range) int {
-	if r.Cluster.Addr().Is4() {
-		return min(r.Cluster.Bits()+MaxMaskDiff, mostPodsMask)
+	if c.NodeIPAM != nil {
+		flags = strings.Join(maskKeys(masks), ", ")
 	}
-	return min(r.Cluster.Bits()+MaxMaskDiff, 112)
+	r := c.settings(fmt.Sprintf("Lengthen the node mask for new nodes, %s (%s)", flags, roomFor(masks)), masks)
+	r.Beware = append(r.Beware, "Existing nodes keep their podCIDR")
+	d.Remedies = append(d.Remedies, r)
 }
 
-// fills says what takes the range number i.
-func (c *cluster) fills(i int) string {
-	bits, alike, inside := -1, true, 0
-	for _, n := range only(c.nodes, i) {
-		if n.PodCIDRs[0].Overlaps(c.Ranges[i].Cluster) {
-			inside++
-			alike = alike && (bits < 0 || bits == n.PodCIDRs[0].Bits())
-			bits = n.PodCIDRs[0].Bits()
+// fills says what takes the ranges of a family.
+func (c *cluster) fills(family []Range) string {
+	var inside []netip.Prefix
+	for _, n := range c.having {
+		for _, p := range n.PodCIDRs {
+			if slices.ContainsFunc(family, func(r Range) bool { return r.Cluster.Overlaps(p) }) {
+				inside = append(inside, p)
+			}
 		}
 	}
-	switch {
-	case inside == 0:
-		return "no podCIDR of " + c.Ranges[i].Cluster.String() + " is free"
-	case alike && inside == 1:
-		return fmt.Sprintf("one /%d fills the range", bits)
+	alike := !slices.ContainsFunc(inside, func(p netip.Prefix) bool { return p.Bits() != inside[0].Bits() })
+	switch n := len(inside); {
+	case n == 0:
+		return "no podCIDR of " + clusterCIDRs(family) + " is free"
+	case n == 1:
+		return fmt.Sprintf("one /%d fills the range", inside[0].Bits())
+	case alike && n <= 10:
+		words := []string{"two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"}
+		return fmt.Sprintf("the %s /%d fill the range", words[n-2], inside[0].Bits())
 	case alike:
-		return fmt.Sprintf("the %s /%d fill the range", inWords(inside), bits)
+		return fmt.Sprintf("the %d /%d fill the range", n, inside[0].Bits())
 	default:
-		return fmt.Sprintf("the podCIDRs of %d nodes fill the range", inside)
+		return fmt.Sprintf("the podCIDRs of %d nodes fill the range", n)
 	}
 }
 
-func inWords(n int) string {
-	words := []string{"no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"}
-	if n < len(words) {
-		return words[n]
+// settings is a remedy of other ranges for the allocator.
+func (c *cluster) settings(text string, ranges []Range) report.Remedy {
+	r := report.Remedy{Text: text, Beware: []string{
+		"kube-proxy's cluster CIDR (clusterCIDR in ConfigMap kube-system/kube-proxy) and other configuration with the cluster " +
+			"CIDR, such as firewalls, must be changed as well",
+		"The cluster CIDR must not overlap the nodes' own network: their addresses were checked, but their subnets are unknown"}}
+	if len(c.Services) == 0 {
+		r.Beware = append(r.Beware, "The Service CIDR could not be read: make sure that the cluster CIDR does not overlap it")
 	}
-	return fmt.Sprint(n)
-}
-
-// settings is a remedy of other settings for kube-controller-manager.
-func (c *cluster) settings(text string, ranges []Range) Remedy {
-	r := Remedy{Text: text, Ranges: ranges}
-	flags := append([]string{"--allocate-node-cidrs=true", "--cluster-cidr=" + clusterCIDRs(ranges)}, maskFlags(ranges)...)
-	if len(c.LeftOut) == 0 && len(c.Services) > 0 && !overlap(ranges, c.Services) { // as kubeadm does, for what is to come
-		r.LeftOut = c.Services
-		flags = append(flags, "--service-cluster-ip-range="+join(c.Services))
+	if c.NodeIPAM != nil {
+		r.Commands = append(r.Commands, "# in the config file of "+controllerName+", which must then be restarted:")
+		for _, line := range configLines(ranges) {
+			r.Commands = append(r.Commands, "#   "+line)
+		}
+		return r
 	}
-	r.Commands = c.setFlags(flags...)
-	r.Beware = append(r.Beware, "kube-proxy's --cluster-cidr (clusterCIDR in ConfigMap kube-system/kube-proxy) and other configuration with the cluster CIDR, such as firewalls, must be changed as well")
+	r.Commands = c.setFlags(kcmFlags(ranges)...)
 	if c.Kubeadm {
 		r.Commands = append(r.Commands, "kubectl -n kube-system edit configmap kubeadm-config   # networking.podSubnet: "+
 			clusterCIDRs(ranges)+", or the next kubeadm upgrade reverts it")
 	}
-	if len(c.Services) == 0 {
-		r.Beware = append(r.Beware, "The Service CIDR could not be read: make sure that the cluster CIDR does not overlap it")
-	}
-	if len(c.Underlay) == 0 {
-		r.Beware = append(r.Beware, "The cluster CIDR must not overlap the nodes' own network: their addresses were checked, but their subnets are unknown")
-	}
 	return r
 }
 
-func overlap(ranges []Range, services []netip.Prefix) bool {
-	return slices.ContainsFunc(ranges, func(r Range) bool {
-		return slices.ContainsFunc(services, r.Cluster.Overlaps)
-	})
-}
-
-// setFlags tells where and how flags of kube-controller-manager are set.
+// setFlags says where and how flags of kube-controller-manager are set.
 func (c *cluster) setFlags(flags ...string) []string {
 	where := "# set these flags of kube-controller-manager, wherever it is started, and restart it:"
 	if c.Manifest != "" {
@@ -280,18 +132,16 @@ func (c *cluster) setFlags(flags ...string) []string {
 	return []string{where, "#   " + strings.Join(flags, " ")}
 }
 
-func (c *cluster) restart() Remedy {
-	r := Remedy{Text: "Restart kube-controller-manager", Restart: true}
-	if c.Manifest == "" {
-		r.Commands = append(r.Commands, "# restart kube-controller-manager, wherever it is started")
-		return r
+func (c *cluster) restart() report.Remedy {
+	how := "# restart kube-controller-manager, wherever it is started"
+	if c.Manifest != "" {
+		how = "# on each control-plane node: move " + c.Manifest + " away, wait 20 seconds, move it back"
 	}
-	r.Commands = append(r.Commands, "# on each control-plane node: move "+c.Manifest+" away, wait 20 seconds, move it back")
-	return r
+	return report.Remedy{Text: "Restart kube-controller-manager", Commands: []string{how}}
 }
 
 // remedyStart helps a kube-controller-manager that does not run.
-func (c *cluster) remedyStart(d *Diagnosis) {
+func (c *cluster) remedyStart(d *report.Finding) {
 	if len(c.Ranges) > 0 {
 		d.Evidence = append(d.Evidence, c.source())
 		if _, err := start(c.Ranges, c.LeftOut, c.nodes); err != nil {
@@ -300,113 +150,139 @@ func (c *cluster) remedyStart(d *Diagnosis) {
 			return
 		}
 	}
-	d.NoHelp = append(d.NoHelp, "Start it; the reason why it stopped is in its log (kubectl -n kube-system logs --previous, or crictl "+
+	d.Notes = append(d.Notes, "Start it; the reason why it stopped is in its log (kubectl -n kube-system logs --previous, or crictl "+
 		"on the control-plane node)")
 }
 
-// remedyAllocate turns the allocator on, with the ranges that are set, kubeadm's,
-// or else ones that are free.
-func (c *cluster) remedyAllocate(d *Diagnosis) {
+// remedyAllocate turns the allocator on, with the ranges that are set, or else ones that are free.
+func (c *cluster) remedyAllocate(d *report.Finding) {
 	d.Evidence = append(d.Evidence, c.source())
-	for _, ranges := range c.candidates() {
-		if c.serves(ranges, c.nodes, len(c.waiting)) != nil {
-			continue
-		}
-		r := c.settings("Start kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr="+clusterCIDRs(ranges)+
-			" ("+capacity(ranges)+")", ranges)
-		if d.Kind == NoPodNetworkCIDR {
-			r.Beware = append(r.Beware, "An empty cluster can also be recreated: kubeadm reset, then kubeadm init "+
-				"--pod-network-cidr="+clusterCIDRs(ranges))
-		}
-		d.Remedies = append(d.Remedies, r)
+	candidates := c.candidates()
+	i := slices.IndexFunc(candidates, func(ranges []Range) bool { return c.serves(ranges, c.nodes) == nil })
+	if i < 0 {
+		d.Notes = append(d.Notes, "No cluster CIDR was found that contains the podCIDRs of the Nodes, serves the waiting ones and "+
+			"overlaps nothing: resolve the conflicts of podCIDRs, Service CIDR and node addresses first (fairleadctl plan)")
 		return
 	}
-	d.NoHelp = append(d.NoHelp, "No cluster CIDR was found that contains the podCIDRs of the Nodes, serves the waiting ones and overlaps nothing: resolve the conflicts of podCIDRs, Service CIDR and node addresses first (fairleadctl plan)")
+	ranges := candidates[i]
+	r := c.settings("Start kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr="+clusterCIDRs(ranges)+
+		" ("+capacity(ranges)+")", ranges)
+	if d.Kind == NoPodNetworkCIDR {
+		r.Beware = append(r.Beware, "An empty cluster can also be recreated: kubeadm reset, then kubeadm init "+
+			"--pod-network-cidr="+clusterCIDRs(ranges))
+	}
+	d.Remedies = append(d.Remedies, r)
 }
 
-// candidates are ranges to start the allocator with, best first: those it has,
-// else one around the podCIDRs that exist, else some of the private ones
-// (RFC 1918, RFC 4193), in the families of the Services.
-func (c *cluster) candidates() [][]Range {
-	if len(c.Ranges) > 0 {
-		out := [][]Range{c.Ranges}
-		if wider, err := c.widen(c.nodes, len(c.waiting)); err == nil {
-			out = append(out, wider)
+// oneAllocator leaves fairlead-controller the only one.
+func (c *cluster) oneAllocator() report.Remedy {
+	return report.Remedy{Text: "Run kube-controller-manager with --allocate-node-cidrs=false, then restart " + controllerName,
+		Commands: append(c.setFlags("--allocate-node-cidrs=false"), "# then restart "+controllerName)}
+}
+
+// remedyRecreate is to delete Nodes and create them again: a podCIDR cannot be changed in place.
+func (c *cluster) remedyRecreate(d *report.Finding, nodes []inputs.Node) {
+	what := "Node " + nodes[0].Name + " and create it again"
+	if len(nodes) > 1 {
+		what = "the Nodes " + report.Some(namesOf(nodes)) + " and create them again"
+	}
+	if len(c.Ranges) == 0 {
+		d.Notes = append(d.Notes, "The remedy is to delete "+what+" with a free podCIDR; which are free is unknown, because the "+
+			"cluster CIDR is unknown")
+		return
+	}
+	if !slices.Contains(d.Evidence, c.source()) {
+		d.Evidence = append(d.Evidence, c.source())
+	}
+	recreate := c.recreate
+	if c.Allocates == No {
+		recreate = c.recreateManually
+	}
+	r, err := recreate(what, nodes)
+	if err != nil {
+		d.Notes = append(d.Notes, "The remedy is to delete "+what+", but there is no free podCIDR: "+err.Error())
+		return
+	}
+	r.Text = upperFirst(r.Text)
+	r.Beware = append(r.Beware, "All pods of the node are terminated. Its agent must be restarted if it has exited")
+	d.Remedies = append(d.Remedies, r)
+}
+
+// recreate has the allocator assign other podCIDRs. kube-controller-manager is stopped while the Nodes are deleted: it
+// would free their podCIDRs although others have them. After its start it is known what it assigns.
+func (c *cluster) recreate(what string, nodes []inputs.Node) (r report.Remedy, err error) {
+	after := slices.Clone(c.nodes)
+	for i := range after {
+		if slices.ContainsFunc(nodes, func(n inputs.Node) bool { return n.Name == after[i].Name }) {
+			after[i].PodCIDRs = nil
 		}
-		return out
 	}
-	if g := guess(c.having); g != nil {
-		around := *c
-		around.Ranges = g
-		if wider, err := around.widen(c.nodes, len(c.waiting)+len(c.nodes)); err == nil {
-			return [][]Range{wider}
-		}
-	}
-	v4 := len(c.Services) == 0 || slices.ContainsFunc(c.Services, func(p netip.Prefix) bool { return p.Addr().Is4() })
-	v6 := slices.ContainsFunc(c.Services, func(p netip.Prefix) bool { return p.Addr().Is6() })
-	six := Range{Cluster: netip.MustParsePrefix("fd00:10:244::/48"), Mask: 64}
-	if !v4 {
-		return [][]Range{{six}}
-	}
-	var out [][]Range
-	for _, p := range []string{"10.244.0.0/16", "10.128.0.0/14", "172.20.0.0/16", "192.168.0.0/16"} {
-		ranges := []Range{{Cluster: netip.MustParsePrefix(p), Mask: 24}}
-		if v6 {
-			ranges = append(ranges, six)
-			if c.Services[0].Addr().Is6() {
-				slices.Reverse(ranges)
+	if c.serves(c.Ranges, after) != nil {
+		var ok bool
+		if r, ok = c.excludeServices(after); !ok {
+			if r, err = c.enlarge(after); err != nil {
+				return r, err
 			}
 		}
-		out = append(out, ranges)
+		r.Text += ", then "
+	}
+	r.Text += "delete " + what + ": " + c.allocator() + " assigns another podCIDR"
+	first := "# drain first, and stop kube-controller-manager meanwhile: " + procedure
+	if c.NodeIPAM != nil {
+		first = "# drain first: " + procedure
+	}
+	r.Commands = append(r.Commands, first, deleteNodes(nodes))
+	return r, nil
+}
+
+// recreateManually chooses podCIDRs that are free before any Node is deleted, for a cluster without an allocator.
+func (c *cluster) recreateManually(what string, nodes []inputs.Node) (report.Remedy, error) {
+	r := report.Remedy{Commands: []string{"# drain first: " + procedure, deleteNodes(nodes)}}
+	grids, err := start(c.Ranges, nil, nil)
+	if err != nil {
+		return r, err
+	}
+	var taken []netip.Prefix
+	for _, p := range c.claims() {
+		taken = append(taken, p.Prefix)
+	}
+	for _, p := range c.reserved {
+		taken = append(taken, p.Prefix)
+	}
+	chosen := make([][]netip.Prefix, len(nodes))
+	for _, g := range grids {
+		for _, p := range taken {
+			_ = g.Take(p) // which fails only for those beside it
+		}
+		free := g.Next(len(nodes))
+		if len(free) < len(nodes) {
+			return r, fmt.Errorf("%s cut into /%d leaves %d free", g.Cluster, g.Mask, len(free))
+		}
+		for i := range chosen {
+			chosen[i] = append(chosen[i], free[i])
+		}
+	}
+	var all []string
+	for i, n := range nodes {
+		list := join(chosen[i], ",")
+		all = append(all, list)
+		r.Commands = append(r.Commands, fmt.Sprintf(`kubectl patch node %s -p '{"spec":{"podCIDR":"%s","podCIDRs":["%s"]}}'`, n.Name,
+			chosen[i][0], strings.ReplaceAll(list, ",", `","`)))
+	}
+	r.Text = "delete " + what + " with podCIDR " + report.Some(all)
+	return r, nil
+}
+
+func deleteNodes(nodes []inputs.Node) string {
+	return "kubectl delete node " + strings.Join(namesOf(nodes), " ")
+}
+
+func namesOf(nodes []inputs.Node) []string {
+	var out []string
+	for _, n := range nodes {
+		out = append(out, n.Name)
 	}
 	return out
 }
 
-// capacity says how many nodes ranges hold.
-func capacity(ranges []Range) string {
-	most := ^uint64(0)
-	for _, r := range ranges {
-		most = min(most, r.Blocks())
-	}
-	return count(int(most), "1 node", "%d nodes")
-}
-
-func clusterCIDRs(ranges []Range) string {
-	var out []netip.Prefix
-	for _, r := range ranges {
-		out = append(out, r.Cluster.Masked())
-	}
-	return join(out)
-}
-
-// maskFlags are the flags of kube-controller-manager for the masks. With two
-// families it refuses --node-cidr-mask-size, with one the others.
-func maskFlags(ranges []Range) []string {
-	if len(ranges) == 1 {
-		return []string{fmt.Sprintf("--node-cidr-mask-size=%d", ranges[0].Mask)}
-	}
-	var out []string
-	for _, r := range ranges {
-		family := 4
-		if r.Cluster.Addr().Is6() {
-			family = 6
-		}
-		out = append(out, fmt.Sprintf("--node-cidr-mask-size-ipv%d=%d", family, r.Mask))
-	}
-	return out
-}
-
-// roomFor says how many pods a node of ranges holds: all addresses less network,
-// gateway and, in IPv4, broadcast.
-func roomFor(ranges []Range) string {
-	var out []string
-	for _, r := range ranges {
-		if host := r.Cluster.Addr().BitLen() - r.Mask; host < 16 {
-			out = append(out, fmt.Sprintf("at most %d pods on a node", 1<<host-3))
-		}
-	}
-	if len(out) == 0 {
-		return "more pods on a node than the limit"
-	}
-	return out[0]
-}
+func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

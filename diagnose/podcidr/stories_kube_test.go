@@ -50,7 +50,7 @@ func TestKubeTwoChangesOfTheMask(t *testing.T) {
 		}
 	}
 	d := c.problem(Exhausted)
-	if len(d.Remedies) != 1 || !slices.Equal(d.Remedies[0].Ranges, []Range{rangeOf("10.224.0.0/11", 24)}) ||
+	if len(d.Remedies) != 1 || !slices.Equal(changeOf(t, d.Remedies[0]).ranges, []Range{rangeOf("10.224.0.0/11", 24)}) ||
 		!strings.Contains(d.Message(), "A longer node mask does not help") {
 		t.Fatalf("got %s", d.Message())
 	}
@@ -60,8 +60,8 @@ func TestKubeTwoChangesOfTheMask(t *testing.T) {
 	}
 }
 
-// With a Node the real allocator frees its block, also when other nodes have it or
-// parts of it, and gives it to the next: why remedies touch those nodes.
+// With a Node the real allocator frees its block, also when other nodes have it or parts of it, and assigns it to the
+// next: why it is stopped while Nodes are deleted.
 func TestKubeDeletedNodeFreesWhatOthersHave(t *testing.T) {
 	for _, s := range []struct {
 		name     string
@@ -74,19 +74,22 @@ func TestKubeDeletedNodeFreesWhatOthersHave(t *testing.T) {
 		{"after a change of the mask", rangeOf("10.244.0.0/15", 16),
 			nodeMap(node(1, "a", "10.244.0.0/24"), node(2, "b", "10.244.1.0/24"), node(3, "c", "10.245.0.0/16")), "10.244.0.0/16"},
 	} {
-		for _, touched := range []bool{false, true} {
+		for _, stopped := range []bool{false, true} {
 			c := newRealCluster(t, allocatorWith(s.settings), s.nodes)
 			c.must(c.start())
 			c.settled(true)
-			c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "b", metav1.DeleteOptions{}))
 			want := s.gets
-			if touched {
-				c.shell(t.TempDir(), "kubectl annotate node a touched=yes")
+			if stopped {
+				c.stop()
 				want = ""
 			}
+			c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "b", metav1.DeleteOptions{}))
+			if stopped {
+				c.must(c.start())
+			}
 			c.create(node(4, "d"))
-			if got := join(c.settled(!touched)["d"].PodCIDRs); got != want {
-				t.Errorf("%s, touched %v: the next node got %q, want %q", s.name, touched, got, want)
+			if got := join(c.settled(!stopped)["d"].PodCIDRs, ","); got != want {
+				t.Errorf("%s, stopped %v: the next node got %q, want %q", s.name, stopped, got, want)
 			}
 			c.stop()
 		}

@@ -6,18 +6,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// PodAddress is one running pod that has its address from a podCIDR: its
-// namespace/name, node and addresses.
+// PodAddress is one running pod with an address of a podCIDR: its namespace/name, node and addresses.
 type PodAddress struct {
 	Pod, Node string
 	IPs       []netip.Addr
 }
 
 // Strays finds pods that keep an address of a podCIDR that their node had before.
-func Strays(nodes map[string]inputs.Node, pods []PodAddress) []Diagnosis {
+func Strays(nodes map[string]inputs.Node, pods []PodAddress) []report.Finding {
 	stray := map[string][]string{}
 	for _, p := range pods {
 		n := nodes[p.Node]
@@ -28,28 +28,24 @@ func Strays(nodes map[string]inputs.Node, pods []PodAddress) []Diagnosis {
 			stray[p.Node] = append(stray[p.Node], p.Pod)
 		}
 	}
-	var out []Diagnosis
+	var out []report.Finding
 	for _, n := range sorted(nodes) {
-		list := stray[n.Name]
+		list := slices.Sorted(slices.Values(stray[n.Name]))
 		if len(list) == 0 {
 			continue
 		}
-		slices.Sort(list)
-		d := Diagnosis{Kind: Changed, Nodes: []string{n.Name}, Pods: list, Warning: true,
-			Cause: fmt.Sprintf("%s an address outside of the podCIDR %s of node %s, which must have been changed since: the node and other nodes cannot reach them", count(len(list), "pod "+list[0]+" has", "%d pods ("+some(list)+") have"),
-				join(n.PodCIDRs), n.Name)}
-		r := Remedy{Text: "Delete them, so that they are recreated with an address of the node's podCIDR",
+		d := finding(Changed, report.Warning, []inputs.Node{n})
+		d.Cause = fmt.Sprintf("%s an address outside of the podCIDR %s of node %s, which must have been changed since: the node and "+
+			"other nodes cannot reach them", count(len(list), "pod "+list[0]+" has", "%d pods ("+report.Some(list)+") have"),
+			join(n.PodCIDRs, ","), n.Name)
+		r := report.Remedy{Text: "Delete them, so that they are recreated with an address of the node's podCIDR",
 			Beware: []string{"A pod without a controller is not recreated"}}
 		for _, pod := range list {
-			r.Commands = append(r.Commands, deletePod(pod))
+			namespace, name, _ := strings.Cut(pod, "/")
+			r.Commands = append(r.Commands, "kubectl -n "+namespace+" delete pod "+name)
 		}
-		d.Remedies = []Remedy{r}
+		d.Remedies = []report.Remedy{r}
 		out = append(out, d)
 	}
 	return out
-}
-
-func deletePod(pod string) string {
-	namespace, name, _ := strings.Cut(pod, "/")
-	return "kubectl -n " + namespace + " delete pod " + name
 }

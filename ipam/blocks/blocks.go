@@ -51,15 +51,6 @@ func (r Range) Block(n uint64) netip.Prefix {
 	return netip.PrefixFrom(a, r.Mask)
 }
 
-// Share reports whether there is a block that both p and q touch.
-func (r Range) Share(p, q netip.Prefix) bool {
-	if !p.Overlaps(r.Cluster) || !q.Overlaps(r.Cluster) {
-		return false
-	}
-	s, t := r.span(p), r.span(q)
-	return s.first <= t.last && t.first <= s.last
-}
-
 // span is blocks number first to last.
 type span struct{ first, last uint64 }
 

@@ -96,7 +96,7 @@ func TestRootPodCIDRChanged(t *testing.T) {
 }
 
 // Two nodes have the same podCIDR, while both agents run: both refuse new pods, both Nodes have the Event, pods that
-// run go on. Then as the doctor says: node2's Node is made anew, and node1's is touched.
+// run go on. Then as the doctor says: node2's Node is recreated while kube-controller-manager is stopped.
 func TestRootDuplicatePodCIDR(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -127,10 +127,10 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 			return ""
 		})
 	}
-	b.doctorSays(t, 4, "kubectl annotate node node1 --overwrite")
+	b.doctorSays(t, 4, "kubectl delete node node2")
+	must(t, b.plane.Stop(t.Context(), controlplane.KCM))
 	must(t, b.client.CoreV1().Nodes().Delete(t.Context(), "node2", metav1.DeleteOptions{}))
-	_, err = b.Kubectl(t.Context(), "annotate", "node", "node1", "--overwrite", "fairlead.dev/keeps-podcidr="+time.Now().String())
-	must(t, err)
+	must(t, b.plane.Start(t.Context(), controlplane.KCM, nil))
 	must(t, b.RegisterNodes(t.Context()))
 	b.podCIDRs(t, "node2")
 	for _, node := range b.Nodes() {
