@@ -1,6 +1,8 @@
 package ctl
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/checks"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/internal/cli"
+	"github.com/fairlead-cni/fairlead/kube"
 )
 
 // secondLook is how long after the first look at what changes all the time the second one is taken.
@@ -81,9 +84,6 @@ type examination struct {
 }
 
 func (d *examination) run(c *cobra.Command, chosen []string) error {
-	if err := d.out.check(); err != nil {
-		return err
-	}
 	o, err := d.options(chosen)
 	if err != nil {
 		return err
@@ -158,23 +158,14 @@ and fairlead-controller. What may not be read is reported as unknown.`,
   fairleadctl doctor pod-cidr -o json | jq '.problems[].kind'`,
 		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			client, err := conn.client()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := conn.within(c)
-			defer cancel()
-			report, err := checks.PodCIDRs(ctx, client)
-			if err != nil {
-				return err
-			}
-			if err := out.write(c.OutOrStdout(), report, report.Write); err != nil {
-				return err
-			}
-			return verdict(checks.Result{Severity: report.Severity(), Examined: []string{checks.CheckPodCIDR}})
+			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
+				r, err := checks.PodCIDRs(ctx, client)
+				if err != nil {
+					return err
+				}
+				return cmp.Or(out.write(c.OutOrStdout(), r, r.Write),
+					verdict(checks.Result{Severity: r.Severity(), Examined: []string{checks.CheckPodCIDR}}))
+			})
 		},
 	}
 	out.add(c)

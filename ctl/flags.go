@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,24 +26,31 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// output is the flag -o.
-type output struct{ format string }
+// output is the flag -o: text, json or yaml.
+type output string
 
 func (o *output) add(c *cobra.Command) {
-	c.Flags().StringVarP(&o.format, "output", "o", "text", "text, json or yaml")
+	*o = "text"
+	c.Flags().VarP(o, "output", "o", "text, json or yaml")
 }
 
-// check tells of a wrong format before any work.
-func (o *output) check() error {
-	switch o.format {
-	case "text", "json", "yaml":
-		return nil
+// String, Set and Type are a flag's.
+func (o *output) String() string { return string(*o) }
+
+// Set rejects other formats.
+func (o *output) Set(format string) error {
+	if !slices.Contains([]string{"text", "json", "yaml"}, format) {
+		return errors.New("want text, json or yaml")
 	}
-	return cli.Usage(fmt.Errorf("-o %s: want text, json or yaml", o.format))
+	*o = output(format)
+	return nil
 }
 
-func (o *output) write(w io.Writer, value any, text func(*report.Printer)) error {
-	switch o.format {
+// Type is in the help text.
+func (o *output) Type() string { return "string" }
+
+func (o output) write(w io.Writer, value any, text func(*report.Printer)) error {
+	switch o {
 	case "json":
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
@@ -91,6 +99,17 @@ func (f *connection) add(c *cobra.Command) {
 // within bounds a command by --timeout.
 func (f *connection) within(c *cobra.Command) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.Context(), f.timeout)
+}
+
+// run connects, and bounds do by --timeout.
+func (f *connection) run(c *cobra.Command, do func(context.Context, *kube.Client) error) error {
+	client, err := f.client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := f.within(c)
+	defer cancel()
+	return do(ctx, client)
 }
 
 func (f *connection) loader() clientcmd.ClientConfig {

@@ -2,7 +2,6 @@ package ctl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -23,9 +22,8 @@ type importAntrea struct {
 
 // imported is what "ipam import-antrea" prints.
 type imported struct {
-	Entries []antrea.Result         `json:"entries"`
-	Counts  map[antrea.Outcome]int  `json:"counts"`
-	listed  map[antrea.Outcome]bool // outcomes that text has line by line
+	Entries []antrea.Result        `json:"entries"`
+	Counts  map[antrea.Outcome]int `json:"counts"`
 }
 
 func importAntreaCommand(conn *connection) *cobra.Command {
@@ -57,9 +55,6 @@ Exit codes: 0 all entries are imported, 3 some are skipped.`,
 }
 
 func (i *importAntrea) run(c *cobra.Command) error {
-	if err := i.out.check(); err != nil {
-		return err
-	}
 	client, err := i.conn.client()
 	if err != nil {
 		return err
@@ -71,15 +66,14 @@ func (i *importAntrea) run(c *cobra.Command) error {
 		return err
 	}
 	if count(results)[antrea.New] > 0 && !i.dryRun {
-		if err := i.agreed(c, results); err != nil {
+		if err := i.confirm(c, results); err != nil {
 			return err
 		}
 		if err := i.doAll(c, client, results); err != nil {
 			return err
 		}
 	}
-	done := imported{Entries: results, Counts: count(results),
-		listed: map[antrea.Outcome]bool{antrea.New: true, antrea.Refused: true}}
+	done := imported{Entries: results, Counts: count(results)}
 	if err := i.out.write(c.OutOrStdout(), done, done.write); err != nil {
 		return err
 	}
@@ -89,30 +83,21 @@ func (i *importAntrea) run(c *cobra.Command) error {
 	return nil
 }
 
-// agreed shows the plan and returns nil if it may be carried out.
-func (i *importAntrea) agreed(c *cobra.Command, results []antrea.Result) error {
+// confirm shows the plan and returns nil if it may be carried out.
+func (i *importAntrea) confirm(c *cobra.Command, results []antrea.Result) error {
 	if i.yes {
 		return nil
 	}
-	if !isTerminal(c.InOrStdin()) {
-		return cli.Usage(errors.New("no terminal to ask for confirmation: use --dry-run to see what would be done, --yes to do it"))
+	if isTerminal(c.InOrStdin()) {
+		imported{Entries: results, Counts: count(results)}.write(report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr())))
 	}
-	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
-	plan := imported{Entries: results, Counts: count(results),
-		listed: map[antrea.Outcome]bool{antrea.New: true, antrea.Refused: true}}
-	plan.write(p)
-	p.Line("Import these? Type yes:")
-	answer, err := ask(c.Context(), c)
-	if err == nil && answer != "yes" {
-		err = errors.New("nothing was imported")
-	}
-	return err
+	return confirm(c, "use --dry-run to see what would be done, --yes to do it", "Import these?", "nothing was imported")
 }
 
-// progressEvery is after how many addresses it is told how far it is.
+// progressEvery is after how many addresses the progress is printed.
 const progressEvery = 500
 
-// doAll takes over all that is new. --timeout bounds each of them.
+// doAll imports all that is new. --timeout bounds each of them.
 func (i *importAntrea) doAll(c *cobra.Command, client *kube.Client, results []antrea.Result) error {
 	done := 0
 	for n := range results {
@@ -147,7 +132,7 @@ func (d imported) write(p *report.Printer) {
 	}
 	rows := [][]string{{"ADDRESS", "POOL", "OWNER ACCORDING TO ANTREA", "OUTCOME"}}
 	for _, r := range d.Entries {
-		if d.listed[r.Outcome] && r.Outcome != antrea.Refused {
+		if r.Outcome == antrea.New {
 			rows = append(rows, []string{r.Address, r.Pool, r.Owner, string(r.Outcome)})
 		}
 	}

@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -19,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/kube"
 )
 
 func ipamCommand(conn *connection) *cobra.Command {
@@ -67,24 +67,20 @@ Conflict (used by a host outside of the cluster).`,
   fairleadctl ipam show --pod shop/db-0 -o yaml`,
 		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := errors.Join(out.check(), f.check()); err != nil {
+			if err := f.check(); err != nil {
 				return err
 			}
-			client, err := conn.client()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := conn.within(c)
-			defer cancel()
-			v := cluster.Read(ctx, client, cluster.Pools, cluster.Allocations)
-			if err := v.Missing(cluster.Pools, cluster.Allocations); err != nil {
-				return err
-			}
-			s, err := f.apply(v)
-			if err != nil {
-				return err
-			}
-			return out.write(c.OutOrStdout(), s, s.write)
+			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
+				v := cluster.Read(ctx, client, cluster.Pools, cluster.Allocations)
+				if err := v.Missing(cluster.Pools, cluster.Allocations); err != nil {
+					return err
+				}
+				s, err := f.apply(v)
+				if err != nil {
+					return err
+				}
+				return out.write(c.OutOrStdout(), s, s.write)
+			})
 		},
 	}
 	out.add(c)
@@ -207,24 +203,14 @@ Exit codes: 0 no findings, 3 orphaned addresses, 4 pods share an address or may 
   fairleadctl ipam check -o json | jq -r '.findings[] | select(.kind == "leak") | .about[]'`,
 		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			client, err := conn.client()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := conn.within(c)
-			defer cancel()
-			r := checks.Examine(ctx, checks.Options{Checks: []string{checks.CheckLeaks}, Client: client,
-				SecondLook: secondLook})
-			if failed := r.Failed(); len(failed) > 0 {
-				return errors.New(failed[0].Why)
-			}
-			if err := out.write(c.OutOrStdout(), r, r.Write); err != nil {
-				return err
-			}
-			return verdict(r)
+			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
+				r := checks.Examine(ctx, checks.Options{Checks: []string{checks.CheckLeaks}, Client: client,
+					SecondLook: secondLook})
+				if failed := r.Failed(); len(failed) > 0 {
+					return errors.New(failed[0].Why)
+				}
+				return cmp.Or(out.write(c.OutOrStdout(), r, r.Write), verdict(r))
+			})
 		},
 	}
 	out.add(c)
@@ -292,7 +278,7 @@ func (r *release) name(arg string) (string, error) {
 
 func (r *release) run(c *cobra.Command, args []string) error {
 	name, err := r.name(args[0])
-	if err = errors.Join(r.out.check(), err); err != nil {
+	if err != nil {
 		return err
 	}
 	if r.force && strings.TrimSpace(r.reason) == "" {
@@ -352,34 +338,7 @@ func (r *release) agreed(c *cobra.Command, e cluster.Evidence) error {
 	if r.yes {
 		return p.Err()
 	}
-	if !isTerminal(c.InOrStdin()) {
-		return cli.Usage(errors.New("no terminal to ask for confirmation: use --yes to release it"))
-	}
-	p.Line("Release it? Type yes:")
-	answer, err := ask(c.Context(), c)
-	if err == nil && answer != "yes" {
-		err = errors.New("not released")
-	}
-	return err
-}
-
-// ask reads one line; ctx ends the wait.
-func ask(ctx context.Context, c *cobra.Command) (string, error) {
-	type line struct {
-		text string
-		err  error
-	}
-	read := make(chan line, 1)
-	go func() {
-		text, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
-		read <- line{strings.TrimSpace(text), err}
-	}()
-	select {
-	case <-ctx.Done():
-		return "", errors.New("not released: interrupted")
-	case l := <-read:
-		return l.text, l.err
-	}
+	return confirm(c, "use --yes to release it", "Release it?", "not released")
 }
 
 func whyNot(e cluster.Evidence) string {

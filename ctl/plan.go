@@ -31,9 +31,6 @@ cluster.`,
   fairleadctl plan --cluster-cidr 10.244.0.0/16,fd00:10:244::/56 --node-mask 24,64`,
 		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
 			ranges, err := parseRanges(clusterCIDR, nodeMask)
 			if err != nil {
 				return cli.Usage(err)

@@ -52,9 +52,6 @@ or, with --node-local, the agent does not answer.`,
   fairleadctl status -o yaml`,
 		Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
 			ctx, cancel := conn.within(c)
 			defer cancel()
 			s, failed := gather(ctx, conn, node)

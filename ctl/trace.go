@@ -50,7 +50,7 @@ type end struct {
 
 func traceCommand(conn *connection, node *localNode) *cobra.Command {
 	var out output
-	return withOutput(&out, &cobra.Command{
+	c := &cobra.Command{
 		Use:   "trace [NAMESPACE/]POD ADDRESS|[NAMESPACE/]POD",
 		Short: "Explains the path of a pod's packet through this node",
 		Long: `trace explains what Open vSwitch on this node does with a ping from a pod to an address
@@ -68,9 +68,6 @@ on both. The Kubernetes API is only needed for pods of other nodes.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
 			if os.Geteuid() != 0 {
 				return errors.New("this needs root: sudo")
 			}
@@ -87,10 +84,7 @@ on both. The Kubernetes API is only needed for pods of other nodes.`,
 			}
 			return out.write(c.OutOrStdout(), way, way.write)
 		},
-	})
-}
-
-func withOutput(out *output, c *cobra.Command) *cobra.Command {
+	}
 	out.add(c)
 	return c
 }

@@ -49,15 +49,15 @@ It may be interrupted and run again at any time. Nodes that do not answer are li
 }
 
 func (u *uninstall) run(c *cobra.Command) error {
-	if err := u.out.check(); err != nil {
-		return err
-	}
 	client, err := u.conn.client()
 	if err != nil {
 		return err
 	}
-	if err := u.agreed(c); err != nil {
-		return err
+	if !u.yes {
+		err := confirm(c, "use --yes to restore all nodes", "The pods of all nodes lose their network. Continue?", "nothing was done")
+		if err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), u.wait)
 	defer cancel()
@@ -72,20 +72,4 @@ func (u *uninstall) run(c *cobra.Command) error {
 	return u.out.write(c.OutOrStdout(), nodes, func(p *report.Printer) {
 		p.Line("%d nodes are restored. Now delete the remaining objects, but not the CRDs, with which all pools and addresses would be deleted: docs/install.md#uninstall", len(nodes))
 	})
-}
-
-func (u *uninstall) agreed(c *cobra.Command) error {
-	if u.yes {
-		return nil
-	}
-	if !isTerminal(c.InOrStdin()) {
-		return cli.Usage(errors.New("no terminal to ask for confirmation: use --yes to restore all nodes"))
-	}
-	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
-	p.Line("The pods of all nodes lose their network. Type yes to continue:")
-	answer, err := ask(c.Context(), c)
-	if err == nil && answer != "yes" {
-		err = errors.New("nothing was done")
-	}
-	return err
 }

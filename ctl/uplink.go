@@ -27,9 +27,6 @@ func onNode(use, short, long, example string,
 	var out output
 	c := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: cli.FlagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
 			if os.Geteuid() != 0 {
 				return errors.New("this needs root: sudo")
 			}
@@ -57,13 +54,11 @@ the attached state is incomplete.`, "  sudo fairleadctl uplink status",
 			if err != nil {
 				return err
 			}
-			if err := out.write(c.OutOrStdout(), s, lines(s)); err != nil {
-				return err
-			}
-			if s.Next != "" {
+			err = out.write(c.OutOrStdout(), s, lines(s))
+			if err == nil && s.Next != "" {
 				return cli.ExitCode(exitWarning)
 			}
-			return nil
+			return err
 		})
 }
 
@@ -81,13 +76,11 @@ it cannot.`, "  sudo fairleadctl uplink preflight --nic eth0",
 			if err != nil {
 				return err
 			}
-			if err := out.write(c.OutOrStdout(), r, lines(r)); err != nil {
-				return err
-			}
-			if len(r.Refused) > 0 {
+			err = out.write(c.OutOrStdout(), r, lines(r))
+			if err == nil && len(r.Refused) > 0 {
 				return cli.ExitCode(exitFailing)
 			}
-			return nil
+			return err
 		})
 	c.Flags().StringVar(&nic, "nic", "", "the NIC (default: transportInterface of the config file)")
 	return c
