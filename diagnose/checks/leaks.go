@@ -74,7 +74,7 @@ func lost(v *cluster.View) []report.Finding {
 
 // leak is a finding about several addresses.
 func leak(list []cluster.Evidence) report.Finding {
-	f := report.Finding{Check: CheckLeaks, Severity: report.Warning, Cause: number(len(list), "1 address is", "%d addresses are")}
+	f := report.Finding{Check: CheckLeaks, Severity: report.Warning, Cause: report.Count(len(list), "1 address is", "%d addresses are")}
 	for i, e := range list {
 		f.About = append(f.About, e.Allocation.Name)
 		if e.Waits = ""; i < 5 { // which is in the cause

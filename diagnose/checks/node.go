@@ -93,8 +93,8 @@ func (n *NodeProbe) ovs(ctx context.Context) ([]report.Finding, error) {
 	if len(o.Foreign) > 0 {
 		out = append(out, report.Finding{Check: CheckOVS, Kind: "foreign-ports", Severity: report.Warning, About: o.Foreign,
 			Cause: fmt.Sprintf("bridge %s has %s not Fairlead's: no traffic is forwarded there", n.Config.OVSBridge,
-				number(len(o.Foreign), "a port that is", "%d ports that are")),
-			Evidence: []string{some(o.Foreign)},
+				report.Count(len(o.Foreign), "a port that is", "%d ports that are")),
+			Evidence: []string{report.Some(o.Foreign)},
 			Remedies: []report.Remedy{{Text: "Remove the ports that are not needed",
 				Commands: []string{"ovs-vsctl del-port " + n.Config.OVSBridge + " " + o.Foreign[0]}}}})
 	}

@@ -13,7 +13,7 @@ func (r *Report) Write(p *report.Printer) {
 	r.head(p)
 	rows := [][]string{{"NODE", "PODCIDR", "ADDRESS", "STATE"}}
 	for _, n := range r.Nodes {
-		rows = append(rows, []string{n.Name, list(n.PodCIDRs), list(n.Addresses), r.state(p, n)})
+		rows = append(rows, []string{n.Name, report.Join(n.PodCIDRs, ","), report.Join(n.Addresses, ","), r.state(p, n)})
 	}
 	p.Table(rows...)
 	p.Line("")
@@ -53,14 +53,6 @@ func (r *Report) state(p *report.Printer, n Node) string {
 		out = append(out, p.Paint(d.Severity.Colour(), fmt.Sprintf("%s (problem %d)", d.Kind, i)))
 	}
 	return strings.Join(out, ", ")
-}
-
-func list[T fmt.Stringer](values []T) string {
-	var out []string
-	for _, v := range values {
-		out = append(out, v.String())
-	}
-	return strings.Join(out, ",")
 }
 
 // WritePlan writes a plan for people.

@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,8 +22,7 @@ func (o Options) pools(ctx context.Context) ([]report.Finding, error) {
 	return poolFindings(v), nil
 }
 
-// poolFindings tells what pools say of themselves, and what is wrong with those that
-// nobody looks after.
+// poolFindings are what conditions of pools report, and that no controller keeps them up to date.
 func poolFindings(v *cluster.View) []report.Finding {
 	var out []report.Finding
 	if missing := v.Unread[cluster.Leader] == nil && !v.Controller.Works; missing && len(v.Pools)+len(v.Ranges) > 0 {
@@ -52,7 +52,7 @@ func poolFinding(p api.IPPool) []report.Finding {
 			continue
 		}
 		f := f
-		f.Kind, f.Cause = "pool-"+kindOf(c.Type), fmt.Sprintf("IPPool %s: %s", p.Name, c.Message)
+		f.Kind, f.Cause = "pool-"+strings.ToLower(c.Type), fmt.Sprintf("IPPool %s: %s", p.Name, c.Message)
 		switch c.Type {
 		case api.PoolExhausted:
 			f.Evidence = append(f.Evidence, fmt.Sprintf("fairleadctl ipam show --pool %s lists the owners of its addresses, fairleadctl ipam check the orphaned ones", p.Name))
@@ -69,19 +69,4 @@ func poolFinding(p api.IPPool) []report.Finding {
 		out = append(out, f)
 	}
 	return out
-}
-
-// kindOf makes a finding's kind of a condition's type: "NearlyFull" is "nearly-full".
-func kindOf(condition string) string {
-	var out []rune
-	for i, r := range condition {
-		if r >= 'A' && r <= 'Z' {
-			if i > 0 {
-				out = append(out, '-')
-			}
-			r += 'a' - 'A'
-		}
-		out = append(out, r)
-	}
-	return string(out)
 }

@@ -56,5 +56,5 @@ func (r Result) of(p *report.Printer, c string) string {
 	if count == 0 {
 		return p.Paint(report.Good, "ok")
 	}
-	return p.Paint(worst.Colour(), fmt.Sprintf("%s, see below", number(count, "1 finding", "%d findings")))
+	return p.Paint(worst.Colour(), fmt.Sprintf("%s, see below", report.Count(count, "1 finding", "%d findings")))
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/ipam/blocks"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
@@ -51,7 +52,7 @@ func start(ranges []Range, services []netip.Prefix, nodes []inputs.Node) ([]*blo
 		for i, p := range n.PodCIDRs {
 			if i >= len(grids) {
 				return nil, fmt.Errorf("node %s has %d podCIDRs, but there %s", n.Name, len(n.PodCIDRs),
-					count(len(grids), "is 1 cluster CIDR", "are %d cluster CIDRs"))
+					report.Count(len(grids), "is 1 cluster CIDR", "are %d cluster CIDRs"))
 			}
 			if err := grids[i].Take(p); err != nil {
 				return nil, fmt.Errorf("node %s: %w", n.Name, err)

@@ -208,7 +208,7 @@ func (c *cluster) wrongFamilies() []report.Finding {
 		}
 		d := finding(WrongFamily, report.Warning, found.nodes)
 		d.Evidence = []string{"Service CIDR: from " + c.ServicesFrom}
-		d.Cause = c.subject(d.About) + " " + fmt.Sprintf(found.text, join(c.Services, ","))
+		d.Cause = c.subject(d.About) + " " + fmt.Sprintf(found.text, report.Join(c.Services, ","))
 		c.remedyFamily(&d, found.nodes)
 		out = append(out, d)
 	}

@@ -1,7 +1,6 @@
 package podcidr
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -151,21 +150,5 @@ func (c *cluster) subject(list []string) string {
 	if slices.Contains(list, c.asked) {
 		return "node " + c.asked + " has"
 	}
-	return count(len(list), "node "+list[0]+" has", "%d nodes ("+report.Some(list)+") have")
-}
-
-// count says how many in words: one has its own sentence.
-func count(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return fmt.Sprintf(many, n)
-}
-
-func join[T fmt.Stringer](list []T, separator string) string {
-	var out []string
-	for _, v := range list {
-		out = append(out, v.String())
-	}
-	return strings.Join(out, separator)
+	return report.Count(len(list), "node "+list[0]+" has", "%d nodes ("+report.Some(list)+") have")
 }

@@ -111,7 +111,7 @@ func (c *cluster) causeInRange(d *report.Finding) {
 // sum is the arithmetic of one range.
 func (c *cluster) sum(g *blocks.Grid) string {
 	text := fmt.Sprintf("cluster CIDR %s cut into /%d holds %s, and %s", g.Cluster, g.Mask,
-		count(int(g.Blocks()), "1 node", "%d nodes"), c.tally())
+		report.Count(int(g.Blocks()), "1 node", "%d nodes"), c.tally())
 	byService := &blocks.Grid{Range: g.Range}
 	for _, s := range c.LeftOut {
 		if s.Overlaps(g.Cluster) {
@@ -132,9 +132,9 @@ func (c *cluster) sum(g *blocks.Grid) string {
 func (c *cluster) tally() string {
 	have := "none has one"
 	if len(c.having) > 0 {
-		have = count(len(c.having), "1 has one", "%d have one")
+		have = report.Count(len(c.having), "1 has one", "%d have one")
 	}
-	return fmt.Sprintf("%d exist (%s, %s)", len(c.nodes), have, count(len(c.waiting), "1 waits", "%d wait"))
+	return fmt.Sprintf("%d exist (%s, %s)", len(c.nodes), have, report.Count(len(c.waiting), "1 waits", "%d wait"))
 }
 
 func ofAll(n, all uint64) string {
@@ -150,7 +150,7 @@ func (c *cluster) seen(nodes []string) []string {
 	for _, n := range nodes {
 		if r, ok := c.Refused[n]; ok {
 			out = append(out, fmt.Sprintf("Node %s: Event CIDRNotAvailable, %s, last at %s UTC", n,
-				count(r.Count, "once", "%d times"), r.Last.UTC().Format(time.DateTime)))
+				report.Count(r.Count, "once", "%d times"), r.Last.UTC().Format(time.DateTime)))
 		}
 	}
 	return out

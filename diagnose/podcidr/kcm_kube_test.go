@@ -88,7 +88,7 @@ func (c *realCluster) start() error {
 	args := append([]string{"--cluster-cidr=" + clusterCIDRs(c.facts.Ranges)}, maskFlags(c.facts.Ranges)...)
 	args = append(args, fmt.Sprintf("--allocate-node-cidrs=%t", c.facts.Allocates == Yes))
 	if len(c.facts.LeftOut) > 0 {
-		args = append(args, "--service-cluster-ip-range="+join(c.facts.LeftOut, ","))
+		args = append(args, "--service-cluster-ip-range="+report.Join(c.facts.LeftOut, ","))
 	}
 	var err error
 	c.kcm, err = c.StartKCM(c.t.Context(), args...)

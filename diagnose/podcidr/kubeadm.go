@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"sigs.k8s.io/yaml"
 )
 
@@ -59,8 +60,8 @@ func (k kubeadm) command() flags {
 	f := flags{}
 	if len(k.PodSubnet) > 0 {
 		f["allocate-node-cidrs"] = "true"
-		f["cluster-cidr"] = join(k.PodSubnet, ",")
-		f["service-cluster-ip-range"] = join(k.ServiceSubnet, ",")
+		f["cluster-cidr"] = report.Join(k.PodSubnet, ",")
+		f["service-cluster-ip-range"] = report.Join(k.ServiceSubnet, ",")
 	}
 	maps.Copy(f, k.flags)
 	return f

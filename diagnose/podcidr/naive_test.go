@@ -174,7 +174,7 @@ func mended(d report.Finding, c change, f Facts, before, after map[string]inputs
 		}
 		if had := before[name].PodCIDRs; len(had) > 0 && !again(name) {
 			if !slices.Equal(had, n.PodCIDRs) {
-				return "node " + name + " lost " + join(had, ",")
+				return "node " + name + " lost " + report.Join(had, ",")
 			}
 			continue // what it overlaps was so before, or is found from the other side
 		}

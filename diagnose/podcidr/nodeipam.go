@@ -46,8 +46,8 @@ func (c *cluster) causeInConfigured(d *report.Finding) {
 		for _, r := range ranges {
 			blocks += r.Blocks()
 		}
-		full = append(full, fmt.Sprintf("%s %s hold %s, and %s", configuredRanges, join(ranges, " and "),
-			count(int(blocks), "1 node", "%d nodes"), c.tally()))
+		full = append(full, fmt.Sprintf("%s %s hold %s, and %s", configuredRanges, report.Join(ranges, " and "),
+			report.Count(int(blocks), "1 node", "%d nodes"), c.tally()))
 	}
 	if len(full) == 0 {
 		d.Cause += fmt.Sprintf("%d of %d nodes have one, and there is room for all. %s has not assigned it", len(c.having), len(c.nodes),

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/ipam/blocks"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
@@ -53,8 +54,8 @@ func NewPlan(ranges []Range, services []netip.Prefix, nodes int) (Plan, error) {
 	p := Plan{Nodes: nodes, Holds: ^uint64(0), KCMFlags: kcmFlags(ranges),
 		KubeadmFlags: []string{"--pod-network-cidr=" + clusterCIDRs(ranges)}, NodeIPAM: configLines(ranges)}
 	if len(services) > 0 {
-		p.KCMFlags = append(p.KCMFlags, "--service-cluster-ip-range="+join(services, ","))
-		p.KubeadmFlags = append(p.KubeadmFlags, "--service-cidr="+join(services, ","))
+		p.KCMFlags = append(p.KCMFlags, "--service-cluster-ip-range="+report.Join(services, ","))
+		p.KubeadmFlags = append(p.KubeadmFlags, "--service-cidr="+report.Join(services, ","))
 	}
 	for i, g := range grids {
 		if g.Mask != defaultMask(g.Cluster) {
@@ -67,7 +68,7 @@ func NewPlan(ranges []Range, services []netip.Prefix, nodes int) (Plan, error) {
 	}
 	if uint64(nodes) > p.Holds {
 		p.Problems = append(p.Problems, fmt.Sprintf("there are podCIDRs for %s, not for %d",
-			count(int(p.Holds), "1 node", "%d nodes"), nodes))
+			report.Count(int(p.Holds), "1 node", "%d nodes"), nodes))
 		if len(p.Problems) == 1 {
 			p.widen(ranges, services)
 		}

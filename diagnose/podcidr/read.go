@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
 // The names that kubeadm gives these objects.
@@ -215,7 +216,7 @@ func (r *reader) kubeadm(ctx context.Context) *kubeadm {
 		return nil
 	}
 	r.facts.Kubeadm = true
-	r.facts.PodSubnet = join(config.PodSubnet, ",")
+	r.facts.PodSubnet = report.Join(config.PodSubnet, ",")
 	return &config
 }
 

@@ -38,7 +38,7 @@ func (c *cluster) enlarge(nodes []inputs.Node) (report.Remedy, error) {
 func (c *cluster) excludeServices(nodes []inputs.Node) (r report.Remedy, ok bool) {
 	changed := *c
 	changed.LeftOut = c.Services
-	flag := "--service-cluster-ip-range=" + join(c.Services, ",")
+	flag := "--service-cluster-ip-range=" + report.Join(c.Services, ",")
 	return report.Remedy{Text: "Start kube-controller-manager with " + flag + ", so that it excludes the Services' addresses",
 			Commands: c.setFlags(flag)}, c.NodeIPAM == nil && len(c.Services) > len(c.LeftOut) &&
 			changed.serves(c.Ranges, nodes) == nil && len(changed.freeOverlaps()) == 0
@@ -264,7 +264,7 @@ func (c *cluster) recreateManually(what string, nodes []inputs.Node) (report.Rem
 	}
 	var all []string
 	for i, n := range nodes {
-		list := join(chosen[i], ",")
+		list := report.Join(chosen[i], ",")
 		all = append(all, list)
 		r.Commands = append(r.Commands, fmt.Sprintf(`kubectl patch node %s -p '{"spec":{"podCIDR":"%s","podCIDRs":["%s"]}}'`, n.Name,
 			chosen[i][0], strings.ReplaceAll(list, ",", `","`)))

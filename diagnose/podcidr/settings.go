@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
@@ -14,7 +15,7 @@ func capacity(ranges []Range) string {
 	for _, r := range ranges {
 		most = min(most, r.Blocks())
 	}
-	return count(int(most), "1 node", "%d nodes")
+	return report.Count(int(most), "1 node", "%d nodes")
 }
 
 // roomFor says how many pods a node of ranges holds.
@@ -40,7 +41,7 @@ func clusterCIDRs(ranges []Range) string {
 	for _, r := range ranges {
 		out = append(out, r.Cluster.Masked())
 	}
-	return join(out, ",")
+	return report.Join(out, ",")
 }
 
 // kcmFlags make kube-controller-manager assign podCIDRs of ranges.

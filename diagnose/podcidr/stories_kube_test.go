@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
@@ -88,7 +89,7 @@ func TestKubeDeletedNodeFreesWhatOthersHave(t *testing.T) {
 				c.must(c.start())
 			}
 			c.create(node(4, "d"))
-			if got := join(c.settled(!stopped)["d"].PodCIDRs, ","); got != want {
+			if got := report.Join(c.settled(!stopped)["d"].PodCIDRs, ","); got != want {
 				t.Errorf("%s, stopped %v: the next node got %q, want %q", s.name, stopped, got, want)
 			}
 			c.stop()

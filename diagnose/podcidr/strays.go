@@ -36,8 +36,8 @@ func Strays(nodes map[string]inputs.Node, pods []PodAddress) []report.Finding {
 		}
 		d := finding(Changed, report.Warning, []inputs.Node{n})
 		d.Cause = fmt.Sprintf("%s an address outside of the podCIDR %s of node %s, which must have been changed since: the node and "+
-			"other nodes cannot reach them", count(len(list), "pod "+list[0]+" has", "%d pods ("+report.Some(list)+") have"),
-			join(n.PodCIDRs, ","), n.Name)
+			"other nodes cannot reach them", report.Count(len(list), "pod "+list[0]+" has", "%d pods ("+report.Some(list)+") have"),
+			report.Join(n.PodCIDRs, ","), n.Name)
 		r := report.Remedy{Text: "Delete them, so that they are recreated with an address of the node's podCIDR",
 			Beware: []string{"A pod without a controller is not recreated"}}
 		for _, pod := range list {

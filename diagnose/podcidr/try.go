@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
@@ -65,7 +66,7 @@ func (c *cluster) assignConfigured(ranges []Range, nodes []inputs.Node) ([]netip
 		return nil, err
 	}
 	if len(p.Waiting) > 0 {
-		return nil, fmt.Errorf("%s would still wait", count(len(p.Waiting), "1 node", "%d nodes"))
+		return nil, fmt.Errorf("%s would still wait", report.Count(len(p.Waiting), "1 node", "%d nodes"))
 	}
 	var out []netip.Prefix
 	for _, a := range p.Assignments {
@@ -247,7 +248,7 @@ func (c *cluster) addRanges(nodes []inputs.Node) ([]Range, error) {
 			return c.serves(append(slices.Clone(family), r), nodes) == nil
 		})
 		if i < 0 {
-			return nil, fmt.Errorf("none near %s is private, large enough and free of other networks", join(family, " and "))
+			return nil, fmt.Errorf("none near %s is private, large enough and free of other networks", report.Join(family, " and "))
 		}
 		added = append(added, candidates[i])
 	}

@@ -16,3 +16,20 @@ func Some(list []string) string {
 	}
 	return strings.Join(list, ", ")
 }
+
+// Count says how many in words: one has its own.
+func Count(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return fmt.Sprintf(many, n)
+}
+
+// Join lists values with a separator.
+func Join[T fmt.Stringer](list []T, separator string) string {
+	var out []string
+	for _, v := range list {
+		out = append(out, v.String())
+	}
+	return strings.Join(out, separator)
+}
