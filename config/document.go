@@ -82,7 +82,7 @@ var (
 )
 
 // syntax turns an error of the YAML parser into a finding. A tab is its
-// commonest cause, and the one that nobody sees.
+// commonest cause, and one that is invisible.
 func syntax(data []byte, err error) *Finding {
 	m := yamlError.FindStringSubmatch(err.Error())
 	if m == nil {

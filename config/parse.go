@@ -76,8 +76,8 @@ func check(data []byte, file string, in File) (values, []Finding, error) {
 	return p.config, merged(p.warnings), nil
 }
 
-// maxHints is after how many errors unknown keys get no hint any more: whoever
-// reads so many has given the wrong file, and hints take time.
+// maxHints is after how many errors unknown keys get no hint any more: so many mean that it is the wrong file, and
+// hints take time.
 const maxHints = 100
 
 // parser walks a document along the table.
@@ -201,8 +201,7 @@ func (p *parser) combinations() {
 	}
 }
 
-// unusedTunnelKeys warns about keys of the tunnel that somebody chose where
-// there is none.
+// unusedTunnelKeys warns about keys of the tunnel that are set where there is none.
 func (p *parser) unusedTunnelKeys() {
 	c := p.config
 	if c.TrafficEncapMode != api.ModeNoEncap {

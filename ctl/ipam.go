@@ -323,7 +323,7 @@ func note(e cluster.Evidence) string {
 	return "it cools for a minute"
 }
 
-// agreed shows the evidence and returns nil if the address may be freed.
+// agreed shows the evidence and returns nil if the address may be released.
 func (r *release) agreed(c *cobra.Command, e cluster.Evidence) error {
 	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
 	p.Line("%s, IPPool %s, %s since %s", e.Allocation.Name, e.Allocation.Spec.Pool, e.Allocation.Spec.Phase,

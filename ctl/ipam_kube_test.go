@@ -135,7 +135,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 		t.Errorf("freed what was changed meanwhile: %v, %s", err, phase("10.2.0.16"))
 	}
 	events, err := c.client.Kubernetes.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{
-		FieldSelector: "reason=AddressReleasedByHand,involvedObject.name=p"})
+		FieldSelector: "reason=AddressReleased,involvedObject.name=p"})
 	if err != nil || len(events.Items) != 4 || !slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
 		return strings.Contains(e.Message, "10.2.0.12 was released manually") && strings.Contains(e.Message, "Reason: scrapped")
 	}) {

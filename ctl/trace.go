@@ -40,7 +40,7 @@ type traced struct {
 
 // end is one end of the way.
 type end struct {
-	pod  string // namespace/name; empty: an address of nobody known
+	pod  string // namespace/name; empty: an address that is no known pod's
 	ips  []netip.Addr
 	here bool
 	// node and its address, of pods of other nodes.

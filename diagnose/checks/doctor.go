@@ -35,7 +35,7 @@ func ofCluster() []string { return []string{CheckPodCIDR, CheckPools, CheckLeaks
 // OfNode are the checks that look at this node.
 func OfNode() []string { return []string{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckMTU} }
 
-// key tells findings apart over two looks.
+// key identifies a finding in two looks.
 func key(f report.Finding) string { return fmt.Sprint(f.Check, f.Kind, f.About) }
 
 // Gap is a check that was not made, and why.

@@ -25,13 +25,13 @@ func (o Options) leaks(ctx context.Context) ([]report.Finding, error) {
 	})
 }
 
-// addressFindings compares who holds addresses with who has them.
+// addressFindings compares the owners of allocations with the pods that have the addresses.
 func addressFindings(v *cluster.View) []report.Finding {
-	return slices.Concat(lost(v), twins(v), strangers(v), conflicts(v))
+	return slices.Concat(orphaned(v), duplicates(v), unallocated(v), conflicts(v))
 }
 
-// lost finds addresses that are held for nobody, those of one node and one reason together.
-func lost(v *cluster.View) []report.Finding {
+// orphaned finds allocations whose owner is gone, those of one node and one reason together.
+func orphaned(v *cluster.View) []report.Finding {
 	type group struct {
 		node, why string
 		verdict   cluster.Verdict
@@ -88,7 +88,7 @@ func leak(list []cluster.Evidence) report.Finding {
 	return f
 }
 
-// nodeIsGone are the ways to say that nothing runs on a node any more.
+// nodeIsGone are the ways to declare that no pod runs on a node.
 func nodeIsGone(node string) []report.Remedy {
 	return []report.Remedy{
 		{Text: "If the node will not come back, delete it", Commands: []string{"kubectl delete node " + node}},
@@ -98,8 +98,8 @@ func nodeIsGone(node string) []report.Remedy {
 	}
 }
 
-// twins finds addresses that two running pods have.
-func twins(v *cluster.View) []report.Finding {
+// duplicates finds addresses that two running pods have.
+func duplicates(v *cluster.View) []report.Finding {
 	by := map[netip.Addr][]cluster.Pod{}
 	var order []netip.Addr
 	for _, p := range v.Pods {
@@ -108,7 +108,7 @@ func twins(v *cluster.View) []report.Finding {
 		}
 		for _, a := range p.IPs {
 			if p.Leaving && !holds(v, a, p) {
-				continue // it has given it back
+				continue // it has released it
 			}
 			if by[a] == nil {
 				order = append(order, a)
@@ -142,15 +142,15 @@ func twins(v *cluster.View) []report.Finding {
 
 func deletePod(p cluster.Pod) string { return "kubectl -n " + p.Namespace + " delete pod " + p.Name }
 
-// holds tells whether the allocation of an address is the pod's.
+// holds reports whether the allocation of an address is the pod's.
 func holds(v *cluster.View, a netip.Addr, p cluster.Pod) bool {
 	return slices.ContainsFunc(v.Allocations, func(h api.IPAllocation) bool {
 		return h.Name == allocation.Name("", a) && h.Spec.Phase == api.PhaseAllocated && p.Is(h.Spec.Owner.PodUID)
 	})
 }
 
-// strangers finds pods with an address of a pool that they do not hold: it may be given to others.
-func strangers(v *cluster.View) []report.Finding {
+// unallocated finds pods with an address of a pool that is not allocated to them: other pods may get it.
+func unallocated(v *cluster.View) []report.Finding {
 	held := map[string]api.IPAllocation{}
 	for _, a := range v.Allocations {
 		held[a.Name] = a
@@ -195,7 +195,7 @@ func podPools(v *cluster.View) []pool.Pool {
 	return out
 }
 
-// conflicts finds addresses that somebody uses who is no pod.
+// conflicts finds addresses that hosts outside of the cluster use.
 func conflicts(v *cluster.View) []report.Finding {
 	var out []report.Finding
 	for _, e := range v.Evidences() {

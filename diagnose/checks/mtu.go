@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// mostPeers is how many other nodes are asked: paths of a cluster are alike.
+// mostPeers is how many other nodes are pinged: paths of a cluster are alike.
 const mostPeers = 8
 
 // smallest is a packet that any path carries, in bytes.
@@ -58,7 +58,7 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 	return found, notKnown, nil
 }
 
-// path asks one node with packets as large as the pods'.
+// path pings one node with packets as large as the pods'.
 func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []report.Finding, notKnown []string) {
 	size := s.PodMTU + s.Overhead
 	arrives := func(size int) bool {

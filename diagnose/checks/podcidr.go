@@ -51,7 +51,7 @@ func (r *Report) Severity() report.Severity {
 }
 
 // PodCIDRs examines the podCIDRs of all nodes. The error says why Nodes could not
-// be read; all else that can't is told in the Report.
+// be read; all else that can't is in Unread.
 func PodCIDRs(ctx context.Context, client *kube.Client) (*Report, error) {
 	list, err := client.Kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -66,7 +66,7 @@ func PodCIDRs(ctx context.Context, client *kube.Client) (*Report, error) {
 	}
 	r := &Report{Ranges: facts.Ranges, RangesFrom: facts.RangesFrom, Services: facts.Services,
 		ServicesFrom: facts.ServicesFrom, Allocator: allocator(facts), Unread: facts.Unread}
-	facts.Unread = nil // told once, at the top
+	facts.Unread = nil // reported once, at the top
 	r.Problems = append(podcidr.Survey(nodes, facts, time.Now()), podcidr.Strays(nodes, pods)...)
 	for _, n := range list.Items {
 		if node, ok := nodes[n.Name]; ok {

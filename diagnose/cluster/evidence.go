@@ -7,22 +7,22 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Verdict says whether somebody may use an address that is held.
+// Verdict says whether an allocated address may be in use.
 type Verdict string
 
-// The verdicts. Unknown means in use: only Gone may be freed without more ado.
+// The verdicts. Unknown means in use: only Gone may be released.
 const (
-	// Lives: the Pod that holds it is there.
+	// Lives: the Pod that it is allocated to exists.
 	Lives Verdict = "lives"
 	// MayLive: the Pod is gone from the API, and its containers may still run.
 	MayLive Verdict = "may be running"
-	// Kept: for a StatefulSet or the like that is there.
+	// Kept: reserved for a StatefulSet or another owner that exists.
 	Kept Verdict = "kept"
-	// Gone: nobody can use it any more, as far as the API knows.
+	// Gone: orphaned, or of no pod, as far as the API knows.
 	Gone Verdict = "gone"
 )
 
-// Evidence is what is known of who holds an address.
+// Evidence is what is known of the owner of an address.
 type Evidence struct {
 	Allocation api.IPAllocation `json:"allocation"`
 	Verdict    Verdict          `json:"verdict"`
@@ -30,7 +30,7 @@ type Evidence struct {
 	Owner string `json:"owner"`
 	Pod   string `json:"pod,omitempty"`
 	Node  string `json:"node,omitempty"`
-	// Waits says what the address waits for to be freed, or why it is not.
+	// Waits says what the release waits for, or why there is none.
 	Waits string `json:"waits,omitempty"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -23,10 +24,10 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// controllerLease is by which several controllers agree who works.
+// controllerLease is the Lease by which replicas of fairlead-controller elect their leader.
 const controllerLease = "fairlead-controller"
 
-// Read reads the parts that are asked for, all at once.
+// Read reads these parts, all at once.
 func Read(ctx context.Context, client *kube.Client, parts ...Part) *View {
 	r := reader{client: client, view: &View{At: time.Now(), Unread: map[Part]error{}}}
 	all := map[Part]func(context.Context) error{Nodes: r.nodes, Agents: r.agents, Leader: r.leader, Pools: r.pools,
@@ -38,7 +39,7 @@ func Read(ctx context.Context, client *kube.Client, parts ...Part) *View {
 		}
 	}
 	running.Wait()
-	// After the allocations: who held an address then and is no Pod now is gone.
+	// After the allocations: an owner that is no Pod now is gone.
 	if slices.Contains(parts, Pods) {
 		r.done(Pods, r.pods(ctx))
 	}
@@ -75,13 +76,13 @@ func Explain(what string, err error) error {
 	return fmt.Errorf("%s could not be read: %w", what, err)
 }
 
-// page is how many objects are asked for at once.
+// page is how many objects are listed at once.
 const page = 500
 
-// each calls do with every object of a kind.
-func each[T runtime.Object](ctx context.Context, o metav1.ListOptions,
-	list func(context.Context, metav1.ListOptions) (runtime.Object, error), do func(T)) error {
-	p := pager.New(list)
+// each calls do with every object that list lists.
+func each[L, T runtime.Object](ctx context.Context, o metav1.ListOptions,
+	list func(context.Context, metav1.ListOptions) (L, error), do func(T)) error {
+	p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
 	p.PageSize = page
 	return p.EachListItem(ctx, o, func(obj runtime.Object) error {
 		if t, ok := obj.(T); ok {
@@ -92,30 +93,19 @@ func each[T runtime.Object](ctx context.Context, o metav1.ListOptions,
 }
 
 func (r *reader) nodes(ctx context.Context) error {
-	nodes := r.client.Kubernetes.CoreV1().Nodes()
-	return each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return nodes.List(ctx, o)
-	}, func(n *corev1.Node) { r.view.Nodes = append(r.view.Nodes, nodeOf(n)) })
-}
-
-func (r *reader) listPods(ctx context.Context, namespace string, o metav1.ListOptions, do func(*corev1.Pod)) error {
-	pods := r.client.Kubernetes.CoreV1().Pods(namespace)
-	return each(ctx, o, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return pods.List(ctx, o)
-	}, do)
+	return each(ctx, metav1.ListOptions{}, r.client.Kubernetes.CoreV1().Nodes().List,
+		func(n *corev1.Node) { r.view.Nodes = append(r.view.Nodes, nodeOf(n)) })
 }
 
 func (r *reader) pods(ctx context.Context) error {
-	return r.listPods(ctx, metav1.NamespaceAll, metav1.ListOptions{}, func(p *corev1.Pod) {
-		r.view.Pods = append(r.view.Pods, podOf(p))
-	})
+	return each(ctx, metav1.ListOptions{}, r.client.Kubernetes.CoreV1().Pods(metav1.NamespaceAll).List,
+		func(p *corev1.Pod) { r.view.Pods = append(r.view.Pods, podOf(p)) })
 }
 
 func (r *reader) agents(ctx context.Context) error {
-	ours := metav1.ListOptions{LabelSelector: api.AgentPodSelector}
-	return r.listPods(ctx, metav1.NamespaceSystem, ours, func(p *corev1.Pod) {
-		r.view.Agents = append(r.view.Agents, agentOf(p))
-	})
+	return each(ctx, metav1.ListOptions{LabelSelector: api.AgentPodSelector},
+		r.client.Kubernetes.CoreV1().Pods(metav1.NamespaceSystem).List,
+		func(p *corev1.Pod) { r.view.Agents = append(r.view.Agents, agentOf(p)) })
 }
 
 func (r *reader) leader(ctx context.Context) error {
@@ -141,11 +131,8 @@ func (r *reader) leader(ctx context.Context) error {
 
 // objects reads all objects of one of our kinds.
 func objects[T any](ctx context.Context, r *reader, resource schema.GroupVersionResource) (out []T, err error) {
-	client := r.client.Dynamic.Resource(resource)
 	var bad error
-	err = each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return client.List(ctx, o)
-	}, func(o runtime.Unstructured) {
+	err = each(ctx, metav1.ListOptions{}, r.client.Dynamic.Resource(resource).List, func(o runtime.Unstructured) {
 		var t T
 		text, merr := json.Marshal(o.UnstructuredContent())
 		if merr == nil {
@@ -167,7 +154,7 @@ func (r *reader) allocations(ctx context.Context) (err error) {
 	return err
 }
 
-// ranges are there where NodeIPAM is on. That nobody has installed the kind is no error.
+// ranges exist where NodeIPAM is on. That the resource is not installed is no error.
 func (r *reader) ranges(ctx context.Context) (err error) {
 	r.view.Ranges, err = objects[api.PodCIDRRange](ctx, r, api.RangeResource)
 	if apierrors.IsNotFound(err) {
@@ -180,9 +167,8 @@ func (r *reader) keepers(ctx context.Context) error {
 	r.view.Keepers = map[string]bool{}
 	for _, resource := range []string{"statefulsets", "deployments"} {
 		objects := r.client.Metadata.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource})
-		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return objects.List(ctx, o)
-		}, func(o *metav1.PartialObjectMetadata) { r.view.Keepers[string(o.UID)] = true })
+		err := each(ctx, metav1.ListOptions{}, objects.List,
+			func(o *metav1.PartialObjectMetadata) { r.view.Keepers[string(o.UID)] = true })
 		if err != nil {
 			return err
 		}
@@ -197,10 +183,9 @@ func (r *reader) policies(ctx context.Context) (err error) {
 
 // warnings reads what agents and controllers have written.
 func (r *reader) warnings(ctx context.Context) error {
-	events := r.client.Kubernetes.CoreV1().Events(metav1.NamespaceAll)
 	for _, source := range []string{kube.Component, controllerLease} {
 		err := each(ctx, metav1.ListOptions{FieldSelector: "type=Warning,source=" + source},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return events.List(ctx, o) },
+			r.client.Kubernetes.CoreV1().Events(metav1.NamespaceAll).List,
 			func(e *corev1.Event) { r.view.Warnings = append(r.view.Warnings, warningOf(e)) })
 		if err != nil {
 			return err
@@ -211,10 +196,7 @@ func (r *reader) warnings(ctx context.Context) error {
 }
 
 func warningOf(e *corev1.Event) Warning {
-	about := e.InvolvedObject.Kind + " " + e.InvolvedObject.Name
-	if e.InvolvedObject.Namespace != "" {
-		about = e.InvolvedObject.Kind + " " + e.InvolvedObject.Namespace + "/" + e.InvolvedObject.Name
-	}
+	about := e.InvolvedObject.Kind + " " + path.Join(e.InvolvedObject.Namespace, e.InvolvedObject.Name)
 	last := e.LastTimestamp
 	if last.IsZero() {
 		last = metav1.NewTime(e.EventTime.Time)

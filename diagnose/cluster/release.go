@@ -15,13 +15,12 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// releasedCooling is how long an address that was freed by hand is not given again:
-// neighbours may know its owner, and an agent that serves the owner after all takes
-// it back.
+// releasedCooling is how long an address that was released manually cools: neighbours may have its owner in their ARP
+// caches, and an agent that serves the owner after all allocates it to it again.
 const releasedCooling = time.Minute
 
-// EvidenceOf reads what is known of who holds the named allocation. The error is
-// allocation.ErrNotFound if nobody does.
+// EvidenceOf reads what is known of the owner of the named allocation. The error is allocation.ErrNotFound if there is
+// no such allocation.
 func EvidenceOf(ctx context.Context, client *kube.Client, name string) (Evidence, error) {
 	a, err := allocation.NewKubernetes(client.Dynamic).Get(ctx, name)
 	if errors.Is(err, allocation.ErrNotFound) {
@@ -38,15 +37,14 @@ func EvidenceOf(ctx context.Context, client *kube.Client, name string) (Evidence
 	return v.Evidences()[0], nil
 }
 
-// Release frees what e is about, if it is still as e saw it, and writes an Event
-// about it. reason is why it is freed by hand, in the words of who does it. The
+// Release releases the allocation of e, if it is unchanged, and writes an Event about it. reason is the user's. The
 // second result says why the Event could not be written.
 func Release(ctx context.Context, client *kube.Client, e Evidence, reason string) (err, untold error) {
 	store, a := allocation.NewKubernetes(client.Dynamic), e.Allocation
 	switch a.Spec.Phase {
 	case api.PhaseAllocated:
 		err = allocation.Free(ctx, store, a, releasedCooling)
-	default: // nobody has it: the mark, the rest of its cooling, or the reservation goes
+	default: // no pod has it: a conflict, cooling, or a reservation is deleted
 		err = store.Delete(ctx, a)
 	}
 	switch {
@@ -55,14 +53,14 @@ func Release(ctx context.Context, client *kube.Client, e Evidence, reason string
 	case err != nil:
 		return Explain("IPAllocation "+a.Name, err), nil
 	}
-	return nil, tellReleased(ctx, client, e, reason)
+	return nil, writeReleased(ctx, client, e, reason)
 }
 
-// EventReleased is the reason of the Event about an IPPool of which an address was freed by hand.
-const EventReleased = "AddressReleasedByHand"
+// EventReleased is the reason of the Event about an IPPool of which an address was released manually.
+const EventReleased = "AddressReleased"
 
-// tellReleased writes the Event, about the pool: of the owner there may be nothing left.
-func tellReleased(ctx context.Context, client *kube.Client, e Evidence, reason string) error {
+// writeReleased writes the Event, about the pool: the owner may not exist any more.
+func writeReleased(ctx context.Context, client *kube.Client, e Evidence, reason string) error {
 	a := e.Allocation
 	pool, err := client.Metadata.Resource(api.PoolResource).Get(ctx, a.Spec.Pool, metav1.GetOptions{})
 	uid := types.UID("")

@@ -25,7 +25,7 @@ type Status struct {
 type NodeStatus struct {
 	Node
 	Agent *Agent `json:"agent,omitempty"`
-	// Held counts the addresses of pools that are held by pods of the node.
+	// Held counts the addresses of pools that are allocated to pods of the node.
 	Held int `json:"heldAddresses"`
 }
 

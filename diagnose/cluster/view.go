@@ -1,6 +1,5 @@
-// Package cluster reads what the Kubernetes API says of Fairlead, for people who
-// ask: Nodes and their agents, pools, who holds which address, who works. It
-// changes nothing but by Release, and keeps nothing.
+// Package cluster reads the state of Fairlead from the Kubernetes API: Nodes and their agents, pools, the owners of
+// addresses, the leader. It changes nothing but by Release, and keeps nothing.
 package cluster
 
 import (
@@ -73,11 +72,11 @@ type Node struct {
 	Ready string      `json:"ready,omitempty"`
 	Since metav1.Time `json:"since,omitzero"`
 	Why   string      `json:"why,omitempty"`
-	// Fenced: the Node has the taint node.kubernetes.io/out-of-service: nothing runs there any more.
+	// Fenced: the Node has the taint node.kubernetes.io/out-of-service: no pod runs there.
 	Fenced bool `json:"fenced,omitempty"`
 }
 
-// fencedOff tells that nothing runs on the node: it is marked so, and does not say that it is ready.
+// fencedOff reports whether no pod runs on the node: it has the taint, and is not Ready.
 func (n Node) fencedOff() bool { return n.Fenced && n.Ready != "True" }
 
 // Agent is the Pod of a node's agent.
@@ -89,7 +88,7 @@ type Agent struct {
 	Restarts int    `json:"restarts"`
 }
 
-// Controller is what the Lease of fairlead-controller says.
+// Controller is the state of fairlead-controller according to its Lease.
 type Controller struct {
 	// Present: there is a Lease, so there was a controller once.
 	Present bool        `json:"present"`
@@ -99,8 +98,8 @@ type Controller struct {
 	Works bool `json:"works"`
 }
 
-// leaseStale is how old the Lease may be before nobody works. It is renewed every
-// few seconds; the rest is for clocks that differ.
+// leaseStale is how old the Lease may be before there is no leader. It is renewed every few seconds; the rest is for
+// clocks that differ.
 const leaseStale = time.Minute
 
 func (c Controller) String() string {
@@ -129,7 +128,7 @@ type Pod struct {
 	IPs         []netip.Addr
 }
 
-// Is tells whether an owner's pod UID is that of p.
+// Is reports whether an owner's pod UID is that of p.
 func (p Pod) Is(uid string) bool { return uid != "" && (uid == p.UID || uid == p.StaticUID) }
 
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }

@@ -29,9 +29,8 @@ func newGrid(r Range) (*blocks.Grid, error) {
 	return blocks.New(r)
 }
 
-// start is the allocator just after its start: one grid for each range, in which
-// the Service CIDRs that it was told and the nodes' podCIDRs are taken. It does
-// not start when a node's podCIDR number i does not lie in range number i.
+// start is the allocator just after its start: one grid for each range, in which the Service CIDRs that it excludes
+// and the nodes' podCIDRs are taken. It does not start when a node's podCIDR number i does not lie in range number i.
 func start(ranges []Range, services []netip.Prefix, nodes []inputs.Node) ([]*blocks.Grid, error) {
 	var grids []*blocks.Grid
 	for _, r := range ranges {

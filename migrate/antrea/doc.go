@@ -1,9 +1,9 @@
-// Package antrea takes over what Antrea has written of addresses: status.ipAddresses of its IPPools become
-// IPAllocations. It changes nothing of Antrea's. What it makes are allocations like all others; what is there
-// already, it knows by its name and its owner, so that it may be run again at any time.
+// Package antrea imports Antrea's allocations: status.ipAddresses of its IPPools become IPAllocations. It changes
+// nothing of Antrea's. What it creates are allocations like all others; existing ones are recognised by name and
+// owner, so it may be run again at any time.
 //
-// Only what can be proved is taken over: that the Pod of the entry is there, by a live read, and has the address,
-// or that the StatefulSet is there for whose pod it is kept.
+// Only what can be verified is imported: the Pod of the entry exists, by a live read, and has the address, or the
+// StatefulSet exists for whose pod it is reserved.
 package antrea
 
 import (

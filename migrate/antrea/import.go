@@ -26,13 +26,13 @@ type Outcome string
 
 // The outcomes.
 const (
-	// New: it can be taken over; nothing is done yet.
+	// New: it can be imported; nothing is done yet.
 	New Outcome = "new"
-	// Imported: it was taken over just now.
+	// Imported: an allocation was created just now.
 	Imported Outcome = "imported"
 	// There: the same owner has the address already.
 	There Outcome = "there"
-	// Refused: it can't be proved, or somebody else has the address. Nothing was done.
+	// Refused: it can't be verified, or the address is allocated to another owner. Nothing was done.
 	Refused Outcome = "refused"
 )
 
@@ -93,7 +93,7 @@ func Plan(ctx context.Context, client *kube.Client, network string) ([]Result, e
 	return out, err
 }
 
-// beside compares with what is held, and takes the address if nobody has it.
+// beside compares with the allocations that exist, and adds this one if there is none.
 func (r *Result) beside(held map[string]api.IPAllocation) error {
 	there, taken := held[r.allocation.Name]
 	switch {
@@ -107,7 +107,7 @@ func (r *Result) beside(held map[string]api.IPAllocation) error {
 	return nil
 }
 
-// same tells whether an allocation is what stands for the same entry, now or since it was made.
+// same reports whether both allocations are of one entry.
 func same(a, b api.IPAllocationSpec) bool {
 	if a.Pool != b.Pool {
 		return false
@@ -118,9 +118,8 @@ func same(a, b api.IPAllocationSpec) bool {
 	return a.Reservation != nil && b.Reservation != nil && a.Reservation.Same(*b.Reservation)
 }
 
-// Import takes over what r says is New, in one write, after a last look at the Pod. It may end at any instruction:
-// what is done is done whole, and the rest is New at the next Plan. The error is one of the API server's; a refusal
-// is in r.
+// Import creates the allocation of a New entry, in one write, after reading the Pod once more. It may be killed at any
+// instruction: the rest is New at the next Plan. The error is one of the API server's; a refusal is in r.
 func (r *Result) Import(ctx context.Context, client *kube.Client) error {
 	store := allocation.NewKubernetes(client.Dynamic)
 	if gone, err := r.gone(ctx, client); err != nil || gone {
@@ -137,7 +136,7 @@ func (r *Result) Import(ctx context.Context, client *kube.Client) error {
 		return err
 	}
 	r.Outcome = Imported
-	// A Pod that was deleted in between had its last word before the allocation was there.
+	// If the Pod was deleted in between, its DEL found no allocation to release.
 	if gone, err := r.gone(ctx, client); err != nil || !gone {
 		return err
 	}
@@ -148,7 +147,7 @@ func (r *Result) Import(ctx context.Context, client *kube.Client) error {
 	return nil
 }
 
-// gone tells whether the Pod that has the address is there no more, and then refuses.
+// gone reports whether the Pod does not exist any more, and then refuses the entry.
 func (r *Result) gone(ctx context.Context, client *kube.Client) (bool, error) {
 	o := r.allocation.Spec.Owner
 	if o.PodUID == "" {
@@ -191,7 +190,7 @@ func each(ctx context.Context, client *kube.Client, r schema.GroupVersionResourc
 	return nil
 }
 
-// attachments are NetworkAttachmentDefinitions, where somebody has installed the kind.
+// attachments are NetworkAttachmentDefinitions, where the resource is installed.
 func attachments() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
 }

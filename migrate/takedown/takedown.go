@@ -1,6 +1,6 @@
-// Package takedown takes Fairlead from all nodes of a cluster: it removes the agents, has a pod on each node run
-// "fairlead-agent uninstall", and waits until all are done. What it makes is the DaemonSet
-// kube-system/fairlead-uninstall, made of the agents' own, which it removes at the end.
+// Package takedown removes Fairlead from all nodes of a cluster: it deletes the agents, has a pod on each node run
+// "fairlead-agent uninstall", and waits until all are done. The pods are those of the DaemonSet
+// kube-system/fairlead-uninstall, derived from the agents' own, which it deletes at the end.
 package takedown
 
 import (
@@ -30,7 +30,7 @@ const (
 	selector = "app.kubernetes.io/name=" + work
 )
 
-// held is a label that no node has: while the DaemonSet wants it, no pod of it runs.
+// held is a label that no node has: while it is in the node selector of the DaemonSet, that has no pods.
 const held = "fairlead.dev/when-agents-are-gone"
 
 // ErrNotInstalled: there is neither an agent nor an uninstallation under way.
@@ -53,7 +53,7 @@ type Options struct {
 	Tell func(format string, args ...any)
 }
 
-// Poll is how often the cluster is asked.
+// Poll is how often the cluster is read.
 const Poll = time.Second
 
 // Run does it all, or as much as can be done until ctx ends; the error then says what is missing. It may be ended and
@@ -66,7 +66,7 @@ func Run(ctx context.Context, o Options) ([]Node, error) {
 	if err := r.removeAgents(ctx); err != nil {
 		return nil, err
 	}
-	if err := r.let(ctx); err != nil {
+	if err := r.start(ctx); err != nil {
 		return nil, err
 	}
 	nodes, err := r.await(ctx)
@@ -180,8 +180,8 @@ func (r *run) remove(ctx context.Context, name, selector string) error {
 	return nil
 }
 
-// let takes the label away that holds the pods back.
-func (r *run) let(ctx context.Context) error {
+// start removes the label from the node selector, so that the pods start.
+func (r *run) start(ctx context.Context) error {
 	patch := []byte(`{"spec":{"template":{"spec":{"nodeSelector":{"` + held + `":null}}}}}`)
 	if _, err := r.sets().Patch(ctx, work, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("starting DaemonSet kube-system/%s: %w", work, err)
@@ -270,7 +270,7 @@ func (r *run) pods(ctx context.Context, selector string) ([]corev1.Pod, map[stri
 	return pods.Items, unready, nil
 }
 
-// until asks until it is so. Errors of the API server are not the end: the way there may change meanwhile.
+// until polls until it is so, or ctx ends. Errors of the API server do not end it: the network may change meanwhile.
 func (r *run) until(ctx context.Context, so func() (bool, error)) error {
 	for {
 		ok, err := so()
