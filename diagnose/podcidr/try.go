@@ -221,15 +221,19 @@ func (c *cluster) candidates() [][]Range {
 		}
 	}
 	six := Range{Cluster: netip.MustParsePrefix("fd00:10:244::/48"), Mask: 64}
+	v4 := slices.IndexFunc(c.Services, func(p netip.Prefix) bool { return p.Addr().Is4() })
 	v6 := slices.IndexFunc(c.Services, func(p netip.Prefix) bool { return p.Addr().Is6() })
-	if v6 == 0 && len(c.Services) == 1 {
+	if v6 >= 0 && v4 < 0 {
 		return [][]Range{{six}}
 	}
 	var out [][]Range
 	for _, p := range []string{"10.244.0.0/16", "10.128.0.0/14", "172.20.0.0/16", "192.168.0.0/16"} {
 		ranges := []Range{{Cluster: netip.MustParsePrefix(p), Mask: 24}}
 		if v6 >= 0 {
-			ranges = slices.Insert(ranges, v6, six)
+			ranges = append(ranges, six)
+		}
+		if v6 >= 0 && v6 < v4 {
+			slices.Reverse(ranges)
 		}
 		out = append(out, ranges)
 	}
