@@ -56,9 +56,7 @@ func (c Config) Sync(pods []Entry) error {
 
 func broadcast() api.MAC { return api.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} }
 
-// syncHosts has the map know the host's own addresses.
-func (c Config) syncHosts(m *ebpf.Map) error { return fill(m, isHost, c.hostKeys()) }
-
+// hostKeys are the host's own addresses.
 func (c Config) hostKeys() map[[8]byte]uint32 {
 	want := map[[8]byte]uint32{}
 	for _, mac := range c.Hosts {
@@ -74,11 +72,12 @@ func fill(m *ebpf.Map, kind uint32, want map[[8]byte]uint32) error {
 		return err
 	}
 	err = put(m, have, want)
-	if full := errors.Is(err, unix.E2BIG); err == nil || full {
-		err = remove(m, have, want)
-		if full && err == nil {
-			err = put(m, have, want)
-		}
+	full := errors.Is(err, unix.E2BIG)
+	if err != nil && !full {
+		return err
+	}
+	if err = remove(m, have, want); full && err == nil {
+		err = put(m, have, want)
 	}
 	return err
 }
@@ -126,15 +125,7 @@ func entries(m *ebpf.Map, kind uint32) (map[[8]byte]uint32, error) {
 }
 
 // knowsHosts reports whether the map has the host's addresses.
-func (c Config) knowsHosts() (bool, error) {
-	m, err := ebpf.LoadPinnedMap(c.pin("macs"), &ebpf.LoadPinOptions{ReadOnly: true})
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("opening the map of local pods: %w", err)
-	}
-	defer m.Close()
+func (c Config) knowsHosts(m *ebpf.Map) (bool, error) {
 	have, err := entries(m, isHost)
 	return maps.Equal(have, c.hostKeys()), err
 }

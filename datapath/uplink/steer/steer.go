@@ -58,7 +58,7 @@ func (c Config) Ensure() error {
 		return err
 	}
 	defer m.close()
-	if err := c.syncHosts(m.macs); err != nil {
+	if err := fill(m.macs, isHost, c.hostKeys()); err != nil {
 		return err
 	}
 	for _, h := range hooks() {
@@ -118,14 +118,12 @@ func (c Config) attached(h hook, spec *ebpf.ProgramSpec, m *openMaps) (bool, err
 
 // State looks, and changes nothing.
 func (c Config) State() (s State, err error) {
-	if _, err := os.Stat(c.Dir); err == nil {
-		s.Left = true
-	}
+	_, err = os.Stat(c.Dir)
+	s.Left = err == nil
 	filters, err := c.filters()
 	if err != nil {
 		return s, err
 	}
-	s.Left = s.Left || len(filters) > 0
 	stray := false
 	for _, h := range hooks() {
 		all, err := c.strays(h)
@@ -134,23 +132,28 @@ func (c Config) State() (s State, err error) {
 		}
 		stray = stray || len(all) > 0
 	}
-	s.Left = s.Left || stray
+	s.Left = s.Left || len(filters) > 0 || stray
 	m, err := c.existingMaps()
-	if m == nil || stray || err != nil {
+	if m == nil || err != nil {
 		return s, err
 	}
 	defer m.close()
-	if s.Complete, err = c.knowsHosts(); !s.Complete || err != nil {
-		return s, err
+	if !stray {
+		s.Complete, err = c.complete(m)
 	}
+	return s, err
+}
+
+// complete reports whether the programs are attached, and know the host.
+func (c Config) complete(m *openMaps) (bool, error) {
+	ok, err := c.knowsHosts(m.macs)
 	for _, h := range hooks() {
-		ok, err := c.attached(h, c.plan(m).spec(h), m)
-		if err != nil {
-			return s, err
+		if !ok || err != nil {
+			return false, err
 		}
-		s.Complete = s.Complete && ok
+		ok, err = c.attached(h, c.plan(m).spec(h), m)
 	}
-	return s, nil
+	return ok && err == nil, err
 }
 
 // Remove takes everything of ours away. What is not there is no error.
@@ -185,11 +188,10 @@ func Probe(dir string) error {
 	m := &openMaps{}
 	defer m.close()
 	var err error
-	if m.macs, err = ebpf.NewMap(macsSpec()); err != nil {
-		return fmt.Errorf("creating an eBPF map: %w", err)
-	}
-	if m.count, err = ebpf.NewMap(countSpec()); err != nil {
-		return fmt.Errorf("creating an eBPF map: %w", err)
+	for _, part := range m.parts() {
+		if *part.at, err = ebpf.NewMap(part.spec); err != nil {
+			return fmt.Errorf("creating an eBPF map: %w", err)
+		}
 	}
 	for _, h := range hooks() {
 		program, err := load(Config{NIC: 1, Port: 1}.plan(m).spec(h))
@@ -253,7 +255,18 @@ func haveBPFFS(dir string) error {
 // openMaps are the maps that the programs use.
 type openMaps struct {
 	macs, count *ebpf.Map
-	fresh       []string // not pinned yet
+	fresh       []part // not pinned yet
+}
+
+// part is one of the maps: the name that it is pinned under, its form, and where it is kept while it is open.
+type part struct {
+	name string
+	spec *ebpf.MapSpec
+	at   **ebpf.Map
+}
+
+func (m *openMaps) parts() []part {
+	return []part{{"macs", macsSpec(), &m.macs}, {"count", countSpec(), &m.count}}
 }
 
 // openMaps opens those that are pinned, and makes others. What is new is pinned at once, unless it replaces one: that
@@ -265,47 +278,43 @@ func (c Config) openMaps() (_ *openMaps, err error) {
 			m.close()
 		}
 	}()
-	for _, part := range []struct {
-		name string
-		spec *ebpf.MapSpec
-		into **ebpf.Map
-	}{{"macs", macsSpec(), &m.macs}, {"count", countSpec(), &m.count}} {
+	for _, part := range m.parts() {
 		now, old, err := c.pinned(part.name, part.spec)
 		if err != nil {
 			return nil, err
 		}
-		*part.into = now
+		*part.at = now
 		if old != nil {
 			if err := takeOver(now, old); err != nil {
 				return nil, err
 			}
-			m.fresh = append(m.fresh, part.name)
+			m.fresh = append(m.fresh, part)
 		}
 	}
 	return m, nil
 }
 
 func (m *openMaps) close() {
-	for _, one := range []*ebpf.Map{m.macs, m.count} {
-		if one != nil {
-			one.Close()
+	for _, part := range m.parts() {
+		if *part.at != nil {
+			(*part.at).Close()
 		}
 	}
 }
 
 // keep pins the maps that replace others.
 func (m *openMaps) keep(c Config) error {
-	for _, name := range m.fresh {
-		one := map[string]*ebpf.Map{"macs": m.macs, "count": m.count}[name]
-		fresh := c.pin(name + ".new")
-		if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("pinning the map %s: %w", name, err)
+	for _, part := range m.fresh {
+		fresh := c.pin(part.name + ".new")
+		err := os.Remove(fresh)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			err = (*part.at).Pin(fresh)
 		}
-		if err := one.Pin(fresh); err != nil {
-			return fmt.Errorf("pinning the map %s: %w", name, err)
+		if err == nil {
+			err = os.Rename(fresh, c.pin(part.name))
 		}
-		if err := os.Rename(fresh, c.pin(name)); err != nil {
-			return fmt.Errorf("pinning the map %s: %w", name, err)
+		if err != nil {
+			return fmt.Errorf("pinning the map %s: %w", part.name, err)
 		}
 	}
 	return nil
@@ -313,8 +322,8 @@ func (m *openMaps) keep(c Config) error {
 
 // are reports whether a program that uses maps of these numbers uses ours.
 func (m *openMaps) are(ids []ebpf.MapID) bool {
-	for _, one := range []*ebpf.Map{m.macs, m.count} {
-		info, err := one.Info()
+	for _, part := range m.parts() {
+		info, err := (*part.at).Info()
 		if err != nil {
 			return false
 		}
@@ -328,24 +337,20 @@ func (m *openMaps) are(ids []ebpf.MapID) bool {
 // existingMaps are those that are pinned; nil if one is not, or is of another form.
 func (c Config) existingMaps() (*openMaps, error) {
 	m := &openMaps{}
-	for _, part := range []struct {
-		name string
-		spec *ebpf.MapSpec
-		into **ebpf.Map
-	}{{"macs", macsSpec(), &m.macs}, {"count", countSpec(), &m.count}} {
+	for _, part := range m.parts() {
 		now, err := ebpf.LoadPinnedMap(c.pin(part.name), nil)
 		if err == nil {
-			*part.into = now
+			*part.at = now
 			err = part.spec.Compatible(now)
 		}
+		if err == nil {
+			continue
+		}
+		m.close()
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ebpf.ErrMapIncompatible) {
-			m.close()
 			return nil, nil
 		}
-		if err != nil {
-			m.close()
-			return nil, fmt.Errorf("opening the map %s: %w", part.name, err)
-		}
+		return nil, fmt.Errorf("opening the map %s: %w", part.name, err)
 	}
 	return m, nil
 }
