@@ -27,24 +27,14 @@ type Needed struct {
 // FindNeeded lists what the node needs, in the kernel's order, less what is on
 // or behind the gateway and pods' interfaces.
 func FindNeeded(gateway string) ([]Needed, error) {
-	links, err := kernel.Dump(netlink.LinkList)
+	byIndex, addrs, err := nodeLinks(gateway)
 	if err != nil {
-		return nil, fmt.Errorf("listing interfaces: %w", err)
-	}
-	byIndex := map[int]netlink.Link{}
-	for _, l := range links {
-		if !ours(l) && l.Attrs().Name != gateway {
-			byIndex[l.Attrs().Index] = l
-		}
-	}
-	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("listing addresses: %w", err)
+		return nil, err
 	}
 	var needed []Needed
 	for _, a := range addrs {
-		l, ok := byIndex[a.LinkIndex]
-		if addr := netaddr.Prefix(a.IPNet).Addr(); ok && addr.IsGlobalUnicast() {
+		l := byIndex[a.LinkIndex]
+		if addr := netaddr.Prefix(a.IPNet).Addr(); addr.IsGlobalUnicast() {
 			needed = append(needed, Needed{addr, "the address of " + l.Attrs().Name, internalPort(l)})
 		}
 	}

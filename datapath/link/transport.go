@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
@@ -116,19 +115,12 @@ func (d device) with(prefer func(netip.Addr) bool) Transport {
 // observeDevices reads all interfaces of the node but our own with their
 // usable addresses, in the order of their indexes.
 func observeDevices(gateway string) ([]device, error) {
-	links, err := kernel.Dump(netlink.LinkList)
+	links, addrs, err := nodeLinks(gateway)
 	if err != nil {
-		return nil, fmt.Errorf("listing interfaces: %w", err)
-	}
-	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("listing addresses: %w", err)
+		return nil, err
 	}
 	var devices []device
 	for _, l := range links {
-		if ours(l) || l.Attrs().Name == gateway {
-			continue
-		}
 		d := device{Transport: Transport{Name: l.Attrs().Name, Index: l.Attrs().Index, MTU: l.Attrs().MTU}}
 		for _, a := range addrs {
 			if p := netaddr.Prefix(a.IPNet); a.LinkIndex == d.Index && usable(a) {

@@ -127,12 +127,8 @@ func (o Object) distance() int {
 }
 
 func (m RouteMove) do(have []Object) error {
-	var rivals []Object // with the same key, in the kernel's order: the first is in force
-	for _, o := range have {
-		if sameKey(o, m.New) {
-			rivals = append(rivals, o)
-		}
-	}
+	// With the same key, in the kernel's order: the first is in force.
+	rivals := slices.DeleteFunc(slices.Clone(have), func(o Object) bool { return !sameKey(o, m.New) })
 	oldAt := slices.IndexFunc(rivals, func(o Object) bool { return SameRoute(o, m.Old) })
 	newAt := slices.IndexFunc(rivals, func(o Object) bool { return SameRoute(o, m.New) })
 	replace := oldAt >= 0 && m.New.replaces(oldAt)
@@ -144,26 +140,30 @@ func (m RouteMove) do(have []Object) error {
 		newAt = -1
 	}
 	if newAt < 0 {
-		flags := 0
-		if replace {
-			flags = unix.NLM_F_REPLACE
-		} else if !m.New.IsIPv6() {
-			flags = unix.NLM_F_APPEND
-		}
-		err := m.New.add(flags)
-		if err == nil && replace {
-			return nil // to remove the old one too would take the next hops that both have
-		}
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return err
+		replaced, err := m.put(replace)
+		if replaced || err != nil {
+			return err // to remove the old one too would take the next hops that both have
 		}
 	}
-	for _, o := range have {
-		if SameRoute(o, m.Old) {
-			return o.remove()
-		}
+	if i := slices.IndexFunc(have, func(o Object) bool { return SameRoute(o, m.Old) }); i >= 0 {
+		return have[i].remove()
 	}
 	return nil
+}
+
+// put makes the new route, and reports whether it has taken the place of another. That it is there is no error.
+func (m RouteMove) put(replace bool) (replaced bool, err error) {
+	flags := 0
+	if replace {
+		flags = unix.NLM_F_REPLACE
+	} else if !m.New.IsIPv6() {
+		flags = unix.NLM_F_APPEND
+	}
+	err = m.New.add(flags)
+	if errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	return replace && err == nil, err
 }
 
 // replaces reports whether NLM_F_REPLACE takes the place of the route at that position among its rivals. For IPv4 the
