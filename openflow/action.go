@@ -1,22 +1,21 @@
 package openflow
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Action is one thing that a flow does to a packet. Actions are values that
-// can be compared with ==; String returns them as ovs-ofctl(8) prints them. The
-// switch's are read by the table actionTypes.
+// Action is one thing that a flow does to a packet. Actions are values that can be compared with ==; String returns
+// them as ovs-ofctl(8) prints them. The switch's are read by the table actionTypes.
 type Action interface {
 	String() string
 	ofnet() ofAction // nil for one that is not sent as an action
 }
 
-// Goto continues in another table, with a higher number. It is the last action
-// of a flow.
+// Goto continues in another table, with a higher number. It is the last action of a flow.
 type Goto uint8
 
 // Output sends the packet out of an OpenFlow port. Sending it back to the port
@@ -26,15 +25,13 @@ type Output uint32
 // OutputInPort is OFPP_IN_PORT.
 const OutputInPort Output = 0xfffffff8
 
-// DecTTL decrements TTL or hop limit; a packet that has no more than 1 is
-// dropped.
+// DecTTL decrements TTL or hop limit; a packet that has no more than 1 is dropped.
 type DecTTL struct{}
 
-// PopVLAN removes the outer VLAN tag, PushVLAN adds one (TPID 0x8100), whose ID
-// SetVLAN then sets.
+// PopVLAN removes the outer VLAN tag, PushVLAN adds one with this TPID, whose ID SetVLAN then sets.
 type (
 	PopVLAN  struct{}
-	PushVLAN struct{}
+	PushVLAN uint16
 )
 
 // SetField writes a field.
@@ -88,9 +85,9 @@ func (a Output) String() string {
 	return "output:" + strconv.Itoa(int(a))
 }
 
-func (DecTTL) String() string   { return "dec_ttl" }
-func (PopVLAN) String() string  { return "pop_vlan" }
-func (PushVLAN) String() string { return "push_vlan:0x8100" }
+func (DecTTL) String() string     { return "dec_ttl" }
+func (PopVLAN) String() string    { return "pop_vlan" }
+func (a PushVLAN) String() string { return fmt.Sprintf("push_vlan:%#x", uint16(a)) }
 
 func (a SetField) String() string {
 	b := a.field.in.text([]byte("set_field:"), oxm{a.field, bits{a.value, allBits}})

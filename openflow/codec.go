@@ -15,8 +15,7 @@ import (
 type change struct {
 	delete bool
 	flow   Flow
-	// rawMatch is the ofp_match of a flow to delete, as the switch gave it,
-	// where flow cannot express it.
+	// rawMatch is the ofp_match of a flow to delete, as the switch gave it, where flow cannot express it.
 	rawMatch []byte
 }
 
@@ -25,8 +24,6 @@ const (
 	headerLen   = 8
 	flowModBody = 40
 )
-
-const tpid = 0x8100 // of a VLAN tag (IEEE 802.1Q)
 
 // encodeHello offers OpenFlow 1.5 and nothing else.
 func encodeHello(xid uint32) ([]byte, error) {
@@ -41,8 +38,7 @@ func encodeHello(xid uint32) ([]byte, error) {
 	return encode(hello)
 }
 
-// encodeBare encodes a message that is nothing but its header, and optionally
-// the payload of an echo.
+// encodeBare encodes a message that is nothing but its header, and optionally the payload of an echo.
 func encodeBare(kind uint8, xid uint32, payload []byte) []byte {
 	b := make([]byte, headerLen, headerLen+len(payload))
 	b[0], b[1] = ofVersion, kind
@@ -61,9 +57,8 @@ func encodeDump(xid uint32) ([]byte, error) {
 	return encode(msg)
 }
 
-// encodeBundle makes of changes one ordered, atomic bundle: open, one message
-// per change in their order, commit. The messages' transaction IDs count up
-// from first, which is also the bundle's ID.
+// encodeBundle makes of changes one ordered, atomic bundle: open, one message per change in their order, commit. The
+// messages' transaction IDs count up from first, which is also the bundle's ID.
 func encodeBundle(first uint32, changes []change) ([][]byte, error) {
 	const flags = openflow15.OFPBCT_ATOMIC | openflow15.OFPBCT_ORDERED
 	out := make([][]byte, 0, len(changes)+2)
@@ -180,10 +175,10 @@ func ofBytes(b []byte) *openflow15.ByteArrayField {
 
 type ofAction = ofctrl.OFAction
 
-func (a Output) ofnet() ofAction { return ofctrl.NewOutputPort(uint32(a)) }
-func (DecTTL) ofnet() ofAction   { return &ofctrl.DecTTLAction{} }
-func (PopVLAN) ofnet() ofAction  { return &ofctrl.PopVLANAction{} }
-func (PushVLAN) ofnet() ofAction { return &ofctrl.PushVLANAction{EtherType: tpid} }
+func (a Output) ofnet() ofAction   { return ofctrl.NewOutputPort(uint32(a)) }
+func (DecTTL) ofnet() ofAction     { return &ofctrl.DecTTLAction{} }
+func (PopVLAN) ofnet() ofAction    { return &ofctrl.PopVLANAction{} }
+func (a PushVLAN) ofnet() ofAction { return &ofctrl.PushVLANAction{EtherType: uint16(a)} }
 
 func (a SetField) ofnet() ofAction {
 	return ofctrl.NewSetFieldAction(ofField(oxm{a.field, bits{a.value, allBits}}))
@@ -200,8 +195,7 @@ func (a MoveField) ofnet() ofAction {
 func (Goto) ofnet() ofAction          { return nil }
 func (unknownAction) ofnet() ofAction { return nil }
 
-// encode marshals msg. libOpenflow panics on values that it cannot marshal;
-// here that is an error like any other.
+// encode marshals msg. libOpenflow panics on values that it cannot marshal; here that is an error like any other.
 func encode(msg util.Message) (b []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {

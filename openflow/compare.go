@@ -12,10 +12,9 @@ type Differences struct {
 	Missing, Foreign []string
 }
 
-// Compare lists the switch's flows and compares them with those in want, which
-// are in the form of Flow.String. A flow that somebody has altered is missing,
-// and foreign as it is now. Nil for want knows only foreign ones: those that can't
-// be of package openflow.
+// Compare lists the switch's flows and compares them with those in want, which are in the form of Flow.String. A flow
+// that an external change altered is missing, and foreign as it is now. Nil for want finds only foreign flows: those
+// that cannot be of package openflow.
 func (s *Switch) Compare(ctx context.Context, want []string) (Differences, error) {
 	list, err := s.list(ctx)
 	if err != nil {

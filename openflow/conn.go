@@ -16,16 +16,14 @@ import (
 )
 
 const (
-	// probeAfter is how long the switch may be silent before it is asked for a
-	// sign of life, and lostAfter how long before it is given up. A stopped
-	// ovs-vswitchd keeps its sockets open, and so does one that has lost
+	// probeAfter is how long the switch may be silent before it is asked for a sign of life, and lostAfter how long
+	// before it is given up. A stopped ovs-vswitchd keeps its sockets open, and so does one that has lost
 	// ovsdb-server, so nothing else would tell.
 	probeAfter = 2 * time.Second
 	lostAfter  = 5 * time.Second
 )
 
-// conn is an OpenFlow 1.5 connection that knows which answer belongs to which
-// request.
+// conn is an OpenFlow 1.5 connection that knows which answer belongs to which request.
 type conn struct {
 	sock  net.Conn
 	log   logr.Logger
@@ -38,7 +36,7 @@ type conn struct {
 	mu      sync.Mutex // guards what follows
 	err     error      // why the connection is over
 	nextXID uint32
-	pending *exchange // nil if nobody waits
+	pending *exchange // nil if no call of ask waits
 }
 
 // exchange is a block of requests and the answers to them.
@@ -108,10 +106,9 @@ func (c *conn) reserve(n int) uint32 {
 	return first
 }
 
-// ask sends requests and returns all answers to them. Requests have the
-// transaction IDs from first on; the one behind them must be reserved too, for
-// a barrier. The switch answers that when it is done with everything before,
-// so every error has come by then. One call at a time.
+// ask sends requests and returns all answers to them. Requests have the transaction IDs from first on; the one behind
+// them must be reserved too, for a barrier. The switch answers that when it is done with everything before, so every
+// error has come by then. One call at a time.
 func (c *conn) ask(ctx context.Context, first uint32, requests [][]byte) ([]message, error) {
 	x := &exchange{first: first, barrier: first + uint32(len(requests)), done: make(chan struct{})}
 	c.await(x)
@@ -140,8 +137,7 @@ func (c *conn) await(x *exchange) {
 	c.pending = x
 }
 
-// deliver hands m to the exchange that it belongs to. Late answers and what
-// nobody asked for belong to none.
+// deliver hands m to the exchange that it belongs to. Late and unsolicited answers belong to none.
 func (c *conn) deliver(m message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,9 +153,8 @@ func (c *conn) deliver(m message) {
 	x.answers = append(x.answers, m)
 }
 
-// write sends whole messages. It does not outlast a switch that has stopped
-// reading; after a part of a message nothing can follow, so any error ends the
-// connection.
+// write sends whole messages. It does not outlast a switch that has stopped reading; after a part of a message
+// nothing can follow, so any error ends the connection.
 func (c *conn) write(b []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -215,8 +210,7 @@ func readMessage(r io.Reader) (message, error) {
 	return m, nil
 }
 
-// watch answers the switch's echo requests and gives the connection up when
-// the switch has been silent for too long.
+// watch answers the switch's echo requests and gives the connection up when the switch has been silent for too long.
 func (c *conn) watch() {
 	tick := time.NewTicker(probeAfter / 4)
 	defer tick.Stop()
@@ -241,8 +235,7 @@ func (c *conn) watch() {
 
 var errClosed = errors.New("the connection was closed")
 
-// fail ends the connection and returns the reason of its end, which is the
-// first one given.
+// fail ends the connection and returns the reason of its end, which is the first one given.
 func (c *conn) fail(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

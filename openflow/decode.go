@@ -6,11 +6,10 @@ import (
 	"fmt"
 )
 
-// This file reads what the switch says: frames, errors, and the list of flows.
-// It works on the bytes, without libOpenflow: that loses arp_sha on reading
-// (v0.15.0), walks past the end of short messages, and cannot hand over the
-// match of a flow that it does not understand, which is needed to delete it.
-// Numbers are from OpenFlow 1.5.1, section 7, and OVS's nicira-ext.h.
+// This file reads what the switch says: frames, errors, and the list of flows. It works on the bytes, without
+// libOpenflow: that loses arp_sha on reading (v0.15.0), walks past the end of short messages, and cannot hand over
+// the match of a flow that it does not understand, which is needed to delete it. Numbers are from OpenFlow 1.5.1,
+// section 7, and OVS's nicira-ext.h.
 
 // Types of messages.
 const (
@@ -103,8 +102,7 @@ func readFlow(b []byte) (listed, error) {
 	return l, nil
 }
 
-// readMatch reads the fields of a match. unsupported tells that Match cannot
-// express all of it.
+// readMatch reads the fields of a match. unsupported tells that Match cannot express all of it.
 func readMatch(b []byte) (m Match, unsupported bool) {
 	list, known := make([]oxm, 0, 8), true
 	add := func(id uint32, v, mask []byte) {
@@ -201,7 +199,7 @@ var actionTypes = []struct {
 	read func(body []byte) Action
 }{
 	{0, readOutput},
-	{17, readPushVLAN},
+	{17, func(body []byte) Action { return PushVLAN(u16(body, 0)) }},
 	{18, func([]byte) Action { return PopVLAN{} }},
 	{24, func([]byte) Action { return DecTTL{} }},
 	{25, readSetField},
@@ -215,13 +213,6 @@ func readOutput(body []byte) Action {
 	return Output(binary.BigEndian.Uint32(body))
 }
 
-func readPushVLAN(body []byte) Action {
-	if u16(body, 0) != tpid {
-		return nil
-	}
-	return PushVLAN{}
-}
-
 func readSetField(body []byte) Action {
 	id, v, mask, _, whole := cutField(body)
 	o, known := oxmOf(id, v, mask)
@@ -231,8 +222,7 @@ func readSetField(body []byte) Action {
 	return SetField{o.field, o.value}
 }
 
-// readMove reads copy_field: the width and two offsets in bits, two bytes of
-// padding, and the headers of two fields.
+// readMove reads copy_field: the width and two offsets in bits, two bytes of padding, and the headers of two fields.
 func readMove(body []byte) Action {
 	if len(body) < 16 || binary.BigEndian.Uint32(body[2:]) != 0 {
 		return nil
@@ -244,8 +234,7 @@ func readMove(body []byte) Action {
 	return a
 }
 
-// cut returns the first n bytes of b and what follows. It is not ok if n is
-// below least or b is shorter.
+// cut returns the first n bytes of b and what follows. It is not ok if n is below least or b is shorter.
 func cut(b []byte, n, least int) (head, rest []byte, ok bool) {
 	if n < least || n > len(b) {
 		return nil, nil, false

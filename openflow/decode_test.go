@@ -149,7 +149,7 @@ func TestEachFieldAndAction(t *testing.T) {
 		Actions: []Action{DecTTL{}, Output(1), Output(2), Goto(8)}})
 	flows = append(flows,
 		Flow{Table: 7, Match: Match{EtherType: ARP, ARPOp: arpRequest}, Actions: answerARP(m6, host4.Addr())},
-		Flow{Table: 7, Priority: 1, Actions: []Action{PushVLAN{}, SetVLAN(10), Output(1)}},
+		Flow{Table: 7, Priority: 1, Actions: []Action{PushVLAN(tpid), SetVLAN(10), Output(1)}},
 		Flow{Table: 7, Match: Match{VLAN: segmentOf(10)}, Actions: []Action{PopVLAN{}, Goto(8)}})
 	flows = append(flows, randomFlows(t)...)
 	syncAll(t, s, flows)

@@ -25,7 +25,7 @@ type confirmed struct {
 // have is one flow on the switch. There may be tens of thousands: none is held twice.
 type have struct {
 	flow *Flow
-	// cookie is the flow's, or 0 as long as nobody had to know.
+	// cookie is the flow's, or 0 as long as it was not needed.
 	cookie uint64
 	// altered tells that the flow differs from what it should be in something
 	// that Flow does not show: cookie, timeouts, flags.
@@ -63,8 +63,7 @@ func newConfirmed(list []listed, before confirmed) confirmed {
 // does reports whether f, which has the key of g, is the same flow.
 func (f *Flow) does(g Flow) bool { return f.Kind == g.Kind && slices.Equal(f.Actions, g.Actions) }
 
-// diff returns what turns c into want: what is added or replaced in the order
-// of want, then what is deleted.
+// diff returns what turns c into want: what is added or replaced in the order of want, then what is deleted.
 func (c *confirmed) diff(want []Flow) ([]change, Changes, error) {
 	var todo []change
 	var count Changes

@@ -19,8 +19,7 @@ type field struct {
 	move  string // in the action move; empty where no flow has it there
 	ofnet string // in ofnet
 	in    access
-	// print appends the field to a match as ovs-ofctl prints it, where that is not
-	// name=value.
+	// print appends the field to a match as ovs-ofctl prints it, where that is not name=value.
 	print func(b []byte, m *Match) []byte
 
 	id    uint32 // class<<8 | field number
@@ -37,8 +36,7 @@ type access struct {
 
 type textFunc func(b []byte, o oxm) []byte
 
-// bits are a field's value and the mask of what of it is matched, both in network
-// byte order at the end of the array.
+// bits are a field's value and the mask of what of it is matched, both in network byte order at the end of the array.
 type (
 	bits  struct{ value, mask value }
 	value [16]byte

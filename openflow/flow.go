@@ -3,7 +3,6 @@ package openflow
 import (
 	"fmt"
 	"hash/fnv"
-	"strings"
 )
 
 // Kind says what a flow is there for. It is part of the flow's cookie.
@@ -44,8 +43,7 @@ func (f Flow) key() key { return key{f.Table, f.Priority, f.Match} }
 
 const cookieMagic = 0x666c // "fl"
 
-// Cookie is the flow's cookie on the switch; the package comment shows its
-// layout.
+// Cookie is the flow's cookie on the switch; the package comment shows its layout.
 func (f Flow) Cookie() uint64 {
 	h := fnv.New32a()
 	h.Write([]byte(f.text()))
@@ -71,20 +69,13 @@ func (f Flow) String() string {
 
 // text is the flow without table and cookie.
 func (f Flow) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "priority=%d", f.Priority)
-	if m := f.Match.String(); m != "" {
-		b.WriteString("," + m)
+	b := f.Match.appendText(fmt.Appendf(nil, "priority=%d,", f.Priority))
+	b = append(b[:len(b)-1], " actions="...)
+	for _, a := range f.Actions {
+		b = append(append(b, a.String()...), ',')
 	}
-	b.WriteString(" actions=")
 	if len(f.Actions) == 0 {
-		b.WriteString("drop")
+		b = append(b, "drop,"...)
 	}
-	for i, a := range f.Actions {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(a.String())
-	}
-	return b.String()
+	return string(b[:len(b)-1])
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
@@ -16,6 +17,9 @@ const (
 	ARP  EtherType = 0x0806
 	IPv6 EtherType = 0x86dd
 )
+
+// tpid is the EtherType of a VLAN tag (IEEE 802.1Q).
+const tpid = 0x8100
 
 // ICMPv6 message types of neighbour discovery (RFC 4861, section 4).
 const (
@@ -43,9 +47,8 @@ const (
 	FromUplink  Source = 5
 )
 
-// Segment is the value of reg1: the part of the underlay that a frame of
-// [FromBridged] or [FromUplink] is in. Each VLAN is one, and so is what travels
-// untagged. The zero value is none.
+// Segment is the value of reg1: the part of the underlay that a frame of [FromBridged] or [FromUplink] is in. Each
+// VLAN is one, and so is what travels untagged. The zero value is none.
 type Segment uint16
 
 // VLANPresent is set in a Segment, and in the field vlan_vid of a frame with a tag.
@@ -65,8 +68,7 @@ func (s Segment) vlan() uint16 { return uint16(s &^ VLANPresent) }
 type Match struct {
 	InPort uint32 // OpenFlow port number
 	Tagged bool   // any VLAN tag
-	// VLAN takes frames as they travel in a segment: with its tag, or without
-	// any. It excludes Tagged.
+	// VLAN takes frames as they travel in a segment: with its tag, or without any. It excludes Tagged.
 	VLAN           Segment
 	EtherType      EtherType
 	EthSrc, EthDst api.MAC
@@ -83,32 +85,29 @@ type Match struct {
 	ARPOp    uint16
 	ARPSha   api.MAC // sender hardware address
 	ICMPv6   uint8   // ICMPv6 type
-	// NDTarget, and NDSll and NDTll, the source and target link-layer address
-	// options, are the fields of neighbour discovery. A match with one of them
-	// takes packets with ICMPv6 code 0 only.
+	// NDTarget, and NDSll and NDTll, the source and target link-layer address options, are the fields of neighbour
+	// discovery. A match with one of them takes packets with ICMPv6 code 0 only.
 	NDTarget     netip.Addr
 	NDSll, NDTll LinkAddr
 }
 
-// hasND tells whether m has a field of neighbour discovery, and so matches the
-// ICMPv6 code, which must be 0 (RFC 4861). Open vSwitch 3.1 would drop these
-// fields, without a word, from the kernel's flows of a match without the code:
-// one true advertisement would let all false ones of its sender through.
+// hasND tells whether m has a field of neighbour discovery, and so matches the ICMPv6 code, which must be 0 (RFC
+// 4861). Open vSwitch 3.1 would drop these fields, without a word, from the kernel's flows of a match without the
+// code: one true advertisement would let all false ones of its sender through.
 func (m Match) hasND() bool { return m.NDTarget.IsValid() || m.NDSll.Set || m.NDTll.Set }
 
-// LinkAddr is a link-layer address option to match. The zero value matches any
-// packet; one that is Set to the zero MAC matches packets without the option,
-// because that is how OVS reads them.
+// LinkAddr is a link-layer address option to match. The zero value matches any packet; one that is Set to the zero
+// MAC matches packets without the option, because that is how OVS reads them.
 type LinkAddr struct {
 	Set bool
 	MAC api.MAC
 }
 
 // String returns the match as ovs-ofctl(8) prints it.
-func (m Match) String() string { return string(m.appendText(nil)) }
+func (m Match) String() string { return strings.TrimSuffix(string(m.appendText(nil)), ",") }
 
+// appendText appends the match, with a comma after each field.
 func (m *Match) appendText(b []byte) []byte {
-	start := len(b)
 	for o := range m.fields {
 		if o.print != nil {
 			b = o.print(b, m)
@@ -117,7 +116,7 @@ func (m *Match) appendText(b []byte) []byte {
 		b = append(append(b, cmp.Or(o.match, o.name)...), '=')
 		b = append(o.in.text(b, o), ',')
 	}
-	return b[:max(start, len(b)-1)] // without the last comma
+	return b
 }
 
 // fields calls yield for each field that m has.

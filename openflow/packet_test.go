@@ -347,15 +347,8 @@ func readTrace(t *testing.T, report string) traced {
 			inBridge = line == `bridge("br-int")`
 		case strings.Contains(line, "skipping output to input port"):
 			r.out = 0
-		}
-		if m := traceTable.FindStringSubmatch(line); m != nil && inBridge {
-			n, _ := strconv.Atoi(m[1])
-			r.tables = append(r.tables, n)
-			r.lastMatch = m[1] + ". " + m[2]
-		} else if m := traceOut.FindStringSubmatch(line); m != nil && inBridge {
-			r.out, _ = strconv.Atoi(m[1])
-		} else if strings.TrimSpace(line) == "IN_PORT" && inBridge {
-			r.out = bounced
+		case inBridge:
+			r.step(line)
 		}
 	}
 	if r.final == "unchanged" {
@@ -367,6 +360,19 @@ func readTrace(t *testing.T, report string) traced {
 		t.Fatalf("cannot read this trace:\n%s", report)
 	}
 	return r
+}
+
+// step reads a line about a table of the bridge, or an output.
+func (r *traced) step(line string) {
+	if m := traceTable.FindStringSubmatch(line); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		r.tables = append(r.tables, n)
+		r.lastMatch = m[1] + ". " + m[2]
+	} else if m := traceOut.FindStringSubmatch(line); m != nil {
+		r.out, _ = strconv.Atoi(m[1])
+	} else if strings.TrimSpace(line) == "IN_PORT" {
+		r.out = bounced
+	}
 }
 
 // traceMatch is how ofproto/trace prints the flow.

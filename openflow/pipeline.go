@@ -17,9 +17,8 @@ const (
 	TableOutput   = 4
 )
 
-// Prefixes are, by table, the fields whose prefixes Open vSwitch must track
-// (ovs-vswitchd.conf.db(5), Flow_Table prefixes) for megaflows to be as wide as
-// the flows. What it tracks by default is IPv4 only.
+// Prefixes are, by table, the fields whose prefixes Open vSwitch must track (ovs-vswitchd.conf.db(5), Flow_Table
+// prefixes) for megaflows to be as wide as the flows. What it tracks by default is IPv4 only.
 func Prefixes() map[int][]string {
 	return map[int][]string{
 		TableClassify: {"nw_src", "ipv6_src"},
@@ -27,11 +26,9 @@ func Prefixes() map[int][]string {
 	}
 }
 
-// Pipeline returns all flows that v asks for. It is pure, and the order of
-// what is in v does not matter: equal views give the same flows in the same
-// order. No two of them have the same table, priority and match; where v asks
-// for that, two pods with one address say, the first by port, or by name of
-// the peer, gets the flow.
+// Pipeline returns all flows that v asks for. It is pure, and the order of what is in v does not matter: equal views
+// give the same flows in the same order. No two of them have the same table, priority and match; where v asks for
+// that, two pods with one address say, the first by port, or by name of the peer, gets the flow.
 func Pipeline(v View) []Flow {
 	v = v.normalised()
 	return firstOfEach(slices.Concat(classify(v), resolve(v), forward(v), output(v)))
@@ -100,9 +97,8 @@ func sortedPrefixes(in []netip.Prefix) []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// room is a slice for perPod flows of each pod, perPeer flows of each peer and
-// a few more: growing one that holds the flows of thousands of peers costs
-// more than filling it.
+// room is a slice for perPod flows of each pod, perPeer flows of each peer and a few more: growing one that holds the
+// flows of thousands of peers costs more than filling it.
 func (v View) room(perPod, perPeer int) []Flow {
 	return make([]Flow, 0, 32+perPod*len(v.Pods)+perPeer*len(v.Peers))
 }
@@ -128,9 +124,8 @@ func etherTypeOf(a netip.Addr) EtherType {
 // host is the prefix that holds a alone.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// neighbours are the addresses under which the owner of mac and addrs takes
-// part in neighbour discovery: its IPv6 addresses and the link-local one. They
-// are none if addrs has no IPv6 address.
+// neighbours are the addresses under which the owner of mac and addrs takes part in neighbour discovery: its IPv6
+// addresses and the link-local one. They are none if addrs has no IPv6 address.
 func neighbours(mac api.MAC, addrs []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range addrs {

@@ -37,9 +37,8 @@ func (e *FlowError) Error() string {
 
 func (e *FlowError) Unwrap() error { return e.Reason }
 
-// Dial connects to the OpenFlow management socket of a bridge, BRIDGE.mgmt in
-// the run directory of Open vSwitch. It gives up with ctx, and after 5 seconds:
-// a stopped ovs-vswitchd accepts the connection and says nothing.
+// Dial connects to the OpenFlow management socket of a bridge, BRIDGE.mgmt in the run directory of Open vSwitch. It
+// gives up with ctx, and after 5 seconds: a stopped ovs-vswitchd accepts the connection and says nothing.
 func Dial(ctx context.Context, mgmtSocket string, log logr.Logger) (*Switch, error) {
 	c, err := open(ctx, mgmtSocket, log)
 	if err != nil {
@@ -61,15 +60,12 @@ func (s *Switch) Close() { _ = s.conn.fail(errClosed) }
 // what others have added, changed or deleted.
 func (s *Switch) Resync() { s.stale.Store(true) }
 
-// Sync makes the switch have the flows in want and no others, and returns what
-// it changed. Nil means that the switch has confirmed every one of them. The
-// changes take effect at once, as one atomic bundle. Of a bundle the switch
-// leaves out flows that it cannot read, which are returned as FlowErrors; any
-// other error undoes it.
+// Sync makes the switch have the flows in want and no others, and returns what it changed. Nil means that the switch
+// has confirmed every one of them. The changes take effect at once, as one atomic bundle. Of a bundle the switch
+// leaves out flows that it cannot read, which are returned as FlowErrors; any other error undoes it.
 //
-// After an error the next Sync lists the switch's flows first. The caller must
-// not change want afterwards. Sync ends with ctx, and within seconds
-// if the switch hangs.
+// After an error the next Sync lists the switch's flows first. The caller must not change want afterwards. Sync ends
+// with ctx, and within seconds if the switch hangs.
 func (s *Switch) Sync(ctx context.Context, want []Flow) (Changes, error) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -165,8 +161,7 @@ func (s *Switch) commit(ctx context.Context, todo []change) error {
 	return errors.Join(refused...)
 }
 
-// report logs what was done: one line, and one for each flow that somebody
-// else had put there.
+// report logs what was done: one line, and one for each foreign flow.
 func (s *Switch) report(todo []change, count Changes) {
 	for _, t := range todo {
 		if t.foreign() {

@@ -10,15 +10,14 @@ const (
 	classifyUplinkND    = 600 // neighbour discovery of the underlay
 	classifyUplinkFalse = 550 // drop: its router advertisements and redirects
 	classifyUplink      = 500 // its frames in the segments of pods
-	classifyTagged      = 400 // drop: no other port here speaks VLAN, no pod is in another one
-	classifyND          = 300 // neighbour discovery that tells the truth
+	classifyTagged      = 400 // drop: no other port here has tagged frames, no pod is in another VLAN
+	classifyND          = 300 // neighbour discovery that passes source validation
 	classifyFalseND     = 250 // drop: all other neighbour discovery
 	classifySource      = 200 // the sender's own packets
 	classifyLastDrop    = 0
 )
 
-// classify returns the flows of table 0: it tells where a packet comes from
-// and drops what its sender may not say.
+// classify returns the flows of table 0: it records where a packet comes from and drops spoofed ones.
 func classify(v View) []Flow {
 	flows := append(v.room(11, 2), Flow{Kind: KindBase, Priority: classifyTagged, Match: Match{Tagged: true}})
 	for t := uint8(routerSolicitation); t <= redirect; t++ {
@@ -70,7 +69,7 @@ func classifyPod(p Pod) []Flow {
 			flows = append(flows, flow(classifyND, m, toResolve...))
 		}
 		if p.Bridged && a == p.MAC.LinkLocal() {
-			for _, to := range []netip.Prefix{linkLocal(), multicast6()} {
+			for _, to := range []netip.Prefix{linkLocal, multicast6} {
 				flows = append(flows, flow(classifySource, Match{EtherType: IPv6, Src: host(a), Dst: to}, toForward...))
 			}
 		}
@@ -84,9 +83,8 @@ func classifyPod(p Pod) []Flow {
 	return flows
 }
 
-// classifyUplinks takes the tag off what comes from the underlay for the
-// segments of pods. Who speaks there is the underlay's business, but nobody
-// there configures a pod.
+// classifyUplinks pops the tag of the underlay's frames for the segments of pods. Their sources are not validated, but
+// router advertisements and redirects are dropped.
 func classifyUplinks(v View) []Flow {
 	segments := v.segments()
 	if v.Uplink == 0 || len(segments) == 0 {
@@ -117,11 +115,9 @@ func classifyUplinks(v View) []Flow {
 	return flows
 }
 
-// podND is the neighbour discovery that a pod may send about its address a.
-// The link-layer address in it is the pod's or is left out, which a unicast
-// solicitation and a solicited advertisement may do (RFC 4861, 4.3 and 4.4).
-// The IPv6 source of an advertisement is not looked at: nothing believes in
-// it, only in the target.
+// podND is the neighbour discovery that a pod may send about its address a. The link-layer address in it is the pod's
+// or is left out, which a unicast solicitation and a solicited advertisement may do (RFC 4861, 4.3 and 4.4). The IPv6
+// source of an advertisement is not validated: receivers use the target only.
 func podND(p Pod, a netip.Addr) []Match {
 	own, none := LinkAddr{Set: true, MAC: p.MAC}, LinkAddr{Set: true}
 	solicit := Match{EtherType: IPv6, ICMPv6: neighborSolicitation, Src: host(a)}

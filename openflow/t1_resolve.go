@@ -27,7 +27,7 @@ func resolve(v View) []Flow {
 			Flow{Kind: KindGateway, Table: TableResolve, Priority: resolveForHost, Actions: to,
 				Match: Match{EtherType: ARP, ARPOp: arpReply}},
 			Flow{Kind: KindGateway, Table: TableResolve, Priority: resolveForHost, Actions: to,
-				Match: Match{EtherType: IPv6, ICMPv6: neighborAdvertisement, Dst: linkLocal()}})
+				Match: Match{EtherType: IPv6, ICMPv6: neighborAdvertisement, Dst: linkLocal}})
 	}
 	for _, p := range v.Pods {
 		flows = append(flows, resolveTo(KindPod, p.segment(), toPort(p.MAC, p.Port), p.MAC, p.Addrs)...)
@@ -35,9 +35,8 @@ func resolve(v View) []Flow {
 	return append(flows, resolveUnderlay(v)...)
 }
 
-// resolveUnderlay returns the flows for what nobody in a segment has here: a
-// bridged pod's questions, answers and announcements go out, and what the
-// underlay says to others is dropped.
+// resolveUnderlay returns the flows for addresses that no pod of a segment here has: a bridged pod's requests, replies
+// and announcements go out, and the underlay's are dropped.
 func resolveUnderlay(v View) []Flow {
 	if len(v.segments()) == 0 {
 		return nil
@@ -66,19 +65,17 @@ func resolveUnderlay(v View) []Flow {
 	return flows
 }
 
-// answerARP makes of a request for a the reply that mac has it. The host could
-// not give it in every case: on the interface that has a, rp_filter=1 makes it
-// deaf to pods, whose route leads to the gateway, and on the gateway, which has
-// not, arp_ignore=1 does.
+// answerARP makes of a request for a the reply that mac has it. The host could not give it in every case: on the
+// interface that has a, rp_filter=1 makes it deaf to pods, whose route leads to the gateway, and on the gateway,
+// which has not, arp_ignore=1 does.
 func answerARP(mac api.MAC, a netip.Addr) []Action {
 	return []Action{Move("eth_src", "eth_dst"), SetEthSrc(mac), setField("arp_op", numberValue(arpReply)),
 		Move("arp_sha", "arp_tha"), Move("arp_spa", "arp_tpa"), setField("arp_sha", macValue(mac)),
 		setField("arp_spa", addrValue(a)), OutputInPort}
 }
 
-// resolveTo steers to the owner of addrs what is in the segment: an ARP request or
-// reply names it as target, a solicitation in its target, an advertisement is
-// sent to it.
+// resolveTo steers to the owner of addrs what is in the segment: an ARP request or reply names it as target, a
+// solicitation in its target, an advertisement is sent to it.
 func resolveTo(kind Kind, in Segment, to []Action, mac api.MAC, addrs []netip.Addr) []Flow {
 	var flows []Flow
 	add := func(m Match) {

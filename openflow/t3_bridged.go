@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// forwardToBridged returns the flows that lead to p: in its segment from the
-// underlay, by its MAC alone, and from pods; from the host; and from routed pods
-// if p is untagged. Nothing else on this node leads to it.
+// forwardToBridged returns the flows that lead to p: in its segment from the underlay, by its MAC alone, and from
+// pods; from the host; and from routed pods if p is untagged. Nothing else on this node leads to it.
 func forwardToBridged(p Pod) []Flow {
 	to := toPort(p.MAC, p.Port)
 	flows := []Flow{{Kind: KindPod, Table: TableForward, Priority: forwardSegment, Actions: []Action{Output(p.Port)},
@@ -44,7 +43,7 @@ func forwardBridged(v View) []Flow {
 	}
 	// Open vSwitch does not see what an ICMPv6 packet in pieces says: a router
 	// advertisement, maybe. Nodes must ignore that (RFC 6980), and not all do.
-	for _, dst := range []netip.Prefix{multicast6(), linkLocal()} {
+	for _, dst := range []netip.Prefix{multicast6, linkLocal} {
 		piece := forwardTo(KindUplink, forwardPieces, dst)
 		piece.Match.Fragment = true
 		flows = append(flows, piece)

@@ -17,28 +17,19 @@ const (
 	forwardLastDrop = 0
 )
 
-// linkLocal are the IPv6 link-local addresses (RFC 4291, 2.5.6).
-func linkLocal() netip.Prefix { return netip.MustParsePrefix("fe80::/10") }
+// Destinations that are never routed: multicast, broadcast and link-local addresses (RFC 4291, 2.5.6 and 2.7).
+// Neighbour discovery, which uses them, never gets to this table.
+var (
+	linkLocal  = netip.MustParsePrefix("fe80::/10")
+	multicast6 = netip.MustParsePrefix("ff00::/8")
+	multicast4 = netip.MustParsePrefix("224.0.0.0/4")
+	broadcast4 = netip.MustParsePrefix("255.255.255.255/32")
+)
 
-// unroutable are multicast, broadcast and link-local destinations. Neighbour
-// discovery, which uses them, never gets to this table.
-func unroutable() []netip.Prefix {
-	return []netip.Prefix{
-		netip.MustParsePrefix("224.0.0.0/4"),
-		netip.MustParsePrefix("255.255.255.255/32"),
-		multicast6(),
-		linkLocal(),
-	}
-}
-
-// multicast6 are the IPv6 multicast addresses (RFC 4291, 2.7).
-func multicast6() netip.Prefix { return netip.MustParsePrefix("ff00::/8") }
-
-// forward returns the flows of table 3: from the destination address to port,
-// Ethernet header and TTL.
+// forward returns the flows of table 3: from the destination address to port, Ethernet header and TTL.
 func forward(v View) []Flow {
 	flows := append(v.room(2, 4), Flow{Kind: KindBase, Table: TableForward, Priority: forwardLastDrop})
-	for _, p := range unroutable() {
+	for _, p := range []netip.Prefix{multicast4, broadcast4, multicast6, linkLocal} {
 		flows = append(flows, forwardTo(KindBase, forwardNever, p))
 	}
 	flows = append(flows, forwardGateway(v.Gateway)...)

@@ -7,9 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// View is all that the flows of a node depend on. Port numbers are OpenFlow
-// port numbers as read from OVSDB; 0 means that the port is not there (yet)
-// and gets no flows.
+// View is all that the flows of a node depend on. Port numbers are OpenFlow port numbers as read from OVSDB; 0 means
+// that the port is not there (yet) and gets no flows.
 type View struct {
 	Gateway    Gateway
 	TunnelPort uint32
@@ -17,8 +16,7 @@ type View struct {
 	Uplink uint32
 	Pods   []Pod
 	Peers  []Peer
-	// NodeAddrs are the node's own addresses. Bridged pods reach them through
-	// the gateway port, whatever their VLAN.
+	// NodeAddrs are the node's own addresses. Bridged pods reach them through the gateway port, whatever their VLAN.
 	NodeAddrs []netip.Addr
 	// ViaHost are further destinations of bridged pods for which the node is
 	// the router: the cluster's Services, and podCIDRs.
@@ -46,8 +44,7 @@ func (p Peer) equal(q Peer) bool {
 		slices.Equal(p.Direct, q.Direct)
 }
 
-// Gateway is the node's own port on br-int, through which pods reach the host
-// and everything outside the cluster.
+// Gateway is the node's own port on br-int, through which pods reach the host and everything outside the cluster.
 type Gateway struct {
 	Port uint32
 	MAC  api.MAC
@@ -62,8 +59,7 @@ type Pod struct {
 	Port  uint32
 	MAC   api.MAC
 	Addrs []netip.Addr
-	// Bridged: the pod is on the underlay, in the VLAN with the ID VLAN, or
-	// untagged where that is 0.
+	// Bridged: the pod is on the underlay, in the VLAN with the ID VLAN, or untagged where that is 0.
 	Bridged bool
 	VLAN    uint16
 }
@@ -94,7 +90,7 @@ type Peer struct {
 	// PodCIDRs are those that are reached through the tunnel.
 	PodCIDRs []netip.Prefix
 	// Direct are podCIDRs that the host routes without the tunnel. They have no
-	// flow in Forward; out of the tunnel they are believed all the same.
+	// flow in Forward; Classify accepts them as sources out of the tunnel all the same.
 	Direct []netip.Prefix
 	// Tunnel is the peer's tunnel endpoint. Invalid when the peer is not
 	// reached through the tunnel; it then gets no flows.
