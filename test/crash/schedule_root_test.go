@@ -165,7 +165,7 @@ func (c cluster) heal(t *testing.T) {
 func (c cluster) sound(t *testing.T, order, other []string) {
 	t.Helper()
 	must(t, c.WaitPods(labtest.Within(t, time.Minute)))
-	eventually(t, 30*time.Second, func() []string { // the agent looks every 15 s
+	eventually(t, 30*time.Second, func() []string { // the agent looks every 15 s on the kernel's datapath
 		wrong := append(difference("node", c.hostOrder(t), order), c.downVeths(t)...)
 		wrong = append(wrong, c.ref.Differences(c.state(t), c.pods(t))...)
 		if len(wrong) > 0 {

@@ -42,7 +42,7 @@ func TestRootCounts(t *testing.T) {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir,
-		Datapath: vswitch.Datapath(ovstest.UnderTest(t))})
+		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), ProductIntervals: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
 	call := func(verb lab.Verb, i int) {

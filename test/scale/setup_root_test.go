@@ -106,7 +106,8 @@ func newBed(b *testing.B) *bed {
 	x.must(err)
 	dir := filepath.Join("/run", fmt.Sprintf("fairlead-scale-%d", os.Getpid()))
 	x.lab, err = lab.Up(b.Context(), lab.Options{Dir: dir, BinDir: binDir, Nodes: 1, Datapath: "netdev", NoAgent: true,
-		IPFamily: underlay.IPv4, Config: []byte("{manifestsDir: null, clientConnection: {kubeconfig: /etc/fairlead/kubeconfig}}")})
+		IPFamily: underlay.IPv4, ProductIntervals: true,
+		Config: []byte("{manifestsDir: null, clientConnection: {kubeconfig: /etc/fairlead/kubeconfig}}")})
 	x.must(err)
 	b.Cleanup(func() {
 		if err := lab.Down(context.Background(), dir, nil); err != nil {

@@ -18,7 +18,7 @@ import (
 func TestRootDriftIsRepaired(t *testing.T) {
 	ovstest.UserspaceOnly(t, "its nodes are too many for a guest's one processor; edits by hand are among the random faults")
 	t.Parallel()
-	c := up(t, lab.Options{Nodes: 7})
+	c := up(t, lab.Options{Nodes: 7, ProductIntervals: true})
 	c.addPods(t, "a@node1", "b@node1", "c@node2", "d@node3", "e@node4", "f@node5", "g@node6", "h@node7")
 	c.warm(t)
 	var before, damaged []string

@@ -22,7 +22,7 @@ func TestRootPodsDoNotWaitForIptables(t *testing.T) {
 	node := c.host(t, "node1")
 	t.Cleanup(func() { _ = os.Remove(held) }) // or the agent would not end
 	must(t, 0, os.WriteFile(held, nil, 0o600))
-	wait(t, 40*time.Second, func() string { // it looks each 15 s
+	wait(t, 40*time.Second, func() string { // it looks every agent.resync
 		if _, err := os.Stat(asked); err != nil {
 			return "the agent has not looked at the rules"
 		}

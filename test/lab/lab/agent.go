@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
@@ -77,6 +78,9 @@ func (l *Lab) AgentStart(ctx context.Context, node string) error {
 	cmd := exec.Command("sh", "-c", keepExit, "sh", agentPID, agentExit,
 		filepath.Join(l.spec.BinDir, "fairlead-agent"), "--config", agentConf)
 	cmd.Env = append(host.Env(), "NODE_NAME="+node)
+	if l.spec.ProductIntervals {
+		cmd.Env = append(cmd.Env, api.IntervalsVariable+"=")
+	}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := os.Remove(h.Private(agentPID)); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -60,7 +60,9 @@ type spec struct {
 	BinDir    string
 	NoAgent   bool
 	NoGuard   bool
-	APIPort   int
+	// ProductIntervals has agents not hear of the environment's.
+	ProductIntervals bool
+	APIPort          int
 	// Cluster and what follows are of a lab with a Kubernetes API.
 	Cluster   Cluster
 	Kube      string // the program kubeparts

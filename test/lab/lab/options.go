@@ -47,6 +47,8 @@ type Options struct {
 	Config []byte
 	// NoGuard starts no guard beside Open vSwitch (build/ovs). There is none on the userspace datapath anyway.
 	NoGuard bool
+	// ProductIntervals has agents keep the product's intervals where the environment, as in a test, names shorter ones.
+	ProductIntervals bool
 	// NoAgent starts no agents, and no program fairlead-agent is needed.
 	NoAgent bool
 	// ReadyTimeout is how long agents may take to get ready. Default: 60 s.

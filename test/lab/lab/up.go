@@ -46,7 +46,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	l := &Lab{dir: o.Dir, spec: spec{Created: time.Now(), Nodes: o.Nodes, Datapath: o.Datapath, IPFamily: o.IPFamily,
 		Mode: o.Mode, Uplink: o.Uplink, Subnets: o.Subnets, RoutePods: o.RoutePods,
 		BinDir: o.BinDir, NoAgent: o.NoAgent, NoGuard: o.NoGuard || o.Datapath == vswitch.Netdev, APIPort: apiPort(config),
-		Cluster: o.Cluster, Kube: kube, KubeProxy: o.KubeProxy}}
+		ProductIntervals: o.ProductIntervals, Cluster: o.Cluster, Kube: kube, KubeProxy: o.KubeProxy}}
 	err = l.build(ctx, o, config)
 	if err == nil {
 		err = l.awaitAgents(ctx, o)

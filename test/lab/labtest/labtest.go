@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 const module = "github.com/fairlead-cni/fairlead"
@@ -13,12 +16,22 @@ const module = "github.com/fairlead-cni/fairlead"
 // they need not be built: in User-Mode Linux that takes minutes.
 const built = "FAIRLEAD_TEST_BINDIR"
 
+// intervals are those of the agents in labs, so that no test waits for what the product does every 10 or 20 seconds.
+// The resync costs most, since it starts ten programs: an agent takes 1 % of a processor, not 0.2 %.
+const intervals = "agent.resync=2s,agent.reconcile=2s,agent.suspectGrace=2s,agent.doubtfulAllocations=2s," +
+	"agent.probe=2s,agent.probeAge=4s,agent.uplink=2s,agent.policies=1s,agent.advice=2s," +
+	"inputs.retryMost=1s,inputs.save=500ms,inputs.otherPoliciesFirst=1s"
+
 // Tests are all tests of a package: testing.M, or what makes a lab around it.
 type Tests interface{ Run() (code int) }
 
 // Main builds agent, CNI plugin and lab into a directory that it writes to
 // binDir, runs the tests and ends the process. Without root it builds nothing:
 // the tests that need a lab are skipped then.
+//
+// Agents get short intervals, unless the environment has some; lab.Options.ProductIntervals is for what is about the
+// product's own. On the kernel's datapath all have those: the one slow processor of User-Mode Linux has no time for
+// more.
 func Main(m Tests, binDir *string) {
 	os.Exit(run(m, binDir))
 }
@@ -26,6 +39,12 @@ func Main(m Tests, binDir *string) {
 func run(m Tests, binDir *string) int {
 	if os.Geteuid() != 0 {
 		return m.Run()
+	}
+	if _, set := os.LookupEnv(api.IntervalsVariable); !set && os.Getenv("FAIRLEAD_TEST_DATAPATH") != string(ovstest.System) {
+		if err := os.Setenv(api.IntervalsVariable, intervals); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	if *binDir = os.Getenv(built); *binDir != "" {
 		return m.Run()
