@@ -80,7 +80,7 @@ func streams(t *testing.T, c cluster) {
 			{a, b, b.ips[i]}, {a, remote, remote.ips[i]}, {remote, a, a.ips[i]}, {a, outside, far.Addr()},
 			{c.host(t, "node1"), remote, remote.ips[i]},
 		} {
-			if stream(t, way.from, way.to, way.addr, 20<<20); t.Failed() {
+			if stream(t, way.from, way.to, way.addr, 4<<20); t.Failed() {
 				return // each further one may take until its deadline
 			}
 		}
