@@ -44,7 +44,7 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
   fairleadctl doctor -o json | jq '.findings[].kind'`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return cli.Usage(fmt.Errorf("unknown check %q: want one of %s", args[0], checkNames()))
+				return cli.Usage(fmt.Errorf("unknown check %q: want one of %s", args[0], strings.Join(checks.Checks(), ", ")))
 			}
 			return nil
 		},
@@ -66,14 +66,6 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 		c.AddCommand(sub)
 	}
 	return c
-}
-
-func checkNames() string {
-	var names []string
-	for _, c := range checks.Checks() {
-		names = append(names, c)
-	}
-	return strings.Join(names, ", ")
 }
 
 // examination is one run of doctor.

@@ -2,6 +2,7 @@ package checks
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
@@ -39,11 +40,7 @@ func (r Result) of(p *report.Printer, c string) string {
 			return "not examined: " + g.Why
 		}
 	}
-	asked := false
-	for _, e := range r.Examined {
-		asked = asked || e == c
-	}
-	if !asked {
+	if !slices.Contains(r.Examined, c) {
 		return ""
 	}
 	count, worst := 0, report.Healthy

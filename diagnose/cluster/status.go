@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -131,21 +133,16 @@ func (v *View) PoolStatuses() []PoolStatus {
 
 // vlans are the VLANs of a pool's ranges.
 func vlans(p api.IPPool) string {
-	var all []int
 	if p.Spec.SubnetInfo != nil {
-		all = append(all, p.Spec.SubnetInfo.VLAN)
-	} else {
-		for _, r := range p.Spec.IPRanges {
-			all = append(all, r.VLAN)
-		}
+		return fmt.Sprint(p.Spec.SubnetInfo.VLAN)
 	}
-	slices.Sort(all)
-	text := ""
-	for _, v := range slices.Compact(all) {
-		if text != "" {
-			text += ","
-		}
-		text += fmt.Sprint(v)
+	all := map[int]bool{}
+	for _, r := range p.Spec.IPRanges {
+		all[r.VLAN] = true
 	}
-	return text
+	var out []string
+	for _, v := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, fmt.Sprint(v))
+	}
+	return strings.Join(out, ",")
 }

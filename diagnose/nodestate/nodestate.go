@@ -26,17 +26,16 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// answerTimeout bounds each question.
+// answerTimeout bounds each query.
 const answerTimeout = 5 * time.Second
 
-// Here tells whether this is a node: an agent has been here since the boot.
+// Here reports whether this is a node: an agent has run here since the boot.
 func Here(cfg api.AgentConfig) bool {
 	_, err := os.Stat(filepath.Dir(cfg.CNISocket))
 	return err == nil
 }
 
-// Agent asks the agent. The error says why it does not answer, and what it last
-// said to the CNI plugin.
+// Agent queries the agent. The error says why it does not answer, and the last error that it left for the CNI plugin.
 func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -51,7 +50,7 @@ func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return api.AgentState{}, fmt.Errorf("the agent does not answer at %s: %w%s", where, short(err), lastWords(cfg))
+		return api.AgentState{}, fmt.Errorf("the agent does not answer at %s: %w%s", where, short(err), lastError(cfg))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
@@ -76,8 +75,8 @@ func short(err error) error {
 	return err
 }
 
-// lastWords is what the last agent left for the CNI plugin.
-func lastWords(cfg api.AgentConfig) string {
+// lastError is what the last agent left for the CNI plugin.
+func lastError(cfg api.AgentConfig) string {
 	said, err := os.ReadFile(wire.LastErrorPath(cfg.CNISocket))
 	if err != nil || len(said) == 0 {
 		return ""
@@ -102,7 +101,7 @@ func Switch(ctx context.Context, cfg api.AgentConfig) (*openflow.Switch, error) 
 	return sw, needsRoot(err)
 }
 
-// needsRoot says so where that is it.
+// needsRoot adds to an error of missing permission what to do.
 func needsRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
 		return fmt.Errorf("this needs root (sudo): %w", err)
