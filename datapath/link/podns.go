@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -74,12 +75,7 @@ func (l PodLink) podSysctls() error {
 }
 
 func (l PodLink) has6() bool {
-	for _, a := range l.Addrs {
-		if a.Addr().Is6() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Addr().Is6() })
 }
 
 // routes are the default routes, each behind a route to its gateway where no
@@ -101,12 +97,8 @@ func (l PodLink) routes(index int) []netlink.Route {
 }
 
 func (l PodLink) onLink(g netip.Addr) bool {
-	for _, a := range l.Addrs {
-		if a.Masked().Contains(g) {
-			return true
-		}
-	}
-	return g.IsLinkLocalUnicast() && g.Is6()
+	return g.IsLinkLocalUnicast() && g.Is6() ||
+		slices.ContainsFunc(l.Addrs, func(a netip.Prefix) bool { return a.Masked().Contains(g) })
 }
 
 // address is a in netlink's form. IPv6 skips duplicate address detection: a

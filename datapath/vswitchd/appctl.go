@@ -3,13 +3,12 @@ package vswitchd
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/jsonrpc"
 )
 
 // appctlTimeout bounds one command, all of which take milliseconds: an ovs-vswitchd that hangs accepts the connection.
@@ -17,8 +16,6 @@ const appctlTimeout = 2 * time.Second
 
 // Appctl runs a command of ovs-vswitchd(8) in the ovs-vswitchd of that run directory, and returns what it prints. It
 // waits 2 s at most. Both that no ovs-vswitchd answers and that it refuses the command is an error.
-//
-// The protocol is JSON-RPC 1.0 over the socket ovs-vswitchd.PID.ctl.
 func Appctl(ctx context.Context, runDir, command string, args ...string) (string, error) {
 	text, err := appctl(ctx, runDir, command, args)
 	if err != nil {
@@ -35,25 +32,9 @@ func appctl(ctx context.Context, runDir, command string, args []string) (string,
 		return "", err
 	}
 	socket := filepath.Join(runDir, fmt.Sprintf("ovs-vswitchd.%s.ctl", bytes.TrimSpace(pid)))
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	request := map[string]any{"id": 0, "method": command, "params": append([]string{}, args...)}
-	if err := json.NewEncoder(conn).Encode(request); err != nil {
-		return "", errors.Join(err, ctx.Err())
-	}
-	var answer struct{ Result, Error any }
-	if err := json.NewDecoder(conn).Decode(&answer); err != nil {
-		return "", errors.Join(err, ctx.Err())
-	}
-	if answer.Error != nil {
-		return "", fmt.Errorf("refused: %v", answer.Error)
-	}
-	text, _ := answer.Result.(string)
-	return text, nil
+	var text string
+	err = jsonrpc.Call(ctx, "ovs-vswitchd", socket, command, append([]string{}, args...), &text)
+	return text, err
 }
 
 // PurgeMegaflows makes ovs-vswitchd discard what its datapath has cached of flows (ovs-vswitchd(8),

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/ovn-org/libovsdb/ovsdb"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/jsonrpc"
 )
 
 // database is its name in the schema.
@@ -67,7 +69,8 @@ func (db DB) transact(ctx context.Context, ops ...ovsdb.Operation) ([]ovsdb.Oper
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	params := ovsdb.NewTransactArgs(database, ops...)
-	results, err := db.ask(ctx, params)
+	var results []ovsdb.OperationResult
+	err := jsonrpc.Call(ctx, "ovsdb-server", db.socket(), "transact", params, &results)
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
 		results, err = db.edit(ctx, params)
 	}
@@ -83,38 +86,6 @@ func (db DB) transact(ctx context.Context, ops ...ovsdb.Operation) ([]ovsdb.Oper
 		return nil, fmt.Errorf("OVSDB answered %d of %d operations", len(results), len(ops))
 	}
 	return results, nil
-}
-
-func (db DB) ask(ctx context.Context, params []any) ([]ovsdb.OperationResult, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", db.socket())
-	if err != nil {
-		return nil, fmt.Errorf("ovsdb-server is down: %w", err)
-	}
-	defer conn.Close()
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return nil, err
-	}
-	if err := json.NewEncoder(conn).Encode(map[string]any{"method": "transact", "params": params, "id": 0}); err != nil {
-		return nil, fmt.Errorf("querying ovsdb-server: %w", err)
-	}
-	for answers := json.NewDecoder(conn); ; {
-		var a struct {
-			Method string                  `json:"method"`
-			Result []ovsdb.OperationResult `json:"result"`
-			Error  any                     `json:"error"`
-		}
-		if err := answers.Decode(&a); err != nil {
-			return nil, fmt.Errorf("ovsdb-server does not answer: %w", err)
-		}
-		switch {
-		case a.Method != "": // a probe of the server's
-		case a.Error != nil:
-			return nil, fmt.Errorf("ovsdb-server rejected the request: %v", a.Error)
-		default:
-			return a.Result, nil
-		}
-	}
 }
 
 // edit changes the file. ovsdb-tool locks it, so no server can be at it at the same time.

@@ -1,0 +1,38 @@
+// Package jsonrpc asks one question of a program of Open vSwitch over its unix socket, in JSON-RPC 1.0 (RFC 7047, 4).
+package jsonrpc
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Call reads the answer into result. It ends with ctx: a program that hangs accepts the connection and says nothing.
+func Call(ctx context.Context, program, socket, method string, params, result any) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("%s is down: %w", program, err)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	err = json.NewEncoder(conn).Encode(map[string]any{"id": 0, "method": method, "params": params})
+	for answers := json.NewDecoder(conn); err == nil; {
+		var answer struct {
+			Method string
+			Result json.RawMessage
+			Error  any
+		}
+		switch err = answers.Decode(&answer); {
+		case err != nil:
+		case answer.Method != "": // a probe of the server's
+		case answer.Error != nil:
+			return fmt.Errorf("%s rejected the request: %v", program, answer.Error)
+		default:
+			return json.Unmarshal(answer.Result, result)
+		}
+	}
+	return fmt.Errorf("%s does not answer: %w", program, cmp.Or(ctx.Err(), err))
+}
