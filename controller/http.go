@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -96,38 +97,39 @@ type metrics struct {
 
 // newMetrics returns the metrics, registered; version is that of the program.
 func newMetrics(version string) *metrics {
-	gauge := func(name, help string) *prometheus.GaugeVec { return newGauges(name, help, "pool") }
-	m := &metrics{registry: prometheus.NewRegistry(),
-		used:  gauge("fairlead_pool_addresses_used", "Addresses of an IPPool that are in use, including cooling ones."),
-		total: gauge("fairlead_pool_addresses", "Addresses that an IPPool can allocate."),
-		ready: gauge("fairlead_pool_ready", "1 if addresses can be allocated from the IPPool, else 0."),
-		fullIn: gauge("fairlead_pool_time_to_exhaustion_seconds",
-			"Seconds until the IPPool is exhausted at its recent growth rate. Absent if it does not grow."),
-		writes: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_pool_status_writes_total",
-			Help: "Writes of IPPool status."})}
-	m.rangeUsed = newGauges("fairlead_podcidrs_used", "PodCIDRs of a range that are assigned or not assignable.", "range")
-	m.rangeTotal = newGauges("fairlead_podcidrs", "PodCIDRs in a range.", "range")
-	m.faults = newGauges("fairlead_podcidr_problems", "Problems with podCIDRs of Nodes, by kind.", "kind")
-	m.waiting = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_nodes_without_podcidr",
-		Help: "Nodes for which no podCIDR is left."})
-	m.stopped = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_nodeipam_stopped",
-		Help: "1 if no podCIDRs are assigned because another allocator is active, else 0."})
-	m.assigned = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_nodes_assigned_podcidrs_total",
-		Help: "Nodes that this process has assigned podCIDRs to."})
-	m.kept = newGauges("fairlead_reserved_addresses", "Addresses reserved for pods across restarts, by the kind of the object "+
-		"with which they are released.", "owner_kind")
-	m.unplaced = prometheus.NewGauge(prometheus.GaugeOpts{Name: "fairlead_statefulset_addresses_missing",
-		Help: "Addresses of StatefulSet pods that could not be reserved."})
-	m.unkept = prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_reservations_released_total",
-		Help: "Reservations that this process has released."})
-	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_build_info",
-		Help:        "1, with the version of the program as label.",
+	r := prometheus.NewRegistry()
+	with := promauto.With(r)
+	gauges := func(name, help, label string) *prometheus.GaugeVec {
+		return with.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return with.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return with.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	with.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_build_info", Help: "1, with the version of the program as label.",
 		ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
-	m.registry.MustRegister(build, m.kept, m.unplaced, m.unkept)
-	m.registry.MustRegister(m.rangeUsed, m.rangeTotal, m.faults, m.waiting, m.stopped, m.assigned)
-	m.registry.MustRegister(m.used, m.total, m.ready, m.fullIn, m.writes, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return &metrics{registry: r,
+		used:  gauges("fairlead_pool_addresses_used", "Addresses of an IPPool that are in use, including cooling ones.", "pool"),
+		total: gauges("fairlead_pool_addresses", "Addresses that an IPPool can allocate.", "pool"),
+		ready: gauges("fairlead_pool_ready", "1 if addresses can be allocated from the IPPool, else 0.", "pool"),
+		fullIn: gauges("fairlead_pool_time_to_exhaustion_seconds",
+			"Seconds until the IPPool is exhausted at its recent growth rate. Absent if it does not grow.", "pool"),
+		writes:     counter("fairlead_pool_status_writes_total", "Writes of IPPool status."),
+		rangeUsed:  gauges("fairlead_podcidrs_used", "PodCIDRs of a range that are assigned or not assignable.", "range"),
+		rangeTotal: gauges("fairlead_podcidrs", "PodCIDRs in a range.", "range"),
+		faults:     gauges("fairlead_podcidr_problems", "Problems with podCIDRs of Nodes, by kind.", "kind"),
+		waiting:    gauge("fairlead_nodes_without_podcidr", "Nodes for which no podCIDR is left."),
+		stopped: gauge("fairlead_nodeipam_stopped",
+			"1 if no podCIDRs are assigned because another allocator is active, else 0."),
+		assigned: counter("fairlead_nodes_assigned_podcidrs_total", "Nodes that this process has assigned podCIDRs to."),
+		kept: gauges("fairlead_reserved_addresses", "Addresses reserved for pods across restarts, by the kind of the object "+
+			"with which they are released.", "owner_kind"),
+		unplaced: gauge("fairlead_statefulset_addresses_missing", "Addresses of StatefulSet pods that could not be reserved."),
+		unkept:   counter("fairlead_reservations_released_total", "Reservations that this process has released."),
+	}
 }
 
 func newGauges(name, help, label string) *prometheus.GaugeVec {

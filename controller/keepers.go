@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/ordinals"
 )
 
 // resourceOf is where objects of a kind are that addresses are kept for.
@@ -91,9 +92,9 @@ func (s *statefulSets) ask(ctx context.Context, r api.AllocationReservation) (go
 // adopt makes addresses that pods of the set have already the ones that are kept: of
 // pods that are older than the set (deleted with --cascade=orphan and made again), or than
 // the annotation's meaning here. Whose pod it is the API server says.
-func (s *statefulSets) adopt(ctx context.Context, n needs, missing []slot, have []api.IPAllocation) (
-	[]slot, []api.IPAllocation, error) {
-	var rest []slot
+func (s *statefulSets) adopt(ctx context.Context, n ordinals.Needs, missing []ordinals.Slot, have []api.IPAllocation) (
+	[]ordinals.Slot, []api.IPAllocation, error) {
+	var rest []ordinals.Slot
 	for _, want := range missing {
 		a, found, err := s.adoptOne(ctx, n, want)
 		if err != nil {
@@ -108,17 +109,18 @@ func (s *statefulSets) adopt(ctx context.Context, n needs, missing []slot, have 
 	return rest, have, nil
 }
 
-func (s *statefulSets) adoptOne(ctx context.Context, n needs, want slot) (api.IPAllocation, bool, error) {
-	for _, a := range s.heldBy(n.set.Namespace, n.podOf(want.ordinal)) {
-		if a.Spec.Reservation != nil && a.Spec.Reservation.UID == string(n.set.UID) {
+func (s *statefulSets) adoptOne(ctx context.Context, n ordinals.Needs, want ordinals.Slot) (
+	api.IPAllocation, bool, error) {
+	for _, a := range s.heldBy(n.Set.Namespace, n.PodOf(want.Ordinal)) {
+		if a.Spec.Reservation != nil && a.Spec.Reservation.UID == string(n.Set.UID) {
 			continue
 		}
-		a.Spec.Reservation = n.reservation(want.ordinal)
-		if is, _, ok := slotOf(a); !ok || is != want || !slices.Contains(n.asked.Pools, a.Spec.Pool) {
+		a.Spec.Reservation = n.Reservation(want.Ordinal)
+		if is, _, ok := ordinals.SlotOf(a); !ok || is != want || !slices.Contains(n.Asked.Pools, a.Spec.Pool) {
 			continue
 		}
 		pod, err := s.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).
-			Namespace(n.set.Namespace).Get(ctx, a.Spec.Owner.Name, metav1.GetOptions{})
+			Namespace(n.Set.Namespace).Get(ctx, a.Spec.Owner.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
 		}
@@ -126,7 +128,7 @@ func (s *statefulSets) adoptOne(ctx context.Context, n needs, want slot) (api.IP
 			return a, false, err
 		}
 		of := metav1.GetControllerOf(pod)
-		if string(pod.GetUID()) != a.Spec.Owner.PodUID || of == nil || of.UID != n.set.UID {
+		if string(pod.GetUID()) != a.Spec.Owner.PodUID || of == nil || of.UID != n.Set.UID {
 			continue
 		}
 		a, err = s.store.Update(ctx, a)

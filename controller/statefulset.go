@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/ordinals"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
@@ -109,7 +111,7 @@ func (s *statefulSets) run(ctx context.Context) {
 // pass does once what is to be done. What failed is done by a later one.
 func (s *statefulSets) pass(ctx context.Context) {
 	kept := keptIn(listOf[api.IPAllocation](s.world.allocations))
-	v := newView(listOf[api.IPPool](s.world.pools), listOf[corev1.Namespace](s.namespaces))
+	v := ordinals.NewView(listOf[api.IPPool](s.world.pools), listOf[corev1.Namespace](s.namespaces))
 	missing, alive := 0, map[string]bool{}
 	sets := listOf[appsv1.StatefulSet](s.sets)
 	slices.SortFunc(sets, func(a, b *appsv1.StatefulSet) int {
@@ -120,7 +122,7 @@ func (s *statefulSets) pass(ctx context.Context) {
 			return
 		}
 		alive[string(set.UID)] = true
-		missing += s.serve(ctx, v.needs(set), kept[string(set.UID)])
+		missing += s.serve(ctx, v.Needs(set), kept[string(set.UID)])
 	}
 	s.releaseReservations(ctx, kept, alive)
 	s.metrics.keeping(kept, missing)
@@ -144,34 +146,34 @@ func keptIn(all []*api.IPAllocation) map[string][]api.IPAllocation {
 
 // serve gives a set what it needs and takes what it does not. It returns how many
 // addresses are missing.
-func (s *statefulSets) serve(ctx context.Context, n needs, have []api.IPAllocation) (missing int) {
-	for _, a := range n.surplus(have) {
+func (s *statefulSets) serve(ctx context.Context, n ordinals.Needs, have []api.IPAllocation) (missing int) {
+	for _, a := range n.Surplus(have) {
 		s.unreserve(ctx, a, "the StatefulSet does not need it")
 	}
-	rest := n.missing(have)
-	if len(rest) == 0 && n.err == nil || n.set.DeletionTimestamp != nil {
-		delete(s.reported, n.set.UID)
+	rest := n.Missing(have)
+	if len(rest) == 0 && n.Err == nil || n.Set.DeletionTimestamp != nil {
+		delete(s.reported, n.Set.UID)
 		return 0
 	}
 	var pools []pool.Pool
-	if n.err == nil {
-		pools, n.err = n.choose(s.world.others())
+	if n.Err == nil {
+		pools, n.Err = n.Choose(s.world.others())
 	}
 	var err error
-	if n.err == nil {
+	if n.Err == nil {
 		rest, err = s.reserve(ctx, n, pools)
 	}
 	switch {
-	case n.err != nil:
-		s.warn(n.set, n.err.Error())
+	case n.Err != nil:
+		s.warn(n.Set, n.Err.Error())
 	case err != nil:
 		if ctx.Err() == nil && !passing(err) {
-			s.log.Error(err, "reserving addresses failed, will retry", "statefulSet", n.set.Namespace+"/"+n.set.Name)
+			s.log.Error(err, "reserving addresses failed, will retry", "statefulSet", n.Set.Namespace+"/"+n.Set.Name)
 		}
 	case len(rest) > 0:
-		s.warn(n.set, n.lacks(rest))
+		s.warn(n.Set, n.Lacks(rest))
 	default:
-		delete(s.reported, n.set.UID)
+		delete(s.reported, n.Set.UID)
 	}
 	return len(rest)
 }
@@ -180,37 +182,38 @@ func (s *statefulSets) serve(ctx context.Context, n needs, have []api.IPAllocati
 const reserveTries = 10
 
 // reserve makes what is missing, by what the API server has now, and returns what it could not.
-func (s *statefulSets) reserve(ctx context.Context, n needs, pools []pool.Pool) (rest []slot, err error) {
-	have, err := s.store.List(ctx, allocation.Filter{UID: string(n.set.UID)})
+func (s *statefulSets) reserve(ctx context.Context, n ordinals.Needs, pools []pool.Pool) (
+	rest []ordinals.Slot, err error) {
+	have, err := s.store.List(ctx, allocation.Filter{UID: string(n.Set.UID)})
 	if err != nil {
-		return n.missing(nil), err
+		return n.Missing(nil), err
 	}
-	rest = n.missing(have)
+	rest = n.Missing(have)
 	if rest, have, err = s.adopt(ctx, n, rest, have); err != nil || len(rest) == 0 {
 		return rest, err
 	}
-	var made, others []choice // others: what somebody else has by now
+	var made, others []ordinals.Choice // others: what somebody else has by now
 	for range reserveTries {
-		used := usedIn(listOf[api.IPAllocation](s.world.allocations), slices.Concat(have, allocationsOf(n, others)))
-		p := placing{pools: pools, named: n.named(rest), have: addressesOf(have), used: used}
-		chosen, _ := p.place(rest)
-		var got, taken []choice
+		used := usedIn(listOf[api.IPAllocation](s.world.allocations), slices.Concat(have, n.Allocations(others)))
+		chosen := n.Place(rest, have, pools, used)
+		var got, taken []ordinals.Choice
 		got, taken, err = s.take(ctx, n, chosen)
-		made, have = append(made, got...), append(have, allocationsOf(n, got)...)
-		rest = n.missing(have)
+		made, have = append(made, got...), append(have, n.Allocations(got)...)
+		rest = n.Missing(have)
 		if err != nil || len(taken) == 0 {
 			break
 		}
 		others = append(others, taken...)
 	}
-	s.reportReserved(n.set, made)
+	s.reportReserved(n.Set, made)
 	return rest, err
 }
 
 // take makes reservations. taken are addresses that somebody else was given meanwhile.
-func (s *statefulSets) take(ctx context.Context, n needs, chosen []choice) (made, taken []choice, err error) {
+func (s *statefulSets) take(ctx context.Context, n ordinals.Needs, chosen []ordinals.Choice) (
+	made, taken []ordinals.Choice, err error) {
 	for _, c := range chosen {
-		_, err := s.store.Create(ctx, n.allocation(c))
+		_, err := s.store.Create(ctx, n.Allocation(c))
 		var held *allocation.TakenError
 		if errors.As(err, &held) {
 			taken = append(taken, c)
@@ -220,7 +223,7 @@ func (s *statefulSets) take(ctx context.Context, n needs, chosen []choice) (made
 			return made, taken, err
 		}
 		made = append(made, c)
-		s.log.Info("reserved address", "address", c.addr, "pool", c.pool, "owner", n.reservation(c.ordinal).String())
+		s.log.Info("reserved address", "address", c.Addr, "pool", c.Pool, "owner", n.Reservation(c.Ordinal).String())
 	}
 	return made, taken, nil
 }
@@ -257,7 +260,7 @@ func (s *statefulSets) warn(set *appsv1.StatefulSet, message string) {
 	s.events.Event(refOf(set), corev1.EventTypeWarning, reasonNotReserved, message)
 }
 
-func (s *statefulSets) reportReserved(set *appsv1.StatefulSet, made []choice) {
+func (s *statefulSets) reportReserved(set *appsv1.StatefulSet, made []ordinals.Choice) {
 	if len(made) > 0 {
 		s.events.Event(refOf(set), corev1.EventTypeNormal, reasonReserved, "reserved "+textOf(made))
 	}
@@ -269,7 +272,7 @@ func refOf(set *appsv1.StatefulSet) *corev1.ObjectReference {
 }
 
 // textOf lists what was made: "10.2.0.4 for ordinal 0, …".
-func textOf(made []choice) string {
+func textOf(made []ordinals.Choice) string {
 	const most = 8
 	var out []string
 	for i, c := range made {
@@ -277,7 +280,19 @@ func textOf(made []choice) string {
 			out = append(out, fmt.Sprintf("and %d more", len(made)-most))
 			break
 		}
-		out = append(out, fmt.Sprintf("%s for ordinal %d", c.addr, c.ordinal))
+		out = append(out, fmt.Sprintf("%s for ordinal %d", c.Addr, c.Ordinal))
 	}
 	return strings.Join(out, ", ")
+}
+
+// usedIn are all addresses of pods' that anybody holds, sorted.
+func usedIn(all []*api.IPAllocation, more []api.IPAllocation) []netip.Addr {
+	out := count(all).addresses[""]
+	for _, a := range more {
+		if scope, addr, err := allocation.ParseName(a.Name); err == nil && scope == "" {
+			out = append(out, addr)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/ordinals"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
@@ -495,13 +496,13 @@ func (c *cluster) once(uid types.UID, n int) string {
 	c.t.Helper()
 	list, err := c.store().List(c.t.Context(), allocation.Filter{UID: string(uid)})
 	must(c.t, err)
-	has := map[slot]int{}
+	has := map[ordinals.Slot]int{}
 	for _, a := range list {
-		s, _, _ := slotOf(a)
+		s, _, _ := ordinals.SlotOf(a)
 		has[s]++
 	}
 	for s, times := range has {
-		if times != 1 || s.ordinal >= n {
+		if times != 1 || s.Ordinal >= n {
 			return fmt.Sprintf("%v is there %d times, of %d ordinals: %s", s, times, n, c.kept(uid))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -46,8 +47,8 @@ type Client struct {
 	Dynamic dynamic.Interface
 	// Server is the API server's URL, for messages.
 	Server string
-	// Requests are those of all the above.
-	Requests *Requests
+	// Requests counts those of all the above by HTTP method, watches and those that fail as well.
+	Requests *prometheus.CounterVec
 }
 
 // New makes a client by the config: clientConnection.kubeconfig, else the
@@ -93,7 +94,7 @@ func ForConfig(config *rest.Config) (*Client, error) {
 
 // newClient makes all clients on one connection.
 func newClient(config *rest.Config, connection *http.Client, server string) (*Client, error) {
-	requests := &Requests{}
+	requests := newRequests()
 	counted := *connection
 	counted.Transport = counting{cmp.Or(connection.Transport, http.DefaultTransport), requests}
 	connection = &counted
@@ -110,6 +111,28 @@ func newClient(config *rest.Config, connection *http.Client, server string) (*Cl
 		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
 	}
 	return &Client{Kubernetes: typed, Metadata: meta, Dynamic: dyn, Server: server, Requests: requests}, nil
+}
+
+// newRequests shows each method from the start.
+func newRequests() *prometheus.CounterVec {
+	requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fairlead_api_requests_total",
+		Help: "Requests to the Kubernetes API by HTTP method; GET has lists and watches, too."}, []string{"method"})
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		requests.WithLabelValues(m)
+	}
+	return requests
+}
+
+// counting counts what goes through a connection.
+type counting struct {
+	http.RoundTripper
+	requests *prometheus.CounterVec
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c counting) RoundTrip(req *http.Request) (*http.Response, error) {
+	c.requests.WithLabelValues(req.Method).Inc()
+	return c.RoundTripper.RoundTrip(req)
 }
 
 // restConfig says how to reach the API server; userAgent is for its log.

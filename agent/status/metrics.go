@@ -184,12 +184,7 @@ func (m *PodMetrics) Request(verb, code string, seconds float64) {
 
 // AddClient adds how often the API server was asked.
 func (m *Metrics) AddClient(client *kube.Client) {
-	for _, method := range kube.Methods() {
-		m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fairlead_api_requests_total",
-			Help:        "Requests to the Kubernetes API by HTTP method; GET has lists and watches, too.",
-			ConstLabels: prometheus.Labels{"method": method},
-		}, func() float64 { return float64(client.Requests.Of(method)) }))
-	}
+	m.Registry.MustRegister(client.Requests)
 }
 
 // AddInputs adds what is known of the API server.

@@ -1,4 +1,4 @@
-package controller
+package ordinals
 
 import (
 	"maps"
@@ -8,14 +8,14 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// slot is one address of one pod of a StatefulSet. family is 4 or 6.
-type slot struct{ ordinal, family int }
+// Slot is one address of one pod of a StatefulSet. family is 4 or 6.
+type Slot struct{ Ordinal, Family int }
 
-// choice is an address for a slot, of the named pool.
-type choice struct {
-	slot
-	addr netip.Addr
-	pool string
+// Choice is an address for a Slot, of the named pool.
+type Choice struct {
+	Slot
+	Addr netip.Addr
+	Pool string
 }
 
 // placing is what slots get addresses from. It is pure: what is chosen has yet to be taken.
@@ -23,9 +23,9 @@ type placing struct {
 	// pools are in the order in which they are used.
 	pools []pool.Pool
 	// named are addresses that are asked for.
-	named map[slot]netip.Addr
+	named map[Slot]netip.Addr
 	// have are the addresses of slots that are filled.
-	have map[slot]netip.Addr
+	have map[Slot]netip.Addr
 	// used are all addresses that anybody holds, sorted.
 	used []netip.Addr
 }
@@ -33,12 +33,12 @@ type placing struct {
 // place chooses addresses for slots, which are sorted by ordinal: those that are asked
 // for, else those that continue the block of before, else a block, else any. rest is what
 // there is nothing for. p is used up.
-func (p *placing) place(slots []slot) (chosen []choice, rest []slot) {
+func (p *placing) place(slots []Slot) (chosen []Choice, rest []Slot) {
 	for _, family := range []int{4, 6} {
-		byVLAN := map[int][]slot{} // anyVLAN where the pod has no address yet
+		byVLAN := map[int][]Slot{} // anyVLAN where the pod has no address yet
 		for _, s := range slots {
-			if s.family == family {
-				byVLAN[p.vlanOf(s.ordinal)] = append(byVLAN[p.vlanOf(s.ordinal)], s)
+			if s.Family == family {
+				byVLAN[p.vlanOf(s.Ordinal)] = append(byVLAN[p.vlanOf(s.Ordinal)], s)
 			}
 		}
 		for _, vlan := range slices.Sorted(maps.Keys(byVLAN)) {
@@ -54,7 +54,7 @@ const anyVLAN = -1
 // vlanOf is the VLAN of a pod that has an address.
 func (p *placing) vlanOf(ordinal int) int {
 	for _, family := range []int{4, 6} {
-		addr, has := p.have[slot{ordinal, family}]
+		addr, has := p.have[Slot{ordinal, family}]
 		for _, q := range p.pools {
 			if r, in := q.RangeOf(addr); has && in {
 				return int(r.VLAN)
@@ -96,8 +96,8 @@ type placed struct {
 }
 
 // named chooses the addresses that are asked for, and others for the slots that ask for none.
-func (p placed) named(slots []slot, chosen []choice, rest []slot) ([]choice, []slot) {
-	var free []slot
+func (p placed) named(slots []Slot, chosen []Choice, rest []Slot) ([]Choice, []Slot) {
+	var free []Slot
 	for _, s := range slots {
 		addr, asks := p.placing.named[s]
 		switch q := p.poolOf(addr); {
@@ -121,7 +121,7 @@ func (p placed) named(slots []slot, chosen []choice, rest []slot) ([]choice, []s
 		if !ok {
 			addr = p.any()
 		} else {
-			addr = plus(first, s.ordinal-free[0].ordinal)
+			addr = plus(first, s.Ordinal-free[0].Ordinal)
 		}
 		if !addr.IsValid() {
 			rest = append(rest, s)
@@ -134,20 +134,20 @@ func (p placed) named(slots []slot, chosen []choice, rest []slot) ([]choice, []s
 
 // continued is the address of the first of slots if all can be where they would be had
 // all pods got one block.
-func (p placed) continued(slots []slot) (netip.Addr, bool) {
-	for _, s := range slices.SortedFunc(maps.Keys(p.have), func(a, b slot) int { return a.ordinal - b.ordinal }) {
-		if s.family != slots[0].family {
+func (p placed) continued(slots []Slot) (netip.Addr, bool) {
+	for _, s := range slices.SortedFunc(maps.Keys(p.have), func(a, b Slot) int { return a.Ordinal - b.Ordinal }) {
+		if s.Family != slots[0].Family {
 			continue
 		}
-		first := plus(p.have[s], slots[0].ordinal-s.ordinal)
+		first := plus(p.have[s], slots[0].Ordinal-s.Ordinal)
 		return first, p.allFree(first, slots)
 	}
 	return netip.Addr{}, false
 }
 
 // block is the address of the first of slots if all can be in one block.
-func (p placed) block(slots []slot) (netip.Addr, bool) {
-	n := slots[len(slots)-1].ordinal - slots[0].ordinal + 1
+func (p placed) block(slots []Slot) (netip.Addr, bool) {
+	n := slots[len(slots)-1].Ordinal - slots[0].Ordinal + 1
 	for _, q := range p.from {
 		if first, ok := q.Block(p.used, int64(n)); ok {
 			return first, true
@@ -166,10 +166,10 @@ func (p placed) any() netip.Addr {
 	return netip.Addr{}
 }
 
-func (p placed) allFree(first netip.Addr, slots []slot) bool {
+func (p placed) allFree(first netip.Addr, slots []Slot) bool {
 	name := p.poolOf(first)
-	return name != "" && !slices.ContainsFunc(slots, func(s slot) bool {
-		addr := plus(first, s.ordinal-slots[0].ordinal)
+	return name != "" && !slices.ContainsFunc(slots, func(s Slot) bool {
+		addr := plus(first, s.Ordinal-slots[0].Ordinal)
 		return p.isUsed(addr) || p.poolOf(addr) != name
 	})
 }
@@ -189,11 +189,11 @@ func (p *placing) isUsed(addr netip.Addr) bool {
 	return used
 }
 
-func (p *placing) take(s slot, addr netip.Addr, pool string) choice {
+func (p *placing) take(s Slot, addr netip.Addr, pool string) Choice {
 	i, _ := slices.BinarySearchFunc(p.used, addr, netip.Addr.Compare)
 	p.used = slices.Insert(p.used, i, addr)
 	p.have[s] = addr
-	return choice{s, addr, pool}
+	return Choice{s, addr, pool}
 }
 
 // plus is the address n after a, or before it; invalid where there is none.

@@ -1,4 +1,4 @@
-package controller
+package ordinals
 
 import (
 	"fmt"
@@ -71,28 +71,28 @@ func TestPlace(t *testing.T) {
 			"0/6", "0=fd00:0:0:0:1::1", ""},
 		{"named", a, "10.2.0.7", "", "0=10.2.0.9 1=10.2.0.7 2=10.2.0.2", "0/4 1/4 2/4", "0=10.2.0.9 2=10.2.0.2", "[{1 4}]"},
 	} {
-		p := placing{used: addrs(c.used), have: map[slot]netip.Addr{}, named: map[slot]netip.Addr{}}
+		p := placing{used: addrs(c.used), have: map[Slot]netip.Addr{}, named: map[Slot]netip.Addr{}}
 		for _, text := range strings.Split(c.pools, ",") {
 			p.pools = append(p.pools, poolFor(t, text))
 		}
-		for into, text := range map[*map[slot]netip.Addr]string{&p.have: c.have, &p.named: c.named} {
+		for into, text := range map[*map[Slot]netip.Addr]string{&p.have: c.have, &p.named: c.named} {
 			for _, f := range strings.Fields(text) {
 				n, addr, _ := strings.Cut(f, "=")
-				s := slot{family: 4}
-				fmt.Sscan(n, &s.ordinal)
+				s := Slot{Family: 4}
+				fmt.Sscan(n, &s.Ordinal)
 				(*into)[s] = netip.MustParseAddr(addr)
 			}
 		}
-		var slots []slot
+		var slots []Slot
 		for _, f := range strings.Fields(c.slots) {
-			var s slot
-			fmt.Sscanf(f, "%d/%d", &s.ordinal, &s.family)
+			var s Slot
+			fmt.Sscanf(f, "%d/%d", &s.Ordinal, &s.Family)
 			slots = append(slots, s)
 		}
 		chosen, rest := p.place(slots)
 		var got []string
 		for _, x := range chosen {
-			got = append(got, fmt.Sprintf("%d=%s", x.ordinal, x.addr))
+			got = append(got, fmt.Sprintf("%d=%s", x.Ordinal, x.Addr))
 		}
 		restText := ""
 		if len(rest) > 0 {
@@ -150,13 +150,13 @@ func TestNeeds(t *testing.T) {
 				have = append(have, keptFor(text))
 			}
 		}
-		n := newView([]*api.IPPool{&four, &six}, []*corev1.Namespace{}).needs(set)
+		n := NewView([]*api.IPPool{&four, &six}, []*corev1.Namespace{}).Needs(set)
 		surplus := []string{}
-		for _, a := range n.surplus(have) {
+		for _, a := range n.Surplus(have) {
 			surplus = append(surplus, a.Spec.Address)
 		}
-		if got := fmt.Sprint(n.missing(have)); got != c.missing || fmt.Sprint(surplus) != c.surplus {
-			t.Errorf("%s: missing %s, surplus %v; want %s, %s (%v)", c.name, got, surplus, c.missing, c.surplus, n.err)
+		if got := fmt.Sprint(n.Missing(have)); got != c.missing || fmt.Sprint(surplus) != c.surplus {
+			t.Errorf("%s: missing %s, surplus %v; want %s, %s (%v)", c.name, got, surplus, c.missing, c.surplus, n.Err)
 		}
 	}
 }
