@@ -71,12 +71,7 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 	}
 	now := obs.RestoreWait
 	w.seen = now
-	foreign := now.Set && !now.Ours
-	if !foreign {
-		w.foreign = time.Time{}
-	} else if w.foreign.IsZero() {
-		w.foreign = time.Now()
-	}
+	foreign := w.noteForeign(now)
 	switch {
 	case now.Set && now.Ours && arm && now.Restored == start, !now.Set && !arm:
 		w.report(arm)
@@ -94,6 +89,18 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 	}
 	w.seen = ovsdb.RestoreWait{Restored: now.Restored}
 	return c, w.arm(ctx, start, arm)
+}
+
+// noteForeign returns whether another program has set the key, and keeps since when.
+func (w *RestoreWait) noteForeign(now ovsdb.RestoreWait) bool {
+	foreign := now.Set && !now.Ours
+	switch {
+	case !foreign:
+		w.foreign = time.Time{}
+	case w.foreign.IsZero():
+		w.foreign = time.Now()
+	}
+	return foreign
 }
 
 // arm has the next start of ovs-vswitchd wait if that is wanted. The key is not set before.
