@@ -48,7 +48,7 @@ func TestOrderOfArrival(t *testing.T) {
 	o.leave(third)
 	o.leave(other)
 	if len(o.last) != 0 {
-		t.Errorf("%d places are kept for nobody", len(o.last))
+		t.Errorf("%d places are kept without a request", len(o.last))
 	}
 }
 
@@ -86,7 +86,7 @@ func TestGCRunsAlone(t *testing.T) {
 	o.leave(after)
 	o.leave(same)
 	if len(o.last) != 0 || o.gc != nil {
-		t.Error("places are kept for nobody")
+		t.Error("places are kept without a request")
 	}
 }
 

@@ -128,7 +128,7 @@ func TestStopLetsCallsFinish(t *testing.T) {
 	receiveWithin(t, "the ADD runs", g.entered)
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.stop() }()
-	eventually(t, "nobody listens", func() bool {
+	eventually(t, "no listener", func() bool {
 		conn, err := net.Dial("unix", s.socket)
 		if err == nil {
 			conn.Close()
@@ -204,7 +204,7 @@ func TestSocket(t *testing.T) {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
 	if log := s.log.String(); strings.Contains(log, "failed") {
-		t.Errorf("looking whether somebody listens is no failed call: %s", log)
+		t.Errorf("a probe of the socket is no failed call: %s", log)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestTwoOnOneNode(t *testing.T) {
 	o, l := silent(t)
 	dir := t.TempDir()
 	if err := Ask(t.Context(), filepath.Join(dir, "a"), "healthz"); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("nobody is there: %v", err)
+		t.Errorf("no server: %v", err)
 	}
 	ended := make(chan error, 2)
 	ctx, stop := context.WithCancel(t.Context())

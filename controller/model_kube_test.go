@@ -94,7 +94,7 @@ func (m *model) run() {
 	m.empty(m.t)
 	m.node("anchor")
 	for i := range 3 {
-		mc := &machine{m: m, name: fmt.Sprint("m", i), owed: map[string]api.AllocationOwner{}}
+		mc := &machine{m: m, name: fmt.Sprint("m", i), pending: map[string]api.AllocationOwner{}}
 		m.machines = append(m.machines, mc)
 		mc.powerOn()
 	}

@@ -30,8 +30,8 @@ type machine struct {
 	reach bool
 	// sandboxes are the network namespaces there are, by container.
 	sandboxes map[string]*podSandbox
-	// owed is on the disk: owners whose addresses could not be given back, by container.
-	owed map[string]api.AllocationOwner
+	// pending is on the disk: owners whose addresses are to be released, by container.
+	pending map[string]api.AllocationOwner
 	// blind: at this look the agent sees none of what is there.
 	blind bool
 	agent *modelAgent
@@ -124,9 +124,9 @@ func (mc *machine) looks(later time.Duration) {
 		a.now += later
 	}
 	ctx := mc.m.t.Context()
-	for _, container := range slices.Sorted(maps.Keys(mc.owed)) {
-		if a.Release(ctx, mc.owed[container]) == nil {
-			delete(mc.owed, container)
+	for _, container := range slices.Sorted(maps.Keys(mc.pending)) {
+		if a.Release(ctx, mc.pending[container]) == nil {
+			delete(mc.pending, container)
 		}
 	}
 	suspicious, err := a.Suspicious()
@@ -155,7 +155,7 @@ func (mc *machine) del(s *podSandbox) {
 		if a.killAt == 1 {
 			return // killed before it could write that down; the runtime asks again, or dies as well
 		}
-		mc.owed[s.owner.ContainerID] = s.owner
+		mc.pending[s.owner.ContainerID] = s.owner
 	}
 	delete(mc.sandboxes, s.owner.ContainerID)
 }

@@ -303,7 +303,7 @@ func TestOtherAllocator(t *testing.T) {
 		n := c.node(fmt.Sprint("race", i))
 		c.waits(func() string {
 			if c.podCIDRs(n.Name) == "" {
-				return "nobody gives a podCIDR"
+				return "no allocator assigns a podCIDR"
 			}
 			return ""
 		})
@@ -350,7 +350,7 @@ func TestOtherAllocator(t *testing.T) {
 func TestOtherAllocatorIsToldTo(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, done := c.startIn(ctx, ipam("10.75.0.0/16"), func(context.Context) (string, error) { return "somebody", nil })
+	_, done := c.startIn(ctx, ipam("10.75.0.0/16"), func(context.Context) (string, error) { return "another", nil })
 	c.node("n")
 	c.condition("10.75.0.0-16", api.RangeReady, api.ReasonOtherAllocatorActive)
 	c.has("n", "")

@@ -357,7 +357,7 @@ func checkConditions(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	if got := said(c.until("cond-b", "0/11 [10.2.20.10-10.2.20.20]").Status); strings.Contains(got, "Overlap") {
-		t.Errorf("mended: %s", got)
+		t.Errorf("corrected: %s", got)
 	}
 	c.until("cond-a", "0/9 [10.2.20.1-10.2.20.9]")
 	for _, name := range []string{"cond-wrong", "cond-a", "cond-b", "cond-pods"} {

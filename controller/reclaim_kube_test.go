@@ -300,7 +300,7 @@ func restarted(c *cluster, s *stepper) {
 	s.look(grace)
 	next := c.stepper()
 	next.look(time.Hour)
-	c.is("nobody has looked twice", "10.2.0.1 a")
+	c.is("no check was made twice", "10.2.0.1 a")
 	next.look(grace)
 	c.is("the next one has", "")
 }

@@ -45,7 +45,7 @@ func TestKubeDoctorExitCodes(t *testing.T) {
 			t.Errorf("with node %s: problems %q, want %q", step.node, got, step.kinds)
 		}
 	}
-	c.letIn("nobody")
+	c.letIn("unknown")
 	if out, code := c.run("doctor", "pod-cidr"); code != cli.ExitError || !strings.Contains(out, "listing Nodes") {
 		t.Errorf("not let in: exit code %d\n%s", code, out)
 	}

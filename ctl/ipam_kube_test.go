@@ -40,7 +40,7 @@ func TestKubeIPAMCheck(t *testing.T) {
 		{"leak", "10.2.0.14", exitWarning, func() { c.hold("10.2.0.14", c.pod("lost", "no-such-node")); c.deletePod("lost") }},
 		{"reservation-leak", "10.2.0.18", exitWarning, func() {
 			c.allocation("10.2.0.18", api.IPAllocationSpec{Phase: api.PhaseReserved, Reservation: &api.AllocationReservation{
-				Kind: "StatefulSet", Namespace: "default", Name: "db", UID: "of-nobody"}})
+				Kind: "StatefulSet", Namespace: "default", Name: "db", UID: "of-no-pod"}})
 		}},
 		{"conflict", "10.2.0.15", exitWarning, func() {
 			c.allocation("10.2.0.15", api.IPAllocationSpec{Phase: api.PhaseConflict, MAC: "02:00:00:00:00:07", Until: &until,
@@ -61,10 +61,10 @@ func TestKubeIPAMCheck(t *testing.T) {
 	t.Log(out)
 	for _, name := range []string{"10.2.0.10 ", "10.2.0.11 ", "default/well"} {
 		if strings.Contains(out, name) {
-			t.Errorf("%s is well, and is told of", name)
+			t.Errorf("%s is healthy, and is reported", name)
 		}
 	}
-	c.letIn("nobody")
+	c.letIn("unknown")
 	if out, code := c.run("ipam", "check"); code != cli.ExitError || !strings.Contains(out, "still valid?") {
 		t.Errorf("not let in: exit code %d\n%s", code, out)
 	}
@@ -86,7 +86,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 	until := metav1.NewMicroTime(time.Now().Add(time.Hour))
 	c.allocation("10.2.0.13", api.IPAllocationSpec{Phase: api.PhaseConflict, MAC: "02:00:00:00:00:07", Until: &until})
 	c.allocation("10.2.0.14", api.IPAllocationSpec{Phase: api.PhaseReserved, Reservation: &api.AllocationReservation{
-		Kind: "StatefulSet", Namespace: "default", Name: "db", UID: "of-nobody"}})
+		Kind: "StatefulSet", Namespace: "default", Name: "db", UID: "of-no-pod"}})
 	phase := func(address string) api.AllocationPhase {
 		t.Helper()
 		a, err := c.store().Get(t.Context(), address)

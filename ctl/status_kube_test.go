@@ -45,7 +45,7 @@ func TestKubeStatus(t *testing.T) {
 		return ""
 	})
 	t.Log("\n" + out)
-	c.letIn("nobody")
+	c.letIn("unknown")
 	if out, code := c.run("status"); code != cli.ExitError || !strings.Contains(out, "still valid?") {
 		t.Errorf("not let in: exit code %d\n%s", code, out)
 	}

@@ -157,7 +157,7 @@ func bridgedCases() []packetCase {
 			drop, 1, nil},
 		{"ARP of the wire for a routed pod", wire(broadcast, ",arp,arp_op=1,arp_spa=192.168.77.9,arp_tpa=10.10.0.3"), drop, 1, nil},
 		{"ARP of the wire for the gateway", wire(broadcast, ",arp,arp_op=1,arp_spa=192.168.77.9,arp_tpa=10.10.0.1"), drop, 1, nil},
-		{"ARP reply of the wire to nobody here", wire(macR, ",arp,arp_op=2,arp_spa=192.168.77.9,arp_tpa=192.168.77.1"), drop, 1, nil},
+		{"ARP reply of the underlay to an unknown address", wire(macR, ",arp,arp_op=2,arp_spa=192.168.77.9,arp_tpa=192.168.77.1"), drop, 1, nil},
 		{"ARP of the wire, unknown VLAN", wire(broadcast, ",dl_vlan=30,arp,arp_op=1,arp_tpa=192.168.110.112"), drop, 0, nil},
 		{"ARP of a routed pod for an untagged one", fromA + arpA + ",arp_op=1,arp_tpa=192.168.77.110", drop, 1, nil},
 

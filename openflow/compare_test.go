@@ -26,7 +26,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("foreign %q", d.Foreign)
 	}
 	if d := compare(list, nil); len(d.Missing) != 0 || len(d.Foreign) != 3 {
-		t.Errorf("nobody says what there should be: %+v", d)
+		t.Errorf("nothing is desired: %+v", d)
 	}
 	if d := compare([]listed{as(good)}, []string{good.String()}); len(d.Missing)+len(d.Foreign) != 0 {
 		t.Errorf("all is well: %+v", d)

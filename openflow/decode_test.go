@@ -158,7 +158,7 @@ func TestEachFieldAndAction(t *testing.T) {
 		list, _ := s.list(t.Context())
 		t.Errorf("read back differently: %+v", got)
 		for _, l := range list {
-			t.Logf("strange %v: %s %s", l.unsupported, l.flow, hex.EncodeToString(l.rawMatch))
+			t.Logf("unsupported %v: %s %s", l.unsupported, l.flow, hex.EncodeToString(l.rawMatch))
 		}
 	}
 	if diff := lineDiff(sorted(dump(flows)), sorted(dumpFlows(o))); diff != "" {

@@ -19,7 +19,7 @@ import (
 )
 
 // pendingDir has the deferred releases: one file for each container that was deleted while the API server was away.
-const pendingDir = "/var/lib/fairlead/owed"
+const pendingDir = "/var/lib/fairlead/pending-releases"
 
 // releaseTimeout is how long a DEL waits for the API server.
 const releaseTimeout = 3 * time.Second

@@ -78,7 +78,7 @@ func TestSettlePastASpoiledFile(t *testing.T) {
 		}
 	}
 	if err := p.settleAll(t.Context()); err == nil || strings.Count(err.Error(), "was not written by the agent: remove it") != 2 {
-		t.Errorf("the spoiled files are told as %v", err)
+		t.Errorf("the damaged files are reported as %v", err)
 	}
 	held, err := store.List(t.Context(), allocation.Filter{})
 	if hosts, herr := p.pending.hosts(); err != nil || herr != nil || len(held) != 0 || len(hosts) != 2 {

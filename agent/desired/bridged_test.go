@@ -117,7 +117,7 @@ func TestLacksServices(t *testing.T) {
 		t.Error("without serviceCIDRv6 only nodes with IPv6 lack Services")
 	}
 	if in.Config.EnableBridgingMode = false; LacksServiceCIDRv6(in.Config, in.Own.PodCIDRs) {
-		t.Error("without bridged pods nobody lacks Services")
+		t.Error("without bridged pods no pod lacks Services")
 	}
 }
 
@@ -176,7 +176,7 @@ func TestDesireBridgedModes(t *testing.T) {
 		{"no podCIDR, no tunnel", func(in *Inputs) { in.Own.PodCIDRs, in.Config.TrafficEncapMode = nil, api.ModeNoEncap },
 			prefixList("10.0.2.0/23", "10.96.0.0/12", "fd00:0:0:2::/63", "fd00:96::/112"), bridgedInputs().Pools,
 			[]string{"10.0.2.0/24 via 192.0.2.2", "fd00:0:0:2::/64 via 2001:db8::2", "10.0.3.0/24 via 192.0.2.3", "fd00:0:0:3::/64 via 2001:db8::3"}, 1500},
-		{"MTU by hand", func(in *Inputs) { in.Config.DefaultMTU, in.Own.PodCIDRs, in.Transport.Subnets = 1400, nil, nil },
+		{"MTU from the config", func(in *Inputs) { in.Config.DefaultMTU, in.Own.PodCIDRs, in.Transport.Subnets = 1400, nil, nil },
 			prefixList("10.96.0.0/12", "fd00:96::/112"), bridgedInputs().Pools, nil, 1400},
 		{"a node without IPv6, and pools that overlap", func(in *Inputs) {
 			in.Own.PodCIDRs, in.Transport.IPv6, in.Transport.Subnets = nil, netip.Addr{}, nil

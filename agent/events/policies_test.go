@@ -64,7 +64,7 @@ func TestPoliciesAreTold(t *testing.T) {
 			for _, k := range w.warnings {
 				into[k.About.Name]++
 				if k.Once != once {
-					t.Errorf("node-%d tells of %s with once=%v, want %v", i, k.About.Name, k.Once, once)
+					t.Errorf("node-%d reports %s with once=%v, want %v", i, k.About.Name, k.Once, once)
 				}
 			}
 			busiest = max(busiest, len(w.warnings))
@@ -81,12 +81,12 @@ func TestPoliciesAreTold(t *testing.T) {
 	for i := range 20 {
 		name := fmt.Sprintf("p%d", i)
 		if atOnce[name] != 1 || later[name] != reporters-1 || renewed[name] != 1 {
-			t.Errorf("%s was told by %d agents at once, by %d later, by %d half an hour later; want 1, %d and 1",
+			t.Errorf("%s was reported by %d agents at once, by %d later, by %d half an hour later; want 1, %d and 1",
 				name, atOnce[name], later[name], renewed[name], reporters-1)
 		}
 	}
 	if busiest > 10 {
-		t.Errorf("one agent tells of %d policies of 20: the work is not spread", busiest)
+		t.Errorf("one agent reports %d policies of 20: the work is not spread", busiest)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestPolicyIsToldAgainAfterAnError(t *testing.T) {
 	p.look(t.Context(), now.Add(p.every.Policies))
 	p.look(t.Context(), now.Add(2*p.every.Policies))
 	if len(w.warnings) != 2 {
-		t.Errorf("told %d times, want 2: once in vain", len(w.warnings))
+		t.Errorf("reported %d times, want 2: the first failed", len(w.warnings))
 	}
 }
 
@@ -137,6 +137,6 @@ func TestPolicyThatIsRefused(t *testing.T) {
 		about = append(about, k.About.Name)
 	}
 	if !slices.Equal(about, []string{"a", "b"}) {
-		t.Errorf("told of %v, want each of the two once", about)
+		t.Errorf("reported %v, want each of the two once", about)
 	}
 }

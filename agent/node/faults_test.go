@@ -46,7 +46,7 @@ func newFaulty(t *testing.T) *faulty {
 	f.steps.closers = nil
 	lost := func() {
 		for _, a := range f.appliers {
-			a.there = "made by nobody"
+			a.there = "unknown flow"
 		}
 	}
 	for _, group := range [][]step{f.steps.pods, f.steps.host} {

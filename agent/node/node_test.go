@@ -109,7 +109,7 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 	n := newTestNode(t, cfg, source)
 	last := rundir.LastError(filepath.Join(t.TempDir(), "last-error"))
 	if err := n.WaitPodCIDR(ctx, last); err != nil {
-		t.Errorf("got %v, want it to wait until it is told to stop", err)
+		t.Errorf("got %v, want it to wait until its context ends", err)
 	}
 	if kept != "" {
 		if s := source.Snapshot(); !s.Kept || s.Unread {
@@ -218,6 +218,6 @@ func TestAttachmentsLostFromOVSDB(t *testing.T) {
 	step("the ADD failed before it was on record", []ovsdb.PodPort{port(a), port(b)}, nil, "a", "b")
 	step("DEL a", []ovsdb.PodPort{port(a), port(b)}, []request{{Change: Change{Del: attachments.KeyOf(a)}}}, "b")
 	step("a is off", []ovsdb.PodPort{port(b)}, nil, "b")
-	step("DEL b, whose port somebody removed", nil, []request{{Change: Change{Del: attachments.KeyOf(b)}}})
+	step("DEL b, whose port was removed externally", nil, []request{{Change: Change{Del: attachments.KeyOf(b)}}})
 	step("none is left", nil, nil)
 }

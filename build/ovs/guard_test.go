@@ -130,7 +130,7 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := first.Wait(); err != nil {
-		t.Errorf("a guard that is told to end: %v", err)
+		t.Errorf("a guard after SIGTERM: %v", err)
 	}
 	g.until(0, "{}")
 	g.untilLocked(false)

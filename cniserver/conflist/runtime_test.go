@@ -31,7 +31,7 @@ func TestRuntimeDecidesVersions(t *testing.T) {
 			content, _, warnings := write(t, c)
 			wantWarnings(t, warnings)
 			if l := parse(t, c); l.CNIVersion != newest || len(l.Plugins) != 3 {
-				t.Errorf("whoever knows cniVersions uses CNI %s, want %s:\n%s", l.CNIVersion, newest, content)
+				t.Errorf("a runtime that reads cniVersions uses CNI %s, want %s:\n%s", l.CNIVersion, newest, content)
 			}
 			if got := strings.Contains(content, "cniVersions"); got != (newest == "1.1.0") {
 				t.Errorf("cniVersions: %t\n%s", got, content)
@@ -47,7 +47,7 @@ func TestRuntimeIsUpgraded(t *testing.T) {
 		{"containerd://1.7.29", "1.0.0"}, {"containerd://2.1.4", "1.1.0"}, {"containerd://1.7.29", "1.0.0"}} {
 		c.Runtime = s.runtime
 		if _, changed, _ := write(t, c); !changed {
-			t.Errorf("%s: not written anew", s.runtime)
+			t.Errorf("%s: not rewritten", s.runtime)
 		}
 		if l, err := libcni.NetworkConfFromFile(c.Path); err != nil || l.CNIVersion != s.newest {
 			t.Errorf("%s: CNI %+v, %v", s.runtime, l, err)

@@ -138,7 +138,7 @@ func TestRootHostEndIsSilent(t *testing.T) {
 	pod.IP("neigh flush dev eth0")
 	_ = arping()
 	if out := pod.IP("neigh show 192.0.2.9"); !strings.Contains(out, "lladdr") {
-		t.Errorf("with arp_ignore=0 nobody answered either: %s", out)
+		t.Errorf("with arp_ignore=0 there was no answer either: %s", out)
 	}
 }
 
@@ -315,7 +315,7 @@ func TestRootDetachAndHosts(t *testing.T) {
 	attach(t, node, l)
 	// Alike in one respect each, but not ours.
 	node.IP("link add flfoo type veth peer name x1")
-	node.IP(fmt.Sprintf("link add alien group %d type veth peer name x2", Group))
+	node.IP(fmt.Sprintf("link add foreign group %d type veth peer name x2", Group))
 	node.IP(fmt.Sprintf("link add flbr group %d type bridge", Group))
 
 	var hosts []string
@@ -323,7 +323,7 @@ func TestRootDetachAndHosts(t *testing.T) {
 	if !slices.Equal(hosts, []string{l.HostIf}) {
 		t.Errorf("Hosts says %v, want only %s", hosts, l.HostIf)
 	}
-	for _, name := range []string{"flfoo", "alien", "flbr"} {
+	for _, name := range []string{"flfoo", "foreign", "flbr"} {
 		err := node.Do(func() error { return Detach(name) })
 		if err == nil || !strings.Contains(err.Error(), "not one of Fairlead's") {
 			t.Errorf("Detach of foreign %s: %v", name, err)

@@ -23,7 +23,7 @@ func TestRootRetireAndReap(t *testing.T) {
 		attach(t, node, l)
 		made = append(made, l)
 	}
-	for _, l := range append(made[:2:2], made[0], PodLink{HostIf: HostName("nobody", "eth0")}) { // the last two change nothing
+	for _, l := range append(made[:2:2], made[0], PodLink{HostIf: HostName("unknown", "eth0")}) { // the last two change nothing
 		node.Must(func() error { return Retire(l.HostIf) })
 	}
 	if got := hosts(); !slices.Equal(got, []string{made[2].HostIf}) {
@@ -40,7 +40,7 @@ func TestRootRetireAndReap(t *testing.T) {
 	}
 	node.IP("link add flfoo type veth peer name x1")
 	if err := node.Do(func() error { return Retire("flfoo") }); err == nil || !strings.Contains(err.Error(), "not one of Fairlead's") {
-		t.Errorf("Retire of somebody else's: %v", err)
+		t.Errorf("Retire of a foreign veth: %v", err)
 	}
 }
 

@@ -178,7 +178,7 @@ func TestRootBridgedNoRouter(t *testing.T) {
 		open.Underlay = ""
 		apply(t, node, open)
 		if _, err := seen(outside, pod, to, to); err != nil {
-			t.Fatalf("without the rules nobody reaches %s, and the test is worth nothing: %v", to, err)
+			t.Fatalf("without the rules %s is unreachable, and the test proves nothing: %v", to, err)
 		}
 		apply(t, node, d)
 		if from, err := seen(outside, pod, to, to); err == nil {

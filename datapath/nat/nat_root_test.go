@@ -145,7 +145,7 @@ func TestRootApplyMendsDrift(t *testing.T) {
 				t.Fatalf("%s: changed nothing, the case is worth nothing", drift)
 			}
 			if changes := apply(t, node, desired()); len(changes) == 0 {
-				t.Errorf("%s: repaired, but not told", drift)
+				t.Errorf("%s: repaired, but not reported", drift)
 			}
 			if got := dump(node); got != want {
 				t.Fatalf("%s: got\n%s\nwant\n%s", drift, got, want)
@@ -175,7 +175,7 @@ func TestRootSwitchedOffIsRemoved(t *testing.T) {
 		if strings.Contains(got, "! -o fairlead-gw0") || strings.Count(got, "-j "+Forward) != 1 {
 			t.Errorf("without masquerade and IPv6 there is\n%s", got)
 		}
-		node.Exec("iptables", "-I", "FORWARD", "-i", "eth9", "-m", "comment", "--comment", "by hand", "-j", Forward)
+		node.Exec("iptables", "-I", "FORWARD", "-i", "eth9", "-m", "comment", "--comment", "manually", "-j", Forward)
 		for range 2 {
 			node.Must(func() error { _, err := new(Tables).Apply(t.Context(), Desired{}); return err })
 			if got = dump(node); strings.Contains(got, "FAIRLEAD") || !strings.Contains(got, "192.0.2.66") {
@@ -297,7 +297,7 @@ func TestRootWaitsForTheLock(t *testing.T) {
 		}
 		err = node.Do(func() error { _, err := new(Tables).Apply(t.Context(), desired()); return err })
 		if err == nil || !strings.Contains(err.Error(), "has held the lock") {
-			t.Errorf("while somebody holds the lock: %v", err)
+			t.Errorf("while another process holds the lock: %v", err)
 		}
 		release := time.AfterFunc(time.Second, func() { _ = syscall.Flock(int(lock.Fd()), syscall.LOCK_UN) })
 		defer release.Stop()

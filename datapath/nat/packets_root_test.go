@@ -79,7 +79,7 @@ func seen(from, at *nstest.NS, target, listen string) (source string, err error)
 	case source = <-arrived:
 		return source, nil
 	case <-time.After(2 * time.Second):
-		return "", fmt.Errorf("connected to %s, but nobody came to %s", target, listen)
+		return "", fmt.Errorf("connected to %s, but no connection arrived at %s", target, listen)
 	}
 }
 

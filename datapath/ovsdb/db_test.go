@@ -232,17 +232,17 @@ func TestForeignThingsStay(t *testing.T) {
 	ensureNow(t, db, d)
 	o.Ctl("set", "Port", "fla", "external_ids:theirs=1", "external_ids:fairlead-pod-name=wrong", "--",
 		"set", "Bridge", "br-int", "external_ids:theirs=1", "--", "remove", "Bridge", "br-int", "external_ids", "fairlead", "--",
-		"add-port", "br-int", "alien", "--", "set", "Interface", "alien", "type=internal")
+		"add-port", "br-int", "foreign", "--", "set", "Interface", "foreign", "type=internal")
 	waitChanged(t, db, func() bool { return len(mustObserve(t, db).Foreign) > 0 && db.differs(t, d) }, "to see the foreign port")
 	ensureNow(t, db, d)
 	pruneNow(t, db, Desired{Bridge: "br-int"})
 	got := mustObserve(t, db)
-	if len(got.Pods) != 0 || got.Gateway.Present || got.Tunnel.Present || !slices.Equal(got.Foreign, []string{"alien"}) {
+	if len(got.Pods) != 0 || got.Gateway.Present || got.Tunnel.Present || !slices.Equal(got.Foreign, []string{"foreign"}) {
 		t.Errorf("after pruning everything: %+v", got)
 	}
 	removeRetired(t, db, "br-int", "fla", "flb")
-	if out := o.Ctl("list-ports", "br-int"); out != "alien\n" {
-		t.Errorf("ports %q, want alien only", out)
+	if out := o.Ctl("list-ports", "br-int"); out != "foreign\n" {
+		t.Errorf("ports %q, want foreign only", out)
 	}
 	if out := o.Ctl("get", "Bridge", "br-int", "external_ids"); !strings.Contains(out, "theirs") || !strings.Contains(out, "fairlead=bridge") {
 		t.Errorf("external_ids of the bridge are %s", out)

@@ -31,9 +31,9 @@ func TestReplica(t *testing.T) {
 
 	pod := mustObserve(t, db).Pods[0]
 	o.Ctl("set", "Port", pod.HostIf, "external_ids:fairlead-pod-name=other")
-	waitChanged(t, db, func() bool { return mustObserve(t, db).Pods[0].PodName == "other" }, "the change by hand is seen")
+	waitChanged(t, db, func() bool { return mustObserve(t, db).Pods[0].PodName == "other" }, "the external change is seen")
 	if !db.differs(t, d) {
-		t.Error("a record that was changed by hand counts as what is wanted")
+		t.Error("an externally changed record counts as the desired one")
 	}
 	o.Ctl("set", "Port", pod.HostIf, "external_ids:fairlead-pod-name="+pod.PodName, "external_ids:fairlead-stray=1")
 	waitChanged(t, db, func() bool { return mustObserve(t, db).Pods[0].PodName == pod.PodName }, "the name is back")

@@ -32,7 +32,7 @@ func TestRestoreWait(t *testing.T) {
 		t.Errorf("after ClearRestoreWait other_config, next_cfg and cur_cfg are %q", lines)
 	}
 	if got := o.Ctl("get", "Open_vSwitch", ".", "external_ids:theirs"); strings.TrimSpace(got) != `"1"` {
-		t.Errorf("somebody else's key in external_ids is %s", got)
+		t.Errorf("the foreign key in external_ids is %s", got)
 	}
 	o.Vswitchd.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

@@ -33,7 +33,7 @@ func TestRetired(t *testing.T) {
 		t.Errorf("a round would change something: %v", err)
 	}
 	if now := o.Ctl("get", "Open_vSwitch", ".", "next_cfg"); now != cfg {
-		t.Errorf("ovs-vswitchd was told: next_cfg %s, was %s", now, cfg)
+		t.Errorf("ovs-vswitchd was notified: next_cfg %s, was %s", now, cfg)
 	}
 	ids := strings.TrimSpace(o.Ctl("get", "Port", "fla", "external_ids"))
 	if ids != `{fairlead=retired, theirs="1"}` {

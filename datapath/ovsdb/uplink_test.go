@@ -29,7 +29,7 @@ func TestUplink(t *testing.T) {
 	waitChanged(t, db, func() bool { return db.differs(t, d) }, "to see the drift")
 	changes, err := db.Ensure(soon(t), d)
 	if text := strings.Join(changes, "; "); err != nil || text != "uplink port fairlead-up0: ofport_request, options set" {
-		t.Errorf("mended %q, %v", text, err)
+		t.Errorf("repaired %q, %v", text, err)
 	}
 	must(t, db.WaitOFPorts(soon(t), d.names()...))
 

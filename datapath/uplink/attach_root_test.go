@@ -68,10 +68,10 @@ func TestRootCheckIsAskedAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.Check = func(context.Context) error { cancel(); return errors.New("not yet") }
 	if err := f.node.Do(func() error { return u.Attach(ctx, p) }); err == nil || errors.Is(err, ErrRolledBack) {
-		t.Errorf("told to end: %v", err)
+		t.Errorf("after the end of its context: %v", err)
 	}
 	if phase := f.open().Journal().Phase; phase != Attaching {
-		t.Errorf("told to end: phase %s", phase)
+		t.Errorf("after the end of its context: phase %s", phase)
 	}
 	tries := 0
 	p.Check = func(context.Context) error {

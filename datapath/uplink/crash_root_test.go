@@ -78,7 +78,7 @@ func child(text string) int {
 	case "yield":
 		_, err = u.Yield(context.Background(), VswitchdEnds)
 	case "roll back":
-		o.Plan.Check, o.Plan.RollbackAfter = func(context.Context) error { return errors.New("nobody answers") }, time.Millisecond
+		o.Plan.Check, o.Plan.RollbackAfter = func(context.Context) error { return errors.New("no answer") }, time.Millisecond
 		if err = u.Attach(context.Background(), o.Plan); errors.Is(err, ErrRolledBack) {
 			err = nil
 		}

@@ -25,7 +25,7 @@ func TestRootYield(t *testing.T) {
 	f.checkAfter(Detached, "yielded with ovs-vswitchd dead")
 	f.onNode(func(ctx context.Context, u *Uplink) error { return u.Restore(ctx, ByHand) })
 	f.ovs.Vswitchd.Start()
-	f.due(false, "restored by hand")
+	f.due(false, "restored manually")
 }
 
 // comeBack is what agents do after a yield that may have been cut off, while ovs-vswitchd is replaced.

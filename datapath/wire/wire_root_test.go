@@ -304,7 +304,7 @@ func TestRootEcho(t *testing.T) {
 		err := node.Do(func() error { return Echo(ctx, a, 100, time.Minute) })
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), "does not answer") {
-			t.Errorf("nobody's address: %v", err)
+			t.Errorf("unused address: %v", err)
 		}
 	}
 }

@@ -196,7 +196,7 @@ func TestKubeRemedies(t *testing.T) {
 				}
 				if i == len(d.Remedies) {
 					if i != s.remedies {
-						t.Errorf("%d remedies are told, want %d", i, s.remedies)
+						t.Errorf("%d remedies are given, want %d", i, s.remedies)
 					}
 					return
 				}
@@ -250,7 +250,7 @@ func stories() []story {
 			f.Services, f.LeftOut = prefixes("192.168.0.0/22"), prefixes("192.168.0.0/22")
 		}), cut("192.168.0.0/22", 24, 0, 2), false, 0},
 		{"off", AllocatorOff, with(wide, off), cut("10.244.0.0/16", 24, 0, 3), false, 1},
-		{"off, with podCIDRs by hand", AllocatorOff, with(allocatorWith(), off), cut("10.10.0.0/16", 24, 2, 3), false, 1},
+		{"off, with manual podCIDRs", AllocatorOff, with(allocatorWith(), off), cut("10.10.0.0/16", 24, 2, 3), false, 1},
 		{"kubeadm without --pod-network-cidr", NoPodNetworkCIDR, with(allocatorWith(), func(f *Facts) { off(f); f.Kubeadm = true }),
 			cut("10.244.0.0/16", 24, 0, 3), false, 1},
 		{"duplicate", Duplicate, wide, nodeMap(node(1, "a", "10.244.7.0/24"), node(2, "b", "10.244.7.0/24"), node(3, "c", "10.244.8.0/24")),
@@ -260,13 +260,13 @@ func stories() []story {
 		{"duplicate in a full range", Duplicate, allocatorWith(rangeOf("10.244.0.0/24", 25)), nodeMap(node(1, "a", "10.244.0.0/25"),
 			node(2, "b", "10.244.0.0/25"), node(3, "c", "10.244.0.128/25")), false, 1},
 		{"overlap after a change of masks", Duplicate, allocatorWith(rangeOf("10.240.0.0/12", 24)), masks, false, 1},
-		{"the whole range by hand, twice", Overlap, wide, nodeMap(node(1, "a", "10.244.1.0/24"), node(2, "b", "10.244.0.0/16"),
+		{"the whole range manually, twice", Overlap, wide, nodeMap(node(1, "a", "10.244.1.0/24"), node(2, "b", "10.244.0.0/16"),
 			node(3, "c", "10.244.0.0/16")), false, 1},
 		{"overlap with the Services", Overlap, allocatorWith(rangeOf("10.96.0.0/11", 24)), nodeMap(node(1, "a", "10.96.3.0/24")), false, 1},
 		{"overlap with the Services, unknown to the allocator", Overlap, with(allocatorWith(rangeOf("10.96.0.0/11", 24)),
 			func(f *Facts) { f.LeftOut = nil }), nodeMap(node(1, "a"), node(2, "b")), false, 1},
 		{"out of range", NotRunning, wide, nodeMap(node(1, "a", "10.245.0.0/24"), node(2, "b")), true, 1},
-		{"out of range, nobody waits", OutOfRange, wide, nodeMap(node(1, "a", "10.245.0.0/24"), node(2, "b", "10.244.0.0/24")), true, 2},
+		{"out of range, no Node waits", OutOfRange, wide, nodeMap(node(1, "a", "10.245.0.0/24"), node(2, "b", "10.244.0.0/24")), true, 2},
 		{"dual-stack node in a cluster of one family", OutOfRange, wide, nodeMap(node(1, "a", "10.244.0.0/24", "fd00::/64")), true, 1},
 	}
 }

@@ -297,7 +297,7 @@ func TestRemediesWork(t *testing.T) {
 			}
 		}
 	}
-	t.Log("remedies told", told, "none told", silent)
+	t.Log("remedies given", told, "none given", silent)
 	for _, k := range []string{Exhausted, AllocatorOff, Duplicate, Overlap, OutOfRange} {
 		if told[k] < 50 {
 			t.Errorf("only %d remedies for %s: this test tries too little", told[k], k)

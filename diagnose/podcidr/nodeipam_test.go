@@ -51,7 +51,7 @@ func TestNodeIPAMKinds(t *testing.T) {
 				"Leave the allocator of kube-controller-manager disabled"}, 0},
 		{"another allocator", "worker-7", cut("192.168.0.0/22", 24, 4, 6), with(four, func(f *Facts) { f.NodeIPAM = &NodeIPAM{Stopped: "so and so"} }),
 			TwoAllocators, []string{"so and so", "Run kube-controller-manager with --allocate-node-cidrs=false, then restart"}, 1},
-		{"another allocator, nobody waits", "", cut("192.168.0.0/22", 24, 4, 0), with(four, func(f *Facts) {
+		{"another allocator, no Node waits", "", cut("192.168.0.0/22", 24, 4, 0), with(four, func(f *Facts) {
 			f.NodeIPAM = &NodeIPAM{Stopped: "so and so"}
 		}), TwoAllocators, []string{"the next node would get no podCIDR: so and so"}, 1},
 		{"late", "worker-3", cut("192.168.0.0/22", 24, 2, 1), four, NotGiven, []string{"2 of 3 nodes have one, and there is room for all"}, 0},

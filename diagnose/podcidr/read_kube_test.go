@@ -184,7 +184,7 @@ func TestKubeReadForbidden(t *testing.T) {
 	}
 	for _, what := range []string{"the Pods of kube-controller-manager", "kubeadm-config", "Lease", "ServiceCIDRs", "Events", "PodCIDRRanges"} {
 		if told := strings.Join(f.Unread, "\n"); !strings.Contains(told, what) || !strings.Contains(told, "forbidden") {
-			t.Errorf("%s: not told in\n%s", what, told)
+			t.Errorf("%s: not reported in\n%s", what, told)
 		}
 	}
 	d := Diagnose("b", nodeMap(node(1, "a", "10.244.0.0/24"), node(2, "b")), f, time.Now())
@@ -192,6 +192,6 @@ func TestKubeReadForbidden(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 	if f := c.clients(&rest.Config{Host: "https://127.0.0.1:1"}).read(t.Context()); len(f.Unread) != 6 {
-		t.Errorf("nobody answers: %+v", f)
+		t.Errorf("no answer: %+v", f)
 	}
 }

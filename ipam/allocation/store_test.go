@@ -83,11 +83,11 @@ func checkOneHolder(t *testing.T, s Store) {
 		t.Errorf("Create again: %+v, %v, want another UID than %s", again, err, made.UID)
 	}
 	if err := s.Delete(ctx, made); !errors.Is(err, ErrConflict) {
-		t.Errorf("Delete of one that was deleted and made anew: %v", err)
+		t.Errorf("Delete of one that was deleted and recreated: %v", err)
 	}
 	made.Spec.Phase = api.PhaseCooling
 	if _, err := s.Update(ctx, made); !errors.Is(err, ErrConflict) {
-		t.Errorf("Update of one that was deleted and made anew: %v", err)
+		t.Errorf("Update of one that was deleted and recreated: %v", err)
 	}
 	if err := s.Delete(ctx, again); err != nil {
 		t.Fatal(err)

@@ -150,7 +150,7 @@ func keptElsewhere(t *testing.T, s allocation.Store) {
 	}
 	release(t, onNode(s, "n1"), "db-0")
 	if _, err := sticky(t.Context(), onNode(s, "n2"), "new", keepFor("u", 0), v4); err != nil {
-		t.Errorf("when it was given back: %v", err)
+		t.Errorf("when it was released: %v", err)
 	}
 }
 

@@ -85,7 +85,7 @@ func TestLostNodes(t *testing.T) {
 		add(node, node, api.PhaseAllocated)
 	}
 	add("deleted", "deleted", api.PhaseAllocated)
-	add("nobody", "", api.PhaseAllocated)
+	add("no-owner", "", api.PhaseAllocated)
 	add("cooling", "deleted", api.PhaseCooling)
 	add("reserved", "deleted", api.PhaseReserved)
 	got := map[string]string{}

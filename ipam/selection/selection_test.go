@@ -172,7 +172,7 @@ func TestWhoGoesOn(t *testing.T) {
 		}
 	}
 	if _, err := (PoolRequest{Pools: []string{"young"}, From: "Pod default/p"}).Choose(k); err != nil {
-		t.Errorf("a pool that nobody overlaps with any more: %v", err)
+		t.Errorf("a pool without an overlap: %v", err)
 	}
 	if _, err := (PoolRequest{Pools: []string{"x"}, From: "Pod default/p"}).Choose(Known{}); err == nil ||
 		!strings.Contains(err.Error(), "There are no IPPools") {

@@ -34,7 +34,7 @@ func TestKeep(t *testing.T) {
 		{"vmi", "virt-launcher-vm-x", "", "address", vmi, vmi, "VirtualMachineInstance vm i1 0 "},
 		{"job", "j-x", "", "address", Controller{"batch/v1", "Job", "j", "j1"}, Controller{"batch/v1", "Job", "j", "j1"},
 			"annotation ipam.fairlead.dev/sticky: its owner is Job j, so its successor cannot be identified"},
-		{"by hand", "p", "", "mac", Controller{}, Controller{}, "its owner is no controller"},
+		{"manual", "p", "", "mac", Controller{}, Controller{}, "its owner is no controller"},
 		{"misspelt", "db-1", "1", "MAC", set, set, `annotation ipam.fairlead.dev/sticky is "MAC": write address, which keeps`},
 	} {
 		m := Member{Object: Object{"Pod default/" + c.pod, map[string]string{api.AnnotationSticky: c.sticky}}, Namespace: "default",

@@ -83,7 +83,7 @@ func TestDirectoryRefresh(t *testing.T) {
 	select {
 	case <-d.Changed():
 	case <-time.After(5 * time.Second):
-		t.Error("nobody was told of the change")
+		t.Error("no notification of the change")
 	}
 }
 
@@ -101,7 +101,7 @@ func TestDirectoryBadFileKeepsWhatItHeld(t *testing.T) {
 		t.Errorf("the problem does not name the file: %s", s.Problems[0])
 	}
 	write(t, dir, "a.yaml", nodeA)
-	eventually(t, d, "the mended file", func(s *Snapshot) bool { return len(s.Problems) == 0 })
+	eventually(t, d, "the corrected file", func(s *Snapshot) bool { return len(s.Problems) == 0 })
 }
 
 func TestDirectoryObjectInTwoFiles(t *testing.T) {

@@ -130,7 +130,7 @@ func TestKubeHeartbeatsDoNotWake(t *testing.T) {
 	c.until(k, "the Pod", func(s *Snapshot) bool { return len(s.Pods) == 1 })
 	select {
 	case <-k.Changed():
-		t.Error("a heartbeat, a label or a Pod is told as a change")
+		t.Error("a heartbeat, a label or a Pod is reported as a change")
 	case <-time.After(4 * settle):
 	}
 	if !reflect.DeepEqual(k.Snapshot().Nodes, before.Nodes) {
@@ -141,7 +141,7 @@ func TestKubeHeartbeatsDoNotWake(t *testing.T) {
 	select {
 	case <-k.Changed():
 	case <-time.After(patience):
-		t.Error("another address of a Node is not told")
+		t.Error("another address of a Node is not reported")
 	}
 }
 
@@ -183,7 +183,7 @@ func TestKubeServerKilled(t *testing.T) {
 	c.retries(k, 4)
 	select {
 	case <-k.Changed():
-		t.Errorf("a retry is told as a change")
+		t.Errorf("a retry is reported as a change")
 	default:
 	}
 	c.must(c.StartAPI(t.Context()))
@@ -219,7 +219,7 @@ func TestKubeServerHangs(t *testing.T) {
 	c.must(c.Freeze())
 	defer c.Thaw()
 	if _, _, err := k.Pod(t.Context(), "default", "unknown", "1"); err == nil {
-		t.Error("a Pod that nobody knows is answered for")
+		t.Error("an unknown Pod is found")
 	} else if !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("got %v, want a timeout", err)
 	}
@@ -327,7 +327,7 @@ func TestKubePodAskedFor(t *testing.T) {
 	if err != nil || p.Annotations["ipam.antrea.io/ippools"] != "pool1" || ns.Name != "default" {
 		t.Errorf("got %+v, %+v, %v, want the Pod with its annotation", p, ns, err)
 	}
-	p, ns, err = k.Pod(t.Context(), "default", "nobody", "uid")
+	p, ns, err = k.Pod(t.Context(), "default", "unknown", "uid")
 	if err != nil || p.Name != "" || ns.Name != "default" {
 		t.Errorf("a Pod that does not exist: %+v, %+v, %v, want none and no error", p, ns, err)
 	}

@@ -111,7 +111,7 @@ func follow(kubeconfig string) error {
 	go func() { ended <- k.Run(ctx) }()
 	for k.Snapshot().Unread {
 		if ctx.Err() != nil {
-			return fmt.Errorf("not told within %s: %w", patience, k.Snapshot().Trouble)
+			return fmt.Errorf("not reported within %s: %w", patience, k.Snapshot().Trouble)
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -68,7 +68,7 @@ func TestKubePools(t *testing.T) {
 	select {
 	case <-k.Changed():
 	default:
-		t.Error("nobody was told of the pool")
+		t.Error("no notification of the pool")
 	}
 	quiet(t, k)
 	_, err := c.pools().Patch(t.Context(), "a", types.MergePatchType,
@@ -77,7 +77,7 @@ func TestKubePools(t *testing.T) {
 	c.until(k, "the hint", func(s *Snapshot) bool { return len(s.IPPools["a"].Status.FreeMap) == 1 })
 	select {
 	case <-k.Changed():
-		t.Error("a hint where addresses are free is told as a change")
+		t.Error("a hint where addresses are free is reported as a change")
 	default:
 	}
 	_, err = c.pools().Patch(t.Context(), "a", types.MergePatchType,
@@ -105,7 +105,7 @@ func (c *cluster) keepsPools(before *Kubernetes) {
 		c.t.Errorf("the pool is %+v", s.IPPools["a"])
 	}
 	if _, found, err := k.Pool(c.t.Context(), "b"); found || err == nil || !strings.Contains(err.Error(), "IPPool b") {
-		c.t.Errorf("a pool that nobody can be asked for: found %t, %v", found, err)
+		c.t.Errorf("a pool without an API server: found %t, %v", found, err)
 	}
 	c.must(c.StartAPI(c.t.Context()))
 }

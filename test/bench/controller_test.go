@@ -63,7 +63,7 @@ func BenchmarkControllerMemory(b *testing.B) {
 		c.rest()
 		c.say(second, "took over")
 		c.loseNodes()
-		c.await(second, "addresses of lost Nodes are given back", func() (bool, error) {
+		c.await(second, "addresses of lost Nodes are released", func() (bool, error) {
 			return c.used(bigPods - nodesLost*bigPods/bigNodes)
 		})
 		high := c.say(second, fmt.Sprintf("gave back addresses of %d deleted Nodes", nodesLost))

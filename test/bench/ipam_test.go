@@ -333,7 +333,7 @@ func (x *ipamBench) drain() {
 	held, err := allocation.NewKubernetes(x.client).List(x.b.Context(), allocation.Filter{Pool: benchPool})
 	total := x.pool.Load().Total()
 	if err != nil || int64(len(held)) != total || full != len(x.nodes) {
-		x.b.Errorf("%d of %d addresses are taken, and %d of %d nodes were told so: %v", len(held), total, full, len(x.nodes), err)
+		x.b.Errorf("%d of %d addresses are taken, and %d of %d nodes were answered so: %v", len(held), total, full, len(x.nodes), err)
 	}
 	say("%-12s 50 nodes: all %d addresses are taken, %.0f/s to the end", "full", len(held),
 		float64(len(seen)-1)/time.Since(start).Seconds())

@@ -23,11 +23,11 @@ const (
 type seen string
 
 const (
-	own     seen = "own"     // the sender's
-	itsNode seen = "node"    // the underlay's address of the sender's node
-	gateway seen = "gateway" // an address of fairlead-gw0 of the sender's node
-	nobody  seen = "nobody"  // there is no answer
-	never   seen = ""        // there is no such pair
+	own     seen = "own"       // the sender's
+	itsNode seen = "node"      // the underlay's address of the sender's node
+	gateway seen = "gateway"   // an address of fairlead-gw0 of the sender's node
+	silence seen = "no answer" // there is no answer
+	never   seen = ""          // there is no such pair
 )
 
 // reach is one row: between pods and hosts of these kinds, on the same node and on others. Kinds "0", "10", "20" are
@@ -63,7 +63,7 @@ var matrix = []reach{
 	{node, outside, never, itsNode, never, itsNode},
 	{router, "*", never, own, never, own},
 	{outside, "*", never, own, never, own},
-	{outside, routed, never, nobody, never, own},
+	{outside, routed, never, silence, never, own},
 	{outside, node, never, own, never, own},
 }
 
@@ -148,7 +148,7 @@ func (c cluster) all(t *testing.T, places []place, flat bool) {
 
 // try wants the answer that the table says.
 func (c cluster) try(from place, s *server, want seen) error {
-	if want == nobody {
+	if want == silence {
 		if got, err := call(from, s, impatience); err == nil {
 			return fmt.Errorf("there is an answer, to %s, and there should be none", got)
 		}

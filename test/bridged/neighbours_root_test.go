@@ -142,7 +142,7 @@ func (c cluster) oneAnswer(t *testing.T, w *wire, p place, vlan uint16, question
 	w.send(t, question)
 	wait(t, 5*time.Second, func() string {
 		if len(w.find(answers(target))) == before {
-			return fmt.Sprintf("nobody has answered for %s (%s) in VLAN %d", target, p.name, vlan)
+			return fmt.Sprintf("no answer for %s (%s) in VLAN %d", target, p.name, vlan)
 		}
 		return ""
 	})
@@ -162,7 +162,7 @@ func noAnswer(t *testing.T, w *wire, vlan uint16, question []byte, target netip.
 	w.send(t, question)
 	time.Sleep(30 * time.Millisecond) // as long as an answer takes, several times
 	if got := w.find(answers(target)); len(got) > before {
-		t.Errorf("somebody answers for %s in VLAN %d: %+v", target, vlan, got[before:])
+		t.Errorf("an answer for %s in VLAN %d: %+v", target, vlan, got[before:])
 	}
 }
 

@@ -92,7 +92,7 @@ func (b *bed) secondaryPods(t *testing.T, main string) {
 	}
 	must(t, b.check(alone("1.0.0"), pods[1]))
 	unknown := *net1(pods[0])
-	unknown.ContainerID = "nobody"
+	unknown.ContainerID = "unknown"
 	b.mustDel(t, conflist, &unknown)
 	b.holdsExactly(t, 0, hold(0))
 	b.mustDel(t, conflist, net1(pods[0]))
@@ -283,7 +283,7 @@ func TestRootSecondaryReclaim(t *testing.T) {
 	log, err := os.ReadFile(path)
 	must(t, err)
 	if !strings.Contains(string(log), "reclaimed the address of a deleted pod") {
-		t.Error("the log does not tell of it")
+		t.Error("the log does not report it")
 	}
 
 	// Another boot: nothing of before is used, whatever a path now leads to.
@@ -400,9 +400,9 @@ func TestRootSecondaryOwed(t *testing.T) {
 			t.Errorf("DEL took %s", took)
 		}
 	}
-	files, err := b.run(nil, "ls /var/lib/fairlead/owed")
+	files, err := b.run(nil, "ls /var/lib/fairlead/pending-releases")
 	if must(t, err); len(strings.Fields(files)) != 2 {
-		t.Errorf("owed are %q, want two files", files)
+		t.Errorf("pending releases are %q, want two files", files)
 	}
 	if _, err := b.ipam("ADD", net1(b.container(t)), "a", both, ""); code(err) != 11 {
 		t.Errorf("ADD without the API server: %v", err)

@@ -61,7 +61,7 @@ func TestRootVerbs(t *testing.T) {
 				r.has(t)
 			}
 			unknown := *p
-			unknown.ContainerID = "nobody"
+			unknown.ContainerID = "unknown"
 			r.mustDel(t, n.conflist, &unknown)
 
 			r.mustAdd(t, n.conflist, p)

@@ -58,14 +58,14 @@ func (o bedOptions) makeBed(ctx context.Context, suite kubebin.Suite, coredns, t
 	if err != nil {
 		return nil, err
 	}
-	if err := o.furnish(ctx, b, say); err != nil {
+	if err := o.prepare(ctx, b, say); err != nil {
 		return nil, errors.Join(err, b.Down(context.WithoutCancel(ctx)))
 	}
 	return b, nil
 }
 
-// furnish gives the bed's nodes their network, and the cluster its DNS.
-func (o bedOptions) furnish(ctx context.Context, b *bed.Bed, say func(string)) error {
+// prepare gives the bed's nodes their network, and the cluster its DNS.
+func (o bedOptions) prepare(ctx context.Context, b *bed.Bed, say func(string)) error {
 	say("network: " + o.network)
 	if err := o.install(ctx, b); err != nil {
 		return err

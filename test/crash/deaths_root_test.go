@@ -118,11 +118,11 @@ func TestRootDeaths(t *testing.T) {
 				if len(c.tooMuch(now)) == 0 || now.control.lost == 0 {
 					break
 				}
-				t.Logf("%sand where nobody died (lost | ms): %s", asTable(c, []toll{now}), now.control)
+				t.Logf("%sand without a death (lost | ms): %s", asTable(c, []toll{now}), now.control)
 			}
 			table = append(table, now)
 			for _, wrong := range c.tooMuch(now) {
-				t.Errorf("%s (where nobody died, lost | ms: %s)", wrong, now.control)
+				t.Errorf("%s (without a death, lost | ms: %s)", wrong, now.control)
 			}
 		})
 	}

@@ -57,7 +57,7 @@ func TestRootFaultsAreTold(t *testing.T) {
 			must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 			_, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.DEL, "default/x")
 			must(t, err)
-			t.Logf("ready %s after it was mended", time.Since(began).Round(time.Millisecond))
+			t.Logf("ready %s after the repair", time.Since(began).Round(time.Millisecond))
 			// The runner leaves a pod alone on which DEL was called by hand, so it is made anew.
 			c.remove(t, podYAML("near", node))
 			c.settle(t)
@@ -120,7 +120,7 @@ func TestRootOpenVSwitchLosesAll(t *testing.T) {
 				c.check(t)
 				for i, p := range c.pods(t) {
 					if p.Name != pods[i].Name || p.ContainerID != pods[i].ContainerID {
-						t.Errorf("%s was made anew", p.Name)
+						t.Errorf("%s was recreated", p.Name)
 					}
 				}
 				c.addAndDelete(t)

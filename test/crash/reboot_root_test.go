@@ -72,7 +72,7 @@ func TestRootLeasesLost(t *testing.T) {
 		"one gone":     func() { must(t, os.Remove(c.leaseFile(near.IPs[0].String()))) },
 		"garbage": func() {
 			for name, content := range map[string]string{near.IPs[0].String(): "\x00\xff\n\n", near.IPs[1].String(): "",
-				"10.77.1.9": "nobody knows", "10.77.1.10": "", "10.77.1.300": "x", "fd77:0:0:1::9": strings.Repeat("x", 5000),
+				"10.77.1.9": "unknown", "10.77.1.10": "", "10.77.1.300": "x", "fd77:0:0:1::9": strings.Repeat("x", 5000),
 				"boot-id.tmp": "x", "last_reserved_ip.32": "not an address"} {
 				must(t, os.WriteFile(c.leaseFile(name), []byte(content), 0o600))
 			}
@@ -134,7 +134,7 @@ func TestRootRecordEditedByHand(t *testing.T) {
 	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	c.readyForCNI(t)
 	if log := c.agentLog(t); !strings.Contains(log, "fairlead-mac") {
-		t.Error("the log does not tell of the record")
+		t.Error("the log does not report the record")
 	}
 	out, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.CHECK, near.Name)
 	if err == nil || !strings.Contains(out, "is unreadable") || !strings.Contains(out, "fairlead-mac") {

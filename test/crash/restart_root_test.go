@@ -117,7 +117,7 @@ func (c cluster) untouched(t *testing.T, before map[string]time.Duration, passed
 	}
 	for flow, age := range before {
 		if grown := after[flow] - age; grown < passed-100*time.Millisecond {
-			t.Errorf("written anew: %s is only %s older after %s", flow, grown, passed)
+			t.Errorf("rewritten: %s is only %s older after %s", flow, grown, passed)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestRootRestoreWait(t *testing.T) {
 		must(t, c.OVSStart(labtest.Within(t, 10*time.Second), node))
 		c.key(t, armed)
 	})
-	t.Run("left behind by somebody else", func(t *testing.T) {
+	t.Run("left behind by another program", func(t *testing.T) {
 		set("true")
 		restart()
 		c.key(t, armed)

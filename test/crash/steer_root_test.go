@@ -118,13 +118,13 @@ func (c cluster) steerEvents() []struct {
 			c.exec(t, "ovs-vsctl", "--no-wait", "del-br", "br-uplink")
 			c.podReached(t)
 		}},
-		{"restored by hand", func(t *testing.T) {
+		{"restored manually", func(t *testing.T) {
 			c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
 			c.nothingLeft(t)
 			time.Sleep(time.Second) // in which an agent would have put it back
 			c.nothingLeft(t)
 		}},
-		{"attached anew", agentAgain(c.AgentStop)},
+		{"attached again", agentAgain(c.AgentStop)},
 		{"mode steer keeps it", func(t *testing.T) {
 			c.wantMode(t, api.UplinkSteer)
 			c.podReached(t)
@@ -343,7 +343,7 @@ func (c cluster) knownBeforeFlows(t *testing.T) {
 	})
 	select { // the agent waits 5 s for the flows
 	case err := <-answered:
-		t.Fatalf("the programs were told after the flows: DEL is answered, %v", err)
+		t.Fatalf("the programs were updated after the flows: DEL is answered, %v", err)
 	case <-time.After(500 * time.Millisecond):
 	}
 	must(t, unix.Kill(pid, unix.SIGCONT))

@@ -79,7 +79,7 @@ func (c cluster) readyForCNI(t *testing.T) {
 	must(t, c.WaitReady(labtest.Within(t, 20*time.Second), node))
 	eventually(t, 10*time.Second, func() []string {
 		// The network is of a version without STATUS: a DEL of what is not there is asked instead.
-		if _, err := c.CNI(labtest.Within(t, 10*time.Second), node, lab.DEL, "default/nobody"); err != nil {
+		if _, err := c.CNI(labtest.Within(t, 10*time.Second), node, lab.DEL, "default/unknown"); err != nil {
 			return []string{err.Error()}
 		}
 		return nil

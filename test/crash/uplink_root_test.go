@@ -40,7 +40,7 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 	t.Run("ovs-vswitchd ends and cleans up", c.cleanUp)
 	t.Run("ovs-vswitchd stays dead", c.staysDead)
 	t.Run("ovs-vswitchd is about to end", c.yields)
-	t.Run("restored by hand under an agent", c.restoredByHand)
+	t.Run("restored manually under an agent", c.restoredByHand)
 	t.Run("no gateway", c.noGateway)
 	t.Run("not wanted any more", c.notWanted)
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "make the drawings of docs/ anew")
+var update = flag.Bool("update", false, "update the drawings of docs/")
 
 // Each drawing is that of its text.
 func TestDrawings(t *testing.T) {

@@ -16,7 +16,7 @@ func daemonCommand(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "daemon NODE kubelet|containerd|kube-proxy start|stop|kill|log",
 		Short: "Start or end a daemon of a node, or print its log",
-		Long:  `Start or end a daemon of a node, or print its log. Nobody starts again what was ended, but "start".`,
+		Long:  `Start or end a daemon of a node, or print its log. A daemon that was ended stays down until "start".`,
 		Args:  cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := bed.Open(*name)

@@ -19,7 +19,7 @@ of their own, an underlay with the VLANs 10 and 20, and a control plane. The nod
 until you give them one: apply Fairlead's manifest, or use --cni bridge.
 
 Needs root and, on Debian, what "make deps" installs. "e2e down" takes everything away. One setting of
-the machine is changed, and told: fs.inotify.max_user_instances, where it is below 1024.`
+the machine is changed, which is reported: fs.inotify.max_user_instances, where it is below 1024.`
 
 const example = `  e2e up --import out/image/fairlead.tar
   e2e kubectl apply -f build/manifests/fairlead.yaml

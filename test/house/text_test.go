@@ -81,7 +81,7 @@ func TestNothingGenerated(t *testing.T) {
 	walk(t, func(path string, text []byte) {
 		header := text[:min(len(text), 1000)]
 		if filepath.Ext(path) == ".go" && bytes.Contains(header, []byte("// Code "+"generated")) {
-			t.Errorf("%s is generated: write it by hand, or generate it when building", path)
+			t.Errorf("%s is generated: write it yourself, or generate it when building", path)
 		}
 		if bytes.IndexByte(text, 0) >= 0 || len(text) > largest {
 			t.Errorf("%s is binary or larger than %d bytes: build it, or make it smaller", path, largest)

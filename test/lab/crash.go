@@ -61,10 +61,10 @@ func rebootCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reboot NODE",
 		Short: "Let a node's power fail, and boot it again",
-		Long: `Let a node's power fail, and boot it again: its processes are killed, its namespaces made anew, with
+		Long: `Let a node's power fail, and boot it again: its processes are killed, its namespaces recreated, with
 another boot ID. Interfaces, addresses, routes, pods and all in /run are gone; what is on disk stays,
 the database of Open vSwitch among it. Open vSwitch starts first. Then eth0 gets its addresses, as by
-a distribution's configuration, and the agent starts. The pod runner makes the pods anew.`,
+a distribution's configuration, and the agent starts. The pod runner recreates the pods.`,
 		Example: "  lab reboot node1\n  lab reboot node1 --no-agent",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

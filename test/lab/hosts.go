@@ -60,13 +60,13 @@ func oneThenCommand(what string) cobra.PositionalArgs {
 func cniCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cni NODE ADD|DEL|CHECK|GC|STATUS [NAMESPACE/NAME...]",
-		Short: "Call the node's CNI plugins by hand",
+		Short: "Call the node's CNI plugins",
 		Long: `Call the node's CNI plugins through libcni and print exactly what it returns.
 
 ADD, DEL and CHECK take one pod. One that runs keeps its sandbox: ADD repeats its ADD, and after
-DEL the runner leaves it alone until it is deleted. For a pod of which no manifest tells, ADD
-makes a sandbox and DEL takes it away. DEL of a pod without a sandbox names a container that
-nobody knows. GC says that all sandboxes of the node are valid, except those of the pods
+DEL the runner leaves it alone until it is deleted. For a pod without a manifest, ADD
+makes a sandbox and DEL takes it away. DEL of a pod without a sandbox names an unknown
+container. GC says that all sandboxes of the node are valid, except those of the pods
 given. STATUS takes no pod.
 
 GC and STATUS came with CNI 1.1.0. In a network of a lower version, which is what the plugins of
@@ -94,7 +94,7 @@ func ovsCommand(dir *string) *cobra.Command {
 		Short: "Start or end a node's Open vSwitch",
 		Long: `Start or end the daemons of a node's Open vSwitch, both or the one named. stop is SIGTERM, kill is
 SIGKILL. The guard beside them (build/ovs) is there on the kernel's datapath; start starts it as
-well, and the others end it only if it is named. Nobody starts again what was ended, but "start".`,
+well, and the others end it only if it is named. A daemon that was ended stays down until "start".`,
 		Args: cobra.RangeArgs(2, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := lab.Open(*dir)

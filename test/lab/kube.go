@@ -125,7 +125,7 @@ func kubeProxyCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kube-proxy NODE start|stop|log",
 		Short: "Start, end or look at a node's kube-proxy",
-		Long: `Start, end or look at a node's kube-proxy. What it told the kernel stays when it ends: Services
+		Long: `Start, end or look at a node's kube-proxy. What it wrote to the kernel stays when it ends: Services
 work on as they were.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

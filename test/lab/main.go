@@ -53,7 +53,7 @@ func main() {
 }
 
 // errTold ends the program with exit code 1 where the output has said why.
-var errTold = errors.New("told already")
+var errTold = errors.New("reported already")
 
 func root() *cobra.Command {
 	var inUML umlFlags

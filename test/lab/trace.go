@@ -11,8 +11,8 @@ import (
 func traceCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "trace NAMESPACE/NAME ADDRESS|NAMESPACE/NAME",
-		Short: "Tell in words which way a pod's packet takes",
-		Long: `Tell in words what Open vSwitch does with a ping of a pod to an address or to another pod.
+		Short: "Explain the path of a pod's packet",
+		Long: `Explain what Open vSwitch does with a ping of a pod to an address or to another pod.
 Nothing is sent: ovs-vswitchd walks through the flows of the bridge br-int (ofproto/trace).`,
 		Example: "  lab trace default/a default/c\n  lab trace default/a 203.0.113.1",
 		Args:    cobra.ExactArgs(2),

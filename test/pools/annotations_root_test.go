@@ -93,7 +93,7 @@ func (b *bed) looksRight(t *testing.T, pod string, ip netip.Addr, vlan uint16) {
 			return
 		}
 	}
-	t.Errorf("%s: nobody holds %s", pod, ip)
+	t.Errorf("%s: no pod holds %s", pod, ip)
 }
 
 // Each mistake is told by the plugin and by an Event on the Pod, and leaves nothing.

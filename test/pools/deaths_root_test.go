@@ -14,12 +14,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-const owed = "/var/lib/fairlead/owed"
+const pendingDir = "/var/lib/fairlead/pending-releases"
 
-// owes is what is in the node's directory of addresses to give back.
-func (b *bed) owes(t *testing.T) []string {
+// pendingReleases is what is in the node's directory of deferred releases.
+func (b *bed) pendingReleases(t *testing.T) []string {
 	t.Helper()
-	out, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "sh", "-c", "ls "+owed+" 2>/dev/null || true")
+	out, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "sh", "-c", "ls "+pendingDir+" 2>/dev/null || true")
 	must(t, err)
 	return strings.Fields(out)
 }
@@ -42,15 +42,15 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 			t.Errorf("DEL of %s took %s", pod, took)
 		}
 	}
-	if files := b.owes(t); len(files) != 1 {
-		t.Errorf("owed are %v, want one file, of a", files)
+	if files := b.pendingReleases(t); len(files) != 1 {
+		t.Errorf("pending releases are %v, want one file, of a", files)
 	}
 	b.killAgent(t)
 	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
 	b.holdsExactly(t, 90*time.Second)
 	wait(t, 30*time.Second, func() string {
-		if files := b.owes(t); len(files) > 0 {
-			return fmt.Sprintf("still owed: %v", files)
+		if files := b.pendingReleases(t); len(files) > 0 {
+			return fmt.Sprintf("still pending: %v", files)
 		}
 		return ""
 	})
@@ -127,8 +127,8 @@ func TestRootKilledInADDAndDEL(t *testing.T) {
 			t.Errorf("%s had %s and has %s", p, stays[i], now)
 		}
 	}
-	if files := b.owes(t); len(files) > 0 {
-		t.Errorf("owed are %v", files)
+	if files := b.pendingReleases(t); len(files) > 0 {
+		t.Errorf("pending releases are %v", files)
 	}
 }
 
@@ -206,13 +206,13 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 		}
 		for _, ip := range []string{"192.168.110.117", "192.168.110.118", b.record(t, "a").IPs[0]} {
 			if !strings.Contains(held, ip) {
-				t.Fatalf("%s was taken from somebody who may live: %s", ip, held)
+				t.Fatalf("%s was released although its owner may live: %s", ip, held)
 			}
 		}
 		return ""
 	})
 	if log := b.log(t, node); strings.Count(log, "reclaimed the address of a deleted pod") < 2 {
-		t.Error("the log does not tell of what was taken back")
+		t.Error("the log does not report what was reclaimed")
 	}
 	wait(t, 30*time.Second, func() string {
 		out, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "ovs-vsctl", "--bare", "--columns=name", "find", "Port",

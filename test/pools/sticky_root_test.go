@@ -257,5 +257,5 @@ func (b *bed) kept(t *testing.T, addr netip.Addr, mac string) {
 			return
 		}
 	}
-	t.Errorf("nobody holds %s", addr)
+	t.Errorf("no pod holds %s", addr)
 }

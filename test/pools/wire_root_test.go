@@ -76,7 +76,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 // A neighbour that had the address elsewhere learns where it is now, without a word from itself.
 func TestRootAnnounced(t *testing.T) {
 	b := cluster(t)
-	b.apply(t, poolYAML("told", 4, 10, "160", "169"), poolYAML("told6", 6, 10, "1600", "160f"))
+	b.apply(t, poolYAML("reported", 4, 10, "160", "169"), poolYAML("reported6", 6, 10, "1600", "160f"))
 	router, err := b.Host(underlay.Router)
 	must(t, err)
 	ip := func(line string) string {
@@ -94,7 +94,7 @@ func TestRootAnnounced(t *testing.T) {
 	for _, a := range addrs {
 		ip("neigh replace " + a + " lladdr 02:00:00:00:00:99 dev eth10 nud stale")
 	}
-	b.apply(t, podYAML("a", node, `ippools: "told,told6"`, `pod-ips: "`+strings.Join(addrs, ",")+`"`))
+	b.apply(t, podYAML("a", node, `ippools: "reported,reported6"`, `pod-ips: "`+strings.Join(addrs, ",")+`"`))
 	b.running(t, "a")
 	out, err := b.PodExec(labtest.Within(t, 20*time.Second), "default/a", "ip", "-br", "link", "show", "eth0")
 	must(t, err)

@@ -16,7 +16,7 @@ import (
 // What somebody changes by hand is put right within 30 s: the agent looks every 15 s. One node per kind of damage, so
 // that one wait serves all and no repair hides another's absence.
 func TestRootDriftIsRepaired(t *testing.T) {
-	ovstest.UserspaceOnly(t, "its nodes are too many for a guest's one processor; edits by hand are among the random faults")
+	ovstest.UserspaceOnly(t, "its nodes are too many for a guest's one processor; external changes are among the random faults")
 	t.Parallel()
 	c := up(t, lab.Options{Nodes: 7, ProductIntervals: true})
 	c.addPods(t, "a@node1", "b@node1", "c@node2", "d@node3", "e@node4", "f@node5", "g@node6", "h@node7")

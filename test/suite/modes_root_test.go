@@ -188,7 +188,7 @@ func ttlsOfMode(t *testing.T, c cluster, m mode) {
 			out, _ := a.run("ping", "-c1", "-W1", "-t1", addr.String())
 			told := strings.Contains(out, gatewayOf(c.family.PodCIDRs(1)[i]).String()) && strings.Contains(out, "exceeded")
 			if want := way.way == desired.PathDirect || way.way == desired.PathRouters; told != want {
-				t.Errorf("a packet with TTL 1 to %s: told %v, want %v\n%s", addr, told, want, out)
+				t.Errorf("a packet with TTL 1 to %s: answered %v, want %v\n%s", addr, told, want, out)
 			}
 		}
 	}

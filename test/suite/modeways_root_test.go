@@ -28,7 +28,7 @@ func takesTheWay(t *testing.T, c cluster, m mode) {
 	}
 	if m.name == api.ModeNoEncap {
 		if got := node1.exec(t, "ip neigh show nud permanent dev fairlead-gw0"); got != "" {
-			t.Errorf("neighbours that nobody needs: %s", got)
+			t.Errorf("neighbours that no pod needs: %s", got)
 		}
 	}
 	for _, w := range []desired.Path{desired.PathTunnel, desired.PathDirect, desired.PathRouters} {

@@ -35,7 +35,7 @@ func plugin(t *testing.T, node place, verb lab.Verb) (e cniError) {
 	cmd := exec.Command(filepath.Join(conflist.DefaultBinDir, "fairlead"))
 	cmd.Env = []string{"CNI_COMMAND=" + string(verb), "CNI_PATH=" + conflist.DefaultBinDir}
 	if verb != lab.STATUS {
-		cmd.Env = append(cmd.Env, "CNI_CONTAINERID=nobody", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/nobody")
+		cmd.Env = append(cmd.Env, "CNI_CONTAINERID=unknown", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/unknown")
 	}
 	cmd.Stdin = strings.NewReader(`{"cniVersion": "1.1.0", "name": "fairlead", "type": "fairlead"}`)
 	var out strings.Builder

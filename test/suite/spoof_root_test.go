@@ -34,7 +34,7 @@ func TestRootPodsCannotLie(t *testing.T) {
 	s := newScene(t)
 	t.Run("frames", func(t *testing.T) { falseFrames(t, s) })
 	t.Run("addresses changed in the pod", func(t *testing.T) { falseInterface(t, s) })
-	t.Run("nobody listens in", func(t *testing.T) { nobodyListensIn(t, s) })
+	t.Run("no capture", func(t *testing.T) { nobodyListensIn(t, s) })
 	t.Run("TTL", func(t *testing.T) { ttls(t, s) })
 }
 
@@ -107,17 +107,17 @@ func (s scene) falseSources(i int) []said {
 	for _, to := range []netip.Addr{s.victim.ips[i], s.far.ips[i], gatewayOf(s.family.PodCIDRs(1)[i]),
 		s.family.FarAddrs()[i].Addr()} {
 		say("the MAC of third", s.third.mac, own, to)
-		say("a MAC that nobody has", api.MAC{2, 0, 0, 0, 0, 9}, own, to)
+		say("an unused MAC", api.MAC{2, 0, 0, 0, 0, 9}, own, to)
 		say("the gateway's MAC", s.gateway, own, to)
 		say("the address of third", s.liar.mac, other, to)
 		say("MAC and address of third", s.third.mac, other, to)
 		say("an address of node2", s.liar.mac, s.far.ips[i], to)
 		say("the gateway's address", s.liar.mac, gatewayOf(s.family.PodCIDRs(1)[i]), to)
-		say("an address that nobody has", s.liar.mac, lastOf(s.family.PodCIDRs(1)[i]), to)
+		say("an unused address", s.liar.mac, lastOf(s.family.PodCIDRs(1)[i]), to)
 		say("an address from outside", s.liar.mac, s.family.FarAddrs()[i].Addr(), to)
 	}
 	// No lie, but it would go to and fro between bridge and host until its TTL ends.
-	say("nobody's address as destination", s.liar.mac, own, lastOf(s.family.PodCIDRs(1)[i]))
+	say("an unused address as destination", s.liar.mac, own, lastOf(s.family.PodCIDRs(1)[i]))
 	for _, dst := range []api.MAC{s.victim.mac, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
 		p := udp(other, s.victim.ips[i], "lie: the address of third, in a frame to "+dst.String())
 		lies = append(lies, said{string(p.mark), ethernet(dst, s.liar.mac, p), p.mark})

@@ -14,6 +14,6 @@ func TestSlowest(t *testing.T) {
 		all = append(all, timed{test{"p", "TestC"}, 11})
 	}
 	if got := len(slowest(all)); got != shown {
-		t.Errorf("%d tests are told, want %d", got, shown)
+		t.Errorf("%d tests are listed, want %d", got, shown)
 	}
 }

@@ -42,7 +42,7 @@ func serve(dir string) (result, error) {
 	if err != nil {
 		return result{}, fmt.Errorf("reading the job: %w", err)
 	}
-	if err := furnish(dir, j.Writable); err != nil {
+	if err := setupRootfs(dir, j.Writable); err != nil {
 		return result{}, fmt.Errorf("setting up the guest: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "booted"), nil, 0o644); err != nil {

@@ -98,7 +98,7 @@ func TestRowsAreMended(t *testing.T) {
 		}
 		must(t, db.Ensure(ctx, bridge()))
 		if s := read(t, db); !s.Complete || !s.NIC {
-			t.Errorf("%s: not mended: %+v", change, s)
+			t.Errorf("%s: not repaired: %+v", change, s)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestForeignBridge(t *testing.T) {
 	must(t, db.RemoveNIC(ctx, bridge(), "p0"))
 	must(t, db.Remove(ctx, bridge()))
 	if out := o.Ctl("list-ports", "br-uplink"); strings.TrimSpace(out) != "p0" {
-		t.Errorf("the bridge of somebody else has %q", out)
+		t.Errorf("the foreign bridge has %q", out)
 	}
 }
 

@@ -143,9 +143,9 @@ func (c *code) fromOthers(egress bool) {
 // fromPods is the program of the port.
 func (c *code) fromPods() {
 	c.add(asm.Mov.Reg(frame, asm.R1))
-	c.read("strange")
+	c.read("unsupported")
 	c.lookup(srcAt)
-	c.add(asm.JEq.Imm(asm.R0, 0, "strange"))
+	c.add(asm.JEq.Imm(asm.R0, 0, "unsupported"))
 	c.isGroup("group")
 	c.add(asm.Mov.Imm(vlan, anyVLAN))
 	c.lookup(dstAt)
@@ -162,7 +162,7 @@ func (c *code) fromPods() {
 	c.clone(c.nic, ingest)
 	c.redirect(c.nic, transmit)
 
-	c.label("strange")
+	c.label("unsupported")
 	c.tally(FromPods, Dropped)
 	c.end(drop)
 }

@@ -248,7 +248,7 @@ func TestRootTamperedWith(t *testing.T) {
 	}{
 		{"a link is gone", func() { n.must(n.host.Do(func() error { return n.config.detachTCX(hooks()[1]) })) }},
 		{"the NIC's addresses are others", func() { n.config.Hosts = []api.MAC{mac(t, outMAC)} }},
-		{"the port is made anew", func() {
+		{"the port is recreated", func() {
 			n.host.IP("link del port0")
 			n.host.IP("link add port0 type veth peer name pods0 netns " + n.pods.Name)
 			n.host.IP("link set port0 up")
@@ -312,7 +312,7 @@ func TestRootBesideOthers(t *testing.T) {
 			n.sync(Entry{mac(t, podMAC), 0})
 			for dst, want := range map[string]string{podMAC: "pods", all: "pods", hostMAC: ""} {
 				if got := strings.Join(n.send(sent{from: "outside", src: outMAC, dst: dst}), " "); got != want {
-					t.Errorf("somebody drops what is the host's: a frame for %s arrives at %q, want %q", dst, got, want)
+					t.Errorf("a frame of the host is dropped: one for %s arrives at %q, want %q", dst, got, want)
 				}
 			}
 			n.must(n.remove())
@@ -341,7 +341,7 @@ func TestRootBesideOtherPrograms(t *testing.T) {
 	n.sync(Entry{mac(t, podMAC), 0})
 	for dst, want := range map[string]string{podMAC: "pods", all: "pods", hostMAC: ""} {
 		if got := strings.Join(n.send(sent{from: "outside", src: outMAC, dst: dst}), " "); got != want {
-			t.Errorf("somebody drops what is the host's: a frame for %s arrives at %q, want %q", dst, got, want)
+			t.Errorf("a frame of the host is dropped: one for %s arrives at %q, want %q", dst, got, want)
 		}
 	}
 	n.must(n.remove())

@@ -236,7 +236,7 @@ func (c functions) sticky(t *testing.T) {
 	cluster.Eventually(t, func() error {
 		p, err := c.API.CoreV1().Pods("default").Get(t.Context(), old[0].Name, metav1.GetOptions{})
 		if err == nil && (p.UID == old[0].UID || p.Spec.NodeName == "") {
-			err = fmt.Errorf("%s is not made anew", old[0].Name)
+			err = fmt.Errorf("%s is not recreated", old[0].Name)
 		}
 		return err
 	})

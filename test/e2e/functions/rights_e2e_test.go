@@ -27,7 +27,7 @@ func (asked rights) compare(t *testing.T) {
 	granted, seldom := granted(t), seldom()
 	for _, right := range slices.Sorted(maps.Keys(granted)) {
 		if !asked[right] && seldom[right] == "" {
-			t.Errorf("granted, and nobody asked: %s", right)
+			t.Errorf("granted, and not used: %s", right)
 		}
 	}
 	for right := range seldom {
@@ -52,7 +52,7 @@ func seldom() map[string]string {
 			"fairlead-controller list /namespaces", "fairlead-controller list apps/statefulsets",
 			"fairlead-controller list crd.antrea.io/ippools", "fairlead-controller list ipam.fairlead.dev/podcidrclaims",
 			"fairlead-controller list ipam.fairlead.dev/podcidrranges"},
-		"an ADD before the watch has told of its pod, Namespace or pool": {
+		"an ADD before the watch has its pod, Namespace or pool": {
 			"fairlead-agent get /pods", "fairlead-agent get /namespaces", "fairlead-agent get crd.antrea.io/ippools"},
 		"two at the same address at the same time, or an answer that was lost": {
 			"fairlead-agent get ipam.fairlead.dev/ipallocations", "fairlead-agent delete ipam.fairlead.dev/ipallocations",
@@ -66,9 +66,9 @@ func seldom() map[string]string {
 			"fairlead-controller get ipam.fairlead.dev/ipallocations",
 			"fairlead-controller delete ipam.fairlead.dev/ipallocations",
 			"fairlead-controller update ipam.fairlead.dev/ipallocations"},
-		"a range that is taken out of the config":                           {"fairlead-controller delete ipam.fairlead.dev/podcidrranges"},
-		"an Event that is told again":                                       {"fairlead-controller patch /events", "fairlead-agent patch /events"},
-		"whether kube-controller-manager runs, where its Pod does not tell": {"fairlead-agent get coordination.k8s.io/leases"},
+		"a range that is taken out of the config":                             {"fairlead-controller delete ipam.fairlead.dev/podcidrranges"},
+		"an Event that repeats":                                               {"fairlead-controller patch /events", "fairlead-agent patch /events"},
+		"whether kube-controller-manager runs, where its Pod does not say so": {"fairlead-agent get coordination.k8s.io/leases"},
 	} {
 		for _, name := range names {
 			out[name] = what

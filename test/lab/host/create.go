@@ -59,7 +59,7 @@ func Create(hostsDir, name string, binds ...Bind) (Host, error) {
 			if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS); err != nil {
 				return fmt.Errorf("new namespaces: %w", err)
 			}
-			if err := h.furnish(binds); err != nil {
+			if err := h.setupMounts(binds); err != nil {
 				return err
 			}
 			tid <- unix.Gettid()
@@ -105,8 +105,8 @@ func (h Host) bindPins(tid int) error {
 	return nil
 }
 
-// furnish sets up the new namespaces that the calling thread is in.
-func (h Host) furnish(binds []Bind) error {
+// setupMounts sets up the new namespaces that the calling thread is in.
+func (h Host) setupMounts(binds []Bind) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making the mounts private: %w", err)
 	}

@@ -15,7 +15,7 @@ import (
 // everything inside: interfaces, mounts, routes, the namespaces of its pods. Deleting the pins also undoes the copies
 // of them that hosts made later have among their mounts. What is not there any more is no error.
 func (h Host) Destroy() error {
-	if err := h.letGo(); err != nil {
+	if err := h.unmount(); err != nil {
 		return err
 	}
 	return os.RemoveAll(h.Dir)
@@ -23,13 +23,13 @@ func (h Host) Destroy() error {
 
 // ShutDown is Destroy of all but what a machine has on its disks: /run is empty afterwards. Create is the next boot.
 func (h Host) ShutDown() error {
-	if err := h.letGo(); err != nil {
+	if err := h.unmount(); err != nil {
 		return err
 	}
 	return os.RemoveAll(h.Private("/run"))
 }
 
-func (h Host) letGo() error {
+func (h Host) unmount() error {
 	for _, p := range slices.Concat(ownProcesses[:], pinned[:]) {
 		err := unix.Unmount(h.pin(p.file), unix.MNT_DETACH)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {

@@ -157,7 +157,7 @@ func TestRootKillEndsTheHostsProcessesAndNoOthers(t *testing.T) {
 	ofA := []*exec.Cmd{start(a, "sleep", "1000"), start(a, "unshare", "--net", "--mount", "sleep", "1000")}
 
 	if !a.Runs(ofA[0].Process.Pid) || a.Runs(ofB.Process.Pid) || a.Runs(outside.Process.Pid) {
-		t.Error("Runs does not tell the processes of host a")
+		t.Error("Runs does not find the processes of host a")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

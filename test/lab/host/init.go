@@ -28,7 +28,7 @@ const joins = "/run/lab/cgroups"
 
 // Files of the new process 1, after standard input, output and error.
 const (
-	toldFile    = 3 // what it says when it is done: nothing, or why it could not be
+	resultFile  = 3 // what it says when it is done: nothing, or why it could not be
 	cgroupFiles = 4 // cgroup.procs of all its cgroups
 )
 
@@ -48,16 +48,16 @@ func (h Host) startInit(program string) error {
 	if err != nil {
 		return err
 	}
-	told, tell, err := os.Pipe()
+	result, report, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer told.Close()
-	defer tell.Close()
+	defer result.Close()
+	defer report.Close()
 	cmd := exec.Command(program, initCommand, enter, strconv.Itoa(len(groups)))
 	cmd.Dir, cmd.Env = "/", Env()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWIPC}
-	cmd.ExtraFiles = []*os.File{tell}
+	cmd.ExtraFiles = []*os.File{report}
 	for _, g := range groups {
 		procs, err := os.OpenFile(filepath.Join(g, "cgroup.procs"), os.O_WRONLY, 0)
 		if err != nil {
@@ -70,8 +70,8 @@ func (h Host) startInit(program string) error {
 		return err
 	}
 	go cmd.Wait() // so that it is no zombie if this process lives on
-	tell.Close()
-	if text, err := io.ReadAll(told); err != nil || string(text) != done {
+	report.Close()
+	if text, err := io.ReadAll(result); err != nil || string(text) != done {
 		return errors.Join(err, fmt.Errorf("it says: %q", text))
 	}
 	for _, p := range ownProcesses {
@@ -96,16 +96,16 @@ func Init() {
 		return
 	}
 	runtime.LockOSThread()
-	tell := os.NewFile(toldFile, "told")
+	report := os.NewFile(resultFile, "result")
 	var err error
 	if os.Args[2] == enter {
 		err = enterCgroups(os.Args[3])
 	} else if err = mountOwn(); err == nil {
-		fmt.Fprint(tell, done)
-		tell.Close()
+		fmt.Fprint(report, done)
+		report.Close()
 		reap()
 	}
-	fmt.Fprint(tell, err)
+	fmt.Fprint(report, err)
 	os.Exit(1)
 }
 

@@ -132,7 +132,7 @@ func TestRootAgentStartStopKill(t *testing.T) {
 	}
 	log, err := os.ReadFile(path)
 	if err != nil || strings.Count(string(log), "--- lab: starting the agent of node1") != 3 {
-		t.Errorf("the log does not tell of three starts: %v\n%s", err, log)
+		t.Errorf("the log does not show three starts: %v\n%s", err, log)
 	}
 }
 

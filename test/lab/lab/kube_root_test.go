@@ -80,8 +80,8 @@ func kubectlWorks(t *testing.T, l *Lab) {
 	if err != nil || !strings.Contains(out, `"gitVersion": "v1.`) {
 		t.Errorf("kubectl get --raw /version: %s, %v", out, err)
 	}
-	if _, err := l.Kubectl(t.Context(), "get", "pod", "nobody"); err == nil || !strings.Contains(err.Error(), "NotFound") {
-		t.Errorf("kubectl get pod nobody: %v", err)
+	if _, err := l.Kubectl(t.Context(), "get", "pod", "unknown"); err == nil || !strings.Contains(err.Error(), "NotFound") {
+		t.Errorf("kubectl get pod unknown: %v", err)
 	}
 }
 
@@ -251,7 +251,7 @@ func wipeForgetsAll(t *testing.T, l *Lab) {
 	if out, err := l.Kubectl(t.Context(), "get", "nodes", "-o", "name"); err != nil || out != "node/node1\nnode/node2\n" {
 		t.Errorf("nodes: %q, %v", out, err)
 	}
-	eventually(t, "the pod that nobody knows is taken down", func() bool {
+	eventually(t, "the unknown pod is removed", func() bool {
 		records, err := l.Records().List()
 		return err == nil && len(records) == 0
 	})

@@ -43,7 +43,7 @@ func TestRootKernelIsDeafOnOVSPorts(t *testing.T) {
 		}
 	}
 	if macs := pod("10.9.9.77"); len(macs) != 0 {
-		t.Errorf("the pod's ARP for an address that nobody has was answered by %v", macs)
+		t.Errorf("the pod's ARP for an unused address was answered by %v", macs)
 	}
 
 	// The node routes the pod to the host outside, once.

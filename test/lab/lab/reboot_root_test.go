@@ -61,7 +61,7 @@ func TestRootReboot(t *testing.T) {
 	if err := l.WaitReady(labtest.Within(t, 20*time.Second), "node1"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the pod is made anew", func() bool {
+	eventually(t, "the pod is recreated", func() bool {
 		now, err := l.Records().Load("default/a")
 		return err == nil && now != nil && now.ContainerID != before.ContainerID && len(now.IPs) > 0
 	})

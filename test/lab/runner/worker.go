@@ -122,7 +122,7 @@ func (w *worker) bring(ctx context.Context, want *corev1.Pod) error {
 		if want == nil {
 			return nil
 		}
-		return fmt.Errorf("a sandbox made by hand is in the way: lab cni %s DEL %s", rec.Node, w.pod)
+		return fmt.Errorf("a manually created sandbox is in the way: lab cni %s DEL %s", rec.Node, w.pod)
 	}
 	if rec != nil && !w.usable(rec, want) {
 		gone := want == nil || rec.UID != string(want.UID)
@@ -177,7 +177,7 @@ func (w *worker) remove(ctx context.Context, rec *sandbox.Record, gone bool) err
 		return fmt.Errorf("DEL of container %.12s: %w", id, err)
 	}
 	if id != "" {
-		w.log.Info("sandbox removed", "node", rec.Node, "container", id)
+		w.log.Info("sandbox removed", "node", rec.Node, "containerID", id)
 	}
 	rec.LastError = failed
 	if gone {
@@ -196,7 +196,7 @@ func (w *worker) add(ctx context.Context, rec *sandbox.Record, pod *corev1.Pod) 
 	begun := time.Now()
 	err := w.create(ctx, rec, pod)
 	if err == nil {
-		w.log.Info("sandbox created", "node", rec.Node, "container", rec.ContainerID, "ips", rec.IPs,
+		w.log.Info("sandbox created", "node", rec.Node, "containerID", rec.ContainerID, "ips", rec.IPs,
 			"milliseconds", time.Since(begun).Milliseconds())
 		return nil
 	}

@@ -24,8 +24,8 @@ func (m mount) do() error {
 	return nil
 }
 
-// furnish makes of the bare host file system what a command expects to find.
-func furnish(dir string, writable []string) error {
+// setupRootfs makes of the bare host file system what a command expects to find.
+func setupRootfs(dir string, writable []string) error {
 	if err := newRoot(filepath.Join(dir, "root"), append(writable, dir)); err != nil {
 		return err
 	}
