@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// Bridged pods beside routed ones that reach other nodes through a tunnel, and the outside by masquerade.
+// Bridged pods beside routed pods. Routed pods reach other nodes through a tunnel, and the outside by masquerade.
 func TestRootEncap(t *testing.T) {
 	eachUplink(t, lab.Options{}, func(t *testing.T, c cluster) { c.everything(t, false) })
 }
@@ -46,7 +46,7 @@ func eachUplink(t *testing.T, o lab.Options, test func(*testing.T, cluster)) {
 	}
 }
 
-// traced: lab trace follows a packet over the underlay, to the pod on the other node.
+// traced checks that lab trace follows a packet over the underlay to the pod on the other node.
 func (c cluster) traced(t *testing.T) {
 	for from, to := range map[string]string{"a-0-node1": "a-0-node2", "a-10-node1": "a-20-node2"} {
 		way, err := c.Trace(labtest.Within(t, 20*time.Second), "default/"+from, "default/"+to)
@@ -56,7 +56,7 @@ func (c cluster) traced(t *testing.T) {
 	}
 }
 
-// Bridged pods beside routed ones whose podCIDRs the underlay knows.
+// Bridged pods beside routed pods whose podCIDRs are routed in the underlay.
 func TestRootFlat(t *testing.T) {
 	o := lab.Options{RoutePods: true, Config: []byte("trafficEncapMode: noEncap\nnoSNAT: true\n")}
 	eachUplink(t, o, func(t *testing.T, c cluster) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// server answers each datagram with the address that it came from, and with what was in it.
+// server answers each datagram with its source address and its payload.
 type server struct {
 	at   place
 	addr netip.AddrPort
@@ -24,7 +24,7 @@ func (s *server) family() int {
 	return 6
 }
 
-// serve starts a server for each address of a place. They end with the test.
+// serve starts a server for each address of a place. They stop when the test ends.
 func serve(t *testing.T, p place) (all []*server) {
 	t.Helper()
 	for _, ip := range p.ips {
@@ -41,7 +41,7 @@ func serve(t *testing.T, p place) (all []*server) {
 					return
 				}
 				answer := from.Addr().Unmap().String() + " " + string(buf[:n])
-				_, _ = conn.WriteToUDPAddrPort([]byte(answer), from) // an answer that can't be sent is missed by who asked
+				_, _ = conn.WriteToUDPAddrPort([]byte(answer), from) // the client reports a missing answer
 			}
 		}()
 		all = append(all, &server{p, conn.LocalAddr().(*net.UDPAddr).AddrPort()})
@@ -50,18 +50,19 @@ func serve(t *testing.T, p place) (all []*server) {
 }
 
 const (
-	// The first question is asked again: it may wait for a neighbour to be found, and the userspace datapath drops what
-	// waits. All that follow are asked once, and limit is only how late an answer may be: a lost one never comes, and on
-	// a busy machine an ovs-vswitchd in User-Mode Linux stands still for seconds.
+	// The first request is repeated: it may wait for neighbour resolution, and the userspace datapath drops packets
+	// that wait. Later requests are sent once, and limit only bounds the latency: a lost answer never comes, and on a
+	// busy machine an ovs-vswitchd in User-Mode Linux stalls for seconds.
 	askAgain  = 500 * time.Millisecond
 	patience  = 16
 	questions = 3
 	limit     = 30 * time.Second
-	// impatience is how often to ask where nobody must answer.
+	// impatience is the number of tries where no answer is expected.
 	impatience = 2
 )
 
-// call asks a server from a place and returns the address that it saw. Every question has one answer.
+// call sends requests to a server from a place and returns the source address that the server saw. Each request has
+// exactly one answer.
 func call(from place, s *server, tries int) (sees netip.Addr, err error) {
 	var conn net.Conn
 	err = from.do(func() (err error) { conn, err = net.Dial("udp", s.addr.String()); return err })
@@ -89,11 +90,11 @@ func call(from place, s *server, tries int) (sees netip.Addr, err error) {
 	return sees, oneEach(conn)
 }
 
-// ask asks once. Late answers to the first question are passed over.
+// ask sends one request. Late answers to the first request are skipped.
 func ask(conn net.Conn, question string, limit time.Duration) (sees netip.Addr, err error) {
 	end := time.Now().Add(limit)
 	if _, err := conn.Write([]byte(question)); err != nil {
-		time.Sleep(time.Until(end)) // an ICMP error comes at once
+		time.Sleep(time.Until(end)) // an ICMP error arrives at once
 		return sees, err
 	}
 	if err := conn.SetReadDeadline(end); err != nil {
@@ -111,7 +112,7 @@ func ask(conn net.Conn, question string, limit time.Duration) (sees netip.Addr, 
 	}
 }
 
-// oneEach looks for answers that come twice.
+// oneEach fails on duplicate answers.
 func oneEach(conn net.Conn) error {
 	if err := conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		return err

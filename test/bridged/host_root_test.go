@@ -9,8 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// hostFrames are kinds of traffic of a host that a switch might think are its own, or nobody's: destination, then
-// EtherType.
+// hostFrames are kinds of host traffic that a switch might consume or drop: destination, then EtherType.
 var hostFrames = map[string]string{
 	"LLDP":                    "\x01\x80\xc2\x00\x00\x0e\x88\xcc",
 	"LLDP, nearest customer":  "\x01\x80\xc2\x00\x00\x00\x88\xcc",
@@ -24,8 +23,8 @@ var hostFrames = map[string]string{
 	"broadcast, experimental": "\xff\xff\xff\xff\xff\xff\x88\xb5",
 }
 
-// hostTraffic: what is not about pods passes between the wire and the host as it is, tagged frames of foreign VLANs
-// among it, and no pod sees any of it.
+// hostTraffic checks that frames which are not pods' pass between the underlay and the host unchanged, tagged frames of
+// foreign VLANs included, and that no pod receives them.
 func (c cluster) hostTraffic(t *testing.T, pods []place) {
 	node1 := c.host(t, "node1")
 	wireEnd, hostEnd := tap(t, c.host(t, underlay.Switch), "node1"), tap(t, node1, c.Transport())
@@ -49,7 +48,7 @@ func (c cluster) hostTraffic(t *testing.T, pods []place) {
 		mark := []byte(fmt.Sprintf("%s from %s in VLAN %d", what, from.name, vlan))
 		data := append([]byte(head[:6]), src[:]...)
 		data = append(append(data, head[6:]...), mark...)
-		data = append(data, make([]byte, 60)...) // no frame is shorter on a wire
+		data = append(data, make([]byte, 60)...) // the minimum length of an Ethernet frame
 		all = append(all, sent{what, mark, to, vlan, data})
 		if vlan != 0 {
 			data = tagged(vlan, data)

@@ -12,13 +12,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// said is a frame of a pod. mark is what nobody on its way changes.
+// said is a frame of a pod. mark is a part of it that no hop changes.
 type said struct {
 	what       string
 	data, mark []byte
 }
 
-// liar is a bridged pod of VLAN 10 that says what it must not, to and about the others.
+// liar is a bridged pod of VLAN 10 that sends spoofed frames.
 type liar struct {
 	ip4, ip6          netip.Addr
 	mac               api.MAC
@@ -28,9 +28,9 @@ type liar struct {
 	node4             netip.Addr
 }
 
-// lies: nothing that a bridged pod says with another's MAC, address or VLAN comes to anybody, on whatever way, and
-// nothing that is a router's to say. Each lie follows a truth of its kind: a flow that the truth has left in the
-// datapath must not carry it.
+// lies checks that a bridged pod's frames with another's MAC, address or VLAN are not delivered on any path, nor
+// messages that only a router may send. Each spoofed frame follows a valid one of its kind: a megaflow that the valid
+// frame installed must not forward it.
 func (c cluster) lies(t *testing.T, places []place) {
 	at := map[string]place{}
 	var ears []*wire
@@ -40,7 +40,7 @@ func (c cluster) lies(t *testing.T, places []place) {
 		}
 	}
 	node := c.host(t, "node1")
-	left := tap(t, c.host(t, underlay.Switch), "node1") // all that leaves the node
+	left := tap(t, c.host(t, underlay.Switch), "node1") // all frames that leave the node
 	ears = append(ears, left, tap(t, node, c.Transport()), tap(t, node, "fairlead-gw0"))
 	me, other, gws := at["a-10-node1"], at["a-10-node2"], underlay.Dual.VLANGatewayAddrs(10)
 	l := liar{ip4: me.of(4), ip6: me.of(6), mac: me.mac(t, "eth0"), router4: gws[0].Addr(), router6: gws[1].Addr(),
@@ -55,7 +55,7 @@ func (c cluster) lies(t *testing.T, places []place) {
 		}
 		mouth.send(t, kind[0].data)
 		lies = append(lies, kind[1:]...)
-		// On every way a truth follows the lies. When it has come, they would have come.
+		// On every path a valid frame follows the spoofed ones. Once it has arrived, they would have arrived.
 		wait(t, 10*time.Second, func() string {
 			if n := len(left.find(holds(kind[0].mark))); n < len(kind) {
 				return fmt.Sprintf("%s: %d of %d have left the node", kind[0].what, n, len(kind))
@@ -63,7 +63,7 @@ func (c cluster) lies(t *testing.T, places []place) {
 			return ""
 		})
 	}
-	time.Sleep(100 * time.Millisecond) // to the pods and the node the ways are others, and as short
+	time.Sleep(100 * time.Millisecond) // paths to the pods and the node are other ones, and as short
 	for _, s := range lies {
 		for _, ear := range ears {
 			if f := ear.find(holds(s.mark)); len(f) > 0 {
@@ -90,7 +90,7 @@ func udp(what string, dst, src api.MAC, from, to netip.Addr) said {
 	return said{what, bytes.Join([][]byte{f, {0x08, 0}, head, body}, nil), mark}
 }
 
-// sources are a true datagram, and others with false sources.
+// sources are a valid datagram, and others with spoofed sources.
 func (l liar) sources() []said {
 	out := []said{udp("a truth", l.pod, l.mac, l.ip4, l.pod4)}
 	for _, mac := range []api.MAC{l.router, l.node, l.pod, {2, 0, 0, 0, 0, 9}} {
@@ -112,7 +112,7 @@ func (l liar) sources() []said {
 	return out
 }
 
-// tags are a truth, and others with VLAN tags of the pod's own.
+// tags are a valid frame, and others with VLAN tags that the pod added.
 func (l liar) tags() []said {
 	out := []said{udp("a truth without a tag", l.pod, l.mac, l.ip4, l.pod4)}
 	for _, vlan := range []uint16{0, 10, 20, 30} {
@@ -127,7 +127,7 @@ func (l liar) tags() []said {
 	return out
 }
 
-// arp is a true announcement, and claims of others' addresses.
+// arp is a valid announcement, and ones of others' addresses.
 func (l liar) arp() []said {
 	say := func(what string, frame []byte) said { return said{"ARP: " + what, frame, frame[14:42]} }
 	out := []said{say("a truth", arpFrame(1, l.mac, broadcast, l.ip4, l.ip4))}
@@ -144,7 +144,8 @@ func (l liar) arp() []said {
 	return append(out, say("another's MAC", false1), say("all of it another's", arpFrame(2, l.pod, broadcast, l.ip4, l.pod4)))
 }
 
-// nd is a true advertisement, and claims of others' addresses, and what only routers say, whole and in fragments.
+// nd is a valid advertisement, ones of others' addresses, and messages that only routers may send, whole and in
+// fragments.
 func (l liar) nd() []said {
 	all, allMAC := netip.IPv6LinkLocalAllNodes(), api.MAC{0x33, 0x33, 0, 0, 0, 1}
 	say := func(what string, frame []byte) said { return said{"ND: " + what, frame, frame[22:]} }
@@ -179,19 +180,19 @@ func (l liar) nd() []said {
 		icmp6(allMAC, l.mac, l.router6, all, 135, append(make([]byte, 4), l.pod6.AsSlice()...))))
 }
 
-// fragment makes a first fragment of an IPv6 packet; without more it is all of it (RFC 6946).
+// fragment makes a first fragment of an IPv6 packet; if more is 0 it is an atomic fragment (RFC 6946).
 func fragment(frame []byte, more byte) []byte {
 	f := bytes.Join([][]byte{frame[:54], {58, 0, 0, more, 0, 0, 0, 7}, frame[54:]}, nil)
 	f[19], f[20] = f[19]+8, 44
 	return f
 }
 
-// others are a truth, and protocols that pods do not speak.
+// others are a valid frame, and protocols that pods may not use.
 func (l liar) others() []said {
 	out := []said{udp("one more truth", l.pod, l.mac, l.ip4, l.pod4)}
 	for what, head := range hostFrames {
 		if head[6:] == "\x08\x00" || head[6:] == "\x86\xdd" {
-			continue // multicast is a pod's to send
+			continue // pods may send to multicast
 		}
 		mark := []byte("bridged: " + what)
 		data := bytes.Join([][]byte{[]byte(head[:6]), l.mac[:], []byte(head[6:]), mark, make([]byte, 60)}, nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// What the table calls the kinds of pods beside VLANs, and hosts.
+// Kinds of places in the table: pods beside those on VLANs, and hosts.
 const (
 	routed  = "routed"
 	node    = "node"
@@ -19,7 +19,7 @@ const (
 	outside = "outside"
 )
 
-// seen is whose address the other end sees.
+// seen is whose source address the destination sees.
 type seen string
 
 const (
@@ -35,12 +35,12 @@ const (
 type reach struct {
 	from, to string
 	// same and other are with encap and masquerade; sameFlat and otherFlat with noEncap and noSNAT, where the underlay
-	// knows the podCIDRs. Hosts that are no nodes are on another node than everybody.
+	// routes the podCIDRs. Hosts that are not nodes are on another node than all other places.
 	same, other         seen
 	sameFlat, otherFlat seen
 }
 
-// matrix is all of it. Every pair of places of the lab is tried, in both families.
+// matrix is the complete table. Every pair of places of the lab is tested in both families.
 var matrix = []reach{
 	{routed, routed, own, own, own, own},
 	{routed, "0", own, itsNode, own, own},
@@ -49,7 +49,7 @@ var matrix = []reach{
 	{routed, node, own, itsNode, own, own},
 	{routed, router, never, itsNode, never, own},
 	{routed, outside, never, itsNode, never, own},
-	// Through the host, which masquerades, or else the answer would come back another way.
+	// Through the host, which masquerades: otherwise the answer would return on another path.
 	{"0", routed, own, gateway, own, own},
 	{"10", routed, own, gateway, own, own},
 	{"20", routed, own, gateway, own, own},
@@ -111,7 +111,7 @@ func (c cluster) places(t *testing.T) []place {
 	return all
 }
 
-// all tries the table.
+// all tests the table.
 func (c cluster) all(t *testing.T, places []place, flat bool) {
 	t.Helper()
 	var servers []*server
@@ -138,7 +138,7 @@ func (c cluster) all(t *testing.T, places []place, flat bool) {
 			}
 		}
 	}
-	_ = calls.Wait() // errors are told
+	_ = calls.Wait() // errors are reported by each call
 	for _, r := range matrix {
 		if !tried[r] {
 			t.Errorf("nothing of this lab is of the row %+v", r)
@@ -146,7 +146,7 @@ func (c cluster) all(t *testing.T, places []place, flat bool) {
 	}
 }
 
-// try wants the answer that the table says.
+// try expects the answer in the table.
 func (c cluster) try(from place, s *server, want seen) error {
 	if want == silence {
 		if got, err := call(from, s, impatience); err == nil {

@@ -15,11 +15,11 @@ import (
 
 var (
 	broadcast = api.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	// asker is a host on the wire that is only there for its questions.
+	// asker is the MAC of a host on the underlay that only sends requests.
 	asker = api.MAC{0x02, 0xee, 0, 0, 0, 2}
 )
 
-// asks is an ARP request or a neighbour solicitation of somebody on the wire.
+// asks is an ARP request or a neighbour solicitation of a host on the underlay.
 func asks(from, target netip.Addr) []byte {
 	if target.Is4() {
 		return arpFrame(1, asker, broadcast, from, target)
@@ -33,7 +33,7 @@ func asks(from, target netip.Addr) []byte {
 	return icmp6(dst, asker, from, group, 135, body)
 }
 
-// arpFrame is a request (1) or a reply (2).
+// arpFrame is an ARP request (1) or reply (2).
 func arpFrame(op byte, src, dst api.MAC, spa, tpa netip.Addr) []byte {
 	b := append(append(dst[:], src[:]...), 0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, op)
 	b = append(append(b, src[:]...), spa.AsSlice()...)
@@ -50,7 +50,7 @@ func icmp6(dst, src api.MAC, from, to netip.Addr, typ byte, body []byte) []byte 
 	return b
 }
 
-// checksum is the Internet's (RFC 1071).
+// checksum is the Internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i, c := range b {
@@ -62,8 +62,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// says reports whether a frame tells that target is at the MAC that it names: an ARP message of the target, or a
-// neighbour advertisement.
+// says reports whether a frame announces the MAC of target: an ARP message of the target, or a neighbour advertisement.
 func says(target netip.Addr) func(frame) bool {
 	return func(f frame) bool {
 		if target.Is4() {
@@ -74,12 +73,12 @@ func says(target netip.Addr) func(frame) bool {
 	}
 }
 
-// answers is says of what goes to the asker alone.
+// answers is says for frames that are sent to the asker only.
 func answers(target netip.Addr) func(frame) bool {
 	return func(f frame) bool { return says(target)(f) && api.MAC(f.data[:6]) == asker }
 }
 
-// saidMAC is the MAC that such a frame names.
+// saidMAC is the MAC that such a frame announces.
 func saidMAC(f frame) api.MAC {
 	if f.data[12] == 0x08 {
 		return api.MAC(f.data[22:28])
@@ -87,8 +86,8 @@ func saidMAC(f frame) api.MAC {
 	return api.MAC(f.data[80:86])
 }
 
-// neighbours: who asks the wire for a pod's address in its VLAN gets one answer, the pod's, and only the pod hears the
-// question. In another VLAN, and for addresses of nobody, there is no answer.
+// neighbours checks that a request on the underlay for a pod's address in its VLAN has one answer, the pod's, and that
+// only the pod receives the request. In another VLAN, and for unused addresses, there is no answer.
 func (c cluster) neighbours(t *testing.T, places []place) {
 	ears := map[string]*wire{}
 	var pods []place
@@ -108,7 +107,7 @@ func (c cluster) neighbours(t *testing.T, places []place) {
 		vlan, err := strconv.ParseUint(p.kind, 10, 16)
 		must(t, err)
 		for i, gw := range underlay.Dual.VLANGatewayAddrs(uint16(vlan)) {
-			from := plus(gw.Addr(), 40+n) // so that each question is known
+			from := plus(gw.Addr(), 40+n) // distinguishes the requests
 			target := p.ips[i]
 			c.oneAnswer(t, wires[p.node], p, uint16(vlan), asks(from, target), target)
 			for name, ear := range ears {
@@ -146,7 +145,7 @@ func (c cluster) oneAnswer(t *testing.T, w *wire, p place, vlan uint16, question
 		}
 		return ""
 	})
-	time.Sleep(20 * time.Millisecond) // a second answer would be on its way
+	time.Sleep(20 * time.Millisecond) // a second answer would be in flight
 	got := w.find(answers(target))[before:]
 	if len(got) != 1 || got[0].vlan != vlan || saidMAC(got[0]) != p.mac(t, "eth0") {
 		t.Errorf("%s in VLAN %d was answered %d times: %+v, want once by %s", target, vlan, len(got), got, p.name)
@@ -160,13 +159,13 @@ func noAnswer(t *testing.T, w *wire, vlan uint16, question []byte, target netip.
 		question = tagged(vlan, question)
 	}
 	w.send(t, question)
-	time.Sleep(30 * time.Millisecond) // as long as an answer takes, several times
+	time.Sleep(30 * time.Millisecond) // several times the latency of an answer
 	if got := w.find(answers(target)); len(got) > before {
 		t.Errorf("an answer for %s in VLAN %d: %+v", target, vlan, got[before:])
 	}
 }
 
-// announced: a new pod tells its segment which MAC its addresses have, and no other segment.
+// announced checks that a new pod announces the MAC of its addresses in its segment, and in no other.
 func (c cluster) announced(t *testing.T) {
 	routerEars := map[string]*wire{}
 	for _, vlan := range underlay.VLANs() {

@@ -23,7 +23,7 @@ func netnsOf(t *testing.T, p place) (netns ns.NetNS) {
 	return netns
 }
 
-// stream starts a stream of datagrams between two places, every so often, whose first has been answered.
+// stream starts a stream of datagrams between two places at an interval, once the first has been answered.
 func stream(t *testing.T, from, to place, a netip.Addr, every time.Duration) *probe.Stream {
 	t.Helper()
 	target := serve(t, place{name: to.name, host: to.host, netns: to.netns, ips: []netip.Addr{a}})[0]
@@ -42,9 +42,9 @@ func stream(t *testing.T, from, to place, a netip.Addr, every time.Duration) *pr
 	return s
 }
 
-// agentKilled: an agent that is killed, is away for a while and starts costs neither the host nor pods a packet. A
-// machine that is busy with something else loses some by itself: then streams lose that node1 has no part in, and this
-// says nothing about the agent. Only in that case it is tried again.
+// agentKilled checks that neither the host nor pods lose a packet when an agent is killed, is down for a while and
+// starts. A machine that is busy with something else loses packets by itself: then streams that node1 has no part in
+// lose some, too, and the result is inconclusive. Only in that case the test is repeated.
 func (c cluster) agentKilled(t *testing.T, places []place) {
 	for range 3 {
 		lost, controls := c.killAgent(t, places)
@@ -60,7 +60,7 @@ func (c cluster) agentKilled(t *testing.T, places []place) {
 	t.Error("in each of three times this machine lost packets where node1 has no part: nothing can be said of its agent")
 }
 
-// killAgent returns what the streams lost meanwhile, and what those did that node1 has no part in.
+// killAgent returns what the streams lost meanwhile, and what the streams lost that node1 has no part in.
 func (c cluster) killAgent(t *testing.T, places []place) (lost, controls []string) {
 	t.Helper()
 	find := func(name string) place {
@@ -74,7 +74,7 @@ func (c cluster) killAgent(t *testing.T, places []place) (lost, controls []strin
 	}
 	every := 5 * time.Millisecond
 	if c.Datapath() == vswitch.System {
-		every = 100 * time.Millisecond // that may be in User-Mode Linux, on its one processor
+		every = 100 * time.Millisecond // an interval that User-Mode Linux sustains on its one processor
 	}
 	out, streams, control := find(underlay.Outside), map[string]*probe.Stream{}, map[string]bool{}
 	for i := range out.ips {
@@ -92,10 +92,10 @@ func (c cluster) killAgent(t *testing.T, places []place) (lost, controls []strin
 		}
 	}
 	must(t, c.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
-	time.Sleep(500 * time.Millisecond) // it is away
+	time.Sleep(500 * time.Millisecond) // the agent is down
 	must(t, c.AgentStart(labtest.Within(t, 10*time.Second), "node1"))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), "node1"))
-	time.Sleep(time.Second) // what it does once it is ready
+	time.Sleep(time.Second) // the agent's work after it becomes ready
 	for what, s := range streams {
 		r := s.Stop()
 		switch {

@@ -30,9 +30,9 @@ spec:
 `, name)
 }
 
-// ClusterIPs lead from every kind of pod, and from the node, to every kind of pod, on the same node and on the other:
-// with the cluster's own kube-proxy, and where reverse paths are checked strictly. In mode bridge, and after the nodes
-// have changed to mode steer under the pods that run.
+// ClusterIPs are reachable from every kind of pod, and from the node, with every kind of pod as backend, on the same
+// node and on the other: with the cluster's own kube-proxy and strict reverse path filtering. In mode bridge, and after
+// the nodes have changed to mode steer under running pods.
 func TestRootServices(t *testing.T) {
 	ovstest.UserspaceOnly(t, "Services are iptables, before Open vSwitch sees a packet")
 	c := up(t, lab.Options{Cluster: lab.Kube})
@@ -55,7 +55,7 @@ func TestRootServices(t *testing.T) {
 	t.Run("steer", func(t *testing.T) { callAll(t, clients, vips) })
 }
 
-// toSteer starts agents that want mode steer, and no tunnel: that needs mode bridge on the userspace datapath.
+// toSteer starts agents in mode steer without a tunnel, which needs mode bridge on the userspace datapath.
 func (c cluster) toSteer(t *testing.T) {
 	t.Helper()
 	for _, name := range c.Nodes() {
@@ -76,9 +76,9 @@ func (c cluster) toSteer(t *testing.T) {
 	}
 }
 
-// callAll has all clients call all Services.
+// callAll calls all Services from all clients.
 func callAll(t *testing.T, clients []place, vips map[string][]string) {
-	known := time.Now().Add(30 * time.Second) // when kube-proxy must know of them all
+	known := time.Now().Add(30 * time.Second) // deadline for kube-proxy's rules of all Services
 	var calls errgroup.Group
 	calls.SetLimit(8)
 	for _, from := range clients {
@@ -95,10 +95,10 @@ func callAll(t *testing.T, clients []place, vips map[string][]string) {
 			}
 		}
 	}
-	_ = calls.Wait() // errors are told
+	_ = calls.Wait() // errors are reported by each call
 }
 
-// addBackends makes a pod of each kind on each node, with a Service of its own.
+// addBackends creates a pod of each kind on each node, with a Service of its own.
 func (c cluster) addBackends(t *testing.T, kinds []string) (all []place) {
 	t.Helper()
 	var manifests []string
@@ -117,14 +117,14 @@ func (c cluster) addBackends(t *testing.T, kinds []string) (all []place) {
 	return all
 }
 
-// strictPaths drops packets that come from where no answer would go (RFC 3704, 2.2), on all interfaces.
+// strictPaths enables strict reverse path filtering (RFC 3704, 2.2) on all interfaces.
 func strictPaths(t *testing.T, p place) {
 	t.Helper()
 	_, err := p.run("sh", "-ec", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 1 >$f; done")
 	must(t, err)
 }
 
-// answer has the pod say its name to whoever asks, by TCP and UDP.
+// answer starts servers in the pod that answer with its name, by TCP and UDP.
 func answer(t *testing.T, p place) {
 	t.Helper()
 	var tcp net.Listener
@@ -153,13 +153,13 @@ func answer(t *testing.T, p place) {
 				if err != nil {
 					return
 				}
-				_, _ = udp.WriteToUDPAddrPort([]byte(p.name), from) // an answer that can't be sent is missed by who asked
+				_, _ = udp.WriteToUDPAddrPort([]byte(p.name), from) // the client reports a missing answer
 			}
 		}()
 	}
 }
 
-// reaches wants the backend's answer, three times, once kube-proxy knows of it.
+// reaches expects the backend's answer three times, once kube-proxy has the Service.
 func reaches(from place, network, vip, backend string, known time.Time) error {
 	for good := 0; ; {
 		got, err := whoAnswers(from, network, vip)

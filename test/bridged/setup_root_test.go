@@ -1,6 +1,6 @@
-// Package bridged holds the tests of pods that are on the underlay beside routed ones: who reaches whom, what the
-// underlay sees of it, and that the host's own traffic is left alone. Labs are in mode bridge (package lab), known by
-// their directory, which is the test's own; they end with the test.
+// Package bridged holds the tests of pods on the underlay beside routed ones: who reaches whom, what the underlay sees
+// of it, and that the host's own traffic is unaffected. Labs are in mode bridge (package lab), identified by their
+// directory, which is the test's own; they end with the test.
 package bridged
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// binDir is where labtest.Main has built the programs; empty if it did not.
+// binDir is where labtest.Main has built the programs; empty if it did not build them.
 var binDir string
 
 func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 // cluster is a lab with pools in all VLANs.
 type cluster struct{ *lab.Lab }
 
-// up makes a lab of two nodes that ends with the test. When the test fails, the agents' logs are shown.
+// up creates a lab of two nodes that ends with the test. When the test fails, the agents' logs are shown.
 func up(t *testing.T, o lab.Options) cluster {
 	t.Helper()
 	c := upBare(t, o)
@@ -97,7 +97,7 @@ func (c cluster) addrsOf(node string) (out []netip.Addr) {
 	return out
 }
 
-// pools are two IPPools of a VLAN, p<VLAN>-v4 and p<VLAN>-v6, one in each form.
+// pools are two IPPools of a VLAN, p<VLAN>-v4 and p<VLAN>-v6, each written in another form.
 func pools(vlan uint16) string {
 	gw := underlay.Dual.VLANGatewayAddrs(vlan)
 	net4 := strings.TrimSuffix(gw[0].Addr().String(), "1")
@@ -128,7 +128,7 @@ func podYAML(name, kind, node, labels string) string {
 		"spec: {nodeName: %s, containers: [{name: main, image: none}]}\n", name, labels, annotations, node)
 }
 
-// addPods makes pods of the kinds given on the nodes given, called like a-10-node1, and waits until they run.
+// addPods creates pods of these kinds on these nodes, named like a-10-node1, and waits until they run.
 func (c cluster) addPods(t *testing.T, prefix string, kinds []string, nodes ...string) (out []place) {
 	t.Helper()
 	var manifests, names []string
@@ -154,7 +154,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wait polls until done returns "", and fails the test with the last answer after limit.
+// wait polls until done returns "", and fails the test with the last result after limit.
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
@@ -177,7 +177,8 @@ func (c cluster) apply(t *testing.T, manifests ...string) {
 // place is where things run: a host of the lab, or a pod.
 type place struct {
 	name string
-	// kind is that of a pod (routed, or its VLAN), or what the table calls a host. node is where a pod is, or its name.
+	// kind is that of a pod (routed, or its VLAN), or the table's name of a host. node is the pod's node, or the host's
+	// name.
 	kind, node string
 	host       host.Host
 	netns      string // of a pod, as its node sees it
@@ -191,7 +192,7 @@ func (c cluster) host(t *testing.T, name string) place {
 	return place{name: name, node: name, host: h}
 }
 
-// pod is a pod of the namespace default, as it is now.
+// pod is a pod of the namespace default in its current state.
 func (c cluster) pod(t *testing.T, name, kind string) place {
 	t.Helper()
 	rec, err := c.Records().Load("default/" + name)
@@ -228,7 +229,7 @@ func (p place) mac(t *testing.T, ifName string) (mac api.MAC) {
 	return mac
 }
 
-// do runs f at the place. What f opens or starts belongs there.
+// do runs f in the place's namespaces. Sockets and processes that f creates belong to it.
 func (p place) do(f func() error) error {
 	if p.netns == "" {
 		return p.host.Do(f)
@@ -236,7 +237,7 @@ func (p place) do(f func() error) error {
 	return p.host.DoNet(p.netns, f)
 }
 
-// run runs a program there and returns what it printed. An error has that text in it.
+// run runs a program in the place and returns its output. An error contains the output.
 func (p place) run(argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

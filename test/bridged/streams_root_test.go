@@ -11,7 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// streams: TCP with full segments gets through, and bridged pods have the underlay's MTU whatever routed ones have.
+// streams checks that TCP passes with full segments, and that bridged pods have the underlay's MTU, whatever MTU routed
+// pods have.
 func (c cluster) streams(t *testing.T, places []place, flat bool) {
 	at := map[string]place{}
 	for _, p := range places {
@@ -21,7 +22,7 @@ func (c cluster) streams(t *testing.T, places []place, flat bool) {
 		}
 		want := 1500
 		if p.kind == routed && !flat {
-			want = 1450 // geneve over IPv4 takes 50 bytes
+			want = 1450 // overhead of geneve over IPv4: 50 bytes
 		}
 		if mtu := p.mtu(t, "eth0"); mtu != want {
 			t.Errorf("%s has MTU %d, want %d", p.name, mtu, want)

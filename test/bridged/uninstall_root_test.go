@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/traces"
 )
 
-// What an agent has done to a node, with an uplink and pods of both kinds, is gone after "fairlead-agent uninstall",
-// and what was there before is there.
+// "fairlead-agent uninstall" removes everything that an agent configured on a node with an uplink and pods of both
+// kinds, and restores what was there before.
 func TestRootUninstall(t *testing.T) {
 	for _, uplink := range []string{api.UplinkBridge, api.UplinkSteer} {
 		for _, dead := range []bool{false, true} {
@@ -86,12 +86,12 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	if err != nil || strings.Contains(out, "removed\n") || !strings.Contains(out, "there is nothing of Fairlead to be removed") {
 		t.Errorf("a second time: %v\n%s", err, out)
 	}
-	// It can be had again.
+	// It can be installed again.
 	must(t, c.AgentStart(labtest.Within(t, 10*time.Second), "node1"))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), "node1"))
 }
 
-// atRest waits until nothing has changed for longer than the second after which Linux tells of a lost carrier.
+// atRest waits until nothing has changed for longer than the second after which Linux reports a lost carrier.
 func (c cluster) atRest(t *testing.T, node place) (state traces.Node) {
 	t.Helper()
 	since := time.Now()
@@ -110,7 +110,7 @@ func (c cluster) atRest(t *testing.T, node place) (state traces.Node) {
 	return state
 }
 
-// stateOf is all of a node that an agent may change.
+// stateOf is all state of a node that an agent may change.
 func (c cluster) stateOf(t *testing.T, node place) traces.Node {
 	t.Helper()
 	n, err := traces.Read(labtest.Within(t, 30*time.Second), node.host)

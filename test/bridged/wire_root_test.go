@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// frame is what came, without its VLAN tag: the kernel takes that off before it shows a frame.
+// frame is a received frame without its VLAN tag, which the kernel removes before it delivers a frame to the socket.
 type frame struct {
 	vlan uint16
 	data []byte
 }
 
-// wire is a raw socket on an interface: it sends frames as they are, and keeps all that come in.
+// wire is a raw socket on an interface: it sends frames unmodified, and keeps all received ones.
 type wire struct {
 	name string
 	file *os.File
@@ -26,7 +26,7 @@ type wire struct {
 	in   []frame
 }
 
-// tap opens a wire that is read until the test ends. What the place itself sends there is not kept.
+// tap opens a wire that is read until the test ends. Frames that the place itself sends are not kept.
 func tap(t *testing.T, p place, ifName string) *wire {
 	t.Helper()
 	w := &wire{name: p.name + " " + ifName}
@@ -102,7 +102,7 @@ func (w *wire) send(t *testing.T, data []byte) {
 	must(t, err)
 }
 
-// find returns the frames so far that are as wanted.
+// find returns the frames so far that match.
 func (w *wire) find(want func(frame) bool) (found []frame) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,12 +114,12 @@ func (w *wire) find(want func(frame) bool) (found []frame) {
 	return found
 }
 
-// holds is for frames with mark in them.
+// holds matches frames that contain mark.
 func holds(mark []byte) func(frame) bool {
 	return func(f frame) bool { return bytes.Contains(f.data, mark) }
 }
 
-// tagged puts a VLAN tag into a frame.
+// tagged inserts a VLAN tag into a frame.
 func tagged(vlan uint16, data []byte) []byte {
 	tag := binary.BigEndian.AppendUint16([]byte{0x81, 0x00}, vlan)
 	return bytes.Join([][]byte{data[:12], tag, data[12:]}, nil)

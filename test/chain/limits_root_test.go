@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A node without free addresses says so in numbers, and works again when some are free.
+// A node without free addresses reports how many are in use, and works again when some are free.
 func TestRootAddressesUsedUp(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	_, r := up(t)
@@ -45,7 +45,7 @@ func TestRootAddressesUsedUp(t *testing.T) {
 	}
 }
 
-// An interface that is there already is left alone.
+// An interface that already exists is not changed.
 func TestRootInterfaceIsThere(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
@@ -62,7 +62,7 @@ func TestRootInterfaceIsThere(t *testing.T) {
 	}
 }
 
-// A full node's worth of pods at once, through the whole chain.
+// As many pods as a node has addresses at once, through the whole chain.
 func TestRootManyAtOnce(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)

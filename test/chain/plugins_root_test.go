@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A host port leads from outside, and from another node, to the pod, in both families, and goes with it.
+// A host port is reachable from outside and from another node, in both families, and is removed with the pod.
 func TestRootHostPort(t *testing.T) {
 	r, other := up(t)
 	p := r.container(t)
@@ -45,7 +45,7 @@ func TestRootHostPort(t *testing.T) {
 	r.has(t)
 }
 
-// serve greets everybody who connects to a port of the container.
+// serve greets every client that connects to a port of the container.
 func (r runtime) serve(t *testing.T, p *libcni.RuntimeConf, port int) {
 	t.Helper()
 	var l net.Listener
@@ -81,8 +81,8 @@ func (r runtime) greeted(addr netip.Addr, port uint16) error {
 	return err
 }
 
-// A limit of what a pod receives is kept. What it sends is not limited by that plugin on the userspace datapath: Open
-// vSwitch takes frames off the veth before the kernel's ingress hook, where the plugin works.
+// A limit of what a pod receives is enforced. What it sends is not limited by that plugin on the userspace datapath:
+// Open vSwitch receives frames from the veth before the kernel's ingress hook, which the plugin uses.
 func TestRootBandwidth(t *testing.T) {
 	r, _ := up(t)
 	conflist := network("1.0.0", "chain", bandwidth)
@@ -104,7 +104,7 @@ func TestRootBandwidth(t *testing.T) {
 	r.mustDel(t, conflist, limited)
 	r.mustDel(t, conflist, free)
 	r.has(t)
-	// Without limits the same way is faster: it was the plugin that limited it.
+	// Without limits the same path is faster: it was the plugin that limited it.
 	a, b := r.container(t), r.container(t)
 	r.mustAdd(t, conflist, a)
 	if unlimited := r.rate(t, a, b, asPod(t, b, r.mustAdd(t, conflist, b))); unlimited < 3*limit {
@@ -112,7 +112,7 @@ func TestRootBandwidth(t *testing.T) {
 	}
 }
 
-// rate is how many bits per second a TCP stream of about a second carries.
+// rate is the throughput in bits per second of a TCP stream of about a second.
 func (r runtime) rate(t *testing.T, from, to *libcni.RuntimeConf, toPod nodestate.Pod) float64 {
 	t.Helper()
 	var l net.Listener
@@ -138,7 +138,7 @@ func (r runtime) rate(t *testing.T, from, to *libcni.RuntimeConf, toPod nodestat
 	}))
 	conn.SetWriteDeadline(time.Now().Add(3 * time.Second))
 	for chunk := make([]byte, 1<<16); ; {
-		if _, err := conn.Write(chunk); err != nil { // the receiver has had enough
+		if _, err := conn.Write(chunk); err != nil { // the receiver has closed the connection
 			break
 		}
 	}
@@ -147,8 +147,8 @@ func (r runtime) rate(t *testing.T, from, to *libcni.RuntimeConf, toPod nodestat
 	return float64(received) * 8 / time.Since(began).Seconds()
 }
 
-// The plugin tuning sets sysctls. It may also set another MAC, and then the pod has no network, because Fairlead lets
-// a pod send only from the MAC that it gave it; CHECK says so.
+// The plugin tuning sets sysctls. It may also set another MAC, and then the pod has no network, because anti-spoofing
+// lets a pod send only from the MAC that Fairlead assigned; CHECK reports it.
 func TestRootTuning(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)

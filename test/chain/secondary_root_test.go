@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// What the tests' networks have.
+// Settings of the tests' networks.
 const (
 	both    = `"ippools": ["second4", "second6"]`
 	onePool = `"ippools": ["second4"]`
@@ -31,8 +31,8 @@ func secondPools() []string {
 		poolYAML("second6", "second", "fd10:10:1::10", "fd10:10:1::2f", "fd10:10:1::1", 64, 0)}
 }
 
-// Pods with a second interface of a real plugin reach each other over it, in both families; all verbs do what they
-// say, and the interfaces of one container do not touch each other.
+// Pods with a second interface of a real plugin reach each other over it, in both families; all verbs work, and the
+// interfaces of one container do not affect each other.
 func TestRootSecondaryPods(t *testing.T) {
 	for _, cluster := range []lab.Cluster{lab.Directory, lab.Kube} {
 		t.Run(string(cluster), func(t *testing.T) {
@@ -82,7 +82,7 @@ func (b *bed) secondaryPods(t *testing.T, main string) {
 	must(t, b.check(conflist, net1(pods[0])))
 	must(t, b.check(alone("1.0.0"), pods[0]))
 
-	// The main interface goes, the second stays; and the other way round.
+	// The main interface is deleted, the second stays; and vice versa.
 	b.mustDel(t, alone("1.0.0"), pods[0])
 	b.holdsExactly(t, 0, hold(0), hold(1))
 	must(t, b.check(conflist, net1(pods[0])))
@@ -103,7 +103,7 @@ func (b *bed) secondaryPods(t *testing.T, main string) {
 	}
 }
 
-// What can't be given is refused with a reason, and leaves nothing.
+// A request that cannot be served is rejected with a reason, and leaves nothing behind.
 func TestRootSecondaryRefused(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
@@ -148,7 +148,7 @@ func TestRootSecondaryRefused(t *testing.T) {
 	_, err := b.ipam("STATUS", p, "refused", both, "")
 	must(t, err)
 
-	// Addresses that are wanted are given; two who want one do not get it both.
+	// Requested addresses are allocated; of two requests for the same one, only one succeeds.
 	result, err := b.ipam("ADD", p, "wanted", both, `"runtimeConfig": {"ips": ["10.10.1.17/24", "fd10:10:1::17"]},`)
 	must(t, err)
 	wanted := []netip.Addr{netip.MustParseAddr("10.10.1.17"), netip.MustParseAddr("fd10:10:1::17")}
@@ -162,7 +162,8 @@ func TestRootSecondaryRefused(t *testing.T) {
 	}
 	b.holdsExactly(t, 0, holding("second", p, "wanted", wanted...))
 
-	// A pool that is full is followed by the next of its family; when all are full nothing is kept of the other family.
+	// When a pool is full, the next of its family is used; when all are full, no address of the other family is kept
+	// either.
 	const three = `"ippools": ["tiny", "tiny6", "more"]`
 	var addrs []netip.Addr
 	for _, c := range []*libcni.RuntimeConf{p, q} {
@@ -185,7 +186,7 @@ func TestRootSecondaryRefused(t *testing.T) {
 	}
 }
 
-// Networks that are isolated may have the same addresses. CHECK tells of what is not as ADD made it.
+// Isolated networks may have the same addresses. CHECK reports differences from the result of ADD.
 func TestRootSecondaryIsolatedAndCheck(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
@@ -229,7 +230,7 @@ func TestRootSecondaryIsolatedAndCheck(t *testing.T) {
 	must(t, check("blue", right))
 }
 
-// GC takes from the network in its configuration alone, not from others, and the main plugin's takes none of these.
+// GC releases addresses of the network in its configuration only, and the main plugin's GC none of these.
 func TestRootSecondaryGC(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
@@ -262,7 +263,7 @@ func TestRootSecondaryGC(t *testing.T) {
 	b.holdsExactly(t, 0, hold[0]["b"], hold[1]["a"], hold[1]["b"])
 }
 
-// The node takes back what nobody can use any more, and from nobody who lives: there is no port to be seen of either.
+// The node reclaims addresses of containers that are gone, and of no running one: no port shows either of them.
 func TestRootSecondaryReclaim(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
@@ -276,7 +277,7 @@ func TestRootSecondaryReclaim(t *testing.T) {
 	gone, _ := add()
 	lives, held := add()
 	b.end(t, gone)
-	b.restart(t) // looks at its start, and every 20 s while something is suspect
+	b.restart(t) // checks at its start, and every 20 s while a record is suspect
 	b.holdsExactly(t, 60*time.Second, held)
 	path, err := b.lab.AgentLog(b.node.Name)
 	must(t, err)
@@ -286,7 +287,7 @@ func TestRootSecondaryReclaim(t *testing.T) {
 		t.Error("the log does not report it")
 	}
 
-	// Another boot: nothing of before is used, whatever a path now leads to.
+	// Another boot: no record of the boot before counts as in use, whatever its path now leads to.
 	must(t, b.lab.Reboot(labtest.Within(t, time.Minute), b.node.Name))
 	must(t, b.node.MakeNetns(lives.NetNS))
 	again := b.container(t)
@@ -297,8 +298,8 @@ func TestRootSecondaryReclaim(t *testing.T) {
 	b.holdsExactly(t, 60*time.Second, holding("second", net1(again), "a", ips(t, result)...))
 }
 
-// Wherever in ADD or DEL the agent is killed: what the runtime asks for again it gets, with nothing beside it, and
-// nobody else gets it.
+// The agent is killed at any point of ADD or DEL: the runtime's retry succeeds, nothing else is left, and no other
+// container gets the address.
 func TestRootSecondaryKilled(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
@@ -320,7 +321,7 @@ func TestRootSecondaryKilled(t *testing.T) {
 		b.holdsExactly(t, 0, kept, holding("second", p, "a", ips(t, result)...))
 		inDel = b.killAt(t, n, func() error { _, err := b.ipam("DEL", p, "a", both, ""); return err })
 		count("DEL")
-		if n == 3 { // nobody calls DEL again: the network namespace is the witness
+		if n == 3 { // no further DEL: the missing network namespace is the evidence
 			b.end(t, p)
 			b.restart(t)
 			b.holdsExactly(t, 60*time.Second, kept)
@@ -345,8 +346,8 @@ func TestRootSecondaryKilled(t *testing.T) {
 	}
 }
 
-// killAt kills the agent at the change number n that it makes in its directory of allocations while call runs, or
-// before the first. It returns false if there were not so many, and kills it then.
+// killAt kills the agent at the n-th change in its directory of allocations while call runs, or before the first. It
+// returns false if there were fewer changes, and kills the agent then.
 func (b *bed) killAt(t *testing.T, n int, call func() error) (within bool) {
 	t.Helper()
 	watch, err := fsnotify.NewWatcher()
@@ -356,7 +357,7 @@ func (b *bed) killAt(t *testing.T, n int, call func() error) (within bool) {
 	agent, err := b.lab.AgentState(t.Context(), b.node.Name)
 	must(t, err)
 	done := make(chan error, 1)
-	go func() { done <- call() }() // fails, mostly
+	go func() { done <- call() }() // fails in most cases
 	for seen := 0; seen < n; {
 		select {
 		case <-watch.Events:
@@ -374,8 +375,8 @@ func (b *bed) killAt(t *testing.T, n int, call func() error) (within bool) {
 	return true
 }
 
-// A DEL does not wait for an API server that is away: what is held is given back when it is there again, by whichever
-// agent runs then. The interfaces of one container have a file each.
+// A DEL does not wait for an API server that is unreachable: the addresses are released once it is reachable again, by
+// the agent that runs then. The interfaces of one container have a file each.
 func TestRootSecondaryOwed(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Kube)
@@ -419,8 +420,8 @@ func TestRootSecondaryOwed(t *testing.T) {
 	b.holdsExactly(t, 90*time.Second, kept)
 }
 
-// The examples in docs/secondary-networks.md work as they are, but for the names of the node's interfaces. The one of
-// Antrea's page whose gateways are in no subnet is passed through, and the kernel refuses it.
+// The examples in docs/secondary-networks.md work as they are, except for the names of the node's interfaces. The one
+// of Antrea's page whose gateways are in no subnet is passed through, and the kernel rejects it.
 func TestRootSecondaryDocs(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	b := upSecondary(t, lab.Directory)
@@ -466,11 +467,11 @@ func TestRootSecondaryDocs(t *testing.T) {
 	if _, err := b.add(asList(refused), p); err == nil || !strings.Contains(err.Error(), "failed to add route") {
 		t.Errorf("gateways in no subnet: %v", err)
 	}
-	b.mustDel(t, asList(refused), p) // what a runtime does then
+	b.mustDel(t, asList(refused), p) // as a runtime does then
 	b.holdsExactly(t, 0)
 }
 
-// asList is a configuration of one plugin as a runtime's list.
+// asList is a configuration of one plugin as a configuration list.
 func asList(conf string) string {
 	version := strings.Split(conf, `"cniVersion": "`)[1][:5]
 	name, _, _ := strings.Cut(strings.Split(conf, `"name": "`)[1], `"`)

@@ -27,13 +27,13 @@ import (
 // mains are the reference plugins under which Fairlead is the IPAM plugin, built from the version in go.mod.
 func mains() []string { return []string{"bridge", "macvlan", "ipvlan"} }
 
-// bed is a node with a runtime that knows secondary networks. It has no bridging mode.
+// bed is a node with a runtime that has secondary networks. It has no bridged pods.
 type bed struct {
 	runtime
 	cluster lab.Cluster
 }
 
-// upSecondary makes a lab of one node that ends with the test, with the reference plugins beside Fairlead's.
+// upSecondary creates a lab of one node that ends with the test, with the reference plugins beside Fairlead's.
 func upSecondary(t *testing.T, cluster lab.Cluster) *bed {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -55,7 +55,7 @@ func upSecondary(t *testing.T, cluster lab.Cluster) *bed {
 		data, err := os.ReadFile(filepath.Join(built, p))
 		must(t, err)
 		path := h.Private("/opt/cni/bin/" + p)
-		if err := os.Remove(path); err != nil && !os.IsNotExist(err) { // a link to Debian's
+		if err := os.Remove(path); err != nil && !os.IsNotExist(err) { // a link to Debian's plugin
 			t.Fatal(err)
 		}
 		must(t, os.WriteFile(path, data, 0o755))
@@ -71,7 +71,7 @@ func (b *bed) ready(t *testing.T) {
 	eventually(t, 10*time.Second, func() error { return b.status(alone("1.1.0")) })
 }
 
-// kernelHas tells whether interfaces of a kind can be made.
+// kernelHas reports whether the kernel can create interfaces of a kind.
 func (b *bed) kernelHas(t *testing.T, kind string) bool {
 	t.Helper()
 	p := b.container(t)
@@ -92,8 +92,8 @@ func plugin(main, more string) string {
 	return fmt.Sprintf(`{"type": %q, %s, "ipam": {"type": "antrea", %s}}`, main, keys[main], more)
 }
 
-// underlay gives the node an interface that macvlan and ipvlan can be on, and a bridge whose MAC stays: the plugin
-// bridge fails at CHECK when ports have changed it.
+// underlay creates an interface on the node for macvlan and ipvlan, and a bridge with a fixed MAC: the plugin bridge
+// fails at CHECK when ports have changed it.
 func (b *bed) underlay(t *testing.T) {
 	t.Helper()
 	for _, line := range []string{"ip link add under0 type veth peer name under1", "ip link set under0 up", "ip link set under1 up",
@@ -127,7 +127,7 @@ func net1(p *libcni.RuntimeConf) *libcni.RuntimeConf {
 	return &second
 }
 
-// allocations are all there are in the store.
+// allocations are all in the API.
 func (b *bed) allocations(t *testing.T) (list []api.IPAllocation) {
 	t.Helper()
 	if b.cluster == lab.Kube {
@@ -147,7 +147,7 @@ func (b *bed) allocations(t *testing.T) (list []api.IPAllocation) {
 	return list
 }
 
-// held is what is allocated, as "NAME container interface network", sorted.
+// held are the allocations, as "NAME container interface network", sorted.
 func (b *bed) held(t *testing.T) []string {
 	t.Helper()
 	out := []string{}
@@ -160,7 +160,7 @@ func (b *bed) held(t *testing.T) []string {
 	return out
 }
 
-// holding is how held shows what a result says of an interface.
+// holding are the lines that held returns for an interface with this result.
 func holding(scope string, p *libcni.RuntimeConf, network string, addrs ...netip.Addr) (out []string) {
 	for _, a := range addrs {
 		out = append(out, strings.Join([]string{allocation.Name(scope, a), p.ContainerID, p.IfName, network}, " "))
@@ -168,7 +168,7 @@ func holding(scope string, p *libcni.RuntimeConf, network string, addrs ...netip
 	return out
 }
 
-// holdsExactly waits until that is held and nothing else.
+// holdsExactly waits until exactly these are allocated.
 func (b *bed) holdsExactly(t *testing.T, limit time.Duration, want ...[]string) {
 	t.Helper()
 	all := slices.Concat(want...)
@@ -193,8 +193,8 @@ func ips(t *testing.T, result types.Result) (out []netip.Addr) {
 	return out
 }
 
-// ipam calls the IPAM plugin as a main plugin does. more are keys of ipam; others, each with a comma behind it, keys
-// beside it.
+// ipam calls the IPAM plugin as a main plugin does. more are keys of ipam; others are keys beside it, each followed by
+// a comma.
 func (b *bed) ipam(verb string, p *libcni.RuntimeConf, network, more, others string) (result types.Result, err error) {
 	conf := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "bridge", %s "ipam": {"type": "fairlead", %s}}`,
 		network, others, more)
@@ -212,7 +212,7 @@ func (b *bed) ipam(verb string, p *libcni.RuntimeConf, network, more, others str
 	return result, err
 }
 
-// restart kills the agent if it runs, and starts the next.
+// restart kills the agent if it runs, and starts it.
 func (b *bed) restart(t *testing.T) {
 	t.Helper()
 	must(t, b.lab.AgentKill(labtest.Within(t, 10*time.Second), b.node.Name))

@@ -1,6 +1,6 @@
-// Package chain judges the CNI verbs from the side of a container runtime: libcni calls the real plugin of a node of a
-// lab (package lab), alone and in a chain with the reference plugins portmap, bandwidth and tuning. What is there is
-// known by the container IDs and network namespaces that the tests gave.
+// Package chain tests the CNI verbs from the side of a container runtime: libcni calls the real plugin on a node of a
+// lab (package lab), alone and in a chain with the reference plugins portmap, bandwidth and tuning. Objects are
+// identified by the tests' container IDs and network namespaces.
 package chain
 
 import (
@@ -30,12 +30,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// binDir is where labtest.Main has built the programs; empty if it did not.
+// binDir is where labtest.Main has built the programs; empty if it did not build them.
 var binDir string
 
 func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 
-// node2 has room for five pods.
+// smallNode has room for five pods.
 const smallNode = `
 apiVersion: v1
 kind: Node
@@ -48,11 +48,11 @@ status: {addresses: [{type: InternalIP, address: 192.168.77.12}, {type: Internal
 type runtime struct {
 	lab  *lab.Lab
 	node host.Host
-	// ref is what the node's flows are made of.
+	// ref is the reference from which the node's expected flows are computed.
 	ref nodestate.Reference
 }
 
-// up makes a lab of two nodes that ends with the test, and returns a runtime for each. When the test fails, the
+// up creates a lab of two nodes that ends with the test, and returns a runtime for each. When the test fails, the
 // agents' logs are shown.
 func up(t *testing.T) (node1, node2 runtime) {
 	t.Helper()
@@ -83,7 +83,7 @@ func up(t *testing.T) (node1, node2 runtime) {
 	return runtimes[0], runtimes[1]
 }
 
-// upLab makes a lab that ends with the test.
+// upLab creates a lab that ends with the test.
 func upLab(t *testing.T, o lab.Options) *lab.Lab {
 	t.Helper()
 	o.Dir, o.BinDir, o.Datapath = filepath.Join(t.TempDir(), "lab"), binDir, vswitch.Datapath(ovstest.UnderTest(t))
@@ -101,7 +101,7 @@ func upLab(t *testing.T, o lab.Options) *lab.Lab {
 	return l
 }
 
-// learn looks at the node without pods and with one.
+// learn reads the node's flows without pods and with one.
 func (r *runtime) learn(t *testing.T) {
 	t.Helper()
 	empty := r.state(t)
@@ -155,7 +155,7 @@ const (
 // full is the whole chain.
 func full(version string) string { return network(version, "chain", portmap, bandwidth, tuning) }
 
-// container makes a network namespace for a new container ID, which goes with the lab if not before.
+// container creates a network namespace for a new container ID, which is removed with the lab if not before.
 func (r runtime) container(t *testing.T) *libcni.RuntimeConf {
 	t.Helper()
 	id := fmt.Sprintf("c%d-%s", time.Now().UnixNano(), strings.ReplaceAll(filepath.Base(t.Name()), " ", "-"))
@@ -245,8 +245,8 @@ func (r runtime) state(t *testing.T) nodestate.State {
 	return s
 }
 
-// has fails the test unless the node has what these pods need, and nothing else of any pod. Ports and veths of pods
-// that are gone may go a little later. Network namespaces are the runtime's own affair.
+// has fails the test unless the node has what these pods need, and nothing of other pods. Ports and veths of deleted
+// pods may disappear a little later. Network namespaces belong to the runtime.
 func (r runtime) has(t *testing.T, pods ...nodestate.Pod) {
 	t.Helper()
 	limit := time.Now().Add(5 * time.Second)
@@ -271,7 +271,7 @@ func (r runtime) has(t *testing.T, pods ...nodestate.Pod) {
 	}
 }
 
-// asPod is what a result of ADD says about the container.
+// asPod is the container as described by a result of ADD.
 func asPod(t *testing.T, p *libcni.RuntimeConf, result types.Result) nodestate.Pod {
 	t.Helper()
 	r, err := types100.NewResultFromResult(result)
@@ -291,7 +291,7 @@ func asPod(t *testing.T, p *libcni.RuntimeConf, result types.Result) nodestate.P
 	return pod
 }
 
-// text is a result as a plugin prints it.
+// text is a result in the form in which a plugin prints it.
 func text(t *testing.T, result types.Result) string {
 	t.Helper()
 	data, err := json.Marshal(result)
@@ -307,7 +307,7 @@ func (r runtime) in(t *testing.T, p *libcni.RuntimeConf, line string) string {
 	return out
 }
 
-// run runs a program in a container, or on the node if p is nil, and returns what it printed.
+// run runs a program in a container, or on the node if p is nil, and returns its output.
 func (r runtime) run(p *libcni.RuntimeConf, line string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

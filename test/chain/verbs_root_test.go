@@ -16,12 +16,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// limits make the plugin bandwidth work. Without any, its version 1.1.1 fails at CHECK.
+// limits are runtime arguments for the plugin bandwidth. Without any, its version 1.1.1 fails at CHECK.
 func limits() map[string]any {
 	return map[string]any{"bandwidth": map[string]any{"ingressRate": 1e9, "ingressBurst": 1e8, "egressRate": 1e9, "egressBurst": 1e8}}
 }
 
-// All verbs about one container, in every version of the spec, in a chain where the plugins of Debian speak it.
+// All verbs for one container, in every version of the spec, in a chain where Debian's plugins support it.
 func TestRootVerbs(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
@@ -74,7 +74,7 @@ func TestRootVerbs(t *testing.T) {
 	}
 }
 
-// asResultSays looks into the container.
+// asResultSays compares the container with the result.
 func (r runtime) asResultSays(t *testing.T, p *libcni.RuntimeConf, any types.Result) {
 	t.Helper()
 	result, err := types100.NewResultFromResult(any)
@@ -99,7 +99,7 @@ func (r runtime) asResultSays(t *testing.T, p *libcni.RuntimeConf, any types.Res
 	}
 }
 
-// CHECK says what is wrong.
+// CHECK reports what is wrong.
 func TestRootCheckFails(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
@@ -129,7 +129,7 @@ func TestRootCheckFails(t *testing.T) {
 	}
 }
 
-// A port that somebody deletes comes back; while it is away, CHECK may say so.
+// A port that was deleted externally is recreated; while it is missing, CHECK may report it.
 func TestRootCheckPortDeleted(t *testing.T) {
 	r, _ := up(t)
 	p := r.container(t)
@@ -145,8 +145,8 @@ func TestRootCheckPortDeleted(t *testing.T) {
 	r.has(t, pod)
 }
 
-// The same container again, or another one with its network namespace, at once: the port and the veth that it had are
-// still there.
+// ADD for the same container, or for another one with its network namespace, immediately after DEL: the port and the
+// veth still exist.
 func TestRootADDAtOnceAfterDEL(t *testing.T) {
 	r, _ := up(t)
 	p := r.container(t)
@@ -164,7 +164,7 @@ func TestRootADDAtOnceAfterDEL(t *testing.T) {
 	r.has(t)
 }
 
-// GC takes away what the runtime does not list, and nothing of another network.
+// GC removes attachments that the runtime does not list, and nothing of another network.
 func TestRootGC(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)
@@ -182,7 +182,7 @@ func TestRootGC(t *testing.T) {
 	r.has(t)
 }
 
-// STATUS is about whether an ADD could succeed.
+// STATUS reports whether an ADD can succeed.
 func TestRootStatus(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	r, _ := up(t)

@@ -1,5 +1,6 @@
 // Command e2e runs a real Kubernetes cluster on one machine, for trying Fairlead out and for tests: kubelets,
-// containerd and a control plane, in namespaces. All of it is in package bed; here are the words and flags.
+// containerd and a control plane, in namespaces. The implementation is package bed; this package has the commands and
+// flags.
 package main
 
 import (
@@ -31,7 +32,7 @@ const example = `  e2e up --import out/image/fairlead.tar
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	// A second signal ends the program at once.
+	// A second signal ends the program immediately.
 	context.AfterFunc(ctx, stop)
 	if err := root().ExecuteContext(ctx); err != nil {
 		var ended *exec.ExitError
@@ -53,7 +54,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.TraverseChildren = true // so that --name counts before kubectl, whose flags are not parsed
+	cmd.TraverseChildren = true // so that --name is parsed before kubectl, whose flags are not
 	name := cmd.PersistentFlags().String("name", "", "name of the cluster; any number can be up side by side")
 	cmd.AddCommand(upCommand(name), downCommand(name), kubectlCommand(name), nodeCommand(name), importCommand(name),
 		rebootCommand(name), daemonCommand(name), controlPlaneCommand(name))

@@ -14,12 +14,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// away is how long the API server stays away where time matters: longer than the 45 s after which client-go gives a
-// connection up on which nothing is answered.
+// away is the length of an outage of the API server where time matters: longer than the 45 s after which client-go
+// closes a connection without traffic.
 const away = time.Minute
 
-// The API server is killed. Pods go on, DEL and the ADD of a pod that the agent has seen work; and all is well when it
-// is back.
+// The API server is killed. Pods keep running, DEL and the ADD of a pod that the agent has seen work; everything works
+// again when it is back.
 func TestRootAPIServerKilled(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -34,7 +34,7 @@ func TestRootAPIServerKilled(t *testing.T) {
 	b.ping(t, "d", "a", 10*time.Second)
 }
 
-// The API server hangs: connections stay and nothing answers.
+// The API server hangs: connections stay open without an answer.
 func TestRootAPIServerHangs(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -49,14 +49,14 @@ func TestRootAPIServerHangs(t *testing.T) {
 		}
 		return ""
 	})
-	b.cniWhileAway(t) // connections have been given up by now
+	b.cniWhileAway(t) // connections have been closed by now
 	must(t, b.plane.Resume(controlplane.APIServer))
 	b.follows(t)
 	stop()
 }
 
-// seen waits until the agent of a pod's node has heard of the pod from the API, and has put that on record. It may have
-// asked for the pod at its ADD, which is not the same: after a fault its watch is some seconds behind.
+// seen waits until the agent of a pod's node has received the pod from its watch and recorded it. The agent may have
+// requested the pod at its ADD, which is not the same: after a fault its watch lags by some seconds.
 func (b *bed) seen(t *testing.T, pod string) {
 	t.Helper()
 	rec, err := b.Records().Load("default/" + pod)
@@ -70,7 +70,7 @@ func (b *bed) seen(t *testing.T, pod string) {
 	})
 }
 
-// cniWhileAway calls DEL and ADD for pod b, which the agent knows, and wants an answer soon and its address back.
+// cniWhileAway calls DEL and ADD for pod b, which the agent has seen, and expects a prompt answer and the same address.
 func (b *bed) cniWhileAway(t *testing.T) {
 	t.Helper()
 	for _, verb := range []lab.Verb{lab.DEL, lab.ADD} {
@@ -87,8 +87,8 @@ func (b *bed) cniWhileAway(t *testing.T) {
 	b.ping(t, "b", "c", 10*time.Second)
 }
 
-// An agent that starts while the API server is away knows what the server last said: it gets ready, takes nothing
-// away, and serves pods.
+// An agent that starts while the API server is unreachable uses the last known inputs: it gets ready, removes nothing,
+// and serves pods.
 func TestRootAgentStartsWhileAPIServerIsAway(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -104,7 +104,7 @@ func TestRootAgentStartsWhileAPIServerIsAway(t *testing.T) {
 	stop()
 }
 
-// etcd is gone: the API server answers, with errors.
+// etcd is down: the API server answers with errors.
 func TestRootEtcdAway(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -119,12 +119,13 @@ func TestRootEtcdAway(t *testing.T) {
 	})
 	b.cniWhileAway(t)
 	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.Etcd, nil))
-	must(t, b.plane.StartAll(labtest.Within(t, time.Minute), func(controlplane.Part) {})) // those that ended meanwhile
+	must(t, b.plane.StartAll(labtest.Within(t, time.Minute), func(controlplane.Part) {})) // those that exited meanwhile
 	b.follows(t)
 	stop()
 }
 
-// The API server forbids everything (403). What is known stays in force, and is followed again with the rights back.
+// The API server forbids everything (403). The known state stays in force, and is updated again once the permissions
+// are back.
 func TestRootForbidden(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -132,7 +133,7 @@ func TestRootForbidden(t *testing.T) {
 	stop := b.steady(t, "a", "c")
 	_, err := b.Kubectl(t.Context(), "delete", "clusterrolebinding", "fairlead-agent")
 	must(t, err)
-	// Rights are asked for when a watch begins: end those that there are.
+	// Permissions are checked when a watch begins: end the existing ones.
 	must(t, b.plane.Restart(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
 	wait(t, time.Minute, func() string {
 		if !strings.Contains(b.log(t, "node1"), "forbidden") {
@@ -146,7 +147,7 @@ func TestRootForbidden(t *testing.T) {
 	stop()
 }
 
-// The way to the API server is cut for a while; what happened meanwhile is seen afterwards.
+// The network to the API server is cut for a while; changes of that time are seen afterwards.
 func TestRootWatchCut(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -174,8 +175,8 @@ func TestRootWatchCut(t *testing.T) {
 	stop()
 }
 
-// etcd comes back empty: other UIDs, smaller resourceVersions, tokens that nobody knows. Pods that the cluster has
-// forgotten are taken down, new ones run and talk.
+// etcd comes back empty: other UIDs, lower resourceVersions, unknown tokens. Pods that the cluster no longer has are
+// removed, new ones run and reach each other.
 func TestRootWiped(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// adminHere puts the administrator's kubeconfig onto a node, as people have one where they work.
+// adminHere writes the administrator's kubeconfig to a node.
 func (b *bed) adminHere(t *testing.T, node string) (kubeconfig string) {
 	t.Helper()
 	ctx := labtest.Within(t, 20*time.Second)
@@ -21,7 +21,7 @@ func (b *bed) adminHere(t *testing.T, node string) (kubeconfig string) {
 	return path
 }
 
-// says runs fairleadctl on node1 until its exit code and its words are those that are wanted.
+// says runs fairleadctl on node1 until its exit code and its output are as expected.
 func (b *bed) says(t *testing.T, kubeconfig string, code int, words []string, args ...string) {
 	t.Helper()
 	wait(t, 60*time.Second, func() string {
@@ -35,7 +35,7 @@ func (b *bed) says(t *testing.T, kubeconfig string, code int, words []string, ar
 	})
 }
 
-// On a node fairleadctl asks the agent and Open vSwitch as well, and finds what is broken there.
+// On a node fairleadctl also queries the agent and Open vSwitch, and finds what is broken there.
 func TestRootFairleadctlOnNode(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
@@ -44,7 +44,7 @@ func TestRootFairleadctlOnNode(t *testing.T) {
 	b.says(t, admin, 0, []string{"flows     ok", "mtu       ok", "ovs       ok", "uplink    ok", "leaks     ok"}, "doctor")
 	b.says(t, "/nonexistent", 0, []string{"flows     ok", "pod-cidr  not examined: only this node"}, "doctor", "--node-local")
 
-	// The packet's way, each part on its node.
+	// The packet's path, each part on its node.
 	b.says(t, admin, 0, []string{"from pod default/a", "output to the tunnel", "next: it goes to node node2"}, "trace", "a", "default/c")
 	b.says(t, admin, 0, []string{"from the tunnel", "output to pod default/a", "this is its arrival from node node2"}, "trace", "c", "a")
 	b.says(t, admin, 1, []string{"there is no pod default/none"}, "trace", "a", "none")
@@ -53,7 +53,7 @@ func TestRootFairleadctlOnNode(t *testing.T) {
 	b.says(t, "/nonexistent", 1, []string{"pod default/c is not on this node, and the Kubernetes API cannot be read"}, "trace", "a", "c")
 	b.says(t, admin, 0, []string{"detached: nothing was attached"}, "uplink", "status")
 
-	// node2 takes no large packets: a veth takes a VLAN tag more than its MTU.
+	// node2 receives no large packets: a veth accepts a VLAN tag beyond its MTU.
 	ctx := labtest.Within(t, 3*time.Minute)
 	mtu := func(bytes string) {
 		_, err := b.NodeExec(context.Background(), "node2", "ip", "link", "set", "eth0", "mtu", bytes)
@@ -65,10 +65,10 @@ func TestRootFairleadctlOnNode(t *testing.T) {
 	mtu("1500")
 	b.says(t, admin, 0, []string{"mtu    ok"}, "doctor", "mtu")
 
-	// Nobody mends the flows, and nobody adds pods.
+	// No agent repairs the flows, and no pods are added.
 	must(t, b.AgentKill(ctx, "node1"))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // the test's has ended
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // the test's context has ended
 		defer cancel()
 		must(t, b.AgentStart(ctx, "node1"))
 		must(t, b.WaitReady(ctx, "node1"))

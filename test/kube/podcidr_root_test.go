@@ -20,18 +20,18 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// The cluster CIDR is used up, and node2 is the one without. Its agent ends with one message and one Event, and what
-// the message says mends it.
+// The cluster CIDR is exhausted, and node2 has no podCIDR. Its agent exits with one message and one Event, and the
+// remedy in the message works.
 func TestRootClusterCIDRUsedUp(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
 	b.keepKCM(t)
 	must(t, b.AgentStop(labtest.Within(t, 20*time.Second), "node2"))
 	must(t, b.client.CoreV1().Nodes().Delete(t.Context(), "node2", metav1.DeleteOptions{}))
-	// All that there is belongs to node1.
+	// node1 has all of it.
 	b.clusterCIDR(t, strings.Join(b.node(t, "node1").Spec.PodCIDRs, ","))
 	must(t, b.RegisterNodes(t.Context()))
-	for range 2 { // as kubelet would: the Event stays one
+	for range 2 { // as kubelet would: there is still one Event
 		must(t, b.AgentStart(t.Context(), "node2"))
 		wait(t, time.Minute, func() string {
 			if s, err := b.AgentState(t.Context(), "node2"); err != nil || s.Exit == nil || *s.Exit != 78 {
@@ -63,8 +63,8 @@ func TestRootClusterCIDRUsedUp(t *testing.T) {
 	b.ping(t, "d", "a", 20*time.Second)
 }
 
-// The own Node is deleted and made again with another podCIDR, under a running agent and pods: the node follows, other
-// nodes too, and the pod with an address of before is named everywhere and mended as it is said.
+// The own Node is deleted and recreated with another podCIDR, under a running agent and pods: the node and its peers
+// apply it, and the pod outside podCIDR is reported everywhere; the reported remedy works.
 func TestRootPodCIDRChanged(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
@@ -95,8 +95,8 @@ func TestRootPodCIDRChanged(t *testing.T) {
 	b.doctorSays(t, 0, "No problems")
 }
 
-// Two nodes have the same podCIDR, while both agents run: both refuse new pods, both Nodes have the Event, pods that
-// run go on. Then as the doctor says: node2's Node is recreated while kube-controller-manager is stopped.
+// Two nodes have the same podCIDR while both agents run: both refuse new pods, both Nodes have the Event, running pods
+// are not affected. Then the doctor's remedy: node2's Node is recreated while kube-controller-manager is stopped.
 func TestRootDuplicatePodCIDR(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -136,7 +136,7 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 	for _, node := range b.Nodes() {
 		must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
 	}
-	must(t, b.WaitPods(labtest.Within(t, time.Minute))) // e and f got their addresses
+	must(t, b.WaitPods(labtest.Within(t, time.Minute))) // e and f have been given their addresses
 	_, err = b.Kubectl(t.Context(), "-n", "default", "delete", "pod", "c", "--ignore-not-found", "--wait=false")
 	must(t, err)
 	must(t, b.WaitPods(labtest.Within(t, time.Minute)))
@@ -152,7 +152,7 @@ func TestRootDuplicatePodCIDR(t *testing.T) {
 	stop()
 }
 
-// keepKCM gives kube-controller-manager back what it was told, when the test has ended.
+// keepKCM restores the flags of kube-controller-manager when the test has ended.
 func (b *bed) keepKCM(t *testing.T) {
 	t.Helper()
 	before, err := b.plane.ClusterCIDR()
@@ -160,7 +160,7 @@ func (b *bed) keepKCM(t *testing.T) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if t.Failed() { // node2 may be as the test broke it
+		if t.Failed() { // node2 may still be broken by the test
 			if _, err := b.Kubectl(ctx, "delete", "node", "node2", "--ignore-not-found"); err != nil {
 				t.Error(err)
 			}
@@ -179,7 +179,7 @@ func (b *bed) clusterCIDR(t *testing.T, cidrs string) {
 	must(t, b.plane.Restart(labtest.Within(t, time.Minute), controlplane.KCM, controlplane.Flags{"cluster-cidr": cidrs}))
 }
 
-// makeAgain deletes a Node and creates it again with other podCIDRs.
+// makeAgain deletes a Node and recreates it with other podCIDRs.
 func (b *bed) makeAgain(t *testing.T, name string, podCIDRs []string) {
 	t.Helper()
 	n := b.node(t, name)
@@ -231,7 +231,7 @@ func (b *bed) event(t *testing.T, node, reason string) (message string) {
 	return message
 }
 
-// doctorSays runs fairleadctl's doctor and wants its verdict, the exit code, and a text in its report.
+// doctorSays runs fairleadctl's doctor and expects its verdict, the exit code, and a text in its report.
 func (b *bed) doctorSays(t *testing.T, want int, text string) {
 	t.Helper()
 	wait(t, 20*time.Second, func() string {
@@ -243,7 +243,7 @@ func (b *bed) doctorSays(t *testing.T, want int, text string) {
 	})
 }
 
-// fairleadctl runs it on a host and returns what it says and its exit code.
+// fairleadctl runs it on a host and returns its output and its exit code.
 func (b *bed) fairleadctl(t *testing.T, host, kubeconfig string, args ...string) (out string, code int) {
 	t.Helper()
 	out, err := b.NodeExec(labtest.Within(t, 40*time.Second), host, append([]string{"env", "KUBECONFIG=" + kubeconfig, "fairleadctl"}, args...)...)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Pods made through the API talk, on one node and across, in both families; their addresses are of their node's
-// podCIDRs and the API has them.
+// Pods created through the API reach each other, on one node and across nodes, in both families; their addresses are of
+// their node's podCIDRs and in the API.
 func TestRootPodsTalk(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -48,8 +48,8 @@ metadata: {name: web}
 spec: {ipFamilyPolicy: RequireDualStack, selector: {app: s}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// A ClusterIP is reached from a routed pod and from a node, in both families, and leads to pods on both nodes; one of
-// them is on the client's own.
+// A ClusterIP is reachable from a routed pod and from a node, in both families, and has backends on both nodes; one of
+// them is on the client's node.
 func TestRootServices(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "s1@node1", "s2@node2")
@@ -70,7 +70,7 @@ func TestRootServices(t *testing.T) {
 	a := b.pod(t, "a")
 	for _, vip := range vips {
 		for from, do := range map[string]func(func() error) error{"pod a": a.do, "node1": node.Do} {
-			wait(t, 30*time.Second, func() string { // until kube-proxy knows of it
+			wait(t, 30*time.Second, func() string { // until kube-proxy has it
 				if _, err := call(do, vip); err != nil {
 					return err.Error()
 				}
@@ -79,7 +79,7 @@ func TestRootServices(t *testing.T) {
 			for _, n := range hits {
 				n.Store(0)
 			}
-			for range 60 { // kube-proxy chooses by lot: 60 calls miss one of two backends once in 2^59 runs
+			for range 60 { // kube-proxy chooses randomly: 60 calls miss one of two backends once in 2^59 runs
 				who, err := call(do, vip)
 				if err != nil {
 					t.Errorf("%s to %s: %v", from, vip, err)
@@ -96,7 +96,7 @@ func TestRootServices(t *testing.T) {
 	}
 }
 
-// A pod reaches the API by the address that every pod is told.
+// A pod reaches the API by the address in every pod's environment.
 func TestRootPodReachesTheAPI(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1")
@@ -111,7 +111,7 @@ func TestRootPodReachesTheAPI(t *testing.T) {
 
 func (p pod) do(f func() error) error { return p.host.DoNet(p.netns, f) }
 
-// serve answers on port 8080 of the pod with who, and counts, until the test ends.
+// serve answers on port 8080 of the pod with who, and counts the requests, until the test ends.
 func (p pod) serve(t *testing.T, who string, calls *atomic.Int32) {
 	t.Helper()
 	var listener net.Listener
@@ -133,7 +133,7 @@ func (p pod) serve(t *testing.T, who string, calls *atomic.Int32) {
 	}()
 }
 
-// call connects to port 80 of vip from where do runs it, and returns what it is told.
+// call connects to port 80 of vip from where do runs it, and returns the answer.
 func call(do func(func() error) error, vip string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -1,6 +1,6 @@
 // Package kube holds the tests that need agents in a real Kubernetes cluster: one lab (package lab) with a real control
 // plane, kube-proxy and CNI calls, for all of them. Each test leaves the cluster as it found it: healthy, and without
-// Pods. The lab is known by its directory and ends with the tests.
+// Pods. The lab is identified by its directory and ends with the tests.
 package kube
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// bed is the cluster, as tests use it.
+// bed is the cluster.
 type bed struct {
 	*lab.Lab
 	plane  controlplane.Plane
@@ -67,8 +67,8 @@ func (w withLab) Run() int {
 	return code
 }
 
-// cluster returns the bed, and sees to it that the test leaves all parts running and no Pods. When the test fails, the
-// agents' logs of its time are shown.
+// cluster returns the bed, and ensures that the test leaves all components running and no Pods. When the test fails,
+// the agents' logs of its time are shown.
 func cluster(t *testing.T) *bed {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -87,7 +87,7 @@ func cluster(t *testing.T) *bed {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		for _, part := range controlplane.Parts() { // of a test that failed half way
+		for _, part := range controlplane.Parts() { // of a test that failed midway
 			if t.Failed() {
 				t.Logf("the end of the log of %s:\n%s", part, b.plane.Tail(part, 30))
 			}
@@ -98,7 +98,7 @@ func cluster(t *testing.T) *bed {
 		if err := b.plane.StartAll(ctx, func(controlplane.Part) {}); err != nil {
 			t.Error(err)
 		}
-		// Without the Service kubernetes, which the API server would make again after some seconds.
+		// Without the Service kubernetes, which the API server would recreate after some seconds.
 		if _, err := b.Kubectl(ctx, "delete", "pods,services", "--field-selector=metadata.name!=kubernetes",
 			"--wait=false"); err != nil {
 			t.Error(err)
@@ -125,7 +125,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wait polls until done returns "", and fails the test with the last answer after limit. It returns how long it took.
+// wait polls until done returns "", and fails the test with the last result after limit. It returns how long it took.
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) time.Duration {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
@@ -154,7 +154,8 @@ func podYAML(name, node string) string {
 		"spec: {nodeName: %s, containers: [{name: main, image: none}]}\n", name, name[:1], node)
 }
 
-// addPods makes Pods, each given as "name@node", and waits until they run. The label app is the name's first letter.
+// addPods creates Pods, each in the form "name@node", and waits until they run. The label app is the name's first
+// letter.
 func (b *bed) addPods(t *testing.T, pods ...string) {
 	t.Helper()
 	var manifests []string
@@ -190,7 +191,7 @@ func (b *bed) pod(t *testing.T, name string) pod {
 	return p
 }
 
-// ping wants an answer from every address of the pod to, at most limit from now.
+// ping expects a reply from every address of the pod to, at most limit from now.
 func (b *bed) ping(t *testing.T, from, to string, limit time.Duration) {
 	t.Helper()
 	for _, ip := range b.pod(t, to).ips {
@@ -203,17 +204,17 @@ func (b *bed) ping(t *testing.T, from, to string, limit time.Duration) {
 	}
 }
 
-// follows makes a Node and takes it away again, and wants the agents to give its podCIDRs a route and to take that
-// away: they hear what the API says.
+// follows creates and deletes a Node, and expects the agents to add and remove a route to its podCIDRs: their watches
+// work.
 func (b *bed) follows(t *testing.T) {
 	t.Helper()
-	// After several faults kube-controller-manager waits up to a minute before it asks again. It is not under test.
+	// After several faults kube-controller-manager backs off for up to a minute. It is not under test.
 	must(t, b.plane.Restart(labtest.Within(t, time.Minute), controlplane.KCM, nil))
 	b.makeGuest(t)
 	b.followsGuest(t)
 }
 
-// makeGuest makes a Node that is no node of the lab.
+// makeGuest creates a Node that is not a node of the lab.
 func (b *bed) makeGuest(t *testing.T) {
 	t.Helper()
 	guest := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "guest"},
@@ -223,7 +224,7 @@ func (b *bed) makeGuest(t *testing.T) {
 	must(t, err)
 }
 
-// followsGuest is follows for the guest that there is.
+// followsGuest is follows for the existing guest.
 func (b *bed) followsGuest(t *testing.T) {
 	t.Helper()
 	const name = "guest"
@@ -260,8 +261,8 @@ func (b *bed) routed(t *testing.T, podCIDR string, want bool) {
 	}
 }
 
-// steady pings from one pod to another, ten times a second, until the returned function is called, which wants every
-// ping answered, but for one that was on its way then.
+// steady pings from one pod to another, ten times a second, until the returned function is called, which expects every
+// ping answered, except one in flight at that moment.
 func (b *bed) steady(t *testing.T, from, to string) (stop func()) {
 	t.Helper()
 	b.ping(t, from, to, 20*time.Second)

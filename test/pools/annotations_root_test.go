@@ -14,7 +14,7 @@ import (
 
 const annotated = "apiVersion: v1\nkind: Namespace\nmetadata: {name: annotated, annotations: {ipam.antrea.io/ippools: ns10}}\n"
 
-// What annotations ask for is what the pod has: addresses, mask, gateway, and the same on record.
+// The pod has what its annotations request: addresses, mask, gateway, and the same in its record.
 func TestRootAnnotations(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, annotated, poolYAML("ns10", 4, 10, "100", "109"), poolYAML("four10", 4, 10, "110", "119"),
@@ -57,7 +57,7 @@ func TestRootAnnotations(t *testing.T) {
 	b.holdsExactly(t, 5*time.Second)
 }
 
-// looksRight looks at the pod's interface and at the record of its port.
+// looksRight checks the pod's interface and the record of its port.
 func (b *bed) looksRight(t *testing.T, pod string, ip netip.Addr, vlan uint16) {
 	t.Helper()
 	rec := b.record(t, pod)
@@ -96,7 +96,7 @@ func (b *bed) looksRight(t *testing.T, pod string, ip netip.Addr, vlan uint16) {
 	t.Errorf("%s: no pod holds %s", pod, ip)
 }
 
-// Each mistake is told by the plugin and by an Event on the Pod, and leaves nothing.
+// Each mistake is reported by the plugin and by an Event on the Pod, and leaves nothing behind.
 func TestRootRefused(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("four10", 4, 10, "110", "119"), poolYAML("six20", 6, 20, "1000", "100f"),
@@ -137,7 +137,7 @@ func (b *bed) poolThere(t *testing.T, name string) error {
 	return err
 }
 
-// A pool that is full says how full, and serves the pod that waits as soon as another goes.
+// A full pool reports how many addresses are in use, and serves the waiting pod as soon as another is deleted.
 func TestRootExhausted(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("two", 4, 20, "110", "111"), podYAML("a", node, "ippools: two"), podYAML("b", "node2", "ippools: two"))

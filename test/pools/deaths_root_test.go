@@ -24,8 +24,8 @@ func (b *bed) pendingReleases(t *testing.T) []string {
 	return strings.Fields(out)
 }
 
-// A DEL does not wait for an API server that is away. What the pod held is given back when it is there again, by
-// whichever agent runs then.
+// A DEL does not wait for an API server that is unreachable. The pod's addresses are released once it is reachable
+// again, by the agent that runs then.
 func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("away", 4, 10, "110", "119"), poolYAML("away6", 6, 10, "1100", "110f"),
@@ -54,21 +54,21 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 		}
 		return ""
 	})
-	// The same sandbox is added again: it has nothing of before.
+	// ADD for the same sandbox: nothing of the deleted attachment is used.
 	must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
 	if out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.ADD, "default/a"); err != nil {
 		t.Errorf("ADD of the same sandbox: %v %s", err, out)
 	}
 }
 
-// killAgent ends the agent with SIGKILL and starts the next.
+// killAgent kills the agent with SIGKILL and starts it again.
 func (b *bed) killAgent(t *testing.T) {
 	t.Helper()
 	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), node))
 	b.restart(t)
 }
 
-// restart starts an agent when the one that was killed is gone.
+// restart starts an agent when the killed one is gone.
 func (b *bed) restart(t *testing.T) {
 	t.Helper()
 	wait(t, 10*time.Second, func() string {
@@ -80,8 +80,8 @@ func (b *bed) restart(t *testing.T) {
 	must(t, b.AgentStart(labtest.Within(t, 10*time.Second), node))
 }
 
-// Wherever in ADD or DEL of bridged pods the agent is killed: in the end what is held is what pods have, and no address
-// has two owners.
+// The agent is killed at any point of ADD or DEL of bridged pods: in the end the allocations are those of the pods, and
+// no address has two owners.
 func TestRootKilledInADDAndDEL(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("small", 4, 20, "110", "117"), poolYAML("small6", 6, 20, "1100", "1107"))
@@ -95,7 +95,7 @@ func TestRootKilledInADDAndDEL(t *testing.T) {
 	atKill := map[string]int{}
 	const kills = 8
 	for i := range kills {
-		// An ADD takes some 300 ms here, most of it for asking the underlay, and a DEL 50 ms.
+		// An ADD takes some 300 ms here, most of it for probing the underlay, and a DEL 50 ms.
 		b.apply(t, manifests...)
 		b.afterBegin(t, "kx", sandbox.Creating, time.Duration(i)*70*time.Millisecond)
 		b.killNow(t, atKill, "ADD")
@@ -132,7 +132,7 @@ func TestRootKilledInADDAndDEL(t *testing.T) {
 	}
 }
 
-// afterBegin waits until the runtime has begun, or is past it, and then for d more.
+// afterBegin waits until the runtime is in that state, or past it, and then for d.
 func (b *bed) afterBegin(t *testing.T, pod string, state sandbox.State, d time.Duration) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -150,7 +150,7 @@ func (b *bed) afterBegin(t *testing.T, pod string, state sandbox.State, d time.D
 	time.Sleep(d)
 }
 
-// killNow kills the agent, counts what there was at that moment, and starts the next.
+// killNow kills the agent, counts the states at that moment, and starts it again.
 func (b *bed) killNow(t *testing.T, atKill map[string]int, verb string) {
 	t.Helper()
 	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), node))
@@ -167,7 +167,7 @@ func (b *bed) killNow(t *testing.T, atKill map[string]int, verb string) {
 	b.restart(t)
 }
 
-// noneTwice wants every address to be of one pod.
+// noneTwice expects every address to belong to one pod.
 func (b *bed) noneTwice(t *testing.T) {
 	t.Helper()
 	records, err := b.Records().List()
@@ -182,8 +182,8 @@ func (b *bed) noneTwice(t *testing.T) {
 	}
 }
 
-// A runtime that dies with the agent calls no DEL: when the sandbox is gone the node knows that its pod is, and gives
-// the address back. One whose sandbox is there keeps it, and so does one of which nothing is known.
+// A runtime that dies with the agent calls no DEL: when the sandbox is gone, the node treats its pod as gone and
+// releases the address. An address whose sandbox exists is kept, and so is one of which nothing is known.
 func TestRootNodeIsTheWitness(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("witness", 4, 10, "110", "119"), podYAML("a", node, "ippools: witness"))
@@ -192,11 +192,11 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 	boot, err := b.NodeExec(labtest.Within(t, 10*time.Second), node, "cat", "/proc/sys/kernel/random/boot_id")
 	must(t, err)
 	boot = strings.TrimSpace(boot)
-	b.apply(t, allocation("192.168.110.1", "x", "", "")) // no address of the pool: nobody's business
+	b.apply(t, allocation("192.168.110.1", "x", "", "")) // no address of the pool: ignored
 	b.apply(t, allocation("192.168.110.115", "gone", "/run/netns/gone", boot), allocation("192.168.110.116", "before", rec.Netns, "other"),
 		allocation("192.168.110.117", "lives", rec.Netns, boot), allocation("192.168.110.118", "unknown", "", ""))
 	b.dieInADDs(t)
-	b.restart(t) // looks at its start, and then every 20 s as long as something is suspect
+	b.restart(t) // checks at its start, and then every 20 s as long as a record is suspect
 	wait(t, 90*time.Second, func() string {
 		held := strings.Join(b.held(t), ", ")
 		for _, dead := range []string{"192.168.110.115", "192.168.110.116", "annotated/"} {
@@ -225,7 +225,7 @@ func TestRootNodeIsTheWitness(t *testing.T) {
 	})
 }
 
-// allocation is one of pool witness and network fairlead, made behind the agent's back.
+// allocation is one of pool witness and network fairlead, created externally.
 func allocation(ip, container, netns, boot string) string {
 	return fmt.Sprintf("apiVersion: ipam.fairlead.dev/v1alpha1\nkind: IPAllocation\nmetadata: {name: %[1]s}\nspec:\n"+
 		"  address: %[1]s\n  pool: witness\n  phase: Allocated\n"+
@@ -233,7 +233,7 @@ func allocation(ip, container, netns, boot string) string {
 		ip, container, node, netns, boot)
 }
 
-// GC gives back what containers hold that the runtime does not list, on record or not, of its network alone.
+// GC releases what containers hold that the runtime does not list, recorded or not, of its network only.
 func TestRootGC(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("witness", 4, 10, "110", "119"), podYAML("a", node, "ippools: witness", "pod-ips: 192.168.110.111"),
@@ -244,7 +244,7 @@ func TestRootGC(t *testing.T) {
 	elsewhere := strings.Replace(allocation("192.168.110.116", "z", "", ""), "node: "+node, "node: node2", 1)
 	secondary := strings.Replace(allocation("192.168.110.117", "w", "", ""), "ifName: eth0", "ifName: net1, ipamOnly: true", 1)
 	b.apply(t, allocation("192.168.110.113", "x", "", ""), other, elsewhere, secondary,
-		allocation("192.168.110.114", b.record(t, "a").ContainerID, "", "")) // cut short, and its container is listed
+		allocation("192.168.110.114", b.record(t, "a").ContainerID, "", "")) // incomplete, and its container is listed
 	if out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.GC, "default/b"); err != nil {
 		t.Fatalf("GC: %v %s", err, out)
 	}
@@ -252,7 +252,7 @@ func TestRootGC(t *testing.T) {
 	if got := b.held(t); !slices.Equal(got, want) {
 		t.Errorf("after GC held are %q, want %q", got, want)
 	}
-	// The kernel's end of the interface is gone as well.
+	// The kernel's interface is gone as well.
 	b.remove(t, "b")
 	b.remove(t, "a")
 	for _, ip := range []string{"114", "115", "116", "117"} {
@@ -261,7 +261,7 @@ func TestRootGC(t *testing.T) {
 	}
 }
 
-// dieInADDs kills the agent while ADDs run, each at another step, and takes their sandboxes away. Nobody calls DEL.
+// dieInADDs kills the agent while ADDs run, each at another step, and removes their sandboxes. There is no DEL.
 func (b *bed) dieInADDs(t *testing.T) {
 	t.Helper()
 	b.apply(t, annotated, poolYAML("ns10", 4, 10, "100", "109"))
@@ -271,7 +271,7 @@ func (b *bed) dieInADDs(t *testing.T) {
 	names := []string{"annotated/h1", "annotated/h2", "annotated/h3", "annotated/h4", "annotated/h5"}
 	for _, name := range names {
 		answered.Go(func() {
-			b.CNI(t.Context(), node, lab.ADD, name) // fails, mostly: the agent dies
+			b.CNI(t.Context(), node, lab.ADD, name) // fails in most cases: the agent dies
 		})
 		time.Sleep(70 * time.Millisecond)
 	}
@@ -285,7 +285,7 @@ func (b *bed) dieInADDs(t *testing.T) {
 	}
 }
 
-// Allocations and records that are lost under a living pod are made again.
+// Allocations and records that are lost under a running pod are recreated.
 func TestRootLostUnderALivingPod(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("lost", 4, 10, "110", "119"), poolYAML("lost6", 6, 10, "1200", "120f"),
@@ -299,7 +299,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 		must(t, err)
 	}
 	lose()
-	// Somebody asks for the address meanwhile, and does not get it.
+	// Another pod requests the address meanwhile, and does not get it.
 	b.apply(t, podYAML("thief", node, "ippools: lost", "pod-ips: "+rec.IPs[0]))
 	if got, want := b.event(t, "thief", "AddressAllocationFailed"), "pod default/a of this node has the address "+rec.IPs[0]; !strings.Contains(got, want) {
 		t.Errorf("the Event says %q, want %q", got, want)
@@ -331,7 +331,7 @@ func TestRootLostUnderALivingPod(t *testing.T) {
 	}
 }
 
-// portRecord is what OVSDB has of the pod's port.
+// portRecord is the record of the pod's port in OVSDB.
 func (b *bed) portRecord(t *testing.T, rec *sandbox.Record) string {
 	t.Helper()
 	out, err := b.NodeExec(labtest.Within(t, 20*time.Second), node, "ovs-vsctl", "--columns=name,external_ids", "find", "Port",
@@ -340,7 +340,7 @@ func (b *bed) portRecord(t *testing.T, rec *sandbox.Record) string {
 	return out
 }
 
-// After a power failure nothing of the boot before has an address, and pods are made anew.
+// After a power failure no address of the boot before is in use, and pods are recreated.
 func TestRootReboot(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("boot", 4, 10, "110", "119"), podYAML("a", node, "ippools: boot"), podYAML("far", "node2", "ippools: boot"))

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// The manifests in docs/ip-pools.md are accepted and do what the page says. Their VLANs are not those of the lab: the
-// pods have addresses, and nobody to talk to.
+// The manifests in docs/ip-pools.md are accepted and do what the page describes. Their VLANs are not those of the lab:
+// the pods have addresses, and no peers to reach.
 func TestRootManifestsOfTheDocs(t *testing.T) {
 	b := cluster(t)
 	page, err := os.ReadFile("../../docs/ip-pools.md")

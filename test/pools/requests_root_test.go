@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A pod on the underlay costs one write per address when it comes, and one, which lets it cool, when it goes; a routed
-// pod costs none. The agent counts them.
+// A bridged pod costs one write per address when it is created, and one, which starts the cooling, when it is deleted;
+// a routed pod costs none. The agent counts them.
 func TestRootWritesPerPod(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("counted4", 4, 10, "110", "119"), poolYAML("counted6", 6, 10, "1000", "100f"))
@@ -32,7 +32,7 @@ func TestRootWritesPerPod(t *testing.T) {
 	}
 }
 
-// wrote waits for as many writes of one method, and a second for what is not to come.
+// wrote waits for this number of writes of one method, and a second for unexpected ones.
 func (b *bed) wrote(t *testing.T, what string, before map[string]int, method string, many int) {
 	t.Helper()
 	want := maps.Clone(before)
@@ -50,7 +50,7 @@ func (b *bed) wrote(t *testing.T, what string, before map[string]int, method str
 	}
 }
 
-// writes are the requests that the agent has made to change objects, by method.
+// writes are the agent's write requests, by method.
 func (b *bed) writes(t *testing.T) map[string]int {
 	t.Helper()
 	out := map[string]int{}

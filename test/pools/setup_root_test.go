@@ -1,7 +1,7 @@
-// Package pools holds the tests of addresses of IPPools in a real cluster: what annotations get, what they are refused,
-// and that no address is lost or given twice, whatever dies. All tests use one lab in mode bridge with a Kubernetes API
-// (package lab), which is known by its directory and ends with them. Each has IPPools and Namespaces of its own, and
-// takes its pods away.
+// Package pools holds the tests of addresses of IPPools in a real cluster: what annotations get, when they are
+// rejected, and that no address is lost or allocated twice, whatever fails. All tests use one lab in mode bridge with a
+// Kubernetes API (package lab), which is identified by its directory and ends with them. Each has IPPools and
+// Namespaces of its own, and removes its pods.
 package pools
 
 import (
@@ -29,10 +29,10 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// node is where most pods are.
+// node runs most pods.
 const node = "node1"
 
-// bed is the cluster, as tests use it.
+// bed is the cluster.
 type bed struct {
 	*lab.Lab
 	plane  controlplane.Plane
@@ -76,8 +76,8 @@ func (w withLab) Run() int {
 	return code
 }
 
-// cluster returns the bed, and sees to it that the test leaves the API server and the agents running, and neither pods
-// nor pools. When the test fails, the agents' logs of its time are shown.
+// cluster returns the bed, and ensures that the test leaves the API server and the agents running, and neither pods nor
+// pools. When the test fails, the agents' logs of its time are shown.
 func cluster(t *testing.T) *bed {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -144,7 +144,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wait polls until done returns "", and fails the test with the last answer after limit.
+// wait polls until done returns "", and fails the test with the last result after limit.
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
@@ -173,7 +173,8 @@ func (b *bed) apply(t *testing.T, manifests ...string) {
 	must(t, err)
 }
 
-// poolYAML is an IPPool of a VLAN of the lab: the addresses from first to last, numbers of the last byte, or group.
+// poolYAML is an IPPool of a VLAN of the lab: the addresses from first to last, which are values of the last byte, or
+// group.
 func poolYAML(name string, family int, vlan uint16, first, last string) string {
 	gateway := underlay.Dual.VLANGatewayAddrs(vlan)[0]
 	if family == 6 {
@@ -186,7 +187,7 @@ func poolYAML(name string, family int, vlan uint16, first, last string) string {
 		name, net, first, last, gateway.Addr(), gateway.Bits(), vlan)
 }
 
-// podYAML is a Pod with annotations, each "key: value"; the keys ippools and pod-ips are written short.
+// podYAML is a Pod with annotations, each "key: value"; the keys ippools and pod-ips are written without their prefix.
 func podYAML(name, node string, annotations ...string) string {
 	namespace := "default"
 	if ns, short, named := strings.Cut(name, "/"); named {
@@ -200,7 +201,7 @@ func podYAML(name, node string, annotations ...string) string {
 		"spec: {nodeName: %s, containers: [{name: main, image: none}]}\n", name, namespace, strings.Join(long, ", "), node)
 }
 
-// record is what the runtime knows of a pod.
+// record is the runtime's record of a pod.
 func (b *bed) record(t *testing.T, pod string) *sandbox.Record {
 	t.Helper()
 	if !strings.Contains(pod, "/") {
@@ -252,7 +253,7 @@ func (b *bed) remove(t *testing.T, pods ...string) {
 	})
 }
 
-// allocations are all there are.
+// allocations are all in the API.
 func (b *bed) allocations(t *testing.T) []api.IPAllocation {
 	t.Helper()
 	out, err := b.Kubectl(labtest.Within(t, 20*time.Second), "get", "ipallocations", "-o", "json")
@@ -275,7 +276,7 @@ func (b *bed) held(t *testing.T) []string {
 	return out
 }
 
-// holdsExactly waits until what is held is what the running bridged pods have.
+// holdsExactly waits until the allocations are those of the running bridged pods.
 func (b *bed) holdsExactly(t *testing.T, limit time.Duration, pods ...string) {
 	t.Helper()
 	wait(t, limit, func() string {

@@ -67,8 +67,8 @@ spec:
 `, kind, name, replicas, more, strings.Join(annotations, ", "), node)
 }
 
-// ending has a workload deleted at the end of the test, with its pods and what is kept for it, and then the pools: a
-// pool in use can't be.
+// ending deletes a workload at the end of the test, with its pods and reservations, and then the pools: a pool in use
+// cannot be deleted.
 func (b *bed) ending(t *testing.T, object string, pools ...string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -85,7 +85,7 @@ func (b *bed) ending(t *testing.T, object string, pools ...string) {
 		if _, err := b.Kubectl(ctx, "delete", "ipallocations", "--all"); err != nil {
 			t.Error(err)
 		}
-		wait(t, time.Minute, func() string { // until the pools' status says that they are not used
+		wait(t, time.Minute, func() string { // until the pools' status reports no use
 			if _, err := b.Kubectl(ctx, append([]string{"delete", "ippools", "--ignore-not-found"}, pools...)...); err != nil {
 				return err.Error()
 			}
@@ -101,7 +101,7 @@ func (b *bed) kubectl(t *testing.T, line string, more ...string) string {
 	return out
 }
 
-// settled waits until pods that are not the ones of before run on a node, and returns what each has.
+// settled waits until pods other than before run on a node, and returns the addresses of each.
 func (b *bed) settled(t *testing.T, node string, before map[string]string, pods ...string) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
@@ -127,7 +127,7 @@ func (b *bed) containers(t *testing.T, pods ...string) map[string]string {
 }
 
 // A StatefulSet's pods keep their addresses: when they are deleted in any order, moved to another node, with the
-// controller or without; and what is freed by scaling is free.
+// controller or without; addresses released by scaling down are free.
 func TestRootStickySet(t *testing.T) {
 	b := cluster(t)
 	stop := b.controls(t)
@@ -136,7 +136,7 @@ func TestRootStickySet(t *testing.T) {
 	b.apply(t, workload("StatefulSet", "st", "node1", 3, "podManagementPolicy: Parallel", ippools))
 	b.ending(t, "statefulset/st", "st", "st6")
 	pods := []string{"st-0", "st-1", "st-2"}
-	// That they are one block is seen in package controller: here agents may be faster.
+	// That they are one block is tested in package controller: here agents may be faster.
 	first := b.settled(t, "node1", nil, pods...)
 	same := func(when string, now map[string][]string) {
 		t.Helper()
@@ -170,8 +170,8 @@ func TestRootStickySet(t *testing.T) {
 	})
 }
 
-// The one pod of a Deployment has its address and its MAC again, after it was made anew and on another node. A second
-// one waits for the first, and says why; so does one whose predecessor's node is down.
+// The one pod of a Deployment keeps its address and its MAC when it is recreated, also on another node. A second one
+// waits for the first, and reports why; so does one whose predecessor's node is down.
 func TestRootStickyDeployment(t *testing.T) {
 	b := cluster(t)
 	b.controls(t)
@@ -193,12 +193,12 @@ func TestRootStickyDeployment(t *testing.T) {
 	if rec := b.record(t, first); rec.State != sandbox.Running {
 		t.Errorf("the first is %s", rec.State)
 	}
-	// As the message says.
+	// As the message suggests.
 	b.kubectl(t, "patch deployment gw -p", `{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)
 	if got := b.running(t, second); len(got) != 1 || got[0] != addr || b.macOf(t, second) != mac {
 		t.Errorf("the second has %v, %s, want %s, %s", got, b.macOf(t, second), addr, mac)
 	}
-	// Its node is down: agent and runtime say nothing, and somebody removes the Pod.
+	// Its node is down: neither agent nor runtime runs, and the Pod is removed externally.
 	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
 	b.kubectl(t, "patch deployment gw -p", `{"spec":{"template":{"spec":{"nodeName":"node2"}}}}`)
 	b.kubectl(t, "delete pod --force --grace-period=0 "+second)
@@ -218,7 +218,7 @@ func TestRootStickyDeployment(t *testing.T) {
 	b.noneTwice(t)
 }
 
-// podOf waits for the pod of a Deployment that is not the one of before, and names it.
+// podOf waits for the pod of a Deployment other than before, and returns its name.
 func (b *bed) podOf(t *testing.T, app, before string) (name string) {
 	t.Helper()
 	wait(t, 40*time.Second, func() string {
@@ -246,7 +246,7 @@ func (b *bed) macOf(t *testing.T, pod string) string {
 	return strings.Fields(out)[2]
 }
 
-// kept checks what is on record of an address that is kept with a MAC.
+// kept checks the reservation of an address with a MAC.
 func (b *bed) kept(t *testing.T, addr netip.Addr, mac string) {
 	t.Helper()
 	for _, a := range b.allocations(t) {

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// Somebody on the wire has an address of a pool: it is skipped, and told, in every VLAN and family.
+// A host on the underlay has an address of a pool: it is skipped and reported, in every VLAN and family.
 func TestRootConflictOnTheWire(t *testing.T) {
 	b := cluster(t)
 	router, err := b.Host(underlay.Router)
@@ -42,7 +42,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 		ip("addr add " + c.theirs)
 		defer ip("addr del " + c.theirs)
 		b.apply(t, poolYAML(c.pool, c.family, c.vlan, c.first, c.last))
-		// Of two addresses for two pods one is somebody's.
+		// Of two addresses for two pods one is in use on the underlay.
 		first, second := c.pool+"-a", c.pool+"-b"
 		b.apply(t, podYAML(first, node, "ippools: "+c.pool))
 		if got := b.running(t, first)[0].String(); got != c.ours {
@@ -58,7 +58,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 			t.Errorf("the Events say %q, want %s and a MAC", told, theirs)
 		}
 	}
-	// The node's own address, of which its Node says nothing, and which it does not hear on the wire.
+	// The node's own address, which is not in its Node's status, and for which no probe is answered on the underlay.
 	_, err = b.NodeExec(labtest.Within(t, 10*time.Second), node, "ip", "addr", "add", "192.168.77.152/24", "dev", b.Transport())
 	must(t, err)
 	defer b.NodeExec(context.Background(), node, "ip", "addr", "del", "192.168.77.152/24", "dev", b.Transport())
@@ -73,7 +73,7 @@ func TestRootConflictOnTheWire(t *testing.T) {
 	}
 }
 
-// A neighbour that had the address elsewhere learns where it is now, without a word from itself.
+// A neighbour with an old cache entry of the address learns the new MAC before the pod sends anything.
 func TestRootAnnounced(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("reported", 4, 10, "160", "169"), poolYAML("reported6", 6, 10, "1600", "160f"))
@@ -109,10 +109,10 @@ func TestRootAnnounced(t *testing.T) {
 	}
 }
 
-// An ADD does not wait for the underlay if that was asked before.
+// An ADD does not wait for probes if they were sent before.
 func TestRootAskedAhead(t *testing.T) {
 	b := cluster(t)
-	b.killAgent(t) // the next counts from 0, and uses no pool
+	b.killAgent(t) // the next agent counts from 0, and has no pool in use
 	must(t, b.WaitReady(labtest.Within(t, time.Minute), node))
 	b.apply(t, poolYAML("ahead", 4, 10, "110", "159"), podYAML("a", node, "ippools: ahead"))
 	b.running(t, "a")
@@ -133,7 +133,7 @@ func TestRootAskedAhead(t *testing.T) {
 	}
 }
 
-// probes is how many addresses the underlay was asked about.
+// probes is the number of addresses that were probed on the underlay.
 func (b *bed) probes(t *testing.T, when string) int {
 	t.Helper()
 	return int(b.metric(t, fmt.Sprintf("fairlead_pool_probes_total{when=%q}", when)))
@@ -163,8 +163,8 @@ func (b *bed) metric(t *testing.T, series string) (value float64) {
 	return value
 }
 
-// A NIC that is no port of Open vSwitch carries no bridged pods: they wait and are told why, others are served. The
-// agent takes note of one that somebody attaches by hand.
+// A NIC that is not a port of Open vSwitch carries no bridged pods: they wait with a reason, others are served. The
+// agent detects a NIC that is attached externally.
 func TestRootWithoutUplink(t *testing.T) {
 	b := cluster(t)
 	b.apply(t, poolYAML("detached", 4, 10, "110", "119"))

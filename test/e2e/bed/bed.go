@@ -19,17 +19,17 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// Bed is a cluster that is up.
+// Bed is a running cluster.
 type Bed struct {
 	dir  string
 	spec spec
 	lock *os.File // held while the bed is in use; nil after Open
 
 	clientMu sync.Mutex
-	client   *kubernetes.Clientset // made when it is first needed
+	client   *kubernetes.Clientset // created on first use
 }
 
-// spec is what Up was asked for and found, kept in bed.json.
+// spec is the options and results of Up, stored in bed.json.
 type spec struct {
 	Nodes       int
 	IPFamily    underlay.IPFamily
@@ -44,7 +44,7 @@ type spec struct {
 // TestImage is the name of the image that every node has: test/e2e/e2e-tool. Without a command it waits.
 const TestImage = "fairlead.test/e2e-tool:1"
 
-// ErrNotUp means that there is no bed of that name.
+// ErrNotUp means that no bed of that name exists.
 var ErrNotUp = errors.New("no bed is up")
 
 func dirOf(name string) string {
@@ -54,7 +54,7 @@ func dirOf(name string) string {
 	return dir + "-" + name
 }
 
-// Open returns the bed of that name, which another process has made.
+// Open returns the bed of that name, which another process has created.
 func Open(name string) (*Bed, error) {
 	b := &Bed{dir: dirOf(name)}
 	data, err := os.ReadFile(b.path("bed.json"))
@@ -78,7 +78,7 @@ func (b *Bed) save() error {
 	return os.WriteFile(b.path("bed.json"), append(data, '\n'), 0o644)
 }
 
-// claim takes the lock of the bed in dir. It ends with the process.
+// claim takes the lock of the bed in dir. It is held until the process ends.
 func claim(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -91,8 +91,8 @@ func claim(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// Down takes the bed of that name away, whatever state it is in, and does nothing if there is none. It refuses a bed
-// that another process uses.
+// Down removes the bed of that name, whatever state it is in, and does nothing if there is none. It refuses to remove a
+// bed that another process uses.
 func Down(ctx context.Context, name string) error {
 	lock, err := claim(dirOf(name))
 	if err != nil {
@@ -101,7 +101,7 @@ func Down(ctx context.Context, name string) error {
 	return remove(ctx, dirOf(name), lock)
 }
 
-// Down takes the bed away: processes, namespaces, cgroups, mounts and files.
+// Down removes the bed: processes, namespaces, cgroups, mounts and files.
 func (b *Bed) Down(ctx context.Context) error {
 	lock := b.lock
 	if lock == nil {
@@ -114,14 +114,14 @@ func (b *Bed) Down(ctx context.Context) error {
 	return remove(ctx, b.dir, lock)
 }
 
-// remove also gives back the lock.
+// remove also releases the lock.
 func remove(ctx context.Context, dir string, lock *os.File) error {
 	return errors.Join(host.RemovePlace(ctx, dir), os.Remove(lock.Name()), lock.Close())
 }
 
 func (b *Bed) path(name string) string { return filepath.Join(b.dir, name) }
 
-// Nodes are the names of the nodes that the bed was made with, in order.
+// Nodes are the names of the nodes that the bed was created with, in order.
 func (b *Bed) Nodes() []string {
 	names := make([]string, b.spec.Nodes)
 	for i := range names {
@@ -139,8 +139,8 @@ func (b *Bed) Underlay() underlay.Network {
 		Family: b.spec.IPFamily, Subnets: 1}
 }
 
-// Host is a node, or one of package underlay: Switch, Router, Outside or ControlPlane. What Do runs sees its mounts and
-// its network, pods' namespaces in /run/netns among them.
+// Host is a node, or one of package underlay: Switch, Router, Outside or ControlPlane. Do runs a function with its
+// mounts and its network, pods' namespaces in /run/netns among them.
 func (b *Bed) Host(name string) host.Host { return host.At(b.path("hosts"), name) }
 
 // node returns a node and its number.
@@ -153,7 +153,7 @@ func (b *Bed) node(name string) (host.Host, int, error) {
 	return host.Host{}, 0, fmt.Errorf("the bed has no node %q: there are %v", name, b.Nodes())
 }
 
-// Plane is the control plane, whose parts can be ended, stalled and started with other flags.
+// Plane is the control plane, whose components can be stopped, stalled and started with other flags.
 func (b *Bed) Plane() controlplane.Plane {
 	f := b.spec.IPFamily
 	p := controlplane.Plane{Host: b.Host(underlay.ControlPlane), Program: b.spec.Kube, ServiceCIDRs: f.ServiceCIDRs(),
@@ -164,10 +164,10 @@ func (b *Bed) Plane() controlplane.Plane {
 	return p
 }
 
-// AuditLog is the path of the API server's audit log, JSON lines, if Options.Audit has one kept.
+// AuditLog is the path of the API server's audit log, JSON lines, if Options.Audit is set.
 func (b *Bed) AuditLog() string { return b.Plane().AuditLog() }
 
-// Client talks to the Kubernetes API as the administrator.
+// Client is a client of the Kubernetes API with the administrator's rights.
 func (b *Bed) Client() (*kubernetes.Clientset, error) {
 	b.clientMu.Lock()
 	defer b.clientMu.Unlock()
@@ -178,13 +178,13 @@ func (b *Bed) Client() (*kubernetes.Clientset, error) {
 	return b.client, err
 }
 
-// Kubectl runs kubectl as the administrator and returns what it printed to standard output. An error has what it
-// printed to standard error. Its files are those of the machine, except /etc, /opt, /var and /run.
+// Kubectl runs kubectl as the administrator and returns its standard output. An error contains its standard error. Its
+// files are those of the machine, except /etc, /opt, /var and /run.
 func (b *Bed) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return b.Plane().Kubectl(ctx, nil, args...)
 }
 
-// KubectlStdin is Kubectl with something to read.
+// KubectlStdin is Kubectl with standard input.
 func (b *Bed) KubectlStdin(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	return b.Plane().Kubectl(ctx, stdin, args...)
 }

@@ -41,8 +41,8 @@ metadata: {name: server}
 spec: {ipFamilyPolicy: PreferDualStack, selector: {app: server}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// A bed over the reference bridge plugin: nodes get Ready, pods run and reach each other and a Service, see the boot ID
-// of their node, and come back after a crash. Then nothing is left of it.
+// A bed with the reference bridge plugin: nodes become Ready, pods run and reach each other and a Service, have the
+// boot ID of their node, and recover after a crash. Then nothing is left of it.
 func TestE2EBed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
@@ -80,7 +80,7 @@ func TestE2EBed(t *testing.T) {
 	must(t, b.Crash(ctx, "node2"))
 	progress("node2 crashed")
 	must(t, b.Boot(ctx, "node2"))
-	must(t, b.BridgeCNI(ctx)) // routes do not outlive a boot
+	must(t, b.BridgeCNI(ctx)) // routes do not survive a reboot
 	if after := bootID(ctx, t, b, "node2"); after == before {
 		t.Errorf("boot ID %s after the boot as before", after)
 	}
@@ -154,7 +154,7 @@ func bootID(ctx context.Context, t *testing.T, b *Bed, node string) string {
 	return out
 }
 
-// bootIDs: containers see that of their node, and so does the API.
+// bootIDs checks that containers and the API have the boot ID of the node.
 func bootIDs(ctx context.Context, t *testing.T, b *Bed) {
 	client, err := b.Client()
 	must(t, err)
@@ -177,7 +177,7 @@ func bootIDs(ctx context.Context, t *testing.T, b *Bed) {
 	}
 }
 
-// tell logs what a failed bed has to say.
+// tell logs the state of a failed bed.
 func tell(t *testing.T, b *Bed) {
 	for _, args := range [][]string{{"get", "nodes,pods", "-A", "-o", "wide"}, {"get", "events", "-A"}} {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -192,7 +192,7 @@ func tell(t *testing.T, b *Bed) {
 	}
 }
 
-// nothingIsLeft: no mount, no process, no cgroup, no file.
+// nothingIsLeft checks that no mount, process, cgroup or file is left.
 func nothingIsLeft(t *testing.T, b *Bed) {
 	t.Helper()
 	if there, err := host.IsPlace(b.dir); err != nil || there {

@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// BridgeCNI gives every node the reference bridge plugin as its network, with routes between the nodes: what Fairlead
-// is measured beside. It waits for the nodes' podCIDRs.
+// BridgeCNI installs the reference bridge plugin on every node, with routes between the nodes: the baseline of
+// measurements. It waits for the nodes' podCIDRs.
 func (b *Bed) BridgeCNI(ctx context.Context) error {
 	client, err := b.Client()
 	if err != nil {
@@ -31,7 +31,7 @@ func (b *Bed) BridgeCNI(ctx context.Context) error {
 	err = wait.PollUntilContextTimeout(ctx, often, limit, true, func(ctx context.Context) (bool, error) {
 		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return false, nil // it may be away
+			return false, nil // it may be unreachable
 		}
 		nodes = list.Items
 		for _, n := range nodes {
@@ -82,7 +82,7 @@ func writeBridgeConflist(h host.Host, cidrs []string) error {
 	if err != nil {
 		return err
 	}
-	// containerd watches the directory: it must not read half a file.
+	// containerd watches the directory: it must not read an incomplete file.
 	file := h.Private(bridgeConflist)
 	if err := os.WriteFile(file+".new", data, 0o644); err != nil {
 		return err

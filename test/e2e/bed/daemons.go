@@ -25,22 +25,22 @@ const (
 	KubeProxy  Daemon = "kube-proxy"
 )
 
-// Daemons are all of them.
+// Daemons are all daemons of a node.
 func Daemons() []Daemon { return []Daemon{Containerd, Kubelet, KubeProxy} }
 
 func (b *Bed) daemon(node string, d Daemon) host.Process {
 	return host.Process{Host: b.Host(node), Name: string(d)}
 }
 
-// Log is the path of what a daemon, and those before it, have printed.
+// Log is the path of the output of a daemon and its predecessors.
 func (b *Bed) Log(node string, d Daemon) string { return b.daemon(node, d).Log() }
 
-// Kill ends a daemon with SIGKILL. It is down until Start.
+// Kill stops a daemon with SIGKILL. It is down until Start.
 func (b *Bed) Kill(ctx context.Context, node string, d Daemon) error {
 	return b.end(ctx, node, d, unix.SIGKILL)
 }
 
-// Stop ends a daemon with SIGTERM. It is down until Start.
+// Stop stops a daemon with SIGTERM. It is down until Start.
 func (b *Bed) Stop(ctx context.Context, node string, d Daemon) error {
 	return b.end(ctx, node, d, unix.SIGTERM)
 }
@@ -52,7 +52,7 @@ func (b *Bed) end(ctx context.Context, node string, d Daemon, sig unix.Signal) e
 	return b.daemon(node, d).End(ctx, sig)
 }
 
-// check says what is wrong with the names.
+// check returns an error for unknown names.
 func (b *Bed) check(node string, d Daemon) error {
 	if !slices.Contains(Daemons(), d) {
 		return fmt.Errorf("%q is none of %v", d, Daemons())
@@ -61,8 +61,8 @@ func (b *Bed) check(node string, d Daemon) error {
 	return err
 }
 
-// Start starts a daemon that is down. For containerd and kubelet it waits until they serve: a kubelet that just started
-// ends when it finds no containerd.
+// Start starts a daemon that is down. For containerd and kubelet it waits until they serve: a kubelet exits at its
+// start when containerd does not answer.
 func (b *Bed) Start(ctx context.Context, node string, d Daemon) error {
 	if err := b.check(node, d); err != nil {
 		return err
@@ -90,13 +90,14 @@ func (b *Bed) StartKubeProxy(node, mode string) error {
 
 const (
 	containerdConf = "/etc/containerd/config.toml"
-	// baseSpec is what containerd makes every container's configuration from.
+	// baseSpec is the base of every container's runtime configuration.
 	baseSpec         = "/etc/containerd/base-spec.json"
 	containerdSocket = "/run/containerd/containerd.sock"
 )
 
-// containerdConfig is version 2 of config.toml, what containerd 1.6 and 2 read. Root may lack CAP_SYS_RESOURCE, in a
-// container say: runc then cannot give a sandbox its score of -998, and containerd must not ask for less than its own.
+// containerdConfig is version 2 of config.toml, which containerd 1.6 and 2 read. Root may lack CAP_SYS_RESOURCE, for
+// example in a container: runc then cannot set a sandbox's score of -998, and containerd must not request one lower
+// than its own.
 const containerdConfig = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + TestImage + `"
@@ -141,10 +142,10 @@ func (b *Bed) awaitServing(ctx context.Context, node string, d Daemon, probe ...
 	}
 }
 
-// servingTimeout is how long a daemon may take to serve.
+// servingTimeout is the time limit for a daemon to serve.
 const servingTimeout = time.Minute
 
-// writeBaseSpec adds to containerd's own base the hook that shows containers the boot ID of their node.
+// writeBaseSpec adds the hook that shows containers the boot ID of their node to containerd's own base.
 func (b *Bed) writeBaseSpec(ctx context.Context, node string) error {
 	out, err := b.NodeExec(ctx, node, "ctr", "oci", "spec")
 	if err != nil {
@@ -208,8 +209,8 @@ func (b *Bed) writeKubeletFiles(h host.Host) error {
 	return nil
 }
 
-// clusterDNS is the tenth address of each Service range, where kubeadm has it. Nobody listens there unless a test sees
-// to it.
+// clusterDNS is the tenth address of each Service range, as in kubeadm. Nothing listens there unless a test starts a
+// server.
 func (b *Bed) clusterDNS() []string {
 	var out []string
 	for _, cidr := range b.spec.IPFamily.ServiceCIDRs() {
@@ -227,9 +228,9 @@ func (b *Bed) kubeletConfig() map[string]any {
 	return map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"containerRuntimeEndpoint": "unix://" + containerdSocket,
-		// containerd 1.6 does not tell kubelet its driver.
+		// containerd 1.6 does not report its cgroup driver to kubelet.
 		"cgroupDriver": "cgroupfs",
-		// Since 1.35 kubelet refuses version 1 unless told otherwise; on version 2 it is not asked.
+		// Since 1.35 kubelet refuses cgroup v1 by default; with v2 the setting has no effect.
 		"failCgroupV1":           false,
 		"enforceNodeAllocatable": []string{},
 		"failSwapOn":             false,
@@ -239,12 +240,13 @@ func (b *Bed) kubeletConfig() map[string]any {
 		"authorization": map[string]any{"mode": "AlwaysAllow"},
 		"clusterDNS":    b.clusterDNS(), "clusterDomain": "cluster.local",
 		"resolvConf": "", // the machine's name servers are not reachable from here
-		// The bed's disk is the machine's memory, and its pods are small: never evict, never collect images.
+		// The bed's disk is the machine's memory, and its pods are small: disable eviction and image garbage
+		// collection.
 		"evictionHard": map[string]any{
 			"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
 		"imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
 		"nodeStatusUpdateFrequency": "5s",
-		// Sooner than by default: many tests wait for it.
+		// Shorter than the default: many tests wait for it.
 		"syncFrequency": "10s", "fileCheckFrequency": "5s",
 	}
 }

@@ -1,9 +1,9 @@
 // Package bed runs a real Kubernetes cluster on one machine: every node has its own namespaces, containerd and kubelet,
-// with all paths where a distribution has them, and the control plane has a scheduler and judges nodes. Nothing on the
-// nodes comes from Fairlead: they are NotReady until its manifests are applied, or until BridgeCNI.
+// with all paths where a distribution has them, and the control plane has a scheduler and a node lifecycle controller.
+// Nothing on the nodes comes from Fairlead: they are NotReady until its manifests are applied, or until BridgeCNI.
 //
 // Nodes are hosts of package host with a process 1, on an underlay of package underlay in mode Bridge: a switch with
 // the VLANs 10 and 20, a router with a leg in each, and the host outside behind it. A bed keeps everything in one
-// directory, /run/fairlead-bed or /run/fairlead-bed-NAME, a tmpfs, and in cgroups of that name. Whoever has the bed in
-// use holds a lock; a bed whose lock nobody holds is what a killed test has left, or was made by hand.
+// directory, /run/fairlead-bed or /run/fairlead-bed-NAME, a tmpfs, and in cgroups of that name. The process that uses
+// the bed holds its lock; a bed whose lock is not held was left by a killed test, or was created manually.
 package bed

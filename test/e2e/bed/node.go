@@ -17,13 +17,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// private are directories of a node beside those of every host: containerd's layers cannot lie on the overlay that /var
-// is.
+// private are directories of a node beside those of every host: containerd's layers cannot be on the overlay of /var.
 var private = [...]string{
 	"/etc/kubernetes", "/etc/containerd", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods",
 }
 
-// makeNode makes a node, of whose disk nothing is there, up to containerd with images.
+// makeNode creates a node with an empty disk, up to containerd with images.
 func (b *Bed) makeNode(ctx context.Context, name string, images []string) error {
 	if err := b.boot(ctx, name); err != nil {
 		return err
@@ -31,7 +30,7 @@ func (b *Bed) makeNode(ctx context.Context, name string, images []string) error 
 	return b.importOn(ctx, name, images...)
 }
 
-// boot starts the machine of a node, whose disk may be there, up to containerd.
+// boot starts the machine of a node, whose disk may exist, up to containerd.
 func (b *Bed) boot(ctx context.Context, name string) error {
 	h, n, err := b.node(name)
 	if err != nil {
@@ -74,12 +73,12 @@ func (b *Bed) boot(ctx context.Context, name string) error {
 	return b.startContainerd(ctx, name)
 }
 
-// Tool is where every host of a bed has e2e-tool.
+// Tool is the path of e2e-tool on every host of a bed.
 const Tool = toolDir + "/" + toolName
 
 const toolDir = "/opt/bed"
 
-// installTool puts e2e-tool on the host.
+// installTool copies e2e-tool to the host.
 func (b *Bed) installTool(h host.Host) error {
 	tool, err := os.ReadFile(b.spec.Tool)
 	if err != nil {
@@ -93,7 +92,7 @@ func (b *Bed) installTool(h host.Host) error {
 	})
 }
 
-// installPlugins puts the reference CNI plugins on a node's disk, as the package kubernetes-cni does.
+// installPlugins copies the reference CNI plugins to a node's disk, as the package kubernetes-cni does.
 func installPlugins(h host.Host) error {
 	return h.Do(func() error {
 		if err := os.MkdirAll("/opt/cni/bin", 0o755); err != nil {
@@ -112,7 +111,7 @@ func installPlugins(h host.Host) error {
 	})
 }
 
-// copyMissing copies a program, unless there is one: a reboot leaves the disk as it is.
+// copyMissing copies a program unless it exists: a reboot keeps the disk.
 func copyMissing(from, to string) error {
 	if _, err := os.Stat(to); err == nil {
 		return nil
@@ -124,7 +123,7 @@ func copyMissing(from, to string) error {
 	return os.WriteFile(to, data, 0o755)
 }
 
-// joinNode starts what makes the machine a node of the cluster.
+// joinNode starts the daemons that make the machine a node of the cluster.
 func (b *Bed) joinNode(name string) error {
 	if err := b.startKubelet(name); err != nil {
 		return err
@@ -135,7 +134,7 @@ func (b *Bed) joinNode(name string) error {
 	return b.StartKubeProxy(name, b.spec.KubeProxy)
 }
 
-// Crash is a power failure of a node: everything on it ends, its NIC is gone, and only its disk is kept.
+// Crash is a power failure of a node: all its processes end, its NIC is gone, and only its disk is kept.
 func (b *Bed) Crash(ctx context.Context, name string) error {
 	h, n, err := b.node(name)
 	if err != nil {
@@ -152,8 +151,8 @@ func (b *Bed) Crash(ctx context.Context, name string) error {
 	return h.ShutDown()
 }
 
-// Boot is the next boot of a node that Crash has ended: another boot ID, /run empty, containerd, kubelet and, unless
-// the bed has none, kube-proxy started.
+// Boot is the next boot of a node after Crash: another boot ID, an empty /run; containerd, kubelet and, unless the bed
+// has none, kube-proxy are started.
 func (b *Bed) Boot(ctx context.Context, name string) error {
 	if err := b.boot(ctx, name); err != nil {
 		return fmt.Errorf("booting %s: %w", name, err)
@@ -188,8 +187,7 @@ func (b *Bed) importOn(ctx context.Context, name string, archives ...string) err
 	return nil
 }
 
-// NodeExec runs argv on a node, or another host of the bed, and returns what it printed, both streams. An error has
-// that text in it.
+// NodeExec runs argv on a node, or another host of the bed, and returns its output, both streams. An error contains it.
 func (b *Bed) NodeExec(ctx context.Context, name string, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	return b.output(cmd, name)
@@ -236,7 +234,7 @@ func (b *Bed) awaitNodes(ctx context.Context) error {
 	return err
 }
 
-// registerTimeout is how long kubelets may take to register.
+// registerTimeout is the time limit for kubelets to register.
 const registerTimeout = 2 * time.Minute
 
 // WaitReady waits until all Nodes of the cluster are Ready, or ctx ends.

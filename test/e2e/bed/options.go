@@ -11,42 +11,42 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// dir is that of the bed without a name.
+// dir is the directory of the bed without a name.
 const dir = "/run/fairlead-bed"
 
-// MaxNodes is how many nodes a bed may have.
+// MaxNodes is the maximum number of nodes of a bed.
 const MaxNodes = 20
 
-// Modes of kube-proxy. With NoKubeProxy there is none until it is started: Bed.StartKubeProxy.
+// Modes of kube-proxy. With NoKubeProxy none runs until Bed.StartKubeProxy.
 const (
 	Nftables    = "nftables"
 	IPTables    = "iptables"
 	NoKubeProxy = "none"
 )
 
-// Options say what bed to make. The zero value of a field means its default.
+// Options of a bed. The zero value of a field means its default.
 type Options struct {
-	// Name tells beds apart; each has a directory of its own. Default: none.
+	// Name distinguishes beds; each has a directory of its own. Default: none.
 	Name string
-	// Replace takes away a bed of this name that nobody uses. Without, it is an error that there is one.
+	// Replace removes a bed of this name that is not in use. Without it, an existing bed is an error.
 	Replace bool
-	// Nodes is how many nodes there are, 1 to MaxNodes. Default: 3.
+	// Nodes is the number of nodes, 1 to MaxNodes. Default: 3.
 	Nodes int
 	// IPFamily is underlay.Dual (the default), IPv4 or IPv6.
 	IPFamily underlay.IPFamily
 	// Datapath is what Fairlead's Open vSwitch will use on the nodes: vswitch.Auto (the default), Netdev or System.
 	Datapath vswitch.Datapath
-	// NoNodeCIDRs has kube-controller-manager give nodes no podCIDR: somebody else does.
+	// NoNodeCIDRs disables podCIDR assignment by kube-controller-manager, for another allocator.
 	NoNodeCIDRs bool
 	// KubeProxy is Nftables (the default), IPTables or NoKubeProxy.
 	KubeProxy string
-	// Audit has the API server keep an audit log: Bed.AuditLog.
+	// Audit enables the API server's audit log: Bed.AuditLog.
 	Audit bool
 	// Images are archives that are imported on every node before its kubelet starts.
 	Images []string
-	// Set are flags of the control plane's parts, "PART.FLAG=VALUE" or "PART.FLAG-" (controlplane.ParseFlags).
+	// Set are flags of the control plane's components, "PART.FLAG=VALUE" or "PART.FLAG-" (controlplane.ParseFlags).
 	Set []string
-	// Progress is told each step, in a few words. Default: nobody.
+	// Progress is called at each step with a short description. Default: none.
 	Progress func(step string)
 }
 

@@ -21,8 +21,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ociimage"
 )
 
-// Up makes a bed: when it returns, the control plane serves, and all kubelets have registered their nodes, which are
-// not Ready. If it fails, or ctx ends, nothing is left behind. Bed.Down takes the bed away; so does the next Up with
+// Up creates a bed: when it returns, the control plane serves, and all kubelets have registered their nodes, which are
+// not Ready. If it fails, or ctx ends, nothing is left behind. Bed.Down removes the bed; so does the next Up with
 // Replace if this process is killed.
 func Up(ctx context.Context, o Options) (*Bed, error) {
 	if err := o.complete(); err != nil {
@@ -54,7 +54,7 @@ func Up(ctx context.Context, o Options) (*Bed, error) {
 	return nil, errors.Join(err, b.Down(context.WithoutCancel(ctx)))
 }
 
-// clear takes away what is in the bed's place.
+// clear removes what is in the bed's directory.
 func (b *Bed) clear(ctx context.Context, o Options) error {
 	there, err := host.IsPlace(b.dir)
 	if err != nil || !there {
@@ -101,7 +101,7 @@ func (b *Bed) build(ctx context.Context, o Options) error {
 			}
 			<-ready
 			if b.Plane().PID(controlplane.APIServer) == 0 {
-				return nil // it has failed, and says why
+				return nil // it has failed with an error of its own
 			}
 			o.Progress(name + ": kubelet")
 			return b.joinNode(name)
@@ -138,7 +138,7 @@ func (b *Bed) makeControlPlane(ctx context.Context, o Options) error {
 	return p.StartAll(ctx, func(part controlplane.Part) { o.Progress(fmt.Sprintf("control plane: %s", part)) })
 }
 
-// programs are what a bed starts, and the Debian packages that they come in.
+// programs are those that a bed starts, and the Debian packages that contain them.
 var programs = []struct{ name, debian string }{
 	{"containerd", "containerd"},
 	{"ctr", "containerd"},
@@ -150,7 +150,7 @@ var programs = []struct{ name, debian string }{
 	{"nft", "nftables"},
 }
 
-// preflight refuses a machine on which a bed can't come up, with the way out.
+// preflight fails on a machine that cannot run a bed, with the remedy.
 func preflight(o Options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a bed makes namespaces, which only root may: run it with sudo")
@@ -177,11 +177,11 @@ func preflight(o Options) error {
 	return nil
 }
 
-// inotify is how many inotify instances a user must be allowed to have: a node has more than ten, and the kernel's
-// default is 128 for the whole machine. kubelet ends where it gets none.
+// inotify is the number of inotify instances that a user must be allowed to have: a node has more than ten, and the
+// kernel's default is 128 for the whole machine. kubelet exits if it cannot create one.
 const inotify = 1024
 
-// moreInotify raises that limit, the one setting of the machine that a bed changes.
+// moreInotify raises that limit, the only setting of the machine that a bed changes.
 func moreInotify(o Options) error {
 	const file = "/proc/sys/fs/inotify/max_user_instances"
 	text, err := os.ReadFile(file)
@@ -199,15 +199,15 @@ func moreInotify(o Options) error {
 	return nil
 }
 
-// kubeProgram returns the program with all parts of Kubernetes, and builds it if need be.
+// kubeProgram returns the path of the program with all Kubernetes components, and builds it if needed.
 func kubeProgram(ctx context.Context, o Options) (string, error) {
 	return kubebin.Get(ctx, progressWriter(o.Progress))
 }
 
-// progressWriter passes each line on.
+// progressWriter calls a function for each line.
 type progressWriter func(string)
 
-// Write takes whole lines.
+// Write expects whole lines.
 func (w progressWriter) Write(p []byte) (int, error) {
 	for line := range strings.Lines(string(p)) {
 		w(strings.TrimSpace(line))
@@ -221,7 +221,8 @@ const toolName = "e2e-tool"
 // testImage is the archive of TestImage.
 func (b *Bed) testImage() string { return b.path("e2e-tool.tar") }
 
-// makeTool copies e2e-tool from beside this program into the bed, or builds it there, and makes the test image of it.
+// makeTool copies e2e-tool from beside this program into the bed, or builds it there, and builds the test image from
+// it.
 func (b *Bed) makeTool(ctx context.Context) error {
 	b.spec.Tool = b.path(toolName)
 	self, err := os.Executable()
@@ -241,7 +242,7 @@ func (b *Bed) makeTool(ctx context.Context) error {
 		Files: []ociimage.File{{Path: "/" + toolName, From: b.spec.Tool}}})
 }
 
-// copyStatic copies a program that needs no files of this machine to run: an image has none.
+// copyStatic copies a statically linked program: an image has no shared libraries.
 func copyStatic(from, to string) error {
 	file, err := elf.Open(from)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package cluster is a cluster of real nodes with Fairlead for a test: it is made for the test, ends with it, and
-// says what it knows when the test fails.
+// Package cluster is a cluster of real nodes with Fairlead for a test: it is created for the test, ends with it, and
+// its state is logged when the test fails.
 package cluster
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
 )
 
-// Patience is how long a thing may take to come true on a busy machine.
+// Patience is the time limit for a condition to become true on a busy machine.
 const Patience = 2 * time.Minute
 
 // Cluster is a bed with Fairlead in it.
 type Cluster struct {
 	*bed.Bed
-	// API is the Kubernetes API, as the administrator uses it.
+	// API is a client of the Kubernetes API with the administrator's rights.
 	API *kubernetes.Clientset
 }
 
-// Start makes the bed, installs Fairlead with values of its chart, and waits until all nodes are Ready.
+// Start creates the bed, installs Fairlead with values of its chart, and waits until all nodes are Ready.
 func Start(t testing.TB, o bed.Options, values ...string) *Cluster {
 	t.Helper()
 	c := Bare(t, o)
@@ -33,7 +33,7 @@ func Start(t testing.TB, o bed.Options, values ...string) *Cluster {
 	return c
 }
 
-// Bare makes the bed, whose nodes have Fairlead's image and no network.
+// Bare creates the bed, whose nodes have Fairlead's image and no network.
 func Bare(t testing.TB, o bed.Options) *Cluster {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -81,7 +81,7 @@ func (c *Cluster) AwaitReady(t testing.TB) {
 	Must(t, c.WaitReady(ctx))
 }
 
-// tell logs what a failed cluster has to say.
+// tell logs the state of a failed cluster.
 func (c *Cluster) tell(t testing.TB) {
 	const named = "app.kubernetes.io/name="
 	for _, args := range [][]string{
@@ -97,7 +97,7 @@ func (c *Cluster) tell(t testing.TB) {
 	}
 }
 
-// Must ends the test if err is one.
+// Must fails the test if err is not nil.
 func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

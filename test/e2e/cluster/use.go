@@ -28,14 +28,14 @@ func (c *Cluster) Run(t testing.TB, args ...string) string {
 // Apply applies manifests.
 func (c *Cluster) Apply(t testing.TB, manifests []byte) {
 	t.Helper()
-	// The policy of IPPools is new: it is asked a moment later.
+	// A new admission policy of IPPools takes effect a moment later.
 	Eventually(t, func() error {
 		_, err := c.KubectlStdin(t.Context(), manifests, "apply", "-f", "-")
 		return err
 	})
 }
 
-// Running waits until that many pods of an app are ready, and returns them.
+// Running waits until count pods of an app are ready, and returns them.
 func (c *Cluster) Running(t testing.TB, app string, count int) (ready []corev1.Pod) {
 	t.Helper()
 	Eventually(t, func() error {
@@ -65,7 +65,7 @@ func (c *Cluster) Tool(ctx context.Context, pod string, args ...string) (string,
 	return c.Kubectl(ctx, append([]string{"exec", pod, "--", "/e2e-tool"}, args...)...)
 }
 
-// Get asks URLs from a pod until all answer, and returns a line for each: NAME LOCAL REMOTE, as the server sees it.
+// Get requests URLs from a pod until all answer, and returns a line for each: NAME LOCAL REMOTE, as the server sees it.
 func (c *Cluster) Get(t testing.TB, pod string, urls ...string) (out string) {
 	t.Helper()
 	Eventually(t, func() (err error) {
@@ -75,13 +75,13 @@ func (c *Cluster) Get(t testing.TB, pod string, urls ...string) (out string) {
 	return out
 }
 
-// Outside asks a URL from the host beyond the router.
+// Outside requests a URL from the host beyond the router.
 func (c *Cluster) Outside(ctx context.Context, url string) error {
 	_, err := c.NodeExec(ctx, underlay.Outside, bed.Tool, "get", url)
 	return err
 }
 
-// URLs are those of a port of addresses.
+// URLs are the URLs of these addresses with a port.
 func URLs(port string, addrs ...string) (urls []string) {
 	for _, a := range addrs {
 		urls = append(urls, "http://"+net.JoinHostPort(a, port)+"/")
@@ -100,7 +100,7 @@ func Addrs(pods ...corev1.Pod) (addrs []string) {
 }
 
 // Fairleadctl runs the image's fairleadctl beside the API server, as the administrator. It returns both streams; an
-// error has them, too.
+// error contains them, too.
 func (c *Cluster) Fairleadctl(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	program, err := install.Program("fairleadctl")

@@ -20,7 +20,7 @@ func getCommand() *cobra.Command {
 	}
 	timeout := timeoutFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		// A new connection each time: a Service may choose another pod for it.
+		// A new connection for each request: a Service may choose another pod for it.
 		client := &http.Client{Timeout: *timeout, Transport: &http.Transport{DisableKeepAlives: true}}
 		var failed []error
 		for _, url := range args {

@@ -1,4 +1,4 @@
-// Command e2e-tool is all that runs in the pods of the end-to-end tests: a server and a client. It is also what the
+// Command e2e-tool is the only program in the pods of the end-to-end tests: a server and a client. It is also what the
 // nodes of a bed need beside Kubernetes: their process 1, and the hook that shows containers the boot ID of their node.
 package main
 
@@ -83,7 +83,7 @@ func showCommand() *cobra.Command {
 	}
 }
 
-// timeoutFlag is that of the clients.
+// timeoutFlag is the clients' flag --timeout.
 func timeoutFlag(cmd *cobra.Command) *time.Duration {
 	return cmd.Flags().Duration("timeout", 3*time.Second, "how long an answer may take")
 }

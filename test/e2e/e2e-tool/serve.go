@@ -65,7 +65,7 @@ func serveUDP(ctx context.Context, addr, name string) error {
 			return nil
 		}
 		if err == nil {
-			_, _ = conn.WriteTo(fmt.Appendf(nil, "%s %s", name, buf[:n]), from) // who asks again gets another
+			_, _ = conn.WriteTo(fmt.Appendf(nil, "%s %s", name, buf[:n]), from) // clients retry
 		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 // busy is a cluster with pods of each kind.
 type busy struct{ *cluster.Cluster }
 
-// pools are of both VLANs.
+// pools are IPPools of both VLANs.
 const pools = `
 apiVersion: crd.antrea.io/v1beta1
 kind: IPPool
@@ -41,7 +41,7 @@ spec:
 ---
 `
 
-// onEachNode is a pod on each node: %[1]s is its name, %[2]s are its annotations.
+// onEachNode is a DaemonSet: %[1]s is its name, %[2]s are its pods' annotations.
 const onEachNode = `
 apiVersion: apps/v1
 kind: DaemonSet
@@ -63,7 +63,7 @@ func workload() string {
 		fmt.Sprintf(onEachNode, "v20", "ipam.antrea.io/ippools: vlan20")
 }
 
-// up makes a cluster of 3 nodes with Fairlead, and waits until all its pods run.
+// up creates a cluster of 3 nodes with Fairlead, and waits until all its pods run.
 func up(t *testing.T, o bed.Options, values []string) *busy {
 	t.Helper()
 	c := &busy{cluster.Start(t, o, values...)}
@@ -74,7 +74,7 @@ func up(t *testing.T, o bed.Options, values []string) *busy {
 	return c
 }
 
-// ways are from hosts to hosts and from pods to pods, on one node and between nodes, routed and bridged.
+// ways are paths from hosts to hosts and from pods to pods, on one node and between nodes, routed and bridged.
 func (c *busy) ways(ctx context.Context, t *testing.T) []matrix.Way {
 	t.Helper()
 	pod := func(set, node string) matrix.Place { return c.pod(ctx, t, set, node) }
@@ -115,7 +115,7 @@ func (c *busy) pod(ctx context.Context, t *testing.T, set, node string) matrix.P
 	return matrix.Place{Name: set + " on " + node, NetNS: c.podNetNS(t, node, addr), Addr: addr}
 }
 
-// netns opens a file of a node that is a network namespace.
+// netns opens a network namespace by its path on a node.
 func (c *busy) netns(t *testing.T, host, path string) (netns ns.NetNS) {
 	t.Helper()
 	cluster.Must(t, c.Host(host).Do(func() (err error) {

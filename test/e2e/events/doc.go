@@ -1,3 +1,3 @@
-// Package events has a real cluster busy while its parts die, are replaced and upgraded, and prints what that cost host
-// and pods. It has tests only.
+// Package events measures what host and pods of a real cluster under traffic lose while its components are killed,
+// replaced and upgraded, and prints it. It has tests only.
 package events

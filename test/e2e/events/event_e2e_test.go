@@ -12,27 +12,27 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/matrix"
 )
 
-// Whose packets are counted.
+// Kinds of traffic that are counted.
 const (
 	ofHost = "host"
 	ofPods = "pods"
 )
 
-// event is something that happens to a cluster.
+// event is a failure or change in a cluster.
 type event struct {
 	name string
 	do   func(ctx context.Context, c *busy) error
-	// free are those whose packets may not be lost.
+	// free are the kinds of traffic that must not lose packets.
 	free []string
 }
 
-// attempts are how often an event may happen: a machine that is busy with something else loses packets by itself.
+// attempts is how often an event may be repeated: a machine that is busy with something else loses packets by itself.
 const attempts = 3
 
-// backWithin is how long after an event all must talk again.
+// backWithin is the time limit after an event for all paths to work again.
 const backWithin = time.Minute
 
-// happenAll has one event after the other happen under load, and prints what each cost.
+// happenAll runs the events one after the other under load, and prints what each cost.
 func (c *busy) happenAll(ctx context.Context, t *testing.T, ways []matrix.Way, events []event) {
 	var table []matrix.Event
 	defer func() { keep(t, matrix.Table(table, ofHost, ofPods)) }()
@@ -55,7 +55,7 @@ func (c *busy) happenAll(ctx context.Context, t *testing.T, ways []matrix.Way, e
 	}
 }
 
-// keep logs the table and, where FAIRLEAD_E2E_OUT names a directory, leaves it there in a file named after the test.
+// keep logs the table and, if FAIRLEAD_E2E_OUT names a directory, writes it to a file there named after the test.
 func keep(t *testing.T, table string) {
 	t.Helper()
 	t.Logf("What was lost:\n%s", table)
@@ -67,10 +67,10 @@ func keep(t *testing.T, table string) {
 	cluster.Must(t, os.WriteFile(filepath.Join(dir, t.Name()+".txt"), []byte(table), 0o644))
 }
 
-// nothing is the event with which the others are compared.
+// nothing is the baseline with which the events are compared.
 func nothing(context.Context, *busy) error { return nil }
 
-// happen has e happen while the ways are busy.
+// happen runs e while the paths carry traffic.
 func (c *busy) happen(ctx context.Context, t *testing.T, ways []matrix.Way, e event) matrix.Event {
 	t.Helper()
 	m, err := matrix.Start(ways)
@@ -90,7 +90,7 @@ func (c *busy) happen(ctx context.Context, t *testing.T, ways []matrix.Way, e ev
 	return matrix.Event{Name: e.name, Tolls: m.Stop()}
 }
 
-// wrong are the tolls that may not be.
+// wrong are the losses that are not allowed.
 func (e event) wrong(of matrix.Event) []matrix.Toll {
 	return slices.DeleteFunc(slices.Clone(of.Tolls), func(t matrix.Toll) bool {
 		return !t.Lost() || !slices.Contains(e.free, t.Kind)

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 )
 
-// What each event costs with tunnels, where the node's NIC is a port of Open vSwitch.
+// Cost of each event with tunnels, where the node's NIC is a port of Open vSwitch.
 func TestE2EEventsBridge(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
 	defer cancel()
@@ -22,7 +22,7 @@ func TestE2EEventsBridge(t *testing.T) {
 	c.happenAll(ctx, t, c.ways(ctx, t), append(harmless(), death(), replacement()))
 }
 
-// In mode steer the host does not depend on Open vSwitch: it loses nothing, whatever becomes of that.
+// In mode steer the host does not depend on Open vSwitch: it loses nothing, even if Open vSwitch fails.
 func TestE2EEventsSteer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
 	defer cancel()
@@ -34,7 +34,7 @@ func TestE2EEventsSteer(t *testing.T) {
 
 const victim = "node1"
 
-// harmless are events that cost nobody a packet.
+// harmless are events that cost no packet.
 func harmless() []event {
 	free := []string{ofHost, ofPods}
 	return []event{
@@ -50,7 +50,7 @@ func harmless() []event {
 	}
 }
 
-// death is that of ovs-vswitchd; its container starts it again.
+// death kills ovs-vswitchd; its container starts it again.
 func death() event {
 	return event{name: "ovs-vswitchd killed", do: func(ctx context.Context, c *busy) error {
 		pod, err := c.podOf(ctx, "fairlead-ovs")
@@ -63,7 +63,7 @@ func death() event {
 	}}
 }
 
-// replacement is that of Open vSwitch's pod on one node, as an upgrade of it goes.
+// replacement replaces Open vSwitch's pod on one node, as an upgrade of it does.
 func replacement() event {
 	return event{name: "fairlead-ovs replaced", do: func(ctx context.Context, c *busy) error {
 		pod, err := c.podOf(ctx, "fairlead-ovs")
@@ -77,7 +77,7 @@ func replacement() event {
 	}}
 }
 
-// podOf is the name of the pod of a DaemonSet on the node to which things happen.
+// podOf is the name of the pod of a DaemonSet on the node that the events affect.
 func (c *busy) podOf(ctx context.Context, set string) (string, error) {
 	out, err := c.Kubectl(ctx, "get", "pods", "-n", "kube-system", "-l", "app.kubernetes.io/name="+set,
 		"--field-selector=spec.nodeName="+victim, "-o", "jsonpath={.items[*].metadata.name}")
@@ -87,7 +87,7 @@ func (c *busy) podOf(ctx context.Context, set string) (string, error) {
 	return strings.TrimSpace(out), err
 }
 
-// ready says why the pod of a DaemonSet on that node is not ready.
+// ready returns an error while the pod of a DaemonSet on that node is not ready.
 func (c *busy) ready(ctx context.Context, set string) error {
 	pod, err := c.podOf(ctx, set)
 	if err != nil {
@@ -111,7 +111,7 @@ func await(ctx context.Context, what string, until func() error) error {
 	return nil
 }
 
-// killContainer ends the main process of a container with SIGKILL, and waits for the next one.
+// killContainer kills the main process of a container with SIGKILL, and waits for the next one.
 func (c *busy) killContainer(ctx context.Context, set, container string) error {
 	pod, err := c.podOf(ctx, set)
 	if err != nil {
@@ -147,7 +147,7 @@ func killControllers(ctx context.Context, c *busy) error {
 	return err
 }
 
-// kill ends a daemon of the node, and starts it again.
+// kill kills a daemon of the node, and starts it again.
 func kill(d bed.Daemon) func(context.Context, *busy) error {
 	return func(ctx context.Context, c *busy) error {
 		if err := c.Kill(ctx, victim, d); err != nil {
@@ -162,7 +162,7 @@ func killAPIServer(ctx context.Context, c *busy) error {
 	if err := plane.Kill(ctx, controlplane.APIServer); err != nil {
 		return err
 	}
-	select { // the outage itself
+	select { // duration of the outage
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(5 * time.Second):
@@ -170,7 +170,7 @@ func killAPIServer(ctx context.Context, c *busy) error {
 	return errors.Join(plane.Start(ctx, controlplane.APIServer, nil), c.WaitReady(ctx))
 }
 
-// upgradeAgents has all agents replaced, one node after the other, as another image would.
+// upgradeAgents replaces all agents, one node after the other, as an image upgrade does.
 func upgradeAgents(ctx context.Context, c *busy) error {
 	_, err := c.Kubectl(ctx, "rollout", "restart", "-n", "kube-system", "daemonset/fairlead-agent")
 	if err != nil {

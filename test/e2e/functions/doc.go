@@ -1,2 +1,2 @@
-// Package functions tries over Fairlead, on real nodes, what users of Kubernetes expect of a network.
+// Package functions tests on real nodes with Fairlead what users of Kubernetes expect of a network.
 package functions

@@ -20,8 +20,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// What users of Kubernetes expect of a network works over Fairlead, in both uplink modes and beside kube-proxy in both
-// of its modes.
+// What users of Kubernetes expect of a network works with Fairlead, in both uplink modes and with both modes of
+// kube-proxy.
 func TestE2EFunctions(t *testing.T) {
 	asked := rights{}
 	for _, c := range []struct {
@@ -56,7 +56,7 @@ func TestE2EFunctions(t *testing.T) {
 	t.Run("rights", asked.compare)
 }
 
-// functions are tried in one cluster.
+// functions are the tests in one cluster.
 type functions struct{ *cluster.Cluster }
 
 func (c functions) apply(t *testing.T, file string) {
@@ -66,8 +66,8 @@ func (c functions) apply(t *testing.T, file string) {
 	c.Apply(t, manifests)
 }
 
-// pods of a Deployment, one on each node, have an address of each family in their node's podCIDRs; every node's client
-// and the node itself reach them by both, and they see who asks.
+// pods checks that pods of a Deployment, one on each node, have an address of each family in their node's podCIDRs;
+// every node's client and the node itself reach them by both, and they see the client's address.
 func (c functions) pods(t *testing.T) {
 	webs := c.Running(t, "web", 3)
 	for _, p := range webs {
@@ -99,7 +99,8 @@ func (c functions) pods(t *testing.T) {
 	}
 }
 
-// clusterIP is reached from pods, in both families; all pods behind it answer, once kube-proxy has heard of all.
+// clusterIP checks a ClusterIP from pods, in both families; all pods behind it answer, once kube-proxy has all
+// endpoints.
 func (c functions) clusterIP(t *testing.T) {
 	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	cluster.Must(t, err)
@@ -123,7 +124,7 @@ func (c functions) clusterIP(t *testing.T) {
 	}
 }
 
-// nodePort is reached from outside the cluster on every node, in both families.
+// nodePort checks a NodePort from outside the cluster on every node, in both families.
 func (c functions) nodePort(t *testing.T) {
 	for n := range c.Nodes() {
 		for _, a := range c.Underlay().NodeAddrs(n + 1) {
@@ -133,7 +134,7 @@ func (c functions) nodePort(t *testing.T) {
 	}
 }
 
-// headless has the pods' own addresses behind it.
+// headless checks that a headless Service resolves to the pods' addresses.
 func (c functions) headless(t *testing.T) {
 	cluster.Eventually(t, func() error {
 		slices_, err := c.API.DiscoveryV1().EndpointSlices("default").List(t.Context(),
@@ -157,7 +158,7 @@ func (c functions) headless(t *testing.T) {
 	})
 }
 
-// dnsLike: a UDP question to a ClusterIP, each from a port of its own, has one answer.
+// dnsLike checks that a UDP request to a ClusterIP, each from a port of its own, has one answer.
 func (c functions) dnsLike(t *testing.T) {
 	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	cluster.Must(t, err)
@@ -174,7 +175,7 @@ func (c functions) dnsLike(t *testing.T) {
 	}
 }
 
-// hostPort is reached from outside on the node's addresses, and from pods of other nodes.
+// hostPort checks a host port from outside on the node's addresses, and from pods of other nodes.
 func (c functions) hostPort(t *testing.T) {
 	c.Running(t, "host-port", 1)
 	var addrs []string
@@ -191,8 +192,8 @@ func (c functions) hostPort(t *testing.T) {
 	}
 }
 
-// vlans: bridged pods of one VLAN reach each other on the wire, those of two by the underlay's router, routed pods and
-// the host outside reach both, and the router sees the pods' own addresses.
+// vlans checks that bridged pods of one VLAN reach each other on the underlay's segment, those of two VLANs by the
+// underlay's router, routed pods and the host outside reach both, and the router sees the pods' own addresses.
 func (c functions) vlans(t *testing.T) {
 	ten, peer, twenty := c.Running(t, "vlan10", 1)[0], c.Running(t, "vlan10-peer", 1)[0], c.Running(t, "vlan20", 1)[0]
 	if len(cluster.Addrs(ten)) != 2 || len(cluster.Addrs(peer)) != 2 || len(cluster.Addrs(twenty)) != 1 {
@@ -218,7 +219,7 @@ func (c functions) vlans(t *testing.T) {
 	}
 }
 
-// sticky: pods of a StatefulSet that are deleted come back with their addresses, also on another node.
+// sticky checks that deleted pods of a StatefulSet are recreated with their addresses, also on another node.
 func (c functions) sticky(t *testing.T) {
 	addrs := func() map[string]string {
 		out := map[string]string{}
@@ -253,14 +254,14 @@ func (c functions) sticky(t *testing.T) {
 	}
 }
 
-// reboot: a node that lost power comes back with all its pods, bridged and routed.
+// reboot checks that a node recovers after a power failure with all its pods, bridged and routed.
 func (c functions) reboot(t *testing.T) {
 	const node = "node3"
 	begun := time.Now()
 	cluster.Must(t, c.Crash(t.Context(), node))
 	cluster.Must(t, c.Boot(t.Context(), node))
 	client := c.clientOn(t, "node1")
-	// All pods of that node answer again, at what addresses they now have.
+	// All pods of that node answer again, at their current addresses.
 	cluster.Eventually(t, func() error {
 		list, err := c.API.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{
 			FieldSelector: "spec.nodeName=" + node, LabelSelector: "app in (web, vlan10-peer, vlan20)"})
@@ -277,8 +278,8 @@ func (c functions) reboot(t *testing.T) {
 	t.Logf("from power failure to all pods reached: %.1f s", time.Since(begun).Seconds())
 }
 
-// drain: pods of a node that is drained go elsewhere, and the others go on; then the node is taken out of the cluster,
-// and its peers forget it.
+// drain checks that pods of a drained node move elsewhere and the others are not affected; then the node is removed
+// from the cluster, and its peers remove its routes.
 func (c functions) drain(t *testing.T) {
 	const node = "node2"
 	gone, err := c.API.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
@@ -327,7 +328,7 @@ func (c functions) clientOn(t *testing.T, node string) string {
 	return pods[i].Name
 }
 
-// streams: kubelet's ways into a pod.
+// streams checks exec, logs and port-forward, which kubelet serves.
 func (c functions) streams(t *testing.T) {
 	web := c.Running(t, "web", 3)[0]
 	if out := c.Run(t, "exec", web.Name, "--", "/e2e-tool", "show", "/etc/hostname"); strings.TrimSpace(out) != web.Name {
@@ -345,7 +346,7 @@ func (c functions) streams(t *testing.T) {
 	c.portForward(t, web.Name)
 }
 
-// portForward reaches a pod's port by the API server and kubelet.
+// portForward reaches a pod's port through the API server and kubelet.
 func (c functions) portForward(t *testing.T, pod string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
 )
 
-// nodeIPAM is a cluster in which nobody gives podCIDRs, and no kube-proxy runs until the nodes are Ready. The agents
-// say why they don't serve; then fairlead-controller gives podCIDRs, and all works.
+// nodeIPAM is a cluster in which nothing assigns podCIDRs, and no kube-proxy runs until the nodes are Ready. The agents
+// report why they do not serve; then fairlead-controller assigns podCIDRs, and all works.
 func nodeIPAM(t *testing.T, asked rights) {
 	c := functions{cluster.Bare(t, bed.Options{Name: "functions-nodeipam", NoNodeCIDRs: true,
 		KubeProxy: bed.NoKubeProxy, Audit: true})}
@@ -40,7 +40,7 @@ func nodeIPAM(t *testing.T, asked rights) {
 	t.Run("UDP", c.dnsLike)
 }
 
-// saysWhy: an Event on each Node says that nobody gives podCIDRs, and what to do.
+// saysWhy checks that an Event on each Node reports that nothing assigns podCIDRs, and names the remedy.
 func (c functions) saysWhy(t *testing.T) {
 	for _, node := range c.Nodes() {
 		cluster.Eventually(t, func() error {
@@ -60,7 +60,7 @@ func (c functions) saysWhy(t *testing.T) {
 	}
 }
 
-// inRanges: each Node has a podCIDR of each range, and no two have one in common.
+// inRanges checks that each Node has a podCIDR of each range, and that none is assigned twice.
 func (c functions) inRanges(t *testing.T) {
 	nodes, err := c.API.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	cluster.Must(t, err)

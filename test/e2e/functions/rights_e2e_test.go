@@ -18,11 +18,11 @@ import (
 	"github.com/fairlead-cni/fairlead/test/kubebin"
 )
 
-// rights are what service accounts of Fairlead may do, or have done: "ACCOUNT VERB GROUP/RESOURCE".
+// rights are permissions of Fairlead's service accounts, or requests they made: "ACCOUNT VERB GROUP/RESOURCE".
 type rights map[string]bool
 
-// What agent and controller asked of the API server, over all clusters of these tests, is what they may: nothing was
-// refused, and no right is idle, but for those that seldom() explains.
+// The requests of agent and controller to the API server, over all clusters of these tests, match their permissions:
+// none was forbidden, and no permission is unused, except those that seldom() explains.
 func (asked rights) compare(t *testing.T) {
 	granted, seldom := granted(t), seldom()
 	for _, right := range slices.Sorted(maps.Keys(granted)) {
@@ -42,7 +42,7 @@ func (asked rights) compare(t *testing.T) {
 	}
 }
 
-// seldom are rights that nothing need make use of while these tests run, and what they are for.
+// seldom are permissions that these tests need not use, and what they are for.
 func seldom() map[string]string {
 	out := map[string]string{}
 	for what, names := range map[string][]string{
@@ -77,7 +77,7 @@ func seldom() map[string]string {
 	return out
 }
 
-// granted are the rights by the chart's Roles and ClusterRoles. A Role is named as its account.
+// granted are the permissions in the chart's Roles and ClusterRoles. A Role is named as its service account.
 func granted(t *testing.T) rights {
 	t.Helper()
 	dir, err := kubebin.Find("build/charts/fairlead")
@@ -107,7 +107,7 @@ func granted(t *testing.T) rights {
 	return out
 }
 
-// event is what counts here of a line of the audit log (audit.k8s.io/v1 Event).
+// event is the part that is compared of a line of the audit log (audit.k8s.io/v1 Event).
 type event struct {
 	Verb string `json:"verb"`
 	User struct {
@@ -123,7 +123,7 @@ type event struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// add reads an audit log. What the API server has refused to Fairlead's accounts fails the test.
+// add reads an audit log. A request of Fairlead's accounts that the API server has forbidden fails the test.
 func (asked rights) add(t *testing.T, auditLog string) {
 	t.Helper()
 	const account = "system:serviceaccount:kube-system:"
@@ -135,7 +135,7 @@ func (asked rights) add(t *testing.T, auditLog string) {
 	for lines.Scan() {
 		var e event
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue // the line that the API server was killed in
+			continue // the line that was cut short when the API server was killed
 		}
 		name, ours := strings.CutPrefix(e.User.Username, account+"fairlead-")
 		if !ours || e.ObjectRef == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/kubebin"
 )
 
-// secondary: with Multus, pods of a NetworkAttachmentDefinition have a second interface beside Fairlead's, with an
-// address of an IPPool, and reach each other by it; what they had is given back with them.
+// secondary checks that, with Multus, pods of a NetworkAttachmentDefinition have a second interface beside Fairlead's,
+// with an address of an IPPool, and reach each other over it; the addresses are released when the pods are deleted.
 func (c functions) secondary(t *testing.T) {
 	c.installMultus(t)
 	c.apply(t, "testdata/nad-crd.yaml")
@@ -58,8 +58,8 @@ func secondAddr(t *testing.T, p corev1.Pod) string {
 	return ""
 }
 
-// installMultus puts Multus before Fairlead on every node, as its quick start does: the network that the runtime takes
-// is Multus', and Fairlead's is the first that it calls.
+// installMultus installs Multus before Fairlead on every node, as its quick start does: the runtime uses Multus'
+// network, and Multus calls Fairlead's first.
 func (c functions) installMultus(t *testing.T) {
 	program, err := kubebin.GetMultus(t.Context(), os.Stderr)
 	cluster.Must(t, err)

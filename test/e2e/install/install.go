@@ -1,4 +1,5 @@
-// Package install installs Fairlead in a bed as its users do: objects of the chart, and an image that the nodes have.
+// Package install installs Fairlead in a bed as users do: objects of the chart, and an image that is present on the
+// nodes.
 package install
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// Image is the archive that "make image" writes. It is an error if it is not there.
+// Image is the archive that "make image" writes. A missing archive is an error.
 func Image() (string, error) {
 	root, err := kubebin.Find("build/charts/fairlead")
 	if err != nil {
@@ -26,26 +27,25 @@ func Image() (string, error) {
 	return file, nil
 }
 
-// Steer and Bridge are values with which the agents bridge pods onto the underlay's VLANs: how they come by it is
-// uplink.mode. On Open vSwitch's userspace datapath a tunnel needs its endpoint on a bridge, so steer goes without.
+// Steer and Bridge are values with which the agents attach pods to the underlay's VLANs; they differ in uplink.mode. On
+// Open vSwitch's userspace datapath a tunnel needs its endpoint on a bridge, so steer has none.
 func Steer() []string {
 	return []string{"agent.config.enableBridgingMode=true", "agent.config.uplink.mode=steer",
 		"agent.config.trafficEncapMode=noEncap"}
 }
 
-// Bridge is the other one, with tunnels between nodes: see Steer.
+// Bridge has tunnels between nodes: see Steer.
 func Bridge() []string {
 	return []string{"agent.config.enableBridgingMode=true", "agent.config.uplink.mode=bridge"}
 }
 
-// Manifest is the chart rendered with values, as "helm template --set" takes them, and with what the bed needs of every
-// installation.
+// Manifest is the chart rendered with values, in the syntax of "helm template --set", and with the bed's own values.
 func Manifest(b *bed.Bed, values ...string) ([]byte, error) {
 	dir, err := kubebin.Find("build/charts/fairlead")
 	if err != nil {
 		return nil, err
 	}
-	all := []string{"image.pullPolicy=Never"} // no registry has it
+	all := []string{"image.pullPolicy=Never"} // it is in no registry
 	if b.Datapath() == vswitch.Netdev {
 		all = append(all, "agent.config.ovsDatapathType=netdev")
 	}
@@ -56,7 +56,7 @@ func Manifest(b *bed.Bed, values ...string) ([]byte, error) {
 	return []byte(manifests), nil
 }
 
-// Apply applies what Manifest makes. It does not wait.
+// Apply applies the result of Manifest. It does not wait.
 func Apply(ctx context.Context, b *bed.Bed, values ...string) error {
 	manifests, err := Manifest(b, values...)
 	if err != nil {
@@ -66,7 +66,7 @@ func Apply(ctx context.Context, b *bed.Bed, values ...string) error {
 	return err
 }
 
-// Program is the path of one of the image's programs, such as fairleadctl. It is an error if it is not there.
+// Program is the path of one of the image's programs, such as fairleadctl. A missing program is an error.
 func Program(name string) (string, error) {
 	image, err := Image()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package matrix keeps a cluster busy while something dies in it, and tells what that cost: on each way from one
-// network namespace to another run a stream of one flow, a stream whose datagrams are the first of a flow each, and
-// HTTP requests, each over a connection of its own.
+// Package matrix runs traffic in a cluster while a component fails, and reports what was lost: each path from one
+// network namespace to another carries a stream of one flow, a stream in which each datagram starts a flow, and HTTP
+// requests, each over a connection of its own.
 package matrix

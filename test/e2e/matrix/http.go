@@ -13,10 +13,10 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// patience is how long a request may take. A SYN that is lost is sent again after one second.
+// patience is the time limit of a request. A lost SYN is sent again after one second.
 const patience = 3 * time.Second
 
-// requests asks for a page again and again, each time over a new connection.
+// requests requests a page repeatedly, each time over a new connection.
 type requests struct {
 	client http.Client
 	url    string
@@ -29,7 +29,7 @@ type requests struct {
 	err           error     // the last one
 }
 
-// serve answers HTTP at addr in the network namespace, at a port of its own.
+// serve answers HTTP at addr in the network namespace, at a free port.
 func serve(netns ns.NetNS, addr netip.Addr) (at netip.AddrPort, stop func(), err error) {
 	var listener net.Listener
 	err = netns.Do(func(ns.NetNS) error {
@@ -93,7 +93,7 @@ func (r *requests) answers(since time.Time) bool {
 	return r.last.After(since)
 }
 
-// stop waits for the requests that run. It returns how many failed, of how many, and why the last one did.
+// stop waits for the requests in progress. It returns how many failed, of how many, and the last error.
 func (r *requests) stop() (failed, asked int, err error) {
 	close(r.end)
 	r.done.Wait()

@@ -12,21 +12,22 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// How often each way is tried: so seldom that a small machine which runs a whole cluster loses nothing by itself.
+// Intervals of each path's traffic: long enough that a small machine which runs a whole cluster loses nothing by
+// itself.
 const (
 	establishedEvery = 20 * time.Millisecond
 	newEvery         = 50 * time.Millisecond
 	httpEvery        = 200 * time.Millisecond
 )
 
-// Place is where a way begins or ends.
+// Place is an end of a path.
 type Place struct {
 	Name  string
 	NetNS ns.NetNS
 	Addr  netip.Addr
 }
 
-// Way is from one place to another. Kind says whose packets these are: what is told is told of each kind.
+// Way is a path from one place to another. Kind is whose packets these are: results are reported per kind.
 type Way struct {
 	Kind     string
 	From, To Place
@@ -34,20 +35,20 @@ type Way struct {
 
 func (w Way) String() string { return w.From.Name + " -> " + w.To.Name }
 
-// Matrix is ways under load.
+// Matrix is a set of paths under load.
 type Matrix struct {
 	ways  []*traffic
 	stops []func()
 }
 
-// traffic is what runs on one way.
+// traffic is what runs on one path.
 type traffic struct {
 	Way
 	established, fresh *probe.Stream
 	http               *requests
 }
 
-// Start begins on all ways. Each place that a way leads to answers at ports of its own.
+// Start starts traffic on all paths. Each destination answers at ports of its own.
 func Start(ways []Way) (*Matrix, error) {
 	m := &Matrix{}
 	for _, w := range ways {
@@ -81,8 +82,8 @@ func (m *Matrix) start(w Way) error {
 	return nil
 }
 
-// Flow waits until an answer has come on every way, in each manner, since now. The error names those that had none
-// before the deadline.
+// Flow waits until traffic of every sort has been answered on every path since now. The error names the paths without
+// an answer before the deadline.
 func (m *Matrix) Flow(within time.Duration) error {
 	since, deadline := time.Now(), time.Now().Add(within)
 	for {
@@ -102,7 +103,7 @@ func (m *Matrix) Flow(within time.Duration) error {
 	}
 }
 
-// Stop ends all and tells what each way lost.
+// Stop ends all traffic and returns what each path lost.
 func (m *Matrix) Stop() []Toll {
 	tolls := make([]Toll, len(m.ways))
 	var all sync.WaitGroup

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// A cable that is sound loses nothing. One that is unplugged for a while loses in each manner, and the table says so.
+// A working link loses nothing. A link that is down for a while loses traffic of every sort, and the table shows it.
 func TestRootMatrix(t *testing.T) {
 	a, b := nstest.New(t), nstest.New(t)
 	nstest.Veth(a, "eth0", b, "eth0")
@@ -34,7 +34,7 @@ func TestRootMatrix(t *testing.T) {
 	}
 	m := start()
 	a.IP("link set eth0 down")
-	if err := m.Flow(4 * time.Second); err == nil { // so long that a request fails, too
+	if err := m.Flow(4 * time.Second); err == nil { // long enough for a request to fail, too
 		t.Error("answers come through a cable that is unplugged")
 	}
 	a.IP("link set eth0 up")

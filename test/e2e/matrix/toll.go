@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// Toll is what one way lost. Failed of Asked HTTP requests had no answer, the last of them because of Err.
+// Toll is what one path lost. Failed of Asked HTTP requests had no answer; Err is the last error.
 type Toll struct {
 	Way
 	Established, New probe.Report
@@ -29,7 +29,7 @@ func (t Toll) String() string {
 	return s
 }
 
-// Event is what happened while the ways were busy, and what it cost.
+// Event is what happened while the paths carried traffic, and what it cost.
 type Event struct {
 	Name  string
 	Tolls []Toll
@@ -40,7 +40,7 @@ func (e Event) Of(kind string) []Toll {
 	return slices.DeleteFunc(slices.Clone(e.Tolls), func(t Toll) bool { return t.Kind != kind })
 }
 
-// Table has a line for each event and kind: what all ways of the kind lost, and the longest outage of the worst.
+// Table has a line for each event and kind: what all paths of the kind lost, and the longest outage of the worst.
 func Table(events []Event, kinds ...string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -1,2 +1,2 @@
-// Package migration tries that a cluster goes from Antrea to Fairlead as docs/migrate-from-antrea.md says.
+// Package migration tests the migration of a cluster from Antrea to Fairlead by docs/migrate-from-antrea.md.
 package migration

@@ -22,13 +22,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
 )
 
-// stale is an address that Antrea still has for a Pod that is gone.
+// stale is an address that Antrea still records for a Pod that is gone.
 const stale = "192.168.110.150"
 
-// A cluster with what Antrea has in it goes the way of docs/migrate-from-antrea.md, step by step: its pools and their
-// addresses become Fairlead's, pods of a StatefulSet have theirs on the wire afterwards, none is given twice, and the
-// config works but for what the check refuses. Antrea itself does not run: its objects and the addresses that pods have
-// are as it makes them.
+// A cluster with Antrea's objects is migrated by docs/migrate-from-antrea.md, step by step: its pools and their
+// addresses become Fairlead's, pods of a StatefulSet have theirs on the underlay afterwards, none is allocated twice,
+// and the config is accepted except for what the check rejects. Antrea itself does not run: its objects and the pods'
+// addresses are as Antrea writes them.
 func TestE2EMigration(t *testing.T) {
 	c := cluster.Bare(t, bed.Options{Name: "migration", Nodes: 2})
 	asAntrea(t, c)
@@ -38,7 +38,7 @@ func TestE2EMigration(t *testing.T) {
 	// 1. The config.
 	values := config(t, c)
 
-	// 3. Antrea gives no more addresses.
+	// 3. Antrea allocates no more addresses.
 	if _, err := c.Kubectl(t.Context(), "annotate", "ippool", "vlan10", "a=b"); err == nil {
 		t.Error("Antrea's webhook is not asked: nothing is tried")
 	}
@@ -52,7 +52,7 @@ func TestE2EMigration(t *testing.T) {
 	cluster.Must(t, err)
 	_, err = c.KubectlStdin(t.Context(), manifest, "apply", "-f", "-", "-l", "app.kubernetes.io/component=crds")
 	cluster.Must(t, err)
-	cluster.Eventually(t, func() error { // the API server takes a moment to know the kinds
+	cluster.Eventually(t, func() error { // the API server serves new kinds after a moment
 		out, err := c.Fairleadctl(t, "ipam", "import-antrea", "--dry-run")
 		return leftOut(out, err, "4 can be imported, 0 were imported now")
 	})
@@ -65,7 +65,7 @@ func TestE2EMigration(t *testing.T) {
 		t.Errorf("IPAllocations of %v, want %v", held, want)
 	}
 
-	// 5. Antrea leaves the nodes.
+	// 5. Antrea is removed from the nodes.
 	c.Run(t, "-n", "kube-system", "delete", "daemonset", "antrea-agent")
 	reboot(t, c)
 
@@ -89,8 +89,8 @@ func TestE2EMigration(t *testing.T) {
 	}
 }
 
-// asAntrea makes what Antrea has in a cluster: its kind, its webhooks, a network that gives pods addresses of a pool,
-// and in the pool's status who has them.
+// asAntrea creates Antrea's objects in a cluster: its kind, its webhooks, a network whose pods get addresses of a pool,
+// and the allocations in the pool's status.
 func asAntrea(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for i, node := range c.Nodes() {
@@ -123,7 +123,7 @@ func read(t *testing.T, file string) []byte {
 
 const conflist = "/etc/cni/net.d/10-antrea.conflist"
 
-// network gives a node's pods ten addresses of VLAN 10.
+// network installs a CNI network with ten addresses of VLAN 10 on a node.
 func network(t *testing.T, c *cluster.Cluster, node string, first int) {
 	t.Helper()
 	addr := func(n int) string { return fmt.Sprintf("192.168.110.%d", n) }
@@ -144,7 +144,7 @@ func entry(addr, phase string, pod, set map[string]any) map[string]any {
 	return map[string]any{"ipAddress": addr, "phase": phase, "owner": owner}
 }
 
-// entryOf is what Antrea writes of a pod that has an address.
+// entryOf is Antrea's status entry of a pod that has an address.
 func entryOf(t *testing.T, c *cluster.Cluster, p corev1.Pod) map[string]any {
 	t.Helper()
 	out, err := c.NodeExec(t.Context(), p.Spec.NodeName, "cat", "/var/lib/cni/networks/antrea/"+p.Status.PodIP)
@@ -171,7 +171,7 @@ func addresses(t *testing.T, c *cluster.Cluster) map[string]string {
 	return all
 }
 
-// config checks Antrea's config as step 1 does, takes out what is refused, and returns the values of the chart.
+// config checks Antrea's config as step 1 does, removes what is rejected, and returns the values of the chart.
 func config(t *testing.T, c *cluster.Cluster) (values []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -204,7 +204,7 @@ func config(t *testing.T, c *cluster.Cluster) (values []string) {
 	return values
 }
 
-// flat are keys as "helm --set" takes them.
+// flat are keys in the syntax of "helm --set".
 func flat(prefix string, keys map[string]any) (sets []string) {
 	for k, v := range keys {
 		if below, ok := v.(map[string]any); ok {
@@ -216,7 +216,7 @@ func flat(prefix string, keys map[string]any) (sets []string) {
 	return sets
 }
 
-// leftOut returns nil if import-antrea has said so, and has left out the stale address alone.
+// leftOut returns nil if import-antrea has reported it, and has left out only the stale address.
 func leftOut(out string, err error, says string) error {
 	const warning = 3
 	var exit *exec.ExitError
@@ -227,7 +227,7 @@ func leftOut(out string, err error, says string) error {
 	return nil
 }
 
-// reboot does on each node what step 5 says.
+// reboot does on each node what step 5 requires.
 func reboot(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for _, node := range c.Nodes() {
@@ -239,7 +239,7 @@ func reboot(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// given returns nil if all pods have addresses of the pool, each another, and those of the StatefulSet what they had.
+// given returns nil if all pods have distinct addresses of the pool, and those of the StatefulSet the same as before.
 func given(now, had map[string]string) error {
 	by := map[string]string{}
 	for name, addr := range now {

@@ -1,3 +1,3 @@
-// Package peer measures a cluster over Fairlead beside one over the reference bridge plugin, which are up at the same
-// time on the same machine and have their turns.
+// Package peer compares a cluster with Fairlead and one with the reference bridge plugin, which run at the same time on
+// the same machine and are measured alternately.
 package peer

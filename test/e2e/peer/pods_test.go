@@ -35,9 +35,9 @@ func BenchmarkE2EPods(b *testing.B) {
 	bridge.AwaitReady(b)
 	fairlead := cluster.Bare(b, bed.Options{Name: "peer-fairlead", Nodes: 2})
 	b.ReportMetric(fairlead.Install(b, install.Bridge()...).Seconds(), "s-apply-to-Ready")
-	b.ReportMetric(0, "ns/op") // what this measures is none
+	b.ReportMetric(0, "ns/op") // not a measurement of this benchmark
 
-	run(b, fairlead, nil) // the first round of each is for caches
+	run(b, fairlead, nil) // the first round of each fills caches
 	run(b, bridge, nil)
 	var ours, theirs, ratios []float64
 	for i := range rounds {
@@ -61,8 +61,8 @@ func BenchmarkE2EPods(b *testing.B) {
 	}, "node1")
 }
 
-// run makes pods, on the nodes named or spread over all, and returns after how many seconds they were Ready. Then it
-// calls atPeak, if there is one, and waits until they are gone.
+// run creates pods, on the named nodes or spread over all, and returns the seconds until they were Ready. Then it calls
+// atPeak, if it is not nil, and waits until they are gone.
 func run(b *testing.B, c *cluster.Cluster, atPeak func(), on ...string) float64 {
 	b.Helper()
 	ctx, deployments := b.Context(), c.API.AppsV1().Deployments("default")

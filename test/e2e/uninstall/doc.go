@@ -1,2 +1,2 @@
-// Package uninstall tries that a cluster which Fairlead leaves is as it was before it came.
+// Package uninstall tests that uninstalling Fairlead restores a cluster to its state before the installation.
 package uninstall

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/traces"
 )
 
-// pods are routed ones and bridged ones, one of each on every node.
+// pods are routed and bridged pods, one of each on every node.
 const pods = `
 apiVersion: crd.antrea.io/v1beta1
 kind: IPPool
@@ -49,11 +49,11 @@ spec:
       containers: [{name: main, image: "` + bed.TestImage + `", imagePullPolicy: Never, args: [serve]}]
 `
 
-// hostLimit is how long the nodes' own traffic may stop while the NIC is given back. Where it was measured it did not.
+// hostLimit is how long the nodes' own traffic may stop while the NIC is restored. In measurements it did not stop.
 const hostLimit = 250 * time.Millisecond
 
-// The steps of docs/install.md#uninstall, in mode bridge, where the NIC is Open vSwitch's: nothing of Fairlead is left
-// on any node, what was there before is there again, and the pools stay. Each step may be repeated.
+// The steps of docs/install.md#uninstall, in mode bridge, where the NIC is a port of Open vSwitch: nothing of Fairlead
+// is left on any node, what was there before is restored, and the pools stay. Each step may be repeated.
 func TestE2EUninstall(t *testing.T) {
 	c := cluster.Bare(t, bed.Options{Name: "uninstall", Nodes: 2})
 	before := read(t, c)
@@ -98,11 +98,12 @@ func TestE2EUninstall(t *testing.T) {
 	}
 	asBefore(t, c, before)
 
-	// It can be had again.
+	// It can be installed again.
 	c.Install(t, install.Steer()...)
 }
 
-// read reads all nodes, when every address of theirs is in use. What kubelet and kube-proxy do does not count.
+// read reads the state of all nodes, when all their addresses are usable. Changes by kubelet and kube-proxy are
+// ignored.
 func read(t *testing.T, c *cluster.Cluster) map[string]traces.Node {
 	t.Helper()
 	all := map[string]traces.Node{}
@@ -121,7 +122,7 @@ func read(t *testing.T, c *cluster.Cluster) map[string]traces.Node {
 	return all
 }
 
-// asBefore waits until nothing on any node is other than before.
+// asBefore waits until every node is as before.
 func asBefore(t *testing.T, c *cluster.Cluster, before map[string]traces.Node) {
 	t.Helper()
 	cluster.Eventually(t, func() error {
@@ -134,7 +135,7 @@ func asBefore(t *testing.T, c *cluster.Cluster, before map[string]traces.Node) {
 	})
 }
 
-// hosts begins to ask every node from beyond the router.
+// hosts starts a stream from beyond the router to every node.
 func hosts(t *testing.T, c *cluster.Cluster) map[string]*probe.Stream {
 	t.Helper()
 	netns := func(name string) ns.NetNS {
