@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// program is this one, built: modules are read from programs, and so are its own.
+// program is this test binary: modules are read from binaries, and so are its own.
 func program(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "fairlead")

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// deb is an installed package of Debian.
+// deb is an installed Debian package.
 type deb struct{ name, version, source, arch string }
 
 // debs reads dpkg's database (dpkg-query(1), deb-control(5)) below root.

@@ -11,11 +11,10 @@ import (
 	"strings"
 )
 
-// sbomPath is where the image has its SBOM.
+// sbomPath is the path of the SBOM in the image.
 const sbomPath = "usr/share/fairlead/sbom.cdx.json"
 
-// manifest and imageConfig are of a docker archive, as much as is read here
-// (https://github.com/moby/docker-image-spec).
+// manifest and imageConfig are the fields used here of a docker archive (https://github.com/moby/docker-image-spec).
 type manifest struct {
 	Config   string
 	RepoTags []string
@@ -29,7 +28,7 @@ type imageConfig struct {
 	} `json:"history"`
 }
 
-// tellLayers prints the layers, the lowest first, and writes the SBOM into dir if one is given.
+// tellLayers prints the layers, the lowest first, and writes the SBOM into dir if it is not empty.
 func tellLayers(out io.Writer, archive, dir string) error {
 	var all []manifest
 	if err := readJSON(archive, "manifest.json", &all); err != nil {
@@ -90,7 +89,7 @@ func readJSON(archive, name string, into any) error {
 	return nil
 }
 
-// readLayer returns a layer's size, not compressed, and the SBOM if it is in it.
+// readLayer returns a layer's uncompressed size, and the SBOM if the layer contains it.
 func readLayer(archive, name string) (size int64, sbom []byte, err error) {
 	err = member(archive, name, func(r io.Reader, n int64) error {
 		size = n
@@ -115,7 +114,7 @@ func readLayer(archive, name string) (size int64, sbom []byte, err error) {
 	return size, sbom, nil
 }
 
-// member hands the member of that name to do.
+// member calls do with the member of that name.
 func member(archive, name string, do func(io.Reader, int64) error) error {
 	f, err := os.Open(archive)
 	if err != nil {

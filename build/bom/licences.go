@@ -17,7 +17,7 @@ in the image have their licences in /usr/share/doc/PACKAGE/copyright, and the te
 refer to in /usr/share/common-licenses.
 `
 
-// notice is a licence's text, with the modules that come with it.
+// notice is a licence text, with the modules that it applies to.
 type notice struct {
 	text    string
 	modules []string
@@ -59,7 +59,8 @@ func writeLicences(out string, programs []string) error {
 	return os.WriteFile(out, b.Bytes(), 0o644)
 }
 
-// moduleDirs says where Go keeps the modules that the module of the working directory needs, by path and version.
+// moduleDirs returns the module cache's directories of the modules that the working directory's module needs, by path
+// and version.
 func moduleDirs() (map[string]string, error) {
 	list := exec.Command("go", "list", "-m", "-f",
 		"{{if .Replace}}{{.Replace.Path}} {{.Replace.Version}} {{.Dir}}{{else}}{{.Path}} {{.Version}} {{.Dir}}{{end}}", "all")
@@ -82,7 +83,7 @@ func moduleDirs() (map[string]string, error) {
 	return dirs, nil
 }
 
-// licencesIn returns the texts of the files in a module's root that are its licence or belong to it.
+// licencesIn returns the licence texts in a module's root, notices included.
 func licencesIn(dir string) (texts []string, err error) {
 	if dir == "" {
 		return nil, fmt.Errorf("the module is not in Go's cache: run go mod download")

@@ -1,5 +1,5 @@
-// Command bom tells what an image is made of: the list of its parts for programs (SBOM), the licences of the Go modules
-// in it, and the size of its layers. The image's build calls it.
+// Command bom lists the contents of an image: its components (SBOM), the licences of its Go modules, and the size of
+// its layers. The image's build calls it.
 package main
 
 import (

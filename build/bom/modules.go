@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// module is a Go module, or Go's standard library, and the programs that it is in.
+// module is a Go module, or Go's standard library, and the programs that contain it.
 type module struct {
 	path, version string
 	programs      []string
 }
 
-// stdlib is the name by which lists of vulnerabilities know Go's standard library.
+// stdlib is the name of Go's standard library in vulnerability databases.
 const stdlib = "stdlib"
 
-// modules reads what the linker has written into each program (go help buildinfo). Our own module is not among them.
+// modules reads the build information of each program (go help buildinfo). Our own module is not included.
 func modules(programs []string) ([]module, error) {
 	files, err := expand(programs)
 	if err != nil {
@@ -44,7 +44,7 @@ func modules(programs []string) ([]module, error) {
 			if d.Replace != nil {
 				d = d.Replace
 			}
-			if d.Version != "(devel)" { // ours, in a program of another module
+			if d.Version != "(devel)" { // our module, in a program of another module
 				add(d.Path, d.Version, file)
 			}
 		}

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// document is a bill of materials of CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json/), as much of it as we write.
-// It has no time and no serial number: the same image gives the same document.
+// document is a CycloneDX 1.5 bill of materials (https://cyclonedx.org/docs/1.5/json/), with the fields used here. It
+// has no time and no serial number: the same image produces the same document.
 type document struct {
 	Format     string      `json:"bomFormat"`
 	Spec       string      `json:"specVersion"`
@@ -34,7 +34,7 @@ type component struct {
 	Evidence *evidence `json:"evidence,omitempty"`
 }
 
-// evidence says in which files a component was found.
+// evidence lists the files in which a component was found.
 type evidence struct {
 	Occurrences []occurrence `json:"occurrences"`
 }
@@ -43,8 +43,8 @@ type occurrence struct {
 	Location string `json:"location"`
 }
 
-// writeSBOM lists the modules of the programs and the packages below root. The version of the whole is what the program
-// versionOf says of itself.
+// writeSBOM lists the modules of the programs and the packages below root. The overall version is what the program
+// versionOf reports.
 func writeSBOM(out, root, versionOf string, programs []string) error {
 	version := ""
 	if versionOf != "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// The form is that in which kubelet has its chain, else that with more rules, else nft; it is kept once it is known.
+// The variant in which kubelet has its chain is used, else the one with more rules, else nft; the choice is kept.
 func TestRootFormOfIPTables(t *testing.T) {
 	const (
 		nft, legacy = "nf_tables", "legacy"
@@ -51,7 +51,7 @@ func TestRootFormOfIPTables(t *testing.T) {
 			if _, err := os.Stat(kept); (err == nil) != c.kept {
 				t.Errorf("kept: %v, want %t", err, c.kept)
 			}
-			// It passes on what it is told, and says what is wrong.
+			// It passes its arguments on, and errors, too.
 			node.Exec("env", "FAIRLEAD_IPTABLES="+c.env, "FAIRLEAD_IPTABLES_KEPT="+kept, program, "-N", "PASSED-ON")
 			form := map[string]string{nft: "nft", legacy: "legacy"}[c.want]
 			if got := node.Exec("iptables-"+form, "-S"); !strings.Contains(got, "PASSED-ON") {

@@ -1,5 +1,4 @@
-// Package ovs holds what runs beside Open vSwitch on a node, for tests to start.
-// README.md has the rest.
+// Package ovs embeds what runs beside Open vSwitch on a node, for tests. See README.md.
 package ovs
 
 import _ "embed"
@@ -9,7 +8,7 @@ import _ "embed"
 //go:embed fairlead-ovs-guard
 var Guard string
 
-// UplinkBoot has a node start with its NIC detached, a program for sh(1).
+// UplinkBoot restores the NIC at the start of a node, detached from Open vSwitch; a program for sh(1).
 //
 //go:embed fairlead-uplink-boot
 var UplinkBoot string

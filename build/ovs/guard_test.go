@@ -30,7 +30,7 @@ func (g guard) start(env ...string) *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		g.t.Fatal(err)
 	}
-	g.t.Cleanup(func() { _ = cmd.Process.Kill() }) // it may have ended
+	g.t.Cleanup(func() { _ = cmd.Process.Kill() }) // it may have exited
 	return cmd
 }
 
@@ -48,7 +48,7 @@ func (g guard) until(limit time.Duration, want string) {
 	}
 }
 
-// stays looks for longer than the guard takes to act.
+// stays checks for longer than the guard takes to act.
 func (g guard) stays(want string) {
 	g.t.Helper()
 	for start := time.Now(); time.Since(start) < 4*time.Second; time.Sleep(100 * time.Millisecond) {
@@ -58,7 +58,7 @@ func (g guard) stays(want string) {
 	}
 }
 
-// locked is how the agent sees that a guard lives.
+// locked reports whether a guard runs, in the way the agent checks it.
 func (g guard) locked() bool {
 	f, err := os.Open(filepath.Join(g.Dir, "fairlead-guard.lock"))
 	if err != nil {
@@ -77,8 +77,8 @@ func (g guard) untilLocked(want bool) {
 	}
 }
 
-// The key that nobody removes after a start goes after some seconds; one that was set again after it stays, and so
-// does somebody else's. The lock lives as long as the guard, and a guard that is told to end leaves no key.
+// A key that is not removed after a start is removed after some seconds; one that was set again after it stays, and so
+// does one set externally. The lock is held while the guard runs, and a guard that is stopped leaves no key.
 func TestGuard(t *testing.T) {
 	const key = "{flow-restore-wait=True}"
 	g := guard{ovstest.Start(t, ovstest.Options{}), t}
@@ -86,7 +86,7 @@ func TestGuard(t *testing.T) {
 
 	set(ours)
 	first := g.start()
-	g.until(3*time.Second, "{}") // it is the first since the boot
+	g.until(3*time.Second, "{}") // the first start since boot
 	g.untilLocked(true)
 
 	start, err := exec.Command("stat", "-c", "%i.%.9Y", filepath.Join(g.Dir, "ovs-vswitchd.pid")).Output()
@@ -108,7 +108,7 @@ func TestGuard(t *testing.T) {
 	g.Vswitchd.Start()
 	g.stays(`{flow-restore-wait="true"}`)
 
-	// It stays where ovs-vswitchd ends as it should, for its next start.
+	// It stays when ovs-vswitchd exits regularly, for its next start.
 	set("other_config:flow-restore-wait=True")
 	g.Vswitchd.Signal(syscall.SIGTERM)
 	pid := filepath.Join(g.Dir, "ovs-vswitchd.pid")
@@ -120,7 +120,7 @@ func TestGuard(t *testing.T) {
 			t.Fatal("ovs-vswitchd does not end")
 		}
 	}
-	g.Vswitchd.Kill() // it has ended
+	g.Vswitchd.Kill() // it has exited
 	g.stays(key)
 	g.Vswitchd.Start()
 	g.until(6*time.Second, "{}")
@@ -135,7 +135,7 @@ func TestGuard(t *testing.T) {
 	g.until(0, "{}")
 	g.untilLocked(false)
 
-	// A database that is away when ovs-vswitchd starts is asked again.
+	// A database that is unreachable when ovs-vswitchd starts is read again.
 	second := g.start()
 	g.untilLocked(true)
 	set(ours)
@@ -150,7 +150,7 @@ func TestGuard(t *testing.T) {
 	g.untilLocked(false)
 }
 
-// In a pod with ovs-vswitchd the guard ends with it, and both are back together: the key stays for that start.
+// In a pod with ovs-vswitchd the guard ends with it, and both are restarted together: the key stays for that start.
 func TestGuardReturns(t *testing.T) {
 	g := guard{ovstest.Start(t, ovstest.Options{}), t}
 	cmd := g.start("FAIRLEAD_GUARD_RETURNS=yes")
@@ -168,15 +168,15 @@ func TestGuardReturns(t *testing.T) {
 	g.Vswitchd.Kill()
 	g.start("FAIRLEAD_GUARD_RETURNS=yes")
 	g.Vswitchd.Start()
-	g.until(8*time.Second, "{}") // no agent came
+	g.until(8*time.Second, "{}") // no agent runs
 }
 
-// A guard that can't watch ovs-vswitchd is none, and no key is left to it.
+// A guard that cannot watch ovs-vswitchd exits, and leaves no key.
 func TestGuardThatCannotWatch(t *testing.T) {
 	g := guard{ovstest.Start(t, ovstest.Options{}), t}
 	dir := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "ln"), []byte("#!/bin/sh\nexit 1\n"), 0o755),
-		os.WriteFile(filepath.Join(g.Dir, "fairlead-guard.lock"), nil, 0o600)); err != nil { // it is not the first
+		os.WriteFile(filepath.Join(g.Dir, "fairlead-guard.lock"), nil, 0o600)); err != nil { // not the first start
 		t.Fatal(err)
 	}
 	g.Ctl("--no-wait", "set", "Open_vSwitch", ".", ours)

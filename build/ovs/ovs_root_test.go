@@ -25,7 +25,7 @@ type pod struct {
 func newPod(t *testing.T) pod {
 	t.Helper()
 	node := nstest.New(t)
-	dir, err := os.MkdirTemp("/tmp", "fl-ovs") // the path of a unix socket ends at 108 bytes
+	dir, err := os.MkdirTemp("/tmp", "fl-ovs") // the path of a unix socket is limited to 108 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func (p pod) start() *entry {
 	}
 	go func() { e.done <- e.cmd.Wait() }()
 	p.t.Cleanup(func() {
-		_ = e.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = e.cmd.Process.Signal(syscall.SIGTERM) // it may have exited
 		select {
 		case <-e.done:
 		case <-time.After(20 * time.Second):
@@ -89,12 +89,12 @@ func (p pod) start() *entry {
 }
 
 func (p pod) pid(daemon string) int {
-	text, _ := os.ReadFile(filepath.Join(p.dir, daemon+".pid")) // not there: 0
+	text, _ := os.ReadFile(filepath.Join(p.dir, daemon+".pid")) // missing: 0
 	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	return pid
 }
 
-// ready waits until both daemons answer and ovs-vswitchd is not the process not.
+// ready waits until both daemons answer and the PID of ovs-vswitchd differs from not.
 func (e *entry) ready(not int) {
 	e.t.Helper()
 	nstest.Wait(e.t, 30*time.Second, "Open vSwitch to answer", func() bool {
@@ -110,7 +110,7 @@ func (e *entry) kill(daemon string) {
 	}
 }
 
-// ends waits for the end and returns the exit code.
+// ends waits for the exit and returns the exit code.
 func (e *entry) ends() int {
 	e.t.Helper()
 	select {
@@ -136,8 +136,8 @@ func (p pod) has(file string) bool {
 	return err == nil
 }
 
-// A daemon that dies is back at once; a container that is replaced leaves what there is to its successor, and one that
-// has nothing left leaves nothing.
+// A daemon that dies is restarted at once; a container that is replaced leaves its state to its successor, and one
+// without remaining state leaves nothing.
 func TestRootOVSInAPod(t *testing.T) {
 	p := newPod(t)
 	e := p.start()
@@ -176,7 +176,7 @@ func TestRootOVSInAPod(t *testing.T) {
 	}
 }
 
-// What is wrong from the beginning, and what does not get better, ends it with a reason.
+// Errors at the start, and errors that persist, end it with a reason.
 func TestRootOVSGivesUp(t *testing.T) {
 	p := newPod(t)
 	if out, err := p.command("kernel").CombinedOutput(); err == nil || !strings.Contains(string(out), "can be system or netdev") {
