@@ -1,6 +1,5 @@
-// Package apitest runs etcd and a kube-apiserver on loopback, without root, for
-// the tests of one package. Both end with the process that started them, however
-// it ends, and all their files are in one directory.
+// Package apitest runs etcd and a kube-apiserver on loopback, without root, for the tests of one package. Both end with
+// the process that started them, however it ends, and all their files are in one directory.
 package apitest
 
 import (
@@ -25,19 +24,17 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// AdminToken is the token of a user who may do everything. It is valid whatever
-// becomes of etcd.
+// AdminToken is the token of a user with all rights. It is valid independently of etcd's contents.
 const AdminToken = "admin"
 
-// startTimeout is how long an API server may take to be ready: 5 s on an idle
-// machine.
+// startTimeout is the time limit for an API server to be ready: 5 s on an idle machine.
 const startTimeout = 2 * time.Minute
 
 // Server is an etcd and a kube-apiserver.
 type Server struct {
-	// URL is the API server's; it stays the same over restarts.
+	// URL is the API server's; it does not change over restarts.
 	URL string
-	// Args are more arguments of the API server, from its next start on.
+	// Args are further arguments of the API server, from its next start on.
 	Args []string
 
 	dir, program string
@@ -82,7 +79,7 @@ func (s *Server) pickPorts() error {
 		if err != nil {
 			return err
 		}
-		defer l.Close() // not before all are picked: no port twice
+		defer l.Close() // not before all are picked, so that no port is picked twice
 		s.ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return nil
@@ -146,7 +143,7 @@ func (s *Server) ready(ctx context.Context) error {
 	if err := s.api.Process.Signal(syscall.Signal(0)); err != nil {
 		return err
 	}
-	// Made anew each time until it works: the server may be writing its certificate just now.
+	// Recreated until it works: the server may be writing its certificate.
 	c := s.admin
 	if c == nil {
 		var err error
@@ -168,33 +165,31 @@ func (s *Server) ready(ctx context.Context) error {
 	return nil
 }
 
-// Admin is a client that may do everything.
+// Admin is a client with all rights.
 func (s *Server) Admin() *kubernetes.Clientset { return s.admin }
 
-// KillAPI ends the API server with SIGKILL.
+// KillAPI stops the API server with SIGKILL.
 func (s *Server) KillAPI() { kill(s.api) }
 
-// EndAPI ends the API server with SIGTERM, so that it ends its watches itself,
-// which it does at once. Then it waits up to a minute for other requests: that is
-// cut short.
+// EndAPI stops the API server with SIGTERM, so that it closes its watches itself, which it does at once. It would then
+// wait up to a minute for other requests, which is cut short.
 func (s *Server) EndAPI() error {
 	if err := s.api.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	cut := time.AfterFunc(5*time.Second, func() { _ = s.api.Process.Kill() }) // it may have ended
+	cut := time.AfterFunc(5*time.Second, func() { _ = s.api.Process.Kill() }) // it may have exited
 	defer cut.Stop()
 	_ = s.api.Wait() // "signal: killed"
 	return nil
 }
 
-// Freeze stops the API server with SIGSTOP: connections stay, and nothing answers.
+// Freeze stops the API server with SIGSTOP: connections stay open without an answer.
 func (s *Server) Freeze() error { return s.api.Process.Signal(syscall.SIGSTOP) }
 
 // Thaw undoes Freeze.
 func (s *Server) Thaw() error { return s.api.Process.Signal(syscall.SIGCONT) }
 
-// Empty gives the API server an empty etcd: a cluster with nothing in it, at the
-// same URL.
+// Empty gives the API server an empty etcd: a cluster without objects, at the same URL.
 func (s *Server) Empty(ctx context.Context) error {
 	s.Stop()
 	if err := os.RemoveAll(s.path("etcd")); err != nil {
@@ -203,7 +198,7 @@ func (s *Server) Empty(ctx context.Context) error {
 	return s.startAll(ctx)
 }
 
-// Stop ends both with SIGKILL.
+// Stop stops both with SIGKILL.
 func (s *Server) Stop() {
 	kill(s.api)
 	kill(s.etcd)
@@ -234,8 +229,7 @@ func (s *Server) Kubectl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// AgentToken is a token of the ServiceAccount that agents have, which Kubectl must
-// have applied.
+// AgentToken is a token of the agents' ServiceAccount, which must have been applied with Kubectl.
 func (s *Server) AgentToken(ctx context.Context) (string, error) {
 	return s.Token(ctx, "fairlead-agent")
 }
@@ -250,11 +244,11 @@ func (s *Server) Token(ctx context.Context, account string) (string, error) {
 	return r.Status.Token, nil
 }
 
-// CA is the path of the certificate by which the API server is known.
+// CA is the path of the certificate that authenticates the API server.
 func (s *Server) CA() string { return s.path("certs/apiserver.crt") }
 
-// Kubeconfig writes a kubeconfig for an API server at url that is known by the
-// certificate in the file ca. The token is in tokenFile.
+// Kubeconfig writes a kubeconfig for an API server at url that the certificate in the file ca authenticates. The token
+// is in tokenFile.
 func Kubeconfig(path, url, ca, tokenFile string) error {
 	return os.WriteFile(path, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
   clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}],

@@ -10,16 +10,15 @@ import (
 	"time"
 )
 
-// KCM is a kube-controller-manager with its allocator of podCIDRs and no other
-// controller.
+// KCM is a kube-controller-manager with its podCIDR allocator and no other controller.
 type KCM struct {
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{} // closed when the process has ended
 }
 
-// StartKCM starts a KCM with the flags given, and returns when its allocator
-// works, or is left out because of them. The error has what it said at its end.
+// StartKCM starts a KCM with these flags, and returns when its allocator runs, or is disabled by them. The error
+// contains its last output.
 func (s *Server) StartKCM(ctx context.Context, flags ...string) (*KCM, error) {
 	token, kubeconfig := s.path("admin.token"), s.path("admin.kubeconfig")
 	if err := os.WriteFile(token, []byte(AdminToken), 0o600); err != nil {
@@ -43,13 +42,13 @@ func (s *Server) StartKCM(ctx context.Context, flags ...string) (*KCM, error) {
 		return nil, err
 	}
 	go func() {
-		_ = k.cmd.Wait() // why it ended is in its log
+		_ = k.cmd.Wait() // the reason of the exit is in its log
 		close(k.done)
 	}()
 	return k, k.await(ctx)
 }
 
-// await waits for the line with which the allocator starts to work, or is left out.
+// await waits for the log line that the allocator has started, or is disabled.
 func (k *KCM) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -67,7 +66,7 @@ func (k *KCM) await(ctx context.Context) error {
 	return nil
 }
 
-// Ended reports whether it has ended.
+// Ended reports whether it has exited.
 func (k *KCM) Ended() bool {
 	select {
 	case <-k.done:
@@ -77,15 +76,15 @@ func (k *KCM) Ended() bool {
 	}
 }
 
-// Log is what it has printed.
+// Log is its output.
 func (k *KCM) Log() []byte {
-	data, _ := os.ReadFile(k.log) // not there yet: nothing printed
+	data, _ := os.ReadFile(k.log) // missing: no output yet
 	return data
 }
 
-// Stop ends it with SIGKILL.
+// Stop stops it with SIGKILL.
 func (k *KCM) Stop() {
-	_ = k.cmd.Process.Kill() // it may have ended
+	_ = k.cmd.Process.Kill() // it may have exited
 	<-k.done
 }
 

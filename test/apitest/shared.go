@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/kubebin"
 )
 
-// Shared is one Server for all tests of a package, started by the first that
-// needs it. TestMain stops it. The zero value is ready.
+// Shared is one Server for all tests of a package, started by the first that needs it. TestMain stops it. The zero
+// value is ready to use.
 type Shared struct {
 	once   sync.Once
 	dir    string
@@ -40,7 +40,7 @@ func (s *Shared) start() {
 	s.server, s.err = Start(ctx, program, s.dir)
 }
 
-// Stop ends the server, if there is one, and removes its files.
+// Stop stops the server, if there is one, and removes its files.
 func (s *Shared) Stop() error {
 	if s.server != nil {
 		s.server.Stop()

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// The networks that are compared: each is its main plugin alone, called as a whole process through libcni.
+// The networks that are compared: each is its main plugin alone, run as a process through libcni.
 const (
 	fairlead = `{"cniVersion": "1.0.0", "name": "fairlead", "plugins": [{"type": "fairlead"}]}`
 	peer     = `{"cniVersion": "1.0.0", "name": "peer", "plugins": [{"type": "bridge", "bridge": "peer0", "isGateway": true,
@@ -25,12 +25,12 @@ const (
 	peerName = "bridge + host-local"
 )
 
-// Nothing happens for settleFirst and for settleEach pod after a DEL: the agent removes ports when there was no request
-// for 50 ms, and on the userspace datapath each blocks ovs-vswitchd's main thread for 10 ms. The next ADD would
-// measure that.
+// settleFirst and settleEach pod is a pause after a DEL: the agent removes ports when there was no request for 50 ms,
+// and on the userspace datapath each removal blocks ovs-vswitchd's main thread for 10 ms. The next ADD would measure
+// that.
 const settleFirst, settleEach = 100 * time.Millisecond, 30 * time.Millisecond
 
-// bed is a lab for measurements, with a node whose plugins are called. No runner looks after its Pods.
+// bed is a lab for measurements, with a node whose plugins are called. No runner starts its Pods.
 type bed struct {
 	*lab.Lab
 	host   host.Host
@@ -38,15 +38,15 @@ type bed struct {
 	fl, pe network
 }
 
-// network is one of those that are compared, on a host of its own: ovs-vswitchd looks at all links of its host whenever
-// one changes, and would hold up the peer, too.
+// network is one of those that are compared, on a host of its own: ovs-vswitchd reads all links of its host whenever
+// one changes, and would delay the peer, too.
 type network struct {
 	*libcni.NetworkConfigList
 	host    host.Host
 	plugins []string // directories
 }
 
-// newBed makes the lab, which ends with the benchmark.
+// newBed creates the lab, which ends with the benchmark.
 func newBed(b *testing.B, o lab.Options) *bed {
 	b.Helper()
 	if os.Geteuid() != 0 {
@@ -73,7 +73,7 @@ func newBed(b *testing.B, o lab.Options) *bed {
 		b.Fatal(err)
 	}
 	x.fl = x.network(b, "node1", fairlead, "/opt/cni/bin")
-	x.pe = x.network(b, underlay.Outside, peer, "/usr/lib/cni", "/usr/libexec/cni") // Debian's place, and others'
+	x.pe = x.network(b, underlay.Outside, peer, "/usr/lib/cni", "/usr/libexec/cni") // Debian's path, and other distributions'
 	return x
 }
 
@@ -118,7 +118,7 @@ func (x *bed) sandboxFor(b *testing.B, n network, pod string) *libcni.RuntimeCon
 	return conf
 }
 
-// remove takes sandboxes away after their DEL, and waits until nothing of them is at work any more.
+// remove removes sandboxes after their DEL, and waits until no work for them is left.
 func (x *bed) remove(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) {
 	b.Helper()
 	for _, s := range sandboxes {
@@ -129,7 +129,7 @@ func (x *bed) remove(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) 
 	time.Sleep(settleFirst + settleEach*time.Duration(len(sandboxes)))
 }
 
-// add calls ADD for all sandboxes at once. It returns the time from the first call to the last answer, in ms.
+// add calls ADD for all sandboxes concurrently. It returns the time from the first call to the last answer, in ms.
 func (x *bed) add(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) float64 {
 	b.Helper()
 	return x.call(b, n, sandboxes, func(c *libcni.CNIConfig, s *libcni.RuntimeConf) error {
@@ -138,7 +138,7 @@ func (x *bed) add(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) flo
 	})
 }
 
-// del calls DEL, as add does ADD.
+// del is add for DEL.
 func (x *bed) del(b *testing.B, n network, sandboxes ...*libcni.RuntimeConf) float64 {
 	b.Helper()
 	return x.call(b, n, sandboxes, func(c *libcni.CNIConfig, s *libcni.RuntimeConf) error {
@@ -153,7 +153,7 @@ func (x *bed) call(b *testing.B, n network, sandboxes []*libcni.RuntimeConf,
 	var all errgroup.Group
 	for i, s := range sandboxes {
 		all.Go(func() error {
-			return n.host.Do(func() error { // to get there is not the plugins' time
+			return n.host.Do(func() error { // entering the host does not count as the plugins' time
 				cni := libcni.NewCNIConfig(n.plugins, nil)
 				begun[i] = time.Now()
 				err := verb(cni, s)

@@ -17,19 +17,19 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// How many ADDs are measured whose address the agent has asked the underlay about before, and how many whose has not;
-// each of those is the first of its IPPool.
+// Numbers of measured ADDs whose address the agent has probed on the underlay before, and of those whose address it has
+// not; each of the latter is the first of its IPPool.
 const probedRounds, unprobedRounds = 20, 12
 
-// timeout is for how long an ADD asks the underlay: the default of ipam.conflictProbeTimeout.
+// timeout is how long an ADD probes the underlay: the default of ipam.conflictProbeTimeout.
 const timeout = 200
 
 // BenchmarkRootBridged measures ADDs with the allocation in a real API server, beside the reference plugins, which keep
-// theirs in a directory; and counts what the API server is written per ADD.
+// theirs in a directory; and counts the write requests to the API server per ADD.
 func BenchmarkRootBridged(b *testing.B) {
 	x := newBed(b, lab.Options{Nodes: 1, Datapath: "netdev", IPFamily: underlay.IPv4, Mode: underlay.Bridge,
 		Cluster: lab.Kube, KubeProxy: "none"})
-	if err := x.RunnerStop(b.Context()); err != nil { // or it would run the Pods
+	if err := x.RunnerStop(b.Context()); err != nil { // otherwise it would run the Pods
 		b.Fatal(err)
 	}
 	manifests := []string{podYAML(0, "shared"), poolYAML("shared", 110, 2, 250)}
@@ -42,7 +42,7 @@ func BenchmarkRootBridged(b *testing.B) {
 	if _, err := x.Apply("pods and pools", []byte(strings.Join(manifests, "---\n"))); err != nil {
 		b.Fatal(err)
 	}
-	for range 3 { // warm: bridge, caches, addresses asked for ahead
+	for range 3 { // warm-up: bridge, caches, addresses probed ahead
 		x.pair(b, 0)
 		x.awaitAhead(b)
 	}
@@ -52,18 +52,18 @@ func BenchmarkRootBridged(b *testing.B) {
 	x.countWrites(b, "bridged pod, one address", 0, 1)
 }
 
-// poolYAML is an IPPool of VLAN 10 or 20 of the lab: third and last bytes of its addresses.
+// poolYAML is an IPPool of VLAN 10 or 20 of the lab, by the third and last bytes of its addresses.
 func poolYAML(name string, third, first, last int) string {
 	return fmt.Sprintf("apiVersion: crd.antrea.io/v1beta1\nkind: IPPool\nmetadata: {name: %[1]s}\nspec:\n"+
 		"  ipRanges: [{start: 192.168.%[2]d.%[3]d, end: 192.168.%[2]d.%[4]d}]\n"+
 		"  subnetInfo: {gateway: 192.168.%[2]d.1, prefixLength: 24, vlan: %[5]d}\n", name, third, first, last, third-100)
 }
 
-// pair is one ADD of Pod number pod on each network, by turns, and their DELs. It returns ms.
+// pair is one ADD of Pod number pod on each network, in alternating order, and their DELs. It returns ms.
 func (x *bed) pair(b *testing.B, pod int) (ours, theirs float64) {
 	b.Helper()
 	name := fmt.Sprintf("pod-%d", pod)
-	first := x.made%4 == 0 // two are made each time
+	first := x.made%4 == 0 // each pair is two pods
 	once := func(n network) (took float64) {
 		s := x.sandboxFor(b, n, name)
 		took = x.add(b, n, s)
@@ -81,7 +81,7 @@ func (x *bed) pair(b *testing.B, pod int) (ours, theirs float64) {
 	return ours, theirs
 }
 
-// compareBridged measures ADDs of Pods, each of which asks the underlay about so many addresses while it waits.
+// compareBridged measures ADDs of Pods, and fails if the number of probes during an ADD is another one than expected.
 func (x *bed) compareBridged(b *testing.B, which string, rounds int, pod func(round int) int, asks, wait float64) {
 	b.Helper()
 	var ours, theirs, rest []float64
@@ -107,7 +107,7 @@ func (x *bed) compareBridged(b *testing.B, which string, rounds int, pod func(ro
 	}
 }
 
-// awaitAhead waits until the agent has asked for the next addresses.
+// awaitAhead waits until the agent has probed the next addresses.
 func (x *bed) awaitAhead(b *testing.B) {
 	b.Helper()
 	quiet, last := time.Now(), x.asked(b, "ahead")
@@ -122,7 +122,7 @@ func (x *bed) awaitAhead(b *testing.B) {
 	}
 }
 
-// asked is how many addresses the agent has asked about, by its metrics.
+// asked is how many addresses the agent has probed, by its metrics.
 func (x *bed) asked(b *testing.B, when string) float64 {
 	b.Helper()
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
@@ -148,7 +148,7 @@ func (x *bed) asked(b *testing.B, when string) float64 {
 	return 0
 }
 
-// countWrites counts what the API server is asked to write from an ADD to when nothing more comes.
+// countWrites counts write requests to the API server from an ADD until no more follow.
 func (x *bed) countWrites(b *testing.B, which string, pod int, most float64) {
 	b.Helper()
 	var writes []float64
@@ -178,7 +178,7 @@ func (x *bed) countWrites(b *testing.B, which string, pod int, most float64) {
 		Target: report.AtMost(most)})
 }
 
-// awaitWritten waits until nothing was written for a second: the allocation's release comes after the answer.
+// awaitWritten waits until there was no write for a second: the allocation's release comes after the answer.
 func (x *bed) awaitWritten(b *testing.B) {
 	b.Helper()
 	for limit := time.Now().Add(20 * time.Second); ; {
@@ -193,8 +193,8 @@ func (x *bed) awaitWritten(b *testing.B) {
 	}
 }
 
-// writes are the requests that change objects, as the API server counts them, by verb and resource. Leases are left
-// out: parts of the control plane renew theirs all the time.
+// writes are the write requests by verb and resource, as the API server counts them. Leases are left out: components of
+// the control plane renew theirs continuously.
 func (x *bed) writes(b *testing.B) map[string]float64 {
 	b.Helper()
 	client, err := x.Client()

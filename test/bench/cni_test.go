@@ -13,15 +13,15 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// atOnce is how many ADDs come together, and staying how many pods are there already in the last comparison.
+// atOnce is the number of concurrent ADDs, and staying the number of existing pods in the last comparison.
 const atOnce, staying = 32, 50
 
-// BenchmarkRootCNI measures ADD and DEL of routed pods beside the reference plugins: of one pod, of 32 together, and of
-// one on a node that has 50.
+// BenchmarkRootCNI measures ADD and DEL of routed pods beside the reference plugins: of one pod, of 32 concurrently,
+// and of one on a node that has 50.
 func BenchmarkRootCNI(b *testing.B) {
 	x := newBed(b, lab.Options{Nodes: 1, Datapath: "netdev", IPFamily: underlay.IPv4})
 	x.knowPods(b, atOnce+staying)
-	x.compare(b, 1, 3) // warm: bridge, caches
+	x.compare(b, 1, 3) // warm-up: bridge, caches
 	one := x.compare(b, 1, 30)
 	one.report(b, "one at a time", 0.6, 0.5)
 	many := x.compare(b, atOnce, 10)
@@ -52,10 +52,10 @@ func (x *bed) fill(b *testing.B) {
 	}
 }
 
-// knowPods tells the agent of Pods pod-0, pod-1, ...: a kubelet names them with every call, and so does the benchmark.
+// knowPods creates Pods pod-0, pod-1, ... in the API: a kubelet names them with every call, and so does the benchmark.
 func (x *bed) knowPods(b *testing.B, many int) {
 	b.Helper()
-	if err := x.RunnerStop(b.Context()); err != nil { // or it would run them
+	if err := x.RunnerStop(b.Context()); err != nil { // otherwise it would run them
 		b.Fatal(err)
 	}
 	var manifests []string
@@ -90,7 +90,7 @@ func (x *bed) sandboxes(b *testing.B, n network, first, many int) []*libcni.Runt
 // times are samples in ms per pod, by verb and network: "ADD fairlead".
 type times map[string][]float64
 
-// compare adds and deletes many pods at once on each network, the first in turn, for some rounds.
+// compare adds and deletes many pods concurrently on each network, in alternating order, for some rounds.
 func (x *bed) compare(b *testing.B, many, rounds int) times {
 	b.Helper()
 	t := times{}

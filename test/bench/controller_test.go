@@ -23,13 +23,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/scale"
 )
 
-// The cluster whose controller is measured. Each pod has an address of an IPPool, as many pods on each Node.
+// The measured cluster. Each pod has an address of an IPPool, and each Node has as many pods.
 const (
 	bigNodes, bigPods, bigPools = 5000, 20_000, 4
-	nodesLost                   = 50 // deleted at the end: 200 addresses are given back
+	nodesLost                   = 50 // deleted at the end: 200 addresses are reclaimed
 )
 
-// bigCluster is an API server with many objects that nobody runs.
+// bigCluster is an API server with many objects without nodes behind them.
 type bigCluster struct {
 	b       *testing.B
 	s       *apitest.Server
@@ -39,9 +39,9 @@ type bigCluster struct {
 	dir     string
 }
 
-// BenchmarkControllerMemory prints how much memory fairlead-controller takes (VmRSS, and its highest, VmHWM) in a
-// cluster of 5,000 Nodes, 20,000 pods and 20,000 IPAllocations, all on a real API server, with all it can do switched
-// on: while it gives podCIDRs to all Nodes, some time later, as one that takes over, and while it gives back addresses.
+// BenchmarkControllerMemory prints how much memory fairlead-controller uses (VmRSS, and its peak, VmHWM) in a cluster
+// of 5,000 Nodes, 20,000 pods and 20,000 IPAllocations, all on a real API server, with all features enabled: while it
+// assigns podCIDRs to all Nodes, some time later, as a standby that becomes leader, and while it reclaims addresses.
 func BenchmarkControllerMemory(b *testing.B) {
 	var shared apitest.Shared
 	defer func() {
@@ -101,7 +101,7 @@ func newBigCluster(b *testing.B, s *apitest.Server) *bigCluster {
 	return c
 }
 
-// fill makes the objects.
+// fill creates the objects.
 func (c *bigCluster) fill() time.Duration {
 	c.b.Helper()
 	x := &ipamBench{b: c.b, client: c.client}
@@ -134,7 +134,7 @@ func bigNode(i int) *corev1.Node {
 
 func bigPod(i int) *corev1.Pod { return scale.Pod(i, scale.NodeName(i%bigNodes)) }
 
-// bigAllocation is what the pod's node would have made for it.
+// bigAllocation is the allocation that the pod's node would have created.
 func bigAllocation(i int, p *corev1.Pod) api.IPAllocation {
 	each := bigPods / bigPools
 	addr := netip.AddrFrom4([4]byte{10, byte(128 + i/each), byte(1 + i%each/250), byte(i % each % 250)})
@@ -157,7 +157,7 @@ func (c *bigCluster) start() *scale.Controller {
 	return p
 }
 
-// await waits, for minutes if it must, until is says so.
+// await waits, for minutes if needed, until is returns true.
 func (c *bigCluster) await(p *scale.Controller, what string, is func() (bool, error)) {
 	c.b.Helper()
 	ctx, cancel := context.WithTimeout(c.b.Context(), 15*time.Minute)
@@ -199,7 +199,7 @@ func (c *bigCluster) allNodesHavePodCIDRs() (bool, error) {
 	return true, nil
 }
 
-// used reports whether the pools' status counts so many addresses.
+// used reports whether the pools' status counts this many addresses.
 func (c *bigCluster) used(want int64) (bool, error) {
 	list, err := c.client.Resource(api.PoolResource).List(c.b.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -216,7 +216,7 @@ func (c *bigCluster) used(want int64) (bool, error) {
 	return sum == want, nil
 }
 
-// loseNodes deletes Nodes with their pods: nobody gives the pods' addresses back.
+// loseNodes deletes Nodes with their pods: no DEL releases the pods' addresses.
 func (c *bigCluster) loseNodes() {
 	together(10, bigPods, func(_, i int) {
 		if i%bigNodes >= nodesLost {
@@ -235,7 +235,7 @@ func (c *bigCluster) loseNodes() {
 	})
 }
 
-// say prints what p has of memory, and returns the highest in MiB.
+// say prints the memory of p, and returns the peak in MiB.
 func (c *bigCluster) say(p *scale.Controller, when string) (high float64) {
 	c.b.Helper()
 	now, high, err := scale.Memory(p.PID)

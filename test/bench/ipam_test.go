@@ -28,17 +28,17 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// The pools that are compared: ours has 65,021 addresses. The other one keeps who has what in one object, as Antrea and
-// whereabouts do.
+// The pools that are compared: ours has 65,021 addresses. The other one keeps all allocations in one object, as Antrea
+// and whereabouts do.
 const (
 	benchPool = "bench"
 	onePool   = "one-object"
 )
 
-// each is how many addresses are taken for one number.
+// each is the number of allocations per measurement.
 const each = 500
 
-// ipamBench is a cluster with an API server, fairlead-controller and as many nodes as are asked for.
+// ipamBench is a cluster with an API server, fairlead-controller and a number of nodes.
 type ipamBench struct {
 	b      *testing.B
 	client dynamic.Interface
@@ -47,9 +47,9 @@ type ipamBench struct {
 	nodes  []*allocator.Allocator
 }
 
-// BenchmarkIPAM takes addresses of a pool with 1, 10 and 50 nodes at once, beside creates of equal objects that nobody
-// looks for, and beside a pool that is one object: when the pool is empty, with 5,000 addresses used, and to the end.
-// It fails if an address is given twice, or refused while there is one.
+// BenchmarkIPAM allocates addresses of a pool with 1, 10 and 50 concurrent nodes, beside plain creates of objects of
+// the same size, and beside a pool that is one object: when the pool is empty, with 5,000 addresses used, and until it
+// is full. It fails if an address is allocated twice, or an allocation fails while an address is free.
 func BenchmarkIPAM(b *testing.B) {
 	var shared apitest.Shared
 	defer func() {
@@ -69,7 +69,7 @@ func BenchmarkIPAM(b *testing.B) {
 	}
 }
 
-// say prints at once: all takes minutes.
+// say prints at once: the benchmark takes minutes.
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
 func (x *ipamBench) create(name, third string) {
@@ -145,7 +145,8 @@ func (x *ipamBench) followPool(ctx context.Context) {
 	}
 }
 
-// compare prints addresses a second, the ways by turns: the median of three rounds; and the pool of one object once.
+// compare prints addresses per second of the interleaved methods: the median of three rounds; and the pool of one
+// object once.
 func (x *ipamBench) compare(when string) {
 	for _, nodes := range []int{1, 10, 50} {
 		var ours, plain []float64
@@ -153,7 +154,7 @@ func (x *ipamBench) compare(when string) {
 			plain = append(plain, each/x.plain(nodes, each).Seconds())
 			ours = append(ours, each/x.takeAndFree(nodes, each).Seconds())
 		}
-		few := max(10, nodes) // or it would take too long
+		few := max(10, nodes) // otherwise it would take too long
 		one := float64(few) / x.takeOfOne(nodes, few).Seconds()
 		for _, list := range [][]float64{ours, plain} {
 			slices.Sort(list)
@@ -163,7 +164,7 @@ func (x *ipamBench) compare(when string) {
 	}
 }
 
-// together runs do(worker, i) for all i in workers that take turns, and returns how long it took.
+// together distributes do(worker, i) for all i over workers, and returns the elapsed time.
 func together(workers, many int, do func(worker, i int)) time.Duration {
 	var all sync.WaitGroup
 	start := time.Now()
@@ -178,7 +179,7 @@ func together(workers, many int, do func(worker, i int)) time.Duration {
 	return time.Since(start)
 }
 
-// allocate takes one address.
+// allocate allocates one address.
 func (x *ipamBench) allocate(node int) (api.AllocationOwner, netip.Addr, error) {
 	id := fmt.Sprint(x.n.Add(1))
 	o := api.AllocationOwner{PodUID: "uid-" + id, Namespace: "bench", Name: "pod-" + id, ContainerID: id, IfName: "eth0",
@@ -190,7 +191,7 @@ func (x *ipamBench) allocate(node int) (api.AllocationOwner, netip.Addr, error) 
 	return o, got[0].Prefix.Addr(), nil
 }
 
-// take has nodes take addresses that stay taken.
+// take allocates addresses that are kept.
 func (x *ipamBench) take(nodes, many int) time.Duration {
 	return together(nodes, many, func(node, _ int) {
 		if _, _, err := x.allocate(node); err != nil {
@@ -199,7 +200,7 @@ func (x *ipamBench) take(nodes, many int) time.Duration {
 	})
 }
 
-// takeAndFree has nodes take addresses, and gives them back off the clock.
+// takeAndFree allocates addresses, and releases them outside of the measured time.
 func (x *ipamBench) takeAndFree(nodes, many int) time.Duration {
 	owners, addrs := make([]api.AllocationOwner, many), make([]netip.Addr, many)
 	took := together(nodes, many, func(node, i int) {
@@ -220,7 +221,8 @@ func (x *ipamBench) takeAndFree(nodes, many int) time.Duration {
 	return took
 }
 
-// plain creates objects as large as allocations, under names that nobody else wants, and deletes them off the clock.
+// plain creates objects as large as allocations, under names without conflicts, and deletes them outside of the
+// measured time.
 func (x *ipamBench) plain(workers, many int) time.Duration {
 	store := allocation.NewKubernetes(x.client)
 	made := make([]api.IPAllocation, many)
@@ -245,8 +247,8 @@ func (x *ipamBench) plain(workers, many int) time.Duration {
 	return took
 }
 
-// takeOfOne has workers take addresses of the pool that is one object: read it, add who has the address, write it,
-// and again if somebody was faster.
+// takeOfOne allocates addresses of the pool that is one object: read it, add the allocation, write it, and repeat on a
+// conflict.
 func (x *ipamBench) takeOfOne(workers, many int) time.Duration {
 	pools := x.client.Resource(api.PoolResource)
 	return together(workers, many, func(int, int) {
@@ -268,7 +270,7 @@ func (x *ipamBench) takeOfOne(workers, many int) time.Duration {
 	})
 }
 
-// fillOne has so many addresses of the pool that is one object be used.
+// fillOne marks this many addresses of the pool that is one object as used.
 func (x *ipamBench) fillOne(many int) {
 	var list []any
 	for i := range many {
@@ -282,7 +284,7 @@ func (x *ipamBench) fillOne(many int) {
 		if err == nil {
 			return
 		}
-		if !apierrors.IsConflict(err) { // else the controller was faster
+		if !apierrors.IsConflict(err) { // otherwise the controller was faster
 			x.b.Fatal(err)
 		}
 	}
@@ -302,7 +304,7 @@ func ofOne(i int, id string) any {
 		"owner": map[string]any{"pod": map[string]any{"name": "pod-" + id, "namespace": "bench", "containerID": id}}}
 }
 
-// drain takes all that is left of the pool, with 50 nodes.
+// drain allocates all remaining addresses of the pool, with 50 nodes.
 func (x *ipamBench) drain() {
 	var mu sync.Mutex
 	seen, full := map[netip.Addr]bool{}, 0

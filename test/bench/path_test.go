@@ -18,10 +18,10 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// The pods between which packets go: two on node1, one on node2.
+// The pods between which packets are sent: two on node1, one on node2.
 const here, beside, across = "here", "beside", "across"
 
-// withPods makes a lab of two nodes in which they run.
+// withPods creates a lab of two nodes in which they run.
 func withPods(b *testing.B, o lab.Options) *bed {
 	b.Helper()
 	o.Nodes, o.IPFamily = 2, underlay.IPv4
@@ -65,8 +65,8 @@ func (x *bed) netns(b *testing.B, name string) (netns ns.NetNS) {
 	return netns
 }
 
-// BenchmarkRootPath counts the tables that a packet from pod to pod goes through, and how often the datapath has to
-// look it up anew; and what the same streams lose when the agent of their node ends and starts.
+// BenchmarkRootPath counts the tables that a packet from pod to pod traverses, and how often the datapath misses its
+// flow cache; and what the same streams lose when the agent of their node is stopped and started.
 func BenchmarkRootPath(b *testing.B) {
 	x := withPods(b, lab.Options{Datapath: "netdev"})
 	for _, to := range []string{beside, across} {
@@ -77,8 +77,8 @@ func BenchmarkRootPath(b *testing.B) {
 	}
 }
 
-// countTables has ovs-vswitchd walk through its flows, on both nodes if the packet goes to the other, and asks the
-// datapath for the flows that real packets have made in it.
+// countTables traces the packet through ovs-vswitchd's flows, on both nodes if its destination is on the other, and
+// reads the datapath flows that real packets have installed.
 func (x *bed) countTables(b *testing.B, to string) {
 	b.Helper()
 	if out, err := x.PodExec(b.Context(), "default/"+here, "ping", "-c", "5", "-i", "0.05", x.pod(b, to).IPs[0]); err != nil {
@@ -129,7 +129,7 @@ func (x *bed) countTables(b *testing.B, to string) {
 		Ours: []float64{float64(again)}, Worst: true, Target: report.AtMost(0)})
 }
 
-// restarts ends the agent of node1 at random moments, one way or the other, also soon after its start, and counts what
+// restarts stops the agent of node1 at random times, by either signal, also soon after its start, and counts what
 // streams lose. On a busy machine ovs-vswitchd, which is the datapath here, loses packets by itself: a restart counts
 // if the same streams lost nothing in the same time before it.
 func (x *bed) restarts(b *testing.B, how string) {
@@ -146,7 +146,7 @@ func (x *bed) restarts(b *testing.B, how string) {
 		time.Sleep(rand.N(200 * time.Millisecond))
 		must(end())
 		must(x.AgentStart(b.Context(), "node1"))
-		time.Sleep(rand.N(400 * time.Millisecond)) // somewhere on its way
+		time.Sleep(rand.N(400 * time.Millisecond)) // at a random point of its start
 		must(end())
 		must(x.AgentStart(b.Context(), "node1"))
 		must(x.WaitReady(b.Context(), "node1"))

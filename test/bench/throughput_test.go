@@ -16,22 +16,22 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
-// The throughput of a shared machine changes by a third within seconds: so a round is the sum of many short streams in
-// turns.
+// The throughput of a shared machine changes by a third within seconds: so a round is the sum of many short interleaved
+// streams.
 const (
 	speedRounds, turns = 10, 6
 	streamTime         = 100 * time.Millisecond
 )
 
-// end is where a stream begins or ends: what runs f in its network namespace, and its address there.
+// end is an end of a stream: in runs f in its network namespace, where it has the address.
 type end struct {
 	do   func(f func() error) error
 	addr string
 }
 
-// BenchmarkKernelThroughput measures TCP from pod to pod on the kernel's datapath. The peers have the same MTU and are
-// what is simplest there: two namespaces on a Linux bridge, and two such bridges that a vxlan device joins over the
-// same underlay.
+// BenchmarkKernelThroughput measures TCP from pod to pod on the kernel's datapath. The peers have the same MTU and the
+// simplest setup: two namespaces on a Linux bridge, and two such bridges connected by a vxlan device over the same
+// underlay.
 func BenchmarkKernelThroughput(b *testing.B) {
 	x := withPods(b, lab.Options{Datapath: "system"})
 	mtu := x.mtu(b)
@@ -56,7 +56,7 @@ func BenchmarkKernelThroughput(b *testing.B) {
 		{"throughput, one node", "Linux bridge", []end{from, x.endOf(b, beside)}, bridged},
 		{"throughput, across nodes", "vxlan", []end{from, x.endOf(b, across)}, joined},
 	} {
-		stream(b, c.ours) // warm: ARP, flows
+		stream(b, c.ours) // warm-up: ARP, flows
 		stream(b, c.peer)
 		var ours, theirs []float64
 		for range speedRounds {
@@ -99,7 +99,7 @@ func in(h host.Host, netns string) func(func() error) error {
 	return func(f func() error) error { return h.DoNet(netns, f) }
 }
 
-// plain is a namespace on a Linux bridge of a node, made by the reference plugin.
+// plain is a namespace on a Linux bridge of a node, created by the reference plugin.
 func (x *bed) plain(b *testing.B, node, bridge, addr string, mtu int) end {
 	b.Helper()
 	list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": %[1]q, "plugins": [{"type": "bridge",
@@ -135,7 +135,7 @@ func (x *bed) plain(b *testing.B, node, bridge, addr string, mtu int) end {
 	return end{in(h, netns), addr}
 }
 
-// round is the mean of many short streams each, in Gbit/s, by turns.
+// round is the mean of many short interleaved streams each, in Gbit/s.
 func round(b *testing.B, ours, peer []end) (o, p float64) {
 	b.Helper()
 	sent := map[int]float64{}
@@ -149,7 +149,7 @@ func round(b *testing.B, ours, peer []end) (o, p float64) {
 	return sent[0], sent[1]
 }
 
-// stream sends by TCP from the first end to the second one for some time, and returns Gbit/s.
+// stream sends over TCP from the first end to the second one for some time, and returns Gbit/s.
 func stream(b *testing.B, ends []end) float64 {
 	b.Helper()
 	from, to := ends[0], ends[1]

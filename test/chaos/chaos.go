@@ -1,5 +1,5 @@
-// Package chaos says with which seeds, and for how long, tests of random schedules run: for a short share of time in
-// every run of the suite, and for as long as FAIRLEAD_TEST_CHAOS says in "make soak".
+// Package chaos has the seeds and the duration of tests of random schedules: a short share of time in every run of the
+// suite, and the time in FAIRLEAD_TEST_CHAOS in "make soak".
 package chaos
 
 import (
@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// stored is the file, in a package's folder, of the seeds with which its tests have once failed.
+// stored is the file, in a package's directory, of the seeds with which its tests have failed before.
 const stored = "testdata/seeds"
 
-// Time is how long a test goes on: share, or what the environment variable FAIRLEAD_TEST_CHAOS says, such as 10m.
+// Time is the duration of a test: share, or the environment variable FAIRLEAD_TEST_CHAOS, such as 10m.
 func Time(t testing.TB, share time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv("FAIRLEAD_TEST_CHAOS")
@@ -29,8 +29,8 @@ func Time(t testing.TB, share time.Duration) time.Duration {
 	return d
 }
 
-// Seeds are those that a test begins with: the one that the environment variable SEED has, else those with which it
-// has once failed. Lines of testdata/seeds are "TEST SEED, what it found".
+// Seeds are the first seeds of a test: the one in the environment variable SEED, else those with which it has failed
+// before. Lines of testdata/seeds are "TEST SEED, what it found".
 func Seeds(t testing.TB) []uint64 {
 	t.Helper()
 	if text := os.Getenv("SEED"); text != "" {

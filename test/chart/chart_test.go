@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// golden holds a file that is made of others against what they make of it now.
+// golden compares a generated file with its current source.
 func golden(t *testing.T, path, want string) {
 	t.Helper()
 	got, err := os.ReadFile(path)
@@ -52,7 +52,7 @@ func template(t *testing.T, sets ...string) string {
 	return out
 }
 
-// The plain manifest is what the chart makes of its own values.
+// The plain manifest is the chart rendered with its default values.
 func TestManifest(t *testing.T) {
 	golden(t, manifest, `# Fairlead, all of it: kubectl apply -f fairlead.yaml. docs/install.md says how, and what to change before.
 # Written by "make manifests" from build/charts/fairlead: change it there.
@@ -99,7 +99,7 @@ func values(t *testing.T) (out []value) {
 	return out
 }
 
-// initial is a value as the table has it.
+// initial is a default as the table shows it.
 func initial(v *yaml.Node) string {
 	if v.Kind == yaml.ScalarNode {
 		if v.Value == "" {
@@ -113,7 +113,7 @@ func initial(v *yaml.Node) string {
 	return "see values.yaml"
 }
 
-// The table of docs/install.md is values.yaml.
+// The table of docs/install.md matches values.yaml.
 func TestDocs(t *testing.T) {
 	table := "| value | default | what it is |\n| --- | --- | --- |\n"
 	for _, v := range values(t) {
@@ -131,7 +131,7 @@ func TestDocs(t *testing.T) {
 	golden(t, docs, string(section.ReplaceAll(text, []byte("${1}\n"+strings.ReplaceAll(table, "$", "$$")+"\n${2}"))))
 }
 
-// What the chart makes is what Kubernetes knows: each field of each object, whatever is switched on.
+// Rendered objects decode strictly as their Kubernetes types, whichever values are set.
 func TestObjects(t *testing.T) {
 	for name, sets := range map[string][]string{
 		"defaults": nil,
@@ -148,7 +148,7 @@ func TestObjects(t *testing.T) {
 				t.Fatalf("%s: %v in %s", name, err, doc)
 			}
 			if strings.HasPrefix(kind.APIVersion, "apiextensions.k8s.io/") || kind.APIVersion == "" {
-				continue // an API server reads these in other tests
+				continue // an API server validates these in other tests
 			}
 			if _, _, err := decoder.Decode([]byte(doc), nil, nil); err != nil {
 				t.Errorf("%s: %v in\n%s", name, err, doc)
@@ -157,7 +157,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// What "helm uninstall" runs is no part of the manifests, is well formed, and comes before anything is deleted.
+// The hooks of "helm uninstall" are not in the manifests, are well formed, and run before anything is deleted.
 func TestHooks(t *testing.T) {
 	manifests, hooks, err := Template(chartDir, "kube-system", "kubeAPIServerOverride=192.0.2.1:6443")
 	if err != nil {
@@ -193,7 +193,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// A user's mistakes are told, each in a sentence that names the value.
+// A user's mistakes are reported, each in a sentence that names the value.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ set, want string }{
 		{"imag.tag=x", "imag"},

@@ -1,5 +1,6 @@
-// Package chart renders build/charts/fairlead with Helm's own packages, and holds what is made of the chart against it:
-// the plain manifest, the schema of the values, and their table in docs/install.md. "make manifests" writes all three.
+// Package chart renders build/charts/fairlead with Helm's own packages, and compares the files generated from the
+// chart: the plain manifest, the schema of the values, and their table in docs/install.md. "make manifests" writes all
+// three.
 package chart
 
 import (
@@ -14,11 +15,11 @@ import (
 	"helm.sh/helm/v3/pkg/strvals"
 )
 
-// KubeVersion is what the chart takes the cluster for where there is none to ask.
+// KubeVersion is the version that the chart assumes where there is no cluster.
 const KubeVersion = "v1.36.0"
 
-// Template renders the chart in the directory dir for a namespace, with values as "helm template --set" takes them. It
-// returns the manifests, as "helm template --no-hooks" prints them, and the hooks.
+// Template renders the chart in the directory dir for a namespace, with values in the syntax of "helm template --set".
+// It returns the manifests, as "helm template --no-hooks" prints them, and the hooks.
 func Template(dir, namespace string, sets ...string) (manifests string, hooks []*release.Hook, err error) {
 	chart, err := loader.Load(dir)
 	if err != nil {
@@ -49,7 +50,7 @@ func Template(dir, namespace string, sets ...string) (manifests string, hooks []
 		return "", nil, err
 	}
 	for name := range files {
-		if strings.HasSuffix(name, "NOTES.txt") { // for people
+		if strings.HasSuffix(name, "NOTES.txt") { // for users
 			delete(files, name)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/config"
 )
 
-// The schema knows each value of values.yaml, and nothing else, and each key of the two config files.
+// The schema has each value of values.yaml and no others, and each key of the two config files.
 func TestSchema(t *testing.T) {
 	text, err := json.MarshalIndent(schema(), "", "  ")
 	if err != nil {
@@ -23,7 +23,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// describes tells whether s has a property of its own for a key.
+// describes reports whether s has a property of its own for a key.
 func describes(s config.Schema, key []string) bool {
 	if len(key) == 0 {
 		return true
@@ -82,8 +82,7 @@ func schema() config.Schema {
 	return s
 }
 
-// keysOf is the schema of a config file: what its table says of each key. Of keys that are refused it has the values
-// that are harmless.
+// keysOf is the schema of a config file, from its table of keys. Rejected keys have only their harmless values.
 func keysOf(file config.File) config.Schema {
 	root := object(map[string]config.Schema{})
 	for _, e := range config.Table() {

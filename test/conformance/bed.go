@@ -31,14 +31,14 @@ const (
 //go:embed dns.yaml
 var dnsManifest []byte
 
-// bedOptions say what bed to make.
+// bedOptions are the options of the bed.
 type bedOptions struct {
 	nodes          int
 	network, proxy string
-	keep           bool // leave the bed there at the end
+	keep           bool // keep the bed at the end
 }
 
-// makeBed brings up nodes with a network, the images that the tests' pods want, and the cluster's DNS.
+// makeBed creates nodes with a network, the images of the tests' pods, and the cluster's DNS.
 func (o bedOptions) makeBed(ctx context.Context, suite kubebin.Suite, coredns, tmp string) (*bed.Bed, error) {
 	images := []string{filepath.Join(tmp, "images.tar")}
 	if err := writeImages(ctx, suite, coredns, images[0]); err != nil {
@@ -64,7 +64,7 @@ func (o bedOptions) makeBed(ctx context.Context, suite kubebin.Suite, coredns, t
 	return b, nil
 }
 
-// prepare gives the bed's nodes their network, and the cluster its DNS.
+// prepare installs the network on the bed's nodes, and the cluster's DNS.
 func (o bedOptions) prepare(ctx context.Context, b *bed.Bed, say func(string)) error {
 	say("network: " + o.network)
 	if err := o.install(ctx, b); err != nil {
@@ -97,8 +97,8 @@ func (o bedOptions) install(ctx context.Context, b *bed.Bed) error {
 	return b.BridgeCNI(ctx)
 }
 
-// routeToPods lets the API server reach pods, as tests that read by its proxy want: the host that it runs on has no
-// kubelet, and so no Fairlead.
+// routeToPods makes pods reachable from the API server, for tests that use its proxy: its host has no kubelet, and so
+// no Fairlead.
 func routeToPods(ctx context.Context, b *bed.Bed) error {
 	client, err := b.Client()
 	if err != nil {
@@ -132,7 +132,7 @@ func routeToPods(ctx context.Context, b *bed.Bed) error {
 	})
 }
 
-// clusterOf says how tests reach the bed.
+// clusterOf is how tests reach the bed.
 func clusterOf(b *bed.Bed) cluster {
 	return cluster{kubeconfig: b.Plane().AdminKubeconfig(), start: b.Host(underlay.ControlPlane).Start}
 }

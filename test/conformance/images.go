@@ -15,8 +15,8 @@ import (
 // dnsImage is the name of the image in dns.yaml.
 const dnsImage = "registry.k8s.io/coredns/coredns:v1.14.2"
 
-// writeImages makes an archive of the images that the tests' pods name. All have one layer: agnhost, CoreDNS, and the
-// programs of this machine that tests call by a shell. What differs is what they start.
+// writeImages writes an archive of the images that the tests' pods use. All have one layer: agnhost, CoreDNS, and the
+// programs of this machine that tests call by a shell. They differ in their entrypoints.
 func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive string) error {
 	names, err := imageNames(ctx, suite)
 	if err != nil {
@@ -31,7 +31,7 @@ func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive stri
 		"agnhost":           {Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
 		"busybox":           {Cmd: []string{"sh"}},
 		"glibc-dns-testing": {Cmd: []string{"bash"}},
-		"nginx":             {Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}, // no test asks it for a page
+		"nginx":             {Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}, // no test gets a page of it
 		"pause":             {Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
 	} {
 		if start.Names = names[name]; start.Names == nil {
@@ -45,8 +45,8 @@ func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive stri
 	return ociimage.Write(archive, images...)
 }
 
-// imageNames asks the suite for the full names of its images, by their short names. There may be several versions of
-// one, which are all the same here.
+// imageNames returns the full names of the suite's images, by their short names. There may be several versions of one,
+// which are all the same here.
 func imageNames(ctx context.Context, suite kubebin.Suite) (map[string][]string, error) {
 	cmd := exec.CommandContext(ctx, suite.Tests, "-list-images")
 	cmd.Stderr = os.Stderr
@@ -66,7 +66,7 @@ func imageNames(ctx context.Context, suite kubebin.Suite) (map[string][]string, 
 
 // rootFiles are the files of the images.
 func rootFiles(ctx context.Context, suite kubebin.Suite, coredns string) ([]ociimage.File, error) {
-	// busybox is a shell as well, but prefers its own nc to the one that the tests know.
+	// busybox is a shell as well, but prefers its own nc to the one that the tests expect.
 	files, err := ociimage.Programs(ctx, "sh", "bash", "curl", "dig", "getent", "ip", "nc", "nslookup", "ss", "busybox")
 	if err != nil {
 		return nil, fmt.Errorf("a program for the tests' pods: %w: run make deps", err)
@@ -88,7 +88,7 @@ func rootFiles(ctx context.Context, suite kubebin.Suite, coredns string) ([]ocii
 		return nil, fmt.Errorf("asking busybox for what it can: %w", err)
 	}
 	for applet := range strings.FieldsSeq(string(applets)) {
-		// Where a program of its own was named above, that one counts.
+		// A program of its own that is named above takes precedence.
 		files = append(files, ociimage.File{Path: "/usr/bin/" + applet, Mode: os.ModeSymlink, Link: "busybox"})
 	}
 	return files, nil

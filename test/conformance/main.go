@@ -1,7 +1,7 @@
-// Command conformance runs Kubernetes' own tests of the network (k8s.io/kubernetes/test/e2e) over Fairlead: the
-// [sig-network] ones of [Conformance], and those of IPv6DualStack. They run in a bed of real nodes that it brings up
-// and takes down, or in the cluster of -kubeconfig. It prints a table of tests and the messages of those that failed;
-// reports (JUnit, Ginkgo's JSON, the tests' output) are below -out.
+// Command conformance runs Kubernetes' own network tests (k8s.io/kubernetes/test/e2e) with Fairlead: the [sig-network]
+// ones of [Conformance], and those of IPv6DualStack. They run in a bed of real nodes that it creates and removes, or in
+// the cluster of -kubeconfig. It prints a table of tests and the messages of those that failed; reports (JUnit,
+// Ginkgo's JSON, the tests' output) are below -out.
 package main
 
 import (
@@ -107,7 +107,7 @@ func run(ctx context.Context) error {
 	return err
 }
 
-// choose returns the sets that are asked for.
+// choose returns the requested sets.
 func choose(f flags) ([]set, error) {
 	if f.focus != "" {
 		return []set{{"focus", f.focus, "^$"}}, nil
@@ -143,7 +143,7 @@ func (r runner) runAll(ctx context.Context, sets []set) error {
 	return nil
 }
 
-// linkKubectl makes a program in dir that is kubectl by its name: the tests run it.
+// linkKubectl creates a link in dir that is kubectl by its name: the tests run it.
 func linkKubectl(ctx context.Context, dir string) (string, error) {
 	program, err := kubebin.Get(ctx, os.Stderr)
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// result is what became of one test.
+// result is the result of one test.
 type result struct {
-	name, state string // state as Ginkgo calls it: passed, failed, skipped, timedout, panicked, …
+	name, state string // state in Ginkgo's terms: passed, failed, skipped, timedout, panicked, …
 	took        time.Duration
 	why         string // of a failure, or of a test that skipped itself
 }
 
-// readReport reads Ginkgo's report, of the tests that were selected.
+// readReport reads the results of the selected tests from Ginkgo's report.
 func readReport(path string) ([]result, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -57,8 +57,8 @@ func readReport(path string) ([]result, error) {
 	return results, nil
 }
 
-// printTable prints results, and below it what failed, with the test's own message. It reports whether there were
-// tests and all of them passed.
+// printTable prints results, and below it what failed, with the test's own message. It reports whether there were tests
+// and all of them passed.
 func printTable(w io.Writer, title string, results []result, took time.Duration) bool {
 	counts := map[string]int{}
 	fmt.Fprintf(w, "\n%s\n", title)

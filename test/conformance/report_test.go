@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What Ginkgo writes of tests that passed, failed, skipped themselves or were not selected.
+// Ginkgo's report of tests that passed, failed, skipped themselves or were not selected.
 const report = `[{"SuiteDescription": "Kubernetes e2e suite", "SpecReports": [
  {"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"},
  {"ContainerHierarchyTexts": ["[sig-network] Services"], "LeafNodeType": "It", "LeafNodeText": "serve", "State": "passed", "RunTime": 2500000000},
@@ -32,7 +32,7 @@ func readAll(t *testing.T, content string) []result {
 	return results
 }
 
-// The table has every test that was selected, and says of each that did not pass why.
+// The table has every selected test, and the reason of each that did not pass.
 func TestTable(t *testing.T) {
 	var out strings.Builder
 	if printTable(&out, "conformance", readAll(t, report), 90*time.Second) {
@@ -54,7 +54,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Only where tests ran and all of them passed is the run good.
+// A run passes only if tests ran and all of them passed.
 func TestPassed(t *testing.T) {
 	for _, c := range []struct {
 		name, state string

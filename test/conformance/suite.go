@@ -20,7 +20,7 @@ type set struct {
 	focus, skip string // regular expressions over the names of tests
 }
 
-// sets are the parts that Fairlead is held to. Tests of SCTP are left out where the kernel has none.
+// sets are the parts that Fairlead must pass. Tests of SCTP are left out where the kernel does not support it.
 func sets() []set {
 	skip := "^$"
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
@@ -39,7 +39,7 @@ func sets() []set {
 // cluster is where tests run.
 type cluster struct {
 	kubeconfig string                // of an administrator
-	start      func(*exec.Cmd) error // starts a program where the API server answers
+	start      func(*exec.Cmd) error // starts a program where it can reach the API server
 }
 
 // runner runs sets of the suite.
@@ -48,11 +48,12 @@ type runner struct {
 	kubectl string
 	out     string // directory of reports
 	procs   int    // tests at a time
-	nodes   int    // that the cluster has: some tests want two
+	nodes   int    // of the cluster: some tests need two
 	cluster cluster
 }
 
-// run runs one set and prints its table on stdout. What the tests print goes to a file. It reports whether all passed.
+// run runs one set and prints its table on stdout. The output of the tests is written to a file. It reports whether all
+// passed.
 func (r runner) run(ctx context.Context, s set) (bool, error) {
 	dir := filepath.Join(r.out, s.name)
 	if err := os.RemoveAll(dir); err != nil {

@@ -1,5 +1,5 @@
-// Coredns is the cluster DNS of the clusters that tests make: CoreDNS with the plugins that its configuration there
-// names, and those that Kubernetes' own tests use. All of its plugins would take minutes to compile.
+// Coredns is the cluster DNS of the clusters that tests create: CoreDNS with the plugins in its configuration there,
+// and those that Kubernetes' own tests use. All of its plugins would take minutes to compile.
 //
 // It is a module of its own, so that CoreDNS has the versions of its dependencies that it was released with.
 package main

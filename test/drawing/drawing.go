@@ -1,5 +1,5 @@
-// Package drawing makes the drawings of docs/ from text: docs/NAME.svg is docs/NAME.txt, with lines where the text has
-// them. "go test ./test/drawing -update" makes them anew.
+// Package drawing generates the drawings of docs/ from text: docs/NAME.svg is docs/NAME.txt, with lines where the text
+// has them. "go test ./test/drawing -update" regenerates them.
 package drawing
 
 import (
@@ -24,7 +24,7 @@ func (c canvas) at(row, column int) rune {
 
 func isOne(r rune, of string) bool { return strings.ContainsRune(of, r) }
 
-// isLine tells a line's characters from those of words: it has more of its kind beside it, or ends at a corner.
+// isLine distinguishes a line's characters from those of words: it has more of its kind beside it, or ends at a corner.
 func (c canvas) isLine(row, column int) bool {
 	switch c.at(row, column) {
 	case '|', '+':
@@ -67,7 +67,7 @@ func SVG(text string) string {
 	return b.String()
 }
 
-// words writes the text of a row, each word at its place.
+// words writes the words of a row, each at its position.
 func (c canvas) words(b *strings.Builder, row int) {
 	for column := 0; column < len(c[row]); column++ {
 		var word []rune
@@ -76,14 +76,14 @@ func (c canvas) words(b *strings.Builder, row int) {
 		}
 		if len(word) > 0 {
 			var escaped strings.Builder
-			_ = xml.EscapeText(&escaped, []byte(string(word))) // a strings.Builder takes all
+			_ = xml.EscapeText(&escaped, []byte(string(word))) // a strings.Builder returns no errors
 			fmt.Fprintf(b, `<text x="%d" y="%d" textLength="%d">%s</text>`+"\n", (column-len(word)+1)*wide, row*high+high+4,
 				len(word)*wide, escaped.String())
 		}
 	}
 }
 
-// stroke draws one character of a line, towards those of its neighbours that are of it.
+// stroke draws one character of a line, towards its neighbours that belong to the line.
 func (c canvas) stroke(lines, heads *strings.Builder, row, column int) {
 	x, y := (column+1)*wide+wide/2, row*high+high
 	r := c.at(row, column)

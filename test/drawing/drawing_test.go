@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "update the drawings of docs/")
 
-// Each drawing is that of its text.
+// Each drawing matches its text.
 func TestDrawings(t *testing.T) {
 	texts, err := filepath.Glob("../../docs/*.txt")
 	if err != nil || len(texts) == 0 {
@@ -49,7 +49,7 @@ func TestDrawings(t *testing.T) {
 	}
 }
 
-// Signs of lines in words stay what they are.
+// Line characters in words are not changed.
 func TestWords(t *testing.T) {
 	for text, want := range map[string]int{"br-int <b>": 2, "+--+": 0, "a v b": 3} {
 		if got := strings.Count(SVG(text), "<text"); got != want {

@@ -27,11 +27,11 @@ func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 
 const node = "node1"
 
-// calls is how many ADDs and DELs are counted, one after the other.
+// calls is the number of ADDs and DELs that are counted, one after the other.
 const calls = 10
 
-// most is what one call may cost the agent. The first three are exact. Of the others there were 230 to 430 and 8,500
-// in an ADD, 67 and 8,200 in a DEL; the rest is for what the agent does beside: it looks at the node every 15 s.
+// most is the maximum cost of one call for the agent. The first three are exact. Of the others there were 230 to 430
+// and 8,500 in an ADD, 67 and 8,200 in a DEL; the rest is for the agent's other work: it resyncs every 15 s.
 type most struct {
 	transactions, operations, flows float64
 	systemCalls, allocations        float64
@@ -52,7 +52,7 @@ func TestRootCounts(t *testing.T) {
 			t.Fatal(verb, err, out)
 		}
 	}
-	call(lab.ADD, -1) // what is done once is over
+	call(lab.ADD, -1) // initialisation is done
 	call(lab.DEL, -1)
 
 	// An ADD writes Interface, Port, the bridge's list of ports and next_cfg, and 9 flows for each of two families; a
@@ -64,7 +64,7 @@ func TestRootCounts(t *testing.T) {
 		most{transactions: 1, operations: 1, flows: 18, systemCalls: 150, allocations: 12_000})
 }
 
-// count makes calls, and compares what each cost with what it may.
+// count makes calls, and compares the cost of each with its maximum.
 func count(t *testing.T, l *lab.Lab, verb string, call func(i int), may most) {
 	t.Helper()
 	state, err := l.AgentState(t.Context(), node)
@@ -101,8 +101,8 @@ func count(t *testing.T, l *lab.Lab, verb string, call func(i int), may most) {
 	}
 }
 
-// withoutRemovals is a trace without the transactions that remove ports: that comes after the answer to a DEL, and for
-// how many at once is a matter of chance.
+// withoutRemovals is a trace without the transactions that remove ports: these follow the answer to a DEL, and how many
+// ports one removes is random.
 func withoutRemovals(trace string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(trace) {
@@ -113,7 +113,7 @@ func withoutRemovals(trace string) string {
 	return kept.String()
 }
 
-// follow writes down the system calls of a process until stop is called.
+// follow records the system calls of a process until stop is called.
 func follow(t *testing.T, pid int) (stop func() (trace string)) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "trace")
@@ -121,7 +121,7 @@ func follow(t *testing.T, pid int) (stop func() (trace string)) {
 	cmd := exec.Command("strace", "-f", "-qq", "-s", "100000", "-o", file, "-p", strconv.Itoa(pid))
 	cmd.Stderr = &out
 	must(t, cmd.Start())
-	t.Cleanup(func() { cmd.Process.Kill() }) // a tracer that is gone traces nothing; it may have ended
+	t.Cleanup(func() { cmd.Process.Kill() }) // kills the tracer; it may have exited
 	for limit := time.Now().Add(20 * time.Second); !traced(pid); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("strace does not begin: %s", out.String())
@@ -129,14 +129,14 @@ func follow(t *testing.T, pid int) (stop func() (trace string)) {
 	}
 	return func() string {
 		must(t, cmd.Process.Signal(syscall.SIGINT))
-		cmd.Wait() // it ends by the signal
+		cmd.Wait() // it exits by the signal
 		text, err := os.ReadFile(file)
 		must(t, err)
 		return string(text)
 	}
 }
 
-// traced reports whether all threads of a process are followed.
+// traced reports whether all threads of a process are traced.
 func traced(pid int) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(path string) bool {
@@ -145,8 +145,8 @@ func traced(pid int) bool {
 	})
 }
 
-// systemCalls are the names of the calls in a trace but for those by which threads wait and memory is managed: how many
-// of these there are is a matter of chance.
+// systemCalls are the names of the calls in a trace except those by which threads wait and memory is managed: their
+// number is random.
 func systemCalls(trace string) (names []string) {
 	name := regexp.MustCompile(`^\d+ +([a-z0-9_]+)\(`)
 	chance := regexp.MustCompile(`^(futex|epoll_.*|nanosleep|clock_.*|sched_.*|m(map|unmap|advise|protect)|tgkill|getpid|rt_sig.*|clone3?|set_robust_list|rseq|sigaltstack|gettid|prctl)$`)
@@ -172,7 +172,7 @@ func metrics(t *testing.T, l *lab.Lab) map[string]float64 {
 	return out
 }
 
-// tables: a packet from pod to pod of one node takes at most four, and none twice.
+// tables checks that a packet from pod to pod of one node traverses at most four tables, and none twice.
 func tables(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	steps, err := l.Trace(t.Context(), "default/p0", "default/p1")

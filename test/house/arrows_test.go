@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// layers says what the packages of each top-level folder may import of our own.
-// Everything may import its own folder.
+// layers are the packages of the repository that those of each top-level folder may import. Every package may import
+// its own folder.
 var layers = map[string][]string{
 	"api":        {},
 	"internal":   {},
@@ -44,7 +44,7 @@ func TestImportsPointDown(t *testing.T) {
 			own, ours := strings.CutPrefix(path, module+"/")
 			to, _, _ := strings.Cut(own, "/")
 			harness := f.test && to == "test" // tests of every layer share the harnesses
-			library := to == "internal"       // imports nothing of ours, and knows nothing of what Fairlead does
+			library := to == "internal"       // imports no package of ours, and is independent of what Fairlead does
 			if !ours || to == from || slices.Contains(below, to) || harness || library {
 				continue
 			}
@@ -55,7 +55,7 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// floors says what each room inside agent/ may import of the others. What is not named here is what starts it all.
+// floors are the packages in agent/ that each package there may import. Those that are not listed start all others.
 func floors() map[string][]string {
 	return map[string][]string{
 		"desired":     {},
@@ -73,7 +73,7 @@ func floors() map[string][]string {
 	}
 }
 
-// Inside agent/ no import runs up either.
+// Inside agent/ no import points up either.
 func TestImportsInsideTheAgentPointDown(t *testing.T) {
 	files, _ := goFiles(t)
 	for _, f := range files {
@@ -92,7 +92,7 @@ func TestImportsInsideTheAgentPointDown(t *testing.T) {
 	}
 }
 
-// The OpenFlow library stays behind two doors.
+// The OpenFlow library is imported by two packages only.
 func TestOneDoorToTheOpenFlowLibrary(t *testing.T) {
 	files, _ := goFiles(t)
 	seen := false
@@ -115,7 +115,7 @@ func TestOneDoorToTheOpenFlowLibrary(t *testing.T) {
 	}
 }
 
-// A name that says nothing collects everything.
+// A package name without a meaning collects everything.
 func TestNoDrawerPackages(t *testing.T) {
 	drawers := []string{"util", "utils", "common", "types", "helper", "helpers", "misc", "base", "shared", "lib",
 		"core", "models", "interfaces", "constants"}

@@ -53,7 +53,7 @@ func undocumented(set *token.FileSet, decl ast.Decl) []*ast.Ident {
 	var names []*ast.Ident
 	switch d := decl.(type) {
 	case *ast.FuncDecl:
-		// Methods of fmt.Stringer and error say what they do by their name.
+		// Methods of fmt.Stringer and error are documented by their names.
 		known := d.Recv != nil && slices.Contains([]string{"String", "Error", "Unwrap"}, d.Name.Name)
 		if d.Doc == nil && !known && (d.Recv == nil || receiver(d).IsExported()) {
 			names = append(names, d.Name)
@@ -67,8 +67,7 @@ func undocumented(set *token.FileSet, decl ast.Decl) []*ast.Ident {
 					names = append(names, s.Name)
 				}
 			case *ast.ValueSpec:
-				// A constant may be told by its type's comment, or by the one
-				// above the row of lines in which it stands.
+				// A constant may be documented by its type's comment, or by the one above its block of lines.
 				row := documented && set.Position(s.Pos()).Line == last+1
 				typed := d.Tok == token.CONST && s.Type != nil
 				documented = d.Doc != nil || s.Doc != nil || s.Comment != nil || typed || row
@@ -99,8 +98,7 @@ func receiver(d *ast.FuncDecl) *ast.Ident {
 	}
 }
 
-// State in package variables and init functions is what makes two of a thing in
-// one process, and tests side by side, impossible.
+// State in package variables and init functions prevents two instances in one process, and parallel tests.
 func TestNoStateInPackages(t *testing.T) {
 	files, set := goFiles(t)
 	for _, f := range files {
@@ -156,13 +154,13 @@ func packageVars(f goFile) map[*ast.Ident]ast.Expr {
 	return vars
 }
 
-// embedded tells whether the compiler fills the variable from a file. Text of a comment leaves directives out.
+// embedded reports whether the compiler fills the variable from a file. Text of a comment leaves directives out.
 func embedded(doc *ast.CommentGroup) bool {
 	return doc != nil && strings.HasPrefix(doc.List[len(doc.List)-1].Text, "//go:embed ")
 }
 
-// constant tells whether value is a table, or made by a function whose result is
-// a constant in all but name: errors.New, fmt.Errorf, regexp.MustCompile.
+// constant reports whether value is a table, or the result of a function that is constant in effect: errors.New,
+// fmt.Errorf, regexp.MustCompile.
 func constant(value ast.Expr) bool {
 	switch v := value.(type) {
 	case *ast.CompositeLit:
@@ -183,12 +181,11 @@ func constant(value ast.Expr) bool {
 	return false
 }
 
-// changed tells whether anything in dir assigns to the package variable name, to
-// a part of it, or takes its address.
+// changed reports whether code in dir assigns to the package variable name or to a part of it, or takes its address.
 func changed(files []goFile, dir, name string) bool {
 	found := false
-	// refers tells whether e is the variable or a part of it, and no local of
-	// the same name: those the parser has resolved inside of a function.
+	// refers reports whether e is the variable or a part of it, and no local of the same name: the parser has resolved
+	// those inside of a function.
 	refers := func(e ast.Expr) bool {
 		for {
 			switch x := e.(type) {

@@ -42,8 +42,8 @@ func dependencies() []dependency {
 	}
 }
 
-// Every dependency is chosen: its licence goes with ours, and it is well kept
-// where we would do worse.
+// Every dependency is chosen: its licence is compatible with ours, it is well maintained, and our own code would be
+// worse.
 func TestDependenciesAreChosen(t *testing.T) {
 	goMod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	if err != nil {
@@ -70,7 +70,7 @@ func TestDependenciesAreChosen(t *testing.T) {
 	checkLicences(t, modules)
 }
 
-// checkLicences reads each module's licence where Go has put the module.
+// checkLicences reads each module's licence in the module cache.
 func checkLicences(t *testing.T, modules []string) {
 	list := exec.Command("go", append([]string{"list", "-m", "-f", "{{.Path}} {{.Dir}}"}, modules...)...)
 	list.Dir = root

@@ -12,8 +12,7 @@ import (
 
 const maxWidth = 120
 
-// Lines fit side by side on a screen. Texts in quotes do not count: a broken
-// message cannot be searched for.
+// Lines fit side by side on a screen. String literals do not count: a broken message cannot be searched for.
 func TestLinesAreNotTooLong(t *testing.T) {
 	files, _ := goFiles(t)
 	for _, f := range files {
@@ -50,8 +49,7 @@ func widths(f goFile) []int {
 	}
 }
 
-// What is true of one machine only, or of nobody's but ours, does not belong in
-// the repository.
+// What is specific to one machine or one site does not belong in the repository.
 func TestNothingOfThisMachine(t *testing.T) {
 	forbidden := []struct{ word, why string }{
 		{"/wo" + "rk/", "a path of one machine"},
@@ -74,8 +72,8 @@ func TestNothingOfThisMachine(t *testing.T) {
 	})
 }
 
-// What a program can make is made when it is needed; the repository holds what
-// people write. Golden files are small and read in review.
+// What a program can generate is generated when it is needed; the repository has what people write. Golden files are
+// small and read in review.
 func TestNothingGenerated(t *testing.T) {
 	const largest = 256 << 10
 	walk(t, func(path string, text []byte) {

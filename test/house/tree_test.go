@@ -1,7 +1,6 @@
-// Package house holds the rules of the code base that no compiler checks, as
-// tests: which package may import which, what must be documented, what may not
-// be written. Each failure gives the reason of its rule. An exception is a line
-// in this package, with its reason, in the change that needs it.
+// Package house has the rules of the code base that no compiler checks, as tests: which package may import which, what
+// must be documented, what may not be written. Each failure gives the reason of its rule. An exception is a line in
+// this package, with its reason, in the change that needs it.
 package house
 
 import (
@@ -34,7 +33,7 @@ type goFile struct {
 func (f goFile) imports() []string {
 	var paths []string
 	for _, spec := range f.syntax.Imports {
-		path, _ := strconv.Unquote(spec.Path.Value) // parsed already, so it is quoted well
+		path, _ := strconv.Unquote(spec.Path.Value) // already parsed, so its quoting is valid
 		paths = append(paths, path)
 	}
 	return paths
@@ -62,8 +61,7 @@ func goFiles(t *testing.T) ([]goFile, *token.FileSet) {
 	return files, set
 }
 
-// walk calls do with every file that belongs to the repository: not what was
-// built (bin, out), and nothing of git's.
+// walk calls do with every file of the repository, without build output (bin, out) and git's files.
 func walk(t *testing.T, do func(path string, text []byte)) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

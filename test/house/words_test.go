@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// word is one that is not used here, and the one that is.
+// word is one that is not used, and its replacement.
 type word struct {
 	not    *regexp.Regexp
 	better string
@@ -67,7 +67,7 @@ func TestStringsHaveTheFieldsWords(t *testing.T) {
 	}
 }
 
-// Names say what a thing is to somebody who knows Kubernetes, Open vSwitch and CNI.
+// Names are clear to an engineer who knows Kubernetes, Open vSwitch and CNI.
 func TestNamesAreOfTheField(t *testing.T) {
 	better := map[string]string{"heirloom": "inherited", "haver": "assignedNode", "Gift": "Assignment", "poke": "notify",
 		"letGo": "release, and of what", "furnish": "set up, and what", "strange": "unsupported", "alien": "unknown",

@@ -1,6 +1,6 @@
-// Package kubebin builds what tests need of Kubernetes and keeps it in the cache of package onetime, for the first
-// build takes minutes: from the module test/kubeparts a Kubernetes cluster in one program and Kubernetes' own tests,
-// and from test/coredns the cluster's DNS.
+// Package kubebin builds the Kubernetes programs of tests and keeps them in the cache of package onetime, because the
+// first build takes minutes: from the module test/kubeparts a Kubernetes cluster in one program and Kubernetes' own
+// tests, and from test/coredns the cluster's DNS.
 package kubebin
 
 import (
@@ -21,11 +21,12 @@ import (
 // source is the module of Kubernetes, below the root of the repository.
 const source = "test/kubeparts"
 
-// Program is the name of the file: its first argument says which part of Kubernetes it is.
+// Program is the name of the file: its first argument selects the Kubernetes component.
 const Program = "kubeparts"
 
-// Get returns the path of the program. It is built if the cache has none for this source and Go version; progress is
-// told how that goes. The source is looked for in the directories above the working directory and above this program.
+// Get returns the path of the program. It is built if the cache has none for this source and Go version; the build
+// reports to progress. The source is searched for in the directories above the working directory and above this
+// program.
 func Get(ctx context.Context, progress io.Writer) (string, error) {
 	dir, err := kept(ctx, progress, thing{name: Program, module: source, packages: []string{"."},
 		cost:  "5 to 20 minutes; downloads 200 MB, needs 3 GiB of memory",
@@ -33,12 +34,12 @@ func Get(ctx context.Context, progress io.Writer) (string, error) {
 	return filepath.Join(dir, Program), err
 }
 
-// Suite is Kubernetes' own end-to-end tests of the network, and what runs them: paths of programs.
+// Suite is Kubernetes' own end-to-end tests of the network, and the programs that run them, by path.
 type Suite struct {
 	Tests     string // the tests, a suite of Ginkgo
 	Ginkgo    string // runs a suite in several processes
-	Agnhost   string // what the tests' pods run
-	Cert, Key string // what agnhost serves TLS with, where it looks for it: in its image's root
+	Agnhost   string // runs in the tests' pods
+	Cert, Key string // agnhost's TLS certificate, at the path that it expects in its image
 }
 
 // GetSuite returns the programs of the suite, and builds them as Get does.
@@ -76,16 +77,16 @@ func GetMultus(ctx context.Context, progress io.Writer) (string, error) {
 	return filepath.Join(dir, name), err
 }
 
-// thing is what is built from a module at one time and kept together.
+// thing is what is built from a module in one build and kept together.
 type thing struct {
 	name     string
 	module   string   // its directory, below the root of the repository
-	packages []string // whose source, with go.mod and go.sum, decides what is built
-	cost     string   // what the build takes, for people who wait
+	packages []string // whose source, with go.mod and go.sum, is hashed
+	cost     string   // duration of the build, for users who wait
 	build    func(builder) error
 }
 
-// kept returns the directory in which t lies, built if need be.
+// kept returns the directory of t, and builds it if needed.
 func kept(ctx context.Context, progress io.Writer, t thing) (string, error) {
 	module, err := Find(t.module)
 	if err != nil {
@@ -102,7 +103,7 @@ func kept(ctx context.Context, progress io.Writer, t thing) (string, error) {
 	})
 }
 
-// Find returns the path of a file or directory of the repository, which it looks for in the directories above the
+// Find returns the path of a file or directory of the repository, which it searches for in the directories above the
 // working directory and above this program.
 func Find(name string) (string, error) {
 	cwd, err := os.Getwd()
@@ -115,7 +116,7 @@ func Find(name string) (string, error) {
 	}
 	for _, dir := range []string{cwd, filepath.Dir(program)} {
 		for ; ; dir = filepath.Dir(dir) {
-			// Other repositories have a build and a test, too.
+			// Other repositories may have a build and a test, too.
 			if exists(filepath.Join(dir, source, "go.mod")) && exists(filepath.Join(dir, name)) {
 				return filepath.Join(dir, name), nil
 			}
@@ -132,7 +133,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// read returns all that the build of the packages depends on, and the version of Kubernetes, if the module requires it.
+// read returns everything that the build of the packages depends on, and the version of Kubernetes, if the module
+// requires it.
 func read(module string, packages []string) (content []byte, version string, err error) {
 	kubernetes := regexp.MustCompile(`(?m)^\tk8s\.io/kubernetes (v\S+)$`)
 	goMod := filepath.Join(module, "go.mod")
@@ -172,7 +174,7 @@ func (b builder) program(name, pkg string) error {
 // tests builds a program of the tests of package pkg.
 func (b builder) tests(name, pkg string) error { return b.goTool(name, pkg, "test", "-c", "-vet=off") }
 
-// copy copies files that lie beside the source of package pkg.
+// copy copies files beside the source of package pkg.
 func (b builder) copy(pkg string, names ...string) error {
 	cmd := exec.CommandContext(b.ctx, "go", "list", "-f", "{{.Dir}}", pkg)
 	cmd.Dir, cmd.Stderr = b.module, b.progress
@@ -193,8 +195,7 @@ func (b builder) copy(pkg string, names ...string) error {
 	return nil
 }
 
-// goTool runs the Go tool. Without the version that it is told by the linker, each part of Kubernetes would call itself
-// v0.0.0.
+// goTool runs the Go tool. Without the version in its linker flags, each Kubernetes component would report v0.0.0.
 func (b builder) goTool(name, pkg string, how ...string) error {
 	flags := "-s -w"
 	for _, where := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {

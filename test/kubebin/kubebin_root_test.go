@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The program is there, is the parts that it is asked to be, and says the version that go.mod requires. It needs no
-// root, but the first build takes minutes, which is not for the tests without root.
+// The program exists, runs each component by its name, and reports the version that go.mod requires. It needs no root,
+// but the first build takes minutes, which is too long for the tests without root.
 func TestRootPartsSayTheirVersion(t *testing.T) {
 	program, err := Get(t.Context(), os.Stderr)
 	if err != nil {
@@ -43,8 +43,8 @@ func TestRootPartsSayTheirVersion(t *testing.T) {
 	}
 }
 
-// The suite has the tests of the network and their framework, of the same version, and CoreDNS has the plugins that a
-// cluster's configuration names. "make conformance" runs it: these parts are built for that alone.
+// The suite has the tests of the network and their framework, of the same version, and CoreDNS has the plugins in a
+// cluster's configuration. "make conformance" runs it: only that needs these programs.
 func TestE2ESuiteAndDNS(t *testing.T) {
 	suite, err := GetSuite(t.Context(), os.Stderr)
 	if err != nil {

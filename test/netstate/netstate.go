@@ -1,4 +1,4 @@
-// Package netstate reads the state of a node's whole network, and compares it with what it was.
+// Package netstate reads the network state of a node, and compares two states.
 package netstate
 
 import (
@@ -17,16 +17,16 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 )
 
-// Node is the state of the whole node's network, as "ip -d addr", "ip route show table all", "ip rule", "ip neigh" and
-// sysctl(8) show it: sorted lines. It is normalised: no counters and no indexes of interfaces, no neighbours but
-// permanent ones and proxies, no temporary addresses of IPv6 (RFC 8981).
+// Node is the network state of a node, as "ip -d addr", "ip route show table all", "ip rule", "ip neigh" and sysctl(8)
+// show it: sorted lines. It is normalised: no counters and no indexes of interfaces, no neighbours except permanent
+// ones and proxies, no temporary addresses of IPv6 (RFC 8981).
 type Node struct {
 	Lines []string
 	// At is when it was read, in time since boot.
 	At time.Duration
 }
 
-// Read reads that of the calling thread's network namespace.
+// Read reads the calling thread's network namespace.
 func Read() (Node, error) {
 	links, err := netlink.LinkList()
 	for errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -76,7 +76,7 @@ func linkText(l netlink.Link, names hoststate.Names) string {
 	if a.MasterIndex != 0 {
 		master = names[a.MasterIndex]
 	}
-	if a.ParentIndex != 0 && a.NetNsID < 0 { // the index is one of this namespace
+	if a.ParentIndex != 0 && a.NetNsID < 0 { // the index is in this namespace
 		parent = names[a.ParentIndex]
 	}
 	return fmt.Sprintf("link %s kind %s mac %s mtu %d flags %s promiscuity %d allmulti %d master %s parent %s state %s "+
@@ -84,7 +84,7 @@ func linkText(l netlink.Link, names hoststate.Names) string {
 		linkFlags(a.RawFlags), a.Promisc, a.Allmulti, master, parent, a.OperState, a.TxQLen, a.Group, alt, a.Alias)
 }
 
-// linkFlags names the flags that people set, of netdevice(7).
+// linkFlags names the flags of netdevice(7) that are set by configuration.
 func linkFlags(raw uint32) string {
 	const others = unix.IFF_NOARP | unix.IFF_DYNAMIC | unix.IFF_MULTICAST
 	text := []string{fmt.Sprintf("%#x", raw&others)}
@@ -99,12 +99,12 @@ func linkFlags(raw uint32) string {
 	return strings.Join(text, ",")
 }
 
-// slack is how many seconds two lifetimes may be apart: what passes between reading and writing one, several times in a
-// chain of moves, on a machine with more to do than processors.
+// slack is how many seconds two lifetimes may differ: the time between reading and writing one, several times in a
+// chain of moves, on an overloaded machine.
 const slack = 20
 
-// Differences says what after has that before has not ("+ …"), and the reverse ("- …"). What is left of
-// lifetimes may differ by slack from what the time between the two would have it.
+// Differences lists what only after has ("+ …"), and what only before has ("- …"). Remaining lifetimes may differ by
+// slack from the value expected after the time between the two.
 func (before Node) Differences(after Node) (lines []string) {
 	left := slices.Clone(after.Lines)
 	elapsed := int((after.At - before.At) / time.Second)
@@ -124,7 +124,7 @@ func (before Node) Differences(after Node) (lines []string) {
 
 var seconds = regexp.MustCompile(` (valid|preferred|expires)=(\d+)s`)
 
-// alike compares two lines, of which b was read that many seconds later.
+// alike compares two lines, of which b was read elapsed seconds later.
 func alike(a, b string, elapsed int) bool {
 	la, lb := seconds.FindAllStringSubmatch(a, -1), seconds.FindAllStringSubmatch(b, -1)
 	if len(la) != len(lb) || seconds.ReplaceAllString(a, " $1") != seconds.ReplaceAllString(b, " $1") {

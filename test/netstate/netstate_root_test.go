@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// rich gives eth0 of a new namespace one of everything.
+// rich configures eth0 of a new namespace with one item of every kind.
 func rich(t *testing.T) *nstest.NS {
 	t.Helper()
 	n, out := nstest.New(t), nstest.New(t)
@@ -62,7 +62,7 @@ func readNode(n *nstest.NS) (node Node) {
 	return node
 }
 
-// Each thing that can be changed is seen, and seen to be mended.
+// Each change is detected, and so is its removal.
 func TestRootDifferences(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	n := rich(t)
@@ -131,7 +131,7 @@ func TestRootDifferences(t *testing.T) {
 	}
 }
 
-// Lifetimes of a few seconds' difference are alike, and nothing else of a line is.
+// Lifetimes that differ by a few seconds are alike, and no other part of a line is.
 func TestAlike(t *testing.T) {
 	for _, c := range []struct {
 		a, b    string

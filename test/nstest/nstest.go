@@ -1,10 +1,8 @@
-// Package nstest gives a test network namespaces of its own, with veths
-// between them, ways to run code and programs inside, and a cleanup that
-// happens however the test ends.
+// Package nstest gives a test network namespaces of its own, with veths between them, functions that run code and
+// programs inside, and a cleanup that runs however the test ends.
 //
-// Namespaces are called fltest-PID-N, so that they can be looked at with
-// "ip netns" while a test runs. Those of a test process that was killed are
-// removed by the next one that makes a namespace.
+// Namespaces are named fltest-PID-N, so that they can be inspected with "ip netns" while a test runs. Those of a killed
+// test process are removed by the next one that creates a namespace.
 package nstest
 
 import (
@@ -26,12 +24,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dir is where iproute2 keeps named network namespaces (ip-netns(8)).
+// dir is the directory of iproute2's named network namespaces (ip-netns(8)).
 const dir = "/run/netns"
 
 // NS is a network namespace that belongs to one test.
 type NS struct {
-	// Name is what "ip netns" shows; Path is the namespace's file.
+	// Name is that of "ip netns"; Path is the namespace's file.
 	Name, Path string
 
 	t testing.TB
@@ -40,7 +38,7 @@ type NS struct {
 // serial numbers the namespaces of this process.
 var serial atomic.Int64
 
-// Need skips the test, with the reason, where namespaces cannot be made.
+// Need skips the test, with the reason, where namespaces cannot be created.
 func Need(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -51,8 +49,7 @@ func Need(t testing.TB) {
 	}
 }
 
-// New makes a network namespace with lo up. It goes when the test ends. Call
-// it from the test's own goroutine.
+// New creates a network namespace with lo up. It is removed when the test ends. Call it from the test's own goroutine.
 func New(t testing.TB) *NS {
 	t.Helper()
 	Need(t)
@@ -65,14 +62,13 @@ func New(t testing.TB) *NS {
 	return n
 }
 
-// Do runs f on a thread inside the namespace and returns its error. The thread
-// ends with f. f runs on another goroutine than the test, so it must not call
-// t.Fatal, and goroutines that it starts are not inside.
+// Do runs f on a thread inside the namespace and returns its error. The thread ends with f. f runs on another goroutine
+// than the test, so it must not call t.Fatal, and goroutines that it starts are not inside.
 func (n *NS) Do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the runtime ends the thread with the goroutine,
-		// so no other goroutine can find itself in the namespace.
+		// Never unlocked: the runtime terminates the thread with the goroutine, so no other goroutine can run in the
+		// namespace.
 		runtime.LockOSThread()
 		done <- n.enter(f)
 	}()
@@ -99,9 +95,8 @@ func (n *NS) Must(f func() error) {
 	}
 }
 
-// Run runs a program inside the namespace and returns what it printed on both
-// outputs. It is ended after 20 seconds. nsenter is used because "ip netns
-// exec" makes a mount namespace as well.
+// Run runs a program inside the namespace and returns its output of both streams. It is killed after 20 seconds.
+// nsenter is used because "ip netns exec" creates a mount namespace as well.
 func (n *NS) Run(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -129,13 +124,13 @@ func (n *NS) IP(line string) string {
 	return n.Exec(append([]string{"ip"}, strings.Fields(line)...)...)
 }
 
-// Veth makes a veth between two namespaces, both ends up. Frames pass when it returns.
+// Veth creates a veth between two namespaces, both ends up. Frames pass when it returns.
 func Veth(a *NS, aName string, b *NS, bName string) {
 	a.t.Helper()
 	a.IP(fmt.Sprintf("link add %s type veth peer name %s netns %s", aName, bName, b.Name))
 	a.IP("link set " + aName + " up")
 	b.IP("link set " + bName + " up")
-	// The end that was up first drops all it is to send until the kernel has worked on the event that the other is up.
+	// The end that was up first drops all frames until the kernel has processed the event that the other is up.
 	for start := time.Now(); !strings.Contains(a.IP("link show "+aName), "state UP"); time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > 10*time.Second {
 			a.t.Fatalf("%s is not up 10 s after its peer: %s", aName, a.IP("link show "+aName))
@@ -154,7 +149,7 @@ func ip(t testing.TB, args ...string) {
 func sweep(t testing.TB) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return // nobody has made a namespace yet
+		return // no namespace exists yet
 	}
 	ours := regexp.MustCompile(`^fltest-(\d+)-\d+$`)
 	for _, e := range entries {
@@ -166,15 +161,15 @@ func sweep(t testing.TB) {
 		if !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 			continue
 		}
-		// Another test process may be sweeping too: gone is good enough.
+		// Another test process may be sweeping too: it is enough that the namespace is gone.
 		if err := exec.Command("ip", "netns", "del", e.Name()).Run(); err == nil {
 			t.Logf("removed %s, left by a test process that died", e.Name())
 		}
 	}
 }
 
-// Wait fails the test if done does not become true within limit; what says
-// what was waited for. done is asked every 10 milliseconds.
+// Wait fails the test if done does not become true within limit; what is the awaited condition. done is called every 10
+// milliseconds.
 func Wait(t testing.TB, limit time.Duration, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); !done(); time.Sleep(10 * time.Millisecond) {

@@ -41,7 +41,7 @@ func TestRootNothingIsLeft(t *testing.T) {
 	}
 }
 
-// The namespaces of a killed test process go, those of a living one stay.
+// The namespaces of a killed test process are removed, those of a running one stay.
 func TestRootSweep(t *testing.T) {
 	Need(t)
 	dead := exec.Command("true")

@@ -1,5 +1,5 @@
-// Package ociimage writes container images without a container engine, for tests: one layer of files that this machine
-// has, in the archive format of the OCI image layout that `ctr images import` reads.
+// Package ociimage writes container images without a container engine, for tests: one layer of files of this machine,
+// in the archive format of the OCI image layout that `ctr images import` reads.
 // https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md
 package ociimage
 
@@ -27,16 +27,16 @@ type Image struct {
 	Files      []File
 }
 
-// File is one file of an image. Directories above it are made, for all to read.
+// File is one file of an image. Directories above it are created, readable for all.
 type File struct {
 	Path string      // in the image, from the root
 	Mode os.FileMode // with os.ModeDir or os.ModeSymlink; permissions 0 mean 0755
 	Data []byte      // of a regular file
 	From string      // of a regular file, instead of Data: the path of one on this machine
-	Link string      // of a symbolic link: where it leads
+	Link string      // of a symbolic link: its target
 }
 
-// Write makes an archive of images at path. Images of the same files share a layer.
+// Write writes an archive of images to path. Images of the same files share a layer.
 func Write(path string, images ...Image) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -59,7 +59,7 @@ func Write(path string, images ...Image) (err error) {
 	return a.finish()
 }
 
-// descriptor says where a blob is and what: https://github.com/opencontainers/image-spec/blob/v1.1.1/descriptor.md
+// descriptor is type, digest and size of a blob: https://github.com/opencontainers/image-spec/blob/v1.1.1/descriptor.md
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -143,7 +143,7 @@ func (a *archive) finish() error {
 	return a.out.Close()
 }
 
-// layer is the tar of files. The same files make the same bytes.
+// layer is the tar of files. The same files produce the same bytes.
 func layer(files []File) ([]byte, error) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
@@ -154,7 +154,7 @@ func layer(files []File) ([]byte, error) {
 			return nil, err
 		}
 		if made[f.Path] {
-			continue // shared libraries come with each program that wants them
+			continue // shared libraries come with each program that needs them
 		}
 		made[f.Path] = true
 		if err := f.write(w); err != nil {
@@ -165,7 +165,7 @@ func layer(files []File) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// directories writes dir and those above it that are not made.
+// directories writes dir and its parents that are missing.
 func directories(w *tar.Writer, dir string, made map[string]bool) error {
 	if made[dir] {
 		return nil

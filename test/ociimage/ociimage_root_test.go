@@ -40,7 +40,7 @@ func readArchive(t *testing.T, path string) map[string][]byte {
 	}
 }
 
-// Images of the same files share a layer, and each name leads to its own configuration.
+// Images of the same files share a layer, and each name refers to its own configuration.
 func TestWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "images.tar")
 	files := []File{{Path: "/etc/passwd", Data: []byte("root:x:0:0::/:/bin/sh\n"), Mode: 0o644}}
@@ -87,7 +87,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// What cannot be read is said with its name, and leaves no archive.
+// The error of an unreadable file names it, and no archive is left.
 func TestWriteOfNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "images.tar")
 	err := Write(path, Image{Names: []string{"example.com/one:1"}, Files: []File{{Path: "/one", From: "/no/such/program"}}})
@@ -99,7 +99,7 @@ func TestWriteOfNothing(t *testing.T) {
 	}
 }
 
-// Programs run in the image with nothing but what came with them.
+// Programs run in the image with only the files added with them.
 func TestRootProgramsRun(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("chroot needs root")

@@ -8,9 +8,9 @@ import (
 	"regexp"
 )
 
-// Programs returns programs of this machine with the shared libraries that they need, at the same paths in the image
-// as here. A name without a slash is looked for in the PATH; a link is followed, and the image has the name that was
-// asked for.
+// Programs returns programs of this machine with the shared libraries that they need, at the same paths in the image as
+// here. A name without a slash is searched for in the PATH; a link is followed, and the file in the image has the
+// requested name.
 func Programs(ctx context.Context, names ...string) ([]File, error) {
 	var files []File
 	for _, name := range names {
@@ -31,7 +31,7 @@ func Programs(ctx context.Context, names ...string) ([]File, error) {
 }
 
 // libraries returns the paths of the dynamic linker and of all shared libraries of a program, none if it is static.
-// ldd(1) is the dynamic linker itself, so what it finds is what it will find.
+// ldd(1) runs the dynamic linker itself, so the result is the same as at run time.
 func libraries(ctx context.Context, program string) ([]string, error) {
 	out, err := exec.CommandContext(ctx, "ldd", program).CombinedOutput()
 	if regexp.MustCompile(`not a dynamic executable|statically linked`).Match(out) {

@@ -1,6 +1,6 @@
 // Command once builds what is built once on a machine, takes minutes and is kept by package onetime: the kernel in
-// which tests run, and the parts of Kubernetes. Tests would build it as well, but nobody sees what a test says while it
-// runs.
+// which tests run, and the Kubernetes programs. Tests would build them as well, but the output of a running test is not
+// visible.
 package main
 
 import (

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock waits until this process is the only one that builds name. The kernel
-// drops the lock when the process dies.
+// lock waits until this process is the only one that builds name. The kernel releases the lock when the process dies.
 func (c cache) lock(ctx context.Context, name string, out *told) (unlock func(), err error) {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return nil, err

@@ -1,11 +1,9 @@
-// Package onetime keeps what takes minutes to build and seldom changes, such as
-// the kernel that tests run in, so that it is built once on a machine.
+// Package onetime keeps what takes minutes to build and seldom changes, such as the kernel that tests run in, so that
+// it is built once on a machine.
 //
-// A thing lives in ${XDG_CACHE_HOME:-~/.cache}/fairlead/NAME-HASH, HASH being
-// that of all that its build depends on. A directory of that name is whole: it is
-// built beside, in NAME-HASH.partial…, and renamed when all of it is on the disk.
-// Whoever builds holds a lock on NAME.lock, so a partial directory that is seen
-// with the lock held is one that a killed build left.
+// A build is in ${XDG_CACHE_HOME:-~/.cache}/fairlead/NAME-HASH, HASH being that of all inputs of the build. A directory
+// of that name is complete: it is built in NAME-HASH.partial…, and renamed when all of it is on the disk. A builder
+// holds a lock on NAME.lock, so a partial directory that exists while the lock is held was left by a killed build.
 package onetime
 
 import (
@@ -22,17 +20,15 @@ import (
 	"time"
 )
 
-// Build makes the thing in dir, which is empty, and leaves nothing else there.
-// It tells in progress how long it takes.
+// Build builds into dir, which is empty, and leaves no other files there. It reports its progress to progress.
 type Build func(ctx context.Context, dir string, progress io.Writer) error
 
-// unused is how long a thing of another hash is kept after it was last asked
-// for: two checkouts that differ must not build in turns.
+// unused is how long a build with another hash is kept after its last use: two checkouts that differ must not build
+// alternately.
 const unused = 7 * 24 * time.Hour
 
-// Get returns the directory of what build makes of key, the content that the
-// build depends on, and builds it if it isn't there. Of several processes one
-// builds and the others wait. Things of this name that nobody has asked for in a
+// Get returns the directory of the result of build for key, the content that the build depends on, and builds it if it
+// does not exist. Of several processes one builds and the others wait. Builds of this name that were not used for a
 // week are removed. The lines in progress begin with name.
 func Get(ctx context.Context, name string, key []byte, progress io.Writer, build Build) (string, error) {
 	dir, err := os.UserCacheDir()
@@ -43,10 +39,10 @@ func Get(ctx context.Context, name string, key []byte, progress io.Writer, build
 	return c.get(ctx, name, key, progress, build)
 }
 
-// cache is a directory of such things.
+// cache is a directory of builds.
 type cache struct {
 	dir  string
-	tell time.Duration // how often a build or a wait says that it goes on
+	tell time.Duration // interval of messages during a build or a wait
 }
 
 func (c cache) get(ctx context.Context, name string, key []byte, progress io.Writer, build Build) (string, error) {
@@ -62,7 +58,7 @@ func (c cache) get(ctx context.Context, name string, key []byte, progress io.Wri
 	}
 	defer unlock()
 	if inUse(whole) {
-		return whole, nil // built while we waited
+		return whole, nil // built while this process waited
 	}
 	if err := c.clean(name); err != nil {
 		return "", fmt.Errorf("removing old builds of %s: %w", name, err)
@@ -80,7 +76,7 @@ func (c cache) build(ctx context.Context, whole string, out *told, build Build) 
 		return err
 	}
 	defer os.RemoveAll(partial)
-	// MkdirTemp makes it for its owner only.
+	// MkdirTemp creates it for its owner only.
 	if err := os.Chmod(partial, 0o755); err != nil {
 		return err
 	}
@@ -105,14 +101,13 @@ func (c cache) build(ctx context.Context, whole string, out *told, build Build) 
 	return nil
 }
 
-// inUse says whether a thing is there, and marks it as asked for now.
+// inUse reports whether a build exists, and marks it as used now.
 func inUse(dir string) bool {
 	now := time.Now()
 	return os.Chtimes(dir, now, now) == nil
 }
 
-// clean removes what killed builds of name left, and what nobody asks for. The
-// caller holds the lock.
+// clean removes the leftovers of killed builds of name, and unused builds. The caller holds the lock.
 func (c cache) clean(name string) error {
 	ours := regexp.MustCompile("^" + regexp.QuoteMeta(name) + `-[0-9a-f]{16}(\.partial[0-9]+)?$`)
 	entries, err := os.ReadDir(c.dir)
@@ -135,7 +130,7 @@ func (c cache) clean(name string) error {
 	return nil
 }
 
-// flush puts all files under dir on the disk.
+// flush syncs all files under dir to the disk.
 func flush(dir string) error {
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !(entry.IsDir() || entry.Type().IsRegular()) {
@@ -173,7 +168,7 @@ func (t *told) line(format string, args ...any) {
 	fmt.Fprintf(t, "%s: %s\n", t.name, fmt.Sprintf(format, args...))
 }
 
-// every says again and again that doing goes on, until stop is called.
+// every reports repeatedly that doing is in progress, until stop is called.
 func (t *told) every(interval time.Duration, doing string) (stop func()) {
 	start, ticker, done := time.Now(), time.NewTicker(interval), make(chan struct{})
 	var ended sync.WaitGroup

@@ -101,7 +101,7 @@ func TestTwoProcessesBuildOnce(t *testing.T) {
 	one, oneOut := start(t, dir)
 	eventually(t, "build", func() bool { return builders(beside) == 1 })
 	two, twoOut := start(t, dir)
-	// The second must get time to make the mistake, if it is to be seen.
+	// The second must have time to start a build, so that the mistake is seen.
 	time.Sleep(500 * time.Millisecond)
 	touch(t, filepath.Join(beside, "go"))
 	if err := errors.Join(one.Wait(), two.Wait()); err != nil {
@@ -183,7 +183,7 @@ func TestProgressAndTheWaitThatEnds(t *testing.T) {
 		fmt.Fprintln(progress, "some two minutes")
 		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
-		// While this one builds, another gives up at its deadline.
+		// While this one builds, another times out.
 		if _, err := c.get(ctx, "thing", nil, progress, ok); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("waiting for the lock: %v, want the deadline's error", err)
 		}

@@ -5,23 +5,21 @@ import (
 	"strings"
 )
 
-// Port is a port that AddBridge makes.
+// Port is a port that AddBridge creates.
 type Port struct {
 	Name string
-	// OFPort is the wanted OpenFlow port number, 1 to 65279; 0 lets
-	// ovs-vswitchd choose.
+	// OFPort is the requested OpenFlow port number, 1 to 65279; with 0 ovs-vswitchd chooses it.
 	OFPort uint32
-	// Type is the Interface's type column. Empty means a port without a
-	// device on the dummy datapath and an existing device on netdev.
+	// Type is the Interface's type column. Empty means a port without a device on the dummy datapath and an existing
+	// device on netdev.
 	Type string
 	// Columns are further settings of the Interface as ovs-vsctl reads them,
 	// such as "options:remote_ip=flow".
 	Columns []string
 }
 
-// AddBridge makes a bridge of the instance's datapath type in fail mode
-// secure, so that it has no flows, and adds ports, all in one transaction. It
-// returns when ovs-vswitchd has applied it.
+// AddBridge creates a bridge of the instance's datapath type in fail mode secure, so that it has no flows, and adds
+// ports, all in one transaction. It returns when ovs-vswitchd has applied it.
 func (o *OVS) AddBridge(name string, ports ...Port) {
 	o.t.Helper()
 	args := []string{"add-br", name, "--", "set", "Bridge", name,
@@ -45,7 +43,7 @@ func (p Port) columns(dp Datapath) []string {
 	return columns
 }
 
-// OFPort is the OpenFlow port number that ovs-vswitchd gave to a port.
+// OFPort is the OpenFlow port number that ovs-vswitchd assigned to a port.
 func (o *OVS) OFPort(port string) uint32 {
 	o.t.Helper()
 	out := o.Ctl("--bare", "get", "Interface", port, "ofport")
@@ -56,8 +54,8 @@ func (o *OVS) OFPort(port string) uint32 {
 	return uint32(n)
 }
 
-// Trace runs ofproto/trace for a packet that is written as the match of a flow
-// (ovs-fields(7)), e.g. "in_port=3,arp,arp_op=1", and returns its report.
+// Trace runs ofproto/trace for a packet in the syntax of a flow's match (ovs-fields(7)), e.g. "in_port=3,arp,arp_op=1",
+// and returns its report.
 func (o *OVS) Trace(bridge, packet string) string {
 	o.t.Helper()
 	return o.Appctl("ofproto/trace", bridge, packet)

@@ -16,7 +16,7 @@ type Daemon struct {
 	name  string
 	argv  []string
 	env   []string
-	log   string // file that takes stdout and stderr
+	log   string // file of stdout and stderr
 	ready func() error
 
 	process *os.Process
@@ -31,8 +31,8 @@ func (d *Daemon) PID() int {
 	return d.process.Pid
 }
 
-// Start starts the daemon and returns when it serves. It fails the test when
-// that takes longer than 10 seconds or the daemon is already running.
+// Start starts the daemon and returns when it serves. It fails the test when that takes longer than 10 seconds or the
+// daemon is already running.
 func (d *Daemon) Start() {
 	d.t.Helper()
 	if d.process != nil {
@@ -57,8 +57,7 @@ func (d *Daemon) Start() {
 	}
 }
 
-// Signal sends sig to the daemon. Use it for SIGSTOP and SIGCONT; to end the
-// daemon use Kill.
+// Signal sends sig to the daemon. Use it for SIGSTOP and SIGCONT; to stop the daemon use Kill.
 func (d *Daemon) Signal(sig syscall.Signal) {
 	d.t.Helper()
 	if d.process == nil {
@@ -69,13 +68,13 @@ func (d *Daemon) Signal(sig syscall.Signal) {
 	}
 }
 
-// Kill ends the daemon by SIGKILL, as a crash would, and returns when it is
-// gone. A daemon that is down is left alone; Start brings it back.
+// Kill kills the daemon with SIGKILL, as in a crash, and returns when it has exited. It does nothing if the daemon is
+// down; Start starts it again.
 func (d *Daemon) Kill() {
 	if d.process == nil {
 		return
 	}
-	_ = d.process.Kill() // an error means that it has ended by itself
+	_ = d.process.Kill() // an error means that it has already exited
 	<-d.exited
 	d.process = nil
 }
@@ -101,7 +100,7 @@ func (d *Daemon) spawn() error {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended is in its log
+			_ = cmd.Wait() // the reason of the exit is in its log
 		}
 	}()
 	if err := <-started; err != nil {

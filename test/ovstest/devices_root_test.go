@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// A datapath with devices runs inside the wanted network namespace: a veth end
-// that exists only there becomes a port, and the bridge's own device appears
-// there and not in the namespace of the test.
+// A datapath with devices runs inside the requested network namespace: a veth end that exists only there becomes a
+// port, and the bridge's own device appears there and not in the namespace of the test.
 func TestRootDatapathOfANamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root to make a network namespace")

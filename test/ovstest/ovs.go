@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Datapath is the kind of datapath, spelled as in the datapath_type column of
-// OVSDB's Bridge table.
+// Datapath is the kind of datapath, spelled as in the datapath_type column of OVSDB's Bridge table.
 type Datapath string
 
 const (
@@ -28,9 +27,8 @@ const (
 	System Datapath = "system"
 )
 
-// UnderTest is the datapath that FAIRLEAD_TEST_DATAPATH names: the tests that
-// are about packets and devices run once on Netdev, the default, and once on
-// System.
+// UnderTest is the datapath in FAIRLEAD_TEST_DATAPATH: the tests of packets and devices run once on Netdev, the
+// default, and once on System.
 func UnderTest(t testing.TB) Datapath {
 	t.Helper()
 	switch d := Datapath(os.Getenv("FAIRLEAD_TEST_DATAPATH")); d {
@@ -44,11 +42,11 @@ func UnderTest(t testing.TB) Datapath {
 	}
 }
 
-// ElsewhereMark begins what UserspaceOnly says of a test that it ends: such a test has run in the other pass.
+// ElsewhereMark is the prefix of UserspaceOnly's message: such a test has run in the other pass.
 const ElsewhereMark = "userspace datapath only: "
 
 // UserspaceOnly ends a test where System is under test. It is for tests that would show nothing there that they do not
-// show on Netdev, or can't run there, and why says which. It comes first in a test, before anything is started.
+// show on Netdev, or cannot run there; why is the reason. It comes first in a test, before anything is started.
 // test/summary does not count such tests as skipped.
 func UserspaceOnly(t testing.TB, why string) {
 	t.Helper()
@@ -57,19 +55,19 @@ func UserspaceOnly(t testing.TB, why string) {
 	}
 }
 
-// Options choose what Start starts. The zero value is the dummy datapath.
+// Options of Start. The zero value is the dummy datapath.
 type Options struct {
 	Datapath Datapath
-	// Netns is the file of the network namespace (such as /run/netns/NAME)
-	// that ovs-vswitchd runs in. Netdev and System insist on it.
+	// Netns is the file of the network namespace (such as /run/netns/NAME) in which ovs-vswitchd runs. Netdev and
+	// System require it.
 	Netns string
 }
 
 // OVS is a running Open vSwitch that belongs to one test. Its methods fail
 // the test on error, so they must be called from the test's own goroutine.
 type OVS struct {
-	// Dir holds sockets, database and logs; it is absolute and short, since
-	// the path of a unix socket ends at 108 bytes.
+	// Dir holds sockets, database and logs; it is absolute and short, since the path of a unix socket is limited to 108
+	// bytes.
 	Dir string
 	// DBSocket is the path of ovsdb-server's socket, without "unix:".
 	DBSocket string
@@ -138,9 +136,8 @@ func (o *OVS) daemon(program string, prefix []string, args ...string) *Daemon {
 
 func (o *OVS) unixctl(program string) string { return filepath.Join(o.Dir, program+".ctl") }
 
-// vswitchdReady reports nil once ovs-vswitchd has read the database, so that
-// the bridges of an earlier start are there again. ovs-vsctl waits for that by
-// itself, but only when it has something to write.
+// vswitchdReady returns nil once ovs-vswitchd has read the database, so that the bridges of an earlier start are
+// restored. ovs-vsctl waits for that by itself, but only when it has something to write.
 func (o *OVS) vswitchdReady() error {
 	if err := dial(o.unixctl("ovs-vswitchd")); err != nil {
 		return err
@@ -164,9 +161,8 @@ func (o *OVS) stop() {
 	}
 }
 
-// Run runs one of the Open vSwitch tools against this instance and returns
-// what it printed. The tool is ended after 10 seconds: without a limit every
-// one of them can hang for ever on a switch that does not answer.
+// Run runs one of the Open vSwitch tools against this instance and returns its output. The tool is killed after 10
+// seconds: without a limit every one of them can hang for ever on a switch that does not answer.
 func (o *OVS) Run(tool string, args ...string) (string, error) {
 	switch tool {
 	case "ovs-vsctl":
@@ -208,8 +204,7 @@ func (o *OVS) Ofctl(command, bridge string, args ...string) string {
 	return o.mustRun("ovs-ofctl", append([]string{command, "unix:" + o.Mgmt(bridge)}, args...)...)
 }
 
-// find locates a program of Open vSwitch. The daemons are often installed
-// where the PATH of an ordinary user does not lead.
+// find locates a program of Open vSwitch. The daemons are often installed outside of an ordinary user's PATH.
 func find(t testing.TB, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -235,8 +230,8 @@ func schema(t testing.TB) string {
 	return ""
 }
 
-// enter is the command that runs another one in a network namespace. It is
-// nsenter because "ip netns exec" makes a mount namespace as well.
+// enter is the command prefix that runs a program in a network namespace. It is nsenter because "ip netns exec" creates
+// a mount namespace as well.
 func enter(netns string) []string {
 	if netns == "" {
 		return nil

@@ -22,7 +22,7 @@ func TestDummy(t *testing.T) {
 	}
 }
 
-// A crash of either daemon must leave an instance that Start can bring back.
+// After a crash of either daemon Start restores the instance.
 func TestRestart(t *testing.T) {
 	o := Start(t, Options{})
 	o.AddBridge("br0", Port{Name: "p1", OFPort: 7})
@@ -47,7 +47,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// Whatever state a test leaves behind, nothing may outlive it.
+// Whatever state a test leaves behind, nothing outlives it.
 func TestNothingIsLeft(t *testing.T) {
 	var o *OVS
 	var pids []int

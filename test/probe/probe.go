@@ -1,6 +1,5 @@
-// Package probe counts lost packets. A stream sends numbered UDP datagrams at
-// fixed times from one network namespace to an echo in another, so that an
-// outage does not slow it down and hide itself, as ping(8) does.
+// Package probe counts lost packets. A stream sends numbered UDP datagrams at fixed times from one network namespace to
+// an echo in another, so that an outage does not slow it down and hide itself, as with ping(8).
 package probe
 
 import (
@@ -16,20 +15,19 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// drain is how long a stream waits for answers that are missing. On a busy
-// machine they come late.
+// drain is how long a stream waits for missing answers. On a busy machine they arrive late.
 const drain = 2 * time.Second
 
-// Report is what a stream saw.
+// Report is the result of a stream.
 type Report struct {
 	Sent, Lost, Duplicates int
-	// LongestGap is the longest time without an answer, for whatever reason: a busy machine makes some by itself.
+	// LongestGap is the longest time without an answer, for whatever reason: a busy machine causes some by itself.
 	LongestGap time.Duration
-	// Outage is the longest time in which all datagrams were lost: how many in a row, times their interval.
+	// Outage is the longest time in which all datagrams were lost: the number in a row, times their interval.
 	Outage time.Duration
-	// LastLost is when the last datagram that was lost was due; zero if none was.
+	// LastLost is when the last lost datagram was due; zero if none was lost.
 	LastLost time.Time
-	// SendErrors counts datagrams that the kernel refused; they are lost too.
+	// SendErrors counts datagrams whose send failed; they are lost too.
 	SendErrors int
 }
 
@@ -38,8 +36,7 @@ func (r Report) String() string {
 		r.Duplicates, r.SendErrors, r.Outage.Round(time.Millisecond), r.LongestGap.Round(time.Millisecond))
 }
 
-// Echo answers every datagram at addr in the network namespace until stop is
-// called. It returns the port.
+// Echo answers every datagram at addr in the network namespace until stop is called. It returns the port.
 func Echo(netns ns.NetNS, addr netip.Addr) (port uint16, stop func(), err error) {
 	conn, err := listen(netns, addr)
 	if err != nil {
@@ -65,7 +62,7 @@ func Echo(netns ns.NetNS, addr netip.Addr) (port uint16, stop func(), err error)
 // Stream is one sender.
 type Stream struct {
 	conn    *net.UDPConn                 // nil where each datagram has a socket of its own
-	socket  func() (*net.UDPConn, error) // makes one
+	socket  func() (*net.UDPConn, error) // creates one
 	to      netip.AddrPort
 	every   time.Duration
 	stop    chan struct{}
@@ -79,7 +76,7 @@ type Stream struct {
 	report Report
 }
 
-// Start sends a datagram from the network namespace to the echo every so often, all from one port: one flow.
+// Start sends datagrams from the network namespace to the echo at an interval, all from one port: one flow.
 func Start(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Duration) (*Stream, error) {
 	s := newStream(netns, from, to, every)
 	conn, err := s.socket()
@@ -92,7 +89,7 @@ func Start(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Durati
 	return s, nil
 }
 
-// StartFresh is Start with each datagram from another port: each is the first of a flow that nobody has seen.
+// StartFresh is Start with each datagram from another port: each is the first of a new flow.
 func StartFresh(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Duration) *Stream {
 	s := newStream(netns, from, to, every)
 	s.stopped.Go(s.send)
@@ -104,7 +101,7 @@ func newStream(netns ns.NetNS, from netip.Addr, to netip.AddrPort, every time.Du
 		begin: time.Now(), last: time.Now(), socket: func() (*net.UDPConn, error) { return listen(netns, from) }}
 }
 
-// Stop ends the stream, waits for late answers and reports.
+// Stop ends the stream, waits for late answers and returns the report.
 func (s *Stream) Stop() Report {
 	close(s.stop)
 	ended := time.Now()
@@ -128,7 +125,7 @@ func (s *Stream) Stop() Report {
 	return s.report
 }
 
-// Answers reports whether an answer has come since then.
+// Answers reports whether an answer has arrived since then.
 func (s *Stream) Answers(since time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +181,7 @@ func (s *Stream) patience() time.Duration {
 	return drain
 }
 
-// receive takes answers until the deadline of conn; where the socket is of one datagram, until its answer.
+// receive reads answers until the deadline of conn; if the socket is of one datagram, until its answer.
 func (s *Stream) receive(conn *net.UDPConn) {
 	defer conn.Close()
 	buf := make([]byte, 64)

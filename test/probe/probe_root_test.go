@@ -8,7 +8,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// On loopback nothing is lost; without an echo everything is, and is counted.
+// On loopback nothing is lost; without an echo every datagram is, and is counted.
 func TestRootStream(t *testing.T) {
 	here, err := ns.GetCurrentNS()
 	if err != nil {

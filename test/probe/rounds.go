@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Rounds are what the same streams lost each time that the same thing happened.
+// Rounds are the losses of the same streams over repetitions of an event.
 type Rounds struct {
 	outages, gaps []time.Duration // of the worst stream of each round
 	lost          []int           // by all streams
 	sent          int             // in the last round
 }
 
-// Add takes the reports of one round.
+// Add adds the reports of one round.
 func (r *Rounds) Add(reports []Report) {
 	var worst Report
 	for _, p := range reports {
@@ -25,13 +25,13 @@ func (r *Rounds) Add(reports []Report) {
 	r.lost, r.sent = append(r.lost, worst.Lost), worst.Sent
 }
 
-// String has medians, and in brackets the least and the most.
+// String has medians, with minimum and maximum in brackets.
 func (r *Rounds) String() string {
 	return fmt.Sprintf("outage %s ms, longest gap %s ms, lost %s of %d", spread(milliseconds(r.outages)),
 		spread(milliseconds(r.gaps)), spread(r.lost), r.sent)
 }
 
-// Spread is the median of times in milliseconds, and in brackets the least and the most.
+// Spread is the median of times in milliseconds, with minimum and maximum in brackets.
 func Spread(times []time.Duration) string { return spread(milliseconds(times)) + " ms" }
 
 func milliseconds(times []time.Duration) (ms []int) {

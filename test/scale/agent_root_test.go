@@ -11,13 +11,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/bench/report"
 )
 
-// resyncEvery is how often the agent looks at all of the node again.
+// resyncEvery is the agent's resync interval.
 const resyncEvery = 15 * time.Second
 
 // The large cluster of BenchmarkRootAgent, and the usual one.
 const largePeers, usualPeers = 5000, 1000
 
-// BenchmarkRootAgent measures the agent idle, with 100 pods and 1,000 peers, and with 250 pods and 5,000 peers. All
+// BenchmarkRootAgent measures the idle agent, with 100 pods and 1,000 peers, and with 250 pods and 5,000 peers. All
 // Nodes have heartbeats every five minutes, as kubelets send them.
 func BenchmarkRootAgent(b *testing.B) {
 	for b.Loop() {
@@ -52,7 +52,7 @@ func add(b *testing.B, r report.Result) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// starts restarts the agent, with all pods in place, so many times.
+// starts restarts the agent n times, with all pods in place.
 func (x *bed) starts(name string, n int) {
 	x.b.Helper()
 	r := report.Result{Name: name, Unit: "ms", Target: report.AtMost(1000)}
@@ -88,7 +88,7 @@ func (x *bed) memory(name string, most float64) {
 	add(x.b, r)
 }
 
-// idleCPU measures one period, in which nothing but the agent's own looks and heartbeats happen.
+// idleCPU measures one period without events except resyncs and heartbeats.
 func (x *bed) idleCPU(name string, period time.Duration) {
 	x.b.Helper()
 	before, received, began := x.cpu(), x.door.Received.Load(), time.Now()
@@ -100,7 +100,7 @@ func (x *bed) idleCPU(name string, period time.Duration) {
 			period.Minutes()/5*float64(x.nodes), float64(x.door.Received.Load()-received)/1000/took)})
 }
 
-// resyncs measures rounds in which the agent looks at the whole node and all flows again.
+// resyncs measures rounds in which the agent reads the whole node and all flows.
 func (x *bed) resyncs(n int) {
 	x.b.Helper()
 	const sum = "fairlead_loop_round_duration_seconds_sum"
@@ -117,7 +117,7 @@ func (x *bed) resyncs(n int) {
 	add(x.b, r)
 }
 
-// onePeer has one Node more so many times.
+// onePeer adds one Node, as often as times.
 func (x *bed) onePeer(times int) {
 	x.b.Helper()
 	flows := report.Result{Name: fmt.Sprintf("one peer more, %d peers: flow messages", x.nodes), Unit: "messages",
@@ -130,7 +130,7 @@ func (x *bed) onePeer(times int) {
 		return sum
 	}
 	nodes := x.cluster.Client.CoreV1().Nodes()
-	const settled = 3 * time.Second // the file of what the agent knows is written within two
+	const settled = 3 * time.Second // the agent's file of inputs is written within two
 	for range times {
 		before := x.metrics()
 		start := x.cpu()

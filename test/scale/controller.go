@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// Controller is a fairlead-controller that runs.
+// Controller is a running fairlead-controller.
 type Controller struct {
 	// PID is its process.
 	PID int
@@ -22,7 +22,7 @@ type Controller struct {
 	log, url string
 }
 
-// StartController starts a fairlead-controller of s, with all it can do switched on. program is its binary, and dir a
+// StartController starts a fairlead-controller of s, with all features enabled. program is its binary, and dir a
 // directory for its files. It ends with the thread that started it.
 func StartController(s *apitest.Server, program, dir string) (*Controller, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,15 +55,15 @@ func StartController(s *apitest.Server, program, dir string) (*Controller, error
 	return c, nil
 }
 
-// Stop ends it, once.
+// Stop stops it, once.
 func (c *Controller) Stop() {
 	if c.cmd.ProcessState == nil {
-		_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have exited
 		_ = c.cmd.Wait()
 	}
 }
 
-// Ready reports whether it has read everything.
+// Ready reports whether its informers have synced.
 func (c *Controller) Ready() bool {
 	r, err := http.Get(c.url + "/readyz")
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// The tests of this file count what does not depend on how fast a machine is.
+// The tests of this file count what does not depend on the speed of a machine.
 
-// desire is what a node wants that has so many peers and 100 pods.
+// desire is the desired state of a node with these peers and 100 pods.
 func desire(t testing.TB, nodes map[string]inputs.Node) desired.State {
 	t.Helper()
 	in := desired.Inputs{Nodes: nodes, Own: inputs.Node{Name: node, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}},
@@ -49,7 +49,7 @@ func desire(t testing.TB, nodes map[string]inputs.Node) desired.State {
 	return d
 }
 
-// peers are the Nodes 0 to n-1, as the agent keeps them.
+// peers are the Nodes 0 to n-1, as the agent stores them.
 func peers(t testing.TB, n int) map[string]inputs.Node {
 	t.Helper()
 	list := make([]corev1.Node, n)
@@ -72,7 +72,7 @@ func view(d desired.State) openflow.View {
 	return d.View(obs)
 }
 
-// tapped returns a socket that leads to the one at path, and what passes.
+// tapped returns a socket that forwards to the one at path, and the traffic.
 func tapped(t *testing.T, o *ovstest.OVS, path string) (string, *Door) {
 	t.Helper()
 	tap := filepath.Join(o.Dir, "tap-"+filepath.Base(path))
@@ -96,7 +96,7 @@ const (
 	bundleControl, bundleAddition = 33, 34
 )
 
-// openFlow counts messages by type, but for echoes.
+// openFlow counts messages by type, except echoes.
 func openFlow(t *testing.T, sent []byte) map[uint8]int {
 	t.Helper()
 	count := map[uint8]int{}
@@ -131,7 +131,7 @@ func transactions(t *testing.T, sent []byte) (n int) {
 	}
 }
 
-// With 5,000 peers, one more costs its own flows and nothing in OVSDB, one less the same, and a look at all flows
+// With 5,000 peers, a further one costs its own flows and nothing in OVSDB, its removal the same, and reading all flows
 // changes none.
 func TestOnePeerMore(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
@@ -143,7 +143,7 @@ func TestOnePeerMore(t *testing.T) {
 	few := maps.Clone(all)
 	delete(few, NodeName(largePeers))
 	without, with := desire(t, few), desire(t, all)
-	// The dummy datapath makes no veth.
+	// The dummy datapath creates no veth.
 	without.OVSDB.Pods, with.OVSDB.Pods = nil, nil
 	ensureNow(t, db, without.OVSDB)
 	must(t, db.WaitOFPorts(t.Context(), without.OVSDB.Gateway.Name))
@@ -191,7 +191,7 @@ func TestOnePeerMore(t *testing.T) {
 	}
 }
 
-// What a round computes and what the agent keeps grow with the number of peers, and no faster.
+// The cost of a round and the agent's memory grow linearly with the number of peers.
 func TestCostPerPeer(t *testing.T) {
 	const allocations, kept = 20, 2000 // of one peer, at most: measured 15, and 1350 bytes
 	perPeer := func(n int) float64 {
@@ -217,7 +217,7 @@ func TestCostPerPeer(t *testing.T) {
 	runtime.KeepAlive(flows)
 }
 
-// heap is what is in use.
+// heap is the memory in use.
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -232,7 +232,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// ensureNow and pruneNow are Ensure and Prune of a test that does not ask what they changed.
+// ensureNow and pruneNow are Ensure and Prune for tests that ignore what they changed.
 func ensureNow(t testing.TB, db *ovsdb.DB, d ovsdb.Desired) {
 	t.Helper()
 	_, err := db.Ensure(t.Context(), d)

@@ -9,11 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeName is that of Node(i).
+// NodeName is the name of Node(i).
 func NodeName(i int) string { return fmt.Sprintf("worker-%d.example.internal", i) }
 
-// Node is the i-th of up to 16,384 Nodes, as large as kubelet makes one, about 10 kB: labels, annotations, conditions
-// and the names of 50 images. Its podCIDR is in 10.128.0.0/9, its InternalIP in 100.64.0.0/10.
+// Node is the i-th of up to 16,384 Nodes, as large as kubelet's, about 10 kB: labels, annotations, conditions and the
+// names of 50 images. Its podCIDR is in 10.128.0.0/9, its InternalIP in 100.64.0.0/10.
 func Node(i int) *corev1.Node {
 	cidr := fmt.Sprintf("10.%d.%d.0/24", 128+i/256, i%256)
 	n := &corev1.Node{

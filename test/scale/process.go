@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Memory is what a process has in memory now and had at most, in MiB: proc_pid_status(5).
+// Memory is the resident memory of a process and its peak, in MiB: proc_pid_status(5).
 func Memory(pid int) (now, high float64, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -28,8 +28,8 @@ func Memory(pid int) (now, high float64, err error) {
 	return kib["VmRSS"] / 1024, kib["VmHWM"] / 1024, nil
 }
 
-// CPU is how long the threads of a process that live have run: the first number of proc_pid_schedstat(5). Times of a
-// process in /proc/PID/stat are in hundredths of a second, too coarse for one change.
+// CPU is how long the live threads of a process have run: the first number of proc_pid_schedstat(5). Times of a process
+// in /proc/PID/stat are in hundredths of a second, too coarse for one change.
 func CPU(pid int) (time.Duration, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(files) == 0 {
@@ -39,7 +39,7 @@ func CPU(pid int) (time.Duration, error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if os.IsNotExist(err) {
-			continue // a thread that has ended
+			continue // a thread that has exited
 		}
 		if err != nil {
 			return 0, err

@@ -19,13 +19,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// writers is how many requests are on their way to the API server at a time.
+// writers is the number of concurrent requests to the API server.
 const writers = 40
 
 // Cluster fills an API server.
 type Cluster struct {
 	*apitest.Server
-	// Client writes as fast as the server reads.
+	// Client has no client-side rate limit.
 	Client *kubernetes.Clientset
 }
 
@@ -37,7 +37,7 @@ func Of(s *apitest.Server) (*Cluster, error) {
 	return &Cluster{Server: s, Client: client}, err
 }
 
-// Nodes makes Node(from) up to Node(to-1).
+// Nodes creates Node(from) up to Node(to-1).
 func (c *Cluster) Nodes(ctx context.Context, from, to int) error {
 	return Together(ctx, to-from, func(ctx context.Context, i int) error {
 		_, err := c.Client.CoreV1().Nodes().Create(ctx, Node(from+i), metav1.CreateOptions{})
@@ -45,7 +45,7 @@ func (c *Cluster) Nodes(ctx context.Context, from, to int) error {
 	})
 }
 
-// Together calls do for 0 to n-1, some at a time, and returns the first error.
+// Together calls do for 0 to n-1 with limited concurrency, and returns the first error.
 func Together(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
@@ -58,7 +58,7 @@ func Together(ctx context.Context, n int, do func(ctx context.Context, i int) er
 	return g.Wait()
 }
 
-// Heartbeats has each Node's status be written every five minutes, as kubelets do, by turns, until ctx ends.
+// Heartbeats writes each Node's status every five minutes, as kubelets do, evenly distributed, until ctx ends.
 func (c *Cluster) Heartbeats(ctx context.Context, nodes int) {
 	tick := time.NewTicker(5 * time.Minute / time.Duration(max(1, nodes)))
 	defer tick.Stop()
@@ -71,13 +71,13 @@ func (c *Cluster) Heartbeats(ctx context.Context, nodes int) {
 		patch := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "lastHeartbeatTime": %q}]}}`,
 			time.Now().UTC().Format(time.RFC3339))
 		_, _ = c.Client.CoreV1().Nodes().Patch(ctx, NodeName(i%max(1, nodes)), "application/strategic-merge-patch+json", patch,
-			metav1.PatchOptions{}, "status") // one that fails is one that is not heard
+			metav1.PatchOptions{}, "status") // a failed one is a missed heartbeat
 	}
 }
 
-// Door is a way to a server, from another network namespace or in the way of it, which counts what passes.
+// Door is a proxy to a server, from another network namespace or in the same one, which counts the traffic.
 type Door struct {
-	// Received counts the bytes that came from the server.
+	// Received counts the bytes from the server.
 	Received atomic.Int64
 
 	listener net.Listener
@@ -88,14 +88,14 @@ type Door struct {
 	sent []byte
 }
 
-// OpenDoor passes connections at l on to the address to, of the same network, until Close.
+// OpenDoor forwards connections at l to the address to, of the same network, until Close.
 func OpenDoor(l net.Listener, to string) *Door {
 	d := &Door{listener: l, to: to}
 	d.open.Go(d.serve)
 	return d
 }
 
-// Close ends the door. Connections that are open end with their ends.
+// Close stops accepting connections. Open connections end with their peers.
 func (d *Door) Close() error {
 	err := d.listener.Close()
 	d.open.Wait()
@@ -132,7 +132,7 @@ func (d *Door) pass(in net.Conn) {
 	}
 	go func() {
 		defer out.Close()
-		_, _ = io.Copy(writes(func(p []byte) (int, error) { // a connection that ends is no error
+		_, _ = io.Copy(writes(func(p []byte) (int, error) { // a closed connection is not an error
 			d.mu.Lock()
 			d.sent = append(d.sent, p...)
 			d.mu.Unlock()

@@ -27,14 +27,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// binDir is where labtest.Main has built the programs; empty if it did not.
+// binDir is where labtest.Main has built the programs; empty if it did not build them.
 var binDir string
 
 // theServer is the API server of this package's benchmarks: see serve.
 var theServer serve
 
-// serve starts an API server when it is first asked for, and other programs beside it. The kernel ends these with the
-// thread that started them, and labs end threads: so that thread does nothing else.
+// serve starts an API server on first use, and other programs beside it. The kernel kills these with the thread that
+// started them, and labs terminate threads: so that thread does nothing else.
 type serve struct {
 	once   sync.Once
 	server apitest.Shared
@@ -68,7 +68,7 @@ func (s *serve) do(f func()) {
 
 type tests struct{ *testing.M }
 
-// Run ends the API server as well.
+// Run stops the API server as well.
 func (m tests) Run() int {
 	code := m.M.Run()
 	if err := theServer.server.Stop(); err != nil {
@@ -83,7 +83,7 @@ func TestMain(m *testing.M) { labtest.Main(tests{m}, &binDir) }
 // node is where the agent runs, with addresses for 253 pods.
 const node = "node1"
 
-// bed is a node of a lab whose agent follows an API server, and that server.
+// bed is a node of a lab whose agent uses an API server, and that server.
 type bed struct {
 	b       *testing.B
 	cluster *Cluster
@@ -125,7 +125,7 @@ func (x *bed) must(err error) {
 	must(x.b, err)
 }
 
-// connect gives the node a way to the API server, by the server's own address, and the agent's rights.
+// connect makes the API server reachable from the node, by the server's own address, and gives the agent its rights.
 func (x *bed) connect() {
 	x.b.Helper()
 	x.must(x.cluster.Kubectl(x.b.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
@@ -162,14 +162,14 @@ func (x *bed) connect() {
 	})
 }
 
-// peers makes Nodes until there are n others.
+// peers creates Nodes until there are n others.
 func (x *bed) peers(n int) {
 	x.b.Helper()
 	x.must(x.cluster.Nodes(x.b.Context(), x.nodes, n))
 	x.nodes = n
 }
 
-// start starts the agent and returns how long it took until it answered CNI requests.
+// start starts the agent and returns the time until it answered CNI requests.
 func (x *bed) start() (took time.Duration) {
 	x.b.Helper()
 	begin := time.Now()
@@ -206,7 +206,7 @@ func (x *bed) stop() {
 	x.must(x.lab.AgentStop(x.b.Context(), node))
 }
 
-// get asks the agent.
+// get requests a path from the agent.
 func (x *bed) get(path string) (string, error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
@@ -242,7 +242,7 @@ func (x *bed) metrics() map[string]float64 {
 	return out
 }
 
-// add gives the node pods until it has n.
+// add adds pods to the node until it has n.
 func (x *bed) add(n int) {
 	x.b.Helper()
 	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion": "1.0.0", "name": "fairlead", "plugins": [{"type": "fairlead"}]}`))

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/bench/report"
 )
 
-// The simulated cluster, for each Node; one pod in five has an address of an IPPool.
+// Sizes of the simulated cluster, per Node; one pod in five has an address of an IPPool.
 const (
 	podsPerNode, pooledPerNode = 20, 4
 	simulatedPools             = 200
@@ -35,7 +35,7 @@ type simulation struct {
 }
 
 // BenchmarkScale measures one agent and the controller as the cluster grows to 5,000 Nodes, 100,000 Pods, 20,000
-// IPAllocations and 200 IPPools, and draws what each costs.
+// IPAllocations and 200 IPPools, and plots the cost of each.
 func BenchmarkScale(b *testing.B) {
 	for b.Loop() {
 		x := newSimulation(b)
@@ -78,7 +78,7 @@ func newSimulation(b *testing.B) *simulation {
 	return x
 }
 
-// grow makes Nodes until there are n, with their Pods.
+// grow creates Nodes until there are n, with their Pods.
 func (x *simulation) grow(n int) {
 	x.b.Helper()
 	from := x.nodes
@@ -107,7 +107,7 @@ func (x *simulation) point(line string, nodes int, value float64) {
 	x.curves[line] = append(x.curves[line], [2]float64{float64(nodes), value})
 }
 
-// agent starts the agent, and measures what that cost and what it takes with nothing but heartbeats.
+// agent starts the agent, and measures the cost of the start and of running with nothing but heartbeats.
 func (x *simulation) agent(n int) {
 	x.b.Helper()
 	received := x.door.Received.Load()
@@ -129,7 +129,7 @@ func (x *simulation) agent(n int) {
 	x.stop()
 }
 
-// controller starts the controller, and measures what it takes when it has read everything.
+// controller starts the controller, and measures its cost once its informers have synced.
 func (x *simulation) controller(n int) {
 	x.b.Helper()
 	var c *Controller
@@ -157,7 +157,7 @@ func (x *simulation) controller(n int) {
 	x.point("controller start, s of CPU", n, first.Seconds())
 }
 
-// draw stores what there is so far.
+// draw stores the results so far.
 func (x *simulation) draw() {
 	x.b.Helper()
 	for _, c := range []struct {

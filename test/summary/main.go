@@ -1,11 +1,10 @@
-// Command summary runs "go test" with the given arguments and tells at the end
-// what was not tested: every skipped test with its reason, and every failed one.
+// Command summary runs "go test" with its arguments and reports at the end what was not tested: every skipped test with
+// its reason, and every failed one.
 //
-//	go run ./test/summary [arguments of go test]
+// go run ./test/summary [arguments of go test]
 //
-// Output of a test is shown when the test fails. The exit code is 1 if a test
-// failed, or was skipped and ALLOW_SKIP is not 1: a skip nobody reads is a test
-// nobody has.
+// Output of a test is shown when the test fails. The exit code is 1 if a test failed, or was skipped and ALLOW_SKIP is
+// not 1: an unnoticed skip is a missing test.
 package main
 
 import (
@@ -27,8 +26,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs "go test -json args" in dir, writes what there is to know to out and
-// returns the exit code.
+// run runs "go test -json args" in dir, writes the report to out and returns the exit code.
 func run(dir string, args []string, allowSkip bool, out io.Writer) (int, error) {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Dir = dir
@@ -49,7 +47,7 @@ func run(dir string, args []string, allowSkip bool, out io.Writer) (int, error) 
 		case json.Unmarshal(line, &e) == nil && e.Action != "":
 			r.add(e)
 		default:
-			fmt.Fprintf(out, "%s", line) // of go test itself, no event
+			fmt.Fprintf(out, "%s", line) // of go test itself, not an event
 		}
 		if errors.Is(err, io.EOF) {
 			break

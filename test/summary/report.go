@@ -26,12 +26,12 @@ type outcome struct {
 	reason string
 }
 
-// report collects events and writes what must be seen.
+// report collects events and writes the output of failures.
 type report struct {
 	out    io.Writer
-	output map[test][]string // of tests that have not ended
+	output map[test][]string // of running tests
 	passed int
-	// elsewhere are tests for the other pass.
+	// elsewhere counts tests of the other pass.
 	elsewhere int
 	skipped   []outcome
 	failed    []outcome
@@ -84,8 +84,8 @@ func (r *report) add(e event) {
 	delete(r.output, t)
 }
 
-// unfinished reports the tests of a package that were running when it ended: a
-// panic or a time-out has no event of its own.
+// unfinished reports the tests of a package that were running when it ended: a panic or a time-out has no event of its
+// own.
 func (r *report) unfinished(pkg string) {
 	for t := range r.output {
 		if t.pkg == pkg && t.name != "" {
@@ -104,13 +104,13 @@ func (r *report) print(t test) {
 	}
 }
 
-// isFrame tells whether line says only that a test runs, or that a package has
-// failed, which this report says itself.
+// isFrame reports whether line says only that a test runs, or that a package has failed, which this report prints
+// itself.
 func isFrame(line string) bool {
 	return strings.HasPrefix(line, "=== ") || line == "FAIL\n" || strings.HasPrefix(line, "FAIL\t")
 }
 
-// reason is what a skipped test said, in one line.
+// reason is the message of a skipped test, in one line.
 func reason(output []string) string {
 	var said []string
 	for _, line := range output {
@@ -125,7 +125,7 @@ func reason(output []string) string {
 	return strings.Join(said, " ")
 }
 
-// end writes the summary and returns the exit code. failed is what go test said.
+// end writes the summary and returns the exit code. failed is the result of go test.
 func (r *report) end(failed, allowSkip bool) int {
 	r.tellSlowest()
 	fmt.Fprintf(r.out, "\n%d passed, %d skipped, %d failed\n", r.passed, len(r.skipped), len(r.failed))

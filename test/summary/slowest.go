@@ -13,13 +13,13 @@ type timed struct {
 	seconds float64
 }
 
-// shown is how many of the slowest tests are told, and slow from how many seconds on.
+// shown is the number of slowest tests in the report, and slow their minimum in seconds.
 const (
 	shown = 12
 	slow  = 10
 )
 
-// slowest are the tests that took longest, the worst first. Subtests count as part of theirs.
+// slowest are the tests that took longest, the slowest first. Subtests are included in their parents.
 func slowest(all []timed) []timed {
 	var out []timed
 	for _, t := range all {
@@ -31,7 +31,7 @@ func slowest(all []timed) []timed {
 	return out[:min(shown, len(out))]
 }
 
-// tellSlowest says where the time went: who wants a faster run begins there.
+// tellSlowest reports the slowest tests: where a faster run begins.
 func (r *report) tellSlowest() {
 	for _, t := range slowest(r.timed) {
 		fmt.Fprintf(r.out, "slow    %s %s %.1fs\n", t.pkg, t.name, t.seconds)

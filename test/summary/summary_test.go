@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A module of its own is tested by the real go test.
+// The real go test runs a module that the test writes.
 func TestSummary(t *testing.T) {
 	const pass = "func TestPass(t *testing.T) { t.Log(\"quiet\") }\n"
 	for _, c := range []struct {

@@ -1,5 +1,5 @@
-// Package traces reads all of a node that Fairlead may change, so that a test can compare the node before it came and
-// after it went.
+// Package traces reads all state of a node that Fairlead may change, so that a test can compare the node before the
+// installation and after the uninstallation.
 package traces
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/netstate"
 )
 
-// Node is what there is on a node at one moment: its network, and lines for everything else.
+// Node is the state of a node at one moment: its network, and lines for everything else.
 type Node struct {
 	network netstate.Node
 	lines   []string
 }
 
-// script prints what is not in netstate.Node. What kubelet and the runtime write all the time is left out.
+// script prints what is not in netstate.Node. Files that kubelet and the runtime write continuously are left out.
 const script = `
 find /opt/cni /etc/cni /var/lib/fairlead /run/fairlead /sys/fs/bpf \
 	-path /var/lib/fairlead/allocations -prune -o -type f -exec sha256sum {} + 2>/dev/null
@@ -31,8 +31,8 @@ ovs-vsctl -t 3 --no-wait list-br; ovs-vsctl -t 3 --no-wait get Open_vSwitch . ot
 tc filter show dev eth0 ingress; tc filter show dev eth0 egress
 true`
 
-// Read reads a node whose NIC is eth0. What Fairlead leaves is not in it: that forwarding is on, and empty directories
-// below /run, which are mount points of its pods. Nor are lines that contain one of ignored.
+// Read reads a node whose NIC is eth0. What Fairlead leaves behind is excluded: enabled forwarding, and empty
+// directories below /run, which are mount points of its pods. So are lines that contain one of ignored.
 func Read(ctx context.Context, h host.Host, ignored ...string) (n Node, err error) {
 	skip := func(l string) bool {
 		return slices.ContainsFunc(ignored, func(s string) bool { return strings.Contains(l, s) })
@@ -56,7 +56,7 @@ func Read(ctx context.Context, h host.Host, ignored ...string) (n Node, err erro
 	return n, nil
 }
 
-// Differences are a line for each thing that is on one of both nodes only: "- ..." before, "+ ..." after.
+// Differences are a line for each difference: "- ..." before, "+ ..." after.
 func (n Node) Differences(after Node) []string {
 	d := n.network.Differences(after.network)
 	for _, l := range n.lines {

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All is what is in the file: all rows and plots.
+// All is the content of the file: all rows and plots.
 type All struct {
 	Rows   []Row
 	Curves []Curve
 }
 
-// Dir is where the file is and plots go: FAIRLEAD_BENCH_OUT, or out/bench beside the go.mod above.
+// Dir is the directory of the file and the plots: FAIRLEAD_BENCH_OUT, or out/bench beside the go.mod above.
 func Dir() (string, error) {
 	if dir := os.Getenv("FAIRLEAD_BENCH_OUT"); dir != "" {
 		return dir, nil
@@ -39,7 +39,7 @@ func Dir() (string, error) {
 
 func file(dir string) string { return filepath.Join(dir, "results.json") }
 
-// Read reads what was stored. No file is no results.
+// Read reads the stored results. A missing file means no results.
 func Read(dir string) (All, error) {
 	var a All
 	text, err := os.ReadFile(file(dir))
@@ -55,7 +55,7 @@ func Read(dir string) (All, error) {
 	return a, nil
 }
 
-// change reads the file, changes what is in it, and writes it whole. Who else does so waits.
+// change reads the file, calls f, and writes the result atomically. Concurrent writers wait.
 func change(f func(*All)) error {
 	dir, err := Dir()
 	if err != nil {
@@ -87,7 +87,7 @@ func change(f func(*All)) error {
 	return os.Rename(file(dir)+".new", file(dir))
 }
 
-// addRow adds a row at the end of its group, or puts it in the place of the one with its name.
+// addRow replaces the row of the same name, or adds one at the end of its group.
 func (a *All) addRow(r Row) {
 	after := len(a.Rows)
 	for i, old := range a.Rows {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Sizes in pixels, and colours that differ also in grey.
+// Sizes in pixels, and colours that also differ in greyscale.
 const (
 	labelWide, barWide, barHigh = 580, 420, 26
 	plotWide, plotHigh, margin  = 640, 360, 70
@@ -17,7 +17,7 @@ func colours() []string {
 	return []string{"#1f5fa8", "#d1691f", "#2e8b57", "#8a3fa0", "#555555", "#b8a100"}
 }
 
-// svg gathers the elements of a drawing.
+// svg collects the elements of a drawing.
 type svg struct{ strings.Builder }
 
 func newSVG(width, height int) *svg {
@@ -29,7 +29,7 @@ func newSVG(width, height int) *svg {
 
 func (s *svg) text(x, y float64, anchor, text string) {
 	fmt.Fprintf(s, `<text x="%.1f" y="%.1f" text-anchor="%s">`, x, y, anchor)
-	_ = xml.EscapeText(s, []byte(text)) // a strings.Builder takes all
+	_ = xml.EscapeText(s, []byte(text)) // a strings.Builder returns no errors
 	s.WriteString("</text>\n")
 }
 
@@ -39,8 +39,8 @@ func (s *svg) line(x1, y1, x2, y2 float64, style string) {
 
 func (s *svg) end() string { return s.String() + "</svg>\n" }
 
-// Ratios draws ours in parts of the peer's, as bars: green where the target (the red line) is met, grey where there
-// is none. The thin line is where 8 of 10 rounds lie.
+// Ratios draws ours as a fraction of the peer's, as bars: green where the target (the red line) is met, grey where
+// there is none. The thin line spans 8 of 10 rounds.
 func (a All) Ratios() string {
 	var rows []Row
 	most := 1.2
@@ -113,7 +113,7 @@ func (c Curve) SVG() string {
 	return s.end()
 }
 
-// step is between two lines of a grid: 1, 2 or 5 times a power of ten, for 4 to 10 lines.
+// step is the distance of two grid lines: 1, 2 or 5 times a power of ten, for 4 to 10 lines.
 func step(most float64) float64 {
 	if most <= 0 {
 		return 1
@@ -129,7 +129,7 @@ func step(most float64) float64 {
 	}
 }
 
-// ceil is the next line of the grid, at least one.
+// ceil is the next grid line, at least the first.
 func ceil(most float64) float64 { return max(1, math.Ceil(most/step(most))) * step(most) }
 
 func trim(v float64) string { return fmt.Sprintf("%.4g", v) }

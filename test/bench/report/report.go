@@ -10,24 +10,24 @@ import (
 
 // Result is one row: a quantity that was measured several times. The zero value of a field means that there is none.
 type Result struct {
-	// Group is the heading under which the row stands. Group and Name together name it.
+	// Group is the heading above the row. Group and Name identify it.
 	Group string
 	Name  string
 	// Unit is that of all samples: ms, MiB, packets.
 	Unit string
-	// Ours are the samples, in the order in which they were taken.
+	// Ours are the samples, in order of measurement.
 	Ours []float64
-	// Peer are those of what Against names, Peer[i] taken beside Ours[i].
+	// Peer are those of what Against names, Peer[i] measured beside Ours[i].
 	Peer    []float64
 	Against string
-	// Difference says that ours minus the peer's is what counts, in Unit. Else it is the ratio of the medians, or
-	// with no Peer the median.
+	// Difference selects ours minus the peer's as the value, in Unit. Otherwise it is the ratio of the medians, or
+	// without Peer the median.
 	Difference bool
-	// Worst says that it is the largest sample of ours: for what must never happen. Peer, if any, is only shown.
+	// Worst selects the largest sample of ours as the value, for what must never happen. Peer, if any, is only shown.
 	Worst bool
-	// Target is what counts measured against what we want.
+	// Target is the target of the value.
 	Target Target
-	// Note says in some words what a reader must know of the numbers.
+	// Note is what a reader must know about the numbers.
 	Note string
 }
 
@@ -37,7 +37,7 @@ type Target struct {
 	Bound Bound
 }
 
-// Bound is the side on which a limit lies.
+// Bound is the side of a limit.
 type Bound string
 
 // The bounds of a Target.
@@ -46,13 +46,13 @@ const (
 	Least Bound = "at least"
 )
 
-// AtMost is the target that what counts is at most the limit.
+// AtMost is the target that the value is at most the limit.
 func AtMost(limit float64) Target { return Target{limit, Most} }
 
-// AtLeast is the target that it is at least the limit.
+// AtLeast is the target that the value is at least the limit.
 func AtLeast(limit float64) Target { return Target{limit, Least} }
 
-// met is whether value reaches the target, and "" where there is none.
+// met is whether value meets the target, and "" without one.
 func (t Target) met(value float64) string {
 	switch {
 	case t.Bound == "":
@@ -77,22 +77,23 @@ type Line struct {
 	Points [][2]float64
 }
 
-// Row is a Result as it is stored, with what was reckoned from its samples.
+// Row is a Result as it is stored, with the values computed from its samples.
 type Row struct {
 	Result
 	OursSummary Summary
 	PeerSummary *Summary `json:",omitempty"`
-	// Value is what counts. Low and High are what a tenth of the rounds stays below and above.
+	// Low and High are the first and the last decile of the rounds.
 	Value, Low, High float64
-	// Met is yes, no, or nothing without a target.
+	// Met is yes, no, or empty without a target.
 	Met string `json:",omitempty"`
-	// Taken is when, and Load the machine's load average of the last minute then: how far to trust it.
+	// Taken is the time of the measurement, and Load the machine's load average of the last minute then: a measure of
+	// reliability.
 	Taken time.Time
 	Load  string
 }
 
-// Add stores a result, and logs it. Samples that can't be compared fail the benchmark, as does a file that can't be
-// written.
+// Add stores a result, and logs it. Samples that cannot be compared fail the benchmark, as does an error writing the
+// file.
 func Add(tb testing.TB, r Result) {
 	tb.Helper()
 	row, err := newRow(r)
@@ -133,7 +134,7 @@ func newRow(r Result) (Row, error) {
 
 // load is the load average of the last minute.
 func load() string {
-	text, _ := os.ReadFile("/proc/loadavg") // without it, nobody knows
+	text, _ := os.ReadFile("/proc/loadavg") // missing: unknown
 	first, _, _ := strings.Cut(string(text), " ")
 	return first
 }

@@ -44,7 +44,7 @@ func TestWhatCounts(t *testing.T) {
 	}
 }
 
-// What is measured again is replaced, and all the rest stays.
+// A repeated measurement replaces its row; all others stay.
 func TestStored(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("FAIRLEAD_BENCH_OUT", dir)

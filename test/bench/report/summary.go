@@ -2,7 +2,7 @@ package report
 
 import "slices"
 
-// Summary says of samples what a table has room for.
+// Summary are the statistics of samples that a table shows.
 type Summary struct {
 	Rounds           int
 	Min, Median, P95 float64
@@ -13,7 +13,7 @@ func summarize(samples []float64) Summary {
 	return Summary{Rounds: len(s), Min: s[0], Median: quantile(s, 0.5), P95: quantile(s, 0.95)}
 }
 
-// quantile of sorted samples: with part 0.5 the median. Between two samples it is their mean by weight.
+// quantile of sorted samples: with part 0.5 the median. Between two samples it is interpolated linearly.
 func quantile(sorted []float64, part float64) float64 {
 	at := part * float64(len(sorted)-1)
 	i := int(at)
@@ -23,7 +23,7 @@ func quantile(sorted []float64, part float64) float64 {
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
 }
 
-// value is what counts, from the medians, and between what eight of ten rounds lie by themselves.
+// value is the value from the medians, and the range of eight of ten rounds.
 func (r Result) value() (value, low, high float64) {
 	if r.Worst {
 		return slices.Max(r.Ours), slices.Min(r.Ours), slices.Max(r.Ours)

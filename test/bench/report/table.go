@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// headings are those of the columns of Table.
+// headings are the column headings of Table.
 func headings() []string {
 	return []string{"", "unit", "ours: median (min, p95)", "the peer's", "what counts (8 of 10 rounds between)", "target", "met"}
 }
@@ -38,7 +38,7 @@ func (s Summary) String() string {
 	return fmt.Sprintf("%s (%s, %s)", short(s.Median), short(s.Min), short(s.P95))
 }
 
-// short writes three digits, or as many as a whole number has.
+// short formats three digits, or all digits of the integer part.
 func short(v float64) string {
 	if math.Abs(v) >= 100 || v == math.Trunc(v) {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -49,7 +49,7 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// Table is all rows, aligned, under the headings of their groups, with what one must know of them below.
+// Table is all rows, aligned, under the headings of their groups, with the notes below.
 func (a All) Table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -78,7 +78,7 @@ func (a All) Table() string {
 			unmet++
 		}
 	}
-	_ = w.Flush() // into a strings.Builder, which takes all
+	_ = w.Flush() // a strings.Builder returns no errors
 	if len(notes) > 0 {
 		fmt.Fprintf(&b, "\n%s\n", strings.Join(notes, "\n"))
 	}

@@ -1,4 +1,4 @@
-// Command table prints what benchmarks have put into out/bench/results.json (package report), as one table, and draws
+// Command table prints the results of benchmarks in out/bench/results.json (package report) as one table, and draws
 // ratios.svg and one plot for each curve beside that file.
 package main
 

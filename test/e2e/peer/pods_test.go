@@ -27,8 +27,9 @@ const (
 	rounds = 3
 )
 
-// BenchmarkE2EPods takes the time until 60 new pods on two nodes are Ready, in turns with the reference bridge plugin;
-// from the apply of Fairlead until its nodes are Ready; and the agent's memory with 60 pods on its node.
+// BenchmarkE2EPods measures the time until 60 new pods on two nodes are Ready, alternately with the reference bridge
+// plugin; the time from the apply of Fairlead until its nodes are Ready; and the agent's memory with 60 pods on its
+// node.
 func BenchmarkE2EPods(b *testing.B) {
 	bridge := cluster.Bare(b, bed.Options{Name: "peer-bridge", Nodes: 2})
 	cluster.Must(b, bridge.BridgeCNI(b.Context()))

@@ -9,8 +9,8 @@ import (
 	_ "k8s.io/kubernetes/test/e2e/common/network" // tests
 	"k8s.io/kubernetes/test/e2e/framework"
 	"k8s.io/kubernetes/test/e2e/framework/config"
-	_ "k8s.io/kubernetes/test/e2e/framework/debug/init"   // what a failure prints: Events and pods of its namespace
-	_ "k8s.io/kubernetes/test/e2e/framework/metrics/init" // the framework refuses to start without it
+	_ "k8s.io/kubernetes/test/e2e/framework/debug/init"   // prints Events and pods of the namespace of a failed test
+	_ "k8s.io/kubernetes/test/e2e/framework/metrics/init" // the framework does not start without it
 	_ "k8s.io/kubernetes/test/e2e/framework/node/init"    // waits for the nodes before each test
 	"k8s.io/kubernetes/test/e2e/framework/testfiles"
 	_ "k8s.io/kubernetes/test/e2e/network" // tests
