@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// kubeAPI is the Kubernetes API of a lab, for a test that breaks it.
+// kubeAPI is the Kubernetes API of a lab, for tests that break it.
 type kubeAPI struct {
 	lab    *lab.Lab
 	plane  controlplane.Plane
@@ -41,7 +41,7 @@ func newKubeAPI(t *testing.T, l *lab.Lab) *kubeAPI {
 	return a
 }
 
-// pods are those of the tests; those of the control plane are elsewhere.
+// pods are those of the tests; the control plane's are in other namespaces.
 func (a *kubeAPI) pods(t *testing.T) (pods []*corev1.Pod) {
 	t.Helper()
 	ctx := labtest.Within(t, 10*time.Second)
@@ -53,7 +53,7 @@ func (a *kubeAPI) pods(t *testing.T) (pods []*corev1.Pod) {
 	return pods
 }
 
-// change makes and deletes pods on node1 as far as the API does it at this moment: catchUp does the rest.
+// change creates and deletes pods on node1 as far as the API allows it at this moment: catchUp does the rest.
 func (a *kubeAPI) change(ctx context.Context, add, del []string) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -70,7 +70,7 @@ func (a *kubeAPI) change(ctx context.Context, add, del []string) {
 	all.Wait()
 }
 
-// catchUp makes and deletes pods until those of change are the wanted ones.
+// catchUp creates and deletes pods until those of change are the wanted ones.
 func (a *kubeAPI) catchUp(t *testing.T, wanted map[string]bool) {
 	t.Helper()
 	eventually(t, time.Minute, func() (wrong []string) {
@@ -102,7 +102,7 @@ func (a *kubeAPI) catchUp(t *testing.T, wanted map[string]bool) {
 	})
 }
 
-// heal has the API server work again for all.
+// heal restores the API server and the access of all clients.
 func (a *kubeAPI) heal(t *testing.T) {
 	t.Helper()
 	a.nft(t, "add table inet cut; delete table inet cut")

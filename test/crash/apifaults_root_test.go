@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// TestRootRandomFaults with Kubernetes: in every round something is wrong with the API as well. When it is back, all
-// that was made and deleted meanwhile is followed, on both nodes.
+// TestRootRandomFaults with Kubernetes: in every round the API has a fault as well. When it is back, everything that
+// was created and deleted meanwhile is applied on both nodes.
 func TestRootRandomAPIFaults(t *testing.T) {
 	ovstest.UserspaceOnly(t, "Kubernetes is too much for a guest's one processor")
 	c := upIn(t, lab.Kube)
@@ -23,7 +23,7 @@ func TestRootRandomAPIFaults(t *testing.T) {
 	c.schedules(t, func(r *rand.Rand) (first, more []fault) { return faults, append(c.faults(r), faults...) })
 }
 
-// apiFaults are what can happen to the API server, and to the ways to it, at any time. All of them end with heal.
+// apiFaults are faults of the API server, and of the network to it, at any time. All of them end with heal.
 func (c cluster) apiFaults() []fault {
 	type do = func(t *testing.T)
 	kill := func(part controlplane.Part) do {
@@ -42,7 +42,7 @@ func (c cluster) apiFaults() []fault {
 		{name: "API server killed", begin: kill(controlplane.APIServer)},
 		{name: "API server stopped", begin: func(*testing.T) {
 			if pid := c.api.plane.PID(controlplane.APIServer); pid != 0 {
-				unix.Kill(pid, unix.SIGTERM) // it takes its time
+				unix.Kill(pid, unix.SIGTERM) // its graceful shutdown takes a while
 			}
 		}, end: kill(controlplane.APIServer)},
 		{name: "API server hangs", begin: pause(controlplane.APIServer)},
@@ -60,14 +60,14 @@ func (c cluster) apiFaults() []fault {
 	}
 }
 
-// restartAgent kills the agent and starts the next.
+// restartAgent kills the agent and starts it again.
 func (c cluster) restartAgent(t *testing.T) {
 	t.Helper()
 	must(t, c.AgentKill(labtest.Within(t, 10*time.Second), node))
 	must(t, c.startAgent(labtest.Within(t, 10*time.Second)))
 }
 
-// forbid takes the agents' rights away. An API server that does not answer has taken them away already.
+// forbid removes the agents' permissions. With an API server that does not answer there is nothing to remove.
 func (a *kubeAPI) forbid(t *testing.T) {
 	t.Helper()
 	ctx := labtest.Within(t, 2*time.Second)

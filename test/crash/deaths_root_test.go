@@ -17,9 +17,9 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// limits are how often a stream sends, and how long everything may take after the daemons' start. It takes 0.3 s on a
-// calm machine, and 2 s is what is promised. The rest is for a machine that does other things as well; the kernel's
-// datapath is mostly tried in a kernel with one slow processor, which all nodes and tests share.
+// limits are how often a stream sends, and the time limit for recovery after the daemons' start. It takes 0.3 s on an
+// idle machine, and 2 s is the promise. The rest is for a machine that does other things as well; the kernel's datapath
+// is mostly tested in a kernel with one slow processor, which all nodes and tests share.
 func (c cluster) limits() (every, back time.Duration) {
 	if c.Datapath() == vswitch.System {
 		return 20 * time.Millisecond, 7 * time.Second
@@ -27,7 +27,7 @@ func (c cluster) limits() (every, back time.Duration) {
 	return 10 * time.Millisecond, 3500 * time.Millisecond
 }
 
-// death is an end of some of the three daemons of a node, all at one moment, and their return.
+// death stops some of the three daemons of a node at the same moment, and starts them again.
 type death struct {
 	agent, vswitchd, ovsdb bool
 	kill                   bool // SIGKILL, not SIGTERM
@@ -56,8 +56,8 @@ func (d death) signal() string {
 
 func (d death) String() string { return fmt.Sprintf("%s, %s, down %s", d.who(), d.signal(), d.down) }
 
-// deaths are each daemon, each two and all of them. A long run has every signal and every time; else those that have
-// shown most are taken, and fewer where it takes long.
+// deaths are each daemon, each two and all of them. A long run has every signal and every delay; otherwise those that
+// have found most are chosen, and fewer where they take long.
 func (c cluster) deaths() (all []death) {
 	for _, d := range []death{{agent: true}, {vswitchd: true}, {ovsdb: true}, {agent: true, vswitchd: true},
 		{agent: true, ovsdb: true}, {vswitchd: true, ovsdb: true}, {agent: true, vswitchd: true, ovsdb: true}} {
@@ -77,18 +77,19 @@ func (c cluster) deaths() (all []death) {
 	return all
 }
 
-// long reports whether tests may take as long as it is worth.
+// long reports whether long runs are enabled.
 func long() bool { return os.Getenv("FAIRLEAD_TEST_LONG") != "" }
 
-// toll is what a death cost.
+// toll is the cost of a death.
 type toll struct {
 	death
-	// Of the host, of pods to pods of their node, to pods of others and the outside, and of a pod that had not talked.
+	// Of the host, of pods to pods of their node, to pods of others and the outside, and of a pod without established
+	// flows.
 	host, near, far, fresh cost
-	// control is what was lost between the other node and the outside, where nobody died.
+	// control is what was lost between the other node and the outside, which the death does not affect.
 	control cost
-	// reconnect is when ovs-vswitchd had ovsdb-server again, back when the last packet was lost (it may be before), ready
-	// when the agent said so. All count from the start of those that were dead.
+	// reconnect is when ovs-vswitchd was connected to ovsdb-server again, back when the last packet was lost (it may be
+	// before), ready when the agent was ready. All count from the start of the daemons that were stopped.
 	reconnect, back, ready time.Duration
 }
 
@@ -96,14 +97,14 @@ type toll struct {
 type cost struct {
 	lost, sent int
 	gap        time.Duration
-	last       time.Time // that was lost
+	last       time.Time // of the last lost packet
 }
 
 func (c cost) String() string {
 	return fmt.Sprintf("%d of %d | %d", c.lost, c.sent, c.gap.Milliseconds())
 }
 
-// What each kind of death costs host and pods. This is where the table of docs/restarts.md comes from.
+// The cost of each kind of death for host and pods. It is the source of the table in docs/restarts.md.
 func TestRootDeaths(t *testing.T) {
 	c := up(t)
 	c.apply(t, podYAML("a", node), podYAML("b", node))
@@ -113,7 +114,7 @@ func TestRootDeaths(t *testing.T) {
 	for _, d := range c.deaths() {
 		t.Run(d.String(), func(t *testing.T) {
 			var now toll
-			for range 3 { // a machine with other work loses packets by itself, and then does so where nobody died
+			for range 3 { // a busy machine loses packets by itself, and then the control loses some, too
 				now = c.die(t, d)
 				if len(c.tooMuch(now)) == 0 || now.control.lost == 0 {
 					break
@@ -129,11 +130,11 @@ func TestRootDeaths(t *testing.T) {
 	c.check(t)
 }
 
-// waits are how many times, at most, those that start wait for a processor one after the other.
+// waits is how many times, at most, starting daemons wait for a processor one after the other.
 const waits = 10
 
-// tooMuch says what a death must not cost. What a busy machine keeps waiting waits where nobody died, too, and the
-// daemons that start do so several times: that time is theirs besides.
+// tooMuch lists what a death must not cost. Delays of a busy machine affect the control, too, and starting daemons
+// several times: that time is added to their limit.
 func (c cluster) tooMuch(t toll) (wrong []string) {
 	_, back := c.limits()
 	back += waits * t.control.gap
@@ -148,14 +149,14 @@ func (c cluster) tooMuch(t toll) (wrong []string) {
 	case system && !t.vswitchd && t.near.lost+t.far.lost+t.fresh.lost > 0:
 		wrong = append(wrong, "without ovsdb-server packets were lost")
 	case system && t.down < 5*time.Second && (t.near.lost > 5 || t.far.lost > 50):
-		// Later neighbours are asked again. For the tunnel's port ovs-vswitchd makes a new one at every start.
+		// Later neighbours are resolved again. For the tunnel's port ovs-vswitchd creates a new one at every start.
 		wrong = append(wrong, "flows that were established did not go on")
 	case worst > t.down+t.reconnect+back:
 		wrong = append(wrong, fmt.Sprintf("silence of %s", worst))
 	}
 	ready := back
 	if c.Datapath() == vswitch.System {
-		ready = 3 * back // no packet waits for it, and programs start slowly there: it runs 10 of iptables
+		ready = 3 * back // no packet waits for it, and programs start slowly there: it runs iptables 10 times
 	}
 	if t.back > t.reconnect+back || t.ready > t.reconnect+ready {
 		wrong = append(wrong, fmt.Sprintf("the last packet was lost %s after the daemons' start, and the agent ready after %s; "+
@@ -175,11 +176,11 @@ func asTable(c cluster, table []toll) string {
 	return b.String()
 }
 
-// die lets d happen under streams.
+// die runs d under streams.
 func (c cluster) die(t *testing.T, d death) toll {
 	t.Helper()
 	c.readyForCNI(t)
-	// A pod that has not talked to anybody yet: its flows are new to the datapath.
+	// A pod that has not sent anything yet: its flows are new to the datapath.
 	fresh := fmt.Sprintf("fresh%d", time.Now().UnixNano()%1e6)
 	c.apply(t, podYAML(fresh, node))
 	c.settle(t)
@@ -188,7 +189,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 	every, _ := c.limits()
 	controls := start(t, c.controls(t), every)
 	runs := start(t, slices.Concat(ways[:3]...), every)
-	time.Sleep(500 * time.Millisecond) // of the streams, before
+	time.Sleep(500 * time.Millisecond) // of streams, before
 	c.end(t, d)
 	runs = append(runs, start(t, ways[3], every)...)
 	time.Sleep(d.down)
@@ -208,7 +209,7 @@ func (c cluster) die(t *testing.T, d death) toll {
 	out.ready = time.Since(began)
 	up := time.Now()
 	eventually(t, 20*time.Second, func() []string { return silent(slices.Concat(ways[:]...), runs, up) })
-	time.Sleep(500 * time.Millisecond) // of the streams, after
+	time.Sleep(500 * time.Millisecond) // of streams, after
 	out.control = worst(stopAll(controls))
 	reports := stopAll(runs)
 	out.back = -d.down
@@ -221,7 +222,8 @@ func (c cluster) die(t *testing.T, d death) toll {
 	return out
 }
 
-// connected is when ovs-vswitchd had ovsdb-server again, by its log, after began; 0 if it never lost it.
+// connected is when ovs-vswitchd was connected to ovsdb-server again, by its log, after began; 0 if it was never
+// disconnected.
 func (c cluster) connected(t *testing.T, began time.Time) (after time.Duration, ok bool) {
 	t.Helper()
 	data, err := os.ReadFile(c.node.Private("/var/log/openvswitch/ovs-vswitchd.log"))
@@ -236,7 +238,7 @@ func (c cluster) connected(t *testing.T, began time.Time) (after time.Duration, 
 	return 0, false
 }
 
-// silent are the ways of which no answer has come since then.
+// silent are the paths without an answer since then.
 func silent(ways []way, streams []*probe.Stream, since time.Time) (names []string) {
 	for i, s := range streams {
 		if !s.Answers(since) {
@@ -246,7 +248,7 @@ func silent(ways []way, streams []*probe.Stream, since time.Time) (names []strin
 	return names
 }
 
-// end ends those that die, at the same time.
+// end stops the daemons of d at the same time.
 func (c cluster) end(t *testing.T, d death) {
 	t.Helper()
 	ctx := labtest.Within(t, 15*time.Second)
@@ -271,7 +273,7 @@ func (c cluster) end(t *testing.T, d death) {
 	}
 }
 
-// begin starts them again, in the order that a node's boot has.
+// begin starts them again, in the order of a node's boot.
 func (c cluster) begin(t *testing.T, d death) {
 	t.Helper()
 	ctx := labtest.Within(t, 30*time.Second)
@@ -295,7 +297,7 @@ func (c cluster) begin(t *testing.T, d death) {
 	must(t, errs[1])
 }
 
-// startAgent starts the agent when the one before is gone to its last thread.
+// startAgent starts the agent when all threads of its predecessor are gone.
 func (c cluster) startAgent(ctx context.Context) error {
 	for {
 		s, err := c.AgentState(ctx, node)
@@ -313,8 +315,8 @@ func (c cluster) startAgent(ctx context.Context) error {
 	}
 }
 
-// streams are the ways of the host's packets, of pods' on the node, of pods' across nodes and to the outside, and of a
-// pod that has not talked before.
+// streams are the paths of the host's packets, of pods' on the node, of pods' across nodes and to the outside, and of a
+// pod without established flows.
 func (c cluster) streams(t *testing.T, fresh string) [4][]way {
 	t.Helper()
 	a, b, far := c.at(t, "a"), c.at(t, "b"), c.at(t, "far")
@@ -329,7 +331,7 @@ func (c cluster) streams(t *testing.T, fresh string) [4][]way {
 	}
 }
 
-// controls are ways that node1 has no part in.
+// controls are paths that node1 has no part in.
 func (c cluster) controls(t *testing.T) []way {
 	t.Helper()
 	far, outside := c.at(t, "far"), c.onHost(t, underlay.Outside, underlay.Dual.FarAddrs()...)

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// While a daemon of Open vSwitch is down or hangs, readiness and STATUS say which it is, and ADD and DEL fail with
-// "try again later" and the same sentence, soon. All works again when it is back.
+// While a daemon of Open vSwitch is down or hangs, readiness and STATUS name it, and ADD and DEL promptly fail with
+// "try again later" and the same message. All works again when it is back.
 func TestRootFaultsAreTold(t *testing.T) {
 	c := up(t)
 	signal := func(d lab.Daemon, sig unix.Signal) func() {
@@ -26,10 +26,10 @@ func TestRootFaultsAreTold(t *testing.T) {
 	}
 	begin := func() { must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node)) }
 	for _, f := range []struct {
-		what        string
-		fault, mend func()
-		says        string
-		told        time.Duration // within which readiness says so
+		what          string
+		fault, repair func()
+		says          string
+		within        time.Duration // time limit for readiness to report it
 	}{
 		{"ovs-vswitchd dead", kill(lab.Vswitchd), begin, "ovs-vswitchd is down", 2 * time.Second},
 		{"ovsdb-server dead", kill(lab.OVSDB), begin, "ovsdb-server is down", 2 * time.Second},
@@ -42,7 +42,7 @@ func TestRootFaultsAreTold(t *testing.T) {
 		t.Run(f.what, func(t *testing.T) {
 			c.readyForCNI(t)
 			f.fault()
-			eventually(t, f.told, func() []string {
+			eventually(t, f.within, func() []string {
 				s, err := c.AgentState(t.Context(), node)
 				if err != nil || s.Ready || !strings.Contains(s.Reason, f.says) {
 					return []string{fmt.Sprintf("the agent is %s, %v; want it to say %q", s, err, f.says)}
@@ -53,12 +53,12 @@ func TestRootFaultsAreTold(t *testing.T) {
 			c.refuses(t, lab.ADD, f.says, 11, "default/x")
 			c.refuses(t, lab.DEL, f.says, 11, "default/near")
 			began := time.Now()
-			f.mend()
+			f.repair()
 			must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 			_, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.DEL, "default/x")
 			must(t, err)
 			t.Logf("ready %s after the repair", time.Since(began).Round(time.Millisecond))
-			// The runner leaves a pod alone on which DEL was called by hand, so it is made anew.
+			// The runner ignores a pod after a manual DEL, so it is recreated.
 			c.remove(t, podYAML("near", node))
 			c.settle(t)
 			c.apply(t, podYAML("near", node))
@@ -68,7 +68,7 @@ func TestRootFaultsAreTold(t *testing.T) {
 	}
 }
 
-// refuses calls a verb that must fail with the code and the sentence, within 15 seconds.
+// refuses calls a verb that must fail with the code and the message, within 15 seconds.
 func (c cluster) refuses(t *testing.T, verb lab.Verb, says string, code int, pods ...string) {
 	t.Helper()
 	began := time.Now()
@@ -81,7 +81,8 @@ func (c cluster) refuses(t *testing.T, verb lab.Verb, says string, code int, pod
 	}
 }
 
-// However Open vSwitch loses what it had, all is back when it runs again: pods go on, with the addresses they have.
+// However Open vSwitch loses its state, it is restored when it runs again: pods are not affected, and keep their
+// addresses.
 func TestRootOpenVSwitchLosesAll(t *testing.T) {
 	c := up(t)
 	c.apply(t, podYAML("a", node))
@@ -146,7 +147,7 @@ func (c cluster) addAndDelete(t *testing.T) {
 	c.check(t)
 }
 
-// A datapath that somebody deletes does not come back by itself: it is said what to do.
+// A datapath that was deleted externally is not recreated automatically: the error names the remedy.
 func TestRootDatapathDeleted(t *testing.T) {
 	c := up(t)
 	if c.Datapath() != vswitch.System {
@@ -165,7 +166,7 @@ func TestRootDatapathDeleted(t *testing.T) {
 	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
 	must(t, c.OVSStart(labtest.Within(t, 20*time.Second), node))
 	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
-	_, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.DEL, "default/x") // as a runtime does with what failed
+	_, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.DEL, "default/x") // as a runtime after a failed ADD
 	must(t, err)
 	c.addAndDelete(t)
 }

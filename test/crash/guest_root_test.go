@@ -16,11 +16,11 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// guest is a Node that is no node of the lab, and guestCIDR its podCIDR.
+// guest is a Node that is not a node of the lab, and guestCIDR its podCIDR.
 const guest, guestCIDR = "guest", "10.77.200.0/24"
 
-// guestDuring makes the guest while a round of faults goes on, or takes away one that was there. Agents hear of it
-// while it happens or afterwards, and both nodes then have a route to its pods or none. None is left.
+// guestDuring creates the guest during a round of faults, or deletes an existing one. Agents receive the change during
+// the round or afterwards, and both nodes then have a route to its pods or none. No guest is left.
 func (c cluster) guestDuring(t *testing.T, r *rand.Rand, round func()) {
 	t.Helper()
 	comes := r.IntN(2) == 0
@@ -36,7 +36,7 @@ func (c cluster) guestDuring(t *testing.T, r *rand.Rand, round func()) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(100 * time.Millisecond): // the first fault has begun
-			_ = c.api.setGuest(ctx, comes) // if that cannot be now: it is done below
+			_ = c.api.setGuest(ctx, comes) // may fail now: it is repeated below
 		}
 	}()
 	round()
@@ -53,7 +53,7 @@ func (c cluster) guestDuring(t *testing.T, r *rand.Rand, round func()) {
 	}
 }
 
-// setGuest makes the guest or deletes it.
+// setGuest creates or deletes the guest.
 func (a *kubeAPI) setGuest(ctx context.Context, there bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -76,7 +76,7 @@ func (a *kubeAPI) setGuest(ctx context.Context, there bool) error {
 	return err
 }
 
-// onRecord waits until the agents have put the guest on record: one that starts without the API believes in it.
+// onRecord waits until the agents have recorded the guest: an agent that starts without the API uses the record.
 func (c cluster) onRecord(t *testing.T) {
 	t.Helper()
 	for _, node := range c.Nodes() {
@@ -90,7 +90,7 @@ func (c cluster) onRecord(t *testing.T) {
 	}
 }
 
-// routed waits longer than the 45 s after which client-go gives a connection up on which nothing is answered.
+// routed waits longer than the 45 s after which client-go closes a connection without traffic.
 func (c cluster) routed(t *testing.T, want bool) {
 	t.Helper()
 	for _, node := range c.Nodes() {

@@ -13,25 +13,25 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// faults are all that can happen to node1 at any time, in any number.
+// faults are all faults of node1, at any time, in any number.
 func (c cluster) faults(r *rand.Rand) []fault {
 	type do = func(t *testing.T)
 	signal := func(d lab.Daemon, sig unix.Signal) do {
 		return func(*testing.T) {
 			if pid := d.PID(c.node); pid != 0 {
-				unix.Kill(pid, sig) // it may just have ended
+				unix.Kill(pid, sig) // it may have exited
 			}
 		}
 	}
-	// gone sees to it that a daemon that was told to end has done so before the next is started: one that hangs would
-	// do so when it goes on.
+	// gone waits until a stopped daemon has exited before the next is started: one that hangs would exit only when it
+	// continues.
 	gone := func(d lab.Daemon) do {
 		return func(t *testing.T) { must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, d)) }
 	}
-	// shell may fail: another fault may have taken away what it works on.
+	// shell may fail: another fault may have removed what it changes.
 	shell := func(script string) do {
 		return func(t *testing.T) {
-			port, n := "", r.IntN(1<<20) // the next random number is the same, whatever is there
+			port, n := "", r.IntN(1<<20) // the sequence of random numbers does not depend on the ports
 			if s, err := nodestate.Veths(c.node); err == nil && len(s) > 0 {
 				port = s[n%len(s)]
 			}
@@ -54,7 +54,7 @@ func (c cluster) faults(r *rand.Rand) []fault {
 		{name: "guard killed", begin: signal(lab.Guard, unix.SIGKILL), end: gone(lab.Guard)},
 		{name: "database lost", begin: func(t *testing.T) {
 			signal(lab.OVSDB, unix.SIGKILL)(t)
-			os.Remove(c.node.Private("/etc/openvswitch/conf.db")) // it may be gone
+			os.Remove(c.node.Private("/etc/openvswitch/conf.db")) // it may not exist
 		}, end: gone(lab.OVSDB)},
 		{name: "bridge deleted", begin: shell("ovs-vsctl -t 2 --no-wait del-br br-int")},
 		{name: "port deleted", begin: shell(`ovs-vsctl -t 2 --no-wait --if-exists del-port "$1"`)},

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// otherNode is all of node2, whose pods stay.
+// otherNode is the complete state of node2, whose pods stay.
 func (c cluster) otherNode(t *testing.T) []string {
 	t.Helper()
 	var err error
@@ -25,7 +25,7 @@ func (c cluster) otherNode(t *testing.T) []string {
 	return slices.Concat(c.hostOrder(t), s.Flows, s.Veths, s.Netns, []string{fmt.Sprint(s.Leases), fmt.Sprint(s.Ports)})
 }
 
-// hostOrder is what the agent keeps in order beside pods, without what changes by itself.
+// hostOrder is what the agent reconciles beside pods, without what changes by itself.
 func (c cluster) hostOrder(t *testing.T) (lines []string) {
 	t.Helper()
 	changing := regexp.MustCompile(`^\d+: |(valid_lft|expires) \S+( preferred_lft \S+)?| state \w+| tentative| linkdown| qlen \d+`)
@@ -58,14 +58,14 @@ func (c cluster) downVeths(t *testing.T) (names []string) {
 	return names
 }
 
-// wrongAddresses says which pods, of all nodes, have other addresses than the runner was told and the API says.
+// wrongAddresses lists the pods, of all nodes, whose addresses differ from the runner's record and the API.
 func (c cluster) wrongAddresses(t *testing.T) (wrong []string) {
 	t.Helper()
-	told := map[string][]string{}
+	reported := map[string][]string{}
 	if c.api != nil {
 		for _, p := range c.api.pods(t) {
 			for _, ip := range p.Status.PodIPs {
-				told[p.Namespace+"/"+p.Name] = append(told[p.Namespace+"/"+p.Name], ip.IP)
+				reported[p.Namespace+"/"+p.Name] = append(reported[p.Namespace+"/"+p.Name], ip.IP)
 			}
 		}
 	}
@@ -81,7 +81,7 @@ func (c cluster) wrongAddresses(t *testing.T) (wrong []string) {
 		}
 		wrong = append(wrong, difference("address of "+rec.Pod(), have, rec.IPs)...)
 		if c.api != nil {
-			wrong = append(wrong, difference("podIP of "+rec.Pod(), told[rec.Pod()], rec.IPs)...)
+			wrong = append(wrong, difference("podIP of "+rec.Pod(), reported[rec.Pod()], rec.IPs)...)
 		}
 	}
 	return wrong
@@ -117,7 +117,7 @@ func (c cluster) output(t *testing.T, line string) (string, error) {
 	return out.String(), err
 }
 
-// difference says which lines are missing and which are too many.
+// difference lists missing and unexpected lines.
 func difference(what string, have, want []string) (wrong []string) {
 	count := map[string]int{}
 	for _, l := range have {

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// answers is how many successful ADD and DEL a run has at least; those that a kill interrupted come on top.
+	// answers is the minimum number of successful ADDs and DELs of a run; those that a kill interrupted come on top.
 	answers = 240
-	// kills is how often the agent dies in them, at least.
+	// kills is the minimum number of kills of the agent meanwhile.
 	kills = 50
-	// mostPods leaves some of the node's addresses free, because a deleted pod holds its own until its DEL.
+	// mostPods leaves some of the node's addresses free, because a deleted pod keeps its own until its DEL.
 	mostPods = 16
 )
 
-// Pods come and go, several at a time, and the agent is killed over and over. Whoever calls ADD and DEL does what
-// kubelet does: it tries again.
+// Pods are created and deleted, several at a time, and the agent is killed repeatedly. The caller of ADD and DEL
+// retries, as kubelet does.
 func TestRootKilledAtRandom(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	r := dice(t)
@@ -34,7 +34,7 @@ func TestRootKilledAtRandom(t *testing.T) {
 	killed, cut := 0, 0
 	for done := 0; done < answers || killed < kills || cut == 0 && killed < 4*kills; done = churn.answered(t) {
 		for range 1 + r.IntN(5) {
-			if r.IntN(3) == 0 { // else, on a busy machine, every kill hits an agent that starts
+			if r.IntN(3) == 0 { // otherwise, on a busy machine, every kill hits a starting agent
 				c.readyForCNI(t)
 			}
 			churn.step(t)
@@ -42,7 +42,7 @@ func TestRootKilledAtRandom(t *testing.T) {
 			c.kill(t)
 			killed++
 		}
-		// Without this the runner's retries would come ever more seldom.
+		// Otherwise the runner's retries would back off further and further.
 		c.settle(t)
 		c.check(t)
 		cut = strings.Count(churn.log(t), "the agent stopped before it answered")
@@ -58,10 +58,10 @@ func TestRootKilledAtRandom(t *testing.T) {
 	c.check(t)
 }
 
-// pause waits for a random time up to most: what is tested is that any moment is good enough.
+// pause waits for a random time up to most: any moment must work.
 func pause(r *rand.Rand, most time.Duration) { time.Sleep(time.Duration(r.Int64N(int64(most)))) }
 
-// churn makes and deletes pods.
+// churn creates and deletes pods.
 type churn struct {
 	c    cluster
 	r    *rand.Rand
@@ -69,8 +69,8 @@ type churn struct {
 	next int
 }
 
-// step makes up to eight changes at once, one of a pod. A deleted pod may come back under its name while its DEL is
-// under way.
+// step makes up to eight changes at once, one of a pod. A deleted pod may be recreated under its name while its DEL is
+// in progress.
 func (ch *churn) step(t *testing.T) {
 	var add, del []string
 	changed := map[string]bool{}
@@ -127,7 +127,7 @@ func (ch *churn) log(t *testing.T) string {
 	return string(data)
 }
 
-// answered counts the calls that the agent answered with success.
+// answered counts the calls that succeeded.
 func (ch *churn) answered(t *testing.T) int {
 	t.Helper()
 	log := ch.log(t)

@@ -18,7 +18,7 @@ import (
 
 const otherBoot = "00000000-1111-2222-3333-444444444444"
 
-// After a reboot nothing of the last boot holds an address or a port, also where an interface of that name is there
+// After a reboot nothing of the last boot holds an address or a port, also where an interface of that name exists
 // again.
 func TestRootReboot(t *testing.T) {
 	c := up(t)
@@ -29,7 +29,7 @@ func TestRootReboot(t *testing.T) {
 	pods := c.pods(t)
 	for _, p := range pods {
 		c.exec(t, "ovs-vsctl", "set", "Port", p.HostIf(), "external_ids:fairlead-boot-id="+otherBoot)
-		if p.Name != "default/a" { // whose interface stays
+		if p.Name != "default/a" { // its interface stays
 			must(t, c.node.RemoveNetns(p.Netns))
 		}
 	}
@@ -44,7 +44,7 @@ func TestRootReboot(t *testing.T) {
 	})
 	must(t, c.node.RemoveNetns(a.Netns))
 	must(t, c.RunnerStart(labtest.Within(t, 10*time.Second)))
-	eventually(t, 20*time.Second, func() []string { // the runner makes the pods anew
+	eventually(t, 20*time.Second, func() []string { // the runner recreates the pods
 		for _, p := range pods {
 			rec, err := c.Records().Load(p.Name)
 			if err != nil || rec == nil || rec.ContainerID == p.ContainerID || len(rec.IPs) == 0 {
@@ -61,7 +61,7 @@ func (c cluster) leaseFile(name string) string {
 	return c.node.Private(filepath.Join(hostlocal.DefaultDir, name))
 }
 
-// Whatever happens to the files of the leases, a living pod keeps its addresses and nobody else gets them.
+// Whatever happens to the files of the leases, a running pod keeps its addresses, and no other pod gets them.
 func TestRootLeasesLost(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t)
@@ -91,11 +91,11 @@ func TestRootLeasesLost(t *testing.T) {
 				}
 				stop := c.watchAddresses(t)
 				defer stop()
-				pods := c.fill(24) // more and there would be none free
+				pods := c.fill(24) // with more there would be none free
 				c.apply(t, pods...)
 				c.settle(t)
 				if running {
-					c.kill(t) // else it takes some seconds more until the lease is back
+					c.kill(t) // otherwise it takes some seconds more until the lease is restored
 				}
 				c.check(t)
 				c.remove(t, pods...)
@@ -113,8 +113,8 @@ func (c cluster) fill(n int) (pods []string) {
 	return pods
 }
 
-// A record that somebody has edited is put back by an agent that has seen it before. One that starts does not know
-// whose the port is: it takes nothing away, and tells the operator.
+// A record that was edited manually is restored by an agent that has seen it before. An agent that starts cannot
+// identify the port's owner: it removes nothing, and reports it.
 func TestRootRecordEditedByHand(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t)
@@ -144,7 +144,7 @@ func TestRootRecordEditedByHand(t *testing.T) {
 	if _, ok := s.Ports[near.HostIf()]; !ok || !slices.Equal(s.Veths, []string{near.HostIf()}) || len(s.Leases) != 2 {
 		t.Errorf("left are the ports %v, veths %v, leases %v", s.Ports, s.Veths, s.Leases)
 	}
-	// The pod can be deleted all the same.
+	// The pod can be deleted nevertheless.
 	c.remove(t, podYAML("near", node))
 	c.settle(t)
 	c.check(t)

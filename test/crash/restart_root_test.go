@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// restarts of either kind that must lose no packet.
+// restarts with either signal that must lose no packet.
 const restarts = 2
 
 const (
@@ -27,7 +27,7 @@ const (
 	patience = 60 * time.Second
 )
 
-// An agent that ends, one way or the other, and starts again loses no packet and rewrites nothing.
+// An agent that is stopped, with either signal, and started again loses no packet and rewrites nothing.
 func TestRootRestart(t *testing.T) {
 	ovstest.UserspaceOnly(t, "it sends more packets than a guest's one processor can take")
 	c := up(t)
@@ -45,8 +45,8 @@ func TestRootRestart(t *testing.T) {
 	c.check(t)
 }
 
-// unnoticed restarts the agent under streams. A busy machine loses packets by itself, since Open vSwitch's datapath
-// is a process here: a try counts only if the same streams lose none just before, without a restart.
+// unnoticed restarts the agent under streams. A busy machine loses packets by itself, since Open vSwitch's datapath is
+// a process here: a try counts only if the same streams lose none just before, without a restart.
 func (c cluster) unnoticed(t *testing.T, ways []way, end func()) {
 	t.Helper()
 	lossy := 0
@@ -75,7 +75,7 @@ func (c cluster) unnoticed(t *testing.T, ways []way, end func()) {
 	t.Errorf("no restart without loss after a control without loss; %d with", lossy)
 }
 
-// run1s sends over all ways while f runs, and a second besides, and returns the reports of those that lost packets.
+// run1s sends on all paths while f runs, and for a second more, and returns the reports of those that lost packets.
 func run1s(t *testing.T, ways []way, f func()) (lost []string) {
 	t.Helper()
 	streams := start(t, ways, 2*time.Millisecond)
@@ -90,7 +90,7 @@ func run1s(t *testing.T, ways []way, f func()) (lost []string) {
 	return lost
 }
 
-// flowAges are the flows of node1 and how long each of them is there.
+// flowAges are the flows of node1 and their ages.
 func (c cluster) flowAges(t *testing.T) map[string]time.Duration {
 	t.Helper()
 	out := c.exec(t, "ovs-ofctl", "-O", "OpenFlow15", "dump-flows", nodestate.Bridge)
@@ -108,7 +108,7 @@ func (c cluster) flowAges(t *testing.T) map[string]time.Duration {
 	return ages
 }
 
-// untouched compares the flows with those of some time ago, which must all be there and as much older.
+// untouched compares the flows with earlier ones, which must all still exist and be as much older.
 func (c cluster) untouched(t *testing.T, before map[string]time.Duration, passed time.Duration) {
 	t.Helper()
 	after := c.flowAges(t)
@@ -122,7 +122,7 @@ func (c cluster) untouched(t *testing.T, before map[string]time.Duration, passed
 	}
 }
 
-// rows are what an agent could change in OVSDB. Every transaction of an agent raises next_cfg.
+// rows are what an agent could change in OVSDB. Every transaction of an agent increments next_cfg.
 func (c cluster) rows(t *testing.T) string {
 	t.Helper()
 	out := c.exec(t, "ovsdb-client", "transact", `["Open_vSwitch",
@@ -130,7 +130,7 @@ func (c cluster) rows(t *testing.T) string {
 		{"op":"select","table":"Bridge","where":[],"columns":["_uuid","_version"]},
 		{"op":"select","table":"Port","where":[],"columns":["_uuid","_version","name"]},
 		{"op":"select","table":"Interface","where":[],"columns":["_uuid","name","ofport","type","options","mac"]}]`)
-	rows := strings.Split(strings.NewReplacer("[", "", "]", "", "}", "").Replace(out), "{") // they come in any order
+	rows := strings.Split(strings.NewReplacer("[", "", "]", "", "}", "").Replace(out), "{") // their order is undefined
 	for i, r := range rows {
 		rows[i] = strings.TrimRight(r, ",\n")
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// The next start of ovs-vswitchd keeps the kernel's flows only while a guard lives, and what somebody else has asked
-// for is theirs for some seconds. Nothing keeps ovs-vswitchd waiting for ever.
+// The next start of ovs-vswitchd keeps the kernel's megaflows only while a guard runs, and a key that was set
+// externally stays for some seconds. Nothing makes ovs-vswitchd wait for ever.
 func TestRootRestoreWait(t *testing.T) {
 	c := up(t)
 	armed := "{}"
@@ -77,7 +77,7 @@ func TestRootRestoreWait(t *testing.T) {
 	})
 }
 
-// key waits until other_config of the Open_vSwitch row is want, as it must be within a start's grace.
+// key waits until other_config of the Open_vSwitch row is want, which must happen within the grace time of a start.
 func (c cluster) key(t *testing.T, want string) {
 	t.Helper()
 	eventually(t, 15*time.Second, func() []string {

@@ -12,10 +12,10 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// removedWithin is the time that the ports and veths of pods may stay after the answers to their DELs.
+// removedWithin is how long the ports and veths of pods may remain after the answers to their DELs.
 const removedWithin = 5 * time.Second
 
-// A DEL is answered while the pod's port and veth are still there. Whoever dies then, nothing stays.
+// A DEL is answered while the pod's port and veth still exist. Whichever process is killed then, nothing remains.
 func TestRootAnsweredAndNotRemoved(t *testing.T) {
 	c := up(t)
 	w := c.watch(t)
@@ -66,14 +66,15 @@ func (c cluster) killedAtAnswer(t *testing.T, w *watcher, pid int) {
 	wait(t, killed, string(delDone))
 }
 
-// retired are the rows of such ports.
+// retired are the rows of retired ports.
 func (c cluster) retired(t *testing.T) []string {
 	t.Helper()
 	return strings.Fields(c.exec(t, "ovs-vsctl", "--timeout=10", "--bare", "--columns=name", "find", "Port",
 		"external_ids:fairlead=retired"))
 }
 
-// allTwice gives all addresses to pods, takes them away and gives them to others at once. Then nothing is left.
+// allTwice allocates all addresses to pods, deletes these and allocates the addresses to others at once. Then nothing
+// is left.
 func (c cluster) allTwice(t *testing.T, kill bool) {
 	var pods [2][]string
 	for i := range 28 { // of 29 addresses; one pod stays

@@ -14,19 +14,19 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// fault is something that goes wrong.
+// fault is a failure.
 type fault struct {
 	name  string
 	begin func(t *testing.T)
-	// end is nil where heal ends it, or the agent puts it right.
+	// end is nil if heal ends it, or the agent repairs it.
 	end func(t *testing.T)
 }
 
-// scheduleTime is how long random faults go on in every run of the suite.
+// scheduleTime is the duration of random faults in every run of the suite.
 const scheduleTime = 15 * time.Second
 
-// Whatever happens, in any order, and while pods come and go: when all runs again the node has what it should have
-// and nothing else. A schedule that fails is repeated by its seed.
+// Faults in any order, while pods are created and deleted: when everything runs again the node has exactly its desired
+// state. A failed schedule is repeated by its seed.
 func TestRootRandomFaults(t *testing.T) {
 	c := up(t)
 	c.schedules(t, func(r *rand.Rand) (first, more []fault) {
@@ -61,7 +61,7 @@ func (c cluster) schedule(t *testing.T, r *rand.Rand, first, more []fault) {
 	defer stopWatching()
 	churn := &churn{c: c, r: r, pods: map[string]bool{}}
 	ways := c.ways(t)
-	streams := start(t, ways, 100*time.Millisecond) // all that is asked is whether there are answers
+	streams := start(t, ways, 100*time.Millisecond) // only whether there are answers matters
 	defer stopAll(streams)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -87,7 +87,7 @@ func (c cluster) schedule(t *testing.T, r *rand.Rand, first, more []fault) {
 	t.Logf("faults: %v", had)
 }
 
-// round has the faults begin, changes pods meanwhile, and ends the faults.
+// round starts the faults, changes pods meanwhile, and ends the faults.
 func (c cluster) round(t *testing.T, churn *churn, chosen []fault) {
 	t.Helper()
 	for _, f := range chosen {
@@ -114,7 +114,7 @@ func (c cluster) heard(t *testing.T, ways []way, streams []*probe.Stream) {
 	eventually(t, 15*time.Second, func() []string { return silent(ways, streams, up) })
 }
 
-// tellNeighbours logs what node1 and its pods know of their neighbours, and what connections node1 translates.
+// tellNeighbours logs the neighbour tables of node1 and its pods, and node1's connection tracking entries.
 func (c cluster) tellNeighbours(t *testing.T) {
 	for _, cmd := range []string{"ip neigh", "ip route show table all", "conntrack -L -p udp", "conntrack -L -f ipv6 -p udp",
 		"ovs-appctl -T 5 dpctl/dump-flows", "for n in /run/netns/*; do echo $n; nsenter --net=$n ip neigh; nsenter --net=$n ip -6 addr; done"} {
@@ -122,7 +122,7 @@ func (c cluster) tellNeighbours(t *testing.T) {
 	}
 }
 
-// choose takes one to three.
+// choose chooses one to three.
 func choose(r *rand.Rand, first, more []fault) []fault {
 	number := r.IntN(3)
 	chosen := []fault{first[r.IntN(len(first))]}
@@ -140,19 +140,19 @@ func names(faults []fault) string {
 	return strings.Join(all, ", ")
 }
 
-// heal has everything run again that does on a healthy node.
+// heal starts everything that runs on a healthy node.
 func (c cluster) heal(t *testing.T) {
 	t.Helper()
 	for _, d := range lab.Daemons() {
 		if pid := d.PID(c.node); pid != 0 {
-			unix.Kill(pid, unix.SIGCONT) // it may just have ended
+			unix.Kill(pid, unix.SIGCONT) // it may have exited
 		}
 	}
 	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node))
 	if c.api != nil {
 		c.api.heal(t)
 	}
-	// It may have a port that was moved there just when its pod went.
+	// It may have a port that was moved there just when its pod was deleted.
 	c.exec(t, "ovs-vsctl", "--timeout=20", "--no-wait", "--if-exists", "del-br", "theirs")
 	ctx := labtest.Within(t, 30*time.Second)
 	if s, err := c.AgentState(ctx, node); err != nil || s.PID == 0 {
@@ -161,11 +161,11 @@ func (c cluster) heal(t *testing.T) {
 	must(t, c.WaitReady(labtest.Within(t, 40*time.Second), node))
 }
 
-// sound is the one check after every fault: each pod has what it needs, is reached, and nothing else is there.
+// sound is the check after every fault: each pod has what it needs and is reachable, and nothing else exists.
 func (c cluster) sound(t *testing.T, order, other []string) {
 	t.Helper()
 	must(t, c.WaitPods(labtest.Within(t, time.Minute)))
-	eventually(t, 30*time.Second, func() []string { // the agent looks every 15 s on the kernel's datapath
+	eventually(t, 30*time.Second, func() []string { // the agent resyncs every 15 s on the kernel's datapath
 		wrong := append(difference("node", c.hostOrder(t), order), c.downVeths(t)...)
 		wrong = append(wrong, c.ref.Differences(c.state(t), c.pods(t))...)
 		if len(wrong) > 0 {

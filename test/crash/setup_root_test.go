@@ -1,5 +1,5 @@
-// Package crash ends the agent in the middle of its work, with SIGKILL and with SIGTERM, and looks at what is left of
-// it on the node. The nodes are those of a lab (package lab) that is the test's own, known by its directory.
+// Package crash stops the agent in the middle of its work, with SIGKILL and with SIGTERM, and checks what it leaves
+// behind on the node. The nodes are those of a lab (package lab) that is the test's own, identified by its directory.
 package crash
 
 import (
@@ -33,12 +33,12 @@ import (
 // node is where agents are killed.
 const node = "node1"
 
-// binDir is where labtest.Main has built the programs; empty if it did not.
+// binDir is where labtest.Main has built the programs; empty if it did not build them.
 var binDir string
 
 func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 
-// cluster is a lab with two nodes and few addresses for pods, so that an address that is free is soon used again.
+// cluster is a lab with two nodes and few addresses for pods, so that a free address is soon used again.
 type cluster struct {
 	*lab.Lab
 	node host.Host
@@ -61,7 +61,7 @@ spec: {podCIDR: 10.77.2.0/27, podCIDRs: [10.77.2.0/27, "fd77:0:0:2::/123"]}
 status: {addresses: [{type: InternalIP, address: 192.168.77.12}, {type: InternalIP, address: "fd77::12"}]}
 `
 
-// up makes the cluster, with the pods default/near on node1 and default/far on node2. It ends with the test. When the
+// up creates the cluster, with the pods default/near on node1 and default/far on node2. It ends with the test. When the
 // test fails, the end of the agent's log is shown.
 func up(t *testing.T) cluster {
 	t.Helper()
@@ -115,7 +115,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually polls until done returns nothing, and fails the test with what it returned last.
+// eventually polls until done returns nothing, and fails the test with its last result.
 func eventually(t *testing.T, limit time.Duration, done func() (wrong []string)) {
 	t.Helper()
 	limit = labtest.Patience(t, limit)
@@ -130,8 +130,8 @@ func eventually(t *testing.T, limit time.Duration, done func() (wrong []string))
 	}
 }
 
-// dice are the test's random numbers. The environment variable SEED repeats those of another run; when which system
-// call runs in between is chance and not repeated.
+// dice are the test's random numbers. The environment variable SEED repeats those of another run; the interleaving of
+// system calls is random and not repeated.
 func dice(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -177,7 +177,7 @@ func (c cluster) state(t *testing.T) nodestate.State {
 	return s
 }
 
-// pods are those that the runner has on node1, which must be those that it should have.
+// pods are the runner's pods on node1, which must be the expected ones.
 func (c cluster) pods(t *testing.T) []nodestate.Pod {
 	t.Helper()
 	records, err := c.Records().List()
@@ -228,9 +228,8 @@ func (c cluster) pod(t *testing.T, r *sandbox.Record) nodestate.Pod {
 	return p
 }
 
-// check holds the node against the pods that should be: each has exactly what it needs and can be reached from the
-// node and from a pod on the other node, and nothing else is there. What the agent takes back after its start is
-// given some seconds.
+// check compares the node with the expected pods: each has exactly what it needs and is reachable from the node and
+// from a pod on the other node, and nothing else exists. What the agent removes after its start has some seconds.
 func (c cluster) check(t *testing.T) {
 	t.Helper()
 	pods := c.pods(t)
@@ -260,8 +259,8 @@ func (c cluster) reach(t *testing.T, pods []nodestate.Pod) {
 	}
 }
 
-// ping asks again each second, and after an answer that says there is no way, until there is an answer, for 15 s. In
-// User-Mode Linux on a busy machine that takes seconds: who asks for the first time asks ovs-vswitchd.
+// ping retries each second, also after an ICMP error, until there is a reply, for 15 s. In User-Mode Linux on a busy
+// machine that takes seconds: the first packet of a flow is an upcall to ovs-vswitchd.
 func ping(start func(*exec.Cmd) error, what string, ip netip.Addr) error {
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		err := run(start, what, []string{"ping", "-c1", "-w15", "-n", ip.String()})
@@ -271,7 +270,7 @@ func ping(start func(*exec.Cmd) error, what string, ip netip.Addr) error {
 	}
 }
 
-// run starts a program somewhere and waits for it.
+// run runs a program on a host and waits for it.
 func run(start func(*exec.Cmd) error, what string, argv []string) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	var out strings.Builder
@@ -286,12 +285,12 @@ func run(start func(*exec.Cmd) error, what string, argv []string) error {
 	return nil
 }
 
-// kill ends the agent with SIGKILL and starts the next at once.
+// kill kills the agent with SIGKILL and starts it again at once.
 func (c cluster) kill(t *testing.T) {
 	t.Helper()
 	must(t, c.AgentKill(labtest.Within(t, 5*time.Second), node))
 	eventually(t, 5*time.Second, func() []string {
-		// It has an exit code when its last thread is gone; before, it may seem to be dead and alive by turns.
+		// It has an exit code when its last thread is gone; before, it may seem dead and alive alternately.
 		if s, err := c.AgentState(t.Context(), node); err != nil || s.PID != 0 || s.Exit == nil {
 			return []string{fmt.Sprintf("the agent is %s, %v", s, err)}
 		}
@@ -317,11 +316,11 @@ func (c cluster) agentLog(t *testing.T) string {
 	return string(data)
 }
 
-// watchAddresses fails the test when two pods run at one time with one address. It looks until stop is called.
+// watchAddresses fails the test when two pods run at one time with one address. It checks until stop is called.
 func (c cluster) watchAddresses(t *testing.T) (stop func()) {
 	t.Helper()
 	done, ended := make(chan struct{}), make(chan struct{})
-	pause := labtest.Patience(t, 5*time.Millisecond) // a look takes a guest 3 ms of its only CPU
+	pause := labtest.Patience(t, 5*time.Millisecond) // a check takes a guest 3 ms of its only CPU
 	go func() {
 		defer close(ended)
 		for looks := 0; ; looks++ {

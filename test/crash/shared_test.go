@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// The watch over addresses can fail: two that run, not one that runs and one that ends.
+// watchAddresses detects two running pods with one address, and ignores one that runs and one that ends.
 func TestSharedAddress(t *testing.T) {
 	records := sandbox.OpenRecords(t.TempDir())
 	save := func(name string, s sandbox.State, ip string) {

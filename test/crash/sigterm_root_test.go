@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// An agent that is told to stop finishes the calls that it has begun, or fails them and leaves nothing, and is gone
-// within 15 seconds.
+// An agent that is stopped finishes the calls in progress, or fails them and leaves nothing, and exits within 15
+// seconds.
 func TestRootSIGTERMDuringADDs(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	r := dice(t)

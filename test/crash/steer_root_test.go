@@ -25,13 +25,13 @@ import (
 )
 
 // TestRootSteerLeavesHostAlone is a node whose uplink.mode auto is steer. Whatever happens to the agent and to Open
-// vSwitch, the host loses no packet, and a transfer of its goes on.
+// vSwitch, the host loses no packet, and its TCP connection continues.
 func TestRootSteerLeavesHostAlone(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
 	config := "uplink: {mode: auto}"
-	if ovstest.UnderTest(t) == ovstest.Netdev { // where tunnels end on a bridge of Open vSwitch
+	if ovstest.UnderTest(t) == ovstest.Netdev { // there tunnels end on a bridge of Open vSwitch
 		config += "\ntrafficEncapMode: noEncap"
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: 1,
@@ -75,7 +75,7 @@ metadata: {name: s, annotations: {ipam.antrea.io/ippools: "v4"}}
 spec: {nodeName: node1, containers: [{name: main, image: none}]}
 `
 
-// steerEvents come in this order. After each the pod is reached, but where the uplink is not there.
+// steerEvents run in this order. After each the pod is reachable, except where the uplink is detached.
 func (c cluster) steerEvents() []struct {
 	name string
 	do   func(*testing.T)
@@ -92,7 +92,7 @@ func (c cluster) steerEvents() []struct {
 		return func(t *testing.T) {
 			must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, d))
 			c.forgetNeighbours(t)
-			time.Sleep(2 * time.Second) // in which the host is to be at work without it
+			time.Sleep(2 * time.Second) // time in which the host is to work without it
 			must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, d))
 			c.podReached(t)
 		}
@@ -121,7 +121,7 @@ func (c cluster) steerEvents() []struct {
 		{"restored manually", func(t *testing.T) {
 			c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
 			c.nothingLeft(t)
-			time.Sleep(time.Second) // in which an agent would have put it back
+			time.Sleep(time.Second) // time in which an agent would have restored it
 			c.nothingLeft(t)
 		}},
 		{"attached again", agentAgain(c.AgentStop)},
@@ -163,7 +163,7 @@ func (c cluster) steers(t *testing.T) {
 	})
 }
 
-// podReached waits until the router reaches the pod: Open vSwitch may have to make its port again.
+// podReached waits until the router reaches the pod: Open vSwitch may have to recreate its port.
 func (c cluster) podReached(t *testing.T) {
 	t.Helper()
 	c.steers(t)
@@ -176,7 +176,7 @@ func (c cluster) podReached(t *testing.T) {
 	})
 }
 
-// nothingLeft: no bridge, no pin, no program, no qdisc, and the NIC receives what is its own.
+// nothingLeft checks that no bridge, pin, program or qdisc is left, and that the NIC receives the host's packets.
 func (c cluster) nothingLeft(t *testing.T) {
 	t.Helper()
 	eventually(t, 10*time.Second, func() (left []string) {
@@ -190,16 +190,16 @@ func (c cluster) nothingLeft(t *testing.T) {
 	})
 }
 
-// forgetNeighbours has the host ask for its neighbours anew.
+// forgetNeighbours flushes the host's neighbour table.
 func (c cluster) forgetNeighbours(t *testing.T) {
 	t.Helper()
 	c.exec(t, "ip", "neigh", "flush", "dev", "eth0")
 }
 
-// hostUnmoved does something under streams between host and router, and under a TCP connection.
+// hostUnmoved calls do under streams between host and router, and under a TCP connection.
 func (c cluster) hostUnmoved(t *testing.T, do func(*testing.T)) {
 	every := 2 * time.Millisecond
-	if c.Datapath() == vswitch.System { // in User-Mode Linux, whose one processor has no time for more
+	if c.Datapath() == vswitch.System { // User-Mode Linux, whose one processor has no time for more
 		every = 20 * time.Millisecond
 	}
 	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
@@ -228,16 +228,16 @@ func (c cluster) hostUnmoved(t *testing.T, do func(*testing.T)) {
 	}
 }
 
-// transfer is what one end of a TCP connection sends all the time, and the other checks. It is paced: the lab's switch,
-// an Open vSwitch in userspace, drops frames when a busy machine has them queue up.
+// transfer is a stream of data from one end of a TCP connection, which the other checks. It is paced: the lab's switch,
+// an Open vSwitch in userspace, drops frames when its queue fills up on a busy machine.
 type transfer struct {
 	name     string
 	from, to net.Conn
 	received atomic.Int64
-	failed   chan error // one of who sends, one of who receives
+	failed   chan error // one of the sender, one of the receiver
 }
 
-// transfer begins to send in both directions over one connection of the host with the router.
+// transfer starts to send in both directions over one connection of the host with the router.
 func (c cluster) transfer(t *testing.T) []*transfer {
 	t.Helper()
 	h, err := c.Host("router")
@@ -265,7 +265,7 @@ func (c cluster) transfer(t *testing.T) []*transfer {
 // A chunk is sent every sendEvery. It is a multiple of 256.
 const sendEvery, chunk = 10 * time.Millisecond, 1 << 10
 
-// The bytes that are sent count up: what is lost or comes twice is seen.
+// The bytes sent count up: losses and duplicates are detected.
 func (x *transfer) send() error {
 	tick := time.NewTicker(sendEvery)
 	defer tick.Stop()
@@ -296,7 +296,7 @@ func (x *transfer) receive() error {
 	}
 }
 
-// end waits until more has come than when it was called, and ends the connection, which nobody else may have done.
+// end waits until more data has arrived than when it was called, and closes the connection, which must still be open.
 func (x *transfer) end(t *testing.T) {
 	t.Helper()
 	before := x.received.Load()
@@ -314,15 +314,15 @@ func (x *transfer) end(t *testing.T) {
 	t.Logf("%s: %d bytes", x.name, x.received.Load())
 }
 
-// steeredByHand is a pod for which ADD is called by hand: no runner of the lab serves its node.
+// steeredByHand is a pod for which the test calls ADD: no runner of the lab serves its node.
 const steeredByHand = `apiVersion: v1
 kind: Pod
 metadata: {name: m, annotations: {ipam.antrea.io/ippools: "v4"}}
 spec: {nodeName: nowhere, containers: [{name: main, image: none}]}
 `
 
-// knownBeforeFlows: while ovs-vswitchd stands still no flow is removed, and no DEL is answered. The programs have been
-// told by then. An ADD goes the same way, but waits for its port's number before.
+// knownBeforeFlows checks the order: while ovs-vswitchd is stopped no flow is removed, and no DEL is answered, but the
+// steering programs' map is already up to date. An ADD has the same order, but waits for its port's number before.
 func (c cluster) knownBeforeFlows(t *testing.T) {
 	before := c.known(t)
 	_, err := c.CNI(labtest.Within(t, 30*time.Second), node, lab.ADD, "default/m")
@@ -357,7 +357,8 @@ func (c cluster) knownBeforeFlows(t *testing.T) {
 	must(t, err)
 }
 
-// frozenMap: a pod of which the programs can't be told is refused, and leaves nothing. Others go on.
+// frozenMap checks that a pod which cannot be added to the programs' map is refused, and leaves nothing. Others are not
+// affected.
 func (c cluster) frozenMap(t *testing.T) {
 	before := c.known(t)
 	c.macs(t, func(m *ebpf.Map) error { return m.Freeze() })
@@ -378,7 +379,7 @@ func (c cluster) frozenMap(t *testing.T) {
 	must(t, err)
 }
 
-// known is how many addresses the programs know.
+// known is the number of addresses in the programs' map.
 func (c cluster) known(t *testing.T) (n int) {
 	t.Helper()
 	c.macs(t, func(m *ebpf.Map) error {

@@ -17,10 +17,10 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// delays after a step at which the agent is killed. A step and the next are 0.1 to 3 ms apart.
+// delays after a step at which the agent is killed. Consecutive steps are 0.1 to 3 ms apart.
 var delays = []time.Duration{0, 150 * time.Microsecond, 600 * time.Microsecond, 2 * time.Millisecond}
 
-// The agent is killed just when a step of ADD or DEL is seen, and a little later.
+// The agent is killed exactly when a step of ADD or DEL is seen, and a little later.
 func TestRootKilledAtEveryStep(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t)
@@ -49,8 +49,8 @@ func TestRootKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// killedAt kills the agent when it gets to the step in what begin started, starts the next one, and checks the node
-// when the runner has had its way.
+// killedAt kills the agent at the step of what begin started, starts it again, and checks the node when the runner has
+// finished.
 func (c cluster) killedAt(t *testing.T, w *watcher, s step, delay time.Duration, begin func()) {
 	t.Helper()
 	c.readyForCNI(t)
@@ -62,7 +62,7 @@ func (c cluster) killedAt(t *testing.T, w *watcher, s step, delay time.Duration,
 	c.check(t)
 }
 
-// wait waits until something is done; what it is called is the complaint if it is not.
+// wait waits until something is done; what describes it in the failure message.
 func wait(t *testing.T, done <-chan struct{}, what string) {
 	t.Helper()
 	limit := labtest.Patience(t, 10*time.Second)
@@ -78,7 +78,7 @@ func (c cluster) readyForCNI(t *testing.T) {
 	t.Helper()
 	must(t, c.WaitReady(labtest.Within(t, 20*time.Second), node))
 	eventually(t, 10*time.Second, func() []string {
-		// The network is of a version without STATUS: a DEL of what is not there is asked instead.
+		// The network is of a version without STATUS: a DEL of an unknown attachment is called instead.
 		if _, err := c.CNI(labtest.Within(t, 10*time.Second), node, lab.DEL, "default/unknown"); err != nil {
 			return []string{err.Error()}
 		}
@@ -86,8 +86,8 @@ func (c cluster) readyForCNI(t *testing.T) {
 	})
 }
 
-// A runtime that dies with the agent calls no DEL. The next agent puts the attachment there whole or not at all, and
-// takes it away when the pod's network namespace is gone.
+// A runtime that dies with the agent calls no DEL. The next agent completes the attachment or removes it, and removes
+// it when the pod's network namespace is gone.
 func TestRootKilledAndNoDEL(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t)
@@ -98,8 +98,7 @@ func TestRootKilledAndNoDEL(t *testing.T) {
 			outcomes[c.killedWithoutDEL(t, w, s, d)]++
 		}
 	}
-	// On a busy machine kills come late, when the attachment is whole. It takes one that was half made to see what
-	// becomes of it.
+	// On a busy machine kills come late, when the attachment is complete. Only an incomplete one tests the recovery.
 	for range 50 {
 		if outcomes["nothing"] > 0 {
 			break
@@ -112,9 +111,8 @@ func TestRootKilledAndNoDEL(t *testing.T) {
 	}
 }
 
-// killedWithoutDEL kills the agent at a step of an ADD, after which there is no DEL, and returns what the next
-// agent made of it. At the first step ovsdb-server hangs meanwhile, so that the agent gets no further than the
-// veth.
+// killedWithoutDEL kills the agent at a step of an ADD, without a DEL afterwards, and returns the next agent's result.
+// At the first step ovsdb-server hangs meanwhile, so that the agent gets no further than the veth.
 func (c cluster) killedWithoutDEL(t *testing.T, w *watcher, s step, d time.Duration) (outcome string) {
 	t.Helper()
 	c.readyForCNI(t)
@@ -126,7 +124,7 @@ func (c cluster) killedWithoutDEL(t *testing.T, w *watcher, s step, d time.Durat
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		c.CNI(t.Context(), node, lab.ADD, "default/hand") // fails, mostly: the agent dies
+		c.CNI(t.Context(), node, lab.ADD, "default/hand") // fails in most cases: the agent dies
 	}()
 	wait(t, answered, "an answer to ADD")
 	wait(t, killed, string(s))
@@ -153,7 +151,7 @@ func (c cluster) killedWithoutDEL(t *testing.T, w *watcher, s step, d time.Durat
 
 func hostIf(rec *sandbox.Record) string { return nodestate.Pod{ContainerID: rec.ContainerID}.HostIf() }
 
-// wholeOrNothing waits until the node has all that the sandbox needs or nothing of it, and says which.
+// wholeOrNothing waits until the node has all that the sandbox needs or nothing of it, and returns which.
 func (c cluster) wholeOrNothing(t *testing.T, rec *sandbox.Record) (outcome string) {
 	t.Helper()
 	c.readyForCNI(t)

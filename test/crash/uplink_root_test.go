@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// TestRootAgentKeepsUplink is a node whose agent attaches its NIC, and what comes between.
+// TestRootAgentKeepsUplink is a node whose agent attaches its NIC, and its failures.
 func TestRootAgentKeepsUplink(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
@@ -69,7 +69,7 @@ func (c cluster) attached(t *testing.T, want bool) {
 	})
 }
 
-// What somebody takes from br-uplink comes back.
+// Addresses that are removed from br-uplink externally are restored.
 func (c cluster) addressesTaken(t *testing.T) {
 	c.exec(t, "ip", "link", "set", "br-uplink", "down")
 	c.attached(t, true)
@@ -79,7 +79,7 @@ func (c cluster) addressesTaken(t *testing.T) {
 	c.attached(t, true)
 }
 
-// "exit --cleanup" takes the device with the node's addresses away.
+// "exit --cleanup" deletes the device with the node's addresses.
 func (c cluster) cleanUp(t *testing.T) {
 	c.exec(t, "ovs-appctl", "--timeout=10", "exit", "--cleanup")
 	eventually(t, 10*time.Second, func() []string {
@@ -95,7 +95,7 @@ func (c cluster) cleanUp(t *testing.T) {
 	c.attached(t, true)
 }
 
-// Where ovs-vswitchd does not come back the host has its NIC again, also under the next agent, until it does.
+// If ovs-vswitchd does not restart, the host gets its NIC back, also under the next agent, until it does.
 func (c cluster) staysDead(t *testing.T) {
 	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
 	c.attached(t, false)
@@ -109,8 +109,8 @@ func (c cluster) staysDead(t *testing.T) {
 	c.attached(t, true)
 }
 
-// What ends ovs-vswitchd on the userspace datapath gives the host its NIC before; the agent leaves it at that until
-// there is another one.
+// On the userspace datapath the NIC is restored to the host before ovs-vswitchd is replaced; the agent does not attach
+// it again until there is a new ovs-vswitchd.
 func (c cluster) yields(t *testing.T) {
 	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "yield")
 	if c.Datapath() != vswitch.Netdev {
@@ -121,18 +121,18 @@ func (c cluster) yields(t *testing.T) {
 		return
 	}
 	c.attached(t, false)
-	time.Sleep(2 * time.Second) // in which an agent would have put it back: it hears of changes at once
+	time.Sleep(2 * time.Second) // time in which an agent would have attached it: it is notified of changes at once
 	c.attached(t, false)
 	must(t, c.OVSStop(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
 	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
 	c.attached(t, true)
 }
 
-// An agent does not fight with somebody who restores the NIC; the next one attaches it.
+// An agent does not attach a NIC that was restored externally; the next one attaches it.
 func (c cluster) restoredByHand(t *testing.T) {
 	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
 	c.attached(t, false)
-	time.Sleep(2 * time.Second) // in which an agent would have put it back: it hears of changes at once
+	time.Sleep(2 * time.Second) // time in which an agent would have attached it: it is notified of changes at once
 	c.attached(t, false)
 	if out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status"); !strings.Contains(out, "restored manually") {
 		t.Errorf("status says\n%s", out)
@@ -142,7 +142,7 @@ func (c cluster) restoredByHand(t *testing.T) {
 	c.attached(t, true)
 }
 
-// Where nobody answers after an attach it is undone, and stays undone; the node's pods without IPPools work.
+// If no gateway answers after an attach, it is undone, and stays undone; the node's pods without IPPools work.
 func (c cluster) noGateway(t *testing.T) {
 	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
 	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
@@ -171,7 +171,7 @@ func (c cluster) noGateway(t *testing.T) {
 	c.attached(t, true)
 }
 
-// An agent whose config has no bridging restores what one before has attached.
+// An agent whose config has no bridging restores what its predecessor has attached.
 func (c cluster) notWanted(t *testing.T) {
 	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 	c.exec(t, "sed", "-i", "s/enableBridgingMode: true/enableBridgingMode: false/", "/etc/fairlead/agent.conf")

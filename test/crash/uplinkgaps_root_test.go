@@ -42,21 +42,21 @@ metadata: {name: e, annotations: {ipam.antrea.io/ippools: "v4,v6"}}
 spec: {nodeName: node1, containers: [{name: main, image: none}]}
 `
 
-// tries are how often a death may cost packets: a machine with other work loses some by itself.
+// tries is how often a death may cost packets: a busy machine loses some by itself.
 const tries = 3
 
-// event is what the node's and its bridged pods' packets are counted over.
+// event is a failure during which the node's and its bridged pods' packets are counted.
 type event struct {
 	name string
 	do   func(*testing.T)
-	// loses packets as a matter of course.
+	// loses means that packet loss is expected.
 	loses bool
 	host  probe.Rounds
 	pods  probe.Rounds
 }
 
-// gaps are what deaths of agent and Open vSwitch cost the host and bridged pods. "make bench-uplink" prints medians of
-// 10 rounds; without that it is one round.
+// gaps are the losses of the host and bridged pods when agent and Open vSwitch are killed. "make bench-uplink" prints
+// medians of 10 rounds; otherwise it is one round.
 func (c cluster) gaps(t *testing.T) {
 	rounds, count := 1, os.Getenv("FAIRLEAD_BENCH_ROUNDS")
 	if n, err := strconv.Atoi(count); err == nil {
@@ -93,10 +93,10 @@ func (c cluster) gaps(t *testing.T) {
 	t.Logf("GAP %-6s %-6s %-48s pass after %s", c.Datapath(), c.Uplink(), "both SIGKILL, agent dead: new host flows", probe.Spread(dead))
 }
 
-// hostWays are how many of uplinkWays are the host's: they come first.
+// hostWays is how many of uplinkWays are the host's: they come first.
 const hostWays = 2
 
-// uplinkWays lead between host and router, between bridged pods, and from one of them to the router.
+// uplinkWays are between host and router, between bridged pods, and from one of them to the router.
 func (c cluster) uplinkWays(t *testing.T) []way {
 	t.Helper()
 	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
@@ -107,7 +107,7 @@ func (c cluster) uplinkWays(t *testing.T) []way {
 		d.to(t, "bridged pod to bridged pod", e, 0), d.to(t, "bridged pod to router, IPv6", leg, 1)}
 }
 
-// happens lets e happen under streams. Unless it is only to be measured, it must not cost packets where it need not.
+// happens runs e under streams. Unless onlyMeasured is set, unexpected packet loss is an error.
 func (c cluster) happens(t *testing.T, e *event, ways []way, onlyMeasured bool) {
 	t.Helper()
 	var reports []probe.Report
@@ -138,7 +138,7 @@ func (c cluster) happens(t *testing.T, e *event, ways []way, onlyMeasured bool) 
 	e.pods.Add(reports[hostWays:])
 }
 
-// agentAgain ends the agent and starts it, with another value of a key of its config if one is named.
+// agentAgain stops the agent and starts it, with another value of a config key if key is not empty.
 func (c cluster) agentAgain(end func(context.Context, string) error, key string) func(*testing.T) {
 	return func(t *testing.T) {
 		must(t, end(labtest.Within(t, 15*time.Second), node))
@@ -157,7 +157,7 @@ func (c cluster) otherValue(t *testing.T, key string) {
 	c.exec(t, "sh", "-c", `sed -i "/^$1:/d" "$0" && echo "$2" >>"$0"`, "/etc/fairlead/agent.conf", key, line)
 }
 
-// armed waits until ovs-vswitchd would keep the kernel's flows if it ended now.
+// armed waits until ovs-vswitchd would keep the kernel's megaflows if it exited now.
 func (c cluster) armed(t *testing.T) {
 	t.Helper()
 	if c.Datapath() == vswitch.System {
@@ -178,7 +178,7 @@ func (c cluster) ovsdbAgain(t *testing.T) {
 	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 }
 
-// cleanedUp: ovs-vswitchd takes away all that it has made, and is started.
+// cleanedUp makes ovs-vswitchd delete everything that it has created, and starts it.
 func (c cluster) cleanedUp(t *testing.T) {
 	c.exec(t, "ovs-appctl", "--timeout=10", "exit", "--cleanup")
 	eventually(t, 10*time.Second, func() []string { return c.runs(lab.Vswitchd) })
@@ -186,8 +186,8 @@ func (c cluster) cleanedUp(t *testing.T) {
 	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 }
 
-// newFlowsWithoutAgent ends agent and ovs-vswitchd, has the kernel forget its flows, and starts ovs-vswitchd alone. It
-// returns when the last packet of the host was lost, counted from ovs-vswitchd's return.
+// newFlowsWithoutAgent stops agent and ovs-vswitchd, flushes the kernel's megaflows, and starts ovs-vswitchd alone. It
+// returns when the last packet of the host was lost, counted from ovs-vswitchd's start.
 func (c cluster) newFlowsWithoutAgent(t *testing.T) time.Duration {
 	t.Helper()
 	c.armed(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/crash/nodestate"
 )
 
-// step is something that an ADD or a DEL does and that can be seen from outside.
+// step is an action of an ADD or a DEL that can be observed from outside.
 type step string
 
 // The steps of ADD, in order, and those of DEL.
@@ -41,7 +41,7 @@ const (
 	vethGone    step = "veth gone"
 )
 
-// watcher sees the steps on node1 and kills a process at the one that it waits for.
+// watcher observes the steps on node1 and kills a process at the step that it waits for.
 type watcher struct {
 	mu     sync.Mutex
 	until  step
@@ -50,8 +50,8 @@ type watcher struct {
 	killed chan struct{}
 }
 
-// arm makes the watcher kill the process at the next step of this kind, or a delay after it. The channel is closed
-// then.
+// arm makes the watcher kill the process at the next step of this kind, or a delay after it. Then the channel is
+// closed.
 func (w *watcher) arm(s step, pid int, delay time.Duration) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,13 +66,13 @@ func (w *watcher) seen(s step) {
 		return
 	}
 	w.until = ""
-	for end := time.Now().Add(w.delay); time.Now().Before(end); { // time.Sleep is not that exact
+	for end := time.Now().Add(w.delay); time.Now().Before(end); { // time.Sleep is not precise enough
 	}
-	unix.Kill(w.pid, unix.SIGKILL) // a process that is gone already is found out by the test
+	unix.Kill(w.pid, unix.SIGKILL) // the test detects a process that has already exited
 	close(w.killed)
 }
 
-// watch sees steps until the test ends.
+// watch observes steps until the test ends.
 func (c cluster) watch(t *testing.T) *watcher {
 	t.Helper()
 	w := &watcher{}
@@ -108,8 +108,8 @@ func either(yes bool, a, b step) step {
 	return b
 }
 
-// watchFiles tells of files that appear in a directory, also by a rename, and that go.
-func (w *watcher) watchFiles(t *testing.T, ctx context.Context, dir string, tell func(name string, made bool)) {
+// watchFiles reports files that appear in a directory, also by a rename, and that are removed.
+func (w *watcher) watchFiles(t *testing.T, ctx context.Context, dir string, report func(name string, made bool)) {
 	t.Helper()
 	files, err := fsnotify.NewWatcher()
 	must(t, err)
@@ -122,7 +122,7 @@ func (w *watcher) watchFiles(t *testing.T, ctx context.Context, dir string, tell
 				return
 			case e := <-files.Events:
 				if e.Has(fsnotify.Create) || e.Has(fsnotify.Remove) {
-					tell(filepath.Base(e.Name), e.Has(fsnotify.Create))
+					report(filepath.Base(e.Name), e.Has(fsnotify.Create))
 				}
 			}
 		}
@@ -154,7 +154,7 @@ func (w *watcher) watchOVSDB(t *testing.T, ctx context.Context, c cluster) {
 			"Interface": map[string]any{"columns": []string{"ofport"}}}}}))
 	go func() {
 		type row struct {
-			Old json.RawMessage // what has changed, if the row was there before
+			Old json.RawMessage // the changed columns, if the row existed before
 			New struct {
 				Name   string
 				IDs    json.RawMessage `json:"external_ids"`
@@ -170,7 +170,7 @@ func (w *watcher) watchOVSDB(t *testing.T, ctx context.Context, c cluster) {
 			if in.Decode(&msg) != nil {
 				return
 			}
-			if msg.Method == "echo" { // the server asks whether we live
+			if msg.Method == "echo" { // the server's keepalive
 				send.Encode(map[string]any{"id": msg.ID, "result": msg.Params, "error": nil})
 			}
 			var tables struct{ Port, Interface map[string]row }

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// spot is where a stream starts or ends.
+// spot is an end of a stream.
 type spot struct {
 	netns ns.NetNS
 	ips   []netip.Addr
@@ -32,7 +32,7 @@ func (c cluster) at(t *testing.T, pod string) spot {
 	return s
 }
 
-// onHost is a host, with the addresses that are given.
+// onHost is a host with these addresses.
 func (c cluster) onHost(t *testing.T, name string, ips ...netip.Prefix) spot {
 	t.Helper()
 	h, err := c.Host(name)
@@ -51,7 +51,7 @@ func netnsOf(t *testing.T, do func(func() error) error) (netns ns.NetNS) {
 	return netns
 }
 
-// way is where a stream goes.
+// way is the path of a stream.
 type way struct {
 	name  string
 	netns ns.NetNS
@@ -59,7 +59,7 @@ type way struct {
 	to    netip.AddrPort
 }
 
-// to is the way to an echo of its own, which ends with the test, from the address of the same number.
+// to is the path to an echo of its own, which ends with the test, from the address of the same number.
 func (s spot) to(t *testing.T, name string, there spot, number int) way {
 	t.Helper()
 	port, stop, err := probe.Echo(there.netns, there.ips[number])
@@ -68,7 +68,7 @@ func (s spot) to(t *testing.T, name string, there spot, number int) way {
 	return way{name, s.netns, s.ips[number], netip.AddrPortFrom(there.ips[number], port)}
 }
 
-// ways lead from pods on node1, and from node1 itself, in both families.
+// ways start at pods on node1, and at node1 itself, in both families.
 func (c cluster) ways(t *testing.T) (ways []way) {
 	t.Helper()
 	a, b, far := c.at(t, "a"), c.at(t, "b"), c.at(t, "far")
@@ -96,7 +96,7 @@ func (c cluster) gateways(t *testing.T) (out []netip.Prefix) {
 	return out
 }
 
-// start sends over all ways.
+// start sends on all paths.
 func start(t *testing.T, ways []way, every time.Duration) (streams []*probe.Stream) {
 	t.Helper()
 	for _, w := range ways {

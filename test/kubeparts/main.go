@@ -1,8 +1,8 @@
-// Kubeparts is a Kubernetes cluster in one binary: control plane, kubelet, kube-proxy, kubectl and etcd, each the real
-// one. Its name (a symbolic link) or its first argument selects one of them.
+// Kubeparts is a Kubernetes cluster in one binary: control plane, kubelet, kube-proxy, kubectl and
+// etcd, each the real one. Which of them it is says its name (a symbolic link) or its first argument.
 //
-// It is a module of its own: k8s.io/kubernetes can be required only together with a replace line for each of its 33
-// staging modules, which do not belong in the product's go.mod.
+// It is a module of its own: k8s.io/kubernetes can be required only together with a replace line for
+// each of its 33 staging modules, and these have no place in the product's go.mod.
 package main
 
 import (
@@ -59,7 +59,7 @@ func run(command *cobra.Command) {
 	os.Exit(cli.Run(command))
 }
 
-// runKubectl is separate because kubectl prints its errors itself and derives its exit code from them.
+// runKubectl is apart because kubectl prints its errors itself and derives its exit code from them.
 func runKubectl() {
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err)

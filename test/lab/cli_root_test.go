@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
-// One lab, used from the command line as a user does.
+// One lab, used from the command line as by a user.
 func TestRootCommandLine(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
@@ -39,7 +39,7 @@ func TestRootCommandLine(t *testing.T) {
 			t.Errorf("lab %s: exit code %d, want %d, and want %q in\n%s", strings.Join(args, " "), got, code, want, out)
 		}
 	}
-	check("", "", 0, "down") // of nothing
+	check("", "", 0, "down") // without a lab
 	t.Cleanup(func() { check("", "processes, namespaces and mounts", 0, "down") })
 	check("", "The lab is up in "+dir+": 1 nodes", 0, "up", "--nodes", "1", "--no-agent")
 	check("", "lab: a lab is up in "+dir, 1, "up", "--no-agent")
@@ -75,7 +75,7 @@ func TestRootCommandLine(t *testing.T) {
 	check("", "", 0, "runner", "start")
 }
 
-// Ctrl-C during up leaves nothing, and says so.
+// Ctrl-C during up leaves nothing, and up reports that.
 func TestRootInterruptedUp(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")

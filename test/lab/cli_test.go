@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// lab runs the command in this process.
+// runLab runs the command in this process.
 func runLab(t *testing.T, stdin string, args ...string) (string, error) {
 	t.Helper()
 	cmd := root()
@@ -63,7 +63,7 @@ func TestWrongUse(t *testing.T) {
 		"status":                          "no lab is up",
 		"apply -f -":                      "no lab is up",
 		"down now":                        `unknown command "now"`,
-		"up --bin-dir /does/not/exist -h": "", // help needs nothing
+		"up --bin-dir /does/not/exist -h": "", // help needs no programs
 	} {
 		all := strings.Fields(args)
 		if !strings.Contains(args, "--name") {
@@ -79,7 +79,7 @@ func TestWrongUse(t *testing.T) {
 	}
 }
 
-// Every command says what it is for, and the longer ones how it is used.
+// Every command has a description, and the longer ones their usage.
 func TestHelp(t *testing.T) {
 	out, err := runLab(t, "")
 	if err != nil {

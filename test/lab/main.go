@@ -1,5 +1,5 @@
-// Command lab runs a cluster's worth of Fairlead nodes on one machine, for trying things out and for tests. All of it
-// is in package lab; here are the words and flags.
+// Command lab runs the Fairlead nodes of a cluster on one machine, for trying things out and for tests. The
+// implementation is package lab; this package has the commands and flags.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 	uml.Init()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	// A second signal ends the program at once.
+	// A second signal ends the program immediately.
 	context.AfterFunc(ctx, stop)
 	if err := root().ExecuteContext(ctx); err != nil {
 		var exit exitCode
@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// errTold ends the program with exit code 1 where the output has said why.
+// errTold ends the program with exit code 1 where the output has the reason.
 var errTold = errors.New("reported already")
 
 func root() *cobra.Command {
@@ -74,7 +74,7 @@ func root() *cobra.Command {
 	}
 	inUML.add(cmd)
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.TraverseChildren = true // so that --dir and --name count before kubectl, whose flags are not parsed
+	cmd.TraverseChildren = true // so that --dir and --name are parsed before kubectl, whose flags are not
 	dir := cmd.PersistentFlags().String("dir", lab.DefaultDir, "directory of the lab; each lab has its own")
 	name := cmd.PersistentFlags().String("name", "", "short for --dir "+lab.DefaultDir+"-NAME")
 	cmd.MarkFlagsMutuallyExclusive("dir", "name")

@@ -122,7 +122,7 @@ func daemonCommand(dir *string) *cobra.Command {
 	}
 }
 
-// printLog prints a log, and with follow what is added to it until ctx ends.
+// printLog prints a log, and with follow what is appended until ctx ends.
 func printLog(ctx context.Context, w io.Writer, path string, follow bool) error {
 	f, err := os.Open(path)
 	if err != nil {

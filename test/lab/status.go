@@ -128,7 +128,7 @@ func printPods(w io.Writer, output string, pods []lab.PodState) {
 	}
 }
 
-// printParts prints the control plane, if the lab has one.
+// printParts prints the control plane's components, if the lab has one.
 func printParts(w io.Writer, parts []lab.PartState) {
 	if len(parts) == 0 {
 		return

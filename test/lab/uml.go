@@ -23,9 +23,9 @@ kernel's datapath. It needs neither root nor virtualisation. The command finds t
 machine's files; what it writes is gone at its end, except in --write directories. The
 kernel is built at the first use, some 10 minutes on two cores.`
 
-// umlFlags say how to run a command in User-Mode Linux.
+// umlFlags are the options of a command in User-Mode Linux.
 type umlFlags struct {
-	when     string // always, auto or nothing
+	when     string // always, auto or empty
 	verbose  bool
 	memory   int
 	timeout  time.Duration
@@ -34,7 +34,7 @@ type umlFlags struct {
 
 const (
 	always = "always"
-	auto   = "auto" // where this kernel has no openvswitch
+	auto   = "auto" // if this kernel has no openvswitch
 )
 
 func (f *umlFlags) add(cmd *cobra.Command) {
@@ -111,7 +111,7 @@ func (f *umlFlags) command(ctx context.Context, argv []string) (uml.Command, err
 	return c, nil
 }
 
-// here becomes the command, as it would be in User-Mode Linux.
+// here replaces this process with the command, as in User-Mode Linux.
 func here(argv []string) error {
 	argv = withShell(argv)
 	path, err := exec.LookPath(argv[0])
@@ -121,7 +121,7 @@ func here(argv []string) error {
 	return fmt.Errorf("starting %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// withShell runs a script by the shell, as shells do, that may only be read or does not name its interpreter.
+// withShell runs a script with the shell, as shells do, if it is only readable or does not name its interpreter.
 func withShell(argv []string) []string {
 	info, err := os.Stat(argv[0])
 	if err != nil || !info.Mode().IsRegular() {

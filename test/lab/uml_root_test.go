@@ -84,7 +84,7 @@ func TestRootScriptsInUML(t *testing.T) {
 	}
 }
 
-// A whole cluster in there: etcd, a real API server, two nodes whose agents read it, and a ping between pods on
+// A complete cluster in the guest: etcd, a real API server, two nodes whose agents use it, and a ping between pods on
 // different nodes through the kernel's datapath.
 func TestRootKubernetesInUML(t *testing.T) {
 	bin := buildAll(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // lock waits until this process is the only one that builds name. The kernel releases the lock when the process dies.
-func (c cache) lock(ctx context.Context, name string, out *told) (unlock func(), err error) {
+func (c cache) lock(ctx context.Context, name string, out *progressLog) (unlock func(), err error) {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -20,7 +20,7 @@ func (c cache) lock(ctx context.Context, name string, out *told) (unlock func(),
 	if err != nil {
 		return nil, err
 	}
-	stop := out.every(c.tell, "another process builds it: waiting")
+	stop := out.every(c.reportEvery, "another process builds it: waiting")
 	defer stop()
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

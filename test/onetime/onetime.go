@@ -35,14 +35,14 @@ func Get(ctx context.Context, name string, key []byte, progress io.Writer, build
 	if err != nil {
 		return "", fmt.Errorf("finding the cache for %s: %w", name, err)
 	}
-	c := cache{dir: filepath.Join(dir, "fairlead"), tell: 30 * time.Second}
+	c := cache{dir: filepath.Join(dir, "fairlead"), reportEvery: 30 * time.Second}
 	return c.get(ctx, name, key, progress, build)
 }
 
 // cache is a directory of builds.
 type cache struct {
-	dir  string
-	tell time.Duration // interval of messages during a build or a wait
+	dir         string
+	reportEvery time.Duration // interval of messages during a build or a wait
 }
 
 func (c cache) get(ctx context.Context, name string, key []byte, progress io.Writer, build Build) (string, error) {
@@ -51,7 +51,7 @@ func (c cache) get(ctx context.Context, name string, key []byte, progress io.Wri
 	if inUse(whole) {
 		return whole, nil
 	}
-	out := &told{w: progress, name: name}
+	out := &progressLog{w: progress, name: name}
 	unlock, err := c.lock(ctx, name, out)
 	if err != nil {
 		return "", err
@@ -70,7 +70,7 @@ func (c cache) get(ctx context.Context, name string, key []byte, progress io.Wri
 }
 
 // build fills a partial directory and renames it to whole.
-func (c cache) build(ctx context.Context, whole string, out *told, build Build) error {
+func (c cache) build(ctx context.Context, whole string, out *progressLog, build Build) error {
 	partial, err := os.MkdirTemp(c.dir, filepath.Base(whole)+".partial")
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (c cache) build(ctx context.Context, whole string, out *told, build Build) 
 	}
 	out.line("not in the cache: it is built once, into %s", whole)
 	start := time.Now()
-	stop := out.every(c.tell, "building")
+	stop := out.every(c.reportEvery, "building")
 	err = build(ctx, partial, out)
 	stop()
 	if err != nil {
@@ -150,26 +150,26 @@ func sync1(path string) error {
 	return f.Sync()
 }
 
-// told writes lines that begin with a name, from several goroutines.
-type told struct {
+// progressLog writes lines that begin with a name, from several goroutines.
+type progressLog struct {
 	mu   sync.Mutex
 	w    io.Writer
 	name string
 }
 
 // Write passes a build's own output on.
-func (t *told) Write(p []byte) (int, error) {
+func (t *progressLog) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.w.Write(p)
 }
 
-func (t *told) line(format string, args ...any) {
+func (t *progressLog) line(format string, args ...any) {
 	fmt.Fprintf(t, "%s: %s\n", t.name, fmt.Sprintf(format, args...))
 }
 
 // every reports repeatedly that doing is in progress, until stop is called.
-func (t *told) every(interval time.Duration, doing string) (stop func()) {
+func (t *progressLog) every(interval time.Duration, doing string) (stop func()) {
 	start, ticker, done := time.Now(), time.NewTicker(interval), make(chan struct{})
 	var ended sync.WaitGroup
 	ended.Go(func() {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 // waits for the file "go" there before it is done.
 func child(dir string) error {
 	beside := filepath.Dir(dir)
-	c := cache{dir: dir, tell: time.Second}
+	c := cache{dir: dir, reportEvery: time.Second}
 	got, err := c.get(context.Background(), "thing", []byte("key"), io.Discard,
 		func(_ context.Context, dir string, _ io.Writer) error {
 			f, err := os.OpenFile(filepath.Join(beside, "builds"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -117,7 +117,7 @@ func TestTwoProcessesBuildOnce(t *testing.T) {
 
 func TestKilledBuildIsNotTakenForWhole(t *testing.T) {
 	beside := t.TempDir()
-	c := cache{dir: filepath.Join(beside, "cache"), tell: time.Second}
+	c := cache{dir: filepath.Join(beside, "cache"), reportEvery: time.Second}
 	killed, _ := start(t, c.dir)
 	half := filepath.Join(c.dir, "thing-*", "half")
 	eventually(t, "half a build", func() bool { found, _ := filepath.Glob(half); return len(found) == 1 })
@@ -133,7 +133,7 @@ func TestKilledBuildIsNotTakenForWhole(t *testing.T) {
 }
 
 func TestFailedBuildLeavesNothing(t *testing.T) {
-	c := cache{dir: t.TempDir(), tell: time.Second}
+	c := cache{dir: t.TempDir(), reportEvery: time.Second}
 	broken := errors.New("no compiler")
 	_, err := c.get(t.Context(), "thing", nil, io.Discard, func(_ context.Context, dir string, _ io.Writer) error {
 		touch(t, filepath.Join(dir, "half"))
@@ -151,7 +151,7 @@ func TestFailedBuildLeavesNothing(t *testing.T) {
 }
 
 func TestOtherKeysAreRemovedWhenUnused(t *testing.T) {
-	c := cache{dir: t.TempDir(), tell: time.Second}
+	c := cache{dir: t.TempDir(), reportEvery: time.Second}
 	get := func(name, key string) string {
 		t.Helper()
 		dir, err := c.get(t.Context(), name, []byte(key), io.Discard, ok)
@@ -177,7 +177,7 @@ func TestOtherKeysAreRemovedWhenUnused(t *testing.T) {
 }
 
 func TestProgressAndTheWaitThatEnds(t *testing.T) {
-	c := cache{dir: t.TempDir(), tell: 10 * time.Millisecond}
+	c := cache{dir: t.TempDir(), reportEvery: 10 * time.Millisecond}
 	var out bytes.Buffer
 	_, err := c.get(t.Context(), "thing", nil, &out, func(ctx context.Context, _ string, progress io.Writer) error {
 		fmt.Fprintln(progress, "some two minutes")

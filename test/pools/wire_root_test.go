@@ -52,10 +52,10 @@ func TestRootConflictOnTheWire(t *testing.T) {
 		if got := b.event(t, second, "AddressAllocationFailed"); !strings.Contains(got, "(1 by hosts outside of the cluster)") {
 			t.Errorf("the Event says %q", got)
 		}
-		told := b.events(t, first, "AddressInUse") + b.events(t, second, "AddressInUse")
+		messages := b.events(t, first, "AddressInUse") + b.events(t, second, "AddressInUse")
 		theirs, _, _ := strings.Cut(c.theirs, "/")
-		if !strings.Contains(told, theirs+" of IPPool "+c.pool+" is used by another host on the underlay (MAC ") {
-			t.Errorf("the Events say %q, want %s and a MAC", told, theirs)
+		if !strings.Contains(messages, theirs+" of IPPool "+c.pool+" is used by another host on the underlay (MAC ") {
+			t.Errorf("the Events say %q, want %s and a MAC", messages, theirs)
 		}
 	}
 	// The node's own address, which is not in its Node's status, and for which no probe is answered on the underlay.

@@ -13,7 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// A manifest that breaks while the agent runs keeps what it held, is told of once by name, and is counted.
+// A manifest that becomes invalid while the agent runs keeps its last valid content in force, is reported once by name,
+// and is counted.
 func TestRootBrokenManifestsChangeNothing(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{})
@@ -56,11 +57,11 @@ func TestRootBrokenManifestsChangeNothing(t *testing.T) {
 			problems(t, 3)
 			log := c.log(t, "node1")[before:]
 			for _, name := range []string{"node_node1.yaml", "node_node2.yaml", "new.yaml"} {
-				told := false
+				reported := false
 				for line := range strings.Lines(log) {
-					told = told || strings.Contains(line, "/"+name+":") && strings.Contains(line, strings.ReplaceAll(bad.says, `"`, `\"`))
+					reported = reported || strings.Contains(line, "/"+name+":") && strings.Contains(line, strings.ReplaceAll(bad.says, `"`, `\"`))
 				}
-				if !told {
+				if !reported {
 					t.Errorf("no line of the log names %s and says %q:\n%s", name, bad.says, log)
 				}
 			}
@@ -83,7 +84,7 @@ func TestRootBrokenManifestsChangeNothing(t *testing.T) {
 	c.addPods(t, "b@node1")
 }
 
-// A start is refused with a broken manifest: it would forget what the file held.
+// A start with an invalid manifest fails: the agent does not know its last valid content.
 func TestRootStartWithBrokenManifest(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true})
@@ -100,7 +101,7 @@ func TestRootStartWithBrokenManifest(t *testing.T) {
 	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), "node1"))
 }
 
-// A config that is not right ends the agent with code 2 and the place of every mistake; the node goes on as it was.
+// An invalid config ends the agent with code 2 and the position of every mistake; the node is not changed.
 func TestRootBrokenConfig(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1})
@@ -142,8 +143,8 @@ func TestRootBrokenConfig(t *testing.T) {
 	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), "node1"))
 }
 
-// An agent that finds no Open vSwitch waits for it, says so to whoever asks, and goes on when it comes, one daemon
-// after the other.
+// An agent without a running Open vSwitch waits for it, reports that, and continues when it starts, one daemon after
+// the other.
 func TestRootAgentWaitsForOVS(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true})
@@ -154,16 +155,16 @@ func TestRootAgentWaitsForOVS(t *testing.T) {
 		t.Helper()
 		wait(t, 20*time.Second, func() string {
 			s, err := c.AgentState(t.Context(), "node1")
-			last, _ := os.ReadFile(node.host.Private(lastError)) // none yet is as good as empty
-			told := strings.Contains(s.Reason, says) && strings.Contains(string(last), says)
-			if err != nil || s.PID == 0 || s.Ready || !told {
+			last, _ := os.ReadFile(node.host.Private(lastError)) // missing is the same as empty
+			reported := strings.Contains(s.Reason, says) && strings.Contains(string(last), says)
+			if err != nil || s.PID == 0 || s.Ready || !reported {
 				return fmt.Sprintf("the agent is %s, %v, its last error %q; want it to wait and say %q", s, err, last, says)
 			}
 			return ""
 		})
 	}
 	waits("ovsdb-server")
-	// The plugin is not installed yet: it comes when the agent is ready.
+	// The plugin is not installed yet: it is when the agent is ready.
 	must(t, 0, os.Symlink(filepath.Join(binDir, "fairlead"), node.host.Private("/opt/cni/bin/fairlead")))
 	for verb, code := range map[lab.Verb]uint{lab.STATUS: 50, lab.ADD: 11} {
 		if e := plugin(t, node, verb); e.Code != code || !strings.Contains(e.Msg+e.Details, "ovsdb-server") {
@@ -181,8 +182,8 @@ func TestRootAgentWaitsForOVS(t *testing.T) {
 	}
 }
 
-// Open vSwitch goes and comes back under an agent that runs. All flows are gone, after "exit --cleanup" all devices
-// too, and the agent makes them right again by itself.
+// Open vSwitch is stopped and started under a running agent. All flows are gone, after "exit --cleanup" all devices
+// too, and the agent restores them.
 func TestRootOVSRestarts(t *testing.T) {
 	c := up(t, lab.Options{})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -210,7 +211,7 @@ func TestRootOVSRestarts(t *testing.T) {
 		}},
 	} {
 		must(t, 0, restart.end())
-		wait(t, 20*time.Second, func() string { // it notices
+		wait(t, 20*time.Second, func() string { // it detects the change
 			if s, err := c.AgentState(t.Context(), "node1"); err != nil || s.Ready {
 				return restart.what + ": the agent says that it is ready"
 			}
@@ -256,7 +257,7 @@ func errText(err error) string {
 	return ""
 }
 
-// A pod that asks for an address of an IPPool gets none of the podCIDR, and nothing is left of the try.
+// A pod that requests an address of an IPPool gets none of the podCIDR, and nothing is left of the attempt.
 func TestRootBridgedPodsAreRefused(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1})
@@ -287,7 +288,7 @@ func TestRootBridgedPodsAreRefused(t *testing.T) {
 			}
 			return fmt.Sprintf("%s is not refused in words: %+v", pod, states)
 		})
-		// A while later: ip(8) fails as long as Linux takes down a namespace with the other end of a veth.
+		// A while later: ip(8) fails while Linux removes a namespace with the other end of a veth.
 		wait(t, 10*time.Second, func() string {
 			if now := left(); now != before {
 				return fmt.Sprintf("something is left of %s:\n%s", pod, difference(before, now))
@@ -297,5 +298,5 @@ func TestRootBridgedPodsAreRefused(t *testing.T) {
 		c.remove(t, manifests...)
 		must(t, 0, c.WaitPods(labtest.Within(t, 20*time.Second)))
 	}
-	c.addPods(t, "pool@node1") // without the annotation it is welcome
+	c.addPods(t, "pool@node1") // without the annotation it is served
 }

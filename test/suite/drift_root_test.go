@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// What somebody changes by hand is put right within 30 s: the agent looks every 15 s. One node per kind of damage, so
-// that one wait serves all and no repair hides another's absence.
+// External changes are reverted within 30 s: the agent resyncs every 15 s. One node per kind of change, so that one
+// wait covers all and no repair hides the absence of another.
 func TestRootDriftIsRepaired(t *testing.T) {
 	ovstest.UserspaceOnly(t, "its nodes are too many for a guest's one processor; external changes are among the random faults")
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestRootDriftIsRepaired(t *testing.T) {
 		})
 		t.Logf("%s: repaired %s after the damage", node, time.Since(start).Round(time.Second))
 		for _, kind := range kinds[i] {
-			wait(t, 5*time.Second, func() string { return c.uncounted(t, node, kind) }) // it is counted after the repair
+			wait(t, 5*time.Second, func() string { return c.uncounted(t, node, kind) }) // counted after the repair
 		}
 	}
 	all := []place{c.pod(t, "a"), c.pod(t, "c"), c.pod(t, "d"), c.pod(t, "e"), c.pod(t, "f"),
@@ -57,7 +57,7 @@ func TestRootDriftIsRepaired(t *testing.T) {
 	}
 }
 
-// uncounted says how a repair of this kind is not reported by the node's agent: in a metric and in the log.
+// uncounted returns what is missing in the agent's report of such a repair: in a metric and in the log.
 func (c cluster) uncounted(t *testing.T, node, kind string) string {
 	t.Helper()
 	metrics, name := c.metrics(t, node), `fairlead_drift_repaired_total{kind="`+kind+`"}`
@@ -71,7 +71,7 @@ func (c cluster) uncounted(t *testing.T, node, kind string) string {
 	return ""
 }
 
-// damage changes each node in ways of its own, and returns by node what kinds they are.
+// damage changes each node in its own ways, and returns the kinds of changes by node.
 func (c cluster) damage(t *testing.T) (kinds [][]string) {
 	t.Helper()
 	host := func(pod string) string {
@@ -104,14 +104,14 @@ func (c cluster) damage(t *testing.T) (kinds [][]string) {
 			"ovs-vsctl set Bridge br-int fail_mode=standalone", "ovs-vsctl clear Bridge br-int external_ids",
 			"ovs-vsctl clear Port " + host("f") + " external_ids",
 			"ovs-vsctl set Interface fairlead-tun0 options:remote_ip=192.0.2.1"}},
-		// A controller flushes, unless the agent has taken it away before ovs-vswitchd saw it.
+		// A controller flushes, unless the agent has removed it before ovs-vswitchd saw it.
 		{"flows ovsdb", []string{"ovs-vsctl set-controller br-int tcp:127.0.0.1:9", "ovs-ofctl del-flows br-int"}},
 		{"veth", []string{"ip link add theirs type bridge", "ip link set " + host("h") + " master theirs"}},
 	} {
 		node := c.host(t, c.Nodes()[i])
 		for _, line := range d.damage {
 			if _, err := node.run(strings.Fields(line)...); err != nil {
-				t.Log(err) // the kernel's datapath keeps a port out of another bridge
+				t.Log(err) // the kernel's datapath refuses a port in a second bridge
 			}
 		}
 		kinds = append(kinds, strings.Fields(d.kinds))
@@ -130,12 +130,12 @@ func damagedFlows(flows string) []string {
 		ofctl + "mod-flows br-int table=3,ipv6,actions=drop",
 	}
 	if !strings.Contains(flows, "nw_dst=10.77.1.3") {
-		damage = append(damage, "false") // the test would not be one
+		damage = append(damage, "false") // nothing would be tested
 	}
 	return damage
 }
 
-// picture is all that the agent keeps in order on a node, without what changes by itself.
+// picture is all that the agent reconciles on a node, without what changes by itself.
 func (c cluster) picture(t *testing.T, node string) string {
 	t.Helper()
 	h := c.host(t, node)

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// flow is datagrams of one socket to another, a hundred a second. The first one that leaves by the underlay decides for
-// all that follow whether they are masqueraded.
+// flow is datagrams of one socket to another, a hundred a second. Its first packet that leaves by the underlay decides
+// whether all that follow are masqueraded.
 type flow struct {
 	from, to place
 	done     chan struct{}
 	all      sync.WaitGroup
 	mu       sync.Mutex
-	sources  map[netip.Addr]int // datagrams since the last look, by the address that the receiver saw
+	sources  map[netip.Addr]int // datagrams since the last check, by the address that the receiver saw
 }
 
 // startFlow sends until the test ends.
@@ -48,7 +48,7 @@ func startFlow(t *testing.T, from, to place, at netip.Addr) *flow {
 			case <-f.done:
 				return
 			case <-tick.C:
-				client.Write([]byte("datagram")) // what is refused on the way is told at the next, and is no matter
+				client.Write([]byte("datagram")) // an ICMP error is returned by the next Write, and ignored
 			}
 		}
 	})
@@ -56,7 +56,7 @@ func startFlow(t *testing.T, from, to place, at netip.Addr) *flow {
 	return f
 }
 
-// check wants datagrams to arrive, all so far with the sender's own address.
+// check expects datagrams to arrive, all so far with the sender's own address.
 func (f *flow) check(t *testing.T, when string, want netip.Addr) {
 	t.Helper()
 	look := func() map[netip.Addr]int {

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// wire is a raw socket on an interface: it sends frames as they are, and keeps all that come in.
+// wire is a raw socket on an interface: it sends frames unmodified, and keeps all received ones.
 type wire struct {
 	name string
 	file *os.File
@@ -65,7 +65,7 @@ func (w *wire) send(t *testing.T, frame []byte) {
 	must(t, 0, err)
 }
 
-// find returns the first frame so far that holds mark, nil if there is none.
+// find returns the first frame so far that contains mark, nil if there is none.
 func (w *wire) find(mark []byte) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +77,7 @@ func (w *wire) find(mark []byte) []byte {
 	return nil
 }
 
-// expect waits for a frame that holds mark.
+// expect waits for a frame that contains mark.
 func (w *wire) expect(t *testing.T, what string, mark []byte) []byte {
 	t.Helper()
 	wait(t, 5*time.Second, func() string {
@@ -97,13 +97,13 @@ func ttlOf(frame []byte) byte {
 	return frame[14+7]
 }
 
-// ethernet puts a header before a packet.
+// ethernet prepends a header to a packet.
 func ethernet(dst, src api.MAC, p packet) []byte {
 	f := append(dst[:], src[:]...)
 	return append(binary.BigEndian.AppendUint16(f, p.etherType), p.data...)
 }
 
-// packet is what an Ethernet frame carries. mark is the part that no switch and no router changes.
+// packet is the payload of an Ethernet frame. mark is the part that no switch and no router changes.
 type packet struct {
 	etherType  uint16
 	data, mark []byte
@@ -136,7 +136,7 @@ func icmp6(src, dst netip.Addr, typ byte, body []byte) packet {
 	return p
 }
 
-// solicitation asks who has target, advertisement says that mac has it.
+// solicitation requests the MAC of target, advertisement announces mac.
 func solicitation(src, target netip.Addr, mac api.MAC) packet {
 	return icmp6(src, target, 135, linkOption(append(make([]byte, 4), target.AsSlice()...), 1, mac))
 }
@@ -150,7 +150,7 @@ func linkOption(body []byte, typ byte, mac api.MAC) []byte {
 	return append(append(body, typ, 1), mac[:]...)
 }
 
-// ip is an IPv4 or IPv6 packet. The checksum of its payload is filled in at the offset given.
+// ip is an IPv4 or IPv6 packet. The checksum of its payload is written at the offset checksumAt.
 func ip(src, dst netip.Addr, proto, ttl byte, payload []byte, checksumAt int) packet {
 	pseudo := append(src.AsSlice(), dst.AsSlice()...)
 	pseudo = append(pseudo, 0, proto, byte(len(payload)>>8), byte(len(payload)))
@@ -166,7 +166,7 @@ func ip(src, dst netip.Addr, proto, ttl byte, payload []byte, checksumAt int) pa
 	return packet{etherType: unix.ETH_P_IP, data: append(b, payload...)}
 }
 
-// checksum is the Internet's (RFC 1071).
+// checksum is the Internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i, c := range b {
@@ -178,7 +178,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// neighbours is the neighbour table of a place: MAC by address, of those that have one.
+// neighbours is the neighbour table of a place: MAC by address, of the resolved ones.
 func (p place) neighbours(t *testing.T) map[netip.Addr]string {
 	t.Helper()
 	out := map[netip.Addr]string{}

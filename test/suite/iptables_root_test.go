@@ -12,17 +12,17 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
-// While the agent looks at the iptables rules, for which it may have to wait for others, pods come and go. What
-// somebody has changed meanwhile is mended then.
+// While the agent reads the iptables rules, for which it may have to wait for the lock, pods are created and deleted.
+// Rules that were changed externally meanwhile are repaired then.
 func TestRootPodsDoNotWaitForIptables(t *testing.T) {
 	dir := t.TempDir()
 	real := slowIptables(t, dir)
 	held, asked := filepath.Join(dir, "held"), filepath.Join(dir, "asked")
 	c := up(t, lab.Options{Nodes: 1})
 	node := c.host(t, "node1")
-	t.Cleanup(func() { _ = os.Remove(held) }) // or the agent would not end
+	t.Cleanup(func() { _ = os.Remove(held) }) // otherwise the agent would not exit
 	must(t, 0, os.WriteFile(held, nil, 0o600))
-	wait(t, 40*time.Second, func() string { // it looks every agent.resync
+	wait(t, 40*time.Second, func() string { // it reads them every agent.resync
 		if _, err := os.Stat(asked); err != nil {
 			return "the agent has not looked at the rules"
 		}
@@ -44,8 +44,8 @@ func TestRootPodsDoNotWaitForIptables(t *testing.T) {
 	})
 }
 
-// slowIptables has the agents of labs find an iptables that waits as long as dir has a file "held", and then does its
-// work. It returns the path of the program that does it.
+// slowIptables gives the agents of labs an iptables that waits while dir has a file "held", and then works. It returns
+// the path of the real program.
 func slowIptables(t *testing.T, dir string) (real string) {
 	t.Helper()
 	real, err := exec.LookPath("iptables")

@@ -14,11 +14,11 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// peerLimit is how long a change may take: a second, says the promise; the machine may be slow, and one look at a node
-// takes seconds in User-Mode Linux.
+// peerLimit is the time limit of a change: the promise is a second; the machine may be slow, and one resync takes
+// seconds in User-Mode Linux.
 const peerLimit = 20 * time.Second
 
-// moving is a node that changes, as its Node tells.
+// moving is a node that changes, as described by its Node.
 type moving struct {
 	node         string
 	cidrs, addrs []string
@@ -28,7 +28,7 @@ func (p moving) manifest() string {
 	return nodeYAML(p.node, strings.Join(p.cidrs, ","), strings.Join(p.addrs, ","))
 }
 
-// peersChange changes node2 and node3 under their names, and looks from node1.
+// peersChange changes node2 and node3 under their names, and checks node1.
 func peersChange(t *testing.T, c cluster, m mode) {
 	two := moving{"node2", []string{"10.77.2.0/24", "fd77:0:0:2::/64"}, []string{"192.168.78.12", "fd78::12"}}
 	three := moving{"node3", []string{"10.77.3.0/24", "fd77:0:0:3::/64"}, []string{"192.168.77.13", "fd77::13"}}
@@ -57,7 +57,7 @@ func peersChange(t *testing.T, c cluster, m mode) {
 		var all []string
 		for _, p := range now {
 			all = append(all, p.manifest())
-			for i, cidr := range p.cidrs { // the routers are somebody else's
+			for i, cidr := range p.cidrs { // the routers are not Fairlead's
 				c.host(t, underlay.Outside).exec(t, fmt.Sprintf("ip route replace %s via %s", cidr, p.addrs[i]))
 			}
 		}
@@ -99,7 +99,7 @@ func peersChange(t *testing.T, c cluster, m mode) {
 	c.talks(t, "a", "f")
 	c.talks(t, "a", "g")
 
-	// Gone and back.
+	// Deleted and recreated.
 	c.remove(t, three.manifest())
 	followed("deleted", []moving{two}, append(three.addrs, three.cidrs...)...)
 	apply(three)
@@ -150,12 +150,12 @@ func (c cluster) readdress(t *testing.T, node string, addrs []string, gateways .
 	}
 }
 
-// renew replaces a pod, whose address the node no longer has, by another, given as "name@node".
+// renew replaces a pod, whose address the node no longer has, by another, in the form "name@node".
 func (c cluster) renew(t *testing.T, old, pod string) {
 	t.Helper()
 	name, node, _ := strings.Cut(pod, "@")
 	wait(t, peerLimit, func() string { // the node itself must have its podCIDR first
-		ready := c.metric(t, node, "fairlead_degraded") == 1 // it says that the old pod strays
+		ready := c.metric(t, node, "fairlead_degraded") == 1 // it reports a pod outside podCIDR
 		if !ready {
 			return node + " has not taken its new podCIDR"
 		}
@@ -165,7 +165,8 @@ func (c cluster) renew(t *testing.T, old, pod string) {
 	c.addPods(t, name+"@"+node)
 }
 
-// talks wants two pods to talk, each seen with its own address. The first packet of a tunnel may be lost, see warm.
+// talks expects two pods to reach each other, each with its own source address. The first packet of a tunnel may be
+// lost, see warm.
 func (c cluster) talks(t *testing.T, from, to string) {
 	t.Helper()
 	a, b := c.pod(t, from), c.pod(t, to)
@@ -189,7 +190,7 @@ func (c cluster) state(t *testing.T, node string) string {
 	return c.picture(t, node) + strings.Join(sorted(c.routes(t, node)), "")
 }
 
-// startsWithNothingToDo: an agent that starts anew finds the node as it wants it, so nothing is stale.
+// startsWithNothingToDo checks that a restarted agent changes nothing on the node, so nothing is stale.
 func (c cluster) startsWithNothingToDo(t *testing.T, node string) {
 	t.Helper()
 	before := c.state(t, node)
@@ -207,8 +208,8 @@ func (c cluster) restart(t *testing.T, node string) {
 	must(t, 0, c.WaitReady(labtest.Within(t, 20*time.Second), node))
 }
 
-// The mode changes by a restart of the agents, pods run on, and nothing of the mode before is left: back in the first
-// mode the nodes are what they were.
+// The mode changes by a restart of the agents, pods keep running, and nothing of the previous mode is left: back in the
+// first mode the nodes are as before.
 func TestRootModeChanges(t *testing.T) {
 	ovstest.UserspaceOnly(t, "its nodes are too many for a guest's one processor")
 	byName := map[string]mode{}
@@ -244,8 +245,8 @@ func TestRootModeChanges(t *testing.T) {
 			c.restart(t, node)
 		}
 		for _, node := range c.Nodes() {
-			// Userspace Open vSwitch 3.1 now and then goes on handing a peer's tunnel packets to the host, as it did
-			// while there was no tunnel port, as long as they keep coming (docs/packet-journey.md).
+			// Userspace Open vSwitch 3.1 sometimes keeps forwarding a peer's tunnel packets to the host, as it did
+			// while there was no tunnel port, as long as they keep arriving (docs/packet-journey.md).
 			c.host(t, node).exec(t, "ovs-appctl revalidator/purge")
 		}
 		if name != api.ModeEncap {
@@ -257,7 +258,7 @@ func TestRootModeChanges(t *testing.T) {
 						}
 					}
 				}
-				// Pods keep their MTU, and the agent says so where it is another than new pods get.
+				// Pods keep their MTU, and the agent reports if it differs from that of new pods.
 				if got, want := c.metric(t, "node1", "fairlead_degraded"), map[bool]float64{true: 1}[m.mtu != 1450]; got != want {
 					t.Errorf("fairlead_degraded is %v, want %v", got, want)
 				}

@@ -14,12 +14,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// mode is a traffic mode and what it promises between nodes of one subnet (near) and of two (far).
+// mode is a traffic mode and its promises between nodes of one subnet (near) and of two (far).
 type mode struct {
 	name      string
 	near, far desired.Path
 	mtu       int
-	// TTLs that a pod of the other node sees: a router each, and a tunnel is one hop.
+	// TTLs that a pod of the other node sees: each router decrements it, and a tunnel is one hop.
 	nearTTL, farTTL byte
 }
 
@@ -31,7 +31,7 @@ func modes() []mode {
 	}
 }
 
-// between is the way between two nodes by their addresses.
+// between is the path type between two nodes, by their addresses.
 func (m mode) between(a, b netip.Prefix) desired.Path {
 	if a.Contains(b.Addr()) {
 		return m.near
@@ -39,8 +39,8 @@ func (m mode) between(a, b netip.Prefix) desired.Path {
 	return m.far
 }
 
-// modeLab has node1 and node3 in one subnet and node2 in another, behind a router that knows the podCIDRs. The nodes
-// are as strict as administrators make them: reverse paths are checked, and nothing is forwarded without leave.
+// modeLab has node1 and node3 in one subnet and node2 in another, behind a router with routes to the podCIDRs. The
+// nodes are configured strictly: reverse path filtering is on, and forwarding is dropped by default.
 func modeLab(t *testing.T, m mode) cluster {
 	c := up(t, lab.Options{Nodes: 3, Subnets: 2, RoutePods: true, Config: []byte("trafficEncapMode: " + m.name)})
 	for _, node := range c.Nodes() {
@@ -54,7 +54,7 @@ func modeLab(t *testing.T, m mode) cluster {
 	return c
 }
 
-// Each mode with all that it promises, and with peers that change under their names.
+// Each mode with all its promises, and with peers that change under their names.
 func TestRootModes(t *testing.T) {
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestRootModes(t *testing.T) {
 	}
 }
 
-// allReachAllInSubnets: pods, nodes and the world, in the subnet and beyond the router.
+// allReachAllInSubnets checks pods, nodes and the outside, in the subnet and beyond the router.
 func allReachAllInSubnets(t *testing.T, c cluster) {
 	a, b, far, near := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.pod(t, "d")
 	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
@@ -96,7 +96,7 @@ func allReachAllInSubnets(t *testing.T, c cluster) {
 			reach(t, a, to.ips[i])
 			reach(t, to, a.ips[i])
 			reach(t, node1, to.ips[i])
-			reach(t, outside, to.ips[i]) // the router knows the way
+			reach(t, outside, to.ips[i]) // the router has a route
 		}
 		reach(t, near, far.ips[i])
 		for n := 1; n <= 3; n++ {
@@ -111,7 +111,7 @@ func allReachAllInSubnets(t *testing.T, c cluster) {
 	}
 }
 
-// sourcesStay: pods see pods, the outside and other nodes see the node, and streams get through.
+// sourcesStay checks that pods see pods' addresses, the outside and other nodes see the node's, and streams arrive.
 func sourcesStay(t *testing.T, c cluster, m mode) {
 	a, far, near := c.pod(t, "a"), c.pod(t, "c"), c.pod(t, "d")
 	for i := range a.ips {
@@ -143,7 +143,8 @@ func sourcesStay(t *testing.T, c cluster, m mode) {
 	}
 }
 
-// narrowRouter: a router with a smaller MTU tells pods, whose own packets it carries, and streams adapt.
+// narrowRouter checks that a router with a smaller MTU reports it to pods, whose own packets it forwards, and streams
+// adapt.
 func narrowRouter(t *testing.T, c cluster, m mode) {
 	if m.far != desired.PathRouters {
 		t.Logf("%s: the router sees tunnel packets only", m.name)
@@ -159,7 +160,7 @@ func narrowRouter(t *testing.T, c cluster, m mode) {
 		stream(t, a, far, to, 1<<20)
 	}
 	outside.exec(t, "ip link set eth1 mtu 1500")
-	for _, p := range []place{a, far} { // what they have learned counts for minutes
+	for _, p := range []place{a, far} { // learned path MTUs are valid for minutes
 		p.exec(t, "ip route flush cache")
 		p.exec(t, "ip -6 route flush cache")
 	}
@@ -184,17 +185,18 @@ func ttlsOfMode(t *testing.T, c cluster, m mode) {
 			if of := c.host(t, way.to.host.Name).macOf(t, "fairlead-gw0"); way.way != "" && api.MAC(f[6:12]) != of {
 				t.Errorf("%s comes from %s, want the gateway's %s", p.mark, api.MAC(f[6:12]), of)
 			}
-			// Where the kernel routes, it also says whose TTL has ended.
+			// Where the kernel routes, the ICMP error also names the hop.
 			out, _ := a.run("ping", "-c1", "-W1", "-t1", addr.String())
-			told := strings.Contains(out, gatewayOf(c.family.PodCIDRs(1)[i]).String()) && strings.Contains(out, "exceeded")
-			if want := way.way == desired.PathDirect || way.way == desired.PathRouters; told != want {
-				t.Errorf("a packet with TTL 1 to %s: answered %v, want %v\n%s", addr, told, want, out)
+			answered := strings.Contains(out, gatewayOf(c.family.PodCIDRs(1)[i]).String()) && strings.Contains(out, "exceeded")
+			if want := way.way == desired.PathDirect || way.way == desired.PathRouters; answered != want {
+				t.Errorf("a packet with TTL 1 to %s: answered %v, want %v\n%s", addr, answered, want, out)
 			}
 		}
 	}
 }
 
-// liesBetweenNodes: no pod speaks for another to pods elsewhere, and nobody outside speaks for a pod to its neighbour.
+// liesBetweenNodes checks anti-spoofing across nodes: no pod sends as another pod to pods elsewhere, and no host
+// outside sends as a pod to its neighbour.
 func liesBetweenNodes(t *testing.T, c cluster) {
 	a, b, far, near := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.pod(t, "d")
 	gateway := c.host(t, "node1").macOf(t, "fairlead-gw0")

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// takesTheWay looks at flows, routes, rules, ports and what the agent says.
+// takesTheWay checks flows, routes, rules, ports and the agent's report.
 func takesTheWay(t *testing.T, c cluster, m mode) {
 	count := map[desired.Path]float64{}
 	for n := 2; n <= 3; n++ {
@@ -41,16 +41,16 @@ func takesTheWay(t *testing.T, c cluster, m mode) {
 			t.Errorf("%s is %v", metric, got)
 		}
 	}
-	told, want := strings.Count(c.log(t, "node1"), "the underlay's routers must know"), 0
+	logged, want := strings.Count(c.log(t, "node1"), "the underlay's routers must know"), 0
 	if m.far == desired.PathRouters {
 		want = 1
 	}
-	if told < want || told > 3*want { // once for each change: Nodes are read one after the other
-		t.Errorf("the log says %d times what routers must know:\n%s", told, c.log(t, "node1"))
+	if logged < want || logged > 3*want { // once for each change: Nodes are read one after the other
+		t.Errorf("the log says %d times what routers must know:\n%s", logged, c.log(t, "node1"))
 	}
 }
 
-// lacksWay says what a node has not, or has too much, to reach a podCIDR at a node with this address.
+// lacksWay lists what a node lacks, or has in excess, to reach a podCIDR at a node with this address.
 func (c cluster) lacksWay(t *testing.T, m mode, node string, cidr netip.Prefix, addr netip.Addr) string {
 	t.Helper()
 	way := m.far
@@ -66,7 +66,7 @@ func (c cluster) lacksWay(t *testing.T, m mode, node string, cidr netip.Prefix, 
 	case way == desired.PathDirect:
 		wantRoute = " via " + addr.String() + " dev " + c.underlayDev(t, node) + " "
 		if m.name == api.ModeHybrid {
-			wantFlows = 1 // believed out of the tunnel
+			wantFlows = 1 // accepted from the tunnel
 		}
 	}
 	if n := strings.Count(c.flows(t, node), "="+cidr.String()); n != wantFlows {
@@ -82,7 +82,7 @@ func (c cluster) lacksWay(t *testing.T, m mode, node string, cidr netip.Prefix, 
 	return ""
 }
 
-// keepsWay says what a node still has about a podCIDR of nobody.
+// keepsWay lists what a node still has of a podCIDR without a node.
 func (c cluster) keepsWay(t *testing.T, node string, cidr netip.Prefix) string {
 	t.Helper()
 	if kept := c.keepsPeer(t, node, cidr.String()); kept != "" {
@@ -101,7 +101,7 @@ func virtualNextHop(cidr netip.Prefix) string {
 	return "fe80::66:6cff:fe00:fe"
 }
 
-// number is that of a node by its name.
+// number is a node's number in its name.
 func (c cluster) number(node string) (n int) {
 	fmt.Sscanf(node, "node%d", &n)
 	return n
@@ -113,7 +113,7 @@ func (c cluster) underlayDev(t *testing.T, node string) string {
 	return strings.Fields(c.host(t, node).exec(t, "ip -o route show default"))[4]
 }
 
-// unmasked reports whether pods of a node keep their source on the way to all of cidr.
+// unmasked reports whether pods of a node keep their source address to all of cidr.
 func (c cluster) unmasked(t *testing.T, node string, cidr netip.Prefix) bool {
 	t.Helper()
 	program := "iptables"

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// fullPackets wants pods and gateway to have this MTU, packets of that size to get through whole, and larger ones to
-// be refused at once.
+// fullPackets expects pods and gateway to have this MTU, packets of that size to arrive unfragmented, and larger ones
+// to be rejected at once.
 func fullPackets(t *testing.T, c cluster, mtu int) {
 	a, b, remote := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	for _, p := range []place{a, b, remote} {
@@ -33,7 +33,7 @@ func fullPackets(t *testing.T, c cluster, mtu int) {
 			}
 		}
 		reach(t, c.host(t, "node1"), remote.ips[i], "-Mdo", "-s", fmt.Sprint(mtu-headers(remote.ips[i])))
-		// In pieces it gets there.
+		// Fragmented it arrives.
 		reach(t, a, remote.ips[i], "-s", "4000")
 	}
 }

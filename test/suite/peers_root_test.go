@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// lacksPeer says what a node does not have to reach podCIDRs on another node: flows, and routes of its own.
+// lacksPeer lists what a node lacks to reach podCIDRs on another node: flows, and its own routes.
 func (c cluster) lacksPeer(t *testing.T, node string, podCIDRs ...string) string {
 	t.Helper()
 	flows := c.flows(t, node)
@@ -27,7 +27,7 @@ func (c cluster) lacksPeer(t *testing.T, node string, podCIDRs ...string) string
 	return ""
 }
 
-// keepsPeer says what a node still has about podCIDRs of another node.
+// keepsPeer lists what a node still has of podCIDRs of another node.
 func (c cluster) keepsPeer(t *testing.T, node string, podCIDRs ...string) string {
 	t.Helper()
 	flows := c.flows(t, node)
@@ -42,7 +42,7 @@ func (c cluster) keepsPeer(t *testing.T, node string, podCIDRs ...string) string
 	return ""
 }
 
-// routeTo is Fairlead's route that a podCIDR takes, which may be that of others, too; empty if there is none.
+// routeTo is Fairlead's route for a podCIDR, which may cover others, too; empty if there is none.
 func (c cluster) routeTo(t *testing.T, node, cidr string) string {
 	t.Helper()
 	family := "-4"
@@ -58,7 +58,8 @@ func (c cluster) routes(t *testing.T, node string) string {
 	return h.exec(t, "ip -4 route") + h.exec(t, "ip -6 route")
 }
 
-// Peers come, move and go, and the others follow: within a second, says the promise; the machine may be slow.
+// Peers are added, changed and removed, and the others apply it: the promise is within a second; the machine may be
+// slow.
 func TestRootPeersComeAndGo(t *testing.T) {
 	limit, c := 5*time.Second, up(t, lab.Options{Nodes: 3})
 	if c.Datapath() == vswitch.System {
@@ -84,7 +85,7 @@ func TestRootPeersComeAndGo(t *testing.T) {
 	everybody := func(t *testing.T, third place) {
 		t.Helper()
 		for i := range a.ips {
-			reach(t, a, b.ips[i]) // those who stay are not touched
+			reach(t, a, b.ips[i]) // the others are not affected
 			reach(t, a, third.ips[i])
 			reach(t, third, b.ips[i])
 			reach(t, c.host(t, "node1"), third.ips[i])
@@ -104,7 +105,7 @@ func TestRootPeersComeAndGo(t *testing.T) {
 	followed(t, "Node added", has(old))
 	everybody(t, third)
 
-	// Delete and create under the same name: that is how Kubernetes changes a podCIDR.
+	// Delete and create under the same name: that is how a podCIDR is changed in Kubernetes.
 	moved := "10.77.33.0/24,fd77:0:0:33::/64"
 	c.remove(t, nodeYAML("node3", "", ""))
 	c.apply(t, nodeYAML("node3", moved, addrs))
@@ -149,8 +150,8 @@ func TestRootPeersComeAndGo(t *testing.T) {
 	everybody(t, fourth)
 }
 
-// A Node without podCIDRs, as it is before the controller has given it some, is no peer and no problem; so is one that
-// only gets its address later.
+// A Node without podCIDRs, before a controller has assigned some, is no peer and no problem; nor is one whose address
+// is added later.
 func TestRootPeerIsBornInSteps(t *testing.T) {
 	c := up(t, lab.Options{Nodes: 1})
 	cidrs := []string{"10.77.9.0/24", "fd77:0:0:9::/64"}
@@ -171,7 +172,7 @@ func TestRootPeerIsBornInSteps(t *testing.T) {
 	}
 }
 
-// settled waits until a node's agent has taken in all manifests so far. It sends another Node after them: snapshots are
+// settled waits until a node's agent has applied all manifests so far. It adds another Node after them: snapshots are
 // in order.
 func settled(t *testing.T, c cluster, node string) {
 	t.Helper()
@@ -187,7 +188,7 @@ func settled(t *testing.T, c cluster, node string) {
 	wait(t, 10*time.Second, func() string { return c.keepsPeer(t, node, marker) })
 }
 
-// write puts a file of any content among the manifests, as a careless hand would.
+// write writes a file of any content to the manifests, as by mistake.
 func (c cluster) write(t *testing.T, name, content string) (path string) {
 	t.Helper()
 	path = c.Manifests().Dir() + "/" + name

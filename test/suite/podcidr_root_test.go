@@ -22,14 +22,14 @@ const (
 	lastError      = "/run/fairlead/last-error"
 )
 
-// cniError is what a CNI plugin prints when it fails.
+// cniError is a CNI plugin's error output.
 type cniError struct {
 	Code         uint   `json:"code"`
-	Msg, Details string // encoding/json does not mind the case
+	Msg, Details string // encoding/json ignores case
 }
 
-// plugin calls the CNI plugin of a node as a runtime does, without looking at the network configuration that the agent
-// wrote. A success is the zero error.
+// plugin calls the CNI plugin of a node as a runtime does, without the network configuration that the agent wrote.
+// Success is the zero error.
 func plugin(t *testing.T, node place, verb lab.Verb) (e cniError) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(conflist.DefaultBinDir, "fairlead"))
@@ -50,7 +50,7 @@ func plugin(t *testing.T, node place, verb lab.Verb) (e cniError) {
 	return e
 }
 
-// ended waits until the agent has ended by itself and returns its exit code.
+// ended waits until the agent has exited by itself and returns its exit code.
 func (c cluster) ended(t *testing.T, node string, limit time.Duration) (code int) {
 	t.Helper()
 	wait(t, limit, func() string {
@@ -78,7 +78,7 @@ func (c cluster) setNodes(t *testing.T, manifests ...string) {
 	}
 }
 
-// An agent whose node has no podCIDR of its own says so once and ends with exit code 78.
+// An agent whose node has no podCIDR of its own reports it once and exits with code 78.
 func TestRootNoPodCIDR(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	t.Parallel()
@@ -140,7 +140,7 @@ func TestRootNoPodCIDR(t *testing.T) {
 	}
 }
 
-// runs makes the Node good and waits for a ready agent and its network configuration.
+// runs makes the Node valid and waits for a ready agent and its network configuration.
 func runs(t *testing.T, c cluster, node string) {
 	t.Helper()
 	c.setNodes(t, node)
@@ -156,7 +156,7 @@ func runs(t *testing.T, c cluster, node string) {
 	})
 }
 
-// checkRefusal looks at all the places where an operator looks.
+// checkRefusal checks all outputs for operators.
 func checkRefusal(t *testing.T, c cluster, log, says string, mentions []string) {
 	t.Helper()
 	node := c.host(t, "node1")
@@ -188,7 +188,7 @@ func checkRefusal(t *testing.T, c cluster, log, says string, mentions []string) 
 	}
 }
 
-// A podCIDR that the controller gives late is taken as soon as it is there.
+// A podCIDR that is assigned late is applied at once.
 func TestRootLatePodCIDR(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true, Config: []byte("podCIDRWait: 2m")})
@@ -215,8 +215,8 @@ func TestRootLatePodCIDR(t *testing.T) {
 	c.addPods(t, "a@node1")
 }
 
-// A newcomer with the podCIDR of a node that runs: nothing changes for pods that run, everybody says what is wrong, and
-// with the newcomer the trouble goes.
+// A new node with the podCIDR of a running node: nothing changes for running pods, all agents report the problem, and
+// it ends when the new node is removed.
 func TestRootNewcomerWithTakenPodCIDR(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{})
@@ -232,7 +232,7 @@ func TestRootNewcomerWithTakenPodCIDR(t *testing.T) {
 			reach(t, a, c.family.FarAddrs()[i].Addr())
 		}
 	}
-	// Its name sorts before node1; what counts is that it is younger.
+	// Its name sorts before node1; the decision is by age.
 	newcomer := strings.Replace(nodeYAML("intruder", "10.77.1.0/24", "192.168.77.66"), "{name: intruder}",
 		`{name: intruder, creationTimestamp: "2100-01-01T00:00:00Z"}`, 1)
 	c.apply(t, newcomer)
@@ -267,7 +267,7 @@ func TestRootNewcomerWithTakenPodCIDR(t *testing.T) {
 	if e := plugin(t, c.host(t, "node1"), lab.STATUS); e.Code != 50 || !strings.Contains(e.Msg+e.Details, sentence) {
 		t.Errorf("STATUS: %+v, want code 50 and %q", e, sentence)
 	}
-	c.remove(t, podYAML("d", "node1")) // pods can still go
+	c.remove(t, podYAML("d", "node1")) // DEL still works
 	must(t, 0, c.WaitPods(labtest.Within(t, 20*time.Second)))
 
 	c.remove(t, newcomer)
@@ -291,8 +291,8 @@ func TestRootNewcomerWithTakenPodCIDR(t *testing.T) {
 
 func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
 
-// With enableBridgingMode the agent serves a node that has no podCIDR: a routed pod waits and is told why, and a
-// podCIDR that comes is taken at once.
+// With enableBridgingMode the agent serves a node that has no podCIDR: a routed pod waits with a reason, and a podCIDR
+// that is assigned later is applied at once.
 func TestRootBridgingWithoutPodCIDR(t *testing.T) {
 	t.Parallel()
 	c := up(t, lab.Options{Nodes: 1, Config: []byte("podCIDRWait: 1s\nenableBridgingMode: true")})

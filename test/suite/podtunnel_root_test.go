@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 )
 
-// A pod can't make tunnel packets: masqueraded they would come from its node, and the other node would believe what is
-// in them.
+// A pod cannot send tunnel packets: masqueraded they would come from its node, and the other node would accept the
+// inner packets.
 func TestRootPodsCannotTunnel(t *testing.T) {
 	const transparentEthernet = "\x65\x58"
 	for _, tunnel := range []struct {
@@ -28,7 +28,7 @@ func TestRootPodsCannotTunnel(t *testing.T) {
 			a, b, far, other := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.pod(t, "d")
 			ear := tap(t, b, "eth0")
 			say := func(from place, what string) packet {
-				p := udp(other.ips[0], b.ips[0], what) // not even the liar's own address
+				p := udp(other.ips[0], b.ips[0], what) // not even the sender's own address
 				var conn net.Conn
 				must(t, 0, from.do(func() (err error) { conn, err = net.Dial(tunnel.network, tunnel.to); return err }))
 				defer conn.Close()
@@ -38,8 +38,8 @@ func TestRootPodsCannotTunnel(t *testing.T) {
 				return p
 			}
 			lies := []packet{say(far, "a lie of c"), say(a, "a lie of a")}
-			reach(t, far, netip.MustParseAddr("192.168.77.11")) // everything else it may send there
-			reach(t, far, b.ips[0])                             // and the lies have had their time
+			reach(t, far, netip.MustParseAddr("192.168.77.11")) // everything else is allowed there
+			reach(t, far, b.ips[0])                             // and the spoofed packets have had time to arrive
 			for _, l := range lies {
 				if f := ear.find(l.mark); f != nil {
 					t.Errorf("%s came out of the tunnel: %x", l.mark, f)

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// Everybody reaches everybody over every kind of tunnel and in both families, small packets, full packets and streams,
-// and the world outside sees nodes, not pods.
+// All pods and nodes reach each other over every kind of tunnel and in both families, with small packets, full packets
+// and streams, and the outside sees nodes' addresses, not pods'.
 func TestRootNetwork(t *testing.T) {
 	for _, n := range []struct {
 		tunnel   string
@@ -65,10 +65,10 @@ func allReachAll(t *testing.T, c cluster) {
 		} {
 			reach(t, way.from, way.to)
 		}
-		// The test can fail: an address that nobody has, on either node and outside.
+		// The test can fail: an unused address, on either node and outside.
 		noReach(t, a, lastOf(c.family.PodCIDRs(1)[i]))
 		noReach(t, a, lastOf(c.family.PodCIDRs(2)[i]))
-		// Nodes are no way in for those who know the route.
+		// Nodes do not forward for hosts that have a route to the pods.
 		route := fmt.Sprintf("ip route replace %s via %s", c.family.PodCIDRs(1)[i], node(1))
 		outside.exec(t, route)
 		reach(t, outside, a.ips[i])
@@ -83,8 +83,8 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// reach wants three answers to three questions, each once. ping(8) waits for the last answer only as long as it waits
-// between questions. That is too short for a busy machine, so a try that failed is followed by a patient one.
+// reach expects three replies to three requests, each once. ping(8) waits for the last reply only as long as its
+// interval. That is too short for a busy machine, so a failed try is followed by one with a long timeout.
 func reach(t *testing.T, from place, to netip.Addr, flags ...string) {
 	t.Helper()
 	var out string
@@ -102,7 +102,7 @@ func reach(t *testing.T, from place, to netip.Addr, flags ...string) {
 	t.Errorf("%s to %s: want 3 answers, each once: %v\n%s", from.name, to, err, out)
 }
 
-// noReach wants no answer.
+// noReach expects no reply.
 func noReach(t *testing.T, from place, to netip.Addr, flags ...string) {
 	t.Helper()
 	argv := append([]string{"ping", "-c2", "-i0.02", "-W0.4"}, flags...)
@@ -112,7 +112,7 @@ func noReach(t *testing.T, from place, to netip.Addr, flags ...string) {
 	}
 }
 
-// masqueraded: a server outside sees the address of the pod's node; a server in a pod sees who calls.
+// masqueraded checks that a server outside sees the address of the pod's node, and a server in a pod the client's.
 func masqueraded(t *testing.T, c cluster) {
 	outside := c.host(t, underlay.Outside)
 	for i, far := range c.family.FarAddrs() {

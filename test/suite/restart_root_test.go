@@ -17,14 +17,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// An agent that is killed or stopped, is away for a while and comes back costs no packet and touches no flow.
+// An agent that is killed or stopped, is down for a while and starts again costs no packet and changes no flow.
 func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	c := up(t, lab.Options{})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
 	c.warm(t)
 	a, b, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	node1, outside := c.host(t, "node1"), c.host(t, underlay.Outside)
-	// Eight streams leave the pod a: 800 packets a second. Open vSwitch's socket for the pod's port holds some 200,
+	// Eight streams leave the pod a: 800 packets a second. Open vSwitch's socket for the pod's port buffers some 200,
 	// so that an ovs-vswitchd that gets no processor for a fifth of a second loses none of them by itself.
 	streams, every := map[string]*probe.Stream{}, 10*time.Millisecond
 	if c.Datapath() == vswitch.System {
@@ -82,7 +82,7 @@ func TestRootAgentRestartIsNotNoticed(t *testing.T) {
 	}
 }
 
-// checkFlowsAreOlder wants all flows of a node to be older than age.
+// checkFlowsAreOlder expects all flows of a node to be older than age.
 func (c cluster) checkFlowsAreOlder(t *testing.T, node string, age time.Duration) {
 	t.Helper()
 	dump := c.host(t, node).exec(t, "ovs-ofctl -O OpenFlow15 dump-flows br-int")

@@ -11,12 +11,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
-// The network has CNI 1.1.0 when the Node says that the container runtime knows it, and not before or after: a runtime
-// is upgraded, and taken back, under an agent that runs. Nobody has said what runtime it is at first.
+// The network has CNI 1.1.0 while the Node reports a container runtime that supports it: a runtime is upgraded, and
+// downgraded, under a running agent. At first no runtime is reported.
 func TestRootConflistFollowsRuntime(t *testing.T) {
 	c := up(t, lab.Options{Nodes: 1, NoAgent: true})
 	h := c.host(t, "node1").host
-	for _, name := range []string{"portmap", "bandwidth"} { // those of Debian 12 know no 1.1.0
+	for _, name := range []string{"portmap", "bandwidth"} { // those of Debian 12 do not support 1.1.0
 		must(t, 0, os.Remove(h.Private(conflist.DefaultBinDir+"/"+name)))
 	}
 	must(t, 0, c.AgentStart(t.Context(), "node1"))

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// The values of a cluster that ran Antrea's bridging mode start Fairlead unchanged: pods talk without a tunnel, and the
-// outside sees their own addresses.
+// Fairlead starts with the unchanged values of a cluster that ran Antrea's bridging mode: pods reach each other without
+// a tunnel, and the outside sees their own addresses.
 func TestRootConfigOfABridgingCluster(t *testing.T) {
 	ovstest.UserspaceOnly(t, "no packet decides it")
 	c := up(t, lab.Options{Config: []byte(`
@@ -49,7 +49,7 @@ noSNAT: true
 	}
 }
 
-// warnings counts the lines that warn about key.
+// warnings counts the log lines that warn about key.
 func warnings(log, key string) (n int) {
 	for line := range strings.Lines(log) {
 		if strings.Contains(line, "warning=") && strings.Contains(line, key) {

@@ -1,6 +1,6 @@
 // Package suite holds the tests that need a whole cluster: labs (package lab) with a real Open vSwitch, the real agent
-// and real CNI calls. What a test looks at is what a user would see: packets, addresses, routes, logs, exit codes.
-// Labs are known by their directory, which is the test's own; they end with the test.
+// and real CNI calls. Tests check what a user would see: packets, addresses, routes, logs, exit codes. Labs are
+// identified by their directory, which is the test's own; they end with the test.
 package suite
 
 import (
@@ -28,18 +28,18 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// binDir is where labtest.Main has built the programs; empty if it did not.
+// binDir is where labtest.Main has built the programs; empty if it did not build them.
 var binDir string
 
 func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
 
-// cluster is a lab and what tests do with it.
+// cluster is a lab with its tests' helpers.
 type cluster struct {
 	*lab.Lab
 	family underlay.IPFamily
 }
 
-// up makes a lab that ends with the test. When the test fails, the agents' logs are shown.
+// up creates a lab that ends with the test. When the test fails, the agents' logs are shown.
 func up(t *testing.T, o lab.Options) cluster {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -67,7 +67,7 @@ func up(t *testing.T, o lab.Options) cluster {
 	return c
 }
 
-// wait polls until done returns "", and fails the test with the last answer after limit. It returns how long it took.
+// wait polls until done returns "", and fails the test with the last result after limit. It returns how long it took.
 func wait(t *testing.T, limit time.Duration, done func() (missing string)) time.Duration {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
@@ -109,7 +109,7 @@ func podYAML(name, node string) string {
 		"spec: {nodeName: %s, containers: [{name: main, image: none}]}\n", name, node)
 }
 
-// nodeYAML is a Node with podCIDRs and InternalIPs, both joined by commas and both may be empty.
+// nodeYAML is a Node with podCIDRs and InternalIPs, both joined by commas; both may be empty.
 func nodeYAML(name, podCIDRs, addrs string) string {
 	s := fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s}\n", name)
 	if podCIDRs != "" {
@@ -125,7 +125,7 @@ func nodeYAML(name, podCIDRs, addrs string) string {
 	return s
 }
 
-// addPods makes pods, each given as "name@node", and waits until they run.
+// addPods creates pods, each in the form "name@node", and waits until they run.
 func (c cluster) addPods(t *testing.T, pods ...string) {
 	t.Helper()
 	var manifests []string
@@ -139,7 +139,7 @@ func (c cluster) addPods(t *testing.T, pods ...string) {
 	}
 }
 
-// warm sends packets between all pairs of nodes until they are answered. The userspace datapath finds the other end
+// warm sends packets between all pairs of nodes until they are answered. The userspace datapath resolves the other end
 // of a tunnel with an ARP request of its own and drops the packet that needed it. From here on none may be lost.
 func (c cluster) warm(t *testing.T) {
 	t.Helper()
@@ -176,7 +176,7 @@ func (c cluster) host(t *testing.T, name string) place {
 	return place{name: name, host: must(t, h, err)}
 }
 
-// pod is a pod of the namespace default, as it is now.
+// pod is a pod of the namespace default in its current state.
 func (c cluster) pod(t *testing.T, name string) place {
 	t.Helper()
 	rec, err := c.Records().Load("default/" + name)
@@ -192,7 +192,7 @@ func (c cluster) pod(t *testing.T, name string) place {
 	return p
 }
 
-// macOf is the Ethernet address of an interface.
+// macOf is the MAC address of an interface.
 func (p place) macOf(t *testing.T, ifName string) (mac api.MAC) {
 	t.Helper()
 	return api.MAC(p.link(t, ifName).HardwareAddr)
@@ -204,7 +204,7 @@ func (p place) link(t *testing.T, ifName string) (ifc *net.Interface) {
 	return must(t, ifc, err)
 }
 
-// do runs f at the place. What f opens or starts belongs there.
+// do runs f in the place's namespaces. Sockets and processes that f creates belong to it.
 func (p place) do(f func() error) error {
 	if p.netns == "" {
 		return p.host.Do(f)
@@ -212,7 +212,7 @@ func (p place) do(f func() error) error {
 	return p.host.DoNet(p.netns, f)
 }
 
-// run runs a program there and returns what it printed. An error has that text in it.
+// run runs a program in the place and returns its output. An error contains the output.
 func (p place) run(argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -236,7 +236,7 @@ func (p place) exec(t *testing.T, line string) string {
 	return must(t, out, err)
 }
 
-// log is what the agents of a node have said.
+// log is the log of a node's agents.
 func (c cluster) log(t *testing.T, node string) string {
 	t.Helper()
 	path, err := c.AgentLog(node)
@@ -251,7 +251,7 @@ func (c cluster) log(t *testing.T, node string) string {
 	return string(data)
 }
 
-// metrics is what the node's agent shows.
+// metrics are those of the node's agent.
 func (c cluster) metrics(t *testing.T, node string) string {
 	t.Helper()
 	p := c.host(t, node)

@@ -31,7 +31,7 @@ func dial(p place, network, addr string) (conn net.Conn, err error) {
 	return conn, nil
 }
 
-// peerSeen makes a connection, says something both ways, and returns the client's address as the server sees it.
+// peerSeen opens a connection, sends data in both directions, and returns the client's address as the server sees it.
 func peerSeen(t *testing.T, network string, client, server place, addr netip.Addr) netip.Addr {
 	t.Helper()
 	if network == "tcp" {
@@ -68,8 +68,8 @@ func peerSeen(t *testing.T, network string, client, server place, addr netip.Add
 	return from.Addr().Unmap()
 }
 
-// streams sends a lot by TCP, and wants it to arrive as it was. Without checksum offload switched off in the pods the
-// userspace datapath would deliver none of it.
+// streams sends a large stream over TCP, and expects it to arrive unmodified. Without checksum offload disabled in the
+// pods the userspace datapath would deliver none of it.
 func streams(t *testing.T, c cluster) {
 	a, b, remote, outside := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.host(t, underlay.Outside)
 	for i, far := range c.family.FarAddrs() {
@@ -87,7 +87,7 @@ func streams(t *testing.T, c cluster) {
 	}
 }
 
-// stream sends size random bytes from one place to a listener at another and compares what came.
+// stream sends size random bytes from one place to a listener at another and compares the received ones.
 func stream(t *testing.T, from, to place, addr netip.Addr, size int64) {
 	t.Helper()
 	l := listen(t, to, addr)

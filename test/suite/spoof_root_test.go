@@ -13,8 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// scene is a lab with the pods that the tests of lies are about: liar and victim on node1 with a third pod, far on
-// node2.
+// scene is a lab with the pods of the anti-spoofing tests: liar and victim on node1 with a third pod, far on node2.
 type scene struct {
 	cluster
 	liar, victim, third, far, node, outside place
@@ -29,12 +28,12 @@ func newScene(t *testing.T) scene {
 		c.host(t, underlay.Outside), c.host(t, "node1").macOf(t, "fairlead-gw0")}
 }
 
-// What a pod says about itself must be true.
+// A pod cannot send with addresses other than its own.
 func TestRootPodsCannotLie(t *testing.T) {
 	s := newScene(t)
 	t.Run("frames", func(t *testing.T) { falseFrames(t, s) })
 	t.Run("addresses changed in the pod", func(t *testing.T) { falseInterface(t, s) })
-	t.Run("no capture", func(t *testing.T) { nobodyListensIn(t, s) })
+	t.Run("no capture", func(t *testing.T) { noCapture(t, s) })
 	t.Run("TTL", func(t *testing.T) { ttls(t, s) })
 }
 
@@ -49,7 +48,7 @@ func falseFrames(t *testing.T, s scene) {
 	liar := tap(t, s.liar, "eth0")
 	ears := []*wire{tap(t, s.victim, "eth0"), tap(t, s.third, "eth0"), tap(t, s.far, "eth0"),
 		tap(t, s.node, "fairlead-gw0"), tap(t, s.outside, "eth0")}
-	for _, p := range []place{s.victim, s.third, s.node} { // so that there is something to poison
+	for _, p := range []place{s.victim, s.third, s.node} { // so that there are cache entries to poison
 		for i := range s.victim.ips {
 			reach(t, p, s.liar.ips[i])
 			reach(t, p, s.victim.ips[i])
@@ -65,7 +64,7 @@ func falseFrames(t *testing.T, s scene) {
 	for _, l := range lies {
 		liar.send(t, l.frame)
 	}
-	// On every way a truth follows the lies. When it has come, they would have come.
+	// On every path a valid frame follows the spoofed ones. Once it has arrived, they would have arrived.
 	for i, to := range [][]netip.Addr{s.victim.ips, s.third.ips, s.far.ips,
 		{gatewayOf(s.family.PodCIDRs(1)[0]), gatewayOf(s.family.PodCIDRs(1)[1])},
 		{s.family.FarAddrs()[0].Addr(), s.family.FarAddrs()[1].Addr()}} {
@@ -116,7 +115,7 @@ func (s scene) falseSources(i int) []said {
 		say("an unused address", s.liar.mac, lastOf(s.family.PodCIDRs(1)[i]), to)
 		say("an address from outside", s.liar.mac, s.family.FarAddrs()[i].Addr(), to)
 	}
-	// No lie, but it would go to and fro between bridge and host until its TTL ends.
+	// Not spoofed, but it would loop between bridge and host until its TTL expires.
 	say("an unused address as destination", s.liar.mac, own, lastOf(s.family.PodCIDRs(1)[i]))
 	for _, dst := range []api.MAC{s.victim.mac, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
 		p := udp(other, s.victim.ips[i], "lie: the address of third, in a frame to "+dst.String())
@@ -149,13 +148,13 @@ func (s scene) falseARP() []said {
 		say(broadcast, s.liar.mac, arp(2, s.liar.mac, claimed, broadcast, claimed)) // gratuitous
 		say(broadcast, s.liar.mac, arp(1, s.liar.mac, claimed, broadcast, claimed))
 	}
-	// The address is its own, the MAC in the message is not; and the other way round in the frame.
+	// The address is its own, the MAC in the message is not; and vice versa in the frame.
 	say(s.victim.mac, s.liar.mac, arp(2, s.third.mac, s.liar.ips[0], s.victim.mac, s.victim.ips[0]))
 	say(s.victim.mac, s.third.mac, arp(2, s.liar.mac, s.liar.ips[0], s.victim.mac, s.victim.ips[0]))
 	return lies
 }
 
-// falseND does the same with neighbour discovery, and sends what only routers may.
+// falseND does the same with neighbour discovery, and sends messages that only routers may send.
 func (s scene) falseND() []said {
 	gateway := gatewayOf(s.family.PodCIDRs(1)[1])
 	allNodes, allNodesMAC := netip.MustParseAddr("ff02::1"), api.MAC{0x33, 0x33, 0, 0, 0, 1}
@@ -188,7 +187,7 @@ func (s scene) falseND() []said {
 	return lies
 }
 
-// trueNeighbour: what was refused in lies gets through in truths.
+// trueNeighbour checks that valid messages of the rejected kinds pass.
 func trueNeighbour(t *testing.T, s scene, liar, victim *wire) {
 	for what, p := range map[string]packet{
 		"ARP request":  arp(1, s.liar.mac, s.liar.ips[0], api.MAC{}, s.victim.ips[0]),
@@ -226,8 +225,8 @@ func falseInterface(t *testing.T, s scene) {
 	}
 }
 
-// nobodyListensIn: unicast and ARP of two pods are for these two.
-func nobodyListensIn(t *testing.T, s scene) {
+// noCapture checks that unicast and ARP of two pods reach only these two.
+func noCapture(t *testing.T, s scene) {
 	ear := tap(t, s.third, "eth0")
 	for i := range s.victim.ips {
 		for _, p := range []place{s.liar, s.victim} {
@@ -251,7 +250,7 @@ func nobodyListensIn(t *testing.T, s scene) {
 		}
 		for _, p := range []place{s.liar, s.victim, s.far} {
 			for _, a := range p.ips {
-				// Others may talk to third, by neighbour discovery for one; not about each other.
+				// Others may send to third, by neighbour discovery for one; not about each other.
 				if bytes.Contains(f, a.AsSlice()) && !bytes.Contains(f, s.third.mac[:]) {
 					t.Errorf("third hears of %s: %x", p.name, f)
 				}
@@ -260,7 +259,7 @@ func nobodyListensIn(t *testing.T, s scene) {
 	}
 }
 
-// ttls: a router decrements, a switch does not (package openflow).
+// ttls checks that a router decrements the TTL and a switch does not (package openflow).
 func ttls(t *testing.T, s scene) {
 	for i := range s.liar.ips {
 		for _, way := range []struct {

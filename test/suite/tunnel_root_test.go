@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// The tunnel believes nodes only, and each of them only about its own pods. The host outside makes tunnel packets by
-// hand, from an address that is no node's and from one that is.
+// Tunnel packets are accepted from nodes only, and from each of them only about its own pods. The host outside sends
+// crafted tunnel packets from an address that is not a node's and from one that is.
 func TestRootTunnelBelievesNodesOnly(t *testing.T) {
 	t.Run("tunnel over IPv4", func(t *testing.T) {
 		believesNodesOnly(t, underlay.Dual, "10.77.200.0/24,fd77:0:0:200::/64", "192.168.77.200/24")
@@ -22,7 +22,7 @@ func TestRootTunnelBelievesNodesOnly(t *testing.T) {
 	})
 }
 
-// believesNodesOnly has the host outside be the node called second as well, with these podCIDRs and this address.
+// believesNodesOnly makes the host outside the node called second as well, with these podCIDRs and this address.
 func believesNodesOnly(t *testing.T, family underlay.IPFamily, podCIDRs, address string) {
 	c := up(t, lab.Options{IPFamily: family})
 	c.addPods(t, "a@node1", "b@node1", "c@node2")
@@ -61,7 +61,7 @@ func believesNodesOnly(t *testing.T, family underlay.IPFamily, podCIDRs, address
 			lie(node2, node2At, gateway, dst, "node2 speaks for node1's gateway")
 			lie(node2, node2At, c.family.FarAddrs()[i].Addr(), dst, "node2 speaks for the world")
 		}
-		// A node is no way out for others: not to the outside, not to itself, not to a third node.
+		// A node does not forward for others: not to the outside, not to itself, not to a third node.
 		lie(node2, node2At, far, c.family.FarAddrs()[i].Addr(), "out through node1")
 		lie(node2, node2At, far, c.family.NodeAddrs(1)[i].Addr(), "to node1 itself")
 		lie(outside, second, ofSecond[i], far, "to node2 through node1")
@@ -71,7 +71,7 @@ func believesNodesOnly(t *testing.T, family underlay.IPFamily, podCIDRs, address
 		ears[0].expect(t, "what second says", say(outside, second, ofSecond[i], to, "truth").mark)
 		gateway := gatewayOf(c.family.PodCIDRs(1)[i])
 		ears[1].expect(t, "what node2 says", say(node2, node2At, far.ips[i], gateway, "truth").mark)
-		// The ways that the other lies would have taken are open.
+		// The paths of the other spoofed packets are open.
 		for _, ear := range ears[2:] {
 			dst := map[*wire]netip.Addr{ears[2]: c.family.FarAddrs()[i].Addr(), ears[3]: far.ips[i]}[ear]
 			p := udp(a.ips[i], dst, "truth to "+dst.String())

@@ -8,26 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onOneCPU has the calling thread, and what it starts from now on, run on one processor, on one that no other guest of
-// this machine has if there is one. The kernel and its programs hand the guest's only processor to each other at each
-// system call, and to wake up another processor for that is slow where the machine is a virtual one: a system call
-// took 320 microseconds, on one processor 21, and a fork and exec 43 milliseconds and 12. done is to be called when
-// the guest has ended. Where this can't be, or there are more guests than processors, the host distributes them.
+// onOneCPU binds the calling thread, and processes that it starts from now on, to one processor, on which no other
+// guest of this machine runs if possible. The kernel and its programs pass the guest's only processor to each other at
+// each system call, and waking up another processor for that is slow on a virtual machine: a system call took 320
+// microseconds, on one processor 21, and a fork and exec 43 milliseconds and 12. done must be called when the guest has
+// ended. Where binding fails, or there are more guests than processors, the host distributes them.
 func onOneCPU() (done func()) {
 	done = func() {}
 	var all unix.CPUSet
 	if unix.SchedGetaffinity(0, &all) != nil {
 		return done
 	}
-	// By chance, as others may be at work where our names are not known, such as in other containers.
+	// In random order, as there may be others outside of our namespaces, such as in other containers.
 	for _, cpu := range rand.Perm(len(all) * 64) {
 		if !all.IsSet(cpu) {
 			continue
 		}
-		// An abstract name (unix(7)) is one process's, and ends with it.
+		// An abstract name (unix(7)) belongs to one process, and ends with it.
 		mine, err := net.Listen("unix", fmt.Sprintf("@fairlead-uml-cpu-%d", cpu))
 		if err != nil {
-			continue // another guest's
+			continue // in use by another guest
 		}
 		var one unix.CPUSet
 		one.Set(cpu)

@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Init is to be called first in main. In a guest it is the guest's init and does not return; elsewhere it does
-// nothing.
+// Init must be called first in main. In a guest it is the guest's init and does not return; elsewhere it does nothing.
 func Init() {
 	dir := os.Getenv(jobVar)
 	if os.Getpid() != 1 || dir == "" {
@@ -30,7 +29,7 @@ func Init() {
 	}
 	unix.Sync()
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
-	os.Exit(1) // the kernel panics: its log tells
+	os.Exit(1) // the kernel panics, and logs it
 }
 
 func serve(dir string) (result, error) {
@@ -60,7 +59,7 @@ func serve(dir string) (result, error) {
 	return r, errors.Join(err, drain(out), drain(errs))
 }
 
-// openConsole opens a console as a pipe: what is written to it comes out as it is.
+// openConsole opens a console as a pipe: output is not translated.
 func openConsole(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -79,7 +78,7 @@ func openConsole(path string) (*os.File, error) {
 	return f, nil
 }
 
-// drain waits until what was written has left the guest, tcdrain(3).
+// drain waits until the output has left the guest, tcdrain(3).
 func drain(f *os.File) error {
 	if err := unix.IoctlSetInt(int(f.Fd()), unix.TCSBRK, 1); err != nil {
 		return fmt.Errorf("waiting for the output of %s: %w", f.Name(), err)
@@ -87,7 +86,7 @@ func drain(f *os.File) error {
 	return nil
 }
 
-// run runs the command and, as init must, takes the exit codes of processes that have lost their parents.
+// run runs the command and, as init must, reaps orphaned processes.
 func (j job) run(out, errs *os.File) (result, error) {
 	path, err := j.lookPath()
 	if err != nil {
@@ -120,7 +119,7 @@ func (j job) run(out, errs *os.File) (result, error) {
 	return r, err
 }
 
-// reap waits for all children until pid has ended.
+// reap reaps all children until pid has exited.
 func reap(pid int) (unix.WaitStatus, error) {
 	for {
 		var status unix.WaitStatus

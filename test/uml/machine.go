@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is a kernel that runs.
+// machine is a running kernel.
 type machine struct {
 	dir   string // of the job
 	pid   int
-	ended chan struct{}  // closed when the kernel's process has ended
+	ended chan struct{}  // closed when the kernel's process has exited
 	read  sync.WaitGroup // the readers of its output
 	log   tail
 	once  sync.Once
@@ -28,7 +28,7 @@ type machine struct {
 // boot starts the kernel with init and the job in dir.
 func (c Command) boot(init, dir string) (*machine, error) {
 	m := &machine{dir: dir, ended: make(chan struct{})}
-	// The kernel wants pipes for its consoles: it polls them, which files cannot.
+	// The kernel requires pipes for its consoles: it polls them, which does not work for files.
 	var ends [3]*os.File
 	log := io.Writer(&m.log)
 	if c.Log != nil {
@@ -45,18 +45,18 @@ func (c Command) boot(init, dir string) (*machine, error) {
 	cmd := exec.Command(c.Kernel, c.arguments(init, dir)...)
 	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir}, memoryDir(c.memory(), dir)...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = ends[0], ends[0], ends[1:]
-	// A group of its own, to be killed as one; and killed by the kernel if this process is.
+	// A process group of its own, to be killed as one; and killed by the kernel if this process dies.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		// Pdeathsig strikes when the thread that started the process ends: this one stays until the kernel ended. It
-		// is not unlocked, so it ends then: nobody else is to be on its processor.
+		// Pdeathsig is sent when the thread that started the process ends: this one stays until the kernel has exited.
+		// It is not unlocked, so it ends then: no other goroutine may run bound to its processor.
 		runtime.LockOSThread()
 		done := onOneCPU()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // the result tells more
+			_ = cmd.Wait() // the result has the reason
 		}
 		done()
 		if err == nil {
@@ -92,23 +92,23 @@ func (c Command) arguments(init, dir string) []string {
 	}
 }
 
-// memoryDir tells the kernel where its memory is to be: in /dev/shm, unless that is too small or programs may not be
-// mapped from it, as in many containers. The job's directory does as well, but slower.
+// memoryDir is the argument for the directory of the guest's memory: /dev/shm, unless that is too small or mounted
+// noexec, as in many containers. The job's directory works as well, but is slower.
 func memoryDir(mib int, dir string) []string {
 	var fs unix.Statfs_t
 	err := unix.Statfs("/dev/shm", &fs)
 	if err == nil && fs.Flags&unix.ST_NOEXEC == 0 && fs.Bavail*uint64(fs.Bsize) > uint64(mib)<<20 {
-		return nil // where it looks first
+		return nil // the kernel's default
 	}
 	return []string{"TMPDIR=" + dir}
 }
 
-// end kills what is left of the guest and waits for it.
+// end kills all processes of the guest and waits for them.
 func (m *machine) end() {
 	m.once.Do(func() {
 		_ = unix.Kill(-m.pid, unix.SIGKILL)
 		<-m.ended
-		// Whatever it started meanwhile. Nothing of the group starts processes any more.
+		// Processes that it started meanwhile. No process of the group starts others any more.
 		_ = unix.Kill(-m.pid, unix.SIGKILL)
 		m.read.Wait()
 	})
@@ -129,7 +129,7 @@ func orDiscard(w io.Writer) io.Writer {
 	return w
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -24,7 +24,7 @@ func (m mount) do() error {
 	return nil
 }
 
-// setupRootfs makes of the bare host file system what a command expects to find.
+// setupRootfs turns the bare host file system into the environment that a command expects.
 func setupRootfs(dir string, writable []string) error {
 	if err := newRoot(filepath.Join(dir, "root"), append(writable, dir)); err != nil {
 		return err
@@ -59,7 +59,7 @@ func setupRootfs(dir string, writable []string) error {
 	return network()
 }
 
-// newRoot makes root, an empty directory of the host, the guest's /: an overlay of all that the host has.
+// newRoot makes root, an empty directory of the host, the guest's /: an overlay of the host's files.
 func newRoot(root string, writable []string) error {
 	if err := (mount{"tmpfs", root, "tmpfs", 0, "size=90%,mode=755"}).do(); err != nil {
 		return err
@@ -85,8 +85,8 @@ func newRoot(root string, writable []string) error {
 			return err
 		}
 	}
-	// The old root ends up on top of the new one, pivot_root(2). chroot(2) would do for us, but user namespaces
-	// could not be made then.
+	// The old root ends up on top of the new one, pivot_root(2). chroot(2) would do here, but would prevent user
+	// namespaces.
 	if err := os.Chdir(over); err != nil {
 		return err
 	}
@@ -103,11 +103,12 @@ func network() error {
 	if err := unix.Sethostname([]byte("uml")); err != nil {
 		return err
 	}
-	// The tunnel drivers are built in: without this each new namespace begins with tunl0, gre0, sit0 and more.
+	// The tunnel drivers are built in: without this each new namespace has tunl0, gre0, sit0 and more.
 	if err := os.WriteFile("/proc/sys/net/core/fb_tunnels_only_for_init_net", []byte("1"), 0); err != nil {
 		return err
 	}
-	// One slow processor lets packets wait while a program starts. The kernel's queues are made for faster ones.
+	// With one slow processor packets queue up while a program starts. The kernel's default queues are too short for
+	// that.
 	for parameter, value := range map[string]string{"netdev_max_backlog": "20000", "rmem_default": "4194304",
 		"rmem_max": "4194304"} {
 		if err := os.WriteFile("/proc/sys/net/core/"+parameter, []byte(value), 0); err != nil {

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Command is what to run in a kernel.
+// Command is a command in a kernel.
 type Command struct {
 	// Kernel is the path of the User-Mode Linux kernel.
 	Kernel string
-	// Argv is the command; PATH of Env leads to it.
+	// Argv is the command; it is searched for in PATH of Env.
 	Argv []string
 	// Dir is its working directory, Env its environment. FAIRLEAD_UML=1 is added.
 	Dir string
@@ -29,11 +29,11 @@ type Command struct {
 	Stdout, Stderr io.Writer
 	// Writable are directories of the host that the command writes to. They must exist.
 	Writable []string
-	// Memory is that of the guest, in MiB. The host gives what is used. 0 means 2048.
+	// Memory is that of the guest, in MiB. The host only provides what is used. 0 means 2048.
 	Memory int
 	// Timeout ends the command with SIGQUIT, and 5 s later with SIGKILL. 0 means no limit.
 	Timeout time.Duration
-	// Log gets what the kernel says. nil: nobody.
+	// Log receives the kernel's log. nil: discarded.
 	Log io.Writer
 }
 
@@ -46,13 +46,13 @@ var ErrTimeout = errors.New("timed out")
 const (
 	// bootLimit is many times the second that a boot takes on an idle machine.
 	bootLimit = 2 * time.Minute
-	// hangLimit is how much longer than its command's Timeout a guest may take to end.
+	// hangLimit is how much longer than its command's Timeout a guest may run.
 	hangLimit = time.Minute
-	// jobVar tells the guest's init the job's directory, by the kernel's command line.
+	// jobVar passes the job's directory to the guest's init, by the kernel's command line.
 	jobVar = "fairlead_job"
 )
 
-// job is what the guest's init must know, and result what it says at the end. Both are files in the job's directory.
+// job is the input of the guest's init, and result its output. Both are files in the job's directory.
 type job struct {
 	Argv, Env, Writable []string
 	Dir                 string
@@ -65,9 +65,9 @@ type result struct {
 	Error   string // why the command was not run
 }
 
-// Run boots a kernel, runs the command and returns its exit code, 128 plus the signal if one ended it. The error
-// says why there is none: the command is not there, it took too long, ctx ended, or the kernel died, with the end
-// of its log then. When Run returns, nothing is left of the guest.
+// Run boots a kernel, runs the command and returns its exit code, 128 plus the signal if one killed it. The error is
+// the reason if there is none: the command does not exist, it timed out, ctx ended, or the kernel died, with the end of
+// its log. When Run returns, nothing is left of the guest.
 func Run(ctx context.Context, c Command) (int, error) {
 	exit, err := run(ctx, c)
 	if err != nil {
@@ -98,7 +98,7 @@ func run(ctx context.Context, c Command) (int, error) {
 	return m.result()
 }
 
-// writeJob makes the job's directory. Its name tells whose it is: those of processes that were killed are removed.
+// writeJob creates the job's directory. Its name has the owner's PID: those of killed processes are removed.
 func (c Command) writeJob() (string, error) {
 	sweep()
 	dir, err := os.MkdirTemp("", fmt.Sprintf("fairlead-uml-%d-", os.Getpid()))
@@ -181,7 +181,7 @@ func (m *machine) await(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// result reads what the guest's init said at its end.
+// result reads the result of the guest's init.
 func (m *machine) result() (int, error) {
 	data, err := os.ReadFile(filepath.Join(m.dir, "result"))
 	if errors.Is(err, fs.ErrNotExist) {

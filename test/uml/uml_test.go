@@ -122,7 +122,7 @@ func TestUMLErrorsSayWhatIsWrong(t *testing.T) {
 		"chdir /nosuch: no such file or directory":     func(c *Command) { c.Dir = "/nosuch" },
 		"starting the kernel":                          func(c *Command) { c.Kernel = "/nosuch" },
 		"/nosuch is to be written to":                  func(c *Command) { c.Writable = []string{"/nosuch"} },
-		// What sysrq-trigger would do is not built in. Killing init panics every kernel.
+		// sysrq-trigger is not built in. Killing init panics every kernel.
 		"Attempted to kill init": func(c *Command) { c.Argv = []string{"sh", "-c", "kill -SEGV 1; sleep 5"} },
 	} {
 		c := good
@@ -133,7 +133,7 @@ func TestUMLErrorsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Whatever ends the run, nothing of it is left.
+// However the run ends, nothing of it is left.
 func TestUMLNothingIsLeft(t *testing.T) {
 	for name, end := range map[string]func(child *os.Process, cancel func()){
 		"the context":   func(_ *os.Process, cancel func()) { cancel() },
@@ -148,8 +148,8 @@ func TestUMLNothingIsLeft(t *testing.T) {
 			var child *os.Process
 			if strings.HasPrefix(name, "kill") {
 				cmd := exec.Command("/proc/self/exe")
-				// No process is made after it says so: one that is just being made asks to be traced when its parent is
-				// dead, and stops for ever.
+				// No process is created after this output: one that is being created requests to be traced when its
+				// parent is dead, and stops for ever.
 				cmd.Env = append(os.Environ(), childScript+"=echo up; while :; do :; done")
 				says, err := cmd.StdoutPipe()
 				if err == nil {

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// Reference is what a node's flows are made of: those that it has without pods, and those that one pod adds, with
-// placeholders for what is the pod's own.
+// Reference is the source of a node's expected flows: those without pods, and those that one pod adds, with
+// placeholders for what is specific to the pod.
 type Reference struct {
 	base   []string
 	perPod []string
 }
 
-// NewReference learns from a node without pods and the same node with one.
+// NewReference reads a node without pods and the same node with one.
 func NewReference(empty, withOne State, pod Pod) (Reference, error) {
 	if wrong := (Reference{base: empty.Flows}).Differences(empty, nil); len(wrong) > 0 {
 		return Reference{}, fmt.Errorf("the node is not empty: %s", strings.Join(wrong, "; "))
@@ -36,7 +36,7 @@ func NewReference(empty, withOne State, pod Pod) (Reference, error) {
 	return r, nil
 }
 
-// own are the texts in flows that are of one pod, each with its placeholder.
+// own are the texts in flows that are specific to one pod, each with its placeholder.
 func own(p Pod, port int) [][2]string {
 	texts := [][2]string{
 		{"in_port=" + strconv.Itoa(port), "in_port={port}"}, {"output:" + strconv.Itoa(port), "output:{port}"},
@@ -62,9 +62,9 @@ func specialize(flow string, p Pod, port int) string {
 	return flow
 }
 
-// Differences says in words what the node has besides what these pods need, and what is missing. None means that each
-// pod has exactly one port, one veth, one lease for each address and one set of flows, and that there is no trace of
-// any other pod.
+// Differences lists what the node has beyond what these pods need, and what is missing. An empty list means that each
+// pod has exactly one port, one veth, one lease for each address and one set of flows, and that nothing of any other
+// pod is left.
 func (r Reference) Differences(s State, pods []Pod) []string {
 	var hostIfs, netns, leases []string
 	flows := slices.Clone(r.base)
@@ -88,7 +88,7 @@ func (r Reference) Differences(s State, pods []Pod) []string {
 	return append(wrong, compare("flow", s.Flows, flows)...)
 }
 
-// compare takes each name as often as it is there.
+// compare counts repeated names.
 func compare(what string, have, want []string) []string {
 	count := map[string]int{}
 	for _, h := range have {

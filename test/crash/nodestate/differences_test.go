@@ -20,11 +20,11 @@ func pod(n byte, port int) (Pod, []string) {
 	}
 }
 
-// Every kind of leftover, and everything that can be missing, is told.
+// Every kind of leftover, and of missing state, is reported.
 func TestDifferences(t *testing.T) {
 	empty := State{Flows: []string{"priority=0 actions=drop", "priority=1,in_port=1 actions=output:2"}}
 	one, oneFlows := pod(1, 12)
-	two, twoFlows := pod(12, 1) // whose numbers are parts of the other's
+	two, twoFlows := pod(12, 1) // its numbers are parts of the other's
 	state := func() State {
 		return State{Leases: map[string]string{"10.0.0.1": one.ContainerID, "10.0.0.12": two.ContainerID},
 			Ports: map[string]int{one.HostIf(): 12, two.HostIf(): 1}, Veths: []string{one.HostIf(), two.HostIf()},

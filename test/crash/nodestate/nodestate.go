@@ -1,6 +1,6 @@
-// Package nodestate reads what a node of a lab has for pods (addresses, interfaces, ports, flows, network namespaces)
-// and says in words how that differs from what the node's pods need. It asks the system, not the agent: what is of a
-// pod is what bears the pod's names, numbers and addresses.
+// Package nodestate reads the state of pods on a node of a lab (addresses, interfaces, ports, flows, network
+// namespaces) and lists how it differs from what the node's pods need. It reads the system's state, not the agent's:
+// state belongs to a pod by the pod's names, numbers and addresses.
 package nodestate
 
 import (
@@ -27,7 +27,7 @@ import (
 // Bridge is the bridge of a lab's nodes.
 const Bridge = "br-int"
 
-// State is what a node has.
+// State is the state of pods on a node.
 type State struct {
 	// Leases are the files of host-local: address and container ID.
 	Leases map[string]string
@@ -41,7 +41,7 @@ type State struct {
 	Flows []string
 }
 
-// Pod is a pod that the node should have.
+// Pod is an expected pod of the node.
 type Pod struct {
 	Name, ContainerID, Netns string
 	IPs                      []netip.Addr
@@ -51,7 +51,7 @@ type Pod struct {
 // HostIf is the name of the pod's port and of the veth behind it.
 func (p Pod) HostIf() string { return link.HostName(p.ContainerID, "eth0") }
 
-// Read looks at the node.
+// Read reads the state of the node.
 func Read(ctx context.Context, h host.Host) (State, error) {
 	var s State
 	var errs []error
@@ -81,7 +81,7 @@ func leases(h host.Host) (map[string]string, error) {
 	out := map[string]string{}
 	for _, e := range entries {
 		if _, err := netip.ParseAddr(e.Name()); err != nil {
-			continue // boot-id, lock, the last address given
+			continue // boot-id, lock, the last allocated address
 		}
 		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -110,12 +110,12 @@ func Veths(h host.Host) (names []string, err error) {
 	return names, err
 }
 
-// IsPodPort knows the form of link.HostName: "fl" and 13 hexadecimal digits.
+// IsPodPort reports whether a name has the form of link.HostName: "fl" and 13 hexadecimal digits.
 func IsPodPort(name string) bool { return podPort.MatchString(name) }
 
 var podPort = regexp.MustCompile(`^fl[0-9a-f]{13}$`)
 
-// table is what "ovs-vsctl --format=json" prints.
+// table is the output of "ovs-vsctl --format=json".
 type table struct{ Data [][]any }
 
 func ports(ctx context.Context, h host.Host) (map[string]int, error) {

@@ -59,7 +59,7 @@ func TestE2EBed(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			tell(t, b)
+			logState(t, b)
 		}
 		down()
 		nothingIsLeft(t, b)
@@ -177,8 +177,8 @@ func bootIDs(ctx context.Context, t *testing.T, b *Bed) {
 	}
 }
 
-// tell logs the state of a failed bed.
-func tell(t *testing.T, b *Bed) {
+// logState logs the state of a failed bed.
+func logState(t *testing.T, b *Bed) {
 	for _, args := range [][]string{{"get", "nodes,pods", "-A", "-o", "wide"}, {"get", "events", "-A"}} {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		out, err := b.Kubectl(ctx, args...)

@@ -49,7 +49,7 @@ func Bare(t testing.TB, o bed.Options) *Cluster {
 	c := &Cluster{Bed: b}
 	t.Cleanup(func() {
 		if t.Failed() {
-			c.tell(t)
+			c.logState(t)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
@@ -81,8 +81,8 @@ func (c *Cluster) AwaitReady(t testing.TB) {
 	Must(t, c.WaitReady(ctx))
 }
 
-// tell logs the state of a failed cluster.
-func (c *Cluster) tell(t testing.TB) {
+// logState logs the state of a failed cluster.
+func (c *Cluster) logState(t testing.TB) {
 	const named = "app.kubernetes.io/name="
 	for _, args := range [][]string{
 		{"get", "nodes,pods", "-A", "-o", "wide"},

@@ -19,7 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Identities by certificate. RBAC of a new API server knows all of them.
+// Identities by certificate. RBAC of a new API server has all of them.
 const (
 	admin             = "admin"
 	controllerManager = "controller-manager"
@@ -29,10 +29,10 @@ const (
 	kubeletClient     = "apiserver-kubelet-client"
 )
 
-// kubelet is the identity of a node's kubelet, as the Node authorizer knows it.
+// kubelet is the identity of a node's kubelet for the Node authorizer.
 func kubelet(node string) string { return "kubelet-" + node }
 
-// authority signs the certificates of one cluster. Its key is in the directory pki and nowhere else.
+// authority signs the certificates of one cluster. Its key is only in the directory pki.
 type authority struct {
 	dir    string // where files are written
 	server string // URL of the API server, in kubeconfigs
@@ -42,9 +42,9 @@ type authority struct {
 	serial int64
 }
 
-// makeCertificates writes everything that proves who is who in the cluster into dir: the authority's certificate, the
-// API server's for its addresses and names, the key that signs ServiceAccount tokens, and a kubeconfig per identity, of
-// which each kubelet has one.
+// makeCertificates writes all credentials of the cluster into dir: the authority's certificate, the API server's for
+// its addresses and names, the key that signs ServiceAccount tokens, and a kubeconfig per identity, of which each
+// kubelet has one.
 func makeCertificates(dir, server string, addrs []netip.Addr, kubelets []string) error {
 	a, err := newAuthority(dir, server)
 	if err != nil {
@@ -89,7 +89,7 @@ func newAuthority(dir, server string) (*authority, error) {
 	}
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: "fairlead-lab-ca"}, IsCA: true,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
-	a.cert = template // it signs itself
+	a.cert = template // self-signed
 	der, err := a.sign(template, &a.key.PublicKey)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (a *authority) issue(name string, template *x509.Certificate) error {
 	return a.writeKey(name+".key", key)
 }
 
-// kubeconfig writes NAME.kubeconfig, which holds all that it refers to.
+// kubeconfig writes NAME.kubeconfig, with certificates and key embedded.
 func (a *authority) kubeconfig(name string) error {
 	cert, err := os.ReadFile(filepath.Join(a.dir, name+".crt"))
 	if err != nil {
@@ -147,8 +147,8 @@ func (a *authority) kubeconfig(name string) error {
 	return a.write(name+".kubeconfig", data)
 }
 
-// Kubeconfig is the file with which a client finds the API server at the URL server, whose authority's certificate is
-// ca (PEM), and says who it is.
+// Kubeconfig is a kubeconfig for the API server at the URL server, with its authority's certificate ca (PEM) and the
+// client's credentials who.
 func Kubeconfig(server string, ca []byte, who *clientcmdapi.AuthInfo) ([]byte, error) {
 	const name = "lab"
 	c := clientcmdapi.NewConfig()

@@ -11,20 +11,19 @@ import (
 )
 
 // kubectl returns the command line and the environment of kubectl as the administrator, on the control plane's host.
-// What it caches stays there, and what the user has set for other clusters does not count.
+// Its cache stays there, and the user's settings for other clusters are ignored.
 func (p Plane) kubectl(args []string) (argv, env []string) {
 	env = append(host.Env(), "KUBECONFIG="+p.AdminKubeconfig(), "KUBECACHEDIR=/run/lab/kubectl", "KUBERC=off")
 	return append([]string{p.Program, "kubectl"}, args...), env
 }
 
-// ExecKubectl replaces this process by kubectl. It returns only if it fails.
+// ExecKubectl replaces this process with kubectl. It returns only if it fails.
 func (p Plane) ExecKubectl(args []string) error {
 	argv, env := p.kubectl(args)
 	return p.Host.Exec("", argv, env)
 }
 
-// Kubectl runs kubectl as the administrator and returns what it printed to standard output. An error has what it
-// printed to standard error.
+// Kubectl runs kubectl as the administrator and returns its standard output. An error contains its standard error.
 func (p Plane) Kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	argv, env := p.kubectl(args)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)

@@ -36,7 +36,7 @@ func (p Plane) writeKubeProxyConfig(h host.Host, mode string) error {
 		return err
 	}
 	local := "ClusterCIDR"
-	if clusterCIDR == "" { // somebody else gives podCIDRs
+	if clusterCIDR == "" { // another allocator assigns podCIDRs
 		local = "NodeCIDR"
 	}
 	config, err := yaml.Marshal(map[string]any{
@@ -45,7 +45,7 @@ func (p Plane) writeKubeProxyConfig(h host.Host, mode string) error {
 		"clientConnection": map[string]any{"kubeconfig": kubeProxyKubeconfig},
 		"clusterCIDR":      clusterCIDR,
 		"detectLocalMode":  local,
-		// 0 leaves the machine's settings alone: these are not of a network namespace.
+		// 0 leaves the machine's settings unchanged: these are not per network namespace.
 		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
 	})
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// Part is a program of the control plane.
+// Part is a component of the control plane.
 type Part string
 
-// The parts, in the order in which they are started.
+// The components, in the order in which they are started.
 const (
 	Etcd      Part = "etcd"
 	APIServer Part = "apiserver"
@@ -28,10 +28,10 @@ const (
 	Scheduler Part = "scheduler"
 )
 
-// Parts are those of every control plane, in the order in which they are started.
+// Parts are the components of every control plane, in the order in which they are started.
 func Parts() []Part { return []Part{Etcd, APIServer, KCM} }
 
-// Parts are those of this control plane, in the order in which they are started.
+// Parts are the components of this control plane, in the order in which they are started.
 func (p Plane) Parts() []Part {
 	if len(p.Kubelets) == 0 {
 		return Parts()
@@ -39,7 +39,7 @@ func (p Plane) Parts() []Part {
 	return append(Parts(), Scheduler)
 }
 
-// program is what kubeparts calls the part.
+// program is the component's name in kubeparts.
 func (p Part) program() string {
 	switch p {
 	case APIServer:
@@ -53,10 +53,10 @@ func (p Part) program() string {
 	}
 }
 
-// Flags are those of a program, without the leading dashes.
+// Flags are the flags of a program, without the leading dashes.
 type Flags map[string]string
 
-// ParseFlags reads "flag=value" of each entry. A flag of the lab's own is taken away by "flag-".
+// ParseFlags reads "flag=value" of each entry. "flag-" removes one of the lab's own flags.
 func ParseFlags(set []string) (Flags, error) {
 	out := Flags{}
 	for _, s := range set {
@@ -73,7 +73,7 @@ func ParseFlags(set []string) (Flags, error) {
 	return out, nil
 }
 
-// FlagsOfParts sorts "PART.FLAG=VALUE" and "PART.FLAG-" by part, which must be one of parts.
+// FlagsOfParts groups "PART.FLAG=VALUE" and "PART.FLAG-" by component, which must be one of parts.
 func FlagsOfParts(set []string, parts []Part) (map[Part]Flags, error) {
 	byPart := map[Part][]string{}
 	for _, s := range set {
@@ -96,7 +96,7 @@ func FlagsOfParts(set []string, parts []Part) (map[Part]Flags, error) {
 // removed is a value that no flag has.
 const removed = "\x00"
 
-// args are the command line of the flags.
+// args is the command line of the flags.
 func (f Flags) args() []string {
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(f)) {
@@ -111,16 +111,16 @@ func (p Plane) process(part Part) host.Process {
 	return host.Process{Host: p.Host, Name: part.program()}
 }
 
-// PID is the part's process ID, 0 if it does not run.
+// PID is the component's process ID, 0 if it does not run.
 func (p Plane) PID(part Part) int { return p.process(part).PID() }
 
-// Log is the path of what the part has printed.
+// Log is the path of the component's output.
 func (p Plane) Log(part Part) string { return p.process(part).Log() }
 
-// Tail is the end of that, at most that many lines.
+// Tail is the end of the log, at most that many lines.
 func (p Plane) Tail(part Part, lines int) string { return p.process(part).Tail(lines) }
 
-// Start starts a part and waits until it serves. What set says is kept for the starts to come.
+// Start starts a component and waits until it serves. The flags in set are kept for later starts.
 func (p Plane) Start(ctx context.Context, part Part, set Flags) error {
 	flags, err := p.allFlags(part, set)
 	if err != nil {
@@ -138,28 +138,28 @@ func (p Plane) Start(ctx context.Context, part Part, set Flags) error {
 	return nil
 }
 
-// Stop ends a part with SIGTERM and waits until it is gone.
+// Stop stops a component with SIGTERM and waits until it has exited.
 func (p Plane) Stop(ctx context.Context, part Part) error {
 	p.showEnd(ctx, part)
 	return p.process(part).End(ctx, unix.SIGTERM)
 }
 
-// showEnd says in the Pod of kube-controller-manager that it ends, if an API server is there to be told.
+// showEnd sets the Pod of kube-controller-manager to not ready, if the API server is reachable.
 func (p Plane) showEnd(ctx context.Context, part Part) {
 	if part == KCM && p.PID(APIServer) != 0 {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_ = p.showReady(ctx, corev1.ConditionFalse) // the end of the process counts, not the tale of it
+		_ = p.showReady(ctx, corev1.ConditionFalse) // the exit of the process counts, not its report
 	}
 }
 
-// Kill ends a part with SIGKILL.
+// Kill stops a component with SIGKILL.
 func (p Plane) Kill(ctx context.Context, part Part) error {
 	p.showEnd(ctx, part)
 	return p.process(part).End(ctx, unix.SIGKILL)
 }
 
-// Restart ends a part with SIGTERM and starts it again, with what set changes.
+// Restart stops a component with SIGTERM and starts it again, with the changes in set.
 func (p Plane) Restart(ctx context.Context, part Part, set Flags) error {
 	if err := p.Stop(ctx, part); err != nil {
 		return err
@@ -167,13 +167,13 @@ func (p Plane) Restart(ctx context.Context, part Part, set Flags) error {
 	return p.Start(ctx, part, set)
 }
 
-// Pause makes a part hang (SIGSTOP): its connections stay, and nothing answers on them.
+// Pause stalls a component (SIGSTOP): its connections stay open without an answer.
 func (p Plane) Pause(part Part) error { return p.process(part).Signal(unix.SIGSTOP) }
 
-// Resume lets a part that hangs go on.
+// Resume continues a stalled component.
 func (p Plane) Resume(part Part) error { return p.process(part).Signal(unix.SIGCONT) }
 
-// Wipe makes the cluster forget everything: it ends all parts, deletes etcd's data and starts them again.
+// Wipe deletes all objects of the cluster: it stops all components, deletes etcd's data and starts them again.
 func (p Plane) Wipe(ctx context.Context) error {
 	parts := p.Parts()
 	for _, part := range slices.Backward(parts) {
@@ -187,7 +187,7 @@ func (p Plane) Wipe(ctx context.Context) error {
 	return p.StartAll(ctx, func(Part) {})
 }
 
-// StartAll starts the parts that do not run, in their order; progress is told each.
+// StartAll starts the components that do not run, in their order; progress is called for each.
 func (p Plane) StartAll(ctx context.Context, progress func(Part)) error {
 	for _, part := range p.Parts() {
 		if p.PID(part) != 0 {
@@ -201,7 +201,7 @@ func (p Plane) StartAll(ctx context.Context, progress func(Part)) error {
 	return nil
 }
 
-// allFlags are those that the part is started with. What set says is kept.
+// allFlags are the flags for the start of a component. Those in set are kept.
 func (p Plane) allFlags(part Part, set Flags) (Flags, error) {
 	kept, err := p.keep(part, set)
 	if err != nil {
@@ -212,7 +212,7 @@ func (p Plane) allFlags(part Part, set Flags) (Flags, error) {
 	return flags, nil
 }
 
-// keep adds set to what was set for the part before, and returns both.
+// keep adds set to the component's kept flags, and returns both.
 func (p Plane) keep(part Part, set Flags) (Flags, error) {
 	file := p.Host.Private("/run/lab/" + part.program() + ".flags")
 	kept := Flags{}
@@ -224,7 +224,7 @@ func (p Plane) keep(part Part, set Flags) (Flags, error) {
 		return nil, err
 	}
 	if len(set) == 0 {
-		return kept, nil // others read the file at the same time
+		return kept, nil // others may read the file at the same time
 	}
 	maps.Copy(kept, set)
 	if data, err = json.Marshal(kept); err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// Where things are on the host.
+// Paths on the host.
 const (
 	pkiDir  = "/run/lab/pki"
 	etcdDir = "/run/lab/etcd"
@@ -32,7 +32,7 @@ const (
 	auditLog    = "/run/lab/audit.log"
 )
 
-// auditAll has every request kept when it is answered, with who asked for what, and a watch also when it begins.
+// auditAll logs every request when it is answered, with user, verb and object, and a watch also when it begins.
 const auditAll = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -40,7 +40,7 @@ rules:
 - level: Metadata
 `
 
-// Port is where the API server listens.
+// Port is the port of the API server.
 const Port = 6443
 
 // Plane is the control plane of one cluster.
@@ -51,16 +51,16 @@ type Plane struct {
 	Program string
 	// Addrs are the addresses of the host, the primary one first.
 	Addrs []netip.Addr
-	// ServiceCIDRs are the ranges of ClusterIPs, ClusterCIDRs those that podCIDRs are cut from; one of each family.
+	// ServiceCIDRs are the ranges of ClusterIPs, ClusterCIDRs those of podCIDRs; one of each family.
 	ServiceCIDRs, ClusterCIDRs []netip.Prefix
-	// Kubelets are the names of the nodes on which real kubelets run. With them there are a scheduler, and controllers
-	// that judge nodes by kubelet's heartbeats; without, nobody sends any.
+	// Kubelets are the names of the nodes on which real kubelets run. With them there are a scheduler, and the
+	// controllers that depend on kubelet's heartbeats; without kubelets there are no heartbeats.
 	Kubelets []string
-	// Audit has the API server keep an audit log: AuditLog.
+	// Audit enables the API server's audit log: AuditLog.
 	Audit bool
 }
 
-// Prepare makes keys, certificates and kubeconfigs, and sets flags of parts that are not the lab's.
+// Prepare creates keys, certificates and kubeconfigs, and sets flags of components that differ from the lab's.
 func (p Plane) Prepare(set map[Part]Flags) error {
 	if err := os.MkdirAll(p.Host.Private(pkiDir), 0o700); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (p Plane) Prepare(set map[Part]Flags) error {
 	return nil
 }
 
-// URL is the API server's.
+// URL is the URL of the API server.
 func (p Plane) URL() string {
 	return "https://" + net.JoinHostPort(p.Addrs[0].String(), strconv.Itoa(Port))
 }
@@ -101,12 +101,12 @@ func (p Plane) KubeletKubeconfig(node string) ([]byte, error) {
 	return os.ReadFile(p.file(kubelet(node) + ".kubeconfig"))
 }
 
-// AuditLog is the path of the API server's audit log, JSON lines (audit.k8s.io/v1 Event), if Audit has one kept.
+// AuditLog is the path of the API server's audit log, JSON lines (audit.k8s.io/v1 Event), if Audit is set.
 func (p Plane) AuditLog() string { return p.Host.Private(auditLog) }
 
 func (p Plane) file(name string) string { return p.Host.Private(filepath.Join(pkiDir, name)) }
 
-// Client talks to the API server as the administrator. It connects from the host, wherever it is used.
+// Client is a client of the API server with the administrator's rights. It connects from the host, wherever it is used.
 func (p Plane) Client() (*kubernetes.Clientset, error) {
 	config, err := p.Config()
 	if err != nil {
@@ -115,7 +115,7 @@ func (p Plane) Client() (*kubernetes.Clientset, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// Config is how clients of other kinds talk to the Kubernetes API as the administrator.
+// Config is the configuration of other Kubernetes clients with the administrator's rights.
 func (p Plane) Config() (*rest.Config, error) {
 	data, err := os.ReadFile(p.file(admin + ".kubeconfig"))
 	if err != nil {
@@ -139,7 +139,7 @@ func (p Plane) dial(ctx context.Context, network, addr string) (conn net.Conn, e
 	return conn, err
 }
 
-// flags are the lab's for a part.
+// flags are the lab's flags of a component.
 func (p Plane) flags(part Part) Flags {
 	switch part {
 	case Etcd:
@@ -201,8 +201,8 @@ func (p Plane) schedulerFlags() Flags {
 		"leader-elect": "false", "bind-address": "127.0.0.1"}
 }
 
-// kcmFlags without kubelets leave out the controllers that judge nodes by their heartbeats: they would evict all pods
-// after five minutes.
+// kcmFlags without kubelets disable the controllers that depend on their heartbeats: they would evict all pods after
+// five minutes.
 func (p Plane) kcmFlags() Flags {
 	pki := func(name string) string { return filepath.Join(pkiDir, name) }
 	kubeconfig := pki(controllerManager + ".kubeconfig")
@@ -214,7 +214,7 @@ func (p Plane) kcmFlags() Flags {
 		"allocate-node-cidrs": "true", "cluster-cidr": join(p.ClusterCIDRs),
 		"service-cluster-ip-range": join(p.ServiceCIDRs),
 		"leader-elect":             "false", "bind-address": "127.0.0.1",
-		"kube-api-qps": "300", "kube-api-burst": "500", // else its own limits make it slow to start
+		"kube-api-qps": "300", "kube-api-burst": "500", // otherwise its own limits slow down its start
 	}
 	if len(p.Kubelets) == 0 {
 		f["controllers"] = "*,-node-lifecycle-controller,-taint-eviction-controller"
@@ -238,16 +238,16 @@ func join(cidrs []netip.Prefix) string {
 	return strings.Join(out, ",")
 }
 
-// ClusterCIDR is what kube-controller-manager was told to cut podCIDRs from; empty if it was told nothing.
+// ClusterCIDR is kube-controller-manager's flag; empty if it is not set.
 func (p Plane) ClusterCIDR() (string, error) {
 	flags, err := p.allFlags(KCM, nil)
 	return strings.TrimPrefix(flags["cluster-cidr"], removed), err
 }
 
-// startTimeout is how long a part may take to serve. On two busy cores the API server has taken 30 s.
+// startTimeout is the time limit for a component to serve. On two busy cores the API server has taken 30 s.
 const startTimeout = 2 * time.Minute
 
-// await waits until the part serves, and returns early if it has ended.
+// await waits until the component serves, and returns early if it has exited.
 func (p Plane) await(ctx context.Context, part Part) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -271,8 +271,8 @@ func (p Plane) await(ctx context.Context, part Part) error {
 	}
 }
 
-// Serves returns nil if the part does its work: etcd accepts connections, the API server is ready,
-// kube-controller-manager has made the ServiceAccount without which no Pod is accepted, the scheduler is healthy.
+// Serves returns nil if the component works: etcd accepts connections, the API server is ready, kube-controller-manager
+// has created the ServiceAccount without which no Pod is accepted, the scheduler is healthy.
 func (p Plane) Serves(ctx context.Context, client kubernetes.Interface, part Part) error {
 	if p.PID(part) == 0 {
 		return fmt.Errorf("%s does not run", part.program())
@@ -302,7 +302,8 @@ func (p Plane) Serves(ctx context.Context, client kubernetes.Interface, part Par
 	return err
 }
 
-// healthy asks kube-controller-manager or the scheduler where it listens, with a certificate that it makes for itself.
+// healthy requests the health of kube-controller-manager or the scheduler at its port, which has a self-signed
+// certificate.
 func (p Plane) healthy(ctx context.Context, port int) error {
 	url := fmt.Sprintf("https://127.0.0.1:%d/healthz", port)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

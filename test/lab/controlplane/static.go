@@ -10,14 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// kcmPod is the Pod that stands for kube-controller-manager, as kubelet's mirror Pod does where it is a static Pod: its
-// command is there to read. It belongs to no node, so that nobody takes it away.
+// kcmPod is the Pod that represents kube-controller-manager, as kubelet's mirror Pod does for a static Pod: it shows
+// its command. It belongs to no node, so that no controller deletes it.
 const kcmPod = "kube-controller-manager-control-plane"
 
-// showTimeout is how long kube-controller-manager may take to make the ServiceAccount that a Pod needs.
+// showTimeout is the time limit for kube-controller-manager to create the ServiceAccount that a Pod needs.
 const showTimeout = 20 * time.Second
 
-// show makes the Pod for kube-controller-manager with this command.
+// show creates the Pod of kube-controller-manager with this command.
 func (p Plane) show(ctx context.Context, command []string) error {
 	client, err := p.Client()
 	if err != nil {
@@ -47,7 +47,7 @@ func (p Plane) show(ctx context.Context, command []string) error {
 	return p.showReady(ctx, corev1.ConditionTrue)
 }
 
-// showReady says in the Pod's status whether kube-controller-manager runs. Before the first start there is no Pod.
+// showReady writes to the Pod's status whether kube-controller-manager runs. Before the first start there is no Pod.
 func (p Plane) showReady(ctx context.Context, ready corev1.ConditionStatus) error {
 	client, err := p.Client()
 	if err != nil {

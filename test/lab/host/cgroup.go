@@ -18,15 +18,15 @@ const cgroupRoot = "/sys/fs/cgroup"
 
 // hierarchy is one tree of cgroups, cgroups(7).
 type hierarchy struct {
-	// options mount it, such as "cpu,cpuacct" or "none,name=systemd"; of version 2 they are empty.
+	// options are its mount options, such as "cpu,cpuacct" or "none,name=systemd"; they are empty for version 2.
 	options string
-	// mount is where it is mounted.
+	// mount is its mount point.
 	mount string
 	// own is the path below mount of this process's cgroup.
 	own string
 }
 
-// hierarchies reads /proc/PID/cgroup. unified says that version 2 is mounted at cgroupRoot itself.
+// hierarchies parses /proc/PID/cgroup. unified means that version 2 is mounted at cgroupRoot itself.
 func hierarchies(text string, unified bool) []hierarchy {
 	var out []hierarchy
 	for line := range strings.Lines(strings.TrimSpace(text)) {
@@ -54,11 +54,11 @@ func isUnified() bool {
 	return unix.Statfs(cgroupRoot, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// cgroupList is where a host's cgroups are noted.
+// cgroupList is the file that lists a host's cgroups.
 func (h Host) cgroupList() string { return filepath.Join(h.Dir, "cgroups") }
 
-// makeCgroups makes the host's cgroup in every hierarchy and notes where they are. In version 1 they are below this
-// process's, in version 2 below the root, as only there a cgroup may have both processes and children that share out.
+// makeCgroups creates the host's cgroup in every hierarchy and records the paths. In version 1 they are below this
+// process's, in version 2 below the root, as only there a cgroup may have both processes and children with controllers.
 func (h Host) makeCgroups() ([]string, error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -73,7 +73,7 @@ func (h Host) makeCgroups() ([]string, error) {
 			dir = filepath.Join(y.mount, name)
 		}
 		if _, err := os.Stat(y.mount); errors.Is(err, fs.ErrNotExist) {
-			continue // a hierarchy of version 2 that is there and not mounted
+			continue // a hierarchy of version 2 that exists and is not mounted
 		}
 		dirs = append(dirs, dir)
 	}
@@ -94,7 +94,7 @@ func (h Host) makeCgroups() ([]string, error) {
 	return dirs, nil
 }
 
-// inherit gives a new cgroup of the controller cpuset what no process can enter without.
+// inherit sets the files of a new cgroup of the controller cpuset without which no process can enter it.
 func inherit(dir string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
@@ -115,7 +115,7 @@ func inherit(dir string) error {
 	return err
 }
 
-// share has the children of a cgroup of version 2 share out all that it may.
+// share enables all available controllers for the children of a cgroup of version 2.
 func share(dir string) error {
 	controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -156,7 +156,7 @@ func mountCgroups(lines string) error {
 	if !unified {
 		return writeJoins(dirs)
 	}
-	// No cgroup but the root may have both processes and children that share out.
+	// Only the root cgroup may have both processes and children with controllers.
 	own := filepath.Join(cgroupRoot, "system")
 	if err := os.MkdirAll(own, 0o755); err != nil {
 		return err
@@ -170,12 +170,12 @@ func mountCgroups(lines string) error {
 	return writeJoins([]string{own})
 }
 
-// isUnifiedLines says whether there is no hierarchy of version 1.
+// isUnifiedLines reports whether there is no hierarchy of version 1.
 func isUnifiedLines(lines string) bool {
 	return !slices.ContainsFunc(hierarchies(lines, false), func(y hierarchy) bool { return y.options != "" })
 }
 
-// removeCgroups removes the host's cgroups, deepest first. They are empty soon after its processes have ended.
+// removeCgroups removes the host's cgroups, deepest first. They become empty soon after its processes have exited.
 func (h Host) removeCgroups(ctx context.Context) error {
 	list, err := os.ReadFile(h.cgroupList())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -200,7 +200,7 @@ func (h Host) removeCgroups(ctx context.Context) error {
 	return os.Remove(h.cgroupList())
 }
 
-// removeTree removes directories only: the files in them are the kernel's.
+// removeTree removes directories only: the files in them belong to the kernel.
 func removeTree(dir string) error {
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

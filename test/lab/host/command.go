@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Run runs cmd and makes what it printed part of the error. Within Do it runs on the host.
+// Run runs cmd and includes its output in the error. Within Do it runs on the host.
 func Run(cmd *exec.Cmd) error {
 	cmd.Env = Env()
 	out, err := cmd.CombinedOutput()
@@ -23,8 +23,8 @@ func Run(cmd *exec.Cmd) error {
 	return errors.New(filepath.Base(cmd.Path) + ": " + text)
 }
 
-// Env is the environment without the variables that lead Open vSwitch's programs away from their default paths, and
-// kubectl to the user's own clusters: of two values of one variable a program may take the first.
+// Env is the environment without the variables that change the default paths of Open vSwitch's programs, or point
+// kubectl to the user's own clusters: of two values of one variable a program may use the first.
 func Env() []string {
 	var env []string
 	for _, v := range os.Environ() {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// kubectl in a lab must not find its way to the user's cluster.
+// kubectl in a lab must not reach the user's cluster.
 func TestEnv(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/mine")
 	t.Setenv("OVS_RUNDIR", "/elsewhere")

@@ -13,17 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
-// Bind puts the directory Source of the machine at Target on the host.
+// Bind mounts the directory Source of the machine at Target on the host.
 type Bind struct {
 	Source, Target string
 	ReadOnly       bool
 }
 
-// overlaid are the directories in which a host may create what it likes without touching the machine's.
+// overlaid are directories in which a host may write without changing the machine's.
 var overlaid = [...]string{"/etc", "/opt", "/var"}
 
-// private are directories of which every host has its own, empty at first. They are Host.Private outside.
-// /run comes last (ownRun): it hides the lab's directory, where the sources of all binds are.
+// private are directories of which every host has its own, initially empty. They are Host.Private outside. /run comes
+// last (ownRun): it hides the lab's directory, where the sources of all binds are.
 var private = [...]string{
 	"/etc/cni", "/etc/fairlead", "/etc/openvswitch", "/opt/cni",
 	"/var/lib/cni", "/var/lib/fairlead", "/var/lib/openvswitch", "/var/log/openvswitch",
@@ -34,12 +34,12 @@ var private = [...]string{
 // /run/openvswitch/db.sock.
 func (h Host) Private(path string) string { return filepath.Join(h.Dir, "root", path) }
 
-// bootID is what the host has at /proc/sys/kernel/random/boot_id, random(4).
+// bootID is the source of the host's /proc/sys/kernel/random/boot_id, random(4).
 func (h Host) bootID() string { return filepath.Join(h.Dir, "boot-id") }
 
-// Create makes the host called name below hostsDir: new namespaces, loopback up, host name and boot ID set, own
-// directories, and binds on top. Of a host that was shut down it makes the next boot. hostsDir must be on a mount that
-// is not shared, or the mount namespace cannot be pinned.
+// Create creates the host called name below hostsDir: new namespaces, loopback up, host name and boot ID set, own
+// directories, and binds on top. For a host that was shut down it is the next boot. hostsDir must be on a mount that is
+// not shared, otherwise the mount namespace cannot be pinned.
 func Create(hostsDir, name string, binds ...Bind) (Host, error) {
 	h := At(hostsDir, name)
 	for _, dir := range private {
@@ -93,8 +93,8 @@ func (h Host) makePins() error {
 	return nil
 }
 
-// bindPins keeps the namespaces of thread tid. It runs outside of them: a mount namespace can only be pinned in an
-// older one.
+// bindPins pins the namespaces of thread tid. It runs outside of them: a mount namespace can only be pinned in an older
+// one.
 func (h Host) bindPins(tid int) error {
 	for _, p := range pinned {
 		source := fmt.Sprintf("/proc/%d/task/%d/ns/%s", os.Getpid(), tid, p.file)
@@ -105,7 +105,7 @@ func (h Host) bindPins(tid int) error {
 	return nil
 }
 
-// setupMounts sets up the new namespaces that the calling thread is in.
+// setupMounts sets up the new namespaces of the calling thread.
 func (h Host) setupMounts(binds []Bind) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making the mounts private: %w", err)
@@ -161,8 +161,8 @@ func (h Host) overlay(dir string) error {
 	return nil
 }
 
-// ownRun gives the host its own /run. What is mounted below the machine's goes: nobody would see it, but it keeps
-// namespaces that others let go of, and kubelet looks for the file system of its directory among all mounts.
+// ownRun mounts the host's own /run. Mounts below the machine's /run are unmounted: they would be invisible, but keep
+// namespaces alive that others have released, and kubelet searches all mounts for the file system of its directory.
 func (h Host) ownRun() error {
 	const run = "/run"
 	own, err := unix.OpenTree(unix.AT_FDCWD, h.Private(run), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
@@ -179,7 +179,7 @@ func (h Host) ownRun() error {
 			continue
 		}
 		err := unix.Unmount(m.Target, unix.MNT_DETACH)
-		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // its owner may have ended it
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // it may be unmounted already
 			return fmt.Errorf("unmounting the machine's %s: %w", m.Target, err)
 		}
 	}

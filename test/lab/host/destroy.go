@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Destroy lets go of the host's namespaces and deletes its directory. With its processes gone (Kill), that ends
-// everything inside: interfaces, mounts, routes, the namespaces of its pods. Deleting the pins also undoes the copies
-// of them that hosts made later have among their mounts. What is not there any more is no error.
+// Destroy releases the host's namespaces and deletes its directory. Once its processes are gone (Kill), that removes
+// everything inside: interfaces, mounts, routes, the namespaces of its pods. Deleting the pins also removes their
+// copies among the mounts of hosts that were created later. What no longer exists is not an error.
 func (h Host) Destroy() error {
 	if err := h.unmount(); err != nil {
 		return err
@@ -21,7 +21,7 @@ func (h Host) Destroy() error {
 	return os.RemoveAll(h.Dir)
 }
 
-// ShutDown is Destroy of all but what a machine has on its disks: /run is empty afterwards. Create is the next boot.
+// ShutDown is Destroy of everything except a machine's disks: /run is empty afterwards. Create is the next boot.
 func (h Host) ShutDown() error {
 	if err := h.unmount(); err != nil {
 		return err
@@ -44,10 +44,10 @@ func (h Host) unmount() error {
 	return h.removeCgroups(ctx)
 }
 
-// cgroupTimeout is how long cgroups may take to be empty after their processes have ended.
+// cgroupTimeout is the time limit for cgroups to become empty after their processes have exited.
 const cgroupTimeout = 10 * time.Second
 
-// MakeNetns makes an empty network namespace with loopback up, and pins it at the path file on the host. The
+// MakeNetns creates an empty network namespace with loopback up, and pins it at the path file on the host. The
 // namespace belongs to the host: it ends with it.
 func (h Host) MakeNetns(file string) error {
 	return h.Do(func() error {
@@ -89,7 +89,7 @@ func (h Host) HasNetns(file string) bool {
 	return err == nil
 }
 
-// RemoveNetns lets go of the network namespace at the path file on the host. One that is not there is no error.
+// RemoveNetns releases the network namespace at the path file on the host. A missing one is not an error.
 func (h Host) RemoveNetns(file string) error {
 	return h.Do(func() error {
 		for {

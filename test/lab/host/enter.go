@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host names one host. The zero value is no host; At and Create make one.
+// Host is one host. The zero value is no host; At and Create return one.
 type Host struct {
 	// Name is its host name.
 	Name string
-	// Dir holds its pins and private directories, seen from the machine.
+	// Dir is the machine's path of its pins and private directories.
 	Dir string
 }
 
@@ -31,14 +31,14 @@ func (h Host) Exists() bool {
 	return err == nil
 }
 
-// pinned says which namespace each file in Dir/ns holds. Mount comes last, because it is entered last: afterwards
-// the paths of the machine are out of sight.
+// pinned are the namespaces of the files in Dir/ns. Mount comes last, because it is entered last: afterwards the paths
+// of the machine are not reachable.
 var pinned = [...]struct {
 	file string
 	flag int
 }{{"net", unix.CLONE_NEWNET}, {"uts", unix.CLONE_NEWUTS}, {"mnt", unix.CLONE_NEWNS}}
 
-// ownProcesses are those of a host with a process 1, pinned and entered when it runs.
+// ownProcesses are the namespaces of a host with a process 1, pinned and entered when it runs.
 var ownProcesses = [...]struct {
 	file string
 	flag int
@@ -46,8 +46,8 @@ var ownProcesses = [...]struct {
 
 func (h Host) pin(file string) string { return filepath.Join(h.Dir, "ns", file) }
 
-// Do runs f on a thread that is in the host's namespaces and is thrown away afterwards. What f opens or starts from
-// its own goroutine is of the host: files, sockets, processes.
+// Do runs f on a thread in the host's namespaces that terminates afterwards. What f opens or starts from its own
+// goroutine belongs to the host: files, sockets, processes.
 func (h Host) Do(f func() error) error {
 	return onThrowaway(func() error {
 		if err := h.enter(); err != nil {
@@ -57,7 +57,7 @@ func (h Host) Do(f func() error) error {
 	})
 }
 
-// DoNet is Do with the network namespace of the file netns, a path as the host sees it, in place of the host's own.
+// DoNet is Do with the network namespace of the file netns, a path on the host, in place of the host's own.
 func (h Host) DoNet(netns string, f func() error) error {
 	return h.Do(func() error {
 		if err := enterNet(netns); err != nil {
@@ -70,8 +70,8 @@ func (h Host) DoNet(netns string, f func() error) error {
 // Start starts cmd on the host. Its paths are the host's; wait for it anywhere.
 func (h Host) Start(cmd *exec.Cmd) error { return h.Do(cmd.Start) }
 
-// Exec replaces this process by argv on the host, in the network namespace netns if that is not empty. It keeps the
-// working directory where the host has it too. It returns only if it fails.
+// Exec replaces this process with argv on the host, in the network namespace netns if that is not empty. It keeps the
+// working directory if the host has it too. It returns only if it fails.
 func (h Host) Exec(netns string, argv, env []string) error {
 	cwd, _ := os.Getwd()
 	runtime.LockOSThread()
@@ -136,9 +136,9 @@ func enterNet(netns string) error {
 	return nil
 }
 
-// onThrowaway runs f on a locked thread that ends with it, so f may change the thread's namespaces. The main thread
-// is no such thread: Go parks it instead of ending it, and /proc/self shows its namespaces as the process's. If the
-// goroutine happens to be there, it stays while another goroutine runs f elsewhere.
+// onThrowaway runs f on a locked thread that terminates with it, so f may change the thread's namespaces. The main
+// thread cannot be used: Go parks it instead of terminating it, and /proc/self shows its namespaces as the process's.
+// If the goroutine happens to be on it, it stays there while another goroutine runs f elsewhere.
 func onThrowaway(f func() error) error {
 	errc := make(chan error, 1)
 	go func() {

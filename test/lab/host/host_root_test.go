@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// labDir is a directory on a private mount of its own, as Create wants it.
+// labDir is a directory on a private mount of its own, as Create requires.
 func labDir(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -153,7 +153,7 @@ func TestRootKillEndsTheHostsProcessesAndNoOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer outside.Process.Kill()
-	// One in the host's namespaces, one that has left them for its own but for the host name's.
+	// One in the host's namespaces, and one that shares only the UTS namespace with it.
 	ofA := []*exec.Cmd{start(a, "sleep", "1000"), start(a, "unshare", "--net", "--mount", "sleep", "1000")}
 
 	if !a.Runs(ofA[0].Process.Pid) || a.Runs(ofB.Process.Pid) || a.Runs(outside.Process.Pid) {
@@ -185,7 +185,7 @@ func TestRootKillEndsTheHostsProcessesAndNoOthers(t *testing.T) {
 func TestRootDestroyLeavesNothing(t *testing.T) {
 	dir := labDir(t)
 	a := create(t, dir, "hosta")
-	b := create(t, dir, "hostb") // made later: its mounts were copied when a's pins were there
+	b := create(t, dir, "hostb") // created later: its mounts were copied when a's pins existed
 	if err := a.MakeNetns("/run/pod"); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestRootDestroyLeavesNothing(t *testing.T) {
 			t.Errorf("mount %s is still there", m.Target)
 		}
 	}
-	deadline := time.Now().Add(5 * time.Second) // the kernel ends namespaces in a work queue
+	deadline := time.Now().Add(5 * time.Second) // the kernel destroys namespaces in a work queue
 	for alive() && time.Now().Before(deadline) {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -222,7 +222,7 @@ func TestRootDestroyLeavesNothing(t *testing.T) {
 	}
 }
 
-// watchNet puts one end of a veth into the host's network namespace; the other end tells when that ended.
+// watchNet moves one end of a veth into the host's network namespace; the other end disappears with the namespace.
 func (h Host) watchNet() (alive func() bool, err error) {
 	ns, err := os.Open(h.pin("net"))
 	if err != nil {
@@ -239,7 +239,7 @@ func (h Host) watchNet() (alive func() bool, err error) {
 	}, err
 }
 
-// Namespaces that the machine's other users let go of meanwhile are no trouble.
+// Namespaces that other users of the machine release meanwhile cause no error.
 func TestRootHostsWhileMountsGo(t *testing.T) {
 	dir, done := labDir(t), make(chan struct{})
 	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
@@ -247,7 +247,7 @@ func TestRootHostsWhileMountsGo(t *testing.T) {
 	}
 	var others sync.WaitGroup
 	for i := range 4 {
-		// Some are there at any time, and the oldest goes, as "ip netns" does it.
+		// Some exist at any time, and the oldest is deleted, as "ip netns" does it.
 		others.Go(func() {
 			var paths []string
 			for n, running := 0, true; running || len(paths) > 0; n++ {

@@ -16,26 +16,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The words with which a program is asked to be a process 1, in two steps.
+// Arguments that start a program as process 1, in two steps.
 const (
 	initCommand = "host-init"
-	enter       = "enter" // and how many cgroups
+	enter       = "enter" // and the number of cgroups
 	mounts      = "mounts"
 )
 
-// joins is where a host with a process 1 lists the files that take a process into its cgroups.
+// joins is the file on a host with a process 1 that lists the files by which a process enters its cgroups.
 const joins = "/run/lab/cgroups"
 
 // Files of the new process 1, after standard input, output and error.
 const (
-	resultFile  = 3 // what it says when it is done: nothing, or why it could not be
+	resultFile  = 3 // its result: "done", or an error
 	cgroupFiles = 4 // cgroup.procs of all its cgroups
 )
 
 // StartInit gives the host PID, IPC and cgroup namespaces of its own, and a process 1 in them: program, which calls
-// Init.
-// Then it has its own /proc and cgroups, and mounts spread to and from its containers, as kubelet and a runtime
-// want it. Whatever is started on the host afterwards ends with process 1.
+// Init. Then it has its own /proc and cgroups, and mounts propagate to and from its containers, as kubelet and a
+// runtime require. Everything started on the host afterwards ends with process 1.
 func (h Host) StartInit(program string) error {
 	if err := h.startInit(program); err != nil {
 		return fmt.Errorf("starting process 1 of host %s: %w", h.Name, err)
@@ -69,7 +68,7 @@ func (h Host) startInit(program string) error {
 	if err := h.Start(cmd); err != nil {
 		return err
 	}
-	go cmd.Wait() // so that it is no zombie if this process lives on
+	go cmd.Wait() // reaps it if this process lives on
 	report.Close()
 	if text, err := io.ReadAll(result); err != nil || string(text) != done {
 		return errors.Join(err, fmt.Errorf("it says: %q", text))
@@ -86,11 +85,11 @@ func (h Host) startInit(program string) error {
 	return nil
 }
 
-// done is what process 1 says when all is set up.
+// done is the result of process 1 when everything is set up.
 const done = "done"
 
-// Init makes this process the process 1 of a host if StartInit has started it as such, and then never returns. A
-// program that is given to StartInit calls it first thing.
+// Init turns this process into the process 1 of a host if StartInit has started it as such, and then never returns. A
+// program that is passed to StartInit calls it first.
 func Init() {
 	if len(os.Args) < 3 || os.Args[1] != initCommand {
 		return
@@ -129,7 +128,7 @@ func enterCgroups(count string) error {
 	return unix.Exec("/proc/self/exe", []string{os.Args[0], initCommand, mounts}, os.Environ())
 }
 
-// mountOwn mounts what shows the new namespaces.
+// mountOwn mounts the file systems of the new namespaces.
 func mountOwn() error {
 	if err := os.MkdirAll("/run/lab", 0o755); err != nil {
 		return err
@@ -174,17 +173,17 @@ func mountOwn() error {
 const bootIDSysctl = "kernel/random/boot_id"
 
 // ownSysctls are settings of the whole machine that kubelet changes when it starts. A host has files in their place
-// that hold what it wants.
+// with the required values.
 func ownSysctls() map[string]string {
 	return map[string]string{"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
 }
 
 func ownSysctl(file string) string { return "/run/lab/" + filepath.Base(file) }
 
-// OwnBootID is the file on a host with a process 1 that has its boot ID.
+// OwnBootID is the file with the boot ID on a host with a process 1.
 func OwnBootID() string { return ownSysctl(bootIDSysctl) }
 
-// reap waits for processes whose parents have ended, until SIGKILL.
+// reap waits for orphaned processes, until SIGKILL.
 func reap() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
@@ -199,7 +198,7 @@ func reap() {
 	}
 }
 
-// asOwn is argv with what takes it into the cgroups of the host, if it has a process 1.
+// asOwn is argv with a prefix that enters the cgroups of the host, if it has a process 1.
 func (h Host) asOwn(argv []string) []string {
 	if _, err := os.Stat(h.Private(joins)); err != nil {
 		return argv
@@ -208,7 +207,7 @@ func (h Host) asOwn(argv []string) []string {
 	return append([]string{"sh", "-c", script, "sh"}, argv...)
 }
 
-// writeJoins lists the files that take a process into the cgroups.
+// writeJoins writes the list of files by which a process enters the cgroups.
 func writeJoins(dirs []string) error {
 	var b strings.Builder
 	for _, dir := range dirs {

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 }
 
 // A host with a process 1 sees its own processes, cgroups and boot ID, runs daemons in its cgroups, and ends with its
-// process 1, whatever was started in it.
+// process 1, including everything that was started in it.
 func TestRootInit(t *testing.T) {
 	dir := labDir(t)
 	h := create(t, dir, "own")
@@ -86,7 +86,7 @@ func TestRootInit(t *testing.T) {
 	}
 }
 
-// Init says why it cannot be, and leaves nothing.
+// Init fails with a reason, and leaves nothing.
 func TestRootInitFails(t *testing.T) {
 	h := create(t, labDir(t), "failing")
 	err := h.StartInit("/bin/echo")

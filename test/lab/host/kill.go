@@ -24,14 +24,14 @@ func idOf(path string) (id, error) {
 	return id{st.Dev, st.Ino}, nil
 }
 
-// Runs reports whether process pid is alive and belongs to the host. A zombie is dead, but not while it has threads
-// that end: they still hold its files and locks.
+// Runs reports whether process pid is alive and belongs to the host. A zombie is dead, but not while threads of it are
+// still exiting: they still hold its files and locks.
 func (h Host) Runs(pid int) bool {
 	own := h.ids()
 	return len(own) > 0 && belongs(filepath.Join("/proc", strconv.Itoa(pid)), own)
 }
 
-// Kill ends every process of the hosts with SIGKILL and waits until they are gone, or ctx ends.
+// Kill kills every process of the hosts with SIGKILL and waits until they are gone, or ctx ends.
 func Kill(ctx context.Context, hosts ...Host) error {
 	own := map[id]bool{}
 	for _, h := range hosts {
@@ -63,7 +63,7 @@ func Kill(ctx context.Context, hosts ...Host) error {
 	}
 }
 
-// ids are the namespaces of the host that are pinned; of a host that is half set up there may be none.
+// ids are the pinned namespaces of the host; an incomplete host may have none.
 func (h Host) ids() map[id]bool {
 	plain, err := idOf(h.Dir)
 	if err != nil {
@@ -71,7 +71,7 @@ func (h Host) ids() map[id]bool {
 	}
 	own := map[id]bool{}
 	for _, p := range slices.Concat(pinned[:], ownProcesses[:]) {
-		// A pin that is not mounted over is a plain file in Dir's file system.
+		// A pin without a mount is a plain file in Dir's file system.
 		if i, err := idOf(h.pin(p.file)); err == nil && i.dev != plain.dev {
 			own[i] = true
 		}
@@ -97,7 +97,7 @@ func processes(own map[id]bool) ([]int, error) {
 	return pids, nil
 }
 
-// belongs reports whether every living thread of the process is in a namespace of own. One thread does not do: a
+// belongs reports whether every living thread of the process is in a namespace of own. One thread is not sufficient: a
 // program that only visits a host, as this one does, has a thread there for a moment.
 func belongs(proc string, own map[id]bool) bool {
 	tasks, err := os.ReadDir(filepath.Join(proc, "task"))
@@ -110,7 +110,7 @@ func belongs(proc string, own map[id]bool) bool {
 		for n, p := range slices.Concat(pinned[:], ownProcesses[:]) {
 			i, err := idOf(filepath.Join(proc, "task", t.Name(), "ns", p.file))
 			in = in || err == nil && own[i]
-			// A thread that ends, and a zombie, has left these already; its PID namespace it has to the last.
+			// An exiting thread, and a zombie, has left these already; it keeps its PID namespace until the end.
 			ends = ends && (err != nil || n >= len(pinned))
 		}
 		if ends {

@@ -13,11 +13,11 @@ type Mount struct {
 	Target string
 	// Type is the file system type, such as tmpfs or nsfs.
 	Type string
-	// Source is the device, or whatever name the mount was given.
+	// Source is the device, or the name that the mount was created with.
 	Source string
 }
 
-// Mounts lists the mounts that the calling thread sees.
+// Mounts lists the mounts visible to the calling thread.
 func Mounts() ([]Mount, error) {
 	data, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
@@ -40,7 +40,7 @@ func parseMountinfo(text string) ([]Mount, error) {
 	return mounts, nil
 }
 
-// unescape undoes the octal escapes for blank, tab, newline and backslash.
+// unescape decodes the octal escapes for blank, tab, newline and backslash.
 func unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// placeSource is the name that a place's tmpfs is mounted under. RemovePlace touches no directory without it.
+// placeSource is the mount source of a place's tmpfs. RemovePlace changes no directory without it.
 const placeSource = "fairlead-lab"
 
-// killTimeout is how long processes may take to end after SIGKILL.
+// killTimeout is the time limit for processes to exit after SIGKILL.
 const killTimeout = 20 * time.Second
 
 // MakePlace mounts a tmpfs of its own at dir, an empty directory, in which a lab keeps everything: its hosts are in the
@@ -23,7 +23,7 @@ func MakePlace(dir string) error {
 	if err := unix.Mount(placeSource, dir, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755"); err != nil {
 		return fmt.Errorf("mounting a tmpfs: %w (in a container? It must be a privileged one)", err)
 	}
-	// A mount namespace can only be pinned where mounts do not spread.
+	// A mount namespace can only be pinned where mounts do not propagate.
 	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making the tmpfs private: %w", err)
 	}
@@ -44,7 +44,7 @@ func IsPlace(dir string) (bool, error) {
 	return false, nil
 }
 
-// All are the hosts of the place that were begun, whatever became of them.
+// All are the hosts of the place whose creation was started, complete or not.
 func All(place string) ([]Host, error) {
 	dir := filepath.Join(place, "hosts")
 	entries, err := os.ReadDir(dir)
@@ -61,8 +61,8 @@ func All(place string) ([]Host, error) {
 	return hosts, nil
 }
 
-// RemovePlace ends all processes of the hosts of a place and takes away namespaces, mounts and files. It needs none of
-// them to be whole, and does nothing if there is no place. A directory with anything in it that is no place stays.
+// RemovePlace kills all processes of the hosts of a place and removes namespaces, mounts and files. None of them need
+// be complete, and it does nothing if there is no place. A non-empty directory that is not a place is not changed.
 func RemovePlace(ctx context.Context, dir string) error {
 	mounted, err := IsPlace(dir)
 	if err != nil {
@@ -103,7 +103,7 @@ func removeHosts(ctx context.Context, place string) error {
 	return nil
 }
 
-// Absolute is the one name of a place's directory, by which its mount is found. dir need not exist.
+// Absolute is the canonical path of a place's directory, by which its mount is found. dir need not exist.
 func Absolute(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a program that goes on running on a host after whoever started it. It is known by its PID file.
+// Process is a program on a host that outlives the process that started it. It is identified by its PID file.
 type Process struct {
 	Host Host
-	// Name is what its files are called, in /run/lab on the host and in the host's directory.
+	// Name is the base name of its files, in /run/lab on the host and in the host's directory.
 	Name string
 }
 
-// Log is the path of what the program, and those of this name before it, have printed.
+// Log is the path of the output of the program and its predecessors of this name.
 func (p Process) Log() string { return filepath.Join(p.Host.Dir, p.Name+".log") }
 
 func (p Process) pidFile() string { return p.Host.Private("/run/lab/" + p.Name + ".pid") }
@@ -40,7 +40,7 @@ func (p Process) PID() int {
 	return pid
 }
 
-// Start starts argv on the host, with what it prints in the log. It is an error if it runs already.
+// Start starts argv on the host, with its output in the log. It is an error if it runs already.
 func (p Process) Start(argv ...string) error {
 	if pid := p.PID(); pid != 0 {
 		return fmt.Errorf("%s on %s runs already (pid %d)", p.Name, p.Host.Name, pid)
@@ -69,11 +69,11 @@ func (p Process) start(argv []string) error {
 	if err := p.Host.Start(cmd); err != nil {
 		return err
 	}
-	go cmd.Wait() // so that it is no zombie if this process lives on
+	go cmd.Wait() // reaps it if this process lives on
 	return os.WriteFile(p.pidFile(), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644)
 }
 
-// Signal sends a signal to the program. One that does not run gets none, which is no error.
+// Signal sends a signal to the program. If it does not run, this is not an error.
 func (p Process) Signal(sig unix.Signal) error {
 	pid := p.PID()
 	if pid == 0 {
@@ -85,8 +85,8 @@ func (p Process) Signal(sig unix.Signal) error {
 	return nil
 }
 
-// End sends a signal that ends the program, and waits until it is gone. A program that hangs (SIGSTOP) is woken, or it
-// would not see the signal.
+// End sends a terminating signal to the program, and waits until it has exited. A stopped program (SIGSTOP) is
+// continued, otherwise it would not receive the signal.
 func (p Process) End(ctx context.Context, sig unix.Signal) error {
 	pid := p.PID()
 	if pid == 0 {

@@ -1,6 +1,6 @@
-// Package kubelet is what the kubelets of a lab's nodes do at the Kubernetes API: they register their Nodes, watch the
-// Pods of their nodes, report each Pod's status, and remove the object of a Pod that has ended. Sandboxes are the
-// business of package runner.
+// Package kubelet does what the kubelets of a lab's nodes do with the Kubernetes API: they register their Nodes, watch
+// the Pods of their nodes, report each Pod's status, and delete the object of a Pod that has ended. Sandboxes are
+// created by package runner.
 package kubelet
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// Kubelet stands for the kubelets of all nodes.
+// Kubelet represents the kubelets of all nodes.
 type Kubelet struct {
 	client kubernetes.Interface
 	addrs  func(node string) []netip.Addr
@@ -30,20 +30,20 @@ type Kubelet struct {
 	log    logr.Logger
 }
 
-// New returns a Kubelet that works with client. addrs gives the addresses of a node, and none for a name that is no
-// node of the lab.
+// New returns a Kubelet that uses client. addrs returns the addresses of a node, and none for a name that is not a node
+// of the lab.
 func New(client kubernetes.Interface, addrs func(string) []netip.Addr, log logr.Logger) *Kubelet {
 	return &Kubelet{client: client, addrs: addrs, log: log}
 }
 
-// callTimeout is how long one call may take: an API server that hangs keeps nobody waiting longer.
+// callTimeout is the time limit of one call, for an API server that hangs.
 const callTimeout = 5 * time.Second
 
-// retry is how long to wait before a watch that ended is begun again.
+// retry is the pause before a watch that ended is restarted.
 const retry = 500 * time.Millisecond
 
-// Register makes the Node if there is none of this name, as kubelet does when it starts, with its addresses. Its
-// podCIDRs are for kube-controller-manager to give.
+// Register creates the Node if there is none of this name, as kubelet does when it starts, with its addresses. Its
+// podCIDRs are assigned by kube-controller-manager.
 func (k *Kubelet) Register(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -54,7 +54,7 @@ func (k *Kubelet) Register(ctx context.Context, name string) error {
 	return nil
 }
 
-// List returns all Pods that somebody is to run.
+// List returns all Pods that are to run on a node.
 func (k *Kubelet) List(ctx context.Context) ([]*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -64,15 +64,15 @@ func (k *Kubelet) List(ctx context.Context) ([]*corev1.Pod, error) {
 	}
 	var pods []*corev1.Pod
 	for i := range list.Items {
-		if list.Items[i].Annotations["kubernetes.io/config.source"] != "file" { // one that shows the control plane
+		if list.Items[i].Annotations["kubernetes.io/config.source"] != "file" { // a mirror Pod of the control plane
 			pods = append(pods, &list.Items[i])
 		}
 	}
 	return pods, nil
 }
 
-// Changes watches all Pods. The watch only says that something changed: what, List says. From then on Report sends
-// Events, until ctx ends.
+// Changes watches all Pods. The watch only signals that something changed; List returns the Pods. From then on Report
+// sends Events, until ctx ends.
 func (k *Kubelet) Changes(ctx context.Context) (<-chan struct{}, error) {
 	sender := record.NewBroadcaster(record.WithContext(ctx))
 	sender.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: k.client.CoreV1().Events("")})
@@ -107,7 +107,7 @@ func (k *Kubelet) watch(ctx context.Context, changes chan<- struct{}) error {
 	return nil
 }
 
-// Report writes the Pod's status, and an Event for each failed try.
+// Report writes the Pod's status, and an Event for each failed attempt.
 func (k *Kubelet) Report(ctx context.Context, pod *corev1.Pod, rec *sandbox.Record) error {
 	if rec.State == sandbox.Waiting && rec.LastError != "" {
 		k.events.Eventf(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox",
@@ -120,14 +120,14 @@ func (k *Kubelet) Report(ctx context.Context, pod *corev1.Pod, rec *sandbox.Reco
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err = k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, patchType, patch, metav1.PatchOptions{}, "status")
-	// Gone, or another Pod of the same name by now: the next List says so.
+	// Gone, or another Pod of the same name by now: the next List has the current one.
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("reporting the status of pod %s: %w", rec.Pod(), err)
 	}
 	return nil
 }
 
-// Ended deletes the object of a Pod that was asked to end.
+// Ended deletes the object of a terminating Pod.
 func (k *Kubelet) Ended(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

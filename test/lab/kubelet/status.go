@@ -35,7 +35,7 @@ func node(name string, addrs []netip.Addr) *corev1.Node {
 // patchType merges lists of conditions by their type.
 const patchType = types.StrategicMergePatchType
 
-// statusPatch brings the Pod's status to what the sandbox is. It is nil if nothing is to change.
+// statusPatch is the patch from the Pod's status to the sandbox's state. It is nil if nothing changes.
 func statusPatch(pod *corev1.Pod, rec *sandbox.Record, nodeAddrs []netip.Addr) ([]byte, error) {
 	after := pod.DeepCopy()
 	setStatus(after, rec, nodeAddrs)
@@ -43,7 +43,7 @@ func statusPatch(pod *corev1.Pod, rec *sandbox.Record, nodeAddrs []netip.Addr) (
 		return nil, nil
 	}
 	before := pod.DeepCopy()
-	before.UID = "" // so that it is in the patch, which then fails on another Pod of the same name
+	before.UID = "" // so that it is in the patch, which then fails for another Pod of the same name
 	oldJSON, err := json.Marshal(before)
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func setStatus(pod *corev1.Pod, rec *sandbox.Record, nodeAddrs []netip.Addr) {
 	}
 }
 
-// containerStatus says that a container runs, though a lab starts none: the network is all there is.
+// containerStatus reports a container as running, though a lab starts none: pods have only a network.
 func containerStatus(c corev1.Container, rec *sandbox.Record, running bool) corev1.ContainerStatus {
 	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: running, Started: &running}
 	if running {

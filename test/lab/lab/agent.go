@@ -21,30 +21,31 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// Files about a node's agent, on the node. All of /run is the node's own.
+// Files of a node's agent, on the node. All of /run is the node's own.
 const (
 	agentPID  = "/run/lab/agent.pid"
 	agentExit = "/run/lab/agent.exit"
 	agentConf = "/etc/fairlead/agent.conf"
 )
 
-// keepExit starts a program, and keeps its PID and then its exit code in files: whoever started it will be gone.
+// keepExit starts a program, and writes its PID and then its exit code to files: the process that started it will be
+// gone.
 const keepExit = `pid=$1; code=$2; shift 2; rm -f "$pid" "$code"
 "$@" & echo $! >"$pid.new"; mv "$pid.new" "$pid"; wait $!; c=$?; echo $c >"$code.new"; mv "$code.new" "$code"`
 
-// AgentState is what is known of a node's agent.
+// AgentState is the state of a node's agent.
 type AgentState struct {
 	// PID is its process, 0 if it does not run.
 	PID int `json:"pid"`
-	// Ready is what /readyz says; Reason is its answer, or why there is none.
+	// Ready is the result of /readyz; Reason is its answer, or why there is none.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
-	// Exit is the exit code of the last agent, 128 plus the signal if one ended it. It is nil while an agent runs
-	// and before the first.
+	// Exit is the exit code of the last agent, 128 plus the signal if one killed it. It is nil while an agent runs and
+	// before the first.
 	Exit *int `json:"exit,omitempty"`
 }
 
-// String says it in a few words.
+// String is a short description.
 func (s AgentState) String() string {
 	switch {
 	case s.PID != 0 && s.Ready:
@@ -89,7 +90,7 @@ func (l *Lab) AgentStart(ctx context.Context, node string) error {
 	if err := h.Start(cmd); err != nil {
 		return fmt.Errorf("starting the agent of %s: %w", node, err)
 	}
-	go cmd.Wait() // so that it is no zombie if this process lives on
+	go cmd.Wait() // reaps it if this process lives on
 	for !exists(h.Private(agentPID)) {
 		select {
 		case <-ctx.Done():
@@ -100,12 +101,12 @@ func (l *Lab) AgentStart(ctx context.Context, node string) error {
 	return nil
 }
 
-// AgentStop ends a node's agent with SIGTERM and waits until it is gone.
+// AgentStop stops a node's agent with SIGTERM and waits until it has exited.
 func (l *Lab) AgentStop(ctx context.Context, node string) error {
 	return l.agentSignal(ctx, node, unix.SIGTERM)
 }
 
-// AgentKill ends it with SIGKILL.
+// AgentKill kills it with SIGKILL.
 func (l *Lab) AgentKill(ctx context.Context, node string) error {
 	return l.agentSignal(ctx, node, unix.SIGKILL)
 }
@@ -133,7 +134,7 @@ func awaitExit(h host.Host) {
 	}
 }
 
-// AgentLog is the path of the log of all agents that the node has had.
+// AgentLog is the path of the log of all agents of the node so far.
 func (l *Lab) AgentLog(node string) (string, error) {
 	h, _, err := l.node(node)
 	return l.agentLog(h), err
@@ -141,7 +142,7 @@ func (l *Lab) AgentLog(node string) (string, error) {
 
 func (l *Lab) agentLog(h host.Host) string { return filepath.Join(h.Dir, "agent.log") }
 
-// AgentState asks after a node's agent.
+// AgentState reads the state of a node's agent.
 func (l *Lab) AgentState(ctx context.Context, node string) (AgentState, error) {
 	h, _, err := l.node(node)
 	if err != nil {
@@ -167,13 +168,13 @@ func (l *Lab) AgentState(ctx context.Context, node string) (AgentState, error) {
 	return s, nil
 }
 
-// WaitReady waits until the node's agent is ready. It returns early if the agent has ended.
+// WaitReady waits until the node's agent is ready. It returns early if the agent has exited.
 func (l *Lab) WaitReady(ctx context.Context, node string) error {
 	var last AgentState
 	for {
 		s, err := l.AgentState(ctx, node)
 		if ctx.Err() != nil && !s.Ready && s.PID != 0 && last.PID == s.PID {
-			s = last // what it said, not that it was not asked to the end
+			s = last // its last answer, not that the request was cut short
 		}
 		last = s
 		if err != nil || s.Ready {
@@ -190,7 +191,7 @@ func (l *Lab) WaitReady(ctx context.Context, node string) error {
 	}
 }
 
-// readyz asks on the node, where the agent listens on 127.0.0.1.
+// readyz requests /readyz on the node, where the agent listens on 127.0.0.1.
 func readyz(ctx context.Context, h host.Host, port int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// scriptedAgent makes a directory of programs in which the agent is a shell script.
+// scriptedAgent creates a directory of programs in which the agent is a shell script.
 func scriptedAgent(t *testing.T, script string) string {
 	t.Helper()
 	needRoot(t)
@@ -29,7 +29,7 @@ func scriptedAgent(t *testing.T, script string) string {
 	return dir
 }
 
-// When an agent does not get ready, up shows why and leaves nothing, also if the agent does not want to end.
+// When an agent does not get ready, up shows why and leaves nothing, also if the agent ignores SIGTERM.
 func TestRootUpShowsWhatTheAgentSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
@@ -136,7 +136,8 @@ func TestRootAgentStartStopKill(t *testing.T) {
 	}
 }
 
-// The whole of it: pods of two nodes by our own plugin, in both families, also after Open vSwitch was killed or ended.
+// The complete setup: pods of two nodes by our own plugin, in both families, also after Open vSwitch was killed or
+// stopped.
 func TestRootPodsByFairlead(t *testing.T) {
 	l := upWithAgents(t, Options{Nodes: 2})
 	apply(t, l, podYAML("a", "node1"), podYAML("b", "node1"), podYAML("c", "node2"))
@@ -196,7 +197,7 @@ func TestRootPodsByFairlead(t *testing.T) {
 	}
 }
 
-// answeredOnce checks that pod a's ARP for each target has one answer.
+// answeredOnce checks that pod a's ARP request for each target has one reply.
 func answeredOnce(t *testing.T, l *Lab, targets ...string) {
 	t.Helper()
 	rec, err := l.Records().Load("default/a")

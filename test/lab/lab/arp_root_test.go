@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// arpReplies asks from dev on the host, in the network namespace netns if that is not empty, who has the target, and
-// returns the MACs of all replies that come within 300 ms.
+// arpReplies sends an ARP request for the target from dev on the host, in the network namespace netns if that is not
+// empty, and returns the MACs of all replies within 300 ms.
 func arpReplies(t *testing.T, h host.Host, netns, dev string, source, target netip.Addr) []string {
 	t.Helper()
 	var fd int
@@ -41,7 +41,7 @@ func arpReplies(t *testing.T, h host.Host, netns, dev string, source, target net
 		t.Fatal(err)
 	}
 	var macs []string
-	deadline := time.Now().Add(300 * time.Millisecond) // a second answer comes right behind the first
+	deadline := time.Now().Add(300 * time.Millisecond) // a second reply follows the first immediately
 	buf := make([]byte, 2048)
 	for time.Now().Before(deadline) {
 		tv := unix.NsecToTimeval(int64(50 * time.Millisecond))

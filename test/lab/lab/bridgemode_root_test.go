@@ -43,7 +43,7 @@ func TestRootBridgeMode(t *testing.T) {
 	}
 }
 
-// vlanLegs makes a bridge with the NIC and a leg in each of the VLANs 10, 20 and 30.
+// vlanLegs creates a bridge with the NIC and a leg in each of the VLANs 10, 20 and 30.
 const vlanLegs = `
 ovs-vsctl --timeout=10 add-br br-t -- set Bridge br-t datapath_type=%s fail_mode=standalone -- add-port br-t eth0
 for vlan in 10 20 30; do

@@ -21,7 +21,7 @@ import (
 // Verb is a CNI operation.
 type Verb string
 
-// The verbs that CNI takes.
+// The verbs of CNI.
 const (
 	ADD    Verb = "ADD"
 	DEL    Verb = "DEL"
@@ -30,13 +30,13 @@ const (
 	STATUS Verb = "STATUS"
 )
 
-// CNI calls a verb through libcni on a node and returns what that printed: the result of ADD as JSON, an error as the
-// JSON of the CNI spec.
+// CNI calls a verb through libcni on a node and returns its output: the result of ADD as JSON, an error as the JSON of
+// the CNI spec.
 //
-// ADD, DEL and CHECK take one pod. If the pod has a sandbox, it is used, the runner's too; the runner leaves a pod
-// alone on which DEL was called. ADD makes a sandbox for a pod that has none, and DEL of that takes it away; DEL of a
-// pod without a sandbox is a DEL of a container that nobody knows. STATUS takes no pod. GC takes the pods to leave
-// out of the attachments that it declares valid, which are otherwise all of the node's.
+// ADD, DEL and CHECK take one pod. If the pod has a sandbox, it is used, the runner's too; the runner ignores a pod for
+// which DEL was called. ADD creates a sandbox for a pod that has none, and DEL of that removes it; DEL of a pod without
+// a sandbox is a DEL of an unknown container. STATUS takes no pod. GC takes the pods to leave out of the valid
+// attachments, which are otherwise all of the node's.
 func (l *Lab) CNI(ctx context.Context, node string, verb Verb, pods ...string) (string, error) {
 	h, _, err := l.node(node)
 	if err != nil {
@@ -78,7 +78,7 @@ func (l *Lab) gc(ctx context.Context, cni sandbox.CNI, leaveOut []string) error 
 	}))
 }
 
-// cniPod calls ADD, DEL or CHECK for one pod while the runner keeps away from it.
+// cniPod calls ADD, DEL or CHECK for one pod while the runner is locked out of it.
 func (l *Lab) cniPod(ctx context.Context, cni sandbox.CNI, verb Verb, pod string) (string, error) {
 	unlock, err := l.Records().Lock(pod)
 	if err != nil {
@@ -125,7 +125,7 @@ func (l *Lab) addByHand(ctx context.Context, cni sandbox.CNI, pod string, rec *s
 	if err := l.Records().Create(cni, rec, obj); err != nil {
 		return nil, err
 	}
-	// A failed ADD leaves the sandbox for a second try, or for DEL.
+	// A failed ADD leaves the sandbox for a second attempt, or for DEL.
 	return l.Records().Attach(ctx, cni, rec)
 }
 
@@ -146,13 +146,13 @@ func (l *Lab) delByHand(ctx context.Context, cni sandbox.CNI, pod string, rec *s
 	}
 }
 
-// stranger is the record of a pod that no manifest tells of.
+// stranger is the record of a pod without a manifest.
 func stranger(pod, node string) *sandbox.Record {
 	namespace, name, _ := strings.Cut(pod, "/")
 	return &sandbox.Record{Namespace: namespace, Name: name, Node: node, ByHand: true}
 }
 
-// pod returns the Pod, nil if there is none. An API server that is away knows of none.
+// pod returns the Pod, nil if there is none. While the API server is unreachable there is none.
 func (l *Lab) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	namespace, short, _ := strings.Cut(name, "/")
 	if l.spec.Cluster == Kube {

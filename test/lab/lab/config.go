@@ -12,17 +12,17 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// defaultAPIPort is where an agent answers /readyz unless its config says otherwise.
+// defaultAPIPort is the port of the agent's /readyz unless its config has another one.
 const defaultAPIPort = 10350
 
-// manifestsDir is where a node has the lab's manifests.
+// manifestsDir is the path of the lab's manifests on a node.
 const manifestsDir = "/etc/fairlead/manifests"
 
-// allocationsDir is where a node has the addresses that all nodes of the lab hand out from IPPools: the agents' default
-// for ipam.allocationsDir.
+// allocationsDir is the path on a node of the allocations that all nodes of the lab share: the agents' default for
+// ipam.allocationsDir.
 const allocationsDir = "/var/lib/fairlead/allocations"
 
-// agentConfigFor is what the lab must tell every agent.
+// agentConfigFor is the part of the config that every agent in the lab needs.
 func agentConfigFor(o Options) map[string]any {
 	config := map[string]any{"ovsDatapathType": string(o.Datapath)}
 	if o.Mode == underlay.Bridge {
@@ -44,8 +44,8 @@ func agentConfigFor(o Options) map[string]any {
 	return config
 }
 
-// mergeConfig lays the user's YAML over base: mappings are merged, everything else replaces what was there, and null
-// takes a key away. It does not know the agent's keys: the agent judges them.
+// mergeConfig merges the user's YAML into base: mappings are merged, everything else is replaced, and null removes a
+// key. The keys are validated by the agent.
 func mergeConfig(base map[string]any, user []byte) (map[string]any, error) {
 	docs := yamlv3.NewDecoder(bytes.NewReader(user))
 	var over map[string]any
@@ -82,7 +82,7 @@ func merge(base, over map[string]any) map[string]any {
 	return out
 }
 
-// apiPort is the port of /readyz by the merged config.
+// apiPort is the port of /readyz in the merged config.
 func apiPort(config map[string]any) int {
 	if port, ok := config["apiPort"].(int); ok {
 		return port

@@ -18,17 +18,17 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// CrashSteps are the steps of attaching the uplink at which AgentCrash can kill, or those of the way back, in an uplink
+// CrashSteps are the steps of attaching the uplink at which AgentCrash can kill, or those of restoring it, in an uplink
 // mode.
 func CrashSteps(mode string, back bool) []string { return uplink.Steps(mode, back) }
 
 func (l *Lab) crashSteps(back bool) []string { return CrashSteps(l.spec.Uplink, back) }
 
-// AgentCrash kills what attaches or restores a node's uplink (SIGKILL) as soon as its journal says that step has begun.
-// The agent is ended first if it runs. For a step of an attach the uplink is restored, unless an attach is unfinished,
-// and the agent started; for one of the way back an agent attaches it, and "fairlead-agent uplink restore" is killed.
-// The journal is looked at from outside: a step of less than a millisecond may be over before, and one where there is
-// nothing to do does not come. past is then the step that followed, else empty.
+// AgentCrash kills the process that attaches or restores a node's uplink (SIGKILL) as soon as its journal records the
+// start of step. A running agent is stopped first. For a step of an attach the uplink is restored, unless an attach is
+// unfinished, and the agent started; for one of a restore an agent attaches it, and "fairlead-agent uplink restore" is
+// killed. The journal is watched from outside: a step of less than a millisecond may be missed, and one without work
+// does not occur. past is then the step that followed, else empty.
 func (l *Lab) AgentCrash(ctx context.Context, node, step string) (past string, err error) {
 	h, _, err := l.node(node)
 	if err != nil {
@@ -52,7 +52,7 @@ func (l *Lab) AgentCrash(ctx context.Context, node, step string) (past string, e
 	return past, nil
 }
 
-// beforeCrash leaves no agent, and the uplink where the steps to come begin.
+// beforeCrash stops the agent, and leaves the uplink in the state where the steps begin.
 func (l *Lab) beforeCrash(ctx context.Context, node string, back bool) error {
 	if err := l.AgentStop(ctx, node); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (l *Lab) crash(ctx context.Context, h host.Host, step string, back bool) (p
 	return now, err
 }
 
-// awaitStep returns the first step in the journal that is step, or comes after it.
+// awaitStep returns the first step in the journal that is step, or follows it.
 func awaitStep(ctx context.Context, watch *fsnotify.Watcher, h host.Host, order []string, step string,
 	ended <-chan error) (string, error) {
 	for {

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// A crash leaves the journal at its step and no agent, and the next agent goes on.
+// A crash leaves the journal at its step and no agent, and the next agent continues from there.
 func TestRootCrash(t *testing.T) {
 	l := upWithAgents(t, Options{Nodes: 1, Mode: underlay.Bridge})
 	h, err := l.Host("node1")

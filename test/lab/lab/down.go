@@ -11,15 +11,15 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// politeTimeout is how long runner and agents together may take to end after SIGTERM; killTimeout is how long any
-// process may take to end after SIGKILL.
+// politeTimeout is the time limit for runner and agents together to exit after SIGTERM; killTimeout is that of any
+// process after SIGKILL.
 const (
 	politeTimeout = 5 * time.Second
 	killTimeout   = 10 * time.Second
 )
 
-// Down takes away the lab in dir: its processes, namespaces, mounts and files. It needs none of them to be whole, and
-// does nothing if there is no lab. progress may be nil.
+// Down removes the lab in dir: its processes, namespaces, mounts and files. None of them need be complete, and it does
+// nothing if there is no lab. progress may be nil.
 func Down(ctx context.Context, dir string, progress func(step string)) error {
 	if progress == nil {
 		progress = func(string) {}
@@ -40,8 +40,8 @@ func Down(ctx context.Context, dir string, progress func(step string)) error {
 	return host.RemovePlace(ctx, dir)
 }
 
-// stopPolitely ends the runner, and gives agents and guards the chance to end by themselves. A guard forks all the
-// time, and a kernel in a process (User-Mode Linux 6.12) does not survive a SIGKILL in the middle of a fork.
+// stopPolitely stops the runner, and lets agents and guards exit by themselves. A guard forks continuously, and a
+// kernel in a process (User-Mode Linux 6.12) does not survive a SIGKILL in the middle of a fork.
 func (l *Lab) stopPolitely(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, politeTimeout)
 	defer cancel()

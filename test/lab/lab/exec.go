@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// ExecNode replaces this process by argv on a host of the lab, which finds Fairlead's programs in its PATH, as where
-// they are installed. It returns only if it fails.
+// ExecNode replaces this process with argv on a host of the lab, with Fairlead's programs in its PATH, as where they
+// are installed. It returns only if it fails.
 func (l *Lab) ExecNode(name string, argv []string) error {
 	h, err := l.Host(name)
 	if err != nil {
@@ -25,7 +25,7 @@ func (l *Lab) ExecNode(name string, argv []string) error {
 	return h.Exec("", argv, host.Env())
 }
 
-// ExecPod replaces this process by argv on the pod's node, in the pod's network namespace. The process ends with the
+// ExecPod replaces this process with argv on the pod's node, in the pod's network namespace. The process ends with the
 // pod. It returns only if it fails.
 func (l *Lab) ExecPod(pod string, argv []string) error {
 	rec, err := l.sandboxOf(pod)
@@ -39,7 +39,7 @@ func (l *Lab) ExecPod(pod string, argv []string) error {
 	return h.Exec(rec.Netns, argv, append(host.Env(), sandbox.Marker+"="+rec.ContainerID))
 }
 
-// sandboxOf returns the pod's record, and an error if it has nothing to run in.
+// sandboxOf returns the pod's record, and an error if it has no sandbox.
 func (l *Lab) sandboxOf(pod string) (*sandbox.Record, error) {
 	if err := checkPodName(pod); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (l *Lab) sandboxOf(pod string) (*sandbox.Record, error) {
 	return rec, nil
 }
 
-// checkPodName also keeps paths out of the directory of records.
+// checkPodName also prevents paths outside of the directory of records.
 func checkPodName(pod string) error {
 	namespace, name, ok := strings.Cut(pod, "/")
 	if !ok || namespace == "" || name == "" || strings.ContainsAny(namespace, "/_.") || strings.ContainsAny(name, "/_") {
@@ -82,7 +82,7 @@ func (l *Lab) command(ctx context.Context, verb, where string, argv []string) *e
 		append([]string{verb, "--dir", l.dir, where, "--"}, argv...)...)
 }
 
-// NodeExec runs argv on a host of the lab and returns what it printed, both streams. An error has that text in it.
+// NodeExec runs argv on a host of the lab and returns its output, both streams. An error contains it.
 func (l *Lab) NodeExec(ctx context.Context, name string, argv ...string) (string, error) {
 	return output(l.NodeCommand(ctx, name, argv...), name, argv)
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// kubeProgram returns the program with all parts of Kubernetes, and builds it if need be. A lab without Kubernetes
-// needs none.
+// kubeProgram returns the path of the program with all Kubernetes components, and builds it if needed. A lab without
+// Kubernetes needs none.
 func kubeProgram(ctx context.Context, o Options) (string, error) {
 	if o.Cluster != Kube {
 		return "", nil
@@ -35,7 +35,7 @@ func kubeProgram(ctx context.Context, o Options) (string, error) {
 		for lines := bufio.NewScanner(r); lines.Scan(); {
 			o.Progress(lines.Text())
 		}
-		_, _ = io.Copy(io.Discard, r) // what no scanner takes; the writer must not wait
+		_, _ = io.Copy(io.Discard, r) // the rest after a scanner error; the writer must not block
 	}()
 	return kubebin.Get(ctx, w)
 }
@@ -54,7 +54,7 @@ func (l *Lab) Plane() (controlplane.Plane, error) {
 	return p, nil
 }
 
-// Client talks to the Kubernetes API as the administrator, from wherever it is used.
+// Client is a client of the Kubernetes API with the administrator's rights, usable from anywhere.
 func (l *Lab) Client() (*kubernetes.Clientset, error) {
 	p, err := l.Plane()
 	if err != nil {
@@ -68,7 +68,7 @@ func (l *Lab) Client() (*kubernetes.Clientset, error) {
 	return l.client, err
 }
 
-// makeControlPlane makes the host ControlPlane and starts all parts on it.
+// makeControlPlane creates the host ControlPlane and starts all components on it.
 func (l *Lab) makeControlPlane(ctx context.Context, o Options) error {
 	h, err := host.Create(l.path("hosts"), underlay.ControlPlane)
 	if err != nil {
@@ -93,7 +93,7 @@ func (l *Lab) makeControlPlane(ctx context.Context, o Options) error {
 	})
 }
 
-// joinNodes registers the Nodes and gives every node's programs what they need to work with the API.
+// joinNodes registers the Nodes and writes the files to every node that its programs need to use the API.
 func (l *Lab) joinNodes(ctx context.Context, o Options) error {
 	o.Progress("nodes join the cluster")
 	if err := l.RegisterNodes(ctx); err != nil {
@@ -110,7 +110,7 @@ func (l *Lab) joinNodes(ctx context.Context, o Options) error {
 	return l.awaitPodCIDRs(ctx)
 }
 
-// RegisterNodes makes the Nodes that are missing, as kubelets do when they start.
+// RegisterNodes creates the missing Nodes, as kubelets do when they start.
 func (l *Lab) RegisterNodes(ctx context.Context) error {
 	k, err := l.kubelet(logr.Discard())
 	if err != nil {
@@ -127,8 +127,8 @@ func (l *Lab) RegisterNodes(ctx context.Context) error {
 // podCIDRWait is how long lab up waits for podCIDRs before it starts agents, which wait themselves.
 const podCIDRWait = 5 * time.Second
 
-// awaitPodCIDRs gives kube-controller-manager the time to cut podCIDRs. That it cuts none is no error: it may have
-// been told not to, and agents say so well.
+// awaitPodCIDRs waits for kube-controller-manager to assign podCIDRs. It is no error if it assigns none: that may be
+// disabled, and agents report it.
 func (l *Lab) awaitPodCIDRs(ctx context.Context) error {
 	client, err := l.Client()
 	if err != nil {
@@ -156,7 +156,7 @@ func (l *Lab) kubelet(log logr.Logger) (*kubelet.Kubelet, error) {
 	return kubelet.New(client, l.addrsOf, log), nil
 }
 
-// addrsOf are the underlay addresses of a node, none of a name that is no node.
+// addrsOf are the underlay addresses of a node, none for a name that is not a node.
 func (l *Lab) addrsOf(node string) []netip.Addr {
 	_, n, err := l.node(node)
 	if err != nil {
@@ -169,7 +169,7 @@ func (l *Lab) addrsOf(node string) []netip.Addr {
 	return out
 }
 
-// podSource is where the pod runner learns of Pods.
+// podSource is the pod runner's source of Pods.
 func (l *Lab) podSource(log logr.Logger) (runner.Pods, error) {
 	if l.spec.Cluster != Kube {
 		return runner.Directory{Manifests: l.Manifests(), Log: log}, nil
@@ -177,19 +177,19 @@ func (l *Lab) podSource(log logr.Logger) (runner.Pods, error) {
 	return l.kubelet(log)
 }
 
-// Files with which a node's agent goes to the API, in a directory of the node's own.
+// Files with which a node's agent connects to the API, in a directory of the node's own.
 const (
 	agentKubeconfig = "/etc/fairlead/kubeconfig"
 	agentToken      = "/etc/fairlead/token"
 )
 
-// What of the manifest gives the API our kinds of objects, and the agent its identity and rights. The rest would be
-// pods, which a lab has none of.
+// clusterObjects selects the manifest's custom resource definitions, and the agent's identity and permissions. The rest
+// would be pods, which a lab does not run.
 const clusterManifest, clusterObjects = "build/manifests/fairlead.yaml", "app.kubernetes.io/component in (crds, policy, rbac)"
 
-// GiveAgentsAccess makes what agents need in the API: our kinds of objects, and a ServiceAccount with rights, of which
-// it puts a token and a kubeconfig on every node. It is done again when the cluster has forgotten all
-// (controlplane.Plane.Wipe).
+// GiveAgentsAccess creates what agents need in the API: the custom resource definitions, and a ServiceAccount with
+// permissions, for which it writes a token and a kubeconfig to every node. It is repeated when the cluster has lost all
+// objects (controlplane.Plane.Wipe).
 func (l *Lab) GiveAgentsAccess(ctx context.Context) error {
 	if err := l.applyClusterManifests(ctx); err != nil {
 		return err
@@ -228,7 +228,7 @@ func (l *Lab) applyClusterManifests(ctx context.Context) error {
 	return nil
 }
 
-// Wipe makes the cluster forget everything, and does what kubelets then do: Nodes are registered, agents get tokens.
+// Wipe deletes all objects of the cluster, and does what kubelets then do: Nodes are registered, agents get tokens.
 // Sandboxes stay until the runner sees that their Pods are gone.
 func (l *Lab) Wipe(ctx context.Context) error {
 	p, err := l.Plane()
@@ -247,7 +247,7 @@ func (l *Lab) Wipe(ctx context.Context) error {
 	return l.renewKubeProxies(ctx)
 }
 
-// renewKubeProxies starts those that run anew: after another history of the API their watches may stay silent.
+// renewKubeProxies restarts the running ones: with another history of the API their watches may receive nothing.
 func (l *Lab) renewKubeProxies(ctx context.Context) error {
 	for _, node := range l.Nodes() {
 		proxy, err := l.KubeProxy(node)

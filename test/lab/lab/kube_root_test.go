@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// One lab with Kubernetes and without agents, for everything that needs none.
+// One lab with Kubernetes and without agents, for all tests that need none.
 func TestRootKube(t *testing.T) {
 	conntrack := machineConntrack(t)
 	l := up(t, Options{Nodes: 2, Cluster: Kube})
@@ -35,7 +35,7 @@ func TestRootKube(t *testing.T) {
 	}
 }
 
-// machineConntrack is what kube-proxy would set, for the whole machine, if it were not told to leave it alone.
+// machineConntrack is what kube-proxy would set for the whole machine without the lab's configuration.
 func machineConntrack(t *testing.T) string {
 	t.Helper()
 	var out []string
@@ -49,7 +49,7 @@ func machineConntrack(t *testing.T) string {
 	return strings.Join(out, " ")
 }
 
-// Every Node has one podCIDR of each family, of its own, from the ranges; and the addresses of the node.
+// Every Node has one podCIDR of each family, assigned to no other, from the ranges; and the addresses of the node.
 func nodesHavePodCIDRs(t *testing.T, l *Lab) {
 	states, err := l.NodeStates(t.Context())
 	if err != nil {
@@ -91,7 +91,7 @@ metadata: {name: h}
 spec: {nodeName: node2, hostNetwork: true, containers: [{name: main, image: none}]}
 `
 
-// A Pod made through the API runs, its status says so, and it goes with its deletion.
+// A Pod created through the API runs, its status reports it, and it is removed when it is deleted.
 func podsThroughTheAPI(t *testing.T, l *Lab) {
 	if _, err := l.Apply("test", []byte(hostPod)); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func podsThroughTheAPI(t *testing.T, l *Lab) {
 	}
 }
 
-// What is wrong with a pod's network is where users look for it. There is no agent here, so no CNI configuration.
+// Errors of a pod's network are shown where users look for them. There is no agent here, so no CNI configuration.
 func failedAddIsAnEvent(t *testing.T, l *Lab) {
 	pod := strings.Replace(hostPod, "hostNetwork: true, ", "", 1)
 	if _, err := l.Apply("test", []byte(pod)); err != nil {
@@ -140,7 +140,7 @@ func failedAddIsAnEvent(t *testing.T, l *Lab) {
 	}
 }
 
-// Each part can be killed, stalled and started, and is seen to.
+// Each component can be killed, stalled and started, and its state is reported.
 func partsEndAndStart(t *testing.T, l *Lab) {
 	p, err := l.Plane()
 	if err != nil {
@@ -154,7 +154,7 @@ func partsEndAndStart(t *testing.T, l *Lab) {
 		if err := p.Pause(part); err != nil {
 			t.Fatal(err)
 		}
-		// etcd's kernel still takes connections.
+		// etcd's kernel still accepts connections.
 		if part != controlplane.Etcd && problem(t, l, part) == "" {
 			t.Errorf("%s serves while it hangs", part)
 		}
@@ -162,7 +162,7 @@ func partsEndAndStart(t *testing.T, l *Lab) {
 			t.Fatal(err)
 		}
 		eventually(t, string(part)+" serves when it goes on", func() bool { return problem(t, l, part) == "" })
-		if err := p.Pause(part); err != nil { // one that hangs ends all the same
+		if err := p.Pause(part); err != nil { // a stalled one can be stopped, too
 			t.Fatal(err)
 		}
 		if err := p.Kill(labtest.Within(t, 10*time.Second), part); err != nil {
@@ -196,7 +196,7 @@ func problem(t *testing.T, l *Lab, part controlplane.Part) string {
 	return ""
 }
 
-// A flag that a restart gives is there, and at the next start too. A Node that comes later gets what the flag says.
+// A flag set at a restart is in effect, and at the next start too. It applies to a Node that is added later.
 func flagsAreKept(t *testing.T, l *Lab) {
 	p, err := l.Plane()
 	if err != nil {
@@ -226,7 +226,7 @@ func flagsAreKept(t *testing.T, l *Lab) {
 	})
 }
 
-// After a wipe nothing is as it was but the nodes, and these are new objects.
+// After a wipe only the nodes are as before, and these are new objects.
 func wipeForgetsAll(t *testing.T, l *Lab) {
 	uid := func() string {
 		out, err := l.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath={.metadata.uid}")
@@ -257,7 +257,7 @@ func wipeForgetsAll(t *testing.T, l *Lab) {
 	})
 }
 
-// One family alone, IPv6: all addresses, and those of Services, are of it.
+// IPv6 only: all addresses, and those of Services, are IPv6.
 func TestRootKubeIPv6(t *testing.T) {
 	l := up(t, Options{Nodes: 1, Cluster: Kube, IPFamily: underlay.IPv6, KubeProxy: "iptables"})
 	out, err := l.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath={.spec.podCIDRs}{.status.addresses[0].address}")
@@ -270,7 +270,7 @@ func TestRootKubeIPv6(t *testing.T) {
 	})
 }
 
-// An up that is interrupted while parts of the control plane run, or when all do, leaves nothing.
+// An up that is interrupted while components of the control plane run, or when all do, leaves nothing.
 func TestRootKubeUpInterrupted(t *testing.T) {
 	needRoot(t)
 	for _, at := range []string{"control-plane: apiserver", "control-plane: kcm", "nodes join the cluster"} {
@@ -291,7 +291,7 @@ func TestRootKubeUpInterrupted(t *testing.T) {
 	}
 }
 
-// A flag that a part does not know is told with the part's own words, and nothing is left.
+// A flag that a component does not support is reported with the component's own message, and nothing is left.
 func TestRootKubeWrongFlag(t *testing.T) {
 	needRoot(t)
 	dir := filepath.Join(t.TempDir(), "lab")

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/manifest"
 )
 
-// ExecKubectl replaces this process by kubectl. It returns only if it fails.
+// ExecKubectl replaces this process with kubectl. It returns only if it fails.
 func (l *Lab) ExecKubectl(args []string) error {
 	p, err := l.Plane()
 	if err != nil {
@@ -23,8 +23,7 @@ func (l *Lab) ExecKubectl(args []string) error {
 	return p.ExecKubectl(args)
 }
 
-// Kubectl runs kubectl as the administrator and returns what it printed to standard output. An error has what it
-// printed to standard error.
+// Kubectl runs kubectl as the administrator and returns its standard output. An error contains its standard error.
 func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return l.kubectlStdin(ctx, nil, args...)
 }
@@ -37,7 +36,7 @@ func (l *Lab) kubectlStdin(ctx context.Context, stdin []byte, args ...string) (s
 	return p.Kubectl(ctx, stdin, args...)
 }
 
-// kubectlApply returns what became of each object, in kubectl's words.
+// kubectlApply returns the result for each object, in kubectl's words.
 func (l *Lab) kubectlApply(source string, data []byte) ([]manifest.Change, error) {
 	out, err := l.kubectlStdin(context.Background(), data, "apply", "-f", "-")
 	var changes []manifest.Change
@@ -51,7 +50,7 @@ func (l *Lab) kubectlApply(source string, data []byte) ([]manifest.Change, error
 	return changes, err
 }
 
-// kubectlDelete asks for the objects to be deleted and does not wait until they are.
+// kubectlDelete requests the deletion of the objects and does not wait for it.
 func (l *Lab) kubectlDelete(source string, data []byte) ([]manifest.Change, error) {
 	out, err := l.kubectlStdin(context.Background(), data, "delete", "--wait=false", "-o", "name", "-f", "-")
 	var changes []manifest.Change
@@ -76,7 +75,7 @@ func refOf(object string) manifest.Ref {
 	return manifest.Ref{Kind: kind, Name: name}
 }
 
-// agentToken asks the API for a token of the agents' ServiceAccount, as kubelet does for a pod.
+// agentToken requests a token of the agents' ServiceAccount, as kubelet does for a pod.
 func (l *Lab) agentToken(ctx context.Context) (string, error) {
 	client, err := l.Client()
 	if err != nil {

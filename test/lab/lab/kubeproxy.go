@@ -18,7 +18,7 @@ func (l *Lab) KubeProxy(node string) (host.Process, error) {
 	return host.Process{Host: h, Name: "kube-proxy"}, err
 }
 
-// KubeProxyStart starts a node's kube-proxy, unless the lab was made without.
+// KubeProxyStart starts a node's kube-proxy, unless the lab was created without.
 func (l *Lab) KubeProxyStart(node string) error {
 	proxy, err := l.KubeProxy(node)
 	if err != nil || l.spec.KubeProxy == "none" {
@@ -31,7 +31,7 @@ func (l *Lab) KubeProxyStart(node string) error {
 	return p.StartKubeProxy(proxy, l.spec.KubeProxy)
 }
 
-// KubeProxyStop ends a node's kube-proxy with SIGTERM. What it told the kernel stays.
+// KubeProxyStop stops a node's kube-proxy with SIGTERM. Its rules stay in the kernel.
 func (l *Lab) KubeProxyStop(ctx context.Context, node string) error {
 	proxy, err := l.KubeProxy(node)
 	if err != nil {

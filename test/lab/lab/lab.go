@@ -22,31 +22,31 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// DefaultDir is the directory of the lab that nobody gave another one.
+// DefaultDir is the default of Options.Dir.
 const DefaultDir = "/run/fairlead-lab"
 
 // Uplink is the agents' uplink.mode.
 func (l *Lab) Uplink() string { return l.spec.Uplink }
 
-// Cluster says where the agents of a lab learn of Nodes and Pods.
+// Cluster is the agents' source of Nodes and Pods.
 type Cluster string
 
-// The clusters of a lab: a directory of manifests that all nodes see, or a real Kubernetes API server.
+// The sources of a lab: a directory of manifests that all nodes share, or a real Kubernetes API server.
 const (
 	Directory Cluster = "directory"
 	Kube      Cluster = "kube"
 )
 
-// Lab is a lab that is up.
+// Lab is a running lab.
 type Lab struct {
 	dir  string
 	spec spec
 
 	clientMu sync.Mutex
-	client   *kubernetes.Clientset // made when it is first needed
+	client   *kubernetes.Clientset // created on first use
 }
 
-// spec is what Up was asked for, kept in lab.json.
+// spec is the options of Up, stored in lab.json.
 type spec struct {
 	Created  time.Time
 	Nodes    int
@@ -54,16 +54,16 @@ type spec struct {
 	IPFamily underlay.IPFamily
 	Mode     underlay.Mode
 	Uplink   string
-	// Subnets is how many subnets the underlay has; RoutePods says whether its router knows the podCIDRs.
+	// Subnets is the number of subnets of the underlay; RoutePods means that its router has routes to the podCIDRs.
 	Subnets   int
 	RoutePods bool
 	BinDir    string
 	NoAgent   bool
 	NoGuard   bool
-	// ProductIntervals has agents not hear of the environment's.
+	// ProductIntervals hides the environment's intervals from agents.
 	ProductIntervals bool
 	APIPort          int
-	// Cluster and what follows are of a lab with a Kubernetes API.
+	// Cluster and the following fields are those of a lab with a Kubernetes API.
 	Cluster   Cluster
 	Kube      string // the program kubeparts
 	KubeProxy string
@@ -110,11 +110,11 @@ func (l *Lab) Nodes() []string {
 	return names
 }
 
-// NodeAddrs are the underlay addresses that node number n was given, with their masks.
+// NodeAddrs are the underlay addresses assigned to node number n, with their masks.
 func (l *Lab) NodeAddrs(n int) []netip.Prefix { return l.underlay().NodeAddrs(n) }
 
-// Transport is the device that has the nodes' addresses: the NIC, or on the userspace datapath the bridge that it is a
-// port of. In mode Bridge it is the bridge to which agents attach the NIC, if they do.
+// Transport is the device with the nodes' addresses: the NIC, or on the userspace datapath the bridge that has it as a
+// port. In mode Bridge it is the bridge to which agents attach the NIC, if they do.
 func (l *Lab) Transport() string {
 	if l.spec.Mode == underlay.Bridge && l.spec.Uplink == api.UplinkSteer {
 		return underlay.NIC
@@ -128,10 +128,10 @@ func (l *Lab) Transport() string {
 	return underlay.NIC
 }
 
-// Manifests is the store that all nodes see. With Kubernetes it is empty, and nobody reads it.
+// Manifests is the store that all nodes share. With Kubernetes it is empty and unused.
 func (l *Lab) Manifests() manifest.Store { return manifest.Open(l.path("manifests"), l.path("tmp")) }
 
-// Records are the pods that the runner made.
+// Records are the pods that the runner has created.
 func (l *Lab) Records() sandbox.Records { return sandbox.OpenRecords(l.path("pods")) }
 
 // Host returns a host of the lab: a node, or one of package underlay.

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// podOnOVS gives node1 an Open vSwitch bridge with the node's own leg 10.9.9.1, and a pod 10.9.9.2 behind a veth whose
-// host end is called as Fairlead calls them.
+// podOnOVS creates an Open vSwitch bridge on node1 with the node's own leg 10.9.9.1, and a pod 10.9.9.2 behind a veth
+// whose host end is named as Fairlead's.
 const podOnOVS = `
 ovs-vsctl --timeout=10 add-br br-test -- set Bridge br-test datapath_type=netdev fail_mode=standalone
 ip addr add 10.9.9.1/24 dev br-test
@@ -46,12 +46,12 @@ func TestRootKernelIsDeafOnOVSPorts(t *testing.T) {
 		t.Errorf("the pod's ARP for an unused address was answered by %v", macs)
 	}
 
-	// The node routes the pod to the host outside, once.
+	// The node routes the pod's packets to the host outside, once.
 	nodeExec(t, l, underlay.Outside, "ip", "route", "add", "10.9.9.0/24", "via", "192.168.77.11")
 	out := nodeExec(t, l, "node1", "ip", "netns", "exec", "pod", "ping", "-c3", "-i0.05", "-w5", "192.168.77.1")
 	ping(t, out)
 
-	// Without the rules the same pod gets two answers: the trap is there.
+	// Without the rules the same pod gets two replies: the test can fail.
 	nodeExec(t, l, "node1", "nft", "flush", "ruleset")
 	if macs := pod("192.168.77.11"); len(macs) < 2 {
 		t.Errorf("without muting the pod's ARP was answered by %v only: this test sees nothing", macs)

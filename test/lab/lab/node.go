@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// nodeManifest is the Node as a cluster would have it: podCIDRs assigned, InternalIPs reported.
+// nodeManifest is the Node as in a cluster: podCIDRs assigned, InternalIPs reported.
 func nodeManifest(u underlay.Network, n int) *corev1.Node {
 	name := underlay.NodeName(n)
 	node := &corev1.Node{

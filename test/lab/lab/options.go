@@ -14,13 +14,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// Options say what lab to make. The zero value of a field means its default.
+// Options of a lab. The zero value of a field means its default.
 type Options struct {
-	// Dir is where the lab keeps everything. It must not exist, or be empty. Default: DefaultDir.
+	// Dir is the directory of the lab. It must not exist, or be empty. Default: DefaultDir.
 	Dir string
 	// BinDir holds the programs lab, fairlead-agent and fairlead. Default: the directory of this program.
 	BinDir string
-	// Nodes is how many nodes there are, 1 to MaxNodes. Default: 2.
+	// Nodes is the number of nodes, 1 to MaxNodes. Default: 2.
 	Nodes int
 	// Datapath is Auto (the default), Netdev or System.
 	Datapath vswitch.Datapath
@@ -30,16 +30,16 @@ type Options struct {
 	Mode underlay.Mode
 	// Uplink is the agents' uplink.mode in mode Bridge: api.UplinkBridge (the default), or api.UplinkSteer.
 	Uplink string
-	// Subnets is how many subnets the underlay has, 1 (the default) or 2. Nodes alternate between two: node1 is in
+	// Subnets is the number of subnets of the underlay, 1 (the default) or 2. Nodes alternate between two: node1 is in
 	// the first, node2 in the second. The host outside is the router between them.
 	Subnets int
-	// RoutePods teaches that router the way to all podCIDRs, as noEncap mode wants it for two subnets, and noSNAT for
-	// the way to the outside.
+	// RoutePods adds routes to all podCIDRs on that router, as noEncap mode requires for two subnets, and noSNAT for
+	// traffic with the outside.
 	RoutePods bool
 	// Cluster is Directory (the default) or Kube.
 	Cluster Cluster
-	// Set are flags of the control plane's parts, "PART.FLAG=VALUE" with the PARTs of package controlplane, or
-	// "PART.FLAG-" to leave out one of the lab's. With Kube only.
+	// Set are flags of the control plane's components, "PART.FLAG=VALUE" with the PARTs of package controlplane, or
+	// "PART.FLAG-" to remove one of the lab's. With Kube only.
 	Set []string
 	// KubeProxy is kube-proxy's mode: nftables (the default), iptables, or none for no kube-proxy. With Kube only.
 	KubeProxy string
@@ -47,15 +47,15 @@ type Options struct {
 	Config []byte
 	// NoGuard starts no guard beside Open vSwitch (build/ovs). There is none on the userspace datapath anyway.
 	NoGuard bool
-	// ProductIntervals has agents keep the product's intervals where the environment, as in a test, names shorter ones.
+	// ProductIntervals keeps the product's intervals where the environment, as in a test, sets shorter ones.
 	ProductIntervals bool
 	// NoAgent starts no agents, and no program fairlead-agent is needed.
 	NoAgent bool
-	// ReadyTimeout is how long agents may take to get ready. Default: 60 s.
+	// ReadyTimeout is the time limit for agents to get ready. Default: 60 s.
 	ReadyTimeout time.Duration
-	// Keep leaves a lab standing whose agents do not get ready.
+	// Keep leaves a lab running whose agents do not get ready.
 	Keep bool
-	// Progress is told each step, in a few words. Default: nobody.
+	// Progress is called at each step with a short description. Default: none.
 	Progress func(step string)
 }
 
@@ -131,7 +131,7 @@ func (o *Options) completeKube() error {
 	return err
 }
 
-// settle replaces Auto by what this machine can.
+// settle replaces Auto with what this machine supports.
 func (o *Options) settle() {
 	if o.Datapath != vswitch.Auto {
 		return

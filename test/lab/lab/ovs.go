@@ -28,7 +28,7 @@ const (
 	Guard    Daemon = "guard"
 )
 
-// Daemons are all of them.
+// Daemons are all daemons, the guard included.
 func Daemons() []Daemon { return []Daemon{Vswitchd, OVSDB, Guard} }
 
 // program is the daemon's executable and the name of its PID file.
@@ -42,10 +42,10 @@ func (d Daemon) program() string {
 	return "ovs-vswitchd"
 }
 
-// PID returns the process ID of a node's daemon, 0 if it does not run. Ask from outside the node.
+// PID returns the process ID of a node's daemon, 0 if it does not run. Call it from outside the node.
 func (d Daemon) PID(h host.Host) int { return pidIn(h, "/run/openvswitch/"+d.program()+".pid") }
 
-// OVSStart starts the daemons of a node that do not run, all if none is named, and gives the node its addresses.
+// OVSStart starts the daemons of a node that do not run, all if none is named, and adds the node's addresses.
 func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error {
 	h, n, err := l.node(node)
 	if err != nil {
@@ -80,7 +80,7 @@ func (l *Lab) OVSStart(ctx context.Context, node string, which ...Daemon) error 
 		return l.underlay().MoveToBridge(ctx, h, n, l.spec.Nodes)
 	}
 	if l.spec.Uplink == api.UplinkSteer && l.spec.Mode == underlay.Bridge {
-		return nil // no tunnel, no neighbours of Open vSwitch's own
+		return nil // no tunnel, so Open vSwitch resolves no neighbours itself
 	}
 	return l.underlay().TeachNeighbours(ctx, h, n, l.spec.Nodes)
 }
@@ -94,7 +94,7 @@ func starts(which []Daemon, d Daemon) bool {
 	return len(which) == 0
 }
 
-// startGuard keeps its PID as the others do. What it says is in its log.
+// startGuard writes its PID as the other daemons do. Its output is in its log.
 func startGuard() error {
 	const script = "/run/lab/fairlead-ovs-guard"
 	if err := os.WriteFile(script, []byte(ovs.Guard), 0o755); err != nil {
@@ -111,17 +111,17 @@ func startGuard() error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting the guard: %w", err)
 	}
-	go cmd.Wait() // so that it is no zombie if this process lives on
+	go cmd.Wait() // reaps it if this process lives on
 	return nil
 }
 
-// OVSStop ends the daemons of a node with SIGTERM and waits for it. If none is named, these are those of Open
-// vSwitch itself.
+// OVSStop stops the daemons of a node with SIGTERM and waits until they have exited. If none is named, these are those
+// of Open vSwitch itself.
 func (l *Lab) OVSStop(ctx context.Context, node string, which ...Daemon) error {
 	return l.ovsSignal(ctx, node, unix.SIGTERM, which)
 }
 
-// OVSKill ends them with SIGKILL.
+// OVSKill kills them with SIGKILL.
 func (l *Lab) OVSKill(ctx context.Context, node string, which ...Daemon) error {
 	return l.ovsSignal(ctx, node, unix.SIGKILL, which)
 }
@@ -142,7 +142,7 @@ func (l *Lab) ovsSignal(ctx context.Context, node string, sig unix.Signal, which
 	return nil
 }
 
-// end sends sig to the process of h and waits until it is gone. A pid of 0 is gone already.
+// end sends sig to the process of h and waits until it has exited. A pid of 0 means that it does not run.
 func end(ctx context.Context, h host.Host, pid int, sig unix.Signal) error {
 	if pid == 0 {
 		return nil

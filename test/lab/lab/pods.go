@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// File is YAML or JSON that holds manifests. Name is what errors call it.
+// File is YAML or JSON with manifests. Name is its name in errors.
 type File struct {
 	Name string
 	Data []byte
@@ -27,13 +27,14 @@ func (l *Lab) Apply(source string, data []byte) ([]manifest.Change, error) {
 	return l.ApplyFiles(File{source, data})
 }
 
-// ApplyFiles is Apply for several files. A directory of manifests takes all objects of them or none; with Kubernetes
-// kubectl takes one file after the other, with objects of any kind.
+// ApplyFiles is Apply for several files. A directory of manifests stores all their objects or none; with Kubernetes
+// kubectl applies one file after the other, with objects of any kind.
 func (l *Lab) ApplyFiles(files ...File) ([]manifest.Change, error) {
 	return l.change(files, l.kubectlApply, l.Manifests().Apply)
 }
 
-// Delete removes the objects that the manifests name. With Kubernetes they are gone once whoever must has let go.
+// Delete removes the objects that the manifests name. With Kubernetes they are gone once their finalizers and grace
+// periods have ended.
 func (l *Lab) Delete(source string, data []byte) ([]manifest.Change, error) {
 	return l.DeleteFiles(File{source, data})
 }
@@ -68,8 +69,8 @@ func (l *Lab) change(files []File, kubectl func(string, []byte) ([]manifest.Chan
 	return directory(objects)
 }
 
-// WaitPods waits until every Pod runs that can (it is on a node of the lab), and every sandbox of a Pod that is gone
-// is gone too. The error names what is left to do.
+// WaitPods waits until every Pod runs that can (it is on a node of the lab), and every sandbox of a deleted Pod is
+// removed. The error names what is missing.
 func (l *Lab) WaitPods(ctx context.Context) error {
 	for {
 		left, err := l.unsettled()
@@ -98,7 +99,7 @@ func (l *Lab) unsettled() ([]string, error) {
 	return left, nil
 }
 
-// PodState is one pod as the lab sees it: manifest and sandbox.
+// PodState is the state of one pod: manifest and sandbox.
 type PodState struct {
 	Pod         string        `json:"pod"`
 	Node        string        `json:"node"`
@@ -107,11 +108,11 @@ type PodState struct {
 	ContainerID string        `json:"containerID,omitempty"`
 	Attempt     int           `json:"attempt"`
 	LastError   string        `json:"lastError,omitempty"`
-	// Settled says that nothing is left to do for it.
+	// Settled means that no work is left for it.
 	Settled bool `json:"settled"`
 }
 
-// Pending is the state of a Pod for which nothing was begun.
+// Pending is the state of a Pod without a sandbox so far.
 const Pending sandbox.State = "Pending"
 
 // PodStates lists all pods, by name.
@@ -163,8 +164,8 @@ func (l *Lab) recordState(r *sandbox.Record, pod *corev1.Pod) PodState {
 	return s
 }
 
-// podObjects are the Pods as the cluster has them. While the API server is away, which NodeStates and Plane tell, the
-// sandboxes that are there stand for their Pods.
+// podObjects are the Pods of the cluster. While the API server is unreachable, which NodeStates and Plane report, the
+// existing sandboxes represent their Pods.
 func (l *Lab) podObjects(records []*sandbox.Record) ([]*corev1.Pod, error) {
 	if l.spec.Cluster != Kube {
 		return l.Manifests().Pods()
@@ -191,7 +192,7 @@ func (l *Lab) pendingState(name string, pod *corev1.Pod) PodState {
 		s.State = sandbox.Terminating
 	}
 	if _, _, err := l.node(pod.Spec.NodeName); err != nil {
-		s.Settled = true // nobody is going to do anything
+		s.Settled = true // no node will run it
 		s.LastError = "not on a node of this lab: set spec.nodeName"
 	} else if l.RunnerPID() == 0 {
 		s.LastError = "the pod runner does not run: lab runner start"

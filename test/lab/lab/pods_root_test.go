@@ -16,13 +16,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// bridgeList is a network of the reference plugins, as any CNI provider would install one.
+// bridgeList is a network of the reference plugins, as a CNI provider would install it.
 const bridgeList = `{"cniVersion": "1.0.0", "name": "reference", "plugins": [
 	{"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
 	 "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"%s}]], "routes": [{"dst": "0.0.0.0/0"}]}},
 	{"type": "portmap", "capabilities": {"portMappings": true}, "backend": "iptables"}]}`
 
-// spyPlugin writes down how it is called, and does what files on the node tell it.
+// spyPlugin logs its calls, and behaves as files on the node specify.
 const spyPlugin = `#!/bin/sh
 { echo "$CNI_COMMAND $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS"; cat; echo; } >>/run/spy.log
 [ -e "/run/slow-$CNI_COMMAND" ] && sleep 1000
@@ -47,7 +47,7 @@ func needPlugins(t *testing.T) {
 	}
 }
 
-// network installs a CNI configuration on a node; an empty one takes it away.
+// network installs a CNI configuration on a node; an empty one removes it.
 func network(t *testing.T, l *Lab, node, conflist string) {
 	t.Helper()
 	h, err := l.Host(node)
@@ -174,7 +174,7 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 	if err := background.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stdout.Read(make([]byte, 1)); err != nil { // before it is in the pod it is no process of it
+	if _, err := stdout.Read(make([]byte, 1)); err != nil { // before it has entered the pod it is not a process of it
 		t.Fatal(err)
 	}
 	remove(t, l, b)
@@ -192,7 +192,7 @@ func TestRootPodsByReferencePlugins(t *testing.T) {
 	}
 }
 
-// Two addresses for three pods: the third waits, with the plugin's reason, and gets the one that is freed.
+// Two addresses for three pods: the third waits, with the plugin's reason, and gets the one that is released.
 func TestRootPodIsTriedAgain(t *testing.T) {
 	needPlugins(t)
 	l := up(t, Options{Nodes: 1, IPFamily: underlay.IPv4})
@@ -271,7 +271,7 @@ spec:
 	}
 }
 
-// A runner that was killed loses nothing: pods stay, what changed meanwhile is done, what was half done is undone.
+// A runner that was killed loses nothing: pods stay, changes of that time are applied, unfinished work is undone.
 func TestRootRunnerFindsItsPodsAgain(t *testing.T) {
 	l := up(t, Options{Nodes: 1})
 	h, _ := l.Host("node1")
@@ -292,7 +292,7 @@ func TestRootRunnerFindsItsPodsAgain(t *testing.T) {
 	if l.RunnerPID() != 0 {
 		t.Error("the runner is still there")
 	}
-	podExec(t, l, "default/stays", "true") // the pods do not need it
+	podExec(t, l, "default/stays", "true") // the pods do not depend on the runner
 	remove(t, l, podYAML("goes", "node1"), podYAML("again", "node1"))
 	apply(t, l, podYAML("again", "node1"), podYAML("new", "node1"))
 	if p := podState(t, l, "default/new"); !strings.Contains(p.LastError, "lab runner start") {
@@ -371,7 +371,7 @@ func TestRootCNIByHand(t *testing.T) {
 	if out := call(DEL, "default/x"); out != "" {
 		t.Errorf("DEL printed %q", out)
 	}
-	call(DEL, "default/x") // of a container that nobody knows
+	call(DEL, "default/x") // of an unknown container
 	if got := podState(t, l, "default/x"); got.Pod != "" {
 		t.Errorf("after DEL there is still %+v", got)
 	}

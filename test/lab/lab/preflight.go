@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// programs are what a lab starts, and the Debian packages that they come in.
+// programs are those that a lab starts, and the Debian packages that contain them.
 var programs = []struct{ name, debian string }{
 	{"ovsdb-server", "openvswitch-switch"},
 	{"ovsdb-tool", "openvswitch-switch"},
@@ -23,7 +23,7 @@ var programs = []struct{ name, debian string }{
 	{"nft", "nftables"},
 }
 
-// preflight refuses a machine on which a lab can't come up, with the way out.
+// preflight fails on a machine that cannot run a lab, with the remedy.
 func preflight(o Options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a lab makes network namespaces, which only root may: run it with sudo")
@@ -51,7 +51,7 @@ func preflight(o Options) error {
 	return nil
 }
 
-// haveBinaries looks for our own programs.
+// haveBinaries checks for our own programs.
 func haveBinaries(o Options) error {
 	names := []string{"lab"}
 	if !o.NoAgent {

@@ -10,10 +10,10 @@ import (
 )
 
 // Reboot is a power failure of a node and its next boot: all processes are killed, the namespaces with their
-// interfaces, addresses, routes and pods are made anew, /run is empty and the boot ID another. What is on disk stays,
-// Open vSwitch's database and the agent's files among it. Open vSwitch starts first, with the boot unit beside it, then
-// the NIC gets its addresses as from the distribution's configuration. The agent is not started: AgentStart does it. If
-// the pod runner runs it sees that sandboxes are gone, as kubelet does.
+// interfaces, addresses, routes and pods are recreated, /run is empty and the boot ID another. The disk is kept, Open
+// vSwitch's database and the agent's files included. Open vSwitch starts first, with the boot unit beside it, then the
+// NIC gets its addresses as from the distribution's configuration. The agent is not started: AgentStart does it. A
+// running pod runner sees that sandboxes are gone, as kubelet does.
 func (l *Lab) Reboot(ctx context.Context, node string) error {
 	h, n, err := l.node(node)
 	if err != nil {

@@ -20,16 +20,16 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/runner"
 )
 
-// DaemonCommand is the word after which the program lab is the pod runner; DaemonDirFlag names its lab.
+// DaemonCommand is the command of the program lab that runs the pod runner; DaemonDirFlag names its lab.
 const (
 	DaemonCommand = "daemon"
 	DaemonDirFlag = "--dir"
 )
 
-// lockWait is how long a new pod runner waits for the one before it to be gone.
+// lockWait is how long a new pod runner waits for its predecessor to exit.
 const lockWait = 3 * time.Second
 
-// RunDaemon is the pod runner's whole life, in the process that RunnerStart started. It works until ctx ends.
+// RunDaemon is the main function of the pod runner, in the process that RunnerStart started. It works until ctx ends.
 func RunDaemon(ctx context.Context, dir string, log logr.Logger) error {
 	l, err := Open(dir)
 	if err != nil {
@@ -40,7 +40,7 @@ func RunDaemon(ctx context.Context, dir string, log logr.Logger) error {
 		return err
 	}
 	defer lock.Close()
-	// One that was killed holds the lock until its last thread is gone.
+	// A killed one holds the lock until its last thread is gone.
 	for end := time.Now().Add(lockWait); unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; {
 		if time.Now().After(end) {
 			return fmt.Errorf("the lab in %s has a pod runner already", dir)
@@ -96,10 +96,10 @@ func (l *Lab) RunnerStart(ctx context.Context) error {
 	}
 }
 
-// RunnerStop ends the pod runner with SIGTERM and waits until it is gone. Pods stay as they are.
+// RunnerStop stops the pod runner with SIGTERM and waits until it has exited. Pods are not affected.
 func (l *Lab) RunnerStop(ctx context.Context) error { return l.runnerSignal(ctx, unix.SIGTERM) }
 
-// RunnerKill ends it with SIGKILL.
+// RunnerKill kills it with SIGKILL.
 func (l *Lab) RunnerKill(ctx context.Context) error { return l.runnerSignal(ctx, unix.SIGKILL) }
 
 func (l *Lab) runnerSignal(ctx context.Context, sig unix.Signal) error {
@@ -120,8 +120,8 @@ func (l *Lab) runnerSignal(ctx context.Context, sig unix.Signal) error {
 	return nil
 }
 
-// RunnerPID is the pod runner's process, 0 if it does not run. It is found by its command line, which names the lab:
-// so also one that was just started.
+// RunnerPID is the pod runner's process, 0 if it does not run. It is found by its command line, which names the lab: so
+// also one that was just started.
 func (l *Lab) RunnerPID() int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// binDir is where labtest.Main has built the programs; empty if it did not.
+// binDir is where labtest.Main has built the programs; empty if it did not build them.
 var binDir string
 
 func TestMain(m *testing.M) { labtest.Main(m, &binDir) }
@@ -29,7 +29,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// up makes a lab without agents that ends with the test, and checks that nothing is left of it.
+// up creates a lab without agents that ends with the test, and checks that nothing is left of it.
 func up(t *testing.T, o Options) *Lab {
 	t.Helper()
 	o.NoAgent = true
@@ -64,7 +64,7 @@ func upWithAgents(t *testing.T, o Options) *Lab {
 	return l
 }
 
-// labWatch knows what a lab consists of.
+// labWatch identifies what belongs to a lab.
 type labWatch struct {
 	dir  string
 	nets []uint64 // inodes of its namespaces
@@ -89,7 +89,7 @@ func watchLab(t *testing.T, l *Lab) labWatch {
 	return w
 }
 
-// checkGone looks for the lab's directory, mounts, processes and namespaces.
+// checkGone checks for the lab's directory, mounts, processes and namespaces.
 func (w labWatch) checkGone(t *testing.T) {
 	t.Helper()
 	if exists(w.dir) {
@@ -104,7 +104,7 @@ func (w labWatch) checkGone(t *testing.T) {
 			t.Errorf("mount %+v is still there", m)
 		}
 	}
-	// A thread that visited a namespace may be on its way out.
+	// A thread that visited a namespace may still be leaving it.
 	deadline := time.Now().Add(5 * time.Second)
 	left := w.users(t)
 	for ; len(left) > 0 && time.Now().Before(deadline); left = w.users(t) {
@@ -164,7 +164,7 @@ func podExec(t *testing.T, l *Lab, pod string, argv ...string) string {
 	return out
 }
 
-// eventually polls until ok, or fails after ten seconds with what was waited for.
+// eventually polls until ok, or fails after ten seconds with what was awaited.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)

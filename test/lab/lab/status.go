@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 )
 
-// NodeState is one node as the lab sees it.
+// NodeState is the state of one node.
 type NodeState struct {
 	Node string `json:"node"`
 	// Addresses are its own; PodCIDRs are those of its manifest, which may be gone.
@@ -22,7 +22,7 @@ type NodeState struct {
 	OVSDBPID    int `json:"ovsdbPID"`
 }
 
-// NodeStates asks after all nodes.
+// NodeStates reads the state of all nodes.
 func (l *Lab) NodeStates(ctx context.Context) ([]NodeState, error) {
 	nodes, err := l.nodeObjects(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func (l *Lab) NodeStates(ctx context.Context) ([]NodeState, error) {
 	return out, nil
 }
 
-// nodeObjects are the Nodes as the cluster has them, none while the API server is away.
+// nodeObjects are the Nodes of the cluster, none while the API server is unreachable.
 func (l *Lab) nodeObjects(ctx context.Context) ([]*corev1.Node, error) {
 	if l.spec.Cluster != Kube {
 		return l.Manifests().Nodes()
@@ -75,7 +75,7 @@ func (l *Lab) nodeObjects(ctx context.Context) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// PartState is one part of the control plane as the lab sees it.
+// PartState is the state of one component of the control plane.
 type PartState struct {
 	Part controlplane.Part `json:"part"`
 	// PID is its process, 0 if it does not run.
@@ -84,7 +84,7 @@ type PartState struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// PartStates asks after the parts of the control plane. A lab without Kubernetes has none.
+// PartStates reads the state of the control plane's components. A lab without Kubernetes has none.
 func (l *Lab) PartStates(ctx context.Context) ([]PartState, error) {
 	if l.spec.Cluster != Kube {
 		return nil, nil

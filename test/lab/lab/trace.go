@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/explain"
 )
 
-// Trace tells in words what Open vSwitch does with an ICMP echo request of a pod to an address or to another pod
+// Trace describes what Open vSwitch does with an ICMP echo request of a pod to an address or to another pod
 // (namespace/name), on the pod's node and, if the packet leaves through the tunnel or the uplink, on the other's. It
-// sends nothing: ovs-vswitchd walks through its flows (ovs-vswitchd(8), ofproto/trace).
+// sends no packet: ovs-vswitchd traces it through its flows (ovs-vswitchd(8), ofproto/trace).
 func (l *Lab) Trace(ctx context.Context, pod, destination string) ([]string, error) {
 	pods, err := l.PodStates()
 	if err != nil {
@@ -74,7 +74,7 @@ func addrs(texts []string) []netip.Addr {
 	return out
 }
 
-// outOfTunnel is how a packet from another node comes out of the tunnel.
+// outOfTunnel is the form in which a packet from another node leaves the tunnel.
 func (l *Lab) outOfTunnel(ctx context.Context, ports explain.Ports, from string) (string, error) {
 	nodes, err := l.NodeStates(ctx)
 	if err != nil {
@@ -95,7 +95,7 @@ func findPod(pods []PodState, name string) (PodState, error) {
 	return pods[i], nil
 }
 
-// tracePorts reads the ports of a node's bridge from the marks that the agent leaves in OVSDB.
+// tracePorts reads the ports of a node's bridge from the agent's external_ids in OVSDB.
 func (l *Lab) tracePorts(ctx context.Context, node string) (explain.Ports, error) {
 	p := explain.NewPorts()
 	text, err := l.NodeExec(ctx, node, "ovs-vsctl", "-t", "5", "--format=json", "--columns=name,external_ids", "list", "Port")

@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// Up makes a lab and waits until its agents are ready. If it fails, or ctx ends, nothing is left behind.
+// Up creates a lab and waits until its agents are ready. If it fails, or ctx ends, nothing is left behind.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	return nil, errors.Join(err, Down(context.WithoutCancel(ctx), o.Dir, nil))
 }
 
-// claim makes the lab's directory and keeps others from making the same one until unlock is called.
+// claim creates the lab's directory and keeps others from creating the same one until unlock is called.
 func claim(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func claim(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// build makes everything up to started agents.
+// build creates everything up to started agents.
 func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error {
 	if err := l.makeDirs(); err != nil {
 		return fmt.Errorf("making the lab's directory: %w", err)
@@ -120,7 +120,7 @@ func (l *Lab) build(ctx context.Context, o Options, config map[string]any) error
 			return err
 		}
 	}
-	// Not before: everything that reads it wants a lab with all its nodes.
+	// Not before: everything that reads it expects a lab with all its nodes.
 	if err := l.save(); err != nil {
 		return err
 	}
@@ -184,8 +184,8 @@ func (l *Lab) makeNode(ctx context.Context, n int, config map[string]any) error 
 	return l.boot(ctx, n)
 }
 
-// boot starts the machine of a node, whose files are there, up to Open vSwitch and its addresses. What stands beside
-// Open vSwitch (build/ovs) has the NIC stay with the host.
+// boot starts the machine of a node, whose files exist, up to Open vSwitch and its addresses. The boot unit beside Open
+// vSwitch (build/ovs) keeps the NIC with the host.
 func (l *Lab) boot(ctx context.Context, n int) error {
 	var binds []host.Bind
 	if l.spec.Cluster == Directory {
@@ -221,7 +221,7 @@ func (l *Lab) boot(ctx context.Context, n int) error {
 	return l.underlay().AddressNode(h, n)
 }
 
-// writeFiles puts the agent's config on the node, and the reference CNI plugins that this machine has.
+// writeFiles writes the agent's config to the node, and this machine's reference CNI plugins.
 func writeFiles(h host.Host, config map[string]any) error {
 	data, err := yaml.Marshal(config)
 	if err != nil {
@@ -235,7 +235,7 @@ func writeFiles(h host.Host, config map[string]any) error {
 	if err := os.WriteFile(h.Private(agentConf), data, 0o644); err != nil {
 		return err
 	}
-	for _, dir := range []string{"/usr/lib/cni", "/usr/libexec/cni"} { // Debian's place, and others'
+	for _, dir := range []string{"/usr/lib/cni", "/usr/libexec/cni"} { // Debian's path, and others'
 		plugins, err := filepath.Glob(dir + "/*")
 		if err != nil {
 			return err
@@ -249,7 +249,7 @@ func writeFiles(h host.Host, config map[string]any) error {
 	return nil
 }
 
-// awaitAgents waits for all agents at the same time.
+// awaitAgents waits for all agents concurrently.
 func (l *Lab) awaitAgents(ctx context.Context, o Options) error {
 	if o.NoAgent {
 		return nil
@@ -269,7 +269,7 @@ func (l *Lab) awaitAgents(ctx context.Context, o Options) error {
 	return g.Wait()
 }
 
-// logTail is the end of what the node's agent logged.
+// logTail is the end of the node's agent log.
 func (l *Lab) logTail(node string) string {
 	const lines = 15
 	path, err := l.AgentLog(node)

@@ -44,8 +44,8 @@ func TestRootNodesAndOutsideTalk(t *testing.T) {
 	}
 }
 
-// ping wants three answers, each once. Call ping(8) with -w: without it it gives up on the last answer after two round
-// trips, too early for a busy machine. With it, it asks more than three times where answers take long.
+// ping expects three replies, each once. Call ping(8) with -w: without it it gives up on the last reply after two round
+// trips, too early for a busy machine. With it, it sends more than three requests if replies take long.
 func ping(t *testing.T, out string) {
 	t.Helper()
 	if !regexp.MustCompile(` ([3-9]|\d\d+) received`).MatchString(out) || strings.Contains(out, "DUP!") || strings.Contains(out, "duplicates") {
@@ -53,7 +53,7 @@ func ping(t *testing.T, out string) {
 	}
 }
 
-// TCP with large segments passes between the host outside and the nodes: no checksum is left open.
+// TCP with large segments passes between the host outside and the nodes: all checksums are complete.
 func TestRootLargeTCPPasses(t *testing.T) {
 	l := up(t, Options{Nodes: 2, IPFamily: underlay.IPv4})
 	addrs := map[string]string{underlay.Outside: "192.168.77.1", "node1": "192.168.77.11"}
@@ -64,7 +64,7 @@ func TestRootLargeTCPPasses(t *testing.T) {
 	}
 }
 
-// transfer sends size bytes by TCP from one host to another and returns how many came.
+// transfer sends size bytes over TCP from one host to another and returns how many arrived.
 func transfer(t *testing.T, l *Lab, from, to, addr string, size int64) (int64, error) {
 	sender, err := l.Host(from)
 	if err != nil {
@@ -129,7 +129,7 @@ func TestRootOneLabPerDirectory(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "a lab is up in "+l.dir) {
 		t.Errorf("a second lab in the directory: %v", err)
 	}
-	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w5", "192.168.77.1")) // the first one lives
+	ping(t, nodeExec(t, l, "node1", "ping", "-c3", "-i0.02", "-w5", "192.168.77.1")) // the first one is not affected
 
 	other := up(t, Options{Nodes: 1}) // a second one elsewhere, with the same addresses
 	ping(t, nodeExec(t, other, "node1", "ping", "-c3", "-i0.02", "-w5", "192.168.77.1"))
@@ -161,7 +161,7 @@ func TestRootNotALabsDirectory(t *testing.T) {
 	}
 }
 
-// However broken the lab is, down takes it away; up's Cleanup looks whether anything is left.
+// However broken the lab is, down removes it; up's Cleanup checks that nothing is left.
 func TestRootDownOfABrokenLab(t *testing.T) {
 	for name, destroy := range map[string]func(*testing.T, *Lab){
 		"runner killed": func(t *testing.T, l *Lab) {
@@ -249,7 +249,7 @@ func TestRootUpInterrupted(t *testing.T) {
 	}
 }
 
-// An up that was killed leaves what down can take away.
+// An up that was killed leaves a state that down can remove.
 func TestRootDownAfterUpWasKilled(t *testing.T) {
 	needRoot(t)
 	for _, after := range []time.Duration{5, 20, 40, 80, 120, 200, 300} {
@@ -258,7 +258,7 @@ func TestRootDownAfterUpWasKilled(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(after * time.Millisecond) // wherever that is
+		time.Sleep(after * time.Millisecond) // at any step
 		if err := cmd.Process.Kill(); err != nil && err != os.ErrProcessDone {
 			t.Fatal(err)
 		}

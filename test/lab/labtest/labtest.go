@@ -1,4 +1,4 @@
-// Package labtest builds what labs run, once for all tests of a package.
+// Package labtest builds the programs of labs, once for all tests of a package.
 package labtest
 
 import (
@@ -12,24 +12,23 @@ import (
 
 const module = "github.com/fairlead-cni/fairlead"
 
-// built in the environment names a directory in which the programs are, so that
-// they need not be built: in User-Mode Linux that takes minutes.
+// built in the environment names a directory with the programs, so that they need not be built: in User-Mode Linux that
+// takes minutes.
 const built = "FAIRLEAD_TEST_BINDIR"
 
-// intervals are those of the agents in labs, so that no test waits for what the product does every 10 or 20 seconds.
-// The resync costs most, since it starts ten programs: an agent takes 1 % of a processor, not 0.2 %.
+// intervals are those of the agents in labs, so that no test waits for periodic work of the product every 10 or 20
+// seconds. The resync costs most, since it starts ten programs: an agent uses 1 % of a processor, not 0.2 %.
 const intervals = "agent.resync=2s,agent.reconcile=2s,agent.suspectGrace=2s,agent.doubtfulAllocations=2s," +
 	"agent.probe=2s,agent.probeAge=4s,agent.uplink=2s,agent.policies=1s,agent.advice=2s," +
 	"inputs.retryMost=1s,inputs.save=500ms,inputs.otherPoliciesFirst=1s"
 
-// Tests are all tests of a package: testing.M, or what makes a lab around it.
+// Tests are all tests of a package: testing.M, or a wrapper that creates a lab around it.
 type Tests interface{ Run() (code int) }
 
-// Main builds agent, CNI plugin and lab into a directory that it writes to
-// binDir, runs the tests and ends the process. Without root it builds nothing:
-// the tests that need a lab are skipped then.
+// Main builds agent, CNI plugin and lab into a directory that it writes to binDir, runs the tests and exits. Without
+// root it builds nothing: the tests that need a lab are skipped then.
 //
-// Agents get short intervals, unless the environment has some; lab.Options.ProductIntervals is for what is about the
+// Agents get short intervals, unless the environment has some; lab.Options.ProductIntervals is for tests of the
 // product's own. On the kernel's datapath all have those: the one slow processor of User-Mode Linux has no time for
 // more.
 func Main(m Tests, binDir *string) {

@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// guestSlower is how much longer things may take in User-Mode Linux: a system call takes up to 100 times as long there,
-// and agent, Open vSwitch and test share one CPU.
+// guestSlower is the factor for time limits in User-Mode Linux: a system call takes up to 100 times as long there, and
+// agent, Open vSwitch and test share one CPU.
 const guestSlower = 6
 
 // Within is a context that ends after d, or later in a guest (Patience), for calls that must not hang.
@@ -20,8 +20,8 @@ func Within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// Patience is how long to wait for what takes at most d: longer where the tests run on the kernel's datapath, as that
-// is mostly in User-Mode Linux.
+// Patience is the time limit for what takes at most d: longer where the tests run on the kernel's datapath, as that is
+// mostly in User-Mode Linux.
 func Patience(t testing.TB, d time.Duration) time.Duration {
 	t.Helper()
 	if ovstest.UnderTest(t) == ovstest.System {

@@ -1,7 +1,7 @@
-// Package manifest reads Kubernetes manifests and keeps them in a directory, one file per object: a lab's stand-in for
-// the API server. Every node of the lab sees the directory, and what is in it was checked before.
+// Package manifest reads Kubernetes manifests and stores them in a directory, one file per object: a lab's replacement
+// for the API server. All nodes of the lab share the directory; its content was validated before.
 //
-// A file is called KIND_NAME.yaml or KIND_NAMESPACE_NAME.yaml. An underscore cannot be in the name of an object, so no
+// A file is named KIND_NAME.yaml or KIND_NAMESPACE_NAME.yaml. An underscore cannot be in the name of an object, so no
 // two objects share a file.
 package manifest
 
@@ -25,7 +25,8 @@ import (
 // Object is one parsed manifest: a Node, a Pod, a Namespace or an IPPool.
 type Object = metav1.Object
 
-// kinds are what a lab takes, by apiVersion and kind. Decoding is strict: a misspelt key is an error and not dropped.
+// kinds are the supported kinds, by apiVersion and kind. Decoding is strict: a misspelt key is an error and not
+// dropped.
 var kinds = map[string]func() Object{
 	"v1 Node":      func() Object { return &corev1.Node{} },
 	"v1 Pod":       func() Object { return &corev1.Pod{} },
@@ -35,10 +36,10 @@ var kinds = map[string]func() Object{
 	api.PoolGroup + "/" + api.PoolVersionBefore + " " + api.PoolKind: func() Object { return &api.IPPool{} },
 }
 
-// Ref names an object. Only Pods have a Namespace.
+// Ref identifies an object. Only Pods have a Namespace.
 type Ref struct{ Kind, Namespace, Name string }
 
-// String is the kubectl form: pod/default/web or node/node1.
+// String is kubectl's form: pod/default/web or node/node1.
 func (r Ref) String() string {
 	if r.Namespace == "" {
 		return strings.ToLower(r.Kind) + "/" + r.Name
@@ -49,7 +50,7 @@ func (r Ref) String() string {
 // maxName keeps the names of files below the 255 bytes of NAME_MAX.
 const maxName = 170
 
-// RefOf names a parsed object.
+// RefOf is the Ref of a parsed object.
 func RefOf(o Object) Ref {
 	switch o.(type) {
 	case *corev1.Node:
@@ -63,8 +64,8 @@ func RefOf(o Object) Ref {
 	}
 }
 
-// Parse reads all documents of a YAML or JSON stream. It is all or nothing. The error names the document, its line,
-// and what is wrong; source is the name of the stream in it. A Pod without a namespace is in "default".
+// Parse reads all documents of a YAML or JSON stream, all or none. The error names the document, its line, and what is
+// wrong; source is the stream's name in it. A Pod without a namespace is in "default".
 func Parse(source string, data []byte) ([]Object, error) {
 	var objects []Object
 	seen := map[Ref]bool{}
@@ -97,7 +98,7 @@ func Parse(source string, data []byte) ([]Object, error) {
 	return objects, nil
 }
 
-// empty is what only comments, or nothing, between two "---" gives.
+// empty reports whether a document has only comments, or nothing, between two "---".
 func empty(doc *yamlv3.Node) bool {
 	return len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"
 }
@@ -129,7 +130,7 @@ func parseOne(doc *yamlv3.Node) (Object, error) {
 	return o, checkName(kind.Kind, o)
 }
 
-// decodeStrict minds the case of keys, as the API server does: yaml.UnmarshalStrict would take nodename for nodeName.
+// decodeStrict is case-sensitive, as the API server: yaml.UnmarshalStrict would accept nodename for nodeName.
 func decodeStrict(data []byte, into any) error {
 	asJSON, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {

@@ -21,14 +21,14 @@ type Store struct {
 	tmp string
 }
 
-// Open returns the store in dir. New files are prepared in tmp, which must be on the same file system: who watches
-// dir sees each file appear whole.
+// Open returns the store in dir. New files are prepared in tmp, which must be on the same file system: watchers of dir
+// see each file appear complete.
 func Open(dir, tmp string) Store { return Store{dir, tmp} }
 
 // Dir is the directory.
 func (s Store) Dir() string { return s.dir }
 
-// Change says what became of one object.
+// Change is the result for one object.
 type Change struct {
 	Ref  Ref
 	What string // "created", "configured", "unchanged", "deleted" or "not found"
@@ -37,8 +37,8 @@ type Change struct {
 // String is the line that kubectl prints.
 func (c Change) String() string { return c.Ref.String() + " " + c.What }
 
-// Apply stores the objects. As an API server does, it gives a new object a UID and a creation time, keeps those of an
-// existing one, and refuses to move a Pod to another node. If one object is refused, none is stored.
+// Apply stores the objects. As an API server does, it assigns a UID and a creation time to a new object, keeps those of
+// an existing one, and refuses to move a Pod to another node. If one object is rejected, none is stored.
 func (s Store) Apply(objects []Object) ([]Change, error) {
 	changes := make([]Change, len(objects))
 	seen := map[Ref]bool{}
@@ -94,7 +94,7 @@ func samePlace(before, now Object) error {
 	return nil
 }
 
-// Delete removes the objects; only their names count. What is not there is reported as "not found", which is no error.
+// Delete removes the objects; only their names count. A missing one is reported as "not found", which is not an error.
 func (s Store) Delete(objects []Object) ([]Change, error) {
 	changes := make([]Change, 0, len(objects))
 	for _, o := range objects {
@@ -180,7 +180,7 @@ func (s Store) write(o Object) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", RefOf(o), err)
 	}
-	defer os.Remove(f.Name()) // of no effect after the rename
+	defer os.Remove(f.Name()) // no effect after the rename
 	_, err = f.Write(data)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
 		err = os.Rename(f.Name(), s.path(RefOf(o)))

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// Directory is Pods from a store of manifests. A manifest that is gone is a Pod that is gone, and nobody is told how
-// sandboxes stand.
+// Directory is Pods from a store of manifests. Removing a manifest deletes the Pod, and the state of sandboxes is not
+// reported.
 type Directory struct {
 	Manifests manifest.Store
 	Log       logr.Logger
@@ -55,5 +55,5 @@ func (d Directory) Changes(ctx context.Context) (<-chan struct{}, error) {
 // Report does nothing.
 func (d Directory) Report(context.Context, *corev1.Pod, *sandbox.Record) error { return nil }
 
-// Ended is never called: manifests have no deletion timestamps that count.
+// Ended is never called: deletion timestamps of manifests are ignored.
 func (d Directory) Ended(context.Context, *corev1.Pod) error { return nil }

@@ -1,6 +1,6 @@
-// Package runner stands for kubelet and container runtime of all nodes of a lab: for every Pod with spec.nodeName it
-// makes a sandbox on that node, for every Pod that is deleted it takes the sandbox away. It keeps nothing in memory
-// that it needs: a runner that starts finds the sandboxes of the one before in their records.
+// Package runner replaces kubelet and container runtime of all nodes of a lab: for every Pod with spec.nodeName it
+// creates a sandbox on that node, for every deleted Pod it removes the sandbox. It keeps no state that it needs in
+// memory: a runner that starts finds the sandboxes of its predecessor in their records.
 package runner
 
 import (
@@ -15,39 +15,39 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// Pods is where Pods come from: a directory of manifests (Directory), or the Kubernetes API (package kubelet).
+// Pods is the source of Pods: a directory of manifests (Directory), or the Kubernetes API (package kubelet).
 type Pods interface {
-	// List returns all Pods. One with a deletion timestamp is to end, and stays listed until Ended was called for it.
+	// List returns all Pods. One with a deletion timestamp is terminating, and listed until Ended was called for it.
 	List(ctx context.Context) ([]*corev1.Pod, error)
 	// Changes receives after each change until ctx ends, and once at the beginning.
 	Changes(ctx context.Context) (<-chan struct{}, error)
-	// Report tells those who look at the Pod how its sandbox stands.
+	// Report publishes the state of the Pod's sandbox.
 	Report(ctx context.Context, pod *corev1.Pod, rec *sandbox.Record) error
-	// Ended tells that nothing is left of a Pod with a deletion timestamp.
+	// Ended reports that nothing is left of a Pod with a deletion timestamp.
 	Ended(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Runner works on one lab.
+// Runner is the runner of one lab.
 type Runner struct {
 	Pods Pods
 	// Records are the lab's.
 	Records sandbox.Records
-	// Node returns the host of a node, and false for a name that is no node of the lab.
+	// Node returns the host of a node, and false for a name that is not a node of the lab.
 	Node func(name string) (host.Host, bool)
 	Log  logr.Logger
 }
 
-// rereadEvery bounds how long a change stays unseen of which no event told.
+// rereadEvery bounds the delay of a change without an event.
 const rereadEvery = 5 * time.Second
 
-// settle is how long it must be quiet before Pods are read: one apply of many Pods is one change.
+// settle is the quiet time before Pods are read: one apply of many Pods is one change.
 const settle = 10 * time.Millisecond
 
-// atOnce is how many sandboxes are worked on at the same time. A kubelet does as many as it has pods; with several
-// nodes on one machine that would only make each of them slow.
+// atOnce is the number of sandboxes that are handled concurrently. A kubelet handles all its pods; with several nodes
+// on one machine that would only make each of them slow.
 const atOnce = 32
 
-// Run works until ctx ends. What was begun then is finished by the next Run.
+// Run works until ctx ends. Unfinished work is completed by the next Run.
 func (r Runner) Run(ctx context.Context) error {
 	changes, err := r.Pods.Changes(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ type podWorkers struct {
 	running *sync.WaitGroup
 }
 
-// assign tells every pod's worker what should be: the Pod, or nil where only a record is left.
+// assign sets the desired state of every pod's worker: the Pod, or nil where only a record is left.
 func (p *podWorkers) assign(ctx context.Context) error {
 	wanted, err := p.runner.Pods.List(ctx)
 	if err != nil {
@@ -106,12 +106,12 @@ func (p *podWorkers) assign(ctx context.Context) error {
 		}
 	}
 	for pod, w := range p.byPod {
-		if _, ok := want[pod]; !ok && !w.tell(nil) {
+		if _, ok := want[pod]; !ok && !w.assign(nil) {
 			delete(p.byPod, pod)
 		}
 	}
 	for pod, obj := range want {
-		if w := p.byPod[pod]; w == nil || !w.tell(obj) {
+		if w := p.byPod[pod]; w == nil || !w.assign(obj) {
 			p.start(ctx, pod, obj)
 		}
 	}

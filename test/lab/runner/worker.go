@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/sandbox"
 )
 
-// A failed call is tried again after firstRetry, then after twice as long each time, up to lastRetry. kubelet waits
-// longer; in a lab somebody is looking.
+// A failed call is retried after firstRetry, then after twice as long each time, up to lastRetry. kubelet waits longer;
+// a lab is used interactively.
 const (
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 2 * time.Second
@@ -23,7 +23,7 @@ const (
 // callTimeout is kubelet's for a call to the runtime (runtimeRequestTimeout).
 const callTimeout = 2 * time.Minute
 
-// worker keeps one pod as it should be.
+// worker reconciles one pod.
 type worker struct {
 	runner Runner
 	pod    string
@@ -32,12 +32,12 @@ type worker struct {
 
 	mu    sync.Mutex
 	want  *corev1.Pod
-	ended bool          // run has returned, or is about to
-	wake  chan struct{} // has an entry when want has been set since run looked
+	ended bool          // run has returned, or is returning
+	wake  chan struct{} // has an entry when want has been set since run last read it
 }
 
-// tell sets what should be. It returns false if the worker has ended: then another must be told.
-func (w *worker) tell(pod *corev1.Pod) bool {
+// assign sets the desired state. It returns false if the worker has ended: then another is needed.
+func (w *worker) assign(pod *corev1.Pod) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended {
@@ -57,7 +57,7 @@ func (w *worker) wanted() *corev1.Pod {
 	return w.want
 }
 
-// end ends the worker if there is nothing that it should do or keep.
+// end ends the worker if it has no work and no sandbox.
 func (w *worker) end() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +89,7 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// settle brings the pod to where it should be, or as far as it gets.
+// settle reconciles the pod, as far as possible.
 func (w *worker) settle(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -112,7 +112,7 @@ func (w *worker) settle(ctx context.Context) error {
 	return w.runner.Pods.Ended(ctx, want)
 }
 
-// bring makes the sandbox that want should have, or takes away the one that is there if want is nil.
+// bring creates the sandbox of want, or removes the existing one if want is nil.
 func (w *worker) bring(ctx context.Context, want *corev1.Pod) error {
 	rec, err := w.runner.Records.Load(w.pod)
 	if err != nil {
@@ -145,7 +145,7 @@ func (w *worker) bring(ctx context.Context, want *corev1.Pod) error {
 	return errors.Join(err, w.runner.Pods.Report(ctx, want, rec))
 }
 
-// usable reports whether the sandbox of the record may stay. One that is being created has lost its creator.
+// usable reports whether the sandbox of the record may stay. One in state Creating has lost its creator.
 func (w *worker) usable(rec *sandbox.Record, want *corev1.Pod) bool {
 	if want == nil || rec.UID != string(want.UID) {
 		return false
@@ -161,7 +161,7 @@ func (w *worker) usable(rec *sandbox.Record, want *corev1.Pod) bool {
 	}
 }
 
-// remove takes the sandbox away, and the record with it if the pod is gone.
+// remove removes the sandbox, and its record if the pod is gone.
 func (w *worker) remove(ctx context.Context, rec *sandbox.Record, gone bool) error {
 	id := rec.ContainerID
 	if gone {
@@ -172,7 +172,7 @@ func (w *worker) remove(ctx context.Context, rec *sandbox.Record, gone bool) err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	failed := rec.LastError // what was wrong with ADD tells more than that DEL went well
+	failed := rec.LastError // the error of ADD is more useful than the success of DEL
 	if err := w.runner.Records.Destroy(ctx, w.cni(rec), rec); err != nil {
 		return fmt.Errorf("DEL of container %.12s: %w", id, err)
 	}
@@ -186,8 +186,8 @@ func (w *worker) remove(ctx context.Context, rec *sandbox.Record, gone bool) err
 	return w.runner.Records.Save(rec)
 }
 
-// add makes a sandbox and gives it a network. A sandbox whose ADD failed is taken away again, as kubelet does: the
-// next try has a new one.
+// add creates a sandbox and calls ADD. A sandbox whose ADD failed is removed again, as by kubelet: the next attempt has
+// a new one.
 func (w *worker) add(ctx context.Context, rec *sandbox.Record, pod *corev1.Pod) error {
 	if pod.Spec.HostNetwork {
 		rec.Enter(sandbox.HostNetwork)

@@ -25,8 +25,8 @@ type bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst,omitempty"`
 }
 
-// capabilities are what kubelet and containerd hand to plugins that declare them: host ports from the Pod's
-// containers, rates from its annotations.
+// capabilities are the arguments that kubelet and containerd pass to plugins that declare them: host ports from the
+// Pod's containers, rates from its annotations.
 func capabilities(pod *corev1.Pod) (map[string]any, error) {
 	args := map[string]any{}
 	if ports := portMappings(pod); len(ports) > 0 {
@@ -70,7 +70,7 @@ func bandwidthOf(pod *corev1.Pod) (*bandwidth, error) {
 	}
 	b := &bandwidth{}
 	if in > 0 {
-		b.IngressRate, b.IngressBurst = in, math.MaxUint32 // the burst that containerd gives
+		b.IngressRate, b.IngressBurst = in, math.MaxUint32 // the burst that containerd sets
 	}
 	if out > 0 {
 		b.EgressRate, b.EgressBurst = out, math.MaxUint32

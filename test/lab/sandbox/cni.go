@@ -16,17 +16,17 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// Where a container runtime looks by default, on the node.
+// Default paths of a container runtime, on the node.
 const (
 	confDir   = "/etc/cni/net.d"
 	pluginDir = "/opt/cni/bin"
 	ifName    = "eth0"
 )
 
-// ErrNoNetwork is what a runtime says before a CNI configuration is there: "cni plugin not initialized".
+// ErrNoNetwork is a runtime's error without a CNI configuration: "cni plugin not initialized".
 var ErrNoNetwork = errors.New("no CNI configuration in " + confDir + " of the node: is its agent ready?")
 
-// CNI calls the plugins of one node. The plugins are found, started and given their files as the node has them.
+// CNI calls the plugins of one node. The plugins are found and started on the node, with the node's files.
 type CNI struct{ Node host.Host }
 
 // call runs f with libcni and the node's network on the node.
@@ -48,7 +48,7 @@ func (c CNI) Configured() error {
 	})
 }
 
-// network is the first usable configuration by name, which is what containerd and CRI-O take.
+// network is the first usable configuration by name, as in containerd and CRI-O.
 func network() (*libcni.NetworkConfigList, error) {
 	files, err := libcni.ConfFiles(confDir, []string{".conf", ".conflist", ".json"})
 	if err != nil {
@@ -100,8 +100,8 @@ func (c CNI) Check(ctx context.Context, r *Record) error {
 	})
 }
 
-// Status asks the plugins whether they could serve an ADD. In a network of a CNI version without STATUS, where libcni
-// asks nobody, the first plugin alone is asked.
+// Status calls STATUS. In a network of a CNI version without it, where libcni calls no plugin, only the first plugin is
+// called.
 func (c CNI) Status(ctx context.Context) error {
 	return c.call(func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList) error {
 		list, err := withGCAndStatus(list)
@@ -112,8 +112,8 @@ func (c CNI) Status(ctx context.Context) error {
 	})
 }
 
-// withGCAndStatus returns the list if its CNI version has GC and STATUS, which came with 1.1.0, and else a list of that
-// version with the first plugin alone: the others may not speak it.
+// withGCAndStatus returns the list if its CNI version has GC and STATUS, which were added in 1.1.0, and otherwise a
+// list of that version with the first plugin only: the others may not support it.
 func withGCAndStatus(list *libcni.NetworkConfigList) (*libcni.NetworkConfigList, error) {
 	const since = "1.1.0"
 	if has, err := version.GreaterThanOrEqualTo(list.CNIVersion, since); err != nil || has {
@@ -127,8 +127,8 @@ func withGCAndStatus(list *libcni.NetworkConfigList) (*libcni.NetworkConfigList,
 	return libcni.ConfListFromBytes(alone)
 }
 
-// GC tells the plugins that the attachments of these sandboxes are all that there are. In a network of a CNI version
-// without GC, where libcni calls DEL for those that it remembers, the first plugin is told as well.
+// GC calls GC with the attachments of these sandboxes as the valid ones. In a network of a CNI version without GC,
+// where libcni calls DEL for those in its cache, the first plugin's GC is called as well.
 func (c CNI) GC(ctx context.Context, valid []*Record) error {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	for _, r := range valid {
@@ -163,7 +163,7 @@ func runtimeConf(r *Record) *libcni.RuntimeConf {
 	}
 }
 
-// addresses are those that a result gives to the pod's interface.
+// addresses are those of the pod's interface in a result.
 func addresses(result types.Result) ([]string, error) {
 	r, err := types100.NewResultFromResult(result)
 	if err != nil {

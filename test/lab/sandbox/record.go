@@ -1,6 +1,6 @@
-// Package sandbox is what a container runtime does for a pod's network: it makes the pod's network namespace on its
-// node and calls the node's CNI plugins through libcni, as containerd does. What it made is kept in one file per pod,
-// written before the thing is made, so that whoever comes later finds it.
+// Package sandbox does what a container runtime does for a pod's network: it creates the pod's network namespace on its
+// node and calls the node's CNI plugins through libcni, as containerd does. Its records are in one file per pod,
+// written before the sandbox is created, so that a later process finds it.
 package sandbox
 
 import (
@@ -16,21 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is where a pod's sandbox stands.
+// State is the state of a pod's sandbox.
 type State string
 
 const (
-	// Waiting has no sandbox: the last try failed, the next is due.
+	// Waiting has no sandbox: the last attempt failed, the next is due.
 	Waiting State = "Waiting"
 	// Creating has a sandbox, and its ADD has not succeeded yet.
 	Creating State = "Creating"
-	// Running has the addresses that ADD gave.
+	// Running has the addresses in the result of ADD.
 	Running State = "Running"
-	// Detached has a namespace and no network: DEL was called by hand.
+	// Detached has a namespace and no network: DEL was called manually.
 	Detached State = "Detached"
-	// Terminating has a DEL before it that must succeed.
+	// Terminating waits for a DEL that must succeed.
 	Terminating State = "Terminating"
-	// HostNetwork pods use the node's network; nobody calls CNI for them.
+	// HostNetwork pods use the node's network; CNI is not called for them.
 	HostNetwork State = "HostNetwork"
 )
 
@@ -53,7 +53,7 @@ type Record struct {
 	Capabilities map[string]any `json:"capabilities,omitempty"`
 	// IPs are the addresses of eth0 from the result of ADD, without masks.
 	IPs []string `json:"ips,omitempty"`
-	// LastError is what the last call said that failed; empty after one that did not.
+	// LastError is the error of the last failed call; empty after a successful one.
 	LastError string `json:"lastError,omitempty"`
 	// ByHand marks a sandbox without a Pod, made by "lab cni NODE ADD". No runner touches it.
 	ByHand bool `json:"byHand,omitempty"`
@@ -95,7 +95,7 @@ func (rs Records) Load(pod string) (*Record, error) {
 	return r, nil
 }
 
-// Save stores the record, replacing what was there in one step.
+// Save stores the record, atomically replacing the existing one.
 func (rs Records) Save(r *Record) error {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 )
 
 // Marker is the environment variable that holds the container ID in every process of a pod. Processes are found by it
-// and not by their network namespace: a CNI plugin, or an agent, visits that too.
+// and not by their network namespace, which a CNI plugin or an agent enters, too.
 const Marker = "FAIRLEAD_LAB_SANDBOX"
 
 // netnsDir is where containerd pins the namespaces of pods.
 const netnsDir = "/run/netns"
 
-// Create makes a sandbox for the record, which must have none: a new container ID and an empty network namespace.
-// pod may be nil; it gives the capability arguments. If it fails, Destroy takes back what there is.
+// Create creates a sandbox for the record, which must have none: a new container ID and an empty network namespace. pod
+// may be nil; it has the capability arguments. If Create fails, Destroy removes what exists.
 func (rs Records) Create(c CNI, r *Record, pod *corev1.Pod) error {
 	r.Capabilities = nil
 	if pod != nil {
@@ -49,7 +49,7 @@ func (rs Records) Create(c CNI, r *Record, pod *corev1.Pod) error {
 	return c.Node.MakeNetns(r.Netns)
 }
 
-// Attach calls ADD for the record's sandbox and keeps the addresses that it gives.
+// Attach calls ADD for the record's sandbox and records the addresses of the result.
 func (rs Records) Attach(ctx context.Context, c CNI, r *Record) (types.Result, error) {
 	result, err := c.Add(ctx, r)
 	if err == nil {
@@ -64,7 +64,7 @@ func (rs Records) Attach(ctx context.Context, c CNI, r *Record) (types.Result, e
 	return result, rs.Save(r)
 }
 
-// Detach calls DEL for the record's sandbox, and leaves the namespace.
+// Detach calls DEL for the record's sandbox, and keeps the namespace.
 func (rs Records) Detach(ctx context.Context, c CNI, r *Record) error {
 	if err := c.Del(ctx, r); err != nil {
 		r.LastError = err.Error()
@@ -75,8 +75,8 @@ func (rs Records) Detach(ctx context.Context, c CNI, r *Record) error {
 	return rs.Save(r)
 }
 
-// Destroy ends the record's sandbox as a runtime does: the processes of the pod first, then DEL, and the namespace
-// only when DEL has succeeded. A sandbox that is gone in part, or was never made, is no error.
+// Destroy removes the record's sandbox as a runtime does: the processes of the pod first, then DEL, and the namespace
+// only when DEL has succeeded. A sandbox that is partly gone, or was never created, is not an error.
 func (rs Records) Destroy(ctx context.Context, c CNI, r *Record) error {
 	if r.ContainerID == "" {
 		return nil
@@ -97,7 +97,7 @@ func (rs Records) Destroy(ctx context.Context, c CNI, r *Record) error {
 	return rs.Save(r)
 }
 
-// killMarked ends the processes with variable, "NAME=value", in the environment that they started with.
+// killMarked kills the processes with variable, "NAME=value", in the environment that they started with.
 func killMarked(variable string) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

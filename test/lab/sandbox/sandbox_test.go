@@ -31,7 +31,7 @@ func TestRecords(t *testing.T) {
 	if got, err := rs.Load("shop/web"); err != nil || !reflect.DeepEqual(got, a) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, a)
 	}
-	unlock, err := rs.Lock("shop/web") // a lock file is no record
+	unlock, err := rs.Lock("shop/web") // a lock file is not a record
 	if err != nil {
 		t.Fatal(err)
 	}

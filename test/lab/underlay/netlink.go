@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// defaultRoutes routes everything else to the gateways.
+// defaultRoutes adds default routes to the gateways.
 func defaultRoutes(dev string, gateways []netip.Prefix) error {
 	link, err := netlink.LinkByName(dev)
 	if err != nil {
@@ -34,7 +34,7 @@ func addAddrs(dev string, addrs []netip.Prefix) error {
 		return fmt.Errorf("%s: %w", dev, err)
 	}
 	for _, a := range addrs {
-		// No duplicate detection: the addresses are ours, and must answer at once.
+		// No duplicate address detection: the addresses are ours, and must answer at once.
 		addr := &netlink.Addr{IPNet: netaddr.IPNet(a), Flags: unix.IFA_F_NODAD}
 		if err := netlink.AddrReplace(link, addr); err != nil {
 			return fmt.Errorf("address %s on %s: %w", a, dev, err)
@@ -76,7 +76,7 @@ func sysctl(pairs ...string) error {
 	return nil
 }
 
-// forward has the kernel forward packets.
+// forward enables forwarding.
 func forward(f IPFamily) error {
 	if err := sysctl("net/ipv4/ip_forward", "1"); err != nil {
 		return err
@@ -90,7 +90,7 @@ func forward(f IPFamily) error {
 	return nil
 }
 
-// noIPv6 switches IPv6 off on a device, or on "all" or "default"; a kernel without IPv6 needs no switching.
+// noIPv6 disables IPv6 on a device, or on "all" or "default"; it does nothing on a kernel without IPv6.
 func noIPv6(scope string) error {
 	if !exists("/proc/sys/net/ipv6") {
 		return nil
@@ -98,8 +98,8 @@ func noIPv6(scope string) error {
 	return sysctl("net/ipv6/conf/"+scope+"/disable_ipv6", "1")
 }
 
-// noDAD has devices that come later use their link-local addresses at once. A router asks for its neighbours with
-// those: without, what it forwards in its first second waits.
+// noDAD disables duplicate address detection of link-local addresses on later devices. A router's neighbour
+// solicitations use those: otherwise the packets that it forwards in its first second wait.
 func noDAD() error {
 	if !exists("/proc/sys/net/ipv6") {
 		return nil

@@ -19,7 +19,7 @@ const (
 	NIC = "eth0"
 	// PhyBridge carries the node's addresses on the userspace datapath: a tunnel needs its endpoint on a bridge there.
 	PhyBridge = "br-phy"
-	// UplinkBridge carries them in mode Bridge: the agent makes it.
+	// UplinkBridge carries them in mode Bridge: the agent creates it.
 	UplinkBridge = "br-uplink"
 )
 
@@ -33,11 +33,11 @@ type Network struct {
 	Mode     Mode
 	Datapath vswitch.Datapath
 	Family   IPFamily
-	// Subnets is how many subnets there are in mode Routed, 1 or 2.
+	// Subnets is the number of subnets in mode Routed, 1 or 2.
 	Subnets int
 }
 
-// Make makes the underlay's own hosts: Hub and Outside, or in mode Bridge Switch, Router and Outside.
+// Make creates the underlay's own hosts: Hub and Outside, or in mode Bridge Switch, Router and Outside.
 func (u Network) Make(ctx context.Context) error {
 	if u.Mode == Bridge {
 		return u.makeSwitched(ctx)
@@ -62,7 +62,7 @@ func (u Network) Make(ctx context.Context) error {
 	return u.setUpOutside(outside)
 }
 
-// hub is the host in which the other ends of all cables are.
+// hub is the host with the other ends of all cables.
 func (u Network) hub() host.Host {
 	if u.Mode == Bridge {
 		return host.At(u.Hosts, Switch)
@@ -70,10 +70,10 @@ func (u Network) hub() host.Host {
 	return host.At(u.Hosts, Hub)
 }
 
-// setUpHub makes the bridges that all NICs are plugged into, one for each subnet.
+// setUpHub creates the bridges of all NICs, one for each subnet.
 func setUpHub(hub host.Host, subnets int) error {
 	err := hub.Do(func() error {
-		// A bridge only switches: an address of its own would answer and be counted in everybody's traces.
+		// A bridge only switches: an address of its own would answer and appear in every trace.
 		for _, scope := range []string{"all", "default"} {
 			if err := noIPv6(scope); err != nil {
 				return err
@@ -106,20 +106,20 @@ type cable struct {
 	mac       net.HardwareAddr
 }
 
-// nodeCable is that of node number n.
+// nodeCable is the cable of node number n.
 func (u Network) nodeCable(n int) cable {
 	return cable{nic: NIC, port: NodeName(n), subnet: u.subnet(n), vlans: VLANs(), mac: NodeMAC(n)}
 }
 
-// PlugNode gives node number n its NIC, up.
+// PlugNode creates the NIC of node number n, up.
 func (u Network) PlugNode(ctx context.Context, h host.Host, n int) error {
 	return u.plug(ctx, h, u.nodeCable(n))
 }
 
-// UnplugNode takes the NIC of node number n away.
+// UnplugNode deletes the NIC of node number n.
 func (u Network) UnplugNode(ctx context.Context, n int) error { return u.unplug(ctx, u.nodeCable(n)) }
 
-// PlugControlPlane gives the host ControlPlane its NIC, addresses and routes.
+// PlugControlPlane creates the NIC, addresses and routes of the host ControlPlane.
 func (u Network) PlugControlPlane(ctx context.Context, h host.Host) error {
 	c := cable{nic: NIC, port: ControlPlane, subnet: 1, vlans: []uint16{0}, mac: NodeMAC(controlPlaneMAC)}
 	if err := u.plug(ctx, h, c); err != nil {
@@ -141,7 +141,7 @@ func (u Network) PlugControlPlane(ctx context.Context, h host.Host) error {
 	return nil
 }
 
-// plug gives h the NIC of the cable, up.
+// plug creates the NIC of the cable on h, up.
 func (u Network) plug(ctx context.Context, h host.Host, c cable) error {
 	err := connect(u.hub(), c.port, h, c.nic, c.mac)
 	if err == nil {
@@ -158,7 +158,7 @@ func (u Network) plug(ctx context.Context, h host.Host, c cable) error {
 	return nil
 }
 
-// connect lays a cable between two hosts, which name their ends of it. b's end has the MAC.
+// connect creates a cable between two hosts, with the names of its ends. b's end has the MAC.
 func connect(a host.Host, nameA string, b host.Host, nameB string, mac net.HardwareAddr) error {
 	ns, err := os.Open(filepath.Join(b.Dir, "ns", "net"))
 	if err != nil {
@@ -202,11 +202,11 @@ func outsidePort(subnet int) string {
 	return fmt.Sprint(Outside, subnet)
 }
 
-// setUpOutside gives the host outside its addresses. It is the router between subnets.
+// setUpOutside adds the addresses of the host outside. It is the router between subnets.
 func (u Network) setUpOutside(h host.Host) error {
 	err := h.Do(func() error {
 		for subnet := 1; subnet <= u.Subnets; subnet++ {
-			// Userspace Open vSwitch does not finish the checksums that an offloading sender leaves open.
+			// Userspace Open vSwitch does not complete checksums that a sender with offload leaves incomplete.
 			if err := txOff(outsideNIC(subnet)); err != nil {
 				return err
 			}
@@ -227,8 +227,7 @@ func (u Network) setUpOutside(h host.Host) error {
 	return nil
 }
 
-// RoutePods teaches the router the way to the podCIDRs of node n, as noEncap mode wants it of an underlay's
-// routers.
+// RoutePods adds routes to the podCIDRs of node n on the router, as noEncap mode requires of an underlay's routers.
 func (u Network) RoutePods(n int) error {
 	router := host.At(u.Hosts, Outside)
 	if u.Mode == Bridge {

@@ -12,12 +12,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
-// mute makes the kernel deaf on the devices of %s: the host ends of pods' veths (they are called fl..., package link),
-// and the NIC, which in mode Bridge is the agent's business.
-// Userspace Open vSwitch takes copies of the frames of its ports and leaves the kernel the original: it would answer
-// ARP for the node's address on every port, and route and reply a second time. The kernel's own datapath takes the
-// frames away; these rules do the same, for ports that come later as well. The chains sit behind the taps that
-// Open vSwitch reads from and before everything that the kernel does with a packet, defragmentation included (-400).
+// mute keeps the kernel from receiving on the devices %s: the host ends of pods' veths (they are named fl..., package
+// link), and the NIC, which in mode Bridge the agent manages. Userspace Open vSwitch receives copies of the frames of
+// its ports and the kernel the original: it would answer ARP for the node's address on every port, and route and reply
+// a second time. The kernel's own datapath consumes the frames; these rules do the same, for ports that are added later
+// as well. The chains are behind the taps that Open vSwitch reads from and before everything that the kernel does with
+// a packet, defragmentation included (-400).
 const mute = `
 table inet lab_mute {
 	chain in {
@@ -33,13 +33,14 @@ table arp lab_mute {
 }
 `
 
-// OnBridge says that MoveToBridge puts the nodes' addresses on PhyBridge, and AddressNode does not put them on the NIC.
+// OnBridge reports whether MoveToBridge moves the nodes' addresses to PhyBridge, so that AddressNode does not add them
+// to the NIC.
 func (u Network) OnBridge() bool { return u.Datapath == vswitch.Netdev && u.Mode == Routed }
 
-// PrepareNode prepares a node that is plugged in and whose Open vSwitch does not run yet.
+// PrepareNode prepares a node with a NIC whose Open vSwitch does not run yet.
 func (u Network) PrepareNode(ctx context.Context, h host.Host) error {
 	err := h.Do(func() error {
-		// What kubeadm's preflight wants of every node.
+		// As kubeadm's preflight requires on every node.
 		if err := forward(u.Family); err != nil {
 			return err
 		}
@@ -65,7 +66,7 @@ func (u Network) PrepareNode(ctx context.Context, h host.Host) error {
 	return nil
 }
 
-// AddressNode gives the NIC of node number n its addresses, and routes everything else to the gateway.
+// AddressNode adds the addresses of node number n to its NIC, and default routes to the gateway.
 func (u Network) AddressNode(h host.Host, n int) error {
 	if err := h.Do(func() error { return u.addressNode(NIC, n) }); err != nil {
 		return fmt.Errorf("addresses of %s: %w", h.Name, err)
@@ -73,7 +74,7 @@ func (u Network) AddressNode(h host.Host, n int) error {
 	return nil
 }
 
-// addressNode gives dev the addresses of node n, sets it up, and routes everything else to the gateway.
+// addressNode adds the addresses of node n to dev, sets it up, and adds default routes to the gateway.
 func (u Network) addressNode(dev string, n int) error {
 	if err := addAddrs(dev, u.NodeAddrs(n)); err != nil {
 		return err
@@ -84,9 +85,9 @@ func (u Network) addressNode(dev string, n int) error {
 	return defaultRoutes(dev, u.Family.GatewayAddrsIn(u.subnet(n)))
 }
 
-// MoveToBridge puts the node's NIC and addresses on the bridge br-phy, as far as they are not there. Open vSwitch must
-// run. It is done after every start of Open vSwitch, which may have made a new device without addresses.
-// nodes is how many nodes the cluster has.
+// MoveToBridge moves the node's NIC and addresses to the bridge br-phy, unless they are there. Open vSwitch must run.
+// It is called after every start of Open vSwitch, which may have created a new device without addresses. nodes is the
+// number of nodes of the cluster.
 func (u Network) MoveToBridge(ctx context.Context, h host.Host, n, nodes int) error {
 	err := h.Do(func() error {
 		err := host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10",
@@ -108,8 +109,9 @@ func (u Network) MoveToBridge(ctx context.Context, h host.Host, n, nodes int) er
 	return nil
 }
 
-// TeachNeighbours tells Open vSwitch of node number self the MACs of its subnet, in a cluster of that many nodes. The
-// userspace datapath drops a packet for whose tunnel it must ask first; the kernel's datapath keeps it.
+// TeachNeighbours adds the MACs of its subnet to the neighbour cache of Open vSwitch on node number self, in a cluster
+// of that many nodes. The userspace datapath drops a packet whose tunnel endpoint it must resolve first; the kernel's
+// datapath queues it.
 func (u Network) TeachNeighbours(ctx context.Context, h host.Host, self, nodes int) error {
 	subnet, bridge, gateway := u.subnet(self), PhyBridge, outsideMAC(u.subnet(self))
 	if u.Mode == Bridge {
@@ -120,7 +122,7 @@ func (u Network) TeachNeighbours(ctx context.Context, h host.Host, self, nodes i
 		return err
 	}
 	defer ctl.Close()
-	if err := ctl.Call("tnl/neigh/aging", "3600"); err != nil { // the longest; use makes an entry young again
+	if err := ctl.Call("tnl/neigh/aging", "3600"); err != nil { // the maximum; use refreshes an entry
 		return err
 	}
 	teach := func(addrs []netip.Prefix, mac net.HardwareAddr) error {

@@ -15,7 +15,7 @@ import (
 // switchBridge is the switch of mode Bridge.
 const switchBridge = "br0"
 
-// makeSwitched makes the hosts Switch, Router and Outside.
+// makeSwitched creates the hosts Switch, Router and Outside.
 func (u Network) makeSwitched(ctx context.Context) error {
 	hosts := map[string]host.Host{}
 	for _, name := range []string{Switch, Router, Outside} {
@@ -46,11 +46,11 @@ func (u Network) makeSwitched(ctx context.Context) error {
 	return setUpBehindRouter(hosts[Outside], u.Family)
 }
 
-// setUpSwitch starts an Open vSwitch that only switches, in the datapath that the nodes use. That is also the way to
-// VLANs on a kernel that has neither 8021q nor bridges with VLAN filters.
+// setUpSwitch starts an Open vSwitch that only switches, with the datapath of the nodes. That also provides VLANs on a
+// kernel that has neither 8021q nor bridges with VLAN filters.
 func setUpSwitch(ctx context.Context, h host.Host, d vswitch.Datapath) error {
 	err := h.Do(func() error {
-		// As in setUpUnderlay. It also keeps the kernel from acting on frames that userspace Open vSwitch only copies.
+		// As in setUpHub. It also keeps the kernel from acting on frames that userspace Open vSwitch only copies.
 		for _, scope := range []string{"all", "default"} {
 			if err := noIPv6(scope); err != nil {
 				return err
@@ -71,8 +71,8 @@ func setUpSwitch(ctx context.Context, h host.Host, d vswitch.Datapath) error {
 	return nil
 }
 
-// addSwitchPort plugs the cable's end, which is there, into the switch. It runs on the host Switch. VLAN 0 is what
-// Open vSwitch calls frames without a tag (ovs-vswitchd.conf.db(5), VLAN Configuration).
+// addSwitchPort adds the existing end of a cable to the switch. It runs on the host Switch. VLAN 0 means untagged
+// frames in Open vSwitch (ovs-vswitchd.conf.db(5), VLAN Configuration).
 func addSwitchPort(ctx context.Context, c cable) error {
 	vlans := []string{fmt.Sprintf("tag=%d", c.vlans[0]), "vlan_mode=access"}
 	if len(c.vlans) > 1 {
@@ -83,7 +83,7 @@ func addSwitchPort(ctx context.Context, c cable) error {
 	return host.Run(exec.CommandContext(ctx, "ovs-vsctl", args...))
 }
 
-// unplug takes the cable out of the underlay: both ends are gone.
+// unplug removes the cable from the underlay: both ends are deleted.
 func (u Network) unplug(ctx context.Context, c cable) error {
 	err := u.hub().Do(func() error {
 		if u.Mode == Bridge {
@@ -104,13 +104,13 @@ func (u Network) unplug(ctx context.Context, c cable) error {
 	return nil
 }
 
-// routerNIC is the NIC of the host Router in a VLAN: eth0, eth10, eth20. Its NIC towards Outside has that name.
+// routerNIC is the NIC of the host Router in a VLAN: eth0, eth10, eth20. Its NIC towards Outside is named Outside.
 func routerNIC(vlan uint16) string { return fmt.Sprint("eth", vlan) }
 
-// routerPort is the other end of it, an access port.
+// routerPort is its other end, an access port.
 func routerPort(vlan uint16) string { return fmt.Sprint(Router, vlan) }
 
-// setUpRouter has the host Router route between the VLANs and the host outside.
+// setUpRouter configures the host Router to route between the VLANs and the host outside.
 func setUpRouter(h host.Host, f IPFamily) error {
 	err := h.Do(func() error {
 		if err := forward(f); err != nil {
@@ -132,7 +132,7 @@ func setUpRouter(h host.Host, f IPFamily) error {
 	return nil
 }
 
-// setUpBehindRouter gives the host outside its addresses and the way back.
+// setUpBehindRouter adds the addresses of the host outside, and its return routes.
 func setUpBehindRouter(h host.Host, f IPFamily) error {
 	err := h.Do(func() error {
 		if err := addAddrs(NIC, f.farNets()); err != nil {

@@ -6,24 +6,24 @@ import (
 	"net/netip"
 )
 
-// MaxNodes is how many nodes the address plan of a lab holds.
+// MaxNodes is the number of nodes in the address plan of a lab.
 const MaxNodes = 100
 
 // Hosts of every lab beside its nodes.
 const (
-	// Outside is the host beyond the cluster: default gateway of the nodes, and owner of addresses that are far away.
+	// Outside is the host outside of the cluster: default gateway of the nodes, with addresses in remote networks.
 	Outside = "outside"
-	// Hub holds the bridge, br0, that all others are plugged into.
+	// Hub has the bridge, br0, to which all others are connected.
 	Hub = "underlay"
-	// Switch and Router are what mode Bridge has in its place: an Open vSwitch with access and trunk ports, and a router
-	// with a leg in each VLAN, behind which the host outside is.
+	// Switch and Router replace it in mode Bridge: an Open vSwitch with access and trunk ports, and a router with a leg
+	// in each VLAN, behind which the host outside is.
 	Switch = "switch"
 	Router = "router"
-	// ControlPlane is where Kubernetes' API server, controller manager and etcd run, if the lab has them.
+	// ControlPlane runs Kubernetes' API server, controller manager and etcd, if the lab has them.
 	ControlPlane = "control-plane"
 )
 
-// IPFamily says which addresses nodes and pods have.
+// IPFamily is the address families of nodes and pods.
 type IPFamily string
 
 // The families of a lab.
@@ -43,13 +43,13 @@ func NodeName(n int) string { return fmt.Sprintf("node%d", n) }
 // NodeAddrs are the addresses of node number n on an underlay of one subnet, with its mask.
 func (f IPFamily) NodeAddrs(n int) []netip.Prefix { return f.NodeAddrsIn(1, n) }
 
-// NodeAddrsIn are those that node number n has in subnet 1 or 2.
+// NodeAddrsIn are the addresses of node number n in subnet 1 or 2.
 func (f IPFamily) NodeAddrsIn(subnet, n int) []netip.Prefix {
 	return f.keep(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(76 + subnet), byte(10 + n)}), 24),
 		netip.MustParsePrefix(fmt.Sprintf("fd%d::%d/64", 76+subnet, 10+n)))
 }
 
-// subnet is the one of node number n: nodes alternate.
+// subnet is the subnet of node number n: nodes alternate.
 func (u Network) subnet(n int) int {
 	if u.Subnets < 2 {
 		return 1
@@ -60,7 +60,7 @@ func (u Network) subnet(n int) int {
 // NodeAddrs are the addresses of node number n, with their masks.
 func (u Network) NodeAddrs(n int) []netip.Prefix { return u.Family.NodeAddrsIn(u.subnet(n), n) }
 
-// PodCIDRs are those of node number n.
+// PodCIDRs are the podCIDRs of node number n.
 func (f IPFamily) PodCIDRs(n int) []netip.Prefix {
 	return f.keep(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(n), 0}), 24),
 		netip.MustParsePrefix(fmt.Sprintf("fd77:0:0:%d::/64", n)))
@@ -69,13 +69,13 @@ func (f IPFamily) PodCIDRs(n int) []netip.Prefix {
 // GatewayAddrs are the addresses of the host outside on an underlay of one subnet.
 func (f IPFamily) GatewayAddrs() []netip.Prefix { return f.GatewayAddrsIn(1) }
 
-// GatewayAddrsIn are those that it has in subnet 1 or 2.
+// GatewayAddrsIn are its addresses in subnet 1 or 2.
 func (f IPFamily) GatewayAddrsIn(subnet int) []netip.Prefix {
 	return f.keep(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(76 + subnet), 1}), 24),
 		netip.MustParsePrefix(fmt.Sprintf("fd%d::1/64", 76+subnet)))
 }
 
-// FarAddrs are addresses of the host outside that are on no network of the nodes: only routing leads there.
+// FarAddrs are addresses of the host outside that are on no network of the nodes, and so reached by routing only.
 func (f IPFamily) FarAddrs() []netip.Prefix {
 	return f.keep(netip.MustParsePrefix("203.0.113.1/32"), netip.MustParsePrefix("2001:db8::1/128"))
 }
@@ -98,7 +98,7 @@ func (f IPFamily) farNets() []netip.Prefix {
 	return f.keep(netip.MustParsePrefix("203.0.113.1/24"), netip.MustParsePrefix("2001:db8::1/64"))
 }
 
-// FarGatewayAddrs are those of Router towards the host outside, in the networks of FarAddrs.
+// FarGatewayAddrs are the addresses of Router towards the host outside, in the networks of FarAddrs.
 func (f IPFamily) FarGatewayAddrs() []netip.Prefix {
 	return f.keep(netip.MustParsePrefix("203.0.113.254/24"), netip.MustParsePrefix("2001:db8::fe/64"))
 }
@@ -118,12 +118,12 @@ func (f IPFamily) ControlPlaneAddrs() []netip.Prefix {
 	return f.keep(netip.MustParsePrefix("192.168.77.2/24"), netip.MustParsePrefix("fd77::2/64"))
 }
 
-// ClusterCIDRs are what kube-controller-manager cuts podCIDRs from, unless told otherwise.
+// ClusterCIDRs are kube-controller-manager's default ranges of podCIDRs.
 func (f IPFamily) ClusterCIDRs() []netip.Prefix {
 	return f.keep(netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77:0:0:100::/56"))
 }
 
-// ServiceCIDRs are what the API server takes ClusterIPs from.
+// ServiceCIDRs are the API server's ranges of ClusterIPs.
 func (f IPFamily) ServiceCIDRs() []netip.Prefix {
 	return f.keep(netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/112"))
 }
@@ -131,15 +131,15 @@ func (f IPFamily) ServiceCIDRs() []netip.Prefix {
 // controlPlaneMAC is the number of the host ControlPlane for NodeMAC.
 const controlPlaneMAC = 254
 
-// NodeMAC is eth0's address on node number n.
+// NodeMAC is the MAC of eth0 on node number n.
 func NodeMAC(n int) net.HardwareAddr { return net.HardwareAddr{0x02, 0x77, 0, 0, 0, byte(n)} }
 
-// routerMAC is that of the host Router in a VLAN.
+// routerMAC is the MAC of the host Router in a VLAN.
 func routerMAC(vlan uint16) net.HardwareAddr {
 	return net.HardwareAddr{0x02, 0x77, 0, 0, 0xfe, byte(vlan)}
 }
 
-// outsideMAC is that of the host outside in a subnet.
+// outsideMAC is the MAC of the host outside in a subnet.
 func outsideMAC(subnet int) net.HardwareAddr {
 	return net.HardwareAddr{0x02, 0x77, 0, 0, byte(subnet - 1), 0}
 }

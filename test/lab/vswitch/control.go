@@ -12,14 +12,14 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/host"
 )
 
-// Control is a connection to ovs-vswitchd's control socket, what ovs-appctl(8) uses: JSON-RPC 1.0.
+// Control is a connection to ovs-vswitchd's control socket, as used by ovs-appctl(8): JSON-RPC 1.0.
 type Control struct {
 	net.Conn
 	answers *json.Decoder
 }
 
-// Dial connects to the ovs-vswitchd whose PID file is on the host. It does so on the host, where the socket's path is
-// short enough for one (108 bytes, unix(7)).
+// Dial connects to the ovs-vswitchd whose PID file is on the host. It connects on the host, where the socket's path is
+// within the limit of 108 bytes (unix(7)).
 func Dial(ctx context.Context, h host.Host) (Control, error) {
 	pid, err := os.ReadFile(h.Private("/run/openvswitch/ovs-vswitchd.pid"))
 	if err != nil {
@@ -40,7 +40,7 @@ func Dial(ctx context.Context, h host.Host) (Control, error) {
 	return Control{conn, json.NewDecoder(conn)}, nil
 }
 
-// Call has ovs-vswitchd carry out a command of ovs-vswitchd(8), RUNTIME MANAGEMENT COMMANDS. What it prints is dropped.
+// Call runs a command of ovs-vswitchd(8), RUNTIME MANAGEMENT COMMANDS. Its output is dropped.
 func (c Control) Call(command string, args ...string) error {
 	request := map[string]any{"id": 0, "method": command, "params": args}
 	if err := json.NewEncoder(c).Encode(request); err != nil {

@@ -1,4 +1,4 @@
-// Package vswitch starts Open vSwitch on the hosts of a lab, and talks to the one that runs there.
+// Package vswitch starts Open vSwitch on the hosts of a lab, and connects to the one that runs there.
 package vswitch
 
 import (
@@ -16,7 +16,8 @@ import (
 // Datapath is Open vSwitch's datapath type.
 type Datapath string
 
-// The datapaths of a lab: in Open vSwitch's own process, in the kernel, or in the kernel if it can and else not.
+// The datapaths of a lab: Netdev in Open vSwitch's own process, System in the kernel, Auto in the kernel if it supports
+// it.
 const (
 	Netdev Datapath = "netdev"
 	System Datapath = "system"
@@ -29,9 +30,9 @@ const (
 	ovsSocket = "unix:/run/openvswitch/db.sock"
 )
 
-// KernelDatapath says why this kernel cannot switch for Open vSwitch; nil if it can.
+// KernelDatapath returns why this kernel cannot switch for Open vSwitch; nil if it can.
 func KernelDatapath() error {
-	// Asking for the family makes the kernel load the module if it has it.
+	// A lookup of the family makes the kernel load the module if it has it.
 	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
 		return fmt.Errorf("this kernel has no openvswitch module (%w): use --datapath netdev; "+
 			"or lab --uml -- SCRIPT, which runs labs in a kernel that has it; or try: modprobe openvswitch", err)
@@ -40,7 +41,7 @@ func KernelDatapath() error {
 }
 
 // StartOVSDB starts ovsdb-server on the host of the calling thread, with a new database if there is none. As with
-// StartVswitchd there is no --monitor: a daemon that was killed stays dead.
+// StartVswitchd there is no --monitor: a killed daemon is not restarted.
 func StartOVSDB(ctx context.Context, node string) error {
 	if err := os.MkdirAll("/run/openvswitch", 0o755); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// needs are what the build takes from Debian: what must be there, and the package that it comes in.
+// needs are the build's requirements: a file or program, and the Debian package that contains it.
 var needs = []struct{ what, debian string }{
 	{source, "linux-source-6.12"},
 	{"gcc", "build-essential"},
@@ -23,7 +23,7 @@ var needs = []struct{ what, debian string }{
 	{"m4", "m4"},
 }
 
-// install gets what the build needs and this machine has not.
+// install installs the missing requirements of the build.
 func install(ctx context.Context, progress io.Writer) error {
 	var missing []string
 	for _, n := range needs {
@@ -48,7 +48,7 @@ func install(ctx context.Context, progress io.Writer) error {
 	return run(ctx, command{argv: get})
 }
 
-// endWithUs makes a command end, with all that it started, when its context does, and when this process dies.
+// endWithUs makes a command end, with all processes that it started, when its context does, and when this process dies.
 func endWithUs(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -1,9 +1,8 @@
-// Package kernel builds the Linux kernel that tests run in as an ordinary program
-// (User-Mode Linux), so that the datapath of openvswitch can be tried on a machine
-// whose own kernel has none, without virtualisation.
+// Package kernel builds the Linux kernel in which tests run as an ordinary program (User-Mode Linux), so that the
+// datapath of openvswitch can be tested on a machine whose own kernel does not have it, without virtualisation.
 //
-// It is made from Debian's package linux-source-6.12, kernel.config and the
-// patches beside it, once on a machine: package onetime keeps it.
+// It is built from Debian's package linux-source-6.12, kernel.config and the patches beside it, once on a machine:
+// package onetime keeps it.
 package kernel
 
 import (
@@ -27,22 +26,21 @@ var config []byte
 //go:embed monotonic.patch
 var monotonic []byte
 
-// killedFork mends a panic: flush_tlb_mm took the mark that a fork leaves when
-// its process is killed for a mapping.
+// killedFork fixes a panic: flush_tlb_mm treated the mark that a fork leaves when its process is killed as a mapping.
 //
 //go:embed killed-fork.patch
 var killedFork []byte
 
-// Override in the environment names a kernel to use instead, for trying others out.
+// Override in the environment names another kernel to use, for experiments.
 const Override = "FAIRLEAD_UML_KERNEL"
 
 const source = "/usr/src/linux-source-6.12.tar.xz"
 
-// version changes when the way of building changes, so that the kernel is built anew.
+// version changes when the build procedure changes, so that the kernel is rebuilt.
 const version = "1"
 
-// Get returns the path of the kernel, and builds it if this machine has none yet.
-// What it does and how long that takes is told in progress.
+// Get returns the path of the kernel, and builds it if this machine has none yet. The steps and their durations are
+// written to progress.
 func Get(ctx context.Context, progress io.Writer) (string, error) {
 	if path := os.Getenv(Override); path != "" {
 		return path, nil
@@ -92,8 +90,8 @@ func build(ctx context.Context, dir string, progress io.Writer) error {
 	return nil
 }
 
-// configure writes the configuration, and makes sure that it holds what kernel.config asks for: what depends on
-// something that is off is dropped without a word.
+// configure writes the configuration, and verifies that it has all of kernel.config: options that depend on a disabled
+// one are dropped silently.
 func configure(ctx context.Context, tree, out string) error {
 	if err := run(ctx, command{dir: tree, argv: []string{"make", "-s", "ARCH=um", "O=" + out, "defconfig"}}); err != nil {
 		return err
@@ -125,11 +123,11 @@ func configure(ctx context.Context, tree, out string) error {
 type command struct {
 	dir   string
 	stdin []byte
-	out   io.Writer // nil: nobody
+	out   io.Writer // nil: discarded
 	argv  []string
 }
 
-// run runs a step and returns an error with the end of what it said.
+// run runs a step and returns an error with the end of its output.
 func run(ctx context.Context, c command) error {
 	cmd := exec.CommandContext(ctx, c.argv[0], c.argv[1:]...)
 	var said bytes.Buffer
@@ -147,7 +145,7 @@ func run(ctx context.Context, c command) error {
 	return nil
 }
 
-// compiled tells how far make is.
+// compiled reports the progress of make.
 type compiled struct {
 	progress io.Writer
 	files    int
