@@ -1,11 +1,10 @@
 #!/bin/bash
-# deps.sh [image]: installs the Debian packages that the tests and the lab need, or
-# with "image" those that build the image, and that are missing. What is there
-# stays as it is.
+# deps.sh [image]: installs the missing Debian packages that the tests and the lab
+# need, or with "image" those that build the image. Installed ones are not changed.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
-# what must be there           the package it comes in
+# requirement                  package that contains it
 needs='
 ovs-vswitchd                   openvswitch-switch
 ovs-vsctl                      openvswitch-switch
@@ -51,8 +50,8 @@ if [[ $(id -u) != 0 ]]; then
 	exit 1
 fi
 
-# Debian starts daemons when it installs them. Nothing here needs that: tests and
-# labs start their own. policy-rc.d is Debian's way to say "not now".
+# Debian starts daemons when it installs them. That is not needed: tests and labs
+# start their own. policy-rc.d is Debian's way to prevent it.
 policy=/usr/sbin/policy-rc.d
 for service in openvswitch-switch containerd; do
 	[[ " ${missing[*]} " == *" $service "* ]] || continue

@@ -1,7 +1,7 @@
 #!/bin/bash
 # image.sh: builds the image of the Dockerfile without a registry and without a container engine, as
 # root, by debootstrap and buildah, and writes out/image/fairlead.tar, which "ctr image import",
-# "docker load" and "podman load" take. VERSION and IMAGE name what it makes.
+# "docker load" and "podman load" accept. VERSION and IMAGE name the result.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 version=${VERSION:-dev}
@@ -11,14 +11,14 @@ out=out/image
 
 [[ $(id -u) == 0 ]] || { echo 'image: this needs root: sudo env PATH="$PATH" make image' >&2; exit 1; }
 mkdir -p "$cache" "$out"
-exec 8>>"$cache/image.lock" # one at a time: the tag is one
+exec 8>>"$cache/image.lock" # one at a time: they share the tag
 flock 8
 
-build/image/programs.sh "$out/programs" "$version" # what has not changed is not linked again
+build/image/programs.sh "$out/programs" "$version" # unchanged programs are not linked again
 
 base=$(build/image/base.sh)
 base_image=localhost/fairlead-base:$(basename "$base" .tar)
-# A store of its own, which "rm -r" of the cache takes away; vfs where the kernel has no overlay there.
+# A store of its own, which "rm -r" of the cache removes; vfs where overlay is not supported there.
 buildah() { command buildah --root "$cache/images" --runroot /run/fairlead-images "$@"; }
 if ! buildah inspect --type image "$base_image" >/dev/null 2>&1; then
 	container=$(buildah from scratch)
@@ -31,6 +31,6 @@ buildah bud -q --isolation chroot --layers --pull-never --build-arg BASE="$base_
 rm -f "$out/fairlead.tar.new"
 buildah push -q "localhost/$image" "docker-archive:$out/fairlead.tar.new:$image"
 mv "$out/fairlead.tar.new" "$out/fairlead.tar"
-buildah rm --all >/dev/null # what earlier builds left
+buildah rm --all >/dev/null # leftovers of earlier builds
 buildah rmi --prune >/dev/null
 "$out/programs/tmp/bom" layers -extract "$out" "$out/fairlead.tar"

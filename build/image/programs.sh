@@ -1,6 +1,6 @@
 #!/bin/bash
-# programs.sh DIR VERSION: makes in DIR the tree that the image has beyond Debian's packages. The
-# Dockerfile calls it in its build stage, "make image" on the host.
+# programs.sh DIR VERSION: builds in DIR the image's files beyond Debian's packages. The Dockerfile
+# calls it in its build stage, "make image" on the host.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1 version=$2
