@@ -20,23 +20,22 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// DefaultDirectory is where allocations are kept without Kubernetes.
+// DefaultDirectory is where allocations are stored without Kubernetes.
 const DefaultDirectory = "/var/lib/fairlead/allocations"
 
-// Unreadable is the ContainerID of the holder that stands for a file that can't be
-// read. Its address is held: it may be a living pod's. No container has this ID.
+// Unreadable is the ContainerID of the owner reported for a file that cannot be read. Its address counts as in use: a
+// running pod may have it. No container has this ID.
 const Unreadable = "(unreadable file)"
 
-// Directory is the Store in a directory, one JSON file for each address, named
-// like the allocation. Processes on one machine may share it. A file comes whole
-// or not at all: it is written and synced under another name, and then gets its
-// own, which fails if that is there. Who writes locks the directory.
+// Directory is the Store in a directory: one JSON file per address, named like the allocation. Several processes on one
+// machine may share it. A file appears complete or not at all: it is written and synced under a temporary name, then
+// linked to its own, which fails if that exists. Writers lock the directory.
 type Directory struct{ path string }
 
-// newFile is the name under which the holder of the lock writes.
+// newFile is the temporary name that the holder of the lock writes to.
 const newFile = ".new"
 
-// NewDirectory makes the directory if need be.
+// NewDirectory creates the directory if needed.
 func NewDirectory(path string) (*Directory, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("making the directory of the allocations: %w", err)
@@ -66,7 +65,7 @@ func (d *Directory) Create(_ context.Context, a api.IPAllocation) (api.IPAllocat
 	return a, nil
 }
 
-// unlessTaken says what was done, except where the error is a whole sentence.
+// unlessTaken wraps err with what was being done, except where the error is a complete sentence.
 func unlessTaken(doing, name string, err error) error {
 	if taken := (*TakenError)(nil); err == nil || errors.As(err, &taken) {
 		return err
@@ -83,7 +82,7 @@ func (d *Directory) Get(_ context.Context, name string) (api.IPAllocation, error
 	return a, nil
 }
 
-// List implements Store. Unreadable files fit any pool and no node.
+// List implements Store. Unreadable files match any pool and no node.
 func (d *Directory) List(_ context.Context, f Filter) ([]api.IPAllocation, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
@@ -95,7 +94,7 @@ func (d *Directory) List(_ context.Context, f Filter) ([]api.IPAllocation, error
 			continue
 		}
 		a, err := d.read(e.Name())
-		if errors.Is(err, ErrNotFound) { // freed since
+		if errors.Is(err, ErrNotFound) { // freed in the meantime
 			continue
 		}
 		if err != nil {
@@ -109,7 +108,7 @@ func (d *Directory) List(_ context.Context, f Filter) ([]api.IPAllocation, error
 	return out, nil
 }
 
-// fits tells whether f selects a. Of an unreadable file nobody knows the pool.
+// fits reports whether f selects a. The pool of an unreadable file is unknown.
 func (f Filter) fits(a api.IPAllocation) bool {
 	if f.Pool != "" && a.Spec.Pool != f.Pool && a.Spec.Owner.ContainerID != Unreadable {
 		return false
@@ -156,7 +155,7 @@ func (d *Directory) Delete(_ context.Context, a api.IPAllocation) error {
 	return unlessTaken("freeing", a.Name, err)
 }
 
-// check returns the allocation as it is, if it is still as the caller knows it.
+// check returns the stored allocation if UID and resourceVersion are still those of a.
 func (d *Directory) check(a api.IPAllocation) (api.IPAllocation, error) {
 	now, err := d.read(a.Name)
 	if err == nil && (now.UID != a.UID || now.ResourceVersion != a.ResourceVersion) {
@@ -165,7 +164,7 @@ func (d *Directory) check(a api.IPAllocation) (api.IPAllocation, error) {
 	return now, err
 }
 
-// read reads one file. Readers need no lock: a file is whole.
+// read reads one file. Readers need no lock: files are written atomically.
 func (d *Directory) read(name string) (api.IPAllocation, error) {
 	_, addr, err := ParseName(name)
 	if err != nil {
@@ -186,7 +185,7 @@ func (d *Directory) read(name string) (api.IPAllocation, error) {
 	return a, nil
 }
 
-// write writes a file and gives it its name with name, os.Link or os.Rename.
+// write writes a file and moves it to its name with name, os.Link or os.Rename.
 func (d *Directory) write(dir *os.File, a api.IPAllocation, name func(before, now string) error) error {
 	a.APIVersion, a.Kind = api.AllocationGroup+"/"+api.AllocationVersion, api.AllocationKind
 	text, err := json.Marshal(a)
@@ -194,7 +193,7 @@ func (d *Directory) write(dir *os.File, a api.IPAllocation, name func(before, no
 		return err
 	}
 	path := d.file(newFile)
-	// One that is there was left by a writer that was killed.
+	// A leftover of a writer that was killed.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -212,8 +211,8 @@ func (d *Directory) write(dir *os.File, a api.IPAllocation, name func(before, no
 	return dir.Sync()
 }
 
-// locked runs f while nobody else writes: no other process and, because each call
-// opens the directory anew, no other goroutine.
+// locked runs f with the directory locked, against other processes and, because each call opens the directory again,
+// other goroutines.
 func (d *Directory) locked(f func(dir *os.File) error) error {
 	dir, err := os.Open(d.path)
 	if err != nil {

@@ -30,15 +30,15 @@ func TestDirectoryStore(t *testing.T) {
 	checkStore(t, newDirectory(t, filepath.Join(t.TempDir(), "not", "yet")))
 }
 
-// A file that can't be read may be a living pod's: nobody gets its address until
-// somebody frees it on purpose. Files that are none of ours are left alone.
+// A file that cannot be read may be a running pod's: its address is not allocated until it is released explicitly.
+// Other files are left alone.
 func TestDirectoryUnreadable(t *testing.T) {
 	d := newDirectory(t, t.TempDir())
 	made, err := d.Create(t.Context(), allocationOf("10.2.0.9", "p", "n1", "c1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(d.file(made.Name), d.file("10.2.0.5")); err != nil { // somebody's cp
+	if err := os.Rename(d.file(made.Name), d.file("10.2.0.5")); err != nil { // an external cp
 		t.Fatal(err)
 	}
 	for name, content := range map[string]string{"10.2.0.1": "", "10.2.0.2": "{", "10.2.0.3": "null", "README": "x"} {
@@ -65,7 +65,7 @@ func TestDirectoryUnreadable(t *testing.T) {
 	}
 }
 
-// A directory that went away is no directory without allocations.
+// A missing directory is an error, not an empty store.
 func TestDirectoryGone(t *testing.T) {
 	d := newDirectory(t, filepath.Join(t.TempDir(), "d"))
 	if err := os.Remove(d.path); err != nil {
@@ -79,12 +79,12 @@ func TestDirectoryGone(t *testing.T) {
 	}
 }
 
-// childDir in the environment makes the test binary a process that takes and frees
-// addresses in that directory until it is killed.
+// childDir in the environment makes the test binary a process that allocates and releases addresses in that directory
+// until it is killed.
 const childDir = "FAIRLEAD_TEST_ALLOCATIONS_DIR"
 
-// writeForEver tells on stdout what it has done: "+ NAME UID" after a Create, "? NAME"
-// before a Delete. A line is one write: never torn.
+// writeForEver logs to stdout what it has done: "+ NAME UID" after a Create, "? NAME" before a Delete. Each line is one
+// write, so it is never torn.
 func writeForEver(path string) {
 	d, err := NewDirectory(path)
 	if err != nil {
@@ -109,7 +109,7 @@ func writeOnce(d *Directory, addr string) error {
 	ctx := context.Background()
 	a, err := d.Create(ctx, allocationOf(addr, "p", "n", fmt.Sprint(os.Getpid())))
 	if taken := (*TakenError)(nil); errors.As(err, &taken) {
-		return nil // left by a process before
+		return nil // left by an earlier process
 	}
 	if err != nil {
 		return err
@@ -126,8 +126,8 @@ func writeOnce(d *Directory, addr string) error {
 	return d.Delete(ctx, a)
 }
 
-// Whenever the process is killed: what it was told it holds it holds, every file is
-// whole, and the next process goes on.
+// The process may be killed at any moment: it holds what it reported, every file is complete, and the next process
+// continues.
 func TestDirectoryKilledAtAnyMoment(t *testing.T) {
 	d := newDirectory(t, t.TempDir())
 	held, left := map[string]string{}, 0
@@ -155,7 +155,7 @@ func TestDirectoryKilledAtAnyMoment(t *testing.T) {
 			if a.Spec.Owner.ContainerID == Unreadable {
 				t.Errorf("%s is no whole file", a.Name)
 			}
-			if held[a.Name] == "" { // as the agent does with what no pod has
+			if held[a.Name] == "" { // as the agent does with addresses that no pod has
 				left++
 				if err := d.Delete(t.Context(), a); err != nil {
 					t.Error(err)
@@ -169,8 +169,7 @@ func TestDirectoryKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// runAndKill starts the process, kills it after some milliseconds of work and
-// returns what it said.
+// runAndKill starts the process, kills it after some milliseconds of work and returns its output.
 func runAndKill(t *testing.T, dir string) (lines []string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -193,7 +192,7 @@ func runAndKill(t *testing.T, dir string) (lines []string) {
 	if err != nil {
 		t.Error(err)
 	}
-	cmd.Wait() // it was killed, and says so
+	cmd.Wait() // the error is that it was killed
 	for line := range strings.Lines(first + string(rest)) {
 		lines = append(lines, strings.TrimSpace(line))
 	}

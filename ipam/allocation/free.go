@@ -9,10 +9,9 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Free ends that a.Spec.Owner holds the address, in one write: an address with a
-// reservation goes back to it, another one cools for that long and keeps its owner
-// on record; where cooling is 0 it is deleted. The errors are those of Update and
-// Delete: nothing was done if somebody has changed the allocation since a was read.
+// Free releases the address from a.Spec.Owner in one write: a reserved address returns to its reservation; any other
+// cools for the given time and keeps its owner on record, or is deleted if cooling is 0. Errors are those of Update and
+// Delete: nothing was done if the allocation has changed since a was read.
 func Free(ctx context.Context, s Store, a api.IPAllocation, cooling time.Duration) error {
 	switch {
 	case a.Spec.Reservation != nil:

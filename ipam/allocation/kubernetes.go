@@ -17,13 +17,13 @@ import (
 // Kubernetes is the Store in the Kubernetes API. Its errors wrap the API server's.
 type Kubernetes struct{ client dynamic.ResourceInterface }
 
-// NewKubernetes returns the Store behind c. It calls nobody.
+// NewKubernetes returns the Store behind c. It sends no request.
 func NewKubernetes(c dynamic.Interface) *Kubernetes {
 	return &Kubernetes{c.Resource(api.AllocationResource)}
 }
 
-// holderTries bounds how often Create asks who holds an address that each time
-// turns out to be free: others take it and give it back meanwhile.
+// holderTries bounds how often Create looks up the holder of an address that turns out to be free each time, because
+// others allocate and release it concurrently.
 const holderTries = 10
 
 // Create implements Store.
@@ -65,7 +65,7 @@ func (k *Kubernetes) List(ctx context.Context, f Filter) ([]api.IPAllocation, er
 			fields = append(fields, s.field+"="+s.value)
 		}
 	}
-	// The API server sorts by name, and without a resourceVersion it gives the latest.
+	// The API server sorts by name, and without a resourceVersion it returns the latest state.
 	list, err := k.client.List(ctx, metav1.ListOptions{FieldSelector: strings.Join(fields, ",")})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("listing the IPAllocations: %w (%w): kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds", ErrNoKind, err)
@@ -104,7 +104,7 @@ func (k *Kubernetes) Delete(ctx context.Context, a api.IPAllocation) error {
 	return nil
 }
 
-// result is what the API server answered to doing something about an address.
+// result converts the API server's response to a request about an address.
 func result(doing, name string, u *unstructured.Unstructured, err error) (api.IPAllocation, error) {
 	if err != nil {
 		return api.IPAllocation{}, known(doing, name, err)
@@ -112,7 +112,7 @@ func result(doing, name string, u *unstructured.Unstructured, err error) (api.IP
 	return fromObject(u)
 }
 
-// known gives errors that callers ask for this package's names.
+// known maps API errors that callers check for to this package's errors.
 func known(doing, name string, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -133,7 +133,7 @@ func toObject(a api.IPAllocation) (*unstructured.Unstructured, error) {
 }
 
 func fromObject(u *unstructured.Unstructured) (a api.IPAllocation, err error) {
-	u.SetManagedFields(nil) // longer than all the rest; the API server keeps its own
+	u.SetManagedFields(nil) // longer than all the rest; the API server keeps them on its side
 	if err = runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &a); err != nil {
 		return api.IPAllocation{}, fmt.Errorf("IPAllocation %s: %w", u.GetName(), err)
 	}

@@ -48,7 +48,7 @@ func newClient(t *testing.T) dynamic.Interface {
 	return client
 }
 
-// Without our definitions the error says what to do.
+// Without the CRDs the error says what to do.
 func TestKubeNoDefinitions(t *testing.T) {
 	client := newClient(t)
 	if err := shared.Get(t).Kubectl(t.Context(), "delete", "crd", "ipallocations.ipam.fairlead.dev"); err != nil {
@@ -67,8 +67,7 @@ func TestKubeNoDefinitions(t *testing.T) {
 
 func TestKubeStore(t *testing.T) { checkStore(t, NewKubernetes(newClient(t))) }
 
-// The address and the pool of an allocation are what it is about: they stay. What
-// others have added to it does, too.
+// Address and pool of an allocation are immutable. Fields that others have added are preserved.
 func TestKubeAllocationKeepsItsAddress(t *testing.T) {
 	client := newClient(t)
 	s := NewKubernetes(client)

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Name is the name of an address's allocation: [SCOPE.]ADDRESS, IPv6 with all its
-// digits and dashes for colons. It is a DNS subdomain, as the API server wants
-// names. scope is a DNS label or empty.
+// Name is the name of an address's allocation: [SCOPE.]ADDRESS, IPv6 with all its digits and dashes for colons. It is a
+// DNS subdomain, as the API server requires of names. scope is a DNS label or empty.
 func Name(scope string, addr netip.Addr) string {
 	name := strings.ReplaceAll(addr.StringExpanded(), ":", "-")
 	if scope != "" {

@@ -10,10 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Unreserve ends that an address is kept, in one write: a pod that has it keeps it,
-// and its DEL then lets it cool; where nobody has it, it cools now. Errors are those of
-// Update and Delete: nothing was done if somebody has changed the allocation since a
-// was read.
+// Unreserve ends a reservation in one write: a pod that has the address keeps it, and it cools after its DEL; an
+// address that no pod has cools now. Errors are those of Update and Delete: nothing was done if the allocation has
+// changed since a was read.
 func Unreserve(ctx context.Context, s Store, a api.IPAllocation, cooling time.Duration) error {
 	a.Spec.Reservation = nil
 	if a.Spec.Phase == api.PhaseReserved {
@@ -23,9 +22,9 @@ func Unreserve(ctx context.Context, s Store, a api.IPAllocation, cooling time.Du
 	return err
 }
 
-// Standing sorts what is reserved for one pod in one family, where that is several
-// (two made one at the same time): the first counts, the others are freed. It is what a
-// pod has, else the oldest, else the first by name. Everybody who looks sees the same.
+// Standing sorts the reservations for one pod in one family, where concurrent requests made several: the first counts,
+// the others are released. First comes the one that a pod has, else the oldest, else the first by name, so that all
+// replicas agree.
 func Standing(list []api.IPAllocation) {
 	slices.SortFunc(list, func(a, b api.IPAllocation) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),

@@ -1,10 +1,8 @@
-// Package allocation keeps who holds which address: one IPAllocation for each
-// address that is held, in the Kubernetes API or in a directory. Every
-// IPAllocation is ours, and in the directory every file whose name is that of one.
+// Package allocation records which addresses are in use: one IPAllocation per address, in the Kubernetes API or in a
+// directory. Fairlead owns every IPAllocation, and in the directory every file with the name of one.
 //
-// Whoever creates the object of an address has the address. There are no locks
-// and there is no memory here: two agents, or one that was killed and its
-// successor, can't both have it.
+// Creating the object of an address allocates it. There are no locks and there is no in-memory state: two agents, or an
+// agent that was killed and its successor, cannot both have the address.
 package allocation
 
 import (
@@ -16,49 +14,48 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Store is where allocations are kept. The two there are, Kubernetes and
-// Directory, give the same answers. Methods may be called at the same time. An
-// error that is none of this package's may come after the change was made: look
-// again.
+// Store is where allocations are stored. The implementations, Kubernetes and Directory, behave the same. Methods may be
+// called concurrently. After an error that is not one of this package's, the change may have been made nevertheless:
+// read again.
 type Store interface {
-	// Create takes the address of a.Spec under the name that a has. The error is
-	// a *TakenError if it is held. The result has UID and resourceVersion.
+	// Create allocates the address of a.Spec under a's name. The error is a *TakenError if it is in use. The result has
+	// UID and resourceVersion.
 	Create(ctx context.Context, a api.IPAllocation) (api.IPAllocation, error)
 	// Get returns the allocation of that name, or ErrNotFound.
 	Get(ctx context.Context, name string) (api.IPAllocation, error)
-	// List returns all allocations that fit f, sorted by name. All that was
-	// written before the call is in it.
+	// List returns all allocations that match f, sorted by name. It includes every write that completed before the
+	// call.
 	List(ctx context.Context, f Filter) ([]api.IPAllocation, error)
-	// Update replaces a.Spec, but for address and pool, if UID and resourceVersion
-	// are still those of a. Otherwise the error is ErrConflict, or ErrNotFound.
+	// Update replaces a.Spec, except address and pool, if UID and resourceVersion are still those of a. Otherwise the
+	// error is ErrConflict or ErrNotFound.
 	Update(ctx context.Context, a api.IPAllocation) (api.IPAllocation, error)
-	// Delete frees the address if UID and resourceVersion are still those of a.
-	// Otherwise the error is ErrConflict, or ErrNotFound.
+	// Delete releases the address if UID and resourceVersion are still those of a. Otherwise the error is ErrConflict
+	// or ErrNotFound.
 	Delete(ctx context.Context, a api.IPAllocation) error
 }
 
 // Filter selects allocations. Empty fields select all.
 type Filter struct {
 	Node, Pool string
-	// UID is the reservation's, and Ordinal its ordinal in digits.
+	// UID is the reservation's, and Ordinal its ordinal in decimal.
 	UID, Ordinal string
 }
 
-// For selects what is reserved for one pod.
+// For selects the reservations for one pod.
 func For(r api.AllocationReservation) Filter {
 	return Filter{UID: r.UID, Ordinal: strconv.Itoa(r.Ordinal)}
 }
 
-// ErrNotFound says that nobody holds the address.
+// ErrNotFound: the address is not allocated.
 var ErrNotFound = errors.New("address is not allocated")
 
-// ErrConflict says that the allocation is another one by now, or was changed.
+// ErrConflict: the allocation was replaced or changed since it was read.
 var ErrConflict = errors.New("the allocation was changed concurrently")
 
-// ErrNoKind says that the cluster knows no IPAllocations, so nobody holds one.
+// ErrNoKind: the cluster does not serve IPAllocations, so no address is allocated.
 var ErrNoKind = errors.New("the cluster has no such resource")
 
-// TakenError says that an address is held.
+// TakenError: the address is in use.
 type TakenError struct{ Holder api.IPAllocation }
 
 func (e *TakenError) Error() string {

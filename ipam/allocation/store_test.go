@@ -46,7 +46,7 @@ func allocationOf(addr, pool, node, container string) api.IPAllocation {
 			Owner: api.AllocationOwner{ContainerID: container, IfName: "eth0", Network: "net", Node: node}}}
 }
 
-// checkStore is what every Store must do. The store is empty.
+// checkStore tests what every Store must do. The store is empty.
 func checkStore(t *testing.T, s Store) {
 	t.Run("one holder", func(t *testing.T) { checkOneHolder(t, s) })
 	t.Run("changes", func(t *testing.T) { checkChanges(t, s) })
@@ -176,7 +176,7 @@ func checkList(t *testing.T, s Store) {
 	}
 }
 
-// Of many who want one address one gets it; of many who free it one does.
+// Of several that create the same address, or delete it, exactly one succeeds.
 func checkRace(t *testing.T, s Store) {
 	for round := range 5 {
 		made := race(func(i int) (api.IPAllocation, error) {
@@ -193,8 +193,8 @@ func checkRace(t *testing.T, s Store) {
 	}
 }
 
-// race does something ten times at once and returns the results of those that
-// had no error; lost tells which errors are the others'.
+// race runs do ten times concurrently and returns the results of those without an error; lost reports whether an error
+// is the expected one of the others.
 func race(do func(int) (api.IPAllocation, error), lost func(error) bool, t *testing.T) (won []api.IPAllocation) {
 	var mu sync.Mutex
 	var all sync.WaitGroup

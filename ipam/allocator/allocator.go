@@ -1,7 +1,6 @@
-// Package allocator gives addresses of IPPools to bridged pods and takes them
-// back. What is given is kept in an allocation.Store, where other nodes see it;
-// allocations that name this node as their owner's are ours. It works without
-// fairlead-controller.
+// Package allocator allocates addresses of IPPools to bridged pods and releases them. Allocations are in an
+// allocation.Store, where other nodes see them; those whose owner is on this node belong to this Allocator. It works
+// without fairlead-controller.
 package allocator
 
 import (
@@ -21,31 +20,28 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// DefaultCooling is how long an address that was given back is not handed out.
+// DefaultCooling is how long a released address is not allocated again.
 const DefaultCooling = 30 * time.Second
 
-// Config is what an Allocator works with.
+// Config is the configuration of an Allocator.
 type Config struct {
 	Store allocation.Store
 	// Node is this node's name.
 	Node string
-	// Cooling is how long an address that was given back is not handed out
-	// unless the pool is full. 0: not at all.
+	// Cooling is how long a released address is not allocated again unless the pool is exhausted. 0: no cooling.
 	Cooling time.Duration
-	// Probe asks the wire. Nil: nobody is asked.
+	// Probe checks for conflicts on the wire. Nil: no check.
 	Probe Probe
-	// MAC is the one that the pod with an address has, so that it is told from
-	// strangers on the wire. Nil: it is not known.
+	// MAC returns the MAC of the pod with an address, so that its replies are not taken for a conflict. Nil: unknown.
 	MAC func(Address) api.MAC
 	Log logr.Logger
 }
 
-// Probe asks the wire whether somebody uses an address that is about to be given,
-// and who. An error means that it could not be asked, and ends the Allocate. The
-// implementer tells users of what it found.
+// Probe checks on the wire whether another host uses an address that is about to be allocated, and which. An error
+// means that the check failed, and fails the Allocate. The implementer reports conflicts to users.
 type Probe func(context.Context, Address) (who api.MAC, found bool, err error)
 
-// Address is an address that was given.
+// Address is an allocated address.
 type Address struct {
 	// Prefix is the address with the length of its subnet.
 	Prefix  netip.Prefix
@@ -54,62 +50,58 @@ type Address struct {
 	VLAN uint16
 	// Pool is the IPPool's name, and Scope its isolated network.
 	Pool, Scope string
-	// MAC is the one that is kept with the address; zero where none is.
+	// MAC is the one that is reserved with the address; zero if none is.
 	MAC api.MAC
 }
 
-// Request is what one interface of a pod wants.
+// Request is what one interface of a pod asks for.
 type Request struct {
-	// Pools give one address of each family that is among them. The next pool of
-	// a family is tried when the one before is exhausted. All addresses are of
-	// one VLAN.
+	// Pools are where addresses are allocated from, one of each family that is among them. The next pool of a family is
+	// tried when the one before is exhausted. All addresses are of one VLAN.
 	Pools []pool.Pool
-	// PodIPs are at most one address of each family. Of these families exactly
-	// these are given, or none.
+	// PodIPs are at most one address of each family. In these families exactly these addresses are allocated, or none.
 	PodIPs []netip.Addr
-	// Owner is whom the addresses are for. Node is set by the Allocator.
+	// Owner is whom the addresses are for. The Allocator sets Node.
 	Owner api.AllocationOwner
-	// Keep, if it is there, says that the addresses are kept, and for whom: what is
-	// kept already is what the owner gets.
+	// Keep, if set, asks for a reservation and says for whom: addresses that are already reserved are allocated to the
+	// owner.
 	Keep *api.AllocationReservation
 
-	// kept is what is kept already, and mac the MAC that is.
+	// kept are the existing reservations, and mac the MAC that is reserved.
 	kept []api.IPAllocation
 	mac  api.MAC
 }
 
-// Allocator gives addresses to the pods of one node. Its methods may be called at
-// the same time, but not for one owner.
+// Allocator allocates addresses to the pods of one node. Its methods may be called concurrently, but not for one owner.
 type Allocator struct {
 	Config
 	held *held
 
 	mu sync.Mutex
-	// next is where to look for the next free address of a pool, by its name.
+	// next is where to look for the next free address of a pool, by pool name.
 	next map[string]netip.Addr
-	// spare is what is left of the last list of a pool, by its name.
+	// spare are the remaining candidates of the last list of a pool, by pool name.
 	spare map[string]spare
 }
 
-// New returns an Allocator. It calls nobody.
+// New returns an Allocator. It sends no request.
 func New(c Config) *Allocator {
 	return &Allocator{Config: c, held: newHeld(), next: map[string]netip.Addr{}, spare: map[string]spare{}}
 }
 
-// given is an address on its way to an owner.
+// given is an address that is being allocated to an owner.
 type given struct {
 	Address
 	allocation api.IPAllocation
-	// anew tells that the owner did not have it before.
+	// anew: the owner did not have it before.
 	anew bool
-	// kept tells that it was reserved for the owner.
+	// kept: it was reserved for the owner.
 	kept bool
 }
 
-// Allocate gives the owner its addresses, IPv4 first. What the owner holds
-// already is the answer. After an error the owner holds nothing that it did not
-// hold before. Errors are *ExhaustedError, *PodIPError, *VLANError, *StickyError,
-// or those of the store and the probe, and of ctx.
+// Allocate allocates addresses to the owner, IPv4 first. Addresses that the owner holds already are returned again.
+// After an error the owner holds nothing that it did not hold before. Errors are *ExhaustedError, *PodIPError,
+// *VLANError, *StickyError, or those of the store, the probe and ctx.
 func (a *Allocator) Allocate(ctx context.Context, r Request) ([]Address, error) {
 	r.Owner.Node = a.Node
 	if err := r.check(); err != nil {
@@ -124,11 +116,11 @@ func (a *Allocator) Allocate(ctx context.Context, r Request) ([]Address, error) 
 	}
 }
 
-// keptTries is how often it is begun anew when somebody else was faster with an address that
-// is kept. Who still fails is called again by the runtime.
+// keptTries is how often an Allocate is retried that lost a race for a reserved address. After that the runtime retries
+// the ADD.
 const keptTries = 10
 
-// changed tells that somebody else was faster.
+// changed reports whether a race with another writer was lost.
 func changed(err error) bool {
 	return errors.Is(err, allocation.ErrConflict) || errors.Is(err, allocation.ErrNotFound)
 }
@@ -167,7 +159,7 @@ func (a *Allocator) allocate(ctx context.Context, r Request) ([]Address, error) 
 	return out, nil
 }
 
-// check refuses what can't be right.
+// check rejects invalid requests.
 func (r Request) check() error {
 	if r.Owner.ContainerID == "" || r.Owner.IfName == "" {
 		return errors.New("allocating an address: the owner has no container ID or no interface")
@@ -190,8 +182,8 @@ func (r Request) check() error {
 	return nil
 }
 
-// families are those of the pools, in the order in which they are served: where an
-// address is given there is no choice of a VLAN, so the other family follows it.
+// families are those of the pools, in the order in which they are allocated: a requested address fixes the VLAN, so its
+// family comes first.
 func (r Request) families() []int {
 	var out []int
 	for _, f := range []int{4, 6} {
@@ -209,7 +201,7 @@ func (r Request) poolsOf(f int) []pool.Pool {
 	return slices.DeleteFunc(slices.Clone(r.Pools), func(p pool.Pool) bool { return p.Family != f })
 }
 
-// podIP is the address of a family that was asked for, if one was.
+// podIP is the requested address of a family, if any.
 func (r Request) podIP(f int) netip.Addr {
 	for _, addr := range r.PodIPs {
 		if netaddr.Family(addr) == f {
@@ -219,8 +211,8 @@ func (r Request) podIP(f int) netip.Addr {
 	return netip.Addr{}
 }
 
-// oneOf gives one address of a family. before is what the owner holds already, and
-// got are its addresses of the other family.
+// oneOf allocates one address of a family. before are the addresses that the owner holds already, and got its addresses
+// of the other family.
 func (a *Allocator) oneOf(
 	ctx context.Context, f int, r Request, before []api.IPAllocation, got []given) (given, error) {
 	pools := r.poolsOf(f)
@@ -254,9 +246,8 @@ func (a *Allocator) oneOf(
 	return given{}, full
 }
 
-// shared are the pools without what is in VLANs in which the other family has no
-// addresses; all of it where they have none in common, or where an address that is
-// asked for decides.
+// shared are the pools restricted to VLANs in which the other family has addresses too; unrestricted if the families
+// have no VLAN in common, or if a requested address fixes the VLAN.
 func (r Request) shared() []pool.Pool {
 	of := map[int][]uint16{}
 	for _, p := range r.Pools {
@@ -271,7 +262,7 @@ func (r Request) shared() []pool.Pool {
 	return parts(r.Pools, common...)
 }
 
-// parts are what pools have in some VLANs.
+// parts restricts pools to some VLANs.
 func parts(pools []pool.Pool, vlans ...uint16) []pool.Pool {
 	var out []pool.Pool
 	for _, p := range pools {
@@ -282,7 +273,7 @@ func parts(pools []pool.Pool, vlans ...uint16) []pool.Pool {
 	return out
 }
 
-// inVLAN keeps of pools what is in a VLAN.
+// inVLAN restricts pools to one VLAN.
 func inVLAN(pools []pool.Pool, vlan uint16) ([]pool.Pool, error) {
 	out := parts(pools, vlan)
 	if len(out) == 0 {
@@ -291,9 +282,8 @@ func inVLAN(pools []pool.Pool, vlan uint16) ([]pool.Pool, error) {
 	return out, nil
 }
 
-// again returns what the owner holds already, if the store still has it so. What it says
-// of the owner becomes what is said now: a container that was started again has the same
-// ID and another network namespace, maybe in another boot.
+// again returns what the owner holds already, if the store still has it so. The owner's details are updated to those of
+// this request: a restarted container has the same ID and another network namespace, maybe in another boot.
 func (a *Allocator) again(ctx context.Context, pools []pool.Pool, want netip.Addr, o api.AllocationOwner,
 	before []api.IPAllocation) (given, bool, error) {
 	for _, b := range before {
@@ -326,17 +316,16 @@ func (a *Allocator) again(ctx context.Context, pools []pool.Pool, want netip.Add
 	return given{}, false, nil
 }
 
-// address is what p says of one of its addresses.
+// address is the Address of addr in p.
 func address(p pool.Pool, addr netip.Addr) Address {
 	r, _ := p.RangeOf(addr)
 	return Address{Prefix: netip.PrefixFrom(addr, r.Bits), Gateway: r.Gateway, VLAN: r.VLAN, Pool: p.Name, Scope: p.Scope}
 }
 
-// undoTimeout is how long giving an address back may take whose Allocate failed,
-// maybe because its own time was up.
+// undoTimeout bounds the release of addresses after a failed Allocate, whose own context may have expired.
 const undoTimeout = 5 * time.Second
 
-// undo ends what was given anew. Nobody has used it: it need not cool.
+// undo releases the new allocations of got. They were never in use, so they need not cool.
 func (a *Allocator) undo(ctx context.Context, got []given) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -349,8 +338,8 @@ func (a *Allocator) undo(ctx context.Context, got []given) error {
 	return errors.Join(errs...)
 }
 
-// undoOne gives an address back unless somebody else than its owner has it by now. It
-// asks, because it is also called when it is not known whether it was taken.
+// undoOne releases an address unless it has another owner by now. It reads the store first, because it may be unknown
+// whether the address was allocated.
 func (a *Allocator) undoOne(ctx context.Context, taken api.IPAllocation) error {
 	for {
 		now, err := a.Store.Get(ctx, taken.Name)
@@ -366,7 +355,7 @@ func (a *Allocator) undoOne(ctx context.Context, taken api.IPAllocation) error {
 		case errors.Is(err, allocation.ErrConflict):
 			continue
 		}
-		// The DEL that follows will look.
+		// The DEL that follows will read it from the store.
 		a.held.doubt(taken.Spec.Owner)
 		return err
 	}

@@ -107,7 +107,7 @@ func TestAllocateSaysAllOfAnAddress(t *testing.T) {
 	}
 }
 
-// The same ADD again has the same answer, also from the agent's successor.
+// A repeated ADD returns the same addresses, also from a restarted agent.
 func TestAllocateAgain(t *testing.T) {
 	s := directory(t)
 	v4, v6 := makePool(t, "v4", "10.2.0.1", "10.2.0.99", 0), makePool(t, "v6", "fd00::1", "fd00::99", 0)
@@ -122,7 +122,7 @@ func TestAllocateAgain(t *testing.T) {
 	if other := allocate(t, a, "b", v4, v6); other == first {
 		t.Errorf("two pods have %s", first)
 	}
-	// Somebody took it away and gave it to another node.
+	// The address was released externally and allocated to another node.
 	list, err := a.Held(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -144,11 +144,8 @@ func TestAllocateAgain(t *testing.T) {
 	}
 }
 
-// An address that was given back is the last to be given again, at once if there is
-// no other, and after its time like any.
-// A pool in a VLAN in which the other family has none is of no use to a pod with both.
-// A container that was started again, maybe in another boot, keeps its address, and what witnesses that it
-// lives is what it is now. Another network, or another kind of owner of the same name, has its own.
+// A restarted container, maybe in another boot, keeps its address, and its owner's details are updated. Another network,
+// or another kind of owner of the same name, has its own.
 func TestAllocateAgainElsewhere(t *testing.T) {
 	s := directory(t)
 	v4 := makePool(t, "v4", "10.2.0.7", "10.2.0.9", 0)
@@ -186,6 +183,7 @@ func TestAllocateAgainElsewhere(t *testing.T) {
 	}
 }
 
+// A pool in a VLAN in which the other family has none is not used for a dual-stack pod.
 func TestCommonVLAN(t *testing.T) {
 	a := newAllocator(directory(t))
 	ten, twenty := makePool(t, "ten", "10.2.0.1", "10.2.0.9", 10), makePool(t, "twenty", "10.2.0.11", "10.2.0.19", 20)
@@ -202,7 +200,7 @@ func TestCommonVLAN(t *testing.T) {
 	}
 }
 
-// What a node has marked whose clock was ahead is not lost until then.
+// A mark that a node with a fast clock has made does not last until that clock's time.
 func TestOver(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
@@ -212,8 +210,8 @@ func TestOver(t *testing.T) {
 	}{
 		{api.PhaseAllocated, -time.Hour, false}, {api.PhaseCooling, -time.Second, true}, {api.PhaseCooling, time.Hour, false},
 		{api.PhaseConflict, 0, true}, {api.PhaseConflict, conflictPeriod, false},
-		{api.PhaseConflict, conflictPeriod + time.Minute, false}, // clocks differ a little
-		// Of a clock that was ahead, and was set right.
+		{api.PhaseConflict, conflictPeriod + time.Minute, false}, // clocks differ slightly
+		// By a clock that was fast and has been corrected.
 		{api.PhaseConflict, 365 * 24 * time.Hour, true}, {api.PhaseCooling, 365 * 24 * time.Hour, true},
 		{api.PhaseCooling, api.MaxCoolingPeriod + time.Minute, false},
 	} {
@@ -225,11 +223,12 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// A Create that was given up may be done later, when the pod is gone already. What Held then shows can be released.
+// A Create whose request timed out may be executed after the pod was deleted. Held then lists it, and it can be
+// released.
 func TestMadeTooLate(t *testing.T) {
 	s := directory(t)
 	a := newAllocator(s)
-	release(t, a, "a") // the DEL finds nothing
+	release(t, a, "a") // this DEL finds nothing
 	late := ownerNamed("a")
 	late.Node = "n1"
 	_, err := s.Create(t.Context(), api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: "10.2.0.7"},
@@ -329,8 +328,7 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// Two pools with the same addresses share them: nobody gets one twice, and the
-// search ends.
+// Two pools with the same addresses share them: no address is allocated twice, and the search ends.
 func TestPoolsThatOverlap(t *testing.T) {
 	s := directory(t)
 	p, q := makePool(t, "p", "10.2.0.1", "10.2.0.3", 0), makePool(t, "q", "10.2.0.2", "10.2.0.3", 0)
@@ -368,7 +366,7 @@ func TestPodIPs(t *testing.T) {
 	if got, err := ask("a", both, "10.2.1.4"); got != "10.2.1.4/16" || err != nil {
 		t.Errorf("again: %s, %v", got, err)
 	}
-	// The other family follows into the VLAN of the one that was asked for.
+	// The other family follows into the VLAN of the requested address.
 	if got, err := ask("b", dual, "fd00::5"); !strings.HasPrefix(got, "10.2.1.") || !strings.HasSuffix(got, " fd00::5/64") || err != nil {
 		t.Errorf("of one family: %s, %v", got, err)
 	}
@@ -398,7 +396,7 @@ func TestPodIPs(t *testing.T) {
 	}
 }
 
-// An address that somebody on the wire uses is marked for all nodes and left alone.
+// An address that another host uses is marked as a conflict for all nodes and not allocated.
 func TestConflict(t *testing.T) {
 	s := directory(t)
 	p := makePool(t, "p", "10.2.0.1", "10.2.0.2", 3)
@@ -436,7 +434,7 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// A wire that can't be asked gives nothing.
+// If the probe fails, no address is allocated.
 func TestProbeFails(t *testing.T) {
 	s := directory(t)
 	a := newAllocator(s)
@@ -448,7 +446,7 @@ func TestProbeFails(t *testing.T) {
 	}
 }
 
-// The caller's time may be up at any moment: nothing stays behind.
+// The caller's context may expire at any moment: no allocation is left behind.
 func TestTimeIsUp(t *testing.T) {
 	s := directory(t)
 	a := newAllocator(s)
@@ -463,7 +461,7 @@ func TestTimeIsUp(t *testing.T) {
 	}
 }
 
-// What can't be a request is refused before anybody is asked.
+// Invalid requests are rejected before any request is sent.
 func TestNonsense(t *testing.T) {
 	a := newAllocator(nil)
 	for _, r := range []Request{{Owner: ownerNamed("a")}, {Pools: []pool.Pool{makePool(t, "p", "10.2.0.1", "10.2.0.2", 3)}}} {
@@ -473,7 +471,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// The free map tells where to look; it may be wrong.
+// The free map is a hint; it may be wrong.
 func TestHint(t *testing.T) {
 	s := directory(t)
 	p := makePool(t, "p", "10.2.0.1", "10.2.9.250", 0)
@@ -492,7 +490,7 @@ func TestHint(t *testing.T) {
 	}
 }
 
-// Nodes begin elsewhere, and an address is not given again as soon as it is free.
+// Nodes start at different addresses, and a released address is not allocated again at once.
 func TestNodesBeginElsewhere(t *testing.T) {
 	s := directory(t)
 	p := makePool(t, "p", "10.2.0.1", "10.2.9.250", 0)

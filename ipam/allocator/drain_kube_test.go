@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// apiServer starts an API server that knows IPAllocations, and says where it is.
+// apiServer starts an API server that serves IPAllocations, and returns how openStore finds it.
 func apiServer(t *testing.T) string {
 	t.Helper()
 	s := shared.Get(t)
@@ -48,8 +48,7 @@ func apiServer(t *testing.T) string {
 	return s.URL + " " + s.CA()
 }
 
-// openStore opens a store by where it is: a directory, or "URL CA" of an API server,
-// with a connection of its own.
+// openStore opens a store by its location: a directory, or "URL CA" of an API server, with a connection of its own.
 func openStore(where string) (allocation.Store, error) {
 	url, ca, isKube := strings.Cut(where, " ")
 	if !isKube {
@@ -75,9 +74,8 @@ func mustOpen(t *testing.T, where string) allocation.Store {
 func TestDrainDirectory(t *testing.T) { drain(t, t.TempDir(), true, false) }
 func TestKubeDrain(t *testing.T)      { drain(t, apiServer(t), false) }
 
-// drain lets ten nodes take all of a pool at once, once for each of coolings, which
-// tells whether the addresses then cool: no address is given twice, nobody is
-// refused while there is one, and nothing is left.
+// drain lets ten nodes allocate all of a pool concurrently, once for each of coolings, which says whether the addresses
+// then cool: no address is allocated twice, no request fails while an address is free, and nothing is left.
 func drain(t *testing.T, where string, coolings ...bool) {
 	pools := []pool.Pool{makePool(t, "v4", "10.2.0.1", "10.2.0.200", 0), makePool(t, "v6", "fd00::1", "fd00::ffff", 0)}
 	var nodes []*Allocator

@@ -8,15 +8,15 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// ExhaustedError says that no pool of a family has a free address.
+// ExhaustedError: no pool of a family has a free address.
 type ExhaustedError struct{ Pools []Usage }
 
 // Usage is how full a pool was.
 type Usage struct {
 	Pool        string
 	Used, Total int64
-	// Cooling and Conflicts are among Used: addresses given back a moment ago, and
-	// addresses that somebody else on the wire has.
+	// Cooling and Conflicts are among Used: addresses that are cooling, and addresses that a host outside of the
+	// cluster uses.
 	Cooling, Conflicts int64
 }
 
@@ -43,12 +43,12 @@ func (u Usage) String() string {
 	return s
 }
 
-// PodIPError says why an address that was asked for is not given.
+// PodIPError: a requested address cannot be allocated.
 type PodIPError struct {
 	Address netip.Addr
-	// Reason is the sentence behind the address.
+	// Reason is the part of the message after the address.
 	Reason string
-	// Holder is who has the address, if that is why.
+	// Holder is the allocation that has the address, if that is the reason.
 	Holder *api.IPAllocation
 }
 
@@ -56,10 +56,10 @@ func (e *PodIPError) Error() string {
 	return fmt.Sprintf("address %s of the annotation %s %s", e.Address, api.AnnotationPodIPs, e.Reason)
 }
 
-// VLANError says that the families of a dual-stack pod would be in two VLANs.
+// VLANError: the addresses of a dual-stack pod would be in two VLANs.
 type VLANError struct {
 	Pool string
-	// Want is the VLAN of the first address, which Pool has none in.
+	// Want is the VLAN of the first address. Pool has no addresses in it.
 	Want uint16
 }
 
@@ -67,11 +67,10 @@ func (e *VLANError) Error() string {
 	return fmt.Sprintf("pool %s has no addresses in VLAN %d, where the other address of the pod is: a pod has one VLAN. Name pools of the same spec vlan", e.Pool, e.Want)
 }
 
-// StickyError says that an address is kept for the pod that wants it, and that another
-// pod has it still.
+// StickyError: an address is reserved for the requesting pod, but another pod still has it.
 type StickyError struct {
 	Holder api.IPAllocation
-	// Pod is who wants it.
+	// Pod is the owner that requests it.
 	Pod api.AllocationOwner
 }
 
@@ -90,8 +89,7 @@ func (e *StickyError) Error() string {
 	return s
 }
 
-// AnswersError says that an address that is kept is in use on the wire by the pod that
-// had it before, though nobody holds it any more.
+// AnswersError: a reserved address is still in use on the wire by the pod that had it before, although it is released.
 type AnswersError struct {
 	Address netip.Addr
 	MAC     api.MAC

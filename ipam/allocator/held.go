@@ -12,13 +12,11 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// held is what the owners on this node hold. Nobody else gives addresses to them,
-// so what the store said at the start and what was done since is all there is, and
-// an ADD or DEL need not list. Where the store's answer got lost there is a doubt,
-// and it is asked again.
+// held is what the owners on this node hold. Only this node allocates addresses to them, so the store's content at the
+// start and the changes since are complete, and ADD and DEL need no list. Where a response of the store was lost, the
+// owner is in doubt, and the store is read again.
 type held struct {
-	// loading is held by who reads what a process before this one has given;
-	// nothing is given meanwhile.
+	// loading is locked while the allocations of earlier processes are read; no address is allocated in that time.
 	loading chan struct{}
 
 	loaded bool
@@ -26,7 +24,7 @@ type held struct {
 	mu     sync.Mutex
 	by     map[owner][]api.IPAllocation
 	doubts map[owner]bool
-	// doubted is when an answer of the store got lost last.
+	// doubted is when the last response of the store was lost.
 	doubted time.Time
 }
 
@@ -34,7 +32,7 @@ func newHeld() *held {
 	return &held{loading: make(chan struct{}, 1), by: map[owner][]api.IPAllocation{}, doubts: map[owner]bool{}}
 }
 
-// owner is what tells an owner from others.
+// owner is what identifies an owner.
 type owner struct {
 	containerID, ifName, network string
 	ipamOnly                     bool
@@ -44,7 +42,7 @@ func ownerOf(o api.AllocationOwner) owner {
 	return owner{o.ContainerID, o.IfName, o.Network, o.IPAMOnly}
 }
 
-// holds tells whether o has the address now.
+// holds reports whether o has the address now.
 func holds(a api.IPAllocation, o api.AllocationOwner) bool {
 	return a.Spec.Phase == api.PhaseAllocated && ownerOf(a.Spec.Owner) == ownerOf(o) && a.Spec.Owner.Node == o.Node
 }
@@ -75,7 +73,7 @@ func (h *held) of(ctx context.Context, s allocation.Store, o api.AllocationOwner
 	return list, nil
 }
 
-// load reads, once, what a process before this one has given.
+// load reads, once, what earlier processes have allocated.
 func (h *held) load(ctx context.Context, s allocation.Store, node string) error {
 	select {
 	case h.loading <- struct{}{}:
@@ -99,7 +97,7 @@ func (h *held) load(ctx context.Context, s allocation.Store, node string) error 
 	return nil
 }
 
-// add tells that a.Spec.Owner holds a.
+// add records that a.Spec.Owner holds a.
 func (h *held) add(a api.IPAllocation) {
 	h.remove(a)
 	h.mu.Lock()
@@ -108,7 +106,7 @@ func (h *held) add(a api.IPAllocation) {
 	h.by[k] = append(h.by[k], a)
 }
 
-// remove tells that a.Spec.Owner does not hold a any more.
+// remove records that a.Spec.Owner no longer holds a.
 func (h *held) remove(a api.IPAllocation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,9 +124,9 @@ func (h *held) all() []api.IPAllocation {
 	return slices.Concat(slices.Collect(maps.Values(h.by))...)
 }
 
-// compare tells what the store has, and what was known before it was asked. What it does not
-// have any more, because somebody else has freed it, is forgotten. Where an owner holds something
-// that is not known of there is a doubt: a Create that was given up may be done much later.
+// compare reconciles with list, the store's content, and before, what was known before the store was read. Allocations
+// that others have deleted are dropped. An owner that holds an unknown allocation is in doubt: a Create that timed out
+// may be executed much later.
 func (h *held) compare(before, list []api.IPAllocation) {
 	has := map[string]string{}
 	for _, a := range list {
@@ -153,14 +151,14 @@ func (h *held) compare(before, list []api.IPAllocation) {
 	}
 }
 
-// doubt tells that it is not known what o holds.
+// doubt records that it is unknown what o holds.
 func (h *held) doubt(o api.AllocationOwner) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.doubts[ownerOf(o)], h.doubted = true, time.Now()
 }
 
-// inDoubt tells whether an answer of the store got lost less than d ago.
+// inDoubt reports whether a response of the store was lost less than d ago.
 func (h *held) inDoubt(d time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// look reads what is kept for r.Keep already. Where another owner has some of it there
-// is nothing to give: nobody else's address would be the right one.
+// look reads the existing reservations for r.Keep. If another owner has one of them, Allocate fails: no other address
+// is the right one.
 func (a *Allocator) look(ctx context.Context, r *Request) error {
 	if r.Keep == nil {
 		return nil
@@ -31,7 +31,7 @@ func (a *Allocator) look(ctx context.Context, r *Request) error {
 	return r.readMAC()
 }
 
-// elsewhere is a *StickyError if another owner has one of list.
+// elsewhere is a *StickyError if another owner has an address of list.
 func elsewhere(list []api.IPAllocation, o api.AllocationOwner) error {
 	for _, h := range list {
 		if h.Spec.Phase == api.PhaseAllocated && !holds(h, o) {
@@ -41,7 +41,7 @@ func elsewhere(list []api.IPAllocation, o api.AllocationOwner) error {
 	return nil
 }
 
-// readMAC finds the MAC to keep, if one is: the one on record is stronger.
+// readMAC determines the MAC to reserve, if any: one on record takes precedence.
 func (r *Request) readMAC() error {
 	if r.Keep.MAC == "" {
 		return nil
@@ -64,7 +64,7 @@ func (r *Request) readMAC() error {
 	return nil
 }
 
-// keptOf gives the address of a family that is kept, if there is one that fits.
+// keptOf allocates the reserved address of a family, if there is one that fits.
 func (a *Allocator) keptOf(
 	ctx context.Context, f int, pools []pool.Pool, want netip.Addr, r Request) (given, bool, error) {
 	for _, h := range r.kept {
@@ -87,8 +87,8 @@ func (a *Allocator) keptOf(
 	return given{}, false, nil
 }
 
-// takeKept gives the owner an address that is kept for it. The error is a *heldError
-// where a stranger on the wire has it: then it is marked, and kept no longer.
+// takeKept allocates an address that is reserved for the owner. The error is a *heldError if another host uses it on
+// the wire: then it is marked as a conflict, and its reservation ends.
 func (a *Allocator) takeKept(ctx context.Context, g given, r Request) (given, error) {
 	g.MAC = r.mac
 	want := g.allocation
@@ -98,16 +98,15 @@ func (a *Allocator) takeKept(ctx context.Context, g given, r Request) (given, er
 		return given{}, err
 	}
 	if g.allocation = want; err != nil {
-		a.held.doubt(r.Owner) // who knows whether it was done
+		a.held.doubt(r.Owner) // it is unknown whether the update took effect
 		return given{}, errors.Join(err, a.undo(ctx, []given{g}))
 	}
 	g.allocation = made
 	return g, a.probe(ctx, g)
 }
 
-// settle sees to it that nothing but got is kept for r.Keep. Two that give an address
-// at the same time both look after it: who sees the other's gives its own up.
-// What nobody has is freed.
+// settle makes got the only reservations for r.Keep. Of two concurrent Allocates that both do this, the one that sees
+// the other's releases its own. Reservations that no pod has are released.
 func (a *Allocator) settle(ctx context.Context, r Request, got []given) error {
 	if r.Keep == nil || !slices.ContainsFunc(got, func(g given) bool { return g.anew }) {
 		return nil

@@ -21,12 +21,12 @@ func keepFor(uid string, ordinal int) *api.AllocationReservation {
 	return &api.AllocationReservation{Kind: api.KindStatefulSet, Namespace: "default", Name: "db", UID: uid, Ordinal: ordinal}
 }
 
-// onNode is an allocator of a node with the store of s.
+// onNode returns an allocator of a node with the store s.
 func onNode(s allocation.Store, node string) *Allocator {
 	return New(Config{Store: s, Node: node, Cooling: 0, Log: logr.Discard()})
 }
 
-// sticky gives what is kept for an ordinal to a pod. Each container has a name of its own.
+// sticky allocates the addresses reserved for an ordinal to a pod. Each container has a name of its own.
 func sticky(ctx context.Context, a *Allocator, container string, keep *api.AllocationReservation, pools ...pool.Pool) (
 	string, error) {
 	got, err := a.Allocate(ctx, Request{Pools: pools, Owner: ownerNamed(container), Keep: keep})
@@ -53,7 +53,7 @@ func TestKubeKept(t *testing.T) {
 	checkKept(t, func(t *testing.T) allocation.Store { return emptied(t, mustOpen(t, where)) })
 }
 
-// emptied is s with nothing in it.
+// emptied returns s with no allocations.
 func emptied(t *testing.T, s allocation.Store) allocation.Store {
 	t.Helper()
 	list, err := s.List(t.Context(), allocation.Filter{})
@@ -66,7 +66,7 @@ func emptied(t *testing.T, s allocation.Store) allocation.Store {
 	return s
 }
 
-// checkKept is what must hold of addresses that are kept, whatever the store.
+// checkKept tests reserved addresses with any store.
 func checkKept(t *testing.T, store func(*testing.T) allocation.Store) {
 	for name, check := range map[string]func(*testing.T, allocation.Store){"taken": keptTaken, "unmade": keptUnmade,
 		"elsewhere": keptElsewhere, "spare": keptSpare, "stranger": keptStranger, "answers": keptAnswers, "mac": keptMAC,
@@ -80,7 +80,7 @@ func pairOfPools(t *testing.T) (v4, v6 pool.Pool) {
 	return makePool(t, "v4", "10.2.0.1", "10.2.0.40", 0), makePool(t, "v6", "fd00::1", "fd00::40", 0)
 }
 
-// A pod gets what was reserved for its ordinal, on whatever node, and its DEL makes it Reserved again.
+// A pod gets the address that is reserved for its ordinal, on any node, and its DEL makes it Reserved again.
 func keptTaken(t *testing.T, s allocation.Store) {
 	v4, v6 := pairOfPools(t)
 	for i := range 4 {
@@ -105,7 +105,7 @@ func keptTaken(t *testing.T, s allocation.Store) {
 	}
 }
 
-// Where nothing is reserved yet the pod gets an address all the same, and it is kept from then on.
+// Without a reservation the pod gets an address all the same, and it is reserved from then on.
 func keptUnmade(t *testing.T, s allocation.Store) {
 	v4, v6 := pairOfPools(t)
 	first, err := sticky(t.Context(), onNode(s, "n1"), "x", keepFor("u", 0), v4, v6)
@@ -125,7 +125,7 @@ func keptUnmade(t *testing.T, s allocation.Store) {
 	}
 }
 
-// While another pod has it nobody else of the ordinal gets an address.
+// While a pod has the address, no other pod of the ordinal gets one.
 func keptElsewhere(t *testing.T, s allocation.Store) {
 	v4, v6 := pairOfPools(t)
 	if _, err := sticky(t.Context(), onNode(s, "n1"), "db-0", keepFor("u", 0), v4); err != nil {
@@ -154,13 +154,13 @@ func keptElsewhere(t *testing.T, s allocation.Store) {
 	}
 }
 
-// Of two that are reserved for one ordinal the pod has one, and the other is freed.
+// Of two reservations for one ordinal the pod gets one, and the other is released.
 func keptSpare(t *testing.T, s allocation.Store) {
 	v4, v6 := pairOfPools(t)
 	reserve(t, s, v4, 5, keepFor("u", 0))
 	reserve(t, s, v4, 3, keepFor("u", 0))
 	reserve(t, s, v4, 4, keepFor("u", 1))
-	reserve(t, s, v6, 4, keepFor("u", 0)) // the template asks for IPv4 alone by now
+	reserve(t, s, v6, 4, keepFor("u", 0)) // the template now asks for IPv4 only
 	if _, err := sticky(t.Context(), onNode(s, "n1"), "db-0", keepFor("u", 0), v4); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,8 @@ func keptSpare(t *testing.T, s allocation.Store) {
 	}
 }
 
-// A stranger on the wire has the address that is reserved: it is marked, and the pod gets and keeps another.
+// A host outside of the cluster uses the reserved address: it is marked as a conflict, and the pod gets and keeps
+// another.
 func keptStranger(t *testing.T, s allocation.Store) {
 	v4, _ := pairOfPools(t)
 	reserve(t, s, v4, 5, keepFor("u", 0))
@@ -196,7 +197,7 @@ func keptStranger(t *testing.T, s allocation.Store) {
 	}
 }
 
-// The pod of before answers on the wire: it is no stranger, and its address stays kept.
+// The previous pod still replies on the wire: that is no conflict, and its address stays reserved.
 func keptAnswers(t *testing.T, s allocation.Store) {
 	v4, _ := pairOfPools(t)
 	for what, keep := range map[string]*api.AllocationReservation{"derived": keepFor("u", 0),
@@ -222,14 +223,14 @@ func keptAnswers(t *testing.T, s allocation.Store) {
 	}
 }
 
-// A MAC that is on record is the pod's, also when the address is another.
+// A MAC on record is the pod's, also with another address.
 func keptMAC(t *testing.T, s allocation.Store) {
 	v4, v6 := pairOfPools(t)
 	keep := keepFor("u", 0)
 	keep.MAC = "02:11:22:33:44:55"
 	reserve(t, s, v4, 3, keep)
 	mine := *keep
-	mine.MAC = "02:00:00:00:00:01" // what the agent would make
+	mine.MAC = "02:00:00:00:00:01" // what the agent would choose
 	got, err := onNode(s, "n1").Allocate(t.Context(), Request{Pools: []pool.Pool{v4}, Owner: ownerNamed("a"), Keep: &mine})
 	if err != nil || got[0].MAC.String() != keep.MAC {
 		t.Fatalf("%+v, %v", got, err)
@@ -254,7 +255,7 @@ func keptMAC(t *testing.T, s allocation.Store) {
 	}
 }
 
-// Whatever the order of ADDs and DELs on whatever nodes, ordinal i has i's address.
+// With any order of ADDs and DELs on any nodes, ordinal i has the address of i.
 func keptShuffled(t *testing.T, s allocation.Store) {
 	v4, v6 := pairOfPools(t)
 	const pods = 8
@@ -283,8 +284,8 @@ func keptShuffled(t *testing.T, s allocation.Store) {
 	}
 }
 
-// Of many pods of one ordinal that come at the same time, with nothing reserved or with two made by two controllers,
-// at most one has an address; and when they are gone and one comes alone there is one for it.
+// Of many concurrent pods of one ordinal, with no reservation or with two made by two controllers, at most one has an
+// address; and when they are gone, a single pod gets one.
 func keptRace(t *testing.T, s allocation.Store) {
 	for round := range 6 {
 		v4 := makePool(t, fmt.Sprint("v4-", round), fmt.Sprintf("10.2.%d.1", round), fmt.Sprintf("10.2.%d.40", round), 0)
@@ -326,7 +327,7 @@ func keptRace(t *testing.T, s allocation.Store) {
 	}
 }
 
-// An address that is asked for is the one, whatever was kept before.
+// A requested address is used, whatever was reserved before.
 func keptNamed(t *testing.T, s allocation.Store) {
 	v4, _ := pairOfPools(t)
 	reserve(t, s, v4, 5, keepFor("u", 0))
@@ -348,7 +349,7 @@ func keptNamed(t *testing.T, s allocation.Store) {
 	}
 }
 
-// An ADD that fails for the second family gives back what was kept of the first, Reserved as it was.
+// An ADD that fails for the second family returns the first family's address to Reserved.
 func keptFailed(t *testing.T, s allocation.Store) {
 	v4, _ := pairOfPools(t)
 	full := makePool(t, "full", "fd00::77", "fd00::77", 0)
@@ -366,8 +367,8 @@ func keptFailed(t *testing.T, s allocation.Store) {
 	}
 }
 
-// The allocation of a living pod was lost, and the controller has reserved the address again: it is that pod's. For
-// whom nobody knows of any more, or for others, it is not.
+// The allocation of a running pod was lost, and the controller has reserved the address again: it goes to that pod, not
+// to others or to an owner that is unknown.
 func keptLost(t *testing.T, s allocation.Store) {
 	v4, _ := pairOfPools(t)
 	reserve(t, s, v4, 5, keepFor("u", 0))

@@ -21,21 +21,20 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// In the environment they make the test binary a node of that name that gives and
-// takes back addresses of that store until it is killed.
+// In the environment they make the test binary a node of that name that allocates and releases addresses in that store
+// until it is killed.
 const (
 	childStore = "FAIRLEAD_TEST_ALLOCATOR_STORE"
 	childNode  = "FAIRLEAD_TEST_ALLOCATOR_NODE"
 )
 
-// killPools are small, so that nodes meet, and cool short, so that they take over
-// what has cooled.
+// killPools are small, so that nodes compete, and cool for a short time, so that cooled addresses are reused.
 func killPools(t testing.TB) []pool.Pool {
 	return []pool.Pool{makePool(t, "v4", "10.2.0.1", "10.2.0.99", 0), makePool(t, "v6", "fd00::1", "fd00::99", 0)}
 }
 
-// allocateForEver tells on stdout what it did: "+ NAME ADDR ADDR" after an ADD, "? NAME"
-// before a DEL, "- NAME" after it. A line is one write: never torn.
+// allocateForEver logs to stdout what it has done: "+ NAME ADDR ADDR" after an ADD, "? NAME" before a DEL, "- NAME"
+// after it. Each line is one write, so it is never torn.
 func allocateForEver(where, node string) {
 	s, err := openStore(where)
 	if err != nil {
@@ -81,9 +80,8 @@ func allocateOnce(a *Allocator, pools []pool.Pool, name string) error {
 func TestKilledAtAnyMomentDirectory(t *testing.T) { killNodes(t, t.TempDir(), 15, 15*time.Millisecond) }
 func TestKubeKilledAtAnyMoment(t *testing.T)      { killNodes(t, apiServer(t), 4, 400*time.Millisecond) }
 
-// killNodes lets two nodes work and kills them at any moment, time and again. What
-// their pods were given is theirs alone; what no pod has their successors find and
-// give back.
+// killNodes runs two nodes and kills them at random moments, repeatedly. Addresses that their pods got have no other
+// owner; addresses without a pod are found and released by the next process.
 func killNodes(t *testing.T, where string, rounds int, most time.Duration) {
 	s := mustOpen(t, where)
 	answered, unanswered := 0, 0
@@ -120,7 +118,7 @@ func killNodes(t *testing.T, where string, rounds int, most time.Duration) {
 			}
 		}
 		answered += len(alive)
-		for _, node := range []string{"n1", "n2"} { // the next round begins with nobody
+		for _, node := range []string{"n1", "n2"} { // the next round starts empty
 			a := New(Config{Store: s, Node: node, Log: logr.Discard()})
 			for name := range alive {
 				release(t, a, name)
@@ -139,7 +137,7 @@ func killNodes(t *testing.T, where string, rounds int, most time.Duration) {
 	}
 }
 
-// giveBackDead does what the agent does at its start.
+// giveBackDead does what the agent does at startup.
 func giveBackDead(t *testing.T, a *Allocator, held []api.IPAllocation, alive map[string]string) (dead int) {
 	t.Helper()
 	for _, h := range held {
@@ -154,7 +152,7 @@ func giveBackDead(t *testing.T, a *Allocator, held []api.IPAllocation, alive map
 	return dead
 }
 
-// runAndKill starts the process, kills it within some time and returns what it said.
+// runAndKill starts the process, kills it within some time and returns its output.
 func runAndKill(t *testing.T, where, node string, most time.Duration) []string {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childStore+"="+where, childNode+"="+node)
@@ -177,14 +175,14 @@ func runAndKill(t *testing.T, where, node string, most time.Duration) []string {
 	if err != nil {
 		t.Error(err)
 	}
-	cmd.Wait() // it was killed, and says so
+	cmd.Wait() // the error is that it was killed
 	return slices.Collect(strings.Lines(first + string(rest)))
 }
 
-// stillHeld are the pods with an answer and no DEL begun, and their addresses.
-func stillHeld(t *testing.T, told []string) map[string]string {
+// stillHeld are the pods whose ADD returned and whose DEL has not begun, and their addresses.
+func stillHeld(t *testing.T, output []string) map[string]string {
 	alive := map[string]string{}
-	for _, line := range told {
+	for _, line := range output {
 		f := strings.Fields(line)
 		switch f[0] {
 		case "+":

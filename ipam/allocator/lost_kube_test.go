@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// badWire is a way to the API server that loses the answer to the next Create. With
-// dies it is dead from then on, until it is mended.
+// badWire is a connection to the API server that loses the response to the next Create. With dies it fails all requests
+// from then on, until it is repaired.
 type badWire struct {
 	next             http.RoundTripper
 	loses, dies, now atomic.Bool
@@ -37,8 +37,8 @@ func (w *badWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// An answer of the API server may get lost after it did what it was asked to. The
-// address is freed at once, or is what the next ADD gets, or goes with the DEL.
+// A response of the API server may be lost after the request was executed. The address is released at once, or returned
+// by the next ADD, or released by the DEL.
 func TestKubeAnswerLost(t *testing.T) {
 	url, ca, _ := strings.Cut(apiServer(t), " ")
 	wire := &badWire{}

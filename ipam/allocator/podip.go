@@ -12,8 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// exactly gives the address that was asked for. It need not have cooled: the pod
-// that had it is most likely the one that comes back.
+// exactly allocates the requested address. It need not have cooled: most likely the same pod has come back.
 func (a *Allocator) exactly(
 	ctx context.Context, want netip.Addr, pools []pool.Pool, r Request) (given, error) {
 	i := slices.IndexFunc(pools, func(p pool.Pool) bool { return p.Contains(want) })
@@ -27,7 +26,7 @@ func (a *Allocator) exactly(
 	}
 	holder := held.holder
 	if holder.Spec.Phase == api.PhaseConflict {
-		// The mark is for those who may choose. Who may not asks again.
+		// A conflict mark is for requests that have a choice. Without one the wire is probed again.
 		return given{}, &PodIPError{Address: want, Holder: &holder,
 			Reason: fmt.Sprintf("is used by a host outside of the cluster, MAC %s: remove it there, or ask for another address", holder.Spec.MAC)}
 	}
@@ -40,7 +39,7 @@ func (a *Allocator) exactly(
 			holder.Spec.Owner, holder.Spec.Phase)}
 }
 
-// outside says why no pool gives an address.
+// outside says why no pool has an address.
 func outside(want netip.Addr, pools []pool.Pool) string {
 	var why []string
 	for _, p := range pools {
@@ -51,7 +50,7 @@ func outside(want netip.Addr, pools []pool.Pool) string {
 	return "cannot be allocated: " + strings.Join(why, "; ") + ". Ask for an address of " + names(pools)
 }
 
-// names are the pools for a sentence.
+// names are the names of the pools, for an error message.
 func names(pools []pool.Pool) string {
 	var out []string
 	for _, p := range pools {

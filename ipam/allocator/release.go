@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// Release gives back what the owner (by ContainerID, IfName, Network and IPAMOnly) holds. It
-// succeeds when that is nothing. The addresses cool from then on.
+// Release releases what the owner (by ContainerID, IfName, Network and IPAMOnly) holds. It succeeds if that is nothing.
+// The addresses cool from then on.
 func (a *Allocator) Release(ctx context.Context, o api.AllocationOwner) error {
 	o.Node = a.Node
 	list, err := a.held.of(ctx, a.Store, o)
@@ -31,8 +31,7 @@ func (a *Allocator) Release(ctx context.Context, o api.AllocationOwner) error {
 	return errors.Join(errs...)
 }
 
-// giveBack ends that o holds an address, in one write where nobody else has
-// changed the allocation since.
+// giveBack releases an address of o, in one write unless the allocation has changed since.
 func (a *Allocator) giveBack(ctx context.Context, h api.IPAllocation, o api.AllocationOwner) error {
 	for {
 		err := allocation.Free(ctx, a.Store, h, a.Cooling)
@@ -55,8 +54,7 @@ func (a *Allocator) giveBack(ctx context.Context, h api.IPAllocation, o api.Allo
 	}
 }
 
-// Held returns what owners on this node hold, as the store has it now. What it shows
-// Release gives back.
+// Held returns what owners on this node hold, as the store has it now. Release can release all of it.
 func (a *Allocator) Held(ctx context.Context) ([]api.IPAllocation, error) {
 	if err := a.held.load(ctx, a.Store, a.Node); err != nil {
 		return nil, err
@@ -71,14 +69,14 @@ func (a *Allocator) Held(ctx context.Context) ([]api.IPAllocation, error) {
 	return list, nil
 }
 
-// Known returns what owners on this node hold as far as is known here. It asks nobody.
+// Known returns what owners on this node hold as far as is known here. It sends no request.
 func (a *Allocator) Known() []api.IPAllocation { return a.held.all() }
 
-// InDoubt tells whether, less than d ago, an answer of the store got lost: it may have more than Known.
+// InDoubt reports whether a response of the store was lost less than d ago: the store may have more than Known.
 func (a *Allocator) InDoubt(d time.Duration) bool { return a.held.inDoubt(d) }
 
-// GiveBack frees one address whose owner is gone, if nobody has changed the allocation since h
-// was read. The address cools from then on.
+// GiveBack releases one address whose owner is gone, if the allocation has not changed since h was read. The address
+// cools from then on.
 func (a *Allocator) GiveBack(ctx context.Context, h api.IPAllocation) (done bool, err error) {
 	err = allocation.Free(ctx, a.Store, h, a.Cooling)
 	if errors.Is(err, allocation.ErrConflict) || errors.Is(err, allocation.ErrNotFound) {

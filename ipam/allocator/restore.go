@@ -11,10 +11,9 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// Restore makes the allocation of an address again that a living pod has and that
-// was lost. Whoever came upon the address meanwhile may have marked it: the pod
-// answers on the wire. keep says for whom it is kept, nil for nobody: then it may have been
-// reserved again. The error is an *allocation.TakenError if another owner has it.
+// Restore recreates the lost allocation of an address that a running pod has. The address may have been marked as a
+// conflict meanwhile, because the pod replies on the wire. keep says for whom it is reserved, nil for no reservation;
+// it may have been reserved again already. The error is an *allocation.TakenError if another owner has it.
 func (a *Allocator) Restore(
 	ctx context.Context, o api.AllocationOwner, pool string, addr netip.Addr, keep *api.AllocationReservation) error {
 	o.Node = a.Node
@@ -48,7 +47,7 @@ func (a *Allocator) Restore(
 	}
 }
 
-// reservedFor tells that nobody has the address, which is kept for the same pod.
+// reservedFor reports whether the address is reserved for the same pod and has no owner.
 func reservedFor(a api.IPAllocation, keep *api.AllocationReservation) bool {
 	r := a.Spec.Reservation
 	return a.Spec.Phase == api.PhaseReserved && r != nil && keep != nil && r.Same(*keep)

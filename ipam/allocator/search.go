@@ -15,33 +15,32 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// blindTries is how many addresses are tried at least before the pool is listed. Where half
-// of a pool is free, one in eight Allocates lists it.
+// blindTries is how many addresses are tried at least before the pool is listed. If half of a pool is free, one in
+// eight Allocates lists it.
 const blindTries = 3
 
-// A list of a nearly full pool has all of its addresses: it is put off by one try for each listedPerTry of them.
+// Listing a nearly full pool returns all of its addresses, so it is deferred by one try for each listedPerTry of them.
 // mostTries bounds how long that may take.
 const listedPerTry, mostTries = 500, 100
 
-// blind is how many addresses of p are tried before it is listed. Where the controller does not say that any is free,
-// the pool may well be full.
+// blind is how many addresses of p are tried before it is listed. If the controller's free map is empty, the pool may
+// well be exhausted.
 func blind(p pool.Pool) int {
 	return int(max(blindTries, min(p.Hinted().Total(), p.Total()/listedPerTry, mostTries)))
 }
 
-// spares is how many addresses are kept of a list, and spareAge for how long, so that
-// a pool that is nearly full is not listed for each address.
+// spares is how many candidates of a list are kept, and spareAge for how long, so that a pool that is nearly full is
+// not listed for each address.
 const (
 	spares   = 64
 	spareAge = 5 * time.Second
 )
 
-// startWindow is within how many addresses of a pool the nodes begin to look: enough for
-// all to begin elsewhere, and few enough for IPv6 addresses that people can read.
+// startWindow is the range of addresses of a pool in which nodes start to search: large enough for different starts,
+// and small enough for readable IPv6 addresses.
 const startWindow = 1 << 20
 
-// anyOf gives a free address of one pool. The error is an *ExhaustedError if there
-// is none.
+// anyOf allocates a free address of one pool. The error is an *ExhaustedError if there is none.
 func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, r Request) (given, error) {
 	s := search{Allocator: a, pool: p, request: r, foreign: map[string]bool{}}
 	for range blind(p) {
@@ -51,7 +50,7 @@ func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, r Request) (given, e
 		}
 	}
 	for {
-		if err := ctx.Err(); err != nil { // a directory does not ask
+		if err := ctx.Err(); err != nil { // a directory store does not check ctx
 			return given{}, fmt.Errorf("looking for a free address of pool %s: %w", p.Name, err)
 		}
 		candidates, usage, err := s.list(ctx)
@@ -72,14 +71,13 @@ func (a *Allocator) anyOf(ctx context.Context, p pool.Pool, r Request) (given, e
 	}
 }
 
-// done tells that there is an answer: an address, or an error other than that
-// somebody else has it.
+// done reports whether the search is over: with an address, or with an error other than that the address is in use.
 func done(err error) bool {
 	var held *heldError
 	return !errors.As(err, &held)
 }
 
-// search is one Allocate's look for an address of one pool.
+// search is one Allocate's search for an address in one pool.
 type search struct {
 	*Allocator
 	pool    pool.Pool
@@ -92,7 +90,7 @@ type search struct {
 // candidate is an address to try.
 type candidate struct {
 	addr netip.Addr
-	// early tells that it still cools: the pool has nothing better.
+	// early: it is still cooling, and the pool has nothing better.
 	early bool
 }
 
@@ -113,8 +111,8 @@ func (s *search) try(ctx context.Context, c candidate) (given, error) {
 	return g, err
 }
 
-// apart is where a node looks next that has come upon somebody else's addresses. Behind them that one is at work,
-// and both would want each address from there on.
+// apart is where a node continues after it reached addresses of another node. That node is allocating behind them, and
+// both would compete for each address from there on.
 func apart(p pool.Pool) netip.Addr {
 	if hinted := p.Hinted(); hinted.Total() > 0 {
 		p = hinted
@@ -122,13 +120,13 @@ func apart(p pool.Pool) netip.Addr {
 	return p.At(rand.Int64N(min(p.Total(), startWindow)))
 }
 
-// spare are addresses to try that are left of a list of the pool.
+// spare are the remaining candidates of a list of the pool.
 type spare struct {
 	listed time.Time
 	left   []candidate
 }
 
-// fresh is what is left unless the list is too old.
+// fresh are the candidates, unless the list is too old.
 func (s spare) fresh() []candidate {
 	if time.Since(s.listed) >= spareAge {
 		return nil
@@ -136,15 +134,14 @@ func (s spare) fresh() []candidate {
 	return s.left
 }
 
-// keep remembers what is left of a list.
+// keep stores the remaining candidates of a list.
 func (a *Allocator) keep(p pool.Pool, left []candidate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.spare[p.Name] = spare{time.Now(), left[:min(len(left), spares)]}
 }
 
-// guess is the next address that may be free: one that was in the last list, else
-// one of the controller's free map, else any.
+// guess is the next address that may be free: one of the last list, else one of the controller's free map, else any.
 func (a *Allocator) guess(p pool.Pool) candidate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -163,7 +160,7 @@ func (a *Allocator) guess(p pool.Pool) candidate {
 	return candidate{addr: addr}
 }
 
-// cursor is where to look next in a pool. Each node begins elsewhere. a.mu is locked.
+// cursor is where to look next in a pool. Nodes start at different addresses. a.mu is locked.
 func (a *Allocator) cursor(p pool.Pool) netip.Addr {
 	next, began := a.next[p.Name]
 	if !began {
@@ -174,7 +171,7 @@ func (a *Allocator) cursor(p pool.Pool) netip.Addr {
 	return first(p, next)
 }
 
-// first is the first address of p from addr on, in a circle.
+// first is the first address of p from addr on, wrapping around.
 func first(p pool.Pool, addr netip.Addr) netip.Addr {
 	for a := range p.From(addr) {
 		return a
@@ -182,8 +179,8 @@ func first(p pool.Pool, addr netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// list reads who holds what in the pool and returns what to try: free addresses,
-// else those that have cooled, then those that cool.
+// list lists the pool's allocations and returns candidates: free addresses, else those that have cooled, then those
+// that are cooling.
 func (s *search) list(ctx context.Context) ([]candidate, Usage, error) {
 	list, err := s.Store.List(ctx, allocation.Filter{Pool: s.pool.Name})
 	if err != nil {
@@ -222,7 +219,7 @@ func (s *search) list(ctx context.Context) ([]candidate, Usage, error) {
 	return append(oldest(cooled), oldest(cooling)...), usage, nil
 }
 
-// free returns addresses that nobody holds.
+// free returns addresses that are not allocated.
 func (s *search) free(held map[netip.Addr]bool) []candidate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,12 +235,10 @@ func (s *search) free(held map[netip.Addr]bool) []candidate {
 	return out
 }
 
-// shuffleWindow is within how many addresses nodes that want the oldest choose, so that they
-// do not all try the same.
+// shuffleWindow is the number of oldest addresses among which nodes choose, so that they do not all try the same one.
 const shuffleWindow = 32
 
-// oldest are the addresses of list, those that were given back first at the front,
-// give or take some.
+// oldest are the addresses of list, those released first at the front, approximately.
 func oldest(list []api.IPAllocation) []candidate {
 	until := func(h api.IPAllocation) time.Time {
 		if h.Spec.Until == nil {

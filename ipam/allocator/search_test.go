@@ -23,8 +23,8 @@ func (c counting) List(ctx context.Context, f allocation.Filter) ([]api.IPAlloca
 	return c.Store.List(ctx, f)
 }
 
-// Near the end of a large pool, with a hint of which nine in ten are taken since, few Allocates list the pool: tries of
-// single addresses cost less. Nodes know nothing of each other here.
+// Near the end of a large pool, with a stale hint of which nine in ten are allocated, few Allocates list the pool:
+// trying single addresses costs less. Nodes do not know of each other here.
 func TestLargePoolIsSeldomListed(t *testing.T) {
 	p := makePool(t, "p", "10.2.0.1", "10.2.58.250", 0)
 	span, err := pool.ParseSpan("10.2.5.0-10.2.7.255")

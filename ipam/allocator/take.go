@@ -13,13 +13,11 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// conflictPeriod is how long an address is left alone that somebody on the wire
-// uses. Then whoever needs it asks again.
+// conflictPeriod is how long an address that another host uses is not tried. Then it is probed again when it is needed.
 const conflictPeriod = 5 * time.Minute
 
-// try takes one address and asks the wire. early takes it also while it cools and
-// while somebody on the wire was seen to use it. Errors are *heldError, after which
-// the next address may be tried, and others.
+// try allocates one address and probes it. early accepts an address that is cooling or marked as a conflict. After a
+// *heldError the next address may be tried; other errors are final.
 func (a *Allocator) try(
 	ctx context.Context, p pool.Pool, addr netip.Addr, r Request, early bool) (given, error) {
 	g := given{Address: address(p, addr), anew: true, allocation: api.IPAllocation{
@@ -30,7 +28,7 @@ func (a *Allocator) try(
 	if err != nil {
 		var held *heldError
 		if !errors.As(err, &held) {
-			// Who knows whether it was made.
+			// It is unknown whether it was created.
 			a.held.doubt(r.Owner)
 			err = errors.Join(err, a.undo(ctx, []given{g}))
 		}
@@ -43,7 +41,7 @@ func (a *Allocator) try(
 	return g, nil
 }
 
-// create makes an allocation, in the place of one that has had its time.
+// create creates an allocation, replacing one that has expired.
 func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early bool) (api.IPAllocation, error) {
 	for {
 		made, err := a.Store.Create(ctx, want)
@@ -53,7 +51,7 @@ func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early boo
 		}
 		holder := taken.Holder
 		if holds(holder, want.Spec.Owner) {
-			return holder, nil // made by a call whose answer got lost
+			return holder, nil // created by a call whose response was lost
 		}
 		if !Over(holder, time.Now()) && !(early && unused(holder)) {
 			return api.IPAllocation{}, &heldError{holder}
@@ -66,9 +64,8 @@ func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early boo
 	}
 }
 
-// Over tells whether the time of an allocation is over that is nobody's any more:
-// whoever needs the address may delete it. A mark for longer than marks are made was
-// made by a clock that was ahead, maybe by years.
+// Over reports whether an allocation without an owner has expired, so that it may be deleted when the address is
+// needed. A mark with more time left than marks get was made by a fast clock, maybe years ahead.
 func Over(h api.IPAllocation, now time.Time) bool {
 	if !unused(h) || h.Spec.Until == nil {
 		return unused(h)
@@ -81,19 +78,19 @@ func Over(h api.IPAllocation, now time.Time) bool {
 	return left <= 0 || left > most
 }
 
-// unused tells that no pod of ours has the address.
+// unused reports whether no pod of this cluster has the address.
 func unused(h api.IPAllocation) bool {
 	return h.Spec.Phase == api.PhaseCooling || h.Spec.Phase == api.PhaseConflict
 }
 
-// heldError says that an address is not to be had.
+// heldError: the address is not available.
 type heldError struct{ holder api.IPAllocation }
 
 func (e *heldError) Error() string { return (&allocation.TakenError{Holder: e.holder}).Error() }
 
-// probe asks the wire about an address that was just taken. If somebody answers,
-// the allocation becomes a mark for all nodes, and the error is a *heldError. Where the
-// address was kept, and its pod of before answers, it stays kept.
+// probe probes an address that was just allocated. If another host replies, the allocation becomes a conflict mark for
+// all nodes, and the error is a *heldError. If the address was reserved, and its previous pod replies, it stays
+// reserved.
 func (a *Allocator) probe(ctx context.Context, g given) error {
 	if a.Probe == nil {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// Upcoming returns the addresses of p that Allocate will try next, at most n, so that
-// the wire can be asked before a pod comes. It takes none, and somebody else may.
+// Upcoming returns at most n addresses of p that Allocate will try next, so that they can be probed before a pod needs
+// them. It allocates none of them, and another node may.
 func (a *Allocator) Upcoming(p pool.Pool, n int) []Address {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// What is asked about in advance is what is given next.
+// Addresses probed in advance are allocated next.
 func TestUpcoming(t *testing.T) {
 	s := directory(t)
 	a := newAllocator(s)
@@ -34,7 +34,7 @@ func TestUpcoming(t *testing.T) {
 	}
 }
 
-// A pod that lives gets its allocation back, and its DEL gives the address back.
+// The lost allocation of a running pod is restored, and its DEL releases the address.
 func TestRestore(t *testing.T) {
 	s := directory(t)
 	a := newAllocator(s)

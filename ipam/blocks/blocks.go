@@ -1,5 +1,5 @@
-// Package blocks cuts ranges of addresses into blocks of one length, as a cluster CIDR into podCIDRs, and tells which
-// are taken. It computes; nothing in it belongs to anybody.
+// Package blocks divides address ranges into blocks of one length, as a cluster CIDR into podCIDRs, and computes which
+// are free. It has no side effects.
 package blocks
 
 import (
@@ -21,7 +21,7 @@ func (r Range) String() string { return fmt.Sprintf("%s cut into /%d", r.Cluster
 // mostBits bounds how much longer Mask may be than the cluster CIDR, so that blocks can be counted.
 const mostBits = 63
 
-// Check says what is wrong with a range.
+// Check returns what is wrong with a range.
 func (r Range) Check() error {
 	switch diff := r.Mask - r.Cluster.Bits(); {
 	case !r.Cluster.IsValid():
@@ -37,7 +37,7 @@ func (r Range) Check() error {
 	return nil
 }
 
-// Blocks is how many the range holds.
+// Blocks is the number of blocks of the range.
 func (r Range) Blocks() uint64 { return 1 << (r.Mask - r.Cluster.Bits()) }
 
 // Block is the one with the number n, counted from 0.
@@ -54,7 +54,8 @@ func (r Range) Block(n uint64) netip.Prefix {
 // span is blocks number first to last.
 type span struct{ first, last uint64 }
 
-// span is what p touches, which overlaps the range. A p that is as wide as the range, or wider, touches all of it.
+// span is the blocks that p overlaps. p overlaps the range; if it is as wide as the range, or wider, it overlaps all of
+// it.
 func (r Range) span(p netip.Prefix) span {
 	if p.Bits() <= r.Cluster.Bits() {
 		return span{0, r.Blocks() - 1}
@@ -75,14 +76,14 @@ func (r Range) index(a netip.Addr) uint64 {
 	return n
 }
 
-// Grid is a range and which of its blocks are taken.
+// Grid is a range and which of its blocks are in use.
 type Grid struct {
 	Range
-	taken   []span // where settled: sorted by first, apart from each other
+	taken   []span // where settled: sorted by first, disjoint
 	settled bool
 }
 
-// New is a grid of which nothing is taken. See Range.Check for the error.
+// New is a grid with all blocks free. See Range.Check for the error.
 func New(r Range) (*Grid, error) {
 	r.Cluster = r.Cluster.Masked()
 	if err := r.Check(); err != nil {
@@ -91,10 +92,10 @@ func New(r Range) (*Grid, error) {
 	return &Grid{Range: r, settled: true}, nil
 }
 
-// Clone is a grid of its own with the same blocks taken.
+// Clone is an independent copy of the grid.
 func (g *Grid) Clone() *Grid { return &Grid{g.Range, slices.Clone(g.taken), g.settled} }
 
-// Take marks each block that p touches. A p beside the range is an error.
+// Take marks each block that p overlaps as in use. A p outside of the range is an error.
 func (g *Grid) Take(p netip.Prefix) error {
 	if !p.Overlaps(g.Cluster) {
 		return fmt.Errorf("%s is outside of the cluster CIDR %s", p, g.Cluster)
@@ -104,7 +105,7 @@ func (g *Grid) Take(p netip.Prefix) error {
 	return nil
 }
 
-// settle brings taken in order.
+// settle sorts and merges taken.
 func (g *Grid) settle() {
 	if g.settled {
 		return
@@ -121,7 +122,7 @@ func (g *Grid) settle() {
 	g.taken, g.settled = out, true
 }
 
-// Free is how many blocks are left.
+// Free is the number of free blocks.
 func (g *Grid) Free() uint64 {
 	g.settle()
 	n := g.Blocks()
@@ -131,11 +132,10 @@ func (g *Grid) Free() uint64 {
 	return n
 }
 
-// Next returns the first n free blocks, or as many as there are.
+// Next returns the first n free blocks, or fewer if there are fewer.
 func (g *Grid) Next(n int) []netip.Prefix { return g.NextFrom(0, n) }
 
-// NextFrom returns the first n free blocks from number start on, and then from the range's beginning, or as many as
-// there are.
+// NextFrom returns the first n free blocks from number start on, wrapping around, or fewer if there are fewer.
 func (g *Grid) NextFrom(start uint64, n int) []netip.Prefix {
 	g.settle()
 	out := g.between(nil, start, g.Blocks(), n)
@@ -153,5 +153,5 @@ func (g *Grid) between(out []netip.Prefix, at, end uint64, n int) []netip.Prefix
 	return out
 }
 
-// After is the number of the block behind the last that p touches, which overlaps the range; 0 behind the range's end.
+// After is the number of the block after the last that p overlaps, which overlaps the range; 0 after the range's end.
 func (g *Grid) After(p netip.Prefix) uint64 { return (g.span(p).last + 1) % g.Blocks() }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// naive finds free blocks by comparing each with all that is taken.
+// naive finds free blocks by comparing each with everything in use.
 func naive(r Range, taken []netip.Prefix, start uint64) (free []netip.Prefix) {
 	for i := range r.Blocks() {
 		b := r.Block((start + i) % r.Blocks())

@@ -17,9 +17,8 @@ import (
 	"time"
 )
 
-// In the environment they make the test binary another process: childDir one
-// that allocates and releases in that directory until it is killed, fullDir
-// one that has no room for a lease.
+// In the environment they make the test binary another process: childDir one that allocates and releases in that
+// directory until it is killed, fullDir one that has no room for a lease.
 const (
 	childDir = "FAIRLEAD_TEST_HOSTLOCAL_DIR"
 	fullDir  = "FAIRLEAD_TEST_HOSTLOCAL_FULL"
@@ -38,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// allocateWithoutRoom allocates when a file may have 5 bytes: the write of the
-// lease stops in the middle, as on a full disk.
+// allocateWithoutRoom allocates with a file size limit of 5 bytes: the write of the lease is cut short, as on a full
+// disk.
 func allocateWithoutRoom(dir string) {
 	s, err := Open(dir, boot)
 	if err == nil {
@@ -71,8 +70,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// allocateForEver tells on stdout what it did: "+ ID ADDR ADDR" after an ADD,
-// "? ID" before a DEL, "- ID" after it. A line is one write: never torn.
+// allocateForEver logs to stdout what it has done: "+ ID ADDR ADDR" after an ADD, "? ID" before a DEL, "- ID" after it.
+// Each line is one write, so it is never torn.
 func allocateForEver(dir string) {
 	s, err := Open(dir, boot)
 	if err != nil {
@@ -105,9 +104,8 @@ func allocateForEver(dir string) {
 	select {}
 }
 
-// Whenever the process is killed: an address that was answered for is leased
-// to whom it was given, no address has two owners, and once the leases without
-// an owner are released every address can be given again.
+// The process may be killed at any moment: an address that was returned is leased to its owner, no address has two
+// owners, and once the leases without an owner are released every address can be allocated again.
 func TestKilledAtAnyMoment(t *testing.T) {
 	dir := t.TempDir()
 	rounds := 60
@@ -116,8 +114,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 	var answered, unanswered, empty int
 	for range rounds {
-		told := runAndKill(t, dir)
-		alive := stillHeld(t, told)
+		output := runAndKill(t, dir)
+		alive := stillHeld(t, output)
 		empty += emptyFiles(t, dir)
 		s, err := Open(dir, boot)
 		if err != nil {
@@ -138,8 +136,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// runAndKill starts the process, kills it after some milliseconds of work and
-// returns what it said.
+// runAndKill starts the process, kills it after some milliseconds of work and returns its output.
 func runAndKill(t *testing.T, dir string) []byte {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -162,15 +159,15 @@ func runAndKill(t *testing.T, dir string) []byte {
 	if err != nil {
 		t.Error(err)
 	}
-	cmd.Wait() // it was killed, and says so
+	cmd.Wait() // the error is that it was killed
 	return append(first, rest...)
 }
 
-// stillHeld reads what the child said: pods with an answer and no DEL begun.
-func stillHeld(t *testing.T, told []byte) map[string][2]netip.Addr {
+// stillHeld parses the child's output: pods whose ADD returned and whose DEL has not begun.
+func stillHeld(t *testing.T, output []byte) map[string][2]netip.Addr {
 	t.Helper()
 	alive := map[string][2]netip.Addr{}
-	for line := range strings.Lines(string(bytes.TrimSpace(told))) {
+	for line := range strings.Lines(string(bytes.TrimSpace(output))) {
 		f := strings.Fields(line)
 		switch f[0] {
 		case "+":
@@ -202,8 +199,7 @@ func emptyFiles(t *testing.T, dir string) int {
 	return n
 }
 
-// checkAndReconcile does what the agent does at its start, and returns how
-// many leases had no living owner.
+// checkAndReconcile does what the agent does at startup, and returns how many leases had no living owner.
 func checkAndReconcile(t *testing.T, s *Store, alive map[string][2]netip.Addr) (dead int) {
 	t.Helper()
 	held := map[netip.Addr]string{}
@@ -235,7 +231,7 @@ func checkAndReconcile(t *testing.T, s *Store, alive map[string][2]netip.Addr) (
 	return dead
 }
 
-// checkAllCanBeGiven fills the IPv4 range and empties the store.
+// checkAllCanBeGiven allocates the whole IPv4 range and releases it.
 func checkAllCanBeGiven(t *testing.T, s *Store, alive int) {
 	t.Helper()
 	n := 0

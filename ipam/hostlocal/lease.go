@@ -14,16 +14,15 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
-// Unreadable is the ContainerID of a lease whose file does not say whose it
-// is. No container has this ID (CNI spec, section 2, CNI_CONTAINERID).
+// Unreadable is the ContainerID of a lease whose file has no valid owner. No container has this ID (CNI spec, section
+// 2, CNI_CONTAINERID).
 const Unreadable = "(unreadable)"
 
 // Lease is one address in use.
 type Lease struct {
 	Addr netip.Addr
-	// ContainerID and IfName are CNI_CONTAINERID and CNI_IFNAME of the
-	// attachment. Of an unreadable lease they are Unreadable and the address,
-	// so that it can be released like any other.
+	// ContainerID and IfName are CNI_CONTAINERID and CNI_IFNAME of the attachment. Of an unreadable lease they are
+	// Unreadable and the address, so that it can be released like any other.
 	ContainerID string
 	IfName      string
 }
@@ -40,7 +39,7 @@ func (o owner) String() string {
 	return fmt.Sprintf("interface %s of container %s", o.ifName, o.containerID)
 }
 
-// check keeps out what the format on disk can't hold.
+// check rejects what the format on disk cannot represent.
 func (o owner) check() error {
 	for _, s := range []string{o.containerID, o.ifName} {
 		if s == "" || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
@@ -82,8 +81,8 @@ func (s *Store) load() ([]Lease, error) {
 // maxLease is more than the longest file that check allows.
 const maxLease = 512
 
-// readSmall returns the first maxLease bytes of a file. It is what an ADD does
-// for every lease of the node, and os.ReadFile takes twice as long.
+// readSmall returns the first maxLease bytes of a file. An ADD calls it for every lease of the node, and os.ReadFile
+// takes twice as long.
 func readSmall(path string) (string, error) {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -105,7 +104,7 @@ func parseLease(addr netip.Addr, content string) Lease {
 
 func (s *Store) path(addr netip.Addr) string { return filepath.Join(s.dir, addr.String()) }
 
-// remove frees addr. It succeeds when addr is free already.
+// remove releases addr. It succeeds if addr is free already.
 func (s *Store) remove(addr netip.Addr) error {
 	if err := os.Remove(s.path(addr)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the lease of %s: %w", addr, err)

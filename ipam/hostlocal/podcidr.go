@@ -14,8 +14,7 @@ import (
 // podCIDR is one range to allocate from, without host bits.
 type podCIDR netip.Prefix
 
-// podCIDRsOf checks what the caller gave: at most one range per family, each
-// with room for a gateway and at least one pod.
+// podCIDRsOf checks the caller's ranges: at most one per family, each with room for a gateway and at least one pod.
 func podCIDRsOf(prefixes []netip.Prefix) ([]podCIDR, error) {
 	if len(prefixes) == 0 {
 		return nil, fmt.Errorf("the node has no podCIDR")
@@ -67,8 +66,7 @@ func (c podCIDR) size() uint64 {
 	}
 }
 
-// rangeSet is c in the library's words. Its defaults for start, end and
-// gateway agree with usable.
+// rangeSet converts c for the library. Its defaults for start, end and gateway agree with usable.
 func (c podCIDR) rangeSet() (*allocator.RangeSet, error) {
 	set := &allocator.RangeSet{{Subnet: types.IPNet(*netaddr.IPNet(netip.Prefix(c)))}}
 	if err := set.Canonicalize(); err != nil {
@@ -77,7 +75,7 @@ func (c podCIDR) rangeSet() (*allocator.RangeSet, error) {
 	return set, nil
 }
 
-// FullError says that a podCIDR has no free address.
+// FullError: a podCIDR has no free address.
 type FullError struct {
 	PodCIDR netip.Prefix
 	Used    uint64 // addresses in use

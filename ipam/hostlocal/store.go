@@ -22,8 +22,8 @@ import (
 // DefaultDir is where the leases of a node are.
 const DefaultDir = "/var/lib/fairlead/host-local"
 
-// Store holds the leases of one directory. It keeps none in memory, so several
-// processes may use one directory. Its methods may be called at the same time.
+// Store has the leases of one directory. It caches none, so several processes may use one directory. Its methods may be
+// called concurrently.
 type Store struct {
 	dir    string
 	bootID string
@@ -32,8 +32,8 @@ type Store struct {
 	lock   *os.File
 }
 
-// Open opens the leases in dir, which it makes if need be. Leases of another
-// boot than bootID (/proc/sys/kernel/random/boot_id) are removed.
+// Open opens the leases in dir, which it creates if needed. Leases of another boot than bootID
+// (/proc/sys/kernel/random/boot_id) are removed.
 func Open(dir, bootID string) (*Store, error) {
 	if dir == "" || bootID == "" {
 		return nil, fmt.Errorf("opening the leases: directory %q and boot ID %q must not be empty", dir, bootID)
@@ -42,8 +42,8 @@ func Open(dir, bootID string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the leases in %s: %w", dir, err)
 	}
-	// The same file, opened by ourselves: the library's descriptor goes to
-	// child processes, and one of them would keep the lock of a killed agent.
+	// The same file, opened again: child processes inherit the library's descriptor, and one of them would keep the
+	// lock of a killed agent.
 	lock, err := openLock(dir)
 	if err = errors.Join(err, d.Close()); err != nil {
 		return nil, fmt.Errorf("opening the lock of the leases in %s: %w", dir, err)
@@ -55,11 +55,11 @@ func Open(dir, bootID string) (*Store, error) {
 	return s, nil
 }
 
-// Close lets go of the directory. The leases stay.
+// Close closes the directory. The leases stay.
 func (s *Store) Close() error { return s.lock.Close() }
 
-// startBoot removes the leases of another boot. The removals are not synced: what a power failure undoes is of another
-// boot by then.
+// startBoot removes the leases of another boot. The removals are not synced: a power failure that undoes them is
+// followed by another boot.
 func (s *Store) startBoot() error {
 	file := filepath.Join(s.dir, "boot-id")
 	content, err := os.ReadFile(file)
@@ -81,8 +81,7 @@ func (s *Store) startBoot() error {
 	return nil
 }
 
-// locked runs f while no other goroutine and no other process works on the
-// directory.
+// locked runs f while no other goroutine and no other process uses the directory.
 func (s *Store) locked(f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,8 +101,8 @@ func (s *Store) locked(f func() error) error {
 	return f()
 }
 
-// replaceLock makes the directory and the lock anew, and says so, when somebody
-// has removed them: the lock that is held open excludes nobody then.
+// replaceLock recreates the directory and the lock, and reports that, if they were removed externally: the open lock
+// file then excludes no other process.
 func (s *Store) replaceLock() (anew bool, err error) {
 	if _, err := os.Stat(s.lock.Name()); !errors.Is(err, fs.ErrNotExist) {
 		return false, err
@@ -124,12 +123,11 @@ func openLock(dir string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|os.O_CREATE, 0o600)
 }
 
-// Allocate leases one address of each podCIDR to an attachment and returns
-// them in the order of podCIDRs, each with the mask of its podCIDR. An address
-// that the attachment holds in a podCIDR is the answer for it; what it holds
-// elsewhere is left alone. After an error nothing new is leased. The network's
-// own address, the first after it (the gateway) and the IPv4 broadcast address
-// are never given. The error is a *FullError when a podCIDR has no free one.
+// Allocate leases one address of each podCIDR to an attachment and returns them in the order of podCIDRs, each with the
+// mask of its podCIDR. An address that the attachment already has in a podCIDR is returned again; its addresses
+// elsewhere are left alone. After an error nothing new is leased. The network address, the first address after it (the
+// gateway) and the IPv4 broadcast address are never allocated. The error is a *FullError if a podCIDR has no free
+// address.
 func (s *Store) Allocate(containerID, ifName string, podCIDRs []netip.Prefix) ([]netip.Prefix, error) {
 	o := owner{containerID, ifName}
 	if err := o.check(); err != nil {
@@ -179,8 +177,7 @@ func (s *Store) take(r podCIDR, o owner, leases []Lease) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	// The last argument names the library's memory of the last address given:
-	// one for each family.
+	// The last argument names the library's record of the last allocated address: one per family.
 	got, err := allocator.NewIPAllocator(set, heldStore{s.disk}, netip.Prefix(r).Addr().BitLen()).
 		Get(o.containerID, o.ifName, nil)
 	if err != nil {
@@ -190,16 +187,16 @@ func (s *Store) take(r podCIDR, o owner, leases []Lease) (netip.Addr, error) {
 	return addr.Unmap(), nil
 }
 
-// heldStore is the library's store for one allocation inside of locked, by an
-// owner that is known to have no address in the range.
+// heldStore is the library's store for one allocation within locked, by an owner that is known to have no address in
+// the range.
 type heldStore struct{ *disk.Store }
 
 func (heldStore) Lock() error                     { return nil }
 func (heldStore) Unlock() error                   { return nil }
 func (heldStore) GetByID(string, string) []net.IP { return nil }
 
-// undo removes what o got since before. It looks at the directory, because
-// the library may fail after it has written a lease.
+// undo removes the leases that o has got since before. It reads the directory, because the library may fail after it
+// has written a lease.
 func (s *Store) undo(o owner, before []Lease) error {
 	now, err := s.load()
 	if err != nil {
@@ -214,9 +211,8 @@ func (s *Store) undo(o owner, before []Lease) error {
 	return errors.Join(errs...)
 }
 
-// Reserve makes sure that the lease of addr is there and is held by the given
-// attachment, whatever the podCIDRs are. It takes an unreadable lease over. A
-// lease of another attachment is an error that names the holder.
+// Reserve makes sure that addr is leased to the given attachment, whatever the podCIDRs are. It replaces an unreadable
+// lease. A lease of another attachment is an error that names the holder.
 func (s *Store) Reserve(addr netip.Addr, containerID, ifName string) error {
 	o := owner{containerID, ifName}
 	if err := o.check(); err != nil {
@@ -253,8 +249,7 @@ func (s *Store) Reserve(addr netip.Addr, containerID, ifName string) error {
 	})
 }
 
-// Release frees all addresses of an attachment. It succeeds when there are
-// none.
+// Release releases all addresses of an attachment. It succeeds if there are none.
 func (s *Store) Release(containerID, ifName string) error {
 	return s.locked(func() error {
 		leases, err := s.load()

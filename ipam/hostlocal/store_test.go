@@ -64,7 +64,7 @@ func wantError(t *testing.T, err error, parts ...string) {
 	}
 }
 
-// Every usable address is given exactly once, and no other.
+// Every usable address is allocated exactly once, and no other.
 func TestSizes(t *testing.T) {
 	for _, c := range []struct {
 		cidr        string
@@ -186,8 +186,7 @@ func TestAllocateAfterThePodCIDRChanged(t *testing.T) {
 	if !netip.MustParsePrefix("10.2.0.0/24").Contains(now[0].Addr()) {
 		t.Errorf("the old podCIDR's address %v was given as %v", old, now)
 	}
-	// An address that the range holds but no pod may have, because the range
-	// moved, is no answer either.
+	// An address that is in the range but not usable, because the range was changed, is not returned either.
 	if err := s.Reserve(netip.MustParseAddr("10.3.0.1"), "b", "eth0"); err != nil {
 		t.Fatal(err)
 	}
@@ -266,8 +265,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// An address that was released is not given again at once: a peer's neighbour
-// cache may still hold its last owner.
+// A released address is not allocated again at once: a peer's neighbour cache may still have its last owner.
 func TestReuseIsLate(t *testing.T) {
 	s := open(t, t.TempDir())
 	first := allocate(t, s, "a", "10.1.0.0/28")[0]
@@ -327,12 +325,12 @@ func TestAnotherBoot(t *testing.T) {
 	}
 }
 
-// Leases go before the boot ID is written: a crash in between must not make
-// the leases of the last boot those of this one.
+// Leases are removed before the boot ID is written: after a crash in between, leases of the last boot must not count as
+// this boot's.
 func TestCrashWhileLeasesOfAnotherBootAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	allocate(t, open(t, dir), "a", "10.1.0.0/24", "fd00::/64")
-	// The last lease cannot be removed: the stand-in for dying there.
+	// The last lease cannot be removed, which stands in for a crash there.
 	stuck := filepath.Join(dir, "fd00::2")
 	if err := errors.Join(os.Remove(stuck), os.MkdirAll(filepath.Join(stuck, "x"), 0o755)); err != nil {
 		t.Fatal(err)
@@ -371,8 +369,7 @@ func TestBootIDLostOrTorn(t *testing.T) {
 	wantError(t, func() error { _, err := Open("", boot); return err }(), "must not be empty")
 }
 
-// An empty file is what a SIGKILL between creating and writing leaves. Nobody
-// was told about the address.
+// A SIGKILL between creating and writing leaves an empty file. The address was not returned to any caller.
 func TestEmptyLeaseIsFreed(t *testing.T) {
 	for name, use := range map[string]func(*Store){
 		"Open":     func(*Store) {},
@@ -421,17 +418,17 @@ func TestUnreadableLease(t *testing.T) {
 			if l := leases(t, open(t, dir)); !slices.Equal(l, want) {
 				t.Fatalf("listed as %v, want %v", l, want)
 			}
-			// It may be a living pod's: not given, counted.
+			// It may be a running pod's: not allocated, but counted.
 			_, err := s.Allocate("new", "eth0", cidrs("10.1.0.0/30"))
 			wantError(t, err, "1 of 1 addresses in use")
-			// The living pod's agent reserves it again.
+			// The agent reserves it again for the running pod.
 			if err := s.Reserve(addr, "abcdef", "eth0"); err != nil {
 				t.Fatal(err)
 			}
 			if l := leases(t, s); !slices.Equal(l, []Lease{{addr, "abcdef", "eth0"}}) {
 				t.Errorf("after Reserve: %v", l)
 			}
-			// Or nobody does, and it is released as listed.
+			// Or it is not reserved, and is released as listed.
 			write()
 			if err := s.Release(want[0].ContainerID, want[0].IfName); err != nil {
 				t.Fatal(err)
@@ -441,8 +438,7 @@ func TestUnreadableLease(t *testing.T) {
 	}
 }
 
-// What is not a lease is left alone: also by a container whose ID is the same
-// as the contents of another file.
+// Files that are not leases are left alone: also by a container whose ID equals the contents of another file.
 func TestOtherFilesAreLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -467,7 +463,7 @@ func TestOtherFilesAreLeftAlone(t *testing.T) {
 
 func TestManyGoroutines(t *testing.T) {
 	dir := t.TempDir()
-	stores := []*Store{open(t, dir), open(t, dir)} // as two processes have it
+	stores := []*Store{open(t, dir), open(t, dir)} // as in two processes
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	given := map[netip.Addr]string{}
@@ -497,7 +493,7 @@ func TestManyGoroutines(t *testing.T) {
 	}
 }
 
-// Another process that holds the lock, host-local itself say, is waited for.
+// The lock of another process, host-local itself for example, is waited for.
 func TestFileLock(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -558,8 +554,7 @@ func BenchmarkAllocateRelease(b *testing.B) {
 	}
 }
 
-// Somebody removes the directory under a store that is open: the next call
-// makes it anew, of this boot.
+// The directory is removed externally under an open store: the next call recreates it, for this boot.
 func TestDirectoryRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "leases")
 	s, err := Open(dir, "boot")

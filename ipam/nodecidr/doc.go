@@ -1,10 +1,11 @@
-// Package nodecidr decides which podCIDRs the Nodes of a cluster get, and says what is wrong with those that they have.
-// It computes from values; package controller reads and writes them.
+// Package nodecidr decides which podCIDRs the Nodes of a cluster get, and finds faults in those that they have. It is a
+// pure computation; package controller reads and writes the objects.
 //
-// A Node's podCIDR is first claimed: a claim is an object named by the block, so that the API server lets one Node have
-// it and tells all others that it is taken. Then it is written to the Node, where it can't be changed any more. So two
-// controllers that work at once, or one that slept and wakes up, give no block twice, and what one has begun the next
-// one ends.
+// A podCIDR is claimed first: a claim is an object named by the block, so the API server creates it for one Node and
+// rejects all others. Then it is written to the Node, where it is immutable. So two controllers that run at the same
+// time, or one that was suspended and resumes, never assign a block twice, and the next one completes what a crashed
+// one has begun.
 //
-// Ours are the claims, and what stands in Nodes as claimed. Other podCIDRs of Nodes are taken, whoever gave them.
+// Fairlead owns the claims, and those podCIDRs of Nodes that are claimed. Other podCIDRs of Nodes are in use, whoever
+// assigned them.
 package nodecidr

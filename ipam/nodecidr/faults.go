@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// faults are in the order of their texts.
+// faults are sorted by their texts.
 func faults(f Facts) []Fault {
 	var out []Fault
 	for _, n := range f.Nodes {
@@ -26,7 +26,7 @@ func faults(f Facts) []Fault {
 	return out
 }
 
-// misplaced is about one podCIDR and what is no Node's.
+// misplaced checks one podCIDR against ranges and Service CIDRs.
 func misplaced(f Facts, n Node, p netip.Prefix) (out []Fault) {
 	inside := false
 	for _, r := range f.Ranges {
@@ -44,7 +44,7 @@ func misplaced(f Facts, n Node, p netip.Prefix) (out []Fault) {
 	return out
 }
 
-// incomplete is about families that a Node has no podCIDR of.
+// incomplete finds families that a Node has no podCIDR of.
 func incomplete(f Facts, n Node) (out []Fault) {
 	for _, want := range families(f.Ranges) {
 		if !slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return netaddr.Family(p.Addr()) == want }) {
@@ -54,8 +54,8 @@ func incomplete(f Facts, n Node) (out []Fault) {
 	return out
 }
 
-// shared finds podCIDRs of different Nodes that overlap. Prefixes overlap only where one holds the other, so those that
-// hold the present one are a stack.
+// shared finds podCIDRs of different Nodes that overlap. Prefixes overlap only if one contains the other, so those that
+// contain the present one are a stack.
 func shared(nodes []Node) (out []Fault) {
 	type held struct {
 		podCIDR netip.Prefix

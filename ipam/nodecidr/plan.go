@@ -12,10 +12,10 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/blocks"
 )
 
-// Node is what counts of a Node.
+// Node is what matters here of a Node.
 type Node struct {
 	Name, UID string
-	// PodCIDRs are in the Node's order. Those that can't be parsed are left out.
+	// PodCIDRs are in the Node's order. Invalid ones are left out.
 	PodCIDRs  []netip.Prefix
 	Addresses []netip.Addr
 	Created   time.Time
@@ -23,41 +23,41 @@ type Node struct {
 	Leaving bool
 }
 
-// Claim is a block that a Node, known by its UID, is to have or has.
+// Claim is a block that a Node, identified by its UID, has or will have.
 type Claim struct {
 	PodCIDR   netip.Prefix
 	Node, UID string
 	Created   time.Time
 }
 
-// Facts are what Make decides from.
+// Facts are the inputs of Make.
 type Facts struct {
-	// Ranges are what blocks are cut from. Of a family the first that has one free is taken. The families of a Node's
-	// podCIDRs are in the order of their first ranges.
+	// Ranges are what podCIDRs are cut from. Of each family the first range with a free block is used. A Node's
+	// podCIDRs are in the order of their families' first ranges.
 	Ranges []blocks.Range
 	// Services are Service CIDRs: no block touches one.
 	Services []netip.Prefix
 	Nodes    []Node
 	Claims   []Claim
-	// Last are blocks that were given last, one of each range at most. The search goes on behind them, so that a block
-	// that was given back rests as long as possible. Without one the newest claim counts.
+	// Last are the blocks that were assigned last, at most one of each range. The search continues after them, so that
+	// a released block rests as long as possible. Without one the newest claim counts.
 	Last []netip.Prefix
 }
 
-// Assignment is what a Node is to get: one block of each family. Those that are in Claimed are claimed already.
+// Assignment is what a Node is to get: one block of each family. Those in Claimed are claimed already.
 type Assignment struct {
 	Node, UID string
 	PodCIDRs  []netip.Prefix
 	Claimed   []netip.Prefix
 }
 
-// Plan is what is to be done, and what is to be said.
+// Plan is what to do, and what to report.
 type Plan struct {
 	// Assignments are in the order of the Nodes' creation.
 	Assignments []Assignment
-	// Release are claims that serve nobody: their Node is gone, or has got others.
+	// Release are stale claims: their Node is gone, or has other podCIDRs.
 	Release []Claim
-	// Waiting are the Nodes that nothing is left for.
+	// Waiting are the Nodes that no block is left for.
 	Waiting []Waiting
 	// Usage has one entry for each range.
 	Usage []Usage
@@ -76,19 +76,19 @@ type Usage struct {
 	Total, Used uint64
 }
 
-// Fault is something wrong with a Node's podCIDRs. Nothing of it is changed.
+// Fault is something wrong with a Node's podCIDRs. Fairlead does not change them.
 type Fault struct {
 	Kind FaultKind
-	// Node, and Other where two are at odds.
+	// Node, and Other where two are in conflict.
 	Node, Other string
 	Text        string
 }
 
-// FaultKind tells faults apart.
+// FaultKind is the kind of a Fault.
 type FaultKind string
 
-// The kinds. Shared: two Nodes have addresses in common. Outside: a podCIDR lies in no range. Incomplete: the Node has
-// none of some family. Service: it has addresses in common with a Service CIDR.
+// The kinds. Shared: two Nodes' podCIDRs overlap. Outside: a podCIDR is in no range. Incomplete: the Node has no
+// podCIDR of some family. Service: a podCIDR overlaps a Service CIDR.
 const (
 	Shared     FaultKind = "Shared"
 	Outside    FaultKind = "Outside"
@@ -99,7 +99,7 @@ const (
 // Kinds are all kinds of faults.
 func Kinds() []FaultKind { return []FaultKind{Shared, Outside, Incomplete, Service} }
 
-// Make makes the plan. Its error is about Ranges.
+// Make computes the plan. An error is about Ranges.
 func Make(f Facts) (Plan, error) {
 	m := maker{Facts: f, byUID: map[string]*Node{}, claims: map[string][]Claim{}}
 	for _, r := range f.Ranges {
@@ -142,16 +142,16 @@ type maker struct {
 	plan   Plan
 }
 
-// take marks p in the ranges that it lies in.
+// take marks p as in use in the ranges that contain it.
 func (m *maker) take(p netip.Prefix) {
 	for _, g := range m.grids {
 		if p.Overlaps(g.Cluster) {
-			_ = g.Take(p) // which fails only for those beside it
+			_ = g.Take(p) // it fails only for prefixes outside of the range
 		}
 	}
 }
 
-// occupy takes what others have: Services, Nodes and their own addresses.
+// occupy marks what is in use: Services, podCIDRs and addresses of Nodes.
 func (m *maker) occupy() {
 	for _, s := range m.Services {
 		m.take(s)
@@ -168,8 +168,8 @@ func (m *maker) occupy() {
 	}
 }
 
-// claimed sorts claims: those of Nodes that have them, those that are still to be written, and those that serve nobody.
-// All of them are taken, until they are released.
+// claimed sorts claims: those that Nodes have, those still to be written, and stale ones. All of them are in use until
+// they are released.
 func (m *maker) claimed() {
 	for _, c := range m.Claims {
 		n := m.byUID[c.UID]
@@ -187,7 +187,7 @@ func (m *maker) claimed() {
 	}
 }
 
-// usable reports whether a block that is claimed is one of a range, and nobody else's by now.
+// usable reports whether a claimed block is in a range and not in use otherwise by now.
 func (m *maker) usable(p netip.Prefix) bool {
 	for _, g := range m.grids {
 		if p.Overlaps(g.Cluster) && p.Bits() == g.Mask {
@@ -208,7 +208,7 @@ func families(ranges []blocks.Range) (out []int) {
 	return out
 }
 
-// give finds blocks for all Nodes that have none.
+// give finds blocks for all Nodes without podCIDRs.
 func (m *maker) give() {
 	var needy []*Node
 	for i := range m.Nodes {
@@ -235,7 +235,7 @@ func (m *maker) supply(n int) map[int][]netip.Prefix {
 	return out
 }
 
-// startIn is where to look for a free block first.
+// startIn is where the search for a free block starts.
 func (m *maker) startIn(g *blocks.Grid) uint64 {
 	for _, p := range m.Last {
 		if p.Overlaps(g.Cluster) {
@@ -254,8 +254,8 @@ func (m *maker) startIn(g *blocks.Grid) uint64 {
 	return 0
 }
 
-// giveTo gives a Node what it has claimed, and else the next block of each family, or nothing at all: what is once
-// written to a Node can't be completed.
+// giveTo assigns the blocks that a Node has claimed, else the next block of each family, or nothing at all: podCIDRs,
+// once written to a Node, cannot be completed.
 func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
 	assignment := Assignment{Node: n.Name, UID: n.UID}
 	var missing []int
@@ -295,7 +295,7 @@ func (m *maker) claimOf(uid string, f int) netip.Prefix {
 	return first
 }
 
-// full says that families have no block left, and what would help.
+// full says that families have no block left, and what helps.
 func (m *maker) full(missing []int) string {
 	var parts []string
 	for _, f := range missing {

@@ -84,7 +84,7 @@ func TestWhoGetsNothing(t *testing.T) {
 	}
 }
 
-// A block that was given back rests: the search goes on behind the one that was given last.
+// A released block rests: the search continues after the one that was assigned last.
 func TestBlocksRest(t *testing.T) {
 	f := Facts{Ranges: ranges("10.0.0.0/22 24"), Nodes: []Node{node("new", 5)},
 		Claims: []Claim{{PodCIDR: prefixes("10.0.2.0/24")[0], Node: "gone", UID: "uid-gone", Created: time.Unix(50, 0)}}}
@@ -103,7 +103,7 @@ func TestClaims(t *testing.T) {
 		Nodes: []Node{node("has", 1, "10.0.1.0/24"), node("other", 2, "10.0.2.0/24"), node("two", 3), node("stale", 4)},
 		Claims: []Claim{claim("10.0.1.0/24", "has"), claim("10.0.3.0/24", "other"), claim("10.0.4.0/24", "gone"),
 			claim("10.0.6.0/24", "two"), claim("10.0.5.0/24", "two"), // after a crash between
-			claim("10.0.2.0/24", "stale"), // somebody else's by now
+			claim("10.0.2.0/24", "stale"), // another Node's by now
 			claim("10.1.0.0/24", "stale"), claim("10.0.8.0/25", "stale")}})
 	var released []string
 	for _, c := range p.Release {
@@ -146,8 +146,8 @@ func TestBadRanges(t *testing.T) {
 	}
 }
 
-// Whatever is there: no assignment touches what anybody else has, each has one block of each family, and all Nodes that
-// waited get theirs or are said to wait.
+// In any state: no assignment overlaps what others have, each has one block of each family, and all Nodes that waited
+// get theirs or are listed as waiting.
 func TestAssignmentsTouchNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -222,7 +222,7 @@ func check(f Facts, p Plan) error {
 	return nil
 }
 
-// holder is who has addresses of b but the Node itself.
+// holder is what, other than the Node itself, has addresses of b.
 func holder(f Facts, before []Assignment, uid string, b netip.Prefix) string {
 	for _, s := range f.Services {
 		if s.Overlaps(b) {

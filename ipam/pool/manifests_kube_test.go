@@ -31,14 +31,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// cluster is an API server with our manifests.
+// cluster is an API server with Fairlead's manifests.
 type cluster struct {
 	t      *testing.T
 	client dynamic.Interface
 }
 
-// policyTimeout is how long the API server may take to see a new policy: about a
-// second on an idle machine.
+// policyTimeout is how long the API server may take to observe a new policy: about a second on an idle machine.
 const policyTimeout = time.Minute
 
 func newCluster(t *testing.T) cluster {
@@ -89,7 +88,7 @@ func (c cluster) object(version, name, spec string) *unstructured.Unstructured {
 	return &u
 }
 
-// update gives a pool another spec.
+// update replaces a pool's spec.
 func (c cluster) update(version, name, spec string) error {
 	c.t.Helper()
 	u := c.get(version, name)
@@ -125,8 +124,8 @@ func (c cluster) remove(name string) error {
 	return c.pools("v1beta1").Delete(context.WithoutCancel(c.t.Context()), name, metav1.DeleteOptions{})
 }
 
-// The pools of Antrea's page, and what else works, are taken as written, keep the
-// form they were written in, and mean the same in both versions.
+// The pools of Antrea's page, and other valid ones, are accepted as written, keep the form they were written in, and
+// mean the same in both versions.
 func TestKubePoolsAreAccepted(t *testing.T) {
 	c := newCluster(t)
 	for name, p := range map[string]struct{ version, spec, addresses string }{
@@ -159,7 +158,7 @@ func TestKubePoolsAreAccepted(t *testing.T) {
 	}
 }
 
-// What Antrea wrote into a pool's status stays, whoever writes it.
+// What Antrea wrote into a pool's status is preserved by any writer.
 func TestKubeAntreasStatusStays(t *testing.T) {
 	c := newCluster(t)
 	if err := c.create("v1beta1", "theirs", inUse); err != nil {
@@ -181,7 +180,7 @@ func TestKubeAntreasStatusStays(t *testing.T) {
 	}
 }
 
-// What the API server refuses says what to change, and Read refuses it as well.
+// What the API server rejects has a message that says what to change, and Read rejects it as well.
 func TestKubePoolsAreRefused(t *testing.T) {
 	c := newCluster(t)
 	const subnet = "subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}"
@@ -228,7 +227,7 @@ func TestKubePoolsAreRefused(t *testing.T) {
 const inUse = `{ipRanges: [{start: 10.2.0.12, end: 10.2.0.20}, {cidr: 10.2.0.64/28}],
   subnetInfo: {gateway: 10.2.0.1, prefixLength: 24, vlan: 2}}`
 
-// A pool in use grows and does not shrink; nobody deletes it.
+// A pool in use can grow, but not shrink or be deleted.
 func TestKubePoolInUse(t *testing.T) {
 	c := newCluster(t)
 	info := func(ranges, subnet string) string {
@@ -279,7 +278,7 @@ func TestKubePoolInUse(t *testing.T) {
 	}
 }
 
-// A range of the older form has its own subnet to keep, and one that is not used may change.
+// A range of the older form has its own subnet to keep, and an unused one may change.
 func TestKubePoolInUseBySubnetOfRange(t *testing.T) {
 	c := newCluster(t)
 	const kept, other = "{start: 10.2.0.12, end: 10.2.0.20, gateway: 10.2.0.1, prefixLength: 24, vlan: 2}",
@@ -306,7 +305,7 @@ func TestKubePoolInUseBySubnetOfRange(t *testing.T) {
 	}
 }
 
-// As long as the policy is there nobody deletes a definition, with all its objects, not even with the whole manifest.
+// While the policy exists no definition can be deleted, with all its objects, not even with the whole manifest.
 func TestKubeDefinitionsStay(t *testing.T) {
 	c := newCluster(t)
 	s := shared.Get(t)
@@ -335,7 +334,7 @@ func TestKubeDefinitionsStay(t *testing.T) {
 		t.Errorf("the whole manifest was deleted: %v", err)
 	}
 	c.get("v1beta1", "kept")
-	deletable(true) // the policy went with the rest
+	deletable(true) // the policy was deleted with the rest
 	if err := c.remove("kept"); err != nil {
 		t.Fatal(err)
 	}

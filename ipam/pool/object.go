@@ -9,8 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// FromObject reads an IPPool as client-go's dynamic client has it, of either
-// version. Its errors are like Read's.
+// FromObject reads an IPPool of either version from client-go's dynamic client. Its errors are like Read's.
 func FromObject(u *unstructured.Unstructured) (Pool, error) {
 	text, err := json.Marshal(u.Object)
 	if err != nil {

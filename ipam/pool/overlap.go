@@ -7,26 +7,25 @@ import (
 	"slices"
 )
 
-// Others is who else has addresses in the cluster.
+// Others are the other users of addresses in the cluster.
 type Others struct {
-	// Pools may have the pool in question among them.
+	// Pools may include the pool in question.
 	Pools []Pool
-	// PodCIDRs and NodeAddresses are by the Node's name.
+	// PodCIDRs and NodeAddresses are by Node name.
 	PodCIDRs      map[string][]netip.Prefix
 	NodeAddresses map[string][]netip.Addr
 	ServiceCIDRs  []netip.Prefix
 }
 
-// Overlap is an address that a pool would hand out and that somebody else has too.
+// Overlap is an address of a pool that something else in the cluster has too.
 type Overlap struct {
 	Pool string
 	// Address is the first of them.
 	Address netip.Addr
-	// With names the other: "IPPool b", "the podCIDR 10.0.1.0/24 of node n".
+	// With names the other user: "IPPool b", "the podCIDR 10.0.1.0/24 of node n".
 	With string
-	// Yields tells that the pool must not hand out anything. Of two pools the
-	// younger yields, so that a new mistake does not stop what works; of two of
-	// one age the one whose name is later.
+	// Yields: the pool must not allocate addresses. Of two pools the younger yields, so that a new mistake does not
+	// stop a working pool; of two of the same age the one whose name sorts later.
 	Yields bool
 }
 
@@ -35,11 +34,10 @@ func (o Overlap) String() string {
 		"spec.excludes", o.Pool, o.Address, o.With)
 }
 
-// Overlaps returns with whom the pool shares addresses: other pools first. Pools
-// of an isolated network are compared with pools of the same network alone.
+// Overlaps returns what the pool shares addresses with: other pools first. A pool of an isolated network is compared
+// with pools of the same network only.
 //
-// A controller asks this of each of many pools, with thousands of nodes: what is
-// apart is passed by without a sentence.
+// A controller calls this for each of many pools, with thousands of nodes: for disjoint ranges no message is formatted.
 func (p Pool) Overlaps(o Others) []Overlap {
 	found := overlaps{pool: p}
 	for _, other := range o.Pools {
@@ -68,7 +66,7 @@ func (p Pool) Overlaps(o Others) []Overlap {
 	return found.list
 }
 
-// overlaps are those of one pool. One for each of the others is enough.
+// overlaps are those of one pool. One for each of the others suffices.
 type overlaps struct {
 	pool Pool
 	list []Overlap
@@ -106,7 +104,7 @@ func (l *overlaps) addPool(other Pool) {
 	}
 }
 
-// those are the names, sorted, one of whose values is such.
+// those are the sorted keys that have a value for which such is true.
 func those[T any](by map[string][]T, such func(T) bool) []string {
 	var out []string
 	for name, values := range by {
@@ -118,13 +116,13 @@ func those[T any](by map[string][]T, such func(T) bool) []string {
 	return out
 }
 
-// meets tells whether the pool would hand out an address of c.
+// meets reports whether the pool can allocate an address of c.
 func (p Pool) meets(c netip.Prefix) bool {
 	first := c.Masked().Addr()
 	return slices.ContainsFunc(p.spans, func(s span) bool { return c.Contains(s.First) || s.Contains(first) })
 }
 
-// common returns the first address of s that the pool would hand out.
+// common returns the first address of s that the pool can allocate.
 func (p Pool) common(s Span) (netip.Addr, bool) {
 	for _, own := range p.spans {
 		if first, both := own.overlap(s); both {
@@ -134,7 +132,7 @@ func (p Pool) common(s Span) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// before tells whether p goes on where p and q overlap.
+// before reports whether p, and not q, remains in use where they overlap.
 func (p Pool) before(q Pool) bool {
 	return cmp.Or(p.Created.Compare(q.Created), cmp.Compare(p.Name, q.Name)) < 0
 }

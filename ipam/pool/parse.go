@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// readEnds reads the addresses of a range.
+// readEnds parses the first and last address of a range.
 func readEnds(r api.IPRange) (Span, error) {
 	switch {
 	case r.CIDR != "" && (r.Start != "" || r.End != ""):

@@ -1,8 +1,6 @@
-// Package pool says which addresses an IPPool has and whether it is valid. It is
-// the one validation: agents and controller, with the Kubernetes API or with a
-// directory of manifests, hand out what Read returns and nothing else. The schema
-// of the CustomResourceDefinition and the admission policy only say some of it
-// earlier.
+// Package pool computes which addresses an IPPool has and whether it is valid. It is the authoritative validation:
+// agents and controller, with the Kubernetes API or with a directory of manifests, allocate from what Read returns and
+// nothing else. The schema of the CustomResourceDefinition and the admission policy only report some errors earlier.
 package pool
 
 import (
@@ -17,19 +15,18 @@ import (
 type Pool struct {
 	// Name is the IPPool's.
 	Name string
-	// Scope is the isolated network of the addresses. Empty: they are pods'.
+	// Scope is the isolated network of the addresses. Empty: the pods' network.
 	Scope string
 	// Family is 4 or 6.
 	Family int
-	// Created is when the IPPool was made. Zero where nobody keeps that: in a
-	// directory of manifests.
+	// Created is when the IPPool was created. Zero if that is not recorded: in a directory of manifests.
 	Created time.Time
 	// Ranges are as written, in that order. They do not overlap.
 	Ranges []Range
-	// Free are addresses that the controller has last seen free: a hint.
+	// Free are addresses that were free when the controller last looked: a hint.
 	Free []Span
 
-	spans []span // what may be handed out, in the order of addresses
+	spans []span // allocatable addresses, sorted
 }
 
 // Range is one range of a pool and the subnet of the underlay that it lies in.
@@ -43,11 +40,10 @@ type Range struct {
 	VLAN uint16
 }
 
-// subnet is the range's in the underlay.
+// subnet is the underlay subnet of the range.
 func (r Range) subnet() netip.Prefix { return netip.PrefixFrom(r.First, r.Bits).Masked() }
 
-// Total is how many addresses the pool can hand out. It saturates at
-// math.MaxInt64.
+// Total is how many addresses the pool can allocate. It saturates at math.MaxInt64.
 func (p Pool) Total() int64 {
 	var n int64
 	for _, s := range p.spans {
@@ -56,13 +52,13 @@ func (p Pool) Total() int64 {
 	return n
 }
 
-// Contains tells whether the pool can hand out addr.
+// Contains reports whether the pool can allocate addr.
 func (p Pool) Contains(addr netip.Addr) bool {
 	_, ok := p.find(addr)
 	return ok
 }
 
-// RangeOf returns the range of an address that the pool can hand out.
+// RangeOf returns the range of an address that the pool can allocate.
 func (p Pool) RangeOf(addr netip.Addr) (Range, bool) {
 	i, ok := p.find(addr)
 	if !ok {
@@ -84,7 +80,7 @@ func (p Pool) find(addr netip.Addr) (int, bool) {
 	})
 }
 
-// Check says why the pool can't hand out addr. It is nil if it can.
+// Check returns why the pool cannot allocate addr, or nil if it can.
 func (p Pool) Check(addr netip.Addr) error {
 	if p.Contains(addr) {
 		return nil
@@ -115,9 +111,8 @@ func (p Pool) At(n int64) netip.Addr {
 	return netip.Addr{}
 }
 
-// From returns all addresses once, in a circle that begins at addr, or at the
-// first one after addr. A pool that is not small has more of them than anybody
-// can go through.
+// From returns all addresses once, starting at addr, or at the first one after it, and wrapping around. A large pool
+// has more of them than can be iterated.
 func (p Pool) From(addr netip.Addr) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		at, inside := p.find(addr)
@@ -144,7 +139,7 @@ func (p Pool) From(addr netip.Addr) iter.Seq[netip.Addr] {
 	}
 }
 
-// InVLAN is the pool with those addresses alone that are in one of the given VLANs.
+// InVLAN is the pool restricted to the given VLANs.
 func (p Pool) InVLAN(vlans ...uint16) Pool {
 	p.spans = slices.DeleteFunc(slices.Clone(p.spans), func(s span) bool {
 		return !slices.Contains(vlans, p.Ranges[s.of].VLAN)
@@ -152,7 +147,7 @@ func (p Pool) InVLAN(vlans ...uint16) Pool {
 	return p
 }
 
-// Hinted is the pool with those addresses alone that are in Free.
+// Hinted is the pool restricted to the addresses in Free.
 func (p Pool) Hinted() Pool {
 	all := p.spans
 	p.spans = nil
@@ -180,8 +175,7 @@ func (p Pool) Prefixes() []netip.Prefix {
 	return out
 }
 
-// Without returns the addresses that are left when those in used, which is
-// sorted, are taken away: the free map. used may be of all pools.
+// Without returns the addresses that are not in used, which is sorted: the free map. used may be of all pools.
 func (p Pool) Without(used []netip.Addr) []Span {
 	var out []Span
 	for _, s := range p.spans {
@@ -198,9 +192,8 @@ func (p Pool) Without(used []netip.Addr) []Span {
 	return out
 }
 
-// Block returns the first of n addresses in a row of which none is in used, which is
-// sorted: in the smallest gap that has them, so that large ones stay. All are of one
-// range. False: there is no such block.
+// Block returns the first of n consecutive addresses of which none is in used, which is sorted: in the smallest gap
+// that fits, so that large ones stay. All are in one range. False: there is no such block.
 func (p Pool) Block(used []netip.Addr, n int64) (first netip.Addr, ok bool) {
 	var best Span
 	for _, s := range p.Without(used) {

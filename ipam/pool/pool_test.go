@@ -50,7 +50,7 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// The reasons are for people who asked for that address.
+// The reasons are for users who requested that address.
 func TestCheck(t *testing.T) {
 	p := must(t, "{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}, excludes: [10.2.0.13]}")
 	for addr, want := range map[string]string{
@@ -75,12 +75,12 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// The free map goes from the controller to the agents and is never more than a hint.
+// The controller passes the free map to the agents; it is only a hint.
 func TestFreeMap(t *testing.T) {
 	p := must(t, small)
 	var used []netip.Addr
 	for _, a := range []string{"10.1.0.3", "10.2.0.1", "10.2.0.3", "10.2.0.8", "10.2.0.13", "10.2.0.15", "fd00::1"} {
-		used = append(used, netip.MustParseAddr(a)) // those of other pools among them
+		used = append(used, netip.MustParseAddr(a)) // including those of other pools
 	}
 	free := p.Without(used)
 	if got := fmt.Sprint(free); got != "[10.2.0.4 10.2.0.12 10.2.0.14]" {

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// Read checks an IPPool and says what it means. The error is a sentence for the
-// administrator: it names the pool and the field, and says what to write instead.
+// Read validates and parses an IPPool. The error is a message for the administrator: it names the pool and the field,
+// and says what to write instead.
 func Read(p api.IPPool) (Pool, error) {
 	out, err := read(p)
 	if err != nil {
@@ -48,7 +48,7 @@ func read(p api.IPPool) (Pool, error) {
 	return out, nil
 }
 
-// checkForm tells the two forms of a spec apart.
+// checkForm checks which of the two forms a spec has, and that it is not mixed.
 func checkForm(s api.IPPoolSpec) error {
 	switch {
 	case len(s.IPRanges) == 0:
@@ -86,7 +86,7 @@ func readRanges(s api.IPPoolSpec) ([]Range, error) {
 	return out, checkApart(out)
 }
 
-// readRange reads a range whose field is called at.
+// readRange parses the range in the field at.
 func readRange(s api.IPPoolSpec, written api.IPRange, at string) (Range, error) {
 	ends, err := readEnds(written)
 	if err != nil {
@@ -114,8 +114,7 @@ func readRange(s api.IPPoolSpec, written api.IPRange, at string) (Range, error) 
 	return r, checkSubnet(r, at)
 }
 
-// readVLAN reads a VLAN ID. IEEE 802.1Q has 12 bits for it and reserves 4095;
-// Antrea's page allowed that once.
+// readVLAN reads a VLAN ID. IEEE 802.1Q has 12 bits for it and reserves 4095; Antrea's page once allowed that.
 func readVLAN(vlan int) (uint16, error) {
 	switch {
 	case vlan == 4095:
@@ -190,7 +189,7 @@ func readExcludes(texts []string, want int) ([]Span, error) {
 	return out, nil
 }
 
-// readHint reads the free map. What can't be read is left out: it is a hint.
+// readHint parses the free map. Invalid entries are skipped: it is a hint.
 func readHint(texts []string, want int) []Span {
 	var out []Span
 	for _, text := range texts[:min(len(texts), api.PoolFreeMapMost)] {
@@ -201,7 +200,7 @@ func readHint(texts []string, want int) []Span {
 	return out
 }
 
-// handedOut is what is left of ranges for pods, in the order of addresses.
+// handedOut are the allocatable addresses of ranges, sorted.
 func handedOut(ranges []Range, excluded []Span) []span {
 	taken := slices.Clone(excluded)
 	for _, r := range ranges {
@@ -217,10 +216,9 @@ func handedOut(ranges []Range, excluded []Span) []span {
 	return out
 }
 
-// reserved are addresses of the subnet that no pod may have: the gateway's; with
-// IPv4 the network's own and the broadcast address, which a subnet of two
-// addresses does not have (RFC 3021); with IPv6 the anycast address of the
-// subnet's routers (RFC 4291 section 2.6.1), which a /127 does not have (RFC 6164).
+// reserved are addresses of the subnet that no pod may have: the gateway; with IPv4 the network address and the
+// broadcast address, which a subnet of two addresses does not have (RFC 3021); with IPv6 the subnet-router anycast
+// address (RFC 4291 section 2.6.1), which a /127 does not have (RFC 6164).
 func (r Range) reserved() []Span {
 	out := []Span{{r.Gateway, r.Gateway}}
 	subnet := r.subnet()

@@ -31,7 +31,7 @@ func must(t testing.TB, spec string) Pool {
 	return p
 }
 
-// all are the pool's addresses, in short.
+// all are the pool's addresses, abbreviated.
 func all(p Pool) string {
 	var s []string
 	for _, f := range p.Without(nil) {
@@ -120,7 +120,7 @@ func TestReadSubnetPerRange(t *testing.T) {
 	}
 }
 
-// Each refusal names the field and says what to write.
+// Each rejection names the field and says what to write.
 func TestReadRefuses(t *testing.T) {
 	const subnet = "subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}"
 	const ranges = "ipRanges: [{cidr: 10.2.0.0/24}]"

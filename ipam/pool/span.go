@@ -14,7 +14,7 @@ import (
 // Span is the addresses from First to Last, which are of one family.
 type Span struct{ First, Last netip.Addr }
 
-// span is addresses of one range that may be handed out.
+// span is a part of one range whose addresses can be allocated.
 type span struct {
 	Span
 	of int // index in Pool.Ranges
@@ -28,7 +28,7 @@ func (s Span) String() string {
 	return s.First.String() + "-" + s.Last.String()
 }
 
-// Contains tells whether addr is one of the addresses.
+// Contains reports whether addr is in the span.
 func (s Span) Contains(addr netip.Addr) bool {
 	return addr.BitLen() == s.First.BitLen() && s.First.Compare(addr) <= 0 && addr.Compare(s.Last) <= 0
 }
@@ -58,7 +58,7 @@ func (s Span) overlap(o Span) (netip.Addr, bool) {
 	return first, s.Contains(first) && o.Contains(first)
 }
 
-// minus returns what is left without the spans in taken.
+// minus returns the span without those in taken.
 func (s Span) minus(taken []Span) []Span {
 	var cut []Span
 	for _, t := range taken {
@@ -82,8 +82,7 @@ func (s Span) minus(taken []Span) []Span {
 	return append(out, s)
 }
 
-// each calls yield with each address until it says no, and returns whether it
-// never did.
+// each calls yield with each address until it returns false, and reports whether it never did.
 func (s Span) each(yield func(netip.Addr) bool) bool {
 	for a := s.First; ; a = a.Next() {
 		if !yield(a) {
@@ -163,8 +162,7 @@ func saturated(a, b int64) int64 {
 	return a + b
 }
 
-// Largest returns the n largest of spans, which are in the order of addresses, in
-// that order.
+// Largest returns the n largest of spans, which are sorted, in sorted order.
 func Largest(spans []Span, n int) []Span {
 	if len(spans) <= n {
 		return spans

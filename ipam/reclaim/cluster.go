@@ -2,18 +2,19 @@ package reclaim
 
 import "github.com/fairlead-cni/fairlead/api"
 
-// TaintOutOfService is the taint by which an administrator says that a node is off and does not come back by itself.
+// TaintOutOfService is the taint by which an administrator declares that a node is off and will not come back by
+// itself.
 const TaintOutOfService = "node.kubernetes.io/out-of-service"
 
-// ClusterNode is what the API server says of a node. The zero value: there is no Node of that name.
+// ClusterNode is the state of a node in the API. The zero value: there is no Node of that name.
 type ClusterNode struct {
 	UID string
-	// Fenced: it has the taint TaintOutOfService. Ready: its kubelet says it is, so it is not off, whatever the taint
-	// says.
+	// Fenced: it has the taint TaintOutOfService. Ready: its kubelet reports Ready, so it is running, whatever the
+	// taint says.
 	Fenced, Ready bool
 }
 
-// Lost says why the node will never tell of its pods again; empty when it may. Not being ready is no reason.
+// Lost returns why the node will never report its pods again; empty if it may. Not being ready is no reason.
 func (n ClusterNode) Lost() (why string) {
 	switch {
 	case n.UID == "":
@@ -24,18 +25,18 @@ func (n ClusterNode) Lost() (why string) {
 	return ""
 }
 
-// Pod is a Pod that the API server has on a node.
+// Pod is a Pod on a node, as the API server has it.
 type Pod struct {
 	UID, Namespace, Name string
-	// ConfigHash is the annotation kubernetes.io/config.hash: kubelets give static pods this for a UID, and their Pods in
-	// the API another.
+	// ConfigHash is the annotation kubernetes.io/config.hash: kubelets use it as the UID of static pods, whose mirror
+	// Pods in the API have another.
 	ConfigHash string
 	// Finished: its phase is Succeeded or Failed.
 	Finished bool
 }
 
-// Lives tells whether o is one of the pods and has not finished. An owner without a pod UID goes by its name, if it has
-// one: that can only keep an address.
+// Lives reports whether o is one of the pods and has not finished. An owner without a pod UID is matched by name, if it
+// has one: that can only keep an address.
 func Lives(o api.AllocationOwner, pods []Pod) bool {
 	for _, p := range pods {
 		same := p.UID == o.PodUID || p.ConfigHash == o.PodUID
@@ -49,7 +50,8 @@ func Lives(o api.AllocationOwner, pods []Pod) bool {
 	return false
 }
 
-// Lost returns what owners on lost nodes hold. nodes are all of the cluster, by name. Without any, nothing is known.
+// Lost returns what owners on lost nodes hold. nodes are all of the cluster, by name. If there are none, nothing is
+// known.
 func Lost(allocations []*api.IPAllocation, nodes map[string]ClusterNode) []Suspect {
 	if len(nodes) == 0 {
 		return nil

@@ -1,16 +1,16 @@
-// Package reclaim holds the rules by which an address is given back that nobody asked to give back. Everything it takes
-// for its own are IPAllocations in phase Allocated.
+// Package reclaim has the rules by which an address is released without a DEL. It considers IPAllocations in phase
+// Allocated.
 //
-// An owner is a container on a node, never a name. What is not known is in use. An address is freed when its owner has
-// looked gone twice, at least a grace period apart, and when the same allocation, of the same UID and resourceVersion,
-// is still there at a last look. Who lives is told by two witnesses:
+// An owner is a container on a node, never a name. It fails closed: what is unknown is in use. An address is reclaimed
+// when its owner was found gone by two checks, at least a grace period apart, and when the same allocation, of the same
+// UID and resourceVersion, still exists at a final check. Whether an owner is alive is known from two sources:
 //
-//   - the node itself, as long as it is there (node.go): its agent sees interfaces, records and network namespaces, and
-//     knows which boot it is;
-//   - the API server, of nodes that will not tell any more (cluster.go): the Node is deleted, or is fenced, and the Pod
-//     is gone as well. fairlead-controller asks it.
+//   - the node itself, as long as it exists (node.go): its agent sees interfaces, records and network namespaces, and
+//     knows its boot ID;
+//   - the API server, for nodes that will not report any more (cluster.go): the Node is deleted, or is fenced, and the
+//     Pod is gone as well. fairlead-controller checks this.
 //
-// Between the two nothing is freed: a Node that is not ready keeps its addresses.
+// Between the two nothing is reclaimed: a Node that is not ready keeps its addresses.
 package reclaim
 
 import (
@@ -19,25 +19,25 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Suspect is an allocation whose owner looks gone.
+// Suspect is an allocation whose owner appears to be gone.
 type Suspect struct {
 	api.IPAllocation
-	// Why says what makes it look so. Another reason is another suspicion.
+	// Why is the reason. Another reason is another suspicion.
 	Why string
 }
 
-// Looks remembers since when allocations look as if nobody had them. The zero value is ready.
+// Looks remembers since when owners have appeared to be gone. The zero value is ready to use.
 type Looks struct{ since map[string]look }
 
-// look is the first time that an allocation looked so, and which one it was.
+// look is the first check that found an owner gone, and of which version of the allocation.
 type look struct {
 	uid, version, why string
 	at                time.Duration
 }
 
-// Again takes all allocations that look gone at the time now, and returns those that have looked so at every call since
-// grace ago or longer. One that was changed since, or looks so for another reason, is looked at for the first time.
-// now is of a clock that nobody sets: the time since the process began.
+// Again takes all suspects found at the time now, and returns those that have been suspect in every call for at least
+// grace. One that was changed since, or has another reason, starts again. now is monotonic: the time since the process
+// started.
 func (l *Looks) Again(now, grace time.Duration, suspects []Suspect) (due []Suspect) {
 	before := l.since
 	l.since = make(map[string]look, len(suspects))
@@ -54,5 +54,5 @@ func (l *Looks) Again(now, grace time.Duration, suspects []Suspect) (due []Suspe
 	return due
 }
 
-// Any tells whether anything looks gone.
+// Any reports whether there are suspects.
 func (l *Looks) Any() bool { return len(l.since) > 0 }

@@ -10,18 +10,18 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
-// Sight is what a node sees of one owner.
+// Sight is the state of one owner on the node.
 type Sight struct {
-	// Interface: the owner's interface is there. Record: an attachment is on record, readable or not. Macvlan and other
-	// pods of whom only the address is ours have neither, and live.
+	// Interface: the owner's interface exists. Record: an attachment is on record, readable or not. Pods for which
+	// Fairlead is only the IPAM plugin, as with macvlan, have neither, and are alive.
 	Interface, Record bool
-	// NetnsGone: the owner's network namespace was there and is not any more. False as well if that can't be told.
+	// NetnsGone: the owner's network namespace existed and does not any more. False as well if that is unknown.
 	NetnsGone bool
 	// BootID is the node's.
 	BootID string
 }
 
-// Gone says why nobody on the node can use what o holds; empty when somebody may.
+// Gone returns why nothing on the node can use what o holds; empty if something may.
 func (s Sight) Gone(o api.AllocationOwner) (why string) {
 	switch {
 	case s.Interface || s.Record:
@@ -34,22 +34,22 @@ func (s Sight) Gone(o api.AllocationOwner) (why string) {
 	return ""
 }
 
-// Node takes back what owners on one node hold that are gone. One goroutine uses it.
+// Node reclaims what owners on one node hold that are gone. It must be used by one goroutine.
 type Node struct {
 	Allocator *allocator.Allocator
-	// See looks at an owner.
+	// See returns the state of an owner.
 	See func(api.AllocationOwner) (Sight, error)
-	// Lock keeps requests of the owner away until unlock. ok is false when one is at work.
+	// Lock blocks requests of the owner until unlock. ok is false if one is in progress.
 	Lock  func(api.AllocationOwner) (unlock func(), ok bool)
 	Grace time.Duration
-	// Clock is the time since the process began.
+	// Clock is the time since the process started.
 	Clock func() time.Duration
 
 	looks Looks
 }
 
-// Suspicious tells whether an owner looks gone, or did when last looked. It asks nobody but the node: what the store
-// has is what the allocator remembers.
+// Suspicious reports whether an owner appears to be gone, or did at the last check. It checks the node only: of the
+// store it uses what the allocator remembers.
 func (n *Node) Suspicious() (bool, error) {
 	if n.looks.Any() {
 		return true, nil
@@ -58,7 +58,7 @@ func (n *Node) Suspicious() (bool, error) {
 	return len(suspects) > 0, err
 }
 
-// TakeBack takes what the node holds, as the store has it now, and frees what is to be freed. It returns what it freed,
+// TakeBack takes what the node holds, as the store has it now, and reclaims what is due. It returns what it released,
 // also with an error.
 func (n *Node) TakeBack(ctx context.Context, held []api.IPAllocation) (freed []Suspect, err error) {
 	suspects, err := n.suspects(held)
@@ -90,7 +90,7 @@ func (n *Node) suspects(held []api.IPAllocation) ([]Suspect, error) {
 	return out, nil
 }
 
-// free looks again, now that no request works on the owner.
+// free checks again, now that no request of the owner is in progress.
 func (n *Node) free(ctx context.Context, s Suspect) (done bool, err error) {
 	unlock, ok := n.Lock(s.Spec.Owner)
 	if !ok {

@@ -19,7 +19,7 @@ func suspect(name, uid, version, why string) Suspect {
 		Spec: api.IPAllocationSpec{Owner: api.AllocationOwner{PodUID: uid}}}, why}
 }
 
-// One look is none. Whatever is different at the second one is looked at for the first time.
+// One check never suffices. Whatever differs at the second check starts again.
 func TestTwoLooks(t *testing.T) {
 	const grace = 10 * time.Second
 	a := suspect("a", "1", "1", "gone")
@@ -100,7 +100,7 @@ func TestLostNodes(t *testing.T) {
 	}
 }
 
-// Names decide nothing, but for an owner that has nothing else: they keep its address.
+// Names do not identify owners, except those that have nothing else: they keep its address.
 func TestLives(t *testing.T) {
 	pods := []Pod{{UID: "u1", Namespace: "ns", Name: "a"}, {UID: "u2", Namespace: "ns", Name: "done", Finished: true},
 		{UID: "u3", Namespace: "ns", Name: "static", ConfigHash: "h"}}
@@ -122,7 +122,7 @@ func TestLives(t *testing.T) {
 	}
 }
 
-// node is one of whose owners the test says what is seen.
+// node is a Node whose owners' state is set by the test.
 type node struct {
 	*Node
 	sights map[string]Sight
@@ -179,7 +179,7 @@ func (n *node) look(t *testing.T) (left string, freed int, err error) {
 	return left, len(gone), err
 }
 
-// A node frees what is gone at two looks and at the last one, alone.
+// A node reclaims only what was gone at both checks and at the final one.
 func TestNodeTakesBack(t *testing.T) {
 	n := newNode(t)
 	for i, c := range strings.Split("abcd", "") {
@@ -200,7 +200,7 @@ func TestNodeTakesBack(t *testing.T) {
 	n.busy["c"] = true
 	last := map[string]int{}
 	see := n.See
-	n.See = func(o api.AllocationOwner) (Sight, error) { // d is back between the look and the free
+	n.See = func(o api.AllocationOwner) (Sight, error) { // d is back between the check and the release
 		if last[o.ContainerID]++; o.ContainerID == "d" && last["d"] == 2 {
 			return Sight{}, nil
 		}

@@ -13,19 +13,18 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// Known is what is known of the cluster and of this node.
+// Known is the state of the cluster and of this node.
 type Known struct {
 	// IPPools are all of the cluster, by name.
 	IPPools map[string]api.IPPool
-	// Others are those that pools may overlap with. Its Pools are not read.
+	// Others are what pools may overlap with. Its Pools are not read.
 	Others pool.Others
-	// Devices are VLAN sub-interfaces of the NIC that pods' frames go through, by
-	// their VLAN: the node itself is in these VLANs.
+	// Devices are VLAN sub-interfaces of the NIC that carries pods' frames, by VLAN: the node itself is in these VLANs.
 	Devices map[uint16]string
 }
 
-// Choose returns the pools that w asks for, in their order, each fit to hand out
-// addresses. The error says what to change in the Pod, in the Namespace or in a pool.
+// Choose returns the pools that w asks for, in their order, each fit to allocate addresses. The error says what to
+// change in the Pod, in the Namespace or in a pool.
 func (w PoolRequest) Choose(k Known) ([]pool.Pool, error) {
 	k.Others.Pools = valid(k.IPPools)
 	var out []pool.Pool
@@ -42,8 +41,7 @@ func (w PoolRequest) Choose(k Known) ([]pool.Pool, error) {
 	return out, w.checkPodIPs(out)
 }
 
-// valid are the pools that can be read: others hand out nothing, so nobody overlaps
-// with them.
+// valid are the pools that can be parsed: others allocate nothing, so overlaps with them do not count.
 func valid(all map[string]api.IPPool) []pool.Pool {
 	var out []pool.Pool
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -54,7 +52,7 @@ func valid(all map[string]api.IPPool) []pool.Pool {
 	return out
 }
 
-// read returns the named pool if it may hand out addresses to pods of this node.
+// read returns the named pool if pods of this node may get addresses of it.
 func (k Known) read(name string) (pool.Pool, error) {
 	object, found := k.IPPools[name]
 	if !found {
@@ -81,7 +79,7 @@ func (k Known) read(name string) (pool.Pool, error) {
 	return p, nil
 }
 
-// valued is the pool of an object that is there, valid and not on its way out.
+// valued is the pool of an object that exists, is valid and is not being deleted.
 func valued(object api.IPPool) (pool.Pool, error) {
 	if object.DeletionTimestamp != nil {
 		return pool.Pool{}, errors.New("it is being deleted. Name another pool")
@@ -93,7 +91,7 @@ func valued(object api.IPPool) (pool.Pool, error) {
 	return p, nil
 }
 
-// yields says to whom p leaves addresses that both have; nil if it need not.
+// yields returns what p must leave shared addresses to; nil if it need not.
 func (k Known) yields(p pool.Pool) error {
 	for _, o := range p.Overlaps(k.Others) {
 		if o.Yields {
@@ -103,7 +101,7 @@ func (k Known) yields(p pool.Pool) error {
 	return nil
 }
 
-// someNames lists what there is, so that a misspelt name is seen.
+// someNames lists the existing pools, so that a misspelt name is noticed.
 func someNames(pools map[string]api.IPPool) string {
 	const most = 5
 	names := slices.Sorted(maps.Keys(pools))
@@ -116,7 +114,7 @@ func someNames(pools map[string]api.IPPool) string {
 	return "There are " + strings.Join(names, ", ")
 }
 
-// checkVLANs refuses pools of two families that no VLAN has in common.
+// checkVLANs rejects pools of two families that have no VLAN in common.
 func (w PoolRequest) checkVLANs(pools []pool.Pool) error {
 	vlans := map[int][]uint16{}
 	first := map[int]string{}
@@ -143,7 +141,7 @@ func list(vlans []uint16) string {
 	return strings.Join(out, " and ")
 }
 
-// checkPodIPs refuses an address that no pool of its family has.
+// checkPodIPs rejects an address that no pool of its family has.
 func (w PoolRequest) checkPodIPs(pools []pool.Pool) error {
 	for _, a := range w.PodIPs {
 		if err := w.checkPodIP(a, pools); err != nil {

@@ -1,6 +1,5 @@
-// Package selection says of which IPPools a pod gets its addresses, by the
-// annotations of the Pod and of its Namespace. It is pure: what is known of pools
-// and cluster is passed in. Every refusal is a sentence for the pod's author or
+// Package selection determines the IPPools of which a pod gets its addresses, by the annotations of the Pod and of its
+// Namespace. It is pure: the state of pools and cluster is passed in. Every error is a message for the pod's author or
 // the cluster's administrator: it names the object and says what to change.
 package selection
 
@@ -27,22 +26,20 @@ type PoolRequest struct {
 	Pools []string
 	// From is the object that names them.
 	From string
-	// PodIPs are the addresses that the pod wants to have, at most one of each
-	// family, and IPsFrom the object that names them. Empty: any address. A
-	// StatefulSet names those of its pods one after the other, in each family.
+	// PodIPs are the addresses that the pod requests, at most one of each family, and IPsFrom the object that names
+	// them. Empty: any address. A StatefulSet lists those of its pods in order, in each family.
 	PodIPs  []netip.Addr
 	IPsFrom string
 }
 
-// Asks tells whether a pod asks for a bridged pod's address at all. It does, too, by
-// an annotation that can't be read.
+// Asks reports whether a pod asks for a bridged pod's address at all, also by an invalid annotation.
 func Asks(pod, namespace Object) bool {
 	return slices.ContainsFunc([]Object{pod, namespace}, func(o Object) bool {
 		return o.value(api.AnnotationPools) != "" || o.value(api.AnnotationPodIPs) != ""
 	})
 }
 
-// Read returns what a pod asks for that is no StatefulSet's.
+// Read returns what a pod that is not a StatefulSet's asks for.
 func Read(pod, namespace Object) (PoolRequest, error) {
 	w, err := ReadSet(pod, namespace)
 	if err != nil {
@@ -57,8 +54,8 @@ func Read(pod, namespace Object) (PoolRequest, error) {
 	return w, nil
 }
 
-// Of returns what a StatefulSet that asks for w asks for one of its pods, with number n
-// counted from 0. Where it names addresses, there is one for each pod.
+// Of returns what a StatefulSet that asks for w asks for its pod with number n, counted from 0. If it names addresses,
+// there is one for each pod.
 func (w PoolRequest) Of(n int) (PoolRequest, error) {
 	var out []netip.Addr
 	for _, is4 := range []bool{true, false} {
@@ -74,10 +71,9 @@ func (w PoolRequest) Of(n int) (PoolRequest, error) {
 	return w, nil
 }
 
-// ReadSet returns what a StatefulSet asks for, by the annotations of its pods' template
-// or of one of its pods. The Pod's annotation is stronger than its
-// Namespace's, each for itself: a Pod may name one address of its Namespace's
-// pool. Addresses that the Namespace names are not meant for a Pod with pools of its own.
+// ReadSet returns what a StatefulSet asks for, by the annotations of its pod template or of one of its pods. The Pod's
+// annotation overrides its Namespace's, each separately: a Pod may name one address of its Namespace's pool. Addresses
+// that the Namespace names do not apply to a Pod with pools of its own.
 func ReadSet(pod, namespace Object) (PoolRequest, error) {
 	from := namespace
 	if pod.value(api.AnnotationPools) != "" {
@@ -106,7 +102,7 @@ func ReadSet(pod, namespace Object) (PoolRequest, error) {
 
 func (o Object) value(annotation string) string { return strings.TrimSpace(o.Annotations[annotation]) }
 
-// items are the parts of a list with commas. None is empty.
+// items are the parts of a comma-separated list. None is empty.
 func (o Object) items(annotation, example string) ([]string, error) {
 	value := o.value(annotation)
 	if value == "" {

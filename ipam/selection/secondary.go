@@ -10,11 +10,10 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// Secondary returns the pools that a CNI configuration names for interfaces of another
-// plugin, in their order, if they may hand out addresses there and have those wanted,
-// which have all bits or the mask that the pool must have. A pool may be of an isolated
-// network. Known.IPPools need not be all of the cluster; Devices are not read. The error
-// says what to change in the configuration or in a pool.
+// Secondary returns the pools that a CNI configuration names for interfaces of another plugin, in their order, if they
+// may allocate addresses there and have those wanted, which have a full-length mask or the mask that the pool must
+// have. A pool may be of an isolated network. Known.IPPools need not be all of the cluster; Devices are not read. The
+// error says what to change in the configuration or in a pool.
 func Secondary(names []string, wanted []netip.Prefix, k Known) ([]pool.Pool, error) {
 	k.Others.Pools = valid(k.IPPools)
 	var out []pool.Pool
@@ -51,7 +50,7 @@ func (k Known) secondary(name string) (pool.Pool, error) {
 	return p, k.yields(p)
 }
 
-// has says why none of the pools can give an address, with the mask that is asked for.
+// has says why none of the pools can allocate an address with the requested mask.
 func has(pools []pool.Pool, want netip.Prefix) error {
 	var why []string
 	for _, p := range pools {

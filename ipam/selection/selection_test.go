@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// made is an IPPool of the given VLAN, older the smaller its minute is.
+// made is an IPPool of the given VLAN; the smaller its minute, the older it is.
 func made(name, cidr, gateway string, vlan, minute int) api.IPPool {
 	p := netip.MustParsePrefix(cidr)
 	return api.IPPool{
@@ -45,7 +45,7 @@ func known() Known {
 	return k
 }
 
-// pods is a Pod default/p and its Namespace, by their annotations ippools and pod-ips.
+// pods is a Pod default/p and its Namespace, with their annotations ippools and pod-ips.
 func pods(pools, ips, nsPools, nsIPs string) (pod, namespace Object) {
 	object := func(name, pools, ips string) Object {
 		return Object{name, map[string]string{api.AnnotationPools: pools, api.AnnotationPodIPs: ips}}
@@ -100,7 +100,7 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-// Each mistake has its sentence: who, what, and what to change.
+// Each mistake has its own message: who, what, and what to change.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name                      string
@@ -151,8 +151,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// An old pool goes on where a young one overlaps with it, and with an invalid one
-// nobody overlaps.
+// Where an old pool and a young one overlap, the old one remains in use; an overlap with an invalid one does not count.
 func TestWhoGoesOn(t *testing.T) {
 	k := known()
 	bad := k.IPPools["broken"]

@@ -8,11 +8,10 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Controller is the object whose controller has made another, as the ownerReference with
-// controller: true says.
+// Controller is the object whose controller has created another, as given by the ownerReference with controller: true.
 type Controller struct{ APIVersion, Kind, Name, UID string }
 
-// kind is the object's if it is one that addresses are kept for.
+// kind is the object's kind if addresses can be reserved for it.
 func (c Controller) kind() string {
 	group, _, _ := strings.Cut(c.APIVersion, "/")
 	switch group + " " + c.Kind {
@@ -23,25 +22,25 @@ func (c Controller) kind() string {
 	return ""
 }
 
-// Passing tells that c is made anew from time to time by a controller of its own: then
-// addresses are kept for that one's object.
+// Passing reports whether c is itself recreated from time to time by a controller: then addresses are reserved for that
+// controller's object.
 func (c Controller) Passing() bool { return c.kind() == api.KindReplicaSet || c.kind() == api.KindVMI }
 
-// LabelIndex is the label that says which one of its StatefulSet a pod is.
+// LabelIndex is the label that has the ordinal of a pod in its StatefulSet.
 const LabelIndex = "apps.kubernetes.io/pod-index"
 
-// Member is a Pod and where it comes from.
+// Member is a Pod and its controller.
 type Member struct {
 	Object
 	// Namespace and Pod are the Pod's.
 	Namespace, Pod string
 	// Index is the Pod's LabelIndex.
 	Index string
-	// Controller is the Pod's, zero where it has none.
+	// Controller is the Pod's, zero if it has none.
 	Controller Controller
 }
 
-// Ordinal is the pod's in its StatefulSet; false where it is of none.
+// Ordinal is the pod's in its StatefulSet; false if it belongs to none.
 func (m Member) Ordinal() (int, bool) {
 	if m.Controller.kind() != api.KindStatefulSet {
 		return 0, false
@@ -54,8 +53,7 @@ func (m Member) Ordinal() (int, bool) {
 	return n, err == nil && n >= 0
 }
 
-// Sticky returns what the Pod asks for by its own annotation: "", api.StickyAddress or
-// api.StickyMAC.
+// Sticky returns what the Pod's own annotation asks for: "", api.StickyAddress or api.StickyMAC.
 func (o Object) Sticky() (string, error) {
 	switch v := o.value(api.AnnotationSticky); v {
 	case "", api.StickyAddress, api.StickyMAC:
@@ -66,9 +64,8 @@ func (o Object) Sticky() (string, error) {
 	}
 }
 
-// Keep says for whom the addresses of a pod are kept; nil for nobody. top is the object
-// that lasts: the Pod's controller, or what stands above it where that is Passing. A MAC
-// that is asked for is mac's.
+// Keep returns the reservation for a pod's addresses; nil for none. top is the object that lasts: the Pod's controller,
+// or the one above it where that is Passing. A requested MAC comes from mac.
 func (m Member) Keep(top Controller, mac func(seed string) api.MAC) (*api.AllocationReservation, error) {
 	asked, err := m.Sticky()
 	if err != nil {

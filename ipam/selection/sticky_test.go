@@ -57,7 +57,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// Addresses that a StatefulSet names are its pods', one after the other, in each family.
+// Addresses that a StatefulSet names go to its pods in order, in each family.
 func TestNamedOfSet(t *testing.T) {
 	for _, c := range []struct {
 		ips  string
