@@ -1,13 +1,10 @@
-// Package controller is the cluster's side of Fairlead: one file per controller.
-// Agents work without it.
+// Package controller is fairlead-controller: one file per controller. Agents work without it.
 //
-// Of the objects in the API these are its own: the status of IPPools without
-// ipAddresses, conditions of its types, and the finalizer api.PoolFinalizer;
-// IPAllocations whose owners are gone, as package ipam/reclaim has it, and the
-// reservation of IPAllocations; PodCIDRClaims and PodCIDRRanges; the Lease
-// kube-system/fairlead-controller. It keeps nothing elsewhere. One of several works at a
-// time. Should two: they compute the same, and what only one may have, the API server
-// gives to one.
+// Of the objects in the API it owns these: the status of IPPools except ipAddresses, conditions of its types, and the
+// finalizer api.PoolFinalizer; IPAllocations whose owners are gone, by the rules of package ipam/reclaim, and the
+// reservation of IPAllocations; PodCIDRClaims and PodCIDRRanges; the Lease kube-system/fairlead-controller. It has no
+// other state. One of several replicas is active at a time. Should two be: they compute the same, and what only one may
+// have, the API server grants to one.
 package controller
 
 import (
@@ -26,26 +23,26 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Options is what a controller works with.
+// Options is the configuration of a controller.
 type Options struct {
 	Config api.ControllerConfig
 	Client dynamic.Interface
-	// Kubernetes is the same API server, for Events and the Lease.
+	// Kubernetes is a client of the same API server, for Events and the Lease.
 	Kubernetes kubernetes.Interface
-	// OtherAllocator says who else is configured to assign podCIDRs to Nodes, empty for
-	// nobody; nil: nobody is asked.
+	// OtherAllocator returns which other component is configured to assign podCIDRs to Nodes, empty for none; nil: no
+	// check.
 	OtherAllocator func(context.Context) (who string, err error)
-	// Intervals are those of api.DefaultIntervals, but for tests.
+	// Intervals are those of api.DefaultIntervals, except in tests.
 	Intervals api.ControllerIntervals
-	// HealthSocket is a unix socket that serves health, too; empty: none. With it apiPort may be another controller's
-	// on the same node.
+	// HealthSocket is a unix socket that serves health as well; empty: none. With it apiPort may be in use by another
+	// controller on the same node.
 	HealthSocket string
 	// Version is the version of the program, for fairlead_build_info.
 	Version string
 	Log     logr.Logger
 }
 
-// Component is how the controller names itself in Events.
+// Component is the controller's name in Events.
 const Component = "fairlead-controller"
 
 // recorder writes Events until ctx ends.
@@ -55,8 +52,7 @@ func recorder(ctx context.Context, client kubernetes.Interface) record.EventReco
 	return b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Component})
 }
 
-// Run runs all controllers until ctx ends. It returns early when it can't work; the
-// error says why.
+// Run runs all controllers until ctx ends. It returns early if it cannot work, with the reason.
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

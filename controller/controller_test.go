@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// silent are options whose API server takes connections and says nothing, and whose port is in use.
+// silent are options whose API server accepts connections and never replies, and whose port is in use.
 func silent(t *testing.T) (Options, net.Listener) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -41,7 +41,7 @@ func silent(t *testing.T) (Options, net.Listener) {
 			APIAddress: netip.MustParseAddr("127.0.0.1"), APIPort: l.Addr().(*net.TCPAddr).Port}}, l
 }
 
-// A port that somebody else has ends the controller at once, whatever the API server does.
+// A port in use by another process ends the controller at once, whatever the API server does.
 func TestPortInUse(t *testing.T) {
 	o, _ := silent(t)
 	err := Run(t.Context(), o)
@@ -50,8 +50,8 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// Of two controllers on one node one has the port. Each answers at its own socket, and the other takes the port when it
-// is free.
+// Of two controllers on one node one has the port. Each serves its own socket, and the other takes over the port when
+// it is free.
 func TestTwoOnOneNode(t *testing.T) {
 	o, l := silent(t)
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func TestTwoOnOneNode(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	for _, name := range []string{"a", "b"} {
 		o.HealthSocket = filepath.Join(dir, name)
-		if name == "b" { // what a controller that was killed has left
+		if name == "b" { // left by a controller that was killed
 			if old, err := net.Listen("unix", o.HealthSocket); err == nil {
 				old.(*net.UnixListener).SetUnlinkOnClose(false)
 				old.Close()
@@ -91,7 +91,7 @@ func TestTwoOnOneNode(t *testing.T) {
 	}
 }
 
-// short are intervals that nobody waits long for.
+// short are intervals for fast tests.
 func short() api.ControllerIntervals {
 	return api.ControllerIntervals{Pass: 20 * time.Millisecond, PassAtLeast: 100 * time.Millisecond,
 		Sets: 5 * time.Millisecond, SetsAtLeast: 100 * time.Millisecond, Keepers: 100 * time.Millisecond,
@@ -99,7 +99,7 @@ func short() api.ControllerIntervals {
 		LeaseDuration: 2 * time.Second, LeaseRenew: time.Second, LeaseRetry: 50 * time.Millisecond}
 }
 
-// await tries for a while.
+// await retries for a while.
 func await(t *testing.T, try func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -113,7 +113,7 @@ func await(t *testing.T, try func() error) {
 	}
 }
 
-// What can't be listed is named, with the remedy, and client-go still knows what the error is.
+// The error names the resource that cannot be listed, and the remedy, and client-go can still unwrap it.
 func TestUnlisted(t *testing.T) {
 	err := unlisted(api.PoolResource, apierrors.NewNotFound(api.PoolResource.GroupResource(), ""))
 	want := "the resource ippools.crd.antrea.io is not installed: kubectl apply -f build/manifests/fairlead.yaml " +

@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// A pool's usage is kept in steps of growthStep for growthLong. growthShort is the other span over which growth is
-// looked at: a rollout fills a pool in minutes, which the last hour would not show.
+// A pool's usage is sampled every growthStep and kept for growthLong. growthShort is the other span over which growth
+// is measured: a rollout fills a pool in minutes, which the last hour would not show.
 const (
 	growthStep  = 10 * time.Second
 	growthShort = 5 * time.Minute
@@ -21,11 +21,11 @@ type usedAt struct {
 	used int64
 }
 
-// growth is how the usage of pools went, oldest first. Where a controller has just begun to work it is short, and says
-// nothing for a minute.
+// growth is the usage history of pools, oldest first. A controller that has just started has little of it, and
+// forecasts nothing for a minute.
 type growth map[string][]usedAt
 
-// note adds what is in use now. Pools that are gone are forgotten.
+// note records the current usage. Pools that are gone are dropped.
 func (g growth) note(now time.Time, reports map[string]api.IPPoolStatus) {
 	for name := range g {
 		if _, there := reports[name]; !there {
@@ -42,8 +42,8 @@ func (g growth) note(now time.Time, reports map[string]api.IPPoolStatus) {
 	}
 }
 
-// fullIn is when a pool with so many addresses left is full, if it goes on to grow as it did: in the last hour or in
-// the last minutes, whichever is sooner. It returns false where that is not known, or never.
+// fullIn is when a pool with so many addresses left will be exhausted, if it keeps growing as in the last hour or in
+// the last minutes, whichever is sooner. It returns false if that is unknown, or never.
 func (g growth) fullIn(name string, left int64) (time.Duration, bool) {
 	seen := g[name]
 	if len(seen) == 0 || left <= 0 {
@@ -64,8 +64,8 @@ func (g growth) fullIn(name string, left int64) (time.Duration, bool) {
 	return soonest, found
 }
 
-// soon is a time in words, as coarse as a forecast is: it is part of a status, which is written whenever it changes.
-// It is empty where it is too long to matter.
+// soon is a duration in words, as coarse as a forecast is: it is part of a status, which is written whenever it
+// changes. It is empty if it is too long to matter.
 func soon(in time.Duration) string {
 	for _, step := range []struct {
 		most time.Duration

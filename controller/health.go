@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// serveSocket answers like serveHTTP, on a unix socket: of several controllers on one node each has its own. What is
-// there from a process before is replaced.
+// serveSocket serves h like serveHTTP, on a unix socket: of several controllers on one node each has its own. A socket
+// left by an earlier process is replaced.
 func serveSocket(ctx context.Context, path string, h http.Handler) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("serving health on %s: %w", path, err)
@@ -25,8 +25,8 @@ func serveSocket(ctx context.Context, path string, h http.Handler) error {
 	return serve(ctx, path, listener, h)
 }
 
-// Ask asks the controller that serves the socket for its "healthz" or "readyz". It returns nil if all is well, else
-// what the controller says, or why it did not answer.
+// Ask requests "healthz" or "readyz" from the controller that serves the socket. It returns nil on success, else what
+// the controller reports, or why it did not reply.
 func Ask(ctx context.Context, socket, what string) error {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)

@@ -20,8 +20,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// handler answers /healthz (the process runs), /readyz (it has read what there is
-// from the API server) and, unless switched off, /metrics.
+// handler serves /healthz (the process runs), /readyz (everything has been read from the API server) and, unless
+// disabled, /metrics.
 func handler(cfg api.ControllerConfig, r *prometheus.Registry, synced func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -38,8 +38,8 @@ func handler(cfg api.ControllerConfig, r *prometheus.Registry, synced func() boo
 	return mux
 }
 
-// serveHTTP serves h at apiAddress and apiPort until ctx ends. A port that is in use ends it, or, with a HealthSocket,
-// is asked for again: another controller on the node has it.
+// serveHTTP serves h at apiAddress and apiPort until ctx ends. A port that is in use is an error, or, with a
+// HealthSocket, is retried: another controller on the node has it.
 func serveHTTP(ctx context.Context, o Options, h http.Handler) error {
 	cfg := o.Config
 	addr := net.JoinHostPort(cfg.APIAddress.String(), strconv.Itoa(cfg.APIPort))
@@ -89,13 +89,13 @@ type metrics struct {
 	rangeUsed, rangeTotal, faults *prometheus.GaugeVec
 	waiting, stopped              prometheus.Gauge
 	assigned                      prometheus.Counter
-	// kept are addresses by the kind that they are kept for.
+	// kept are reserved addresses by the kind of object that they are reserved for.
 	kept     *prometheus.GaugeVec
 	unplaced prometheus.Gauge
 	unkept   prometheus.Counter
 }
 
-// newMetrics returns the metrics, registered; version is that of the program.
+// newMetrics returns the registered metrics; version is that of the program.
 func newMetrics(version string) *metrics {
 	r := prometheus.NewRegistry()
 	with := promauto.With(r)
@@ -136,7 +136,7 @@ func newGauges(name, help, label string) *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label})
 }
 
-// nodeIPAM replaces what is said of podCIDRs.
+// nodeIPAM updates the metrics of podCIDRs.
 func (m *metrics) nodeIPAM(p nodecidr.Plan, stopped bool) {
 	m.rangeUsed.Reset()
 	m.rangeTotal.Reset()
@@ -158,7 +158,7 @@ func (m *metrics) nodeIPAM(p nodecidr.Plan, stopped bool) {
 	}
 }
 
-// keeping replaces what is said of addresses that are kept.
+// keeping updates the metrics of reservations.
 func (m *metrics) keeping(kept map[string][]api.IPAllocation, missing int) {
 	m.kept.Reset()
 	m.kept.WithLabelValues(api.KindStatefulSet).Set(0)
@@ -170,7 +170,7 @@ func (m *metrics) keeping(kept map[string][]api.IPAllocation, missing int) {
 	m.unplaced.Set(float64(missing))
 }
 
-// set replaces what is said of the pools.
+// set updates the metrics of the pools.
 func (m *metrics) set(reports map[string]api.IPPoolStatus, grows growth) {
 	for _, g := range []*prometheus.GaugeVec{m.used, m.total, m.ready, m.fullIn} {
 		g.Reset()

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/controller/ordinals"
 )
 
-// resourceOf is where objects of a kind are that addresses are kept for.
+// resourceOf is the resource of a kind that addresses can be reserved for.
 func resourceOf(kind string) (r schema.GroupVersionResource, known bool) {
 	switch kind {
 	case api.KindStatefulSet:
@@ -31,8 +31,8 @@ func resourceOf(kind string) (r schema.GroupVersionResource, known bool) {
 	return r, false
 }
 
-// releaseReservations ends what is kept for objects that are gone. That the cache has no such
-// StatefulSet is no proof: the API server is asked. A pod keeps the address that it has.
+// releaseReservations ends the reservations for objects that are gone. Their absence from the cache is no proof: the
+// API server is read. A pod keeps the address that it has.
 func (s *statefulSets) releaseReservations(ctx context.Context, kept map[string][]api.IPAllocation,
 	sets map[string]bool) {
 	look := time.Since(s.looked) >= s.every.Keepers
@@ -62,12 +62,12 @@ func (s *statefulSets) releaseReservations(ctx context.Context, kept map[string]
 	}
 }
 
-// ask asks whether the object is gone for which r is, and whether it asks for addresses
-// that are kept.
+// ask reads from the API server whether the object of reservation r is gone, and whether it still asks for reserved
+// addresses.
 func (s *statefulSets) ask(ctx context.Context, r api.AllocationReservation) (gone, asks bool, err error) {
 	resource, known := resourceOf(r.Kind)
 	if !known {
-		return false, true, nil // of a later version of ours, maybe
+		return false, true, nil // maybe of a later version of Fairlead
 	}
 	u, err := s.client.Resource(resource).Namespace(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	switch {
@@ -77,7 +77,7 @@ func (s *statefulSets) ask(ctx context.Context, r api.AllocationReservation) (go
 		return false, true, err
 	case string(u.GetUID()) != r.UID:
 		return true, false, nil
-	case r.Kind == api.KindStatefulSet: // one that the cache will have
+	case r.Kind == api.KindStatefulSet: // not in the cache yet
 		return false, true, nil
 	}
 	at := []string{"spec", "template", "metadata", "annotations"}
@@ -142,7 +142,7 @@ func (s *statefulSets) adoptOne(ctx context.Context, n ordinals.Needs, want ordi
 	return api.IPAllocation{}, false, nil
 }
 
-// heldBy are addresses that a pod of that name has.
+// heldBy are the addresses of the pod of that name.
 func (s *statefulSets) heldBy(namespace, name string) (out []api.IPAllocation) {
 	for _, a := range listOf[api.IPAllocation](s.world.allocations) {
 		if a.Spec.Phase == api.PhaseAllocated && a.Spec.Owner.Namespace == namespace && a.Spec.Owner.Name == name {

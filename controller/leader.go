@@ -11,12 +11,12 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// The Lease by which several controllers agree who works, in kube-system. One that is gone without a word is
-// succeeded after Intervals.LeaseDuration.
+// leaseName is the Lease in kube-system by which several controllers elect a leader. A leader that disappears without
+// releasing it is replaced after Intervals.LeaseDuration.
 const leaseName = "fairlead-controller"
 
-// lead runs work while this controller is the leader, until ctx ends. Nothing depends on there being one leader: what
-// two write is the same, or the API server lets one have it.
+// lead runs work while this controller is the leader, until ctx ends. Correctness does not depend on a single leader:
+// two write the same, or the API server grants it to one.
 func lead(ctx context.Context, o Options, work func(context.Context)) error {
 	log := o.Log.WithName("leader")
 	host, err := os.Hostname()

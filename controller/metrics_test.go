@@ -40,7 +40,7 @@ func TestMetricsLint(t *testing.T) {
 	}
 }
 
-// The chart's alerts ask for metrics that the controller has.
+// The chart's alerts use metrics that the controller has.
 func TestAlertsKnowTheMetrics(t *testing.T) {
 	descriptions, known := make(chan *prometheus.Desc, 1000), ""
 	newMetrics("test").registry.Describe(descriptions)

@@ -19,37 +19,37 @@ import (
 	"github.com/fairlead-cni/fairlead/test/chaos"
 )
 
-// model is a cluster in which everything goes wrong: real are the API server, the allocator of each node, what its
-// agent takes back by (package reclaim), and two controllers of which each may think that it leads. The model's own
-// are the machines: which are on, and who has an interface with which address there. That is the truth that the store
-// is held against.
+// model is a cluster with random faults: real are the API server, the allocator of each node, the rules by which its
+// agent reclaims (package reclaim), and two controllers of which each may believe to be the leader. Simulated are the
+// machines: which are running, and which pod has an interface with which address there. The store is checked against
+// that state.
 //
-// One goroutine does everything. Within a step another one may come in at any request, so that nothing is done between
-// a read and a write alone where several work in reality.
+// Everything runs in one goroutine. Within a step another one may be interleaved at any request, so that no read and
+// write are atomic where several processes work in reality.
 type model struct {
 	*cluster
 	random    *rand.Rand
 	pool      pool.Pool
 	machines  []*machine
 	steppers  []*stepper
-	pods      int // made so far
+	pods      int // created so far
 	story     []string
 	depth     int
-	at        any // who the outer step is about: a machine or a stepper
+	at        any // what the outer step is about: a machine or a stepper
 	faulty    bool
 	done      map[string]int
 	violation string
 }
 
-// modelTime is how long schedules are run in every run of the suite, and modelMost how long until all has happened that
-// a schedule must have shown. A schedule has modelSteps.
+// modelTime is how long schedules run in every run of the suite, and modelMost the limit for having seen everything
+// that a schedule must have shown. A schedule has modelSteps.
 const (
 	modelTime  = 8 * time.Second
 	modelMost  = 2 * time.Minute
 	modelSteps = 60
 )
 
-// TestKubeModel runs random schedules. To repeat one, give its seed: SEED=123 go test -run TestKubeModel ./controller
+// TestKubeModel runs random schedules. To repeat one, set its seed: SEED=123 go test -run TestKubeModel ./controller
 func TestKubeModel(t *testing.T) {
 	c := newCluster(t)
 	limit, seeds := chaos.Time(t, modelTime), chaos.Seeds(t)
@@ -81,7 +81,7 @@ func TestKubeModel(t *testing.T) {
 	c.empty(t)
 }
 
-// modelPool is small, so that what is freed is soon another's.
+// modelPool is small, so that released addresses are soon allocated again.
 func modelPool(t *testing.T) pool.Pool {
 	t.Helper()
 	p, err := pool.Read(*poolOf("model", "10.2.9.1", "10.2.9.14"))
@@ -115,12 +115,12 @@ func (m *model) run() {
 	m.settle()
 }
 
-// say takes note of what happens.
+// say logs what happens.
 func (m *model) say(format string, args ...any) {
 	m.story = append(m.story, strings.Repeat("    ", m.depth)+fmt.Sprintf(format, args...))
 }
 
-// step does one thing, and looks whether all is well.
+// step does one thing, and checks the invariants.
 func (m *model) step() {
 	steps := []struct {
 		weight int
@@ -144,8 +144,8 @@ func (m *model) step() {
 	m.check()
 }
 
-// interfere is what may happen to a request of who: it, or its answer, is lost, who is killed, or something else
-// happens first.
+// interfere decides what happens to a request of who: it, or its response, is lost, who is killed, or another step
+// comes first.
 func (m *model) interfere(who any, dead func() bool) (before, after func(*http.Request) error) {
 	lost := func(r *http.Request, what string, oneIn int) error {
 		if dead() {
@@ -173,7 +173,7 @@ func (m *model) interfere(who any, dead func() bool) (before, after func(*http.R
 	return before, func(r *http.Request) error { return lost(r, "answer lost", 15) }
 }
 
-// by does something of who, unless the outer step is who's.
+// by runs an action of who, unless the outer step is who's.
 func (m *model) by(who any, do func()) {
 	if m.depth > 0 && m.at == who {
 		return
@@ -184,7 +184,7 @@ func (m *model) by(who any, do func()) {
 	m.at = before
 }
 
-// check holds the store against the truth.
+// check checks the store against the simulated state.
 func (m *model) check() {
 	if m.violation != "" {
 		return
@@ -212,7 +212,7 @@ func (m *model) check() {
 	}
 }
 
-// settle ends all faults, and lets everybody do what is theirs: nothing leaks.
+// settle ends all faults, and lets all components finish: nothing leaks.
 func (m *model) settle() {
 	m.say("all faults end")
 	for _, mc := range m.machines {
@@ -268,7 +268,7 @@ func (m *model) settle() {
 	}
 }
 
-// anyOf is one of the machines for which is holds, nil for none.
+// anyOf is one of the machines for which is returns true, nil for none.
 func (m *model) anyOf(is func(*machine) bool) *machine {
 	var fit []*machine
 	for _, mc := range m.machines {
@@ -296,7 +296,7 @@ func (m *model) nodeIs(name string) bool {
 	return err == nil
 }
 
-// The following are steps of the cluster's side.
+// The following are steps of the cluster.
 
 func (m *model) controllerLooks() {
 	s := m.steppers[m.random.IntN(len(m.steppers))]
@@ -304,7 +304,7 @@ func (m *model) controllerLooks() {
 		return []time.Duration{time.Second, grace / 2, grace, 10 * grace}[m.random.IntN(4)]
 	}
 	m.by(s, func() { m.controllerLooksOnce(s, later()) })
-	if m.depth == 0 && m.random.IntN(2) == 0 { // so that there are two looks with little in between
+	if m.depth == 0 && m.random.IntN(2) == 0 { // so that two checks may follow closely
 		m.step()
 		m.by(s, func() { m.controllerLooksOnce(s, later()) })
 	}
@@ -312,7 +312,7 @@ func (m *model) controllerLooks() {
 
 func (m *model) controllerLooksOnce(s *stepper, later time.Duration) {
 	if m.depth > 0 {
-		later = 0 // an instant is no time
+		later = 0 // no time passes
 	}
 	hears := []string{}
 	for _, r := range []string{"nodes", "ipallocations"} {
@@ -374,7 +374,7 @@ func (m *model) fenceOff() {
 	m.fence(mc.name, true)
 }
 
-// reregister is a Node that is deleted by mistake, and made again by its kubelet, within the grace period.
+// reregister is a Node that is deleted by mistake, and recreated by its kubelet, within the grace period.
 func (m *model) reregister() {
 	if mc := m.anyOf(func(mc *machine) bool { return mc.on && mc.reach }); mc != nil {
 		m.say("the Node of %s, which is on, is deleted, and is made again", mc.name)
@@ -392,7 +392,7 @@ func (m *model) reregister() {
 	}
 }
 
-// allLook lets both controllers look.
+// allLook lets both controllers check.
 func (m *model) allLook(later time.Duration) {
 	for _, s := range m.steppers {
 		m.by(s, func() { m.controllerLooksOnce(s, later) })
@@ -409,7 +409,7 @@ func (m *model) register(mc *machine) {
 	m.ready(mc.name, corev1.ConditionTrue)
 }
 
-// loseForGood is what an administrator does about a machine that does not come back.
+// loseForGood is what an administrator does about a machine that will not come back.
 func (m *model) loseForGood(mc *machine) {
 	if m.random.IntN(2) == 0 || !m.nodeIs(mc.name) {
 		m.deleteNode(m.t.Context(), mc.name)
@@ -437,7 +437,7 @@ func (m *model) podGC() {
 	}
 }
 
-// notOfTheCache leaves alone what fills the controller's cache, which comes from other goroutines.
+// notOfTheCache exempts the requests that fill the controller's cache, which come from other goroutines.
 func notOfTheCache(f func(*http.Request) error) func(*http.Request) error {
 	return func(r *http.Request) error {
 		switch r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:] {
@@ -448,14 +448,14 @@ func notOfTheCache(f func(*http.Request) error) func(*http.Request) error {
 	}
 }
 
-// isCut tells whether nothing is heard of a resource.
+// isCut reports whether the watch of a resource is cut off.
 func (w *wire) isCut(resource string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cut[resource]
 }
 
-// freedSoFar counts the Events, which nobody else reads.
+// freedSoFar counts the Events, which have no other reader.
 func (s *stepper) freedSoFar() int {
 	for len(s.events.Events) > 0 {
 		<-s.events.Events
@@ -464,7 +464,7 @@ func (s *stepper) freedSoFar() int {
 	return s.count
 }
 
-// dead tells whether the process was killed, counting the requests until it is.
+// dead reports whether the process was killed, counting the requests until it is.
 func (s *stepper) dead() bool {
 	if s.killAt > 1 {
 		s.killAt--

@@ -20,15 +20,15 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// machine is a node of the model: what its kernel and its disk have, and the agent that runs there.
+// machine is a node of the model: the state of its kernel and its disk, and the agent that runs there.
 type machine struct {
 	m    *model
 	name string
 	on   bool
 	boot int
-	// reach: the API server is in reach.
+	// reach: it can reach the API server.
 	reach bool
-	// sandboxes are the network namespaces there are, by container.
+	// sandboxes are the existing network namespaces, by container.
 	sandboxes map[string]*podSandbox
 	// pending is on the disk: owners whose addresses are to be released, by container.
 	pending map[string]api.AllocationOwner
@@ -40,13 +40,13 @@ type machine struct {
 // podSandbox is a pod's network namespace.
 type podSandbox struct {
 	owner api.AllocationOwner
-	// addrs are on its interface. Only then somebody uses them.
+	// addrs are on its interface. Only these are in use.
 	addrs []string
-	// other: the interface is another plugin's, such as macvlan, so that the agent sees none.
+	// other: the interface belongs to another plugin, such as macvlan, so that the agent does not see it.
 	other bool
 }
 
-// modelAgent is one process.
+// modelAgent is one process of the agent.
 type modelAgent struct {
 	*allocator.Allocator
 	reclaim.Node
@@ -57,14 +57,14 @@ type modelAgent struct {
 
 func (mc *machine) bootID() string { return fmt.Sprint(mc.name, " boot ", mc.boot) }
 
-// powerOn boots. Its kubelet makes the Node, or takes it over, and says that it is ready.
+// powerOn boots the machine. Its kubelet creates the Node, or takes it over, and reports Ready.
 func (mc *machine) powerOn() {
 	mc.on, mc.reach, mc.boot, mc.sandboxes = true, true, mc.boot+1, map[string]*podSandbox{}
 	mc.m.register(mc)
 	mc.startAgent()
 }
 
-// startAgent starts a process that remembers nothing.
+// startAgent starts a process without memory of earlier ones.
 func (mc *machine) startAgent() {
 	m := mc.m
 	a := &modelAgent{}
@@ -97,7 +97,7 @@ func (mc *machine) see(o api.AllocationOwner) (reclaim.Sight, error) {
 		Interface: s != nil && !s.other && len(s.addrs) > 0}, nil
 }
 
-// mayDie lets the agent be killed at one of its next requests, and returns what starts the next one.
+// mayDie may kill the agent at one of its next requests, and returns what starts the next one.
 func (mc *machine) mayDie() (after func()) {
 	m, a := mc.m, mc.agent
 	if !m.faulty || m.depth > 0 || m.random.IntN(8) > 0 {
@@ -113,14 +113,14 @@ func (mc *machine) mayDie() (after func()) {
 	}
 }
 
-// looks is what an agent does every now and then: see agent/allocations.go.
+// looks is the agent's periodic check: see agent/allocations.go.
 func (mc *machine) looks(later time.Duration) {
 	a := mc.agent
 	if a == nil {
 		return
 	}
 	defer mc.mayDie()()
-	if mc.m.depth == 0 { // an instant is no time
+	if mc.m.depth == 0 { // no time passes
 		a.now += later
 	}
 	ctx := mc.m.t.Context()
@@ -143,7 +143,7 @@ func (mc *machine) looks(later time.Duration) {
 	mc.m.done["freed by its node"] += len(freed)
 }
 
-// del is what the runtime's DEL does, which may find no agent.
+// del is the runtime's DEL, which may find no agent.
 func (mc *machine) del(s *podSandbox) {
 	if mc.agent == nil {
 		return
@@ -153,14 +153,14 @@ func (mc *machine) del(s *podSandbox) {
 	s.addrs = nil
 	if err := a.Release(mc.m.t.Context(), s.owner); err != nil {
 		if a.killAt == 1 {
-			return // killed before it could write that down; the runtime asks again, or dies as well
+			return // killed before it could record that; the runtime retries, or dies as well
 		}
 		mc.pending[s.owner.ContainerID] = s.owner
 	}
 	delete(mc.sandboxes, s.owner.ContainerID)
 }
 
-// kubelet ends what has no Pod any more, or one that is done, and ADDs that failed.
+// kubelet removes sandboxes without a Pod, or with a finished one, and those of failed ADDs.
 func (mc *machine) kubelet() {
 	for _, container := range slices.Sorted(maps.Keys(mc.sandboxes)) {
 		s := mc.sandboxes[container]
@@ -171,7 +171,7 @@ func (mc *machine) kubelet() {
 	}
 }
 
-// The following are steps of the nodes' side.
+// The following are steps of the nodes.
 
 func (m *model) addPod() {
 	mc := m.anyOf(func(mc *machine) bool { return mc.on && mc.agent != nil })
@@ -235,7 +235,7 @@ func (m *model) deletePodOf(s *podSandbox) {
 	}
 }
 
-// vanish is a DEL that never comes: the network namespace goes, and its interfaces with it.
+// vanish is a DEL that never comes: the network namespace is deleted, and its interfaces with it.
 func (m *model) vanish() {
 	mc := m.anyOf(func(mc *machine) bool { return mc.on && len(mc.sandboxes) > 0 })
 	if s := m.anyIn(mc); s != nil {
@@ -250,14 +250,14 @@ func (m *model) vanish() {
 	}
 }
 
-// forceDelete deletes a Pod whose containers go on.
+// forceDelete deletes a Pod whose containers keep running.
 func (m *model) forceDelete() {
 	if s := m.anyIn(m.anyOf(func(mc *machine) bool { return len(mc.sandboxes) > 0 })); s != nil {
 		m.deletePodOf(s)
 	}
 }
 
-// finish is a Job's Pod that is done, while its sandbox is still there.
+// finish is a Job's Pod that has finished, while its sandbox still exists.
 func (m *model) finish() {
 	s := m.anyIn(m.anyOf(func(mc *machine) bool { return mc.on && len(mc.sandboxes) > 0 }))
 	if s == nil {
@@ -297,7 +297,7 @@ func (m *model) agentLooks() {
 	}
 }
 
-// powerOff takes the power away, at any time.
+// powerOff powers a machine off, at any time.
 func (m *model) powerOff() {
 	if mc := m.anyOf(func(mc *machine) bool { return mc.on }); mc != nil {
 		m.say("%s is off", mc.name)
@@ -320,7 +320,7 @@ func (m *model) powerOn() {
 	mc.powerOn()
 }
 
-// partition takes the API server away from a node, or gives it back. Pods run on.
+// partition cuts a node off from the API server, or reconnects it. Its pods keep running.
 func (m *model) partition() {
 	if mc := m.anyOf(func(mc *machine) bool { return mc.on }); mc != nil {
 		if mc.reach = !mc.reach; !mc.reach && m.random.IntN(2) == 0 {

@@ -28,8 +28,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// nodeIPAM gives Nodes their podCIDRs: it claims them, writes them to the Node, and removes claims that serve nobody.
-// See package nodecidr for why no podCIDR is assigned twice.
+// nodeIPAM assigns podCIDRs to Nodes: it claims them, writes them to the Node, and removes stale claims. See package
+// nodecidr for why no podCIDR is assigned twice.
 type nodeIPAM struct {
 	cfg              api.NodeIPAM
 	client           dynamic.Interface
@@ -41,7 +41,7 @@ type nodeIPAM struct {
 	metrics          *metrics
 	every            api.ControllerIntervals
 	log              logr.Logger
-	// otherAllocator says who else gives podCIDRs; nil: nobody is asked.
+	// otherAllocator returns which other component assigns podCIDRs; nil: no check.
 	otherAllocator func(context.Context) (string, error)
 
 	*term
@@ -49,26 +49,26 @@ type nodeIPAM struct {
 
 // term is what is known since this controller became the leader.
 type term struct {
-	// mu guards assigned and last: several Nodes get podCIDRs at once.
+	// mu guards assigned and last: several Nodes are assigned podCIDRs concurrently.
 	mu sync.Mutex
 	// assigned are podCIDRs of Nodes that the cache may not have yet, by UID.
 	assigned map[types.UID][]netip.Prefix
 	// last is what was assigned last, by range.
 	last map[blocks.Range]netip.Prefix
-	// ours are Nodes whose podCIDRs are no surprise.
+	// ours are Nodes for whose podCIDRs the allocator is known.
 	ours map[types.UID]bool
-	// other is who else gives podCIDRs. While there is somebody, none are assigned.
+	// other is the other allocator of podCIDRs. While there is one, none are assigned.
 	other string
-	// seen: other has been seen assigning one, and is not only configured to.
+	// seen: other was observed assigning one, and is not only configured to.
 	seen bool
 	// reported is when a message was last reported, by its text.
 	reported map[string]time.Time
 }
 
 const (
-	// atOnce is how many Nodes get podCIDRs at the same time.
+	// atOnce is how many Nodes are assigned podCIDRs concurrently.
 	atOnce = 16
-	// tellAgain is when an Event is written again. The API server forgets it after an hour.
+	// tellAgain is when an Event is written again. The API server deletes it after an hour.
 	tellAgain = 30 * time.Minute
 )
 
@@ -80,7 +80,7 @@ func newNodeIPAM(o Options, w *world, events record.EventRecorder, m *metrics) *
 	return n
 }
 
-// follow follows the API server until ctx ends.
+// follow watches the API server until ctx ends.
 func (n *nodeIPAM) follow(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, f := range []cache.Controller{n.claimsFeed, n.feed} {
@@ -93,7 +93,7 @@ func (n *nodeIPAM) synced() bool {
 	return n.world.synced() && n.claimsFeed.HasSynced() && n.feed.HasSynced()
 }
 
-// run works until ctx ends.
+// run runs passes until ctx ends.
 func (n *nodeIPAM) run(ctx context.Context) {
 	n.begin()
 	for !n.caughtUp(ctx) {
@@ -114,16 +114,16 @@ func (n *nodeIPAM) run(ctx context.Context) {
 	}
 }
 
-// begin forgets what was known as an earlier leader.
+// begin drops what was known as an earlier leader.
 func (n *nodeIPAM) begin() {
 	n.term = &term{assigned: map[types.UID][]netip.Prefix{}, last: map[blocks.Range]netip.Prefix{},
 		ours: map[types.UID]bool{}, reported: map[string]time.Time{}}
 }
 
-// catchUp bounds how long the cache is waited for before the API server is asked again.
+// catchUp bounds how long to wait for the cache before the API server is read again.
 const catchUp = 5 * time.Second
 
-// caughtUp waits until the cache has every podCIDR that the API server has: what it was filled with may be older, and a
+// caughtUp waits until the cache has every podCIDR that the API server has: its first content may be older, and a
 // podCIDR that is not known yet could be assigned again.
 func (n *nodeIPAM) caughtUp(ctx context.Context) bool {
 	if !n.synced() {
@@ -158,10 +158,11 @@ type assignedNode struct {
 	podCIDRs []string
 }
 
-// nodesAtOnce is how many Nodes are read in one list: as read, each takes some 100 KiB.
+// nodesAtOnce is how many Nodes one list reads: decoding each takes some 100 KiB.
 const nodesAtOnce = 100
 
-// assignedNow asks the API server which Nodes have podCIDRs just now, by name. All pages of the list are of one moment.
+// assignedNow reads from the API server which Nodes have podCIDRs now, by name. All pages of the list are of one
+// resource version.
 func (n *nodeIPAM) assignedNow(ctx context.Context) (map[string]assignedNode, error) {
 	have, options := map[string]assignedNode{}, metav1.ListOptions{Limit: nodesAtOnce}
 	for {
@@ -184,7 +185,7 @@ func (n *nodeIPAM) assignedNow(ctx context.Context) (map[string]assignedNode, er
 	}
 }
 
-// ask asks who else gives podCIDRs.
+// ask checks for another allocator.
 func (n *nodeIPAM) ask(ctx context.Context) {
 	if n.otherAllocator == nil || n.seen {
 		return
@@ -202,18 +203,18 @@ func (n *nodeIPAM) ask(ctx context.Context) {
 	n.other = who
 }
 
-// stopped says that there are two, and what to do.
+// stopped is the message that there are two allocators, and what to do.
 func stopped(who string) string {
 	return fmt.Sprintf("%s assigns podCIDRs to Nodes, too. Two allocators could assign the same to two Nodes, so "+
 		"fairlead-controller assigns none. Run kube-controller-manager with --allocate-node-cidrs=false, or set nodeIPAM.enableNodeIPAM to false; "+
 		"then restart fairlead-controller", who)
 }
 
-// pass does once what is to be done. What failed is done by the next one.
+// pass makes one pass. What failed is retried by the next one.
 func (n *nodeIPAM) pass(ctx context.Context) {
 	n.watchOthers(ctx)
 	plan, err := nodecidr.Make(n.facts())
-	if err != nil { // the config is checked
+	if err != nil { // the config has been validated
 		n.log.Error(err, "podCIDR assignment is stopped: invalid nodeIPAM.clusterCIDRs")
 		return
 	}
@@ -251,8 +252,8 @@ func (n *nodeIPAM) assignAll(ctx context.Context, assignments []nodecidr.Assignm
 	running.Wait()
 }
 
-// assign claims what is not claimed, and writes all to the Node. The API server takes podCIDRs once for each Node, and
-// only for the Node that has this UID.
+// assign claims what is not claimed, and writes all to the Node. The API server accepts podCIDRs once for each Node,
+// and only for the Node with this UID.
 func (n *nodeIPAM) assign(ctx context.Context, g nodecidr.Assignment) error {
 	var texts []string
 	for _, p := range g.PodCIDRs {
@@ -303,8 +304,8 @@ func (n *nodeIPAM) claim(ctx context.Context, p netip.Prefix, g nodecidr.Assignm
 	return nil
 }
 
-// release removes a claim if the API server agrees that its Node is gone, or has got other podCIDRs: then the claim
-// can't come to anything any more.
+// release removes a claim if the API server confirms that its Node is gone, or has other podCIDRs: then the claim
+// cannot be used any more.
 func (n *nodeIPAM) release(ctx context.Context, c nodecidr.Claim) error {
 	u, err := n.client.Resource(nodes).Get(ctx, c.Node, metav1.GetOptions{})
 	switch {
@@ -331,7 +332,7 @@ func (n *nodeIPAM) release(ctx context.Context, c nodecidr.Claim) error {
 	return nil
 }
 
-// facts are what the cache and this controller know.
+// facts are the inputs from the cache and from this controller.
 func (n *nodeIPAM) facts() nodecidr.Facts {
 	f := nodecidr.Facts{Ranges: n.cutFrom(), Services: slices.Clone(n.world.serviceCIDRs())}
 	for _, s := range []netip.Prefix{n.cfg.ServiceCIDR, n.cfg.ServiceCIDRv6} {
@@ -354,7 +355,7 @@ func (n *nodeIPAM) facts() nodecidr.Facts {
 	return f
 }
 
-// node is what counts of a Node, with what it was assigned lately.
+// node is the nodecidr.Node of a Node, with its recent assignment.
 func (n *nodeIPAM) node(node *corev1.Node) nodecidr.Node {
 	out := nodecidr.Node{Name: node.Name, UID: string(node.UID), PodCIDRs: podCIDRs(node),
 		Created: node.CreationTimestamp.Time, Leaving: node.DeletionTimestamp != nil}
@@ -392,7 +393,7 @@ func (n *nodeIPAM) cutFrom() (out []blocks.Range) {
 	return out
 }
 
-// watchOthers looks for Nodes that got podCIDRs of somebody else.
+// watchOthers looks for Nodes that got podCIDRs from another allocator.
 func (n *nodeIPAM) watchOthers(ctx context.Context) {
 	for _, node := range listOf[corev1.Node](n.world.nodes) {
 		if len(node.Spec.PodCIDRs) == 0 || n.ours[node.UID] {
@@ -415,8 +416,8 @@ func (n *nodeIPAM) watchOthers(ctx context.Context) {
 	}
 }
 
-// giver is who has written the podCIDRs of a Node, by its managed fields; empty if it was one of us, who have claimed
-// them before.
+// giver is the component that has written the podCIDRs of a Node, by its managed fields; empty if it was
+// fairlead-controller, which has claimed them before.
 func (n *nodeIPAM) giver(ctx context.Context, node *corev1.Node) (string, error) {
 	for _, p := range podCIDRs(node) {
 		u, err := n.client.Resource(api.ClaimResource).Get(ctx, nodecidr.Name(p), metav1.GetOptions{})

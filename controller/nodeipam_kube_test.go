@@ -25,7 +25,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// ipam is a config of NodeIPAM.
+// ipam is a NodeIPAM config.
 func ipam(cidrs ...string) api.NodeIPAM {
 	n := api.NodeIPAM{Enabled: true, MaskSizeIPv4: 24, MaskSizeIPv6: 64}
 	for _, c := range cidrs {
@@ -34,7 +34,7 @@ func ipam(cidrs ...string) api.NodeIPAM {
 	return n
 }
 
-// node makes a Node, which goes with the test.
+// node creates a Node, which is deleted with the test.
 func (c *cluster) node(name string, podCIDRs ...string) *corev1.Node {
 	c.t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: podCIDRs}}
@@ -114,7 +114,7 @@ func (c *cluster) event(node *corev1.Node, reason string, parts ...string) {
 	c.waits(func() string { return c.noEvent(node, reason, parts...) })
 }
 
-// noEvent says that there is no such Event, else nothing.
+// noEvent returns an error message if there is such an Event, else "".
 func (c *cluster) noEvent(node *corev1.Node, reason string, parts ...string) string {
 	list, err := c.s.Admin().CoreV1().Events("default").List(c.t.Context(), metav1.ListOptions{
 		FieldSelector: "involvedObject.uid=" + string(node.UID) + ",reason=" + reason})
@@ -131,7 +131,7 @@ func (c *cluster) noEvent(node *corev1.Node, reason string, parts ...string) str
 	return fmt.Sprintf("no Event %s about %s with %q: %q", reason, node.Name, parts, all)
 }
 
-// metric waits until the controller at url says a line.
+// metric waits until the controller at url serves a line.
 func (c *cluster) metric(url, line string) {
 	c.t.Helper()
 	c.waits(func() string {
@@ -203,7 +203,7 @@ func TestNodesGetPodCIDRs(t *testing.T) {
 		t.Errorf("%d claims, want two for each of three Nodes: %v", got, c.claims())
 	}
 
-	// Another CIDR serves who waits. Nodes keep what they have.
+	// Another CIDR serves the waiting Nodes. Nodes keep what they have.
 	stop()
 	cfg.ClusterCIDRs = append(cfg.ClusterCIDRs, netip.MustParsePrefix("10.71.0.0/16"))
 	url, stop = c.stoppable(cfg)
@@ -212,7 +212,7 @@ func TestNodesGetPodCIDRs(t *testing.T) {
 	c.has("n2", "10.70.2.0/24,fd00:70:0:1::/64")
 	c.metric(url, "fairlead_nodes_without_podcidr 0")
 
-	// A Node that goes gives back its own; another of its name is another.
+	// A deleted Node releases its podCIDRs; a new one of its name is another Node.
 	c.deleteNode(t.Context(), "n2")
 	c.waits(func() string {
 		if slices.ContainsFunc(c.claims(), func(p api.PodCIDRClaim) bool { return p.Spec.NodeUID == string(n2.UID) }) {
@@ -223,7 +223,7 @@ func TestNodesGetPodCIDRs(t *testing.T) {
 	c.node("n2")
 	c.has("n2", "10.70.2.0/24,fd00:70:0:1::/64")
 
-	// A range that leaves the config takes its object along.
+	// The object of a range that leaves the config is deleted.
 	stop()
 	_, stop = c.stoppable(ipam("10.71.0.0/16"))
 	defer stop()
@@ -235,7 +235,7 @@ func TestNodesGetPodCIDRs(t *testing.T) {
 		return ""
 	})
 
-	// So do all of them where NodeIPAM is switched off: who reads them would take them for what podCIDRs come from.
+	// So are all of them when NodeIPAM is disabled: readers would believe that podCIDRs are cut from them.
 	stop()
 	_, stop = c.stoppable(api.NodeIPAM{})
 	defer stop()
@@ -265,7 +265,7 @@ func TestFaultyPodCIDRsAreToldAndStay(t *testing.T) {
 	c.has("out", "10.99.0.0/24")
 }
 
-// What a controller has claimed before it died, the next one gives.
+// A block that a controller claimed before it died is assigned by the next one.
 func TestClaimedBlockIsGiven(t *testing.T) {
 	c := newCluster(t)
 	n := c.node("n")
@@ -285,7 +285,8 @@ func TestClaimedBlockIsGiven(t *testing.T) {
 	})
 }
 
-// kube-controller-manager's own allocator at the same time is named, and not fought: at first by what it does.
+// kube-controller-manager's allocator running at the same time is reported, and not fought: first detected by its
+// assignments.
 func TestOtherAllocator(t *testing.T) {
 	c := newCluster(t)
 	url, stop := c.stoppable(ipam("10.74.0.0/16"))
@@ -297,7 +298,7 @@ func TestOtherAllocator(t *testing.T) {
 	kcm, err := c.s.StartKCM(ctx, "--allocate-node-cidrs", "--cluster-cidr=10.74.0.0/16")
 	must(t, err)
 	defer kcm.Stop()
-	// Each may be the first for a Node; sooner or later the other one is, which does not claim.
+	// Each may be the first for a Node; sooner or later it is the other one, which does not claim.
 	var last *corev1.Node
 	for i := 0; last == nil; i++ {
 		n := c.node(fmt.Sprint("race", i))
@@ -307,7 +308,7 @@ func TestOtherAllocator(t *testing.T) {
 			}
 			return ""
 		})
-		// It may choose what the controller is about to claim for this Node: then nobody can tell whose it is.
+		// It may choose the block that the controller is about to claim for this Node: then its origin is ambiguous.
 		c.waits(func() string {
 			if slices.ContainsFunc(c.claims(), func(p api.PodCIDRClaim) bool { return p.Spec.PodCIDR == c.podCIDRs(n.Name) }) {
 				return ""
@@ -327,7 +328,7 @@ func TestOtherAllocator(t *testing.T) {
 	c.condition("10.74.0.0-16", api.RangeReady, api.ReasonOtherAllocatorActive)
 	kcm.Stop()
 	waits := c.node("waits")
-	// Each of these is told of in a pass that knows the Node before it. The second pass comes after the end of the first.
+	// Each of these is reported in a pass that knew the Node before. The second pass starts after the end of the first.
 	for i, outside := range []string{"10.98.0.0/24", "10.99.0.0/24"} {
 		c.event(c.node(fmt.Sprint("outside", i), outside), api.EventInvalidPodCIDR, outside)
 	}
@@ -345,9 +346,9 @@ func TestOtherAllocator(t *testing.T) {
 	})
 }
 
-// An allocator that is told to give podCIDRs is named before it gives any. When it is not told so any more, Nodes get
+// An allocator that is configured to assign podCIDRs is reported before it assigns any. When it is disabled, Nodes get
 // theirs.
-func TestOtherAllocatorIsToldTo(t *testing.T) {
+func TestOtherAllocatorIsConfigured(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, done := c.startIn(ctx, ipam("10.75.0.0/16"), func(context.Context) (string, error) { return "another", nil })
@@ -362,8 +363,8 @@ func TestOtherAllocatorIsToldTo(t *testing.T) {
 	c.condition("10.75.0.0-16", api.RangeReady, api.ReasonAvailable)
 }
 
-// Three controllers without a leader, each ended and started at random, give Nodes that come and go their podCIDRs:
-// none twice, and in the end each has one.
+// Three controllers without leader election, each stopped and started at random, assign podCIDRs to Nodes that come and
+// go: none twice, and in the end each Node has one.
 func TestNoPodCIDRTwice(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -384,9 +385,9 @@ func TestNoPodCIDRTwice(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 99))
 	alive := map[string]bool{"first": true}
 	c.node("first")
-	c.waits(func() string { return c.noneTwice() }) // they work
+	c.waits(func() string { return c.noneTwice() }) // they are running
 	for range 60 {
-		name := fmt.Sprint("n", random.Uint64()) // a new one's turn may be before one that is seen already
+		name := fmt.Sprint("n", random.Uint64()) // a new name may sort before one that is known already
 		c.node(name)
 		alive[name] = true
 		if random.IntN(4) == 0 {
@@ -400,7 +401,7 @@ func TestNoPodCIDRTwice(t *testing.T) {
 	c.waits(func() string { return c.noneTwice() })
 	cancel()
 	running.Wait()
-	// What is left over is put in order by one that may work in peace.
+	// The rest is cleaned up by one that runs undisturbed.
 	_, stop := c.stoppable(ipam("10.76.0.0/16", "fd00:76::/56"))
 	defer stop()
 	c.waits(func() string {
@@ -411,7 +412,7 @@ func TestNoPodCIDRTwice(t *testing.T) {
 	})
 }
 
-// noneTwice fails the test if two Nodes have one podCIDR. It returns which Nodes have none.
+// noneTwice fails the test if two Nodes have the same podCIDR. It returns which Nodes have none.
 func (c *cluster) noneTwice() (missing string) {
 	c.t.Helper()
 	list, err := c.s.Admin().CoreV1().Nodes().List(c.t.Context(), metav1.ListOptions{})
@@ -431,7 +432,7 @@ func (c *cluster) noneTwice() (missing string) {
 	return missing
 }
 
-// leaderless runs NodeIPAM until ctx ends, whoever else does.
+// leaderless runs NodeIPAM until ctx ends, without leader election.
 func (c *cluster) leaderless(ctx context.Context, cfg api.NodeIPAM) {
 	n, follow := c.nodeIPAM(cfg)
 	var running sync.WaitGroup
@@ -440,7 +441,7 @@ func (c *cluster) leaderless(ctx context.Context, cfg api.NodeIPAM) {
 	running.Wait()
 }
 
-// nodeIPAM is one that does nothing by itself.
+// nodeIPAM is one that does not run by itself.
 func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.Context)) {
 	client := c.client(c.token)
 	o := c.options(client)
@@ -456,15 +457,15 @@ func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.C
 	}
 }
 
-// A controller that slept does what it had planned, and another one worked meanwhile. What that one gave is not given
-// again.
-func TestSleeperGivesNothingTwice(t *testing.T) {
+// A suspended controller resumes and does what it had planned, although another one was active meanwhile. What that one
+// assigned is not assigned again.
+func TestSuspendedControllerAssignsNothingTwice(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.node("a"), c.node("b")
 	block := netip.MustParsePrefix("10.78.0.0/24")
 	sleeper, _ := c.nodeIPAM(ipam("10.78.0.0/16"))
 	waker, _ := c.nodeIPAM(ipam("10.78.0.0/16"))
-	// The sleeper has not heard of a, and the waker dies before it comes to b.
+	// The suspended one has not seen a, and the active one dies before it gets to b.
 	plan := func(n *corev1.Node) nodecidr.Assignment {
 		p, err := nodecidr.Make(nodecidr.Facts{Ranges: sleeper.cutFrom(),
 			Nodes: []nodecidr.Node{{Name: n.Name, UID: string(n.UID)}}})
@@ -482,7 +483,8 @@ func TestSleeperGivesNothingTwice(t *testing.T) {
 	c.has("a", block.String())
 	c.has("b", "")
 
-	// One that slept between claim and Node is late, too: for a Node that has one, and for another of the same name.
+	// One that was suspended between claim and Node is late, too: for a Node that has one, and for another of the same
+	// name.
 	planned.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.78.9.0/24")}
 	late := planned
 	late.Node, late.UID = a.Name, string(a.UID)
@@ -499,7 +501,7 @@ func TestSleeperGivesNothingTwice(t *testing.T) {
 	c.has("b", "")
 }
 
-// One of two works. When it is gone without a word, the other one does.
+// One of two is the leader. When it is killed, the other one takes over.
 func TestLeaderIsSucceeded(t *testing.T) {
 	c := newCluster(t)
 	first, stop := c.stoppable(ipam("10.77.0.0/16"))
@@ -517,7 +519,7 @@ func TestLeaderIsSucceeded(t *testing.T) {
 	c.metric(second, "fairlead_nodes_assigned_podcidrs_total 1")
 }
 
-// A new leader knows all podCIDRs that Nodes have, however many Nodes there are: it reads them in several lists.
+// A new leader knows all podCIDRs that Nodes have, however many Nodes there are: it reads them in several pages.
 func TestKubeAllPodCIDRsAreRead(t *testing.T) {
 	const many = 2*nodesAtOnce + 1
 	c := newCluster(t)

@@ -23,9 +23,9 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// This file is what NodeIPAM says: the status of ranges, and Events about Nodes.
+// This file has what NodeIPAM reports: the status of ranges, and Events about Nodes.
 
-// writeRange writes what the object of a range does not say yet.
+// writeRange updates the object of a range if it differs.
 func (n *nodeIPAM) writeRange(ctx context.Context, u nodecidr.Usage) error {
 	name := nodecidr.Name(u.Range.Cluster)
 	spec := api.PodCIDRRangeSpec{ClusterCIDR: u.Range.Cluster.String(), NodeMask: u.Range.Mask}
@@ -51,7 +51,7 @@ func (n *nodeIPAM) writeRange(ctx context.Context, u nodecidr.Usage) error {
 	return err
 }
 
-// makeRange makes the object of a range; one that has another spec goes first.
+// makeRange creates the object of a range; one with another spec is deleted first.
 func (n *nodeIPAM) makeRange(ctx context.Context, name string, spec api.PodCIDRRangeSpec, had *api.PodCIDRRange) error {
 	if had != nil {
 		return n.client.Resource(api.RangeResource).Delete(ctx, name, metav1.DeleteOptions{
@@ -68,7 +68,7 @@ func (n *nodeIPAM) makeRange(ctx context.Context, name string, spec api.PodCIDRR
 	return err
 }
 
-// removeRanges removes the objects of ranges that the config does not have any more.
+// removeRanges deletes the objects of ranges that the config does not have any more.
 func (n *nodeIPAM) removeRanges(ctx context.Context) {
 	for _, r := range listOf[api.PodCIDRRange](n.ranges) {
 		if slices.ContainsFunc(n.cfg.ClusterCIDRs, func(c netip.Prefix) bool { return nodecidr.Name(c) == r.Name }) {
@@ -82,12 +82,12 @@ func (n *nodeIPAM) removeRanges(ctx context.Context) {
 	}
 }
 
-// forgetRanges removes the objects of ranges that a NodeIPAM of before has left: they say that podCIDRs are cut from
+// forgetRanges deletes the objects of ranges that an earlier NodeIPAM has left: they claim that podCIDRs are cut from
 // them.
 func forgetRanges(ctx context.Context, o Options) {
 	for {
 		err := o.Client.Resource(api.RangeResource).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-		if err == nil || apierrors.IsNotFound(err) { // nobody has installed the CustomResourceDefinition
+		if err == nil || apierrors.IsNotFound(err) { // the CustomResourceDefinition is not installed
 			return
 		}
 		if ctx.Err() == nil {
@@ -139,7 +139,7 @@ func (n *nodeIPAM) report(p nodecidr.Plan) {
 	}
 }
 
-// warn says something of a Node, if it has not been said lately.
+// warn writes an Event about a Node, unless it was written recently.
 func (n *nodeIPAM) warn(node string, uid types.UID, reason, text string) {
 	key := string(uid) + reason + text
 	if _, reported := n.reported[key]; reported {

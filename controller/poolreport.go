@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// warning says when a pool is called filling.
+// warning says when a pool counts as filling.
 type warning struct {
 	percent int // of its addresses in use
 	grows   growth
@@ -56,7 +56,7 @@ func report(pools []*api.IPPool, allocations []*api.IPAllocation, others pool.Ot
 	return out
 }
 
-// held is who holds what.
+// held is which addresses are in use.
 type held struct {
 	of map[string]holding // by pool
 	// addresses are those held in each scope, sorted.
@@ -88,7 +88,7 @@ func count(allocations []*api.IPAllocation) held {
 	return h
 }
 
-// freeMap is the largest spans of free addresses, in their order.
+// freeMap is the largest spans of free addresses, sorted.
 func freeMap(p pool.Pool, used []netip.Addr) []string {
 	var out []string
 	for _, s := range pool.Largest(p.Without(used), api.PoolFreeMapMost) {
@@ -97,10 +97,10 @@ func freeMap(p pool.Pool, used []netip.Addr) []string {
 	return out
 }
 
-// poolState is what a pool's conditions are made of.
+// poolState is the input of a pool's conditions.
 type poolState struct {
 	name     string
-	wrong    error // why it can't be read
+	wrong    error // why it is invalid
 	held     holding
 	total    int64
 	overlaps []pool.Overlap
@@ -131,7 +131,7 @@ func (s poolState) conditions() []metav1.Condition {
 	return append(out, ready)
 }
 
-// exhausted tells that no address can be given. What cools is given early then.
+// exhausted reports whether no address is free. Addresses that are cooling are then allocated early.
 func (s poolState) exhausted() bool { return s.total > 0 && s.held.used-s.held.cooling >= s.total }
 
 func (s poolState) exhaustedText() string {
@@ -142,7 +142,7 @@ func (s poolState) exhaustedText() string {
 	return text + ". Extend spec.ipRanges, or delete pods that use the pool"
 }
 
-// filling tells that so much is in use that somebody should know.
+// filling reports whether so much is in use that an administrator should know.
 func (s poolState) filling() bool {
 	return s.total > 0 && float64(s.held.used)*100 >= float64(s.percent)*float64(s.total)
 }
@@ -155,7 +155,7 @@ func (s poolState) fillingText() string {
 	return text + ". Extend spec.ipRanges"
 }
 
-// maxOverlaps is how many overlaps are reported: the API server takes 32 KiB, people less.
+// maxOverlaps is how many overlaps are reported: the API server accepts 32 KiB, readers less.
 const maxOverlaps = 5
 
 func (s poolState) overlapText() string {
@@ -174,7 +174,7 @@ func (s poolState) overlapText() string {
 	return strings.Join(texts, "; ")
 }
 
-// condition has a message only where it is true.
+// condition has a message only if it is true.
 func condition(kind string, is bool, yes, no, message string) metav1.Condition {
 	if is {
 		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: yes, Message: message}

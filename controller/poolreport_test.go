@@ -28,8 +28,7 @@ func held1(pool, addr string, phase api.AllocationPhase) *api.IPAllocation {
 		Spec: api.IPAllocationSpec{Address: addr, Pool: pool, Phase: phase}}
 }
 
-// said is a status in one line: usage, free map, then the conditions that are not as
-// in a pool where all is well.
+// said is a status in one line: usage, free map, then the conditions that differ from those of a healthy pool.
 func said(s api.IPPoolStatus) string {
 	out := fmt.Sprintf("%d/%d %v", s.Usage.Used, s.Usage.Total, s.FreeMap)
 	for _, c := range s.Conditions {
@@ -125,7 +124,7 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// A pool in pieces has a free map that fits.
+// A fragmented pool has a free map within the limit.
 func TestFreeMapHasALimit(t *testing.T) {
 	var allocations []*api.IPAllocation
 	for i := range 120 {

@@ -22,9 +22,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocator"
 )
 
-// poolStatus keeps usage, conditions and free map of each IPPool, keeps a deleted
-// pool until nobody holds an address of it, and removes allocations whose time is
-// over. It writes what differs from what it has read, and nothing more.
+// poolStatus maintains usage, conditions and free map of each IPPool, keeps a deleted pool until no address of it is in
+// use, and removes expired allocations. It writes only what differs from what it has read.
 type poolStatus struct {
 	client      dynamic.ResourceInterface
 	allocations dynamic.ResourceInterface
@@ -37,7 +36,7 @@ type poolStatus struct {
 	log         logr.Logger
 }
 
-// run works until ctx ends. A pass writes each pool once at most.
+// run runs passes until ctx ends. A pass writes each pool once at most.
 func (s *poolStatus) run(ctx context.Context) {
 	for {
 		if s.world.synced() {
@@ -62,7 +61,7 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	return true
 }
 
-// pass does once what is to be done. What failed is done by the next one.
+// pass makes one pass. What failed is retried by the next one.
 func (s *poolStatus) pass(ctx context.Context) {
 	pools, allocations := listOf[api.IPPool](s.world.pools), listOf[api.IPAllocation](s.world.allocations)
 	reports := report(pools, allocations, s.world.others(), s.warning)
@@ -76,8 +75,7 @@ func (s *poolStatus) pass(ctx context.Context) {
 	s.sweep(ctx, allocations)
 }
 
-// passing tells that an error is the other side of somebody else's change, which is
-// on its way to us.
+// passing reports whether an error is due to a concurrent change, which the informers will deliver.
 func passing(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
 
 func listOf[T any](store interface{ List() []any }) []*T {
@@ -90,7 +88,7 @@ func listOf[T any](store interface{ List() []any }) []*T {
 	return out
 }
 
-// write writes what a pool's object does not say yet: its finalizer, else its status.
+// write updates a pool's object if it differs: its finalizer, else its status.
 func (s *poolStatus) write(ctx context.Context, p *api.IPPool, now api.IPPoolStatus) error {
 	kept := slices.Contains(p.Finalizers, api.PoolFinalizer)
 	switch {
@@ -143,7 +141,7 @@ func (s *poolStatus) patch(ctx context.Context, p *api.IPPool, change map[string
 	return nil
 }
 
-// logChange tells when a condition has changed; of a fault, in an Event of the pool as well.
+// logChange logs changes of conditions; a fault is also an Event of the pool.
 func (s *poolStatus) logChange(p *api.IPPool, now api.IPPoolStatus) {
 	for _, c := range now.Conditions {
 		same := func(b metav1.Condition) bool { return b.Type == c.Type && b.Status == c.Status && b.Reason == c.Reason }
@@ -160,8 +158,7 @@ func (s *poolStatus) logChange(p *api.IPPool, now api.IPPoolStatus) {
 // sweepMost bounds how many allocations a pass removes.
 const sweepMost = 100
 
-// sweep removes allocations that nobody has any more and whose time is over, so that
-// they do not count as used.
+// sweep removes expired allocations without an owner, so that they do not count as used.
 func (s *poolStatus) sweep(ctx context.Context, allocations []*api.IPAllocation) {
 	n := 0
 	slices.SortFunc(allocations, func(a, b *api.IPAllocation) int { return strings.Compare(a.Name, b.Name) })

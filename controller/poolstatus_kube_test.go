@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// patience is how long something may take that takes a second or two on an idle machine.
+// patience is the timeout for something that takes a second or two on an idle machine.
 const patience = time.Minute
 
 type cluster struct {
@@ -61,7 +61,7 @@ type cluster struct {
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	s := shared.Get(t)
-	// With what the controller may read of KubeVirt, which is not there.
+	// With the read access to KubeVirt, which is not installed.
 	all, _, err := chart.Template("../build/charts/fairlead", "kube-system", "rbac.kubevirt=true")
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func (c *cluster) client(token string) dynamic.Interface {
 	return client
 }
 
-// start starts a controller with the rights that are shipped, and returns where it serves.
+// start starts a controller with the shipped RBAC rules, and returns where it serves.
 func (c *cluster) start(ipam api.NodeIPAM) (url string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -205,7 +205,7 @@ func (c *cluster) get(name string) (api.IPPool, error) {
 	return p, err
 }
 
-// until waits until a pool says so.
+// until waits until a pool has that status.
 func (c *cluster) until(name, want string) api.IPPool {
 	c.t.Helper()
 	var line string
@@ -264,7 +264,7 @@ func TestKubePools(t *testing.T) {
 	}
 }
 
-// A pool's status follows what its pods hold, and what Antrea wrote there stays.
+// A pool's status follows what its pods hold, and what Antrea wrote there is preserved.
 func checkStatus(t *testing.T, c *cluster) {
 	p := poolOf("small", "10.2.0.1", "10.2.0.3")
 	c.create(p)
@@ -282,7 +282,7 @@ func checkStatus(t *testing.T, c *cluster) {
 	c.untilEvent("small", "PoolExhausted", "3 of 3 addresses are in use. Extend spec.ipRanges")
 	c.untilEvent("small", "PoolFilling", "3 of 3 addresses are in use, 80 percent or more")
 	c.release(a, "b")
-	// What has cooled is free again, though nobody asks for it.
+	// What has cooled is free again, even if no pod needs it.
 	got := c.until("small", "2/3 [10.2.0.")
 	if string(got.Status.IPAddresses) != `[{"ipAddress":"10.2.0.1","phase":"Allocated"}]` {
 		t.Errorf("status.ipAddresses is %s", got.Status.IPAddresses)
@@ -314,7 +314,7 @@ func (c *cluster) fetch(url string) string {
 	return string(body)
 }
 
-// untilEvent waits until there is a Warning about a pool with this reason, whose message begins so.
+// untilEvent waits for a Warning about a pool with this reason, whose message begins so.
 func (c *cluster) untilEvent(pool, reason, message string) {
 	c.t.Helper()
 	list := &corev1.EventList{}
@@ -332,7 +332,7 @@ func (c *cluster) untilEvent(pool, reason, message string) {
 	c.t.Errorf("no Event %s of pool %s says %q: %+v", reason, pool, message, list.Items)
 }
 
-// What is wrong with a pool it says itself, with names, and when it is mended no more.
+// A pool's conditions report what is wrong with it, with names, until it is repaired.
 func checkConditions(t *testing.T, c *cluster) {
 	node := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node",
 		"metadata": map[string]any{"name": "n9"}, "spec": map[string]any{"podCIDR": "10.2.30.0/24", "podCIDRs": []any{"10.2.30.0/24"}}}}
@@ -352,8 +352,8 @@ func checkConditions(t *testing.T, c *cluster) {
 	c.until("cond-a", "0/9 [10.2.20.1-10.2.20.9]; Overlapping Overlap: pool cond-a has address 10.2.20.9, and so has IPPool cond-b")
 	c.until("cond-b", "0/12 [10.2.20.9-10.2.20.20]; Overlapping Overlap: pool cond-b has address 10.2.20.9, and so has IPPool cond-a")
 	c.until("cond-pods", "0/3 [10.2.30.7-10.2.30.9]; Overlapping Overlap: pool cond-pods has address 10.2.30.7, and so has the podCIDR 10.2.30.0/24 of node n9")
-	mended := []byte(`{"spec": {"excludes": ["10.2.20.9"]}}`)
-	if _, err := c.pools().Patch(t.Context(), "cond-b", types.MergePatchType, mended, metav1.PatchOptions{}); err != nil {
+	repaired := []byte(`{"spec": {"excludes": ["10.2.20.9"]}}`)
+	if _, err := c.pools().Patch(t.Context(), "cond-b", types.MergePatchType, repaired, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := said(c.until("cond-b", "0/11 [10.2.20.10-10.2.20.20]").Status); strings.Contains(got, "Overlap") {
@@ -381,7 +381,7 @@ func (c *cluster) untilGone(name string) {
 	}
 }
 
-// A deleted pool is there until nobody holds an address of it.
+// A deleted pool remains until no address of it is in use.
 func checkDeleted(t *testing.T, c *cluster) {
 	p := poolOf("deleted", "10.2.40.1", "10.2.40.1")
 	c.create(p)
@@ -398,8 +398,7 @@ func checkDeleted(t *testing.T, c *cluster) {
 	c.untilGone("deleted")
 }
 
-// However much happens, a pool is written once a second; and when nothing does, not at
-// all, also by two controllers.
+// Whatever happens, a pool is written at most once a second; and not at all without changes, also by two controllers.
 func checkSeldom(t *testing.T, c *cluster) {
 	p := poolOf("busy", "10.2.50.1", "10.2.50.99")
 	c.create(p)
@@ -434,7 +433,7 @@ func checkSeldom(t *testing.T, c *cluster) {
 	}
 	c.until("busy", "0/99 [10.2.50.1-10.2.50.99]")
 	c.start(api.NodeIPAM{}) // a second one
-	// What it had to write it has written after its first look, which nothing tells of.
+	// It has written what it had to after its first pass, which cannot be observed.
 	time.Sleep(10 * short().Pass)
 	before := c.until("busy", "0/99")
 	time.Sleep(10 * short().PassAtLeast)

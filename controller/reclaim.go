@@ -24,8 +24,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// reclaimer gives back what owners on nodes hold that are deleted or fenced. Its rules are package reclaim's. The
-// cache, which may be old, only tells where to look. Each of the two looks is at what the API server says just then.
+// reclaimer reclaims what owners on deleted or fenced nodes hold, by the rules of package reclaim. The cache, which may
+// be stale, only says which nodes to check. Each of the two checks reads the API server.
 type reclaimer struct {
 	cfg    api.Reclaim
 	client kubernetes.Interface
@@ -33,7 +33,7 @@ type reclaimer struct {
 	world  *world
 	news   <-chan struct{}
 	events record.EventRecorder
-	// clock is the time since the process began, whatever is done to the machine's clock.
+	// clock is the time since the process started, whatever is done to the machine's clock.
 	clock   func() time.Duration
 	metrics *reclaimMetrics
 	every   api.ControllerIntervals
@@ -47,14 +47,14 @@ type reclaimer struct {
 	reported map[string]time.Duration
 }
 
-// lostNode is what is known of one.
+// lostNode is the state of one such node.
 type lostNode struct {
 	looks reclaim.Looks
-	asked time.Duration // when the API server was, 0 for never
+	asked time.Duration // when the API server was last read for it, 0 for never
 	kept  map[string]int
 }
 
-// Requests to the API server are bounded: nodes that are asked about in a pass, and addresses that are freed in one.
+// Requests to the API server are bounded: nodes checked in a pass, and addresses reclaimed in one.
 const (
 	nodesInPass = 20
 	freesInPass = 50
@@ -68,7 +68,7 @@ func newReclaimer(o Options, w *world, events record.EventRecorder, m *metrics) 
 		metrics: newReclaimMetrics(m.registry), log: o.Log.WithName("reclaim")}
 }
 
-// run works until ctx ends.
+// run runs passes until ctx ends.
 func (r *reclaimer) run(ctx context.Context) {
 	r.begin()
 	for {
@@ -81,12 +81,12 @@ func (r *reclaimer) run(ctx context.Context) {
 	}
 }
 
-// begin forgets what was known as an earlier leader.
+// begin drops what was known as an earlier leader.
 func (r *reclaimer) begin() {
 	r.lost, r.reported = map[string]*lostNode{}, map[string]time.Duration{}
 }
 
-// pass looks once at what may be lost.
+// pass checks once what may be lost.
 func (r *reclaimer) pass(ctx context.Context) {
 	of := map[string][]reclaim.Suspect{}
 	nodes := clusterNodes(listOf[corev1.Node](r.world.nodes))
@@ -123,7 +123,7 @@ func clusterNode(n *corev1.Node) reclaim.ClusterNode {
 		})}
 }
 
-// inTurn are some of the lost nodes, first those that were not asked about for the longest time.
+// inTurn are some of the lost nodes, those checked longest ago first.
 func (r *reclaimer) inTurn() []string {
 	names := slices.SortedFunc(maps.Keys(r.lost), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.lost[a].asked, r.lost[b].asked), cmp.Compare(a, b))
@@ -131,23 +131,23 @@ func (r *reclaimer) inTurn() []string {
 	return names[:min(len(names), nodesInPass)]
 }
 
-// Why an address is kept though its node may be lost.
+// Why an address is kept although its node may be lost.
 const (
 	keptGrace   = "grace"   // the grace period is not over, or it is not its turn
-	keptPod     = "pod"     // its Pod is there
-	keptNode    = "node"    // its Node is back, or says that it is ready
+	keptPod     = "pod"     // its Pod exists
+	keptNode    = "node"    // its Node is back, or is Ready
 	keptUnknown = "unknown" // the API server did not answer
-	keptChanged = "changed" // somebody has changed the allocation
+	keptChanged = "changed" // the allocation was changed concurrently
 )
 
-// look asks the API server about one node, and frees what looks lost for the second time, at most so many. It returns
-// how many it freed.
+// look checks one node in the API server, and reclaims what is lost at the second check, at most so many. It returns
+// how many it reclaimed.
 func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Suspect, most int) (freed int) {
 	n := r.lost[name]
 	n.asked, n.kept = max(r.clock(), 1), map[string]int{}
 	now, pods, err := r.evidence(ctx, name)
 	if err != nil {
-		n.looks, n.kept[keptUnknown] = reclaim.Looks{}, len(suspects) // it may have been well in between
+		n.looks, n.kept[keptUnknown] = reclaim.Looks{}, len(suspects) // it may have been alive in between
 		r.report(name, "cannot determine whether a node is lost, keeping its addresses", "reason", err.Error())
 		return 0
 	}
@@ -177,7 +177,7 @@ func (r *reclaimer) look(ctx context.Context, name string, suspects []reclaim.Su
 	return freed
 }
 
-// free frees one address if nobody has changed its allocation since it was looked at, or says why it is kept.
+// free releases one address if its allocation has not changed since it was checked, or returns why it is kept.
 func (r *reclaimer) free(ctx context.Context, s reclaim.Suspect) (kept string) {
 	a, err := r.store.Get(ctx, s.Name)
 	if err == nil && (a.UID != s.UID || a.ResourceVersion != s.ResourceVersion) {
@@ -196,7 +196,7 @@ func (r *reclaimer) free(ctx context.Context, s reclaim.Suspect) (kept string) {
 	return ""
 }
 
-// evidence is what the API server says of a node and its Pods now, and not some time ago.
+// evidence is the current state of a node and its Pods in the API, not a cached one.
 func (r *reclaimer) evidence(ctx context.Context, name string) (reclaim.ClusterNode, []reclaim.Pod, error) {
 	node := reclaim.ClusterNode{}
 	n, err := r.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -209,7 +209,7 @@ func (r *reclaimer) evidence(ctx context.Context, name string) (reclaim.ClusterN
 	if node.Lost() == "" {
 		return node, nil, nil
 	}
-	// Without a resourceVersion the API server gives the latest.
+	// Without a resourceVersion the API server returns the latest state.
 	list, err := r.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
 	if err != nil {
@@ -224,8 +224,8 @@ func (r *reclaimer) evidence(ctx context.Context, name string) (reclaim.ClusterN
 	return node, pods, nil
 }
 
-// freed tells that an address was given back: in the log, a metric and an Event on the Pod, or on the IPPool where the
-// owner was none.
+// freed reports that an address was reclaimed: in the log, a metric and an Event on the Pod, or on the IPPool if the
+// owner was not a pod.
 func (r *reclaimer) freed(s reclaim.Suspect, node reclaim.ClusterNode) {
 	o := s.Spec.Owner
 	r.metrics.freed(node)
@@ -239,7 +239,7 @@ func (r *reclaimer) freed(s reclaim.Suspect, node reclaim.ClusterNode) {
 		"container %s on node %s, but %s: it is reclaimed", s.Spec.Address, s.Spec.Pool, o.ContainerID, o.Node, s.Why)
 }
 
-// report logs what keeps a node's addresses, and not again for a while.
+// report logs what keeps a node's addresses, rate limited.
 func (r *reclaimer) report(node, message string, more ...any) {
 	maps.DeleteFunc(r.reported, func(_ string, at time.Duration) bool { return r.clock()-at > tellAgain })
 	if _, reported := r.reported[node+message]; reported {
@@ -249,7 +249,7 @@ func (r *reclaimer) report(node, message string, more ...any) {
 	r.log.Info(message, append([]any{"node", node}, more...)...)
 }
 
-// reclaimMetrics is what /metrics says of it.
+// reclaimMetrics are the metrics of reclaiming.
 type reclaimMetrics struct {
 	reclaimed *prometheus.CounterVec
 	kept      *prometheus.GaugeVec
@@ -278,7 +278,7 @@ func (m *reclaimMetrics) freed(node reclaim.ClusterNode) {
 	m.reclaimed.WithLabelValues(why).Inc()
 }
 
-// set replaces what is said of lost nodes.
+// set updates the metrics of lost nodes.
 func (m *reclaimMetrics) set(lost map[string]*lostNode) {
 	kept := map[string]int{}
 	for _, n := range lost {

@@ -25,16 +25,16 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// wire is a way to the API server. What it does is decided when a request goes over it.
+// wire is a connection to the API server whose behaviour is decided per request.
 type wire struct {
 	next http.RoundTripper
 
 	mu sync.Mutex
-	// cut are resources of which nothing is heard any more: no list, and no word of a watch.
+	// cut are resources that are cut off: no list, and no event of a watch.
 	cut map[string]bool
-	// before, if there is one, is called before each request that is no watch. Its error is the answer.
+	// before, if set, is called before each request other than a watch. Its error is the response.
 	before func(*http.Request) error
-	// after, if there is one, is called when the API server has done the request. Its error is the answer.
+	// after, if set, is called after the API server has executed the request. Its error is the response.
 	after func(*http.Request) error
 	// moved is closed when cut changes.
 	moved chan struct{}
@@ -88,7 +88,7 @@ func (w *wire) wait(ctx context.Context, path string) error {
 	}
 }
 
-// set cuts resources, and mends all others.
+// set cuts these resources, and restores all others.
 func (w *wire) set(cut ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,7 +107,7 @@ func (w *wire) interfere(before, after func(*http.Request) error) {
 	w.before, w.after = before, after
 }
 
-// cutBody is what is read of a watch.
+// cutBody is the body of a watch.
 type cutBody struct {
 	io.ReadCloser
 	wait func() error
@@ -121,10 +121,10 @@ func (b *cutBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// grace is that of the tests. Their clock is set, so it costs nothing.
+// grace is the grace period of the tests. Their clock is simulated, so it takes no time.
 const grace = time.Minute
 
-// stepper is a reclaimer, with the rights that are shipped, that does nothing by itself.
+// stepper is a reclaimer, with the shipped RBAC rules, that does not run by itself.
 type stepper struct {
 	*reclaimer
 	c      *cluster
@@ -133,11 +133,11 @@ type stepper struct {
 	now    time.Duration
 	sweep  *poolStatus
 	count  int // of Events
-	// killAt: the process is killed so many requests from now; 0 for never.
+	// killAt: the process is killed after so many more requests; 0 for never.
 	killAt int
 }
 
-// stepper makes one, which ends with the test.
+// stepper creates one, which ends with the test.
 func (c *cluster) stepper() *stepper {
 	c.t.Helper()
 	s := &stepper{c: c, wire: &wire{moved: make(chan struct{})}, events: record.NewFakeRecorder(1000)}
@@ -180,7 +180,7 @@ func (s *stepper) hear(resources ...string) {
 	}
 }
 
-// unheard says what the cache has not heard of a resource.
+// unheard returns what the cache is missing of a resource.
 func (s *stepper) unheard(resource string) string {
 	s.c.t.Helper()
 	want, got := map[string]string{}, map[string]string{}
@@ -207,7 +207,7 @@ func (s *stepper) unheard(resource string) string {
 	return ""
 }
 
-// look hears what there is, and looks once, later after the last time.
+// look waits for the cache, and checks once, later after the last time.
 func (s *stepper) look(later time.Duration) {
 	s.c.t.Helper()
 	s.hear()
@@ -215,7 +215,7 @@ func (s *stepper) look(later time.Duration) {
 	s.pass(s.c.t.Context())
 }
 
-// all are all allocations, by an administrator.
+// all are all allocations, read by an administrator.
 func (c *cluster) all() []api.IPAllocation {
 	c.t.Helper()
 	list, err := allocation.NewKubernetes(c.admin).List(c.t.Context(), allocation.Filter{})
@@ -235,7 +235,7 @@ func (c *cluster) holders() string {
 	return strings.Join(out, ", ")
 }
 
-// hold makes an allocation. The container is named like the pod, and its UID is pod's, where there is a pod.
+// hold creates an allocation. The container is named like the pod, and its UID is pod's, if there is a pod.
 func (c *cluster) hold(ip, node, container string, pod *corev1.Pod) api.IPAllocation {
 	c.t.Helper()
 	o := api.AllocationOwner{ContainerID: container, IfName: "eth0", Network: "net", Node: node}
@@ -249,7 +249,7 @@ func (c *cluster) hold(ip, node, container string, pod *corev1.Pod) api.IPAlloca
 	return a
 }
 
-// podOn makes a Pod on a node.
+// podOn creates a Pod on a node.
 func (c *cluster) podOn(name, node string) *corev1.Pod {
 	c.t.Helper()
 	p, err := c.s.Admin().CoreV1().Pods("default").Create(c.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -277,7 +277,7 @@ func (c *cluster) ready(name string, is corev1.ConditionStatus) {
 	must(c.t, err)
 }
 
-// fence writes or removes the taint.
+// fence adds or removes the taint.
 func (c *cluster) fence(name string, is bool) {
 	c.t.Helper()
 	n, err := c.s.Admin().CoreV1().Nodes().Get(c.t.Context(), name, metav1.GetOptions{})

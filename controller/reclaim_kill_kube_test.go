@@ -41,7 +41,7 @@ func controlForEver(where string) {
 	os.Exit(1)
 }
 
-// child starts a controller of its own process.
+// child starts a controller in a process of its own.
 func (c *cluster) child() *exec.Cmd {
 	c.t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -55,7 +55,7 @@ func (c *cluster) child() *exec.Cmd {
 func (c *cluster) kill(cmd *exec.Cmd) {
 	c.t.Helper()
 	must(c.t, cmd.Process.Kill())
-	cmd.Wait() // it was killed, and says so
+	cmd.Wait() // the error is that it was killed
 	leases := c.s.Admin().CoordinationV1().Leases(metav1.NamespaceSystem)
 	err := leases.Delete(c.t.Context(), leaseName, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -63,8 +63,8 @@ func (c *cluster) kill(cmd *exec.Cmd) {
 	}
 }
 
-// Whenever the controller is killed, and whoever leads next: what lives keeps its address, and what is lost is freed in
-// the end.
+// Whenever the controller is killed, and whichever leads next: running pods keep their addresses, and lost addresses
+// are reclaimed in the end.
 func TestKubeReclaimKilled(t *testing.T) {
 	c := newCluster(t)
 	c.empty(t)
@@ -104,7 +104,7 @@ func TestKubeReclaimKilled(t *testing.T) {
 		c.deleteNode(t.Context(), node)
 		child := c.child()
 		before := stays("before")
-		// It is killed while it frees: soon after the first address is free, or before.
+		// It is killed while it reclaims: soon after the first address is free, or before.
 		until := time.Now().Add(time.Duration(1000+random.IntN(9000)) * time.Millisecond)
 		for time.Now().Before(until) && stays("while a controller works") == before {
 			time.Sleep(time.Millisecond)

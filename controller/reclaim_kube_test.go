@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// The cases in which an address may look free. What a node's agent decides, and not the controller, is in test/pools:
-// docs/reclaim.md lists which test has which case.
+// The cases in which an address may appear to be free. What a node's agent decides, and not the controller, is tested
+// in test/pools: docs/reclaim.md lists which test has which case.
 func TestKubeReclaim(t *testing.T) {
 	c := newCluster(t)
 	c.empty(t)
@@ -34,13 +34,13 @@ func TestKubeReclaim(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			one := &cluster{t, c.admin, c.token, c.s, ""}
 			t.Cleanup(func() { one.empty(t) })
-			one.node("anchor") // a cluster without Nodes is another matter
+			one.node("anchor") // a cluster without Nodes is a special case
 			test.run(one, one.stepper())
 		})
 	}
 }
 
-// is wants the holders to be these.
+// is checks the holders.
 func (c *cluster) is(when, want string) {
 	c.t.Helper()
 	if got := c.holders(); got != want {
@@ -126,7 +126,7 @@ func outOfService(c *cluster, s *stepper) {
 	c.is("tainted and not ready", "")
 }
 
-// A Pod's name is anybody's. The new one's address is its own, and the old one's does not stay because of it.
+// A Pod's name does not identify it. The new one's address is its own, and the old one's does not stay because of it.
 func sameName(c *cluster, s *stepper) {
 	c.node("gone")
 	c.hold("10.2.0.1", "gone", "old", c.podOn("db-0", "gone"))
@@ -136,7 +136,7 @@ func sameName(c *cluster, s *stepper) {
 	c.hold("10.2.0.2", "anchor", "new", c.podOn("db-0", "anchor"))
 	s.look(grace)
 	c.is("while a Pod of that name runs elsewhere", "10.2.0.2 new")
-	// The Node is there again, with another UID, and so is a Pod of that name.
+	// The Node exists again, with another UID, and so does a Pod of that name.
 	c.hold("10.2.0.3", "gone", "old", nil)
 	c.deletePod("db-0")
 	c.node("gone")
@@ -253,7 +253,7 @@ func changedBetween(c *cluster, s *stepper) {
 	a := c.hold("10.2.0.1", "n", "a", nil)
 	c.deleteNode(c.t.Context(), "n")
 	s.look(0)
-	// The last instant: after all has been read.
+	// The last moment: after everything has been read.
 	s.wire.interfere(func(r *http.Request) error {
 		if r.Method != http.MethodDelete && r.Method != http.MethodPut {
 			return nil
@@ -290,7 +290,7 @@ func reservedStays(c *cluster, s *stepper) {
 	}
 }
 
-// What one controller has seen another one does not believe.
+// What one controller has observed does not count for another one.
 func restarted(c *cluster, s *stepper) {
 	c.node("n")
 	c.hold("10.2.0.1", "n", "a", nil)
@@ -305,7 +305,7 @@ func restarted(c *cluster, s *stepper) {
 	c.is("the next one has", "")
 }
 
-// Kubelets give static pods their own UID; what the API server has is a mirror of them.
+// Kubelets give static pods their own UID; the API server has mirror Pods.
 func staticPod(c *cluster, s *stepper) {
 	c.node("off")
 	mirror := c.podOn("static", "off")
@@ -324,7 +324,7 @@ func staticPod(c *cluster, s *stepper) {
 	c.is("its mirror is gone", "")
 }
 
-// Many nodes at once take their turn, and what one pass does is bounded.
+// Many nodes at once take turns, and the work of one pass is bounded.
 func manyLost(c *cluster, s *stepper) {
 	for n := range nodesInPass + 5 {
 		for i := range 4 {
@@ -346,7 +346,7 @@ func manyLost(c *cluster, s *stepper) {
 	}
 }
 
-// A whole controller, with its own clock and the rights that are shipped: it says what it did.
+// A whole controller, with its own clock and the shipped RBAC rules: it reports what it did.
 func TestKubeReclaimRuns(t *testing.T) {
 	c := newCluster(t)
 	c.empty(t)

@@ -27,17 +27,16 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// keptCooling is how long an address is not handed out that was kept and is kept no longer.
+// keptCooling is how long an address whose reservation has ended is not allocated.
 const keptCooling = allocator.DefaultCooling
 
-// statefulSets keeps addresses for the pods of StatefulSets that ask for IPPools: one of
-// each family for each ordinal, made when the set appears and freed with it. What there
-// is already is looked up in the API before anything is made, so a controller that was
-// killed between two writes is succeeded by one that goes on. Should two make an
-// address for one ordinal at the same time, allocation.Standing says which is freed.
-// Agents make what is not there yet when they add a pod: it is counted as made here.
+// statefulSets reserves addresses for the pods of StatefulSets that ask for IPPools: one of each family for each
+// ordinal, reserved when the set appears and released with it. Existing reservations are read from the API before any
+// is created, so the successor of a controller that was killed between two writes continues. Should two reserve an
+// address for one ordinal at the same time, allocation.Standing decides which is released. Agents create missing
+// reservations when they add a pod: those count as if created here.
 //
-// It also ends what is kept for others than StatefulSets when they are gone: see keepers.
+// It also ends reservations for other kinds of objects when they are gone: see keepers.
 type statefulSets struct {
 	client              dynamic.Interface
 	store               allocation.Store
@@ -50,9 +49,9 @@ type statefulSets struct {
 	every               api.ControllerIntervals
 	log                 logr.Logger
 
-	// reported is the last message about a set, and its time, by its UID. It is forgotten with the leadership.
+	// reported is the last message about a set, and its time, by its UID. It is dropped with the leadership.
 	reported map[types.UID]reported
-	// looked is when others than StatefulSets were last looked for.
+	// looked is when objects other than StatefulSets were last checked.
 	looked time.Time
 }
 
@@ -83,7 +82,7 @@ func statefulSetResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"}
 }
 
-// follow follows the API server until ctx ends.
+// follow watches the API server until ctx ends.
 func (s *statefulSets) follow(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { s.setFeed.RunWithContext(ctx) })
@@ -95,7 +94,7 @@ func (s *statefulSets) synced() bool {
 	return s.world.synced() && s.setFeed.HasSynced() && s.spacesFeed.HasSynced()
 }
 
-// run works until ctx ends.
+// run runs passes until ctx ends.
 func (s *statefulSets) run(ctx context.Context) {
 	s.reported, s.looked = map[types.UID]reported{}, time.Time{}
 	for {
@@ -108,7 +107,7 @@ func (s *statefulSets) run(ctx context.Context) {
 	}
 }
 
-// pass does once what is to be done. What failed is done by a later one.
+// pass makes one pass. What failed is retried by a later one.
 func (s *statefulSets) pass(ctx context.Context) {
 	kept := keptIn(listOf[api.IPAllocation](s.world.allocations))
 	v := ordinals.NewView(listOf[api.IPPool](s.world.pools), listOf[corev1.Namespace](s.namespaces))
@@ -228,7 +227,7 @@ func (s *statefulSets) take(ctx context.Context, n ordinals.Needs, chosen []ordi
 	return made, taken, nil
 }
 
-// unreserve ends that an address is kept.
+// unreserve ends a reservation.
 func (s *statefulSets) unreserve(ctx context.Context, a api.IPAllocation, why string) {
 	err := allocation.Unreserve(ctx, s.store, a, keptCooling)
 	switch {
@@ -250,7 +249,7 @@ const (
 // warnAgain is when the same is reported about a set again.
 const warnAgain = 5 * time.Minute
 
-// warn writes a Warning on the set, not more often than people can read.
+// warn writes a Warning on the set, rate limited.
 func (s *statefulSets) warn(set *appsv1.StatefulSet, message string) {
 	if last := s.reported[set.UID]; last.message == message && time.Since(last.at) < warnAgain {
 		return

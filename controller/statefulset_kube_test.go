@@ -62,7 +62,7 @@ func (c *cluster) scale(name string, replicas int) {
 
 func (c *cluster) store() allocation.Store { return allocation.NewKubernetes(c.admin) }
 
-// kept is what is kept for a set: "0=10.60.0.1 1=10.60.0.2!", with ! where a pod has it.
+// kept are the reservations for a set: "0=10.60.0.1 1=10.60.0.2!", with ! where a pod has it.
 func (c *cluster) kept(uid types.UID) string {
 	c.t.Helper()
 	list, err := c.store().List(c.t.Context(), allocation.Filter{UID: string(uid)})
@@ -91,7 +91,7 @@ func (c *cluster) keeps(uid types.UID, want string) {
 	})
 }
 
-// phase waits until an address is in a phase, "" for free, with or without somebody to keep it for.
+// phase waits until an address is in a phase, "" for free, with or without a reservation.
 func (c *cluster) phase(addr string, phase api.AllocationPhase, kept bool) {
 	c.t.Helper()
 	c.waits(func() string {
@@ -160,7 +160,7 @@ func checkBlock(t *testing.T, c *cluster) {
 	c.release(a, "some")
 }
 
-// Scattered where there is no block. What a pod has stays its own when the set is scaled down, until the pod goes.
+// Scattered if there is no block. A pod keeps its address when the set is scaled down, until the pod is deleted.
 func checkLivePods(t *testing.T, c *cluster) {
 	p := poolOf("live", "10.2.61.1", "10.2.61.6")
 	c.create(p)
@@ -175,7 +175,7 @@ func checkLivePods(t *testing.T, c *cluster) {
 	c.scale("live", 1)
 	c.keeps(set.UID, "0=10.2.61.1 2=10.2.61.5!")
 	c.phase("10.2.61.3", api.PhaseCooling, false)
-	time.Sleep(3 * short().Sets) // and nothing more happens while the pod is there
+	time.Sleep(3 * short().Sets) // and nothing more happens while the pod exists
 	c.keeps(set.UID, "0=10.2.61.1 2=10.2.61.5!")
 	must(t, agent.Release(t.Context(), pod2))
 	c.keeps(set.UID, "0=10.2.61.1")
@@ -185,7 +185,7 @@ func checkLivePods(t *testing.T, c *cluster) {
 	}
 }
 
-// With the set goes what is kept for it. What a pod has is freed by its DEL, also with no controller.
+// Reservations end with the set. An address that a pod has is released by its DEL, also without a controller.
 func checkSetDeleted(t *testing.T, c *cluster) {
 	p := poolOf("gone", "10.2.62.1", "10.2.62.9")
 	c.create(p)
@@ -199,7 +199,7 @@ func checkSetDeleted(t *testing.T, c *cluster) {
 	c.phase("10.2.62.1", api.PhaseCooling, false)
 }
 
-// A set of the same name is another one. It gets nothing that pods of the one before still have.
+// A recreated set of the same name is another one. It gets nothing that pods of the old one still have.
 func checkMadeAgain(t *testing.T, c *cluster) {
 	p := poolOf("again", "10.2.63.1", "10.2.63.9")
 	c.create(p)
@@ -223,7 +223,7 @@ func checkMadeAgain(t *testing.T, c *cluster) {
 	}
 }
 
-// Pods that a set takes over (--cascade=orphan, then made again) keep their addresses; others' do not become its own.
+// Pods that a set adopts (--cascade=orphan, then recreated) keep their addresses; it does not get those of others.
 func checkAdopted(t *testing.T, c *cluster) {
 	p := poolOf("orphan", "10.2.64.1", "10.2.64.9")
 	c.create(p)
@@ -251,7 +251,7 @@ func checkAdopted(t *testing.T, c *cluster) {
 	c.phase("10.2.64.5", api.PhaseAllocated, false)
 }
 
-// setUnseen makes a set without replicas, lets f do something, and then gives it its replicas.
+// setUnseen creates a set without replicas, runs f, and then sets its replicas.
 func (c *cluster) setUnseen(name string, replicas int, f func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
 	c.t.Helper()
 	set := c.set(name, 0, 0, inPools(name))
@@ -260,7 +260,7 @@ func (c *cluster) setUnseen(name string, replicas int, f func(*appsv1.StatefulSe
 	return set
 }
 
-// pod makes a Pod, of a set unless that is nil.
+// pod creates a Pod, of a set unless that is nil.
 func (c *cluster) pod(name string, of *appsv1.StatefulSet) *corev1.Pod {
 	c.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -282,7 +282,7 @@ func (c *cluster) pod(name string, of *appsv1.StatefulSet) *corev1.Pod {
 	return made
 }
 
-// ofPod writes a pod's UID into who has an address.
+// ofPod writes a pod's UID into the owner of an address.
 func (c *cluster) ofPod(addr string, uid types.UID) {
 	c.t.Helper()
 	a, err := c.store().Get(c.t.Context(), addr)
@@ -292,7 +292,7 @@ func (c *cluster) ofPod(addr string, uid types.UID) {
 	must(c.t, err)
 }
 
-// What can't be had is reported on the set, and had as soon as the pool is larger.
+// What cannot be reserved is reported on the set, and reserved as soon as the pool is larger.
 func checkSmallPool(t *testing.T, c *cluster) {
 	c.create(poolOf("little", "10.2.65.1", "10.2.65.2"))
 	set := c.set("little", 4, 0, inPools("little"))
@@ -327,7 +327,7 @@ func checkFamilies(t *testing.T, c *cluster) {
 	c.keeps(set.UID, "")
 }
 
-// Addresses that the template names are its pods' in their order.
+// Addresses that the template names go to its pods in their order.
 func checkNamed(t *testing.T, c *cluster) {
 	p := poolOf("named", "10.2.67.1", "10.2.67.9")
 	c.create(p)
@@ -343,7 +343,7 @@ func checkNamed(t *testing.T, c *cluster) {
 	c.keeps(set.UID, "0=10.2.67.5 1=10.2.67.2 2=10.2.67.4")
 }
 
-// An agent that was faster has made what is kept; the rest of the block is around it.
+// An agent that was faster has made the reservation; the rest of the block is placed around it.
 func checkAgentFirst(t *testing.T, c *cluster) {
 	p := poolOf("faster", "10.2.68.1", "10.2.68.20")
 	c.create(p)
@@ -357,7 +357,7 @@ func checkAgentFirst(t *testing.T, c *cluster) {
 	c.keeps(set.UID, "0=10.2.68.6 1=10.2.68.7 2=10.2.68.8 3=10.2.68.9")
 }
 
-// What is wrong with a set's annotations is reported on it.
+// Errors in a set's annotations are reported on it.
 func checkWrongAnnotations(t *testing.T, c *cluster) {
 	c.create(poolOf("right", "10.2.69.1", "10.2.69.20"))
 	for name, w := range map[string]struct {
@@ -376,7 +376,7 @@ func checkWrongAnnotations(t *testing.T, c *cluster) {
 	}
 }
 
-// What is reserved and used by nobody does not keep a deleted pool.
+// Reserved addresses that no pod has do not keep a deleted pool.
 func checkPoolDeleted(t *testing.T, c *cluster) {
 	p := poolOf("dying", "10.2.70.1", "10.2.70.9")
 	c.create(p)
@@ -393,7 +393,7 @@ func checkPoolDeleted(t *testing.T, c *cluster) {
 	c.untilGone("dying")
 }
 
-// cooled ends the cooling of what cools in a pool, as if its time was over.
+// cooled ends the cooling of a pool's addresses, as if its time was over.
 func (c *cluster) cooled(pool string) {
 	c.t.Helper()
 	for _, a := range c.all() {
@@ -405,7 +405,7 @@ func (c *cluster) cooled(pool string) {
 	}
 }
 
-// breaking is a client whose writes fail from the n-th on, which is done, and its answer lost, if lost.
+// breaking is a client whose writes fail from the n-th on, which is executed, and its response lost, if lost.
 type breaking struct {
 	next   http.RoundTripper
 	left   atomic.Int64
@@ -430,7 +430,7 @@ func (b *breaking) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errors.New("killed")
 }
 
-// sets runs the controller of StatefulSets alone until ctx ends, with no leader.
+// sets runs the controller of StatefulSets alone until ctx ends, without leader election.
 func (c *cluster) sets(ctx context.Context, wrap func(http.RoundTripper) http.RoundTripper) (done *sync.WaitGroup) {
 	c.t.Helper()
 	cfg := c.config(c.token)
@@ -446,8 +446,8 @@ func (c *cluster) sets(ctx context.Context, wrap func(http.RoundTripper) http.Ro
 	return done
 }
 
-// Whatever write a controller is killed before or after, and though two work at once: each ordinal has one address of
-// each family in the end, and nothing is kept twice.
+// Whichever write a controller is killed before or after, and with two running at once: each ordinal has one address of
+// each family in the end, and nothing is reserved twice.
 func TestKubeStatefulSetsKilled(t *testing.T) {
 	c := newCluster(t)
 	c.create(poolOf("killed4", "10.2.80.1", "10.2.80.200"))
@@ -491,7 +491,7 @@ func TestKubeStatefulSetsKilled(t *testing.T) {
 	}
 }
 
-// once says what is wrong where not each of n ordinals has one address of each family.
+// once returns an error message unless each of n ordinals has one address of each family.
 func (c *cluster) once(uid types.UID, n int) string {
 	c.t.Helper()
 	list, err := c.store().List(c.t.Context(), allocation.Filter{UID: string(uid)})
@@ -512,7 +512,7 @@ func (c *cluster) once(uid types.UID, n int) string {
 	return ""
 }
 
-// What is kept for a Deployment goes with it, or when it does not ask any more; not under a pod.
+// A reservation for a Deployment ends with it, or when it does not ask for one any more; a pod keeps its address.
 func TestKubeKeepers(t *testing.T) {
 	c := newCluster(t)
 	p := poolOf("keepers", "10.2.90.1", "10.2.90.9")
@@ -538,7 +538,7 @@ func TestKubeKeepers(t *testing.T) {
 		c.reserve(addrs[name], p, &api.AllocationReservation{Kind: api.KindDeployment, Namespace: "default", Name: name,
 			UID: string(uids[name])})
 	}
-	vm := "10.2.90.6" // the cluster knows no VMs any more
+	vm := "10.2.90.6" // the cluster does not serve VMs any more
 	c.reserve(vm, p, &api.AllocationReservation{Kind: api.KindVM, Namespace: "default", Name: "vm", UID: "vm"})
 	later := "10.2.90.7"
 	c.reserve(later, p, &api.AllocationReservation{Kind: "Later", Namespace: "default", Name: "x", UID: "x"})

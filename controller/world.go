@@ -29,13 +29,12 @@ var (
 	serviceCIDRs = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"}
 )
 
-// world is what the API server says, as it comes in.
+// world is the state of the API server, as informers deliver it.
 type world struct {
 	client        dynamic.Interface
 	log           logr.Logger
 	servicesEvery time.Duration
-	// listeners receive when there is something new; changes that come close
-	// together are reported once.
+	// listeners are notified of changes; changes in quick succession are merged.
 	listeners []chan struct{}
 
 	pools, allocations, nodes             cache.Store
@@ -73,7 +72,7 @@ func fences(n *corev1.Node) (out []corev1.Taint) {
 	return out
 }
 
-// feed follows the objects of one resource and keeps of each what of makes of it.
+// feed watches the objects of one resource and keeps what of returns for each.
 func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache.Store, cache.Controller) {
 	client := w.client.Resource(r)
 	return cache.NewInformerWithOptions(cache.InformerOptions{
@@ -110,8 +109,8 @@ func feed[T any](w *world, r schema.GroupVersionResource, of func(*T) *T) (cache
 	})
 }
 
-// same reports whether two versions of an object say the same: each Node has a heartbeat in five minutes, and a pass
-// over all objects for each is most of what a large cluster would cost.
+// same reports whether two versions of an object are equivalent: each Node has a heartbeat every five minutes, and a
+// pass over all objects for each is most of what a large cluster would cost.
 func same[T any](old, now any) bool {
 	before, ok := old.(*T)
 	after, is := now.(*T)
@@ -127,7 +126,7 @@ func same[T any](old, now any) bool {
 	return reflect.DeepEqual(b, a)
 }
 
-// unlisted is the error of a list, for people: client-go does not say of what.
+// unlisted is the error of a list, with the resource: client-go does not name it.
 func unlisted(r schema.GroupVersionResource, err error) error {
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("the resource %s is not installed: kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds (%w)", r.GroupResource(), err)
@@ -135,8 +134,7 @@ func unlisted(r schema.GroupVersionResource, err error) error {
 	return fmt.Errorf("listing %s: %w", r.GroupResource(), err)
 }
 
-// news returns a channel that receives when there is something new. It is to be
-// called before follow.
+// news returns a channel that receives when there are changes. It must be called before follow.
 func (w *world) news() <-chan struct{} {
 	c := make(chan struct{}, 1)
 	w.listeners = append(w.listeners, c)
@@ -152,7 +150,7 @@ func (w *world) report() {
 	}
 }
 
-// follow follows the API server until ctx ends.
+// follow watches the API server until ctx ends.
 func (w *world) follow(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, f := range []cache.Controller{w.poolsFeed, w.allocationsFeed, w.nodesFeed} {
@@ -191,12 +189,12 @@ func (w *world) readServices(ctx context.Context) {
 	w.report()
 }
 
-// synced tells whether the API server has reported all objects.
+// synced reports whether the API server has reported all objects.
 func (w *world) synced() bool {
 	return w.poolsFeed.HasSynced() && w.allocationsFeed.HasSynced() && w.nodesFeed.HasSynced()
 }
 
-// others is who else has addresses, but for pools.
+// others are the other users of addresses, except pools.
 func (w *world) others() pool.Others {
 	o := pool.Others{PodCIDRs: map[string][]netip.Prefix{}, NodeAddresses: map[string][]netip.Addr{}}
 	for _, obj := range w.nodes.List() {

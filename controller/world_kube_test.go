@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// Heartbeats of Nodes are most of what a large cluster says, and no news; a fence is.
+// Heartbeats of Nodes are most of a large cluster's events, and no changes; a fence is.
 func TestHeartbeatsAreNoNews(t *testing.T) {
 	c := newCluster(t)
 	w := newWorld(c.options(c.admin))
@@ -45,7 +45,7 @@ func TestHeartbeatsAreNoNews(t *testing.T) {
 		})
 	}
 	comes()
-	for quiet := false; !quiet; { // of the first reading of everything
+	for quiet := false; !quiet; { // from the initial list
 		select {
 		case <-news:
 		case <-time.After(time.Second):

@@ -105,7 +105,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// keptFor is an allocation that is kept for an ordinal: "ADDRESS ORDINAL [PHASE [POOL]]".
+// keptFor is an allocation that is reserved for an ordinal: "ADDRESS ORDINAL [PHASE [POOL]]".
 func keptFor(text string) api.IPAllocation {
 	f := strings.Fields(text)
 	f = append(f, []string{"Reserved", "a"}[len(f)-2:]...)
@@ -121,7 +121,7 @@ func TestNeeds(t *testing.T) {
 		name             string
 		start, replicas  int32
 		pools, ips       string
-		have             string // with commas
+		have             string // comma-separated
 		missing, surplus string
 	}{
 		{"new", 0, 2, "a", "", "", "[{0 4} {1 4}]", "[]"},

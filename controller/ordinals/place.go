@@ -18,7 +18,7 @@ type Choice struct {
 	Pool string
 }
 
-// placing is what slots get addresses from. It is pure: what is chosen has yet to be taken.
+// placing is the input from which slots get addresses. It is pure: what is chosen has yet to be reserved.
 type placing struct {
 	// pools are in the order in which they are used.
 	pools []pool.Pool
@@ -64,8 +64,7 @@ func (p *placing) vlanOf(ordinal int) int {
 	return anyVLAN
 }
 
-// poolsIn are the pools of a family with what they have in a VLAN, or in any VLAN that
-// the other family is in, too.
+// poolsIn are the pools of a family restricted to a VLAN, or to any VLAN that the other family is in, too.
 func (p *placing) poolsIn(family, vlan int) []pool.Pool {
 	of := map[int][]uint16{}
 	for _, q := range p.pools {
@@ -174,7 +173,7 @@ func (p placed) allFree(first netip.Addr, slots []Slot) bool {
 	})
 }
 
-// poolOf names the pool that has an address; "" where none has.
+// poolOf is the name of the pool that has an address, or "".
 func (p placed) poolOf(addr netip.Addr) string {
 	for _, q := range p.from {
 		if addr.IsValid() && q.Contains(addr) {
@@ -196,7 +195,7 @@ func (p *placing) take(s Slot, addr netip.Addr, pool string) Choice {
 	return Choice{s, addr, pool}
 }
 
-// plus is the address n after a, or before it; invalid where there is none.
+// plus is the address n after a, or before it; invalid if there is none.
 func plus(a netip.Addr, n int) netip.Addr {
 	for ; n > 0; n-- {
 		a = a.Next()
