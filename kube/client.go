@@ -1,6 +1,5 @@
-// Package kube is the agent's way to the Kubernetes API: the client, and
-// Events. Nothing in the API is ours but those Events, which carry the
-// component's name.
+// Package kube has the agent's client of the Kubernetes API, and its Events. Those Events, which carry the component's
+// name, are the only objects in the API that it owns.
 package kube
 
 import (
@@ -26,19 +25,17 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Component is how the agent names itself to the API server and in Events.
+// Component is the agent's name in requests to the API server and in Events.
 const Component = "fairlead-agent"
 
-// dialTimeout bounds one attempt to reach the API server, which client-go would
-// let take 30 s. A server that stops answering on an open connection is noticed
-// by client-go's HTTP/2 pings, after 45 s.
+// dialTimeout bounds one attempt to connect to the API server, for which client-go would allow 30 s. A server that
+// stops responding on an open connection is detected by client-go's HTTP/2 pings, after 45 s.
 const dialTimeout = 5 * time.Second
 
-// The client's own limits unless the config sets others: 100 pods that come at
-// once are looked up within a second or two.
+// The client's own limits unless the config sets others: 100 pods created at once are looked up within a second or two.
 const defaultQPS, defaultBurst = 50, 100
 
-// Client talks to the API server. It is safe for concurrent use.
+// Client is a client of the API server. It is safe for concurrent use.
 type Client struct {
 	Kubernetes kubernetes.Interface
 	// Metadata reads objects of any kind without spec and status.
@@ -51,9 +48,8 @@ type Client struct {
 	Requests *prometheus.CounterVec
 }
 
-// New makes a client by the config: clientConnection.kubeconfig, else the
-// ServiceAccount of the agent's pod. It calls nobody. version is the agent's, for
-// the server's log. The error says which key to set.
+// New returns a client as configured: by clientConnection.kubeconfig, else by the ServiceAccount of the agent's pod. It
+// sends no request. version is the agent's, for the server's log. The error says which key to set.
 func New(cfg api.AgentConfig, version string) (*Client, error) {
 	return NewFor(Component, cfg.KubeAPIServerOverride, cfg.ClientConnection, version)
 }
@@ -83,7 +79,7 @@ func NewFor(component, override string, cc api.ClientConnection, version string)
 	return newClient(config, &http.Client{Transport: connection}, server.String())
 }
 
-// ForConfig makes a client of a configuration that somebody else has read.
+// ForConfig returns a client for a configuration that was read elsewhere.
 func ForConfig(config *rest.Config) (*Client, error) {
 	connection, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -92,7 +88,7 @@ func ForConfig(config *rest.Config) (*Client, error) {
 	return newClient(config, connection, config.Host)
 }
 
-// newClient makes all clients on one connection.
+// newClient creates all clients on one connection.
 func newClient(config *rest.Config, connection *http.Client, server string) (*Client, error) {
 	requests := newRequests()
 	counted := *connection
@@ -152,12 +148,12 @@ func restConfig(override string, c api.ClientConnection, userAgent string) (*res
 	config.ContentType = cmp.Or(c.ContentType, runtime.ContentTypeProtobuf)
 	config.AcceptContentTypes = cmp.Or(c.AcceptContentTypes, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
 	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
-	// Warnings of deprecated versions are for those who choose the version.
+	// Warnings of deprecated versions are for the developers who choose the version.
 	config.WarningHandler = rest.NoWarnings{}
 	return config, nil
 }
 
-// connectionOf says where the API server is and who we are.
+// connectionOf returns the API server's address and the credentials.
 func connectionOf(kubeconfig, override string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
@@ -185,8 +181,7 @@ func connectionOf(kubeconfig, override string) (*rest.Config, error) {
 	return config, nil
 }
 
-// WithScheme makes a URL of a host or host:port. client-go would take plain HTTP
-// for it where the kubeconfig names no CA.
+// WithScheme converts a host or host:port to a URL. client-go would use plain HTTP for it if the kubeconfig has no CA.
 func WithScheme(override string) string {
 	if a, err := netip.ParseAddr(override); err == nil && a.Is6() {
 		override = "[" + override + "]"

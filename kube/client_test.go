@@ -22,7 +22,7 @@ func writeFile(t *testing.T, content string) string {
 	return path
 }
 
-// Each way in which there may be no way to the API server says what to set.
+// Each way in which there may be no connection to the API server has a message that says what to set.
 func TestNewSaysWhatIsWrong(t *testing.T) {
 	good := writeFile(t, goodKubeconfig)
 	for _, c := range []struct {
@@ -53,7 +53,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Whatever Antrea takes as kubeAPIServerOverride leads to the same server.
+// Every form that Antrea accepts as kubeAPIServerOverride leads to the same server.
 func TestOverride(t *testing.T) {
 	kubeconfig := writeFile(t, goodKubeconfig)
 	for override, want := range map[string]string{

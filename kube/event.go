@@ -14,30 +14,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Warning is what a Warning Event says of an object.
+// Warning is the content of a Warning Event.
 type Warning struct {
 	// About is the object: kind, name, UID and, unless it is cluster-wide,
 	// namespace. The UID makes `kubectl describe` show the Event.
 	About corev1.ObjectReference
 	// Reason is one word in CamelCase, Message a sentence or two.
 	Reason, Message string
-	// Once leaves an Event alone that is there already: for what every agent
-	// sees. Without it the Event's time and message are renewed.
+	// Once leaves an existing Event as it is: for what every agent reports. Without it the Event's time and message are
+	// updated.
 	Once bool
 }
 
 // warnTimeout bounds the writing of one Event.
 const warnTimeout = 5 * time.Second
 
-// Longest message that the API server takes in an Event (events.k8s.io/v1, note),
-// and how much of an object's name goes into the Event's, in bytes.
+// maxMessage is the longest message that the API server accepts in an Event (events.k8s.io/v1, note), maxObjectName how
+// much of an object's name goes into the Event's, in bytes.
 const maxMessage, maxObjectName = 1024, 200
 
-// Warn writes a Warning Event. Its name is made of the object and the reason, so
-// there is one, however many agents write it, or the same one after restarts, and
-// however often the numbers in the message change. The API server forgets Events after an hour, unless it is
-// set up otherwise. Warn does nothing without a client: where inputs come from a
-// directory there is nobody to tell.
+// Warn writes a Warning Event. Its name is derived from the object and the reason, so there is one Event, however many
+// agents write it, across restarts, and however often the numbers in the message change. The API server deletes Events
+// after an hour, unless it is configured otherwise. Warn does nothing without a client: with inputs from a directory
+// there is no API server.
 func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	if c == nil {
 		return nil

@@ -27,8 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// agentClient is a client with the rights that are shipped, and its kubeconfig,
-// which has the token in it.
+// agentClient is a client with the shipped RBAC rules, and its kubeconfig, which has the token in it.
 func agentClient(t *testing.T) (*apitest.Server, *Client, string) {
 	t.Helper()
 	s := shared.Get(t)
@@ -68,7 +67,7 @@ func eventsAbout(t *testing.T, s *apitest.Server, object string) []corev1.Event 
 	return l.Items
 }
 
-// A Warning is one Event, however often and by whomever it is written.
+// A Warning is one Event, however often and by however many agents it is written.
 func TestKubeWarn(t *testing.T) {
 	s, c, _ := agentClient(t)
 	w := Warning{About: NodeReference("worker-7"), Reason: "NoPodCIDR", Message: "node worker-7 has no podCIDR"}
@@ -84,7 +83,7 @@ func TestKubeWarn(t *testing.T) {
 		first[0].Namespace != "default" || first[0].Source.Component != Component || first[0].Source.Host != "worker-7" {
 		t.Fatalf("the Events are %+v", first)
 	}
-	time.Sleep(time.Until(first[0].LastTimestamp.Add(1100 * time.Millisecond))) // the time has whole seconds
+	time.Sleep(time.Until(first[0].LastTimestamp.Add(1100 * time.Millisecond))) // in whole seconds
 	again := warn("worker-7", w)
 	if len(again) != 1 || !again[0].LastTimestamp.After(first[0].LastTimestamp.Time) {
 		t.Errorf("the second time: %+v, want the same Event at a later time", again)
@@ -107,7 +106,7 @@ func TestKubeWarn(t *testing.T) {
 	}
 }
 
-// A token in the kubeconfig itself is replaced while the agent runs.
+// A token in the kubeconfig itself can be replaced while the agent runs.
 func TestKubeTokenInKubeconfig(t *testing.T) {
 	s, c, kubeconfig := agentClient(t)
 	list := func() error {
@@ -122,7 +121,7 @@ func TestKubeTokenInKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	deadline := time.Now().Add(30 * time.Second)
-	for list() == nil { // the server remembers a good token for some seconds
+	for list() == nil { // the server caches a valid token for some seconds
 		if time.Now().After(deadline) {
 			t.Fatal("the token of an account that is gone is still taken")
 		}

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// renewing is a connection that is made anew, with what the kubeconfig then says,
-// when the API server does not know us or we do not know it any more. client-go
-// reads files that a kubeconfig names again within minutes, but not the token or
+// renewing is a connection that is replaced, with the current kubeconfig, when client and server do not accept each
+// other's credentials any more. client-go reloads files that a kubeconfig names within minutes, but not the token or
 // certificate in the kubeconfig itself.
 type renewing struct {
 	connect func() (http.RoundTripper, error)
@@ -34,7 +33,7 @@ func (r *renewing) RoundTrip(req *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	next := r.renew()
-	if next == nil || req.Body != nil { // a body is sent once
+	if next == nil || req.Body != nil { // a body can be sent only once
 		return resp, err
 	}
 	if unknown {
@@ -43,15 +42,14 @@ func (r *renewing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return next.RoundTrip(req)
 }
 
-// strangers tells whether one of the two ends did not accept the other's
-// certificate.
+// strangers reports whether one side did not accept the other's certificate.
 func strangers(err error) bool {
 	verify, alert := (*tls.CertificateVerificationError)(nil), tls.AlertError(0)
 	return errors.As(err, &verify) || errors.As(err, &alert)
 }
 
-// renew returns the new connection. It is nil if one was made just before, and if
-// the kubeconfig can't be used: it may be about to be replaced.
+// renew returns the new connection. It is nil if one was created just before, and if the kubeconfig cannot be used: it
+// may be about to be replaced.
 func (r *renewing) renew() http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -56,7 +56,7 @@ func (k *Kubernetes) FirstOrdinal(ctx context.Context, namespace, name string) (
 	return int(start), err
 }
 
-// Above implements Source: no manifest says what made another object.
+// Above implements Source: manifests have no owner references.
 func (d *Directory) Above(context.Context, string, Controller) (Controller, error) {
 	return Controller{}, nil
 }

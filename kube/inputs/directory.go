@@ -19,20 +19,17 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// maxManifestBytes is far above any real manifest; a larger file is a mistake
-// that would only cost memory.
+// maxManifestBytes is far above any real manifest; a larger file is a mistake and would only consume memory.
 const maxManifestBytes = 16 << 20
 
-// settle is how long the directory must be quiet before it is read, so that
-// one `cp` of many files is one change.
+// settle is how long the directory must be quiet before it is read, so that one `cp` of many files is one change.
 const settle = 50 * time.Millisecond
 
-// Directory is a Source that reads every *.yaml, *.yml and *.json file of one
-// directory, and reads them again when the directory changes. Replace files by
-// rename: a file that is seen half-written and does not parse keeps its last
-// good content.
+// Directory is a Source that reads every *.yaml, *.yml and *.json file of one directory, and reads them again when the
+// directory changes. Replace files by rename: a file that is read half-written and does not parse keeps its last good
+// content.
 type Directory struct {
-	// Intervals are api.DefaultIntervals' if nobody sets others before Run.
+	// Intervals are api.DefaultIntervals unless set before Run.
 	Intervals api.InputIntervals
 
 	path    string
@@ -43,8 +40,8 @@ type Directory struct {
 	changed chan struct{}
 }
 
-// NewDirectory reads the directory once. A file that can't be used is an
-// error here: a start must not forget objects that the file held before.
+// NewDirectory reads the directory once. A file that cannot be used is an error here: a start must not drop objects
+// that the file had before.
 func NewDirectory(path string, log logr.Logger) (*Directory, error) {
 	d := &Directory{Intervals: api.DefaultIntervals().Inputs,
 		path: path, log: log, good: map[string]objects{}, changed: make(chan struct{}, 1)}
@@ -69,8 +66,7 @@ func (d *Directory) Refresh() *Snapshot {
 	return d.Snapshot()
 }
 
-// Pod implements Source. A pod of which no file says anything is one all the
-// same: manifests of Pods are a choice.
+// Pod implements Source. A pod without a manifest exists nevertheless: manifests of Pods are optional.
 func (d *Directory) Pod(_ context.Context, namespace, name, uid string) (Pod, Namespace, error) {
 	s := d.Snapshot()
 	if p, found := s.Pods[namespace+"/"+name]; !found || !p.is(uid) {
@@ -84,8 +80,8 @@ func (d *Directory) Changed() <-chan struct{} { return d.changed }
 
 func (d *Directory) String() string { return "the manifests in " + d.path }
 
-// Run implements Source. It reads the directory again every Intervals.Reread for changes that no event tells of:
-// NFS and some overlay file systems send none, and a directory that was replaced loses its watch.
+// Run implements Source. It reads the directory again every Intervals.Reread for changes without an inotify event: NFS
+// and some overlay file systems send none, and a directory that was replaced loses its watch.
 func (d *Directory) Run(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -97,7 +93,7 @@ func (d *Directory) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(d.Intervals.Reread)
 	defer tick.Stop()
-	quiet := time.NewTimer(0) // what changed between NewDirectory and the watch
+	quiet := time.NewTimer(0) // for changes between NewDirectory and the watch
 	defer quiet.Stop()
 	for {
 		select {
@@ -109,8 +105,7 @@ func (d *Directory) Run(ctx context.Context) error {
 		case err := <-w.Errors:
 			d.log.Error(err, "watching the manifest directory failed", "directory", d.path)
 		case <-tick.C:
-			// Adding a path that is watched is nothing; one that was
-			// replaced is watched again.
+			// Adding a watched path has no effect; one that was replaced is watched again.
 			if err := w.Add(d.path); err != nil {
 				d.log.Error(err, "watching the manifest directory failed", "directory", d.path)
 			}
@@ -120,8 +115,8 @@ func (d *Directory) Run(ctx context.Context) error {
 	}
 }
 
-// read reads all files and publishes the snapshot if it differs. An error
-// means that the directory as a whole could not be read; then nothing changes.
+// read reads all files and publishes the snapshot if it differs. On an error the directory as a whole could not be
+// read, and nothing changes.
 func (d *Directory) read() error {
 	d.reading.Lock()
 	defer d.reading.Unlock()
@@ -137,7 +132,7 @@ func (d *Directory) read() error {
 			continue
 		}
 		objs, err := readManifest(filepath.Join(d.path, name))
-		if errors.Is(err, fs.ErrNotExist) { // went away since ReadDir
+		if errors.Is(err, fs.ErrNotExist) { // deleted since ReadDir
 			continue
 		}
 		if err != nil {

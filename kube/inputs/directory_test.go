@@ -15,8 +15,7 @@ const nodeA = "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {podCIDR: 
 
 func write(t *testing.T, dir, name, content string) {
 	t.Helper()
-	// By rename: a file that is seen between its truncation and its content is
-	// one that holds nothing.
+	// By rename: a file that is read between its truncation and its content is empty.
 	tmp := filepath.Join(dir, "."+name)
 	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
@@ -71,7 +70,7 @@ func TestDirectoryFollowsChanges(t *testing.T) {
 	eventually(t, d, "the removal", func(s *Snapshot) bool { return len(s.Nodes) == 0 })
 }
 
-// Refresh is for those who can't wait until the directory has settled.
+// Refresh is for callers that cannot wait until the directory has settled.
 func TestDirectoryRefresh(t *testing.T) {
 	dir := t.TempDir()
 	d := runDirectory(t, dir)

@@ -19,8 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// door is a way to the API server that can be shut, so that the server can change
-// unseen.
+// door is a connection to the API server that can be closed, so that the server can change unobserved.
 type door struct {
 	c      *cluster
 	addr   string
@@ -31,7 +30,7 @@ type door struct {
 	conns    []net.Conn
 }
 
-// door makes one, and a kubeconfig that leads through it.
+// door creates one, and a kubeconfig that uses it.
 func (c *cluster) door() *door {
 	c.t.Helper()
 	d := &door{c: c, addr: "127.0.0.1:0", target: strings.TrimPrefix(c.URL, "https://")}
@@ -79,9 +78,8 @@ func (d *door) shut() {
 	d.conns = nil
 }
 
-// brokenProxy makes a proxy to the API server and a kubeconfig that leads through
-// it. The proxy answers every request with the status that it is given; with 0 it
-// lets them through. A change ends all connections.
+// brokenProxy creates a proxy to the API server and a kubeconfig that uses it. The proxy answers every request with the
+// given status; with 0 it forwards them. A change closes all connections.
 func (c *cluster) brokenProxy() func(status int) {
 	c.t.Helper()
 	target, err := url.Parse(c.URL)

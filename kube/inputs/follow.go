@@ -32,38 +32,37 @@ type resource struct {
 	of runtime.Object
 }
 
-// follower keeps a store like the API server's objects of one kind. client-go's
-// Reflector does the work; what is ours are the trouble, and that a server with
-// another history is noticed.
+// follower keeps a store in sync with the API server's objects of one kind. client-go's Reflector does the work; added
+// here are the reporting of failures, and the detection of a server with another history.
 type follower struct {
 	resource
 	store    cache.ReflectorStore
 	metadata metadata.Interface
-	// heard is called with each sign of life of the server.
+	// heard is called with each response or event of the server.
 	heard func()
-	// reported is called when the trouble begins, ends or becomes another.
+	// reported is called when the trouble begins, ends or changes.
 	reported func()
 
 	mu      sync.Mutex
-	cluster string // the UID of the cluster that the store is from; empty if not known yet
+	cluster string // the UID of the cluster that the store is from; empty if unknown
 	trouble error
 	reason  string
 
 	failures atomic.Int64 // requests and watches that failed
 }
 
-// run follows until ctx ends. It waits up to twice as long as every says, by chance, so that not all agents come at
-// once.
+// run follows until ctx ends. It waits every interval with jitter, up to twice as long, so that not all agents send
+// requests at once.
 func (f *follower) run(ctx context.Context, every api.InputIntervals) {
-	quiet := logr.Discard() // each failure would be logged, by several layers
+	quiet := logr.Discard() // otherwise each failure is logged, by several layers
 	r := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: f.listed, WatchFuncWithContext: f.watched},
 		f.of, f.store, cache.ReflectorOptions{Logger: &quiet, Name: f.name, Backoff: &wait.Backoff{
 			Duration: every.RetryFirst, Cap: every.RetryMost, Steps: 10, Factor: 2, Jitter: 1}})
 	r.RunWithContext(klog.NewContext(ctx, quiet))
 }
 
-// listed lists: where the server can't tell all objects in a watch. Of which
-// cluster they are, the watch after it finds out.
+// listed lists objects, if the server cannot stream the initial list in a watch. The watch after it determines which
+// cluster they are from.
 func (f *follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	f.isFrom("")
 	l, err := f.list(ctx, o)
@@ -77,10 +76,9 @@ func (f *follower) isFrom(cluster string) {
 	f.cluster = cluster
 }
 
-// watched begins a watch, or goes on with one (without SendInitialEvents). To go
-// on is right only where the server still has the history that the store is of.
-// After an etcd that was emptied or restored it has another: it would send
-// nothing for a resource version that it has not reached.
+// watched starts a watch, or resumes one (without SendInitialEvents). Resuming is correct only if the server still has
+// the history that the store is from. After etcd was emptied or restored it has another: it would send nothing for a
+// resource version that it has not reached.
 func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	same, cluster, err := f.sameHistory(ctx, o.ResourceVersion)
 	if err != nil {
@@ -110,10 +108,9 @@ func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 	}), nil
 }
 
-// sameHistory tells whether the server is of the cluster that the store is from,
-// and has reached version. The cluster is known by the UID of its namespace
-// kube-system, which every API server makes. A server that does not show it is
-// trusted.
+// sameHistory reports whether the server is of the cluster that the store is from, and has reached version. The cluster
+// is identified by the UID of its namespace kube-system, which every API server creates. A server that does not allow
+// reading it is trusted.
 func (f *follower) sameHistory(ctx context.Context, version string) (same bool, cluster string, err error) {
 	l, err := f.metadata.Resource(namespaces).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", metav1.NamespaceSystem).String()})
@@ -138,8 +135,8 @@ func (f *follower) sameHistory(ctx context.Context, version string) (same bool, 
 // errWatchBroke is a watch whose connection broke.
 var errWatchBroke = errors.New("the connection broke")
 
-// ofWatch is the error that a watch ends with. client-go tells a broken connection
-// as an error of the server; the retry that follows says more.
+// ofWatch is the error that a watch ends with. client-go reports a broken connection as an error of the server; the
+// retry that follows has a better error.
 func ofWatch(o runtime.Object) error {
 	err := apierrors.FromObject(o)
 	if _, ours := apierrors.StatusCause(err, "ClientWatchDecoding"); ours {
@@ -148,10 +145,10 @@ func ofWatch(o runtime.Object) error {
 	return err
 }
 
-// result notes how a request or a watch went.
+// result records the outcome of a request or a watch.
 func (f *follower) result(ctx context.Context, err error) {
 	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-		return // we stop, or an old version is asked for: an answer like another
+		return // stopping, or an old version was requested: a normal response
 	}
 	if err == nil {
 		f.heard()
@@ -170,8 +167,7 @@ func (f *follower) result(ctx context.Context, err error) {
 	}
 }
 
-// reasonOf is the same for errors that mean the same, such as those that differ
-// in a port number. Empty is no error.
+// reasonOf is equal for errors that mean the same, such as those that differ only in a port number. Empty is no error.
 func reasonOf(err error) string {
 	if err == nil {
 		return ""
@@ -189,7 +185,7 @@ func (f *follower) state() (reason string, trouble error) {
 	return f.reason, f.trouble
 }
 
-// shortly is what went wrong, without the URL of the request.
+// shortly is the error text without the URL of the request.
 func shortly(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "timeout"

@@ -11,25 +11,23 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// kind holds the objects of one kind as the API server tells them, reduced to
-// what Fairlead needs of them: it is the store of a client-go Reflector. An
-// object that can't be used keeps its last good value.
+// kind holds the objects of one kind as the API server reports them, reduced to what Fairlead needs: it is the store of
+// a client-go Reflector. An object that cannot be used keeps its last good value.
 type kind[V any] struct {
-	// convert makes the value. Its error is a sentence that names the object.
+	// convert returns the value. Its error is a message that names the object.
 	convert func(runtime.Object) (V, error)
-	// changed is called after each change of a value or of the problems. An
-	// update that changes nothing for Fairlead, such as kubelet's heartbeat, is
-	// none.
+	// changed is called after each change of a value or of the problems. An update that changes nothing for Fairlead,
+	// such as kubelet's heartbeat, is no change.
 	changed func()
 
 	mu   sync.Mutex
 	good map[string]V      // by namespace/name or name
 	bad  map[string]string // why the last version of an object is not used
-	read bool              // the API server has told all objects
+	read bool              // the API server has reported all objects
 }
 
-// converted is an object on its way into the store. The reflector collects all
-// objects of a kind before it hands them over: as these, not as they came.
+// converted is an object on its way into the store. The reflector collects all objects of a kind before it passes them
+// on: in this form, not as decoded.
 type converted[V any] struct {
 	key   string
 	value V
@@ -98,7 +96,7 @@ func (k *kind[V]) Delete(obj any) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore: these are all objects there are.
+// Replace implements cache.ReflectorStore: the list is complete.
 func (k *kind[V]) Replace(list []any, _ string) error {
 	good, bad := make(map[string]V, len(list)), map[string]string{}
 	k.mu.Lock()
@@ -129,8 +127,7 @@ func (k *kind[V]) Replace(list []any, _ string) error {
 // Resync implements cache.ReflectorStore.
 func (k *kind[V]) Resync() error { return nil }
 
-// fill sets what is believed until the API server has told. It returns false if
-// it has already.
+// fill sets the values until the API server has reported its own. It returns false if it already has.
 func (k *kind[V]) fill(values map[string]V) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -140,8 +137,8 @@ func (k *kind[V]) fill(values map[string]V) bool {
 	return !k.read
 }
 
-// all returns a copy of the objects, the sentences about those that can't be
-// used, sorted, and whether the API server has told them.
+// all returns a copy of the objects, the sorted messages about those that cannot be used, and whether the API server
+// has reported them.
 func (k *kind[V]) all() (good map[string]V, bad []string, read bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -30,19 +30,16 @@ var (
 	policies   = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
 )
 
-// askTimeout bounds the question for one Pod at its ADD. The runtime tries again
-// when it is told to.
+// askTimeout bounds the read of one Pod at its ADD. The runtime retries an ADD that failed with "try again later".
 const askTimeout = 3 * time.Second
 
-// Kubernetes is a Source that follows the API server: all Nodes, Namespaces,
-// IPPools and NetworkPolicies, and the Pods of one node. Of Nodes and IPPools it
-// reads all, of the others metadata alone.
+// Kubernetes is a Source that follows the API server: all Nodes, Namespaces, IPPools and NetworkPolicies, and the Pods
+// of one node. Of Nodes and IPPools it reads the whole object, of the others metadata only.
 //
-// An API server that is away, or that has another history than before (an
-// emptied etcd), takes nothing away: what it last said stays in force until it
-// says something else.
+// While the API server is unreachable, or if it has another history than before (an emptied etcd), existing state stays
+// in force until the server reports another.
 type Kubernetes struct {
-	// Intervals are api.DefaultIntervals' if nobody sets others before Run.
+	// Intervals are api.DefaultIntervals unless set before Run.
 	Intervals api.InputIntervals
 
 	client *kube.Client
@@ -56,12 +53,12 @@ type Kubernetes struct {
 	others    atomic.Pointer[map[string]NetworkPolicy]
 
 	last    atomic.Pointer[Snapshot]
-	heardAt atomic.Int64 // unix nanoseconds of the server's last sign of life
+	heardAt atomic.Int64 // unix nanoseconds of the server's last response or event
 	signals
 
 	// Owned by the goroutine in Run.
-	read    bool // all Nodes are the API server's
-	unsaved bool // the file has not got the snapshot's objects
+	read    bool // all Nodes were reported by the API server
+	unsaved bool // the file does not have the snapshot's objects yet
 	outage
 }
 
@@ -74,7 +71,7 @@ type kinds struct {
 	policies   *kind[NetworkPolicy]
 }
 
-// signals are what has happened since the last snapshot.
+// signals are the changes since the last snapshot.
 type signals struct {
 	dirty   chan struct{}
 	wake    atomic.Bool // the change is one that Changed reports
@@ -82,18 +79,17 @@ type signals struct {
 	changed chan struct{}
 }
 
-// outage is why the API server can't be read.
+// outage is why the API server cannot be read.
 type outage struct {
-	fromOld string // when the file was written that stands for the server
+	fromOld string // when the file was written that replaces the server's objects
 	trouble error
 	reason  string // of the trouble
 	since   time.Time
 }
 
-// NewKubernetes makes a Source for the named node. It calls nobody: Run does.
-// Until the API server has told all Nodes, the snapshot is Unread, or what file
-// holds. IPPools are read only with bridging: elsewhere nobody may have installed
-// their definition, nor given the right to read them.
+// NewKubernetes returns a Source for the named node. It sends no request: Run does. Until the API server has reported
+// all Nodes, the snapshot is Unread, or has the objects of file. IPPools are read only with bridging: otherwise neither
+// their CRD nor the permission to read them need exist.
 func NewKubernetes(client *kube.Client, node, file string, bridging bool, log logr.Logger) *Kubernetes {
 	k := &Kubernetes{Intervals: api.DefaultIntervals().Inputs,
 		client: client, node: node, bridging: bridging, file: lastKnown{path: file, node: node}, log: log,
@@ -216,8 +212,8 @@ func (k *Kubernetes) publishLoop(ctx context.Context) {
 		case <-grace.C:
 			k.takeLastKnown()
 		case <-k.dirty:
-			if k.read { // else somebody waits for the first Nodes
-				time.Sleep(settle) // what comes together is one change
+			if k.read { // otherwise a caller waits for the first Nodes
+				time.Sleep(settle) // merges changes in quick succession
 			}
 		}
 		k.publish()
@@ -234,7 +230,7 @@ func (k *Kubernetes) save() {
 	}
 }
 
-// takeLastKnown fills what the API server has not told yet from the file.
+// takeLastKnown fills in from the file what the API server has not reported yet.
 func (k *Kubernetes) takeLastKnown() {
 	if _, _, read := k.nodes.all(); read {
 		return
@@ -257,7 +253,7 @@ func (k *Kubernetes) takeLastKnown() {
 	}
 }
 
-// fillPolicies keys them as the API server's are.
+// fillPolicies uses the keys of the API server's policies.
 func (k *Kubernetes) fillPolicies(old map[string]NetworkPolicy) {
 	keyed := make(map[string]NetworkPolicy, len(old))
 	for _, p := range old {
@@ -268,7 +264,7 @@ func (k *Kubernetes) fillPolicies(old map[string]NetworkPolicy) {
 	k.policies.fill(keyed)
 }
 
-// publish makes the next snapshot.
+// publish publishes the next snapshot.
 func (k *Kubernetes) publish() {
 	if k.objects.Swap(false) {
 		k.unsaved = true
@@ -314,8 +310,8 @@ func (k *Kubernetes) publish() {
 	}
 }
 
-// findTrouble says in one sentence what can't be read, since when, and what that
-// means. The sentence stays the same as long as the reason does.
+// findTrouble composes a message of what cannot be read, since when, and what that means. The message does not change
+// as long as the reason does not.
 func (k *Kubernetes) findTrouble() {
 	var names []string
 	var first error
@@ -346,7 +342,7 @@ func (k *Kubernetes) findTrouble() {
 }
 
 func (k *Kubernetes) sentence(names []string, err error) error {
-	if apierrors.IsNotFound(err) { // all other kinds are the server's own
+	if apierrors.IsNotFound(err) { // all other kinds are built into the server
 		return fmt.Errorf("the Kubernetes API server %s has no resource IPPools, and enableBridgingMode is true: install the CRDs (kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds). Until then pods that ask for one get no network",
 			k.client.Server)
 	}
@@ -396,11 +392,10 @@ func (k *Kubernetes) Pod(ctx context.Context, namespace, name, uid string) (Pod,
 	return pod, ns, nil
 }
 
-// LastContact is when the API server last gave a sign of life.
+// LastContact is the time of the API server's last response or event.
 func (k *Kubernetes) LastContact() time.Time { return time.Unix(0, k.heardAt.Load()) }
 
-// Failures are the requests and watches that failed since the start, by what was
-// to be read: "nodes".
+// Failures are the requests and watches that failed since the start, by resource: "nodes".
 func (k *Kubernetes) Failures() map[string]int64 {
 	out := map[string]int64{}
 	for _, f := range k.followers {

@@ -23,8 +23,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
-// What the API server has arrives as the small values that a directory of the
-// same manifests gives, with the rights that are shipped.
+// The API server's objects arrive as the same small values as from a directory of the same manifests, with the shipped
+// RBAC rules.
 func TestKubeFollows(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -66,7 +66,7 @@ func TestKubeFollows(t *testing.T) {
 	c.until(k, "a Node that goes", hasNodes("me"))
 }
 
-// An object that can't be used keeps its last good value, also over a relist.
+// An object that cannot be used keeps its last good value, also over a relist.
 func TestKubeKeepsTheLastGood(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -86,7 +86,7 @@ func TestKubeKeepsTheLastGood(t *testing.T) {
 	if !reflect.DeepEqual(s.Nodes["node-1"], good) {
 		t.Errorf("the Node is %+v, want the last good one %+v", s.Nodes["node-1"], good)
 	}
-	// Everything is read anew: the bad one with it.
+	// Everything is read again, including the invalid one.
 	c.must(c.Empty(t.Context()))
 	c.makeNode(0)
 	c.makeNode(1, func(n *corev1.Node) {
@@ -110,8 +110,8 @@ func (c *cluster) patchNode(name string, patch any, subresources ...string) erro
 	return err
 }
 
-// kubelet writes every Node's status every few minutes, and labels and
-// annotations of others change as they like: nothing of it wakes the loop.
+// kubelet writes every Node's status every few minutes, and labels and annotations change for other reasons: none of
+// that wakes the loop.
 func TestKubeHeartbeatsDoNotWake(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -126,7 +126,7 @@ func TestKubeHeartbeatsDoNotWake(t *testing.T) {
 			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: at}}}}, "status"))
 		c.must(c.patchNode("me", map[string]any{"metadata": map[string]any{"labels": map[string]any{"x": fmt.Sprint(i)}}}))
 	}
-	c.makePod("p", "me", nil) // a Pod is asked for when it matters
+	c.makePod("p", "me", nil) // a Pod is read when it is needed
 	c.until(k, "the Pod", func(s *Snapshot) bool { return len(s.Pods) == 1 })
 	select {
 	case <-k.Changed():
@@ -145,7 +145,7 @@ func TestKubeHeartbeatsDoNotWake(t *testing.T) {
 	}
 }
 
-// quiet waits for the changes of the start to be over.
+// quiet waits until the changes of the start are over.
 func quiet(t *testing.T, k *Kubernetes) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -160,8 +160,8 @@ func quiet(t *testing.T, k *Kubernetes) {
 	}
 }
 
-// An API server that dies takes nothing away, is said to be away, and is followed
-// again as it then is.
+// While the API server is down existing state stays in force, the outage is reported, and the server is followed again
+// with its new state.
 func TestKubeServerKilled(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -178,7 +178,7 @@ func TestKubeServerKilled(t *testing.T) {
 			t.Errorf("the trouble is %q, want %q in it", s.Trouble, want)
 		}
 	}
-	c.retries(k, 2) // the first failure is that of an open connection: the trouble becomes another, which is told
+	c.retries(k, 2) // the first failure is that of an open connection: the trouble changes, which is reported
 	quiet(t, k)
 	c.retries(k, 4)
 	select {
@@ -193,7 +193,7 @@ func TestKubeServerKilled(t *testing.T) {
 	c.until(k, "no trouble", untroubled)
 }
 
-// retries waits until each kind of objects was asked for so many times more, in vain.
+// retries waits until so many more requests of each kind of objects have failed.
 func (c *cluster) retries(k *Kubernetes, times int64) {
 	c.t.Helper()
 	before := k.Failures()
@@ -207,8 +207,8 @@ func (c *cluster) retries(k *Kubernetes, times int64) {
 	})
 }
 
-// A server that is stopped, with all connections open, is noticed by HTTP/2's
-// pings. Their intervals are client-go's, 30 s and 15 s; shorter here.
+// A server that is suspended, with all connections open, is detected by HTTP/2 pings. Their intervals are client-go's,
+// 30 s and 15 s; shorter here.
 func TestKubeServerHangs(t *testing.T) {
 	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "3")
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
@@ -230,9 +230,9 @@ func TestKubeServerHangs(t *testing.T) {
 	c.until(k, "a new Node", hasNodes("me", "node-1"))
 }
 
-// After an etcd that was emptied the server would accept the old watches and stay
-// silent, whether its versions have overtaken the old ones or not, and whether it
-// can tell all objects in a watch (Kubernetes 1.34 on) or they are listed before.
+// After etcd was emptied the server would accept the old watches and send nothing, whether its versions have overtaken
+// the old ones or not, and whether it can stream the initial list in a watch (Kubernetes 1.34 on) or it is listed
+// before.
 func TestKubeOtherHistory(t *testing.T) {
 	for _, v := range []struct{ longer, lists bool }{{}, {longer: true}, {longer: true, lists: true}} {
 		t.Run(fmt.Sprintf("%+v", v), func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestKubeOtherHistory(t *testing.T) {
 				c.restartWith("--feature-gates=WatchList=false")
 			}
 			door := c.door()
-			// A token that is refused would make the agent read everything anew.
+			// A token that is rejected would make the agent read everything again.
 			c.must(os.WriteFile(c.tokenFile, []byte(apitest.AdminToken), 0o600))
 			for i := range 5 {
 				c.makeNode(i)
@@ -249,7 +249,7 @@ func TestKubeOtherHistory(t *testing.T) {
 			k := c.source()
 			c.until(k, "five Nodes", func(s *Snapshot) bool { return len(s.Nodes) == 5 })
 			old := c.version()
-			// Watches that the server ends are taken up where they were.
+			// Watches that the server ends are resumed where they were.
 			c.must(c.EndAPI())
 			door.shut()
 			c.until(k, "trouble", troubled)
@@ -292,8 +292,7 @@ func (c *cluster) version() int {
 	return v
 }
 
-// An API server that is overloaded, or a balancer before it without a server to
-// send to, answers errors: nothing is lost.
+// An overloaded API server, or a load balancer without a backend, responds with errors: nothing is lost.
 func TestKubeAnswersErrors(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -316,7 +315,7 @@ func TestKubeAnswersErrors(t *testing.T) {
 	}
 }
 
-// A Pod whose ADD is faster than the watch is asked for.
+// A Pod whose ADD precedes its watch event is read from the API server.
 func TestKubePodAskedFor(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -331,7 +330,7 @@ func TestKubePodAskedFor(t *testing.T) {
 	if err != nil || p.Name != "" || ns.Name != "default" {
 		t.Errorf("a Pod that does not exist: %+v, %+v, %v, want none and no error", p, ns, err)
 	}
-	// A StatefulSet makes a Pod of the same name anew.
+	// A StatefulSet recreates a Pod of the same name.
 	c.makePod("same", "me", nil)
 	c.until(k, "the Pod", func(s *Snapshot) bool { return s.Pods["default/same"].Name != "" })
 	c.KillAPI()
@@ -344,14 +343,14 @@ func TestKubePodAskedFor(t *testing.T) {
 	c.must(c.StartAPI(t.Context()))
 }
 
-// Without rights nothing is lost, and the trouble says what is missing.
+// Without permissions nothing is lost, and the trouble says what is missing.
 func TestKubeForbidden(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
 	k := c.source()
 	c.until(k, "the Node", hasNodes("me"))
 	c.must(c.Kubectl(t.Context(), "delete", "clusterrolebinding", "fairlead-agent"))
-	c.KillAPI() // rights are looked at when a watch begins
+	c.KillAPI() // permissions are checked when a watch starts
 	c.must(c.StartAPI(t.Context()))
 	s := c.until(k, "trouble", func(s *Snapshot) bool {
 		return s.Trouble != nil && strings.Contains(s.Trouble.Error(), "forbidden")
@@ -369,14 +368,14 @@ func TestKubeForbidden(t *testing.T) {
 	c.until(k, "no trouble", untroubled)
 }
 
-// A token that was replaced in its file is taken; the one before is not valid any more.
+// A token that was replaced in its file is used; the previous one is no longer valid.
 func TestKubeTokenRotation(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
 	k := c.source()
 	c.until(k, "the Node", hasNodes("me"))
 	c.must(c.Admin().CoreV1().ServiceAccounts("kube-system").Delete(t.Context(), "fairlead-agent", metav1.DeleteOptions{}))
-	c.KillAPI() // no watch goes on with the old one
+	c.KillAPI() // so that no watch continues with the old one
 	c.must(c.StartAPI(t.Context()))
 	s := c.until(k, "trouble", func(s *Snapshot) bool {
 		return s.Trouble != nil && strings.Contains(s.Trouble.Error(), "nauthorized")
@@ -388,7 +387,7 @@ func TestKubeTokenRotation(t *testing.T) {
 	c.until(k, "no trouble", untroubled)
 }
 
-// An agent that starts while the server is away goes on with what was known.
+// An agent that starts while the server is unreachable continues with the last known objects.
 func TestKubeStartWhileAway(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -444,7 +443,7 @@ func TestKubeStartWhileAway(t *testing.T) {
 	}
 }
 
-// Policies of kinds that somebody has installed are found too.
+// Policies of kinds that CRDs define are found too.
 func TestKubeOtherPolicies(t *testing.T) {
 	c := newCluster(t)
 	manifest := filepath.Join(c.dir, "policy.yaml")

@@ -10,18 +10,18 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
-// LastKnownPath is where a node keeps what the API server last said.
+// LastKnownPath is where a node keeps the API server's last known objects.
 const LastKnownPath = "/var/lib/fairlead/last-inputs.json"
 
-// lastKnown is the file of what the API server last said: read by an agent that
-// starts while the server is away, and for nothing else.
+// lastKnown is the file of the API server's last known objects, read only by an agent that starts while the server is
+// unreachable.
 type lastKnown struct {
 	path, node string
 }
 
-// content is what the file holds.
+// content is the content of the file.
 type content struct {
-	Node            string // whose agent wrote it
+	Node            string // the node of the agent that wrote it
 	Nodes           map[string]Node
 	Pods            map[string]Pod
 	Namespaces      map[string]Namespace
@@ -29,7 +29,7 @@ type content struct {
 	NetworkPolicies map[string]NetworkPolicy
 }
 
-// read returns what the file holds and when it was written.
+// read returns the content of the file and when it was written.
 func (f lastKnown) read() (*Snapshot, time.Time, error) {
 	data, err := os.ReadFile(f.path)
 	if err != nil {
@@ -50,8 +50,7 @@ func (f lastKnown) read() (*Snapshot, time.Time, error) {
 		NetworkPolicies: c.NetworkPolicies}, info.ModTime(), nil
 }
 
-// write replaces the file, whole or not at all. No Node at all is not worth it:
-// an input that was lost.
+// write replaces the file atomically. A snapshot without any Node is not written: its input was lost.
 func (f lastKnown) write(s *Snapshot) error {
 	if len(s.Nodes) == 0 {
 		return nil

@@ -23,14 +23,12 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// memoryEnv makes the test binary a program that only follows the API server, by
-// this kubeconfig, and says what memory that takes. Its own process: the test's
-// has clients and objects of its own.
+// memoryEnv makes the test binary a program that only follows the API server, by this kubeconfig, and prints its memory
+// use. It is a separate process because the test has clients and objects of its own.
 const memoryEnv = "FAIRLEAD_TEST_MEMORY_OF"
 
-// What 5,000 Nodes, as real ones are, may cost. Measured: 5 MB of heap in all, and
-// at most 30 MB more than a client that has read nothing, most of it garbage of
-// decoding 285 MB of objects. An informer's store would keep 60 MB.
+// Limits for 5,000 Nodes of realistic size. Measured: 5 MB of heap in all, and at most 30 MB more than a client that
+// has read nothing, most of it garbage from decoding 285 MB of objects. An informer's store would keep 60 MB.
 const (
 	memoryNodes = 5000
 	maxHeap     = 9 << 10  // kB, after a garbage collection
@@ -55,7 +53,7 @@ func TestKubeMemory(t *testing.T) {
 	}
 }
 
-// followed is what that program says.
+// followed is the output of that program.
 const followed = "%d Nodes, resident memory %d kB before, %d kB at the peak, heap %d kB\n"
 
 func (c *cluster) makeRealNodes(n int) {
@@ -71,7 +69,7 @@ func (c *cluster) makeRealNodes(n int) {
 	c.must(g.Wait())
 }
 
-// realNode is as large as kubelet makes one: about 10 kB.
+// realNode is as large as one that kubelet writes: about 10 kB.
 func realNode(i int) *corev1.Node {
 	cidr := fmt.Sprintf("10.%d.%d.0/24", i/256, i%256)
 	n := &corev1.Node{

@@ -9,9 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// merge puts the objects of all files into one snapshot. An object that two
-// files hold counts as the first file (by name) says it; the second is told as
-// a problem.
+// merge puts the objects of all files into one snapshot. Of an object that is in two files the first file (by name)
+// counts; the second is reported as a problem.
 func merge(files map[string]objects) (*Snapshot, []string) {
 	s := &Snapshot{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Namespaces: map[string]Namespace{},
 		IPPools: map[string]api.IPPool{}, NetworkPolicies: map[string]NetworkPolicy{}}

@@ -13,9 +13,8 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// otherPolicies are kinds of network policies that exist where somebody has
-// installed them: those of the Kubernetes network policy group, and Antrea's. Few
-// clusters have any, so they are not watched but looked at now and then.
+// otherPolicies are kinds of network policies that exist only if their CRDs are installed: those of the Kubernetes
+// network policy group, and Antrea's. Few clusters have any, so they are polled and not watched.
 var otherPolicies = []struct {
 	resource schema.GroupVersionResource
 	kind     string
@@ -32,8 +31,8 @@ var otherPolicies = []struct {
 		Resource: "networkpolicies"}, "NetworkPolicy"},
 }
 
-// lookForOtherPolicies looks until ctx ends. It waits up to twice as long as Intervals say, by chance, so that not all
-// agents come at once.
+// lookForOtherPolicies polls until ctx ends. It waits as long as Intervals say with jitter, up to twice as long, so
+// that not all agents send requests at once.
 func (k *Kubernetes) lookForOtherPolicies(ctx context.Context) {
 	found := make([]map[string]NetworkPolicy, len(otherPolicies))
 	for wait := k.Intervals.OtherPoliciesFirst; ; wait = k.Intervals.OtherPolicies {
@@ -47,7 +46,7 @@ func (k *Kubernetes) lookForOtherPolicies(ctx context.Context) {
 			now, err := listPolicies(ctx, k.client.Metadata, p.resource, p.kind)
 			if err == nil {
 				found[i] = now
-			} // else those of before stay: the followers tell of an API server that is away
+			} // otherwise the previous ones stay: the followers report an unreachable API server
 			maps.Copy(all, found[i])
 		}
 		k.others.Store(&all)
@@ -58,7 +57,7 @@ func (k *Kubernetes) lookForOtherPolicies(ctx context.Context) {
 func listPolicies(ctx context.Context, client metadata.Interface, r schema.GroupVersionResource, kind string) (
 	map[string]NetworkPolicy, error) {
 	l, err := client.Resource(r).List(ctx, metav1.ListOptions{})
-	if apierrors.IsNotFound(err) { // nobody has installed them
+	if apierrors.IsNotFound(err) { // not installed
 		return nil, nil
 	}
 	if err != nil {
@@ -73,7 +72,7 @@ func listPolicies(ctx context.Context, client metadata.Interface, r schema.Group
 	return out, nil
 }
 
-// Policies are the names of all network policies of a cluster, of every kind that it knows, sorted.
+// Policies are the names of all network policies of a cluster, of every kind that it serves, sorted.
 func Policies(ctx context.Context, client metadata.Interface) ([]string, error) {
 	all := map[string]NetworkPolicy{}
 	own, err := listPolicies(ctx, client, policies, networkPolicy().Kind)

@@ -21,18 +21,17 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// object is one that a manifest file says, by its name in messages: "Node a".
+// object is one object of a manifest file, by its name in messages: "Node a".
 type object struct {
 	name string
 	put  func(*Snapshot)
 }
 
-// objects is what one manifest file says.
+// objects are the objects of one manifest file.
 type objects []object
 
-// parseManifest reads the YAML documents (or JSON) of one file. It is all or
-// nothing: the error names the document and what is wrong, and the caller
-// then uses nothing of the file.
+// parseManifest reads the YAML documents (or JSON) of one file. It is all or nothing: the error names the document and
+// what is wrong, and the caller then uses nothing of the file.
 func parseManifest(data []byte) (objects, error) {
 	var out objects
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
@@ -118,8 +117,7 @@ func (o *objects) addList(items any) error {
 	return nil
 }
 
-// addParsed decodes strictly, upper and lower case included, so that a misspelt
-// key is an error and not dropped.
+// addParsed decodes strictly and case-sensitively, so that a misspelt key is an error and not dropped.
 func addParsed[K any, V any](to *objects, doc []byte, from func(*K) (V, error), of func(V) object) error {
 	var obj K
 	data, err := yaml.YAMLToJSONStrict(doc)
@@ -175,8 +173,8 @@ func nodeFrom(n *corev1.Node) (Node, error) {
 	return out, err
 }
 
-// transportAddresses is Antrea's annotation for nodes whose tunnel does not end
-// at the InternalIP: a comma-separated list of addresses.
+// transportAddresses is Antrea's annotation for nodes whose tunnel endpoint is not the InternalIP: a comma-separated
+// list of addresses.
 const transportAddresses = "node.antrea.io/transport-addresses"
 
 func tunnelAddresses(n *corev1.Node) ([]netip.Addr, error) {
@@ -213,8 +211,8 @@ func parsePodCIDR(s string, before []netip.Prefix) (netip.Prefix, error) {
 	return p, nil
 }
 
-// mirrorOf is kubelet's annotation on the Pod that stands in the API for a static
-// pod. Its value is the static pod's uid, by which the runtime knows it.
+// mirrorOf is kubelet's annotation on the mirror Pod of a static pod. Its value is the static pod's uid, which the
+// runtime uses.
 const mirrorOf = "kubernetes.io/config.mirror"
 
 func podFrom(m metav1.ObjectMeta, node string) (Pod, error) {
@@ -248,8 +246,7 @@ func orDefault(namespace string) string {
 	return namespace
 }
 
-// ours keeps the annotations that Fairlead reads; the others would only cost
-// memory.
+// ours keeps the annotations that Fairlead reads; the others would only consume memory.
 func ours(all map[string]string) map[string]string {
 	var out map[string]string
 	for k, v := range all {
@@ -263,8 +260,7 @@ func ours(all map[string]string) map[string]string {
 	return out
 }
 
-// Nodes reads Nodes that somebody else has listed. Problems are sentences about
-// those that can't be read.
+// Nodes converts Nodes that the caller has listed. Problems are messages about invalid ones.
 func Nodes(list []corev1.Node) (nodes map[string]Node, problems []string) {
 	nodes = map[string]Node{}
 	for i := range list {

@@ -87,7 +87,7 @@ status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 	}
 }
 
-// What "kubectl get nodes -o yaml" and "-o json" print.
+// The output of "kubectl get nodes -o yaml" and "-o json".
 func TestParseManifestList(t *testing.T) {
 	for _, in := range []string{
 		"apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: {name: a}\n" +

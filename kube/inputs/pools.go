@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// poolFrom keeps of an IPPool what agents read. Whether it is valid is not said
-// here: a pool that has become invalid hands out nothing, also not what it was.
+// poolFrom reduces an IPPool to what agents read. Validity is not checked here: a pool that has become invalid
+// allocates nothing, also not by its previous spec.
 func poolFrom(p *api.IPPool) (api.IPPool, error) {
 	if p.Name == "" {
 		return api.IPPool{}, errors.New("an IPPool without metadata.name")
@@ -50,8 +50,8 @@ func (k *Kubernetes) poolsResource() resource {
 		}}
 }
 
-// poolsChanged tells whether the addresses of any pool may be others than before.
-// Hints where free ones are change all the time.
+// poolsChanged reports whether the addresses of any pool may have changed. The free map, which changes all the time,
+// does not count.
 func poolsChanged(before, now map[string]api.IPPool) bool {
 	if len(before) != len(now) || (before == nil) != (now == nil) {
 		return true
@@ -66,7 +66,7 @@ func poolsChanged(before, now map[string]api.IPPool) bool {
 	return false
 }
 
-// knownPools are nil until somebody has told them.
+// knownPools are nil until they have been read.
 func (k *Kubernetes) knownPools() (pools map[string]api.IPPool, bad []string) {
 	pools, bad, read := k.pools.all()
 	if !k.bridging || !read && len(pools) == 0 {
@@ -83,7 +83,7 @@ func (k *Kubernetes) Pool(ctx context.Context, name string) (api.IPPool, bool, e
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	u, err := k.client.Dynamic.Resource(api.PoolResource).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) { // or nobody has installed the CustomResourceDefinition
+	if apierrors.IsNotFound(err) { // or the CustomResourceDefinition is not installed
 		return api.IPPool{}, false, nil
 	}
 	if err != nil {

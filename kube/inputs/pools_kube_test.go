@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
-// pools are those of the administrator.
+// pools is the administrator's client of IPPools.
 func (c *cluster) pools() dynamic.NamespaceableResourceInterface {
 	c.t.Helper()
 	d, err := dynamic.NewForConfig(&rest.Config{Host: c.URL, BearerToken: apitest.AdminToken,
@@ -37,8 +37,7 @@ func (c *cluster) makePool(manifest string) {
 const poolA = `{"apiVersion": "crd.antrea.io/v1beta1", "kind": "IPPool", "metadata": {"name": "a"},
 	"spec": {"ipRanges": [{"cidr": "10.10.1.0/26"}], "subnetInfo": {"gateway": "10.10.1.1", "prefixLength": 24, "vlan": 2}}}`
 
-// A cluster without the definition of IPPools is a trouble that says what to do, and
-// nothing else: pods of podCIDRs need none.
+// In a cluster without the CRD of IPPools the trouble says what to do, and nothing else fails: routed pods need none.
 func TestKubePools(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
@@ -91,7 +90,7 @@ func TestKubePools(t *testing.T) {
 	c.until(k, "the end of the pool", func(s *Snapshot) bool { return len(s.IPPools) == 0 })
 }
 
-// keepsPools sees an agent that starts while the API server is away know the pools.
+// keepsPools checks that an agent that starts while the API server is unreachable knows the pools.
 func (c *cluster) keepsPools(before *Kubernetes) {
 	c.t.Helper()
 	nstest.Wait(c.t, patience, "the file to have the pool", func() bool {

@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// cluster is the API server that one test uses, with nothing in it but what
-// fairlead-agent may do, and the agent's kubeconfig.
+// cluster is the API server that one test uses, with only the RBAC rules of fairlead-agent in it, and the agent's
+// kubeconfig.
 type cluster struct {
 	*apitest.Server
 	t          *testing.T
@@ -48,7 +48,7 @@ type cluster struct {
 	tokenFile  string
 }
 
-// patience bounds each wait; a busy machine needs some.
+// patience bounds each wait; a busy machine is slow.
 const patience = 30 * time.Second
 
 func newCluster(t *testing.T) *cluster {
@@ -69,7 +69,7 @@ func (c *cluster) must(err error) {
 	}
 }
 
-// grant applies what is shipped, and writes a token.
+// grant applies the shipped RBAC rules, and writes a token.
 func (c *cluster) grant() {
 	c.t.Helper()
 	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
@@ -99,7 +99,7 @@ func (c *cluster) sourceOf(bridging bool) *Kubernetes {
 	return c.sourceThatLogs(bridging, testr.New(c.t))
 }
 
-// short are intervals that nobody waits long for.
+// short are intervals for fast tests.
 func short() api.InputIntervals {
 	return api.InputIntervals{RetryFirst: 50 * time.Millisecond, RetryMost: 400 * time.Millisecond,
 		StartGrace: 500 * time.Millisecond, Save: 50 * time.Millisecond, Reread: time.Second,
