@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// answer carries out the request in line. A panic, here or in the handler,
-// becomes an error, and a line with the stack in the log.
+// answer processes the request in line. A panic, here or in the handler, becomes an error, and is logged with its
+// stack.
 func (s *Server) answer(ctx context.Context, arrived time.Time, line []byte) (response wire.Response) {
 	verb, about := "invalid", []any(nil)
 	defer func() {
@@ -44,7 +44,7 @@ func (s *Server) answer(ctx context.Context, arrived time.Time, line []byte) (re
 	return response
 }
 
-// refuse is the answer to a call that failed; about goes to the log.
+// refuse returns the response to a failed call; about goes to the log.
 func (s *Server) refuse(arrived time.Time, verb string, err error, about ...any) wire.Response {
 	e := errorOf(verb, err)
 	took := time.Since(arrived)
@@ -110,8 +110,8 @@ func (s *Server) handle(ctx context.Context, c *call) (result []byte, err error)
 	return nil, ended(ctx, err)
 }
 
-// ended gives an error that comes from the end of ctx the reason of that, so
-// that it does not read "context canceled".
+// ended replaces an error that is due to the end of ctx by the cause of that, so that it does not read "context
+// canceled".
 func ended(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err

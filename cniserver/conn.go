@@ -17,12 +17,10 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// errHungUp is the cause of the end of a call whose caller is gone: the
-// runtime's time limit kills the shim.
+// errHungUp is the cause when the caller of a call is gone: the runtime's time limit kills the shim.
 var errHungUp = errors.New("the caller closed the connection")
 
-// errNothing is what a connection without a request ends with: somebody looked
-// whether we listen.
+// errNothing is the result of a connection without a request: a check whether the agent listens.
 var errNothing = errors.New("no request")
 
 // serve reads one request from conn, answers it and closes conn.
@@ -57,7 +55,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// readRequest returns the line that the caller sends, if it may call at all.
+// readRequest returns the line that the caller sends, if it is allowed to call.
 func readRequest(conn *net.UnixConn) ([]byte, error) {
 	if err := checkPeer(conn); err != nil {
 		return nil, err
@@ -81,8 +79,8 @@ func readRequest(conn *net.UnixConn) ([]byte, error) {
 	}
 }
 
-// checkPeer refuses callers that are neither root nor our own user. The mode of
-// the socket keeps them out already, unless somebody changed it.
+// checkPeer rejects callers that are neither root nor the agent's own user. The mode of the socket keeps them out
+// already, unless it was changed.
 func checkPeer(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 const (
 	// CodeInternal is any error that has no code of its own, a bug included.
 	CodeInternal uint = 100
-	// CodeNoAddress: the pod could not be given its addresses.
+	// CodeNoAddress: no address could be allocated to the pod.
 	CodeNoAddress uint = 101
-	// CodeCheck: CHECK found that the attachment is not as ADD made it.
+	// CodeCheck: CHECK found that the attachment differs from the result of ADD.
 	CodeCheck uint = 103
 	// CodeForbidden: the caller is neither root nor the user of the agent.
 	CodeForbidden uint = 105
@@ -39,14 +39,13 @@ func (e coded) As(target any) bool {
 	return ok
 }
 
-// TryAgainLater returns err with the spec's code 11: the runtime calls again. err says what the caller waits for.
+// TryAgainLater returns err with the spec's code 11: the runtime retries. err says what the caller waits for.
 func TryAgainLater(err error) error { return coded{err, types.ErrTryAgainLater} }
 
 // NoAddress returns err with the code CodeNoAddress.
 func NoAddress(err error) error { return coded{err, CodeNoAddress} }
 
-// errorOf is what the runtime gets for err; verb is CNI_COMMAND. Joined errors
-// become one line.
+// errorOf is the CNI error for err; verb is CNI_COMMAND. Joined errors become one line.
 func errorOf(verb string, err error) *types.Error {
 	if err == nil {
 		return nil
@@ -59,7 +58,7 @@ func errorOf(verb string, err error) *types.Error {
 	switch {
 	case e != nil:
 		code = e.Code
-	case verb == "STATUS": // whatever the reason, such as a daemon that does not answer in time
+	case verb == "STATUS": // whatever the reason, such as a daemon that times out
 		code = types.ErrPluginNotAvailable
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		code = types.ErrTryAgainLater

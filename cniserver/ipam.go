@@ -11,32 +11,30 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// IPAM does the work of the verbs where another plugin (macvlan, bridge, ipvlan) makes the
-// interface and Fairlead is its IPAM plugin. Errors are as those of a Handler. What it
-// holds for an attachment is apart from what a Handler holds for one of the same name.
+// IPAM does the work of the verbs where another plugin (macvlan, bridge, ipvlan) creates the interface and Fairlead is
+// its IPAM plugin. Errors are as those of a Handler. Its addresses for an attachment are independent of a Handler's for
+// one of the same name.
 type IPAM interface {
-	// Add gives addresses of pools. Repeated for the same attachment it gives the
-	// same ones. After an error it holds nothing that it did not hold before.
+	// Add allocates addresses of pools. Repeated for the same attachment it returns the same ones. After an error it
+	// holds nothing that it did not hold before.
 	Add(context.Context, AddressRequest) ([]Address, error)
-	// Del takes them back. That there are none is no error.
+	// Del releases them. It succeeds if there are none.
 	Del(context.Context, Request) error
-	// Check returns an error when PrevAddrs are not what the attachment holds.
+	// Check returns an error if PrevAddrs differ from what the attachment holds.
 	Check(context.Context, AddressRequest) error
-	// GC takes back what attachments of the network other than the valid ones hold.
-	// It touches no other network.
+	// GC releases what attachments of the network other than the valid ones hold. It leaves other networks alone.
 	GC(ctx context.Context, network string, valid []AttachmentID) error
-	// Status returns an error when the named pools can't give addresses now.
+	// Status returns an error if the named pools cannot allocate addresses now.
 	Status(ctx context.Context, pools []string) error
 }
 
-// AddressRequest is one ADD or CHECK by another plugin, checked. Its PrevAddrs are
-// without those that the configuration names itself.
+// AddressRequest is one ADD or CHECK by another plugin, validated. Its PrevAddrs are without those that the
+// configuration itself names.
 type AddressRequest struct {
 	Request
 	// Pools are names of IPPools, of the key ipam.ippools. There may be none.
 	Pools []string
-	// Wanted are addresses of Pools that somebody asks for, at most one of each family.
-	// One that was written without a mask has all bits.
+	// Wanted are requested addresses of Pools, at most one of each family. One without a mask has a full-length one.
 	Wanted []netip.Prefix
 }
 
@@ -46,8 +44,8 @@ type Address struct {
 	Gateway netip.Addr
 }
 
-// ipamRequest checks r by the rules of its verb, and the key ipam for all but DEL and
-// GC: these clean up whatever has become of the configuration.
+// ipamRequest validates r by the rules of its verb, and the key ipam for all but DEL and GC: these clean up whatever
+// has become of the configuration.
 func (c *call) ipamRequest(r wire.Request, conf netConf) (err error) {
 	var args ipamArgs
 	switch c.verb {
@@ -79,8 +77,8 @@ func (c *call) ipamRequest(r wire.Request, conf netConf) (err error) {
 	return err
 }
 
-// withoutStatic are the addresses of a prevResult that are none of the configuration's
-// own, which all must be there.
+// withoutStatic are the addresses of a prevResult other than those that the configuration names, which must all be
+// there.
 func (i ipamConf) withoutStatic(prev []Address) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, p := range prev {
@@ -100,8 +98,8 @@ func (i ipamConf) withoutStatic(prev []Address) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// prevAddresses are the addresses of the interface in prevResult, and those that are said
-// to be of none: what an IPAM plugin alone was called for.
+// prevAddresses are the addresses of the interface in prevResult, and those without an interface: the result of an IPAM
+// plugin alone.
 func (c netConf) prevAddresses(ifName string) ([]Address, error) {
 	prev, err := c.previous()
 	if err == nil && prev == nil {

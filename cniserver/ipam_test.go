@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// secondary is a network of macvlan with Fairlead as its IPAM plugin.
+// secondary is a macvlan network with Fairlead as its IPAM plugin.
 func secondary(version, ipam string, others ...string) string {
 	return fmt.Sprintf(`{"cniVersion": %q, "name": "net-1", "type": "macvlan", "master": "eth0", %s "ipam": {"type": "antrea", %s}}`,
 		version, strings.Join(append(others, ""), ", "), ipam)
@@ -28,7 +28,7 @@ func given(texts ...string) (out []cniserver.Address) {
 	return out
 }
 
-// Every verb reaches IPAM with what it needs, and no other Handler.
+// Every verb calls IPAM with what it needs, and no other Handler.
 func TestIPAMVerbs(t *testing.T) {
 	needNetns(t)
 	h, a := &handler{}, &addresses{given: given("10.10.1.7/24 10.10.1.1", "fd00::7/64 fd00::1")}
@@ -82,7 +82,7 @@ func TestIPAMVerbs(t *testing.T) {
 	wantError(t, ask(t, s.socket, request("ADD", conf(pools))), 11, "deadline")
 }
 
-// Each row is a configuration that an ADD, a CHECK and a STATUS refuse, by a sentence that names the key.
+// Each row is a configuration that ADD, CHECK and STATUS reject, with a message that names the key.
 func TestIPAMConfigRefused(t *testing.T) {
 	needNetns(t)
 	a := &addresses{}
@@ -161,7 +161,7 @@ func TestIPAMConfigRefused(t *testing.T) {
 }
 
 // examples are the configurations of Antrea's page, the last as a NetworkAttachmentDefinition's spec, to which Multus
-// adds the name. KEYS stands for what makes the difference between Fairlead and the plugin static.
+// adds the name. KEYS stands for the keys in which Fairlead and the plugin static differ.
 var examples = map[string]struct {
 	conf   string
 	pools  string   // what follows "ipam": {"type": "antrea",
@@ -191,7 +191,7 @@ func addressKeys(list []string) string {
 	return `"addresses": [` + strings.Join(out, ", ") + "]"
 }
 
-// What Fairlead prints is what the reference plugin static prints that is told the same addresses.
+// Fairlead's output equals that of the reference plugin static with the same addresses.
 func TestIPAMLikeStatic(t *testing.T) {
 	needNetns(t)
 	for name, e := range examples {
@@ -208,7 +208,7 @@ func TestIPAMLikeStatic(t *testing.T) {
 			})
 		}
 	}
-	// Without pools a runtime's wishes are static's.
+	// Without pools the runtime's addresses are handled as by static.
 	s := start(t, &handler{}, cniserver.Config{})
 	const two = `"addresses": [{"address": "10.9.0.1/24"}, {"address": "fd00::1/64", "gateway": "fd00::2"}]`
 	for name, c := range map[string]struct {
@@ -229,7 +229,7 @@ func TestIPAMLikeStatic(t *testing.T) {
 	}
 }
 
-// sameAsStatic compares what the two plugins print.
+// sameAsStatic compares the output of the two plugins.
 func sameAsStatic(t *testing.T, environ []string, conf, ref string) {
 	t.Helper()
 	ours, _, code := run(t, "fairlead", environ, conf)

@@ -17,7 +17,7 @@ import (
 // Antrea's keys, which are those of the reference plugin static, and ippools.
 type ipamConf struct {
 	pools []string
-	// static are passed through: nobody asks who else has them.
+	// static are passed through without allocation.
 	static []Address
 	// wanted are addresses of pools.
 	wanted []netip.Prefix
@@ -56,8 +56,8 @@ func badIPAM(format string, args ...any) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, "network configuration, "+fmt.Sprintf(format, args...), "")
 }
 
-// ipam reads the key ipam, and the doors by which a runtime asks for addresses:
-// runtimeConfig.ips, args.cni.ips and IP= in CNI_ARGS, of which args is made.
+// ipam reads the key ipam, and the ways in which a runtime can request addresses: runtimeConfig.ips, args.cni.ips and
+// IP= in CNI_ARGS, which args was parsed from.
 func (c netConf) ipam(args ipamArgs) (ipamConf, error) {
 	var out ipamConf
 	var k ipamKeys
@@ -101,8 +101,8 @@ func checkPoolNames(names []string) error {
 	return nil
 }
 
-// addresses sets the static ones and those wanted of pools. Without pools it does with
-// what a runtime asks for as the plugin static does.
+// addresses sets the static ones and those requested of pools. Without pools it handles a runtime's request as the
+// plugin static does.
 func (c netConf) addresses(out *ipamConf, written []addrKeys, args ipamArgs) error {
 	asked, where, err := c.asked()
 	if err != nil {
@@ -125,7 +125,7 @@ func (c netConf) addresses(out *ipamConf, written []addrKeys, args ipamArgs) err
 	for _, text := range asked {
 		wanted = append(wanted, addrKeys{text, args.gatewayOf(text)})
 	}
-	if len(asked) > 0 && where != fromCNIArgs { // stands for what is written
+	if len(asked) > 0 && where != fromCNIArgs { // replaces the addresses of the configuration
 		out.static, err = readStatic(wanted, where)
 		return err
 	}
@@ -137,10 +137,10 @@ func (c netConf) addresses(out *ipamConf, written []addrKeys, args ipamArgs) err
 	return err
 }
 
-// fromCNIArgs is how messages call addresses of CNI_ARGS.
+// fromCNIArgs is the name of CNI_ARGS' addresses in messages.
 const fromCNIArgs = "IP= of CNI_ARGS"
 
-// asked are the addresses that a runtime asks for in the configuration, and where.
+// asked are the addresses that a runtime requests in the configuration, and where.
 func (c netConf) asked() ([]string, string, error) {
 	var fromRuntime struct {
 		IPs []string `json:"ips"`
@@ -162,7 +162,7 @@ func (c netConf) asked() ([]string, string, error) {
 	return fromArgs.CNI.IPs, "args.cni.ips", nil
 }
 
-// readWanted reads addresses of pools that a runtime asks for, with or without a mask.
+// readWanted parses addresses of pools that a runtime requests, with or without a mask.
 func readWanted(texts []string, where string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, text := range texts {
@@ -181,7 +181,7 @@ func readWanted(texts []string, where string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// usable tells whether an interface can have the address.
+// usable reports whether an interface can have the address.
 func usable(a netip.Addr) bool {
 	return !a.Is4In6() && (a.IsGlobalUnicast() || a.Is6() && a.IsLinkLocalUnicast())
 }
@@ -218,7 +218,7 @@ func (k ipamKeys) routes() ([]*types.Route, error) {
 		if err != nil || dst.Addr().Is4In6() {
 			return nil, badIPAM("ipam.routes[%d].dst: invalid destination %q: want one such as 0.0.0.0/0 or 2001:db8::/32", i, r.Dst)
 		}
-		// What the plugin static prints for dst has host bits as written.
+		// The plugin static prints dst with host bits as written.
 		route := &types.Route{Dst: *netaddr.IPNet(dst), MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table,
 			Scope: r.Scope}
 		if r.GW != "" {
@@ -249,7 +249,7 @@ func (k ipamKeys) dns() (types.DNS, error) {
 	return types.DNS{Nameservers: d.Nameservers, Domain: d.Domain, Search: d.Search, Options: d.Options}, nil
 }
 
-// ipamArgs are the parts of CNI_ARGS that the plugin static knows, too.
+// ipamArgs are the parts of CNI_ARGS that the plugin static supports, too.
 type ipamArgs struct {
 	podArgs
 	IP      types.UnmarshallableString
@@ -266,7 +266,7 @@ func listOf(text types.UnmarshallableString) []string {
 	return out
 }
 
-// gatewayOf is the one of GATEWAY= that is in the subnet of an address of IP=, or empty.
+// gatewayOf is the GATEWAY= in the subnet of an address of IP=, or empty.
 func (a ipamArgs) gatewayOf(text string) string {
 	p, err := netip.ParsePrefix(text)
 	if err != nil || !slices.Contains(listOf(a.IP), text) {
@@ -280,7 +280,7 @@ func (a ipamArgs) gatewayOf(text string) string {
 	return ""
 }
 
-// checkGateways refuses a GATEWAY= that is of no address of IP=.
+// checkGateways rejects a GATEWAY= outside of the subnets of IP=.
 func (a ipamArgs) checkGateways() error {
 	for _, g := range listOf(a.GATEWAY) {
 		gw, err := netip.ParseAddr(g)

@@ -37,7 +37,7 @@ func newRuntime(t *testing.T, socket, cniVersion string) runtime {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Its own default is made at the first call, which is a data race.
+	// RawExec's own default is created at the first call, which is a data race.
 	execute := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}
 	return runtime{libcni.NewCNIConfigWithCacheDir([]string{binDir}, t.TempDir(), execute), list}
 }
@@ -156,7 +156,7 @@ func TestLibCNIStatusAndGC(t *testing.T) {
 	if err != nil || fmt.Sprint(valid) != "[{c2 eth0}]" {
 		t.Errorf("GC: %v, valid %v", err, valid)
 	}
-	// libcni itself calls DEL for what it remembers and is not valid.
+	// libcni itself calls DEL for cached attachments that are not valid.
 	calls := h.calls()
 	if last := calls[len(calls)-1]; len(calls) != 3 || last.ContainerID != "c1" {
 		t.Errorf("calls: %+v", calls)
@@ -166,7 +166,7 @@ func TestLibCNIStatusAndGC(t *testing.T) {
 	}
 }
 
-// What the plugin prints, byte for byte but for the blanks.
+// The plugin's output, byte for byte except for whitespace.
 func TestPrintedResult(t *testing.T) {
 	needNetns(t)
 	s := start(t, &handler{}, cniserver.Config{})
@@ -231,8 +231,7 @@ func wantPrinted(t *testing.T, out string, exit int, code uint, parts ...string)
 	wantError(t, wire.Response{Error: &e}, code, parts...)
 }
 
-// The other door: what a runtime, or somebody by hand, can do wrong on the
-// plugin's stdin and in its environment.
+// The other input: errors that a runtime, or a manual call, can make on the plugin's stdin and in its environment.
 func TestBadCallsOfThePlugin(t *testing.T) {
 	needNetns(t)
 	h := &handler{}
@@ -283,8 +282,7 @@ func TestBadCallsOfThePlugin(t *testing.T) {
 	if len(h.calls()) != 0 {
 		t.Errorf("the handler saw %+v", h.calls())
 	}
-	// The server is well, and a DEL with the node's own network namespace,
-	// which skel would call an error, succeeds.
+	// The server is healthy, and a DEL with the node's own network namespace, which skel would reject, succeeds.
 	out, _, exit := run(t, "fairlead", append(env("DEL"), "CNI_NETNS=/proc/self/ns/net"), good)
 	if exit != 0 || out != "" {
 		t.Errorf("DEL: exit code %d, printed %q", exit, out)
@@ -307,8 +305,7 @@ func TestInstalledAsAntrea(t *testing.T) {
 	}
 }
 
-// The runtime's time limit kills the plugin in the middle of an ADD; its DEL
-// then waits until the ADD is over.
+// The runtime's time limit kills the plugin during an ADD; its DEL then waits until the ADD is over.
 func TestPluginIsKilled(t *testing.T) {
 	needNetns(t)
 	var mu sync.Mutex
@@ -369,8 +366,7 @@ func TestManyPodsThroughLibCNI(t *testing.T) {
 	}
 }
 
-// BenchmarkPlugin is the cost of the CNI protocol in an ADD: the plugin's
-// process, the socket and the server.
+// BenchmarkPlugin measures the CNI protocol's share of an ADD: the plugin's process, the socket and the server.
 func BenchmarkPlugin(b *testing.B) {
 	needNetns(b)
 	s := start(b, &handler{}, cniserver.Config{})

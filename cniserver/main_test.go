@@ -24,14 +24,13 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// patience is how long a test waits for what takes milliseconds.
+// patience bounds waits for what takes milliseconds.
 const patience = 20 * time.Second
 
-// reference is where the reference plugins are, of the version in go.mod.
+// reference is the import path of the reference plugins, of the version in go.mod.
 const reference = "github.com/containernetworking/plugins/plugins/"
 
-// What TestMain makes for all tests: the plugin, and a network namespace other
-// than the test's own.
+// Created by TestMain for all tests: the plugin, and a network namespace other than the test's own.
 var (
 	binDir   string
 	netns    string
@@ -64,8 +63,8 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// holdNetns starts a process in a network namespace of its own. It reads stdin
-// until that is closed: at the latest when this process is gone.
+// holdNetns starts a process in a network namespace of its own. It reads stdin until that is closed: at the latest when
+// this process ends.
 func holdNetns() (end func()) {
 	holder := exec.Command("cat")
 	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
@@ -207,12 +206,12 @@ func dualStack() cniserver.Result {
 	}
 }
 
-// server is a Server at work.
+// server is a running Server.
 type server struct {
 	socket string
 	stop   func() error // returns what Serve returned
 	log    *syncBuffer
-	obs    *syncBuffer // a line per call: VERB CODE
+	obs    *syncBuffer // one line per call: VERB CODE
 }
 
 type syncBuffer struct {
@@ -300,7 +299,7 @@ func config(format string, args ...any) func(*wire.Request) {
 
 func container(id string) func(*wire.Request) { return func(r *wire.Request) { r.ContainerID = id } }
 
-// send writes a request and leaves the connection open.
+// send writes a request and keeps the connection open.
 func send(t *testing.T, conn net.Conn, r wire.Request) {
 	t.Helper()
 	line, err := json.Marshal(r)
@@ -361,7 +360,7 @@ func wantSuccess(t *testing.T, r wire.Response) {
 	}
 }
 
-// eventually waits until f holds.
+// eventually waits until f returns true.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !f(); time.Sleep(2 * time.Millisecond) {

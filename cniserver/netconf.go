@@ -15,12 +15,11 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// netConf is a network configuration (CNI spec, section 3, "Deriving request
-// configuration"), key by key: a key that a verb does not need may have any
-// contents, and keys that we don't know are the runtime's own business.
+// netConf is a network configuration (CNI spec, section 3, "Deriving request configuration"), key by key: a key that a
+// verb does not need may have any value, and unknown keys are for the runtime.
 type netConf map[string]json.RawMessage
 
-// role is as what the configuration calls us.
+// role is the plugin type as which the configuration calls Fairlead.
 type role int
 
 const (
@@ -40,7 +39,7 @@ func parseNetConf(config []byte) (netConf, error) {
 	return c, nil
 }
 
-// decodingError puts what encoding/json says into the words of the user.
+// decodingError rewords an error of encoding/json for the user.
 func decodingError(what string, err error) error {
 	text := err.Error()
 	var wrong *json.UnmarshalTypeError
@@ -53,8 +52,7 @@ func decodingError(what string, err error) error {
 	return types.NewError(types.ErrDecodingFailure, what+": "+text, "")
 }
 
-// get decodes the value of key into to, which keeps its value when the key is
-// missing.
+// get decodes the value of key into to, which keeps its value if the key is missing.
 func (c netConf) get(key string, to any) error {
 	raw, ok := c[key]
 	if !ok {
@@ -66,10 +64,9 @@ func (c netConf) get(key string, to any) error {
 	return nil
 }
 
-// cniVersion returns the version of the spec to answer in, one of
-// wire.Versions that has the verb.
+// cniVersion returns the version of the spec to respond in, one of wire.Versions that has the verb.
 func (c netConf) cniVersion(verb string) (string, error) {
-	v := "0.1.0" // what a configuration without it means (spec of that time)
+	v := "0.1.0" // the default (spec of that time)
 	if err := c.get("cniVersion", &v); err != nil {
 		return "", err
 	}
@@ -109,8 +106,7 @@ func (c netConf) role() (role, error) {
 	err := c.get("ipam", &ipam)
 	switch {
 	case slices.Contains(ours, name):
-		// host-local stands in Antrea's own configuration; here as there the
-		// agent allocates from the podCIDR of its Node.
+		// Antrea's own configuration has host-local; here as there the agent allocates from the podCIDR of its Node.
 		if err == nil && ipam.Type != "" && ipam.Type != "host-local" && !slices.Contains(ours, ipam.Type) {
 			err = types.NewError(types.ErrUnsupportedField, fmt.Sprintf(
 				"ipam.type %q is not supported: the agent allocates the addresses. Remove the key ipam", ipam.Type), "")
@@ -130,8 +126,7 @@ func (c netConf) dns() (types.DNS, error) {
 	return dns, err
 }
 
-// previous is a prevResult as far as we read it. These keys are the same in all versions
-// of the spec that we speak.
+// previous are the keys of a prevResult that are read. They are the same in all supported versions of the spec.
 type previous struct {
 	Interfaces []struct{ Name, Mac, Sandbox string }
 	IPs        []struct {
@@ -140,7 +135,7 @@ type previous struct {
 	}
 }
 
-// previous returns nil when there is no prevResult.
+// previous returns nil if there is no prevResult.
 func (c netConf) previous() (*previous, error) {
 	var prev *previous
 	err := c.get("prevResult", &prev)
@@ -155,13 +150,13 @@ func errNoPrevResult() error {
 	return types.NewError(types.ErrInvalidNetworkConfig, "CHECK without prevResult", "")
 }
 
-// prevInterface is what the result of the ADD says about the pod's interface.
+// prevInterface is the pod's interface in the result of the ADD.
 type prevInterface struct {
 	mac   api.MAC
 	addrs []netip.Prefix
 }
 
-// prevResult returns nil when there is no prevResult.
+// prevResult returns nil if there is no prevResult.
 func (c netConf) prevResult(ifName string) (*prevInterface, error) {
 	prev, err := c.previous()
 	if err != nil || prev == nil {
@@ -194,9 +189,8 @@ func (c netConf) prevResult(ifName string) (*prevInterface, error) {
 	return &out, nil
 }
 
-// validAttachments reads the list of a GC. A list that is missing is an error:
-// taken for an empty one it would cost every pod of the network its interface.
-// null is what libcni writes for a list of none.
+// validAttachments parses the list of a GC. A missing list is an error: treated as empty it would remove the interfaces
+// of all pods of the network. libcni writes an empty list as null.
 func (c netConf) validAttachments() ([]AttachmentID, error) {
 	const key = "cni.dev/valid-attachments"
 	var list []types.GCAttachment
@@ -218,8 +212,8 @@ func (c netConf) validAttachments() ([]AttachmentID, error) {
 	return valid, nil
 }
 
-// podArgs are the parts of CNI_ARGS that Kubernetes' runtimes set. LoadArgs
-// wants the fields to have the keys' names.
+// podArgs are the parts of CNI_ARGS that Kubernetes' runtimes set. LoadArgs requires the fields to have the keys'
+// names.
 type podArgs struct {
 	types.CommonArgs
 	K8S_POD_NAMESPACE types.UnmarshallableString
@@ -227,8 +221,8 @@ type podArgs struct {
 	K8S_POD_UID       types.UnmarshallableString
 }
 
-// parseArgs reads CNI_ARGS. Keys that we don't know are an error unless it
-// holds IgnoreUnknown=true (CNI conventions), which runtimes set.
+// parseArgs parses CNI_ARGS. Unknown keys are an error unless it has IgnoreUnknown=true (CNI conventions), which
+// runtimes set.
 func parseArgs(args string) (podArgs, error) {
 	var a podArgs
 	if err := types.LoadArgs(args, &a); err != nil {
@@ -240,7 +234,7 @@ func parseArgs(args string) (podArgs, error) {
 	return a, nil
 }
 
-// parseIPAMArgs is parseArgs where an IPAM plugin is called.
+// parseIPAMArgs is parseArgs for calls of an IPAM plugin.
 func parseIPAMArgs(args string) (ipamArgs, error) {
 	var a ipamArgs
 	if err := types.LoadArgs(args, &a); err != nil {
@@ -253,7 +247,7 @@ func badArgs(args, text string) error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_ARGS %q: %s", args, text), "")
 }
 
-// check checks what was read from args.
+// check validates what was parsed from args.
 func (a podArgs) check(args string) error {
 	for _, v := range []types.UnmarshallableString{a.K8S_POD_NAMESPACE, a.K8S_POD_NAME, a.K8S_POD_UID} {
 		if len(v) > 253 || strings.ContainsFunc(string(v), notInNames) {

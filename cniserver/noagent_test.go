@@ -17,8 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// When no agent listens: come back later, also for DEL and GC, whose success
-// would leak an address.
+// When no agent listens: try again later, also for DEL and GC, whose success would leak an address.
 func TestNoAgent(t *testing.T) {
 	needNetns(t)
 	socket := filepath.Join(t.TempDir(), "cni.sock")
@@ -74,7 +73,7 @@ func errorIn(t *testing.T, out string) error {
 	return &e
 }
 
-// The reason may be long, or no text at all.
+// The reason may be long, or not be text at all.
 func TestLastErrorIsBounded(t *testing.T) {
 	needNetns(t)
 	socket := filepath.Join(t.TempDir(), "cni.sock")
@@ -93,7 +92,7 @@ func TestLastErrorIsBounded(t *testing.T) {
 	}
 }
 
-// An agent that dies, or talks nonsense, in the middle of a call.
+// An agent that dies, or sends garbage, during a call.
 func TestAgentBreaks(t *testing.T) {
 	needNetns(t)
 	for name, c := range map[string]struct{ answer, says string }{
@@ -142,7 +141,7 @@ func TestCalledByAHuman(t *testing.T) {
 	}
 }
 
-// The longest configuration that the plugin sends is one that the server reads.
+// The longest configuration that the plugin sends is accepted by the server.
 func TestLongConfiguration(t *testing.T) {
 	needNetns(t)
 	s := start(t, &handler{}, cniserver.Config{})

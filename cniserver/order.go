@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// order says who waits for whom: each call of an attachment for the one before
-// it, a GC for all calls before it, and all calls after it for the GC.
+// order determines the order of calls: each call of an attachment waits for the one before it, a GC for all calls
+// before it, and all calls after it for the GC.
 type order struct {
 	mu   sync.Mutex
 	last map[AttachmentID]signal // the last call of each attachment
@@ -19,13 +19,12 @@ type signal chan struct{}
 // turn is a place in the order.
 type turn struct {
 	over signal
-	// waitFor is what t waits for. A later turn relies on t having waited for
-	// inherited, which is a part of waitFor.
+	// waitFor is what t waits for. A later turn relies on t having waited for inherited, which is a subset of waitFor.
 	waitFor, inherited []signal
 	forget             func() // with order.mu held
 }
 
-// attachment takes the next place for a call of id.
+// attachment appends a call of id.
 func (o *order) attachment(id AttachmentID) *turn {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -43,8 +42,8 @@ func (o *order) attachment(id AttachmentID) *turn {
 	return t
 }
 
-// all takes the next place for a GC. A GC that gives up waiting holds nobody
-// up for the calls that it waited for, only for an earlier GC.
+// all appends a GC. A GC that gives up waiting does not make later calls wait for those it waited for, except for an
+// earlier GC.
 func (o *order) all() *turn {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +83,7 @@ func (t *turn) wait(ctx context.Context) error {
 	return nil
 }
 
-// leave gives t's place up, had it come to t's turn or not.
+// leave ends t's turn, whether or not it had begun.
 func (o *order) leave(t *turn) {
 	if t.isHeirloomOver() {
 		o.pass(t)

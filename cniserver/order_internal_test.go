@@ -23,7 +23,7 @@ func isTurn(t *turn) bool {
 	return true
 }
 
-// becomesTurn waits for a turn that a goroutine passes on.
+// becomesTurn waits until t is next, which another goroutine decides.
 func becomesTurn(t *testing.T, tn *turn) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -52,7 +52,7 @@ func TestOrderOfArrival(t *testing.T) {
 	}
 }
 
-// Who gives up does not let those behind overtake those before.
+// A call that gives up does not let later calls overtake earlier ones.
 func TestGivingUp(t *testing.T) {
 	var o order
 	a := AttachmentID{"a", "eth0"}
@@ -90,7 +90,7 @@ func TestGCRunsAlone(t *testing.T) {
 	}
 }
 
-// A GC that gave up waiting for a stuck ADD must not hold up other pods.
+// A GC that gave up waiting for a stuck ADD must not delay other pods.
 func TestGCGivesUp(t *testing.T) {
 	var o order
 	stuck := o.attachment(AttachmentID{"stuck", "eth0"})
@@ -109,7 +109,7 @@ func TestGCGivesUp(t *testing.T) {
 	o.leave(stuck)
 }
 
-// A GC that gave up while another GC runs leaves the order as without it.
+// A GC that gave up while another GC runs leaves the order as it would be without it.
 func TestGCBehindGCGivesUp(t *testing.T) {
 	var o order
 	running := o.all()
@@ -126,8 +126,8 @@ func TestGCBehindGCGivesUp(t *testing.T) {
 	o.leave(third)
 }
 
-// Many calls, some of which give up: never two of one attachment, never a GC
-// beside anything, and nobody waits for ever.
+// Many calls, some of which give up: never two of one attachment, never a GC concurrent with others, and no call waits
+// for ever.
 func TestOrderUnderLoad(t *testing.T) {
 	var o order
 	var running [3]atomic.Int32

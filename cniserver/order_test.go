@@ -24,8 +24,7 @@ func (g gate) pass() {
 	<-g.open
 }
 
-// stuckAdd is a handler whose ADD of the container "stuck" waits at the gate,
-// whatever its context says.
+// stuckAdd is a handler whose ADD of the container "stuck" waits at the gate, even if its context has ended.
 func stuckAdd(g gate) *handler {
 	return &handler{add: func(_ context.Context, r cniserver.Request) (cniserver.Result, error) {
 		if r.ContainerID == "stuck" {
@@ -35,7 +34,7 @@ func stuckAdd(g gate) *handler {
 	}}
 }
 
-// goAsk starts a call and returns where its answer comes.
+// goAsk starts a call and returns the channel of its response.
 func goAsk(t *testing.T, socket string, r wire.Request) <-chan wire.Response {
 	t.Helper()
 	conn := dial(t, socket)
@@ -87,7 +86,7 @@ func TestAnotherInterfaceOfThePodDoesNotWait(t *testing.T) {
 	wantSuccess(t, receiveWithin(t, "the ADD is answered", add))
 }
 
-// A call that waits too long for an earlier one of its pod gets an answer.
+// A call that waits too long for an earlier one of its pod gets a response.
 func TestWaitingEnds(t *testing.T) {
 	needNetns(t)
 	g := newGate()
@@ -145,7 +144,7 @@ func TestGCHandsOverTheList(t *testing.T) {
 	for list, want := range map[string]string{
 		`[{"containerID":"a","ifname":"eth0"},{"containerID":"b","ifname":"net1"}]`: "n[{a eth0} {b net1}]",
 		`[]`:   "n[]",
-		`null`: "n[]", // libcni's list of none
+		`null`: "n[]", // libcni's empty list
 	} {
 		wantSuccess(t, ask(t, s.socket, request("GC", config(
 			`{"cniVersion":"1.1.0","name":"n","type":"fairlead","cni.dev/valid-attachments":%s}`, list))))

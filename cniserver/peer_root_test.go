@@ -17,7 +17,7 @@ import (
 // peerSocket in the environment makes the test binary a caller of that socket.
 const peerSocket = "FAIRLEAD_TEST_PEER"
 
-// TestRootPeer: whoever gets at the socket in spite of its mode must be root.
+// TestRootPeer: a caller that can open the socket in spite of its mode must be root.
 func TestRootPeer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOTHING WAS TESTED: needs root to call as another user")
@@ -57,7 +57,7 @@ func TestRootPeer(t *testing.T) {
 	}
 }
 
-// callAsPeer is the other user of TestRootPeer: it prints what it gets.
+// callAsPeer is the other user of TestRootPeer: it prints the response.
 func callAsPeer(socket string) {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {

@@ -15,22 +15,22 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// call is one request, checked: what to ask the handler for and how to answer.
+// call is one request, validated: what to call the handler with and how to respond.
 type call struct {
 	verb       string
-	cniVersion string // of the answer
+	cniVersion string // of the response
 	dns        types.DNS
 	request    Request        // ADD, DEL, CHECK
 	network    string         // GC
 	valid      []AttachmentID // GC
 	as         role
-	ipam       ipamConf // where as is ipamPlugin, but for DEL and GC
-	// nothing is set for a DEL or GC of a network that is not ours: no ADD for
-	// it ever succeeds, so there is nothing to undo.
+	ipam       ipamConf // if as is ipamPlugin, except DEL and GC
+	// nothing is set for a DEL or GC of a network that is not Fairlead's: no ADD for it ever succeeds, so there is
+	// nothing to undo.
 	nothing bool
 }
 
-// decode reads one line from the socket.
+// decode parses one line from the socket.
 func decode(line []byte) (wire.Request, error) {
 	var r wire.Request
 	if err := json.Unmarshal(line, &r); err != nil {
@@ -47,7 +47,7 @@ func invalidEnv(format string, args ...any) error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf(format, args...), "")
 }
 
-// newCall checks r by the rules of its verb.
+// newCall validates r by the rules of its verb.
 func newCall(r wire.Request) (*call, error) {
 	conf, err := parseNetConf(r.Config)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *call) checkRequest(r wire.Request, conf netConf) error {
 	return nil
 }
 
-// podRequest is what ADD and CHECK have in common.
+// podRequest is the common part of ADD and CHECK.
 func (c *call) podRequest(r wire.Request) error {
 	if err := c.delRequest(r); err != nil {
 		return err
@@ -138,8 +138,7 @@ func (r *Request) setPod(args podArgs) {
 	r.PodUID = string(args.K8S_POD_UID)
 }
 
-// delRequest checks what identifies the attachment and takes the rest as far
-// as it can be read.
+// delRequest validates what identifies the attachment and reads the rest as far as possible.
 func (c *call) delRequest(r wire.Request) error {
 	if err := utils.ValidateContainerID(r.ContainerID); err != nil {
 		return invalidEnv("CNI_CONTAINERID %q: %s", r.ContainerID, err.Msg)
@@ -153,8 +152,8 @@ func (c *call) delRequest(r wire.Request) error {
 	return nil
 }
 
-// checkNetns makes sure that path is a network namespace and not the agent's
-// own, where the pod's interface would take the place of the node's.
+// checkNetns makes sure that path is a network namespace other than the agent's own, where the pod's interface would
+// replace the node's.
 func checkNetns(path string) error {
 	bad := func(text string) error {
 		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %q: %s", path, text), "")

@@ -56,8 +56,8 @@ func jsonOf(v any) string {
 	return string(b)
 }
 
-// Each row is a request that must fail before it reaches the handler, with a
-// code of the spec and words that say what is wrong.
+// Each row is a request that must fail before it reaches the handler, with a code of the spec and a message that says
+// what is wrong.
 func TestRequestsRefused(t *testing.T) {
 	needNetns(t)
 	h := &handler{}
@@ -163,7 +163,7 @@ func TestRequestsRefused(t *testing.T) {
 	}
 }
 
-// with is a configuration of version 1.1.0 with more keys.
+// with is a configuration of version 1.1.0 with additional keys.
 func with(keys string) func(*wire.Request) {
 	return config(`{"cniVersion":"1.1.0","name":"n",%s}`, keys)
 }
@@ -171,7 +171,7 @@ func with(keys string) func(*wire.Request) {
 func inNetns(path string) func(*wire.Request) { return func(r *wire.Request) { r.Netns = path } }
 func args(a string) func(*wire.Request)       { return func(r *wire.Request) { r.Args = a } }
 
-// What must not be in the way of an ADD.
+// What must not prevent an ADD.
 func TestRequestsAccepted(t *testing.T) {
 	needNetns(t)
 	for name, edit := range map[string]func(*wire.Request){
@@ -213,9 +213,8 @@ func TestDelAsksForLittle(t *testing.T) {
 	}
 }
 
-// These networks are not ours: no ADD succeeds, so there is nothing to undo,
-// and an error would keep the runtime calling for ever. What another network
-// made for the same container must stay.
+// These networks are not Fairlead's: no ADD succeeds, so there is nothing to undo, and an error would make the runtime
+// retry for ever. What another network created for the same container must stay.
 func TestNothingToUndo(t *testing.T) {
 	const conf = `{"cniVersion":"1.1.0","name":"n","type":"bridge"}`
 	for _, verb := range []string{"DEL", "GC"} {

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// encodeResult returns res as the ADD result of the CNI version that c asks
-// for: the host end first, then the pod's interface, which has the addresses.
+// encodeResult returns res as the ADD result of the CNI version of c: the host end first, then the pod's interface,
+// which has the addresses.
 func (c *call) encodeResult(res Result) (json.RawMessage, error) {
 	r := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
@@ -44,8 +44,8 @@ func (c *call) encodeResult(res Result) (json.RawMessage, error) {
 	return c.encode(r)
 }
 
-// encodeAddresses returns the ADD result of an IPAM plugin: the addresses given, then those
-// that the configuration names, and its routes and DNS. No interface has them yet.
+// encodeAddresses returns the ADD result of an IPAM plugin: the allocated addresses, then those that the configuration
+// names, and its routes and DNS. They are not assigned to an interface yet.
 func (c *call) encodeAddresses(given []Address) (json.RawMessage, error) {
 	r := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: c.ipam.routes, DNS: c.ipam.dns}
 	for _, a := range slices.Concat(given, c.ipam.static) {
@@ -54,7 +54,7 @@ func (c *call) encodeAddresses(given []Address) (json.RawMessage, error) {
 	return c.encode(r)
 }
 
-// encode converts r to the version of the spec that c asks for.
+// encode converts r to the version of the spec of c.
 func (c *call) encode(r *types100.Result) (json.RawMessage, error) {
 	converted, err := r.GetAsVersion(c.cniVersion)
 	if err != nil {

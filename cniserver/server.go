@@ -16,26 +16,23 @@ import (
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 )
 
-// Config says how a Server works. All fields but the durations are needed.
+// Config is the configuration of a Server. All fields but the durations are required.
 type Config struct {
 	// Socket is the path to listen on.
 	Socket  string
 	Handler Handler
 	IPAM    IPAM
 	Log     logr.Logger
-	// Observe is told of each call that is over: CNI_COMMAND ("invalid" when
-	// the request could not be read), the CNI error code in decimal, "0" for
-	// success, and the time from the request's arrival on, in seconds.
+	// Observe is called for each call that is over, with CNI_COMMAND ("invalid" if the request could not be parsed),
+	// the CNI error code in decimal, "0" for success, and the time since the request's arrival, in seconds.
 	Observe func(verb, code string, seconds float64)
 
-	// RequestWait is how long a caller may take to send its request, CallWait
-	// how long a call may take, GCWait how long a GC waits for the calls
-	// before it, and StopWait how long Serve waits for calls when it is told to
-	// stop. Zero means the default: 10 s, wire.ServerDeadline, 10 s, 10 s.
+	// RequestWait bounds the sending of a request, CallWait a call, GCWait a GC's wait for the calls before it, and
+	// StopWait Serve's wait for calls when it stops. Zero means the default: 10 s, wire.ServerDeadline, 10 s, 10 s.
 	RequestWait, CallWait, GCWait, StopWait time.Duration
 }
 
-// Server answers the CNI shim.
+// Server serves the CNI shim.
 type Server struct {
 	cfg      Config
 	listener *net.UnixListener
@@ -43,9 +40,8 @@ type Server struct {
 	order    order
 }
 
-// Listen makes the socket, which only root can use, and its directory. A socket
-// that is there is replaced, unless somebody answers on it. Callers wait from
-// now on; Serve answers them.
+// Listen creates the socket, which only root can use, and its directory. An existing socket is replaced, unless another
+// process listens on it. Callers can connect from now on; Serve serves them.
 func Listen(cfg Config) (*Server, error) {
 	for d, standard := range map[*time.Duration]time.Duration{
 		&cfg.RequestWait: 10 * time.Second, &cfg.CallWait: wire.ServerDeadline,
@@ -68,7 +64,7 @@ func Listen(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// checkFree returns nil when path does not exist or is a dead socket.
+// checkFree returns nil if path does not exist or is a dead socket.
 func checkFree(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,8 +83,8 @@ func checkFree(path string) error {
 	return nil
 }
 
-// listen binds another name and renames it, so that the socket is never there
-// with the mode that the umask gives it, and never missing.
+// listen binds another name and renames it, so that the socket never exists with the mode that the umask yields, and
+// never is missing.
 func (s *Server) listen() error {
 	tmp := fmt.Sprintf("%s.%d", s.cfg.Socket, os.Getpid())
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -114,7 +110,7 @@ func (s *Server) listen() error {
 	return nil
 }
 
-// Close ends a Server that is never going to Serve.
+// Close closes a Server that will not Serve.
 func (s *Server) Close() error {
 	if now, err := os.Lstat(s.cfg.Socket); err == nil && os.SameFile(now, s.socket) {
 		os.Remove(s.cfg.Socket)
@@ -125,9 +121,8 @@ func (s *Server) Close() error {
 // errStopping is the cause of the end of calls that outlive StopWait.
 var errStopping = errors.New("the agent is stopping")
 
-// Serve answers until ctx ends. It then takes no new calls and lets those that
-// run finish for StopWait, before it ends their contexts. The error is nil
-// unless a handler has not returned another StopWait later.
+// Serve serves until ctx ends. It then accepts no new calls and lets those in progress finish for StopWait, before it
+// cancels their contexts. The error is nil unless a handler has not returned another StopWait later.
 func (s *Server) Serve(ctx context.Context) error {
 	calls, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
@@ -139,7 +134,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		if errors.Is(err, net.ErrClosed) {
 			break
 		}
-		if err != nil { // out of file descriptors, say
+		if err != nil { // out of file descriptors, for example
 			s.cfg.Log.Error(err, "accepting a CNI call failed, will retry")
 			select {
 			case <-time.After(100 * time.Millisecond):

@@ -56,7 +56,7 @@ func TestErrorsOfTheHandler(t *testing.T) {
 	}
 }
 
-// An error with a code keeps what it wraps, for whoever asks before it goes to the runtime.
+// An error with a code keeps what it wraps, for checks before it goes to the runtime.
 func TestCodedErrorsWrap(t *testing.T) {
 	cause := fmt.Errorf("asking OVS: %w", context.DeadlineExceeded)
 	for code, err := range map[uint]error{11: cniserver.TryAgainLater(cause), 101: cniserver.NoAddress(cause)} {
@@ -78,7 +78,7 @@ func TestPanicOfTheHandler(t *testing.T) {
 		return cniserver.Result{MTU: nothing[len(nothing)]}, nil
 	}}
 	s := start(t, h, cniserver.Config{})
-	for range 2 { // the order is not held up by the first
+	for range 2 { // the first does not block the order
 		wantError(t, ask(t, s.socket, request("ADD")), cniserver.CodeInternal, "internal error")
 	}
 	if log := s.log.String(); !strings.Contains(log, "index out of range") || !strings.Contains(log, "server_test.go") {
@@ -196,7 +196,7 @@ func TestSocket(t *testing.T) {
 		!strings.Contains(err.Error(), "another agent serves") {
 		t.Errorf("a second server: %v", err)
 	}
-	wantSuccess(t, ask(t, s.socket, request("STATUS"))) // the first was not harmed
+	wantSuccess(t, ask(t, s.socket, request("STATUS"))) // the first was not affected
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// The socket of a killed agent does not stop the next one.
+// The socket of a killed agent does not prevent the next one from starting.
 func TestStaleSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cni.sock")
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -217,7 +217,7 @@ func TestStaleSocket(t *testing.T) {
 	}
 	dead.SetUnlinkOnClose(false)
 	dead.Close()
-	// And its half-made one, had this process had its PID.
+	// And its temporary one, had it had this process's PID.
 	if err := os.WriteFile(fmt.Sprintf("%s.%d", path, os.Getpid()), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestSocketPathTaken(t *testing.T) {
 	}
 }
 
-// A server that stops leaves the socket of the one that has taken its place.
+// A server that stops leaves the socket of its successor alone.
 func TestStopLeavesTheSocketOfAnother(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cni.sock")
 	first := start(t, &handler{}, cniserver.Config{Socket: path})
@@ -300,7 +300,7 @@ func TestBadBytes(t *testing.T) {
 	}
 }
 
-// The longest request there may be works.
+// The longest request is accepted.
 func TestLongRequest(t *testing.T) {
 	s := start(t, &handler{}, cniserver.Config{})
 	r := request("STATUS", config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","pad":""}`))
@@ -310,17 +310,16 @@ func TestLongRequest(t *testing.T) {
 	config(`{"cniVersion":"1.1.0","name":"n","type":"fairlead","pad":"%sx"}`, pad)(&r)
 	conn := dial(t, s.socket)
 	line, _ := json.Marshal(r)
-	conn.Write(append(line, '\n', '\n')) // may fail: the server hangs up
+	conn.Write(append(line, '\n', '\n')) // may fail: the server closes the connection
 	wantError(t, receive(t, conn), 6, "longer")
 }
 
-// Slow callers and callers that say nothing do not keep others waiting, and a
-// caller may send more after its request.
+// Slow and silent callers do not delay others, and a caller may send more after its request.
 func TestManyClients(t *testing.T) {
 	needNetns(t)
 	s := start(t, &handler{}, cniserver.Config{})
 	for range 50 {
-		dial(t, s.socket) // says nothing
+		dial(t, s.socket) // sends nothing
 		conn := dial(t, s.socket)
 		if _, err := conn.Write([]byte(`{"command":"AD`)); err != nil {
 			t.Fatal(err)

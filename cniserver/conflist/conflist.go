@@ -1,6 +1,6 @@
-// Package conflist tells the container runtime about Fairlead: it installs the
-// CNI plugin and writes the network configuration list. Both are ours by their
-// paths. A file that the runtime may be reading is never changed in place.
+// Package conflist configures the container runtime for Fairlead: it installs the CNI plugin and writes the network
+// configuration list. It recognises both by their paths. A file that the runtime may be reading is never changed in
+// place.
 package conflist
 
 import (
@@ -28,25 +28,24 @@ const (
 	NetworkName = "fairlead"
 )
 
-// Config says what to write.
+// Config is the input of Write.
 type Config struct {
 	// Path is the file to write.
 	Path string
 	// BinDirs are the directories in which the runtime looks for plugins, in
 	// its order.
 	BinDirs []string
-	// Socket is where the agent listens.
+	// Socket is the path that the agent listens on.
 	Socket string
 	// Runtime is the container runtime, as in a Node's status.nodeInfo.containerRuntimeVersion: "containerd://2.1.4".
-	// Empty is one that nobody knows.
+	// Empty: unknown.
 	Runtime string
 }
 
 // list is a network configuration list (CNI spec, section 1).
 type list struct {
-	// CNIVersion is for runtimes that don't know CNIVersions, a key that came
-	// with CNI 1.1.0: libcni reads its keys by name and passes over others.
-	// Without 1.1.0 there is no such key.
+	// CNIVersion is for runtimes without support for CNIVersions, a key that was added in CNI 1.1.0: libcni reads the
+	// keys it supports and ignores others. Without 1.1.0 that key is omitted.
 	CNIVersion  string   `json:"cniVersion"`
 	CNIVersions []string `json:"cniVersions,omitempty"`
 	Name        string   `json:"name"`
@@ -59,11 +58,10 @@ type plugin struct {
 	Capabilities map[string]bool `json:"capabilities,omitempty"`
 }
 
-// Write writes the list if what is there differs, and reports whether it did.
-// Beside Fairlead the list has the plugins portmap and bandwidth, each if it is
-// found and works, and says all versions of the spec that every plugin in it
-// speaks and the runtime knows. The warnings are sentences for the operator about what will not work
-// because of the node's plugins.
+// Write writes the list if the existing one differs, and reports whether it did. Besides Fairlead the list has the
+// plugins portmap and bandwidth, each if it is found and works, and has all versions of the spec that every plugin in
+// it and the runtime support. The warnings are messages for the operator about what will not work because of the node's
+// plugins.
 func Write(ctx context.Context, c Config) (changed bool, warnings []string, err error) {
 	l, warnings, err := choose(ctx, c)
 	if err != nil {
@@ -89,8 +87,7 @@ func Write(ctx context.Context, c Config) (changed bool, warnings []string, err 
 	return true, warnings, nil
 }
 
-// Remove removes the list, so that the runtime reports the node as not ready.
-// It succeeds when there is none.
+// Remove removes the list, so that the runtime reports the node as not ready. It succeeds if there is none.
 func Remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the CNI network configuration: %w", err)
@@ -98,7 +95,7 @@ func Remove(path string) error {
 	return atomicfile.SyncDir(filepath.Dir(path))
 }
 
-// choose looks at the plugins and makes the list.
+// choose checks the plugins and returns the list.
 func choose(ctx context.Context, c Config) (list, []string, error) {
 	main := plugin{Type: "fairlead"}
 	if c.Socket != wire.DefaultSocket {
@@ -152,7 +149,7 @@ func belowNewest(name, theirs, newest string) string {
 	return w
 }
 
-// intersect returns what a and b both have, in the order of a.
+// intersect returns the elements of a that are in b.
 func intersect(a, b []string) []string {
 	var both []string
 	for _, v := range a {
@@ -163,8 +160,7 @@ func intersect(a, b []string) []string {
 	return both
 }
 
-// beaten returns a warning when the runtime will use another file than path:
-// it takes the first by name.
+// beaten returns a warning if the runtime will use another file than path: it uses the first by name.
 func beaten(path string) string {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {

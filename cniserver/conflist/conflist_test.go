@@ -38,8 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// node is a node's directories with the shim installed, and plugins that say
-// they speak the given versions.
+// node has a node's directories with the shim installed, and plugins that report these versions.
 func node(t *testing.T, plugins map[string]string) Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -139,8 +138,7 @@ func TestWholeList(t *testing.T) {
 	}
 }
 
-// parse reads the list as a runtime does and asks the plugins whether they
-// speak the version that it chose.
+// parse reads the list as a runtime does and checks that the plugins support the version that it chose.
 func parse(t *testing.T, c Config) *libcni.NetworkConfigList {
 	t.Helper()
 	l, err := libcni.NetworkConfFromFile(c.Path)
@@ -153,8 +151,7 @@ func parse(t *testing.T, c Config) *libcni.NetworkConfigList {
 	return l
 }
 
-// The real plugins of the distribution. Which versions they speak depends on
-// it: those of Debian 12 stop at 1.0.0.
+// The distribution's plugins. Their versions depend on it: those of Debian 12 end at 1.0.0.
 func TestDebianPlugins(t *testing.T) {
 	c := node(t, nil)
 	c.BinDirs = append(c.BinDirs, debianPlugins)
@@ -186,7 +183,7 @@ func TestOldPlugins(t *testing.T) {
 		!strings.Contains(content, `"cniVersion": "0.4.0"`) {
 		t.Errorf("the runtime would use CNI %s:\n%s", l.CNIVersion, content)
 	}
-	// Both below 1.1.0: the loss is told once.
+	// Both below 1.1.0: one warning.
 	c = node(t, map[string]string{"portmap": `"0.4.0","1.0.0"`, "bandwidth": `"0.4.0"`})
 	_, _, warnings = write(t, c)
 	wantWarnings(t, warnings, []string{"portmap supports no newer CNI version than 1.0.0", "neither GC"}, []string{"bandwidth supports no newer CNI version than 0.4.0"})
@@ -197,7 +194,7 @@ func TestOldPlugins(t *testing.T) {
 
 func TestPluginsThatAreLeftOut(t *testing.T) {
 	for name, c := range map[string]struct {
-		portmap string // "" is missing
+		portmap string // empty: missing
 		says    []string
 	}{
 		"missing":        {"", []string{"it is not in "}},
@@ -230,8 +227,7 @@ func TestPluginsThatAreLeftOut(t *testing.T) {
 	})
 }
 
-// A plugin that hangs, and whose child holds its stdout, costs its time limit
-// and no more.
+// A plugin that hangs, and whose child keeps its stdout open, is bounded by the time limit.
 func TestPluginHangs(t *testing.T) {
 	c := node(t, map[string]string{"bandwidth": allVersions})
 	script(t, filepath.Join(c.BinDirs[0], "portmap"), "sleep 30")
@@ -244,7 +240,7 @@ func TestPluginHangs(t *testing.T) {
 	}
 }
 
-// Without the shim every ADD would fail: better no list.
+// Without the shim every ADD would fail, so no list is written.
 func TestShimMissing(t *testing.T) {
 	c := node(t, nil)
 	c.BinDirs = []string{t.TempDir()}
@@ -289,8 +285,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	}
 }
 
-// The directory holds one file that a runtime reads, also after a crash in the
-// middle of writing; what that left goes.
+// The directory has one file that a runtime reads, also after a crash during a write; the leftover is removed.
 func TestWhatARuntimeSees(t *testing.T) {
 	c := node(t, nil)
 	dir := filepath.Dir(c.Path)
@@ -354,7 +349,7 @@ func TestWriteFails(t *testing.T) {
 	wantError(t, err, "making the directory")
 }
 
-// A runtime that reads or executes all the time never sees half a file.
+// A runtime that reads or executes continuously never sees a partial file.
 func TestReadersSeeWholeFiles(t *testing.T) {
 	c := node(t, map[string]string{"portmap": allVersions, "bandwidth": allVersions})
 	write(t, c)

@@ -12,20 +12,19 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
-// DefaultKept is where a node keeps what Plugins has replaced, and notes what it has installed.
+// DefaultKept is where a node keeps what Plugins has replaced, and records what it has installed.
 const DefaultKept = "/var/lib/fairlead/cni"
 
-// Plugins are the CNI plugins in a directory of the container runtime's. Of what it replaces there a copy is kept,
-// which Uninstall puts back.
+// Plugins are the CNI plugins in a directory of the container runtime. A copy of each file that it replaces there is
+// kept, which Uninstall restores.
 type Plugins struct {
-	// BinDir is where the runtime looks for plugins, Kept where the copies are.
+	// BinDir is where the runtime looks for plugins, Kept has the copies.
 	BinDir, Kept string
 }
 
-// InstallShim copies Fairlead's plugin to BinDir under the two names by which
-// network configurations call it, where it is not there already, and reports
-// whether it changed anything. A plugin of another make with the name antrea is
-// replaced: that is how Fairlead takes a network of Antrea over.
+// InstallShim copies Fairlead's plugin to BinDir under the two names by which network configurations call it, if it is
+// not there already, and reports whether it changed anything. Another plugin with the name antrea is replaced: that is
+// how Fairlead takes over a network of Antrea.
 func (p Plugins) InstallShim(fromBinary string) (changed bool, err error) {
 	from, err := readProgram(fromBinary)
 	if err != nil {
@@ -42,8 +41,8 @@ func (p Plugins) InstallShim(fromBinary string) (changed bool, err error) {
 }
 
 // InstallChained copies the plugins that Fairlead's network chains, portmap and bandwidth, from a directory to BinDir,
-// each where there is none that works and speaks as new a version of the CNI specification. It returns what it did, in
-// words.
+// each unless there is a working one that supports as new a version of the CNI specification. It returns what it did,
+// as messages.
 func (p Plugins) InstallChained(ctx context.Context, fromDir string) (did []string, err error) {
 	for _, name := range []string{"portmap", "bandwidth"} {
 		ours, err := versionsOf(ctx, name, []string{fromDir})
@@ -51,7 +50,7 @@ func (p Plugins) InstallChained(ctx context.Context, fromDir string) (did []stri
 			return did, fmt.Errorf("installing the CNI plugin %s: %w", name, err)
 		}
 		newest := ours[len(ours)-1]
-		// One that does not answer here may not do so on the node either: it is one more reason to replace it.
+		// One that fails here may also fail on the node: one more reason to replace it.
 		if theirs, err := versionsOf(ctx, name, []string{p.BinDir}); err == nil && slices.Contains(theirs, newest) {
 			continue
 		}
@@ -70,8 +69,8 @@ func (p Plugins) InstallChained(ctx context.Context, fromDir string) (did []stri
 	return did, nil
 }
 
-// install makes the plugin what from is. Before, it keeps what is there, if that is not from us, and notes what
-// comes: who finds that note and another file there knows that the file is somebody else's.
+// install makes the plugin a copy of from. First it keeps the existing file, unless Fairlead installed it, and records
+// the new one's digest: a file that does not match the record was not installed by Fairlead.
 func (p Plugins) install(name string, from program) (changed bool, err error) {
 	path := filepath.Join(p.BinDir, name)
 	if err := os.MkdirAll(p.BinDir, 0o755); err != nil {
@@ -106,7 +105,7 @@ func (p Plugins) install(name string, from program) (changed bool, err error) {
 	return true, readOnly(atomicfile.Copy(path, content, 0o755))
 }
 
-// readOnly explains an error that nodes with immutable systems give.
+// readOnly explains an error that occurs on nodes with an immutable file system.
 func readOnly(err error) error {
 	if errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("%w. This node has its CNI plugins in another directory: see the container runtime's configuration "+

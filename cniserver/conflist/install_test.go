@@ -30,7 +30,7 @@ func TestInstallShim(t *testing.T) {
 	}
 	install(true)
 	install(false)
-	// While a runtime executes the old one, which cannot be written to.
+	// While a runtime executes the old one, which therefore cannot be written to.
 	running := exec.Command(filepath.Join(bin, "fairlead"))
 	running.Env = []string{"CNI_COMMAND=STATUS", "CNI_PATH=/"}
 	stdin, err := running.StdinPipe()
@@ -47,7 +47,7 @@ func TestInstallShim(t *testing.T) {
 	install(true)
 	stdin.Close()
 	running.Wait() // it fails: no agent
-	// A link to somewhere else is replaced, not written through.
+	// A link to another file is replaced, not written through.
 	elsewhere := filepath.Join(t.TempDir(), "precious")
 	script(t, elsewhere, "echo precious")
 	for _, name := range []string{"fairlead", "antrea"} {
@@ -67,7 +67,7 @@ func TestInstallShim(t *testing.T) {
 	wantError(t, err, "installing the CNI plugin")
 }
 
-// speaking makes a plugin that says that it speaks the versions.
+// speaking creates a plugin that reports these versions.
 func speaking(t *testing.T, dir, name, versions string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -76,7 +76,7 @@ func speaking(t *testing.T, dir, name, versions string) {
 	script(t, filepath.Join(dir, name), `echo '{"cniVersion":"1.0.0","supportedVersions":[`+versions+`]}'`)
 }
 
-// tree lists a directory: names, modes, where links lead, and the content of files.
+// tree lists a directory: names, modes, targets of links, and the content of files.
 func tree(t *testing.T, dir string) (lines []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -96,7 +96,7 @@ func tree(t *testing.T, dir string) (lines []string) {
 	return lines
 }
 
-// What install-cni and the agent do to a runtime's directory, and that uninstall leaves it as it was.
+// What install-cni and the agent change in a runtime's directory is undone by uninstall.
 func TestPluginsComeAndGo(t *testing.T) {
 	image, elsewhere := t.TempDir(), t.TempDir()
 	speaking(t, image, "portmap", allVersions)
@@ -185,7 +185,7 @@ func TestPluginsComeAndGo(t *testing.T) {
 	}
 }
 
-// What somebody has put there since stays, and is kept when it is replaced in turn.
+// A file that was installed there since is left alone, and is kept when it is replaced in turn.
 func TestUninstallLeavesOthers(t *testing.T) {
 	image := t.TempDir()
 	speaking(t, image, "portmap", allVersions)
@@ -212,7 +212,7 @@ func TestUninstallLeavesOthers(t *testing.T) {
 	}
 }
 
-// made is a program that is to be installed.
+// made is a program to install.
 func made(t *testing.T, content string) program {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "plugin")
@@ -226,7 +226,7 @@ func made(t *testing.T, content string) program {
 	return p
 }
 
-// Killed between note and file: what is there is somebody else's, and stays.
+// Killed between record and file: the file is not Fairlead's, and is left alone.
 func TestKilledWhileInstalling(t *testing.T) {
 	p := Plugins{t.TempDir(), t.TempDir()}
 	speaking(t, p.BinDir, "portmap", `"0.3.0"`)
@@ -241,7 +241,7 @@ func TestKilledWhileInstalling(t *testing.T) {
 	if _, err := p.Uninstall(false); err != nil || !slices.Equal(tree(t, p.BinDir), before) {
 		t.Errorf("%s, was %s, %v", tree(t, p.BinDir), before, err)
 	}
-	// The same when our own is to be replaced by a newer one: it is ours.
+	// The same when Fairlead's own is replaced by a newer one: it is Fairlead's.
 	if _, err := p.install("portmap", old); err != nil {
 		t.Fatal(err)
 	}

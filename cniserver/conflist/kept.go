@@ -14,14 +14,14 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
-// In Kept there is for each plugin that was installed a file NAME.installed with the digests of what has been installed
-// under that name, the last one below, and NAME.before, a copy of what was there before, if anything was.
+// Kept has for each installed plugin a file NAME.installed with the digests of the files installed under that name, the
+// last one at the end, and NAME.before, a copy of the previous file, if there was one.
 
 func (p Plugins) noteFile(name string) string { return filepath.Join(p.Kept, name+".installed") }
 func (p Plugins) copyFile(name string) string { return filepath.Join(p.Kept, name+".before") }
 
 // program is a file as it was when it was read. Programs are megabytes, more than the agent keeps in memory of most
-// clusters: they are read through, and told apart by their digests.
+// clusters: they are read as a stream, and identified by their digests.
 type program struct{ path, digest string }
 
 func readProgram(path string) (program, error) {
@@ -37,7 +37,7 @@ func readProgram(path string) (program, error) {
 	return program{path, hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// installed reports whether what is in BinDir under that name is from us.
+// installed reports whether Fairlead has installed the file of that name in BinDir.
 func (p Plugins) installed(name string) (bool, error) {
 	note, err := os.ReadFile(p.noteFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +53,8 @@ func (p Plugins) installed(name string) (bool, error) {
 	return err == nil && strings.Contains(string(note), there.digest), err
 }
 
-// keep copies what is there and is not what comes. What was kept before of that name was removed since by somebody.
+// keep copies the existing file unless it is the new one. A copy kept earlier under that name was removed externally
+// since.
 func (p Plugins) keep(name string, comes program) error {
 	path := filepath.Join(p.BinDir, name)
 	there, err := readProgram(path)
@@ -66,7 +67,7 @@ func (p Plugins) keep(name string, comes program) error {
 	return duplicate(path, p.copyFile(name))
 }
 
-// duplicate makes the file, or the link, to what from is.
+// duplicate makes the file, or the link, a copy of from.
 func duplicate(from, to string) error {
 	info, err := os.Lstat(from)
 	if err != nil {
@@ -94,7 +95,7 @@ func duplicate(from, to string) error {
 	return errors.Join(os.Rename(made, to), atomicfile.SyncDir(filepath.Dir(to)))
 }
 
-// forget removes copy and note.
+// forget removes copy and record.
 func (p Plugins) forget(name string) error {
 	for _, file := range []string{p.copyFile(name), p.noteFile(name)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -104,8 +105,8 @@ func (p Plugins) forget(name string) error {
 	return nil
 }
 
-// note adds to the note that from is installed. What is installed now stays in it: whoever is killed before the new
-// file is there leaves a file that is ours still.
+// note adds to the record that from is installed. The digest of the current file stays in it: if the process is killed
+// before the new file is in place, the current one is still recognised.
 func (p Plugins) note(name, path string, from program) error {
 	lines := from.digest + "\n"
 	if there, err := readProgram(path); err == nil && there.digest != from.digest {
@@ -119,8 +120,8 @@ func (p Plugins) note(name, path string, from program) error {
 	return atomicfile.Write(p.noteFile(name), []byte(lines), 0o644)
 }
 
-// Uninstall puts back what was replaced, and removes what was added. What somebody else has put there since stays. It
-// returns what it did, in words; with dryRun, what it would do.
+// Uninstall restores what was replaced, and removes what was added. Files that were installed there since are left
+// alone. It returns what it did, as messages; with dryRun, what it would do.
 func (p Plugins) Uninstall(dryRun bool) (did []string, err error) {
 	notes, err := filepath.Glob(filepath.Join(p.Kept, "*.installed"))
 	if err != nil {

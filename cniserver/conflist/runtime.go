@@ -7,15 +7,15 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
 
-// safe is the CNI version that every runtime since 2022 knows. GC and STATUS, and the key cniVersions, came after it.
+// safe is the CNI version that every runtime since 2022 supports. GC and STATUS, and the key cniVersions, are newer.
 const safe = "1.0.0"
 
-// knownBy are those of the versions that the container runtime knows; runtime is its name and version as kubelet
+// knownBy are those of the versions that the container runtime supports; runtime is its name and version as kubelet
 // reports them in a Node's status.nodeInfo.containerRuntimeVersion, "containerd://1.7.27".
 //
-// One that is not known to know more gets no version above 1.0.0, not even in cniVersions, which it would not read: a
-// plugin between it and Fairlead, such as Multus, does, takes the newest of them, and answers in a version that the
-// runtime refuses, for every pod. A runtime that would have known more loses little: it calls neither GC nor STATUS,
+// A runtime that is not known to support more gets no version above 1.0.0, not even in cniVersions, which it would not
+// read: a plugin between it and Fairlead, such as Multus, does, uses the newest of them, and responds in a version that
+// the runtime rejects, for every pod. A runtime that does support more loses little: it calls neither GC nor STATUS,
 // and the agent finds leftovers by itself.
 func knownBy(runtime string, versions []string) []string {
 	if hasNewest(runtime) {
@@ -24,7 +24,7 @@ func knownBy(runtime string, versions []string) []string {
 	return slices.DeleteFunc(slices.Clone(versions), newerThanSafe)
 }
 
-// hasNewest tells whether the runtime is built with libcni 1.2 or newer.
+// hasNewest reports whether the runtime is built with libcni 1.2 or newer.
 func hasNewest(runtime string) bool {
 	name, version, _ := strings.Cut(runtime, "://")
 	first, known := map[string]string{"containerd": "2.0", "cri-o": "1.32"}[name]

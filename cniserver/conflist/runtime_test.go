@@ -7,8 +7,8 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// A plugin between the runtime and Fairlead that knows cniVersions, as libcni 1.2 does, must not find a version there
-// that the runtime does not know.
+// A plugin between the runtime and Fairlead that supports cniVersions, as libcni 1.2 does, must not find a version
+// there that the runtime does not support.
 func TestRuntimeDecidesVersions(t *testing.T) {
 	for runtime, newest := range map[string]string{
 		"containerd://2.0.0":      "1.1.0",
@@ -40,7 +40,7 @@ func TestRuntimeDecidesVersions(t *testing.T) {
 	}
 }
 
-// A runtime that is upgraded, or taken back, is told at the next Write.
+// An upgrade or downgrade of the runtime takes effect at the next Write.
 func TestRuntimeIsUpgraded(t *testing.T) {
 	c := node(t, map[string]string{"portmap": allVersions, "bandwidth": allVersions})
 	for _, s := range []struct{ runtime, newest string }{

@@ -14,11 +14,10 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// versionWait is how long a plugin may take to answer VERSION; it takes
-// milliseconds.
+// versionWait bounds a plugin's VERSION, which takes milliseconds.
 const versionWait = 5 * time.Second
 
-// versionsOf asks the plugin for the versions of the CNI spec that it speaks.
+// versionsOf returns the versions of the CNI spec that the plugin reports.
 func versionsOf(ctx context.Context, name string, binDirs []string) ([]string, error) {
 	path, err := find(name, binDirs)
 	if err != nil {

@@ -1,11 +1,9 @@
-// Package shim is the CNI plugin that the container runtime runs: it hands the
-// runtime's call to the agent's socket and prints the answer. It decides
-// nothing, with one exception: when no agent answers, it says so in the way
-// that makes the runtime come back, with the reason that the agent left.
+// Package shim is the CNI plugin that the container runtime executes: it forwards the runtime's call to the agent's
+// socket and prints the response. It decides nothing, with one exception: if no agent responds, its error makes the
+// runtime retry, and has the reason that the agent left.
 //
-// It runs once per call, so it must start fast: it imports skel, what skel
-// imports, and package wire. Its name on disk does not matter; it is installed
-// as fairlead and as antrea.
+// It runs once per call, so it must start fast: it imports skel, what skel imports, and package wire. Its name on disk
+// does not matter; it is installed as fairlead and as antrea.
 package shim
 
 import (
@@ -33,15 +31,14 @@ To see whether the agent is ready:
     echo '{"cniVersion": "1.1.0", "name": "fairlead", "type": "fairlead"}' | CNI_COMMAND=STATUS CNI_PATH=/ fairlead
 It prints nothing and exits with 0 when it is.`
 
-// Main answers the call in the environment and on stdin, and returns the exit
-// code. The result, or the error, goes to stdout as the CNI spec has it.
+// Main processes the call in the environment and on stdin, and returns the exit code. The result, or the error, goes to
+// stdout as the CNI spec requires.
 func Main() int { return mainWithin(wire.ClientDeadline) }
 
 // mainWithin is Main for a call that may take as long as limit.
 func mainWithin(limit time.Duration) int {
-	// skel compares the pod's network namespace with its own only after the
-	// plugin has done its work. The server refuses such an ADD before, and a
-	// DEL after it must succeed.
+	// skel compares the pod's network namespace with its own only after the plugin has done its work. The server
+	// rejects such an ADD before, and a DEL after it must succeed.
 	os.Setenv("CNI_NETNS_OVERRIDE", "true")
 	deadline := time.Now().Add(limit)
 
@@ -67,8 +64,8 @@ func mainWithin(limit time.Duration) int {
 	return 0
 }
 
-// usage is what skel prints when CNI_COMMAND is missing, instead of an error:
-// only a human calls without any of the variables.
+// usage is what skel prints if CNI_COMMAND is missing, instead of an error: only users call it without any of the
+// variables.
 func usage() string {
 	if slices.ContainsFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "CNI_") && !strings.HasPrefix(v, "CNI_NETNS_OVERRIDE=")
@@ -134,9 +131,8 @@ func socketOf(config []byte) (string, error) {
 	return socket, nil
 }
 
-// exchange writes the request and reads the response. An agent that refuses a
-// request may answer and close before it has read all of it: the answer counts
-// then, and not the failed write.
+// exchange writes the request and reads the response. An agent that rejects a request may respond and close before it
+// has read all of it: then the response counts, and not the failed write.
 func exchange(conn net.Conn, request []byte) (wire.Response, error) {
 	var response wire.Response
 	_, writeErr := conn.Write(append(request, '\n'))
@@ -156,9 +152,8 @@ func exchange(conn net.Conn, request []byte) (wire.Response, error) {
 	return response, nil
 }
 
-// noAgent is the error when the agent did not answer: try again later, for DEL
-// and GC too, since to report success would leave the pod's address in use for
-// ever. The agent leaves the reason why it does not serve beside its socket.
+// noAgent is the error if the agent did not respond: try again later, for DEL and GC too, since success would leak the
+// pod's address. The agent leaves the reason why it does not serve beside its socket.
 func noAgent(verb, socket string, err error) error {
 	code := types.ErrTryAgainLater
 	if verb == "STATUS" {

@@ -15,8 +15,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// asShim in the environment makes the test binary the plugin, with little
-// patience. The other tests of the plugin run the real binary: package cniserver.
+// asShim in the environment makes the test binary the plugin, with short timeouts. The other tests of the plugin run
+// the real binary: package cniserver.
 const asShim = "FAIRLEAD_TEST_SHIM"
 
 func TestMain(m *testing.M) {
@@ -26,8 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// callAndWait runs the plugin and returns the error that it prints. When
-// stdin is "", its stdin stays open.
+// callAndWait runs the plugin and returns the error that it prints. If stdin is "", its stdin stays open.
 func callAndWait(t *testing.T, stdin string) types.Error {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -76,7 +75,7 @@ func TestAgentHangs(t *testing.T) {
 	}
 }
 
-// The runtime starts the plugin for every call, so it stays small.
+// The runtime executes the plugin for every call, so it stays small.
 func TestSmall(t *testing.T) {
 	const plugin = "github.com/fairlead-cni/fairlead/cmd/fairlead"
 	const format = "{{if not .Standard}}{{.ImportPath}}{{end}}"

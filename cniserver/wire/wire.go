@@ -1,10 +1,9 @@
-// Package wire is what the CNI shim and the agent's CNI server say to each
-// other: over a unix stream socket, one Request, as one line of JSON, and then
-// one Response, as one line of JSON. The server reads no second request; a
-// caller that hangs up before the response gives the call up.
+// Package wire is the protocol between the CNI shim and the agent's CNI server: over a unix stream socket, one Request,
+// as one line of JSON, and then one Response, as one line of JSON. The server reads no second request; a caller that
+// closes the connection before the response cancels the call.
 //
-// The package stands apart from cniserver because each of its imports costs
-// the shim start-up time, and the runtime starts the shim for every call.
+// The package is separate from cniserver because each import costs the shim start-up time, and the runtime executes the
+// shim for every call.
 package wire
 
 import (
@@ -26,23 +25,20 @@ const (
 	// the newline. A GC that lists 1000 attachments takes about 200 kB.
 	MaxRequest  = 4 << 20
 	MaxResponse = 1 << 20
-	// ServerDeadline is how long a call may take in the server, and
-	// ClientDeadline how long the shim waits. The server's is shorter, by more
-	// than the clean-up after a failed ADD may take, so that the runtime gets the
-	// server's reason. Both are shorter than the two
-	// minutes that the kubelet gives the runtime by default.
+	// ServerDeadline bounds a call in the server, and ClientDeadline the shim's wait. The server's is shorter, by more
+	// than the clean-up after a failed ADD may take, so that the runtime gets the server's reason. Both are shorter
+	// than the two minutes that the kubelet allows the runtime by default.
 	ServerDeadline = 65 * time.Second
 	ClientDeadline = 90 * time.Second
 )
 
-// Versions are the versions of the CNI spec that Fairlead speaks, in order.
+// Versions are the versions of the CNI spec that Fairlead supports, in order.
 func Versions() []string { return []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
 
-// LastErrorPath is the file beside socket in which the agent leaves, for the
-// time when it does not listen, why it does not.
+// LastErrorPath is the file beside socket in which the agent leaves the reason why it does not listen.
 func LastErrorPath(socket string) string { return filepath.Join(filepath.Dir(socket), "last-error") }
 
-// Request is what the runtime gave the shim (CNI spec, section 2).
+// Request is what the runtime passed to the shim (CNI spec, section 2).
 type Request struct {
 	Command     string          `json:"command"` // CNI_COMMAND, without VERSION
 	ContainerID string          `json:"containerID,omitempty"`
@@ -53,8 +49,8 @@ type Request struct {
 	Config      json.RawMessage `json:"config"` // stdin
 }
 
-// Response is what the shim gives the runtime: an error, or the result of an
-// ADD in the version that the configuration asks for, or nothing.
+// Response is what the shim returns to the runtime: an error, or the result of an ADD in the version that the
+// configuration asks for, or nothing.
 type Response struct {
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  *types.Error    `json:"error,omitempty"`
