@@ -28,9 +28,8 @@ const (
 	TunnelSTT    = "stt"
 )
 
-// AgentConfig is what fairlead-agent takes from its config file: every key that
-// has an effect, checked, with the default where the file does not name it.
-// Key names, defaults and the keys without effect are in docs/config.md.
+// AgentConfig is fairlead-agent's config file: every key that has an effect, validated, with the default if the file
+// does not set it. Key names, defaults and the keys without effect are in docs/config.md.
 type AgentConfig struct {
 	// OVSBridge is the bridge that carries the pods, and OVSRunDir the
 	// directory with db.sock and BRIDGE.mgmt of the node's Open vSwitch.
@@ -38,7 +37,7 @@ type AgentConfig struct {
 	OVSRunDir string
 	// OVSDatapathType is DatapathSystem or DatapathNetdev.
 	OVSDatapathType string
-	// HostGateway is the internal port of OVSBridge that joins pods and host.
+	// HostGateway is the internal port of OVSBridge that connects pods and host.
 	HostGateway string
 
 	// TrafficEncapMode is ModeEncap, ModeNoEncap or ModeHybrid.
@@ -48,7 +47,7 @@ type AgentConfig struct {
 	// TunnelPort is the destination port, UDP or TCP. 0: the port that IANA
 	// assigned to TunnelType. GRE has none.
 	TunnelPort int
-	// TunnelCsum asks for checksums in the outer header.
+	// TunnelCsum enables checksums in the outer header.
 	TunnelCsum bool
 
 	// TransportInterface names the interface whose address other nodes send
@@ -59,16 +58,16 @@ type AgentConfig struct {
 	// DefaultMTU is the MTU in bytes of the gateway and of the pods'
 	// interfaces. 0: that of the transport interface less the tunnel's overhead.
 	DefaultMTU int
-	// DisableTXChecksumOffload switches tx checksum offload off in pods.
+	// DisableTXChecksumOffload disables tx checksum offload in pods.
 	DisableTXChecksumOffload bool
 
 	// ServiceCIDR (IPv4) and ServiceCIDRv6 are the ranges of the cluster's
 	// Services, which bridged pods reach through their node. Invalid: none.
 	ServiceCIDR, ServiceCIDRv6 netip.Prefix
 
-	// NoSNAT leaves the pods' own address on packets to the outside.
+	// NoSNAT disables the masquerade: packets to the outside keep the pod's address.
 	NoSNAT bool
-	// SNATFullyRandomPorts asks the masquerade for random source ports.
+	// SNATFullyRandomPorts uses random source ports in the masquerade.
 	SNATFullyRandomPorts bool
 
 	// CNISocket is the unix socket that the CNI shim calls.
@@ -98,14 +97,13 @@ type AgentConfig struct {
 // MaxCoolingPeriod bounds IPAM.CoolingPeriod.
 const MaxCoolingPeriod = time.Hour
 
-// IPAM is how addresses of IPPools are given.
+// IPAM configures the allocation of IPPools' addresses.
 type IPAM struct {
-	// ConflictProbeTimeout is how long the underlay is asked who uses an address.
-	// 0: it is not asked.
+	// ConflictProbeTimeout is how long to wait for replies to a probe of an address. 0: no probe.
 	ConflictProbeTimeout time.Duration
-	// CoolingPeriod is how long an address that was given back is not given again.
+	// CoolingPeriod is how long a released address is not allocated again.
 	CoolingPeriod time.Duration
-	// AllocationsDir is where allocations are kept where ManifestsDir is set.
+	// AllocationsDir is the directory of allocations if ManifestsDir is set.
 	AllocationsDir string
 }
 
@@ -120,34 +118,32 @@ func (c AgentConfig) ServiceCIDRs() []netip.Prefix {
 	return out
 }
 
-// Modes of the uplink. Steer: eBPF programs sort the NIC's frames, and the host keeps it. Bridge: the NIC is a port of
-// Open vSwitch, and the host's addresses are on a port of the bridge. Auto: steer where that is possible, else bridge.
+// Modes of the uplink. Steer: eBPF programs redirect the NIC's frames, and the host keeps it. Bridge: the NIC is a port
+// of Open vSwitch, and the host's addresses are on a port of the bridge. Auto: steer if that is possible, else bridge.
 const (
 	UplinkSteer  = "steer"
 	UplinkBridge = "bridge"
 	UplinkAuto   = "auto"
 )
 
-// UplinkConfig is how the node's NIC becomes a port of Open vSwitch.
+// UplinkConfig is how the node's NIC is attached as the uplink.
 type UplinkConfig struct {
 	// Mode is UplinkSteer, UplinkBridge or UplinkAuto.
 	Mode string
-	// RollbackAfter is how long the node may be out of reach before it is taken
-	// back.
+	// RollbackAfter is how long the node may be unreachable before the attachment is rolled back.
 	RollbackAfter time.Duration
-	// AllowManaged takes a NIC that a network manager has in its care.
+	// AllowManaged allows a NIC that a network manager controls.
 	AllowManaged bool
 }
 
-// ClientConnection is how the agent calls the Kubernetes API.
+// ClientConnection configures requests to the Kubernetes API.
 type ClientConnection struct {
 	// Kubeconfig is the path of a kubeconfig file. Empty: the ServiceAccount of
 	// the agent's pod.
 	Kubeconfig string
-	// ContentType and AcceptContentTypes are media types of what is sent and of
-	// what is taken, as HTTP has them. Empty: protobuf.
+	// ContentType and AcceptContentTypes are media types of requests and of responses, as HTTP has them. Empty:
+	// protobuf.
 	ContentType, AcceptContentTypes string
-	// QPS and Burst limit the requests of the agent, in requests a second and
-	// in requests at once. 0: 50 and 100.
+	// QPS and Burst limit the agent's requests per second and at once. 0: 50 and 100.
 	QPS, Burst int
 }

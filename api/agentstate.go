@@ -2,13 +2,13 @@ package api
 
 import "net/netip"
 
-// AgentState is what a running agent says of its node, at /state.
+// AgentState is the state of its node that a running agent serves at /state.
 type AgentState struct {
 	Version string `json:"version"`
 	Node    string `json:"node"`
-	// NotReady says why no pod could be added now; empty: the node serves pods.
+	// NotReady is why no pod can be added now; empty: the node serves pods.
 	NotReady string `json:"notReady,omitempty"`
-	// Degraded says what does not work though pods are served.
+	// Degraded is what does not work although pods are served.
 	Degraded string         `json:"degraded,omitempty"`
 	PodCIDRs []netip.Prefix `json:"podCIDRs,omitempty"`
 	// PodMTU and BridgedMTU are the MTUs of routed and bridged pods, in bytes; 0: not known yet.
@@ -19,13 +19,13 @@ type AgentState struct {
 	// Transport is the interface that carries traffic to other nodes, and its MTU.
 	Transport    string `json:"transport,omitempty"`
 	TransportMTU int    `json:"transportMTU,omitempty"`
-	// Peers are where packets to other nodes go.
+	// Peers are where packets to other nodes are sent.
 	Peers []AgentPeer `json:"peers,omitempty"`
 	Pods  int         `json:"pods"`
-	// Bridging: pods may be bridged here. NoUplink says why they can't be.
+	// Bridging: pods may be bridged here. NoUplink says why they cannot be.
 	Bridging bool   `json:"bridging"`
 	NoUplink string `json:"noUplink,omitempty"`
-	// Flows are what the switch should have, in the syntax of "ovs-ofctl dump-flows"; nil: not known yet.
+	// Flows are the desired flows, in the syntax of "ovs-ofctl dump-flows"; nil: not known yet.
 	Flows []string `json:"flows,omitempty"`
 }
 

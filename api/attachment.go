@@ -12,7 +12,7 @@ import (
 // compared with == and used as a map key.
 type MAC [6]byte
 
-// ParseMAC reads the colon form, aa:bb:cc:dd:ee:ff.
+// ParseMAC parses the colon form, aa:bb:cc:dd:ee:ff.
 func ParseMAC(s string) (MAC, error) {
 	hw, err := net.ParseMAC(s)
 	if err != nil {
@@ -27,8 +27,7 @@ func ParseMAC(s string) (MAC, error) {
 // String returns the colon form in lower case.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// LinkLocal returns the IPv6 link-local address that the kernel makes from m
-// (modified EUI-64, RFC 4291 appendix A).
+// LinkLocal returns the IPv6 link-local address that the kernel derives from m (modified EUI-64, RFC 4291 appendix A).
 func (m MAC) LinkLocal() netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80,
 		8: m[0] ^ 0x02, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
@@ -37,7 +36,7 @@ func (m MAC) LinkLocal() netip.Addr {
 // MaxVLAN is the highest VLAN ID (IEEE 802.1Q, which reserves 4095).
 const MaxVLAN = 4094
 
-// LocalMAC returns a locally administered unicast address (IEEE 802, section 8) made from seed: the same for the same.
+// LocalMAC returns a locally administered unicast address (IEEE 802, section 8) derived from seed, deterministically.
 func LocalMAC(seed string) MAC {
 	sum := sha256.Sum256([]byte(seed))
 	m := MAC(sum[:6])
@@ -45,9 +44,8 @@ func LocalMAC(seed string) MAC {
 	return m
 }
 
-// Attachment is one network interface of one pod: what a CNI ADD made and a
-// CNI DEL takes away. The record is kept in OVSDB, in the external_ids of the
-// pod's Port, and nowhere else on the node.
+// Attachment is one network interface of one pod: what a CNI ADD creates and a CNI DEL removes. Its record is in OVSDB,
+// in the external_ids of the pod's Port, and nowhere else on the node.
 type Attachment struct {
 	// ContainerID and IfName are CNI_CONTAINERID and CNI_IFNAME. Together
 	// they identify the attachment.
@@ -57,19 +55,18 @@ type Attachment struct {
 	Netns string
 	// Network is the name in the CNI network configuration.
 	Network string
-	// PodNamespace, PodName and PodUID come from CNI_ARGS (K8S_POD_*). All
-	// three are empty when the caller is not Kubernetes.
+	// PodNamespace, PodName and PodUID come from CNI_ARGS (K8S_POD_*). All three are empty if the caller is not
+	// Kubernetes.
 	PodNamespace string
 	PodName      string
 	PodUID       string
 	// HostIf is the host end of the pod's veth and the name of its OVS port.
 	HostIf string
 	MAC    MAC
-	// Addrs are the pod's addresses with the mask that the pod sees, at most
-	// one of each family.
+	// Addrs are the pod's addresses with the mask on its interface, at most one of each family.
 	Addrs []netip.Prefix
-	// Bridged: the addresses are of IPPools, not of the node's podCIDRs, and the
-	// pod's frames go onto the underlay. The fields below are zero without it.
+	// Bridged: the addresses are of IPPools, not of the node's podCIDRs, and the pod's frames are sent to the underlay.
+	// The fields below are zero without it.
 	Bridged bool
 	// VLAN is the ID of the pod's frames on the underlay, 1 to MaxVLAN; 0: untagged.
 	VLAN uint16
@@ -77,12 +74,11 @@ type Attachment struct {
 	Pools []string
 	// Gateways are the pools' gateways, at most one of each family.
 	Gateways []netip.Addr
-	// BootID is /proc/sys/kernel/random/boot_id at the time of the ADD: an
-	// attachment of another boot is dead.
+	// BootID is /proc/sys/kernel/random/boot_id at the time of the ADD: an attachment of another boot is stale.
 	BootID string
 }
 
-// Pod returns "namespace/name", or the container ID when no pod is known.
+// Pod returns "namespace/name", or the container ID if the pod is unknown.
 func (a Attachment) Pod() string {
 	if a.PodName == "" {
 		return a.ContainerID
@@ -90,7 +86,7 @@ func (a Attachment) Pod() string {
 	return a.PodNamespace + "/" + a.PodName
 }
 
-// Equal reports whether a and b say the same.
+// Equal reports whether a and b are equal.
 func (a Attachment) Equal(b Attachment) bool {
 	return slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Gateways, b.Gateways) &&
 		a.Bridged == b.Bridged && a.VLAN == b.VLAN &&

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// ControllerConfig is what fairlead-controller takes from its config file, checked,
-// with the default where the file does not name a key. Key names, defaults and the
-// keys without effect are in docs/config.md.
+// ControllerConfig is fairlead-controller's config file, validated, with the default if the file does not set a key.
+// Key names, defaults and the keys without effect are in docs/config.md.
 type ControllerConfig struct {
 	// KubeAPIServerOverride and ClientConnection are as in AgentConfig.
 	KubeAPIServerOverride string
@@ -19,29 +18,26 @@ type ControllerConfig struct {
 	EnablePrometheusMetrics bool
 	NodeIPAM                NodeIPAM
 	Reclaim                 Reclaim
-	// PoolWarningPercent is from how many percent of its addresses in use, 1 to 100,
-	// an IPPool has condition Filling.
+	// PoolWarningPercent is the percentage of addresses in use, 1 to 100, from which an IPPool has condition Filling.
 	PoolWarningPercent int
 }
 
-// Reclaim says whether, and how, addresses are given back that owners on nodes hold
-// which are deleted or fenced.
+// Reclaim says whether, and how, addresses of owners on deleted or fenced nodes are reclaimed.
 type Reclaim struct {
 	Enabled bool
-	// GracePeriod is the least time between the two looks at which an owner is gone.
+	// GracePeriod is the shortest time between the two checks that find an owner gone.
 	GracePeriod time.Duration
-	// CoolingPeriod is how long what was given back is not given again.
+	// CoolingPeriod is how long a reclaimed address is not allocated again.
 	CoolingPeriod time.Duration
 }
 
-// NodeIPAM says whether, and from what, Nodes get podCIDRs.
+// NodeIPAM says whether, and from which ranges, podCIDRs are assigned to Nodes.
 type NodeIPAM struct {
 	Enabled bool
-	// ClusterCIDRs are not empty where Enabled, do not overlap, and hold at least
-	// one podCIDR each.
+	// ClusterCIDRs are not empty if Enabled, do not overlap, and have room for at least one podCIDR each.
 	ClusterCIDRs []netip.Prefix
 	// MaskSizeIPv4 and MaskSizeIPv6 are the lengths of podCIDRs, in bits.
 	MaskSizeIPv4, MaskSizeIPv6 int
-	// ServiceCIDR and ServiceCIDRv6 are left out. The zero value: none.
+	// ServiceCIDR and ServiceCIDRv6 are excluded. The zero value: none.
 	ServiceCIDR, ServiceCIDRv6 netip.Prefix
 }

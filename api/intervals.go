@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// IntervalsVariable is the environment variable from which fairlead-agent and fairlead-controller take intervals other
-// than the product's, in the form of ParseIntervals. Tests set it; it is no setting for users.
+// IntervalsVariable is the environment variable from which fairlead-agent and fairlead-controller read intervals other
+// than the defaults, in the form of ParseIntervals. Tests set it; it is not a setting for users.
 const IntervalsVariable = "FAIRLEAD_TEST_INTERVALS"
 
-// Intervals are the periods after which Fairlead's programs do something that no event asks for. Each is positive.
-// DefaultIntervals has the product's; tests shorten them so that they need not wait for them.
+// Intervals are the periods of actions that no event triggers. Each is positive. DefaultIntervals are the product's;
+// tests shorten them.
 type Intervals struct {
 	Agent      AgentIntervals
 	Inputs     InputIntervals
@@ -23,62 +23,62 @@ type Intervals struct {
 
 // AgentIntervals are those of fairlead-agent.
 type AgentIntervals struct {
-	// Resync bounds how long a change that somebody made by hand stays: the whole node is compared this often.
+	// Resync bounds how long a manual change lasts: the whole node is compared this often.
 	Resync time.Duration
 	// RetryFirst and RetryMost bound the wait after a failed round, which doubles from one to the other.
 	RetryFirst, RetryMost time.Duration
-	// Guard is how often the flow-restore-wait flag of ovs-vswitchd is looked at.
+	// Guard is how often the flow-restore-wait flag of ovs-vswitchd is checked.
 	Guard time.Duration
 	// Reconcile is how often leftovers of dead pods are looked for.
 	Reconcile time.Duration
-	// SuspectGrace is how long an allocation must look dead before it is freed.
+	// SuspectGrace is the grace period of reclaims on the node.
 	SuspectGrace time.Duration
 	// Allocations is how often the node's IPAllocations are read from the API server, and DoubtfulAllocations how often
-	// while an unknown one is likely: after the start, and after a lost answer.
+	// while an unknown one is likely: after the start, and after a lost response.
 	Allocations, DoubtfulAllocations time.Duration
-	// Probe is how often the underlay of bridged pods is asked about addresses, and ProbeAge, longer than that, how old
-	// an answer may be.
+	// Probe is how often addresses are probed on the underlay of bridged pods, and ProbeAge, longer than that, the
+	// maximum age of a result.
 	Probe, ProbeAge time.Duration
-	// Uplink is how often the uplink is compared though no interface has changed.
+	// Uplink is how often the uplink is compared without an interface event.
 	Uplink time.Duration
-	// Vswitchd is how often the agent looks whether ovs-vswitchd runs.
+	// Vswitchd is how often the agent checks whether ovs-vswitchd runs.
 	Vswitchd time.Duration
-	// Policies is how long a new network policy may stay without its Event, and PolicyStep how much later each further
-	// agent writes it if those before it have not.
+	// Policies is the time until a new network policy gets its Event, and PolicyStep the delay of each further agent,
+	// which writes it only if those before it have not.
 	Policies, PolicyStep time.Duration
 	// Advice is how old the diagnosis of a podCIDR fault may get while the fault lasts.
 	Advice time.Duration
 }
 
-// InputIntervals are those with which the agent follows the API server, or a directory of manifests.
+// InputIntervals are those of following the API server, or a directory of manifests.
 type InputIntervals struct {
 	// RetryFirst and RetryMost bound the wait after a failed request, which doubles from one to the other.
 	RetryFirst, RetryMost time.Duration
-	// StartGrace is how long a start waits for the API server before it goes on with what it said last.
+	// StartGrace is how long a start waits for the API server before it continues with the last known objects.
 	StartGrace time.Duration
-	// Save is how often what the API server said is written to disk, if it has changed.
+	// Save is how often the API server's objects are written to disk, if they have changed.
 	Save time.Duration
-	// OtherPoliciesFirst and OtherPolicies are the waits before the first and each further look at policies of other
-	// kinds than NetworkPolicy; each is lengthened by chance, to at most twice as long.
+	// OtherPoliciesFirst and OtherPolicies are the waits before the first and each further poll of policies of kinds
+	// other than NetworkPolicy; each has jitter, up to twice as long.
 	OtherPoliciesFirst, OtherPolicies time.Duration
-	// Reread is how often the directory is read though no event has told of a change.
+	// Reread is how often the directory is read without an event.
 	Reread time.Duration
 }
 
 // ControllerIntervals are those of fairlead-controller.
 type ControllerIntervals struct {
-	// Pass is the least time between two passes over pools, podCIDRs or lost owners, and PassAtLeast, longer than that,
-	// the longest: what cools changes without anybody telling.
+	// Pass is the shortest time between two passes over pools, podCIDRs or lost owners, and PassAtLeast, longer than
+	// that, the longest: the end of a cooling has no event.
 	Pass, PassAtLeast time.Duration
 	// Sets and SetsAtLeast are the same for the addresses of StatefulSets.
 	Sets, SetsAtLeast time.Duration
-	// Keepers is how often is looked whether Deployments and VMs are gone for whose pods addresses are kept.
+	// Keepers is how often it is checked whether Deployments and VMs with reserved addresses are gone.
 	Keepers time.Duration
-	// OtherAllocator is how often is asked who else gives podCIDRs to Nodes.
+	// OtherAllocator is how often it is checked whether another allocator assigns podCIDRs to Nodes.
 	OtherAllocator time.Duration
 	// Services is how often the Service CIDRs are read, which seldom change.
 	Services time.Duration
-	// Port is how often a port is tried again that another controller on the node has.
+	// Port is how often a port that another controller on the node has is retried.
 	Port time.Duration
 	// LeaseDuration, LeaseRenew and LeaseRetry, each shorter than the one before, are those of client-go's leader
 	// election. The API counts a Lease's duration in whole seconds.
@@ -120,8 +120,8 @@ func DefaultIntervals() Intervals {
 	}
 }
 
-// ParseIntervals reads "agent.resync=2s,controller.pass=100ms": names as in the error for an unknown one, values of
-// time.ParseDuration. What text does not name keeps its default; an empty text names nothing.
+// ParseIntervals parses "agent.resync=2s,controller.pass=100ms": names as in the error for an unknown one, values of
+// time.ParseDuration. Intervals that text does not name keep their defaults; an empty text names none.
 func ParseIntervals(text string) (Intervals, error) {
 	i := DefaultIntervals()
 	if text == "" {
@@ -142,7 +142,7 @@ func ParseIntervals(text string) (Intervals, error) {
 	return i, i.Validate()
 }
 
-// Validate returns an error that names each interval that nothing could work with.
+// Validate returns an error that names each invalid interval.
 func (i *Intervals) Validate() error {
 	var errs []error
 	byName := i.byName()

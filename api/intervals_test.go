@@ -34,7 +34,7 @@ func TestParseIntervals(t *testing.T) {
 	}
 }
 
-// Each field has a name of its own, and a default with which Fairlead works.
+// Each field has a name of its own, and a valid default.
 func TestIntervalsHaveNames(t *testing.T) {
 	i := DefaultIntervals()
 	if err := i.Validate(); err != nil {

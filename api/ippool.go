@@ -7,9 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// PoolGroup is the API group of IPPool, Antrea's. An IPPool may be written in
-// either version. v1beta1 is what the API server stores; it converts by changing
-// the version's name alone, so that an object keeps the form it was written in.
+// PoolGroup is the API group of IPPool, Antrea's. An IPPool may be written in either version. v1beta1 is what the API
+// server stores; it converts by changing only the version's name, so that an object keeps the form it was written in.
 const (
 	PoolGroup         = "crd.antrea.io"
 	PoolVersion       = "v1beta1"
@@ -17,14 +16,13 @@ const (
 	PoolKind          = "IPPool"
 )
 
-// PoolResource is where programs read IPPools.
+// PoolResource is the resource of IPPools.
 var PoolResource = schema.GroupVersionResource{Group: PoolGroup, Version: PoolVersion, Resource: "ippools"}
 
-// PoolFinalizer keeps an IPPool that is deleted until no address of it is held.
+// PoolFinalizer keeps a deleted IPPool until no address of it is in use.
 const PoolFinalizer = "ipam.fairlead.dev/addresses"
 
-// IPPool is a set of addresses for pods, as its manifest has it. Package
-// ipam/pool says whether it is valid and what it means.
+// IPPool is a set of addresses for pods, as in its manifest. Package ipam/pool validates and interprets it.
 type IPPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -40,13 +38,11 @@ type IPPoolSpec struct {
 	IPVersion  int         `json:"ipVersion,omitempty"`
 	IPRanges   []IPRange   `json:"ipRanges"`
 	SubnetInfo *SubnetInfo `json:"subnetInfo,omitempty"`
-	// Excludes are addresses, CIDRs and ranges FIRST-LAST that are not handed
-	// out. Antrea does not have it.
+	// Excludes are addresses, CIDRs and ranges FIRST-LAST that are not allocated. Antrea does not have it.
 	Excludes []string `json:"excludes,omitempty"`
 }
 
-// IPRange is a CIDR, or the addresses from Start to End, both included. In the
-// form of v1alpha2 it has its subnet with it.
+// IPRange is a CIDR, or the addresses from Start to End, both included. In the form of v1alpha2 it includes its subnet.
 type IPRange struct {
 	CIDR       string `json:"cidr,omitempty"`
 	Start      string `json:"start,omitempty"`
@@ -64,15 +60,14 @@ type SubnetInfo struct {
 	VLAN int `json:"vlan,omitempty"`
 }
 
-// IPPoolStatus is what fairlead-controller says of a pool. Agents do not need it.
+// IPPoolStatus is what fairlead-controller reports about a pool. Agents do not need it.
 type IPPoolStatus struct {
-	// IPAddresses is Antrea's data, kept as it is.
+	// IPAddresses is Antrea's data, preserved as it is.
 	IPAddresses json.RawMessage    `json:"ipAddresses,omitempty"`
 	Usage       *PoolUsage         `json:"usage,omitempty"`
 	Conditions  []metav1.Condition `json:"conditions,omitempty"`
-	// FreeMap has ranges FIRST-LAST, or single addresses, that were free when
-	// it was written, at most PoolFreeMapMost of them. It is a hint where to look
-	// first and may be wrong.
+	// FreeMap has ranges FIRST-LAST, or single addresses, that were free when it was written, at most PoolFreeMapMost
+	// of them. It is a hint where to search first and may be stale.
 	FreeMap []string `json:"freeMap,omitempty"`
 }
 
@@ -81,21 +76,21 @@ const PoolFreeMapMost = 64
 
 // PoolUsage counts addresses. Total saturates at math.MaxInt64.
 type PoolUsage struct {
-	// Used counts addresses that are held, cooling ones among them.
+	// Used counts addresses in use, including cooling ones.
 	Used int64 `json:"used"`
-	// Total is how many addresses the pool can hand out.
+	// Total is how many addresses the pool can allocate.
 	Total int64 `json:"total"`
 }
 
 // EventPool begins the reasons of Events about an IPPool; the condition that has become true follows.
 const EventPool = "Pool"
 
-// Conditions of an IPPool. Ready is True where addresses are handed out.
+// Conditions of an IPPool. Ready is True while addresses are allocated from it.
 const (
 	PoolReady     = "Ready"
 	PoolInvalid   = "Invalid"
 	PoolExhausted = "Exhausted"
-	// PoolFilling says that more than the warning threshold is in use.
+	// PoolFilling: more than the warning threshold is in use.
 	PoolFilling     = "Filling"
 	PoolOverlapping = "Overlapping"
 )

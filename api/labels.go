@@ -1,4 +1,4 @@
 package api
 
-// AgentPodSelector finds the Pods of fairlead-agent in kube-system.
+// AgentPodSelector selects the Pods of fairlead-agent in kube-system.
 const AgentPodSelector = "app.kubernetes.io/name=fairlead-agent"

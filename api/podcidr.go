@@ -5,14 +5,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// PodCIDRClaimKind and PodCIDRRangeKind are the API's names for these kinds, of the
-// group AllocationGroup and the version AllocationVersion.
+// PodCIDRClaimKind and PodCIDRRangeKind are the API's names for these kinds, of the group AllocationGroup and the
+// version AllocationVersion.
 const (
 	PodCIDRClaimKind = "PodCIDRClaim"
 	PodCIDRRangeKind = "PodCIDRRange"
 )
 
-// Where programs read and write PodCIDRClaims and PodCIDRRanges.
+// The resources of PodCIDRClaims and PodCIDRRanges.
 var (
 	ClaimResource = schema.GroupVersionResource{
 		Group: AllocationGroup, Version: AllocationVersion, Resource: "podcidrclaims"}
@@ -20,25 +20,24 @@ var (
 		Group: AllocationGroup, Version: AllocationVersion, Resource: "podcidrranges"}
 )
 
-// PodCIDRClaim is a podCIDR that a Node is to have or has. It is named by the
-// podCIDR, so that the API server lets one Node have it.
+// PodCIDRClaim is a podCIDR that a Node has or will have. It is named by the podCIDR, so that the API server creates it
+// for one Node.
 type PodCIDRClaim struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	Spec              PodCIDRClaimSpec `json:"spec"`
 }
 
-// PodCIDRClaimSpec says whose it is. Nothing of it is ever changed.
+// PodCIDRClaimSpec says which Node it is for. It is immutable.
 type PodCIDRClaimSpec struct {
 	// PodCIDR is the block, such as 10.244.3.0/24.
 	PodCIDR string `json:"podCIDR"`
-	// Node is the name of the Node, NodeUID its UID: another Node of the same name
-	// is another.
+	// Node is the name of the Node, NodeUID its UID: another Node of the same name is a different one.
 	Node    string `json:"node"`
 	NodeUID string `json:"nodeUID"`
 }
 
-// PodCIDRRange says how full a range of nodeIPAM.clusterCIDRs is.
+// PodCIDRRange is how full a range of nodeIPAM.clusterCIDRs is.
 type PodCIDRRange struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -46,15 +45,15 @@ type PodCIDRRange struct {
 	Status            PodCIDRRangeStatus `json:"status,omitempty"`
 }
 
-// PodCIDRRangeSpec is what fairlead-controller's config says.
+// PodCIDRRangeSpec is a copy of fairlead-controller's config.
 type PodCIDRRangeSpec struct {
 	// ClusterCIDR is the range, NodeMask the length of the podCIDRs in it, in bits.
 	ClusterCIDR string `json:"clusterCIDR"`
 	NodeMask    int    `json:"nodeMask"`
 }
 
-// PodCIDRRangeStatus is in podCIDRs. Used are those that no Node can get any more:
-// Nodes have them, or a Service CIDR or a node's own address lies in them.
+// PodCIDRRangeStatus is in podCIDRs. Used are those that cannot be assigned any more: Nodes have them, or a Service
+// CIDR or a node's own address is in them.
 type PodCIDRRangeStatus struct {
 	Used       int64              `json:"used"`
 	Total      int64              `json:"total"`
