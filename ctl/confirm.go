@@ -13,7 +13,7 @@ import (
 )
 
 // confirm asks on the terminal, and returns nil if the answer is yes; otherwise the error says what was not done.
-// without is what to do where there is no terminal.
+// without is what to do if there is no terminal.
 func confirm(c *cobra.Command, without, question, notDone string) error {
 	if !isTerminal(c.InOrStdin()) {
 		return cli.Usage(errors.New("no terminal to ask for confirmation: " + without))

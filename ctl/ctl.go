@@ -1,5 +1,5 @@
-// Package ctl has the commands of fairleadctl, which examines a cluster that Fairlead serves, for people. This file has
-// the root command, flags.go what commands share, and each other file a command.
+// Package ctl has the commands of fairleadctl, with which users examine a cluster. This file has the root command,
+// flags.go what commands share, and each other file a command.
 package ctl
 
 import (
@@ -18,7 +18,7 @@ const (
 	exitFailing = 4
 )
 
-// CalledAs is what people type: "kubectl fairlead" where it is kubectl's plugin
+// CalledAs is the command that users type: "kubectl fairlead" if it is kubectl's plugin
 // (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
 func CalledAs(argv0 string) string {
 	if plugin, ok := strings.CutPrefix(filepath.Base(argv0), "kubectl-"); ok {
@@ -27,7 +27,7 @@ func CalledAs(argv0 string) string {
 	return "fairleadctl"
 }
 
-// Command is the root; name is what it is called as.
+// Command is the root; name is the command that users type.
 func Command(name, version string) *cobra.Command {
 	conn := connection{version: version}
 	var node localNode
@@ -52,7 +52,7 @@ nodes serve pods, 4 some pods or nodes have no working network, or a plan does n
 	return c
 }
 
-// rename has help texts name the program as it is called.
+// rename replaces the program's name in help texts.
 func rename(c *cobra.Command, name string) {
 	c.Long, c.Example = strings.ReplaceAll(c.Long, "fairleadctl", name), strings.ReplaceAll(c.Example, "fairleadctl", name)
 	for _, sub := range c.Commands() {
@@ -60,7 +60,7 @@ func rename(c *cobra.Command, name string) {
 	}
 }
 
-// parent is a command that only has others.
+// parent is a command that only has subcommands.
 func parent(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 	var names []string
 	for _, s := range subs {

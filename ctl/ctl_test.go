@@ -61,7 +61,7 @@ func TestPlanCommand(t *testing.T) {
 	}
 }
 
-// Mistakes in the arguments are told before anything is asked, and what is missing is named.
+// Invalid arguments are reported before any request, and the missing ones are named.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct {
 		args string
@@ -88,7 +88,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// away is a kubeconfig of an API server that is not there.
+// away is a kubeconfig of an API server that does not run.
 func away(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -99,7 +99,7 @@ func away(t *testing.T) string {
 	return path
 }
 
-// As kubectl's plugin it is called what people type.
+// As kubectl's plugin its help has the command that users type.
 func TestPluginName(t *testing.T) {
 	if got := CalledAs("/usr/local/bin/kubectl-fairlead"); got != "kubectl fairlead" || CalledAs("bin/fairleadctl") != "fairleadctl" {
 		t.Error(got)
@@ -118,7 +118,7 @@ func TestPluginName(t *testing.T) {
 	}
 }
 
-// Every command that prints has -o, an example, and text for --help.
+// Every command that prints has -o, an example, and a text for --help.
 func TestCommandsAreAlike(t *testing.T) {
 	var check func(c *cobra.Command)
 	check = func(c *cobra.Command) {

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// secondLook is how long after the first look at what changes all the time the second one is taken.
+// secondLook is the time between two checks of state that changes all the time.
 const secondLook = 2 * time.Second
 
 func doctorCommand(conn *connection, node *localNode) *cobra.Command {
@@ -98,7 +98,7 @@ func (d *examination) options(chosen []string) (checks.Options, error) {
 	ofNode := func(c string) bool { return slices.Contains(checks.OfNode(), c) }
 	asked := len(chosen) > 0 && slices.ContainsFunc(chosen, ofNode)
 	switch {
-	case notHere == "" || asked: // who asks for it means this machine
+	case notHere == "" || asked: // a request for these checks means this machine
 		o.Node = &checks.NodeProbe{Config: cfg, Journal: d.node.journal}
 	default:
 		o.NoNode = notHere

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// The verdict is in the exit code, on a real API server: healthy, a warning, a
-// node that does not serve pods, and a server that does not let in.
+// The exit code is the verdict, on a real API server: healthy, a warning, a node that does not serve pods, and a server
+// that denies access.
 func TestKubeDoctorExitCodes(t *testing.T) {
 	c := newFixture(t)
 	for _, step := range []struct {
@@ -51,7 +51,7 @@ func TestKubeDoctorExitCodes(t *testing.T) {
 	}
 }
 
-// Where fairlead-controller gives podCIDRs that is told, and what doctor says mends it: on the real controller.
+// If fairlead-controller assigns podCIDRs, doctor says so, and its remedy works: on the real controller.
 func TestKubeDoctorKnowsNodeIPAM(t *testing.T) {
 	c := newFixture(t)
 	cfg := api.NodeIPAM{Enabled: true, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.78.0.0/23")},
@@ -105,9 +105,9 @@ func TestKubeDoctorKnowsNodeIPAM(t *testing.T) {
 	})
 }
 
-// With kube-controller-manager's allocator on beside it, fairlead-controller gives nothing, and doctor says which one
-// to switch off.
-func TestKubeDoctorTellsOfTwoAllocators(t *testing.T) {
+// With kube-controller-manager's allocator enabled as well, fairlead-controller assigns nothing, and doctor says which
+// one to disable.
+func TestKubeDoctorReportsTwoAllocators(t *testing.T) {
 	c := newFixture(t)
 	c.apply(`{apiVersion: v1, kind: Pod, metadata: {name: kube-controller-manager-cp1, namespace: kube-system,
 		labels: {component: kube-controller-manager}, annotations: {kubernetes.io/config.source: file}}, spec: {containers: [{name: c,

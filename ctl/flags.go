@@ -34,7 +34,7 @@ func (o *output) add(c *cobra.Command) {
 	c.Flags().VarP(o, "output", "o", "text, json or yaml")
 }
 
-// String, Set and Type are a flag's.
+// String, Set and Type implement pflag.Value.
 func (o *output) String() string { return string(*o) }
 
 // Set rejects other formats.
@@ -46,7 +46,7 @@ func (o *output) Set(format string) error {
 	return nil
 }
 
-// Type is in the help text.
+// Type is shown in the help text.
 func (o *output) Type() string { return "string" }
 
 func (o output) write(w io.Writer, value any, text func(*report.Printer)) error {
@@ -67,7 +67,7 @@ func (o output) write(w io.Writer, value any, text func(*report.Printer)) error 
 	return p.Err()
 }
 
-// coloured: on a terminal, unless the user does not want it (https://no-color.org).
+// coloured reports whether to use colours: on a terminal, unless the user disables them (https://no-color.org).
 func coloured(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(w)
 }
@@ -81,7 +81,7 @@ func isTerminal(stream any) bool {
 	return err == nil
 }
 
-// connection are the flags that say which cluster is meant.
+// connection are the flags that select the cluster.
 type connection struct {
 	version                     string // of this program
 	kubeconfig, context, server string
@@ -151,7 +151,7 @@ func (n *localNode) add(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&n.journal, "journal", uplink.DefaultJournal, "on a node: the uplink's journal")
 }
 
-// addOnly adds --node-local.
+// addOnly adds the flag --node-local.
 func (n *localNode) addOnly(c *cobra.Command) {
 	c.Flags().BoolVar(&n.only, "node-local", false, "examine this node only, without the Kubernetes API")
 }
@@ -168,7 +168,7 @@ func (n *localNode) load() (api.AgentConfig, error) {
 	return cfg, nil
 }
 
-// here returns the agent's config where this is a node, and else why there is none.
+// here returns the agent's config if this is a node, and else why there is none.
 func (n *localNode) here() (cfg api.AgentConfig, notHere string, err error) {
 	if cfg, err = n.load(); err != nil {
 		return cfg, "", err

@@ -20,7 +20,7 @@ type importAntrea struct {
 	dryRun, yes bool
 }
 
-// imported is what "ipam import-antrea" prints.
+// imported is the output of "ipam import-antrea".
 type imported struct {
 	Entries []antrea.Result        `json:"entries"`
 	Counts  map[antrea.Outcome]int `json:"counts"`
@@ -83,7 +83,7 @@ func (i *importAntrea) run(c *cobra.Command) error {
 	return nil
 }
 
-// confirm shows the plan and returns nil if it may be carried out.
+// confirm shows the plan and returns nil if the user agrees.
 func (i *importAntrea) confirm(c *cobra.Command, results []antrea.Result) error {
 	if i.yes {
 		return nil
@@ -94,10 +94,10 @@ func (i *importAntrea) confirm(c *cobra.Command, results []antrea.Result) error 
 	return confirm(c, "use --dry-run to see what would be done, --yes to do it", "Import these?", "nothing was imported")
 }
 
-// progressEvery is after how many addresses the progress is printed.
+// progressEvery is after how many addresses progress is printed.
 const progressEvery = 500
 
-// doAll imports all that is new. --timeout bounds each of them.
+// doAll imports all new allocations. --timeout bounds each of them.
 func (i *importAntrea) doAll(c *cobra.Command, client *kube.Client, results []antrea.Result) error {
 	done := 0
 	for n := range results {

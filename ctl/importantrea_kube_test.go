@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/migrate/antrea"
 )
 
-// antreas writes what Antrea's agents and controller write of who has which address.
+// antreas writes pool usage as Antrea's agents and controller do.
 func (c *fixture) antreas(pool string, entries ...antrea.Entry) {
 	c.t.Helper()
 	text, err := json.Marshal(map[string]any{"status": map[string]any{"ipAddresses": entries}})
@@ -39,7 +39,7 @@ func ofSet(address string, ordinal int) antrea.Entry {
 		Namespace: "default", Name: "db", Index: ordinal}}}
 }
 
-// outcomes runs the command and returns what became of each address, in short.
+// outcomes runs the command and returns the abbreviated outcome for each address.
 func (c *fixture) outcomes(args ...string) (out map[string]string, code int) {
 	c.t.Helper()
 	text, code := c.run(append([]string{"ipam", "import-antrea", "-o", "json"}, args...)...)
@@ -54,8 +54,7 @@ func (c *fixture) outcomes(args ...string) (out map[string]string, code int) {
 	return out, code
 }
 
-// What Antrea has written becomes allocations, where it can be proved; what can't be stays out; a second time changes
-// nothing.
+// Antrea's records become allocations if that is proved to be safe; others are skipped; a second run changes nothing.
 func TestKubeImportAntrea(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -125,7 +124,7 @@ func TestKubeImportAntrea(t *testing.T) {
 	if out, code := c.run("ipam", "import-antrea"); code != cli.ExitUsage || !strings.Contains(out, "--dry-run to see what would be done") {
 		t.Errorf("without a terminal: exit code %d\n%s", code, out)
 	}
-	for range 2 { // the second time they are there
+	for range 2 { // they exist the second time
 		for address, outcome := range want {
 			switch outcome {
 			case "new":
@@ -183,8 +182,8 @@ func (c *fixture) addresses() (out []string) {
 	return out
 }
 
-// Another pod of the same name, an address that a pod of Fairlead has, and a Pod that goes while it is imported: nobody
-// loses an address, and nobody holds one for nobody.
+// Another pod of the same name, an address that a pod of Fairlead has, and a Pod that is deleted during the import: no
+// pod loses an address, and no address is left without an owner.
 func TestKubeImportAntreaRaces(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -216,7 +215,7 @@ func TestKubeImportAntreaRaces(t *testing.T) {
 	}
 }
 
-// Antrea's definition of IPPool gives way to Fairlead's with all pools, whoever installed it.
+// Antrea's CRD of IPPool is replaced by Fairlead's, with all pools, however it was installed.
 func TestKubeAntreasDefinition(t *testing.T) {
 	const definition = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ippools.crd.antrea.io},
 		spec: {group: crd.antrea.io, scope: Cluster, names: {kind: IPPool, plural: ippools, singular: ippool, shortNames: [ipp]},
@@ -226,7 +225,7 @@ func TestKubeAntreasDefinition(t *testing.T) {
 		x-kubernetes-preserve-unknown-fields: true}}},
 		{name: v1alpha2, served: true, storage: false, deprecated: true, subresources: {status: {}}, schema: {openAPIV3Schema: {type: object,
 		x-kubernetes-preserve-unknown-fields: true}}}]}}`
-	for _, how := range []string{"apply", "create"} { // with and without kubectl's note of what was applied
+	for _, how := range []string{"apply", "create"} { // with and without kubectl's last-applied annotation
 		t.Run(how, func(t *testing.T) {
 			c := newFixture(t)
 			t.Cleanup(c.removeFinalizers)
@@ -244,7 +243,7 @@ func TestKubeAntreasDefinition(t *testing.T) {
 			c.pool("p")
 			c.antreas("p", ofPod("10.2.0.11", "web", "c", ""))
 			c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component=crds"))
-			c.until(func() string { // the API server takes a moment to know
+			c.until(func() string { // the API server needs a moment to update
 				got, _ := c.outcomes("--dry-run")
 				if got["p 10.2.0.11"] != "refused: the Pod does not exist any more" {
 					return fmt.Sprint(got)

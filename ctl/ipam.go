@@ -42,7 +42,7 @@ func (f filter) takes(a api.IPAllocation) bool {
 		(f.namespace == "" || f.namespace == o.Namespace) && (f.address == "" || f.address == a.Spec.Address)
 }
 
-// shown is what "ipam show" prints.
+// shown is the output of "ipam show".
 type shown struct {
 	Pools       []cluster.PoolStatus `json:"pools"`
 	Allocations []api.IPAllocation   `json:"allocations,omitempty"`
@@ -93,7 +93,7 @@ Conflict (used by a host outside of the cluster).`,
 	return c
 }
 
-// check checks the flags and writes them as allocations have them.
+// check validates the flags and normalises them.
 func (f *filter) check() error {
 	if f.pod != "" && !strings.Contains(f.pod, "/") {
 		f.pod = cmp.Or(f.namespace, "default") + "/" + f.pod
@@ -225,7 +225,7 @@ type release struct {
 	force, yes      bool
 }
 
-// released is what "ipam release" prints.
+// released is the output of "ipam release".
 type released struct {
 	cluster.Evidence
 	Released bool   `json:"released"`
@@ -323,7 +323,7 @@ func note(e cluster.Evidence) string {
 	return "it cools for a minute"
 }
 
-// agreed shows the evidence and returns nil if the address may be released.
+// agreed shows the evidence and returns nil if the user agrees to release the address.
 func (r *release) agreed(c *cobra.Command, e cluster.Evidence) error {
 	p := report.New(c.ErrOrStderr(), coloured(c.ErrOrStderr()))
 	p.Line("%s, IPPool %s, %s since %s", e.Allocation.Name, e.Allocation.Spec.Pool, e.Allocation.Spec.Phase,

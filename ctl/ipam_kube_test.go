@@ -15,14 +15,14 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// Each way in which an address can be wrong, on a real API server: it is found, by its name, and what is right is not.
+// Each fault of an address, on a real API server: it is found, by its kind, and healthy ones are not.
 func TestKubeIPAMCheck(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
 	c.pool("p")
 	c.node("up", corev1.ConditionTrue)
 	c.node("down", corev1.ConditionUnknown)
-	for i := range 2 { // what is well
+	for i := range 2 { // healthy ones
 		p := c.pod([]string{"well", "waits"}[i], "up", [][]string{{"10.2.0.10"}, nil}[i]...)
 		c.hold([]string{"10.2.0.10", "10.2.0.11"}[i], p)
 	}
@@ -70,7 +70,7 @@ func TestKubeIPAMCheck(t *testing.T) {
 	}
 }
 
-// Who lives is not freed, and nothing else than what was shown.
+// Addresses of living owners are not released, and nothing else than what was shown.
 func TestKubeIPAMRelease(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -121,7 +121,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 				step.says, out)
 		}
 	}
-	// What is freed is what was shown: a pod that takes the address meanwhile keeps it.
+	// Only what was shown is released: a pod that gets the address meanwhile keeps it.
 	c.hold("10.2.0.16", c.pod("late", "up"))
 	c.deletePod("late")
 	e, err := view.EvidenceOf(t.Context(), c.client, "10.2.0.16")

@@ -87,8 +87,7 @@ func parseRanges(clusterCIDR, nodeMask string) ([]podcidr.Range, error) {
 	return out, nil
 }
 
-// parseCIDRs reads at most one CIDR of each family. Bits behind the mask are an
-// error: who writes them means something else.
+// parseCIDRs parses at most one CIDR of each family. Host bits are an error: they indicate a mistake.
 func parseCIDRs(list string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, s := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' }) {

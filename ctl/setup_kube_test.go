@@ -34,7 +34,7 @@ var (
 	binDir string
 )
 
-// withServer are the tests, and the end of the API server that they share.
+// withServer runs the tests, and stops the API server that they share.
 type withServer struct{ *testing.M }
 
 func (m withServer) Run() int {
@@ -48,10 +48,10 @@ func (m withServer) Run() int {
 
 func TestMain(m *testing.M) { labtest.Main(withServer{m}, &binDir) }
 
-// patience is how long something may take that takes a second or two on an idle machine.
+// patience is the timeout for something that takes a second or two on an idle machine.
 const patience = time.Minute
 
-// fixture is an API server with our kinds of objects and nothing else of ours, and a kubeconfig of its administrator.
+// fixture is an API server with Fairlead's CRDs and nothing else of Fairlead, and a kubeconfig of its administrator.
 type fixture struct {
 	t          *testing.T
 	s          *apitest.Server
@@ -87,14 +87,14 @@ func (c *fixture) must(err error) {
 	}
 }
 
-// letIn has the kubeconfig be that of another user.
+// letIn makes the kubeconfig that of another user.
 func (c *fixture) letIn(token string) {
 	c.t.Helper()
 	c.must(os.WriteFile(c.token, []byte(token), 0o600))
 	c.must(apitest.Kubeconfig(c.kubeconfig, c.s.URL, c.s.CA(), c.token))
 }
 
-// run runs a command line of fairleadctl against the cluster alone: not on a node, whatever else runs on this machine.
+// run runs a fairleadctl command against the cluster only: not on a node, whatever else runs on this machine.
 func (c *fixture) run(args ...string) (string, int) {
 	c.t.Helper()
 	conf := filepath.Join(c.t.TempDir(), "agent.conf")
@@ -116,7 +116,7 @@ func (c *fixture) kinds(args ...string) (kinds []string, code int) {
 	return kinds, code
 }
 
-// node makes a Node, Ready or not, with the podCIDRs given.
+// node creates a Node, Ready or not, with the given podCIDRs.
 func (c *fixture) node(name string, ready corev1.ConditionStatus, podCIDRs ...string) *corev1.Node {
 	c.t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: podCIDRs}}
@@ -133,7 +133,7 @@ func (c *fixture) node(name string, ready corev1.ConditionStatus, podCIDRs ...st
 	return made
 }
 
-// pod makes a running Pod on a node with addresses.
+// pod creates a running Pod on a node with addresses.
 func (c *fixture) pod(name, node string, ips ...string) *corev1.Pod {
 	c.t.Helper()
 	pods := c.client.Kubernetes.CoreV1().Pods("default")
@@ -158,7 +158,7 @@ func (c *fixture) deletePod(name string) {
 	c.must(c.client.Kubernetes.CoreV1().Pods("default").Delete(c.t.Context(), name, now))
 }
 
-// pool makes the IPPool 10.2.0.10-10.2.0.19 in VLAN 5.
+// pool creates the IPPool 10.2.0.10-10.2.0.19 in VLAN 5.
 func (c *fixture) pool(name string) {
 	c.t.Helper()
 	c.apply(fmt.Sprintf(`{apiVersion: crd.antrea.io/v1beta1, kind: IPPool, metadata: {name: %s}, spec: {
@@ -174,7 +174,7 @@ func (c *fixture) apply(manifest string) {
 
 func (c *fixture) store() *allocation.Kubernetes { return allocation.NewKubernetes(c.client.Dynamic) }
 
-// hold makes the allocation of an address for a pod.
+// hold creates the allocation of an address for a pod.
 func (c *fixture) hold(address string, p *corev1.Pod) api.IPAllocation {
 	c.t.Helper()
 	return c.allocation(address, api.IPAllocationSpec{Phase: api.PhaseAllocated, Owner: api.AllocationOwner{
@@ -235,7 +235,7 @@ func (c *fixture) until(f func() (missing string)) {
 	}
 }
 
-// removeFinalizers takes the finalizers off pools, so that the next test finds none.
+// removeFinalizers removes the finalizers of pools, so that the next test finds none.
 func (c *fixture) removeFinalizers() {
 	list, err := c.client.Dynamic.Resource(api.PoolResource).List(context.Background(), metav1.ListOptions{})
 	if apierrors.IsNotFound(err) { // the test has removed the kind

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// wholeStatus is what "status" prints: the cluster, this node, or both.
+// wholeStatus is the output of "status": the cluster, this node, or both.
 type wholeStatus struct {
 	Cluster *cluster.Status `json:"cluster,omitempty"`
 	Node    *nodeStatus     `json:"thisNode,omitempty"`
@@ -27,11 +27,11 @@ type wholeStatus struct {
 	NotLookedAt []string `json:"notLookedAt,omitempty"`
 }
 
-// nodeStatus is what the parts of this node say.
+// nodeStatus is the state of the components of this node.
 type nodeStatus struct {
 	Agent      *api.AgentState `json:"agent,omitempty"`
 	AgentError string          `json:"agentError,omitempty"`
-	// OVS says in a few words how Open vSwitch is.
+	// OVS summarises the state of Open vSwitch.
 	OVS    string `json:"ovs"`
 	Uplink string `json:"uplink"`
 }
@@ -66,7 +66,7 @@ or, with --node-local, the agent does not answer.`,
 	return c
 }
 
-// gather asks cluster and node; nil where there is nothing to show.
+// gather reads the state of cluster and node; nil if there is nothing to show.
 func gather(ctx context.Context, conn *connection, node *localNode) (*wholeStatus, error) {
 	cfg, notHere, err := node.here()
 	if err != nil {

@@ -51,7 +51,7 @@ func TestKubeStatus(t *testing.T) {
 	}
 }
 
-// All checks at once; what was not examined is told.
+// All checks at once; those that were not made are listed.
 func TestKubeDoctorAll(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)

@@ -30,17 +30,17 @@ type tracing struct {
 	seen ovsdb.Observed
 }
 
-// traced is what "trace" prints.
+// traced is the output of "trace".
 type traced struct {
 	Packet string   `json:"packet"`
 	Steps  []string `json:"steps"`
-	// Next says where the packet's way goes on.
+	// Next says where the packet's path continues.
 	Next string `json:"next,omitempty"`
 }
 
-// end is one end of the way.
+// end is one end of the path.
 type end struct {
-	pod  string // namespace/name; empty: an address that is no known pod's
+	pod  string // namespace/name; empty: an address of no known pod
 	ips  []netip.Addr
 	here bool
 	// node and its address, of pods of other nodes.
@@ -129,7 +129,7 @@ func podName(arg string) string {
 	return "default/" + arg
 }
 
-// way traces the part that is on this node.
+// way traces the part of the path that is on this node.
 func (t *tracing) way(ctx context.Context, from, to end) (*traced, error) {
 	dst, err := common(from, to)
 	if err != nil {
@@ -185,7 +185,7 @@ func common(from, to end) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("pod %s and the destination have no addresses of one family: %v and %v", from.pod, from.ips, to.ips)
 }
 
-// arrival is how a packet of another node's pod comes here.
+// arrival is how a packet of another node's pod arrives here.
 func (t *tracing) arrival(ports explain.Ports, from, to end) (string, error) {
 	switch {
 	case ports.Pods[to.pod].Bridged:
@@ -221,7 +221,7 @@ func local(a ovsdb.PodPort) end {
 	return e
 }
 
-// owner is whose address that is, if it is a pod's of this node.
+// owner is the pod of this node that has the address, if any.
 func (t *tracing) owner(a netip.Addr) end {
 	for _, p := range t.seen.Pods {
 		if e := local(p); slices.Contains(e.ips, a) {
@@ -232,7 +232,7 @@ func (t *tracing) owner(a netip.Addr) end {
 	return end{ips: []netip.Addr{a}}
 }
 
-// find finds a pod, on this node or by the Kubernetes API.
+// find looks a pod up, on this node or in the Kubernetes API.
 func (t *tracing) find(ctx context.Context, name string) (end, error) {
 	for _, p := range t.seen.Pods {
 		if p.Pod() == name {

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// Without kubelets the test is those of two nodes: it makes and ends their pods. That nodes are restored is seen in
-// test/e2e.
+// There are no kubelets: the test takes the part of two nodes, and creates and ends their pods. That nodes are restored
+// is tested in test/e2e.
 func TestKubeUninstall(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -53,7 +53,7 @@ func TestKubeUninstall(t *testing.T) {
 	}
 	pod("agent-1", "n1", "fairlead-agent", corev1.PodStatus{Phase: corev1.PodRunning})
 
-	// An agent does not end: nothing else is begun.
+	// An agent does not end: nothing else is started.
 	out, code = c.run("uninstall", "--yes", "--wait", "3s")
 	if code != cli.ExitError || !strings.Contains(out, "to terminate (agent-1)") || !strings.Contains(out, "Run the command again") {
 		t.Errorf("an agent is there: exit code %d\n%s", code, out)
@@ -68,7 +68,7 @@ func TestKubeUninstall(t *testing.T) {
 	}
 	end("agent-1")
 
-	// One node is done, one is not: it is named, with what its pod says.
+	// One node is done, one is not: it is named, with its pod's message.
 	status := func(n int32) {
 		t.Helper()
 		set, err := sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{})
@@ -93,7 +93,7 @@ func TestKubeUninstall(t *testing.T) {
 		t.Errorf("the DaemonSet is %+v", spec)
 	}
 
-	// All are done: the DaemonSet goes.
+	// All are done: the DaemonSet is deleted.
 	end("u-2")
 	pod("u-3", "n2", "fairlead-uninstall", ended(0, ""))
 	go func() {

@@ -21,7 +21,7 @@ does the same as "fairlead-agent uplink". See docs/uplink.md.`,
 		uplinkStatusCommand(node), preflightCommand(node), restoreCommand(node))
 }
 
-// onNode is a command that looks at this node, as root.
+// onNode is a command that examines this node, as root.
 func onNode(use, short, long, example string,
 	run func(ctx context.Context, c *cobra.Command, out *output) error) *cobra.Command {
 	var out output
@@ -36,7 +36,7 @@ func onNode(use, short, long, example string,
 	return c
 }
 
-// lines writes a text of several lines as it is.
+// lines writes a multi-line text as it is.
 func lines(text fmt.Stringer) func(*report.Printer) {
 	return func(p *report.Printer) {
 		if s := text.String(); s != "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// InstallCNI is "install-cni".
+// InstallCNI is the command "install-cni".
 func InstallCNI() *cobra.Command {
 	var chained string
 	plugins := conflist.Plugins{Kept: conflist.DefaultKept}
@@ -68,7 +68,7 @@ func installCNI(ctx context.Context, out io.Writer, plugins conflist.Plugins, ch
 	return err
 }
 
-// Uninstall is "uninstall".
+// Uninstall is the command "uninstall".
 func Uninstall() *cobra.Command {
 	o := uninstall.Options{Log: klog.Background()}
 	stay := false

@@ -1,5 +1,5 @@
-// Package nodecmd has the commands that change or show the node that they run on, without the agent: those of
-// fairlead-agent beside the agent itself, and what "fairleadctl uplink" has in common with "fairlead-agent uplink".
+// Package nodecmd has the commands that change or show the node that they run on, without the agent: the subcommands of
+// fairlead-agent, and what "fairleadctl uplink" shares with "fairlead-agent uplink".
 package nodecmd
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// Status is what the journal in that file says of the NIC, what is found on the node, and the next step.
+// Status is the state of the NIC by that journal, what is found on the node, and the next step.
 func Status(ctx context.Context, journal string, log logr.Logger) (uplink.Status, error) {
 	u, err := uplink.Open(journal, log)
 	if err != nil {
@@ -24,7 +24,7 @@ func Status(ctx context.Context, journal string, log logr.Logger) (uplink.Status
 	return u.Status(ctx)
 }
 
-// Preflight says whether the NIC can be attached; nic "" is the one of the config. It changes nothing.
+// Preflight checks whether the NIC can be attached; nic "" is the one of the config. It changes nothing.
 func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, log logr.Logger) (
 	preflight.Report, error) {
 	u, p, err := Open(cfg, journal, nic, log)
@@ -46,7 +46,7 @@ func Restore(ctx context.Context, journal string, log logr.Logger) (*uplink.Jour
 }
 
 // Open opens the journal and plans how the NIC is attached by that config. The error is a cli.UsageError if neither nic
-// nor the config says which NIC it is.
+// nor the config names the NIC.
 func Open(cfg api.AgentConfig, journal, nic string, log logr.Logger) (*uplink.Uplink, uplink.Plan, error) {
 	u, p, err := nodeuplink.OpenManual(cfg, journal, nic, log)
 	if errors.Is(err, nodeuplink.ErrWhichNIC) {

@@ -18,14 +18,14 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
-// uplinkFlags are those of all the commands below "uplink".
+// uplinkFlags are the flags of all subcommands of "uplink".
 type uplinkFlags struct {
 	config       *string
 	journal, nic string
 	json         bool
 }
 
-// Uplink is "uplink" with its commands; configFile is the flag --config.
+// Uplink is "uplink" with its subcommands; configFile is the flag --config.
 func Uplink(configFile *string) *cobra.Command {
 	f := uplinkFlags{config: configFile}
 	c := &cobra.Command{
