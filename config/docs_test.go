@@ -34,7 +34,7 @@ func TestDocs(t *testing.T) {
 	golden(t, path, string(data), text)
 }
 
-// docs/agent.conf is an example that says the defaults, and is one that works.
+// docs/agent.conf is an example with the defaults, and is valid.
 func TestExample(t *testing.T) {
 	const path = "../docs/agent.conf"
 	var b strings.Builder

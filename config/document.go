@@ -16,8 +16,7 @@ import (
 // MaxSize is the largest config file read, in bytes: what a ConfigMap can hold.
 const MaxSize = 1 << 20
 
-// document returns the one YAML document of data, or nil if there is none or it
-// is empty.
+// document returns the one YAML document of data, or nil if there is none or it is empty.
 func document(data []byte, in File) (*yaml.Node, *Finding) {
 	if f := notText(data); f != nil {
 		return nil, f
@@ -42,7 +41,7 @@ func document(data []byte, in File) (*yaml.Node, *Finding) {
 	return docs[0], nil
 }
 
-// notText finds what no YAML parser explains well.
+// notText finds input that YAML parsers explain badly.
 func notText(data []byte) *Finding {
 	switch {
 	case len(data) > MaxSize:
@@ -81,8 +80,7 @@ var (
 	unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 )
 
-// syntax turns an error of the YAML parser into a finding. A tab is its
-// commonest cause, and one that is invisible.
+// syntax converts an error of the YAML parser to a finding. A tab is its most common cause, and is invisible.
 func syntax(data []byte, err error) *Finding {
 	m := yamlError.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -97,7 +95,7 @@ func syntax(data []byte, err error) *Finding {
 	}
 	line, _ := strconv.Atoi(m[1]) // 0 if the parser names no line
 	if strings.HasPrefix(m[2], "did not find expected") {
-		// The parser, unlike the scanner before it, counts from 0, but not in the first line.
+		// The parser, unlike the scanner before it, counts from 0, except in the first line.
 		line = min(line+1, strings.Count(string(data), "\n")+1)
 	}
 	if a := unknownAnchor.FindStringSubmatch(m[2]); a != nil {
@@ -107,8 +105,8 @@ func syntax(data []byte, err error) *Finding {
 	return &Finding{Line: line, Text: "not YAML: " + m[2]}
 }
 
-// manifest recognises Kubernetes manifests given in place of the config file
-// that one of them carries, and says which part to take.
+// manifest recognises Kubernetes manifests passed instead of the config file that one of them contains, and says which
+// part to use.
 func manifest(docs []*yaml.Node, in File) *Finding {
 	for _, doc := range docs {
 		name := child(child(doc, "metadata"), "name")

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// File tells in which config files a key may stand. It is a set: a key of both
-// files has both bits.
+// File is the set of config files that a key is valid in. A key of both files has both bits.
 type File uint8
 
 // The two config files of Antrea.
@@ -26,7 +25,7 @@ func (f File) String() string {
 	return "antrea-agent.conf and antrea-controller.conf"
 }
 
-// Fate is what becomes of a key that is set.
+// Fate is what happens to a key that is set.
 type Fate string
 
 // The three fates.
@@ -41,16 +40,15 @@ type Entry struct {
 	In File
 	// Key is the path of the key, its sections joined by dots.
 	Key string
-	// Want says which values are valid, whatever the fate.
+	// Want says which values are valid, for any fate.
 	Want Want
 	// Default is the value, as YAML, of a honoured key that is not set.
 	Default string
 	Fate    Fate
 	// Except lists values of a honoured key with a fate of their own.
 	Except []Exception
-	// Harmless lists values to which the fate does not apply, because nothing
-	// is lost with them: they are what Fairlead does anyway, or they tune what
-	// it does not have. An unset value (null, "", an empty list) always is.
+	// Harmless lists values to which the fate does not apply, because nothing is lost with them: Fairlead does that
+	// anyway, or they tune what it does not have. An unset value (null, "", an empty list) is always harmless.
 	Harmless []string
 	// Text says what a honoured key does, what Fairlead does instead of an
 	// ignored one, or why a key is refused.
@@ -66,7 +64,7 @@ type Exception struct {
 	Text  string
 }
 
-// fate returns what becomes of value v of this key, and why.
+// fate returns what happens to value v of this key, and why.
 func (e Entry) fate(v Value) (Fate, string) {
 	for _, x := range e.Except {
 		if x.Value == v.text {
@@ -79,8 +77,8 @@ func (e Entry) fate(v Value) (Fate, string) {
 	return e.Fate, e.Text
 }
 
-// Table returns every known key: those of the agent, then those of the
-// controller, then the feature gates, which may stand in both files.
+// Table returns every known key: those of the agent, then those of the controller, then the feature gates, which are
+// valid in both files.
 func Table() []Entry {
 	return slices.Concat(honouredKeys(), agentKeys(), honouredControllerKeys(), controllerKeys(), featureGates())
 }

@@ -7,13 +7,12 @@ import (
 	"strings"
 )
 
-// Finding is one thing to say about a config file: an error or a warning.
+// Finding is one message about a config file: an error or a warning.
 type Finding struct {
 	File string
 	// Line and Column start at 1. 0 means the file as a whole.
 	Line, Column int
-	// Keys are the keys concerned, none if it is the file's form. A warning
-	// names all keys that it is true of.
+	// Keys are the keys concerned, none if it is about the file's form. A warning names all keys that it applies to.
 	Keys []string
 	Text string
 }
@@ -36,7 +35,7 @@ func (f Finding) String() string {
 	return b.String()
 }
 
-// Errors are all errors of one file, in the order of its lines.
+// Errors are all errors of one file, sorted by line.
 type Errors []Finding
 
 // Error returns the errors, each on a line of its own.

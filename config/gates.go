@@ -7,9 +7,8 @@ type gate struct {
 	text string
 }
 
-// featureGates are the rows of Antrea's feature gates and of the two that switch
-// many at once. Antrea accepts every gate in both files. The value false is
-// harmless: Fairlead has none of these features, or always.
+// featureGates are the rows of Antrea's feature gates and of the two that enable many at once. Antrea accepts every
+// gate in both files. The value false is harmless: Fairlead never has these features, or always.
 func featureGates() []Entry {
 	const (
 		always  = "the feature belongs to AntreaProxy. " + noProxy

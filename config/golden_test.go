@@ -13,8 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files and docs/config.md instead of comparing them")
 
-// Each case of testdata is a config file and what is said about it, word for
-// word: these are the sentences that users see.
+// Each case of testdata is a config file and the exact messages about it, as users see them.
 func TestWhatIsSaid(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {

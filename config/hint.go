@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// hint says, for an unknown key of the file in, which knows the keys here, where
-// it belongs or which known key is meant. It is empty, or begins with punctuation.
+// hint says, for an unknown key of the file in, where here are the known keys, where it belongs or which known key is
+// meant. It is empty, or begins with punctuation.
 func hint(key string, in File, here known) string {
 	other := (Agent | Controller) ^ in
 	there := knownIn(other)
@@ -28,8 +28,8 @@ func hint(key string, in File, here known) string {
 	return ""
 }
 
-// only returns the name that match holds for, if there is just one: many
-// sections have an "enable", but one has "clusterCIDRs".
+// only returns the name that match is true for, if there is just one: many sections have an "enable", but one has
+// "clusterCIDRs".
 func (k known) only(match func(string) bool) string {
 	found := ""
 	for _, n := range k.names {
@@ -44,8 +44,7 @@ func (k known) only(match func(string) bool) string {
 	return found
 }
 
-// nearest returns the key that is spelt most like key, if any is alike: one
-// letter in four may differ.
+// nearest returns the key with the most similar spelling, if any is similar: one letter in four may differ.
 func (k known) nearest(key string) string {
 	best, distance := "", max(1, len(leaf(key))/4)+1
 	for _, n := range k.names {
@@ -56,8 +55,8 @@ func (k known) nearest(key string) string {
 	return best
 }
 
-// edits counts the letters to insert, delete or replace to make b of a
-// (Levenshtein's distance). It gives up at limit and returns limit.
+// edits counts the letters to insert, delete or replace to turn a into b (Levenshtein distance). It stops at limit and
+// returns limit.
 func edits(a, b string, limit int) int {
 	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
 		return limit

@@ -9,9 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Load reads and checks the agent's config file. Warnings are for the log and
-// the user. An error is of type Errors if the content is at fault; if the file
-// could not be read it wraps the reason (fs.ErrNotExist, for one).
+// Load reads and validates the agent's config file. Warnings are for the log and the user. An error is of type Errors
+// if the content is invalid; if the file could not be read it wraps the reason (for example fs.ErrNotExist).
 func Load(path string) (api.AgentConfig, []Finding, error) {
 	data, err := read(path)
 	if err != nil {
@@ -20,8 +19,7 @@ func Load(path string) (api.AgentConfig, []Finding, error) {
 	return Parse(data, path)
 }
 
-// LoadController reads and checks the config file of the controller. Its results
-// are like those of Load.
+// LoadController reads and validates the config file of the controller. Its results are like those of Load.
 func LoadController(path string) (api.ControllerConfig, []Finding, error) {
 	data, err := read(path)
 	if err != nil {
@@ -46,6 +44,6 @@ func read(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	// One byte more than allowed, so that Parse sees that it is too much.
+	// One byte more than allowed, so that Parse detects that it is too large.
 	return io.ReadAll(io.LimitReader(f, MaxSize+1))
 }

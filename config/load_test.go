@@ -32,7 +32,7 @@ func TestLoad(t *testing.T) {
 	}
 	comment := func(size int) []byte { return append(bytes.Repeat([]byte("#"), size-1), '\n') }
 	for _, c := range []struct {
-		path, want string // want is a part of the error
+		path, want string // want is part of the error
 	}{
 		{file("good", []byte("tunnelPort: 1\n")), ""},
 		{link, ""},
@@ -100,8 +100,7 @@ func TestEdits(t *testing.T) {
 	}
 }
 
-// FuzzParse feeds both files whatever comes: no panic, and every error names a
-// line that is there.
+// FuzzParse parses arbitrary data as both files: no panic, and every error has an existing line.
 func FuzzParse(f *testing.F) {
 	for _, path := range []string{"accepted", "refused", "errors", "documents"} {
 		data, err := os.ReadFile("testdata/" + path + ".txtar")
@@ -146,8 +145,7 @@ func checkFindings(t *testing.T, data []byte, findings []Finding) {
 	}
 }
 
-// A file of nothing but unknown keys, as the wrong file is, gets all its errors
-// in no time: hints end after the first ones.
+// A file of only unknown keys, as the wrong file is, gets all its errors quickly: only the first ones have hints.
 func TestHintsEnd(t *testing.T) {
 	var b strings.Builder
 	for i := range 2 * maxHints {

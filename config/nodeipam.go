@@ -2,7 +2,7 @@ package config
 
 import "fmt"
 
-// nodeIPAM checks that the keys of the controller's NodeIPAM fit together.
+// nodeIPAM checks that the keys of the controller's NodeIPAM are consistent.
 func (p *parser) nodeIPAM() {
 	const key = "nodeIPAM.clusterCIDRs"
 	c, at := p.config.NodeIPAM, p.at[key]

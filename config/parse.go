@@ -11,15 +11,14 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Parse reads the agent's config from data. file is its name, for messages. The
-// error is of type Errors and names every fault. No data at all gives the
-// defaults.
+// Parse parses the agent's config from data. file is its name, for messages. The error is of type Errors and lists
+// every fault. Empty data yields the defaults.
 func Parse(data []byte, file string) (api.AgentConfig, []Finding, error) {
 	c, warnings, err := check(data, file, Agent)
 	return c.AgentConfig, warnings, err
 }
 
-// ParseController reads the config of the controller, as Parse does.
+// ParseController parses the config of the controller, as Parse does.
 func ParseController(data []byte, file string) (api.ControllerConfig, []Finding, error) {
 	c, warnings, err := check(data, file, Controller)
 	return api.ControllerConfig{KubeAPIServerOverride: c.KubeAPIServerOverride, ClientConnection: c.ClientConnection,
@@ -45,7 +44,7 @@ func defaults(in File) values {
 		}
 		var n yaml.Node
 		if err := yaml.Unmarshal([]byte(e.Default), &n); err != nil {
-			panic(fmt.Sprintf("default of %s: %v", e.Key, err)) // a fault of the table, and tested
+			panic(fmt.Sprintf("default of %s: %v", e.Key, err)) // a bug in the table, and tested
 		}
 		if v, err := e.Want.of(n.Content[0]); err == nil {
 			e.set(&c, v)
@@ -76,7 +75,7 @@ func check(data []byte, file string, in File) (values, []Finding, error) {
 	return p.config, merged(p.warnings), nil
 }
 
-// maxHints is after how many errors unknown keys get no hint any more: so many mean that it is the wrong file, and
+// maxHints is the number of errors after which unknown keys get no hint: so many mean that it is the wrong file, and
 // hints take time.
 const maxHints = 100
 
@@ -87,8 +86,7 @@ type parser struct {
 	config   values
 	errors   Errors
 	warnings []Finding
-	// at holds the node of each honoured key that was set to a valid value,
-	// and faulty the keys whose value was not valid.
+	// at has the node of each honoured key that was set to a valid value, and faulty the keys whose value was invalid.
 	at     map[string]*yaml.Node
 	faulty map[string]bool
 }
@@ -105,8 +103,7 @@ func finding(n *yaml.Node, key, text string) Finding {
 	return Finding{Line: n.Line, Column: n.Column, Keys: []string{key}, Text: text}
 }
 
-// section reads the keys of one mapping; prefix is its path with a dot at the
-// end, or empty at the top.
+// section parses the keys of one mapping; prefix is its path with a dot at the end, or empty at the top.
 func (p *parser) section(prefix string, n *yaml.Node) {
 	first := map[string]*yaml.Node{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -126,7 +123,7 @@ func (p *parser) section(prefix string, n *yaml.Node) {
 	}
 }
 
-// key reads one key that is a section, an entry of the table, or an error.
+// key parses one key that is a section, an entry of the table, or an error.
 func (p *parser) key(key string, name, value *yaml.Node) {
 	if e, ok := p.known.entries[key]; ok {
 		p.entry(e, name, value)
@@ -148,7 +145,7 @@ func (p *parser) key(key string, name, value *yaml.Node) {
 	}
 }
 
-// entry reads the value of a key of the table and gives it its fate.
+// entry parses the value of a key of the table and applies its fate.
 func (p *parser) entry(e Entry, name, value *yaml.Node) {
 	v, err := e.Want.of(value)
 	if errors.Is(err, errUnset) {
@@ -201,7 +198,7 @@ func (p *parser) combinations() {
 	}
 }
 
-// unusedTunnelKeys warns about keys of the tunnel that are set where there is none.
+// unusedTunnelKeys warns about keys of the tunnel that are set without a tunnel.
 func (p *parser) unusedTunnelKeys() {
 	c := p.config
 	if c.TrafficEncapMode != api.ModeNoEncap {

@@ -1,7 +1,6 @@
 package config
 
-// What Fairlead does instead: the reasons that several keys share, so that they
-// share one warning too.
+// What Fairlead does instead: reasons that several keys share, so that they share one warning too.
 const (
 	noAntrea    = "there is no antrea-controller to call"
 	noProxy     = "Fairlead has no Service proxy: kube-proxy must run"

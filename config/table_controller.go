@@ -9,8 +9,8 @@ import (
 
 const noWebhooks = "fairlead-controller has no webhook and no API, and needs no certificate"
 
-// honouredControllerKeys are the keys of the controller that have an effect. They are
-// stored where the agent's of the same name are.
+// honouredControllerKeys are the keys of the controller that have an effect. They are stored in the same fields as the
+// agent's keys of the same name.
 func honouredControllerKeys() []Entry {
 	return []Entry{
 		{In: Controller, Key: "kubeAPIServerOverride", Want: anyText(), Default: `""`, Fate: Honoured,
@@ -78,7 +78,7 @@ func honouredControllerKeys() []Entry {
 	}
 }
 
-// controllerKeys are the keys of Antrea's controller alone that have no effect.
+// controllerKeys are the keys that only Antrea's controller has and that have no effect.
 func controllerKeys() []Entry {
 	yes, no := []string{"true"}, []string{"false"}
 	return []Entry{

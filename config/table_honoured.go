@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// honouredKeys are the keys that have an effect: Antrea's first, then ours.
+// honouredKeys are the keys that have an effect: Antrea's first, then Fairlead's own.
 func honouredKeys() []Entry {
 	return []Entry{
 		{In: Agent, Key: "ovsBridge", Want: interfaceName(), Default: "br-int", Fate: Honoured,

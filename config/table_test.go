@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// antreaKeys are the keys of Antrea's two config files and its feature gates, up
-// to 2.7 and back to 1.5, written down apart from the table.
+// antreaKeys are the keys of Antrea's two config files and its feature gates, from 1.5 to 2.7, listed independently of
+// the table.
 const antreaKeys = `
 activeFlowExportTimeout antreaClientConnection.acceptcontenttypes antreaClientConnection.burst
 antreaClientConnection.contenttype antreaClientConnection.kubeconfig antreaClientConnection.qps
@@ -114,8 +114,7 @@ func exceptions(e Entry) []string {
 	return values
 }
 
-// Every value of every key meets its fate: alone in a file, in the section where
-// it belongs.
+// Every value of every key has its fate: alone in a file, in the section where it belongs.
 func TestFates(t *testing.T) {
 	for _, e := range Table() {
 		for _, in := range []File{Agent, Controller} {
@@ -221,8 +220,7 @@ func fields(prefix string, v reflect.Value) map[string]any {
 	return out
 }
 
-// sample returns a valid value of e that is not its default, and if there is one
-// without a fate of its own, such a one.
+// sample returns a valid value of e that is not its default, preferably one without a fate of its own.
 func (e Entry) sample(t *testing.T) string {
 	t.Helper()
 	candidates := []string{"true", "false", "7000", "66", "20", "[10.1.0.0/16, fd00::/64]", "[x]", "[2]", "7s", "20s",

@@ -26,11 +26,11 @@ type Value struct {
 	text string
 }
 
-// Want says what a key's value must be: Text in words, as in "want <Text>".
+// Want says what a key's value must be: Text completes the message "want <Text>".
 type Want struct {
 	Text string
-	// Schema is the JSON schema of the value, for those who look at it before: Helm, for one. It may let pass what read
-	// refuses, and refuse another spelling than that of the docs.
+	// Schema is the JSON schema of the value, for validation by other programs such as Helm. It may accept what read
+	// rejects, and reject a spelling other than that of the docs.
 	Schema Schema
 	// unset is the YAML tag whose empty value ("" or []) means unset.
 	unset string
@@ -67,7 +67,7 @@ const (
 // errUnset marks a value that means "as if the key were not there".
 var errUnset = errors.New("unset")
 
-// of reads n. The error is errUnset, or says what was wanted and what is there.
+// of reads n. The error is errUnset, or says what was wanted and what was found.
 func (w Want) of(n *yaml.Node) (Value, error) {
 	n = resolve(n)
 	empty := n.Tag == w.unset && n.Value == "" && len(n.Content) == 0
@@ -81,7 +81,7 @@ func (w Want) of(n *yaml.Node) (Value, error) {
 	return v, nil
 }
 
-// resolve returns the node that an alias (*name) stands for.
+// resolve returns the node that an alias (*name) refers to.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -89,7 +89,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// describe says in an error message what stands in the file.
+// describe describes a value of the file for an error message.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -120,7 +120,7 @@ func shorten(s string) string {
 
 func boolean() Want {
 	return Want{"true or false", Schema{"type": []string{"boolean", "null"}}, "", func(n *yaml.Node) (v Value, ok bool) {
-		// Decode also takes yes and no, on and off, as Antrea does.
+		// Decode also accepts yes and no, on and off, as Antrea does.
 		ok = n.Kind == yaml.ScalarNode && n.Decode(&v.Bool) == nil
 		v.text = strconv.FormatBool(v.Bool)
 		return v, ok
@@ -133,7 +133,7 @@ func integer(lowest, highest int) Want {
 	})
 }
 
-// orZero is integer with 0 besides, which stands for the default.
+// orZero is integer or 0, which stands for the default.
 func orZero(lowest, highest int) Want {
 	w := wholeNumber(fmt.Sprintf("0 or a whole number from %d to %d", lowest, highest), 0, highest, func(i int) bool {
 		return i == 0 || lowest <= i && i <= highest
@@ -155,7 +155,7 @@ func wholeNumber(what string, lowest, highest int, ok func(int) bool) Want {
 
 func port() Want { return integer(0, 65535) }
 
-// text is a string for which ok holds; what says which, in words.
+// text is a string for which ok returns true; what describes it.
 func text(what, pattern string, ok func(string) bool) Want {
 	return Want{what, stringLike(pattern), "!!str", func(n *yaml.Node) (Value, bool) {
 		v := Value{Str: n.Value, text: n.Value}
@@ -181,8 +181,8 @@ func oneOf(values ...string) Want {
 	}}
 }
 
-// interfaceName is a name that both the kernel (dev_valid_name) and Open
-// vSwitch (which gives names with a leading dash to no port) accept.
+// interfaceName is a name that both the kernel (dev_valid_name) and Open vSwitch (which rejects names with a leading
+// dash) accept.
 func interfaceName() Want {
 	return text("an interface name of 1 to 15 characters from a-z A-Z 0-9 . _ -", patternName, func(s string) bool {
 		if len(s) > 15 || s == "." || s == ".." || strings.HasPrefix(s, "-") {
@@ -209,7 +209,7 @@ func address() Want {
 	}}
 }
 
-// subnet is one prefix, kept as the string that it was.
+// subnet4 is one prefix, kept as the string that it was.
 func subnet4() Want { return subnetOf("an IPv4 subnet such as 10.96.0.0/12", pattern4, netip.Addr.Is4) }
 
 func subnet6() Want {
@@ -217,7 +217,7 @@ func subnet6() Want {
 		func(a netip.Addr) bool { return a.Is6() && !a.Is4In6() })
 }
 
-// subnetOf is one prefix of the family for which is holds.
+// subnetOf is one prefix of the family for which is returns true.
 func subnetOf(what, pattern string, is func(netip.Addr) bool) Want {
 	return Want{what, stringLike(pattern), "!!str", func(n *yaml.Node) (Value, bool) {
 		p, err := netip.ParsePrefix(n.Value)
@@ -243,7 +243,7 @@ func subnets() Want {
 	}}
 }
 
-// duration is a span of time in Go's notation, from 0 to longest.
+// duration is a duration in Go's notation, from 0 to longest.
 func duration(longest time.Duration, inWords string) Want { return durationFrom(0, longest, inWords) }
 
 func durationFrom(shortest, longest time.Duration, inWords string) Want {
@@ -271,7 +271,7 @@ func list(what, tag string) Want {
 
 func names() Want { return list("strings", "!!str") }
 
-// anyList is a list whose elements are not looked at.
+// anyList is a list whose elements are not validated.
 func anyList() Want {
 	return Want{"a list", listOf(Schema{}), "!!seq", func(n *yaml.Node) (Value, bool) {
 		return Value{text: "[…]"}, n.Kind == yaml.SequenceNode
