@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// The checks. The first four ask the Kubernetes API, the others look at this node.
+// The checks. The first four read the Kubernetes API, the others examine this node.
 const (
 	CheckPodCIDR  = podcidr.Check
 	CheckPools    = "pools"
@@ -32,10 +32,10 @@ func Checks() []string { return append(ofCluster(), OfNode()...) }
 
 func ofCluster() []string { return []string{CheckPodCIDR, CheckPools, CheckLeaks, CheckPolicies} }
 
-// OfNode are the checks that look at this node.
+// OfNode are the checks that examine this node.
 func OfNode() []string { return []string{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckMTU} }
 
-// key identifies a finding in two looks.
+// key identifies a finding in two passes.
 func key(f report.Finding) string { return fmt.Sprint(f.Check, f.Kind, f.About) }
 
 // Gap is a check that was not made, and why.
@@ -49,25 +49,24 @@ type Gap struct {
 // Result is what all checks found.
 type Result struct {
 	Severity report.Severity `json:"severity"`
-	// Examined are the checks that were made. NotKnown are sentences about what these could not see.
+	// Examined are the checks that were made. NotKnown are messages about what these could not read.
 	Examined    []string         `json:"examined"`
 	NotExamined []Gap            `json:"notExamined,omitempty"`
 	NotKnown    []string         `json:"notKnown,omitempty"`
 	Findings    []report.Finding `json:"findings"`
 }
 
-// Options is what the checks work with.
+// Options is the input of the checks.
 type Options struct {
 	// Checks are those to make; nil: all.
 	Checks []string
-	// Client is the way to the Kubernetes API; nil: there is none, because of NoClient.
+	// Client is the client of the Kubernetes API; nil: there is none, because of NoClient.
 	Client   *kube.Client
 	NoClient error
-	// Node looks at the node that this runs on; nil: none is, because of NoNode.
+	// Node examines the node that this runs on; nil: no node, because of NoNode.
 	Node   *NodeProbe
 	NoNode string
-	// SecondLook is how long after the first look at what changes all the time a second one is taken. Only what both
-	// see is told.
+	// SecondLook is the time between two checks of state that changes all the time. Only what both find is reported.
 	SecondLook time.Duration
 }
 
@@ -130,8 +129,7 @@ func (o Options) examine(ctx context.Context, c string) (found []report.Finding,
 	return found, notKnown, nil
 }
 
-// twice looks, and where something is found looks again: what only one look saw
-// was on its way.
+// twice checks, and if something is found checks again: what only one check found was transient.
 func twice(ctx context.Context, wait time.Duration, look func(context.Context) ([]report.Finding, error)) (
 	[]report.Finding, error) {
 	first, err := look(ctx)

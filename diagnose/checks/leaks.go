@@ -30,7 +30,7 @@ func addressFindings(v *cluster.View) []report.Finding {
 	return slices.Concat(orphaned(v), duplicates(v), unallocated(v), conflicts(v))
 }
 
-// orphaned finds allocations whose owner is gone, those of one node and one reason together.
+// orphaned finds allocations whose owner is gone, grouped by node and reason.
 func orphaned(v *cluster.View) []report.Finding {
 	type group struct {
 		node, why string
@@ -77,7 +77,7 @@ func leak(list []cluster.Evidence) report.Finding {
 	f := report.Finding{Check: CheckLeaks, Severity: report.Warning, Cause: report.Count(len(list), "1 address is", "%d addresses are")}
 	for i, e := range list {
 		f.About = append(f.About, e.Allocation.Name)
-		if e.Waits = ""; i < 5 { // which is in the cause
+		if e.Waits = ""; i < 5 { // the cause has it
 			f.Evidence = append(f.Evidence, fmt.Sprintf("%s of IPPool %s: %s", e.Allocation.Name, e.Allocation.Spec.Pool,
 				strings.Join(e.Lines(), "; ")))
 		}

@@ -13,16 +13,16 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// mostPeers is how many other nodes are pinged: paths of a cluster are alike.
+// mostPeers is how many other nodes are pinged: the paths within a cluster are similar.
 const mostPeers = 8
 
-// smallest is a packet that any path carries, in bytes.
+// smallest is the size in bytes of a packet that fits through any path.
 const smallest = 576
 
-// echoWait is how long an answer may take.
+// echoWait is how long to wait for a reply.
 const echoWait = 500 * time.Millisecond
 
-// mtu looks whether the largest packets of pods fit through to other nodes.
+// mtu checks whether the largest packets of pods fit through to other nodes.
 func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown []string, err error) {
 	if os.Geteuid() != 0 {
 		return nil, nil, fmt.Errorf("this needs root (sudo)")
@@ -75,7 +75,7 @@ func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []repor
 	if !arrives(smallest) {
 		return nil, []string{fmt.Sprintf("the path to node %s: %s does not answer pings", p.Node, p.Address)}
 	}
-	low, high := smallest, size // arrives, does not
+	low, high := smallest, size // the largest known to arrive, the smallest known not to
 	for high-low > 1 {
 		if mid := (low + high) / 2; arrives(mid) {
 			low = mid

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// NodeProbe looks at the node that it runs on.
+// NodeProbe examines the node that it runs on.
 type NodeProbe struct {
 	// Config is the agent's.
 	Config api.AgentConfig
@@ -101,7 +101,7 @@ func (n *NodeProbe) ovs(ctx context.Context) ([]report.Finding, error) {
 	return out, nil
 }
 
-// bridge is about ovs-vswitchd and what it has made.
+// bridge is about ovs-vswitchd and the bridge.
 func (n *NodeProbe) bridge(ctx context.Context, db *ovsdb.DB, o ovsdb.Observed) []report.Finding {
 	f := report.Finding{Check: CheckOVS, Severity: report.Failing, About: []string{n.Config.OVSBridge}}
 	switch {
@@ -190,7 +190,7 @@ func (n *NodeProbe) compareFlows(ctx context.Context) ([]report.Finding, error) 
 		return nil, err
 	}
 	defer sw.Close()
-	s, _ := nodestate.Agent(ctx, n.Config) // then all that is ours is as it should be
+	s, _ := nodestate.Agent(ctx, n.Config) // if it fails, all of Fairlead's own flows count as correct
 	d, err := sw.Compare(ctx, s.Flows)
 	if err != nil || len(d.Missing)+len(d.Foreign) == 0 {
 		return nil, err

@@ -18,17 +18,17 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// Report is what was found about the podCIDRs of a cluster.
+// Report is the result about the podCIDRs of a cluster.
 type Report struct {
 	Ranges       []podcidr.Range `json:"ranges,omitempty"`
 	RangesFrom   string          `json:"rangesFrom,omitempty"`
 	Services     []netip.Prefix  `json:"services,omitempty"`
 	ServicesFrom string          `json:"servicesFrom,omitempty"`
-	// Allocator says in a few words what gives podCIDRs to Nodes.
+	// Allocator names what assigns podCIDRs to Nodes.
 	Allocator string           `json:"allocator"`
 	Nodes     []Node           `json:"nodes"`
 	Problems  []report.Finding `json:"problems,omitempty"`
-	// Unread is what could not be read, and is not known therefore.
+	// Unread is what could not be read, and is therefore unknown.
 	Unread []string `json:"unread,omitempty"`
 }
 
@@ -50,8 +50,8 @@ func (r *Report) Severity() report.Severity {
 	return worst
 }
 
-// PodCIDRs examines the podCIDRs of all nodes. The error says why Nodes could not
-// be read; all else that can't is in Unread.
+// PodCIDRs examines the podCIDRs of all nodes. The error says why Nodes could not be read; everything else that could
+// not be is in Unread.
 func PodCIDRs(ctx context.Context, client *kube.Client) (*Report, error) {
 	list, err := client.Kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -105,8 +105,8 @@ func allocator(f podcidr.Facts) string {
 	return "unknown"
 }
 
-// podAddresses are the addresses of pods that have one from a podCIDR: those of the
-// host's network and those that ask for an IPPool are left out.
+// podAddresses are the addresses of pods that have one of a podCIDR: those with host network and those that ask for an
+// IPPool are excluded.
 func podAddresses(ctx context.Context, client kubernetes.Interface) ([]podcidr.PodAddress, error) {
 	pooled := map[string]bool{}
 	namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})

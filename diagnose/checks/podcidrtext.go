@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// Write writes the report for people.
+// Write writes the report as text.
 func (r *Report) Write(p *report.Printer) {
 	r.head(p)
 	rows := [][]string{{"NODE", "PODCIDR", "ADDRESS", "STATE"}}
@@ -55,7 +55,7 @@ func (r *Report) state(p *report.Printer, n Node) string {
 	return strings.Join(out, ", ")
 }
 
-// WritePlan writes a plan for people.
+// WritePlan writes a plan as text.
 func WritePlan(p *report.Printer, plan podcidr.Plan) {
 	rows := [][]string{{"CLUSTER CIDR", "NODE MASK", "PODCIDRS", "FOR SERVICES", "NODES", "PODS ON A NODE", "FIRST", "LAST"}}
 	for _, r := range plan.Ranges {

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// Write writes the result for people.
+// Write writes the result as text.
 func (r Result) Write(p *report.Printer) {
 	rows := [][]string{{"CHECK", "RESULT"}}
 	for _, c := range Checks() {
@@ -31,7 +31,7 @@ func (r Result) Write(p *report.Printer) {
 	}
 }
 
-// of is the table's text about a check; empty: it was not asked for.
+// of is the result of a check for the table; empty: it was not requested.
 func (r Result) of(p *report.Printer, c string) string {
 	for _, g := range r.NotExamined {
 		if g.Check == c && g.Failed {

@@ -26,15 +26,15 @@ const (
 type Evidence struct {
 	Allocation api.IPAllocation `json:"allocation"`
 	Verdict    Verdict          `json:"verdict"`
-	// Owner, Pod and Node are sentences; empty: there is nothing to say.
+	// Owner, Pod and Node are messages; empty: there is nothing to report.
 	Owner string `json:"owner"`
 	Pod   string `json:"pod,omitempty"`
 	Node  string `json:"node,omitempty"`
-	// Waits says what the release waits for, or why there is none.
+	// Waits is what the release waits for, or why there is none.
 	Waits string `json:"waits,omitempty"`
 }
 
-// Lines are the sentences.
+// Lines are the non-empty messages.
 func (e Evidence) Lines() []string {
 	var out []string
 	for _, s := range []string{e.Owner, e.Pod, e.Node, e.Waits} {
@@ -66,8 +66,7 @@ func (v *View) index() index {
 	return x
 }
 
-// Evidences are about all allocations, in their order. It needs Nodes, Pods,
-// Keepers, Leader and Allocations.
+// Evidences is the evidence for all allocations, in their order. It needs Nodes, Pods, Keepers, Leader and Allocations.
 func (v *View) Evidences() []Evidence {
 	x := v.index()
 	out := make([]Evidence, 0, len(v.Allocations))
@@ -164,7 +163,7 @@ func (x index) allocated(e *Evidence) {
 	}
 }
 
-// namesake names a Pod that has the owner's name and is another one.
+// namesake names a different Pod that has the owner's name.
 func (x index) namesake(o api.AllocationOwner) string {
 	for _, p := range x.view.Pods {
 		if p.Namespace == o.Namespace && p.Name == o.Name {

@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Unknown means in use: only what the API is sure of is Gone.
+// Fail closed: only what the API proves is Gone.
 func TestVerdicts(t *testing.T) {
 	v := &View{
 		Nodes: []Node{{Name: "up", Ready: "True"}, {Name: "down", Ready: "Unknown"}, {Name: "new"},
@@ -33,7 +33,7 @@ func TestVerdicts(t *testing.T) {
 		"gone, node down":                 {owner("x", "down"), MayLive},
 		"gone, node has never reported":   {owner("x", "new"), MayLive},
 		"gone, node fenced":               {owner("x", "fenced"), Gone},
-		"gone, fenced, and ready":         {owner("x", "back"), Gone}, // its agent looks after it
+		"gone, fenced, and ready":         {owner("x", "back"), Gone}, // its agent is responsible for it
 		"gone, node deleted":              {owner("x", "none"), Gone},
 		"no Kubernetes pod":               {owner("", "up"), MayLive},
 		"no Kubernetes pod, fenced":       {owner("", "fenced"), Gone},

@@ -27,7 +27,7 @@ import (
 // controllerLease is the Lease by which replicas of fairlead-controller elect their leader.
 const controllerLease = "fairlead-controller"
 
-// Read reads these parts, all at once.
+// Read reads these parts concurrently.
 func Read(ctx context.Context, client *kube.Client, parts ...Part) *View {
 	r := reader{client: client, view: &View{At: time.Now(), Unread: map[Part]error{}}}
 	all := map[Part]func(context.Context) error{Nodes: r.nodes, Agents: r.agents, Leader: r.leader, Pools: r.pools,
@@ -39,7 +39,7 @@ func Read(ctx context.Context, client *kube.Client, parts ...Part) *View {
 		}
 	}
 	running.Wait()
-	// After the allocations: an owner that is no Pod now is gone.
+	// After the allocations: an owner without a Pod now is gone.
 	if slices.Contains(parts, Pods) {
 		r.done(Pods, r.pods(ctx))
 	}
@@ -76,10 +76,10 @@ func Explain(what string, err error) error {
 	return fmt.Errorf("%s could not be read: %w", what, err)
 }
 
-// page is how many objects are listed at once.
+// page is how many objects one request lists.
 const page = 500
 
-// each calls do with every object that list lists.
+// each calls do with every object that list returns.
 func each[L, T runtime.Object](ctx context.Context, o metav1.ListOptions,
 	list func(context.Context, metav1.ListOptions) (L, error), do func(T)) error {
 	p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
@@ -129,7 +129,7 @@ func (r *reader) leader(ctx context.Context) error {
 	return nil
 }
 
-// objects reads all objects of one of our kinds.
+// objects reads all objects of one of Fairlead's kinds.
 func objects[T any](ctx context.Context, r *reader, resource schema.GroupVersionResource) (out []T, err error) {
 	var bad error
 	err = each(ctx, metav1.ListOptions{}, r.client.Dynamic.Resource(resource).List, func(o runtime.Unstructured) {
@@ -154,7 +154,7 @@ func (r *reader) allocations(ctx context.Context) (err error) {
 	return err
 }
 
-// ranges exist where NodeIPAM is on. That the resource is not installed is no error.
+// ranges exist if NodeIPAM is enabled. A missing CRD is no error.
 func (r *reader) ranges(ctx context.Context) (err error) {
 	r.view.Ranges, err = objects[api.PodCIDRRange](ctx, r, api.RangeResource)
 	if apierrors.IsNotFound(err) {
@@ -181,7 +181,7 @@ func (r *reader) policies(ctx context.Context) (err error) {
 	return err
 }
 
-// warnings reads what agents and controllers have written.
+// warnings reads the Events of agents and controllers.
 func (r *reader) warnings(ctx context.Context) error {
 	for _, source := range []string{kube.Component, controllerLease} {
 		err := each(ctx, metav1.ListOptions{FieldSelector: "type=Warning,source=" + source},

@@ -16,10 +16,10 @@ import (
 )
 
 // releasedCooling is how long an address that was released manually cools: neighbours may have its owner in their ARP
-// caches, and an agent that serves the owner after all allocates it to it again.
+// caches, and an agent that serves the owner after all allocates it to the owner again.
 const releasedCooling = time.Minute
 
-// EvidenceOf reads what is known of the owner of the named allocation. The error is allocation.ErrNotFound if there is
+// EvidenceOf reads the evidence for the owner of the named allocation. The error is allocation.ErrNotFound if there is
 // no such allocation.
 func EvidenceOf(ctx context.Context, client *kube.Client, name string) (Evidence, error) {
 	a, err := allocation.NewKubernetes(client.Dynamic).Get(ctx, name)
@@ -71,7 +71,7 @@ func writeReleased(ctx context.Context, client *kube.Client, e Evidence, reason 
 	if reason != "" {
 		message += ". Reason: " + reason
 	}
-	if len(message) > 1000 { // the API server takes 1024 bytes
+	if len(message) > 1000 { // the API server accepts 1024 bytes
 		message = message[:1000]
 	}
 	now := metav1.Now()

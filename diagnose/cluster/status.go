@@ -12,14 +12,14 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Status is the cluster at a glance.
+// Status is a summary of the cluster.
 type Status struct {
 	Controller Controller    `json:"controller"`
 	Ranges     []RangeStatus `json:"podCIDRRanges,omitempty"`
 	Nodes      []NodeStatus  `json:"nodes"`
 	Pools      []PoolStatus  `json:"pools"`
 	Warnings   []Warning     `json:"warnings,omitempty"`
-	// NotKnown are sentences about what could not be read.
+	// NotKnown are messages about what could not be read.
 	NotKnown []string `json:"notKnown,omitempty"`
 }
 
@@ -43,13 +43,13 @@ type RangeStatus struct {
 // PoolStatus is a pool and its usage, in addresses.
 type PoolStatus struct {
 	Name string `json:"name"`
-	// State is "Ready", or the reason why not, and Message the sentence to it.
+	// State is "Ready", or the reason why not, and Message the explanation.
 	State   string `json:"state"`
 	Message string `json:"message,omitempty"`
-	// Used and Total are as fairlead-controller has counted them. Total is 0 where it has not.
+	// Used and Total are as counted by fairlead-controller. Total is 0 if it has not.
 	Used  int64 `json:"used"`
 	Total int64 `json:"total"`
-	// Phases counts the allocations that there are now.
+	// Phases counts the current allocations.
 	Phases map[api.AllocationPhase]int `json:"phases,omitempty"`
 	// Ranges are as written.
 	Ranges  []string `json:"ranges"`
@@ -60,7 +60,7 @@ type PoolStatus struct {
 // StatusParts are the parts that Status needs.
 func StatusParts() []Part { return []Part{Nodes, Agents, Leader, Pools, Allocations, Ranges, Warnings} }
 
-// Status sums the view up.
+// Status summarises the view.
 func (v *View) Status() Status {
 	s := Status{Controller: v.Controller, Nodes: []NodeStatus{}, Pools: v.PoolStatuses(), Warnings: v.Warnings}
 	held := map[string]int{}

@@ -1,5 +1,5 @@
 // Package cluster reads the state of Fairlead from the Kubernetes API: Nodes and their agents, pools, the owners of
-// addresses, the leader. It changes nothing but by Release, and keeps nothing.
+// addresses, the leader. Except for Release it changes nothing, and it has no state.
 package cluster
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// View is what was read, each list by name. What could not be read is in Unread.
+// View is what was read, each list sorted by name. What could not be read is in Unread.
 type View struct {
-	// At is when the reading began.
+	// At is when reading began.
 	At          time.Time
 	Nodes       []Node
 	Agents      []Agent
@@ -31,7 +31,7 @@ type View struct {
 	Policies []string
 	Warnings []Warning
 
-	// Unread says for each part that could not be read why.
+	// Unread has for each part that could not be read the reason.
 	Unread map[Part]error
 }
 
@@ -52,7 +52,7 @@ const (
 	Warnings    Part = "Events"
 )
 
-// Missing is the first error of the parts given.
+// Missing is the first error of the given parts.
 func (v *View) Missing(parts ...Part) error {
 	for _, p := range parts {
 		if err := v.Unread[p]; err != nil {
@@ -62,13 +62,13 @@ func (v *View) Missing(parts ...Part) error {
 	return nil
 }
 
-// Node is what counts of a Node.
+// Node is what matters here of a Node.
 type Node struct {
 	Name      string   `json:"name"`
 	PodCIDRs  []string `json:"podCIDRs,omitempty"`
 	Addresses []string `json:"addresses,omitempty"`
-	// Ready is the status of the condition: "True", "False", "Unknown"; empty: there is none. Since is when it
-	// became so, Why kubelet's message where it is not True.
+	// Ready is the status of the condition: "True", "False", "Unknown"; empty: there is none. Since is when it became
+	// so, Why kubelet's message if it is not True.
 	Ready string      `json:"ready,omitempty"`
 	Since metav1.Time `json:"since,omitzero"`
 	Why   string      `json:"why,omitempty"`
@@ -90,16 +90,16 @@ type Agent struct {
 
 // Controller is the state of fairlead-controller according to its Lease.
 type Controller struct {
-	// Present: there is a Lease, so there was a controller once.
+	// Present: there is a Lease, so a controller has run before.
 	Present bool        `json:"present"`
 	Leader  string      `json:"leader,omitempty"`
 	Renewed metav1.Time `json:"renewed,omitzero"`
-	// Works: the leader has renewed it lately.
+	// Works: the leader has renewed it recently.
 	Works bool `json:"works"`
 }
 
-// leaseStale is how old the Lease may be before there is no leader. It is renewed every few seconds; the rest is for
-// clocks that differ.
+// leaseStale is the age of the Lease from which there is no leader. It is renewed every few seconds; the rest is for
+// clock skew.
 const leaseStale = time.Minute
 
 func (c Controller) String() string {
@@ -115,12 +115,12 @@ func (c Controller) String() string {
 		c.Renewed.UTC().Format(time.DateTime))
 }
 
-// Pod is what counts of a Pod.
+// Pod is what matters here of a Pod.
 type Pod struct {
 	Namespace, Name, UID, Node string
-	// StaticUID is what kubelet gives a static pod for a UID, whose Pod in the API has another; else empty.
+	// StaticUID is the UID that kubelet uses for a static pod, whose mirror Pod in the API has another; else empty.
 	StaticUID string
-	// Ended: all its containers have ended for good.
+	// Ended: all its containers have terminated and will not restart.
 	Ended bool
 	// Leaving: it is being deleted.
 	Leaving     bool
@@ -133,7 +133,7 @@ func (p Pod) Is(uid string) bool { return uid != "" && (uid == p.UID || uid == p
 
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
-// Warning is a Warning Event of Fairlead's.
+// Warning is a Warning Event of Fairlead.
 type Warning struct {
 	About   string      `json:"about"`
 	Reason  string      `json:"reason"`

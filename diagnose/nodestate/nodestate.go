@@ -1,5 +1,5 @@
-// Package nodestate asks the parts of the node that it runs on how they are: the
-// agent, and Open vSwitch. It changes nothing.
+// Package nodestate queries the components of the node that it runs on: the agent, and Open vSwitch. It changes
+// nothing.
 package nodestate
 
 import (
@@ -35,7 +35,7 @@ func Here(cfg api.AgentConfig) bool {
 	return err == nil
 }
 
-// Agent queries the agent. The error says why it does not answer, and the last error that it left for the CNI plugin.
+// Agent queries the agent. The error says why it does not respond, with the last error that it left for the CNI plugin.
 func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -64,7 +64,7 @@ func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
 	return s, nil
 }
 
-// short is an error without the URL, and in words where it has a name.
+// short is an error without the URL, and in words for common ones.
 func short(err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return errors.New("nothing listens there")
@@ -75,7 +75,7 @@ func short(err error) error {
 	return err
 }
 
-// lastError is what the last agent left for the CNI plugin.
+// lastError is the error that the last agent left for the CNI plugin.
 func lastError(cfg api.AgentConfig) string {
 	said, err := os.ReadFile(wire.LastErrorPath(cfg.CNISocket))
 	if err != nil || len(said) == 0 {
@@ -101,7 +101,7 @@ func Switch(ctx context.Context, cfg api.AgentConfig) (*openflow.Switch, error) 
 	return sw, needsRoot(err)
 }
 
-// needsRoot adds to an error of missing permission what to do.
+// needsRoot adds to a permission error what to do.
 func needsRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
 		return fmt.Errorf("this needs root (sudo): %w", err)

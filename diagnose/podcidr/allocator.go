@@ -9,15 +9,14 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// This file is a model of kube-controller-manager's range allocator
-// (pkg/controller/nodeipam/ipam of Kubernetes 1.36): what it knows right after a
-// start. test/podcidr holds it against the real one.
+// This file is a model of kube-controller-manager's range allocator (pkg/controller/nodeipam/ipam of Kubernetes 1.36):
+// its state right after a start. test/podcidr compares it with the real one.
 
-// MaxMaskDiff is how many bits longer than the cluster CIDR a node's mask may be.
-// kube-controller-manager refuses more for IPv6, kubeadm for both families.
+// MaxMaskDiff is how many bits longer than the cluster CIDR a node's mask may be. kube-controller-manager rejects more
+// for IPv6, kubeadm for both families.
 const MaxMaskDiff = 16
 
-// newGrid is a grid of nothing taken, of a range that kube-controller-manager takes.
+// newGrid is a grid of free blocks, of a range that kube-controller-manager accepts.
 func newGrid(r Range) (*blocks.Grid, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
@@ -29,8 +28,8 @@ func newGrid(r Range) (*blocks.Grid, error) {
 	return blocks.New(r)
 }
 
-// start is the allocator just after its start: one grid for each range, in which the Service CIDRs that it excludes
-// and the nodes' podCIDRs are taken. It does not start when a node's podCIDR number i does not lie in range number i.
+// start is the allocator right after its start: one grid for each range, in which the Service CIDRs that it excludes
+// and the nodes' podCIDRs are in use. It does not start if a node's podCIDR number i is not in range number i.
 func start(ranges []Range, services []netip.Prefix, nodes []inputs.Node) ([]*blocks.Grid, error) {
 	var grids []*blocks.Grid
 	for _, r := range ranges {

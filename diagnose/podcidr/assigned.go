@@ -16,8 +16,7 @@ type claim struct {
 	node inputs.Node
 }
 
-// claims are all podCIDRs, the wider first among those that overlap, the older
-// Node first among equals.
+// claims are all podCIDRs: among those that overlap the wider first, among equal ones that of the older Node first.
 func (c *cluster) claims() []claim {
 	var out []claim
 	for _, n := range c.having {
@@ -35,8 +34,8 @@ func older(a, b inputs.Node) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }
 
-// shared finds podCIDRs that more than one node has, whole or in part. Sorted as they are, a podCIDR overlaps the last
-// that is no wider one's part, or nothing.
+// shared finds podCIDRs that more than one node has, in whole or in part. In this order, a podCIDR overlaps the last
+// one that is not part of a wider one, or nothing.
 func (c *cluster) shared() []report.Finding {
 	var out []report.Finding
 	all := c.claims()
@@ -63,7 +62,7 @@ func nodesOf(claims []claim) []inputs.Node {
 	return out
 }
 
-// sharing is the finding about claims of nodes that all lie in the first.
+// sharing is the finding about claims that are all within the first.
 func (c *cluster) sharing(group []claim, nodes []inputs.Node) report.Finding {
 	var others []string
 	equal := true
@@ -83,7 +82,7 @@ func (c *cluster) sharing(group []claim, nodes []inputs.Node) report.Finding {
 	return d
 }
 
-// superfluous are claims without which none overlap: those of narrow podCIDRs are kept, and of the older Nodes.
+// superfluous are claims without which none overlap: narrow podCIDRs are kept, and those of older Nodes.
 func superfluous(group []claim) []claim {
 	var keep, out []claim
 	for _, g := range slices.SortedStableFunc(slices.Values(group), func(a, b claim) int {
@@ -98,8 +97,7 @@ func superfluous(group []claim) []claim {
 	return out
 }
 
-// withOthers finds podCIDRs that overlap a Service CIDR, an address of a node or
-// the network of one.
+// withOthers finds podCIDRs that overlap a Service CIDR, or an address or a network of a node.
 func (c *cluster) withOthers() []report.Finding {
 	var out []report.Finding
 	for _, n := range c.having {
@@ -156,7 +154,7 @@ func (c *cluster) freeOverlaps() []reserved {
 	return out
 }
 
-// outOfRange finds Nodes that the allocator would not start with.
+// outOfRange finds Nodes with which the allocator would not start.
 func (c *cluster) outOfRange() []report.Finding {
 	if c.Guessed || len(c.Ranges) == 0 {
 		return nil
@@ -176,7 +174,7 @@ func (c *cluster) outOfRange() []report.Finding {
 	d.Evidence = []string{c.source()}
 	d.Cause = fmt.Sprintf("%s podCIDRs that do not come from the cluster CIDR %s (%v): kube-controller-manager will exit at its "+
 		"next start, because its allocator does not accept such a Node", c.subject(d.About), clusterCIDRs(c.Ranges), first)
-	if len(c.waiting) == 0 { // else it is part of what those who wait need
+	if len(c.waiting) == 0 { // otherwise it is part of the remedy for the waiting nodes
 		c.remedyRange(&d)
 	}
 	c.remedyRecreate(&d, outside)

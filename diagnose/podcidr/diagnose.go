@@ -14,8 +14,8 @@ import (
 // young is how long an allocator may take for a new Node. kube-controller-manager takes a second.
 const young = 30 * time.Second
 
-// Diagnose returns what is wrong with the podCIDR of the named node: what keeps it from serving pods before what does
-// not, nil when nothing is. now tells new Nodes from old ones.
+// Diagnose returns what is wrong with the podCIDR of the named node, first what keeps it from serving pods, or nil. now
+// distinguishes new Nodes from old ones.
 func Diagnose(name string, nodes map[string]inputs.Node, f Facts, now time.Time) *report.Finding {
 	c := newCluster(nodes, f, now)
 	c.asked = name
@@ -47,7 +47,7 @@ func (c *cluster) survey() []report.Finding {
 	return out
 }
 
-// cluster is what the checks look at.
+// cluster is the input of the checks.
 type cluster struct {
 	Facts
 	nodes    []inputs.Node // by name
@@ -55,7 +55,7 @@ type cluster struct {
 	waiting  []inputs.Node
 	now      time.Time
 	reserved []reserved
-	// asked is the node that the sentences are about; empty: about all.
+	// asked is the node that the messages are about; empty: all nodes.
 	asked string
 }
 
@@ -78,7 +78,7 @@ func newCluster(nodes map[string]inputs.Node, f Facts, now time.Time) *cluster {
 	return c
 }
 
-// guess returns the smallest ranges that hold all podCIDRs, cut as most of them are; nil where the nodes do not have
+// guess returns the smallest ranges that contain all podCIDRs, with the most common mask; nil if the nodes do not have
 // the same families in the same order.
 func guess(having []inputs.Node) []Range {
 	if len(having) == 0 {
@@ -107,7 +107,7 @@ func guess(having []inputs.Node) []Range {
 	return out
 }
 
-// cover is the smallest prefix that holds both; a may be invalid.
+// cover is the smallest prefix that contains both; a may be invalid.
 func cover(a, b netip.Prefix) netip.Prefix {
 	if !a.IsValid() {
 		return b.Masked()
@@ -144,7 +144,7 @@ func sorted(nodes map[string]inputs.Node) []inputs.Node {
 	return slices.SortedFunc(maps.Values(nodes), func(a, b inputs.Node) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// subject starts a sentence about nodes: "node a has", "3 nodes (a, b, c) have". The node that was asked for stands
+// subject begins a message about nodes: "node a has", "3 nodes (a, b, c) have". The node that was asked for is named
 // alone.
 func (c *cluster) subject(list []string) string {
 	if slices.Contains(list, c.asked) {

@@ -19,8 +19,7 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-// node has an address from its number, is as many seconds old less, and has the
-// podCIDRs.
+// node has an address derived from its number, the higher the number the younger, by seconds, and the podCIDRs.
 func node(number int, name string, podCIDRs ...string) inputs.Node {
 	return inputs.Node{Name: name, PodCIDRs: prefixes(podCIDRs...),
 		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{172, 31, byte(number / 250), byte(number%250 + 1)})},
@@ -35,7 +34,7 @@ func nodeMap(nodes ...inputs.Node) map[string]inputs.Node {
 	return m
 }
 
-// cut are have nodes with the first /mask blocks of from, and more without.
+// cut are have nodes with the first /mask blocks of from, and wait more without.
 func cut(from string, mask, have, wait int) map[string]inputs.Node {
 	g, err := newGrid(Range{Cluster: netip.MustParsePrefix(from), Mask: mask})
 	if err != nil {
@@ -61,7 +60,7 @@ func rangeOf(cluster string, mask int) Range {
 	return Range{Cluster: netip.MustParsePrefix(cluster), Mask: mask}
 }
 
-// The message of DESIGN, section 9, word by word.
+// The exact message of DESIGN, section 9.
 func TestMessage(t *testing.T) {
 	f := allocatorWith(rangeOf("192.168.0.0/22", 24))
 	d := Diagnose("worker-7", cut("192.168.0.0/22", 24, 4, 6), f, time.Now())
@@ -160,7 +159,7 @@ func TestJustCreated(t *testing.T) {
 	}
 }
 
-// What a remedy changes is in its commands, as kube-controller-manager reads them.
+// The commands of a remedy contain what it changes, as kube-controller-manager parses it.
 func TestRemediesHaveFlags(t *testing.T) {
 	f := allocatorWith(rangeOf("10.0.0.0/22", 24))
 	d := Diagnose("worker-5", cut("10.0.0.0/22", 24, 3, 2), f, time.Now())

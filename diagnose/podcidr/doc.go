@@ -1,7 +1,7 @@
-// Package podcidr finds out why a node has no podCIDR, or one that it should not use, and how to fix it, in numbers.
+// Package podcidr finds out why a node has no podCIDR, or one that it should not use, and how to fix it, with numbers.
 //
-// It is pure: Diagnose and Survey compute from Nodes and Facts. Read is the one function that talks to the cluster, and
-// fills Facts with what it may read.
+// It is pure: Diagnose and Survey compute from Nodes and Facts. Read is the only function that accesses the cluster,
+// and fills Facts with what it can read.
 //
 // New ranges are proposed only after they were tried on the allocator that assigns podCIDRs, a model of
 // kube-controller-manager's (allocator.go) or fairlead-controller's own: it starts with them, each waiting node gets a
@@ -17,18 +17,18 @@ const (
 	JustCreated = "just-created"
 	// Exhausted: the cluster CIDR has no block left.
 	Exhausted = "range-exhausted"
-	// BlocksLost: according to the Nodes blocks are free, but the allocator has none: it did not free some of deleted
-	// Nodes. A restart fixes that.
+	// BlocksLost: according to the Nodes blocks are free, but the allocator has none: it did not release some of
+	// deleted Nodes. A restart fixes that.
 	BlocksLost = "blocks-lost"
 	// AllocatorOff: no allocator is configured.
 	AllocatorOff = "allocator-off"
-	// NoPodNetworkCIDR is AllocatorOff by kubeadm without --pod-network-cidr.
+	// NoPodNetworkCIDR is AllocatorOff because kubeadm was run without --pod-network-cidr.
 	NoPodNetworkCIDR = "no-pod-network-cidr"
-	// NotRunning: the allocator does not run, or can't start with the Nodes as they are.
+	// NotRunning: the allocator does not run, or cannot start with the current Nodes.
 	NotRunning = "allocator-not-running"
 	// TwoAllocators: fairlead-controller assigns none, because another allocator does.
 	TwoAllocators = "two-allocators"
-	// NotGiven: nothing that could be read says why.
+	// NotGiven: the cause could not be determined.
 	NotGiven = "not-given"
 
 	// Duplicate: two nodes have the same podCIDR.
@@ -39,6 +39,6 @@ const (
 	OutOfRange = "out-of-range"
 	// WrongFamily: of a family that the cluster's Services do not have.
 	WrongFamily = "wrong-family"
-	// Changed: pods run with addresses of a podCIDR that the node had before.
+	// Changed: pods run with addresses of an earlier podCIDR of the node.
 	Changed = "changed"
 )

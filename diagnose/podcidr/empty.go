@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// empty says why nodes have no podCIDR: one finding for all that wait, another for those that are too new to say.
+// empty finds why nodes have no podCIDR: one finding for all that wait, another for those that are too new to know.
 func (c *cluster) empty() []report.Finding {
 	var fresh, waiting []inputs.Node
 	for _, n := range c.waiting {
@@ -26,7 +26,7 @@ func (c *cluster) empty() []report.Finding {
 	}
 	d := c.cause(append(waiting, fresh...))
 	if d.Kind != NotGiven && d.Kind != BlocksLost || len(fresh) == 0 {
-		return []report.Finding{d} // as sure for the new ones
+		return []report.Finding{d} // just as certain for the new ones
 	}
 	pending := finding(JustCreated, report.Warning, fresh)
 	pending.Cause = c.subject(pending.About) + " no podCIDR yet: created less than " + young.String() + " ago; assignment is pending"
@@ -37,7 +37,7 @@ func (c *cluster) empty() []report.Finding {
 	return []report.Finding{pending, c.cause(waiting)}
 }
 
-// cause says why the nodes wait, surest cause first.
+// cause finds why the nodes wait, the most certain cause first.
 func (c *cluster) cause(nodes []inputs.Node) report.Finding {
 	d := finding(NotGiven, report.Failing, nodes)
 	d.Cause = c.subject(d.About) + " no podCIDR: "
@@ -128,7 +128,7 @@ func (c *cluster) sum(g *blocks.Grid) string {
 	return text
 }
 
-// tally says how many nodes there are.
+// tally is the number of nodes in words.
 func (c *cluster) tally() string {
 	have := "none has one"
 	if len(c.having) > 0 {

@@ -20,36 +20,36 @@ const (
 	No
 )
 
-// Facts are what is known of the cluster beside its Nodes. The zero value knows nothing.
+// Facts are what is known of the cluster besides its Nodes. In the zero value nothing is known.
 type Facts struct {
-	// NodeIPAM is the state of fairlead-controller's allocator; nil: that is off, and kube-controller-manager assigns
-	// podCIDRs, or nothing does.
+	// NodeIPAM is the state of fairlead-controller's allocator; nil: it is disabled, and kube-controller-manager
+	// assigns podCIDRs, or nothing does.
 	NodeIPAM *NodeIPAM
 
-	// Ranges are what podCIDRs are cut from, in the allocator's order, at most one of each family but with NodeIPAM.
+	// Ranges are what podCIDRs are cut from, in the allocator's order, at most one of each family except with NodeIPAM.
 	// Empty: unknown, or none is set.
 	Ranges []Range
-	// RangesFrom says where Ranges come from: "the command of Pod kube-system/…".
+	// RangesFrom is the source of Ranges: "the command of Pod kube-system/…".
 	RangesFrom string
-	// Guessed: Ranges come from the shape of the Nodes' podCIDRs.
+	// Guessed: Ranges are derived from the Nodes' podCIDRs.
 	Guessed bool
 
 	// Services are the Service CIDRs.
 	Services     []netip.Prefix
 	ServicesFrom string
-	// LeftOut are what kube-controller-manager leaves out of Ranges (--service-cluster-ip-range). Other Service CIDRs it
-	// assigns.
+	// LeftOut are what kube-controller-manager excludes from Ranges (--service-cluster-ip-range). It assigns podCIDRs
+	// that overlap other Service CIDRs.
 	LeftOut []netip.Prefix
 
 	// Allocates: an allocator is configured (--allocate-node-cidrs and a --controllers with node-ipam).
 	Allocates Answer
-	// AllocatesNot says why Allocates is No: "it runs without --allocate-node-cidrs".
+	// AllocatesNot is why Allocates is No: "it runs without --allocate-node-cidrs".
 	AllocatesNot string
-	// Runs: its process runs, fairlead-controller with NodeIPAM, else kube-controller-manager.
+	// Runs: its process runs: fairlead-controller with NodeIPAM, else kube-controller-manager.
 	Runs Answer
-	// RunsNot says why Runs is No, with what was seen.
+	// RunsNot is why Runs is No, with the evidence.
 	RunsNot string
-	// Manifest is the file with its command on its node; empty: not a static Pod.
+	// Manifest is the file with its command on its node; empty: it is not a static Pod.
 	Manifest string
 
 	// Kubeadm: the cluster was created by kubeadm. PodSubnet is then its networking.podSubnet (--pod-network-cidr).
@@ -59,7 +59,7 @@ type Facts struct {
 	// Refused are the CIDRNotAvailable Events by node.
 	Refused map[string]Refusal
 
-	// Unread are sentences about what could not be read, and why.
+	// Unread are messages about what could not be read, and why.
 	Unread []string
 }
 
@@ -69,7 +69,7 @@ type NodeIPAM struct {
 	Stopped string
 }
 
-// Refusal is a CIDRNotAvailable Event: the allocator had nothing for a Node.
+// Refusal is a CIDRNotAvailable Event: the allocator had no podCIDR for a Node.
 type Refusal struct {
 	Count int
 	Last  time.Time

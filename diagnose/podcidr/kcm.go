@@ -9,11 +9,10 @@ import (
 	"strings"
 )
 
-// allocatorNames are what --controllers calls the allocator: its name, and the
-// one before Kubernetes 1.28.
+// allocatorNames are the names of the allocator in --controllers: the current one, and the one before Kubernetes 1.28.
 func allocatorNames() []string { return []string{"node-ipam-controller", "nodeipam"} }
 
-// defaultMask is the mask of nodes where no flag sets it.
+// defaultMask is the node mask if no flag sets it.
 func defaultMask(cluster netip.Prefix) int {
 	if cluster.Addr().Is4() {
 		return 24
@@ -21,12 +20,12 @@ func defaultMask(cluster netip.Prefix) int {
 	return 64
 }
 
-// flags are those of a command line, by name. Of one that is given twice the last
-// counts. Underscores are dashes, as kube-controller-manager reads them.
+// flags are those of a command line, by name. If one is repeated the last one counts. Underscores are dashes, as in
+// kube-controller-manager's parser.
 type flags map[string]string
 
-// parseCommand reads "--name=value", "--name value" and "--name" (true). A shell
-// command in one argument is taken apart at its blanks.
+// parseCommand parses "--name=value", "--name value" and "--name" (true). A shell command in one argument is split at
+// its spaces.
 func parseCommand(command []string) flags {
 	var words []string
 	for _, arg := range command {
@@ -54,8 +53,7 @@ func parseCommand(command []string) flags {
 	return out
 }
 
-// allocates says whether the flags make kube-controller-manager give podCIDRs,
-// and why not.
+// allocates reports whether the flags make kube-controller-manager assign podCIDRs, and why not.
 func (f flags) allocates() (Answer, string) {
 	on, err := strconv.ParseBool(f["allocate-node-cidrs"])
 	controllers := strings.Split(f["controllers"], ",")
@@ -75,7 +73,7 @@ func (f flags) allocates() (Answer, string) {
 	return Yes, ""
 }
 
-// ranges are --cluster-cidr and the masks that go with it.
+// ranges are --cluster-cidr and the masks that belong to it.
 func (f flags) ranges() ([]Range, error) {
 	cidrs, err := parseCIDRs(f["cluster-cidr"])
 	if err != nil {
@@ -106,8 +104,7 @@ func (f flags) ranges() ([]Range, error) {
 // has: 0 stands for the default.
 func (f flags) has(name string) bool { return f[name] != "" && f[name] != "0" }
 
-// parseCIDRs reads one CIDR, or one of each family with a comma between; none in
-// an empty list.
+// parseCIDRs parses one CIDR, or one of each family separated by a comma; none in an empty list.
 func parseCIDRs(list string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, s := range strings.Split(list, ",") {

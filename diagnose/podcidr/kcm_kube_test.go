@@ -32,12 +32,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// patience bounds each wait for kube-controller-manager, which needs less than a
-// second on an idle machine.
+// patience bounds each wait for kube-controller-manager, which needs less than a second on an idle machine.
 const patience = 30 * time.Second
 
-// realCluster is an API server with Nodes, and kube-controller-manager when it was
-// started.
+// realCluster is an API server with Nodes, and kube-controller-manager once it was started.
 type realCluster struct {
 	*apitest.Server
 	t     *testing.T
@@ -82,7 +80,7 @@ func (c *realCluster) create(n inputs.Node) {
 	c.must(err)
 }
 
-// start starts kube-controller-manager as the Facts say.
+// start starts kube-controller-manager with the flags of the Facts.
 func (c *realCluster) start() error {
 	c.stop()
 	args := append([]string{"--cluster-cidr=" + clusterCIDRs(c.facts.Ranges)}, maskFlags(c.facts.Ranges)...)
@@ -102,7 +100,7 @@ func (c *realCluster) stop() {
 	}
 }
 
-// nodes are the Nodes as the API server has them.
+// nodes are the Nodes of the API server.
 func (c *realCluster) nodes() map[string]inputs.Node {
 	c.t.Helper()
 	list, err := c.Admin().CoreV1().Nodes().List(c.t.Context(), metav1.ListOptions{})
@@ -114,8 +112,8 @@ func (c *realCluster) nodes() map[string]inputs.Node {
 	return nodes
 }
 
-// settled waits until no Node changes any more and, if all is set, until each has
-// a podCIDR; the deadline ends the test in that case.
+// settled waits until no Node changes any more and, if all is set, until each has a podCIDR; the deadline fails the
+// test in that case.
 func (c *realCluster) settled(all bool) map[string]inputs.Node {
 	c.t.Helper()
 	last, since := "", time.Now()
@@ -134,8 +132,8 @@ func (c *realCluster) settled(all bool) map[string]inputs.Node {
 	}
 }
 
-// carryOut does what the remedy says, and deletes Nodes as docs/node-ipam.md has it: while kube-controller-manager is
-// stopped, and kubelets register them without podCIDR.
+// carryOut executes the remedy, and deletes Nodes as in docs/node-ipam.md: while kube-controller-manager is stopped,
+// and kubelets register them without podCIDR.
 func (c *realCluster) carryOut(r report.Remedy) {
 	c.t.Helper()
 	change := changeOf(c.t, r)
@@ -176,8 +174,8 @@ func (c *realCluster) shell(dir, command string) {
 	}
 }
 
-// Each kind of problem on the real kube-controller-manager: it is what the
-// diagnosis says, and each remedy that is told mends it.
+// Each kind of problem on the real kube-controller-manager: the diagnosis is correct, and each proposed remedy fixes
+// it.
 func TestKubeRemedies(t *testing.T) {
 	for _, s := range stories() {
 		t.Run(s.name, func(t *testing.T) {
@@ -202,7 +200,7 @@ func TestKubeRemedies(t *testing.T) {
 				}
 				c.carryOut(d.Remedies[i])
 				after := c.settled(true)
-				if wrong := mended(d, changeOf(t, d.Remedies[i]), c.facts, before, after); wrong != "" {
+				if wrong := stillWrong(d, changeOf(t, d.Remedies[i]), c.facts, before, after); wrong != "" {
 					t.Errorf("remedy %q: %s\nbefore: %s\nafter: %s", d.Remedies[i].Text, wrong, table(before), table(after))
 				}
 				c.stop()
@@ -211,7 +209,7 @@ func TestKubeRemedies(t *testing.T) {
 	}
 }
 
-// problem is the first of the kind.
+// problem is the first finding of the kind.
 func (c *realCluster) problem(kind string) report.Finding {
 	c.t.Helper()
 	all := Survey(c.nodes(), c.facts, time.Now().Add(time.Hour))
@@ -271,13 +269,12 @@ func stories() []story {
 	}
 }
 
-// Random clusters on the real kube-controller-manager: fewer than on the other
-// simulation, which this holds against the real thing.
+// Random clusters on the real kube-controller-manager: fewer than on the other simulation, which this validates.
 func TestKubeRandomRemedies(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	told := map[string]int{}
+	proposed := map[string]int{}
 	for tried := 0; tried < 8; {
 		f, nodes := randomCluster(random)
 		f.Allocates = Yes
@@ -298,14 +295,14 @@ func TestKubeRandomRemedies(t *testing.T) {
 			continue // it would stay dead
 		}
 		tried++
-		told[d.Kind]++
+		proposed[d.Kind]++
 		r := d.Remedies[random.IntN(len(d.Remedies))]
 		c.carryOut(r)
-		if wrong := mended(d, changeOf(t, r), c.facts, before, c.settled(false)); wrong != "" {
+		if wrong := stillWrong(d, changeOf(t, r), c.facts, before, c.settled(false)); wrong != "" {
 			t.Fatalf("%s\nremedy: %+v\nbut: %s\nfacts: %+v\nbefore: %s\nafter: %s\n%s", d.Message(), r, wrong, f, table(before),
 				table(c.nodes()), c.kcm.Log())
 		}
 		c.stop()
 	}
-	t.Log("remedies tried", told)
+	t.Log("remedies tried", proposed)
 }

@@ -9,15 +9,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kubeadm is what Fairlead needs of kubeadm's ClusterConfiguration, key
-// ClusterConfiguration of ConfigMap kube-system/kubeadm-config.
+// kubeadm is what Fairlead needs of kubeadm's ClusterConfiguration, key ClusterConfiguration of ConfigMap
+// kube-system/kubeadm-config.
 type kubeadm struct {
 	PodSubnet, ServiceSubnet []netip.Prefix
-	// flags are extra ones for kube-controller-manager.
+	// flags are kube-controller-manager's extraArgs.
 	flags flags
 }
 
-// parseKubeadm reads the versions v1beta1 to v1beta4 of kubeadm.k8s.io.
+// parseKubeadm parses the versions v1beta1 to v1beta4 of kubeadm.k8s.io.
 func parseKubeadm(config string) (kubeadm, error) {
 	var raw struct {
 		Networking struct {
@@ -55,7 +55,7 @@ func parseKubeadm(config string) (kubeadm, error) {
 	return k, nil
 }
 
-// command are the flags that kubeadm starts kube-controller-manager with.
+// command are the flags with which kubeadm starts kube-controller-manager.
 func (k kubeadm) command() flags {
 	f := flags{}
 	if len(k.PodSubnet) > 0 {

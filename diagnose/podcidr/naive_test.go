@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// naive is kube-controller-manager's allocator once more, written another way than
-// the model: it lists all blocks and looks at each.
+// naive is a second implementation of kube-controller-manager's allocator, independent of the model: it lists all
+// blocks and checks each.
 type naive struct {
 	blocks [][]netip.Prefix // of each range
 	used   [][]bool
@@ -101,13 +101,13 @@ func (k *naive) serveWaiting() error {
 
 // change is what a remedy changes.
 type change struct {
-	ranges   []Range        // of kube-controller-manager, where they change
-	leftOut  []netip.Prefix // as well
+	ranges   []Range        // of kube-controller-manager, if they change
+	leftOut  []netip.Prefix // likewise
 	recreate []string       // the Nodes
 	podCIDRs map[string][]netip.Prefix
 }
 
-// changeOf reads the commands of a remedy as a user does.
+// changeOf parses the commands of a remedy as a user would.
 func changeOf(t *testing.T, r report.Remedy) change {
 	t.Helper()
 	c := change{podCIDRs: map[string][]netip.Prefix{}}
@@ -137,7 +137,7 @@ func changeOf(t *testing.T, r report.Remedy) change {
 	return c
 }
 
-// in are the Nodes after they were deleted and created again, by kubelets or manually.
+// in are the Nodes after they were deleted and recreated, by kubelets or manually.
 func (c change) in(nodes map[string]inputs.Node) map[string]inputs.Node {
 	after := maps.Clone(nodes)
 	for _, name := range c.recreate {
@@ -148,7 +148,7 @@ func (c change) in(nodes map[string]inputs.Node) map[string]inputs.Node {
 	return after
 }
 
-// carryOut does what the remedy says, and returns the nodes as they then are.
+// carryOut applies the change, and returns the resulting nodes.
 func carryOut(c change, f Facts, nodes map[string]inputs.Node) (map[string]inputs.Node, error) {
 	if f.Allocates == No && c.ranges == nil {
 		return c.in(nodes), nil
@@ -161,9 +161,8 @@ func carryOut(c change, f Facts, nodes map[string]inputs.Node) (map[string]input
 	return k.nodes, nil
 }
 
-// mended says what is still wrong with the nodes after a remedy for d; empty:
-// nothing that it was for.
-func mended(d report.Finding, c change, f Facts, before, after map[string]inputs.Node) string {
+// stillWrong returns what is still wrong with the nodes after a remedy for d; empty: nothing that the remedy was for.
+func stillWrong(d report.Finding, c change, f Facts, before, after map[string]inputs.Node) string {
 	again := func(name string) bool { return slices.Contains(c.recreate, name) }
 	if len(before) != len(after) {
 		return "nodes are lost"
@@ -176,7 +175,7 @@ func mended(d report.Finding, c change, f Facts, before, after map[string]inputs
 			if !slices.Equal(had, n.PodCIDRs) {
 				return "node " + name + " lost " + report.Join(had, ",")
 			}
-			continue // what it overlaps was so before, or is found from the other side
+			continue // its overlap is older, or is found from the other side
 		}
 		if len(before[name].PodCIDRs) == 0 && !slices.Contains(d.About, name) {
 			continue // it would have got the same without the remedy
@@ -221,8 +220,8 @@ func (c change) facts(f Facts) Facts {
 	return f
 }
 
-// randomCluster is one that has seen things: other ranges, other masks, podCIDRs
-// given by hand, Services and nodes inside the range.
+// randomCluster is one with a history: other ranges, other masks, podCIDRs assigned manually, Services and nodes inside
+// the range.
 func randomCluster(random *rand.Rand) (Facts, map[string]inputs.Node) {
 	pick := func(list ...int) int { return list[random.IntN(len(list))] }
 	from := netip.AddrFrom4([4]byte{10, byte(pick(0, 96, 100, 244)), byte(random.IntN(256)), 0})
@@ -256,7 +255,7 @@ func randomCluster(random *rand.Rand) (Facts, map[string]inputs.Node) {
 
 func randomPodCIDR(r Range, kind, i int, random *rand.Rand) netip.Prefix {
 	switch {
-	case kind == 3 && r.Cluster.Bits() > 3: // beside the range, perhaps
+	case kind == 3 && r.Cluster.Bits() > 3: // outside of the range, perhaps
 		wide := Range{Cluster: netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-2).Masked(), Mask: r.Mask}
 		return wide.Block(random.Uint64N(wide.Blocks()))
 	case kind == 4: // another mask
@@ -267,12 +266,12 @@ func randomPodCIDR(r Range, kind, i int, random *rand.Rand) netip.Prefix {
 	return r.Block(uint64(i) % r.Blocks())
 }
 
-// Every remedy that is told works in the other simulation. Some must be told.
+// Every proposed remedy works in the other simulation. Some must be proposed.
 func TestRemediesWork(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	told := map[string]int{}
+	proposed := map[string]int{}
 	silent := map[string]int{}
 	for i := range 4000 {
 		f, nodes := randomCluster(random)
@@ -281,14 +280,14 @@ func TestRemediesWork(t *testing.T) {
 				silent[d.Kind]++
 			}
 			for _, r := range d.Remedies {
-				told[d.Kind]++
+				proposed[d.Kind]++
 				c := changeOf(t, r)
 				after, err := carryOut(c, f, nodes)
 				wrong := ""
 				if err != nil {
 					wrong = err.Error()
 				} else {
-					wrong = mended(d, c, f, nodes, after)
+					wrong = stillWrong(d, c, f, nodes, after)
 				}
 				if wrong != "" {
 					t.Fatalf("cluster %d of seed %d: %s\nremedy: %s\n%+v\nbut: %s\nfacts: %+v\nnodes: %s", i, seed, d.Message(), r.Text,
@@ -299,8 +298,8 @@ func TestRemediesWork(t *testing.T) {
 	}
 	t.Log("remedies given", told, "none given", silent)
 	for _, k := range []string{Exhausted, AllocatorOff, Duplicate, Overlap, OutOfRange} {
-		if told[k] < 50 {
-			t.Errorf("only %d remedies for %s: this test tries too little", told[k], k)
+		if proposed[k] < 50 {
+			t.Errorf("only %d remedies for %s: this test tries too little", proposed[k], k)
 		}
 	}
 }

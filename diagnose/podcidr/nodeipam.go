@@ -18,7 +18,7 @@ const controllerName = "fairlead-controller"
 // configuredRanges names the ranges in messages.
 const configuredRanges = "nodeIPAM.clusterCIDRs"
 
-// causeNodeIPAM says why nodes wait for fairlead-controller.
+// causeNodeIPAM finds why nodes wait for fairlead-controller.
 func (c *cluster) causeNodeIPAM(d *report.Finding) {
 	d.Evidence = []string{c.source()}
 	switch {
@@ -63,7 +63,7 @@ func (c *cluster) causeInConfigured(d *report.Finding) {
 	d.Notes = append(d.Notes, "The Node of a machine that will not come back keeps its podCIDR until it is deleted (kubectl delete node)")
 }
 
-// outsideConfigured finds podCIDRs that fairlead-controller has not cut.
+// outsideConfigured finds podCIDRs that fairlead-controller has not assigned.
 func (c *cluster) outsideConfigured() []report.Finding {
 	var outside []inputs.Node
 	for _, n := range c.having {

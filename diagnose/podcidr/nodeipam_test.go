@@ -19,7 +19,7 @@ func nodeIPAMWith(ranges ...Range) Facts {
 		Allocates: Yes, Runs: Yes, Services: prefixes("10.96.0.0/12"), Manifest: kcmManifest}
 }
 
-// Where fairlead-controller gives podCIDRs nothing that is said leads to a second allocator.
+// If fairlead-controller assigns podCIDRs no remedy leads to a second allocator.
 func TestNodeIPAMKinds(t *testing.T) {
 	with := func(f Facts, change func(*Facts)) Facts { change(&f); return f }
 	four := nodeIPAMWith(rangeOf("192.168.0.0/22", 24))
@@ -94,7 +94,7 @@ func TestNodeIPAMKinds(t *testing.T) {
 	}
 }
 
-// refuseSecondAllocator looks for anything that would make kube-controller-manager give podCIDRs.
+// refuseSecondAllocator fails on anything that would make kube-controller-manager assign podCIDRs.
 func refuseSecondAllocator(t *testing.T, d report.Finding) {
 	t.Helper()
 	text := d.Message()
@@ -108,8 +108,7 @@ func refuseSecondAllocator(t *testing.T, d report.Finding) {
 	}
 }
 
-// checkConfigured holds the promise of a remedy: with its ranges every Node is served, and nobody gets what others
-// have.
+// checkConfigured checks a remedy: with its ranges every Node is served, and no podCIDR is assigned twice.
 func checkConfigured(t *testing.T, nodes map[string]inputs.Node, f Facts, r report.Remedy) {
 	t.Helper()
 	var lines []string
@@ -146,7 +145,7 @@ func checkConfigured(t *testing.T, nodes map[string]inputs.Node, f Facts, r repo
 		}
 	}
 	if f.NodeIPAM.Stopped != "" {
-		return // there is another allocator to stop first
+		return // another allocator must be stopped first
 	}
 	p, err := nodecidr.Make(facts)
 	if err != nil || len(p.Waiting) > 0 || len(p.Assignments) != waiting {
@@ -159,7 +158,7 @@ func checkConfigured(t *testing.T, nodes map[string]inputs.Node, f Facts, r repo
 	}
 }
 
-// merge is all of both.
+// merge is the union of both.
 func merge(a, b map[string]inputs.Node) map[string]inputs.Node {
 	for name, n := range b {
 		a[name] = n
@@ -167,7 +166,7 @@ func merge(a, b map[string]inputs.Node) map[string]inputs.Node {
 	return a
 }
 
-// renamed counts the names from first on.
+// renamed numbers the names from first on.
 func renamed(nodes map[string]inputs.Node, first int) map[string]inputs.Node {
 	out := map[string]inputs.Node{}
 	for i := range len(nodes) {

@@ -14,13 +14,12 @@ import (
 // Plan is the arithmetic of a cluster that does not exist yet.
 type Plan struct {
 	Ranges []RangePlan `json:"ranges"`
-	// Nodes is how many nodes are wanted, 0 for none in particular. Holds is how
-	// many fit, the fewest of all ranges.
+	// Nodes is how many nodes are wanted, 0 for no particular number. Holds is how many fit, the minimum of all ranges.
 	Nodes int    `json:"nodes,omitempty"`
 	Holds uint64 `json:"holds"`
-	// Problems are sentences. With one the plan is not to be used.
+	// Problems are messages. A plan with one must not be used.
 	Problems []string `json:"problems,omitempty"`
-	// Remedies are sentences about what would do.
+	// Remedies are messages of what would help.
 	Remedies []string `json:"remedies,omitempty"`
 	// Flags are for kubeadm init and kube-controller-manager.
 	// ExtraArgs are for kubeadm's config file, which init has no flags for.
@@ -35,17 +34,16 @@ type Plan struct {
 type RangePlan struct {
 	Cluster netip.Prefix `json:"clusterCIDR"`
 	Mask    int          `json:"nodeMask"`
-	// Blocks are all podCIDRs of the range; ForServices are those that overlap a
-	// Service CIDR and that kube-controller-manager leaves out.
+	// Blocks are all podCIDRs of the range; ForServices are those that overlap a Service CIDR and that
+	// kube-controller-manager excludes.
 	Blocks      uint64 `json:"podCIDRs"`
 	ForServices uint64 `json:"takenByServices,omitempty"`
-	// Pods is how many pods a node holds, 0 for more than it can run.
+	// Pods is how many pods a node has addresses for, 0 for more than it can run.
 	Pods        int          `json:"podsPerNode,omitempty"`
 	First, Last netip.Prefix `json:"-"`
 }
 
-// NewPlan computes a cluster of nodes nodes. The error is one of the ranges
-// themselves.
+// NewPlan computes a cluster of nodes nodes. The error is about the ranges themselves.
 func NewPlan(ranges []Range, services []netip.Prefix, nodes int) (Plan, error) {
 	grids, err := start(ranges, services, nil)
 	if err != nil {
@@ -96,7 +94,7 @@ func (p *Plan) judge(g *blocks.Grid, services []netip.Prefix) {
 	}
 }
 
-// widen says what would hold all nodes.
+// widen proposes ranges that hold all nodes.
 func (p *Plan) widen(ranges []Range, services []netip.Prefix) {
 	c := newCluster(nil, Facts{Ranges: ranges, Services: services, LeftOut: services, Allocates: Yes}, time.Time{})
 	nodes := make([]inputs.Node, p.Nodes)

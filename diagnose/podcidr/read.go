@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// The names that kubeadm gives these objects.
+// The names of kubeadm's objects.
 const (
 	kcmLabel = "component=kube-controller-manager"
 	kcmLease = "kube-controller-manager"
@@ -32,15 +32,15 @@ const (
 	kcmManifest     = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
 )
 
-// leaseStale is how old a Lease may be before it has no holder. It is renewed every few seconds; the rest is for clocks
-// that differ.
+// leaseStale is the age of a Lease from which it has no holder. It is renewed every few seconds; the rest is for clock
+// skew.
 const leaseStale = 2 * time.Minute
 
-// readTimeout bounds all calls together: an agent's start or a user waits for them.
+// readTimeout bounds all requests together: an agent's start or a user waits for them.
 const readTimeout = 5 * time.Second
 
-// Read reads the Facts. What can't be read, forbidden or absent, is left unknown, and noted in Unread. objects is the
-// same API server.
+// Read reads the Facts. What cannot be read, is forbidden or absent, is left unknown, and recorded in Unread. objects
+// is a client of the same API server.
 func Read(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface) Facts {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -58,7 +58,7 @@ func Read(ctx context.Context, client kubernetes.Interface, objects dynamic.Inte
 }
 
 // nodeIPAM reads the state of fairlead-controller's allocator, which overrides what was read before. If it does not run
-// beside an allocator that does, its objects are leftovers.
+// while another allocator does, its objects are leftovers.
 func (r *reader) nodeIPAM(ctx context.Context) {
 	ranges := r.ranges(ctx)
 	if len(ranges) == 0 {
@@ -90,7 +90,7 @@ func (r *reader) nodeIPAM(ctx context.Context) {
 	}
 }
 
-// ranges reads the PodCIDRRanges, which are there where nodeIPAM.enableNodeIPAM is on.
+// ranges reads the PodCIDRRanges, which exist if nodeIPAM.enableNodeIPAM is set.
 func (r *reader) ranges(ctx context.Context) []api.PodCIDRRange {
 	list, err := r.objects.Resource(api.RangeResource).List(ctx, metav1.ListOptions{})
 	if r.unread("the PodCIDRRanges of fairlead-controller", err) {
@@ -107,8 +107,8 @@ func (r *reader) ranges(ctx context.Context) []api.PodCIDRRange {
 	return out
 }
 
-// OtherAllocator is the allocator beside fairlead-controller: kube-controller-manager, by the command of its mirror
-// Pod. Empty: none is seen.
+// OtherAllocator is the allocator besides fairlead-controller: kube-controller-manager, by the command of its mirror
+// Pod. Empty: none is found.
 func OtherAllocator(ctx context.Context, client kubernetes.Interface) (who string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -130,10 +130,10 @@ type reader struct {
 	client  kubernetes.Interface
 	objects dynamic.Interface
 	facts   Facts
-	pod     string // the kube-controller-manager that flags come from
+	pod     string // the kube-controller-manager whose flags these are
 }
 
-// unread reports whether err is one, and notes that what could not be read. What does not exist is not noted.
+// unread reports whether err is an error, and records that what could not be read. What does not exist is not recorded.
 func (r *reader) unread(what string, err error) bool {
 	if apierrors.IsForbidden(err) {
 		err = errors.New("forbidden")
@@ -144,8 +144,8 @@ func (r *reader) unread(what string, err error) bool {
 	return err != nil
 }
 
-// kcm returns the flags of kube-controller-manager from its mirror Pod; nil if none is seen. Of several, one that is
-// ready comes first.
+// kcm returns the flags of kube-controller-manager from its mirror Pod; nil if none is found. Of several, a ready one
+// is preferred.
 func (r *reader) kcm(ctx context.Context) flags {
 	list, err := r.client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: kcmLabel})
 	if r.unread("the Pods of kube-controller-manager", err) || len(list.Items) == 0 {
@@ -178,7 +178,7 @@ func commandOf(pod *corev1.Pod) []string {
 	return slices.Concat(pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args)
 }
 
-// podTrouble says why a pod is not ready; empty when it is, or nothing is known.
+// podTrouble is why a pod is not ready; empty if it is, or nothing is known.
 func podTrouble(pod *corev1.Pod) string {
 	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -204,7 +204,7 @@ func podTrouble(pod *corev1.Pod) string {
 	return "is not ready"
 }
 
-// kubeadm returns kubeadm's settings; nil where there are none.
+// kubeadm returns kubeadm's settings; nil if there are none.
 func (r *reader) kubeadm(ctx context.Context) *kubeadm {
 	what := "ConfigMap kube-system/" + kubeadmConfig
 	m, err := r.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, kubeadmConfig, metav1.GetOptions{})
@@ -220,7 +220,7 @@ func (r *reader) kubeadm(ctx context.Context) *kubeadm {
 	return &config
 }
 
-// lease says whether the holder of a Lease runs, Pod or not, and why not.
+// lease reports whether the holder of a Lease runs, Pod or not, and why not.
 func (r *reader) lease(ctx context.Context, name string) (runs Answer, not string) {
 	l, err := r.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -268,7 +268,7 @@ func (r *reader) events(ctx context.Context) {
 	}
 }
 
-// settle takes the settings from the most reliable source that has them.
+// settle chooses the settings of the most reliable source that has them.
 func (r *reader) settle(kcm flags, config *kubeadm) {
 	f := &r.facts
 	from := "the command of Pod " + r.pod

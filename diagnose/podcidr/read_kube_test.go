@@ -15,14 +15,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// agentClient is a client with the rights that the agent has, and after forbid
-// with none.
+// agentClient is a client with the agent's RBAC rules, and after forbid with none.
 func (c *realCluster) agentClient() clients {
 	c.t.Helper()
 	return c.clientOf("agent")
 }
 
-// clients go to one API server with one identity.
+// clients are clients of one API server with one identity.
 type clients struct {
 	*kubernetes.Clientset
 	objects dynamic.Interface
@@ -39,7 +38,7 @@ func (c *realCluster) clients(config *rest.Config) clients {
 
 func (c clients) read(ctx context.Context) Facts { return Read(ctx, c, c.objects) }
 
-// clientOf are clients with the rights that are shipped for fairlead-WHO.
+// clientOf returns clients with the shipped RBAC rules of fairlead-WHO.
 func (c *realCluster) clientOf(who string) clients {
 	c.t.Helper()
 	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
@@ -81,7 +80,7 @@ func (c *realCluster) kubeadmConfig(config string) {
 	c.t.Cleanup(func() { c.must(maps.Delete(context.Background(), kubeadmConfig, metav1.DeleteOptions{})) })
 }
 
-// Each source of facts, read with the rights that the agent has.
+// Each source of facts, read with the agent's RBAC rules.
 func TestKubeRead(t *testing.T) {
 	services := prefixes("10.96.0.0/16") // of the API server's ServiceCIDR
 	for _, s := range []struct {
@@ -93,7 +92,7 @@ func TestKubeRead(t *testing.T) {
 		{"the command of a pod", func(c *realCluster) {
 			c.kcmPod(corev1.ConditionTrue, "kube-controller-manager", "--allocate-node-cidrs=true", "--cluster-cidr=10.0.0.0/20",
 				"--service-cluster-ip-range=10.96.0.0/16")
-			c.kubeadmConfig(kubeadm4) // comes after it
+			c.kubeadmConfig(kubeadm4) // has lower precedence
 		}, Facts{Ranges: []Range{rangeOf("10.0.0.0/20", 24)}, RangesFrom: "the command of Pod kube-system/kcm-cp1", LeftOut: services,
 			Allocates: Yes, Runs: Yes, Manifest: kcmManifest, Kubeadm: true, PodSubnet: "10.244.0.0/16"}},
 		{"a pod that crashes", func(c *realCluster) { c.kcmPod(corev1.ConditionFalse, "--allocate-node-cidrs=false") },
@@ -118,15 +117,15 @@ func TestKubeRead(t *testing.T) {
 	}
 }
 
-// fairlead-controller, with the rights that it has, sees whether kube-controller-manager is told to give podCIDRs.
+// fairlead-controller, with its RBAC rules, detects whether kube-controller-manager is configured to assign podCIDRs.
 func TestKubeOtherAllocator(t *testing.T) {
-	for told, want := range map[string]string{
+	for command, want := range map[string]string{
 		"--allocate-node-cidrs=true":  "kube-controller-manager, whose Pod kube-system/kcm-cp1 has --allocate-node-cidrs",
 		"--allocate-node-cidrs=false": "", "--cluster-cidr=10.0.0.0/20": "", "": ""} {
-		t.Run(told, func(t *testing.T) {
+		t.Run(command, func(t *testing.T) {
 			c := newRealCluster(t, Facts{}, nil)
-			if told != "" {
-				c.kcmPod(corev1.ConditionTrue, "kube-controller-manager", told)
+			if command != "" {
+				c.kcmPod(corev1.ConditionTrue, "kube-controller-manager", command)
 			}
 			if who, err := OtherAllocator(t.Context(), c.clientOf("controller")); who != want || err != nil {
 				t.Errorf("got %q, %v", who, err)
@@ -135,7 +134,7 @@ func TestKubeOtherAllocator(t *testing.T) {
 	}
 }
 
-// A kube-controller-manager that is no pod is known by its Lease.
+// A kube-controller-manager that is not a pod is detected by its Lease.
 func TestKubeReadLease(t *testing.T) {
 	c := newRealCluster(t, Facts{}, nil)
 	leases := c.Admin().CoordinationV1().Leases("kube-system")
@@ -154,8 +153,8 @@ func TestKubeReadLease(t *testing.T) {
 	}
 }
 
-// The Events of the real allocator are found, and their node's message has the
-// numbers, though nothing but the Nodes tells the range.
+// The Events of the real allocator are found, and the message has the numbers, although only the Nodes indicate the
+// range.
 func TestKubeReadEvents(t *testing.T) {
 	c := newRealCluster(t, allocatorWith(rangeOf("10.244.0.0/23", 24)), cut("10.244.0.0/23", 24, 2, 1))
 	c.must(c.start())
@@ -172,7 +171,7 @@ func TestKubeReadEvents(t *testing.T) {
 	}
 }
 
-// Without any rights, or with nobody to answer, all is unknown, and told.
+// Without any permissions, or without a server, all is unknown, and reported.
 func TestKubeReadForbidden(t *testing.T) {
 	c := newRealCluster(t, Facts{}, nil)
 	client := c.agentClient()
@@ -180,7 +179,7 @@ func TestKubeReadForbidden(t *testing.T) {
 	c.must(c.Kubectl(t.Context(), "-n", "kube-system", "delete", "rolebinding,role", "fairlead-agent"))
 	var f Facts
 	for start := time.Now(); len(f.Unread) < 6 && time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {
-		f = client.read(t.Context()) // the API server forgets rights within a second
+		f = client.read(t.Context()) // the API server applies RBAC changes within a second
 	}
 	for _, what := range []string{"the Pods of kube-controller-manager", "kubeadm-config", "Lease", "ServiceCIDRs", "Events", "PodCIDRRanges"} {
 		if told := strings.Join(f.Unread, "\n"); !strings.Contains(told, what) || !strings.Contains(told, "forbidden") {

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// procedure is where users find how a Node is recreated.
+// procedure is the documentation of how a Node is recreated.
 const procedure = "docs/node-ipam.md#recreate-a-node"
 
 // enlarge is the remedy with the smallest larger ranges that serve all nodes.
@@ -34,7 +34,7 @@ func (c *cluster) enlarge(nodes []inputs.Node) (report.Remedy, error) {
 		controllerName), slices.Concat(c.Ranges, added)), nil
 }
 
-// excludeServices has kube-controller-manager leave out all Service CIDRs; ok if that serves all nodes, and later ones.
+// excludeServices makes kube-controller-manager exclude all Service CIDRs; ok if that serves all nodes, and later ones.
 func (c *cluster) excludeServices(nodes []inputs.Node) (r report.Remedy, ok bool) {
 	changed := *c
 	changed.LeftOut = c.Services
@@ -44,7 +44,7 @@ func (c *cluster) excludeServices(nodes []inputs.Node) (r report.Remedy, ok bool
 			changed.serves(c.Ranges, nodes) == nil && len(changed.freeOverlaps()) == 0
 }
 
-// remedyRange looks for larger ranges for all who wait.
+// remedyRange looks for larger ranges for all waiting nodes.
 func (c *cluster) remedyRange(d *report.Finding) {
 	r, err := c.enlarge(c.nodes)
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *cluster) remedyRange(d *report.Finding) {
 	d.Remedies = append(d.Remedies, r)
 }
 
-// remedyMask looks for longer node masks for all who wait, and says so when none help: they are what many try first.
+// remedyMask looks for longer node masks for all waiting nodes, and says so if none help: they are what many try first.
 func (c *cluster) remedyMask(d *report.Finding) {
 	masks, full := c.longerMasks(c.nodes)
 	if full != nil {
@@ -73,7 +73,7 @@ func (c *cluster) remedyMask(d *report.Finding) {
 	d.Remedies = append(d.Remedies, r)
 }
 
-// fills says what takes the ranges of a family.
+// fills says what uses up the ranges of a family.
 func (c *cluster) fills(family []Range) string {
 	var inside []netip.Prefix
 	for _, n := range c.having {
@@ -99,7 +99,7 @@ func (c *cluster) fills(family []Range) string {
 	}
 }
 
-// settings is a remedy of other ranges for the allocator.
+// settings is the remedy of other ranges for the allocator.
 func (c *cluster) settings(text string, ranges []Range) report.Remedy {
 	r := report.Remedy{Text: text, Beware: []string{
 		"kube-proxy's cluster CIDR (clusterCIDR in ConfigMap kube-system/kube-proxy) and other configuration with the cluster " +
@@ -140,7 +140,7 @@ func (c *cluster) restart() report.Remedy {
 	return report.Remedy{Text: "Restart kube-controller-manager", Commands: []string{how}}
 }
 
-// remedyStart helps a kube-controller-manager that does not run.
+// remedyStart is for a kube-controller-manager that does not run.
 func (c *cluster) remedyStart(d *report.Finding) {
 	if len(c.Ranges) > 0 {
 		d.Evidence = append(d.Evidence, c.source())
@@ -154,7 +154,7 @@ func (c *cluster) remedyStart(d *report.Finding) {
 		"on the control-plane node)")
 }
 
-// remedyAllocate turns the allocator on, with the ranges that are set, or else ones that are free.
+// remedyAllocate enables the allocator, with the ranges that are set, or else free ones.
 func (c *cluster) remedyAllocate(d *report.Finding) {
 	d.Evidence = append(d.Evidence, c.source())
 	candidates := c.candidates()
@@ -174,13 +174,13 @@ func (c *cluster) remedyAllocate(d *report.Finding) {
 	d.Remedies = append(d.Remedies, r)
 }
 
-// oneAllocator leaves fairlead-controller the only one.
+// oneAllocator is the remedy that leaves fairlead-controller as the only one.
 func (c *cluster) oneAllocator() report.Remedy {
 	return report.Remedy{Text: "Run kube-controller-manager with --allocate-node-cidrs=false, then restart " + controllerName,
 		Commands: append(c.setFlags("--allocate-node-cidrs=false"), "# then restart "+controllerName)}
 }
 
-// remedyRecreate is to delete Nodes and create them again: a podCIDR cannot be changed in place.
+// remedyRecreate is to delete and recreate Nodes: a podCIDR cannot be changed in place.
 func (c *cluster) remedyRecreate(d *report.Finding, nodes []inputs.Node) {
 	what := "Node " + nodes[0].Name + " and create it again"
 	if len(nodes) > 1 {
@@ -208,8 +208,8 @@ func (c *cluster) remedyRecreate(d *report.Finding, nodes []inputs.Node) {
 	d.Remedies = append(d.Remedies, r)
 }
 
-// recreate has the allocator assign other podCIDRs. kube-controller-manager is stopped while the Nodes are deleted: it
-// would free their podCIDRs although others have them. After its start it is known what it assigns.
+// recreate makes the allocator assign other podCIDRs. kube-controller-manager is stopped while the Nodes are deleted:
+// it would release their podCIDRs although others have them. After its start it is known what it assigns.
 func (c *cluster) recreate(what string, nodes []inputs.Node) (r report.Remedy, err error) {
 	after := slices.Clone(c.nodes)
 	for i := range after {
@@ -252,7 +252,7 @@ func (c *cluster) recreateManually(what string, nodes []inputs.Node) (report.Rem
 	chosen := make([][]netip.Prefix, len(nodes))
 	for _, g := range grids {
 		for _, p := range taken {
-			_ = g.Take(p) // which fails only for those beside it
+			_ = g.Take(p) // it fails only for prefixes outside of the range
 		}
 		free := g.Next(len(nodes))
 		if len(free) < len(nodes) {

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/netaddr"
 )
 
-// capacity says how many nodes ranges hold.
+// capacity is how many nodes ranges hold, in words.
 func capacity(ranges []Range) string {
 	most := ^uint64(0)
 	for _, r := range ranges {
@@ -18,7 +18,7 @@ func capacity(ranges []Range) string {
 	return report.Count(int(most), "1 node", "%d nodes")
 }
 
-// roomFor says how many pods a node of ranges holds.
+// roomFor is how many pods a node of ranges has addresses for, in words.
 func roomFor(ranges []Range) string {
 	for _, r := range ranges {
 		if pods := podsOnNode(r); pods > 0 {
@@ -28,7 +28,8 @@ func roomFor(ranges []Range) string {
 	return "more pods on a node than the limit"
 }
 
-// podsOnNode are all addresses of a podCIDR less network, gateway and, in IPv4, broadcast; 0 for more than a node runs.
+// podsOnNode are all addresses of a podCIDR except network, gateway and, in IPv4, broadcast; 0 for more than a node
+// runs.
 func podsOnNode(r Range) int {
 	if host := r.Cluster.Addr().BitLen() - r.Mask; host < 16 {
 		return max(0, 1<<host-3)
@@ -49,7 +50,7 @@ func kcmFlags(ranges []Range) []string {
 	return append([]string{"--allocate-node-cidrs=true", "--cluster-cidr=" + clusterCIDRs(ranges)}, maskFlags(ranges)...)
 }
 
-// maskFlags are the flags of kube-controller-manager for the masks. With two families it refuses --node-cidr-mask-size,
+// maskFlags are the flags of kube-controller-manager for the masks. With two families it rejects --node-cidr-mask-size,
 // with one the others.
 func maskFlags(ranges []Range) []string {
 	if len(ranges) == 1 {
@@ -72,7 +73,7 @@ func configLines(ranges []Range) []string {
 	return out
 }
 
-// maskKeys are those of the masks.
+// maskKeys are the keys of the masks.
 func maskKeys(ranges []Range) []string {
 	var out []string
 	for _, family := range byFamily(ranges) {

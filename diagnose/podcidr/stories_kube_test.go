@@ -13,9 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
-// 300 nodes, and a cluster CIDR and node mask that were changed twice, on the real
-// kube-controller-manager: the story of docs/troubleshooting.md. The third
-// settings look as if they held 4096 nodes, and hold not one more.
+// 300 nodes, and a cluster CIDR and node mask that were changed twice, on the real kube-controller-manager: the case of
+// docs/troubleshooting.md. The third settings seem to hold 4096 nodes, and hold not one more.
 func TestKubeTwoChangesOfTheMask(t *testing.T) {
 	nodes := map[string]inputs.Node{}
 	for i := range 300 {
@@ -61,8 +60,8 @@ func TestKubeTwoChangesOfTheMask(t *testing.T) {
 	}
 }
 
-// With a Node the real allocator frees its block, also when other nodes have it or parts of it, and assigns it to the
-// next: why it is stopped while Nodes are deleted.
+// When a Node is deleted the real allocator releases its block, also if other nodes have it or parts of it, and assigns
+// it to the next: this is why it is stopped while Nodes are deleted.
 func TestKubeDeletedNodeFreesWhatOthersHave(t *testing.T) {
 	for _, s := range []struct {
 		name     string

@@ -16,7 +16,7 @@ type PodAddress struct {
 	IPs       []netip.Addr
 }
 
-// Strays finds pods that keep an address of a podCIDR that their node had before.
+// Strays finds pods outside podCIDR: their address is of a podCIDR that their node had before.
 func Strays(nodes map[string]inputs.Node, pods []PodAddress) []report.Finding {
 	stray := map[string][]string{}
 	for _, p := range pods {

@@ -95,7 +95,7 @@ func (c *cluster) reservations() []reserved {
 	return out
 }
 
-// clash names the first reservation that p overlaps; empty: none that is known.
+// clash names the first reservation that p overlaps; empty: no known one.
 func (c *cluster) clash(p netip.Prefix) string {
 	for _, r := range c.reserved {
 		if p.Overlaps(r.Prefix) {
@@ -105,7 +105,7 @@ func (c *cluster) clash(p netip.Prefix) string {
 	return ""
 }
 
-// widen shortens each cluster CIDR as far as needed to serve all nodes. The error says what is in the way.
+// widen shortens each cluster CIDR as far as needed to serve all nodes. The error says what prevents that.
 func (c *cluster) widen(ranges []Range, nodes []inputs.Node) ([]Range, error) {
 	out := slices.Clone(ranges)
 	for i := range out {
@@ -123,7 +123,7 @@ func (c *cluster) widen(ranges []Range, nodes []inputs.Node) ([]Range, error) {
 	return out, c.serves(out, nodes)
 }
 
-// wider is r with a cluster CIDR twice as wide. why says what r lacks.
+// wider is r with a cluster CIDR twice as wide. why is what r lacks.
 func (c *cluster) wider(r Range, why error) (Range, error) {
 	w := Range{Cluster: netip.PrefixFrom(r.Cluster.Addr(), r.Cluster.Bits()-1).Masked(), Mask: r.Mask}
 	switch what := c.clash(w.Cluster); {
@@ -151,7 +151,7 @@ func private(p netip.Prefix) bool {
 }
 
 // longerMasks lengthens the node mask of each family as far as needed to serve all nodes. full are the ranges of a
-// family in which no mask does.
+// family for which no mask suffices.
 func (c *cluster) longerMasks(nodes []inputs.Node) (out, full []Range) {
 	for _, family := range byFamily(c.Ranges) {
 		longer := slices.Clone(family)
@@ -190,7 +190,7 @@ func byFamily(ranges []Range) [][]Range {
 	return out
 }
 
-// ofFamily are the nodes with their podCIDRs of the family of r alone. Those that have others only are left out.
+// ofFamily are the nodes with only their podCIDRs of the family of r. Those without any are omitted.
 func ofFamily(nodes []inputs.Node, r Range) []inputs.Node {
 	var out []inputs.Node
 	for _, n := range nodes {
@@ -205,8 +205,8 @@ func ofFamily(nodes []inputs.Node, r Range) []inputs.Node {
 
 func sameFamily(a, b netip.Prefix) bool { return a.Addr().Is4() == b.Addr().Is4() }
 
-// candidates are ranges to start kube-controller-manager's allocator with, best first: those it has, else one around
-// the podCIDRs that exist, else some of the private ones (RFC 1918, RFC 4193), in the families of the Services.
+// candidates are ranges to start kube-controller-manager's allocator with, best first: the configured ones, else one
+// around the existing podCIDRs, else some private ones (RFC 1918, RFC 4193), in the families of the Services.
 func (c *cluster) candidates() [][]Range {
 	if len(c.Ranges) > 0 {
 		out := [][]Range{c.Ranges}
@@ -215,7 +215,7 @@ func (c *cluster) candidates() [][]Range {
 		}
 		return out
 	}
-	if g := guess(c.having); g != nil { // with room for as many again
+	if g := guess(c.having); g != nil { // with room to double
 		if wider, err := c.widen(g, append(make([]inputs.Node, len(c.nodes)), c.nodes...)); err == nil {
 			return [][]Range{wider}
 		}
@@ -259,8 +259,8 @@ func (c *cluster) addRanges(nodes []inputs.Node) ([]Range, error) {
 	return added, c.serves(slices.Concat(c.Ranges, added), nodes)
 }
 
-// additions are CIDRs that may be added to the family of first, the nearest and smallest before others: the other half
-// of what is twice as wide as first, four times, and so on, then the beginnings of private space.
+// additions are CIDRs that may be added to the family of first, the nearest and smallest first: the other half of what
+// is twice as wide as first, four times, and so on, then the beginnings of private address space.
 func (c *cluster) additions(first Range) []Range {
 	var out []Range
 	add := func(p netip.Prefix) {
@@ -282,7 +282,7 @@ func (c *cluster) additions(first Range) []Range {
 	return out
 }
 
-// otherHalf is the prefix that makes one twice as wide together with p.
+// otherHalf is the prefix that with p forms one twice as wide.
 func otherHalf(p netip.Prefix) netip.Prefix {
 	b, last := p.Addr().AsSlice(), p.Bits()-1
 	b[last/8] ^= 1 << (7 - last%8)

@@ -23,21 +23,21 @@ func (s Severity) String() string { return [...]string{"healthy", "warning", "fa
 // MarshalJSON writes the name.
 func (s Severity) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
-// Colour is that of a terminal.
+// Colour is that of the severity on a terminal.
 func (s Severity) Colour() Colour { return [...]Colour{Good, Middle, Bad}[s] }
 
 // Finding is one thing that is wrong.
 type Finding struct {
-	// Check is what was examined, by the name that the command has.
+	// Check is what was examined, by its name on the command line.
 	Check string `json:"check"`
-	// Kind is one word for programs.
+	// Kind is a single word for programs.
 	Kind     string   `json:"kind"`
 	Severity Severity `json:"severity"`
 	// About are the names of nodes, pools, addresses.
 	About []string `json:"about,omitempty"`
 	// Cause is one sentence or more.
 	Cause string `json:"cause"`
-	// Evidence says what was seen, and where.
+	// Evidence is what was observed, and where.
 	Evidence []string `json:"evidence,omitempty"`
 	// Seen are Events, with counts and times: evidence that changes while the cause does not.
 	Seen []string `json:"seen,omitempty"`
@@ -53,7 +53,8 @@ type Remedy struct {
 	Beware   []string `json:"beware,omitempty"`
 }
 
-// Message is the finding in one line, for a log, an Event or a CNI error. It stays the same as long as the cause does.
+// Message is the finding in one line, for a log, an Event or a CNI error. It does not change as long as the cause does
+// not.
 func (f Finding) Message() string {
 	parts := []string{sentence(f.Cause)}
 	for i, r := range f.Remedies {
@@ -74,7 +75,7 @@ func (f Finding) Message() string {
 
 func sentence(s string) string { return strings.TrimSuffix(s, ".") + "." }
 
-// Write writes the finding for people; before stands before its kind.
+// Write writes the finding as text; before precedes its kind.
 func (f Finding) Write(p *Printer, number int, before string) {
 	what := "Problem"
 	if f.Severity == Warning {
@@ -92,7 +93,7 @@ func (f Finding) Write(p *Printer, number int, before string) {
 		}
 		p.Text(label, r.Text)
 		for _, c := range r.Commands {
-			p.Line("      %s", c) // not broken: it is to be copied
+			p.Line("      %s", c) // not wrapped, so that it can be copied
 		}
 		for _, b := range r.Beware {
 			p.Text("    beware: ", b)

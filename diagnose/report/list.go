@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Some keeps a list in a message short: its first five, and how many more there are.
+// Some shortens a list for a message: its first five, and how many more there are.
 func Some(list []string) string {
 	const most = 5
 	switch {
@@ -17,7 +17,7 @@ func Some(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// Count says how many in words: one has its own.
+// Count is a count with its noun, in singular or plural.
 func Count(n int, one, many string) string {
 	if n == 1 {
 		return one

@@ -1,5 +1,5 @@
-// Package report writes tables and paragraphs for people, in colour where that is
-// wanted. It keeps the first error of its writer, so that callers ask once.
+// Package report writes tables and paragraphs for terminals, in colour if enabled. It keeps the first error of its
+// writer, so that callers check once.
 package report
 
 import (
@@ -10,13 +10,13 @@ import (
 	"unicode/utf8"
 )
 
-// width is where sentences are broken into lines, in columns.
+// width is where text is wrapped, in columns.
 const width = 110
 
 // Colour is a colour of a terminal (ECMA-48, SGR).
 type Colour string
 
-// The colours that say how good or bad something is.
+// The colours of severities.
 const (
 	Good   Colour = "32" // green
 	Middle Colour = "33" // yellow
@@ -37,7 +37,7 @@ func New(w io.Writer, colour bool) *Printer { return &Printer{w: w, colour: colo
 // Err is the first error of the writer.
 func (p *Printer) Err() error { return p.err }
 
-// Paint is text in a colour, or as it is where colours are not wanted.
+// Paint is text in a colour, or unchanged if colours are disabled.
 func (p *Printer) Paint(c Colour, text string) string {
 	if !p.colour || c == Plain || text == "" {
 		return text
@@ -45,14 +45,14 @@ func (p *Printer) Paint(c Colour, text string) string {
 	return "\x1b[" + string(c) + "m" + text + "\x1b[0m"
 }
 
-// Line writes one line as it is.
+// Line writes one line, unwrapped.
 func (p *Printer) Line(format string, args ...any) {
 	if p.err == nil {
 		_, p.err = fmt.Fprintf(p.w, format+"\n", args...)
 	}
 }
 
-// Text writes a paragraph behind a label, broken into lines.
+// Text writes a labelled paragraph, wrapped.
 func (p *Printer) Text(label, text string) {
 	indent := strings.Repeat(" ", visible(label))
 	line, empty := label, true
@@ -95,5 +95,5 @@ func shown(cell string) string {
 
 var escape = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
-// visible is how many columns text takes.
+// visible is how many columns text occupies.
 func visible(text string) int { return utf8.RuneCountInString(escape.ReplaceAllString(text, "")) }
