@@ -9,8 +9,8 @@
 //     it removes all leases first and writes the file last, so that after a crash in between the removal is repeated.
 //   - Both families or none.
 //   - A file is created empty and filled by a second system call. A process killed in between leaves an empty file: an
-//     address that would never be allocated or released again. Writers hold the lock of the directory, so whoever holds
-//     the lock and sees an empty file knows that its writer is dead and that no pod has the address, and removes it.
+//     address that would never be allocated or released again. Writers hold the lock of the directory, so the holder of
+//     the lock that sees an empty file knows that its writer is dead and that no pod has the address, and removes it.
 //   - A file that is not a valid lease may be the lease of a running pod. Its address is not allocated; the file is
 //     listed with the owner Unreadable until that is released, or the address is reserved.
 //   - Goroutines of one process exclude each other. The library's file lock does not do that: they share one open file.

@@ -6,6 +6,5 @@
 // time, or one that was suspended and resumes, never assign a block twice, and the next one completes what a crashed
 // one has begun.
 //
-// Fairlead owns the claims, and those podCIDRs of Nodes that are claimed. Other podCIDRs of Nodes are in use, whoever
-// assigned them.
+// Fairlead owns the claims, and those podCIDRs of Nodes that are claimed. Other podCIDRs of Nodes count as in use.
 package nodecidr
