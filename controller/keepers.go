@@ -89,9 +89,8 @@ func (s *statefulSets) ask(ctx context.Context, r api.AllocationReservation) (go
 	return false, asks, err
 }
 
-// adopt makes addresses that pods of the set have already the ones that are kept: of
-// pods that are older than the set (deleted with --cascade=orphan and made again), or than
-// the annotation's meaning here. Whose pod it is the API server says.
+// adopt reserves for the set the addresses that its pods already have: pods that are older than the set (deleted with
+// --cascade=orphan and recreated), or than its annotation. The API server has the owner of each pod.
 func (s *statefulSets) adopt(ctx context.Context, n ordinals.Needs, missing []ordinals.Slot, have []api.IPAllocation) (
 	[]ordinals.Slot, []api.IPAllocation, error) {
 	var rest []ordinals.Slot

@@ -143,8 +143,7 @@ func keptIn(all []*api.IPAllocation) map[string][]api.IPAllocation {
 	return out
 }
 
-// serve gives a set what it needs and takes what it does not. It returns how many
-// addresses are missing.
+// serve reserves what a set needs and ends its surplus reservations. It returns how many addresses are missing.
 func (s *statefulSets) serve(ctx context.Context, n ordinals.Needs, have []api.IPAllocation) (missing int) {
 	for _, a := range n.Surplus(have) {
 		s.unreserve(ctx, a, "the StatefulSet does not need it")
@@ -180,7 +179,7 @@ func (s *statefulSets) serve(ctx context.Context, n ordinals.Needs, have []api.I
 // reserveTries is how often other addresses are chosen when agents were faster. Then the rest waits for a later pass.
 const reserveTries = 10
 
-// reserve makes what is missing, by what the API server has now, and returns what it could not.
+// reserve creates missing reservations, by the API server's current state, and returns those it could not.
 func (s *statefulSets) reserve(ctx context.Context, n ordinals.Needs, pools []pool.Pool) (
 	rest []ordinals.Slot, err error) {
 	have, err := s.store.List(ctx, allocation.Filter{UID: string(n.Set.UID)})
@@ -191,7 +190,7 @@ func (s *statefulSets) reserve(ctx context.Context, n ordinals.Needs, pools []po
 	if rest, have, err = s.adopt(ctx, n, rest, have); err != nil || len(rest) == 0 {
 		return rest, err
 	}
-	var made, others []ordinals.Choice // others: what somebody else has by now
+	var made, others []ordinals.Choice // others: in use by another owner by now
 	for range reserveTries {
 		used := usedIn(listOf[api.IPAllocation](s.world.allocations), slices.Concat(have, n.Allocations(others)))
 		chosen := n.Place(rest, have, pools, used)
@@ -208,7 +207,7 @@ func (s *statefulSets) reserve(ctx context.Context, n ordinals.Needs, pools []po
 	return rest, err
 }
 
-// take makes reservations. taken are addresses that somebody else was given meanwhile.
+// take creates reservations. taken are addresses that were allocated to others meanwhile.
 func (s *statefulSets) take(ctx context.Context, n ordinals.Needs, chosen []ordinals.Choice) (
 	made, taken []ordinals.Choice, err error) {
 	for _, c := range chosen {
@@ -270,7 +269,7 @@ func refOf(set *appsv1.StatefulSet) *corev1.ObjectReference {
 		UID: set.UID}
 }
 
-// textOf lists what was made: "10.2.0.4 for ordinal 0, …".
+// textOf lists what was reserved: "10.2.0.4 for ordinal 0, …".
 func textOf(made []ordinals.Choice) string {
 	const most = 8
 	var out []string
@@ -284,7 +283,7 @@ func textOf(made []ordinals.Choice) string {
 	return strings.Join(out, ", ")
 }
 
-// usedIn are all addresses of pods' that anybody holds, sorted.
+// usedIn are all pod addresses in use, sorted.
 func usedIn(all []*api.IPAllocation, more []api.IPAllocation) []netip.Addr {
 	out := count(all).addresses[""]
 	for _, a := range more {

@@ -1,5 +1,5 @@
-// Package ordinals says which addresses of IPPools the pods of a StatefulSet need, by their ordinals, and chooses them.
-// It is pure: what it chooses has yet to be taken, which another controller may do first.
+// Package ordinals determines which addresses of IPPools the pods of a StatefulSet need, by their ordinals, and chooses
+// them. It is pure: what it chooses has yet to be reserved, and another owner may be faster.
 package ordinals
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/selection"
 )
 
-// View is what the needs of StatefulSets are read from.
+// View is the input for the needs of StatefulSets.
 type View struct {
 	pools      map[string]api.IPPool
 	namespaces map[string]map[string]string // annotations
@@ -37,19 +37,18 @@ func NewView(pools []*api.IPPool, namespaces []*corev1.Namespace) View {
 	return v
 }
 
-// Needs is what a StatefulSet needs: an address of each family for each of n pods, from
-// ordinal first on. It is pure.
+// Needs is what a StatefulSet needs: an address of each family for each of n pods, from ordinal first on. It is pure.
 type Needs struct {
 	View
 	Set      *appsv1.StatefulSet
 	first, n int
 	families []int
 	Asked    selection.PoolRequest
-	// Err says why the set can't have what it asks for.
+	// Err is why the set cannot have what it asks for.
 	Err error
 }
 
-// Needs returns nothing to need for a set that asks for no IPPool.
+// Needs returns empty needs for a set that asks for no IPPool.
 func (v View) Needs(set *appsv1.StatefulSet) Needs {
 	n := Needs{View: v, Set: set, n: 1}
 	if set.Spec.Replicas != nil {
@@ -71,7 +70,7 @@ func (v View) Needs(set *appsv1.StatefulSet) Needs {
 	}
 	for _, name := range n.Asked.Pools {
 		p, err := pool.Read(v.pools[name])
-		if err != nil { // choose says more
+		if err != nil { // Choose has the better message
 			_, n.Err = n.Asked.Choose(selection.Known{IPPools: v.pools})
 			return n
 		}
@@ -83,12 +82,12 @@ func (v View) Needs(set *appsv1.StatefulSet) Needs {
 	return n
 }
 
-// wants tells whether the set needs the Slot.
+// wants reports whether the set needs the Slot.
 func (n Needs) wants(s Slot) bool {
 	return s.Ordinal >= n.first && s.Ordinal < n.first+n.n && slices.Contains(n.families, s.Family)
 }
 
-// Missing are slots that nothing of have is for, sorted.
+// Missing are the slots without an allocation in have, sorted.
 func (n Needs) Missing(have []api.IPAllocation) []Slot {
 	filled := addressesOf(have)
 	var out []Slot
@@ -102,9 +101,9 @@ func (n Needs) Missing(have []api.IPAllocation) []Slot {
 	return out
 }
 
-// Surplus is what is kept and not needed: of ordinals that the set has no longer, of
-// a family that it does not ask for, of a pool that is deleted, another address than
-// the one that is asked for, and what is there twice. What a pod has is never surplus.
+// Surplus are reservations that are not needed: of ordinals that the set no longer has, of a family that it does not
+// ask for, of a deleted pool, of another address than the requested one, and duplicates. What a pod has is never
+// surplus.
 func (n Needs) Surplus(have []api.IPAllocation) (out []api.IPAllocation) {
 	have = slices.Clone(have)
 	allocation.Standing(have)
@@ -117,7 +116,7 @@ func (n Needs) Surplus(have []api.IPAllocation) (out []api.IPAllocation) {
 		}
 		want, asks := named[s]
 		wanted := n.wants(s) && (!asks || want == addr)
-		if n.Err != nil { // what it asks for is not known: maybe soon what it was
+		if n.Err != nil { // what it asks for is unknown: maybe soon what it was
 			wanted = s.Ordinal >= n.first && s.Ordinal < n.first+n.n
 		}
 		p, there := n.pools[a.Spec.Pool]
@@ -129,7 +128,7 @@ func (n Needs) Surplus(have []api.IPAllocation) (out []api.IPAllocation) {
 	return out
 }
 
-// named are the addresses that the set asks for.
+// named are the addresses that the set requests.
 func (n Needs) named(slots []Slot) map[Slot]netip.Addr {
 	out := map[Slot]netip.Addr{}
 	if len(n.Asked.PodIPs) == 0 {
@@ -154,20 +153,20 @@ func (n Needs) Choose(others pool.Others) ([]pool.Pool, error) {
 	return n.Asked.Choose(selection.Known{IPPools: n.pools, Others: others})
 }
 
-// Reservation is that of an ordinal's address.
+// Reservation is the reservation of an ordinal's address.
 func (n Needs) Reservation(ordinal int) *api.AllocationReservation {
 	return &api.AllocationReservation{Kind: api.KindStatefulSet, Namespace: n.Set.Namespace, Name: n.Set.Name,
 		UID: string(n.Set.UID), Ordinal: ordinal}
 }
 
-// Allocation is the reservation of what was chosen.
+// Allocation is the allocation that reserves a choice.
 func (n Needs) Allocation(c Choice) api.IPAllocation {
 	return api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: allocation.Name("", c.Addr)},
 		Spec: api.IPAllocationSpec{Address: c.Addr.String(), Pool: c.Pool, Phase: api.PhaseReserved,
 			Reservation: n.Reservation(c.Ordinal)}}
 }
 
-// Allocations are those of all that was chosen.
+// Allocations are the allocations that reserve all choices.
 func (n Needs) Allocations(made []Choice) (out []api.IPAllocation) {
 	for _, c := range made {
 		out = append(out, n.Allocation(c))
@@ -178,7 +177,7 @@ func (n Needs) Allocations(made []Choice) (out []api.IPAllocation) {
 // PodOf is the name of the pod of an ordinal.
 func (n Needs) PodOf(ordinal int) string { return n.Set.Name + "-" + strconv.Itoa(ordinal) }
 
-// Lacks says which pods have no address reserved.
+// Lacks is a message of which pods have no address reserved.
 func (n Needs) Lacks(rest []Slot) string {
 	const most = 5
 	var pods []string
@@ -204,7 +203,7 @@ func (n Needs) Lacks(rest []Slot) string {
 	return fmt.Sprintf("reserving an address for %s failed: %s. It will be retried", strings.Join(pods, ", "), why)
 }
 
-// SlotOf is what an allocation with a reservation fills; false for an address of an isolated network.
+// SlotOf is the slot that a reservation fills; false for an address of an isolated network.
 func SlotOf(a api.IPAllocation) (Slot, netip.Addr, bool) {
 	scope, addr, err := allocation.ParseName(a.Name)
 	if err != nil || scope != "" {
@@ -217,7 +216,7 @@ func SlotOf(a api.IPAllocation) (Slot, netip.Addr, bool) {
 	return Slot{a.Spec.Reservation.Ordinal, family}, addr, true
 }
 
-// addressesOf are the slots that are filled.
+// addressesOf are the filled slots.
 func addressesOf(have []api.IPAllocation) map[Slot]netip.Addr {
 	have = slices.Clone(have)
 	allocation.Standing(have)
@@ -230,7 +229,7 @@ func addressesOf(have []api.IPAllocation) map[Slot]netip.Addr {
 	return out
 }
 
-// Place chooses addresses for slots: see place. have is what the set has, used are all addresses that are held, sorted.
+// Place chooses addresses for slots: see place. have are the set's reservations, used are all addresses in use, sorted.
 func (n Needs) Place(slots []Slot, have []api.IPAllocation, pools []pool.Pool, used []netip.Addr) []Choice {
 	p := placing{pools: pools, named: n.named(slots), have: addressesOf(have), used: used}
 	chosen, _ := p.place(slots)

@@ -8,10 +8,10 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-// Slot is one address of one pod of a StatefulSet. family is 4 or 6.
+// Slot is one address of one pod of a StatefulSet. Family is 4 or 6.
 type Slot struct{ Ordinal, Family int }
 
-// Choice is an address for a Slot, of the named pool.
+// Choice is an address of the named pool for a Slot.
 type Choice struct {
 	Slot
 	Addr netip.Addr
@@ -22,20 +22,19 @@ type Choice struct {
 type placing struct {
 	// pools are in the order in which they are used.
 	pools []pool.Pool
-	// named are addresses that are asked for.
+	// named are requested addresses.
 	named map[Slot]netip.Addr
-	// have are the addresses of slots that are filled.
+	// have are the addresses of filled slots.
 	have map[Slot]netip.Addr
-	// used are all addresses that anybody holds, sorted.
+	// used are all addresses in use, sorted.
 	used []netip.Addr
 }
 
-// place chooses addresses for slots, which are sorted by ordinal: those that are asked
-// for, else those that continue the block of before, else a block, else any. rest is what
-// there is nothing for. p is used up.
+// place chooses addresses for slots, which are sorted by ordinal: the requested ones, else those that continue the
+// previous block, else a block, else any. rest are the slots without an address. p is consumed.
 func (p *placing) place(slots []Slot) (chosen []Choice, rest []Slot) {
 	for _, family := range []int{4, 6} {
-		byVLAN := map[int][]Slot{} // anyVLAN where the pod has no address yet
+		byVLAN := map[int][]Slot{} // anyVLAN if the pod has no address yet
 		for _, s := range slots {
 			if s.Family == family {
 				byVLAN[p.vlanOf(s.Ordinal)] = append(byVLAN[p.vlanOf(s.Ordinal)], s)
@@ -94,7 +93,7 @@ type placed struct {
 	from []pool.Pool
 }
 
-// named chooses the addresses that are asked for, and others for the slots that ask for none.
+// named chooses the requested addresses, and others for the slots that request none.
 func (p placed) named(slots []Slot, chosen []Choice, rest []Slot) ([]Choice, []Slot) {
 	var free []Slot
 	for _, s := range slots {
@@ -131,8 +130,7 @@ func (p placed) named(slots []Slot, chosen []Choice, rest []Slot) ([]Choice, []S
 	return chosen, rest
 }
 
-// continued is the address of the first of slots if all can be where they would be had
-// all pods got one block.
+// continued is the address of the first of slots if all fit where they would be had all pods got one block.
 func (p placed) continued(slots []Slot) (netip.Addr, bool) {
 	for _, s := range slices.SortedFunc(maps.Keys(p.have), func(a, b Slot) int { return a.Ordinal - b.Ordinal }) {
 		if s.Family != slots[0].Family {
@@ -144,7 +142,7 @@ func (p placed) continued(slots []Slot) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// block is the address of the first of slots if all can be in one block.
+// block is the address of the first of slots if all fit in one block.
 func (p placed) block(slots []Slot) (netip.Addr, bool) {
 	n := slots[len(slots)-1].Ordinal - slots[0].Ordinal + 1
 	for _, q := range p.from {

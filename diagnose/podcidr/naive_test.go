@@ -296,7 +296,7 @@ func TestRemediesWork(t *testing.T) {
 			}
 		}
 	}
-	t.Log("remedies given", told, "none given", silent)
+	t.Log("remedies proposed", proposed, "none proposed", silent)
 	for _, k := range []string{Exhausted, AllocatorOff, Duplicate, Overlap, OutOfRange} {
 		if proposed[k] < 50 {
 			t.Errorf("only %d remedies for %s: this test tries too little", proposed[k], k)

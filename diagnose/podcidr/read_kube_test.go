@@ -182,8 +182,8 @@ func TestKubeReadForbidden(t *testing.T) {
 		f = client.read(t.Context()) // the API server applies RBAC changes within a second
 	}
 	for _, what := range []string{"the Pods of kube-controller-manager", "kubeadm-config", "Lease", "ServiceCIDRs", "Events", "PodCIDRRanges"} {
-		if told := strings.Join(f.Unread, "\n"); !strings.Contains(told, what) || !strings.Contains(told, "forbidden") {
-			t.Errorf("%s: not reported in\n%s", what, told)
+		if unread := strings.Join(f.Unread, "\n"); !strings.Contains(unread, what) || !strings.Contains(unread, "forbidden") {
+			t.Errorf("%s: not reported in\n%s", what, unread)
 		}
 	}
 	d := Diagnose("b", nodeMap(node(1, "a", "10.244.0.0/24"), node(2, "b")), f, time.Now())
