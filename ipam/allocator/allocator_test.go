@@ -144,8 +144,8 @@ func TestAllocateAgain(t *testing.T) {
 	}
 }
 
-// A restarted container, maybe in another boot, keeps its address, and its owner's details are updated. Another network,
-// or another kind of owner of the same name, has its own.
+// A restarted container, maybe in another boot, keeps its address, and its owner's details are updated. Another
+// network, or another kind of owner of the same name, has its own.
 func TestAllocateAgainElsewhere(t *testing.T) {
 	s := directory(t)
 	v4 := makePool(t, "v4", "10.2.0.7", "10.2.0.9", 0)
