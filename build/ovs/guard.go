@@ -8,7 +8,7 @@ import _ "embed"
 //go:embed fairlead-ovs-guard
 var Guard string
 
-// UplinkBoot restores the NIC at the start of a node, detached from Open vSwitch; a program for sh(1).
+// UplinkBoot keeps Open vSwitch from attaching the NIC at boot; a program for sh(1).
 //
 //go:embed fairlead-uplink-boot
 var UplinkBoot string
