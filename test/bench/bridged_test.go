@@ -81,7 +81,8 @@ func (x *bed) pair(b *testing.B, pod int) (ours, theirs float64) {
 	return ours, theirs
 }
 
-// compareBridged measures ADDs of Pods, and fails if the number of probes during an ADD is another one than expected.
+// compareBridged measures ADDs of Pods, each of which probes asks addresses; others are skipped. wait is the time of
+// these probes in ms, for a second row without it.
 func (x *bed) compareBridged(b *testing.B, which string, rounds int, pod func(round int) int, asks, wait float64) {
 	b.Helper()
 	var ours, theirs, rest []float64

@@ -109,8 +109,8 @@ func (c cluster) staysDead(t *testing.T) {
 	c.attached(t, true)
 }
 
-// On the userspace datapath the NIC is restored to the host before ovs-vswitchd is replaced; the agent does not attach
-// it again until there is a new ovs-vswitchd.
+// On the userspace datapath "uplink yield" restores the NIC to the host before ovs-vswitchd is stopped; the agent
+// attaches it again only to a new ovs-vswitchd.
 func (c cluster) yields(t *testing.T) {
 	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "yield")
 	if c.Datapath() != vswitch.Netdev {

@@ -63,7 +63,7 @@ func New(t testing.TB) *NS {
 }
 
 // Do runs f on a thread inside the namespace and returns its error. The thread ends with f. f runs on another goroutine
-// than the test, so it must not call t.Fatal, and goroutines that it starts are not inside.
+// than the test, so it must not call t.Fatal, and goroutines that it starts run outside of the namespace.
 func (n *NS) Do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -134,7 +134,7 @@ func (c functions) nodePort(t *testing.T) {
 	}
 }
 
-// headless checks that a headless Service resolves to the pods' addresses.
+// headless checks that the endpoints of a headless Service are the pods' addresses.
 func (c functions) headless(t *testing.T) {
 	cluster.Eventually(t, func() error {
 		slices_, err := c.API.DiscoveryV1().EndpointSlices("default").List(t.Context(),
@@ -328,7 +328,7 @@ func (c functions) clientOn(t *testing.T, node string) string {
 	return pods[i].Name
 }
 
-// streams checks exec, logs and port-forward, which kubelet serves.
+// streams checks kubectl exec, logs and port-forward, which kubelet serves.
 func (c functions) streams(t *testing.T) {
 	web := c.Running(t, "web", 3)[0]
 	if out := c.Run(t, "exec", web.Name, "--", "/e2e-tool", "show", "/etc/hostname"); strings.TrimSpace(out) != web.Name {

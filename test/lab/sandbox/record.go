@@ -43,7 +43,7 @@ type Record struct {
 	State     State  `json:"state"`
 	// Since is when State was entered.
 	Since time.Time `json:"since"`
-	// Attempt counts the sandboxes made for the pod, the first is 1.
+	// Attempt counts the sandboxes created for the pod; the first is 1.
 	Attempt int `json:"attempt"`
 	// ContainerID is the CNI container ID of the present sandbox, empty if there is none.
 	ContainerID string `json:"containerID,omitempty"`
@@ -55,7 +55,7 @@ type Record struct {
 	IPs []string `json:"ips,omitempty"`
 	// LastError is the error of the last failed call; empty after a successful one.
 	LastError string `json:"lastError,omitempty"`
-	// ByHand marks a sandbox without a Pod, made by "lab cni NODE ADD". No runner touches it.
+	// ByHand marks a sandbox without a Pod, created by "lab cni NODE ADD". The runner ignores it.
 	ByHand bool `json:"byHand,omitempty"`
 }
 

@@ -1,4 +1,4 @@
-// Package underlay makes the network between the hosts of a lab: nodes, control plane, and the host outside.
+// Package underlay creates the network between the hosts of a lab: nodes, control plane, and the host outside.
 //
 //	    outside 203.0.113.1, 2001:db8::1
 //	       | eth0 192.168.77.1
