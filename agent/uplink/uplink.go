@@ -247,7 +247,7 @@ func (n *Uplink) yield(ctx context.Context) bool {
 	}
 	if err != nil {
 		n.log.Error(err, "no ovs-vswitchd runs, and the NIC could not be returned to the host")
-		return false
+		return errors.Is(err, datapath.ErrNotRecorded)
 	}
 	if did {
 		n.log.Error(errors.New(datapath.VswitchdDead), "the host has its NIC back until one does", "nic", u.Journal().NIC.Name)

@@ -110,15 +110,18 @@ func readJournal(path string) (*Journal, error) {
 	return &j, nil
 }
 
+// errJournal is in each error of a journal that could not be written.
+var errJournal = errors.New("writing the uplink's journal")
+
 // write puts the journal into its file so that a crash of the machine leaves the old one or the new one.
 func (j *Journal) write(path string) error {
 	j.Written = time.Now()
 	text, err := json.MarshalIndent(j, "", " ")
 	if err != nil {
-		return fmt.Errorf("writing the uplink's journal: %w", err)
+		return fmt.Errorf("%w: %w", errJournal, err)
 	}
 	if err := atomicfile.Write(path, text, 0o600); err != nil {
-		return fmt.Errorf("writing the uplink's journal: %w", err)
+		return fmt.Errorf("%w: %w", errJournal, err)
 	}
 	return nil
 }

@@ -82,6 +82,10 @@ type Uplink struct {
 // ErrRolledBack says that an attach failed and that the NIC is as it was before.
 var ErrRolledBack = errors.New("the NIC is restored")
 
+// ErrNotRecorded says that the NIC is restored, but that the journal still has it attached.
+var ErrNotRecorded = errors.New("the NIC is restored, but its journal could not be written, so the next agent attaches " +
+	"it again. Make its file system writable and free some space, then restore it once more")
+
 // Open reads the journal at path. One that can't be read is an error: what it says may be all that is known of
 // the node's addresses.
 func Open(path string, log logr.Logger) (*Uplink, error) {
@@ -189,7 +193,7 @@ func (u *Uplink) attach(ctx context.Context, p Plan) error {
 		return nil
 	}
 	if err := u.verify(ctx, p); err != nil {
-		return u.rollBack(ctx, err, true)
+		return u.rollBack(ctx, err, !errors.Is(err, errJournal))
 	}
 	return nil
 }
@@ -238,8 +242,13 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 		j.Pins, j.Hooks = p.pins(), p.Hooks
 		j.NIC.Addresses, j.NIC.Routes, j.NIC.Rules, j.NIC.Neighbours, j.NIC.Sysctls = nil, nil, nil, nil, nil
 	}
+	before := u.journal
 	u.journal = j
-	return u.write("begin")
+	if err := u.write("begin"); err != nil {
+		u.journal = before
+		return fmt.Errorf("%s is not attached, since what it has could not be recorded: %w", p.NIC, err)
+	}
+	return nil
 }
 
 // Restore puts the NIC back as the journal has it. reason is kept in the journal. It needs no ovs-vswitchd, and of
@@ -292,6 +301,9 @@ func (u *Uplink) rollBack(ctx context.Context, why error, unreached bool) error 
 	if err == nil || u.journal.Phase == Restoring {
 		err = u.run(ctx)
 	}
+	if errors.Is(err, ErrNotRecorded) {
+		return fmt.Errorf("%w; %w: %w", why, ErrRolledBack, err)
+	}
 	if err != nil {
 		return fmt.Errorf("%w; and restoring %s failed: %w", why, u.journal.NIC.Name, err)
 	}
@@ -342,8 +354,11 @@ func (u *Uplink) run(ctx context.Context) error {
 		if step.Name == "" || step.Name == stepVerify {
 			return u.ended(o, errors.Join(append(errs, dbErr)...))
 		}
-		if err := u.write(step.String()); err != nil && !step.Back {
+		if err := u.write(step.String()); err != nil && !step.Back && u.journal.Phase != Attached {
 			return err
+		} else if err != nil {
+			// The journal on disk has all that restore needs: a full disk must not keep the node from its network.
+			u.log.Error(err, "writing the journal failed, continuing without it", "step", step.String())
 		}
 		if err = u.carryOut(ctx, step); err == nil {
 			u.did = append(u.did, step.String())
@@ -395,7 +410,7 @@ func (u *Uplink) ended(o Observed, err error) error {
 	}
 	u.journal.Phase, u.journal.BootID = Detached, u.bootID
 	if err := u.write("detached"); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
 	}
 	u.log.Info("uplink detached", "nic", u.journal.NIC.Name, "reason", u.journal.Reason)
 	return nil
@@ -410,15 +425,20 @@ func (u *Uplink) write(step string) error {
 
 func (u *Uplink) mutes() bool { return u.journal.Bridge.Datapath == api.DatapathNetdev }
 
-// lock makes sure that one process at a time is at it, and reads the journal again: another may have been before.
+// lock makes sure that one process at a time works on the uplink, and reads the journal again, which another may have
+// written. The lock is on the journal's directory, since that takes no file: a full or read-only file system must not
+// keep the node from its network. Neither must a directory that cannot be opened, where the journal is known already.
 func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
-	path := filepath.Join(filepath.Dir(u.path), "uplink.lock")
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("locking the uplink: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	dir := filepath.Dir(u.path)
+	made := os.MkdirAll(dir, 0o755)
+	f, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("locking the uplink: %w", err)
+		err = errors.Join(made, err)
+		if u.journal == nil {
+			return nil, fmt.Errorf("locking the uplink: %w", err)
+		}
+		u.log.Error(err, "locking the uplink failed, continuing without a lock")
+		return func() {}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
