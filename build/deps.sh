@@ -16,6 +16,7 @@ ip                             iproute2
 ethtool                        ethtool
 ping                           iputils-ping
 ps                             procps
+systemd-analyze                systemd
 strace                         strace
 tcpdump                        tcpdump
 iperf3                         iperf3
