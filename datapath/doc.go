@@ -34,8 +34,9 @@
 //	                    fl_ + digest; tc filters "fairlead/" + hook, and the qdisc
 //	                    clsact where a directory qdisc-IFINDEX is beside the pins
 //	NIC's promisc flag  the journal says that the host had not set it              uplink
-//	iptables chains     FAIRLEAD-POSTROUTING (nat), FAIRLEAD-FORWARD (filter),     nat
-//	                    iptables and ip6tables, and the jumps to them
+//	iptables chains     FAIRLEAD-POSTROUTING (nat, mangle), FAIRLEAD-FORWARD       nat
+//	                    (filter, mangle), iptables and ip6tables, and the jumps
+//	                    to them
 //
 // Not ours, though we change them: ip_forward and IPv6 forwarding, which are
 // only ever switched on, and accept_ra, which becomes 2 where it was 1 when

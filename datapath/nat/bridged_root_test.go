@@ -169,6 +169,9 @@ func TestRootBridgedNoRouter(t *testing.T) {
 	node, outside, _, pod, _ := underlay(t)
 	d := desired()
 	d.Pools, d.NodeAddrs, d.Underlay = cidrs("192.0.2.48/28", "fd00:5::50/124"), addrs("192.0.2.2", "fd00:5::2"), "eth0"
+	for _, f := range families() {
+		node.Exec(f.program, "-I", "FORWARD", "-j", "ACCEPT") // another program's, whatever it is good for
+	}
 	outside.IP("route add " + bridged4 + "/32 via 192.0.2.2")
 	outside.IP("route add " + bridged6 + "/128 via fd00:5::2")
 	node.Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-d", "192.0.2.2/32", "-p", "tcp", "--dport", "30080",
@@ -196,6 +199,9 @@ func TestRootBridgedNoTunnel(t *testing.T) {
 	node, outside, _, _, pod := underlay(t)
 	d := desired()
 	d.Pools, d.NodeAddrs = cidrs("192.0.2.48/28", "fd00:5::50/124"), addrs("192.0.2.2", "fd00:5::2")
+	for _, f := range families() {
+		node.Exec(f.program, "-I", "FORWARD", "-j", "ACCEPT")
+	}
 	// It is told of the straight way, and does not want it.
 	pod.Exec("sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.wire.accept_redirects=0",
 		"net.ipv6.conf.wire.accept_redirects=0")

@@ -3,10 +3,16 @@
 // them for what goes through the host, Services above all. What looks like the
 // tunnel between nodes is not forwarded for them.
 //
-// What is ours: the chains FAIRLEAD-POSTROUTING of table nat and
-// FAIRLEAD-FORWARD of table filter, for IPv4 and IPv6, with all that is in
-// them, and every rule of POSTROUTING and FORWARD that jumps there. No other
-// rule is touched.
+// What lets pass is in tables nat and filter, behind the rules of others. What
+// drops is in table mangle, before theirs: no packet comes to tables nat and
+// filter before, so no rule there lets one past, and to DROP is final in any.
+// It is in the chains FORWARD and POSTROUTING, as only there a packet to a
+// Service has its backend's address.
+//
+// What is ours: the chains FAIRLEAD-POSTROUTING of tables nat and mangle and
+// FAIRLEAD-FORWARD of tables filter and mangle, for IPv4 and IPv6, with all
+// that is in them, and every rule of POSTROUTING and FORWARD that jumps there.
+// No other rule is touched.
 //
 // A chain is read and compared first, and written only when it differs: the
 // whole chain and its jump in one commit of iptables-restore, so that no

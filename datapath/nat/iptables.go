@@ -200,17 +200,19 @@ func (c chain) jumps(base []string) (wrong []string, missing string) {
 		case jumpsTo(line, c.name):
 			wrong, behind = append(wrong, line), others
 		default:
-			if others++; stop == 0 && c.beforeStop && stopsAll.MatchString(line) {
+			if others++; stop == 0 && c.place == beforeStop && stopsAll.MatchString(line) {
 				stop = others
 			}
 		}
 	}
-	inPlace := slices.Equal(wrong, []string{jump}) && (stop == 0 || behind < stop)
+	inPlace := slices.Equal(wrong, []string{jump}) && (stop == 0 || behind < stop) && (c.place != first || behind == 0)
 	switch {
 	case !want:
 		return wrong, ""
 	case inPlace:
 		return nil, ""
+	case c.place == first:
+		return wrong, fmt.Sprintf("-I %s 1 -j %s", c.base, c.name)
 	case stop > 0:
 		return wrong, fmt.Sprintf("-I %s %d -j %s", c.base, stop, c.name)
 	}

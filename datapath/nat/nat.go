@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Our chains.
+// Our chains, each of two tables: mangle has what drops.
 const (
-	Postrouting = "FAIRLEAD-POSTROUTING" // of table nat
-	Forward     = "FAIRLEAD-FORWARD"     // of table filter
+	Postrouting = "FAIRLEAD-POSTROUTING" // of tables nat and mangle
+	Forward     = "FAIRLEAD-FORWARD"     // of tables filter and mangle
 )
 
 // Desired is what the rules depend on.
@@ -93,13 +93,19 @@ func (d Desired) validate() error {
 	return nil
 }
 
+// place is where in the built-in chain our jump stands.
+type place int
+
+const (
+	last       place = iota // what administrators have put there themselves comes first
+	beforeStop              // last, but before a rule that lets nothing pass
+	first                   // before what others accept
+)
+
 // chain is one of our chains with the built-in chain that jumps to it.
 type chain struct {
 	table, base, name string
-	// beforeStop has the jump stand before a rule of base that lets nothing
-	// pass. Else, and without such a rule, it is appended: what administrators
-	// have put there themselves comes first.
-	beforeStop bool
+	place             place
 	// rules are written as "iptables -S" prints them, less "-A NAME". None
 	// means that neither chain nor jump shall be there.
 	rules []string
@@ -107,9 +113,12 @@ type chain struct {
 
 // chains are ours for the family f.
 func (d Desired) chains(f family) []chain {
+	fence := chain{table: "mangle", base: "FORWARD", name: Forward, place: first}
+	source := chain{table: "mangle", base: "POSTROUTING", name: Postrouting, place: first}
 	post := chain{table: "nat", base: "POSTROUTING", name: Postrouting}
-	fwd := chain{table: "filter", base: "FORWARD", name: Forward, beforeStop: true}
+	fwd := chain{table: "filter", base: "FORWARD", name: Forward, place: beforeStop}
 	if own, pools := f.of(d.PodCIDRs), f.of(d.Pools); len(own)+len(pools) > 0 {
+		fence.rules, source.rules = d.forwardDrops(own, pools), d.sourceDrops(f, own, pools)
 		// What the host sends to its own gateway address stays on lo and keeps its
 		// source.
 		post.rules = append([]string{"-o lo -j RETURN"}, d.serviceRules(own)...)
@@ -117,9 +126,10 @@ func (d Desired) chains(f family) []chain {
 		if d.Masquerade {
 			post.rules = append(post.rules, d.outsideRules(own, f.of(d.Unmasked))...)
 		}
-		fwd.rules = d.forwardRules(own, pools)
+		// Docker sets the policy of FORWARD to DROP, firewalls end it in REJECT.
+		fwd.rules = []string{"-i " + d.Gateway + " -j ACCEPT", "-o " + d.Gateway + " -j ACCEPT"}
 	}
-	return []chain{post, fwd}
+	return []chain{fence, source, post, fwd} // nothing passes before what drops is there
 }
 
 // masquerade is the target of rules that give a packet the address of the
@@ -171,7 +181,7 @@ func (d Desired) bridgedRules(f family, own, pools []netip.Prefix) (rules []stri
 		rules = append(rules, fmt.Sprintf("-s %s -o %s -j RETURN", p, d.Gateway), // serviceRules come before
 			fmt.Sprintf("-d %s -o %s -m conntrack ! --ctstate DNAT -j RETURN", p, d.Gateway))
 	}
-	node := slices.DeleteFunc(slices.Clone(d.NodeAddrs), func(a netip.Addr) bool { return a.Is6() != f.is6 })
+	node := d.nodeAddrs(f)
 	target := d.masquerade()
 	if len(own) == 0 && len(node) > 0 {
 		target = fmt.Sprintf(" -j SNAT --to-source %s", node[0])
@@ -209,9 +219,15 @@ func (d Desired) outsideRules(own, unmasked []netip.Prefix) (rules []string) {
 	return rules
 }
 
-// forwardRules let packets of pods pass. Docker sets the policy of FORWARD to
-// DROP, firewalls end it in REJECT.
-func (d Desired) forwardRules(own, pools []netip.Prefix) (rules []string) {
+// nodeAddrs are the node's addresses of the family.
+func (d Desired) nodeAddrs(f family) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(d.NodeAddrs), func(a netip.Addr) bool { return a.Is6() != f.is6 })
+}
+
+// forwardDrops are what no pod and nobody on the underlay may send through the host.
+// In table mangle they come before every rule of table filter, where others accept
+// whole podCIDRs, and after a Service's address has become its backend's.
+func (d Desired) forwardDrops(own, pools []netip.Prefix) (rules []string) {
 	if d.Tunnel != (Tunnel{}) {
 		// With the node's address, which masquerading gives it, another node
 		// would take it for this one's: the pod could say there what its own
@@ -224,28 +240,32 @@ func (d Desired) forwardRules(own, pools []netip.Prefix) (rules []string) {
 		// with IPv6, for which there is none.
 		rules = append(rules, fmt.Sprintf("-s %s ! -i %s -o %s -j DROP", p, d.Gateway, d.Gateway))
 	}
-	rules = append(rules, "-i "+d.Gateway+" -j ACCEPT")
-	rules = append(rules, d.underlayRules(pools)...)
-	return append(rules, "-o "+d.Gateway+" -j ACCEPT")
+	if d.Underlay == "" {
+		return rules
+	}
+	for _, p := range pools {
+		// The host is no router between the underlay and bridged pods. They have
+		// one there, and what it keeps apart, VLANs first of all, would meet here:
+		// the host has a way into each VLAN, whoever sends it a frame.
+		rules = append(rules, fmt.Sprintf("-d %s -i %s -o %s -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+			p, d.Underlay, d.Gateway))
+	}
+	return rules
 }
 
-// underlayRules keep the host from being a router between the underlay and bridged
-// pods. They have one there, and what it keeps apart, VLANs first of all, would meet
-// here: the host has a way into each VLAN, whoever sends it a frame. And what has a
-// pool's address gets the node's on its way out, with which another node would take it
-// for this one's tunnel.
-func (d Desired) underlayRules(pools []netip.Prefix) (rules []string) {
-	if d.Underlay != "" && len(pools) > 0 {
-		way := "-i " + d.Underlay + " -o " + d.Gateway
-		rules = append(rules, way+" -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT")
-		for _, p := range pools {
-			rules = append(rules, fmt.Sprintf("-d %s %s -j DROP", p, way))
-		}
+// sourceDrops are the tunnel's packets that have a pod's address until table nat gives
+// them the node's, with which another node would take them for this one's. The pods may
+// be another node's, which use this one as a router; and what IPVS has sent to a
+// Service's backend was never forwarded: it is the host's own to the kernel.
+func (d Desired) sourceDrops(f family, own, pools []netip.Prefix) (rules []string) {
+	if d.Tunnel == (Tunnel{}) {
+		return nil
 	}
-	if d.Tunnel != (Tunnel{}) {
-		for _, p := range pools {
-			rules = append(rules, fmt.Sprintf("-s %s %s -j DROP", p, d.Tunnel.match()))
-		}
+	for _, a := range d.nodeAddrs(f) { // a pool may be the nodes' subnet
+		rules = append(rules, fmt.Sprintf("-s %s -j RETURN", netip.PrefixFrom(a, a.BitLen())))
+	}
+	for _, p := range slices.Concat(own, pools) {
+		rules = append(rules, fmt.Sprintf("-s %s %s -j DROP", p, d.Tunnel.match()))
 	}
 	return rules
 }

@@ -71,7 +71,7 @@ func apply(t *testing.T, node *nstest.NS, d Desired) []string {
 func dump(node *nstest.NS) string {
 	var out strings.Builder
 	for _, f := range families() {
-		for _, table := range []string{"nat", "filter"} {
+		for _, table := range []string{"mangle", "nat", "filter"} {
 			out.WriteString(f.program + " " + table + "\n" + node.Exec(f.program, "-w", "5", "-t", table, "-S") + "\n")
 		}
 	}
@@ -111,7 +111,8 @@ func TestRootApplyIsIdempotent(t *testing.T) {
 				t.Errorf("the second Apply with tunnel %v changed %q", tunnel, changes)
 			}
 			got := strings.ReplaceAll(dump(node), "-p 47", "-p gre")
-			if !strings.Contains(got, "-A FAIRLEAD-FORWARD -i fairlead-gw0 "+rule+" -j DROP\n") {
+			if !strings.Contains(got, "-A FAIRLEAD-FORWARD -i fairlead-gw0 "+rule+" -j DROP\n") ||
+				!strings.Contains(got, "-A FAIRLEAD-POSTROUTING -s 10.0.1.0/24 "+rule+" -j DROP\n") {
 				t.Errorf("no rule for tunnel %v in\n%s", tunnel, got)
 			}
 		}
@@ -137,6 +138,9 @@ func TestRootApplyMendsDrift(t *testing.T) {
 			"iptables -t nat -A POSTROUTING -s 10.9.9.9/32 -m comment --comment two_words -j FAIRLEAD-POSTROUTING",
 			"iptables -t filter -F FAIRLEAD-FORWARD",
 			"iptables -A FORWARD -j FAIRLEAD-FORWARD",
+			"iptables -t mangle -I FORWARD -j FAIRLEAD-FORWARD",
+			"iptables -A FAIRLEAD-FORWARD -i fairlead-gw0 -p udp -m udp --dport 6081 -j DROP", // of older versions
+			"ip6tables -t mangle -F FAIRLEAD-FORWARD",
 			"ip6tables -t nat -F FAIRLEAD-POSTROUTING",
 			"ip6tables -t filter -D FORWARD -j FAIRLEAD-FORWARD",
 		} {
@@ -150,6 +154,12 @@ func TestRootApplyMendsDrift(t *testing.T) {
 			if got := dump(node); got != want {
 				t.Fatalf("%s: got\n%s\nwant\n%s", drift, got, want)
 			}
+		}
+		// What drops comes before what others accept there later.
+		node.Exec("iptables", "-t", "mangle", "-I", "FORWARD", "-i", "fairlead-gw0", "-j", "ACCEPT")
+		apply(t, node, desired())
+		if got := dump(node); !strings.Contains(got, "-A FORWARD -j FAIRLEAD-FORWARD\n-A FORWARD -i fairlead-gw0 -j ACCEPT\n") {
+			t.Errorf("after a rule that accepts was put first:\n%s", got)
 		}
 		// Everything of ours gone at once.
 		for _, cmd := range []string{"iptables -F FORWARD", "iptables -F FAIRLEAD-FORWARD", "iptables -X FAIRLEAD-FORWARD"} {
@@ -172,7 +182,7 @@ func TestRootSwitchedOffIsRemoved(t *testing.T) {
 		d.Masquerade, d.PodCIDRs = false, dual[:1]
 		apply(t, node, d)
 		got := dump(node)
-		if strings.Contains(got, "! -o fairlead-gw0") || strings.Count(got, "-j "+Forward) != 1 {
+		if strings.Contains(got, "! -o fairlead-gw0") || strings.Count(got, "-j "+Forward) != 2 {
 			t.Errorf("without masquerade and IPv6 there is\n%s", got)
 		}
 		node.Exec("iptables", "-I", "FORWARD", "-i", "eth9", "-m", "comment", "--comment", "manually", "-j", Forward)

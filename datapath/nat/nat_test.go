@@ -27,45 +27,44 @@ func TestChains(t *testing.T) {
 	text := func(d Desired, f family) string {
 		var out []string
 		for _, c := range d.chains(f) {
-			out = append(out, c.name+": "+strings.Join(c.rules, "; "))
+			out = append(out, c.table+": "+strings.Join(c.rules, "; "))
 		}
 		return strings.Join(out, "\n")
 	}
-	const dnat, forward = "-o lo -j RETURN; -s 10.0.1.0/24 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE",
-		"-s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP; -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"
+	const dnat = "nat: -o lo -j RETURN; -s 10.0.1.0/24 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE"
+	const drops, forward = "mangle: -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP\nmangle: \n", "\nfilter: -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"
 	only4 := Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24")}
 	with := func(change func(*Desired)) Desired { d := only4; change(&d); return d }
 	for name, c := range map[string]struct{ got, want string }{
-		"IPv4": {text(d, ipv4), "FAIRLEAD-POSTROUTING: " + dnat + " --random-fully; " +
-			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE --random-fully\nFAIRLEAD-FORWARD: " + forward},
+		"IPv4": {text(d, ipv4), drops + dnat + " --random-fully; " +
+			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE --random-fully" + forward},
 		"no masquerade": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("fd00:1::/64"), Unmasked: cidrs("fd00:2::/64")}, ipv6),
-			"FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s fd00:1::/64 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE\n" +
-				"FAIRLEAD-FORWARD: -s fd00:1::/64 ! -i gw0 -o gw0 -j DROP; -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
+			"mangle: -s fd00:1::/64 ! -i gw0 -o gw0 -j DROP\nmangle: \n" +
+				"nat: -o lo -j RETURN; -s fd00:1::/64 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE" + forward},
 		"tunnel": {text(with(func(d *Desired) { d.Tunnel = Tunnel{"udp", 6081} }), ipv4),
-			"FAIRLEAD-POSTROUTING: " + dnat + "\nFAIRLEAD-FORWARD: -i gw0 -p udp -m udp --dport 6081 -j DROP; " + forward},
+			"mangle: -i gw0 -p udp -m udp --dport 6081 -j DROP; -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP\n" +
+				"mangle: -s 10.0.1.0/24 -p udp -m udp --dport 6081 -j DROP\n" + dnat + forward},
 		"unmasked": {text(with(func(d *Desired) { d.Masquerade, d.Unmasked = true, cidrs("10.0.2.0/23", "fd00:2::/64", "10.0.8.0/24") }), ipv4),
-			"FAIRLEAD-POSTROUTING: " + dnat + "; -o gw0 -j RETURN; -d 10.0.2.0/23 -j RETURN; -d 10.0.8.0/24 -j RETURN; " +
-				"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " + forward},
+			drops + dnat + "; -o gw0 -j RETURN; -d 10.0.2.0/23 -j RETURN; -d 10.0.8.0/24 -j RETURN; " +
+				"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE" + forward},
 		"bridged": {text(with(func(d *Desired) {
 			d.Masquerade, d.Pools, d.NodeAddrs = true, cidrs("192.0.2.96/28", "fd00:5::/96"), addrs("192.0.2.2", "fd00:5::2", "172.17.0.1")
 			d.Underlay = "br-uplink"
-		}), ipv4), "FAIRLEAD-POSTROUTING: " + dnat + "; -s 10.0.1.0/24 -o gw0 -j RETURN; " +
+		}), ipv4), "mangle: -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP; " +
+			"-d 192.0.2.96/28 -i br-uplink -o gw0 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\nmangle: \n" +
+			dnat + "; -s 10.0.1.0/24 -o gw0 -j RETURN; " +
 			"-d 10.0.1.0/24 -o gw0 -m conntrack ! --ctstate DNAT -j RETURN; " +
 			"-s 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.2/32 -o gw0 -j RETURN; " +
 			"-s 172.17.0.1/32 -o gw0 -j RETURN; -d 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.96/28 ! -o gw0 -j MASQUERADE; " +
-			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE\nFAIRLEAD-FORWARD: " +
-			"-s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP; -i gw0 -j ACCEPT; " +
-			"-i br-uplink -o gw0 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT; " +
-			"-d 192.0.2.96/28 -i br-uplink -o gw0 -j DROP; -o gw0 -j ACCEPT"},
+			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE" + forward},
 		"bridged without a podCIDR": {text(Desired{Gateway: "gw0", Pools: cidrs("fd00:5::/96"), NodeAddrs: addrs("192.0.2.2", "fd00:5::2"),
 			RandomFully: true, Tunnel: Tunnel{"udp", 6081}}, ipv6),
-			"FAIRLEAD-POSTROUTING: -o lo -j RETURN; -s fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
+			"mangle: -i gw0 -p udp -m udp --dport 6081 -j DROP\n" +
+				"mangle: -s fd00:5::2/128 -j RETURN; -s fd00:5::/96 -p udp -m udp --dport 6081 -j DROP\n" +
+				"nat: -o lo -j RETURN; -s fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
 				"-s fd00:5::2/128 -o gw0 -j RETURN; -d fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
-				"-s fd00:5::/96 ! -o gw0 -j MASQUERADE --random-fully\n" +
-				"FAIRLEAD-FORWARD: -i gw0 -p udp -m udp --dport 6081 -j DROP; -i gw0 -j ACCEPT; " +
-				"-s fd00:5::/96 -p udp -m udp --dport 6081 -j DROP; -o gw0 -j ACCEPT"},
-		"other family": {text(with(func(d *Desired) { d.Masquerade = true }), ipv6),
-			"FAIRLEAD-POSTROUTING: \nFAIRLEAD-FORWARD: "},
+				"-s fd00:5::/96 ! -o gw0 -j MASQUERADE --random-fully" + forward},
+		"other family": {text(with(func(d *Desired) { d.Masquerade = true }), ipv6), "mangle: \nmangle: \nnat: \nfilter: "},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, c.got, c.want)
@@ -74,11 +73,9 @@ func TestChains(t *testing.T) {
 }
 
 func TestCommit(t *testing.T) {
-	first := chain{table: "filter", base: "FORWARD", name: "OURS", beforeStop: true, rules: []string{"-i gw0 -j ACCEPT"}}
-	last := first
-	last.beforeStop = false
-	none := first
-	none.rules = nil
+	forward := chain{table: "filter", base: "FORWARD", name: "OURS", place: beforeStop, rules: []string{"-i gw0 -j ACCEPT"}}
+	end, head, none := forward, forward, forward
+	end.place, head.place, none.rules = last, first, nil
 	written := []string{":OURS - [0:0]", "-A OURS -i gw0 -j ACCEPT"}
 	for _, c := range []struct {
 		name  string
@@ -87,25 +84,28 @@ func TestCommit(t *testing.T) {
 		have  state
 		want  []string
 	}{
-		{"new", first, []string{"-P FORWARD ACCEPT", "-A FORWARD -j X"}, absent, append(slices.Clone(written), "-A FORWARD -j OURS")},
-		{"all there", first, []string{"-A FORWARD -j X", "-A FORWARD -j OURS", "-A FORWARD -j DROP"}, equal, nil},
-		{"content differs", first, []string{"-A FORWARD -j OURS"}, different, written},
-		{"jump is missing", first, nil, equal, []string{"-A FORWARD -j OURS"}},
-		{"jump is missing, others stop all", first, []string{"-P FORWARD DROP", "-A FORWARD -j X", "-A FORWARD -j DROP", "-A FORWARD -j DROP"}, equal,
+		{"new", forward, []string{"-P FORWARD ACCEPT", "-A FORWARD -j X"}, absent, append(slices.Clone(written), "-A FORWARD -j OURS")},
+		{"all there", forward, []string{"-A FORWARD -j X", "-A FORWARD -j OURS", "-A FORWARD -j DROP"}, equal, nil},
+		{"content differs", forward, []string{"-A FORWARD -j OURS"}, different, written},
+		{"jump is missing", forward, nil, equal, []string{"-A FORWARD -j OURS"}},
+		{"jump is missing, others stop all", forward, []string{"-P FORWARD DROP", "-A FORWARD -j X", "-A FORWARD -j DROP", "-A FORWARD -j DROP"}, equal,
 			[]string{"-I FORWARD 2 -j OURS"}},
-		{"jump twice", first, []string{"-A FORWARD -j OURS", "-A FORWARD -j OURS"}, equal,
+		{"jump twice", forward, []string{"-A FORWARD -j OURS", "-A FORWARD -j OURS"}, equal,
 			[]string{"-D FORWARD -j OURS", "-D FORWARD -j OURS", "-A FORWARD -j OURS"}},
-		{"jump before and behind a drop", first, []string{"-A FORWARD -j X", "-A FORWARD -j OURS", "-A FORWARD -j DROP", "-A FORWARD -j OURS"}, equal,
+		{"jump before and behind a drop", forward, []string{"-A FORWARD -j X", "-A FORWARD -j OURS", "-A FORWARD -j DROP", "-A FORWARD -j OURS"}, equal,
 			[]string{"-D FORWARD -j OURS", "-D FORWARD -j OURS", "-I FORWARD 2 -j OURS"}},
-		{"jump with a condition", first, []string{`-A FORWARD -i x -m comment --comment "a b" -j OURS`, "-A FORWARD -j DROP"}, equal,
+		{"jump with a condition", forward, []string{`-A FORWARD -i x -m comment --comment "a b" -j OURS`, "-A FORWARD -j DROP"}, equal,
 			[]string{`-D FORWARD -i x -m comment --comment "a b" -j OURS`, "-I FORWARD 1 -j OURS"}},
-		{"jump behind a drop", first, []string{"-A FORWARD -j DROP", "-A FORWARD -j OURS"}, equal,
+		{"jump behind a drop", forward, []string{"-A FORWARD -j DROP", "-A FORWARD -j OURS"}, equal,
 			[]string{"-D FORWARD -j OURS", "-I FORWARD 1 -j OURS"}},
-		{"jump behind a reject", first, []string{`-A FORWARD -m comment --comment "the end" -j REJECT --reject-with icmp-host-prohibited`, "-A FORWARD -j OURS"},
+		{"jump behind a reject", forward, []string{`-A FORWARD -m comment --comment "the end" -j REJECT --reject-with icmp-host-prohibited`, "-A FORWARD -j OURS"},
 			equal, []string{"-D FORWARD -j OURS", "-I FORWARD 1 -j OURS"}},
-		{"an admin's own drop stays before", first, []string{"-A FORWARD -s 192.0.2.66/32 -j DROP", "-A FORWARD -j OURS"}, equal, nil},
-		{"no stop in this chain", last, []string{"-A FORWARD -j DROP", "-A FORWARD -j OURS"}, equal, nil},
-		{"chain of a longer name", first, []string{"-A FORWARD -j OURS-TOO", "-A FORWARD -j OURS"}, equal, nil},
+		{"an admin's own drop stays before", forward, []string{"-A FORWARD -s 192.0.2.66/32 -j DROP", "-A FORWARD -j OURS"}, equal, nil},
+		{"no stop in this chain", end, []string{"-A FORWARD -j DROP", "-A FORWARD -j OURS"}, equal, nil},
+		{"chain of a longer name", forward, []string{"-A FORWARD -j OURS-TOO", "-A FORWARD -j OURS"}, equal, nil},
+		{"first of all", head, []string{"-P FORWARD ACCEPT", "-A FORWARD -j X", "-A FORWARD -j DROP"}, equal, []string{"-I FORWARD 1 -j OURS"}},
+		{"another came before", head, []string{"-A FORWARD -j ACCEPT", "-A FORWARD -j OURS"}, equal, []string{"-D FORWARD -j OURS", "-I FORWARD 1 -j OURS"}},
+		{"is first", head, []string{"-A FORWARD -j OURS", "-A FORWARD -j ACCEPT"}, equal, nil},
 		{"remove", none, []string{"-A FORWARD -j OURS", "-A FORWARD -j X"}, different, []string{":OURS - [0:0]", "-D FORWARD -j OURS", "-X OURS"}},
 		{"remove what is not there", none, []string{"-A FORWARD -j X"}, absent, nil},
 	} {

@@ -1,15 +1,22 @@
 package nat
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/moby/ipvs"
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // lan is two pods on the gateway's bridge, their node, and a host outside that
@@ -212,7 +219,7 @@ func TestRootFalseSourceFromOutside(t *testing.T) {
 	outside.IP("addr add fd00:0:0:1::6/128 dev lo")
 	node.Exec("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.eth0.rp_filter=0")
 	counted := func(f string) (n int) {
-		for line := range strings.Lines(node.Exec(f, "-vnxL", Forward)) {
+		for line := range strings.Lines(node.Exec(f, "-t", "mangle", "-vnxL", Forward)) {
 			if w := strings.Fields(line); len(w) > 2 && w[2] == "DROP" {
 				fmt.Sscan(w[0], &n)
 			}
@@ -229,4 +236,143 @@ func TestRootFalseSourceFromOutside(t *testing.T) {
 	if got, err := seen(outside, pod, "10.0.1.5:80", "10.0.1.5:80"); err != nil || got != "192.0.2.9" {
 		t.Errorf("an honest one arrives from %q, %v; want 192.0.2.9", got, err)
 	}
+}
+
+// leftovers are rules of other programs that let pods' packets pass before ours are asked: one set per program, as
+// arguments of iptables and ip6tables. %[1]s is the pods' range, %[2]s the other node's tunnel port.
+var leftovers = map[string][]string{
+	"none":    nil,
+	"flannel": {"-I FORWARD -s %[1]s -j ACCEPT", "-I FORWARD -d %[1]s -j ACCEPT"},
+	"kube-proxy": {"-N KUBE-FORWARD", "-I FORWARD -j KUBE-FORWARD", "-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT",
+		"-t nat -A PREROUTING -p udp --dport 30081 -j MARK --or-mark 0x4000",
+		"-t nat -A PREROUTING -p udp --dport 30081 -j DNAT --to-destination %[2]s"},
+	"Calico": {"-N cali-FORWARD", "-I FORWARD -j cali-FORWARD", "-A cali-FORWARD -j MARK --set-xmark 0x10000/0x10000",
+		"-A cali-FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT", "-t mangle -N cali-PREROUTING",
+		"-t mangle -I PREROUTING -j cali-PREROUTING", "-t mangle -A cali-PREROUTING -j ACCEPT",
+		"-t raw -I PREROUTING -j ACCEPT", "-t mangle -N cali-POSTROUTING", "-t mangle -I POSTROUTING -j cali-POSTROUTING",
+		"-t mangle -A cali-POSTROUTING -j ACCEPT"},
+	"Antrea": {"-N ANTREA-FORWARD", "-I FORWARD -j ANTREA-FORWARD", "-A ANTREA-FORWARD -i fairlead-gw0 -j ACCEPT",
+		"-A ANTREA-FORWARD -o fairlead-gw0 -j ACCEPT", "-t mangle -I FORWARD -j ACCEPT",
+		"-t raw -I PREROUTING -i fairlead-gw0 -j ACCEPT"},
+}
+
+// What no pod may send does not pass, whatever else is in the firewall: the tunnel's packets, straight and by a
+// NodePort, and an address of this node's pods from outside.
+func TestRootForeignAcceptsOpenNothing(t *testing.T) {
+	cases := slices.Sorted(maps.Keys(leftovers))
+	if ovstest.UnderTest(t) == ovstest.System {
+		cases = append(cases, "IPVS") // only the kernel in which the kernel's datapath is tested is sure to have it
+	}
+	for _, name := range cases {
+		t.Run(name, func(t *testing.T) {
+			node, outside, pod, _ := lan(t)
+			if name == "IPVS" {
+				useIPVS(t, node)
+			}
+			outside.IP("route add 10.0.1.5/32 via 192.0.2.2")
+			outside.IP("-6 route add fd00:0:0:1::5/128 via fd00:5::2")
+			outside.IP("addr add 10.0.1.6/32 dev lo")
+			outside.IP("addr add fd00:0:0:1::6/128 dev lo")
+			node.Exec("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.eth0.rp_filter=0")
+			d := desired()
+			d.Tunnel = Tunnel{"udp", 6081}
+			for _, stage := range []string{"before ours", "after ours, an agent's next look"} {
+				for f, args := range map[string][]any{"iptables": {"10.0.1.0/24", "192.0.2.9:6081"},
+					"ip6tables": {"fd00:0:0:1::/64", "[fd00:5::9]:6081"}} {
+					for _, rule := range leftovers[name] {
+						if rule = fmt.Sprintf(rule+"%.0[1]s%.0[2]s", args...); stage == "before ours" || !strings.Contains(rule, "-N ") {
+							node.Exec(append([]string{f, "-w"}, strings.Fields(rule)...)...)
+						}
+					}
+				}
+				apply(t, node, d)
+				for _, c := range []struct {
+					from, at               *nstest.NS
+					source, lie, truth, to string
+				}{
+					{pod, outside, "", "192.0.2.9:6081", "192.0.2.9:53", ""}, {pod, outside, "", "[fd00:5::9]:6081", "[fd00:5::9]:53", ""},
+					{pod, outside, "", "192.0.2.2:30081", "192.0.2.9:53", "192.0.2.9:6081"},
+					{pod, outside, "", "[fd00:5::2]:30081", "[fd00:5::9]:53", "[fd00:5::9]:6081"},
+					{outside, pod, "10.0.1.6:0", "10.0.1.5:6000", "", ""}, {outside, pod, "[fd00:0:0:1::6]:0", "[fd00:0:0:1::5]:6000", "", ""},
+				} {
+					if got := arrives(t, c.from, c.at, c.source, c.lie, c.truth, cmp.Or(c.to, c.lie)); got {
+						t.Errorf("%s: from %q to %s gets through", stage, c.source, c.lie)
+					}
+				}
+			}
+		})
+	}
+}
+
+// useIPVS has the node's kernel send what comes to its port 30081 to the other node's tunnel port, as kube-proxy does
+// in mode ipvs.
+func useIPVS(t *testing.T, node *nstest.NS) {
+	t.Helper()
+	node.Must(func() error {
+		handle, err := ipvs.New("")
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		for vip, backend := range map[string]string{"192.0.2.2": "192.0.2.9", "fd00:5::2": "fd00:5::9"} {
+			s := &ipvs.Service{Address: net.ParseIP(vip), Port: 30081, Protocol: unix.IPPROTO_UDP, SchedName: "rr",
+				AddressFamily: unix.AF_INET, Netmask: ^uint32(0)}
+			if strings.Contains(vip, ":") {
+				s.AddressFamily, s.Netmask = unix.AF_INET6, 128
+			}
+			if err := handle.NewService(s); err != nil {
+				return err
+			}
+			if err := handle.NewDestination(s, &ipvs.Destination{Address: net.ParseIP(backend), Port: 6081, Weight: 1,
+				AddressFamily: s.AddressFamily}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	node.Exec("sysctl", "-qw", "net.ipv4.vs.conntrack=1")
+}
+
+// arrives reports whether a datagram from source to lie comes to the address listen inside at. One to truth, which
+// is allowed and is sent behind it, says when to stop waiting; without truth it is one from any source to lie.
+func arrives(t *testing.T, from, at *nstest.NS, source, lie, truth, listen string) bool {
+	t.Helper()
+	ears := map[string]net.PacketConn{}
+	for _, a := range []string{listen, truth} {
+		if a != "" {
+			at.Must(func() (err error) { ears[a], err = net.ListenPacket("udp", a); return err })
+			defer ears[a].Close()
+		}
+	}
+	say := func(source, to, what string) {
+		t.Helper()
+		from.Must(func() error {
+			local := (*net.UDPAddr)(nil)
+			if source != "" {
+				local = net.UDPAddrFromAddrPort(netip.MustParseAddrPort(source))
+			}
+			conn, err := net.DialUDP("udp", local, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to)))
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_, err = conn.Write([]byte(what))
+			return err
+		})
+	}
+	say(source, lie, "lie")
+	say("", cmp.Or(truth, lie), "truth")
+	hear := func(ear net.PacketConn, limit time.Duration) string {
+		b := make([]byte, 16)
+		_ = ear.SetReadDeadline(time.Now().Add(limit))
+		n, _, _ := ear.ReadFrom(b)
+		return string(b[:n])
+	}
+	if truth == "" {
+		return hear(ears[listen], 5*time.Second) != "truth"
+	}
+	if got := hear(ears[truth], 5*time.Second); got != "truth" {
+		t.Errorf("what is allowed, to %s, does not arrive: %q", truth, got)
+	}
+	return hear(ears[listen], time.Millisecond) != ""
 }

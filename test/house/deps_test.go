@@ -23,6 +23,7 @@ func dependencies() []dependency {
 		{"github.com/coreos/go-iptables", apache, "the masquerade's rules"},
 		{"github.com/fsnotify/fsnotify", bsd, "to follow the directory of manifests"},
 		{"github.com/go-logr/logr", apache, "the logger that is passed in"},
+		{"github.com/moby/ipvs", apache, "tests: a Service of kube-proxy in mode ipvs"},
 		{"github.com/ovn-org/libovsdb", apache, "OVSDB"},
 		{"github.com/prometheus/client_golang", apache, "/metrics"},
 		{"github.com/safchain/ethtool", apache, "checksum offload"},
