@@ -29,8 +29,8 @@ func CalledAs(argv0 string) string {
 
 // Command is the root; name is the command that users type.
 func Command(name, version string) *cobra.Command {
-	conn := connection{version: version}
 	var node localNode
+	conn := connection{version: version, node: &node}
 	c := cli.Root(&cobra.Command{
 		Use:         "fairleadctl",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: name},

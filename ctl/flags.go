@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -86,11 +88,12 @@ type connection struct {
 	version                     string // of this program
 	kubeconfig, context, server string
 	timeout                     time.Duration
+	node                        *localNode
 }
 
 func (f *connection) add(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&f.kubeconfig, "kubeconfig", "",
-		"kubeconfig file (default: the environment variable KUBECONFIG, else ~/.kube/config, else the pod's ServiceAccount)")
+		"kubeconfig file (default: the environment variable KUBECONFIG, else ~/.kube/config, else as the agent connects)")
 	c.PersistentFlags().StringVar(&f.context, "context", "", "context of the kubeconfig (default: its current one)")
 	c.PersistentFlags().StringVar(&f.server, "server", "", "host, host:port or URL of the API server; overrides the kubeconfig's")
 	c.PersistentFlags().DurationVar(&f.timeout, "timeout", 30*time.Second, "timeout of the whole command")
@@ -120,11 +123,15 @@ func (f *connection) loader() clientcmd.ClientConfig {
 }
 
 func (f *connection) client() (*kube.Client, error) {
-	config, err := f.loader().ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("no kubeconfig found: use --kubeconfig or set KUBECONFIG " +
-			"(kubeadm writes one to /etc/kubernetes/admin.conf on a control-plane node)")
+	loader := f.loader()
+	raw, err := loader.RawConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
+	if clientcmdapi.IsConfigEmpty(&raw) {
+		return f.asAgent()
+	}
+	config, err := loader.ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -135,6 +142,21 @@ func (f *connection) client() (*kube.Client, error) {
 	config.WarningHandler = rest.NoWarnings{}
 	config.QPS, config.Burst = 50, 100
 	return kube.ForConfig(config)
+}
+
+// asAgent connects as the agent of this node does, by its config: with the pod's ServiceAccount or with a kubeconfig,
+// and to kubeAPIServerOverride. Without kube-proxy the address that kubelet gives to pods leads nowhere.
+func (f *connection) asAgent() (*kube.Client, error) {
+	cfg, err := f.node.load()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kube.NewFor("fairleadctl", cmp.Or(f.server, cfg.KubeAPIServerOverride), cfg.ClientConnection, f.version)
+	if errors.Is(err, kube.ErrNoAccess) {
+		return nil, errors.New("no kubeconfig found: use --kubeconfig or set KUBECONFIG " +
+			"(kubeadm writes one to /etc/kubernetes/admin.conf on a control-plane node)")
+	}
+	return client, err
 }
 
 // localNode are the flags about the node that this runs on.

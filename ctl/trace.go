@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/internal/cli"
+	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/openflow/explain"
 )
 
@@ -260,14 +261,24 @@ func (t *tracing) find(ctx context.Context, name string) (end, error) {
 	if len(e.ips) == 0 {
 		return end{}, fmt.Errorf("pod %s has no address yet", name)
 	}
-	node, err := client.Kubernetes.CoreV1().Nodes().Get(ctx, e.node, metav1.GetOptions{})
+	e.nodeAddr, err = nodeAddress(ctx, client, e.node)
+	return e, err
+}
+
+// nodeAddress is the first internal address of a node. The agent, whose rights this may have, may list Nodes, and not
+// get one.
+func nodeAddress(ctx context.Context, client *kube.Client, node string) (netip.Addr, error) {
+	list, err := client.Kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + node})
 	if err != nil {
-		return end{}, fmt.Errorf("node %s of pod %s: %w", e.node, name, err)
+		return netip.Addr{}, fmt.Errorf("reading Node %s: %w", node, err)
 	}
-	for _, a := range node.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil && !e.nodeAddr.IsValid() {
-			e.nodeAddr = ip
+	if len(list.Items) == 0 {
+		return netip.Addr{}, fmt.Errorf("there is no Node %s", node)
+	}
+	for _, a := range list.Items[0].Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil {
+			return ip, nil
 		}
 	}
-	return e, nil
+	return netip.Addr{}, fmt.Errorf("Node %s has no internal address", node)
 }

@@ -153,13 +153,16 @@ func restConfig(override string, c api.ClientConnection, userAgent string) (*res
 	return config, nil
 }
 
+// ErrNoAccess says that there are no credentials.
+var ErrNoAccess = errors.New("no access to the Kubernetes API: this is not a pod with a ServiceAccount, and " +
+	"clientConnection.kubeconfig is not set. Set it to a kubeconfig file; an agent may set manifestsDir instead, to read a directory")
+
 // connectionOf returns the API server's address and the credentials.
 func connectionOf(kubeconfig, override string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errors.New("no access to the Kubernetes API: this is not a pod with a ServiceAccount, and " +
-				"clientConnection.kubeconfig is not set. Set it to a kubeconfig file; an agent may set manifestsDir instead, to read a directory")
+			return nil, ErrNoAccess
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the ServiceAccount of this pod: %w", err)

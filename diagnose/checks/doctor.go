@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
@@ -70,10 +71,31 @@ type Options struct {
 	SecondLook time.Duration
 }
 
-// Examine makes the checks.
+// Examine makes the checks. Those of the node do not wait for those of the cluster: an API server that does not answer
+// would leave them no time, and they would find everything dead.
 func Examine(ctx context.Context, o Options) Result {
 	r := Result{Examined: []string{}, Findings: []report.Finding{}}
-	for _, c := range Checks() {
+	var results [2]Result
+	var running sync.WaitGroup
+	for i, group := range [][]string{ofCluster(), OfNode()} {
+		running.Go(func() { results[i] = o.examineAll(ctx, group) })
+	}
+	running.Wait()
+	for _, g := range results {
+		r.Examined = append(r.Examined, g.Examined...)
+		r.NotExamined = append(r.NotExamined, g.NotExamined...)
+		r.NotKnown = append(r.NotKnown, g.NotKnown...)
+		r.Findings = append(r.Findings, g.Findings...)
+	}
+	for _, f := range r.Findings {
+		r.Severity = max(r.Severity, f.Severity)
+	}
+	return r
+}
+
+// examineAll makes those of the checks that were chosen, one after the other.
+func (o Options) examineAll(ctx context.Context, checks []string) (r Result) {
+	for _, c := range checks {
 		if o.Checks != nil && !slices.Contains(o.Checks, c) {
 			continue
 		}
@@ -85,9 +107,6 @@ func Examine(ctx context.Context, o Options) Result {
 		r.Examined = append(r.Examined, c)
 		r.NotKnown = append(r.NotKnown, notKnown...)
 		r.Findings = append(r.Findings, found...)
-	}
-	for _, f := range r.Findings {
-		r.Severity = max(r.Severity, f.Severity)
 	}
 	return r
 }
@@ -117,7 +136,7 @@ func (o Options) examine(ctx context.Context, c string) (found []report.Finding,
 	case CheckPools:
 		found, err = o.pools(ctx)
 	case CheckLeaks:
-		found, err = o.leaks(ctx)
+		found, notKnown, err = o.leaks(ctx)
 	case CheckPolicies:
 		found, err = o.policies(ctx)
 	default:

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
@@ -14,15 +16,28 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
-func (o Options) leaks(ctx context.Context) ([]report.Finding, error) {
-	return twice(ctx, o.SecondLook, func(ctx context.Context) ([]report.Finding, error) {
+func (o Options) leaks(ctx context.Context) (found []report.Finding, notKnown []string, err error) {
+	found, err = twice(ctx, o.SecondLook, func(ctx context.Context) ([]report.Finding, error) {
 		v := cluster.Read(ctx, o.Client, cluster.Nodes, cluster.Pods, cluster.Pools, cluster.Allocations, cluster.Keepers,
 			cluster.Leader)
-		if err := v.Missing(cluster.Allocations, cluster.Pools, cluster.Pods, cluster.Nodes, cluster.Keepers); err != nil {
+		need := []cluster.Part{cluster.Allocations, cluster.Pools, cluster.Pods, cluster.Nodes}
+		notKnown = nil
+		if err := v.Unread[cluster.Keepers]; !apierrors.IsForbidden(err) {
+			need = append(need, cluster.Keepers)
+		} else if reserved(v) {
+			notKnown = []string{"whether the owners of reserved addresses are gone: " + err.Error()}
+		}
+		if err := v.Missing(need...); err != nil {
 			return nil, err
 		}
 		return addressFindings(v), nil
 	})
+	return found, notKnown, err
+}
+
+// reserved reports whether there are addresses of StatefulSets and others that outlive pods.
+func reserved(v *cluster.View) bool {
+	return slices.ContainsFunc(v.Allocations, func(a api.IPAllocation) bool { return a.Spec.Phase == api.PhaseReserved })
 }
 
 // addressFindings compares the owners of allocations with the pods that have the addresses.

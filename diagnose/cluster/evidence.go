@@ -66,7 +66,8 @@ func (v *View) index() index {
 	return x
 }
 
-// Evidences is the evidence for all allocations, in their order. It needs Nodes, Pods, Keepers, Leader and Allocations.
+// Evidences is the evidence for all allocations, in their order. It needs Nodes, Pods, Leader and Allocations, and
+// says of reservations what it can without Keepers.
 func (v *View) Evidences() []Evidence {
 	x := v.index()
 	out := make([]Evidence, 0, len(v.Allocations))
@@ -116,7 +117,10 @@ func (x index) reserved(e *Evidence) {
 	}
 	e.Owner = "reserved for " + r.String()
 	e.Verdict = Kept
-	if known := r.Kind == api.KindStatefulSet || r.Kind == api.KindDeployment; known && !x.view.Keepers[r.UID] {
+	switch known := r.Kind == api.KindStatefulSet || r.Kind == api.KindDeployment; {
+	case known && x.view.Keepers == nil:
+		e.Owner += ", which may be gone: StatefulSets and Deployments were not read"
+	case known && !x.view.Keepers[r.UID]:
 		e.Verdict, e.Owner = Gone, e.Owner+", which is gone"
 		e.Waits = "fairlead-controller releases it" + x.ifItWorks()
 	}

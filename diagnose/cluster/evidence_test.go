@@ -49,4 +49,8 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s: %q, want %q: %q", name, got.Verdict, c.want, got.Lines())
 		}
 	}
+	v.Keepers, v.Allocations = nil, []api.IPAllocation{{Spec: kept(api.KindStatefulSet, "gone")}}
+	if got := v.Evidences()[0]; got.Verdict != Kept {
+		t.Errorf("kept, and StatefulSets were not read: %q: %q", got.Verdict, got.Lines())
+	}
 }

@@ -164,15 +164,16 @@ func (r *reader) ranges(ctx context.Context) (err error) {
 }
 
 func (r *reader) keepers(ctx context.Context) error {
-	r.view.Keepers = map[string]bool{}
+	uids := map[string]bool{}
 	for _, resource := range []string{"statefulsets", "deployments"} {
 		objects := r.client.Metadata.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource})
 		err := each(ctx, metav1.ListOptions{}, objects.List,
-			func(o *metav1.PartialObjectMetadata) { r.view.Keepers[string(o.UID)] = true })
+			func(o *metav1.PartialObjectMetadata) { uids[string(o.UID)] = true })
 		if err != nil {
 			return err
 		}
 	}
+	r.view.Keepers = uids
 	return nil
 }
 

@@ -29,7 +29,11 @@ func EvidenceOf(ctx context.Context, client *kube.Client, name string) (Evidence
 	if err != nil {
 		return Evidence{}, Explain("IPAllocation "+name, err)
 	}
-	v := Read(ctx, client, Nodes, Pods, Keepers, Leader)
+	parts := []Part{Nodes, Pods, Leader}
+	if a.Spec.Phase == api.PhaseReserved { // the agent, whose rights these may be, may not read them
+		parts = append(parts, Keepers)
+	}
+	v := Read(ctx, client, parts...)
 	if err := v.Missing(Nodes, Pods, Keepers); err != nil {
 		return Evidence{}, err
 	}

@@ -24,7 +24,8 @@ type View struct {
 	Pools       []api.IPPool
 	Allocations []api.IPAllocation
 	Pods        []Pod
-	// Keepers are the UIDs of StatefulSets and Deployments, for which addresses are reserved.
+	// Keepers are the UIDs of StatefulSets and Deployments, for which addresses are reserved; nil: they were not read,
+	// and a reservation counts as kept.
 	Keepers map[string]bool
 	// Ranges are those of fairlead-controller's NodeIPAM.
 	Ranges   []api.PodCIDRRange
