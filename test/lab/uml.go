@@ -102,6 +102,7 @@ func (f *umlFlags) command(ctx context.Context, argv []string) (uml.Command, err
 		return uml.Command{}, err
 	}
 	c := uml.Command{Kernel: path, Argv: withShell(argv), Dir: dir, Stdout: os.Stdout, Stderr: os.Stderr,
+		Note: os.Stderr,
 		// lab itself is found by its name, and programs that only root has in the PATH.
 		Env:      append(os.Environ(), "PATH="+filepath.Dir(self)+":"+os.Getenv("PATH")+":/usr/sbin:/sbin"),
 		Writable: f.writable, Memory: f.memory, Timeout: f.timeout}

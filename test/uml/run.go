@@ -35,6 +35,8 @@ type Command struct {
 	Timeout time.Duration
 	// Log receives the kernel's log. nil: discarded.
 	Log io.Writer
+	// Note, if not nil, gets a line if system calls take twice as long in this guest as they could.
+	Note io.Writer
 }
 
 // Inside is set to 1 in the environment of commands.
@@ -172,6 +174,9 @@ func (m *machine) await(ctx context.Context, timeout time.Duration) error {
 				continue
 			}
 			booted = true
+			if why := m.slow(); why != "" {
+				fmt.Fprintf(m.note, "User-Mode Linux: %s: system calls take twice as long\n", why)
+			}
 			look.Stop()
 			limit.Stop()
 			if timeout > 0 {

@@ -10,9 +10,10 @@ import (
 	"syscall"
 )
 
-// needs are the build's requirements: a file or program, and the Debian package that contains it.
-var needs = []struct{ what, debian string }{
-	{source, "linux-source-6.12"},
+// need is a requirement of the build, a file or program, and the Debian package that contains it.
+type need struct{ what, debian string }
+
+var tools = []need{
 	{"gcc", "build-essential"},
 	{"make", "build-essential"},
 	{"patch", "patch"},
@@ -21,10 +22,11 @@ var needs = []struct{ what, debian string }{
 	{"bison", "bison"},
 	{"flex", "flex"},
 	{"m4", "m4"},
+	{keyring, "debian-archive-keyring"},
 }
 
-// install installs the missing requirements of the build.
-func install(ctx context.Context, progress io.Writer) error {
+// install installs those of needs that are missing.
+func install(ctx context.Context, needs []need, progress io.Writer) error {
 	var missing []string
 	for _, n := range needs {
 		if _, err := exec.LookPath(n.what); err == nil {

@@ -1,14 +1,15 @@
 // Package kernel builds the Linux kernel in which tests run as an ordinary program (User-Mode Linux), so that the
 // datapath of openvswitch can be tested on a machine whose own kernel does not have it, without virtualisation.
 //
-// It is built from Debian's package linux-source-6.12, kernel.config and the patches beside it, once on a machine:
-// package onetime keeps it.
+// It is built from the newest Linux in Debian's backports, kernel.config and the patches beside it, once on a machine:
+// package onetime keeps it. If that source is unavailable or does not build, linux-source-6.12 is used instead.
 package kernel
 
 import (
 	"bytes"
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,7 +27,8 @@ var config []byte
 //go:embed monotonic.patch
 var monotonic []byte
 
-// killedFork fixes a panic: flush_tlb_mm treated the mark that a fork leaves when its process is killed as a mapping.
+// killedFork fixes a panic of Linux 6.12: flush_tlb_mm treated the mark that a fork leaves when its process is killed
+// as a mapping. Linux 7 leaves no such mark.
 //
 //go:embed killed-fork.patch
 var killedFork []byte
@@ -34,10 +36,15 @@ var killedFork []byte
 // Override in the environment names another kernel to use, for experiments.
 const Override = "FAIRLEAD_UML_KERNEL"
 
-const source = "/usr/src/linux-source-6.12.tar.xz"
+// stable is the source in Debian 12's own package. newer is the one option of kernel.config that it lacks: newer
+// kernels need it for legacy iptables.
+const (
+	stable = "/usr/src/linux-source-6.12.tar.xz"
+	newer  = "CONFIG_NETFILTER_XTABLES_LEGACY=y\n"
+)
 
 // version changes when the build procedure changes, so that the kernel is rebuilt.
-const version = "1"
+const version = "2"
 
 // Get returns the path of the kernel, and builds it if this machine has none yet. The steps and their durations are
 // written to progress.
@@ -45,7 +52,7 @@ func Get(ctx context.Context, progress io.Writer) (string, error) {
 	if path := os.Getenv(Override); path != "" {
 		return path, nil
 	}
-	key := bytes.Join([][]byte{[]byte(version + source), config, monotonic, killedFork}, []byte{0})
+	key := bytes.Join([][]byte{[]byte(version + suite), config, monotonic, killedFork}, []byte{0})
 	dir, err := onetime.Get(ctx, "uml-kernel", key, progress, build)
 	if err != nil {
 		return "", err
@@ -54,12 +61,45 @@ func Get(ctx context.Context, progress io.Writer) (string, error) {
 }
 
 func build(ctx context.Context, dir string, progress io.Writer) error {
-	if err := install(ctx, progress); err != nil {
+	if err := install(ctx, tools, progress); err != nil {
 		return err
 	}
+	work := filepath.Join(dir, "work")
+	err := buildNewest(ctx, work, progress)
+	if err != nil && ctx.Err() == nil {
+		fmt.Fprintf(progress, "uml-kernel: %v\numl-kernel: building Debian's Linux 6.12 instead, which is slower\n", err)
+		err = buildStable(ctx, work, progress)
+	}
+	if err != nil {
+		return err
+	}
+	err = run(ctx, command{argv: []string{"install", "-s", "-m", "755", work + "/out/linux", dir + "/linux"}})
+	return errors.Join(err, os.RemoveAll(work))
+}
+
+func buildNewest(ctx context.Context, work string, progress io.Writer) error {
+	source, err := newest(ctx, work, progress)
+	if err != nil {
+		return fmt.Errorf("getting the newest Linux of Debian: %w", err)
+	}
+	return compile(ctx, source, work, progress)
+}
+
+func buildStable(ctx context.Context, work string, progress io.Writer) error {
+	if err := os.RemoveAll(work); err != nil {
+		return err
+	}
+	if err := install(ctx, []need{{stable, "linux-source-6.12"}}, progress); err != nil {
+		return err
+	}
+	return compile(ctx, stable, work, progress)
+}
+
+// compile makes work/out/linux of an archive of Linux.
+func compile(ctx context.Context, source, work string, progress io.Writer) error {
 	fmt.Fprintln(progress, "uml-kernel: compiling Linux takes 10 minutes on two idle cores, and up to 40 on busy ones")
-	tree, out := filepath.Join(dir, "tree"), filepath.Join(dir, "out")
-	if err := os.Mkdir(tree, 0o755); err != nil {
+	tree, out := filepath.Join(work, "tree"), filepath.Join(work, "out")
+	if err := os.MkdirAll(tree, 0o755); err != nil {
 		return err
 	}
 	if err := run(ctx, command{argv: []string{"tar", "-C", tree, "--strip-components=1", "-xf", source}}); err != nil {
@@ -73,21 +113,8 @@ func build(ctx context.Context, dir string, progress io.Writer) error {
 	if err := configure(ctx, tree, out); err != nil {
 		return err
 	}
-	err := run(ctx, command{dir: tree, out: &compiled{progress: progress},
+	return run(ctx, command{dir: tree, out: &compiled{progress: progress},
 		argv: []string{"nice", "make", "ARCH=um", "O=" + out, fmt.Sprintf("-j%d", runtime.NumCPU()), "linux"}})
-	if err != nil {
-		return err
-	}
-	err = run(ctx, command{argv: []string{"install", "-s", "-m", "755", filepath.Join(out, "linux"), filepath.Join(dir, "linux")}})
-	if err != nil {
-		return err
-	}
-	for _, d := range []string{tree, out} {
-		if err := os.RemoveAll(d); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // configure writes the configuration, and verifies that it has all of kernel.config: options that depend on a disabled
@@ -112,7 +139,7 @@ func configure(ctx context.Context, tree, out string) error {
 		return err
 	}
 	for line := range strings.Lines(string(config)) {
-		if strings.HasSuffix(line, "=y\n") && !bytes.Contains(got, []byte("\n"+line)) {
+		if line != newer && strings.HasSuffix(line, "=y\n") && !bytes.Contains(got, []byte("\n"+line)) {
 			return fmt.Errorf("this source's configuration has no %s", strings.TrimSpace(line))
 		}
 	}
