@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -44,8 +46,7 @@ func (n *NodeProbe) examine(ctx context.Context, c string, secondLook time.Durat
 func (n *NodeProbe) agent(ctx context.Context) []report.Finding {
 	s, err := nodestate.Agent(ctx, n.Config)
 	look := report.Remedy{Text: "Check its log, and start it if it does not run",
-		Commands: []string{"kubectl -n kube-system logs -l " + api.AgentPodSelector + " --field-selector spec.nodeName=$(hostname)   " +
-			"# or: journalctl -u fairlead-agent"}}
+		Commands: []string{"kubectl -n kube-system logs " + podHere(api.AgentPodSelector) + "   # or: journalctl -u fairlead-agent"}}
 	f := report.Finding{Check: CheckAgent, Severity: report.Failing, Remedies: []report.Remedy{look}}
 	switch {
 	case err != nil:
@@ -64,10 +65,41 @@ func (n *NodeProbe) agent(ctx context.Context) []report.Finding {
 	return []report.Finding{f}
 }
 
-// startOVS are the ways to start Open vSwitch.
-func startOVS(daemon string) []report.Remedy {
-	return []report.Remedy{{Text: "Start it; its log has the reason why it stopped", Commands: []string{
-		"systemctl restart openvswitch-switch   # or: ovs-ctl start", "tail /var/log/openvswitch/" + daemon + ".log"}}}
+// podHere is a shell expression for the name of this node's pod that a selector matches: kubectl logs knows no fields.
+func podHere(selector string) string {
+	node := os.Getenv("NODE_NAME") // in the agent's pod
+	if name, err := os.Hostname(); node == "" && err == nil {
+		node = strings.ToLower(name) // as kubelet names the Node
+	}
+	return fmt.Sprintf("$(kubectl -n kube-system get pods -o name -l %s --field-selector spec.nodeName=%s)", selector, node)
+}
+
+// startOVS are the ways to start Open vSwitch. That of the DaemonSet fairlead-ovs has its database in the run
+// directory, and the node's own in one of two others.
+func startOVS(daemon, runDir string, ownDirs ...string) []report.Remedy {
+	has := func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, "conf.db"))
+		return err == nil
+	}
+	pod, own := has(runDir), slices.ContainsFunc(ownDirs, has)
+	var out []report.Remedy
+	if pod || !own {
+		here := podHere("app.kubernetes.io/name=fairlead-ovs")
+		out = append(out, report.Remedy{Text: "Check the log of this node's pod of the DaemonSet fairlead-ovs, " +
+			"which restarts what dies; delete the pod to start it again",
+			Commands: []string{"kubectl -n kube-system logs " + here, "kubectl -n kube-system delete " + here}})
+	}
+	if own || !pod {
+		out = append(out, report.Remedy{Text: "Start the node's Open vSwitch; its log has the reason why it stopped",
+			Commands: []string{"systemctl restart openvswitch-switch   # or: ovs-ctl start",
+				"tail /var/log/openvswitch/" + daemon + ".log"}})
+	}
+	return out
+}
+
+// startOVS are the ways for this node.
+func (n *NodeProbe) startOVS(daemon string) []report.Remedy {
+	return startOVS(daemon, n.Config.OVSRunDir, "/etc/openvswitch", "/var/lib/openvswitch")
 }
 
 func (n *NodeProbe) ovs(ctx context.Context) ([]report.Finding, error) {
@@ -77,7 +109,7 @@ func (n *NodeProbe) ovs(ctx context.Context) ([]report.Finding, error) {
 	}
 	if err != nil {
 		return []report.Finding{{Check: CheckOVS, Kind: "ovsdb-down", Severity: report.Failing, Cause: err.Error() + ". No pod can be added or removed",
-			Remedies: startOVS("ovsdb-server")}}, nil
+			Remedies: n.startOVS("ovsdb-server")}}, nil
 	}
 	defer db.Close()
 	o, err := db.Observe(n.Config.OVSBridge)
@@ -111,12 +143,12 @@ func (n *NodeProbe) bridge(ctx context.Context, db *ovsdb.DB, o ovsdb.Observed) 
 	case o.DatapathLost:
 		f.Kind, f.Cause = "datapath-lost", "the datapath of bridge "+n.Config.OVSBridge+
 			" was deleted (ovs-dpctl del-dp), and ovs-vswitchd cannot recreate it while it runs"
-		f.Remedies = startOVS("ovs-vswitchd")
+		f.Remedies = n.startOVS("ovs-vswitchd")
 		return []report.Finding{f}
 	}
 	if sw, err := nodestate.Switch(ctx, n.Config); err != nil {
 		f.Kind, f.Cause = "vswitchd-down", "ovs-vswitchd is down or hangs: "+err.Error()
-		f.Remedies = startOVS("ovs-vswitchd")
+		f.Remedies = n.startOVS("ovs-vswitchd")
 		return []report.Finding{f}
 	} else {
 		sw.Close()

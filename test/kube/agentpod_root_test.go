@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -9,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
 
@@ -81,5 +86,58 @@ func TestRootFairleadctlInAgentPod(t *testing.T) {
 		"doctor", "--server=192.0.2.1", "--timeout=8s")
 	if out, _ := fairleadctl("doctor"); strings.Contains(out, "unknown") {
 		t.Errorf("there is something that the agent may not read:\n%s", out)
+	}
+}
+
+// The commands that doctor prints for a dead Open vSwitch of the DaemonSet are kubectl's, and about this node's pod.
+func TestRootRemediesForOVS(t *testing.T) {
+	b := cluster(t)
+	h, err := b.Host("node1")
+	must(t, err)
+	const dir, conf = "/run/no-ovs", "/etc/fairlead/no-ovs.conf"
+	must(t, os.MkdirAll(h.Private(dir), 0o755))
+	must(t, os.WriteFile(h.Private(dir+"/conf.db"), nil, 0o600))
+	must(t, os.WriteFile(h.Private(conf), []byte("ovsRunDir: "+dir+"\n"), 0o600))
+	t.Cleanup(func() { must(t, errors.Join(os.RemoveAll(h.Private(dir)), os.Remove(h.Private(conf)))) })
+	out, err := b.NodeExec(labtest.Within(t, 40*time.Second), "node1", "sh", "-c",
+		`export NODE_NAME=node1; fairleadctl --config="$1" doctor --node-local -o json || [ $? = 4 ]`, "sh", conf)
+	must(t, err)
+	var r struct {
+		Findings []struct {
+			Kind     string
+			Remedies []report.Remedy
+		}
+	}
+	must(t, json.Unmarshal([]byte(out), &r))
+	var commands []string
+	for _, f := range r.Findings {
+		if f.Kind == "ovsdb-down" {
+			commands = f.Remedies[0].Commands
+		}
+	}
+	if len(commands) != 2 {
+		t.Fatalf("no two commands for a dead ovsdb-server:\n%s", out)
+	}
+	for _, node := range []string{"node1", "node2"} {
+		_, err := b.client.CoreV1().Pods("kube-system").Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "ovs-" + node, Labels: map[string]string{"app.kubernetes.io/name": "fairlead-ovs"}},
+			Spec:       corev1.PodSpec{NodeName: node, HostNetwork: true, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	t.Cleanup(func() {
+		_, err := b.Kubectl(context.Background(), "-n", "kube-system", "delete", "pod", "-l",
+			"app.kubernetes.io/name=fairlead-ovs", "--wait=false")
+		must(t, err)
+	})
+	kubectl := func(command string) (string, error) {
+		return b.NodeExec(labtest.Within(t, 40*time.Second), "control-plane", "env", "KUBECONFIG="+b.plane.AdminKubeconfig(),
+			"KUBECACHEDIR=/run/lab/kubectl", "sh", "-c", `kubectl() { "$0" kubectl "$@"; }; eval "$1" 2>&1`, b.plane.Program, command)
+	}
+	if out, _ := kubectl(commands[0]); !strings.Contains(out, ":10250/") { // there is no kubelet
+		t.Errorf("%s: the API server asks no kubelet for the log: %s", commands[0], out)
+	}
+	if out, err := kubectl(commands[1]); err != nil || !strings.Contains(out, `"ovs-node1" deleted`) || strings.Contains(out, "node2") {
+		t.Errorf("%s: %v: %s", commands[1], err, out)
 	}
 }
