@@ -24,6 +24,7 @@ curl                           curl
 dig                            bind9-dnsutils
 nc                             netcat-openbsd
 busybox                        busybox-static
+promtool                       prometheus
 /usr/lib/cni/portmap           containernetworking-plugins
 containerd                     containerd
 runc                           runc
@@ -54,7 +55,7 @@ fi
 # Debian starts daemons when it installs them. That is not needed: tests and labs
 # start their own. policy-rc.d is Debian's way to prevent it.
 policy=/usr/sbin/policy-rc.d
-for service in openvswitch-switch containerd; do
+for service in openvswitch-switch containerd prometheus; do
 	[[ " ${missing[*]} " == *" $service "* ]] || continue
 	echo "$service: its service is not started now. It will be at the next boot, unless you run"
 	echo "    systemctl disable $service"

@@ -74,6 +74,7 @@ func Open(journal string, cfg api.AgentConfig, every api.AgentIntervals, client 
 	n := &Uplink{journal: journal, cfg: cfg, every: every, kube: client, log: log.WithName("uplink"), metrics: m,
 		Changed: signal.New(), look: signal.New()}
 	n.state.Store(&state{why: errNoBridging})
+	m.Health.UplinkWanted.Set(status.Flag(cfg.EnableBridgingMode))
 	m.Registry.MustRegister(steerCounts{n})
 	u, err := datapath.Open(journal, n.log)
 	if err != nil {
