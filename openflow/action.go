@@ -34,6 +34,9 @@ type (
 	PushVLAN uint16
 )
 
+// Again looks the packet up in table 0 once more, changed as it is.
+type Again struct{}
+
 // SetField writes a field.
 type SetField struct {
 	field *field
@@ -87,6 +90,7 @@ func (a Output) String() string {
 
 func (DecTTL) String() string     { return "dec_ttl" }
 func (PopVLAN) String() string    { return "pop_vlan" }
+func (Again) String() string      { return "resubmit(,0)" }
 func (a PushVLAN) String() string { return fmt.Sprintf("push_vlan:%#x", uint16(a)) }
 
 func (a SetField) String() string {

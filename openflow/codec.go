@@ -178,6 +178,7 @@ type ofAction = ofctrl.OFAction
 func (a Output) ofnet() ofAction   { return ofctrl.NewOutputPort(uint32(a)) }
 func (DecTTL) ofnet() ofAction     { return &ofctrl.DecTTLAction{} }
 func (PopVLAN) ofnet() ofAction    { return &ofctrl.PopVLANAction{} }
+func (Again) ofnet() ofAction      { return ofctrl.NewResubmit(nil, new(uint8)) }
 func (a PushVLAN) ofnet() ofAction { return &ofctrl.PushVLANAction{EtherType: uint16(a)} }
 
 func (a SetField) ofnet() ofAction {

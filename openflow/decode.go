@@ -17,6 +17,7 @@ const (
 	msgError          = 1
 	msgEchoRequest    = 2
 	msgEchoReply      = 3
+	msgSetConfig      = 9
 	msgMultipartReply = 19
 	msgBarrierRequest = 20
 	msgBarrierReply   = 21
@@ -31,7 +32,11 @@ const (
 	instrGoto         = 1
 	instrApply        = 4
 	protoICMPv6       = 58
+	fragNXMatch       = 3 // of Open vSwitch: first fragments have the fields of what they carry
 )
+
+// again is Open vSwitch's action "resubmit", with the port that the packet came from and table 0.
+const again = "\x00\x00\x23\x20\x00\x0e\xff\xf8\x00\x00\x00\x00"
 
 var errShort = errors.New("message is truncated")
 
@@ -204,6 +209,7 @@ var actionTypes = []struct {
 	{24, func([]byte) Action { return DecTTL{} }},
 	{25, readSetField},
 	{28, readMove},
+	{errExperimenter, func(body []byte) Action { return map[string]Action{again: Again{}}[string(body)] }},
 }
 
 func readOutput(body []byte) Action {

@@ -20,13 +20,13 @@
 // depends on it. reg1 is the [Segment] of the latter two.
 //
 // Classify is the only table that validates the source. A pod may send IPv4 and IPv6 from its own MAC and address, and
-// ARP, neighbour solicitations and advertisements that name them. Its IPv6 link-local address, made from its MAC,
-// serves ND and nothing else. Router advertisements, redirects, other ethertypes and VLAN tags are dropped from any
-// port: nothing on this bridge needs them. The gateway port, which is the host itself, is trusted. A packet out of the
-// tunnel is accepted if it comes from a peer's endpoint and its source is in that peer's podCIDR, so that no host of
-// the underlay can inject packets and no node can spoof another. Matching both costs no megaflow: tun_src is part of
-// every megaflow of a tunnel port anyway, and the inner source narrows it to one per peer. Neighbour discovery never
-// crosses the tunnel.
+// ARP, neighbour solicitations and advertisements that name them, whole and with valid options. Its IPv6 link-local
+// address, made from its MAC, serves ND and nothing else. Router advertisements, redirects, other ethertypes and VLAN
+// tags are dropped from any port: nothing on this bridge needs them. A priority tag, which names no VLAN, is removed
+// first. The gateway port, which is the host itself, is trusted. A packet out of the tunnel is accepted if it comes
+// from a peer's endpoint and its source is in that peer's podCIDR. So no node can spoof another's pods, and nobody who
+// cannot send from a node's address. Matching both costs no megaflow: tun_src is part of every megaflow of a tunnel
+// port anyway, and the inner source narrows it to one per peer. Neighbour discovery never crosses the tunnel.
 //
 // Resolve takes ARP and ND to the owner of the address in question, as a unicast frame. Nothing is flooded, so a pod
 // never sees the requests of others. A reply that no pod asked for goes to the host, which asks under any of its
@@ -48,8 +48,7 @@
 // Classify pops the tag of the underlay's frames and drops those of VLANs without a pod; the node's own traffic does
 // not come this way. Sources of bridged pods are validated like those of routed pods, except that the link-local
 // address may send any packet within the segment. Router advertisements and redirects of the underlay are dropped: the
-// pool says who the router is. Fragments of IPv6 to link-local or multicast addresses are dropped: Open vSwitch cannot
-// see whether they are neighbour discovery.
+// pool says who the router is. Later fragments of IPv6 to link-local or multicast addresses are dropped as well.
 //
 // Resolve takes ARP and ND of a segment to the pod there that owns the address, as a unicast frame. Requests, replies
 // and announcements of a bridged pod for other addresses go out to the underlay; the underlay's own are dropped, as

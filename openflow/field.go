@@ -129,7 +129,7 @@ func printVLAN(b []byte, m *Match) []byte {
 	case m.VLAN == segmentOf(0):
 		return append(b, "vlan_tci=0x0000/0x1fff,"...)
 	case m.VLAN != 0:
-		return fmt.Appendf(b, "dl_vlan=%d,", m.VLAN.vlan())
+		return fmt.Appendf(b, "dl_vlan=%d,", m.VLAN&^priorityTag&^VLANPresent)
 	}
 	return append(b, "vlan_tci=0x1000/0x1000,"...)
 }
@@ -208,11 +208,11 @@ func unmatched(text textFunc) access {
 }
 
 // getVLAN and putVLAN are for a field that says whether there is a tag as well as
-// which. A priority tag, whose VLAN ID is 0, is neither of a segment nor untagged.
+// which.
 func getVLAN(m *Match) (b bits, ok bool) {
 	switch {
-	case m.VLAN == segmentOf(0):
-		return bits{mask: allBits}, true
+	case m.VLAN == segmentOf(0), m.VLAN == priorityTag:
+		return bits{numberValue(uint32(m.VLAN - VLANPresent)), allBits}, true
 	case m.VLAN != 0:
 		return bits{numberValue(uint32(m.VLAN)), allBits}, true
 	}
@@ -222,6 +222,9 @@ func getVLAN(m *Match) (b bits, ok bool) {
 func putVLAN(m *Match, o oxm) {
 	if m.Tagged = o.mask.number() == VLANPresent; !m.Tagged {
 		m.VLAN = segmentOf(uint16(o.value.number()))
+		if o.value.number() == VLANPresent {
+			m.VLAN = priorityTag
+		}
 	}
 }
 

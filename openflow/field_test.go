@@ -80,7 +80,7 @@ func TestMatchThatCannotBeSent(t *testing.T) {
 // copied, and all others.
 func TestActionsRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 2))
-	actions := []Action{Output(1), Output(r.Uint32()), OutputInPort, DecTTL{}, PopVLAN{}, PushVLAN(tpid),
+	actions := []Action{Output(1), Output(r.Uint32()), OutputInPort, DecTTL{}, PopVLAN{}, Again{}, PushVLAN(tpid),
 		SetTunDst(randomAddr(r, true)), SetTunDst(randomAddr(r, false)), SetVLAN(10), SetSource(FromPod),
 		SetSegment(segmentOf(7))}
 	for _, f := range fields {

@@ -54,6 +54,9 @@ type Segment uint16
 // VLANPresent is set in a Segment, and in the field vlan_vid of a frame with a tag.
 const VLANPresent = 0x1000
 
+// priorityTag matches a tag that names no VLAN. It is no segment of its own.
+const priorityTag Segment = 2 * VLANPresent
+
 // segmentOf is the segment of a VLAN ID, 0 for untagged frames.
 func segmentOf(vlan uint16) Segment { return VLANPresent | Segment(vlan) }
 

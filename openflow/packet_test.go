@@ -214,6 +214,14 @@ func packetCases() []packetCase {
 			fromGW + na + ",ipv6_src=fd00:10::1,ipv6_dst=fd00:10::3,nd_target=fd00:10::1,nd_tll=" + macGW,
 			podA, 1, []string{toA}},
 
+		{"NS with invalid options", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=::", drop, 0, nil},
+		{"NA with invalid options", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=::", drop, 0, nil},
+		{"NS in pieces", fromA + ns + ",nw_frag=first,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::4" + sllA, drop, 0, nil},
+		{"NA in pieces", fromA + na + ",nw_frag=first,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::3" + tllA, drop, 0, nil},
+		{"a large ping", fromA + ",icmp6,nw_frag=first,icmpv6_type=128,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", podB, 3, []string{toB}},
+		{"a priority tag", strings.Replace(fromA, "dl_src", "vlan_tci=0xb000,dl_src", 1) + a4 + ",nw_dst=10.10.0.4", podB, 3,
+			[]string{toB, "vlan_tci=0x0000"}},
+
 		// The rest of neighbour discovery.
 		{"router solicitation", fromA + ",icmp6,icmpv6_type=133,ipv6_src=" + llA + ",ipv6_dst=ff02::2",
 			drop, 0, nil},

@@ -102,12 +102,14 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 
 // list returns all flows of the switch.
 func (s *Switch) list(ctx context.Context) ([]listed, error) {
-	xid := s.conn.reserve(2)
-	r, err := encodeDump(xid)
+	xid := s.conn.reserve(3)
+	r, err := encodeDump(xid + 1)
 	if err != nil {
 		return nil, err
 	}
-	answers, err := s.conn.ask(ctx, xid, [][]byte{r})
+	// Flows shall see the type of an ICMPv6 packet of which they see the first fragment.
+	config := encodeBare(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0})
+	answers, err := s.conn.ask(ctx, xid, [][]byte{config, r})
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 
 // Priorities in table Classify.
 const (
+	classifyTag0        = 700 // a priority tag: as without
+	classifyInvalidND   = 650 // drop: neighbour discovery in fragments, and what Open vSwitch cannot read of it
 	classifyUplinkND    = 600 // neighbour discovery of the underlay
 	classifyUplinkFalse = 550 // drop: its router advertisements and redirects
 	classifyUplink      = 500 // its frames in the segments of pods
@@ -19,12 +21,20 @@ const (
 
 // classify returns the flows of table 0: it records where a packet comes from and drops spoofed ones.
 func classify(v View) []Flow {
-	flows := append(v.room(11, 2), Flow{Kind: KindBase, Priority: classifyTagged, Match: Match{Tagged: true}})
+	flows := append(v.room(11, 2), Flow{Kind: KindBase, Priority: classifyTagged, Match: Match{Tagged: true}},
+		Flow{Kind: KindBase, Priority: classifyTag0, Match: Match{VLAN: priorityTag}, Actions: []Action{PopVLAN{}, Again{}}})
+	for _, t := range []uint8{neighborSolicitation, neighborAdvertisement} {
+		// Nodes must ignore fragments of it (RFC 6980), and not all do. If options are invalid, Open vSwitch shows
+		// neither the target nor any option, as if they were left out.
+		for _, m := range []Match{{Fragment: true}, {NDTarget: netip.IPv6Unspecified()}} {
+			m.EtherType, m.ICMPv6 = IPv6, t
+			flows = append(flows, Flow{Kind: KindBase, Priority: classifyInvalidND, Match: m})
+		}
+	}
 	for t := uint8(routerSolicitation); t <= redirect; t++ {
 		flows = append(flows, Flow{Kind: KindBase, Priority: classifyFalseND, Match: Match{EtherType: IPv6, ICMPv6: t}})
 	}
-	flows = append(flows, Flow{Kind: KindBase, Priority: classifyLastDrop})
-	flows = append(flows, classifyGateway(v.Gateway)...)
+	flows = append(append(flows, Flow{Kind: KindBase, Priority: classifyLastDrop}), classifyGateway(v.Gateway)...)
 	for _, p := range v.Pods {
 		flows = append(flows, classifyPod(p)...)
 	}

@@ -41,8 +41,7 @@ func forwardBridged(v View) []Flow {
 			Actions: []Action{Goto(TableOutput)}},
 		{Kind: KindUplink, Table: TableForward, Priority: forwardUplink, Match: Match{Source: FromUplink}},
 	}
-	// Open vSwitch does not see what an ICMPv6 packet in pieces says: a router
-	// advertisement, maybe. Nodes must ignore that (RFC 6980), and not all do.
+	// What a later fragment belongs to is not known: a router advertisement, maybe.
 	for _, dst := range []netip.Prefix{multicast6, linkLocal} {
 		piece := forwardTo(KindUplink, forwardPieces, dst)
 		piece.Match.Fragment = true

@@ -108,6 +108,8 @@ func action(text string, names map[string]string) string {
 		return "route: decrement TTL"
 	case text == "pop_vlan":
 		return "pop the VLAN tag"
+	case text == "resubmit(,0)":
+		return "begin again without it"
 	case strings.HasPrefix(text, "push_vlan:"):
 		return "push a VLAN tag"
 	case text == "IN_PORT":

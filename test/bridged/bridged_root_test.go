@@ -25,6 +25,7 @@ func (c cluster) everything(t *testing.T, flat bool) {
 	t.Run("streams", func(t *testing.T) { c.streams(t, places, flat) })
 	t.Run("trace", c.traced)
 	t.Run("neighbours", func(t *testing.T) { c.neighbours(t, places) })
+	t.Run("priority tags", func(t *testing.T) { c.priorityTags(t, places) })
 	t.Run("lies", func(t *testing.T) { c.lies(t, places) })
 	t.Run("host traffic", func(t *testing.T) { c.hostTraffic(t, places) })
 	t.Run("agent killed", func(t *testing.T) { c.agentKilled(t, places) })

@@ -116,15 +116,52 @@ func (l liar) sources() []said {
 func (l liar) tags() []said {
 	out := []said{udp("a truth without a tag", l.pod, l.mac, l.ip4, l.pod4)}
 	for _, vlan := range []uint16{0, 10, 20, 30} {
-		s := udp(fmt.Sprint("in VLAN ", vlan), l.pod, l.mac, l.ip4, l.pod4)
+		from := l.ip4
+		if vlan == 0 { // a priority tag is none
+			from = l.pod4
+		}
+		s := udp(fmt.Sprint("in VLAN ", vlan), l.pod, l.mac, from, l.pod4)
 		double := udp(fmt.Sprint("in VLANs 10 and ", vlan), l.pod, l.mac, l.ip4, l.pod4)
-		service := udp(fmt.Sprint("with a service tag ", vlan), l.pod, l.mac, l.ip4, l.pod4)
+		service := udp(fmt.Sprint("with a service tag ", vlan), l.pod, l.mac, from, l.pod4)
 		s.data, double.data = tagged(vlan, s.data), tagged(10, tagged(vlan, double.data))
 		service.data = tagged(vlan, service.data)
 		copy(service.data[12:], "\x88\xa8")
 		out = append(out, s, double, service)
 	}
 	return out
+}
+
+// priorityTags checks that tags with a priority and no VLAN, as some networks have them, do not matter: to a pod and
+// from pods.
+func (c cluster) priorityTags(t *testing.T, places []place) {
+	const tag = 5 << 13
+	left := tap(t, c.host(t, underlay.Switch), "node1")
+	for _, p := range places {
+		if p.name != "a-0-node1" && p.name != "a-10-node1" {
+			continue
+		}
+		far, vlan := netip.MustParseAddr("198.51.100.9"), uint16(0)
+		if p.name == "a-10-node1" {
+			vlan = 10
+		}
+		out := udp("with a priority, from "+p.name, api.MAC{2, 0, 0, 0, 0, 9}, p.mac(t, "eth0"), p.of(4), far)
+		ear := tap(t, p, "eth0")
+		ear.send(t, tagged(tag, out.data))
+		wait(t, 10*time.Second, func() string {
+			if f := left.find(holds(out.mark)); len(f) == 0 || f[0].vlan != vlan {
+				return fmt.Sprintf("%s: %+v has left the node, want it in VLAN %d", out.what, f, vlan)
+			}
+			return ""
+		})
+		in := udp("with a priority, to "+p.name, p.mac(t, "eth0"), api.MAC{2, 0, 0, 0, 0, 9}, far, p.of(4))
+		left.send(t, tagged(tag|vlan, in.data))
+		wait(t, 10*time.Second, func() string {
+			if f := ear.find(holds(in.data[14:])); len(f) == 0 || f[0].vlan != 0 || len(f[0].data) != len(in.data) {
+				return fmt.Sprintf("%s: %+v has arrived, want it untagged", in.what, f)
+			}
+			return ""
+		})
+	}
 }
 
 // arp is a valid announcement, and ones of others' addresses.
@@ -176,6 +213,11 @@ func (l liar) nd() []said {
 					fragment(icmp6(allMAC, l.mac, src, all, 136, claim(l.router6, l.mac)), more)))
 		}
 	}
+	// Options that Open vSwitch calls invalid hide what they say.
+	twice := icmp6(l.router, l.mac, l.ip6, l.router6, 135, bytes.Join([][]byte{make([]byte, 4), l.router6.AsSlice(),
+		{1, 1}, l.pod[:], {1, 1}, l.pod[:]}, nil))
+	out = append(out, say("another's MAC, twice", twice),
+		say("claim to one pod in a fragment", fragment(icmp6(l.pod, l.mac, l.ip6, l.pod6, 136, claim(l.ip6, l.pod)), 1)))
 	return append(out, say("solicitation with the router's address",
 		icmp6(allMAC, l.mac, l.router6, all, 135, append(make([]byte, 4), l.pod6.AsSlice()...))))
 }

@@ -29,7 +29,8 @@ func journeys() []struct {
 	}{
 		{sent{from: "outside", src: outMAC, dst: hostMAC}, "host"},
 		{sent{from: "outside", src: outMAC, dst: podMAC}, "pods"},
-		{sent{from: "outside", src: outMAC, dst: podMAC, vlan: 10}, "host"}, // the pod is not in that VLAN
+		{sent{from: "outside", src: outMAC, dst: podMAC, vlan: 10}, "host"},      // the pod is not in that VLAN
+		{sent{from: "outside", src: outMAC, dst: podMAC, vlan: 5 << 13}, "pods"}, // a priority tag: untagged
 		{sent{from: "outside", src: outMAC, dst: pod10MAC, vlan: 10}, "pods"},
 		{sent{from: "outside", src: outMAC, dst: pod10MAC, vlan: 7<<13 | 10}, "pods"}, // with a priority
 		{sent{from: "outside", src: outMAC, dst: pod10MAC, vlan: 10, service: true}, "host"},
