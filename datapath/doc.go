@@ -28,7 +28,8 @@
 //	neighbours          permanent entries on the gateway device                    route
 //	bridge br-uplink    external_ids:fairlead=uplink; its ports and its device     uplink/rows
 //	host's addresses    on br-uplink: what the journal has, which is read at the   uplink
-//	and routes there    start of every process; on the NIC nothing is ours
+//	and routes there    start of every process, or all of them if that is damaged;
+//	                    on the NIC nothing is ours
 //	nft table           netdev fairlead-uplink                                     uplink
 //	eBPF programs       pinned in the journal's directory below /sys/fs/bpf; named uplink/steer
 //	                    fl_ + digest; tc filters "fairlead/" + hook, and the qdisc

@@ -113,6 +113,11 @@ func (u *uninstall) uplink(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if up.Journal() == nil {
+		if err := up.Find(ctx, u.OVSRunDir); err != nil {
+			return err
+		}
+	}
 	j := up.Journal()
 	if j == nil || j.Phase == uplink.Detached {
 		return nil

@@ -68,7 +68,7 @@ type state struct {
 
 var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMode is not set")
 
-// Open reads the journal, by its path. One that can't be read is no reason to end.
+// Open reads the journal, by its path.
 func Open(journal string, cfg api.AgentConfig, every api.AgentIntervals, client *kube.Client,
 	m *status.Metrics, log logr.Logger) *Uplink {
 	n := &Uplink{journal: journal, cfg: cfg, every: every, kube: client, log: log.WithName("uplink"), metrics: m,
@@ -149,6 +149,10 @@ func (n *Uplink) Ready() error { return n.state.Load().why }
 // more. What can't be done yet, for want of Open vSwitch, is tried again by Attach.
 func (n *Uplink) Resume(ctx context.Context) {
 	if n.uplink == nil {
+		return
+	}
+	if err := n.uplink.Find(ctx, n.cfg.OVSRunDir); err != nil {
+		n.done(err)
 		return
 	}
 	j := n.uplink.Journal()

@@ -38,10 +38,10 @@ func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, lo
 // attached.
 func Restore(ctx context.Context, journal string, log logr.Logger) (*uplink.Journal, error) {
 	u, err := uplink.Open(journal, log)
-	if err != nil || u.Journal() == nil {
+	if err != nil {
 		return nil, err
 	}
-	err = u.Restore(ctx, uplink.ByHand) // which reads the journal again
+	err = u.Restore(ctx, uplink.ByHand) // which reads the journal again, or looks for an uplink without one
 	return u.Journal(), err
 }
 

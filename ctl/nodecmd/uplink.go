@@ -131,7 +131,7 @@ that finds ovs-vswitchd dead for some seconds does the same by itself, on both d
 			if err != nil {
 				return err
 			}
-			if j := u.Journal(); j == nil || j.Bridge.Datapath != api.DatapathNetdev {
+			if j := u.Journal(); j != nil && j.Bridge.Datapath != api.DatapathNetdev {
 				fmt.Fprintln(out, "nothing to do: no NIC is on the userspace datapath")
 				return nil
 			}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/test/netstate"
 )
@@ -91,9 +92,10 @@ func TestRootJournalIsAhead(t *testing.T) {
 	f := setup(t, simple)
 	u, way, done := f.open(), Attaching, 0
 	u.after = func(what string) {
-		j, err := readJournal(f.journal)
-		if err != nil || j == nil {
-			t.Errorf("%s: the journal is %v, %v", what, j, err)
+		r := journal.Read(f.journal, u.bootID)
+		j := r.Newest
+		if j == nil || !r.Both {
+			t.Errorf("%s: the journal is %+v", what, r)
 			return
 		}
 		step, isDone := strings.CutPrefix(what, "done ")

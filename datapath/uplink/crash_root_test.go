@@ -1,7 +1,6 @@
 package uplink
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,9 +17,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/internal/bootid"
 	"github.com/fairlead-cni/fairlead/test/chaos"
 	"github.com/fairlead-cni/fairlead/test/netstate"
@@ -56,6 +57,7 @@ func child(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	u.runDir = o.Plan.OVSRunDir
 	count, begun := 0, o.Op != "roll back"
 	u.after = func(what string) {
 		if begun = begun || what == "journal roll back"; !begun {
@@ -175,9 +177,8 @@ func (f *fixture) reboot() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	for _, file := range []string{f.journal, f.ovs.Dir + "/conf.db"} {
-		f.rewrite(file, id, otherBoot)
-	}
+	f.bootJournal(id, otherBoot)
+	f.bootRows(f.ovs.Dir+"/conf.db", otherBoot)
 	if f.pins != "" {
 		os.RemoveAll(f.pins)
 	}
@@ -192,22 +193,43 @@ func (f *fixture) reboot() {
 	f.ovs.Vswitchd.Start()
 }
 
-// rewrite replaces a text in a file. A database has a checksum over each record.
-func (f *fixture) rewrite(file, old, now string) {
+// bootJournal has the journal on disk be of another boot. What is in memory is gone with that.
+func (f *fixture) bootJournal(old, now string) {
 	f.t.Helper()
-	text, err := os.ReadFile(file)
+	if err := os.RemoveAll(journal.InMemory(f.journal)); err != nil {
+		f.t.Fatal(err)
+	}
+	text, err := os.ReadFile(f.journal)
 	if errors.Is(err, os.ErrNotExist) {
 		return
 	}
-	if err == nil && strings.HasSuffix(file, ".json") {
-		err = os.WriteFile(file, bytes.ReplaceAll(text, []byte(old), []byte(now)), 0o600)
-	} else if err == nil {
-		where := `[["external_ids","includes",["map",[["fairlead","uplink"]]]]]`
-		ids := fmt.Sprintf(`["map",[["fairlead","uplink"],["fairlead-boot-id","%s"]]]`, now)
-		_, err = f.ovs.Run("ovsdb-tool", "transact", file, fmt.Sprintf(
-			`["Open_vSwitch",{"op":"update","table":"Bridge","where":%s,"row":{"external_ids":%s}}]`, where, ids))
-	}
 	if err != nil {
+		f.t.Fatal(err)
+	}
+	j, err := journal.Parse(text)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, id := range []*string{&j.BootID, &j.Bridge.BootID} {
+		if *id == old {
+			*id = now
+		}
+	}
+	if text, err = journal.Encode(j); err == nil {
+		err = os.WriteFile(f.journal, text, 0o600)
+	}
+	if err != nil && !errors.Is(err, unix.EROFS) {
+		f.t.Fatal(err)
+	}
+}
+
+// bootRows has the rows in a database, which has a checksum over each record, be of another boot.
+func (f *fixture) bootRows(file, now string) {
+	f.t.Helper()
+	where := `[["external_ids","includes",["map",[["fairlead","uplink"]]]]]`
+	ids := fmt.Sprintf(`["map",[["fairlead","uplink"],["fairlead-boot-id","%s"]]]`, now)
+	if _, err := f.ovs.Run("ovsdb-tool", "transact", file, fmt.Sprintf(
+		`["Open_vSwitch",{"op":"update","table":"Bridge","where":%s,"row":{"external_ids":%s}}]`, where, ids)); err != nil {
 		f.t.Fatal(err)
 	}
 }

@@ -3,6 +3,7 @@ package uplink
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
@@ -65,7 +67,7 @@ func TestRootDiskFaults(t *testing.T) {
 			f.ownDisk()
 			f.before = f.state()
 			fault.do(f)
-			if err := f.attach(); !errors.Is(err, errJournal) || errors.Is(err, ErrRolledBack) {
+			if err := f.attach(); !errors.As(err, new(*journal.Error)) || errors.Is(err, ErrRolledBack) {
 				t.Errorf("attach: %v, want a refusal for its journal", err)
 			}
 			same(t, "after a refused attach", f.before, f.state())
@@ -82,21 +84,26 @@ func TestRootDiskFaults(t *testing.T) {
 			f.exitCleanup()
 			f.repairs("ovs-appctl exit --cleanup")
 			f.ovs.Vswitchd.Kill()
-			f.onNode(func(ctx context.Context, u *Uplink) error {
-				if _, err := u.Yield(ctx, VswitchdDead); !errors.Is(err, ErrNotRecorded) {
-					t.Errorf("yield: %v, want it done and not recorded", err)
-				}
-				return nil
-			})
+			f.yields()
 			same(t, "yielded", f.before, f.state())
 			f.ovs.Vswitchd.Start()
-			f.repairs("ovs-vswitchd is back")
-			if err := f.restore(); !errors.Is(err, ErrNotRecorded) {
-				t.Errorf("restore: %v, want it done and not recorded", err)
+			f.due(true, "another ovs-vswitchd runs")
+			if err := f.attach(); !errors.As(err, new(*journal.Error)) {
+				t.Errorf("attach after a yield: %v, want a refusal for its journal", err)
 			}
-			same(t, "restored", f.before, f.state())
-			f.reached()
+			same(t, "after a refused attach", f.before, f.state())
+			fault.heal(f)
+			f.nextAgent()
+			f.checkAfter(Attached, "attached again")
 
+			fault.do(f)
+			if err := f.restore(); err != nil {
+				t.Errorf("restore: %v", err)
+			}
+			f.checkAfter(Detached, "restored")
+			if u := f.open(); u.Attached() || u.Unfinished() {
+				t.Errorf("a restore that is on record in memory alone: %+v", u.Journal())
+			}
 			fault.heal(f)
 			if err := f.restore(); err != nil {
 				t.Errorf("restore on a healthy disk: %v", err)
@@ -117,14 +124,30 @@ func (f *fixture) repairs(what string) {
 	f.reached()
 }
 
+// yields does what agents do when ovs-vswitchd is dead.
+func (f *fixture) yields() {
+	f.t.Helper()
+	f.onNode(func(ctx context.Context, u *Uplink) error {
+		if did, err := u.Yield(ctx, VswitchdDead); err != nil || !did {
+			return fmt.Errorf("yield with ovs-vswitchd dead: %t, %w", did, err)
+		}
+		return nil
+	})
+}
+
 // exitCleanup has ovs-vswitchd end so that it takes its interfaces along, and starts another.
 func (f *fixture) exitCleanup() {
 	f.t.Helper()
 	f.ovs.Appctl("exit", "--cleanup")
+	f.waitNoBridge()
+	f.ovs.Vswitchd.Kill() // it ends by itself; this waits until it has
+	f.ovs.Vswitchd.Start()
+}
+
+func (f *fixture) waitNoBridge() {
+	f.t.Helper()
 	nstest.Wait(f.t, 10*time.Second, BridgeName+" to go with ovs-vswitchd", func() bool {
 		_, err := f.node.Run("ip", "link", "show", BridgeName)
 		return err != nil
 	})
-	f.ovs.Vswitchd.Kill() // it ends by itself; this waits until it has
-	f.ovs.Vswitchd.Start()
 }

@@ -39,7 +39,7 @@ func (u *Uplink) do(ctx context.Context, name string) error {
 	case stepBridge:
 		return u.makeBridge(ctx)
 	case stepDevice:
-		if u.journal.mode() == api.UplinkSteer {
+		if u.journal.UplinkMode() == api.UplinkSteer {
 			return with(u.device, u.readyPort)
 		}
 		return with(u.device, u.readyDevice)

@@ -123,7 +123,7 @@ func bridgeFacts() []fact {
 // while it says Restoring, the last that is not undone; and nothing where it says Detached. A journal of another boot
 // leads back, whatever it says.
 func Next(j Journal, o Observed) Step {
-	list := facts(j.mode())
+	list := facts(j.UplinkMode())
 	switch {
 	case j.Phase == Detached && o.SameBoot:
 		return Step{}
@@ -148,5 +148,5 @@ func goesBack(j Journal, o Observed) bool { return j.Phase == Restoring || !o.Sa
 
 // undone reports whether everything is back, also steps that are left out for now.
 func undone(j Journal, o Observed) bool {
-	return !slices.ContainsFunc(facts(j.mode()), func(f fact) bool { return !f.undone(j, o) })
+	return !slices.ContainsFunc(facts(j.UplinkMode()), func(f fact) bool { return !f.undone(j, o) })
 }

@@ -33,7 +33,7 @@ func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
 		return o, dbErr, err
 	}
 	o.NIC, o.Device = nic != nil, device != nil
-	if j.mode() == api.UplinkSteer {
+	if j.UplinkMode() == api.UplinkSteer {
 		return o, dbErr, u.observeSteer(&o, nic, device)
 	}
 	return o, dbErr, u.observeBridge(&o, s, nic, device)

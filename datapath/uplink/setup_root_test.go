@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/test/netstate"
 	"github.com/fairlead-cni/fairlead/test/nstest"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
@@ -62,7 +63,10 @@ func setup(t *testing.T, config string, sysctls ...string) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		os.RemoveAll(dir)
+		os.RemoveAll(journal.InMemory(dir))
+	})
 	f := &fixture{t: t, datapath: ovstest.UnderTest(t), config: config, sysctls: sysctls,
 		journal: filepath.Join(dir, "uplink.json"), netns: filepath.Join(dir, "netns")}
 	f.boot(config)
@@ -128,6 +132,7 @@ func (f *fixture) open() *Uplink {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	u.runDir = f.ovs.Dir
 	return u
 }
 

@@ -2,10 +2,12 @@ package uplink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 )
 
@@ -32,18 +34,34 @@ type Status struct {
 	Next string `json:"next,omitempty"`
 	// Counts are how many frames went which way, in mode steer.
 	Counts []steer.Count `json:"counts,omitempty"`
-	// OVSDB says what is wrong with Open vSwitch's database.
-	OVSDB string `json:"ovsdb,omitempty"`
+	// OVSDB says what is wrong with Open vSwitch's database, Journal what is with the journal: it cannot be written to
+	// disk, or was damaged.
+	OVSDB   string `json:"ovsdb,omitempty"`
+	Journal string `json:"journal,omitempty"`
 }
 
-// Status looks at journal and node, and changes nothing.
+// Status looks at journal and node, and changes nothing but that it tries whether the journal's disk takes a file.
 func (u *Uplink) Status(ctx context.Context) (Status, error) {
+	r := journal.Read(u.path, u.bootID)
+	if err := u.doubt(&r); err != nil {
+		return Status{}, err
+	}
+	if u.journal = r.Newest; u.journal == nil {
+		var err error
+		if u.journal, err = u.found(ctx, r); err != nil {
+			return Status{}, err
+		}
+	}
+	s := Status{Phase: Detached}
+	if err := errors.Join(r.Err, u.tryDisk()); err != nil {
+		s.Journal = err.Error()
+	}
 	j := u.journal
 	if j == nil {
-		return Status{Phase: Detached}, nil
+		return s, nil
 	}
-	s := Status{Phase: j.Phase, NIC: j.NIC.Name, Bridge: j.Bridge.Name, Reason: j.Reason, Since: j.Written,
-		OtherBoot: j.BootID != u.bootID, Yielded: j.Yielded != "", Mode: j.mode(), NotSteer: j.NotSteer}
+	s.Phase, s.NIC, s.Bridge, s.Reason, s.Since = j.Phase, j.NIC.Name, j.Bridge.Name, j.Reason, j.Written
+	s.OtherBoot, s.Yielded, s.Mode, s.NotSteer = j.BootID != u.bootID, j.Yielded != "", j.UplinkMode(), j.NotSteer
 	o, dbErr, err := u.observe(ctx)
 	if err != nil {
 		return s, err
@@ -61,10 +79,12 @@ func (u *Uplink) Status(ctx context.Context) (Status, error) {
 }
 
 func (s Status) String() string {
-	if s.NIC == "" {
-		return "detached: nothing was attached on this node\n"
-	}
 	var b strings.Builder
+	if s.NIC == "" {
+		b.WriteString("detached: nothing was attached on this node\n")
+		s.journal(&b)
+		return b.String()
+	}
 	fmt.Fprintf(&b, "%s: NIC %s, mode %s, bridge %s, since %s\n", s.Phase, s.NIC, s.Mode, s.Bridge, s.Since.Format(time.RFC3339))
 	if s.NotSteer != "" {
 		fmt.Fprintf(&b, "not mode steer, because: %s\n", s.NotSteer)
@@ -78,6 +98,7 @@ func (s Status) String() string {
 	if s.OtherBoot {
 		b.WriteString("the journal is from an earlier boot: its addresses are obsolete, its leftovers will be removed\n")
 	}
+	s.journal(&b)
 	if s.OVSDB != "" {
 		fmt.Fprintf(&b, "Open vSwitch's database: %s\n", s.OVSDB)
 	}
@@ -88,4 +109,10 @@ func (s Status) String() string {
 		fmt.Fprintf(&b, "frames from %-9s %-11s %12d (%d bytes)\n", c.Source, "to "+c.Way, c.Frames, c.Bytes)
 	}
 	return b.String()
+}
+
+func (s Status) journal(b *strings.Builder) {
+	for line := range strings.Lines(s.Journal) {
+		fmt.Fprintf(b, "journal: %s\n", strings.TrimSpace(line))
+	}
 }

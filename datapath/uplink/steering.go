@@ -138,7 +138,7 @@ func (u *Uplink) Counts() ([]steer.Count, error) {
 // Preflight looks whether p.NIC can be attached, and in which mode. It changes nothing.
 func (u *Uplink) Preflight(ctx context.Context, p Plan) (preflight.Report, error) {
 	if u.Attached() && u.journal.NIC.Name == p.NIC {
-		r := preflight.NewReport(p.NIC, u.journal.mode())
+		r := preflight.NewReport(p.NIC, u.journal.UplinkMode())
 		r.Notes = []string{"it is already attached (uplink status)"}
 		return r, nil
 	}
@@ -169,22 +169,6 @@ func (p Plan) pins() string {
 		return DefaultPins
 	}
 	return p.Pins
-}
-
-// Holder is the interface that has the host's addresses while the uplink is attached.
-func (j Journal) Holder() string {
-	if j.mode() == api.UplinkSteer {
-		return j.NIC.Name
-	}
-	return j.Bridge.Name
-}
-
-// mode of a journal that was written before there were two is bridge.
-func (j Journal) mode() string {
-	if j.Mode == "" {
-		return api.UplinkBridge
-	}
-	return j.Mode
 }
 
 // CheckGateways is checkGateways for the interface that has the host's addresses.

@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
@@ -38,6 +37,26 @@ const (
 	PatchPort  = rows.PatchPort
 	PeerPort   = rows.PeerPort
 )
+
+// Names of package journal.
+type (
+	Journal = journal.Journal
+	Phase   = journal.Phase
+)
+
+// The phases of a journal.
+const (
+	Attaching = journal.Attaching
+	Attached  = journal.Attached
+	Restoring = journal.Restoring
+	Detached  = journal.Detached
+)
+
+// DefaultJournal is where the journal is on every node.
+const DefaultJournal = journal.Default
+
+// defaultRunDir is where Open vSwitch has its sockets if neither journal nor environment say otherwise.
+const defaultRunDir = "/run/openvswitch"
 
 // Plan says what is to be attached, and how.
 type Plan struct {
@@ -73,7 +92,12 @@ type Uplink struct {
 	after func(what string)
 
 	journal *Journal
-	did     []string // steps that run has carried out
+	// unwritable is why the journal on disk could not be written, recorded whether it or its copy was.
+	unwritable error
+	recorded   bool
+	rebuilt    bool     // the journal was, by found
+	runDir     string   // of Open vSwitch, where no journal says it
+	did        []string // steps that run has carried out
 	// noDB is why Open vSwitch's database can't be had, while run goes back. It is not asked again: one that hangs would
 	// keep the node waiting for its network.
 	noDB error
@@ -86,18 +110,27 @@ var ErrRolledBack = errors.New("the NIC is restored")
 var ErrNotRecorded = errors.New("the NIC is restored, but its journal could not be written, so the next agent attaches " +
 	"it again. Make its file system writable and free some space, then restore it once more")
 
-// Open reads the journal at path. One that can't be read is an error: what it says may be all that is known of
-// the node's addresses.
+// Open reads the journal at path, and its copy in memory. If neither can be used, Journal is nil until the first call
+// that works on the uplink has looked at the node: see Find.
 func Open(path string, log logr.Logger) (*Uplink, error) {
 	id, err := bootid.Read()
 	if err != nil {
 		return nil, err
 	}
-	j, err := readJournal(path)
+	return &Uplink{path: path, bootID: id, log: log, after: func(string) {}, journal: journal.Read(path, id).Newest,
+		runDir: cmp.Or(os.Getenv("OVS_RUNDIR"), defaultRunDir)}, nil
+}
+
+// Find reads the journal again. Without one that can be used, it looks for an uplink on the node, with Open vSwitch's
+// database in runDir, and rebuilds the journal of what it finds: that one leads back, and Unfinished reports it.
+func (u *Uplink) Find(ctx context.Context, runDir string) error {
+	u.runDir = runDir
+	unlock, err := u.lock(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &Uplink{path: path, bootID: id, log: log, after: func(string) {}, journal: j}, nil
+	unlock()
+	return nil
 }
 
 // Journal is the journal as it was last read or written, nil if there is none.
@@ -126,7 +159,7 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 		return nil, err
 	}
 	defer unlock()
-	if !u.Attached() || u.journal.mode() == api.UplinkBridge && !vswitchd.Running(u.journal.DB.RunDir) {
+	if !u.Attached() || u.journal.UplinkMode() == api.UplinkBridge && !vswitchd.Running(u.journal.DB.RunDir) {
 		return nil, nil // in mode bridge nothing can be mended then: see Yield
 	}
 	if device, err := findLink(BridgeName); err == nil && device != nil {
@@ -134,6 +167,7 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 	}
 	u.did = nil
 	err = errors.Join(u.followMTU(), u.run(ctx))
+	_ = u.tryDisk() // see Unwritable
 	return u.did, err
 }
 
@@ -144,20 +178,22 @@ func (u *Uplink) followMTU() error {
 		return err
 	}
 	u.journal.Bridge.MTU = nic.Attrs().MTU
-	return u.write("mtu")
+	_ = u.note("mtu") // the NIC has it anyway
+	return nil
 }
 
 // Attach makes p.NIC a port of Open vSwitch, or goes on with an attach that was begun, or puts back what
 // somebody has changed of one that ended well. If it fails, or the check does not succeed in time, it restores the NIC;
 // the error then is ErrRolledBack as well, unless that fails too.
 func (u *Uplink) Attach(ctx context.Context, p Plan) error {
+	u.runDir = p.OVSRunDir
 	unlock, err := u.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	err = u.attach(ctx, p)
-	if p.Mode == api.UplinkAuto && errors.Is(err, ErrRolledBack) && u.journal.mode() == api.UplinkSteer &&
+	if p.Mode == api.UplinkAuto && errors.Is(err, ErrRolledBack) && u.journal.UplinkMode() == api.UplinkSteer &&
 		!u.journal.Unreached {
 		p.Mode, p.notSteer = api.UplinkBridge, u.journal.Reason
 		err = u.attach(ctx, p)
@@ -182,18 +218,15 @@ func (u *Uplink) attach(ctx context.Context, p Plan) error {
 	if u.journal.NIC.Name != p.NIC {
 		return fmt.Errorf("%s is attached, not %s: restore it first", u.journal.NIC.Name, p.NIC)
 	}
-	mending := u.journal.Phase == Attached
+	if u.journal.Phase == Attached {
+		return u.repair(ctx)
+	}
 	if err := u.run(ctx); err != nil {
-		if mending {
-			return err
-		}
 		return u.rollBack(ctx, err, false)
 	}
-	if mending {
-		return nil
-	}
 	if err := u.verify(ctx, p); err != nil {
-		return u.rollBack(ctx, err, !errors.Is(err, errJournal))
+		unrecorded := (*journal.Error)(nil)
+		return u.rollBack(ctx, err, !errors.As(err, &unrecorded))
 	}
 	return nil
 }
@@ -205,16 +238,18 @@ func (u *Uplink) leaveOtherMode(ctx context.Context, p Plan) error {
 		want = api.UplinkBridge
 	}
 	j := u.journal
-	if j == nil || j.Phase == Detached || want == api.UplinkAuto || want == j.mode() {
+	if j == nil || j.Phase == Detached || want == api.UplinkAuto || want == j.UplinkMode() {
 		return nil
 	}
-	j.Phase, j.Reason, j.Unreached = Restoring, "the mode is to be "+want, false
-	err := u.write("restore")
+	err := u.tryDisk() // or it could not be attached again
 	if err == nil {
-		err = u.run(ctx)
+		j.Phase, j.Reason, j.Unreached = Restoring, "the mode is to be "+want, false
+		if err = u.write("restore"); err == nil {
+			err = u.run(ctx)
+		}
 	}
 	if err != nil {
-		return fmt.Errorf("leaving mode %s: %w", j.mode(), err)
+		return fmt.Errorf("leaving mode %s: %w", j.UplinkMode(), err)
 	}
 	return nil
 }
@@ -235,15 +270,17 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 	if err != nil {
 		return err
 	}
-	j := &Journal{Version: version, BootID: u.bootID, Phase: Attaching, NIC: nic, DB: rows.Find(p.OVSRunDir),
+	j := &Journal{Version: journal.Version, BootID: u.bootID, Phase: Attaching, NIC: nic, DB: rows.Find(p.OVSRunDir),
 		Bridge: rows.Bridge{Name: BridgeName, Patch: PatchPort, Peer: PeerPort, Datapath: p.Datapath, MAC: nic.MAC,
 			MTU: nic.MTU, BootID: u.bootID}, Mode: report.Mode, NotSteer: report.NotSteer}
 	if j.Mode == api.UplinkSteer {
 		j.Pins, j.Hooks = p.pins(), p.Hooks
-		j.NIC.Addresses, j.NIC.Routes, j.NIC.Rules, j.NIC.Neighbours, j.NIC.Sysctls = nil, nil, nil, nil, nil
+		journal.LeaveWithHost(j)
 	}
 	before := u.journal
-	u.journal = j
+	if u.journal = j; before != nil {
+		j.Seq = before.Seq
+	}
 	if err := u.write("begin"); err != nil {
 		u.journal = before
 		return fmt.Errorf("%s is not attached, since what it has could not be recorded: %w", p.NIC, err)
@@ -267,7 +304,7 @@ func (u *Uplink) Restore(ctx context.Context, reason string) error {
 			return nil
 		}
 		u.journal.Yielded, u.journal.Reason = "", reason // it is not to be attached again
-		return u.write("restore")
+		return u.note("restore")
 	}
 	return u.restore(ctx, reason)
 }
@@ -277,10 +314,7 @@ func (u *Uplink) restore(ctx context.Context, reason string) error {
 	if u.journal.Phase != Restoring {
 		u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, reason, false
 	}
-	if err := u.write("restore"); err != nil {
-		// A full disk is no reason to leave the node without its network.
-		u.log.Error(err, "writing the journal failed, restoring without it")
-	}
+	_ = u.note("restore") // a full disk is no reason to leave the node without its network
 	return u.run(ctx)
 }
 
@@ -297,10 +331,8 @@ func (u *Uplink) rollBack(ctx context.Context, why error, unreached bool) error 
 	if unreached && !vswitchd.Running(u.journal.DB.RunDir) { // Open vSwitch is what did not answer
 		u.journal.Unreached, u.journal.Yielded = false, noStart
 	}
-	err := u.write("roll back")
-	if err == nil || u.journal.Phase == Restoring {
-		err = u.run(ctx)
-	}
+	_ = u.note("roll back") // as in restore
+	err := u.run(ctx)
 	if errors.Is(err, ErrNotRecorded) {
 		return fmt.Errorf("%w; %w: %w", why, ErrRolledBack, err)
 	}
@@ -322,7 +354,7 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 			if err := u.write(stepVerify); err != nil {
 				return err
 			}
-			u.log.Info("uplink attached", "nic", p.NIC, "bridge", BridgeName, "mode", u.journal.mode())
+			u.log.Info("uplink attached", "nic", p.NIC, "bridge", BridgeName, "mode", u.journal.UplinkMode())
 			return nil
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
@@ -354,10 +386,11 @@ func (u *Uplink) run(ctx context.Context) error {
 		if step.Name == "" || step.Name == stepVerify {
 			return u.ended(o, errors.Join(append(errs, dbErr)...))
 		}
-		if err := u.write(step.String()); err != nil && !step.Back && u.journal.Phase != Attached {
-			return err
-		} else if err != nil {
-			// The journal on disk has all that restore needs: a full disk must not keep the node from its network.
+		if err := u.write(step.String()); err != nil {
+			if !step.Back && u.journal.Phase != Attached {
+				return err
+			}
+			// The journal has all that restore needs: a full disk must not keep the node from its network.
 			u.log.Error(err, "writing the journal failed, continuing without it", "step", step.String())
 		}
 		if err = u.carryOut(ctx, step); err == nil {
@@ -409,53 +442,13 @@ func (u *Uplink) ended(o Observed, err error) error {
 		u.journal.Reason, u.journal.Unreached = "the node was rebooted", false
 	}
 	u.journal.Phase, u.journal.BootID = Detached, u.bootID
-	if err := u.write("detached"); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
+	if err := u.note("detached"); err != nil {
+		return err
 	}
 	u.log.Info("uplink detached", "nic", u.journal.NIC.Name, "reason", u.journal.Reason)
 	return nil
 }
 
-func (u *Uplink) write(step string) error {
-	u.journal.Step = step
-	err := u.journal.write(u.path)
-	u.after("journal " + step)
-	return err
-}
-
 func (u *Uplink) mutes() bool { return u.journal.Bridge.Datapath == api.DatapathNetdev }
-
-// lock makes sure that one process at a time works on the uplink, and reads the journal again, which another may have
-// written. The lock is on the journal's directory, since that takes no file: a full or read-only file system must not
-// keep the node from its network. Neither must a directory that cannot be opened, where the journal is known already.
-func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
-	dir := filepath.Dir(u.path)
-	made := os.MkdirAll(dir, 0o755)
-	f, err := os.Open(dir)
-	if err != nil {
-		err = errors.Join(made, err)
-		if u.journal == nil {
-			return nil, fmt.Errorf("locking the uplink: %w", err)
-		}
-		u.log.Error(err, "locking the uplink failed, continuing without a lock")
-		return func() {}, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, lockWait)
-	defer cancel()
-	err = poll(ctx, "another process is attaching or restoring the uplink", func() (bool, error) {
-		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil, nil
-	})
-	if err == nil {
-		var j *Journal
-		if j, err = readJournal(u.path); err == nil && (j != nil || u.journal == nil) {
-			u.journal = j
-		}
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return func() { f.Close() }, nil
-}
 
 var errNICGone = errors.New("the NIC does not exist any more")

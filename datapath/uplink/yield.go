@@ -2,6 +2,7 @@ package uplink
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
@@ -28,11 +29,30 @@ func (u *Uplink) Yield(ctx context.Context, reason string) (yielded bool, err er
 		return false, err
 	}
 	defer unlock()
-	if !u.Attached() || u.journal.mode() != api.UplinkBridge {
+	if !u.Attached() && !(u.rebuilt && u.Unfinished() && u.ThisBoot()) || u.journal.UplinkMode() != api.UplinkBridge {
 		return false, nil
 	}
 	u.journal.Yielded = u.startNow()
 	return true, u.restore(ctx, reason)
+}
+
+// repair puts back what is missing of an uplink that is attached, or yields if that is in vain.
+func (u *Uplink) repair(ctx context.Context) error {
+	if !u.lost() {
+		return u.run(ctx)
+	}
+	u.journal.Yielded = u.startNow()
+	if err := u.restore(ctx, VswitchdDead); err != nil {
+		return fmt.Errorf("%s: %w", VswitchdDead, err)
+	}
+	return fmt.Errorf("%s: the host has %s until it is", VswitchdDead, u.journal.NIC.Name)
+}
+
+// lost reports whether the node's addresses went with br-uplink, and no ovs-vswitchd is there to make that again.
+func (u *Uplink) lost() bool {
+	device, err := findLink(u.journal.Bridge.Name)
+	return err == nil && device == nil && u.journal.UplinkMode() == api.UplinkBridge &&
+		!vswitchd.Running(u.journal.DB.RunDir)
 }
 
 // Yielded reports whether the host has its NIC back only as long as Open vSwitch is away.

@@ -2,7 +2,7 @@ package uplink
 
 import (
 	"context"
-	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -16,12 +16,7 @@ func TestRootYield(t *testing.T) {
 		return
 	}
 	f.ovs.Vswitchd.Kill()
-	f.onNode(func(ctx context.Context, u *Uplink) error {
-		if did, err := u.Yield(ctx, VswitchdDead); err != nil || !did {
-			return fmt.Errorf("yield with ovs-vswitchd dead: %t, %w", did, err)
-		}
-		return nil
-	})
+	f.yields()
 	f.checkAfter(Detached, "yielded with ovs-vswitchd dead")
 	f.onNode(func(ctx context.Context, u *Uplink) error { return u.Restore(ctx, ByHand) })
 	f.ovs.Vswitchd.Start()
@@ -60,4 +55,24 @@ func (f *fixture) due(want bool, when string) {
 	if u := f.open(); u.Due() != want {
 		f.t.Errorf("%s, and whether the NIC is to be attached again is %t: %+v", when, u.Due(), u.Journal())
 	}
+}
+
+// An agent that starts on a node whose addresses went with Open vSwitch does not wait for that.
+func TestRootLostWithOVS(t *testing.T) {
+	t.Parallel()
+	f := setup(t, simple, noDAD()...)
+	f.before = f.state()
+	f.nextAgent()
+	f.attached = f.state()
+	f.ovs.Appctl("exit", "--cleanup")
+	f.waitNoBridge()
+	f.ovs.Vswitchd.Kill() // it ends by itself; this waits until it has
+	if err := f.attach(); err == nil || !strings.Contains(err.Error(), VswitchdDead) {
+		t.Errorf("attach: %v", err)
+	}
+	f.checkAfter(Detached, "the next agent without ovs-vswitchd")
+	f.ovs.Vswitchd.Start()
+	f.due(true, "ovs-vswitchd is back")
+	f.nextAgent()
+	f.checkAfter(Attached, "ovs-vswitchd is back")
 }

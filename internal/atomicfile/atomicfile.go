@@ -31,6 +31,23 @@ func Copy(path string, content io.Reader, mode fs.FileMode) error {
 	return nil
 }
 
+// Try returns the error with which Write of so many bytes to path would fail, for want of room or of the right to, and
+// leaves nothing behind.
+func Try(path string, size int) error {
+	dir, name := filepath.Split(filepath.Clean(path))
+	dir = filepath.Clean(dir)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "."+name+".*.tmp")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(make([]byte, size))
+	return errors.Join(err, f.Close())
+}
+
 // removeLeft removes what crashes have left of new files for name. What can't be removed does no harm.
 func removeLeft(dir, name string) {
 	entries, err := os.ReadDir(dir)

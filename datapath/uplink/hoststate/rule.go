@@ -69,14 +69,16 @@ func HasNeighbours(list []Object, on Place) (bool, error) {
 		return false, err
 	}
 	for _, want := range list {
-		if !slices.ContainsFunc(have, func(o Object) bool {
-			return o.header()[10] == want.header()[10] && bytes.Equal(o.attr(unix.NDA_DST), want.attr(unix.NDA_DST)) &&
-				bytes.Equal(o.attr(unix.NDA_LLADDR), want.attr(unix.NDA_LLADDR))
-		}) {
+		if !slices.ContainsFunc(have, want.sameNeighbour) {
 			return false, nil
 		}
 	}
 	return true, nil
+}
+
+func (o Object) sameNeighbour(other Object) bool {
+	return o.header()[10] == other.header()[10] && bytes.Equal(o.attr(unix.NDA_DST), other.attr(unix.NDA_DST)) &&
+		bytes.Equal(o.attr(unix.NDA_LLADDR), other.attr(unix.NDA_LLADDR))
 }
 
 // CopyLiveNeighbours has to know whom from has reached, so that the first packets need not ask. Failures cost a

@@ -1,0 +1,82 @@
+package hoststate
+
+import (
+	"bytes"
+	"net"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// On is what l, read on an interface that has stood in for p, has as p would have it: without the flags that keep the
+// kernel from making routes of addresses, where such a route is there.
+func (l Link) On(p Place) Link {
+	out := Link{Place: p, ReadAt: l.ReadAt}
+	for _, o := range l.Addresses {
+		a, _ := AddressOn(o, l.Place, p, 0, 0)
+		if slices.ContainsFunc(l.Routes, o.isPrefix) || o.linkLocal() {
+			a = a.withoutFlags(unix.IFA_F_NOPREFIXROUTE)
+		}
+		if o.linkLocal() {
+			a = a.withoutFlags(unix.IFA_F_NODAD)
+		}
+		out.Addresses = append(out.Addresses, a)
+	}
+	for _, o := range l.Routes {
+		r, _ := RouteOn(o, l.Place, p, 0)
+		out.Routes = append(out.Routes, r)
+	}
+	for _, o := range l.Rules {
+		out.Rules = append(out.Rules, RuleOn(o, l.Place, p))
+	}
+	for _, o := range l.Neighbours {
+		out.Neighbours = append(out.Neighbours, neighbourOn(o, p, o.state()))
+	}
+	return out
+}
+
+func (o Object) linkLocal() bool {
+	return net.IP(o.attr(unix.IFA_ADDRESS)).IsLinkLocalUnicast() && o.IsIPv6()
+}
+
+// isPrefix reports whether the route r is the one that the kernel makes for the address o.
+func (o Object) isPrefix(r Object) bool {
+	ip, bits := net.IP(o.attr(unix.IFA_ADDRESS)), int(o.header()[1])
+	return r.Protocol() == unix.RTPROT_KERNEL && r.family() == o.family() && int(r.header()[1]) == bits &&
+		bytes.Equal(r.attr(unix.RTA_DST), ip.Mask(net.CIDRMask(bits, 8*len(ip))))
+}
+
+func (o Object) withoutFlags(without uint32) Object {
+	flags := o.number(unix.IFA_FLAGS) &^ without
+	return o.edit(func(head []byte) { head[2] = byte(flags) }, func(a attr) []byte {
+		if a.typ == unix.IFA_FLAGS {
+			return u32(flags)
+		}
+		return a.value
+	})
+}
+
+// Add adds what more has of the same interface and l has not.
+func (l *Link) Add(more Link) {
+	for _, o := range more.Addresses {
+		// Lifetimes count from when l was read.
+		if a, ok := AddressOn(o, more.Place, more.Place, 0, l.ReadAt-more.ReadAt); ok && !Has(l.Addresses, o) {
+			l.Addresses = append(l.Addresses, a)
+		}
+	}
+	for _, o := range more.Routes {
+		if !HasRoute(l.Routes, o) {
+			l.Routes = append(l.Routes, o)
+		}
+	}
+	for _, o := range more.Rules {
+		if !HasRule(l.Rules, o) {
+			l.Rules = append(l.Rules, o)
+		}
+	}
+	for _, o := range more.Neighbours {
+		if !slices.ContainsFunc(l.Neighbours, o.sameNeighbour) {
+			l.Neighbours = append(l.Neighbours, o)
+		}
+	}
+}

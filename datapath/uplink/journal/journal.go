@@ -1,0 +1,203 @@
+// Package journal is the record of an uplink: what the host had on its NIC, and which step was begun last. It is in two
+// files: on disk, and in memory below /run until the next boot. A disk that is full, read-only or damaged, or whose
+// directory was emptied, takes neither what is known of the host's network nor a restore.
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+)
+
+// Default is where the journal is on every node.
+const Default = "/var/lib/fairlead/uplink.json"
+
+// Version is of the journal's form.
+const Version = 1
+
+// Phase is where the uplink is going, or has come to.
+type Phase string
+
+// The phases. Without a journal the uplink is detached, too.
+const (
+	// Attaching: steps forward, up to the check that the node is reached through br-uplink.
+	Attaching Phase = "attaching"
+	// Attached: the check has succeeded. What somebody changes is put back.
+	Attached Phase = "attached"
+	// Restoring: steps back.
+	Restoring Phase = "restoring"
+	Detached  Phase = "detached"
+)
+
+// Journal is what has to outlive the process.
+type Journal struct {
+	Version int `json:"version"`
+	// Sum is the CRC-32 of the text in which it is zero, in hex. Journals of versions before it have none.
+	Sum string `json:"sum"`
+	// Seq counts up with each write, so that of two files the newer is known, whatever the clock does.
+	Seq    uint64 `json:"seq"`
+	BootID string `json:"bootID"`
+	Phase  Phase  `json:"phase"`
+	// Reason says why the uplink is being restored or is detached. Unreached: because
+	// nobody answered after an attach.
+	Reason    string `json:"reason,omitempty"`
+	Unreached bool   `json:"unreached,omitempty"`
+	// Yielded: the host has its NIC back only as long as Open vSwitch is away. It is the start of ovs-vswitchd that was to
+	// end (vswitchd.RunningStartID), or "none". Empty: not yielded.
+	Yielded string `json:"yielded,omitempty"`
+	// Step is the step that was begun last.
+	Step string `json:"step,omitempty"`
+	// Written is when this was written.
+	Written time.Time `json:"written"`
+	// Mode is api.UplinkSteer or api.UplinkBridge; empty: bridge. NotSteer is why mode auto has not taken steer.
+	Mode     string `json:"mode,omitempty"`
+	NotSteer string `json:"notSteer,omitempty"`
+	// Pins is the directory in which mode steer's programs are pinned, Hooks the kind of hooks that they have.
+	Pins  string      `json:"pins,omitempty"`
+	Hooks steer.Hooks `json:"hooks,omitempty"`
+	// NIC is all that the host had on the NIC before the first step. In mode steer that stays there, and is left out.
+	NIC    hoststate.Link `json:"nic"`
+	Bridge rows.Bridge    `json:"bridge"`
+	DB     rows.DB        `json:"db"`
+}
+
+// Check refuses a journal by which this program cannot go forward.
+func (j Journal) Check() error {
+	if j.Version != Version {
+		return fmt.Errorf("it has version %d, but this program supports %d", j.Version, Version)
+	}
+	switch j.Phase {
+	case Attaching, Attached, Restoring, Detached:
+	default:
+		return fmt.Errorf("unknown phase %q", j.Phase)
+	}
+	switch {
+	case j.Mode == api.UplinkSteer && j.Pins != "", j.Mode == api.UplinkBridge, j.Mode == "":
+	default:
+		return fmt.Errorf("unknown mode %q with programs in %q", j.Mode, j.Pins)
+	}
+	if j.BootID == "" || j.Bridge.Name == "" || j.DB.RunDir == "" {
+		return errors.New("it has no boot ID, bridge or run directory")
+	}
+	return j.NIC.Check()
+}
+
+// zeroSum is the sum in the text that it is of.
+const zeroSum = "00000000"
+
+func sumField(sum string) []byte { return []byte(`"sum": "` + sum + `"`) }
+
+// Encode returns the journal's text, and sets its sum.
+func Encode(j *Journal) ([]byte, error) {
+	j.Sum = zeroSum
+	text, err := json.MarshalIndent(j, "", " ")
+	if err != nil {
+		return nil, err
+	}
+	j.Sum = fmt.Sprintf("%08x", crc32.ChecksumIEEE(text))
+	return bytes.Replace(text, sumField(zeroSum), sumField(j.Sum), 1), nil
+}
+
+// Parse reads a journal. Fields that it does not know are of a newer program, and ignored. With an error it returns
+// what can be read all the same: enough to go back, together with what the kernel and OVSDB have.
+func Parse(text []byte) (*Journal, error) {
+	var j Journal
+	err := json.Unmarshal(text, &j)
+	if err == nil && j.Sum != "" {
+		plain := bytes.Replace(text, sumField(j.Sum), sumField(zeroSum), 1)
+		if sum := fmt.Sprintf("%08x", crc32.ChecksumIEEE(plain)); sum != j.Sum {
+			err = fmt.Errorf("its checksum is %s, not %s: it is damaged, or was edited", sum, j.Sum)
+		}
+	}
+	if err == nil {
+		err = j.Check()
+	}
+	if err == nil {
+		return &j, nil
+	}
+	return readable(text), err
+}
+
+// readable is what can be read of a damaged journal.
+func readable(text []byte) *Journal {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	tree, _ := beginning(d)
+	if m, ok := tree.(map[string]any); ok {
+		delete(m, "written") // a time that is no time ends the decoding
+	}
+	var j Journal
+	if text, err := json.Marshal(tree); err == nil {
+		_ = json.Unmarshal(text, &j) // fields of another type are left out
+	}
+	damaged := func(o hoststate.Object) bool { return o.Check() != nil }
+	for _, list := range []*[]hoststate.Object{&j.NIC.Addresses, &j.NIC.Routes, &j.NIC.Rules, &j.NIC.Neighbours} {
+		*list = slices.DeleteFunc(*list, damaged)
+	}
+	return &j
+}
+
+// beginning is the value of a JSON text up to where that is damaged or ends; whole: it is neither.
+func beginning(d *json.Decoder) (value any, whole bool) {
+	token, err := d.Token()
+	if err != nil {
+		return nil, false
+	}
+	switch token {
+	case json.Delim('{'):
+		m := map[string]any{}
+		for d.More() {
+			key, err := d.Token()
+			name, ok := key.(string)
+			if err != nil || !ok {
+				return m, false
+			}
+			if m[name], whole = beginning(d); !whole {
+				return m, false
+			}
+		}
+		_, err = d.Token()
+		return m, err == nil
+	case json.Delim('['):
+		list := []any{}
+		for d.More() {
+			v, whole := beginning(d)
+			if list = append(list, v); !whole {
+				return list, false
+			}
+		}
+		_, err = d.Token()
+		return list, err == nil
+	}
+	return token, true
+}
+
+// Holder is the interface that has the host's addresses while the uplink is attached.
+func (j Journal) Holder() string {
+	if j.UplinkMode() == api.UplinkSteer {
+		return j.NIC.Name
+	}
+	return j.Bridge.Name
+}
+
+// UplinkMode is the mode; one that was written before there were two is bridge.
+func (j Journal) UplinkMode() string {
+	if j.Mode == "" {
+		return api.UplinkBridge
+	}
+	return j.Mode
+}
+
+// LeaveWithHost leaves out what stays on the NIC in mode steer.
+func LeaveWithHost(j *Journal) {
+	j.NIC.Addresses, j.NIC.Routes, j.NIC.Rules, j.NIC.Neighbours, j.NIC.Sysctls = nil, nil, nil, nil, nil
+}

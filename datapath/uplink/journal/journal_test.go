@@ -1,0 +1,97 @@
+package journal
+
+import (
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+)
+
+func example() *Journal {
+	place := hoststate.Place{Name: "a:name of 15 ..", Index: 7}
+	return &Journal{Version: Version, BootID: "b", Phase: Attaching, DB: rows.DB{RunDir: "/run/openvswitch"},
+		Bridge: rows.Bridge{Name: rows.BridgeName}, NIC: hoststate.Link{Place: place, MTU: 1500,
+			Rules: []hoststate.Object{{Kind: hoststate.Rule, Data: make([]byte, 12)}}}}
+}
+
+func TestJournalComesBack(t *testing.T) {
+	j := example()
+	text, err := Encode(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, j) {
+		t.Errorf("got %+v, want %+v", got, j)
+	}
+	newer := strings.Replace(string(text), `"phase"`, `"futureField": {"a": [1]}, "phase"`, 1)
+	newer = strings.Replace(newer, `"sum": "`+j.Sum, `"sum": "`, 1)
+	if got, err = Parse([]byte(newer)); err != nil || got.Phase != j.Phase {
+		t.Errorf("with a field of a newer program: %+v, %v", got, err)
+	}
+	if r := Read(filepath.Join(t.TempDir(), "none"), "b"); r.Newest != nil || r.Parts != nil || r.Err != nil {
+		t.Errorf("without a file: %+v", r)
+	}
+}
+
+// A journal that is damaged is not gone by, but all of it that can be read is there to go back.
+func TestDamagedJournal(t *testing.T) {
+	whole, err := Encode(example())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(whole)
+	change := func(old, now string) string { return strings.Replace(text, old, now, 1) }
+	for what, bad := range map[string]struct {
+		text  string
+		rules int
+	}{
+		"empty":          {"", 0},
+		"cut short":      {text[:strings.Index(text, `"neighbours"`)], 1},
+		"version":        {change(`"version": 1`, `"version": 2`), 1},
+		"other key":      {change(`"phase"`, `"faze"`), 1},
+		"unknown phase":  {change(`"attaching"`, `"flying"`), 1},
+		"a flipped byte": {change(`"attaching"`, `"attached" `), 1},
+		"no time":        {change(`"written": "0001`, `"written": "oooo`), 1},
+		"other type":     {change(`"mtu": 1500`, `"mtu": "much"`), 1},
+		"unknown kind":   {change(`"kind": "rule"`, `"kind": "ruler"`), 0},
+		"header short":   {change(`"AAAAAAAAAAAAAAAA"`, `"AAAA"`), 0},
+		"attribute long": {change(`"AAAAAAAAAAAAAAAA"`, `"AAAAAAAAAAAAAAAA/////w=="`), 0},
+		"no NIC":         {change(`"index": 7`, `"index": 0`), 1},
+		"more after it":  {text + "{}", 1},
+	} {
+		if bad.text == text {
+			t.Fatalf("%s: nothing was changed in\n%s", what, text)
+		}
+		j, err := Parse([]byte(bad.text))
+		if err == nil {
+			t.Errorf("%s: accepted as %+v", what, j)
+		} else if len(j.NIC.Rules) != bad.rules || bad.text != "" && j.BootID != "b" {
+			t.Errorf("%s: what can be read is %+v", what, j)
+		}
+	}
+}
+
+func FuzzJournal(f *testing.F) {
+	text, err := Encode(example())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add(text[:len(text)/2])
+	f.Fuzz(func(_ *testing.T, text []byte) {
+		j, _ := Parse(text)
+		for _, o := range j.NIC.Addresses {
+			hoststate.AddressOn(o, j.NIC.Place, hoststate.Place{Name: "x", Index: 3}, 0, 0)
+		}
+		for _, o := range j.NIC.Routes {
+			hoststate.RouteOn(o, j.NIC.Place, hoststate.Place{Name: "x", Index: 3}, 0)
+		}
+	})
+}

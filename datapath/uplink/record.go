@@ -1,0 +1,137 @@
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
+)
+
+// write records step as begun. The error is that of the disk. What is in memory alone is still known until the next
+// boot, which begins detached; only what has not begun must be on disk before it does.
+func (u *Uplink) write(step string) error {
+	u.journal.Step, u.journal.Written = step, time.Now()
+	u.journal.Seq++
+	err := u.save()
+	u.after("journal " + step)
+	return err
+}
+
+func (u *Uplink) save() error {
+	var copied error
+	u.unwritable, copied = journal.Save(u.path, u.journal)
+	if copied != nil && u.unwritable == nil {
+		u.log.Error(copied, "writing the copy of the uplink's journal in memory failed")
+	}
+	u.recorded = u.unwritable == nil || copied == nil
+	return u.unwritable
+}
+
+// note records a step back. It succeeds if either file was written.
+func (u *Uplink) note(step string) error {
+	err := u.write(step)
+	if err != nil && !u.recorded {
+		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
+	}
+	if err != nil {
+		u.log.Error(err, "recorded in memory until the next boot", "step", step, "path", journal.InMemory(u.path))
+	}
+	return nil
+}
+
+// Unwritable is why the journal could not be written to disk, a *journal.Error, when this was last tried; else nil.
+// Mend tries it each time.
+func (u *Uplink) Unwritable() error { return u.unwritable }
+
+func (u *Uplink) tryDisk() error {
+	u.unwritable = journal.Try(u.path, u.journal)
+	return u.unwritable
+}
+
+// load reads the journal, which another process may have written. If no file is whole, it believes what it has read or
+// written itself, else what is found on the node. What a file lacks is written again.
+func (u *Uplink) load(ctx context.Context) error {
+	r := journal.Read(u.path, u.bootID)
+	if err := u.doubt(&r); err != nil {
+		return err
+	}
+	switch {
+	case r.Newest != nil:
+		u.journal = r.Newest
+	case u.journal == nil:
+		j, err := u.found(ctx, r)
+		if err != nil || j == nil {
+			return err
+		}
+		u.journal, u.rebuilt = j, true
+		u.log.Error(errors.New(j.Reason), "the journal is rebuilt from what the node has, and the NIC will be restored",
+			"nic", j.NIC.Name)
+	}
+	if u.journal == nil || r.Both {
+		return nil
+	}
+	if r.Err != nil {
+		u.log.Error(r.Err, "writing the uplink's journal again")
+	}
+	if err := u.save(); err != nil {
+		u.log.Error(err, "writing the uplink's journal again")
+	}
+	return nil
+}
+
+// doubt discards a journal of another boot where this process has one of this boot, or br-uplink has addresses: after a
+// boot it has none.
+func (u *Uplink) doubt(r *journal.Record) error {
+	j := r.Newest
+	if j == nil || j.BootID == u.bootID {
+		return nil
+	}
+	why := fmt.Errorf("the uplink's journal %s is of another boot, but %s is attached", u.path, j.NIC.Name)
+	if u.ThisBoot() {
+		*r = journal.Record{Err: why}
+		return nil
+	}
+	device, err := findLink(j.Bridge.Name)
+	if err != nil || device == nil {
+		return err
+	}
+	addresses, err := hoststate.AddressesOf(place(device))
+	if slices.ContainsFunc(addresses, func(o hoststate.Object) bool { return !o.IP().IsLinkLocalUnicast() }) {
+		u.journal = nil // which is the same one
+		j.NIC = hoststate.Link{Place: j.NIC.Place}
+		*r = journal.Record{Parts: j, Err: why}
+	}
+	return err
+}
+
+// lock makes sure that one process at a time works on the uplink, and loads the journal. The lock is on the journal's
+// directory, since that takes no file: a full or read-only file system must not keep the node from its network. Neither
+// must a directory that cannot be opened: then the lock is on the one in memory.
+func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
+	f, onDisk, err := journal.OpenDir(u.path)
+	if onDisk != nil {
+		u.unwritable = onDisk
+	}
+	if err != nil {
+		u.log.Error(errors.Join(u.unwritable, err), "locking the uplink failed, continuing without a lock")
+		return func() {}, u.load(ctx)
+	}
+	wait, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	err = poll(wait, "another process is attaching or restoring the uplink", func() (bool, error) {
+		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil, nil
+	})
+	if err == nil {
+		err = u.load(ctx)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
