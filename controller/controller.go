@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) error {
 		works = append(works, func(ctx context.Context) { forgetRanges(ctx, o) })
 	}
 	running.Go(func() { w.follow(ctx) })
-	h := handler(o.Config, m.registry, synced)
+	h := handler(o.Config, m, synced)
 	running.Go(func() {
 		if err := serveHTTP(ctx, o, h); err != nil {
 			cancel(err)
@@ -92,6 +92,7 @@ func Run(ctx context.Context, o Options) error {
 		})
 	}
 	if err := lead(ctx, o, func(ctx context.Context) {
+		m.lead(ctx)
 		var working sync.WaitGroup
 		for _, work := range works {
 			working.Go(func() { work(ctx) })

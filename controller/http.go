@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -22,7 +24,7 @@ import (
 
 // handler serves /healthz (the process runs), /readyz (everything has been read from the API server) and, unless
 // disabled, /metrics.
-func handler(cfg api.ControllerConfig, r *prometheus.Registry, synced func() bool) http.Handler {
+func handler(cfg api.ControllerConfig, m prometheus.Gatherer, synced func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -33,7 +35,7 @@ func handler(cfg api.ControllerConfig, r *prometheus.Registry, synced func() boo
 		fmt.Fprintln(w, "ok")
 	})
 	if cfg.EnablePrometheusMetrics {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+		mux.Handle("GET /metrics", promhttp.HandlerFor(m, promhttp.HandlerOpts{}))
 	}
 	return mux
 }
@@ -80,56 +82,89 @@ func serve(ctx context.Context, where string, l net.Listener, h http.Handler) er
 // metrics are the metrics of the controller, served at /metrics.
 type metrics struct {
 	registry *prometheus.Registry
+	// They count what this process did.
+	writes, assigned, unkept prometheus.Counter
+	clusterMetrics
+}
+
+// clusterMetrics say how the cluster is. Only the leader serves them: those of a controller that was the leader would
+// be out of date, and counted twice.
+type clusterMetrics struct {
+	cluster *prometheus.Registry
+	// ended returns why the last term as leader ended; nil: there was none.
+	ended atomic.Pointer[func() error]
 	// used and total are addresses, ready is 0 or 1, all by pool.
 	used, total, ready *prometheus.GaugeVec
 	// fullIn is a forecast in seconds, by pool.
 	fullIn *prometheus.GaugeVec
-	writes prometheus.Counter
 	// rangeUsed and rangeTotal are podCIDRs by range, faults by kind.
 	rangeUsed, rangeTotal, faults *prometheus.GaugeVec
 	waiting, stopped              prometheus.Gauge
-	assigned                      prometheus.Counter
 	// kept are reserved addresses by the kind of object that they are reserved for.
 	kept     *prometheus.GaugeVec
 	unplaced prometheus.Gauge
-	unkept   prometheus.Counter
 }
 
 // newMetrics returns the registered metrics; version is that of the program.
 func newMetrics(version string) *metrics {
-	r := prometheus.NewRegistry()
-	with := promauto.With(r)
+	m := &metrics{registry: prometheus.NewRegistry()}
+	with := promauto.With(m.registry)
+	counter := func(name, help string) prometheus.Counter {
+		return with.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	with.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_build_info", Help: "1, with the version of the program as label.",
+		ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.writes = counter("fairlead_pool_status_writes_total", "Writes of IPPool status.")
+	m.assigned = counter("fairlead_nodes_assigned_podcidrs_total", "Nodes that this process has assigned podCIDRs to.")
+	m.unkept = counter("fairlead_reservations_released_total", "Reservations that this process has released.")
+	m.clusterMetrics.register()
+	return m
+}
+
+func (m *clusterMetrics) register() {
+	m.cluster = prometheus.NewRegistry()
+	with := promauto.With(m.cluster)
 	gauges := func(name, help, label string) *prometheus.GaugeVec {
 		return with.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label})
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		return with.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
-	counter := func(name, help string) prometheus.Counter {
-		return with.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	m.used = gauges("fairlead_pool_addresses_used", "Addresses of an IPPool that are in use, including cooling ones.", "pool")
+	m.total = gauges("fairlead_pool_addresses", "Addresses that an IPPool can allocate.", "pool")
+	m.ready = gauges("fairlead_pool_ready", "1 if addresses can be allocated from the IPPool, else 0.", "pool")
+	m.fullIn = gauges("fairlead_pool_time_to_exhaustion_seconds",
+		"Seconds until the IPPool is exhausted at its recent growth rate. Absent if it does not grow.", "pool")
+	m.rangeUsed = gauges("fairlead_podcidrs_used", "PodCIDRs of a range that are assigned or not assignable.", "range")
+	m.rangeTotal = gauges("fairlead_podcidrs", "PodCIDRs in a range.", "range")
+	m.faults = gauges("fairlead_podcidr_problems", "Problems with podCIDRs of Nodes, by kind.", "kind")
+	m.waiting = gauge("fairlead_nodes_without_podcidr", "Nodes for which no podCIDR is left.")
+	m.stopped = gauge("fairlead_nodeipam_stopped", "1 if no podCIDRs are assigned because another allocator is active, else 0.")
+	m.kept = gauges("fairlead_reserved_addresses", "Addresses reserved for pods across restarts, by the kind of the object "+
+		"with which they are released.", "owner_kind")
+	m.unplaced = gauge("fairlead_statefulset_addresses_missing", "Addresses of StatefulSet pods that could not be reserved.")
+}
+
+// lead serves the metrics of the cluster until the term ends, without what was known in an earlier one.
+func (m *clusterMetrics) lead(term context.Context) {
+	byLabel := []*prometheus.GaugeVec{m.used, m.total, m.ready, m.fullIn, m.rangeUsed, m.rangeTotal, m.faults, m.kept}
+	for _, g := range byLabel {
+		g.Reset()
 	}
-	with.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_build_info", Help: "1, with the version of the program as label.",
-		ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &metrics{registry: r,
-		used:  gauges("fairlead_pool_addresses_used", "Addresses of an IPPool that are in use, including cooling ones.", "pool"),
-		total: gauges("fairlead_pool_addresses", "Addresses that an IPPool can allocate.", "pool"),
-		ready: gauges("fairlead_pool_ready", "1 if addresses can be allocated from the IPPool, else 0.", "pool"),
-		fullIn: gauges("fairlead_pool_time_to_exhaustion_seconds",
-			"Seconds until the IPPool is exhausted at its recent growth rate. Absent if it does not grow.", "pool"),
-		writes:     counter("fairlead_pool_status_writes_total", "Writes of IPPool status."),
-		rangeUsed:  gauges("fairlead_podcidrs_used", "PodCIDRs of a range that are assigned or not assignable.", "range"),
-		rangeTotal: gauges("fairlead_podcidrs", "PodCIDRs in a range.", "range"),
-		faults:     gauges("fairlead_podcidr_problems", "Problems with podCIDRs of Nodes, by kind.", "kind"),
-		waiting:    gauge("fairlead_nodes_without_podcidr", "Nodes for which no podCIDR is left."),
-		stopped: gauge("fairlead_nodeipam_stopped",
-			"1 if no podCIDRs are assigned because another allocator is active, else 0."),
-		assigned: counter("fairlead_nodes_assigned_podcidrs_total", "Nodes that this process has assigned podCIDRs to."),
-		kept: gauges("fairlead_reserved_addresses", "Addresses reserved for pods across restarts, by the kind of the object "+
-			"with which they are released.", "owner_kind"),
-		unplaced: gauge("fairlead_statefulset_addresses_missing", "Addresses of StatefulSet pods that could not be reserved."),
-		unkept:   counter("fairlead_reservations_released_total", "Reservations that this process has released."),
+	for _, g := range []prometheus.Gauge{m.waiting, m.stopped, m.unplaced} {
+		g.Set(0)
 	}
+	ended := term.Err
+	m.ended.Store(&ended)
+}
+
+// Gather implements prometheus.Gatherer.
+func (m *metrics) Gather() ([]*dto.MetricFamily, error) {
+	if ended := m.ended.Load(); ended == nil || (*ended)() != nil {
+		return m.registry.Gather()
+	}
+	return prometheus.Gatherers{m.registry, m.cluster}.Gather()
 }
 
 func newGauges(name, help, label string) *prometheus.GaugeVec {

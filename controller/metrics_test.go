@@ -13,19 +13,20 @@ import (
 // The metrics follow Prometheus' rules: base units, _total for counters only, help texts.
 func TestMetricsLint(t *testing.T) {
 	m := newMetrics("test")
-	newReclaimMetrics(m.registry)
+	m.lead(t.Context())
+	newReclaimMetrics(m)
 	vectors := []*prometheus.GaugeVec{m.used, m.total, m.ready, m.fullIn, m.rangeUsed, m.rangeTotal, m.faults, m.kept}
 	for _, g := range vectors {
 		g.WithLabelValues("x") // a vector without a value is not gathered
 	}
-	problems, err := testutil.GatherAndLint(m.registry)
+	problems, err := testutil.GatherAndLint(m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
-	families, err := m.registry.Gather()
+	families, err := m.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,9 @@ func TestMetricsLint(t *testing.T) {
 // The chart's alerts use metrics that the controller has.
 func TestAlertsKnowTheMetrics(t *testing.T) {
 	descriptions, known := make(chan *prometheus.Desc, 1000), ""
-	newMetrics("test").registry.Describe(descriptions)
+	m := newMetrics("test")
+	m.registry.Describe(descriptions)
+	m.cluster.Describe(descriptions)
 	close(descriptions)
 	for d := range descriptions {
 		known += d.String()

@@ -407,13 +407,23 @@ func (n *nodeIPAM) watchOthers(ctx context.Context) {
 			continue
 		}
 		n.ours[node.UID] = true
-		if who != "" {
+		switch {
+		case byHand(who):
+			n.log.Info("a podCIDR was set manually: it is taken, and others are assigned as before", "node", node.Name,
+				"podCIDRs", node.Spec.PodCIDRs)
+		case who != "":
 			n.other, n.seen = who, true
 			why := fmt.Sprintf("%s has assigned podCIDR %s to Node %s. %s", who, node.Spec.PodCIDRs[0], node.Name, stopped(who))
 			n.log.Error(errors.New(why), "podCIDR assignment is stopped")
 			n.warn(node.Name, node.UID, api.EventOtherAllocatorActive, why)
 		}
 	}
+}
+
+// byHand reports whether a component that wrote podCIDRs is kubectl, by the names that its commands give themselves:
+// somebody sets one Node's, and no other Node will get any from there.
+func byHand(manager string) bool {
+	return manager == "kubectl" || strings.HasPrefix(manager, "kubectl-")
 }
 
 // giver is the component that has written the podCIDRs of a Node, by its managed fields; empty if it was

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/fairlead-cni/fairlead/api"
@@ -513,10 +516,65 @@ func TestLeaderIsSucceeded(t *testing.T) {
 	c.has("n2", "10.77.1.0/24")
 	c.metric(first, "fairlead_nodes_assigned_podcidrs_total 2")
 	c.metric(second, "fairlead_nodes_assigned_podcidrs_total 0")
+	c.metric(first, "fairlead_nodes_without_podcidr 0")
+	if text := served(t, second); strings.Contains(text, "fairlead_nodes_without_podcidr") {
+		t.Errorf("a controller on standby says how the cluster is:\n%s", text)
+	}
 	stop()
 	c.node("n3")
 	c.has("n3", "10.77.2.0/24")
 	c.metric(second, "fairlead_nodes_assigned_podcidrs_total 1")
+}
+
+// A leader that loses the Lease says no more how the cluster is: it would not know for long.
+func TestKubeLostLease(t *testing.T) {
+	c := newCluster(t)
+	url, stop := c.stoppable(ipam("10.79.0.0/24"))
+	defer stop()
+	c.node("n1")
+	c.node("n2")
+	c.metric(url, "fairlead_nodes_without_podcidr 1")
+	leases := c.s.Admin().CoordinationV1().Leases("kube-system")
+	c.waits(func() string { // another one takes it, and keeps it
+		text, now := served(t, url), time.Now().UTC().Format(metav1.RFC3339Micro)
+		if !strings.Contains(text, "fairlead_nodes_without_podcidr") && strings.Contains(text, "fairlead_build_info") {
+			return ""
+		}
+		_, err := leases.Patch(t.Context(), leaseName, types.MergePatchType,
+			[]byte(`{"spec": {"holderIdentity": "another", "leaseDurationSeconds": 2, "renewTime": "`+now+`"}}`), metav1.PatchOptions{})
+		must(t, err)
+		return "it has lost the Lease, and serves\n" + text
+	})
+	c.metric(url, "fairlead_nodes_without_podcidr 1") // the other one has gone
+}
+
+// served are the metrics of the controller at url.
+func served(t *testing.T, url string) string {
+	t.Helper()
+	answer, err := http.Get(url + "/metrics")
+	must(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	must(t, err)
+	return string(text)
+}
+
+// A podCIDR that somebody sets is taken. It is no sign of another allocator.
+func TestKubePodCIDRByHand(t *testing.T) {
+	c := newCluster(t)
+	url, stop := c.stoppable(ipam("10.73.0.0/16"))
+	defer stop()
+	c.node("n1")
+	c.has("n1", "10.73.0.0/24")
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	for verb, podCIDR := range map[string]string{"create": "10.73.1.0/24", "apply": "10.73.2.0/24"} {
+		must(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Node\nmetadata: {name: "+verb+"}\nspec: {podCIDR: "+podCIDR+
+			", podCIDRs: ["+podCIDR+"]}\n"), 0o600))
+		must(t, c.s.Kubectl(t.Context(), verb, "-f", file))
+	}
+	c.node("n2")
+	c.has("n2", "10.73.3.0/24")
+	c.metric(url, "fairlead_nodeipam_stopped 0")
 }
 
 // A new leader knows all podCIDRs that Nodes have, however many Nodes there are: it reads them in several pages.

@@ -65,7 +65,7 @@ func newReclaimer(o Options, w *world, events record.EventRecorder, m *metrics) 
 	return &reclaimer{cfg: o.Config.Reclaim, every: o.Intervals,
 		client: o.Kubernetes, store: allocation.NewKubernetes(o.Client), world: w,
 		news: w.news(), events: events, clock: func() time.Duration { return time.Since(began) },
-		metrics: newReclaimMetrics(m.registry), log: o.Log.WithName("reclaim")}
+		metrics: newReclaimMetrics(m), log: o.Log.WithName("reclaim")}
 }
 
 // run runs passes until ctx ends.
@@ -84,6 +84,7 @@ func (r *reclaimer) run(ctx context.Context) {
 // begin drops what was known as an earlier leader.
 func (r *reclaimer) begin() {
 	r.lost, r.reported = map[string]*lostNode{}, map[string]time.Duration{}
+	r.metrics.set(nil)
 }
 
 // pass checks once what may be lost.
@@ -255,14 +256,15 @@ type reclaimMetrics struct {
 	kept      *prometheus.GaugeVec
 }
 
-func newReclaimMetrics(r *prometheus.Registry) *reclaimMetrics {
+func newReclaimMetrics(all *metrics) *reclaimMetrics {
 	m := &reclaimMetrics{reclaimed: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fairlead_addresses_reclaimed_total",
 		Help: "Addresses reclaimed by this process from lost nodes, by the reason why the node counts as lost."},
 		[]string{"reason"}),
 		kept: newGauges("fairlead_lost_node_addresses", "Addresses still allocated to owners on lost nodes, by the reason why they are not reclaimed.",
 			"reason")}
-	r.MustRegister(m.reclaimed, m.kept)
+	all.registry.MustRegister(m.reclaimed)
+	all.cluster.MustRegister(m.kept)
 	for _, why := range []string{"deleted", "fenced"} {
 		m.reclaimed.WithLabelValues(why)
 	}
