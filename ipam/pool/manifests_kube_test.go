@@ -139,6 +139,9 @@ func TestKubePoolsAreAccepted(t *testing.T) {
 		"beta": {"v1beta1", `{ipRanges: [{cidr: 10.3.0.0/28}, {start: 10.3.0.40, end: 10.3.0.41}],
 		  subnetInfo: {gateway: 10.3.0.1, prefixLength: 24, vlan: 4094}, excludes: [10.3.0.4-10.3.0.13]}`,
 			"10.3.0.2-10.3.0.3 10.3.0.14-10.3.0.15 10.3.0.40-10.3.0.41"},
+		"spaces": {"v1beta1", `{ipRanges: [{start: 10.4.0.2, end: 10.4.0.9}, {start: 10.4.0.10, end: 10.4.0.12}],
+		  subnetInfo: {gateway: 10.4.0.1, prefixLength: 24}, excludes: [10.4.0.3, ' 10.4.0.4 - 10.4.0.6 ', 10.4.0.8/31]}`,
+			"10.4.0.2 10.4.0.7 10.4.0.10-10.4.0.12"},
 		"linklocal": {"v1beta1", "{ipRanges: [{cidr: 'fd00::/126'}], subnetInfo: {gateway: 'fe80::1', prefixLength: 64}}",
 			"fd00::1-fd00::3"},
 	} {
@@ -187,27 +190,52 @@ func TestKubePoolsAreRefused(t *testing.T) {
 	oldForm := func(r string) string {
 		return "{ipVersion: 4, ipRanges: [{" + r + ", gateway: 10.2.0.1, prefixLength: 24}]}"
 	}
+	with := func(ranges string, excludes ...string) string {
+		return "{ipRanges: [" + ranges + "], " + subnet + ", excludes: [" + strings.Join(excludes, ", ") + "]}"
+	}
 	for spec, want := range map[string]string{
-		"{ipRanges: [], " + subnet + "}":                                                        "should have at least 1 items",
-		"{ipRanges: [{cidr: 10.2.0.0/24}]}":                                                     "set either ipVersion, with gateway, prefixLength and vlan in each range, or subnetInfo, not both",
-		"{ipVersion: 4, ipRanges: [{cidr: 10.2.0.0/24}], " + subnet + "}":                       "set either ipVersion",
-		"{ipVersion: 5, ipRanges: [{cidr: 10.2.0.0/24, gateway: 10.2.0.1, prefixLength: 24}]}":  `supported values: "4", "6"`,
-		"{ipVersion: 4, ipRanges: [{cidr: 10.2.0.0/24}]}":                                       "with ipVersion each range has a gateway and a prefixLength",
-		"{ipRanges: [{cidr: 10.2.0.0/24, vlan: 3}], " + subnet + "}":                            "with subnetInfo, gateway, prefixLength and vlan stand there and in no range",
-		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 10.2.0.1}}":                    "spec.subnetInfo.prefixLength: Required value",
-		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: here, prefixLength: 24}}":      "write an IP address",
-		oldForm("cidr: 10.2.0.0/24, vlan: 4095"):                                                "use 1 to 4094, or 0 for untagged. IEEE 802.1Q reserves 4095, and switches drop it",
-		oldForm("cidr: 10.2.0.0/24, vlan: -1"):                                                  "use 1 to 4094",
-		oldForm("cidr: 10.2.0.0"):                                                               "write a CIDR such as 10.2.0.0/28",
-		oldForm("cidr: 10.2.0.0/24, start: 10.2.0.1"):                                           "a range has cidr, or start and end",
-		oldForm("start: 10.2.0.1"):                                                              "a range has cidr, or start and end",
-		oldForm("start: 10.2.0.1, end: x"):                                                      "write an IP address",
-		oldForm("start: 10.2.0.9, end: 10.2.0.2"):                                               "start of a range is above its end. Swap them",
-		oldForm("start: 10.2.0.200, end: 10.2.1.2"):                                             "a range is not inside of the subnet of its gateway and prefixLength",
-		oldForm("cidr: 10.2.0.0/23"):                                                            "a range is not inside of the subnet",
-		oldForm("start: 10.2.0.9, end: 'fd00::1'"):                                              "start and end of a range are of two families. Set both of one",
-		oldForm("cidr: 'fd00::/64'"):                                                            "a range is not inside of the subnet",
-		"{ipRanges: [{cidr: 'fd00::/63'}], subnetInfo: {gateway: 'fd00::1', prefixLength: 64}}": "a range is not inside of the subnet",
+		"{ipRanges: [], " + subnet + "}":                                                                            "should have at least 1 items",
+		"{ipRanges: [{cidr: 10.2.0.0/24}]}":                                                                         "set either ipVersion, with gateway, prefixLength and vlan in each range, or subnetInfo, not both",
+		"{ipVersion: 4, ipRanges: [{cidr: 10.2.0.0/24}], " + subnet + "}":                                           "set either ipVersion",
+		"{ipVersion: 5, ipRanges: [{cidr: 10.2.0.0/24, gateway: 10.2.0.1, prefixLength: 24}]}":                      `supported values: "4", "6"`,
+		"{ipVersion: 4, ipRanges: [{cidr: 10.2.0.0/24}]}":                                                           "with ipVersion each range has a gateway and a prefixLength",
+		"{ipRanges: [{cidr: 10.2.0.0/24, vlan: 3}], " + subnet + "}":                                                "with subnetInfo, gateway, prefixLength and vlan stand there and in no range",
+		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 10.2.0.1}}":                                        "spec.subnetInfo.prefixLength: Required value",
+		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: here, prefixLength: 24}}":                          "write an IP address",
+		oldForm("cidr: 10.2.0.0/24, vlan: 4095"):                                                                    "use 1 to 4094, or 0 for untagged. IEEE 802.1Q reserves 4095, and switches drop it",
+		oldForm("cidr: 10.2.0.0/24, vlan: -1"):                                                                      "use 1 to 4094",
+		oldForm("cidr: 10.2.0.0"):                                                                                   "write a CIDR such as 10.2.0.0/28",
+		oldForm("cidr: 10.2.0.0/24, start: 10.2.0.1"):                                                               "a range has cidr, or start and end",
+		oldForm("start: 10.2.0.1"):                                                                                  "a range has cidr, or start and end",
+		oldForm("start: 10.2.0.1, end: x"):                                                                          "write an IP address",
+		oldForm("start: 10.2.0.9, end: 10.2.0.2"):                                                                   "start of a range is above its end. Swap them",
+		oldForm("start: 10.2.0.200, end: 10.2.1.2"):                                                                 "a range is not inside of the subnet of its gateway and prefixLength",
+		oldForm("cidr: 10.2.0.0/23"):                                                                                "a range is not inside of the subnet",
+		oldForm("start: 10.2.0.9, end: 'fd00::1'"):                                                                  "start and end of a range are of two families. Set both of one",
+		oldForm("cidr: 'fd00::/64'"):                                                                                "the pool is of one family, that of ipVersion or of its first range",
+		"{ipVersion: 6, ipRanges: [{cidr: 10.2.0.0/24, gateway: 10.2.0.1, prefixLength: 24}]}":                      "the pool is of one family",
+		"{ipVersion: 4, ipRanges: [{start: 'fd00::2', end: 'fd00::9', gateway: 'fd00::1', prefixLength: 64}]}":      "the pool is of one family",
+		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 'fe80::1', prefixLength: 24}}":                     "a gateway is of another family than the pool",
+		"{ipRanges: [{cidr: 10.2.0.0/24}, {cidr: 'fd00::/64'}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 24}}": "the pool is of one family",
+		"{ipRanges: [{cidr: 10.2.0.0/24}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 64}}":                      "prefixLength of an IPv4 subnet is 1 to 31",
+		"{ipRanges: [{cidr: 10.2.0.1/32}], subnetInfo: {gateway: 10.2.0.1, prefixLength: 32}}":                      "prefixLength of an IPv4 subnet is 1 to 31",
+		"{ipRanges: [{cidr: 'ff05::/64'}], subnetInfo: {gateway: 'ff05::1', prefixLength: 64}}":                     "a gateway is not a router's address",
+		"{ipRanges: [{cidr: 127.0.0.0/24}], subnetInfo: {gateway: 127.0.0.1, prefixLength: 24}}":                    "a gateway is not a router's address",
+		"{ipRanges: [{cidr: 240.0.0.0/24}], subnetInfo: {gateway: 240.0.0.1, prefixLength: 24}}":                    "a range has addresses that no pod may have",
+		"{ipRanges: [{start: 0.0.1.5, end: 0.0.1.9}], subnetInfo: {gateway: 0.0.1.1, prefixLength: 24}}":            "a range has addresses that no pod may have",
+		"{ipRanges: [{cidr: 'fe80::/64'}], subnetInfo: {gateway: 'fe80::1', prefixLength: 64}}":                     "a range has addresses that no pod may have",
+		oldForm("cidr: 10.2.0.5/25"):                                                                                "a CIDR has host bits set",
+		with("{cidr: 10.2.0.0/28}, {cidr: 10.2.0.0/28}"):                                                            "two ranges have the same address",
+		with("{cidr: 10.2.0.0/28}, {start: 10.2.0.9, end: 10.2.0.20}"):                                              "two ranges have the same address",
+		with("{start: 10.2.0.7, end: 10.2.0.12}, {start: 10.2.0.9, end: 10.2.0.20}"):                                "two ranges have the same address",
+		with("{cidr: 10.2.0.0/28}", "here"):                                                                         "an entry of excludes is not an address, a CIDR or FIRST-LAST of the pool's family",
+		with("{cidr: 10.2.0.0/28}", "10.2.0.3/28"):                                                                  "an entry of excludes",
+		with("{cidr: 10.2.0.0/28}", "10.2.0.3-"):                                                                    "an entry of excludes",
+		with("{cidr: 10.2.0.0/28}", "10.2.0.3-4"):                                                                   "an entry of excludes",
+		with("{cidr: 10.2.0.0/28}", "'fd00::1'"):                                                                    "an entry of excludes",
+		with("{cidr: 10.2.0.0/28}", "'fd00::/64'"):                                                                  "an entry of excludes",
+		with("{cidr: 10.2.0.0/28}", "'10.2.0.3-fd00::'"):                                                            "an entry of excludes",
+		"{ipRanges: [{cidr: 'fd00::/63'}], subnetInfo: {gateway: 'fd00::1', prefixLength: 64}}":                     "a range is not inside of the subnet",
 	} {
 		for _, version := range []string{"v1alpha2", "v1beta1"} {
 			err := c.create(version, "wrong", spec)
@@ -220,6 +248,49 @@ func TestKubePoolsAreRefused(t *testing.T) {
 		}
 		if _, err := Read(written(t, spec)); err == nil {
 			t.Errorf("%s is refused by the API server alone", spec)
+		}
+	}
+	// The annotation can be wrong at once, and later.
+	u := c.object("v1beta1", "named", with("{cidr: 10.2.0.0/28}"))
+	u.SetAnnotations(map[string]string{api.AnnotationNetwork: "storage"})
+	named, err := c.pools("v1beta1").Create(t.Context(), u, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range []string{"Storage", "-a", strings.Repeat("a", 64)} {
+		named.SetAnnotations(map[string]string{api.AnnotationNetwork: wrong})
+		_, err := c.pools("v1beta1").Update(t.Context(), named, metav1.UpdateOptions{DryRun: []string{"All"}})
+		if err == nil || !strings.Contains(err.Error(), "is not a DNS label") {
+			t.Errorf("network %q: %v", wrong, err)
+		}
+	}
+	if err := c.remove("named"); err != nil {
+		t.Error(err)
+	}
+}
+
+// The largest pool that the definition allows costs the policy no more than it may.
+func TestKubeLargePoolIsAccepted(t *testing.T) {
+	c := newCluster(t)
+	for form, ends := range map[string]string{"cidr": "{cidr: 10.%[1]d.0.0/28}", "ends": "{start: 10.%[1]d.0.2, end: 10.%[1]d.0.200}"} {
+		var ranges, excludes []string
+		for i := range 256 {
+			ranges = append(ranges, fmt.Sprintf(ends, i))
+			excludes = append(excludes, fmt.Sprintf("10.%d.0.3-10.%[1]d.0.4", i))
+		}
+		spec := "{ipRanges: [" + strings.Join(ranges, ", ") + "], subnetInfo: {gateway: 10.0.0.1, prefixLength: 8}, excludes: [" +
+			strings.Join(excludes, ", ") + "]}"
+		for _, step := range []func(version, name, spec string) error{
+			func(version, name, spec string) error { return c.create(version, name, spec) }, c.update} {
+			if err := step("v1beta1", form, spec); err != nil {
+				t.Errorf("%s: %v", form, err)
+			}
+			c.setStatus(form, "{usage: {used: 3, total: 25}}")
+			spec = strings.Replace(spec, "10.0.0.3-", "10.0.0.4-", 1)
+		}
+		c.setStatus(form, "{usage: {used: 0, total: 25}}")
+		if err := c.remove(form); err != nil {
+			t.Error(err)
 		}
 	}
 }
