@@ -57,6 +57,9 @@ func (u *Uplink) undo(ctx context.Context, name string) error {
 // addressesToNIC puts back what the NIC had, besides what br-uplink has. IPv6 addresses come without the question
 // whether they are in use, which would take a second, and without routes, which are still to lead to br-uplink.
 func (u *Uplink) addressesToNIC(nic netlink.Link) error {
+	if err := u.upNIC(nic); err != nil {
+		return err
+	}
 	disabled := u.journal.NIC.Sysctls[hoststate.DisableIPv6]
 	if kernel.HasIPv6() && disabled != "1" {
 		if now, err := hoststate.Sysctl(nic.Attrs().Name, hoststate.DisableIPv6); err != nil || now == "1" {
@@ -124,7 +127,21 @@ func (u *Uplink) renewed(o hoststate.Object, now []hoststate.Object) (
 	return o, u.journal.NIC.Place, u.elapsed()
 }
 
+// upNIC sets the NIC up, if it was: one that is down takes no routes, and loses its IPv6 addresses.
+func (u *Uplink) upNIC(nic netlink.Link) error {
+	if u.journal.NIC.Flags&unix.IFF_UP == 0 || nic.Attrs().RawFlags&unix.IFF_UP != 0 {
+		return nil
+	}
+	if err := netlink.LinkSetUp(nic); err != nil {
+		return fmt.Errorf("setting %s up: %w", nic.Attrs().Name, err)
+	}
+	return nil
+}
+
 func (u *Uplink) routesToNIC(nic netlink.Link) error {
+	if err := u.upNIC(nic); err != nil {
+		return err
+	}
 	device, err := findLink(u.journal.Bridge.Name)
 	if err != nil {
 		return err
@@ -146,11 +163,16 @@ func (u *Uplink) routesToNIC(nic netlink.Link) error {
 	if err := hoststate.MoveRoutes(moves); err != nil {
 		return err
 	}
+	return u.rulesToNIC()
+}
+
+func (u *Uplink) rulesToNIC() error {
 	var rules []hoststate.Object
+	from := hoststate.Place{Name: u.journal.Bridge.Name}
 	for _, r := range u.journal.NIC.Rules {
 		rules = append(rules, hoststate.RuleOn(r, u.journal.NIC.Place, from))
 	}
-	return hoststate.MoveRules(rules, from, place(nic))
+	return hoststate.MoveRules(rules, from, u.journal.NIC.Place)
 }
 
 // addedRoutes are those that somebody has added to br-uplink. The kernel's own go with it, and so do Fairlead's.
@@ -222,6 +244,11 @@ func (u *Uplink) clearDevice() error {
 
 func (u *Uplink) removeBridge(ctx context.Context) error {
 	j := u.journal
+	if nic, err := findLink(j.NIC.Name); err == nil && nic == nil && u.ThisBoot() {
+		if err := u.rulesToNIC(); err != nil { // they name it though it is gone
+			return err
+		}
+	}
 	rowErr := u.noDB
 	if rowErr == nil {
 		rowErr = j.DB.Remove(ctx, j.Bridge)

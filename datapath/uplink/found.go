@@ -38,15 +38,9 @@ func (u *Uplink) found(ctx context.Context, r journal.Record) (*Journal, error) 
 	} else if why == nil {
 		why = fmt.Errorf("the uplink's journal %s is missing", u.path)
 	}
-	t, err := traced(cmp.Or(j.Pins, DefaultPins))
-	if err != nil || !t.inKernel() && r.Parts == nil {
+	t, err := u.traced(ctx, &j, r.Parts == nil)
+	if err != nil || !t.ofUplink(r.Parts) {
 		return nil, err
-	}
-	if _, err := os.Stat(j.DB.RunDir); err != nil { // damaged, or Open vSwitch is gone
-		j.DB = rows.Find(u.runDir)
-	}
-	if t.rows, t.dbErr = j.DB.FindBridge(ctx, BridgeName, PatchPort); !t.ofUplink(r.Parts) {
-		return nil, nil
 	}
 	nic, err := t.nic(j.NIC.Name)
 	if err != nil {
@@ -81,7 +75,7 @@ func (t traces) ofUplink(parts *Journal) bool {
 	if t.dbErr != nil {
 		return parts != nil || t.mute != "" || t.pinned
 	}
-	return !t.rows.Foreign && (t.rows.Ours || t.inKernel() || parts.NIC.Name != "")
+	return !t.rows.Foreign && (t.rows.Ours || t.inKernel() || parts != nil && parts.NIC.Name != "")
 }
 
 // datapath is what has made br-uplink.
@@ -92,8 +86,8 @@ func (t traces) datapath() string {
 	return api.DatapathNetdev
 }
 
-// traced looks at what the kernel has.
-func traced(pins string) (t traces, err error) {
+// traced looks at what kernel and database have, and completes where j has the database.
+func (u *Uplink) traced(ctx context.Context, j *Journal, missing bool) (t traces, err error) {
 	if t.device, err = findLink(BridgeName); err != nil {
 		return t, err
 	}
@@ -101,8 +95,14 @@ func traced(pins string) (t traces, err error) {
 		t.device = nil // another program's
 	}
 	_, t.mute = muted()
-	_, err = os.Stat(pins)
-	t.pinned = err == nil
+	_, err = os.Stat(cmp.Or(j.Pins, DefaultPins))
+	if t.pinned = err == nil; missing && !t.inKernel() {
+		return t, nil // detached, or never attached
+	}
+	if _, err := os.Stat(j.DB.RunDir); err != nil { // damaged, or Open vSwitch is gone
+		j.DB = rows.Find(u.runDir)
+	}
+	t.rows, t.dbErr = j.DB.FindBridge(ctx, BridgeName, PatchPort)
 	return t, nil
 }
 

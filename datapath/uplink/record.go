@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 )
@@ -109,6 +111,26 @@ func (u *Uplink) doubt(r *journal.Record) error {
 	return err
 }
 
+// followName has the journal name the NIC as it is called now, which is known by its index, and returns the old name;
+// empty: it was not renamed.
+func (u *Uplink) followName() (old string, err error) {
+	if !u.ThisBoot() || u.journal.Phase == Detached {
+		return "", nil
+	}
+	nic, err := netlink.LinkByIndex(u.journal.NIC.Index)
+	if gone := (netlink.LinkNotFoundError{}); errors.As(err, &gone) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("looking up interface %d: %w", u.journal.NIC.Index, err)
+	}
+	if old = u.journal.NIC.Name; old == nic.Attrs().Name {
+		return "", nil
+	}
+	u.journal.NIC = u.journal.NIC.Renamed(nic.Attrs().Name)
+	return old, nil
+}
+
 // lock makes sure that one process at a time works on the uplink, and loads the journal. The lock is on the journal's
 // directory, since that takes no file: a full or read-only file system must not keep the node from its network. Neither
 // must a directory that cannot be opened: then the lock is on the one in memory.
@@ -128,6 +150,13 @@ func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
 	})
 	if err == nil {
 		err = u.load(ctx)
+	}
+	if old := ""; err == nil {
+		if old, err = u.followName(); old != "" {
+			u.log.Info("the NIC was renamed", "nic", u.journal.NIC.Name, "interface", old)
+			// Of no NIC: ovs-vswitchd would go on looking for it. The way back removes the bridge with it in any case.
+			err = errors.Join(err, u.journal.DB.RemoveNIC(ctx, u.journal.Bridge, old))
+		}
 	}
 	if err != nil {
 		f.Close()

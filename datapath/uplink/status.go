@@ -60,6 +60,9 @@ func (u *Uplink) Status(ctx context.Context) (Status, error) {
 	if j == nil {
 		return s, nil
 	}
+	if _, err := u.followName(); err != nil {
+		return s, err
+	}
 	s.Phase, s.NIC, s.Bridge, s.Reason, s.Since = j.Phase, j.NIC.Name, j.Bridge.Name, j.Reason, j.Written
 	s.OtherBoot, s.Yielded, s.Mode, s.NotSteer = j.BootID != u.bootID, j.Yielded != "", j.UplinkMode(), j.NotSteer
 	o, dbErr, err := u.observe(ctx)

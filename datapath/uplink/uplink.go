@@ -370,7 +370,7 @@ func (u *Uplink) run(ctx context.Context) error {
 	var failed []string
 	var errs []error
 	u.noDB = nil
-	times := map[Step]int{}
+	times, again := map[Step]int{}, false
 	for range mostSteps {
 		o, dbErr, err := u.observe(ctx)
 		if err != nil {
@@ -383,6 +383,10 @@ func (u *Uplink) run(ctx context.Context) error {
 		}
 		o.Failed = failed
 		step := Next(*u.journal, o)
+		if step.Name == "" && len(failed) > 0 && !again { // the others may have helped
+			again, failed, errs = true, nil, nil
+			continue
+		}
 		if step.Name == "" || step.Name == stepVerify {
 			return u.ended(o, errors.Join(append(errs, dbErr)...))
 		}

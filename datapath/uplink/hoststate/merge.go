@@ -35,6 +35,19 @@ func (l Link) On(p Place) Link {
 	return out
 }
 
+// Renamed is l after its interface was renamed.
+func (l Link) Renamed(name string) Link {
+	from := l.Place
+	l.Name, l.Addresses, l.Rules = name, slices.Clone(l.Addresses), slices.Clone(l.Rules)
+	for i, o := range l.Addresses {
+		l.Addresses[i], _ = AddressOn(o, from, l.Place, 0, 0) // labels
+	}
+	for i, o := range l.Rules {
+		l.Rules[i] = RuleOn(o, from, l.Place)
+	}
+	return l
+}
+
 func (o Object) linkLocal() bool {
 	return net.IP(o.attr(unix.IFA_ADDRESS)).IsLinkLocalUnicast() && o.IsIPv6()
 }

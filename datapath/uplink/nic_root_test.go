@@ -1,0 +1,79 @@
+package uplink
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// nicFault is what happens to the NIC while it is attached.
+type nicFault struct {
+	name string
+	do   func(f *fixture)
+	// after is what happens once the host has it back; differs are lines of its state that are not as before.
+	after   func(f *fixture)
+	differs string
+}
+
+func nicFaults() []nicFault {
+	return []nicFault{
+		{name: "down", do: func(f *fixture) { f.node.IP("link set eth0 down") }},
+		{name: "port down", do: func(f *fixture) { f.ovs.Ofctl("mod-port", BridgeName, nic, "down") }},
+		{name: "without carrier", do: func(f *fixture) { f.outside.IP("link set far0 down") },
+			after: func(f *fixture) {
+				f.outside.IP("link set far0 up")
+				f.outside.IP("-6 addr add " + outIP6 + "/64 dev far0 nodad")
+				f.outside.IP("-6 addr add fe80::1/64 dev far0 nodad")
+			}},
+		{name: "renamed", do: func(f *fixture) {
+			f.node.IP("link set eth0 down")
+			f.node.IP("link set eth0 name eth9")
+			f.node.IP("link set eth9 up")
+		}},
+		{name: "its MAC changed", do: func(f *fixture) { f.node.IP("link set eth0 address 02:00:00:00:00:99") },
+			after:   func(f *fixture) { f.outside.IP("neigh flush dev far0") },
+			differs: `link eth0|fe80::ff:fe00:99`},
+		{name: "gone", do: func(f *fixture) { f.node.IP("link del eth0") }, differs: `\beth0\b|\bfe80::|\bto ff00::`},
+	}
+}
+
+// Whatever has become of the NIC, the first restore gives the host all back that it had there.
+func TestRootRestoreOfAnyNIC(t *testing.T) {
+	for _, fault := range nicFaults() {
+		t.Run(fault.name, func(t *testing.T) {
+			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			f := setup(t, simple+"\nrule add iif eth0 table 100 priority 100", noDAD()...)
+			f.before = f.state()
+			f.nextAgent()
+			fault.do(f)
+			if err := f.restore(); err != nil {
+				t.Errorf("restore: %v", err)
+			}
+			if j := f.open().Journal(); j.Phase != Detached {
+				t.Errorf("%s: %s", j.Phase, j.Reason)
+			}
+			if fault.after != nil {
+				fault.after(f)
+			}
+			if fault.name != "gone" {
+				f.reached()
+			}
+			want, have := f.before, f.state()
+			want.Lines, have.Lines = alike(want.Lines, fault.differs), alike(have.Lines, fault.differs)
+			same(t, fault.name, want, have)
+		})
+	}
+}
+
+// alike leaves out the lines that differ, and has the NIC be called as before.
+func alike(lines []string, differs string) (out []string) {
+	for _, line := range lines {
+		line = strings.ReplaceAll(line, "eth9", nic)
+		if differs == "" || !regexp.MustCompile(differs).MatchString(line) {
+			out = append(out, line)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
