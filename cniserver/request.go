@@ -161,13 +161,20 @@ func checkNetns(path string) error {
 	if !filepath.IsAbs(path) {
 		return bad("not an absolute path")
 	}
-	info, err := os.Stat(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would keep us waiting
 	if err != nil {
 		return bad(fmt.Sprintf("%v. If it exists on the node, the agent does not see the node's directory of network namespaces: mount it with mountPropagation HostToContainer", err))
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(path, &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
+	defer file.Close()
+	switch kind, err := unix.IoctlRetInt(int(file.Fd()), unix.NS_GET_NSTYPE); {
+	case err != nil:
 		return bad("not a network namespace")
+	case kind != unix.CLONE_NEWNET:
+		return bad("a namespace, but not of the network: the container runtime must pass the pod's network namespace")
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return bad(err.Error())
 	}
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {

@@ -90,7 +90,9 @@ func TestRequestsRefused(t *testing.T) {
 		"missing netns": {request("ADD", inNetns("/run/netns/nope")), 8,
 			[]string{"/run/netns/nope", "no such file", "mount"}},
 		"netns is a file": {request("ADD", inNetns(file)), 8, []string{file, "not a network namespace"}},
-		"own netns":       {request("ADD", inNetns("/proc/self/ns/net")), 8, []string{"the node's own network namespace"}},
+		"netns is of another kind": {request("ADD", inNetns("/proc/self/ns/mnt")), 8, []string{"/proc/self/ns/mnt",
+			"a namespace, but not of the network: the container runtime must pass the pod's network namespace"}},
+		"own netns": {request("ADD", inNetns("/proc/self/ns/net")), 8, []string{"the node's own network namespace"}},
 
 		"args":                  {request("ADD", args("K8S_POD_NAME")), 4, []string{"CNI_ARGS", "K8S_POD_NAME"}},
 		"unknown args":          {request("ADD", args("COLOUR=red")), 4, []string{"CNI_ARGS", "unknown", "COLOUR=red"}},

@@ -193,7 +193,7 @@ func TestRootAttachFailureLeavesNothing(t *testing.T) {
 		"multicast MAC":       {func(l *PodLink) { l.MAC = api.MAC{1, 0, 0, 0, 0, 1} }, "making the veth"},
 		"bad address":         {func(l *PodLink) { l.Addrs = append(l.Addrs, netip.MustParsePrefix("ff02::5/64")) }, "adding address ff02::5"},
 		"address twice":       {func(l *PodLink) { l.Addrs = append(l.Addrs, l.Addrs[0]) }, "adding address 10.0.1.5"},
-		"default route taken": {func(l *PodLink) { l.Netns = routed.Path }, "adding route 0.0.0.0/0 via 10.0.1.1: file exists"},
+		"default route taken": {func(l *PodLink) { l.Netns = routed.Path }, "the pod has a route to 0.0.0.0/0 already"},
 	} {
 		l := dual(pod)
 		c.change(&l)

@@ -44,7 +44,12 @@ func (v *Veth) addressPod() error {
 		}
 	}
 	for _, r := range v.routes(v.podEnd.Attrs().Index) {
-		if err := v.netlink.RouteAdd(&r); err != nil {
+		switch err := v.netlink.RouteAdd(&r); {
+		case errors.Is(err, unix.EEXIST):
+			return fmt.Errorf("the pod has a route to %s already, through another of its interfaces: Fairlead makes one "+
+				"interface per pod. For more, use Multus, with Fairlead as IPAM plugin (docs/secondary-networks.md)",
+				netaddr.Prefix(r.Dst))
+		case err != nil:
 			return fmt.Errorf("adding route %s: %w", describe(r), err)
 		}
 	}
