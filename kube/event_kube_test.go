@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -65,6 +66,35 @@ func eventsAbout(t *testing.T, s *apitest.Server, object string) []corev1.Event 
 		t.Fatal(err)
 	}
 	return l.Items
+}
+
+// The agent's account can change no Node and no Pod, evict none, and read no Secret.
+func TestKubeAgentChangesNoNodeNorPod(t *testing.T) {
+	s, _, _ := agentClient(t)
+	may := func(a authorizationv1.ResourceAttributes) bool {
+		t.Helper()
+		r, err := s.Admin().AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:kube-system:fairlead-agent",
+				ResourceAttributes: &a}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Status.Allowed
+	}
+	if !may(authorizationv1.ResourceAttributes{Verb: "list", Resource: "nodes"}) {
+		t.Fatal("the account may not list Nodes: the test is worth nothing")
+	}
+	for _, resource := range []string{"nodes", "nodes/status", "nodes/proxy", "pods", "pods/status", "pods/eviction", "pods/exec", "secrets"} {
+		for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection", "*"} {
+			name, sub, _ := strings.Cut(resource, "/")
+			if may(authorizationv1.ResourceAttributes{Verb: verb, Resource: name, Subresource: sub, Namespace: "kube-system"}) {
+				t.Errorf("the agent may %s %s", verb, resource)
+			}
+		}
+	}
+	if may(authorizationv1.ResourceAttributes{Verb: "get", Resource: "secrets", Namespace: "kube-system"}) {
+		t.Error("the agent may read Secrets")
+	}
 }
 
 // A Warning is one Event, however often and by however many agents it is written.
