@@ -147,7 +147,11 @@ func uplinkInWords(ctx context.Context, journal string) string {
 	if err != nil {
 		return err.Error()
 	}
-	return strings.TrimSpace(strings.SplitN(s.String(), "\n", 2)[0])
+	words := strings.TrimSpace(strings.SplitN(s.String(), "\n", 2)[0])
+	if s.Journal != "" {
+		words += "; " + strings.ReplaceAll(s.Journal, "\n", "; ")
+	}
+	return words
 }
 
 func (s *wholeStatus) write(p *report.Printer) {

@@ -92,7 +92,7 @@ func restoreCommand(node *localNode) *cobra.Command {
 record. It needs no config, no API, no agent and no running Open vSwitch. It may be
 repeated. Bridged pods have no network until the agent is restarted.`, "  sudo fairleadctl uplink restore",
 		func(ctx context.Context, c *cobra.Command, out *output) error {
-			if _, err := nodecmd.Restore(ctx, node.journal, klog.Background()); err != nil {
+			if _, _, err := nodecmd.Restore(ctx, node.journal, klog.Background()); err != nil {
 				return err
 			}
 			s, err := nodecmd.Status(ctx, node.journal, klog.Background())

@@ -55,7 +55,7 @@ func (n *Node) statusOf(r *round, before *status.Status) *status.Status {
 	}
 	s.NoUplink = n.noUplink(n.progress.uplinkPort)
 	if r.computed { // bridged pods need no podCIDR
-		s.Degraded = errors.Join(r.conflict, s.NoUplink, s.Degraded)
+		s.Degraded = errors.Join(r.conflict, s.NoUplink, n.Uplink.Unwritable(), s.Degraded)
 	}
 	return &s
 }

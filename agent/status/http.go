@@ -17,7 +17,7 @@ import (
 )
 
 // ServeHTTP answers /healthz (the process runs), /readyz (the node serves
-// pods, or 503 and the reason), /state (api.AgentState, to clients on the node
+// pods, or 503 and the reason; what is degraded follows the "ok"), /state (api.AgentState, to clients on the node
 // itself) and, unless switched off, /metrics. It returns when ctx ends, or at once
 // when the address can't be used.
 func ServeHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, state func() api.AgentState,
@@ -30,6 +30,9 @@ func ServeHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, sta
 			return
 		}
 		fmt.Fprintln(w, "ok")
+		if d := state().Degraded; d != "" {
+			fmt.Fprintln(w, "degraded: "+d)
+		}
 	})
 	mux.HandleFunc("GET /state", func(w http.ResponseWriter, r *http.Request) {
 		if !fromHere(r) {

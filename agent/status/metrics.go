@@ -25,6 +25,8 @@ type Metrics struct {
 // HealthMetrics say whether the node serves pods.
 type HealthMetrics struct {
 	Ready, Degraded, InputProblems, Uplink, UplinkWanted, RestoreWaitArmed, Policies prometheus.Gauge
+	// Unwritable has a series for the uplink's journal while that cannot be written.
+	Unwritable *prometheus.GaugeVec
 }
 
 // LoopMetrics count what the loop does to the node.
@@ -65,7 +67,8 @@ func NewMetrics(version string) *Metrics {
 		Help: "1, with the version of the program as label.", ConstLabels: prometheus.Labels{"version": version}},
 		func() float64 { return 1 }))
 	h, l, p, c := m.Health, m.Loop, m.Peers, m.Pools
-	m.Registry.MustRegister(h.Ready, h.Degraded, h.InputProblems, h.Uplink, h.UplinkWanted, h.RestoreWaitArmed, h.Policies,
+	m.Registry.MustRegister(h.Ready, h.Degraded, h.InputProblems, h.Uplink, h.UplinkWanted, h.Unwritable,
+		h.RestoreWaitArmed, h.Policies,
 		l.Rounds, l.Duration, l.Flows, l.FlowChanges, l.HostChanges, l.Drift, p.Served, p.Refused, p.PodCIDRs,
 		m.Pods.Interfaces, m.Pods.Outside, m.Pods.Requests, m.Pods.Reclaimed,
 		c.Allocated, c.Conflicts, c.PendingReleases, c.Probes,
@@ -79,7 +82,10 @@ func newHealthMetrics() HealthMetrics {
 		Degraded:      gauge("degraded", "1 when something does not work though the node serves pods. The log says what."),
 		InputProblems: gauge("input_problems", "Rejected objects or manifests; their last valid content stays in force."),
 		Uplink:        gauge("uplink_attached", "1 when the node's NIC is attached, for bridged pods."),
-		UplinkWanted:  gauge("uplink_wanted", "1 when the node's NIC should be attached: enableBridgingMode is set."),
+		Unwritable: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_uplink_journal_unwritable",
+			Help: "1, with path and error as labels, while the uplink's journal cannot be written to disk; else there is no series."},
+			[]string{"path", "error"}),
+		UplinkWanted: gauge("uplink_wanted", "1 when the node's NIC should be attached: enableBridgingMode is set."),
 		RestoreWaitArmed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
 			"until the agent has written its own."),
 		Policies: gauge("network_policies_not_enforced", "Network policies in the cluster. Fairlead enforces none."),

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/kube"
@@ -62,8 +63,9 @@ type state struct {
 	// steer, whose programs are pinned in the directory pins.
 	nic, holder, pins string
 	attached          bool
-	// why says why not, nil only if it is.
-	why error
+	// why says why not, nil only if it is. unwritable is a *journal.Error while it is, though its journal cannot be
+	// written.
+	why, unwritable error
 }
 
 var errNoBridging = errors.New("this node has no bridged pods: enableBridgingMode is not set")
@@ -144,6 +146,9 @@ func (n *Uplink) counts() []steer.Count {
 
 // Ready returns nil if bridged pods can be served, else the reason.
 func (n *Uplink) Ready() error { return n.state.Load().why }
+
+// Unwritable says that the uplink is attached, but that its journal cannot be written; else nil.
+func (n *Uplink) Unwritable() error { return n.state.Load().unwritable }
 
 // Resume finishes what an earlier agent has begun, and restores the NIC where the config does not want it any
 // more. What can't be done yet, for want of Open vSwitch, is tried again by Attach.
@@ -334,7 +339,8 @@ func (n *Uplink) repair(ctx context.Context) {
 		n.metrics.Loop.Drift.WithLabelValues("uplink").Add(float64(len(changes)))
 	}
 	n.done(err)
-	if len(changes) > 0 || n.state.Load().attached != before.attached {
+	now := n.state.Load()
+	if len(changes) > 0 || now.attached != before.attached || !sameText(now.unwritable, before.unwritable) {
 		n.Changed.Notify()
 	}
 }
@@ -346,7 +352,7 @@ func (n *Uplink) done(err error) {
 	switch {
 	case n.uplink.Attached():
 		s := attachedState(n.uplink)
-		s.why = err
+		s.why, s.unwritable = err, n.uplink.Unwritable()
 		n.publish(*s)
 	case err != nil:
 		n.publish(state{why: fmt.Errorf("the node's NIC is not attached: %w", err)})
@@ -365,10 +371,20 @@ func (n *Uplink) done(err error) {
 func (n *Uplink) publish(s state) {
 	before := n.state.Swap(&s)
 	n.metrics.Health.Uplink.Set(status.Flag(s.attached && s.why == nil))
+	n.metrics.Health.Unwritable.Reset()
+	if e := (*journal.Error)(nil); errors.As(cmp.Or(s.why, s.unwritable), &e) {
+		n.metrics.Health.Unwritable.WithLabelValues(e.Path, e.Err.Error()).Set(1)
+	}
+	if s.unwritable != nil && !sameText(s.unwritable, before.unwritable) {
+		n.log.Error(s.unwritable, "the NIC stays attached", "nic", s.nic)
+	}
 	switch {
 	case s.why == nil && before.why != nil:
 		n.log.Info("bridged pods are served through the NIC", "nic", s.nic, "holder", s.holder)
-	case s.why != nil && !errors.Is(s.why, errNoBridging) && (before.why == nil || before.why.Error() != s.why.Error()):
+	case s.why != nil && !errors.Is(s.why, errNoBridging) && !sameText(s.why, before.why):
 		n.log.Error(s.why, "bridged pods are refused")
 	}
 }
+
+// sameText reports whether two errors, which may be nil, say the same.
+func sameText(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) }

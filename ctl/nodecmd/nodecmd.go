@@ -35,14 +35,14 @@ func Preflight(ctx context.Context, cfg api.AgentConfig, journal, nic string, lo
 }
 
 // Restore detaches the NIC and restores its previous state. The journal that it returns is nil if no NIC was ever
-// attached.
-func Restore(ctx context.Context, journal string, log logr.Logger) (*uplink.Journal, error) {
+// attached; unwritable is why the restore could not be recorded on disk.
+func Restore(ctx context.Context, journal string, log logr.Logger) (j *uplink.Journal, unwritable, err error) {
 	u, err := uplink.Open(journal, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	err = u.Restore(ctx, uplink.ByHand) // which reads the journal again, or looks for an uplink without one
-	return u.Journal(), err
+	return u.Journal(), u.Unwritable(), err
 }
 
 // Open opens the journal and plans how the NIC is attached by that config. The error is a cli.UsageError if neither nic

@@ -105,7 +105,7 @@ needs no config, no API, no agent and no running Open vSwitch. It may be repeate
 
 A running agent does not attach it again; bridged pods have no network until the agent is restarted.`,
 		func(ctx context.Context, out io.Writer) error {
-			j, err := Restore(ctx, f.journal, klog.Background())
+			j, unwritable, err := Restore(ctx, f.journal, klog.Background())
 			switch {
 			case err != nil:
 				return err
@@ -113,6 +113,9 @@ A running agent does not attach it again; bridged pods have no network until the
 				fmt.Fprintf(out, "nothing was ever attached (%s does not exist)\n", f.journal)
 			default:
 				fmt.Fprintf(out, "%s is detached\n", j.NIC.Name)
+				if unwritable != nil {
+					fmt.Fprintf(out, "this is recorded in memory only, until the next boot: %s\n", unwritable)
+				}
 			}
 			return nil
 		})

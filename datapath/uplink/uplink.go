@@ -364,35 +364,40 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 	}
 }
 
-// run does what Next says until there is nothing left, or a step forward fails. A step back that fails is left out,
-// and the others are done all the same.
+// run does what is left to do. What failed on the way back is tried once more after the rest.
 func (u *Uplink) run(ctx context.Context) error {
+	again, err := u.pass(ctx)
+	if again {
+		_, err = u.pass(ctx)
+	}
+	return err
+}
+
+// pass does what Next says until there is nothing left, or a step forward fails. A step back that fails is left out,
+// and the others are done all the same.
+func (u *Uplink) pass(ctx context.Context) (again bool, err error) {
 	var failed []string
 	var errs []error
 	u.noDB = nil
-	times, again := map[Step]int{}, false
+	times := map[Step]int{}
 	for range mostSteps {
 		o, dbErr, err := u.observe(ctx)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if goesBack(*u.journal, o) {
 			if u.noDB = dbErr; dbErr != nil && u.wouldBeTakenAgain(o) {
-				return fmt.Errorf("%w. ovs-vswitchd would attach %s again at once, so nothing was changed: restart or stop ovsdb-server, and repeat this", dbErr, u.journal.NIC.Name)
+				return false, fmt.Errorf("%w. ovs-vswitchd would attach %s again at once, so nothing was changed: restart or stop ovsdb-server, and repeat this", dbErr, u.journal.NIC.Name)
 			}
 		}
 		o.Failed = failed
 		step := Next(*u.journal, o)
-		if step.Name == "" && len(failed) > 0 && !again { // the others may have helped
-			again, failed, errs = true, nil, nil
-			continue
-		}
 		if step.Name == "" || step.Name == stepVerify {
-			return u.ended(o, errors.Join(append(errs, dbErr)...))
+			return len(failed) > 0, u.ended(o, errors.Join(append(errs, dbErr)...))
 		}
 		if err := u.write(step.String()); err != nil {
 			if !step.Back && u.journal.Phase != Attached {
-				return err
+				return false, err
 			}
 			// The journal has all that restore needs: a full disk must not keep the node from its network.
 			u.log.Error(err, "writing the journal failed, continuing without it", "step", step.String())
@@ -407,11 +412,11 @@ func (u *Uplink) run(ctx context.Context) error {
 		}
 		err = fmt.Errorf("step %q: %w", step.String(), err)
 		if !step.Back {
-			return err
+			return false, err
 		}
 		failed, errs = append(failed, step.Name), append(errs, err)
 	}
-	return fmt.Errorf("not finished after %d steps: is another program configuring the interfaces?", mostSteps)
+	return false, fmt.Errorf("not finished after %d steps: is another program configuring the interfaces?", mostSteps)
 }
 
 // wouldBeTakenAgain reports whether it is in vain to free the NIC while its row stays in the database: ovs-vswitchd

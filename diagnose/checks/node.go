@@ -183,12 +183,29 @@ func (n *NodeProbe) uplink(ctx context.Context) ([]report.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	return append(n.journal(s), n.attachment(ctx, s)...), nil
+}
+
+// journal is about the files of the uplink's journal, on a node that has or wants one.
+func (n *NodeProbe) journal(s uplink.Status) []report.Finding {
+	if s.Journal == "" || s.NIC == "" && !n.Config.EnableBridgingMode {
+		return nil
+	}
+	return []report.Finding{{Check: CheckUplink, Kind: "uplink-journal", Severity: report.Failing, About: []string{n.Journal},
+		Cause: s.Journal, Evidence: []string{"fairleadctl uplink status"},
+		Remedies: []report.Remedy{{Text: "See how full and how writable its file system is, and what the kernel says of the disk",
+			Commands: []string{"findmnt -o TARGET,SOURCE,FSTYPE,OPTIONS,AVAIL -T " + filepath.Dir(n.Journal), "dmesg | tail"}},
+			{Text: "A damaged file of the journal is written again by the agent: start it"}}}}
+}
+
+// attachment is about what is attached, or should be.
+func (n *NodeProbe) attachment(ctx context.Context, s uplink.Status) []report.Finding {
 	f := report.Finding{Check: CheckUplink, Severity: report.Failing, About: []string{s.NIC},
 		Evidence: []string{"fairleadctl uplink status"}}
 	if a, err := nodestate.Agent(ctx, n.Config); err == nil && a.Bridging && a.NoUplink != "" {
 		f.Kind, f.Cause = "no-uplink", "bridged pods have no network: "+a.NoUplink
 		f.Remedies = []report.Remedy{{Text: "Check what prevents the attach", Commands: []string{"fairleadctl uplink preflight"}}}
-		return []report.Finding{f}, nil
+		return []report.Finding{f}
 	}
 	switch {
 	case s.OVSDB != "" && s.Phase != uplink.Detached:
@@ -198,12 +215,12 @@ func (n *NodeProbe) uplink(ctx context.Context) ([]report.Finding, error) {
 	case s.Next != "":
 		f.Kind, f.Cause = "uplink-unfinished", fmt.Sprintf("the uplink is %s but incomplete: the next step is %s", s.Phase, s.Next)
 	default:
-		return nil, nil
+		return nil
 	}
 	f.Remedies = []report.Remedy{{Text: "Start the agent: it resumes, or restores the NIC"},
 		{Text: "Restore the NIC manually", Commands: []string{"fairleadctl uplink restore"},
 			Beware: []string{"Bridged pods then have no network until the agent is restarted"}}}
-	return []report.Finding{f}, nil
+	return []report.Finding{f}
 }
 
 func (n *NodeProbe) flows(ctx context.Context, secondLook time.Duration) (

@@ -38,6 +38,7 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 	t.Run("gaps", c.gaps)
 	t.Run("the node's addresses taken away", c.addressesTaken)
 	t.Run("ovs-vswitchd ends and cleans up", c.cleanUp)
+	t.Run("journal cannot be written", c.unwritable)
 	t.Run("ovs-vswitchd stays dead", c.staysDead)
 	t.Run("ovs-vswitchd is about to end", c.yields)
 	t.Run("restored manually under an agent", c.restoredByHand)
@@ -93,6 +94,36 @@ func (c cluster) cleanUp(t *testing.T) {
 	})
 	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
 	c.attached(t, true)
+}
+
+// While the journal cannot be written, status, /readyz, metrics and doctor say so, with path and reason, and the uplink
+// is repaired. A restore under that disk is one for the next command.
+func (c cluster) unwritable(t *testing.T) {
+	agent, dir := filepath.Join(binDir, "fairlead-agent"), "/var/lib/fairlead"
+	c.exec(t, "mount", "-t", "tmpfs", "-o", "ro", "none", dir) // emptied as well
+	says := func(want bool, argv ...string) {
+		t.Helper()
+		eventually(t, 30*time.Second, func() []string {
+			out, _ := c.NodeExec(labtest.Within(t, 20*time.Second), node, argv...) // doctor finds it: exit code 1
+			all := strings.Contains(out, dir+"/uplink.json") && strings.Contains(out, "read-only file system")
+			if all != want {
+				return []string{fmt.Sprintf("%v says\n%s", argv, out)}
+			}
+			return nil
+		})
+	}
+	url := "http://127.0.0.1:10350"
+	told := [][]string{{agent, "uplink", "status"}, {"curl", "-s", url + "/readyz"}, {"curl", "-s", url + "/metrics"},
+		{filepath.Join(binDir, "fairleadctl"), "doctor", "--node-local"}}
+	for _, argv := range told {
+		says(true, argv...)
+	}
+	c.exec(t, "ip", "addr", "flush", "dev", "br-uplink")
+	c.attached(t, true)
+	c.exec(t, "umount", "-l", dir) // the agent has files open there
+	for _, argv := range told {
+		says(false, argv...)
+	}
 }
 
 // If ovs-vswitchd does not restart, the host gets its NIC back, also under the next agent, until it does.
