@@ -19,6 +19,8 @@ type AgentState struct {
 	// Transport is the interface that carries traffic to other nodes, and its MTU.
 	Transport    string `json:"transport,omitempty"`
 	TransportMTU int    `json:"transportMTU,omitempty"`
+	// NoTunnel is why no packets go through the tunnel; empty: they do, or none are to.
+	NoTunnel string `json:"noTunnel,omitempty"`
 	// Peers are where packets to other nodes are sent.
 	Peers []AgentPeer `json:"peers,omitempty"`
 	Pods  int         `json:"pods"`

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
@@ -185,4 +186,16 @@ func unmasked(cfg api.AgentConfig, peers []Peer) []netip.Prefix {
 		}
 	}
 	return route.Aggregate(out)
+}
+
+// NoTunnel says why no packets go through the tunnel to peers; nil: they do, as far as this node can know. The
+// userspace datapath sends them out of its own interfaces only, and drops them if the way to the peer is through
+// another one.
+func NoTunnel(t link.Transport, peers []Peer, obs ovsdb.Observed) error {
+	if obs.DatapathType != "netdev" || slices.Contains(obs.Devices, t.Name) || len(ByPath(peers, PathTunnel)) == 0 {
+		return nil
+	}
+	return fmt.Errorf("pods of other nodes are not reached: the userspace datapath (ovsDatapathType: netdev) sends tunnel "+
+		"packets through interfaces of Open vSwitch only, and the address of this node is on %s, which is none. Move the address to a "+
+		"bridge of Open vSwitch that has the NIC as port, use the kernel's datapath, or set trafficEncapMode to noEncap", t.Name)
 }

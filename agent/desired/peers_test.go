@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
@@ -214,4 +215,28 @@ func allocations(t *testing.T, mode string, peers int) float64 {
 		t.Errorf("%s: %d peers, %d ranges unmasked; problems %.3q", mode, len(d.Peers), len(d.NAT.Unmasked), d.Problems)
 	}
 	return testing.AllocsPerRun(1, func() { Compute(in) })
+}
+
+// Only the userspace datapath needs its own interface, and only for peers behind the tunnel.
+func TestNoTunnel(t *testing.T) {
+	tunnelled := []Peer{{Name: "b", PodCIDRs: []PeerCIDR{{Prefix: netip.MustParsePrefix("10.1.1.0/24"), Path: PathTunnel}}}}
+	direct := []Peer{{Name: "b", PodCIDRs: []PeerCIDR{{Prefix: netip.MustParsePrefix("10.1.1.0/24"), Path: PathDirect}}}}
+	for name, c := range map[string]struct {
+		transport string
+		peers     []Peer
+		datapath  string
+		works     bool
+	}{
+		"a NIC":                    {"eth0", tunnelled, "netdev", false},
+		"a bridge of Open vSwitch": {"br-phy", tunnelled, "netdev", true},
+		"the kernel's datapath":    {"eth0", tunnelled, "system", true},
+		"no tunnel":                {"eth0", direct, "netdev", true},
+		"no peers":                 {"eth0", nil, "netdev", true},
+		"no bridge yet":            {"eth0", tunnelled, "", true},
+	} {
+		obs := ovsdb.Observed{DatapathType: c.datapath, Devices: []string{"br-int", "br-phy"}}
+		if err := NoTunnel(link.Transport{Name: c.transport}, c.peers, obs); (err == nil) != c.works {
+			t.Errorf("%s: %v, works: %t", name, err, c.works)
+		}
+	}
 }

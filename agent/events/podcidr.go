@@ -28,6 +28,7 @@ const adviseTimeout = 10 * time.Second
 const (
 	ReasonPodCIDR = "PodCIDRUnusable"
 	ReasonOutside = "PodCIDRChanged"
+	ReasonTunnel  = "TunnelUnusable"
 )
 
 // Advisor finds out from the Kubernetes API why the node's podCIDR can't be used,

@@ -15,6 +15,7 @@ func (n *Node) publish(r *round) {
 	before := n.Board.Load()
 	s := n.statusOf(r, before)
 	if r.computed {
+		n.reportTunnel(s.NoTunnel)
 		n.reportOutside(desired.OutsidePodCIDRs(n.own, r.Want.OVSDB.Pods))
 		n.logProblems(r.Want.Problems)
 		n.logRouters(desired.ByPath(r.Want.Peers, desired.PathRouters))
@@ -45,8 +46,9 @@ func (n *Node) statusOf(r *round, before *status.Status) *status.Status {
 		s.PodMTU = r.Want.PodMTU
 		s.Computed = status.Computed{Peers: r.Want.Peers, Transport: transport, Flows: n.steps.flows.Current(),
 			Overhead: desired.Overhead(n.Config, desired.Endpoint(transport, n.own)), Pods: len(r.Want.OVSDB.Pods)}
+		s.NoTunnel = desired.NoTunnel(transport, r.Want.Peers, r.Observed)
 		outside := desired.OutsideError(n.own, desired.OutsidePodCIDRs(n.own, r.Want.OVSDB.Pods))
-		s.Degraded = errors.Join(r.peers, outside, n.degraded(), r.snapshot.Trouble)
+		s.Degraded = errors.Join(r.peers, s.NoTunnel, outside, n.degraded(), r.snapshot.Trouble)
 	}
 	s.NotReady, s.NoUplink = errors.Join(r.pods, r.host), nil
 	if !n.Config.EnableBridgingMode {

@@ -9,6 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/apply"
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/events"
+	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
@@ -56,6 +57,16 @@ func (n *Node) reportOutside(pods []string) {
 		n.Log.Info("pods have addresses of a podCIDR that the node had before", "podCIDRs", n.own.PodCIDRs, "pods", pods)
 	}
 	n.said.outside = pods
+}
+
+// reportTunnel makes known that pods of other nodes are not reached.
+func (n *Node) reportTunnel(err error) {
+	n.Metrics.Health.TunnelUnusable.Set(status.Flag(err != nil))
+	message := ""
+	if err != nil {
+		message = err.Error()
+	}
+	n.Advisor.Report(events.ReasonTunnel, message)
 }
 
 func (n *Node) logProblems(problems []string) {

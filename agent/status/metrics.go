@@ -24,7 +24,7 @@ type Metrics struct {
 
 // HealthMetrics say whether the node serves pods.
 type HealthMetrics struct {
-	Ready, Degraded, InputProblems, Uplink, UplinkWanted, RestoreWaitArmed, Policies prometheus.Gauge
+	Ready, Degraded, InputProblems, Uplink, UplinkWanted, TunnelUnusable, RestoreWaitArmed, Policies prometheus.Gauge
 	// Unwritable has a series for the uplink's journal while that cannot be written.
 	Unwritable *prometheus.GaugeVec
 }
@@ -67,7 +67,7 @@ func NewMetrics(version string) *Metrics {
 		Help: "1, with the version of the program as label.", ConstLabels: prometheus.Labels{"version": version}},
 		func() float64 { return 1 }))
 	h, l, p, c := m.Health, m.Loop, m.Peers, m.Pools
-	m.Registry.MustRegister(h.Ready, h.Degraded, h.InputProblems, h.Uplink, h.UplinkWanted, h.Unwritable,
+	m.Registry.MustRegister(h.Ready, h.Degraded, h.InputProblems, h.Uplink, h.UplinkWanted, h.Unwritable, h.TunnelUnusable,
 		h.RestoreWaitArmed, h.Policies,
 		l.Rounds, l.Duration, l.Flows, l.FlowChanges, l.HostChanges, l.Drift, p.Served, p.Refused, p.PodCIDRs,
 		m.Pods.Interfaces, m.Pods.Outside, m.Pods.Requests, m.Pods.Reclaimed,
@@ -85,7 +85,8 @@ func newHealthMetrics() HealthMetrics {
 		Unwritable: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_uplink_journal_unwritable",
 			Help: "1, with path and error as labels, while the uplink's journal cannot be written to disk; else there is no series."},
 			[]string{"path", "error"}),
-		UplinkWanted: gauge("uplink_wanted", "1 when the node's NIC should be attached: enableBridgingMode is set."),
+		UplinkWanted:   gauge("uplink_wanted", "1 when the node's NIC should be attached: enableBridgingMode is set."),
+		TunnelUnusable: gauge("tunnel_unusable", "1 when no packets go through the tunnel to other nodes. The log says why."),
 		RestoreWaitArmed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
 			"until the agent has written its own."),
 		Policies: gauge("network_policies_not_enforced", "Network policies in the cluster. Fairlead enforces none."),

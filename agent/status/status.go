@@ -27,6 +27,8 @@ type Status struct {
 	Computed
 	// AddRefused says why no routed pod may be added, though the rest works.
 	AddRefused error
+	// NoTunnel says why no packets go through the tunnel to other nodes.
+	NoTunnel error
 	// OVSDown says what is wrong with Open vSwitch when it can do nothing.
 	OVSDown error
 	// NotReady says what does not work. nil means that the node serves pods.
@@ -95,7 +97,8 @@ func (b *Board) State(version, node string, bridging bool) api.AgentState {
 	out := api.AgentState{Version: version, Node: node, NotReady: text(b.Ready()), Degraded: text(s.Degraded),
 		PodCIDRs: s.PodCIDRs, PodMTU: s.PodMTU, BridgedMTU: s.BridgedMTU, Overhead: s.Overhead,
 		Transport: s.Transport.Name, TransportMTU: s.Transport.MTU, Pods: s.Pods,
-		Bridging: bridging, NoUplink: text(s.NoUplink)}
+		Bridging: bridging, NoUplink: text(s.NoUplink),
+		NoTunnel: text(s.NoTunnel)}
 	for _, p := range s.Peers {
 		peer := api.AgentPeer{Node: p.Name, Address: p.Tunnel}
 		for _, c := range p.PodCIDRs {

@@ -18,7 +18,10 @@ type Observed struct {
 	// or a port that does.
 	BridgePresent, BridgeOurs bool
 	// DatapathType is "system" (the kernel) or "netdev".
-	DatapathType            string
+	DatapathType string
+	// Devices are the interfaces of the userspace datapath, of all bridges and without pods', by name; none if
+	// DatapathType is another.
+	Devices                 []string
 	Gateway, Tunnel, Uplink Port
 	// Pods have a readable record; Broken are ours too, but have none. Both
 	// are sorted by port name.
@@ -88,6 +91,9 @@ func observed(s snapshot, name string) Observed {
 		return o
 	}
 	o.BridgePresent, o.BridgeOurs, o.DatapathType = true, isOurs(s, b), datapathType(b.DatapathType)
+	if o.DatapathType == "netdev" {
+		o.Devices = s.userspaceDevices()
+	}
 	if own, ok := s.portsOf(b)[name]; ok {
 		o.DatapathLost = own.iface.lost()
 	}
@@ -121,6 +127,21 @@ func observed(s snapshot, name string) Observed {
 	o.Pods, o.Broken = slices.Clip(o.Pods), slices.Clip(o.Broken)
 	o.Retired, o.Foreign = slices.Clip(o.Retired), slices.Clip(o.Foreign)
 	return o
+}
+
+func (s snapshot) userspaceDevices() (names []string) {
+	for _, b := range s.bridges {
+		if b.DatapathType != "netdev" {
+			continue
+		}
+		for name, p := range s.portsOf(b) {
+			if p.ExternalIDs[markKey] != markPod {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // isOurs reports whether b bears our mark, or a port of ours does, as after

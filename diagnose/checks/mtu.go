@@ -31,6 +31,9 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 	if err != nil {
 		return nil, nil, err
 	}
+	if s.NoTunnel != "" {
+		return nil, nil, fmt.Errorf("no packets go through the tunnel: see the check %s", CheckAgent)
+	}
 	if s.PodMTU == 0 {
 		return nil, nil, fmt.Errorf("the agent has not determined the pods' MTU yet: %s", s.NotReady)
 	}

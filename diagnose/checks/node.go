@@ -48,21 +48,38 @@ func (n *NodeProbe) agent(ctx context.Context) []report.Finding {
 	look := report.Remedy{Text: "Check its log, and start it if it does not run",
 		Commands: []string{"kubectl -n kube-system logs " + podHere(api.AgentPodSelector) + "   # or: journalctl -u fairlead-agent"}}
 	f := report.Finding{Check: CheckAgent, Severity: report.Failing, Remedies: []report.Remedy{look}}
-	switch {
-	case err != nil:
+	if err != nil {
 		f.Kind, f.Cause = "agent-away", err.Error()+". Running pods keep their network; new pods get none"
 		return []report.Finding{f}
+	}
+	f.About, f.Evidence = []string{s.Node}, []string{"reported by the agent of this node"}
+	var out []report.Finding
+	if s.NoTunnel != "" {
+		out = append(out, noTunnel(s))
+	}
+	switch {
 	case s.NotReady != "":
 		f.Kind, f.Cause = "agent-not-ready", s.NotReady
-		f.Evidence = []string{"reported by the agent of this node"}
-	case s.Degraded != "":
+		return append(out, f)
+	case s.Degraded != "" && s.Degraded != s.NoTunnel:
 		f.Kind, f.Cause, f.Severity, f.Remedies = "agent-degraded", s.Degraded, report.Warning, nil
 		f.Evidence = []string{"reported by the agent of this node, which serves pods nevertheless"}
-	default:
-		return nil
+		return append(out, f)
 	}
-	f.About = []string{s.Node}
-	return []report.Finding{f}
+	return out
+}
+
+// noTunnel is about a tunnel that this node's Open vSwitch cannot use.
+func noTunnel(s api.AgentState) report.Finding {
+	return report.Finding{Check: CheckAgent, Kind: "no-tunnel", Severity: report.Failing, About: []string{s.Node}, Cause: s.NoTunnel,
+		Evidence: []string{"reported by the agent of this node", "ovs-appctl ovs/route/show", "ovs-vsctl show"},
+		Remedies: []report.Remedy{
+			{Text: "Where the kernel has the module openvswitch, remove ovsDatapathType: netdev from the agents' config"},
+			{Text: "In the node's network configuration, make a bridge of Open vSwitch with the NIC as port, and move the node's " +
+				"addresses and routes to it", Commands: []string{"ovs-vsctl add-br br-phy -- set Bridge br-phy datapath_type=netdev fail_mode=standalone " +
+				"-- add-port br-phy " + s.Transport + "   # then move them, or the node is cut off"},
+				Beware: []string{"The node has no network between the two steps, and none while Open vSwitch does not run"}},
+			{Text: "If the nodes are in one subnet, or routers know their podCIDRs, set trafficEncapMode: noEncap in the agents' config"}}}
 }
 
 // podHere is a shell expression for the name of this node's pod that a selector matches: kubectl logs knows no fields.

@@ -45,6 +45,7 @@ func alertCases() []alertCase {
 		one("FairleadAgentMissing", `daemonset="fairlead-agent"`, `kube_daemonset_status_number_unavailable{namespace="kube-system",daemonset="fairlead-agent"}`, "2x60", "0x60", 12),
 		one("FairleadNodeDegraded", `node="n1"`, "fairlead_degraded"+agent, "1x60", "1x8 0x60", 12),
 		one("FairleadPeersRefused", `node="n1"`, "fairlead_peers_refused"+agent, "2x60", "0x60", 12),
+		one("FairleadTunnelUnusable", `node="n1"`, "fairlead_tunnel_unusable"+agent, "1x60", "0x60", 12),
 		one("FairleadPodsOutsidePodCIDR", `node="n1"`, "fairlead_pods_outside_podcidr"+agent, "2x60", "0x60", 20),
 		one("FairleadDriftRepaired", `kind="flows"`, `fairlead_drift_repaired_total{kind="flows",`+agent[1:], "0+1x100", "0x30 5x70", 60),
 		one("FairleadAPIServerNotFollowed", `node="n1"`, "fairlead_api_synced"+agent, "0x60", "0x8 1x60", 12),
