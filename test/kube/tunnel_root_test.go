@@ -1,72 +1,89 @@
 package kube
 
 import (
-	"context"
-	"strings"
+	"fmt"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 )
 
-// The userspace datapath cannot use a tunnel whose way out is an interface that is not Open vSwitch's. The node's agent
-// says so wherever people look, and nobody believes that all is well.
-func TestRootTunnelThatCannotWork(t *testing.T) {
+// A Service whose backends are no pods: port 6081 is the tunnel's.
+const farService = `apiVersion: v1
+kind: Service
+metadata: {name: far}
+spec: {type: NodePort, ports: [{name: tunnel, port: 6081, nodePort: 30081, protocol: UDP},
+  {name: other, port: 6082, nodePort: 30082, protocol: UDP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: far, labels: {kubernetes.io/service-name: far}}
+addressType: IPv4
+endpoints: [{addresses: [%s]}]
+ports: [{name: tunnel, port: 6081, protocol: UDP}, {name: other, port: 6082, protocol: UDP}]
+`
+
+// A pod sends no tunnel packets through a Service either, with kube-proxy's own rules: it accepts what it has marked.
+func TestRootNoTunnelThroughAService(t *testing.T) {
 	b := cluster(t)
-	b.addPods(t, "a@node1", "c@node2")
-	b.ping(t, "a", "c", 20*time.Second)
-	fairleadctl := b.agentPod(t)
-	ctx := labtest.Within(t, 3*time.Minute)
-	t.Cleanup(func() { // Open vSwitch that starts gets its bridge with the node's addresses again
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		_, err := b.NodeExec(ctx, "node1", "ip", "link", "del", "mv0")
-		must(t, err)
-		must(t, b.OVSStop(ctx, "node1"))
-		must(t, b.OVSStart(ctx, "node1"))
-		must(t, b.WaitReady(ctx, "node1"))
-	})
-	// The addresses move from br-phy to a device on it, which has its MAC.
-	_, err := b.NodeExec(ctx, "node1", "sh", "-ec", `
-		ip link add link br-phy name mv0 type macvlan mode passthru
-		gateways=$(ip -o route show default dev br-phy; ip -6 -o route show default dev br-phy)
-		for a in $(ip -o addr show dev br-phy scope global | awk '{print $4}'); do
-			ip addr del $a dev br-phy
-			ip addr add $a dev mv0 nodad
-		done
-		ip link set mv0 up
-		echo "$gateways" | while read -r _ via gateway _; do ip route replace default $via $gateway dev mv0; done`)
+	b.addPods(t, "a@node1")
+	outside, err := b.Host(underlay.Outside)
 	must(t, err)
-	message := b.event(t, "node1", "TunnelUnusable")
-	for _, part := range []string{"pods of other nodes are not reached", "the address of this node is on mv0", "noEncap"} {
-		if !strings.Contains(message, part) {
-			t.Errorf("%q is not in the Event %q", part, message)
-		}
+	proxy, err := b.KubeProxy("node1")
+	must(t, err)
+	at := underlay.Dual.GatewayAddrs()[0].Addr().String()
+	ears := map[string]net.PacketConn{}
+	for _, port := range []string{"6081", "6082"} {
+		must(t, outside.Do(func() (err error) { ears[port], err = net.ListenPacket("udp", at+":"+port); return err }))
+		defer ears[port].Close()
 	}
-	for _, c := range []struct {
-		code  int
-		words []string
-		args  []string
-	}{
-		{4, []string{"agent: no-tunnel", "pods of other nodes are not reached", "mtu       check failed: no packets go through"}, []string{"doctor"}},
-		{0, []string{"agent         degraded: pods of other nodes are not reached"}, []string{"status"}},
-	} {
-		out, code := fairleadctl(c.args...)
-		for _, w := range c.words {
-			if code != c.code || !strings.Contains(out, w) {
-				t.Errorf("%q: exit code %d, want %d and %q:\n%s", c.args, code, c.code, w, out)
+	_, err = b.Apply("test", fmt.Appendf(nil, farService, at))
+	must(t, err)
+	node := underlay.Dual.NodeAddrs(1)[0].Addr().String()
+	vip, err := b.Kubectl(t.Context(), "get", "service", "far", "-o", "jsonpath={.spec.clusterIP}")
+	must(t, err)
+	for _, mode := range []string{"iptables", "nftables"} { // the second is the lab's
+		must(t, b.KubeProxyStop(labtest.Within(t, 20*time.Second), "node1"))
+		must(t, b.plane.StartKubeProxy(proxy, mode))
+		for _, to := range [][2]string{{node + ":30081", node + ":30082"}, {vip + ":6081", vip + ":6082"}} {
+			wait(t, 30*time.Second, func() string { // until kube-proxy has it
+				b.say(t, "a", to[0], mode+" "+to[0])
+				b.say(t, "a", to[1], mode+" "+to[0])
+				return hear(ears["6082"], 200*time.Millisecond, mode+" "+to[0])
+			})
+			if hear(ears["6081"], time.Millisecond, mode+" "+to[0]) == "" {
+				t.Errorf("kube-proxy in mode %s: through %s a pod reaches the tunnel's port of another host", mode, to[0])
 			}
 		}
 	}
-	if out, err := b.NodeExec(ctx, "node1", "curl", "-s", "http://127.0.0.1:10350/metrics"); err != nil ||
-		!strings.Contains(out, "\nfairlead_tunnel_unusable 1\n") {
-		t.Errorf("no metric says it: %v", err)
-	}
-	if log := b.log(t, "node1"); !strings.Contains(log, "the address of this node is on mv0") {
-		t.Error("the log does not say it")
-	}
-	// It is so.
-	if _, err := b.PodExec(ctx, "default/a", "ping", "-c2", "-W1", b.pod(t, "c").ips[0].String()); err == nil {
-		t.Error("the tunnel works")
+}
+
+// say sends a datagram from a pod.
+func (b *bed) say(t *testing.T, pod, to, what string) {
+	t.Helper()
+	must(t, b.pod(t, pod).do(func() error {
+		conn, err := net.Dial("udp", to)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write([]byte(what))
+		return err
+	}))
+}
+
+// hear says what is missing when what does not come within limit.
+func hear(ear net.PacketConn, limit time.Duration, what string) (missing string) {
+	_ = ear.SetReadDeadline(time.Now().Add(limit))
+	for b := make([]byte, 64); ; {
+		n, _, err := ear.ReadFrom(b)
+		if err != nil {
+			return err.Error()
+		}
+		if string(b[:n]) == what {
+			return ""
+		}
 	}
 }
