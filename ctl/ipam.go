@@ -195,7 +195,9 @@ func checkCommand(conn *connection) *cobra.Command {
 		Long: `check compares the allocations with the Pods and Nodes of the cluster. It finds
 allocations whose pod is gone, and says why they are not released yet; addresses that
 two running pods have; pods with an address of a pool but no allocation; and addresses
-used by hosts outside of the cluster. It checks twice, two seconds apart, and reports
+for which an agent found a host outside of the cluster when it was about to allocate
+them. It sends nothing to the underlay itself: a host that uses an address of a pool
+which no agent has probed is not found. It checks twice, two seconds apart, and reports
 what both checks found. It is the same as "doctor leaks".
 
 Exit codes: 0 no findings, 3 orphaned addresses, 4 pods share an address or may come to.`,
