@@ -24,10 +24,10 @@ const (
 	fromV            = "in_port=12,dl_src=" + macV + ",dl_dst=" + macR
 	fromY            = "in_port=14,dl_src=" + macY + ",dl_dst=" + macR
 	u4               = ",ip,nw_src=192.168.77.110,nw_ttl=64"
-	u6               = ",ipv6,ipv6_src=fd77::110,nw_ttl=64"
+	u6               = ",udp6,ipv6_src=fd77::110,nw_ttl=64"
 	v4               = ",ip,nw_src=192.168.110.112,nw_ttl=64"
-	v6               = ",ipv6,ipv6_src=fd77:0:0:a10::112,nw_ttl=64"
-	y6               = ",ipv6,ipv6_src=fd77:0:0:a20::114,nw_ttl=64"
+	v6               = ",udp6,ipv6_src=fd77:0:0:a10::112,nw_ttl=64"
+	y6               = ",udp6,ipv6_src=fd77:0:0:a20::114,nw_ttl=64"
 	llU, llV, llX    = "fe80::800:ff:fe00:10", "fe80::800:ff:fe00:12", "fe80::800:ff:fe00:13"
 	arpU             = ",arp,arp_sha=" + macU + ",arp_spa=192.168.77.110"
 	arpV             = ",arp,arp_sha=" + macV + ",arp_spa=192.168.110.112"
@@ -50,13 +50,13 @@ func bridgedCases() []packetCase {
 		{"VLAN 10 to VLAN 10 v6", fromV + v6 + ",ipv6_dst=fd77:0:0:b10::113", podX, 3, []string{toX, "nw_ttl=64"}},
 		{"TTL 1", fromV + ",ip,nw_src=192.168.110.112,nw_ttl=1,nw_dst=192.168.111.113", podX, 3, []string{"nw_ttl=1"}},
 		{"to itself", fromV + v4 + ",nw_dst=192.168.110.112", drop, 3, nil},
-		{"link-local in a VLAN", fromV + ",ipv6,ipv6_src=" + llV + ",ipv6_dst=" + llX, podX, 3, []string{toX}},
+		{"link-local in a VLAN", fromV + ",udp6,ipv6_src=" + llV + ",ipv6_dst=" + llX, podX, 3, []string{toX}},
 
 		// To another segment: out with the tag, in with the other one.
 		{"VLAN 10 to untagged", fromV + v4 + ",nw_dst=192.168.77.110", upPort, 4, []string{"dl_vlan=10", toR, "nw_ttl=64"}},
 		{"VLAN 10 to VLAN 20", fromV + v6 + ",ipv6_dst=fd77:0:0:a20::114", upPort, 4, []string{"dl_vlan=10", "dl_src=" + macV}},
 		{"untagged to VLAN 10", fromU + u4 + ",nw_dst=192.168.110.112", upPort, 4, []string{untagged, toR, "dl_src=" + macU}},
-		{"back in VLAN 20", wire(macY, ",dl_vlan=20,ipv6,ipv6_src=fd77:0:0:a10::112,ipv6_dst=fd77:0:0:a20::114,nw_ttl=63"),
+		{"back in VLAN 20", wire(macY, ",dl_vlan=20,udp6,ipv6_src=fd77:0:0:a10::112,ipv6_dst=fd77:0:0:a20::114,nw_ttl=63"),
 			podY, 3, []string{untagged, "dl_dst=" + macY, "dl_src=" + macR, "nw_ttl=63"}},
 		{"outside", fromV + v4 + ",nw_dst=203.0.113.9", upPort, 4, []string{"dl_vlan=10", toR}},
 		{"outside v6", fromY + y6 + ",ipv6_dst=2001:db8::9", upPort, 4, []string{"dl_vlan=20", toR}},
@@ -68,14 +68,14 @@ func bridgedCases() []packetCase {
 		{"multicast v6", fromV + v6 + ",ipv6_dst=ff02::fb", upPort, 4, []string{"dl_vlan=10"}},
 		{"MLD report", fromV + ",icmp6,icmpv6_type=143,icmpv6_code=0,ipv6_src=" + llV + ",ipv6_dst=ff02::16", upPort, 4,
 			[]string{"dl_vlan=10"}},
-		{"link-local of the router", fromV + ",ipv6,ipv6_src=" + llV + ",ipv6_dst=fe80::1", upPort, 4, []string{"dl_vlan=10"}},
+		{"link-local of the router", fromV + ",udp6,ipv6_src=" + llV + ",ipv6_dst=fe80::1", upPort, 4, []string{"dl_vlan=10"}},
 
 		// From the underlay.
 		{"wire to untagged", wire(macU, ",ip,nw_src=203.0.113.9,nw_dst=192.168.77.110,nw_ttl=9"), podU, 3,
 			[]string{toU, "dl_src=" + macR, "nw_ttl=9"}},
 		{"wire to VLAN 10", wire(macV, ",dl_vlan=10,ip,nw_src=203.0.113.9,nw_dst=192.168.110.112,nw_ttl=9"), podV, 3,
 			[]string{toV, untagged, "nw_ttl=9"}},
-		{"wire to VLAN 10 v6", wire(macV, ",dl_vlan=10,ipv6,ipv6_src=2001:db8::9,ipv6_dst=fd77:0:0:a10::112"), podV, 3, []string{untagged}},
+		{"wire to VLAN 10 v6", wire(macV, ",dl_vlan=10,udp6,ipv6_src=2001:db8::9,ipv6_dst=fd77:0:0:a10::112"), podV, 3, []string{untagged}},
 		{"MAC of another VLAN", wire(macV, ",dl_vlan=20,ip,nw_src=203.0.113.9,nw_dst=192.168.110.112"), drop, 3, nil},
 		{"MAC of another VLAN, untagged", wire(macV, ",ip,nw_src=203.0.113.9,nw_dst=192.168.110.112"), drop, 3, nil},
 		{"a VLAN without pods", wire(macV, ",dl_vlan=30,ip,nw_src=203.0.113.9,nw_dst=192.168.110.112"), drop, 0, nil},
@@ -91,7 +91,7 @@ func bridgedCases() []packetCase {
 		{"wire to the gateway", wire(macGW, ",ip,nw_src=203.0.113.9,nw_dst=10.10.0.1"), drop, 3, nil},
 		{"wire to a peer's pod", wire(macGW, ",ip,nw_src=203.0.113.9,nw_dst=10.10.1.9"), drop, 3, nil},
 		{"wire's broadcast", wire(broadcast, ",ip,nw_src=192.168.77.9,nw_dst=255.255.255.255"), drop, 3, nil},
-		{"wire's multicast v6", wire("33:33:00:00:00:fb", ",ipv6,ipv6_src=fe80::1,ipv6_dst=ff02::fb"), drop, 3, nil},
+		{"wire's multicast v6", wire("33:33:00:00:00:fb", ",udp6,ipv6_src=fe80::1,ipv6_dst=ff02::fb"), drop, 3, nil},
 		{"LLDP", wire("01:80:c2:00:00:0e", ",dl_type=0x88cc"), drop, 0, nil},
 		{"router solicitation", wire("33:33:00:00:00:02", ",icmp6,icmpv6_type=133,ipv6_src=fe80::1,ipv6_dst=ff02::2"), drop, 0, nil},
 		{"router advertisement", wire(macV, ",dl_vlan=10,icmp6,icmpv6_type=134,ipv6_src=fe80::1,ipv6_dst="+llV), drop, 0, nil},
@@ -117,16 +117,16 @@ func bridgedCases() []packetCase {
 		{"to a routed pod elsewhere", fromU + u4 + ",nw_dst=10.10.1.9", gwPort, 3, []string{toGW}},
 		{"host to untagged", fromGW + ",ip,nw_src=192.168.77.1,nw_dst=192.168.77.110,nw_ttl=64", podU, 3, []string{toU, "dl_src=" + macGW}},
 		{"host to VLAN 10", fromGW + ",ip,nw_src=192.168.77.1,nw_dst=192.168.110.112,nw_ttl=64", podV, 3, []string{toV, untagged}},
-		{"host to VLAN 10 v6", fromGW + ",ipv6,ipv6_src=fd77::1,ipv6_dst=fd77:0:0:a10::112", podV, 3, []string{toV}},
+		{"host to VLAN 10 v6", fromGW + ",udp6,ipv6_src=fd77::1,ipv6_dst=fd77:0:0:a10::112", podV, 3, []string{toV}},
 		{"host to no pod of the underlay", fromGW + ",ip,nw_src=192.168.77.1,nw_dst=192.168.110.99", drop, 3, nil},
 
 		// Lies of bridged pods.
 		{"spoofed IP", fromV + ",ip,nw_src=192.168.111.113,nw_dst=203.0.113.9", drop, 0, nil},
-		{"spoofed IPv6", fromV + ",ipv6,ipv6_src=fd77:0:0:b10::113,ipv6_dst=2001:db8::9", drop, 0, nil},
+		{"spoofed IPv6", fromV + ",udp6,ipv6_src=fd77:0:0:b10::113,ipv6_dst=2001:db8::9", drop, 0, nil},
 		{"the node's IP", fromU + ",ip,nw_src=192.168.77.1,nw_dst=203.0.113.9", drop, 0, nil},
 		{"spoofed MAC", strings.Replace(fromV, macV, macR, 1) + v4 + ",nw_dst=203.0.113.9", drop, 0, nil},
-		{"spoofed link-local", fromV + ",ipv6,ipv6_src=" + llU + ",ipv6_dst=ff02::fb", drop, 0, nil},
-		{"link-local to the node", fromV + ",ipv6,ipv6_src=" + llV + ",ipv6_dst=fd77::1", drop, 0, nil},
+		{"spoofed link-local", fromV + ",udp6,ipv6_src=" + llU + ",ipv6_dst=ff02::fb", drop, 0, nil},
+		{"link-local to the node", fromV + ",udp6,ipv6_src=" + llV + ",ipv6_dst=fd77::1", drop, 0, nil},
 		{"tagged by the pod", strings.Replace(fromV, "dl_src", "dl_vlan=10,dl_src", 1) + v4 + ",nw_dst=203.0.113.9", drop, 0, nil},
 		{"ARP tagged by the pod", fromU + ",dl_vlan=10" + arpU + ",arp_op=1,arp_tpa=192.168.77.254", drop, 0, nil},
 		{"ND tagged by the pod", fromV + ",dl_vlan=20" + ns + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=ff02::1:ff00:1,nd_target=fd77:0:0:a10::1,nd_sll=" + macV,
@@ -141,10 +141,11 @@ func bridgedCases() []packetCase {
 		{"router advertisement of a pod", fromV + ",icmp6,icmpv6_type=134,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 0, nil},
 		{"redirect of a pod", fromV + ",icmp6,icmpv6_type=137,ipv6_src=" + llV + ",ipv6_dst=" + llX, drop, 0, nil},
 		{"NS of a pod with an invalid code", fromV + ",icmp6,icmpv6_type=135,icmpv6_code=1,ipv6_src=" + llV + ",ipv6_dst=ff02::1:ff00:9", drop, 0, nil},
-		{"multicast in pieces, maybe a router advertisement", fromV + ",icmp6,nw_frag=first,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 3, nil},
-		{"the rest of it", fromV + ",ipv6,nw_frag=later,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 3, nil},
-		{"link-local in pieces", fromV + ",icmp6,nw_frag=first,ipv6_src=" + llV + ",ipv6_dst=" + llX, drop, 3, nil},
-		{"link-local in pieces of the wire", wire(macV, ",dl_vlan=10,icmp6,nw_frag=first,ipv6_src=fe80::1,ipv6_dst="+llV), drop, 3, nil},
+		{"router advertisement in pieces", fromV + ",icmp6,icmpv6_type=134,nw_frag=first,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 0, nil},
+		{"the rest of it", fromV + ",ipv6,nw_proto=44,nw_frag=later,ipv6_src=" + llV + ",ipv6_dst=ff02::1", upPort, 4, []string{"dl_vlan=10"}},
+		{"what it is in a later piece", fromV + ",ipv6,nw_proto=0,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 0, nil},
+		{"what it is in a later piece, as the kernel says it", fromV + ",ipv6,nw_proto=59,nw_frag=first,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 0, nil},
+		{"router advertisement of the wire in pieces", wire(macV, ",dl_vlan=10,icmp6,icmpv6_type=134,nw_frag=first,ipv6_src=fe80::1,ipv6_dst="+llV), drop, 0, nil},
 		{"a large ping", fromV + ",icmp6,nw_frag=first,ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9", upPort, 4, []string{"dl_vlan=10"}},
 		{"NA in pieces", fromV + na + ",nw_frag=first,ipv6_src=fd77:0:0:a10::112,ipv6_dst=fd77:0:0:b10::113,nd_target=fd77:0:0:a10::112,nd_tll=" +
 			macV, drop, 0, nil},

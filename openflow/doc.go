@@ -45,14 +45,13 @@
 // there that it reaches without a router. Traffic of bridged pods and the underlay is kept apart from all other by
 // reg0 and reg1, from table 0 on: it never meets a flow of routed pods but those named here.
 //
-// Classify pops the tag of the underlay's frames and drops those of VLANs without a pod; the node's own traffic does
-// not come this way. Sources of bridged pods are validated like those of routed pods, except that the link-local
-// address may send any packet within the segment. Router advertisements and redirects of the underlay are dropped: the
-// pool says who the router is. Later fragments of IPv6 to link-local or multicast addresses are dropped as well.
+// Classify pops the tag of the underlay's frames and drops those of VLANs without a pod. Sources of bridged pods are
+// validated like those of routed pods, except that the link-local address may send any packet within the segment.
+// Router advertisements and redirects of the underlay are dropped: the pool says who the router is.
 //
 // Resolve takes ARP and ND of a segment to the pod there that owns the address, as a unicast frame. Requests, replies
 // and announcements of a bridged pod for other addresses go out to the underlay; the underlay's own are dropped, as
-// nothing is flooded to pods. For the node's own IPv4 addresses the bridge answers itself; for IPv6 the host does, over
+// nothing is flooded to pods. The bridge itself answers for the node's own IPv4 addresses; for IPv6 the host does, over
 // the underlay.
 //
 // Forward delivers frames of the underlay by segment and MAC alone. A bridged pod's packet to another one of its

@@ -1,6 +1,7 @@
 package openflow
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -53,8 +54,6 @@ type oxm struct {
 var fields = mustIdentify([]*field{
 	{name: "eth_type", ofnet: "OXM_OF_ETH_TYPE", print: printProtocol,
 		in: number(func(m *Match) *EtherType { return &m.EtherType })},
-	{name: "nw_proto", ofnet: "OXM_OF_IP_PROTO", print: printNothing,
-		in: implied(protoICMPv6, func(m *Match) bool { return m.ICMPv6 != 0 }, decimal)},
 	{name: "reg0", ofnet: "NXM_NX_REG0", in: register(func(m *Match) *Source { return &m.Source })},
 	{name: "reg1", ofnet: "NXM_NX_REG1", in: register(func(m *Match) *Segment { return &m.Segment })},
 	{name: "tun_src", ofnet: "NXM_NX_TUN_IPV4_SRC",
@@ -75,6 +74,7 @@ var fields = mustIdentify([]*field{
 	{name: "ipv6_dst", ofnet: "OXM_OF_IPV6_DST", in: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inIPv6)},
 	{name: "arp_tpa", move: "NXM_OF_ARP_TPA", ofnet: "OXM_OF_ARP_TPA",
 		in: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inARP)},
+	{name: "nw_proto", ofnet: "OXM_OF_IP_PROTO", print: printOtherProtocol, in: access{getNumber, putNumber, decimal}},
 	{name: "nw_frag", ofnet: "NXM_NX_IP_FRAG", in: access{getFragment, putFragment, yes}},
 	{name: "arp_op", ofnet: "OXM_OF_ARP_OP", in: number(func(m *Match) *uint16 { return &m.ARPOp })},
 	{name: "arp_sha", move: "NXM_NX_ARP_SHA", ofnet: "OXM_OF_ARP_SHA",
@@ -122,7 +122,12 @@ func printProtocol(b []byte, m *Match) []byte {
 	return fmt.Appendf(b, "dl_type=%#04x,", uint16(m.EtherType))
 }
 
-func printNothing(b []byte, _ *Match) []byte { return b }
+func printOtherProtocol(b []byte, m *Match) []byte {
+	if m.Protocol == 0 {
+		return b
+	}
+	return fmt.Appendf(b, "nw_proto=%d,", m.Protocol-1)
+}
 
 func printVLAN(b []byte, m *Match) []byte {
 	switch {
@@ -207,8 +212,7 @@ func unmatched(text textFunc) access {
 	return implied(0, func(*Match) bool { return false }, text)
 }
 
-// getVLAN and putVLAN are for a field that says whether there is a tag as well as
-// which.
+// getVLAN and putVLAN are for a field that says whether there is a tag as well as which.
 func getVLAN(m *Match) (b bits, ok bool) {
 	switch {
 	case m.VLAN == segmentOf(0), m.VLAN == priorityTag:
@@ -225,6 +229,17 @@ func putVLAN(m *Match, o oxm) {
 		if o.value.number() == VLANPresent {
 			m.VLAN = priorityTag
 		}
+	}
+}
+
+func getNumber(m *Match) (bits, bool) {
+	number := cmp.Or(uint32(m.Protocol), protoICMPv6+1) - 1
+	return bits{numberValue(number), allBits}, m.Protocol != 0 || m.ICMPv6 != 0
+}
+
+func putNumber(m *Match, o oxm) {
+	if n := o.value.number(); n != protoICMPv6 {
+		m.Protocol = uint16(n) + 1
 	}
 }
 

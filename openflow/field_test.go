@@ -51,6 +51,7 @@ func TestEveryFieldOfMatchIsInTheTable(t *testing.T) {
 		var m, back Match
 		name := reflect.TypeFor[Match]().Field(i).Name
 		randomize(t, r, reflect.ValueOf(&m).Elem().Field(i))
+		m.Protocol %= protoICMPv6
 		if m.NDTarget.Is4() {
 			m.NDTarget = randomAddr(r, false)
 		}
@@ -133,6 +134,9 @@ func randomMatch(t *testing.T, r *rand.Rand) (m Match) {
 			randomize(t, r, reflect.ValueOf(&m).Elem().Field(i))
 		}
 	}
+	if m.Protocol %= protoICMPv6; m.ICMPv6 != 0 {
+		m.Protocol = 0
+	}
 	if m.VLAN != 0 {
 		m.Tagged = false
 	}
@@ -175,6 +179,9 @@ func validMatch(t *testing.T, r *rand.Rand) Match {
 	}
 	if m.EtherType != IPv6 {
 		m.ICMPv6 = 0
+	}
+	if m.Protocol = 0; m.EtherType == IPv6 && m.ICMPv6 == 0 {
+		m.Protocol = []uint16{0, 1, 60}[r.IntN(3)]
 	}
 	if nd == 0 {
 		m.NDTarget = netip.Addr{}

@@ -36,7 +36,7 @@ const (
 	fromGW   = "in_port=2,dl_src=0e:00:00:00:00:01,dl_dst=0e:66:6c:00:00:01"
 	fromPeer = "in_port=1,tun_src=192.168.77.2,tun_dst=192.168.77.1,dl_src=0e:00:00:00:00:b1,dl_dst=0e:00:00:00:00:b2"
 	a4       = ",ip,nw_src=10.10.0.3,nw_ttl=64"
-	a6       = ",ipv6,ipv6_src=fd00:10::3,nw_ttl=64"
+	a6       = ",udp6,ipv6_src=fd00:10::3,nw_ttl=64"
 	arpA     = ",arp,arp_sha=0a:00:00:00:00:03,arp_spa=10.10.0.3"
 	macA     = "0a:00:00:00:00:03"
 	macB     = "0a:00:00:00:00:04"
@@ -74,7 +74,7 @@ func packetCases() []packetCase {
 			gwPort, 3, []string{toGW}},
 		{"gateway to pod", fromGW + ",ip,nw_src=192.0.2.1,nw_ttl=9,nw_dst=10.10.0.3", podA, 3,
 			[]string{toA, "dl_src=" + macGW, "nw_ttl=9"}},
-		{"gateway to pod v6", fromGW + ",ipv6,ipv6_src=2001:db8::1,nw_ttl=9,ipv6_dst=fd00:10::3", podA, 3,
+		{"gateway to pod v6", fromGW + ",udp6,ipv6_src=2001:db8::1,nw_ttl=9,ipv6_dst=fd00:10::3", podA, 3,
 			[]string{toA, "dl_src=" + macGW, "nw_ttl=9"}},
 		{"gateway to unknown pod", fromGW + ",ip,nw_src=192.0.2.1,nw_ttl=9,nw_dst=10.10.0.99", drop, 3, nil},
 		{"gateway to outside", fromGW + ",ip,nw_src=192.0.2.1,nw_ttl=9,nw_dst=192.0.2.9", drop, 3, nil},
@@ -88,15 +88,15 @@ func packetCases() []packetCase {
 		{"pod to peer, TTL 2", fromA + ",ip,nw_src=10.10.0.3,nw_ttl=2,nw_dst=10.10.1.9",
 			tunPort, 3, []string{"nw_ttl=1"}},
 		{"pod to peer, TTL 1", fromA + ",ip,nw_src=10.10.0.3,nw_ttl=1,nw_dst=10.10.1.9", drop, 3, nil},
-		{"pod to peer, hop limit 1", fromA + ",ipv6,ipv6_src=fd00:10::3,nw_ttl=1,ipv6_dst=fd00:10:0:1::9",
+		{"pod to peer, hop limit 1", fromA + ",udp6,ipv6_src=fd00:10::3,nw_ttl=1,ipv6_dst=fd00:10:0:1::9",
 			drop, 3, nil},
 		{"gateway to peer", fromGW + ",ip,nw_src=10.10.0.1,nw_ttl=64,nw_dst=10.10.1.9", tunPort, 3,
 			[]string{"nw_ttl=64", "tun_dst=192.168.77.2"}},
-		{"gateway to peer v6", fromGW + ",ipv6,ipv6_src=fd00:10::1,nw_ttl=64,ipv6_dst=fd00:10:0:1::9", tunPort, 3,
+		{"gateway to peer v6", fromGW + ",udp6,ipv6_src=fd00:10::1,nw_ttl=64,ipv6_dst=fd00:10:0:1::9", tunPort, 3,
 			[]string{"nw_ttl=64", "tun_dst=192.168.77.2"}},
 		{"peer to pod", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=10.10.0.3", podA, 3,
 			[]string{toA, "dl_src=" + macGW, "nw_ttl=63"}},
-		{"peer to pod v6", fromPeer + ",ipv6,ipv6_src=fd00:10:0:1::9,nw_ttl=63,ipv6_dst=fd00:10::3", podA, 3,
+		{"peer to pod v6", fromPeer + ",udp6,ipv6_src=fd00:10:0:1::9,nw_ttl=63,ipv6_dst=fd00:10::3", podA, 3,
 			[]string{toA, "dl_src=" + macGW, "nw_ttl=63"}},
 		{"peer to gateway", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=10.10.0.1",
 			gwPort, 3, []string{toGW}},
@@ -104,7 +104,7 @@ func packetCases() []packetCase {
 		{"peer to other peer", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=10.10.2.9", drop, 3, nil},
 		{"peer to unknown pod", fromPeer + ",ip,nw_src=10.10.1.9,nw_ttl=63,nw_dst=10.10.0.77", drop, 3, nil},
 		{"peer speaks for another", fromPeer + ",ip,nw_src=10.10.2.9,nw_ttl=63,nw_dst=10.10.0.3", drop, 0, nil},
-		{"peer speaks for another v6", fromPeer + ",ipv6,ipv6_src=fd00:10:0:2::9,nw_ttl=63,ipv6_dst=fd00:10::3",
+		{"peer speaks for another v6", fromPeer + ",udp6,ipv6_src=fd00:10:0:2::9,nw_ttl=63,ipv6_dst=fd00:10::3",
 			drop, 0, nil},
 		{"peer speaks for our pod", fromPeer + ",ip,nw_src=10.10.0.4,nw_ttl=63,nw_dst=10.10.0.3", drop, 0, nil},
 		{"stranger in the tunnel", strings.Replace(fromPeer, "192.168.77.2", "192.168.77.99", 1) +
@@ -116,7 +116,7 @@ func packetCases() []packetCase {
 
 		// Lies of pods.
 		{"spoofed IP", fromA + ",ip,nw_src=10.10.0.4,nw_dst=10.10.0.1", drop, 0, nil},
-		{"spoofed IPv6", fromA + ",ipv6,ipv6_src=fd00:10::4,ipv6_dst=fd00:10::1", drop, 0, nil},
+		{"spoofed IPv6", fromA + ",udp6,ipv6_src=fd00:10::4,ipv6_dst=fd00:10::1", drop, 0, nil},
 		{"spoofed MAC", strings.Replace(fromA, macA, macB, 1) + a4 + ",nw_dst=10.10.0.4", drop, 0, nil},
 		{"spoofed MAC v6", strings.Replace(fromA, macA, macB, 1) + a6 + ",ipv6_dst=fd00:10::4", drop, 0, nil},
 		{"MAC and IP of another pod", "in_port=3,dl_src=" + macB + ",ip,nw_src=10.10.0.4,nw_dst=10.10.0.1",
@@ -129,7 +129,7 @@ func packetCases() []packetCase {
 		{"broadcast", fromA + a4 + ",nw_dst=255.255.255.255", drop, 3, nil},
 		{"multicast v6", fromA + a6 + ",ipv6_dst=ff02::fb", drop, 3, nil},
 		{"link-local destination", fromA + a6 + ",ipv6_dst=" + llB, drop, 3, nil},
-		{"link-local source", fromA + ",ipv6,ipv6_src=" + llA + ",ipv6_dst=fd00:10::1", drop, 0, nil},
+		{"link-local source", fromA + ",udp6,ipv6_src=" + llA + ",ipv6_dst=fd00:10::1", drop, 0, nil},
 		{"host's multicast", fromGW + ",ip,nw_src=10.10.0.1,nw_dst=224.0.0.251", drop, 3, nil},
 
 		// ARP.
@@ -216,6 +216,8 @@ func packetCases() []packetCase {
 
 		{"NS with invalid options", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=::", drop, 0, nil},
 		{"NA with invalid options", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=::", drop, 0, nil},
+		{"what it is in a later piece", fromA + ",ipv6,nw_proto=0,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", drop, 0, nil},
+		{"what it is in a later piece, as the kernel says it", fromA + ",ipv6,nw_proto=59,nw_frag=first,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", drop, 0, nil},
 		{"NS in pieces", fromA + ns + ",nw_frag=first,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::4" + sllA, drop, 0, nil},
 		{"NA in pieces", fromA + na + ",nw_frag=first,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::3" + tllA, drop, 0, nil},
 		{"a large ping", fromA + ",icmp6,nw_frag=first,icmpv6_type=128,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", podB, 3, []string{toB}},

@@ -37,13 +37,14 @@ func Pipeline(v View) []Flow {
 // normalised returns a copy of v that holds only what can have flows, in one
 // order, with addresses and prefixes in their one shortest form.
 func (v View) normalised() View {
-	v.Gateway.Addrs = sortedAddrs(v.Gateway.Addrs)
-	v.Gateway.PodCIDRs = sortedPrefixes(v.Gateway.PodCIDRs)
-	v.NodeAddrs, v.ViaHost = sortedAddrs(v.NodeAddrs), sortedPrefixes(v.ViaHost)
+	v.Gateway.Addrs = tidy(v.Gateway.Addrs, plain, netip.Addr.Compare)
+	v.Gateway.PodCIDRs = tidy(v.Gateway.PodCIDRs, netip.Prefix.Masked, netip.Prefix.Compare)
+	v.NodeAddrs = tidy(v.NodeAddrs, plain, netip.Addr.Compare)
+	v.ViaHost = tidy(v.ViaHost, netip.Prefix.Masked, netip.Prefix.Compare)
 	pods := make([]Pod, 0, len(v.Pods))
 	for _, p := range v.Pods {
 		if p.Port != 0 && p.MAC != (api.MAC{}) && p.VLAN <= api.MaxVLAN {
-			p.Addrs = sortedAddrs(p.Addrs)
+			p.Addrs = tidy(p.Addrs, plain, netip.Addr.Compare)
 			pods = append(pods, p)
 		}
 	}
@@ -54,8 +55,9 @@ func (v View) normalised() View {
 	peers := make([]Peer, 0, len(v.Peers))
 	for _, p := range v.Peers {
 		if p.Tunnel.IsValid() {
-			p.Tunnel = p.Tunnel.Unmap().WithZone("")
-			p.PodCIDRs, p.Direct = sortedPrefixes(p.PodCIDRs), sortedPrefixes(p.Direct)
+			p.Tunnel = plain(p.Tunnel)
+			p.PodCIDRs = tidy(p.PodCIDRs, netip.Prefix.Masked, netip.Prefix.Compare)
+			p.Direct = tidy(p.Direct, netip.Prefix.Masked, netip.Prefix.Compare)
 			peers = append(peers, p)
 		}
 	}
@@ -75,27 +77,18 @@ func (v View) routed() bool { return v.TunnelPort != 0 && v.Gateway.MAC != (api.
 // present reports whether the gateway port is there.
 func (g Gateway) present() bool { return g.Port != 0 && g.MAC != (api.MAC{}) }
 
-func sortedAddrs(in []netip.Addr) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range in {
-		if a.IsValid() {
-			out = append(out, a.Unmap().WithZone(""))
+// tidy are the valid ones of in, which one brings into their one form, in order.
+func tidy[T comparable](in []T, one func(T) T, order func(a, b T) int) (out []T) {
+	for _, x := range in {
+		if x = one(x); x != *new(T) {
+			out = append(out, x)
 		}
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
+	slices.SortFunc(out, order)
 	return slices.Compact(out)
 }
 
-func sortedPrefixes(in []netip.Prefix) []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range in {
-		if p.IsValid() {
-			out = append(out, p.Masked())
-		}
-	}
-	slices.SortFunc(out, netip.Prefix.Compare)
-	return slices.Compact(out)
-}
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // room is a slice for perPod flows of each pod, perPeer flows of each peer and a few more: growing one that holds the
 // flows of thousands of peers costs more than filling it.

@@ -82,6 +82,8 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 		return Changes{}, err // even if there were nothing to send
 	}
 	if s.stale.Swap(false) {
+		// Of first fragments, flows shall see ports and types. If this fails, listing does.
+		_ = s.conn.write(encodeBare(msgSetConfig, s.conn.reserve(1), []byte{0, fragNXMatch, 0, 0}))
 		list, err := s.list(ctx)
 		if err != nil {
 			return Changes{}, fmt.Errorf("listing flows: %w", err)
@@ -102,14 +104,12 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 
 // list returns all flows of the switch.
 func (s *Switch) list(ctx context.Context) ([]listed, error) {
-	xid := s.conn.reserve(3)
-	r, err := encodeDump(xid + 1)
+	xid := s.conn.reserve(2)
+	r, err := encodeDump(xid)
 	if err != nil {
 		return nil, err
 	}
-	// Flows shall see the type of an ICMPv6 packet of which they see the first fragment.
-	config := encodeBare(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0})
-	answers, err := s.conn.ask(ctx, xid, [][]byte{config, r})
+	answers, err := s.conn.ask(ctx, xid, [][]byte{r})
 	if err != nil {
 		return nil, err
 	}

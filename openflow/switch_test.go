@@ -338,3 +338,20 @@ func logFor(t testing.TB) logr.Logger {
 	}
 	return logr.Discard()
 }
+
+// How the switch treats fragments decides what the flows see of them. It is not in its flows, and begins anew with each
+// ovs-vswitchd.
+func TestFragmentsAreSeen(t *testing.T) {
+	o := node(t)
+	s := dialTest(t, o)
+	for range 2 {
+		s.Resync()
+		if _, err := s.Sync(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.Ofctl("get-frags", "br-int"); !strings.Contains(got, "nx-match") {
+			t.Errorf("fragments: %s, want nx-match", got)
+		}
+		o.Ofctl("set-frags", "br-int", "normal")
+	}
+}

@@ -7,32 +7,35 @@ import (
 
 // Priorities in table Classify.
 const (
-	classifyTag0        = 700 // a priority tag: as without
-	classifyInvalidND   = 650 // drop: neighbour discovery in fragments, and what Open vSwitch cannot read of it
-	classifyUplinkND    = 600 // neighbour discovery of the underlay
-	classifyUplinkFalse = 550 // drop: its router advertisements and redirects
-	classifyUplink      = 500 // its frames in the segments of pods
-	classifyTagged      = 400 // drop: no other port here has tagged frames, no pod is in another VLAN
-	classifyND          = 300 // neighbour discovery that passes source validation
-	classifyFalseND     = 250 // drop: all other neighbour discovery
-	classifySource      = 200 // the sender's own packets
-	classifyLastDrop    = 0
+	classifyTag0     = 700 // a priority tag: as without
+	classifyNoND     = 650 // drop: what only routers send; neighbour discovery in fragments, or that cannot be read
+	classifyUplinkND = 600 // neighbour discovery of the underlay
+	classifyUplink   = 500 // its frames in the segments of pods
+	classifyTagged   = 400 // drop: no other port here has tagged frames, no pod is in another VLAN
+	classifyND       = 300 // neighbour discovery that passes source validation
+	classifyFalseND  = 250 // drop: all other solicitations and advertisements
+	classifySource   = 200 // the sender's own packets
+	classifyLastDrop = 0
 )
 
 // classify returns the flows of table 0: it records where a packet comes from and drops spoofed ones.
 func classify(v View) []Flow {
 	flows := append(v.room(11, 2), Flow{Kind: KindBase, Priority: classifyTagged, Match: Match{Tagged: true}},
 		Flow{Kind: KindBase, Priority: classifyTag0, Match: Match{VLAN: priorityTag}, Actions: []Action{PopVLAN{}, Again{}}})
-	for _, t := range []uint8{neighborSolicitation, neighborAdvertisement} {
-		// Nodes must ignore fragments of it (RFC 6980), and not all do. If options are invalid, Open vSwitch shows
-		// neither the target nor any option, as if they were left out.
-		for _, m := range []Match{{Fragment: true}, {NDTarget: netip.IPv6Unspecified()}} {
-			m.EtherType, m.ICMPv6 = IPv6, t
-			flows = append(flows, Flow{Kind: KindBase, Priority: classifyInvalidND, Match: m})
-		}
+	drop := func(priority uint16, m Match) {
+		m.EtherType = IPv6
+		flows = append(flows, Flow{Kind: KindBase, Priority: priority, Match: m})
 	}
-	for t := uint8(routerSolicitation); t <= redirect; t++ {
-		flows = append(flows, Flow{Kind: KindBase, Priority: classifyFalseND, Match: Match{EtherType: IPv6, ICMPv6: t}})
+	for _, t := range []uint8{neighborSolicitation, neighborAdvertisement} {
+		// Not all nodes ignore fragments (RFC 6980). Of invalid options Open vSwitch shows none, and no target.
+		drop(classifyNoND, Match{ICMPv6: t, Fragment: true})
+		drop(classifyNoND, Match{ICMPv6: t, NDTarget: netip.IPv6Unspecified()})
+		drop(classifyFalseND, Match{ICMPv6: t})
+	}
+	// Protocols 0 and 59: to Open vSwitch, a first fragment that ends before it names the protocol (RFC 7112).
+	for _, m := range []Match{{ICMPv6: routerSolicitation}, {ICMPv6: routerAdvertisement}, {ICMPv6: redirect},
+		{Protocol: 1 + 0}, {Protocol: 1 + 59}} {
+		drop(classifyNoND, m)
 	}
 	flows = append(append(flows, Flow{Kind: KindBase, Priority: classifyLastDrop}), classifyGateway(v.Gateway)...)
 	for _, p := range v.Pods {
@@ -93,8 +96,7 @@ func classifyPod(p Pod) []Flow {
 	return flows
 }
 
-// classifyUplinks pops the tag of the underlay's frames for the segments of pods. Their sources are not validated, but
-// router advertisements and redirects are dropped.
+// classifyUplinks pops the tag of the underlay's frames for the segments of pods. Their sources are not validated.
 func classifyUplinks(v View) []Flow {
 	segments := v.segments()
 	if v.Uplink == 0 || len(segments) == 0 {
@@ -105,9 +107,6 @@ func classifyUplinks(v View) []Flow {
 		return Flow{Kind: KindUplink, Table: TableClassify, Priority: priority, Match: m, Actions: actions}
 	}
 	var flows []Flow
-	for _, t := range []uint8{routerSolicitation, routerAdvertisement, redirect} {
-		flows = append(flows, flow(classifyUplinkFalse, Match{EtherType: IPv6, ICMPv6: t}))
-	}
 	for _, s := range segments {
 		var enter []Action
 		if s.vlan() != 0 {

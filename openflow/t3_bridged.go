@@ -41,12 +41,6 @@ func forwardBridged(v View) []Flow {
 			Actions: []Action{Goto(TableOutput)}},
 		{Kind: KindUplink, Table: TableForward, Priority: forwardUplink, Match: Match{Source: FromUplink}},
 	}
-	// What a later fragment belongs to is not known: a router advertisement, maybe.
-	for _, dst := range []netip.Prefix{multicast6, linkLocal} {
-		piece := forwardTo(KindUplink, forwardPieces, dst)
-		piece.Match.Fragment = true
-		flows = append(flows, piece)
-	}
 	fromBridged := func(kind Kind, priority uint16, in Segment, dst netip.Prefix, to []Action) {
 		f := forwardTo(kind, priority, dst, to...)
 		f.Match.Source, f.Match.Segment = FromBridged, in
@@ -75,5 +69,5 @@ func (v View) viaHost() []netip.Prefix {
 	for _, a := range slices.Concat(v.NodeAddrs, v.Gateway.Addrs) {
 		out = append(out, host(a))
 	}
-	return sortedPrefixes(out)
+	return tidy(out, netip.Prefix.Masked, netip.Prefix.Compare)
 }

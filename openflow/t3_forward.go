@@ -4,7 +4,6 @@ import "net/netip"
 
 // Priorities in table Forward.
 const (
-	forwardPieces   = 510 // drop: what may be neighbour discovery in pieces
 	forwardSegment  = 500 // bridged pods in their segment
 	forwardNear     = 490 // from the untagged ones to routed pods of this node
 	forwardViaHost  = 480 // from bridged pods to the host and through it

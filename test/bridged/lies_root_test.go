@@ -217,7 +217,9 @@ func (l liar) nd() []said {
 	twice := icmp6(l.router, l.mac, l.ip6, l.router6, 135, bytes.Join([][]byte{make([]byte, 4), l.router6.AsSlice(),
 		{1, 1}, l.pod[:], {1, 1}, l.pod[:]}, nil))
 	out = append(out, say("another's MAC, twice", twice),
-		say("claim to one pod in a fragment", fragment(icmp6(l.pod, l.mac, l.ip6, l.pod6, 136, claim(l.ip6, l.pod)), 1)))
+		say("claim to one pod in a fragment", fragment(icmp6(l.pod, l.mac, l.ip6, l.pod6, 136, claim(l.ip6, l.pod)), 1)),
+		say("claim to one pod, not in the first fragment", headless(icmp6(l.pod, l.mac, l.ip6, l.pod6, 136, claim(l.ip6, l.pod)))),
+		say("claim to all, not in the first fragment", headless(icmp6(allMAC, l.mac, l.ip6, all, 136, claim(l.ip6, l.pod)))))
 	return append(out, say("solicitation with the router's address",
 		icmp6(allMAC, l.mac, l.router6, all, 135, append(make([]byte, 4), l.pod6.AsSlice()...))))
 }
@@ -226,6 +228,13 @@ func (l liar) nd() []said {
 func fragment(frame []byte, more byte) []byte {
 	f := bytes.Join([][]byte{frame[:54], {58, 0, 0, more, 0, 0, 0, 7}, frame[54:]}, nil)
 	f[19], f[20] = f[19]+8, 44
+	return f
+}
+
+// headless makes a first fragment that ends within an extension header: the protocol is in the next one.
+func headless(frame []byte) []byte {
+	f := bytes.Join([][]byte{frame[:54], {60, 0, 0, 1, 0, 0, 0, 7}, {58, 20, 1, 4}, make([]byte, 4), frame[54:]}, nil)
+	f[19], f[20] = f[19]+16, 44
 	return f
 }
 
