@@ -98,7 +98,7 @@ lint: ## gofmt, the linters of .golangci.yml, and no code that nothing reaches
 SOAK ?= 10m
 soak: root deps build plugins once ## random schedules, models and deaths, each for SOAK (10m): before a release, or at night
 	FAIRLEAD_TEST_CHAOS='$(SOAK)' FAIRLEAD_TEST_LONG=1 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary \
-		-count=1 -p 1 -timeout 10h -run '^Test(RootRandomFaults|RootRandomAPIFaults|RootDeaths|RootDeathAtAnyTime|KubeModel)$$' \
+		-count=1 -p 1 -timeout 10h -run '^Test(RootRandomFaults|RootRandomAPIFaults|RootDeaths|RootDeathAtAnyTime|RootDiskFaults|KubeModel)$$' \
 		./test/crash ./datapath/uplink ./controller
 
 fuzz: ## each fuzz target for FUZZTIME (10s)

@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/vport"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
@@ -172,10 +173,10 @@ func (u *uninstall) removeMarked(ctx context.Context, db rows.DB, m rows.Marked)
 	}
 	var errs []error
 	for _, device := range m.Devices {
-		errs = append(errs, uplink.RemoveDevice(device))
+		errs = append(errs, vport.RemoveDevice(device))
 	}
 	if !m.Others {
-		errs = append(errs, uplink.RemoveDatapath())
+		errs = append(errs, vport.RemoveDatapath())
 	}
 	return errors.Join(errs...)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/vport"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
@@ -209,9 +210,9 @@ func (u *Uplink) freeNIC(ctx context.Context) error {
 		if err != nil || nic == nil {
 			return true, err
 		}
-		in, err := inDatapath(nic)
+		in, err := vport.Attached(nic)
 		return !in, err
-	}, deleteVport))
+	}, vport.Delete))
 }
 
 // waitReleased waits until ovs-vswitchd has released a device, and removes it by force if ovs-vswitchd does not run or
@@ -256,7 +257,7 @@ func (u *Uplink) removeBridge(ctx context.Context) error {
 	err := u.waitReleased(ctx, j.Bridge.Name, func() (bool, error) {
 		l, err := findLink(j.Bridge.Name)
 		return l == nil, err
-	}, RemoveDevice)
+	}, vport.RemoveDevice)
 	return errors.Join(rowErr, err)
 }
 

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
@@ -200,11 +199,8 @@ func (f *fixture) bootJournal(old, now string) {
 		f.t.Fatal(err)
 	}
 	text, err := os.ReadFile(f.journal)
-	if errors.Is(err, os.ErrNotExist) {
+	if err != nil { // there is none
 		return
-	}
-	if err != nil {
-		f.t.Fatal(err)
 	}
 	j, err := journal.Parse(text)
 	if err != nil {
@@ -218,7 +214,7 @@ func (f *fixture) bootJournal(old, now string) {
 	if text, err = journal.Encode(j); err == nil {
 		err = os.WriteFile(f.journal, text, 0o600)
 	}
-	if err != nil && !errors.Is(err, unix.EROFS) {
+	if err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -319,6 +315,9 @@ func (f *fixture) goTo(op string) {
 // refresh sets lifetimes to what they should have left: each move takes up to a second from them, and there are many.
 func (f *fixture) refresh(dev string) {
 	f.t.Helper()
+	if f.config == steady() {
+		return
+	}
 	flags := "nodad mngtmpaddr"
 	if dev == BridgeName {
 		flags += " noprefixroute"

@@ -13,26 +13,44 @@ import (
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // diskFault is what happens to the file system of the journal.
 type diskFault struct {
-	name string
-	do   func(f *fixture)
-	heal func(f *fixture)
+	name     string
+	do, heal func(f *fixture)
+	// loses: the journal is gone from it. takes: it takes another.
+	loses, takes bool
 }
 
 func diskFaults() []diskFault {
-	filler := func(f *fixture) string { return filepath.Join(filepath.Dir(f.journal), "filler") }
+	dir := func(f *fixture) string { return filepath.Dir(f.journal) }
+	filler := func(f *fixture) string { return filepath.Join(dir(f), "filler") }
 	return []diskFault{
-		{"full", func(f *fixture) {
+		{name: "full", do: func(f *fixture) {
 			f.t.Helper()
 			err := os.WriteFile(filler(f), make([]byte, 1<<20), 0o600)
 			if !errors.Is(err, unix.ENOSPC) {
 				f.t.Fatalf("filling the file system: %v", err)
 			}
-		}, func(f *fixture) { os.Remove(filler(f)) }},
-		{"read-only", func(f *fixture) { f.remount(unix.MS_RDONLY) }, func(f *fixture) { f.remount(0) }},
+		}, heal: func(f *fixture) { os.Remove(filler(f)) }},
+		{name: "read-only", do: func(f *fixture) { f.remount(unix.MS_RDONLY) }, heal: func(f *fixture) { f.remount(0) }},
+		{name: "emptied", do: func(f *fixture) { os.Remove(f.journal) }, heal: func(*fixture) {}, loses: true,
+			takes: true},
+		{name: "gone", do: func(f *fixture) {
+			// Nor can a directory be made there.
+			f.must(unix.Unmount(dir(f), unix.MNT_DETACH), os.Remove(dir(f)), os.WriteFile(dir(f), nil, 0o600))
+		}, heal: func(f *fixture) {
+			f.must(os.Remove(dir(f)), os.Mkdir(dir(f), 0o755), unix.Mount("none", dir(f), "tmpfs", 0, "size=64k"))
+		}, loses: true},
+	}
+}
+
+func (f *fixture) must(errs ...error) {
+	f.t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
@@ -57,71 +75,164 @@ func (f *fixture) remount(flags uintptr) {
 	}
 }
 
-// With a disk that is full or read-only no NIC is attached, and one that is attached is repaired, yielded and restored
-// all the same.
+// diskEvent is what happens to the node then.
+type diskEvent struct {
+	name string
+	do   func(f *fixture, fault diskFault)
+	back bool // the host has its NIC then
+}
+
+func diskEvents() []diskEvent {
+	agent := func(before func(f *fixture)) func(*fixture, diskFault) {
+		return func(f *fixture, _ diskFault) {
+			before(f)
+			f.agentOnThatDisk()
+		}
+	}
+	return []diskEvent{
+		{name: "the next agent", do: agent(func(*fixture) {})},
+		{name: "addresses flushed", do: agent(func(f *fixture) { f.node.Run("ip", "addr", "flush", "dev", BridgeName) })},
+		{name: "exit --cleanup", do: agent((*fixture).exitCleanup)},
+		{name: "SIGKILL of Open vSwitch", do: agent(func(f *fixture) {
+			f.ovs.Vswitchd.Kill()
+			f.ovs.Server.Kill()
+			f.ovs.Server.Start()
+			f.ovs.Vswitchd.Start()
+		})},
+		{name: "reboot", do: func(f *fixture, fault diskFault) {
+			if !fault.loses { // for the test to change the boot in the journal
+				fault.heal(f)
+			}
+			f.reboot()
+			if !fault.loses {
+				fault.do(f)
+			}
+			f.checkAfter(Detached, "reboot")
+			f.agentOnThatDisk()
+		}},
+		{name: "restore", do: func(f *fixture, _ diskFault) { f.must(f.restore()) }, back: true},
+		{name: "restore without OVS", do: func(f *fixture, _ diskFault) { f.restoreWithoutOVS() }, back: true},
+		{name: "ovs-vswitchd dead", do: func(f *fixture, _ diskFault) {
+			f.ovs.Vswitchd.Kill()
+			f.yieldsOrResumes()
+			f.reached()
+			f.ovs.Vswitchd.Start()
+		}, back: true},
+	}
+}
+
+// agentOnThatDisk is the next agent, which may find that the disk takes no journal.
+func (f *fixture) agentOnThatDisk() {
+	f.t.Helper()
+	if err := f.attach(); err != nil && !errors.As(err, new(*journal.Error)) {
+		f.t.Errorf("attach: %v", err)
+	}
+}
+
+// diskWay is what is killed at each of its steps. sick: the disk has the fault before it begins, else from the kill on.
+type diskWay struct {
+	op   string // of order, or "attached": nothing is killed
+	sick bool
+}
+
+// Whatever happens to the disk at whichever step of attach, roll-back, restore and yield, and to the node then: the
+// node has its network, and all that it had. Without FAIRLEAD_TEST_LONG each step meets one fault and one event, and an
+// attached uplink all of them.
 func TestRootDiskFaults(t *testing.T) {
-	for _, fault := range diskFaults() {
-		t.Run(fault.name, func(t *testing.T) {
+	ovstest.UserspaceOnly(t, "the disk is no matter of the datapath; deaths at each step are tried on both")
+	for i, way := range []diskWay{{"attached", false}, {"attach", false}, {"roll back", false}, {"restore", false},
+		{"restore", true}, {"yield", false}, {"yield", true}} {
+		t.Run(fmt.Sprintf("%s,sick=%t", way.op, way.sick), func(t *testing.T) {
 			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
-			f := setup(t, simple, noDAD()...)
+			f := setup(t, steady(), noDAD()...)
 			f.ownDisk()
 			f.before = f.state()
-			fault.do(f)
-			if err := f.attach(); !errors.As(err, new(*journal.Error)) || errors.Is(err, ErrRolledBack) {
-				t.Errorf("attach: %v, want a refusal for its journal", err)
-			}
-			same(t, "after a refused attach", f.before, f.state())
-			fault.heal(f)
 			f.nextAgent()
 			f.attached = f.state()
-			if f.reached(); t.Failed() {
-				return
-			}
-
-			fault.do(f)
-			f.node.IP("addr flush dev " + BridgeName)
-			f.repairs("addresses were flushed")
-			f.exitCleanup()
-			f.repairs("ovs-appctl exit --cleanup")
-			f.ovs.Vswitchd.Kill()
-			f.yields()
-			same(t, "yielded", f.before, f.state())
-			f.ovs.Vswitchd.Start()
-			f.due(true, "another ovs-vswitchd runs")
-			if err := f.attach(); !errors.As(err, new(*journal.Error)) {
-				t.Errorf("attach after a yield: %v, want a refusal for its journal", err)
-			}
-			same(t, "after a refused attach", f.before, f.state())
-			fault.heal(f)
-			f.nextAgent()
-			f.checkAfter(Attached, "attached again")
-
-			fault.do(f)
-			if err := f.restore(); err != nil {
-				t.Errorf("restore: %v", err)
-			}
-			f.checkAfter(Detached, "restored")
-			if u := f.open(); u.Attached() || u.Unfinished() {
-				t.Errorf("a restore that is on record in memory alone: %+v", u.Journal())
-			}
-			fault.heal(f)
-			if err := f.restore(); err != nil {
-				t.Errorf("restore on a healthy disk: %v", err)
-			}
-			f.checkAfter(Detached, "restored on a healthy disk")
+			f.diskFaultsAt(way, i)
 		})
 	}
 }
 
-// repairs checks that the next look at the uplink brings back all that an attached one has.
-func (f *fixture) repairs(what string) {
+func (f *fixture) diskFaultsAt(way diskWay, shift int) {
+	faults, events := diskFaults(), diskEvents()
+	tried := 0
+	for n := 1; ; n++ {
+		for i, fault := range faults {
+			for k, event := range events {
+				all := way.op == "attached" || os.Getenv("FAIRLEAD_TEST_LONG") != ""
+				if !all && (i != (n+shift)%len(faults) || k != (n+shift)%len(events)) {
+					continue
+				}
+				if !f.diskFault(way, n, fault, event) {
+					f.t.Logf("%d combinations at %d points", tried, n-1)
+					return
+				}
+				if tried++; f.t.Failed() {
+					return
+				}
+			}
+		}
+	}
+}
+
+// diskFault tries one combination. It returns false if there is no such point.
+func (f *fixture) diskFault(way diskWay, n int, fault diskFault, event diskEvent) bool {
 	f.t.Helper()
-	f.onNode(func(ctx context.Context, u *Uplink) error {
-		_, err := u.Mend(ctx)
+	what := "nothing"
+	if way.op == "attached" {
+		if n > 1 {
+			return false
+		}
+		f.goTo("restore")
+	} else {
+		f.goTo(way.op)
+		if way.sick {
+			fault.do(f)
+		}
+		if what = f.run(way.op, n); what == "" {
+			if way.sick {
+				fault.heal(f)
+			}
+			return false
+		}
+	}
+	if !way.sick {
+		fault.do(f)
+	}
+	event.do(f, fault)
+	name := fmt.Sprintf("killed after %q, disk %s, then %s", what, fault.name, event.name)
+	phase := Detached
+	if j := f.open().Journal(); j != nil {
+		phase = j.Phase
+	}
+	if phase != Detached && (phase != Attached || event.back) {
+		f.t.Errorf("%s: it is %s", name, phase)
+	}
+	f.checkAfter(phase, name)
+	if phase == Detached && !fault.takes {
+		if err := f.attach(); !errors.As(err, new(*journal.Error)) || errors.Is(err, ErrRolledBack) {
+			f.t.Errorf("%s: attach: %v, want a refusal for its journal", name, err)
+		}
+		f.sameSoon(f.before, name+", and a refused attach")
+	}
+	fault.heal(f)
+	f.nextAgent()
+	f.checkAfter(Attached, name+", then the next agent on a healthy disk")
+	return true
+}
+
+// yieldsOrResumes does what an agent does that starts while ovs-vswitchd is dead.
+func (f *fixture) yieldsOrResumes() {
+	f.t.Helper()
+	f.onNode(func(ctx context.Context, u *Uplink) (err error) {
+		if u.Unfinished() {
+			err = u.Restore(ctx, u.Journal().Reason)
+		} else if u.Attached() {
+			_, err = u.Yield(ctx, VswitchdDead)
+		}
 		return err
 	})
-	same(f.t, what, f.attached, f.state())
-	f.reached()
 }
 
 // yields does what agents do when ovs-vswitchd is dead.

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/vport"
 )
 
 // look is how often the kernel is asked whether Open vSwitch has done something: a packet may be waiting.
@@ -187,7 +188,7 @@ func (u *Uplink) waitTaken(ctx context.Context) error {
 			if nic == nil {
 				return false, errNICGone
 			}
-			return inDatapath(nic)
+			return vport.Attached(nic)
 		}
 		s, err := j.DB.Read(ctx, j.Bridge, j.NIC.Name)
 		if err == nil && s.Error != "" {
@@ -266,6 +267,9 @@ func removeAddresses(l netlink.Link) error {
 	}
 	return hoststate.Remove(have)
 }
+
+// findLink returns nil if there is no link of that name.
+func findLink(name string) (netlink.Link, error) { return kernel.FindLink(name) }
 
 func (u *Uplink) device() (netlink.Link, error) {
 	l, err := findLink(u.journal.Bridge.Name)

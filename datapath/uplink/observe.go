@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/vport"
 )
 
 // observe looks at everything that Next has to know. An error of the database is part of it.
@@ -49,7 +50,7 @@ func (u *Uplink) observeBridge(o *Observed, s rows.State, nic, device netlink.Li
 		o.Muted = o.Muted && (goesBack(*j, *o) || strings.Contains(text, `"`+j.NIC.Name+`"`))
 		o.Taken = s.OFPort > 0
 	} else if nic != nil {
-		if o.Taken, err = inDatapath(nic); err != nil {
+		if o.Taken, err = vport.Attached(nic); err != nil {
 			return err
 		}
 	}

@@ -26,14 +26,7 @@ func TestRootYield(t *testing.T) {
 // comeBack is what agents do after a yield that may have been cut off, while ovs-vswitchd is replaced.
 func (f *fixture) comeBack() {
 	f.t.Helper()
-	f.onNode(func(ctx context.Context, u *Uplink) (err error) {
-		if u.Unfinished() {
-			err = u.Restore(ctx, u.Journal().Reason)
-		} else if u.Attached() {
-			_, err = u.Yield(ctx, VswitchdEnds)
-		}
-		return err
-	})
+	f.yieldsOrResumes()
 	f.due(false, "that ovs-vswitchd runs still")
 	f.checkAfter(Detached, "yielded")
 	f.ovs.Vswitchd.Kill()

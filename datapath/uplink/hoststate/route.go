@@ -160,6 +160,10 @@ func (m RouteMove) put(replace bool) (replaced bool, err error) {
 		flags = unix.NLM_F_APPEND
 	}
 	err = m.New.add(flags)
+	if errors.Is(err, unix.EEXIST) && m.New.IsIPv6() && m.New.attr(unix.RTA_MULTIPATH) != nil {
+		// Some of its next hops are there: the others went with their interface.
+		err = m.New.add(unix.NLM_F_REPLACE)
+	}
 	if errors.Is(err, unix.EEXIST) {
 		return false, nil
 	}

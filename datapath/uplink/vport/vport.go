@@ -1,6 +1,9 @@
-package uplink
+// Package vport removes what ovs-vswitchd has made of the kernel, without ovs-vswitchd: ports of the kernel's datapath,
+// the datapath itself, and the taps of the userspace one. It needs the kernel's openvswitch only.
+package vport
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -16,16 +19,47 @@ const (
 	ovsDPCmdDel      = 2
 	ovsDPAttrName    = 1
 	ovsVportCmdDel   = 2
+	ovsVportCmdGet   = 3
+	ovsVportAttrPort = 1
 	ovsVportAttrName = 3
-	ovsHeaderLen     = 4
+	ovsHeaderLen     = 4 // the datapath's interface index; 0: by name alone
+	genlHeaderLen    = 4
 )
 
-// deleteVport takes a device out of the kernel's datapath (OVS_VPORT_CMD_DEL), as "ovs-dpctl del-if" does. It needs no
+// Delete takes a device out of the kernel's datapath (OVS_VPORT_CMD_DEL), as "ovs-dpctl del-if" does. It needs no
 // ovs-vswitchd. "ip link set NIC nomaster" is refused by the kernel.
-func deleteVport(name string) error {
+func Delete(name string) error {
 	err := deleteByName("ovs_vport", ovsVportCmdDel, ovsVportAttrName, name)
+	if errors.Is(err, unix.ENODEV) {
+		err = deleteRenamed(name)
+	}
 	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("removing %s from the kernel's datapath: %w", name, err)
+	}
+	return nil
+}
+
+// deleteRenamed is Delete for a device that was renamed: the kernel then finds it by its number only.
+func deleteRenamed(name string) error {
+	l, err := kernel.FindLink(name)
+	if err != nil || l == nil || l.Attrs().MasterIndex == 0 {
+		return err
+	}
+	datapath := binary.NativeEndian.AppendUint32(nil, uint32(l.Attrs().MasterIndex))
+	ports, err := genl("ovs_vport", ovsVportCmdGet, unix.NLM_F_DUMP, datapath)
+	if err != nil {
+		return err
+	}
+	for _, port := range ports {
+		attrs, err := nl.ParseRouteAttrAsMap(port[genlHeaderLen+ovsHeaderLen:])
+		if err != nil {
+			return err
+		}
+		if unix.ByteSliceToString(attrs[ovsVportAttrName].Value) == name {
+			number := nl.NewRtAttr(ovsVportAttrPort, attrs[ovsVportAttrPort].Value).Serialize()
+			_, err = genl("ovs_vport", ovsVportCmdDel, unix.NLM_F_ACK, append(datapath, number...))
+			return err
+		}
 	}
 	return nil
 }
@@ -36,7 +70,7 @@ func RemoveDatapath() error {
 	if err := removeKernelDatapath(); err != nil {
 		return err
 	}
-	userspace, err := findLink("ovs-netdev")
+	userspace, err := kernel.FindLink("ovs-netdev")
 	if err != nil || userspace == nil || userspace.Type() != "tuntap" {
 		return err
 	}
@@ -45,7 +79,7 @@ func RemoveDatapath() error {
 
 func removeKernelDatapath() error {
 	const name = "ovs-system" // ovs-vswitchd's
-	l, err := findLink(name)
+	l, err := kernel.FindLink(name)
 	if err != nil || l == nil || l.Type() != "openvswitch" {
 		return err
 	}
@@ -58,20 +92,25 @@ func removeKernelDatapath() error {
 
 // deleteByName asks the kernel's openvswitch to delete something.
 func deleteByName(family string, command uint8, attr int, name string) error {
-	f, err := netlink.GenlFamilyGet(family)
-	if err != nil {
-		return fmt.Errorf("the kernel's openvswitch does not answer: %w", err)
-	}
-	req := nl.NewNetlinkRequest(int(f.ID), unix.NLM_F_ACK)
-	req.AddData(&nl.Genlmsg{Command: command, Version: 1})
-	header := make([]byte, ovsHeaderLen) // datapath 0: by name alone
-	req.AddRawData(append(header, nl.NewRtAttr(attr, nl.ZeroTerminated(name)).Serialize()...))
-	_, err = req.Execute(unix.NETLINK_GENERIC, 0)
+	data := append(make([]byte, ovsHeaderLen), nl.NewRtAttr(attr, nl.ZeroTerminated(name)).Serialize()...)
+	_, err := genl(family, command, unix.NLM_F_ACK, data)
 	return err
 }
 
-// inDatapath reports whether the link is a port of the kernel's datapath.
-func inDatapath(l netlink.Link) (bool, error) {
+// genl sends a request to the kernel's openvswitch, and returns the answers with their headers.
+func genl(family string, command uint8, flags int, data []byte) ([][]byte, error) {
+	f, err := netlink.GenlFamilyGet(family)
+	if err != nil {
+		return nil, fmt.Errorf("the kernel's openvswitch does not answer: %w", err)
+	}
+	req := nl.NewNetlinkRequest(int(f.ID), flags)
+	req.AddData(&nl.Genlmsg{Command: command, Version: 1})
+	req.AddRawData(data)
+	return req.Execute(unix.NETLINK_GENERIC, 0)
+}
+
+// Attached reports whether the link is a port of the kernel's datapath.
+func Attached(l netlink.Link) (bool, error) {
 	if l.Attrs().MasterIndex == 0 {
 		return false, nil
 	}
@@ -82,26 +121,14 @@ func inDatapath(l netlink.Link) (bool, error) {
 	return master.Type() == "openvswitch", nil
 }
 
-// findLink returns nil if there is no link of that name.
-func findLink(name string) (netlink.Link, error) {
-	l, err := kernel.Dump(func() (netlink.Link, error) { return netlink.LinkByName(name) })
-	if gone := (netlink.LinkNotFoundError{}); errors.As(err, &gone) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("looking up interface %s: %w", name, err)
-	}
-	return l, nil
-}
-
 // RemoveDevice removes an interface that ovs-vswitchd has made, where no ovs-vswitchd does it.
 func RemoveDevice(name string) error {
-	l, err := findLink(name)
+	l, err := kernel.FindLink(name)
 	if err != nil || l == nil {
 		return err
 	}
 	if l.Type() == "openvswitch" { // the kernel's datapath; such a port has no master
-		return deleteVport(name)
+		return Delete(name)
 	}
 	// A tap of the userspace datapath outlives ovs-vswitchd.
 	if err := netlink.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {
