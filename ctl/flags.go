@@ -125,13 +125,13 @@ func (f *connection) loader() clientcmd.ClientConfig {
 func (f *connection) client() (*kube.Client, error) {
 	loader := f.loader()
 	raw, err := loader.RawConfig()
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	if clientcmdapi.IsConfigEmpty(&raw) {
+	if err == nil && clientcmdapi.IsConfigEmpty(&raw) && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
 		return f.asAgent()
 	}
 	config, err := loader.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, noKubeconfig()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -153,10 +153,14 @@ func (f *connection) asAgent() (*kube.Client, error) {
 	}
 	client, err := kube.NewFor("fairleadctl", cmp.Or(f.server, cfg.KubeAPIServerOverride), cfg.ClientConnection, f.version)
 	if errors.Is(err, kube.ErrNoAccess) {
-		return nil, errors.New("no kubeconfig found: use --kubeconfig or set KUBECONFIG " +
-			"(kubeadm writes one to /etc/kubernetes/admin.conf on a control-plane node)")
+		return nil, noKubeconfig()
 	}
 	return client, err
+}
+
+func noKubeconfig() error {
+	return errors.New("no kubeconfig found: use --kubeconfig or set KUBECONFIG " +
+		"(kubeadm writes one to /etc/kubernetes/admin.conf on a control-plane node)")
 }
 
 // localNode are the flags about the node that this runs on.

@@ -54,15 +54,17 @@ func (n *NodeProbe) agent(ctx context.Context) []report.Finding {
 	}
 	f.About, f.Evidence = []string{s.Node}, []string{"reported by the agent of this node"}
 	var out []report.Finding
+	degraded := s.Degraded
 	if s.NoTunnel != "" {
 		out = append(out, noTunnel(s))
+		degraded = strings.TrimSpace(strings.Replace(degraded, s.NoTunnel, "", 1))
 	}
 	switch {
 	case s.NotReady != "":
 		f.Kind, f.Cause = "agent-not-ready", s.NotReady
 		return append(out, f)
-	case s.Degraded != "" && s.Degraded != s.NoTunnel:
-		f.Kind, f.Cause, f.Severity, f.Remedies = "agent-degraded", s.Degraded, report.Warning, nil
+	case degraded != "":
+		f.Kind, f.Cause, f.Severity, f.Remedies = "agent-degraded", degraded, report.Warning, nil
 		f.Evidence = []string{"reported by the agent of this node, which serves pods nevertheless"}
 		return append(out, f)
 	}

@@ -35,6 +35,7 @@ func TestE2EFunctions(t *testing.T) {
 			cl := functions{cluster.Start(t, bed.Options{Name: "functions-" + c.uplink, KubeProxy: c.proxy, Audit: true},
 				c.values...)}
 			defer func() { asked.add(t, cl.AuditLog()) }()
+			t.Run("doctor", cl.doctor) // before addresses are reserved, whose owners the agent may not read
 			cl.apply(t, "testdata/functions.yaml")
 			cl.Running(t, "client", 3)
 			cl.Running(t, "web", 3)
@@ -64,6 +65,17 @@ func (c functions) apply(t *testing.T, file string) {
 	manifests, err := os.ReadFile(file)
 	cluster.Must(t, err)
 	c.Apply(t, manifests)
+}
+
+// doctor checks that the command of docs/install.md finds nothing wrong.
+func (c functions) doctor(t *testing.T) {
+	cluster.Eventually(t, func() error {
+		out, err := c.Kubectl(t.Context(), "-n", "kube-system", "exec", "ds/fairlead-agent", "--", "fairleadctl", "doctor")
+		if err != nil || strings.Contains(out, "unknown") {
+			err = fmt.Errorf("%w\n%s", err, out)
+		}
+		return err
+	})
 }
 
 // pods checks that pods of a Deployment, one on each node, have an address of each family in their node's podCIDRs;
