@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 
-	"antrea.io/libOpenflow/common"
 	"antrea.io/libOpenflow/openflow15"
 	"antrea.io/libOpenflow/util"
 	"antrea.io/ofnet/ofctrl"
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
 // change is one thing to do to the flow table.
@@ -20,32 +20,8 @@ type change struct {
 }
 
 const (
-	ofVersion   = 6 // OpenFlow 1.5
-	headerLen   = 8
 	flowModBody = 40
 )
-
-// encodeHello offers OpenFlow 1.5 and nothing else.
-func encodeHello(xid uint32) ([]byte, error) {
-	hello, err := common.NewHello(ofVersion)
-	if err != nil {
-		return nil, err
-	}
-	elem := common.NewHelloElemVersionBitmap()
-	elem.Bitmaps = []uint32{1 << ofVersion}
-	hello.Elements = []common.HelloElem{elem}
-	hello.Xid = xid
-	return encode(hello)
-}
-
-// encodeBare encodes a message that is nothing but its header, and optionally the payload of an echo.
-func encodeBare(kind uint8, xid uint32, payload []byte) []byte {
-	b := make([]byte, headerLen, headerLen+len(payload))
-	b[0], b[1] = ofVersion, kind
-	binary.BigEndian.PutUint16(b[2:], uint16(headerLen+len(payload)))
-	binary.BigEndian.PutUint32(b[4:], xid)
-	return append(b, payload...)
-}
 
 // encodeDump asks for all flows of all tables.
 func encodeDump(xid uint32) ([]byte, error) {
@@ -110,7 +86,7 @@ func encodeChange(xid uint32, c change) ([]byte, error) {
 	mod.Xid = xid
 	r, err := encode(mod)
 	if err == nil && c.rawMatch != nil {
-		r = append(r[:headerLen+flowModBody], c.rawMatch...)
+		r = append(r[:ofconn.HeaderLen+flowModBody], c.rawMatch...)
 		binary.BigEndian.PutUint16(r[2:], uint16(len(r)))
 	}
 	return r, err
@@ -207,17 +183,17 @@ func encode(msg util.Message) (b []byte, err error) {
 }
 
 // switchError returns the error that an error message carries.
-func (m message) switchError() error {
-	if len(m.body) < 4 {
-		return errShort
+func switchError(m ofconn.Message) error {
+	if len(m.Body) < 4 {
+		return ofconn.ErrShort
 	}
-	kind, code := binary.BigEndian.Uint16(m.body), binary.BigEndian.Uint16(m.body[2:])
+	kind, code := binary.BigEndian.Uint16(m.Body), binary.BigEndian.Uint16(m.Body[2:])
 	vendor := uint32(0)
 	if kind == errExperimenter {
-		if len(m.body) < 8 {
-			return errShort
+		if len(m.Body) < 8 {
+			return ofconn.ErrShort
 		}
-		vendor = binary.BigEndian.Uint32(m.body[4:])
+		vendor = binary.BigEndian.Uint32(m.Body[4:])
 	}
 	return errors.New(ofctrl.GetErrorMessage(kind, code, vendor))
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 	"github.com/go-logr/logr"
 )
 
@@ -51,11 +52,11 @@ func TestHungSwitch(t *testing.T) {
 	}
 	if _, err := busy.Sync(context.Background(), Pipeline(bigView(50, 500))); err == nil {
 		t.Error("Sync without a deadline succeeded")
-	} else if took := time.Since(start); took > 2*lostAfter {
+	} else if took := time.Since(start); took > 2*ofconn.LostAfter {
 		t.Errorf("Sync without a deadline ended after %v", took)
 	}
-	wait(t, idle.Done(), 2*lostAfter, "ovs-vswitchd was stopped")
-	if err := idle.conn.reason(); !strings.Contains(err.Error(), "no message from the switch") {
+	wait(t, idle.Done(), 2*ofconn.LostAfter, "ovs-vswitchd was stopped")
+	if err := idle.conn.Reason(); !strings.Contains(err.Error(), "no message from the switch") {
 		t.Errorf("lost because of %v", err)
 	}
 	o.Vswitchd.Signal(syscall.SIGCONT)
@@ -69,7 +70,7 @@ func TestNoOVSDB(t *testing.T) {
 	s := dialTest(t, o)
 	syncAll(t, s, Pipeline(View{}))
 	o.Server.Kill()
-	wait(t, s.Done(), 2*lostAfter, "ovsdb-server was killed")
+	wait(t, s.Done(), 2*ofconn.LostAfter, "ovsdb-server was killed")
 	o.Server.Start()
 	deadline := time.Now().Add(15 * time.Second) // ovs-vswitchd backs off up to 8 s
 	for {
@@ -93,8 +94,8 @@ func TestIdleConnection(t *testing.T) {
 	s := dialTest(t, node(t))
 	select {
 	case <-s.Done():
-		t.Errorf("lost: %v", s.conn.reason())
-	case <-time.After(lostAfter + probeAfter):
+		t.Errorf("lost: %v", s.conn.Reason())
+	case <-time.After(ofconn.LostAfter + ofconn.ProbeAfter):
 	}
 	syncAll(t, s, Pipeline(View{}))
 }
@@ -104,7 +105,7 @@ func TestClose(t *testing.T) {
 	s.Close()
 	s.Close()
 	wait(t, s.Done(), time.Second, "Close was called")
-	if _, err := s.Sync(t.Context(), nil); !errors.Is(err, errClosed) {
+	if _, err := s.Sync(t.Context(), nil); !errors.Is(err, ofconn.ErrClosed) {
 		t.Errorf("Sync after Close: %v", err)
 	}
 }
@@ -123,7 +124,7 @@ func TestOldProtocol(t *testing.T) {
 
 // A peer that talks nonsense ends the connection; it never blocks or panics.
 func TestGarbage(t *testing.T) {
-	hello := string(encodeBare(msgHello, 1, nil))
+	hello := string(ofconn.Encode(0, 1, nil))
 	for _, c := range []struct {
 		name, reply string
 		dialFails   bool
@@ -148,30 +149,6 @@ func TestGarbage(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Late answers to a request that has timed out are nobody's.
-func TestAnswersToOthers(t *testing.T) {
-	const last = ^uint32(0)
-	x := &exchange{first: last - 1, barrier: 1, done: make(chan struct{})} // IDs last-1, last, 0, 1
-	c := &conn{pending: x}
-	for _, xid := range []uint32{last - 2, 2, 77} {
-		c.deliver(message{kind: msgError, xid: xid})
-		c.deliver(message{kind: msgBarrierReply, xid: xid})
-	}
-	c.deliver(message{kind: msgMultipartReply, xid: last - 1})
-	c.deliver(message{kind: msgError, xid: 0})
-	select {
-	case <-x.done:
-		t.Fatal("another barrier's reply ended the exchange")
-	default:
-	}
-	c.deliver(message{kind: msgBarrierReply, xid: 1})
-	wait(t, x.done, time.Second, "the barrier's reply")
-	if len(x.answers) != 2 || x.answers[0].xid != last-1 || x.answers[1].xid != 0 {
-		t.Errorf("answers %+v, want the two in between", x.answers)
-	}
-	c.deliver(message{kind: msgError, xid: 0}) // nobody waits any more
 }
 
 // speak is a socket whose other end says text and hangs up.

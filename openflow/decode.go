@@ -2,8 +2,9 @@ package openflow
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
+
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
 // This file reads what the switch says: frames, errors, and the list of flows. It works on the bytes, without
@@ -13,15 +14,10 @@ import (
 
 // Types of messages.
 const (
-	msgHello          = 0
-	msgError          = 1
-	msgEchoRequest    = 2
-	msgEchoReply      = 3
-	msgSetConfig      = 9
-	msgMultipartReply = 19
-	msgBarrierRequest = 20
-	msgBarrierReply   = 21
-	msgBundleControl  = 33
+	msgSetConfig        = 9
+	msgMultipartRequest = 18
+	msgMultipartReply   = 19
+	msgBundleControl    = 33
 )
 
 const (
@@ -38,20 +34,10 @@ const (
 // again is Open vSwitch's action "resubmit", with the port that the packet came from and table 0.
 const again = "\x00\x00\x23\x20\x00\x0e\xff\xf8\x00\x00\x00\x00"
 
-var errShort = errors.New("message is truncated")
-
-// message is one message from the switch.
-type message struct {
-	version uint8
-	kind    uint8
-	xid     uint32
-	body    []byte // what follows the header
-}
-
 // isCommitReply reports whether m confirms the commit of a bundle.
-func (m message) isCommitReply() bool {
-	return m.kind == msgBundleControl && len(m.body) >= 6 &&
-		binary.BigEndian.Uint16(m.body[4:]) == bundleCommitReply
+func isCommitReply(m ofconn.Message) bool {
+	return m.Kind == msgBundleControl && len(m.Body) >= 6 &&
+		binary.BigEndian.Uint16(m.Body[4:]) == bundleCommitReply
 }
 
 // listed is one flow as the switch lists it.
@@ -65,24 +51,23 @@ type listed struct {
 	rawMatch    []byte
 }
 
-// flows reads one part of the list of flows and whether another part follows.
-func (m message) flows() (out []listed, more bool, err error) {
-	if len(m.body) < 8 || binary.BigEndian.Uint16(m.body) != multipartFlowDesc {
-		return nil, false, fmt.Errorf("not a flow stats reply: %w", errShort)
+// flowsOf reads one part of the list of flows.
+func flowsOf(m ofconn.Message) (out []listed, err error) {
+	if len(m.Body) < 8 || binary.BigEndian.Uint16(m.Body) != multipartFlowDesc {
+		return nil, fmt.Errorf("not a flow stats reply: %w", ofconn.ErrShort)
 	}
-	more = binary.BigEndian.Uint16(m.body[2:])&multipartMore != 0
-	for rest := m.body[8:]; len(rest) > 0; {
+	for rest := m.Body[8:]; len(rest) > 0; {
 		desc, tail, ok := cut(rest, u16(rest, 0), 24)
 		if !ok {
-			return nil, false, fmt.Errorf("decoding flow stats: %w", errShort)
+			return nil, fmt.Errorf("decoding flow stats: %w", ofconn.ErrShort)
 		}
 		l, err := readFlow(desc)
 		if err != nil {
-			return nil, false, fmt.Errorf("decoding flow stats: %w", err)
+			return nil, fmt.Errorf("decoding flow stats: %w", err)
 		}
 		out, rest = append(out, l), tail
 	}
-	return out, more, nil
+	return out, nil
 }
 
 // readFlow reads a struct ofp_flow_desc: 24 bytes, match, statistics,
@@ -95,13 +80,13 @@ func readFlow(b []byte) (listed, error) {
 	length := u16(b[24:], 2)
 	match, rest, ok := cut(b[24:], roundUp8(length), 8)
 	if !ok || length < 4 {
-		return l, errShort
+		return l, ofconn.ErrShort
 	}
 	l.rawMatch = match
 	l.flow.Match, l.unsupported = readMatch(match[4:length])
 	_, instructions, ok := cut(rest, roundUp8(u16(rest, 2)), 8)
 	if !ok {
-		return l, errShort
+		return l, ofconn.ErrShort
 	}
 	l.flow.Actions = readInstructions(instructions)
 	return l, nil

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
 // FuzzSwitchMessages feeds a connection's bytes to everything that reads them.
@@ -13,22 +15,23 @@ import (
 // the seeds, testdata/fuzz/FuzzSwitchMessages/flow-list, is what
 // flowListMessage returned once.
 func FuzzSwitchMessages(f *testing.F) {
-	f.Add(encodeBare(msgBarrierReply, 7, nil))
+	f.Add(ofconn.Encode(ofconn.BarrierReply, 7, nil))
 	f.Add([]byte("\x06\x01\x00\x0c\x00\x00\x00\x01\x00\x04\x00\x09"))
 	f.Add([]byte("\x06\x01\x00\x10\x00\x00\x00\x01\xff\xff\x09\x00ONF\x00"))
 	f.Add([]byte("\x06\x21\x00\x10\x00\x00\x00\x01\x00\x00\x00\x01\x00\x05\x00\x03"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := bytes.NewReader(data)
 		for {
-			m, err := readMessage(r)
+			m, err := ofconn.Read(r)
 			if err != nil {
 				return
 			}
-			if m.switchError() == nil {
+			if switchError(m) == nil {
 				t.Error("an error message without an error")
 			}
-			m.isCommitReply()
-			list, _, err := m.flows()
+			isCommitReply(m)
+			_, _ = portsOf(m)
+			list, err := flowsOf(m)
 			if err != nil {
 				continue
 			}
@@ -53,16 +56,16 @@ func flowListMessage(t *testing.T) []byte {
 	syncAll(t, s, Pipeline(view))
 	o.Ofctl("add-flow", "br-int", "table=9,tcp,tcp_flags=+syn,ct_state=+trk,actions=ct(commit,zone=3),resubmit(,10)")
 	o.Ofctl("add-flow", "br-int", "table=9,priority=5,dl_vlan=7,icmp,nw_src=10.0.0.0/255.0.255.0,actions=NORMAL")
-	xid := s.conn.reserve(2)
+	xid := s.conn.Reserve(2)
 	r, err := encodeDump(xid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	answers, err := s.conn.ask(t.Context(), xid, [][]byte{r})
+	answers, err := s.conn.Ask(t.Context(), xid, [][]byte{r})
 	if err != nil || len(answers) != 1 {
 		t.Fatalf("%d answers, %v", len(answers), err)
 	}
-	return append(encodeBare(msgMultipartReply, xid, answers[0].body), encodeBare(msgEchoReply, 1, nil)...)
+	return append(ofconn.Encode(msgMultipartReply, xid, answers[0].Body), ofconn.Encode(ofconn.EchoReply, 1, nil)...)
 }
 
 // A list that ends anywhere but between two flows is an error, never a shorter
@@ -70,18 +73,18 @@ func flowListMessage(t *testing.T) []byte {
 // is there would hide a broken connection.
 func TestCutFlowList(t *testing.T) {
 	whole := flowListMessage(t)
-	m, err := readMessage(bytes.NewReader(whole))
+	m, err := ofconn.Read(bytes.NewReader(whole))
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, more, err := m.flows()
-	if err != nil || more || len(list) < 10 {
-		t.Fatalf("%d flows, more %v, %v", len(list), more, err)
+	list, err := flowsOf(m)
+	if err != nil || len(list) < 10 {
+		t.Fatalf("%d flows, %v", len(list), err)
 	}
 	good := 0
-	for n := range m.body {
-		cut := message{kind: m.kind, body: m.body[:n:n]}
-		if part, _, err := cut.flows(); err == nil {
+	for n := range m.Body {
+		cut := ofconn.Message{Kind: m.Kind, Body: m.Body[:n:n]}
+		if part, err := flowsOf(cut); err == nil {
 			good++
 			for i := range part {
 				if part[i].flow.key() != list[i].flow.key() {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
 // What ofnet sends for a match is read back as the same match, whatever is in it,
@@ -118,7 +119,7 @@ func sentAndRead(t *testing.T, f Flow) (got Flow, unsupported bool) {
 	if err != nil {
 		t.Fatalf("%s: %v", f, err)
 	}
-	body := b[headerLen+flowModBody:]
+	body := b[ofconn.HeaderLen+flowModBody:]
 	length := int(binary.BigEndian.Uint16(body[2:]))
 	got.Match, unsupported = readMatch(body[4:length])
 	got.Actions = readInstructions(body[roundUp8(length):])

@@ -2,11 +2,13 @@ package openflow
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 	"github.com/go-logr/logr"
 )
 
@@ -15,7 +17,7 @@ import (
 //
 // It does not reconnect: when Done is closed, Dial again.
 type Switch struct {
-	conn *conn
+	conn *ofconn.Conn
 	log  logr.Logger
 	// stale: what the switch has is not known.
 	stale atomic.Bool
@@ -40,7 +42,7 @@ func (e *FlowError) Unwrap() error { return e.Reason }
 // Dial connects to the OpenFlow management socket of a bridge, BRIDGE.mgmt in the run directory of Open vSwitch. It
 // gives up with ctx, and after 5 seconds: a stopped ovs-vswitchd accepts the connection and says nothing.
 func Dial(ctx context.Context, mgmtSocket string, log logr.Logger) (*Switch, error) {
-	c, err := open(ctx, mgmtSocket, log)
+	c, err := ofconn.Open(ctx, mgmtSocket, log)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the switch at %s: %w", mgmtSocket, err)
 	}
@@ -51,10 +53,10 @@ func Dial(ctx context.Context, mgmtSocket string, log logr.Logger) (*Switch, err
 
 // Done is closed when the connection is over: the switch has closed it, has
 // been silent for 5 seconds, or Close was called.
-func (s *Switch) Done() <-chan struct{} { return s.conn.done }
+func (s *Switch) Done() <-chan struct{} { return s.conn.Done() }
 
 // Close ends the connection. The flows stay.
-func (s *Switch) Close() { _ = s.conn.fail(errClosed) }
+func (s *Switch) Close() { s.conn.Close() }
 
 // Resync makes the next Sync list the switch's flows again, so that it finds
 // what others have added, changed or deleted.
@@ -78,12 +80,13 @@ func (s *Switch) Sync(ctx context.Context, want []Flow) (Changes, error) {
 }
 
 func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
-	if err := s.conn.reason(); err != nil {
+	if err := s.conn.Reason(); err != nil {
 		return Changes{}, err // even if there were nothing to send
 	}
 	if s.stale.Swap(false) {
-		// Of first fragments, flows shall see ports and types. If this fails, listing does.
-		_ = s.conn.write(encodeBare(msgSetConfig, s.conn.reserve(1), []byte{0, fragNXMatch, 0, 0}))
+		if err := s.configure(ctx); err != nil {
+			return Changes{}, fmt.Errorf("configuring the switch: %w", err)
+		}
 		list, err := s.list(ctx)
 		if err != nil {
 			return Changes{}, fmt.Errorf("listing flows: %w", err)
@@ -102,58 +105,82 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 	return changes, nil
 }
 
+// configure has flows see the protocol, ports and types of a first fragment.
+func (s *Switch) configure(ctx context.Context) error {
+	xid := s.conn.Reserve(2)
+	answers, err := s.conn.Ask(ctx, xid, [][]byte{ofconn.Encode(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0})})
+	for _, m := range answers {
+		if m.Kind == ofconn.Error {
+			err = switchError(m)
+		}
+	}
+	return err
+}
+
 // list returns all flows of the switch.
-func (s *Switch) list(ctx context.Context) ([]listed, error) {
-	xid := s.conn.reserve(2)
-	r, err := encodeDump(xid)
+func (s *Switch) list(ctx context.Context) (out []listed, err error) {
+	xid := s.conn.Reserve(2)
+	dump, err := encodeDump(xid)
 	if err != nil {
 		return nil, err
 	}
-	answers, err := s.conn.ask(ctx, xid, [][]byte{r})
+	parts, err := s.parts(ctx, xid, dump)
 	if err != nil {
 		return nil, err
 	}
-	var out []listed
+	for _, m := range parts {
+		part, err := flowsOf(m)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, part...)
+	}
+	return out, nil
+}
+
+// parts sends a multipart request with that transaction ID, of which the next is reserved too, and returns all parts of
+// the answer.
+func (s *Switch) parts(ctx context.Context, xid uint32, request []byte) (parts []ofconn.Message, err error) {
+	answers, err := s.conn.Ask(ctx, xid, [][]byte{request})
+	if err != nil {
+		return nil, err
+	}
 	more := true
 	for _, m := range answers {
-		switch m.kind {
-		case msgError:
-			return nil, m.switchError()
+		switch m.Kind {
+		case ofconn.Error:
+			return nil, switchError(m)
 		case msgMultipartReply:
-			var part []listed
-			if part, more, err = m.flows(); err != nil {
-				return nil, err
-			}
-			out = append(out, part...)
+			parts, more = append(parts, m), len(m.Body) >= 4 && binary.BigEndian.Uint16(m.Body[2:])&multipartMore != 0
 		}
 	}
 	if more {
 		return nil, errors.New("the switch did not send the last part")
 	}
-	return out, nil
+	return parts, nil
 }
 
 // commit makes the switch do todo and returns nil if it has done all of it.
 func (s *Switch) commit(ctx context.Context, todo []change) error {
-	first := s.conn.reserve(len(todo) + 3) // open, todo, commit, barrier
+	first := s.conn.Reserve(len(todo) + 3) // open, todo, commit, barrier
 	requests, err := encodeBundle(first, todo)
 	if err != nil {
 		return err
 	}
-	answers, err := s.conn.ask(ctx, first, requests)
+	answers, err := s.conn.Ask(ctx, first, requests)
 	if err != nil {
 		return err
 	}
 	var refused []error
 	committed := false
 	for _, m := range answers {
-		i := int(m.xid-first) - 1 // place in todo
+		i := int(m.XID-first) - 1 // place in todo
 		switch {
-		case m.kind == msgError && i >= 0 && i < len(todo):
-			refused = append(refused, &FlowError{todo[i].flow, m.switchError()})
-		case m.kind == msgError:
-			refused = append(refused, fmt.Errorf("the switch rejected the bundle: %w", m.switchError()))
-		case m.isCommitReply():
+		case m.Kind == ofconn.Error && i >= 0 && i < len(todo):
+			refused = append(refused, &FlowError{todo[i].flow, switchError(m)})
+		case m.Kind == ofconn.Error:
+			refused = append(refused, fmt.Errorf("the switch rejected the bundle: %w", switchError(m)))
+		case isCommitReply(m):
 			committed = true
 		}
 	}

@@ -53,9 +53,9 @@ func TestSyncSendsTheDifference(t *testing.T) {
 	_, view := readGolden(t, "testdata/dual-stack.txtar")
 	syncAll(t, s, Pipeline(view))
 
-	before := s.conn.reserve(1)
+	before := s.conn.Reserve(1)
 	syncAll(t, s, Pipeline(view))
-	if sent := s.conn.reserve(1) - before - 1; sent != 0 {
+	if sent := s.conn.Reserve(1) - before - 1; sent != 0 {
 		t.Errorf("a sync without a change sent %d messages", sent)
 	}
 	pod := Pod{Port: 5, MAC: mac(t, "0a:00:00:00:00:05"), Addrs: addrs("10.10.0.5,fd00:10::5")}

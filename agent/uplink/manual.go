@@ -33,5 +33,5 @@ func OpenManual(cfg api.AgentConfig, journal, nic string, log logr.Logger) (*dat
 	}
 	return u, datapath.Plan{Mode: cfg.Uplink.Mode, Tunnels: desired.Tunnels(cfg), NIC: nic, Datapath: cfg.OVSDatapathType,
 		OVSRunDir: cfg.OVSRunDir, Check: u.GatewaysIfAny, RollbackAfter: cfg.Uplink.RollbackAfter,
-		AllowManaged: cfg.Uplink.AllowManaged}, nil
+		RetryAfter: api.DefaultIntervals().Agent.Uplink, AllowManaged: cfg.Uplink.AllowManaged}, nil
 }

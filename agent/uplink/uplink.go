@@ -54,6 +54,7 @@ type Uplink struct {
 
 	uplink *datapath.Uplink
 	nic    string // the last that attach was called with
+	reach  reach  // Run's
 	state  atomic.Pointer[state]
 }
 
@@ -177,22 +178,25 @@ func (n *Uplink) Attach(ctx context.Context, transport string) {
 	if n.uplink == nil {
 		return
 	}
-	j := n.uplink.Journal()
-	switch {
-	case !n.cfg.EnableBridgingMode:
+	if !n.cfg.EnableBridgingMode {
 		n.Resume(ctx)
-	case j != nil && j.Phase == datapath.Detached && j.Unreached && n.uplink.ThisBoot():
-		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("attaching %s was rolled back: %s. When that is fixed: "+
-			"fairlead-agent uplink attach --nic %s", j.NIC.Name, j.Reason, j.NIC.Name)})
+		return
+	}
+	j := n.uplink.Journal()
+	if transport == datapath.BridgeName && j != nil {
+		transport = j.NIC.Name
+	}
+	n.nic = transport
+	switch {
+	case n.uplink.Unreached() && !n.uplink.RetryDue(n.every.Uplink):
+		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("attaching %s was rolled back: %s. The next attempt is after %s, or: "+
+			"fairlead-agent uplink attach --nic %[1]s", j.NIC.Name, j.Reason, j.RetryAt.Format(time.TimeOnly))})
+	case n.uplink.Unreached() && n.reached(ctx) != nil:
+		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("attaching %s was rolled back: %s. Now neither the default gateway "+
+			"nor the API server answers without Open vSwitch either; it is attached again when one does", j.NIC.Name, j.Reason)})
+	case n.uplink.Yielded() && (!n.uplink.Due() || n.Waits == nil || n.Waits()):
+		n.done(nil) // Run attaches it
 	default:
-		if transport == datapath.BridgeName && j != nil {
-			transport = j.NIC.Name
-		}
-		n.nic = transport
-		if n.uplink.Yielded() && (!n.uplink.Due() || n.Waits == nil || n.Waits()) {
-			n.done(nil) // Run attaches it
-			return
-		}
 		n.done(n.uplink.Attach(ctx, n.plan(transport)))
 	}
 }
@@ -200,7 +204,7 @@ func (n *Uplink) Attach(ctx context.Context, transport string) {
 func (n *Uplink) plan(nic string) datapath.Plan {
 	return datapath.Plan{Mode: n.cfg.Uplink.Mode, Tunnels: desired.Tunnels(n.cfg), NIC: nic,
 		Datapath: n.cfg.OVSDatapathType, OVSRunDir: n.cfg.OVSRunDir, Check: n.reached,
-		RollbackAfter: n.cfg.Uplink.RollbackAfter, AllowManaged: n.cfg.Uplink.AllowManaged}
+		RollbackAfter: n.cfg.Uplink.RollbackAfter, RetryAfter: n.every.Uplink, AllowManaged: n.cfg.Uplink.AllowManaged}
 }
 
 // reached returns nil if the default gateway or the API server answers, or there is none of both to ask.
@@ -265,9 +269,9 @@ func (n *Uplink) yield(ctx context.Context) bool {
 	return true
 }
 
-// retry attaches after all what was refused before: a NIC may come up or get its addresses late. What was undone, or
-// restored manually, waits for a manual attach, or for the next start: "fairlead-agent uplink attach" is another
-// process, and Mend reads what it has done.
+// retry attaches after all what was refused before, or rolled back: a NIC may come up or get its addresses late, and a
+// gateway may be slower than its node. What was restored manually waits for a manual attach, or for the next start:
+// "fairlead-agent uplink attach" is another process, and Mend reads what it has done.
 func (n *Uplink) retry(ctx context.Context) {
 	if _, err := n.uplink.Mend(ctx); n.uplink.Attached() {
 		n.done(err)
@@ -275,7 +279,7 @@ func (n *Uplink) retry(ctx context.Context) {
 		return
 	}
 	if j := n.uplink.Journal(); n.nic == "" ||
-		j != nil && n.uplink.ThisBoot() && j.Phase == datapath.Detached && !n.uplink.Yielded() {
+		j != nil && n.uplink.ThisBoot() && j.Phase == datapath.Detached && !n.uplink.Yielded() && !n.uplink.Unreached() {
 		return
 	}
 	n.Attach(ctx, n.nic)
@@ -291,6 +295,7 @@ func (n *Uplink) Run(ctx context.Context) {
 	var following sync.WaitGroup
 	following.Go(func() { n.followInterfaces(ctx) })
 	defer following.Wait()
+	defer n.reach.close()
 	signal.Loop(ctx, n.every.Uplink, n.look, n.repair)
 }
 
@@ -334,6 +339,9 @@ func (n *Uplink) repair(ctx context.Context) {
 		return
 	}
 	changes, err := n.uplink.Mend(ctx)
+	if err == nil && len(changes) == 0 && n.uplink.Attached() && n.forwards() {
+		changes, err = n.revertFlows(ctx)
+	}
 	if len(changes) > 0 {
 		n.log.Info("reverted external change of the uplink", "steps", changes)
 		n.metrics.Loop.Drift.WithLabelValues("uplink").Add(float64(len(changes)))
@@ -342,6 +350,9 @@ func (n *Uplink) repair(ctx context.Context) {
 	now := n.state.Load()
 	if len(changes) > 0 || now.attached != before.attached || !sameText(now.unwritable, before.unwritable) {
 		n.Changed.Notify()
+	}
+	if err == nil && n.uplink.Attached() {
+		n.checkReached(ctx)
 	}
 }
 

@@ -70,7 +70,7 @@ func with(find func() (netlink.Link, error), do func(netlink.Link) error) error 
 }
 
 func (u *Uplink) makeBridge(ctx context.Context) error {
-	if err := u.journal.DB.Ensure(ctx, u.journal.Bridge); err != nil {
+	if err := u.journal.DB.Ensure(ctx, u.journal.Bridge, u.journal.NIC.Name); err != nil {
 		return err
 	}
 	name := u.journal.Bridge.Name
@@ -110,7 +110,7 @@ func (u *Uplink) readyDevice(device netlink.Link) error {
 	return u.setUp(device)
 }
 
-// setUp sets the bridge's own port up, with the MTU that it is to have.
+// setUp sets the bridge's own port up, with the MTU that it is to have, and the NIC.
 func (u *Uplink) setUp(device netlink.Link) error {
 	name, mtu := device.Attrs().Name, u.journal.Bridge.MTU
 	if device.Attrs().MTU != mtu {
@@ -121,7 +121,7 @@ func (u *Uplink) setUp(device netlink.Link) error {
 	if err := netlink.LinkSetUp(device); err != nil {
 		return fmt.Errorf("setting %s up: %w", name, err)
 	}
-	return nil
+	return with(u.nic, u.upNIC)
 }
 
 // makeNoAddress keeps the kernel from giving the interface a link-local address of its own.

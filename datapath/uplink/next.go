@@ -17,7 +17,8 @@ type Observed struct {
 	RowsKnown, Bridge, Rows, Port bool
 	// Taken: the NIC's frames go to Open vSwitch.
 	Taken bool
-	// Device: the interface br-uplink is there. Ready: it is up, with the NIC's MAC and MTU. Bare: it has no addresses.
+	// Device: the interface br-uplink is there. Ready: it is up, with the NIC's MAC and MTU, and so is the NIC. Bare: it
+	// has no addresses.
 	Device, Ready, Bare bool
 	// OnDevice and OnNIC say of what the host had whether all of it is there.
 	OnDevice, OnNIC Moved

@@ -35,9 +35,12 @@ func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
 	}
 	o.NIC, o.Device = nic != nil, device != nil
 	if j.UplinkMode() == api.UplinkSteer {
-		return o, dbErr, u.observeSteer(&o, nic, device)
+		err = u.observeSteer(&o, nic, device)
+	} else {
+		err = u.observeBridge(&o, s, nic, device)
 	}
-	return o, dbErr, u.observeBridge(&o, s, nic, device)
+	o.Ready = o.Ready && !u.nicDown(nic)
+	return o, dbErr, err
 }
 
 // observeBridge adds what mode bridge has to know. nic and device may be nil.

@@ -176,7 +176,7 @@ func (u *Uplink) CheckGateways(ctx context.Context) error {
 	if u.journal == nil {
 		return ErrNoGateway
 	}
-	return checkGateways(ctx, u.journal.Holder())
+	return checkGateways(ctx, u.holder())
 }
 
 // GatewaysIfAny is CheckGateways that takes no gateway for good enough.

@@ -77,6 +77,9 @@ type Plan struct {
 	// Check returns nil if the node is reached through the uplink. It is asked until it succeeds, for RollbackAfter.
 	Check         func(context.Context) error `json:"-"`
 	RollbackAfter time.Duration
+	// RetryAfter is the wait before an uplink through which nobody answered is attached again. It doubles each time, up
+	// to 64 times as long. Zero: at once.
+	RetryAfter time.Duration
 	// AllowManaged attaches a NIC that a network manager has in its care.
 	AllowManaged bool
 
@@ -222,11 +225,11 @@ func (u *Uplink) attach(ctx context.Context, p Plan) error {
 		return u.repair(ctx)
 	}
 	if err := u.run(ctx); err != nil {
-		return u.rollBack(ctx, err, false)
+		return u.rollBack(ctx, err, p, false)
 	}
 	if err := u.verify(ctx, p); err != nil {
 		unrecorded := (*journal.Error)(nil)
-		return u.rollBack(ctx, err, !errors.As(err, &unrecorded))
+		return u.rollBack(ctx, err, p, !errors.As(err, &unrecorded))
 	}
 	return nil
 }
@@ -280,6 +283,9 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 	before := u.journal
 	if u.journal = j; before != nil {
 		j.Seq = before.Seq
+		if before.Unreached {
+			j.Tries, j.RetryAt = before.Tries, before.RetryAt
+		}
 	}
 	if err := u.write("begin"); err != nil {
 		u.journal = before
@@ -320,16 +326,19 @@ func (u *Uplink) restore(ctx context.Context, reason string) error {
 
 // rollBack restores because of why, but for a process that is told to end: the next one goes on. unreached: the attach
 // was complete, and nobody answered.
-func (u *Uplink) rollBack(ctx context.Context, why error, unreached bool) error {
+func (u *Uplink) rollBack(ctx context.Context, why error, p Plan, unreached bool) error {
 	if ctx.Err() != nil {
 		return why
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mostSteps*time.Second)
 	defer cancel()
-	u.log.Error(why, "attach failed, restoring", "nic", u.journal.NIC.Name)
+	u.log.Error(why, "restoring the NIC", "nic", u.journal.NIC.Name)
 	u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, why.Error(), unreached
 	if unreached && !vswitchd.Running(u.journal.DB.RunDir) { // Open vSwitch is what did not answer
 		u.journal.Unreached, u.journal.Yielded = false, noStart
+	}
+	if u.journal.Unreached {
+		postpone(u.journal, p.RetryAfter)
 	}
 	_ = u.note("roll back") // as in restore
 	err := u.run(ctx)

@@ -42,6 +42,9 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 	t.Run("ovs-vswitchd stays dead", c.staysDead)
 	t.Run("ovs-vswitchd is about to end", c.yields)
 	t.Run("restored manually under an agent", c.restoredByHand)
+	t.Run("br-uplink changed externally", c.bridgeChanged)
+	t.Run("no way through br-uplink", c.noWay)
+	t.Run("a gateway that is off", c.gatewayOff)
 	t.Run("no gateway", c.noGateway)
 	t.Run("not wanted any more", c.notWanted)
 }
@@ -173,32 +176,109 @@ func (c cluster) restoredByHand(t *testing.T) {
 	c.attached(t, true)
 }
 
-// If no gateway answers after an attach, it is undone, and stays undone; the node's pods without IPPools work.
+// Whatever somebody changes of br-uplink, its ports, its flows or around it: the node's network is back without help.
+func (c cluster) bridgeChanged(t *testing.T) {
+	f := strings.Fields
+	for _, changes := range [][][]string{
+		{f("ovs-ofctl del-flows br-uplink")},
+		{f("ovs-ofctl add-flow br-uplink priority=9,actions=drop"), f("ovs-ofctl mod-port br-uplink eth0 down"),
+			f("ovs-ofctl mod-port br-uplink eth0 no-forward"), f("ovs-ofctl mod-port br-uplink fairlead-up1 no-receive")},
+		{f("ovs-vsctl --no-wait set port eth0 tag=5"), f("ovs-vsctl --no-wait set port br-uplink tag=7"),
+			f("ovs-vsctl --no-wait set interface br-uplink type=dummy")},
+		// What can be found by its effect alone: a filter that drops all.
+		{f("tc qdisc add dev br-uplink clsact"),
+			append(f("tc filter add dev br-uplink ingress bpf da bytecode"), "1,6 0 0 2")},
+	} {
+		for _, argv := range changes {
+			c.exec(t, argv...)
+		}
+		eventually(t, 30*time.Second, func() []string { return c.bridgeWrong(t) })
+		c.attached(t, true)
+		if t.Failed() {
+			t.Fatalf("after %q", changes)
+		}
+	}
+}
+
+// bridgeWrong is what differs at br-uplink from how it is made. It may be away.
+func (c cluster) bridgeWrong(t *testing.T) (wrong []string) {
+	t.Helper()
+	for _, look := range []struct {
+		argv  string
+		right func(out string) bool
+	}{
+		{"ovs-ofctl --no-stats dump-flows br-uplink", func(out string) bool { return out == "priority=0 actions=NORMAL" }},
+		{"ovs-ofctl show br-uplink", func(out string) bool {
+			return strings.Contains(out, "eth0") && !strings.Contains(out, "NO_") && !strings.Contains(out, "PORT_DOWN")
+		}},
+		{"ovs-vsctl --bare --columns=tag find port tag!=[]", func(out string) bool { return out == "" }},
+	} {
+		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, strings.Fields(look.argv)...)
+		if err != nil || !look.right(strings.TrimSpace(out)) {
+			wrong = append(wrong, fmt.Sprintf("%s: %v\n%s", look.argv, err, out))
+		}
+	}
+	return wrong
+}
+
+// router sets the router's interface up or down.
+func (c cluster) router(t *testing.T, state string) {
+	t.Helper()
+	out, err := c.NodeExec(labtest.Within(t, 10*time.Second), "router", "ip", "link", "set", "eth0", state)
+	if err != nil {
+		t.Fatal(err, out)
+	}
+}
+
+// A gateway that is off for a while is no reason to touch an uplink that is attached.
+func (c cluster) gatewayOff(t *testing.T) {
+	before := c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink")
+	c.router(t, "down")
+	eventually(t, 60*time.Second, func() []string {
+		if log := c.agentLog(t); !strings.Contains(log, "no gateway answers, with or without Open vSwitch") {
+			return []string{"the agent has not noticed"}
+		}
+		return nil
+	})
+	c.router(t, "up")
+	c.attached(t, true)
+	index, _, _ := strings.Cut(before, ":")
+	if after := c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink"); !strings.HasPrefix(after, index+":") {
+		t.Errorf("br-uplink was recreated for a gateway that was off:\n%s%s", before, after)
+	}
+}
+
+// A gateway that answers the NIC, but nothing that comes through br-uplink, which creating it anew does not change: the
+// host gets its NIC back, and the agent tries again.
+func (c cluster) noWay(t *testing.T) {
+	c.exec(t, "nft", "add table arp foreign; add chain arp foreign c { type filter hook input priority 0; }; "+
+		"add rule arp foreign c iifname br-uplink drop; "+
+		"add table ip6 foreign; add chain ip6 foreign c { type filter hook input priority 0; }; "+
+		"add rule ip6 foreign c iifname br-uplink drop")
+	c.attached(t, false)
+	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
+	if !strings.Contains(out, "not through Open vSwitch") || !strings.Contains(out, "the agent attaches the NIC again after") {
+		t.Errorf("status says\n%s", out)
+	}
+	c.exec(t, "nft", "delete table arp foreign; delete table ip6 foreign")
+	c.attached(t, true)
+}
+
+// If no gateway answers after an attach, it is undone, until one does; the node's pods without IPPools work meanwhile.
 func (c cluster) noGateway(t *testing.T) {
 	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "restore")
 	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
-	router, err := c.Host("router")
-	must(t, err)
-	silent := func(state string) {
-		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), router.Name, "ip", "link", "set", "eth0", state)
-		if err != nil {
-			t.Fatal(err, out)
-		}
-	}
-	silent("down")
+	c.router(t, "down")
 	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
-	silent("up")
-	c.attached(t, false)
 	out := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
-	if !strings.Contains(out, "is not reachable through br-uplink") {
+	if !strings.Contains(out, "is not reachable through br-uplink") || !strings.Contains(out, "the agent attaches the NIC again after") {
 		t.Errorf("status says\n%s", out)
 	}
 	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
 	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), node))
-	c.attached(t, false)
-	c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "attach", "--nic", "eth0")
+	c.router(t, "up")
 	c.attached(t, true)
 }
 

@@ -51,6 +51,9 @@ type Journal struct {
 	// nobody answered after an attach.
 	Reason    string `json:"reason,omitempty"`
 	Unreached bool   `json:"unreached,omitempty"`
+	// Tries is how many times in a row nobody answered, RetryAt when the NIC may be attached again after the last.
+	Tries   int       `json:"tries,omitempty"`
+	RetryAt time.Time `json:"retryAt,omitzero"`
 	// Yielded: the host has its NIC back only as long as Open vSwitch is away. It is the start of ovs-vswitchd that was to
 	// end (vswitchd.RunningStartID), or "none". Empty: not yielded.
 	Yielded string `json:"yielded,omitempty"`

@@ -46,7 +46,7 @@ type State struct {
 	// Present: the bridge is there. Ours: with our mark. BootID is the boot in which it was made.
 	Present, Ours bool
 	BootID        string
-	// Complete: it is in every column as Bridge says.
+	// Complete: it is in every column as Bridge says, and so are its ports, the NIC's included if that is one.
 	Complete bool
 	// NIC: the NIC is a port of it. Elsewhere is another bridge that has it.
 	NIC       bool
@@ -63,13 +63,14 @@ type State struct {
 func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 	results, err := db.transact(ctx,
 		ovsop.Select("Bridge", nil, "_uuid", "name", "ports", "external_ids", "datapath_type", "fail_mode", "other_config",
-			"controller"),
-		ovsop.Select("Port", ovsop.Is("name", nic), "_uuid"),
-		ovsop.Select("Port", ovsop.Is("name", b.Patch), "_uuid"),
-		ovsop.Select("Interface", ovsop.Is("name", nic), "ofport", "error"),
+			"controller", "mirrors", "flood_vlans", "stp_enable", "rstp_enable"),
+		ovsop.Select("Port", ovsop.Is("name", nic), "_uuid", "tag", "trunks", "vlan_mode", "protected"),
+		ovsop.Select("Port", ovsop.Is("name", b.Patch), "_uuid", "tag", "trunks", "vlan_mode", "protected"),
+		ovsop.Select("Interface", ovsop.Is("name", nic), "ofport", "error", "type"),
 		ovsop.Select("Interface", ovsop.Is("name", b.Patch), "type", "options"),
-		ovsop.Select("Interface", ovsop.Is("name", b.Name), "mtu_request"),
-		ovsop.Select(database, nil, "_uuid"))
+		ovsop.Select("Interface", ovsop.Is("name", b.Name), "mtu_request", "type"),
+		ovsop.Select(database, nil, "_uuid"),
+		ovsop.Select("Port", ovsop.Is("name", b.Name), "tag", "trunks", "vlan_mode", "protected"))
 	if err != nil {
 		return State{}, fmt.Errorf("reading the rows of %s: %w", b.Name, err)
 	}
@@ -82,7 +83,7 @@ func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 			s.Present, s.bridge, s.ports, s.NIC = true, uuid(row), ports, has
 			s.Ours, s.BootID = ids[markKey] == markUplink, ids[bootKey]
 			s.Complete = s.Ours && s.BootID == b.BootID && slices.Contains(ports, s.patch) && b.hasColumns(row) &&
-				b.hasPatch(first(results[4])) && number(first(results[5]), "mtu_request") == b.MTU
+				b.hasPorts(results)
 		} else if has {
 			s.Elsewhere = name
 		}
@@ -91,6 +92,15 @@ func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 		s.OFPort, s.Error = max(number(first(results[3]), "ofport"), 0), text(first(results[3]), "error")
 	}
 	return s, nil
+}
+
+// hasPorts reports whether the bridge's own port, the patch port and the NIC's, if there is one, are as they should be,
+// given what Read has read.
+func (b Bridge) hasPorts(results []ovsdb.OperationResult) bool {
+	nic, patch, own := first(results[1]), first(results[2]), first(results[7])
+	nicInterface, ownInterface := first(results[3]), first(results[5])
+	return plain(nic) && isSystem(nicInterface) && plain(patch) && b.hasPatch(first(results[4])) && plain(own) &&
+		text(ownInterface, "type") == "internal" && number(ownInterface, "mtu_request") == b.MTU
 }
 
 // hasColumns reports whether the bridge's own row is as it should be, but for the mark.
@@ -102,8 +112,22 @@ func (b Bridge) hasColumns(row ovsdb.Row) bool {
 		}
 	}
 	return datapath(text(row, "datapath_type")) == datapath(b.Datapath) && text(row, "fail_mode") == "standalone" &&
-		len(refs(row, "controller")) == 0
+		len(refs(row, "controller")) == 0 && len(refs(row, "mirrors")) == 0 && empty(row, "flood_vlans") &&
+		row["stp_enable"] != true && row["rstp_enable"] != true
 }
+
+// plain reports whether a Port passes all VLANs, to and from all others.
+func plain(row ovsdb.Row) bool {
+	return empty(row, "tag") && empty(row, "trunks") && empty(row, "vlan_mode") && row["protected"] != true
+}
+
+// plainColumns make a Port plain.
+func plainColumns() ovsdb.Row {
+	return ovsdb.Row{"tag": ovsop.Set(), "trunks": ovsop.Set(), "vlan_mode": ovsop.Set(), "protected": false}
+}
+
+// isSystem reports whether an Interface is one of the kernel's: the NIC.
+func isSystem(row ovsdb.Row) bool { return cmp.Or(text(row, "type"), "system") == "system" }
 
 func (b Bridge) hasPatch(row ovsdb.Row) bool {
 	return text(row, "type") == "patch" && textMap(row, "options")["peer"] == b.Peer
@@ -116,9 +140,10 @@ func (b Bridge) otherConfig() map[string]string {
 	return map[string]string{"forward-bpdu": "true", "hwaddr": b.MAC}
 }
 
-// Ensure makes the bridge with its own port and the patch port, or mends what differs, and leaves the NIC alone.
-func (db DB) Ensure(ctx context.Context, b Bridge) error {
-	s, err := db.Read(ctx, b, "")
+// Ensure makes the bridge with its own port and the patch port, or mends what differs, also of the NIC's port if that
+// is one of the bridge's.
+func (db DB) Ensure(ctx context.Context, b Bridge, nic string) error {
+	s, err := db.Read(ctx, b, nic)
 	if err != nil {
 		return err
 	}
@@ -131,13 +156,19 @@ func (db DB) Ensure(ctx context.Context, b Bridge) error {
 	// Every column is set anew, and so is the patch port: one that is not right is replaced.
 	ops := addPort(b.Patch, ovsdb.Row{"type": "patch", "options": ovsop.Map(map[string]string{"peer": b.Peer})})
 	row := ovsdb.Row{"datapath_type": b.Datapath, "fail_mode": "standalone", "controller": ovsop.Set(),
-		"other_config": ovsop.Map(b.otherConfig()),
+		"other_config": ovsop.Map(b.otherConfig()), "mirrors": ovsop.Set(), "flood_vlans": ovsop.Set(),
+		"stp_enable": false, "rstp_enable": false,
 		"external_ids": ovsop.Map(map[string]string{markKey: markUplink, bootKey: b.BootID})}
 	if s.Present {
 		others := slices.DeleteFunc(s.ports, func(id string) bool { return id == s.patch })
 		row["ports"] = ovsop.Refs(append(others, portRef(b.Patch))...)
 		ops = append(ops, ovsop.Update("Bridge", ovsop.ByUUID(s.bridge), row),
-			ovsop.Update("Interface", ovsop.Is("name", b.Name), ovsdb.Row{"mtu_request": b.MTU}), onRoot(s))
+			ovsop.Update("Interface", ovsop.Is("name", b.Name), ovsdb.Row{"mtu_request": b.MTU, "type": "internal"}),
+			ovsop.Update("Port", ovsop.Is("name", b.Name), plainColumns()), onRoot(s))
+		if s.NIC {
+			ops = append(ops, ovsop.Update("Port", ovsop.ByUUID(s.nicPort), plainColumns()),
+				ovsop.Update("Interface", ovsop.Is("name", nic), ovsdb.Row{"type": ""}))
+		}
 	} else {
 		row["name"], row["ports"] = b.Name, ovsop.Refs(portRef(b.Name), portRef(b.Patch))
 		ops = append(ops, addPort(b.Name, ovsdb.Row{"type": "internal", "mtu_request": b.MTU})...)

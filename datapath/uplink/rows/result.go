@@ -14,6 +14,13 @@ func number(row ovsdb.Row, column string) int {
 	return int(n)
 }
 
+// empty reports whether an optional or set column has no value.
+func empty(row ovsdb.Row, column string) bool {
+	v, there := row[column]
+	set, isSet := v.(ovsdb.OvsSet)
+	return !there || isSet && len(set.GoSet) == 0
+}
+
 func textMap(row ovsdb.Row, column string) map[string]string {
 	out := map[string]string{}
 	m, _ := row[column].(ovsdb.OvsMap)

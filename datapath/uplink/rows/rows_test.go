@@ -45,8 +45,8 @@ func TestRows(t *testing.T) {
 			if how == "file" {
 				o.Server.Kill()
 			}
-			must(t, db.Ensure(ctx, bridge()))
-			must(t, db.Ensure(ctx, bridge()))
+			must(t, db.Ensure(ctx, bridge(), "p0"))
+			must(t, db.Ensure(ctx, bridge(), "p0"))
 			if s := read(t, db); !s.Ours || !s.Complete || s.BootID != "b1" || s.NIC {
 				t.Fatalf("after Ensure: %+v", s)
 			}
@@ -84,19 +84,23 @@ func TestRowsAreMended(t *testing.T) {
 	ctx := context.Background()
 	o := ovstest.Start(t, ovstest.Options{})
 	db := Find(o.Dir)
-	must(t, db.Ensure(ctx, bridge()))
+	must(t, db.Ensure(ctx, bridge(), "p0"))
 	must(t, db.AddNIC(ctx, bridge(), "p0"))
 	for _, change := range []string{
 		"set-fail-mode br-uplink secure", "set-controller br-uplink tcp:127.0.0.1:1", "del-port up1",
 		"set Interface up1 options:peer=x", "set Interface up1 type=internal", "remove Bridge br-uplink other_config forward-bpdu",
 		"set Bridge br-uplink other_config:hwaddr=02:00:00:00:00:09", "set Interface br-uplink mtu_request=1300",
 		"remove Bridge br-uplink external_ids fairlead-boot-id", "set Bridge br-uplink datapath_type=system",
+		"set Port br-uplink tag=7", "set Port p0 tag=5", "set Port p0 trunks=5,6", "set Port up1 vlan_mode=access",
+		"set Port p0 protected=true", "set Interface br-uplink type=dummy", "set Interface p0 type=internal",
+		"set Bridge br-uplink stp_enable=true", "set Bridge br-uplink rstp_enable=true", "set Bridge br-uplink flood_vlans=5",
+		"-- --id=@p get Port p0 -- --id=@m create Mirror name=m select-all=true output-port=@p -- set Bridge br-uplink mirrors=@m",
 	} {
 		o.Ctl(append([]string{"--no-wait"}, strings.Fields(change)...)...)
 		if s := read(t, db); s.Complete {
 			t.Errorf("%s: not seen", change)
 		}
-		must(t, db.Ensure(ctx, bridge()))
+		must(t, db.Ensure(ctx, bridge(), "p0"))
 		if s := read(t, db); !s.Complete || !s.NIC {
 			t.Errorf("%s: not repaired: %+v", change, s)
 		}
@@ -108,7 +112,7 @@ func TestForeignBridge(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-uplink", ovstest.Port{Name: "p0"})
 	db := Find(o.Dir)
-	if err := db.Ensure(ctx, bridge()); err == nil || !strings.Contains(err.Error(), "Fairlead did not create") {
+	if err := db.Ensure(ctx, bridge(), "p0"); err == nil || !strings.Contains(err.Error(), "Fairlead did not create") {
 		t.Errorf("Ensure: %v", err)
 	}
 	must(t, db.RemoveNIC(ctx, bridge(), "p0"))
@@ -122,7 +126,7 @@ func TestForeignBridge(t *testing.T) {
 func TestServerHangs(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	db := Find(o.Dir)
-	must(t, db.Ensure(context.Background(), bridge()))
+	must(t, db.Ensure(context.Background(), bridge(), "p0"))
 	o.Server.Signal(syscall.SIGSTOP)
 	begin := time.Now()
 	_, err := db.Read(context.Background(), bridge(), "p0")

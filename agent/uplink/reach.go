@@ -1,0 +1,128 @@
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// reach is what Run remembers of an attached uplink from one look to the next: whether br-uplink is as it was made, and
+// whether the host's way out works.
+type reach struct {
+	bridge *openflow.Switch // the connection to br-uplink; nil: none
+	looked time.Time
+	// failed are looks in a row at which neither gateway nor API server answered. rebuilt: br-uplink was created anew
+	// since the first. told: it was logged that the uplink is not the cause.
+	failed        int
+	rebuilt, told bool
+}
+
+func (r *reach) close() {
+	if r.bridge != nil {
+		r.bridge.Close()
+		r.bridge = nil
+	}
+}
+
+// forwards reports whether Open vSwitch is up and forwards what it has flows for.
+func (n *Uplink) forwards() bool {
+	return vswitchd.Running(n.cfg.OVSRunDir) && (n.Waits == nil || !n.Waits())
+}
+
+// revertFlows creates br-uplink anew if somebody has changed its flows, or how its ports are configured: that is in no
+// row of the database.
+func (n *Uplink) revertFlows(ctx context.Context) (steps []string, err error) {
+	differences, err := n.differences(ctx)
+	if err != nil {
+		n.reach.close()
+		n.log.V(2).Info("the flows of "+datapath.BridgeName+" could not be read", "reason", err.Error())
+		return nil, nil // ovs-vswitchd may be starting or stopping, which Mend and RunYield handle
+	}
+	if len(differences) == 0 {
+		return nil, nil
+	}
+	n.log.Info("external change of the uplink's bridge, recreating it", "bridge", datapath.BridgeName,
+		"differences", differences)
+	n.reach.close()
+	return n.uplink.Rebuild(ctx)
+}
+
+func (n *Uplink) differences(ctx context.Context) (d []string, err error) {
+	if r := n.reach.bridge; r != nil {
+		select {
+		case <-r.Done():
+			n.reach.close()
+		default:
+		}
+	}
+	if n.reach.bridge == nil {
+		socket := filepath.Join(n.cfg.OVSRunDir, datapath.BridgeName+".mgmt")
+		if n.reach.bridge, err = openflow.Dial(ctx, socket, logr.Discard()); err != nil {
+			return nil, err
+		}
+	}
+	return n.reach.bridge.Standalone(ctx)
+}
+
+// checkReached looks whether the host's way out works while the NIC is attached, whatever may be the reason. If it does
+// not, but the default gateway answers on the NIC itself, Open vSwitch is in the way: br-uplink is created anew, and if
+// that does not help the host gets its NIC back. A gateway that is off costs a few frames per look, and nothing more.
+func (n *Uplink) checkReached(ctx context.Context) {
+	r := &n.reach
+	if r.failed == 0 && time.Since(r.looked) < n.every.Uplink/2 { // the last look was for an event
+		return
+	}
+	r.looked = time.Now()
+	if !n.forwards() || !n.uplink.Carrier() {
+		*r = reach{bridge: r.bridge, looked: r.looked}
+		return
+	}
+	err := n.reached(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err == nil:
+		if r.told || r.rebuilt {
+			n.log.Info("the host's way out works again", "nic", n.state.Load().nic)
+		}
+		*r = reach{bridge: r.bridge, looked: r.looked}
+		return
+	}
+	if r.failed++; r.failed == 1 {
+		n.look.Notify() // a lost frame is no reason to act
+		return
+	}
+	if wire := n.uplink.OnWire(ctx); wire != nil {
+		if !r.told {
+			n.log.Error(errors.Join(err, wire), "no gateway answers, with or without Open vSwitch; the NIC stays attached")
+			r.told = true
+		}
+		return
+	}
+	n.cure(ctx, fmt.Errorf("the default gateway answers on the NIC itself, but not through Open vSwitch: %w", err))
+}
+
+// cure does what is left to have the host reached.
+func (n *Uplink) cure(ctx context.Context, why error) {
+	r := &n.reach
+	if !r.rebuilt {
+		r.rebuilt = true
+		n.log.Error(why, "recreating the uplink's bridge", "bridge", datapath.BridgeName)
+		r.close()
+		steps, err := n.uplink.Rebuild(ctx)
+		n.metrics.Loop.Drift.WithLabelValues("uplink").Add(float64(len(steps)))
+		n.done(err)
+		n.look.Notify()
+		return
+	}
+	n.done(n.uplink.RollBack(ctx, why, n.plan(n.nic)))
+	n.Changed.Notify()
+}

@@ -1,0 +1,304 @@
+// Package ofconn is an OpenFlow 1.5 connection to a switch: requests with their answers, and signs of life. What is in
+// the messages is package openflow's.
+package ofconn
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+const (
+	// ProbeAfter is how long the switch may be silent before it is asked for a sign of life, and LostAfter how long
+	// before it is given up. A stopped ovs-vswitchd keeps its sockets open, and so does one that has lost
+	// ovsdb-server, so nothing else would tell.
+	ProbeAfter = 2 * time.Second
+	LostAfter  = 5 * time.Second
+)
+
+// Version is OpenFlow 1.5, HeaderLen the length of a message's header in bytes.
+const (
+	Version   = 6
+	HeaderLen = 8
+)
+
+// Types of messages (OpenFlow 1.5.1, 7.1.1).
+const (
+	hello          = 0
+	Error          = 1
+	echoRequest    = 2
+	EchoReply      = 3
+	barrierRequest = 20
+	BarrierReply   = 21
+)
+
+// ErrShort says that a message ends too early.
+var ErrShort = errors.New("message is truncated")
+
+// Message is one message from the switch.
+type Message struct {
+	Version uint8
+	// Kind is the type: Error, or another of the specification.
+	Kind uint8
+	// XID is that of the request.
+	XID uint32
+	// Body is what follows the header.
+	Body []byte
+}
+
+// Encode encodes a message.
+func Encode(kind uint8, xid uint32, body []byte) []byte {
+	b := make([]byte, HeaderLen, HeaderLen+len(body))
+	b[0], b[1] = Version, kind
+	binary.BigEndian.PutUint16(b[2:], uint16(HeaderLen+len(body)))
+	binary.BigEndian.PutUint32(b[4:], xid)
+	return append(b, body...)
+}
+
+// Conn is an OpenFlow 1.5 connection that knows which answer belongs to which request.
+type Conn struct {
+	sock  net.Conn
+	log   logr.Logger
+	done  chan struct{} // closed when the connection is over
+	heard atomic.Int64  // Unix nanoseconds of the last message
+	echo  chan Message  // echo requests to answer
+
+	writing sync.Mutex // held while writing to sock
+
+	mu      sync.Mutex // guards what follows
+	err     error      // why the connection is over
+	nextXID uint32
+	pending *exchange // nil if no call of Ask waits
+}
+
+// exchange is a block of requests and the answers to them.
+type exchange struct {
+	first   uint32 // transaction ID of the first request
+	barrier uint32 // and of the barrier request behind the last
+	answers []Message
+	done    chan struct{} // closed by the barrier's reply
+}
+
+// Open connects to the socket and agrees on OpenFlow 1.5.
+func Open(ctx context.Context, path string, log logr.Logger) (*Conn, error) {
+	sock, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{sock: sock, log: log, done: make(chan struct{}), echo: make(chan Message, 1), nextXID: 1}
+	c.heard.Store(time.Now().UnixNano())
+	r := bufio.NewReaderSize(sock, 1<<16)
+	ctx, cancel := context.WithTimeout(ctx, LostAfter)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = sock.SetReadDeadline(time.Unix(1, 0)) })
+	err = c.greet(r)
+	if !stop() {
+		err = fmt.Errorf("the switch does not answer: %w", ctx.Err())
+	}
+	if err != nil {
+		sock.Close()
+		return nil, err
+	}
+	go c.read(r)
+	go c.watch()
+	return c, nil
+}
+
+// greet exchanges hellos. What the switch offers is its version field, if it
+// is 1.5 or later: it then takes 1.5, the only version that ours offers.
+func (c *Conn) greet(r io.Reader) error {
+	// An element with the bitmap of versions (OpenFlow 1.5.1, 7.5.1).
+	versions := []byte{0, 1, 0, 8, 0, 0, 0, 1 << Version}
+	if err := c.write(Encode(hello, c.Reserve(1), versions)); err != nil {
+		return err
+	}
+	m, err := Read(r)
+	switch {
+	case err != nil:
+		return fmt.Errorf("waiting for the switch's hello: %w", err)
+	case m.Kind == Error:
+		return fmt.Errorf("the switch rejected the connection: OpenFlow error %x", m.Body)
+	case m.Kind != hello:
+		return fmt.Errorf("the switch does not speak OpenFlow: its first message has type %d", m.Kind)
+	case m.Version < Version:
+		return fmt.Errorf("the switch offers OpenFlow version %d, but 6 (1.5) is needed: "+
+			"clear the bridge's protocols column in OVSDB", m.Version)
+	}
+	return nil
+}
+
+// Reserve returns the first of n transaction IDs that nothing else will use.
+func (c *Conn) Reserve(n int) uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := c.nextXID
+	c.nextXID += uint32(n)
+	return first
+}
+
+// Ask sends requests and returns all answers to them. Requests have the transaction IDs from first on; the one behind
+// them must be reserved too, for a barrier. The switch answers that when it is done with everything before, so every
+// error has come by then. One call at a time.
+func (c *Conn) Ask(ctx context.Context, first uint32, requests [][]byte) ([]Message, error) {
+	x := &exchange{first: first, barrier: first + uint32(len(requests)), done: make(chan struct{})}
+	c.await(x)
+	defer c.await(nil)
+	var b []byte
+	for _, r := range requests {
+		b = append(b, r...)
+	}
+	b = append(b, Encode(barrierRequest, x.barrier, nil)...)
+	if err := c.write(b); err != nil {
+		return nil, err
+	}
+	select {
+	case <-x.done:
+		return x.answers, nil
+	case <-c.done:
+		return nil, c.Reason()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("timeout waiting for the switch: %w", ctx.Err())
+	}
+}
+
+func (c *Conn) await(x *exchange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pending = x
+}
+
+// deliver hands m to the exchange that it belongs to. Late and unsolicited answers belong to none.
+func (c *Conn) deliver(m Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := c.pending
+	if x == nil || m.XID-x.first > x.barrier-x.first {
+		return
+	}
+	if m.XID == x.barrier && m.Kind == BarrierReply {
+		close(x.done)
+		c.pending = nil
+		return
+	}
+	x.answers = append(x.answers, m)
+}
+
+// write sends whole messages. It does not outlast a switch that has stopped reading; after a part of a message
+// nothing can follow, so any error ends the connection.
+func (c *Conn) write(b []byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := c.sock.SetWriteDeadline(time.Now().Add(LostAfter)); err != nil {
+		return c.fail(err)
+	}
+	if _, err := c.sock.Write(b); err != nil {
+		return c.fail(fmt.Errorf("writing to the switch: %w", err))
+	}
+	return nil
+}
+
+// read takes in messages until the connection is over.
+func (c *Conn) read(r io.Reader) {
+	for {
+		m, err := Read(r)
+		if err == nil && m.Version != Version {
+			err = fmt.Errorf("message of OpenFlow version %d", m.Version)
+		}
+		if err != nil {
+			_ = c.fail(fmt.Errorf("reading from the switch: %w", err))
+			return
+		}
+		c.heard.Store(time.Now().UnixNano())
+		switch m.Kind {
+		case EchoReply:
+		case echoRequest:
+			select {
+			case c.echo <- m:
+			default: // one is enough to show that we live
+			}
+		default:
+			c.deliver(m)
+		}
+	}
+}
+
+// Read reads one message of any kind and version.
+func Read(r io.Reader) (Message, error) {
+	var h [HeaderLen]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return Message{}, err
+	}
+	m := Message{Version: h[0], Kind: h[1], XID: binary.BigEndian.Uint32(h[4:])}
+	length := int(binary.BigEndian.Uint16(h[2:]))
+	if length < HeaderLen {
+		return Message{}, fmt.Errorf("a message of type %d claims a length of %d bytes", m.Kind, length)
+	}
+	m.Body = make([]byte, length-HeaderLen)
+	if _, err := io.ReadFull(r, m.Body); err != nil {
+		return Message{}, fmt.Errorf("%w: %w", ErrShort, err)
+	}
+	return m, nil
+}
+
+// watch answers the switch's echo requests and gives the connection up when the switch has been silent for too long.
+func (c *Conn) watch() {
+	tick := time.NewTicker(ProbeAfter / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.done:
+			return
+		case m := <-c.echo:
+			_ = c.write(Encode(EchoReply, m.XID, m.Body))
+		case <-tick.C:
+			silence := time.Since(time.Unix(0, c.heard.Load()))
+			switch {
+			case silence > LostAfter:
+				_ = c.fail(fmt.Errorf("no message from the switch for %s: ovs-vswitchd hangs or has no connection to ovsdb-server",
+					silence.Round(time.Second)))
+			case silence > ProbeAfter:
+				_ = c.write(Encode(echoRequest, c.Reserve(1), nil))
+			}
+		}
+	}
+}
+
+// ErrClosed is the reason of a connection that Close has ended.
+var ErrClosed = errors.New("the connection was closed")
+
+// fail ends the connection and returns the reason of its end, which is the first one given.
+func (c *Conn) fail(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+		close(c.done)
+		c.sock.Close()
+		if !errors.Is(err, ErrClosed) {
+			c.log.Error(err, "connection to the switch lost")
+		}
+	}
+	return c.err
+}
+
+// Done is closed when the connection is over.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Close ends the connection.
+func (c *Conn) Close() { _ = c.fail(ErrClosed) }
+
+// Reason is why the connection is over, nil while it is not.
+func (c *Conn) Reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
