@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
@@ -213,7 +214,7 @@ func (n *Uplink) reached(ctx context.Context) error {
 	defer cancel()
 	err := n.uplink.CheckGateways(one)
 	if err == nil || n.kube == nil {
-		if errors.Is(err, datapath.ErrNoGateway) {
+		if errors.Is(err, gateways.ErrNone) {
 			return nil
 		}
 		return err

@@ -123,7 +123,7 @@ func (f *fixture) batch(lines string) {
 
 func (f *fixture) plan() Plan {
 	return Plan{Mode: f.mode, Pins: f.pins, NIC: nic, Datapath: string(f.datapath), OVSRunDir: f.ovs.Dir,
-		Check: func(ctx context.Context) error { return checkGateways(ctx, BridgeName) }, RollbackAfter: 5 * time.Second}
+		Check: func(ctx context.Context) error { return gateways.Check(ctx, BridgeName) }, RollbackAfter: 5 * time.Second}
 }
 
 func (f *fixture) open() *Uplink {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/preflight"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
@@ -171,17 +172,17 @@ func (p Plan) pins() string {
 	return p.Pins
 }
 
-// CheckGateways is checkGateways for the interface that has the host's addresses.
+// CheckGateways is gateways.Check for the interface that has the host's addresses.
 func (u *Uplink) CheckGateways(ctx context.Context) error {
 	if u.journal == nil {
-		return ErrNoGateway
+		return gateways.ErrNone
 	}
-	return checkGateways(ctx, u.holder())
+	return gateways.Check(ctx, u.holder())
 }
 
 // GatewaysIfAny is CheckGateways that takes no gateway for good enough.
 func (u *Uplink) GatewaysIfAny(ctx context.Context) error {
-	if err := u.CheckGateways(ctx); !errors.Is(err, ErrNoGateway) {
+	if err := u.CheckGateways(ctx); !errors.Is(err, gateways.ErrNone) {
 		return err
 	}
 	return nil

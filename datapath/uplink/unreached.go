@@ -2,17 +2,15 @@ package uplink
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
-	"github.com/fairlead-cni/fairlead/datapath/wire"
 )
 
 const (
@@ -20,8 +18,6 @@ const (
 	mostDoublings = 6
 	// settled is how long an uplink works until its earlier failures no longer count.
 	settled = time.Hour
-	// wireLimit is how long to wait for gateways on the NIC itself.
-	wireLimit = 2 * time.Second
 )
 
 // postpone notes one more failure, and when the next attach may be.
@@ -91,31 +87,9 @@ func (u *Uplink) Carrier() bool {
 	return err == nil && nic.Attrs().RawFlags&unix.IFF_UP != 0 && nic.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
 }
 
-// OnWire returns nil if a default gateway of the host answers on the NIC itself, past Open vSwitch. The host's routes
-// are not used, and nothing is changed. Where there is no default gateway, the error is ErrNoGateway.
+// OnWire returns nil if a default gateway of the host answers on the NIC itself, past Open vSwitch.
 func (u *Uplink) OnWire(ctx context.Context) error {
-	link, err := findLink(u.holder())
-	if err != nil || link == nil {
-		return errors.Join(err, ErrNoGateway)
-	}
-	gateways, err := gatewaysOf(link)
-	if err != nil {
-		return err
-	}
-	var addrs []netip.Addr
-	for _, ip := range gateways {
-		if a, ok := netip.AddrFromSlice(ip); ok {
-			addrs = append(addrs, a.Unmap())
-		}
-	}
-	if len(addrs) == 0 {
-		return ErrNoGateway
-	}
-	used, err := wire.Ask(ctx, wire.Question{NIC: u.journal.NIC.Name, Addrs: addrs, Timeout: wireLimit})
-	if err == nil && len(used) == 0 {
-		err = fmt.Errorf("no default gateway answers on %s itself: %v", u.journal.NIC.Name, addrs)
-	}
-	return err
+	return gateways.OnWire(ctx, u.holder(), u.journal.NIC.Name)
 }
 
 // holder is the interface that has the host's addresses now.

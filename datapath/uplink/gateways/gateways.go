@@ -1,36 +1,31 @@
-package uplink
+// Package gateways asks the node's default gateways whether they answer, by the host's own interface or on the wire of
+// a NIC. It changes nothing but the state of their neighbour entries.
+package gateways
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
+	"github.com/fairlead-cni/fairlead/datapath/wire"
 )
 
-// checkGateways returns nil if a default gateway of that interface answers ARP or neighbour discovery. The kernel asks:
-// an entry that is set to PROBE is confirmed by an answer, or fails. Where there is no default gateway, nothing is
-// known, and it returns ErrNoGateway.
-func checkGateways(ctx context.Context, name string) error {
-	link, err := findLink(name)
+// Check returns nil if a default gateway of that interface answers ARP or neighbour discovery. The kernel asks: an
+// entry that is set to PROBE is confirmed by an answer, or fails. Where there is no default gateway, nothing is known,
+// and it returns ErrNone.
+func Check(ctx context.Context, name string) error {
+	link, gateways, err := of(name)
 	if err != nil {
 		return err
-	}
-	if link == nil {
-		return fmt.Errorf("there is no interface %s", name)
-	}
-	gateways, err := gatewaysOf(link)
-	if err != nil {
-		return err
-	}
-	if len(gateways) == 0 {
-		return ErrNoGateway
 	}
 	for _, ip := range gateways {
 		if err := ask(link, ip); err != nil {
@@ -41,16 +36,63 @@ func checkGateways(ctx context.Context, name string) error {
 	for _, ip := range gateways {
 		text = append(text, ip.String())
 	}
-	return poll(ctx, "an answer from the default gateway "+strings.Join(text, " or "), func() (bool, error) {
+	for {
 		known, err := kernel.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, 0) })
-		return slices.ContainsFunc(known, func(n netlink.Neigh) bool {
+		if err != nil || slices.ContainsFunc(known, func(n netlink.Neigh) bool {
 			return n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0 && slices.ContainsFunc(gateways, n.IP.Equal)
-		}), err
-	})
+		}) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("timed out waiting for an answer from the default gateway %s", strings.Join(text, " or "))
+		case <-time.After(look):
+		}
+	}
 }
 
-// ErrNoGateway says that there is no default gateway whose answer could tell that the node is reached.
-var ErrNoGateway = errors.New("there is no default gateway")
+// OnWire returns nil if a default gateway of the interface name answers on the wire of nic, which needs no route and
+// passes no bridge. Where there is no default gateway, it returns ErrNone.
+func OnWire(ctx context.Context, name, nic string) error {
+	_, gateways, err := of(name)
+	if err != nil {
+		return err
+	}
+	var addrs []netip.Addr
+	for _, ip := range gateways {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	used, err := wire.Ask(ctx, wire.Question{NIC: nic, Addrs: addrs, Timeout: wireLimit})
+	if err == nil && len(used) == 0 {
+		err = fmt.Errorf("no default gateway answers on %s itself: %v", nic, addrs)
+	}
+	return err
+}
+
+// of returns the interface and its default gateways, of which there is one at least.
+func of(name string) (netlink.Link, []net.IP, error) {
+	link, err := kernel.Dump(func() (netlink.Link, error) { return netlink.LinkByName(name) })
+	if err != nil {
+		return nil, nil, fmt.Errorf("looking up interface %s: %w", name, err)
+	}
+	gateways, err := gatewaysOf(link)
+	if err == nil && len(gateways) == 0 {
+		err = ErrNone
+	}
+	return link, gateways, err
+}
+
+const (
+	// look is how often the kernel is asked for an answer: a packet may be waiting.
+	look = 300 * time.Microsecond
+	// wireLimit is how long to wait for answers on the wire.
+	wireLimit = 2 * time.Second
+)
+
+// ErrNone says that there is no default gateway whose answer could tell that the node is reached.
+var ErrNone = errors.New("there is no default gateway")
 
 func gatewaysOf(link netlink.Link) (gateways []net.IP, err error) {
 	routes, err := kernel.Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
