@@ -180,7 +180,12 @@ func (c chain) commit(base []string, have state) (lines []string, changes []stri
 	}
 	if missing != "" {
 		lines = append(lines, missing)
-		changes = append(changes, c.table+": added "+missing)
+		change := c.table + ": added " + missing
+		others := func(line string) bool { return strings.HasPrefix(line, "-A ") && !jumpsTo(line, c.name) }
+		if i := slices.IndexFunc(base, others); i >= 0 && c.place == first {
+			change += ", before " + base[i]
+		}
+		changes = append(changes, change)
 	}
 	if !want && have != absent {
 		lines = append([]string{":" + c.name + " - [0:0]"}, append(lines, "-X "+c.name)...)

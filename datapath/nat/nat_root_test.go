@@ -157,7 +157,10 @@ func TestRootApplyMendsDrift(t *testing.T) {
 		}
 		// What drops comes before what others accept there later.
 		node.Exec("iptables", "-t", "mangle", "-I", "FORWARD", "-i", "fairlead-gw0", "-j", "ACCEPT")
-		apply(t, node, desired())
+		changes := strings.Join(apply(t, node, desired()), "\n")
+		if !strings.Contains(changes, "before -A FORWARD -i fairlead-gw0 -j ACCEPT") {
+			t.Errorf("the rule that stood before is not named in %s", changes)
+		}
 		if got := dump(node); !strings.Contains(got, "-A FORWARD -j FAIRLEAD-FORWARD\n-A FORWARD -i fairlead-gw0 -j ACCEPT\n") {
 			t.Errorf("after a rule that accepts was put first:\n%s", got)
 		}

@@ -33,7 +33,7 @@ func (c cluster) hostOrder(t *testing.T) (lines []string) {
 		"ip -o addr show dev fairlead-gw0", "ip -o link show dev fairlead-gw0", "ip route show proto 102",
 		"ip -6 route show proto 102", "ip neigh show nud permanent dev fairlead-gw0",
 		"iptables -w -t nat -S FAIRLEAD-POSTROUTING", "ip6tables -w -t nat -S FAIRLEAD-POSTROUTING",
-		"iptables -w -S FAIRLEAD-FORWARD", "iptables -w -t nat -S POSTROUTING",
+		"iptables -w -S FAIRLEAD-FORWARD", "iptables -w -t mangle -S FAIRLEAD-FORWARD", "iptables -w -t nat -S POSTROUTING",
 	} {
 		out, err := c.output(t, cmd)
 		if err != nil {

@@ -96,7 +96,8 @@ func (c cluster) damage(t *testing.T) (kinds [][]string) {
 		{"iptables", []string{
 			"iptables -w -t nat -F FAIRLEAD-POSTROUTING", "iptables -w -t nat -D POSTROUTING -j FAIRLEAD-POSTROUTING",
 			"iptables -w -t nat -X FAIRLEAD-POSTROUTING",
-			"ip6tables -w -t nat -F FAIRLEAD-POSTROUTING", "iptables -w -F FAIRLEAD-FORWARD"}},
+			"ip6tables -w -t nat -F FAIRLEAD-POSTROUTING", "iptables -w -F FAIRLEAD-FORWARD",
+			"iptables -w -t mangle -F FAIRLEAD-FORWARD", "ip6tables -w -t mangle -D POSTROUTING -j FAIRLEAD-POSTROUTING"}},
 		{"gateway ovsdb", []string{
 			"ip link set fairlead-gw0 down", "ip link set fairlead-gw0 mtu 1300",
 			"ip link set fairlead-gw0 address 02:00:00:00:00:77",
