@@ -62,11 +62,18 @@ func (n *Node) reportOutside(pods []string) {
 // reportTunnel makes known that pods of other nodes are not reached.
 func (n *Node) reportTunnel(err error) {
 	n.Metrics.Health.TunnelUnusable.Set(status.Flag(err != nil))
-	message := ""
-	if err != nil {
-		message = err.Error()
+	at := n.links.transport.Name
+	moving := n.Config.EnableBridgingMode && (n.Uplink.Ready() != nil || n.Uplink.Holder(at) != at)
+	n.Advisor.Report(events.ReasonTunnel, tunnelEvent(err, moving))
+}
+
+// tunnelEvent is the Event about a tunnel that cannot work; empty: there is none. moving: the uplink takes the node's
+// address from Open vSwitch and back, as at each restart of ovs-vswitchd, and nobody else shall move it.
+func tunnelEvent(err error, moving bool) string {
+	if err == nil || moving {
+		return ""
 	}
-	n.Advisor.Report(events.ReasonTunnel, message)
+	return err.Error()
 }
 
 func (n *Node) logProblems(problems []string) {
