@@ -22,6 +22,10 @@ const intervals = "agent.resync=2s,agent.reconcile=2s,agent.suspectGrace=2s,agen
 	"agent.probe=2s,agent.probeAge=4s,agent.uplink=2s,agent.policies=1s,agent.advice=2s," +
 	"inputs.retryMost=1s,inputs.save=500ms,inputs.otherPoliciesFirst=1s"
 
+// guestIntervals are those that cost nearly nothing: the one slow processor of User-Mode Linux has no time for more.
+const guestIntervals = "agent.suspectGrace=3s,agent.uplink=3s,agent.policies=1s,agent.advice=3s," +
+	"inputs.retryMost=1s,inputs.otherPoliciesFirst=1s"
+
 // Tests are all tests of a package: testing.M, or a wrapper that creates a lab around it.
 type Tests interface{ Run() (code int) }
 
@@ -29,8 +33,7 @@ type Tests interface{ Run() (code int) }
 // root it builds nothing: the tests that need a lab are skipped then.
 //
 // Agents get short intervals, unless the environment has some; lab.Options.ProductIntervals is for tests of the
-// product's own. On the kernel's datapath all have those: the one slow processor of User-Mode Linux has no time for
-// more.
+// product's own.
 func Main(m Tests, binDir *string) {
 	os.Exit(run(m, binDir))
 }
@@ -39,8 +42,12 @@ func run(m Tests, binDir *string) int {
 	if os.Geteuid() != 0 {
 		return m.Run()
 	}
-	if _, set := os.LookupEnv(api.IntervalsVariable); !set && os.Getenv("FAIRLEAD_TEST_DATAPATH") != string(ovstest.System) {
-		if err := os.Setenv(api.IntervalsVariable, intervals); err != nil {
+	if _, set := os.LookupEnv(api.IntervalsVariable); !set {
+		short := intervals
+		if os.Getenv("FAIRLEAD_TEST_DATAPATH") == string(ovstest.System) {
+			short = guestIntervals
+		}
+		if err := os.Setenv(api.IntervalsVariable, short); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
