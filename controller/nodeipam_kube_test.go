@@ -571,6 +571,7 @@ func TestKubePodCIDRByHand(t *testing.T) {
 		must(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Node\nmetadata: {name: "+verb+"}\nspec: {podCIDR: "+podCIDR+
 			", podCIDRs: ["+podCIDR+"]}\n"), 0o600))
 		must(t, c.s.Kubectl(t.Context(), verb, "-f", file))
+		t.Cleanup(func() { c.deleteNode(context.Background(), verb) })
 	}
 	c.node("n2")
 	c.has("n2", "10.73.3.0/24")
