@@ -2,12 +2,14 @@ package checks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
 	"github.com/fairlead-cni/fairlead/datapath/wire"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
@@ -21,6 +23,9 @@ const smallest = 576
 
 // echoWait is how long to wait for a reply.
 const echoWait = 500 * time.Millisecond
+
+// gatewayWait is how long to wait for the default gateway: the kernel asks three times, a second apart.
+const gatewayWait = 4 * time.Second
 
 // mtu checks whether the largest packets of pods fit through to other nodes.
 func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown []string, err error) {
@@ -45,7 +50,8 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 	}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, p := range s.Peers[:min(len(s.Peers), mostPeers)] {
+	asked := s.Peers[:min(len(s.Peers), mostPeers)]
+	for _, p := range asked {
 		asking.Go(func() {
 			f, unknown := path(ctx, s, p)
 			mu.Lock()
@@ -55,10 +61,31 @@ func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown [
 		})
 	}
 	asking.Wait()
+	if len(notKnown) == len(asked) {
+		found = append(found, cutOff(ctx, s, len(asked))...)
+	}
 	if more := len(s.Peers) - mostPeers; more > 0 {
 		notKnown = append(notKnown, fmt.Sprintf("the paths to %d more nodes: %d were checked", more, mostPeers))
 	}
 	return found, notKnown, nil
+}
+
+// cutOff finds a node that is off the network. Nodes that answer no ping may be behind a firewall: the default gateway
+// has to be silent, too.
+func cutOff(ctx context.Context, s api.AgentState, asked int) []report.Finding {
+	ctx, cancel := context.WithTimeout(ctx, gatewayWait)
+	defer cancel()
+	err := gateways.Check(ctx, s.Transport)
+	if err == nil || errors.Is(err, gateways.ErrNone) {
+		return nil
+	}
+	return []report.Finding{{Check: CheckMTU, Kind: "cut-off", Severity: report.Failing, About: []string{s.Node},
+		Cause:    fmt.Sprintf("this node is off the network: the default gateway does not answer (%v), nor does any of %d other nodes", err, asked),
+		Evidence: []string{"pings from " + s.Transport + ", and ARP or neighbour discovery on it"},
+		Remedies: []report.Remedy{
+			{Text: "Check the NIC, its cable, and the switch port with its VLANs", Commands: []string{"ip -s link show " + s.Transport}},
+			{Text: "If the NIC is attached to Open vSwitch, restore it, and see whether that helps",
+				Commands: []string{"fairlead-agent uplink status", "fairlead-agent uplink restore"}}}}}
 }
 
 // path pings one node with packets as large as the pods'.

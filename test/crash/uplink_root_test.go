@@ -190,7 +190,13 @@ func (c cluster) bridgeChanged(t *testing.T) {
 			append(f("tc filter add dev br-uplink ingress bpf da bytecode"), "1,6 0 0 2")},
 	} {
 		for _, argv := range changes {
-			c.exec(t, argv...)
+			eventually(t, 30*time.Second, func() []string { // the agent may be recreating the bridge for the one before
+				out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, argv...)
+				if err != nil {
+					return []string{err.Error(), out}
+				}
+				return nil
+			})
 		}
 		eventually(t, 30*time.Second, func() []string { return c.bridgeWrong(t) })
 		c.attached(t, true)
@@ -240,6 +246,10 @@ func (c cluster) gatewayOff(t *testing.T) {
 		}
 		return nil
 	})
+	out, err := c.NodeExec(labtest.Within(t, 60*time.Second), node, filepath.Join(binDir, "fairleadctl"), "doctor", "--node-local")
+	if err == nil || !strings.Contains(out, "cut-off") || !strings.Contains(out, "the default gateway does not answer") {
+		t.Errorf("doctor says %v\n%s", err, out)
+	}
 	c.router(t, "up")
 	c.attached(t, true)
 	index, _, _ := strings.Cut(before, ":")
