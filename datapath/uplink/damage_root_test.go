@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // damages are what happens to a journal's text. nil: the file is gone.
@@ -66,6 +67,9 @@ func (f *fixture) damage(how func([]byte) []byte, both bool) {
 // yield, and the next agent, whether or not there is the copy in memory.
 func TestRootDamagedJournal(t *testing.T) {
 	for name, how := range damages() {
+		if ovstest.UnderTest(t) == ovstest.System && name != "gone" && name != "truncated in the addresses" {
+			continue // what can be read is no matter of the datapath; what is found without it is
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
 			f := setup(t, simple, noDAD()...)
@@ -74,6 +78,9 @@ func TestRootDamagedJournal(t *testing.T) {
 			f.attached = f.state()
 			for _, both := range []bool{false, true} {
 				for _, event := range damageEvents() {
+					if !both && event.name != "the next agent" {
+						continue // the copy is whole: TestRootDiskFaults has the events
+					}
 					if f.nextAgent(); t.Failed() {
 						return
 					}
