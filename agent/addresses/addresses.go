@@ -1,7 +1,8 @@
 // Package addresses allocates addresses of IPPools to pods and releases them: what a pod asks for, the probe of the
 // underlay, releases that could not be made yet, and what the node finds of allocations whose pods are gone
 // (package reclaim has the rules). Who holds which address stands in allocations (package allocation), whose owner
-// names node, container and boot; nothing is remembered here but pending releases, one file each.
+// names node, container and boot. Two things are on disk here, one file each: pending releases, and the addresses of
+// interfaces that other plugins made.
 package addresses
 
 import (
@@ -45,6 +46,7 @@ type Addresses struct {
 	store     allocation.Store
 	allocator *allocator.Allocator
 	pending   pendingReleases
+	living    living
 	prober    *prober
 	witness   witness
 	// announcing are goroutines that end by themselves within seconds, or when stop is called.
@@ -55,7 +57,7 @@ type Addresses struct {
 
 // New opens the store of allocations.
 func New(parts Parts) (*Addresses, error) {
-	p := &Addresses{Parts: parts, pending: pendingReleases{dir: pendingDir}}
+	p := &Addresses{Parts: parts, pending: pendingReleases{dir: pendingDir}, living: living{dir: livingDir}}
 	p.running, p.stop = context.WithCancel(context.Background())
 	p.prober = &prober{board: p.Board, source: p.Source, timeout: p.Config.IPAM.ConflictProbeTimeout, more: signal.New(),
 		every: p.Intervals.Probe, mostAge: p.Intervals.ProbeAge}
@@ -69,7 +71,10 @@ func New(parts Parts) (*Addresses, error) {
 		p.store = d
 	}
 	p.allocator = allocator.New(allocator.Config{Store: p.store, Node: p.NodeName, Cooling: p.Config.IPAM.CoolingPeriod,
-		Probe: p.probe, MAC: bridgedMAC, Log: p.Log.WithName("ipam")})
+		Probe: p.probe, MAC: bridgedMAC, InUse: p.inUse, Log: p.Log.WithName("ipam")})
+	if err := p.living.load(); err != nil {
+		p.Log.Error(err, "reading which addresses containers have on interfaces of other plugins", "directory", p.living.dir)
+	}
 	p.newWitness()
 	return p, nil
 }

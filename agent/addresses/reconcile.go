@@ -89,7 +89,8 @@ func (p *Addresses) Reconcile(ctx context.Context) error {
 		return errors.Join(append(errs, fmt.Errorf("comparing allocations with the node: %w", err))...)
 	}
 	w.looked = time.Now()
-	return errors.Join(append(errs, p.restoreAllocations(ctx, held), p.reclaimAllocations(ctx, held))...)
+	return errors.Join(append(errs, p.restoreAllocations(ctx, held), p.restoreSecondaries(ctx, held),
+		p.reclaimAllocations(ctx, held))...)
 }
 
 func (p *Addresses) reclaimAllocations(ctx context.Context, held []api.IPAllocation) error {
@@ -182,7 +183,7 @@ func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i in
 		return nil
 	}
 	addr, o := a.Addrs[i].Addr(), p.Owner(a.Attachment)
-	if err := p.allocator.Restore(ctx, o, a.Pools[i], addr, p.keepOf(ctx, a.Attachment)); err != nil {
+	if err := p.allocator.Restore(ctx, o, a.Pools[i], "", addr, p.keepOf(ctx, a.Attachment)); err != nil {
 		p.Events.WarnOwner(o, events.ReasonDuplicate, fmt.Sprintf("%v. Delete one of the two pods", err))
 		return fmt.Errorf("the allocation of pod %s was lost and cannot be restored: %w", a.Pod(), err)
 	}

@@ -63,6 +63,9 @@ func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cnise
 	if err != nil {
 		return nil, s.allocationError(r, err)
 	}
+	if err := p.living.keep(o, given); err != nil { // without that the address may be given to another one day
+		return nil, cniserver.TryAgainLater(errors.Join(err, p.Release(ctx, o)))
+	}
 	p.Metrics.Pools.Allocated.Add(float64(len(given)))
 	var out []cniserver.Address
 	for _, g := range given {
@@ -94,7 +97,18 @@ func (s secondary) Del(ctx context.Context, r cniserver.Request) error {
 		return ErrBusy()
 	}
 	defer s.addresses.Registry.Locks.Unlock(host)
-	return s.addresses.Release(ctx, o)
+	if err := s.addresses.Release(ctx, o); err != nil {
+		return err
+	}
+	s.forget(host)
+	return nil
+}
+
+// forget is for an owner whose address was released, or is about to be.
+func (s secondary) forget(host string) {
+	if err := s.addresses.living.forget(host); err != nil {
+		s.addresses.Log.Error(err, "removing the file of a released address; it is removed when the container is gone")
+	}
 }
 
 // Check implements cniserver.IPAM. Without the API server nothing is known, and that is
@@ -168,6 +182,7 @@ func (s secondary) collect(ctx context.Context, h api.IPAllocation) error {
 	if err := p.allocator.Release(ctx, o); err != nil {
 		return fmt.Errorf("releasing the address of an interface that the runtime does not know: %w", err)
 	}
+	s.forget(host)
 	p.Log.Info("garbage collected the address of another plugin's interface that the runtime does not know",
 		"address", h.Spec.Address, "owner", o.String(), "network", o.Network)
 	p.Metrics.Pods.Reclaimed.WithLabelValues("gc").Inc()

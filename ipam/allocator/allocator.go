@@ -34,12 +34,18 @@ type Config struct {
 	Probe Probe
 	// MAC returns the MAC of the pod with an address, so that its replies are not taken for a conflict. Nil: unknown.
 	MAC func(Address) api.MAC
-	Log logr.Logger
+	// InUse looks whether an address of which the store has no allocation is used on this node. Nil: unknown.
+	InUse InUse
+	Log   logr.Logger
 }
 
 // Probe checks on the wire whether another host uses an address that is about to be allocated, and which. An error
 // means that the check failed, and fails the Allocate. The implementer reports conflicts to users.
 type Probe func(context.Context, Address) (who api.MAC, found bool, err error)
+
+// InUse returns the lost allocation of that name, after it tried to restore it, if the node knows of an owner that has
+// the address still; else nil. An error fails the Allocate.
+type InUse func(ctx context.Context, name string) (*api.IPAllocation, error)
 
 // Address is an allocated address.
 type Address struct {

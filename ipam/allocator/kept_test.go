@@ -375,15 +375,15 @@ func keptLost(t *testing.T, s allocation.Store) {
 	a := onNode(s, "n1")
 	for _, keep := range []*api.AllocationReservation{nil, keepFor("u", 1), keepFor("other", 0)} {
 		var taken *allocation.TakenError
-		err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", v4.At(5), keep)
+		err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(5), keep)
 		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "is reserved for StatefulSet default/db, ordinal 0") {
 			t.Errorf("for %v: %v", keep, err)
 		}
 	}
-	if err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", v4.At(5), keepFor("u", 0)); err != nil {
+	if err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(5), keepFor("u", 0)); err != nil {
 		t.Error(err)
 	}
-	if err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", v4.At(6), keepFor("u", 0)); err != nil {
+	if err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(6), keepFor("u", 0)); err != nil {
 		t.Error(err)
 	}
 	list, err := s.List(t.Context(), allocation.For(*keepFor("u", 0)))

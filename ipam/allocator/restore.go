@@ -11,13 +11,14 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 )
 
-// Restore recreates the lost allocation of an address that a running pod has. The address may have been marked as a
-// conflict meanwhile, because the pod replies on the wire. keep says for whom it is reserved, nil for no reservation;
-// it may have been reserved again already. The error is an *allocation.TakenError if another owner has it.
-func (a *Allocator) Restore(
-	ctx context.Context, o api.AllocationOwner, pool string, addr netip.Addr, keep *api.AllocationReservation) error {
+// Restore recreates the lost allocation of an address that a running pod has. scope is the isolated network of the
+// pool, empty if it is in none. The address may have been marked as a conflict meanwhile, because the pod replies on
+// the wire. keep says for whom it is reserved, nil for no reservation; it may have been reserved again already. The
+// error is an *allocation.TakenError if another owner has it.
+func (a *Allocator) Restore(ctx context.Context, o api.AllocationOwner, pool, scope string, addr netip.Addr,
+	keep *api.AllocationReservation) error {
 	o.Node = a.Node
-	want := api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: allocation.Name("", addr)},
+	want := api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: allocation.Name(scope, addr)},
 		Spec: api.IPAllocationSpec{Address: addr.String(), Pool: pool, Phase: api.PhaseAllocated, Owner: o,
 			Reservation: keep}}
 	for {

@@ -41,8 +41,15 @@ func (a *Allocator) try(
 	return g, nil
 }
 
-// create creates an allocation, replacing one that has expired.
+// create creates an allocation, replacing one that has expired. The error is a *heldError also where a lost allocation
+// was for a living container of this node.
 func (a *Allocator) create(ctx context.Context, want api.IPAllocation, early bool) (api.IPAllocation, error) {
+	if a.InUse != nil {
+		holder, err := a.InUse(ctx, want.Name)
+		if holder != nil && !holds(*holder, want.Spec.Owner) {
+			return api.IPAllocation{}, errors.Join(&heldError{*holder}, err)
+		}
+	}
 	for {
 		made, err := a.Store.Create(ctx, want)
 		var taken *allocation.TakenError

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -296,6 +297,67 @@ func TestRootSecondaryReclaim(t *testing.T) {
 	result, err := b.ipam("ADD", net1(again), "a", both, "")
 	must(t, err)
 	b.holdsExactly(t, 60*time.Second, holding("second", net1(again), "a", ips(t, result)...))
+}
+
+// An allocation that is deleted under a living container is recreated, and its address is given to no other container
+// of the node, also by the next agent. Once the container is gone, or deleted, it is.
+func TestRootSecondaryLost(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
+	b := upSecondary(t, lab.Directory)
+	b.apply(t, poolYAML("red", "red", "10.10.1.10", "10.10.1.10", "10.10.1.1", 24, 0))
+	const red = `"ippools": ["red"]`
+	lives, next := net1(b.container(t)), net1(b.container(t))
+	result, err := b.ipam("ADD", lives, "red", red, "")
+	must(t, err)
+	held := holding("red", lives, "red", ips(t, result)...)
+	refused := func(when string) {
+		t.Helper()
+		result, err := b.ipam("ADD", next, "red", red, "")
+		if err == nil || code(err) != 11 {
+			t.Fatalf("%s: ADD of another container: %v, %v, want error code 11", when, result, err)
+		}
+		b.holdsExactly(t, 0, held)
+	}
+	refused("nothing lost")
+	b.lose(t)
+	refused("lost a moment ago")
+	b.lose(t)
+	b.restart(t)
+	b.holdsExactly(t, 60*time.Second, held) // recreated without an ADD
+	must(t, b.lab.AgentKill(labtest.Within(t, 10*time.Second), b.node.Name))
+	b.lose(t)
+	b.restart(t)
+	refused("lost while no agent ran")
+
+	b.lose(t)
+	_, err = b.ipam("DEL", lives, "red", red, "")
+	must(t, err)
+	result, err = b.ipam("ADD", next, "red", red, "")
+	must(t, err)
+	held = holding("red", next, "red", ips(t, result)...)
+	b.holdsExactly(t, 0, held)
+	b.lose(t)
+	b.end(t, next) // and no DEL
+	b.restart(t)
+	result, err = b.ipam("ADD", lives, "red", red, "")
+	must(t, err)
+	b.holdsExactly(t, 0, holding("red", lives, "red", ips(t, result)...))
+}
+
+// lose deletes all allocations, as a restore of the cluster's database from before them does.
+func (b *bed) lose(t *testing.T) {
+	t.Helper()
+	must(t, b.node.Do(func() error {
+		d, err := allocation.NewDirectory(allocation.DefaultDirectory)
+		if err != nil {
+			return err
+		}
+		list, err := d.List(t.Context(), allocation.Filter{})
+		for _, a := range list {
+			err = errors.Join(err, d.Delete(t.Context(), a))
+		}
+		return err
+	}))
 }
 
 // The agent is killed at any point of ADD or DEL: the runtime's retry succeeds, nothing else is left, and no other

@@ -1,0 +1,197 @@
+package addresses
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fairlead-cni/fairlead/agent/attachments"
+	"github.com/fairlead-cni/fairlead/agent/events"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/internal/atomicfile"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+)
+
+// livingDir has what containers of this node were given for interfaces that another plugin makes, one file each:
+// nothing else on the node says so, and their allocations may be lost.
+const livingDir = "/var/lib/fairlead/secondary-addresses"
+
+// livingFile is the content of one. Unknown fields are a newer agent's, and ignored.
+type livingFile struct {
+	Owner api.AllocationOwner `json:"owner"`
+	// Pools are the IPPools of the addresses, by the names of their allocations.
+	Pools map[string]string `json:"pools"`
+}
+
+// living are these files. A file is there from before the ADD is answered until the address is released, or its
+// container gone.
+type living struct {
+	dir string
+
+	mu sync.Mutex
+	of map[string]livingFile // by the names of files, which attachments.HostOf gives
+}
+
+func (l *living) path(host string) string { return filepath.Join(l.dir, host+".json") }
+
+// load reads all files. Those that mean nothing, as a full disk leaves them, are in the error, and left out.
+func (l *living) load() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of = map[string]livingFile{}
+	entries, err := os.ReadDir(l.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		host, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok {
+			continue
+		}
+		var f livingFile
+		data, err := os.ReadFile(l.path(host))
+		if err == nil {
+			err = json.Unmarshal(data, &f)
+		}
+		if err == nil && attachments.HostOf(f.Owner) != host {
+			err = errors.New("it is not what the agent writes")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s does not say which addresses a container has: %w. Remove it", l.path(host), err))
+			continue
+		}
+		l.of[host] = f
+	}
+	return errors.Join(errs...)
+}
+
+// keep records what an owner was given.
+func (l *living) keep(o api.AllocationOwner, given []allocator.Address) error {
+	f := livingFile{o, map[string]string{}}
+	for _, g := range given {
+		f.Pools[allocation.Name(g.Scope, g.Prefix.Addr())] = g.Pool
+	}
+	host := attachments.HostOf(o)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if before, there := l.of[host]; there && before.Owner == o && maps.Equal(before.Pools, f.Pools) {
+		return nil
+	}
+	data, err := json.Marshal(f)
+	if err == nil {
+		err = atomicfile.Write(l.path(host), data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("recording the addresses of container %s: %w", o.ContainerID, err)
+	}
+	l.of[host] = f
+	return nil
+}
+
+// forget is for an owner that has no address any more. A file that stays is removed when its container is gone.
+func (l *living) forget(host string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.of, host)
+	if err := os.Remove(l.path(host)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// all are the files by their names.
+func (l *living) all() map[string]livingFile {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.of)
+}
+
+// with is the file of the owner that has the address with that allocation.
+func (l *living) with(name string) (f livingFile, found bool) {
+	for _, f := range l.all() {
+		if _, has := f.Pools[name]; has {
+			return f, true
+		}
+	}
+	return livingFile{}, false
+}
+
+// livesOn reports whether the owner's container may still be there.
+func (p *Addresses) livesOn(o api.AllocationOwner) bool {
+	return o.BootID == p.Registry.BootID && !netnsGone(o.Netns)
+}
+
+// inUse implements allocator.InUse: an address whose allocation is gone, but not the container that has it, is not
+// allocated to another.
+func (p *Addresses) inUse(ctx context.Context, name string) (*api.IPAllocation, error) {
+	f, found := p.living.with(name)
+	if !found || !p.livesOn(f.Owner) {
+		return nil, nil
+	}
+	_, addr, err := allocation.ParseName(name)
+	if err != nil {
+		return nil, err
+	}
+	holder := &api.IPAllocation{Spec: api.IPAllocationSpec{Address: addr.String(), Pool: f.Pools[name],
+		Phase: api.PhaseAllocated, Owner: f.Owner}}
+	holder.Name = name
+	return holder, p.restoreSecondary(ctx, f, name)
+}
+
+// restoreSecondary recreates a lost allocation of an interface that another plugin made, unless a request for it is at
+// work.
+func (p *Addresses) restoreSecondary(ctx context.Context, f livingFile, name string) error {
+	host := attachments.HostOf(f.Owner)
+	if !p.Registry.Locks.TryLock(host) {
+		return nil
+	}
+	defer p.Registry.Locks.Unlock(host)
+	if _, still := p.living.all()[host]; !still {
+		return nil
+	}
+	scope, addr, err := allocation.ParseName(name)
+	if err != nil {
+		return err
+	}
+	o, pool := f.Owner, f.Pools[name]
+	if err := p.allocator.Restore(ctx, o, pool, scope, addr, nil); err != nil {
+		p.Events.WarnOwner(o, events.ReasonDuplicate, fmt.Sprintf("%v. Delete one of the two pods", err))
+		return fmt.Errorf("the allocation of address %s, which %s has, was lost and cannot be restored: %w", addr, o, err)
+	}
+	p.Log.Info("recreated a lost allocation", "owner", o.String(), "network", o.Network, "address", addr, "pool", pool)
+	p.Metrics.Pods.Reclaimed.WithLabelValues("lost_allocation").Inc()
+	return nil
+}
+
+// restoreSecondaries recreates what living containers have lost of held, and forgets the others.
+func (p *Addresses) restoreSecondaries(ctx context.Context, held []api.IPAllocation) error {
+	has := map[string]bool{} // name and file
+	for _, h := range held {
+		has[h.Name+" "+attachments.HostOf(h.Spec.Owner)] = true
+	}
+	var errs []error
+	for host, f := range p.living.all() {
+		if !p.livesOn(f.Owner) {
+			if err := p.living.forget(host); err != nil {
+				errs = append(errs, fmt.Errorf("forgetting the addresses of a container that is gone: %w", err))
+			}
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(f.Pools)) {
+			if !has[name+" "+host] {
+				errs = append(errs, p.restoreSecondary(ctx, f, name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
