@@ -92,6 +92,7 @@ func tapped(t *testing.T, o *ovstest.OVS, path string) (string, *Door) {
 // Types of OpenFlow messages: OpenFlow 1.5.1, section 7.1.1.
 const (
 	echoRequest, echoReply        = 2, 3
+	setConfig                     = 9
 	multipartRequest, barrier     = 18, 20
 	bundleControl, bundleAddition = 33, 34
 )
@@ -173,7 +174,7 @@ func TestOnePeerMore(t *testing.T) {
 	}{
 		{"nothing new", without, false, map[uint8]int{}},
 		{"one peer more", with, false, map[uint8]int{bundleControl: 2, bundleAddition: 3, barrier: 1}},
-		{"all flows listed", with, true, map[uint8]int{multipartRequest: 1, barrier: 1}},
+		{"all flows listed", with, true, map[uint8]int{setConfig: 1, multipartRequest: 1, barrier: 2}},
 		{"one peer less", without, false, map[uint8]int{bundleControl: 2, bundleAddition: 3, barrier: 1}},
 	} {
 		door.Sent()
