@@ -25,6 +25,13 @@ type reach struct {
 	rebuilt, told bool
 }
 
+// looksToAct is how many looks in a row must fail. After the second, the kernel has given the gateway's neighbour entry
+// up, which it asked by unicast, so that the third asks by broadcast: some gateways answer nothing else.
+const looksToAct = 3
+
+// forget is for a way out that works, or is not to be judged.
+func (r *reach) forget() { r.failed, r.rebuilt, r.told = 0, false, false }
+
 func (r *reach) close() {
 	if r.bridge != nil {
 		r.bridge.Close()
@@ -82,7 +89,7 @@ func (n *Uplink) checkReached(ctx context.Context) {
 	}
 	r.looked = time.Now()
 	if !n.forwards() || !n.uplink.Carrier() {
-		*r = reach{bridge: r.bridge, looked: r.looked}
+		r.forget()
 		return
 	}
 	err := n.reached(ctx)
@@ -93,11 +100,13 @@ func (n *Uplink) checkReached(ctx context.Context) {
 		if r.told || r.rebuilt {
 			n.log.Info("the host's way out works again", "nic", n.state.Load().nic)
 		}
-		*r = reach{bridge: r.bridge, looked: r.looked}
+		r.forget()
 		return
 	}
-	if r.failed++; r.failed == 1 {
-		n.look.Notify() // a lost frame is no reason to act
+	if r.failed++; r.failed < looksToAct {
+		if r.failed == 1 {
+			n.look.Notify()
+		}
 		return
 	}
 	if wire := n.uplink.OnWire(ctx); wire != nil {
@@ -123,6 +132,7 @@ func (n *Uplink) cure(ctx context.Context, why error) {
 		n.look.Notify()
 		return
 	}
+	r.forget()
 	n.done(n.uplink.RollBack(ctx, why, n.plan(n.nic)))
 	n.Changed.Notify()
 }
