@@ -106,6 +106,16 @@ func (p *Addresses) Release(ctx context.Context, o api.AllocationOwner) error {
 	return nil
 }
 
+// ReleasePending reports whether the container that has this host end was deleted, and its addresses are still to be
+// released.
+func (p *Addresses) ReleasePending(host string) (bool, error) {
+	_, found, err := p.pending.of(host)
+	if errors.As(err, new(unreadableError)) {
+		return false, nil
+	}
+	return found, err
+}
+
 // settle makes the deferred release of an owner.
 func (p *Addresses) settle(ctx context.Context, o api.AllocationOwner) error {
 	before, found, err := p.pending.of(attachments.HostOf(o))

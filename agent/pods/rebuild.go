@@ -83,7 +83,7 @@ func (p *Pods) lostBridged(ctx context.Context, hosts []string, lost map[string]
 	return errors.Join(errs...)
 }
 
-// heldBy are the allocations of this boot whose owners have one of the host ends.
+// heldBy are the allocations of this boot whose owners have one of the host ends, without those of deleted containers.
 func (p *Pods) heldBy(ctx context.Context, hosts []string) (map[string][]api.IPAllocation, error) {
 	if len(hosts) == 0 || !p.Config.EnableBridgingMode {
 		return nil, nil
@@ -96,7 +96,15 @@ func (p *Pods) heldBy(ctx context.Context, hosts []string) (map[string][]api.IPA
 	by := map[string][]api.IPAllocation{}
 	for _, h := range held {
 		o := h.Spec.Owner
-		if host := attachments.HostOf(o); o.BootID == p.Registry.BootID && slices.Contains(hosts, host) {
+		host := attachments.HostOf(o)
+		if o.BootID != p.Registry.BootID || !slices.Contains(hosts, host) {
+			continue
+		}
+		deleted, err := p.Addresses.ReleasePending(host)
+		if err != nil {
+			return nil, err
+		}
+		if !deleted {
 			by[host] = append(by[host], h)
 		}
 	}

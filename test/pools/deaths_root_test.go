@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
@@ -32,6 +33,7 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 		podYAML("a", node, `ippools: "away,away6"`), podYAML("routed", node))
 	b.running(t, "a")
 	b.running(t, "routed")
+	host := link.HostName(b.record(t, "a").ContainerID, "eth0")
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
 	for _, pod := range []string{"a", "routed"} {
 		begun := time.Now()
@@ -45,8 +47,20 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 	if files := b.pendingReleases(t); len(files) != 1 {
 		t.Errorf("pending releases are %v, want one file, of a", files)
 	}
-	b.killAgent(t)
+	// The agent dies between its removal of the port and of the interface: what was deleted does not get its record back.
+	wait(t, 20*time.Second, func() string {
+		if out, err := b.NodeExec(labtest.Within(t, 10*time.Second), node, "ovs-vsctl", "port-to-br", host); err == nil {
+			return "the port is still on " + out
+		}
+		return ""
+	})
+	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), node))
 	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
+	if out, err := b.NodeExec(labtest.Within(t, 10*time.Second), node, "sh", "-c", fmt.Sprintf(
+		"ip link show %[1]s || ip link add %[1]s type veth peer name deleted; ip link set %[1]s group %[2]d", host, link.Group)); err != nil {
+		t.Fatal(err, out)
+	}
+	b.restart(t)
 	b.holdsExactly(t, 90*time.Second)
 	wait(t, 30*time.Second, func() string {
 		if files := b.pendingReleases(t); len(files) > 0 {
