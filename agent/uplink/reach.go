@@ -25,10 +25,6 @@ type reach struct {
 	rebuilt, told bool
 }
 
-// looksToAct is how many looks in a row must fail. After the second, the kernel has given the gateway's neighbour entry
-// up, which it asked by unicast, so that the third asks by broadcast: some gateways answer nothing else.
-const looksToAct = 3
-
 // forget is for a way out that works, or is not to be judged.
 func (r *reach) forget() { r.failed, r.rebuilt, r.told = 0, false, false }
 
@@ -103,10 +99,8 @@ func (n *Uplink) checkReached(ctx context.Context) {
 		r.forget()
 		return
 	}
-	if r.failed++; r.failed < looksToAct {
-		if r.failed == 1 {
-			n.look.Notify()
-		}
+	if r.failed++; r.failed == 1 {
+		n.look.Notify() // a lost frame is no reason to act
 		return
 	}
 	if wire := n.uplink.OnWire(ctx); wire != nil {

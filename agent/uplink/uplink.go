@@ -32,6 +32,8 @@ const (
 	// nothing passes the userspace datapath, while the kernel's goes on with the flows that it has. Both are longer
 	// than any restart of a process takes.
 	deadInUserspace, deadInKernel = 4 * time.Second, 10 * time.Second
+	// gatewayLimit is how long to wait for a gateway: the kernel asks it by unicast for 3 s, then by broadcast.
+	gatewayLimit = 5 * time.Second
 )
 
 // Uplink is the node's NIC as a port of Open vSwitch, which bridged pods need. Whatever is wrong with it, routed
@@ -210,7 +212,7 @@ func (n *Uplink) plan(nic string) datapath.Plan {
 
 // reached returns nil if the default gateway or the API server answers, or there is none of both to ask.
 func (n *Uplink) reached(ctx context.Context) error {
-	one, cancel := context.WithTimeout(ctx, 2*time.Second)
+	one, cancel := context.WithTimeout(ctx, gatewayLimit)
 	defer cancel()
 	err := n.uplink.CheckGateways(one)
 	if err == nil || n.kube == nil {

@@ -24,8 +24,8 @@ const smallest = 576
 // echoWait is how long to wait for a reply.
 const echoWait = 500 * time.Millisecond
 
-// gatewayWait is how long to wait for the default gateway: the kernel asks three times, a second apart.
-const gatewayWait = 4 * time.Second
+// gatewayWait is how long to wait for the default gateway: the kernel asks it by unicast for 3 s, then by broadcast.
+const gatewayWait = 5 * time.Second
 
 // mtu checks whether the largest packets of pods fit through to other nodes.
 func (n *NodeProbe) mtu(ctx context.Context) (found []report.Finding, notKnown []string, err error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 	t.Run("restored manually under an agent", c.restoredByHand)
 	t.Run("br-uplink changed externally", c.bridgeChanged)
 	t.Run("no way through br-uplink", c.noWay)
+	t.Run("a gateway that answers broadcasts alone", c.gatewayAnswersBroadcasts)
 	t.Run("a gateway that is off", c.gatewayOff)
 	t.Run("no gateway", c.noGateway)
 	t.Run("not wanted any more", c.notWanted)
@@ -233,6 +235,36 @@ func (c cluster) router(t *testing.T, state string) {
 	out, err := c.NodeExec(labtest.Within(t, 10*time.Second), "router", "ip", "link", "set", "eth0", state)
 	if err != nil {
 		t.Fatal(err, out)
+	}
+}
+
+// The kernel asks a gateway that it knows by unicast. One that does not answer these is reached all the same.
+func (c cluster) gatewayAnswersBroadcasts(t *testing.T) {
+	router := func(argv ...string) string {
+		t.Helper()
+		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), "router", argv...)
+		if err != nil {
+			t.Fatal(err, out)
+		}
+		return out
+	}
+	index, _, _ := strings.Cut(c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink"), ":")
+	before := strings.Count(c.agentLog(t), "recreating the uplink's bridge")
+	router("ip", "-6", "addr", "flush", "dev", "eth0", "scope", "global")
+	router("nft", "add table arp foreign; add chain arp foreign c { type filter hook input priority 0; }; "+
+		"add rule arp foreign c @ll,0,48 != 0xffffffffffff counter drop")
+	unanswered := regexp.MustCompile(`packets (\d+)`)
+	eventually(t, 90*time.Second, func() []string {
+		rules := router("nft", "list", "table", "arp", "foreign")
+		if m := unanswered.FindStringSubmatch(rules); m == nil || len(m[1]) < 2 { // three looks ask nine times at most
+			return []string{"the gateway was not asked ten times by unicast:\n" + rules}
+		}
+		return nil
+	})
+	router("nft", "delete", "table", "arp", "foreign")
+	if after := c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink"); !strings.HasPrefix(after, index+":") ||
+		strings.Count(c.agentLog(t), "recreating the uplink's bridge") != before {
+		t.Errorf("br-uplink was recreated, it had the index %s:\n%s", index, after)
 	}
 }
 

@@ -20,8 +20,8 @@ import (
 )
 
 // Check returns nil if a default gateway of that interface answers ARP or neighbour discovery. The kernel asks: an
-// entry that is set to PROBE is confirmed by an answer, or fails. Where there is no default gateway, nothing is known,
-// and it returns ErrNone.
+// entry that is set to PROBE is confirmed by an answer, or fails after 3 s. It is asked again then, by broadcast: some
+// gateways answer nothing else. Where there is no default gateway, nothing is known, and it returns ErrNone.
 func Check(ctx context.Context, name string) error {
 	link, gateways, err := of(name)
 	if err != nil {
@@ -36,12 +36,23 @@ func Check(ctx context.Context, name string) error {
 	for _, ip := range gateways {
 		text = append(text, ip.String())
 	}
+	again := map[string]bool{}
 	for {
 		known, err := kernel.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, 0) })
-		if err != nil || slices.ContainsFunc(known, func(n netlink.Neigh) bool {
-			return n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0 && slices.ContainsFunc(gateways, n.IP.Equal)
-		}) {
+		if err != nil {
 			return err
+		}
+		for _, n := range known {
+			switch {
+			case !slices.ContainsFunc(gateways, n.IP.Equal):
+			case n.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0:
+				return nil
+			case n.State&unix.NUD_FAILED != 0 && !again[n.IP.String()]:
+				again[n.IP.String()] = true
+				if err := ask(link, n.IP); err != nil {
+					return err
+				}
+			}
 		}
 		select {
 		case <-ctx.Done():
