@@ -39,7 +39,12 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 	t.Run("gaps", c.gaps)
 	t.Run("the node's addresses taken away", c.addressesTaken)
 	t.Run("ovs-vswitchd ends and cleans up", c.cleanUp)
-	t.Run("journal cannot be written", c.unwritable)
+	t.Run("journal cannot be written", func(t *testing.T) {
+		c.unwritable(t, func() {
+			c.exec(t, "ip", "addr", "flush", "dev", "br-uplink")
+			c.attached(t, true)
+		})
+	})
 	t.Run("ovs-vswitchd stays dead", c.staysDead)
 	t.Run("ovs-vswitchd is about to end", c.yields)
 	t.Run("restored manually under an agent", c.restoredByHand)
@@ -102,8 +107,8 @@ func (c cluster) cleanUp(t *testing.T) {
 }
 
 // While the journal cannot be written, status, /readyz, metrics and doctor say so, with path and reason, and the uplink
-// is repaired. A restore under that disk is one for the next command.
-func (c cluster) unwritable(t *testing.T) {
+// is repaired, which damaged breaks and waits for.
+func (c cluster) unwritable(t *testing.T, damaged func()) {
 	agent, dir := filepath.Join(binDir, "fairlead-agent"), "/var/lib/fairlead"
 	c.exec(t, "mount", "-t", "tmpfs", "-o", "ro", "none", dir) // emptied as well
 	says := func(want bool, argv ...string) {
@@ -123,8 +128,7 @@ func (c cluster) unwritable(t *testing.T) {
 	for _, argv := range told {
 		says(true, argv...)
 	}
-	c.exec(t, "ip", "addr", "flush", "dev", "br-uplink")
-	c.attached(t, true)
+	damaged()
 	c.exec(t, "umount", "-l", dir) // the agent has files open there
 	for _, argv := range told {
 		says(false, argv...)
@@ -200,7 +204,7 @@ func (c cluster) bridgeChanged(t *testing.T) {
 				return nil
 			})
 		}
-		eventually(t, 30*time.Second, func() []string { return c.bridgeWrong(t) })
+		eventually(t, 30*time.Second, func() []string { return c.bridgeWrong(t, "eth0") })
 		c.attached(t, true)
 		if t.Failed() {
 			t.Fatalf("after %q", changes)
@@ -208,8 +212,8 @@ func (c cluster) bridgeChanged(t *testing.T) {
 	}
 }
 
-// bridgeWrong is what differs at br-uplink from how it is made. It may be away.
-func (c cluster) bridgeWrong(t *testing.T) (wrong []string) {
+// bridgeWrong is what differs at br-uplink, which has that port, from how it is made. It may be away.
+func (c cluster) bridgeWrong(t *testing.T, port string) (wrong []string) {
 	t.Helper()
 	for _, look := range []struct {
 		argv  string
@@ -217,7 +221,7 @@ func (c cluster) bridgeWrong(t *testing.T) (wrong []string) {
 	}{
 		{"ovs-ofctl --no-stats dump-flows br-uplink", func(out string) bool { return out == "priority=0 actions=NORMAL" }},
 		{"ovs-ofctl show br-uplink", func(out string) bool {
-			return strings.Contains(out, "eth0") && !strings.Contains(out, "NO_") && !strings.Contains(out, "PORT_DOWN")
+			return strings.Contains(out, port) && !strings.Contains(out, "NO_") && !strings.Contains(out, "PORT_DOWN")
 		}},
 		{"ovs-vsctl --bare --columns=tag find port tag!=[]", func(out string) bool { return out == "" }},
 	} {
