@@ -15,7 +15,7 @@ TESTS ?= ./...
 
 # What is tried on the kernel's datapath as well: the packages whose tests ask which datapath to use. A test for which it
 # would show nothing more, or which is too much for a guest's one processor, says so itself: ovstest.UserspaceOnly.
-KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./datapath/... ./test/chain ./test/ovstest
+KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./datapath/... ./test/chain ./test/ovstest ./build/ovs
 
 # So many packages are tested at once: most of the time tests wait. Those that take longest begin, in this order.
 AT_ONCE ?= 3

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // pod is a container of Open vSwitch: the entry point in a network namespace, with a run directory that outlives it.
@@ -67,7 +68,7 @@ func (p pod) command(env string, args ...string) *exec.Cmd {
 
 func (p pod) start() *entry {
 	p.t.Helper()
-	e := &entry{pod: p, cmd: p.command("netdev"), log: &buffer{}, done: make(chan error, 1)}
+	e := &entry{pod: p, cmd: p.command(string(ovstest.UnderTest(p.t))), log: &buffer{}, done: make(chan error, 1)}
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
 	if err := e.cmd.Start(); err != nil {
 		p.t.Fatal(err)
@@ -137,11 +138,11 @@ func (p pod) has(file string) bool {
 }
 
 // A daemon that dies is restarted at once; a container that is replaced leaves its state to its successor, and one
-// without remaining state leaves nothing.
+// without remaining state leaves nothing. In User-Mode Linux openvswitch is built into the kernel: there is no module.
 func TestRootOVSInAPod(t *testing.T) {
 	p := newPod(t)
 	e := p.start()
-	p.vsctl("add-br", "br-x", "--", "set", "Bridge", "br-x", "datapath_type=netdev")
+	p.vsctl("add-br", "br-x", "--", "set", "Bridge", "br-x", "datapath_type="+string(ovstest.UnderTest(t)))
 	for _, daemon := range []string{"ovs-vswitchd", "ovsdb-server"} {
 		before := 0
 		if daemon == "ovs-vswitchd" {
@@ -178,6 +179,7 @@ func TestRootOVSInAPod(t *testing.T) {
 
 // Errors at the start, and errors that persist, end it with a reason.
 func TestRootOVSGivesUp(t *testing.T) {
+	ovstest.UserspaceOnly(t, "what it checks before it starts")
 	p := newPod(t)
 	if out, err := p.command("kernel").CombinedOutput(); err == nil || !strings.Contains(string(out), "can be system or netdev") {
 		t.Errorf("a wrong datapath: %v\n%s", err, out)

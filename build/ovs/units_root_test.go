@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/nstest"
 	"github.com/fairlead-cni/fairlead/test/onetime"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 //go:embed testdata/debian-units.sh
@@ -85,6 +86,7 @@ func complaints(root string) string {
 
 // A node that boots starts all of its units: systemd drops one of those that wait for each other, whichever it likes.
 func TestRootBootOrder(t *testing.T) {
+	ovstest.UserspaceOnly(t, "units of systemd")
 	nstest.Need(t)
 	for _, suite := range []string{"bookworm", "trixie"} {
 		t.Run(suite, func(t *testing.T) {
