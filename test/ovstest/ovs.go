@@ -42,8 +42,8 @@ func UnderTest(t testing.TB) Datapath {
 	}
 }
 
-// ElsewhereMark is the prefix of UserspaceOnly's message: such a test has run in the other pass.
-const ElsewhereMark = "userspace datapath only: "
+// ElsewhereMark is the prefix of UserspaceOnly's and KernelOnly's message: such a test has run in the other pass.
+const ElsewhereMark = "only on the other datapath: "
 
 // UserspaceOnly ends a test where System is under test. It is for tests that would show nothing there that they do not
 // show on Netdev, or cannot run there; why is the reason. It comes first in a test, before anything is started.
@@ -51,6 +51,14 @@ const ElsewhereMark = "userspace datapath only: "
 func UserspaceOnly(t testing.TB, why string) {
 	t.Helper()
 	if UnderTest(t) == System {
+		t.Skip(ElsewhereMark + why)
+	}
+}
+
+// KernelOnly ends a test where Netdev is under test, as UserspaceOnly does on System.
+func KernelOnly(t testing.TB, why string) {
+	t.Helper()
+	if UnderTest(t) == Netdev {
 		t.Skip(ElsewhereMark + why)
 	}
 }

@@ -130,7 +130,7 @@ func (r *report) end(failed, allowSkip bool) int {
 	r.tellSlowest()
 	fmt.Fprintf(r.out, "\n%d passed, %d skipped, %d failed\n", r.passed, len(r.skipped), len(r.failed))
 	if r.elsewhere > 0 {
-		fmt.Fprintf(r.out, "%d for the userspace datapath only\n", r.elsewhere)
+		fmt.Fprintf(r.out, "%d for the other datapath only\n", r.elsewhere)
 	}
 	for _, o := range r.skipped {
 		fmt.Fprintf(r.out, "SKIPPED %s %s: %s\n", o.pkg, o.name, o.reason)

@@ -150,12 +150,9 @@ func TestRootOffloads(t *testing.T) {
 	})
 }
 
-// The host's VLAN interface and pods share a VLAN, with the tag in the frame and beside it. Only the kernel in which
-// the kernel's datapath is tested is sure to have VLAN interfaces and bonds.
+// The host's VLAN interface and pods share a VLAN, with the tag in the frame and beside it.
 func TestRootVLANsAndBonds(t *testing.T) {
-	if ovstest.UnderTest(t) != ovstest.System {
-		return
-	}
+	ovstest.KernelOnly(t, "only the kernel in which that is tested is sure to have VLAN interfaces and bonds")
 	t.Run("VLAN", func(t *testing.T) {
 		n := setupTraffic(t, "eth0", true)
 		if len(n.config.Hosts) != 2 {

@@ -1,0 +1,140 @@
+package uplink
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// stacked has the NIC eth0 be made of the lab's veth, now m0, by lines for ip(8); far0 likewise of o0. With two of them
+// there are m1 and o1 as well.
+type stacked struct {
+	name, nic, far string
+	two            bool
+}
+
+func stacks() []stacked {
+	members := func(master string, names ...string) (lines string) {
+		for _, m := range names {
+			lines += fmt.Sprintf("link set %s down\nlink set %s master %s\nlink set %[1]s up\n", m, m, master)
+		}
+		return lines
+	}
+	bond := func(name, mode string, names ...string) string {
+		return "link add " + name + " type bond miimon 20 mode " + mode + "\n" + members(name, names...)
+	}
+	return []stacked{
+		{"active-backup", bond("eth0", "active-backup", "m0", "m1"), "link add far0 type bridge\n" + members("far0", "o0", "o1"), true},
+		{"802.3ad", bond("eth0", "802.3ad lacp_rate fast", "m0", "m1"), bond("far0", "802.3ad lacp_rate fast", "o0", "o1"), true},
+		{"VLAN", "link set m0 up\nlink add link m0 name eth0 type vlan id 7\n",
+			"link set o0 up\nlink add link o0 name far0 type vlan id 7\n", false},
+	}
+}
+
+// stack makes what s says of a node that has nothing on its NIC.
+func (f *fixture) stack(s stacked) {
+	f.t.Helper()
+	f.node.IP("link set eth0 down")
+	f.node.IP("link set eth0 name m0")
+	f.outside.IP("link set far0 down")
+	f.outside.IP("addr flush dev far0")
+	f.outside.IP("link set far0 name o0")
+	if s.two {
+		nstest.Veth(f.node, "m1", f.outside, "o1")
+	}
+	f.outside.Exec("sh", "-ec", "printf %s \"$0\" | ip -batch -", s.far+"link set far0 up\naddr add "+outIP+"/24 dev far0\n"+
+		"addr add "+outIP6+"/64 dev far0 nodad\naddr add fe80::1/64 dev far0 nodad\n")
+	f.node.Exec("sh", "-ec", "printf %s \"$0\" | ip -batch -", s.nic+"link set eth0 up\n")
+	f.batch(steady())
+	nstest.Wait(f.t, 20*time.Second, "both ends to have a carrier, and the outside to answer", func() bool {
+		_, err := f.node.Run("ping", "-c1", "-W1", outIP)
+		_, err6 := f.node.Run("ping", "-c1", "-W1", outIP6)
+		return err == nil && err6 == nil
+	})
+}
+
+// A bond and a VLAN interface are attached and restored like a NIC, in both modes, and a bond changes to its other
+// member meanwhile.
+func TestRootBondsAndVLANs(t *testing.T) {
+	ovstest.KernelOnly(t, "only the kernel in which that is tested is sure to have bonds and VLAN interfaces")
+	for _, s := range stacks() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			f := setupSteer(t, "")
+			f.stack(s)
+			f.addPod()
+			f.before = f.state()
+			for _, f.mode = range []string{api.UplinkBridge, api.UplinkSteer} {
+				f.nextAgent()
+				if f.mode == api.UplinkSteer {
+					f.know(entry(t, podMAC))
+				}
+				f.reached()
+				f.podReached()
+				if s.two {
+					f.failsOver(s)
+				}
+				if f.mode == api.UplinkBridge {
+					f.restoreWithoutOVS()
+				} else if err := f.restore(); err != nil {
+					t.Error(err)
+				}
+				f.checkAfter(Detached, f.mode)
+			}
+		})
+	}
+}
+
+func (f *fixture) podReached() {
+	f.t.Helper()
+	for _, ip := range []string{podIP, podIP6} {
+		if out, err := f.outside.Run("ping", "-c1", "-W15", ip); err != nil || strings.Contains(out, "DUP") {
+			f.t.Errorf("%s, the pod %s: %v %s", f.mode, ip, err, out)
+		}
+	}
+}
+
+// failsOver takes the link of each member in turn, under streams.
+func (f *fixture) failsOver(s stacked) {
+	f.t.Helper()
+	for i := range 2 {
+		reports := f.measure(func() {
+			f.outside.IP(fmt.Sprintf("link set o%d down", i))
+			f.usesMember(i, false)
+			f.reached()
+			f.podReached()
+			f.outside.IP(fmt.Sprintf("link set o%d up", i))
+			f.usesMember(i, true)
+		})
+		for _, r := range reports {
+			f.t.Logf("GAP %-6s %-6s %-48s %s", f.datapath, f.mode, s.name+": a member's link down and up", r)
+			if r.Lost > r.Sent/2 {
+				f.t.Errorf("%s: a member's link down and up: %s", s.name, r)
+			}
+		}
+	}
+}
+
+// usesMember waits until the bond uses m0 or m1 again, as LACP has it where that is spoken, or no longer.
+func (f *fixture) usesMember(i int, want bool) {
+	f.t.Helper()
+	nstest.Wait(f.t, 30*time.Second, fmt.Sprintf("the bond to use m%d: %t", i, want), func() (is bool) {
+		f.node.Must(func() error {
+			out, err := os.ReadFile("/proc/thread-self/net/bonding/eth0")
+			all, member, _ := strings.Cut(string(out), fmt.Sprintf("Slave Interface: m%d\n", i))
+			member, _, _ = strings.Cut(member, "Slave Interface: ")
+			is = strings.Contains(member, "MII Status: up")
+			if is && strings.Contains(all, "802.3ad") {
+				is = strings.Contains(all, "Number of ports: 2")
+			}
+			return err
+		})
+		return is == want
+	})
+}
