@@ -36,6 +36,9 @@ type AgentIntervals struct {
 	// Allocations is how often the node's IPAllocations are read from the API server, and DoubtfulAllocations how often
 	// while an unknown one is likely: after the start, and after a lost response.
 	Allocations, DoubtfulAllocations time.Duration
+	// Replaced is how long no address of a pool is allocated after the API server was found to have other data than
+	// before: longer than nodes take to connect to it again and to recreate what it lacks.
+	Replaced time.Duration
 	// Probe is how often addresses are probed on the underlay of bridged pods, and ProbeAge, longer than that, the
 	// maximum age of a result.
 	Probe, ProbeAge time.Duration
@@ -95,7 +98,8 @@ func DefaultIntervals() Intervals {
 			Reconcile:    20 * time.Second,
 			SuspectGrace: 10 * time.Second,
 			Allocations:  5 * time.Minute, DoubtfulAllocations: 30 * time.Second,
-			Probe: 20 * time.Second, ProbeAge: 30 * time.Second,
+			Replaced: 45 * time.Second,
+			Probe:    20 * time.Second, ProbeAge: 30 * time.Second,
 			Uplink:   10 * time.Second,
 			Vswitchd: 500 * time.Millisecond,
 			Policies: 10 * time.Second, PolicyStep: 30 * time.Second,
@@ -171,7 +175,8 @@ func (i *Intervals) byName() map[string]*time.Duration {
 		"agent.resync": &a.Resync, "agent.retryFirst": &a.RetryFirst, "agent.retryMost": &a.RetryMost,
 		"agent.guard": &a.Guard, "agent.reconcile": &a.Reconcile, "agent.suspectGrace": &a.SuspectGrace,
 		"agent.allocations": &a.Allocations, "agent.doubtfulAllocations": &a.DoubtfulAllocations,
-		"agent.probe": &a.Probe, "agent.probeAge": &a.ProbeAge, "agent.uplink": &a.Uplink, "agent.vswitchd": &a.Vswitchd,
+		"agent.replaced": &a.Replaced,
+		"agent.probe":    &a.Probe, "agent.probeAge": &a.ProbeAge, "agent.uplink": &a.Uplink, "agent.vswitchd": &a.Vswitchd,
 		"agent.policies": &a.Policies, "agent.policyStep": &a.PolicyStep, "agent.advice": &a.Advice,
 
 		"inputs.retryFirst": &in.RetryFirst, "inputs.retryMost": &in.RetryMost, "inputs.startGrace": &in.StartGrace,

@@ -31,6 +31,7 @@ type witness struct {
 	reclaim.Node
 	every         api.AgentIntervals
 	began, looked time.Time
+	outages       int // of the API server, at the last look
 	now           atomic.Bool
 	wake          signal.Signal // gets a value when it is to be looked now
 }
@@ -54,13 +55,14 @@ func (w *witness) lookNow() {
 	w.wake.Notify()
 }
 
-// due reports whether the store is to be read; ask, that it is the API server's.
-func (w *witness) due(ask bool) (bool, error) {
+// due reports whether the store is to be read; ask, that it is the API server's. After an outage it may have lost
+// allocations: so it has where etcd was restored from a backup.
+func (w *witness) due(ask bool, outages int) (bool, error) {
 	every := w.every.Allocations
 	if w.Allocator.InDoubt(doubtfulFor) || time.Since(w.began) < doubtfulFor {
 		every = w.every.DoubtfulAllocations
 	}
-	if w.now.Swap(false) || !ask || time.Since(w.looked) > every {
+	if w.now.Swap(false) || !ask || w.outages != outages || time.Since(w.looked) > every {
 		return true, nil
 	}
 	return w.Suspicious()
@@ -70,12 +72,13 @@ func (w *witness) due(ask bool) (bool, error) {
 // is the first witness of its pods: see package reclaim. An allocation that a living
 // pod has lost is restored.
 func (p *Addresses) Reconcile(ctx context.Context) error {
-	if p.Source.Snapshot().Trouble != nil {
+	snapshot := p.Source.Snapshot()
+	if snapshot.Trouble != nil {
 		return nil // without the API server nothing is known, and the trouble is reported elsewhere
 	}
 	errs := []error{p.settleAll(ctx)}
 	w := &p.witness
-	if due, err := w.due(p.Client != nil); err != nil || !due {
+	if due, err := w.due(p.Client != nil, snapshot.Outages); err != nil || !due {
 		return errors.Join(append(errs, err)...)
 	}
 	// Allocations first: one whose owner is not on record a moment later had its
@@ -88,9 +91,28 @@ func (p *Addresses) Reconcile(ctx context.Context) error {
 		w.now.Store(true)
 		return errors.Join(append(errs, fmt.Errorf("comparing allocations with the node: %w", err))...)
 	}
-	w.looked = time.Now()
-	return errors.Join(append(errs, p.restoreAllocations(ctx, held), p.restoreSecondaries(ctx, held),
-		p.reclaimAllocations(ctx, held))...)
+	w.looked, w.outages = time.Now(), snapshot.Outages
+	restored := errors.Join(p.restoreAllocations(ctx, held), p.restoreSecondaries(ctx, held))
+	if restored != nil { // as soon as a false owner is reclaimed, and before another pod gets the address
+		w.now.Store(true)
+	}
+	return errors.Join(append(errs, restored, p.reclaimAllocations(ctx, held))...)
+}
+
+// errReplaced is why no address is allocated for a while.
+var errReplaced = errors.New("the data of the Kubernetes API server was replaced, as by a restored backup: addresses of " +
+	"running pods may be missing in it until their nodes have recreated the allocations")
+
+// unsettled is why no address of a pool may be allocated now; nil if one may.
+func (p *Addresses) unsettled() error {
+	s := p.Source.Snapshot()
+	if s.Away { // whose data it is going to have is not known
+		return s.Trouble
+	}
+	if until := s.Replaced.Add(p.Intervals.Replaced); time.Now().Before(until) {
+		return fmt.Errorf("%w. Addresses are allocated again from %s", errReplaced, until.Format(time.TimeOnly))
+	}
+	return nil
 }
 
 func (p *Addresses) reclaimAllocations(ctx context.Context, held []api.IPAllocation) error {

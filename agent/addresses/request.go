@@ -155,6 +155,9 @@ func (p *Addresses) knownPools(ctx context.Context, names []string) (selection.K
 // allocateFrom allocates addresses, and reports those that other hosts on the underlay have.
 func (p *Addresses) allocateFrom(ctx context.Context, r cniserver.Request, want allocator.Request) (
 	[]allocator.Address, error) {
+	if err := p.unsettled(); err != nil {
+		return nil, err
+	}
 	// What this container had before it was deleted, maybe while the API server was
 	// away, is released first: else that would be done afterwards.
 	if err := p.settle(ctx, want.Owner); err != nil {

@@ -55,6 +55,9 @@ func (s secondary) Add(ctx context.Context, r cniserver.AddressRequest) ([]cnise
 	if err := p.settle(ctx, o); err != nil {
 		return nil, cniserver.TryAgainLater(err)
 	}
+	if err := p.unsettled(); err != nil {
+		return nil, s.allocationError(r, err)
+	}
 	want := allocator.Request{Pools: pools, Owner: o}
 	for _, w := range r.Wanted {
 		want.PodIPs = append(want.PodIPs, w.Addr())

@@ -40,8 +40,9 @@ type follower struct {
 	metadata metadata.Interface
 	// heard is called with each response or event of the server.
 	heard func()
-	// reported is called when the trouble begins, ends or changes.
-	reported func()
+	// reported is called when the trouble begins, ends or changes, and replaced, before that, when the server has
+	// another history than the store.
+	reported, replaced func()
 
 	mu      sync.Mutex
 	cluster string // the UID of the cluster that the store is from; empty if unknown
@@ -84,6 +85,9 @@ func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 	if err != nil {
 		f.result(ctx, err)
 		return nil, err
+	}
+	if !same {
+		f.replaced()
 	}
 	fresh := o.SendInitialEvents != nil && *o.SendInitialEvents
 	switch {

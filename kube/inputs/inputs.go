@@ -59,8 +59,14 @@ type Snapshot struct {
 	// Kept is true while the Nodes are what the source reported before a restart, and it has not responded since: an
 	// existing one may be missing.
 	Kept bool
-	// Trouble says why the snapshot may be stale; nil if it is not.
+	// Trouble says why the snapshot may be stale; nil if it is not. Away: nothing at all can be read.
 	Trouble error
+	Away    bool
+	// Outages is how often Trouble has begun. Replaced is when the source was last found to have another history, as
+	// that of a restored backup; zero for never. After both, objects that the snapshot does not have may be other ones
+	// than before.
+	Outages  int
+	Replaced time.Time
 }
 
 // Node is what Fairlead needs of a Kubernetes Node.

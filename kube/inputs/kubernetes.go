@@ -85,6 +85,9 @@ type outage struct {
 	trouble error
 	reason  string // of the trouble
 	since   time.Time
+	begun   int          // troubles until now
+	away    bool         // nothing can be read
+	another atomic.Int64 // when another history was found last, unix nanoseconds
 }
 
 // NewKubernetes returns a Source for the named node. It sends no request: Run does. Until the API server has reported
@@ -120,7 +123,8 @@ func NewKubernetes(client *kube.Client, node, file string, bridging bool, log lo
 
 func (k *Kubernetes) follow(r resource, store cache.ReflectorStore) {
 	k.followers = append(k.followers, &follower{resource: r, store: store, metadata: k.client.Metadata,
-		reported: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) }})
+		reported: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) },
+		replaced: func() { k.another.Store(time.Now().UnixNano()) }})
 }
 
 func newKind[V any](changed func(), convert func(runtime.Object) (V, error)) *kind[V] {
@@ -291,7 +295,10 @@ func (k *Kubernetes) publish() {
 	}
 	next.Unread, next.Kept = !read && k.fromOld == "", k.fromOld != ""
 	k.findTrouble()
-	next.Trouble = k.trouble
+	next.Trouble, next.Away, next.Outages = k.trouble, k.away, k.begun
+	if at := k.another.Load(); at != 0 {
+		next.Replaced = time.Unix(0, at)
+	}
 	before := k.last.Swap(next)
 	if poolsChanged(before.IPPools, next.IPPools) {
 		k.wake.Store(true)
@@ -324,6 +331,7 @@ func (k *Kubernetes) findTrouble() {
 			}
 		}
 	}
+	k.away = len(names) == len(k.followers)
 	if reason == string(metav1.StatusReasonForbidden) { // of some kinds only, perhaps
 		reason += strings.Join(names, ", ")
 	} else {
@@ -337,6 +345,7 @@ func (k *Kubernetes) findTrouble() {
 	}
 	if k.trouble == nil {
 		k.since = time.Now()
+		k.begun++
 	}
 	k.reason, k.trouble = reason, k.sentence(names, first)
 }

@@ -252,7 +252,10 @@ func TestKubeOtherHistory(t *testing.T) {
 			// Watches that the server ends are resumed where they were.
 			c.must(c.EndAPI())
 			door.shut()
-			c.until(k, "trouble", troubled)
+			s := c.until(k, "trouble", func(s *Snapshot) bool { return troubled(s) && s.Away })
+			if s.Outages == 0 || !s.Replaced.IsZero() {
+				t.Errorf("%d outages, replaced %s, before the server is back", s.Outages, s.Replaced)
+			}
 			c.must(c.Empty(t.Context()))
 			c.makeNode(7)
 			for longer && c.version() <= old {
@@ -265,7 +268,9 @@ func TestKubeOtherHistory(t *testing.T) {
 			}
 			door.open()
 			c.until(k, "the other cluster's Nodes", hasNodes("node-7"))
-			c.until(k, "no trouble", untroubled)
+			if s = c.until(k, "no trouble", untroubled); s.Away || s.Replaced.IsZero() {
+				t.Errorf("away %t, replaced %s, after another history was read", s.Away, s.Replaced)
+			}
 		})
 	}
 }

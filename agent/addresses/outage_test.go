@@ -1,0 +1,59 @@
+package addresses
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocator"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// source is one that answers with a snapshot alone.
+type source struct {
+	inputs.Source
+	is inputs.Snapshot
+}
+
+func (s *source) Snapshot() *inputs.Snapshot { return &s.is }
+
+// The data of an API server that was away may be of an older backup, in which addresses of running pods are free. Each
+// node looks after an outage, and none allocates an address before the others have had the time for it.
+func TestAfterAnOutage(t *testing.T) {
+	s := &source{}
+	p := &Addresses{Parts: Parts{Source: s, Intervals: api.DefaultIntervals().Agent},
+		allocator: allocator.New(allocator.Config{})}
+	p.newWitness()
+	w := &p.witness
+	w.began = time.Now().Add(-time.Hour)
+	for _, c := range []struct {
+		outages int
+		due     bool
+	}{{0, false}, {1, true}, {1, false}, {3, true}, {3, false}} {
+		due, err := w.due(true, c.outages)
+		if err != nil || due != c.due && !w.looked.IsZero() {
+			t.Errorf("after %d outages: due %t, %v, want %t", c.outages, due, err, c.due)
+		}
+		w.looked, w.outages = time.Now(), c.outages
+	}
+	away := errors.New("connection refused")
+	for what, c := range map[string]struct {
+		is   inputs.Snapshot
+		want string
+	}{
+		"never away":                {},
+		"one kind cannot be read":   {is: inputs.Snapshot{Trouble: away, Outages: 1}},
+		"away":                      {inputs.Snapshot{Trouble: away, Outages: 1, Away: true}, "connection refused"},
+		"back, with the same data":  {is: inputs.Snapshot{Outages: 1}},
+		"back, with other data":     {inputs.Snapshot{Outages: 1, Replaced: time.Now()}, "as by a restored backup"},
+		"back with it for a minute": {is: inputs.Snapshot{Outages: 1, Replaced: time.Now().Add(-time.Minute)}},
+	} {
+		s.is = c.is
+		err := p.unsettled()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", what, err, c.want)
+		}
+	}
+}
