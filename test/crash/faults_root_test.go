@@ -11,7 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
-	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // While a daemon of Open vSwitch is down or hangs, readiness and STATUS name it, and ADD and DEL promptly fail with
@@ -149,11 +149,8 @@ func (c cluster) addAndDelete(t *testing.T) {
 
 // A datapath that was deleted externally is not recreated automatically: the error names the remedy.
 func TestRootDatapathDeleted(t *testing.T) {
+	ovstest.KernelOnly(t, "the userspace datapath cannot be deleted under ovs-vswitchd")
 	c := up(t)
-	if c.Datapath() != vswitch.System {
-		t.Log("only the kernel's datapath can be deleted under ovs-vswitchd")
-		return
-	}
 	c.exec(t, "ovs-dpctl", "del-dp", "ovs-system")
 	eventually(t, 30*time.Second, func() []string {
 		s, err := c.AgentState(t.Context(), node)
