@@ -56,7 +56,7 @@ func child(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	u.runDir = o.Plan.OVSRunDir
+	u.runDir, u.pins = o.Plan.OVSRunDir, o.Plan.pins()
 	count, begun := 0, o.Op != "roll back"
 	u.after = func(what string) {
 		if begun = begun || what == "journal roll back"; !begun {
@@ -315,7 +315,7 @@ func (f *fixture) goTo(op string) {
 // refresh sets lifetimes to what they should have left: each move takes up to a second from them, and there are many.
 func (f *fixture) refresh(dev string) {
 	f.t.Helper()
-	if f.config == steady() {
+	if !strings.Contains(f.config, "expires") {
 		return
 	}
 	flags := "nodad mngtmpaddr"

@@ -3,10 +3,12 @@ package uplink
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -30,8 +32,10 @@ func damages() map[string]func(text []byte) []byte {
 			}
 			return text
 		},
-		"truncated in the addresses": func(text []byte) []byte { return text[:bytes.Index(text, []byte(`"addresses"`))+200] },
-		"truncated at the start":     func(text []byte) []byte { return text[:40] },
+		"truncated in the addresses": func(text []byte) []byte {
+			return text[:min(len(text)-20, bytes.Index(text, []byte(`"addresses"`))+200)]
+		},
+		"truncated at the start": func(text []byte) []byte { return text[:40] },
 		"two bytes flipped": func(text []byte) []byte {
 			text = bytes.Clone(text)
 			i := bytes.Index(text, []byte(`"addresses"`))
@@ -39,9 +43,11 @@ func damages() map[string]func(text []byte) []byte {
 			text[len(text)/2] ^= 0x1 // and perhaps a value
 			return text
 		},
-		"a value flipped": replace(hostIP, "192.0.2.66"),
-		"empty":           func([]byte) []byte { return []byte{} },
-		"gone":            func([]byte) []byte { return nil },
+		"a value flipped":        replace(hostIP, "192.0.2.66"),
+		"the NIC's name flipped": replace(`"name": "eth0"`, `"name": "et\"0"`),
+		"the mode flipped":       replace(`"mode": "steer"`, `"mode": "ste%r"`),
+		"empty":                  func([]byte) []byte { return []byte{} },
+		"gone":                   func([]byte) []byte { return nil },
 	}
 }
 
@@ -72,21 +78,79 @@ func TestRootDamagedJournal(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
-			f := setup(t, simple, noDAD()...)
+			f := setupSteer(t, simple)
+			f.before = f.state()
+			for _, f.mode = range []string{api.UplinkBridge, api.UplinkSteer} {
+				f.damages(name, how)
+			}
+		})
+	}
+}
+
+func (f *fixture) damages(name string, how func([]byte) []byte) {
+	f.t.Helper()
+	f.nextAgent()
+	f.attached = f.state()
+	for _, both := range []bool{false, true} {
+		for _, event := range damageEvents() {
+			if !both && event.name != "the next agent" {
+				continue // the copy is whole: TestRootDiskFaults has the events
+			}
+			if event.name == "yield" && f.mode == api.UplinkSteer {
+				continue // the host has its NIC
+			}
+			if f.nextAgent(); f.t.Failed() {
+				return
+			}
+			event.do(f, func() { f.damage(how, both) })
+			f.checkAfter(event.end, strings.Join([]string{f.mode, name, event.name}, ", then "))
+			f.steersOnly(event.end)
+		}
+	}
+	f.must(f.restore())
+}
+
+// steersOnly checks that programs of mode steer are there when they are wanted.
+func (f *fixture) steersOnly(end Phase) {
+	f.t.Helper()
+	if s := f.status(); s.Phase != end || s.Next != "" || end == Attached && s.Mode != f.mode {
+		f.t.Errorf("%s, want %s: the status is %+v", f.mode, end, s)
+	}
+	if _, err := os.Stat(f.pins); (err == nil) != (end == Attached && f.mode == api.UplinkSteer) {
+		f.t.Errorf("%s, %s: the programs' pins: %v", f.mode, end, err)
+	}
+}
+
+// A process that was killed at any step of mode steer, and whose journal is gone or cannot be read, leaves nothing that
+// the next restore, or the next agent, does not find.
+func TestRootSteerDamagedJournalAtEveryStep(t *testing.T) {
+	ovstest.UserspaceOnly(t, "what is found without the journal is tried there by TestRootDamagedJournal")
+	for i, op := range []string{"attach", "roll back", "restore"} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			f := setupSteer(t, simple)
 			f.before = f.state()
 			f.nextAgent()
 			f.attached = f.state()
-			for _, both := range []bool{false, true} {
-				for _, event := range damageEvents() {
-					if !both && event.name != "the next agent" {
-						continue // the copy is whole: TestRootDiskFaults has the events
-					}
-					if f.nextAgent(); t.Failed() {
-						return
-					}
-					event.do(f, func() { f.damage(how, both) })
-					f.checkAfter(event.end, strings.Join([]string{name, event.name}, ", then "))
+			for n := 1; ; n++ {
+				if f.goTo(op); t.Failed() {
+					return
 				}
+				what := f.run(op, n)
+				if what == "" {
+					return
+				}
+				name := []string{"gone", "truncated at the start", "the mode flipped"}[(i+n)%3]
+				f.damage(damages()[name], true)
+				end := Detached
+				if n%2 == 0 {
+					end = Attached
+					f.nextAgent()
+				} else {
+					f.must(f.restore())
+				}
+				f.checkAfter(end, fmt.Sprintf("killed after %q, %s", what, name))
+				f.steersOnly(end)
 			}
 		})
 	}

@@ -59,7 +59,7 @@ func (u *Uplink) found(ctx context.Context, r journal.Record) (*Journal, error) 
 	j.Bridge = rows.Bridge{Name: BridgeName, Patch: PatchPort, Peer: PeerPort, MAC: j.NIC.MAC, MTU: j.NIC.MTU,
 		BootID: j.BootID, Datapath: cmp.Or(t.rows.Datapath, j.Bridge.Datapath, t.datapath())}
 	if j.Mode == api.UplinkSteer {
-		j.Pins = cmp.Or(j.Pins, DefaultPins)
+		j.Pins = cmp.Or(j.Pins, u.pins)
 		journal.LeaveWithHost(&j)
 	} else {
 		j.Pins, j.Hooks = "", ""
@@ -95,8 +95,7 @@ func (u *Uplink) traced(ctx context.Context, j *Journal, missing bool) (t traces
 		t.device = nil // another program's
 	}
 	_, t.mute = muted()
-	_, err = os.Stat(cmp.Or(j.Pins, DefaultPins))
-	if t.pinned = err == nil; missing && !t.inKernel() {
+	if t.pinned = pinned(cmp.Or(j.Pins, u.pins)); missing && !t.inKernel() {
 		return t, nil // detached, or never attached
 	}
 	if _, err := os.Stat(j.DB.RunDir); err != nil { // damaged, or Open vSwitch is gone
@@ -104,6 +103,12 @@ func (u *Uplink) traced(ctx context.Context, j *Journal, missing bool) (t traces
 	}
 	t.rows, t.dbErr = j.DB.FindBridge(ctx, BridgeName, PatchPort)
 	return t, nil
+}
+
+// pinned reports whether programs are in dir, or were: nothing that is pinned outlives a boot.
+func pinned(dir string) bool {
+	_, err := os.Stat(dir)
+	return err == nil
 }
 
 // mutedNIC is the device in the text of the nft table.
@@ -155,9 +160,10 @@ func (t traces) mode(j Journal) string {
 	return api.UplinkBridge
 }
 
-// bootOf is the boot of an uplink: this one, if journal or database say so, or br-uplink has addresses.
+// bootOf is the boot of an uplink: this one, if journal or database say so, programs are pinned, or br-uplink has
+// addresses.
 func (u *Uplink) bootOf(j Journal, t traces) (string, error) {
-	if j.BootID == u.bootID || t.rows.BootID == u.bootID {
+	if j.BootID == u.bootID || t.rows.BootID == u.bootID || t.pinned {
 		return u.bootID, nil
 	}
 	if t.device != nil {

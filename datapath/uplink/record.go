@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,8 +87,8 @@ func (u *Uplink) load(ctx context.Context) error {
 	return nil
 }
 
-// doubt discards a journal of another boot where this process has one of this boot, or br-uplink has addresses: after a
-// boot it has none.
+// doubt discards a journal of another boot where this process has one of this boot, or there is what no boot leaves:
+// addresses on br-uplink, or pinned programs of mode steer.
 func (u *Uplink) doubt(r *journal.Record) error {
 	j := r.Newest
 	if j == nil || j.BootID == u.bootID {
@@ -103,7 +104,8 @@ func (u *Uplink) doubt(r *journal.Record) error {
 		return err
 	}
 	addresses, err := hoststate.AddressesOf(place(device))
-	if slices.ContainsFunc(addresses, func(o hoststate.Object) bool { return !o.IP().IsLinkLocalUnicast() }) {
+	if slices.ContainsFunc(addresses, func(o hoststate.Object) bool { return !o.IP().IsLinkLocalUnicast() }) ||
+		pinned(cmp.Or(j.Pins, u.pins)) {
 		u.journal = nil // which is the same one
 		j.NIC = hoststate.Link{Place: j.NIC.Place}
 		*r = journal.Record{Parts: j, Err: why}

@@ -133,7 +133,7 @@ func (f *fixture) open() *Uplink {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	u.runDir = f.ovs.Dir
+	u.runDir, u.pins = f.ovs.Dir, f.plan().pins()
 	return u
 }
 

@@ -100,6 +100,7 @@ type Uplink struct {
 	recorded   bool
 	rebuilt    bool     // the journal was, by found
 	runDir     string   // of Open vSwitch, where no journal says it
+	pins       string   // of the programs of mode steer, likewise
 	did        []string // steps that run has carried out
 	// noDB is why Open vSwitch's database can't be had, while run goes back. It is not asked again: one that hangs would
 	// keep the node waiting for its network.
@@ -121,7 +122,7 @@ func Open(path string, log logr.Logger) (*Uplink, error) {
 		return nil, err
 	}
 	return &Uplink{path: path, bootID: id, log: log, after: func(string) {}, journal: journal.Read(path, id).Newest,
-		runDir: cmp.Or(os.Getenv("OVS_RUNDIR"), defaultRunDir)}, nil
+		runDir: cmp.Or(os.Getenv("OVS_RUNDIR"), defaultRunDir), pins: DefaultPins}, nil
 }
 
 // Find reads the journal again. Without one that can be used, it looks for an uplink on the node, with Open vSwitch's
@@ -189,7 +190,7 @@ func (u *Uplink) followMTU() error {
 // somebody has changed of one that ended well. If it fails, or the check does not succeed in time, it restores the NIC;
 // the error then is ErrRolledBack as well, unless that fails too.
 func (u *Uplink) Attach(ctx context.Context, p Plan) error {
-	u.runDir = p.OVSRunDir
+	u.runDir, u.pins = p.OVSRunDir, p.pins()
 	unlock, err := u.lock(ctx)
 	if err != nil {
 		return err
