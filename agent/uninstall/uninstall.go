@@ -63,6 +63,10 @@ func Run(ctx context.Context, o Options) error {
 			u.errs = append(u.errs, err)
 		}
 		if ctx.Err() != nil {
+			if !o.DryRun { // where an earlier run has finished, the lock would be all that is left
+				_ = os.Remove(rundir.LockPath)
+				_ = os.Remove(rundir.Path) // something may be in it
+			}
 			return errors.Join(append(u.errs, errors.New("not finished: interrupted. Run it again"))...)
 		}
 	}

@@ -86,9 +86,27 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	if err != nil || strings.Contains(out, "removed\n") || !strings.Contains(out, "there is nothing of Fairlead to be removed") {
 		t.Errorf("a second time: %v\n%s", err, out)
 	}
+	if !dead {
+		c.interruptedUninstall(t, node, agent)
+		if d := before.Differences(c.stateOf(t, node)); len(d) > 0 {
+			t.Errorf("after an interrupted repetition the node is not as it was:\n%s", strings.Join(d, "\n"))
+		}
+	}
 	// It can be installed again.
 	must(t, c.AgentStart(labtest.Within(t, 10*time.Second), "node1"))
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), "node1"))
+}
+
+// interruptedUninstall ends an uninstallation in the middle, where another one had finished: so ends the container
+// "stay" of the DaemonSet fairlead-uninstall when that is deleted soon. It waits for ovsdb-server, which is stopped.
+func (c cluster) interruptedUninstall(t *testing.T, node place, agent string) {
+	t.Helper()
+	out, err := node.run("sh", "-c", `ovsdb=$(cat /run/openvswitch/ovsdb-server.pid); kill -STOP $ovsdb; `+agent+` uninstall --stay & pid=$!
+		until [ -e /run/fairlead/agent.lock ]; do sleep 0.02; done; kill $pid; wait $pid; kill -CONT $ovsdb`)
+	must(t, err)
+	if !strings.Contains(out, "interrupted. Run it again") {
+		t.Errorf("an interrupted uninstallation said %s", out)
+	}
 }
 
 // atRest waits until nothing has changed for longer than the second after which Linux reports a lost carrier.
