@@ -1,6 +1,6 @@
 // Package kubebin builds the Kubernetes programs of tests and keeps them in the cache of package onetime, because the
 // first build takes minutes: from the module test/kubeparts a Kubernetes cluster in one program and Kubernetes' own
-// tests, and from test/coredns the cluster's DNS.
+// tests; from test/coredns the cluster's DNS, and from test/helm Helm.
 package kubebin
 
 import (
@@ -74,6 +74,14 @@ func GetMultus(ctx context.Context, progress io.Writer) (string, error) {
 		build: func(b builder) error {
 			return b.program(name, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus")
 		}})
+	return filepath.Join(dir, name), err
+}
+
+// GetHelm returns the path of Helm, and builds it as Get does.
+func GetHelm(ctx context.Context, progress io.Writer) (string, error) {
+	const name = "helm"
+	dir, err := kept(ctx, progress, thing{name: name, module: "test/helm", cost: "1 to 3 minutes",
+		build: func(b builder) error { return b.program(name, "helm.sh/helm/v3/cmd/helm") }})
 	return filepath.Join(dir, name), err
 }
 

@@ -37,7 +37,19 @@ type File struct {
 }
 
 // Write writes an archive of images to path. Images of the same files share a layer.
-func Write(path string, images ...Image) (err error) {
+func Write(path string, images ...Image) error {
+	return write(path, func(a *archive) error {
+		for _, image := range images {
+			if err := a.add(image); err != nil {
+				return fmt.Errorf("image %s: %w", image.Names[0], err)
+			}
+		}
+		return nil
+	})
+}
+
+// write writes an archive to path. If that fails, no file is left.
+func write(path string, fill func(*archive) error) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -51,10 +63,8 @@ func Write(path string, images ...Image) (err error) {
 		}
 	}()
 	a := &archive{out: tar.NewWriter(f), written: map[string]bool{}}
-	for _, image := range images {
-		if err := a.add(image); err != nil {
-			return fmt.Errorf("image %s: %w", image.Names[0], err)
-		}
+	if err := fill(a); err != nil {
+		return err
 	}
 	return a.finish()
 }
@@ -74,8 +84,10 @@ type archive struct {
 	index   []descriptor
 }
 
+// media is the beginning of all media types.
+const media = "application/vnd.oci.image."
+
 func (a *archive) add(image Image) error {
-	const media = "application/vnd.oci.image."
 	data, err := layer(image.Files)
 	if err != nil {
 		return err
@@ -84,21 +96,26 @@ func (a *archive) add(image Image) error {
 	if err != nil {
 		return err
 	}
-	config, err := a.json(media+"config.v1+json", map[string]any{
+	return a.image(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": map[string]any{"Entrypoint": image.Entrypoint, "Cmd": image.Cmd, "Env": image.Env},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{layer.Digest}},
-	})
+	}, []descriptor{layer}, image.Names...)
+}
+
+// image adds an image, whose configuration names the digests of its layers.
+func (a *archive) image(configuration map[string]any, layers []descriptor, names ...string) error {
+	config, err := a.json(media+"config.v1+json", configuration)
 	if err != nil {
 		return err
 	}
 	manifest, err := a.json(media+"manifest.v1+json", map[string]any{
-		"schemaVersion": 2, "mediaType": media + "manifest.v1+json", "config": config, "layers": []descriptor{layer},
+		"schemaVersion": 2, "mediaType": media + "manifest.v1+json", "config": config, "layers": layers,
 	})
 	if err != nil {
 		return err
 	}
-	for _, name := range image.Names {
+	for _, name := range names {
 		named := manifest
 		named.Annotations = map[string]string{"io.containerd.image.name": name,
 			"org.opencontainers.image.ref.name": name[strings.LastIndexByte(name, ':')+1:]}

@@ -87,6 +87,52 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// An image that is extended has the layers of the one below, which stay where they are, and one more.
+func TestExtend(t *testing.T) {
+	dir := t.TempDir()
+	base, path := filepath.Join(dir, "base.tar"), filepath.Join(dir, "more.tar")
+	below := map[string]string{"manifest.json": `[{"Config":"c.json","RepoTags":["example.com/one:1"],"Layers":["abc.tar"]}]`, "abc.tar": "12345",
+		"c.json": `{"config":{"Entrypoint":["/one"]},"rootfs":{"diff_ids":["sha256:abc"]},"history":[{}]}`}
+	f, err := os.Create(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := tar.NewWriter(f)
+	for name, data := range below {
+		if err := put(w, tar.Header{Name: name, Mode: 0o644}, []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := Extend(path, base, "2", []File{{Path: "/one", Data: []byte("2")}}); err != nil {
+		t.Fatal(err)
+	}
+	archive := readArchive(t, path)
+	if !strings.Contains(string(archive["index.json"]), `"example.com/one:2"`) {
+		t.Errorf("index.json has %s", archive["index.json"])
+	}
+	var config, manifest string
+	for name, data := range archive {
+		switch {
+		case strings.Contains(string(data), `"diff_ids"`):
+			config = string(data)
+		case strings.Contains(string(data), `"layers":`):
+			manifest = string(data)
+		case string(data) == "12345":
+			t.Errorf("%s is the layer below", name)
+		}
+	}
+	if !strings.Contains(config, `"diff_ids":["sha256:abc","sha256:`) || !strings.Contains(config, `["/one"]`) ||
+		strings.Contains(config, "history") || !strings.Contains(manifest, `"digest":"sha256:abc","size":5`) {
+		t.Errorf("configuration %s, manifest %s", config, manifest)
+	}
+	if err := Extend(path, path, "3", nil); err == nil || !strings.Contains(err.Error(), "more.tar: manifest.json") {
+		t.Errorf("an image in another format: %v", err)
+	}
+}
+
 // The error of an unreadable file names it, and no archive is left.
 func TestWriteOfNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "images.tar")

@@ -42,7 +42,7 @@ func Bare(t testing.TB, o bed.Options) *Cluster {
 	archive, err := install.Image()
 	Must(t, err)
 	begun := time.Now()
-	o.Replace, o.Images = true, append(o.Images, archive)
+	o.Replace, o.Images = true, append([]string{archive}, o.Images...)
 	o.Progress = func(step string) { t.Logf("[%5.1f s] %s", time.Since(begun).Seconds(), step) }
 	b, err := bed.Up(t.Context(), o)
 	Must(t, err)

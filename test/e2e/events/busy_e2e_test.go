@@ -21,7 +21,12 @@ import (
 )
 
 // busy is a cluster with pods of each kind.
-type busy struct{ *cluster.Cluster }
+type busy struct {
+	*cluster.Cluster
+	// victim is the node that events affect, other one that has traffic with it, and third one without traffic.
+	victim, other, third string
+	table                []matrix.Event
+}
 
 // pools are IPPools of both VLANs.
 const pools = `
@@ -63,56 +68,78 @@ func workload() string {
 		fmt.Sprintf(onEachNode, "v20", "ipam.antrea.io/ippools: vlan20")
 }
 
-// up creates a cluster of 3 nodes with Fairlead, and waits until all its pods run.
-func up(t *testing.T, o bed.Options, values []string) *busy {
+// run starts the pods of each kind and waits until all run.
+func (c *busy) run(t *testing.T) {
 	t.Helper()
-	c := &busy{cluster.Start(t, o, values...)}
 	c.Apply(t, []byte(workload()))
 	for _, set := range []string{"a", "b", "v10", "v20"} {
 		c.Running(t, set, len(c.Nodes()))
 	}
-	return c
 }
 
-// ways are paths from hosts to hosts and from pods to pods, on one node and between nodes, routed and bridged.
+// host is a host of the bed, with its address of a family.
+func (c *busy) host(t *testing.T, name string, addrs []netip.Prefix, family int) matrix.Place {
+	t.Helper()
+	netns, err := ns.GetNS(filepath.Join(c.Host(name).Dir, "ns", "net"))
+	cluster.Must(t, err)
+	t.Cleanup(func() { netns.Close() })
+	return matrix.Place{Name: name + families[family], NetNS: netns, Addr: addrs[family].Addr()}
+}
+
+// Families of addresses, in the order in which hosts and pods have them.
+const v4, v6 = 0, 1
+
+var families = [...]string{"", " (IPv6)"}
+
+// hostWays are paths from hosts to hosts, and the control.
+func (c *busy) hostWays(t *testing.T) (ways []matrix.Way) {
+	t.Helper()
+	node := func(name string, family int) matrix.Place {
+		return c.host(t, name, c.Underlay().NodeAddrs(slices.Index(c.Nodes(), name)+1), family)
+	}
+	plane := func(family int) matrix.Place {
+		return c.host(t, underlay.ControlPlane, underlay.Dual.ControlPlaneAddrs(), family)
+	}
+	outside := func(family int) matrix.Place { return c.host(t, underlay.Outside, underlay.Dual.FarAddrs(), family) }
+	return []matrix.Way{
+		{Kind: ofHost, From: node(c.victim, v4), To: node(c.other, v4)},
+		{Kind: ofHost, From: node(c.other, v6), To: node(c.victim, v6)},
+		{Kind: ofHost, From: plane(v4), To: node(c.victim, v4)},
+		{Kind: ofHost, From: outside(v6), To: node(c.victim, v6)},
+		{Kind: ofControl, From: outside(v4), To: plane(v4)},
+		{Kind: ofControl, From: plane(v6), To: outside(v6)},
+	}
+}
+
+// ways are hostWays, and paths from pods to pods, on one node and between nodes, routed and bridged.
 func (c *busy) ways(ctx context.Context, t *testing.T) []matrix.Way {
 	t.Helper()
-	pod := func(set, node string) matrix.Place { return c.pod(ctx, t, set, node) }
-	host := func(name, addr string) matrix.Place {
-		netns, err := ns.GetNS(filepath.Join(c.Host(name).Dir, "ns", "net"))
-		cluster.Must(t, err)
-		t.Cleanup(func() { netns.Close() })
-		return matrix.Place{Name: name, NetNS: netns, Addr: netip.MustParseAddr(addr)}
-	}
-	addr := func(n int) string { return c.Underlay().NodeAddrs(n)[0].Addr().String() }
-	node1, node2 := host("node1", addr(1)), host("node2", addr(2))
-	plane := host(underlay.ControlPlane, underlay.Dual.ControlPlaneAddrs()[0].Addr().String())
-	outside := host(underlay.Outside, underlay.Dual.FarAddrs()[0].Addr().String())
-	return []matrix.Way{
-		{Kind: ofHost, From: node1, To: node2},
-		{Kind: ofHost, From: plane, To: node1},
-		{Kind: ofHost, From: outside, To: node1},
-		{Kind: ofPods, From: pod("a", "node1"), To: pod("b", "node1")},
-		{Kind: ofPods, From: pod("a", "node1"), To: pod("a", "node2")},
-		{Kind: ofPods, From: pod("v10", "node1"), To: pod("v10", "node2")},
-		{Kind: ofPods, From: outside, To: pod("v20", "node1")},
-		{Kind: ofPods, From: pod("v20", "node1"), To: pod("a", "node2")},
-	}
+	pod := func(set, node string, family int) matrix.Place { return c.pod(ctx, t, set, node, family) }
+	outside := c.host(t, underlay.Outside, underlay.Dual.FarAddrs(), v4)
+	return append(c.hostWays(t),
+		matrix.Way{Kind: ofPods, From: pod("a", c.victim, v4), To: pod("b", c.victim, v4)},
+		matrix.Way{Kind: ofPods, From: pod("b", c.victim, v6), To: pod("a", c.victim, v6)},
+		matrix.Way{Kind: ofPods, From: pod("a", c.victim, v4), To: pod("a", c.other, v4)},
+		matrix.Way{Kind: ofPods, From: pod("b", c.other, v6), To: pod("b", c.victim, v6)},
+		matrix.Way{Kind: ofPods, From: pod("v10", c.victim, v4), To: pod("v10", c.other, v4)},
+		matrix.Way{Kind: ofPods, From: outside, To: pod("v20", c.victim, v4)},
+		matrix.Way{Kind: ofPods, From: pod("v20", c.victim, v4), To: pod("a", c.other, v4)},
+	)
 }
 
-// pod is the pod of a DaemonSet on a node.
-func (c *busy) pod(ctx context.Context, t *testing.T, set, node string) matrix.Place {
+// pod is the pod of a DaemonSet on a node, with its address of a family.
+func (c *busy) pod(ctx context.Context, t *testing.T, set, node string, family int) matrix.Place {
 	t.Helper()
 	pods, err := c.API.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	cluster.Must(t, err)
 	i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool {
-		return metav1.GetControllerOf(&p).Name == set && p.Status.PodIP != ""
+		return metav1.GetControllerOf(&p).Name == set && len(p.Status.PodIPs) > family
 	})
 	if i < 0 {
 		t.Fatalf("%s has no pod of DaemonSet %s", node, set)
 	}
-	addr := netip.MustParseAddr(pods.Items[i].Status.PodIP)
-	return matrix.Place{Name: set + " on " + node, NetNS: c.podNetNS(t, node, addr), Addr: addr}
+	addr := netip.MustParseAddr(pods.Items[i].Status.PodIPs[family].IP)
+	return matrix.Place{Name: set + " on " + node + families[family], NetNS: c.podNetNS(t, node, addr), Addr: addr}
 }
 
 // netns opens a network namespace by its path on a node.

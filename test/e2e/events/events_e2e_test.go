@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
 	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
+	"github.com/fairlead-cni/fairlead/test/kubebin"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 )
 
@@ -18,47 +20,166 @@ import (
 func TestE2EEventsBridge(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
 	defer cancel()
-	c := up(t, bed.Options{Name: "events"}, install.Bridge())
-	c.happenAll(ctx, t, c.ways(ctx, t), append(harmless(), death(), replacement()))
+	c := &busy{Cluster: cluster.Start(t, bed.Options{Name: "events"}, install.Bridge()...),
+		victim: "node1", other: "node2", third: "node3"}
+	defer c.keep(t)
+	c.run(t)
+	events := append([]event{reboot(), drain()}, harmless()...)
+	events = append(events, rollingRestart(), death("ovs-vswitchd"), death("ovsdb-server"), replacement())
+	c.happenAll(ctx, t, c.ways(ctx, t), events...)
 }
 
-// In mode steer the host does not depend on Open vSwitch: it loses nothing, even if Open vSwitch fails.
+// In mode steer the host does not depend on Open vSwitch: it loses nothing, even if Open vSwitch fails. Helm installs
+// Fairlead here, upgrades it to another version and back, and uninstalls it.
 func TestE2EEventsSteer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
 	defer cancel()
-	c := up(t, bed.Options{Name: "events", KubeProxy: bed.IPTables}, install.Steer())
-	kill, replace := death(), replacement()
-	kill.free, replace.free = []string{ofHost}, []string{ofHost}
-	c.happenAll(ctx, t, c.ways(ctx, t), append(harmless(), kill, replace))
+	_, err := kubebin.GetHelm(ctx, os.Stderr) // the build takes minutes, for which no stream shall wait
+	cluster.Must(t, err)
+	next, err := install.Next(ctx, t.TempDir())
+	cluster.Must(t, err)
+	c := &busy{Cluster: cluster.Bare(t, bed.Options{Name: "events", KubeProxy: bed.IPTables, Images: []string{next}}),
+		victim: "node2", other: "node1", third: "node3"}
+	defer c.keep(t)
+	c.happenAll(ctx, t, c.hostWays(t), event{"nothing, without Fairlead", nothing, onlyHost, nil}, helmInstall())
+	c.run(t)
+	steer := func(e event) event {
+		e.free = onlyHost
+		return e
+	}
+	c.happenAll(ctx, t, c.ways(ctx, t), append(harmless(), helmUpgrade(), helmRollback(), steer(death("ovs-vswitchd")),
+		steer(death("ovsdb-server")), steer(replacement()))...)
+	c.happenAll(ctx, t, c.hostWays(t), helmUninstall())
 }
 
-const victim = "node1"
+// Kinds of traffic that an event must not affect.
+var (
+	everything = []string{ofHost, ofPods}
+	onlyHost   = []string{ofHost}
+)
 
 // harmless are events that cost no packet.
 func harmless() []event {
-	free := []string{ofHost, ofPods}
 	return []event{
-		{"nothing", nothing, free},
+		{"nothing", nothing, everything, nil},
 		{"agent killed", func(ctx context.Context, c *busy) error {
 			return c.killContainer(ctx, "fairlead-agent", "fairlead-agent")
-		}, free},
-		{"controllers killed", killControllers, free},
-		{"kubelet killed", kill(bed.Kubelet), free},
-		{"containerd killed", kill(bed.Containerd), free},
-		{"API server killed, back after 5 s", killAPIServer, free},
-		{"rolling upgrade of the agents", upgradeAgents, free},
+		}, everything, nil},
+		{"controllers killed", killControllers, everything, nil},
+		{"kubelet killed", kill(bed.Kubelet), everything, nil},
+		{"containerd killed", kill(bed.Containerd), everything, nil},
+		{"API server killed, back after 5 s", killAPIServer, everything, nil},
 	}
 }
 
-// death kills ovs-vswitchd; its container starts it again.
-func death() event {
-	return event{name: "ovs-vswitchd killed", do: func(ctx context.Context, c *busy) error {
-		pod, err := c.podOf(ctx, "fairlead-ovs")
+// rollingRestart replaces all agents, one node after the other.
+func rollingRestart() event {
+	return event{name: "rolling restart of the agents", free: everything, do: func(ctx context.Context, c *busy) error {
+		_, err := c.Kubectl(ctx, "rollout", "restart", "-n", "kube-system", "daemonset/fairlead-agent")
+		if err != nil {
+			return err
+		}
+		return c.rolledOut(ctx)
+	}}
+}
+
+// rolledOut waits until all agents and controllers are of the current version.
+func (c *busy) rolledOut(ctx context.Context) error {
+	for _, what := range []string{"daemonset/fairlead-agent", "deployment/fairlead-controller"} {
+		_, err := c.Kubectl(ctx, "rollout", "status", "-n", "kube-system", what, "--timeout=180s")
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reboot is a power failure of a node, and its next boot. Others must not notice.
+func reboot() event {
+	return event{name: "another node rebooted", free: everything, do: func(ctx context.Context, c *busy) error {
+		if err := c.Crash(ctx, c.third); err != nil {
+			return err
+		}
+		return c.boot(ctx, c.third)
+	}}
+}
+
+// boot starts a node that was crashed, and waits for its agent.
+func (c *busy) boot(ctx context.Context, node string) error {
+	begun := time.Now().Truncate(time.Second)
+	if err := c.Boot(ctx, node); err != nil {
+		return err
+	}
+	return await(ctx, "the agent on "+node, func() error {
+		if err := c.readyOn(ctx, "fairlead-agent", node); err != nil {
+			return err
+		}
+		pod, err := c.podOf(ctx, "fairlead-agent", node)
+		if err != nil {
+			return err
+		}
+		out, err := c.Kubectl(ctx, "get", "pod", "-n", "kube-system", pod, "-o", "jsonpath={.status.containerStatuses[0].state.running.startedAt}")
+		if err != nil {
+			return err
+		}
+		if started, err := time.Parse(time.RFC3339, out); err != nil || started.Before(begun) {
+			return fmt.Errorf("it has not started since the boot: %q", out)
+		}
+		return nil
+	})
+}
+
+// movable is a Deployment with a pod on each node.
+const movable = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: movable}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: movable}}
+  template:
+    metadata: {labels: {app: movable}, annotations: {ipam.antrea.io/ippools: vlan10}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway,
+         labelSelector: {matchLabels: {app: movable}}}
+      containers: [{name: main, image: "` + bed.TestImage + `", imagePullPolicy: Never, args: [serve]}]
+`
+
+// drain moves the pods of a node to the others.
+func drain() event {
+	return event{name: "another node drained", free: everything, do: func(ctx context.Context, c *busy) error {
+		if _, err := c.KubectlStdin(ctx, []byte(movable), "apply", "-f", "-"); err != nil {
+			return err
+		}
+		if _, err := c.Kubectl(ctx, "rollout", "status", "deployment/movable", "--timeout=120s"); err != nil {
+			return err
+		}
+		out, err := c.Kubectl(ctx, "drain", c.third, "--ignore-daemonsets", "--timeout=90s")
+		if err == nil && !strings.Contains(out, "movable-") {
+			err = fmt.Errorf("no pod was evicted: %s", out)
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := c.Kubectl(ctx, "rollout", "status", "deployment/movable", "--timeout=120s"); err != nil {
+			return err
+		}
+		_, err = c.Kubectl(ctx, "uncordon", c.third)
+		return err
+	}}
+}
+
+// death kills a daemon of Open vSwitch; its container starts it again.
+func death(daemon string) event {
+	return event{name: daemon + " killed", do: func(ctx context.Context, c *busy) error {
+		pod, err := c.podOf(ctx, "fairlead-ovs", c.victim)
 		if err != nil {
 			return err
 		}
 		_, err = c.Kubectl(ctx, "exec", "-n", "kube-system", pod, "-c", "fairlead-ovs", "--",
-			"sh", "-c", "kill -KILL $(cat /run/openvswitch/ovs-vswitchd.pid)")
+			"sh", "-c", "kill -KILL $(cat /run/openvswitch/"+daemon+".pid)")
 		return err
 	}}
 }
@@ -66,30 +187,30 @@ func death() event {
 // replacement replaces Open vSwitch's pod on one node, as an upgrade of it does.
 func replacement() event {
 	return event{name: "fairlead-ovs replaced", do: func(ctx context.Context, c *busy) error {
-		pod, err := c.podOf(ctx, "fairlead-ovs")
+		pod, err := c.podOf(ctx, "fairlead-ovs", c.victim)
 		if err != nil {
 			return err
 		}
 		if _, err := c.Kubectl(ctx, "delete", "pod", "-n", "kube-system", pod); err != nil {
 			return err
 		}
-		return await(ctx, "the new pod of fairlead-ovs", func() error { return c.ready(ctx, "fairlead-ovs") })
+		return await(ctx, "the new pod of fairlead-ovs", func() error { return c.readyOn(ctx, "fairlead-ovs", c.victim) })
 	}}
 }
 
-// podOf is the name of the pod of a DaemonSet on the node that the events affect.
-func (c *busy) podOf(ctx context.Context, set string) (string, error) {
+// podOf is the name of the pod of a DaemonSet on a node.
+func (c *busy) podOf(ctx context.Context, set, node string) (string, error) {
 	out, err := c.Kubectl(ctx, "get", "pods", "-n", "kube-system", "-l", "app.kubernetes.io/name="+set,
-		"--field-selector=spec.nodeName="+victim, "-o", "jsonpath={.items[*].metadata.name}")
+		"--field-selector=spec.nodeName="+node, "-o", "jsonpath={.items[*].metadata.name}")
 	if err == nil && len(strings.Fields(out)) != 1 {
-		err = fmt.Errorf("%s on %s: pods %q, want one", set, victim, out)
+		err = fmt.Errorf("%s on %s: pods %q, want one", set, node, out)
 	}
 	return strings.TrimSpace(out), err
 }
 
-// ready returns an error while the pod of a DaemonSet on that node is not ready.
-func (c *busy) ready(ctx context.Context, set string) error {
-	pod, err := c.podOf(ctx, set)
+// readyOn returns an error while the pod of a DaemonSet on a node is not ready.
+func (c *busy) readyOn(ctx context.Context, set, node string) error {
+	pod, err := c.podOf(ctx, set, node)
 	if err != nil {
 		return err
 	}
@@ -113,7 +234,7 @@ func await(ctx context.Context, what string, until func() error) error {
 
 // killContainer kills the main process of a container with SIGKILL, and waits for the next one.
 func (c *busy) killContainer(ctx context.Context, set, container string) error {
-	pod, err := c.podOf(ctx, set)
+	pod, err := c.podOf(ctx, set, c.victim)
 	if err != nil {
 		return err
 	}
@@ -126,14 +247,14 @@ func (c *busy) killContainer(ctx context.Context, set, container string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.NodeExec(ctx, victim, "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", before); err != nil {
+	if _, err := c.NodeExec(ctx, c.victim, "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", before); err != nil {
 		return err
 	}
 	return await(ctx, "the next container "+container, func() error {
 		if after, err := id(); err != nil || after == before {
 			return errors.Join(err, errors.New("it has not begun"))
 		}
-		return c.ready(ctx, set)
+		return c.readyOn(ctx, set, c.victim)
 	})
 }
 
@@ -150,10 +271,10 @@ func killControllers(ctx context.Context, c *busy) error {
 // kill kills a daemon of the node, and starts it again.
 func kill(d bed.Daemon) func(context.Context, *busy) error {
 	return func(ctx context.Context, c *busy) error {
-		if err := c.Kill(ctx, victim, d); err != nil {
+		if err := c.Kill(ctx, c.victim, d); err != nil {
 			return err
 		}
-		return errors.Join(c.Start(ctx, victim, d), c.WaitReady(ctx))
+		return errors.Join(c.Start(ctx, c.victim, d), c.WaitReady(ctx))
 	}
 }
 
@@ -168,14 +289,4 @@ func killAPIServer(ctx context.Context, c *busy) error {
 	case <-time.After(5 * time.Second):
 	}
 	return errors.Join(plane.Start(ctx, controlplane.APIServer, nil), c.WaitReady(ctx))
-}
-
-// upgradeAgents replaces all agents, one node after the other, as an image upgrade does.
-func upgradeAgents(ctx context.Context, c *busy) error {
-	_, err := c.Kubectl(ctx, "rollout", "restart", "-n", "kube-system", "daemonset/fairlead-agent")
-	if err != nil {
-		return err
-	}
-	_, err = c.Kubectl(ctx, "rollout", "status", "-n", "kube-system", "daemonset/fairlead-agent", "--timeout=180s")
-	return err
 }

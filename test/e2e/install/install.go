@@ -6,21 +6,24 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/fairlead-cni/fairlead/test/chart"
 	"github.com/fairlead-cni/fairlead/test/e2e/bed"
 	"github.com/fairlead-cni/fairlead/test/kubebin"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
+	"github.com/fairlead-cni/fairlead/test/ociimage"
 )
 
 // Image is the archive that "make image" writes. A missing archive is an error.
 func Image() (string, error) {
-	root, err := kubebin.Find("build/charts/fairlead")
+	chart, err := Chart()
 	if err != nil {
 		return "", err
 	}
-	file := root + "/../../../out/image/fairlead.tar"
+	file := chart + "/../../../out/image/fairlead.tar"
 	if _, err := os.Stat(file); err != nil {
 		return "", fmt.Errorf("no image of Fairlead: %w (make image)", err)
 	}
@@ -39,17 +42,22 @@ func Bridge() []string {
 	return []string{"agent.config.enableBridgingMode=true", "agent.config.uplink.mode=bridge"}
 }
 
+// own are the values that the bed needs.
+func own(b *bed.Bed) []string {
+	values := []string{"image.pullPolicy=Never"} // it is in no registry
+	if b.Datapath() == vswitch.Netdev {
+		values = append(values, "agent.config.ovsDatapathType=netdev")
+	}
+	return values
+}
+
 // Manifest is the chart rendered with values, in the syntax of "helm template --set", and with the bed's own values.
 func Manifest(b *bed.Bed, values ...string) ([]byte, error) {
-	dir, err := kubebin.Find("build/charts/fairlead")
+	dir, err := Chart()
 	if err != nil {
 		return nil, err
 	}
-	all := []string{"image.pullPolicy=Never"} // it is in no registry
-	if b.Datapath() == vswitch.Netdev {
-		all = append(all, "agent.config.ovsDatapathType=netdev")
-	}
-	manifests, _, err := chart.Template(dir, "kube-system", append(all, values...)...)
+	manifests, _, err := chart.Template(dir, "kube-system", append(own(b), values...)...)
 	if err != nil {
 		return nil, fmt.Errorf("rendering the chart: %w", err)
 	}
@@ -64,6 +72,60 @@ func Apply(ctx context.Context, b *bed.Bed, values ...string) error {
 	}
 	_, err = b.KubectlStdin(ctx, manifests, "apply", "-f", "-")
 	return err
+}
+
+// Helm runs Helm as the administrator, in the namespace kube-system and with the files of this machine. It returns both
+// streams; an error contains them, too.
+func Helm(ctx context.Context, b *bed.Bed, args ...string) (string, error) {
+	helm, err := kubebin.GetHelm(ctx, os.Stderr)
+	if err != nil {
+		return "", err
+	}
+	argv := append([]string{helm, "--kubeconfig=" + b.Plane().AdminKubeconfig(), "--namespace=kube-system"}, args...)
+	return b.NodeExec(ctx, underlay.ControlPlane, argv...)
+}
+
+// Sets are the values as flags of Helm, with the bed's own values.
+func Sets(b *bed.Bed, values ...string) (flags []string) {
+	for _, v := range append(own(b), values...) {
+		flags = append(flags, "--set="+v)
+	}
+	return flags
+}
+
+// Chart is the directory of the chart.
+func Chart() (string, error) { return kubebin.Find("build/charts/fairlead") }
+
+// NextTag is the tag of the image that Next writes, and the version that its programs report.
+const NextTag = "next"
+
+// Next writes an archive of another version of the image to dir: the same programs, linked with another version.
+// Import Image before.
+func Next(ctx context.Context, dir string) (archive string, err error) {
+	base, err := Image()
+	if err != nil {
+		return "", err
+	}
+	chart, err := Chart()
+	if err != nil {
+		return "", err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags",
+		"-s -w -X main.version="+NextTag, "-o", dir+"/", "./cmd/...")
+	build.Dir, build.Env = filepath.Join(chart, "../../.."), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building version %s: %w\n%s", NextTag, err, out)
+	}
+	programs, err := filepath.Glob(dir + "/fairlead*")
+	if err != nil {
+		return "", err
+	}
+	var files []ociimage.File
+	for _, p := range programs {
+		files = append(files, ociimage.File{Path: "/usr/local/bin/" + filepath.Base(p), From: p})
+	}
+	archive = filepath.Join(dir, NextTag+".tar")
+	return archive, ociimage.Extend(archive, base, NextTag, files)
 }
 
 // Program is the path of one of the image's programs, such as fairleadctl. A missing program is an error.

@@ -40,13 +40,17 @@ func (e Event) Of(kind string) []Toll {
 	return slices.DeleteFunc(slices.Clone(e.Tolls), func(t Toll) bool { return t.Kind != kind })
 }
 
-// Table has a line for each event and kind: what all paths of the kind lost, and the longest outage of the worst.
+// Table has a line for each event and kind of its traffic: what all paths of the kind lost, and the longest outage of
+// the worst.
 func Table(events []Event, kinds ...string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "event\twhose\testablished lost\tof\toutage\tnew lost\tof\toutage\tHTTP failed\tof")
 	for _, e := range events {
 		for _, kind := range kinds {
+			if len(e.Of(kind)) == 0 {
+				continue
+			}
 			var asked, failed int
 			var established, fresh sum
 			for _, t := range e.Of(kind) {

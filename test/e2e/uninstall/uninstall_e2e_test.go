@@ -1,7 +1,6 @@
 package uninstall
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/probe"
-	"github.com/fairlead-cni/fairlead/test/traces"
 )
 
 // pods are routed and bridged pods, one of each on every node.
@@ -56,7 +54,7 @@ const hostLimit = 250 * time.Millisecond
 // is left on any node, what was there before is restored, and the pools stay. Each step may be repeated.
 func TestE2EUninstall(t *testing.T) {
 	c := cluster.Bare(t, bed.Options{Name: "uninstall", Nodes: 2})
-	before := read(t, c)
+	before := c.Traces(t)
 	c.Install(t, install.Bridge()...)
 	c.Apply(t, []byte(pods))
 	nodes := len(c.Nodes())
@@ -86,7 +84,7 @@ func TestE2EUninstall(t *testing.T) {
 		}
 		return err
 	})
-	asBefore(t, c, before)
+	c.AsBefore(t, before)
 
 	out, err = c.Fairleadctl(t, "uninstall", "--yes")
 	if err == nil || !strings.Contains(err.Error(), "Fairlead is not installed") {
@@ -96,43 +94,10 @@ func TestE2EUninstall(t *testing.T) {
 	if out := c.Run(t, "get", "ippools", "-o", "name"); !strings.Contains(out, "/vlan10") {
 		t.Errorf("the pools are gone: %q", out)
 	}
-	asBefore(t, c, before)
+	c.AsBefore(t, before)
 
 	// It can be installed again.
 	c.Install(t, install.Steer()...)
-}
-
-// read reads the state of all nodes, when all their addresses are usable. Changes by kubelet and kube-proxy are
-// ignored.
-func read(t *testing.T, c *cluster.Cluster) map[string]traces.Node {
-	t.Helper()
-	all := map[string]traces.Node{}
-	for _, node := range c.Nodes() {
-		cluster.Eventually(t, func() error {
-			out, err := c.NodeExec(t.Context(), node, "ip", "-6", "-o", "addr")
-			if err == nil && strings.Contains(out, "tentative") {
-				err = errors.New(out)
-			}
-			return err
-		})
-		n, err := traces.Read(t.Context(), c.Host(node), "KUBE-")
-		cluster.Must(t, err)
-		all[node] = n
-	}
-	return all
-}
-
-// asBefore waits until every node is as before.
-func asBefore(t *testing.T, c *cluster.Cluster, before map[string]traces.Node) {
-	t.Helper()
-	cluster.Eventually(t, func() error {
-		for node, now := range read(t, c) {
-			if d := before[node].Differences(now); len(d) > 0 {
-				return fmt.Errorf("%s is not as it was:\n%s", node, strings.Join(d, "\n"))
-			}
-		}
-		return nil
-	})
 }
 
 // hosts starts a stream from beyond the router to every node.
