@@ -66,7 +66,10 @@ func (c cluster) deaths() (all []death) {
 				d.kill, d.down = kill, down
 				brief := kill && down <= time.Second || down == 0 && !d.agent
 				if c.Datapath() == vswitch.System {
-					brief = kill && down == 0 && !strings.Contains(d.who(), "+")
+					brief = kill && down == 0 // each combination once, and the whole one by what else differs
+					if d.agent && d.vswitchd && d.ovsdb {
+						brief = !kill && down == 0 || kill && down == 3*time.Second
+					}
 				}
 				if long() && down != time.Second || !long() && brief {
 					all = append(all, d)
