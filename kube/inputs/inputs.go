@@ -63,8 +63,8 @@ type Snapshot struct {
 	Trouble error
 	Away    bool
 	// Outages is how often Trouble has begun. Replaced is when the source was last found to have another history, as
-	// that of a restored backup; zero for never. After both, objects that the snapshot does not have may be other ones
-	// than before.
+	// that of a restored backup; zero for never. A step of the clock does not change how long ago that is. After both,
+	// objects that the snapshot does not have may be other ones than before.
 	Outages  int
 	Replaced time.Time
 }

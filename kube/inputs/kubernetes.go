@@ -85,9 +85,9 @@ type outage struct {
 	trouble error
 	reason  string // of the trouble
 	since   time.Time
-	begun   int          // troubles until now
-	away    bool         // nothing can be read
-	another atomic.Int64 // when another history was found last, unix nanoseconds
+	begun   int                       // troubles until now
+	away    bool                      // nothing can be read
+	another atomic.Pointer[time.Time] // when another history was found last
 }
 
 // NewKubernetes returns a Source for the named node. It sends no request: Run does. Until the API server has reported
@@ -124,7 +124,7 @@ func NewKubernetes(client *kube.Client, node, file string, bridging bool, log lo
 func (k *Kubernetes) follow(r resource, store cache.ReflectorStore) {
 	k.followers = append(k.followers, &follower{resource: r, store: store, metadata: k.client.Metadata,
 		reported: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) },
-		replaced: func() { k.another.Store(time.Now().UnixNano()) }})
+		replaced: func() { k.another.Store(new(time.Now())) }})
 }
 
 func newKind[V any](changed func(), convert func(runtime.Object) (V, error)) *kind[V] {
@@ -296,8 +296,8 @@ func (k *Kubernetes) publish() {
 	next.Unread, next.Kept = !read && k.fromOld == "", k.fromOld != ""
 	k.findTrouble()
 	next.Trouble, next.Away, next.Outages = k.trouble, k.away, k.begun
-	if at := k.another.Load(); at != 0 {
-		next.Replaced = time.Unix(0, at)
+	if at := k.another.Load(); at != nil {
+		next.Replaced = *at
 	}
 	before := k.last.Swap(next)
 	if poolsChanged(before.IPPools, next.IPPools) {

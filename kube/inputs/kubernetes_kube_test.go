@@ -271,6 +271,9 @@ func TestKubeOtherHistory(t *testing.T) {
 			if s = c.until(k, "no trouble", untroubled); s.Away || s.Replaced.IsZero() {
 				t.Errorf("away %t, replaced %s, after another history was read", s.Away, s.Replaced)
 			}
+			if !strings.Contains(s.Replaced.String(), " m=") {
+				t.Errorf("replaced %s: if the clock is set back, it is in the future", s.Replaced)
+			}
 		})
 	}
 }
