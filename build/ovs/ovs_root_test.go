@@ -172,8 +172,10 @@ func TestRootOVSInAPod(t *testing.T) {
 	if err := e.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if code := e.ends(); code != 0 || p.has("conf.db") {
-		t.Errorf("exit code %d; the database is there: %t", code, p.has("conf.db"))
+	code := e.ends()
+	left, err := filepath.Glob(p.dir + "/*")
+	if code != 0 || len(left) > 0 || err != nil {
+		t.Errorf("exit code %d; left: %q, %v", code, left, err)
 	}
 }
 
