@@ -14,6 +14,7 @@ ip6tables                      iptables
 nft                            nftables
 ip                             iproute2
 ethtool                        ethtool
+mke2fs                         e2fsprogs
 ping                           iputils-ping
 ps                             procps
 systemd-analyze                systemd

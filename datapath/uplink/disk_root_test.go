@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -220,6 +221,55 @@ func (f *fixture) diskFault(way diskWay, n int, fault diskFault, event diskEvent
 	f.nextAgent()
 	f.checkAfter(Attached, name+", then the next agent on a healthy disk")
 	return true
+}
+
+// An attached uplink whose disk answers every access with EIO, whatever happens to the node then.
+func TestRootDiskEIO(t *testing.T) {
+	ovstest.UserspaceOnly(t, "the disk is no matter of the datapath")
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: a disk that fails is one in a file: %v", err)
+	}
+	f := setup(t, steady(), noDAD()...)
+	f.ownDisk()
+	f.before = f.state()
+	f.nextAgent()
+	f.attached = f.state()
+	fault := diskFault{name: "EIO", do: (*fixture).failDisk, heal: (*fixture).replaceDisk, loses: true}
+	for _, event := range diskEvents() {
+		f.diskFault(diskWay{"attached", false}, 1, fault, event)
+		if f.t.Failed() {
+			return
+		}
+	}
+}
+
+// failDisk has the journal be on a disk that was shut down as after an error: ext4 then says EIO to everything.
+func (f *fixture) failDisk() {
+	f.t.Helper()
+	const shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN
+	dir := filepath.Dir(f.journal)
+	text, err := os.ReadFile(f.journal)
+	f.must(err, os.Remove(f.journal))
+	script := `truncate -s 1M "$0" && mke2fs -q -t ext4 -O ^has_journal "$0" && mount -o loop "$0" "$1"`
+	if out, err := exec.Command("sh", "-c", script, dir+".img", dir).CombinedOutput(); err != nil {
+		f.t.Fatalf("making a disk in a file: %v: %s", err, out)
+	}
+	f.t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	f.must(os.WriteFile(f.journal, text, 0o600))
+	d, err := os.Open(dir)
+	f.must(err)
+	defer d.Close()
+	unix.Sync()
+	f.must(unix.IoctlSetPointerInt(int(d.Fd()), shutdown, 1)) // without writing what is in memory
+	if _, err := os.ReadFile(f.journal); !errors.Is(err, unix.EIO) {
+		f.t.Fatalf("reading from the failed disk: %v", err)
+	}
+}
+
+// replaceDisk has an empty one there.
+func (f *fixture) replaceDisk() {
+	f.t.Helper()
+	f.must(unix.Unmount(filepath.Dir(f.journal), unix.MNT_DETACH))
 }
 
 // yieldsOrResumes does what an agent does that starts while ovs-vswitchd is dead.
