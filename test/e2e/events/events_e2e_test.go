@@ -41,6 +41,7 @@ func TestE2EEventsSteer(t *testing.T) {
 	c := &busy{Cluster: cluster.Bare(t, bed.Options{Name: "events", KubeProxy: bed.IPTables, Images: []string{next}}),
 		victim: "node2", other: "node1", third: "node3"}
 	defer c.keep(t)
+	before := c.Traces(t)
 	c.happenAll(ctx, t, c.hostWays(t), event{"nothing, without Fairlead", nothing, onlyHost, nil}, helmInstall())
 	c.run(t)
 	steer := func(e event) event {
@@ -50,6 +51,7 @@ func TestE2EEventsSteer(t *testing.T) {
 	c.happenAll(ctx, t, c.ways(ctx, t), append(harmless(), helmUpgrade(), helmRollback(), steer(death("ovs-vswitchd")),
 		steer(death("ovsdb-server")), steer(replacement()))...)
 	c.happenAll(ctx, t, c.hostWays(t), helmUninstall())
+	c.AsBefore(t, before)
 }
 
 // Kinds of traffic that an event must not affect.
