@@ -25,6 +25,7 @@ type busy struct {
 	*cluster.Cluster
 	// victim is the node that events affect, other one that has traffic with it, and third one without traffic.
 	victim, other, third string
+	lost                 lost
 	table                []matrix.Event
 }
 

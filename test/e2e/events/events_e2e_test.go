@@ -24,9 +24,10 @@ func TestE2EEventsBridge(t *testing.T) {
 		victim: "node1", other: "node2", third: "node3"}
 	defer c.keep(t)
 	c.run(t)
-	events := append([]event{reboot(), drain()}, harmless()...)
+	events := append([]event{reboot(), drain(), lose()}, harmless()...)
 	events = append(events, rollingRestart(), death("ovs-vswitchd"), death("ovsdb-server"), replacement())
 	c.happenAll(ctx, t, c.ways(ctx, t), events...)
+	t.Run("addresses of the lost node", c.reclaimed)
 }
 
 // In mode steer the host does not depend on Open vSwitch: it loses nothing, even if Open vSwitch fails. Helm installs

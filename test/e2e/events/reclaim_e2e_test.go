@@ -1,0 +1,89 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/test/e2e/cluster"
+)
+
+// docs/reclaim.md: an address of a deleted Node is not reclaimed before the grace period has passed, and is free within
+// 2 minutes. kube-controller-manager needs 40 to 60 seconds of these to delete the Pods.
+const (
+	graceOfLost   = 30 * time.Second
+	reclaimWithin = 2 * time.Minute
+)
+
+// lost is a node that is gone for good.
+type lost struct {
+	node  string
+	at    time.Time
+	addrs []string // of IPPools, of its pods
+}
+
+// lose is a power failure of a node, whose Node is then deleted.
+func lose() event {
+	return event{name: "another node lost, its Node deleted", free: everything,
+		do: func(ctx context.Context, c *busy) error {
+			var addrs []string
+			err := await(ctx, "addresses of "+c.third, func() (err error) {
+				if addrs, err = c.allocated(ctx, c.third); err == nil && len(addrs) < 2 {
+					err = fmt.Errorf("there is only %v", addrs)
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if err := c.Crash(ctx, c.third); err != nil {
+				return err
+			}
+			c.lost = lost{node: c.third, at: time.Now(), addrs: addrs}
+			_, err = c.Kubectl(ctx, "delete", "node", c.third)
+			return err
+		},
+		undo: func(ctx context.Context, c *busy) error { return c.boot(ctx, c.third) }}
+}
+
+// reclaimed waits until the addresses of the node that was lost are reclaimed, and checks when that was: the Events say
+// it, in whole seconds.
+func (c *busy) reclaimed(t *testing.T) {
+	t.Helper()
+	for _, addr := range c.lost.addrs {
+		cluster.Eventually(t, func() error {
+			events, err := c.API.CoreV1().Events("").List(t.Context(), metav1.ListOptions{
+				FieldSelector: "reason=" + api.EventAddressReclaimed})
+			if err != nil {
+				return err
+			}
+			for _, e := range events.Items {
+				if !strings.Contains(e.Message, "address "+addr+" ") || !strings.Contains(e.Message, "on node "+c.lost.node) {
+					continue
+				}
+				after := e.LastTimestamp.Sub(c.lost.at)
+				t.Logf("%s was reclaimed %.0f s after its node was lost", addr, after.Seconds())
+				if after < graceOfLost-time.Second || after > reclaimWithin {
+					t.Errorf("docs/reclaim.md names %s to %s", graceOfLost, reclaimWithin)
+				}
+				return nil
+			}
+			return fmt.Errorf("no Event says that %s of %s was reclaimed", addr, c.lost.node)
+		})
+	}
+	if left, err := c.allocated(t.Context(), c.lost.node); err != nil || len(left) > 0 {
+		t.Errorf("the node that was lost still has %v, %v", left, err)
+	}
+}
+
+// allocated are the addresses of IPPools that pods of a node have.
+func (c *busy) allocated(ctx context.Context, node string) ([]string, error) {
+	out, err := c.Kubectl(ctx, "get", "ipallocations", "--field-selector=spec.owner.node="+node,
+		"-o", `jsonpath={range .items[?(@.spec.phase=="Allocated")]}{.spec.address} {end}`)
+	return strings.Fields(out), err
+}
