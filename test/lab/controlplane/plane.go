@@ -244,8 +244,9 @@ func (p Plane) ClusterCIDR() (string, error) {
 	return strings.TrimPrefix(flags["cluster-cidr"], removed), err
 }
 
-// startTimeout is the time limit for a component to serve. On two busy cores the API server has taken 30 s.
-const startTimeout = 2 * time.Minute
+// startTimeout is the time limit for a component to serve. In User-Mode Linux beside ten busy processes the API server
+// has taken more than two minutes.
+const startTimeout = 5 * time.Minute
 
 // await waits until the component serves, and returns early if it has exited.
 func (p Plane) await(ctx context.Context, part Part) error {
