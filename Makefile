@@ -53,7 +53,7 @@ deps: ## install what tests and lab need from Debian and is missing (root)
 root:
 	@[ "$$(id -u)" = 0 ] || { echo 'this needs root: sudo env PATH="$$PATH" make ...' >&2; exit 1; }
 
-once: ## build what is built once on a machine: the kernel in which tests run, and Kubernetes
+once: ## build what is built once on a machine: the kernel in which tests run, Kubernetes, Helm and Multus
 	go run ./test/once
 
 test: root deps build plugins once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1

@@ -1,11 +1,12 @@
 // Command once builds what is built once on a machine, takes minutes and is kept by package onetime: the kernel in
-// which tests run, and the Kubernetes programs. Tests would build them as well, but the output of a running test is not
-// visible.
+// which tests run, the Kubernetes programs, Helm and Multus. Tests would build them as well, but the output of a running
+// test is not visible.
 package main
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -27,6 +28,10 @@ func build(ctx context.Context) error {
 	if _, err := kernel.Get(ctx, os.Stderr); err != nil {
 		return err
 	}
-	_, err := kubebin.Get(ctx, os.Stderr)
-	return err
+	for _, get := range []func(context.Context, io.Writer) (string, error){kubebin.Get, kubebin.GetHelm, kubebin.GetMultus} {
+		if _, err := get(ctx, os.Stderr); err != nil {
+			return err
+		}
+	}
+	return nil
 }
