@@ -36,7 +36,7 @@ const attempts = 3
 
 // stall is how long the control's answers may be late, one of which is due every 20 ms. Where it waits longer, the
 // queues of others may have overflowed.
-const stall = 200 * time.Millisecond
+const stall = 100 * time.Millisecond
 
 // slowed reports whether the control shows that the machine was too slow.
 func slowed(control matrix.Toll) bool {
