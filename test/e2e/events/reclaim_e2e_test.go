@@ -29,7 +29,7 @@ type lost struct {
 
 // lose is a power failure of a node, whose Node is then deleted.
 func lose() event {
-	return event{name: "another node lost, its Node deleted", free: everything,
+	return event{name: "another node lost, its Node deleted", free: onlyHost,
 		do: func(ctx context.Context, c *busy) error {
 			var addrs []string
 			err := await(ctx, "addresses of "+c.third, func() (err error) {
