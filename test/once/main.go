@@ -1,6 +1,6 @@
-// Command once builds what is built once on a machine, takes minutes and is kept by package onetime: the kernel in
-// which tests run, the Kubernetes programs, Helm and Multus. Tests would build them as well, but the output of a running
-// test is not visible.
+// Command once builds what is built once on a machine, takes minutes and is kept by package onetime: the kernel in which
+// tests run, the Kubernetes programs, Helm and Multus. Tests would build them as well, but the output of a running test
+// is not visible.
 package main
 
 import (
@@ -28,7 +28,8 @@ func build(ctx context.Context) error {
 	if _, err := kernel.Get(ctx, os.Stderr); err != nil {
 		return err
 	}
-	for _, get := range []func(context.Context, io.Writer) (string, error){kubebin.Get, kubebin.GetHelm, kubebin.GetMultus} {
+	type get = func(context.Context, io.Writer) (string, error)
+	for _, get := range []get{kubebin.Get, kubebin.GetHelm, kubebin.GetMultus} {
 		if _, err := get(ctx, os.Stderr); err != nil {
 			return err
 		}
