@@ -72,7 +72,7 @@ func (c cluster) unnoticed(t *testing.T, ways []way, end func()) {
 			t.Errorf("OVSDB before:\n%s\nafter:\n%s", rows, now)
 		}
 		isControl := func(s string) bool { return strings.HasPrefix(s, "control: ") }
-		busy := slices.ContainsFunc(lost, isControl) || waited > passed/4
+		busy := slices.ContainsFunc(lost, isControl) || waited > passed/3
 		if lost = slices.DeleteFunc(lost, isControl); len(lost) == 0 {
 			return
 		}
