@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -57,6 +58,9 @@ func (f *fixture) stack(s stacked) {
 		_, err6 := f.node.Run("ping", "-c1", "-W1", outIP6)
 		return err == nil && err6 == nil
 	})
+	if s.two {
+		f.usesMember(0, true)
+	}
 }
 
 // A bond and a VLAN interface are attached and restored like a NIC, in both modes, and a bond changes to its other
@@ -120,20 +124,36 @@ func (f *fixture) failsOver(s stacked) {
 	}
 }
 
-// usesMember waits until the bond uses m0 or m1 again, as LACP has it where that is spoken, or no longer.
+// usesMember waits until the bond uses m0 or m1 again or no longer, and both ends agree on what is used: before that, a
+// frame may take a link on which LACP has the other end not receive yet.
 func (f *fixture) usesMember(i int, want bool) {
 	f.t.Helper()
-	nstest.Wait(f.t, 30*time.Second, fmt.Sprintf("the bond to use m%d: %t", i, want), func() (is bool) {
-		f.node.Must(func() error {
-			out, err := os.ReadFile("/proc/thread-self/net/bonding/eth0")
-			all, member, _ := strings.Cut(string(out), fmt.Sprintf("Slave Interface: m%d\n", i))
-			member, _, _ = strings.Cut(member, "Slave Interface: ")
-			is = strings.Contains(member, "MII Status: up")
-			if is && strings.Contains(all, "802.3ad") {
-				is = strings.Contains(all, "Number of ports: 2")
+	nstest.Wait(f.t, 30*time.Second, fmt.Sprintf("the bond to use m%d: %t", i, want), func() bool {
+		for m, up := range []bool{i != 0 || want, i != 1 || want} {
+			if f.uses(f.node, "eth0", fmt.Sprintf("m%d", m)) != up || f.uses(f.outside, "far0", fmt.Sprintf("o%d", m)) != up {
+				return false
 			}
-			return err
-		})
-		return is == want
+		}
+		return true
 	})
+}
+
+// uses says whether a link of the bond is up and, where LACP is spoken, whether both ends send and receive there: a
+// state of 63 is all of IEEE 802.1AX 6.4.2.3 but Defaulted and Expired. What is no bond uses what has a carrier.
+func (f *fixture) uses(end *nstest.NS, bond, member string) (is bool) {
+	f.t.Helper()
+	end.Must(func() error {
+		out, err := os.ReadFile("/proc/thread-self/net/bonding/" + bond)
+		if errors.Is(err, os.ErrNotExist) {
+			out, err := end.Run("ip", "link", "show", "dev", member)
+			is = !strings.Contains(out, "NO-CARRIER") && strings.Contains(out, ",UP")
+			return err
+		}
+		_, part, _ := strings.Cut(string(out), "Slave Interface: "+member+"\n")
+		part, _, _ = strings.Cut(part, "Slave Interface: ")
+		is = strings.Contains(part, "MII Status: up") &&
+			(!strings.Contains(string(out), "802.3ad") || strings.Count(part, "port state: 63\n") == 2)
+		return err
+	})
+	return is
 }
