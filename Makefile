@@ -19,7 +19,8 @@ KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./dat
 
 # So many packages are tested at once: most of the time tests wait. Those that take longest begin, in this order.
 AT_ONCE ?= 3
-LONGEST := ./test/crash ./test/kube ./test/suite ./test/pools ./test/chain ./kube/inputs ./controller
+LONGEST := ./test/crash ./datapath/uplink ./test/kube ./test/suite ./test/pools ./diagnose/podcidr ./kube/inputs ./test/lab/lab \
+	./controller ./test/bridged ./test/chain ./ctl ./test/lab ./ipam/pool ./datapath/nat ./ipam/allocator
 
 IMAGE ?= fairlead/fairlead:dev
 
