@@ -161,6 +161,9 @@ func mountOwn() error {
 			return fmt.Errorf("giving the host its own %s: %w", file, err)
 		}
 	}
+	if err := mountCPUInfo(); err != nil {
+		return err
+	}
 	if err := mountCgroups(string(lines)); err != nil {
 		return err
 	}
@@ -168,6 +171,23 @@ func mountOwn() error {
 		return fmt.Errorf("mounting /sys/fs/bpf: %w", err)
 	}
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
+}
+
+// mountCPUInfo names a clock speed in the host's /proc/cpuinfo if the kernel does not, as in User-Mode Linux: kubelet
+// exits without one.
+func mountCPUInfo() error {
+	const file, own = "/proc/cpuinfo", "/run/lab/cpuinfo"
+	text, err := os.ReadFile(file)
+	if err != nil || strings.Contains(string(text), "cpu MHz") {
+		return err
+	}
+	if err := os.WriteFile(own, append([]byte("cpu MHz\t\t: 1000.000\n"), text...), 0o444); err != nil {
+		return err
+	}
+	if err := unix.Mount(own, file, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("giving the host its own %s: %w", file, err)
+	}
+	return nil
 }
 
 const bootIDSysctl = "kernel/random/boot_id"
