@@ -24,7 +24,7 @@ LONGEST := ./test/crash ./datapath/uplink ./test/kube ./test/suite ./test/pools 
 
 IMAGE ?= fairlead/fairlead:dev
 
-.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e test-unit lint soak fuzz bench bench-functions bench-uplink bench-ipam \
+.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink bench-ipam \
 	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
@@ -74,10 +74,18 @@ test-kernel: root deps build plugins once ## the tests of the datapath on the ke
 
 e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes)
 	@rm -rf out/e2e; failed=0; \
-	FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' go run ./test/summary -count=1 -p 1 -timeout 20m -run '^TestE2E' ./test/e2e/... \
+	FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' go run ./test/summary -count=1 -p 1 -timeout 20m -run '^TestE2E' -skip '^TestE2EKernel' ./test/e2e/... \
 		|| failed=1; \
 	for table in out/e2e/*.txt; do [ ! -e "$$table" ] || { echo "What was lost in $$(basename "$$table" .txt):"; cat "$$table"; }; done; \
 	exit $$failed
+
+# Two kubelets, two containerds and a control plane on the guest's one processor.
+e2e-kernel: root deps build image once ## the default installation on the kernel's datapath, in User-Mode Linux where this kernel has none (minutes)
+	@rm -rf out/e2e-kernel; mkdir -p out/e2e-kernel; failed=0; \
+	FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e-kernel' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 \
+		-timeout 60m -exec '$(CURDIR)/bin/lab --uml=auto --mem 6144 --write $(CURDIR)/out/e2e-kernel --' \
+		-run '^TestE2EKernel' ./test/e2e/functions || failed=1; \
+	cat out/e2e-kernel/*.txt; exit $$failed
 
 test-unit: ## the tests that need neither root nor a cluster's programs
 	ALLOW_SKIP=1 go run ./test/summary -p 2 -timeout 5m -skip '^Test(Root|UML|Kube|E2E)' ./...

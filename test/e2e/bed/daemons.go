@@ -143,7 +143,7 @@ func (b *Bed) awaitServing(ctx context.Context, node string, d Daemon, probe ...
 }
 
 // servingTimeout is the time limit for a daemon to serve.
-const servingTimeout = time.Minute
+const servingTimeout = 3 * time.Minute
 
 // writeBaseSpec adds the hook that shows containers the boot ID of their node to containerd's own base.
 func (b *Bed) writeBaseSpec(ctx context.Context, node string) error {

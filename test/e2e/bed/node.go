@@ -234,8 +234,8 @@ func (b *Bed) awaitNodes(ctx context.Context) error {
 	return err
 }
 
-// registerTimeout is the time limit for kubelets to register.
-const registerTimeout = 2 * time.Minute
+// registerTimeout is the time limit for kubelets to register. In User-Mode Linux it takes a minute.
+const registerTimeout = 5 * time.Minute
 
 // WaitReady waits until all Nodes of the cluster are Ready, or ctx ends.
 func (b *Bed) WaitReady(ctx context.Context) error {

@@ -221,17 +221,20 @@ const toolName = "e2e-tool"
 // testImage is the archive of TestImage.
 func (b *Bed) testImage() string { return b.path("e2e-tool.tar") }
 
-// makeTool copies e2e-tool from beside this program into the bed, or builds it there, and builds the test image from
-// it.
+// builtVar names the directory of programs that "make build" made: nothing is compiled in User-Mode Linux.
+const builtVar = "FAIRLEAD_TEST_BINDIR"
+
+// makeTool copies e2e-tool from builtVar's directory, or from beside this program, into the bed, or builds it there. It
+// builds the test image from it.
 func (b *Bed) makeTool(ctx context.Context) error {
 	b.spec.Tool = b.path(toolName)
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	beside := filepath.Join(filepath.Dir(self), toolName)
-	if _, err = os.Stat(beside); err == nil {
-		err = copyStatic(beside, b.spec.Tool)
+	built := filepath.Join(orElse(os.Getenv(builtVar), filepath.Dir(self)), toolName)
+	if _, err = os.Stat(built); err == nil {
+		err = copyStatic(built, b.spec.Tool)
 	} else {
 		err = b.buildTool(ctx)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/e2e/install"
 )
 
-// Patience is the time limit for a condition to become true on a busy machine.
-const Patience = 2 * time.Minute
+// Patience is the time limit for a condition to become true on a busy machine, or in User-Mode Linux.
+const Patience = 5 * time.Minute
 
 // Cluster is a bed with Fairlead in it.
 type Cluster struct {

@@ -81,7 +81,7 @@ func (c functions) doctor(t *testing.T) {
 // pods checks that pods of a Deployment, one on each node, have an address of each family in their node's podCIDRs;
 // every node's client and the node itself reach them by both, and they see the client's address.
 func (c functions) pods(t *testing.T) {
-	webs := c.Running(t, "web", 3)
+	webs := c.Running(t, "web", len(c.Nodes()))
 	for _, p := range webs {
 		node, err := c.API.CoreV1().Nodes().Get(t.Context(), p.Spec.NodeName, metav1.GetOptions{})
 		cluster.Must(t, err)
@@ -96,7 +96,7 @@ func (c functions) pods(t *testing.T) {
 			}
 		}
 	}
-	for _, client := range c.Running(t, "client", 3) {
+	for _, client := range c.Running(t, "client", len(c.Nodes())) {
 		out := c.Get(t, client.Name, cluster.URLs("8080", cluster.Addrs(webs...)...)...)
 		for line := range strings.Lines(out) { // NAME LOCAL REMOTE
 			remote, err := netip.ParseAddrPort(strings.Fields(line)[2])
@@ -105,8 +105,8 @@ func (c functions) pods(t *testing.T) {
 				t.Errorf("%s sees %s, asked by %v", strings.Fields(line)[0], remote, cluster.Addrs(client))
 			}
 		}
-		if count := strings.Count(out, "\n"); count != 6 {
-			t.Errorf("%d answers, want 6:\n%s", count, out)
+		if count := strings.Count(out, "\n"); count != 2*len(webs) {
+			t.Errorf("%d answers, want %d:\n%s", count, 2*len(webs), out)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func (c functions) clusterIP(t *testing.T) {
 	if len(service.Spec.ClusterIPs) != 2 {
 		t.Fatalf("ClusterIPs %v", service.Spec.ClusterIPs)
 	}
-	for _, client := range c.Running(t, "client", 3) {
+	for _, client := range c.Running(t, "client", len(c.Nodes())) {
 		for _, url := range cluster.URLs("80", service.Spec.ClusterIPs...) {
 			cluster.Eventually(t, func() error {
 				names := map[string]bool{}
@@ -127,8 +127,8 @@ func (c functions) clusterIP(t *testing.T) {
 				for line := range strings.Lines(out) {
 					names[strings.Fields(line)[0]] = true
 				}
-				if err == nil && len(names) != 3 {
-					err = fmt.Errorf("%s from %s: 30 answers from %v, want 3 pods", url, client.Spec.NodeName, names)
+				if err == nil && len(names) != len(c.Nodes()) {
+					err = fmt.Errorf("%s from %s: 30 answers from %v, want %d pods", url, client.Spec.NodeName, names, len(c.Nodes()))
 				}
 				return err
 			})
@@ -174,7 +174,7 @@ func (c functions) headless(t *testing.T) {
 func (c functions) dnsLike(t *testing.T) {
 	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	cluster.Must(t, err)
-	for _, client := range c.Running(t, "client", 3) {
+	for _, client := range c.Running(t, "client", len(c.Nodes())) {
 		for _, ip := range service.Spec.ClusterIPs {
 			cluster.Eventually(t, func() error {
 				out, err := c.Tool(t.Context(), client.Name, "ask", net.JoinHostPort(ip, "53"), "who-is-there")
