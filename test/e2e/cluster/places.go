@@ -1,9 +1,12 @@
 package cluster
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -59,12 +62,42 @@ func (c *Cluster) podNetNS(t testing.TB, node string) (all []ns.NetNS) {
 func has(netns ns.NetNS, want netip.Addr) (found bool, err error) {
 	err = netns.Do(func(ns.NetNS) error {
 		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+		if err != nil {
+			return fmt.Errorf("reading the addresses of %s: %w", netns.Path(), err)
+		}
 		for _, a := range addrs {
 			if got, ok := netip.AddrFromSlice(a.IP); ok && got.Unmap() == want {
 				found = true
 			}
 		}
-		return err
+		return nil
 	})
 	return found, err
+}
+
+// PodOf is the name of the pod of one of Fairlead's DaemonSets on a node.
+func (c *Cluster) PodOf(ctx context.Context, set, node string) (string, error) {
+	out, err := c.Kubectl(ctx, "get", "pods", "-n", "kube-system", "-l", "app.kubernetes.io/name="+set,
+		"--field-selector=spec.nodeName="+node, "-o", "jsonpath={.items[*].metadata.name}")
+	if err == nil && len(strings.Fields(out)) != 1 {
+		err = fmt.Errorf("%s on %s: pods %q, want one", set, node, out)
+	}
+	return strings.TrimSpace(out), err
+}
+
+// ReadyOn returns an error while the pod of one of Fairlead's DaemonSets on a node is not ready, or is the old one.
+func (c *Cluster) ReadyOn(ctx context.Context, set, node, old string) error {
+	pod, err := c.PodOf(ctx, set, node)
+	if err != nil {
+		return err
+	}
+	if pod == old {
+		return fmt.Errorf("the old pod %s is there", old)
+	}
+	out, err := c.Kubectl(ctx, "get", "pod", "-n", "kube-system", pod,
+		"-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	if err == nil && out != "True" {
+		err = fmt.Errorf("pod %s is not ready", pod)
+	}
+	return err
 }

@@ -4,13 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
-	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -81,10 +77,9 @@ func (c *busy) run(t *testing.T) {
 // host is a host of the bed, with its address of a family.
 func (c *busy) host(t *testing.T, name string, addrs []netip.Prefix, family int) matrix.Place {
 	t.Helper()
-	netns, err := ns.GetNS(filepath.Join(c.Host(name).Dir, "ns", "net"))
-	cluster.Must(t, err)
-	t.Cleanup(func() { netns.Close() })
-	return matrix.Place{Name: name + families[family], NetNS: netns, Addr: addrs[family].Addr()}
+	place := c.HostPlace(t, name, addrs[family])
+	place.Name += families[family]
+	return place
 }
 
 // Families of addresses, in the order in which hosts and pods have them.
@@ -139,54 +134,7 @@ func (c *busy) pod(ctx context.Context, t *testing.T, set, node string, family i
 	if i < 0 {
 		t.Fatalf("%s has no pod of DaemonSet %s", node, set)
 	}
-	addr := netip.MustParseAddr(pods.Items[i].Status.PodIPs[family].IP)
-	return matrix.Place{Name: set + " on " + node + families[family], NetNS: c.podNetNS(t, node, addr), Addr: addr}
-}
-
-// netns opens a network namespace by its path on a node.
-func (c *busy) netns(t *testing.T, host, path string) (netns ns.NetNS) {
-	t.Helper()
-	cluster.Must(t, c.Host(host).Do(func() (err error) {
-		netns, err = ns.GetNS(path)
-		return err
-	}))
-	t.Cleanup(func() { netns.Close() })
-	return netns
-}
-
-// podNetNS is the network namespace on a node that has the address.
-func (c *busy) podNetNS(t *testing.T, node string, addr netip.Addr) ns.NetNS {
-	t.Helper()
-	const dir = "/run/netns"
-	var files []os.DirEntry
-	cluster.Must(t, c.Host(node).Do(func() (err error) {
-		files, err = os.ReadDir(dir)
-		return err
-	}))
-	for _, f := range files {
-		netns := c.netns(t, node, dir+"/"+f.Name())
-		if found, err := has(netns, addr); err != nil {
-			t.Fatal(err)
-		} else if found {
-			return netns
-		}
-	}
-	t.Fatalf("no network namespace on %s has %s", node, addr)
-	return nil
-}
-
-func has(netns ns.NetNS, want netip.Addr) (found bool, err error) {
-	err = netns.Do(func(ns.NetNS) error {
-		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-		for _, a := range addrs {
-			if got, ok := netip.AddrFromSlice(a.IP); ok && got.Unmap() == want {
-				found = true
-			}
-		}
-		return err
-	})
-	if err != nil {
-		err = fmt.Errorf("reading the addresses of %s: %w", netns.Path(), err)
-	}
-	return found, err
+	place := c.PodPlace(t, pods.Items[i], family)
+	place.Name = set + " on " + node + families[family]
+	return place
 }

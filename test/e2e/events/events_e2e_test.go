@@ -116,10 +116,10 @@ func (c *busy) boot(ctx context.Context, node string) error {
 		return err
 	}
 	return await(ctx, "the agent on "+node, func() error {
-		if err := c.readyOn(ctx, "fairlead-agent", node); err != nil {
+		if err := c.ReadyOn(ctx, "fairlead-agent", node, ""); err != nil {
 			return err
 		}
-		pod, err := c.podOf(ctx, "fairlead-agent", node)
+		pod, err := c.PodOf(ctx, "fairlead-agent", node)
 		if err != nil {
 			return err
 		}
@@ -179,7 +179,7 @@ func drain() event {
 // death kills a daemon of Open vSwitch; its container starts it again.
 func death(daemon string) event {
 	return event{name: daemon + " killed", do: func(ctx context.Context, c *busy) error {
-		pod, err := c.podOf(ctx, "fairlead-ovs", c.victim)
+		pod, err := c.PodOf(ctx, "fairlead-ovs", c.victim)
 		if err != nil {
 			return err
 		}
@@ -192,39 +192,15 @@ func death(daemon string) event {
 // replacement replaces Open vSwitch's pod on one node, as an upgrade of it does.
 func replacement() event {
 	return event{name: "fairlead-ovs replaced", do: func(ctx context.Context, c *busy) error {
-		pod, err := c.podOf(ctx, "fairlead-ovs", c.victim)
+		pod, err := c.PodOf(ctx, "fairlead-ovs", c.victim)
 		if err != nil {
 			return err
 		}
 		if _, err := c.Kubectl(ctx, "delete", "pod", "-n", "kube-system", pod); err != nil {
 			return err
 		}
-		return await(ctx, "the new pod of fairlead-ovs", func() error { return c.readyOn(ctx, "fairlead-ovs", c.victim) })
+		return await(ctx, "the new pod of fairlead-ovs", func() error { return c.ReadyOn(ctx, "fairlead-ovs", c.victim, "") })
 	}}
-}
-
-// podOf is the name of the pod of a DaemonSet on a node.
-func (c *busy) podOf(ctx context.Context, set, node string) (string, error) {
-	out, err := c.Kubectl(ctx, "get", "pods", "-n", "kube-system", "-l", "app.kubernetes.io/name="+set,
-		"--field-selector=spec.nodeName="+node, "-o", "jsonpath={.items[*].metadata.name}")
-	if err == nil && len(strings.Fields(out)) != 1 {
-		err = fmt.Errorf("%s on %s: pods %q, want one", set, node, out)
-	}
-	return strings.TrimSpace(out), err
-}
-
-// readyOn returns an error while the pod of a DaemonSet on a node is not ready.
-func (c *busy) readyOn(ctx context.Context, set, node string) error {
-	pod, err := c.podOf(ctx, set, node)
-	if err != nil {
-		return err
-	}
-	out, err := c.Kubectl(ctx, "get", "pod", "-n", "kube-system", pod,
-		"-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
-	if err == nil && out != "True" {
-		err = fmt.Errorf("pod %s is not ready", pod)
-	}
-	return err
 }
 
 // await waits until there is no error.
@@ -239,7 +215,7 @@ func await(ctx context.Context, what string, until func() error) error {
 
 // killContainer kills the main process of a container with SIGKILL, and waits for the next one.
 func (c *busy) killContainer(ctx context.Context, set, container string) error {
-	pod, err := c.podOf(ctx, set, c.victim)
+	pod, err := c.PodOf(ctx, set, c.victim)
 	if err != nil {
 		return err
 	}
@@ -259,7 +235,7 @@ func (c *busy) killContainer(ctx context.Context, set, container string) error {
 		if after, err := id(); err != nil || after == before {
 			return errors.Join(err, errors.New("it has not begun"))
 		}
-		return c.readyOn(ctx, set, c.victim)
+		return c.ReadyOn(ctx, set, c.victim, "")
 	})
 }
 

@@ -88,7 +88,7 @@ func (c *busy) awaitVersion(ctx context.Context, next bool) error {
 	}
 	for _, node := range c.Nodes() {
 		err := await(ctx, "the version of the agent on "+node, func() error {
-			pod, err := c.podOf(ctx, "fairlead-agent", node)
+			pod, err := c.PodOf(ctx, "fairlead-agent", node)
 			if err != nil {
 				return err
 			}

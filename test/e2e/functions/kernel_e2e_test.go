@@ -166,7 +166,7 @@ func (c *kernel) replace(t *testing.T, ways []matrix.Way) {
 	c.under(t, "nothing", ways, func() {})
 	for attempt := 1; ; attempt++ {
 		cost := c.under(t, fmt.Sprintf("%s, attempt %d", filepath.Base(t.Name()), attempt), ways, func() {
-			old, err := c.podOf(t.Context(), "node1", "fairlead-ovs")
+			old, err := c.PodOf(t.Context(), "fairlead-ovs", "node1")
 			cluster.Must(t, err)
 			c.Run(t, "delete", "pod", "-n", "kube-system", old)
 			c.ovsReady(t, "node1", old)
@@ -214,31 +214,12 @@ func (c *kernel) keep(t *testing.T) {
 // ovsReady waits until Open vSwitch's pod on a node is ready, and another than the old one.
 func (c *kernel) ovsReady(t *testing.T, node, old string) {
 	t.Helper()
-	cluster.Eventually(t, func() error {
-		pod, err := c.podOf(t.Context(), node, "fairlead-ovs")
-		if err == nil && pod == old {
-			err = fmt.Errorf("the old pod %s is there", old)
-		}
-		if err == nil {
-			_, err = c.Kubectl(t.Context(), "wait", "-n", "kube-system", "pod/"+pod, "--for=condition=Ready", "--timeout=20s")
-		}
-		return err
-	})
-}
-
-// podOf is the name of the pod of one of Fairlead's DaemonSets on a node.
-func (c *kernel) podOf(ctx context.Context, node, set string) (string, error) {
-	out, err := c.Kubectl(ctx, "get", "pods", "-n", "kube-system", "-l", "app.kubernetes.io/name="+set,
-		"--field-selector=spec.nodeName="+node, "-o", "jsonpath={.items[*].metadata.name}")
-	if err == nil && len(strings.Fields(out)) != 1 {
-		err = fmt.Errorf("%s on %s: pods %q, want one", set, node, out)
-	}
-	return strings.TrimSpace(out), err
+	cluster.Eventually(t, func() error { return c.ReadyOn(t.Context(), "fairlead-ovs", node, old) })
 }
 
 // onNode runs a program in the pod of one of Fairlead's DaemonSets on a node.
 func (c *kernel) onNode(ctx context.Context, node, set string, argv ...string) (string, error) {
-	pod, err := c.podOf(ctx, node, set)
+	pod, err := c.PodOf(ctx, set, node)
 	if err != nil {
 		return "", err
 	}
