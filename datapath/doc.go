@@ -36,8 +36,9 @@
 //	                    clsact where a directory qdisc-IFINDEX is beside the pins
 //	NIC's promisc flag  the journal says that the host had not set it              uplink
 //	iptables chains     FAIRLEAD-POSTROUTING (nat, mangle), FAIRLEAD-FORWARD       nat
-//	                    (filter, mangle), iptables and ip6tables, and the jumps
-//	                    to them
+//	                    (filter, mangle), FAIRLEAD-INPUT (filter), FAIRLEAD-OUTPUT
+//	                    (filter, raw), FAIRLEAD-PREROUTING (raw), iptables and
+//	                    ip6tables, and the jumps to them
 //
 // Not ours, though we change them: ip_forward and IPv6 forwarding, which are
 // only ever switched on, and accept_ra, which becomes 2 where it was 1 when

@@ -90,6 +90,7 @@ func Compute(in Inputs) State {
 			RandomFully: in.Config.SNATFullyRandomPorts,
 			Unmasked:    unmasked(in.Config, peers),
 			Tunnel:      tunnelTraffic(in.Config),
+			TunnelEnd:   tunnelEnd(in, local),
 		},
 		Steer:      steered(in.Attachments),
 		Peers:      peers,
@@ -184,6 +185,14 @@ func tunnelTraffic(cfg api.AgentConfig) nat.Tunnel {
 		t.Port = cfg.TunnelPort
 	}
 	return t
+}
+
+// tunnelEnd is where the host's netfilter meets the tunnel.
+func tunnelEnd(in Inputs, local netip.Addr) nat.TunnelEnd {
+	if !Tunnels(in.Config) || in.Config.OVSDatapathType == api.DatapathNetdev || !local.IsValid() {
+		return nat.TunnelEnd{}
+	}
+	return nat.TunnelEnd{Interface: in.Transport.Name, Addr: local}
 }
 
 // PodMTU is the MTU of pods in bytes, given that of the transport interface. In

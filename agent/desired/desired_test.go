@@ -77,7 +77,7 @@ func TestDesireModes(t *testing.T) {
 	in := dualInputs()
 	in.Config.TrafficEncapMode, in.Config.NoSNAT = api.ModeNoEncap, true
 	d := Compute(in)
-	none := d.OVSDB.Tunnel == nil && d.NAT.Tunnel == (nat.Tunnel{})
+	none := d.OVSDB.Tunnel == nil && d.NAT.Tunnel == (nat.Tunnel{}) && d.NAT.TunnelEnd == (nat.TunnelEnd{})
 	if !none || d.PodMTU != 1500 || d.NAT.Masquerade || len(d.Peers) != 2 {
 		t.Errorf("noEncap with noSNAT: tunnel %v, %v, MTU %d, masquerade %v, peers %v",
 			d.OVSDB.Tunnel, d.NAT.Tunnel, d.PodMTU, d.NAT.Masquerade, d.Peers)
@@ -87,6 +87,15 @@ func TestDesireModes(t *testing.T) {
 	d = Compute(in)
 	if d.OVSDB.Tunnel == nil || d.PodMTU != 1450 || !d.NAT.Masquerade || d.NAT.Tunnel.Port != 6081 {
 		t.Errorf("hybrid: tunnel %v, %v, MTU %d, masquerade %v", d.OVSDB.Tunnel, d.NAT.Tunnel, d.PodMTU, d.NAT.Masquerade)
+	}
+	in.Config.OVSDatapathType = api.DatapathSystem
+	d = Compute(in)
+	if want := (nat.TunnelEnd{Interface: "eth0", Addr: in.Transport.IPv4}); d.NAT.TunnelEnd != want {
+		t.Errorf("the tunnel's end is %v, want %v", d.NAT.TunnelEnd, want)
+	}
+	in.Config.OVSDatapathType = api.DatapathNetdev
+	if d := Compute(in); d.NAT.TunnelEnd != (nat.TunnelEnd{}) {
+		t.Errorf("netfilter would meet the userspace datapath's tunnel at %v", d.NAT.TunnelEnd)
 	}
 	for tunnel, mtu := range map[string]int{"geneve": 1430, "vxlan": 1430, "gre": 1438} {
 		in := dualInputs()

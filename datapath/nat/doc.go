@@ -9,10 +9,14 @@
 // It is in the chains FORWARD and POSTROUTING, as only there a packet to a
 // Service has its backend's address.
 //
-// What is ours: the chains FAIRLEAD-POSTROUTING of tables nat and mangle and
-// FAIRLEAD-FORWARD of tables filter and mangle, for IPv4 and IPv6, with all
-// that is in them, and every rule of POSTROUTING and FORWARD that jumps there.
-// No other rule is touched.
+// The tunnel itself is let in and out at the node's own end, before the rules of
+// others, and is not tracked.
+//
+// What is ours: the chains FAIRLEAD-POSTROUTING of tables nat and mangle,
+// FAIRLEAD-FORWARD of tables filter and mangle, FAIRLEAD-INPUT of table filter,
+// FAIRLEAD-OUTPUT of tables filter and raw and FAIRLEAD-PREROUTING of table raw,
+// for IPv4 and IPv6, with all that is in them, and every rule of the built-in
+// chains of these names that jumps there. No other rule is touched.
 //
 // A chain is read and compared first, and written only when it differs: the
 // whole chain and its jump in one commit of iptables-restore, so that no

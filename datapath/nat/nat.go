@@ -9,10 +9,13 @@ import (
 	"strings"
 )
 
-// Our chains, each of two tables: mangle has what drops.
+// Our chains. Of those of two tables, the one of mangle has what drops.
 const (
 	Postrouting = "FAIRLEAD-POSTROUTING" // of tables nat and mangle
 	Forward     = "FAIRLEAD-FORWARD"     // of tables filter and mangle
+	Input       = "FAIRLEAD-INPUT"       // of table filter
+	Output      = "FAIRLEAD-OUTPUT"      // of tables filter and raw
+	Prerouting  = "FAIRLEAD-PREROUTING"  // of table raw
 )
 
 // Desired is what the rules depend on.
@@ -41,6 +44,15 @@ type Desired struct {
 	RandomFully bool
 	// Tunnel is the traffic between nodes that pods must not imitate.
 	Tunnel Tunnel
+	// TunnelEnd is where the kernel sends and receives that traffic; the zero value where it does not, as with the
+	// userspace datapath, whose tunnel the host's netfilter never sees.
+	TunnelEnd TunnelEnd
+}
+
+// TunnelEnd is this node's end of the tunnel.
+type TunnelEnd struct {
+	Interface string
+	Addr      netip.Addr
 }
 
 // Tunnel says how to know the packets of the tunnel between nodes. The zero
@@ -84,6 +96,9 @@ func (d Desired) validate() error {
 	}
 	if d.Gateway == "" || strings.ContainsAny(d.Gateway, "\"' \t\n!") || strings.HasSuffix(d.Gateway, "+") {
 		return fmt.Errorf("%q cannot be the name of the gateway: in iptables a trailing + is a wildcard", d.Gateway)
+	}
+	if name := d.TunnelEnd.Interface; strings.ContainsAny(name, "\"' \t\n!") || strings.HasSuffix(name, "+") {
+		return fmt.Errorf("%q cannot be the name of the transport interface: in iptables a trailing + is a wildcard", name)
 	}
 	for _, p := range slices.Concat(d.PodCIDRs, d.Pools, d.Unmasked) {
 		if !p.IsValid() || p.Addr().Is4In6() {
@@ -129,7 +144,28 @@ func (d Desired) chains(f family) []chain {
 		// Docker sets the policy of FORWARD to DROP, firewalls end it in REJECT.
 		fwd.rules = []string{"-i " + d.Gateway + " -j ACCEPT", "-o " + d.Gateway + " -j ACCEPT"}
 	}
-	return []chain{fence, source, post, fwd} // nothing passes before what drops is there
+	return append([]chain{fence, source, post, fwd}, d.tunnelChains(f)...) // nothing passes before what drops is there
+}
+
+// tunnelChains let the tunnel's packets through the host's filters, at the node's own end alone, and spare the kernel
+// an entry of conntrack for each flow of the pods: a full table drops what is new, of everybody. They come first, since
+// what follows belongs to an administrator who did not mean the tunnel, or to a firewall's default. Whose packets they
+// are is looked at in br-int, which accepts no address but the peers'.
+//
+// What is not tracked is neither ESTABLISHED nor NEW to an administrator's rules, so it is let out as well.
+func (d Desired) tunnelChains(f family) []chain {
+	in := chain{table: "filter", base: "INPUT", name: Input, place: first}
+	out := chain{table: "filter", base: "OUTPUT", name: Output, place: first}
+	pre := chain{table: "raw", base: "PREROUTING", name: Prerouting, place: first}
+	raw := chain{table: "raw", base: "OUTPUT", name: Output, place: first}
+	if end := d.TunnelEnd; d.Tunnel != (Tunnel{}) && end.Interface != "" && end.Addr.Is6() == f.is6 {
+		addr := netip.PrefixFrom(end.Addr, end.Addr.BitLen())
+		arrives := fmt.Sprintf("-d %s -i %s %s", addr, end.Interface, d.Tunnel.match())
+		leaves := fmt.Sprintf("-s %s -o %s %s", addr, end.Interface, d.Tunnel.match())
+		in.rules, out.rules = []string{arrives + " -j ACCEPT"}, []string{leaves + " -j ACCEPT"}
+		pre.rules, raw.rules = []string{arrives + " -j CT --notrack"}, []string{leaves + " -j CT --notrack"}
+	}
+	return []chain{in, out, pre, raw} // conntrack first lets go of what is let through without it
 }
 
 // masquerade is the target of rules that give a packet the address of the

@@ -21,6 +21,12 @@ func desired() Desired {
 	return Desired{Gateway: "fairlead-gw0", PodCIDRs: dual, Masquerade: true, RandomFully: true}
 }
 
+func withTunnel() Desired {
+	d := desired()
+	d.Tunnel, d.TunnelEnd = Tunnel{"udp", 6081}, TunnelEnd{"eth0", netip.MustParseAddr("192.0.2.2")}
+	return d
+}
+
 // need skips the test where iptables is missing.
 func need(t *testing.T) {
 	t.Helper()
@@ -71,7 +77,7 @@ func apply(t *testing.T, node *nstest.NS, d Desired) []string {
 func dump(node *nstest.NS) string {
 	var out strings.Builder
 	for _, f := range families() {
-		for _, table := range []string{"mangle", "nat", "filter"} {
+		for _, table := range []string{"raw", "mangle", "nat", "filter"} {
 			out.WriteString(f.program + " " + table + "\n" + node.Exec(f.program, "-w", "5", "-t", table, "-S") + "\n")
 		}
 	}
@@ -105,14 +111,16 @@ func TestRootApplyIsIdempotent(t *testing.T) {
 		for tunnel, rule := range map[Tunnel]string{{"udp", 6081}: "-p udp -m udp --dport 6081",
 			{"tcp", 7471}: "-p tcp -m tcp --dport 7471", {Protocol: "gre"}: "-p gre"} {
 			d := desired()
-			d.Tunnel = tunnel
+			d.Tunnel, d.TunnelEnd = tunnel, TunnelEnd{"eth0", netip.MustParseAddr("192.0.2.2")}
 			apply(t, node, d)
 			if changes := apply(t, node, d); len(changes) != 0 {
 				t.Errorf("the second Apply with tunnel %v changed %q", tunnel, changes)
 			}
 			got := strings.ReplaceAll(dump(node), "-p 47", "-p gre")
 			if !strings.Contains(got, "-A FAIRLEAD-FORWARD -i fairlead-gw0 "+rule+" -j DROP\n") ||
-				!strings.Contains(got, "-A FAIRLEAD-POSTROUTING -s 10.0.1.0/24 "+rule+" -j DROP\n") {
+				!strings.Contains(got, "-A FAIRLEAD-POSTROUTING -s 10.0.1.0/24 "+rule+" -j DROP\n") ||
+				!strings.Contains(got, "-A FAIRLEAD-INPUT -d 192.0.2.2/32 -i eth0 "+rule+" -j ACCEPT\n") ||
+				!strings.Contains(got, "-A FAIRLEAD-PREROUTING -d 192.0.2.2/32 -i eth0 "+rule+" -j CT --notrack\n") {
 				t.Errorf("no rule for tunnel %v in\n%s", tunnel, got)
 			}
 		}
@@ -127,7 +135,8 @@ func TestRootApplyMendsDrift(t *testing.T) {
 		node.Exec("iptables", "-A", "FORWARD", "-s", "192.0.2.66/32", "-j", "DROP")
 		node.Exec("iptables", "-A", "FORWARD", "-m", "comment", "--comment", "the end of it", "-j", "REJECT")
 		node.Exec("iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.66/32", "-j", "RETURN")
-		apply(t, node, desired())
+		node.Exec("iptables", "-A", "INPUT", "-i", "eth0", "-j", "REJECT")
+		apply(t, node, withTunnel())
 		want := dump(node)
 		for _, drift := range []string{
 			"iptables -t nat -F FAIRLEAD-POSTROUTING",
@@ -143,12 +152,17 @@ func TestRootApplyMendsDrift(t *testing.T) {
 			"ip6tables -t mangle -F FAIRLEAD-FORWARD",
 			"ip6tables -t nat -F FAIRLEAD-POSTROUTING",
 			"ip6tables -t filter -D FORWARD -j FAIRLEAD-FORWARD",
+			"iptables -D INPUT -j FAIRLEAD-INPUT",
+			"iptables -A INPUT -j FAIRLEAD-INPUT",
+			"iptables -F FAIRLEAD-OUTPUT",
+			"iptables -t raw -F",
+			"iptables -t raw -D OUTPUT -j FAIRLEAD-OUTPUT",
 		} {
 			node.Exec(strings.Fields(drift)...)
 			if got := dump(node); got == want {
 				t.Fatalf("%s: changed nothing, the case is worth nothing", drift)
 			}
-			if changes := apply(t, node, desired()); len(changes) == 0 {
+			if changes := apply(t, node, withTunnel()); len(changes) == 0 {
 				t.Errorf("%s: repaired, but not reported", drift)
 			}
 			if got := dump(node); got != want {
@@ -157,7 +171,11 @@ func TestRootApplyMendsDrift(t *testing.T) {
 		}
 		// What drops comes before what others accept there later.
 		node.Exec("iptables", "-t", "mangle", "-I", "FORWARD", "-i", "fairlead-gw0", "-j", "ACCEPT")
-		changes := strings.Join(apply(t, node, desired()), "\n")
+		node.Exec("iptables", "-I", "INPUT", "-p", "udp", "-j", "DROP")
+		changes := strings.Join(apply(t, node, withTunnel()), "\n")
+		if !strings.Contains(dump(node), "-A INPUT -j FAIRLEAD-INPUT\n-A INPUT -p udp -j DROP\n") {
+			t.Errorf("after a rule that drops was put first:\n%s", dump(node))
+		}
 		if !strings.Contains(changes, "before -A FORWARD -i fairlead-gw0 -j ACCEPT") {
 			t.Errorf("the rule that stood before is not named in %s", changes)
 		}

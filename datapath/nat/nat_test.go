@@ -26,7 +26,7 @@ func TestChains(t *testing.T) {
 	d := Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.9/24", "fd00:1::/64"), Masquerade: true, RandomFully: true}
 	text := func(d Desired, f family) string {
 		var out []string
-		for _, c := range d.chains(f) {
+		for _, c := range d.chains(f)[:4] {
 			out = append(out, c.table+": "+strings.Join(c.rules, "; "))
 		}
 		return strings.Join(out, "\n")
@@ -68,6 +68,42 @@ func TestChains(t *testing.T) {
 	} {
 		if c.got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, c.got, c.want)
+		}
+	}
+}
+
+// The tunnel's end is let in and out and not tracked, in the family of its address and nowhere else.
+func TestTunnelChains(t *testing.T) {
+	text := func(d Desired, f family) (out []string) {
+		for _, c := range d.tunnelChains(f) {
+			for _, r := range c.rules {
+				out = append(out, c.table+" "+c.base+" "+r)
+			}
+		}
+		return out
+	}
+	ipv4, ipv6 := families()[0], families()[1]
+	end := TunnelEnd{"eth0", netip.MustParseAddr("192.0.2.2")}
+	geneve := Desired{Tunnel: Tunnel{"udp", 6081}, TunnelEnd: end}
+	want := []string{
+		"filter INPUT -d 192.0.2.2/32 -i eth0 -p udp -m udp --dport 6081 -j ACCEPT",
+		"filter OUTPUT -s 192.0.2.2/32 -o eth0 -p udp -m udp --dport 6081 -j ACCEPT",
+		"raw PREROUTING -d 192.0.2.2/32 -i eth0 -p udp -m udp --dport 6081 -j CT --notrack",
+		"raw OUTPUT -s 192.0.2.2/32 -o eth0 -p udp -m udp --dport 6081 -j CT --notrack",
+	}
+	if got := text(geneve, ipv4); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for name, none := range map[string][]string{
+		"the other family":        text(geneve, ipv6),
+		"no tunnel":               text(Desired{TunnelEnd: end}, ipv4),
+		"not the kernel's":        text(Desired{Tunnel: geneve.Tunnel}, ipv4),
+		"IPv4 where IPv6 is":      text(Desired{Tunnel: geneve.Tunnel, TunnelEnd: TunnelEnd{"eth0", netip.MustParseAddr("fd00::2")}}, ipv4),
+		"nothing is wanted":       text(Desired{}, ipv4),
+		"nothing is wanted, IPv6": text(Desired{}, ipv6),
+	} {
+		if len(none) > 0 {
+			t.Errorf("%s: %q", name, none)
 		}
 	}
 }

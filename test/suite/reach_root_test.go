@@ -3,11 +3,16 @@ package suite
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // All pods and nodes reach each other over every kind of tunnel and in both families, with small packets, full packets
@@ -31,13 +36,57 @@ func TestRootNetwork(t *testing.T) {
 			if got := c.host(t, "node1").exec(t, "ovs-vsctl get Interface fairlead-tun0 type"); got != n.tunnel+"\n" {
 				t.Fatalf("the tunnel is of type %s", got)
 			}
+			kernel := ovstest.UnderTest(t) == ovstest.System
+			if kernel { // the userspace datapath's tunnel does not pass the host's netfilter
+				firewalled(t, c)
+			}
 			c.addPods(t, "a@node1", "b@node1", "c@node2")
 			c.warm(t)
 			t.Run("all reach all", func(t *testing.T) { allReachAll(t, c) })
 			t.Run("masquerade", func(t *testing.T) { masqueraded(t, c) })
 			t.Run("MTU", func(t *testing.T) { fullPackets(t, c, 1500-n.overhead) })
 			t.Run("TCP", func(t *testing.T) { streams(t, c) })
+			if kernel {
+				untracked(t, c)
+			}
 		})
+	}
+}
+
+// firewalled has every node drop what is UDP or GRE, in and out, as an administrator might who did not mean the tunnel.
+func firewalled(t *testing.T, c cluster) {
+	for _, node := range c.Nodes() {
+		for _, program := range []string{"iptables", "ip6tables"} {
+			for _, rule := range []string{"INPUT -i eth0 -p udp", "INPUT -i eth0 -p gre", "OUTPUT -o eth0 -p udp", "OUTPUT -o eth0 -p gre"} {
+				c.host(t, node).exec(t, program+" -w -A "+rule+" -j DROP")
+			}
+		}
+	}
+}
+
+// untracked checks that no node has a conntrack entry of the tunnel, and some of what else there was.
+func untracked(t *testing.T, c cluster) {
+	for _, node := range c.Nodes() {
+		var all []*netlink.ConntrackFlow
+		must(t, 0, c.host(t, node).do(func() error {
+			for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+				flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+				if err != nil {
+					return err
+				}
+				all = append(all, flows...)
+			}
+			return nil
+		}))
+		if len(all) == 0 {
+			t.Errorf("%s tracks nothing: this test is worth nothing", node)
+		}
+		for _, f := range all {
+			tunnel := slices.Contains([]uint16{6081, 16081, 4789}, f.Forward.DstPort)
+			if p := f.Forward.Protocol; p == unix.IPPROTO_GRE || p == unix.IPPROTO_UDP && tunnel {
+				t.Errorf("%s tracks a flow of the tunnel: %s", node, f)
+			}
+		}
 	}
 }
 
