@@ -116,6 +116,9 @@ func newSource(o Options) (*kube.Client, inputs.Source, error) {
 	}
 	k := inputs.NewKubernetes(client, o.NodeName, inputs.LastKnownPath, o.Config.EnableBridgingMode, log)
 	k.Intervals = o.Intervals.Inputs
+	if o.Config.Services == api.ServicesOVS {
+		k.FollowServices()
+	}
 	return client, k, nil
 }
 

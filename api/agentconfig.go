@@ -64,6 +64,8 @@ type AgentConfig struct {
 	// ServiceCIDR (IPv4) and ServiceCIDRv6 are the ranges of the cluster's
 	// Services, which bridged pods reach through their node. Invalid: none.
 	ServiceCIDR, ServiceCIDRv6 netip.Prefix
+	// Services is ServicesHost or ServicesOVS.
+	Services string
 
 	// NoSNAT disables the masquerade: packets to the outside keep the pod's address.
 	NoSNAT bool
@@ -93,6 +95,12 @@ type AgentConfig struct {
 	Uplink             UplinkConfig
 	IPAM               IPAM
 }
+
+// Who translates ClusterIPs for pods: the node's kube-proxy, or Open vSwitch.
+const (
+	ServicesHost = "host"
+	ServicesOVS  = "ovs"
+)
 
 // MaxCoolingPeriod bounds IPAM.CoolingPeriod.
 const MaxCoolingPeriod = time.Hour

@@ -73,6 +73,10 @@ func honouredKeys() []Entry {
 		{In: Agent, Key: "serviceCIDRv6", Want: subnet6(), Default: `""`, Fate: Honoured,
 			Text: "the same for IPv6",
 			set:  func(c *values, v Value) { c.ServiceCIDRv6 = v.Prefixes[0] }},
+		{In: Agent, Key: "services", Want: oneOf(api.ServicesHost, api.ServicesOVS), Default: api.ServicesHost, Fate: Honoured,
+			Text: "who translates the ClusterIPs that pods send to. host: the node's kube-proxy, and endpoints see the " +
+				"address of their client's node. ovs: Open vSwitch, and endpoints see their client's own",
+			set: func(c *values, v Value) { c.Services = v.Str }},
 		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
 			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +
 				"else the one with the Node's IP",

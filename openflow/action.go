@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 )
 
 // Action is one thing that a flow does to a packet. Actions are values that can be compared with ==; String returns
@@ -34,8 +35,25 @@ type (
 	PushVLAN uint16
 )
 
-// Again looks the packet up in table 0 once more, changed as it is.
-type Again struct{}
+// Resubmit looks the packet up in a table once more, changed as it is.
+type Resubmit uint8
+
+// ToGroup hands the packet to one of a group's buckets.
+type ToGroup uint32
+
+// Conntrack sends the packet through conntrack; NAT says what becomes of its addresses.
+type (
+	Conntrack nx.Conntrack
+	NAT       = nx.NAT
+)
+
+// The NAT of a connection that has an entry, or of a new one; and a Conntrack that does not look the packet up again.
+const (
+	NATApply = nx.NATApply
+	NATSrc   = nx.NATSrc
+	NATDst   = nx.NATDst
+	NoTable  = nx.NoTable
+)
 
 // SetField writes a field.
 type SetField struct {
@@ -58,6 +76,15 @@ func SetSource(s Source) SetField { return setField("reg0", numberValue(uint32(s
 // SetSegment fills in reg1.
 func SetSegment(s Segment) SetField { return setField("reg1", numberValue(uint32(s))) }
 
+// SetStage fills in reg2.
+func SetStage(s Stage) SetField { return setField("reg2", numberValue(uint32(s)-1)) }
+
+// SetZone fills in reg3: the zone that a Service's destination is translated in.
+func SetZone(zone uint16) SetField { return setField("reg3", numberValue(uint32(zone))) }
+
+// RegisterZone is the number of the register that SetZone fills in.
+const RegisterZone = 3
+
 // SetEthSrc writes the Ethernet source address.
 func SetEthSrc(m api.MAC) SetField { return setField("eth_src", macValue(m)) }
 
@@ -72,6 +99,15 @@ func SetTunDst(a netip.Addr) SetField {
 	}
 	return setField(name, addrValue(a))
 }
+
+// SetARPOp writes ARP's operation.
+func SetARPOp(op uint16) SetField { return setField("arp_op", numberValue(uint32(op))) }
+
+// SetARPSha writes the Ethernet address of ARP\'s sender.
+func SetARPSha(m api.MAC) SetField { return setField("arp_sha", macValue(m)) }
+
+// SetARPSpa writes the IPv4 address of ARP\'s sender.
+func SetARPSpa(a netip.Addr) SetField { return setField("arp_spa", addrValue(a)) }
 
 // SetVLAN sets the VLAN ID of a tagged frame.
 func SetVLAN(id uint16) SetField { return setField("vlan_vid", numberValue(uint32(VLANPresent|id))) }
@@ -90,7 +126,8 @@ func (a Output) String() string {
 
 func (DecTTL) String() string     { return "dec_ttl" }
 func (PopVLAN) String() string    { return "pop_vlan" }
-func (Again) String() string      { return "resubmit(,0)" }
+func (a Resubmit) String() string { return fmt.Sprintf("resubmit(,%d)", uint8(a)) }
+func (a ToGroup) String() string  { return fmt.Sprintf("group:%d", uint32(a)) }
 func (a PushVLAN) String() string { return fmt.Sprintf("push_vlan:%#x", uint16(a)) }
 
 func (a SetField) String() string {
@@ -100,3 +137,38 @@ func (a SetField) String() string {
 
 func (a MoveField) String() string     { return "move:" + a.from.move + "[]->" + a.to.move + "[]" }
 func (a unknownAction) String() string { return string(a) }
+
+func (a Conntrack) String() string {
+	b := []byte("ct(")
+	if a.Commit {
+		b = append(b, "commit,"...)
+	}
+	if a.Table != NoTable {
+		b = fmt.Appendf(b, "table=%d,", a.Table)
+	}
+	if a.ZoneReg != 0 {
+		b = fmt.Appendf(b, "zone=NXM_NX_REG%d[0..15],", a.ZoneReg)
+	} else {
+		b = fmt.Appendf(b, "zone=%d,", a.Zone)
+	}
+	switch a.NAT.Kind {
+	case NATApply:
+		b = append(b, "nat,"...)
+	case NATSrc:
+		b = append(b, "nat(src="+natText(a.NAT)+"),"...)
+	case NATDst:
+		b = append(b, "nat(dst="+natText(a.NAT)+"),"...)
+	}
+	return string(b[:len(b)-1]) + ")"
+}
+
+func natText(n NAT) string {
+	text := n.Addr.String()
+	if n.First != 0 {
+		text = netip.AddrPortFrom(n.Addr, n.First).String()
+	}
+	if n.Last > n.First {
+		text += fmt.Sprintf("-%d", n.Last)
+	}
+	return text
+}

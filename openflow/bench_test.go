@@ -1,28 +1,35 @@
 package openflow
 
-import "testing"
+import (
+	"net/netip"
+	"testing"
 
-// A big cluster seen from one node: 250 pods, 5,000 peers, both families.
+	"github.com/fairlead-cni/fairlead/test/flowtest"
+)
 
-func BenchmarkPipeline(b *testing.B) {
-	v := bigView(250, 5000)
-	for b.Loop() {
-		Pipeline(v)
+// manyFlows are as many as a node of a big cluster has.
+func manyFlows(n int) []Flow {
+	out := make([]Flow, n)
+	for i := range out {
+		to := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		out[i] = Flow{Kind: KindPeer, Table: TableForward, Priority: 100, Actions: []Action{DecTTL{}, Output(1)},
+			Match: Match{EtherType: IPv4, Dst: netip.PrefixFrom(to, 32)}}
 	}
+	return out
 }
 
-// BenchmarkDiff is what a Sync computes when one pod is added.
+// BenchmarkDiff is what a Sync computes when some flows are added.
 func BenchmarkDiff(b *testing.B) {
-	without, with := Pipeline(bigView(250, 5000)), Pipeline(bigView(251, 5000))
+	all := manyFlows(30018)
 	c := newConfirmed(nil, confirmed{})
-	todo, _, err := c.diff(without)
+	todo, _, err := c.diff(all[:30000])
 	if err != nil {
 		b.Fatal(err)
 	}
 	c.apply(todo)
 	for b.Loop() {
-		todo, _, err := c.diff(with)
-		if err != nil || len(todo) != len(with)-len(without) {
+		todo, _, err := c.diff(all)
+		if err != nil || len(todo) != 18 {
 			b.Fatalf("%d changes, %v", len(todo), err)
 		}
 	}
@@ -30,12 +37,12 @@ func BenchmarkDiff(b *testing.B) {
 
 // BenchmarkFirstSync is the filling of an empty switch.
 func BenchmarkFirstSync(b *testing.B) {
-	s := dialTest(b, node(b))
-	want := Pipeline(bigView(250, 5000))
+	s := flowtest.Dial(b, flowtest.Node(b), Dial)
+	want := manyFlows(30000)
 	for b.Loop() {
-		syncAll(b, s, want)
+		flowtest.Sync(b, s, want)
 		b.StopTimer()
-		syncAll(b, s, nil)
+		flowtest.Sync(b, s, nil)
 		b.StartTimer()
 	}
 }

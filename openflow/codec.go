@@ -8,13 +8,18 @@ import (
 	"antrea.io/libOpenflow/openflow15"
 	"antrea.io/libOpenflow/util"
 	"antrea.io/ofnet/ofctrl"
+
+	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
-// change is one thing to do to the flow table.
+// change is one thing to do to the flow table, or to a group.
 type change struct {
 	delete bool
 	flow   Flow
+	// group is the group that is added, modified or deleted, in place of a flow.
+	group  *nx.Group
+	modify bool
 	// rawMatch is the ofp_match of a flow to delete, as the switch gave it, where flow cannot express it.
 	rawMatch []byte
 }
@@ -68,6 +73,9 @@ func encodeBundle(first uint32, changes []change) ([][]byte, error) {
 // encodeChange encodes one flow mod. A flow that is there already is replaced
 // by adding it again, which is atomic. Modify would leave the old cookie.
 func encodeChange(xid uint32, c change) ([]byte, error) {
+	if c.group != nil {
+		return c.groupMod(xid), nil
+	}
 	command := openflow15.FC_ADD
 	if c.delete {
 		command = openflow15.FC_DELETE_STRICT
@@ -127,6 +135,9 @@ func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
 // mustIdentify fills in what ofnet knows of fields.
 func mustIdentify(fields []*field) []*field {
 	for _, f := range fields {
+		if f.ofnet == "" {
+			continue
+		}
 		h, err := openflow15.FindFieldHeaderByName(f.ofnet, false)
 		if err != nil {
 			panic(err)
@@ -151,10 +162,37 @@ func ofBytes(b []byte) *openflow15.ByteArrayField {
 
 type ofAction = ofctrl.OFAction
 
-func (a Output) ofnet() ofAction   { return ofctrl.NewOutputPort(uint32(a)) }
-func (DecTTL) ofnet() ofAction     { return &ofctrl.DecTTLAction{} }
-func (PopVLAN) ofnet() ofAction    { return &ofctrl.PopVLANAction{} }
-func (Again) ofnet() ofAction      { return ofctrl.NewResubmit(nil, new(uint8)) }
+// extension is an action that is encoded already.
+type extension []byte
+
+// GetActionMessage implements ofctrl.OFAction.
+func (e extension) GetActionMessage() openflow15.Action { return e }
+
+// GetActionType implements ofctrl.OFAction.
+func (extension) GetActionType() string { return "extension" }
+
+// Header implements openflow15.Action.
+func (e extension) Header() *openflow15.ActionHeader {
+	return &openflow15.ActionHeader{Type: binary.BigEndian.Uint16(e), Length: e.Len()}
+}
+
+// Len implements util.Message.
+func (e extension) Len() uint16 { return uint16(len(e)) }
+
+// MarshalBinary implements util.Message.
+func (e extension) MarshalBinary() ([]byte, error) { return e, nil }
+
+// UnmarshalBinary implements util.Message, and is not used: package nx decodes.
+func (extension) UnmarshalBinary([]byte) error { return errors.ErrUnsupported }
+
+func (a Output) ofnet() ofAction    { return ofctrl.NewOutputPort(uint32(a)) }
+func (DecTTL) ofnet() ofAction      { return &ofctrl.DecTTLAction{} }
+func (PopVLAN) ofnet() ofAction     { return &ofctrl.PopVLANAction{} }
+func (a Resubmit) ofnet() ofAction  { return extension(nx.Resubmit(uint8(a))) }
+func (a Conntrack) ofnet() ofAction { return extension(nx.Conntrack(a).Marshal()) }
+func (a ToGroup) ofnet() ofAction {
+	return extension(binary.BigEndian.AppendUint32([]byte{0, 22, 0, 8}, uint32(a)))
+}
 func (a PushVLAN) ofnet() ofAction { return &ofctrl.PushVLANAction{EtherType: uint16(a)} }
 
 func (a SetField) ofnet() ofAction {

@@ -1,4 +1,4 @@
-package openflow
+package openflow_test
 
 import (
 	"context"
@@ -10,22 +10,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
+
 	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
 func TestVswitchdRestart(t *testing.T) {
-	o := node(t)
-	s := dialTest(t, o)
-	want := Pipeline(View{})
-	syncAll(t, s, want)
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	want := tables.Pipeline(tables.View{})
+	flowtest.Sync(t, s, want)
 	o.Vswitchd.Kill()
 	wait(t, s.Done(), time.Second, "ovs-vswitchd was killed")
 	if _, err := s.Sync(t.Context(), want); err == nil {
 		t.Error("Sync on a lost connection succeeded")
 	}
 	o.Vswitchd.Start()
-	if got := syncAll(t, dialTest(t, o), want); got.Added != len(want) {
+	if got := flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), want); got.Added != len(want) {
 		t.Errorf("%+v after a restart, want %d added", got, len(want))
 	}
 }
@@ -33,51 +38,51 @@ func TestVswitchdRestart(t *testing.T) {
 // A stopped ovs-vswitchd keeps its sockets open. Everything must end by itself.
 func TestHungSwitch(t *testing.T) {
 	t.Parallel()
-	o := node(t)
-	idle, busy := dialTest(t, o), dialTest(t, o)
+	o := flowtest.Node(t)
+	idle, busy := flowtest.Dial(t, o, openflow.Dial), flowtest.Dial(t, o, openflow.Dial)
 	o.Vswitchd.Signal(syscall.SIGSTOP)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := busy.Sync(ctx, Pipeline(View{})); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := busy.Sync(ctx, tables.Pipeline(tables.View{})); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Sync with a deadline: %v", err)
 	}
-	if _, err := Dial(ctx, o.Mgmt("br-int"), logr.Discard()); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := openflow.Dial(ctx, o.Mgmt("br-int"), logr.Discard()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Dial with a deadline: %v", err)
 	}
 	start := time.Now()
-	_, err := Dial(context.Background(), o.Mgmt("br-int"), logr.Discard())
+	_, err := openflow.Dial(context.Background(), o.Mgmt("br-int"), logr.Discard())
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Dial without a deadline: %v", err)
 	}
-	if _, err := busy.Sync(context.Background(), Pipeline(bigView(50, 500))); err == nil {
+	if _, err := busy.Sync(context.Background(), tables.Pipeline(bigView(50, 500))); err == nil {
 		t.Error("Sync without a deadline succeeded")
 	} else if took := time.Since(start); took > 2*ofconn.LostAfter {
 		t.Errorf("Sync without a deadline ended after %v", took)
 	}
 	wait(t, idle.Done(), 2*ofconn.LostAfter, "ovs-vswitchd was stopped")
-	if err := idle.conn.Reason(); !strings.Contains(err.Error(), "no message from the switch") {
+	if err := idle.Lost(); !strings.Contains(err.Error(), "no message from the switch") {
 		t.Errorf("lost because of %v", err)
 	}
 	o.Vswitchd.Signal(syscall.SIGCONT)
-	syncAll(t, dialTest(t, o), Pipeline(View{}))
+	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), tables.Pipeline(tables.View{}))
 }
 
 // Without ovsdb-server, ovs-vswitchd serves no OpenFlow, and says nothing.
 func TestNoOVSDB(t *testing.T) {
 	t.Parallel()
-	o := node(t)
-	s := dialTest(t, o)
-	syncAll(t, s, Pipeline(View{}))
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	flowtest.Sync(t, s, tables.Pipeline(tables.View{}))
 	o.Server.Kill()
 	wait(t, s.Done(), 2*ofconn.LostAfter, "ovsdb-server was killed")
 	o.Server.Start()
 	deadline := time.Now().Add(15 * time.Second) // ovs-vswitchd backs off up to 8 s
 	for {
-		again, err := Dial(t.Context(), o.Mgmt("br-int"), logr.Discard())
+		again, err := openflow.Dial(t.Context(), o.Mgmt("br-int"), logr.Discard())
 		if err == nil {
 			defer again.Close()
-			if got := syncAll(t, again, Pipeline(View{})); got != (Changes{}) {
+			if got := flowtest.Sync(t, again, tables.Pipeline(tables.View{})); got != (openflow.Changes{}) {
 				t.Errorf("afterwards a sync changed %+v", got)
 			}
 			return
@@ -91,17 +96,17 @@ func TestNoOVSDB(t *testing.T) {
 // An idle connection to a healthy switch lives on.
 func TestIdleConnection(t *testing.T) {
 	t.Parallel()
-	s := dialTest(t, node(t))
+	s := flowtest.Dial(t, flowtest.Node(t), openflow.Dial)
 	select {
 	case <-s.Done():
-		t.Errorf("lost: %v", s.conn.Reason())
+		t.Errorf("lost: %v", s.Lost())
 	case <-time.After(ofconn.LostAfter + ofconn.ProbeAfter):
 	}
-	syncAll(t, s, Pipeline(View{}))
+	flowtest.Sync(t, s, tables.Pipeline(tables.View{}))
 }
 
 func TestClose(t *testing.T) {
-	s := dialTest(t, node(t))
+	s := flowtest.Dial(t, flowtest.Node(t), openflow.Dial)
 	s.Close()
 	s.Close()
 	wait(t, s.Done(), time.Second, "Close was called")
@@ -111,13 +116,13 @@ func TestClose(t *testing.T) {
 }
 
 func TestOldProtocol(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	o.Ctl("set", "Bridge", "br-int", "protocols=OpenFlow13")
-	_, err := Dial(t.Context(), o.Mgmt("br-int"), logr.Discard())
+	_, err := openflow.Dial(t.Context(), o.Mgmt("br-int"), logr.Discard())
 	if err == nil || !strings.Contains(err.Error(), "protocols") {
 		t.Errorf("got error %v, want one that names the protocols column", err)
 	}
-	if _, err := Dial(t.Context(), filepath.Join(o.Dir, "none.mgmt"), logr.Discard()); err == nil {
+	if _, err := openflow.Dial(t.Context(), filepath.Join(o.Dir, "none.mgmt"), logr.Discard()); err == nil {
 		t.Error("Dial of a bridge that is not there succeeded")
 	}
 }
@@ -140,7 +145,7 @@ func TestGarbage(t *testing.T) {
 		{"cut message", hello + "\x06\x0a\xff\xff\x00\x00\x00\x01abc", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, err := Dial(t.Context(), speak(t, c.reply), logr.Discard())
+			s, err := openflow.Dial(t.Context(), speak(t, c.reply), logr.Discard())
 			if c.dialFails != (err != nil) {
 				t.Fatalf("Dial: %v", err)
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
@@ -27,12 +28,13 @@ const (
 	bundleCommitReply = 5
 	instrGoto         = 1
 	instrApply        = 4
+	protoICMP         = 1
+	protoTCP          = 6
+	protoUDP          = 17
 	protoICMPv6       = 58
+	protoSCTP         = 132
 	fragNXMatch       = 3 // of Open vSwitch: first fragments have the fields of what they carry
 )
-
-// again is Open vSwitch's action "resubmit", with the port that the packet came from and table 0.
-const again = "\x00\x00\x23\x20\x00\x0e\xff\xf8\x00\x00\x00\x00"
 
 // isCommitReply reports whether m confirms the commit of a bundle.
 func isCommitReply(m ofconn.Message) bool {
@@ -192,9 +194,10 @@ var actionTypes = []struct {
 	{17, func(body []byte) Action { return PushVLAN(u16(body, 0)) }},
 	{18, func([]byte) Action { return PopVLAN{} }},
 	{24, func([]byte) Action { return DecTTL{} }},
+	{22, readToGroup},
 	{25, readSetField},
 	{28, readMove},
-	{errExperimenter, func(body []byte) Action { return map[string]Action{again: Again{}}[string(body)] }},
+	{errExperimenter, readExtension},
 }
 
 func readOutput(body []byte) Action {
@@ -202,6 +205,23 @@ func readOutput(body []byte) Action {
 		return nil
 	}
 	return Output(binary.BigEndian.Uint32(body))
+}
+
+func readToGroup(body []byte) Action {
+	if len(body) != 4 {
+		return nil
+	}
+	return ToGroup(binary.BigEndian.Uint32(body))
+}
+
+func readExtension(body []byte) Action {
+	if table, ok := nx.ReadResubmit(body); ok {
+		return Resubmit(table)
+	}
+	if c, ok := nx.ReadConntrack(body); ok {
+		return Conntrack(c)
+	}
+	return nil
 }
 
 func readSetField(body []byte) Action {

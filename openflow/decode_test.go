@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/test/flowtest"
+
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
@@ -50,10 +52,9 @@ func FuzzSwitchMessages(f *testing.F) {
 // flowListMessage is a real switch's list of flows, ours and others.
 func flowListMessage(t *testing.T) []byte {
 	t.Helper()
-	o := node(t)
-	s := dialTest(t, o)
-	_, view := readGolden(t, "testdata/v4-geneve.txtar")
-	syncAll(t, s, Pipeline(view))
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, Dial)
+	flowtest.Sync(t, s, randomFlows(t)[:20])
 	o.Ofctl("add-flow", "br-int", "table=9,tcp,tcp_flags=+syn,ct_state=+trk,actions=ct(commit,zone=3),resubmit(,10)")
 	o.Ofctl("add-flow", "br-int", "table=9,priority=5,dl_vlan=7,icmp,nw_src=10.0.0.0/255.0.255.0,actions=NORMAL")
 	xid := s.conn.Reserve(2)
@@ -87,7 +88,7 @@ func TestCutFlowList(t *testing.T) {
 		if part, err := flowsOf(cut); err == nil {
 			good++
 			for i := range part {
-				if part[i].flow.key() != list[i].flow.key() {
+				if part[i].flow.Key() != list[i].flow.Key() {
 					t.Fatalf("cut at %d: flow %d is %s", n, i, part[i].flow)
 				}
 			}
@@ -101,11 +102,11 @@ func TestCutFlowList(t *testing.T) {
 // randomFlows have any fields together that the switch takes together.
 func randomFlows(t *testing.T) []Flow {
 	t.Helper()
-	r, used := rand.New(rand.NewPCG(15, 3)), map[key]bool{}
+	r, used := rand.New(rand.NewPCG(15, 3)), map[Key]bool{}
 	var flows []Flow
 	for range 500 {
-		if f := (Flow{Table: 8, Priority: 77, Kind: KindPeer, Match: validMatch(t, r)}); !used[f.key()] {
-			used[f.key()] = true
+		if f := (Flow{Table: 8, Priority: 77, Kind: KindPeer, Match: validMatch(t, r)}); !used[f.Key()] {
+			used[f.Key()] = true
 			flows = append(flows, f)
 		}
 	}
@@ -115,25 +116,26 @@ func randomFlows(t *testing.T) []Flow {
 // Encoding a flow for a switch and reading its list of flows are inverse, for
 // each field and action alone.
 func TestEachFieldAndAction(t *testing.T) {
-	o := node(t)
-	s := dialTest(t, o)
-	m6, v6 := mac(t, "0a:00:00:00:00:06"), netip.MustParseAddr("fd00::6")
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, Dial)
+	m6, v6 := flowtest.MAC(t, "0a:00:00:00:00:06"), netip.MustParseAddr("fd00::6")
 	p4, p6 := netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("fd00:8000::/33")
-	host4, nd := host(netip.MustParseAddr("10.0.0.6")), Match{EtherType: IPv6, ICMPv6: neighborSolicitation}
-	na := Match{EtherType: IPv6, ICMPv6: neighborAdvertisement}
+	host6, host4, nd := netip.PrefixFrom(v6, 128), netip.MustParsePrefix("10.0.0.6/32"), Match{EtherType: IPv6,
+		ICMPv6: NeighborSolicitation}
+	na := Match{EtherType: IPv6, ICMPv6: NeighborAdvertisement}
 	matches := []Match{
 		{InPort: 65000}, {Tagged: true}, {EtherType: 0x88cc}, {EthSrc: m6}, {Source: FromTunnel},
 		{TunSrc: host4.Addr()}, {TunSrc: v6},
 		{EtherType: IPv4, Src: p4}, {EtherType: IPv4, Dst: p4}, {EtherType: IPv4, Src: host4, Dst: host4},
 		{EtherType: IPv4, Dst: netip.MustParsePrefix("0.0.0.0/1")},
-		{EtherType: IPv6, Src: p6}, {EtherType: IPv6, Dst: p6}, {EtherType: IPv6, Src: host(v6), Dst: host(v6)},
+		{EtherType: IPv6, Src: p6}, {EtherType: IPv6, Dst: p6}, {EtherType: IPv6, Src: host6, Dst: host6},
 		{EtherType: ARP, Src: host4}, {EtherType: ARP, Dst: host4}, {EtherType: ARP, ARPOp: 2},
 		{EtherType: ARP, ARPSha: m6},
 		nd, na,
-		{EthDst: m6}, {EthSrc: m6, EthDst: m6}, {Segment: segmentOf(0)}, {Segment: segmentOf(10)},
-		{Source: FromBridged, Segment: segmentOf(4094)}, {VLAN: segmentOf(0)}, {VLAN: segmentOf(1)},
-		{VLAN: segmentOf(4094), EtherType: ARP}, {VLAN: segmentOf(0), EtherType: IPv6, ICMPv6: redirect},
-		{Source: FromBridged, Segment: segmentOf(10), EtherType: ARP, Src: host4, Dst: host4},
+		{EthDst: m6}, {EthSrc: m6, EthDst: m6}, {Segment: SegmentOf(0)}, {Segment: SegmentOf(10)},
+		{Source: FromBridged, Segment: SegmentOf(4094)}, {VLAN: SegmentOf(0)}, {VLAN: SegmentOf(1)},
+		{VLAN: SegmentOf(4094), EtherType: ARP}, {VLAN: SegmentOf(0), EtherType: IPv6, ICMPv6: Redirect},
+		{Source: FromBridged, Segment: SegmentOf(10), EtherType: ARP, Src: host4, Dst: host4},
 	}
 	nd.NDTarget = v6
 	na.NDTll = LinkAddr{true, m6}
@@ -145,26 +147,40 @@ func TestEachFieldAndAction(t *testing.T) {
 		flows = append(flows, Flow{Table: 5, Priority: 77, Kind: KindPeer, Match: m})
 	}
 	for i, a := range []Action{Goto(254), Output(65000), SetSource(FromTunnel), SetEthSrc(m6), SetEthDst(m6),
-		SetTunDst(host4.Addr()), SetTunDst(v6), SetSegment(segmentOf(10)), OutputInPort} {
+		SetTunDst(host4.Addr()), SetTunDst(v6), SetSegment(SegmentOf(10)), OutputInPort, Resubmit(9), SetStage(Seen),
+		SetZone(40960)} {
 		flows = append(flows, Flow{Table: 6, Priority: uint16(i), Kind: KindBase, Actions: []Action{a}})
 	}
 	flows = append(flows, Flow{Table: 7, Match: Match{EtherType: IPv6},
 		Actions: []Action{DecTTL{}, Output(1), Output(2), Goto(8)}})
 	flows = append(flows,
-		Flow{Table: 7, Match: Match{EtherType: ARP, ARPOp: arpRequest}, Actions: answerARP(m6, host4.Addr())},
-		Flow{Table: 7, Priority: 1, Actions: []Action{PushVLAN(tpid), SetVLAN(10), Output(1)}},
-		Flow{Table: 7, Match: Match{VLAN: segmentOf(10)}, Actions: []Action{PopVLAN{}, Goto(8)}})
+		Flow{Table: 7, Match: Match{EtherType: ARP, ARPOp: ARPRequest}, Actions: []Action{
+			Move("eth_src", "eth_dst"), SetEthSrc(m6), SetARPOp(ARPReply), Move("arp_sha", "arp_tha"), Move("arp_spa", "arp_tpa"),
+			SetARPSha(m6), SetARPSpa(host4.Addr()), OutputInPort}},
+		Flow{Table: 7, Priority: 1, Actions: []Action{PushVLAN(TPID), SetVLAN(10), Output(1)}},
+		Flow{Table: 7, Match: Match{VLAN: SegmentOf(10)}, Actions: []Action{PopVLAN{}, Goto(8)}})
+	service := Match{EtherType: IPv4, Protocol: 1 + protoTCP, CTState: Bits{CTNew, CTNew | CTReply}, DstPort: Port(80)}
+	flows = append(flows,
+		Flow{Table: 7, Priority: 4, Match: service, Actions: []Action{
+			Conntrack{Zone: 9, Table: NoTable, NAT: NAT{Kind: NATApply}}}},
+		Flow{Table: 7, Priority: 2, Match: service, Actions: []Action{
+			Conntrack{Commit: true, ZoneReg: 3, Table: 8, NAT: NAT{Kind: NATDst, Addr: host4.Addr(), First: 80, Last: 80}}}},
+		Flow{Table: 7, Priority: 3, Match: service, Actions: []Action{
+			Conntrack{Commit: true, Zone: 5, Table: 8, NAT: NAT{Kind: NATSrc, Addr: host4.Addr(), First: 4096, Last: 32767}}}})
+	service.EtherType = IPv6
+	flows = append(flows, Flow{Table: 7, Priority: 2, Match: service, Actions: []Action{
+		Conntrack{Commit: true, Zone: 5, Table: 8, NAT: NAT{Kind: NATDst, Addr: v6, First: 80, Last: 80}}}})
 	flows = append(flows, randomFlows(t)...)
-	syncAll(t, s, flows)
+	flowtest.Sync(t, s, flows)
 	s.Resync()
-	if got := syncAll(t, s, flows); got != (Changes{}) {
+	if got := flowtest.Sync(t, s, flows); got != (Changes{}) {
 		list, _ := s.list(t.Context())
 		t.Errorf("read back differently: %+v", got)
 		for _, l := range list {
 			t.Logf("unsupported %v: %s %s", l.unsupported, l.flow, hex.EncodeToString(l.rawMatch))
 		}
 	}
-	if diff := lineDiff(sorted(dump(flows)), sorted(dumpFlows(o))); diff != "" {
+	if diff := flowtest.Diff(flowtest.Sorted(flowtest.Text(flows)), flowtest.Sorted(flowtest.Flows(o))); diff != "" {
 		t.Errorf("ovs-ofctl prints them otherwise (-ours +its):\n%s", diff)
 	}
 }

@@ -13,9 +13,13 @@ type Changes struct {
 
 func (c Changes) none() bool { return c == Changes{} }
 
+func (c Changes) and(d Changes) Changes {
+	return Changes{c.Added + d.Added, c.Modified + d.Modified, c.Deleted + d.Deleted}
+}
+
 // confirmed is what the switch is known to have.
 type confirmed struct {
-	flows map[key]*have
+	flows map[Key]*have
 	// unsupported are flows whose match no flow of ours can have.
 	unsupported []listed
 	// diffs counts calls of diff.
@@ -36,14 +40,14 @@ type have struct {
 
 // newConfirmed takes stock of a list of the switch's flows. Of before it takes what is the same: as a rule, all.
 func newConfirmed(list []listed, before confirmed) confirmed {
-	c := confirmed{flows: make(map[key]*have, len(list))}
+	c := confirmed{flows: make(map[Key]*have, len(list))}
 	for i := range list {
 		l := &list[i]
 		if l.unsupported {
 			c.unsupported = append(c.unsupported, *l)
 			continue
 		}
-		k := l.flow.key()
+		k := l.flow.Key()
 		h := &have{}
 		if old := before.flows[k]; old != nil && old.flow.does(l.flow) {
 			h.flow, h.cookie = old.flow, old.cookie
@@ -68,10 +72,10 @@ func (c *confirmed) diff(want []Flow) ([]change, Changes, error) {
 	var todo []change
 	var count Changes
 	c.diffs++
-	kept, added := 0, map[key]bool{}
+	kept, added := 0, map[Key]bool{}
 	for i := range want {
 		f := &want[i]
-		k := f.key()
+		k := f.Key()
 		h := c.flows[k]
 		if h == nil && added[k] || h != nil && h.wanted == c.diffs {
 			return nil, Changes{}, fmt.Errorf("two flows with the same match: %s", f)
@@ -121,22 +125,35 @@ func (c *confirmed) apply(todo []change) {
 		switch {
 		case t.rawMatch != nil: // was never in c.flows, though another with its key may be
 		case t.delete:
-			delete(c.flows, t.flow.key())
+			delete(c.flows, t.flow.Key())
 		default:
 			flow := t.flow
-			c.flows[t.flow.key()] = &have{flow: &flow}
+			c.flows[t.flow.Key()] = &have{flow: &flow}
 		}
 	}
 	c.unsupported = nil
 }
 
-// foreign reports whether c removes a flow that is not from Pipeline.
-func (c change) foreign() bool { return c.delete && (c.flow.Kind == 0 || c.rawMatch != nil) }
+// foreign reports whether c removes a flow that is not of Fairlead.
+func (c change) foreign() bool {
+	return c.group == nil && c.delete && (c.flow.Kind == 0 || c.rawMatch != nil)
+}
 
 // text names the flow that is changed, as ovs-ofctl would.
 func (c change) text() string {
+	if c.group != nil {
+		return fmt.Sprintf("group %d with %d buckets", c.group.ID, len(c.group.Buckets))
+	}
 	if c.rawMatch != nil {
 		return fmt.Sprintf("table=%d, %s (and other matches: %x)", c.flow.Table, c.flow.text(), c.rawMatch)
 	}
 	return fmt.Sprintf("table=%d, %s", c.flow.Table, c.flow.text())
+}
+
+// refused is the error of a change that the switch has refused.
+func (c change) refused(reason error) error {
+	if c.group != nil {
+		return fmt.Errorf("the switch rejected a %s: %w", c.text(), reason)
+	}
+	return &FlowError{c.flow, reason}
 }

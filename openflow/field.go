@@ -18,7 +18,7 @@ type field struct {
 	name  string // in ovs-fields(7), and in the action set_field
 	match string // in matches that ovs-ofctl prints, where it is another name
 	move  string // in the action move; empty where no flow has it there
-	ofnet string // in ofnet
+	ofnet string // in ofnet, if id and width are not given
 	in    access
 	// print appends the field to a match as ovs-ofctl prints it, where that is not name=value.
 	print func(b []byte, m *Match) []byte
@@ -52,10 +52,13 @@ type oxm struct {
 // fields are in the order in which ovs-ofctl prints them. OpenFlow wants a field
 // behind its prerequisites, and that order has them so.
 var fields = mustIdentify([]*field{
+	{name: "ct_state", ofnet: "NXM_NX_CT_STATE",
+		in: some(func(m *Match) *Bits { return &m.CTState }, always, flags("new", "est", "rel", "rpl", "inv", "trk"))},
 	{name: "eth_type", ofnet: "OXM_OF_ETH_TYPE", print: printProtocol,
 		in: number(func(m *Match) *EtherType { return &m.EtherType })},
 	{name: "reg0", ofnet: "NXM_NX_REG0", in: register(func(m *Match) *Source { return &m.Source })},
 	{name: "reg1", ofnet: "NXM_NX_REG1", in: register(func(m *Match) *Segment { return &m.Segment })},
+	{name: "reg2", ofnet: "NXM_NX_REG2", in: access{getStage, putStage, hexadecimal}},
 	{name: "tun_src", ofnet: "NXM_NX_TUN_IPV4_SRC",
 		in: address(func(m *Match) *netip.Addr { return &m.TunSrc }, netip.Addr.Is4)},
 	{name: "tun_ipv6_src", ofnet: "NXM_NX_TUN_IPV6_SRC",
@@ -79,6 +82,22 @@ var fields = mustIdentify([]*field{
 	{name: "arp_op", ofnet: "OXM_OF_ARP_OP", in: number(func(m *Match) *uint16 { return &m.ARPOp })},
 	{name: "arp_sha", move: "NXM_NX_ARP_SHA", ofnet: "OXM_OF_ARP_SHA",
 		in: ethernet(func(m *Match) *api.MAC { return &m.ARPSha })},
+	{name: "tcp_src", match: "tp_src", ofnet: "OXM_OF_TCP_SRC",
+		in: some(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoTCP), portText)},
+	{name: "tcp_dst", match: "tp_dst", ofnet: "OXM_OF_TCP_DST",
+		in: some(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoTCP), portText)},
+	{name: "udp_src", match: "tp_src", ofnet: "OXM_OF_UDP_SRC",
+		in: some(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoUDP), portText)},
+	{name: "udp_dst", match: "tp_dst", ofnet: "OXM_OF_UDP_DST",
+		in: some(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoUDP), portText)},
+	{name: "sctp_src", match: "tp_src", ofnet: "OXM_OF_SCTP_SRC",
+		in: some(func(m *Match) *Bits { return &m.SrcPort }, ofProtocol(protoSCTP), portText)},
+	{name: "sctp_dst", match: "tp_dst", ofnet: "OXM_OF_SCTP_DST",
+		in: some(func(m *Match) *Bits { return &m.DstPort }, ofProtocol(protoSCTP), portText)},
+	{name: "tcp_flags", id: 0x8000<<8 | 42, width: 2, // which libOpenflow does not know
+		in: some(func(m *Match) *Bits { return &m.TCPFlags }, ofProtocol(protoTCP),
+			flags("fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns", "[200]", "[400]", "[800]"))},
+	{name: "icmp_type", ofnet: "OXM_OF_ICMPV4_TYPE", in: number(func(m *Match) *uint8 { return &m.ICMP })},
 	{name: "icmpv6_type", match: "icmp_type", ofnet: "OXM_OF_ICMPV6_TYPE",
 		in: number(func(m *Match) *uint8 { return &m.ICMPv6 })},
 	{name: "icmpv6_code", match: "icmp_code", ofnet: "OXM_OF_ICMPV6_CODE", in: implied(0, (*Match).hasND, decimal)},
@@ -87,6 +106,7 @@ var fields = mustIdentify([]*field{
 	{name: "nd_sll", ofnet: "OXM_OF_IPV6_ND_SLL", in: option(func(m *Match) *LinkAddr { return &m.NDSll })},
 	{name: "nd_tll", ofnet: "OXM_OF_IPV6_ND_TLL", in: option(func(m *Match) *LinkAddr { return &m.NDTll })},
 	// Only in actions.
+	{name: "reg3", ofnet: "NXM_NX_REG3", in: unmatched(hexadecimal)},
 	{name: "tun_dst", ofnet: "NXM_NX_TUN_IPV4_DST", in: unmatched(addrText)},
 	{name: "tun_ipv6_dst", ofnet: "NXM_NX_TUN_IPV6_DST", in: unmatched(addrText)},
 	{name: "arp_tha", move: "NXM_NX_ARP_THA", ofnet: "OXM_OF_ARP_THA", in: unmatched(hardware)},
@@ -107,9 +127,16 @@ func fieldWithID(id uint32) *field {
 	return nil
 }
 
+// protocols are those that ovs-ofctl has keywords for, by what Match.Protocol is.
+var protocols = map[uint16]string{protoICMP + 1: "icmp", protoTCP + 1: "tcp", protoUDP + 1: "udp", protoSCTP + 1: "sctp"}
+
 // printProtocol prints the one keyword that ovs-ofctl has for ethertype and protocol.
 func printProtocol(b []byte, m *Match) []byte {
 	switch {
+	case protocols[m.Protocol] != "" && m.EtherType == IPv4:
+		return append(append(b, protocols[m.Protocol]...), ',')
+	case protocols[m.Protocol] != "" && m.EtherType == IPv6 && m.Protocol != protoICMP+1:
+		return append(append(b, protocols[m.Protocol]...), "6,"...)
 	case m.EtherType == IPv4:
 		return append(b, "ip,"...)
 	case m.EtherType == ARP:
@@ -123,7 +150,8 @@ func printProtocol(b []byte, m *Match) []byte {
 }
 
 func printOtherProtocol(b []byte, m *Match) []byte {
-	if m.Protocol == 0 {
+	named := protocols[m.Protocol] != "" && (m.EtherType == IPv4 || m.EtherType == IPv6 && m.Protocol != protoICMP+1)
+	if m.Protocol == 0 || named {
 		return b
 	}
 	return fmt.Appendf(b, "nw_proto=%d,", m.Protocol-1)
@@ -131,18 +159,24 @@ func printOtherProtocol(b []byte, m *Match) []byte {
 
 func printVLAN(b []byte, m *Match) []byte {
 	switch {
-	case m.VLAN == segmentOf(0):
+	case m.VLAN == SegmentOf(0):
 		return append(b, "vlan_tci=0x0000/0x1fff,"...)
 	case m.VLAN != 0:
-		return fmt.Appendf(b, "dl_vlan=%d,", m.VLAN&^priorityTag&^VLANPresent)
+		return fmt.Appendf(b, "dl_vlan=%d,", m.VLAN&^PriorityTag&^VLANPresent)
 	}
 	return append(b, "vlan_tci=0x1000/0x1000,"...)
 }
 
-func decimal(b []byte, o oxm) []byte     { return strconv.AppendUint(b, uint64(o.value.number()), 10) }
-func hexadecimal(b []byte, o oxm) []byte { return fmt.Appendf(b, "%#x", o.value.number()) }
-func hardware(b []byte, o oxm) []byte    { return append(b, o.mac().String()...) }
-func yes(b []byte, _ oxm) []byte         { return append(b, "yes"...) }
+func decimal(b []byte, o oxm) []byte { return strconv.AppendUint(b, uint64(o.value.number()), 10) }
+func hexadecimal(b []byte, o oxm) []byte {
+	if o.value.number() == 0 {
+		return append(b, '0')
+	}
+	return fmt.Appendf(b, "%#x", o.value.number())
+}
+
+func hardware(b []byte, o oxm) []byte { return append(b, o.mac().String()...) }
+func yes(b []byte, _ oxm) []byte      { return append(b, "yes"...) }
 
 func addrText(b []byte, o oxm) []byte {
 	if p := o.prefix(); !p.IsSingleIP() {
@@ -202,6 +236,51 @@ func inARP(m *Match, _ netip.Addr) bool  { return m.EtherType == ARP }
 func inIPv4(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is4() }
 func inIPv6(m *Match, a netip.Addr) bool { return m.EtherType != ARP && a.Is6() }
 
+// some are bits of a field that is there if is says so.
+func some(of func(*Match) *Bits, is func(*Match) bool, text textFunc) access {
+	return access{
+		func(m *Match) (bits, bool) {
+			b := *of(m)
+			return bits{numberValue(uint32(b.Value)), numberValue(uint32(b.Mask))}, b.Mask != 0 && is(m)
+		},
+		func(m *Match, o oxm) { *of(m) = Bits{uint16(o.value.number()), uint16(o.mask.number())} },
+		text,
+	}
+}
+
+func always(*Match) bool { return true }
+
+func ofProtocol(p uint16) func(*Match) bool { return func(m *Match) bool { return m.Protocol == p+1 } }
+
+func portText(b []byte, o oxm) []byte {
+	if o.exact() {
+		return decimal(b, o)
+	}
+	return fmt.Appendf(b, "%#x/%#x", o.value.number(), o.mask.number())
+}
+
+// flags prints each bit that is matched by its name, lowest first: +new-est.
+func flags(names ...string) textFunc {
+	return func(b []byte, o oxm) []byte {
+		for i, name := range names {
+			switch bit := uint32(1) << i; {
+			case o.mask.number()&bit == 0:
+			case o.value.number()&bit != 0:
+				b = append(append(b, '+'), name...)
+			default:
+				b = append(append(b, '-'), name...)
+			}
+		}
+		return b
+	}
+}
+
+func getStage(m *Match) (bits, bool) {
+	return bits{numberValue(uint32(m.Stage) - 1), allBits}, m.Stage != 0
+}
+
+func putStage(m *Match, o oxm) { m.Stage = Stage(o.value.number() + 1) }
+
 // implied is a field that some matches must have, with one value.
 func implied(x uint32, is func(*Match) bool, text textFunc) access {
 	return access{func(m *Match) (bits, bool) { return bits{numberValue(x), allBits}, is(m) }, func(*Match, oxm) {}, text}
@@ -215,7 +294,7 @@ func unmatched(text textFunc) access {
 // getVLAN and putVLAN are for a field that says whether there is a tag as well as which.
 func getVLAN(m *Match) (b bits, ok bool) {
 	switch {
-	case m.VLAN == segmentOf(0), m.VLAN == priorityTag:
+	case m.VLAN == SegmentOf(0), m.VLAN == PriorityTag:
 		return bits{numberValue(uint32(m.VLAN - VLANPresent)), allBits}, true
 	case m.VLAN != 0:
 		return bits{numberValue(uint32(m.VLAN)), allBits}, true
@@ -225,9 +304,9 @@ func getVLAN(m *Match) (b bits, ok bool) {
 
 func putVLAN(m *Match, o oxm) {
 	if m.Tagged = o.mask.number() == VLANPresent; !m.Tagged {
-		m.VLAN = segmentOf(uint16(o.value.number()))
+		m.VLAN = SegmentOf(uint16(o.value.number()))
 		if o.value.number() == VLANPresent {
-			m.VLAN = priorityTag
+			m.VLAN = PriorityTag
 		}
 	}
 }

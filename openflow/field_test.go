@@ -30,11 +30,12 @@ func TestMatchesRoundTrip(t *testing.T) {
 			seen[use{o.name, o.exact()}]++
 		}
 	}
+	masked2 := []string{"ct_state", "tcp_flags", "tcp_src", "tcp_dst", "udp_src", "udp_dst", "sctp_src", "sctp_dst"}
 	prefixes := []string{"nw_src", "nw_dst", "ipv6_src", "ipv6_dst", "arp_spa", "arp_tpa"}
-	onlyActions := []string{"tun_dst", "tun_ipv6_dst", "arp_tha"}
+	onlyActions := []string{"reg3", "tun_dst", "tun_ipv6_dst", "arp_tha"}
 	for _, f := range fields {
-		masked := f.name == "nw_frag" || f.name == "vlan_vid" || slices.Contains(prefixes, f.name)
-		exact := f.name != "nw_frag" && !slices.Contains(onlyActions, f.name)
+		masked := f.name == "nw_frag" || f.name == "vlan_vid" || slices.Contains(masked2, f.name) || slices.Contains(prefixes, f.name)
+		exact := f.name != "nw_frag" && f.name != "ct_state" && f.name != "tcp_flags" && !slices.Contains(onlyActions, f.name)
 		if got := seen[use{f.name, true}] > 0; got != exact {
 			t.Errorf("%s was there without a mask: %v, want %v", f.name, got, exact)
 		}
@@ -53,6 +54,9 @@ func TestEveryFieldOfMatchIsInTheTable(t *testing.T) {
 		name := reflect.TypeFor[Match]().Field(i).Name
 		randomize(t, r, reflect.ValueOf(&m).Elem().Field(i))
 		m.Protocol %= protoICMPv6
+		if m.SrcPort != (Bits{}) || m.DstPort != (Bits{}) || m.TCPFlags != (Bits{}) {
+			m.Protocol = protoTCP + 1
+		}
 		if m.NDTarget.Is4() {
 			m.NDTarget = randomAddr(r, false)
 		}
@@ -69,7 +73,7 @@ func TestEveryFieldOfMatchIsInTheTable(t *testing.T) {
 func TestMatchThatCannotBeSent(t *testing.T) {
 	for _, m := range []Match{
 		{EtherType: ARP, Src: netip.MustParsePrefix("fd00::1/128")},
-		{Tagged: true, VLAN: segmentOf(10)},
+		{Tagged: true, VLAN: SegmentOf(10)},
 		{VLAN: 5},
 	} {
 		if _, err := flowMod(Flow{Match: m}, 0); err == nil {
@@ -82,9 +86,13 @@ func TestMatchThatCannotBeSent(t *testing.T) {
 // copied, and all others.
 func TestActionsRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 2))
-	actions := []Action{Output(1), Output(r.Uint32()), OutputInPort, DecTTL{}, PopVLAN{}, Again{}, PushVLAN(tpid),
+	actions := []Action{Output(1), Output(r.Uint32()), OutputInPort, DecTTL{}, PopVLAN{}, Resubmit(0), PushVLAN(TPID),
 		SetTunDst(randomAddr(r, true)), SetTunDst(randomAddr(r, false)), SetVLAN(10), SetSource(FromPod),
-		SetSegment(segmentOf(7))}
+		SetSegment(SegmentOf(7)), ToGroup(r.Uint32()), Resubmit(6), SetStage(Seen), SetZone(100),
+		Conntrack{Zone: 100, Table: NoTable, NAT: NAT{Kind: NATApply}}, Conntrack{Zone: 7, Table: 3},
+		Conntrack{Commit: true, ZoneReg: 3, Table: 5, NAT: NAT{Kind: NATDst, Addr: randomAddr(r, true), First: 80, Last: 80}},
+		Conntrack{Commit: true, Zone: 9, Table: 3, NAT: NAT{Kind: NATSrc, Addr: randomAddr(r, false), First: 4096,
+			Last: 32767}}}
 	for _, f := range fields {
 		var v value
 		for i := 16 - f.width; i < 16; i++ {
@@ -151,7 +159,23 @@ func randomMatch(t *testing.T, r *rand.Rand) (m Match) {
 			}
 		}
 	}
+	m.withProtocol(r)
 	return m
+}
+
+// withProtocol leaves out the fields of protocols that m is not of.
+func (m *Match) withProtocol(r *rand.Rand) {
+	if r.IntN(2) == 0 && m.ICMPv6 == 0 {
+		m.Protocol = 1 + []uint16{protoTCP, protoUDP, protoSCTP}[r.IntN(3)]
+	}
+	if !slices.Contains([]uint16{protoTCP + 1, protoUDP + 1, protoSCTP + 1}, m.Protocol) {
+		m.SrcPort, m.DstPort = Bits{}, Bits{}
+	} else if r.IntN(2) == 0 && m.SrcPort != (Bits{}) {
+		m.SrcPort, m.DstPort = Port(uint16(r.Uint32())), Port(uint16(r.Uint32()))
+	}
+	if m.Protocol != protoTCP+1 {
+		m.TCPFlags = Bits{}
+	}
 }
 
 // validMatch is one that the switch takes: fields with their prerequisites
@@ -166,7 +190,7 @@ func validMatch(t *testing.T, r *rand.Rand) Match {
 	}
 	ip, nd := m.EtherType == IPv4 || m.EtherType == IPv6, uint8(0)
 	if m.EtherType == IPv6 && r.IntN(2) == 0 {
-		nd = []uint8{neighborSolicitation, neighborAdvertisement}[r.IntN(2)]
+		nd = []uint8{NeighborSolicitation, NeighborAdvertisement}[r.IntN(2)]
 		m.ICMPv6 = nd
 	}
 	for _, p := range []*netip.Prefix{&m.Src, &m.Dst} {
@@ -184,13 +208,22 @@ func validMatch(t *testing.T, r *rand.Rand) Match {
 	if m.Protocol = 0; m.EtherType == IPv6 && m.ICMPv6 == 0 {
 		m.Protocol = []uint16{0, 1, 60}[r.IntN(3)]
 	}
+	m.ICMP = 0
+	if ip && m.ICMPv6 == 0 {
+		m.withProtocol(r)
+	} else {
+		m.SrcPort, m.DstPort, m.TCPFlags = Bits{}, Bits{}, Bits{}
+	}
+	if m.EtherType == IPv4 && m.Protocol == 0 && r.IntN(2) == 0 {
+		m.Protocol, m.ICMP = protoICMP+1, 3
+	}
 	if nd == 0 {
 		m.NDTarget = netip.Addr{}
 	}
-	if nd != neighborSolicitation {
+	if nd != NeighborSolicitation {
 		m.NDSll = LinkAddr{}
 	}
-	if nd != neighborAdvertisement {
+	if nd != NeighborAdvertisement {
 		m.NDTll = LinkAddr{}
 	}
 	return m
@@ -208,11 +241,16 @@ func randomize(t *testing.T, r *rand.Rand, part reflect.Value) {
 	case *EtherType:
 		*p = []EtherType{IPv4, IPv6, ARP, 0x88cc}[r.IntN(4)]
 	case *Segment:
-		*p = segmentOf(uint16(r.IntN(api.MaxVLAN + 1)))
+		*p = SegmentOf(uint16(r.IntN(api.MaxVLAN + 1)))
 	case *api.MAC:
 		*p = mac
 	case *LinkAddr:
 		*p = []LinkAddr{{Set: true}, {true, mac}}[r.IntN(2)]
+	case *Bits:
+		*p = Bits{Mask: uint16(r.Uint32())&0x3f | 1}
+		p.Value = uint16(r.Uint32()) & p.Mask
+	case *Stage:
+		*p = []Stage{Untouched, Seen}[r.IntN(2)]
 	case *netip.Addr:
 		*p = randomAddr(r, r.IntN(2) == 0)
 	case *netip.Prefix:

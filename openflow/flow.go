@@ -19,6 +19,17 @@ const (
 	KindPeer Kind = 4
 	// KindUplink is a flow of the underlay's frames.
 	KindUplink Kind = 5
+	// KindService is a flow of Services.
+	KindService Kind = 6
+)
+
+// Numbers of the tables.
+const (
+	TableClassify = 0
+	TableResolve  = 1
+	TableService  = 2 // package clusterip has its flows, and those of the tables after Output
+	TableForward  = 3
+	TableOutput   = 4
 )
 
 // Flow is one flow of the bridge: a plain value. Table, Priority and Match
@@ -31,15 +42,16 @@ type Flow struct {
 	Actions  []Action
 }
 
-// key is what OpenFlow identifies a flow by (OpenFlow 1.5.1, section 6.4: "A
+// Key is what OpenFlow identifies a flow by (OpenFlow 1.5.1, section 6.4: "A
 // flow table entry is identified by its match fields and priority").
-type key struct {
+type Key struct {
 	table    uint8
 	priority uint16
 	match    Match
 }
 
-func (f Flow) key() key { return key{f.Table, f.Priority, f.Match} }
+// Key is what the switch knows f by.
+func (f Flow) Key() Key { return Key{f.Table, f.Priority, f.Match} }
 
 const cookieMagic = 0x666c // "fl"
 

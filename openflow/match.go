@@ -18,22 +18,22 @@ const (
 	IPv6 EtherType = 0x86dd
 )
 
-// tpid is the EtherType of a VLAN tag (IEEE 802.1Q).
-const tpid = 0x8100
+// TPID is the EtherType of a VLAN tag (IEEE 802.1Q).
+const TPID = 0x8100
 
 // ICMPv6 message types of neighbour discovery (RFC 4861, section 4).
 const (
-	routerSolicitation    = 133
-	routerAdvertisement   = 134
-	neighborSolicitation  = 135
-	neighborAdvertisement = 136
-	redirect              = 137
+	RouterSolicitation    = 133
+	RouterAdvertisement   = 134
+	NeighborSolicitation  = 135
+	NeighborAdvertisement = 136
+	Redirect              = 137
 )
 
 // ARP operations (RFC 826).
 const (
-	arpRequest = 1
-	arpReply   = 2
+	ARPRequest = 1
+	ARPReply   = 2
 )
 
 // Source is the value of reg0: where a packet entered the bridge.
@@ -54,14 +54,42 @@ type Segment uint16
 // VLANPresent is set in a Segment, and in the field vlan_vid of a frame with a tag.
 const VLANPresent = 0x1000
 
-// priorityTag matches a tag that names no VLAN. It is no segment of its own.
-const priorityTag Segment = 2 * VLANPresent
+// PriorityTag matches a tag that names no VLAN. It is no segment of its own.
+const PriorityTag Segment = 2 * VLANPresent
 
-// segmentOf is the segment of a VLAN ID, 0 for untagged frames.
-func segmentOf(vlan uint16) Segment { return VLANPresent | Segment(vlan) }
+// SegmentOf is the segment of a VLAN ID, 0 for untagged frames.
+func SegmentOf(vlan uint16) Segment { return VLANPresent | Segment(vlan) }
 
-// vlan is the VLAN ID, 0 for untagged frames.
-func (s Segment) vlan() uint16 { return uint16(s &^ VLANPresent) }
+// VLAN is the VLAN ID, 0 for untagged frames.
+func (s Segment) VLAN() uint16 { return uint16(s &^ VLANPresent) }
+
+// Bits are those of a field that must have a value. The zero value takes any packet; Value has no bits beyond Mask.
+type Bits struct{ Value, Mask uint16 }
+
+// Port takes one port.
+func Port(p uint16) Bits { return Bits{p, 0xffff} }
+
+// PortsBelow takes those below a power of two.
+func PortsBelow(p uint16) Bits { return Bits{0, -p} }
+
+// Stage is the value of reg2, and 1: what Services have done with the packet.
+type Stage uint8
+
+const (
+	Untouched Stage = 1 // nothing yet
+	Seen      Stage = 2 // it went through conntrack, and is forwarded as it is
+)
+
+// States of conntrack, and flags of TCP (ovs-fields(7)).
+const (
+	CTNew         = 0x01
+	CTEstablished = 0x02
+	CTReply       = 0x08
+	CTTracked     = 0x20
+
+	TCPSyn = 0x02
+	TCPAck = 0x10
+)
 
 // Match says which packets a flow takes. The zero value of a field takes any
 // packet. Match is comparable, and two equal ones are one match to the switch.
@@ -89,6 +117,12 @@ type Match struct {
 	ARPOp    uint16
 	ARPSha   api.MAC // sender hardware address
 	ICMPv6   uint8   // ICMPv6 type
+	ICMP     uint8   // ICMP type, of protocol 1
+	// SrcPort and DstPort are of TCP, UDP or SCTP, whichever Protocol says; TCPFlags are of TCP.
+	SrcPort, DstPort, TCPFlags Bits
+	// CTState is what conntrack says of the packet.
+	CTState Bits
+	Stage   Stage
 	// NDTarget, and NDSll and NDTll, the source and target link-layer address options, are the fields of neighbour
 	// discovery. A match with one of them takes packets with ICMPv6 code 0 only.
 	NDTarget     netip.Addr

@@ -1,6 +1,8 @@
 package openflow
 
 import (
+	"github.com/go-logr/logr/testr"
+
 	"slices"
 	"testing"
 
@@ -12,7 +14,7 @@ func TestStandalone(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-up", ovstest.Port{Name: "eth0", OFPort: 1}, ovstest.Port{Name: "eth1", OFPort: 2})
 	o.Ctl("set", "bridge", "br-up", "fail_mode=standalone", "other_config:forward-bpdu=true")
-	s, err := Dial(t.Context(), o.Mgmt("br-up"), logFor(t))
+	s, err := Dial(t.Context(), o.Mgmt("br-up"), testr.New(t))
 	if err != nil {
 		t.Fatal(err)
 	}

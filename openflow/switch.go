@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
-	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
 // Switch is a connection to a bridge whose flows are ours alone. It keeps what
@@ -24,7 +26,11 @@ type Switch struct {
 
 	syncing sync.Mutex // held during a Sync; guards have
 	have    confirmed
+	units   units
 }
+
+// errStale: what the switch has must be listed first, by a Sync.
+var errStale = errors.New("what the switch has is not known")
 
 // FlowError tells that the switch has refused a flow.
 type FlowError struct {
@@ -46,7 +52,7 @@ func Dial(ctx context.Context, mgmtSocket string, log logr.Logger) (*Switch, err
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the switch at %s: %w", mgmtSocket, err)
 	}
-	s := &Switch{conn: c, log: log}
+	s := &Switch{conn: c, log: log, units: units{want: map[uint32]Unit{}, dirty: map[uint32]struct{}{}}}
 	s.stale.Store(true)
 	return s, nil
 }
@@ -91,16 +97,34 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 		if err != nil {
 			return Changes{}, fmt.Errorf("listing flows: %w", err)
 		}
-		s.have = newConfirmed(list, s.have)
+		groups, err := s.listGroups(ctx)
+		if err != nil {
+			return Changes{}, fmt.Errorf("listing groups: %w", err)
+		}
+		s.have = newConfirmed(s.units.take(list, groups), s.have)
 	}
-	todo, changes, err := s.have.diff(want)
-	if err != nil || changes.none() {
+	flows, changes, err := s.have.diff(want)
+	if err != nil {
 		return Changes{}, err
 	}
-	if err := s.commit(ctx, todo); err != nil {
+	services, more, err := s.units.diff()
+	if err != nil {
 		return Changes{}, err
 	}
-	s.have.apply(todo)
+	changes = changes.and(more)
+	todo := slices.Concat(services, flows)
+	if len(todo) > 0 {
+		if err := s.commit(ctx, todo); err != nil {
+			return Changes{}, err
+		}
+	}
+	s.have.apply(flows)
+	if s.units.known {
+		s.units.confirm()
+	}
+	if changes.none() {
+		return changes, nil
+	}
 	s.report(todo, changes)
 	return changes, nil
 }
@@ -177,7 +201,7 @@ func (s *Switch) commit(ctx context.Context, todo []change) error {
 		i := int(m.XID-first) - 1 // place in todo
 		switch {
 		case m.Kind == ofconn.Error && i >= 0 && i < len(todo):
-			refused = append(refused, &FlowError{todo[i].flow, switchError(m)})
+			refused = append(refused, todo[i].refused(switchError(m)))
 		case m.Kind == ofconn.Error:
 			refused = append(refused, fmt.Errorf("the switch rejected the bundle: %w", switchError(m)))
 		case isCommitReply(m):

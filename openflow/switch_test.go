@@ -1,7 +1,6 @@
-package openflow
+package openflow_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,93 +10,67 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/testr"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
 
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
-
-// What we send is what the switch then has, byte for byte as far as OpenFlow
-// shows it: a resync finds nothing to do, and ovs-ofctl prints what String does.
-func TestParity(t *testing.T) {
-	o := node(t)
-	s := dialTest(t, o)
-	for _, file := range goldenFiles(t) {
-		_, view := readGolden(t, file)
-		want := Pipeline(view)
-		syncAll(t, s, want)
-		if got := syncAll(t, s, want); got != (Changes{}) {
-			t.Errorf("%s: a second sync changed %+v", file, got)
-		}
-		s.Resync()
-		if got := syncAll(t, s, want); got != (Changes{}) {
-			t.Errorf("%s: a resync found %+v", file, got)
-		}
-		if diff := lineDiff(sorted(dump(want)), sorted(dumpFlows(o))); diff != "" {
-			t.Errorf("%s: ovs-ofctl prints our flows otherwise (-ours +its):\n%s", file, diff)
-		}
-	}
-	// A process with no memory finds everything in place.
-	_, view := readGolden(t, goldenFiles(t)[0])
-	syncAll(t, s, Pipeline(view))
-	if got := syncAll(t, dialTest(t, o), Pipeline(view)); got != (Changes{}) {
-		t.Errorf("a new connection changed %+v", got)
-	}
-}
 
 // A change sends its own flows and no others, and a sync without a change
 // sends nothing at all.
 func TestSyncSendsTheDifference(t *testing.T) {
-	o := node(t)
-	s := dialTest(t, o)
-	_, view := readGolden(t, "testdata/dual-stack.txtar")
-	syncAll(t, s, Pipeline(view))
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	view := twoPods()
+	flowtest.Sync(t, s, tables.Pipeline(view))
 
-	before := s.conn.Reserve(1)
-	syncAll(t, s, Pipeline(view))
-	if sent := s.conn.Reserve(1) - before - 1; sent != 0 {
+	before := s.Messages()
+	flowtest.Sync(t, s, tables.Pipeline(view))
+	if sent := s.Messages() - before - 1; sent != 0 {
 		t.Errorf("a sync without a change sent %d messages", sent)
 	}
-	pod := Pod{Port: 5, MAC: mac(t, "0a:00:00:00:00:05"), Addrs: addrs("10.10.0.5,fd00:10::5")}
-	peer := Peer{Name: "node-d", Tunnel: netip.MustParseAddr("192.168.77.4"),
-		PodCIDRs: prefixes("10.10.3.0/24,fd00:10:0:3::/64")}
+	pod := tables.Pod{Port: 5, MAC: flowtest.MAC(t, "0a:00:00:00:00:05"), Addrs: flowtest.Addrs("10.10.0.5,fd00:10::5")}
+	peer := tables.Peer{Name: "node-d", Tunnel: netip.MustParseAddr("192.168.77.4"),
+		PodCIDRs: flowtest.Prefixes("10.10.3.0/24,fd00:10:0:3::/64")}
 	with := view
-	with.Pods, with.Peers = append([]Pod{pod}, view.Pods...), append([]Peer{peer}, view.Peers...)
+	with.Pods, with.Peers = append([]tables.Pod{pod}, view.Pods...), append([]tables.Peer{peer}, view.Peers...)
 	for _, c := range []struct {
 		name string
-		view View
-		want Changes
+		view tables.View
+		want openflow.Changes
 	}{
-		{"pod and peer come", with, Changes{Added: 18 + 6}},
-		{"pod and peer go", view, Changes{Deleted: 18 + 6}},
+		{"pod and peer come", with, openflow.Changes{Added: 18 + 6}},
+		{"pod and peer go", view, openflow.Changes{Deleted: 18 + 6}},
 	} {
-		if got := syncAll(t, s, Pipeline(c.view)); got != c.want {
+		if got := flowtest.Sync(t, s, tables.Pipeline(c.view)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
 	view.Peers[0].Tunnel = netip.MustParseAddr("192.168.77.9")
-	if got, want := syncAll(t, s, Pipeline(view)), (Changes{Added: 2, Modified: 4, Deleted: 2}); got != want {
+	if got, want := flowtest.Sync(t, s, tables.Pipeline(view)), (openflow.Changes{Added: 2, Modified: 4,
+		Deleted: 2}); got != want {
 		t.Errorf("peer moves: %+v, want %+v", got, want)
 	}
 	s.Resync()
-	if got := syncAll(t, s, Pipeline(view)); got != (Changes{}) {
+	if got := flowtest.Sync(t, s, tables.Pipeline(view)); got != (openflow.Changes{}) {
 		t.Errorf("afterwards a resync found %+v", got)
 	}
 }
 
 // Whatever a third party does to the flows is undone and counted.
 func TestDrift(t *testing.T) {
-	o := node(t)
-	s := dialTest(t, o)
-	_, view := readGolden(t, "testdata/dual-stack.txtar")
-	want := Pipeline(view)
-	syncAll(t, s, want)
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	view := twoPods()
+	want := tables.Pipeline(view)
+	flowtest.Sync(t, s, want)
 	ourCookie := fmt.Sprintf("cookie=%#x,", want[0].Cookie())
-	added := Changes{Deleted: 1} // what has to be done about it
-	modified := Changes{Modified: 1}
+	added := openflow.Changes{Deleted: 1} // what has to be done about it
+	modified := openflow.Changes{Modified: 1}
 	for _, c := range []struct {
 		name, command, flow string
-		want                Changes
+		want                openflow.Changes
 	}{
 		{"added", "add-flow", "priority=7,ip,in_port=3,actions=output:4", added},
 		{"added with our cookie", "add-flow", ourCookie + "table=1,priority=7,actions=output:4", added},
@@ -107,8 +80,8 @@ func TestDrift(t *testing.T) {
 		{"added, masked", "add-flow", "priority=7,dl_src=0a:00:00:00:00:00/ff:00:00:00:00:00,actions=drop", added},
 		{"added, VLAN 7", "add-flow", "priority=400,dl_vlan=7,actions=drop", added},
 		{"added, other protocol", "add-flow", "priority=200,icmp,in_port=2,actions=drop", added},
-		{"deleted", "del-flows", "table=3,ip,nw_dst=10.10.0.4", Changes{Added: 1}},
-		{"deleted, all", "del-flows", "", Changes{Added: len(want)}},
+		{"deleted", "del-flows", "table=3,ip,nw_dst=10.10.0.4", openflow.Changes{Added: 1}},
+		{"deleted, all", "del-flows", "", openflow.Changes{Added: len(want)}},
 		{"modified", "mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=output:3", modified},
 		{"modified to drop", "mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=drop", modified},
 		{"modified, odd action", "mod-flows", "table=3,ip,nw_dst=10.10.0.4,actions=note:01.02,NORMAL", modified},
@@ -121,14 +94,14 @@ func TestDrift(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			command, option, _ := strings.Cut(c.command, " ")
 			o.Ofctl(command, "br-int", strings.Fields(option+" "+c.flow)...)
-			if got := syncAll(t, s, want); got != (Changes{}) {
+			if got := flowtest.Sync(t, s, want); got != (openflow.Changes{}) {
 				t.Errorf("without a resync %+v was found", got)
 			}
 			s.Resync()
-			if got := syncAll(t, s, want); got != c.want {
+			if got := flowtest.Sync(t, s, want); got != c.want {
 				t.Errorf("found %+v, want %+v", got, c.want)
 			}
-			if diff := lineDiff(sorted(dump(want)), sorted(dumpFlows(o))); diff != "" {
+			if diff := flowtest.Diff(flowtest.Sorted(flowtest.Text(want)), flowtest.Sorted(flowtest.Flows(o))); diff != "" {
 				t.Errorf("not repaired (-want +got):\n%s", diff)
 			}
 		})
@@ -141,15 +114,16 @@ func TestFreshStandaloneBridge(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-int")
 	o.Ctl("set", "Bridge", "br-int", "fail_mode=standalone")
-	if flows := dumpFlows(o); !strings.Contains(flows, "NORMAL") {
+	if flows := flowtest.Flows(o); !strings.Contains(flows, "NORMAL") {
 		t.Fatalf("a standalone bridge has no NORMAL flow any more:\n%s", flows)
 	}
-	want := Pipeline(View{})
+	want := tables.Pipeline(tables.View{})
 	// One of ours has its match: replaced, not deleted.
-	if got := syncAll(t, dialTest(t, o), want); got.Added+got.Modified != len(want) || got.Modified+got.Deleted != 1 {
+	if got := flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), want); got.Added+got.Modified != len(want) ||
+		got.Modified+got.Deleted != 1 {
 		t.Errorf("changed %+v, want %d new flows and one gone", got, len(want))
 	}
-	if flows := dumpFlows(o); strings.Contains(flows, "NORMAL") {
+	if flows := flowtest.Flows(o); strings.Contains(flows, "NORMAL") {
 		t.Errorf("NORMAL is still there:\n%s", flows)
 	}
 }
@@ -157,35 +131,35 @@ func TestFreshStandaloneBridge(t *testing.T) {
 // One flow that the switch refuses makes Sync fail and say which and why. The
 // others are installed.
 func TestRefusedFlow(t *testing.T) {
-	o := node(t)
-	s := dialTest(t, o)
-	_, view := readGolden(t, "testdata/v4-geneve.txtar")
-	good := Pipeline(view)
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	view := twoPods()
+	good := tables.Pipeline(view)
 	for _, c := range []struct {
 		name, reason string
-		flow         Flow
+		flow         openflow.Flow
 	}{
 		{"match without prerequisite", "OFPBMC_BAD_PREREQ",
-			Flow{Table: 3, Priority: 9, Kind: KindPod,
-				Match: Match{EtherType: IPv4, NDTarget: netip.MustParseAddr("fd00::1")}}},
+			openflow.Flow{Table: 3, Priority: 9, Kind: openflow.KindPod,
+				Match: openflow.Match{EtherType: openflow.IPv4, NDTarget: netip.MustParseAddr("fd00::1")}}},
 		{"no such port number", "OFPBAC_BAD_OUT_PORT",
-			Flow{Table: 3, Priority: 9, Kind: KindPod,
-				Match: Match{EtherType: IPv4}, Actions: []Action{Output(0xfffffef0)}}},
-		{"goto backwards", "OFPB", Flow{Table: 3, Priority: 9, Kind: KindPod, Actions: []Action{Goto(1)}}},
+			openflow.Flow{Table: 3, Priority: 9, Kind: openflow.KindPod,
+				Match: openflow.Match{EtherType: openflow.IPv4}, Actions: []openflow.Action{openflow.Output(0xfffffef0)}}},
+		{"goto backwards", "OFPB", openflow.Flow{Table: 3, Priority: 9, Kind: openflow.KindPod, Actions: []openflow.Action{openflow.Goto(1)}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := s.Sync(t.Context(), slices.Concat(good[:5], []Flow{c.flow}, good[5:]))
-			refused := (*FlowError)(nil)
-			if !errors.As(err, &refused) || refused.Flow.key() != c.flow.key() {
+			_, err := s.Sync(t.Context(), slices.Concat(good[:5], []openflow.Flow{c.flow}, good[5:]))
+			refused := (*openflow.FlowError)(nil)
+			if !errors.As(err, &refused) || refused.Flow.Key() != c.flow.Key() {
 				t.Fatalf("got error %v, want a FlowError for %s", err, c.flow)
 			}
 			if !strings.Contains(err.Error(), c.flow.String()) || !strings.Contains(err.Error(), c.reason) {
 				t.Errorf("error %q does not name the flow %s and %s", err, c.flow, c.reason)
 			}
-			if diff := lineDiff(sorted(dump(good)), sorted(dumpFlows(o))); diff != "" {
+			if diff := flowtest.Diff(flowtest.Sorted(flowtest.Text(good)), flowtest.Sorted(flowtest.Flows(o))); diff != "" {
 				t.Errorf("the good flows are not there (-want +got):\n%s", diff)
 			}
-			if got := syncAll(t, s, good); got != (Changes{}) {
+			if got := flowtest.Sync(t, s, good); got != (openflow.Changes{}) {
 				t.Errorf("the next sync changed %+v", got)
 			}
 		})
@@ -194,67 +168,67 @@ func TestRefusedFlow(t *testing.T) {
 
 // A bundle that fails as a whole changes nothing, and the next Sync knows.
 func TestRefusedBundle(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	o.Ctl("--", "--id=@ft", "create", "Flow_Table", "flow_limit=5", "overflow_policy=refuse",
 		"--", "set", "Bridge", "br-int", "flow_tables:0=@ft")
-	s := dialTest(t, o)
-	_, view := readGolden(t, "testdata/v4-geneve.txtar")
-	_, err := s.Sync(t.Context(), Pipeline(view))
+	s := flowtest.Dial(t, o, openflow.Dial)
+	view := twoPods()
+	_, err := s.Sync(t.Context(), tables.Pipeline(view))
 	if err == nil || !strings.Contains(err.Error(), "OFPFMFC_TABLE_FULL") || !strings.Contains(err.Error(), "bundle") {
 		t.Errorf("got error %v, want OFPFMFC_TABLE_FULL and that of the bundle", err)
 	}
-	if flows := dumpFlows(o); strings.Contains(flows, "priority") {
+	if flows := flowtest.Flows(o); strings.Contains(flows, "priority") {
 		t.Errorf("part of a failed bundle is installed:\n%s", flows)
 	}
 	o.Ctl("clear", "Bridge", "br-int", "flow_tables")
-	if got := syncAll(t, s, Pipeline(view)); got.Added != len(Pipeline(view)) {
-		t.Errorf("with room again: %+v, want %d added", got, len(Pipeline(view)))
+	if got := flowtest.Sync(t, s, tables.Pipeline(view)); got.Added != len(tables.Pipeline(view)) {
+		t.Errorf("with room again: %+v, want %d added", got, len(tables.Pipeline(view)))
 	}
 }
 
 func TestUnencodableFlow(t *testing.T) {
-	s := dialTest(t, node(t))
-	_, err := s.Sync(t.Context(), []Flow{{Actions: []Action{unknownAction("x")}}})
+	s := flowtest.Dial(t, flowtest.Node(t), openflow.Dial)
+	_, err := s.Sync(t.Context(), []openflow.Flow{{Actions: []openflow.Action{openflow.Unknown("x")}}})
 	if err == nil || !strings.Contains(err.Error(), "no encoding") {
 		t.Errorf("got error %v", err)
 	}
-	_, err = s.Sync(t.Context(), []Flow{{Kind: KindPod}, {Kind: KindPeer}})
+	_, err = s.Sync(t.Context(), []openflow.Flow{{Kind: openflow.KindPod}, {Kind: openflow.KindPeer}})
 	if err == nil || !strings.Contains(err.Error(), "two flows") {
 		t.Errorf("got error %v", err)
 	}
-	if got := syncAll(t, s, []Flow{{Kind: KindBase}}); got.Added != 1 {
+	if got := flowtest.Sync(t, s, []openflow.Flow{{Kind: openflow.KindBase}}); got.Added != 1 {
 		t.Errorf("afterwards %+v", got)
 	}
 }
 
 // 2,000 flows take several parts to list.
 func TestManyFlows(t *testing.T) {
-	o := node(t)
-	s := dialTest(t, o)
-	want := Pipeline(bigView(100, 225))
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	want := tables.Pipeline(bigView(100, 225))
 	if len(want) < 2000 {
 		t.Fatalf("%d flows are not many", len(want))
 	}
 	start := time.Now()
-	if got := syncAll(t, s, want); got.Added != len(want) {
+	if got := flowtest.Sync(t, s, want); got.Added != len(want) {
 		t.Errorf("%+v, want %d added", got, len(want))
 	}
 	added := time.Now()
 	s.Resync()
-	if got := syncAll(t, s, want); got != (Changes{}) {
+	if got := flowtest.Sync(t, s, want); got != (openflow.Changes{}) {
 		t.Errorf("a resync found %+v", got)
 	}
 	t.Logf("%d flows: sync %v, resync %v", len(want), added.Sub(start), time.Since(added))
-	if n := strings.Count(dumpFlows(o), "actions="); n != len(want) {
+	if n := strings.Count(flowtest.Flows(o), "actions="); n != len(want) {
 		t.Errorf("the switch has %d flows, want %d", n, len(want))
 	}
 }
 
 // Packets that a flow drops are counted on it.
 func TestDropsAreCounted(t *testing.T) {
-	o := node(t)
-	_, view := readGolden(t, "testdata/dual-stack.txtar")
-	syncAll(t, dialTest(t, o), Pipeline(view))
+	o := flowtest.Node(t)
+	view := twoPods()
+	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), tables.Pipeline(view))
 	packet := "in_port(1),eth(src=0a:00:00:00:00:03,dst=0e:00:00:00:00:01),eth_type(0x0800)," +
 		"ipv4(src=%s,dst=%s,proto=17,tos=0,ttl=64,frag=no),udp(src=1000,dst=2000)"
 	for range 3 {
@@ -278,31 +252,8 @@ func TestDropsAreCounted(t *testing.T) {
 	}
 }
 
-func syncAll(t testing.TB, s *Switch, want []Flow) Changes {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	changes, err := s.Sync(ctx, want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return changes
-}
-
-func dumpFlows(o *ovstest.OVS) string {
-	var b strings.Builder
-	for line := range strings.Lines(o.Ofctl("dump-flows", "br-int", "--no-stats", "--no-names")) {
-		if strings.Contains(line, "actions=") {
-			b.WriteString(strings.TrimLeft(line, " "))
-		}
-	}
-	return b.String()
-}
-
-func sorted(text string) string { return strings.Join(slices.Sorted(strings.Lines(text)), "") }
-
 // cookieOf is "cookie=...," of the flow whose text has part.
-func cookieOf(t *testing.T, flows []Flow, part string) string {
+func cookieOf(t *testing.T, flows []openflow.Flow, part string) string {
 	t.Helper()
 	for _, f := range flows {
 		if strings.Contains(f.String(), part) {
@@ -314,17 +265,17 @@ func cookieOf(t *testing.T, flows []Flow, part string) string {
 }
 
 // bigView has pods with two addresses and peers with two podCIDRs.
-func bigView(pods, peers int) View {
-	v := View{TunnelPort: 1, Gateway: Gateway{Port: 2, MAC: [6]byte{0x0e, 5: 1},
-		Addrs: addrs("10.0.0.1,fd00:10::1"), PodCIDRs: prefixes("10.0.0.0/24,fd00:10::/64")}}
+func bigView(pods, peers int) tables.View {
+	v := tables.View{TunnelPort: 1, Gateway: tables.Gateway{Port: 2, MAC: [6]byte{0x0e, 5: 1},
+		Addrs: flowtest.Addrs("10.0.0.1,fd00:10::1"), PodCIDRs: flowtest.Prefixes("10.0.0.0/24,fd00:10::/64")}}
 	for i := range pods {
-		v.Pods = append(v.Pods, Pod{Port: uint32(10 + i), MAC: [6]byte{0x0a, 4: byte(i >> 8), 5: byte(i)},
+		v.Pods = append(v.Pods, tables.Pod{Port: uint32(10 + i), MAC: [6]byte{0x0a, 4: byte(i >> 8), 5: byte(i)},
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(2 + i)}),
 				netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x10, 14: byte(i >> 8), 15: byte(2 + i)})}})
 	}
 	for i := range peers {
 		hi, lo := byte(i>>8), byte(i)
-		v.Peers = append(v.Peers, Peer{Name: fmt.Sprintf("node-%05d", i),
+		v.Peers = append(v.Peers, tables.Peer{Name: fmt.Sprintf("node-%05d", i),
 			Tunnel: netip.AddrFrom4([4]byte{172, 16, hi, lo}),
 			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64 + hi, lo, 0}), 24),
 				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, 0, 0x10, 0, 0, hi, lo}), 64)}})
@@ -332,18 +283,11 @@ func bigView(pods, peers int) View {
 	return v
 }
 
-func logFor(t testing.TB) logr.Logger {
-	if tt, ok := t.(*testing.T); ok {
-		return testr.New(tt)
-	}
-	return logr.Discard()
-}
-
 // How the switch treats fragments decides what the flows see of them. It is not in its flows, and begins anew with each
 // ovs-vswitchd.
 func TestFragmentsAreSeen(t *testing.T) {
-	o := node(t)
-	s := dialTest(t, o)
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
 	for range 2 {
 		s.Resync()
 		if _, err := s.Sync(t.Context(), nil); err != nil {
@@ -354,4 +298,18 @@ func TestFragmentsAreSeen(t *testing.T) {
 		}
 		o.Ofctl("set-frags", "br-int", "normal")
 	}
+}
+
+// twoPods is a node with two pods and two peers, in both families.
+func twoPods() tables.View {
+	v := tables.View{TunnelPort: flowtest.Tunnel, Gateway: tables.Gateway{Port: flowtest.Gateway, MAC: [6]byte{0x0e, 5: 1},
+		Addrs: flowtest.Addrs("10.10.0.1,fd00:10::1"), PodCIDRs: flowtest.Prefixes("10.10.0.0/24,fd00:10::/64")}}
+	for i := range 2 {
+		v.Pods = append(v.Pods, tables.Pod{Port: uint32(flowtest.PodA + i), MAC: [6]byte{0x0a, 5: byte(3 + i)},
+			Addrs: flowtest.Addrs(fmt.Sprintf("10.10.0.%d,fd00:10::%[1]d", 3+i))})
+		v.Peers = append(v.Peers, tables.Peer{Name: fmt.Sprintf("node-%d", i),
+			Tunnel:   netip.AddrFrom4([4]byte{192, 168, 77, byte(2 + i)}),
+			PodCIDRs: flowtest.Prefixes(fmt.Sprintf("10.10.%d.0/24,fd00:10:0:%[1]d::/64", 1+i))})
+	}
+	return v
 }

@@ -16,7 +16,10 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/clusterip"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
 // ErrNoSwitch is in an error of Flows when ovs-vswitchd does not answer: nothing else on the node can be applied then.
@@ -37,15 +40,23 @@ type Flows struct {
 	log     logr.Logger
 	metrics *status.LoopMetrics
 
-	sw      *openflow.Switch // nil: not connected
-	view    openflow.View    // what flows are for
-	flows   []openflow.Flow  // what the switch confirmed last
-	numbers portNumbers      // what the confirmed flows took from OVSDB
+	sw     *openflow.Switch // nil: not connected
+	view   tables.View      // what flows are for
+	flows  []openflow.Flow  // what the switch confirmed last
+	shared clusterip.Services
+	// services are those that Open vSwitch translates; nil: none.
+	services *servicePorts
+	numbers  portNumbers // what the confirmed flows took from OVSDB
 }
 
 // NewFlows returns the applier of the bridge that the config names.
-func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, m *status.LoopMetrics, log logr.Logger) *Flows {
-	return &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, metrics: m, log: log}
+func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Source, m *status.LoopMetrics,
+	log logr.Logger) *Flows {
+	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, metrics: m, log: log}
+	if cfg.Services == api.ServicesOVS {
+		f.services = newServicePorts(source, node)
+	}
+	return f
 }
 
 // Name implements Applier.
@@ -142,22 +153,33 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	if err := f.observe(r); err != nil {
 		return repaired, err
 	}
-	view, want := r.Want.View(r.Observed), f.flows
-	same := f.flows != nil && view.Equal(f.view) // flows of thousands of peers are most of what a round computes
-	if !same {
-		want = openflow.Pipeline(view)
+	f.setServices(fresh)
+	if changes, err = f.change(ctx, r, verified); err != nil {
+		return repaired, err
 	}
-	if !same || !verified {
-		if changes, err = f.sw.Sync(ctx, want); err != nil {
-			return repaired, fmt.Errorf("OpenFlow: %w", err)
-		}
-		f.metrics.FlowsSynced(len(want), changes)
-	}
-	f.view, f.flows, f.numbers = view, want, numbersFor(r.Want.OVSDB, r.Observed)
+	f.flushGone(ctx)
 	if r.Verify && (reverted != none || changes != none) {
 		f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)
 	}
 	return repaired, nil
+}
+
+// change has the switch confirm what is wanted now, unless that is what it has confirmed already.
+func (f *Flows) change(ctx context.Context, r *Round, verified bool) (changes openflow.Changes, err error) {
+	view, want, shared := r.Want.View(r.Observed), f.flows, f.services.shared(r.Want.ServiceCIDRs)
+	// Flows of thousands of peers are most of what a round computes.
+	same := f.flows != nil && view.Equal(f.view) && shared.Equal(f.shared)
+	if !same {
+		want = append(tables.Pipeline(view), clusterip.Flows(view, shared)...)
+	}
+	if !same || !verified {
+		if changes, err = f.sw.Sync(ctx, want); err != nil {
+			return changes, fmt.Errorf("OpenFlow: %w", err)
+		}
+		f.metrics.FlowsSynced(len(want), changes)
+	}
+	f.view, f.flows, f.shared, f.numbers = view, want, shared, numbersFor(r.Want.OVSDB, r.Observed)
+	return changes, nil
 }
 
 // purgeMegaflows has the userspace datapath forget what it cached of flows that were wrong. The kernel's does so

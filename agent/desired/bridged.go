@@ -61,7 +61,7 @@ func nodeAddrs(in Inputs) []netip.Addr {
 	slices.SortFunc(rest, netip.Addr.Compare)
 	var out []netip.Addr
 	for _, a := range slices.Concat([]netip.Addr{in.Transport.IPv4, in.Transport.IPv6}, rest) {
-		if a.IsValid() && !slices.Contains(out, a) && !within(in.Config.ServiceCIDRs(), a) {
+		if a.IsValid() && !slices.Contains(out, a) && !within(in.serviceCIDRs(), a) {
 			out = append(out, a)
 		}
 	}
@@ -83,7 +83,7 @@ func within(prefixes []netip.Prefix, a netip.Addr) bool {
 // addresses: Services, and podCIDRs to which the node knows a way. Where the
 // underlay routes podCIDRs those of other nodes are destinations like any other.
 func viaHost(in Inputs, peers []Peer, gateways []netip.Prefix) []netip.Prefix {
-	out := slices.Concat(in.Config.ServiceCIDRs(), in.Own.PodCIDRs)
+	out := slices.Concat(in.serviceCIDRs(), in.Own.PodCIDRs)
 	if in.Config.TrafficEncapMode == api.ModeNoEncap && in.Config.NoSNAT {
 		return route.Aggregate(out)
 	}
@@ -160,7 +160,7 @@ func bridgedFamilies(attachments []api.Attachment) (v4, v6 bool) {
 // since nothing is allocated from one that is not; and whatever its pods have, whose pool may have
 // been deleted or spoiled since.
 func masked(in Inputs, peers []Peer) []netip.Prefix {
-	taken := slices.Concat(in.Config.ServiceCIDRs(), in.Own.PodCIDRs)
+	taken := slices.Concat(in.serviceCIDRs(), in.Own.PodCIDRs)
 	for _, p := range peers {
 		for _, c := range p.PodCIDRs {
 			taken = append(taken, c.Prefix)

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
-	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
 func addrList(s ...string) (out []netip.Addr) {
@@ -100,7 +100,7 @@ func TestDesireBridged(t *testing.T) {
 	obs := ovsdb.Observed{Uplink: ovsdb.Port{OFPort: 3},
 		Pods: []ovsdb.PodPort{{Attachment: api.Attachment{HostIf: "fl3"}, OFPort: 7}}}
 	v := d.View(obs)
-	i := slices.IndexFunc(v.Pods, func(p openflow.Pod) bool { return p.Port == 7 })
+	i := slices.IndexFunc(v.Pods, func(p tables.Pod) bool { return p.Port == 7 })
 	if v.Uplink != 3 || i < 0 || !v.Pods[i].Bridged || v.Pods[i].VLAN != 10 || !slices.Equal(v.NodeAddrs, d.NodeAddrs) ||
 		!slices.Equal(v.ViaHost, d.ViaHost) {
 		t.Errorf("view %+v", v)

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
-	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
 // TunnelPortName is the OVS port that carries pod traffic to other nodes.
@@ -34,6 +34,8 @@ type Inputs struct {
 	NodeAddrs []netip.Addr
 	// Pools are the ranges that bridged pods have their addresses from.
 	Pools []netip.Prefix
+	// ServiceCIDRs are the cluster's own, beside those of the config.
+	ServiceCIDRs []netip.Prefix
 	// Needed are addresses that no route to pods may take from this node.
 	Needed []link.Needed
 	// Attachments are the pods that the node should have, in any order.
@@ -54,6 +56,8 @@ type State struct {
 	// NodeAddrs and ViaHost are what bridged pods reach through the host.
 	NodeAddrs []netip.Addr
 	ViaHost   []netip.Prefix
+	// ServiceCIDRs are the ranges of ClusterIPs that Open vSwitch translates; none: it translates none.
+	ServiceCIDRs []netip.Prefix
 	// Problems are sentences about inputs that could not be served, sorted.
 	Problems []string
 }
@@ -71,7 +75,7 @@ func Compute(in Inputs) State {
 		OVSDB: ovsdb.Desired{
 			Bridge:       in.Config.OVSBridge,
 			DatapathType: in.Config.OVSDatapathType,
-			Prefixes:     openflow.Prefixes(),
+			Prefixes:     tables.Prefixes(),
 			Gateway:      ovsdb.GatewayPort{Name: in.Config.HostGateway, MAC: mac, MTU: gwMTU},
 			Tunnel:       tunnelPort(in.Config, local),
 			Uplink:       uplinkPort(in.Uplink != ""),
@@ -100,6 +104,9 @@ func Compute(in Inputs) State {
 		ViaHost:    viaHost(in, peers, gateways),
 		Problems:   problems,
 	}
+	if in.Config.Services == api.ServicesOVS {
+		d.ServiceCIDRs = in.serviceCIDRs()
+	}
 	if len(d.NAT.Pools) > 0 {
 		d.NAT.NodeAddrs = d.NodeAddrs
 		d.NAT.Underlay = in.Uplink
@@ -110,11 +117,16 @@ func Compute(in Inputs) State {
 	return d
 }
 
+// serviceCIDRs are all ranges of ClusterIPs.
+func (in Inputs) serviceCIDRs() []netip.Prefix {
+	return route.Aggregate(slices.Concat(in.Config.ServiceCIDRs(), in.ServiceCIDRs))
+}
+
 // View adds to what is desired the port numbers that OVS gave, or will give: nobody
 // else has these.
-func (d State) View(obs ovsdb.Observed) openflow.View {
-	v := openflow.View{
-		Gateway: openflow.Gateway{
+func (d State) View(obs ovsdb.Observed) tables.View {
+	v := tables.View{
+		Gateway: tables.Gateway{
 			Port: obs.Gateway.OFPort, MAC: d.OVSDB.Gateway.MAC, PodCIDRs: d.NAT.PodCIDRs,
 		},
 		TunnelPort: obs.Tunnel.OFPort,
@@ -131,7 +143,7 @@ func (d State) View(obs ovsdb.Observed) openflow.View {
 		ports[p.HostIf] = cmp.Or(p.OFPort, p.Requested)
 	}
 	for _, a := range d.OVSDB.Pods {
-		pod := openflow.Pod{Port: ports[a.HostIf], MAC: a.MAC, Bridged: a.Bridged, VLAN: a.VLAN}
+		pod := tables.Pod{Port: ports[a.HostIf], MAC: a.MAC, Bridged: a.Bridged, VLAN: a.VLAN}
 		for _, p := range a.Addrs {
 			pod.Addrs = append(pod.Addrs, p.Addr())
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
-	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
 // Path is how packets travel to the pods of another node.
@@ -129,13 +129,13 @@ func ByPath(peers []Peer, path Path) []netip.Prefix {
 // tunnelPeers are the peers that have an end of the tunnel. Their direct
 // podCIDRs are believed when they come out of it: while a peer moves between
 // subnets, or its mode changes, the two nodes do not switch at the same moment.
-func tunnelPeers(peers []Peer) []openflow.Peer {
-	var out []openflow.Peer
+func tunnelPeers(peers []Peer) []tables.Peer {
+	var out []tables.Peer
 	for _, p := range peers {
 		if !p.Tunnel.IsValid() {
 			continue
 		}
-		of := openflow.Peer{Name: p.Name, Tunnel: p.Tunnel}
+		of := tables.Peer{Name: p.Name, Tunnel: p.Tunnel}
 		for _, c := range p.PodCIDRs {
 			if c.Path == PathTunnel {
 				of.PodCIDRs = append(of.PodCIDRs, c.Prefix)

@@ -64,6 +64,9 @@ func (*fakeSwitch) Lost() <-chan struct{}    { return nil }
 func (f *fakeSwitch) Close()                 { f.connected = false }
 func (*fakeSwitch) Current() []openflow.Flow { return nil }
 
+// SyncServices implements flowSwitch.
+func (*fakeSwitch) SyncServices(context.Context) error { return nil }
+
 // Doubts, InPlace and Due make it an apply.Watcher, as the applier of flows is one.
 func (f *fakeSwitch) Doubts(ovsdb.Observed) bool                 { return !f.connected }
 func (*fakeSwitch) InPlace(context.Context, ovsdb.Observed) bool { return true }

@@ -42,7 +42,7 @@ func newFaulty(t *testing.T) *faulty {
 	f.links.transport = link.Transport{Name: "test0", MTU: 1500} // there is no such interface: it is kept
 	f.links.needed = []link.Needed{}
 	f.Node.db = f.db
-	f.steps, _ = newSteps(nil, f.Config, nil, f.Metrics, f.Log)
+	f.steps, _ = newSteps(nil, f.Config, f.NodeName, f.Source, nil, f.Metrics, f.Log)
 	f.steps.closers = nil
 	lost := func() {
 		for _, a := range f.appliers {

@@ -92,6 +92,8 @@ type flowSwitch interface {
 	Lost() <-chan struct{}
 	Close()
 	Current() []openflow.Flow
+	// SyncServices has the switch follow Services that have changed, and nothing else.
+	SyncServices(ctx context.Context) error
 }
 
 // New returns a Node that does not run yet.
@@ -103,47 +105,60 @@ func New(p Parts) *Node {
 
 // Run works until ctx ends. Use must have been called.
 func (n *Node) Run(ctx context.Context) {
-	resync := time.NewTicker(n.Intervals.Resync)
-	defer resync.Stop()
-	due := time.NewTicker(n.Intervals.Guard)
-	defer due.Stop()
-	retry := time.NewTimer(0)
-	defer retry.Stop()
-	for {
-		var waiting []request
-		needed := true
-		select {
-		case <-ctx.Done():
-			n.steps.close()
-			return
-		case r := <-n.requests.queue:
-			waiting = append(waiting, r)
-		case <-n.Source.Changed():
-		case <-n.Advisor.Changed:
-		case <-n.Uplink.Changed:
-			n.progress.verify = true
-		case <-n.db.Changed():
-			needed = !n.inPlace(ctx) // else it was the last round's own doing, or nothing of ours
-		case <-n.steps.finished:
-			needed = n.steps.due()
-		case <-n.steps.flows.Lost():
-		case <-resync.C:
-			n.progress.verify = true
-		case <-due.C:
-			needed = n.steps.due()
-		case <-retry.C:
-		}
-		if !needed {
-			continue
-		}
-		n.closeLostSwitch()
-		waiting = n.requests.gather(waiting)
-		if err := n.round(ctx, waiting); err != nil {
-			retry.Reset(n.backOff())
-		} else {
-			n.progress.failures = 0
+	t := timers{time.NewTicker(n.Intervals.Resync), time.NewTicker(n.Intervals.Guard), time.NewTimer(0)}
+	defer t.resync.Stop()
+	defer t.due.Stop()
+	defer t.retry.Stop()
+	for ctx.Err() == nil {
+		waiting, needed := n.await(ctx, t)
+		if needed && !n.work(ctx, waiting) {
+			t.retry.Reset(n.backOff())
 		}
 	}
+	n.steps.close()
+}
+
+// timers are why there may be a round without a change.
+type timers struct {
+	resync, due *time.Ticker
+	retry       *time.Timer
+}
+
+// await returns after something has happened, and whether a round is needed for it.
+func (n *Node) await(ctx context.Context, t timers) (waiting []request, needed bool) {
+	select {
+	case <-ctx.Done():
+		return nil, false
+	case r := <-n.requests.queue:
+		waiting = append(waiting, r)
+	case <-n.Source.Changed():
+	case <-n.Source.Services().Changed():
+		return nil, !n.servicesChanged(ctx)
+	case <-n.Advisor.Changed:
+	case <-n.Uplink.Changed:
+		n.progress.verify = true
+	case <-n.db.Changed():
+		return nil, !n.inPlace(ctx) // else it was the last round's own doing, or nothing of ours
+	case <-n.steps.finished:
+		return nil, n.steps.due()
+	case <-n.steps.flows.Lost():
+	case <-t.resync.C:
+		n.progress.verify = true
+	case <-t.due.C:
+		return nil, n.steps.due()
+	case <-t.retry.C:
+	}
+	return waiting, true
+}
+
+// work is a round, with all requests that wait by then, and reports whether nothing failed.
+func (n *Node) work(ctx context.Context, waiting []request) bool {
+	n.closeLostSwitch()
+	if err := n.round(ctx, n.requests.gather(waiting)); err != nil {
+		return false
+	}
+	n.progress.failures = 0
+	return true
 }
 
 // closeLostSwitch lets a connection to the switch go that has ended, so that the round makes another. Each round asks:

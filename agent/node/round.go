@@ -79,7 +79,7 @@ func (n *Node) observe(r *round) (err error) {
 func (n *Node) inputs(r *round) desired.Inputs {
 	in := desired.Inputs{Config: n.Config, Own: n.own, Nodes: n.nodes, Transport: n.links.transport,
 		Needed: n.links.needed, Uplink: n.Uplink.Underlay(), NodeAddrs: n.links.nodeAddrs,
-		Pools:       desired.PoolRanges(r.snapshot.IPPools),
+		Pools: desired.PoolRanges(r.snapshot.IPPools), ServiceCIDRs: r.snapshot.ServiceCIDRs,
 		Attachments: n.attachments(r.Observed.Pods, r.waiting)}
 	if len(in.Own.PodCIDRs) == 0 {
 		in.Own.PodCIDRs = desired.HeldCIDRs(in.Own, in.Nodes, in.Attachments)
@@ -150,4 +150,18 @@ func (o *outcome) add(h harm, err error) {
 	default:
 		o.peers = errors.Join(o.peers, err)
 	}
+}
+
+// servicesChanged has the switch follow Services that have changed, and reports whether that was all there is to do.
+func (n *Node) servicesChanged(ctx context.Context) bool {
+	if !n.progress.settled || n.progress.verify {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	if err := n.steps.flows.SyncServices(ctx); err != nil {
+		n.Log.Error(err, "following Services; everything is compared again")
+		return false
+	}
+	return true
 }

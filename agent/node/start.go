@@ -123,7 +123,7 @@ func (n *Node) ConnectOVSDB(ctx context.Context, last rundir.LastError) (*ovsdb.
 
 // Use gives the loop the database, with all appliers. It does not apply anything yet.
 func (n *Node) Use(db *ovsdb.DB) {
-	steps, wait := newSteps(db, n.Config, n.Uplink.Sync, n.Metrics, n.Log)
+	steps, wait := newSteps(db, n.Config, n.NodeName, n.Source, n.Uplink.Sync, n.Metrics, n.Log)
 	n.db, n.steps = db, steps
 	n.Uplink.Waits = wait.Waits
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // harm is what an applier's error means for the node.
@@ -50,9 +51,10 @@ type steps struct {
 
 // newSteps returns the appliers of the product, in their order. Where one builds on those
 // before, an error of these leaves it out.
-func newSteps(db *ovsdb.DB, cfg api.AgentConfig, sync func([]steer.Entry) error, m *status.Metrics, log logr.Logger) (
+func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Source, sync func([]steer.Entry) error,
+	m *status.Metrics, log logr.Logger) (
 	steps, *apply.RestoreWait) {
-	flows := apply.NewFlows(db, cfg, &m.Loop, log)
+	flows := apply.NewFlows(db, cfg, name, source, &m.Loop, log)
 	wait := apply.NewRestoreWait(db, cfg, m.Health.RestoreWaitArmed, log)
 	rules := apply.NewIPTables()
 	return steps{

@@ -38,13 +38,15 @@ type Directory struct {
 	good    map[string]objects // the last good content of each file
 	last    atomic.Pointer[Snapshot]
 	changed chan struct{}
+	// services are followed as those of the API server are.
+	services *Services
 }
 
 // NewDirectory reads the directory once. A file that cannot be used is an error here: a start must not drop objects
 // that the file had before.
 func NewDirectory(path string, log logr.Logger) (*Directory, error) {
 	d := &Directory{Intervals: api.DefaultIntervals().Inputs,
-		path: path, log: log, good: map[string]objects{}, changed: make(chan struct{}, 1)}
+		path: path, log: log, good: map[string]objects{}, changed: make(chan struct{}, 1), services: newServices()}
 	d.last.Store(&Snapshot{})
 	if err := d.read(); err != nil {
 		return nil, err
@@ -77,6 +79,9 @@ func (d *Directory) Pod(_ context.Context, namespace, name, uid string) (Pod, Na
 
 // Changed implements Source.
 func (d *Directory) Changed() <-chan struct{} { return d.changed }
+
+// Services implements Source.
+func (d *Directory) Services() *Services { return d.services }
 
 func (d *Directory) String() string { return "the manifests in " + d.path }
 
@@ -181,6 +186,7 @@ func (d *Directory) publish(good map[string]objects, problems []string) {
 		}
 	}
 	d.last.Store(next)
+	d.services.replace(next.services, next.endpointSlices)
 	select {
 	case d.changed <- struct{}{}:
 	default:

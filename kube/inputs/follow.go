@@ -30,6 +30,8 @@ type resource struct {
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	// of is an object of the kind, of the type that list and watch return.
 	of runtime.Object
+	// optional: a server without the resource is no trouble.
+	optional bool
 }
 
 // follower keeps a store in sync with the API server's objects of one kind. client-go's Reflector does the work; added
@@ -153,6 +155,9 @@ func ofWatch(o runtime.Object) error {
 func (f *follower) result(ctx context.Context, err error) {
 	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return // stopping, or an old version was requested: a normal response
+	}
+	if f.optional && apierrors.IsNotFound(err) {
+		err = nil // an older API server
 	}
 	if err == nil {
 		f.heard()

@@ -1,9 +1,10 @@
-// Package inputs reads the inputs of the node's agent: Nodes, Pods, Namespaces, IPPools and NetworkPolicies, from the
-// Kubernetes API or from a directory of manifests. It converts them to small values and reports when they change; it
-// makes no decisions. An object that cannot be read keeps its last good value: invalid input changes nothing.
+// Package inputs reads the inputs of the node's agent: Nodes, Pods, Namespaces, IPPools, NetworkPolicies, Services and
+// EndpointSlices, from the Kubernetes API or from a directory of manifests. It converts them to small values and
+// reports when they change; it makes no decisions. An object that cannot be read keeps its last good value: invalid
+// input changes nothing.
 //
 // It owns one file on the node, LastKnownPath: the API server's last known objects, for an agent that starts while the
-// server is unreachable.
+// server is unreachable. Services are not in it: until they are read, what Open vSwitch has of them stays in force.
 package inputs
 
 import (
@@ -35,9 +36,11 @@ type Source interface {
 	// FirstOrdinal is that of a StatefulSet's pods, spec.ordinals.start. The error says why the API server could not be
 	// read.
 	FirstOrdinal(ctx context.Context, namespace, name string) (int, error)
-	// Changed receives after changes of what the node depends on: Nodes, IPPools (except their status), Problems,
-	// Trouble. Changes in quick succession are merged.
+	// Changed receives after changes of what the node depends on: Nodes, IPPools (except their status), ServiceCIDRs,
+	// Problems, Trouble. Changes in quick succession are merged.
 	Changed() <-chan struct{}
+	// Services are followed one by one: there may be tens of thousands, and most changes concern one of them.
+	Services() *Services
 	// String names the source for messages: "the manifests in /etc/…".
 	String() string
 }
@@ -52,6 +55,9 @@ type Snapshot struct {
 	IPPools map[string]api.IPPool
 	// NetworkPolicies are by what NetworkPolicy.String returns.
 	NetworkPolicies map[string]NetworkPolicy
+	// ServiceCIDRs are the ranges of the cluster's ServiceCIDR objects, in order; none if the API server has no such
+	// resource.
+	ServiceCIDRs []netip.Prefix
 	// Problems are messages about rejected input, one per file or object; the previous value is still in the snapshot.
 	Problems []string
 	// Unread is true until Nodes have been read: a missing Node means nothing then.
@@ -67,6 +73,9 @@ type Snapshot struct {
 	// objects that the snapshot does not have may be other ones than before.
 	Outages  int
 	Replaced time.Time
+
+	services       map[string]Service       // in a directory; elsewhere they are in Services alone
+	endpointSlices map[string]EndpointSlice // likewise
 }
 
 // Node is what Fairlead needs of a Kubernetes Node.
@@ -82,6 +91,8 @@ type Node struct {
 	TunnelAddresses []netip.Addr
 	// Created is metadata.creationTimestamp; zero when the manifest has none.
 	Created time.Time
+	// Zone is the label topology.kubernetes.io/zone; empty without it.
+	Zone string
 	// Runtime is status.nodeInfo.containerRuntimeVersion, "containerd://2.1.4"; empty if it is unknown.
 	Runtime string
 }

@@ -19,6 +19,8 @@ type kind[V any] struct {
 	// changed is called after each change of a value or of the problems. An update that changes nothing for Fairlead,
 	// such as kubelet's heartbeat, is no change.
 	changed func()
+	// each, unless nil, is called before changed for each value that has changed or is gone.
+	each func(key string, v V, exists bool)
 
 	mu   sync.Mutex
 	good map[string]V      // by namespace/name or name
@@ -77,6 +79,9 @@ func (k *kind[V]) Update(obj any) error {
 	differs := had != has || wasBad != k.bad[c.key] || !reflect.DeepEqual(before, now)
 	k.mu.Unlock()
 	if differs {
+		if has && k.each != nil {
+			k.each(c.key, now, true)
+		}
 		k.changed()
 	}
 	return nil
@@ -89,9 +94,13 @@ func (k *kind[V]) Delete(obj any) error {
 		return err
 	}
 	k.mu.Lock()
+	v := k.good[key]
 	delete(k.good, key)
 	delete(k.bad, key)
 	k.mu.Unlock()
+	if k.each != nil {
+		k.each(key, v, false)
+	}
 	k.changed()
 	return nil
 }
@@ -116,9 +125,13 @@ func (k *kind[V]) Replace(list []any, _ string) error {
 		}
 	}
 	differs := !k.read || !reflect.DeepEqual(good, k.good) || !maps.Equal(bad, k.bad)
+	before := k.good
 	k.good, k.bad, k.read = good, bad, true
 	k.mu.Unlock()
 	if differs {
+		if k.each != nil {
+			each(before, good, k.each)
+		}
 		k.changed()
 	}
 	return nil
@@ -143,4 +156,11 @@ func (k *kind[V]) all() (good map[string]V, bad []string, read bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.good), slices.Sorted(maps.Values(k.bad)), k.read
+}
+
+// refused are the messages about objects that cannot be used, sorted.
+func (k *kind[V]) refused() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Values(k.bad))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -33,8 +34,9 @@ var (
 // askTimeout bounds the read of one Pod at its ADD. The runtime retries an ADD that failed with "try again later".
 const askTimeout = 3 * time.Second
 
-// Kubernetes is a Source that follows the API server: all Nodes, Namespaces, IPPools and NetworkPolicies, and the Pods
-// of one node. Of Nodes and IPPools it reads the whole object, of the others metadata only.
+// Kubernetes is a Source that follows the API server: all Nodes, Namespaces, IPPools, NetworkPolicies, Services,
+// EndpointSlices and ServiceCIDRs, and the Pods of one node. Of Pods, Namespaces and NetworkPolicies it reads metadata
+// only; of the others it keeps what Fairlead needs.
 //
 // While the API server is unreachable, or if it has another history than before (an emptied etcd), existing state stays
 // in force until the server reports another.
@@ -69,6 +71,10 @@ type kinds struct {
 	namespaces *kind[Namespace]
 	pools      *kind[api.IPPool]
 	policies   *kind[NetworkPolicy]
+	ranges     *kind[[]netip.Prefix]
+	services   *kind[Service]
+	slices     *kind[EndpointSlice]
+	known      *Services // made of the two before
 }
 
 // signals are the changes since the last snapshot.
@@ -96,6 +102,7 @@ type outage struct {
 func NewKubernetes(client *kube.Client, node, file string, bridging bool, log logr.Logger) *Kubernetes {
 	k := &Kubernetes{Intervals: api.DefaultIntervals().Inputs,
 		client: client, node: node, bridging: bridging, file: lastKnown{path: file, node: node}, log: log,
+		kinds:   kinds{known: newServices()},
 		signals: signals{dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}}
 	k.last.Store(&Snapshot{Unread: true})
 	k.nodes = newKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
@@ -111,6 +118,7 @@ func NewKubernetes(client *kube.Client, node, file string, bridging bool, log lo
 		return policyFrom(networkPolicy(), o.(*metav1.PartialObjectMetadata).ObjectMeta)
 	})
 	k.pools = newKind(k.objectsChanged, poolFromAPI)
+	k.newServiceKinds()
 	k.follow(k.nodesResource(), k.nodes)
 	k.follow(k.metadataOf(pods, fields.OneTermEqualSelector("spec.nodeName", node)), k.pods)
 	k.follow(k.metadataOf(namespaces, fields.Everything()), k.namespaces)
@@ -140,6 +148,9 @@ func (k *Kubernetes) Snapshot() *Snapshot { return k.last.Load() }
 
 // Changed implements Source.
 func (k *Kubernetes) Changed() <-chan struct{} { return k.changed }
+
+// Services implements Source.
+func (k *Kubernetes) Services() *Services { return k.known }
 
 func (k *Kubernetes) String() string { return "the Kubernetes API" }
 
@@ -274,7 +285,7 @@ func (k *Kubernetes) publish() {
 		k.unsaved = true
 	}
 	next := &Snapshot{}
-	var bad [5][]string
+	var bad [6][]string
 	var read bool
 	next.Nodes, bad[0], read = k.nodes.all()
 	next.Pods, bad[1], _ = k.pods.all()
@@ -282,6 +293,12 @@ func (k *Kubernetes) publish() {
 	policies, badPolicies, _ := k.policies.all()
 	bad[3] = badPolicies
 	next.IPPools, bad[4] = k.knownPools()
+	ranges, badRanges, _ := k.ranges.all()
+	bad[5] = slices.Concat(badRanges, k.services.refused(), k.slices.refused())
+	for _, p := range ranges {
+		next.ServiceCIDRs = append(next.ServiceCIDRs, p...)
+	}
+	slices.SortFunc(next.ServiceCIDRs, netip.Prefix.Compare)
 	next.NetworkPolicies = make(map[string]NetworkPolicy, len(policies))
 	for _, p := range policies {
 		next.NetworkPolicies[p.String()] = p

@@ -91,11 +91,21 @@ func (o *objects) add(doc []byte) error {
 		}, func(p NetworkPolicy) object {
 			return object{p.String(), func(s *Snapshot) { s.NetworkPolicies[p.String()] = p }}
 		})
+	case "v1 Service":
+		return addParsed(o, doc, serviceFrom, func(v Service) object {
+			key := v.Namespace + "/" + v.Name
+			return object{"Service " + key, func(s *Snapshot) { s.services[key] = v }}
+		})
+	case "discovery.k8s.io/v1 EndpointSlice":
+		return addParsed(o, doc, endpointSliceFrom, func(v EndpointSlice) object {
+			key := v.Namespace + "/" + v.Name
+			return object{"EndpointSlice " + key, func(s *Snapshot) { s.endpointSlices[key] = v }}
+		})
 	case "v1 List":
 		return o.addList(any["items"])
 	default:
-		return fmt.Errorf("%s is not read from manifests: v1 Node, v1 Pod, v1 Namespace, crd.antrea.io/v1beta1 or v1alpha2 "+
-			"IPPool and networking.k8s.io/v1 NetworkPolicy are", gvk)
+		return fmt.Errorf("%s is not read from manifests: v1 Node, v1 Pod, v1 Namespace, v1 Service, discovery.k8s.io/v1 "+
+			"EndpointSlice, crd.antrea.io/v1beta1 or v1alpha2 IPPool and networking.k8s.io/v1 NetworkPolicy are", gvk)
 	}
 }
 
@@ -140,7 +150,8 @@ func nodeFrom(n *corev1.Node) (Node, error) {
 	if n.Name == "" {
 		return Node{}, errors.New("a Node without metadata.name")
 	}
-	out := Node{Name: n.Name, Created: n.CreationTimestamp.UTC(), Runtime: n.Status.NodeInfo.ContainerRuntimeVersion}
+	out := Node{Name: n.Name, Created: n.CreationTimestamp.UTC(), Zone: n.Labels[corev1.LabelTopologyZone],
+		Runtime: n.Status.NodeInfo.ContainerRuntimeVersion}
 	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
 		cidrs = []string{n.Spec.PodCIDR}

@@ -80,6 +80,7 @@ status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 				Status: api.IPPoolStatus{FreeMap: []string{"10.3.0.7-10.3.0.9"}}},
 		},
 		NetworkPolicies: map[string]NetworkPolicy{},
+		services:        map[string]Service{}, endpointSlices: map[string]EndpointSlice{},
 	}
 	got, problems := merge(map[string]objects{"file": parsed})
 	if !reflect.DeepEqual(got, want) || problems != nil {
@@ -113,7 +114,7 @@ func TestParseManifestRefuses(t *testing.T) {
 		{"list of nothing", "apiVersion: v1\nkind: List", "items of a List is not a list"},
 		{"bad item", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Node, metadata: {name: a}}\n" +
 			"- {apiVersion: v1, kind: Node, metadata: {name: b}, sepc: {}}", "item 2: "},
-		{"other kind", "apiVersion: v1\nkind: Service", "v1 Service is not read from manifests"},
+		{"other kind", "apiVersion: v1\nkind: Secret", "v1 Secret is not read from manifests"},
 		{"no name", "apiVersion: v1\nkind: Node", "without metadata.name"},
 		{"misspelt key", node + "spec: {podCIRD: 10.0.0.0/24}", "podCIRD"},
 		{"wrong case", node + "spec: {podCidr: 10.0.0.0/24}", "podCidr"},

@@ -112,6 +112,7 @@ func (c *cluster) sourceThatLogs(bridging bool, log logr.Logger) *Kubernetes {
 	c.must(err)
 	k := NewKubernetes(client, "me", filepath.Join(c.dir, "last.json"), bridging, log)
 	k.Intervals = short()
+	k.FollowServices()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- k.Run(ctx) }()

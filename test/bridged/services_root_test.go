@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,40 +33,61 @@ spec:
 
 // ClusterIPs are reachable from every kind of pod, and from the node, with every kind of pod as backend, on the same
 // node and on the other: with the cluster's own kube-proxy and strict reverse path filtering. In mode bridge, and after
-// the nodes have changed to mode steer under running pods.
+// the nodes have changed to mode steer under running pods. With services: ovs a backend sees of each pod what it sees
+// of the pod's direct traffic. In between it is switched on and off.
 func TestRootServices(t *testing.T) {
-	ovstest.UserspaceOnly(t, "Services are iptables, before Open vSwitch sees a packet")
+	ovstest.UserspaceOnly(t, "TestRootServices of test/suite has Services on the kernel's datapath, too")
 	c := up(t, lab.Options{Cluster: lab.Kube})
 	for _, name := range c.Nodes() {
 		strictPaths(t, c.host(t, name))
 	}
 	kinds := []string{routed, "0", "10", "20"}
 	clients := append(c.addPods(t, "client", kinds, "node1"), c.host(t, "node1"))
-	vips := map[string][]string{}
-	for _, p := range c.addBackends(t, kinds) {
-		answer(t, p)
-		out, err := c.Kubectl(t.Context(), "get", "service", p.name, "-o", "jsonpath={.spec.clusterIPs[*]}")
-		must(t, err)
-		if vips[p.name] = strings.Fields(out); len(vips[p.name]) != 2 {
-			t.Fatalf("the Service has the ClusterIPs %v, want one of each family", vips[p.name])
-		}
-	}
-	t.Run("bridge", func(t *testing.T) { callAll(t, clients, vips) })
+	backends := c.addBackends(t, kinds)
+	t.Run("bridge", func(t *testing.T) { callAll(t, clients, backends, false) })
+	c.restartWith(t, `echo 'services: ovs' >>"$0"`)
+	c.awaitServices(t, 2*2*len(backends))
+	t.Run("bridge, in Open vSwitch", func(t *testing.T) { callAll(t, clients, backends, true) })
 	c.toSteer(t)
-	t.Run("steer", func(t *testing.T) { callAll(t, clients, vips) })
+	t.Run("steer, in Open vSwitch", func(t *testing.T) { callAll(t, clients, backends, true) })
+	c.restartWith(t, `sed -i '/services: ovs/d' "$0"`)
+	c.awaitServices(t, 0)
+	t.Run("steer", func(t *testing.T) { callAll(t, clients, backends, false) })
+}
+
+// restartWith changes the config of all agents, by a script, and starts them again.
+func (c cluster) restartWith(t *testing.T, script string) {
+	t.Helper()
+	for _, name := range c.Nodes() {
+		must(t, c.AgentStop(labtest.Within(t, 15*time.Second), name))
+		_, err := c.host(t, name).run("sh", "-ec", script, "/etc/fairlead/agent.conf")
+		must(t, err)
+		must(t, c.AgentStart(labtest.Within(t, 5*time.Second), name))
+		must(t, c.WaitReady(labtest.Within(t, time.Minute), name))
+	}
+}
+
+// awaitServices waits until Open vSwitch translates at least so many ports of Services on each node, or none.
+func (c cluster) awaitServices(t *testing.T, ports int) {
+	t.Helper()
+	for _, name := range c.Nodes() {
+		wait(t, 30*time.Second, func() string {
+			out, err := c.host(t, name).run("ovs-ofctl", "-OOpenFlow15", "dump-flows", "br-int", "table=2")
+			n := strings.Count(out, "priority=200,")
+			if err != nil || n < ports || ports == 0 && n > 0 {
+				return fmt.Sprintf("%s translates %d ports of Services, want %d, %v", name, n, ports, err)
+			}
+			return ""
+		})
+	}
 }
 
 // toSteer starts agents in mode steer without a tunnel, which needs mode bridge on the userspace datapath.
 func (c cluster) toSteer(t *testing.T) {
 	t.Helper()
+	c.restartWith(t, `sed -i 's/mode: bridge/mode: steer/' "$0"; echo 'trafficEncapMode: noEncap' >>"$0"`)
 	for _, name := range c.Nodes() {
-		must(t, c.AgentStop(labtest.Within(t, 15*time.Second), name))
 		node := c.host(t, name)
-		_, err := node.run("sh", "-ec", `sed -i 's/mode: bridge/mode: steer/' "$0"; echo 'trafficEncapMode: noEncap' >>"$0"`,
-			"/etc/fairlead/agent.conf")
-		must(t, err)
-		must(t, c.AgentStart(labtest.Within(t, 5*time.Second), name))
-		must(t, c.WaitReady(labtest.Within(t, time.Minute), name))
 		wait(t, 30*time.Second, func() string {
 			out, err := node.run(filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
 			if err != nil || !strings.Contains(out, "attached: NIC eth0, mode steer") || strings.Contains(out, "next step") {
@@ -76,18 +98,28 @@ func (c cluster) toSteer(t *testing.T) {
 	}
 }
 
-// callAll calls all Services from all clients.
-func callAll(t *testing.T, clients []place, vips map[string][]string) {
+// backend is a pod behind a Service of its own.
+type backend struct {
+	place
+	vips []netip.Addr
+}
+
+// callAll calls all Services from all clients. With own, backends must see of pods what they see of direct traffic.
+func callAll(t *testing.T, clients []place, backends []backend, own bool) {
 	known := time.Now().Add(30 * time.Second) // deadline for kube-proxy's rules of all Services
 	var calls errgroup.Group
 	calls.SetLimit(8)
 	for _, from := range clients {
-		for backend, ips := range vips {
-			for _, ip := range ips {
+		for _, b := range backends {
+			for _, ip := range b.vips {
 				for _, network := range []string{"tcp", "udp"} {
 					calls.Go(func() error {
-						if err := reaches(from, network, ip, backend, known); err != nil {
-							t.Errorf("%s to Service %s (%s, %s): %v", from.name, backend, ip, network, err)
+						want := b.name + " "
+						if own && from.netns != "" {
+							want = b.sees(t, from, network, ip)
+						}
+						if err := reaches(from, network, netip.AddrPortFrom(ip, 80), want, known); err != nil {
+							t.Errorf("%s to Service %s (%s, %s): %v", from.name, b.name, ip, network, err)
 						}
 						return nil
 					})
@@ -98,21 +130,44 @@ func callAll(t *testing.T, clients []place, vips map[string][]string) {
 	_ = calls.Wait() // errors are reported by each call
 }
 
+// sees is the backend's answer to what a client sends to the backend's own address, of the family of like.
+func (b backend) sees(t *testing.T, from place, network string, like netip.Addr) string {
+	for _, ip := range b.ips {
+		if ip.Is4() == like.Is4() {
+			got, err := whoAnswers(from, network, netip.AddrPortFrom(ip, 8080))
+			if err == nil {
+				return got
+			}
+			t.Errorf("%s to %s (%s, %s): %v", from.name, b.name, ip, network, err)
+		}
+	}
+	return "?"
+}
+
 // addBackends creates a pod of each kind on each node, with a Service of its own.
-func (c cluster) addBackends(t *testing.T, kinds []string) (all []place) {
+func (c cluster) addBackends(t *testing.T, kinds []string) (all []backend) {
 	t.Helper()
 	var manifests []string
 	for _, node := range c.Nodes() {
 		for _, kind := range kinds {
 			name := "s-" + kind + "-" + node
-			all = append(all, place{name: name, kind: kind})
+			all = append(all, backend{place: place{name: name, kind: kind}})
 			manifests = append(manifests, podYAML(name, kind, node, "app: "+name), serviceYAML(name))
 		}
 	}
 	c.apply(t, manifests...)
 	must(t, c.WaitPods(labtest.Within(t, 2*time.Minute)))
 	for i, p := range all {
-		all[i] = c.pod(t, p.name, p.kind)
+		all[i].place = c.pod(t, p.name, p.kind)
+		out, err := c.Kubectl(t.Context(), "get", "service", p.name, "-o", "jsonpath={.spec.clusterIPs[*]}")
+		must(t, err)
+		for _, ip := range strings.Fields(out) {
+			all[i].vips = append(all[i].vips, netip.MustParseAddr(ip))
+		}
+		if len(all[i].vips) != 2 {
+			t.Fatalf("the Service has the ClusterIPs %s, want one of each family", out)
+		}
+		answer(t, all[i].place)
 	}
 	return all
 }
@@ -124,7 +179,7 @@ func strictPaths(t *testing.T, p place) {
 	must(t, err)
 }
 
-// answer starts servers in the pod that answer with its name, by TCP and UDP.
+// answer starts servers in the pod that answer with its name and the client's address, by TCP and UDP.
 func answer(t *testing.T, p place) {
 	t.Helper()
 	var tcp net.Listener
@@ -136,7 +191,7 @@ func answer(t *testing.T, p place) {
 			if err != nil {
 				return
 			}
-			fmt.Fprint(conn, p.name)
+			fmt.Fprint(conn, p.name+" "+addrOf(conn.RemoteAddr()))
 			conn.Close()
 		}
 	}()
@@ -153,19 +208,22 @@ func answer(t *testing.T, p place) {
 				if err != nil {
 					return
 				}
-				_, _ = udp.WriteToUDPAddrPort([]byte(p.name), from) // the client reports a missing answer
+				// The client reports a missing answer.
+				_, _ = udp.WriteToUDPAddrPort([]byte(p.name+" "+from.Addr().Unmap().String()), from)
 			}
 		}()
 	}
 }
 
-// reaches expects the backend's answer three times, once kube-proxy has the Service.
-func reaches(from place, network, vip, backend string, known time.Time) error {
+func addrOf(a net.Addr) string { return netip.MustParseAddrPort(a.String()).Addr().Unmap().String() }
+
+// reaches expects an answer that starts with want three times, once kube-proxy has the Service.
+func reaches(from place, network string, to netip.AddrPort, want string, known time.Time) error {
 	for good := 0; ; {
-		got, err := whoAnswers(from, network, vip)
+		got, err := whoAnswers(from, network, to)
 		switch {
-		case err == nil && got != backend:
-			return fmt.Errorf("%q has answered", got)
+		case err == nil && !strings.HasPrefix(got, want):
+			return fmt.Errorf("the answer is %q, want %q", got, want)
 		case err == nil:
 			if good++; good == 3 {
 				return nil
@@ -178,10 +236,10 @@ func reaches(from place, network, vip, backend string, known time.Time) error {
 	}
 }
 
-func whoAnswers(from place, network, vip string) (string, error) {
+func whoAnswers(from place, network string, to netip.AddrPort) (string, error) {
 	var conn net.Conn
 	err := from.do(func() (err error) {
-		conn, err = net.DialTimeout(network, net.JoinHostPort(vip, "80"), 3*time.Second)
+		conn, err = net.DialTimeout(network, to.String(), 3*time.Second)
 		return err
 	})
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -64,7 +65,7 @@ func peers(t testing.TB, n int) map[string]inputs.Node {
 }
 
 // view is d on a switch whose ports have numbers.
-func view(d desired.State) openflow.View {
+func view(d desired.State) tables.View {
 	obs := ovsdb.Observed{Gateway: ovsdb.Port{OFPort: 1}, Tunnel: ovsdb.Port{OFPort: 2}}
 	for i, a := range d.OVSDB.Pods {
 		obs.Pods = append(obs.Pods, ovsdb.PodPort{Attachment: a, OFPort: uint32(10 + i)})
@@ -159,7 +160,7 @@ func TestOnePeerMore(t *testing.T) {
 		t.Helper()
 		ensureNow(t, db, d.OVSDB)
 		pruneNow(t, db, d.OVSDB)
-		c, err := sw.Sync(t.Context(), openflow.Pipeline(view(d)))
+		c, err := sw.Sync(t.Context(), tables.Pipeline(view(d)))
 		must(t, err)
 		return c
 	}
@@ -197,7 +198,7 @@ func TestCostPerPeer(t *testing.T) {
 	const allocations, kept = 20, 2000 // of one peer, at most: measured 15, and 1350 bytes
 	perPeer := func(n int) float64 {
 		nodes := peers(t, n)
-		return testing.AllocsPerRun(1, func() { openflow.Pipeline(view(desire(t, nodes))) }) / float64(n)
+		return testing.AllocsPerRun(1, func() { tables.Pipeline(view(desire(t, nodes))) }) / float64(n)
 	}
 	small, large := perPeer(usualPeers), perPeer(largePeers)
 	t.Logf("allocations of a round per peer: %.1f of %d peers, %.1f of %d", small, usualPeers, large, largePeers)
@@ -207,7 +208,7 @@ func TestCostPerPeer(t *testing.T) {
 	before := heap()
 	nodes := peers(t, largePeers)
 	d := desire(t, nodes)
-	flows := openflow.Pipeline(view(d))
+	flows := tables.Pipeline(view(d))
 	bytes := float64(heap()-before) / largePeers
 	t.Logf("bytes kept per peer: %.0f", bytes)
 	if bytes > kept {

@@ -14,6 +14,7 @@ import (
 
 	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
@@ -22,7 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Object is one parsed manifest: a Node, a Pod, a Namespace or an IPPool.
+// Object is one parsed manifest: a Node, a Pod, a Namespace, an IPPool, a Service or an EndpointSlice.
 type Object = metav1.Object
 
 // kinds are the supported kinds, by apiVersion and kind. Decoding is strict: a misspelt key is an error and not
@@ -31,12 +32,15 @@ var kinds = map[string]func() Object{
 	"v1 Node":      func() Object { return &corev1.Node{} },
 	"v1 Pod":       func() Object { return &corev1.Pod{} },
 	"v1 Namespace": func() Object { return &corev1.Namespace{} },
+	"v1 Service":   func() Object { return &corev1.Service{} },
+
+	"discovery.k8s.io/v1 EndpointSlice": func() Object { return &discoveryv1.EndpointSlice{} },
 
 	api.PoolGroup + "/" + api.PoolVersion + " " + api.PoolKind:       func() Object { return &api.IPPool{} },
 	api.PoolGroup + "/" + api.PoolVersionBefore + " " + api.PoolKind: func() Object { return &api.IPPool{} },
 }
 
-// Ref identifies an object. Only Pods have a Namespace.
+// Ref identifies an object. Only Pods, Services and EndpointSlices have a Namespace.
 type Ref struct{ Kind, Namespace, Name string }
 
 // String is kubectl's form: pod/default/web or node/node1.
@@ -59,6 +63,10 @@ func RefOf(o Object) Ref {
 		return Ref{api.PoolKind, "", o.GetName()}
 	case *corev1.Namespace:
 		return Ref{"Namespace", "", o.GetName()}
+	case *corev1.Service:
+		return Ref{"Service", o.GetNamespace(), o.GetName()}
+	case *discoveryv1.EndpointSlice:
+		return Ref{"EndpointSlice", o.GetNamespace(), o.GetName()}
 	default:
 		return Ref{"Pod", o.GetNamespace(), o.GetName()}
 	}
@@ -117,17 +125,22 @@ func parseOne(doc *yamlv3.Node) (Object, error) {
 	}
 	make := kinds[kind.APIVersion+" "+kind.Kind]
 	if make == nil {
-		return nil, fmt.Errorf("unknown kind %s %s: a lab takes v1 Node, Pod and Namespace, and IPPools of %s, %s and %s",
+		return nil, fmt.Errorf("unknown kind %s %s: a lab takes v1 Node, Pod, Namespace and Service, "+
+			"discovery.k8s.io/v1 EndpointSlice, and IPPools of %s, %s and %s",
 			kind.APIVersion, kind.Kind, api.PoolGroup, api.PoolVersionBefore, api.PoolVersion)
 	}
 	o := make()
 	if err := decodeStrict(data, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", kind.Kind, err)
 	}
-	if pod, ok := o.(*corev1.Pod); ok && pod.Namespace == "" {
-		pod.Namespace = metav1.NamespaceDefault
+	if namespaced(kind.Kind) && o.GetNamespace() == "" {
+		o.SetNamespace(metav1.NamespaceDefault)
 	}
 	return o, checkName(kind.Kind, o)
+}
+
+func namespaced(kind string) bool {
+	return kind == "Pod" || kind == "Service" || kind == "EndpointSlice"
 }
 
 // decodeStrict is case-sensitive, as the API server: yaml.UnmarshalStrict would accept nodename for nodeName.
@@ -151,11 +164,11 @@ func checkName(kind string, o Object) error {
 	if len(name) > maxName {
 		return fmt.Errorf("%s: metadata.name has %d characters, and a lab takes %d", kind, len(name), maxName)
 	}
-	if kind != "Pod" && namespace != "" {
+	if !namespaced(kind) && namespace != "" {
 		return fmt.Errorf("%s %s: %s objects have no metadata.namespace", kind, name, kind)
 	}
-	if msgs := validation.IsDNS1123Label(namespace); kind == "Pod" && len(msgs) > 0 {
-		return fmt.Errorf("Pod %s: metadata.namespace %q: %s", name, namespace, strings.Join(msgs, "; "))
+	if msgs := validation.IsDNS1123Label(namespace); namespaced(kind) && len(msgs) > 0 {
+		return fmt.Errorf("%s %s: metadata.namespace %q: %s", kind, name, namespace, strings.Join(msgs, "; "))
 	}
 	return nil
 }

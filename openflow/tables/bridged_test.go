@@ -1,10 +1,13 @@
-package openflow
+package tables
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
 // One frame with the node's MAC that leaves by the uplink would teach the
@@ -18,12 +21,12 @@ func TestOnlyBridgedPodsLeaveByTheUplink(t *testing.T) {
 		for _, f := range Pipeline(v) {
 			checkSource(t, file, v, f)
 			_, writes := written(f, "eth_src")
-			others := f.Match.Source != FromBridged || writes
-			if to, ok := action[Goto](f); ok && to == TableOutput && others {
+			others := f.Match.Source != openflow.FromBridged || writes
+			if to, ok := action[openflow.Goto](f); ok && to == openflow.TableOutput && others {
 				t.Errorf("%s: leads others to the uplink: %s", file, f)
 			}
-			if port, ok := action[Output](f); ok && v.Uplink != 0 && uint32(port) == v.Uplink {
-				if out++; f.Table != TableOutput || others {
+			if port, ok := action[openflow.Output](f); ok && v.Uplink != 0 && uint32(port) == v.Uplink {
+				if out++; f.Table != openflow.TableOutput || others {
 					t.Errorf("%s: leads others to the uplink: %s", file, f)
 				}
 			}
@@ -37,12 +40,12 @@ func TestOnlyBridgedPodsLeaveByTheUplink(t *testing.T) {
 // checkSource fails if f marks as a bridged pod's what is not surely its own.
 func checkSource(t *testing.T, file string, v View, f Flow) {
 	t.Helper()
-	if source, ok := written(f, "reg0"); !ok || Source(source.number()) != FromBridged {
+	if source, ok := written(f, "reg0"); !ok || source != fmt.Sprintf("%#x", openflow.FromBridged) {
 		return
 	}
 	_, writes := written(f, "eth_src")
 	pod := slices.IndexFunc(v.Pods, func(p Pod) bool { return p.Port == f.Match.InPort && p.MAC == f.Match.EthSrc })
-	if f.Table != TableClassify || pod < 0 || !v.Pods[pod].Bridged || writes {
+	if f.Table != openflow.TableClassify || pod < 0 || !v.Pods[pod].Bridged || writes {
 		t.Errorf("%s: not every frame of this is a bridged pod's own: %s", file, f)
 	}
 }
@@ -59,22 +62,22 @@ func action[T Action](f Flow) (T, bool) {
 }
 
 // written returns what the flow writes to a field.
-func written(f Flow, field string) (value, bool) {
+func written(f Flow, field string) (string, bool) {
 	for _, a := range f.Actions {
-		if a, ok := a.(SetField); ok && a.field.name == field {
-			return a.value, true
+		if value, ok := strings.CutSuffix(a.String(), "->"+field); ok {
+			return strings.TrimPrefix(value, "set_field:"), true
 		}
 	}
-	return value{}, false
+	return "", false
 }
 
 // Megaflows of bridged pods: one for a pair of pods, one for a whole route, and
 // from the underlay one for a pod.
 func TestBridgedMegaflowsAreWide(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	trackPrefixes(o)
 	_, view := readGolden(t, "testdata/bridged-encap.txtar")
-	syncAll(t, dialTest(t, o), Pipeline(view))
+	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view))
 	const tcpV = fromV + ",tcp,nw_src=192.168.110.112,nw_ttl=64,tcp_src=40000,tcp_dst=80,nw_dst="
 	const tcp6V = fromV + ",tcp6,ipv6_src=fd77:0:0:a10::112,nw_ttl=64,tcp_src=40000,tcp_dst=80,ipv6_dst="
 	const tcp = "tcp,nw_src=203.0.113.9,nw_ttl=9,tcp_src=40000,tcp_dst=80,nw_dst="
@@ -96,14 +99,14 @@ func TestBridgedMegaflowsAreWide(t *testing.T) {
 // With the bridge of the uplink behind it a packet still meets four tables at
 // most and is never recirculated, either way.
 func TestTablesWithUplinkBridge(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	o.Ctl("add-br", "br-uplink", "--", "set", "Bridge", "br-uplink", "datapath_type=dummy", "fail_mode=standalone",
 		"--", "add-port", "br-uplink", "nic", "--", "set", "Interface", "nic", "type=dummy", "ofport_request=1",
 		"--", "add-port", "br-uplink", "up1", "--", "set", "Interface", "up1", "type=patch", "options:peer=up0",
 		"--", "add-port", "br-int", "up0", "--", "set", "Interface", "up0", "type=patch", "options:peer=up1")
 	_, view := readGolden(t, "testdata/bridged-encap.txtar")
 	view.Uplink = o.OFPort("up0")
-	syncAll(t, dialTest(t, o), Pipeline(view))
+	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view))
 	for _, c := range []struct{ bridge, packet, has string }{
 		{"br-int", fromV + v4 + ",nw_dst=203.0.113.9", "push_vlan(vid=10,"},
 		{"br-int", fromU + u4 + ",nw_dst=203.0.113.9", ""},
@@ -129,10 +132,10 @@ func TestTablesWithUplinkBridge(t *testing.T) {
 // takes: flows grow with the pods, not with their square.
 func TestFlowsGrowWithPods(t *testing.T) {
 	count := func(pods int) int {
-		v := View{Gateway: Gateway{Port: 2, MAC: mac(t, macGW)}, Uplink: 5, NodeAddrs: addrs("192.168.77.1")}
+		v := View{Gateway: Gateway{Port: 2, MAC: flowtest.MAC(t, macGW)}, Uplink: 5, NodeAddrs: flowtest.Addrs("192.168.77.1")}
 		for i := range pods {
-			v.Pods = append(v.Pods, Pod{Port: uint32(100 + i), MAC: mac(t, fmt.Sprintf("0a:00:00:00:01:%02x", i)),
-				Addrs: addrs(fmt.Sprintf("192.168.110.%d,fd77::%x", i+1, i+1)), Bridged: true, VLAN: uint16(i % 3)})
+			v.Pods = append(v.Pods, Pod{Port: uint32(100 + i), MAC: flowtest.MAC(t, fmt.Sprintf("0a:00:00:00:01:%02x", i)),
+				Addrs: flowtest.Addrs(fmt.Sprintf("192.168.110.%d,fd77::%x", i+1, i+1)), Bridged: true, VLAN: uint16(i % 3)})
 		}
 		return len(Pipeline(v))
 	}

@@ -1,4 +1,6 @@
-package openflow
+package tables
+
+import "github.com/fairlead-cni/fairlead/openflow"
 
 // Priorities in table Output.
 const (
@@ -14,17 +16,17 @@ func output(v View) []Flow {
 	if len(segments) == 0 {
 		return nil
 	}
-	flows := []Flow{{Kind: KindBase, Table: TableOutput, Priority: outputLastDrop}}
+	flows := []Flow{{Kind: openflow.KindBase, Table: openflow.TableOutput, Priority: outputLastDrop}}
 	if v.Uplink == 0 {
 		return flows
 	}
 	for _, s := range segments {
 		var leave []Action
-		if s.vlan() != 0 {
-			leave = append(leave, PushVLAN(tpid), SetVLAN(s.vlan()))
+		if s.VLAN() != 0 {
+			leave = append(leave, openflow.PushVLAN(openflow.TPID), openflow.SetVLAN(s.VLAN()))
 		}
-		flows = append(flows, Flow{Kind: KindUplink, Table: TableOutput, Priority: outputUplink,
-			Match: Match{Source: FromBridged, Segment: s}, Actions: append(leave, Output(v.Uplink))})
+		flows = append(flows, Flow{Kind: openflow.KindUplink, Table: openflow.TableOutput, Priority: outputUplink,
+			Match: Match{Source: openflow.FromBridged, Segment: s}, Actions: append(leave, openflow.Output(v.Uplink))})
 	}
 	return flows
 }

@@ -1,10 +1,11 @@
-package openflow
+package tables
 
 import (
 	"net/netip"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/openflow"
 )
 
 // View is all that the flows of a node depend on. Port numbers are OpenFlow port numbers as read from OVSDB; 0 means
@@ -65,16 +66,16 @@ type Pod struct {
 }
 
 // segment is none for a routed pod.
-func (p Pod) segment() Segment {
+func (p Pod) segment() openflow.Segment {
 	if !p.Bridged {
 		return 0
 	}
-	return segmentOf(p.VLAN)
+	return openflow.SegmentOf(p.VLAN)
 }
 
 // segments are those that bridged pods are in, in order.
-func (v View) segments() []Segment {
-	var out []Segment
+func (v View) segments() []openflow.Segment {
+	var out []openflow.Segment
 	for _, p := range v.Pods {
 		if p.Bridged {
 			out = append(out, p.segment())

@@ -1,19 +1,22 @@
-package openflow
+package tables
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
 // Ports of testdata/bridged-encap.txtar: U and W are untagged, V and X in VLAN
 // 10, Y in VLAN 20 with IPv6 only. W and X are in subnets of their own.
 const (
-	upPort = 5
-	podU   = 10
-	podW   = 11
-	podV   = 12
-	podX   = 13
-	podY   = 14
+	upPort = flowtest.Uplink
+	podU   = flowtest.PodU
+	podW   = flowtest.PodW
+	podV   = flowtest.PodV
+	podX   = flowtest.PodX
+	podY   = flowtest.PodY
 )
 
 const (
@@ -201,18 +204,18 @@ func bridgedCases() []packetCase {
 // TestBridgedPackets asks a real Open vSwitch what it does to packets of bridged
 // pods. Routed pods of the same node fare as on a node that has no others.
 func TestBridgedPackets(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/bridged-encap.txtar")
-	syncAll(t, dialTest(t, o), Pipeline(view))
+	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view))
 	checkPackets(t, o, view, append(bridgedCases(), packetCases()...))
 }
 
 // Where the underlay routes podCIDRs, those of other nodes are destinations like
 // any other.
 func TestBridgedPacketsWithoutTunnel(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/bridged-noencap.txtar")
-	syncAll(t, dialTest(t, o), Pipeline(view))
+	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view))
 	for _, c := range []packetCase{
 		{"to a routed pod elsewhere", fromV + v4 + ",nw_dst=10.10.1.9", upPort, 4, []string{"dl_vlan=10", toR}},
 		{"to a routed pod elsewhere v6", fromU + u6 + ",ipv6_dst=fd00:10:0:1::9", upPort, 4, []string{untagged, toR}},
@@ -227,10 +230,11 @@ func TestBridgedPacketsWithoutTunnel(t *testing.T) {
 
 // Without an uplink bridged pods still reach each other and the host.
 func TestBridgedPacketsDetached(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/bridged-detached.txtar")
-	view.Pods = append(view.Pods, Pod{Port: podX, MAC: mac(t, macX), Addrs: addrs("192.168.111.113"), Bridged: true, VLAN: 10})
-	syncAll(t, dialTest(t, o), Pipeline(view))
+	view.Pods = append(view.Pods, Pod{Port: podX, MAC: flowtest.MAC(t, macX),
+		Addrs: flowtest.Addrs("192.168.111.113"), Bridged: true, VLAN: 10})
+	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view))
 	for _, c := range []packetCase{
 		{"VLAN 10 to VLAN 10", fromV + v4 + ",nw_dst=192.168.111.113", podX, 3, []string{toX}},
 		{"to the node", fromV + v4 + ",nw_dst=192.168.77.1", gwPort, 3, []string{toGW}},

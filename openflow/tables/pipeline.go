@@ -1,4 +1,4 @@
-package openflow
+package tables
 
 import (
 	"cmp"
@@ -6,23 +6,22 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/openflow"
 )
 
-// Numbers of the tables.
-const (
-	TableClassify = 0
-	TableResolve  = 1
-	TableService  = 2 // reserved
-	TableForward  = 3
-	TableOutput   = 4
+// What every table is written in.
+type (
+	Flow   = openflow.Flow
+	Match  = openflow.Match
+	Action = openflow.Action
 )
 
 // Prefixes are, by table, the fields whose prefixes Open vSwitch must track (ovs-vswitchd.conf.db(5), Flow_Table
 // prefixes) for megaflows to be as wide as the flows. What it tracks by default is IPv4 only.
 func Prefixes() map[int][]string {
 	return map[int][]string{
-		TableClassify: {"nw_src", "ipv6_src"},
-		TableForward:  {"nw_dst", "ipv6_dst"},
+		openflow.TableClassify: {"nw_src", "ipv6_src"},
+		openflow.TableForward:  {"nw_dst", "ipv6_dst"},
 	}
 }
 
@@ -30,13 +29,13 @@ func Prefixes() map[int][]string {
 // give the same flows in the same order. No two of them have the same table, priority and match; where v asks for
 // that, two pods with one address say, the first by port, or by name of the peer, gets the flow.
 func Pipeline(v View) []Flow {
-	v = v.normalised()
-	return firstOfEach(slices.Concat(classify(v), resolve(v), forward(v), output(v)))
+	v = v.Normalised()
+	return FirstOfEach(slices.Concat(classify(v), resolve(v), forward(v), output(v)))
 }
 
-// normalised returns a copy of v that holds only what can have flows, in one
+// Normalised returns a copy of v that holds only what can have flows, in one
 // order, with addresses and prefixes in their one shortest form.
-func (v View) normalised() View {
+func (v View) Normalised() View {
 	v.Gateway.Addrs = tidy(v.Gateway.Addrs, plain, netip.Addr.Compare)
 	v.Gateway.PodCIDRs = tidy(v.Gateway.PodCIDRs, netip.Prefix.Masked, netip.Prefix.Compare)
 	v.NodeAddrs = tidy(v.NodeAddrs, plain, netip.Addr.Compare)
@@ -96,22 +95,22 @@ func (v View) room(perPod, perPeer int) []Flow {
 	return make([]Flow, 0, 32+perPod*len(v.Pods)+perPeer*len(v.Peers))
 }
 
-// firstOfEach leaves out flows whose key an earlier one has.
-func firstOfEach(flows []Flow) []Flow {
-	seen := make(map[key]struct{}, len(flows))
+// FirstOfEach leaves out flows whose key an earlier one has.
+func FirstOfEach(flows []Flow) []Flow {
+	seen := make(map[openflow.Key]struct{}, len(flows))
 	return slices.DeleteFunc(flows, func(f Flow) bool {
 		before := len(seen)
-		seen[f.key()] = struct{}{}
+		seen[f.Key()] = struct{}{}
 		return len(seen) == before
 	})
 }
 
 // etherTypeOf is the ethertype of packets with address a.
-func etherTypeOf(a netip.Addr) EtherType {
+func etherTypeOf(a netip.Addr) openflow.EtherType {
 	if a.Is4() {
-		return IPv4
+		return openflow.IPv4
 	}
-	return IPv6
+	return openflow.IPv6
 }
 
 // host is the prefix that holds a alone.

@@ -1,4 +1,4 @@
-package openflow
+package tables
 
 import (
 	"net/netip"

@@ -1,6 +1,10 @@
-package openflow
+package tables
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+)
 
 // Priorities in table Forward.
 const (
@@ -27,9 +31,9 @@ var (
 
 // forward returns the flows of table 3: from the destination address to port, Ethernet header and TTL.
 func forward(v View) []Flow {
-	flows := append(v.room(2, 4), Flow{Kind: KindBase, Table: TableForward, Priority: forwardLastDrop})
+	flows := append(v.room(2, 4), Flow{Kind: openflow.KindBase, Table: openflow.TableForward, Priority: forwardLastDrop})
 	for _, p := range []netip.Prefix{multicast4, broadcast4, multicast6, linkLocal} {
-		flows = append(flows, forwardTo(KindBase, forwardNever, p))
+		flows = append(flows, forwardTo(openflow.KindBase, forwardNever, p))
 	}
 	flows = append(flows, forwardGateway(v.Gateway)...)
 	for _, p := range v.Pods {
@@ -38,7 +42,7 @@ func forward(v View) []Flow {
 			continue
 		}
 		for _, a := range p.Addrs {
-			flows = append(flows, forwardTo(KindPod, forwardLocal, host(a), toPort(p.MAC, p.Port)...))
+			flows = append(flows, forwardTo(openflow.KindPod, forwardLocal, host(a), toPort(p.MAC, p.Port)...))
 		}
 	}
 	flows = append(flows, forwardBridged(v)...)
@@ -48,26 +52,26 @@ func forward(v View) []Flow {
 	return flows
 }
 
-func forwardTo(kind Kind, priority uint16, dst netip.Prefix, actions ...Action) Flow {
-	return Flow{Kind: kind, Table: TableForward, Priority: priority,
+func forwardTo(kind openflow.Kind, priority uint16, dst netip.Prefix, actions ...Action) Flow {
+	return Flow{Kind: kind, Table: openflow.TableForward, Priority: priority,
 		Match: Match{EtherType: etherTypeOf(dst.Addr()), Dst: dst}, Actions: actions}
 }
 
 func forwardGateway(g Gateway) []Flow {
 	var flows []Flow
 	for _, cidr := range g.PodCIDRs {
-		flows = append(flows, forwardTo(KindGateway, forwardUnknown, cidr))
+		flows = append(flows, forwardTo(openflow.KindGateway, forwardUnknown, cidr))
 	}
 	if !g.present() {
 		return flows
 	}
 	to := toPort(g.MAC, g.Port)
 	for _, a := range g.Addrs {
-		flows = append(flows, forwardTo(KindGateway, forwardLocal, host(a), to...))
+		flows = append(flows, forwardTo(openflow.KindGateway, forwardLocal, host(a), to...))
 	}
-	for _, t := range []EtherType{IPv4, IPv6} {
-		flows = append(flows, Flow{Kind: KindGateway, Table: TableForward, Priority: forwardHost,
-			Match: Match{EtherType: t, Source: FromPod}, Actions: to})
+	for _, t := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
+		flows = append(flows, Flow{Kind: openflow.KindGateway, Table: openflow.TableForward, Priority: forwardHost,
+			Match: Match{EtherType: t, Source: openflow.FromPod}, Actions: to})
 	}
 	return flows
 }
@@ -75,13 +79,15 @@ func forwardGateway(g Gateway) []Flow {
 // forwardToPeers appends to flows those that route to peers' pods. From the tunnel there is no such flow: what a peer
 // sends is never sent on.
 func forwardToPeers(flows []Flow, v View) []Flow {
-	ttl, mac, output := Action(DecTTL{}), Action(SetEthSrc(v.Gateway.MAC)), Action(Output(v.TunnelPort))
+	ttl, mac, output := Action(openflow.DecTTL{}), Action(openflow.SetEthSrc(v.Gateway.MAC)),
+		Action(openflow.Output(v.TunnelPort))
 	for _, p := range v.Peers {
-		to := Action(SetTunDst(p.Tunnel))
+		to := Action(openflow.SetTunDst(p.Tunnel))
 		fromPod, fromHost := []Action{ttl, mac, to, output}, []Action{to, output}
 		for _, cidr := range p.PodCIDRs {
-			pod, host := forwardTo(KindPeer, forwardPeer, cidr, fromPod...), forwardTo(KindPeer, forwardPeer, cidr, fromHost...)
-			pod.Match.Source, host.Match.Source = FromPod, FromGateway
+			pod, host := forwardTo(openflow.KindPeer, forwardPeer, cidr, fromPod...), forwardTo(openflow.KindPeer,
+				forwardPeer, cidr, fromHost...)
+			pod.Match.Source, host.Match.Source = openflow.FromPod, openflow.FromGateway
 			flows = append(flows, pod, host)
 		}
 	}

@@ -1,4 +1,4 @@
-package openflow
+package tables
 
 import (
 	"fmt"
@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
 
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -22,10 +25,10 @@ type packetCase struct {
 }
 
 const (
-	tunPort = 1
-	gwPort  = 2
-	podA    = 3
-	podB    = 4
+	tunPort = flowtest.Tunnel
+	gwPort  = flowtest.Gateway
+	podA    = flowtest.PodA
+	podB    = flowtest.PodB
 	drop    = 0
 	bounced = -1 // back to where it came from
 )
@@ -242,9 +245,9 @@ func packetCases() []packetCase {
 
 // TestPackets asks a real Open vSwitch what it does to packets.
 func TestPackets(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/dual-stack.txtar")
-	s := dialTest(t, o)
+	s := flowtest.Dial(t, o, openflow.Dial)
 	if _, err := s.Sync(t.Context(), Pipeline(view)); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +265,7 @@ func checkPackets(t *testing.T, o *ovstest.OVS, view View, cases []packetCase) {
 		})
 	}
 	for _, f := range Pipeline(view) {
-		if f.Table == TableOutput { // its drop is met without an uplink only
+		if f.Table == openflow.TableOutput { // its drop is met without an uplink only
 			continue
 		}
 		if len(f.Actions) == 0 && !dropsSeen[fmt.Sprintf("%d. %s", f.Table, traceMatch(f))] {
@@ -289,40 +292,6 @@ func checkPacket(t *testing.T, o *ovstest.OVS, c packetCase) string {
 		t.Errorf("%s: %d tables, want at most 4 and no recirculation\n%s", c.name, len(got.tables), report)
 	}
 	return got.lastMatch
-}
-
-// node is an Open vSwitch with the ports of testdata/bridged-encap.txtar, those
-// of dual-stack.txtar among them, and an
-// underlay that has resolved the peers.
-func node(t testing.TB) *ovstest.OVS {
-	t.Helper()
-	o := ovstest.Start(t, ovstest.Options{})
-	o.AddBridge("br-int",
-		ovstest.Port{Name: "tun0", OFPort: tunPort, Type: "geneve",
-			Columns: []string{"options:remote_ip=flow", "options:key=flow"}},
-		ovstest.Port{Name: "gw0", OFPort: gwPort, Type: "internal"},
-		ovstest.Port{Name: "pod-a", OFPort: podA}, ovstest.Port{Name: "pod-b", OFPort: podB},
-		ovstest.Port{Name: "up", OFPort: upPort}, ovstest.Port{Name: "pod-u", OFPort: podU},
-		ovstest.Port{Name: "pod-w", OFPort: podW}, ovstest.Port{Name: "pod-v", OFPort: podV},
-		ovstest.Port{Name: "pod-x", OFPort: podX}, ovstest.Port{Name: "pod-y", OFPort: podY})
-	o.AddBridge("br-phy", ovstest.Port{Name: "eth0", OFPort: 1})
-	o.Ofctl("add-flow", "br-phy", "actions=output:1")
-	o.Appctl("netdev-dummy/ip4addr", "br-phy", "192.168.77.1/24")
-	o.Appctl("ovs/route/add", "192.168.77.0/24", "br-phy")
-	for i := 2; i <= 3; i++ {
-		o.Appctl("tnl/neigh/set", "br-phy", fmt.Sprintf("192.168.77.%d", i), fmt.Sprintf("0c:00:00:00:00:%02x", i))
-	}
-	return o
-}
-
-func dialTest(t testing.TB, o *ovstest.OVS) *Switch {
-	t.Helper()
-	s, err := Dial(t.Context(), o.Mgmt("br-int"), logFor(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
 }
 
 // traced is what became of a packet.
@@ -397,10 +366,10 @@ func traceMatch(f Flow) string {
 // A megaflow matches nothing that no decision needs: one takes all connections
 // of a pair, and to what is far away all addresses behind one route.
 func TestMegaflowsAreWide(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	trackPrefixes(o)
 	_, view := readGolden(t, "testdata/dual-stack.txtar")
-	if _, err := dialTest(t, o).Sync(t.Context(), Pipeline(view)); err != nil {
+	if _, err := flowtest.Dial(t, o, openflow.Dial).Sync(t.Context(), Pipeline(view)); err != nil {
 		t.Fatal(err)
 	}
 	const tcp6A = fromA + ",tcp6,ipv6_src=fd00:10::3,nw_ttl=64,tcp_src=40000,tcp_dst=80,ipv6_dst="
@@ -450,9 +419,9 @@ func trackPrefixes(o *ovstest.OVS) {
 
 // A direct peer is the host's to reach, and is believed out of the tunnel as well: it may not have switched yet.
 func TestHybridPackets(t *testing.T) {
-	o := node(t)
+	o := flowtest.Node(t)
 	_, view := readGolden(t, "testdata/hybrid.txtar")
-	if _, err := dialTest(t, o).Sync(t.Context(), Pipeline(view)); err != nil {
+	if _, err := flowtest.Dial(t, o, openflow.Dial).Sync(t.Context(), Pipeline(view)); err != nil {
 		t.Fatal(err)
 	}
 	const fromC = "in_port=1,tun_src=192.168.78.3,tun_dst=192.168.77.1,dl_src=0e:00:00:00:00:c1,dl_dst=0e:00:00:00:00:b2"

@@ -1,4 +1,4 @@
-package openflow
+package tables
 
 import (
 	"flag"
@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/tools/txtar"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
 
-	"github.com/fairlead-cni/fairlead/api"
+	"golang.org/x/tools/txtar"
 )
 
 // TestGolden compares the flows of a View with those in testdata. After a
@@ -20,7 +20,7 @@ func TestGolden(t *testing.T) {
 	for _, file := range goldenFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			a, v := readGolden(t, file)
-			got := dump(Pipeline(v))
+			got := flowtest.Text(Pipeline(v))
 			if *update {
 				a.Files = []txtar.File{a.Files[0], {Name: "flows", Data: []byte(got)}}
 				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
@@ -31,7 +31,7 @@ func TestGolden(t *testing.T) {
 			if len(a.Files) < 2 {
 				t.Fatalf("%s has no flows; run go test -update", file)
 			}
-			if diff := lineDiff(string(a.Files[1].Data), got); diff != "" {
+			if diff := flowtest.Diff(string(a.Files[1].Data), got); diff != "" {
 				t.Errorf("flows differ from %s (-want +got):\n%s", file, diff)
 			}
 		})
@@ -70,7 +70,7 @@ func readGolden(t testing.TB, file string) (*txtar.Archive, View) {
 		}
 		switch words[0] {
 		case "gateway":
-			v.Gateway = Gateway{uint32(port), mac(t, arg["mac"]), addrs(arg["addrs"]), prefixes(arg["podcidrs"])}
+			v.Gateway = Gateway{uint32(port), flowtest.MAC(t, arg["mac"]), flowtest.Addrs(arg["addrs"]), flowtest.Prefixes(arg["podcidrs"])}
 		case "tunnel":
 			v.TunnelPort = uint32(port)
 		case "pod":
@@ -78,9 +78,9 @@ func readGolden(t testing.TB, file string) (*txtar.Archive, View) {
 		case "uplink":
 			v.Uplink = uint32(port)
 		case "node":
-			v.NodeAddrs, v.ViaHost = addrs(arg["addrs"]), prefixes(arg["router"])
+			v.NodeAddrs, v.ViaHost = flowtest.Addrs(arg["addrs"]), flowtest.Prefixes(arg["router"])
 		case "peer":
-			p := Peer{Name: arg["name"], PodCIDRs: prefixes(arg["podcidrs"]), Direct: prefixes(arg["direct"])}
+			p := Peer{Name: arg["name"], PodCIDRs: flowtest.Prefixes(arg["podcidrs"]), Direct: flowtest.Prefixes(arg["direct"])}
 			if arg["tunnel"] != "" {
 				p.Tunnel = netip.MustParseAddr(arg["tunnel"])
 			}
@@ -95,7 +95,7 @@ func readGolden(t testing.TB, file string) (*txtar.Archive, View) {
 // pod reads a pod: with a VLAN it is a bridged one.
 func pod(t testing.TB, port uint32, arg map[string]string) Pod {
 	t.Helper()
-	p := Pod{Port: port, MAC: mac(t, arg["mac"]), Addrs: addrs(arg["addrs"])}
+	p := Pod{Port: port, MAC: flowtest.MAC(t, arg["mac"]), Addrs: flowtest.Addrs(arg["addrs"])}
 	if vlan, bridged := arg["vlan"]; bridged {
 		n, err := strconv.ParseUint(vlan, 10, 16)
 		if err != nil {
@@ -104,62 +104,4 @@ func pod(t testing.TB, port uint32, arg map[string]string) Pod {
 		p.Bridged, p.VLAN = true, uint16(n)
 	}
 	return p
-}
-
-func mac(t testing.TB, s string) api.MAC {
-	t.Helper()
-	m, err := api.ParseMAC(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
-func addrs(list string) (out []netip.Addr) {
-	if list == "" {
-		return nil
-	}
-	for s := range strings.SplitSeq(list, ",") {
-		out = append(out, netip.MustParseAddr(s))
-	}
-	return out
-}
-
-func prefixes(list string) (out []netip.Prefix) {
-	if list == "" {
-		return nil
-	}
-	for s := range strings.SplitSeq(list, ",") {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
-}
-
-// dump prints flows one a line.
-func dump(flows []Flow) string {
-	var b strings.Builder
-	for _, f := range flows {
-		b.WriteString(f.String() + "\n")
-	}
-	return b.String()
-}
-
-// lineDiff lists the lines that only one of two texts has.
-func lineDiff(want, got string) string {
-	var b strings.Builder
-	in := func(text, line string) bool { return strings.Contains("\n"+text, "\n"+line) }
-	for line := range strings.Lines(want) {
-		if !in(got, line) {
-			b.WriteString("-" + line)
-		}
-	}
-	for line := range strings.Lines(got) {
-		if !in(want, line) {
-			b.WriteString("+" + line)
-		}
-	}
-	if b.Len() == 0 && want != got {
-		return "the same lines in another order or number"
-	}
-	return b.String()
 }

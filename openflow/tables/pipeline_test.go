@@ -1,4 +1,4 @@
-package openflow
+package tables
 
 import (
 	"fmt"
@@ -7,16 +7,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
 // The same view in any order gives the same flows in the same order.
 func TestPipelineOrder(t *testing.T) {
 	for _, file := range goldenFiles(t) {
 		_, view := readGolden(t, file)
-		want := dump(Pipeline(view))
+		want := flowtest.Text(Pipeline(view))
 		for seed := range uint64(20) {
-			if got := dump(Pipeline(shuffled(view, seed))); got != want {
-				t.Fatalf("%s, seed %d: flows differ:\n%s", file, seed, lineDiff(want, got))
+			if got := flowtest.Text(Pipeline(shuffled(view, seed))); got != want {
+				t.Fatalf("%s, seed %d: flows differ:\n%s", file, seed, flowtest.Diff(want, got))
 			}
 		}
 	}
@@ -51,7 +54,7 @@ func TestTablesEndInADrop(t *testing.T) {
 				t.Errorf("%s: table %d has no last drop", file, f.Table)
 			}
 			for _, a := range f.Actions {
-				if to, ok := a.(Goto); ok && (!ends[uint8(to)] || uint8(to) <= f.Table) {
+				if to, ok := a.(openflow.Goto); ok && (!ends[uint8(to)] || uint8(to) <= f.Table) {
 					t.Errorf("%s: %s", file, f)
 				}
 			}
@@ -63,19 +66,19 @@ func TestTablesEndInADrop(t *testing.T) {
 // the same ones.
 func TestConflicts(t *testing.T) {
 	_, view := readGolden(t, "testdata/dual-stack.txtar")
-	stolen := Pod{Port: 9, MAC: mac(t, "0a:00:00:00:00:09"), Addrs: addrs("10.10.0.3,10.10.0.1")}
-	twin := Peer{Name: "node-a", Tunnel: netip.MustParseAddr("192.168.77.8"), PodCIDRs: prefixes("10.10.2.0/24")}
+	stolen := Pod{Port: 9, MAC: flowtest.MAC(t, "0a:00:00:00:00:09"), Addrs: flowtest.Addrs("10.10.0.3,10.10.0.1")}
+	twin := Peer{Name: "node-a", Tunnel: netip.MustParseAddr("192.168.77.8"), PodCIDRs: flowtest.Prefixes("10.10.2.0/24")}
 	view.Pods = append(view.Pods, stolen, stolen)
 	view.Peers = append(view.Peers, twin, twin)
 	flows := Pipeline(view)
-	seen := map[key]bool{}
+	seen := map[openflow.Key]bool{}
 	for _, f := range flows {
-		if seen[f.key()] {
+		if seen[f.Key()] {
 			t.Errorf("twice: %s", f)
 		}
-		seen[f.key()] = true
+		seen[f.Key()] = true
 	}
-	text := dump(flows)
+	text := flowtest.Text(flows)
 	for _, want := range []string{
 		"arp_tpa=10.10.0.1 actions=set_field:0e:00:00:00:00:01->eth_dst,output:2\n",                // the gateway
 		"priority=200,ip,nw_dst=10.10.0.3 actions=set_field:0a:00:00:00:00:03->eth_dst,output:3\n", // lower port
@@ -85,8 +88,8 @@ func TestConflicts(t *testing.T) {
 			t.Errorf("no flow %s", want)
 		}
 	}
-	if again := dump(Pipeline(shuffled(view, 1))); again != text {
-		t.Errorf("another order gives other flows:\n%s", lineDiff(text, again))
+	if again := flowtest.Text(Pipeline(shuffled(view, 1))); again != text {
+		t.Errorf("another order gives other flows:\n%s", flowtest.Diff(text, again))
 	}
 }
 
@@ -94,29 +97,30 @@ func TestConflicts(t *testing.T) {
 func TestNormalised(t *testing.T) {
 	_, want := readGolden(t, "testdata/v4-geneve.txtar")
 	_, odd := readGolden(t, "testdata/v4-geneve.txtar")
-	odd.Pods[0].Addrs = addrs("::ffff:10.10.0.3,10.10.0.3")
-	odd.Pods = append(odd.Pods, Pod{Port: 7, Addrs: addrs("10.10.0.7")},
+	odd.Pods[0].Addrs = flowtest.Addrs("::ffff:10.10.0.3,10.10.0.3")
+	odd.Pods = append(odd.Pods, Pod{Port: 7, Addrs: flowtest.Addrs("10.10.0.7")},
 		Pod{Port: 8, MAC: odd.Pods[1].MAC, Addrs: make([]netip.Addr, 1)})
 	odd.Peers[0].Tunnel = netip.MustParseAddr("::ffff:192.168.77.2")
-	odd.Peers[0].PodCIDRs = prefixes("10.10.1.77/24,10.10.1.0/24")
+	odd.Peers[0].PodCIDRs = flowtest.Prefixes("10.10.1.77/24,10.10.1.0/24")
 	odd.Gateway.PodCIDRs = append(odd.Gateway.PodCIDRs, netip.Prefix{})
-	if diff := lineDiff(dump(Pipeline(want)), dump(Pipeline(odd))); diff != "" {
+	if diff := flowtest.Diff(flowtest.Text(Pipeline(want)), flowtest.Text(Pipeline(odd))); diff != "" {
 		t.Errorf("flows differ:\n%s", diff)
 	}
 }
 
 func TestCookie(t *testing.T) {
-	f := Flow{Table: 3, Priority: 200, Kind: KindPod, Match: Match{EtherType: IPv4}, Actions: []Action{Output(3)}}
+	f := Flow{Table: 3, Priority: 200, Kind: openflow.KindPod, Match: Match{EtherType: openflow.IPv4},
+		Actions: []Action{openflow.Output(3)}}
 	other := f
-	other.Actions = []Action{Output(4)}
+	other.Actions = []Action{openflow.Output(4)}
 	if f.Cookie() == other.Cookie() {
 		t.Error("other actions, same cookie")
 	}
-	if got := KindOf(f.Cookie()); got != KindPod || f.Cookie()>>32 != 0x666c_0300 {
+	if got := openflow.KindOf(f.Cookie()); got != openflow.KindPod || f.Cookie()>>32 != 0x666c_0300 {
 		t.Errorf("cookie %#x of kind %d", f.Cookie(), got)
 	}
 	for _, foreign := range []uint64{0, 0x1234, 0x666d_0300_0000_0000} {
-		if got := KindOf(foreign); got != 0 {
+		if got := openflow.KindOf(foreign); got != 0 {
 			t.Errorf("cookie %#x has kind %d", foreign, got)
 		}
 	}

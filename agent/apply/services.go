@@ -1,0 +1,177 @@
+package apply
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/agent/services"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/clusterip"
+)
+
+// servicePorts are the ports of Services as the switch shall translate them. Each Service is computed by itself, when
+// it or its endpoints have changed.
+type servicePorts struct {
+	source inputs.Source
+	node   services.Node
+	ids    clusterip.IDs
+	known  bool // all Services have been read
+	// of are the ports of each Service, by namespace/name.
+	of    map[string]map[services.Key]services.Backends
+	units map[uint32]openflow.Unit
+	// high counts the ports with endpoints on each high port.
+	high map[clusterip.Port]int
+	gone []clusterip.Endpoint // UDP endpoints that clients may still be translated to
+}
+
+func newServicePorts(source inputs.Source, node string) *servicePorts {
+	return &servicePorts{source: source, node: services.Node{Name: node}, units: map[uint32]openflow.Unit{},
+		of: map[string]map[services.Key]services.Backends{}, high: map[clusterip.Port]int{}}
+}
+
+// shared is what the flows of all Services depend on.
+func (s *servicePorts) shared(cidrs []netip.Prefix) clusterip.Services {
+	if s == nil {
+		return clusterip.Services{}
+	}
+	high := slices.SortedFunc(maps.Keys(s.high), func(a, b clusterip.Port) int {
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+	})
+	return clusterip.Services{CIDRs: cidrs, HighPorts: high}
+}
+
+// update takes the changes of Services, and returns the units that differ; one without flows is gone. It is not known,
+// before all Services have been read, which there are.
+func (s *servicePorts) update() (changed map[uint32]openflow.Unit, known bool) {
+	keys, known := s.source.Services().Take()
+	if !known {
+		return nil, s.known
+	}
+	s.known = true
+	if zone := s.source.Snapshot().Nodes[s.node.Name].Zone; zone != s.node.Zone {
+		s.node.Zone = zone
+		keys = slices.Compact(slices.Sorted(slices.Values(slices.Concat(keys, s.source.Services().Keys()))))
+	}
+	changed = map[uint32]openflow.Unit{}
+	for _, key := range keys {
+		svc, endpoints, found := s.source.Services().Service(key)
+		now := map[services.Key]services.Backends{}
+		if found {
+			now = services.Of(svc, endpoints, s.node)
+		}
+		s.replace(key, now, changed)
+	}
+	return changed, true
+}
+
+// replace gives a Service other ports.
+func (s *servicePorts) replace(service string, now map[services.Key]services.Backends,
+	changed map[uint32]openflow.Unit) {
+	for k, before := range s.of[service] {
+		s.count(k, before, -1)
+		s.noteGone(k, before, now[k])
+		if _, kept := now[k]; !kept {
+			id := s.ids.Of(netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
+			s.ids.Forget(netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
+			changed[id] = openflow.Unit{}
+			delete(s.units, id)
+		}
+	}
+	for k, b := range now {
+		if !clusterip.Translated(k.Protocol) {
+			delete(now, k)
+			continue
+		}
+		s.count(k, b, 1)
+		to := netip.AddrPortFrom(k.Addr, k.Port)
+		id := s.ids.Of(to, k.Protocol)
+		unit := clusterip.Unit(id, to, k.Protocol, b.Endpoints, b.Affinity > 0)
+		changed[id] = unit
+		if delete(s.units, id); len(unit.Flows) > 0 {
+			s.units[id] = unit
+		}
+	}
+	if s.of[service] = now; len(now) == 0 {
+		delete(s.of, service)
+	}
+}
+
+func (s *servicePorts) count(k services.Key, b services.Backends, by int) {
+	for _, e := range b.Endpoints {
+		if p := (clusterip.Port{Protocol: k.Protocol, Port: e.Port()}); p.High() {
+			if s.high[p] += by; s.high[p] == 0 {
+				delete(s.high, p)
+			}
+		}
+	}
+}
+
+// noteGone keeps what conntrack must forget: without a connection's end to wait for, a client that goes on sending
+// would be translated to an endpoint that is gone for ever.
+func (s *servicePorts) noteGone(k services.Key, before, now services.Backends) {
+	for _, e := range before.Endpoints {
+		if k.Protocol == clusterip.UDP && !slices.Contains(now.Endpoints, e) {
+			s.gone = append(s.gone, clusterip.Endpoint{Service: netip.AddrPortFrom(k.Addr, k.Port), Addr: e})
+		}
+	}
+}
+
+// setServices tells the switch which Services there shall be: all, on a connection that is fresh.
+func (f *Flows) setServices(fresh bool) {
+	if f.services == nil {
+		if fresh {
+			f.sw.SetUnits(nil, true)
+		}
+		return
+	}
+	first := !f.services.known
+	changed, known := f.services.update()
+	switch {
+	case !known:
+	case fresh || first:
+		f.sw.SetUnits(f.services.units, true)
+	default:
+		f.sw.SetUnits(changed, false)
+	}
+}
+
+// SyncServices has the switch follow Services that have changed, and nothing else. An error means that a whole round is
+// needed: the switch has been lost, or flows that all Services share change as well.
+func (f *Flows) SyncServices(ctx context.Context) error {
+	if f.services == nil {
+		return nil
+	}
+	if f.sw == nil {
+		return ErrNoSwitch
+	}
+	f.setServices(false)
+	if !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
+		return fmt.Errorf("endpoints have other ports above %d", clusterip.LastLowPort)
+	}
+	if _, err := f.sw.SyncUnits(ctx); err != nil {
+		return err
+	}
+	f.flushGone(ctx)
+	return nil
+}
+
+// flushGone has conntrack forget connections to endpoints that are gone, now that no others can be made.
+func (f *Flows) flushGone(ctx context.Context) {
+	if f.services == nil || len(f.services.gone) == 0 {
+		return
+	}
+	zones := clusterip.Zones(f.view)
+	for _, e := range f.services.gone {
+		for _, zone := range zones {
+			if err := f.sw.FlushUDP(ctx, zone, e.Service, e.Addr); err != nil {
+				f.log.Error(err, "clients of a Service may go on to send to an endpoint that is gone", "endpoint", e.Addr.String())
+			}
+		}
+	}
+	f.services.gone = nil
+}

@@ -1,0 +1,131 @@
+// Package services says where packets to Services go: for each port of a Service with ClusterIPs, which endpoints are
+// in force on this node. It is pure, and means what kube-proxy means: the order of its questions is the one in the
+// documentation of Services and EndpointSlices ("Virtual IPs and Service Proxies", "Topology Aware Routing").
+package services
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+)
+
+// Node is what of the node decides which endpoints are in force.
+type Node struct{ Name, Zone string }
+
+// Key is where clients send to.
+type Key struct {
+	Addr     netip.Addr // a ClusterIP
+	Protocol uint8      // IANA's number
+	Port     uint16
+}
+
+// Backends are what packets to a Key become.
+type Backends struct {
+	// Endpoints are in order, each once. None: the Service refuses.
+	Endpoints []netip.AddrPort
+	// Affinity is how long a client without connections keeps its endpoint; 0: each connection chooses.
+	Affinity time.Duration
+}
+
+// Of returns the backends of each ClusterIP and port of s. A ClusterIP has the endpoints of its own family.
+func Of(s inputs.Service, all []inputs.EndpointSlice, n Node) map[Key]Backends {
+	out := make(map[Key]Backends, len(s.ClusterIPs)*len(s.Ports))
+	for _, ip := range s.ClusterIPs {
+		for _, p := range s.Ports {
+			if p.Protocol == 0 {
+				continue
+			}
+			out[Key{ip, p.Protocol, p.Port}] = Backends{Affinity: s.Affinity,
+				Endpoints: inForce(candidates(all, p, ip.Is4()), s.Local, n)}
+		}
+	}
+	return out
+}
+
+// candidate is an endpoint with its port.
+type candidate struct {
+	inputs.Endpoint
+	to netip.AddrPort
+}
+
+// candidates are the endpoints of a family that serve a port, by its name. One that two slices have, as while it
+// moves from one to the other, counts once, and as ready if it is so in either.
+func candidates(all []inputs.EndpointSlice, p inputs.ServicePort, ipv4 bool) []candidate {
+	var out []candidate
+	seen := map[netip.AddrPort]int{}
+	for _, s := range all {
+		i := slices.IndexFunc(s.Ports, func(q inputs.ServicePort) bool {
+			return q.Name == p.Name &&
+				q.Protocol == p.Protocol
+		})
+		if i < 0 {
+			continue
+		}
+		for _, e := range s.Endpoints {
+			if e.Addr.Is4() != ipv4 {
+				continue
+			}
+			c := candidate{e, netip.AddrPortFrom(e.Addr, s.Ports[i].Port)}
+			switch j, had := seen[c.to]; {
+			case !had:
+				seen[c.to] = len(out)
+				out = append(out, c)
+			case c.Ready && !out[j].Ready:
+				out[j] = c
+			}
+		}
+	}
+	return out
+}
+
+// inForce chooses: those that are ready, of these the ones that hints name for this node or its zone, or, with
+// internalTrafficPolicy Local, the node's own; if there is none, those that terminate and still serve.
+func inForce(all []candidate, local bool, n Node) []netip.AddrPort {
+	reachable := all
+	if local {
+		reachable = filter(all, func(c candidate) bool { return c.Node == n.Name && n.Name != "" })
+	}
+	ready := filter(reachable, func(c candidate) bool { return c.Ready })
+	if !local {
+		ready = hinted(ready, n)
+	}
+	if len(ready) == 0 {
+		ready = filter(reachable, func(c candidate) bool { return c.Serving && c.Terminating })
+	}
+	out := make([]netip.AddrPort, 0, len(ready))
+	for _, c := range ready {
+		out = append(out, c.to)
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return out
+}
+
+// hinted are the ready endpoints that are meant for this node, or else for its zone. Hints count only if all have one,
+// and if one of them is meant for here: without that clients would have none.
+func hinted(ready []candidate, n Node) []candidate {
+	for _, by := range []struct {
+		here string
+		of   func(candidate) []string
+	}{
+		{n.Name, func(c candidate) []string { return c.ForNodes }},
+		{n.Zone, func(c candidate) []string { return c.ForZones }},
+	} {
+		lacks := slices.ContainsFunc(ready, func(c candidate) bool { return len(by.of(c)) == 0 })
+		here := filter(ready, func(c candidate) bool { return by.here != "" && slices.Contains(by.of(c), by.here) })
+		if !lacks && len(here) > 0 {
+			return here
+		}
+	}
+	return ready
+}
+
+func filter(all []candidate, want func(candidate) bool) (out []candidate) {
+	for _, c := range all {
+		if want(c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}

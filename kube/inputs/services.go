@@ -1,0 +1,328 @@
+package inputs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// IP protocols that ports of Services may have (IANA's numbers).
+const (
+	protoTCP  = 6
+	protoUDP  = 17
+	protoSCTP = 132
+)
+
+// Labels of Services that are another program's to translate, as kube-proxy leaves them out.
+const (
+	otherProxy = "service.kubernetes.io/service-proxy-name"
+	headless   = "service.kubernetes.io/headless"
+)
+
+// Service is what Fairlead needs of a Kubernetes Service with ClusterIPs. One that has none, as it is headless, of type
+// ExternalName, or another program's, has no ClusterIPs here.
+type Service struct {
+	Namespace, Name string
+	ClusterIPs      []netip.Addr
+	Ports           []ServicePort
+	// Affinity is how long a client without connections keeps its endpoint; 0: no session affinity.
+	Affinity time.Duration
+	// Local: internalTrafficPolicy is Local.
+	Local bool
+}
+
+// ServicePort is one port of a Service.
+type ServicePort struct {
+	Name     string
+	Protocol uint8 // IANA's number
+	Port     uint16
+}
+
+// EndpointSlice is what Fairlead needs of one.
+type EndpointSlice struct {
+	Namespace, Name string
+	// Service is the name of the Service in the same namespace; empty: of none.
+	Service   string
+	Ports     []ServicePort // those of the endpoints
+	Endpoints []Endpoint
+}
+
+// Endpoint is one address in an EndpointSlice, with its conditions.
+type Endpoint struct {
+	Addr                        netip.Addr
+	Ready, Serving, Terminating bool
+	// Node is the endpoint's; empty if it is unknown, as off the cluster.
+	Node string
+	// ForNodes and ForZones are hints: whose clients the endpoint is meant for.
+	ForNodes, ForZones []string
+}
+
+// Services are the cluster's Services with their EndpointSlices, by namespace/name. Any goroutine may use it; one takes
+// the changes.
+type Services struct {
+	mu       sync.Mutex
+	services map[string]Service
+	slices   map[string]map[string]EndpointSlice // by Service, then by the slice's own key
+	of       map[string]string                   // the Service of each slice
+	dirty    map[string]struct{}
+	// unread counts the kinds that have not been read whole yet: nothing can be said of any Service before.
+	unread  map[string]bool
+	changed chan struct{}
+}
+
+func newServices() *Services {
+	return &Services{services: map[string]Service{}, slices: map[string]map[string]EndpointSlice{},
+		of: map[string]string{}, dirty: map[string]struct{}{}, changed: make(chan struct{}, 1),
+		unread: map[string]bool{"services": true, "endpointslices": true}}
+}
+
+// Changed receives after changes that Take has not returned yet.
+func (s *Services) Changed() <-chan struct{} { return s.changed }
+
+// Take returns the Services, by namespace/name, that have changed, with their endpoints, since Take was called last. It
+// is not known, and nothing is taken, until all Services and EndpointSlices have been read.
+func (s *Services) Take() (changed []string, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.unread) > 0 {
+		return nil, false
+	}
+	changed = slices.Sorted(maps.Keys(s.dirty))
+	clear(s.dirty)
+	return changed, true
+}
+
+// Service returns one by namespace/name, with its EndpointSlices in an order that depends on them only.
+func (s *Services) Service(key string) (svc Service, endpoints []EndpointSlice, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	svc, found = s.services[key]
+	all := s.slices[key]
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		endpoints = append(endpoints, all[name])
+	}
+	return svc, endpoints, found
+}
+
+// Keys are all Services that have been read or have endpoints, by namespace/name.
+func (s *Services) Keys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.AppendSeq(slices.Collect(maps.Keys(s.services)), maps.Keys(s.slices))
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// whole notes that all objects of a kind have been read.
+func (s *Services) whole(kind string) {
+	s.mu.Lock()
+	delete(s.unread, kind)
+	s.mu.Unlock()
+	s.signal()
+}
+
+func (s *Services) signal() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// putService stores a Service, or forgets it.
+func (s *Services) putService(key string, v Service, exists bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.services, key); exists {
+		s.services[key] = v
+	}
+	s.dirty[key] = struct{}{}
+}
+
+// putSlice stores an EndpointSlice, or forgets it. Its Service may be another one than before.
+func (s *Services) putSlice(key string, v EndpointSlice, exists bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if before, had := s.of[key]; had {
+		s.dirty[before] = struct{}{}
+		delete(s.of, key)
+		if delete(s.slices[before], key); len(s.slices[before]) == 0 {
+			delete(s.slices, before)
+		}
+	}
+	if !exists || v.Service == "" {
+		return
+	}
+	to := v.Namespace + "/" + v.Service
+	if s.slices[to] == nil {
+		s.slices[to] = map[string]EndpointSlice{}
+	}
+	s.slices[to][key], s.of[key] = v, to
+	s.dirty[to] = struct{}{}
+}
+
+// replace stores all objects of both kinds: what was known before and is not among them is gone.
+func (s *Services) replace(services map[string]Service, endpoints map[string]EndpointSlice) {
+	s.mu.Lock()
+	oldServices, oldSlices := maps.Clone(s.services), map[string]EndpointSlice{}
+	for _, of := range s.slices {
+		maps.Copy(oldSlices, of)
+	}
+	s.mu.Unlock()
+	each(oldServices, services, s.putService)
+	each(oldSlices, endpoints, s.putSlice)
+	s.whole("services")
+	s.whole("endpointslices")
+}
+
+// each calls changed for every value that differs.
+func each[V any](before, now map[string]V, changed func(key string, v V, exists bool)) {
+	for key, v := range before {
+		if _, kept := now[key]; !kept {
+			changed(key, v, false)
+		}
+	}
+	for key, v := range now {
+		if old, had := before[key]; !had || !reflect.DeepEqual(old, v) {
+			changed(key, v, true)
+		}
+	}
+}
+
+func serviceFrom(s *corev1.Service) (Service, error) {
+	if s.Name == "" {
+		return Service{}, errors.New("a Service without metadata.name")
+	}
+	out := Service{Namespace: orDefault(s.Namespace), Name: s.Name}
+	_, other := s.Labels[otherProxy]
+	_, none := s.Labels[headless]
+	if s.Spec.Type == corev1.ServiceTypeExternalName || other || none {
+		return out, nil
+	}
+	ips := s.Spec.ClusterIPs
+	if len(ips) == 0 && s.Spec.ClusterIP != "" {
+		ips = []string{s.Spec.ClusterIP}
+	}
+	for _, ip := range ips {
+		if ip == corev1.ClusterIPNone {
+			return out, nil
+		}
+		a, err := netip.ParseAddr(ip)
+		if err != nil {
+			return Service{}, fmt.Errorf("Service %s/%s: clusterIP %q is not an IP address", out.Namespace, s.Name, ip)
+		}
+		out.ClusterIPs = append(out.ClusterIPs, a.Unmap())
+	}
+	for _, p := range s.Spec.Ports {
+		out.Ports = append(out.Ports, ServicePort{p.Name, protocolNumber(p.Protocol), uint16(p.Port)})
+	}
+	policy := s.Spec.InternalTrafficPolicy
+	out.Local = policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal
+	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		out.Affinity = affinityOf(s.Spec.SessionAffinityConfig)
+	}
+	return out, nil
+}
+
+// affinityOf is the timeout of session affinity, which the API server fills in.
+func affinityOf(c *corev1.SessionAffinityConfig) time.Duration {
+	seconds := int32(corev1.DefaultClientIPServiceAffinitySeconds)
+	if c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		seconds = *c.ClientIP.TimeoutSeconds
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// protocolNumber is 0 for one that no Service can have.
+func protocolNumber(p corev1.Protocol) uint8 {
+	switch p {
+	case corev1.ProtocolTCP, "":
+		return protoTCP
+	case corev1.ProtocolUDP:
+		return protoUDP
+	case corev1.ProtocolSCTP:
+		return protoSCTP
+	}
+	return 0
+}
+
+func endpointSliceFrom(s *discoveryv1.EndpointSlice) (EndpointSlice, error) {
+	if s.Name == "" {
+		return EndpointSlice{}, errors.New("an EndpointSlice without metadata.name")
+	}
+	out := EndpointSlice{Namespace: orDefault(s.Namespace), Name: s.Name, Service: s.Labels[discoveryv1.LabelServiceName]}
+	if s.AddressType == discoveryv1.AddressTypeFQDN {
+		return out, nil // names are no destinations of packets; kube-proxy leaves them out, too
+	}
+	for _, p := range s.Ports {
+		if p.Port == nil { // any port: of no meaning to a Service
+			continue
+		}
+		to := ServicePort{Protocol: protoTCP, Port: uint16(*p.Port)}
+		if p.Name != nil {
+			to.Name = *p.Name
+		}
+		if p.Protocol != nil {
+			to.Protocol = protocolNumber(*p.Protocol)
+		}
+		out.Ports = append(out.Ports, to)
+	}
+	for i := range s.Endpoints {
+		e, err := endpointFrom(&s.Endpoints[i])
+		if err != nil {
+			return EndpointSlice{}, fmt.Errorf("EndpointSlice %s/%s: %w", out.Namespace, s.Name, err)
+		}
+		out.Endpoints = append(out.Endpoints, e)
+	}
+	return out, nil
+}
+
+// endpointFrom takes the first address: the API says that all of them are the same endpoint.
+func endpointFrom(e *discoveryv1.Endpoint) (Endpoint, error) {
+	if len(e.Addresses) == 0 {
+		return Endpoint{}, errors.New("an endpoint without an address")
+	}
+	a, err := netip.ParseAddr(e.Addresses[0])
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("endpoint %q is not an IP address", e.Addresses[0])
+	}
+	c := e.Conditions
+	out := Endpoint{Addr: a.Unmap(), Ready: c.Ready == nil || *c.Ready, Serving: c.Serving == nil || *c.Serving,
+		Terminating: c.Terminating != nil && *c.Terminating}
+	if e.NodeName != nil {
+		out.Node = once(*e.NodeName)
+	}
+	if e.Hints != nil {
+		for _, n := range e.Hints.ForNodes {
+			out.ForNodes = append(out.ForNodes, once(n.Name))
+		}
+		for _, z := range e.Hints.ForZones {
+			out.ForZones = append(out.ForZones, once(z.Name))
+		}
+	}
+	return out, nil
+}
+
+// once keeps one copy of names that thousands of endpoints share.
+func once(s string) string { return unique.Make(s).Value() }
+
+func serviceCIDRsFrom(c *networkingv1.ServiceCIDR) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range c.Spec.CIDRs {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("ServiceCIDR %s: %q is not a CIDR such as 10.96.0.0/16", c.Name, s)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}

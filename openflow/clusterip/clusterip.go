@@ -1,0 +1,410 @@
+// Package clusterip has the flows by which Open vSwitch translates the ClusterIPs that pods send to. [Flows] is a pure
+// function from a View and [Services] to the flows that any number of Services share; [Unit] is one port of a Service.
+//
+// # The journey of a packet
+//
+// A client's packet to a ClusterIP goes through two conntrack zones in one pass. The first knows which endpoint the
+// connection has, the second which port its client has been moved to: one below 32768. From there it is forwarded as if
+// its client had sent it to the endpoint itself, so the endpoint sees the client's own address, whatever the way there.
+//
+// An answer is caught where it would be delivered to the client: it is the only traffic there both ports of which are
+// below 32768, but for that of programs which bind such ports themselves. It goes back through the two zones, and on as
+// the ClusterIP's answer. So no flow knows which pods are endpoints, and all other traffic is forwarded as without
+// Services: in two tables, without conntrack.
+//
+//	2 Service         the packet's connection is known: on. It is new: its endpoint, by a Unit. Neither: to the host
+//	5 Commit          the client's port is moved; the client that is its own endpoint gets the node's address as source
+//	6 HairpinAnswer   back to the client that is its own endpoint
+//	7 Hairpin         out of the port that it came in by
+//
+// What is not translated (a port that no Service has, a Service without endpoints, ICMP, SCTP, a TCP packet of a
+// connection that is not known) goes to the host, as it would without these flows.
+//
+// # Zones
+//
+// Routed pods share a pair of zones. Each segment of bridged pods has one of its own, since two segments may use the
+// same addresses. reg3 names the first zone of the pair, so that all clients share the groups.
+package clusterip
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
+)
+
+// Numbers of the tables, beside openflow.TableService.
+const (
+	tableCommit        = 5
+	tableHairpinAnswer = 6
+	tableHairpin       = 7
+)
+
+// Priorities in table Forward, among those of package openflow: answers to and requests of routed pods come before all
+// that is for routed pods, those of bridged pods before all that is for these.
+const (
+	bridgedRequest = 540
+	bridgedHairpin = 535
+	nearAnswer     = 532 // of untagged bridged pods to routed ones
+	bridgedAnswer  = 530
+	request        = 420
+	hairpin        = 410
+	answer         = 400
+)
+
+// Priorities in table Service; openflow.UnitPriority is between them.
+const (
+	serviceHairpin  = 310
+	serviceKnown    = 300
+	serviceFragment = 250
+	serviceHost     = 0
+)
+
+// Conntrack zones. Zone 0 is the host's. A pair's second zone is as far from its first as another pair's.
+const (
+	zoneRouted   = 0xa000
+	zoneSegments = 0x8000 // and the VLAN ID
+	zonePorts    = 0x1000 // from the first zone of a pair to the second
+)
+
+// The ports that clients are moved to: below those that Linux gives to connections (ip_local_port_range), and enough
+// for all of them.
+const (
+	lastPorts = 0x8000
+	firstPort = 0x1000
+)
+
+// IP protocols (IANA's numbers).
+const (
+	TCP = 6
+	UDP = 17 // the one whose connections have no end
+)
+
+// Services are what all of them have in common.
+type Services struct {
+	// CIDRs are the ranges of ClusterIPs.
+	CIDRs []netip.Prefix
+	// HighPorts are the ports of endpoints, from 32768 on.
+	HighPorts []Port
+}
+
+// Equal reports whether s and t are the same, in the same order.
+func (s Services) Equal(t Services) bool {
+	return slices.Equal(s.CIDRs, t.CIDRs) && slices.Equal(s.HighPorts, t.HighPorts)
+}
+
+// Port is one of a protocol.
+type Port struct {
+	Protocol uint8 // IANA's number
+	Port     uint16
+}
+
+// High reports whether answers from p need a flow of their own.
+func (p Port) High() bool { return p.Port >= lastPorts }
+
+// LastLowPort is the highest port of endpoints that needs no flow of its own.
+const LastLowPort = lastPorts - 1
+
+// Endpoint is one of a Service.
+type Endpoint struct{ Service, Addr netip.AddrPort }
+
+// Zones are those that destinations are translated in.
+func Zones(v tables.View) []uint16 {
+	out := []uint16{zoneRouted}
+	for _, p := range v.Pods {
+		if p.Bridged {
+			out = append(out, uint16(zones(p)))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Translated reports whether Open vSwitch translates connections of an IP protocol. What it does not is the host's.
+func Translated(protocol uint8) bool { return protocol == TCP || protocol == UDP }
+
+// pair are two zones.
+type pair uint16
+
+// zones are those of a pod's connections.
+func zones(p tables.Pod) pair {
+	if !p.Bridged {
+		return zoneRouted
+	}
+	return zoneSegments + pair(p.VLAN)
+}
+
+// through sends a packet through both zones: known connections are translated.
+func (p pair) through(table uint8, request bool) []openflow.Action {
+	first, second := uint16(p), uint16(p+zonePorts)
+	if !request {
+		first, second = second, first
+	}
+	known := openflow.NAT{Kind: openflow.NATApply}
+	return []openflow.Action{openflow.SetStage(openflow.Seen), openflow.SetZone(uint16(p)),
+		openflow.Conntrack{Zone: first, Table: openflow.NoTable, NAT: known},
+		openflow.Conntrack{Zone: second, Table: table, NAT: known}}
+}
+
+// family is what the flows of one IP family need.
+type family struct {
+	Services
+	view tables.View
+	ipv4 bool
+	out  []openflow.Flow
+}
+
+// Flows returns the flows that all Services share; none without the gateway port, which leads to the host. As with
+// tables.Pipeline, the order of what is in v does not matter, and of two flows with one match the first is there.
+func Flows(v tables.View, s Services) []openflow.Flow {
+	if v.Gateway.Port == 0 || v.Gateway.MAC == (api.MAC{}) {
+		return nil
+	}
+	v = v.Normalised()
+	var out []openflow.Flow
+	for _, ipv4 := range []bool{true, false} {
+		f := family{Services: s, view: v, ipv4: ipv4}
+		is := func(p netip.Prefix) bool { return p.Addr().Is4() != ipv4 }
+		if f.CIDRs = slices.DeleteFunc(slices.Clone(s.CIDRs), is); len(f.CIDRs) == 0 {
+			continue
+		}
+		f.service()
+		f.requests()
+		f.answers()
+		f.commits()
+		f.hairpins()
+		out = append(out, f.out...)
+	}
+	return tables.FirstOfEach(out)
+}
+
+func (f *family) add(table uint8, priority uint16, m openflow.Match, actions ...openflow.Action) {
+	if m.EtherType = openflow.IPv6; f.ipv4 {
+		m.EtherType = openflow.IPv4
+	}
+	f.out = append(f.out, openflow.Flow{Kind: openflow.KindService, Table: table, Priority: priority, Match: m,
+		Actions: actions})
+}
+
+// own is the node's address that a client sees that is its own endpoint.
+func (f *family) own() (netip.Addr, bool) {
+	for _, a := range slices.Concat(f.view.Gateway.Addrs, f.view.NodeAddrs) {
+		if a.Is4() == f.ipv4 {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func ctState(set, unset uint16) openflow.Bits { return openflow.Bits{Value: set, Mask: set | unset} }
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// service returns what packets to ClusterIPs come to when they went through conntrack.
+func (f *family) service() {
+	g := f.view.Gateway
+	toHost := []openflow.Action{openflow.SetEthDst(g.MAC), openflow.Output(g.Port)}
+	known, fresh := ctState(openflow.CTTracked, openflow.CTNew), ctState(openflow.CTTracked|openflow.CTNew, 0)
+	if own, ok := f.own(); ok {
+		f.add(openflow.TableService, serviceHairpin, openflow.Match{CTState: known, Src: host(own)},
+			openflow.Goto(tableHairpin))
+	}
+	f.add(openflow.TableService, serviceKnown, openflow.Match{CTState: known}, openflow.Goto(openflow.TableForward))
+	// The fragments of one packet could go to different endpoints: all but the first have no ports.
+	f.add(openflow.TableService, serviceFragment, openflow.Match{CTState: fresh, Fragment: true}, toHost...)
+	f.add(openflow.TableService, serviceHost, openflow.Match{}, toHost...)
+}
+
+// segment is one of bridged pods, with its zones.
+type segment struct {
+	openflow.Segment
+	zones pair
+}
+
+// segments are those of bridged pods, in order.
+func (f *family) segments() []segment {
+	var out []segment
+	for _, p := range f.view.Pods {
+		if p.Bridged {
+			out = append(out, segment{openflow.SegmentOf(p.VLAN), zones(p)})
+		}
+	}
+	slices.SortFunc(out, func(a, b segment) int { return cmp.Compare(a.Segment, b.Segment) })
+	return slices.Compact(out)
+}
+
+func (f *family) requests() {
+	for _, cidr := range f.CIDRs {
+		f.add(openflow.TableForward, request, openflow.Match{Source: openflow.FromPod, Stage: openflow.Untouched, Dst: cidr},
+			pair(zoneRouted).through(openflow.TableService, true)...)
+		for _, s := range f.segments() {
+			f.add(openflow.TableForward, bridgedRequest, openflow.Match{Source: openflow.FromBridged, Segment: s.Segment,
+				Stage: openflow.Untouched, Dst: cidr}, s.zones.through(openflow.TableService, true)...)
+		}
+	}
+}
+
+func (f *family) answers() {
+	for _, cidr := range f.view.Gateway.PodCIDRs {
+		if cidr.Addr().Is4() != f.ipv4 {
+			continue
+		}
+		// What bridged pods send never gets to flows of this priority.
+		f.answered(answer, openflow.Match{Dst: cidr}, zoneRouted)
+		if s := f.segments(); len(s) > 0 && s[0].Segment == openflow.SegmentOf(0) {
+			f.answered(nearAnswer, openflow.Match{Source: openflow.FromBridged, Segment: openflow.SegmentOf(0),
+				Dst: cidr}, zoneRouted)
+		}
+	}
+	for _, s := range f.segments() {
+		for _, from := range []openflow.Source{openflow.FromBridged, openflow.FromUplink} {
+			f.answered(bridgedAnswer, openflow.Match{Source: from, Segment: s.Segment}, s.zones)
+		}
+	}
+	for _, p := range f.view.Pods {
+		for _, a := range p.Addrs {
+			if !p.Bridged || a.Is4() != f.ipv4 {
+				continue
+			}
+			f.answered(answer, openflow.Match{Source: openflow.FromGateway, Dst: host(a)}, zones(p))
+			// A routed pod's answer to a VLAN passes the host first, and is caught behind it.
+			if p.VLAN == 0 {
+				f.answered(answer, openflow.Match{Source: openflow.FromPod, Dst: host(a)}, zones(p))
+			}
+		}
+	}
+}
+
+// answered adds the flows that find answers among the packets of m.
+func (f *family) answered(priority uint16, m openflow.Match, zone pair) {
+	back := zone.through(openflow.TableForward, false)
+	m.Stage = openflow.Untouched
+	f.lowPorts(m, func(m openflow.Match) { f.add(openflow.TableForward, priority, m, back...) })
+	fragment := m
+	fragment.Fragment = true
+	f.add(openflow.TableForward, priority, fragment, back...)
+	if f.ipv4 { // unreachable, time exceeded, parameter problem (RFC 792)
+		for _, kind := range []uint8{3, 11, 12} {
+			failed := m
+			failed.Protocol, failed.ICMP = 1+1, kind
+			f.add(openflow.TableForward, priority, failed, back...)
+		}
+		return
+	}
+	for _, kind := range []uint8{1, 2, 3, 4} { // and packet too big (RFC 4443)
+		failed := m
+		failed.ICMPv6 = kind
+		f.add(openflow.TableForward, priority, failed, back...)
+	}
+}
+
+// lowPorts calls add for each match of answers: from low ports, or a high port that an endpoint has, to the ports that
+// clients are moved to.
+func (f *family) lowPorts(m openflow.Match, add func(openflow.Match)) {
+	for _, protocol := range []uint8{TCP, UDP} {
+		m.Protocol = 1 + uint16(protocol)
+		sources := []openflow.Bits{openflow.PortsBelow(lastPorts)}
+		for _, p := range f.HighPorts {
+			if p.Protocol == protocol {
+				sources = append(sources, openflow.Port(p.Port))
+			}
+		}
+		for _, m.SrcPort = range sources {
+			for bit := uint16(firstPort); bit < lastPorts; bit <<= 1 {
+				m.DstPort = openflow.Bits{Value: bit, Mask: -bit}
+				add(m)
+			}
+		}
+	}
+}
+
+// commits moves the ports of clients, each of which must be named: conntrack cannot be told a port without an address.
+func (f *family) commits() {
+	own, known := f.own()
+	for _, p := range f.view.Pods {
+		zone := zones(p)
+		m := openflow.Match{Source: openflow.FromPod}
+		if p.Bridged {
+			m.Source, m.Segment = openflow.FromBridged, openflow.SegmentOf(p.VLAN)
+		}
+		for _, a := range p.Addrs {
+			if p.Port == 0 || a.Is4() != f.ipv4 {
+				continue
+			}
+			moved := func(to netip.Addr, table uint8) openflow.Action {
+				return openflow.Conntrack{Commit: true, Zone: uint16(zone + zonePorts), Table: table,
+					NAT: openflow.NAT{Kind: openflow.NATSrc, Addr: to, First: firstPort, Last: lastPorts - 1}}
+			}
+			m.Src, m.Dst = host(a), netip.Prefix{}
+			f.add(tableCommit, 100, m, moved(a, openflow.TableForward))
+			if m.Dst = host(a); known {
+				f.add(tableCommit, 200, m, moved(own, tableHairpin))
+			}
+		}
+	}
+}
+
+// hairpins are for clients that are their own endpoints: they would not take a packet from themselves.
+func (f *family) hairpins() {
+	f.add(tableHairpin, 0, openflow.Match{}, openflow.Move("eth_src", "eth_dst"), openflow.SetEthSrc(f.view.Gateway.MAC),
+		openflow.OutputInPort)
+	answered := ctState(openflow.CTTracked|openflow.CTEstablished|openflow.CTReply, 0)
+	for _, cidr := range f.CIDRs {
+		f.add(tableHairpinAnswer, 100, openflow.Match{CTState: answered, Src: cidr}, openflow.Goto(tableHairpin))
+	}
+	f.add(tableHairpinAnswer, 0, openflow.Match{}, openflow.Resubmit(openflow.TableForward))
+	own, known := f.own()
+	if !known {
+		return
+	}
+	from := func(priority uint16, m openflow.Match, zone pair) {
+		m.Stage, m.Dst = openflow.Untouched, host(own)
+		f.lowPorts(m, func(m openflow.Match) {
+			f.add(openflow.TableForward, priority, m, zone.through(tableHairpinAnswer, false)...)
+		})
+	}
+	from(hairpin, openflow.Match{Source: openflow.FromPod}, zoneRouted)
+	for _, s := range f.segments() {
+		from(bridgedHairpin, openflow.Match{Source: openflow.FromBridged, Segment: s.Segment}, s.zones)
+	}
+}
+
+// Unit returns the flows and buckets of one port of a Service. It has no flows without endpoints: the host refuses.
+func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPort, bySource bool) openflow.Unit {
+	if len(endpoints) == 0 {
+		return openflow.Unit{}
+	}
+	m := openflow.Match{EtherType: openflow.IPv6, Protocol: 1 + uint16(protocol), Dst: host(to.Addr()),
+		DstPort: openflow.Port(to.Port()), CTState: ctState(openflow.CTTracked|openflow.CTNew, 0)}
+	if to.Addr().Is4() {
+		m.EtherType = openflow.IPv4
+	}
+	if protocol == TCP { // a connection that the host has translated goes on there
+		m.TCPFlags = openflow.Bits{Value: openflow.TCPSyn,
+			Mask: openflow.TCPSyn | openflow.TCPAck}
+	}
+	flow := openflow.Flow{Kind: openflow.KindService, Table: openflow.TableService, Priority: openflow.UnitPriority,
+		Match: m}
+	if len(endpoints) == 1 { // a group would cost a megaflow for each hash of a connection
+		flow.Actions = []openflow.Action{chosen(endpoints[0])}
+		return openflow.Unit{Flows: []openflow.Flow{flow}}
+	}
+	flow.Actions = []openflow.Action{openflow.ToGroup(id)}
+	u := openflow.Unit{Flows: []openflow.Flow{flow}, BySource: bySource}
+	ids := IDs{}
+	for _, e := range endpoints[:min(len(endpoints), openflow.MaxBuckets)] {
+		bucket := ids.Of(e, protocol)
+		u.Buckets = append(u.Buckets, openflow.Bucket{ID: bucket, Action: openflow.BucketAction(chosen(e))})
+	}
+	slices.SortFunc(u.Buckets, func(a, b openflow.Bucket) int { return cmp.Compare(a.ID, b.ID) })
+	return u
+}
+
+// chosen sends a new connection to an endpoint.
+func chosen(e netip.AddrPort) openflow.Conntrack {
+	return openflow.Conntrack{Commit: true, ZoneReg: openflow.RegisterZone, Table: tableCommit,
+		NAT: openflow.NAT{Kind: openflow.NATDst, Addr: e.Addr(), First: e.Port(), Last: e.Port()}}
+}

@@ -1,0 +1,214 @@
+package clusterip
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// Addresses of the node, its pods, and its Services.
+const (
+	macA, macB, macGW = "0a:00:00:00:00:03", "0a:00:00:00:00:04", "0e:00:00:00:00:01"
+	vip4, vip6        = "10.96.0.1", "fd00:10:96::1"
+)
+
+// node is one with two routed pods, a peer, and bridged pods, untagged and in VLAN 10.
+func node(t *testing.T) tables.View {
+	pod := func(port uint32, mac, addrs string) tables.Pod {
+		return tables.Pod{Port: port, MAC: flowtest.MAC(t, mac), Addrs: flowtest.Addrs(addrs)}
+	}
+	untagged := pod(flowtest.PodU, "0a:00:00:00:00:10", "192.168.77.110")
+	tagged := pod(flowtest.PodV, "0a:00:00:00:00:12", "192.168.110.112,fd77:0:0:a10::112")
+	untagged.Bridged, tagged.Bridged, tagged.VLAN = true, true, 10
+	return tables.View{
+		Gateway: tables.Gateway{Port: flowtest.Gateway, MAC: flowtest.MAC(t, macGW),
+			Addrs: flowtest.Addrs("10.10.0.1,fd00:10::1"), PodCIDRs: flowtest.Prefixes("10.10.0.0/24,fd00:10::/64")},
+		TunnelPort: flowtest.Tunnel, Uplink: flowtest.Uplink,
+		Pods: []tables.Pod{tagged, pod(flowtest.PodA, macA, "10.10.0.3,fd00:10::3"),
+			pod(flowtest.PodB, macB, "10.10.0.4,fd00:10::4"), untagged},
+		Peers: []tables.Peer{{Name: "node-b", Tunnel: netip.MustParseAddr("192.168.77.2"),
+			PodCIDRs: flowtest.Prefixes("10.10.1.0/24,fd00:10:0:1::/64")}},
+		NodeAddrs: flowtest.Addrs("192.168.77.1"), ViaHost: flowtest.Prefixes("10.96.0.0/16,fd00:10:96::/112"),
+	}
+}
+
+func ranges() Services {
+	return Services{CIDRs: flowtest.Prefixes("10.96.0.0/16,fd00:10:96::/112"), HighPorts: []Port{{TCP, 50051}}}
+}
+
+func endpoints(list ...string) (out []netip.AddrPort) {
+	for _, e := range list {
+		out = append(out, netip.MustParseAddrPort(e))
+	}
+	return out
+}
+
+// units are Services with one endpoint and with two, and one that keeps its clients.
+func units() map[uint32]openflow.Unit {
+	to := func(vip string, port uint16) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr(vip), port)
+	}
+	return map[uint32]openflow.Unit{
+		1: Unit(1, to(vip4, 80), TCP, endpoints("10.10.0.4:8080"), false),
+		2: Unit(2, to(vip4, 53), UDP, endpoints("10.10.0.4:53", "10.10.1.9:53"), false),
+		3: Unit(3, to(vip6, 80), TCP, endpoints("[fd00:10::4]:8080"), false),
+		4: Unit(4, to(vip4, 443), TCP, endpoints("10.10.0.4:8443", "10.10.1.9:8443"), true),
+	}
+}
+
+// The flows are those of a file, and do not depend on the order of pods. One address that two pods have, which the
+// switch would refuse, gives one flow.
+func TestGolden(t *testing.T) {
+	v := node(t)
+	got := flowtest.Text(Flows(v, ranges()))
+	const file = "testdata/flows.txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := flowtest.Diff(string(want), got); diff != "" {
+		t.Errorf("flows differ from %s; go test -update writes it (-want +got):\n%s", file, diff)
+	}
+	slices.Reverse(v.Pods)
+	if diff := flowtest.Diff(got, flowtest.Text(Flows(v, ranges()))); diff != "" {
+		t.Errorf("the order of pods matters:\n%s", diff)
+	}
+	v.Pods = append(v.Pods, v.Pods[1])
+	v.Pods[len(v.Pods)-1].Port = 99
+	if diff := flowtest.Diff(got, flowtest.Text(Flows(v, ranges()))); strings.Contains(diff, "-") {
+		t.Errorf("with an address that two pods have, flows are missing:\n%s", diff)
+	}
+	if got := Flows(v, Services{}); len(got) != 0 {
+		t.Errorf("without a range of Services: %d flows", len(got))
+	}
+}
+
+var update = flag.Bool("update", false, "write the flows into testdata")
+
+// What is sent of flows and groups is what the switch has, and foreign groups go.
+func TestParity(t *testing.T) {
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	want := slices.Concat(tables.Pipeline(node(t)), Flows(node(t), ranges()))
+	s.SetUnits(units(), true)
+	flowtest.Sync(t, s, want)
+	o.Ofctl("add-group", "br-int", "group_id=77,type=all,bucket=output:4", "-OOpenFlow15")
+	o.Ofctl("mod-group", "br-int", "group_id=2,type=select,bucket=bucket_id:1,actions=output:4", "-OOpenFlow15")
+	if _, err := s.SyncUnits(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Resync()
+	if got := flowtest.Sync(t, s, want); got != (openflow.Changes{Modified: 1, Deleted: 1}) {
+		t.Errorf("of a group added and one modified by others a resync changed %+v", got)
+	}
+	again := flowtest.Dial(t, o, openflow.Dial)
+	again.SetUnits(units(), true)
+	if got := flowtest.Sync(t, again, want); got != (openflow.Changes{}) {
+		t.Errorf("a new connection changed %+v", got)
+	}
+	again.SetUnits(nil, true)
+	flowtest.Sync(t, again, nil)
+	if groups := o.Ofctl("dump-groups", "br-int", "-OOpenFlow15"); strings.Contains(groups, "group_id") {
+		t.Errorf("groups that are left:\n%s", groups)
+	}
+}
+
+const (
+	fromA    = "in_port=3,dl_src=" + macA + ",dl_dst=" + macGW + ",tcp,nw_src=10.10.0.3,nw_ttl=64,tcp_src=40000"
+	fromA6   = "in_port=3,dl_src=" + macA + ",dl_dst=" + macGW + ",tcp6,ipv6_src=fd00:10::3,nw_ttl=64,tcp_src=40000"
+	fromB    = "in_port=4,dl_src=" + macB + ",dl_dst=" + macGW + ",tcp,nw_src=10.10.0.4,nw_ttl=64"
+	fromPeer = "in_port=1,tun_src=192.168.77.2,tun_dst=192.168.77.1,dl_src=0e:00:00:00:00:b1,dl_dst=" + macGW +
+		",tcp,nw_src=10.10.1.9,nw_ttl=63"
+	fromGW = "in_port=2,dl_src=" + macGW + ",dl_dst=" + macA
+	fromV  = "in_port=12,dl_src=0a:00:00:00:00:12,dl_dst=0c:00:00:00:00:01,tcp,nw_src=192.168.110.112,nw_ttl=64,tcp_src=40000"
+)
+
+// traced is what becomes of a packet: the tables that it visits in all passes, and what the datapath does.
+type traced struct {
+	visited  []string
+	megaflow string // of the first pass
+	actions  string // of all passes
+}
+
+func trace(o *ovstest.OVS, p string) (out traced) {
+	report := o.Trace("br-int", p)
+	for _, m := range regexp.MustCompile(`(?m)^ *(\d+)\. `).FindAllStringSubmatch(report, -1) {
+		out.visited = append(out.visited, m[1])
+	}
+	out.megaflow = regexp.MustCompile(`Megaflow: (.*)`).FindStringSubmatch(report)[1]
+	for _, m := range regexp.MustCompile(`Datapath actions: (.*)`).FindAllStringSubmatch(report, -1) {
+		out.actions += m[1] + "\n"
+	}
+	return out
+}
+
+// Direct traffic is forwarded as without Services: by the same tables and actions, without conntrack. Its megaflows
+// have no more of ports than whether they are low, or may be that of an endpoint.
+func TestDirectTrafficIsAsBefore(t *testing.T) {
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	direct := []string{
+		fromA + ",nw_dst=10.10.0.4,tcp_dst=8080", fromB + ",nw_dst=10.10.0.3,tcp_src=8080,tcp_dst=40000",
+		fromA + ",nw_dst=10.10.1.9,tcp_dst=8080", fromPeer + ",nw_dst=10.10.0.3,tcp_src=8080,tcp_dst=40000",
+		fromPeer + ",nw_dst=10.10.0.4,tcp_src=40000,tcp_dst=8080", fromA6 + ",ipv6_dst=fd00:10::4,tcp_dst=8080",
+		fromA + ",nw_dst=192.0.2.1,tcp_dst=443", fromV + ",nw_dst=192.0.2.1,tcp_dst=443",
+		fromGW + ",tcp,nw_src=192.0.2.1,nw_ttl=60,tcp_src=443,nw_dst=10.10.0.3,tcp_dst=40000",
+	}
+	flowtest.Sync(t, s, tables.Pipeline(node(t)))
+	before := map[string]traced{}
+	for _, p := range direct {
+		before[p] = trace(o, p)
+	}
+	s.SetUnits(units(), true)
+	flowtest.Sync(t, s, slices.Concat(tables.Pipeline(node(t)), Flows(node(t), ranges())))
+	ports := regexp.MustCompile(`,tp_(src|dst)=0x[08]000/0x[8c]000|,tp_(src|dst)=0x0/0x8000`)
+	for _, p := range direct {
+		got, was := trace(o, p), before[p]
+		if !slices.Equal(got.visited, was.visited) || got.actions != was.actions || strings.Contains(got.actions, "recirc") {
+			t.Errorf("%s visits %v and does\n%swithout Services %v and\n%s", p, got.visited, got.actions, was.visited, was.actions)
+		}
+		wide := strings.Replace(ports.ReplaceAllString(got.megaflow, ""), ",tcp,", ",ip,", 1)
+		if wide != strings.Replace(was.megaflow, ",tcp,", ",ip,", 1) {
+			t.Errorf("%s has the megaflow\n%s\nwithout Services\n%s", p, got.megaflow, was.megaflow)
+		}
+	}
+}
+
+// What a first packet to a ClusterIP passes. Open vSwitch's traces know no addresses that conntrack translates.
+func TestPacketsToServices(t *testing.T) {
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	s.SetUnits(units(), true)
+	flowtest.Sync(t, s, slices.Concat(tables.Pipeline(node(t)), Flows(node(t), ranges())))
+	elsewhere := strings.Replace(fromA, macGW, "0e:66:6c:00:00:01", 1)
+	for _, c := range []struct{ name, packet, visited, does string }{
+		{"one endpoint", fromA + ",nw_dst=10.96.0.1,tcp_dst=80,tcp_flags=syn", "0 3 2 5 3", "nat(dst=10.10.0.4:8080)"},
+		{"IPv6", fromA6 + ",ipv6_dst=fd00:10:96::1,tcp_dst=80,tcp_flags=syn", "0 3 2 5 3", "nat(dst=[fd00:10::4]:8080)"},
+		{"not the first of its connection", elsewhere + ",nw_dst=10.96.0.1,tcp_dst=80,tcp_flags=ack", "0 3 2",
+			"set(eth(dst=" + macGW},
+		{"no such port", elsewhere + ",nw_dst=10.96.0.1,tcp_dst=81,tcp_flags=syn", "0 3 2", "set(eth(dst=" + macGW},
+		{"bridged", fromV + ",nw_dst=10.96.0.1,tcp_dst=80,tcp_flags=syn", "0 3 2 5 3 4", "ct(commit,zone=36874"},
+		{"an answer", fromB + ",nw_dst=10.10.0.3,tcp_src=8080,tcp_dst=17000", "0 3 3", "ct(zone=45056,nat),ct(zone=40960,nat)"},
+		{"an answer of a port that is high", fromB + ",nw_dst=10.10.0.3,tcp_src=50051,tcp_dst=17000", "0 3 3",
+			"ct(zone=45056,nat),ct(zone=40960,nat)"},
+	} {
+		got := trace(o, c.packet)
+		if strings.Join(got.visited, " ") != c.visited || !strings.Contains(got.actions, c.does) {
+			t.Errorf("%s: visits %v and does\n%s\nwant %s and %s", c.name, got.visited, got.actions, c.visited, c.does)
+		}
+	}
+}

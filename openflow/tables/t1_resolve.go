@@ -1,0 +1,104 @@
+package tables
+
+import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// Priorities in table Resolve.
+const (
+	resolveAnnounce = 450 // a bridged pod's gratuitous ARP
+	resolveSegment  = 400 // owners in a segment of the underlay
+	resolveUplink   = 300 // the rest of the segments: out, or drop
+	resolveOwner    = 200
+	resolveForHost  = 100 // answers to a question that no pod asked
+	resolveLastDrop = 0
+)
+
+// resolve returns the flows of table 1: ARP and neighbour discovery go to the
+// one port that owns the address asked for, or that asked.
+func resolve(v View) []Flow {
+	flows := append(v.room(5, 0), Flow{Kind: openflow.KindBase, Table: openflow.TableResolve, Priority: resolveLastDrop})
+	if g := v.Gateway; g.present() {
+		to := toPort(g.MAC, g.Port)
+		flows = append(flows, resolveTo(openflow.KindGateway, 0, to, g.MAC, g.Addrs)...)
+		flows = append(flows,
+			Flow{Kind: openflow.KindGateway, Table: openflow.TableResolve, Priority: resolveForHost, Actions: to,
+				Match: Match{EtherType: openflow.ARP, ARPOp: openflow.ARPReply}},
+			Flow{Kind: openflow.KindGateway, Table: openflow.TableResolve, Priority: resolveForHost, Actions: to,
+				Match: Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborAdvertisement, Dst: linkLocal}})
+	}
+	for _, p := range v.Pods {
+		flows = append(flows, resolveTo(openflow.KindPod, p.segment(), toPort(p.MAC, p.Port), p.MAC, p.Addrs)...)
+	}
+	return append(flows, resolveUnderlay(v)...)
+}
+
+// resolveUnderlay returns the flows for addresses that no pod of a segment here has: a bridged pod's requests, replies
+// and announcements go out, and the underlay's are dropped.
+func resolveUnderlay(v View) []Flow {
+	if len(v.segments()) == 0 {
+		return nil
+	}
+	flow := func(kind openflow.Kind, priority uint16, m Match, actions ...Action) Flow {
+		return Flow{Kind: kind, Table: openflow.TableResolve, Priority: priority, Match: m, Actions: actions}
+	}
+	flows := []Flow{
+		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromBridged}, openflow.Goto(openflow.TableOutput)),
+		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromUplink}),
+	}
+	for _, p := range v.Pods {
+		for _, a := range p.Addrs {
+			if p.Bridged && a.Is4() {
+				m := Match{Source: openflow.FromBridged, Segment: p.segment(), EtherType: openflow.ARP, Src: host(a), Dst: host(a)}
+				flows = append(flows, flow(openflow.KindPod, resolveAnnounce, m, openflow.Goto(openflow.TableOutput)))
+			}
+		}
+	}
+	for _, a := range v.NodeAddrs {
+		if g := v.Gateway; g.present() && a.Is4() {
+			m := Match{Source: openflow.FromBridged, EtherType: openflow.ARP, ARPOp: openflow.ARPRequest, Dst: host(a)}
+			flows = append(flows, flow(openflow.KindGateway, resolveSegment, m, answerARP(g.MAC, a)...))
+		}
+	}
+	return flows
+}
+
+// answerARP makes of a request for a the reply that mac has it. The host could not give it in every case: on the
+// interface that has a, rp_filter=1 makes it deaf to pods, whose route leads to the gateway, and on the gateway,
+// which has not, arp_ignore=1 does.
+func answerARP(mac api.MAC, a netip.Addr) []Action {
+	return []Action{openflow.Move("eth_src", "eth_dst"), openflow.SetEthSrc(mac), openflow.SetARPOp(openflow.ARPReply),
+		openflow.Move("arp_sha", "arp_tha"), openflow.Move("arp_spa", "arp_tpa"), openflow.SetARPSha(mac),
+		openflow.SetARPSpa(a), openflow.OutputInPort}
+}
+
+// resolveTo steers to the owner of addrs what is in the segment: an ARP request or reply names it as target, a
+// solicitation in its target, an advertisement is sent to it.
+func resolveTo(kind openflow.Kind, in openflow.Segment, to []Action, mac api.MAC, addrs []netip.Addr) []Flow {
+	var flows []Flow
+	add := func(m Match) {
+		f := Flow{Kind: kind, Table: openflow.TableResolve, Priority: resolveOwner, Match: m, Actions: to}
+		if in != 0 {
+			f.Priority, f.Match.Segment = resolveSegment, in
+		}
+		flows = append(flows, f)
+	}
+	for _, a := range addrs {
+		if a.Is4() {
+			add(Match{EtherType: openflow.ARP, Dst: host(a)})
+		}
+	}
+	for _, a := range neighbours(mac, addrs) {
+		add(Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborSolicitation, NDTarget: a})
+		add(Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborAdvertisement, Dst: host(a)})
+	}
+	return flows
+}
+
+// toPort delivers a frame to the owner of mac behind port.
+func toPort(mac api.MAC, port uint32) []Action {
+	return []Action{openflow.SetEthDst(mac), openflow.Output(port)}
+}

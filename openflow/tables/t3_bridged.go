@@ -1,0 +1,78 @@
+package tables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// forwardToBridged returns the flows that lead to p: in its segment from the underlay, by its MAC alone, and from
+// pods; from the host; and from routed pods if p is untagged. Nothing else on this node leads to it.
+func forwardToBridged(p Pod) []Flow {
+	to := toPort(p.MAC, p.Port)
+	flows := []Flow{{Kind: openflow.KindPod, Table: openflow.TableForward, Priority: forwardSegment,
+		Actions: []Action{openflow.Output(p.Port)},
+		Match:   Match{Source: openflow.FromUplink, Segment: p.segment(), EthDst: p.MAC}}}
+	from := func(s openflow.Source, in openflow.Segment, priority uint16, a netip.Addr) {
+		f := forwardTo(openflow.KindPod, priority, host(a), to...)
+		f.Match.Source, f.Match.Segment = s, in
+		flows = append(flows, f)
+	}
+	for _, a := range p.Addrs {
+		from(openflow.FromBridged, p.segment(), forwardSegment, a)
+		from(openflow.FromGateway, 0, forwardLocal, a)
+		if p.VLAN == 0 {
+			from(openflow.FromPod, 0, forwardLocal, a)
+		}
+	}
+	if ll := p.MAC.LinkLocal(); slices.Contains(neighbours(p.MAC, p.Addrs), ll) {
+		from(openflow.FromBridged, p.segment(), forwardSegment, ll)
+	}
+	return flows
+}
+
+// forwardBridged returns the flows for all other packets of bridged pods and
+// from the uplink. Neither ever meets a flow of routed pods.
+func forwardBridged(v View) []Flow {
+	segments := v.segments()
+	if len(segments) == 0 {
+		return nil
+	}
+	flows := []Flow{
+		{Kind: openflow.KindUplink, Table: openflow.TableForward, Priority: forwardUplink,
+			Match:   Match{Source: openflow.FromBridged},
+			Actions: []Action{openflow.Goto(openflow.TableOutput)}},
+		{Kind: openflow.KindUplink, Table: openflow.TableForward, Priority: forwardUplink,
+			Match: Match{Source: openflow.FromUplink}},
+	}
+	fromBridged := func(kind openflow.Kind, priority uint16, in openflow.Segment, dst netip.Prefix, to []Action) {
+		f := forwardTo(kind, priority, dst, to...)
+		f.Match.Source, f.Match.Segment = openflow.FromBridged, in
+		flows = append(flows, f)
+	}
+	if slices.Contains(segments, openflow.SegmentOf(0)) {
+		for _, p := range v.Pods {
+			for _, a := range p.Addrs {
+				if !p.Bridged {
+					fromBridged(openflow.KindPod, forwardNear, openflow.SegmentOf(0), host(a), toPort(p.MAC, p.Port))
+				}
+			}
+		}
+	}
+	if g := v.Gateway; g.present() {
+		for _, dst := range v.viaHost() {
+			fromBridged(openflow.KindGateway, forwardViaHost, 0, dst, toPort(g.MAC, g.Port))
+		}
+	}
+	return flows
+}
+
+// viaHost are all destinations that bridged pods reach through the host.
+func (v View) viaHost() []netip.Prefix {
+	out := slices.Clone(v.ViaHost)
+	for _, a := range slices.Concat(v.NodeAddrs, v.Gateway.Addrs) {
+		out = append(out, host(a))
+	}
+	return tidy(out, netip.Prefix.Masked, netip.Prefix.Compare)
+}

@@ -1,0 +1,278 @@
+package openflow
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
+)
+
+// Unit is what the switch has for one port of a Service: flows of priority UnitPriority in table Service, and a group
+// if it has buckets. There may be tens of thousands of Units, so each is changed by itself.
+type Unit struct {
+	Flows   []Flow
+	Buckets []Bucket
+	// BySource: packets of one source address get the same bucket. Otherwise each connection gets one.
+	BySource bool
+}
+
+// Bucket is one choice of a group.
+type Bucket = nx.Bucket
+
+// BucketAction is what a bucket does: a Conntrack that looks the packet up again.
+func BucketAction(c Conntrack) nx.Conntrack { return nx.Conntrack(c) }
+
+// MaxBuckets are as many as a Unit may have.
+const MaxBuckets = nx.MaxBuckets
+
+// UnitPriority is that of the flows in table Service that belong to Units. All others there are shared by all Services.
+const UnitPriority = 200
+
+func (f *Flow) ofUnit() bool { return f.Table == TableService && f.Priority == UnitPriority }
+
+// units are the Units that are wanted and those that the switch has confirmed, by the number of their groups.
+type units struct {
+	// known: until somebody has said which Units there shall be, those on the switch stay as they are.
+	known bool
+	want  map[uint32]Unit
+	dirty map[uint32]struct{} // what may differ from the switch
+	// listed is what the switch has, as long as it was not compared.
+	listed       map[Key]*have
+	listedGroups []nx.Listed
+	sent         map[uint32]Unit
+}
+
+// SetUnits says which Units there shall be: all, or those that differ from before; one without flows goes. The next
+// Sync or SyncUnits has the switch do it. The caller must not change them afterwards.
+func (s *Switch) SetUnits(u map[uint32]Unit, all bool) {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	if all {
+		for id := range s.units.want {
+			s.units.dirty[id] = struct{}{}
+		}
+		clear(s.units.want)
+		s.units.known = true
+	}
+	for id, unit := range u {
+		if delete(s.units.want, id); len(unit.Flows) > 0 {
+			s.units.want[id] = unit
+		}
+		s.units.dirty[id] = struct{}{}
+	}
+}
+
+// SyncUnits makes the switch have the Units that it shall have, and looks at nothing else. After an error the next Sync
+// lists what the switch has first; until then SyncUnits returns an error.
+func (s *Switch) SyncUnits(ctx context.Context) (Changes, error) {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	if err := s.conn.Reason(); err != nil {
+		return Changes{}, err
+	}
+	if s.stale.Load() {
+		return Changes{}, errStale
+	}
+	todo, count, err := s.units.diff()
+	if err != nil || len(todo) == 0 {
+		return Changes{}, err
+	}
+	if err := s.commit(ctx, todo); err != nil {
+		s.stale.Store(true)
+		return Changes{}, fmt.Errorf("syncing Services: %w", err)
+	}
+	s.units.confirm()
+	s.report(todo, count)
+	return count, nil
+}
+
+// take stores what the switch has of Units, and returns all other flows.
+func (u *units) take(list []listed, groups []nx.Listed) (rest []listed) {
+	u.listed, u.listedGroups, u.sent = map[Key]*have{}, groups, nil
+	for i := range list {
+		l := &list[i]
+		if l.unsupported || !l.flow.ofUnit() {
+			rest = append(rest, *l)
+			continue
+		}
+		flow := l.flow
+		u.listed[flow.Key()] = &have{flow: &flow, altered: l.limited || l.cookie != flow.Cookie()}
+	}
+	return rest
+}
+
+// diff returns what turns the switch's Units into those that are wanted: groups that flows may need, flows, and the
+// deletion of groups, which would delete flows that still lead there.
+func (u *units) diff() ([]change, Changes, error) {
+	if !u.known {
+		return nil, Changes{}, nil
+	}
+	var d unitChanges
+	if u.sent == nil {
+		d.againstListed(u)
+	} else {
+		for _, id := range slices.Sorted(maps.Keys(u.dirty)) {
+			d.replace(id, u.sent[id], u.want[id])
+		}
+	}
+	for _, c := range d.flows {
+		if !c.delete && !c.flow.ofUnit() {
+			return nil, Changes{}, fmt.Errorf("a flow of a Service outside of its place: %s", c.flow)
+		}
+	}
+	return slices.Concat(d.groups, d.flows, d.deletions), d.count, nil
+}
+
+// unitChanges are collected by diff.
+type unitChanges struct {
+	groups, flows, deletions []change
+	count                    Changes
+}
+
+func (d *unitChanges) replace(id uint32, before, now Unit) {
+	d.group(id, before.group(id), now.group(id), len(before.Buckets) > 0)
+	old := map[Key]Flow{}
+	for _, f := range before.Flows {
+		old[f.Key()] = f
+	}
+	for _, f := range now.Flows {
+		was, had := old[f.Key()]
+		delete(old, f.Key())
+		switch {
+		case !had:
+			d.count.Added++
+		case was.does(f):
+			continue
+		default:
+			d.count.Modified++
+		}
+		d.flows = append(d.flows, change{flow: f})
+	}
+	for _, f := range old {
+		d.count.Deleted++
+		d.flows = append(d.flows, change{flow: f, delete: true})
+	}
+}
+
+// group compares groups; before counts only if there was one.
+func (d *unitChanges) group(id uint32, before, now nx.Group, had bool) {
+	switch has := len(now.Buckets) > 0; {
+	case had && !has:
+		d.count.Deleted++
+		d.deletions = append(d.deletions, change{group: &nx.Group{ID: id}, delete: true})
+	case has && !had:
+		d.count.Added++
+		d.groups = append(d.groups, change{group: &now})
+	case has && !before.Equal(now):
+		d.count.Modified++
+		d.groups = append(d.groups, change{group: &now, modify: true})
+	}
+}
+
+// againstListed compares all that is wanted with what the switch has listed.
+func (d *unitChanges) againstListed(u *units) {
+	groups := map[uint32]nx.Listed{}
+	for _, g := range u.listedGroups {
+		groups[g.ID] = g
+	}
+	wanted := make(map[Key]bool, len(u.want))
+	for _, id := range slices.Sorted(maps.Keys(u.want)) {
+		unit := u.want[id]
+		g, had := groups[id]
+		delete(groups, id)
+		if had && !g.Known {
+			g.Group = nx.Group{}
+		}
+		d.group(id, g.Group, unit.group(id), had)
+		for _, f := range unit.Flows {
+			wanted[f.Key()] = true
+			switch h := u.listed[f.Key()]; {
+			case h == nil:
+				d.count.Added++
+			case h.altered || !h.flow.does(f):
+				d.count.Modified++
+			default:
+				continue
+			}
+			d.flows = append(d.flows, change{flow: f})
+		}
+	}
+	for k, h := range u.listed {
+		if !wanted[k] {
+			d.count.Deleted++
+			d.flows = append(d.flows, change{flow: *h.flow, delete: true})
+		}
+	}
+	for id := range groups {
+		d.group(id, nx.Group{}, nx.Group{}, true)
+	}
+	slices.SortFunc(d.deletions, func(a, b change) int { return cmp.Compare(a.group.ID, b.group.ID) })
+}
+
+// confirm records that the switch has all Units that are wanted.
+func (u *units) confirm() {
+	if u.sent == nil {
+		u.sent = maps.Clone(u.want)
+	}
+	for id := range u.dirty {
+		if delete(u.sent, id); len(u.want[id].Flows) > 0 {
+			u.sent[id] = u.want[id]
+		}
+	}
+	clear(u.dirty)
+	u.listed, u.listedGroups = nil, nil
+}
+
+func (u Unit) group(id uint32) nx.Group {
+	return nx.Group{ID: id, BySource: u.BySource, Buckets: u.Buckets}
+}
+
+// listGroups returns all groups of the switch.
+func (s *Switch) listGroups(ctx context.Context) (out []nx.Listed, err error) {
+	xid := s.conn.Reserve(2)
+	parts, err := s.parts(ctx, xid, nx.ListGroups(xid))
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range parts {
+		part, err := nx.ReadGroups(m)
+		if err != nil {
+			return nil, fmt.Errorf("decoding groups: %w", err)
+		}
+		out = append(out, part...)
+	}
+	return out, nil
+}
+
+// groupMod encodes a change of a group.
+func (c change) groupMod(xid uint32) []byte {
+	switch {
+	case c.delete:
+		return nx.DeleteGroup(xid, c.group.ID)
+	case c.modify:
+		return c.group.Modify(xid)
+	}
+	return c.group.Add(xid)
+}
+
+// FlushUDP has conntrack forget the connections of a zone to a Service's endpoint.
+func (s *Switch) FlushUDP(ctx context.Context, zone uint16, service, endpoint netip.AddrPort) error {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	xid := s.conn.Reserve(2)
+	answers, err := s.conn.Ask(ctx, xid, [][]byte{nx.Flush(xid, zone, protoUDP, service, endpoint)})
+	if err != nil {
+		return err
+	}
+	for _, m := range answers {
+		if m.Kind == ofconn.Error {
+			return fmt.Errorf("the switch rejected to flush connections to %s: %w", endpoint, switchError(m))
+		}
+	}
+	return nil
+}

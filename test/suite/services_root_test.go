@@ -1,0 +1,276 @@
+package suite
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+)
+
+// clusterIPs are those of a Service by its number, IPv4 first.
+func clusterIPs(n int) []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)}),
+		netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%x", n))}
+}
+
+// serviceYAML is a Service of both families, port 80 for TCP and UDP, whose endpoints are the pods' port.
+func serviceYAML(name string, n int, spec string, port int, endpoints ...place) string {
+	ips := clusterIPs(n)
+	s := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\n"+
+		"spec: {clusterIP: %s, clusterIPs: [%[2]s, \"%[3]s\"], %s\n"+
+		"  ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}\n", name, ips[0], ips[1], spec)
+	for i, family := range []string{"IPv4", "IPv6"} {
+		s += fmt.Sprintf("---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n"+
+			"metadata: {name: %[1]s-%[2]s, labels: {kubernetes.io/service-name: %[1]s}}\naddressType: %[3]s\n"+
+			"ports: [{name: t, port: %[4]d}, {name: u, port: %[4]d, protocol: UDP}]\nendpoints:\n",
+			name, strings.ToLower(family), family, port)
+		for _, e := range endpoints {
+			s += fmt.Sprintf("- {addresses: [\"%s\"]}\n", e.ips[i])
+		}
+		if len(endpoints) == 0 {
+			s += "  []\n"
+		}
+	}
+	return s
+}
+
+// answerAll starts servers in the pod that answer each line or datagram with "NAME CLIENT-ADDRESS", by TCP and UDP.
+func answerAll(t *testing.T, p place, port int) {
+	t.Helper()
+	var l net.Listener
+	var u net.PacketConn
+	must(t, 0, p.do(func() (err error) {
+		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err != nil {
+			return err
+		}
+		u, err = net.ListenPacket("udp", fmt.Sprintf(":%d", port))
+		return err
+	}))
+	t.Cleanup(func() { l.Close(); u.Close() })
+	say := func(from net.Addr) string {
+		return p.name + " " + netip.MustParseAddrPort(from.String()).Addr().Unmap().String() + "\n"
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				for r := bufio.NewScanner(conn); r.Scan(); {
+					fmt.Fprint(conn, say(conn.RemoteAddr()))
+				}
+			}()
+		}
+	}()
+	go func() {
+		b := make([]byte, 1500)
+		for {
+			_, from, err := u.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = u.WriteTo([]byte(say(from)), from)
+		}
+	}()
+}
+
+// reusable lets another socket have the port as well.
+func reusable(_, _ string, c syscall.RawConn) (err error) {
+	cerr := c.Control(func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET,
+			syscall.SO_REUSEADDR, 1)
+	})
+	return errors.Join(cerr, err)
+}
+
+// dialled is a client's connection.
+type dialled struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// call connects from p, from a port of its own unless that is 0.
+func call(t *testing.T, p place, network string, to netip.AddrPort, from int) (c dialled, err error) {
+	t.Helper()
+	err = p.do(func() (err error) {
+		d := net.Dialer{Timeout: labtest.Patience(t, 2*time.Second)}
+		if from != 0 && network == "tcp" {
+			d.LocalAddr, d.Control = &net.TCPAddr{Port: from}, reusable
+		}
+		c.Conn, err = d.Dial(network, to.String())
+		return err
+	})
+	if err == nil {
+		t.Cleanup(func() { c.Close() })
+		c.r = bufio.NewReader(c)
+	}
+	return c, err
+}
+
+// ask returns what the other end says.
+func (c dialled) ask(t *testing.T) (string, error) {
+	t.Helper()
+	must(t, 0, c.SetDeadline(time.Now().Add(labtest.Patience(t, 2*time.Second))))
+	if _, err := fmt.Fprintln(c, "who"); err != nil {
+		return "", err
+	}
+	line, err := c.r.ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+func asked(t *testing.T, p place, network string, to netip.AddrPort) (string, error) {
+	t.Helper()
+	c, err := call(t, p, network, to, 0)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	return c.ask(t)
+}
+
+// Pods reach ClusterIPs without kube-proxy, in both families, by TCP and UDP, and the endpoint sees its client's own
+// address, wherever it is.
+func TestRootServices(t *testing.T) {
+	c := up(t, lab.Options{Config: []byte("services: ovs\nserviceCIDR: 10.96.0.0/16\nserviceCIDRv6: fd00:10:96::/112\n")})
+	c.addPods(t, "a@node1", "b@node1", "c@node2")
+	c.warm(t)
+	a, b, remote := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
+	for _, p := range []place{a, b, remote} {
+		answerAll(t, p, 8080)
+		answerAll(t, p, 50051)
+	}
+	c.apply(t, serviceYAML("local", 1, "", 8080, b), serviceYAML("remote", 2, "", 8080, remote),
+		serviceYAML("both", 3, "", 8080, b, remote), serviceYAML("self", 4, "", 8080, a), serviceYAML("none", 5, "", 8080),
+		serviceYAML("high", 6, "", 50051, remote), serviceYAML("same", 7, "sessionAffinity: ClientIP,", 8080, b, remote))
+	for _, node := range c.Nodes() {
+		wait(t, labtest.Patience(t, 10*time.Second), func() string {
+			if got := strings.Count(c.flows(t, node), "table=2, priority=200,"); got != 24 {
+				return fmt.Sprintf("%s has %d flows of ports of Services, want 24", node, got)
+			}
+			return ""
+		})
+	}
+	t.Run("own address", func(t *testing.T) { ownAddress(t, a, b, remote, c.family.PodCIDRs(1)) })
+	t.Run("same port", func(t *testing.T) { samePort(t, a, b) })
+	t.Run("changes", func(t *testing.T) { changesOfServices(t, c, a, b, remote) })
+}
+
+func ownAddress(t *testing.T, a, b, remote place, podCIDRs []netip.Prefix) {
+	for i := range 2 {
+		for _, network := range []string{"tcp", "udp"} {
+			for n, want := range map[int][]string{1: {"b"}, 2: {"c"}, 3: {"b", "c"}, 6: {"c"}} {
+				to := netip.AddrPortFrom(clusterIPs(n)[i], 80)
+				seen := map[string]bool{}
+				for try := 0; try < 30 && len(seen) < len(want); try++ {
+					got, err := asked(t, a, network, to)
+					name, addr, _ := strings.Cut(got, " ")
+					if seen[name] = true; err != nil || addr != a.ips[i].String() {
+						t.Fatalf("%s to %s: %q, %v; want the client's own address %s", network, to, got, err, a.ips[i])
+					}
+				}
+				for _, name := range want {
+					if !seen[name] {
+						t.Errorf("%s to %s: answers of %v, want of %s, too", network, to, seen, name)
+					}
+				}
+			}
+			// From the other node, and from the endpoint itself, which sees the gateway.
+			if got, err := asked(t, remote, network, netip.AddrPortFrom(clusterIPs(1)[i], 80)); got != "b "+remote.ips[i].String() {
+				t.Errorf("%s from the other node: %q, %v", network, got, err)
+			}
+			if got, err := asked(t, a, network, netip.AddrPortFrom(clusterIPs(4)[i],
+				80)); got != "a "+gatewayOf(podCIDRs[i]).String() {
+				t.Errorf("%s to itself: %q, %v", network, got, err)
+			}
+			first := ""
+			for range 8 {
+				got, err := asked(t, a, network, netip.AddrPortFrom(clusterIPs(7)[i], 80))
+				if first == "" {
+					first = got
+				}
+				if got != first || err != nil {
+					t.Errorf("%s with session affinity: %q, then %q, %v", network, first, got, err)
+				}
+			}
+		}
+	}
+	_ = b
+}
+
+// One client port may be used for a Service and for its endpoint at once.
+func samePort(t *testing.T, a, b place) {
+	for i := range 2 {
+		via, err := call(t, a, "tcp", netip.AddrPortFrom(clusterIPs(1)[i], 80), 40000+i)
+		must(t, 0, err)
+		direct, err := call(t, a, "tcp", netip.AddrPortFrom(b.ips[i], 8080), 40000+i)
+		must(t, 0, err)
+		for _, conn := range []dialled{via, direct, via} {
+			if got, err := conn.ask(t); got != "b "+a.ips[i].String() {
+				t.Errorf("%s: %q, %v", conn.RemoteAddr(), got, err)
+			}
+		}
+	}
+}
+
+// Connections live while endpoints of others change, while their own endpoint leaves the Service, and over a restart of
+// the agent. Datagrams to an endpoint that has left go to another one.
+func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
+	vip := netip.AddrPortFrom(clusterIPs(1)[0], 80)
+	tcp, err := call(t, a, "tcp", vip, 0)
+	must(t, 0, err)
+	udp, err := call(t, a, "udp", vip, 0)
+	must(t, 0, err)
+	says := func(conn dialled, want string) string {
+		if got, err := conn.ask(t); got != want {
+			return fmt.Sprintf("%q, %v; want %q", got, err, want)
+		}
+		return ""
+	}
+	at := " " + a.ips[0].String()
+	for _, conn := range []dialled{tcp, udp} {
+		if wrong := says(conn, "b"+at); wrong != "" {
+			t.Fatal(wrong)
+		}
+	}
+	before := c.flows(t, "node1")
+	must(t, 0, c.AgentKill(labtest.Within(t, 5*time.Second), "node1"))
+	if wrong := says(tcp, "b"+at); wrong != "" {
+		t.Errorf("without an agent: %s", wrong)
+	}
+	must(t, 0, c.AgentStart(labtest.Within(t, 15*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 30*time.Second), "node1"))
+	if wrong := says(tcp, "b"+at); wrong != "" || c.flows(t, "node1") != before {
+		t.Errorf("after a restart of the agent: %s; flows\n%s\nbefore\n%s", wrong, c.flows(t, "node1"), before)
+	}
+	c.apply(t, serviceYAML("local", 1, "", 8080, remote))
+	wait(t, labtest.Patience(t, 10*time.Second), func() string { return says(udp, "c"+at) })
+	if wrong := says(tcp, "b"+at); wrong != "" {
+		t.Errorf("the connection to an endpoint that has left: %s", wrong)
+	}
+	if got, err := asked(t, a, "tcp", vip); got != "c"+at {
+		t.Errorf("a new connection: %q, %v", got, err)
+	}
+	// Groups that others alter come back.
+	node := c.host(t, "node1")
+	node.exec(t, "ovs-ofctl -O OpenFlow15 del-groups br-int")
+	wait(t, labtest.Patience(t, 20*time.Second), func() string {
+		got, err := asked(t, a, "tcp", netip.AddrPortFrom(clusterIPs(3)[0], 80))
+		if err == nil && !strings.HasSuffix(got, at) {
+			err = errors.New(got)
+		}
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
