@@ -72,6 +72,9 @@ func New(parts Parts) (*Addresses, error) {
 	}
 	p.allocator = allocator.New(allocator.Config{Store: p.store, Node: p.NodeName, Cooling: p.Config.IPAM.CoolingPeriod,
 		Probe: p.probe, MAC: bridgedMAC, InUse: p.inUse, Log: p.Log.WithName("ipam")})
+	if err := p.pending.takeOver(olderPendingDir); err != nil {
+		p.Log.Error(err, "taking over an older agent's deferred releases", "directory", olderPendingDir)
+	}
 	if err := p.living.load(); err != nil {
 		p.Log.Error(err, "reading which addresses containers have on interfaces of other plugins", "directory", p.living.dir)
 	}

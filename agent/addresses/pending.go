@@ -21,6 +21,9 @@ import (
 // pendingDir has the deferred releases: one file for each container that was deleted while the API server was away.
 const pendingDir = "/var/lib/fairlead/pending-releases"
 
+// olderPendingDir is where the first agents kept them, in the same files.
+const olderPendingDir = "/var/lib/fairlead/owed"
+
 // releaseTimeout is how long a DEL waits for the API server.
 const releaseTimeout = 3 * time.Second
 
@@ -29,6 +32,22 @@ const releaseTimeout = 3 * time.Second
 type pendingReleases struct{ dir string }
 
 func (o pendingReleases) path(host string) string { return filepath.Join(o.dir, host+".json") }
+
+// takeOver moves the files that an older agent has left in its directory: it cannot release these addresses any more.
+func (o pendingReleases) takeOver(older string) error {
+	left, err := pendingReleases{older}.hosts()
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return err
+	}
+	var errs []error
+	for _, host := range left {
+		errs = append(errs, os.Rename(pendingReleases{older}.path(host), o.path(host)))
+	}
+	return errors.Join(errs...)
+}
 
 // keep writes the file, whole or not at all.
 func (o pendingReleases) keep(owner api.AllocationOwner) error {

@@ -43,6 +43,20 @@ func TestPendingReleases(t *testing.T) {
 	if got, found, err := o.of(host); got != owner || !found || err != nil {
 		t.Errorf("the pending release is %+v, found %t, %v", got, found, err)
 	}
+	// An agent of another version had another directory.
+	older := pendingReleases{dir: o.dir}
+	o.dir = filepath.Join(t.TempDir(), "now")
+	for range 2 {
+		if err := o.takeOver(older.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, found, err := o.of(host); got != owner || !found || err != nil {
+		t.Errorf("an older agent's pending release is %+v, found %t, %v", got, found, err)
+	}
+	if hosts, err := older.hosts(); err != nil || len(hosts) > 0 {
+		t.Errorf("left in the older agent's directory: %v, %v", hosts, err)
+	}
 	if err := os.Rename(o.path(host), o.path("fl0123456789abc")); err != nil {
 		t.Fatal(err)
 	}
