@@ -231,3 +231,35 @@ func changed(files []goFile, dir, name string) bool {
 	}
 	return found
 }
+
+// How long something took, or has not happened, is not told by the machine's clock, which may be set: a time.Time that
+// was made of a number has no monotonic part.
+func TestDurationsAreMonotonic(t *testing.T) {
+	files, set := goFiles(t)
+	isCall := func(n ast.Node, names ...string) (*ast.CallExpr, bool) {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return nil, false
+		}
+		of, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return nil, false
+		}
+		in, ok := of.X.(*ast.Ident)
+		return call, ok && in.Name == "time" && slices.Contains(names, of.Sel.Name)
+	}
+	for _, f := range files {
+		if f.test {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			if call, ok := isCall(n, "Since", "Until"); ok && len(call.Args) == 1 {
+				if _, ok := isCall(call.Args[0], "Unix", "UnixMilli", "UnixMicro"); ok {
+					t.Errorf("%s: this duration jumps with the machine's clock: keep the time since a time.Now() instead",
+						set.Position(call.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}

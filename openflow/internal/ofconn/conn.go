@@ -66,11 +66,12 @@ func Encode(kind uint8, xid uint32, body []byte) []byte {
 
 // Conn is an OpenFlow 1.5 connection that knows which answer belongs to which request.
 type Conn struct {
-	sock  net.Conn
-	log   logr.Logger
-	done  chan struct{} // closed when the connection is over
-	heard atomic.Int64  // Unix nanoseconds of the last message
-	echo  chan Message  // echo requests to answer
+	sock   net.Conn
+	log    logr.Logger
+	done   chan struct{} // closed when the connection is over
+	opened time.Time
+	heard  atomic.Int64 // the last message, in nanoseconds since opened: the machine's clock may be set
+	echo   chan Message // echo requests to answer
 
 	writing sync.Mutex // held while writing to sock
 
@@ -94,8 +95,8 @@ func Open(ctx context.Context, path string, log logr.Logger) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{sock: sock, log: log, done: make(chan struct{}), echo: make(chan Message, 1), nextXID: 1}
-	c.heard.Store(time.Now().UnixNano())
+	c := &Conn{sock: sock, log: log, done: make(chan struct{}), opened: time.Now(), echo: make(chan Message, 1),
+		nextXID: 1}
 	r := bufio.NewReaderSize(sock, 1<<16)
 	ctx, cancel := context.WithTimeout(ctx, LostAfter)
 	defer cancel()
@@ -217,7 +218,7 @@ func (c *Conn) read(r io.Reader) {
 			_ = c.fail(fmt.Errorf("reading from the switch: %w", err))
 			return
 		}
-		c.heard.Store(time.Now().UnixNano())
+		c.heard.Store(int64(time.Since(c.opened)))
 		switch m.Kind {
 		case EchoReply:
 		case echoRequest:
@@ -260,7 +261,7 @@ func (c *Conn) watch() {
 		case m := <-c.echo:
 			_ = c.write(Encode(EchoReply, m.XID, m.Body))
 		case <-tick.C:
-			silence := time.Since(time.Unix(0, c.heard.Load()))
+			silence := time.Since(c.opened) - time.Duration(c.heard.Load())
 			switch {
 			case silence > LostAfter:
 				_ = c.fail(fmt.Errorf("no message from the switch for %s: ovs-vswitchd hangs or has no connection to ovsdb-server",
