@@ -56,8 +56,9 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 	short := map[string]string{checks.CheckPools: "Checks the IPPools", checks.CheckLeaks: "Checks for orphaned and duplicate addresses",
 		checks.CheckPolicies: "Lists policies, which are not enforced", checks.CheckAgent: "Checks the agent of this node",
 		checks.CheckOVS: "Checks Open vSwitch on this node", checks.CheckUplink: "Checks this node's NIC, for bridged pods",
-		checks.CheckFlows: "Compares this node's flows with the desired ones",
-		checks.CheckMTU:   "Checks whether pods' largest packets reach other nodes"}
+		checks.CheckFlows:    "Compares this node's flows with the desired ones",
+		checks.CheckFirewall: "Checks whether this node's nftables rules drop the tunnel's packets",
+		checks.CheckMTU:      "Checks whether pods' largest packets reach other nodes"}
 	for _, check := range checks.Checks()[1:] {
 		one := &examination{conn: conn, node: node}
 		sub := &cobra.Command{Use: check, Short: short[check], Args: cli.FlagsOnly,

@@ -183,20 +183,12 @@ func Overhead(cfg api.AgentConfig, local netip.Addr) int {
 	return bytes
 }
 
-// tunnelTraffic is how the tunnel's packets look between nodes. The ports are
-// those that IANA assigned, and Open vSwitch's default.
+// tunnelTraffic is how the tunnel's packets look between nodes.
 func tunnelTraffic(cfg api.AgentConfig) nat.Tunnel {
 	if !Tunnels(cfg) {
 		return nat.Tunnel{}
 	}
-	t := map[string]nat.Tunnel{
-		api.TunnelGeneve: {Protocol: "udp", Port: 6081}, api.TunnelVXLAN: {Protocol: "udp", Port: 4789},
-		api.TunnelGRE: {Protocol: "gre"}, api.TunnelSTT: {Protocol: "tcp", Port: 7471},
-	}[cfg.TunnelType]
-	if cfg.TunnelPort != 0 && t.Port != 0 {
-		t.Port = cfg.TunnelPort
-	}
-	return t
+	return nat.TunnelOf(cfg.TunnelType, cfg.TunnelPort)
 }
 
 // tunnelEnd is where the host's netfilter meets the tunnel.

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // Our chains. Of those of two tables, the one of mangle has what drops.
@@ -60,6 +62,19 @@ type TunnelEnd struct {
 type Tunnel struct {
 	Protocol string // "udp", "tcp" or "gre"
 	Port     int    // destination port of udp and tcp
+}
+
+// TunnelOf is the tunnel of a type of api.AgentConfig. The ports are those that IANA assigned, and Open vSwitch's
+// default, unless another is given.
+func TunnelOf(kind string, port int) Tunnel {
+	t := map[string]Tunnel{
+		api.TunnelGeneve: {Protocol: "udp", Port: 6081}, api.TunnelVXLAN: {Protocol: "udp", Port: 4789},
+		api.TunnelGRE: {Protocol: "gre"}, api.TunnelSTT: {Protocol: "tcp", Port: 7471},
+	}[kind]
+	if port != 0 && t.Port != 0 {
+		t.Port = port
+	}
+	return t
 }
 
 // match is the part of a rule that takes t's packets.

@@ -21,11 +21,12 @@ const (
 	CheckLeaks    = "leaks"
 	CheckPolicies = "policies"
 
-	CheckAgent  = "agent"
-	CheckOVS    = "ovs"
-	CheckUplink = "uplink"
-	CheckFlows  = "flows"
-	CheckMTU    = "mtu"
+	CheckAgent    = "agent"
+	CheckOVS      = "ovs"
+	CheckUplink   = "uplink"
+	CheckFlows    = "flows"
+	CheckFirewall = "firewall"
+	CheckMTU      = "mtu"
 )
 
 // Checks are all, in the order in which they are reported.
@@ -34,7 +35,9 @@ func Checks() []string { return append(ofCluster(), OfNode()...) }
 func ofCluster() []string { return []string{CheckPodCIDR, CheckPools, CheckLeaks, CheckPolicies} }
 
 // OfNode are the checks that examine this node.
-func OfNode() []string { return []string{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckMTU} }
+func OfNode() []string {
+	return []string{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckFirewall, CheckMTU}
+}
 
 // key identifies a finding in two passes.
 func key(f report.Finding) string { return fmt.Sprint(f.Check, f.Kind, f.About) }

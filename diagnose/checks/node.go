@@ -37,6 +37,8 @@ func (n *NodeProbe) examine(ctx context.Context, c string, secondLook time.Durat
 		found, err = n.uplink(ctx)
 	case CheckFlows:
 		return n.flows(ctx, secondLook)
+	case CheckFirewall:
+		found, err = n.firewall(ctx)
 	case CheckMTU:
 		return n.mtu(ctx)
 	}

@@ -3,6 +3,8 @@ package suite
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -48,8 +50,36 @@ func TestRootNetwork(t *testing.T) {
 			t.Run("TCP", func(t *testing.T) { streams(t, c) })
 			if kernel {
 				untracked(t, c)
+				doctorOpens(t, c)
 			}
 		})
+	}
+}
+
+// doctorOpens checks that doctor finds a firewall of nftables that drops the tunnel's packets after our ACCEPT, and
+// that the command which it prints opens it.
+func doctorOpens(t *testing.T, c cluster) {
+	node, a, remote := c.host(t, "node1"), c.pod(t, "a"), c.pod(t, "c")
+	doctor := func() (string, error) { return node.run(filepath.Join(binDir, "fairleadctl"), "doctor", "firewall") }
+	if out, err := doctor(); err != nil {
+		t.Errorf("behind rules of iptables doctor says %v\n%s", err, out)
+	}
+	node.exec(t, "nft add table inet theirs")
+	node.exec(t, "nft add chain inet theirs in { type filter hook input priority 10; }")
+	node.exec(t, "nft add rule inet theirs in meta l4proto { udp, gre } drop")
+	for i := range a.ips {
+		noReach(t, a, remote.ips[i])
+	}
+	out, err := doctor()
+	if err == nil || !strings.Contains(out, "drops the tunnel's packets") || !strings.Contains(out, "from node node2") {
+		t.Errorf("doctor says %v\n%s", err, out)
+	}
+	command := regexp.MustCompile(`nft insert rule .*`).FindString(out)
+	if _, err := node.run("sh", "-c", command); err != nil {
+		t.Errorf("the remedy %q: %v", command, err)
+	}
+	for i := range a.ips {
+		reach(t, a, remote.ips[i])
 	}
 }
 

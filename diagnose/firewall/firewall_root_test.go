@@ -1,0 +1,183 @@
+package firewall
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// random writes rulesets. Unless unsure, what it writes can all be told, so each answer has to be the kernel's.
+type random struct {
+	*rand.Rand
+	hook   string
+	unsure bool // there are conditions that cannot be told
+}
+
+func (r random) one(of ...string) string { return of[r.IntN(len(of))] }
+
+// condition is met by the packet of the test about as often as not.
+func (r random) condition() string {
+	ifname := map[string]string{"input": "iifname", "prerouting": "iifname", "output": "oifname", "postrouting": "oifname"}[r.hook]
+	if r.unsure && r.IntN(3) == 0 {
+		return r.one("meta mark 0", "meta mark 7", "limit rate over 1/second", "limit rate 1000/second", "meta length > 20", "meta pkttype host")
+	}
+	return r.one("udp dport 6081", "udp dport != 6081", "udp dport { 53, 6000-6090 }", "udp dport @ports", "th dport 6081",
+		"tcp dport 6081", "tcp dport != 22", "meta l4proto udp", "meta l4proto { tcp, gre }", "meta l4proto != udp", "ip protocol udp",
+		ifname+" \"eth0\"", ifname+" != \"eth0\"", ifname+" \"e*\"", ifname+" { \"lo\", \"eth0\" }", ifname+" \"lo\"",
+		"ip saddr 192.0.2.0/24", "ip saddr != 192.0.2.0/24", "ip saddr @hosts", "ip daddr 192.0.2.1-192.0.2.9", "ip daddr { 10.0.0.0/8, 192.0.2.66 }",
+		"ip6 saddr fd00::/64", "meta nfproto ipv4", "meta nfproto ipv6", "meta protocol ip",
+		"ct state untracked", "ct state { established, related }", "ct state new,untracked", "ct state invalid", "ct state != new",
+		"ct status dnat", "fib daddr type local", "fib saddr type local")
+}
+
+func (r random) rule(chains int) string {
+	rule := ""
+	for range r.IntN(3) {
+		rule += r.condition() + " "
+	}
+	if r.IntN(4) == 0 {
+		rule += "counter "
+	}
+	verdicts := []string{"accept", "drop", "return", "continue", "ct state vmap { untracked : accept, invalid : drop }",
+		"udp dport vmap { 6081 : drop, 53 : accept }"}
+	if r.hook == "input" || r.hook == "output" {
+		verdicts = append(verdicts, "reject")
+	}
+	for i := range chains { // one chain jumps to those before it alone
+		verdicts = append(verdicts, fmt.Sprintf("jump c%d", i), fmt.Sprintf("goto c%d", i), fmt.Sprintf("meta l4proto vmap { udp : jump c%d }", i))
+	}
+	return rule + r.one(verdicts...)
+}
+
+// table is a table with some chains, of which one to two are called by the kernel.
+func (r random) table(n int) string {
+	t := fmt.Sprintf("table %s t%d {\nset ports { type inet_service; flags interval; elements = { 22, 6080-6090 }; }\n"+
+		"set hosts { type ipv4_addr; flags interval; elements = { 192.0.2.2, 198.51.100.0/24 }; }\n", r.one("inet", "ip"), n)
+	r.hook = r.one("prerouting", "input", "output", "postrouting")
+	chains := r.IntN(3)
+	for i := range chains {
+		t += fmt.Sprintf("chain c%d {\n%s\n%s\n}\n", i, r.rule(i), r.rule(i))
+	}
+	t += fmt.Sprintf("chain base {\ntype filter hook %s priority %d; policy %s;\n", r.hook, r.IntN(100), r.one("accept", "accept", "drop"))
+	for range 1 + r.IntN(4) {
+		t += r.rule(chains) + "\n"
+	}
+	return t + "}\n}\n"
+}
+
+// untrack is what the agent's rules do to the tunnel's packets.
+const untrack = `table ip raw {
+chain PREROUTING { type filter hook prerouting priority -300; udp dport 6081 notrack; }
+chain OUTPUT { type filter hook output priority -300; udp dport 6081 notrack; }
+}
+`
+
+// What the answer is, the kernel does, for random rulesets and a packet in each direction.
+func TestRootDropped(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet meets Open vSwitch")
+	nstest.Need(t)
+	node, peer := nstest.New(t), nstest.New(t)
+	nstest.Veth(node, "eth0", peer, "eth0")
+	node.IP("addr add 192.0.2.1/24 dev eth0")
+	peer.IP("addr add 192.0.2.2/24 dev eth0")
+	local, remote := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for _, ns := range []*nstest.NS{node, peer} {
+		ns.IP("neigh replace " + remote.String() + " lladdr " + macOf(peer) + " nud permanent dev eth0")
+		ns.IP("neigh replace " + local.String() + " lladdr " + macOf(node) + " nud permanent dev eth0")
+	}
+	in := Packet{In: "eth0", Src: remote, Dst: local, Protocol: "udp", Port: 6081}
+	out := Packet{Out: "eth0", Src: local, Dst: remote, Protocol: "udp", Port: 6081}
+	arrives, leaves := path(t, peer, node, local), path(t, node, peer, remote)
+	seed, rulesets := uint64(time.Now().UnixNano()), 150
+	if os.Getenv("FAIRLEAD_TEST_LONG") != "" {
+		rulesets = 5000
+	}
+	t.Log("seed", seed)
+	r := random{Rand: rand.New(rand.NewPCG(seed, 0))}
+	drops := 0
+	file := filepath.Join(t.TempDir(), "rules")
+	for tried := 0; tried < rulesets; {
+		r.unsure = tried%3 == 0
+		text := "flush ruleset\n" + untrack
+		for n := range 1 + r.IntN(2) {
+			text += r.table(n)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := node.Run("nft", "-f", file); err != nil {
+			continue // no packet is of two protocols
+		}
+		tried++
+		var rules Ruleset
+		node.Must(func() (err error) { rules, err = Read(t.Context()); return err })
+		for p, came := range map[Packet]func(bool) bool{in: arrives, out: leaves} {
+			by, dropped := rules.Dropped(p)
+			if dropped {
+				drops++
+			}
+			if r.unsure && !dropped {
+				continue // it may be dropped nevertheless
+			}
+			if came(!dropped) == dropped {
+				t.Fatalf("%+v: dropped: %t, by %s; the kernel does the opposite:\n%s", p, dropped, by, text)
+			}
+		}
+	}
+	t.Logf("%d packets were dropped", drops)
+	if drops == 0 {
+		t.Error("none was dropped")
+	}
+}
+
+func macOf(n *nstest.NS) (mac string) {
+	n.Must(func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		if err == nil {
+			mac = eth0.HardwareAddr.String()
+		}
+		return err
+	})
+	return mac
+}
+
+// path sends packets to the tunnel's port of an address; came says whether one arrives. What is expected is waited for.
+func path(t *testing.T, from, to *nstest.NS, addr netip.Addr) (came func(expected bool) bool) {
+	t.Helper()
+	var there, here *net.UDPConn
+	at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 6081))
+	to.Must(func() (err error) { there, err = net.ListenUDP("udp4", at); return err })
+	from.Must(func() (err error) { here, err = net.DialUDP("udp4", nil, at); return err })
+	t.Cleanup(func() { there.Close(); here.Close() })
+	packet := uint64(0)
+	return func(expected bool) bool {
+		packet++
+		mark := binary.BigEndian.AppendUint64(nil, packet)
+		_, _ = here.Write(mark) // what is dropped on the way out is an error here, and what was refused before
+		limit := 2 * time.Millisecond
+		if expected {
+			_, _ = here.Write(mark)
+			limit = 5 * time.Second
+		}
+		deadline := time.Now().Add(limit)
+		for buf := make([]byte, 64); ; {
+			_ = there.SetReadDeadline(deadline)
+			n, err := there.Read(buf)
+			if err != nil {
+				return false
+			}
+			if string(buf[:n]) == string(mark) {
+				return true
+			}
+		}
+	}
+}
