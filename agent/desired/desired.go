@@ -106,6 +106,7 @@ func Compute(in Inputs) State {
 	}
 	if in.Config.Services == api.ServicesOVS {
 		d.ServiceCIDRs = in.serviceCIDRs()
+		d.NAT.Refused = d.ServiceCIDRs
 	}
 	if len(d.NAT.Pools) > 0 {
 		d.NAT.NodeAddrs = d.NodeAddrs

@@ -1,7 +1,8 @@
 // Package nat keeps the iptables rules that pods need: leave to be forwarded,
 // and the node's address for what they send to the outside. Bridged pods need
 // them for what goes through the host, Services above all. What looks like the
-// tunnel between nodes is not forwarded for them.
+// tunnel between nodes is not forwarded for them, and what is for a Service that
+// nothing has translated is refused.
 //
 // What lets pass is in tables nat and filter, behind the rules of others. What
 // drops is in table mangle, before theirs: no packet comes to tables nat and

@@ -44,6 +44,9 @@ type Desired struct {
 	// RandomFully has the kernel choose source ports at random: the order in
 	// which it tries them otherwise lets two connections meet.
 	RandomFully bool
+	// Refused are destinations that pods are refused: the ranges of Services that are translated before. What still has
+	// a ClusterIP as its destination when the host forwards it is of no Service, or of one without endpoints.
+	Refused []netip.Prefix
 	// Tunnel is the traffic between nodes that pods must not imitate.
 	Tunnel Tunnel
 	// TunnelEnd is where the kernel sends and receives that traffic; the zero value where it does not, as with the
@@ -115,7 +118,7 @@ func (d Desired) validate() error {
 	if name := d.TunnelEnd.Interface; strings.ContainsAny(name, "\"' \t\n!") || strings.HasSuffix(name, "+") {
 		return fmt.Errorf("%q cannot be the name of the transport interface: in iptables a trailing + is a wildcard", name)
 	}
-	for _, p := range slices.Concat(d.PodCIDRs, d.Pools, d.Unmasked) {
+	for _, p := range slices.Concat(d.PodCIDRs, d.Pools, d.Unmasked, d.Refused) {
 		if !p.IsValid() || p.Addr().Is4In6() {
 			return fmt.Errorf("%s is not a prefix", p)
 		}
@@ -157,7 +160,7 @@ func (d Desired) chains(f family) []chain {
 			post.rules = append(post.rules, d.outsideRules(own, f.of(d.Unmasked))...)
 		}
 		// Docker sets the policy of FORWARD to DROP, firewalls end it in REJECT.
-		fwd.rules = []string{"-i " + d.Gateway + " -j ACCEPT", "-o " + d.Gateway + " -j ACCEPT"}
+		fwd.rules = append(d.refusals(f), "-i "+d.Gateway+" -j ACCEPT", "-o "+d.Gateway+" -j ACCEPT")
 	}
 	return append([]chain{fence, source, post, fwd}, d.tunnelChains(f)...) // nothing passes before what drops is there
 }
@@ -209,6 +212,18 @@ func (f family) of(prefixes []netip.Prefix) (out []netip.Prefix) {
 func (d Desired) serviceRules(own []netip.Prefix) (rules []string) {
 	for _, p := range own {
 		rules = append(rules, fmt.Sprintf("-s %s -o %s -m conntrack --ctstate DNAT%s", p, d.Gateway, d.masquerade()))
+	}
+	return rules
+}
+
+// refusals answer as kube-proxy does, where it is there: an application need not wait for its timeout.
+func (d Desired) refusals(f family) (rules []string) {
+	answer := "icmp-port-unreachable"
+	if f.is6 {
+		answer = "icmp6-port-unreachable"
+	}
+	for _, p := range f.of(d.Refused) {
+		rules = append(rules, fmt.Sprintf("-d %s -i %s -j REJECT --reject-with %s", p, d.Gateway, answer))
 	}
 	return rules
 }

@@ -64,6 +64,9 @@ func TestChains(t *testing.T) {
 				"nat: -o lo -j RETURN; -s fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
 				"-s fd00:5::2/128 -o gw0 -j RETURN; -d fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
 				"-s fd00:5::/96 ! -o gw0 -j MASQUERADE --random-fully" + forward},
+		"refused": {text(with(func(d *Desired) { d.Refused = cidrs("10.96.0.0/16", "fd00:96::/112") }), ipv4),
+			drops + dnat + "\nfilter: -d 10.96.0.0/16 -i gw0 -j REJECT --reject-with icmp-port-unreachable; " +
+				"-i gw0 -j ACCEPT; -o gw0 -j ACCEPT"},
 		"other family": {text(with(func(d *Desired) { d.Masquerade = true }), ipv6), "mangle: \nmangle: \nnat: \nfilter: "},
 	} {
 		if c.got != c.want {

@@ -161,6 +161,7 @@ func TestRootServices(t *testing.T) {
 		})
 	}
 	t.Run("own address", func(t *testing.T) { ownAddress(t, a, b, remote, c.family.PodCIDRs(1)) })
+	t.Run("refused", func(t *testing.T) { refused(t, a) })
 	t.Run("same port", func(t *testing.T) { samePort(t, a, b) })
 	t.Run("changes", func(t *testing.T) { changesOfServices(t, c, a, b, remote) })
 }
@@ -205,6 +206,19 @@ func ownAddress(t *testing.T, a, b, remote place, podCIDRs []netip.Prefix) {
 		}
 	}
 	_ = b
+}
+
+// A Service without endpoints refuses at once, and so does a port that no Service has.
+func refused(t *testing.T, a place) {
+	for i := range 2 {
+		for _, to := range []netip.AddrPort{netip.AddrPortFrom(clusterIPs(5)[i], 80), netip.AddrPortFrom(clusterIPs(1)[i], 81)} {
+			for _, network := range []string{"tcp", "udp"} {
+				if got, err := asked(t, a, network, to); !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("%s to %s: %q, %v; want it refused", network, to, got, err)
+				}
+			}
+		}
+	}
 }
 
 // One client port may be used for a Service and for its endpoint at once.
