@@ -22,13 +22,13 @@ func manyFlows(n int) []Flow {
 func BenchmarkDiff(b *testing.B) {
 	all := manyFlows(30018)
 	c := newConfirmed(nil, confirmed{})
-	todo, _, err := c.diff(all[:30000])
+	todo, _, err := c.diff(all[:30000], 0)
 	if err != nil {
 		b.Fatal(err)
 	}
 	c.apply(todo)
 	for b.Loop() {
-		todo, _, err := c.diff(all)
+		todo, _, err := c.diff(all, 0)
 		if err != nil || len(todo) != 18 {
 			b.Fatalf("%d changes, %v", len(todo), err)
 		}

@@ -38,7 +38,7 @@ func FuzzSwitchMessages(f *testing.F) {
 				continue
 			}
 			have := newConfirmed(list, confirmed{})
-			todo, _, err := have.diff(nil)
+			todo, _, err := have.diff(nil, 0)
 			if err != nil || len(todo) > len(list) {
 				t.Errorf("%d flows to delete of %d, %v", len(todo), len(list), err)
 			}

@@ -67,8 +67,9 @@ func newConfirmed(list []listed, before confirmed) confirmed {
 // does reports whether f, which has the key of g, is the same flow.
 func (f *Flow) does(g Flow) bool { return f.Kind == g.Kind && slices.Equal(f.Actions, g.Actions) }
 
-// diff returns what turns c into want: what is added or replaced in the order of want, then what is deleted.
-func (c *confirmed) diff(want []Flow) ([]change, Changes, error) {
+// diff returns what turns c into want: what is added or replaced in the order of want, then what is deleted. Flows of
+// the kind keep are not deleted.
+func (c *confirmed) diff(want []Flow, keep Kind) ([]change, Changes, error) {
 	var todo []change
 	var count Changes
 	c.diffs++
@@ -95,17 +96,17 @@ func (c *confirmed) diff(want []Flow) ([]change, Changes, error) {
 		}
 		h.flow = f
 	}
-	deletions := c.unwanted(len(c.flows) - kept)
+	deletions := c.unwanted(len(c.flows)-kept, keep)
 	count.Deleted = len(deletions)
 	return append(todo, deletions...), count, nil
 }
 
-// unwanted are deletions of the n flows that diff was not asked for, and of unsupported ones.
-func (c *confirmed) unwanted(n int) []change {
+// unwanted are deletions of the n flows that diff was not asked for, less those of a kind, and of unsupported ones.
+func (c *confirmed) unwanted(n int, keep Kind) []change {
 	var out []change
 	if n > 0 {
 		for _, h := range c.flows {
-			if h.wanted != c.diffs {
+			if h.wanted != c.diffs && (h.flow.Kind != keep || h.flow.Kind == 0) {
 				out = append(out, change{delete: true, flow: *h.flow})
 			}
 		}

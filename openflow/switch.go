@@ -103,7 +103,7 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 		}
 		s.have = newConfirmed(s.units.take(list, groups), s.have)
 	}
-	flows, changes, err := s.have.diff(want)
+	flows, changes, err := s.have.diff(want, s.units.kept())
 	if err != nil {
 		return Changes{}, err
 	}

@@ -37,7 +37,8 @@ func (f *Flow) ofUnit() bool { return f.Table == TableService && f.Priority == U
 
 // units are the Units that are wanted and those that the switch has confirmed, by the number of their groups.
 type units struct {
-	// known: until somebody has said which Units there shall be, those on the switch stay as they are.
+	// known: until somebody has said which Units there shall be, those on the switch stay as they are, and all other
+	// flows of Services are there still.
 	known bool
 	want  map[uint32]Unit
 	dirty map[uint32]struct{} // what may differ from the switch
@@ -89,6 +90,15 @@ func (s *Switch) SyncUnits(ctx context.Context) (Changes, error) {
 	s.units.confirm()
 	s.report(todo, count)
 	return count, nil
+}
+
+// kept is the kind of flows that stay even if they are not wanted: as long as it is not known which Services there are,
+// what connections to them need is not known either.
+func (u *units) kept() Kind {
+	if u.known {
+		return 0
+	}
+	return KindService
 }
 
 // take stores what the switch has of Units, and returns all other flows.

@@ -39,6 +39,8 @@ type RestoreWait struct {
 	runDir string // of Open vSwitch
 	// kernel: the datapath is the kernel's.
 	kernel bool
+	// unread: flows are still to come.
+	unread func() bool
 	gauge  prometheus.Gauge
 	log    logr.Logger
 
@@ -49,11 +51,13 @@ type RestoreWait struct {
 	foreign time.Time
 }
 
-// NewRestoreWait returns the applier for the Open vSwitch that the config names. armed shows whether the key is set.
-func NewRestoreWait(db *ovsdb.DB, cfg api.AgentConfig, armed prometheus.Gauge, log logr.Logger) *RestoreWait {
+// NewRestoreWait returns the applier for the Open vSwitch that the config names. While unread says that flows are still
+// to come, an ovs-vswitchd that waits for them goes on waiting. armed shows whether the key is set.
+func NewRestoreWait(db *ovsdb.DB, cfg api.AgentConfig, unread func() bool, armed prometheus.Gauge,
+	log logr.Logger) *RestoreWait {
 	return &RestoreWait{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir,
-		kernel: cfg.OVSDatapathType != api.DatapathNetdev,
-		gauge:  armed, log: log}
+		kernel: cfg.OVSDatapathType != api.DatapathNetdev, unread: unread,
+		gauge: armed, log: log}
 }
 
 // Name implements Applier.
@@ -76,6 +80,8 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 	case now.Set && now.Ours && arm && now.Restored == start, !now.Set && !arm:
 		w.report(arm)
 		return c, nil
+	case w.early(now, arm):
+		return c, nil
 	case foreign && time.Since(w.foreign) < foreignWait:
 		if now.Restored == start && start != "" {
 			return c, nil // the one that runs ignores it
@@ -89,6 +95,11 @@ func (w *RestoreWait) Apply(ctx context.Context, _ *Round) (c Changes, err error
 	}
 	w.seen = ovsdb.RestoreWait{Restored: now.Restored}
 	return c, w.arm(ctx, start, arm)
+}
+
+// early reports whether flows are still to come. A round follows then; the guard waits for seconds only.
+func (w *RestoreWait) early(now ovsdb.RestoreWait, arm bool) bool {
+	return now.Set && now.Ours && arm && w.unread()
 }
 
 // noteForeign returns whether another program has set the key, and keeps since when.

@@ -3,7 +3,6 @@ package apply
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -140,25 +139,29 @@ func (f *Flows) setServices(fresh bool) {
 	}
 }
 
-// SyncServices has the switch follow Services that have changed, and nothing else. An error means that a whole round is
-// needed: the switch has been lost, or flows that all Services share change as well.
-func (f *Flows) SyncServices(ctx context.Context) error {
+// SyncServices has the switch follow Services that have changed, and nothing else. It is not done if a whole round is
+// needed: after an error, for what waited for Services to be read, and where endpoints have another high port, which
+// changes flows that all Services share.
+func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	if f.services == nil {
-		return nil
+		return true, nil
 	}
 	if f.sw == nil {
-		return ErrNoSwitch
+		return false, ErrNoSwitch
 	}
-	f.setServices(false)
-	if !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
-		return fmt.Errorf("endpoints have other ports above %d", clusterip.LastLowPort)
+	unread := f.ServicesUnread()
+	if f.setServices(false); unread || !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
+		return false, nil
 	}
 	if _, err := f.sw.SyncUnits(ctx); err != nil {
-		return err
+		return false, err
 	}
 	f.flushGone(ctx)
-	return nil
+	return true, nil
 }
+
+// ServicesUnread reports whether the switch may not have all of its Services yet, as they have not been read.
+func (f *Flows) ServicesUnread() bool { return f.services != nil && !f.services.known }
 
 // flushGone has conntrack forget connections to endpoints that are gone, now that no others can be made.
 func (f *Flows) flushGone(ctx context.Context) {

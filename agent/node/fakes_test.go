@@ -65,7 +65,7 @@ func (f *fakeSwitch) Close()                 { f.connected = false }
 func (*fakeSwitch) Current() []openflow.Flow { return nil }
 
 // SyncServices implements flowSwitch.
-func (*fakeSwitch) SyncServices(context.Context) error { return nil }
+func (*fakeSwitch) SyncServices(context.Context) (bool, error) { return true, nil }
 
 // Doubts, InPlace and Due make it an apply.Watcher, as the applier of flows is one.
 func (f *fakeSwitch) Doubts(ovsdb.Observed) bool                 { return !f.connected }

@@ -92,8 +92,8 @@ type flowSwitch interface {
 	Lost() <-chan struct{}
 	Close()
 	Current() []openflow.Flow
-	// SyncServices has the switch follow Services that have changed, and nothing else.
-	SyncServices(ctx context.Context) error
+	// SyncServices has the switch follow Services that have changed, and nothing else, or is not done.
+	SyncServices(ctx context.Context) (done bool, err error)
 }
 
 // New returns a Node that does not run yet.

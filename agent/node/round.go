@@ -159,9 +159,9 @@ func (n *Node) servicesChanged(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	if err := n.steps.flows.SyncServices(ctx); err != nil {
+	done, err := n.steps.flows.SyncServices(ctx)
+	if err != nil {
 		n.Log.Error(err, "following Services; everything is compared again")
-		return false
 	}
-	return true
+	return done
 }

@@ -105,9 +105,6 @@ type Port struct {
 // High reports whether answers from p need a flow of their own.
 func (p Port) High() bool { return p.Port >= lastPorts }
 
-// LastLowPort is the highest port of endpoints that needs no flow of its own.
-const LastLowPort = lastPorts - 1
-
 // Endpoint is one of a Service.
 type Endpoint struct{ Service, Addr netip.AddrPort }
 

@@ -115,7 +115,12 @@ func TestParity(t *testing.T) {
 	if got := flowtest.Sync(t, s, want); got != (openflow.Changes{Modified: 1, Deleted: 1}) {
 		t.Errorf("of a group added and one modified by others a resync changed %+v", got)
 	}
+	// An agent that starts does not know yet which ports endpoints have.
 	again := flowtest.Dial(t, o, openflow.Dial)
+	unread := slices.Concat(tables.Pipeline(node(t)), Flows(node(t), Services{CIDRs: ranges().CIDRs}))
+	if got := flowtest.Sync(t, again, unread); got != (openflow.Changes{}) {
+		t.Errorf("before Services have been read %+v was changed", got)
+	}
 	again.SetUnits(units(), true)
 	if got := flowtest.Sync(t, again, want); got != (openflow.Changes{}) {
 		t.Errorf("a new connection changed %+v", got)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
 // clusterIPs are those of a Service by its number, IPv4 first.
@@ -164,6 +165,7 @@ func TestRootServices(t *testing.T) {
 	t.Run("refused", func(t *testing.T) { refused(t, a) })
 	t.Run("same port", func(t *testing.T) { samePort(t, a, b) })
 	t.Run("changes", func(t *testing.T) { changesOfServices(t, c, a, b, remote) })
+	t.Run("restarts of Open vSwitch", func(t *testing.T) { restartsOfServices(t, c, a) })
 }
 
 func ownAddress(t *testing.T, a, b, remote place, podCIDRs []netip.Prefix) {
@@ -211,7 +213,8 @@ func ownAddress(t *testing.T, a, b, remote place, podCIDRs []netip.Prefix) {
 // A Service without endpoints refuses at once, and so does a port that no Service has.
 func refused(t *testing.T, a place) {
 	for i := range 2 {
-		for _, to := range []netip.AddrPort{netip.AddrPortFrom(clusterIPs(5)[i], 80), netip.AddrPortFrom(clusterIPs(1)[i], 81)} {
+		none, other := netip.AddrPortFrom(clusterIPs(5)[i], 80), netip.AddrPortFrom(clusterIPs(1)[i], 81)
+		for _, to := range []netip.AddrPort{none, other} {
 			for _, network := range []string{"tcp", "udp"} {
 				if got, err := asked(t, a, network, to); !errors.Is(err, syscall.ECONNREFUSED) {
 					t.Errorf("%s to %s: %q, %v; want it refused", network, to, got, err)
@@ -256,6 +259,23 @@ func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 			t.Fatal(wrong)
 		}
 	}
+	high, err := call(t, a, "tcp", netip.AddrPortFrom(clusterIPs(6)[0], 80), 0)
+	must(t, 0, err)
+	stop := make(chan struct{})
+	talked := make(chan string)
+	go func() { // all the time: to find a gap of some milliseconds
+		for wrong := ""; ; {
+			select {
+			case <-stop:
+				talked <- wrong
+				return
+			default:
+				if wrong == "" {
+					wrong = says(high, "c"+at)
+				}
+			}
+		}
+	}()
 	before := c.flows(t, "node1")
 	must(t, 0, c.AgentKill(labtest.Within(t, 5*time.Second), "node1"))
 	if wrong := says(tcp, "b"+at); wrong != "" {
@@ -265,6 +285,10 @@ func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 	must(t, 0, c.WaitReady(labtest.Within(t, 30*time.Second), "node1"))
 	if wrong := says(tcp, "b"+at); wrong != "" || c.flows(t, "node1") != before {
 		t.Errorf("after a restart of the agent: %s; flows\n%s\nbefore\n%s", wrong, c.flows(t, "node1"), before)
+	}
+	close(stop)
+	if wrong := <-talked; wrong != "" {
+		t.Errorf("to a high port, over a restart of the agent: %s", wrong)
 	}
 	c.apply(t, serviceYAML("local", 1, "", 8080, remote))
 	wait(t, labtest.Patience(t, 10*time.Second), func() string { return says(udp, "c"+at) })
@@ -287,4 +311,37 @@ func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 		}
 		return ""
 	})
+}
+
+// After a restart of ovs-vswitchd its groups and flows are back, also if the agent starts with it. On the kernel's
+// datapath connections live on; on the userspace datapath conntrack is in the process.
+func restartsOfServices(t *testing.T, c cluster, a place) {
+	at := " " + a.ips[0].String()
+	both := netip.AddrPortFrom(clusterIPs(3)[0], 80)
+	for _, agent := range []bool{false, true} {
+		open, err := call(t, a, "tcp", both, 0)
+		must(t, 0, err)
+		served, err := open.ask(t)
+		must(t, 0, err)
+		if agent {
+			must(t, 0, c.AgentKill(labtest.Within(t, 5*time.Second), "node1"))
+		}
+		must(t, 0, c.OVSKill(labtest.Within(t, 10*time.Second), "node1", lab.Vswitchd))
+		must(t, 0, c.OVSStart(labtest.Within(t, 20*time.Second), "node1", lab.Vswitchd))
+		if agent {
+			must(t, 0, c.AgentStart(labtest.Within(t, 15*time.Second), "node1"))
+		}
+		wait(t, labtest.Patience(t, 20*time.Second), func() string {
+			if got, err := asked(t, a, "tcp", both); err != nil || !strings.HasSuffix(got, at) {
+				return fmt.Sprintf("a new connection: %q, %v", got, err)
+			}
+			return ""
+		})
+		if c.Datapath() != vswitch.System {
+			continue
+		}
+		if got, err := open.ask(t); got != served {
+			t.Errorf("the agent starts as well: %v: a connection to %q is answered by %q, %v", agent, served, got, err)
+		}
+	}
 }
