@@ -47,6 +47,10 @@ type (
 	NAT       = nx.NAT
 )
 
+// Learn adds a flow to a table: packets from the same source address to the same destination address and port have
+// their endpoint written to reg4 (Match.Endpoint).
+type Learn nx.Learn
+
 // The NAT of a connection that has an entry, or of a new one; and a Conntrack that does not look the packet up again.
 const (
 	NATApply = nx.NATApply
@@ -160,6 +164,19 @@ func (a Conntrack) String() string {
 		b = append(b, "nat(dst="+natText(a.NAT)+"),"...)
 	}
 	return string(b[:len(b)-1]) + ")"
+}
+
+func (a Learn) String() string {
+	ip, kind, protocol := "NXM_OF_IP_%s[]", "0x800", "TCP"
+	if a.IPv6 {
+		ip, kind = "NXM_NX_IPV6_%s[]", "0x86dd"
+	}
+	if a.Protocol == protoUDP {
+		protocol = "UDP"
+	}
+	return fmt.Sprintf("learn(table=%d,idle_timeout=%d,priority=%d,cookie=%#x,eth_type=%s,nw_proto=%d,"+ip+","+ip+
+		",NXM_OF_%s_DST[],load:%#x->NXM_NX_REG4[])", a.Table, a.Idle, a.Priority, a.Cookie, kind, a.Protocol, "SRC", "DST",
+		protocol, a.Value)
 }
 
 func natText(n NAT) string {

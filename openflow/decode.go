@@ -3,6 +3,7 @@ package openflow
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
@@ -98,9 +99,11 @@ func readFlow(b []byte) (listed, error) {
 func readMatch(b []byte) (m Match, unsupported bool) {
 	list, known := make([]oxm, 0, 8), true
 	add := func(id uint32, v, mask []byte) {
+		if !slices.ContainsFunc(mask, func(b byte) bool { return b != 0 }) {
+			return // it takes any packet
+		}
 		o, ok := oxmOf(id, v, mask)
-		known = known && ok
-		if o.mask != (value{}) { // otherwise it takes any packet
+		if known = known && ok; ok {
 			o.in.put(&m, o)
 			list = append(list, o)
 		}
@@ -220,6 +223,9 @@ func readExtension(body []byte) Action {
 	}
 	if c, ok := nx.ReadConntrack(body); ok {
 		return Conntrack(c)
+	}
+	if l, ok := nx.ReadLearn(body); ok {
+		return Learn(l)
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func randomFlows(t *testing.T) []Flow {
 	r, used := rand.New(rand.NewPCG(15, 3)), map[Key]bool{}
 	var flows []Flow
 	for range 500 {
-		if f := (Flow{Table: 8, Priority: 77, Kind: KindPeer, Match: validMatch(t, r)}); !used[f.Key()] {
+		if f := (Flow{Table: 10, Priority: 77, Kind: KindPeer, Match: validMatch(t, r)}); !used[f.Key()] {
 			used[f.Key()] = true
 			flows = append(flows, f)
 		}
@@ -167,7 +167,11 @@ func TestEachFieldAndAction(t *testing.T) {
 			Conntrack{Commit: true, ZoneReg: 3, Table: 8, NAT: NAT{Kind: NATDst, Addr: host4.Addr(), First: 80, Last: 80}}}},
 		Flow{Table: 7, Priority: 3, Match: service, Actions: []Action{
 			Conntrack{Commit: true, Zone: 5, Table: 8, NAT: NAT{Kind: NATSrc, Addr: host4.Addr(), First: 4096, Last: 32767}}}})
-	service.EtherType = IPv6
+	flows = append(flows, Flow{Table: 7, Priority: 5, Match: service, Actions: []Action{
+		Learn{Table: 8, Priority: 7, Cookie: 9, Idle: 10800, Protocol: protoTCP, Value: 77}, Goto(9)}})
+	service.EtherType, service.Protocol = IPv6, 1+protoUDP
+	flows = append(flows, Flow{Table: 7, Priority: 5, Match: service, Actions: []Action{
+		Learn{Table: 8, Priority: 7, Cookie: 1, Idle: 1, IPv6: true, Protocol: protoUDP, Value: 1<<31 - 1}, Goto(9)}})
 	flows = append(flows, Flow{Table: 7, Priority: 2, Match: service, Actions: []Action{
 		Conntrack{Commit: true, Zone: 5, Table: 8, NAT: NAT{Kind: NATDst, Addr: v6, First: 80, Last: 80}}}})
 	flows = append(flows, randomFlows(t)...)

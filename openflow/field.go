@@ -59,6 +59,7 @@ var fields = mustIdentify([]*field{
 	{name: "reg0", ofnet: "NXM_NX_REG0", in: register(func(m *Match) *Source { return &m.Source })},
 	{name: "reg1", ofnet: "NXM_NX_REG1", in: register(func(m *Match) *Segment { return &m.Segment })},
 	{name: "reg2", ofnet: "NXM_NX_REG2", in: access{getStage, putStage, hexadecimal}},
+	{name: "reg4", ofnet: "NXM_NX_REG4", in: register(func(m *Match) *uint32 { return &m.Endpoint })},
 	{name: "tun_src", ofnet: "NXM_NX_TUN_IPV4_SRC",
 		in: address(func(m *Match) *netip.Addr { return &m.TunSrc }, netip.Addr.Is4)},
 	{name: "tun_ipv6_src", ofnet: "NXM_NX_TUN_IPV6_SRC",

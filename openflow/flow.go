@@ -30,6 +30,8 @@ const (
 	TableService  = 2 // package clusterip has its flows, and those of the tables after Output
 	TableForward  = 3
 	TableOutput   = 4
+	TableAffinity = 8 // holds what packets have added: which clients of Services have which endpoint
+	TableEndpoint = 9
 )
 
 // Flow is one flow of the bridge: a plain value. Table, Priority and Match

@@ -123,6 +123,8 @@ type Match struct {
 	// CTState is what conntrack says of the packet.
 	CTState Bits
 	Stage   Stage
+	// Endpoint is the value of reg4: the number of a Service's endpoint that a client has had before, or was given.
+	Endpoint uint32
 	// NDTarget, and NDSll and NDTll, the source and target link-layer address options, are the fields of neighbour
 	// discovery. A match with one of them takes packets with ICMPv6 code 0 only.
 	NDTarget     netip.Addr

@@ -157,7 +157,8 @@ func (s *Switch) list(ctx context.Context) (out []listed, err error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, part...)
+		// What packets have added stays until it expires.
+		out = append(out, slices.DeleteFunc(part, func(l listed) bool { return l.flow.Table == TableAffinity })...)
 	}
 	return out, nil
 }

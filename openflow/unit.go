@@ -12,17 +12,19 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
-// Unit is what the switch has for one port of a Service: flows of priority UnitPriority in table Service, and a group
-// if it has buckets. There may be tens of thousands of Units, so each is changed by itself.
+// Unit is what the switch has for one port of a Service: flows of priority UnitPriority in table Service and flows in
+// table Endpoint, and a group if it has buckets. There may be tens of thousands of Units, so each is changed by itself.
 type Unit struct {
 	Flows   []Flow
 	Buckets []Bucket
-	// BySource: packets of one source address get the same bucket. Otherwise each connection gets one.
-	BySource bool
+	Hash    Hash
 }
 
-// Bucket is one choice of a group.
-type Bucket = nx.Bucket
+// Bucket is one choice of a group, and Hash how it chooses.
+type (
+	Bucket = nx.Bucket
+	Hash   = nx.Hash
+)
 
 // BucketAction is what a bucket does: a Conntrack that looks the packet up again.
 func BucketAction(c Conntrack) nx.Conntrack { return nx.Conntrack(c) }
@@ -33,7 +35,9 @@ const MaxBuckets = nx.MaxBuckets
 // UnitPriority is that of the flows in table Service that belong to Units. All others there are shared by all Services.
 const UnitPriority = 200
 
-func (f *Flow) ofUnit() bool { return f.Table == TableService && f.Priority == UnitPriority }
+func (f *Flow) ofUnit() bool {
+	return f.Table == TableService && f.Priority == UnitPriority || f.Table == TableEndpoint
+}
 
 // units are the Units that are wanted and those that the switch has confirmed, by the number of their groups.
 type units struct {
@@ -239,7 +243,7 @@ func (u *units) confirm() {
 }
 
 func (u Unit) group(id uint32) nx.Group {
-	return nx.Group{ID: id, BySource: u.BySource, Buckets: u.Buckets}
+	return nx.Group{ID: id, Hash: u.Hash, Buckets: u.Buckets}
 }
 
 // listGroups returns all groups of the switch.

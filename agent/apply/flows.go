@@ -54,7 +54,7 @@ func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Sour
 	log logr.Logger) *Flows {
 	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, metrics: m, log: log}
 	if cfg.Services == api.ServicesOVS {
-		f.services = newServicePorts(source, node)
+		f.services = newServicePorts(source, node, log)
 	}
 	return f
 }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/go-logr/logr"
+
 	"github.com/fairlead-cni/fairlead/agent/services"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
@@ -17,6 +19,7 @@ import (
 // it or its endpoints have changed.
 type servicePorts struct {
 	source inputs.Source
+	log    logr.Logger
 	node   services.Node
 	ids    clusterip.IDs
 	known  bool // all Services have been read
@@ -28,8 +31,8 @@ type servicePorts struct {
 	gone []clusterip.Endpoint // UDP endpoints that clients may still be translated to
 }
 
-func newServicePorts(source inputs.Source, node string) *servicePorts {
-	return &servicePorts{source: source, node: services.Node{Name: node}, units: map[uint32]openflow.Unit{},
+func newServicePorts(source inputs.Source, node string, log logr.Logger) *servicePorts {
+	return &servicePorts{source: source, log: log, node: services.Node{Name: node}, units: map[uint32]openflow.Unit{},
 		of: map[string]map[services.Key]services.Backends{}, high: map[clusterip.Port]int{}}
 }
 
@@ -86,10 +89,14 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 			delete(now, k)
 			continue
 		}
+		if b.Affinity > clusterip.MostAffinity {
+			s.log.Info("clients of a Service keep their endpoint for a shorter time than asked for, the longest that Open vSwitch has",
+				"service", service, "asked", b.Affinity.String(), "is", clusterip.MostAffinity.String())
+		}
 		s.count(k, b, 1)
 		to := netip.AddrPortFrom(k.Addr, k.Port)
 		id := s.ids.Of(to, k.Protocol)
-		unit := clusterip.Unit(id, to, k.Protocol, b.Endpoints, b.Affinity > 0)
+		unit := clusterip.Unit(id, to, k.Protocol, b.Endpoints, b.Affinity)
 		changed[id] = unit
 		if delete(s.units, id); len(unit.Flows) > 0 {
 			s.units[id] = unit

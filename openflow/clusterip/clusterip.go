@@ -16,6 +16,8 @@
 //	5 Commit          the client's port is moved; the client that is its own endpoint gets the node's address as source
 //	6 HairpinAnswer   back to the client that is its own endpoint
 //	7 Hairpin         out of the port that it came in by
+//	8 Affinity        with session affinity: which endpoint the client has had, as its last connection has told
+//	9 Endpoint        the connection goes there, if it is an endpoint still, or to any, and tells table 8 which
 //
 // What is not translated (a port that no Service has, a Service without endpoints, ICMP, SCTP, a TCP packet of a
 // connection that is not known) goes to the host, as it would without these flows.
@@ -30,6 +32,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/openflow"
@@ -62,6 +65,9 @@ const (
 	serviceFragment = 250
 	serviceHost     = 0
 )
+
+// learned is the cookie of what packets have added: of Fairlead, and of a Service.
+const learned = 0x666c<<48 | uint64(openflow.KindService)<<40
 
 // Conntrack zones. Zone 0 is the host's. A pair's second zone is as far from its first as another pair's.
 const (
@@ -369,8 +375,13 @@ func (f *family) hairpins() {
 	}
 }
 
+// MostAffinity is as long as a client without new connections may keep its endpoint: Open vSwitch knows no longer time.
+const MostAffinity = 0xffff * time.Second
+
 // Unit returns the flows and buckets of one port of a Service. It has no flows without endpoints: the host refuses.
-func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPort, bySource bool) openflow.Unit {
+// With affinity, a client keeps its endpoint until it has opened no connection for so long, at most MostAffinity.
+func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPort,
+	affinity time.Duration) openflow.Unit {
 	if len(endpoints) == 0 {
 		return openflow.Unit{}
 	}
@@ -380,21 +391,36 @@ func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPo
 		m.EtherType = openflow.IPv4
 	}
 	if protocol == TCP { // a connection that the host has translated goes on there
-		m.TCPFlags = openflow.Bits{Value: openflow.TCPSyn,
-			Mask: openflow.TCPSyn | openflow.TCPAck}
+		m.TCPFlags = openflow.Bits{Value: openflow.TCPSyn, Mask: openflow.TCPSyn | openflow.TCPAck}
 	}
-	flow := openflow.Flow{Kind: openflow.KindService, Table: openflow.TableService, Priority: openflow.UnitPriority,
-		Match: m}
-	if len(endpoints) == 1 { // a group would cost a megaflow for each hash of a connection
-		flow.Actions = []openflow.Action{chosen(endpoints[0])}
-		return openflow.Unit{Flows: []openflow.Flow{flow}}
+	flow := func(table uint8, m openflow.Match, actions ...openflow.Action) openflow.Flow {
+		return openflow.Flow{Kind: openflow.KindService, Table: table, Priority: openflow.UnitPriority, Match: m,
+			Actions: actions}
 	}
-	flow.Actions = []openflow.Action{openflow.ToGroup(id)}
-	u := openflow.Unit{Flows: []openflow.Flow{flow}, BySource: bySource}
+	if len(endpoints) == 1 && affinity == 0 { // a group would cost a megaflow for each hash of a connection
+		return openflow.Unit{Flows: []openflow.Flow{flow(openflow.TableService, m, chosen(endpoints[0]))}}
+	}
+	u := openflow.Unit{Flows: []openflow.Flow{flow(openflow.TableService, m, openflow.ToGroup(id))}}
+	learn := openflow.Learn{Table: openflow.TableAffinity, Priority: openflow.UnitPriority, Cookie: learned,
+		Idle: uint16(min(affinity, MostAffinity) / time.Second), IPv6: to.Addr().Is6(), Protocol: protocol}
+	if affinity > 0 {
+		any := flow(openflow.TableEndpoint, m, openflow.ToGroup(id))
+		any.Priority-- // the endpoint that the client had is none any more, or it had none
+		u.Hash = openflow.Hash{IPv6: learn.IPv6, Protocol: protocol}
+		u.Flows = []openflow.Flow{flow(openflow.TableService, m, openflow.Resubmit(openflow.TableAffinity),
+			openflow.Resubmit(openflow.TableEndpoint)), any}
+	}
 	ids := IDs{}
 	for _, e := range endpoints[:min(len(endpoints), openflow.MaxBuckets)] {
-		bucket := ids.Of(e, protocol)
-		u.Buckets = append(u.Buckets, openflow.Bucket{ID: bucket, Action: openflow.BucketAction(chosen(e))})
+		bucket := openflow.Bucket{ID: ids.Of(e, protocol)}
+		if affinity > 0 {
+			bucket.Again = openflow.TableEndpoint
+			m.Endpoint, learn.Value = bucket.ID, bucket.ID
+			u.Flows = append(u.Flows, flow(openflow.TableEndpoint, m, learn, chosen(e)))
+		} else {
+			bucket.Action = openflow.BucketAction(chosen(e))
+		}
+		u.Buckets = append(u.Buckets, bucket)
 	}
 	slices.SortFunc(u.Buckets, func(a, b openflow.Bucket) int { return cmp.Compare(a.ID, b.ID) })
 	return u

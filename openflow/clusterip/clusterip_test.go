@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
@@ -58,10 +59,11 @@ func units() map[uint32]openflow.Unit {
 		return netip.AddrPortFrom(netip.MustParseAddr(vip), port)
 	}
 	return map[uint32]openflow.Unit{
-		1: Unit(1, to(vip4, 80), TCP, endpoints("10.10.0.4:8080"), false),
-		2: Unit(2, to(vip4, 53), UDP, endpoints("10.10.0.4:53", "10.10.1.9:53"), false),
-		3: Unit(3, to(vip6, 80), TCP, endpoints("[fd00:10::4]:8080"), false),
-		4: Unit(4, to(vip4, 443), TCP, endpoints("10.10.0.4:8443", "10.10.1.9:8443"), true),
+		1: Unit(1, to(vip4, 80), TCP, endpoints("10.10.0.4:8080"), 0),
+		2: Unit(2, to(vip4, 53), UDP, endpoints("10.10.0.4:53", "10.10.1.9:53"), 0),
+		3: Unit(3, to(vip6, 80), TCP, endpoints("[fd00:10::4]:8080"), 0),
+		4: Unit(4, to(vip4, 443), TCP, endpoints("10.10.0.4:8443", "10.10.1.9:8443"), 3*time.Hour),
+		5: Unit(5, to(vip6, 53), UDP, endpoints("[fd00:10::4]:53", "[fd00:10:0:1::9]:53"), 30*time.Hour),
 	}
 }
 
@@ -108,6 +110,7 @@ func TestParity(t *testing.T) {
 	flowtest.Sync(t, s, want)
 	o.Ofctl("add-group", "br-int", "group_id=77,type=all,bucket=output:4", "-OOpenFlow15")
 	o.Ofctl("mod-group", "br-int", "group_id=2,type=select,bucket=bucket_id:1,actions=output:4", "-OOpenFlow15")
+
 	if _, err := s.SyncUnits(t.Context()); err != nil {
 		t.Fatal(err)
 	}

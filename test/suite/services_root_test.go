@@ -162,6 +162,7 @@ func TestRootServices(t *testing.T) {
 		})
 	}
 	t.Run("own address", func(t *testing.T) { ownAddress(t, a, b, remote, c.family.PodCIDRs(1)) })
+	t.Run("affinity", func(t *testing.T) { affinity(t, c, a, b, remote) })
 	t.Run("refused", func(t *testing.T) { refused(t, a) })
 	t.Run("same port", func(t *testing.T) { samePort(t, a, b) })
 	t.Run("changes", func(t *testing.T) { changesOfServices(t, c, a, b, remote) })
@@ -208,6 +209,73 @@ func ownAddress(t *testing.T, a, b, remote place, podCIDRs []netip.Prefix) {
 		}
 	}
 	_ = b
+}
+
+// A client keeps its endpoint, also while others come. It gets another one when its own leaves, and is forgotten when
+// it has opened no connection for the timeout.
+func affinity(t *testing.T, c cluster, a, b, remote place) {
+	const sticks = "sessionAffinity: ClientIP,"
+	short := "sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 1}},"
+	c.apply(t, serviceYAML("short", 8, short, 8080, b, remote))
+	served := map[string]string{} // by network and family
+	to := func(i int) netip.AddrPort { return netip.AddrPortFrom(clusterIPs(7)[i], 80) }
+	each := func(check func(key string, i int, network string)) {
+		for i := range 2 {
+			for _, network := range []string{"tcp", "udp"} {
+				check(fmt.Sprint(network, i), i, network)
+			}
+		}
+	}
+	same := func(when string) {
+		each(func(key string, i int, network string) {
+			for range 8 {
+				got, err := asked(t, a, network, to(i))
+				if served[key] == "" {
+					served[key] = got
+				}
+				if got != served[key] || err != nil {
+					t.Errorf("%s, %s to %s: %q, %v; before %q", when, network, to(i), got, err, served[key])
+				}
+			}
+		})
+	}
+	has := func(name string, endpoints int) {
+		wait(t, labtest.Patience(t, 10*time.Second), func() string {
+			flows := c.flows(t, "node1")
+			if got := strings.Count(flows, "nw_dst=10.96.0.7,tp_dst=80,tcp_flags=+syn-ack actions=learn"); got != endpoints {
+				return fmt.Sprintf("%s: %d endpoints, want %d in\n%s", name, got, endpoints, flows)
+			}
+			return ""
+		})
+	}
+	same("at first")
+	c.apply(t, serviceYAML("same", 7, sticks, 8080, b, remote, a))
+	has("one more", 3)
+	same("with one more endpoint")
+	left := []place{b}
+	if strings.HasPrefix(served["tcp0"], "b ") {
+		left = []place{remote}
+	}
+	c.apply(t, serviceYAML("same", 7, sticks, 8080, left...))
+	has("one left", 1)
+	if got, err := asked(t, a, "tcp", to(0)); err != nil || !strings.HasPrefix(got, left[0].name+" ") {
+		t.Errorf("the endpoint of %q has left: %q, %v", served["tcp0"], got, err)
+	}
+	known := func() bool {
+		return strings.Contains(c.host(t, "node1").exec(t, "ovs-ofctl dump-flows br-int table=8"), "nw_dst=10.96.0.8")
+	}
+	wait(t, labtest.Patience(t, 10*time.Second), func() string {
+		if _, err := asked(t, a, "tcp", netip.AddrPortFrom(clusterIPs(8)[0], 80)); err != nil || !known() {
+			return fmt.Sprintf("no flow has been learned, %v", err)
+		}
+		return ""
+	})
+	wait(t, labtest.Patience(t, 20*time.Second), func() string {
+		if known() {
+			return "a client is known long after its timeout"
+		}
+		return ""
+	})
 }
 
 // A Service without endpoints refuses at once, and so does a port that no Service has.

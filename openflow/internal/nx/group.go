@@ -30,6 +30,7 @@ const (
 	datapathHash    = "dp_hash"
 	methodLen       = 16
 	oxmIPv4, oxmIP6 = 0x80001604, 0x80003410 // headers of nw_src and ipv6_src
+	oxmTCP, oxmUDP  = 0x80001a02, 0x80001e02 // and of tcp_src and udp_src
 )
 
 // MaxBuckets are as many as a group may have that fits into one message, which has at most 64 kB, also when the switch
@@ -38,23 +39,32 @@ const MaxBuckets = 500
 
 // Group is a group of type select. Each of its buckets has the same weight.
 type Group struct {
-	ID uint32
-	// BySource: packets of one source address get the same bucket. Otherwise each connection gets one.
-	BySource bool
-	Buckets  []Bucket
+	ID      uint32
+	Hash    Hash
+	Buckets []Bucket
+}
+
+// Hash says how a group chooses. The zero value leaves it to the datapath, which goes on without ovs-vswitchd after the
+// first connections. Any other hashes the source's address and port, of each connection in ovs-vswitchd: then a Learn
+// sees each of them.
+type Hash struct {
+	IPv6     bool
+	Protocol uint8 // IANA's number: TCP or UDP
 }
 
 // Bucket is one choice. Its actions are a set, of which Open vSwitch runs one that ends: a Conntrack must look the
-// packet up again itself.
+// packet up again itself. With Again, there is no Conntrack: the bucket's ID goes into reg4, and the packet to that
+// table.
 type Bucket struct {
 	ID     uint32
 	Action Conntrack
+	Again  uint8
 }
 
 // Equal reports whether g and h are the same on the switch, whatever the order of their buckets.
 func (g Group) Equal(h Group) bool {
 	byID := func(a, b Bucket) int { return int(int64(a.ID) - int64(b.ID)) }
-	return g.ID == h.ID && g.BySource == h.BySource && slices.Equal(
+	return g.ID == h.ID && g.Hash == h.Hash && slices.Equal(
 		slices.SortedFunc(slices.Values(g.Buckets), byID), slices.SortedFunc(slices.Values(h.Buckets), byID))
 }
 
@@ -88,14 +98,21 @@ func (g Group) mod(xid uint32, command uint16) []byte {
 // selection is how the group selects. The datapath hashes addresses and ports; a group that does not ask for it gets a
 // hash that leaves out the ports of UDP: all of a client's connections would go to one endpoint.
 func (g Group) selection() []byte {
-	if g.BySource {
-		return selection(hash, g.bySourceField())
+	if g.Hash == (Hash{}) {
+		return selection(datapathHash)
 	}
-	return selection(datapathHash, 0)
+	addr, port := uint32(oxmIPv4), uint32(oxmTCP)
+	if g.Hash.IPv6 {
+		addr = oxmIP6
+	}
+	if g.Hash.Protocol == udp {
+		port = oxmUDP
+	}
+	return selection(hash, addr, port)
 }
 
 func (x Bucket) marshal() []byte {
-	action := x.Action.Marshal()
+	action := x.actions()
 	b := binary.BigEndian.AppendUint16(nil, uint16(8+len(action)+8))
 	b = binary.BigEndian.AppendUint16(b, uint16(len(action)))
 	b = append(binary.BigEndian.AppendUint32(b, x.ID), action...)
@@ -103,19 +120,20 @@ func (x Bucket) marshal() []byte {
 	return append(b, 0, 0)
 }
 
-// bySourceField is the header of the field that packets to this group's endpoints have.
-func (g Group) bySourceField() uint32 {
-	if len(g.Buckets) > 0 && g.Buckets[0].Action.NAT.Addr.Is6() {
-		return oxmIP6
+func (x Bucket) actions() []byte {
+	if x.Again == 0 {
+		return x.Action.Marshal()
 	}
-	return oxmIPv4
+	b := binary.BigEndian.AppendUint32([]byte{0, setField, 0, 16}, reg4)
+	b = append(binary.BigEndian.AppendUint32(b, x.ID), 0, 0, 0, 0)
+	return append(b, Resubmit(x.Again)...)
 }
 
-// selection is the property that has a group select by a method, and by the hash of one whole field unless that is 0.
-func selection(method string, field uint32) []byte {
+// selection is the property that has a group select by a method, and by the hash of whole fields.
+func selection(method string, of ...uint32) []byte {
 	var fields []byte
-	if field != 0 {
-		fields = binary.BigEndian.AppendUint32(nil, field)
+	for _, field := range of {
+		fields = binary.BigEndian.AppendUint32(fields, field)
 		fields = append(fields, bytes.Repeat([]byte{0xff}, int(field&0xff))...)
 	}
 	b := binary.BigEndian.AppendUint16(nil, experimenter)
@@ -184,7 +202,7 @@ func readGroup(b []byte) Listed {
 		}
 		l.Buckets, buckets = append(l.Buckets, x), buckets[n:]
 	}
-	for _, l.BySource = range []bool{false, true} {
+	for _, l.Hash = range []Hash{{}, {false, tcp}, {false, udp}, {true, tcp}, {true, udp}} {
 		if slices.Equal(properties, l.selection()) {
 			l.Known = len(buckets) == 0
 			return l
@@ -199,7 +217,12 @@ func readBucket(b []byte) (x Bucket, ok bool) {
 	if size < 4 || 8+size > len(b) {
 		return x, false
 	}
-	if x.Action, ok = ReadConntrack(b[8+4 : 8+size]); !ok {
+	const again = 16 // what is before the resubmit
+	if x.Action, ok = ReadConntrack(b[8+4 : 8+size]); !ok && size > again+4 {
+		x.Action = Conntrack{}
+		x.Again, ok = ReadResubmit(b[8+again+4 : 8+size])
+	}
+	if !ok {
 		return x, false
 	}
 	return x, slices.Equal(x.marshal(), b)

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
-func testGroup(bySource bool, addrs ...string) Group {
-	g := Group{ID: 7, BySource: bySource}
+func testGroup(hash Hash, addrs ...string) Group {
+	g := Group{ID: 7, Hash: hash}
 	for i, a := range addrs {
 		g.Buckets = append(g.Buckets, Bucket{ID: uint32(i + 3), Action: Conntrack{Commit: true, ZoneReg: 3, Table: 5,
 			NAT: NAT{Kind: NATDst, Addr: netip.MustParseAddr(a), First: 8080, Last: 8080}}})
@@ -34,7 +34,9 @@ func listed(groups ...Group) ofconn.Message {
 
 // What is sent of a group is read back as the same; what a Group cannot say is never taken for one that is wanted.
 func TestGroupsRoundTrip(t *testing.T) {
-	want := []Group{testGroup(false, "10.0.0.1", "10.0.0.2"), testGroup(true, "10.0.0.1"), testGroup(true, "fd00::1", "fd00::2")}
+	want := []Group{testGroup(Hash{}, "10.0.0.1", "10.0.0.2"), testGroup(Hash{Protocol: tcp}, "10.0.0.1"),
+		testGroup(Hash{IPv6: true, Protocol: udp}, "fd00::1", "fd00::2")}
+	want = append(want, Group{ID: 8, Hash: Hash{Protocol: udp}, Buckets: []Bucket{{ID: 5, Again: 9}, {ID: 6, Again: 9}}})
 	got, err := ReadGroups(listed(want...))
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("%d groups, %v", len(got), err)
@@ -62,8 +64,9 @@ func TestGroupsRoundTrip(t *testing.T) {
 
 // FuzzRead feeds bytes to everything that reads them.
 func FuzzRead(f *testing.F) {
-	f.Add(listed(testGroup(true, "10.0.0.1")).Body)
+	f.Add(listed(testGroup(Hash{Protocol: tcp}, "10.0.0.1")).Body)
 	f.Add(Conntrack{Commit: true, Zone: 9, Table: NoTable}.Marshal())
+	f.Add(Learn{Idle: 9, IPv6: true, Protocol: udp}.Marshal()[4:])
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if list, err := ReadGroups(ofconn.Message{Body: data}); err == nil {
 			for _, g := range list {
@@ -74,6 +77,9 @@ func FuzzRead(f *testing.F) {
 		}
 		if c, ok := ReadConntrack(data); ok && string(c.Marshal()[4:]) != string(data) {
 			t.Errorf("%+v is written in another way than read", c)
+		}
+		if l, ok := ReadLearn(data); ok && string(l.Marshal()[4:]) != string(data) {
+			t.Errorf("%+v is written in another way than read", l)
 		}
 		_, _ = ReadResubmit(data)
 	})
