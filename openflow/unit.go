@@ -50,6 +50,84 @@ type units struct {
 	listed       map[Key]*have
 	listedGroups []nx.Listed
 	sent         map[uint32]Unit
+	gone         map[Translation]struct{}
+}
+
+// Translation is what becomes of packets to a Service: conntrack sends them to an endpoint.
+type Translation struct{ Service, Endpoint netip.AddrPort }
+
+// Gone returns the translations of UDP that the switch has no longer made since Gone was called last, also those that
+// it did not make any more when it was listed. Connections by them are still there.
+func (s *Switch) Gone() []Translation {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	out := slices.Collect(maps.Keys(s.units.gone))
+	s.units.gone = nil
+	return out
+}
+
+// udp adds the translations of one flow.
+func udp(f *Flow, buckets []Bucket, to map[Translation]struct{}) {
+	if f.Match.Protocol != protoUDP+1 {
+		return
+	}
+	add := func(n NAT) {
+		if n.Kind == NATDst {
+			service := netip.AddrPortFrom(f.Match.Dst.Addr(), f.Match.DstPort.Value)
+			to[Translation{service, netip.AddrPortFrom(n.Addr, n.First)}] = struct{}{}
+		}
+	}
+	for _, a := range f.Actions {
+		switch a := a.(type) {
+		case Conntrack:
+			add(a.NAT)
+		case ToGroup:
+			for _, b := range buckets {
+				add(b.Action.NAT)
+			}
+		}
+	}
+}
+
+func (u Unit) udp(to map[Translation]struct{}) {
+	for i := range u.Flows {
+		udp(&u.Flows[i], u.Buckets, to)
+	}
+}
+
+// noteGone keeps which translations there are no longer, before what was sent is forgotten.
+func (u *units) noteGone() {
+	before, now := map[Translation]struct{}{}, map[Translation]struct{}{}
+	groups := map[uint32][]Bucket{}
+	for _, g := range u.listedGroups {
+		groups[g.ID] = g.Buckets
+	}
+	for _, h := range u.listed {
+		var id uint32
+		for _, a := range h.flow.Actions {
+			if to, ok := a.(ToGroup); ok {
+				id = uint32(to)
+			}
+		}
+		udp(h.flow, groups[id], before)
+	}
+	if u.sent == nil {
+		for _, unit := range u.want {
+			unit.udp(now)
+		}
+	}
+	for id := range u.dirty {
+		u.sent[id].udp(before)
+		u.want[id].udp(now)
+	}
+	if u.gone == nil {
+		u.gone = map[Translation]struct{}{}
+	}
+	for t := range before {
+		if _, still := now[t]; !still {
+			u.gone[t] = struct{}{}
+		}
+	}
 }
 
 // SetUnits says which Units there shall be: all, or those that differ from before; one without flows goes. The next
@@ -230,6 +308,7 @@ func (d *unitChanges) againstListed(u *units) {
 
 // confirm records that the switch has all Units that are wanted.
 func (u *units) confirm() {
+	u.noteGone()
 	if u.sent == nil {
 		u.sent = maps.Clone(u.want)
 	}

@@ -28,7 +28,6 @@ type servicePorts struct {
 	units map[uint32]openflow.Unit
 	// high counts the ports with endpoints on each high port.
 	high map[clusterip.Port]int
-	gone []clusterip.Endpoint // UDP endpoints that clients may still be translated to
 }
 
 func newServicePorts(source inputs.Source, node string, log logr.Logger) *servicePorts {
@@ -76,7 +75,6 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 	changed map[uint32]openflow.Unit) {
 	for k, before := range s.of[service] {
 		s.count(k, before, -1)
-		s.noteGone(k, before, now[k])
 		if _, kept := now[k]; !kept {
 			id := s.ids.Of(netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
 			s.ids.Forget(netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
@@ -113,16 +111,6 @@ func (s *servicePorts) count(k services.Key, b services.Backends, by int) {
 			if s.high[p] += by; s.high[p] == 0 {
 				delete(s.high, p)
 			}
-		}
-	}
-}
-
-// noteGone keeps what conntrack must forget: without a connection's end to wait for, a client that goes on sending
-// would be translated to an endpoint that is gone for ever.
-func (s *servicePorts) noteGone(k services.Key, before, now services.Backends) {
-	for _, e := range before.Endpoints {
-		if k.Protocol == clusterip.UDP && !slices.Contains(now.Endpoints, e) {
-			s.gone = append(s.gone, clusterip.Endpoint{Service: netip.AddrPortFrom(k.Addr, k.Port), Addr: e})
 		}
 	}
 }
@@ -170,18 +158,16 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 // ServicesUnread reports whether the switch may not have all of its Services yet, as they have not been read.
 func (f *Flows) ServicesUnread() bool { return f.services != nil && !f.services.known }
 
-// flushGone has conntrack forget connections to endpoints that are gone, now that no others can be made.
+// flushGone has conntrack forget connections of UDP to endpoints that are gone, now that no others can be made: without
+// a connection's end to wait for, a client that goes on sending would be translated to one for ever.
 func (f *Flows) flushGone(ctx context.Context) {
-	if f.services == nil || len(f.services.gone) == 0 {
-		return
-	}
 	zones := clusterip.Zones(f.view)
-	for _, e := range f.services.gone {
+	for _, t := range f.sw.Gone() {
 		for _, zone := range zones {
-			if err := f.sw.FlushUDP(ctx, zone, e.Service, e.Addr); err != nil {
-				f.log.Error(err, "clients of a Service may go on to send to an endpoint that is gone", "endpoint", e.Addr.String())
+			if err := f.sw.FlushUDP(ctx, zone, t.Service, t.Endpoint); err != nil {
+				f.log.Error(err, "clients of a Service may go on to send to an endpoint that is gone", "endpoint",
+					t.Endpoint.String())
 			}
 		}
 	}
-	f.services.gone = nil
 }

@@ -111,9 +111,6 @@ type Port struct {
 // High reports whether answers from p need a flow of their own.
 func (p Port) High() bool { return p.Port >= lastPorts }
 
-// Endpoint is one of a Service.
-type Endpoint struct{ Service, Addr netip.AddrPort }
-
 // Zones are those that destinations are translated in.
 func Zones(v tables.View) []uint16 {
 	out := []uint16{zoneRouted}
@@ -375,7 +372,8 @@ func (f *family) hairpins() {
 	}
 }
 
-// MostAffinity is as long as a client without new connections may keep its endpoint: Open vSwitch knows no longer time.
+// MostAffinity is as long as a client without new connections may keep its endpoint: Open vSwitch has no longer
+// timeouts.
 const MostAffinity = 0xffff * time.Second
 
 // Unit returns the flows and buckets of one port of a Service. It has no flows without endpoints: the host refuses.

@@ -125,7 +125,7 @@ func TestParity(t *testing.T) {
 		t.Errorf("before Services have been read %+v was changed", got)
 	}
 	again.SetUnits(units(), true)
-	if got := flowtest.Sync(t, again, want); got != (openflow.Changes{}) {
+	if got := flowtest.Sync(t, again, want); got != (openflow.Changes{}) || len(again.Gone()) != 0 {
 		t.Errorf("a new connection changed %+v", got)
 	}
 	again.SetUnits(nil, true)
@@ -144,6 +144,51 @@ const (
 	fromGW = "in_port=2,dl_src=" + macGW + ",dl_dst=" + macA
 	fromV  = "in_port=12,dl_src=0a:00:00:00:00:12,dl_dst=0c:00:00:00:00:01,tcp,nw_src=192.168.110.112,nw_ttl=64,tcp_src=40000"
 )
+
+// Of UDP it is known which endpoints have gone, also while there was no agent.
+func TestGone(t *testing.T) {
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	dns := netip.AddrPortFrom(netip.MustParseAddr(vip4), 53)
+	want := slices.Concat(tables.Pipeline(node(t)), Flows(node(t), ranges()))
+	expect := func(s *openflow.Switch, endpoints ...string) {
+		t.Helper()
+		var got []string
+		for _, g := range s.Gone() {
+			if g.Service != dns {
+				t.Errorf("%s has lost an endpoint", g.Service)
+			}
+			got = append(got, g.Endpoint.String())
+		}
+		if slices.Sort(got); !slices.Equal(got, endpoints) {
+			t.Errorf("%v have gone, want %v", got, endpoints)
+		}
+	}
+	one := Unit(2, dns, UDP, endpoints("10.10.1.9:53"), 0)
+	s.SetUnits(units(), true)
+	flowtest.Sync(t, s, want)
+	expect(s)
+	s.SetUnits(map[uint32]openflow.Unit{2: one, 1: {}}, false)
+	if _, err := s.SyncUnits(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect(s, "10.10.0.4:53")
+	expect(s)
+	s.SetUnits(units(), true)
+	flowtest.Sync(t, s, want)
+	expect(s)
+	later, last := units(), units()
+	later[2] = one
+	again := flowtest.Dial(t, o, openflow.Dial)
+	again.SetUnits(later, true)
+	flowtest.Sync(t, again, want)
+	expect(again, "10.10.0.4:53")
+	delete(last, 2)
+	once := flowtest.Dial(t, o, openflow.Dial)
+	once.SetUnits(last, true)
+	flowtest.Sync(t, once, want)
+	expect(once, "10.10.1.9:53")
+}
 
 // traced is what becomes of a packet: the tables that it visits in all passes, and what the datapath does.
 type traced struct {
