@@ -157,7 +157,7 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	if changes, err = f.change(ctx, r, verified); err != nil {
 		return repaired, err
 	}
-	f.flushGone(ctx)
+	f.servicesSynced(ctx)
 	if r.Verify && (reverted != none || changes != none) {
 		f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)
 	}

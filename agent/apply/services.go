@@ -26,6 +26,8 @@ type servicePorts struct {
 	// of are the ports of each Service, by namespace/name.
 	of    map[string]map[services.Key]services.Backends
 	units map[uint32]openflow.Unit
+	// refusing counts the ports without endpoints.
+	refusing int
 	// high counts the ports with endpoints on each high port.
 	high map[clusterip.Port]int
 }
@@ -106,6 +108,9 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 }
 
 func (s *servicePorts) count(k services.Key, b services.Backends, by int) {
+	if len(b.Endpoints) == 0 {
+		s.refusing += by
+	}
 	for _, e := range b.Endpoints {
 		if p := (clusterip.Port{Protocol: k.Protocol, Port: e.Port()}); p.High() {
 			if s.high[p] += by; s.high[p] == 0 {
@@ -148,15 +153,26 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	if f.setServices(false); unread || !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
 		return false, nil
 	}
-	if _, err := f.sw.SyncUnits(ctx); err != nil {
+	changes, err := f.sw.SyncUnits(ctx)
+	if err != nil {
 		return false, err
 	}
-	f.flushGone(ctx)
+	f.metrics.FlowsChanged(changes)
+	f.servicesSynced(ctx)
 	return true, nil
 }
 
 // ServicesUnread reports whether the switch may not have all of its Services yet, as they have not been read.
 func (f *Flows) ServicesUnread() bool { return f.services != nil && !f.services.known }
+
+// servicesSynced is called when the switch has all Services that it shall have.
+func (f *Flows) servicesSynced(ctx context.Context) {
+	if f.services != nil {
+		f.metrics.Services.Set(float64(len(f.services.units)))
+		f.metrics.Refusing.Set(float64(f.services.refusing))
+	}
+	f.flushGone(ctx)
+}
 
 // flushGone has conntrack forget connections of UDP to endpoints that are gone, now that no others can be made: without
 // a connection's end to wait for, a client that goes on sending would be translated to one for ever.

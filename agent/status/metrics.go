@@ -37,6 +37,8 @@ type LoopMetrics struct {
 	FlowChanges *prometheus.CounterVec
 	HostChanges *prometheus.CounterVec
 	Drift       *prometheus.CounterVec
+	// Services counts ports of Services that Open vSwitch translates, Refusing those without endpoints.
+	Services, Refusing prometheus.Gauge
 }
 
 // PeerMetrics count the other nodes.
@@ -69,7 +71,8 @@ func NewMetrics(version string) *Metrics {
 	h, l, p, c := m.Health, m.Loop, m.Peers, m.Pools
 	m.Registry.MustRegister(h.Ready, h.Degraded, h.InputProblems, h.Uplink, h.UplinkWanted, h.Unwritable, h.TunnelUnusable,
 		h.RestoreWaitArmed, h.Policies,
-		l.Rounds, l.Duration, l.Flows, l.FlowChanges, l.HostChanges, l.Drift, p.Served, p.Refused, p.PodCIDRs,
+		l.Rounds, l.Duration, l.Flows, l.FlowChanges, l.HostChanges, l.Drift, l.Services, l.Refusing,
+		p.Served, p.Refused, p.PodCIDRs,
 		m.Pods.Interfaces, m.Pods.Outside, m.Pods.Requests, m.Pods.Reclaimed,
 		c.Allocated, c.Conflicts, c.PendingReleases, c.Probes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -101,6 +104,8 @@ func newLoopMetrics() LoopMetrics {
 		FlowChanges: counters("flow_changes_total", "Flows that were added, modified or deleted.", "change"),
 		HostChanges: counters("applied_changes_total", "Changes that appliers made to the node, by applier; flows have fairlead_flow_changes_total.", "kind"),
 		Drift:       counters("drift_repaired_total", "External changes of the node that were reverted.", "kind"),
+		Services:    gauge("service_ports", "Ports of Services, of each ClusterIP, that Open vSwitch translates."),
+		Refusing:    gauge("service_ports_refusing", "Ports of Services, of each ClusterIP, that have no endpoint for pods of this node."),
 	}
 }
 
@@ -162,6 +167,11 @@ func (m *LoopMetrics) Round(took time.Duration, err error) {
 // FlowsSynced counts the flows that the switch has, and what was changed to get there.
 func (m *LoopMetrics) FlowsSynced(count int, c openflow.Changes) {
 	m.Flows.Set(float64(count))
+	m.FlowsChanged(c)
+}
+
+// FlowsChanged counts what was changed of flows and groups.
+func (m *LoopMetrics) FlowsChanged(c openflow.Changes) {
 	m.FlowChanges.WithLabelValues("added").Add(float64(c.Added))
 	m.FlowChanges.WithLabelValues("modified").Add(float64(c.Modified))
 	m.FlowChanges.WithLabelValues("deleted").Add(float64(c.Deleted))

@@ -39,11 +39,11 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
-// Numbers of the tables, beside openflow.TableService.
+// Numbers of the tables, beside those in package openflow.
 const (
-	tableCommit        = 5
-	tableHairpinAnswer = 6
-	tableHairpin       = 7
+	TableCommit        = 5
+	TableHairpinAnswer = 6
+	TableHairpin       = 7
 )
 
 // Priorities in table Forward, among those of package openflow: answers to and requests of routed pods come before all
@@ -210,7 +210,7 @@ func (f *family) service() {
 	known, fresh := ctState(openflow.CTTracked, openflow.CTNew), ctState(openflow.CTTracked|openflow.CTNew, 0)
 	if own, ok := f.own(); ok {
 		f.add(openflow.TableService, serviceHairpin, openflow.Match{CTState: known, Src: host(own)},
-			openflow.Goto(tableHairpin))
+			openflow.Goto(TableHairpin))
 	}
 	f.add(openflow.TableService, serviceKnown, openflow.Match{CTState: known}, openflow.Goto(openflow.TableForward))
 	// The fragments of one packet could go to different endpoints: all but the first have no ports.
@@ -339,9 +339,9 @@ func (f *family) commits() {
 					NAT: openflow.NAT{Kind: openflow.NATSrc, Addr: to, First: firstPort, Last: lastPorts - 1}}
 			}
 			m.Src, m.Dst = host(a), netip.Prefix{}
-			f.add(tableCommit, 100, m, moved(a, openflow.TableForward))
+			f.add(TableCommit, 100, m, moved(a, openflow.TableForward))
 			if m.Dst = host(a); known {
-				f.add(tableCommit, 200, m, moved(own, tableHairpin))
+				f.add(TableCommit, 200, m, moved(own, TableHairpin))
 			}
 		}
 	}
@@ -349,13 +349,13 @@ func (f *family) commits() {
 
 // hairpins are for clients that are their own endpoints: they would not take a packet from themselves.
 func (f *family) hairpins() {
-	f.add(tableHairpin, 0, openflow.Match{}, openflow.Move("eth_src", "eth_dst"), openflow.SetEthSrc(f.view.Gateway.MAC),
+	f.add(TableHairpin, 0, openflow.Match{}, openflow.Move("eth_src", "eth_dst"), openflow.SetEthSrc(f.view.Gateway.MAC),
 		openflow.OutputInPort)
 	answered := ctState(openflow.CTTracked|openflow.CTEstablished|openflow.CTReply, 0)
 	for _, cidr := range f.CIDRs {
-		f.add(tableHairpinAnswer, 100, openflow.Match{CTState: answered, Src: cidr}, openflow.Goto(tableHairpin))
+		f.add(TableHairpinAnswer, 100, openflow.Match{CTState: answered, Src: cidr}, openflow.Goto(TableHairpin))
 	}
-	f.add(tableHairpinAnswer, 0, openflow.Match{}, openflow.Resubmit(openflow.TableForward))
+	f.add(TableHairpinAnswer, 0, openflow.Match{}, openflow.Resubmit(openflow.TableForward))
 	own, known := f.own()
 	if !known {
 		return
@@ -363,7 +363,7 @@ func (f *family) hairpins() {
 	from := func(priority uint16, m openflow.Match, zone pair) {
 		m.Stage, m.Dst = openflow.Untouched, host(own)
 		f.lowPorts(m, func(m openflow.Match) {
-			f.add(openflow.TableForward, priority, m, zone.through(tableHairpinAnswer, false)...)
+			f.add(openflow.TableForward, priority, m, zone.through(TableHairpinAnswer, false)...)
 		})
 	}
 	from(hairpin, openflow.Match{Source: openflow.FromPod}, zoneRouted)
@@ -426,6 +426,6 @@ func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPo
 
 // chosen sends a new connection to an endpoint.
 func chosen(e netip.AddrPort) openflow.Conntrack {
-	return openflow.Conntrack{Commit: true, ZoneReg: openflow.RegisterZone, Table: tableCommit,
+	return openflow.Conntrack{Commit: true, ZoneReg: openflow.RegisterZone, Table: TableCommit,
 		NAT: openflow.NAT{Kind: openflow.NATDst, Addr: e.Addr(), First: e.Port(), Last: e.Port()}}
 }

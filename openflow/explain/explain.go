@@ -10,15 +10,21 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/clusterip"
 )
 
 // tables are the names and the purposes of the pipeline's tables.
 var tables = map[uint64]struct{ name, purpose string }{
-	openflow.TableClassify: {"Classify", "source validation (anti-spoofing)"},
-	openflow.TableResolve:  {"Resolve", "ARP and neighbour discovery"},
-	openflow.TableService:  {"Service", "Services and policies"},
-	openflow.TableForward:  {"Forward", "routing to the destination"},
-	openflow.TableOutput:   {"Output", "VLAN of the underlay"},
+	openflow.TableClassify:       {"Classify", "source validation (anti-spoofing)"},
+	openflow.TableResolve:        {"Resolve", "ARP and neighbour discovery"},
+	openflow.TableService:        {"Service", "a Service's endpoint"},
+	openflow.TableForward:        {"Forward", "routing to the destination"},
+	openflow.TableOutput:         {"Output", "VLAN of the underlay"},
+	clusterip.TableCommit:        {"Commit", "another source port, by which answers are found"},
+	clusterip.TableHairpinAnswer: {"HairpinAnswer", "the answer of a client that is its own endpoint"},
+	clusterip.TableHairpin:       {"Hairpin", "back to the client that is its own endpoint"},
+	openflow.TableAffinity:       {"Affinity", "which endpoint the client has had"},
+	openflow.TableEndpoint:       {"Endpoint", "the endpoint of a client that keeps it"},
 }
 
 // hit is the first line of a table in a trace; noMatch the one of a table in

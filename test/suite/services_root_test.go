@@ -161,6 +161,14 @@ func TestRootServices(t *testing.T) {
 			return ""
 		})
 	}
+	for name, want := range map[string]float64{"fairlead_service_ports": 24, "fairlead_service_ports_refusing": 4} {
+		wait(t, labtest.Patience(t, 10*time.Second), func() string {
+			if got := c.metric(t, "node1", name); got != want {
+				return fmt.Sprintf("%s is %v, want %v", name, got, want)
+			}
+			return ""
+		})
+	}
 	t.Run("own address", func(t *testing.T) { ownAddress(t, a, b, remote, c.family.PodCIDRs(1)) })
 	t.Run("affinity", func(t *testing.T) { affinity(t, c, a, b, remote) })
 	t.Run("refused", func(t *testing.T) { refused(t, a) })
