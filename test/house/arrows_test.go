@@ -15,23 +15,24 @@ var layers = map[string][]string{
 	"datapath":   {"api"},
 	"cniserver":  {"api"},
 	"ipam":       {"api"},
+	"policy":     {"api"},
 	"config":     {"api"},
 	"kube":       {"api"},
 	"diagnose":   {"kube", "cniserver", "datapath", "openflow", "ipam", "api"},
 	"migrate":    {"kube", "ipam", "api"},
-	"agent":      {"diagnose", "kube", "cniserver", "datapath", "openflow", "ipam", "api"},
+	"agent":      {"diagnose", "kube", "cniserver", "datapath", "openflow", "ipam", "policy", "api"},
 	"controller": {"ipam", "api"},
 	"build":      {},
 	"ctl": {"agent", "controller", "diagnose", "migrate", "kube", "config", "cniserver", "datapath", "openflow", "ipam",
-		"api"},
+		"policy", "api"},
 	"cmd": {"ctl", "agent", "controller", "diagnose", "migrate", "kube", "config", "cniserver", "datapath", "openflow", "ipam",
-		"api"},
+		"policy", "api"},
 	"test": {"build", "cmd", "ctl", "agent", "controller", "diagnose", "migrate", "kube", "config", "cniserver", "datapath",
-		"openflow", "ipam", "api"},
+		"openflow", "ipam", "policy", "api"},
 }
 
-// Imports point down: cmd -> agent -> diagnose -> kube -> api, and from the first two to the four siblings cniserver,
-// datapath, openflow and ipam.
+// Imports point down: cmd -> agent -> diagnose -> kube -> api, and from the first two to the five siblings cniserver,
+// datapath, openflow, ipam and policy.
 func TestImportsPointDown(t *testing.T) {
 	files, _ := goFiles(t)
 	for _, f := range files {
@@ -48,8 +49,8 @@ func TestImportsPointDown(t *testing.T) {
 			if !ours || to == from || slices.Contains(below, to) || harness || library {
 				continue
 			}
-			t.Errorf("%s imports %s: imports point down, cmd -> agent -> diagnose -> {cniserver, datapath, openflow, ipam} "+
-				"-> api, and the four in braces do not know each other. What they share is a value in api, or one that "+
+			t.Errorf("%s imports %s: imports point down, cmd -> agent -> diagnose -> {cniserver, datapath, openflow, ipam, "+
+				"policy} -> api, and the five in braces do not know each other. What they share is a value in api, or one that "+
 				"agent hands over", f.path, own)
 		}
 	}

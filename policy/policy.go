@@ -1,0 +1,261 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Direction is that of a connection, as the pod sees it that a policy applies to.
+type Direction uint8
+
+const (
+	Ingress Direction = 0
+	Egress  Direction = 1
+)
+
+func (d Direction) String() string { return [...]string{"ingress", "egress"}[d] }
+
+// Tier is a stage of the judgement. They follow each other in this order.
+type Tier uint8
+
+const (
+	Admin         Tier = 1
+	NetworkPolicy Tier = 2
+	Baseline      Tier = 3
+)
+
+func (t Tier) String() string {
+	return [...]string{"default", "Admin", "NetworkPolicy", "Baseline"}[t]
+}
+
+// Verdict is what a rule does with a connection that it takes.
+type Verdict uint8
+
+const (
+	Accept Verdict = 1
+	Deny   Verdict = 2
+	// Pass leaves the connection to the next tier.
+	Pass Verdict = 3
+)
+
+func (v Verdict) String() string { return [...]string{"unknown", "Accept", "Deny", "Pass"}[v] }
+
+// Protocol is the number of a protocol that has ports (IANA); 0 is any other.
+type Protocol uint8
+
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return "other"
+}
+
+// Ref names a policy.
+type Ref struct {
+	Kind            string // NetworkPolicy or ClusterNetworkPolicy
+	Namespace, Name string
+}
+
+func (r Ref) String() string {
+	if r.Namespace == "" {
+		return r.Kind + " " + r.Name
+	}
+	return r.Kind + " " + r.Namespace + "/" + r.Name
+}
+
+// Policy is a NetworkPolicy or a ClusterNetworkPolicy.
+type Policy struct {
+	Ref
+	Tier Tier
+	// Priority orders the policies of Admin, and those of Baseline: the lower one is first.
+	Priority int
+	// Subject selects the pods that the policy applies to.
+	Subject Subjects
+	// Isolates says, by Direction, whether a NetworkPolicy isolates its pods.
+	Isolates [2]bool
+	// Rules are by Direction, in their order.
+	Rules [2][]Rule
+	// Problems are sentences about what is not understood, and what is done about it.
+	Problems []string
+}
+
+// Subjects are pods. The zero value selects none.
+type Subjects struct {
+	// Namespace is the only one whose pods are selected. If it is empty, Namespaces selects them.
+	Namespace  string
+	Namespaces Selector
+	Pods       Selector
+}
+
+// Rule takes connections between the pods that its policy applies to and the peers that it names.
+type Rule struct {
+	// Index is the rule's place in the API object, from 0; Name may be empty.
+	Index   int
+	Name    string
+	Verdict Verdict
+	// AnyPeer takes connections with every peer, pod or not. Otherwise the peer is one of Pods, of Networks, or a node.
+	AnyPeer  bool
+	Pods     []Subjects
+	Networks []Network
+	Nodes    []Selector
+	// AnyPort takes every protocol. Otherwise the port is in Ports or NamedPorts.
+	AnyPort    bool
+	Ports      []PortRange
+	NamedPorts []NamedPort
+}
+
+// Network is a range of addresses without some parts of it.
+type Network struct {
+	CIDR netip.Prefix
+	// Except are ranges inside of CIDR, none of which is part of another, sorted.
+	Except []netip.Prefix
+}
+
+func (n Network) String() string {
+	text := n.CIDR.String()
+	for _, e := range n.Except {
+		text += " -" + e.String()
+	}
+	return text
+}
+
+// PortRange is destination ports, both ends included. 0 to 65535 are all of the protocol.
+type PortRange struct {
+	Protocol    Protocol
+	First, Last uint16
+}
+
+func (p PortRange) String() string {
+	switch {
+	case p.First == 0 && p.Last == 65535:
+		return p.Protocol.String()
+	case p.First == p.Last:
+		return fmt.Sprintf("%d/%s", p.First, p.Protocol)
+	}
+	return fmt.Sprintf("%d-%d/%s", p.First, p.Last, p.Protocol)
+}
+
+// NamedPort is the port of that name, which pods have under different numbers. Protocol is 0 for any.
+type NamedPort struct {
+	Protocol Protocol
+	Name     string
+}
+
+func (p NamedPort) String() string {
+	if p.Protocol == 0 {
+		return p.Name
+	}
+	return p.Name + "/" + p.Protocol.String()
+}
+
+// Selector selects by labels. The zero value selects nothing.
+type Selector struct {
+	requirements labels.Selector
+	// text is the same for selectors that require the same.
+	text string
+}
+
+// Matches reports whether s selects an object with these labels.
+func (s Selector) Matches(set map[string]string) bool {
+	return s.requirements != nil && s.requirements.Matches(labels.Set(set))
+}
+
+// Everything reports whether s selects every object, whatever its labels are.
+func (s Selector) Everything() bool { return s.requirements != nil && s.requirements.Empty() }
+
+// String is the same for selectors that require the same, and different for others.
+func (s Selector) String() string {
+	if s.requirements == nil {
+		return "nothing"
+	}
+	return "{" + s.text + "}"
+}
+
+// String is the same for those that select the same, and different for others.
+func (s Subjects) String() string {
+	if s.Namespace != "" {
+		return "pods " + s.Pods.String() + " of namespace " + s.Namespace
+	}
+	return "pods " + s.Pods.String() + " of namespaces " + s.Namespaces.String()
+}
+
+// AllPods selects every pod of every namespace.
+func AllPods() Subjects { return Subjects{Namespaces: everything(), Pods: everything()} }
+
+// newSelector sorts the requirements: those of one key have no order of their own.
+func newSelector(s labels.Selector) Selector {
+	requirements, selectable := s.Requirements()
+	if !selectable {
+		return Selector{}
+	}
+	texts := make([]string, 0, len(requirements))
+	for _, r := range requirements {
+		texts = append(texts, r.String())
+	}
+	slices.Sort(texts)
+	return Selector{s, strings.Join(slices.Compact(texts), ",")}
+}
+
+// PodKey names a pod.
+type PodKey struct{ Namespace, Name string }
+
+func (k PodKey) String() string { return k.Namespace + "/" + k.Name }
+
+// Pod is what policies see of a pod.
+type Pod struct {
+	PodKey
+	Labels map[string]string
+	// Addrs are the addresses under which others see the pod.
+	Addrs []netip.Addr
+	// Ports are the ports that have a name.
+	Ports []PodPort
+	// HostNetwork is true for pods that have their node's addresses. No policy selects them.
+	HostNetwork bool
+	// Created is metadata.creationTimestamp, in seconds since 1970. Of two pods with one address it belongs to the
+	// later one.
+	Created int64
+	// Local is true for pods of the node whose rules are wanted.
+	Local bool
+}
+
+// PodPort is a port of a pod's container.
+type PodPort struct {
+	NamedPort
+	Number uint16
+}
+
+func (p PodPort) String() string { return fmt.Sprintf("%s=%d", p.NamedPort, p.Number) }
+
+// Has reports whether p is the port that a rule names.
+func (p PodPort) Has(named NamedPort) bool {
+	return p.Name == named.Name && (named.Protocol == 0 || named.Protocol == p.Protocol)
+}
+
+// Namespace is what policies see of a Namespace.
+type Namespace struct {
+	Name   string
+	Labels map[string]string
+}
+
+// Node is what policies see of a Node.
+type Node struct {
+	Name   string
+	Labels map[string]string
+	// Addrs are all addresses that the node sends from, also into the pod network.
+	Addrs []netip.Addr
+}
