@@ -119,6 +119,9 @@ func newSource(o Options) (*kube.Client, inputs.Source, error) {
 	if o.Config.Services == api.ServicesOVS {
 		k.FollowServices()
 	}
+	if o.Config.NetworkPolicies == api.PoliciesEnforce {
+		k.FollowPolicies()
+	}
 	return client, k, nil
 }
 
@@ -135,7 +138,8 @@ func run(ctx context.Context, o Options, last rundir.LastError) error {
 	g.Go(func() error { return p.source.Run(ctx) })
 	g.Go(func() error { return status.ServeHTTP(ctx, o.Config, p.board.Ready, p.state, p.metrics) })
 	g.Go(func() error {
-		events.NewPolicies(p.source, p.client, o.NodeName, o.Intervals.Agent, p.metrics, o.Log).Run(ctx)
+		events.NewPolicies(p.source, p.client, o.NodeName, o.Config.NetworkPolicies == api.PoliciesEnforce, o.Intervals.Agent,
+			p.metrics, o.Log).Run(ctx)
 		return nil
 	})
 	g.Go(func() error { p.advisor.Run(ctx); return nil })

@@ -66,6 +66,8 @@ type AgentConfig struct {
 	ServiceCIDR, ServiceCIDRv6 netip.Prefix
 	// Services is ServicesHost or ServicesOVS.
 	Services string
+	// NetworkPolicies is PoliciesReport or PoliciesEnforce.
+	NetworkPolicies string
 
 	// NoSNAT disables the masquerade: packets to the outside keep the pod's address.
 	NoSNAT bool
@@ -100,6 +102,12 @@ type AgentConfig struct {
 const (
 	ServicesHost = "host"
 	ServicesOVS  = "ovs"
+)
+
+// What becomes of NetworkPolicies and ClusterNetworkPolicies: they are reported as not enforced, or enforced.
+const (
+	PoliciesReport  = "report"
+	PoliciesEnforce = "enforce"
 )
 
 // MaxCoolingPeriod bounds IPAM.CoolingPeriod.

@@ -77,6 +77,11 @@ func honouredKeys() []Entry {
 			Text: "who translates the ClusterIPs that pods send to. host: the node's kube-proxy, and endpoints see the " +
 				"address of their client's node. ovs: Open vSwitch, and endpoints see their client's own",
 			set: func(c *values, v Value) { c.Services = v.Str }},
+		{In: Agent, Key: "networkPolicies", Want: oneOf(api.PoliciesReport, api.PoliciesEnforce), Default: api.PoliciesReport,
+			Fate: Honoured,
+			Text: "what becomes of NetworkPolicies and ClusterNetworkPolicies. report: none is enforced, and each has an " +
+				"Event that says so. enforce: Open vSwitch enforces them (docs/policy.md)",
+			set: func(c *values, v Value) { c.NetworkPolicies = v.Str }},
 		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
 			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +
 				"else the one with the Node's IP",

@@ -59,6 +59,12 @@ const (
 	NoTable  = nx.NoTable
 )
 
+// Conjunction makes the flow part of one dimension, 1 to Of, of a conjunction (ovs-fields(7)).
+type Conjunction struct {
+	ID         uint32
+	Number, Of uint8
+}
+
 // SetField writes a field.
 type SetField struct {
 	field *field
@@ -83,11 +89,26 @@ func SetSegment(s Segment) SetField { return setField("reg1", numberValue(uint32
 // SetStage fills in reg2.
 func SetStage(s Stage) SetField { return setField("reg2", numberValue(uint32(s)-1)) }
 
-// SetZone fills in reg3: the zone that a Service's destination is translated in.
+// SetZone fills in reg3: the zone that a Service's destination is translated in, or that a pod's connections are in.
 func SetZone(zone uint16) SetField { return setField("reg3", numberValue(uint32(zone))) }
 
 // RegisterZone is the number of the register that SetZone fills in.
 const RegisterZone = 3
+
+// SetJudged fills in reg9: the pod that a packet is judged for by policies.
+func SetJudged(pod uint32) SetField { return setField("reg9", numberValue(pod)) }
+
+// SetClass fills in reg5: the class of the pod's peer.
+func SetClass(c uint32) SetField { return setField("reg5", numberValue(c)) }
+
+// SetGroup fills in reg6: the pod's group.
+func SetGroup(g uint32) SetField { return setField("reg6", numberValue(g)) }
+
+// SetEgress fills in reg7.
+func SetEgress(j Judgement) SetField { return setField("reg7", numberValue(uint32(j)-1)) }
+
+// SetIngress fills in reg8.
+func SetIngress(j Judgement) SetField { return setField("reg8", numberValue(uint32(j)-1)) }
 
 // SetEthSrc writes the Ethernet source address.
 func SetEthSrc(m api.MAC) SetField { return setField("eth_src", macValue(m)) }
@@ -132,6 +153,9 @@ func (DecTTL) String() string     { return "dec_ttl" }
 func (PopVLAN) String() string    { return "pop_vlan" }
 func (a Resubmit) String() string { return fmt.Sprintf("resubmit(,%d)", uint8(a)) }
 func (a ToGroup) String() string  { return fmt.Sprintf("group:%d", uint32(a)) }
+func (a Conjunction) String() string {
+	return fmt.Sprintf("conjunction(%d,%d/%d)", a.ID, a.Number, a.Of)
+}
 func (a PushVLAN) String() string { return fmt.Sprintf("push_vlan:%#x", uint16(a)) }
 
 func (a SetField) String() string {
@@ -154,6 +178,9 @@ func (a Conntrack) String() string {
 		b = fmt.Appendf(b, "zone=NXM_NX_REG%d[0..15],", a.ZoneReg)
 	} else {
 		b = fmt.Appendf(b, "zone=%d,", a.Zone)
+	}
+	if a.Mark != 0 {
+		b = fmt.Appendf(b, "exec(set_field:%#x/%#[1]x->ct_mark),", a.Mark)
 	}
 	switch a.NAT.Kind {
 	case NATApply:

@@ -191,6 +191,9 @@ func (PopVLAN) ofnet() ofAction     { return &ofctrl.PopVLANAction{} }
 func (a Resubmit) ofnet() ofAction  { return extension(nx.Resubmit(uint8(a))) }
 func (a Conntrack) ofnet() ofAction { return extension(nx.Conntrack(a).Marshal()) }
 func (a Learn) ofnet() ofAction     { return extension(nx.Learn(a).Marshal()) }
+func (a Conjunction) ofnet() ofAction {
+	return extension(nx.Conjunction(a.ID, a.Number, a.Of))
+}
 func (a ToGroup) ofnet() ofAction {
 	return extension(binary.BigEndian.AppendUint32([]byte{0, 22, 0, 8}, uint32(a)))
 }

@@ -221,6 +221,9 @@ func readExtension(body []byte) Action {
 	if table, ok := nx.ReadResubmit(body); ok {
 		return Resubmit(table)
 	}
+	if id, number, of, ok := nx.ReadConjunction(body); ok {
+		return Conjunction{id, number, of}
+	}
 	if c, ok := nx.ReadConntrack(body); ok {
 		return Conntrack(c)
 	}

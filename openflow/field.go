@@ -52,14 +52,21 @@ type oxm struct {
 // fields are in the order in which ovs-ofctl prints them. OpenFlow wants a field
 // behind its prerequisites, and that order has them so.
 var fields = mustIdentify([]*field{
+	{name: "conj_id", ofnet: "NXM_NX_CONJ_ID", in: number(func(m *Match) *uint32 { return &m.ConjID })},
 	{name: "ct_state", ofnet: "NXM_NX_CT_STATE",
 		in: some(func(m *Match) *Bits { return &m.CTState }, always, flags("new", "est", "rel", "rpl", "inv", "trk"))},
+	{name: "ct_mark", ofnet: "NXM_NX_CT_MARK", in: some(func(m *Match) *Bits { return &m.CTMark }, always, markText)},
 	{name: "eth_type", ofnet: "OXM_OF_ETH_TYPE", print: printProtocol,
 		in: number(func(m *Match) *EtherType { return &m.EtherType })},
 	{name: "reg0", ofnet: "NXM_NX_REG0", in: register(func(m *Match) *Source { return &m.Source })},
 	{name: "reg1", ofnet: "NXM_NX_REG1", in: register(func(m *Match) *Segment { return &m.Segment })},
-	{name: "reg2", ofnet: "NXM_NX_REG2", in: access{getStage, putStage, hexadecimal}},
+	{name: "reg2", ofnet: "NXM_NX_REG2", in: fromOne(func(m *Match) *Stage { return &m.Stage })},
 	{name: "reg4", ofnet: "NXM_NX_REG4", in: register(func(m *Match) *uint32 { return &m.Endpoint })},
+	{name: "reg5", ofnet: "NXM_NX_REG5", in: register(func(m *Match) *uint32 { return &m.Class })},
+	{name: "reg6", ofnet: "NXM_NX_REG6", in: register(func(m *Match) *uint32 { return &m.Group })},
+	{name: "reg7", ofnet: "NXM_NX_REG7", in: fromOne(func(m *Match) *Judgement { return &m.Egress })},
+	{name: "reg8", ofnet: "NXM_NX_REG8", in: fromOne(func(m *Match) *Judgement { return &m.Ingress })},
+	{name: "reg9", ofnet: "NXM_NX_REG9", in: register(func(m *Match) *uint32 { return &m.Judged })},
 	{name: "tun_src", ofnet: "NXM_NX_TUN_IPV4_SRC",
 		in: address(func(m *Match) *netip.Addr { return &m.TunSrc }, netip.Addr.Is4)},
 	{name: "tun_ipv6_src", ofnet: "NXM_NX_TUN_IPV6_SRC",
@@ -260,6 +267,14 @@ func portText(b []byte, o oxm) []byte {
 	return fmt.Appendf(b, "%#x/%#x", o.value.number(), o.mask.number())
 }
 
+func markText(b []byte, o oxm) []byte {
+	b = hexadecimal(b, o)
+	if o.exact() {
+		return b
+	}
+	return fmt.Appendf(b, "/%#x", o.mask.number())
+}
+
 // flags prints each bit that is matched by its name, lowest first: +new-est.
 func flags(names ...string) textFunc {
 	return func(b []byte, o oxm) []byte {
@@ -276,11 +291,14 @@ func flags(names ...string) textFunc {
 	}
 }
 
-func getStage(m *Match) (bits, bool) {
-	return bits{numberValue(uint32(m.Stage) - 1), allBits}, m.Stage != 0
+// fromOne is a field whose value is one less than it is in a Match.
+func fromOne[T ~uint8](of func(*Match) *T) access {
+	return access{
+		func(m *Match) (bits, bool) { return bits{numberValue(uint32(*of(m)) - 1), allBits}, *of(m) != 0 },
+		func(m *Match, o oxm) { *of(m) = T(o.value.number() + 1) },
+		hexadecimal,
+	}
 }
-
-func putStage(m *Match, o oxm) { m.Stage = Stage(o.value.number() + 1) }
 
 // implied is a field that some matches must have, with one value.
 func implied(x uint32, is func(*Match) bool, text textFunc) access {

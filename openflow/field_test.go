@@ -30,12 +30,12 @@ func TestMatchesRoundTrip(t *testing.T) {
 			seen[use{o.name, o.exact()}]++
 		}
 	}
-	masked2 := []string{"ct_state", "tcp_flags", "tcp_src", "tcp_dst", "udp_src", "udp_dst", "sctp_src", "sctp_dst"}
+	masked2 := []string{"ct_state", "tcp_flags", "tcp_src", "tcp_dst", "udp_src", "udp_dst", "sctp_src", "sctp_dst", "ct_mark"}
 	prefixes := []string{"nw_src", "nw_dst", "ipv6_src", "ipv6_dst", "arp_spa", "arp_tpa"}
 	onlyActions := []string{"reg3", "tun_dst", "tun_ipv6_dst", "arp_tha"}
 	for _, f := range fields {
 		masked := f.name == "nw_frag" || f.name == "vlan_vid" || slices.Contains(masked2, f.name) || slices.Contains(prefixes, f.name)
-		exact := f.name != "nw_frag" && f.name != "ct_state" && f.name != "tcp_flags" && !slices.Contains(onlyActions, f.name)
+		exact := f.name != "nw_frag" && f.name != "ct_state" && f.name != "ct_mark" && f.name != "tcp_flags" && !slices.Contains(onlyActions, f.name)
 		if got := seen[use{f.name, true}] > 0; got != exact {
 			t.Errorf("%s was there without a mask: %v, want %v", f.name, got, exact)
 		}
@@ -92,7 +92,8 @@ func TestActionsRoundTrip(t *testing.T) {
 		Conntrack{Zone: 100, Table: NoTable, NAT: NAT{Kind: NATApply}}, Conntrack{Zone: 7, Table: 3},
 		Conntrack{Commit: true, ZoneReg: 3, Table: 5, NAT: NAT{Kind: NATDst, Addr: randomAddr(r, true), First: 80, Last: 80}},
 		Conntrack{Commit: true, Zone: 9, Table: 3, NAT: NAT{Kind: NATSrc, Addr: randomAddr(r, false), First: 4096,
-			Last: 32767}}}
+			Last: 32767}},
+		Conntrack{Commit: true, ZoneReg: 3, Table: NoTable, Mark: 2}, Conjunction{r.Uint32(), 2, 3}}
 	for _, f := range fields {
 		var v value
 		for i := 16 - f.width; i < 16; i++ {
@@ -251,6 +252,8 @@ func randomize(t *testing.T, r *rand.Rand, part reflect.Value) {
 		p.Value = uint16(r.Uint32()) & p.Mask
 	case *Stage:
 		*p = []Stage{Untouched, Seen}[r.IntN(2)]
+	case *Judgement:
+		*p = []Judgement{NotYet, Accepted}[r.IntN(2)]
 	case *netip.Addr:
 		*p = randomAddr(r, r.IntN(2) == 0)
 	case *netip.Prefix:

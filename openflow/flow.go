@@ -21,6 +21,8 @@ const (
 	KindUplink Kind = 5
 	// KindService is a flow of Services.
 	KindService Kind = 6
+	// KindPolicy is a flow of policies. All of them belong to Units.
+	KindPolicy Kind = 7
 )
 
 // Numbers of the tables.

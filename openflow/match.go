@@ -80,11 +80,21 @@ const (
 	Seen      Stage = 2 // it went through conntrack, and is forwarded as it is
 )
 
+// Judgement is the value of reg7 for Egress, of reg8 for Ingress, and 1: whether policies have judged the packet.
+type Judgement uint8
+
+const (
+	NotYet   Judgement = 1
+	Accepted Judgement = 2
+)
+
 // States of conntrack, and flags of TCP (ovs-fields(7)).
 const (
 	CTNew         = 0x01
 	CTEstablished = 0x02
+	CTRelated     = 0x04
 	CTReply       = 0x08
+	CTInvalid     = 0x10
 	CTTracked     = 0x20
 
 	TCPSyn = 0x02
@@ -122,9 +132,15 @@ type Match struct {
 	SrcPort, DstPort, TCPFlags Bits
 	// CTState is what conntrack says of the packet.
 	CTState Bits
-	Stage   Stage
+	// CTMark are the bits that a connection was committed with.
+	CTMark Bits
+	Stage  Stage
 	// Endpoint is the value of reg4: the number of a Service's endpoint that a client has had before, or was given.
 	Endpoint uint32
+	// Judged is the pod's number (reg9) that a packet is judged for by policies, Class that of its peer (reg5), Group the
+	// pod's (reg6), and ConjID that of a conjunction that takes the packet. None is ever 0.
+	Judged, Class, Group, ConjID uint32
+	Egress, Ingress              Judgement
 	// NDTarget, and NDSll and NDTll, the source and target link-layer address options, are the fields of neighbour
 	// discovery. A match with one of them takes packets with ICMPv6 code 0 only.
 	NDTarget     netip.Addr

@@ -27,6 +27,8 @@ type Switch struct {
 	syncing sync.Mutex // held during a Sync; guards have
 	have    confirmed
 	units   units
+	// policies are the Units of policies.
+	policies units
 }
 
 // errStale: what the switch has must be listed first, by a Sync.
@@ -52,7 +54,7 @@ func Dial(ctx context.Context, mgmtSocket string, log logr.Logger) (*Switch, err
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the switch at %s: %w", mgmtSocket, err)
 	}
-	s := &Switch{conn: c, log: log, units: units{want: map[uint32]Unit{}, dirty: map[uint32]struct{}{}}}
+	s := &Switch{conn: c, log: log, units: newUnits((*Flow).ofService), policies: newUnits((*Flow).ofPolicy)}
 	s.stale.Store(true)
 	return s, nil
 }
@@ -89,44 +91,51 @@ func (s *Switch) sync(ctx context.Context, want []Flow) (Changes, error) {
 	if err := s.conn.Reason(); err != nil {
 		return Changes{}, err // even if there were nothing to send
 	}
-	if s.stale.Swap(false) {
-		if err := s.configure(ctx); err != nil {
-			return Changes{}, fmt.Errorf("configuring the switch: %w", err)
-		}
-		list, err := s.list(ctx)
-		if err != nil {
-			return Changes{}, fmt.Errorf("listing flows: %w", err)
-		}
-		groups, err := s.listGroups(ctx)
-		if err != nil {
-			return Changes{}, fmt.Errorf("listing groups: %w", err)
-		}
-		s.have = newConfirmed(s.units.take(list, groups), s.have)
+	if err := s.learn(ctx); err != nil {
+		return Changes{}, err
 	}
 	flows, changes, err := s.have.diff(want, s.units.kept())
 	if err != nil {
 		return Changes{}, err
 	}
-	services, more, err := s.units.diff()
+	byKey, more, err := s.diffUnits()
 	if err != nil {
 		return Changes{}, err
 	}
 	changes = changes.and(more)
-	todo := slices.Concat(services, flows)
+	todo := slices.Concat(byKey, flows)
 	if len(todo) > 0 {
 		if err := s.commit(ctx, todo); err != nil {
 			return Changes{}, err
 		}
 	}
 	s.have.apply(flows)
-	if s.units.known {
-		s.units.confirm()
-	}
+	s.confirmUnits()
 	if changes.none() {
 		return changes, nil
 	}
 	s.report(todo, changes)
 	return changes, nil
+}
+
+// learn lists what the switch has, if that is not known.
+func (s *Switch) learn(ctx context.Context) error {
+	if !s.stale.Swap(false) {
+		return nil
+	}
+	if err := s.configure(ctx); err != nil {
+		return fmt.Errorf("configuring the switch: %w", err)
+	}
+	list, err := s.list(ctx)
+	if err != nil {
+		return fmt.Errorf("listing flows: %w", err)
+	}
+	groups, err := s.listGroups(ctx)
+	if err != nil {
+		return fmt.Errorf("listing groups: %w", err)
+	}
+	s.have = newConfirmed(s.policies.take(s.units.take(list, groups), nil), s.have)
+	return nil
 }
 
 // configure has flows see the protocol, ports and types of a first fragment.

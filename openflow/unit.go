@@ -13,7 +13,8 @@ import (
 )
 
 // Unit is what the switch has for one port of a Service: flows of priority UnitPriority in table Service and flows in
-// table Endpoint, and a group if it has buckets. There may be tens of thousands of Units, so each is changed by itself.
+// table Endpoint, and a group if it has buckets; or what it has for one thing that policies need: flows of KindPolicy.
+// There may be tens of thousands of Units, so each is changed by itself.
 type Unit struct {
 	Flows   []Flow
 	Buckets []Bucket
@@ -35,12 +36,15 @@ const MaxBuckets = nx.MaxBuckets
 // UnitPriority is that of the flows in table Service that belong to Units. All others there are shared by all Services.
 const UnitPriority = 200
 
-func (f *Flow) ofUnit() bool {
-	return f.Table == TableService && f.Priority == UnitPriority || f.Table == TableEndpoint
+func (f *Flow) ofService() bool {
+	return (f.Table == TableService && f.Priority == UnitPriority || f.Table == TableEndpoint) && f.Kind != KindPolicy
 }
+
+func (f *Flow) ofPolicy() bool { return f.Kind == KindPolicy }
 
 // units are the Units that are wanted and those that the switch has confirmed, by the number of their groups.
 type units struct {
+	owns func(*Flow) bool
 	// known: until somebody has said which Units there shall be, those on the switch stay as they are, and all other
 	// flows of Services are there still.
 	known bool
@@ -130,23 +134,49 @@ func (u *units) noteGone() {
 	}
 }
 
+func newUnits(owns func(*Flow) bool) units {
+	return units{owns: owns, want: map[uint32]Unit{}, dirty: map[uint32]struct{}{}}
+}
+
+// SetPolicies is SetUnits for policies, whose Units have no buckets, and IDs of their own.
+func (s *Switch) SetPolicies(u map[uint32]Unit, all bool) {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	s.policies.set(u, all)
+}
+
+// PoliciesListed reports whether the switch had flows of policies when it was listed last; it lists if need be.
+func (s *Switch) PoliciesListed(ctx context.Context) (bool, error) {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	if err := s.learn(ctx); err != nil {
+		s.stale.Store(true)
+		return false, err
+	}
+	return len(s.policies.listed)+len(s.policies.sent) > 0, nil
+}
+
 // SetUnits says which Units there shall be: all, or those that differ from before; one without flows goes. The next
 // Sync or SyncUnits has the switch do it. The caller must not change them afterwards.
 func (s *Switch) SetUnits(u map[uint32]Unit, all bool) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
+	s.units.set(u, all)
+}
+
+func (u *units) set(changed map[uint32]Unit, all bool) {
 	if all {
-		for id := range s.units.want {
-			s.units.dirty[id] = struct{}{}
+		for id := range u.want {
+			u.dirty[id] = struct{}{}
 		}
-		clear(s.units.want)
-		s.units.known = true
+		clear(u.want)
+		u.known = true
 	}
-	for id, unit := range u {
-		if delete(s.units.want, id); len(unit.Flows) > 0 {
-			s.units.want[id] = unit
+	for id, unit := range changed {
+		if delete(u.want, id); len(unit.Flows) > 0 {
+			u.want[id] = unit
 		}
-		s.units.dirty[id] = struct{}{}
+		u.dirty[id] = struct{}{}
 	}
 }
 
@@ -161,15 +191,15 @@ func (s *Switch) SyncUnits(ctx context.Context) (Changes, error) {
 	if s.stale.Load() {
 		return Changes{}, errStale
 	}
-	todo, count, err := s.units.diff()
+	todo, count, err := s.diffUnits()
 	if err != nil || len(todo) == 0 {
 		return Changes{}, err
 	}
 	if err := s.commit(ctx, todo); err != nil {
 		s.stale.Store(true)
-		return Changes{}, fmt.Errorf("syncing Services: %w", err)
+		return Changes{}, fmt.Errorf("syncing Services and policies: %w", err)
 	}
-	s.units.confirm()
+	s.confirmUnits()
 	s.report(todo, count)
 	return count, nil
 }
@@ -183,12 +213,27 @@ func (u *units) kept() Kind {
 	return KindService
 }
 
+// diffUnits returns what turns the switch's Units into those that are wanted.
+func (s *Switch) diffUnits() ([]change, Changes, error) {
+	services, count, err := s.units.diff()
+	if err != nil {
+		return nil, Changes{}, err
+	}
+	policies, more, err := s.policies.diff()
+	return slices.Concat(services, policies), count.and(more), err
+}
+
+func (s *Switch) confirmUnits() {
+	s.units.confirm()
+	s.policies.confirm()
+}
+
 // take stores what the switch has of Units, and returns all other flows.
 func (u *units) take(list []listed, groups []nx.Listed) (rest []listed) {
 	u.listed, u.listedGroups, u.sent = map[Key]*have{}, groups, nil
 	for i := range list {
 		l := &list[i]
-		if l.unsupported || !l.flow.ofUnit() {
+		if l.unsupported || !u.owns(&l.flow) {
 			rest = append(rest, *l)
 			continue
 		}
@@ -213,8 +258,8 @@ func (u *units) diff() ([]change, Changes, error) {
 		}
 	}
 	for _, c := range d.flows {
-		if !c.delete && !c.flow.ofUnit() {
-			return nil, Changes{}, fmt.Errorf("a flow of a Service outside of its place: %s", c.flow)
+		if !c.delete && !u.owns(&c.flow) {
+			return nil, Changes{}, fmt.Errorf("a flow of a Service or policy outside of its place: %s", c.flow)
 		}
 	}
 	return slices.Concat(d.groups, d.flows, d.deletions), d.count, nil
@@ -308,6 +353,9 @@ func (d *unitChanges) againstListed(u *units) {
 
 // confirm records that the switch has all Units that are wanted.
 func (u *units) confirm() {
+	if !u.known {
+		return
+	}
 	u.noteGone()
 	if u.sent == nil {
 		u.sent = maps.Clone(u.want)
@@ -355,16 +403,25 @@ func (c change) groupMod(xid uint32) []byte {
 
 // FlushUDP has conntrack forget the connections of a zone to a Service's endpoint.
 func (s *Switch) FlushUDP(ctx context.Context, zone uint16, service, endpoint netip.AddrPort) error {
+	return s.flush(ctx, func(xid uint32) []byte { return nx.Flush(xid, zone, protoUDP, service, endpoint) })
+}
+
+// Flush has conntrack forget a connection of a zone, by the addresses of its first packet.
+func (s *Switch) Flush(ctx context.Context, zone uint16, protocol uint8, from, to netip.AddrPort) error {
+	return s.flush(ctx, func(xid uint32) []byte { return nx.FlushOne(xid, zone, protocol, from, to) })
+}
+
+func (s *Switch) flush(ctx context.Context, message func(xid uint32) []byte) error {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	xid := s.conn.Reserve(2)
-	answers, err := s.conn.Ask(ctx, xid, [][]byte{nx.Flush(xid, zone, protoUDP, service, endpoint)})
+	answers, err := s.conn.Ask(ctx, xid, [][]byte{message(xid)})
 	if err != nil {
 		return err
 	}
 	for _, m := range answers {
 		if m.Kind == ofconn.Error {
-			return fmt.Errorf("the switch rejected to flush connections to %s: %w", endpoint, switchError(m))
+			return fmt.Errorf("the switch rejected to forget connections: %w", switchError(m))
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/fairlead-cni/fairlead/agent/policies"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
@@ -34,11 +35,12 @@ func (e noSwitchError) Unwrap() []error { return []error{ErrNoSwitch, e.error} }
 // Flows applies the flows of the bridge. Flows of new pods go ahead of their ports, whose numbers are asked for, unless
 // there is more to do.
 type Flows struct {
-	db      *ovsdb.DB
-	bridge  string
-	runDir  string // of Open vSwitch
-	log     logr.Logger
-	metrics *status.LoopMetrics
+	db       *ovsdb.DB
+	bridge   string
+	runDir   string // of Open vSwitch
+	datapath string // its type
+	log      logr.Logger
+	metrics  *status.LoopMetrics
 
 	sw     *openflow.Switch // nil: not connected
 	view   tables.View      // what flows are for
@@ -47,14 +49,21 @@ type Flows struct {
 	// services are those that Open vSwitch translates; nil: none.
 	services *servicePorts
 	numbers  portNumbers // what the confirmed flows took from OVSDB
+	// rules are those of policies; nil: none is enforced. ruled: connections may be open that they forbid now.
+	rules    *policies.Rules
+	ruled    bool
+	problems []string // of policies, as logged last
 }
 
 // NewFlows returns the applier of the bridge that the config names.
 func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Source, m *status.LoopMetrics,
 	log logr.Logger) *Flows {
-	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, metrics: m, log: log}
+	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, datapath: cfg.OVSDatapathType, metrics: m, log: log}
 	if cfg.Services == api.ServicesOVS {
 		f.services = newServicePorts(source, node, log)
+	}
+	if cfg.NetworkPolicies == api.PoliciesEnforce {
+		f.rules = policies.NewRules(source.PolicyObjects())
 	}
 	return f
 }
@@ -154,10 +163,11 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 		return repaired, err
 	}
 	f.setServices(fresh)
-	if changes, err = f.change(ctx, r, verified); err != nil {
+	if changes, err = f.change(ctx, r, verified, fresh); err != nil {
 		return repaired, err
 	}
 	f.servicesSynced(ctx)
+	f.cut(ctx)
 	if r.Verify && (reverted != none || changes != none) {
 		f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)
 	}
@@ -165,14 +175,21 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 }
 
 // change has the switch confirm what is wanted now, unless that is what it has confirmed already.
-func (f *Flows) change(ctx context.Context, r *Round, verified bool) (changes openflow.Changes, err error) {
+func (f *Flows) change(ctx context.Context, r *Round, verified, fresh bool) (changes openflow.Changes, err error) {
 	view, want, shared := r.Want.View(r.Observed), f.flows, f.services.shared(r.Want.ServiceCIDRs)
+	if err := f.setPolicies(ctx, r, view, fresh); err != nil {
+		return changes, err
+	}
 	// Flows of thousands of peers are most of what a round computes.
 	same := f.flows != nil && view.Equal(f.view) && shared.Equal(f.shared)
 	if !same {
 		want = append(tables.Pipeline(view), clusterip.Flows(view, shared)...)
 	}
-	if !same || !verified {
+	if same && verified {
+		if changes, err = f.sw.SyncUnits(ctx); err != nil { // Services or policies may have changed since
+			return changes, fmt.Errorf("OpenFlow: %w", err)
+		}
+	} else {
 		if changes, err = f.sw.Sync(ctx, want); err != nil {
 			return changes, fmt.Errorf("OpenFlow: %w", err)
 		}

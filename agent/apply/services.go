@@ -149,7 +149,7 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	if f.sw == nil {
 		return false, ErrNoSwitch
 	}
-	unread := f.ServicesUnread()
+	unread := f.servicesUnread()
 	if f.setServices(false); unread || !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
 		return false, nil
 	}
@@ -162,8 +162,10 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// ServicesUnread reports whether the switch may not have all of its Services yet, as they have not been read.
-func (f *Flows) ServicesUnread() bool { return f.services != nil && !f.services.known }
+// Unread reports whether the switch may not have all flows of Services and policies yet, as they have not been read.
+func (f *Flows) Unread() bool { return f.servicesUnread() || f.rules != nil && !f.rules.Known() }
+
+func (f *Flows) servicesUnread() bool { return f.services != nil && !f.services.known }
 
 // servicesSynced is called when the switch has all Services that it shall have.
 func (f *Flows) servicesSynced(ctx context.Context) {

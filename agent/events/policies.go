@@ -34,26 +34,28 @@ const (
 	rankAgain = 10 * time.Minute
 )
 
-// Policies reports network policies, none of which is enforced: in the log, in a metric, and by a Warning Event on
+// Policies reports network policies that are not enforced: in the log, in a metric, and by a Warning Event on
 // each.
 type Policies struct {
-	source  inputs.Source
-	node    string
-	every   api.AgentIntervals
-	warn    func(context.Context, string, kube.Warning) error
-	log     logr.Logger
-	metrics *status.Metrics
+	source inputs.Source
+	node   string
+	// enforced: those that can be enforced are.
+	enforced bool
+	every    api.AgentIntervals
+	warn     func(context.Context, string, kube.Warning) error
+	log      logr.Logger
+	metrics  *status.Metrics
 
 	seen   map[string]bool      // policies that the log has named
 	due    map[string]time.Time // when to write a policy's Event
 	failed bool                 // the last Event was not written, which is logged once
 }
 
-// NewPolicies returns what reports them. source has the policies, and the Nodes by which agents agree on who
-// reports which.
-func NewPolicies(source inputs.Source, client *kube.Client, node string, every api.AgentIntervals,
+// NewPolicies returns what reports them; enforced says that those are enforced that can be. source has the policies,
+// and the Nodes by which agents agree on who reports which.
+func NewPolicies(source inputs.Source, client *kube.Client, node string, enforced bool, every api.AgentIntervals,
 	metrics *status.Metrics, log logr.Logger) *Policies {
-	return &Policies{source: source, node: node, every: every, warn: client.Warn, log: log.WithName("policies"),
+	return &Policies{source: source, node: node, enforced: enforced, every: every, warn: client.Warn, log: log.WithName("policies"),
 		metrics: metrics, seen: map[string]bool{}, due: map[string]time.Time{}}
 }
 
@@ -64,21 +66,22 @@ func (t *Policies) Run(ctx context.Context) {
 
 func (t *Policies) look(ctx context.Context, now time.Time) {
 	s := t.source.Snapshot()
-	t.metrics.Health.Policies.Set(float64(len(s.NetworkPolicies)))
-	t.logNew(s.NetworkPolicies)
+	policies := t.notEnforced(s.NetworkPolicies)
+	t.metrics.Health.Policies.Set(float64(len(policies)))
+	t.logNew(policies)
 	maps.DeleteFunc(t.due, func(name string, _ time.Time) bool {
-		_, there := s.NetworkPolicies[name]
+		_, there := policies[name]
 		return !there
 	})
 	if s.Unread {
 		return // without Nodes every agent would take itself for the first
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.NetworkPolicies)) {
+	for _, name := range slices.Sorted(maps.Keys(policies)) {
 		due, known := t.due[name]
 		if known && now.Before(due) {
 			continue
 		}
-		p := s.NetworkPolicies[name]
+		p := policies[name]
 		switch rank := rankOf(t.node, p, s.Nodes); {
 		case rank >= reporters:
 			t.due[name] = now.Add(rankAgain)
@@ -95,6 +98,16 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 			t.due[name] = now.Add(renewEvents)
 		}
 	}
+}
+
+// notEnforced are those that nothing enforces.
+func (t *Policies) notEnforced(all map[string]inputs.NetworkPolicy) map[string]inputs.NetworkPolicy {
+	if !t.enforced {
+		return all
+	}
+	out := maps.Clone(all)
+	maps.DeleteFunc(out, func(_ string, p inputs.NetworkPolicy) bool { return p.Enforceable() })
+	return out
 }
 
 // refused reports whether the API server rejects this one Event, as in a
@@ -116,7 +129,7 @@ func (t *Policies) logNew(policies map[string]inputs.NetworkPolicy) {
 		t.seen[name] = true
 	}
 	if len(added) > 0 {
-		t.log.Info("Fairlead enforces no network policies: what these should keep out gets in",
+		t.log.Info("these network policies are not enforced: what they should keep out gets in",
 			"policies", report.Some(added), "all", len(policies))
 	}
 }
@@ -143,7 +156,7 @@ func notEnforced(p inputs.NetworkPolicy, once bool) kube.Warning {
 		About: corev1.ObjectReference{APIVersion: p.APIVersion, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name,
 			UID: types.UID(p.UID)},
 		Reason:  "PolicyNotEnforced",
-		Message: "Fairlead, the network of this cluster's pods, enforces no network policies: what this one should keep out gets in.",
+		Message: "Fairlead, the network of this cluster's pods, does not enforce this network policy: what it should keep out gets in.",
 		Once:    once,
 	}
 }

@@ -34,7 +34,7 @@ func (w *toldPolicies) warn(_ context.Context, _ string, k kube.Warning) error {
 func tellerOf(t *testing.T, node string, source inputs.Source) (*Policies, *toldPolicies) {
 	t.Helper()
 	w := &toldPolicies{}
-	p := NewPolicies(source, nil, node, api.DefaultIntervals().Agent, status.NewMetrics("test"), logr.Discard())
+	p := NewPolicies(source, nil, node, false, api.DefaultIntervals().Agent, status.NewMetrics("test"), logr.Discard())
 	p.warn = w.warn
 	return p, w
 }

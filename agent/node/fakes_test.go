@@ -67,6 +67,12 @@ func (*fakeSwitch) Current() []openflow.Flow { return nil }
 // SyncServices implements flowSwitch.
 func (*fakeSwitch) SyncServices(context.Context) (bool, error) { return true, nil }
 
+// SyncPolicies implements flowSwitch.
+func (*fakeSwitch) SyncPolicies(context.Context) (bool, error) { return true, nil }
+
+// Waits implements flowSwitch.
+func (*fakeSwitch) Waits() error { return nil }
+
 // Doubts, InPlace and Due make it an apply.Watcher, as the applier of flows is one.
 func (f *fakeSwitch) Doubts(ovsdb.Observed) bool                 { return !f.connected }
 func (*fakeSwitch) InPlace(context.Context, ovsdb.Observed) bool { return true }

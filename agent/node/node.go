@@ -94,6 +94,10 @@ type flowSwitch interface {
 	Current() []openflow.Flow
 	// SyncServices has the switch follow Services that have changed, and nothing else, or is not done.
 	SyncServices(ctx context.Context) (done bool, err error)
+	// SyncPolicies does so with what policies depend on.
+	SyncPolicies(ctx context.Context) (done bool, err error)
+	// Waits is why no pod can be added yet; nil if one can.
+	Waits() error
 }
 
 // New returns a Node that does not run yet.
@@ -133,7 +137,9 @@ func (n *Node) await(ctx context.Context, t timers) (waiting []request, needed b
 		waiting = append(waiting, r)
 	case <-n.Source.Changed():
 	case <-n.Source.Services().Changed():
-		return nil, !n.servicesChanged(ctx)
+		return nil, !n.followed(ctx, "Services", n.steps.flows.SyncServices)
+	case <-n.Source.PolicyObjects().Changed():
+		return nil, !n.followed(ctx, "policies", n.steps.flows.SyncPolicies)
 	case <-n.Advisor.Changed:
 	case <-n.Uplink.Changed:
 		n.progress.verify = true

@@ -118,6 +118,16 @@ func overtaken(waiting []request, own inputs.Node, conflict error) []request {
 	})
 }
 
+// early refuses the ADDs that come before policies are known: the pods would be open.
+func early(waiting []request, err error) []request {
+	return refuse(waiting, func(r request) error {
+		if r.Add != nil && !r.Restores {
+			return err
+		}
+		return nil
+	})
+}
+
 // refuseBridged refuses the ADDs of bridged pods.
 func refuseBridged(waiting []request, err error) []request {
 	return refuse(waiting, func(r request) error {

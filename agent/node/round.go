@@ -43,7 +43,7 @@ func (n *Node) round(ctx context.Context, waiting []request) error {
 	start := time.Now()
 	r := &round{snapshot: n.Source.Snapshot()}
 	r.conflict = n.Advisor.Explain(n.takeOwn(r.snapshot), r.snapshot)
-	r.waiting = overtaken(waiting, n.own, r.conflict)
+	r.waiting = early(overtaken(waiting, n.own, r.conflict), n.steps.flows.Waits())
 	if err := n.observe(r); err != nil {
 		r.pods = err
 		n.answer(r.waiting, r.Observed, err)
@@ -152,16 +152,17 @@ func (o *outcome) add(h harm, err error) {
 	}
 }
 
-// servicesChanged has the switch follow Services that have changed, and reports whether that was all there is to do.
-func (n *Node) servicesChanged(ctx context.Context) bool {
+// followed has the switch follow what is followed by key and has changed, and reports whether that was all there is to
+// do.
+func (n *Node) followed(ctx context.Context, what string, sync func(context.Context) (bool, error)) bool {
 	if !n.progress.settled || n.progress.verify {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	done, err := n.steps.flows.SyncServices(ctx)
+	done, err := sync(ctx)
 	if err != nil {
-		n.Log.Error(err, "following Services; everything is compared again")
+		n.Log.Error(err, "following one by one; everything is compared again", "kind", what)
 	}
 	return done
 }

@@ -55,7 +55,7 @@ func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Sour
 	m *status.Metrics, log logr.Logger) (
 	steps, *apply.RestoreWait) {
 	flows := apply.NewFlows(db, cfg, name, source, &m.Loop, log)
-	wait := apply.NewRestoreWait(db, cfg, flows.ServicesUnread, m.Health.RestoreWaitArmed, log)
+	wait := apply.NewRestoreWait(db, cfg, flows.Unread, m.Health.RestoreWaitArmed, log)
 	rules := apply.NewIPTables()
 	return steps{
 		pods: []step{

@@ -17,6 +17,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube/feed"
 )
 
 // maxManifestBytes is far above any real manifest; a larger file is a mistake and would only consume memory.
@@ -40,13 +41,16 @@ type Directory struct {
 	changed chan struct{}
 	// services are followed as those of the API server are.
 	services *Services
+	judged   *feed.Objects
 }
 
 // NewDirectory reads the directory once. A file that cannot be used is an error here: a start must not drop objects
 // that the file had before.
 func NewDirectory(path string, log logr.Logger) (*Directory, error) {
 	d := &Directory{Intervals: api.DefaultIntervals().Inputs,
-		path: path, log: log, good: map[string]objects{}, changed: make(chan struct{}, 1), services: newServices()}
+		path: path, log: log, good: map[string]objects{}, changed: make(chan struct{}, 1), services: newServices(),
+		judged: feed.New()}
+	d.judged.Complete = true
 	d.last.Store(&Snapshot{})
 	if err := d.read(); err != nil {
 		return nil, err
@@ -79,6 +83,9 @@ func (d *Directory) Pod(_ context.Context, namespace, name, uid string) (Pod, Na
 
 // Changed implements Source.
 func (d *Directory) Changed() <-chan struct{} { return d.changed }
+
+// PolicyObjects implements Source.
+func (d *Directory) PolicyObjects() *feed.Objects { return d.judged }
 
 // Services implements Source.
 func (d *Directory) Services() *Services { return d.services }
@@ -187,6 +194,7 @@ func (d *Directory) publish(good map[string]objects, problems []string) {
 	}
 	d.last.Store(next)
 	d.services.replace(next.services, next.endpointSlices)
+	d.judged.Replace(before.judged(), next.judged())
 	select {
 	case d.changed <- struct{}{}:
 	default:

@@ -32,6 +32,8 @@ type resource struct {
 	of runtime.Object
 	// optional: a server without the resource is no trouble.
 	optional bool
+	// absent, unless nil, is called when the server says that it has no such resource.
+	absent func()
 }
 
 // follower keeps a store in sync with the API server's objects of one kind. client-go's Reflector does the work; added
@@ -158,6 +160,9 @@ func (f *follower) result(ctx context.Context, err error) {
 	}
 	if f.optional && apierrors.IsNotFound(err) {
 		err = nil // an older API server
+		if f.absent != nil {
+			f.absent()
+		}
 	}
 	if err == nil {
 		f.heard()

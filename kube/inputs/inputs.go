@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/policy"
 )
 
 // Source provides the cluster's objects: from the Kubernetes API, or from a directory of manifests.
@@ -41,6 +43,8 @@ type Source interface {
 	Changed() <-chan struct{}
 	// Services are followed one by one: there may be tens of thousands, and most changes concern one of them.
 	Services() *Services
+	// PolicyObjects are what policies depend on, followed one by one.
+	PolicyObjects() *feed.Objects
 	// String names the source for messages: "the manifests in /etc/…".
 	String() string
 }
@@ -95,6 +99,8 @@ type Node struct {
 	Zone string
 	// Runtime is status.nodeInfo.containerRuntimeVersion, "containerd://2.1.4"; empty if it is unknown.
 	Runtime string
+
+	policy policy.Node // what policies see of it, where these are followed
 }
 
 // TunnelAddr returns the first tunnel address of a family.
@@ -115,6 +121,8 @@ type Pod struct {
 	// apps.kubernetes.io/pod-index.
 	Controller Controller
 	Index      string
+
+	policy *policy.Pod // in a directory
 }
 
 // Controller is the object whose controller has created another: the ownerReference with controller: true.
@@ -123,10 +131,18 @@ type Controller struct{ APIVersion, Kind, Name, UID string }
 // is reports whether p is the pod of that uid. Either may be unknown: a manifest need not have one.
 func (p Pod) is(uid string) bool { return p.UID == uid || p.UID == "" || uid == "" }
 
-// NetworkPolicy is a policy in the cluster. Fairlead does not enforce it.
+// NetworkPolicy is a policy in the cluster.
 type NetworkPolicy struct {
 	APIVersion, Kind     string
 	Namespace, Name, UID string
+
+	policy *policy.Policy // in a directory
+}
+
+// Enforceable reports whether p is of a kind and version that networkPolicies: enforce enforces.
+func (p NetworkPolicy) Enforceable() bool {
+	return p.APIVersion == policies.GroupVersion().String() && p.Kind == feed.NetworkPolicy ||
+		p.APIVersion == clusterPolicies.GroupVersion().String() && p.Kind == feed.ClusterNetworkPolicy
 }
 
 // String returns "NetworkPolicy namespace/name", for API groups other than Kubernetes' own "ClusterNetworkPolicy.group
@@ -146,4 +162,6 @@ func (p NetworkPolicy) String() string {
 type Namespace struct {
 	Name        string
 	Annotations map[string]string
+
+	policy policy.Namespace // what policies see of it, where these are followed
 }

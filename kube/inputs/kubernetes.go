@@ -23,6 +23,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/feed"
 )
 
 var (
@@ -74,7 +75,8 @@ type kinds struct {
 	ranges     *kind[[]netip.Prefix]
 	services   *kind[Service]
 	slices     *kind[EndpointSlice]
-	known      *Services // made of the two before
+	known      *Services     // made of the two before
+	rules      *feed.Objects // for policies
 }
 
 // signals are the changes since the last snapshot.
@@ -102,7 +104,7 @@ type outage struct {
 func NewKubernetes(client *kube.Client, node, file string, bridging bool, log logr.Logger) *Kubernetes {
 	k := &Kubernetes{Intervals: api.DefaultIntervals().Inputs,
 		client: client, node: node, bridging: bridging, file: lastKnown{path: file, node: node}, log: log,
-		kinds:   kinds{known: newServices()},
+		kinds:   kinds{known: newServices(), rules: feed.New()},
 		signals: signals{dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}}
 	k.last.Store(&Snapshot{Unread: true})
 	k.nodes = newKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
@@ -148,6 +150,9 @@ func (k *Kubernetes) Snapshot() *Snapshot { return k.last.Load() }
 
 // Changed implements Source.
 func (k *Kubernetes) Changed() <-chan struct{} { return k.changed }
+
+// PolicyObjects implements Source.
+func (k *Kubernetes) PolicyObjects() *feed.Objects { return k.rules }
 
 // Services implements Source.
 func (k *Kubernetes) Services() *Services { return k.known }

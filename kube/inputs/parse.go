@@ -12,7 +12,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/json"
@@ -66,31 +65,27 @@ func (o *objects) add(doc []byte) error {
 	}
 	switch gvk := kind.APIVersion + " " + kind.Kind; gvk {
 	case "v1 Node":
-		return addParsed(o, doc, nodeFrom, func(n Node) object {
+		return addParsed(o, doc, judgedNode, func(n Node) object {
 			return object{"Node " + n.Name, func(s *Snapshot) { s.Nodes[n.Name] = n }}
 		})
 	case "v1 Pod":
-		return addParsed(o, doc, func(p *corev1.Pod) (Pod, error) { return podFrom(p.ObjectMeta, p.Spec.NodeName) },
-			func(p Pod) object {
-				key := p.Namespace + "/" + p.Name
-				return object{"Pod " + key, func(s *Snapshot) { s.Pods[key] = p }}
-			})
+		return addParsed(o, doc, judgedPod, func(p Pod) object {
+			key := p.Namespace + "/" + p.Name
+			return object{"Pod " + key, func(s *Snapshot) { s.Pods[key] = p }}
+		})
 	case "v1 Namespace":
-		return addParsed(o, doc, func(n *corev1.Namespace) (Namespace, error) { return namespaceFrom(n.ObjectMeta) },
-			func(n Namespace) object {
-				return object{"Namespace " + n.Name, func(s *Snapshot) { s.Namespaces[n.Name] = n }}
-			})
+		return addParsed(o, doc, judgedNamespace, func(n Namespace) object {
+			return object{"Namespace " + n.Name, func(s *Snapshot) { s.Namespaces[n.Name] = n }}
+		})
 	case api.PoolGroup + "/" + api.PoolVersion + " " + api.PoolKind,
 		api.PoolGroup + "/" + api.PoolVersionBefore + " " + api.PoolKind:
 		return addParsed(o, doc, poolFrom, func(p api.IPPool) object {
 			return object{"IPPool " + p.Name, func(s *Snapshot) { s.IPPools[p.Name] = p }}
 		})
 	case "networking.k8s.io/v1 NetworkPolicy":
-		return addParsed(o, doc, func(p *networkingv1.NetworkPolicy) (NetworkPolicy, error) {
-			return policyFrom(p.TypeMeta, p.ObjectMeta)
-		}, func(p NetworkPolicy) object {
-			return object{p.String(), func(s *Snapshot) { s.NetworkPolicies[p.String()] = p }}
-		})
+		return addParsed(o, doc, networkPolicyFrom, policyObject)
+	case "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
+		return addParsed(o, doc, clusterPolicyFrom, policyObject)
 	case "v1 Service":
 		return addParsed(o, doc, serviceFrom, func(v Service) object {
 			key := v.Namespace + "/" + v.Name
@@ -105,7 +100,8 @@ func (o *objects) add(doc []byte) error {
 		return o.addList(any["items"])
 	default:
 		return fmt.Errorf("%s is not read from manifests: v1 Node, v1 Pod, v1 Namespace, v1 Service, discovery.k8s.io/v1 "+
-			"EndpointSlice, crd.antrea.io/v1beta1 or v1alpha2 IPPool and networking.k8s.io/v1 NetworkPolicy are", gvk)
+			"EndpointSlice, crd.antrea.io/v1beta1 or v1alpha2 IPPool, networking.k8s.io/v1 NetworkPolicy and policy.networking.k8s.io/v1alpha2 "+
+			"ClusterNetworkPolicy are", gvk)
 	}
 }
 

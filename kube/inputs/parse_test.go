@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/policy"
 )
 
 func TestParseManifest(t *testing.T) {
@@ -83,6 +84,21 @@ status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 		services:        map[string]Service{}, endpointSlices: map[string]EndpointSlice{},
 	}
 	got, problems := merge(map[string]objects{"file": parsed})
+	if judged := got.judged(); len(judged) != 3 {
+		t.Errorf("policies see %v, want Node, Namespace and Pod", judged)
+	}
+	for name, n := range got.Nodes {
+		n.policy = policy.Node{}
+		got.Nodes[name] = n
+	}
+	for name, p := range got.Pods {
+		p.policy = nil
+		got.Pods[name] = p
+	}
+	for name, n := range got.Namespaces {
+		n.policy = policy.Namespace{}
+		got.Namespaces[name] = n
+	}
 	if !reflect.DeepEqual(got, want) || problems != nil {
 		t.Errorf("got  %+v\nwant %+v; problems %q", got, want, problems)
 	}

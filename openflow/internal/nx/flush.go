@@ -28,6 +28,18 @@ func Flush(xid uint32, zone uint16, protocol uint8, to, translated netip.AddrPor
 	return ofconn.Encode(msgExperimenter, xid, b)
 }
 
+// FlushOne returns the message by which conntrack forgets one connection of a protocol and zone, by the addresses of
+// its first packet.
+func FlushOne(xid uint32, zone uint16, protocol uint8, from, to netip.AddrPort) []byte {
+	b := binary.BigEndian.AppendUint32(nil, vendor)
+	b = binary.BigEndian.AppendUint32(b, subtypeFlush)
+	b = append(b, protocol, 0, 0, 0, 0, 0, 0, 0)
+	ends := append(tuple(tupleSrc, tupleSrcPort, from), tuple(tupleDst, tupleDstPort, to)[4:]...)
+	b = append(b, property(flushOriginal, ends)...)
+	b = append(b, property(flushZone, binary.BigEndian.AppendUint16(nil, zone))...)
+	return ofconn.Encode(msgExperimenter, xid, b)
+}
+
 // tuple is properties in a property, the first of which is aligned; IPv4 addresses are mapped ones there.
 func tuple(addr, port uint16, a netip.AddrPort) []byte {
 	to := a.Addr().As16()

@@ -16,7 +16,9 @@ const (
 	subtypeCT    = 35
 	subtypeNAT   = 36
 	subtypeAgain = 14
-	inPort       = 0xfff8
+
+	subtypeConjunction = 34
+	inPort             = 0xfff8
 
 	ctCommit = 1
 	// NoTable is the Table of a Conntrack that does not look the packet up again.
@@ -40,6 +42,8 @@ type Conntrack struct {
 	// Table is where the packet is looked up once more, with its connection's state and translated; or NoTable.
 	Table uint8
 	NAT   NAT
+	// Mark are bits that a Commit sets in the connection's mark; the others stay.
+	Mark uint8
 }
 
 // NAT is the action nat of a Conntrack.
@@ -73,7 +77,21 @@ func (c Conntrack) Marshal() []byte {
 	}
 	b = binary.BigEndian.AppendUint16(b, zone)
 	b = append(b, c.Table, 0, 0, 0, 0, 0)
-	return finish(append(b, c.NAT.marshal()...))
+	return finish(append(append(b, c.NAT.marshal()...), marshalMark(c.Mark)...))
+}
+
+// The field ct_mark with a mask, in an action set_field.
+const maskedMark = 0x0001<<16 | 107<<9 | 1<<8 | 8
+
+func marshalMark(bits uint8) []byte {
+	if bits == 0 {
+		return nil
+	}
+	b := binary.BigEndian.AppendUint16(nil, setField)
+	b = binary.BigEndian.AppendUint16(b, 16)
+	b = binary.BigEndian.AppendUint32(b, maskedMark)
+	b = binary.BigEndian.AppendUint32(b, uint32(bits))
+	return binary.BigEndian.AppendUint32(b, uint32(bits))
 }
 
 // Bits of a NAT's flags and of its ranges.
@@ -137,7 +155,10 @@ func ReadConntrack(body []byte) (c Conntrack, ok bool) {
 	if reg := binary.BigEndian.Uint32(body[8:]); reg != 0 {
 		c.ZoneReg, c.Zone = uint8(reg>>9)&0x7f, 0
 	}
-	if len(body) > 20 {
+	switch {
+	case len(body) == 36 && binary.BigEndian.Uint16(body[20:]) == setField:
+		c.Mark = body[31]
+	case len(body) > 20:
 		c.NAT = readNAT(body[20:])
 	}
 	return c, bytes.Equal(c.Marshal()[4:], body)
@@ -173,6 +194,19 @@ func readNAT(b []byte) (n NAT) {
 		n.Last = binary.BigEndian.Uint16(p)
 	}
 	return n
+}
+
+// Conjunction is the action conjunction, with a number from 1.
+func Conjunction(id uint32, number, of uint8) []byte {
+	return finish(binary.BigEndian.AppendUint32(append(header(subtypeConjunction), number-1, of), id))
+}
+
+// ReadConjunction reads what follows type and length of an action.
+func ReadConjunction(body []byte) (id uint32, number, of uint8, ok bool) {
+	if len(body) != 12 || !bytes.Equal(body[:6], header(subtypeConjunction)[4:]) {
+		return 0, 0, 0, false
+	}
+	return binary.BigEndian.Uint32(body[8:]), body[6] + 1, body[7], true
 }
 
 // Resubmit is the action resubmit with a table, and the port that the packet came from.

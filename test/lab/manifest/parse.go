@@ -15,15 +15,17 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead-cni/fairlead/api"
 )
 
-// Object is one parsed manifest: a Node, a Pod, a Namespace, an IPPool, a Service or an EndpointSlice.
+// Object is one parsed manifest: a Node, a Pod, a Namespace, an IPPool, a Service, an EndpointSlice or a policy.
 type Object = metav1.Object
 
 // kinds are the supported kinds, by apiVersion and kind. Decoding is strict: a misspelt key is an error and not
@@ -36,11 +38,16 @@ var kinds = map[string]func() Object{
 
 	"discovery.k8s.io/v1 EndpointSlice": func() Object { return &discoveryv1.EndpointSlice{} },
 
+	"networking.k8s.io/v1 NetworkPolicy": func() Object { return &networkingv1.NetworkPolicy{} },
+	"policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy": func() Object {
+		return &v1alpha2.ClusterNetworkPolicy{}
+	},
+
 	api.PoolGroup + "/" + api.PoolVersion + " " + api.PoolKind:       func() Object { return &api.IPPool{} },
 	api.PoolGroup + "/" + api.PoolVersionBefore + " " + api.PoolKind: func() Object { return &api.IPPool{} },
 }
 
-// Ref identifies an object. Only Pods, Services and EndpointSlices have a Namespace.
+// Ref identifies an object. Only Pods, Services, EndpointSlices and NetworkPolicies have a Namespace.
 type Ref struct{ Kind, Namespace, Name string }
 
 // String is kubectl's form: pod/default/web or node/node1.
@@ -67,6 +74,10 @@ func RefOf(o Object) Ref {
 		return Ref{"Service", o.GetNamespace(), o.GetName()}
 	case *discoveryv1.EndpointSlice:
 		return Ref{"EndpointSlice", o.GetNamespace(), o.GetName()}
+	case *networkingv1.NetworkPolicy:
+		return Ref{"NetworkPolicy", o.GetNamespace(), o.GetName()}
+	case *v1alpha2.ClusterNetworkPolicy:
+		return Ref{"ClusterNetworkPolicy", "", o.GetName()}
 	default:
 		return Ref{"Pod", o.GetNamespace(), o.GetName()}
 	}
@@ -126,7 +137,8 @@ func parseOne(doc *yamlv3.Node) (Object, error) {
 	make := kinds[kind.APIVersion+" "+kind.Kind]
 	if make == nil {
 		return nil, fmt.Errorf("unknown kind %s %s: a lab takes v1 Node, Pod, Namespace and Service, "+
-			"discovery.k8s.io/v1 EndpointSlice, and IPPools of %s, %s and %s",
+			"discovery.k8s.io/v1 EndpointSlice, networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 "+
+			"ClusterNetworkPolicy, and IPPools of %s, %s and %s",
 			kind.APIVersion, kind.Kind, api.PoolGroup, api.PoolVersionBefore, api.PoolVersion)
 	}
 	o := make()
@@ -140,7 +152,7 @@ func parseOne(doc *yamlv3.Node) (Object, error) {
 }
 
 func namespaced(kind string) bool {
-	return kind == "Pod" || kind == "Service" || kind == "EndpointSlice"
+	return kind == "Pod" || kind == "Service" || kind == "EndpointSlice" || kind == "NetworkPolicy"
 }
 
 // decodeStrict is case-sensitive, as the API server: yaml.UnmarshalStrict would accept nodename for nodeName.

@@ -1,0 +1,124 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/agent/policies"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
+	"github.com/fairlead-cni/fairlead/policy"
+)
+
+// errNoPolicies keeps a switch closed that has no flows of policies, as after a restart of ovs-vswitchd, as long as it
+// is not known which there shall be.
+var errNoPolicies = errors.New("the cluster's NetworkPolicies are not known yet, and without them pods would be open: " +
+	"the agent waits until the API server has answered")
+
+// Waits is why no pod can be added yet; nil if one can.
+func (f *Flows) Waits() error {
+	if f.rules == nil || f.rules.Read() {
+		return nil
+	}
+	return errNoPolicies
+}
+
+// setPolicies tells the switch which flows policies come to: all, on a connection that is fresh.
+func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fresh bool) error {
+	if f.rules == nil {
+		if fresh {
+			f.sw.SetPolicies(nil, true)
+		}
+		return nil
+	}
+	first := !f.rules.Known()
+	changed := f.rules.Update(place(r, view))
+	f.report()
+	if !f.rules.Known() {
+		there, err := f.sw.PoliciesListed(ctx)
+		if err == nil && !there {
+			err = errNoPolicies
+		}
+		return err
+	}
+	if fresh || first {
+		f.sw.SetPolicies(f.rules.Units(), true)
+	} else {
+		f.sw.SetPolicies(changed, false)
+	}
+	f.ruled = f.ruled || fresh || first || len(changed) > 0
+	return nil
+}
+
+// report logs what of policies is not enforced as it says.
+func (f *Flows) report() {
+	now := f.rules.Problems()
+	for _, p := range now {
+		if !slices.Contains(f.problems, p) {
+			f.log.Info("a policy is not enforced as it says", "problem", p)
+		}
+	}
+	f.problems = now
+}
+
+// place is where pods and node are.
+func place(r *Round, view tables.View) *policies.Place {
+	p := &policies.Place{Services: len(r.Want.ServiceCIDRs) > 0}
+	for i, a := range r.Want.OVSDB.Pods { // in the order of the view's
+		p.Ports = append(p.Ports, policies.Port{Pod: policy.PodKey{Namespace: a.PodNamespace, Name: a.PodName},
+			HostIf: a.HostIf, At: view.Pods[i]})
+	}
+	p.Node = slices.Concat(view.NodeAddrs, view.Gateway.Addrs)
+	return p
+}
+
+// SyncPolicies has the switch follow objects of policies that have changed, and nothing else. It is not done if a whole
+// round is needed: after an error, and for the first of all.
+func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
+	switch {
+	case f.rules == nil:
+		return true, nil
+	case f.sw == nil:
+		return false, ErrNoSwitch
+	case !f.rules.Known():
+		return false, nil
+	}
+	changed := f.rules.Update(nil)
+	f.report()
+	if len(changed) == 0 {
+		return true, nil
+	}
+	f.sw.SetPolicies(changed, false)
+	f.ruled = true
+	if _, err := f.sw.SyncUnits(ctx); err != nil {
+		return false, err
+	}
+	f.cut(ctx)
+	return true, nil
+}
+
+// cut has conntrack forget the connections that the rules forbid now. All others go on.
+func (f *Flows) cut(ctx context.Context) {
+	if !f.ruled {
+		return
+	}
+	f.ruled = false
+	for _, zone := range f.rules.Zones() {
+		all, err := vswitchd.Connections(ctx, f.runDir, f.datapath, zone)
+		for _, c := range all {
+			if !f.rules.Forbidden(c.Protocol, c.From, c.To) {
+				continue
+			}
+			if err = f.sw.Flush(ctx, zone, c.Protocol, c.From, c.To); err != nil {
+				break
+			}
+			f.log.Info("ended a connection that policies forbid", "protocol", policy.Protocol(c.Protocol).String(),
+				"from", c.From.String(), "to", c.To.String())
+		}
+		if err != nil {
+			f.ruled = true // the next round tries again
+			f.log.Error(err, "connections that policies forbid may go on")
+		}
+	}
+}

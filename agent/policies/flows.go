@@ -1,0 +1,110 @@
+package policies
+
+import (
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
+	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/policy/compile"
+)
+
+// Priorities in the tables of tiers. Each rank has two; those of the last ranks, which no cluster gets to, share one.
+const (
+	prioClosed   = 65535
+	prioFirst    = 65000
+	prioLast     = 2
+	prioIsolated = 1
+	prioAddress  = 1 // and the length of the prefix
+	prioMember   = 1
+)
+
+// direction is d as the tables know it.
+func direction(d policy.Direction) policing.Direction {
+	if d == policy.Egress {
+		return policing.Egress
+	}
+	return policing.Ingress
+}
+
+// flowsOf returns the flows that a compiler's flow is on the switch; pod is the number of its pod.
+func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
+	d := direction(f.Direction)
+	out := openflow.Flow{Kind: openflow.KindPolicy, Table: d.Tier(uint8(f.Tier)), Priority: priority(f.Match)}
+	switch f.Kind {
+	case compile.Address:
+		out.Table, out.Priority = d.Peer(), prioAddress+uint16(f.Address.Bits())
+		out.Match.EtherType = openflow.IPv6
+		if f.Address.Addr().Is4() {
+			out.Match.EtherType = openflow.IPv4
+		}
+		if out.Match.Src = f.Address; f.Direction == policy.Egress {
+			out.Match.Src, out.Match.Dst = out.Match.Dst, f.Address
+		}
+		out.Actions = []openflow.Action{openflow.SetClass(f.Set), openflow.Goto(d.Group())}
+		return []openflow.Flow{out}
+	case compile.Member:
+		out.Table, out.Priority, out.Match.Judged = d.Group(), prioMember, pod
+		out.Actions = []openflow.Action{openflow.SetGroup(f.Set), openflow.Goto(d.Group() + 1)}
+		return []openflow.Flow{out}
+	case compile.Port:
+		out.Actions = conjunctions(f.Clauses)
+		return ports(f.Match, out)
+	}
+	out.Match.Judged, out.Match.Group, out.Match.Class, out.Match.ConjID = pod, f.Group, f.Class, f.Match.Rule
+	if len(f.Clauses) > 0 {
+		out.Actions = conjunctions(f.Clauses)
+	} else {
+		out.Actions = verdict(f.Verdict, d, out.Table)
+	}
+	return []openflow.Flow{out}
+}
+
+func priority(m compile.Match) uint16 {
+	p := uint16(max(prioFirst-2*int64(m.Rank), prioLast))
+	switch m.Kind {
+	case compile.Whole:
+		return p + 1
+	case compile.Isolated:
+		return prioIsolated
+	case compile.Closed:
+		return prioClosed
+	}
+	return p
+}
+
+// ports are the flows of a port, one for each family.
+func ports(m compile.Match, f openflow.Flow) []openflow.Flow {
+	f.Match.Protocol = 1 + uint16(m.Protocol)
+	f.Match.DstPort = openflow.Bits{Value: m.Port, Mask: m.Mask}
+	v6 := f
+	f.Match.EtherType, v6.Match.EtherType = openflow.IPv4, openflow.IPv6
+	return []openflow.Flow{f, v6}
+}
+
+func conjunctions(clauses []compile.Clause) []openflow.Action {
+	out := make([]openflow.Action, 0, len(clauses))
+	for _, c := range clauses {
+		out = append(out, openflow.Conjunction{ID: c.Rule, Number: c.Number, Of: c.Of})
+	}
+	return out
+}
+
+// verdict returns the actions of a verdict in a tier's table; none drops.
+func verdict(v policy.Verdict, d policing.Direction, table uint8) []openflow.Action {
+	switch v {
+	case policy.Accept:
+		return []openflow.Action{openflow.Goto(d.Accept())}
+	case policy.Pass:
+		return []openflow.Action{openflow.Goto(table + 1)}
+	}
+	return nil
+}
+
+// closed are the flows of a pod whose labels are not known yet.
+func closed(key policy.PodKey) []compile.Flow {
+	var out []compile.Flow
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		m := compile.Match{Direction: d, Kind: compile.Closed, Tier: policy.Admin, Pod: key}
+		out = append(out, compile.Flow{Match: m, Verdict: policy.Deny})
+	}
+	return out
+}

@@ -1,0 +1,338 @@
+// Package policies keeps what the switch has for policies up to date, by key: package policy/compile says which rules
+// apply to the node's pods, and this package makes flows of them, with those that send the packets of a pod to be
+// judged. It has no client and no switch.
+package policies
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
+	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/policy/compile"
+)
+
+// Rules are the rules that apply to the node's pods. One goroutine uses them.
+type Rules struct {
+	source   *feed.Objects
+	compiler *compile.Compiler
+	known    bool // all objects have been read
+	// all are the cluster's pods as the API has them, namespaces those that it has.
+	all        map[policy.PodKey]policy.Pod
+	namespaces map[string]bool
+	place      Place
+	pods       map[policy.PodKey]*pod // of this node
+	taken      map[uint32]bool        // numbers of pods
+	problems   []string
+	dirty      map[policy.PodKey]struct{}
+	units
+}
+
+// pod is one with ports on this node.
+type pod struct {
+	number uint32
+	ports  []Port
+	flows  int  // that match it
+	closed bool // its labels are unknown
+	// diverted are the ports whose packets are judged.
+	diverted []string
+}
+
+// Place is what of the node the flows depend on.
+type Place struct {
+	Ports []Port
+	// Node are the addresses under which the node's own processes reach its pods.
+	Node []netip.Addr
+	// Services: Open vSwitch translates ClusterIPs.
+	Services bool
+}
+
+// Port is one of a pod on the bridge.
+type Port struct {
+	Pod    policy.PodKey
+	HostIf string
+	At     tables.Pod
+}
+
+func (p Port) equal(q Port) bool {
+	return p.Pod == q.Pod && p.HostIf == q.HostIf && p.At.Port == q.At.Port && p.At.MAC == q.At.MAC &&
+		p.At.Bridged == q.At.Bridged && p.At.VLAN == q.At.VLAN && slices.Equal(p.At.Addrs, q.At.Addrs)
+}
+
+// NewRules returns Rules that know nothing yet.
+func NewRules(source *feed.Objects) *Rules {
+	return &Rules{source: source, compiler: compile.New(), all: map[policy.PodKey]policy.Pod{},
+		namespaces: map[string]bool{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{},
+		dirty: map[policy.PodKey]struct{}{}, units: newUnits()}
+}
+
+// Known reports whether all objects have been read: until then it is not known what applies to any pod.
+func (r *Rules) Known() bool { return r.known }
+
+// Read reports whether the next Update knows all objects.
+func (r *Rules) Read() bool { return r.known || r.source.Read() }
+
+// Units are all that there are.
+func (r *Rules) Units() map[uint32]openflow.Unit { return maps.Clone(r.flows) }
+
+// Update takes the objects that have changed, and where the node's pods are now, nil for where they were. It returns
+// the units that differ; one without flows is gone.
+func (r *Rules) Update(now *Place) map[uint32]openflow.Unit {
+	objects, known := r.source.Take()
+	r.known = r.known || known
+	for key, v := range objects {
+		r.take(key, v)
+	}
+	if now != nil {
+		r.move(*now)
+	}
+	if !r.known {
+		return nil
+	}
+	for key := range r.dirty {
+		r.setPod(key)
+	}
+	r.compile()
+	for key := range r.dirty {
+		r.divert(key)
+	}
+	clear(r.dirty)
+	return r.changed()
+}
+
+// Problems are sentences about what is not understood of policies that have changed since it was called last, or does
+// not fit into flows.
+func (r *Rules) Problems() []string {
+	out := append(r.problems, r.compiler.Problems()...)
+	r.problems = nil
+	return out
+}
+
+// take stores what an object has become.
+func (r *Rules) take(key feed.Key, v any) {
+	switch o := v.(type) {
+	case policy.Pod:
+		r.all[o.PodKey] = o
+		r.dirty[o.PodKey] = struct{}{}
+	case policy.Namespace:
+		r.namespaces[o.Name] = true
+		r.compiler.SetNamespace(o)
+	case policy.Node:
+		r.compiler.SetNode(o)
+	case policy.Policy:
+		r.compiler.SetPolicy(o)
+		for _, p := range o.Problems {
+			r.problems = append(r.problems, o.Ref.String()+": "+p)
+		}
+	default:
+		r.gone(key)
+	}
+}
+
+func (r *Rules) gone(key feed.Key) {
+	namespace, name, namespaced := strings.Cut(key.Name, "/")
+	if !namespaced {
+		namespace, name = "", key.Name
+	}
+	switch key.Kind {
+	case feed.Pod:
+		delete(r.all, policy.PodKey{Namespace: namespace, Name: name})
+		r.dirty[policy.PodKey{Namespace: namespace, Name: name}] = struct{}{}
+	case feed.Namespace:
+		delete(r.namespaces, name)
+		r.compiler.DeleteNamespace(name)
+	case feed.Node:
+		r.compiler.DeleteNode(name)
+	default:
+		r.compiler.DeletePolicy(policy.Ref{Kind: key.Kind, Namespace: namespace, Name: name})
+	}
+}
+
+// move takes the ports that there are now.
+func (r *Rules) move(now Place) {
+	all := now.Services != r.place.Services
+	if all || !slices.Equal(now.Node, r.place.Node) || !r.has(sharedKey) {
+		r.put(sharedKey, policing.Shared(now.Node))
+	}
+	r.place = now
+	ports := map[policy.PodKey][]Port{}
+	for _, p := range now.Ports {
+		if p.Pod.Name != "" { // what is no pod of Kubernetes is selected by no policy
+			ports[p.Pod] = append(ports[p.Pod], p)
+		}
+	}
+	for key, at := range ports {
+		if r.pods[key] == nil {
+			r.pods[key] = &pod{number: r.number(key)}
+		}
+		if p := r.pods[key]; all || !slices.EqualFunc(p.ports, at, Port.equal) {
+			p.ports = at
+			r.dirty[key] = struct{}{}
+		}
+	}
+	for key, p := range r.pods {
+		if len(ports[key]) == 0 && len(p.ports) > 0 {
+			p.ports = nil
+			r.dirty[key] = struct{}{}
+		}
+	}
+}
+
+// number returns one for a pod that no other has. It is made from the pod's name, so that an agent that starts computes
+// those that the switch has.
+func (r *Rules) number(key policy.PodKey) uint32 {
+	sum := sha256.Sum256([]byte(key.String()))
+	n := binary.BigEndian.Uint32(sum[:])
+	for n == 0 || r.taken[n] {
+		n++
+	}
+	r.taken[n] = true
+	return n
+}
+
+// setPod tells the compiler what a pod is.
+func (r *Rules) setPod(key policy.PodKey) {
+	api, found := r.all[key]
+	p := r.pods[key]
+	if p == nil || len(p.ports) == 0 {
+		r.setClosed(key, p, false)
+		if api.Local = false; found {
+			r.compiler.SetPod(api)
+		} else {
+			r.compiler.DeletePod(key)
+		}
+		return
+	}
+	if !found && !r.source.Complete {
+		r.compiler.DeletePod(key)
+		r.setClosed(key, p, true)
+		return
+	}
+	r.setClosed(key, p, false)
+	if r.source.Complete && !r.namespaces[key.Namespace] {
+		r.compiler.SetNamespace(policy.FromNamespace(namespaceOf(key)))
+	}
+	api.PodKey, api.Local, api.HostNetwork, api.Addrs = key, true, false, nil
+	for _, port := range p.ports {
+		api.Addrs = append(api.Addrs, port.At.Addrs...)
+	}
+	r.compiler.SetPod(api)
+}
+
+func namespaceOf(key policy.PodKey) *corev1.Namespace {
+	n := &corev1.Namespace{}
+	n.Name = key.Namespace
+	return n
+}
+
+func (r *Rules) setClosed(key policy.PodKey, p *pod, is bool) {
+	if p == nil || p.closed == is {
+		return
+	}
+	p.closed = is
+	for _, f := range closed(key) {
+		if is {
+			r.put(f.Match, flowsOf(f, p.number))
+		} else {
+			r.put(f.Match, nil)
+		}
+	}
+}
+
+// compile takes the changes of rules. Pods that any flow matches now, or none any more, become dirty.
+func (r *Rules) compile() {
+	changes := r.compiler.Changes()
+	for _, m := range changes.Delete {
+		r.count(m, -1)
+		r.put(m, nil)
+	}
+	for _, f := range changes.Put {
+		if !r.has(f.Match) {
+			r.count(f.Match, 1)
+		}
+		number := uint32(0)
+		if p := r.pods[f.Pod]; p != nil {
+			number = p.number
+		}
+		r.put(f.Match, flowsOf(f, number))
+	}
+}
+
+func (r *Rules) count(m compile.Match, n int) {
+	if p := r.pods[m.Pod]; p != nil {
+		p.flows += n
+		r.dirty[m.Pod] = struct{}{}
+	}
+}
+
+// divert has the packets of a pod judged if a rule applies to it, and forgets pods that are gone.
+func (r *Rules) divert(key policy.PodKey) {
+	p := r.pods[key]
+	if p == nil {
+		return
+	}
+	var now []string
+	for _, port := range p.ports {
+		if p.flows == 0 && !p.closed {
+			break
+		}
+		r.put(portKey(port.HostIf), policing.Pod{Pod: port.At, Number: p.number}.Flows(r.place.Services))
+		now = append(now, port.HostIf)
+	}
+	for _, before := range p.diverted {
+		if !slices.Contains(now, before) {
+			r.put(portKey(before), nil)
+		}
+	}
+	p.diverted = now
+	if len(p.ports) == 0 && p.flows == 0 {
+		delete(r.pods, key)
+		delete(r.taken, p.number)
+	}
+}
+
+// Forbidden reports whether the rules of a pod here forbid a connection, the first packet of which goes from one
+// address to another.
+func (r *Rules) Forbidden(protocol uint8, from, to netip.AddrPort) bool {
+	for key, p := range r.pods {
+		for _, port := range p.ports {
+			about := compile.Connection{Pod: key, Protocol: policy.Protocol(protocol), Port: to.Port()}
+			switch {
+			case p.flows == 0:
+				continue
+			case slices.Contains(port.At.Addrs, from.Addr()):
+				about.Direction, about.Peer = policy.Egress, to.Addr()
+			case slices.Contains(port.At.Addrs, to.Addr()) && !slices.Contains(r.place.Node, from.Addr()):
+				about.Direction, about.Peer = policy.Ingress, from.Addr()
+			default:
+				continue
+			}
+			if d, ok := r.compiler.Judge(about); ok && d.Verdict == policy.Deny {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Zones are those of the connections of pods that rules apply to.
+func (r *Rules) Zones() []uint16 {
+	zones := map[uint16]bool{}
+	for _, p := range r.pods {
+		for _, port := range p.ports {
+			if p.flows > 0 {
+				zones[policing.Pod{Pod: port.At}.Zone()] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(zones))
+}

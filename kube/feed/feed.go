@@ -1,0 +1,105 @@
+// Package feed hands over the objects that policies depend on, one by one, from who reads them to who computes with
+// them: there may be tens of thousands, and most changes concern one.
+package feed
+
+import (
+	"reflect"
+	"sync"
+)
+
+// Key identifies an object that policies depend on.
+type Key struct {
+	Kind string // as in the API
+	Name string // namespace/name or name
+}
+
+// Objects are the changes of what policies depend on: themselves, Pods, Namespaces and Nodes. Any goroutine may
+// use it; one takes the changes.
+type Objects struct {
+	// Complete: a pod that is attached and of which nothing is known has no labels. Otherwise its labels are unknown.
+	Complete bool
+
+	mu      sync.Mutex
+	pending map[Key]any
+	unread  map[string]bool // kinds that were not read whole yet
+	changed chan struct{}
+}
+
+// Kinds of Key, as in the API.
+const (
+	NetworkPolicy        = "NetworkPolicy"
+	ClusterNetworkPolicy = "ClusterNetworkPolicy"
+	Pod                  = "Pod"
+	Namespace            = "Namespace"
+	Node                 = "Node"
+)
+
+// New returns Objects of which none is read.
+func New() *Objects {
+	return &Objects{pending: map[Key]any{}, changed: make(chan struct{}, 1), unread: map[string]bool{
+		NetworkPolicy: true, ClusterNetworkPolicy: true, Pod: true, Namespace: true, Node: true}}
+}
+
+// Changed receives after changes that Take has not returned yet.
+func (p *Objects) Changed() <-chan struct{} { return p.changed }
+
+// Take returns the objects that have changed since Take was called last: a policy.Policy, policy.Pod, policy.Namespace
+// or policy.Node, nil for one that is gone. It is not known, and nothing is taken, until all objects have been read.
+func (p *Objects) Take() (changed map[Key]any, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.unread) > 0 {
+		return nil, false
+	}
+	changed = p.pending
+	p.pending = map[Key]any{}
+	return changed, true
+}
+
+// Read reports whether all objects have been read.
+func (p *Objects) Read() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.unread) == 0
+}
+
+// Put stores what an object has become, nil if it is gone.
+func (p *Objects) Put(kind, name string, v any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pending[Key{kind, name}] = v
+	p.signal()
+}
+
+// Whole notes that all objects of a kind have been read.
+func (p *Objects) Whole(kind string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.unread, kind)
+	p.signal()
+}
+
+func (p *Objects) signal() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Replace takes the place of objects that were known before.
+func (p *Objects) Replace(before, now map[Key]any) {
+	for key := range before {
+		if _, stays := now[key]; !stays {
+			p.Put(key.Kind, key.Name, nil)
+		}
+	}
+	for key, v := range now {
+		if old, had := before[key]; !had || !reflect.DeepEqual(old, v) {
+			p.Put(key.Kind, key.Name, v)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.unread)
+	p.signal()
+}

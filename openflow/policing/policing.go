@@ -1,0 +1,275 @@
+// Package policing has the flows by which Open vSwitch enforces policies on the pods of the node: those that all rules
+// share, and those that send the packets of a pod to be judged. What rules come to is made of them by agent/policies.
+//
+// # The journey of a packet
+//
+// Only packets from and to pods that a rule applies to are judged, the pods' own after Services have translated them,
+// and before they are forwarded; those for pods where they would be delivered. In each direction:
+//
+//	State      conntrack: connections that are accepted go on, and what answers them; all others are judged
+//	Peer       the class of the peer, by its address
+//	Group      the pod's group
+//	Admin, NetworkPolicy, Baseline    the rules
+//	Accept     the connection is committed with the mark of this direction
+//
+// From there the packet goes back to table Forward, with a note (reg7, reg8) that it has been judged. Flows of table
+// Forward find it there again; no other flow knows of policies.
+//
+// # Conntrack
+//
+// A connection is committed only after the verdict. Its mark says for which of its ends it was accepted: a pod's
+// packet goes on if the connection was accepted as the pod's egress, or, as an answer, as the pod's ingress. Routed
+// pods share one zone; each segment of bridged pods has its own, since two segments may use the same addresses.
+package policing
+
+import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
+)
+
+// Direction is that of a connection, as the pod sees it that is judged.
+type Direction uint8
+
+const (
+	Ingress Direction = 0
+	Egress  Direction = 1
+)
+
+// Numbers of the tables of egress, in the packet's order; those of ingress follow.
+const (
+	tableState = 20 + iota
+	tablePeer
+	tableGroup
+	tableAdmin
+	tableNetworkPolicy
+	tableBaseline
+	tableAccept
+	tables1
+)
+
+// table returns the number that a table of egress has in a direction.
+func (d Direction) table(egress uint8) uint8 {
+	if d == Egress {
+		return egress
+	}
+	return egress + tables1 - tableState
+}
+
+// Peer is the table in which a peer gets its class.
+func (d Direction) Peer() uint8 { return d.table(tablePeer) }
+
+// Group is the table in which the pod gets its group.
+func (d Direction) Group() uint8 { return d.table(tableGroup) }
+
+// Tier is the table of a tier's rules, from 1.
+func (d Direction) Tier(tier uint8) uint8 { return d.table(tableGroup + tier) }
+
+// Accept is the table that commits what is accepted.
+func (d Direction) Accept() uint8 { return d.table(tableAccept) }
+
+// mark is the bit of connections that were accepted in this direction.
+func (d Direction) mark() uint8 { return 1 << d }
+
+// Conntrack zones, beside those of package clusterip. Zone 0 is the host's.
+const (
+	zoneRouted   = 0xa001
+	zoneSegments = 0x6000 // and the VLAN ID
+)
+
+// Priorities in table Forward, among those of package clusterip: a pod's packets are judged after they are translated to
+// an endpoint, and before they are translated back as answers. So are packets for a pod: answers are judged as they
+// come from the endpoint. Conntrack of the kernel takes what it sees of one direction only for invalid.
+const (
+	fromRouted  = 405
+	fromBridged = 534
+	forRouted   = 402
+	forBridged  = 533
+)
+
+// Priorities in table Service, beside those of package clusterip: what it sends to the host is judged as well.
+const (
+	serviceFragment = 251
+	serviceHost     = 1
+)
+
+// Priorities in the tables State.
+const (
+	stateListeners = 110 // of multicast: without their reports, switches do not deliver neighbour discovery
+	stateInvalid   = 100
+	stateRelated   = 90
+	stateAccepted  = 80
+	stateOther     = 70 // an answer in a connection that was not accepted
+	stateNode      = 60 // the node reaches its own pods
+	stateNew       = 0
+)
+
+const last = 0 // priority
+
+// IP protocols and message types of multicast listeners (IANA; RFC 2710, RFC 3810).
+const (
+	igmp                         = 2
+	mldQuery, mldReport, mldDone = 130, 131, 132
+	mldReport2                   = 143
+)
+
+// Pod is one that a rule applies to, under a number that no other pod of the node has.
+type Pod struct {
+	tables.Pod
+	Number uint32
+}
+
+func flow(table uint8, priority uint16, m openflow.Match, actions ...openflow.Action) openflow.Flow {
+	return openflow.Flow{Kind: openflow.KindPolicy, Table: table, Priority: priority, Match: m, Actions: actions}
+}
+
+func ethertype(a netip.Addr) openflow.EtherType {
+	if a.Is4() {
+		return openflow.IPv4
+	}
+	return openflow.IPv6
+}
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// judged notes that a packet has been judged, and forwards it.
+func (d Direction) judged() []openflow.Action {
+	set := openflow.SetIngress(openflow.Accepted)
+	if d == Egress {
+		set = openflow.SetEgress(openflow.Accepted)
+	}
+	return []openflow.Action{set, openflow.Resubmit(openflow.TableForward)}
+}
+
+// Shared returns the flows that all rules and pods share. node are the addresses under which the node's own processes
+// reach its pods.
+func Shared(node []netip.Addr) []openflow.Flow {
+	var out []openflow.Flow
+	for _, d := range []Direction{Ingress, Egress} {
+		out = append(out, d.state()...)
+		for t := d.Peer(); t < d.Accept(); t++ {
+			out = append(out, flow(t, last, openflow.Match{}, openflow.Goto(t+1)))
+		}
+		for _, t := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
+			out = append(out, flow(d.Accept(), last, openflow.Match{EtherType: t}, append([]openflow.Action{openflow.Conntrack{
+				Commit: true, ZoneReg: openflow.RegisterZone, Table: openflow.NoTable, Mark: d.mark()}}, d.judged()...)...))
+		}
+	}
+	for _, a := range node {
+		m := openflow.Match{Source: openflow.FromGateway, EtherType: ethertype(a), Src: host(a)}
+		out = append(out, flow(Ingress.table(tableState), stateNode, m, openflow.Goto(Ingress.Accept())))
+	}
+	return append(out, listeners()...)
+}
+
+// state are the flows of a table State.
+func (d Direction) state() []openflow.Flow {
+	t := d.table(tableState)
+	is := func(set, unset uint16) openflow.Match {
+		set |= openflow.CTTracked
+		return openflow.Match{CTState: openflow.Bits{Value: set, Mask: set | unset}}
+	}
+	marked := func(m openflow.Match, bit uint8) openflow.Match {
+		m.CTMark = openflow.Bits{Value: uint16(bit), Mask: uint16(bit)}
+		return m
+	}
+	answer := is(openflow.CTReply, 0)
+	return []openflow.Flow{
+		flow(t, stateInvalid, is(openflow.CTInvalid, 0)),
+		flow(t, stateRelated, is(openflow.CTRelated, 0), d.judged()...),
+		flow(t, stateAccepted, marked(is(0, openflow.CTReply), d.mark()), d.judged()...),
+		flow(t, stateAccepted, marked(answer, (1-d).mark()), d.judged()...),
+		flow(t, stateOther, answer),
+		flow(t, stateNew, openflow.Match{}, openflow.Goto(t+1)),
+	}
+}
+
+// listeners let the reports of multicast listeners through.
+func listeners() []openflow.Flow {
+	t := Egress.table(tableState)
+	out := []openflow.Flow{flow(t, stateListeners, openflow.Match{EtherType: openflow.IPv4, Protocol: 1 + igmp},
+		Egress.judged()...)}
+	for _, kind := range []uint8{mldQuery, mldReport, mldDone, mldReport2} {
+		out = append(out, flow(t, stateListeners, openflow.Match{EtherType: openflow.IPv6, ICMPv6: kind}, Egress.judged()...))
+	}
+	return out
+}
+
+// Zone is that of a pod's connections.
+func (p Pod) Zone() uint16 {
+	if !p.Bridged {
+		return zoneRouted
+	}
+	return zoneSegments + p.VLAN
+}
+
+// Flows returns those that send the packets of p to be judged; none for a pod whose port is not there yet. services:
+// ClusterIPs are translated.
+func (p Pod) Flows(services bool) []openflow.Flow {
+	if p.Port == 0 {
+		return nil
+	}
+	judge := func(d Direction) []openflow.Action {
+		return []openflow.Action{openflow.SetJudged(p.Number), openflow.SetZone(p.Zone()),
+			openflow.Conntrack{Zone: p.Zone(), Table: d.table(tableState)}}
+	}
+	egress := uint16(fromRouted)
+	if p.Bridged {
+		egress = fromBridged
+	}
+	var out []openflow.Flow
+	for _, t := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
+		m := openflow.Match{EtherType: t, InPort: p.Port}
+		if services { // what no Unit takes
+			out = append(out, flow(openflow.TableService, serviceHost, m, openflow.Goto(openflow.TableForward)))
+			fragment := m
+			const fresh = openflow.CTTracked | openflow.CTNew
+			fragment.CTState = openflow.Bits{Value: fresh, Mask: fresh}
+			fragment.Fragment = true
+			out = append(out, flow(openflow.TableService, serviceFragment, fragment, openflow.Goto(openflow.TableForward)))
+		}
+		m.Egress = openflow.NotYet
+		out = append(out, flow(openflow.TableForward, egress, m, judge(Egress)...))
+	}
+	for _, in := range p.delivered() {
+		in.match.Ingress = openflow.NotYet
+		out = append(out, flow(openflow.TableForward, in.priority, in.match, judge(Ingress)...))
+	}
+	return out
+}
+
+// delivery is a Match in table Forward of packets that would be delivered to a pod.
+type delivery struct {
+	priority uint16
+	match    openflow.Match
+}
+
+func (p Pod) delivered() []delivery {
+	var out []delivery
+	to := func(priority uint16, from openflow.Source, in openflow.Segment, a netip.Addr) {
+		m := openflow.Match{EtherType: ethertype(a), Source: from, Segment: in, Dst: host(a)}
+		out = append(out, delivery{priority, m})
+	}
+	for _, a := range p.Addrs {
+		if !p.Bridged {
+			to(forRouted, 0, 0, a)
+			to(forBridged, openflow.FromBridged, openflow.SegmentOf(0), a)
+			continue
+		}
+		to(forBridged, openflow.FromBridged, openflow.SegmentOf(p.VLAN), a)
+		to(forRouted, openflow.FromGateway, 0, a)
+		if p.VLAN == 0 {
+			to(forRouted, openflow.FromPod, 0, a)
+		}
+	}
+	if !p.Bridged {
+		return out
+	}
+	to(forBridged, openflow.FromBridged, openflow.SegmentOf(p.VLAN), p.MAC.LinkLocal())
+	for _, t := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
+		out = append(out, delivery{forBridged, openflow.Match{EtherType: t, Source: openflow.FromUplink,
+			Segment: openflow.SegmentOf(p.VLAN), EthDst: p.MAC}})
+	}
+	return out
+}

@@ -1,0 +1,253 @@
+package suite
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+)
+
+// seenYAML is a Pod with a label and what policies of other nodes need to know of it: its addresses and ports by name.
+func seenYAML(p place, node, app string) string {
+	ips := ""
+	for _, a := range p.ips {
+		ips += fmt.Sprintf("{ip: %q}, ", a)
+	}
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, labels: {app: %s}}\n"+
+		"spec: {nodeName: %s, containers: [{name: main, image: none, ports: [{name: web, containerPort: 8080}]}]}\n"+
+		"status: {podIP: %q, podIPs: [%s]}\n", p.name, app, node, p.ips[0], strings.TrimSuffix(ips, ", "))
+}
+
+func policyYAML(name, spec string) string {
+	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s}\nspec: {%s}\n", name, spec)
+}
+
+// allowed waits until connections from p to an address succeed as wanted, in both families, by TCP and UDP.
+func allowed(t *testing.T, p, to place, port uint16, want bool) {
+	t.Helper()
+	for i := range to.ips {
+		for _, network := range []string{"tcp", "udp"} {
+			reaches(t, p, network, netip.AddrPortFrom(to.ips[i], port), want)
+		}
+	}
+}
+
+func reaches(t *testing.T, p place, network string, to netip.AddrPort, want bool) {
+	t.Helper()
+	wait(t, labtest.Patience(t, 10*time.Second), func() string {
+		_, err := askedSoon(t, p, network, to)
+		if (err == nil) != want {
+			return fmt.Sprintf("%s from %s to %s: %v, want it to work: %v", network, p.name, to, err, want)
+		}
+		return ""
+	})
+}
+
+// askedSoon is asked without the patience for packets that are dropped on purpose.
+func askedSoon(t *testing.T, p place, network string, to netip.AddrPort) (string, error) {
+	t.Helper()
+	c, err := callWithin(t, p, network, to, 300*time.Millisecond)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	must(t, 0, c.SetDeadline(time.Now().Add(300*time.Millisecond)))
+	if _, err := fmt.Fprintln(c, "who"); err != nil {
+		return "", err
+	}
+	return c.r.ReadString('\n')
+}
+
+// What NetworkPolicies allow passes, and nothing else, on one node and across, in both families, by TCP and UDP,
+// through Services, while connections are open, and over the death of the agent.
+func TestRootPolicies(t *testing.T) {
+	c := up(t, lab.Options{Config: []byte("networkPolicies: enforce\nservices: ovs\nserviceCIDR: 10.96.0.0/16\n" +
+		"serviceCIDRv6: fd00:10:96::/112\n")})
+	c.addPods(t, "a@node1", "b@node1", "c@node2", "d@node2")
+	c.warm(t)
+	a, b, remote, other := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c"), c.pod(t, "d")
+	for _, p := range []place{a, b, remote, other} {
+		answerAll(t, p, 8080)
+		answerAll(t, p, 9090)
+	}
+	for _, to := range []place{a, remote} {
+		allowed(t, b, to, 8080, true)
+	}
+	before := c.flows(t, "node2")
+	c.apply(t, seenYAML(a, "node1", "a"), seenYAML(b, "node1", "b"), seenYAML(remote, "node2", "c"), seenYAML(other, "node2", "d"))
+	if after := c.flows(t, "node2"); after != before {
+		t.Errorf("without policies the labels of pods changed flows\n%s\nbefore\n%s", after, before)
+	}
+	t.Run("ingress", func(t *testing.T) { ingressPolicies(t, c, a, b, remote, other) })
+	t.Run("egress", func(t *testing.T) { egressPolicies(t, c, a, b, remote, other) })
+	allowed(t, a, other, 9090, true)
+	t.Run("node", func(t *testing.T) { nodeReaches(t, c, a) })
+	t.Run("connections", func(t *testing.T) { openConnections(t, c, a, b) })
+	t.Run("agent", func(t *testing.T) { agentDies(t, c, a, b, remote) })
+	wait(t, labtest.Patience(t, 5*time.Second), func() string {
+		if after := sortedLines(c.flows(t, "node2")); after != sortedLines(before) {
+			return fmt.Sprintf("after the last policy has gone the flows are\n%s\nbefore\n%s", after, before)
+		}
+		return ""
+	})
+}
+
+func sortedLines(text string) string {
+	return strings.Join(slices.Sorted(strings.Lines(text)), "")
+}
+
+func ingressPolicies(t *testing.T, c cluster, a, b, remote, other place) {
+	deny := policyYAML("deny", "podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress]")
+	c.apply(t, deny)
+	for _, from := range []place{b, remote} {
+		allowed(t, from, a, 8080, false)
+		allowed(t, from, b, 8080, true)
+	}
+	allowed(t, a, remote, 8080, true) // what it begins itself
+	c.apply(t, policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{from: [{podSelector: {matchExpressions: "+
+		"[{key: app, operator: In, values: [b, c]}]}}], ports: [{port: web}, {port: 9000, endPort: 9100, protocol: UDP}]}]"))
+	for _, from := range []place{b, remote} {
+		for i := range a.ips {
+			reaches(t, from, "tcp", netip.AddrPortFrom(a.ips[i], 8080), true)
+			reaches(t, from, "udp", netip.AddrPortFrom(a.ips[i], 9090), true)
+			reaches(t, from, "tcp", netip.AddrPortFrom(a.ips[i], 9090), false)
+			reaches(t, from, "udp", netip.AddrPortFrom(a.ips[i], 8080), false)
+		}
+	}
+	allowed(t, other, a, 8080, false)
+	c.remove(t, deny, policyYAML("web", "podSelector: {}"))
+	allowed(t, other, a, 9090, true)
+}
+
+func egressPolicies(t *testing.T, c cluster, a, b, remote, other place) {
+	c.apply(t, serviceYAML("remote", 1, "", 8080, remote), serviceYAML("other", 2, "", 8080, other))
+	for n := range 2 {
+		reaches(t, a, "tcp", netip.AddrPortFrom(clusterIPs(1 + n)[0], 80), true)
+	}
+	block := ""
+	for i, p := range []string{"0.0.0.0/0", "::/0"} {
+		block += fmt.Sprintf("{ipBlock: {cidr: %q, except: [\"%s/%d\"]}},", p, other.ips[i], other.ips[i].BitLen())
+	}
+	out := policyYAML("out", "podSelector: {matchLabels: {app: a}}, policyTypes: [Egress], egress: [{to: ["+block+
+		"], ports: [{port: 8080}, {port: 8080, protocol: UDP}]}]")
+	c.apply(t, out)
+	defer c.remove(t, out, serviceYAML("remote", 1, "", 8080, remote), serviceYAML("other", 2, "", 8080, other))
+	allowed(t, a, other, 8080, false)
+	allowed(t, a, remote, 8080, true)
+	allowed(t, a, b, 8080, true)
+	allowed(t, a, b, 9090, false)
+	allowed(t, b, a, 9090, true) // its answers
+	for i := range 2 {
+		for _, network := range []string{"tcp", "udp"} {
+			reaches(t, a, network, netip.AddrPortFrom(clusterIPs(1)[i], 80), true)
+			reaches(t, a, network, netip.AddrPortFrom(clusterIPs(2)[i], 80), false)
+		}
+	}
+}
+
+// The node reaches its own pods, whatever the policies.
+func nodeReaches(t *testing.T, c cluster, a place) {
+	all := policyYAML("all", "podSelector: {}, policyTypes: [Ingress, Egress]")
+	c.apply(t, all)
+	allowed(t, c.host(t, "node2"), a, 8080, false)
+	allowed(t, c.host(t, "node1"), a, 8080, true)
+	c.remove(t, all)
+	allowed(t, c.host(t, "node2"), a, 8080, true)
+}
+
+// Connections that a policy forbids end, those that it allows go on, and both begin before the pod was isolated.
+func openConnections(t *testing.T, c cluster, a, b place) {
+	says := func(conn dialled) error {
+		got, err := conn.ask(t)
+		if err == nil && !strings.HasPrefix(got, "a ") {
+			err = errors.New(got)
+		}
+		return err
+	}
+	open := func(port uint16) dialled {
+		conn, err := call(t, b, "tcp", netip.AddrPortFrom(a.ips[0], port), 0)
+		must(t, 0, err)
+		must(t, 0, says(conn))
+		return conn
+	}
+	first := open(8080)
+	web := policyYAML("web", "podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress], ingress: [{ports: [{port: 8080}]}]")
+	c.apply(t, web)
+	allowed(t, b, a, 9090, false)
+	must(t, 0, says(first))
+	second := open(8080)
+	c.apply(t, policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 9090}, {port: 9090, protocol: UDP}]}]"))
+	allowed(t, b, a, 9090, true)
+	for _, conn := range []dialled{first, second} {
+		must(t, 0, conn.SetDeadline(time.Now().Add(time.Second)))
+		if _, err := fmt.Fprintln(conn, "who"); err == nil {
+			if got, err := conn.r.ReadString('\n'); err == nil {
+				t.Errorf("a connection that the policy forbids goes on: %q", got)
+			}
+		}
+	}
+	c.remove(t, web)
+	allowed(t, b, a, 8080, true)
+}
+
+// Without an agent, and while one starts, nothing opens and nothing closes.
+func agentDies(t *testing.T, c cluster, a, b, remote place) {
+	web := policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 8080}]}]")
+	c.apply(t, web)
+	to := netip.AddrPortFrom(a.ips[0], 9090)
+	reaches(t, b, "tcp", to, false)
+	conn, err := call(t, remote, "tcp", netip.AddrPortFrom(a.ips[0], 8080), 0)
+	must(t, 0, err)
+	before := c.flows(t, "node1")
+	stop, opened := make(chan struct{}), make(chan string, 1)
+	go func() {
+		defer close(opened)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if got, err := askedSoon(t, b, "udp", to); err == nil {
+				opened <- got
+				return
+			}
+		}
+	}()
+	must(t, 0, c.AgentKill(labtest.Within(t, 5*time.Second), "node1"))
+	must(t, 0, c.AgentStart(labtest.Within(t, 15*time.Second), "node1"))
+	must(t, 0, c.WaitReady(labtest.Within(t, 30*time.Second), "node1"))
+	if got, err := conn.ask(t); err != nil || !strings.HasPrefix(got, "a ") {
+		t.Errorf("the connection over a restart of the agent: %q, %v", got, err)
+	}
+	close(stop)
+	if got := <-opened; got != "" {
+		t.Errorf("a forbidden datagram was answered while the agent was away: %q", got)
+	}
+	if after := c.flows(t, "node1"); sortedLines(after) != sortedLines(before) {
+		t.Errorf("after a restart of the agent: flows\n%s\nbefore\n%s", after, before)
+	}
+	c.remove(t, web)
+	reaches(t, b, "tcp", to, true)
+}
+
+// callWithin is call with a limit of its own.
+func callWithin(t *testing.T, p place, network string, to netip.AddrPort, limit time.Duration) (c dialled, err error) {
+	t.Helper()
+	err = p.do(func() (err error) {
+		c.Conn, err = net.DialTimeout(network, to.String(), limit)
+		return err
+	})
+	if err == nil {
+		c.r = bufio.NewReader(c)
+	}
+	return c, err
+}
