@@ -78,8 +78,8 @@ const (
 	zoneSegments = 0x6000 // and the VLAN ID
 )
 
-// Priorities in table Forward, among those of package clusterip: a pod's packets are judged after they are translated to
-// an endpoint, and before they are translated back as answers. So are packets for a pod: answers are judged as they
+// Priorities in table Forward, among those of package clusterip: a pod's packets are judged after they are translated
+// to an endpoint, and before they are translated back as answers. So are packets for a pod: answers are judged as they
 // come from the endpoint. Conntrack of the kernel takes what it sees of one direction only for invalid.
 const (
 	fromRouted  = 405
