@@ -180,6 +180,7 @@ func (p *parts) start(ctx context.Context) error {
 	loopCtx, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
 	var loops sync.WaitGroup
 	loops.Go(func() { p.node.Run(loopCtx) })
+	loops.Go(func() { p.node.FollowKernel(loopCtx) })
 	loops.Go(func() { p.uplink.Run(loopCtx) })
 	err = p.serve(ctx, db)
 	stopLoop()

@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/apply"
 	"github.com/fairlead-cni/fairlead/agent/attachments"
 	"github.com/fairlead-cni/fairlead/agent/events"
+	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/agent/uplink"
 	"github.com/fairlead-cni/fairlead/api"
@@ -60,6 +61,7 @@ type Node struct {
 	own      inputs.Node // as it last was good (see takeOwn)
 	nodes    map[string]inputs.Node
 	links    links
+	kernel   kernel
 	progress progress
 	said     said
 }
@@ -104,7 +106,7 @@ type flowSwitch interface {
 func New(p Parts) *Node {
 	p.Log = p.Log.WithName("loop")
 	return &Node{Parts: p, Recorded: &attachments.Recorded{}, requests: newRequests(), firstOK: make(chan struct{}),
-		progress: progress{degraded: map[string]error{}}}
+		kernel: kernel{changed: signal.New(), log: p.Log}, progress: progress{degraded: map[string]error{}}}
 }
 
 // Run works until ctx ends. Use must have been called.
@@ -142,6 +144,8 @@ func (n *Node) await(ctx context.Context, t timers) (waiting []request, needed b
 		return nil, !n.followed(ctx, "policies", n.steps.flows.SyncPolicies)
 	case <-n.Advisor.Changed:
 	case <-n.Uplink.Changed:
+		n.progress.verify = true
+	case <-n.kernel.changed:
 		n.progress.verify = true
 	case <-n.db.Changed():
 		return nil, !n.inPlace(ctx) // else it was the last round's own doing, or nothing of ours

@@ -20,6 +20,7 @@ func (n *Node) publish(r *round) {
 		n.logProblems(r.Want.Problems)
 		n.logRouters(desired.ByPath(r.Want.Peers, desired.PathRouters))
 		n.Metrics.Desired(r.Want)
+		n.kernel.routes.Store(&r.Want.Routes.Routes)
 	}
 	n.Board.Publish(s)
 	n.Metrics.Health.Ready.Set(status.Flag(s.NotReady == nil))

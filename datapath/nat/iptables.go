@@ -45,7 +45,11 @@ const (
 // Tables are the node's tables, with the programs that were found to read them. The zero value is ready.
 type Tables struct {
 	programs map[string]program
+	// absent are chains that were not wanted and are not there: only we would make them.
+	absent map[absentChain]bool
 }
+
+type absentChain struct{ program, table, name string }
 
 // program is one of iptables and ip6tables, with what its version can do, and the file that this is true of:
 // update-alternatives and upgrades give the name to another one.
@@ -69,7 +73,15 @@ func (t *Tables) apply(ctx context.Context, f family, c chain) (changes []string
 	if err != nil {
 		return nil, err
 	}
-	return f.apply(ctx, ipt, c)
+	this := absentChain{f.program, c.table, c.name}
+	if len(c.rules) == 0 && t.absent[this] {
+		return nil, nil
+	}
+	changes, err = f.apply(ctx, ipt, c)
+	if t.absent[this] = len(c.rules) == 0 && err == nil && !f.dryRun; !t.absent[this] {
+		delete(t.absent, this)
+	}
+	return changes, err
 }
 
 // find returns the family's program, as known if its file is the same.
@@ -93,6 +105,7 @@ func (t *Tables) find(f family) (*iptables.IPTables, error) {
 		t.programs = map[string]program{}
 	}
 	t.programs[f.program] = program{ipt, file}
+	t.absent = map[absentChain]bool{} // the other back end may have some
 	return ipt, nil
 }
 

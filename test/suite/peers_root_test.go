@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
@@ -61,6 +62,7 @@ func (c cluster) routes(t *testing.T, node string) string {
 // Peers are added, changed and removed, and the others apply it: the promise is within a second; the machine may be
 // slow.
 func TestRootPeersComeAndGo(t *testing.T) {
+	t.Setenv(api.IntervalsVariable, "agent.resync=10m") // what is followed is not seen by chance
 	limit, c := 5*time.Second, up(t, lab.Options{Nodes: 3})
 	if c.Datapath() == vswitch.System {
 		limit = 15 * time.Second // three nodes on the one slow CPU of User-Mode Linux
@@ -141,12 +143,49 @@ func TestRootPeersComeAndGo(t *testing.T) {
 		}
 		return ""
 	})
-	wait(t, 15*time.Second, func() string { // the datapath's own ARP, see warm
-		if _, err := a.run("ping", "-c1", "-W1", fourth.ips[0].String()); err != nil {
-			return err.Error()
+	answers := func() string { // the datapath's own ARP, see warm
+		for _, from := range []place{a, b} {
+			if _, err := from.run("ping", "-c1", "-W1", fourth.ips[0].String()); err != nil {
+				return err.Error()
+			}
+		}
+		return ""
+	}
+	wait(t, 15*time.Second, answers)
+	everybody(t, fourth)
+
+	// The other order: the Node is first. Not on the userspace datapath: ovs-vswitchd asks once who has the address, which
+	// nobody answers yet, and drops what follows until that pauses for 10 s.
+	address := "192.168.77.133"
+	if c.Datapath() == vswitch.System {
+		address = "192.168.77.144"
+		c.apply(t, nodeYAML("node3", moved, address+",fd77::13"))
+		followed(t, "Node's address changed first", func(t *testing.T, node string) string {
+			if flows := c.flows(t, node); !strings.Contains(flows, address) || strings.Contains(flows, "192.168.77.133,") {
+				return node + " sends to another address:\n" + flows
+			}
+			return ""
+		})
+		node3.exec(t, "ip addr add "+address+"/24 dev "+c.Transport())
+		node3.exec(t, "ip addr del 192.168.77.133/24 dev "+c.Transport())
+	}
+
+	// A network manager's start deletes routes and addresses that it does not know.
+	before := c.routes(t, "node3")
+	node3.exec(t, "ip route flush proto 102")
+	node3.exec(t, "ip -6 route flush proto 102")
+	node3.exec(t, "ip addr flush dev fairlead-gw0 scope global")
+	took := wait(t, limit, func() string {
+		if got := node3.exec(t, "ovs-vsctl get Interface fairlead-tun0 options:local_ip"); !strings.Contains(got, address) {
+			return "node3 sends from " + got
+		}
+		if now := c.routes(t, "node3"); now != before {
+			return "node3 has other routes than before:\n" + difference(before, now)
 		}
 		return ""
 	})
+	t.Logf("node3 has its new address and its routes after %s", took.Round(time.Millisecond))
+	wait(t, 15*time.Second, answers)
 	everybody(t, fourth)
 }
 

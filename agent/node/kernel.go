@@ -1,0 +1,152 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/agent/signal"
+	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/internal/netaddr"
+)
+
+// kernel follows what others do to the host's routes and addresses. A network manager that starts again deletes routes
+// that it does not know, and DHCP gives the node another address: the next resync is too late for either.
+type kernel struct {
+	// changed is notified of what asks for a round that verifies everything.
+	changed signal.Signal
+	// routes are those that the last round wanted.
+	routes atomic.Pointer[[]route.Route]
+	log    logr.Logger
+}
+
+const (
+	// gather is for how long changes are gathered until they are looked at: others' come in numbers, and the loop's own
+	// are no news when its round has ended.
+	gather = 200 * time.Millisecond
+	// resubscribe is the wait after the kernel ended a subscription, as it does when too much has not been read.
+	resubscribe = time.Second
+)
+
+// FollowKernel wakes the loop when others delete its routes or change the node's addresses, until ctx ends.
+func (n *Node) FollowKernel(ctx context.Context) {
+	k := &n.kernel
+	for ctx.Err() == nil {
+		if err := k.follow(ctx); err != nil && ctx.Err() == nil {
+			k.log.Error(err, "following routes and addresses; subscribing again")
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(resubscribe):
+			k.changed.Notify() // there may have been something meanwhile
+		}
+	}
+}
+
+// addrOf is an address of an interface.
+type addrOf struct {
+	link int
+	addr netip.Addr
+}
+
+// follow follows until ctx or a subscription ends.
+func (k *kernel) follow(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	routes, addrs := make(chan netlink.RouteUpdate, 1000), make(chan netlink.AddrUpdate, 1000)
+	err := errors.Join(netlink.RouteSubscribe(routes, ctx.Done()), netlink.AddrSubscribe(addrs, ctx.Done()))
+	if err != nil {
+		return fmt.Errorf("subscribing to routes and addresses: %w", err)
+	}
+	known, err := addresses()
+	if err != nil {
+		return err
+	}
+	var deleted []netip.Prefix
+	others := false // addresses
+	look := time.NewTimer(0)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case r, ok := <-routes:
+			if !ok {
+				return errEnded
+			}
+			if ours(r) {
+				deleted = append(deleted, netaddr.Prefix(r.Dst))
+				look.Reset(gather)
+			}
+		case a, ok := <-addrs:
+			if !ok {
+				return errEnded
+			}
+			if known.take(a) {
+				others = true
+				look.Reset(gather)
+			}
+		case <-look.C:
+			if others || k.wants(deleted) {
+				k.changed.Notify()
+			}
+			deleted, others = nil, false
+		}
+	}
+}
+
+var errEnded = errors.New("the kernel ended the subscription: more has changed at once than was read")
+
+// ours reports whether a route with our mark was deleted.
+func ours(r netlink.RouteUpdate) bool {
+	return r.Type == unix.RTM_DELROUTE && r.Protocol == route.Protocol && r.Dst != nil
+}
+
+// wants reports whether a route of the last round is one of those deleted, or part of one, or has one as a part.
+func (k *kernel) wants(deleted []netip.Prefix) bool {
+	routes := k.routes.Load()
+	return routes != nil && slices.ContainsFunc(deleted, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(*routes, func(r route.Route) bool { return r.Dst.Overlaps(p) })
+	})
+}
+
+// addrSet are addresses of interfaces but link-local ones, which every pod's interface has.
+type addrSet map[addrOf]bool
+
+func addresses() (addrSet, error) {
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	known := addrSet{}
+	for _, a := range all {
+		known.take(netlink.AddrUpdate{LinkAddress: *a.IPNet, LinkIndex: a.LinkIndex, NewAddr: true})
+	}
+	return known, nil
+}
+
+// take notes a change, and reports whether it is one: the kernel also announces that an address lives on.
+func (s addrSet) take(a netlink.AddrUpdate) bool {
+	of := addrOf{a.LinkIndex, addrIn(a.LinkAddress)}
+	if of.addr.IsLinkLocalUnicast() || s[of] == a.NewAddr {
+		return false
+	}
+	if s[of] = a.NewAddr; !a.NewAddr {
+		delete(s, of)
+	}
+	return true
+}
+
+func addrIn(n net.IPNet) netip.Addr {
+	addr, _ := netip.AddrFromSlice(n.IP)
+	return addr.Unmap()
+}
