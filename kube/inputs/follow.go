@@ -7,9 +7,11 @@ import (
 	"net/url"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube/inputs/history"
 )
 
 // resource is how one kind of objects is read.
@@ -42,6 +45,7 @@ type follower struct {
 	resource
 	store    cache.ReflectorStore
 	metadata metadata.Interface
+	history  *history.History
 	// heard is called with each response or event of the server.
 	heard func()
 	// reported is called when the trouble begins, ends or changes, and replaced, before that, when the server has
@@ -49,7 +53,9 @@ type follower struct {
 	reported, replaced func()
 
 	mu      sync.Mutex
-	cluster string // the UID of the cluster that the store is from; empty if unknown
+	cluster string    // the UID of the cluster that the store is from; empty if unknown
+	backup  int       // history.Found of then
+	ends    time.Time // when the server ends the watch, if all is well
 	trouble error
 	reason  string
 
@@ -69,16 +75,19 @@ func (f *follower) run(ctx context.Context, every api.InputIntervals) {
 // listed lists objects, if the server cannot stream the initial list in a watch. The watch after it determines which
 // cluster they are from.
 func (f *follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	f.isFrom("")
+	f.isFrom("", f.history.Found(), time.Now())
 	l, err := f.list(ctx, o)
 	f.result(ctx, err)
+	if err == nil && f.name == "nodes" {
+		err = meta.EachListItem(l, func(o runtime.Object) error { f.history.Note(o, watch.Added); return nil })
+	}
 	return l, err
 }
 
-func (f *follower) isFrom(cluster string) {
+func (f *follower) isFrom(cluster string, backup int, ends time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.cluster = cluster
+	f.cluster, f.backup, f.ends = cluster, backup, ends
 }
 
 // watched starts a watch, or resumes one (without SendInitialEvents). Resuming is correct only if the server still has
@@ -86,6 +95,7 @@ func (f *follower) isFrom(cluster string) {
 // resource version that it has not reached.
 func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	same, cluster, err := f.sameHistory(ctx, o.ResourceVersion)
+	backup := f.history.Found()
 	if err != nil {
 		f.result(ctx, err)
 		return nil, err
@@ -105,24 +115,35 @@ func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 	if err != nil {
 		return nil, err
 	}
-	f.isFrom(cluster)
+	ends := time.Now()
+	if o.TimeoutSeconds != nil {
+		ends = ends.Add(time.Duration(*o.TimeoutSeconds) * time.Second)
+	}
+	f.isFrom(cluster, backup, ends)
 	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
 		if e.Type == watch.Error {
 			f.result(ctx, ofWatch(e.Object))
 		} else {
 			f.heard()
+			if f.name == "nodes" {
+				f.history.Note(e.Object, e.Type)
+			}
 		}
 		return e, true
 	}), nil
 }
 
-// sameHistory reports whether the server is of the cluster that the store is from, and has reached version. The cluster
-// is identified by the UID of its namespace kube-system, which every API server creates. A server that does not allow
-// reading it is trusted.
+// sameHistory reports whether the server is of the cluster that the store is from, and has reached version, and, after
+// a watch broke, was not restored from a backup. The cluster is identified by the UID of its namespace
+// kube-system, which every API server creates. A server that has never allowed reading it is trusted; one that has just
+// started may refuse it for a moment.
 func (f *follower) sameHistory(ctx context.Context, version string) (same bool, cluster string, err error) {
 	l, err := f.metadata.Resource(namespaces).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", metav1.NamespaceSystem).String()})
-	if apierrors.IsForbidden(err) {
+	f.mu.Lock()
+	known := f.cluster != ""
+	f.mu.Unlock()
+	if apierrors.IsForbidden(err) && !known {
 		return true, "", nil
 	}
 	if err != nil {
@@ -131,13 +152,26 @@ func (f *follower) sameHistory(ctx context.Context, version string) (same bool, 
 	for _, n := range l.Items {
 		cluster = string(n.UID)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if version == "" || version == "0" {
 		return true, cluster, nil
 	}
+	if f.broke() {
+		if err := f.history.Look(ctx, f.metadata); err != nil {
+			return false, "", err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	c, err := resourceversion.CompareResourceVersion(version, l.ResourceVersion)
-	return err == nil && c <= 0 && (cluster == f.cluster || f.cluster == ""), cluster, nil
+	return err == nil && c <= 0 && f.backup == f.history.Found() &&
+		(cluster == f.cluster || f.cluster == ""), cluster, nil
+}
+
+// broke reports whether the last watch, or what was tried after it, did not end as it should.
+func (f *follower) broke() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reason != "" || time.Now().Before(f.ends)
 }
 
 // errWatchBroke is a watch whose connection broke.

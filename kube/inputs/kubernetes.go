@@ -24,6 +24,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/kube/inputs/history"
 )
 
 var (
@@ -96,6 +97,7 @@ type outage struct {
 	begun   int                       // troubles until now
 	away    bool                      // nothing can be read
 	another atomic.Pointer[time.Time] // when another history was found last
+	history history.History
 }
 
 // NewKubernetes returns a Source for the named node. It sends no request: Run does. Until the API server has reported
@@ -133,7 +135,7 @@ func NewKubernetes(client *kube.Client, node, file string, bridging bool, log lo
 
 func (k *Kubernetes) follow(r resource, store cache.ReflectorStore) {
 	k.followers = append(k.followers, &follower{resource: r, store: store, metadata: k.client.Metadata,
-		reported: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) },
+		history: &k.history, reported: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) },
 		replaced: func() { k.another.Store(new(time.Now())) }})
 }
 

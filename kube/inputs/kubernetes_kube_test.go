@@ -20,6 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/inputs/history"
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
@@ -275,6 +278,71 @@ func TestKubeOtherHistory(t *testing.T) {
 				t.Errorf("replaced %s: if the clock is set back, it is in the future", s.Replaced)
 			}
 		})
+	}
+}
+
+// A server that has just started refuses every request for a moment: that does not make it the one of before.
+func TestKubeRefusesItsHistory(t *testing.T) {
+	c := newCluster(t)
+	c.must(c.Kubectl(t.Context(), "create", "-n", "kube-system", "serviceaccount", "without-rights"))
+	t.Cleanup(func() {
+		c.must(c.Kubectl(context.Background(), "delete", "-n", "kube-system", "serviceaccount", "without-rights"))
+	})
+	token, err := c.Token(t.Context(), "without-rights")
+	c.must(err)
+	c.must(os.WriteFile(c.tokenFile, []byte(token), 0o600))
+	client, err := kube.New(api.AgentConfig{ClientConnection: api.ClientConnection{Kubeconfig: c.kubeconfig}}, "test")
+	c.must(err)
+	for cluster, trusted := range map[string]bool{"": true, "known": false} {
+		f := &follower{metadata: client.Metadata, history: &history.History{}, cluster: cluster}
+		if same, _, err := f.sameHistory(t.Context(), "1"); same != trusted || (err == nil) != trusted {
+			t.Errorf("a server that refuses to identify a cluster that is %q: the same %t, %v", cluster, same, err)
+		}
+	}
+}
+
+// An etcd that was restored from a backup, and has had more changes since than before: what was changed after the
+// backup is read again, of each kind, although the versions are not lower.
+func TestKubeRestoredBackup(t *testing.T) {
+	c := newCluster(t)
+	door := c.door()
+	c.must(os.WriteFile(c.tokenFile, []byte(apitest.AdminToken), 0o600))
+	c.makeNode(1)
+	c.makeNode(2)
+	c.makePod("p", "me", map[string]string{api.AnnotationPools: "before"})
+	restore, err := c.Backup()
+	c.must(err)
+	admin, ctx := c.Admin().CoreV1(), t.Context()
+	past := func(version int) { // nor does a new server say that it is too old
+		for c.version() <= version {
+			c.makePod("x", "elsewhere", nil)
+			c.must(admin.Pods("default").Delete(ctx, "x", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		}
+	}
+	past(c.version() + 100)
+	_, err = admin.Pods("default").Patch(ctx, "p", types.MergePatchType,
+		[]byte(`{"metadata": {"annotations": {"`+api.AnnotationPools+`": "after"}}}`), metav1.PatchOptions{})
+	c.must(err)
+	c.must(admin.Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}))
+	_, err = admin.Nodes().Patch(ctx, "node-1", types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`),
+		metav1.PatchOptions{})
+	c.must(err)
+	k := c.source()
+	c.until(k, "the state after the backup", func(s *Snapshot) bool {
+		return len(s.Nodes) == 1 && s.Pods["default/p"].Annotations[api.AnnotationPools] == "after"
+	})
+	old := c.version()
+	c.must(c.EndAPI()) // watches that the server ends are resumed where they were
+	door.shut()
+	c.until(k, "trouble", func(s *Snapshot) bool { return troubled(s) && s.Away })
+	c.must(restore(ctx))
+	past(old)
+	door.open()
+	s := c.until(k, "the state of the backup", func(s *Snapshot) bool {
+		return len(s.Nodes) == 2 && s.Pods["default/p"].Annotations[api.AnnotationPools] == "before"
+	})
+	if s.Replaced.IsZero() {
+		t.Error("nothing says that the data was replaced")
 	}
 }
 
