@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,7 +69,7 @@ func askedSoon(t *testing.T, p place, network string, to netip.AddrPort) (string
 }
 
 // What NetworkPolicies allow passes, and nothing else, on one node and across, in both families, by TCP and UDP,
-// through Services, while connections are open, and over the death of the agent.
+// through Services, while connections are open, and over the deaths of the agent and of ovs-vswitchd.
 func TestRootPolicies(t *testing.T) {
 	c := up(t, lab.Options{Config: []byte("networkPolicies: enforce\nservices: ovs\nserviceCIDR: 10.96.0.0/16\n" +
 		"serviceCIDRv6: fd00:10:96::/112\n")})
@@ -91,7 +93,7 @@ func TestRootPolicies(t *testing.T) {
 	allowed(t, a, other, 9090, true)
 	t.Run("node", func(t *testing.T) { nodeReaches(t, c, a) })
 	t.Run("connections", func(t *testing.T) { openConnections(t, c, a, b) })
-	t.Run("agent", func(t *testing.T) { agentDies(t, c, a, b, remote) })
+	t.Run("deaths", func(t *testing.T) { deathsUnderPolicies(t, c, a, b, remote) })
 	wait(t, labtest.Patience(t, 5*time.Second), func() string {
 		if after := sortedLines(c.flows(t, "node2")); after != sortedLines(before) {
 			return fmt.Sprintf("after the last policy has gone the flows are\n%s\nbefore\n%s", after, before)
@@ -198,45 +200,89 @@ func openConnections(t *testing.T, c cluster, a, b place) {
 	allowed(t, b, a, 8080, true)
 }
 
-// Without an agent, and while one starts, nothing opens and nothing closes.
-func agentDies(t *testing.T, c cluster, a, b, remote place) {
+// Without an agent, without ovs-vswitchd, without both, and while they start, nothing opens; without an agent nothing
+// closes.
+func deathsUnderPolicies(t *testing.T, c cluster, a, b, remote place) {
 	web := policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 8080}]}]")
 	c.apply(t, web)
-	to := netip.AddrPortFrom(a.ips[0], 9090)
-	reaches(t, b, "tcp", to, false)
-	conn, err := call(t, remote, "tcp", netip.AddrPortFrom(a.ips[0], 8080), 0)
+	defer c.remove(t, web)
+	forbidden := netip.AddrPortFrom(a.ips[0], 9090)
+	reaches(t, b, "udp", forbidden, false)
+	reaches(t, remote, "udp", forbidden, false)
+	open, err := call(t, remote, "tcp", netip.AddrPortFrom(a.ips[0], 8080), 0)
 	must(t, 0, err)
-	before := c.flows(t, "node1")
-	stop, opened := make(chan struct{}), make(chan string, 1)
-	go func() {
-		defer close(opened)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if got, err := askedSoon(t, b, "udp", to); err == nil {
-				opened <- got
-				return
-			}
+	before := sortedLines(c.flows(t, "node1"))
+	for _, die := range [][2]bool{{true, false}, {false, true}, {true, true}} {
+		agent, vswitchd := die[0], die[1]
+		tries := trying(t, forbidden, b, remote)
+		if agent {
+			must(t, 0, c.AgentKill(labtest.Within(t, 5*time.Second), "node1"))
 		}
-	}()
-	must(t, 0, c.AgentKill(labtest.Within(t, 5*time.Second), "node1"))
-	must(t, 0, c.AgentStart(labtest.Within(t, 15*time.Second), "node1"))
-	must(t, 0, c.WaitReady(labtest.Within(t, 30*time.Second), "node1"))
-	if got, err := conn.ask(t); err != nil || !strings.HasPrefix(got, "a ") {
-		t.Errorf("the connection over a restart of the agent: %q, %v", got, err)
+		if vswitchd {
+			must(t, 0, c.OVSKill(labtest.Within(t, 10*time.Second), "node1", lab.Vswitchd))
+			must(t, 0, c.OVSStart(labtest.Within(t, 20*time.Second), "node1", lab.Vswitchd))
+		}
+		if agent {
+			must(t, 0, c.AgentStart(labtest.Within(t, 15*time.Second), "node1"))
+		}
+		must(t, 0, c.WaitReady(labtest.Within(t, 30*time.Second), "node1"))
+		reaches(t, remote, "tcp", netip.AddrPortFrom(a.ips[0], 8080), true)
+		if sent, answered := tries(); sent == 0 || answered > 0 {
+			t.Errorf("death of agent: %v, of ovs-vswitchd: %v: %d of %d forbidden datagrams were answered", agent, vswitchd,
+				answered, sent)
+		}
+		wait(t, labtest.Patience(t, 10*time.Second), func() string {
+			if after := sortedLines(c.flows(t, "node1")); after != before {
+				return fmt.Sprintf("flows\n%s\nbefore\n%s", after, before)
+			}
+			return ""
+		})
+		if vswitchd {
+			continue
+		}
+		if got, err := open.ask(t); err != nil || !strings.HasPrefix(got, "a ") {
+			t.Errorf("the connection over the death of the agent: %q, %v", got, err)
+		}
 	}
-	close(stop)
-	if got := <-opened; got != "" {
-		t.Errorf("a forbidden datagram was answered while the agent was away: %q", got)
+}
+
+// trying sends datagrams from each pod every few milliseconds until done is called, which returns how many were sent
+// and answered.
+func trying(t *testing.T, to netip.AddrPort, from ...place) (done func() (sent, answered int)) {
+	t.Helper()
+	var n, back atomic.Int64
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	for _, p := range from {
+		conn, err := call(t, p, "udp", to, 0)
+		must(t, 0, err)
+		all.Go(func() {
+			for {
+				if _, err := fmt.Fprintln(conn, "who"); err == nil {
+					n.Add(1)
+				}
+				select {
+				case <-stop:
+					return
+				case <-time.After(2 * time.Millisecond):
+				}
+			}
+		})
+		go func() {
+			for {
+				if _, err := conn.r.ReadString('\n'); err == nil {
+					back.Add(1)
+				} else if errors.Is(err, net.ErrClosed) {
+					return
+				}
+			}
+		}()
 	}
-	if after := c.flows(t, "node1"); sortedLines(after) != sortedLines(before) {
-		t.Errorf("after a restart of the agent: flows\n%s\nbefore\n%s", after, before)
+	return func() (int, int) {
+		close(stop)
+		all.Wait()
+		return int(n.Load()), int(back.Load())
 	}
-	c.remove(t, web)
-	reaches(t, b, "tcp", to, true)
 }
 
 // callWithin is call with a limit of its own.
