@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
 )
 
 // tables are the names and the purposes of the pipeline's tables.
@@ -97,6 +98,9 @@ func step(line, text string, names map[string]string) string {
 func title(table string) string {
 	n, err := strconv.ParseUint(table, 10, 8)
 	t, known := tables[n]
+	if !known {
+		t.name, t.purpose, known = policing.Describe(n)
+	}
 	if err != nil || !known {
 		return "(not one of Fairlead's tables):"
 	}

@@ -3,6 +3,8 @@ package explain
 import (
 	"reflect"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/openflow/policing"
 )
 
 // Taken from ovs-appctl 3.1.
@@ -165,5 +167,15 @@ func TestLeaves(t *testing.T) {
 	out := Trace(toUnderlay, map[string]string{"fairlead-up0": TheUplink})
 	if !Leaves(out, TheUplink) || Leaves(out, TheTunnel) {
 		t.Errorf("want that it leaves by the uplink, and nowhere else: %q", out)
+	}
+}
+
+// The tables of policies have names, and no other has one of theirs.
+func TestTablesOfPolicies(t *testing.T) {
+	want := map[uint64]string{19: "", 20: "EgressState", 26: "EgressAccept", 27: "IngressState", 33: "IngressAccept", 34: ""}
+	for table, name := range want {
+		if got, purpose, ok := policing.Describe(table); got != name || ok != (name != "") || ok != (purpose != "") {
+			t.Errorf("table %d is %q, %q", table, got, purpose)
+		}
 	}
 }

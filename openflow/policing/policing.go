@@ -66,6 +66,29 @@ func (d Direction) Group() uint8 { return d.table(tableGroup) }
 // Tier is the table of a tier's rules, from 1.
 func (d Direction) Tier(tier uint8) uint8 { return d.table(tableGroup + tier) }
 
+// stages are the names and the purposes of the tables of a direction, in order.
+var stages = [tables1 - tableState]struct{ name, purpose string }{
+	{"State", "whether conntrack knows the connection as accepted"},
+	{"Peer", "which selectors and networks the peer is part of"},
+	{"Group", "which ClusterNetworkPolicies apply to the pod"},
+	{"Admin", "the rules of ClusterNetworkPolicies of tier Admin"},
+	{"NetworkPolicy", "the rules of NetworkPolicies"},
+	{"Baseline", "the rules of ClusterNetworkPolicies of tier Baseline"},
+	{"Accept", "the connection is accepted"},
+}
+
+// Describe returns the name and the purpose of a table; ok is false if it is not of this package.
+func Describe(table uint64) (name, purpose string, ok bool) {
+	for _, d := range []Direction{Ingress, Egress} {
+		first := uint64(d.table(tableState))
+		if table >= first && table < first+uint64(len(stages)) {
+			s := stages[table-first]
+			return [...]string{"Ingress", "Egress"}[d] + s.name, s.purpose, true
+		}
+	}
+	return "", "", false
+}
+
 // Accept is the table that commits what is accepted.
 func (d Direction) Accept() uint8 { return d.table(tableAccept) }
 
