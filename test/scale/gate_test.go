@@ -175,7 +175,7 @@ func TestOnePeerMore(t *testing.T) {
 	}{
 		{"nothing new", without, false, map[uint8]int{}},
 		{"one peer more", with, false, map[uint8]int{bundleControl: 2, bundleAddition: 3, barrier: 1}},
-		{"all flows listed", with, true, map[uint8]int{setConfig: 1, multipartRequest: 1, barrier: 2}},
+		{"all flows and groups listed", with, true, map[uint8]int{setConfig: 1, multipartRequest: 2, barrier: 3}},
 		{"one peer less", without, false, map[uint8]int{bundleControl: 2, bundleAddition: 3, barrier: 1}},
 	} {
 		door.Sent()
