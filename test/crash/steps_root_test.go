@@ -76,6 +76,11 @@ func wait(t *testing.T, done <-chan struct{}, what string) {
 // readyForCNI waits until the agent answers CNI requests.
 func (c cluster) readyForCNI(t *testing.T) {
 	t.Helper()
+	c.readyForCNIOn(t, node)
+}
+
+func (c cluster) readyForCNIOn(t *testing.T, node string) {
+	t.Helper()
 	must(t, c.WaitReady(labtest.Within(t, 20*time.Second), node))
 	eventually(t, 10*time.Second, func() []string {
 		// The network is of a version without STATUS: a DEL of an unknown attachment is called instead.
