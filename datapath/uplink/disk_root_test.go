@@ -7,12 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
+	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 	"github.com/fairlead-cni/fairlead/test/nstest"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -21,30 +23,82 @@ import (
 type diskFault struct {
 	name     string
 	do, heal func(f *fixture)
-	// loses: the journal is gone from it. takes: it takes another.
-	loses, takes bool
+	loses    bool   // the journal is gone from it
+	says     string // what the status has of it; empty: it takes another journal
 }
 
-func diskFaults() []diskFault {
+func diskFaults(t *testing.T) []diskFault {
 	dir := func(f *fixture) string { return filepath.Dir(f.journal) }
 	filler := func(f *fixture) string { return filepath.Join(dir(f), "filler") }
-	return []diskFault{
-		{name: "full", do: func(f *fixture) {
+	faults := []diskFault{
+		{name: "full", says: "no space left on device", do: func(f *fixture) {
 			f.t.Helper()
 			err := os.WriteFile(filler(f), make([]byte, 1<<20), 0o600)
 			if !errors.Is(err, unix.ENOSPC) {
 				f.t.Fatalf("filling the file system: %v", err)
 			}
 		}, heal: func(f *fixture) { os.Remove(filler(f)) }},
-		{name: "read-only", do: func(f *fixture) { f.remount(unix.MS_RDONLY) }, heal: func(f *fixture) { f.remount(0) }},
-		{name: "emptied", do: func(f *fixture) { os.Remove(f.journal) }, heal: func(*fixture) {}, loses: true,
-			takes: true},
-		{name: "gone", do: func(f *fixture) {
+		{name: "read-only", says: "read-only file system", do: func(f *fixture) { f.remount(unix.MS_RDONLY) },
+			heal: func(f *fixture) { f.remount(0) }},
+		{name: "emptied", do: func(f *fixture) { os.Remove(f.journal) }, heal: func(*fixture) {}, loses: true},
+		{name: "gone", says: "not a directory", do: func(f *fixture) {
 			// Nor can a directory be made there.
 			f.must(unix.Unmount(dir(f), unix.MNT_DETACH), os.Remove(dir(f)), os.WriteFile(dir(f), nil, 0o600))
 		}, heal: func(f *fixture) {
 			f.must(os.Remove(dir(f)), os.Mkdir(dir(f), 0o755), unix.Mount("none", dir(f), "tmpfs", 0, "size=64k"))
 		}, loses: true},
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		t.Run("EIO", func(t *testing.T) { t.Skipf("SKIPPED, NOT TESTED: a disk that fails is a loop device: %v", err) })
+		return faults
+	}
+	for _, eio := range []diskFault{
+		{name: "answering EIO, then replaced", do: func(f *fixture) { f.failDisk(true, true) }, loses: true},
+		{name: "answering EIO for a while", do: func(f *fixture) { f.failDisk(true, false) }},
+		{name: "answering writes with EIO", do: func(f *fixture) { f.failDisk(false, false) }},
+	} {
+		eio.says, eio.heal = "input/output error", func(f *fixture) { f.must(unix.Unmount(dir(f), unix.MNT_DETACH)) }
+		faults = append(faults, eio)
+	}
+	return faults
+}
+
+// failDisk has the journal be on a disk that takes nothing from now on: what is to be written stays in memory until
+// fsync says EIO. unreadable: it gives nothing either. The disk is mounted over the one that was there, which keeps the
+// journal as it is now, or loses it.
+func (f *fixture) failDisk(unreadable, lost bool) {
+	f.t.Helper()
+	const shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN
+	dir := filepath.Dir(f.journal)
+	text, err := os.ReadFile(f.journal)
+	f.must(err)
+	fd, err := unix.MemfdCreate("disk", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	f.must(err)
+	disk := os.NewFile(uintptr(fd), "disk")
+	defer disk.Close() // the mount keeps it
+	f.must(disk.Truncate(1 << 20))
+	if lost {
+		f.must(os.Remove(f.journal))
+	}
+	mount := exec.Command("sh", "-c", `mke2fs -q -F -t ext4 -O ^has_journal "$0" && mount -o loop "$0" "$1"`,
+		"/proc/self/fd/3", dir)
+	mount.ExtraFiles = []*os.File{disk}
+	if out, err := mount.CombinedOutput(); err != nil {
+		f.t.Fatalf("making a disk in memory: %v: %s", err, out)
+	}
+	f.must(os.WriteFile(f.journal, text, 0o600))
+	d, err := os.Open(dir)
+	f.must(err)
+	defer d.Close()
+	f.must(unix.Syncfs(int(d.Fd())))
+	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err == nil && unreadable {
+		err = unix.IoctlSetPointerInt(int(d.Fd()), shutdown, 1) // without writing what is in memory
+	}
+	f.must(err)
+	_, read := os.ReadFile(f.journal)
+	write := atomicfile.Write(filepath.Join(dir, "other"), text, 0o600)
+	if errors.Is(read, unix.EIO) != unreadable || !errors.Is(write, unix.EIO) {
+		f.t.Fatalf("the failed disk: reading: %v; writing: %v", read, write)
 	}
 }
 
@@ -65,7 +119,10 @@ func (f *fixture) ownDisk() {
 	if err := unix.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
 		f.t.Fatal(err)
 	}
-	f.t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	f.t.Cleanup(func() {
+		for unix.Unmount(dir, unix.MNT_DETACH) == nil { // a failed disk lies over it
+		}
+	})
 	f.journal = filepath.Join(dir, "uplink.json")
 }
 
@@ -137,10 +194,11 @@ type diskWay struct {
 }
 
 // Whatever happens to the disk at whichever step of attach, roll-back, restore and yield, and to the node then: the
-// node has its network, and all that it had. Without FAIRLEAD_TEST_LONG each step meets one fault and one event, and an
-// attached uplink all of them.
+// node has its network, and all that it had. The status names a fault that is still there. Without FAIRLEAD_TEST_LONG
+// each step meets one fault and one event, and an attached uplink all of them.
 func TestRootDiskFaults(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the disk is no matter of the datapath; deaths at each step are tried on both")
+	faults := diskFaults(t)
 	for i, way := range []diskWay{{"attached", false}, {"attach", false}, {"roll back", false}, {"restore", false},
 		{"restore", true}, {"yield", false}, {"yield", true}} {
 		t.Run(fmt.Sprintf("%s,sick=%t", way.op, way.sick), func(t *testing.T) {
@@ -150,13 +208,15 @@ func TestRootDiskFaults(t *testing.T) {
 			f.before = f.state()
 			f.nextAgent()
 			f.attached = f.state()
-			f.diskFaultsAt(way, i)
+			f.diskFaultsAt(way, faults, 8*i) // no way has many more points
 		})
 	}
 }
 
-func (f *fixture) diskFaultsAt(way diskWay, shift int) {
-	faults, events := diskFaults(), diskEvents()
+// diskFaultsAt tries faults and events at each point of a way. shift is where it begins in the list of both: their
+// numbers, 7 and 8, have no common factor, so that in all ways together each fault meets nearly each event.
+func (f *fixture) diskFaultsAt(way diskWay, faults []diskFault, shift int) {
+	events := diskEvents()
 	tried := 0
 	for n := 1; ; n++ {
 		for i, fault := range faults {
@@ -211,7 +271,10 @@ func (f *fixture) diskFault(way diskWay, n int, fault diskFault, event diskEvent
 		f.t.Errorf("%s: it is %s", name, phase)
 	}
 	f.checkAfter(phase, name)
-	if phase == Detached && !fault.takes {
+	if s := f.status().Journal; !strings.Contains(s, fault.says) || (s == "") != (fault.says == "") {
+		f.t.Errorf("%s: the status has %q of the disk, want %q", name, s, fault.says)
+	}
+	if phase == Detached && fault.says != "" {
 		if err := f.attach(); !errors.As(err, new(*journal.Error)) || errors.Is(err, ErrRolledBack) {
 			f.t.Errorf("%s: attach: %v, want a refusal for its journal", name, err)
 		}
@@ -221,55 +284,6 @@ func (f *fixture) diskFault(way diskWay, n int, fault diskFault, event diskEvent
 	f.nextAgent()
 	f.checkAfter(Attached, name+", then the next agent on a healthy disk")
 	return true
-}
-
-// An attached uplink whose disk answers every access with EIO, whatever happens to the node then.
-func TestRootDiskEIO(t *testing.T) {
-	ovstest.UserspaceOnly(t, "the disk is no matter of the datapath")
-	if _, err := os.Stat("/dev/loop-control"); err != nil {
-		t.Skipf("SKIPPED, NOT TESTED: a disk that fails is one in a file: %v", err)
-	}
-	f := setup(t, steady(), noDAD()...)
-	f.ownDisk()
-	f.before = f.state()
-	f.nextAgent()
-	f.attached = f.state()
-	fault := diskFault{name: "EIO", do: (*fixture).failDisk, heal: (*fixture).replaceDisk, loses: true}
-	for _, event := range diskEvents() {
-		f.diskFault(diskWay{"attached", false}, 1, fault, event)
-		if f.t.Failed() {
-			return
-		}
-	}
-}
-
-// failDisk has the journal be on a disk that was shut down as after an error: ext4 then says EIO to everything.
-func (f *fixture) failDisk() {
-	f.t.Helper()
-	const shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN
-	dir := filepath.Dir(f.journal)
-	text, err := os.ReadFile(f.journal)
-	f.must(err, os.Remove(f.journal))
-	script := `truncate -s 1M "$0" && mke2fs -q -t ext4 -O ^has_journal "$0" && mount -o loop "$0" "$1"`
-	if out, err := exec.Command("sh", "-c", script, dir+".img", dir).CombinedOutput(); err != nil {
-		f.t.Fatalf("making a disk in a file: %v: %s", err, out)
-	}
-	f.t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	f.must(os.WriteFile(f.journal, text, 0o600))
-	d, err := os.Open(dir)
-	f.must(err)
-	defer d.Close()
-	unix.Sync()
-	f.must(unix.IoctlSetPointerInt(int(d.Fd()), shutdown, 1)) // without writing what is in memory
-	if _, err := os.ReadFile(f.journal); !errors.Is(err, unix.EIO) {
-		f.t.Fatalf("reading from the failed disk: %v", err)
-	}
-}
-
-// replaceDisk has an empty one there.
-func (f *fixture) replaceDisk() {
-	f.t.Helper()
-	f.must(unix.Unmount(filepath.Dir(f.journal), unix.MNT_DETACH))
 }
 
 // yieldsOrResumes does what an agent does that starts while ovs-vswitchd is dead.
