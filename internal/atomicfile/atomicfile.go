@@ -31,8 +31,8 @@ func Copy(path string, content io.Reader, mode fs.FileMode) error {
 	return nil
 }
 
-// Try returns the error with which Write of so many bytes to path would fail, for want of room or of the right to, and
-// leaves nothing behind.
+// Try returns the error with which Write of so many bytes to path would fail, for want of room or of the right to, or
+// as the disk fails, and leaves nothing behind.
 func Try(path string, size int) error {
 	dir, name := filepath.Split(filepath.Clean(path))
 	dir = filepath.Clean(dir)
@@ -45,7 +45,7 @@ func Try(path string, size int) error {
 	}
 	defer os.Remove(f.Name())
 	_, err = f.Write(make([]byte, size))
-	return errors.Join(err, f.Close())
+	return errors.Join(err, f.Sync(), f.Close()) // a disk that takes nothing may say so to fsync alone
 }
 
 // removeLeft removes what crashes have left of new files for name. What can't be removed does no harm.
