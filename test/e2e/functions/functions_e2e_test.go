@@ -98,12 +98,8 @@ func (c functions) pods(t *testing.T) {
 	}
 	for _, client := range c.Running(t, "client", len(c.Nodes())) {
 		out := c.Get(t, client.Name, cluster.URLs("8080", cluster.Addrs(webs...)...)...)
-		for line := range strings.Lines(out) { // NAME LOCAL REMOTE
-			remote, err := netip.ParseAddrPort(strings.Fields(line)[2])
-			cluster.Must(t, err)
-			if !slices.Contains(cluster.Addrs(client), remote.Addr().String()) {
-				t.Errorf("%s sees %s, asked by %v", strings.Fields(line)[0], remote, cluster.Addrs(client))
-			}
+		if err := seesOwn(client, out); err != nil {
+			t.Error(err)
 		}
 		if count := strings.Count(out, "\n"); count != 2*len(webs) {
 			t.Errorf("%d answers, want %d:\n%s", count, 2*len(webs), out)
@@ -111,9 +107,28 @@ func (c functions) pods(t *testing.T) {
 	}
 }
 
-// clusterIP checks a ClusterIP from pods, in both families; all pods behind it answer, once kube-proxy has all
-// endpoints.
+// seesOwn returns an error if answers of servers, as Get has them, name another client than this pod's own addresses.
+func seesOwn(client corev1.Pod, answers string) error {
+	for line := range strings.Lines(answers) { // NAME LOCAL REMOTE
+		remote, err := netip.ParseAddrPort(strings.Fields(line)[2])
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(cluster.Addrs(client), remote.Addr().String()) {
+			return fmt.Errorf("%s sees %s, asked by %v", strings.Fields(line)[0], remote, cluster.Addrs(client))
+		}
+	}
+	return nil
+}
+
+// clusterIP checks a ClusterIP from pods, in both families; all pods behind it answer, once kube-proxy or the agent has
+// all endpoints.
 func (c functions) clusterIP(t *testing.T) {
+	c.viaService(t, func(corev1.Pod, string) error { return nil })
+}
+
+// viaService is clusterIP with a check of the answers to each client.
+func (c functions) viaService(t *testing.T, check func(client corev1.Pod, answers string) error) {
 	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	cluster.Must(t, err)
 	if len(service.Spec.ClusterIPs) != 2 {
@@ -129,6 +144,9 @@ func (c functions) clusterIP(t *testing.T) {
 				}
 				if err == nil && len(names) != len(c.Nodes()) {
 					err = fmt.Errorf("%s from %s: 30 answers from %v, want %d pods", url, client.Spec.NodeName, names, len(c.Nodes()))
+				}
+				if err == nil {
+					err = check(client, out)
 				}
 				return err
 			})

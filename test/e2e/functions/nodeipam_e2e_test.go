@@ -15,13 +15,15 @@ import (
 )
 
 // nodeIPAM is a cluster in which nothing assigns podCIDRs, and no kube-proxy runs until the nodes are Ready. The agents
-// report why they do not serve; then fairlead-controller assigns podCIDRs, and all works.
+// report why they do not serve; then fairlead-controller assigns podCIDRs, and all works. Open vSwitch translates
+// Services and enforces policies.
 func nodeIPAM(t *testing.T, asked rights) {
 	c := functions{cluster.Bare(t, bed.Options{Name: "functions-nodeipam", NoNodeCIDRs: true,
 		KubeProxy: bed.NoKubeProxy, Audit: true})}
 	defer func() { asked.add(t, c.AuditLog()) }()
 	plane := c.Underlay().Family.ControlPlaneAddrs()[0].Addr().String()
 	values := []string{"agent.config.trafficEncapMode=noEncap", "agent.config.podCIDRWait=5s",
+		"agent.config.services=ovs", "agent.config.networkPolicies=enforce",
 		"kubeAPIServerOverride=" + net.JoinHostPort(plane, "6443")}
 	cluster.Must(t, install.Apply(t.Context(), c.Bed, values...))
 	t.Run("no podCIDR", c.saysWhy)
@@ -35,9 +37,36 @@ func nodeIPAM(t *testing.T, asked rights) {
 	c.Running(t, "client", 3)
 	t.Run("ranges", c.inRanges)
 	t.Run("Deployment", c.pods)
-	t.Run("ClusterIP", c.clusterIP)
+	t.Run("ClusterIP", func(t *testing.T) { c.viaService(t, seesOwn) })
 	t.Run("NodePort", c.nodePort)
 	t.Run("UDP", c.dnsLike)
+	t.Run("NetworkPolicy", c.policed)
+}
+
+// policed checks that a NetworkPolicy keeps a pod off all pods that it selects, on its own node and others, directly
+// and by their Service, and lets others through.
+func (c functions) policed(t *testing.T) {
+	service, err := c.API.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+	cluster.Must(t, err)
+	urls := append(cluster.URLs("8080", cluster.Addrs(c.Running(t, "web", 3)...)...),
+		cluster.URLs("80", service.Spec.ClusterIPs...)...)
+	stranger := c.Running(t, "host-port", 1)[0]
+	c.Get(t, stranger.Name, urls...)
+	c.apply(t, "testdata/policy.yaml")
+	get := append([]string{"get", "--timeout=300ms"}, urls...)
+	cluster.Eventually(t, func() error {
+		answers, err := c.Tool(t.Context(), stranger.Name, get...)
+		if err == nil || strings.Contains(answers, "web-") {
+			return fmt.Errorf("%s is kept off nothing, or not all: %v\n%s", stranger.Name, err, answers)
+		}
+		if refused := strings.Count(err.Error(), "Client.Timeout"); refused != len(urls) {
+			return fmt.Errorf("%d of %d had no answer: %w", refused, len(urls), err)
+		}
+		return nil
+	})
+	for _, client := range c.Running(t, "client", len(c.Nodes())) {
+		cluster.Must(t, seesOwn(client, c.Get(t, client.Name, urls...)))
+	}
 }
 
 // saysWhy checks that an Event on each Node reports that nothing assigns podCIDRs, and names the remedy.

@@ -49,6 +49,7 @@ func seldom() map[string]string {
 		"API servers that do not stream lists": {
 			"fairlead-agent list /nodes", "fairlead-agent list crd.antrea.io/ippools",
 			"fairlead-agent list networking.k8s.io/networkpolicies",
+			"fairlead-agent list /services", "fairlead-agent list discovery.k8s.io/endpointslices",
 			"fairlead-controller list /namespaces", "fairlead-controller list apps/statefulsets",
 			"fairlead-controller list crd.antrea.io/ippools", "fairlead-controller list ipam.fairlead.dev/podcidrclaims",
 			"fairlead-controller list ipam.fairlead.dev/podcidrranges"},
