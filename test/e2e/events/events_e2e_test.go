@@ -51,6 +51,7 @@ func TestE2EEventsSteer(t *testing.T) {
 	}
 	c.happenAll(ctx, t, c.ways(ctx, t), append(harmless(), helmUpgrade(), helmRollback(), steer(death("ovs-vswitchd")),
 		steer(death("ovsdb-server")), steer(replacement()))...)
+	t.Run("addresses of the rebooted node", c.noneKept)
 	c.happenAll(ctx, t, c.hostWays(t), helmUninstall())
 	c.AsBefore(t, before)
 }
@@ -109,7 +110,7 @@ func reboot() event {
 	}}
 }
 
-// boot starts a node that was crashed, and waits for its agent.
+// boot starts a node that was crashed, and waits until its agent, started since, is ready.
 func (c *busy) boot(ctx context.Context, node string) error {
 	begun := time.Now().Truncate(time.Second)
 	if err := c.Boot(ctx, node); err != nil {

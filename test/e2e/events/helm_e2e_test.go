@@ -40,17 +40,6 @@ func uninstallByHelm(ctx context.Context, c *busy) error {
 	})
 }
 
-// helmUpgrade replaces agents and controllers by those of another version of the image.
-func helmUpgrade() event {
-	return event{name: "helm upgrade to another version", free: everything, undo: rollbackByHelm,
-		do: func(ctx context.Context, c *busy) error {
-			if err := c.helmWithChart(ctx, "upgrade", "image.tag="+install.NextTag); err != nil {
-				return err
-			}
-			return c.awaitVersion(ctx, true)
-		}}
-}
-
 // helmRollback is the way back.
 func helmRollback() event {
 	return event{name: "helm rollback", free: everything, do: rollbackByHelm,
