@@ -1,0 +1,355 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/policy/compile"
+)
+
+func policyCommand(conn *connection) *cobra.Command {
+	return parent("policy", "Explains what policies allow", `policy says what NetworkPolicies and ClusterNetworkPolicies
+allow and why, by the same rules that agents with networkPolicies: enforce make flows of. It reads the
+Kubernetes API.`, policyExplainCommand(conn))
+}
+
+func policyExplainCommand(conn *connection) *cobra.Command {
+	var out output
+	c := &cobra.Command{
+		Use:   "explain FROM TO[:PORT[/PROTOCOL]]",
+		Short: "Explains whether policies allow a connection",
+		Long: `explain says whether policies allow a new connection, which of them isolate the pods at its
+ends, which rule allows or denies it, and, if none does, which come close. Each end is a pod
+([NAMESPACE/]POD) or an address (IPv6 in brackets); the protocol is TCP, UDP or SCTP. For a
+Service name one of its endpoints: policies see these, not ClusterIPs.
+
+It says what policies mean. Whether Open vSwitch enforces it is for "fairleadctl trace".`,
+		Example: `  fairleadctl policy explain shop/web-0 shop/db-0:5432
+  fairleadctl policy explain 192.0.2.7 shop/web-0:53/UDP`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return cli.Usage(errors.New("want two ends: explain shop/web-0 shop/db-0:5432"))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			asked, err := parseAsked(args[0], args[1])
+			if err != nil {
+				return cli.Usage(err)
+			}
+			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
+				q := question{asked: asked, compiler: compile.New()}
+				if err := q.read(ctx, client); err != nil {
+					return err
+				}
+				a, err := q.answer()
+				if err != nil {
+					return err
+				}
+				return out.write(c.OutOrStdout(), a, a.write)
+			})
+		},
+	}
+	out.add(c)
+	return c
+}
+
+// asked is the connection that is asked about: each end is a pod or an address.
+type asked struct {
+	from, to connectionEnd
+	protocol policy.Protocol
+	port     uint16
+}
+
+type connectionEnd struct {
+	pod  policy.PodKey
+	addr netip.Addr
+}
+
+func (e connectionEnd) String() string {
+	if e.addr.IsValid() {
+		return e.addr.String()
+	}
+	return e.pod.String()
+}
+
+func parseAsked(from, to string) (a asked, err error) {
+	a.protocol = policy.TCP
+	to, protocol, named := strings.Cut(to, "/UDP")
+	if !named {
+		if to, protocol, named = strings.Cut(to, "/SCTP"); named {
+			a.protocol = policy.SCTP
+		}
+		to, _ = strings.CutSuffix(to, "/TCP")
+	} else {
+		a.protocol = policy.UDP
+	}
+	if protocol != "" {
+		return a, fmt.Errorf("%q behind the protocol", protocol)
+	}
+	a.from = parseEnd(from)
+	if bare, aerr := netip.ParseAddr(strings.Trim(to, "[]")); aerr == nil {
+		a.to.addr, a.protocol = bare.Unmap(), 0
+		return a, nil
+	}
+	name, port, withPort := cutLast(to, ":")
+	a.to = parseEnd(name)
+	if !withPort {
+		a.protocol = 0 // any that has no ports
+		return a, nil
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return a, fmt.Errorf("%q is no port from 1 to 65535: name it by its number", port)
+	}
+	a.port = uint16(n)
+	return a, nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+func parseEnd(text string) connectionEnd {
+	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		return connectionEnd{addr: a.Unmap()}
+	}
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok {
+		namespace, name = metav1.NamespaceDefault, text
+	}
+	return connectionEnd{pod: policy.PodKey{Namespace: namespace, Name: name}}
+}
+
+// question is what the cluster has about a connection.
+type question struct {
+	asked
+	compiler *compile.Compiler
+	pods     map[policy.PodKey]policy.Pod
+	// problems are of policies that this version does not understand as a whole.
+	problems []string
+}
+
+// read reads all that policies depend on. An API without ClusterNetworkPolicies has none.
+func (q *question) read(ctx context.Context, client *kube.Client) error {
+	all := metav1.ListOptions{}
+	namespaces, err := client.Kubernetes.CoreV1().Namespaces().List(ctx, all)
+	if err != nil {
+		return fmt.Errorf("reading Namespaces: %w", err)
+	}
+	for i := range namespaces.Items {
+		q.compiler.SetNamespace(policy.FromNamespace(&namespaces.Items[i]))
+	}
+	nodes, err := client.Kubernetes.CoreV1().Nodes().List(ctx, all)
+	if err != nil {
+		return fmt.Errorf("reading Nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		q.compiler.SetNode(policy.FromNode(&nodes.Items[i]))
+	}
+	pods, err := client.Kubernetes.CoreV1().Pods(metav1.NamespaceAll).List(ctx, all)
+	if err != nil {
+		return fmt.Errorf("reading Pods: %w", err)
+	}
+	q.take(pods.Items)
+	for _, kind := range []struct {
+		resource schema.GroupVersionResource
+		parse    func([]byte) (policy.Policy, error)
+	}{
+		{schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
+			policy.ParseNetworkPolicy},
+		{schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
+			Resource: "clusternetworkpolicies"}, policy.ParseClusterNetworkPolicy},
+	} {
+		list, err := client.Dynamic.Resource(kind.resource).List(ctx, all)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", kind.resource.Resource, err)
+		}
+		for i := range list.Items {
+			if err := q.takePolicy(list.Items[i].MarshalJSON, kind.parse); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (q *question) takePolicy(doc func() ([]byte, error), parse func([]byte) (policy.Policy, error)) error {
+	b, err := doc()
+	if err != nil {
+		return err
+	}
+	p, err := parse(b)
+	if err != nil {
+		return err
+	}
+	for _, problem := range p.Problems {
+		q.problems = append(q.problems, p.Ref.String()+": "+problem)
+	}
+	q.compiler.SetPolicy(p)
+	return nil
+}
+
+// take stores the pods; rules are worked out for the two that are asked about.
+func (q *question) take(pods []corev1.Pod) {
+	q.pods = map[policy.PodKey]policy.Pod{}
+	for i := range pods {
+		p, running := policy.FromPod(&pods[i], "")
+		if !running {
+			continue
+		}
+		p.Local = p.PodKey == q.from.pod || p.PodKey == q.to.pod
+		q.pods[p.PodKey] = p
+		q.compiler.SetPod(p)
+	}
+}
+
+// answered is the output of "policy explain".
+type answered struct {
+	From     string   `json:"from"`
+	To       string   `json:"to"`
+	Port     uint16   `json:"port,omitempty"`
+	Protocol string   `json:"protocol"`
+	Allowed  bool     `json:"allowed"`
+	Why      []string `json:"why"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+func (a answered) write(p *report.Printer) {
+	verdict := "denied"
+	if a.Allowed {
+		verdict = "allowed"
+	}
+	port := ""
+	if a.Port != 0 {
+		port = fmt.Sprintf(" port %d", a.Port)
+	}
+	p.Line("%s to %s%s (%s): %s", a.From, a.To, port, a.Protocol, verdict)
+	for _, why := range a.Why {
+		p.Text("- ", why)
+	}
+	for _, problem := range a.Problems {
+		p.Text("not understood: ", problem)
+	}
+}
+
+// answer judges the connection at both ends, for each pair of addresses of one family.
+func (q *question) answer() (answered, error) {
+	a := answered{From: q.from.String(), To: q.to.String(), Port: q.port, Protocol: q.protocol.String(), Allowed: true,
+		Problems: q.problems}
+	from, err := q.addrs(q.from)
+	if err != nil {
+		return a, err
+	}
+	to, err := q.addrs(q.to)
+	if err != nil {
+		return a, err
+	}
+	pairs := 0
+	for _, f := range from {
+		for _, t := range to {
+			if f.Is4() != t.Is4() {
+				continue
+			}
+			pairs++
+			q.judge(&a, policy.Egress, q.from, t)
+			q.judge(&a, policy.Ingress, q.to, f)
+		}
+	}
+	if pairs == 0 {
+		return a, fmt.Errorf("%s and %s have no addresses of one family", q.from, q.to)
+	}
+	return a, nil
+}
+
+func (q *question) addrs(e connectionEnd) ([]netip.Addr, error) {
+	if e.addr.IsValid() {
+		return []netip.Addr{e.addr}, nil
+	}
+	p, found := q.pods[e.pod]
+	switch {
+	case !found:
+		return nil, fmt.Errorf("there is no Pod %s that runs", e.pod)
+	case p.HostNetwork:
+		return nil, fmt.Errorf("Pod %s has its node's addresses, and no policy selects it: ask about its address", e.pod)
+	case len(p.Addrs) == 0:
+		return nil, fmt.Errorf("Pod %s has no address yet", e.pod)
+	}
+	return p.Addrs, nil
+}
+
+// judge adds what the rules of one end say.
+func (q *question) judge(a *answered, d policy.Direction, end connectionEnd, peer netip.Addr) {
+	if end.addr.IsValid() {
+		return
+	}
+	v, ok := q.compiler.Judge(compile.Connection{
+		Direction: d, Pod: end.pod, Peer: peer, Protocol: q.protocol, Port: q.port})
+	if !ok {
+		return
+	}
+	a.Allowed = a.Allowed && v.Verdict == policy.Accept
+	a.Why = append(a.Why, q.why(d, end, peer, v)...)
+}
+
+// why are the sentences about one verdict.
+func (q *question) why(d policy.Direction, end connectionEnd, peer netip.Addr, v compile.Decision) []string {
+	at := fmt.Sprintf("%s of %s", d, end.pod)
+	switch {
+	case v.Closed:
+		return []string{at + ": denied, as its Namespace is unknown"}
+	case v.Rule != nil && v.Verdict == policy.Accept:
+		return []string{fmt.Sprintf("%s: %s accepts it", at, ruleText(*v.Rule))}
+	case v.Rule != nil:
+		return []string{fmt.Sprintf("%s: %s denies it", at, ruleText(*v.Rule))}
+	case v.Verdict == policy.Accept:
+		return []string{at + ": no policy isolates the pod, and no rule takes the connection: accepted"}
+	}
+	names := make([]string, 0, len(v.IsolatedBy))
+	for _, ref := range v.IsolatedBy {
+		names = append(names, ref.String())
+	}
+	out := []string{fmt.Sprintf("%s: isolated by %s, and no rule accepts it", at, strings.Join(names, ", "))}
+	for _, m := range v.Misses {
+		if m.Peer {
+			ports := make([]string, 0, len(m.Ports))
+			for _, p := range m.Ports {
+				ports = append(ports, p.String())
+			}
+			out = append(out,
+				fmt.Sprintf("%s accepts this peer, but only to %s", ruleText(m.Rule), strings.Join(ports, ", ")))
+		} else {
+			out = append(out, fmt.Sprintf("%s accepts this port, but not the peer %s", ruleText(m.Rule), peer))
+		}
+	}
+	return out
+}
+
+// ruleText names a rule as people find it: by its place in the object.
+func ruleText(r compile.RuleRef) string {
+	name := fmt.Sprintf("%s[%d]", r.Direction, r.Index)
+	if r.Name != "" {
+		name += " (" + r.Name + ")"
+	}
+	return fmt.Sprintf("%s of %s", name, r.Policy)
+}
