@@ -113,6 +113,7 @@ func (c *cluster) sourceThatLogs(bridging bool, log logr.Logger) *Kubernetes {
 	k := NewKubernetes(client, "me", filepath.Join(c.dir, "last.json"), bridging, log)
 	k.Intervals = short()
 	k.FollowServices()
+	k.FollowPolicies()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- k.Run(ctx) }()
