@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 
@@ -25,6 +26,11 @@ import (
 
 // ErrNoSwitch is in an error of Flows when ovs-vswitchd does not answer: nothing else on the node can be applied then.
 var ErrNoSwitch = errors.New("no connection to ovs-vswitchd")
+
+// staleFor is how long packets may go the way of the tables before a change: ovs-vswitchd confirms a change at once,
+// and then looks through the flows that it has in the datapath, for milliseconds, on a busy machine for seconds. One
+// such packet is enough for conntrack to have a connection again that was forgotten for the change.
+const staleFor = 3 * time.Second
 
 // noSwitchError says why, in words that suffice.
 type noSwitchError struct{ error }
@@ -48,11 +54,19 @@ type Flows struct {
 	shared clusterip.Services
 	// services are those that Open vSwitch translates; nil: none.
 	services *servicePorts
+	gone     []gone
 	numbers  portNumbers // what the confirmed flows took from OVSDB
-	// rules are those of policies; nil: none is enforced. ruled: connections may be open that they forbid now.
-	rules    *policies.Rules
-	ruled    bool
-	problems []string // of policies, as logged last
+	policies enforced
+}
+
+// enforced is what Flows knows of policies.
+type enforced struct {
+	rules *policies.Rules // nil: none is enforced
+	// changed: connections may be open that the rules forbid now. cutAgain, if not zero, is when those are looked for
+	// once more.
+	changed  bool
+	cutAgain time.Time
+	problems []string // as logged last
 }
 
 // NewFlows returns the applier of the bridge that the config names.
@@ -63,7 +77,7 @@ func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Sour
 		f.services = newServicePorts(source, node, log)
 	}
 	if cfg.NetworkPolicies == api.PoliciesEnforce {
-		f.rules = policies.NewRules(source.PolicyObjects())
+		f.policies.rules = policies.NewRules(source.PolicyObjects())
 	}
 	return f
 }
@@ -101,8 +115,12 @@ func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
 	return f.sw != nil && maps.Equal(numbersIn(obs), f.numbers)
 }
 
-// Due implements Watcher.
-func (*Flows) Due() bool { return false }
+// Due implements Watcher: it is when connections are to be forgotten once more.
+func (f *Flows) Due() bool {
+	now := time.Now()
+	return !f.policies.cutAgain.IsZero() && now.After(f.policies.cutAgain) ||
+		slices.ContainsFunc(f.gone, func(g gone) bool { return now.After(g.again) })
+}
 
 // Apply implements Applier. It leaves in r what OVSDB has when the new ports have their numbers; a port that gets none
 // is no error here.

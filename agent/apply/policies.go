@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/agent/policies"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
@@ -18,7 +19,7 @@ var errNoPolicies = errors.New("the cluster's NetworkPolicies are not known yet,
 
 // Waits is why no pod can be added yet; nil if one can.
 func (f *Flows) Waits() error {
-	if f.rules == nil || f.rules.Read() {
+	if f.policies.rules == nil || f.policies.rules.Read() {
 		return nil
 	}
 	return errNoPolicies
@@ -26,16 +27,16 @@ func (f *Flows) Waits() error {
 
 // setPolicies tells the switch which flows policies come to: all, on a connection that is fresh.
 func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fresh bool) error {
-	if f.rules == nil {
+	if f.policies.rules == nil {
 		if fresh {
 			f.sw.SetPolicies(nil, true)
 		}
 		return nil
 	}
-	first := !f.rules.Known()
-	changed := f.rules.Update(place(r, view))
+	first := !f.policies.rules.Known()
+	changed := f.policies.rules.Update(place(r, view))
 	f.report()
-	if !f.rules.Known() {
+	if !f.policies.rules.Known() {
 		there, err := f.sw.PoliciesListed(ctx)
 		if err == nil && !there {
 			err = errNoPolicies
@@ -43,23 +44,23 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 		return err
 	}
 	if fresh || first {
-		f.sw.SetPolicies(f.rules.Units(), true)
+		f.sw.SetPolicies(f.policies.rules.Units(), true)
 	} else {
 		f.sw.SetPolicies(changed, false)
 	}
-	f.ruled = f.ruled || fresh || first || len(changed) > 0
+	f.policies.changed = f.policies.changed || fresh || first || len(changed) > 0
 	return nil
 }
 
 // report logs what of policies is not enforced as it says.
 func (f *Flows) report() {
-	now := f.rules.Problems()
+	now := f.policies.rules.Problems()
 	for _, p := range now {
-		if !slices.Contains(f.problems, p) {
+		if !slices.Contains(f.policies.problems, p) {
 			f.log.Info("a policy is not enforced as it says", "problem", p)
 		}
 	}
-	f.problems = now
+	f.policies.problems = now
 }
 
 // place is where pods and node are.
@@ -77,20 +78,20 @@ func place(r *Round, view tables.View) *policies.Place {
 // round is needed: after an error, and for the first of all.
 func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	switch {
-	case f.rules == nil:
+	case f.policies.rules == nil:
 		return true, nil
 	case f.sw == nil:
 		return false, ErrNoSwitch
-	case !f.rules.Known():
+	case !f.policies.rules.Known():
 		return false, nil
 	}
-	changed := f.rules.Update(nil)
+	changed := f.policies.rules.Update(nil)
 	f.report()
 	if len(changed) == 0 {
 		return true, nil
 	}
 	f.sw.SetPolicies(changed, false)
-	f.ruled = true
+	f.policies.changed = true
 	if _, err := f.sw.SyncUnits(ctx); err != nil {
 		return false, err
 	}
@@ -98,16 +99,22 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// cut has conntrack forget the connections that the rules forbid now. All others go on.
+// cut has conntrack forget the connections that the rules forbid now, and again when the datapath must have followed
+// the rules: see staleFor. All others go on.
 func (f *Flows) cut(ctx context.Context) {
-	if !f.ruled {
+	switch now := time.Now(); {
+	case f.policies.changed:
+		f.policies.cutAgain = now.Add(staleFor)
+	case f.policies.cutAgain.IsZero() || now.Before(f.policies.cutAgain):
 		return
+	default:
+		f.policies.cutAgain = time.Time{}
 	}
-	f.ruled = false
-	for _, zone := range f.rules.Zones() {
+	f.policies.changed = false
+	for _, zone := range f.policies.rules.Zones() {
 		all, err := vswitchd.Connections(ctx, f.runDir, f.datapath, zone)
 		for _, c := range all {
-			if !f.rules.Forbidden(c.Protocol, c.From, c.To) {
+			if !f.policies.rules.Forbidden(c.Protocol, c.From, c.To) {
 				continue
 			}
 			if err = f.sw.Flush(ctx, zone, c.Protocol, c.From, c.To); err != nil {
@@ -117,7 +124,7 @@ func (f *Flows) cut(ctx context.Context) {
 				"from", c.From.String(), "to", c.To.String())
 		}
 		if err != nil {
-			f.ruled = true // the next round tries again
+			f.policies.changed = true // the next round tries again
 			f.log.Error(err, "connections that policies forbid may go on")
 		}
 	}

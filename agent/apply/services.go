@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 
@@ -163,7 +164,9 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 }
 
 // Unread reports whether the switch may not have all flows of Services and policies yet, as they have not been read.
-func (f *Flows) Unread() bool { return f.servicesUnread() || f.rules != nil && !f.rules.Known() }
+func (f *Flows) Unread() bool {
+	return f.servicesUnread() || f.policies.rules != nil && !f.policies.rules.Known()
+}
 
 func (f *Flows) servicesUnread() bool { return f.services != nil && !f.services.known }
 
@@ -176,16 +179,28 @@ func (f *Flows) servicesSynced(ctx context.Context) {
 	f.flushGone(ctx)
 }
 
+// gone is a translation that the tables do not make any more.
+type gone struct {
+	openflow.Translation
+	again time.Time // when its connections are forgotten once more
+}
+
 // flushGone has conntrack forget connections of UDP to endpoints that are gone, now that no others can be made: without
-// a connection's end to wait for, a client that goes on sending would be translated to one for ever.
+// a connection's end to wait for, a client that goes on sending would be translated to one for ever. It does so again
+// when the datapath must have followed: see staleFor.
 func (f *Flows) flushGone(ctx context.Context) {
-	zones := clusterip.Zones(f.view)
+	now := time.Now()
 	for _, t := range f.sw.Gone() {
+		f.gone = append(f.gone, gone{t, now.Add(staleFor)})
+	}
+	zones := clusterip.Zones(f.view)
+	for _, g := range f.gone {
 		for _, zone := range zones {
-			if err := f.sw.FlushUDP(ctx, zone, t.Service, t.Endpoint); err != nil {
+			if err := f.sw.FlushUDP(ctx, zone, g.Service, g.Endpoint); err != nil {
 				f.log.Error(err, "clients of a Service may go on to send to an endpoint that is gone", "endpoint",
-					t.Endpoint.String())
+					g.Endpoint.String())
 			}
 		}
 	}
+	f.gone = slices.DeleteFunc(f.gone, func(g gone) bool { return now.After(g.again) })
 }
