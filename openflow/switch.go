@@ -126,10 +126,13 @@ func (s *Switch) learn(ctx context.Context) error {
 	if err := s.configure(ctx); err != nil {
 		return fmt.Errorf("configuring the switch: %w", err)
 	}
-	list, err := s.list(ctx)
+	list, err := s.listAll(ctx)
 	if err != nil {
 		return fmt.Errorf("listing flows: %w", err)
 	}
+	if !s.units.none() {
+		list = withoutLearned(list)
+	} // otherwise they go, as all that is not wanted
 	groups, err := s.listGroups(ctx)
 	if err != nil {
 		return fmt.Errorf("listing groups: %w", err)
@@ -150,8 +153,18 @@ func (s *Switch) configure(ctx context.Context) error {
 	return err
 }
 
-// list returns all flows of the switch.
-func (s *Switch) list(ctx context.Context) (out []listed, err error) {
+// list returns the flows of the switch, but those that packets have added.
+func (s *Switch) list(ctx context.Context) ([]listed, error) {
+	all, err := s.listAll(ctx)
+	return withoutLearned(all), err
+}
+
+// withoutLearned leaves out what packets have added, which stays until it expires.
+func withoutLearned(all []listed) []listed {
+	return slices.DeleteFunc(all, func(l listed) bool { return l.flow.Table == TableAffinity })
+}
+
+func (s *Switch) listAll(ctx context.Context) (out []listed, err error) {
 	xid := s.conn.Reserve(2)
 	dump, err := encodeDump(xid)
 	if err != nil {
@@ -166,8 +179,7 @@ func (s *Switch) list(ctx context.Context) (out []listed, err error) {
 		if err != nil {
 			return nil, err
 		}
-		// What packets have added stays until it expires.
-		out = append(out, slices.DeleteFunc(part, func(l listed) bool { return l.flow.Table == TableAffinity })...)
+		out = append(out, part...)
 	}
 	return out, nil
 }

@@ -72,24 +72,8 @@ func (s *Switch) Gone() []Translation {
 
 // udp adds the translations of one flow.
 func udp(f *Flow, buckets []Bucket, to map[Translation]struct{}) {
-	if f.Match.Protocol != protoUDP+1 {
-		return
-	}
-	add := func(n NAT) {
-		if n.Kind == NATDst {
-			service := netip.AddrPortFrom(f.Match.Dst.Addr(), f.Match.DstPort.Value)
-			to[Translation{service, netip.AddrPortFrom(n.Addr, n.First)}] = struct{}{}
-		}
-	}
-	for _, a := range f.Actions {
-		switch a := a.(type) {
-		case Conntrack:
-			add(a.NAT)
-		case ToGroup:
-			for _, b := range buckets {
-				add(b.Action.NAT)
-			}
-		}
+	if f.Match.Protocol == protoUDP+1 {
+		translations(f, buckets, to)
 	}
 }
 
@@ -107,13 +91,7 @@ func (u *units) noteGone() {
 		groups[g.ID] = g.Buckets
 	}
 	for _, h := range u.listed {
-		var id uint32
-		for _, a := range h.flow.Actions {
-			if to, ok := a.(ToGroup); ok {
-				id = uint32(to)
-			}
-		}
-		udp(h.flow, groups[id], before)
+		udp(h.flow, groups[h.flow.group()], before)
 	}
 	if u.sent == nil {
 		for _, unit := range u.want {
@@ -212,6 +190,9 @@ func (u *units) kept() Kind {
 	}
 	return KindService
 }
+
+// none reports whether there shall be no Units.
+func (u *units) none() bool { return u.known && len(u.want) == 0 }
 
 // diffUnits returns what turns the switch's Units into those that are wanted.
 func (s *Switch) diffUnits() ([]change, Changes, error) {

@@ -91,7 +91,40 @@ func TestEndpointsInForce(t *testing.T) {
 			if got := strings.Join(got, " "); got != c.want {
 				t.Errorf("%s: endpoints %q, want %q", c.name, got, c.want)
 			}
+			got = nil
+			for _, e := range Explain(s, all, Node{"me", "here"})[Key{s.ClusterIPs[0], 6, 80}] {
+				if e.Why == "" {
+					got = append(got, fmt.Sprint(e.To.Addr().As4()[3]))
+				}
+			}
+			if got := strings.Join(got, " "); got != c.want {
+				t.Errorf("%s: explained as %q, want %q", c.name, got, c.want)
+			}
 			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		}
+	}
+}
+
+// What is not in force has a reason.
+func TestExplain(t *testing.T) {
+	for _, c := range []struct {
+		endpoint string
+		local    bool
+		why      string
+	}{
+		{"10.0.0.1 node=me", false, "not ready"},
+		{"10.0.0.1 terminating", false, "terminating"},
+		{"10.0.0.1 serving terminating", false, "terminating, and others are ready"},
+		{"10.0.0.1 ready node=other", true, "not on this node (internalTrafficPolicy: Local)"},
+		{"10.0.0.1 ready for-zone=there", false, "for clients of other nodes or zones (its hints)"},
+	} {
+		s := inputs.Service{Local: c.local, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			Ports: []inputs.ServicePort{{Protocol: 6, Port: 80}}}
+		all := []inputs.EndpointSlice{{Ports: []inputs.ServicePort{{Protocol: 6, Port: 8080}},
+			Endpoints: []inputs.Endpoint{endpoint(t, "10.0.0.9 ready node=me for-zone=here"), endpoint(t, c.endpoint)}}}
+		got := Explain(s, all, Node{"me", "here"})[Key{s.ClusterIPs[0], 6, 80}]
+		if len(got) != 2 || got[0].Why != c.why || got[1].Why != "" {
+			t.Errorf("%s: %+v, want %q", c.endpoint, got, c.why)
 		}
 	}
 }

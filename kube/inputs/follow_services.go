@@ -16,11 +16,11 @@ import (
 // newServiceKinds makes what holds Services, EndpointSlices and ServiceCIDRs.
 func (k *Kubernetes) newServiceKinds() {
 	k.services = newKind(k.known.signal, func(o runtime.Object) (Service, error) {
-		return serviceFrom(o.(*corev1.Service))
+		return ServiceFrom(o.(*corev1.Service))
 	})
 	k.services.each = k.known.putService
 	k.slices = newKind(k.known.signal, func(o runtime.Object) (EndpointSlice, error) {
-		return endpointSliceFrom(o.(*discoveryv1.EndpointSlice))
+		return EndpointSliceFrom(o.(*discoveryv1.EndpointSlice))
 	})
 	k.slices.each = k.known.putSlice
 	k.ranges = newKind(k.nodesChanged, func(o runtime.Object) ([]netip.Prefix, error) {

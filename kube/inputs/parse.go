@@ -87,12 +87,12 @@ func (o *objects) add(doc []byte) error {
 	case "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
 		return addParsed(o, doc, clusterPolicyFrom, policyObject)
 	case "v1 Service":
-		return addParsed(o, doc, serviceFrom, func(v Service) object {
+		return addParsed(o, doc, ServiceFrom, func(v Service) object {
 			key := v.Namespace + "/" + v.Name
 			return object{"Service " + key, func(s *Snapshot) { s.services[key] = v }}
 		})
 	case "discovery.k8s.io/v1 EndpointSlice":
-		return addParsed(o, doc, endpointSliceFrom, func(v EndpointSlice) object {
+		return addParsed(o, doc, EndpointSliceFrom, func(v EndpointSlice) object {
 			key := v.Namespace + "/" + v.Name
 			return object{"EndpointSlice " + key, func(s *Snapshot) { s.endpointSlices[key] = v }}
 		})

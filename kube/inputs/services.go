@@ -198,7 +198,8 @@ func each[V any](before, now map[string]V, changed func(key string, v V, exists 
 	}
 }
 
-func serviceFrom(s *corev1.Service) (Service, error) {
+// ServiceFrom reads a Service. The error names what is not valid in it.
+func ServiceFrom(s *corev1.Service) (Service, error) {
 	if s.Name == "" {
 		return Service{}, errors.New("a Service without metadata.name")
 	}
@@ -255,7 +256,8 @@ func protocolNumber(p corev1.Protocol) uint8 {
 	return 0
 }
 
-func endpointSliceFrom(s *discoveryv1.EndpointSlice) (EndpointSlice, error) {
+// EndpointSliceFrom reads an EndpointSlice. The error names what is not valid in it.
+func EndpointSliceFrom(s *discoveryv1.EndpointSlice) (EndpointSlice, error) {
 	if s.Name == "" {
 		return EndpointSlice{}, errors.New("an EndpointSlice without metadata.name")
 	}

@@ -29,12 +29,13 @@ var tables = map[uint64]struct{ name, purpose string }{
 }
 
 // hit is the first line of a table in a trace; noMatch the one of a table in
-// which no flow matched.
+// which no flow matched, optional if a flow of another table has asked for it and goes on.
 var (
-	hit     = regexp.MustCompile(`^ *(\d+)\. (?:(.*), )?priority (\d+)(?:, cookie (0x[0-9a-f]+))?$`)
-	noMatch = regexp.MustCompile(`^ *(\d+)\. No match\.$`)
-	setTo   = regexp.MustCompile(`^set_field:(.+)->(\w+)$`)
-	nexts   = regexp.MustCompile(`^(?:goto_table|resubmit\(,(\d+)\)):?(\d+)?$`)
+	hit      = regexp.MustCompile(`^ *(\d+)\. (?:(.*), )?priority (\d+)(?:, cookie (0x[0-9a-f]+))?$`)
+	noMatch  = regexp.MustCompile(`^ *(\d+)\. No match\.$`)
+	optional = regexp.MustCompile(`^ {5,}\d+\. No match\.$`)
+	setTo    = regexp.MustCompile(`^set_field:(.+)->(\w+)$`)
+	nexts    = regexp.MustCompile(`^(?:goto_table|resubmit\(,(\d+)\)):?(\d+)?$`)
 )
 
 // Trace returns one sentence for each step of a trace. names gives ports a
@@ -43,17 +44,22 @@ var (
 func Trace(trace string, names map[string]string) []string {
 	var out []string
 	bridge, inTables := "", false // bridge is empty once its first flow is seen
+	none := false                 // the line before was about a table that has no flow for the packet, and goes on
 	for line := range strings.Lines(trace) {
 		line = strings.TrimRight(line, "\n")
 		text := strings.TrimSpace(line)
+		had := none
+		none = optional.MatchString(line)
 		switch {
+		case empty(text) || had && text == "drop":
+		case text == "thaw": // what conntrack, or a hash, has interrupted
+			bridge, inTables = "", true
 		case strings.HasPrefix(text, "bridge("):
 			bridge = strings.TrimSuffix(strings.TrimPrefix(text, `bridge("`), `")`)
 		case strings.HasPrefix(text, "Final flow:"):
 			inTables = false
 		case strings.HasPrefix(text, "Datapath actions:"):
 			out = append(out, datapath(strings.TrimSpace(strings.TrimPrefix(text, "Datapath actions:"))))
-		case text == "" || strings.HasPrefix(text, "---"):
 		case bridge != "":
 			// The packet may come or go on through another bridge.
 			if inTables = hasOurCookie(line) || noMatch.MatchString(line); !inTables {
@@ -70,6 +76,8 @@ func Trace(trace string, names map[string]string) []string {
 	return out
 }
 
+func empty(text string) bool { return text == "" || strings.HasPrefix(text, "---") }
+
 // hasOurCookie reports whether a line of a trace shows a flow of package
 // openflow.
 func hasOurCookie(line string) bool {
@@ -82,7 +90,9 @@ func hasOurCookie(line string) bool {
 }
 
 func step(line, text string, names map[string]string) string {
-	if m := noMatch.FindStringSubmatch(line); m != nil {
+	if m := noMatch.FindStringSubmatch(line); m != nil && optional.MatchString(line) {
+		return fmt.Sprintf("table %s %s no flow matches", m[1], title(m[1]))
+	} else if m != nil {
 		return fmt.Sprintf("table %s %s no flow matches: the packet is dropped", m[1], title(m[1]))
 	}
 	if m := hit.FindStringSubmatch(line); m != nil {
@@ -92,7 +102,10 @@ func step(line, text string, names map[string]string) string {
 		}
 		return fmt.Sprintf("table %s %s flow: %s", m[1], title(m[1]), match)
 	}
-	return "  " + action(text, names)
+	if a := action(text, names); a != "" {
+		return "  " + a
+	}
+	return ""
 }
 
 func title(table string) string {
@@ -111,6 +124,9 @@ func title(table string) string {
 const outputTo = "output to "
 
 func action(text string, names map[string]string) string {
+	if s, is := conntrack(text); is {
+		return s
+	}
 	switch {
 	case text == "drop":
 		return "drop"
@@ -118,6 +134,8 @@ func action(text string, names map[string]string) string {
 		return "route: decrement TTL"
 	case text == "pop_vlan":
 		return "pop the VLAN tag"
+	case strings.HasPrefix(text, "group:"):
+		return "to one of the Service's endpoints (group " + strings.TrimPrefix(text, "group:") + ")"
 	case text == "resubmit(,0)":
 		return "begin again without it"
 	case strings.HasPrefix(text, "push_vlan:"):
@@ -172,8 +190,13 @@ func set(value, field string) string {
 }
 
 func datapath(actions string) string {
-	if actions == "drop" {
+	switch {
+	case actions == "drop":
 		return "the datapath drops it"
+	case byHash.MatchString(actions):
+		return "the datapath chooses the endpoint, by a hash of each connection: its part ends here"
+	case recirculated.MatchString(actions):
+		return "after conntrack:"
 	}
 	return "datapath actions: " + actions
 }

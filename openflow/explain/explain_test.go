@@ -1,7 +1,9 @@
 package explain
 
 import (
+	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/openflow/policing"
@@ -91,6 +93,87 @@ const unmatched = `bridge("br-int")
     drop
 Datapath actions: drop
 `
+
+// A client with session affinity sends to a Service.
+const toService = `bridge("br-int")
+----------------
+ 3. ip,reg0=0x1,reg2=0,nw_dst=10.96.0.0/16, priority 420, cookie 0x666c060045efe9df
+    ct(table=2,zone=45056,nat)
+    nat
+     -> A clone of the packet is forked to recirculate. The forked pipeline will be resumed at table 2.
+     -> Sets the packet to an untracked state, and clears all the conntrack fields.
+Final flow: tcp
+Datapath actions: ct(zone=40960,nat),ct(zone=45056,nat),recirc(0x1)
+
+===============================================================================
+recirc(0x8) - resume conntrack with default ct_state=trk|new (use --ct-next to customize)
+===============================================================================
+
+bridge("br-int")
+----------------
+    thaw
+        Resuming from table 2
+ 2. ct_state=+new+trk,tcp,nw_dst=10.96.253.23,tp_dst=80, priority 200, cookie 0x666c06000b048ece
+    resubmit(,8)
+     8. No match.
+            drop
+    resubmit(,9)
+ 9. ct_state=+new+trk,tcp,nw_dst=10.96.253.23,tp_dst=80, priority 199, cookie 0x666c0600ebe80a25
+    group:62013215
+     -> bucket 956908174: score 4159600
+    bucket 956908174
+            learn(table=8,idle_timeout=10800)
+             >> suppressing side effects, so learn action ignored
+            ct(commit,table=5,zone=NXM_NX_REG3[0..15],nat(dst=10.77.1.2:8080))
+            nat(dst=10.77.1.2:8080)
+Final flow: unchanged
+Datapath actions: hash(l4(0)),recirc(0x5)
+`
+
+// What conntrack and groups do has words, and the endpoint is found.
+func TestTraceOfService(t *testing.T) {
+	want := []string{
+		"table 3 Forward (routing to the destination) flow: ip, reg0=0x1, reg2=0, nw_dst=10.96.0.0/16",
+		"  look it up in conntrack zone 45056, and translate what is known",
+		"after conntrack:",
+		"table 2 Service (a Service's endpoint) flow: ct_state=+new+trk, tcp, nw_dst=10.96.253.23, tp_dst=80",
+		"  continue in table 8",
+		"table 8 Affinity (which endpoint the client has had) no flow matches",
+		"  continue in table 9",
+		"table 9 Endpoint (the endpoint of a client that keeps it) flow: ct_state=+new+trk, tcp, nw_dst=10.96.253.23, tp_dst=80",
+		"  to one of the Service's endpoints (group 62013215)",
+		"  record: the client keeps this endpoint",
+		"  the endpoint is 10.77.1.2:8080: record it in conntrack",
+		"the datapath chooses the endpoint, by a hash of each connection: its part ends here",
+	}
+	if got := Trace(toService, nil); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if to, kept := Chosen(toService); to.String() != "10.77.1.2:8080" || kept {
+		t.Errorf("chosen: %s, kept: %v", to, kept)
+	}
+	had := strings.Replace(toService, "     8. No match.", "     8. tcp,nw_src=10.77.0.2, priority 200", 1)
+	if to, kept := Chosen(had); to.String() != "10.77.1.2:8080" || !kept {
+		t.Errorf("chosen: %s, kept: %v", to, kept)
+	}
+	if to, _ := Chosen(toTunnel); to.IsValid() || Zone(toTunnel) != "" || Zone(toService) != "45056" {
+		t.Errorf("a trace without a Service: %s, %q; with one: %q", to, Zone(toTunnel), Zone(toService))
+	}
+}
+
+// Taken from dpctl/dump-conntrack of 3.1.
+func TestConnections(t *testing.T) {
+	const dump = `tcp,orig=(src=10.77.0.3,dst=10.96.0.1,sport=40000,dport=80),reply=(src=10.77.1.2,dst=10.77.0.3,sport=8080,dport=40000),zone=40960,protoinfo=(state=ESTABLISHED)
+tcp,orig=(src=10.77.0.3,dst=10.96.0.1,sport=40001,dport=80),reply=(src=10.77.1.2,dst=10.77.0.3,sport=8080,dport=40001),zone=40960,protoinfo=(state=TIME_WAIT)
+tcp,orig=(src=10.77.0.3,dst=10.96.0.1,sport=40002,dport=81),reply=(src=10.77.1.2,dst=10.77.0.3,sport=8080,dport=40002),zone=40960
+udp,orig=(src=10.77.0.3,dst=10.96.0.1,sport=40003,dport=80),reply=(src=10.77.1.2,dst=10.77.0.3,sport=8080,dport=40003),zone=40960
+tcp,orig=(src=10.77.0.4,dst=10.96.0.1,sport=40003,dport=80),reply=(src=10.77.1.2,dst=10.77.0.4,sport=8080,dport=40003),zone=40960
+`
+	got := Connections(dump, netip.MustParseAddr("10.77.0.3"), netip.MustParseAddrPort("10.96.0.1:80"), "tcp")
+	if len(got) != 1 || got[netip.MustParseAddrPort("10.77.1.2:8080")] != 2 {
+		t.Error(got)
+	}
+}
 
 func TestTrace(t *testing.T) {
 	names := map[string]string{"p1": "pod default/a", "fairlead-tun0": "the tunnel"}

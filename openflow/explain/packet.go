@@ -63,6 +63,26 @@ func Echo(ips []netip.Addr, dst netip.Addr) (packet string, err error) {
 	return fmt.Sprintf("%s,%s,"+src, proto, kind, ips[i], dst), nil
 }
 
+// Request is the first packet of a connection to dst, or a datagram, from the one of ips that is of its family, as
+// Echo. protocol is IANA's number of TCP or UDP.
+func Request(ips []netip.Addr, dst netip.AddrPort, protocol uint8) (packet string, err error) {
+	const tcp, clientPort = 6, 40000 // a port as Linux gives it to connections
+	i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Is6() == dst.Addr().Is6() })
+	if i < 0 {
+		return "", fmt.Errorf("the sender has no address of the same family as %s", dst.Addr())
+	}
+	name, flags := "udp", ""
+	if protocol == tcp {
+		name, flags = "tcp", ",tcp_flags=syn"
+	}
+	addrs := "nw_src=%s,nw_dst=%s"
+	if dst.Addr().Is6() {
+		name, addrs = name+"6", "ipv6_src=%s,ipv6_dst=%s"
+	}
+	return fmt.Sprintf("%s,"+addrs+",nw_ttl=64,tp_src=%d,tp_dst=%d%s", name, ips[i], dst.Addr(), clientPort, dst.Port(),
+		flags), nil
+}
+
 // FromPod is how a packet comes from a pod of this node.
 func (p Ports) FromPod(pod string) string {
 	return "in_port=" + p.Pods[pod].Port + ",dl_src=" + p.Pods[pod].MAC

@@ -1,0 +1,69 @@
+package openflow
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Endpoints lists what the switch sends new connections to a port of a Service to, in order; protocol is IANA's number.
+// None: it does not translate them.
+func (s *Switch) Endpoints(ctx context.Context, service netip.AddrPort, protocol uint8) ([]netip.AddrPort, error) {
+	list, err := s.list(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing flows: %w", err)
+	}
+	groups, err := s.listGroups(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing groups: %w", err)
+	}
+	buckets := map[uint32][]Bucket{}
+	for _, g := range groups {
+		buckets[g.ID] = g.Buckets
+	}
+	all := map[Translation]struct{}{}
+	for i := range list {
+		f := &list[i].flow
+		if m := f.Match; f.ofService() && m.Protocol == uint16(protocol)+1 && m.Dst.Addr() == service.Addr() &&
+			m.DstPort.Value == service.Port() {
+			translations(f, buckets[f.group()], all)
+		}
+	}
+	out := make([]netip.AddrPort, 0, len(all))
+	for t := range all {
+		out = append(out, t.Endpoint)
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return out, nil
+}
+
+// group is the one that the flow leads to; 0: none.
+func (f *Flow) group() uint32 {
+	for _, a := range f.Actions {
+		if to, ok := a.(ToGroup); ok {
+			return uint32(to)
+		}
+	}
+	return 0
+}
+
+// translations adds those of one flow.
+func translations(f *Flow, buckets []Bucket, to map[Translation]struct{}) {
+	add := func(n NAT) {
+		if n.Kind == NATDst {
+			service := netip.AddrPortFrom(f.Match.Dst.Addr(), f.Match.DstPort.Value)
+			to[Translation{service, netip.AddrPortFrom(n.Addr, n.First)}] = struct{}{}
+		}
+	}
+	for _, a := range f.Actions {
+		switch a := a.(type) {
+		case Conntrack:
+			add(a.NAT)
+		case ToGroup:
+			for _, b := range buckets {
+				add(b.Action.NAT)
+			}
+		}
+	}
+}

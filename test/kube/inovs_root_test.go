@@ -1,0 +1,181 @@
+package kube
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+)
+
+// withConfig restarts a node's agent with further lines of config.
+func (b *bed) withConfig(t *testing.T, node, more string) (back func()) {
+	t.Helper()
+	h, err := b.Host(node)
+	must(t, err)
+	file := h.Private("/etc/fairlead/agent.conf")
+	before, err := os.ReadFile(file)
+	must(t, err)
+	restart := func(config []byte) {
+		t.Helper()
+		ctx := labtest.Within(t, time.Minute)
+		must(t, os.WriteFile(file, config, 0o600))
+		must(t, b.AgentStop(ctx, node))
+		must(t, b.AgentStart(ctx, node))
+		must(t, b.WaitReady(ctx, node))
+	}
+	t.Cleanup(func() {
+		if now, err := os.ReadFile(file); err != nil || string(now) != string(before) {
+			must(t, os.WriteFile(file, before, 0o600))
+			must(t, b.AgentKill(t.Context(), node))
+		}
+	})
+	restart(append(slices.Clone(before), more...))
+	return func() { t.Helper(); restart(before) }
+}
+
+// inSwitch is what br-int of node1 has: flows without counters, in order, and groups.
+func (b *bed) inSwitch(t *testing.T) (flows, groups string) {
+	t.Helper()
+	ctx := labtest.Within(t, 20*time.Second)
+	flows, err := b.NodeExec(ctx, "node1", "sh", "-c", "ovs-ofctl --no-stats dump-flows br-int | sort")
+	must(t, err)
+	groups, err = b.NodeExec(ctx, "node1", "sh", "-c", "ovs-ofctl -OOpenFlow15 dump-groups br-int | grep group_id || true")
+	must(t, err)
+	return flows, groups
+}
+
+// serviceYAML is a Service whose endpoints are the pods with the label app=s.
+func serviceYAML(name, spec, app string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s}\n"+
+		"spec: {%s selector: {app: %s}, ports: [{name: http, port: 80, targetPort: 8080}, {name: open, port: 81, targetPort: 8081}]}\n",
+		name, spec, app)
+}
+
+// A node that changes to services: ovs says where it sends connections, and why not. When it changes back, Open vSwitch
+// has what it had before: no group and no flow of Services is left. Connections that were open hang, new ones work.
+func TestRootServicesInOpenVSwitch(t *testing.T) {
+	b := cluster(t)
+	b.addPods(t, "a@node1", "s1@node1", "s2@node2")
+	for _, name := range []string{"s1", "s2"} {
+		b.pod(t, name).serve(t, name, new(atomic.Int32))
+	}
+	before, groups := b.inSwitch(t)
+	if groups != "" {
+		t.Fatalf("groups with services: host:\n%s", groups)
+	}
+	back := b.withConfig(t, "node1", "services: ovs\n")
+	_, err := b.Apply("test", []byte(serviceYAML("both", "", "s")+serviceYAML("near", "internalTrafficPolicy: Local,", "s")+
+		serviceYAML("kept", "sessionAffinity: ClientIP,", "s")+serviceYAML("none", "", "nothing")))
+	must(t, err)
+	vip := func(name string) string {
+		out, err := b.Kubectl(t.Context(), "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
+		must(t, err)
+		return out
+	}
+	near, kept, both := vip("near"), vip("kept"), vip("both")
+	a, s1 := b.pod(t, "a"), b.pod(t, "s1").ips[0].String()
+	s2 := b.pod(t, "s2").ips[0].String()
+
+	admin := b.adminHere(t, "node1")
+	says := func(words []string, args ...string) { t.Helper(); b.says(t, admin, 0, words, args...) }
+	says([]string{"Service default/both on node node1", s1 + ":8080", "node2  yes", both + ":81/TCP"}, "service", "both")
+	says([]string{s2 + ":8080", "node1  yes", "no: not on this node (internalTrafficPolicy: Local)"}, "service", "near")
+	says([]string{"no: no running Pod has the labels of its selector, app=nothing"}, "service", "none")
+	b.says(t, admin, 1, []string{"there is no Service default/absent"}, "service", "absent")
+
+	says([]string{"endpoints: " + s1 + ":8080", "chosen: " + s1 + ":8080\n", "the endpoint is " + s1 + ":8080",
+		"output to pod default/s1"}, "trace", "a", "near:http")
+	says([]string{"no running Pod has the labels of its selector, app=nothing. The node refuses it",
+		"output to the gateway"}, "trace", "a", "none:80")
+	says([]string{"chosen: by each connection for itself", "by a hash of each connection"}, "trace", "a", "both:80")
+	says([]string{"which the pod then keeps (session affinity)"}, "trace", "a", "kept:80")
+	b.says(t, "/nonexistent", 0, []string{"endpoints: " + s1 + ":8080"}, "trace", "a", near+":80")
+	b.says(t, "/nonexistent", 1, []string{"without it, name a ClusterIP"}, "trace", "a", "near:80")
+	b.says(t, admin, 1, []string{"has no port 82/TCP", near + ":80/TCP"}, "trace", "a", "near:82")
+	b.says(t, admin, 1, []string{"pod default/s2 is on node node2"}, "trace", "s2", "near:80")
+	if _, err := call(a.do, kept); err != nil {
+		t.Fatal(err)
+	}
+	says([]string{"which the pod has had before (session affinity)", "in conntrack: 1 connection of this pod to "}, "trace", "a", "kept:80")
+
+	open := b.open(t, a, "s1", near)
+	if err := open(); err != nil {
+		t.Errorf("through Open vSwitch: %v", err)
+	}
+	back()
+	wait(t, 30*time.Second, func() string {
+		after, groups := b.inSwitch(t)
+		if groups != "" || after != before {
+			return fmt.Sprintf("groups: %s\n%s", groups, differences(before, after))
+		}
+		return ""
+	})
+	wait(t, 30*time.Second, func() string {
+		if who, err := call(a.do, near); err != nil || who != "s1" {
+			return fmt.Sprintf("%q, %v", who, err)
+		}
+		return ""
+	})
+	if err := open(); err == nil {
+		t.Error("a connection that Open vSwitch had translated goes on with services: host: docs/services.md says that it hangs")
+	}
+	says([]string{"note: kube-proxy translates on this node", s1 + ":8080"}, "service", "both")
+	says([]string{"translates nothing with services: host", "output to the gateway"}, "trace", "a", "both:80")
+}
+
+// differences are the lines that only one of two texts has.
+func differences(before, after string) (out string) {
+	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for _, l := range now {
+		if !slices.Contains(old, l) {
+			out += "more: " + l + "\n"
+		}
+	}
+	for _, l := range old {
+		if !slices.Contains(now, l) {
+			out += "less: " + l + "\n"
+		}
+	}
+	return out
+}
+
+// open connects from a pod to port 81 of a Service, where to repeats what it reads. The function that it returns says
+// whether it still does.
+func (b *bed) open(t *testing.T, from pod, to, vip string) (echoes func() error) {
+	t.Helper()
+	var listener net.Listener
+	must(t, b.pod(t, to).do(func() (err error) {
+		listener, err = net.Listen("tcp", ":8081")
+		return err
+	}))
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			t.Cleanup(func() { conn.Close() })
+			_, _ = io.Copy(conn, conn)
+		}
+	}()
+	var conn net.Conn
+	must(t, from.do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", net.JoinHostPort(vip, "81"), 10*time.Second)
+		return err
+	}))
+	t.Cleanup(func() { conn.Close() })
+	return func() error {
+		if err := conn.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+			return err
+		}
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(conn, make([]byte, 1))
+		return err
+	}
+}
