@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -70,7 +71,13 @@ func place(r *Round, view tables.View) *policies.Place {
 		p.Ports = append(p.Ports, policies.Port{Pod: policy.PodKey{Namespace: a.PodNamespace, Name: a.PodName},
 			HostIf: a.HostIf, At: view.Pods[i]})
 	}
-	p.Node = slices.Concat(view.NodeAddrs, view.Gateway.Addrs)
+	p.Node = slices.Clone(view.NodeAddrs)
+	for _, a := range view.Gateway.Addrs {
+		// Where the node has another address, only what it masquerades has the gateway's.
+		if !slices.ContainsFunc(r.Want.Gateway.Sources, func(s netip.Addr) bool { return s.Is4() == a.Is4() }) {
+			p.Node = append(p.Node, a)
+		}
+	}
 	return p
 }
 

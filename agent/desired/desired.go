@@ -82,7 +82,7 @@ func Compute(in Inputs) State {
 			Pods:         slices.Clone(in.Attachments),
 		},
 		Gateway: link.GatewayLink{Name: in.Config.HostGateway, MAC: mac, MTU: gwMTU, Addrs: gateways,
-			SubnetMTU: unless(gwMTU, mtu), IPv4: bridged4, IPv6: bridged6},
+			SubnetMTU: unless(gwMTU, mtu), Sources: sources(in), IPv4: bridged4, IPv6: bridged6},
 		Routes: route.Desired{Link: in.Config.HostGateway, Transport: in.Transport.Name,
 			Routes: slices.Concat(peerRoutes(in, peers, gateways, unless(gwMTU, mtu)), bridgedRoutes(in)),
 			Own:    slices.Clone(in.Own.PodCIDRs)},
@@ -116,6 +116,16 @@ func Compute(in Inputs) State {
 	slices.SortFunc(d.NAT.PodCIDRs, netip.Prefix.Compare)
 	slices.SortFunc(d.Routes.Own, netip.Prefix.Compare)
 	return d
+}
+
+// sources are the addresses that the node's own packets to its routed pods carry where policies are enforced. What it
+// masquerades towards them has the gateway's, so that policies tell the two apart.
+func sources(in Inputs) []netip.Addr {
+	if in.Config.NetworkPolicies != api.PoliciesEnforce {
+		return nil
+	}
+	return slices.DeleteFunc([]netip.Addr{in.Transport.IPv4, in.Transport.IPv6},
+		func(a netip.Addr) bool { return !a.IsValid() })
 }
 
 // serviceCIDRs are all ranges of ClusterIPs.

@@ -42,6 +42,47 @@ func TestRootSubnetMTU(t *testing.T) {
 	}
 }
 
+// The node's own packets to the gateway's subnets have the source that is wanted, also after the kernel has deleted the
+// route with that address, and the routes go when the subnet does.
+func TestRootSubnetSource(t *testing.T) {
+	node := nstest.New(t)
+	g := gateway()
+	node.IP("tuntap add dev " + g.Name + " mode tap")
+	node.IP("tuntap add dev eth0 mode tap")
+	node.IP("link set eth0 up")
+	g.Sources = []netip.Addr{netip.MustParseAddr("192.0.2.5"), netip.MustParseAddr("2001:db8::5")}
+	want := func(sources ...string) {
+		t.Helper()
+		ensureGateway(t, node, g)
+		for i, dst := range []string{"10.0.1.5", "fd00:1::5"} {
+			if got := node.IP("route get " + dst); !strings.Contains(got, " src "+sources[i]+" ") {
+				t.Errorf("the way to %s is %s, want it from %s", dst, got, sources[i])
+			}
+		}
+		if changes := ensureGateway(t, node, g); changes != nil {
+			t.Errorf("a further EnsureGateway changed %v", changes)
+		}
+	}
+	for range 2 { // the second time the routes have lost their source, or have gone with it
+		node.IP("addr add 192.0.2.5/24 dev eth0")
+		node.IP("addr add 2001:db8::5/64 dev eth0 nodad")
+		want("192.0.2.5", "2001:db8::5")
+		node.IP("addr flush dev eth0")
+	}
+	g.Sources = nil
+	want("10.0.1.1", "fd00:1::1")
+	node.IP("addr add 192.0.2.5/24 dev eth0")
+	node.IP("addr add 2001:db8::5/64 dev eth0 nodad")
+	g.Sources = []netip.Addr{netip.MustParseAddr("192.0.2.5"), netip.MustParseAddr("2001:db8::5")}
+	want("192.0.2.5", "2001:db8::5")
+	g.Addrs = nil
+	ensureGateway(t, node, g)
+	if got := node.IP("route show") + node.IP("-6 route show table main"); strings.Contains(got, "10.0.1.0") ||
+		strings.Contains(got, "fd00:1") {
+		t.Errorf("left: %s", got)
+	}
+}
+
 // A gateway that only bridged pods are behind forwards without an address.
 func TestRootGatewayWithoutAddress(t *testing.T) {
 	node := nstest.New(t)

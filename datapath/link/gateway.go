@@ -26,6 +26,9 @@ type GatewayLink struct {
 	// SubnetMTU is that of the routes to the subnets of Addrs, in bytes, where
 	// pods there have a smaller one than the device. 0: the device's.
 	SubnetMTU int
+	// Sources are the addresses, one of each family at most, that the node's own packets to those subnets carry; in a
+	// family without one the gateway's. The kernel masquerades with the gateway's in either case.
+	Sources []netip.Addr
 	// IPv4, IPv6: packets of that family pass, also without an address here.
 	IPv4, IPv6 bool
 }
@@ -50,7 +53,7 @@ func EnsureGateway(g GatewayLink) (changes []string, err error) {
 		return nil, fmt.Errorf("gateway %s is an interface of type %q, not an internal port of Open vSwitch: choose an unused name for the gateway", g.Name, kind)
 	}
 	for _, step := range []func(GatewayLink, netlink.Link) ([]string, error){
-		ensureSysctls, ensureLink, ensureAddrs, ensureSubnetMTU,
+		ensureSysctls, ensureLink, ensureAddrs, ensureSubnetRoutes,
 	} {
 		did, err := step(g, link)
 		changes = append(changes, did...)

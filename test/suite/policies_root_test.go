@@ -155,14 +155,33 @@ func egressPolicies(t *testing.T, c cluster, a, b, remote, other place) {
 	}
 }
 
-// The node reaches its own pods, whatever the policies.
+// The node reaches its own pods, whatever the policies; what it forwards to them with an address of its own, as
+// kube-proxy does with connections to a NodePort, does not.
 func nodeReaches(t *testing.T, c cluster, a place) {
+	node, outside := c.host(t, "node1"), c.host(t, "node2")
+	var doors []netip.AddrPort
+	for i, p := range c.NodeAddrs(1) {
+		program := []string{"iptables", "ip6tables"}[i]
+		node.exec(t, fmt.Sprintf("%s -w -t nat -I PREROUTING -p tcp --dport 30080 -j DNAT --to %s", program,
+			netip.AddrPortFrom(a.ips[i], 8080)))
+		node.exec(t, program+" -w -t nat -I POSTROUTING -p tcp --dport 8080 -m conntrack --ctstate DNAT -j MASQUERADE")
+		doors = append(doors, netip.AddrPortFrom(p.Addr(), 30080))
+	}
+	forwarded := func(want bool) {
+		t.Helper()
+		for _, door := range doors {
+			reaches(t, outside, "tcp", door, want)
+		}
+	}
+	forwarded(true)
 	all := policyYAML("all", "podSelector: {}, policyTypes: [Ingress, Egress]")
 	c.apply(t, all)
-	allowed(t, c.host(t, "node2"), a, 8080, false)
-	allowed(t, c.host(t, "node1"), a, 8080, true)
+	allowed(t, outside, a, 8080, false)
+	allowed(t, node, a, 8080, true)
+	forwarded(false)
 	c.remove(t, all)
-	allowed(t, c.host(t, "node2"), a, 8080, true)
+	allowed(t, outside, a, 8080, true)
+	forwarded(true)
 }
 
 // Connections that a policy forbids end, those that it allows go on, and both begin before the pod was isolated.
