@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/events"
 	"github.com/fairlead-cni/fairlead/agent/node"
 	"github.com/fairlead-cni/fairlead/agent/pods"
+	"github.com/fairlead-cni/fairlead/agent/reach"
 	"github.com/fairlead-cni/fairlead/agent/rundir"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/agent/uplink"
@@ -77,6 +78,7 @@ type parts struct {
 	advisor *events.Advisor
 	uplink  *uplink.Uplink
 	node    *node.Node
+	reach   *reach.Prober
 	last    rundir.LastError
 }
 
@@ -97,6 +99,8 @@ func newParts(o Options, last rundir.LastError) (*parts, error) {
 	p.uplink = uplink.Open(nic.DefaultJournal, o.Config, o.Intervals.Agent, client, p.metrics, o.Log)
 	p.node = node.New(node.Parts{Config: o.Config, NodeName: o.NodeName, Source: source, Advisor: p.advisor,
 		Uplink: p.uplink, Board: p.board, Intervals: o.Intervals.Agent, Metrics: p.metrics, Log: o.Log})
+	p.reach = reach.New(reach.Parts{Config: o.Config, NodeName: o.NodeName, Board: p.board, Metrics: p.metrics,
+		Interval: o.Intervals.Agent.Reach, Log: o.Log})
 	return p, nil
 }
 
@@ -148,7 +152,9 @@ func run(ctx context.Context, o Options, last rundir.LastError) error {
 }
 
 func (p *parts) state() api.AgentState {
-	return p.board.State(p.Version, p.NodeName, p.Config.EnableBridgingMode)
+	s := p.board.State(p.Version, p.NodeName, p.Config.EnableBridgingMode)
+	s.Reach = p.reach.Report()
+	return s
 }
 
 // reported writes an Event on the Node about a podCIDR that ends the agent.
@@ -213,6 +219,7 @@ func (p *parts) serve(ctx context.Context, db *ovsdb.DB) error {
 	if p.Config.EnableBridgingMode && p.Config.IPAM.ConflictProbeTimeout > 0 {
 		workers.Go(func() { a.RunProber(beside) })
 	}
+	workers.Go(func() { p.reach.Run(beside, v) })
 	err = v.Serve(ctx, p.Shim)
 	stop()
 	workers.Wait()

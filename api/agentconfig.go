@@ -69,6 +69,9 @@ type AgentConfig struct {
 	// NetworkPolicies is PoliciesReport or PoliciesEnforce.
 	NetworkPolicies string
 
+	// Reachability is ReachabilityNone or ReachabilityProbe.
+	Reachability string
+
 	// NoSNAT disables the masquerade: packets to the outside keep the pod's address.
 	NoSNAT bool
 	// SNATFullyRandomPorts uses random source ports in the masquerade.
@@ -108,6 +111,12 @@ const (
 const (
 	PoliciesReport  = "report"
 	PoliciesEnforce = "enforce"
+)
+
+// Whether agents probe the paths of pods to other nodes.
+const (
+	ReachabilityNone  = "none"
+	ReachabilityProbe = "probe"
 )
 
 // MaxCoolingPeriod bounds IPAM.CoolingPeriod.

@@ -1,6 +1,9 @@
 package api
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // AgentState is the state of its node that a running agent serves at /state.
 type AgentState struct {
@@ -27,6 +30,8 @@ type AgentState struct {
 	// Bridging: pods may be bridged here. NoUplink says why they cannot be.
 	Bridging bool   `json:"bridging"`
 	NoUplink string `json:"noUplink,omitempty"`
+	// Reach is what probes of other nodes' pods found; nil: this agent does not probe.
+	Reach *AgentReach `json:"reach,omitempty"`
 	// Flows are the desired flows, in the syntax of "ovs-ofctl dump-flows"; nil: not known yet.
 	Flows []string `json:"flows,omitempty"`
 }
@@ -35,4 +40,33 @@ type AgentState struct {
 type AgentPeer struct {
 	Node    string     `json:"node"`
 	Address netip.Addr `json:"address"`
+}
+
+// AgentReach is which pods' paths to other nodes work.
+type AgentReach struct {
+	// Problem is why nothing is probed.
+	Problem string `json:"problem,omitempty"`
+	// Asked is how many nodes are probed now. Of these pods are Reached in both directions, Unknown are those of which
+	// nothing is known yet, and Away those whose agent or node does not run.
+	Asked   int `json:"asked"`
+	Reached int `json:"reached"`
+	Unknown int `json:"unknown"`
+	Away    int `json:"away"`
+	// Findings are the paths that do not work, by node.
+	Findings []ReachFinding `json:"findings,omitempty"`
+}
+
+// ReachFinding is a path between pods here and those of another node that does not work.
+type ReachFinding struct {
+	Node   string `json:"node"`
+	Family string `json:"family"`
+	// FromThere and ToThere are what is known of the two directions: unknown, works, narrow or fails.
+	FromThere string `json:"fromThere"`
+	ToThere   string `json:"toThere"`
+	// Since is when it was found.
+	Since time.Time `json:"since"`
+	// Cause is a word for the cause, Text a sentence, and Seen the evidence.
+	Cause string   `json:"cause"`
+	Text  string   `json:"text"`
+	Seen  []string `json:"seen,omitempty"`
 }

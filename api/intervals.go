@@ -51,6 +51,8 @@ type AgentIntervals struct {
 	Policies, PolicyStep time.Duration
 	// Advice is how old the diagnosis of a podCIDR fault may get while the fault lasts.
 	Advice time.Duration
+	// Reach is how often a node sends to each other node that it probes, in each family that is the only one.
+	Reach time.Duration
 }
 
 // InputIntervals are those of following the API server, or a directory of manifests.
@@ -104,6 +106,7 @@ func DefaultIntervals() Intervals {
 			Vswitchd: 500 * time.Millisecond,
 			Policies: 10 * time.Second, PolicyStep: 30 * time.Second,
 			Advice: 30 * time.Second,
+			Reach:  2 * time.Second,
 		},
 		Inputs: InputIntervals{
 			RetryFirst: 500 * time.Millisecond, RetryMost: 5 * time.Second,
@@ -178,6 +181,7 @@ func (i *Intervals) byName() map[string]*time.Duration {
 		"agent.replaced": &a.Replaced,
 		"agent.probe":    &a.Probe, "agent.probeAge": &a.ProbeAge, "agent.uplink": &a.Uplink, "agent.vswitchd": &a.Vswitchd,
 		"agent.policies": &a.Policies, "agent.policyStep": &a.PolicyStep, "agent.advice": &a.Advice,
+		"agent.reach": &a.Reach,
 
 		"inputs.retryFirst": &in.RetryFirst, "inputs.retryMost": &in.RetryMost, "inputs.startGrace": &in.StartGrace,
 		"inputs.save": &in.Save, "inputs.otherPoliciesFirst": &in.OtherPoliciesFirst,

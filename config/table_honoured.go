@@ -82,6 +82,11 @@ func honouredKeys() []Entry {
 			Text: "what becomes of NetworkPolicies and ClusterNetworkPolicies. report: none is enforced, and each has an " +
 				"Event that says so. enforce: Open vSwitch enforces them (docs/policy.md)",
 			set: func(c *values, v Value) { c.NetworkPolicies = v.Str }},
+		{In: Agent, Key: "reachability", Want: oneOf(api.ReachabilityNone, api.ReachabilityProbe), Default: api.ReachabilityNone,
+			Fate: Honoured,
+			Text: "whether agents probe the paths of pods between nodes. probe: the last address of each podCIDR serves for that, " +
+				"and `fairleadctl doctor` says which nodes' pods do not reach each other (docs/reachability.md). It is new",
+			set: func(c *values, v Value) { c.Reachability = v.Str }},
 		{In: Agent, Key: "transportInterface", Want: interfaceName(), Default: `""`, Fate: Honoured,
 			Text: "the interface that leads to other nodes: its address is the tunnel endpoint, and nodes in its subnets are reached without a tunnel in noEncap and hybrid mode; empty: the one found by transportInterfaceCIDRs, " +
 				"else the one with the Node's IP",

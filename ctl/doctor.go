@@ -58,7 +58,8 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 		checks.CheckOVS: "Checks Open vSwitch on this node", checks.CheckUplink: "Checks this node's NIC, for bridged pods",
 		checks.CheckFlows:    "Compares this node's flows with the desired ones",
 		checks.CheckFirewall: "Checks whether this node's nftables rules drop the tunnel's packets",
-		checks.CheckMTU:      "Checks whether pods' largest packets reach other nodes"}
+		checks.CheckMTU:      "Checks whether pods' largest packets reach other nodes",
+		checks.CheckReach:    "Shows which other nodes' pods are not reached, as the agent found by probing"}
 	for _, check := range checks.Checks()[1:] {
 		one := &examination{conn: conn, node: node}
 		sub := &cobra.Command{Use: check, Short: short[check], Args: cli.FlagsOnly,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -249,4 +250,31 @@ func writeHere(p *report.Printer, s *nodeStatus) {
 	p.Text("agent         ", agent)
 	p.Text("Open vSwitch  ", s.OVS)
 	p.Text("uplink        ", s.Uplink)
+	if s.Agent != nil && s.Agent.Reach != nil {
+		p.Text("reaches       ", reachInWords(p, *s.Agent.Reach))
+	}
+}
+
+// reachInWords says pods of how many nodes are reached.
+func reachInWords(p *report.Printer, r api.AgentReach) string {
+	if r.Problem != "" {
+		return p.Paint(report.Middle, "not probed: ") + r.Problem
+	}
+	text := fmt.Sprintf("pods of %d of %d nodes that are probed", r.Reached, r.Asked)
+	if r.Away > 0 {
+		text += fmt.Sprintf("; %d away", r.Away)
+	}
+	if r.Unknown > 0 {
+		text += fmt.Sprintf("; %d not known yet", r.Unknown)
+	}
+	var nodes []string
+	for _, f := range r.Findings {
+		if !slices.Contains(nodes, f.Node) {
+			nodes = append(nodes, f.Node)
+		}
+	}
+	if len(nodes) > 0 {
+		text += "; " + p.Paint(report.Bad, "not "+report.Some(nodes)) + " (fairleadctl doctor reach says why)"
+	}
+	return text
 }

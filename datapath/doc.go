@@ -22,6 +22,8 @@
 //	pod veth            veth on the node, name "fl" + 13 hex digits, interface     link
 //	                    group 26220 (0x666c), or 26226 (0x6672) when it is nobody's and
 //	                    is removed; the pod's end goes with it
+//	netns               /run/netns/fairlead-reach, with the pod of container ID        link
+//	                    "fairlead-reach" in it
 //	gateway device      the gateway port's device, an internal port of Open        link
 //	                    vSwitch: its addresses, MTU, sysctls, all of them
 //	peer routes         main table, protocol 102 (0x66)                            route

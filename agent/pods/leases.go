@@ -34,6 +34,11 @@ func (p *Pods) allocate(r cniserver.Request, s *status.Status) ([]netip.Prefix, 
 	return nil, cniserver.TryAgainLater(errors.New("leases of running pods were lost and are not all restored yet"))
 }
 
+// Reserve leases an address of the podCIDR to an attachment that is to have that one. The error names who has it.
+func (p *Pods) Reserve(addr netip.Addr, containerID, ifName string) error {
+	return p.leases.Reserve(addr, containerID, ifName)
+}
+
 // restoreLeases reserves the addresses of living attachments whose leases are
 // lost.
 func (p *Pods) restoreLeases() error {

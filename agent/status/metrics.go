@@ -20,6 +20,7 @@ type Metrics struct {
 	Peers    PeerMetrics
 	Pods     PodMetrics
 	Pools    PoolMetrics
+	Reach    ReachMetrics
 }
 
 // HealthMetrics say whether the node serves pods.
@@ -47,6 +48,12 @@ type PeerMetrics struct {
 	PodCIDRs        *prometheus.GaugeVec
 }
 
+// ReachMetrics count the nodes that are probed, and the packets of probes. None has a label for a node.
+type ReachMetrics struct {
+	Peers   *prometheus.GaugeVec
+	Packets *prometheus.CounterVec
+}
+
 // PodMetrics count pods' interfaces and the requests about them.
 type PodMetrics struct {
 	Interfaces, Outside prometheus.Gauge
@@ -64,7 +71,7 @@ type PoolMetrics struct {
 // NewMetrics registers all of them, and those of the Go runtime and of the process. version is the program's.
 func NewMetrics(version string) *Metrics {
 	m := &Metrics{Registry: prometheus.NewRegistry(), Health: newHealthMetrics(), Loop: newLoopMetrics(),
-		Peers: newPeerMetrics(), Pods: newPodMetrics(), Pools: newPoolMetrics()}
+		Peers: newPeerMetrics(), Pods: newPodMetrics(), Pools: newPoolMetrics(), Reach: newReachMetrics()}
 	m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fairlead_build_info",
 		Help: "1, with the version of the program as label.", ConstLabels: prometheus.Labels{"version": version}},
 		func() float64 { return 1 }))
@@ -74,7 +81,7 @@ func NewMetrics(version string) *Metrics {
 		l.Rounds, l.Duration, l.Flows, l.FlowChanges, l.HostChanges, l.Drift, l.Services, l.Refusing,
 		p.Served, p.Refused, p.PodCIDRs,
 		m.Pods.Interfaces, m.Pods.Outside, m.Pods.Requests, m.Pods.Reclaimed,
-		c.Allocated, c.Conflicts, c.PendingReleases, c.Probes,
+		c.Allocated, c.Conflicts, c.PendingReleases, c.Probes, m.Reach.Peers, m.Reach.Packets,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -116,6 +123,16 @@ func newPeerMetrics() PeerMetrics {
 		PodCIDRs: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_peer_podcidrs",
 			Help: "PodCIDRs of other nodes by the path there: tunnel, direct (a node of the same subnet) or routers " +
 				"(left to the underlay's)."}, []string{"path"}),
+	}
+}
+
+func newReachMetrics() ReachMetrics {
+	return ReachMetrics{
+		Peers: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fairlead_reach_peers",
+			Help: "Other nodes that are probed (reachability: probe), by what is known of the path of pods: reached, unknown, " +
+				"away (agent or node does not run) or broken. fairleadctl doctor names them."}, []string{"state"}),
+		Packets: counters("reach_packets_total", "Packets of probes of other nodes' pods: sent, heard, or ignored because they "+
+			"are from nowhere that they should be.", "kind"),
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/fairlead-cni/fairlead/agent/reach"
 	"github.com/fairlead-cni/fairlead/agent/rundir"
 	"github.com/fairlead-cni/fairlead/cniserver/conflist"
 	"github.com/fairlead-cni/fairlead/datapath/link"
@@ -191,7 +192,14 @@ func (u *uninstall) veths(context.Context) error {
 		u.say("%d interfaces of pods removed: these pods have no network now. Delete them when another one is installed",
 			len(names))
 	}
-	return err
+	if u.DryRun {
+		return err
+	}
+	removed, rerr := link.RemoveNetns(reach.Name)
+	if removed {
+		u.say("network namespace %s removed", reach.Name)
+	}
+	return errors.Join(err, rerr)
 }
 
 func (u *uninstall) routes(context.Context) error {

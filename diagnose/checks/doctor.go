@@ -27,6 +27,7 @@ const (
 	CheckFlows    = "flows"
 	CheckFirewall = "firewall"
 	CheckMTU      = "mtu"
+	CheckReach    = "reach"
 )
 
 // Checks are all, in the order in which they are reported.
@@ -36,7 +37,7 @@ func ofCluster() []string { return []string{CheckPodCIDR, CheckPools, CheckLeaks
 
 // OfNode are the checks that examine this node.
 func OfNode() []string {
-	return []string{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckFirewall, CheckMTU}
+	return []string{CheckAgent, CheckOVS, CheckUplink, CheckFlows, CheckFirewall, CheckMTU, CheckReach}
 }
 
 // key identifies a finding in two passes.

@@ -3,13 +3,10 @@ package checks
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/nat"
@@ -41,7 +38,11 @@ func (n *NodeProbe) firewall(ctx context.Context) ([]report.Finding, error) {
 	tunnel := nat.TunnelOf(n.Config.TunnelType, n.Config.TunnelPort)
 	var drops []tunnelDrop
 	for _, p := range s.Peers {
-		for _, packet := range tunnelPackets(tunnel, s.Transport, p.Address) {
+		in, out, ok := firewall.TunnelPackets(tunnel, s.Transport, p.Address)
+		if !ok {
+			continue
+		}
+		for _, packet := range []firewall.Packet{in, out} {
 			by, dropped := rules.Dropped(packet)
 			i := slices.IndexFunc(drops, func(d tunnelDrop) bool { return d.by == by })
 			switch {
@@ -60,20 +61,6 @@ type tunnelDrop struct {
 	by     firewall.Drop
 	packet firewall.Packet
 	nodes  []string
-}
-
-// tunnelPackets are the packets from and to a node; none if the node cannot be reached.
-func tunnelPackets(tunnel nat.Tunnel, transport string, peer netip.Addr) []firewall.Packet {
-	routes, err := netlink.RouteGet(peer.AsSlice())
-	if err != nil || len(routes) == 0 {
-		return nil
-	}
-	local, _ := netip.AddrFromSlice(routes[0].Src)
-	packet := firewall.Packet{Protocol: tunnel.Protocol, Port: tunnel.Port}
-	in, out := packet, packet
-	in.In, in.Src, in.Dst = transport, peer, local.Unmap()
-	out.Out, out.Src, out.Dst = transport, local.Unmap(), peer
-	return []firewall.Packet{in, out}
 }
 
 func findings(s api.AgentState, tunnel nat.Tunnel, drops []tunnelDrop) (found []report.Finding) {

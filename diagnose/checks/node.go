@@ -41,6 +41,8 @@ func (n *NodeProbe) examine(ctx context.Context, c string, secondLook time.Durat
 		found, err = n.firewall(ctx)
 	case CheckMTU:
 		return n.mtu(ctx)
+	case CheckReach:
+		found, err = n.reach(ctx)
 	}
 	return found, nil, err
 }

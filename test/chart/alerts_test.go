@@ -51,6 +51,7 @@ func alertCases() []alertCase {
 		one("FairleadAPIServerNotFollowed", `node="n1"`, "fairlead_api_synced"+agent, "0x60", "0x8 1x60", 12),
 		one("FairleadAddressConflicts", `node="n1"`, "fairlead_pool_address_conflicts_total"+agent, "0x5 1x60", "1x60", 20),
 		one("FairleadAddressesOwed", `node="n1"`, "fairlead_pool_addresses_pending_release"+agent, "3x60", "3x20 0x60", 40),
+		one("FairleadPodsNotReached", `node="n1"`, `fairlead_reach_peers{state="broken",`+agent[1:], "2x60", "0x60", 4),
 		one("FairleadNetworkPoliciesNotEnforced", "", "fairlead_network_policies_not_enforced"+agent, "2x100", "0x100", 70),
 		[]alertCase{
 			// One pod whose ADD fails each time: kubelet tries again after 10 to 20 seconds.

@@ -72,7 +72,8 @@ func floors() map[string][]string {
 		"node":        {"apply", "attachments", "desired", "events", "rundir", "signal", "status", "uplink"},
 		"addresses":   {"attachments", "events", "signal", "status"},
 		"pods":        {"addresses", "attachments", "node", "signal", "status"},
-		"uninstall":   {"rundir"},
+		"reach":       {"desired", "status"},
+		"uninstall":   {"reach", "rundir"},
 	}
 }
 

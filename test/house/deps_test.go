@@ -29,6 +29,7 @@ func dependencies() []dependency {
 		{"github.com/safchain/ethtool", apache, "checksum offload"},
 		{"github.com/spf13/cobra", apache, "the command lines"},
 		{"github.com/vishvananda/netlink", apache, "links, addresses, routes"},
+		{"github.com/vishvananda/netns", apache, "a network namespace with a name, from which other nodes are probed"},
 		{"go.yaml.in/yaml/v3", mit, "the config file, with the line of every key"},
 		{"golang.org/x/sync", bsd, "errgroup: goroutines that end together"},
 		{"golang.org/x/sys", bsd, "system calls"},

@@ -254,13 +254,19 @@ func (c cluster) log(t *testing.T, node string) string {
 // metrics are those of the node's agent.
 func (c cluster) metrics(t *testing.T, node string) string {
 	t.Helper()
+	return c.get(t, node, "/metrics")
+}
+
+// get is what a node's agent serves at path.
+func (c cluster) get(t *testing.T, node, path string) string {
+	t.Helper()
 	p := c.host(t, node)
 	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 			err = p.do(func() error { conn, err = (&net.Dialer{}).DialContext(ctx, network, addr); return err })
 			return conn, err
 		}}}
-	resp, err := client.Get("http://127.0.0.1:10350/metrics")
+	resp, err := client.Get("http://127.0.0.1:10350" + path)
 	must(t, 0, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

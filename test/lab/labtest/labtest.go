@@ -19,11 +19,11 @@ const built = "FAIRLEAD_TEST_BINDIR"
 // intervals are those of the agents in labs, so that no test waits for periodic work of the product every 10 or 20
 // seconds. The resync costs most, since it starts ten programs: an agent uses 1 % of a processor, not 0.2 %.
 const intervals = "agent.resync=2s,agent.reconcile=2s,agent.suspectGrace=2s,agent.doubtfulAllocations=2s," +
-	"agent.probe=2s,agent.probeAge=4s,agent.uplink=2s,agent.policies=1s,agent.advice=2s," +
+	"agent.probe=2s,agent.probeAge=4s,agent.uplink=2s,agent.policies=1s,agent.advice=2s,agent.reach=200ms," +
 	"inputs.retryMost=1s,inputs.save=500ms,inputs.otherPoliciesFirst=1s"
 
 // guestIntervals are those that cost nearly nothing: the one slow processor of User-Mode Linux has no time for more.
-const guestIntervals = "agent.suspectGrace=3s,agent.uplink=3s,agent.policies=1s,agent.advice=3s," +
+const guestIntervals = "agent.suspectGrace=3s,agent.uplink=3s,agent.policies=1s,agent.advice=3s,agent.reach=500ms," +
 	"inputs.retryMost=1s,inputs.otherPoliciesFirst=1s"
 
 // Tests are all tests of a package: testing.M, or a wrapper that creates a lab around it.

@@ -1,0 +1,239 @@
+package reach
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/nat"
+	"github.com/fairlead-cni/fairlead/datapath/wire"
+	"github.com/fairlead-cni/fairlead/diagnose/firewall"
+	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+)
+
+const (
+	// evidenceAge is how old evidence may get while a path does not work.
+	evidenceAge = 3 * time.Second
+	// atOnce is how many paths are examined at once.
+	atOnce = 4
+	// echoWait is how long an answer to a ping is waited for, and echoSize the length of a small one, in bytes.
+	echoWait = time.Second
+	echoSize = 84
+)
+
+// watch is what is known of a path beside its packets.
+type watch struct {
+	evidence pure.Evidence
+	at       time.Time // when the evidence was collected
+	// answered is since when the node's own address answers, as far as it was asked, and silent when it did not.
+	answered, silent time.Time
+	verdict          pure.Verdict
+	broken           time.Time // since when verdict is of a broken path
+}
+
+// examined is the evidence about a path.
+type examined struct {
+	path
+	pure.Evidence
+}
+
+// look judges all paths, publishes what is found, and has those examined that do not work.
+func (t *talk) look(ctx context.Context, now time.Time) {
+	var doubtful []path
+	asked, heard := map[string]bool{}, map[string]bool{}
+	for _, p := range t.queue {
+		s := t.peers[p].State(now)
+		asked[p.node] = true
+		heard[p.node] = heard[p.node] || s.From == pure.Works || s.From == pure.Narrow || s.Away
+		// From the first packets that are missing: a node that is down for a short while shall be seen to be.
+		late := s.EverHeard && t.peers[p].Silent(now) > 2*t.peers[p].Interval
+		if (late || s.Doubtful()) && now.Sub(t.peers[p].at) > evidenceAge {
+			doubtful = append(doubtful, p)
+		}
+	}
+	maps.DeleteFunc(heard, func(_ string, is bool) bool { return !is })
+	for _, p := range t.queue {
+		t.judge(p, len(asked), len(heard), now)
+	}
+	t.tell(now)
+	if len(doubtful) == 0 || t.busy {
+		return
+	}
+	slices.SortFunc(doubtful, func(a, b path) int { return t.peers[a].at.Compare(t.peers[b].at) })
+	t.busy = true
+	s, doubtful := t.Board.Load(), doubtful[:min(atOnce, len(doubtful))]
+	go func() { t.done <- examine(ctx, t.Config, s, doubtful) }()
+}
+
+// judge says what is wrong with a path, from the evidence that there is.
+func (t *talk) judge(to path, asked, heard int, now time.Time) {
+	p := t.peers[to]
+	e := p.evidence
+	e.Node, e.Family, e.State, e.Peers, e.Heard = to.node, to.family(), p.State(now), asked, heard
+	silent := p.Silent(now)
+	e.Quiet = silent >= pure.Quiet*t.Interval
+	e.Settled = e.State.EverHeard && !p.silent.After(now.Add(-silent)) ||
+		!p.answered.IsZero() && now.Sub(p.answered) >= pure.Grace*t.Interval
+	if s := t.Board.Load(); s.OVSDown != nil {
+		e.NoTunnel = s.OVSDown.Error()
+	} else if s.NoTunnel != nil {
+		e.NoTunnel = s.NoTunnel.Error()
+	}
+	before := p.verdict
+	p.verdict = pure.Judge(e)
+	switch {
+	case p.verdict.Broken && !before.Broken:
+		p.broken = now
+		t.Log.Info("pods of another node are not reached", "node", to.node, "reason", p.verdict.Text)
+	case p.verdict.Broken && before.Text != p.verdict.Text:
+		t.Log.Info("pods of another node are not reached", "node", to.node, "reason", p.verdict.Text)
+	case before.Broken && !p.verdict.Broken:
+		t.Log.Info("resolved: pods of another node are not reached", "node", to.node, "reason", before.Text)
+	}
+	if e.State.From == pure.Works && e.State.To == pure.Works {
+		p.watch = watch{verdict: p.verdict} // what was seen is of another time
+	}
+}
+
+// tell publishes what was found.
+func (t *talk) tell(now time.Time) {
+	nodes := map[string]string{} // the worst of the paths to each
+	var r api.AgentReach
+	for _, to := range t.queue {
+		p := t.peers[to]
+		s, v := p.State(now), p.verdict
+		state := "unknown"
+		switch {
+		case v.Broken:
+			state = "broken"
+			r.Findings = append(r.Findings, api.ReachFinding{Node: to.node, Family: to.family(), FromThere: string(s.From),
+				ToThere: string(s.To), Since: p.broken, Cause: string(v.Cause), Text: v.Text, Seen: v.Seen})
+		case v.Cause != pure.CauseNone:
+			state = "away"
+		case s.From == pure.Works && s.To == pure.Works:
+			state = "reached"
+		}
+		if worse := []string{"reached", "unknown", "away", "broken"}; slices.Index(worse, state) > slices.Index(worse, nodes[to.node]) {
+			nodes[to.node] = state
+		}
+	}
+	count := map[string]int{"reached": 0, "unknown": 0, "away": 0, "broken": 0}
+	for _, state := range nodes {
+		count[state]++
+	}
+	for state, n := range count {
+		t.Metrics.Reach.Peers.WithLabelValues(state).Set(float64(n))
+	}
+	r.Asked, r.Reached, r.Unknown, r.Away = len(nodes), count["reached"], count["unknown"], count["away"]
+	slices.SortFunc(r.Findings, func(a, b api.ReachFinding) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Family, b.Family))
+	})
+	t.publish(r)
+}
+
+// examined takes in evidence. Whether a node answers is about all paths to it.
+func (t *talk) examined(found []examined, now time.Time) {
+	for _, f := range found {
+		for q, p := range t.peers {
+			if q == f.path {
+				p.evidence, p.at = f.Evidence, now
+			}
+			switch {
+			case q.node != f.node:
+			case f.Echo == pure.NotHeard:
+				p.silent, p.answered = now, time.Time{}
+			case p.answered.IsZero():
+				p.answered = now
+			}
+		}
+	}
+}
+
+// examine collects evidence about paths: pings to the nodes' own addresses, and what this node's firewall drops.
+func examine(ctx context.Context, cfg api.AgentConfig, s *status.Status, paths []path) []examined {
+	out := make([]examined, len(paths))
+	rules, known := ruleset(ctx, cfg)
+	var asking sync.WaitGroup
+	for i, p := range paths {
+		out[i].path = p
+		asking.Go(func() {
+			address, size := underlay(s, p)
+			if !address.IsValid() {
+				out[i].Echo = pure.CannotAsk
+				return
+			}
+			out[i].UnderlaySize = size
+			if out[i].Echo = ping(ctx, address, echoSize); out[i].Echo == pure.Answered {
+				out[i].FullEcho = ping(ctx, address, size)
+			}
+			if known {
+				out[i].DropsIn, out[i].DropsOut = drops(rules, cfg, s, address)
+			}
+		})
+	}
+	asking.Wait()
+	return out
+}
+
+// underlay is where packets of a path are sent to, and how long full-size ones of pods are there.
+func underlay(s *status.Status, p path) (netip.Addr, int) {
+	i := slices.IndexFunc(s.Peers, func(q desired.Peer) bool { return q.Name == p.node })
+	if i < 0 {
+		return netip.Addr{}, 0
+	}
+	for _, c := range s.Peers[i].PodCIDRs {
+		if c.Contains(p.addr) && c.Via.IsValid() {
+			return c.Via, s.PodMTU
+		}
+	}
+	return s.Peers[i].Tunnel, s.PodMTU + s.Overhead
+}
+
+// ping asks twice: one packet may be lost.
+func ping(ctx context.Context, to netip.Addr, size int) pure.Answer {
+	var err error
+	for range 2 {
+		if err = wire.Echo(ctx, to, size, echoWait); err == nil {
+			return pure.Answered
+		}
+	}
+	if ctx.Err() != nil {
+		return pure.CannotAsk
+	}
+	return pure.NotHeard
+}
+
+// ruleset is what nftables has, where the tunnel's packets meet it.
+func ruleset(ctx context.Context, cfg api.AgentConfig) (firewall.Ruleset, bool) {
+	if !desired.Tunnels(cfg) || cfg.OVSDatapathType == api.DatapathNetdev {
+		return firewall.Ruleset{}, false
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		return firewall.Ruleset{}, false
+	}
+	rules, err := firewall.Read(ctx)
+	return rules, err == nil
+}
+
+// drops are what drops the tunnel's packets from a node and to it.
+func drops(rules firewall.Ruleset, cfg api.AgentConfig, s *status.Status, peer netip.Addr) (in, out string) {
+	from, to, ok := firewall.TunnelPackets(nat.TunnelOf(cfg.TunnelType, cfg.TunnelPort), s.Transport.Name, peer)
+	if !ok {
+		return "", ""
+	}
+	if by, dropped := rules.Dropped(from); dropped {
+		in = by.String()
+	}
+	if by, dropped := rules.Dropped(to); dropped {
+		out = by.String()
+	}
+	return in, out
+}

@@ -1,0 +1,196 @@
+// Package reach probes the paths of pods to other nodes. Which, and what follows from the answers, package
+// diagnose/reach says. It makes this node's end: a network namespace that is attached as a pod is, by what attaches
+// pods, so that its port, flows and address are kept up as theirs. What is ours is recognised by name: the network
+// namespace "fairlead-reach" of ip-netns(8), and the attachment of that container ID.
+//
+// Nothing here decides whether the node serves pods.
+package reach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/cniserver"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+)
+
+// Name is that of the network namespace, and the container ID of the end's attachment.
+const Name = "fairlead-reach"
+
+// ifName is the end's interface.
+const ifName = "eth0"
+
+// ensureEvery is how often the end is compared with what it should be.
+const ensureEvery = 5 * time.Second
+
+// Pods attaches the end: package pods.
+type Pods interface {
+	// Reserve keeps an address for an attachment. The error names who has it.
+	Reserve(addr netip.Addr, containerID, ifName string) error
+	Add(ctx context.Context, r cniserver.Request) (cniserver.Result, error)
+	Del(ctx context.Context, r cniserver.Request) error
+}
+
+// Parts are what a Prober is made of.
+type Parts struct {
+	Config   api.AgentConfig
+	NodeName string
+	Board    *status.Board
+	Metrics  *status.Metrics
+	// Interval is how often a node is asked.
+	Interval time.Duration
+	Log      logr.Logger
+}
+
+// Prober asks other nodes' ends, and says what is wrong.
+type Prober struct {
+	Parts
+	mu     sync.Mutex
+	report api.AgentReach
+}
+
+// New returns a Prober that does not run yet.
+func New(p Parts) *Prober {
+	p.Log = p.Log.WithName("reach")
+	return &Prober{Parts: p, report: api.AgentReach{Problem: "the agent has not made its end yet"}}
+}
+
+// Report is what was found; nil: nothing is probed here, by the config.
+func (p *Prober) Report() *api.AgentReach {
+	if p.Config.Reachability != api.ReachabilityProbe {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.report
+	return &r
+}
+
+func (p *Prober) publish(r api.AgentReach) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.report = r
+}
+
+// Run keeps the end up and probes from it until ctx ends. The end stays: its kernel answers for the agent meanwhile.
+// Without probing in the config it removes the end that another agent has left.
+func (p *Prober) Run(ctx context.Context, pods Pods) {
+	if p.Config.Reachability != api.ReachabilityProbe {
+		if removed, err := link.RemoveNetns(Name); err != nil {
+			p.Log.Error(err, "removing what probed other nodes")
+		} else if removed {
+			p.Log.Info("removed what probed other nodes: reachability is none")
+		}
+		return
+	}
+	for ctx.Err() == nil {
+		e, err := ensure(ctx, pods, p.Board.Load().PodCIDRs)
+		if err == nil {
+			err = p.probe(ctx, pods, e)
+		}
+		if err != nil && ctx.Err() == nil {
+			before := p.Report().Problem
+			p.publish(api.AgentReach{Problem: err.Error()})
+			p.Metrics.Reach.Peers.Reset()
+			if before != err.Error() {
+				p.Log.Error(err, "other nodes are not probed")
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(ensureEvery):
+		}
+	}
+}
+
+// end is this node's end.
+type end struct {
+	netns string
+	addrs []netip.Addr
+	mtu   int
+}
+
+func (e end) equal(f end) bool {
+	return e.netns == f.netns && e.mtu == f.mtu && fmt.Sprint(e.addrs) == fmt.Sprint(f.addrs)
+}
+
+// ensure makes the end, or changes nothing where it is there as it should be.
+func ensure(ctx context.Context, pods Pods, podCIDRs []netip.Prefix) (end, error) {
+	var wanted []netip.Addr
+	for _, c := range podCIDRs {
+		if a := pure.End(c); a.IsValid() {
+			wanted = append(wanted, a.Addr())
+		}
+	}
+	if len(wanted) == 0 {
+		return end{}, errors.New("this node has no podCIDR with an address to spare for it: 16 addresses or more")
+	}
+	path, err := link.EnsureNetns(Name)
+	if err != nil {
+		return end{}, err
+	}
+	// A network of its own: a GC of the runtime, which does not know the end, is about another one.
+	request := cniserver.Request{ContainerID: Name, IfName: ifName, Netns: path, Network: Name}
+	for range 2 {
+		for _, a := range wanted {
+			if err := pods.Reserve(a, Name, ifName); err != nil {
+				return end{}, fmt.Errorf("the address that other nodes ask is in use (probing begins when it is free): %w", err)
+			}
+		}
+		result, err := pods.Add(ctx, request)
+		if err != nil {
+			return end{}, fmt.Errorf("attaching the end: %w", err)
+		}
+		e := end{netns: path, mtu: result.MTU}
+		for _, a := range result.Addrs {
+			e.addrs = append(e.addrs, a.Addr())
+		}
+		if fmt.Sprint(e.addrs) == fmt.Sprint(wanted) {
+			return e, nil
+		}
+		if err := pods.Del(ctx, request); err != nil { // the podCIDR has changed
+			return end{}, fmt.Errorf("removing the end of an earlier podCIDR: %w", err)
+		}
+	}
+	return end{}, fmt.Errorf("the end has not the address %v", wanted)
+}
+
+// probe probes from e until ctx ends, or the end has to be another.
+func (p *Prober) probe(ctx context.Context, pods Pods, e end) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(ensureEvery):
+			}
+			if f, err := ensure(ctx, pods, p.Board.Load().PodCIDRs); err != nil || !f.equal(e) {
+				cancel(err)
+			}
+		}
+	}()
+	netns, err := ns.GetNS(e.netns)
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
+	t := newTalk(p, e)
+	if err := netns.Do(func(ns.NetNS) error { return t.run(ctx) }); err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}

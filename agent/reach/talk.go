@@ -1,0 +1,262 @@
+package reach
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+)
+
+const (
+	// leastStep is the shortest time between two packets of this node.
+	leastStep = 200 * time.Millisecond
+	// mostFailing is how many nodes are asked because they are not reached.
+	mostFailing = 8
+)
+
+// Lengths of headers, in bytes.
+const (
+	header4 = 20 + 8
+	header6 = 40 + 8
+)
+
+// path is one family of the way to a node.
+type path struct {
+	node string
+	addr netip.Addr
+}
+
+func (p path) family() string {
+	if p.addr.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// peer is what is known of a path.
+type peer struct {
+	pure.Link
+	conn *net.UDPConn // nil before the first packet
+	watch
+}
+
+// talk is what an end says and hears. One goroutine has it.
+type talk struct {
+	*Prober
+	end
+	heard chan heard
+	done  chan []examined
+
+	nodes  []desired.Peer        // all, by name
+	ends   map[netip.Addr]string // their ends
+	wanted []string              // whom the names say to ask, in this epoch
+	epoch  time.Time
+	peers  map[path]*peer
+	queue  []path // whom to send to, in this order
+	step   time.Duration
+	busy   bool // evidence is being collected
+}
+
+func newTalk(p *Prober, e end) *talk {
+	return &talk{Prober: p, end: e, heard: make(chan heard, 256), done: make(chan []examined, 1), peers: map[path]*peer{}}
+}
+
+// run talks until ctx ends. The calling thread is in the end's namespace, and stays there.
+func (t *talk) run(ctx context.Context) error {
+	for _, a := range t.addrs {
+		conn, err := listen(a, t.heard)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+	}
+	defer t.leave()
+	t.choose(time.Now())
+	send, look := time.NewTimer(0), time.NewTicker(time.Second)
+	defer send.Stop()
+	defer look.Stop()
+	for n := 0; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case h := <-t.heard:
+			t.receive(h)
+		case <-send.C:
+			if len(t.queue) > 0 {
+				t.send(t.queue[n%len(t.queue)], time.Now(), false)
+				n++
+			}
+			send.Reset(t.step)
+		case now := <-look.C:
+			t.choose(now)
+			t.look(ctx, now)
+		case found := <-t.done:
+			t.busy = false
+			t.examined(found, time.Now())
+		}
+	}
+}
+
+// choose decides whom to send to: those that the names say, those that ask, and some that are not reached.
+func (t *talk) choose(now time.Time) {
+	t.follow(now)
+	wanted := slices.Clone(t.wanted)
+	var failing []string
+	for p, known := range t.peers {
+		if state := known.State(now); known.Asks(now) {
+			wanted = append(wanted, p.node)
+		} else if state.From == pure.Fails && !slices.Contains(t.wanted, p.node) {
+			failing = append(failing, p.node)
+		}
+	}
+	slices.Sort(failing)
+	failing = slices.Compact(failing)
+	wanted = append(wanted, failing[:min(mostFailing, len(failing))]...)
+	slices.Sort(wanted)
+	t.queue = t.queue[:0]
+	for _, node := range slices.Compact(wanted) {
+		byName := func(p desired.Peer, name string) int { return cmp.Compare(p.Name, name) }
+		i, found := slices.BinarySearchFunc(t.nodes, node, byName)
+		if !found {
+			continue
+		}
+		for _, a := range endsOf(t.nodes[i]) {
+			if t.hasFamily(a) {
+				t.queue = append(t.queue, path{node, a})
+			}
+		}
+	}
+	slices.SortFunc(t.queue, func(a, b path) int { // families one after the other
+		return cmp.Or(cmp.Compare(a.addr.BitLen(), b.addr.BitLen()), cmp.Compare(a.node, b.node), a.addr.Compare(b.addr))
+	})
+	t.step = max(leastStep, t.Interval*time.Duration(len(t.addrs))/time.Duration(max(1, len(t.queue))))
+	for _, p := range t.queue {
+		if t.peers[p] == nil {
+			t.peers[p] = &peer{}
+		}
+		t.peers[p].Interval = t.step * time.Duration(len(t.queue))
+	}
+	maps.DeleteFunc(t.peers, func(p path, known *peer) bool {
+		gone := !slices.Contains(t.queue, p)
+		if gone && known.conn != nil {
+			known.conn.Close()
+		}
+		return gone
+	})
+}
+
+// follow takes in which nodes there are, and whom the names say, where that has changed.
+func (t *talk) follow(now time.Time) {
+	nodes, epoch := t.Board.Load().Peers, now.Truncate(pure.Epoch)
+	same := len(nodes) == len(t.nodes) && (len(nodes) == 0 || &nodes[0] == &t.nodes[0])
+	if same && epoch.Equal(t.epoch) {
+		return
+	}
+	names := append(make([]string, 0, len(nodes)+1), t.NodeName)
+	for _, p := range nodes {
+		names = append(names, p.Name)
+	}
+	t.wanted, t.epoch = pure.Peers(t.NodeName, names, now), epoch
+	if same && t.ends != nil {
+		return
+	}
+	t.nodes, t.ends = nodes, make(map[netip.Addr]string, len(nodes))
+	for _, p := range nodes {
+		for _, a := range endsOf(p) {
+			t.ends[a] = p.Name
+		}
+	}
+}
+
+// endsOf are the addresses of a node's end.
+func endsOf(p desired.Peer) (out []netip.Addr) {
+	for _, c := range p.PodCIDRs {
+		if a := pure.End(c.Prefix); a.IsValid() {
+			out = append(out, a.Addr())
+		}
+	}
+	return out
+}
+
+func (t *talk) hasFamily(a netip.Addr) bool {
+	return slices.ContainsFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
+}
+
+// receive takes in a packet. One that is not from the end of a node, or not for this one, is dropped: table 0 has seen
+// to it that nobody but that node can send with its end's address.
+func (t *talk) receive(h heard) {
+	node, known := t.ends[h.from]
+	if !known || h.packet.From != pure.NameHash(node) || h.packet.To != pure.NameHash(t.NodeName) {
+		t.Metrics.Reach.Packets.WithLabelValues("ignored").Inc()
+		return
+	}
+	t.Metrics.Reach.Packets.WithLabelValues("heard").Inc()
+	p := path{node, h.from}
+	if t.peers[p] == nil { // it asks, and is asked from the next look on
+		t.peers[p] = &peer{Link: pure.Link{Interval: t.Interval * time.Duration(len(t.addrs))}}
+	}
+	t.peers[p].Receive(h.packet, h.at)
+}
+
+// send sends the next packet of a path, from another port than the last.
+func (t *talk) send(to path, now time.Time, leaving bool) {
+	p := t.peers[to]
+	if p == nil {
+		return
+	}
+	if p.conn != nil {
+		if refused(p.conn) {
+			p.Refused(now)
+		}
+		p.conn.Close()
+		p.conn = nil
+	}
+	packet := p.Next(now)
+	packet.From, packet.To = pure.NameHash(t.NodeName), pure.NameHash(to.node)
+	packet.MTU, packet.Leaving = uint16(min(t.mtu, 1<<16-1)), leaving
+	size := 0
+	if packet.Full {
+		size = t.fullSize(to, p)
+	}
+	i := slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == to.addr.Is4() })
+	conn, err := dial(t.addrs[i], to.addr)
+	if err == nil {
+		p.conn = conn
+		_, err = conn.Write(packet.Append(nil, size))
+	}
+	if err != nil {
+		t.Log.V(1).Info("sending", "node", to.node, "reason", err.Error())
+		return
+	}
+	t.Metrics.Reach.Packets.WithLabelValues("sent").Inc()
+}
+
+// fullSize is the longest payload that pods of both nodes can send.
+func (t *talk) fullSize(to path, p *peer) int {
+	mtu := t.mtu
+	if theirs := p.PeerMTU(); theirs > 0 {
+		mtu = min(mtu, theirs)
+	}
+	if to.addr.Is4() {
+		return mtu - header4
+	}
+	return mtu - header6
+}
+
+// leave tells all that this end stops.
+func (t *talk) leave() {
+	for _, to := range t.queue {
+		t.send(to, time.Now(), true)
+	}
+	for _, p := range t.peers {
+		if p.conn != nil {
+			p.conn.Close()
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// netnsDir is where ip-netns(8) looks for network namespaces.
+const netnsDir = "/run/netns"
+
+// EnsureNetns returns the path of the network namespace of that name, as ip-netns(8) has it, which it makes where there
+// is none. It outlives the process, as far as the mount of it does: in a container, where the mount of /run/netns is
+// propagated to the host.
+func EnsureNetns(name string) (path string, err error) {
+	path = filepath.Join(netnsDir, name)
+	switch err := ns.IsNSorErr(path); {
+	case err == nil:
+		return path, nil
+	case errors.As(err, &ns.NSPathNotExistErr{}):
+	case errors.As(err, &ns.NSPathNotNSErr{}): // the mount ended with its container, and left the file
+		if err := os.Remove(path); err != nil {
+			return "", fmt.Errorf("making the network namespace %s: %w", name, err)
+		}
+	default:
+		return "", fmt.Errorf("looking for the network namespace %s: %w", name, err)
+	}
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and not unlocked: this thread is in the new namespace, and ends
+		handle, err := netns.NewNamed(name)
+		if err == nil {
+			err = handle.Close()
+		}
+		made <- err
+	}()
+	if err := <-made; err != nil {
+		return "", fmt.Errorf("making the network namespace %s: %w", name, err)
+	}
+	return path, nil
+}
+
+// RemoveNetns removes it, and what is in it once no process uses it, and reports whether there was one.
+func RemoveNetns(name string) (removed bool, err error) {
+	err = netns.DeleteNamed(name)
+	if errors.Is(err, unix.EINVAL) { // a file without a mount
+		err = os.Remove(filepath.Join(netnsDir, name))
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("removing the network namespace %s: %w", name, err)
+	}
+	return true, nil
+}

@@ -1,0 +1,69 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+)
+
+// reach reports what the agent of this node has found by probing others; nothing where it does not probe.
+func (n *NodeProbe) reach(ctx context.Context) ([]report.Finding, error) {
+	s, err := nodestate.Agent(ctx, n.Config)
+	if err != nil || s.Reach == nil {
+		return nil, err
+	}
+	return reachFindings(s), nil
+}
+
+// reachFindings groups paths: both families of a node that fail alike are one finding, and so are all nodes where the
+// fault is this node's own.
+func reachFindings(s api.AgentState) []report.Finding {
+	if s.Reach.Problem != "" {
+		return []report.Finding{{Check: CheckReach, Kind: "not-probed", Severity: report.Warning, About: []string{s.Node},
+			Cause: "other nodes are not probed from here, nor is this node from there: " + s.Reach.Problem}}
+	}
+	var out []report.Finding
+	for _, f := range s.Reach.Findings {
+		kind := "pods-" + f.Cause
+		same := func(g report.Finding) bool {
+			return g.Kind == kind && (slices.Contains(g.About, f.Node) || f.Cause == string(reach.CauseAlone))
+		}
+		if i := slices.IndexFunc(out, same); i >= 0 {
+			if slices.Contains(out[i].About, f.Node) {
+				out[i].Evidence = append(out[i].Evidence, "the same in "+f.Family)
+			} else {
+				out[i].About = append(out[i].About, f.Node)
+			}
+			continue
+		}
+		out = append(out, report.Finding{Check: CheckReach, Kind: kind, Severity: report.Failing, About: []string{f.Node},
+			Cause:    f.Text,
+			Evidence: append([]string{"found by probing, at " + f.Since.UTC().Format(time.DateTime) + " UTC"}, f.Seen...),
+			Remedies: []report.Remedy{reachRemedy(s, f)}})
+	}
+	return out
+}
+
+// reachRemedy is what to do: where the cause was not found out, how to find it.
+func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
+	switch reach.Cause(f.Cause) {
+	case reach.CauseMTU:
+		return report.Remedy{Text: "Let doctor find the size that passes, and give the underlay or the pods that MTU",
+			Commands: []string{"fairleadctl doctor mtu"}}
+	case reach.CauseFirewall:
+		return report.Remedy{Text: "Let doctor name the rule, and what opens it", Commands: []string{"fairleadctl doctor firewall"}}
+	}
+	peer := slices.IndexFunc(s.Peers, func(p api.AgentPeer) bool { return p.Node == f.Node })
+	commands := []string{fmt.Sprintf("fairleadctl doctor --node-local   # on node %s: what it has found, and its firewall", f.Node)}
+	if peer >= 0 {
+		commands = append(commands, fmt.Sprintf("tcpdump -ni %s host %s   # here, and the same on the other node: which packets "+
+			"leave, which arrive", s.Transport, s.Peers[peer].Address))
+	}
+	return report.Remedy{Text: "See on both nodes where the packets end", Commands: commands}
+}

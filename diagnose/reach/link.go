@@ -1,0 +1,160 @@
+package reach
+
+import (
+	"math/bits"
+	"time"
+)
+
+const (
+	// window is how many packets losses are counted over.
+	window = 32
+	// silent is how many packets in a row must be missing for a path to be broken.
+	silent = 5
+	// fullEvery: each packet of a number that this divides is of full size. narrow is how many of these must be missing.
+	fullEvery, narrow = 5, 3
+	// pause is how many intervals without a packet of its own make an end begin to observe again.
+	pause = 3
+	// leaving is for how many intervals an agent that has said that it stops may be away.
+	leaving = 60
+)
+
+// Direction is what is known of a path in one direction.
+type Direction string
+
+const (
+	Unknown Direction = "unknown"
+	Works   Direction = "works"
+	Fails   Direction = "fails"
+	// Narrow: packets arrive, but none of full size.
+	Narrow Direction = "narrow"
+)
+
+// Link is what an end knows of the path to and from another end. The zero value, with Interval, is one of which
+// nothing is known. All times are given: it reads no clock.
+type Link struct {
+	// Interval is how often a packet is sent.
+	Interval time.Duration
+
+	began, sent   time.Time // since when packets are sent without a pause, and when the last was
+	seq           uint32
+	heard, full   time.Time // when a packet of the peer came, and one of full size
+	hears         time.Time // since when the peer is heard without a pause
+	last          Packet    // of the peer
+	highest, seen uint32    // the highest number, and which of those below it came: a bit each
+	counted       int       // how many of the window the peer has sent
+	refused       time.Time
+}
+
+// State is what is known of a Link at one time.
+type State struct {
+	// From is the direction from the peer to this node, To the one to the peer.
+	From, To Direction
+	// Away: the peer's kernel answers for an agent that does not run, or the agent has said that it stops.
+	Away bool
+	// EverHeard: this agent has heard the peer.
+	EverHeard bool
+	// LostFrom and LostTo are how many of the last 32 packets were lost.
+	LostFrom, LostTo int
+}
+
+// Doubtful reports whether a direction does not work as it should.
+func (s State) Doubtful() bool {
+	return s.From == Fails || s.From == Narrow || s.To == Fails || s.To == Narrow
+}
+
+// Silence is how long nothing must have been heard for a path to be broken.
+func (l *Link) Silence() time.Duration { return silent * l.Interval }
+
+func (l *Link) narrowAfter() time.Duration { return narrow * fullEvery * l.Interval }
+
+// Next is the next packet to the peer.
+func (l *Link) Next(now time.Time) Packet {
+	if now.Sub(l.sent) > pause*l.Interval { // this process did not run, or only starts: it has missed packets itself
+		l.began = now
+	}
+	l.seq, l.sent = l.seq+1, now
+	return Packet{Seq: l.seq, Uptime: now.Sub(l.began), Full: l.seq%fullEvery == 0,
+		Heard: Heard{Age: age(l.heard, now), FullAge: age(l.full, now), Lost: uint8(l.lost())}}
+}
+
+func age(at, now time.Time) time.Duration {
+	if at.IsZero() {
+		return -time.Millisecond
+	}
+	return max(0, now.Sub(at))
+}
+
+// Receive takes in a packet of the peer.
+func (l *Link) Receive(p Packet, now time.Time) {
+	switch ahead := p.Seq - l.highest; {
+	case l.heard.IsZero() || p.Uptime+silent*l.Interval < l.last.Uptime: // the first, or of a new agent
+		l.highest, l.seen, l.counted, l.hears, l.full = p.Seq, 1, 1, now, time.Time{}
+	case ahead == 0, -ahead < window:
+		l.seen |= 1 << -ahead // late, or twice
+	default:
+		l.seen, l.highest, l.counted = l.seen<<min(ahead, window)|1, p.Seq, min(window, l.counted+int(min(ahead, window)))
+	}
+	if now.Sub(l.heard) > l.Silence() {
+		l.hears = now
+	}
+	if l.heard = now; p.Full {
+		l.full = now
+	}
+	l.last = p
+}
+
+// Refused takes in that the peer's kernel has refused a packet.
+func (l *Link) Refused(now time.Time) { l.refused = now }
+
+func (l *Link) lost() int { return l.counted - bits.OnesCount32(l.seen<<(window-l.counted)) }
+
+// PeerMTU is that of the peer's pods, in bytes; 0: it is not known.
+func (l *Link) PeerMTU() int { return int(l.last.MTU) }
+
+// Asks reports whether the peer has sent something of late.
+func (l *Link) Asks(now time.Time) bool {
+	return !l.heard.IsZero() && now.Sub(l.heard) <= l.Silence() && !l.last.Leaving
+}
+
+// Silent is for how long nothing was heard while this end observed.
+func (l *Link) Silent(now time.Time) time.Duration {
+	return min(age(l.began, now), now.Sub(l.heard))
+}
+
+// State is what is known at now.
+func (l *Link) State(now time.Time) State {
+	s := State{From: Unknown, To: Unknown, EverHeard: !l.heard.IsZero(), LostFrom: l.lost()}
+	if l.seq == 0 {
+		return s
+	}
+	refused := !l.refused.IsZero() && now.Sub(l.refused) <= l.Silence() && l.refused.After(l.heard)
+	if refused || l.last.Leaving && now.Sub(l.heard) <= leaving*l.Interval {
+		s.Away = true
+		return s
+	}
+	if !l.Asks(now) {
+		if now.Sub(l.began) > l.Silence() {
+			s.From = Fails
+		}
+		return s
+	}
+	s.From, s.To, s.LostTo = Works, l.to(now), int(l.last.Heard.Lost)
+	if now.Sub(l.hears) > l.narrowAfter() && now.Sub(l.full) > l.narrowAfter() {
+		s.From = Narrow
+	}
+	return s
+}
+
+// to is what the peer says. One that has just started, or to which this end has, knows nothing.
+func (l *Link) to(now time.Time) Direction {
+	h, since := l.last.Heard, min(now.Sub(l.began), l.last.Uptime)
+	switch {
+	case h.Age < 0 && since > l.Silence(), h.Age > l.Silence() && since > l.Silence():
+		return Fails
+	case h.Age < 0 || h.Age > l.Silence():
+		return Unknown
+	case since > l.narrowAfter() && (h.FullAge < 0 || h.FullAge > l.narrowAfter()):
+		return Narrow
+	}
+	return Works
+}

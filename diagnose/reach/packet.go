@@ -1,0 +1,125 @@
+package reach
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"net/netip"
+	"time"
+)
+
+// Port is the UDP port of every end. Sources are ports that the kernel chooses.
+const Port = 6784
+
+// Size is the length of a packet's payload in bytes, but for those of full size.
+const Size = 64
+
+const version = 1
+
+// Flags.
+const (
+	flagFull = 1 << iota
+	flagLeaving
+)
+
+// Packet is what one end sends to another. Times have a resolution of a millisecond.
+type Packet struct {
+	// From and To are the nodes, by NameHash: a packet that reaches another node is not taken for one of its own.
+	From, To uint64
+	// Seq counts the packets from this end to that one since the sender's agent started, from 1.
+	Seq uint32
+	// Uptime is for how long the sender has sent to this end.
+	Uptime time.Duration
+	// MTU is that of the sender's pods, in bytes.
+	MTU uint16
+	// Full: the packet is as long as the MTU of both ends allows.
+	Full bool
+	// Leaving: the sender stops.
+	Leaving bool
+	Heard   Heard
+}
+
+// Heard is what the sender of a packet has heard of the end that it goes to.
+type Heard struct {
+	// Age and FullAge are how long ago it heard the last packet, and the last of full size; negative: none.
+	Age, FullAge time.Duration
+	// Lost is how many of the last 32 packets it has not heard.
+	Lost uint8
+}
+
+// NameHash is how packets name nodes.
+func NameHash(node string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(node))
+	return h.Sum64()
+}
+
+// Append appends p to b, padded to size bytes, or to Size if that is more.
+func (p Packet) Append(b []byte, size int) []byte {
+	flags := byte(0)
+	if p.Full {
+		flags |= flagFull
+	}
+	if p.Leaving {
+		flags |= flagLeaving
+	}
+	start := len(b)
+	b = append(b, 'F', 'L', 'R', version, flags, p.Heard.Lost)
+	b = binary.BigEndian.AppendUint16(b, p.MTU)
+	b = binary.BigEndian.AppendUint64(b, p.From)
+	b = binary.BigEndian.AppendUint64(b, p.To)
+	b = binary.BigEndian.AppendUint32(b, p.Seq)
+	for _, d := range []time.Duration{p.Uptime, p.Heard.Age, p.Heard.FullAge} {
+		b = binary.BigEndian.AppendUint32(b, millis(d))
+	}
+	return append(b, make([]byte, max(size, Size)-(len(b)-start))...)
+}
+
+func millis(d time.Duration) uint32 {
+	if d < 0 {
+		return math.MaxUint32
+	}
+	return uint32(min(d.Milliseconds(), math.MaxUint32-1))
+}
+
+func fromMillis(n uint32) time.Duration {
+	if n == math.MaxUint32 {
+		return -time.Millisecond
+	}
+	return time.Duration(n) * time.Millisecond
+}
+
+// Parse reads a packet as Append writes it. What follows the fields is ignored.
+func Parse(b []byte) (Packet, error) {
+	if len(b) < Size {
+		return Packet{}, fmt.Errorf("%d bytes: a packet has %d or more", len(b), Size)
+	}
+	if string(b[:3]) != "FLR" || b[3] != version {
+		return Packet{}, fmt.Errorf("begins with %x: no packet of this version", b[:4])
+	}
+	be := binary.BigEndian
+	p := Packet{Full: b[4]&flagFull != 0, Leaving: b[4]&flagLeaving != 0, MTU: be.Uint16(b[6:]),
+		From: be.Uint64(b[8:]), To: be.Uint64(b[16:]), Seq: be.Uint32(b[24:]), Uptime: fromMillis(be.Uint32(b[28:])),
+		Heard: Heard{Lost: b[5], Age: fromMillis(be.Uint32(b[32:])), FullAge: fromMillis(be.Uint32(b[36:]))}}
+	if p.Seq == 0 || p.Uptime < 0 || p.Heard.Lost > window {
+		return Packet{}, errors.New("a number, a time or a count of losses that no end sends")
+	}
+	return p, nil
+}
+
+// End is the address of the end of the node that has a podCIDR: the last that a pod can have. It is invalid for a range
+// of fewer than 16 addresses, which has none to spare.
+func End(podCIDR netip.Prefix) netip.Prefix {
+	p := podCIDR.Masked()
+	if !p.IsValid() || p.Addr().BitLen()-p.Bits() < 4 {
+		return netip.Prefix{}
+	}
+	b := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < len(b)*8; bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return netip.PrefixFrom(last.Prev(), p.Bits()) // the last of IPv4 is broadcast, and IPv6 has enough
+}

@@ -1,0 +1,52 @@
+package reach
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// near is how many neighbours a node has on each side of the ring.
+const near = 4
+
+// Epoch is how long a partner stays one.
+const Epoch = 20 * time.Second
+
+// Peers are the nodes to which self sends: all others where these are few, else its neighbours on a ring of hashes and
+// one partner, another in each epoch, which takes as many epochs as there are nodes to be every other node once. With
+// the same nodes and clock, self is among the peers of each. nodes has self, in any order.
+func Peers(self string, nodes []string, now time.Time) []string {
+	type place struct {
+		hash uint64
+		name string
+	}
+	places := make([]place, 0, len(nodes))
+	for _, n := range nodes {
+		places = append(places, place{NameHash(n), n})
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.name, b.name))
+	})
+	n, here := len(places), slices.IndexFunc(places, func(p place) bool { return p.name == self })
+	if here < 0 {
+		return nil
+	}
+	var out []string
+	add := func(i int) {
+		if name := places[(i%n+n)%n].name; name != self && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	if n <= 2*near+2 {
+		for i := range n {
+			add(i)
+		}
+		return out
+	}
+	for i := 1; i <= near; i++ {
+		add(here - i)
+		add(here + i)
+	}
+	add(int(now.Unix()/int64(Epoch/time.Second)%int64(n)) - here)
+	return out
+}

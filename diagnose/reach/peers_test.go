@@ -1,0 +1,78 @@
+package reach
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+func names(n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf("node%d", i))
+	}
+	return out
+}
+
+// Whom a node asks, that one asks it, at any time, and never itself.
+func TestPeersAreMutual(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 9, 10, 11, 12, 50, 101} {
+		nodes := names(n)
+		for epoch := range 5 {
+			now := time.Unix(1e9, 0).Add(time.Duration(epoch) * Epoch)
+			of := map[string][]string{}
+			for _, self := range nodes {
+				of[self] = Peers(self, nodes, now)
+			}
+			for self, peers := range of {
+				if want := min(n-1, 2*near+1); len(peers) > want || len(peers) < want-1 {
+					t.Fatalf("%d nodes: %s asks %d", n, self, len(peers))
+				}
+				for _, p := range peers {
+					if p == self || !slices.Contains(of[p], self) {
+						t.Fatalf("%d nodes: %s asks %s, and that asks %v", n, self, p, of[p])
+					}
+				}
+			}
+		}
+	}
+	if got := Peers("unknown", names(3), time.Now()); got != nil {
+		t.Errorf("a node that is not there asks %v", got)
+	}
+}
+
+// In time each node asks every other one.
+func TestPeersMeetAll(t *testing.T) {
+	nodes, met := names(40), map[string]bool{}
+	for epoch := range 40 {
+		for _, p := range Peers("node0", nodes, time.Unix(1e9, 0).Add(time.Duration(epoch)*Epoch)) {
+			met[p] = true
+		}
+	}
+	if len(met) != 39 {
+		t.Errorf("node0 met %d of 39", len(met))
+	}
+}
+
+// A new node changes the neighbours of few.
+func TestPeersAreStable(t *testing.T) {
+	now, changed := time.Unix(0, 0), 0
+	for _, self := range names(200) {
+		before, after := Peers(self, names(200), now), Peers(self, names(201), now)
+		for _, p := range before[:2*near] {
+			if !slices.Contains(after, p) {
+				changed++
+			}
+		}
+	}
+	if changed > 2*near {
+		t.Errorf("one new node changed %d neighbours", changed)
+	}
+}
+
+func BenchmarkPeers(b *testing.B) {
+	nodes := names(5000)
+	for b.Loop() {
+		Peers("node7", nodes, time.Unix(1e9, 0))
+	}
+}

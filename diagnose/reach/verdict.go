@@ -1,0 +1,191 @@
+package reach
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Answer is what became of a question.
+type Answer string
+
+const (
+	NotAsked  Answer = ""
+	Answered  Answer = "answered"
+	NotHeard  Answer = "no answer"
+	CannotAsk Answer = "could not be asked"
+)
+
+// Evidence is what is known about the path to and from a peer.
+type Evidence struct {
+	// Node is the peer, Family its end's, "IPv4" or "IPv6".
+	Node, Family string
+	State        State
+	// Peers is how many nodes are asked, Heard how many of them are heard.
+	Peers, Heard int
+	// Settled: the peer's agent should run, because it was heard, or because its node has answered for a while (Grace).
+	// Quiet: nothing was heard for so long that it is told, though the peer does not say that it does not hear this one.
+	Settled, Quiet bool
+	// NoTunnel is why the tunnel of this node cannot work; empty: nothing is known against it.
+	NoTunnel string
+	// Echo and FullEcho are pings between the nodes' own addresses: small, and of the size that a full packet of pods has
+	// on the underlay, which is UnderlaySize bytes.
+	Echo, FullEcho Answer
+	UnderlaySize   int
+	// DropsIn and DropsOut are what certainly drops the tunnel's packets from the peer and to it on this node; empty:
+	// nothing that could be found.
+	DropsIn, DropsOut string
+}
+
+// Grace is for how many intervals a node's own address must have answered until its agent should run, and Quiet after
+// how many a silent path is told: a node that restarts, or its Open vSwitch, is silent, too.
+const Grace, Quiet = 60, 15
+
+// Cause is why a path does not work.
+type Cause string
+
+const (
+	// CauseNone: it works, or too little is known yet.
+	CauseNone Cause = ""
+	// CauseAgentAway and CauseNodeAway are no faults of the path.
+	CauseAgentAway Cause = "agent-away"
+	CauseNodeAway  Cause = "node-away"
+	CauseAlone     Cause = "cut-off"
+	CauseNoTunnel  Cause = "no-tunnel"
+	CauseFirewall  Cause = "firewall"
+	CauseMTU       Cause = "mtu"
+	CauseNotFound  Cause = "not-found"
+)
+
+// Verdict is what the evidence says.
+type Verdict struct {
+	Cause Cause
+	// Broken: a fault of the path, to be told. An agent or a node that is away is none.
+	Broken bool
+	// Text is a sentence that names the direction; Seen is the evidence, a clause each.
+	Text string
+	Seen []string
+}
+
+// Judge says what is wrong with a path, in the order from certain to unknown. It names a cause only where the evidence
+// leaves no other.
+func Judge(e Evidence) Verdict {
+	s := e.State
+	v := Verdict{Seen: e.seen()}
+	switch {
+	case s.Away:
+		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s does not answer; its node does", e.Node)
+	case !s.Doubtful() || e.Echo == NotAsked: // the evidence is complete or it is none
+		return Verdict{}
+	case e.NoTunnel != "":
+		v.Cause, v.Broken, v.Text = CauseNoTunnel, true, e.broken()+": "+e.NoTunnel
+	case e.blocked() != "":
+		v.Cause, v.Broken, v.Text = CauseFirewall, true, e.broken()+": this node drops the tunnel's packets, "+e.blocked()
+	case s.From == Fails && s.To == Unknown:
+		return e.unheard(v)
+	case s.From == Narrow || s.To == Narrow:
+		return e.narrow(v)
+	default:
+		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": what drops the packets was not found out"
+	}
+	return v
+}
+
+// unheard is about a peer of which nothing comes.
+func (e Evidence) unheard(v Verdict) Verdict {
+	switch {
+	case e.Settled && e.alone():
+		v.Cause, v.Broken = CauseAlone, true
+		v.Text = fmt.Sprintf("pods of this node and of the %d other nodes that it asks do not reach each other: the fault is "+
+			"on this node, or next to it. What drops the packets was not found out", e.Peers)
+	case e.Echo == NotHeard:
+		v.Cause = CauseNodeAway
+		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
+	case !e.Settled || !e.Quiet:
+		return Verdict{} // a node that starts is silent, too
+	default:
+		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": what drops the packets was not found out"
+	}
+	return v
+}
+
+// blocked is what drops packets in a direction that fails.
+func (e Evidence) blocked() string {
+	if e.State.From == Fails && e.DropsIn != "" {
+		return e.DropsIn
+	}
+	if e.State.To == Fails {
+		return e.DropsOut
+	}
+	return ""
+}
+
+// alone reports whether the fault must be on this side: of several nodes none is heard. Where their own addresses do
+// not answer either, two may be down at once, as when both are restarted.
+func (e Evidence) alone() bool {
+	return e.Heard == 0 && (e.Peers >= 2 && e.Echo == Answered || e.Peers >= 3)
+}
+
+// narrow is about paths that only packets below the pods' MTU pass.
+func (e Evidence) narrow(v Verdict) Verdict {
+	v.Cause, v.Broken = CauseMTU, true
+	v.Text = e.broken() + ": small packets pass"
+	if e.FullEcho == NotHeard && e.Echo == Answered {
+		v.Text += fmt.Sprintf(", and the underlay between the nodes does not pass packets of %d bytes either: its MTU is smaller "+
+			"somewhere on the way", e.UnderlaySize)
+	}
+	return v
+}
+
+// broken names the direction, or both.
+func (e Evidence) broken() string {
+	in := fmt.Sprintf("pods of node %s to pods here", e.Node)
+	out := fmt.Sprintf("pods here to pods of node %s", e.Node)
+	var lost, narrow []string
+	for _, d := range []struct {
+		is   Direction
+		name string
+	}{{e.State.From, in}, {e.State.To, out}} {
+		switch d.is {
+		case Fails:
+			lost = append(lost, d.name)
+		case Narrow:
+			narrow = append(narrow, d.name)
+		}
+	}
+	var parts []string
+	if len(lost) > 0 {
+		parts = append(parts, "no "+e.Family+" packet comes from "+strings.Join(lost, ", nor from "))
+	}
+	if len(narrow) > 0 {
+		parts = append(parts, "no full-size "+e.Family+" packet comes from "+strings.Join(narrow, ", nor from "))
+	}
+	text := strings.Join(parts, "; ")
+	if e.State.From == Fails && e.State.To == Unknown {
+		text += fmt.Sprintf(" (whether they come in the other direction, node %s knows)", e.Node)
+	}
+	return text
+}
+
+// seen is the evidence in words.
+func (e Evidence) seen() (out []string) {
+	s := e.State
+	switch {
+	case s.From == Fails && !s.EverHeard:
+		out = append(out, fmt.Sprintf("nothing was heard of node %s since the agent here started: it may not probe (reachability in its "+
+			"agent's config), or have no free address for it", e.Node))
+	case s.From == Fails:
+		out = append(out, fmt.Sprintf("node %s was heard before", e.Node))
+	case s.To == Fails:
+		out = append(out, fmt.Sprintf("node %s is heard, and says that it does not hear this one", e.Node))
+	}
+	if e.Echo != NotAsked {
+		out = append(out, fmt.Sprintf("ping of its node's address: %s", e.Echo))
+	}
+	if e.FullEcho != NotAsked {
+		out = append(out, fmt.Sprintf("ping with %d bytes: %s", e.UnderlaySize, e.FullEcho))
+	}
+	if lost := s.LostFrom + s.LostTo; lost > 0 {
+		out = append(out, fmt.Sprintf("of 32 packets %d were lost from there, %d to there", s.LostFrom, s.LostTo))
+	}
+	return out
+}

@@ -1,0 +1,126 @@
+package reach
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Each row is a fault with what an agent sees of it. A wrong cause is worse than none.
+func TestJudge(t *testing.T) {
+	in, out := State{From: Fails, To: Unknown, EverHeard: true}, State{From: Works, To: Fails, EverHeard: true}
+	narrowOut := State{From: Works, To: Narrow, EverHeard: true}
+	for _, c := range []struct {
+		name  string
+		e     Evidence
+		cause Cause
+		told  bool
+		text  []string
+		fresh bool
+	}{
+		{"all is well", Evidence{State: State{From: Works, To: Works, EverHeard: true}}, CauseNone, false, nil,
+			false},
+		{"too early", Evidence{State: State{From: Unknown, To: Unknown}, Echo: NotHeard}, CauseNone, false,
+			nil, false},
+		{"not asked yet", Evidence{State: in, Peers: 9, Heard: 8}, CauseNone, false, nil, false},
+		{"a dead agent", Evidence{State: State{From: Unknown, To: Unknown, Away: true}, Echo: Answered,
+			Peers: 1}, CauseAgentAway, false,
+			[]string{"agent of node b does not answer"}, false},
+		{"a dead node", Evidence{State: in, Echo: NotHeard, Peers: 9, Heard: 8}, CauseNodeAway, false,
+			[]string{"node b answers nothing at all"}, false},
+		{"two of two nodes restart", Evidence{State: in, Echo: NotHeard, Peers: 2}, CauseNodeAway, false, nil, false},
+		{"the only other node restarts", Evidence{State: in, Echo: NotHeard, Peers: 1}, CauseNodeAway, false,
+			nil, false},
+		{"dropped on the way to here", Evidence{State: in, Echo: Answered, Peers: 9, Heard: 8}, CauseNotFound, true,
+			[]string{"no IPv4 packet comes from pods of node b to pods here (whether they come in the other direction, node b knows)", "not found out"}, false},
+		{"dropped on the way there", Evidence{State: out, Echo: Answered, Peers: 9, Heard: 9}, CauseNotFound, true,
+			[]string{"no IPv4 packet comes from pods here to pods of node b: what drops"}, false},
+		{"dropped on the way there, ICMP as well", Evidence{State: out, Echo: NotHeard, Peers: 9, Heard: 9},
+			CauseNotFound, true, nil, false},
+		{"ping cannot be sent", Evidence{State: in, Echo: CannotAsk, Peers: 9, Heard: 8}, CauseNotFound, true,
+			nil, false},
+		{"dropped by this node's firewall", Evidence{State: in, Echo: Answered, DropsIn: "rule 5", Peers: 9},
+			CauseFirewall, true,
+			[]string{"from pods of node b to pods here", "rule 5"}, false},
+		{"dropped here on the way out", Evidence{State: out, Echo: Answered, DropsOut: "rule 7", Peers: 9,
+			Heard: 9}, CauseFirewall, true,
+			[]string{"from pods here to pods of node b", "rule 7"}, false},
+		{"dropped elsewhere, and a rule here that is about the other direction", Evidence{State: out,
+			Echo: Answered, DropsIn: "rule 5", Peers: 9, Heard: 9},
+			CauseNotFound, true, nil, false},
+		{"nor does a rule for what leaves explain what does not come", Evidence{State: in, Echo: Answered,
+			DropsOut: "rule 7", Peers: 9, Heard: 8},
+			CauseNotFound, true, nil, false},
+		{"no tunnel", Evidence{State: in, Echo: Answered, NoTunnel: "it has no address", Peers: 9},
+			CauseNoTunnel, true, []string{"it has no address"}, false},
+		{"cut off, underlay well", Evidence{State: in, Echo: Answered, Peers: 9}, CauseAlone, true,
+			[]string{"of the 9 other nodes"}, false},
+		{"cut off altogether", Evidence{State: in, Echo: NotHeard, Peers: 9}, CauseAlone, true, nil, false},
+		{"the underlay's MTU", Evidence{State: narrowOut, Echo: Answered, FullEcho: NotHeard,
+			UnderlaySize: 1500, Peers: 1, Heard: 1}, CauseMTU, true,
+			[]string{"no full-size IPv4 packet comes from pods here to pods of node b",
+				"does not pass packets of 1500 bytes either"}, false},
+		{"an MTU that ping does not see", Evidence{State: narrowOut, Echo: Answered, FullEcho: Answered,
+			UnderlaySize: 1500, Peers: 1, Heard: 1},
+			CauseMTU, true, []string{"small packets pass"}, false},
+		{"ping is filtered", Evidence{State: narrowOut, Echo: NotHeard, FullEcho: NotHeard, UnderlaySize: 1500,
+			Peers: 1, Heard: 1}, CauseMTU, true,
+			[]string{"small packets pass"}, false},
+		{"a node that starts", Evidence{State: State{From: Fails, To: Unknown}, Echo: Answered, Peers: 9,
+			Heard: 8, Quiet: true}, CauseNone, false,
+			nil, true},
+		{"a node that is silent for seconds", Evidence{State: in, Echo: Answered, Peers: 9, Heard: 8, Settled: true},
+			CauseNone, false, nil, true},
+		{"all nodes are silent", Evidence{State: in, Echo: Answered, Peers: 9, Settled: true}, CauseAlone,
+			true, nil, true},
+		{"all nodes start", Evidence{State: State{From: Fails, To: Unknown}, Echo: Answered, Peers: 9,
+			Quiet: true}, CauseNone, false, nil, true},
+		{"a node that starts, and a rule here", Evidence{State: State{From: Fails, To: Unknown},
+			Echo: Answered, DropsIn: "rule 5", Peers: 9},
+			CauseFirewall, true, []string{"rule 5"}, true},
+	} {
+		c.e.Node, c.e.Family = "b", "IPv4"
+		if !c.fresh {
+			c.e.Settled, c.e.Quiet = true, true
+		}
+		v := Judge(c.e)
+		if v.Cause != c.cause || v.Broken != c.told {
+			t.Errorf("%s: %q, broken %v, want %q, %v: %s", c.name, v.Cause, v.Broken, c.cause, c.told, v.Text)
+		}
+		for _, want := range c.text {
+			if !strings.Contains(v.Text, want) {
+				t.Errorf("%s: %q lacks %q", c.name, v.Text, want)
+			}
+		}
+		if c.e.FullEcho == Answered && strings.Contains(v.Text, "either") {
+			t.Errorf("%s: %q blames an underlay that passes the packets", c.name, v.Text)
+		}
+	}
+	never := Judge(Evidence{Node: "b", Family: "IPv6", State: State{From: Fails, To: Unknown}, Echo: Answered,
+		Peers: 9, Heard: 8,
+		Settled: true, Quiet: true})
+	if !slices.ContainsFunc(never.Seen, func(s string) bool { return strings.Contains(s, "may not probe") }) {
+		t.Errorf("what was never heard: %q", never.Seen)
+	}
+}
+
+// Whatever is seen, what is told has a cause and a sentence, and a path that works has neither.
+func TestJudgeEverything(t *testing.T) {
+	directions := []Direction{Unknown, Works, Fails, Narrow}
+	for i := range 4 * 4 * 2 * 4 * 4 * 2 * 2 {
+		pick := func(n int) int { defer func() { i /= n }(); return i % n }
+		e := Evidence{Node: "b", Family: "IPv4", Peers: 4, State: State{From: directions[pick(4)],
+			To: directions[pick(4)], Away: pick(2) == 0},
+			Echo: []Answer{NotAsked, Answered, NotHeard, CannotAsk}[pick(4)], FullEcho: []Answer{NotAsked,
+				Answered, NotHeard, CannotAsk}[pick(4)],
+			DropsIn: []string{"", "rule"}[pick(2)], DropsOut: []string{"", "rule"}[pick(2)]}
+		v, s := Judge(e), e.State
+		bad := s.From == Fails || s.From == Narrow || s.To == Fails || s.To == Narrow
+		if v.Broken && (v.Cause == CauseNone || v.Text == "" || s.Away || !bad) {
+			t.Errorf("%+v: %+v", e, v)
+		}
+		if v.Cause == CauseFirewall && !(s.From == Fails && e.DropsIn != "" || s.To == Fails && e.DropsOut != "") {
+			t.Errorf("a firewall is blamed for what it does not drop: %+v", e)
+		}
+	}
+}
