@@ -32,7 +32,8 @@ Checks that could not run are listed, with the reason.
 
 The cluster: pod-cidr (missing, duplicate or invalid podCIDRs), pools (exhausted, invalid
 or filling IPPools), leaks (orphaned and duplicate addresses), policies (which Fairlead
-does not enforce).
+does not enforce), services (endpoints on nodes that do not exist; on a node also ClusterIPs
+that are not translated, kube-proxy where it is needed, and room in conntrack).
 A node, as root: agent, ovs (Open vSwitch), uplink (the NIC that bridged pods use),
 flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 
@@ -55,7 +56,8 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 	c.AddCommand(podCIDRCommand(conn))
 	short := map[string]string{checks.CheckPools: "Checks the IPPools", checks.CheckLeaks: "Checks for orphaned and duplicate addresses",
 		checks.CheckPolicies: "Lists policies, which are not enforced", checks.CheckAgent: "Checks the agent of this node",
-		checks.CheckOVS: "Checks Open vSwitch on this node", checks.CheckUplink: "Checks this node's NIC, for bridged pods",
+		checks.CheckServices: "Checks endpoints of Services, and what this node needs for them",
+		checks.CheckOVS:      "Checks Open vSwitch on this node", checks.CheckUplink: "Checks this node's NIC, for bridged pods",
 		checks.CheckFlows:    "Compares this node's flows with the desired ones",
 		checks.CheckFirewall: "Checks whether this node's nftables rules drop the tunnel's packets",
 		checks.CheckMTU:      "Checks whether pods' largest packets reach other nodes",

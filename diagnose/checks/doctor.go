@@ -14,12 +14,13 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// The checks. The first four read the Kubernetes API, the others examine this node.
+// The checks. The first five read the Kubernetes API, the others examine this node.
 const (
 	CheckPodCIDR  = podcidr.Check
 	CheckPools    = "pools"
 	CheckLeaks    = "leaks"
 	CheckPolicies = "policies"
+	CheckServices = "services"
 
 	CheckAgent    = "agent"
 	CheckOVS      = "ovs"
@@ -33,7 +34,9 @@ const (
 // Checks are all, in the order in which they are reported.
 func Checks() []string { return append(ofCluster(), OfNode()...) }
 
-func ofCluster() []string { return []string{CheckPodCIDR, CheckPools, CheckLeaks, CheckPolicies} }
+func ofCluster() []string {
+	return []string{CheckPodCIDR, CheckPools, CheckLeaks, CheckPolicies, CheckServices}
+}
 
 // OfNode are the checks that examine this node.
 func OfNode() []string {
@@ -143,6 +146,8 @@ func (o Options) examine(ctx context.Context, c string) (found []report.Finding,
 		found, notKnown, err = o.leaks(ctx)
 	case CheckPolicies:
 		found, err = o.policies(ctx)
+	case CheckServices:
+		found, err = o.services(ctx)
 	default:
 		found, notKnown, err = o.Node.examine(ctx, c, o.SecondLook)
 	}

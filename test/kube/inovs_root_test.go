@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -105,6 +106,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 	}
 	says([]string{"which the pod has had before (session affinity)", "in conntrack: 1 connection of this pod to "}, "trace", "a", "kept:80")
 
+	b.examined(t, admin)
 	open := b.open(t, a, "s1", near)
 	if err := open(); err != nil {
 		t.Errorf("through Open vSwitch: %v", err)
@@ -128,6 +130,30 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 	}
 	says([]string{"note: kube-proxy translates on this node", s1 + ":8080"}, "service", "both")
 	says([]string{"translates nothing with services: host", "output to the gateway"}, "trace", "a", "both:80")
+}
+
+// examined checks what doctor finds of Services: nothing, until an endpoint is on a node that does not exist, and
+// conntrack has no room.
+func (b *bed) examined(t *testing.T, admin string) {
+	t.Helper()
+	b.says(t, admin, 0, []string{"services  ok"}, "doctor", "services")
+	_, err := b.Apply("test", []byte("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n"+
+		"metadata: {name: stray, labels: {kubernetes.io/service-name: none}}\naddressType: IPv4\n"+
+		"ports: [{name: http, port: 8080}]\nendpoints: [{addresses: [10.77.99.2], nodeName: node99}]\n"))
+	must(t, err)
+	b.says(t, admin, 3, []string{"services: endpoints-nowhere", "1 endpoint of a Service is on nodes that do not exist",
+		"10.77.99.2 of default/none, on node node99"}, "doctor", "services")
+	_, err = b.Kubectl(t.Context(), "delete", "endpointslice", "stray")
+	must(t, err)
+	limit := func(entries string) {
+		_, err := b.NodeExec(context.Background(), "node1", "ovs-appctl", "dpctl/ct-set-maxconns", entries)
+		must(t, err)
+	}
+	limit("1")
+	t.Cleanup(func() { limit("3000000") })
+	b.says(t, admin, 3, []string{"services: conntrack-full", "the userspace datapath's conntrack has ", "of at most 1 entries"},
+		"doctor", "services")
+	limit("3000000")
 }
 
 // differences are the lines that only one of two texts has.

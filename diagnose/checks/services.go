@@ -1,0 +1,173 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+)
+
+// services examines Services in the API, and on this node, if there is one, what they need there.
+func (o Options) services(ctx context.Context) ([]report.Finding, error) {
+	s, err := cluster.ReadServices(ctx, o.Client)
+	if err != nil {
+		return nil, err
+	}
+	found := endpointsNowhere(s)
+	if o.Node == nil {
+		return found, nil
+	}
+	found = append(found, outsideRanges(s, o.Node.Config)...)
+	found = append(found, withoutProxy(s, o.Node.Config, kubeProxyRules(ctx))...)
+	return append(found, o.Node.conntrack(ctx)...), nil
+}
+
+// endpointsNowhere are ready endpoints of Services on nodes that do not exist.
+func endpointsNowhere(s cluster.Services) []report.Finding {
+	var about, evidence, nodes []string
+	for _, slice := range s.Slices {
+		for _, e := range slice.Endpoints {
+			if slice.Service == "" || !e.Ready || e.Node == "" || s.Nodes[e.Node] {
+				continue
+			}
+			about = append(about, slice.Namespace+"/"+slice.Service)
+			evidence = append(evidence, fmt.Sprintf("%s of %s/%s, on node %s (EndpointSlice %s)", e.Addr, slice.Namespace,
+				slice.Service, e.Node, slice.Name))
+			nodes = append(nodes, e.Node)
+		}
+	}
+	if len(about) == 0 {
+		return nil
+	}
+	slices.Sort(about)
+	slices.Sort(nodes)
+	return []report.Finding{{Check: CheckServices, Kind: "endpoints-nowhere", Severity: report.Warning,
+		About: slices.Compact(about), Evidence: []string{report.Some(evidence)},
+		Cause: fmt.Sprintf("%s on nodes that do not exist: connections that are sent there are lost",
+			report.Count(len(evidence), "1 endpoint of a Service is", "%d endpoints of Services are")),
+		Remedies: []report.Remedy{{Text: "Delete the pods of nodes that are gone: their endpoints go with them",
+			Commands: []string{"kubectl get pods -A -o wide --field-selector spec.nodeName=" + nodes[0]}},
+			{Text: "Correct EndpointSlices that something else than Kubernetes writes"}}}}
+}
+
+// outsideRanges are ClusterIPs that Open vSwitch does not translate: the agent takes no range for theirs.
+func outsideRanges(s cluster.Services, cfg api.AgentConfig) []report.Finding {
+	if cfg.Services != api.ServicesOVS {
+		return nil
+	}
+	ranges := slices.Concat(s.Ranges, cfg.ServiceCIDRs())
+	var about []string
+	for _, one := range s.All {
+		for _, ip := range one.ClusterIPs {
+			if !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+				about = append(about, fmt.Sprintf("%s (%s)", one, ip))
+			}
+		}
+	}
+	if len(about) == 0 {
+		return nil
+	}
+	return []report.Finding{{Check: CheckServices, Kind: "outside-ranges", Severity: report.Warning, About: about,
+		Cause: fmt.Sprintf("Open vSwitch does not translate %s: no ServiceCIDR object and no serviceCIDR of the agent's config has "+
+			"them. kube-proxy does, if it runs, and endpoints then see the gateway's address",
+			report.Count(len(about), "1 ClusterIP", "%d ClusterIPs")),
+		Evidence: []string{report.Some(about), "ranges: " + report.Join(ranges, ", ")},
+		Remedies: []report.Remedy{{Text: "Set serviceCIDR and serviceCIDRv6 in the agents' config to kube-apiserver's " +
+			"--service-cluster-ip-range"}}}}
+}
+
+// withoutProxy is about what only kube-proxy does, on a node without it.
+func withoutProxy(s cluster.Services, cfg api.AgentConfig, rules bool) []report.Finding {
+	if rules {
+		return nil
+	}
+	f := report.Finding{Check: CheckServices, Kind: "no-kube-proxy", Severity: report.Failing,
+		Evidence: []string{"neither a table kube-proxy of nftables nor a chain KUBE-SERVICES of iptables is here"},
+		Remedies: []report.Remedy{{Text: "Start kube-proxy on this node, and see why it does not run",
+			Commands: []string{"kubectl -n kube-system get pods -o wide -l k8s-app=kube-proxy"}}}}
+	if cfg.Services != api.ServicesOVS {
+		f.Cause = "kube-proxy has no rules on this node, and services: host leaves ClusterIPs to it: pods here reach no Service"
+		f.Remedies = append(f.Remedies, report.Remedy{Text: "Or let Open vSwitch translate ClusterIPs for pods: services: ovs in the " +
+			"agents' config"})
+		return []report.Finding{f}
+	}
+	var needing []string
+	for _, one := range s.All {
+		if len(one.Entrances) > 0 {
+			needing = append(needing, fmt.Sprintf("%s (%s)", one, strings.Join(one.Entrances, ", ")))
+		}
+	}
+	if len(needing) == 0 {
+		return nil
+	}
+	f.Severity, f.About = report.Warning, needing
+	f.Cause = fmt.Sprintf("kube-proxy has no rules on this node, and %s it: Open vSwitch translates ClusterIPs for pods alone",
+		report.Count(len(needing), "1 Service needs", "%d Services need"))
+	f.Evidence = append(f.Evidence, report.Some(needing))
+	return []report.Finding{f}
+}
+
+// kubeProxyRules reports whether this node has rules of kube-proxy, in any of its modes. It says so as well if that
+// cannot be told.
+func kubeProxyRules(ctx context.Context) bool {
+	known := false
+	legacy, _ := os.ReadFile("/proc/thread-self/net/ip_tables_names") // asking for the table would make it
+	for _, look := range [][]string{{"nft", "list", "tables"}, {"iptables", "-w", "5", "-t", "nat", "-S", "PREROUTING"},
+		{"iptables-legacy", "-w", "5", "-t", "nat", "-S", "PREROUTING"}, {"ip6tables", "-w", "5", "-t", "nat", "-S", "PREROUTING"}} {
+		if look[0] == "iptables-legacy" && !strings.Contains(string(legacy), "nat") {
+			continue
+		}
+		out, err := exec.CommandContext(ctx, look[0], look[1:]...).Output()
+		known = known || err == nil
+		if strings.Contains(string(out), " kube-proxy") || strings.Contains(string(out), "KUBE-SERVICES") {
+			return true
+		}
+	}
+	return !known
+}
+
+// fullFrom is the share of conntrack's entries from which it is reported.
+const fullFrom = 0.8
+
+// conntrack compares how many connections there are with how many there may be: the kernel's conntrack, and that of the
+// userspace datapath. What cannot be read is not there.
+func (n *NodeProbe) conntrack(ctx context.Context) (out []report.Finding) {
+	kernel := func(name string) string {
+		text, _ := os.ReadFile(filepath.Join("/proc/sys/net/netfilter", name))
+		return string(text)
+	}
+	out = full("the kernel's conntrack", kernel("nf_conntrack_count"), kernel("nf_conntrack_max"),
+		"sysctl -w net.netfilter.nf_conntrack_max=")
+	if n.Config.OVSDatapathType == api.DatapathNetdev {
+		ask := func(command string) string {
+			text, _ := vswitchd.Appctl(ctx, n.Config.OVSRunDir, command)
+			return text
+		}
+		out = append(out, full("the userspace datapath's conntrack", ask("dpctl/ct-get-nconns"), ask("dpctl/ct-get-maxconns"),
+			"ovs-appctl dpctl/ct-set-maxconns ")...)
+	}
+	return out
+}
+
+func full(what, count, most, set string) []report.Finding {
+	has, err := strconv.Atoi(strings.TrimSpace(count))
+	limit, merr := strconv.Atoi(strings.TrimSpace(most))
+	if err != nil || merr != nil || limit == 0 || float64(has) < fullFrom*float64(limit) {
+		return nil
+	}
+	return []report.Finding{{Check: CheckServices, Kind: "conntrack-full", Severity: report.Warning, About: []string{what},
+		Cause: fmt.Sprintf("%s has %d of at most %d entries: without room, new connections are dropped", what, has, limit),
+		Remedies: []report.Remedy{{Text: "Allow more; an entry takes some 400 bytes", Commands: []string{
+			set + strconv.Itoa(2*limit) + "   # until the next boot"}},
+			{Text: "Find out which pod opens so many connections, in ovs-appctl dpctl/dump-conntrack"}}}}
+}
