@@ -76,7 +76,7 @@ func TestMistakes(t *testing.T) {
 		{"ipam", cli.ExitUsage, "missing command: want show, check, release"},
 		{"ipam free", cli.ExitUsage, `unknown command "free"`},
 		{"uplink", cli.ExitUsage, "missing command: want status, preflight, restore"},
-		{"trace default/a", cli.ExitUsage, "want a pod, and an address or another pod"},
+		{"trace default/a", cli.ExitUsage, "want a pod, and an address, another pod or a port of a Service"},
 		{"ipam show --kubeconfig /no/such/file", cli.ExitError, "kubeconfig"},
 	} {
 		if out, code := run(t, strings.Fields(c.args)...); code != c.code || !strings.Contains(out, c.says) {
