@@ -1,0 +1,172 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/manifest"
+)
+
+const denyB = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny}
+spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}
+`
+
+// An agent starts without the API server, and does not know the policies: what Open vSwitch enforces stays in force. If
+// that has started without flows, nothing passes. No pod is added. With the API server everything works again.
+func TestRootPoliciesUnknown(t *testing.T) {
+	b := cluster(t)
+	b.enforcePolicies(t, "node1")
+	b.addPods(t, "a@node1", "b@node1", "c@node1")
+	arrived := b.stream(t, "a", "b")
+	arrives := func(want bool, why string) {
+		t.Helper()
+		wait(t, 10*time.Second, func() string {
+			before := arrived.Load()
+			time.Sleep(200 * time.Millisecond) // some 40 datagrams
+			if got := arrived.Load() > before; got != want {
+				return fmt.Sprintf("%s: datagrams from a to b arrive: %v", why, got)
+			}
+			return ""
+		})
+	}
+	arrives(true, "without a policy")
+	b.change(t, b.Apply, denyB)
+	t.Cleanup(func() { b.change(t, b.Delete, denyB) })
+	arrives(false, "with the policy")
+	b.seen(t, "c")
+	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
+	before := arrived.Load()
+
+	b.restartUnknowing(t, false)
+	b.ping(t, "b", "a", 10*time.Second)
+	_, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.DEL, "default/c")
+	must(t, err)
+	b.refusesADD(t, "NetworkPolicies are not known yet")
+	b.restartUnknowing(t, true)
+	b.refusesADD(t, "does not answer") // before its first round has succeeded
+	if _, err := b.PodExec(labtest.Within(t, 10*time.Second), "default/b", "ping", "-c3", "-i0.2", "-W1",
+		b.pod(t, "a").ips[0].String()); err == nil {
+		t.Error("pods are connected although it is not known which policies there are")
+	}
+	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
+	must(t, b.WaitReady(labtest.Within(t, time.Minute), "node1"))
+	b.ping(t, "b", "a", 20*time.Second)
+	if _, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.ADD, "default/c"); err != nil {
+		t.Error(err)
+	}
+	b.ping(t, "c", "a", 10*time.Second)
+	if n := arrived.Load() - before; n > 0 {
+		t.Errorf("%d forbidden datagrams arrived", n)
+	}
+	b.change(t, b.Delete, denyB)
+	arrives(true, "when the policy has gone")
+}
+
+// change applies or deletes a manifest.
+func (b *bed) change(t *testing.T, how func(string, []byte) ([]manifest.Change, error), doc string) {
+	t.Helper()
+	_, err := how("test", []byte(doc))
+	must(t, err)
+}
+
+// enforcePolicies has the agent of a node enforce policies until the test ends.
+func (b *bed) enforcePolicies(t *testing.T, node string) {
+	t.Helper()
+	h, err := b.Host(node)
+	must(t, err)
+	path := h.Private("/etc/fairlead/agent.conf")
+	before, err := os.ReadFile(path)
+	must(t, err)
+	use := func(config []byte) {
+		must(t, os.WriteFile(path, config, 0o644))
+		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second) // also when the test has ended
+		defer cancel()
+		must(t, b.AgentStop(ctx, node))
+		must(t, b.AgentStart(ctx, node))
+		must(t, b.WaitReady(ctx, node))
+	}
+	t.Cleanup(func() { use(before) })
+	use(append([]byte("networkPolicies: enforce\n"), before...))
+}
+
+// restartUnknowing kills the agent of node1, with ovs-vswitchd or without, and starts what was killed, while the API
+// server is away.
+func (b *bed) restartUnknowing(t *testing.T, vswitchd bool) {
+	t.Helper()
+	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
+	if !vswitchd {
+		must(t, b.AgentStart(t.Context(), "node1"))
+		must(t, b.WaitReady(labtest.Within(t, 40*time.Second), "node1"))
+		return
+	}
+	must(t, b.OVSKill(labtest.Within(t, 10*time.Second), "node1", lab.Vswitchd))
+	must(t, b.OVSStart(labtest.Within(t, 20*time.Second), "node1", lab.Vswitchd))
+	must(t, b.AgentStart(t.Context(), "node1"))
+	wait(t, 40*time.Second, func() string {
+		s, err := b.AgentState(labtest.Within(t, 5*time.Second), "node1")
+		if err != nil || s.Ready || !strings.Contains(s.Reason, "NetworkPolicies are not known yet") {
+			return fmt.Sprintf("the agent does not say what it waits for: %s, %v", s, err)
+		}
+		return ""
+	})
+}
+
+// refusesADD expects that the ADD of pod c is answered with code 11, by which the runtime tries again, and why.
+func (b *bed) refusesADD(t *testing.T, why string) {
+	t.Helper()
+	out, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.ADD, "default/c")
+	if err == nil || !strings.Contains(out, `"code": 11`) && !strings.Contains(err.Error(), `"code": 11`) ||
+		!strings.Contains(out+err.Error(), why) {
+		t.Errorf("ADD: %s, %v, want code 11 and %q", out, err, why)
+	}
+}
+
+// stream sends datagrams from one pod to another until the test ends, 200 a second, and counts those that arrive.
+func (b *bed) stream(t *testing.T, from, to string) (arrived *atomic.Int64) {
+	t.Helper()
+	p := b.pod(t, to)
+	var in net.PacketConn
+	must(t, p.do(func() (err error) { in, err = net.ListenPacket("udp", ":9000"); return err }))
+	var out net.Conn
+	must(t, b.pod(t, from).do(func() (err error) {
+		out, err = net.Dial("udp", netip.AddrPortFrom(p.ips[0], 9000).String())
+		return err
+	}))
+	ended := make(chan struct{})
+	t.Cleanup(func() { close(ended); in.Close(); out.Close() })
+	arrived = &atomic.Int64{}
+	go func() {
+		for {
+			switch _, _, err := in.ReadFrom(make([]byte, 1)); {
+			case err == nil:
+				arrived.Add(1)
+			case errors.Is(err, net.ErrClosed):
+				return
+			}
+		}
+	}()
+	go func() {
+		for {
+			_, _ = out.Write([]byte{0}) // an error is a datagram that is not sent
+			select {
+			case <-ended:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	return arrived
+}
