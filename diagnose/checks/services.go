@@ -118,7 +118,7 @@ func withoutProxy(s cluster.Services, cfg api.AgentConfig, rules bool) []report.
 }
 
 // kubeProxyRules reports whether this node has rules of kube-proxy, in any of its modes. It says so as well if that
-// cannot be told.
+// cannot be told, as without the program nft.
 func kubeProxyRules(ctx context.Context) bool {
 	known := false
 	legacy, _ := os.ReadFile("/proc/thread-self/net/ip_tables_names") // asking for the table would make it
@@ -128,7 +128,7 @@ func kubeProxyRules(ctx context.Context) bool {
 			continue
 		}
 		out, err := exec.CommandContext(ctx, look[0], look[1:]...).Output()
-		known = known || err == nil
+		known = known || err == nil && look[0] == "nft"
 		if strings.Contains(string(out), " kube-proxy") || strings.Contains(string(out), "KUBE-SERVICES") {
 			return true
 		}
