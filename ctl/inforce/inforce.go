@@ -139,10 +139,13 @@ func Read(ctx context.Context, client *kube.Client, cfg api.AgentConfig, name st
 
 // fill compares the endpoints of the API with those that Open vSwitch has, if it is to have them.
 func (p *Port) fill(known []services.Endpoint, has []netip.AddrPort, translated bool) {
+	most := len(has) >= openflow.MaxBuckets
 	for _, e := range known {
 		v := Endpoint{Endpoint: e.To, Node: e.Node, InForce: e.Why == "", Why: e.Why}
 		i := slices.Index(has, e.To)
 		switch {
+		case translated && v.InForce && i < 0 && most:
+			v.InForce, v.Why = false, fmt.Sprintf("Open vSwitch takes %d endpoints of a port, and has others", openflow.MaxBuckets)
 		case translated && v.InForce && i < 0:
 			v.InForce, v.Why = false, "Open vSwitch does not have it (is the agent ready? fairleadctl doctor agent)"
 		case !v.InForce && i >= 0:
@@ -165,7 +168,7 @@ func (p *Port) explain(svc *corev1.Service, all []inputs.EndpointSlice) {
 	switch {
 	case slices.ContainsFunc(p.Endpoints, func(e Endpoint) bool { return e.InForce }):
 	case len(p.Endpoints) > 0:
-		p.Why = fmt.Sprintf("none of its %d endpoints is in force", len(p.Endpoints))
+		p.Why = report.Count(len(p.Endpoints), "its endpoint is not in force", "none of its %d endpoints is in force")
 	case p.Protocol == "SCTP":
 		p.Why = "SCTP is left to kube-proxy"
 	case empty && len(svc.Spec.Selector) > 0:
