@@ -123,15 +123,22 @@ func (s *Switch) SetPolicies(u map[uint32]Unit, all bool) {
 	s.policies.set(u, all)
 }
 
-// PoliciesListed reports whether the switch had flows of policies when it was listed last; it lists if need be.
-func (s *Switch) PoliciesListed(ctx context.Context) (bool, error) {
+// PolicyFlows returns the flows of policies that the switch had when it was listed last, or was told since; it lists if
+// need be.
+func (s *Switch) PolicyFlows(ctx context.Context) (out []Flow, err error) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	if err := s.learn(ctx); err != nil {
 		s.stale.Store(true)
-		return false, err
+		return nil, err
 	}
-	return len(s.policies.listed)+len(s.policies.sent) > 0, nil
+	for _, h := range s.policies.listed {
+		out = append(out, *h.flow)
+	}
+	for _, u := range s.policies.sent {
+		out = append(out, u.Flows...)
+	}
+	return out, nil
 }
 
 // SetUnits says which Units there shall be: all, or those that differ from before; one without flows goes. The next

@@ -62,10 +62,8 @@ type Flows struct {
 // enforced is what Flows knows of policies.
 type enforced struct {
 	rules *policies.Rules // nil: none is enforced
-	// changed: connections may be open that the rules forbid now. cutAgain, if not zero, is when those are looked for
-	// once more.
+	// changed: connections may be open that the rules forbid now.
 	changed  bool
-	cutAgain time.Time
 	problems []string // as logged last
 }
 
@@ -118,8 +116,7 @@ func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
 // Due implements Watcher: it is when connections are to be forgotten once more.
 func (f *Flows) Due() bool {
 	now := time.Now()
-	return !f.policies.cutAgain.IsZero() && now.After(f.policies.cutAgain) ||
-		slices.ContainsFunc(f.gone, func(g gone) bool { return now.After(g.again) })
+	return slices.ContainsFunc(f.gone, func(g gone) bool { return now.After(g.again) })
 }
 
 // Apply implements Applier. It leaves in r what OVSDB has when the new ports have their numbers; a port that gets none

@@ -35,14 +35,20 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 		return nil
 	}
 	first := !f.policies.rules.Known()
-	changed := f.policies.rules.Update(place(r, view))
+	changed := f.policies.rules.Update(place(r, view), time.Now())
 	f.report()
-	if !f.policies.rules.Known() {
-		there, err := f.sw.PoliciesListed(ctx)
-		if err == nil && !there {
-			err = errNoPolicies
+	if first {
+		there, err := f.sw.PolicyFlows(ctx)
+		switch {
+		case err != nil:
+			return err
+		case f.policies.rules.Known():
+			f.policies.rules.Adopt(there, time.Now())
+		case len(there) == 0:
+			return errNoPolicies
+		default:
+			return nil
 		}
-		return err
 	}
 	if fresh || first {
 		f.sw.SetPolicies(f.policies.rules.Units(), true)
@@ -92,7 +98,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	case !f.policies.rules.Known():
 		return false, nil
 	}
-	changed := f.policies.rules.Update(nil)
+	changed := f.policies.rules.Update(nil, time.Now())
 	f.report()
 	if len(changed) == 0 {
 		return true, nil
@@ -106,33 +112,47 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// cut has conntrack forget the connections that the rules forbid now, and again when the datapath must have followed
-// the rules: see staleFor. All others go on.
+// cut ends the connections that the rules forbid now. All others go on.
 func (f *Flows) cut(ctx context.Context) {
-	switch now := time.Now(); {
-	case f.policies.changed:
-		f.policies.cutAgain = now.Add(staleFor)
-	case f.policies.cutAgain.IsZero() || now.Before(f.policies.cutAgain):
+	if !f.policies.changed {
 		return
-	default:
-		f.policies.cutAgain = time.Time{}
 	}
 	f.policies.changed = false
+	if err := f.end(ctx); err != nil {
+		f.policies.changed = true // the next round tries again
+		f.log.Error(err, "connections that policies forbid may go on")
+	}
+}
+
+// end has the switch drop the packets of connections that the rules forbid, and conntrack forget them.
+func (f *Flows) end(ctx context.Context) error {
+	now, forbidden := time.Now(), map[uint16][]vswitchd.Connection{}
 	for _, zone := range f.policies.rules.Zones() {
 		all, err := vswitchd.Connections(ctx, f.runDir, f.datapath, zone)
+		if err != nil {
+			return err
+		}
 		for _, c := range all {
-			if !f.policies.rules.Forbidden(c.Protocol, c.From, c.To) {
-				continue
+			if f.policies.rules.End(c, now) {
+				forbidden[zone] = append(forbidden[zone], c)
 			}
-			if err = f.sw.Flush(ctx, zone, c.Protocol, c.From, c.To); err != nil {
-				break
+		}
+	}
+	if len(forbidden) == 0 {
+		return nil
+	}
+	f.sw.SetPolicies(f.policies.rules.Changed(), false)
+	if _, err := f.sw.SyncUnits(ctx); err != nil {
+		return err
+	}
+	for zone, all := range forbidden {
+		for _, c := range all {
+			if err := f.sw.Flush(ctx, zone, c.Protocol, c.From, c.To); err != nil {
+				return err
 			}
 			f.log.Info("ended a connection that policies forbid", "protocol", policy.Protocol(c.Protocol).String(),
 				"from", c.From.String(), "to", c.To.String())
 		}
-		if err != nil {
-			f.policies.changed = true // the next round tries again
-			f.log.Error(err, "connections that policies forbid may go on")
-		}
 	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -34,6 +35,7 @@ type Rules struct {
 	taken      map[uint32]bool        // numbers of pods
 	problems   []string
 	dirty      map[policy.PodKey]struct{}
+	ended      map[connKey]time.Time // until when
 	units
 }
 
@@ -72,7 +74,7 @@ func (p Port) equal(q Port) bool {
 func NewRules(source *feed.Objects) *Rules {
 	return &Rules{source: source, compiler: compile.New(), all: map[policy.PodKey]policy.Pod{},
 		namespaces: map[string]bool{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{},
-		dirty: map[policy.PodKey]struct{}{}, units: newUnits()}
+		dirty: map[policy.PodKey]struct{}{}, ended: map[connKey]time.Time{}, units: newUnits()}
 }
 
 // Known reports whether all objects have been read: until then it is not known what applies to any pod.
@@ -86,14 +88,14 @@ func (r *Rules) Units() map[uint32]openflow.Unit { return maps.Clone(r.flows) }
 
 // Update takes the objects that have changed, and where the node's pods are now, nil for where they were. It returns
 // the units that differ; one without flows is gone.
-func (r *Rules) Update(now *Place) map[uint32]openflow.Unit {
+func (r *Rules) Update(place *Place, now time.Time) map[uint32]openflow.Unit {
 	objects, known := r.source.Take()
 	r.known = r.known || known
 	for key, v := range objects {
 		r.take(key, v)
 	}
-	if now != nil {
-		r.move(*now)
+	if place != nil {
+		r.move(*place)
 	}
 	if !r.known {
 		return nil
@@ -106,6 +108,7 @@ func (r *Rules) Update(now *Place) map[uint32]openflow.Unit {
 		r.divert(key)
 	}
 	clear(r.dirty)
+	r.lift(now)
 	return r.changed()
 }
 
@@ -298,30 +301,6 @@ func (r *Rules) divert(key policy.PodKey) {
 		delete(r.pods, key)
 		delete(r.taken, p.number)
 	}
-}
-
-// Forbidden reports whether the rules of a pod here forbid a connection, the first packet of which goes from one
-// address to another.
-func (r *Rules) Forbidden(protocol uint8, from, to netip.AddrPort) bool {
-	for key, p := range r.pods {
-		for _, port := range p.ports {
-			about := compile.Connection{Pod: key, Protocol: policy.Protocol(protocol), Port: to.Port()}
-			switch {
-			case p.flows == 0:
-				continue
-			case slices.Contains(port.At.Addrs, from.Addr()):
-				about.Direction, about.Peer = policy.Egress, to.Addr()
-			case slices.Contains(port.At.Addrs, to.Addr()) && !slices.Contains(r.place.Node, from.Addr()):
-				about.Direction, about.Peer = policy.Ingress, from.Addr()
-			default:
-				continue
-			}
-			if d, ok := r.compiler.Judge(about); ok && d.Verdict == policy.Deny {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Zones are those of the connections of pods that rules apply to.

@@ -14,6 +14,7 @@ import (
 type Connection struct {
 	Protocol uint8 // IANA's number
 	From, To netip.AddrPort
+	Closed   bool // both ends of TCP have closed it
 }
 
 // datapaths are the names of the datapaths of each type.
@@ -34,7 +35,8 @@ func Connections(ctx context.Context, runDir, datapath string, zone uint16) ([]C
 	return out, nil
 }
 
-// connection reads "tcp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1,dport=2),reply=(...),...".
+// connection reads
+// "tcp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1,dport=2),reply=(...),zone=1,mark=1,protoinfo=(state=ESTABLISHED)".
 func connection(line string) (c Connection, ok bool) {
 	name, rest, _ := strings.Cut(line, ",orig=(")
 	c.Protocol = map[string]uint8{"tcp": 6, "udp": 17, "sctp": 132}[name]
@@ -54,6 +56,7 @@ func connection(line string) (c Connection, ok bool) {
 		return netip.AddrPortFrom(a, uint16(n))
 	}
 	ok = true
+	c.Closed = strings.Contains(rest, "state=TIME_WAIT") || strings.Contains(rest, "state=CLOS")
 	c.From, c.To = end("src", "sport"), end("dst", "dport")
 	return c, ok
 }

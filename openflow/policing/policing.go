@@ -119,6 +119,7 @@ const (
 
 // Priorities in the tables State.
 const (
+	stateEnded     = 120 // packets of a connection that is forbidden now, for conntrack to forget it
 	stateListeners = 110 // of multicast: without their reports, switches do not deliver neighbour discovery
 	stateInvalid   = 100
 	stateRelated   = 90
@@ -206,6 +207,26 @@ func (d Direction) state() []openflow.Flow {
 		flow(t, stateOther, answer),
 		flow(t, stateNew, openflow.Match{}, openflow.Goto(t+1)),
 	}
+}
+
+// Ended drops the packets of a connection that go from one address to another, as those of the pod of that number.
+func Ended(pod uint32, protocol uint8, from, to netip.AddrPort) (out []openflow.Flow) {
+	for _, d := range []Direction{Ingress, Egress} {
+		out = append(out, flow(d.table(tableState), stateEnded, openflow.Match{EtherType: ethertype(from.Addr()), Judged: pod,
+			Protocol: 1 + uint16(protocol), Src: host(from.Addr()), SrcPort: openflow.Port(from.Port()), Dst: host(to.Addr()),
+			DstPort: openflow.Port(to.Port())}))
+	}
+	return out
+}
+
+// EndedBy returns the protocol of the packets that f drops, and their addresses, if it is one of Ended.
+func EndedBy(f openflow.Flow) (protocol uint8, from, to netip.AddrPort, ok bool) {
+	ours := f.Table == Ingress.table(tableState) || f.Table == Egress.table(tableState)
+	if !ours || f.Priority != stateEnded {
+		return 0, from, to, false
+	}
+	return uint8(f.Match.Protocol - 1), netip.AddrPortFrom(f.Match.Src.Addr(), f.Match.SrcPort.Value),
+		netip.AddrPortFrom(f.Match.Dst.Addr(), f.Match.DstPort.Value), true
 }
 
 // listeners let the reports of multicast listeners through.

@@ -193,44 +193,89 @@ func openConnections(t *testing.T, c cluster, a, b place) {
 		}
 		return err
 	}
-	open := func(port uint16) dialled {
-		conn, err := call(t, b, "tcp", netip.AddrPortFrom(a.ips[0], port), 0)
+	open := func(network string, port uint16) dialled {
+		conn, err := call(t, b, network, netip.AddrPortFrom(a.ips[0], port), 0)
 		must(t, 0, err)
 		must(t, 0, says(conn))
 		return conn
 	}
-	first := open(8080)
-	web := policyYAML("web", "podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress], ingress: [{ports: [{port: 8080}]}]")
+	first := open("tcp", 8080)
+	web := policyYAML("web", "podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress], ingress: [{ports: [{port: 8080}, {port: 8080, protocol: UDP}]}]")
 	c.apply(t, web)
 	allowed(t, b, a, 9090, false)
 	must(t, 0, says(first))
-	second := open(8080)
+	second, third := open("tcp", 8080), open("udp", 8080)
+	node := c.host(t, "node1")
+	node.exec(t, "ovs-appctl revalidator/pause") // a busy machine: the datapath follows its tables late
 	c.apply(t, policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 9090}, {port: 9090, protocol: UDP}]}]"))
-	allowed(t, b, a, 9090, true)
-	for _, conn := range []dialled{first, second} {
-		must(t, 0, conn.SetDeadline(time.Now().Add(time.Second)))
-		if _, err := fmt.Fprintln(conn, "who"); err == nil {
-			if got, err := conn.r.ReadString('\n'); err == nil {
-				t.Errorf("a connection that the policy forbids goes on: %q", got)
-			}
+	wait(t, labtest.Patience(t, 10*time.Second), func() string {
+		must(t, 0, says(first)) // which has the datapath make a connection again that conntrack has forgotten
+		must(t, 0, says(third))
+		if flows := node.exec(t, "ovs-ofctl dump-flows br-int"); !strings.Contains(flows, "tp_dst=9090") {
+			return flows
 		}
+		return ""
+	})
+	node.exec(t, "ovs-appctl revalidator/resume")
+	allowed(t, b, a, 9090, true)
+	for _, conn := range []dialled{first, second, third} {
+		ends(t, conn)
 	}
 	c.remove(t, web)
 	allowed(t, b, a, 8080, true)
+}
+
+// ends waits until a connection has no answer for a second, and then sees that it has none to what each end sends.
+func ends(t *testing.T, conn dialled) {
+	t.Helper()
+	answered := func() string {
+		must(t, 0, conn.SetDeadline(time.Now().Add(time.Second)))
+		if _, err := fmt.Fprintln(conn, "who"); err != nil {
+			return ""
+		}
+		got, _ := conn.r.ReadString('\n')
+		return got
+	}
+	wait(t, labtest.Patience(t, 10*time.Second), func() string {
+		if got := answered(); got != "" {
+			return fmt.Sprintf("a connection that the policy forbids goes on: %q", got)
+		}
+		return ""
+	})
+	for range 3 { // of these and of their answers TCP sends each again
+		if got := answered(); got != "" {
+			t.Errorf("a connection that had ended goes on: %q", got)
+		}
+	}
 }
 
 // Without an agent, without ovs-vswitchd, without both, and while they start, nothing opens; without an agent nothing
 // closes.
 func deathsUnderPolicies(t *testing.T, c cluster, a, b, remote place) {
 	web := policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 8080}]}]")
+	forbidden := netip.AddrPortFrom(a.ips[0], 9090)
+	c.apply(t, policyYAML("web", "podSelector: {matchLabels: {app: a}}, ingress: [{ports: [{port: 9090}]}]"))
+	reaches(t, b, "tcp", netip.AddrPortFrom(a.ips[0], 8080), false)
+	_, err := call(t, b, "tcp", forbidden, 0) // which ends now
+	must(t, 0, err)
 	c.apply(t, web)
 	defer c.remove(t, web)
-	forbidden := netip.AddrPortFrom(a.ips[0], 9090)
 	reaches(t, b, "udp", forbidden, false)
 	reaches(t, remote, "udp", forbidden, false)
 	open, err := call(t, remote, "tcp", netip.AddrPortFrom(a.ips[0], 8080), 0)
 	must(t, 0, err)
-	before := sortedLines(c.flows(t, "node1"))
+	flows := func(ended bool) string { // those of connections that were ended are forgotten if both die
+		return strings.Join(slices.DeleteFunc(slices.Sorted(strings.Lines(c.flows(t, "node1"))), func(line string) bool {
+			return !ended && strings.Contains(line, "priority=120,")
+		}), "")
+	}
+	before := map[bool]string{}
+	wait(t, labtest.Patience(t, 10*time.Second), func() string {
+		if before[true], before[false] = flows(true), flows(false); before[true] == before[false] {
+			return "no connection has been ended"
+		}
+		return ""
+	})
 	for _, die := range [][2]bool{{true, false}, {false, true}, {true, true}} {
 		agent, vswitchd := die[0], die[1]
 		tries := trying(t, forbidden, b, remote)
@@ -251,8 +296,9 @@ func deathsUnderPolicies(t *testing.T, c cluster, a, b, remote place) {
 				answered, sent)
 		}
 		wait(t, labtest.Patience(t, 10*time.Second), func() string {
-			if after := sortedLines(c.flows(t, "node1")); after != before {
-				return fmt.Sprintf("flows\n%s\nbefore\n%s", after, before)
+			ended := !agent || !vswitchd
+			if after := flows(ended); after != before[ended] {
+				return fmt.Sprintf("flows\n%s\nbefore\n%s", after, before[ended])
 			}
 			return ""
 		})
