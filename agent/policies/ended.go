@@ -23,9 +23,9 @@ type connKey struct {
 	from, to netip.AddrPort
 }
 
-// End reports whether the rules of a pod here forbid a connection; conntrack may forget it then. Its packets are dropped
-// for some time, as long as the rules do not change: one in the middle of a forgotten connection does not say who opened
-// it, and those of the end that was connected to would be taken for a connection of its own.
+// End reports whether the rules of a pod here forbid a connection; conntrack may forget it then. Its packets are
+// dropped for some time, as long as the rules do not change: one in the middle of a forgotten connection does not say
+// who opened it, and those of the end that was connected to would be taken for a connection of its own.
 func (r *Rules) End(c vswitchd.Connection, now time.Time) bool {
 	key, is := r.forbidden(connKey{from: c.From, to: c.To, protocol: c.Protocol})
 	if !is || c.Closed {
@@ -33,7 +33,8 @@ func (r *Rules) End(c vswitchd.Connection, now time.Time) bool {
 	}
 	r.ended[key] = now.Add(endedFor)
 	number := r.pods[key.pod].number
-	r.put(key, slices.Concat(policing.Ended(number, c.Protocol, c.From, c.To), policing.Ended(number, c.Protocol, c.To, c.From)))
+	r.put(key, slices.Concat(policing.Ended(number, c.Protocol, c.From, c.To),
+		policing.Ended(number, c.Protocol, c.To, c.From)))
 	return true
 }
 

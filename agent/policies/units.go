@@ -2,7 +2,8 @@ package policies
 
 import "github.com/fairlead-cni/fairlead/openflow"
 
-// units are flows by what they are for: a compile.Match, a portKey, a connKey, or sharedKey. Each has a number in this process.
+// units are flows by what they are for: a compile.Match, a portKey, a connKey, or sharedKey. Each has a number in this
+// process.
 type units struct {
 	ids     map[any]uint32
 	last    uint32
