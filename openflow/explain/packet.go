@@ -71,16 +71,15 @@ func Request(ips []netip.Addr, dst netip.AddrPort, protocol uint8) (packet strin
 	if i < 0 {
 		return "", fmt.Errorf("the sender has no address of the same family as %s", dst.Addr())
 	}
-	name, flags := "udp", ""
+	name, ports := "udp", ",udp_src=%d,udp_dst=%d"
 	if protocol == tcp {
-		name, flags = "tcp", ",tcp_flags=syn"
+		name, ports = "tcp", ",tcp_src=%d,tcp_dst=%d,tcp_flags=syn"
 	}
 	addrs := "nw_src=%s,nw_dst=%s"
 	if dst.Addr().Is6() {
 		name, addrs = name+"6", "ipv6_src=%s,ipv6_dst=%s"
 	}
-	return fmt.Sprintf("%s,"+addrs+",nw_ttl=64,tp_src=%d,tp_dst=%d%s", name, ips[i], dst.Addr(), clientPort, dst.Port(),
-		flags), nil
+	return fmt.Sprintf("%s,"+addrs+",nw_ttl=64"+ports, name, ips[i], dst.Addr(), clientPort, dst.Port()), nil
 }
 
 // FromPod is how a packet comes from a pod of this node.

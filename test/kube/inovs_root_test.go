@@ -31,11 +31,16 @@ func (b *bed) withConfig(t *testing.T, node, more string) (back func()) {
 		must(t, b.AgentStart(ctx, node))
 		must(t, b.WaitReady(ctx, node))
 	}
-	t.Cleanup(func() {
-		if now, err := os.ReadFile(file); err != nil || string(now) != string(before) {
-			must(t, os.WriteFile(file, before, 0o600))
-			must(t, b.AgentKill(t.Context(), node))
+	t.Cleanup(func() { // of a test that failed midway
+		if now, err := os.ReadFile(file); err != nil || string(now) == string(before) {
+			return
 		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		must(t, os.WriteFile(file, before, 0o600))
+		must(t, b.AgentKill(ctx, node))
+		must(t, b.AgentStart(ctx, node))
+		must(t, b.WaitReady(ctx, node))
 	})
 	restart(append(slices.Clone(before), more...))
 	return func() { t.Helper(); restart(before) }
@@ -55,7 +60,8 @@ func (b *bed) inSwitch(t *testing.T) (flows, groups string) {
 // serviceYAML is a Service whose endpoints are the pods with the label app=s.
 func serviceYAML(name, spec, app string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s}\n"+
-		"spec: {%s selector: {app: %s}, ports: [{name: http, port: 80, targetPort: 8080}, {name: open, port: 81, targetPort: 8081}]}\n",
+		"spec: {%s selector: {app: %s}, ports: [{name: http, port: 80, targetPort: 8080}, {name: open, port: 81, targetPort: 8081}, "+
+		"{name: dns, port: 53, targetPort: 5353, protocol: UDP}]}\n",
 		name, spec, app)
 }
 
@@ -72,7 +78,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 		t.Fatalf("groups with services: host:\n%s", groups)
 	}
 	back := b.withConfig(t, "node1", "services: ovs\n")
-	_, err := b.Apply("test", []byte(serviceYAML("both", "", "s")+serviceYAML("near", "internalTrafficPolicy: Local,", "s")+
+	_, err := b.Apply("test", []byte(serviceYAML("both", "", "s")+serviceYAML("near", "ipFamilyPolicy: RequireDualStack, internalTrafficPolicy: Local,", "s")+
 		serviceYAML("kept", "sessionAffinity: ClientIP,", "s")+serviceYAML("none", "", "nothing")))
 	must(t, err)
 	vip := func(name string) string {
@@ -98,6 +104,13 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 	says([]string{"chosen: by each connection for itself", "by a hash of each connection"}, "trace", "a", "both:80")
 	says([]string{"which the pod then keeps (session affinity)"}, "trace", "a", "kept:80")
 	b.says(t, "/nonexistent", 0, []string{"endpoints: " + s1 + ":8080"}, "trace", "a", near+":80")
+	says([]string{"chosen: " + s1 + ":5353\n", "output to pod default/s1"}, "trace", "a", "near:dns/UDP")
+	six, err := b.Kubectl(t.Context(), "get", "service", "near", "-o", "jsonpath={.spec.clusterIPs[1]}")
+	must(t, err)
+	b.says(t, "/nonexistent", 0, []string{"chosen: [" + b.pod(t, "s1").ips[1].String() + "]:8080\n", "output to pod default/s1"},
+		"trace", "a", "["+six+"]:80")
+	b.says(t, "/nonexistent", 0, []string{"chosen: [" + b.pod(t, "s1").ips[1].String() + "]:5353\n", "output to pod default/s1"},
+		"trace", "a", "["+six+"]:53/UDP")
 	b.says(t, "/nonexistent", 1, []string{"without it, name a ClusterIP"}, "trace", "a", "near:80")
 	b.says(t, admin, 1, []string{"has no port 82/TCP", near + ":80/TCP"}, "trace", "a", "near:82")
 	b.says(t, admin, 1, []string{"pod default/s2 is on node node2"}, "trace", "s2", "near:80")
