@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/test/traces"
 )
 
-// "fairlead-agent uninstall" removes everything that an agent configured on a node with an uplink and pods of both
-// kinds, and restores what was there before.
+// "fairlead-agent uninstall" removes everything that an agent configured on a node with an uplink, pods of both kinds
+// and Services in Open vSwitch, and restores what was there before.
 func TestRootUninstall(t *testing.T) {
 	for _, uplink := range []string{api.UplinkBridge, api.UplinkSteer} {
 		for _, dead := range []bool{false, true} {
@@ -33,8 +33,22 @@ func TestRootUninstall(t *testing.T) {
 	}
 }
 
+// twoEndpoints is a Service for which Open vSwitch has a group.
+const twoEndpoints = `apiVersion: v1
+kind: Service
+metadata: {name: two}
+spec: {clusterIP: 10.96.0.2, clusterIPs: [10.96.0.2], ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: two, labels: {kubernetes.io/service-name: two}}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints: [{addresses: [10.77.1.2]}, {addresses: [10.77.1.3]}]
+`
+
 func testUninstall(t *testing.T, uplink string, dead bool) {
-	c := upBare(t, lab.Options{Nodes: 1, Uplink: uplink, NoAgent: true, Config: []byte("trafficEncapMode: noEncap\n")})
+	c := upBare(t, lab.Options{Nodes: 1, Uplink: uplink, NoAgent: true, Config: []byte("trafficEncapMode: noEncap\nservices: ovs\nserviceCIDR: 10.96.0.0/16\n")})
 	node := c.host(t, "node1")
 	_, err := node.run("sh", "-ec", "mkdir -p /etc/cni/net.d /opt/cni/bin; echo theirs >/opt/cni/bin/antrea; "+
 		"echo '{}' >/etc/cni/net.d/99-other.conflist")
@@ -52,6 +66,13 @@ func testUninstall(t *testing.T, uplink string, dead bool) {
 	must(t, c.WaitReady(labtest.Within(t, 60*time.Second), "node1"))
 	c.apply(t, pools(10))
 	c.addPods(t, "a", []string{routed, "10"}, "node1")
+	c.apply(t, twoEndpoints)
+	wait(t, 20*time.Second, func() string {
+		if out, err := node.run("ovs-ofctl", "-OOpenFlow15", "dump-groups", "br-int"); !strings.Contains(out, "bucket") {
+			return fmt.Sprint("no group of the Service: ", out, err)
+		}
+		return ""
+	})
 	agent := filepath.Join(binDir, "fairlead-agent")
 	out, err := node.run(agent, "uninstall")
 	if err == nil || !strings.Contains(out, "another fairlead-agent runs on this node") {
