@@ -152,7 +152,11 @@ func (r *Rules) gone(key feed.Key) {
 		r.dirty[policy.PodKey{Namespace: namespace, Name: name}] = struct{}{}
 	case feed.Namespace:
 		delete(r.namespaces, name)
-		r.compiler.DeleteNamespace(name)
+		if r.source.Complete { // it has the label that every namespace has
+			r.compiler.SetNamespace(policy.FromNamespace(namespaceOf(policy.PodKey{Namespace: name})))
+		} else {
+			r.compiler.DeleteNamespace(name)
+		}
 	case feed.Node:
 		r.compiler.DeleteNode(name)
 	default:
