@@ -123,6 +123,7 @@ const (
 	stateListeners = 110 // of multicast: without their reports, switches do not deliver neighbour discovery
 	stateInvalid   = 100
 	stateRelated   = 90
+	stateSCTP      = 85
 	stateAccepted  = 80
 	stateOther     = 70 // an answer in a connection that was not accepted
 	stateNode      = 60 // the node reaches its own pods
@@ -134,6 +135,7 @@ const last = 0 // priority
 // IP protocols and message types of multicast listeners (IANA; RFC 2710, RFC 3810).
 const (
 	igmp                         = 2
+	sctp                         = 132
 	mldQuery, mldReport, mldDone = 130, 131, 132
 	mldReport2                   = 143
 )
@@ -199,7 +201,7 @@ func (d Direction) state() []openflow.Flow {
 		return m
 	}
 	answer := is(openflow.CTReply, 0)
-	return []openflow.Flow{
+	out := []openflow.Flow{
 		flow(t, stateInvalid, is(openflow.CTInvalid, 0)),
 		flow(t, stateRelated, is(openflow.CTRelated, 0), d.judged()...),
 		flow(t, stateAccepted, marked(is(0, openflow.CTReply), d.mark()), d.judged()...),
@@ -207,6 +209,14 @@ func (d Direction) state() []openflow.Flow {
 		flow(t, stateOther, answer),
 		flow(t, stateNew, openflow.Match{}, openflow.Goto(t+1)),
 	}
+	// The userspace datapath does not look at the ports of SCTP before Open vSwitch 3.2: all of two hosts is one
+	// connection to it. So each packet is judged, but for answers.
+	for _, family := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
+		m := is(0, openflow.CTReply)
+		m.EtherType, m.Protocol = family, 1+sctp
+		out = append(out, flow(t, stateSCTP, m, openflow.Goto(t+1)))
+	}
+	return out
 }
 
 // Ended drops the packets of a connection that go from one address to another, as those of the pod of that number.

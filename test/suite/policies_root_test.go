@@ -92,6 +92,10 @@ func TestRootPolicies(t *testing.T) {
 	t.Run("egress", func(t *testing.T) { egressPolicies(t, c, a, b, remote, other) })
 	allowed(t, a, other, 9090, true)
 	t.Run("node", func(t *testing.T) { nodeReaches(t, c, a) })
+	t.Run("cases", func(t *testing.T) { policyCases(t, c, a, b, remote) })
+	t.Run("own endpoint", func(t *testing.T) { ownEndpoint(t, c, a) })
+	t.Run("fragments", func(t *testing.T) { fragments(t, c, a, b, remote) })
+	t.Run("sctp", func(t *testing.T) { sctpPorts(t, c, a, b, remote) })
 	t.Run("connections", func(t *testing.T) { openConnections(t, c, a, b) })
 	t.Run("deaths", func(t *testing.T) { deathsUnderPolicies(t, c, a, b, remote) })
 	wait(t, labtest.Patience(t, 5*time.Second), func() string {
