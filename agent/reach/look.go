@@ -33,10 +33,9 @@ const (
 type watch struct {
 	evidence pure.Evidence
 	at       time.Time // when the evidence was collected
-	// answered is since when the node's own address answers, as far as it was asked, and silent when it did not.
-	answered, silent time.Time
-	verdict          pure.Verdict
-	broken           time.Time // since when verdict is of a broken path
+	host     pure.Host
+	verdict  pure.Verdict
+	broken   time.Time // since when verdict is of a broken path
 }
 
 // examined is the evidence about a path.
@@ -78,10 +77,8 @@ func (t *talk) judge(to path, asked, heard int, now time.Time) {
 	p := t.peers[to]
 	e := p.evidence
 	e.Node, e.Family, e.State, e.Peers, e.Heard = to.node, to.family(), p.State(now), asked, heard
-	silent := p.Silent(now)
-	e.Quiet = silent >= pure.Quiet*t.Interval
-	e.Settled = e.State.EverHeard && !p.silent.After(now.Add(-silent)) ||
-		!p.answered.IsZero() && now.Sub(p.answered) >= pure.Grace*t.Interval
+	e.Quiet = p.Silent(now) >= pure.Quiet*t.Interval
+	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
 	if s := t.Board.Load(); s.OVSDown != nil {
 		e.NoTunnel = s.OVSDown.Error()
 	} else if s.NoTunnel != nil {
@@ -146,12 +143,8 @@ func (t *talk) examined(found []examined, now time.Time) {
 			if q == f.path {
 				p.evidence, p.at = f.Evidence, now
 			}
-			switch {
-			case q.node != f.node:
-			case f.Echo == pure.NotHeard:
-				p.silent, p.answered = now, time.Time{}
-			case p.answered.IsZero():
-				p.answered = now
+			if q.node == f.node {
+				p.host.Asked(f.Echo, now)
 			}
 		}
 	}

@@ -120,6 +120,10 @@ func TestLinkAgentAway(t *testing.T) {
 		t.Error("the agent is not away")
 	}
 	p.bAway, p.b = false, Link{Interval: p.b.Interval}
+	p.run(2 * time.Second)
+	if s := p.a.State(p.now); s.Away {
+		t.Errorf("it is heard again: %+v", s)
+	}
 	for range 60 {
 		p.run(2 * time.Second)
 		for _, s := range []State{p.a.State(p.now), p.b.State(p.now)} {

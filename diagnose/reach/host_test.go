@@ -1,0 +1,43 @@
+package reach
+
+import (
+	"testing"
+	"time"
+)
+
+// A node that was down has time to start its agent, also where this process did not run meanwhile.
+func TestHostSettled(t *testing.T) {
+	p, grace := newPair(), time.Minute
+	var h Host
+	want := func(what string, settled bool) {
+		t.Helper()
+		if got := h.Settled(&p.a, grace, p.now); got != settled {
+			t.Errorf("%s: settled %v, want %v", what, got, settled)
+		}
+	}
+	want("never heard, never asked", false)
+	h.Asked(Answered, p.now)
+	want("its node answers", false)
+	p.run(grace)
+	want("it is heard", true)
+	p.bAway, p.toA = true, none
+	p.run(20 * time.Second)
+	want("it is silent, and its node was not asked", true)
+	h.Asked(NotHeard, p.now)
+	want("its node is down", false)
+	p.now = p.now.Add(30 * time.Second) // a pause of this process
+	p.run(4 * time.Second)
+	h.Asked(CannotAsk, p.now)
+	want("it cannot be asked", false)
+	h.Asked(Answered, p.now)
+	want("its node is back", false)
+	p.run(grace - 2*time.Second)
+	h.Asked(Answered, p.now)
+	want("its agent starts", false)
+	p.run(2 * time.Second)
+	want("its agent should run", true)
+	h.Asked(NotHeard, p.now)
+	p.bAway, p.toA = false, all
+	p.run(4 * time.Second)
+	want("it is heard again", true)
+}
