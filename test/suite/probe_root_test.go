@@ -3,6 +3,7 @@ package suite
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,10 @@ func TestRootProbe(t *testing.T) {
 	if ovstest.UnderTest(t) == ovstest.System { // the other datapath's tunnel does not meet the host's netfilter
 		ways = append(ways, brokenPath{"node2's firewall", "node2", "inet", "input", "udp dport 6081",
 			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "firewall"}, "from pods here to pods of node node2"})
+	}
+	if os.Getenv("FAIRLEAD_TEST_LONG") != "" { // 15 intervals
+		ways = append(ways, brokenPath{"full-size packets", "underlay", "bridge", "forward", "udp dport 6081 udp length > 1300",
+			[2]string{"narrow narrow", "narrow narrow"}, [2]string{"mtu", "mtu"}, "small packets pass"})
 	}
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) { c.tellsBroken(t, way) })
