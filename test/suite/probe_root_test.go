@@ -58,10 +58,30 @@ func TestRootProbe(t *testing.T) {
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) { c.tellsBroken(t, way) })
 	}
+	t.Run("switched off", func(t *testing.T) { c.switchedOff(t) })
 	for _, node := range c.Nodes() {
 		if n := strings.Count(c.log(t, node), "pods of another node are not reached"); n == 0 {
 			t.Errorf("the log of %s's agents does not name the fault", node)
 		}
+	}
+}
+
+// switchedOff sees that an agent that does not probe any more leaves nothing of it, and frees the address.
+func (c cluster) switchedOff(t *testing.T) {
+	node1 := c.host(t, "node1")
+	must(t, 0, c.AgentStop(labtest.Within(t, 20*time.Second), "node1"))
+	node1.exec(t, "sed -i s/probe/none/ /etc/fairlead/agent.conf")
+	must(t, 0, c.AgentStart(labtest.Within(t, 10*time.Second), "node1"))
+	wait(t, labtest.Patience(t, 20*time.Second), func() string {
+		left, err := node1.run("sh", "-c", "ls /run/netns/fairlead-reach /var/lib/fairlead/host-local/10.77.1.254; "+
+			"ovs-vsctl list-ports br-int | grep ^fl.............$")
+		if err == nil || left != "" && !strings.Contains(left, "No such file") || strings.Count(left, "No such file") != 2 {
+			return fmt.Sprintf("%s, %v", left, err)
+		}
+		return ""
+	})
+	if r := c.reach(t, "node1"); r != nil {
+		t.Errorf("node1 says %+v", *r)
 	}
 }
 
