@@ -4,6 +4,7 @@ package checks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -152,7 +153,7 @@ func (o Options) examine(ctx context.Context, c string) (found []report.Finding,
 		found, notKnown, err = o.Node.examine(ctx, c, o.SecondLook)
 	}
 	if err != nil {
-		return nil, nil, &Gap{Check: c, Why: err.Error(), Failed: true}
+		return nil, nil, &Gap{Check: c, Why: err.Error(), Failed: !errors.Is(err, errNotProbed)}
 	}
 	return found, notKnown, nil
 }

@@ -2,6 +2,7 @@ package checks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,11 +13,17 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// reach reports what the agent of this node has found by probing others; nothing where it does not probe.
+// errNotProbed is no failure of the check.
+var errNotProbed = errors.New("the agent does not probe other nodes (reachability: probe, docs/reachability.md)")
+
+// reach reports what the agent of this node has found by probing others.
 func (n *NodeProbe) reach(ctx context.Context) ([]report.Finding, error) {
 	s, err := nodestate.Agent(ctx, n.Config)
-	if err != nil || s.Reach == nil {
+	if err != nil {
 		return nil, err
+	}
+	if s.Reach == nil {
+		return nil, errNotProbed
 	}
 	return reachFindings(s), nil
 }
