@@ -9,5 +9,5 @@
 // all goes, whether ovsdb-server runs or not.
 //
 // A transaction is one request on ovsdb-server's socket (RFC 7047, 4.1.3), or one run of ovsdb-tool on the database's
-// file. There is no replica and nothing to keep up.
+// file, which locks it only for a change. There is no replica and nothing to keep up.
 package rows

@@ -79,6 +79,19 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// A look into the file takes no lock: an ovsdb-server that starts meanwhile would fail. Here one has it.
+func TestReadTakesNoLock(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	must(t, Find(o.Dir).Ensure(context.Background(), bridge(), "p0"))
+	file := DB{RunDir: t.TempDir(), File: filepath.Join(o.Dir, "conf.db")}
+	if s := read(t, file); !s.Complete {
+		t.Errorf("%+v", s)
+	}
+	if err := file.AddNIC(context.Background(), bridge(), "p0"); err == nil || !strings.Contains(err.Error(), "lock") {
+		t.Errorf("a change of a file that a server has open: %v", err)
+	}
+}
+
 // Each column that somebody changes is seen, and mended.
 func TestRowsAreMended(t *testing.T) {
 	ctx := context.Background()
@@ -134,7 +147,7 @@ func TestServerHangs(t *testing.T) {
 		t.Errorf("after %s: %v", time.Since(begin), err)
 	}
 	o.Server.Kill()
-	if _, err := db.edit(context.Background(), []any{database}); err != nil {
+	if _, err := db.Read(context.Background(), bridge(), "p0"); err != nil {
 		t.Errorf("the server is gone: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -72,7 +73,7 @@ func (db DB) transact(ctx context.Context, ops ...ovsdb.Operation) ([]ovsdb.Oper
 	var results []ovsdb.OperationResult
 	err := jsonrpc.Call(ctx, "ovsdb-server", db.socket(), "transact", params, &results)
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-		results, err = db.edit(ctx, params)
+		results, err = db.offline(ctx, ops, params)
 	}
 	if err != nil {
 		return nil, err
@@ -88,8 +89,9 @@ func (db DB) transact(ctx context.Context, ops ...ovsdb.Operation) ([]ovsdb.Oper
 	return results, nil
 }
 
-// edit changes the file. ovsdb-tool locks it, so no server can be at it at the same time.
-func (db DB) edit(ctx context.Context, params []any) ([]ovsdb.OperationResult, error) {
+// offline reads or changes the file. For a change ovsdb-tool locks it, so that no server can be at it at the same time;
+// one that starts meanwhile would fail, so what only reads takes no lock.
+func (db DB) offline(ctx context.Context, ops []ovsdb.Operation, params []any) ([]ovsdb.OperationResult, error) {
 	if db.File == "" {
 		return nil, fmt.Errorf("ovsdb-server is down at %s, and the database's file was not found", db.socket())
 	}
@@ -97,10 +99,14 @@ func (db DB) edit(ctx context.Context, params []any) ([]ovsdb.OperationResult, e
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "ovsdb-tool", "transact", db.File, string(text))
+	command := "query"
+	if slices.ContainsFunc(ops, func(op ovsdb.Operation) bool { return op.Op != ovsdb.OperationSelect }) {
+		command = "transact"
+	}
+	cmd := exec.CommandContext(ctx, "ovsdb-tool", command, db.File, string(text))
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return nil, fmt.Errorf("ovsdb-tool transact %s: %w: %s", db.File, err, strings.TrimSpace(string(exit.Stderr)))
+		return nil, fmt.Errorf("ovsdb-tool %s %s: %w: %s", command, db.File, err, strings.TrimSpace(string(exit.Stderr)))
 	} else if err != nil {
 		return nil, fmt.Errorf("ovsdb-server is down, and its database cannot be edited offline: %w", err)
 	}
