@@ -22,7 +22,7 @@ import (
 func TestKubePolicyObjects(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
-	k := c.source()
+	k := c.source((*Kubernetes).FollowPolicies)
 	seen := map[feed.Key]any{}
 	until := func(what string, ok func() bool) {
 		t.Helper()

@@ -89,9 +89,9 @@ func (c *cluster) clear() {
 }
 
 // source starts a Source on node "me".
-func (c *cluster) source() *Kubernetes {
+func (c *cluster) source(also ...func(*Kubernetes)) *Kubernetes {
 	c.t.Helper()
-	return c.sourceOf(false)
+	return c.sourceThatLogs(false, testr.New(c.t), also...)
 }
 
 func (c *cluster) sourceOf(bridging bool) *Kubernetes {
@@ -106,14 +106,16 @@ func short() api.InputIntervals {
 		OtherPoliciesFirst: 100 * time.Millisecond, OtherPolicies: time.Second}
 }
 
-func (c *cluster) sourceThatLogs(bridging bool, log logr.Logger) *Kubernetes {
+func (c *cluster) sourceThatLogs(bridging bool, log logr.Logger, also ...func(*Kubernetes)) *Kubernetes {
 	c.t.Helper()
 	client, err := kube.New(api.AgentConfig{ClientConnection: api.ClientConnection{Kubeconfig: c.kubeconfig}}, "test")
 	c.must(err)
 	k := NewKubernetes(client, "me", filepath.Join(c.dir, "last.json"), bridging, log)
 	k.Intervals = short()
 	k.FollowServices()
-	k.FollowPolicies()
+	for _, follow := range also {
+		follow(k)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- k.Run(ctx) }()
