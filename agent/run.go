@@ -131,6 +131,9 @@ func newSource(o Options) (*kube.Client, inputs.Source, error) {
 
 // run starts all that needs no Open vSwitch, and then, in order, the rest. Whatever ends first ends all.
 func run(ctx context.Context, o Options, last rundir.LastError) error {
+	if err := last.Write(status.ErrStarting); err != nil { // not that of the agent before
+		return err
+	}
 	p, err := newParts(o, last)
 	if err != nil {
 		return err
@@ -178,7 +181,9 @@ func (p *parts) start(ctx context.Context) error {
 		return err
 	}
 	defer db.Close()
-	p.node.Use(db)
+	if err := p.node.Use(db, p.last); err != nil {
+		return err
+	}
 	if err := p.node.AttachUplink(ctx); err != nil {
 		return err
 	}

@@ -68,6 +68,9 @@ type AgentConfig struct {
 	Services string
 	// NetworkPolicies is PoliciesReport or PoliciesEnforce.
 	NetworkPolicies string
+	// PolicyStart is PolicyStartWait, which lasts for PolicyStartWait from the agent's start, or PolicyStartClosed.
+	PolicyStart     string
+	PolicyStartWait time.Duration
 
 	// Reachability is ReachabilityNone or ReachabilityProbe.
 	Reachability string
@@ -111,6 +114,12 @@ const (
 const (
 	PoliciesReport  = "report"
 	PoliciesEnforce = "enforce"
+)
+
+// What becomes of new pods while policies are not known: they are not added yet, or only the node reaches them.
+const (
+	PolicyStartWait   = "wait"
+	PolicyStartClosed = "closed"
 )
 
 // Whether agents probe the paths of pods to other nodes.

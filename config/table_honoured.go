@@ -82,6 +82,14 @@ func honouredKeys() []Entry {
 			Text: "what becomes of NetworkPolicies and ClusterNetworkPolicies. report: none is enforced, and each has an " +
 				"Event that says so. enforce: Open vSwitch enforces them (docs/policy.md)",
 			set: func(c *values, v Value) { c.NetworkPolicies = v.Str }},
+		{In: Agent, Key: "policyStart", Want: oneOf(api.PolicyStartWait, api.PolicyStartClosed), Default: api.PolicyStartWait,
+			Fate: Honoured,
+			Text: "with networkPolicies: enforce, what becomes of pods while the policies are not known, after a start " +
+				"without the API server. wait: for policyStartWait none is added. closed: they are, and only the node reaches them",
+			set: func(c *values, v Value) { c.PolicyStart = v.Str }},
+		{In: Agent, Key: "policyStartWait", Want: duration(24*time.Hour, ", at most 24h"), Default: "1m", Fate: Honoured,
+			Text: "with policyStart: wait, after what time without the policies it goes on as with closed",
+			set:  func(c *values, v Value) { c.PolicyStartWait = v.Duration }},
 		{In: Agent, Key: "reachability", Want: oneOf(api.ReachabilityNone, api.ReachabilityProbe), Default: api.ReachabilityNone,
 			Fate: Honoured,
 			Text: "whether agents probe the paths of pods between nodes. probe: the last address of each podCIDR serves for that, " +

@@ -123,9 +123,9 @@ func (s *Switch) SetPolicies(u map[uint32]Unit, all bool) {
 	s.policies.set(u, all)
 }
 
-// PolicyFlows returns the flows of policies that the switch had when it was listed last, or was told since; it lists if
-// need be.
-func (s *Switch) PolicyFlows(ctx context.Context) (out []Flow, err error) {
+// HasForPods returns the flows of pods and policies that the switch had when it was listed last, or was told since; it
+// lists if need be.
+func (s *Switch) HasForPods(ctx context.Context) (out []Flow, err error) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	if err := s.learn(ctx); err != nil {
@@ -134,6 +134,11 @@ func (s *Switch) PolicyFlows(ctx context.Context) (out []Flow, err error) {
 	}
 	for _, h := range s.policies.listed {
 		out = append(out, *h.flow)
+	}
+	for _, h := range s.have.flows {
+		if h.flow.Kind == KindPod {
+			out = append(out, *h.flow)
+		}
 	}
 	for _, u := range s.policies.sent {
 		out = append(out, u.Flows...)

@@ -62,6 +62,8 @@ type Flows struct {
 // enforced is what Flows knows of policies.
 type enforced struct {
 	rules *policies.Rules // nil: none is enforced
+	// waitUntil: until then, no pod is closed because policies are not known.
+	waitUntil time.Time
 	// changed: connections may be open that the rules forbid now.
 	changed  bool
 	problems []string // as logged last
@@ -76,6 +78,9 @@ func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Sour
 	}
 	if cfg.NetworkPolicies == api.PoliciesEnforce {
 		f.policies.rules = policies.NewRules(source.PolicyObjects())
+		if cfg.PolicyStart == api.PolicyStartWait {
+			f.policies.waitUntil = time.Now().Add(cfg.PolicyStartWait)
+		}
 	}
 	return f
 }
@@ -132,7 +137,8 @@ func (f *Flows) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 			return c, err
 		}
 	}
-	if c.Repaired, err = f.sync(ctx, r, fresh); err != nil || !ahead {
+	c.Repaired, err = f.sync(ctx, r, fresh)
+	if c.Degraded = f.policies.unknown(); err != nil || !ahead {
 		return c, err
 	}
 	f.waitPorts(ctx, r.Added)

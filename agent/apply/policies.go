@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -9,21 +10,41 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agent/policies"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// errNoPolicies keeps a switch closed that has no flows of policies, as after a restart of ovs-vswitchd, as long as it
-// is not known which there shall be.
-var errNoPolicies = errors.New("the cluster's NetworkPolicies are not known yet, and without them pods would be open: " +
-	"the agent waits until the API server has answered")
+// What is wrong as long as it is not known which policies there are.
+var (
+	// errNoPolicies keeps a switch closed that has no flows of policies, as after a restart of ovs-vswitchd.
+	errNoPolicies = errors.New("the cluster's NetworkPolicies are not known yet, and without them pods would be open: " +
+		"the agent waits until the API server has answered (policyStart)")
+	errClosed = errors.New("the cluster's NetworkPolicies are not known, as the API server has not answered since the agent's " +
+		"start: pods that Open vSwitch had no flows for are reached by their node only (policyStart)")
+)
 
 // Waits is why no pod can be added yet; nil if one can.
 func (f *Flows) Waits() error {
 	if f.policies.rules == nil || f.policies.rules.Read() {
 		return nil
 	}
-	return errNoPolicies
+	return f.policies.waits(time.Now())
+}
+
+func (e *enforced) waits(now time.Time) error {
+	if now.Before(e.waitUntil) {
+		return errNoPolicies
+	}
+	return nil
+}
+
+// unknown is what does not work because policies are not known; nil if they are.
+func (e *enforced) unknown() error {
+	if e.rules == nil || e.rules.Known() {
+		return nil
+	}
+	return cmp.Or(e.waits(time.Now()), errClosed)
 }
 
 // setPolicies tells the switch which flows policies come to: all, on a connection that is fresh.
@@ -38,17 +59,15 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 	changed := f.policies.rules.Update(place(r, view), time.Now())
 	f.report()
 	if first {
-		there, err := f.sw.PolicyFlows(ctx)
-		switch {
-		case err != nil:
+		f.sw.Resync() // there has flows that are of no unit
+		there, err := f.sw.HasForPods(ctx)
+		if err != nil {
 			return err
-		case f.policies.rules.Known():
-			f.policies.rules.Adopt(there, time.Now())
-		case len(there) == 0:
-			return errNoPolicies
-		default:
-			return nil
 		}
+		if !f.policies.rules.Known() {
+			return f.keep(there)
+		}
+		f.policies.rules.Adopt(there, time.Now())
 	}
 	if fresh || first {
 		f.sw.SetPolicies(f.policies.rules.Units(), true)
@@ -56,6 +75,17 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 		f.sw.SetPolicies(changed, false)
 	}
 	f.policies.changed = f.policies.changed || fresh || first || len(changed) > 0
+	return nil
+}
+
+// keep has the switch enforce what it does, there, and serve no other pod, but for the node, while policies are not
+// known.
+func (f *Flows) keep(there []openflow.Flow) error {
+	enforces := slices.ContainsFunc(there, func(f openflow.Flow) bool { return f.Kind == openflow.KindPolicy })
+	if err := f.policies.waits(time.Now()); err != nil && !enforces {
+		return err
+	}
+	f.sw.SetPolicies(f.policies.rules.Unknown(there), true)
 	return nil
 }
 

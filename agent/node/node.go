@@ -56,6 +56,8 @@ type Node struct {
 
 	requests requests
 	firstOK  chan struct{} // closed after the first round without an error
+	// published is notified when the outcome of a round is known.
+	published signal.Signal
 
 	// Owned by the loop's goroutine, and by who starts the agent before it runs.
 	own      inputs.Node // as it last was good (see takeOwn)
@@ -105,8 +107,9 @@ type flowSwitch interface {
 // New returns a Node that does not run yet.
 func New(p Parts) *Node {
 	p.Log = p.Log.WithName("loop")
-	return &Node{Parts: p, Recorded: &attachments.Recorded{}, requests: newRequests(), firstOK: make(chan struct{}),
-		kernel: kernel{changed: signal.New(), log: p.Log}, progress: progress{degraded: map[string]error{}}}
+	return &Node{Parts: p, Recorded: &attachments.Recorded{}, requests: newRequests(),
+		firstOK: make(chan struct{}), published: signal.New(), kernel: kernel{changed: signal.New(), log: p.Log},
+		progress: progress{degraded: map[string]error{}}}
 }
 
 // Run works until ctx ends. Use must have been called.

@@ -23,6 +23,7 @@ func (n *Node) publish(r *round) {
 		n.kernel.routes.Store(&r.Want.Routes.Routes)
 	}
 	n.Board.Publish(s)
+	n.published.Notify()
 	n.Metrics.Health.Ready.Set(status.Flag(s.NotReady == nil))
 	n.Metrics.Health.Degraded.Set(status.Flag(s.Degraded != nil))
 	n.Metrics.Health.InputProblems.Set(float64(len(r.snapshot.Problems)))

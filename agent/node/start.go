@@ -121,11 +121,14 @@ func (n *Node) ConnectOVSDB(ctx context.Context, last rundir.LastError) (*ovsdb.
 	}
 }
 
-// Use gives the loop the database, with all appliers. It does not apply anything yet.
-func (n *Node) Use(db *ovsdb.DB) {
+// Use gives the loop the database, with all appliers. It does not apply anything yet; what was waited for before is
+// over. The error is one of writing last.
+func (n *Node) Use(db *ovsdb.DB, last rundir.LastError) error {
 	steps, wait := newSteps(db, n.Config, n.NodeName, n.Source, n.Uplink.Sync, n.Metrics, n.Log)
 	n.db, n.steps = db, steps
 	n.Uplink.Waits = wait.Waits
+	n.Board.Publish(&status.Status{NotReady: status.ErrStarting, Snapshot: n.Source.Snapshot()})
+	return last.Write(status.ErrStarting)
 }
 
 // AttachUplink attaches the node's NIC, if the config wants it, and finds the node's addresses where they are then.
@@ -137,15 +140,13 @@ func (n *Node) AttachUplink(ctx context.Context) error {
 
 // WaitFirstRound returns true when the node is as desired, false when ctx ends before.
 func (n *Node) WaitFirstRound(ctx context.Context, last rundir.LastError) bool {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-n.firstOK:
 			return true
-		case <-tick.C:
+		case <-n.published:
 			if err := n.Board.Ready(); err != nil {
 				if err := last.Write(err); err != nil {
 					n.Log.Error(err, "writing the reason for the CNI plugin")

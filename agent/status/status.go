@@ -63,10 +63,13 @@ type Board struct {
 	serving atomic.Bool
 }
 
+// ErrStarting is why an agent does not serve pods yet that waits for nothing.
+var ErrStarting = errors.New("the agent is starting, and has not configured the node yet")
+
 // NewBoard returns a board of an agent that is starting.
 func NewBoard(snapshot *inputs.Snapshot) *Board {
 	b := &Board{}
-	b.Publish(&Status{NotReady: errors.New("agent is starting"), Snapshot: snapshot})
+	b.Publish(&Status{NotReady: ErrStarting, Snapshot: snapshot})
 	return b
 }
 

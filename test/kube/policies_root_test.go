@@ -25,7 +25,8 @@ spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}
 `
 
 // An agent starts without the API server, and does not know the policies: what Open vSwitch enforces stays in force. If
-// that has started without flows, nothing passes. No pod is added. With the API server everything works again.
+// that has started without flows, nothing passes. No pod is added, or, with policyStart: closed, only the node reaches
+// those that Open vSwitch has no flows for. With the API server everything works again.
 func TestRootPoliciesUnknown(t *testing.T) {
 	b := cluster(t)
 	b.enforcePolicies(t, "node1")
@@ -56,11 +57,18 @@ func TestRootPoliciesUnknown(t *testing.T) {
 	must(t, err)
 	b.refusesADD(t, "NetworkPolicies are not known yet")
 	b.restartUnknowing(t, true)
-	b.refusesADD(t, "does not answer") // before its first round has succeeded
-	if _, err := b.PodExec(labtest.Within(t, 10*time.Second), "default/b", "ping", "-c3", "-i0.2", "-W1",
-		b.pod(t, "a").ips[0].String()); err == nil {
-		t.Error("pods are connected although it is not known which policies there are")
-	}
+	b.refusesADD(t, "NetworkPolicies are not known yet") // before its first round has succeeded
+	b.unreachable(t, "b", "a")
+	b.restartClosed(t)
+	b.nodeReaches(t, "a", "b")
+	b.unreachable(t, "b", "a")
+	_, err = b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.ADD, "default/c")
+	must(t, err)
+	b.nodeReaches(t, "c")
+	b.unreachable(t, "c", "a")
+	b.unreachable(t, "a", "c")
+	_, err = b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.DEL, "default/c")
+	must(t, err)
 	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
 	must(t, b.WaitReady(labtest.Within(t, time.Minute), "node1"))
 	b.ping(t, "b", "a", 20*time.Second)
@@ -122,6 +130,43 @@ func (b *bed) restartUnknowing(t *testing.T, vswitchd bool) {
 		}
 		return ""
 	})
+}
+
+// restartClosed restarts the agent of node1 with policyStart: closed, without the API server.
+func (b *bed) restartClosed(t *testing.T) {
+	t.Helper()
+	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
+	h, err := b.Host("node1")
+	must(t, err)
+	config, err := os.ReadFile(h.Private("/etc/fairlead/agent.conf"))
+	must(t, err)
+	must(t, os.WriteFile(h.Private("/etc/fairlead/agent.conf"), append([]byte("policyStart: closed\n"), config...), 0o644))
+	must(t, b.AgentStart(t.Context(), "node1"))
+	must(t, b.WaitReady(labtest.Within(t, 40*time.Second), "node1"))
+}
+
+// nodeReaches expects that node1 has answers from its pods.
+func (b *bed) nodeReaches(t *testing.T, pods ...string) {
+	t.Helper()
+	for _, name := range pods {
+		wait(t, 10*time.Second, func() string {
+			out, err := b.NodeExec(labtest.Within(t, 10*time.Second), "node1", "ping", "-c1", "-W1", b.pod(t, name).ips[0].String())
+			if err != nil {
+				return fmt.Sprintf("node1 does not reach %s: %v: %s", name, err, out)
+			}
+			return ""
+		})
+	}
+}
+
+// unreachable expects that a pod has no answer from another one.
+func (b *bed) unreachable(t *testing.T, from, to string) {
+	t.Helper()
+	out, err := b.PodExec(labtest.Within(t, 10*time.Second), "default/"+from, "ping", "-c3", "-i0.2", "-W1",
+		b.pod(t, to).ips[0].String())
+	if err == nil || !strings.Contains(out+err.Error(), "100% packet loss") {
+		t.Errorf("%s reaches %s although it is not known which policies there are: %v: %s", from, to, err, out)
+	}
 }
 
 // refusesADD expects that the ADD of pod c is answered with code 11, by which the runtime tries again, and why.

@@ -1,0 +1,40 @@
+package policies
+
+import (
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+)
+
+// keptID is the number of the unit of what the switch has from an earlier agent. No other unit has it.
+const keptID = 0
+
+// Unknown returns the units for as long as it is not known what applies to any pod. Of there, what the switch has for
+// pods and policies: pods that it serves stay as they are, and all others are closed. When the objects are known, the
+// switch must be compared with Units, as the units of this method have flows of others.
+func (r *Rules) Unknown(there []openflow.Flow) map[uint32]openflow.Unit {
+	served := map[uint32]bool{}
+	for _, f := range there {
+		served[f.Match.InPort] = f.Kind == openflow.KindPod && f.Match.InPort != 0 || served[f.Match.InPort]
+	}
+	for key, p := range r.pods {
+		r.setClosed(key, p, slices.ContainsFunc(p.ports, func(port Port) bool { return !served[port.At.Port] }))
+		r.divert(key)
+	}
+	out, ours := r.Units(), map[openflow.Key]bool{}
+	for _, unit := range out {
+		for _, f := range unit.Flows {
+			ours[f.Key()] = true
+		}
+	}
+	var kept []openflow.Flow
+	for _, f := range there {
+		if f.Kind == openflow.KindPolicy && !ours[f.Key()] {
+			kept = append(kept, f)
+		}
+	}
+	if len(kept) > 0 {
+		out[keptID] = openflow.Unit{Flows: kept}
+	}
+	return out
+}
