@@ -171,6 +171,7 @@ func TestRootWatchCut(t *testing.T) {
 	b.makeGuest(t) // from the host itself, which is not cut off
 	nft("delete table inet cut")
 	cut = false
+	b.endBackOff(t)
 	b.followsGuest(t)
 	stop()
 }

@@ -70,6 +70,7 @@ func TestRootPoliciesUnknown(t *testing.T) {
 	_, err = b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.DEL, "default/c")
 	must(t, err)
 	must(t, b.plane.Start(labtest.Within(t, time.Minute), controlplane.APIServer, nil))
+	b.endBackOff(t)
 	must(t, b.WaitReady(labtest.Within(t, time.Minute), "node1"))
 	b.ping(t, "b", "a", 20*time.Second)
 	if _, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.ADD, "default/c"); err != nil {

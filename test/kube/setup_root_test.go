@@ -208,10 +208,18 @@ func (b *bed) ping(t *testing.T, from, to string, limit time.Duration) {
 // work.
 func (b *bed) follows(t *testing.T) {
 	t.Helper()
-	// After several faults kube-controller-manager backs off for up to a minute. It is not under test.
-	must(t, b.plane.Restart(labtest.Within(t, time.Minute), controlplane.KCM, nil))
+	b.endBackOff(t)
 	b.makeGuest(t)
 	b.followsGuest(t)
+}
+
+// endBackOff restarts Kubernetes' own clients after an outage of the API server. After several outages they back off
+// for up to a minute, in which Endpoints do not change and Services are not programmed. They are not under test.
+func (b *bed) endBackOff(t *testing.T) {
+	t.Helper()
+	ctx := labtest.Within(t, time.Minute)
+	must(t, b.plane.Restart(ctx, controlplane.KCM, nil))
+	must(t, b.RestartKubeProxies(ctx))
 }
 
 // makeGuest creates a Node that is not a node of the lab.

@@ -244,11 +244,12 @@ func (l *Lab) Wipe(ctx context.Context) error {
 	if err := l.GiveAgentsAccess(ctx); err != nil {
 		return err
 	}
-	return l.renewKubeProxies(ctx)
+	return l.RestartKubeProxies(ctx)
 }
 
-// renewKubeProxies restarts the running ones: with another history of the API their watches may receive nothing.
-func (l *Lab) renewKubeProxies(ctx context.Context) error {
+// RestartKubeProxies restarts the kube-proxies that run. With another history of the API their watches may receive
+// nothing, and after several outages of the API server they back off for up to a minute.
+func (l *Lab) RestartKubeProxies(ctx context.Context) error {
 	for _, node := range l.Nodes() {
 		proxy, err := l.KubeProxy(node)
 		if err != nil {
