@@ -35,6 +35,7 @@ var dnsManifest []byte
 type bedOptions struct {
 	nodes          int
 	network, proxy string
+	values         []string // of the chart, beside those of the network
 	keep           bool // keep the bed at the end
 }
 
@@ -90,9 +91,9 @@ func (o bedOptions) prepare(ctx context.Context, b *bed.Bed, say func(string)) e
 func (o bedOptions) install(ctx context.Context, b *bed.Bed) error {
 	switch o.network {
 	case steer:
-		return install.Apply(ctx, b, install.Steer()...)
+		return install.Apply(ctx, b, append(install.Steer(), o.values...)...)
 	case tunnel:
-		return install.Apply(ctx, b, install.Bridge()...)
+		return install.Apply(ctx, b, append(install.Bridge(), o.values...)...)
 	}
 	return b.BridgeCNI(ctx)
 }

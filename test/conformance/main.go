@@ -1,5 +1,5 @@
 // Command conformance runs Kubernetes' own network tests (k8s.io/kubernetes/test/e2e) with Fairlead: the [sig-network]
-// ones of [Conformance], and those of IPv6DualStack. They run in a bed of real nodes that it creates and removes, or in
+// ones of [Conformance], and those of IPv6DualStack; with -sets those of Services and of NetworkPolicy. They run in a bed of real nodes that it creates and removes, or in
 // the cluster of -kubeconfig. It prints a table of tests and the messages of those that failed; reports (JUnit,
 // Ginkgo's JSON, the tests' output) are below -out.
 package main
@@ -40,7 +40,7 @@ type flags struct {
 
 func parse() (flags, error) {
 	var f flags
-	flag.StringVar(&f.sets, "sets", "conformance,dualstack", "which tests, comma-separated: conformance, dualstack, services")
+	flag.StringVar(&f.sets, "sets", "conformance,dualstack", "which tests, comma-separated: "+names())
 	flag.StringVar(&f.focus, "focus", "", "instead of -sets: run the tests whose name matches this regular expression")
 	flag.IntVar(&f.procs, "procs", 8, "tests at a time")
 	flag.StringVar(&f.out, "out", "out/conformance", "directory of reports")
@@ -49,6 +49,8 @@ func parse() (flags, error) {
 	flag.IntVar(&f.bed.nodes, "nodes", 2, "how many nodes to bring up, or with -kubeconfig: there are")
 	flag.StringVar(&f.bed.network, "network", steer, "the nodes' network: Fairlead in mode steer, or with a tunnel, or the reference plugin")
 	flag.StringVar(&f.bed.proxy, "proxy", bed.Nftables, "kube-proxy's mode: nftables or iptables")
+	flag.Func("set", "a value of the chart, KEY=VALUE, such as agent.config.services=ovs; any number of times",
+		func(value string) error { f.bed.values = append(f.bed.values, value); return nil })
 	flag.BoolVar(&f.bed.keep, "keep", false, "leave the nodes there at the end (bin/e2e --name conformance down)")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -116,7 +118,7 @@ func choose(f flags) ([]set, error) {
 	for name := range strings.SplitSeq(f.sets, ",") {
 		i := slices.IndexFunc(sets(), func(s set) bool { return s.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("no set %q: there are conformance, dualstack and services", name)
+			return nil, fmt.Errorf("no set %q: there are %s", name, names())
 		}
 		chosen = append(chosen, sets()[i])
 	}

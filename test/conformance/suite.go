@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,7 +34,23 @@ func sets() []set {
 		{"conformance", `\[sig-network\].*\[Conformance\]`, skip},
 		{"dualstack", `\[Feature:IPv6DualStack\]`, skip},
 		{"services", `Networking Granular Checks: Services`, skip},
+		{"allservices", `\[sig-network\].*(Services|Traffic Distribution|EndpointSlice|Conntrack|HostPort|source pod IP)`,
+			skip + "|" + kubeProxyOnly},
+		{"netpol", `\[Feature:NetworkPolicy\]|Netpol API`, skip},
 	}
+}
+
+// kubeProxyOnly are tests that are about kube-proxy itself, or need what no bed of real nodes on one machine has: a
+// cloud's load balancer, or SSH to the nodes.
+const kubeProxyOnly = `KubeProxy|kube-proxy|\[Feature:LoadBalancer\]|LoadBalancers|\[Disruptive\]|SSH|\[Feature:GCEAlpha`
+
+// names are those of the sets.
+func names() string {
+	var all []string
+	for _, s := range sets() {
+		all = append(all, s.name)
+	}
+	return strings.Join(all, ", ")
 }
 
 // cluster is where tests run.
