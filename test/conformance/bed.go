@@ -36,7 +36,7 @@ type bedOptions struct {
 	nodes          int
 	network, proxy string
 	values         []string // of the chart, beside those of the network
-	keep           bool // keep the bed at the end
+	keep           bool     // keep the bed at the end
 }
 
 // makeBed creates nodes with a network, the images of the tests' pods, and the cluster's DNS.
