@@ -1,7 +1,7 @@
 // Command conformance runs Kubernetes' own network tests (k8s.io/kubernetes/test/e2e) with Fairlead: the [sig-network]
-// ones of [Conformance], and those of IPv6DualStack; with -sets those of Services and of NetworkPolicy. They run in a bed of real nodes that it creates and removes, or in
-// the cluster of -kubeconfig. It prints a table of tests and the messages of those that failed; reports (JUnit,
-// Ginkgo's JSON, the tests' output) are below -out.
+// ones of [Conformance], and those of IPv6DualStack; with -sets those of Services and of NetworkPolicy. They run in a
+// bed of real nodes that it creates and removes, or in the cluster of -kubeconfig. It prints a table of tests and the
+// messages of those that failed; reports (JUnit, Ginkgo's JSON, the tests' output) are below -out.
 package main
 
 import (
