@@ -27,12 +27,14 @@ const (
 	anyVLAN        = 0xffff
 )
 
-// most is how many entries there may be. Memory is taken for those that there are.
+// most is how many entries there may be.
 const most = 16384
 
+// The map takes its memory, 1 MiB, when it is created. With BPF_F_NO_PREALLOC a write fails with ENOMEM whenever the
+// kernel has not yet refilled its cache of entries, which it does in its own time: a pod's ADD would be refused, and an
+// attach undone, for nothing.
 func macsSpec() *ebpf.MapSpec {
-	return &ebpf.MapSpec{Name: "fl_macs", Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: most,
-		Flags: 1} // BPF_F_NO_PREALLOC
+	return &ebpf.MapSpec{Name: "fl_macs", Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: most}
 }
 
 func countSpec() *ebpf.MapSpec {
