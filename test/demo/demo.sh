@@ -1,7 +1,8 @@
 #!/bin/bash
-# The first run: two nodes on this machine, pods that talk, an agent killed
-# under a running ping; the same again with bridged pods on an underlay with
-# VLANs; and everything removed again.
+# The first run: two nodes on this machine, pods that talk, a Service whose
+# backend sees its client, a NetworkPolicy, an agent killed under a running ping;
+# the same again with bridged pods on an underlay with VLANs; and everything
+# removed again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -18,10 +19,68 @@ ping_from() {
 	run pod "$1" -- ping -c 3 -i 0.2 -W 2 -q "$2"
 }
 
+# apply_text applies a manifest that is on stdin.
+manifests=$(mktemp -d)
+apply_text() {
+	cat >"$manifests/$1.yaml"
+	run apply -f "$manifests/$1.yaml"
+}
+# service NAME CLUSTERIP ADDRESS: what Kubernetes makes of a Service whose only endpoint is port 8080 of ADDRESS.
+service() {
+	apply_text "$1" <<-END
+		apiVersion: v1
+		kind: Service
+		metadata: {name: $1}
+		spec: {clusterIP: $2, clusterIPs: [$2], ports: [{port: 80, targetPort: 8080}]}
+		---
+		apiVersion: discovery.k8s.io/v1
+		kind: EndpointSlice
+		metadata: {name: $1, labels: {kubernetes.io/service-name: $1}}
+		addressType: IPv4
+		ports: [{port: 8080}]
+		endpoints: [{addresses: [$3]}]
+	END
+}
+# write_status POD NODE ADDRESS: a Pod's status, from which policies have its addresses. In a cluster kubelet writes it.
+write_status() {
+	apply_text "pod-$1" <<-END
+		apiVersion: v1
+		kind: Pod
+		metadata: {name: $1, labels: {app: $1}}
+		spec: {nodeName: $2, containers: [{name: main, image: none}]}
+		status: {podIP: $3, podIPs: [{ip: $3}]}
+	END
+}
+# serve POD: answers HTTP on port 8080 with both ends of the connection, until the pod ends.
+serve() { lab pod "$1" -- "$PWD/bin/e2e-tool" serve >/dev/null 2>&1 & }
+# asks POD URL: prints the answer, which must come within five seconds; what is new is there a moment later.
+asks() {
+	local answer i
+	printf '$ bin/lab pod %s -- timeout 2 bin/e2e-tool get %s\n' "$1" "$2"
+	for i in {1..25}; do
+		answer=$(lab pod "$1" -- timeout 2 bin/e2e-tool get "$2" 2>/dev/null) && break
+		[ "$i" -lt 25 ] || { echo "no answer"; exit 1; }
+		sleep 0.2
+	done
+	echo "$answer" | awk '{ print "the backend " $2 " has the client " $3 }'
+	[[ $answer == *" $3:"* ]] || { echo "and that is not $3"; exit 1; }
+}
+# gets_nothing POD URL: expects no answer; a connection of a moment before may still have had one.
+gets_nothing() {
+	local i
+	printf '$ bin/lab pod %s -- timeout 2 bin/e2e-tool get %s\n' "$1" "$2"
+	for i in {1..25}; do
+		lab pod "$1" -- timeout 2 bin/e2e-tool get "$2" >/dev/null 2>&1 || { echo 'no answer'; return; }
+		sleep 0.2
+	done
+	echo 'it is answered all the same'
+	exit 1
+}
+
 title 'Two nodes, each with its own network, Open vSwitch and agent'
-trap 'title "Clean up"; lab down' EXIT
+trap 'title "Clean up"; lab down; rm -rf "$manifests"' EXIT
 trap 'exit 130' INT TERM
-run up --nodes 2 --datapath netdev --ip-family dual
+run up --nodes 2 --datapath netdev --ip-family dual --config test/demo/agent.yaml
 
 title 'Three pods: a and b on node1, c on node2'
 run apply --wait 30s -f test/demo/pods.yaml
@@ -41,6 +100,36 @@ ping_from default/a 203.0.113.1
 
 title 'The way of a packet from a to c, told by ofproto/trace'
 run trace default/a default/c
+
+title 'A Service: a -> 10.96.0.80, and its backend c sees the address of a itself'
+serve default/c
+service web 10.96.0.80 "$c4"
+asks default/a http://10.96.0.80/ "$a4"
+
+title 'A NetworkPolicy: nothing may connect to c, then only a, also through the Service'
+write_status a node1 "$a4"
+write_status b node1 "$b4"
+write_status c node2 "$c4"
+apply_text policy <<END
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: c}
+spec: {podSelector: {matchLabels: {app: c}}, policyTypes: [Ingress]}
+END
+gets_nothing default/a "http://$c4:8080/"
+apply_text policy <<END
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: c}
+spec:
+  podSelector: {matchLabels: {app: c}}
+  policyTypes: [Ingress]
+  ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 8080}]}]
+END
+asks default/a http://10.96.0.80/ "$a4"
+gets_nothing default/b http://10.96.0.80/
+run delete -f "$manifests/policy.yaml"
+ping_from default/a "$c4"
 
 # ping_while_killed WHERE ADDRESS...: pings all along, a hundred times a second, while the agent of node1 is killed
 # and started again.
@@ -90,6 +179,12 @@ ping_from default/d "$f4"
 title 'Bridged to routed: d -> a; and to the outside, with its own address: d -> 203.0.113.1'
 ping_from default/d "$a4"
 ping_from default/d 203.0.113.1
+
+title 'Services: bridged backend e sees the address of bridged d, of the same VLAN, and of f, of another'
+serve default/e
+service shop 10.96.0.81 "$e4"
+asks default/d http://10.96.0.81/ "$d4"
+asks default/f http://10.96.0.81/ "$f4"
 
 title 'node1, d and f answer the host outside all along, while the agent of node1 is killed and started'
 ping_while_killed 'node outside' 192.168.77.11 fd77::11 "$d4" "$f4"
