@@ -24,6 +24,7 @@ iperf3                         iperf3
 curl                           curl
 dig                            bind9-dnsutils
 nc                             netcat-openbsd
+wget                           wget
 busybox                        busybox-static
 promtool                       prometheus
 /usr/lib/cni/portmap           containernetworking-plugins

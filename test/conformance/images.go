@@ -66,8 +66,10 @@ func imageNames(ctx context.Context, suite kubebin.Suite) (map[string][]string, 
 
 // rootFiles are the files of the images.
 func rootFiles(ctx context.Context, suite kubebin.Suite, coredns string) ([]ociimage.File, error) {
-	// busybox is a shell as well, but prefers its own nc to the one that the tests expect.
-	files, err := ociimage.Programs(ctx, "sh", "bash", "curl", "dig", "getent", "ip", "nc", "nslookup", "ss", "busybox")
+	// busybox is a shell as well, but prefers its own nc to the one that the tests expect, and its wget, which is static,
+	// ends with a segmentation fault where it loads the C library's modules for names.
+	files, err := ociimage.Programs(ctx, "sh", "bash", "curl", "dig", "getent", "ip", "nc", "nslookup", "ss", "wget",
+		"busybox")
 	if err != nil {
 		return nil, fmt.Errorf("a program for the tests' pods: %w: run make deps", err)
 	}
