@@ -21,7 +21,8 @@ const (
 	callTime   = 150 * time.Millisecond
 )
 
-// BenchmarkRootServices compares connections to a ClusterIP with direct ones to its endpoint, on the userspace datapath.
+// BenchmarkRootServices compares connections to a ClusterIP with direct ones to its endpoint, on the userspace
+// datapath.
 func BenchmarkRootServices(b *testing.B) { services(b, vswitch.Netdev, "userspace datapath") }
 
 // BenchmarkKernelServices does it on the kernel's.
