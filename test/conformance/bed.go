@@ -74,6 +74,9 @@ func (o bedOptions) prepare(ctx context.Context, b *bed.Bed, say func(string)) e
 	if err := b.WaitReady(ctx); err != nil {
 		return err
 	}
+	if err := label(ctx, b); err != nil {
+		return err
+	}
 	say("all nodes are Ready; DNS")
 	if err := routeToPods(ctx, b); err != nil {
 		return fmt.Errorf("routes from the API server to pods: %w", err)
@@ -85,6 +88,17 @@ func (o bedOptions) prepare(ctx context.Context, b *bed.Bed, say func(string)) e
 		return err
 	}
 	say("DNS answers")
+	return nil
+}
+
+// label puts nodes into three zones by turns: the tests of traffic distribution want as many (-nodes 3), some of them two
+// nodes in each (-nodes 6).
+func label(ctx context.Context, b *bed.Bed) error {
+	for i, node := range b.Nodes() {
+		if _, err := b.Kubectl(ctx, "label", "node", node, fmt.Sprintf("%s=zone%d", corev1.LabelTopologyZone, 1+i%3)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
