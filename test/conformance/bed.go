@@ -95,7 +95,8 @@ func (o bedOptions) prepare(ctx context.Context, b *bed.Bed, say func(string)) e
 // nodes in each (-nodes 6).
 func label(ctx context.Context, b *bed.Bed) error {
 	for i, node := range b.Nodes() {
-		if _, err := b.Kubectl(ctx, "label", "node", node, fmt.Sprintf("%s=zone%d", corev1.LabelTopologyZone, 1+i%3)); err != nil {
+		zone := fmt.Sprintf("%s=zone%d", corev1.LabelTopologyZone, 1+i%3)
+		if _, err := b.Kubectl(ctx, "label", "node", node, zone); err != nil {
 			return err
 		}
 	}
