@@ -164,9 +164,13 @@ func (p *Addresses) restoreSecondary(ctx context.Context, f livingFile, name str
 		return err
 	}
 	o, pool := f.Owner, f.Pools[name]
-	if err := p.allocator.Restore(ctx, o, pool, scope, addr, nil); err != nil {
+	lost, err := p.allocator.Restore(ctx, o, pool, scope, addr, nil)
+	if err != nil {
 		p.Events.WarnOwner(o, events.ReasonDuplicate, fmt.Sprintf("%v. Delete one of the two pods", err))
 		return fmt.Errorf("the allocation of address %s, which %s has, was lost and cannot be restored: %w", addr, o, err)
+	}
+	if !lost { // an ADD of another asks for addresses that are in use, too
+		return nil
 	}
 	p.Log.Info("recreated a lost allocation", "owner", o.String(), "network", o.Network, "address", addr, "pool", pool)
 	p.Metrics.Pods.Reclaimed.WithLabelValues("lost_allocation").Inc()

@@ -80,7 +80,7 @@ func TestSettlePastASpoiledFile(t *testing.T) {
 		pending: pendingReleases{dir: t.TempDir()}, allocator: allocator.New(allocator.Config{Store: store, Node: "me",
 			Log: logr.Discard()})}
 	owner := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Network: "net", Node: "me"}
-	if err := p.allocator.Restore(t.Context(), owner, "pool", "", netip.MustParseAddr("10.2.0.7"), nil); err != nil {
+	if _, err := p.allocator.Restore(t.Context(), owner, "pool", "", netip.MustParseAddr("10.2.0.7"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.pending.keep(owner); err != nil {

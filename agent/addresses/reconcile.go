@@ -205,9 +205,13 @@ func (p *Addresses) restoreAllocation(ctx context.Context, a ovsdb.PodPort, i in
 		return nil
 	}
 	addr, o := a.Addrs[i].Addr(), p.Owner(a.Attachment)
-	if err := p.allocator.Restore(ctx, o, a.Pools[i], "", addr, p.keepOf(ctx, a.Attachment)); err != nil {
+	lost, err := p.allocator.Restore(ctx, o, a.Pools[i], "", addr, p.keepOf(ctx, a.Attachment))
+	if err != nil {
 		p.Events.WarnOwner(o, events.ReasonDuplicate, fmt.Sprintf("%v. Delete one of the two pods", err))
 		return fmt.Errorf("the allocation of pod %s was lost and cannot be restored: %w", a.Pod(), err)
+	}
+	if !lost {
+		return nil
 	}
 	p.Log.Info("recreated a lost allocation", "pod", a.Pod(), "address", addr, "pool", a.Pools[i])
 	p.Metrics.Pods.Reclaimed.WithLabelValues("lost_allocation").Inc()

@@ -375,16 +375,19 @@ func keptLost(t *testing.T, s allocation.Store) {
 	a := onNode(s, "n1")
 	for _, keep := range []*api.AllocationReservation{nil, keepFor("u", 1), keepFor("other", 0)} {
 		var taken *allocation.TakenError
-		err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(5), keep)
+		_, err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(5), keep)
 		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "is reserved for StatefulSet default/db, ordinal 0") {
 			t.Errorf("for %v: %v", keep, err)
 		}
 	}
-	if err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(5), keepFor("u", 0)); err != nil {
+	if _, err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(5), keepFor("u", 0)); err != nil {
 		t.Error(err)
 	}
-	if err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(6), keepFor("u", 0)); err != nil {
-		t.Error(err)
+	for _, want := range []bool{true, false} { // the second time it is there
+		lost, err := a.Restore(t.Context(), ownerNamed("db-0"), "v4", "", v4.At(6), keepFor("u", 0))
+		if lost != want || err != nil {
+			t.Errorf("lost: %t, want %t; %v", lost, want, err)
+		}
 	}
 	list, err := s.List(t.Context(), allocation.For(*keepFor("u", 0)))
 	if err != nil || len(list) != 2 || list[0].Spec.Phase != api.PhaseAllocated ||

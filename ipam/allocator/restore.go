@@ -14,21 +14,22 @@ import (
 // Restore recreates the lost allocation of an address that a running pod has. scope is the isolated network of the
 // pool, empty if it is in none. The address may have been marked as a conflict meanwhile, because the pod replies on
 // the wire. keep says for whom it is reserved, nil for no reservation; it may have been reserved again already. The
-// error is an *allocation.TakenError if another owner has it.
+// error is an *allocation.TakenError if another owner has it. lost is false if the owner has the allocation already.
 func (a *Allocator) Restore(ctx context.Context, o api.AllocationOwner, pool, scope string, addr netip.Addr,
-	keep *api.AllocationReservation) error {
+	keep *api.AllocationReservation) (lost bool, err error) {
 	o.Node = a.Node
 	want := api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: allocation.Name(scope, addr)},
 		Spec: api.IPAllocationSpec{Address: addr.String(), Pool: pool, Phase: api.PhaseAllocated, Owner: o,
 			Reservation: keep}}
 	for {
+		lost = true
 		made, err := a.Store.Create(ctx, want)
 		taken := (*allocation.TakenError)(nil)
 		if errors.As(err, &taken) {
 			made = taken.Holder
 			switch {
 			case holds(made, o):
-				err = nil
+				lost, err = false, nil
 			case made.Spec.Pool == pool && (unused(made) || reservedFor(made, keep)):
 				made.Spec = want.Spec
 				made, err = a.Store.Update(ctx, made)
@@ -41,10 +42,11 @@ func (a *Allocator) Restore(ctx context.Context, o api.AllocationOwner, pool, sc
 		if errors.Is(err, allocation.ErrConflict) || errors.Is(err, allocation.ErrNotFound) {
 			continue
 		}
-		if err == nil {
-			a.held.add(made)
+		if err != nil {
+			return false, err
 		}
-		return err
+		a.held.add(made)
+		return lost, nil
 	}
 }
 

@@ -40,7 +40,10 @@ func TestRestore(t *testing.T) {
 	a := newAllocator(s)
 	addr := netip.MustParseAddr("10.2.0.7")
 	p := makePool(t, "v4", "10.2.0.7", "10.2.0.8", 0)
-	restore := func(name string) error { return a.Restore(t.Context(), ownerNamed(name), "v4", "", addr, nil) }
+	restore := func(name string) error {
+		_, err := a.Restore(t.Context(), ownerNamed(name), "v4", "", addr, nil)
+		return err
+	}
 	for what, spoil := range map[string]func(h api.IPAllocation) error{
 		"lost": func(h api.IPAllocation) error { return s.Delete(t.Context(), h) },
 		"marked": func(h api.IPAllocation) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -321,15 +322,19 @@ func TestRootSecondaryLost(t *testing.T) {
 		b.holdsExactly(t, 0, held)
 	}
 	refused("nothing lost")
+	b.tells(t, 1, 0)
 	b.lose(t)
 	refused("lost a moment ago")
+	b.tells(t, 2, 1)
 	b.lose(t)
 	b.restart(t)
 	b.holdsExactly(t, 60*time.Second, held) // recreated without an ADD
+	b.tells(t, 2, 2)
 	must(t, b.lab.AgentKill(labtest.Within(t, 10*time.Second), b.node.Name))
 	b.lose(t)
 	b.restart(t)
 	refused("lost while no agent ran")
+	b.tells(t, 3, 3)
 
 	b.lose(t)
 	_, err = b.ipam("DEL", lives, "red", red, "")
@@ -344,6 +349,24 @@ func TestRootSecondaryLost(t *testing.T) {
 	result, err = b.ipam("ADD", lives, "red", red, "")
 	must(t, err)
 	b.holdsExactly(t, 0, holding("red", lives, "red", ips(t, result)...))
+}
+
+// tells waits until the agents' log has told that a container got no address, and that the lost allocation was
+// recreated, so many times: each once.
+func (b *bed) tells(t *testing.T, refusals, recreations int) {
+	t.Helper()
+	path, err := b.lab.AgentLog(b.node.Name)
+	must(t, err)
+	refused := regexp.MustCompile(`"CNI call failed" .*verb="ADD" code=11 error="interface net1 of pod \S+ gets no ` +
+		`address in network red: pool red is exhausted`)
+	recreated := regexp.MustCompile(`"recreated a lost allocation" .*network="red" address="10.10.1.10" pool="red"`)
+	eventually(t, 10*time.Second, func() error {
+		log, err := os.ReadFile(path)
+		if r, l := len(refused.FindAll(log, -1)), len(recreated.FindAll(log, -1)); r != refusals || l != recreations {
+			return fmt.Errorf("the log reports %d refusals, not %d, and %d recreations, not %d, %v", r, refusals, l, recreations, err)
+		}
+		return nil
+	})
 }
 
 // lose deletes all allocations, as a restore of the cluster's database from before them does.
