@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,14 +15,17 @@ import (
 const farService = `apiVersion: v1
 kind: Service
 metadata: {name: far}
-spec: {type: NodePort, ports: [{name: tunnel, port: 6081, nodePort: 30081, protocol: UDP},
-  {name: other, port: 6082, nodePort: 30082, protocol: UDP}]}
----
+spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, ports: [{name: tunnel, port: 6081, nodePort: 30081,
+  protocol: UDP}, {name: other, port: 6082, nodePort: 30082, protocol: UDP}]}
+`
+
+// farSlice is its EndpointSlice of one family.
+const farSlice = `---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: far, labels: {kubernetes.io/service-name: far}}
-addressType: IPv4
-endpoints: [{addresses: [%s]}]
+metadata: {name: "far-%[1]s", labels: {kubernetes.io/service-name: far}}
+addressType: %[2]s
+endpoints: [{addresses: ["%[3]s"]}]
 ports: [{name: tunnel, port: 6081, protocol: UDP}, {name: other, port: 6082, protocol: UDP}]
 `
 
@@ -33,28 +37,44 @@ func TestRootNoTunnelThroughAService(t *testing.T) {
 	must(t, err)
 	proxy, err := b.KubeProxy("node1")
 	must(t, err)
-	at := underlay.Dual.GatewayAddrs()[0].Addr().String()
-	ears := map[string]net.PacketConn{}
-	for _, port := range []string{"6081", "6082"} {
-		must(t, outside.Do(func() (err error) { ears[port], err = net.ListenPacket("udp", at+":"+port); return err }))
-		defer ears[port].Close()
+	manifest := farService
+	ears := map[string]net.PacketConn{} // by port and family
+	for i, family := range []string{"IPv4", "IPv6"} {
+		at := underlay.Dual.GatewayAddrs()[i].Addr().String()
+		manifest += fmt.Sprintf(farSlice, strings.ToLower(family), family, at)
+		for _, port := range []string{"6081", "6082"} {
+			must(t, outside.Do(func() (err error) {
+				ears[port+family], err = net.ListenPacket("udp", net.JoinHostPort(at, port))
+				return err
+			}))
+			defer ears[port+family].Close()
+		}
 	}
-	_, err = b.Apply("test", fmt.Appendf(nil, farService, at))
+	_, err = b.Apply("test", []byte(manifest))
 	must(t, err)
-	node := underlay.Dual.NodeAddrs(1)[0].Addr().String()
-	vip, err := b.Kubectl(t.Context(), "get", "service", "far", "-o", "jsonpath={.spec.clusterIP}")
+	vips, err := b.Kubectl(t.Context(), "get", "service", "far", "-o", "jsonpath={.spec.clusterIPs[*]}")
 	must(t, err)
 	for _, mode := range []string{"iptables", "nftables"} { // the second is the lab's
 		must(t, b.KubeProxyStop(labtest.Within(t, 20*time.Second), "node1"))
 		must(t, b.plane.StartKubeProxy(proxy, mode))
-		for _, to := range [][2]string{{node + ":30081", node + ":30082"}, {vip + ":6081", vip + ":6082"}} {
-			wait(t, 30*time.Second, func() string { // until kube-proxy has it
-				b.say(t, "a", to[0], mode+" "+to[0])
-				b.say(t, "a", to[1], mode+" "+to[0])
-				return hear(ears["6082"], 200*time.Millisecond, mode+" "+to[0])
-			})
-			if hear(ears["6081"], time.Millisecond, mode+" "+to[0]) == "" {
-				t.Errorf("kube-proxy in mode %s: through %s a pod reaches the tunnel's port of another host", mode, to[0])
+		for i, family := range []string{"IPv4", "IPv6"} {
+			node := underlay.Dual.NodeAddrs(1)[i].Addr().String()
+			vip := strings.Fields(vips)[i]
+			for _, to := range [][3]string{{node, "30081", "30082"}, {vip, "6081", "6082"}} {
+				what := mode + " " + family + " " + to[0]
+				wait(t, 30*time.Second, func() string { // until kube-proxy has it
+					b.say(t, "a", net.JoinHostPort(to[0], to[2]), what)
+					return hear(ears["6082"+family], 200*time.Millisecond, what)
+				})
+				what += ", and now the tunnel's port"
+				b.say(t, "a", net.JoinHostPort(to[0], to[1]), what)
+				b.say(t, "a", net.JoinHostPort(to[0], to[2]), what)
+				if missing := hear(ears["6082"+family], 5*time.Second, what); missing != "" {
+					t.Errorf("%s: no other port is reached: %s", what, missing)
+				}
+				if hear(ears["6081"+family], time.Millisecond, what) == "" {
+					t.Errorf("kube-proxy in mode %s: through %s a pod reaches the tunnel's port of another host", mode, to[0])
+				}
 			}
 		}
 	}
