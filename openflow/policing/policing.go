@@ -265,8 +265,9 @@ func (p Pod) Flows(services bool) []openflow.Flow {
 		return nil
 	}
 	judge := func(d Direction) []openflow.Action {
-		return []openflow.Action{openflow.SetJudged(p.Number), openflow.SetZone(p.Zone()),
-			openflow.Conntrack{Zone: p.Zone(), Table: d.table(tableState)}}
+		// A packet between two pods is judged twice: the class and the group of one end must not count for the other.
+		return []openflow.Action{openflow.SetJudged(p.Number), openflow.SetClass(0), openflow.SetGroup(0),
+			openflow.SetZone(p.Zone()), openflow.Conntrack{Zone: p.Zone(), Table: d.table(tableState)}}
 	}
 	egress := uint16(fromRouted)
 	if p.Bridged {
