@@ -7,14 +7,15 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Priorities in the tables of tiers. Each rank has two; those of the last ranks, which no cluster gets to, share one.
+// Priorities in the tables of tiers; policing.Twice takes the next lower ones, too. So each rank has four. Those of the
+// last ranks, which no cluster gets to, share one.
 const (
 	prioClosed   = 65535
 	prioFirst    = 65000
-	prioLast     = 2
+	prioLast     = 3
 	prioIsolated = 1
-	prioAddress  = 1 // and the length of the prefix
-	prioMember   = 1
+	prioAddress  = 2 // and twice the length of the prefix
+	prioMember   = 2
 )
 
 // direction is d as the tables know it.
@@ -31,7 +32,7 @@ func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
 	out := openflow.Flow{Kind: openflow.KindPolicy, Table: d.Tier(uint8(f.Tier)), Priority: priority(f.Match)}
 	switch f.Kind {
 	case compile.Address:
-		out.Table, out.Priority = d.Peer(), prioAddress+uint16(f.Address.Bits())
+		out.Table, out.Priority = d.Peer(), prioAddress+2*uint16(f.Address.Bits())
 		out.Match.EtherType = openflow.IPv6
 		if f.Address.Addr().Is4() {
 			out.Match.EtherType = openflow.IPv4
@@ -40,14 +41,14 @@ func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
 			out.Match.Src, out.Match.Dst = out.Match.Dst, f.Address
 		}
 		out.Actions = []openflow.Action{openflow.SetClass(f.Set), openflow.Goto(d.Group())}
-		return []openflow.Flow{out}
+		return policing.Twice(out) // the network around it may have another class
 	case compile.Member:
 		out.Table, out.Priority, out.Match.Judged = d.Group(), prioMember, pod
 		out.Actions = []openflow.Action{openflow.SetGroup(f.Set), openflow.Goto(d.Group() + 1)}
-		return []openflow.Flow{out}
+		return policing.Twice(out)
 	case compile.Port:
 		out.Actions = conjunctions(f.Clauses)
-		return ports(f.Match, out)
+		return ofTier(f.Tier, ports(f.Match, out)...)
 	}
 	out.Match.Judged, out.Match.Group, out.Match.Class, out.Match.ConjID = pod, f.Group, f.Class, f.Match.Rule
 	if len(f.Clauses) > 0 {
@@ -55,14 +56,22 @@ func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
 	} else {
 		out.Actions = verdict(f.Verdict, d, out.Table)
 	}
-	return []openflow.Flow{out}
+	return ofTier(f.Tier, out)
+}
+
+// ofTier returns the flows of a rule as its tier has them. Those of NetworkPolicies only accept.
+func ofTier(t policy.Tier, flows ...openflow.Flow) []openflow.Flow {
+	if t == policy.NetworkPolicy {
+		return flows
+	}
+	return policing.Twice(flows...)
 }
 
 func priority(m compile.Match) uint16 {
-	p := uint16(max(prioFirst-2*int64(m.Rank), prioLast))
+	p := uint16(max(prioFirst-4*int64(m.Rank), prioLast))
 	switch m.Kind {
 	case compile.Whole:
-		return p + 1
+		return p + 2
 	case compile.Isolated:
 		return prioIsolated
 	case compile.Closed:

@@ -301,10 +301,26 @@ func (r *Rules) divert(key policy.PodKey) {
 		}
 	}
 	p.diverted = now
+	r.put(passKey(key), r.passes(key, p))
 	if len(p.ports) == 0 && p.flows == 0 {
 		delete(r.pods, key)
 		delete(r.taken, p.number)
 	}
+}
+
+// passes are the flows by which packets of a pod that is judged get past the tier NetworkPolicy, if it is not isolated.
+func (r *Rules) passes(key policy.PodKey, p *pod) (out []openflow.Flow) {
+	if len(p.diverted) == 0 || p.closed {
+		return nil
+	}
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		isolated := compile.Match{Direction: d, Kind: compile.Isolated, Tier: policy.NetworkPolicy, Pod: key}
+		closed := compile.Match{Direction: d, Kind: compile.Closed, Tier: policy.Admin, Pod: key}
+		if !r.has(isolated) && !r.has(closed) {
+			out = append(out, direction(d).NotIsolated(p.number))
+		}
+	}
+	return out
 }
 
 // Zones are those of the connections of pods that rules apply to.

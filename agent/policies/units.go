@@ -1,9 +1,12 @@
 package policies
 
-import "github.com/fairlead-cni/fairlead/openflow"
+import (
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/policy"
+)
 
-// units are flows by what they are for: a compile.Match, a portKey, a connKey, or sharedKey. Each has a number in this
-// process.
+// units are flows by what they are for: a compile.Match, a portKey, a passKey, a connKey, or sharedKey. Each has a
+// number in this process.
 type units struct {
 	ids     map[any]uint32
 	last    uint32
@@ -13,6 +16,9 @@ type units struct {
 
 // portKey is the name of a port.
 type portKey string
+
+// passKey is for what lets a pod's packets pass the tier NetworkPolicy.
+type passKey policy.PodKey
 
 // sharedKey is for what all rules share.
 const sharedKey portKey = ""

@@ -85,7 +85,8 @@ func (w *world) update() map[uint32]openflow.Unit { return w.Update(&w.place, ti
 
 // base are the flows of the node but those of policies.
 func (w *world) base() []openflow.Flow {
-	return slices.Concat(tables.Pipeline(w.view), clusterip.Flows(w.view, clusterip.Services{CIDRs: flowtest.Prefixes(services)}))
+	shared := clusterip.Flows(w.view, clusterip.Services{CIDRs: flowtest.Prefixes(services)})
+	return append(tables.Pipeline(w.view), shared...)
 }
 
 func networkPolicy(t testing.TB, name, spec string) policy.Policy {

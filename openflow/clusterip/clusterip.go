@@ -50,7 +50,7 @@ const (
 // that is for routed pods, those of bridged pods before all that is for these.
 const (
 	bridgedRequest = 540
-	bridgedHairpin = 535
+	bridgedHairpin = 538
 	nearAnswer     = 532 // of untagged bridged pods to routed ones
 	bridgedAnswer  = 530
 	request        = 420

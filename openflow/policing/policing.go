@@ -12,6 +12,10 @@
 //	Admin, NetworkPolicy, Baseline    the rules
 //	Accept     the connection is committed with the mark of this direction
 //
+// A flow that somebody deletes lets nothing through: a table's miss drops; NetworkPolicy goes on to Baseline for pods
+// only that have a flow there, as they are not isolated; and flows without which a packet would get further are
+// there [Twice]. The next resync puts it back.
+//
 // From there the packet goes back to table Forward, with a note (reg7, reg8) that it has been judged. Flows of table
 // Forward find it there again; no other flow knows of policies.
 //
@@ -24,6 +28,7 @@ package policing
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
@@ -103,18 +108,20 @@ const (
 
 // Priorities in table Forward, among those of package clusterip: a pod's packets are judged after they are translated
 // to an endpoint, and before they are translated back as answers. So are packets for a pod: answers are judged as they
-// come from the endpoint. Conntrack of the kernel takes what it sees of one direction only for invalid.
+// come from the endpoint. Conntrack of the kernel takes what it sees of one direction only for invalid. [Twice] takes
+// the next lower ones, too.
 const (
 	fromRouted  = 405
-	fromBridged = 534
+	fromBridged = 536
 	forRouted   = 402
-	forBridged  = 533
+	forBridged  = 534
 )
 
-// Priorities in table Service, beside those of package clusterip: what it sends to the host is judged as well.
+// Priorities in table Service, beside those of package clusterip: what it sends to the host is judged as well. [Twice]
+// takes the next lower ones, too.
 const (
-	serviceFragment = 251
-	serviceHost     = 1
+	serviceFragment = 252
+	serviceHost     = 2
 )
 
 // Priorities in the tables State.
@@ -123,7 +130,7 @@ const (
 	stateListeners = 110 // of multicast: without their reports, switches do not deliver neighbour discovery
 	stateInvalid   = 100
 	stateRelated   = 90
-	stateSCTP      = 85
+	stateSCTP      = 85 // and 84
 	stateAccepted  = 80
 	stateOther     = 70 // an answer in a connection that was not accepted
 	stateNode      = 60 // the node reaches its own pods
@@ -148,6 +155,17 @@ type Pod struct {
 
 func flow(table uint8, priority uint16, m openflow.Match, actions ...openflow.Action) openflow.Flow {
 	return openflow.Flow{Kind: openflow.KindPolicy, Table: table, Priority: priority, Match: m, Actions: actions}
+}
+
+// Twice returns flows, and each of them again with the next lower priority: without one of the two, packets go on the
+// same way. It is for flows without which a packet would get further than with them.
+func Twice(flows ...openflow.Flow) []openflow.Flow {
+	out := slices.Clone(flows)
+	for _, f := range flows {
+		f.Priority--
+		out = append(out, f)
+	}
+	return out
 }
 
 func ethertype(a netip.Addr) openflow.EtherType {
@@ -175,7 +193,9 @@ func Shared(node []netip.Addr) []openflow.Flow {
 	for _, d := range []Direction{Ingress, Egress} {
 		out = append(out, d.state()...)
 		for t := d.Peer(); t < d.Accept(); t++ {
-			out = append(out, flow(t, last, openflow.Match{}, openflow.Goto(t+1)))
+			if t != d.table(tableNetworkPolicy) {
+				out = append(out, flow(t, last, openflow.Match{}, openflow.Goto(t+1)))
+			}
 		}
 		for _, t := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
 			out = append(out, flow(d.Accept(), last, openflow.Match{EtherType: t}, append([]openflow.Action{openflow.Conntrack{
@@ -214,9 +234,16 @@ func (d Direction) state() []openflow.Flow {
 	for _, family := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
 		m := is(0, openflow.CTReply)
 		m.EtherType, m.Protocol = family, 1+sctp
-		out = append(out, flow(t, stateSCTP, m, openflow.Goto(t+1)))
+		out = append(out, Twice(flow(t, stateSCTP, m, openflow.Goto(t+1)))...)
 	}
 	return out
+}
+
+// NotIsolated has packets of a pod go on to the next tier if no rule of NetworkPolicies has accepted them: none isolates
+// it in this direction.
+func (d Direction) NotIsolated(pod uint32) openflow.Flow {
+	t := d.table(tableNetworkPolicy)
+	return flow(t, last, openflow.Match{Judged: pod}, openflow.Goto(t+1))
 }
 
 // Ended drops the packets of a connection that go from one address to another, as those of the pod of that number.
@@ -291,7 +318,7 @@ func (p Pod) Flows(services bool) []openflow.Flow {
 		in.match.Ingress = openflow.NotYet
 		out = append(out, flow(openflow.TableForward, in.priority, in.match, judge(Ingress)...))
 	}
-	return out
+	return Twice(out...)
 }
 
 // delivery is a Match in table Forward of packets that would be delivered to a pod.
