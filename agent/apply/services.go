@@ -25,8 +25,10 @@ type servicePorts struct {
 	ids    clusterip.IDs
 	known  bool // all Services have been read
 	// of are the ports of each Service, by namespace/name.
-	of    map[string]map[services.Key]services.Backends
-	units map[uint32]openflow.Unit
+	of map[string]map[services.Key]services.Backends
+	// claims are the Services that have a port: one, unless what is known of another is out of date. The last one has it.
+	claims map[services.Key][]string
+	units  map[uint32]openflow.Unit
 	// refusing counts the ports without endpoints.
 	refusing int
 	// high counts the ports with endpoints on each high port.
@@ -35,7 +37,7 @@ type servicePorts struct {
 
 func newServicePorts(source inputs.Source, node string, log logr.Logger) *servicePorts {
 	return &servicePorts{source: source, log: log, node: services.Node{Name: node}, units: map[uint32]openflow.Unit{},
-		of: map[string]map[services.Key]services.Backends{}, high: map[clusterip.Port]int{}}
+		of: map[string]map[services.Key]services.Backends{}, claims: map[services.Key][]string{}, high: map[clusterip.Port]int{}}
 }
 
 // shared is what the flows of all Services depend on.
@@ -76,15 +78,12 @@ func (s *servicePorts) update() (changed map[uint32]openflow.Unit, known bool) {
 // replace gives a Service other ports.
 func (s *servicePorts) replace(service string, now map[services.Key]services.Backends,
 	changed map[uint32]openflow.Unit) {
-	for k, before := range s.of[service] {
-		s.count(k, before, -1)
-		if _, kept := now[k]; !kept {
-			id := s.ids.Of(netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
-			s.ids.Forget(netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
-			changed[id] = openflow.Unit{}
-			delete(s.units, id)
-		}
+	before := s.of[service]
+	for k, b := range before {
+		s.count(k, b, -1)
+		s.claims[k] = slices.DeleteFunc(s.claims[k], func(other string) bool { return other == service })
 	}
+	delete(s.of, service)
 	for k, b := range now {
 		if !clusterip.Translated(k.Protocol) {
 			delete(now, k)
@@ -95,16 +94,36 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 				"service", service, "asked", b.Affinity.String(), "is", clusterip.MostAffinity.String())
 		}
 		s.count(k, b, 1)
-		to := netip.AddrPortFrom(k.Addr, k.Port)
-		id := s.ids.Of(to, k.Protocol)
-		unit := clusterip.Unit(id, to, k.Protocol, b.Endpoints, b.Affinity)
-		changed[id] = unit
-		if delete(s.units, id); len(unit.Flows) > 0 {
-			s.units[id] = unit
-		}
+		s.claims[k] = append(s.claims[k], service)
 	}
-	if s.of[service] = now; len(now) == 0 {
-		delete(s.of, service)
+	if len(now) > 0 {
+		s.of[service] = now
+	}
+	for k := range before {
+		s.settle(k, changed)
+	}
+	for k := range now {
+		s.settle(k, changed)
+	}
+}
+
+// settle makes the unit of a port that of the Service that has it. A ClusterIP may be another's before it is known that
+// the Service is gone that had it.
+func (s *servicePorts) settle(k services.Key, changed map[uint32]openflow.Unit) {
+	to := netip.AddrPortFrom(k.Addr, k.Port)
+	id := s.ids.Of(to, k.Protocol)
+	delete(s.units, id)
+	claims := s.claims[k]
+	if len(claims) == 0 {
+		s.ids.Forget(to, k.Protocol)
+		delete(s.claims, k)
+		changed[id] = openflow.Unit{}
+		return
+	}
+	b := s.of[claims[len(claims)-1]][k]
+	unit := clusterip.Unit(id, to, k.Protocol, b.Endpoints, b.Affinity)
+	if changed[id] = unit; len(unit.Flows) > 0 {
+		s.units[id] = unit
 	}
 }
 
