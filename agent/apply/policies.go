@@ -163,7 +163,7 @@ func (f *Flows) end(ctx context.Context) error {
 			return err
 		}
 		for _, c := range all {
-			if f.policies.rules.End(c, now) {
+			if f.policies.rules.End(zone, c, now) {
 				forbidden[zone] = append(forbidden[zone], c)
 			}
 		}

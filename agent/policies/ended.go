@@ -16,33 +16,50 @@ import (
 // (tcp_retries2, ip-sysctl), and then gives up.
 const endedFor = 16 * time.Minute
 
-// connKey is for what ends a connection, the first packet of which went from one address to another.
+// connKey is for what ends a connection, the first packet of which went from one address to another. Two segments may
+// use the same addresses, so the conntrack zone is part of it.
 type connKey struct {
 	pod      policy.PodKey // that may not have it
+	zone     uint16
 	protocol uint8
 	from, to netip.AddrPort
 }
 
-// End reports whether the rules of a pod here forbid a connection; conntrack may forget it then. Its packets are
-// dropped for some time, as long as the rules do not change: one in the middle of a forgotten connection does not say
-// who opened it, and those of the end that was connected to would be taken for a connection of its own.
-func (r *Rules) End(c vswitchd.Connection, now time.Time) bool {
-	key, is := r.forbidden(connKey{from: c.From, to: c.To, protocol: c.Protocol})
-	if !is || c.Closed {
-		return is
+// End reports whether the rules of pods here forbid a connection of a conntrack zone, which may forget it then. Its
+// packets are dropped for some time, as long as the rules do not change: one in the middle of a forgotten connection
+// does not say who opened it, and those of the end that was connected to would be taken for a connection of its own.
+func (r *Rules) End(zone uint16, c vswitchd.Connection, now time.Time) (is bool) {
+	for pod := range r.pods {
+		key := connKey{pod: pod, zone: zone, protocol: c.Protocol, from: c.From, to: c.To}
+		if !r.forbids(key) {
+			continue
+		}
+		if is = true; !c.Closed {
+			r.end(key, now)
+		}
 	}
+	return is
+}
+
+func (r *Rules) end(key connKey, now time.Time) {
 	r.ended[key] = now.Add(endedFor)
-	number := r.pods[key.pod].number
-	r.put(key, slices.Concat(policing.Ended(number, c.Protocol, c.From, c.To),
-		policing.Ended(number, c.Protocol, c.To, c.From)))
-	return true
+	r.put(key, policing.Ended(r.pods[key.pod].number, key.protocol, key.from, key.to))
 }
 
 // Adopt takes, of the flows that the switch has, those of connections that an earlier agent has ended.
 func (r *Rules) Adopt(flows []openflow.Flow, now time.Time) {
 	for _, f := range flows {
-		if protocol, from, to, ok := policing.EndedBy(f); ok {
-			r.End(vswitchd.Connection{Protocol: protocol, From: from, To: to}, now)
+		protocol, from, to, ok := policing.EndedBy(f)
+		if !ok {
+			continue
+		}
+		for key, p := range r.pods {
+			for _, port := range p.ports {
+				key := connKey{key, policing.Pod{Pod: port.At}.Zone(), protocol, from, to}
+				if p.number == f.Match.Judged && r.forbids(key) {
+					r.end(key, now)
+				}
+			}
 		}
 	}
 }
@@ -50,35 +67,36 @@ func (r *Rules) Adopt(flows []openflow.Flow, now time.Time) {
 // lift lets packets through of ended connections that are allowed again, or given up.
 func (r *Rules) lift(now time.Time) {
 	for key, until := range r.ended {
-		if still, is := r.forbidden(key); !is || still.pod != key.pod || now.After(until) {
+		if !r.forbids(key) || now.After(until) {
 			r.put(key, nil)
 			delete(r.ended, key)
 		}
 	}
 }
 
-// forbidden returns c with the pod whose rules forbid it.
-func (r *Rules) forbidden(c connKey) (_ connKey, is bool) {
-	for key, p := range r.pods {
-		for _, port := range p.ports {
-			about := compile.Connection{Pod: key, Protocol: policy.Protocol(c.protocol), Port: c.to.Port()}
-			switch {
-			case p.flows == 0:
-				continue
-			case slices.Contains(port.At.Addrs, c.from.Addr()):
-				about.Direction, about.Peer = policy.Egress, c.to.Addr()
-			case slices.Contains(port.At.Addrs, c.to.Addr()) && !slices.Contains(r.place.Node, c.from.Addr()):
-				about.Direction, about.Peer = policy.Ingress, c.from.Addr()
-			default:
-				continue
-			}
-			if d, ok := r.compiler.Judge(about); ok && d.Verdict == policy.Deny {
-				c.pod = key
-				return c, true
-			}
+// forbids reports whether the rules of c's pod forbid the connection.
+func (r *Rules) forbids(c connKey) bool {
+	p := r.pods[c.pod]
+	if p == nil || p.flows == 0 {
+		return false
+	}
+	for _, port := range p.ports {
+		about := compile.Connection{Pod: c.pod, Protocol: policy.Protocol(c.protocol), Port: c.to.Port()}
+		switch {
+		case policing.Pod{Pod: port.At}.Zone() != c.zone:
+			continue
+		case slices.Contains(port.At.Addrs, c.from.Addr()):
+			about.Direction, about.Peer = policy.Egress, c.to.Addr()
+		case slices.Contains(port.At.Addrs, c.to.Addr()) && !slices.Contains(r.place.Node, c.from.Addr()):
+			about.Direction, about.Peer = policy.Ingress, c.from.Addr()
+		default:
+			continue
+		}
+		if d, ok := r.compiler.Judge(about); ok && d.Verdict == policy.Deny {
+			return true
 		}
 	}
-	return c, false
+	return false
 }
 
 // Changed returns the units that differ since Update or Changed were called last.

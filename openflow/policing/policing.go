@@ -126,7 +126,8 @@ const (
 
 // Priorities in the tables State.
 const (
-	stateEnded     = 120 // packets of a connection that is forbidden now, for conntrack to forget it
+	stateAnswers   = 121 // of a connection that is forbidden now, for conntrack to forget it
+	stateEnded     = 120 // its other packets
 	stateListeners = 110 // of multicast: without their reports, switches do not deliver neighbour discovery
 	stateInvalid   = 100
 	stateRelated   = 90
@@ -246,17 +247,22 @@ func (d Direction) NotIsolated(pod uint32) openflow.Flow {
 	return flow(t, last, openflow.Match{Judged: pod}, openflow.Goto(t+1))
 }
 
-// Ended drops the packets of a connection that go from one address to another, as those of the pod of that number.
+// Ended drops the packets of a connection, the first of which went from one address to another, as those of the pod of
+// that number.
 func Ended(pod uint32, protocol uint8, from, to netip.AddrPort) (out []openflow.Flow) {
+	m := openflow.Match{EtherType: ethertype(from.Addr()), Judged: pod, Protocol: 1 + uint16(protocol)}
+	answer := m
+	m.Src, m.SrcPort = host(from.Addr()), openflow.Port(from.Port())
+	m.Dst, m.DstPort = host(to.Addr()), openflow.Port(to.Port())
+	answer.Src, answer.SrcPort, answer.Dst, answer.DstPort = m.Dst, m.DstPort, m.Src, m.SrcPort
 	for _, d := range []Direction{Ingress, Egress} {
-		out = append(out, flow(d.table(tableState), stateEnded, openflow.Match{EtherType: ethertype(from.Addr()), Judged: pod,
-			Protocol: 1 + uint16(protocol), Src: host(from.Addr()), SrcPort: openflow.Port(from.Port()), Dst: host(to.Addr()),
-			DstPort: openflow.Port(to.Port())}))
+		t := d.table(tableState)
+		out = append(out, flow(t, stateEnded, m), flow(t, stateAnswers, answer))
 	}
 	return out
 }
 
-// EndedBy returns the protocol of the packets that f drops, and their addresses, if it is one of Ended.
+// EndedBy returns what Ended was told, but for the pod, if f is of its flows, and not of those for answers.
 func EndedBy(f openflow.Flow) (protocol uint8, from, to netip.AddrPort, ok bool) {
 	ours := f.Table == Ingress.table(tableState) || f.Table == Egress.table(tableState)
 	if !ours || f.Priority != stateEnded {

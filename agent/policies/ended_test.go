@@ -1,0 +1,69 @@
+package policies
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
+	"github.com/fairlead-cni/fairlead/openflow/tables"
+	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
+)
+
+const nothing = `{"podSelector": {"matchLabels": {"app": "judged"}}, "policyTypes": ["Ingress", "Egress"]}`
+
+func connection(from, to string) vswitchd.Connection {
+	return vswitchd.Connection{Protocol: 6, From: netip.MustParseAddrPort(from), To: netip.MustParseAddrPort(to)}
+}
+
+// A connection that both of its ends forbid stays ended, whichever of them is asked first, and so it does after a
+// restart of the agent.
+func TestEndedByBothEnds(t *testing.T) {
+	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}`))
+	w.update()
+	c, zone := connection("10.10.0.3:40000", "10.10.0.4:80"), policing.Pod{}.Zone()
+	if !w.End(zone, c, time.Unix(0, 0)) {
+		t.Fatal("the connection is not forbidden")
+	}
+	there := w.Units()
+	for range 50 {
+		if w.lift(time.Unix(1, 0)); len(w.ended) != 2 || len(w.Units()) != len(there) {
+			t.Fatalf("of the two ends' drops %d are there", len(w.ended))
+		}
+	}
+	again := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}`))
+	again.update()
+	var flows []openflow.Flow
+	for _, unit := range there {
+		flows = append(flows, unit.Flows...)
+	}
+	if again.Adopt(flows, time.Unix(1, 0)); len(again.ended) != 2 || len(again.Units()) != len(there) {
+		t.Errorf("of the two ends' drops a new agent has %d", len(again.ended))
+	}
+	w.source.Put("NetworkPolicy", "shop/all", nil)
+	if w.update(); len(w.ended) != 0 {
+		t.Errorf("the connection is allowed, and is ended: %v", w.ended)
+	}
+}
+
+// Of two segments with the same addresses, one's connections are not ended for what is forbidden in the other.
+func TestEndedInOneSegment(t *testing.T) {
+	w := newWorld(t, networkPolicy(t, "nothing", nothing))
+	twin := tables.Pod{Port: flowtest.PodY, MAC: flowtest.MAC(t, "0a:00:00:00:00:0e"), Bridged: true, VLAN: 20,
+		Addrs: flowtest.Addrs("192.168.110.112")}
+	key := policy.PodKey{Namespace: "shop", Name: "y"}
+	w.place.Ports = append(w.place.Ports, Port{Pod: key, HostIf: "fly", At: twin})
+	w.source.Put("Pod", "shop/y", policy.Pod{PodKey: key, Addrs: twin.Addrs, Local: true})
+	w.update()
+	c := connection("192.168.110.1:40000", "192.168.110.112:80")
+	if w.End(policing.Pod{Pod: twin}.Zone(), c, time.Unix(0, 0)) || len(w.ended) != 0 {
+		t.Errorf("a connection of a pod without policies is ended: %v", w.ended)
+	}
+	twin.VLAN = 10
+	if !w.End(policing.Pod{Pod: twin}.Zone(), c, time.Unix(0, 0)) {
+		t.Error("the connection of the pod that is isolated is not ended")
+	}
+}
