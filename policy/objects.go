@@ -8,13 +8,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// configHash is the annotation of the objects of static pods (kubelet's ConfigHashAnnotationKey).
+const configHash = "kubernetes.io/config.hash"
+
 // FromPod returns what policies see of a Pod on the node of that name; ok is false if the pod has ended: its addresses
 // may belong to another one. Its own slices and maps are kept: do not modify them.
 func FromPod(o *corev1.Pod, node string) (p Pod, ok bool) {
 	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return Pod{}, false
 	}
-	p = Pod{PodKey: PodKey{o.Namespace, o.Name}, Labels: o.Labels, HostNetwork: o.Spec.HostNetwork,
+	p = Pod{PodKey: PodKey{o.Namespace, o.Name}, UID: string(o.UID), ConfigHash: o.Annotations[configHash], Labels: o.Labels, HostNetwork: o.Spec.HostNetwork,
 		Created: o.CreationTimestamp.Unix(), Local: o.Spec.NodeName == node}
 	ips := o.Status.PodIPs
 	if len(ips) == 0 {

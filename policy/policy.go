@@ -219,7 +219,10 @@ func (k PodKey) String() string { return k.Namespace + "/" + k.Name }
 // Pod is what policies see of a pod.
 type Pod struct {
 	PodKey
-	Labels map[string]string
+	// UID is that of the API, and ConfigHash what a kubelet calls a pod of its own manifests, whose object in the API has
+	// another UID. Both may be empty.
+	UID, ConfigHash string
+	Labels          map[string]string
 	// Addrs are the addresses under which others see the pod.
 	Addrs []netip.Addr
 	// Ports are the ports that have a name.
@@ -231,6 +234,12 @@ type Pod struct {
 	Created int64
 	// Local is true for pods of the node whose rules are wanted.
 	Local bool
+}
+
+// Is reports whether p is the pod that a kubelet calls by a UID, and not one of the same name before or after it. Without
+// a UID nothing is known against it.
+func (p Pod) Is(uid string) bool {
+	return uid == "" || p.UID == "" || uid == p.UID || uid == p.ConfigHash
 }
 
 // PodPort is a port of a pod's container.

@@ -105,7 +105,7 @@ func place(r *Round, view tables.View) *policies.Place {
 	p := &policies.Place{Services: len(r.Want.ServiceCIDRs) > 0}
 	for i, a := range r.Want.OVSDB.Pods { // in the order of the view's
 		p.Ports = append(p.Ports, policies.Port{Pod: policy.PodKey{Namespace: a.PodNamespace, Name: a.PodName},
-			HostIf: a.HostIf, At: view.Pods[i]})
+			UID: a.PodUID, HostIf: a.HostIf, At: view.Pods[i]})
 	}
 	p.Node = slices.Clone(view.NodeAddrs)
 	for _, a := range view.Gateway.Addrs {

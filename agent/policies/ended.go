@@ -83,7 +83,7 @@ func (r *Rules) forbids(c connKey) bool {
 	for _, port := range p.ports {
 		about := compile.Connection{Pod: c.pod, Protocol: policy.Protocol(c.protocol), Port: c.to.Port()}
 		switch {
-		case policing.Pod{Pod: port.At}.Zone() != c.zone:
+		case policing.Pod{Pod: port.At}.Zone() != c.zone || !r.owned(port):
 			continue
 		case slices.Contains(port.At.Addrs, c.from.Addr()):
 			about.Direction, about.Peer = policy.Egress, c.to.Addr()

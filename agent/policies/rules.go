@@ -61,19 +61,23 @@ type Place struct {
 // Port is one of a pod on the bridge.
 type Port struct {
 	Pod    policy.PodKey
+	UID    string // the pod's, as its kubelet says; may be empty
 	HostIf string
 	At     tables.Pod
 }
 
 func (p Port) equal(q Port) bool {
-	return p.Pod == q.Pod && p.HostIf == q.HostIf && p.At.Port == q.At.Port && p.At.MAC == q.At.MAC &&
+	return p.Pod == q.Pod && p.UID == q.UID && p.HostIf == q.HostIf && p.At.Port == q.At.Port && p.At.MAC == q.At.MAC &&
 		p.At.Bridged == q.At.Bridged && p.At.VLAN == q.At.VLAN && slices.Equal(p.At.Addrs, q.At.Addrs)
 }
+
+// nobody is the number of pods that nothing is known of: no flow of a tier lets their packets go on.
+const nobody = 1
 
 // NewRules returns Rules that know nothing yet.
 func NewRules(source *feed.Objects) *Rules {
 	return &Rules{source: source, compiler: compile.New(), all: map[policy.PodKey]policy.Pod{},
-		namespaces: map[string]bool{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{},
+		namespaces: map[string]bool{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{nobody: true},
 		dirty: map[policy.PodKey]struct{}{}, ended: map[connKey]time.Time{}, units: newUnits()}
 }
 
@@ -225,12 +229,21 @@ func (r *Rules) setPod(key policy.PodKey) {
 		return
 	}
 	r.setClosed(key, p, false)
+	if found && !slices.ContainsFunc(p.ports, r.owned) {
+		// The pod of that name here has gone, or is not in the API yet; one of another node may be a peer.
+		if r.compiler.DeletePod(key); !api.Local {
+			r.compiler.SetPod(api)
+		}
+		return
+	}
 	if r.source.Complete && !r.namespaces[key.Namespace] {
 		r.compiler.SetNamespace(policy.FromNamespace(namespaceOf(key)))
 	}
 	api.PodKey, api.Local, api.HostNetwork, api.Addrs = key, true, false, nil
 	for _, port := range p.ports {
-		api.Addrs = append(api.Addrs, port.At.Addrs...)
+		if r.owned(port) {
+			api.Addrs = append(api.Addrs, port.At.Addrs...)
+		}
 	}
 	r.compiler.SetPod(api)
 }
@@ -281,7 +294,14 @@ func (r *Rules) count(m compile.Match, n int) {
 	}
 }
 
-// divert has the packets of a pod judged if a rule applies to it, and forgets pods that are gone.
+// owned reports whether a port is the pod's that the API has under that name, as far as is known. A StatefulSet's pod
+// that is replaced may have a port here before the API's watch says so, and other labels.
+func (r *Rules) owned(port Port) bool {
+	api, found := r.all[port.Pod]
+	return !found || r.source.Complete || api.Is(port.UID)
+}
+
+// divert has the packets of a pod judged if a rule applies to it, or closes it, and forgets pods that are gone.
 func (r *Rules) divert(key policy.PodKey) {
 	p := r.pods[key]
 	if p == nil {
@@ -289,10 +309,14 @@ func (r *Rules) divert(key policy.PodKey) {
 	}
 	var now []string
 	for _, port := range p.ports {
-		if p.flows == 0 && !p.closed {
-			break
+		number := p.number
+		switch {
+		case !r.owned(port):
+			number = nobody
+		case p.flows == 0 && !p.closed:
+			continue
 		}
-		r.put(portKey(port.HostIf), policing.Pod{Pod: port.At, Number: p.number}.Flows(r.place.Services))
+		r.put(portKey(port.HostIf), policing.Pod{Pod: port.At, Number: number}.Flows(r.place.Services))
 		now = append(now, port.HostIf)
 	}
 	for _, before := range p.diverted {
