@@ -4,21 +4,27 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
 )
 
 // keptID is the number of the unit of what the switch has from an earlier agent. No other unit has it.
 const keptID = 0
 
 // Unknown returns the units for as long as it is not known what applies to any pod. Of there, what the switch has for
-// pods and policies: pods that it serves stay as they are, and all others are closed. When the objects are known, the
+// pods and policies: pods that it serves and enforces policies on stay as they are, and all others are closed: what it
+// serves without, as after networkPolicies: report, would be open. When the objects are known, the
 // switch must be compared with Units, as the units of this method have flows of others.
 func (r *Rules) Unknown(there []openflow.Flow) map[uint32]openflow.Unit {
-	served := map[uint32]bool{}
+	served, enforces := map[uint32]bool{}, false
 	for _, f := range there {
+		enforces = enforces || f.Kind == openflow.KindPolicy && f.Table == policing.Ingress.Accept()
 		served[f.Match.InPort] = f.Kind == openflow.KindPod && f.Match.InPort != 0 || served[f.Match.InPort]
 	}
 	for key, p := range r.pods {
-		r.setClosed(key, p, slices.ContainsFunc(p.ports, func(port Port) bool { return !served[port.At.Port] }))
+		// What is closed is served when this is called again.
+		r.setClosed(key, p, p.closed || slices.ContainsFunc(p.ports, func(port Port) bool {
+			return !enforces || !served[port.At.Port]
+		}))
 		r.divert(key)
 	}
 	out, ours := r.Units(), map[openflow.Key]bool{}

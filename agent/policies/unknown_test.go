@@ -1,0 +1,47 @@
+package policies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
+)
+
+// Pods that the switch serves without policies, as under networkPolicies: report, are closed until policies are known,
+// and stay so when the switch has the flows that close them. Those that an earlier agent has judged stay as they are.
+func TestServedWithoutPolicies(t *testing.T) {
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	const packet = "in_port=3,dl_src=0a:00:00:00:00:03,dl_dst=" + router + ",tcp,nw_src=10.10.0.3,nw_dst=203.0.113.9,nw_ttl=64"
+	w := newWorld(t)
+	s.SetPolicies(nil, true)
+	flowtest.Sync(t, s, w.base())
+	unknown := func(rules *Rules) {
+		t.Helper()
+		rules.Update(&w.place, time.Unix(0, 0))
+		s.Resync()
+		there, err := s.HasForPods(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.SetPolicies(rules.Unknown(there), true)
+		flowtest.Sync(t, s, w.base())
+	}
+	rules := NewRules(feed.New())
+	for range 2 {
+		if unknown(rules); passes(o.Trace("br-int", packet)) {
+			t.Error("a pod is open that was served before policies were enforced")
+		}
+	}
+	if unknown(NewRules(feed.New())); passes(o.Trace("br-int", packet)) {
+		t.Error("a pod is open that was closed before the agent's restart")
+	}
+	w.update()
+	s.SetPolicies(w.Units(), true)
+	flowtest.Sync(t, s, w.base())
+	if unknown(NewRules(feed.New())); !passes(o.Trace("br-int", packet)) {
+		t.Error("a pod is closed that was judged before the agent's restart")
+	}
+}
