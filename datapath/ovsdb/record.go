@@ -126,7 +126,11 @@ func decode(name string, ids map[string]string) (api.Attachment, error) {
 	if a.MAC, err = api.ParseMAC(ids[macKey]); err != nil {
 		return api.Attachment{}, fmt.Errorf("key %s: %w", macKey, err)
 	}
-	for _, s := range strings.Fields(ids[addrsKey]) {
+	addrs, ok := ids[addrsKey]
+	if !ok { // a pod without an address has the key, too
+		return api.Attachment{}, fmt.Errorf("key %s is missing", addrsKey)
+	}
+	for _, s := range strings.Fields(addrs) {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
 			return api.Attachment{}, fmt.Errorf("key %s: %w", addrsKey, err)

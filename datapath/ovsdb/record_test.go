@@ -46,7 +46,7 @@ func TestRecordRoundTrip(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	a := attachment("a")
 	for key := range encode(a) {
-		if key == markKey || key == addrsKey { // no address at all is a valid record
+		if key == markKey { // without it there is no record
 			continue
 		}
 		ids := encode(a)
