@@ -305,7 +305,7 @@ func (m *openMaps) close() {
 // keep pins the maps that replace others.
 func (m *openMaps) keep(c Config) error {
 	for _, part := range m.fresh {
-		fresh := c.pin(part.name + ".new")
+		fresh := c.pin(part.name + "_new") // the file system refuses names with dots
 		err := os.Remove(fresh)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			err = (*part.at).Pin(fresh)

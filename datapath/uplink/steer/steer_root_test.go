@@ -2,6 +2,8 @@ package steer
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -287,6 +289,65 @@ func TestRootFullMap(t *testing.T) {
 	if got := n.send(sent{from: "outside", src: outMAC, dst: podMAC}); !slices.Equal(got, []string{"pods"}) {
 		t.Errorf("a frame for the pod arrives at %q", got)
 	}
+}
+
+// A pinned map that another version made, or somebody else, is replaced, and what can be told from it is kept: no pod is
+// lost, none is known twice, and the host's packets pass.
+func TestRootMapOfAnotherVersion(t *testing.T) {
+	known := Entry{mac(t, podMAC), 0}
+	for _, c := range []struct {
+		name string
+		spec ebpf.MapSpec
+		// kept: the form of the entries is ours, and so the pods are known without being told again.
+		kept bool
+	}{
+		{"without memory from the start", ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: most,
+			Flags: unix.BPF_F_NO_PREALLOC}, true},
+		{"smaller", ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 16}, true},
+		{"greater", ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 2 * most}, true},
+		{"longer keys of a newer version", ebpf.MapSpec{Type: ebpf.Hash, KeySize: 16, ValueSize: 4, MaxEntries: most}, false},
+		{"longer values of a newer version", ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: most}, false},
+		{"a foreign array", ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := setup(t, Any)
+			n.ensure()
+			n.sync(known)
+			n.replaceMap(&c.spec, c.kept, known)
+			if n.state().Complete {
+				t.Error("a map of another form is taken for right")
+			}
+			n.ensure()
+			pod := sent{from: "outside", src: outMAC, dst: podMAC}
+			if got := n.send(pod); c.kept && !slices.Equal(got, []string{"pods"}) {
+				t.Errorf("a frame for the pod arrives at %q before the map is filled", got)
+			}
+			n.sync(known)
+			if got := n.send(pod); !slices.Equal(got, []string{"pods"}) {
+				t.Errorf("a frame for the pod arrives at %q", got)
+			}
+			if got := n.send(sent{from: "outside", src: outMAC, dst: hostMAC}); !slices.Equal(got, []string{"host"}) {
+				t.Errorf("a frame for the host arrives at %q", got)
+			}
+			if left, err := filepath.Glob(n.config.pin("*new")); err != nil || len(left) > 0 {
+				t.Errorf("left: %q, %v", left, err)
+			}
+		})
+	}
+}
+
+// replaceMap pins a map of another form in place of the one of pods, with the entries of a pod if it has room for them.
+func (n *node) replaceMap(spec *ebpf.MapSpec, fill bool, pod Entry) {
+	n.t.Helper()
+	m, err := ebpf.NewMap(spec)
+	n.must(err)
+	defer m.Close()
+	if fill {
+		n.must(m.Put(key(pod), isPod))
+		n.must(m.Put(key(Entry{broadcast(), pod.VLAN}), isPod))
+	}
+	n.must(os.Remove(n.config.pin("macs")))
+	n.must(m.Pin(n.config.pin("macs")))
 }
 
 func (n *node) must(err error) {
