@@ -53,8 +53,7 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 		asked[p.node] = true
 		heard[p.node] = heard[p.node] || s.From == pure.Works || s.From == pure.Narrow || s.Away
 		// From the first packets that are missing: a node that is down for a short while shall be seen to be.
-		late := s.EverHeard && t.peers[p].Silent(now) > 2*t.peers[p].Interval
-		if (late || s.Doubtful()) && now.Sub(t.peers[p].at) > evidenceAge {
+		if (t.peers[p].Late(now) || s.Doubtful()) && now.Sub(t.peers[p].at) > evidenceAge {
 			doubtful = append(doubtful, p)
 		}
 	}
@@ -69,7 +68,7 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 	slices.SortFunc(doubtful, func(a, b path) int { return t.peers[a].at.Compare(t.peers[b].at) })
 	t.busy = true
 	s, doubtful := t.Board.Load(), doubtful[:min(atOnce, len(doubtful))]
-	go func() { t.done <- examine(ctx, t.Config, s, doubtful) }()
+	go func() { t.done <- t.examine(ctx, s, doubtful) }()
 }
 
 // judge says what is wrong with a path, from the evidence that there is.

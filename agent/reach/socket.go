@@ -49,9 +49,20 @@ func listen(addr netip.Addr, to chan<- heard) (*net.UDPConn, error) {
 	return conn, nil
 }
 
+// socket sends to one end.
+type socket interface {
+	Write(packet []byte) (int, error)
+	// Refused reports whether the kernel of the other end has refused what was sent.
+	Refused() bool
+	Close() error
+}
+
+// port is a socket of the kernel.
+type port struct{ *net.UDPConn }
+
 // dial opens a socket to an end, from a port that the kernel chooses. Its packets are not fragmented, whatever the
 // kernel has learnt of the path. The calling thread is in the end's namespace.
-func dial(from, to netip.Addr) (*net.UDPConn, error) {
+func dial(from, to netip.Addr) (socket, error) {
 	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
 		net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, pure.Port)))
 	if err != nil {
@@ -64,13 +75,13 @@ func dial(from, to netip.Addr) (*net.UDPConn, error) {
 	if err := control(conn, func(fd int) error { return unix.SetsockoptInt(fd, level, option, value) }); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return conn, nil
+	return port{conn}, nil
 }
 
-// refused reports whether the kernel of the other end has refused what was sent.
-func refused(conn *net.UDPConn) bool {
+// Refused implements socket.
+func (p port) Refused() bool {
 	code := 0
-	err := control(conn, func(fd int) (err error) {
+	err := control(p.UDPConn, func(fd int) (err error) {
 		code, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		return err
 	})

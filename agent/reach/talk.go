@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/agent/status"
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
 )
 
@@ -42,7 +42,7 @@ func (p path) family() string {
 // peer is what is known of a path.
 type peer struct {
 	pure.Link
-	conn *net.UDPConn // nil before the first packet
+	conn socket // nil before the first packet
 	watch
 }
 
@@ -50,8 +50,10 @@ type peer struct {
 type talk struct {
 	*Prober
 	end
-	heard chan heard
-	done  chan []examined
+	dial    func(from, to netip.Addr) (socket, error)
+	examine func(ctx context.Context, s *status.Status, paths []path) []examined
+	heard   chan heard
+	done    chan []examined
 
 	nodes  []desired.Peer        // all, by name
 	ends   map[netip.Addr]string // their ends
@@ -64,7 +66,12 @@ type talk struct {
 }
 
 func newTalk(p *Prober, e end) *talk {
-	return &talk{Prober: p, end: e, heard: make(chan heard, 256), done: make(chan []examined, 1), peers: map[path]*peer{}}
+	t := &talk{Prober: p, end: e, dial: dial, heard: make(chan heard, 256), done: make(chan []examined, 1),
+		peers: map[path]*peer{}}
+	t.examine = func(ctx context.Context, s *status.Status, paths []path) []examined {
+		return examine(ctx, p.Config, s, paths)
+	}
+	return t
 }
 
 // run talks until ctx ends. The calling thread is in the end's namespace, and stays there.
@@ -103,24 +110,12 @@ func (t *talk) run(ctx context.Context) error {
 	}
 }
 
-// choose decides whom to send to: those that the names say, those that ask, and some that are not reached.
+// choose decides whom to send to.
 func (t *talk) choose(now time.Time) {
 	t.follow(now)
-	wanted := slices.Clone(t.wanted)
-	var failing []string
-	for p, known := range t.peers {
-		if state := known.State(now); known.Asks(now) {
-			wanted = append(wanted, p.node)
-		} else if state.From == pure.Fails && !slices.Contains(t.wanted, p.node) {
-			failing = append(failing, p.node)
-		}
-	}
-	slices.Sort(failing)
-	failing = slices.Compact(failing)
-	wanted = append(wanted, failing[:min(mostFailing, len(failing))]...)
-	slices.Sort(wanted)
+	asked, asking := t.whom(now)
 	t.queue = t.queue[:0]
-	for _, node := range slices.Compact(wanted) {
+	for _, node := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(asked, asking)))) {
 		byName := func(p desired.Peer, name string) int { return cmp.Compare(p.Name, name) }
 		i, found := slices.BinarySearchFunc(t.nodes, node, byName)
 		if !found {
@@ -141,6 +136,7 @@ func (t *talk) choose(now time.Time) {
 			t.peers[p] = &peer{}
 		}
 		t.peers[p].Interval = t.step * time.Duration(len(t.queue))
+		t.peers[p].Asked = slices.Contains(asked, p.node)
 	}
 	maps.DeleteFunc(t.peers, func(p path, known *peer) bool {
 		gone := !slices.Contains(t.queue, p)
@@ -149,6 +145,23 @@ func (t *talk) choose(now time.Time) {
 		}
 		return gone
 	})
+}
+
+// whom says which nodes are asked, because the names say so or because they did when a path failed, and which ask.
+func (t *talk) whom(now time.Time) (asked, asking []string) {
+	var failing []string
+	for p, known := range t.peers {
+		if known.Asks(now) {
+			asking = append(asking, p.node)
+		}
+		// Whom only the other end has chosen is not kept: it is silent because it asks no more.
+		if known.Asked && known.State(now).Doubtful() && !slices.Contains(t.wanted, p.node) {
+			failing = append(failing, p.node)
+		}
+	}
+	slices.Sort(failing)
+	failing = slices.Compact(failing)
+	return slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))]), asking
 }
 
 // follow takes in which nodes there are, and whom the names say, where that has changed.
@@ -198,7 +211,10 @@ func (t *talk) receive(h heard) {
 	}
 	t.Metrics.Reach.Packets.WithLabelValues("heard").Inc()
 	p := path{node, h.from}
-	if t.peers[p] == nil { // it asks, and is asked from the next look on
+	if t.peers[p] == nil && !h.packet.Asks {
+		return // the last packets of one that this end has ceased to ask
+	}
+	if t.peers[p] == nil { // it is sent to from the next look on
 		t.peers[p] = &peer{Link: pure.Link{Interval: t.Interval * time.Duration(len(t.addrs))}}
 	}
 	t.peers[p].Receive(h.packet, h.at)
@@ -211,7 +227,7 @@ func (t *talk) send(to path, now time.Time, leaving bool) {
 		return
 	}
 	if p.conn != nil {
-		if refused(p.conn) {
+		if p.conn.Refused() {
 			p.Refused(now)
 		}
 		p.conn.Close()
@@ -225,7 +241,7 @@ func (t *talk) send(to path, now time.Time, leaving bool) {
 		size = t.fullSize(to, p)
 	}
 	i := slices.IndexFunc(t.addrs, func(own netip.Addr) bool { return own.Is4() == to.addr.Is4() })
-	conn, err := dial(t.addrs[i], to.addr)
+	conn, err := t.dial(t.addrs[i], to.addr)
 	if err == nil {
 		p.conn = conn
 		_, err = conn.Write(packet.Append(nil, size))

@@ -11,7 +11,7 @@
 //
 // Whom a node sends to follows from the names of the nodes and the clock, and is mutual (Peers): neighbours on a ring
 // of hashes, and one partner that changes. Where the two differ, because one knows of a Node that the other does not
-// yet, an end also sends to whom it hears.
+// yet, an end also sends to who asks it, as long as that one asks of its own accord.
 //
 // An agent that is dead is not a broken path: the kernel of its node's end refuses the packets, which shows that they
 // arrive. A node that is dead is none either: its own address does not answer.

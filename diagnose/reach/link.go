@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"cmp"
 	"math/bits"
 	"time"
 )
@@ -32,8 +33,10 @@ const (
 // Link is what an end knows of the path to and from another end. The zero value, with Interval, is one of which
 // nothing is known. All times are given: it reads no clock.
 type Link struct {
-	// Interval is how often a packet is sent.
+	// Interval is how often a packet is sent. The peer has another interval where it asks more nodes or fewer.
 	Interval time.Duration
+	// Asked: packets are sent of this end's own accord, and not only because the peer asks.
+	Asked bool
 
 	began, sent   time.Time // since when packets are sent without a pause, and when the last was
 	seq           uint32
@@ -62,10 +65,11 @@ func (s State) Doubtful() bool {
 	return s.From == Fails || s.From == Narrow || s.To == Fails || s.To == Narrow
 }
 
-// Silence is how long nothing must have been heard for a path to be broken.
-func (l *Link) Silence() time.Duration { return silent * l.Interval }
+// pace is how often the peer sends, as it says; before it is heard, as often as this end.
+func (l *Link) pace() time.Duration { return cmp.Or(l.last.Interval, l.Interval) }
 
-func (l *Link) narrowAfter() time.Duration { return narrow * fullEvery * l.Interval }
+// silence is how long nothing must have been heard of the peer for a path to be broken.
+func (l *Link) silence() time.Duration { return silent * l.pace() }
 
 // Next is the next packet to the peer.
 func (l *Link) Next(now time.Time) Packet {
@@ -73,8 +77,8 @@ func (l *Link) Next(now time.Time) Packet {
 		l.began = now
 	}
 	l.seq, l.sent = l.seq+1, now
-	return Packet{Seq: l.seq, Uptime: now.Sub(l.began), Full: l.seq%fullEvery == 0,
-		Heard: Heard{Age: age(l.heard, now), FullAge: age(l.full, now), Lost: uint8(l.lost())}}
+	return Packet{Seq: l.seq, Uptime: now.Sub(l.began), Interval: l.Interval, Full: l.seq%fullEvery == 0,
+		Asks: l.Asked, Heard: Heard{Age: age(l.heard, now), FullAge: age(l.full, now), Lost: uint8(l.lost())}}
 }
 
 func age(at, now time.Time) time.Duration {
@@ -87,14 +91,14 @@ func age(at, now time.Time) time.Duration {
 // Receive takes in a packet of the peer.
 func (l *Link) Receive(p Packet, now time.Time) {
 	switch ahead := p.Seq - l.highest; {
-	case l.heard.IsZero() || p.Uptime+silent*l.Interval < l.last.Uptime: // the first, or of a new agent
+	case l.heard.IsZero() || p.Uptime+l.silence() < l.last.Uptime: // the first, or of a new agent
 		l.highest, l.seen, l.counted, l.hears, l.full = p.Seq, 1, 1, now, time.Time{}
 	case ahead == 0, -ahead < window:
 		l.seen |= 1 << -ahead // late, or twice
 	default:
 		l.seen, l.highest, l.counted = l.seen<<min(ahead, window)|1, p.Seq, min(window, l.counted+int(min(ahead, window)))
 	}
-	if now.Sub(l.heard) > l.Silence() {
+	if now.Sub(l.heard) > l.silence() {
 		l.hears = now
 	}
 	if l.heard = now; p.Full {
@@ -111,15 +115,21 @@ func (l *Link) lost() int { return l.counted - bits.OnesCount32(l.seen<<(window-
 // PeerMTU is that of the peer's pods, in bytes; 0: it is not known.
 func (l *Link) PeerMTU() int { return int(l.last.MTU) }
 
-// Asks reports whether the peer has sent something of late.
-func (l *Link) Asks(now time.Time) bool {
-	return !l.heard.IsZero() && now.Sub(l.heard) <= l.Silence() && !l.last.Leaving
+// hearsPeer reports whether the peer has sent something of late.
+func (l *Link) hearsPeer(now time.Time) bool {
+	return !l.heard.IsZero() && now.Sub(l.heard) <= l.silence() && !l.last.Leaving
 }
+
+// Asks reports whether the peer has asked of late, of its own accord.
+func (l *Link) Asks(now time.Time) bool { return l.last.Asks && l.hearsPeer(now) }
 
 // Silent is for how long nothing was heard while this end observed.
 func (l *Link) Silent(now time.Time) time.Duration {
 	return min(age(l.began, now), now.Sub(l.heard))
 }
+
+// Late reports whether packets of a peer that was heard are missing.
+func (l *Link) Late(now time.Time) bool { return !l.heard.IsZero() && l.Silent(now) > 2*l.pace() }
 
 // State is what is known at now.
 func (l *Link) State(now time.Time) State {
@@ -127,19 +137,19 @@ func (l *Link) State(now time.Time) State {
 	if l.seq == 0 {
 		return s
 	}
-	refused := !l.refused.IsZero() && now.Sub(l.refused) <= l.Silence() && l.refused.After(l.heard)
+	refused := !l.refused.IsZero() && now.Sub(l.refused) <= silent*l.Interval && l.refused.After(l.heard)
 	if refused || l.last.Leaving && now.Sub(l.heard) <= leaving*l.Interval {
 		s.Away = true
 		return s
 	}
-	if !l.Asks(now) {
-		if now.Sub(l.began) > l.Silence() {
+	if !l.hearsPeer(now) {
+		if now.Sub(l.began) > l.silence() {
 			s.From = Fails
 		}
 		return s
 	}
 	s.From, s.To, s.LostTo = Works, l.to(now), int(l.last.Heard.Lost)
-	if now.Sub(l.hears) > l.narrowAfter() && now.Sub(l.full) > l.narrowAfter() {
+	if wide := narrow * fullEvery * l.pace(); now.Sub(l.hears) > wide && now.Sub(l.full) > wide {
 		s.From = Narrow
 	}
 	return s
@@ -148,12 +158,13 @@ func (l *Link) State(now time.Time) State {
 // to is what the peer says. One that has just started, or to which this end has, knows nothing.
 func (l *Link) to(now time.Time) Direction {
 	h, since := l.last.Heard, min(now.Sub(l.began), l.last.Uptime)
+	silence, wide := silent*l.Interval, narrow*fullEvery*l.Interval
 	switch {
-	case h.Age < 0 && since > l.Silence(), h.Age > l.Silence() && since > l.Silence():
+	case (h.Age < 0 || h.Age > silence) && since > silence:
 		return Fails
-	case h.Age < 0 || h.Age > l.Silence():
+	case h.Age < 0 || h.Age > silence:
 		return Unknown
-	case since > l.narrowAfter() && (h.FullAge < 0 || h.FullAge > l.narrowAfter()):
+	case since > wide && (h.FullAge < 0 || h.FullAge > wide):
 		return Narrow
 	}
 	return Works

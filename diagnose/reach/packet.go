@@ -16,12 +16,13 @@ const Port = 6784
 // Size is the length of a packet's payload in bytes, but for those of full size.
 const Size = 64
 
-const version = 1
+const version = 2
 
 // Flags.
 const (
 	flagFull = 1 << iota
 	flagLeaving
+	flagAsks
 )
 
 // Packet is what one end sends to another. Times have a resolution of a millisecond.
@@ -32,13 +33,18 @@ type Packet struct {
 	Seq uint32
 	// Uptime is for how long the sender has sent to this end.
 	Uptime time.Duration
+	// Interval is how often the sender sends to this end.
+	Interval time.Duration
 	// MTU is that of the sender's pods, in bytes.
 	MTU uint16
 	// Full: the packet is as long as the MTU of both ends allows.
 	Full bool
 	// Leaving: the sender stops.
 	Leaving bool
-	Heard   Heard
+	// Asks: the sender sends of its own accord, and not only because it is asked. Whom it asks sends back as long as it
+	// asks: if each end went on because the other does, whoever met once would never part.
+	Asks  bool
+	Heard Heard
 }
 
 // Heard is what the sender of a packet has heard of the end that it goes to.
@@ -65,13 +71,16 @@ func (p Packet) Append(b []byte, size int) []byte {
 	if p.Leaving {
 		flags |= flagLeaving
 	}
+	if p.Asks {
+		flags |= flagAsks
+	}
 	start := len(b)
 	b = append(b, 'F', 'L', 'R', version, flags, p.Heard.Lost)
 	b = binary.BigEndian.AppendUint16(b, p.MTU)
 	b = binary.BigEndian.AppendUint64(b, p.From)
 	b = binary.BigEndian.AppendUint64(b, p.To)
 	b = binary.BigEndian.AppendUint32(b, p.Seq)
-	for _, d := range []time.Duration{p.Uptime, p.Heard.Age, p.Heard.FullAge} {
+	for _, d := range []time.Duration{p.Uptime, p.Heard.Age, p.Heard.FullAge, p.Interval} {
 		b = binary.BigEndian.AppendUint32(b, millis(d))
 	}
 	return append(b, make([]byte, max(size, Size)-(len(b)-start))...)
@@ -100,10 +109,11 @@ func Parse(b []byte) (Packet, error) {
 		return Packet{}, fmt.Errorf("begins with %x: no packet of this version", b[:4])
 	}
 	be := binary.BigEndian
-	p := Packet{Full: b[4]&flagFull != 0, Leaving: b[4]&flagLeaving != 0, MTU: be.Uint16(b[6:]),
+	p := Packet{Full: b[4]&flagFull != 0, Leaving: b[4]&flagLeaving != 0, Asks: b[4]&flagAsks != 0, MTU: be.Uint16(b[6:]),
 		From: be.Uint64(b[8:]), To: be.Uint64(b[16:]), Seq: be.Uint32(b[24:]), Uptime: fromMillis(be.Uint32(b[28:])),
-		Heard: Heard{Lost: b[5], Age: fromMillis(be.Uint32(b[32:])), FullAge: fromMillis(be.Uint32(b[36:]))}}
-	if p.Seq == 0 || p.Uptime < 0 || p.Heard.Lost > window {
+		Interval: fromMillis(be.Uint32(b[40:])),
+		Heard:    Heard{Lost: b[5], Age: fromMillis(be.Uint32(b[32:])), FullAge: fromMillis(be.Uint32(b[36:]))}}
+	if p.Seq == 0 || p.Uptime < 0 || p.Interval <= 0 || p.Heard.Lost > window {
 		return Packet{}, errors.New("a number, a time or a count of losses that no end sends")
 	}
 	return p, nil

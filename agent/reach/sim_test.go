@@ -1,0 +1,216 @@
+package reach
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+)
+
+// tick is the resolution of a world's clock.
+const tick = 100 * time.Millisecond
+
+// world is a cluster without a network: what agents send is handed over at once, or lost, on a clock of its own.
+type world struct {
+	now    time.Time
+	nodes  []*simulated
+	byAddr map[netip.Addr]*simulated
+	random *rand.Rand
+	// passes says whether a packet of pods arrives, and pings whether a node's own address answers.
+	passes, pings func(from, to *simulated, full bool) bool
+	// told are all findings that any agent told, as "node peer cause", and how often its report had each.
+	told map[string]int
+}
+
+// simulated is a node with an agent.
+type simulated struct {
+	*talk
+	world     *world
+	number    int
+	ahead     time.Duration // of its clock
+	sent      int
+	next      time.Time
+	dead      bool // the agent does not run, and its kernel refuses
+	looks     int
+	examining int // how many paths it has examined
+}
+
+func always(_, _ *simulated, _ bool) bool { return true }
+
+// newWorld is a healthy cluster of n nodes.
+func newWorld(n int) *world {
+	w := &world{now: time.Unix(1e9, 0), byAddr: map[netip.Addr]*simulated{}, random: rand.New(rand.NewPCG(1, 2)),
+		passes: always, pings: always, told: map[string]int{}}
+	var peers []desired.Peer
+	for i := range n {
+		podCIDR := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(i), 0}), 24)
+		peers = append(peers, desired.Peer{Name: fmt.Sprintf("node%02d", i), Tunnel: netip.AddrFrom4([4]byte{192, 168, 77, byte(i)}),
+			PodCIDRs: []desired.PeerCIDR{{Prefix: podCIDR, Path: desired.PathTunnel}}})
+	}
+	for i, own := range peers {
+		s := &simulated{world: w, number: i}
+		board := status.NewBoard(nil)
+		board.Publish(&status.Status{Computed: status.Computed{Peers: slices.Concat(peers[:i], peers[i+1:])}})
+		s.start(own.Name, endsOf(own), board)
+		w.nodes = append(w.nodes, s)
+		w.byAddr[endsOf(own)[0]] = s
+	}
+	return w
+}
+
+// start starts the node's agent, or another after it.
+func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
+	prober := New(Parts{Config: api.AgentConfig{Reachability: api.ReachabilityProbe}, NodeName: name, Board: board,
+		Metrics: status.NewMetrics("test"), Interval: 2 * time.Second, Log: logr.Discard()})
+	s.talk = newTalk(prober, end{addrs: ends, mtu: 1450})
+	s.dial = func(_, to netip.Addr) (socket, error) { return &wireless{from: s, to: s.world.byAddr[to]}, nil }
+	s.talk.examine = s.examine
+	s.dead = false
+	s.choose(s.world.now.Add(s.ahead))
+}
+
+func (s *simulated) restart() { s.start(s.NodeName, s.addrs, s.Board) }
+
+// wireless is a socket from one node to another.
+type wireless struct {
+	from, to *simulated
+	refused  bool
+}
+
+func (c *wireless) Write(b []byte) (int, error) {
+	w := c.from.world
+	p, err := pure.Parse(b)
+	switch {
+	case err != nil:
+		return 0, err
+	case !w.passes(c.from, c.to, p.Full):
+	case c.to.dead:
+		c.refused = w.passes(c.to, c.from, false)
+	default:
+		c.to.receive(heard{c.from.addrs[0], p, w.now.Add(c.to.ahead)})
+	}
+	return len(b), nil
+}
+
+func (c *wireless) Refused() bool { return c.refused }
+func (c *wireless) Close() error  { return nil }
+
+// examine is the evidence that the world has.
+func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) []examined {
+	out := make([]examined, len(paths))
+	answer := func(to *simulated, full bool) pure.Answer {
+		if s.world.pings(s, to, full) && s.world.pings(to, s, full) {
+			return pure.Answered
+		}
+		return pure.NotHeard
+	}
+	for i, p := range paths {
+		s.examining++
+		to := s.world.byAddr[p.addr]
+		out[i] = examined{p, pure.Evidence{Echo: answer(to, false), UnderlaySize: 1500}}
+		if out[i].Echo == pure.Answered {
+			out[i].FullEcho = answer(to, true)
+		}
+	}
+	return out
+}
+
+// run lets the time pass.
+func (w *world) run(d time.Duration) {
+	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(tick) {
+		for _, s := range w.nodes {
+			if !s.dead {
+				s.run(w.now.Add(s.ahead))
+			}
+		}
+	}
+}
+
+func (s *simulated) run(now time.Time) {
+	if !now.Before(s.next) && len(s.queue) > 0 {
+		s.send(s.queue[s.sent%len(s.queue)], now, false)
+		s.sent, s.next = s.sent+1, now.Add(s.step)
+	}
+	if (now.UnixMilli()/tick.Milliseconds()+int64(s.number))%10 > 0 {
+		return
+	}
+	s.looks++
+	s.choose(now)
+	s.look(context.Background(), now)
+	if s.busy {
+		s.busy = false
+		s.examined(<-s.done, now)
+	}
+	for _, f := range s.report.Findings {
+		s.world.told[fmt.Sprintf("%s %s %s", s.NodeName, f.Node, f.Cause)]++
+	}
+}
+
+// wantNothingTold checks that no agent has told a fault.
+func (w *world) wantNothingTold(t *testing.T, what string) {
+	t.Helper()
+	if len(w.told) > 0 {
+		t.Errorf("%s: %d findings: %v", what, len(w.told), slices.Sorted(maps.Keys(w.told)))
+	}
+}
+
+// Who has met once parts again, also where clocks differ, and nobody wonders about it.
+func TestSampleStaysSmall(t *testing.T) {
+	w := newWorld(60)
+	for i, s := range w.nodes {
+		s.ahead = time.Duration(i) * 800 * time.Millisecond
+	}
+	for minute := range 10 {
+		w.run(time.Minute)
+		for _, s := range w.nodes {
+			if len(s.queue) > 13 {
+				t.Fatalf("after %d minutes %s sends to %d nodes", minute+1, s.NodeName, len(s.queue))
+			}
+		}
+	}
+	w.wantNothingTold(t, "a healthy cluster")
+	w.nodes[7].restart()
+	w.run(5 * time.Minute)
+	w.wantNothingTold(t, "an agent has restarted")
+}
+
+// A path that fails while two nodes are partners is followed until it is well, and then forgotten.
+func TestFailedPartnerIsFollowed(t *testing.T) {
+	w := newWorld(60)
+	w.run(61 * time.Second) // past the beginning of an epoch
+	a := w.nodes[0]
+	partner := a.wanted[len(a.wanted)-1]
+	w.passes = func(from, to *simulated, _ bool) bool { return from.NodeName != partner || to != a }
+	w.run(5 * time.Minute)
+	if fs := a.report.Findings; len(fs) != 1 || fs[0].Node != partner {
+		t.Errorf("nothing comes from %s, and %s reports %+v", partner, a.NodeName, fs)
+	}
+	w.passes = always
+	w.run(time.Minute)
+	if len(a.report.Findings) > 0 || len(a.queue) > 13 {
+		t.Errorf("packets pass again: %+v, and %d are asked", a.report.Findings, len(a.queue))
+	}
+}
+
+// Nodes that send at different paces judge each other by the pace of the one that sends.
+func TestPacesDiffer(t *testing.T) {
+	w := newWorld(30)
+	for i, s := range w.nodes {
+		if i%3 == 0 {
+			s.Interval = 7 * time.Second
+		}
+	}
+	w.run(10 * time.Minute)
+	w.wantNothingTold(t, "every third node is slow")
+}
