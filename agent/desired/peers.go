@@ -36,6 +36,8 @@ type Peer struct {
 	// Tunnel is its end of the tunnel. Invalid where there is none.
 	Tunnel   netip.Addr
 	PodCIDRs []PeerCIDR
+	// NotReady: the API server has the Node as not ready.
+	NotReady bool
 }
 
 // PeerCIDR is one podCIDR of a peer with the way there. Each family has its
@@ -81,7 +83,7 @@ func peerOf(in Inputs, n inputs.Node, local netip.Addr) (p Peer, problem string)
 			return p, fmt.Sprintf("node %s has this node's address %s", n.Name, a)
 		}
 	}
-	p.Name = n.Name
+	p.Name, p.NotReady = n.Name, n.NotReady
 	if Tunnels(in.Config) {
 		p.Tunnel, _ = n.TunnelAddr(local.Is4())
 	}

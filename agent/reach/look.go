@@ -3,7 +3,6 @@ package reach
 import (
 	"cmp"
 	"context"
-	"maps"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -47,19 +46,16 @@ type examined struct {
 // look judges all paths, publishes what is found, and has those examined that do not work.
 func (t *talk) look(ctx context.Context, now time.Time) {
 	var doubtful []path
-	asked, heard := map[string]bool{}, map[string]bool{}
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
-		asked[p.node] = true
-		heard[p.node] = heard[p.node] || s.From == pure.Works || s.From == pure.Narrow || s.Away
 		// From the first packets that are missing: a node that is down for a short while shall be seen to be.
 		if (t.peers[p].Late(now) || s.Doubtful()) && now.Sub(t.peers[p].at) > evidenceAge {
 			doubtful = append(doubtful, p)
 		}
 	}
-	maps.DeleteFunc(heard, func(_ string, is bool) bool { return !is })
+	counts := t.count(now)
 	for _, p := range t.queue {
-		t.judge(p, len(asked), len(heard), now)
+		t.judge(p, counts, now)
 	}
 	t.tell(now)
 	if len(doubtful) == 0 || t.busy {
@@ -71,12 +67,30 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 	go func() { t.done <- t.examine(ctx, s, doubtful) }()
 }
 
+// count counts the nodes that are asked.
+func (t *talk) count(now time.Time) pure.Counts {
+	asked, heard, pinged := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, p := range t.queue {
+		s := t.peers[p].State(now)
+		if s.From == pure.Works || s.From == pure.Narrow || s.Away {
+			heard[p.node] = true
+		} else if t.notReady(p.node) {
+			continue
+		}
+		asked[p.node] = true
+		if t.peers[p].evidence.Echo == pure.Answered {
+			pinged[p.node] = true
+		}
+	}
+	return pure.Counts{Peers: len(asked), Heard: len(heard), Pinged: len(pinged)}
+}
+
 // judge says what is wrong with a path, from the evidence that there is.
-func (t *talk) judge(to path, asked, heard int, now time.Time) {
+func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	p := t.peers[to]
 	e := p.evidence
-	e.Node, e.Family, e.State, e.Peers, e.Heard = to.node, to.family(), p.State(now), asked, heard
-	e.Quiet = p.Silent(now) >= pure.Quiet*t.Interval
+	e.Node, e.Family, e.State, e.Counts, e.NotReady = to.node, to.family(), p.State(now), counts, t.notReady(to.node)
+	e.Quiet, e.Lasting = p.Silent(now) >= pure.Quiet*t.Interval, p.Silent(now) >= pure.Lasting*t.Interval
 	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
 	if s := t.Board.Load(); s.OVSDown != nil {
 		e.NoTunnel = s.OVSDown.Error()

@@ -214,3 +214,55 @@ func TestPacesDiffer(t *testing.T) {
 	w.run(10 * time.Minute)
 	w.wantNothingTold(t, "every third node is slow")
 }
+
+// A node that is cut off says so; of the others those say so that ask it, and none once it is known to be down.
+func TestCutOff(t *testing.T) {
+	w := newWorld(12)
+	w.run(time.Minute)
+	w.wantNothingTold(t, "a healthy cluster")
+	alone := w.nodes[3]
+	apart := func(from, to *simulated, _ bool) bool { return from != alone && to != alone }
+	w.passes, w.pings = apart, apart
+	w.run(50 * time.Second)
+	w.wantNothingTold(t, "a node may be about to start")
+	w.run(time.Minute)
+	for _, s := range w.nodes {
+		for _, f := range s.report.Findings {
+			if want := map[bool]string{true: "cut-off", false: "underlay"}[s == alone]; f.Cause != want || s != alone && f.Node != alone.NodeName {
+				t.Errorf("%s reports %+v, want %s", s.NodeName, f, want)
+			}
+		}
+	}
+	if n := len(alone.report.Findings); n < 8 {
+		t.Errorf("the node that is cut off has %d findings", n)
+	}
+	if len(w.told) < 16 {
+		t.Errorf("few say that %s answers nothing: %v", alone.NodeName, w.told)
+	}
+	w.passes, w.pings = always, always
+	w.run(time.Minute)
+	w.told = map[string]int{}
+	w.run(time.Minute)
+	w.wantNothingTold(t, "the node is back")
+}
+
+// A node that is down is none's fault, nor are several: those that the API server has as not ready.
+func TestNodesAreDown(t *testing.T) {
+	w := newWorld(12)
+	w.run(time.Minute)
+	up := func(s *simulated) bool { return s.number < 2 }
+	both := func(from, to *simulated, _ bool) bool { return up(from) && up(to) }
+	w.passes, w.pings = both, both
+	w.nodes = w.nodes[:2]
+	w.run(45 * time.Second)
+	for _, s := range w.nodes {
+		board := *s.Board.Load()
+		board.Peers = slices.Clone(board.Peers)
+		for i := range board.Peers {
+			board.Peers[i].NotReady = !up(w.byAddr[endsOf(board.Peers[i])[0]])
+		}
+		s.Board.Publish(&board)
+	}
+	w.run(5 * time.Minute)
+	w.wantNothingTold(t, "ten of twelve nodes are down")
+}

@@ -116,12 +116,7 @@ func (t *talk) choose(now time.Time) {
 	asked, asking := t.whom(now)
 	t.queue = t.queue[:0]
 	for _, node := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(asked, asking)))) {
-		byName := func(p desired.Peer, name string) int { return cmp.Compare(p.Name, name) }
-		i, found := slices.BinarySearchFunc(t.nodes, node, byName)
-		if !found {
-			continue
-		}
-		for _, a := range endsOf(t.nodes[i]) {
+		for _, a := range endsOf(t.peer(node)) {
 			if t.hasFamily(a) {
 				t.queue = append(t.queue, path{node, a})
 			}
@@ -163,6 +158,17 @@ func (t *talk) whom(now time.Time) (asked, asking []string) {
 	failing = slices.Compact(failing)
 	return slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))]), asking
 }
+
+// peer is the node of that name; the zero value if there is none.
+func (t *talk) peer(node string) desired.Peer {
+	byName := func(p desired.Peer, name string) int { return cmp.Compare(p.Name, name) }
+	if i, found := slices.BinarySearchFunc(t.nodes, node, byName); found {
+		return t.nodes[i]
+	}
+	return desired.Peer{}
+}
+
+func (t *talk) notReady(node string) bool { return t.peer(node).NotReady }
 
 // follow takes in which nodes there are, and whom the names say, where that has changed.
 func (t *talk) follow(now time.Time) {

@@ -14,5 +14,6 @@
 // yet, an end also sends to who asks it, as long as that one asks of its own accord.
 //
 // An agent that is dead is not a broken path: the kernel of its node's end refuses the packets, which shows that they
-// arrive. A node that is dead is none either: its own address does not answer.
+// arrive. A node that is dead is none either: its own address does not answer, and the API server has its Node as not
+// ready.
 package reach

@@ -20,11 +20,14 @@ type Evidence struct {
 	// Node is the peer, Family its end's, "IPv4" or "IPv6".
 	Node, Family string
 	State        State
-	// Peers is how many nodes are asked, Heard how many of them are heard.
-	Peers, Heard int
+	// Counts are of all nodes that are asked.
+	Counts
+	// NotReady: the API server has the peer's Node as not ready.
+	NotReady bool
 	// Settled: the peer's agent should run, because it was heard, or because its node has answered for a while (Grace).
 	// Quiet: nothing was heard for so long that it is told, though the peer does not say that it does not hear this one.
-	Settled, Quiet bool
+	// Lasting: nothing was heard for so long that a node which is down is known to be: the API server says so.
+	Settled, Quiet, Lasting bool
 	// NoTunnel is why the tunnel of this node cannot work; empty: nothing is known against it.
 	NoTunnel string
 	// Echo and FullEcho are pings between the nodes' own addresses: small, and of the size that a full packet of pods has
@@ -36,9 +39,16 @@ type Evidence struct {
 	DropsIn, DropsOut string
 }
 
+// Counts are of the nodes that are asked, without those that are down as the API server says.
+type Counts struct {
+	// Peers is how many there are, Heard how many of them are heard, and Pinged of how many the own address answers.
+	Peers, Heard, Pinged int
+}
+
 // Grace is for how many intervals a node's own address must have answered until its agent should run, and Quiet after
-// how many a silent path is told: a node that restarts, or its Open vSwitch, is silent, too.
-const Grace, Quiet = 60, 15
+// how many a silent path is told: a node that restarts, or its Open vSwitch, is silent, too. Lasting is after how many
+// a node is told of which nothing at all is heard: one that is down is not ready by then.
+const Grace, Quiet, Lasting = 60, 15, 30
 
 // Cause is why a path does not work.
 type Cause string
@@ -50,6 +60,7 @@ const (
 	CauseAgentAway Cause = "agent-away"
 	CauseNodeAway  Cause = "node-away"
 	CauseAlone     Cause = "cut-off"
+	CauseUnderlay  Cause = "underlay"
 	CauseNoTunnel  Cause = "no-tunnel"
 	CauseFirewall  Cause = "firewall"
 	CauseMTU       Cause = "mtu"
@@ -97,9 +108,17 @@ func (e Evidence) unheard(v Verdict) Verdict {
 		v.Cause, v.Broken = CauseAlone, true
 		v.Text = fmt.Sprintf("pods of this node and of the %d other nodes that it asks do not reach each other: the fault is "+
 			"on this node, or next to it. What drops the packets was not found out", e.Peers)
-	case e.Echo == NotHeard:
+	case e.Echo == NotHeard && (e.NotReady || !e.Lasting):
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
+	case e.Echo == NotHeard && e.cutOff():
+		v.Cause, v.Broken = CauseAlone, true
+		v.Text = fmt.Sprintf("this node reaches none of the %d other nodes that it asks, neither their pods nor their own "+
+			"addresses: it is cut off, by itself or by the underlay next to it", e.Peers)
+	case e.Echo == NotHeard:
+		v.Cause, v.Broken = CauseUnderlay, true
+		v.Text = fmt.Sprintf("node %s answers nothing at all, neither its pods nor its own address, and its Node is not said to be "+
+			"down: the underlay between the nodes passes no packets, or node %s is cut off", e.Node, e.Node)
 	case !e.Settled || !e.Quiet:
 		return Verdict{} // a node that starts is silent, too
 	default:
@@ -119,11 +138,11 @@ func (e Evidence) blocked() string {
 	return ""
 }
 
-// alone reports whether the fault must be on this side: of several nodes none is heard. Where their own addresses do
-// not answer either, two may be down at once, as when both are restarted.
-func (e Evidence) alone() bool {
-	return e.Heard == 0 && (e.Peers >= 2 && e.Echo == Answered || e.Peers >= 3)
-}
+// alone reports whether of several nodes none is heard, though this one's own address answers.
+func (e Evidence) alone() bool { return e.Heard == 0 && e.Peers >= 2 && e.Echo == Answered }
+
+// cutOff reports whether nothing at all is heard of several nodes. Two may be down at once, as when both restart.
+func (e Evidence) cutOff() bool { return e.Heard == 0 && e.Pinged == 0 && e.Peers >= 3 }
 
 // narrow is about paths that only packets below the pods' MTU pass.
 func (e Evidence) narrow(v Verdict) Verdict {

@@ -99,6 +99,8 @@ type Node struct {
 	Zone string
 	// Runtime is status.nodeInfo.containerRuntimeVersion, "containerd://2.1.4"; empty if it is unknown.
 	Runtime string
+	// NotReady: the condition Ready is there, and not True.
+	NotReady bool
 
 	policy policy.Node // what policies see of it, where these are followed
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -147,7 +148,10 @@ func nodeFrom(n *corev1.Node) (Node, error) {
 		return Node{}, errors.New("a Node without metadata.name")
 	}
 	out := Node{Name: n.Name, Created: n.CreationTimestamp.UTC(), Zone: n.Labels[corev1.LabelTopologyZone],
-		Runtime: n.Status.NodeInfo.ContainerRuntimeVersion}
+		Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,
+		NotReady: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+		})}
 	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
 		cidrs = []string{n.Spec.PodCIDR}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
@@ -36,11 +38,13 @@ func TestRootProbe(t *testing.T) {
 		ovstest.UserspaceOnly(t, "a guest stands still for longer than the lab's agents give a node to come back")
 		c.drop(t, "underlay", "bridge", "forward", "") // else the lab's takes too short to be seen
 		c.awaitReach(t, "node2 is down", "away", "")
+		c.setReady(t, "node2", corev1.ConditionFalse)
 		must(t, 0, c.Reboot(labtest.Within(t, 20*time.Second), "node2"))
 		c.pass(t, "underlay", "bridge")
 		c.neverBroken(t, "node1", 5*time.Second)
 		must(t, 0, c.AgentStart(labtest.Within(t, 10*time.Second), "node2"))
 		c.awaitReach(t, "node2 is back", "reached", "reached")
+		c.setReady(t, "node2", corev1.ConditionTrue)
 	})
 	ways := []brokenPath{
 		{"the tunnel from node1 to node2", "underlay", "bridge", "forward", "ip saddr 192.168.77.11 ip daddr 192.168.77.12 udp dport 6081",
@@ -63,6 +67,21 @@ func TestRootProbe(t *testing.T) {
 	for _, node := range c.Nodes() {
 		if n := strings.Count(c.log(t, node), "pods of another node are not reached"); n == 0 {
 			t.Errorf("the log of %s's agents does not name the fault", node)
+		}
+	}
+}
+
+// setReady has the API server's word of whether a node is ready.
+func (c cluster) setReady(t *testing.T, name string, ready corev1.ConditionStatus) {
+	t.Helper()
+	nodes, err := c.Manifests().Nodes()
+	must(t, 0, err)
+	for _, n := range nodes {
+		if n.Name == name {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+			data, err := json.Marshal(n)
+			must(t, 0, err)
+			c.apply(t, string(data))
 		}
 	}
 }
