@@ -35,6 +35,7 @@ type watch struct {
 	host     pure.Host
 	verdict  pure.Verdict
 	broken   time.Time // since when verdict is of a broken path
+	well     time.Time // since when both directions work
 }
 
 // examined is the evidence about a path.
@@ -72,7 +73,7 @@ func (t *talk) count(now time.Time) pure.Counts {
 	asked, heard, pinged := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
-		if s.From == pure.Works || s.From == pure.Narrow || s.Away {
+		if s.From != pure.Fails && s.From != pure.Unknown || s.Away {
 			heard[p.node] = true
 		} else if t.notReady(p.node) {
 			continue
@@ -98,7 +99,7 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 		e.NoTunnel = s.NoTunnel.Error()
 	}
 	before := p.verdict
-	p.verdict = pure.Judge(e)
+	p.verdict = p.hold(pure.Judge(e), e.State, now)
 	switch {
 	case p.verdict.Broken && !before.Broken:
 		p.broken = now
@@ -108,9 +109,25 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	case before.Broken && !p.verdict.Broken:
 		t.Log.Info("resolved: pods of another node are not reached", "node", to.node, "reason", before.Text)
 	}
-	if e.State.From == pure.Works && e.State.To == pure.Works {
-		p.watch = watch{verdict: p.verdict} // what was seen is of another time
+	if e.State.From == pure.Works && e.State.To == pure.Works { // what was seen is of another time
+		p.watch = watch{verdict: p.verdict, broken: p.broken, well: p.well}
 	}
+}
+
+// hold keeps a finding until the path was well for as long as it takes to fail: of a path that loses nearly all, a
+// packet comes now and then.
+func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
+	well := s.From == pure.Works && s.To == pure.Works
+	switch {
+	case !well:
+		p.well = time.Time{}
+	case p.well.IsZero():
+		p.well = now
+	}
+	if held := well && now.Sub(p.well) < p.Silence(); held && p.verdict.Broken {
+		return p.verdict
+	}
+	return v
 }
 
 // tell publishes what was found.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -265,4 +266,64 @@ func TestNodesAreDown(t *testing.T) {
 	}
 	w.run(5 * time.Minute)
 	w.wantNothingTold(t, "ten of twelve nodes are down")
+}
+
+// Loss is told as loss with any share, not as an MTU, and does not come and go.
+func TestLossIsNoMTU(t *testing.T) {
+	for _, share := range []float64{0.1, 0.2, 0.5, 0.8, 0.95} {
+		w := newWorld(2)
+		a, b := w.nodes[0], w.nodes[1]
+		lossy := func(_, to *simulated, _ bool) bool { return to != b || w.random.Float64() >= share }
+		w.passes, w.pings = lossy, lossy
+		w.run(10 * time.Minute)
+		resolved, had := 0, false
+		for range 1800 {
+			w.run(time.Second)
+			has := len(a.report.Findings) > 0
+			if had && !has {
+				resolved++
+			}
+			had = has
+		}
+		for what := range w.told {
+			if strings.HasSuffix(what, " mtu") {
+				t.Errorf("%.0f%% loss: %v", share*100, w.told)
+			}
+		}
+		if len(w.told) == 0 || resolved > 12 || share >= 0.2 && resolved > 3 {
+			t.Errorf("%.0f%% loss: told %v, resolved %d times in half an hour", share*100, w.told, resolved)
+		}
+	}
+}
+
+// What passes but for full-size packets is an MTU where ping says so, too.
+func TestMTU(t *testing.T) {
+	for _, pingsToo := range []bool{true, false} {
+		w := newWorld(12)
+		small := func(_, _ *simulated, full bool) bool { return !full }
+		if w.passes = small; pingsToo {
+			w.pings = small
+		}
+		w.run(2 * time.Minute)
+		want := map[bool]string{true: "mtu", false: "not-found"}[pingsToo]
+		for what := range w.told {
+			if !strings.HasSuffix(what, " "+want) {
+				t.Errorf("told %s, want %s", what, want)
+			}
+		}
+		if len(w.told) < 80 {
+			t.Errorf("told only %v", w.told)
+		}
+	}
+}
+
+// A short outage, as of a switch that starts, is no loss.
+func TestOutage(t *testing.T) {
+	w := newWorld(12)
+	w.run(time.Minute)
+	w.passes = func(_, _ *simulated, _ bool) bool { return false }
+	w.run(5 * time.Second)
+	w.passes = always
+	w.run(2 * time.Minute)
+	w.wantNothingTold(t, "5 seconds")
 }

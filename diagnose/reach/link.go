@@ -3,6 +3,7 @@ package reach
 import (
 	"cmp"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -11,8 +12,12 @@ const (
 	window = 32
 	// silent is how many packets in a row must be missing for a path to be broken.
 	silent = 5
-	// fullEvery: each packet of a number that this divides is of full size. narrow is how many of these must be missing.
+	// fullEvery: each packet of a number that this divides is of full size. narrow is how many of these in a row must be
+	// missing, and no other, for a path to be narrow, and how many must come for it to be so no more.
 	fullEvery, narrow = 5, 3
+	// lossy is how many gaps the small packets of the window must have for a path to be lossy, which it is until there is
+	// none. Packets in a row that are missing are one gap: an outage that is over.
+	lossy = 3
 	// pause is how many intervals without a packet of its own make an end begin to observe again.
 	pause = 3
 	// leaving is for how many intervals an agent that has said that it stops may be away.
@@ -28,6 +33,8 @@ const (
 	Fails   Direction = "fails"
 	// Narrow: packets arrive, but none of full size.
 	Narrow Direction = "narrow"
+	// Lossy: packets of any size are lost, again and again.
+	Lossy Direction = "lossy"
 )
 
 // Link is what an end knows of the path to and from another end. The zero value, with Interval, is one of which
@@ -40,11 +47,11 @@ type Link struct {
 
 	began, sent   time.Time // since when packets are sent without a pause, and when the last was
 	seq           uint32
-	heard, full   time.Time // when a packet of the peer came, and one of full size
-	hears         time.Time // since when the peer is heard without a pause
+	heard         time.Time // when a packet of the peer came
 	last          Packet    // of the peer
 	highest, seen uint32    // the highest number, and which of those below it came: a bit each
 	counted       int       // how many of the window the peer has sent
+	narrow, lossy bool      // what the window shows, or has shown and does not refute
 	refused       time.Time
 }
 
@@ -60,16 +67,18 @@ type State struct {
 	LostFrom, LostTo int
 }
 
+func (d Direction) bad() bool { return d == Fails || d == Narrow || d == Lossy }
+
 // Doubtful reports whether a direction does not work as it should.
 func (s State) Doubtful() bool {
-	return s.From == Fails || s.From == Narrow || s.To == Fails || s.To == Narrow
+	return s.From.bad() || s.To.bad()
 }
 
 // pace is how often the peer sends, as it says; before it is heard, as often as this end.
 func (l *Link) pace() time.Duration { return cmp.Or(l.last.Interval, l.Interval) }
 
-// silence is how long nothing must have been heard of the peer for a path to be broken.
-func (l *Link) silence() time.Duration { return silent * l.pace() }
+// Silence is how long nothing must have been heard of the peer for a path to be broken.
+func (l *Link) Silence() time.Duration { return silent * l.pace() }
 
 // Next is the next packet to the peer.
 func (l *Link) Next(now time.Time) Packet {
@@ -78,7 +87,8 @@ func (l *Link) Next(now time.Time) Packet {
 	}
 	l.seq, l.sent = l.seq+1, now
 	return Packet{Seq: l.seq, Uptime: now.Sub(l.began), Interval: l.Interval, Full: l.seq%fullEvery == 0,
-		Asks: l.Asked, Heard: Heard{Age: age(l.heard, now), FullAge: age(l.full, now), Lost: uint8(l.lost())}}
+		Asks:  l.Asked,
+		Heard: Heard{Age: age(l.heard, now), Lost: uint8(l.lost()), Narrow: l.narrow, Lossy: l.lossy}}
 }
 
 func age(at, now time.Time) time.Duration {
@@ -91,20 +101,43 @@ func age(at, now time.Time) time.Duration {
 // Receive takes in a packet of the peer.
 func (l *Link) Receive(p Packet, now time.Time) {
 	switch ahead := p.Seq - l.highest; {
-	case l.heard.IsZero() || p.Uptime+l.silence() < l.last.Uptime: // the first, or of a new agent
-		l.highest, l.seen, l.counted, l.hears, l.full = p.Seq, 1, 1, now, time.Time{}
+	case l.heard.IsZero() || p.Uptime+l.Silence() < l.last.Uptime: // the first, or of a new agent
+		l.highest, l.seen, l.counted, l.narrow, l.lossy = p.Seq, 1, 1, false, false
 	case ahead == 0, -ahead < window:
 		l.seen |= 1 << -ahead // late, or twice
 	default:
 		l.seen, l.highest, l.counted = l.seen<<min(ahead, window)|1, p.Seq, min(window, l.counted+int(min(ahead, window)))
 	}
-	if now.Sub(l.heard) > l.silence() {
-		l.hears = now
+	l.heard, l.last = now, p
+	l.weigh()
+}
+
+// weigh says what the window shows. A single packet does not change that: what is told shall not come and go.
+func (l *Link) weigh() {
+	var full, small []bool // which came, the oldest first
+	for i := l.counted - 1; i >= 0; i-- {
+		came := l.seen>>i&1 == 1
+		if (l.highest-uint32(i))%fullEvery == 0 {
+			full = append(full, came)
+		} else {
+			small = append(small, came)
+		}
 	}
-	if l.heard = now; p.Full {
-		l.full = now
+	gaps := 0
+	for i, came := range small {
+		if !came && (i == 0 || small[i-1]) {
+			gaps++
+		}
 	}
-	l.last = p
+	l.lossy = gaps >= lossy || l.lossy && gaps > 0
+	recent := full[max(0, len(full)-narrow):]
+	switch {
+	case len(recent) < narrow:
+	case !slices.Contains(recent, true) && !slices.Contains(small, false):
+		l.narrow = true
+	case !slices.Contains(recent, false) || l.lossy:
+		l.narrow = false
+	}
 }
 
 // Refused takes in that the peer's kernel has refused a packet.
@@ -117,7 +150,7 @@ func (l *Link) PeerMTU() int { return int(l.last.MTU) }
 
 // hearsPeer reports whether the peer has sent something of late.
 func (l *Link) hearsPeer(now time.Time) bool {
-	return !l.heard.IsZero() && now.Sub(l.heard) <= l.silence() && !l.last.Leaving
+	return !l.heard.IsZero() && now.Sub(l.heard) <= l.Silence() && !l.last.Leaving
 }
 
 // Asks reports whether the peer has asked of late, of its own accord.
@@ -143,29 +176,34 @@ func (l *Link) State(now time.Time) State {
 		return s
 	}
 	if !l.hearsPeer(now) {
-		if now.Sub(l.began) > l.silence() {
+		if now.Sub(l.began) > l.Silence() {
 			s.From = Fails
 		}
 		return s
 	}
-	s.From, s.To, s.LostTo = Works, l.to(now), int(l.last.Heard.Lost)
-	if wide := narrow * fullEvery * l.pace(); now.Sub(l.hears) > wide && now.Sub(l.full) > wide {
-		s.From = Narrow
-	}
+	s.From, s.To, s.LostTo = quality(l.narrow, l.lossy), l.to(now), int(l.last.Heard.Lost)
 	return s
+}
+
+func quality(narrow, lossy bool) Direction {
+	switch {
+	case lossy:
+		return Lossy
+	case narrow:
+		return Narrow
+	}
+	return Works
 }
 
 // to is what the peer says. One that has just started, or to which this end has, knows nothing.
 func (l *Link) to(now time.Time) Direction {
 	h, since := l.last.Heard, min(now.Sub(l.began), l.last.Uptime)
-	silence, wide := silent*l.Interval, narrow*fullEvery*l.Interval
+	silence := silent * l.Interval
 	switch {
 	case (h.Age < 0 || h.Age > silence) && since > silence:
 		return Fails
 	case h.Age < 0 || h.Age > silence:
 		return Unknown
-	case since > wide && (h.FullAge < 0 || h.FullAge > wide):
-		return Narrow
 	}
-	return Works
+	return quality(h.Narrow, h.Lossy)
 }

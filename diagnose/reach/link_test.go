@@ -98,6 +98,8 @@ func TestLinkNarrow(t *testing.T) {
 	p.want(t, "full-size packets to b are lost", Works, Narrow, Narrow, Works)
 	p.toB = all
 	p.run(12 * time.Second)
+	p.want(t, "one full-size packet passes", Works, Narrow, Narrow, Works)
+	p.run(20 * time.Second)
 	p.want(t, "all passes again", Works, Works, Works, Works)
 	p = newPair()
 	p.toA, p.toB = small, small
@@ -187,7 +189,26 @@ func TestLinkCountsLosses(t *testing.T) {
 	if a.LostTo != 8 || b.LostFrom != 8 || a.LostFrom+b.LostTo != 0 {
 		t.Errorf("every fourth packet to b is lost: a %+v, b %+v", a, b)
 	}
-	p.want(t, "lossy", Works, Works, Works, Works)
+	p.want(t, "lossy", Works, Lossy, Lossy, Works)
+	p.toB = all
+	p.run(30 * time.Second)
+	p.want(t, "some packets in a row pass", Works, Lossy, Lossy, Works)
+	p.run(45 * time.Second)
+	p.want(t, "all pass", Works, Works, Works, Works)
+}
+
+// An outage is no loss, however many packets it takes, and neither are two.
+func TestLinkOutageIsNotLossy(t *testing.T) {
+	p := newPair()
+	for range 2 {
+		p.toB = all
+		p.run(10 * time.Second)
+		p.toB = none
+		p.run(20 * time.Second)
+	}
+	p.toB = all
+	p.run(4 * time.Second)
+	p.want(t, "two outages", Works, Works, Works, Works)
 }
 
 // Packets may come late and twice.

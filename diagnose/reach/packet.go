@@ -23,6 +23,8 @@ const (
 	flagFull = 1 << iota
 	flagLeaving
 	flagAsks
+	flagNarrow
+	flagLossy
 )
 
 // Packet is what one end sends to another. Times have a resolution of a millisecond.
@@ -49,10 +51,11 @@ type Packet struct {
 
 // Heard is what the sender of a packet has heard of the end that it goes to.
 type Heard struct {
-	// Age and FullAge are how long ago it heard the last packet, and the last of full size; negative: none.
-	Age, FullAge time.Duration
-	// Lost is how many of the last 32 packets it has not heard.
-	Lost uint8
+	// Age is how long ago it heard the last packet; negative: none.
+	Age time.Duration
+	// Lost is how many of the last 32 packets it has not heard, and Narrow and Lossy what it makes of that.
+	Lost          uint8
+	Narrow, Lossy bool
 }
 
 // NameHash is how packets name nodes.
@@ -65,14 +68,11 @@ func NameHash(node string) uint64 {
 // Append appends p to b, padded to size bytes, or to Size if that is more.
 func (p Packet) Append(b []byte, size int) []byte {
 	flags := byte(0)
-	if p.Full {
-		flags |= flagFull
-	}
-	if p.Leaving {
-		flags |= flagLeaving
-	}
-	if p.Asks {
-		flags |= flagAsks
+	for flag, is := range map[byte]bool{flagFull: p.Full, flagLeaving: p.Leaving, flagAsks: p.Asks,
+		flagNarrow: p.Heard.Narrow, flagLossy: p.Heard.Lossy} {
+		if is {
+			flags |= flag
+		}
 	}
 	start := len(b)
 	b = append(b, 'F', 'L', 'R', version, flags, p.Heard.Lost)
@@ -80,7 +80,7 @@ func (p Packet) Append(b []byte, size int) []byte {
 	b = binary.BigEndian.AppendUint64(b, p.From)
 	b = binary.BigEndian.AppendUint64(b, p.To)
 	b = binary.BigEndian.AppendUint32(b, p.Seq)
-	for _, d := range []time.Duration{p.Uptime, p.Heard.Age, p.Heard.FullAge, p.Interval} {
+	for _, d := range []time.Duration{p.Uptime, p.Heard.Age, p.Interval} {
 		b = binary.BigEndian.AppendUint32(b, millis(d))
 	}
 	return append(b, make([]byte, max(size, Size)-(len(b)-start))...)
@@ -111,8 +111,9 @@ func Parse(b []byte) (Packet, error) {
 	be := binary.BigEndian
 	p := Packet{Full: b[4]&flagFull != 0, Leaving: b[4]&flagLeaving != 0, Asks: b[4]&flagAsks != 0, MTU: be.Uint16(b[6:]),
 		From: be.Uint64(b[8:]), To: be.Uint64(b[16:]), Seq: be.Uint32(b[24:]), Uptime: fromMillis(be.Uint32(b[28:])),
-		Interval: fromMillis(be.Uint32(b[40:])),
-		Heard:    Heard{Lost: b[5], Age: fromMillis(be.Uint32(b[32:])), FullAge: fromMillis(be.Uint32(b[36:]))}}
+		Interval: fromMillis(be.Uint32(b[36:])),
+		Heard: Heard{Lost: b[5], Age: fromMillis(be.Uint32(b[32:])),
+			Narrow: b[4]&flagNarrow != 0, Lossy: b[4]&flagLossy != 0}}
 	if p.Seq == 0 || p.Uptime < 0 || p.Interval <= 0 || p.Heard.Lost > window {
 		return Packet{}, errors.New("a number, a time or a count of losses that no end sends")
 	}

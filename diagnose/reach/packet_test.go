@@ -10,7 +10,7 @@ import (
 func samplePacket() Packet {
 	return Packet{From: NameHash("a"), To: NameHash("b"), Seq: 7, Uptime: time.Minute, Interval: 2 * time.Second,
 		MTU: 1450, Full: true, Leaving: true, Asks: true,
-		Heard: Heard{Age: 1500 * time.Millisecond, FullAge: -time.Millisecond, Lost: 3}}
+		Heard: Heard{Age: 1500 * time.Millisecond, Lost: 3, Narrow: true, Lossy: true}}
 }
 
 func TestPacket(t *testing.T) {

@@ -64,6 +64,7 @@ const (
 	CauseNoTunnel  Cause = "no-tunnel"
 	CauseFirewall  Cause = "firewall"
 	CauseMTU       Cause = "mtu"
+	CauseLossy     Cause = "lossy"
 	CauseNotFound  Cause = "not-found"
 )
 
@@ -93,10 +94,12 @@ func Judge(e Evidence) Verdict {
 		v.Cause, v.Broken, v.Text = CauseFirewall, true, e.broken()+": this node drops the tunnel's packets, "+e.blocked()
 	case s.From == Fails && s.To == Unknown:
 		return e.unheard(v)
-	case s.From == Narrow || s.To == Narrow:
-		return e.narrow(v)
-	default:
+	case s.From == Fails || s.To == Fails:
 		v.Cause, v.Broken, v.Text = CauseNotFound, true, e.broken()+": what drops the packets was not found out"
+	case s.From == Lossy || s.To == Lossy:
+		v.Cause, v.Broken, v.Text = CauseLossy, true, e.broken()+": what drops them was not found out"
+	default:
+		return e.narrow(v)
 	}
 	return v
 }
@@ -144,12 +147,14 @@ func (e Evidence) alone() bool { return e.Heard == 0 && e.Peers >= 2 && e.Echo =
 // cutOff reports whether nothing at all is heard of several nodes. Two may be down at once, as when both restart.
 func (e Evidence) cutOff() bool { return e.Heard == 0 && e.Pinged == 0 && e.Peers >= 3 }
 
-// narrow is about paths that only packets below the pods' MTU pass.
+// narrow is about paths that only packets below the pods' MTU pass. Where full-size packets pass the underlay, or
+// nobody knows, something else may drop them.
 func (e Evidence) narrow(v Verdict) Verdict {
-	v.Cause, v.Broken = CauseMTU, true
-	v.Text = e.broken() + ": small packets pass"
+	v.Cause, v.Broken = CauseNotFound, true
+	v.Text = e.broken() + ": small packets pass; what drops the others was not found out"
 	if e.FullEcho == NotHeard && e.Echo == Answered {
-		v.Text += fmt.Sprintf(", and the underlay between the nodes does not pass packets of %d bytes either: its MTU is smaller "+
+		v.Cause = CauseMTU
+		v.Text = e.broken() + fmt.Sprintf(": small packets pass, and the underlay between the nodes does not pass packets of %d bytes either: its MTU is smaller "+
 			"somewhere on the way", e.UnderlaySize)
 	}
 	return v
@@ -159,16 +164,19 @@ func (e Evidence) narrow(v Verdict) Verdict {
 func (e Evidence) broken() string {
 	in := fmt.Sprintf("pods of node %s to pods here", e.Node)
 	out := fmt.Sprintf("pods here to pods of node %s", e.Node)
-	var lost, narrow []string
+	var lost, narrow, lossy []string
 	for _, d := range []struct {
-		is   Direction
-		name string
-	}{{e.State.From, in}, {e.State.To, out}} {
+		is    Direction
+		name  string
+		share int
+	}{{e.State.From, in, e.State.LostFrom}, {e.State.To, out, e.State.LostTo}} {
 		switch d.is {
 		case Fails:
 			lost = append(lost, d.name)
 		case Narrow:
 			narrow = append(narrow, d.name)
+		case Lossy:
+			lossy = append(lossy, fmt.Sprintf("%s are lost (%d of the last %d)", d.name, d.share, window))
 		}
 	}
 	var parts []string
@@ -177,6 +185,9 @@ func (e Evidence) broken() string {
 	}
 	if len(narrow) > 0 {
 		parts = append(parts, "no full-size "+e.Family+" packet comes from "+strings.Join(narrow, ", nor from "))
+	}
+	if len(lossy) > 0 {
+		parts = append(parts, e.Family+" packets from "+strings.Join(lossy, ", and from "))
 	}
 	text := strings.Join(parts, "; ")
 	if e.State.From == Fails && e.State.To == Unknown {

@@ -69,9 +69,11 @@ func TestJudge(t *testing.T) {
 				"does not pass packets of 1500 bytes either"}, false},
 		{"an MTU that ping does not see", Evidence{State: narrowOut, Echo: Answered, FullEcho: Answered,
 			UnderlaySize: 1500, Counts: Counts{Peers: 1, Heard: 1}},
-			CauseMTU, true, []string{"small packets pass"}, false},
+			CauseNotFound, true, []string{"small packets pass"}, false},
+		{"lossy", Evidence{State: State{From: Works, To: Lossy, LostTo: 8, EverHeard: true}, Echo: Answered},
+			CauseLossy, true, []string{"packets from pods here to pods of node b are lost (8 of the last 32)"}, false},
 		{"ping is filtered", Evidence{State: narrowOut, Echo: NotHeard, FullEcho: NotHeard, UnderlaySize: 1500,
-			Counts: Counts{Peers: 1, Heard: 1}}, CauseMTU, true,
+			Counts: Counts{Peers: 1, Heard: 1}}, CauseNotFound, true,
 			[]string{"small packets pass"}, false},
 		{"a node that starts", Evidence{State: State{From: Fails, To: Unknown}, Echo: Answered,
 			Counts: Counts{Peers: 9, Heard: 8}, Quiet: true}, CauseNone, false,
@@ -113,18 +115,21 @@ func TestJudge(t *testing.T) {
 
 // Whatever is seen, what is told has a cause and a sentence, and a path that works has neither.
 func TestJudgeEverything(t *testing.T) {
-	directions := []Direction{Unknown, Works, Fails, Narrow}
-	for i := range 4 * 4 * 2 * 4 * 4 * 2 * 2 {
+	directions := []Direction{Unknown, Works, Fails, Narrow, Lossy}
+	for i := range 5 * 5 * 2 * 4 * 4 * 2 * 2 {
 		pick := func(n int) int { defer func() { i /= n }(); return i % n }
-		e := Evidence{Node: "b", Family: "IPv4", Counts: Counts{Peers: 4}, State: State{From: directions[pick(4)],
-			To: directions[pick(4)], Away: pick(2) == 0},
+		e := Evidence{Node: "b", Family: "IPv4", Counts: Counts{Peers: 4}, State: State{From: directions[pick(5)],
+			To: directions[pick(5)], Away: pick(2) == 0},
 			Echo: []Answer{NotAsked, Answered, NotHeard, CannotAsk}[pick(4)], FullEcho: []Answer{NotAsked,
 				Answered, NotHeard, CannotAsk}[pick(4)],
 			DropsIn: []string{"", "rule"}[pick(2)], DropsOut: []string{"", "rule"}[pick(2)]}
 		v, s := Judge(e), e.State
-		bad := s.From == Fails || s.From == Narrow || s.To == Fails || s.To == Narrow
+		bad := s.From.bad() || s.To.bad()
 		if v.Broken && (v.Cause == CauseNone || v.Text == "" || s.Away || !bad) {
 			t.Errorf("%+v: %+v", e, v)
+		}
+		if v.Cause == CauseMTU && (s.From == Lossy || s.To == Lossy || e.FullEcho != NotHeard || e.Echo != Answered) {
+			t.Errorf("an MTU is blamed for other losses: %+v", e)
 		}
 		if v.Cause == CauseFirewall && !(s.From == Fails && e.DropsIn != "" || s.To == Fails && e.DropsOut != "") {
 			t.Errorf("a firewall is blamed for what it does not drop: %+v", e)
