@@ -3,6 +3,7 @@ package reach
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -93,10 +94,14 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	e.Node, e.Family, e.State, e.Counts, e.NotReady = to.node, to.family(), p.State(now), counts, t.notReady(to.node)
 	e.Quiet, e.Lasting = p.Silent(now) >= pure.Quiet*t.Interval, p.Silent(now) >= pure.Lasting*t.Interval
 	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
-	if s := t.Board.Load(); s.OVSDown != nil {
+	s := t.Board.Load()
+	if s.OVSDown != nil {
 		e.NoTunnel = s.OVSDown.Error()
 	} else if s.NoTunnel != nil {
 		e.NoTunnel = s.NoTunnel.Error()
+	}
+	if wayOf(s, to).tunnelled {
+		e.Tunnel = carrier(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort))
 	}
 	before := p.verdict
 	p.verdict = p.hold(pure.Judge(e), e.State, now)
@@ -188,17 +193,17 @@ func examine(ctx context.Context, cfg api.AgentConfig, s *status.Status, paths [
 	for i, p := range paths {
 		out[i].path = p
 		asking.Go(func() {
-			address, size := underlay(s, p)
-			if !address.IsValid() {
+			w := wayOf(s, p)
+			if !w.to.IsValid() {
 				out[i].Echo = pure.CannotAsk
 				return
 			}
-			out[i].UnderlaySize = size
-			if out[i].Echo = ping(ctx, address, echoSize); out[i].Echo == pure.Answered {
-				out[i].FullEcho = ping(ctx, address, size)
+			out[i].UnderlaySize = w.size
+			if out[i].Echo = ping(ctx, w.to, echoSize); out[i].Echo == pure.Answered {
+				out[i].FullEcho = ping(ctx, w.to, w.size)
 			}
 			if known {
-				out[i].DropsIn, out[i].DropsOut = drops(rules, cfg, s, address)
+				out[i].DropsIn, out[i].DropsOut = drops(rules, cfg, s, w.to)
 			}
 		})
 	}
@@ -206,18 +211,32 @@ func examine(ctx context.Context, cfg api.AgentConfig, s *status.Status, paths [
 	return out
 }
 
-// underlay is where packets of a path are sent to, and how long full-size ones of pods are there.
-func underlay(s *status.Status, p path) (netip.Addr, int) {
+// carrier is what a firewall sees of a tunnel.
+func carrier(t nat.Tunnel) string {
+	if t.Port == 0 {
+		return "IP protocol " + t.Protocol
+	}
+	return fmt.Sprintf("%s port %d", t.Protocol, t.Port)
+}
+
+// way is how packets of a path are sent.
+type way struct {
+	to        netip.Addr // the node's own address; invalid: it is not known
+	size      int        // of full-size packets of pods there, in bytes
+	tunnelled bool
+}
+
+func wayOf(s *status.Status, p path) way {
 	i := slices.IndexFunc(s.Peers, func(q desired.Peer) bool { return q.Name == p.node })
 	if i < 0 {
-		return netip.Addr{}, 0
+		return way{}
 	}
 	for _, c := range s.Peers[i].PodCIDRs {
-		if c.Contains(p.addr) && c.Via.IsValid() {
-			return c.Via, s.PodMTU
+		if c.Contains(p.addr) && c.Path != desired.PathTunnel {
+			return way{to: c.Via, size: s.PodMTU}
 		}
 	}
-	return s.Peers[i].Tunnel, s.PodMTU + s.Overhead
+	return way{to: s.Peers[i].Tunnel, size: s.PodMTU + s.Overhead, tunnelled: true}
 }
 
 // ping asks twice: one packet may be lost.

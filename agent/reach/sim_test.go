@@ -72,7 +72,7 @@ func newWorld(n int) *world {
 
 // start starts the node's agent, or another after it.
 func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
-	prober := New(Parts{Config: api.AgentConfig{Reachability: api.ReachabilityProbe}, NodeName: name, Board: board,
+	prober := New(Parts{Config: api.AgentConfig{Reachability: api.ReachabilityProbe, TunnelType: api.TunnelGeneve}, NodeName: name, Board: board,
 		Metrics: status.NewMetrics("test"), Interval: 2 * time.Second, Log: logr.Discard()})
 	s.talk = newTalk(prober, end{addrs: ends, mtu: 1450})
 	s.dial = func(_, to netip.Addr) (socket, error) { return &wireless{from: s, to: s.world.byAddr[to]}, nil }
@@ -326,4 +326,22 @@ func TestOutage(t *testing.T) {
 	w.passes = always
 	w.run(2 * time.Minute)
 	w.wantNothingTold(t, "5 seconds")
+}
+
+// Where the tunnel is blocked between all nodes, none says that the fault is its own.
+func TestBlockedEverywhere(t *testing.T) {
+	w := newWorld(12)
+	w.run(time.Minute)
+	w.passes = func(_, _ *simulated, _ bool) bool { return false }
+	w.run(2 * time.Minute)
+	for _, s := range w.nodes {
+		for _, f := range s.report.Findings {
+			if f.Cause != "blocked" || !strings.Contains(f.Text, "udp port 6081 may be blocked") {
+				t.Errorf("%s reports %+v", s.NodeName, f)
+			}
+		}
+		if len(s.report.Findings) < 8 {
+			t.Errorf("%s reports only %+v", s.NodeName, s.report.Findings)
+		}
+	}
 }

@@ -29,7 +29,7 @@ func (n *NodeProbe) reach(ctx context.Context) ([]report.Finding, error) {
 }
 
 // reachFindings groups paths: both families of a node that fail alike are one finding, and so are all nodes where the
-// fault is this node's own.
+// fault is about them all.
 func reachFindings(s api.AgentState) []report.Finding {
 	if s.Reach.Problem != "" {
 		return []report.Finding{{Check: CheckReach, Kind: "not-probed", Severity: report.Warning, About: []string{s.Node},
@@ -39,7 +39,8 @@ func reachFindings(s api.AgentState) []report.Finding {
 	for _, f := range s.Reach.Findings {
 		kind := "pods-" + f.Cause
 		same := func(g report.Finding) bool {
-			return g.Kind == kind && (slices.Contains(g.About, f.Node) || f.Cause == string(reach.CauseAlone))
+			return g.Kind == kind && (slices.Contains(g.About, f.Node) || f.Cause == string(reach.CauseAlone) ||
+				f.Cause == string(reach.CauseBlocked))
 		}
 		if i := slices.IndexFunc(out, same); i >= 0 {
 			if slices.Contains(out[i].About, f.Node) {
@@ -63,6 +64,9 @@ func reachRemedy(s api.AgentState, f api.ReachFinding) report.Remedy {
 	case reach.CauseMTU:
 		return report.Remedy{Text: "Let doctor find the size that passes, and give the underlay or the pods that MTU",
 			Commands: []string{"fairleadctl doctor mtu"}}
+	case reach.CauseBlocked:
+		return report.Remedy{Text: "See what opens the tunnel on this node, and which network policies, security groups or access lists " +
+			"of the underlay are between the nodes", Commands: []string{"fairleadctl doctor firewall"}}
 	case reach.CauseFirewall:
 		return report.Remedy{Text: "Let doctor name the rule, and what opens it", Commands: []string{"fairleadctl doctor firewall"}}
 	}

@@ -28,6 +28,8 @@ type Evidence struct {
 	// Quiet: nothing was heard for so long that it is told, though the peer does not say that it does not hear this one.
 	// Lasting: nothing was heard for so long that a node which is down is known to be: the API server says so.
 	Settled, Quiet, Lasting bool
+	// Tunnel is what carries the path's packets, "udp port 6081"; empty: they are routed.
+	Tunnel string
 	// NoTunnel is why the tunnel of this node cannot work; empty: nothing is known against it.
 	NoTunnel string
 	// Echo and FullEcho are pings between the nodes' own addresses: small, and of the size that a full packet of pods has
@@ -60,6 +62,7 @@ const (
 	CauseAgentAway Cause = "agent-away"
 	CauseNodeAway  Cause = "node-away"
 	CauseAlone     Cause = "cut-off"
+	CauseBlocked   Cause = "blocked"
 	CauseUnderlay  Cause = "underlay"
 	CauseNoTunnel  Cause = "no-tunnel"
 	CauseFirewall  Cause = "firewall"
@@ -90,8 +93,8 @@ func Judge(e Evidence) Verdict {
 		return Verdict{}
 	case e.NoTunnel != "":
 		v.Cause, v.Broken, v.Text = CauseNoTunnel, true, e.broken()+": "+e.NoTunnel
-	case e.blocked() != "":
-		v.Cause, v.Broken, v.Text = CauseFirewall, true, e.broken()+": this node drops the tunnel's packets, "+e.blocked()
+	case e.dropped() != "":
+		v.Cause, v.Broken, v.Text = CauseFirewall, true, e.broken()+": this node drops the tunnel's packets, "+e.dropped()
 	case s.From == Fails && s.To == Unknown:
 		return e.unheard(v)
 	case s.From == Fails || s.To == Fails:
@@ -107,10 +110,14 @@ func Judge(e Evidence) Verdict {
 // unheard is about a peer of which nothing comes.
 func (e Evidence) unheard(v Verdict) Verdict {
 	switch {
-	case e.Settled && e.alone():
-		v.Cause, v.Broken = CauseAlone, true
-		v.Text = fmt.Sprintf("pods of this node and of the %d other nodes that it asks do not reach each other: the fault is "+
-			"on this node, or next to it. What drops the packets was not found out", e.Peers)
+	case e.Settled && e.blocked():
+		v.Cause, v.Broken = CauseBlocked, true
+		v.Text = fmt.Sprintf("no packet comes from pods of the %d other nodes that this one asks, though nodes answer ping: ", e.Peers)
+		if e.Tunnel != "" {
+			v.Text += e.Tunnel + " may be blocked between the nodes, or on this one"
+		} else {
+			v.Text += "packets with pods' addresses may be dropped between the nodes, or on this one"
+		}
 	case e.Echo == NotHeard && (e.NotReady || !e.Lasting):
 		v.Cause = CauseNodeAway
 		v.Text = fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", e.Node)
@@ -130,8 +137,8 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	return v
 }
 
-// blocked is what drops packets in a direction that fails.
-func (e Evidence) blocked() string {
+// dropped is what drops packets in a direction that fails.
+func (e Evidence) dropped() string {
 	if e.State.From == Fails && e.DropsIn != "" {
 		return e.DropsIn
 	}
@@ -141,8 +148,9 @@ func (e Evidence) blocked() string {
 	return ""
 }
 
-// alone reports whether of several nodes none is heard, though this one's own address answers.
-func (e Evidence) alone() bool { return e.Heard == 0 && e.Peers >= 2 && e.Echo == Answered }
+// blocked reports whether of several nodes none is heard, though this one's own address answers. Where the packets are
+// dropped is not known: each node sees the same if it is between all of them.
+func (e Evidence) blocked() bool { return e.Heard == 0 && e.Peers >= 2 && e.Echo == Answered }
 
 // cutOff reports whether nothing at all is heard of several nodes. Two may be down at once, as when both restart.
 func (e Evidence) cutOff() bool { return e.Heard == 0 && e.Pinged == 0 && e.Peers >= 3 }
