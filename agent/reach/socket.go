@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -58,7 +59,10 @@ type socket interface {
 }
 
 // port is a socket of the kernel.
-type port struct{ *net.UDPConn }
+type port struct {
+	*net.UDPConn
+	to netip.Addr
+}
 
 // dial opens a socket to an end, from a port that the kernel chooses. Its packets are not fragmented, whatever the
 // kernel has learnt of the path. The calling thread is in the end's namespace.
@@ -68,24 +72,57 @@ func dial(from, to netip.Addr) (socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
+	level, options := unix.IPPROTO_IP, map[int]int{unix.IP_MTU_DISCOVER: unix.IP_PMTUDISC_PROBE, unix.IP_RECVERR: 1}
 	if to.Is6() {
-		level, option, value = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
+		level, options = unix.IPPROTO_IPV6, map[int]int{unix.IPV6_MTU_DISCOVER: unix.IPV6_PMTUDISC_PROBE, unix.IPV6_RECVERR: 1}
 	}
-	if err := control(conn, func(fd int) error { return unix.SetsockoptInt(fd, level, option, value) }); err != nil {
-		return nil, errors.Join(err, conn.Close())
+	for option, value := range options {
+		if err := control(conn, func(fd int) error { return unix.SetsockoptInt(fd, level, option, value) }); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
 	}
-	return port{conn}, nil
+	return port{conn, to}, nil
 }
 
-// Refused implements socket.
+// Refused implements socket. ECONNREFUSED alone does not say who refuses: a firewall on the way may, too.
 func (p port) Refused() bool {
-	code := 0
-	err := control(p.UDPConn, func(fd int) (err error) {
-		code, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		return err
+	refused, oob := false, make([]byte, 512)
+	err := control(p.UDPConn, func(fd int) error {
+		for {
+			_, n, _, _, err := unix.Recvmsg(fd, nil, oob, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+			if err != nil {
+				return err // none is left
+			}
+			refused = refused || refuser(oob[:n]) == p.to
+		}
 	})
-	return err == nil && syscall.Errno(code) == unix.ECONNREFUSED
+	return refused && errors.Is(err, unix.EAGAIN)
+}
+
+// refuser is who has refused a packet, from the control messages of a socket's error: ip(7), IP_RECVERR. It is invalid
+// for other errors.
+func refuser(oob []byte) netip.Addr {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return netip.Addr{}
+	}
+	// A sock_extended_err, and after it the socket address of whose ICMP message it was.
+	const length = 16
+	const addr4, addr6 = length + 4, length + 8
+	for _, m := range messages {
+		ofIP := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_RECVERR ||
+			m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_RECVERR
+		if !ofIP || len(m.Data) < addr6 || syscall.Errno(binary.NativeEndian.Uint32(m.Data)) != unix.ECONNREFUSED {
+			continue
+		}
+		switch family := binary.NativeEndian.Uint16(m.Data[length:]); {
+		case family == unix.AF_INET:
+			return netip.AddrFrom4([4]byte(m.Data[addr4:]))
+		case family == unix.AF_INET6 && len(m.Data) >= addr6+16:
+			return netip.AddrFrom16([16]byte(m.Data[addr6:])).Unmap()
+		}
+	}
+	return netip.Addr{}
 }
 
 func control(conn *net.UDPConn, f func(fd int) error) error {
