@@ -95,12 +95,13 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	e.Quiet, e.Lasting = p.Silent(now) >= pure.Quiet*t.Interval, p.Silent(now) >= pure.Lasting*t.Interval
 	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
 	s := t.Board.Load()
+	tunnelled := wayOf(s, to).tunnelled
 	if s.OVSDown != nil {
 		e.NoTunnel = s.OVSDown.Error()
-	} else if s.NoTunnel != nil {
+	} else if tunnelled && s.NoTunnel != nil {
 		e.NoTunnel = s.NoTunnel.Error()
 	}
-	if wayOf(s, to).tunnelled {
+	if tunnelled {
 		e.Tunnel = carrier(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort))
 	}
 	before := p.verdict
@@ -202,7 +203,7 @@ func examine(ctx context.Context, cfg api.AgentConfig, s *status.Status, paths [
 			if out[i].Echo = ping(ctx, w.to, echoSize); out[i].Echo == pure.Answered {
 				out[i].FullEcho = ping(ctx, w.to, w.size)
 			}
-			if known {
+			if known && w.tunnelled {
 				out[i].DropsIn, out[i].DropsOut = drops(rules, cfg, s, w.to)
 			}
 		})

@@ -2,6 +2,7 @@ package reach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -72,7 +73,8 @@ func newWorld(n int) *world {
 
 // start starts the node's agent, or another after it.
 func (s *simulated) start(name string, ends []netip.Addr, board *status.Board) {
-	prober := New(Parts{Config: api.AgentConfig{Reachability: api.ReachabilityProbe, TunnelType: api.TunnelGeneve}, NodeName: name, Board: board,
+	cfg := api.AgentConfig{Reachability: api.ReachabilityProbe, TunnelType: api.TunnelGeneve}
+	prober := New(Parts{Config: cfg, NodeName: name, Board: board,
 		Metrics: status.NewMetrics("test"), Interval: 2 * time.Second, Log: logr.Discard()})
 	s.talk = newTalk(prober, end{addrs: ends, mtu: 1450})
 	s.dial = func(_, to netip.Addr) (socket, error) { return &wireless{from: s, to: s.world.byAddr[to]}, nil }
@@ -342,6 +344,35 @@ func TestBlockedEverywhere(t *testing.T) {
 		}
 		if len(s.report.Findings) < 8 {
 			t.Errorf("%s reports only %+v", s.NodeName, s.report.Findings)
+		}
+	}
+}
+
+// In a cluster with tunnels and direct paths what is wrong with the tunnel is no cause of what fails on others.
+func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
+	w := newWorld(3)
+	a := w.nodes[0]
+	board := *a.Board.Load()
+	w.run(time.Minute)
+	board.NoTunnel = errors.New("the tunnel has no address")
+	board.Peers = slices.Clone(board.Peers)
+	direct := slices.Clone(board.Peers[0].PodCIDRs)
+	direct[0].Path, direct[0].Via = desired.PathDirect, board.Peers[0].Tunnel
+	board.Peers[0].PodCIDRs = direct
+	a.Board.Publish(&board)
+	w.passes = func(from, to *simulated, _ bool) bool { return from != a && to != a }
+	w.run(2 * time.Minute)
+	got := map[string]string{}
+	for _, f := range a.report.Findings {
+		got[f.Node] = f.Cause
+	}
+	if want := map[string]string{"node01": "blocked", "node02": "no-tunnel"}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for i, want := range []way{{to: direct[0].Via, size: board.PodMTU}, {to: board.Peers[1].Tunnel, size: board.PodMTU, tunnelled: true}} {
+		p := path{board.Peers[i].Name, endsOf(board.Peers[i])[0]}
+		if got := wayOf(&board, p); got != want {
+			t.Errorf("%s: %+v, want %+v", p.node, got, want)
 		}
 	}
 }

@@ -74,7 +74,8 @@ func dial(from, to netip.Addr) (socket, error) {
 	}
 	level, options := unix.IPPROTO_IP, map[int]int{unix.IP_MTU_DISCOVER: unix.IP_PMTUDISC_PROBE, unix.IP_RECVERR: 1}
 	if to.Is6() {
-		level, options = unix.IPPROTO_IPV6, map[int]int{unix.IPV6_MTU_DISCOVER: unix.IPV6_PMTUDISC_PROBE, unix.IPV6_RECVERR: 1}
+		level = unix.IPPROTO_IPV6
+		options = map[int]int{unix.IPV6_MTU_DISCOVER: unix.IPV6_PMTUDISC_PROBE, unix.IPV6_RECVERR: 1}
 	}
 	for option, value := range options {
 		if err := control(conn, func(fd int) error { return unix.SetsockoptInt(fd, level, option, value) }); err != nil {

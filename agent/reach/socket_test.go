@@ -29,7 +29,7 @@ func TestRefused(t *testing.T) {
 		end := time.Now().Add(2 * time.Second)
 		for !s.Refused() {
 			if time.Now().After(end) {
-				t.Fatalf("%s: nobody listens, and it is not refused", a)
+				t.Fatalf("%s: no agent listens, and it is not refused", a)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
