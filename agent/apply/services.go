@@ -37,7 +37,8 @@ type servicePorts struct {
 
 func newServicePorts(source inputs.Source, node string, log logr.Logger) *servicePorts {
 	return &servicePorts{source: source, log: log, node: services.Node{Name: node}, units: map[uint32]openflow.Unit{},
-		of: map[string]map[services.Key]services.Backends{}, claims: map[services.Key][]string{}, high: map[clusterip.Port]int{}}
+		of: map[string]map[services.Key]services.Backends{}, claims: map[services.Key][]string{},
+		high: map[clusterip.Port]int{}}
 }
 
 // shared is what the flows of all Services depend on.

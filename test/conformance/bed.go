@@ -91,8 +91,8 @@ func (o bedOptions) prepare(ctx context.Context, b *bed.Bed, say func(string)) e
 	return nil
 }
 
-// label puts nodes into three zones by turns: the tests of traffic distribution want as many (-nodes 3), some of them two
-// nodes in each (-nodes 6).
+// label puts nodes into three zones by turns: the tests of traffic distribution want as many (-nodes 3), some of them
+// two nodes in each (-nodes 6).
 func label(ctx context.Context, b *bed.Bed) error {
 	for i, node := range b.Nodes() {
 		zone := fmt.Sprintf("%s=zone%d", corev1.LabelTopologyZone, 1+i%3)
