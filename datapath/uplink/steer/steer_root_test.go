@@ -291,8 +291,8 @@ func TestRootFullMap(t *testing.T) {
 	}
 }
 
-// A pinned map that another version made, or somebody else, is replaced, and what can be told from it is kept: no pod is
-// lost, none is known twice, and the host's packets pass.
+// A pinned map that another version made, or somebody else, is replaced, and the pods that can be read from it are
+// kept: no pod is lost, and the host's packets pass.
 func TestRootMapOfAnotherVersion(t *testing.T) {
 	known := Entry{mac(t, podMAC), 0}
 	for _, c := range []struct {
