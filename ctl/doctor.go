@@ -99,6 +99,9 @@ func (d *examination) options(chosen []string) (checks.Options, error) {
 	if err != nil {
 		return o, err
 	}
+	if notHere == "" {
+		o.NetworkPolicies = cfg.NetworkPolicies
+	}
 	ofNode := func(c string) bool { return slices.Contains(checks.OfNode(), c) }
 	asked := len(chosen) > 0 && slices.ContainsFunc(chosen, ofNode)
 	switch {

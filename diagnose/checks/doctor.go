@@ -75,6 +75,8 @@ type Options struct {
 	// Node examines the node that this runs on; nil: no node, because of NoNode.
 	Node   *NodeProbe
 	NoNode string
+	// NetworkPolicies is the agent's setting of that name; empty where it is not known.
+	NetworkPolicies string
 	// SecondLook is the time between two checks of state that changes all the time. Only what both find is reported.
 	SecondLook time.Duration
 }

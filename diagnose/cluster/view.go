@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // View is what was read, each list sorted by name. What could not be read is in Unread.
@@ -29,7 +30,7 @@ type View struct {
 	Keepers map[string]bool
 	// Ranges are those of fairlead-controller's NodeIPAM.
 	Ranges   []api.PodCIDRRange
-	Policies []string
+	Policies []inputs.NetworkPolicy
 	Warnings []Warning
 
 	// Unread has for each part that could not be read the reason.

@@ -72,8 +72,8 @@ func listPolicies(ctx context.Context, client metadata.Interface, r schema.Group
 	return out, nil
 }
 
-// Policies are the names of all network policies of a cluster, of every kind that it serves, sorted.
-func Policies(ctx context.Context, client metadata.Interface) ([]string, error) {
+// Policies are all network policies of a cluster, of every kind that it serves, sorted by name.
+func Policies(ctx context.Context, client metadata.Interface) ([]NetworkPolicy, error) {
 	all := map[string]NetworkPolicy{}
 	own, err := listPolicies(ctx, client, policies, networkPolicy().Kind)
 	if err != nil {
@@ -87,5 +87,9 @@ func Policies(ctx context.Context, client metadata.Interface) ([]string, error) 
 		}
 		maps.Copy(all, found)
 	}
-	return slices.Sorted(maps.Keys(all)), nil
+	out := make([]NetworkPolicy, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, all[name])
+	}
+	return out, nil
 }
