@@ -17,7 +17,8 @@ func FromPod(o *corev1.Pod, node string) (p Pod, ok bool) {
 	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return Pod{}, false
 	}
-	p = Pod{PodKey: PodKey{o.Namespace, o.Name}, UID: string(o.UID), ConfigHash: o.Annotations[configHash], Labels: o.Labels, HostNetwork: o.Spec.HostNetwork,
+	p = Pod{PodKey: PodKey{o.Namespace, o.Name}, UID: string(o.UID), ConfigHash: o.Annotations[configHash],
+		Labels: o.Labels, HostNetwork: o.Spec.HostNetwork,
 		Created: o.CreationTimestamp.Unix(), Local: o.Spec.NodeName == node}
 	ips := o.Status.PodIPs
 	if len(ips) == 0 {

@@ -219,8 +219,8 @@ func (k PodKey) String() string { return k.Namespace + "/" + k.Name }
 // Pod is what policies see of a pod.
 type Pod struct {
 	PodKey
-	// UID is that of the API, and ConfigHash what a kubelet calls a pod of its own manifests, whose object in the API has
-	// another UID. Both may be empty.
+	// UID is that of the API, and ConfigHash what a kubelet calls a pod of its own manifests, whose object in the API
+	// has another UID. Both may be empty.
 	UID, ConfigHash string
 	Labels          map[string]string
 	// Addrs are the addresses under which others see the pod.

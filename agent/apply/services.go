@@ -26,7 +26,8 @@ type servicePorts struct {
 	known  bool // all Services have been read
 	// of are the ports of each Service, by namespace/name.
 	of map[string]map[services.Key]services.Backends
-	// claims are the Services that have a port: one, unless what is known of another is out of date. The last one has it.
+	// claims are the Services that have a port: one, unless what is known of another is out of date. The last one
+	// has it.
 	claims map[services.Key][]string
 	units  map[uint32]openflow.Unit
 	// refusing counts the ports without endpoints.

@@ -240,8 +240,8 @@ func (d Direction) state() []openflow.Flow {
 	return out
 }
 
-// NotIsolated has packets of a pod go on to the next tier if no rule of NetworkPolicies has accepted them: none
-// isolates it in this direction.
+// NotIsolated has packets of a pod go on to the next tier if no rule of NetworkPolicies has accepted them: it is not
+// isolated in this direction.
 func (d Direction) NotIsolated(pod uint32) openflow.Flow {
 	t := d.table(tableNetworkPolicy)
 	return flow(t, last, openflow.Match{Judged: pod}, openflow.Goto(t+1))
