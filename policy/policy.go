@@ -236,8 +236,8 @@ type Pod struct {
 	Local bool
 }
 
-// Is reports whether p is the pod that a kubelet calls by a UID, and not one of the same name before or after it. Without
-// a UID nothing is known against it.
+// Is reports whether p is the pod that a kubelet calls by a UID, and not one of the same name before or after it.
+// Without a UID nothing is known against it.
 func (p Pod) Is(uid string) bool {
 	return uid == "" || p.UID == "" || uid == p.UID || uid == p.ConfigHash
 }

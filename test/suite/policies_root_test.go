@@ -270,7 +270,7 @@ func deathsUnderPolicies(t *testing.T, c cluster, a, b, remote place) {
 	must(t, 0, err)
 	flows := func(ended bool) string { // those of connections that were ended are forgotten if both die
 		return strings.Join(slices.DeleteFunc(slices.Sorted(strings.Lines(c.flows(t, "node1"))), func(line string) bool {
-			return !ended && strings.Contains(line, "priority=120,")
+			return !ended && (strings.Contains(line, "priority=120,") || strings.Contains(line, "priority=121,"))
 		}), "")
 	}
 	before := map[bool]string{}
