@@ -20,8 +20,11 @@ import (
 )
 
 const (
-	// evidenceAge is how old evidence may get while a path does not work.
-	evidenceAge = 3 * time.Second
+	// evidenceAge is how old evidence may get while a path does not work. Each time that it is the same it may get twice as
+	// old, up to mostAge: a node may be off for days.
+	evidenceAge, mostAge = 3 * time.Second, 2 * time.Minute
+	// rulesAge is how old nftables' rules may get.
+	rulesAge = 15 * time.Second
 	// atOnce is how many paths are examined at once.
 	atOnce = 4
 	// echoWait is how long an answer to a ping is waited for, and echoSize the length of a small one, in bytes.
@@ -33,6 +36,8 @@ const (
 type watch struct {
 	evidence pure.Evidence
 	at       time.Time // when the evidence was collected
+	age      time.Duration
+	judged   pure.State // what was known of the path then
 	host     pure.Host
 	verdict  pure.Verdict
 	broken   time.Time // since when verdict is of a broken path
@@ -51,7 +56,7 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
 		// From the first packets that are missing: a node that is down for a short while shall be seen to be.
-		if (t.peers[p].Late(now) || s.Doubtful()) && now.Sub(t.peers[p].at) > evidenceAge {
+		if (t.peers[p].Late(now) || s.Doubtful()) && t.peers[p].due(s, now) {
 			doubtful = append(doubtful, p)
 		}
 	}
@@ -67,6 +72,15 @@ func (t *talk) look(ctx context.Context, now time.Time) {
 	t.busy = true
 	s, doubtful := t.Board.Load(), doubtful[:min(atOnce, len(doubtful))]
 	go func() { t.done <- t.examine(ctx, s, doubtful) }()
+}
+
+// due reports whether evidence has to be collected, in any case where the path fails in another way than it did.
+func (w *watch) due(s pure.State, now time.Time) bool {
+	age := w.age
+	if s.From != w.judged.From || s.To != w.judged.To || s.Away != w.judged.Away {
+		age = 0
+	}
+	return now.Sub(w.at) > max(age, evidenceAge)
 }
 
 // count counts the nodes that are asked.
@@ -177,7 +191,10 @@ func (t *talk) examined(found []examined, now time.Time) {
 	for _, f := range found {
 		for q, p := range t.peers {
 			if q == f.path {
-				p.evidence, p.at = f.Evidence, now
+				if p.age = min(2*max(p.age, evidenceAge), mostAge); p.evidence != f.Evidence || p.at.IsZero() {
+					p.age = evidenceAge
+				}
+				p.evidence, p.at, p.judged = f.Evidence, now, p.State(now)
 			}
 			if q.node == f.node {
 				p.host.Asked(f.Echo, now)
@@ -186,10 +203,21 @@ func (t *talk) examined(found []examined, now time.Time) {
 	}
 }
 
+// examiner collects evidence, one call at a time.
+type examiner struct {
+	cfg   api.AgentConfig
+	rules firewall.Ruleset
+	known bool // that these are the rules
+	read  time.Time
+}
+
 // examine collects evidence about paths: pings to the nodes' own addresses, and what this node's firewall drops.
-func examine(ctx context.Context, cfg api.AgentConfig, s *status.Status, paths []path) []examined {
+func (e *examiner) examine(ctx context.Context, s *status.Status, paths []path) []examined {
 	out := make([]examined, len(paths))
-	rules, known := ruleset(ctx, cfg)
+	if time.Since(e.read) > rulesAge {
+		e.rules, e.known = ruleset(ctx, e.cfg)
+		e.read = time.Now()
+	}
 	var asking sync.WaitGroup
 	for i, p := range paths {
 		out[i].path = p
@@ -203,8 +231,8 @@ func examine(ctx context.Context, cfg api.AgentConfig, s *status.Status, paths [
 			if out[i].Echo = ping(ctx, w.to, echoSize); out[i].Echo == pure.Answered {
 				out[i].FullEcho = ping(ctx, w.to, w.size)
 			}
-			if known && w.tunnelled {
-				out[i].DropsIn, out[i].DropsOut = drops(rules, cfg, s, w.to)
+			if e.known && w.tunnelled {
+				out[i].DropsIn, out[i].DropsOut = drops(e.rules, e.cfg, s, w.to)
 			}
 		})
 	}

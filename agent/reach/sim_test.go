@@ -376,3 +376,19 @@ func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
 		}
 	}
 }
+
+// A node that is off for long costs little.
+func TestNodeIsOffForLong(t *testing.T) {
+	w := newWorld(2)
+	w.run(time.Minute)
+	up := w.nodes[0]
+	w.nodes = w.nodes[:1]
+	none := func(_, _ *simulated, _ bool) bool { return false }
+	w.passes, w.pings = none, none
+	w.run(10 * time.Minute)
+	before := up.examining
+	w.run(time.Hour)
+	if n := up.examining - before; n < 20 || n > 35 {
+		t.Errorf("examined %d times in an hour", n)
+	}
+}

@@ -66,12 +66,9 @@ type talk struct {
 }
 
 func newTalk(p *Prober, e end) *talk {
-	t := &talk{Prober: p, end: e, dial: dial, heard: make(chan heard, 256), done: make(chan []examined, 1),
-		peers: map[path]*peer{}}
-	t.examine = func(ctx context.Context, s *status.Status, paths []path) []examined {
-		return examine(ctx, p.Config, s, paths)
-	}
-	return t
+	looks := &examiner{cfg: p.Config}
+	return &talk{Prober: p, end: e, dial: dial, examine: looks.examine, heard: make(chan heard, 256),
+		done: make(chan []examined, 1), peers: map[path]*peer{}}
 }
 
 // run talks until ctx ends. The calling thread is in the end's namespace, and stays there.
