@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/ns"
+
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
@@ -88,7 +90,7 @@ func (t *talk) count(now time.Time) pure.Counts {
 	asked, heard, pinged := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
-		if s.From != pure.Fails && s.From != pure.Unknown || s.Away {
+		if s.From != pure.Fails && s.From != pure.Unknown || s.Away || t.peers[p].evidence.EndEcho == pure.Answered {
 			heard[p.node] = true
 		} else if t.notReady(p.node) {
 			continue
@@ -206,6 +208,7 @@ func (t *talk) examined(found []examined, now time.Time) {
 // examiner collects evidence, one call at a time.
 type examiner struct {
 	cfg   api.AgentConfig
+	netns string // of this node's end
 	rules firewall.Ruleset
 	known bool // that these are the rules
 	read  time.Time
@@ -228,6 +231,7 @@ func (e *examiner) examine(ctx context.Context, s *status.Status, paths []path) 
 				return
 			}
 			out[i].UnderlaySize = w.size
+			out[i].EndEcho = e.pingEnd(ctx, p.addr)
 			if out[i].Echo = ping(ctx, w.to, echoSize); out[i].Echo == pure.Answered {
 				out[i].FullEcho = ping(ctx, w.to, w.size)
 			}
@@ -266,6 +270,19 @@ func wayOf(s *status.Status, p path) way {
 		}
 	}
 	return way{to: s.Peers[i].Tunnel, size: s.PodMTU + s.Overhead, tunnelled: true}
+}
+
+// pingEnd pings a node's end as pods would.
+func (e *examiner) pingEnd(ctx context.Context, to netip.Addr) pure.Answer {
+	answer := pure.CannotAsk
+	err := ns.WithNetNSPath(e.netns, func(ns.NetNS) error {
+		answer = ping(ctx, to, echoSize)
+		return nil
+	})
+	if err != nil {
+		return pure.CannotAsk
+	}
+	return answer
 }
 
 // ping asks twice: one packet may be lost.

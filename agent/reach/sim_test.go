@@ -44,6 +44,7 @@ type simulated struct {
 	sent      int
 	next      time.Time
 	dead      bool // the agent does not run, and its kernel refuses
+	hung      bool // it is stopped, and its kernel accepts what it does not read
 	looks     int
 	examining int // how many paths it has examined
 }
@@ -100,7 +101,7 @@ func (c *wireless) Write(b []byte) (int, error) {
 	case !w.passes(c.from, c.to, p.Full):
 	case c.to.dead:
 		c.refused = w.passes(c.to, c.from, false)
-	default:
+	case !c.to.hung:
 		c.to.receive(heard{c.from.addrs[0], p, w.now.Add(c.to.ahead)})
 	}
 	return len(b), nil
@@ -121,7 +122,10 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 	for i, p := range paths {
 		s.examining++
 		to := s.world.byAddr[p.addr]
-		out[i] = examined{p, pure.Evidence{Echo: answer(to, false), UnderlaySize: 1500}}
+		out[i] = examined{p, pure.Evidence{Echo: answer(to, false), EndEcho: pure.NotHeard, UnderlaySize: 1500}}
+		if s.world.passes(s, to, false) && s.world.passes(to, s, false) {
+			out[i].EndEcho = pure.Answered
+		}
 		if out[i].Echo == pure.Answered {
 			out[i].FullEcho = answer(to, true)
 		}
@@ -133,7 +137,7 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(tick) {
 		for _, s := range w.nodes {
-			if !s.dead {
+			if !s.dead && !s.hung {
 				s.run(w.now.Add(s.ahead))
 			}
 		}
@@ -391,4 +395,20 @@ func TestNodeIsOffForLong(t *testing.T) {
 	if n := up.examining - before; n < 20 || n > 35 {
 		t.Errorf("examined %d times in an hour", n)
 	}
+}
+
+// An agent that is dead or hangs is no broken path, however long, also if all others do.
+func TestAgentsAreAway(t *testing.T) {
+	w := newWorld(12)
+	w.run(time.Minute)
+	for i, s := range w.nodes[1:] {
+		s.dead, s.hung = i%2 == 0, i%2 == 1
+	}
+	w.run(10 * time.Minute)
+	w.wantNothingTold(t, "eleven agents are away")
+	for _, s := range w.nodes[1:] {
+		s.dead, s.hung = false, false
+	}
+	w.run(5 * time.Minute)
+	w.wantNothingTold(t, "they are back")
 }

@@ -66,7 +66,7 @@ type talk struct {
 }
 
 func newTalk(p *Prober, e end) *talk {
-	looks := &examiner{cfg: p.Config}
+	looks := &examiner{cfg: p.Config, netns: e.netns}
 	return &talk{Prober: p, end: e, dial: dial, examine: looks.examine, heard: make(chan heard, 256),
 		done: make(chan []examined, 1), peers: map[path]*peer{}}
 }

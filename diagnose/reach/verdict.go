@@ -36,6 +36,8 @@ type Evidence struct {
 	// on the underlay, which is UnderlaySize bytes.
 	Echo, FullEcho Answer
 	UnderlaySize   int
+	// EndEcho is a ping from this node's end to the peer's, the way that pods' packets go.
+	EndEcho Answer
 	// DropsIn and DropsOut are what certainly drops the tunnel's packets from the peer and to it on this node; empty:
 	// nothing that could be found.
 	DropsIn, DropsOut string
@@ -89,6 +91,9 @@ func Judge(e Evidence) Verdict {
 	switch {
 	case s.Away:
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s does not answer; its node does", e.Node)
+	case s.From == Fails && s.To == Unknown && e.EndEcho == Answered: // pods' packets pass in both directions
+		v.Cause = CauseAgentAway
+		v.Text = fmt.Sprintf("the agent of node %s is not heard; the address that it is asked at answers", e.Node)
 	case !s.Doubtful() || e.Echo == NotAsked: // the evidence is complete or it is none
 		return Verdict{}
 	case e.NoTunnel != "":

@@ -26,6 +26,8 @@ func TestJudge(t *testing.T) {
 		{"a dead agent", Evidence{State: State{From: Unknown, To: Unknown, Away: true}, Echo: Answered,
 			Counts: Counts{Peers: 1}}, CauseAgentAway, false,
 			[]string{"agent of node b does not answer"}, false},
+		{"an agent that hangs", Evidence{State: in, Echo: Answered, EndEcho: Answered, Counts: Counts{Peers: 9, Heard: 8}},
+			CauseAgentAway, false, []string{"agent of node b is not heard"}, false},
 		{"a dead node", Evidence{State: in, Echo: NotHeard, Counts: Counts{Peers: 9, Heard: 8}}, CauseNodeAway, false,
 			[]string{"node b answers nothing at all"}, false},
 		{"two of two nodes restart", Evidence{State: in, Echo: NotHeard, Counts: Counts{Peers: 2}}, CauseNodeAway, false, nil, false},
