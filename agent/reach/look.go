@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// evidenceAge is how old evidence may get while a path does not work. Each time that it is the same it may get twice as
-	// old, up to mostAge: a node may be off for days.
+	// evidenceAge is how old evidence may get while a path does not work. Each time that it is the same it may get twice
+	// as old, up to mostAge: a node may be off for days.
 	evidenceAge, mostAge = 3 * time.Second, 2 * time.Minute
 	// rulesAge is how old nftables' rules may get.
 	rulesAge = 15 * time.Second

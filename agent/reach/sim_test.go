@@ -373,7 +373,7 @@ func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
 	if want := map[string]string{"node01": "blocked", "node02": "no-tunnel"}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	for i, want := range []way{{to: direct[0].Via, size: board.PodMTU}, {to: board.Peers[1].Tunnel, size: board.PodMTU, tunnelled: true}} {
+	for i, want := range []way{{to: direct[0].Via}, {to: board.Peers[1].Tunnel, tunnelled: true}} {
 		p := path{board.Peers[i].Name, endsOf(board.Peers[i])[0]}
 		if got := wayOf(&board, p); got != want {
 			t.Errorf("%s: %+v, want %+v", p.node, got, want)
