@@ -36,9 +36,9 @@ func TestRootProbe(t *testing.T) {
 	})
 	t.Run("a reboot", func(t *testing.T) {
 		ovstest.UserspaceOnly(t, "a guest stands still for longer than the lab's agents give a node to come back")
+		c.setReady(t, "node2", corev1.ConditionFalse)
 		c.drop(t, "underlay", "bridge", "forward", "") // else the lab's takes too short to be seen
 		c.awaitReach(t, "node2 is down", "away", "")
-		c.setReady(t, "node2", corev1.ConditionFalse)
 		must(t, 0, c.Reboot(labtest.Within(t, 20*time.Second), "node2"))
 		c.pass(t, "underlay", "bridge")
 		c.neverBroken(t, "node1", 5*time.Second)
