@@ -215,7 +215,6 @@ func bridgeChanges() []changed {
 
 // Whatever somebody changes: the node's network is back without help, and the log reports a change once.
 func (c cluster) bridgeChanged(t *testing.T) {
-	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node)) // what an agent finds at its start it need not report
 	for _, x := range bridgeChanges() {
 		before, began := len(c.agentLog(t)), time.Now()
 		for _, argv := range x.by {
