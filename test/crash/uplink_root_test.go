@@ -17,13 +17,12 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// TestRootAgentKeepsUplink is a node whose agent attaches its NIC, and its failures. To the other node nothing happens:
-// what its streams lose, the machine loses.
+// TestRootAgentKeepsUplink is a node whose agent attaches its NIC, and its failures.
 func TestRootAgentKeepsUplink(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
-	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: 2,
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: 1,
 		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), Mode: underlay.Bridge, Config: []byte("uplink: {rollbackAfter: 2s}")})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
