@@ -1,0 +1,290 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
+)
+
+// node is an Open vSwitch without devices, and the appliers that need no other part of a node.
+type node struct {
+	*ovstest.OVS
+	t      *testing.T
+	dir    string // of the manifests
+	source *inputs.Directory
+	cfg    api.AgentConfig
+	db     *ovsdb.DB
+	ports  *OVSDB
+	flows  *Flows
+	pods   []api.Attachment
+}
+
+func newNode(t *testing.T, cfg api.AgentConfig) *node {
+	t.Helper()
+	n := &node{OVS: ovstest.Start(t, ovstest.Options{}), t: t, dir: t.TempDir(), cfg: cfg}
+	n.cfg.OVSBridge, n.cfg.HostGateway, n.cfg.OVSDatapathType, n.cfg.OVSRunDir = "br-int", "gw0", "dummy", n.Dir
+	n.cfg.TrafficEncapMode = api.ModeNoEncap
+	var err error
+	if n.source, err = inputs.NewDirectory(n.dir, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	if n.db, err = ovsdb.Connect(n.soon(), "unix:"+n.DBSocket, testr.New(t)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.db.Close)
+	n.ports = NewOVSDB(n.db)
+	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(t))
+	t.Cleanup(n.flows.Close)
+	return n
+}
+
+// soon is a context with far more time than anything here needs.
+func (n *node) soon() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	n.t.Cleanup(cancel)
+	return ctx
+}
+
+// has writes manifests.
+func (n *node) has(manifests string) {
+	n.t.Helper()
+	if err := os.WriteFile(filepath.Join(n.dir, "all.yaml"), []byte(manifests), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.source.Refresh()
+}
+
+// pod is a new pod of the node.
+func (n *node) pod(id string, last byte) api.Attachment {
+	a := api.Attachment{ContainerID: id, IfName: "eth0", HostIf: link.HostName(id, "eth0"), Network: "fairlead",
+		PodNamespace: "ns", PodName: id, Netns: "/run/netns/" + id, MAC: api.MAC{2, 0, 0, 0, 0, last},
+		Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, 1, last}), 24)}}
+	n.pods = append(n.pods, a)
+	return a
+}
+
+// round is one that wants all pods.
+func (n *node) round() *Round {
+	n.t.Helper()
+	obs, err := n.db.Observe("br-int")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	own := inputs.Node{Name: "me", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}}
+	return &Round{Observed: obs, Want: desired.Compute(desired.Inputs{Config: n.cfg, Own: own, Attachments: n.pods,
+		Transport: link.Transport{Name: "eth0", MTU: 1500, IPv4: netip.MustParseAddr("192.0.2.1")}})}
+}
+
+// apply has both appliers do their parts of r, and returns what they did.
+func (n *node) apply(r *Round) (ports, flows Changes) {
+	n.t.Helper()
+	var err error
+	if ports, err = n.ports.Apply(n.soon(), r); err == nil {
+		flows, err = n.flows.Apply(n.soon(), r)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return ports, flows
+}
+
+// expect fails the test unless the switch has a flow with each text, or none of them.
+func (n *node) expect(when string, there bool, texts ...string) {
+	n.t.Helper()
+	flows := flowtest.Flows(n.OVS)
+	for _, text := range texts {
+		if strings.Contains(flows, text) != there {
+			n.t.Errorf("%s: a flow with %q: %t, want %t", when, text, !there, there)
+		}
+	}
+}
+
+// What somebody has removed is put back, and told, by any round, though it is asked for something else.
+func TestPortThatWasRemovedIsTold(t *testing.T) {
+	n := newNode(t, api.AgentConfig{})
+	a := n.pod("a", 5)
+	n.apply(n.round())
+	n.Ctl("del-port", a.HostIf)
+	n.pod("b", 6)
+	for n.ports.InPlace(t.Context(), n.round().Observed) {
+		time.Sleep(time.Millisecond)
+	}
+	r := n.round()
+	r.Settled = true
+	ports, _ := n.apply(r)
+	if len(ports.Repaired) != 1 || !strings.Contains(ports.Repaired[0], a.HostIf) || len(ports.Wanted) != 1 {
+		t.Errorf("repaired %q, and did %q", ports.Repaired, ports.Wanted)
+	}
+}
+
+// A port of somebody else on the bridge is looked at in a round, which says so.
+func TestForeignPortIsNotInPlace(t *testing.T) {
+	n := newNode(t, api.AgentConfig{})
+	n.apply(n.round())
+	if !n.ports.InPlace(t.Context(), n.round().Observed) {
+		t.Error("what a round has just put in place is not")
+	}
+	n.Ctl("add-port", "br-int", "theirs")
+	for len(n.round().Observed.Foreign) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if n.ports.InPlace(t.Context(), n.round().Observed) {
+		t.Error("a foreign port is taken for what a round left")
+	}
+}
+
+// Flows go ahead of their port for the number that it asks for, and follow it to the one that it gets.
+func TestPortWithAnotherNumber(t *testing.T) {
+	n := newNode(t, api.AgentConfig{})
+	n.apply(n.round())
+	a := n.pod("a", 5)
+	r := n.round()
+	r.Settled, r.Added = true, []string{a.HostIf}
+	if _, err := n.ports.Apply(n.soon(), r); err != nil {
+		t.Fatal(err)
+	}
+	n.Ctl("set", "Interface", a.HostIf, "type=none-such") // it has no number for now
+	var asked uint32
+	for gets := uint32(1); gets != 0; time.Sleep(time.Millisecond) {
+		pods := n.round().Observed.Pods
+		gets, asked = pods[0].OFPort, pods[0].Requested
+	}
+	applied := make(chan error, 1)
+	go func() {
+		_, err := n.flows.Apply(n.soon(), r)
+		applied <- err
+	}()
+	ahead := fmt.Sprintf("in_port=%d,", asked)
+	for !strings.Contains(flowtest.Flows(n.OVS), ahead) {
+		time.Sleep(time.Millisecond)
+	}
+	n.Ctl("set", "Interface", a.HostIf, `type=""`, "ofport_request=77")
+	if err := <-applied; err != nil {
+		t.Fatal(err)
+	}
+	n.expect("after the port has another number", false, ahead)
+	n.expect("after the port has another number", true, "in_port=77,")
+}
+
+func serviceManifests(port int, endpoints string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: dns, namespace: ns}
+spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ports: [{name: dns, port: 53, protocol: UDP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: dns-1, namespace: ns, labels: {kubernetes.io/service-name: dns}}
+addressType: IPv4
+ports: [{name: dns, port: %d, protocol: UDP}]
+endpoints: [%s]
+`, port, endpoints)
+}
+
+const oneEndpoint = "{addresses: [10.77.1.5], conditions: {ready: true}}"
+
+func newServiceNode(t *testing.T, port int) *node {
+	t.Helper()
+	n := newNode(t, api.AgentConfig{Services: api.ServicesOVS, ServiceCIDR: netip.MustParsePrefix("10.96.0.0/12")})
+	n.has(serviceManifests(port, oneEndpoint))
+	n.pod("a", 5)
+	n.apply(n.round())
+	n.expect("a Service", true, "nw_dst=10.96.0.10,tp_dst=53")
+	return n
+}
+
+// sync is SyncServices.
+func (n *node) sync(when string, done bool) {
+	n.t.Helper()
+	if did, err := n.flows.SyncServices(n.soon()); did != done || err != nil {
+		n.t.Errorf("%s: SyncServices: %t, %v; want %t", when, did, err, done)
+	}
+}
+
+// Answers from a high port take a flow that all Services share: a round makes it, and takes it away after the last
+// endpoint with that port.
+func TestHighPortsOfEndpoints(t *testing.T) {
+	n := newServiceNode(t, 53)
+	const answers = "tp_src=40000,"
+	n.expect("a low port", false, answers)
+	n.has(serviceManifests(40000, oneEndpoint))
+	n.sync("a high port", false)
+	n.apply(n.round())
+	n.expect("a high port", true, answers)
+	n.has(serviceManifests(40000, ""))
+	n.sync("no endpoint", false)
+	n.apply(n.round())
+	n.expect("no endpoint", false, answers, "nw_dst=10.96.0.10,tp_dst=53")
+}
+
+// An ovs-vswitchd that has started anew is told all Services, not only those that have changed.
+func TestServicesOutliveTheSwitch(t *testing.T) {
+	n := newServiceNode(t, 53)
+	n.Vswitchd.Kill()
+	n.Vswitchd.Start()
+	n.expect("after the restart of ovs-vswitchd", false, "nw_dst=10.96.0.10,tp_dst=53")
+	n.flows.Close()
+	n.apply(n.round())
+	n.expect("after a round", true, "nw_dst=10.96.0.10,tp_dst=53")
+}
+
+// Connections to an endpoint that is gone are forgotten at once, and once more when the datapath has followed.
+func TestGoneEndpointsAreForgottenTwice(t *testing.T) {
+	n := newServiceNode(t, 53)
+	n.has(serviceManifests(53, ""))
+	n.sync("no endpoint", true)
+	if len(n.flows.gone) != 1 || n.flows.Due() {
+		t.Fatalf("to be forgotten once more: %v, due at once: %t", n.flows.gone, n.flows.Due())
+	}
+	n.flows.gone[0].again = time.Now().Add(-time.Millisecond)
+	if !n.flows.Due() {
+		t.Error("the second time is not due when it has come")
+	}
+	n.sync("the second time", true)
+	if len(n.flows.gone) != 0 || n.flows.Due() {
+		t.Errorf("after the second time: %v", n.flows.gone)
+	}
+}
+
+// A pod's number goes when its flows do, and the port itself may stay until then.
+func TestNumbersOfGonePods(t *testing.T) {
+	n := newNode(t, api.AgentConfig{})
+	a := n.pod("a", 5)
+	n.apply(n.round())
+	n.pods = nil
+	n.apply(n.round())
+	if _, has := n.flows.numbers[a.HostIf]; has || !slices.Contains(slices.Collect(hostIfs(n.round())), a.HostIf) {
+		t.Errorf("the port is on record or its number is not: %v", n.flows.numbers)
+	}
+	if n.flows.InPlace(t.Context(), n.round().Observed) {
+		t.Error("a port that is to go is in place")
+	}
+}
+
+func hostIfs(r *Round) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for _, p := range r.Observed.Pods {
+			if !yield(p.HostIf) {
+				return
+			}
+		}
+	}
+}
