@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -46,5 +47,31 @@ func TestIPTablesWaitsForOtherRules(t *testing.T) {
 		if c, err := a.Apply(t.Context(), &Round{}); err != nil || len(c.Wanted) != reported {
 			t.Errorf("the rules are in place, and %v was reported: %v; want %d changes", c, err, reported)
 		}
+	}
+}
+
+// A look that has failed is repeated by the next round, also if that does not verify.
+func TestIPTablesThatFailedIsAskedAgain(t *testing.T) {
+	answer := make(chan error, 1)
+	a := NewIPTables()
+	a.inPlace, a.write = true, func(context.Context, nat.Desired) ([]string, error) { return nil, <-answer }
+	look := func(r *Round) (err error) {
+		t.Helper()
+		if _, err = a.Apply(t.Context(), r); a.busy() {
+			<-a.Finished
+			a.Due()
+		}
+		return err
+	}
+	answer <- errors.New("no such program")
+	if err := look(&Round{Verify: true, Settled: true}); err != nil {
+		t.Errorf("a moment after it was asked: %v", err)
+	}
+	answer <- nil
+	if err := look(&Round{Settled: true}); err == nil {
+		t.Error("that it failed is not reported")
+	}
+	if err := look(&Round{Settled: true}); err != nil {
+		t.Errorf("it was asked again, and succeeded: %v", err)
 	}
 }

@@ -1,0 +1,42 @@
+package apply
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/agent/desired"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
+)
+
+// The programs are told the pods when these are others, after an error again, and in each round that verifies.
+func TestSteerIsTold(t *testing.T) {
+	var told [][]steer.Entry
+	var fails error
+	s := NewSteer(func(all []steer.Entry) error { told = append(told, all); return fails })
+	one := &Round{Want: desired.State{Steer: []steer.Entry{{MAC: api.MAC{2, 0, 0, 0, 0, 1}, VLAN: 7}}}}
+	for _, c := range []struct {
+		when  string
+		round *Round
+		err   error
+		want  int // how often they were told by then
+	}{
+		{"no pod, of which the programs know none", &Round{}, nil, 0},
+		{"a pod", one, errors.New("full"), 1},
+		{"a pod, after an error", one, nil, 2},
+		{"the same", one, nil, 2},
+		{"the same, verified", &Round{Want: one.Want, Verify: true}, nil, 3},
+		{"gone", &Round{}, nil, 4},
+	} {
+		fails = c.err
+		if _, err := s.Apply(t.Context(), c.round); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v", c.when, err)
+		}
+		if len(told) != c.want {
+			t.Errorf("%s: told %d times, want %d", c.when, len(told), c.want)
+		} else if c.want > 0 && !slices.Equal(told[len(told)-1], c.round.Want.Steer) {
+			t.Errorf("%s: told %v", c.when, told[len(told)-1])
+		}
+	}
+}
