@@ -265,3 +265,21 @@ func TestPacketsToServices(t *testing.T) {
 		}
 	}
 }
+
+// Connections are forgotten in each zone that has some: those of routed pods share one, and each segment has its own.
+func TestZonesOfAll(t *testing.T) {
+	if got, want := Zones(node(t)), []uint16{zoneSegments, zoneSegments + 10, zoneRouted}; !slices.Equal(got, want) {
+		t.Errorf("the zones are %#x, want %#x", got, want)
+	}
+}
+
+// A number is free again when it is forgotten: the port that comes back has the number that a starting agent gives it.
+func TestForgottenNumberIsFree(t *testing.T) {
+	var ids IDs
+	to := netip.MustParseAddrPort("10.96.0.10:53")
+	first := ids.Of(to, UDP)
+	ids.Forget(to, UDP)
+	if again := ids.Of(to, UDP); again != first || ids.Of(to, TCP) == first {
+		t.Errorf("it had %d, and has %d after it was forgotten", first, again)
+	}
+}
