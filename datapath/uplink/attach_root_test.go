@@ -87,6 +87,22 @@ func TestRootCheckIsAskedAgain(t *testing.T) {
 	}
 }
 
+// Each attach through which nobody answered is counted, and puts the next one off.
+func TestRootTriesAreCounted(t *testing.T) {
+	f := setup(t, simple)
+	u, p := f.open(), f.plan()
+	p.RollbackAfter, p.RetryAfter = 10*time.Millisecond, time.Hour
+	p.Check = func(context.Context) error { return errors.New("no answer") }
+	for try := 1; try <= 2; try++ {
+		if err := f.node.Do(func() error { return u.Attach(context.Background(), p) }); !errors.Is(err, ErrRolledBack) {
+			t.Fatalf("try %d: %v", try, err)
+		}
+		if j := f.open().Journal(); j.Tries != try || !j.Unreached || u.RetryDue(p.RetryAfter) {
+			t.Errorf("after try %d: %d tries, unreached: %t, the next at %s", try, j.Tries, j.Unreached, j.RetryAt)
+		}
+	}
+}
+
 // The journal is ahead of what is done: it names each step before that begins, and the way that it leads.
 func TestRootJournalIsAhead(t *testing.T) {
 	f := setup(t, simple)

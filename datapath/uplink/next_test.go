@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,5 +176,84 @@ func TestFailedStepsAreLeftOut(t *testing.T) {
 		if !before && len(done) < 3 {
 			t.Errorf("%s fails: only %v are done", f.name, done)
 		}
+	}
+}
+
+// ways are the steps of a node from w on until there is none left.
+func (w *world) ways() (names []string) {
+	for s := w.next(); s.Name != "" && len(names) < 20; s = w.next() {
+		w.do(s)
+		names = append(names, s.String())
+	}
+	return names
+}
+
+// Each step is taken when it is its turn, once, and only where it is needed.
+func TestStepsInTheirOrder(t *testing.T) {
+	host := Observed{SameBoot: true, NIC: true, RowsKnown: true, Bare: true, OnNIC: Moved{true, true}, NICWhole: true}
+	for _, c := range []struct {
+		mode, there, back string
+		mutes             bool
+	}{
+		{api.UplinkBridge, "bridge device addresses port routes clear verify",
+			"undo clear,undo routes,undo addresses,undo bridge,undo nic", false},
+		{api.UplinkBridge, "bridge device addresses port routes mute clear verify",
+			"undo clear,undo mute,undo routes,undo addresses,undo bridge,undo nic", true},
+		{api.UplinkSteer, "bridge device steer verify", "undo steer,undo bridge", false},
+	} {
+		w := world{host, Attaching, c.mode}
+		w.Mutes = c.mutes
+		if there := strings.Join(w.ways(), " "); there != c.there {
+			t.Errorf("mode %s, mutes %t: there by %q, want %q", c.mode, c.mutes, there, c.there)
+		}
+		w.RowsKnown = false
+		if more := w.ways(); len(more) > 0 {
+			t.Errorf("mode %s, mutes %t: attached, and the database cannot be read: %q", c.mode, c.mutes, more)
+		}
+		w.RowsKnown, w.phase = true, Restoring
+		if back := strings.Join(w.ways(), ","); back != c.back {
+			t.Errorf("mode %s, mutes %t: back by %q, want %q", c.mode, c.mutes, back, c.back)
+		}
+	}
+}
+
+// Without the database, a bridge that is not there has to be made, and the port that is taken is not taken again.
+func TestStepsWithoutTheDatabase(t *testing.T) {
+	o := Observed{SameBoot: true, NIC: true, Device: true, Ready: true, OnDevice: Moved{true, true}, Taken: true}
+	for step, change := range map[string]func(*Observed){
+		stepClear:  func(*Observed) {},
+		stepBridge: func(o *Observed) { o.Device = false },
+		stepPort:   func(o *Observed) { o.Taken = false },
+	} {
+		now := o
+		if change(&now); Next(Journal{Phase: Attaching}, now) != (Step{step, false}) {
+			t.Errorf("%+v: %v, want %s", now, Next(Journal{Phase: Attaching}, now), step)
+		}
+	}
+}
+
+// Each wait for a node that nobody reached is twice as long as the last one, up to a limit, until one was reached for
+// long.
+func TestWaitsDouble(t *testing.T) {
+	const first = time.Minute
+	j := &Journal{}
+	for try, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 64} {
+		postpone(j, first)
+		if left := time.Until(j.RetryAt).Round(time.Second); left != want*first || j.Tries != try+1 {
+			t.Errorf("after try %d, of %d: %s, want %s", try+1, j.Tries, left, want*first)
+		}
+		if (&Uplink{journal: j}).RetryDue(first) {
+			t.Errorf("after try %d the next is due at once", try+1)
+		}
+	}
+	for _, due := range []time.Duration{-time.Second, 65 * first} { // the latter by a clock that was set
+		j.RetryAt = time.Now().Add(due)
+		if !(&Uplink{journal: j}).RetryDue(first) {
+			t.Errorf("%s from now: not due", due)
+		}
+	}
+	j.RetryAt = time.Now().Add(-settled - time.Minute)
+	if postpone(j, first); j.Tries != 1 {
+		t.Errorf("after a long time it is try %d", j.Tries)
 	}
 }

@@ -99,6 +99,13 @@ func TestRootSteerAttachAndRestore(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 	f.hostUntouched("attached")
+	nic := f.plan().NIC
+	f.node.IP("link set " + nic + " promisc off")
+	u := f.open()
+	f.node.Must(func() error { _, err := u.Mend(context.Background()); return err })
+	if out := f.node.IP("link show " + nic); !strings.Contains(out, "PROMISC") {
+		t.Errorf("the NIC does not receive what is for pods: %s", out)
+	}
 	if err := f.restore(); err != nil {
 		t.Fatal(err, f.describe())
 	}

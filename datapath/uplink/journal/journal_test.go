@@ -1,6 +1,8 @@
 package journal
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -94,4 +96,31 @@ func FuzzJournal(f *testing.F) {
 			hoststate.RouteOn(o, j.NIC.Place, hoststate.Place{Name: "x", Index: 3}, 0)
 		}
 	})
+}
+
+// On the way forward, what the disk has not taken is not begun, and the copy in memory must not say that it was. On the
+// way back one of the two files is enough.
+func TestCopyIsNotAheadOfTheDisk(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(file, "uplink.json") // the disk refuses this
+	t.Cleanup(func() { os.RemoveAll(InMemory(filepath.Dir(file))) })
+	j := example()
+	j.Phase = Attaching
+	onDisk, inMemory := Save(path, j)
+	failed := (*Error)(nil)
+	if !errors.As(onDisk, &failed) || inMemory != onDisk { //nolint:errorlint // the same one: the copy was not tried
+		t.Errorf("on disk: %v; in memory: %v", onDisk, inMemory)
+	}
+	if text, err := os.ReadFile(InMemory(path)); err == nil {
+		t.Errorf("the copy is %s", text)
+	}
+	for _, phase := range []Phase{Attached, Restoring, Detached} {
+		j.Phase = phase
+		if onDisk, inMemory = Save(path, j); onDisk == nil || inMemory == onDisk { //nolint:errorlint // see above
+			t.Errorf("%s: the copy was not tried: on disk: %v; in memory: %v", phase, onDisk, inMemory)
+		}
+	}
 }
