@@ -24,7 +24,7 @@ func made(name, cidr, gateway string, vlan, minute int) api.IPPool {
 }
 
 func known() Known {
-	k := Known{IPPools: map[string]api.IPPool{}, Devices: map[uint16]string{30: "eth0.30"}, Others: pool.Others{
+	k := Known{IPPools: map[string]api.IPPool{}, Devices: map[uint16]string{0: "eth0.0", 30: "eth0.30"}, Others: pool.Others{
 		PodCIDRs:      map[string][]netip.Prefix{"n1": {netip.MustParsePrefix("10.77.0.0/24")}},
 		NodeAddresses: map[string][]netip.Addr{"n1": {netip.MustParseAddr("192.0.2.11")}},
 		ServiceCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}}
@@ -38,7 +38,8 @@ func known() Known {
 		made("six", "2001:db8:6::/64", "2001:db8:6::1", 10, 1), made("six20", "2001:db8:7::/64", "2001:db8:7::1", 20, 1),
 		made("young", "10.4.0.128/25", "10.4.0.129", 0, 2), made("onpods", "10.77.0.0/23", "10.77.1.1", 0, 1),
 		made("onnode", "192.0.2.0/24", "192.0.2.1", 0, 1), made("onservices", "10.96.4.0/24", "10.96.4.1", 0, 1),
-		made("own30", "10.30.0.0/24", "10.30.0.1", 30, 1), broken, going, isolated,
+		made("own30", "10.30.0.0/24", "10.30.0.1", 30, 1), made("untagged", "10.14.0.0/24", "10.14.0.1", 0, 1),
+		broken, going, isolated,
 	} {
 		k.IPPools[p.Name] = p
 	}
@@ -72,6 +73,7 @@ func TestChosen(t *testing.T) {
 		{"the Namespace's address", "", "", "four", "10.4.0.7", "[four] [10.4.0.7]"},
 		{"the Pod's address wins", "", "10.4.0.8", "four", "10.4.0.7", "[four] [10.4.0.8]"},
 		{"an address for the Namespace's pool alone", "more", "", "four", "10.4.0.7", "[more] []"},
+		{"untagged, on a node with an interface for priority tags", "untagged", "", "", "", "[untagged] []"},
 		{"blank is nothing", " ", " ", " four ", "", "[four] []"},
 	} {
 		pod, ns := pods(c.pools, c.ips, c.nsPools, c.nsIP)
@@ -114,7 +116,7 @@ func TestRefused(t *testing.T) {
 		{"IPv4-mapped", "four", "::ffff:10.4.0.7", "", "", `"::ffff:10.4.0.7" is not an address such as`},
 		{"zone", "six", "fe80::1%eth0", "", "", `"fe80::1%eth0" is not an address such as`},
 		{"two of a family", "four", "10.4.0.7,10.4.0.8", "", "", `Pod default/p: annotation ipam.antrea.io/pod-ips names two IPv4 addresses, 10.4.0.7 and 10.4.0.8: a pod has one of each family. Remove one`},
-		{"unknown", "fuor", "", "", "", `Pod default/p asks for IPPool fuor: there is no such IPPool. There are broken, four, going, isolated, more and 7 more. Create it, or correct the annotation ipam.antrea.io/ippools`},
+		{"unknown", "fuor", "", "", "", `Pod default/p asks for IPPool fuor: there is no such IPPool. There are broken, four, going, isolated, more and 8 more. Create it, or correct the annotation ipam.antrea.io/ippools`},
 		{"unknown beside a known one", "", "", "four,fuor", "", `Namespace default asks for IPPool fuor: there is no such IPPool`},
 		{"invalid", "broken", "", "", "", `Pod default/p asks for IPPool broken: it is invalid: IPPool broken: spec.ipRanges[0]: `},
 		{"being deleted", "going", "", "", "", `Pod default/p asks for IPPool going: it is being deleted. Name another pool`},
