@@ -244,6 +244,7 @@ func noAnswer(c *cluster, s *stepper) {
 	}
 	s.wire.interfere(nil, nil)
 	s.look(0)
+	c.is("it answers, and nothing from before that counts", "10.2.0.1 a")
 	s.look(grace)
 	c.is("it answers", "")
 }
