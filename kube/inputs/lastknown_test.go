@@ -37,3 +37,16 @@ func TestLastKnown(t *testing.T) {
 		}
 	}
 }
+
+// A snapshot without Nodes is that of an input that was lost: it does not replace what was known.
+func TestLostInputIsNotKept(t *testing.T) {
+	f := lastKnown{path: filepath.Join(t.TempDir(), "last-inputs.json"), node: "me"}
+	for _, s := range []*Snapshot{{Nodes: map[string]Node{"me": {}}}, {Pods: map[string]Pod{"ns/a": {}}}} {
+		if err := f.write(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s, _, err := f.read(); err != nil || len(s.Nodes) != 1 || len(s.Pods) != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
