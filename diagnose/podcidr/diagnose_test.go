@@ -168,3 +168,24 @@ func TestRemediesHaveFlags(t *testing.T) {
 		t.Fatalf("got %+v", d)
 	}
 }
+
+// That kube-controller-manager excludes the Services is a remedy only if nothing else is left in its range.
+func TestExcludedServicesAreNotAll(t *testing.T) {
+	f := allocatorWith(rangeOf("10.96.0.0/11", 24))
+	f.LeftOut = nil
+	inside := node(2, "b", "10.112.2.0/24")
+	inside.Addresses = []netip.Addr{netip.MustParseAddr("10.127.0.1")}
+	for _, c := range []struct {
+		nodes  map[string]inputs.Node
+		remedy string
+	}{
+		{nodeMap(node(1, "a", "10.112.1.0/24"), node(2, "b", "10.112.2.0/24")), "--service-cluster-ip-range=10.96.0.0/12"},
+		{nodeMap(node(1, "a", "10.112.1.0/24"), inside), ""},
+	} {
+		found := Survey(c.nodes, f, time.Now())
+		if len(found) != 1 || found[0].Kind != Overlap || (len(found[0].Remedies) > 0) != (c.remedy != "") ||
+			!strings.Contains(found[0].Message(), c.remedy) {
+			t.Errorf("want %q, found %+v", c.remedy, found)
+		}
+	}
+}
