@@ -12,7 +12,7 @@
 //	Admin, NetworkPolicy, Baseline    the rules
 //	Accept     the connection is committed with the mark of this direction
 //
-// A flow that somebody deletes lets nothing through: a table's miss drops; NetworkPolicy goes on to Baseline for pods
+// One flow that somebody deletes lets nothing through: a table's miss drops; NetworkPolicy goes on to Baseline for pods
 // only that have a flow there, as they are not isolated; and flows without which a packet would get further are
 // there [Twice]. The next resync puts it back.
 //
