@@ -66,7 +66,8 @@ func (c cluster) agentKilled(t *testing.T, places []place) {
 }
 
 // waited is how long the main thread of node1's ovs-vswitchd has been ready to run and did not run
-// (Documentation/scheduler/sched-stats.rst of Linux). It is 0 on the kernel's datapath, whose packets do not wait for it.
+// (Documentation/scheduler/sched-stats.rst of Linux). It is 0 on the kernel's datapath, whose packets do not wait for
+// it.
 func (c cluster) waited(t *testing.T) time.Duration {
 	t.Helper()
 	if c.Datapath() == vswitch.System {
