@@ -214,7 +214,7 @@ func (f *Flows) flushGone(ctx context.Context) {
 	for _, t := range f.sw.Gone() {
 		f.gone = append(f.gone, gone{t, now.Add(staleFor)})
 	}
-	zones := clusterip.Zones(f.view)
+	zones := clusterip.Zones(f.view.Pods)
 	for _, g := range f.gone {
 		for _, zone := range zones {
 			if err := f.sw.FlushUDP(ctx, zone, g.Service, g.Endpoint); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/route"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/openflow/clusterip"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
 )
 
@@ -107,6 +108,7 @@ func Compute(in Inputs) State {
 	if in.Config.Services == api.ServicesOVS {
 		d.ServiceCIDRs = in.serviceCIDRs()
 		d.NAT.Refused = d.ServiceCIDRs
+		d.OVSDB.Zones = ovsdb.Zones{Numbers: clusterip.AllZones(podsOf(d.OVSDB.Pods, nil)), Timeouts: clusterip.Timeouts()}
 	}
 	if len(d.NAT.Pools) > 0 {
 		d.NAT.NodeAddrs = d.NodeAddrs
@@ -153,14 +155,20 @@ func (d State) View(obs ovsdb.Observed) tables.View {
 	for _, p := range obs.Pods {
 		ports[p.HostIf] = cmp.Or(p.OFPort, p.Requested)
 	}
-	for _, a := range d.OVSDB.Pods {
+	v.Pods = podsOf(d.OVSDB.Pods, ports)
+	return v
+}
+
+// podsOf are the pods of attachments, with their ports' numbers by the names of these.
+func podsOf(attachments []api.Attachment, ports map[string]uint32) (out []tables.Pod) {
+	for _, a := range attachments {
 		pod := tables.Pod{Port: ports[a.HostIf], MAC: a.MAC, Bridged: a.Bridged, VLAN: a.VLAN}
 		for _, p := range a.Addrs {
 			pod.Addrs = append(pod.Addrs, p.Addr())
 		}
-		v.Pods = append(v.Pods, pod)
+		out = append(out, pod)
 	}
-	return v
+	return out
 }
 
 // gatewayAddrs are the first address of each podCIDR, with its mask.

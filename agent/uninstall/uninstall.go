@@ -161,6 +161,9 @@ func (u *uninstall) openVSwitch(ctx context.Context) error {
 	if len(m.Ports) > 0 {
 		u.say("ports removed from bridges that stay: %s", strings.Join(m.Ports, ", "))
 	}
+	if m.Zones > 0 {
+		u.say("timeouts of %d conntrack zones removed", m.Zones)
+	}
 	if m.Keys {
 		u.say("Fairlead's keys in Open vSwitch's configuration removed")
 	}

@@ -26,6 +26,8 @@ type Desired struct {
 	// Uplink is nil where no frames of the underlay come to the bridge.
 	Uplink *UplinkPort
 	Pods   []api.Attachment
+	// Zones are of the datapath, which other bridges of its type share.
+	Zones Zones
 }
 
 // GatewayPort is the node's own port, of type internal.

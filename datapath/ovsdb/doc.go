@@ -8,6 +8,7 @@
 //	Bridge  fairlead=bridge
 //	Port    fairlead=gateway, fairlead=tunnel, fairlead=uplink or fairlead=pod
 //	Port    fairlead=retired: it was a pod's, and only waits to be removed
+//	CT_Zone, CT_Timeout_Policy, and a Datapath that was not there: fairlead=conntrack
 //
 // A pod's Port carries the attachment in further keys that begin with
 // "fairlead-"; keys of others beside them are left alone. A port whose record

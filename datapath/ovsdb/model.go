@@ -17,6 +17,7 @@ type openVSwitch struct {
 	// OtherConfig and ExternalIDs: see restorewait.go.
 	OtherConfig map[string]string `ovsdb:"other_config"`
 	ExternalIDs map[string]string `ovsdb:"external_ids"`
+	Datapaths   map[string]string `ovsdb:"datapaths"` // by type
 }
 
 type bridge struct {
@@ -37,6 +38,23 @@ type bridge struct {
 type flowTable struct {
 	UUID     string   `ovsdb:"_uuid"`
 	Prefixes []string `ovsdb:"prefixes"`
+}
+
+type datapath struct {
+	UUID        string            `ovsdb:"_uuid"`
+	CTZones     map[int]string    `ovsdb:"ct_zones"`
+	ExternalIDs map[string]string `ovsdb:"external_ids"`
+}
+
+type ctZone struct {
+	UUID          string            `ovsdb:"_uuid"`
+	TimeoutPolicy *string           `ovsdb:"timeout_policy"`
+	ExternalIDs   map[string]string `ovsdb:"external_ids"`
+}
+
+type ctTimeoutPolicy struct {
+	UUID     string         `ovsdb:"_uuid"`
+	Timeouts map[string]int `ovsdb:"timeouts"`
 }
 
 type port struct {
@@ -103,7 +121,7 @@ func (i *iface) problem() string {
 func databaseModel() (model.ClientDBModel, error) {
 	return model.NewClientDBModel("Open_vSwitch", map[string]model.Model{
 		"Open_vSwitch": &openVSwitch{}, "Bridge": &bridge{}, "Port": &port{}, "Interface": &iface{},
-		"Flow_Table": &flowTable{},
+		"Flow_Table": &flowTable{}, "Datapath": &datapath{}, "CT_Zone": &ctZone{}, "CT_Timeout_Policy": &ctTimeoutPolicy{},
 	})
 }
 
@@ -111,11 +129,15 @@ func databaseModel() (model.ClientDBModel, error) {
 // change every few seconds.
 func columns() []client.MonitorOption {
 	o, b, t, p, i := &openVSwitch{}, &bridge{}, &flowTable{}, &port{}, &iface{}
+	d, z, c := &datapath{}, &ctZone{}, &ctTimeoutPolicy{}
 	return []client.MonitorOption{
-		client.WithTable(o, &o.Bridges, &o.NextCfg, &o.CurCfg, &o.OtherConfig, &o.ExternalIDs),
+		client.WithTable(o, &o.Bridges, &o.NextCfg, &o.CurCfg, &o.OtherConfig, &o.ExternalIDs, &o.Datapaths),
 		client.WithTable(b, &b.Name, &b.Ports, &b.DatapathType, &b.DatapathID, &b.FailMode, &b.Protocols,
 			&b.ExternalIDs, &b.FlowTables, &b.Controller, &b.STP, &b.RSTP),
 		client.WithTable(t, &t.Prefixes),
+		client.WithTable(d, &d.CTZones, &d.ExternalIDs),
+		client.WithTable(z, &z.TimeoutPolicy, &z.ExternalIDs),
+		client.WithTable(c, &c.Timeouts),
 		client.WithTable(p, &p.Name, &p.Interfaces, &p.ExternalIDs),
 		client.WithTable(i, &i.Name, &i.Type, &i.MAC, &i.MTURequest, &i.Options, &i.OFPortRequest, &i.OFPort, &i.Error,
 			&i.Ifindex, &i.LinkState),

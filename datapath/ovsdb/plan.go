@@ -68,6 +68,7 @@ func ensure(s snapshot, d Desired) (plan, error) {
 	} else {
 		p.insertBridge(s.root, d, newPorts)
 	}
+	p.updateZones(s, d, present)
 	p.seal(s.root)
 	return p, nil
 }
@@ -263,8 +264,11 @@ func prune(s snapshot, d Desired, names []string) plan {
 		p.did("port %s removed", name)
 	}
 	slices.Sort(p.changes)
-	if len(gone) > 0 { // else there is nothing for ovs-vswitchd to do
+	retired := len(p.ops)
+	if len(gone) > 0 {
 		p.removePorts(b, gone...)
+	}
+	if p.pruneZones(s, d); len(p.ops) > retired { // else there is nothing for ovs-vswitchd to do
 		p.seal(s.root)
 	}
 	return p

@@ -24,6 +24,7 @@ const (
 	markUplink  = "uplink"
 	markPod     = "pod"
 	markRetired = "retired" // a pod's before; there is no record with it
+	markZone    = "conntrack"
 )
 
 // recordPrefix begins the keys of a pod's record. What "ovs-vsctl list Port"

@@ -14,7 +14,7 @@ type replica struct {
 	tables *cache.TableCache
 
 	mu   sync.Mutex
-	rows [5]map[string]model.Model // of each table, by UUID, as last read
+	rows [8]map[string]model.Model // of each table, by UUID, as last read
 	last snapshot                  // what rows say
 	seen map[string]Observed       // what last says of a bridge, for those that were asked for
 }
@@ -24,7 +24,8 @@ func (r *replica) read() snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	same := true
-	for i, table := range [...]string{"Open_vSwitch", "Bridge", "Port", "Flow_Table", "Interface"} {
+	for i, table := range [...]string{"Open_vSwitch", "Bridge", "Port", "Flow_Table", "Interface",
+		"Datapath", "CT_Zone", "CT_Timeout_Policy"} {
 		rows := r.tables.Table(table).RowsShallow()
 		same = same && maps.Equal(rows, r.rows[i])
 		r.rows[i] = rows
@@ -55,7 +56,8 @@ func (r *replica) observed(s snapshot, name string) Observed {
 func (r *replica) snapshot() snapshot {
 	s := snapshot{bridges: map[string]bridge{},
 		ports: make(map[string]*port, len(r.rows[2])), ifaces: make(map[string]*iface, len(r.rows[4])),
-		tables: map[string]flowTable{}, records: make(map[string]*record, len(r.rows[2]))}
+		tables: map[string]flowTable{}, datapaths: map[string]datapath{}, zones: map[string]ctZone{},
+		policies: map[string]ctTimeoutPolicy{}, records: make(map[string]*record, len(r.rows[2]))}
 	for _, row := range r.rows[0] {
 		s.root = *row.(*openVSwitch)
 	}
@@ -77,6 +79,15 @@ func (r *replica) snapshot() snapshot {
 	}
 	for uuid, row := range r.rows[4] {
 		s.ifaces[uuid] = row.(*iface)
+	}
+	for uuid, row := range r.rows[5] {
+		s.datapaths[uuid] = *row.(*datapath)
+	}
+	for uuid, row := range r.rows[6] {
+		s.zones[uuid] = *row.(*ctZone)
+	}
+	for uuid, row := range r.rows[7] {
+		s.policies[uuid] = *row.(*ctTimeoutPolicy)
 	}
 	if s.whole() {
 		listed := map[string]map[string]portIface{}

@@ -9,8 +9,12 @@ type snapshot struct {
 	ports   map[string]*port  // by UUID
 	ifaces  map[string]*iface // by UUID
 	tables  map[string]flowTable
-	records map[string]*record              // of pods' ports, by UUID; what is missing is read from the port
-	listed  map[string]map[string]portIface // what portsOf has listed, by UUID of the bridge; nil: it keeps nothing
+	// Of conntrack, by UUID.
+	datapaths map[string]datapath
+	zones     map[string]ctZone
+	policies  map[string]ctTimeoutPolicy
+	records   map[string]*record              // of pods' ports, by UUID; what is missing is read from the port
+	listed    map[string]map[string]portIface // what portsOf has listed, by UUID of the bridge; nil: it keeps nothing
 }
 
 // portIface is a port with its first interface; only bonds have more.
@@ -67,6 +71,28 @@ func (s snapshot) whole() bool {
 	for _, uuid := range s.root.Bridges {
 		if !byUUID[uuid] {
 			return false
+		}
+	}
+	return s.wholeZones()
+}
+
+func (s snapshot) wholeZones() bool {
+	for _, uuid := range s.root.Datapaths {
+		dp, ok := s.datapaths[uuid]
+		if !ok {
+			return false
+		}
+		for _, uuid := range dp.CTZones {
+			zone, ok := s.zones[uuid]
+			if !ok {
+				return false
+			}
+			if zone.TimeoutPolicy == nil {
+				continue
+			}
+			if _, ok := s.policies[*zone.TimeoutPolicy]; !ok {
+				return false
+			}
 		}
 	}
 	return true

@@ -25,7 +25,8 @@
 // # Zones
 //
 // Routed pods share a pair of zones. Each segment of bridged pods has one of its own, since two segments may use the
-// same addresses. reg3 names the first zone of the pair, so that all clients share the groups.
+// same addresses. reg3 names the first zone of the pair, so that all clients share the groups. [Timeouts] say how soon
+// the port of an ended connection is free again.
 package clusterip
 
 import (
@@ -112,9 +113,9 @@ type Port struct {
 func (p Port) High() bool { return p.Port >= lastPorts }
 
 // Zones are those that destinations are translated in.
-func Zones(v tables.View) []uint16 {
+func Zones(pods []tables.Pod) []uint16 {
 	out := []uint16{zoneRouted}
-	for _, p := range v.Pods {
+	for _, p := range pods {
 		if p.Bridged {
 			out = append(out, uint16(zones(p)))
 		}
@@ -122,6 +123,22 @@ func Zones(v tables.View) []uint16 {
 	slices.Sort(out)
 	return slices.Compact(out)
 }
+
+// AllZones are those, and those that clients' ports are moved in.
+func AllZones(pods []tables.Pod) []uint16 {
+	first := Zones(pods)
+	out := slices.Clone(first)
+	for _, zone := range first {
+		out = append(out, zone+zonePorts)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Timeouts are how many seconds connections are to stay in the zones, by state: an ended one, which has its port all
+// the while, no longer than a late packet of it may come. With Open vSwitch's own, up to 45 s, or the kernel's, up to
+// 120 s, a client that opens more than 640 or 240 connections a second to one endpoint would run out of ports.
+func Timeouts() map[string]int { return map[string]int{"tcp_time_wait": 5, "tcp_close": 5} }
 
 // Translated reports whether Open vSwitch translates connections of an IP protocol. What it does not is the host's.
 func Translated(protocol uint8) bool { return protocol == TCP || protocol == UDP }

@@ -2,6 +2,7 @@ package clusterip
 
 import (
 	"flag"
+	"maps"
 	"net/netip"
 	"os"
 	"regexp"
@@ -268,7 +269,22 @@ func TestPacketsToServices(t *testing.T) {
 
 // Connections are forgotten in each zone that has some: those of routed pods share one, and each segment has its own.
 func TestZonesOfAll(t *testing.T) {
-	if got, want := Zones(node(t)), []uint16{zoneSegments, zoneSegments + 10, zoneRouted}; !slices.Equal(got, want) {
+	if got, want := Zones(node(t).Pods), []uint16{zoneSegments, zoneSegments + 10, zoneRouted}; !slices.Equal(got, want) {
+		t.Errorf("the zones are %#x, want %#x", got, want)
+	}
+}
+
+// AllZones are the zones that packets go through, no more and no fewer.
+func TestAllZones(t *testing.T) {
+	v, used := node(t), map[uint16]bool{}
+	for _, f := range Flows(v, ranges()) {
+		for _, a := range f.Actions {
+			if ct, ok := a.(openflow.Conntrack); ok {
+				used[ct.Zone] = true
+			}
+		}
+	}
+	if got, want := AllZones(v.Pods), slices.Sorted(maps.Keys(used)); !slices.Equal(got, want) {
 		t.Errorf("the zones are %#x, want %#x", got, want)
 	}
 }

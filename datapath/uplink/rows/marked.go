@@ -3,6 +3,7 @@ package rows
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/ovn-org/libovsdb/ovsdb"
@@ -27,17 +28,22 @@ type Marked struct {
 	Others bool
 	// Keys: something of it is in the Open_vSwitch row.
 	Keys bool
+	// Zones are conntrack zones that have timeouts by it.
+	Zones int
 
 	// UUIDs: of bridges to go, of ports to go by that of their bridge, of bridges that stay and bear the mark.
 	bridges []string
 	ports   map[string][]string
 	unmark  []string
 	root    string
+	// The keys of those zones by UUID of their datapath, and datapaths to go, by type.
+	zones     map[string]ovsdb.OvsSet
+	datapaths map[string]string
 }
 
 // Empty: there is nothing.
 func (m Marked) Empty() bool {
-	return len(m.Bridges)+len(m.Ports) == 0 && !m.Keys && len(m.unmark) == 0
+	return len(m.Bridges)+len(m.Ports)+len(m.unmark)+len(m.zones)+len(m.datapaths) == 0 && !m.Keys
 }
 
 // FindMarked reads it.
@@ -46,7 +52,9 @@ func (db DB) FindMarked(ctx context.Context) (Marked, error) {
 		ovsop.Select("Bridge", nil, "_uuid", "name", "ports", "external_ids"),
 		ovsop.Select("Port", nil, "_uuid", "name", "external_ids"),
 		ovsop.Select("Interface", nil, "name", "type"),
-		ovsop.Select(database, nil, "_uuid", "other_config", "external_ids"))
+		ovsop.Select(database, nil, "_uuid", "other_config", "external_ids", "datapaths"),
+		ovsop.Select("Datapath", nil, "_uuid", "ct_zones", "external_ids"),
+		ovsop.Select("CT_Zone", nil, "_uuid", "external_ids"))
 	if err != nil {
 		return Marked{}, fmt.Errorf("listing Fairlead's rows in Open vSwitch's database: %w", err)
 	}
@@ -65,6 +73,7 @@ func (db DB) FindMarked(ctx context.Context) (Marked, error) {
 	for _, row := range results[0].Rows {
 		m.sort(row, ports, internal)
 	}
+	m.sortZones(root, results[4].Rows, results[5].Rows)
 	slices.Sort(m.Bridges)
 	slices.Sort(m.Ports)
 	return m, nil
@@ -106,6 +115,36 @@ func (m *Marked) sort(bridge ovsdb.Row, ports map[string]ovsdb.Row, internal map
 	}
 }
 
+// sortZones says which zones of which datapaths go, and which datapaths: those that were added for them.
+func (m *Marked) sortZones(root ovsdb.Row, datapaths, zones []ovsdb.Row) {
+	marked := map[string]bool{}
+	for _, row := range zones {
+		marked[uuid(row)] = textMap(row, "external_ids")[markKey] != ""
+	}
+	m.zones, m.datapaths = map[string]ovsdb.OvsSet{}, map[string]string{}
+	for _, row := range datapaths {
+		var ours ovsdb.OvsSet
+		all, _ := row["ct_zones"].(ovsdb.OvsMap)
+		for number, zone := range all.GoMap {
+			if id, ok := zone.(ovsdb.UUID); ok && marked[id.GoUUID] {
+				ours.GoSet = append(ours.GoSet, number)
+			}
+		}
+		if m.Zones += len(ours.GoSet); len(ours.GoSet) > 0 {
+			m.zones[uuid(row)] = ours
+		}
+		if textMap(row, "external_ids")[markKey] == "" || len(ours.GoSet) < len(all.GoMap) {
+			continue
+		}
+		types, _ := root["datapaths"].(ovsdb.OvsMap)
+		for kind, id := range types.GoMap {
+			if id == (ovsdb.UUID{GoUUID: uuid(row)}) {
+				m.datapaths[fmt.Sprint(kind)] = uuid(row)
+			}
+		}
+	}
+}
+
 // RemoveMarked takes out of the database what FindMarked has found.
 func (db DB) RemoveMarked(ctx context.Context, m Marked) error {
 	if m.Empty() {
@@ -118,8 +157,13 @@ func (db DB) RemoveMarked(ctx context.Context, m Marked) error {
 	for _, id := range m.unmark {
 		ops = append(ops, ovsop.Mutate("Bridge", id, ovsop.Delete("external_ids", ovsop.Set(markKey))))
 	}
+	for id, numbers := range m.zones {
+		ops = append(ops, ovsop.Mutate("Datapath", id, ovsop.Delete("ct_zones", numbers)))
+	}
+	kinds := slices.Collect(maps.Keys(m.datapaths))
 	// Another's flow-restore-wait stays: to delete by key and value leaves other values alone.
 	ops = append(ops, onRoot(State{root: m.root}, ovsop.Delete("bridges", ovsop.Refs(m.bridges...)),
+		ovsop.Delete("datapaths", ovsop.Set(kinds...)),
 		ovsop.Delete("external_ids", ovsop.Set(restoredKey)),
 		ovsop.Delete("other_config", ovsop.Map(map[string]string{waitKey: waitOurs}))))
 	if _, err := db.transact(ctx, ops...); err != nil {
