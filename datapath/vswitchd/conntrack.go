@@ -14,7 +14,7 @@ import (
 type Connection struct {
 	Protocol uint8 // IANA's number
 	From, To netip.AddrPort
-	Closed   bool // both ends of TCP have closed it
+	Closed   bool // TCP: it has surely ended. One that is half closed goes on.
 }
 
 // datapaths are the names of the datapaths of each type.
@@ -56,7 +56,7 @@ func connection(line string) (c Connection, ok bool) {
 		return netip.AddrPortFrom(a, uint16(n))
 	}
 	ok = true
-	c.Closed = strings.Contains(rest, "state=TIME_WAIT") || strings.Contains(rest, "state=CLOS")
+	c.Closed = strings.Contains(rest, "state=TIME_WAIT") || strings.Contains(rest, "state=CLOSED")
 	c.From, c.To = end("src", "sport"), end("dst", "dport")
 	return c, ok
 }
