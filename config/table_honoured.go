@@ -67,15 +67,15 @@ func honouredKeys() []Entry {
 				"code 78",
 			set: func(c *values, v Value) { c.EnableBridgingMode = v.Bool }},
 		{In: Agent, Key: "serviceCIDR", Want: subnet4(), Default: "10.96.0.0/12", Fate: Honoured,
-			Text: "the IPv4 range of the cluster's Services (kube-apiserver's `--service-cluster-ip-range`). Bridged pods " +
-				"reach it through their node, whose kube-proxy translates it; routed pods need it not",
+			Text: "the IPv4 range of the cluster's Services (kube-apiserver's `--service-cluster-ip-range`), beside those " +
+				"of ServiceCIDRs in the API. What bridged pods send elsewhere goes to the underlay",
 			set: func(c *values, v Value) { c.ServiceCIDR = v.Prefixes[0] }},
 		{In: Agent, Key: "serviceCIDRv6", Want: subnet6(), Default: `""`, Fate: Honoured,
 			Text: "the same for IPv6",
 			set:  func(c *values, v Value) { c.ServiceCIDRv6 = v.Prefixes[0] }},
-		{In: Agent, Key: "services", Want: oneOf(api.ServicesHost, api.ServicesOVS), Default: api.ServicesHost, Fate: Honoured,
-			Text: "who translates the ClusterIPs that pods send to. host: the node's kube-proxy, and endpoints see the " +
-				"address of their client's node. ovs: Open vSwitch, and endpoints see their client's own",
+		{In: Agent, Key: "services", Want: oneOf(api.ServicesOVS, api.ServicesHost), Default: api.ServicesOVS, Fate: Honoured,
+			Text: "who translates the ClusterIPs that pods send to. ovs: Open vSwitch, and endpoints see their client's own " +
+				"address. host: the node's kube-proxy, and endpoints see that of their client's node (docs/services.md)",
 			set: func(c *values, v Value) { c.Services = v.Str }},
 		{In: Agent, Key: "networkPolicies", Want: oneOf(api.PoliciesReport, api.PoliciesEnforce), Default: api.PoliciesReport,
 			Fate: Honoured,

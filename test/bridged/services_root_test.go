@@ -33,8 +33,8 @@ spec:
 
 // ClusterIPs are reachable from every kind of pod, and from the node, with every kind of pod as backend, on the same
 // node and on the other: with the cluster's own kube-proxy and strict reverse path filtering. In mode bridge, and after
-// the nodes have changed to mode steer under running pods. With services: ovs a backend sees of each pod what it sees
-// of the pod's direct traffic. In between it is switched on and off.
+// the nodes have changed to mode steer under running pods. A backend sees of each pod what it sees of the pod's direct
+// traffic, but with services: host, which is switched on and off in between.
 func TestRootServices(t *testing.T) {
 	ovstest.UserspaceOnly(t, "TestRootServices of test/suite has Services on the kernel's datapath, too")
 	c := up(t, lab.Options{Cluster: lab.Kube})
@@ -44,15 +44,16 @@ func TestRootServices(t *testing.T) {
 	kinds := []string{routed, "0", "10", "20"}
 	clients := append(c.addPods(t, "client", kinds, "node1"), c.host(t, "node1"))
 	backends := c.addBackends(t, kinds)
-	t.Run("bridge", func(t *testing.T) { callAll(t, clients, backends, false) })
-	c.restartWith(t, `echo 'services: ovs' >>"$0"`)
 	c.awaitServices(t, 2*2*len(backends))
-	t.Run("bridge, in Open vSwitch", func(t *testing.T) { callAll(t, clients, backends, true) })
-	c.toSteer(t)
-	t.Run("steer, in Open vSwitch", func(t *testing.T) { callAll(t, clients, backends, true) })
-	c.restartWith(t, `sed -i '/services: ovs/d' "$0"`)
+	t.Run("bridge", func(t *testing.T) { callAll(t, clients, backends, true) })
+	c.restartWith(t, `echo 'services: host' >>"$0"`)
 	c.awaitServices(t, 0)
-	t.Run("steer", func(t *testing.T) { callAll(t, clients, backends, false) })
+	t.Run("bridge, by the host", func(t *testing.T) { callAll(t, clients, backends, false) })
+	c.toSteer(t)
+	t.Run("steer, by the host", func(t *testing.T) { callAll(t, clients, backends, false) })
+	c.restartWith(t, `sed -i '/services: host/d' "$0"`)
+	c.awaitServices(t, 2*2*len(backends))
+	t.Run("steer", func(t *testing.T) { callAll(t, clients, backends, true) })
 }
 
 // restartWith changes the config of all agents, by a script, and starts them again.

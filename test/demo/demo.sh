@@ -162,7 +162,7 @@ title 'Clean up'
 lab down
 
 title 'Two nodes on an underlay with VLANs: the agents attach eth0 to Open vSwitch'
-run up --nodes 2 --datapath netdev --ip-family dual --mode bridge --config test/demo/agent.yaml
+run up --nodes 2 --datapath netdev --ip-family dual --mode bridge
 
 title 'Bridged pods beside routed ones: d and e in VLAN 10, f in VLAN 20'
 run apply --wait 30s -f test/demo/bridged.yaml -f test/demo/pods.yaml

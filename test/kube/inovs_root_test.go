@@ -65,19 +65,22 @@ func serviceYAML(name, spec, app string) string {
 		name, spec, app)
 }
 
-// A node that changes to services: ovs says where it sends connections, and why not. When it changes back, Open vSwitch
-// has what it had before: no group and no flow of Services is left. Connections that were open hang, new ones work.
+// A node that changes from services: host to ovs says where it sends connections, and why not. When it changes back, Open
+// vSwitch has what it had before: no group and no flow of Services is left. Connections that were open hang, new ones
+// work.
 func TestRootServicesInOpenVSwitch(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "s1@node1", "s2@node2")
 	for _, name := range []string{"s1", "s2"} {
 		b.pod(t, name).serve(t, name, new(atomic.Int32))
 	}
-	before, groups := b.inSwitch(t)
-	if groups != "" {
-		t.Fatalf("groups with services: host:\n%s", groups)
-	}
-	back := b.withConfig(t, "node1", "services: ovs\n")
+	toOVS := b.withConfig(t, "node1", "services: host\n")
+	var before string
+	wait(t, 30*time.Second, func() (groups string) {
+		before, groups = b.inSwitch(t)
+		return groups
+	})
+	toOVS()
 	_, err := b.Apply("test", []byte(serviceYAML("both", "", "s")+serviceYAML("near", "ipFamilyPolicy: RequireDualStack, internalTrafficPolicy: Local,", "s")+
 		serviceYAML("kept", "sessionAffinity: ClientIP,", "s")+serviceYAML("none", "", "nothing")))
 	must(t, err)
@@ -124,7 +127,7 @@ func TestRootServicesInOpenVSwitch(t *testing.T) {
 	if err := open(); err != nil {
 		t.Errorf("through Open vSwitch: %v", err)
 	}
-	back()
+	b.withConfig(t, "node1", "services: host\n")
 	wait(t, 30*time.Second, func() string {
 		after, groups := b.inSwitch(t)
 		if groups != "" || after != before {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -172,6 +173,7 @@ func TestRootServices(t *testing.T) {
 	t.Run("own address", func(t *testing.T) { ownAddress(t, a, b, remote, c.family.PodCIDRs(1)) })
 	t.Run("affinity", func(t *testing.T) { affinity(t, c, a, b, remote) })
 	t.Run("refused", func(t *testing.T) { refused(t, a) })
+	t.Run("ended", func(t *testing.T) { endedConnections(t, c, a) })
 	t.Run("same port", func(t *testing.T) { samePort(t, a, b) })
 	t.Run("changes", func(t *testing.T) { changesOfServices(t, c, a, b, remote) })
 	t.Run("restarts of Open vSwitch", func(t *testing.T) { restartsOfServices(t, c, a) })
@@ -301,6 +303,33 @@ func refused(t *testing.T, a place) {
 			}
 		}
 	}
+}
+
+// A connection that has ended leaves both zones within seconds, and its port with it.
+func endedConnections(t *testing.T, c cluster, a place) {
+	seen := map[string]bool{} // by zone
+	wait(t, labtest.Patience(t, 10*time.Second), func() string {
+		if _, err := asked(t, a, "tcp", netip.AddrPortFrom(clusterIPs(2)[0], 80)); err != nil {
+			return err.Error()
+		}
+		for _, zone := range []string{"40960", "45056"} {
+			list := c.host(t, "node1").exec(t, "ovs-appctl dpctl/dump-conntrack -s zone="+zone)
+			for line := range strings.Lines(list) {
+				_, rest, ended := strings.Cut(line, "state=TIME_WAIT")
+				if _, after, ok := strings.Cut(line, "timeout="); ended && ok {
+					text, _, _ := strings.Cut(after, ",")
+					left, err := strconv.Atoi(text)
+					if seen[zone] = true; err != nil || left > 5 {
+						t.Errorf("an ended connection of zone %s stays for %d more seconds, %v: %s%s", zone, left, err, line, rest)
+					}
+				}
+			}
+		}
+		if len(seen) < 2 {
+			return fmt.Sprintf("conntrack has ended connections of zones %v only", seen)
+		}
+		return ""
+	})
 }
 
 // One client port may be used for a Service and for its endpoint at once.
