@@ -3,6 +3,7 @@ package uplink
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -11,12 +12,13 @@ import (
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/nstest"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
-// What the host and the outside lose of each other's packets while the NIC moves. "make bench-uplink" prints medians of
-// 10 rounds; without that it is one round, and in mode bridge only what no busy machine explains is an error. What the
-// deaths of agent and Open vSwitch cost is measured with a real agent, in test/crash.
+// What the host and the outside lose of each other's packets while the NIC moves. "make bench-uplink" prints medians
+// of 10 rounds; without that it is one round. What the deaths of agent and Open vSwitch cost is measured with a real
+// agent, in test/crash.
 func TestRootGaps(t *testing.T) {
 	rounds := 1
 	if n, err := strconv.Atoi(os.Getenv("FAIRLEAD_BENCH_ROUNDS")); err == nil {
@@ -24,50 +26,105 @@ func TestRootGaps(t *testing.T) {
 	}
 	f := setupSteer(t, simple)
 	f.reached() // and neighbours are known
-	for _, f.mode = range []string{api.UplinkBridge, api.UplinkSteer} {
-		f.gaps(rounds)
-	}
+	f.gaps(api.UplinkBridge, rounds, f.elsewhere())
+	// In mode steer the host's packets wait for no process: the machine is no excuse, and there are no controls.
+	f.gaps(api.UplinkSteer, rounds, nil)
 }
 
-func (f *fixture) gaps(rounds int) {
-	events := []struct {
-		name string
-		do   func()
-		seen probe.Rounds
-	}{
-		{name: "nothing", do: func() {}},
-		{name: "attach", do: f.nextAgent},
+// path is that of a stream.
+type path struct {
+	from, to         *nstest.NS
+	fromAddr, toAddr string
+}
+
+// between are the paths of host and outside.
+func (f *fixture) between() []path {
+	return []path{{f.node, f.outside, hostIP, outIP}, {f.outside, f.node, outIP6, hostIP6}}
+}
+
+// elsewhere are the controls: two hosts at another bridge of the same Open vSwitch, which no event touches.
+func (f *fixture) elsewhere() []path {
+	f.t.Helper()
+	const bridge, one, two = "br-control", "198.51.100.1", "198.51.100.2"
+	f.ovs.AddBridge(bridge)
+	f.ovs.Ctl("set-fail-mode", bridge, "standalone")
+	hosts := []*nstest.NS{nstest.New(f.t), nstest.New(f.t)}
+	for i, addr := range []string{one, two} {
+		port := "control" + strconv.Itoa(i)
+		nstest.Veth(f.node, port, hosts[i], nic)
+		hosts[i].Exec("ethtool", "-K", nic, "tx", "off")
+		hosts[i].IP("addr add " + addr + "/24 dev " + nic)
+		f.node.Exec("sysctl", "-q", "-w", "net.ipv6.conf."+port+".disable_ipv6=1", "net.ipv4.conf."+port+".arp_ignore=8")
+		f.ovs.Ctl("add-port", bridge, port)
+	}
+	nstest.Wait(f.t, 10*time.Second, "the controls pass", func() bool {
+		_, err := hosts[0].Run("ping", "-c1", "-W1", two)
+		return err == nil
+	})
+	return []path{{hosts[0], hosts[1], one, two}, {hosts[1], hosts[0], two, one}}
+}
+
+// move is what happens to the NIC. It may cost so many packets in a row of a stream.
+type move struct {
+	name    string
+	do      func()
+	allowed int
+	seen    probe.Rounds
+}
+
+func (f *fixture) gaps(mode string, rounds int, controls []path) {
+	f.mode = mode
+	moves := []*move{{name: "nothing", do: func() {}}, {name: "attach", do: f.nextAgent},
 		{name: "restore", do: func() {
 			if err := f.restore(); err != nil {
 				f.t.Error(err)
 			}
-		}},
+		}}}
+	if f.mode == api.UplinkBridge && f.datapath == ovstest.System {
+		moves[1].allowed = 25 // 50 ms; docs/uplink.md says 32 at most
 	}
 	for range rounds {
-		for i := range events {
-			e := &events[i]
-			reports := f.measure(e.do)
-			e.seen.Add(reports)
-			for _, r := range reports {
-				if r.Lost > r.Sent/10 || r.Lost > 0 && f.mode == api.UplinkSteer {
-					f.t.Errorf("%s: %s", e.name, r)
-				}
-			}
+		for try := 1; f.round(moves, try, controls) && !f.t.Failed(); try++ {
 		}
 	}
-	for i := range events {
-		f.t.Logf("GAP %-6s %-6s %-48s %s", f.datapath, f.mode, events[i].name, &events[i].seen)
+	for _, m := range moves {
+		f.t.Logf("GAP %-6s %-6s %-48s %s", f.datapath, f.mode, m.name, &m.seen)
 	}
 }
 
-// measure sends every 2 ms in both directions while do runs: IPv4 to the outside, IPv6 from there.
-func (f *fixture) measure(do func()) (reports []probe.Report) {
+// tries is how often the NIC is moved because the controls lost packets too.
+const tries = 3
+
+// round moves the NIC once, to and fro. It is to be repeated if packets were lost that the controls lost too. If these
+// lost none, or at the last try, it is an error.
+func (f *fixture) round(moves []*move, try int, controls []path) (again bool) {
+	f.t.Helper()
+	between := f.between()
+	for _, m := range moves {
+		reports := f.measure(slices.Concat(between, controls), m.do)
+		m.seen.Add(reports[:len(between)])
+		lost := func(reports []probe.Report) (most int) {
+			for _, r := range reports {
+				most = max(most, r.Lost)
+			}
+			return most
+		}
+		host, control := lost(reports[:len(between)]), lost(reports[len(between):])
+		f.t.Logf("%s, mode %s: try %d: lost %d of %d; without the event, in %d streams: %d", m.name, f.mode, try,
+			host, reports[0].Sent, len(controls), control)
+		if host > m.allowed && (control == 0 || try == tries) {
+			f.t.Errorf("%s: lost %d packets, %d may be: %v", m.name, host, m.allowed, reports)
+		}
+		again = again || host > m.allowed
+	}
+	return again
+}
+
+// measure sends every 2 ms on all paths while do runs.
+func (f *fixture) measure(paths []path, do func()) (reports []probe.Report) {
 	f.t.Helper()
 	var streams []*probe.Stream
-	for _, p := range []struct {
-		from, to         *nstest.NS
-		fromAddr, toAddr string
-	}{{f.node, f.outside, hostIP, outIP}, {f.outside, f.node, outIP6, hostIP6}} {
+	for _, p := range paths {
 		from, to := f.netnsOf(p.from), f.netnsOf(p.to)
 		port, stop, err := probe.Echo(to, netip.MustParseAddr(p.toAddr))
 		if err != nil {

@@ -245,12 +245,12 @@ func (c cluster) newFlow(t *testing.T) {
 func (c cluster) hostUnmoved(t *testing.T, do func(*testing.T)) {
 	every, _ := c.limits()
 	router := c.onHost(t, "router", netip.MustParsePrefix("192.168.77.1/24"), netip.MustParsePrefix("fd77::1/64"))
-	self, other := c.onHost(t, node, c.NodeAddrs(1)...), c.onHost(t, "node2", c.NodeAddrs(2)...)
+	self := c.onHost(t, node, c.NodeAddrs(1)...)
 	var ways []way
 	for i := range self.ips {
 		ways = append(ways, self.to(t, "host to router", router, i), router.to(t, "router to host", self, i))
 	}
-	controls := []way{other.to(t, "the other node to the router", router, 0), router.to(t, "router to the other node", other, 0)}
+	controls := c.otherToRouter(t)
 	for try := 1; ; try++ {
 		transfers := c.transfer(t)
 		streams := start(t, slices.Concat(ways, controls), every)

@@ -17,12 +17,13 @@ import (
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
-// TestRootAgentKeepsUplink is a node whose agent attaches its NIC, and its failures.
+// TestRootAgentKeepsUplink is a node whose agent attaches its NIC, and its failures. To the other node nothing happens:
+// what its streams lose, the machine loses.
 func TestRootAgentKeepsUplink(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: a lab needs root")
 	}
-	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: 1,
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(t.TempDir(), "lab"), BinDir: binDir, Nodes: 2,
 		Datapath: vswitch.Datapath(ovstest.UnderTest(t)), Mode: underlay.Bridge, Config: []byte("uplink: {rollbackAfter: 2s}")})
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Down(context.Background(), l.Dir(), nil)) })
@@ -234,9 +235,14 @@ func (c cluster) bridgeWrong(t *testing.T, port string) (wrong []string) {
 }
 
 // router sets the router's interface up or down.
-func (c cluster) router(t *testing.T, state string) {
+func (c cluster) router(t *testing.T, state string) { c.setLink(t, "router", "eth0", state) }
+
+// plugOther sets the switch's port of node2 up or down.
+func (c cluster) plugOther(t *testing.T, state string) { c.setLink(t, "switch", "node2", state) }
+
+func (c cluster) setLink(t *testing.T, host, link, state string) {
 	t.Helper()
-	out, err := c.NodeExec(labtest.Within(t, 10*time.Second), "router", "ip", "link", "set", "eth0", state)
+	out, err := c.NodeExec(labtest.Within(t, 10*time.Second), host, "ip", "link", "set", link, state)
 	if err != nil {
 		t.Fatal(err, out)
 	}
@@ -277,6 +283,7 @@ func (c cluster) gatewayOff(t *testing.T) {
 	before := c.exec(t, "ip", "-o", "link", "show", "dev", "br-uplink")
 	told := len(c.agentLog(t)) // other tests may have had the gateway off
 	c.router(t, "down")
+	c.plugOther(t, "down") // who reaches another node is not cut off
 	eventually(t, 60*time.Second, func() []string {
 		if log := c.agentLog(t)[told:]; !strings.Contains(log, "no gateway answers, with or without Open vSwitch") {
 			return []string{"the agent has not noticed"}
@@ -287,6 +294,7 @@ func (c cluster) gatewayOff(t *testing.T) {
 	if err == nil || !strings.Contains(out, "cut-off") || !strings.Contains(out, "the default gateway does not answer") {
 		t.Errorf("doctor says %v\n%s", err, out)
 	}
+	c.plugOther(t, "up")
 	c.router(t, "up")
 	c.attached(t, true)
 	index, _, _ := strings.Cut(before, ":")

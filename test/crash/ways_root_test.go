@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
 
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/nstest"
 	"github.com/fairlead-cni/fairlead/test/probe"
 )
 
@@ -79,6 +81,48 @@ func (c cluster) ways(t *testing.T) (ways []way) {
 			a.to(t, "pod to outside "+string(f), outside, i), gateway.to(t, "host to pod "+string(f), a, i))
 	}
 	return ways
+}
+
+// onOtherBridge are controls of the ways on the userspace datapath: as many packets through the same ovs-vswitchd, on a
+// bridge that is not the agent's. What a busy machine loses overflows the queue of a port, so one has as many as pod a.
+func (c cluster) onOtherBridge(t *testing.T) (controls []way, remove func()) {
+	t.Helper()
+	const bridge = "br-control"
+	c.exec(t, "ovs-vsctl", "--timeout=10", "add-br", bridge, "--", "set", "Bridge", bridge, "datapath_type=netdev",
+		"fail_mode=standalone")
+	c.exec(t, "sh", "-ec", "ip addr add 192.0.2.1/24 dev $0; ip link set $0 up", bridge)
+	self := c.onHost(t, node, netip.MustParsePrefix("192.0.2.1/24"))
+	var ends []spot
+	for _, addr := range []string{"192.0.2.2", "192.0.2.3"} {
+		n, port := nstest.New(t), "control"+addr[len(addr)-1:]
+		n.Must(func() error {
+			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: port,
+				PeerNamespace: netlink.NsFd(int(self.netns.Fd()))})
+		})
+		n.Exec("sh", "-ec", "ip addr add $0/24 dev eth0; ip link set eth0 up; ethtool -K eth0 tx off", addr)
+		// The kernel sees the frames as well, and is not to answer.
+		c.exec(t, "sh", "-ec", "sysctl -qw net.ipv6.conf.$0.disable_ipv6=1 net.ipv4.conf.$0.arp_ignore=8; "+
+			"ip link set $0 up; ovs-vsctl --timeout=10 add-port $1 $0", port, bridge)
+		netns, err := ns.GetNS(n.Path)
+		must(t, err)
+		t.Cleanup(func() { netns.Close() })
+		ends = append(ends, spot{netns, []netip.Addr{netip.MustParseAddr(addr)}})
+	}
+	for i := range 8 { // six from one pod, two to it
+		w := ends[0].to(t, "control, like pod to pod", ends[1], 0)
+		if i < 2 {
+			w = self.to(t, "control, like host to pod", ends[0], 0)
+		}
+		controls = append(controls, w)
+	}
+	eventually(t, 10*time.Second, func() []string {
+		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, "ping", "-c1", "-W1", "192.0.2.3")
+		if err != nil {
+			return []string{out}
+		}
+		return nil
+	})
+	return controls, func() { c.exec(t, "ovs-vsctl", "--timeout=10", "del-br", bridge) }
 }
 
 // gateways are node1's addresses in the pod network.
