@@ -13,8 +13,9 @@ type Observed struct {
 	// NIC: it is there.
 	NIC bool
 	// RowsKnown: the database could be read. Bridge: br-uplink is in it as it should be; Rows: something of it is. Port:
-	// the NIC is a port of it.
+	// the NIC is a port of it. Wrong is what of it is not as it should be.
 	RowsKnown, Bridge, Rows, Port bool
+	Wrong                         []string
 	// Taken: the NIC's frames go to Open vSwitch.
 	Taken bool
 	// Device: the interface br-uplink is there. Ready: it is up, with the NIC's MAC and MTU, and so is the NIC. Bare: it

@@ -24,7 +24,7 @@ func (u *Uplink) observe(ctx context.Context) (o Observed, dbErr, err error) {
 		s, dbErr = j.DB.Read(ctx, j.Bridge, j.NIC.Name)
 	}
 	o.RowsKnown = dbErr == nil
-	o.Bridge, o.Rows, o.Port = s.Complete, s.Ours, s.NIC && s.Ours
+	o.Bridge, o.Rows, o.Port, o.Wrong = s.Complete, s.Ours, s.NIC && s.Ours, s.Wrong
 	nic, err := findLink(j.NIC.Name)
 	if err != nil {
 		return o, dbErr, err

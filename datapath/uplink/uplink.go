@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -383,6 +384,14 @@ func (u *Uplink) run(ctx context.Context) error {
 	return err
 }
 
+// described is a step with why it was done, as far as that is known.
+func described(s Step, o Observed) string {
+	if s.Name == stepBridge && !s.Back && len(o.Wrong) > 0 {
+		return fmt.Sprintf("%s (%s)", s, strings.Join(o.Wrong, ", "))
+	}
+	return s.String()
+}
+
 // pass does what Next says until there is nothing left, or a step forward fails. A step back that fails is left out,
 // and the others are done all the same.
 func (u *Uplink) pass(ctx context.Context) (again bool, err error) {
@@ -413,7 +422,7 @@ func (u *Uplink) pass(ctx context.Context) (again bool, err error) {
 			u.log.Error(err, "writing the journal failed, continuing without it", "step", step.String())
 		}
 		if err = u.carryOut(ctx, step); err == nil {
-			u.did = append(u.did, step.String())
+			u.did = append(u.did, described(step, o))
 			u.after("done " + step.String())
 			if times[step]++; times[step] < 3 {
 				continue

@@ -183,20 +183,49 @@ func (c cluster) restoredByHand(t *testing.T) {
 	c.attached(t, true)
 }
 
-// Whatever somebody changes of br-uplink, its ports, its flows or around it: the node's network is back without help.
-func (c cluster) bridgeChanged(t *testing.T) {
+// changed is what somebody changes of br-uplink, and what of the log reports it, each once.
+type changed struct {
+	by       [][]string
+	reported []string
+}
+
+// bridgeChanges are of br-uplink, its ports, its flows and around it. Where a look takes as long as it does for users,
+// those of one kind come together.
+func (c cluster) bridgeChanges() []changed {
 	f := strings.Fields
-	for _, changes := range [][][]string{
-		{f("ovs-ofctl del-flows br-uplink")},
-		{f("ovs-ofctl add-flow br-uplink priority=9,actions=drop"), f("ovs-ofctl mod-port br-uplink eth0 down"),
-			f("ovs-ofctl mod-port br-uplink eth0 no-forward"), f("ovs-ofctl mod-port br-uplink fairlead-up1 no-receive")},
-		{f("ovs-vsctl --no-wait set port eth0 tag=5"), f("ovs-vsctl --no-wait set port br-uplink tag=7"),
-			f("ovs-vsctl --no-wait set interface br-uplink type=dummy")},
+	const reverted = `"reverted external change of the uplink"`
+	drop, noForward := f("ovs-ofctl add-flow br-uplink priority=9,actions=drop"), f("ovs-ofctl mod-port br-uplink eth0 no-forward")
+	down, noReceive := f("ovs-ofctl mod-port br-uplink eth0 down"), f("ovs-ofctl mod-port br-uplink fairlead-up1 no-receive")
+	all := []changed{
+		{[][]string{f("ovs-ofctl del-flows br-uplink")}, []string{reverted, "flow NORMAL deleted"}},
+		// In one transaction, which is reported in one line.
+		{[][]string{f("ovs-vsctl --no-wait set port eth0 tag=5 -- set port br-uplink trunks=5,6 " +
+			"-- set port fairlead-up1 vlan_mode=access -- set-controller br-uplink tcp:127.0.0.1:9 " +
+			"-- --id=@p get port eth0 -- --id=@m create mirror name=m select-all=true output-port=@p " +
+			"-- set bridge br-uplink mirrors=@m stp_enable=true fail_mode=secure -- set interface br-uplink type=dummy")},
+			[]string{reverted, "port eth0: tag", "port br-uplink: trunks", "port fairlead-up1: vlan_mode", "bridge: controller",
+				"bridge: mirrors", "bridge: stp_enable", "bridge: fail_mode", "interface br-uplink: type"}},
 		// What can be found by its effect alone: a filter that drops all.
-		{f("tc qdisc add dev br-uplink clsact"),
+		{[][]string{f("tc qdisc add dev br-uplink clsact"),
 			append(f("tc filter add dev br-uplink ingress bpf da bytecode"), "1,6 0 0 2")},
-	} {
-		for _, argv := range changes {
+			[]string{`"recreating the uplink's bridge" err=`}},
+	}
+	if c.Datapath() == vswitch.System {
+		// The agent may revert some before the others are made, and with a new bridge some that it has not seen.
+		return append(all, changed{by: [][]string{drop, down, noForward, noReceive}})
+	}
+	return append(all, changed{[][]string{drop}, []string{reverted, "priority=9 actions=drop"}},
+		changed{[][]string{down}, []string{reverted}},
+		changed{[][]string{noForward}, []string{reverted, "port eth0 set to no-forward"}},
+		changed{[][]string{noReceive}, []string{reverted, "port fairlead-up1 set to no-receive"}})
+}
+
+// Whatever somebody changes: the node's network is back without help, and the log reports a change once.
+func (c cluster) bridgeChanged(t *testing.T) {
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node)) // what an agent finds at its start it need not report
+	for _, x := range c.bridgeChanges() {
+		before, began := len(c.agentLog(t)), time.Now()
+		for _, argv := range x.by {
 			eventually(t, 30*time.Second, func() []string { // the agent may be recreating the bridge for the one before
 				out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, argv...)
 				if err != nil {
@@ -205,10 +234,21 @@ func (c cluster) bridgeChanged(t *testing.T) {
 				return nil
 			})
 		}
-		eventually(t, 30*time.Second, func() []string { return c.bridgeWrong(t, "eth0") })
+		said := func() (wrong []string) {
+			log := c.agentLog(t)[before:]
+			for _, text := range x.reported {
+				if n := strings.Count(log, text); n != 1 {
+					wrong = append(wrong, fmt.Sprintf("reported %d times, not once: %s", n, text))
+				}
+			}
+			return wrong
+		}
+		eventually(t, 30*time.Second, func() []string { return append(c.bridgeWrong(t, "eth0"), said()...) })
 		c.attached(t, true)
-		if t.Failed() {
-			t.Fatalf("after %q", changes)
+		t.Logf("reverted after %s: %q", time.Since(began).Round(10*time.Millisecond), x.by)
+		time.Sleep(500 * time.Millisecond) // time in which it would be reported again
+		if wrong := said(); t.Failed() || len(wrong) > 0 {
+			t.Fatalf("after %q: %q in\n%s", x.by, wrong, c.agentLog(t)[before:])
 		}
 	}
 }
@@ -224,7 +264,12 @@ func (c cluster) bridgeWrong(t *testing.T, port string) (wrong []string) {
 		{"ovs-ofctl show br-uplink", func(out string) bool {
 			return strings.Contains(out, port) && !strings.Contains(out, "NO_") && !strings.Contains(out, "PORT_DOWN")
 		}},
-		{"ovs-vsctl --bare --columns=tag find port tag!=[]", func(out string) bool { return out == "" }},
+		{"ovs-vsctl --format=csv --no-headings --columns=tag,trunks,vlan_mode list port", func(out string) bool {
+			return strings.Trim(out, "[],\n") == ""
+		}},
+		{"ovs-vsctl --bare --columns=name find bridge name=br-uplink mirrors=[] controller=[] fail_mode=standalone stp_enable=false",
+			func(out string) bool { return out == "br-uplink" }},
+		{"ovs-vsctl --bare --columns=type list interface br-uplink", func(out string) bool { return out == "internal" }},
 	} {
 		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, strings.Fields(look.argv)...)
 		if err != nil || !look.right(strings.TrimSpace(out)) {

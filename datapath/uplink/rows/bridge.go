@@ -46,8 +46,10 @@ type State struct {
 	// Present: the bridge is there. Ours: with our mark. BootID is the boot in which it was made.
 	Present, Ours bool
 	BootID        string
-	// Complete: it is in every column as Bridge says, and so are its ports, the NIC's included if that is one.
+	// Complete: it is in every column as Bridge says, and so are its ports, the NIC's included if that is one. Wrong is
+	// what is not, if it is there.
 	Complete bool
+	Wrong    []string
 	// NIC: the NIC is a port of it. Elsewhere is another bridge that has it.
 	NIC       bool
 	Elsewhere string
@@ -82,8 +84,11 @@ func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 			ids := textMap(row, "external_ids")
 			s.Present, s.bridge, s.ports, s.NIC = true, uuid(row), ports, has
 			s.Ours, s.BootID = ids[markKey] == markUplink, ids[bootKey]
-			s.Complete = s.Ours && s.BootID == b.BootID && slices.Contains(ports, s.patch) && b.hasColumns(row) &&
-				b.hasPorts(results)
+			s.Wrong = slices.Concat(b.wrongColumns(row), b.wrongPorts(results, nic))
+			if s.BootID != b.BootID || !slices.Contains(ports, s.patch) {
+				s.Wrong = append(s.Wrong, "mark or patch port")
+			}
+			s.Complete = s.Ours && len(s.Wrong) == 0
 		} else if has {
 			s.Elsewhere = name
 		}
@@ -94,34 +99,62 @@ func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 	return s, nil
 }
 
-// hasPorts reports whether the bridge's own port, the patch port and the NIC's, if there is one, are as they should be,
-// given what Read has read.
-func (b Bridge) hasPorts(results []ovsdb.OperationResult) bool {
-	nic, patch, own := first(results[1]), first(results[2]), first(results[7])
-	nicInterface, ownInterface := first(results[3]), first(results[5])
-	return plain(nic) && isSystem(nicInterface) && plain(patch) && b.hasPatch(first(results[4])) && plain(own) &&
-		text(ownInterface, "type") == "internal" && number(ownInterface, "mtu_request") == b.MTU
+// wrongPorts are the columns of the bridge's own port, the patch port and the NIC's, if there is one, that are not as they
+// should be, given what Read has read.
+func (b Bridge) wrongPorts(results []ovsdb.OperationResult, nic string) (wrong []string) {
+	wrong = slices.Concat(notPlain(nic, first(results[1])), notPlain(b.Patch, first(results[2])),
+		notPlain(b.Name, first(results[7])))
+	own := first(results[5])
+	for _, x := range []struct {
+		column string
+		right  bool
+	}{{"interface " + nic + ": type", isSystem(first(results[3]))},
+		{"interface " + b.Patch + ": type or peer", b.hasPatch(first(results[4]))},
+		{"interface " + b.Name + ": type", text(own, "type") == "internal"},
+		{"interface " + b.Name + ": mtu_request", number(own, "mtu_request") == b.MTU}} {
+		if !x.right {
+			wrong = append(wrong, x.column)
+		}
+	}
+	return wrong
 }
 
-// hasColumns reports whether the bridge's own row is as it should be, but for the mark.
-func (b Bridge) hasColumns(row ovsdb.Row) bool {
+// wrongColumns are those of the bridge's own row that are not as they should be, but for the mark.
+func (b Bridge) wrongColumns(row ovsdb.Row) (wrong []string) {
 	other := textMap(row, "other_config")
 	for k, v := range b.otherConfig() {
 		if other[k] != v {
-			return false
+			wrong = append(wrong, "bridge: other_config:"+k)
 		}
 	}
-	return datapath(text(row, "datapath_type")) == datapath(b.Datapath) && text(row, "fail_mode") == "standalone" &&
-		len(refs(row, "controller")) == 0 && len(refs(row, "mirrors")) == 0 && empty(row, "flood_vlans") &&
-		row["stp_enable"] != true && row["rstp_enable"] != true
+	for _, x := range []struct {
+		column string
+		right  bool
+	}{{"datapath_type", datapath(text(row, "datapath_type")) == datapath(b.Datapath)},
+		{"fail_mode", text(row, "fail_mode") == "standalone"}, {"controller", empty(row, "controller")},
+		{"mirrors", empty(row, "mirrors")}, {"flood_vlans", empty(row, "flood_vlans")},
+		{"stp_enable", row["stp_enable"] != true}, {"rstp_enable", row["rstp_enable"] != true}} {
+		if !x.right {
+			wrong = append(wrong, "bridge: "+x.column)
+		}
+	}
+	return wrong
 }
 
-// plain reports whether a Port passes all VLANs, to and from all others.
-func plain(row ovsdb.Row) bool {
-	return empty(row, "tag") && empty(row, "trunks") && empty(row, "vlan_mode") && row["protected"] != true
+// notPlain are the columns that keep a Port from passing all VLANs, to and from all others.
+func notPlain(port string, row ovsdb.Row) (wrong []string) {
+	for _, column := range []string{"tag", "trunks", "vlan_mode"} {
+		if !empty(row, column) {
+			wrong = append(wrong, "port "+port+": "+column)
+		}
+	}
+	if row["protected"] == true {
+		wrong = append(wrong, "port "+port+": protected")
+	}
+	return wrong
 }
 
-// plainColumns make a Port plain.
+// plainColumns have a Port pass all VLANs, to and from all others.
 func plainColumns() ovsdb.Row {
 	return ovsdb.Row{"tag": ovsop.Set(), "trunks": ovsop.Set(), "vlan_mode": ovsop.Set(), "protected": false}
 }
