@@ -304,6 +304,42 @@ func TestRootForeignAcceptsOpenNothing(t *testing.T) {
 	}
 }
 
+// A pod of another node comes here by the gateway, with an address that is no pod's of this node, and a NodePort would send
+// it on with this node's address.
+func TestRootNoTunnelForOtherNodesPods(t *testing.T) {
+	node, outside, _, pod := lan(t)
+	for f, a := range map[string][4]string{"iptables": {"10.0.2.5/24", "10.0.2.0/24", "10.0.1.1", "192.0.2.9:6081"},
+		"ip6tables": {"fd00:0:0:2::5/64", "fd00:0:0:2::/64", "fd00:0:0:1::1", "[fd00:5::9]:6081"}} {
+		family := map[string]string{"iptables": "-4 ", "ip6tables": "-6 "}[f]
+		pod.IP(family + "addr flush dev eth0 scope global")
+		pod.IP(family + "addr add " + a[0] + " dev eth0")
+		pod.IP(family + "route add " + a[2] + " dev eth0")
+		pod.IP(family + "route replace default via " + a[2])
+		node.IP(family + "route add " + a[1] + " dev fairlead-gw0")
+		node.Exec(f, "-t", "nat", "-A", "PREROUTING", "-p", "udp", "--dport", "30081", "-j", "DNAT", "--to-destination", a[3])
+		node.Exec(f, "-t", "nat", "-A", "POSTROUTING", "-o", "eth0", "-j", "MASQUERADE")
+	}
+	through := func() (out []string) {
+		for at, backend := range map[string]string{"10.0.1.1": "192.0.2.9", "fd00:0:0:1::1": "fd00:5::9"} {
+			if arrives(t, pod, outside, "", net.JoinHostPort(at, "30081"), net.JoinHostPort(backend, "53"),
+				net.JoinHostPort(backend, "6081")) {
+				out = append(out, at)
+			}
+		}
+		return out
+	}
+	d := desired()
+	apply(t, node, d)
+	if got := through(); len(got) != 2 {
+		t.Fatalf("without a tunnel what is for port 6081 arrives through %q alone: the test is worth nothing", got)
+	}
+	d.Tunnel = Tunnel{"udp", 6081}
+	apply(t, node, d)
+	if got := through(); len(got) > 0 {
+		t.Errorf("through %q another node's pod sends tunnel packets with this node's address", got)
+	}
+}
+
 // useIPVS has the node's kernel send what comes to its port 30081 to the other node's tunnel port, as kube-proxy does
 // in mode ipvs.
 func useIPVS(t *testing.T, node *nstest.NS) {
