@@ -103,12 +103,18 @@ lint: ## gofmt, the linters of .golangci.yml, and no code that nothing reaches
 		go run $(DEADCODE) ./cmd/... | sed -E '\:^datapath/uplink/next.go.* Steps$$:d') || exit 1; \
 		[ -z "$$dead" ] || { echo "nothing reaches these: $$dead" >&2; exit 1; }
 
-# Each in turn, with FAIRLEAD_TEST_LONG: what a run of the suite has no time for. A seed that fails goes to testdata/seeds.
+# Each in turn, with FAIRLEAD_TEST_LONG: what a run of the suite has no time for, and what is the datapath's on the kernel's
+# as well. A seed that fails goes to testdata/seeds.
 SOAK ?= 10m
+SOAK_KERNEL := RootDeaths|RootSteerLeavesHostAlone|RootSteerDeathAtEveryStep
 soak: root deps build plugins once ## random schedules, models and deaths, each for SOAK (10m): before a release, or at night
-	FAIRLEAD_TEST_CHAOS='$(SOAK)' FAIRLEAD_TEST_LONG=1 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary \
-		-count=1 -p 1 -timeout 10h -run '^Test(RootRandomFaults|RootRandomAPIFaults|RootDeaths|RootDeathAtAnyTime|RootDiskFaults|KubeModel)$$' \
-		./test/crash ./datapath/uplink ./controller
+	@failed=0; export FAIRLEAD_TEST_CHAOS='$(SOAK)' FAIRLEAD_TEST_LONG=1 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
+	go run ./test/summary -count=1 -p 1 -timeout 10h -run \
+		'^Test(RootRandomFaults|RootRandomAPIFaults|$(SOAK_KERNEL)|RootDeathAtAnyTime|Root(Steer)?DiskFaults|KubeModel)$$' \
+		./test/crash ./datapath/uplink ./controller || failed=1; \
+	FAIRLEAD_TEST_DATAPATH=system go run ./test/summary -count=1 -p 1 -parallel 3 -timeout 10h \
+		-exec '$(CURDIR)/bin/lab --uml=auto --' -run '^Test($(SOAK_KERNEL))$$' ./test/crash ./datapath/uplink || failed=1; \
+	exit $$failed
 
 fuzz: ## each fuzz target for FUZZTIME (10s)
 	@build/fuzz.sh $(FUZZTIME)

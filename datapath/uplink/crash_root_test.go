@@ -236,28 +236,35 @@ func TestRootDeathAtEveryStep(t *testing.T) {
 		for _, r := range recoveries() {
 			t.Run(op+"/"+r.name, func(t *testing.T) {
 				t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
-				f := setup(t, rich, noDAD()...)
-				f.killAtEveryStep(op, r)
+				setup(t, rich, noDAD()...).killAtEveryStep(op, always(r))
 			})
 		}
 	}
 }
 
-func (f *fixture) killAtEveryStep(op string, r recovery) {
+// always recovers in one way.
+func always(r recovery) func(point int) []recovery {
+	return func(int) []recovery { return []recovery{r} }
+}
+
+// killAtEveryStep kills op at each of its points, counted from 1, and recovers in the ways that at says.
+func (f *fixture) killAtEveryStep(op string, at func(point int) []recovery) {
 	f.before = f.state()
 	f.nextAgent()
 	f.attached = f.state()
 	for n := 1; ; n++ {
-		if f.goTo(op); f.t.Failed() {
-			return
+		for _, r := range at(n) {
+			if f.goTo(op); f.t.Failed() {
+				return
+			}
+			what := f.run(op, n)
+			if what == "" {
+				f.t.Logf("%s has %d points to be killed at", op, n-1)
+				return
+			}
+			r.do(f)
+			f.checkAfter(r.end, fmt.Sprintf("killed after %q, then %s", what, r.name))
 		}
-		what := f.run(op, n)
-		if what == "" {
-			f.t.Logf("%s has %d points to be killed at", op, n-1)
-			return
-		}
-		r.do(f)
-		f.checkAfter(r.end, fmt.Sprintf("killed after %q, then %s", what, r.name))
 	}
 }
 

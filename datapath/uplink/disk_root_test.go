@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 	"github.com/fairlead-cni/fairlead/test/nstest"
@@ -140,7 +141,7 @@ type diskEvent struct {
 	back bool // the host has its NIC then
 }
 
-func diskEvents() []diskEvent {
+func (f *fixture) diskEvents() []diskEvent {
 	agent := func(before func(f *fixture)) func(*fixture, diskFault) {
 		return func(f *fixture, _ diskFault) {
 			before(f)
@@ -149,7 +150,13 @@ func diskEvents() []diskEvent {
 	}
 	return []diskEvent{
 		{name: "the next agent", do: agent(func(*fixture) {})},
-		{name: "addresses flushed", do: agent(func(f *fixture) { f.node.Run("ip", "addr", "flush", "dev", BridgeName) })},
+		{name: "what is attached taken away", do: agent(func(f *fixture) {
+			if f.mode == api.UplinkSteer {
+				f.must(os.RemoveAll(f.pins))
+			} else {
+				f.node.Run("ip", "addr", "flush", "dev", BridgeName)
+			}
+		})},
 		{name: "exit --cleanup", do: agent((*fixture).exitCleanup)},
 		{name: "SIGKILL of Open vSwitch", do: agent(func(f *fixture) {
 			f.ovs.Vswitchd.Kill()
@@ -175,7 +182,7 @@ func diskEvents() []diskEvent {
 			f.yieldsOrResumes()
 			f.reached()
 			f.ovs.Vswitchd.Start()
-		}, back: true},
+		}, back: f.mode != api.UplinkSteer},
 	}
 }
 
@@ -198,12 +205,23 @@ type diskWay struct {
 // each step meets one fault and one event, and an attached uplink all of them.
 func TestRootDiskFaults(t *testing.T) {
 	ovstest.UserspaceOnly(t, "the disk is no matter of the datapath; deaths at each step are tried on both")
+	diskFaultsIn(t, []diskWay{{"attached", false}, {"attach", false}, {"roll back", false}, {"restore", false},
+		{"restore", true}, {"yield", false}, {"yield", true}}, func(t *testing.T) *fixture { return setup(t, steady(), noDAD()...) })
+}
+
+// The same in mode steer, where an uplink that is attached meets each fault and each event, and does not yield.
+func TestRootSteerDiskFaults(t *testing.T) {
+	ovstest.UserspaceOnly(t, "the disk is no matter of the datapath; deaths at each step are tried on both")
+	diskFaultsIn(t, []diskWay{{"attached", false}, {"attach", false}, {"roll back", false}, {"restore", false},
+		{"restore", true}}, func(t *testing.T) *fixture { return setupSteer(t, steady()) })
+}
+
+func diskFaultsIn(t *testing.T, ways []diskWay, set func(*testing.T) *fixture) {
 	faults := diskFaults(t)
-	for i, way := range []diskWay{{"attached", false}, {"attach", false}, {"roll back", false}, {"restore", false},
-		{"restore", true}, {"yield", false}, {"yield", true}} {
+	for i, way := range ways {
 		t.Run(fmt.Sprintf("%s,sick=%t", way.op, way.sick), func(t *testing.T) {
 			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
-			f := setup(t, steady(), noDAD()...)
+			f := set(t)
 			f.ownDisk()
 			f.before = f.state()
 			f.nextAgent()
@@ -216,13 +234,17 @@ func TestRootDiskFaults(t *testing.T) {
 // diskFaultsAt tries faults and events at each point of a way. shift is where it begins in the list of both: their
 // numbers, 7 and 8, have no common factor, so that in all ways together each fault meets nearly each event.
 func (f *fixture) diskFaultsAt(way diskWay, faults []diskFault, shift int) {
-	events := diskEvents()
+	events := f.diskEvents()
+	attached, long := way.op == "attached", os.Getenv("FAIRLEAD_TEST_LONG") != ""
 	tried := 0
 	for n := 1; ; n++ {
 		for i, fault := range faults {
 			for k, event := range events {
-				all := way.op == "attached" || os.Getenv("FAIRLEAD_TEST_LONG") != ""
-				if !all && (i != (n+shift)%len(faults) || k != (n+shift)%len(events)) {
+				chosen := i == (n+shift)%len(faults) && k == (n+shift)%len(events)
+				if attached {
+					chosen = f.mode != api.UplinkSteer || i == k%len(faults)
+				}
+				if !long && !chosen {
 					continue
 				}
 				if !f.diskFault(way, n, fault, event) {

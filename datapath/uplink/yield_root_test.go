@@ -11,7 +11,7 @@ import (
 func TestRootYield(t *testing.T) {
 	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
 	f := setup(t, rich, noDAD()...)
-	f.killAtEveryStep("yield", recovery{"another ovs-vswitchd", (*fixture).comeBack, Attached})
+	f.killAtEveryStep("yield", always(recovery{"another ovs-vswitchd", (*fixture).comeBack, Attached}))
 	if f.comeBack(); t.Failed() {
 		return
 	}

@@ -83,13 +83,17 @@ type steerEvent struct {
 	do   func(*testing.T)
 }
 
-// steerDeaths are each daemon, each two and all of them.
+// steerDeaths are each daemon, each two and all of them; in a long run each by either signal, at once and after 3 s.
 func (c cluster) steerDeaths() (events []steerEvent) {
-	for _, d := range []death{{agent: true, kill: true}, {agent: true}, {vswitchd: true, kill: true, down: time.Second},
+	deaths := []death{{agent: true, kill: true}, {agent: true}, {vswitchd: true, kill: true, down: time.Second},
 		{ovsdb: true, kill: true, down: time.Second}, {agent: true, vswitchd: true, kill: true, down: time.Second},
 		{agent: true, ovsdb: true, kill: true}, {vswitchd: true, ovsdb: true, kill: true},
 		{agent: true, vswitchd: true, ovsdb: true, kill: true, down: 3 * time.Second},
-		{agent: true, vswitchd: true, ovsdb: true}} {
+		{agent: true, vswitchd: true, ovsdb: true}}
+	if long() {
+		deaths = slices.DeleteFunc(c.deaths(), func(d death) bool { return d.down > 3*time.Second })
+	}
+	for _, d := range deaths {
 		events = append(events, steerEvent{d.String(), func(t *testing.T) {
 			c.end(t, d)
 			c.newFlow(t)

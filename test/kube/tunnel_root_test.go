@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -29,10 +30,11 @@ endpoints: [{addresses: ["%[3]s"]}]
 ports: [{name: tunnel, port: 6081, protocol: UDP}, {name: other, port: 6082, protocol: UDP}]
 `
 
-// A pod sends no tunnel packets through a Service either, with kube-proxy's own rules: it accepts what it has marked.
+// A pod sends no tunnel packets through a Service either, with kube-proxy's own rules: it accepts what it has marked. Nor
+// does one of another node, by this one.
 func TestRootNoTunnelThroughAService(t *testing.T) {
 	b := cluster(t)
-	b.addPods(t, "a@node1")
+	b.addPods(t, "a@node1", "z@node2")
 	outside, err := b.Host(underlay.Outside)
 	must(t, err)
 	proxy, err := b.KubeProxy("node1")
@@ -59,21 +61,26 @@ func TestRootNoTunnelThroughAService(t *testing.T) {
 		must(t, b.plane.StartKubeProxy(proxy, mode))
 		for i, family := range []string{"IPv4", "IPv6"} {
 			node := underlay.Dual.NodeAddrs(1)[i].Addr().String()
-			vip := strings.Fields(vips)[i]
-			for _, to := range [][3]string{{node, "30081", "30082"}, {vip, "6081", "6082"}} {
-				what := mode + " " + family + " " + to[0]
+			ways := [][4]string{{"a", node, "30081", "30082"}, {"a", strings.Fields(vips)[i], "6081", "6082"}}
+			if mode == "iptables" { // in the other a NodePort is at the node's first address alone, where no tunnel leads
+				gateway := netip.MustParsePrefix(b.node(t, "node1").Spec.PodCIDRs[i]).Addr().Next().String()
+				ways = append(ways, [4]string{"z", gateway, "30081", "30082"})
+			}
+			for _, w := range ways {
+				pod, to := w[0], w[1]
+				what := fmt.Sprint(mode, " ", family, ", pod ", pod, " to ", to)
 				wait(t, 30*time.Second, func() string { // until kube-proxy has it
-					b.say(t, "a", net.JoinHostPort(to[0], to[2]), what)
+					b.say(t, pod, net.JoinHostPort(to, w[3]), what)
 					return hear(ears["6082"+family], 200*time.Millisecond, what)
 				})
 				what += ", and now the tunnel's port"
-				b.say(t, "a", net.JoinHostPort(to[0], to[1]), what)
-				b.say(t, "a", net.JoinHostPort(to[0], to[2]), what)
+				b.say(t, pod, net.JoinHostPort(to, w[2]), what)
+				b.say(t, pod, net.JoinHostPort(to, w[3]), what)
 				if missing := hear(ears["6082"+family], 5*time.Second, what); missing != "" {
 					t.Errorf("%s: no other port is reached: %s", what, missing)
 				}
 				if hear(ears["6081"+family], time.Millisecond, what) == "" {
-					t.Errorf("kube-proxy in mode %s: through %s a pod reaches the tunnel's port of another host", mode, to[0])
+					t.Errorf("%s: a pod reaches the tunnel's port of another host", what)
 				}
 			}
 		}
