@@ -104,7 +104,7 @@ func (b *bed) say(t *testing.T, pod, to, what string) {
 // hear says what is missing when what does not come within limit.
 func hear(ear net.PacketConn, limit time.Duration, what string) (missing string) {
 	_ = ear.SetReadDeadline(time.Now().Add(limit))
-	for b := make([]byte, 64); ; {
+	for b := make([]byte, 256); ; {
 		n, _, err := ear.ReadFrom(b)
 		if err != nil {
 			return err.Error()
