@@ -304,8 +304,8 @@ func TestRootForeignAcceptsOpenNothing(t *testing.T) {
 	}
 }
 
-// A pod of another node comes here by the gateway, with an address that is no pod's of this node, and a NodePort would send
-// it on with this node's address.
+// A pod of another node comes here by the gateway, with an address that is no pod's of this node, and a NodePort would
+// send it on with this node's address.
 func TestRootNoTunnelForOtherNodesPods(t *testing.T) {
 	node, outside, _, pod := lan(t)
 	for f, a := range map[string][4]string{"iptables": {"10.0.2.5/24", "10.0.2.0/24", "10.0.1.1", "192.0.2.9:6081"},

@@ -196,9 +196,9 @@ func (f *fixture) inTheWay() {
 	}
 }
 
-// After a SIGKILL behind any step of attach, roll-back and restore the node is found again. In a guest each operation has
-// one node, which recovers without Open vSwitch at every point, since what that takes out of the kernel is the datapath's,
-// and in the two other ways at every second.
+// After a SIGKILL behind any step of attach, roll-back and restore the node is found again. In a guest each operation
+// has one node, which recovers without Open vSwitch at every point, since what that takes out of the kernel is the
+// datapath's, and in the two other ways at every second.
 func TestRootSteerDeathAtEveryStep(t *testing.T) {
 	all := ovstest.UnderTest(t) != ovstest.System || os.Getenv("FAIRLEAD_TEST_LONG") != ""
 	ways := recoveries()

@@ -329,7 +329,9 @@ func (c cluster) gatewayOff(t *testing.T) {
 	told := len(c.agentLog(t)) // other tests may have had the gateway off
 	c.router(t, "down")
 	c.plugOther(t, "down") // who reaches another node is not cut off
-	noticed := func() int { return strings.Count(c.agentLog(t)[told:], "no gateway answers, with or without Open vSwitch") }
+	noticed := func() int {
+		return strings.Count(c.agentLog(t)[told:], "no gateway answers, with or without Open vSwitch")
+	}
 	eventually(t, 60*time.Second, func() []string {
 		if noticed() == 0 {
 			return []string{"the agent has not noticed"}

@@ -30,8 +30,8 @@ endpoints: [{addresses: ["%[3]s"]}]
 ports: [{name: tunnel, port: 6081, protocol: UDP}, {name: other, port: 6082, protocol: UDP}]
 `
 
-// A pod sends no tunnel packets through a Service either, with kube-proxy's own rules: it accepts what it has marked. Nor
-// does one of another node, by this one.
+// A pod sends no tunnel packets through a Service either, with kube-proxy's own rules: it accepts what it has marked.
+// Nor does one of another node, by this one.
 func TestRootNoTunnelThroughAService(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "z@node2")

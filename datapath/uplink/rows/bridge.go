@@ -99,8 +99,8 @@ func (db DB) Read(ctx context.Context, b Bridge, nic string) (State, error) {
 	return s, nil
 }
 
-// wrongPorts are the columns of the bridge's own port, the patch port and the NIC's, if there is one, that are not as they
-// should be, given what Read has read.
+// wrongPorts are the columns of the bridge's own port, the patch port and the NIC's, if there is one, that are not as
+// they should be, given what Read has read.
 func (b Bridge) wrongPorts(results []ovsdb.OperationResult, nic string) (wrong []string) {
 	wrong = slices.Concat(notPlain(nic, first(results[1])), notPlain(b.Patch, first(results[2])),
 		notPlain(b.Name, first(results[7])))
