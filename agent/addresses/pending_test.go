@@ -1,11 +1,14 @@
 package addresses
 
 import (
+	"context"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr"
 
@@ -98,6 +101,34 @@ func TestSettlePastASpoiledFile(t *testing.T) {
 	if hosts, herr := p.pending.hosts(); err != nil || herr != nil || len(held) != 0 || len(hosts) != 2 {
 		t.Errorf("held are %+v, %v; files are %v, %v", held, err, hosts, herr)
 	}
+}
+
+// hanging is a store of an API server that accepts requests and does not answer them.
+type hanging struct{ allocation.Store }
+
+func (hanging) List(ctx context.Context, _ allocation.Filter) ([]api.IPAllocation, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A DEL waits for an API server that hangs no longer than releaseTimeout, and the release is recorded by then.
+func TestReleaseIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := &Addresses{Parts: Parts{Log: logr.Discard(), Metrics: status.NewMetrics("test")},
+			pending: pendingReleases{dir: dir}, allocator: allocator.New(allocator.Config{Store: hanging{}, Node: "me",
+				Log: logr.Discard()})}
+		owner, began := api.AllocationOwner{ContainerID: "c1", IfName: "eth0", Node: "me"}, time.Now()
+		if err := p.Release(t.Context(), owner); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != releaseTimeout { // by the clock of the test
+			t.Errorf("the DEL waited %s, want %s", took, releaseTimeout)
+		}
+		if pending, err := p.ReleasePending(attachments.HostOf(owner)); !pending || err != nil {
+			t.Errorf("the release is recorded: %t, %v", pending, err)
+		}
+	})
 }
 
 // Whether a network namespace is gone can't be told where its directory is not to be seen.

@@ -15,16 +15,40 @@ import (
 
 const ours = "other_config:flow-restore-wait=True"
 
-// guard is one that runs beside an Open vSwitch.
+// guard is one that runs beside an Open vSwitch. Its sleep is the test's: the pause after a start of ovs-vswitchd lasts
+// until the test ends it, and all others are short.
 type guard struct {
 	*ovstest.OVS
-	t *testing.T
+	t   *testing.T
+	dir string // with sleep, a line of "slept" for each, and "end", which ends a pause
+}
+
+// pause is how long the guard waits for the agent after a start, and poll how long it takes to see the start.
+const pause, poll = "2.5", "0.5"
+
+func beside(t *testing.T) guard {
+	t.Helper()
+	g := guard{ovstest.Start(t, ovstest.Options{}), t, t.TempDir()}
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := strings.NewReplacer("DIR", g.dir, "SLEEP", sleep, "PAUSE", pause).Replace(`#!/bin/sh
+echo "$1" >>DIR/slept
+[ "$1" = PAUSE ] || exec SLEEP 0.05
+while [ -d DIR ] && ! rm DIR/end 2>/dev/null; do SLEEP 0.02; done
+`)
+	if err := os.WriteFile(filepath.Join(g.dir, "sleep"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return g
 }
 
 func (g guard) start(env ...string) *exec.Cmd {
 	g.t.Helper()
 	cmd := exec.Command("sh", "-c", Guard)
-	cmd.Env = append(os.Environ(), append(env, "OVS_RUNDIR="+g.Dir)...)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+g.Dir, "PATH="+g.dir+":"+os.Getenv("PATH"))
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stdout, cmd.Stderr = g.t.Output(), g.t.Output()
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
@@ -34,28 +58,76 @@ func (g guard) start(env ...string) *exec.Cmd {
 	return cmd
 }
 
+// wait waits for what is a matter of milliseconds on a quiet machine.
+func (g guard) wait(what string, done func() bool) {
+	g.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			g.t.Fatalf("waited a minute for %s", what)
+		}
+	}
+}
+
+// slept is how often the guard has begun to sleep for a time.
+func (g guard) slept(how string) (n int) {
+	text, err := os.ReadFile(filepath.Join(g.dir, "slept"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		g.t.Fatal(err)
+	}
+	for _, line := range strings.Fields(string(text)) {
+		switch line {
+		case how:
+			n++
+		case poll, pause:
+		default:
+			g.t.Fatalf("it sleeps %s s: %s and %s make the 3 seconds of its first lines", line, poll, pause)
+		}
+	}
+	return n
+}
+
+// paused waits for the n-th pause of the test to begin.
+func (g guard) paused(n int) {
+	g.t.Helper()
+	g.wait("the guard to see the start of ovs-vswitchd", func() bool { return g.slept(pause) >= n })
+	if got := g.slept(pause); got != n {
+		g.t.Fatalf("it has paused %d times, want %d: one after each start", got, n)
+	}
+}
+
+// end ends a pause.
+func (g guard) end() {
+	g.t.Helper()
+	if err := os.WriteFile(filepath.Join(g.dir, "end"), nil, 0o600); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// config is the Open_vSwitch row's.
 func (g guard) config() string {
 	return strings.TrimSpace(g.Ctl("get", "Open_vSwitch", ".", "other_config"))
 }
 
-// until waits until other_config is want.
-func (g guard) until(limit time.Duration, want string) {
+// becomes waits until other_config is want.
+func (g guard) becomes(want string) {
 	g.t.Helper()
-	for start := time.Now(); g.config() != want; time.Sleep(50 * time.Millisecond) {
-		if time.Since(start) > limit {
-			g.t.Fatalf("other_config is %s after %s, want %s", g.config(), limit, want)
-		}
+	g.wait("other_config "+want, func() bool { return g.config() == want })
+}
+
+// is checks other_config.
+func (g guard) is(want string) {
+	g.t.Helper()
+	if got := g.config(); got != want {
+		g.t.Fatalf("other_config is %s, want %s", got, want)
 	}
 }
 
-// stays checks for longer than the guard takes to act.
+// stays checks other_config when the guard has looked twice: it has done all that it will do.
 func (g guard) stays(want string) {
 	g.t.Helper()
-	for start := time.Now(); time.Since(start) < 4*time.Second; time.Sleep(100 * time.Millisecond) {
-		if got := g.config(); got != want {
-			g.t.Fatalf("other_config has become %s, want %s", got, want)
-		}
-	}
+	before := g.slept(poll)
+	g.wait("the guard to look", func() bool { return g.slept(poll) >= before+2 })
+	g.is(want)
 }
 
 // locked reports whether a guard runs, in the way the agent checks it.
@@ -70,60 +142,57 @@ func (g guard) locked() bool {
 
 func (g guard) untilLocked(want bool) {
 	g.t.Helper()
-	for start := time.Now(); g.locked() != want; time.Sleep(20 * time.Millisecond) {
-		if time.Since(start) > 3*time.Second {
-			g.t.Fatalf("locked is %v", !want)
-		}
-	}
+	g.wait("the lock", func() bool { return g.locked() == want })
 }
 
 // A key that is not removed after a start is removed after some seconds; one that was set again after it stays, and so
 // does one set externally. The lock is held while the guard runs, and a guard that is stopped leaves no key.
 func TestGuard(t *testing.T) {
 	const key = "{flow-restore-wait=True}"
-	g := guard{ovstest.Start(t, ovstest.Options{}), t}
+	g := beside(t)
 	set := func(args ...string) { g.Ctl(append([]string{"--no-wait", "set", "Open_vSwitch", "."}, args...)...) }
+	restart := func() { g.Vswitchd.Kill(); g.Vswitchd.Start() }
 
 	set(ours)
 	first := g.start()
-	g.until(3*time.Second, "{}") // the first start since boot
+	g.becomes("{}") // the first start since boot
 	g.untilLocked(true)
 
+	g.paused(1)
 	start, err := exec.Command("stat", "-c", "%i.%.9Y", filepath.Join(g.Dir, "ovs-vswitchd.pid")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	set(ours, `external_ids:fairlead-restored="`+strings.TrimSpace(string(start))+`"`)
+	g.end()
 	g.stays(key)
 
-	g.Vswitchd.Kill()
-	g.Vswitchd.Start()
-	if got := g.config(); got != key {
-		t.Errorf("other_config is %s at once after the start", got)
-	}
-	g.until(6*time.Second, "{}")
+	restart()
+	g.paused(2)
+	g.is(key)
+	g.end()
+	g.becomes("{}")
 
 	set("other_config:flow-restore-wait=true")
-	g.Vswitchd.Kill()
-	g.Vswitchd.Start()
+	restart()
+	g.paused(3)
+	g.end()
 	g.stays(`{flow-restore-wait="true"}`)
 
 	// It stays when ovs-vswitchd exits regularly, for its next start.
 	set("other_config:flow-restore-wait=True")
 	g.Vswitchd.Signal(syscall.SIGTERM)
-	pid := filepath.Join(g.Dir, "ovs-vswitchd.pid")
-	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Stat(pid); os.IsNotExist(err) {
-			break
-		}
-		if time.Since(start) > 5*time.Second {
-			t.Fatal("ovs-vswitchd does not end")
-		}
-	}
+	g.wait("ovs-vswitchd to end", func() bool {
+		_, err := os.Stat(filepath.Join(g.Dir, "ovs-vswitchd.pid"))
+		return os.IsNotExist(err)
+	})
 	g.Vswitchd.Kill() // it has exited
 	g.stays(key)
 	g.Vswitchd.Start()
-	g.until(6*time.Second, "{}")
+	g.paused(4)
+	g.is(key)
+	g.end()
+	g.becomes("{}")
 
 	set(ours)
 	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
@@ -132,18 +201,21 @@ func TestGuard(t *testing.T) {
 	if err := first.Wait(); err != nil {
 		t.Errorf("a guard after SIGTERM: %v", err)
 	}
-	g.until(0, "{}")
+	g.is("{}")
 	g.untilLocked(false)
 
 	// A database that is unreachable when ovs-vswitchd starts is read again.
 	second := g.start()
 	g.untilLocked(true)
+	g.paused(5)
 	set(ours)
 	g.Server.Kill()
-	g.Vswitchd.Kill()
+	g.end()
+	g.paused(6) // that of the second try
 	g.Server.Start()
-	g.Vswitchd.Start()
-	g.until(8*time.Second, "{}")
+	g.is(key)
+	g.end()
+	g.becomes("{}")
 	if err := second.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -152,9 +224,11 @@ func TestGuard(t *testing.T) {
 
 // In a pod with ovs-vswitchd the guard ends with it, and both are restarted together: the key stays for that start.
 func TestGuardReturns(t *testing.T) {
-	g := guard{ovstest.Start(t, ovstest.Options{}), t}
+	g := beside(t)
 	cmd := g.start("FAIRLEAD_GUARD_RETURNS=yes")
 	g.untilLocked(true)
+	g.paused(1)
+	g.end()
 	g.Ctl("--no-wait", "set", "Open_vSwitch", ".", ours)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -162,18 +236,21 @@ func TestGuardReturns(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if got := g.config(); got != "{flow-restore-wait=True}" {
-		t.Errorf("other_config is %s", got)
-	}
+	g.is("{flow-restore-wait=True}")
 	g.Vswitchd.Kill()
 	g.start("FAIRLEAD_GUARD_RETURNS=yes")
+	g.paused(2) // for the old one, whose PID file is there
 	g.Vswitchd.Start()
-	g.until(8*time.Second, "{}") // no agent runs
+	g.end()
+	g.paused(3)
+	g.is("{flow-restore-wait=True}")
+	g.end()
+	g.becomes("{}") // no agent runs
 }
 
 // A guard that cannot watch ovs-vswitchd exits, and leaves no key.
 func TestGuardThatCannotWatch(t *testing.T) {
-	g := guard{ovstest.Start(t, ovstest.Options{}), t}
+	g := beside(t)
 	dir := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "ln"), []byte("#!/bin/sh\nexit 1\n"), 0o755),
 		os.WriteFile(filepath.Join(g.Dir, "fairlead-guard.lock"), nil, 0o600)); err != nil { // not the first start
@@ -184,6 +261,6 @@ func TestGuardThatCannotWatch(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("it ended without an error")
 	}
-	g.until(0, "{}")
+	g.is("{}")
 	g.untilLocked(false)
 }

@@ -43,10 +43,9 @@ func callAndWait(t *testing.T, stdin string) types.Error {
 		defer never.Close()
 		cmd.Stdin = never
 	}
-	start := time.Now()
 	out, err := cmd.Output()
-	if err == nil || time.Since(start) > 10*time.Second {
-		t.Errorf("%v after %s", err, time.Since(start))
+	if err == nil {
+		t.Error("the plugin succeeded")
 	}
 	var e types.Error
 	if err := json.Unmarshal(out, &e); err != nil {

@@ -66,6 +66,35 @@ func withBackend(t *testing.T, backend string, test func(*testing.T)) {
 	test(t)
 }
 
+// countStarts returns a function that says how often programs of iptables were started since its last call.
+func countStarts(t *testing.T) func() int {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	for _, f := range families() {
+		for _, name := range []string{f.program, f.restore} {
+			path, err := exec.LookPath(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			script := fmt.Sprintf("#!/bin/sh\necho >>%s\nexec %s \"$@\"\n", log, path)
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return func() int {
+		lines, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(log, 0); err != nil {
+			t.Fatal(err)
+		}
+		return len(lines)
+	}
+}
+
 func apply(t *testing.T, node *nstest.NS, d Desired) []string {
 	t.Helper()
 	var changes []string

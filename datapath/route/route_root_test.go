@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
@@ -246,23 +245,16 @@ func TestRootFiveThousand(t *testing.T) {
 			Route{Dst: netip.MustParsePrefix(fmt.Sprintf("fd00:%x::/64", 0x100+i)), Src: netip.MustParseAddr("fd00:1::1")})
 	}
 	for _, step := range []struct {
-		name  string
-		d     Desired
-		want  Changes
-		limit time.Duration
+		name string
+		d    Desired
+		want Changes
 	}{
-		{"add", d, Changes{Added: 2506, Neighbours: 2}, 10 * time.Second},
-		{"no change", d, Changes{}, 2 * time.Second},
-		{"remove", Desired{Link: "gw0"}, Changes{Removed: 2506, Neighbours: 2}, 10 * time.Second},
+		{"add", d, Changes{Added: 2506, Neighbours: 2}},
+		{"no change", d, Changes{}},
+		{"remove", Desired{Link: "gw0"}, Changes{Removed: 2506, Neighbours: 2}},
 	} {
-		start := time.Now()
 		if c := mustApply(t, node, step.d); c != step.want {
 			t.Errorf("%s: %+v, want %+v", step.name, c, step.want)
-		}
-		took := time.Since(start)
-		t.Logf("5000 ranges, %s: %v", step.name, took)
-		if took > step.limit {
-			t.Errorf("%s took %v, want less than %v", step.name, took, step.limit)
 		}
 	}
 }

@@ -481,12 +481,8 @@ func TestRootSecondaryOwed(t *testing.T) {
 	}
 	must(t, plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
 	for _, n := range []string{"a", "b"} {
-		begun := time.Now()
 		_, err := b.ipam("DEL", p, n, both, "")
 		must(t, err)
-		if took := time.Since(begun); took > 8*time.Second {
-			t.Errorf("DEL took %s", took)
-		}
 	}
 	files, err := b.run(nil, "ls /var/lib/fairlead/pending-releases")
 	if must(t, err); len(strings.Fields(files)) != 2 {

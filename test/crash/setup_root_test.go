@@ -259,12 +259,12 @@ func (c cluster) reach(t *testing.T, pods []nodestate.Pod) {
 	}
 }
 
-// ping retries each second, also after an ICMP error, until there is a reply, for 15 s. In User-Mode Linux on a busy
-// machine that takes seconds: the first packet of a flow is an upcall to ovs-vswitchd.
+// ping retries each second, also after an ICMP error, until there is a reply, for a minute. In User-Mode Linux on a
+// busy machine that takes seconds: the first packet of a flow is an upcall to ovs-vswitchd.
 func ping(start func(*exec.Cmd) error, what string, ip netip.Addr) error {
-	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		err := run(start, what, []string{"ping", "-c1", "-w15", "-n", ip.String()})
-		if err == nil || time.Since(began) > 15*time.Second {
+		if err == nil || time.Now().After(deadline) {
 			return err
 		}
 	}

@@ -70,17 +70,14 @@ func (b *bed) seen(t *testing.T, pod string) {
 	})
 }
 
-// cniWhileAway calls DEL and ADD for pod b, which the agent has seen, and expects a prompt answer and the same address.
+// cniWhileAway calls DEL and ADD for pod b, which the agent has seen, and expects them to succeed without the API
+// server, with the same address. TestReleaseIsBounded, in agent/addresses, checks how long a DEL waits for it.
 func (b *bed) cniWhileAway(t *testing.T) {
 	t.Helper()
 	for _, verb := range []lab.Verb{lab.DEL, lab.ADD} {
-		begun := time.Now()
 		out, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", verb, "default/b")
 		if err != nil {
 			t.Errorf("%s while the API server is away: %v\n%s", verb, err, out)
-		}
-		if took := time.Since(begun); took > 10*time.Second {
-			t.Errorf("%s took %s", verb, took)
 		}
 	}
 	b.ping(t, "b", "a", 10*time.Second)

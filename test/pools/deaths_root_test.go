@@ -36,12 +36,8 @@ func TestRootDELWhileAPIServerIsAway(t *testing.T) {
 	host := link.HostName(b.record(t, "a").ContainerID, "eth0")
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
 	for _, pod := range []string{"a", "routed"} {
-		begun := time.Now()
 		if out, err := b.CNI(labtest.Within(t, 30*time.Second), node, lab.DEL, "default/"+pod); err != nil {
 			t.Errorf("DEL of %s: %v %s", pod, err, out)
-		}
-		if took := time.Since(begun); took > 8*time.Second {
-			t.Errorf("DEL of %s took %s", pod, took)
 		}
 	}
 	if files := b.pendingReleases(t); len(files) != 1 {
