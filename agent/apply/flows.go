@@ -64,9 +64,9 @@ type enforced struct {
 	rules *policies.Rules // nil: none is enforced
 	// waitUntil: until then, no pod is closed because policies are not known.
 	waitUntil time.Time
-	// changed: connections may be open that the rules forbid now.
-	changed  bool
-	problems []string // as logged last
+	// tightened: connections may be open that the rules forbid now.
+	tightened bool
+	problems  []string // as logged last
 }
 
 // NewFlows returns the applier of the bridge that the config names.

@@ -74,7 +74,7 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 	} else {
 		f.sw.SetPolicies(changed, false)
 	}
-	f.policies.changed = f.policies.changed || fresh || first || len(changed) > 0
+	f.policies.tightened = f.policies.rules.Tightened() || f.policies.tightened || fresh || first
 	return nil
 }
 
@@ -130,11 +130,11 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	}
 	changed := f.policies.rules.Update(nil, time.Now())
 	f.report()
+	f.policies.tightened = f.policies.rules.Tightened() || f.policies.tightened
 	if len(changed) == 0 {
 		return true, nil
 	}
 	f.sw.SetPolicies(changed, false)
-	f.policies.changed = true
 	if _, err := f.sw.SyncUnits(ctx); err != nil {
 		return false, err
 	}
@@ -144,12 +144,12 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 
 // cut ends the connections that the rules forbid now. All others go on.
 func (f *Flows) cut(ctx context.Context) {
-	if !f.policies.changed {
+	if !f.policies.tightened {
 		return
 	}
-	f.policies.changed = false
+	f.policies.tightened = false
 	if err := f.end(ctx); err != nil {
-		f.policies.changed = true // the next round tries again
+		f.policies.tightened = true // the next round tries again
 		f.log.Error(err, "connections that policies forbid may go on")
 	}
 }

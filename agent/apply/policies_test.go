@@ -92,8 +92,8 @@ func TestPoliciesThatAreUnknownAreKept(t *testing.T) {
 func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 	n := newPolicyNode(t)
 	n.apply(n.round())
-	n.flows.policies.changed, n.flows.runDir = true, filepath.Join(n.Dir, "none")
-	if n.flows.cut(t.Context()); !n.flows.policies.changed {
+	n.flows.policies.tightened, n.flows.runDir = true, filepath.Join(n.Dir, "none")
+	if n.flows.cut(t.Context()); !n.flows.policies.tightened {
 		t.Error("ovs-vswitchd could not be asked for connections, and will not be asked again")
 	}
 }

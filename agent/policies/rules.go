@@ -35,6 +35,7 @@ type Rules struct {
 	taken      map[uint32]bool        // numbers of pods
 	problems   []string
 	dirty      map[policy.PodKey]struct{}
+	tightened  bool                  // what Tightened returns
 	ended      map[connKey]time.Time // until when
 	units
 }
@@ -116,6 +117,14 @@ func (r *Rules) Update(place *Place, now time.Time) map[uint32]openflow.Unit {
 	return r.changed()
 }
 
+// Tightened reports whether, by what has changed since it was called last, connections may be open that the rules
+// forbid.
+func (r *Rules) Tightened() bool {
+	is := r.tightened
+	r.tightened = false
+	return is
+}
+
 // Problems are sentences about what is not understood of policies that have changed since it was called last, or does
 // not fit into flows.
 func (r *Rules) Problems() []string {
@@ -173,6 +182,7 @@ func (r *Rules) move(now Place) {
 	all := now.Services != r.place.Services
 	if all || !slices.Equal(now.Node, r.place.Node) || !r.has(sharedKey) {
 		r.put(sharedKey, policing.Shared(now.Node))
+		r.tightened = true // the node may have lost an address
 	}
 	r.place = now
 	ports := map[policy.PodKey][]Port{}
@@ -259,6 +269,7 @@ func (r *Rules) setClosed(key policy.PodKey, p *pod, is bool) {
 		return
 	}
 	p.closed = is
+	r.tightened = r.tightened || is
 	for _, f := range closed(key) {
 		if is {
 			r.put(f.Match, flowsOf(f, p.number))
@@ -271,6 +282,7 @@ func (r *Rules) setClosed(key policy.PodKey, p *pod, is bool) {
 // compile takes the changes of rules. Pods that any flow matches now, or none any more, become dirty.
 func (r *Rules) compile() {
 	changes := r.compiler.Changes()
+	r.tightened = r.tightened || changes.Forbids
 	for _, m := range changes.Delete {
 		r.count(m, -1)
 		r.put(m, nil)
@@ -316,6 +328,8 @@ func (r *Rules) divert(key policy.PodKey) {
 		case p.flows == 0 && !p.closed:
 			continue
 		}
+		// Such a port was not judged, or as that of another pod.
+		r.tightened = r.tightened || number == nobody || !slices.Contains(p.diverted, port.HostIf)
 		r.put(portKey(port.HostIf), policing.Pod{Pod: port.At, Number: number}.Flows(r.place.Services))
 		now = append(now, port.HostIf)
 	}

@@ -77,6 +77,8 @@ type Clause struct {
 type Changes struct {
 	Put    []Flow
 	Delete []Match
+	// Forbids is false if no connection is denied now that was accepted before. It may be true without need.
+	Forbids bool
 }
 
 // MaxClauses is how many conjunctions one flow can have: a flow-mod is at most 64 KiB long (OpenFlow 1.5, section 7.1),

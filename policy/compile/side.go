@@ -39,8 +39,10 @@ type dirty struct {
 	pods     map[*pod]struct{}
 	ports    map[Match]struct{}
 	rules    map[*conjunction]struct{}
-	// changed are the addresses whose flow is another, or gone, since the last Changes.
-	changed map[netip.Prefix]struct{}
+	// changed are the addresses whose flow is another, or gone, since the last Changes; narrowed: one of them may be
+	// denied what it was accepted for.
+	changed  map[netip.Prefix]struct{}
+	narrowed bool
 }
 
 func newSide(d policy.Direction) *side {
@@ -101,6 +103,11 @@ func (c *Compiler) settle() {
 func (s *side) classify(c *Compiler, p netip.Prefix) {
 	own, around := s.setsAt(c, p)
 	old, was := s.addrs[p]
+	before := around
+	if was {
+		before = old.all()
+	}
+	s.dirty.narrowed = s.dirty.narrowed || narrows(before, own)
 	if slices.Equal(own, around) {
 		if was {
 			delete(s.addrs, p)
@@ -141,6 +148,14 @@ func (s *side) classOf(c *Compiler, sets []*set) *class {
 		s.numbers[there.number] = there
 	}
 	return there
+}
+
+// all are the sets of a class; of none, nil.
+func (c *class) all() []*set {
+	if c == nil {
+		return nil
+	}
+	return c.sets
 }
 
 // join counts n addresses more in a class.
@@ -207,7 +222,9 @@ func (s *side) changes(c *Compiler, out *Changes) {
 	for n := range s.dirty.rules {
 		n.flows = replace(n.flows, c.ruleFlows(n))
 	}
-	s.store(next, out)
+	s.store(c, next, out)
+	out.Forbids = out.Forbids || s.dirty.narrowed
+	s.dirty.narrowed = false
 	for p := range s.dirty.changed {
 		if class, ok := s.addrs[p]; ok {
 			out.Put = append(out.Put, s.addressFlow(p, class))
@@ -223,7 +240,7 @@ func (s *side) changes(c *Compiler, out *Changes) {
 }
 
 // store keeps the flows of next, and reports those that differ.
-func (s *side) store(next map[Match]*Flow, out *Changes) {
+func (s *side) store(c *Compiler, next map[Match]*Flow, out *Changes) {
 	for m, f := range next {
 		old, was := s.flows[m]
 		switch {
@@ -233,7 +250,10 @@ func (s *side) store(next map[Match]*Flow, out *Changes) {
 		case f != nil && (!was || !f.equal(old)):
 			s.flows[m] = *f
 			out.Put = append(out.Put, *f)
+		default:
+			continue
 		}
+		out.Forbids = out.Forbids || s.forbids(c, m, old, was, f)
 	}
 }
 
