@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 
+	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
@@ -32,7 +33,7 @@ func FuzzSwitchMessages(f *testing.F) {
 				t.Error("an error message without an error")
 			}
 			isCommitReply(m)
-			_, _ = portsOf(m)
+			_, _ = nx.ReadPorts(m)
 			list, err := flowsOf(m)
 			if err != nil {
 				continue

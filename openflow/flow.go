@@ -21,9 +21,16 @@ const (
 	KindUplink Kind = 5
 	// KindService is a flow of Services.
 	KindService Kind = 6
-	// KindPolicy is a flow of policies. All of them belong to Units.
+	// KindPolicy is a flow of policies. All of them belong to Units, as do those of the next two kinds.
 	KindPolicy Kind = 7
+	// KindPolicyTwin is a flow of policies that stands in for others: without them it keeps packets out.
+	KindPolicyTwin Kind = 8
+	// KindVerdict is a flow of policies that accepts or denies what it takes, for the switch to count it.
+	KindVerdict Kind = 9
 )
+
+// OfPolicies reports whether k is one of the kinds of policies.
+func (k Kind) OfPolicies() bool { return k == KindPolicy || k == KindPolicyTwin || k == KindVerdict }
 
 // Numbers of the tables.
 const (

@@ -86,6 +86,7 @@ type Judgement uint8
 const (
 	NotYet   Judgement = 1
 	Accepted Judgement = 2
+	Pending  Judgement = 3 // not yet, and it must be
 )
 
 // States of conntrack, and flags of TCP (ovs-fields(7)).

@@ -13,7 +13,7 @@ import (
 )
 
 // Unit is what the switch has for one port of a Service: flows of priority UnitPriority in table Service and flows in
-// table Endpoint, and a group if it has buckets; or what it has for one thing that policies need: flows of KindPolicy.
+// table Endpoint, and a group if it has buckets; or what it has for one thing that policies need.
 // There may be tens of thousands of Units, so each is changed by itself.
 type Unit struct {
 	Flows   []Flow
@@ -37,10 +37,10 @@ const MaxBuckets = nx.MaxBuckets
 const UnitPriority = 200
 
 func (f *Flow) ofService() bool {
-	return (f.Table == TableService && f.Priority == UnitPriority || f.Table == TableEndpoint) && f.Kind != KindPolicy
+	return (f.Table == TableService && f.Priority == UnitPriority || f.Table == TableEndpoint) && !f.Kind.OfPolicies()
 }
 
-func (f *Flow) ofPolicy() bool { return f.Kind == KindPolicy }
+func (f *Flow) ofPolicy() bool { return f.Kind.OfPolicies() }
 
 // units are the Units that are wanted and those that the switch has confirmed, by the number of their groups.
 type units struct {

@@ -81,7 +81,7 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 // keep has the switch enforce what it does, there, and serve no other pod, but for the node, while policies are not
 // known.
 func (f *Flows) keep(there []openflow.Flow) error {
-	enforces := slices.ContainsFunc(there, func(f openflow.Flow) bool { return f.Kind == openflow.KindPolicy })
+	enforces := slices.ContainsFunc(there, func(f openflow.Flow) bool { return f.Kind.OfPolicies() })
 	if err := f.policies.waits(time.Now()); err != nil && !enforces {
 		return err
 	}

@@ -3,8 +3,10 @@ package policies
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -127,6 +129,72 @@ func (w *world) deleteEach(t *testing.T, o *ovstest.OVS) {
 	t.Logf("%d flows, %d forbidden packets, %d traces", flows, len(reports), traces)
 }
 
+// deletions are what somebody may take away of the switch by hand, without --strict: a table, a kind, what is of one
+// port.
+func deletions(w *world) (out []string) {
+	tables, kinds := map[uint8]bool{openflow.TableClassify: true, openflow.TableForward: true}, map[openflow.Kind]bool{}
+	for _, unit := range w.Units() {
+		for _, f := range unit.Flows {
+			tables[f.Table], kinds[f.Kind] = true, true
+		}
+	}
+	for _, table := range slices.Sorted(maps.Keys(tables)) {
+		out = append(out, fmt.Sprintf("table=%d", table))
+	}
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		cookie := openflow.Flow{Kind: kind}.Cookie() >> 40 << 40
+		out = append(out, fmt.Sprintf("cookie=%#x/%#x", cookie, uint64(0xffffff)<<40))
+	}
+	for _, p := range w.place.Ports {
+		if len(w.pods[p.Pod].diverted) == 0 {
+			continue
+		}
+		for _, table := range []int{openflow.TableService, openflow.TableForward} {
+			out = append(out, fmt.Sprintf("table=%d,in_port=%d", table, p.At.Port))
+		}
+	}
+	return out
+}
+
+// A whole table, all flows of a kind, or those of a pod's port can be deleted by hand, and no packet passes that the
+// rules forbid; then all is put back.
+func TestNoTableOpensByItsAbsence(t *testing.T) {
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	all := rulesOf(t)
+	for _, name := range []string{"Admin", "Baseline", "nothing"} {
+		w := newWorld(t, all[name]...)
+		w.update()
+		s.Resync()
+		s.SetPolicies(w.Units(), true)
+		flowtest.Sync(t, s, w.base())
+		var forbidden []testPacket
+		for _, p := range testPackets() {
+			if w.forbids(p) && (p.port == 22 || p.port == 80 && name != "Admin") {
+				forbidden = append(forbidden, p)
+			}
+		}
+		for _, what := range deletions(w) {
+			o.Ofctl("del-flows", "br-int", what)
+			for i, p := range forbidden {
+				sender, _, _ := strings.Cut(p.text, ",")
+				if _, port, of := strings.Cut(what, "in_port"); of && sender != "in_port"+port || !of && i%3 != 0 {
+					continue
+				}
+				if report := o.Trace("br-int", p.text); passes(report) {
+					t.Errorf("%s: after del-flows %s a packet passes that is forbidden:\n%s", name, what, report)
+					break
+				}
+			}
+			s.Resync()
+			if got := flowtest.Sync(t, s, w.base()); got.Added == 0 || got.Modified+got.Deleted > 0 {
+				t.Errorf("%s: after del-flows %s, what is put back: %+v", name, what, got)
+			}
+		}
+		t.Logf("%s: %d forbidden packets, %d deletions", name, len(forbidden), len(deletions(w)))
+	}
+}
+
 // What conntrack says of one association of SCTP does not let another one pass, as long as one flow of two is there.
 func TestSCTPStaysJudged(t *testing.T) {
 	o := flowtest.Node(t)
@@ -156,4 +224,45 @@ func TestSCTPStaysJudged(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What pods have in the datapath that no policy selects is the same to the bit when others are isolated.
+func TestMegaflowsOfOthersStay(t *testing.T) {
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	w := newWorld(t, rulesOf(t)["nothing"]...)
+	var others []string
+	judged := func(a netip.Addr) bool {
+		return slices.ContainsFunc(w.place.Ports, func(p Port) bool {
+			return w.all[p.Pod].Labels["app"] == "judged" && slices.Contains(p.At.Addrs, a)
+		})
+	}
+	w.update()
+	for _, p := range testPackets() {
+		if !judged(p.from) && !judged(p.to) {
+			others = append(others, p.text)
+		}
+	}
+	again := regexp.MustCompile(`recirc(\(|_id=)0x[0-9a-f]+|resume conntrack.*`) // which are numbered
+	megaflows := func() (out []string) {
+		for _, packet := range others {
+			_, found, ok := strings.Cut(o.Trace("br-int", packet), "Megaflow:")
+			if !ok {
+				t.Fatal("a trace has no megaflow")
+			}
+			out = append(out, again.ReplaceAllString(found, "recirc"))
+		}
+		return out
+	}
+	s.SetPolicies(nil, true)
+	flowtest.Sync(t, s, w.base())
+	before := megaflows()
+	s.SetPolicies(w.Units(), true)
+	flowtest.Sync(t, s, w.base())
+	for i, after := range megaflows() {
+		if after != before[i] {
+			t.Errorf("%s: megaflow%s\nwithout policies%s", others[i], after, before[i])
+		}
+	}
+	t.Logf("%d packets", len(others))
 }

@@ -54,7 +54,7 @@ func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
 	if len(f.Clauses) > 0 {
 		out.Actions = conjunctions(f.Clauses)
 	} else {
-		out.Actions = verdict(f.Verdict, d, out.Table)
+		out.Kind, out.Actions = openflow.KindVerdict, verdict(f.Verdict, d, out.Table)
 	}
 	return ofTier(f.Tier, out)
 }

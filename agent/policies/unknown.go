@@ -17,7 +17,7 @@ const keptID = 0
 func (r *Rules) Unknown(there []openflow.Flow) map[uint32]openflow.Unit {
 	served, enforces := map[uint32]bool{}, false
 	for _, f := range there {
-		enforces = enforces || f.Kind == openflow.KindPolicy && f.Table == policing.Ingress.Accept()
+		enforces = enforces || f.Kind.OfPolicies() && f.Table == policing.Ingress.Accept()
 		served[f.Match.InPort] = f.Kind == openflow.KindPod && f.Match.InPort != 0 || served[f.Match.InPort]
 	}
 	for key, p := range r.pods {
@@ -35,7 +35,7 @@ func (r *Rules) Unknown(there []openflow.Flow) map[uint32]openflow.Unit {
 	}
 	var kept []openflow.Flow
 	for _, f := range there {
-		if f.Kind == openflow.KindPolicy && !ours[f.Key()] {
+		if f.Kind.OfPolicies() && !ours[f.Key()] {
 			kept = append(kept, f)
 		}
 	}

@@ -12,9 +12,11 @@
 //	Admin, NetworkPolicy, Baseline    the rules
 //	Accept     the connection is committed with the mark of this direction
 //
-// One flow that somebody deletes lets nothing through: a table's miss drops; NetworkPolicy goes on to Baseline for pods
-// only that have a flow there, as they are not isolated; and flows without which a packet would get further are
-// there [Twice]. The next resync puts it back.
+// One flow that somebody deletes lets nothing through, nor do all flows of a table, of a kind, or of a pod's port: a
+// table's miss drops; NetworkPolicy goes on to Baseline for pods only that have a flow there, as they are not isolated;
+// flows without which a packet would get further are there [Twice], under two kinds; what a pod sends is noted to be
+// pending first; and what it sends that no flow of its port has sent to be judged is dropped by that, and by its
+// address. The next resync puts them back.
 //
 // From there the packet goes back to table Forward, with a note (reg7, reg8) that it has been judged. Flows of table
 // Forward find it there again; no other flow knows of policies.
@@ -115,13 +117,18 @@ const (
 	fromBridged = 536
 	forRouted   = 402
 	forBridged  = 534
+	// The first of all for what a pod sends that must be judged.
+	pending = 545
+	// What such a pod has sent, and was not judged: below all that looks a packet up again, above all that forwards it.
+	unjudgedRouted  = 399
+	unjudgedBridged = 529
 )
 
 // Priorities in table Service, beside those of package clusterip: what it sends to the host is judged as well. [Twice]
-// takes the next lower ones, too.
+// takes the next lower ones, too, and what was not judged those below.
 const (
-	serviceFragment = 252
-	serviceHost     = 2
+	serviceFragment = 253
+	serviceHost     = 3
 )
 
 // Priorities in the tables State.
@@ -163,7 +170,7 @@ func flow(table uint8, priority uint16, m openflow.Match, actions ...openflow.Ac
 func Twice(flows ...openflow.Flow) []openflow.Flow {
 	out := slices.Clone(flows)
 	for _, f := range flows {
-		f.Priority--
+		f.Priority, f.Kind = f.Priority-1, openflow.KindPolicyTwin
 		out = append(out, f)
 	}
 	return out
@@ -202,6 +209,13 @@ func Shared(node []netip.Addr) []openflow.Flow {
 			out = append(out, flow(d.Accept(), last, openflow.Match{EtherType: t}, append([]openflow.Action{openflow.Conntrack{
 				Commit: true, ZoneReg: openflow.RegisterZone, Table: openflow.NoTable, Mark: d.mark()}}, d.judged()...)...))
 		}
+	}
+	// What must be judged, and the flows of its port did not take. By a register, which costs others' megaflows nothing.
+	for _, t := range []openflow.EtherType{openflow.IPv4, openflow.IPv6} {
+		m := openflow.Match{EtherType: t, Egress: openflow.Pending}
+		out = append(out, twin(openflow.TableService, serviceHost-2, m))
+		m.CTState, m.Fragment = untranslated, true
+		out = append(out, twin(openflow.TableService, serviceFragment-2, m))
 	}
 	for _, a := range node {
 		m := openflow.Match{Source: openflow.FromGateway, EtherType: ethertype(a), Src: host(a)}
@@ -312,20 +326,45 @@ func (p Pod) Flows(services bool) []openflow.Flow {
 		if services { // what no Unit takes
 			out = append(out, flow(openflow.TableService, serviceHost, m, openflow.Goto(openflow.TableForward)))
 			fragment := m
-			const fresh = openflow.CTTracked | openflow.CTNew
-			fragment.CTState = openflow.Bits{Value: fresh, Mask: fresh}
-			fragment.Fragment = true
+			fragment.CTState, fragment.Fragment = untranslated, true
 			out = append(out, flow(openflow.TableService, serviceFragment, fragment, openflow.Goto(openflow.TableForward)))
 		}
 		m.Egress = openflow.NotYet
+		out = append(out, flow(openflow.TableForward, pending, m, openflow.SetEgress(openflow.Pending),
+			openflow.Resubmit(openflow.TableForward)))
+		m.Egress = openflow.Pending
 		out = append(out, flow(openflow.TableForward, egress, m, judge(Egress)...))
 	}
 	for _, in := range p.delivered() {
 		in.match.Ingress = openflow.NotYet
 		out = append(out, flow(openflow.TableForward, in.priority, in.match, judge(Ingress)...))
 	}
-	return Twice(out...)
+	return append(Twice(out...), p.unjudged()...)
 }
+
+// unjudged are the flows that drop what p sends, by its addresses, if those that match its port are not there.
+func (p Pod) unjudged() (out []openflow.Flow) {
+	m, priority, addrs := openflow.Match{Source: openflow.FromPod}, uint16(unjudgedRouted), p.Addrs
+	if p.Bridged {
+		m.Source, m.Segment, priority = openflow.FromBridged, openflow.SegmentOf(p.VLAN), unjudgedBridged
+		addrs = append(slices.Clone(addrs), p.MAC.LinkLocal())
+	}
+	for _, a := range addrs {
+		m.EtherType, m.Src, m.Egress = ethertype(a), host(a), openflow.NotYet
+		out = append(out, twin(openflow.TableForward, priority, m))
+	}
+	return out
+}
+
+// twin is a flow that drops what others would let go on.
+func twin(table uint8, priority uint16, m openflow.Match) openflow.Flow {
+	f := flow(table, priority, m)
+	f.Kind = openflow.KindPolicyTwin
+	return f
+}
+
+// untranslated is the state of packets to Services that have no connection yet.
+var untranslated = openflow.Bits{Value: openflow.CTTracked | openflow.CTNew, Mask: openflow.CTTracked | openflow.CTNew}
 
 // delivery is a Match in table Forward of packets that would be delivered to a pod.
 type delivery struct {

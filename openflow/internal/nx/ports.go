@@ -1,0 +1,72 @@
+package nx
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
+)
+
+const (
+	multipartPortDesc = 13
+	anyPort           = 0xffffffff // OFPP_ANY
+	portLen           = 40         // of a struct ofp_port without properties
+	portNameLen       = 16
+)
+
+// Port is the configuration of a port, in which it has its name.
+type Port struct {
+	Name  string
+	Flags uint32
+}
+
+// ListPorts asks for the descriptions of all ports (OpenFlow 1.5.1, 7.3.5.5).
+func ListPorts(xid uint32) []byte {
+	body := binary.BigEndian.AppendUint16(nil, multipartPortDesc)
+	body = append(body, make([]byte, 6)...) // flags, padding
+	body = binary.BigEndian.AppendUint32(body, anyPort)
+	return ofconn.Encode(msgMultipartRequest, xid, append(body, make([]byte, 4)...))
+}
+
+// ReadPorts reads one part of the list: each struct ofp_port has number (4 bytes), length (2), padding (2), address
+// (6), padding (2), name (16), config (4), state (4) and properties.
+func ReadPorts(m ofconn.Message) (out []Port, err error) {
+	if len(m.Body) < 8 || binary.BigEndian.Uint16(m.Body) != multipartPortDesc {
+		return nil, fmt.Errorf("not a port description reply: %w", ofconn.ErrShort)
+	}
+	for rest := m.Body[8:]; len(rest) > 0; {
+		if len(rest) < portLen {
+			return nil, fmt.Errorf("decoding a port description: %w", ofconn.ErrShort)
+		}
+		length := int(binary.BigEndian.Uint16(rest[4:]))
+		if length < portLen || length > len(rest) {
+			return nil, fmt.Errorf("decoding a port description: %w", ofconn.ErrShort)
+		}
+		name, _, _ := bytes.Cut(rest[16:16+portNameLen], []byte{0})
+		out = append(out, Port{string(name), binary.BigEndian.Uint32(rest[16+portNameLen:])})
+		rest = rest[length:]
+	}
+	return out, nil
+}
+
+// Statistics of a flow (OpenFlow 1.5.1, 7.2.4.2): a header of four bytes, then fields with a header each.
+const (
+	statsClass   = 0x8002
+	statsPackets = 4
+)
+
+// Packets reads how many packets a flow has taken from its statistics; 0 if they do not say.
+func Packets(stats []byte) uint64 {
+	for rest := stats[min(4, len(stats)):]; len(rest) >= 4; {
+		n := 4 + int(rest[3])
+		if n > len(rest) {
+			return 0
+		}
+		if binary.BigEndian.Uint16(rest) == statsClass && rest[2]>>1 == statsPackets && n == 12 {
+			return binary.BigEndian.Uint64(rest[4:])
+		}
+		rest = rest[n:]
+	}
+	return 0
+}
