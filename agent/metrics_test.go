@@ -60,6 +60,9 @@ func TestMetricsAreClean(t *testing.T) {
 	m.Loop.Round(time.Second, nil)
 	m.Loop.FlowsSynced(1, openflow.Changes{})
 	m.Pods.Request("ADD", "0", 1)
+	m.Loop.Policies.Count(true, 1, "NetworkPolicy", "ns", "", "ingress")
+	m.Loop.Policies.Count(false, 1, "NetworkPolicy", "ns", "web", "ingress")
+	m.Loop.Policies.Enforced.Observe(1)
 	m.Desired(desired.State{})
 	problems, err := testutil.GatherAndLint(m.Registry)
 	if err != nil {

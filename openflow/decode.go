@@ -52,6 +52,7 @@ type listed struct {
 	// unsupported: flow.Match is not all of the match, which rawMatch is.
 	unsupported bool
 	rawMatch    []byte
+	packets     uint64 // that it has taken; only of KindVerdict
 }
 
 // flowsOf reads one part of the list of flows.
@@ -87,9 +88,12 @@ func readFlow(b []byte) (listed, error) {
 	}
 	l.rawMatch = match
 	l.flow.Match, l.unsupported = readMatch(match[4:length])
-	_, instructions, ok := cut(rest, roundUp8(u16(rest, 2)), 8)
+	stats, instructions, ok := cut(rest, roundUp8(u16(rest, 2)), 8)
 	if !ok {
 		return l, ofconn.ErrShort
+	}
+	if l.flow.Kind == KindVerdict {
+		l.packets = nx.Packets(stats)
 	}
 	l.flow.Actions = readInstructions(instructions)
 	return l, nil

@@ -27,8 +27,9 @@ type Switch struct {
 	syncing sync.Mutex // held during a Sync; guards have
 	have    confirmed
 	units   units
-	// policies are the Units of policies.
+	// policies are the Units of policies, packets those that their verdicts had taken when they were listed last.
 	policies units
+	packets  map[Key]uint64
 }
 
 // errStale: what the switch has must be listed first, by a Sync.
@@ -137,6 +138,7 @@ func (s *Switch) learn(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing groups: %w", err)
 	}
+	s.packets = packetsOf(list)
 	s.have = newConfirmed(s.policies.take(s.units.take(list, groups), nil), s.have)
 	return nil
 }

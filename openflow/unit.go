@@ -146,6 +146,26 @@ func (s *Switch) HasForPods(ctx context.Context) (out []Flow, err error) {
 	return out, nil
 }
 
+// Packets returns how many packets the flows of verdicts had taken when they were listed, if they were since it was
+// called last.
+func (s *Switch) Packets() map[Key]uint64 {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	out := s.packets
+	s.packets = nil
+	return out
+}
+
+func packetsOf(list []listed) map[Key]uint64 {
+	out := map[Key]uint64{}
+	for i := range list {
+		if l := &list[i]; l.flow.Kind == KindVerdict && !l.unsupported {
+			out[l.flow.Key()] = l.packets
+		}
+	}
+	return out
+}
+
 // SetUnits says which Units there shall be: all, or those that differ from before; one without flows goes. The next
 // Sync or SyncUnits has the switch do it. The caller must not change them afterwards.
 func (s *Switch) SetUnits(u map[uint32]Unit, all bool) {

@@ -66,7 +66,10 @@ type enforced struct {
 	waitUntil time.Time
 	// tightened: connections may be open that the rules forbid now.
 	tightened bool
-	problems  []string // as logged last
+	// since is when the first change was handed over that the switch may not enforce yet; zero for none.
+	since    time.Time
+	problems []string // as logged last
+	counted  map[policies.Counter]uint64
 }
 
 // NewFlows returns the applier of the bridge that the config names.
@@ -188,6 +191,7 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 		return repaired, err
 	}
 	f.servicesSynced(ctx)
+	f.enforced()
 	f.cut(ctx)
 	if r.Verify && (reverted != none || changes != none) {
 		f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)

@@ -56,8 +56,7 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 		return nil
 	}
 	first := !f.policies.rules.Known()
-	changed := f.policies.rules.Update(place(r, view), time.Now())
-	f.report()
+	changed := f.update(place(r, view))
 	if first {
 		f.sw.Resync() // there has flows that are of no unit
 		there, err := f.sw.HasForPods(ctx)
@@ -76,6 +75,43 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 	}
 	f.policies.tightened = f.policies.rules.Tightened() || f.policies.tightened || fresh || first
 	return nil
+}
+
+// update takes what has changed.
+func (f *Flows) update(to *policies.Place) map[uint32]openflow.Unit {
+	known := f.policies.rules.Known()
+	changed := f.policies.rules.Update(to, time.Now())
+	f.report()
+	if known && len(changed) > 0 && f.policies.since.IsZero() {
+		f.policies.since = f.policies.rules.Since()
+	}
+	return changed
+}
+
+// enforced takes note that the switch does what policies want, and of what it has counted.
+func (f *Flows) enforced() {
+	if f.policies.rules == nil {
+		return
+	}
+	m := &f.metrics.Policies
+	if !f.policies.since.IsZero() {
+		m.Enforced.Observe(time.Since(f.policies.since).Seconds())
+		f.policies.since = time.Time{}
+	}
+	packets := f.sw.Packets()
+	if packets == nil {
+		return
+	}
+	counts := f.policies.rules.Count(packets)
+	for c, n := range counts {
+		m.Count(c.Denies, n, c.Labels()...)
+	}
+	for c := range f.policies.counted {
+		if _, there := counts[c]; !there {
+			m.Forget(c.Denies, c.Labels()...)
+		}
+	}
+	f.policies.counted = counts
 }
 
 // keep has the switch enforce what it does, there, and serve no other pod, but for the node, while policies are not
@@ -128,8 +164,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	case !f.policies.rules.Known():
 		return false, nil
 	}
-	changed := f.policies.rules.Update(nil, time.Now())
-	f.report()
+	changed := f.update(nil)
 	f.policies.tightened = f.policies.rules.Tightened() || f.policies.tightened
 	if len(changed) == 0 {
 		return true, nil
@@ -138,6 +173,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	if _, err := f.sw.SyncUnits(ctx); err != nil {
 		return false, err
 	}
+	f.enforced()
 	f.cut(ctx)
 	return true, nil
 }

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/policies"
@@ -112,5 +115,56 @@ func TestAddressesOfTheNode(t *testing.T) {
 		if got := place(r, view).Node; !slices.Equal(got, c.want) {
 			t.Errorf("with sources %v the node is %v, want %v", c.sources, got, c.want)
 		}
+	}
+}
+
+// What Open vSwitch counts of policies is in the metrics, by policy, and goes with it; so is how long a change took.
+func TestPoliciesAreCounted(t *testing.T) {
+	n := newPolicyNode(t)
+	const none = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: none, namespace: ns}\n" +
+		"spec: {podSelector: {}, policyTypes: [Ingress, Egress]}\n"
+	const web = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web, namespace: ns}\n" +
+		"spec: {podSelector: {}, egress: [{ports: [{port: 80}]}]}\n"
+	n.has(none + web)
+	n.apply(n.round())
+	send := func(port int) {
+		n.Appctl("netdev-dummy/receive", n.pods[0].HostIf, fmt.Sprintf("in_port(1),eth(src=%s,dst=02:00:00:00:00:99),"+
+			"eth_type(0x0800),ipv4(src=10.77.1.5,dst=203.0.113.%d,proto=6,tos=0,ttl=64,frag=no),"+
+			"tcp(src=40000,dst=%d),tcp_flags(syn)", n.pods[0].MAC, port, port))
+	}
+	for range 3 {
+		send(81)
+	}
+	send(80)
+	m := &n.flows.metrics.Policies
+	dropped := m.Dropped.WithLabelValues("NetworkPolicy", "ns", "", "egress")
+	accepted := m.Accepted.WithLabelValues("NetworkPolicy", "ns", "web", "egress")
+	resync := func() {
+		r := n.round()
+		r.Verify, r.Settled = true, true
+		n.apply(r)
+	}
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if resync(); testutil.ToFloat64(dropped) == 3 && testutil.ToFloat64(accepted) == 1 {
+			break
+		}
+	}
+	if d, a := testutil.ToFloat64(dropped), testutil.ToFloat64(accepted); d != 3 || a != 1 {
+		t.Fatalf("dropped %v, accepted %v, want 3 and 1", d, a)
+	}
+	if resync(); testutil.ToFloat64(dropped) != 3 {
+		t.Error("another resync counts packets again")
+	}
+	n.has(none)
+	if done, err := n.flows.SyncPolicies(n.soon()); !done || err != nil {
+		t.Fatal(done, err)
+	}
+	if resync(); testutil.CollectAndCount(m.Accepted) != 0 || testutil.CollectAndCount(m.Dropped) != 2 {
+		t.Errorf("without the policy there are %d series of what is accepted, %d of what is dropped, want 0 and 2: one for each "+
+			"direction", testutil.CollectAndCount(m.Accepted), testutil.CollectAndCount(m.Dropped))
+	}
+	var out dto.Metric
+	if err := m.Enforced.Write(&out); err != nil || out.GetHistogram().GetSampleCount() != 1 {
+		t.Errorf("%d changes were timed, %v", out.GetHistogram().GetSampleCount(), err)
 	}
 }

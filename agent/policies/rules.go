@@ -37,6 +37,8 @@ type Rules struct {
 	dirty      map[policy.PodKey]struct{}
 	tightened  bool                  // what Tightened returns
 	ended      map[connKey]time.Time // until when
+	counters   counters
+	since      time.Time // when the first change was handed over that the last Update has taken
 	units
 }
 
@@ -79,7 +81,7 @@ const nobody = 1
 func NewRules(source *feed.Objects) *Rules {
 	return &Rules{source: source, compiler: compile.New(), all: map[policy.PodKey]policy.Pod{},
 		namespaces: map[string]bool{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{nobody: true},
-		dirty: map[policy.PodKey]struct{}{}, ended: map[connKey]time.Time{}, units: newUnits()}
+		dirty: map[policy.PodKey]struct{}{}, ended: map[connKey]time.Time{}, counters: newCounters(), units: newUnits()}
 }
 
 // Known reports whether all objects have been read: until then it is not known what applies to any pod.
@@ -94,7 +96,8 @@ func (r *Rules) Units() map[uint32]openflow.Unit { return maps.Clone(r.flows) }
 // Update takes the objects that have changed, and where the node's pods are now, nil for where they were. It returns
 // the units that differ; one without flows is gone.
 func (r *Rules) Update(place *Place, now time.Time) map[uint32]openflow.Unit {
-	objects, known := r.source.Take()
+	objects, since, known := r.source.Take()
+	r.since = since
 	r.known = r.known || known
 	for key, v := range objects {
 		r.take(key, v)
@@ -116,6 +119,9 @@ func (r *Rules) Update(place *Place, now time.Time) map[uint32]openflow.Unit {
 	r.lift(now)
 	return r.changed()
 }
+
+// Since is when the first of the changes of objects was handed over that Update has taken last; zero for none.
+func (r *Rules) Since() time.Time { return r.since }
 
 // Tightened reports whether, by what has changed since it was called last, connections may be open that the rules
 // forbid.
@@ -285,6 +291,7 @@ func (r *Rules) compile() {
 	r.tightened = r.tightened || changes.Forbids
 	for _, m := range changes.Delete {
 		r.count(m, -1)
+		r.countFlows(m, nil, nil)
 		r.put(m, nil)
 	}
 	for _, f := range changes.Put {
@@ -295,7 +302,9 @@ func (r *Rules) compile() {
 		if p := r.pods[f.Pod]; p != nil {
 			number = p.number
 		}
-		r.put(f.Match, flowsOf(f, number))
+		flows := flowsOf(f, number)
+		r.countFlows(f.Match, &f, flows)
+		r.put(f.Match, flows)
 	}
 }
 

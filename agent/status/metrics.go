@@ -38,6 +38,7 @@ type LoopMetrics struct {
 	FlowChanges *prometheus.CounterVec
 	HostChanges *prometheus.CounterVec
 	Drift       *prometheus.CounterVec
+	Policies PolicyMetrics
 	// Services counts ports of Services that Open vSwitch translates, Refusing those without endpoints.
 	Services, Refusing prometheus.Gauge
 }
@@ -78,6 +79,7 @@ func NewMetrics(version string) *Metrics {
 	h, l, p, c := m.Health, m.Loop, m.Peers, m.Pools
 	m.Registry.MustRegister(h.Ready, h.Degraded, h.InputProblems, h.Uplink, h.UplinkWanted, h.Unwritable, h.TunnelUnusable,
 		h.RestoreWaitArmed, h.Policies,
+		l.Policies.Accepted, l.Policies.Dropped, l.Policies.Enforced,
 		l.Rounds, l.Duration, l.Flows, l.FlowChanges, l.HostChanges, l.Drift, l.Services, l.Refusing,
 		p.Served, p.Refused, p.PodCIDRs,
 		m.Pods.Interfaces, m.Pods.Outside, m.Pods.Requests, m.Pods.Reclaimed,
@@ -111,6 +113,7 @@ func newLoopMetrics() LoopMetrics {
 		FlowChanges: counters("flow_changes_total", "Flows that were added, modified or deleted.", "change"),
 		HostChanges: counters("applied_changes_total", "Changes that appliers made to the node, by applier; flows have fairlead_flow_changes_total.", "kind"),
 		Drift:       counters("drift_repaired_total", "External changes of the node that were reverted.", "kind"),
+		Policies:    newPolicyMetrics(),
 		Services:    gauge("service_ports", "Ports of Services, of each ClusterIP, that Open vSwitch translates."),
 		Refusing:    gauge("service_ports_refusing", "Ports of Services, of each ClusterIP, that have no endpoint for pods of this node."),
 	}

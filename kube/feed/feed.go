@@ -5,6 +5,7 @@ package feed
 import (
 	"reflect"
 	"sync"
+	"time"
 )
 
 // Key identifies an object that policies depend on.
@@ -21,6 +22,7 @@ type Objects struct {
 
 	mu      sync.Mutex
 	pending map[Key]any
+	since   time.Time       // of the first one that is pending
 	unread  map[string]bool // kinds that were not read whole yet
 	changed chan struct{}
 }
@@ -44,16 +46,17 @@ func New() *Objects {
 func (p *Objects) Changed() <-chan struct{} { return p.changed }
 
 // Take returns the objects that have changed since Take was called last: a policy.Policy, policy.Pod, policy.Namespace
-// or policy.Node, nil for one that is gone. It is not known, and nothing is taken, until all objects have been read.
-func (p *Objects) Take() (changed map[Key]any, known bool) {
+// or policy.Node, nil for one that is gone; and when the first of these changes was handed over, zero for none. It is
+// not known, and nothing is taken, until all objects have been read.
+func (p *Objects) Take() (changed map[Key]any, since time.Time, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.unread) > 0 {
-		return nil, false
+		return nil, time.Time{}, false
 	}
-	changed = p.pending
-	p.pending = map[Key]any{}
-	return changed, true
+	changed, since = p.pending, p.since
+	p.pending, p.since = map[Key]any{}, time.Time{}
+	return changed, since, true
 }
 
 // Read reports whether all objects have been read.
@@ -68,6 +71,9 @@ func (p *Objects) Put(kind, name string, v any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pending[Key{kind, name}] = v
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
 	p.signal()
 }
 

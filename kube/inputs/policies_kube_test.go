@@ -27,7 +27,7 @@ func TestKubePolicyObjects(t *testing.T) {
 	until := func(what string, ok func() bool) {
 		t.Helper()
 		for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-			changed, known := k.PolicyObjects().Take()
+			changed, _, known := k.PolicyObjects().Take()
 			if maps.Copy(seen, changed); known && ok() {
 				return
 			}

@@ -1,0 +1,71 @@
+package policies
+
+import (
+	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/policy/compile"
+)
+
+// Counter is of what a policy does in one direction. Without a name it is of what the NetworkPolicies of a Namespace do
+// together: they deny its pods what none of their rules accepts.
+type Counter struct {
+	Policy    policy.Ref
+	Direction policy.Direction
+	Denies    bool
+}
+
+// Labels are kind, namespace and name of the policy, and the direction.
+func (c Counter) Labels() []string {
+	return []string{c.Policy.Kind, c.Policy.Namespace, c.Policy.Name, c.Direction.String()}
+}
+
+// counters are what the flows of verdicts count.
+type counters struct {
+	of   map[openflow.Key]Counter
+	seen map[openflow.Key]uint64 // packets, when they were last counted
+}
+
+func newCounters() counters {
+	return counters{of: map[openflow.Key]Counter{}, seen: map[openflow.Key]uint64{}}
+}
+
+// Count returns, for each Counter that there is, how many packets more the flows of the switch have taken since it was
+// called last: of an accepted connection the first one, of a denied one all. packets are those of the switch's flows of
+// verdicts; a flow that was replaced begins anew.
+func (r *Rules) Count(packets map[openflow.Key]uint64) map[Counter]uint64 {
+	out := map[Counter]uint64{}
+	for key, c := range r.counters.of {
+		now, before := packets[key], r.counters.seen[key]
+		if now < before {
+			before = 0
+		}
+		out[c] += now - before
+		r.counters.seen[key] = now
+	}
+	return out
+}
+
+// countFlows takes note of which flows are counted for a compiler's flow, in place of those that there were.
+func (r *Rules) countFlows(m compile.Match, f *compile.Flow, flows []openflow.Flow) {
+	if m.Kind != compile.Rule && m.Kind != compile.Whole && m.Kind != compile.Isolated {
+		return
+	}
+	if f == nil {
+		for _, gone := range r.flows[r.ids[m]].Flows {
+			delete(r.counters.of, gone.Key())
+			delete(r.counters.seen, gone.Key())
+		}
+		return
+	}
+	c := Counter{Policy: policy.Ref{Kind: feed.NetworkPolicy, Namespace: m.Pod.Namespace}, Direction: m.Direction,
+		Denies: f.Verdict == policy.Deny}
+	if rule, found := r.compiler.Rule(f.By); found {
+		c.Policy = rule.Policy
+	}
+	for _, flow := range flows {
+		if flow.Kind == openflow.KindVerdict && f.Verdict != policy.Pass {
+			r.counters.of[flow.Key()] = c
+		}
+	}
+}
