@@ -32,7 +32,7 @@ Checks that could not run are listed, with the reason.
 
 The cluster: pod-cidr (missing, duplicate or invalid podCIDRs), pools (exhausted, invalid
 or filling IPPools), leaks (orphaned and duplicate addresses), policies (which Fairlead
-does not enforce), services (endpoints on nodes that do not exist; on a node also ClusterIPs
+does not enforce, which do nothing; on a node also whether Open vSwitch does as they say), services (endpoints on nodes that do not exist; on a node also ClusterIPs
 that are not translated, kube-proxy where it is needed, and room in conntrack).
 A node, as root: agent, ovs (Open vSwitch), uplink (the NIC that bridged pods use),
 flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
@@ -55,7 +55,7 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 	node.addOnly(c)
 	c.AddCommand(podCIDRCommand(conn))
 	short := map[string]string{checks.CheckPools: "Checks the IPPools", checks.CheckLeaks: "Checks for orphaned and duplicate addresses",
-		checks.CheckPolicies: "Lists policies, which are not enforced", checks.CheckAgent: "Checks the agent of this node",
+		checks.CheckPolicies: "Checks which policies are not enforced, or do nothing", checks.CheckAgent: "Checks the agent of this node",
 		checks.CheckServices: "Checks endpoints of Services, and what this node needs for them",
 		checks.CheckOVS:      "Checks Open vSwitch on this node", checks.CheckUplink: "Checks this node's NIC, for bridged pods",
 		checks.CheckFlows:    "Compares this node's flows with the desired ones",
@@ -90,7 +90,7 @@ func (d *examination) run(c *cobra.Command, chosen []string) error {
 	if err := d.out.write(c.OutOrStdout(), r, r.Write); err != nil {
 		return err
 	}
-	return verdict(r)
+	return exitOf(r)
 }
 
 func (d *examination) options(chosen []string) (checks.Options, error) {
@@ -119,8 +119,8 @@ func (d *examination) options(chosen []string) (checks.Options, error) {
 	return o, nil
 }
 
-// verdict is the exit code of a result.
-func verdict(r checks.Result) error {
+// exitOf is the exit code of a result.
+func exitOf(r checks.Result) error {
 	switch {
 	case r.Severity == report.Failing:
 		return cli.ExitCode(exitFailing)
@@ -163,7 +163,7 @@ and fairlead-controller. What may not be read is reported as unknown.`,
 					return err
 				}
 				return cmp.Or(out.write(c.OutOrStdout(), r, r.Write),
-					verdict(checks.Result{Severity: r.Severity(), Examined: []string{checks.CheckPodCIDR}}))
+					exitOf(checks.Result{Severity: r.Severity(), Examined: []string{checks.CheckPodCIDR}}))
 			})
 		},
 	}

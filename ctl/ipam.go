@@ -211,7 +211,7 @@ Exit codes: 0 no findings, 3 orphaned addresses, 4 pods share an address or may 
 				if failed := r.Failed(); len(failed) > 0 {
 					return errors.New(failed[0].Why)
 				}
-				return cmp.Or(out.write(c.OutOrStdout(), r, r.Write), verdict(r))
+				return cmp.Or(out.write(c.OutOrStdout(), r, r.Write), exitOf(r))
 			})
 		},
 	}

@@ -9,22 +9,21 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/diagnose/verdict"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/policy"
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-func policyCommand(conn *connection) *cobra.Command {
+func policyCommand(conn *connection, node *localNode) *cobra.Command {
 	return parent("policy", "Explains what policies allow", `policy says what NetworkPolicies and ClusterNetworkPolicies
 allow and why, by the same rules that agents with networkPolicies: enforce make flows of. It reads the
-Kubernetes API.`, policyExplainCommand(conn))
+Kubernetes API; trace also asks Open vSwitch on this node.`, policyExplainCommand(conn), policyShowCommand(conn),
+		policyTraceCommand(conn, node))
 }
 
 func policyExplainCommand(conn *connection) *cobra.Command {
@@ -37,7 +36,7 @@ ends, which rule allows or denies it, and, if none does, which come close. Each 
 ([NAMESPACE/]POD) or an address (IPv6 in brackets); the protocol is TCP, UDP or SCTP. For a
 Service name one of its endpoints: policies see these, not ClusterIPs.
 
-It says what policies mean. Whether Open vSwitch enforces it is for "fairleadctl trace".`,
+It says what policies mean. What Open vSwitch does is for "fairleadctl policy trace".`,
 		Example: `  fairleadctl policy explain shop/web-0 shop/db-0:5432
   fairleadctl policy explain 192.0.2.7 shop/web-0:53/UDP`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -52,11 +51,11 @@ It says what policies mean. Whether Open vSwitch enforces it is for "fairleadctl
 				return cli.Usage(err)
 			}
 			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
-				q := question{asked: asked, compiler: compile.New()}
-				if err := q.read(ctx, client); err != nil {
+				read, err := verdict.Read(ctx, client, asked.isEnd)
+				if err != nil {
 					return err
 				}
-				a, err := q.answer()
+				a, err := question{asked, read}.answer()
 				if err != nil {
 					return err
 				}
@@ -141,88 +140,11 @@ func parseEnd(text string) connectionEnd {
 // question is what the cluster has about a connection.
 type question struct {
 	asked
-	compiler *compile.Compiler
-	pods     map[policy.PodKey]policy.Pod
-	// problems are of policies that this version does not understand as a whole.
-	problems []string
+	*verdict.Cluster
 }
 
-// read reads all that policies depend on. An API without ClusterNetworkPolicies has none.
-func (q *question) read(ctx context.Context, client *kube.Client) error {
-	all := metav1.ListOptions{}
-	namespaces, err := client.Kubernetes.CoreV1().Namespaces().List(ctx, all)
-	if err != nil {
-		return fmt.Errorf("reading Namespaces: %w", err)
-	}
-	for i := range namespaces.Items {
-		q.compiler.SetNamespace(policy.FromNamespace(&namespaces.Items[i]))
-	}
-	nodes, err := client.Kubernetes.CoreV1().Nodes().List(ctx, all)
-	if err != nil {
-		return fmt.Errorf("reading Nodes: %w", err)
-	}
-	for i := range nodes.Items {
-		q.compiler.SetNode(policy.FromNode(&nodes.Items[i]))
-	}
-	pods, err := client.Kubernetes.CoreV1().Pods(metav1.NamespaceAll).List(ctx, all)
-	if err != nil {
-		return fmt.Errorf("reading Pods: %w", err)
-	}
-	q.take(pods.Items)
-	for _, kind := range []struct {
-		resource schema.GroupVersionResource
-		parse    func([]byte) (policy.Policy, error)
-	}{
-		{schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
-			policy.ParseNetworkPolicy},
-		{schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
-			Resource: "clusternetworkpolicies"}, policy.ParseClusterNetworkPolicy},
-	} {
-		list, err := client.Dynamic.Resource(kind.resource).List(ctx, all)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("reading %s: %w", kind.resource.Resource, err)
-		}
-		for i := range list.Items {
-			if err := q.takePolicy(list.Items[i].MarshalJSON, kind.parse); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (q *question) takePolicy(doc func() ([]byte, error), parse func([]byte) (policy.Policy, error)) error {
-	b, err := doc()
-	if err != nil {
-		return err
-	}
-	p, err := parse(b)
-	if err != nil {
-		return err
-	}
-	for _, problem := range p.Problems {
-		q.problems = append(q.problems, p.Ref.String()+": "+problem)
-	}
-	q.compiler.SetPolicy(p)
-	return nil
-}
-
-// take stores the pods; rules are worked out for the two that are asked about.
-func (q *question) take(pods []corev1.Pod) {
-	q.pods = map[policy.PodKey]policy.Pod{}
-	for i := range pods {
-		p, running := policy.FromPod(&pods[i], "")
-		if !running {
-			continue
-		}
-		p.Local = p.PodKey == q.from.pod || p.PodKey == q.to.pod
-		q.pods[p.PodKey] = p
-		q.compiler.SetPod(p)
-	}
-}
+// isEnd reports whether a pod is an end of the connection.
+func (a asked) isEnd(key policy.PodKey) bool { return key == a.from.pod || key == a.to.pod }
 
 // answered is the output of "policy explain".
 type answered struct {
@@ -254,9 +176,9 @@ func (a answered) write(p *report.Printer) {
 }
 
 // answer judges the connection at both ends, for each pair of addresses of one family.
-func (q *question) answer() (answered, error) {
+func (q question) answer() (answered, error) {
 	a := answered{From: q.from.String(), To: q.to.String(), Port: q.port, Protocol: q.protocol.String(), Allowed: true,
-		Problems: q.problems}
+		Problems: q.Problems}
 	from, err := q.addrs(q.from)
 	if err != nil {
 		return a, err
@@ -282,11 +204,11 @@ func (q *question) answer() (answered, error) {
 	return a, nil
 }
 
-func (q *question) addrs(e connectionEnd) ([]netip.Addr, error) {
+func (q question) addrs(e connectionEnd) ([]netip.Addr, error) {
 	if e.addr.IsValid() {
 		return []netip.Addr{e.addr}, nil
 	}
-	p, found := q.pods[e.pod]
+	p, found := q.Pods[e.pod]
 	switch {
 	case !found:
 		return nil, fmt.Errorf("there is no Pod %s that runs", e.pod)
@@ -299,11 +221,11 @@ func (q *question) addrs(e connectionEnd) ([]netip.Addr, error) {
 }
 
 // judge adds what the rules of one end say.
-func (q *question) judge(a *answered, d policy.Direction, end connectionEnd, peer netip.Addr) {
+func (q question) judge(a *answered, d policy.Direction, end connectionEnd, peer netip.Addr) {
 	if end.addr.IsValid() {
 		return
 	}
-	v, ok := q.compiler.Judge(compile.Connection{
+	v, ok := q.Compiler.Judge(compile.Connection{
 		Direction: d, Pod: end.pod, Peer: peer, Protocol: q.protocol, Port: q.port})
 	if !ok {
 		return
@@ -313,7 +235,7 @@ func (q *question) judge(a *answered, d policy.Direction, end connectionEnd, pee
 }
 
 // why are the sentences about one verdict.
-func (q *question) why(d policy.Direction, end connectionEnd, peer netip.Addr, v compile.Decision) []string {
+func (q question) why(d policy.Direction, end connectionEnd, peer netip.Addr, v compile.Decision) []string {
 	at := fmt.Sprintf("%s of %s", d, end.pod)
 	switch {
 	case v.Closed:

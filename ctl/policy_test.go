@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -9,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead-cni/fairlead/diagnose/verdict"
 	"github.com/fairlead-cni/fairlead/policy"
-	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
 func TestParseAsked(t *testing.T) {
@@ -67,12 +68,45 @@ func TestExplainPolicies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := question{asked: parsed, compiler: compile.New()}
-		q.compiler.SetNamespace(policy.Namespace{Name: "shop"})
-		q.compiler.SetPolicy(p)
-		q.take([]corev1.Pod{pod("web", "10.0.0.1"), pod("db", "10.0.0.2"), pod("other", "10.0.0.3")})
+		q := question{parsed, verdict.New([]corev1.Pod{pod("web", "10.0.0.1"), pod("db", "10.0.0.2"), pod("other", "10.0.0.3")},
+			parsed.isEnd)}
+		q.Compiler.SetNamespace(policy.Namespace{Name: "shop"})
+		q.SetPolicy(p)
 		if a, err := q.answer(); err != nil || a.Allowed != want.allowed || !slices.Contains(a.Why, want.why) {
 			t.Errorf("%s: %+v, %v; want %+v", text, a, err, want)
 		}
+	}
+}
+
+// What is in force on a pod is listed by direction, with each rule's peers and ports.
+func TestShowPolicies(t *testing.T) {
+	doc := `{"metadata": {"namespace": "shop", "name": "db"}, "spec": {"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [
+		{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": [{"port": 5432}, {"port": 53, "protocol": "UDP"}]},
+		{"from": [{"ipBlock": {"cidr": "10.1.0.0/16", "except": ["10.1.2.0/24"]}}]}]}}`
+	p, err := policy.ParseNetworkPolicy([]byte(doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "db"}},
+		Status: corev1.PodStatus{PodIP: "10.0.0.2"}}
+	about := asked{from: parseEnd("shop/db")}
+	q := question{about, verdict.New([]corev1.Pod{db}, about.isEnd)}
+	q.Compiler.SetNamespace(policy.Namespace{Name: "shop"})
+	q.SetPolicy(p)
+	shown, err := q.show()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []directionPolicies{
+		{"ingress", []string{"NetworkPolicy shop/db"}, []string{
+			"ingress[0] of NetworkPolicy shop/db: Accept from pods {app=web} of namespace shop, 5432/TCP, 53/UDP",
+			"ingress[1] of NetworkPolicy shop/db: Accept from networks 10.1.0.0/16 -10.1.2.0/24, any port"}},
+		{"egress", []string{}, []string{}},
+	}
+	if !reflect.DeepEqual(shown.Directions, want) || !slices.Equal(shown.Addresses, []string{"10.0.0.2"}) {
+		t.Errorf("%+v\nwant %+v", shown, want)
+	}
+	if _, err := (question{asked{from: parseEnd("shop/none")}, q.Cluster}).show(); err == nil {
+		t.Error("a pod that does not exist has policies")
 	}
 }

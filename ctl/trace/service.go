@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/diagnose/verdict"
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
 	"github.com/fairlead-cni/fairlead/openflow/explain"
 )
@@ -154,7 +155,7 @@ func (t *Tracer) packet(ctx context.Context, out *Traced, from end, to netip.Add
 	if err != nil {
 		return tracedText{}, fmt.Errorf("pod %s: %w", from.pod, err)
 	}
-	ports := portsOf(t.seen)
+	ports := verdict.Ports(t.seen)
 	packet = ports.FromPod(from.pod) + "," + packet
 	text, err := vswitchd.Trace(ctx, t.Config.OVSRunDir, t.Config.OVSBridge, packet)
 	out.Steps = append(out.Steps, explain.Trace(text, ports.Names)...)

@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/diagnose/verdict"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/openflow/explain"
 )
@@ -103,7 +104,7 @@ func (t *Tracer) way(ctx context.Context, from, to end) (*Traced, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", from.pod, err)
 	}
-	ports := portsOf(t.seen)
+	ports := verdict.Ports(t.seen)
 	var in string
 	switch {
 	case from.here:
@@ -158,22 +159,6 @@ func (t *Tracer) arrival(ports explain.Ports, from, to end) (string, error) {
 		return ports.OutOfTunnel(from.nodeAddr)
 	}
 	return ports.FromNode()
-}
-
-func portsOf(o ovsdb.Observed) explain.Ports {
-	p := explain.NewPorts()
-	for _, one := range []struct {
-		port   ovsdb.Port
-		called string
-	}{{o.Gateway, explain.TheNode}, {o.Tunnel, explain.TheTunnel}, {o.Uplink, explain.TheUplink}} {
-		if one.port.Present {
-			p.Add(one.port.Name, one.called)
-		}
-	}
-	for _, a := range o.Pods {
-		p.AddPod(a.Pod(), explain.Pod{Port: a.HostIf, MAC: a.MAC.String(), Bridged: a.Bridged, VLAN: a.VLAN})
-	}
-	return p
 }
 
 // local is a pod of this node.

@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
@@ -15,7 +16,12 @@ func (o Options) policies(ctx context.Context) ([]report.Finding, error) {
 	if err := v.Missing(cluster.Policies); err != nil {
 		return nil, err
 	}
-	return unenforced(v.Policies, o.NetworkPolicies), nil
+	found := unenforced(v.Policies, o.NetworkPolicies)
+	if o.NetworkPolicies == api.PoliciesReport || !slices.ContainsFunc(v.Policies, inputs.NetworkPolicy.Enforceable) {
+		return found, nil
+	}
+	more, err := twice(ctx, o.SecondLook, o.enforceable)
+	return append(found, more...), err
 }
 
 // unenforced tells of the policies that agents with the setting networkPolicies do not enforce, or may not, where it is

@@ -1,11 +1,15 @@
 package checks
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/verdict"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
 // Policies that the agents enforce are no finding. Those of other kinds are one with every setting.
@@ -30,5 +34,42 @@ func TestPoliciesThatAreNotEnforced(t *testing.T) {
 	}
 	if got := unenforced(nil, api.PoliciesReport); len(got) != 0 {
 		t.Errorf("without policies: %+v", got)
+	}
+}
+
+// Policies that select nothing and ports that no pod has are a finding each, with their names.
+func TestPoliciesThatAreIdle(t *testing.T) {
+	ref := func(name string) policy.Ref { return policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: name} }
+	got := idle([]compile.Idle{{Policy: ref("a")}, {Policy: ref("b")},
+		{Policy: ref("c"), Ports: []policy.NamedPort{{Protocol: policy.TCP, Name: "http"}}}})
+	if len(got) != 2 || len(got[0].About) != 2 || !strings.HasPrefix(got[0].Cause, "2 policies select no pod") ||
+		!strings.HasPrefix(got[1].Cause, "1 policy names a port") || !strings.Contains(got[1].Evidence[0], "shop/c: http/TCP") {
+		t.Errorf("%+v", got)
+	}
+	if got := idle(nil); len(got) != 0 {
+		t.Errorf("without idle policies: %+v", got)
+	}
+}
+
+// The connections that Open vSwitch is asked about have a pod of this node at one end, and addresses of one family.
+func TestSampledConnections(t *testing.T) {
+	own, other := policy.PodKey{Namespace: "shop", Name: "own"}, policy.PodKey{Namespace: "shop", Name: "other"}
+	c := &verdict.Cluster{Pods: map[policy.PodKey]policy.Pod{}}
+	for i, key := range []policy.PodKey{own, other, {Namespace: "shop", Name: "host"}} {
+		c.Pods[key] = policy.Pod{PodKey: key, HostNetwork: i == 2,
+			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), netip.MustParseAddr("fd00::1")}}
+	}
+	got := sample(c, []policy.PodKey{own}, 20)
+	if len(got) != 20 {
+		t.Errorf("%d connections", len(got))
+	}
+	for _, pair := range got {
+		if pair.FromPod != own && pair.ToPod != own || pair.From.Is4() != pair.To.Is4() || pair.From == pair.To ||
+			pair.Port == 0 {
+			t.Errorf("%+v", pair)
+		}
+	}
+	if got := sample(c, nil, 20); len(got) != 0 {
+		t.Errorf("a node without pods: %+v", got)
 	}
 }

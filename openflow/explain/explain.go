@@ -222,3 +222,26 @@ func renamePort(match string, names map[string]string) string {
 	}
 	return strings.Join(fields, ", ")
 }
+
+// DeniedIn returns the name of the table in which policies have dropped the packet of a trace; empty if they have not.
+func DeniedIn(trace string) string {
+	if !strings.HasSuffix(strings.TrimSpace(trace), "Datapath actions: drop") {
+		return ""
+	}
+	last, cookie := "", ""
+	for line := range strings.Lines(trace) {
+		line = strings.TrimRight(line, "\n")
+		if m := hit.FindStringSubmatch(line); m != nil {
+			last, cookie = m[1], m[4]
+		} else if m := noMatch.FindStringSubmatch(line); m != nil {
+			last, cookie = m[1], ""
+		}
+	}
+	table, _ := strconv.ParseUint(last, 10, 8)
+	of, _ := strconv.ParseUint(cookie, 0, 64) // 0 for none
+	if _, _, policies := policing.Describe(table); policies || openflow.KindOf(of).OfPolicies() {
+		name, _, _ := strings.Cut(title(last), " ")
+		return name
+	}
+	return ""
+}

@@ -66,7 +66,7 @@ func Echo(ips []netip.Addr, dst netip.Addr) (packet string, err error) {
 // Request is the first packet of a connection to dst, or a datagram, from the one of ips that is of its family, as
 // Echo. protocol is IANA's number of TCP or UDP.
 func Request(ips []netip.Addr, dst netip.AddrPort, protocol uint8) (packet string, err error) {
-	const tcp, clientPort = 6, 40000 // a port as Linux gives it to connections
+	const tcp, sctp, clientPort = 6, 132, 40000 // a port as Linux gives it to connections
 	i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Is6() == dst.Addr().Is6() })
 	if i < 0 {
 		return "", fmt.Errorf("the sender has no address of the same family as %s", dst.Addr())
@@ -74,6 +74,9 @@ func Request(ips []netip.Addr, dst netip.AddrPort, protocol uint8) (packet strin
 	name, ports := "udp", ",udp_src=%d,udp_dst=%d"
 	if protocol == tcp {
 		name, ports = "tcp", ",tcp_src=%d,tcp_dst=%d,tcp_flags=syn"
+	}
+	if protocol == sctp {
+		name, ports = "sctp", ",sctp_src=%d,sctp_dst=%d"
 	}
 	addrs := "nw_src=%s,nw_dst=%s"
 	if dst.Addr().Is6() {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/policy"
 )
@@ -127,6 +128,58 @@ func misses(rules []*conjunction, sets []*set, about Connection) []Miss {
 
 func (n *conjunction) ref() RuleRef {
 	return RuleRef{n.entry.Ref, n.tier, n.direction, n.rule.Index, n.rule.Name, n.rule.Verdict}
+}
+
+// InForce is what applies to a pod in one direction, tier by tier and rule by rule in their order.
+type InForce struct {
+	Direction  policy.Direction
+	IsolatedBy []policy.Ref
+	Rules      []RuleInForce
+}
+
+// RuleInForce is a rule, or the part of it with one number of a named port.
+type RuleInForce struct {
+	RuleRef
+	// Peers are in words; none: any peer. Ports: none are any.
+	Peers []string
+	Ports []policy.PortRange
+}
+
+// InForce returns what applies to a local pod, by direction; ok is false if there is no such pod, or it is not local.
+func (c *Compiler) InForce(key policy.PodKey) (out [2]InForce, ok bool) {
+	c.settle()
+	p := c.local[key]
+	if p == nil {
+		return out, false
+	}
+	for d := range out {
+		out[d].Direction = policy.Direction(d)
+		out[d].IsolatedBy = isolating(p, out[d].Direction)
+		for _, n := range inOrder(p.conjunctions[d]) {
+			r := RuleInForce{RuleRef: n.ref(), Ports: n.ports}
+			for _, s := range n.sets {
+				r.Peers = append(r.Peers, s.text())
+			}
+			out[d].Rules = append(out[d].Rules, r)
+		}
+	}
+	return out, true
+}
+
+// text names the peers of a set.
+func (s *set) text() string {
+	if s.networks == nil {
+		return s.key
+	}
+	texts := make([]string, 0, len(s.networks))
+	for _, n := range s.networks {
+		texts = append(texts, n.String())
+	}
+	out := "networks " + strings.Join(texts, ", ")
+	if s.pods != nil {
+		out += ", of which pods with port " + s.port.String()
+	}
+	return out
 }
 
 // Rule returns the rule with a number in flows; ok is false if there is none.

@@ -18,7 +18,7 @@ var layers = map[string][]string{
 	"policy":     {"api"},
 	"config":     {"api"},
 	"kube":       {"policy", "api"},
-	"diagnose":   {"kube", "cniserver", "datapath", "openflow", "ipam", "api"},
+	"diagnose":   {"kube", "cniserver", "datapath", "openflow", "ipam", "policy", "api"},
 	"migrate":    {"kube", "ipam", "api"},
 	"agent":      {"diagnose", "kube", "cniserver", "datapath", "openflow", "ipam", "policy", "api"},
 	"controller": {"ipam", "api"},
