@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
 	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
 // What is wrong as long as it is not known which policies there are.
@@ -111,8 +112,11 @@ func (f *Flows) enforced() {
 			m.Forget(c.Denies, c.Labels()...)
 		}
 	}
-	f.policies.counted = counts
+	f.policies.counted, f.policies.idle = counts, f.policies.rules.Idle()
 }
+
+// IdlePolicies are those that did nothing to any pod at the last resync.
+func (f *Flows) IdlePolicies() []compile.Idle { return f.policies.idle }
 
 // keep has the switch enforce what it does, there, and serve no other pod, but for the node, while policies are not
 // known.

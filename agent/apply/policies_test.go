@@ -155,13 +155,17 @@ func TestPoliciesAreCounted(t *testing.T) {
 	if resync(); testutil.ToFloat64(dropped) != 3 {
 		t.Error("another resync counts packets again")
 	}
-	n.has(none)
+	n.has(none + "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: lost, namespace: elsewhere}\n" +
+		"spec: {podSelector: {}}\n")
 	if done, err := n.flows.SyncPolicies(n.soon()); !done || err != nil {
 		t.Fatal(done, err)
 	}
 	if resync(); testutil.CollectAndCount(m.Accepted) != 0 || testutil.CollectAndCount(m.Dropped) != 2 {
 		t.Errorf("without the policy there are %d series of what is accepted, %d of what is dropped, want 0 and 2: one for each "+
 			"direction", testutil.CollectAndCount(m.Accepted), testutil.CollectAndCount(m.Dropped))
+	}
+	if idle := n.flows.IdlePolicies(); len(idle) != 1 || idle[0].Policy.Name != "lost" {
+		t.Errorf("policies that select no pod: %+v", idle)
 	}
 	var out dto.Metric
 	if err := m.Enforced.Write(&out); err != nil || out.GetHistogram().GetSampleCount() != 1 {

@@ -19,7 +19,18 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/policy"
 )
+
+// Reasons of Events on policies.
+const (
+	ReasonNotEnforced    = "PolicyNotEnforced"
+	ReasonSelectsNothing = "PolicySelectsNothing"
+	ReasonUnknownPort    = "PolicyNamesUnknownPort"
+)
+
+const notEnforced = "Fairlead, the network of this cluster's pods, does not enforce this network policy: what it should keep " +
+	"out gets in."
 
 const (
 	// renewEvents is well below the hour after which the API server
@@ -34,8 +45,11 @@ const (
 	rankAgain = 10 * time.Minute
 )
 
-// Policies reports network policies that are not enforced: in the log, in a metric, and by a Warning Event on
-// each.
+// idleFor is how long a policy must have done nothing before it has an Event: many are created before their pods.
+const idleFor = 2 * time.Minute
+
+// Policies reports network policies that are not enforced, in the log, in a metric, and by a Warning Event on each; and
+// by such an Event those that do nothing.
 type Policies struct {
 	source inputs.Source
 	node   string
@@ -46,17 +60,19 @@ type Policies struct {
 	log      logr.Logger
 	metrics  *status.Metrics
 
+	board  *status.Board
 	seen   map[string]bool      // policies that the log has named
-	due    map[string]time.Time // when to write a policy's Event
+	due    map[string]time.Time // when to write a finding's Event
+	idle   map[string]time.Time // since when a policy does nothing
 	failed bool                 // the last Event was not written, which is logged once
 }
 
 // NewPolicies returns what reports them; enforced says that those are enforced that can be. source has the policies,
 // and the Nodes by which agents agree on who reports which.
 func NewPolicies(source inputs.Source, client *kube.Client, node string, enforced bool, every api.AgentIntervals,
-	metrics *status.Metrics, log logr.Logger) *Policies {
+	board *status.Board, metrics *status.Metrics, log logr.Logger) *Policies {
 	return &Policies{source: source, node: node, enforced: enforced, every: every, warn: client.Warn, log: log.WithName("policies"),
-		metrics: metrics, seen: map[string]bool{}, due: map[string]time.Time{}}
+		board: board, metrics: metrics, seen: map[string]bool{}, due: map[string]time.Time{}, idle: map[string]time.Time{}}
 }
 
 // Run reports until ctx ends.
@@ -66,31 +82,36 @@ func (t *Policies) Run(ctx context.Context) {
 
 func (t *Policies) look(ctx context.Context, now time.Time) {
 	s := t.source.Snapshot()
-	policies := t.notEnforced(s.NetworkPolicies)
+	policies := t.unenforced(s.NetworkPolicies)
 	t.metrics.Health.Policies.Set(float64(len(policies)))
 	t.logNew(policies)
+	findings := map[string]finding{}
+	for name, p := range policies {
+		findings[name] = finding{p, ReasonNotEnforced, notEnforced}
+	}
+	maps.Copy(findings, t.doNothing(s.NetworkPolicies, now))
 	maps.DeleteFunc(t.due, func(name string, _ time.Time) bool {
-		_, there := policies[name]
+		_, there := findings[name]
 		return !there
 	})
 	if s.Unread {
 		return // without Nodes every agent would take itself for the first
 	}
-	for _, name := range slices.Sorted(maps.Keys(policies)) {
+	for _, name := range slices.Sorted(maps.Keys(findings)) {
 		due, known := t.due[name]
 		if known && now.Before(due) {
 			continue
 		}
-		p := policies[name]
-		switch rank := rankOf(t.node, p, s.Nodes); {
+		f := findings[name]
+		switch rank := rankOf(t.node, f.about, s.Nodes); {
 		case rank >= reporters:
 			t.due[name] = now.Add(rankAgain)
 		case rank > 0 && !known:
 			t.due[name] = now.Add(time.Duration(rank) * t.every.PolicyStep)
 		default:
-			err := t.warn(ctx, t.node, notEnforced(p, rank > 0))
+			err := t.warn(ctx, t.node, f.warning(rank > 0))
 			if err != nil && !t.failed && ctx.Err() == nil {
-				t.log.Error(err, "writing an Event about a policy that is not enforced; will retry")
+				t.log.Error(err, "writing an Event about a policy; will retry")
 			}
 			if t.failed = err != nil; t.failed && !refused(err) {
 				return // the API server is not well: the rest would fail too
@@ -100,8 +121,53 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// notEnforced are those that nothing enforces.
-func (t *Policies) notEnforced(all map[string]inputs.NetworkPolicy) map[string]inputs.NetworkPolicy {
+// finding is what an Event is about.
+type finding struct {
+	about           inputs.NetworkPolicy
+	reason, message string
+}
+
+// doNothing are findings about policies that have done nothing for a while.
+func (t *Policies) doNothing(all map[string]inputs.NetworkPolicy, now time.Time) map[string]finding {
+	out, since := map[string]finding{}, map[string]time.Time{}
+	policies := t.board.Load().IdlePolicies
+	ports := make(map[policy.Ref][]policy.NamedPort, len(policies))
+	for _, idle := range policies {
+		ports[idle.Policy] = idle.Ports
+	}
+	for name, p := range all {
+		ref := policy.Ref{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}
+		if unknown, is := ports[ref]; is && p.Enforceable() {
+			f := finding{p, ReasonSelectsNothing, "This policy selects no pod: what it should keep out gets in, unless its pods are yet " +
+				"to come. Compare its selectors with the labels of pods and namespaces."}
+			if len(unknown) > 0 {
+				f.reason, f.message = ReasonUnknownPort, fmt.Sprintf("Rules of this policy name %s, and no pod that they could be about "+
+					"has a port of that name: they accept or deny nothing by it.", portNames(unknown))
+			}
+			key := f.reason + " " + name
+			since[key] = now
+			if before, known := t.idle[key]; known {
+				since[key] = before
+			}
+			if now.Sub(since[key]) >= idleFor {
+				out[key] = f
+			}
+		}
+	}
+	t.idle = since
+	return out
+}
+
+func portNames(ports []policy.NamedPort) string {
+	texts := make([]string, 0, len(ports))
+	for _, p := range ports {
+		texts = append(texts, p.String())
+	}
+	return report.Some(texts)
+}
+
+// unenforced are those that nothing enforces.
+func (t *Policies) unenforced(all map[string]inputs.NetworkPolicy) map[string]inputs.NetworkPolicy {
 	if !t.enforced {
 		return all
 	}
@@ -151,12 +217,11 @@ func rankOf(node string, p inputs.NetworkPolicy, nodes map[string]inputs.Node) i
 	return rank
 }
 
-func notEnforced(p inputs.NetworkPolicy, once bool) kube.Warning {
+func (f finding) warning(once bool) kube.Warning {
+	p := f.about
 	return kube.Warning{
 		About: corev1.ObjectReference{APIVersion: p.APIVersion, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name,
 			UID: types.UID(p.UID)},
-		Reason:  "PolicyNotEnforced",
-		Message: "Fairlead, the network of this cluster's pods, does not enforce this network policy: what it should keep out gets in.",
-		Once:    once,
+		Reason: f.reason, Message: f.message, Once: once,
 	}
 }

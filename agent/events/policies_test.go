@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
 // toldPolicies are the Events that a Policies wanted written.
@@ -34,7 +37,8 @@ func (w *toldPolicies) warn(_ context.Context, _ string, k kube.Warning) error {
 func tellerOf(t *testing.T, node string, source inputs.Source) (*Policies, *toldPolicies) {
 	t.Helper()
 	w := &toldPolicies{}
-	p := NewPolicies(source, nil, node, false, api.DefaultIntervals().Agent, status.NewMetrics("test"), logr.Discard())
+	p := NewPolicies(source, nil, node, false, api.DefaultIntervals().Agent, status.NewBoard(nil),
+		status.NewMetrics("test"), logr.Discard())
 	p.warn = w.warn
 	return p, w
 }
@@ -138,5 +142,44 @@ func TestPolicyThatIsRefused(t *testing.T) {
 	}
 	if !slices.Equal(about, []string{"a", "b"}) {
 		t.Errorf("reported %v, want each of the two once", about)
+	}
+}
+
+// Policies that do nothing have an Event each by the first of the agents, when they have done so for a while.
+func TestPoliciesThatDoNothingAreTold(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b", "c"} {
+		manifest := fmt.Sprintf(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s, namespace: shop}}`, name)
+		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(manifest), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := inputs.NewDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, w := tellerOf(t, "me", source)
+	p.enforced = true
+	ref := func(name string) policy.Ref { return policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: name} }
+	idle := []compile.Idle{{Policy: ref("a")}, {Policy: ref("b"), Ports: []policy.NamedPort{{Protocol: policy.TCP, Name: "http"}}}}
+	p.board.Publish(&status.Status{IdlePolicies: idle})
+	now := time.Now()
+	p.look(t.Context(), now)
+	if p.look(t.Context(), now.Add(idleFor/2)); len(w.warnings) != 0 {
+		t.Errorf("told at once: %+v", w.warnings)
+	}
+	p.board.Publish(&status.Status{IdlePolicies: idle[1:]}) // a selects a pod for a moment
+	p.look(t.Context(), now.Add(idleFor*3/4))
+	p.board.Publish(&status.Status{IdlePolicies: idle})
+	for _, at := range []time.Duration{idleFor, idleFor + time.Second} {
+		p.look(t.Context(), now.Add(at))
+	}
+	if len(w.warnings) != 1 || w.warnings[0].About.Name != "b" || w.warnings[0].Reason != ReasonUnknownPort ||
+		!strings.Contains(w.warnings[0].Message, "http/TCP") {
+		t.Errorf("told: %+v, want b once", w.warnings)
+	}
+	p.look(t.Context(), now.Add(2*idleFor))
+	if len(w.warnings) != 2 || w.warnings[1].About.Name != "a" || w.warnings[1].Reason != ReasonSelectsNothing {
+		t.Errorf("told: %+v, want a as well", w.warnings)
 	}
 }

@@ -38,7 +38,7 @@ type LoopMetrics struct {
 	FlowChanges *prometheus.CounterVec
 	HostChanges *prometheus.CounterVec
 	Drift       *prometheus.CounterVec
-	Policies PolicyMetrics
+	Policies    PolicyMetrics
 	// Services counts ports of Services that Open vSwitch translates, Refusing those without endpoints.
 	Services, Refusing prometheus.Gauge
 }

@@ -35,4 +35,6 @@ func (m *PolicyMetrics) Count(denies bool, n uint64, labels ...string) {
 }
 
 // Forget ends the series of a policy that does nothing here any more.
-func (m *PolicyMetrics) Forget(denies bool, labels ...string) { m.of(denies).DeleteLabelValues(labels...) }
+func (m *PolicyMetrics) Forget(denies bool, labels ...string) {
+	m.of(denies).DeleteLabelValues(labels...)
+}
