@@ -238,11 +238,24 @@ func prune(s snapshot, d Desired, names []string) plan {
 	if !ok {
 		return p
 	}
+	gone := p.retire(s, b, d, names)
+	slices.Sort(p.changes)
+	retired := len(p.ops)
+	if len(gone) > 0 {
+		p.removePorts(b, gone...)
+	}
+	if p.pruneZones(s, d); len(p.ops) > retired { // else there is nothing for ovs-vswitchd to do
+		p.seal(s.root)
+	}
+	return p
+}
+
+// retire plans that ports of pods are retired, and returns the UUIDs of the others that go.
+func (p *plan) retire(s snapshot, b bridge, d Desired, names []string) (gone []string) {
 	wanted := map[string]bool{}
 	for _, w := range d.ports() {
 		wanted[w.name] = true
 	}
-	var gone []string
 	for name, h := range s.portsOf(b) {
 		mark, named := h.ExternalIDs[markKey], slices.Contains(names, name)
 		if wanted[name] || mark == markRetired || !named && !portIsOurs(h.port) {
@@ -263,15 +276,7 @@ func prune(s snapshot, d Desired, names []string) plan {
 		gone = append(gone, h.port.UUID)
 		p.did("port %s removed", name)
 	}
-	slices.Sort(p.changes)
-	retired := len(p.ops)
-	if len(gone) > 0 {
-		p.removePorts(b, gone...)
-	}
-	if p.pruneZones(s, d); len(p.ops) > retired { // else there is nothing for ovs-vswitchd to do
-		p.seal(s.root)
-	}
-	return p
+	return gone
 }
 
 // removePorts plans to take ports from a bridge: ovsdb-server removes the rows, which nothing else refers to.
