@@ -65,9 +65,9 @@ func serviceYAML(name, spec, app string) string {
 		name, spec, app)
 }
 
-// A node that changes from services: host to ovs says where it sends connections, and why not. When it changes back, Open
-// vSwitch has what it had before: no group and no flow of Services is left. Connections that were open hang, new ones
-// work.
+// A node that changes from services: host to ovs says where it sends connections, and why not. When it changes back,
+// Open vSwitch has what it had before: no group and no flow of Services is left. Connections that were open hang, new
+// ones work.
 func TestRootServicesInOpenVSwitch(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "s1@node1", "s2@node2")
