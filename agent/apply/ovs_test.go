@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
+	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -233,6 +234,30 @@ func TestHighPortsOfEndpoints(t *testing.T) {
 	n.sync("no endpoint", false)
 	n.apply(n.round())
 	n.expect("no endpoint", false, answers, "nw_dst=10.96.0.10,tp_dst=53")
+}
+
+// Of more endpoints than Open vSwitch takes, the node uses its own part.
+func TestServiceWithTooManyEndpoints(t *testing.T) {
+	n := newServiceNode(t, 53)
+	var all []string
+	for i := range 600 {
+		all = append(all, fmt.Sprintf("{addresses: [10.78.%d.%d], conditions: {ready: true}}", i>>8, i&255))
+	}
+	n.has(serviceManifests(53, strings.Join(all, ", ")))
+	n.sync("600 endpoints", true)
+	for id, unit := range n.flows.services.units {
+		if len(unit.Buckets) != openflow.MaxBuckets {
+			t.Errorf("unit %d has %d buckets", id, len(unit.Buckets))
+		}
+	}
+	for _, ports := range n.flows.services.of {
+		for _, b := range ports {
+			last := b.Endpoints[len(b.Endpoints)-1]
+			if len(b.Endpoints) != openflow.MaxBuckets || last.Addr() == netip.MustParseAddr("10.78.1.243") {
+				t.Errorf("%d endpoints, the last is %s: want some of all 600, not the first", len(b.Endpoints), last)
+			}
+		}
+	}
 }
 
 // An ovs-vswitchd that has started anew is told all Services, not only those that have changed.

@@ -95,6 +95,12 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 			s.log.Info("clients of a Service keep their endpoint for a shorter time than asked for, the longest that Open vSwitch has",
 				"service", service, "asked", b.Affinity.String(), "is", clusterip.MostAffinity.String())
 		}
+		if n := len(b.Endpoints); n > openflow.MaxBuckets {
+			s.log.Info("this node uses a part of a Service's endpoints, as many as Open vSwitch takes", "service", service,
+				"port", k.Port, "endpoints", n, "used", openflow.MaxBuckets)
+			b.Endpoints = services.Most(b.Endpoints, openflow.MaxBuckets, s.node.Name)
+			now[k] = b
+		}
 		s.count(k, b, 1)
 		s.claims[k] = append(s.claims[k], service)
 	}

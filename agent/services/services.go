@@ -4,6 +4,8 @@
 package services
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"net/netip"
 	"slices"
 	"time"
@@ -98,6 +100,24 @@ func inForce(all []candidate, local bool, n Node) []netip.AddrPort {
 	for _, c := range ready {
 		out = append(out, c.to)
 	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return out
+}
+
+// Most are at most so many of the endpoints, in order. Each node has others, so that all endpoints of the cluster have
+// clients, and keeps those that it has while others come and go.
+func Most(endpoints []netip.AddrPort, most int, node string) []netip.AddrPort {
+	if len(endpoints) <= most {
+		return endpoints
+	}
+	rank := make(map[netip.AddrPort][sha256.Size]byte, len(endpoints))
+	for _, e := range endpoints {
+		rank[e] = sha256.Sum256([]byte(node + " " + e.String()))
+	}
+	out := slices.SortedFunc(slices.Values(endpoints), func(a, b netip.AddrPort) int {
+		x, y := rank[a], rank[b]
+		return bytes.Compare(x[:], y[:])
+	})[:most]
 	slices.SortFunc(out, netip.AddrPort.Compare)
 	return out
 }

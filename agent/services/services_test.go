@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,39 @@ func endpoint(t *testing.T, s string) inputs.Endpoint {
 		}
 	}
 	return e
+}
+
+// Of more endpoints than Open vSwitch takes, nodes take different ones, so that none is left out by all, and each keeps
+// most of its own when some leave and others come.
+func TestMost(t *testing.T) {
+	endpoints := func(from, to int) (out []netip.AddrPort) {
+		for i := from; i < to; i++ {
+			out = append(out, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80))
+		}
+		return out
+	}
+	if got := Most(endpoints(0, 500), 500, "a"); !slices.Equal(got, endpoints(0, 500)) {
+		t.Errorf("of 500 it takes %d", len(got))
+	}
+	used := map[netip.AddrPort]int{}
+	for node := range 20 {
+		name := fmt.Sprint("node", node)
+		got := Most(endpoints(0, 1000), 500, name)
+		if len(got) != 500 || !slices.IsSortedFunc(got, netip.AddrPort.Compare) {
+			t.Fatalf("%s takes %d, in order: %t", name, len(got), slices.IsSortedFunc(got, netip.AddrPort.Compare))
+		}
+		for _, e := range got {
+			used[e]++
+		}
+		next := Most(endpoints(10, 1010), 500, name)
+		lost := slices.DeleteFunc(got, func(e netip.AddrPort) bool { return slices.Contains(next, e) })
+		if len(lost) > 20 {
+			t.Errorf("%s leaves %d of 500 when 10 of 1,000 are others", name, len(lost))
+		}
+	}
+	if len(used) != 1000 {
+		t.Errorf("%d of 1,000 endpoints have clients on any of 20 nodes", len(used))
+	}
 }
 
 // Which endpoints are in force, as kube-proxy's documentation has it.
