@@ -183,7 +183,7 @@ func (c *cluster) stoppable(cfg api.NodeIPAM) (url string, stop func()) {
 	})
 }
 
-func TestNodesGetPodCIDRs(t *testing.T) {
+func TestKubeNodesGetPodCIDRs(t *testing.T) {
 	c := newCluster(t)
 	cfg := ipam("10.70.0.0/22", "fd00:70::/62")
 	cfg.ServiceCIDR = netip.MustParsePrefix("10.70.1.0/24")
@@ -251,7 +251,7 @@ func TestNodesGetPodCIDRs(t *testing.T) {
 	})
 }
 
-func TestFaultyPodCIDRsAreToldAndStay(t *testing.T) {
+func TestKubeFaultyPodCIDRsAreToldAndStay(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.node("a", "10.72.0.0/24"), c.node("b", "10.72.0.0/24")
 	out := c.node("out", "10.99.0.0/24")
@@ -269,7 +269,7 @@ func TestFaultyPodCIDRsAreToldAndStay(t *testing.T) {
 }
 
 // A block that a controller claimed before it died is assigned by the next one.
-func TestClaimedBlockIsGiven(t *testing.T) {
+func TestKubeClaimedBlockIsGiven(t *testing.T) {
 	c := newCluster(t)
 	n := c.node("n")
 	ours := newNodeIPAM(c.options(c.admin), newWorld(c.options(c.admin)), nil, nil)
@@ -290,7 +290,7 @@ func TestClaimedBlockIsGiven(t *testing.T) {
 
 // kube-controller-manager's allocator running at the same time is reported, and not fought: first detected by its
 // assignments.
-func TestOtherAllocator(t *testing.T) {
+func TestKubeOtherAllocator(t *testing.T) {
 	c := newCluster(t)
 	url, stop := c.stoppable(ipam("10.74.0.0/16"))
 	defer stop()
@@ -351,7 +351,7 @@ func TestOtherAllocator(t *testing.T) {
 
 // An allocator that is configured to assign podCIDRs is reported before it assigns any. When it is disabled, Nodes get
 // theirs.
-func TestOtherAllocatorIsConfigured(t *testing.T) {
+func TestKubeOtherAllocatorIsConfigured(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, done := c.startIn(ctx, ipam("10.75.0.0/16"), func(context.Context) (string, error) { return "another", nil })
@@ -368,7 +368,7 @@ func TestOtherAllocatorIsConfigured(t *testing.T) {
 
 // Three controllers without leader election, each stopped and started at random, assign podCIDRs to Nodes that come and
 // go: none twice, and in the end each Node has one.
-func TestNoPodCIDRTwice(t *testing.T) {
+func TestKubeNoPodCIDRTwice(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -462,7 +462,7 @@ func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.C
 
 // A suspended controller resumes and does what it had planned, although another one was active meanwhile. What that one
 // assigned is not assigned again.
-func TestSuspendedControllerAssignsNothingTwice(t *testing.T) {
+func TestKubeSuspendedControllerAssignsNothingTwice(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.node("a"), c.node("b")
 	block := netip.MustParsePrefix("10.78.0.0/24")
@@ -505,7 +505,7 @@ func TestSuspendedControllerAssignsNothingTwice(t *testing.T) {
 }
 
 // One of two is the leader. When it is killed, the other one takes over.
-func TestLeaderIsSucceeded(t *testing.T) {
+func TestKubeLeaderIsSucceeded(t *testing.T) {
 	c := newCluster(t)
 	first, stop := c.stoppable(ipam("10.77.0.0/16"))
 	c.node("n1")

@@ -15,7 +15,7 @@ import (
 )
 
 // Heartbeats of Nodes are most of a large cluster's events, and no changes; a fence is.
-func TestHeartbeatsAreNoNews(t *testing.T) {
+func TestKubeHeartbeatsAreNoNews(t *testing.T) {
 	c := newCluster(t)
 	w := newWorld(c.options(c.admin))
 	news := w.news()

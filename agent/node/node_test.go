@@ -83,7 +83,10 @@ func TestTakeOwnKeepsTheLastGood(t *testing.T) {
 // conclude that the node has none. What was kept from before says no more.
 func TestWaitsForTheAPIServer(t *testing.T) {
 	for what, kept := range map[string]string{"nothing kept": "", "no podCIDR then": `{"Node":"me","Nodes":{"me":{"Name":"me"}}}`} {
-		t.Run(what, func(t *testing.T) { waitsForTheAPIServer(t, kept) })
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			waitsForTheAPIServer(t, kept)
+		})
 	}
 }
 

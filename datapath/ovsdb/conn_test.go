@@ -99,6 +99,7 @@ func TestServerKilledAndBack(t *testing.T) {
 
 // A stopped server accepts connections and says nothing.
 func TestServerStopped(t *testing.T) {
+	t.Parallel()
 	o := ovstest.Start(t, ovstest.Options{})
 	db := connect(t, o)
 	ensureNow(t, db, desired("a"))
