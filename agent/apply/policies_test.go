@@ -156,7 +156,7 @@ func TestPoliciesAreCounted(t *testing.T) {
 		t.Error("another resync counts packets again")
 	}
 	n.has(none + "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: lost, namespace: elsewhere}\n" +
-		"spec: {podSelector: {}}\n")
+		"spec: {podSelector: {matchLabels: {app: lost}}}\n")
 	if done, err := n.flows.SyncPolicies(n.soon()); !done || err != nil {
 		t.Fatal(done, err)
 	}

@@ -16,8 +16,8 @@ type Idle struct {
 	Ports []policy.NamedPort
 }
 
-// Idle returns the policies that select no pod, or name a port that no pod has, sorted. All pods must be known, not
-// only local ones. Those with host networks count as none, as no policy applies to them.
+// Idle returns the policies whose labels select no pod, or that name a port that no pod has, sorted. All pods must be
+// known, not only local ones. Those with host networks count as none, as no policy applies to them.
 func (c *Compiler) Idle() []Idle {
 	var out []Idle
 	for _, ref := range slices.SortedFunc(maps.Keys(c.policies), func(a, b policy.Ref) int {
@@ -25,12 +25,20 @@ func (c *Compiler) Idle() []Idle {
 	}) {
 		e := c.policies[ref]
 		if !c.anySubject(e, func(*pod) bool { return true }) {
-			out = append(out, Idle{Policy: ref})
+			if byLabels(e.Subject) {
+				out = append(out, Idle{Policy: ref})
+			}
 		} else if ports := c.idlePorts(e); len(ports) > 0 {
 			out = append(out, Idle{ref, ports})
 		}
 	}
 	return out
+}
+
+// byLabels reports whether labels select the pods, in which there may be a mistake. A policy for whatever pods a
+// namespace gets waits for these.
+func byLabels(s policy.Subjects) bool {
+	return !s.Pods.Everything() || s.Namespace == "" && !s.Namespaces.Everything()
 }
 
 // anySubject reports whether e selects a pod that is so, on any node.
