@@ -114,14 +114,19 @@ func serve(b *testing.B, at end) {
 
 func answer(conn net.Conn) {
 	defer conn.Close()
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if strings.TrimSpace(line) == "stream" {
-		for data := make([]byte, 1<<17); err == nil; {
-			_, err = conn.Write(data)
+	asked := bufio.NewReader(conn)
+	for {
+		line, err := asked.ReadString('\n')
+		if strings.TrimSpace(line) == "stream" {
+			for data := make([]byte, 1<<17); err == nil; {
+				_, err = conn.Write(data)
+			}
 		}
-		return
+		if err != nil {
+			return
+		}
+		fmt.Fprint(conn, line)
 	}
-	fmt.Fprint(conn, line)
 }
 
 // dial connects within 10 s.
