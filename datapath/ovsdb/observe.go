@@ -85,7 +85,7 @@ func (db *DB) Observe(name string) (Observed, error) {
 
 // observed is the pure part of Observe.
 func observed(s snapshot, name string) Observed {
-	o := Observed{Pending: s.root.CurCfg < s.root.NextCfg, RestoreWait: s.root.restoreWait()}
+	o := Observed{Pending: s.pending(), RestoreWait: s.root.restoreWait()}
 	b, ok := s.bridges[name]
 	if !ok {
 		return o
@@ -252,7 +252,7 @@ func (db *DB) withoutNumber(names []string) (missing []string, err error) {
 
 // troubles are what keeps whole bridges from working, in words.
 func (s snapshot) troubles() (out []string) {
-	if s.root.CurCfg < s.root.NextCfg {
+	if s.pending() {
 		return []string{fmt.Sprintf("ovs-vswitchd does not answer (it has applied configuration %d of %d): is it running?",
 			s.root.CurCfg, s.root.NextCfg)}
 	}

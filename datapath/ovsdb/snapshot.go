@@ -76,6 +76,9 @@ func (s snapshot) whole() bool {
 	return s.wholeZones()
 }
 
+// pending reports that ovs-vswitchd has not taken the last change.
+func (s snapshot) pending() bool { return s.root.CurCfg < s.root.NextCfg }
+
 func (s snapshot) wholeZones() bool {
 	for _, uuid := range s.root.Datapaths {
 		dp, ok := s.datapaths[uuid]

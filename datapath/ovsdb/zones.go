@@ -21,7 +21,8 @@ type Zones struct {
 // updateZones plans the timeouts of zones. A zone that somebody else has given timeouts keeps them.
 //
 // With the last bridge of a datapath ovs-vswitchd forgets the timeouts of its zones, and it is told again only of zones
-// that are new to it: for a bridge that is added ours go first, and are there again with the next transaction.
+// that are new to it: for a bridge that is added ours go first, and are there again when it has taken that. Until then
+// it might see both at once, and nothing new.
 func (p *plan) updateZones(s snapshot, d Desired, present bool) {
 	kind := datapathType(d.DatapathType)
 	uuid, there := s.root.Datapaths[kind]
@@ -34,7 +35,7 @@ func (p *plan) updateZones(s snapshot, d Desired, present bool) {
 	added := ovsdb.OvsMap{GoMap: map[any]any{}}
 	for _, number := range d.Zones.Numbers {
 		zone, ok := s.zones[dp.CTZones[int(number)]]
-		if ok && (zone.ExternalIDs[markKey] != markZone || s.keeps(zone, d.Zones.Timeouts)) {
+		if !ok && s.pending() || ok && (zone.ExternalIDs[markKey] != markZone || s.keeps(zone, d.Zones.Timeouts)) {
 			continue
 		}
 		if policy == "" {
