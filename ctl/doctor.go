@@ -32,8 +32,9 @@ Checks that could not run are listed, with the reason.
 
 The cluster: pod-cidr (missing, duplicate or invalid podCIDRs), pools (exhausted, invalid
 or filling IPPools), leaks (orphaned and duplicate addresses), policies (which Fairlead
-does not enforce, which do nothing; on a node also whether Open vSwitch does as they say), services (endpoints on nodes that do not exist; on a node also ClusterIPs
-that are not translated, kube-proxy where it is needed, and room in conntrack).
+does not enforce, and which do nothing; on a node also whether Open vSwitch does as they
+say), services (endpoints on nodes that do not exist; on a node also ClusterIPs that are
+not translated, kube-proxy where it is needed, and room in conntrack).
 A node, as root: agent, ovs (Open vSwitch), uplink (the NIC that bridged pods use),
 flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 

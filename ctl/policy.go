@@ -51,11 +51,11 @@ It says what policies mean. What Open vSwitch does is for "fairleadctl policy tr
 				return cli.Usage(err)
 			}
 			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
-				read, err := verdict.Read(ctx, client, asked.isEnd)
+				q, err := asked.read(ctx, client)
 				if err != nil {
 					return err
 				}
-				a, err := question{asked, read}.answer()
+				a, err := q.answer()
 				if err != nil {
 					return err
 				}
@@ -141,6 +141,12 @@ func parseEnd(text string) connectionEnd {
 type question struct {
 	asked
 	*verdict.Cluster
+}
+
+// read asks the cluster about the connection.
+func (a asked) read(ctx context.Context, client *kube.Client) (question, error) {
+	c, err := verdict.Read(ctx, client, a.isEnd)
+	return question{a, c}, err
 }
 
 // isEnd reports whether a pod is an end of the connection.

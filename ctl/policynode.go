@@ -37,12 +37,11 @@ in which they are tried. Of rules with named ports it shows those with the numbe
 				return cli.Usage(fmt.Errorf("%s is an address, and policies apply to pods: name a pod", args[0]))
 			}
 			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
-				asked := asked{from: end}
-				read, err := verdict.Read(ctx, client, asked.isEnd)
+				q, err := asked{from: end}.read(ctx, client)
 				if err != nil {
 					return err
 				}
-				s, err := question{asked, read}.show()
+				s, err := q.show()
 				if err != nil {
 					return err
 				}
@@ -162,7 +161,7 @@ judged on another node is for the same command there. Nothing is sent. It needs 
 				return err
 			}
 			return conn.run(c, func(ctx context.Context, client *kube.Client) error {
-				read, err := verdict.Read(ctx, client, asked.isEnd)
+				q, err := asked.read(ctx, client)
 				if err != nil {
 					return err
 				}
@@ -170,7 +169,7 @@ judged on another node is for the same command there. Nothing is sent. It needs 
 				if err != nil {
 					return err
 				}
-				t, err := question{asked, read}.trace(ctx, sw)
+				t, err := q.trace(ctx, sw)
 				if err != nil {
 					return err
 				}

@@ -19,7 +19,8 @@
 //	pod port            Port with external_ids:fairlead=pod; fairlead-* is the     ovsdb
 //	                    record of the attachment, and the only one on the node; with
 //	                    external_ids:fairlead=retired it is nobody's, and is removed
-//	conntrack timeouts  CT_Zone of the Datapath row with external_ids:fairlead=conntrack   ovsdb
+//	conntrack timeouts  CT_Zone with external_ids:fairlead=conntrack, and the          ovsdb
+//	                    Datapath if that bears it
 //	pod veth            veth on the node, name "fl" + 13 hex digits, interface     link
 //	                    group 26220 (0x666c), or 26226 (0x6672) when it is nobody's and
 //	                    is removed; the pod's end goes with it
