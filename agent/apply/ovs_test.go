@@ -136,6 +136,41 @@ func TestPortThatWasRemovedIsTold(t *testing.T) {
 	}
 }
 
+// Timeouts of a zone wait until ovs-vswitchd has taken what was before them. That is no external change.
+func TestZonesThatWaited(t *testing.T) {
+	n := newNode(t, api.AgentConfig{})
+	n.apply(n.round())
+	n.Vswitchd.Kill()
+	n.Ctl("--no-wait", "set", "Open_vSwitch", ".", "next_cfg=1000")
+	apply := func(pending bool) Changes {
+		t.Helper()
+		for n.round().Observed.Pending != pending {
+			time.Sleep(time.Millisecond)
+		}
+		r := n.round()
+		r.Settled, r.Want.OVSDB.Zones = true, ovsdb.Zones{Numbers: []uint16{7}, Timeouts: map[string]int{"tcp_close": 5}}
+		c, err := n.ports.Apply(n.soon(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	if c := apply(true); len(c.Wanted)+len(c.Repaired) > 0 {
+		t.Fatalf("while ovs-vswitchd is away: %+v", c)
+	}
+	n.Vswitchd.Start()
+	if c := apply(false); len(c.Wanted) != 1 || len(c.Repaired) > 0 {
+		t.Errorf("as it is back: %+v; want one change that was wanted", c)
+	}
+	n.Ctl("clear", "Datapath", strings.TrimSpace(n.Ctl("--columns=_uuid", "--bare", "find", "Datapath")), "ct_zones")
+	for n.ports.InPlace(t.Context(), n.round().Observed) {
+		time.Sleep(time.Millisecond)
+	}
+	if c := apply(false); len(c.Wanted) > 0 || len(c.Repaired) != 1 {
+		t.Errorf("after a hand has removed it: %+v; want one repair", c)
+	}
+}
+
 // A port of somebody else on the bridge is looked at in a round, which says so.
 func TestForeignPortIsNotInPlace(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})

@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
@@ -17,8 +18,10 @@ const (
 
 // OVSDB applies the bridge, its ports and the pods' records. It removes nothing: see Stale.
 type OVSDB struct {
-	db      *ovsdb.DB
-	applied ovsdb.Desired
+	db *ovsdb.DB
+	// wanted is of the last round, and had what was in place at its end: ovs-vswitchd gets the timeouts of zones only
+	// once it has taken what is before them (ovsdb.Zones).
+	wanted, had ovsdb.Desired
 }
 
 // NewOVSDB returns the applier of a database.
@@ -31,17 +34,32 @@ func (*OVSDB) Name() string { return "ovsdb" }
 // returns when the gateway has its port number.
 func (o *OVSDB) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	if r.Settled {
-		if c.Repaired, err = o.db.Ensure(ctx, o.applied); err != nil {
+		if c.Repaired, err = o.db.Ensure(ctx, o.had); err != nil {
 			return c, fmt.Errorf("OVSDB: %w", err)
 		}
 	}
 	if c.Wanted, err = o.db.Ensure(ctx, r.Want.OVSDB); err != nil {
 		return c, fmt.Errorf("OVSDB: %w", err)
 	}
-	o.applied = r.Want.OVSDB
+	if err := o.remember(r.Want.OVSDB); err != nil {
+		return c, fmt.Errorf("OVSDB: %w", err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, portTimeout)
 	defer cancel()
 	return c, o.db.WaitOFPorts(ctx, r.Want.OVSDB.Gateway.Name)
+}
+
+// remember keeps what a round wanted, and what of it is in place.
+func (o *OVSDB) remember(d ovsdb.Desired) error {
+	obs, err := o.db.Observe(d.Bridge)
+	if err != nil {
+		return err
+	}
+	o.wanted, o.had = d, d
+	o.had.Zones.Numbers = slices.DeleteFunc(slices.Clone(d.Zones.Numbers), func(number uint16) bool {
+		return !slices.Contains(obs.Zones, number)
+	})
+	return nil
 }
 
 // Doubts implements Watcher.
@@ -52,7 +70,7 @@ func (o *OVSDB) InPlace(ctx context.Context, obs ovsdb.Observed) bool {
 	if obs.DatapathLost || len(obs.Broken)+len(obs.Foreign) > 0 {
 		return false
 	}
-	differs, err := o.db.Differs(ctx, o.applied)
+	differs, err := o.db.Differs(ctx, o.wanted)
 	return err == nil && !differs
 }
 

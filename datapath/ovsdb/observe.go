@@ -29,6 +29,8 @@ type Observed struct {
 	Broken []BrokenPort
 	// Retired were pods' ports, by name, and wait for RemoveRetired.
 	Retired []string
+	// Zones are the numbers of the conntrack zones of the datapath whose timeouts are ours, in order.
+	Zones []uint16
 	// Foreign are ports on the bridge that are not ours, by name.
 	Foreign []string
 	// Pending says that ovs-vswitchd has not yet taken the last change. When
@@ -93,6 +95,9 @@ func observed(s snapshot, name string) Observed {
 	o.BridgePresent, o.BridgeOurs, o.DatapathType = true, isOurs(s, b), datapathType(b.DatapathType)
 	if o.DatapathType == "netdev" {
 		o.Devices = s.userspaceDevices()
+	}
+	for _, number := range s.ourZones(s.datapaths[s.root.Datapaths[o.DatapathType]]) {
+		o.Zones = append(o.Zones, uint16(number))
 	}
 	if own, ok := s.portsOf(b)[name]; ok {
 		o.DatapathLost = own.iface.lost()
