@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -42,29 +43,47 @@ func (f goFile) imports() []string {
 // goFiles returns every Go file, and the positions of their syntax.
 func goFiles(t *testing.T) ([]goFile, *token.FileSet) {
 	t.Helper()
-	var files []goFile
-	set := token.NewFileSet()
-	walk(t, func(path string, text []byte) {
-		if filepath.Ext(path) != ".go" {
-			return
-		}
-		syntax, err := parser.ParseFile(set, path, text, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, goFile{path: path, dir: filepath.ToSlash(filepath.Dir(path)),
-			test: strings.HasSuffix(path, "_test.go"), syntax: syntax, text: text})
-	})
-	if len(files) < 50 {
-		t.Fatalf("%d Go files under %s: this is not the repository", len(files), root)
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return files, set
+	if len(all.files) < 50 {
+		t.Fatalf("%d Go files under %s: this is not the repository", len(all.files), root)
+	}
+	return all.files, all.set
 }
 
-// walk calls do with every file of the repository, without build output (bin, out) and git's files.
-func walk(t *testing.T, do func(path string, text []byte)) {
-	t.Helper()
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+// tree is the repository as all rules read it.
+type tree struct {
+	texts map[string][]byte // by path
+	paths []string          // in order
+	files []goFile
+	set   *token.FileSet
+}
+
+// parsed reads the repository once for all rules.
+var parsed = sync.OnceValues(func() (tree, error) {
+	all := tree{texts: map[string][]byte{}, set: token.NewFileSet()}
+	if err := all.read(); err != nil {
+		return all, err
+	}
+	for _, path := range all.paths {
+		if filepath.Ext(path) != ".go" {
+			continue
+		}
+		syntax, err := parser.ParseFile(all.set, path, all.texts[path], parser.ParseComments)
+		if err != nil {
+			return all, err
+		}
+		all.files = append(all.files, goFile{path: path, dir: filepath.ToSlash(filepath.Dir(path)),
+			test: strings.HasSuffix(path, "_test.go"), syntax: syntax, text: all.texts[path]})
+	}
+	return all, nil
+})
+
+// read reads every file of the repository, without build output (bin, out) and git's files.
+func (all *tree) read() error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -83,10 +102,20 @@ func walk(t *testing.T, do func(path string, text []byte)) {
 		if err != nil {
 			return err
 		}
-		do(filepath.ToSlash(rel), text)
+		rel = filepath.ToSlash(rel)
+		all.paths, all.texts[rel] = append(all.paths, rel), text
 		return nil
 	})
+}
+
+// walk calls do with every file of the repository that was read.
+func walk(t *testing.T, do func(path string, text []byte)) {
+	t.Helper()
+	all, err := parsed()
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, path := range all.paths {
+		do(path, all.texts[path])
 	}
 }
