@@ -80,7 +80,10 @@ func addSwitchPort(ctx context.Context, c cable) error {
 		vlans = []string{"trunks=" + all, "vlan_mode=trunk"}
 	}
 	args := append([]string{"--timeout=10", "add-port", switchBridge, c.port, "--", "set", "Port", c.port}, vlans...)
-	return host.Run(exec.CommandContext(ctx, "ovs-vsctl", args...))
+	if err := host.Run(exec.CommandContext(ctx, "ovs-vsctl", args...)); err != nil {
+		return err
+	}
+	return deepQueues()
 }
 
 // unplug removes the cable from the underlay: both ends are deleted.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -58,6 +60,15 @@ func StartOVSDB(ctx context.Context, node string) error {
 	}
 	return host.Run(exec.CommandContext(ctx, "ovs-vsctl", "--timeout=10", "--no-wait", "init",
 		"--", "set", "Open_vSwitch", ".", "external_ids:system-id="+node, "external_ids:hostname="+node))
+}
+
+// PID is the process ID of the ovs-vswitchd on the host of the calling thread.
+func PID() (int, error) {
+	text, err := os.ReadFile("/run/openvswitch/ovs-vswitchd.pid")
+	if err != nil {
+		return 0, fmt.Errorf("finding ovs-vswitchd: %w", err)
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
 // StartVswitchd starts ovs-vswitchd on the host of the calling thread. ovsdb-server must run.
