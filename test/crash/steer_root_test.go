@@ -46,6 +46,7 @@ func TestRootSteerLeavesHostAlone(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(c.agentLog(t))
+			t.Log(c.exec(t, "tail", "-n", "100", "/var/log/openvswitch/ovs-vswitchd.log"))
 		}
 	})
 	c.steers(t)
@@ -168,8 +169,9 @@ func (c cluster) steerChanged(t *testing.T) {
 		{f("ovs-ofctl del-flows br-uplink"), f("ovs-ofctl mod-port br-uplink br-uplink no-forward")},
 		{f("ovs-vsctl --no-wait set port br-uplink tag=7"), f("ip link set br-uplink down"), f("ip link set eth0 promisc off")},
 	} {
+		eventually(t, 30*time.Second, func() []string { return c.bridgeWrong(t, "br-uplink") })
 		for _, argv := range changes {
-			c.exec(t, argv...)
+			c.change(t, argv)
 		}
 		eventually(t, 30*time.Second, func() []string {
 			wrong := c.bridgeWrong(t, "br-uplink")
@@ -182,6 +184,21 @@ func (c cluster) steerChanged(t *testing.T) {
 			t.Fatalf("after %q", changes)
 		}
 	}
+}
+
+// change runs a command that changes the bridge, and again if Open vSwitch closed its connection.
+func (c cluster) change(t *testing.T, argv []string) {
+	t.Helper()
+	eventually(t, 10*time.Second, func() []string {
+		out, err := c.NodeExec(labtest.Within(t, 10*time.Second), node, argv...)
+		if err != nil && strings.Contains(out+err.Error(), "onnection reset") {
+			return []string{out}
+		}
+		if err != nil {
+			t.Fatalf("%q: %v\n%s", argv, err, out)
+		}
+		return nil
+	})
 }
 
 // reconfigured starts an agent with another config: change is what sed(1) replaces, and by what.
