@@ -4,7 +4,8 @@
 // go run ./test/summary [arguments of go test]
 //
 // Output of a test is shown when the test fails. The exit code is 1 if a test failed, or was skipped and ALLOW_SKIP is
-// not 1: an unnoticed skip is a missing test.
+// not 1: an unnoticed skip is a missing test. The lines of skipped and failed tests are appended to the file that
+// FAIRLEAD_TEST_TOLD names, if it does, so that a run of several commands can end with all of them.
 package main
 
 import (
@@ -57,5 +58,19 @@ func run(dir string, args []string, allowSkip bool, out io.Writer) (int, error) 
 		}
 	}
 	failed := cmd.Wait() != nil
-	return r.end(failed, allowSkip), nil
+	code := r.end(failed, allowSkip)
+	return code, r.tell(os.Getenv("FAIRLEAD_TEST_TOLD"))
+}
+
+// tell appends what is wrong to a file.
+func (r *report) tell(path string) error {
+	if path == "" || r.wrong() == "" {
+		return nil
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(r.wrong())
+	return errors.Join(err, file.Close())
 }

@@ -20,7 +20,7 @@ type event struct {
 // test identifies a test; its name is empty for the package itself.
 type test struct{ pkg, name string }
 
-// outcome is a test that was skipped or failed, and why it was skipped.
+// outcome is a test that was skipped or failed, and why it was skipped or what it first said.
 type outcome struct {
 	test
 	reason string
@@ -67,7 +67,7 @@ func (r *report) add(e event) {
 		}
 	case "fail":
 		if e.Test != "" {
-			r.failed = append(r.failed, outcome{test: t})
+			r.failed = append(r.failed, outcome{t, firstSaid(r.output[t])})
 		} else {
 			r.unfinished(e.Package)
 		}
@@ -89,7 +89,7 @@ func (r *report) add(e event) {
 func (r *report) unfinished(pkg string) {
 	for t := range r.output {
 		if t.pkg == pkg && t.name != "" {
-			r.failed = append(r.failed, outcome{test: t})
+			r.failed = append(r.failed, outcome{t, firstSaid(r.output[t])})
 			r.print(t)
 			delete(r.output, t)
 		}
@@ -125,6 +125,21 @@ func reason(output []string) string {
 	return strings.Join(said, " ")
 }
 
+// told is how much of a failed test's messages the summary repeats, in bytes.
+const told = 400
+
+// firstSaid is the beginning of what a failed test said, in one line; of a parent nothing but that a subtest failed.
+func firstSaid(output []string) string {
+	var said []string
+	for _, line := range output {
+		if line = strings.TrimSpace(line); line != "" && !isFrame(line) && !strings.HasPrefix(line, "--- ") {
+			said = append(said, line)
+		}
+	}
+	text := strings.Join(said, " ")
+	return text[:min(told, len(text))]
+}
+
 // end writes the summary and returns the exit code. failed is the result of go test.
 func (r *report) end(failed, allowSkip bool) int {
 	r.tellSlowest()
@@ -132,12 +147,7 @@ func (r *report) end(failed, allowSkip bool) int {
 	if r.elsewhere > 0 {
 		fmt.Fprintf(r.out, "%d for the other datapath only\n", r.elsewhere)
 	}
-	for _, o := range r.skipped {
-		fmt.Fprintf(r.out, "SKIPPED %s %s: %s\n", o.pkg, o.name, o.reason)
-	}
-	for _, o := range r.failed {
-		fmt.Fprintf(r.out, "FAILED  %s %s\n", o.pkg, o.name)
-	}
+	fmt.Fprint(r.out, r.wrong())
 	switch {
 	case failed || len(r.failed) > 0:
 		return 1
@@ -146,4 +156,16 @@ func (r *report) end(failed, allowSkip bool) int {
 		return 1
 	}
 	return 0
+}
+
+// wrong is a line for each test that was skipped or failed.
+func (r *report) wrong() string {
+	var lines strings.Builder
+	for _, o := range r.skipped {
+		fmt.Fprintf(&lines, "SKIPPED %s %s: %s\n", o.pkg, o.name, o.reason)
+	}
+	for _, o := range r.failed {
+		fmt.Fprintf(&lines, "FAILED  %s %s: %s\n", o.pkg, o.name, o.reason)
+	}
+	return lines.String()
 }

@@ -26,8 +26,8 @@ func TestSummary(t *testing.T) {
 		{"a skip that is allowed", pass + "func TestRootX(t *testing.T) { t.Skip(\"needs root\") }\n", true, 0,
 			[]string{"SKIPPED example TestRootX:"}, []string{"ALLOW_SKIP=1"}},
 		{"a subtest fails", "func TestA(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { t.Error(\"got 1\") }) }\n", true, 1,
-			[]string{"got 1", "--- FAIL: TestA/sub", "FAILED  example TestA/sub", "FAIL  example"}, []string{"=== RUN"}},
-		{"a panic", "func TestA(t *testing.T) { panic(\"ouch\") }\n", true, 1, []string{"ouch", "FAILED  example TestA"}, nil},
+			[]string{"got 1", "--- FAIL: TestA/sub", "FAILED  example TestA/sub: x_test.go:", "FAIL  example"}, []string{"=== RUN"}},
+		{"a panic", "func TestA(t *testing.T) { panic(\"ouch\") }\n", true, 1, []string{"ouch", "FAILED  example TestA: panic: ouch"}, nil},
 		{"an exit", "func TestA(t *testing.T) { println(\"bye\"); os.Exit(3) }\n", true, 1,
 			[]string{"bye", "FAILED  example TestA"}, nil},
 		{"does not build", "func TestA(t *testing.T) { undefined() }\n", true, 1,
@@ -38,6 +38,8 @@ func TestSummary(t *testing.T) {
 			write(t, filepath.Join(dir, "go.mod"), "module example\n\ngo 1.26\n")
 			write(t, filepath.Join(dir, "x_test.go"),
 				"package x\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nvar _ = os.Exit\n\n"+c.code)
+			told := filepath.Join(dir, "told")
+			t.Setenv("FAIRLEAD_TEST_TOLD", told)
 			var out strings.Builder
 			exit, err := run(dir, []string{"./..."}, c.allowSkip, &out)
 			if err != nil || exit != c.exit {
@@ -47,6 +49,9 @@ func TestSummary(t *testing.T) {
 				if !strings.Contains(out.String(), s) {
 					t.Errorf("%q is missing in the output", s)
 				}
+			}
+			if text, err := os.ReadFile(told); strings.Contains(out.String(), "FAILED  ") != strings.Contains(string(text), "FAILED  ") {
+				t.Errorf("the file of failures has %q (%v)", text, err)
 			}
 			for _, s := range c.not {
 				if strings.Contains(out.String(), s) {
