@@ -150,6 +150,9 @@ func run(ctx context.Context, o Options, last rundir.LastError) error {
 		return nil
 	})
 	g.Go(func() error { p.advisor.Run(ctx); return nil })
+	if o.Config.Reachability == api.ReachabilityProbe {
+		g.Go(func() error { events.NewReach(p.reach.Report, p.client, o.NodeName, o.Log).Run(ctx); return nil })
+	}
 	g.Go(func() error { return p.reported(ctx, p.start(ctx)) })
 	return g.Wait()
 }
