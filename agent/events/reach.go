@@ -112,5 +112,6 @@ func notReached(own string, report *api.AgentReach) map[string]unreached {
 
 // isHere reports whether a cause is one of this node.
 func isHere(c reach.Cause) bool {
-	return slices.Contains([]reach.Cause{reach.CauseAlone, reach.CauseBlocked, reach.CauseNoTunnel, reach.CauseFirewall}, c)
+	here := []reach.Cause{reach.CauseAlone, reach.CauseBlocked, reach.CauseNoTunnel, reach.CauseFirewall}
+	return slices.Contains(here, c)
 }

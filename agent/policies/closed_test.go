@@ -62,8 +62,8 @@ func rulesOf(t testing.TB) map[string][]policy.Policy {
 	}
 }
 
-// Any flow of policies can be deleted by hand, and no packet passes that the rules forbid. A run tries every third flow,
-// which ones by chance, or all with FAIRLEAD_TEST_LONG=1.
+// Any flow of policies can be deleted by hand, and no packet passes that the rules forbid. A run tries every third
+// flow, from the first, second or third on by chance, or all with FAIRLEAD_TEST_LONG=1.
 func TestNoFlowOpensByItsAbsence(t *testing.T) {
 	o := flowtest.Node(t)
 	s := flowtest.Dial(t, o, openflow.Dial)

@@ -29,7 +29,7 @@ spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}
 // those that Open vSwitch has no flows for. With the API server everything works again.
 func TestRootPoliciesUnknown(t *testing.T) {
 	b := cluster(t)
-	b.enforcePolicies(t, "node1")
+	b.configure(t, "node1", "networkPolicies: enforce")
 	b.addPods(t, "a@node1", "b@node1", "c@node1")
 	arrived := b.stream(t, "a", "b")
 	arrives := func(want bool, why string) {
@@ -96,8 +96,8 @@ func (b *bed) change(t *testing.T, how func(string, []byte) ([]manifest.Change, 
 	must(t, err)
 }
 
-// enforcePolicies has the agent of a node enforce policies until the test ends.
-func (b *bed) enforcePolicies(t *testing.T, node string) {
+// configure has the agent of a node run with one more line in its config until the test ends.
+func (b *bed) configure(t *testing.T, node, line string) {
 	t.Helper()
 	h, err := b.Host(node)
 	must(t, err)
@@ -113,7 +113,7 @@ func (b *bed) enforcePolicies(t *testing.T, node string) {
 		must(t, b.WaitReady(ctx, node))
 	}
 	t.Cleanup(func() { use(before) })
-	use(append([]byte("networkPolicies: enforce\n"), before...))
+	use(append([]byte(line+"\n"), before...))
 }
 
 // restartUnknowing kills the agent of node1, with ovs-vswitchd or without, and starts what was killed, while the API

@@ -13,6 +13,7 @@ import (
 // says so wherever people look, and nobody believes that all is well.
 func TestRootTunnelThatCannotWork(t *testing.T) {
 	b := cluster(t)
+	b.configure(t, "node1", "reachability: probe")
 	b.addPods(t, "a@node1", "c@node2")
 	b.ping(t, "a", "c", 20*time.Second)
 	fairleadctl := b.agentPod(t)
@@ -42,6 +43,11 @@ func TestRootTunnelThatCannotWork(t *testing.T) {
 		if !strings.Contains(message, part) {
 			t.Errorf("%q is not in the Event %q", part, message)
 		}
+	}
+	// The probes find the same, and the agent of a Node without a tunnel says so there, not on the other Node.
+	message = b.event(t, "node1", "PodsNotReached")
+	if part := "no packets go through the tunnel"; !strings.Contains(message, part) {
+		t.Errorf("%q is not in the Event %q", part, message)
 	}
 	for _, c := range []struct {
 		code  int
