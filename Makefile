@@ -17,6 +17,9 @@ TESTS ?= ./...
 # would show nothing more, or which is too much for a guest's one processor, says so itself: ovstest.UserspaceOnly.
 KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./datapath/... ./test/chain ./test/ovstest ./build/ovs
 
+# Lint vets. Without debug information linking a package's tests takes a quarter less, and stack traces are as before.
+SUMMARY := go run ./test/summary -count=1 -vet=off -ldflags=-w
+
 # So many packages are tested at once: most of the time tests wait. Those that take longest begin, in this order.
 AT_ONCE ?= 3
 LONGEST := ./test/crash ./datapath/uplink ./test/kube ./test/suite ./test/pools ./diagnose/podcidr ./kube/inputs ./test/lab/lab \
@@ -59,7 +62,7 @@ once: ## build what is built once on a machine: the kernel in which tests run, K
 
 test: root deps build plugins once ## every test but e2e (root); a skipped test is a failure unless ALLOW_SKIP=1
 	@failed=0; \
-	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p $(AT_ONCE) -timeout 20m \
+	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 20m \
 		-skip '^TestE2E' $(LONGEST) ./... \
 		|| failed=1; \
 	$(MAKE) --no-print-directory test-kernel || failed=1; \
@@ -69,12 +72,12 @@ plugins: ## bin/cni: the reference plugins under which Fairlead is tried as IPAM
 	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
 
 test-kernel: root deps build plugins once ## the tests of the datapath on the kernel's, in User-Mode Linux where this kernel has none
-	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 -p 2 -parallel 3 \
+	FAIRLEAD_TEST_DATAPATH=system FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p 2 -parallel 3 \
 		-timeout 30m -exec '$(CURDIR)/bin/lab --uml=auto --' -run '^TestRoot' $(KERNEL_TESTS)
 
 e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containerd, pods, deaths and upgrades (minutes)
 	@rm -rf out/e2e; failed=0; \
-	FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' go run ./test/summary -count=1 -p 1 -timeout 20m -run '^TestE2E' -skip '^TestE2EKernel' ./test/e2e/... \
+	FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e' $(SUMMARY) -p 1 -timeout 20m -run '^TestE2E' -skip '^TestE2EKernel' ./test/e2e/... \
 		|| failed=1; \
 	for table in out/e2e/*.txt; do [ ! -e "$$table" ] || { echo "What was lost in $$(basename "$$table" .txt):"; cat "$$table"; }; done; \
 	exit $$failed
@@ -82,13 +85,13 @@ e2e: root deps build image once ## a real cluster of 3 nodes: kubelets, containe
 # Two kubelets, two containerds and a control plane on the guest's one processor.
 e2e-kernel: root deps build image once ## the default installation on the kernel's datapath, in User-Mode Linux where this kernel has none (minutes)
 	@rm -rf out/e2e-kernel; mkdir -p out/e2e-kernel; failed=0; \
-	FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e-kernel' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' go run ./test/summary -count=1 \
+	FAIRLEAD_E2E_OUT='$(CURDIR)/out/e2e-kernel' FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) \
 		-timeout 60m -exec '$(CURDIR)/bin/lab --uml=auto --mem 6144 --write $(CURDIR)/out/e2e-kernel --' \
 		-run '^TestE2EKernel' ./test/e2e/functions || failed=1; \
 	cat out/e2e-kernel/*.txt; exit $$failed
 
 test-unit: ## the tests that need neither root nor a cluster's programs
-	ALLOW_SKIP=1 go run ./test/summary -p 2 -timeout 5m -skip '^Test(Root|UML|Kube|E2E)' ./...
+	ALLOW_SKIP=1 go run ./test/summary -vet=off -ldflags=-w -p 2 -timeout 5m -skip '^Test(Root|UML|Kube|E2E)' ./...
 
 manifests: ## build/manifests/fairlead.yaml, the schema and the table of its values, from the chart
 	go test ./test/chart -count=1 -run '^TestSchema$$' -update
