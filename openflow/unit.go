@@ -49,11 +49,11 @@ type units struct {
 	// flows of Services are there still.
 	known bool
 	want  map[uint32]Unit
-	dirty map[uint32]struct{} // what may differ from the switch
+	sent  bool            // the switch has confirmed what is wanted, but for dirty
+	dirty map[uint32]Unit // what differs, as the switch has it
 	// listed is what the switch has, as long as it was not compared.
 	listed       map[Key]*have
 	listedGroups []nx.Listed
-	sent         map[uint32]Unit
 	gone         map[Translation]struct{}
 }
 
@@ -93,27 +93,24 @@ func (u *units) noteGone() {
 	for _, h := range u.listed {
 		udp(h.flow, groups[h.flow.group()], before)
 	}
-	if u.sent == nil {
+	if !u.sent {
 		for _, unit := range u.want {
 			unit.udp(now)
 		}
 	}
-	for id := range u.dirty {
-		u.sent[id].udp(before)
+	for id, was := range u.dirty {
+		was.udp(before)
 		u.want[id].udp(now)
 	}
 	if u.gone == nil {
 		u.gone = map[Translation]struct{}{}
 	}
-	for t := range before {
-		if _, still := now[t]; !still {
-			u.gone[t] = struct{}{}
-		}
-	}
+	maps.DeleteFunc(before, func(t Translation, _ struct{}) bool { _, still := now[t]; return still })
+	maps.Copy(u.gone, before)
 }
 
 func newUnits(owns func(*Flow) bool) units {
-	return units{owns: owns, want: map[uint32]Unit{}, dirty: map[uint32]struct{}{}}
+	return units{owns: owns, want: map[uint32]Unit{}, dirty: map[uint32]Unit{}}
 }
 
 // SetPolicies is SetUnits for policies, whose Units have no buckets, and IDs of their own.
@@ -132,18 +129,28 @@ func (s *Switch) HasForPods(ctx context.Context) (out []Flow, err error) {
 		s.stale.Store(true)
 		return nil, err
 	}
-	for _, h := range s.policies.listed {
-		out = append(out, *h.flow)
-	}
 	for _, h := range s.have.flows {
 		if h.flow.Kind == KindPod {
 			out = append(out, *h.flow)
 		}
 	}
-	for _, u := range s.policies.sent {
-		out = append(out, u.Flows...)
+	return s.policies.has(out), nil
+}
+
+// has appends the flows that the switch has.
+func (u *units) has(out []Flow) []Flow {
+	for _, h := range u.listed {
+		out = append(out, *h.flow)
 	}
-	return out, nil
+	for id, unit := range u.want {
+		if _, differs := u.dirty[id]; u.sent && !differs {
+			out = append(out, unit.Flows...)
+		}
+	}
+	for _, was := range u.dirty {
+		out = append(out, was.Flows...)
+	}
+	return out
 }
 
 // Packets returns how many packets the flows of verdicts had taken when they were listed, if they were since it was
@@ -177,16 +184,21 @@ func (s *Switch) SetUnits(u map[uint32]Unit, all bool) {
 func (u *units) set(changed map[uint32]Unit, all bool) {
 	if all {
 		for id := range u.want {
-			u.dirty[id] = struct{}{}
+			u.put(id, Unit{})
 		}
-		clear(u.want)
 		u.known = true
 	}
 	for id, unit := range changed {
-		if delete(u.want, id); len(unit.Flows) > 0 {
-			u.want[id] = unit
-		}
-		u.dirty[id] = struct{}{}
+		u.put(id, unit)
+	}
+}
+
+func (u *units) put(id uint32, unit Unit) {
+	if _, already := u.dirty[id]; u.sent && !already {
+		u.dirty[id] = u.want[id]
+	}
+	if delete(u.want, id); len(unit.Flows) > 0 {
+		u.want[id] = unit
 	}
 }
 
@@ -243,7 +255,7 @@ func (s *Switch) confirmUnits() {
 
 // take stores what the switch has of Units, and returns all other flows.
 func (u *units) take(list []listed, groups []nx.Listed) (rest []listed) {
-	u.listed, u.listedGroups, u.sent = map[Key]*have{}, groups, nil
+	u.listed, u.listedGroups, u.sent, u.dirty = map[Key]*have{}, groups, false, map[uint32]Unit{}
 	for i := range list {
 		l := &list[i]
 		if l.unsupported || !u.owns(&l.flow) {
@@ -263,11 +275,11 @@ func (u *units) diff() ([]change, Changes, error) {
 		return nil, Changes{}, nil
 	}
 	var d unitChanges
-	if u.sent == nil {
+	if !u.sent {
 		d.againstListed(u)
 	} else {
 		for _, id := range slices.Sorted(maps.Keys(u.dirty)) {
-			d.replace(id, u.sent[id], u.want[id])
+			d.replace(id, u.dirty[id], u.want[id])
 		}
 	}
 	for _, c := range d.flows {
@@ -370,15 +382,7 @@ func (u *units) confirm() {
 		return
 	}
 	u.noteGone()
-	if u.sent == nil {
-		u.sent = maps.Clone(u.want)
-	}
-	for id := range u.dirty {
-		if delete(u.sent, id); len(u.want[id].Flows) > 0 {
-			u.sent[id] = u.want[id]
-		}
-	}
-	clear(u.dirty)
+	u.sent, u.dirty = true, map[uint32]Unit{} // and not as large as it was for all
 	u.listed, u.listedGroups = nil, nil
 }
 

@@ -280,7 +280,7 @@ func TestServiceWithTooManyEndpoints(t *testing.T) {
 	}
 	n.has(serviceManifests(53, strings.Join(all, ", ")))
 	n.sync("600 endpoints", true)
-	for id, unit := range n.flows.services.units {
+	for id, unit := range n.flows.services.units() {
 		if len(unit.Buckets) != openflow.MaxBuckets {
 			t.Errorf("unit %d has %d buckets", id, len(unit.Buckets))
 		}

@@ -24,22 +24,26 @@ type servicePorts struct {
 	node   services.Node
 	ids    clusterip.IDs
 	known  bool // all Services have been read
-	// of are the ports of each Service, by namespace/name.
-	of map[string]map[services.Key]services.Backends
-	// claims are the Services that have a port: one, unless what is known of another is out of date. The last one
-	// has it.
-	claims map[services.Key][]string
-	units  map[uint32]openflow.Unit
-	// refusing counts the ports without endpoints.
-	refusing int
+	// of are the ports of each Service, by namespace/name. The switch has their units; they are not held twice.
+	of map[string][]servicePort
+	// claims are the Services that have a port, by its number: one, unless what is known of another is out of date. The
+	// last one has it.
+	claims map[uint32][]string
+	// translated and refusing count the ports with endpoints, and those without.
+	translated, refusing int
 	// high counts the ports with endpoints on each high port.
 	high map[clusterip.Port]int
 }
 
+// servicePort is one that Open vSwitch translates.
+type servicePort struct {
+	services.Key
+	services.Backends
+}
+
 func newServicePorts(source inputs.Source, node string, log logr.Logger) *servicePorts {
-	return &servicePorts{source: source, log: log, node: services.Node{Name: node}, units: map[uint32]openflow.Unit{},
-		of: map[string]map[services.Key]services.Backends{}, claims: map[services.Key][]string{},
-		high: map[clusterip.Port]int{}}
+	return &servicePorts{source: source, log: log, node: services.Node{Name: node}, of: map[string][]servicePort{},
+		claims: map[uint32][]string{}, high: map[clusterip.Port]int{}}
 }
 
 // shared is what the flows of all Services depend on.
@@ -81,68 +85,87 @@ func (s *servicePorts) update() (changed map[uint32]openflow.Unit, known bool) {
 func (s *servicePorts) replace(service string, now map[services.Key]services.Backends,
 	changed map[uint32]openflow.Unit) {
 	before := s.of[service]
-	for k, b := range before {
-		s.count(k, b, -1)
-		s.claims[k] = slices.DeleteFunc(s.claims[k], func(other string) bool { return other == service })
-	}
 	delete(s.of, service)
+	for _, p := range before {
+		s.count(p, -1)
+		id := s.id(p.Key)
+		s.claims[id] = slices.DeleteFunc(s.claims[id], func(other string) bool { return other == service })
+	}
 	for k, b := range now {
-		if !clusterip.Translated(k.Protocol) {
-			delete(now, k)
-			continue
+		if clusterip.Translated(k.Protocol) {
+			p := servicePort{k, s.limited(service, k, b)}
+			s.count(p, 1)
+			s.claims[s.id(k)] = append(s.claims[s.id(k)], service)
+			s.of[service] = append(s.of[service], p)
 		}
-		if b.Affinity > clusterip.MostAffinity {
-			s.log.Info("clients of a Service keep their endpoint for a shorter time than asked for, the longest that Open vSwitch has",
-				"service", service, "asked", b.Affinity.String(), "is", clusterip.MostAffinity.String())
-		}
-		if n := len(b.Endpoints); n > openflow.MaxBuckets {
-			s.log.Info("this node uses a part of a Service's endpoints, as many as Open vSwitch takes", "service", service,
-				"port", k.Port, "endpoints", n, "used", openflow.MaxBuckets)
-			b.Endpoints = services.Most(b.Endpoints, openflow.MaxBuckets, s.node.Name)
-			now[k] = b
-		}
-		s.count(k, b, 1)
-		s.claims[k] = append(s.claims[k], service)
 	}
-	if len(now) > 0 {
-		s.of[service] = now
+	for _, p := range slices.Concat(before, s.of[service]) {
+		s.settle(p.Key, changed)
 	}
-	for k := range before {
-		s.settle(k, changed)
+}
+
+// limited is what of b Open vSwitch can do.
+func (s *servicePorts) limited(service string, k services.Key, b services.Backends) services.Backends {
+	if b.Affinity > clusterip.MostAffinity {
+		s.log.Info("clients of a Service keep their endpoint for a shorter time than asked for, the longest that Open vSwitch has",
+			"service", service, "asked", b.Affinity.String(), "is", clusterip.MostAffinity.String())
 	}
-	for k := range now {
-		s.settle(k, changed)
+	if n := len(b.Endpoints); n > openflow.MaxBuckets {
+		s.log.Info("this node uses a part of a Service's endpoints, as many as Open vSwitch takes", "service", service,
+			"port", k.Port, "endpoints", n, "used", openflow.MaxBuckets)
+		b.Endpoints = services.Most(b.Endpoints, openflow.MaxBuckets, s.node.Name)
 	}
+	return b
+}
+
+func (s *servicePorts) id(k services.Key) uint32 {
+	return s.ids.Of(netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
 }
 
 // settle makes the unit of a port that of the Service that has it. A ClusterIP may be another's before it is known that
 // the Service is gone that had it.
 func (s *servicePorts) settle(k services.Key, changed map[uint32]openflow.Unit) {
-	to := netip.AddrPortFrom(k.Addr, k.Port)
-	id := s.ids.Of(to, k.Protocol)
-	delete(s.units, id)
-	claims := s.claims[k]
+	id := s.id(k)
+	claims := s.claims[id]
 	if len(claims) == 0 {
-		s.ids.Forget(to, k.Protocol)
-		delete(s.claims, k)
+		s.ids.Forget(netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
+		delete(s.claims, id)
 		changed[id] = openflow.Unit{}
 		return
 	}
-	b := s.of[claims[len(claims)-1]][k]
-	unit := clusterip.Unit(id, to, k.Protocol, b.Endpoints, b.Affinity)
-	if changed[id] = unit; len(unit.Flows) > 0 {
-		s.units[id] = unit
-	}
+	all := s.of[claims[len(claims)-1]]
+	i := slices.IndexFunc(all, func(p servicePort) bool { return p.Key == k })
+	changed[id] = s.unit(all[i])
 }
 
-func (s *servicePorts) count(k services.Key, b services.Backends, by int) {
-	if len(b.Endpoints) == 0 {
-		s.refusing += by
+func (s *servicePorts) unit(p servicePort) openflow.Unit {
+	return clusterip.Unit(s.id(p.Key), netip.AddrPortFrom(p.Addr, p.Port), p.Protocol, p.Endpoints, p.Affinity)
+}
+
+// units are all that the switch shall have.
+func (s *servicePorts) units() map[uint32]openflow.Unit {
+	out := make(map[uint32]openflow.Unit, s.translated)
+	for service, ports := range s.of {
+		for _, p := range ports {
+			claims := s.claims[s.id(p.Key)]
+			if u := s.unit(p); claims[len(claims)-1] == service && len(u.Flows) > 0 {
+				out[s.id(p.Key)] = u
+			}
+		}
 	}
-	for _, e := range b.Endpoints {
-		if p := (clusterip.Port{Protocol: k.Protocol, Port: e.Port()}); p.High() {
-			if s.high[p] += by; s.high[p] == 0 {
-				delete(s.high, p)
+	return out
+}
+
+func (s *servicePorts) count(p servicePort, by int) {
+	if len(p.Endpoints) == 0 {
+		s.refusing += by
+	} else {
+		s.translated += by
+	}
+	for _, e := range p.Endpoints {
+		if at := (clusterip.Port{Protocol: p.Protocol, Port: e.Port()}); at.High() {
+			if s.high[at] += by; s.high[at] == 0 {
+				delete(s.high, at)
 			}
 		}
 	}
@@ -161,7 +184,7 @@ func (f *Flows) setServices(fresh bool) {
 	switch {
 	case !known:
 	case fresh || first:
-		f.sw.SetUnits(f.services.units, true)
+		f.sw.SetUnits(f.services.units(), true)
 	default:
 		f.sw.SetUnits(changed, false)
 	}
@@ -200,7 +223,7 @@ func (f *Flows) servicesUnread() bool { return f.services != nil && !f.services.
 // servicesSynced is called when the switch has all Services that it shall have.
 func (f *Flows) servicesSynced(ctx context.Context) {
 	if f.services != nil {
-		f.metrics.Services.Set(float64(len(f.services.units)))
+		f.metrics.Services.Set(float64(f.services.translated))
 		f.metrics.Refusing.Set(float64(f.services.refusing))
 	}
 	f.flushGone(ctx)

@@ -39,14 +39,15 @@ func TestClusterIPOfAnotherService(t *testing.T) {
 		then(s, changed)
 		want := newServicePorts(nil, "node1", logr.Discard())
 		want.replace("a/new", to(after), map[uint32]openflow.Unit{})
-		for what, units := range map[string]map[uint32]openflow.Unit{"has": s.units, "changes": changed} {
-			if fmt.Sprint(units) != fmt.Sprint(want.units) {
-				t.Errorf("%s: the switch %s\n%v, want\n%v", name, what, units, want.units)
+		for what, units := range map[string]map[uint32]openflow.Unit{"has": s.units(), "changes": changed} {
+			if fmt.Sprint(units) != fmt.Sprint(want.units()) {
+				t.Errorf("%s: the switch %s\n%v, want\n%v", name, what, units, want.units())
 			}
 		}
 		changed = map[uint32]openflow.Unit{}
-		if s.replace("a/new", nil, changed); len(s.units)+len(s.claims)+len(s.of)+len(s.high) != 0 || len(changed) != 1 {
-			t.Errorf("%s: of Services that are gone there are %v, %v, %v, %v", name, s.units, s.claims, s.of, s.high)
+		s.replace("a/new", nil, changed)
+		if len(s.units())+s.translated+len(s.claims)+len(s.of)+len(s.high) != 0 || len(changed) != 1 {
+			t.Errorf("%s: of Services that are gone there are %v, %v, %v, %v", name, s.units(), s.claims, s.of, s.high)
 		}
 	}
 }

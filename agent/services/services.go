@@ -127,18 +127,27 @@ func Most(endpoints []netip.AddrPort, most int, node string) []netip.AddrPort {
 func hinted(ready []candidate, n Node) []candidate {
 	for _, by := range []struct {
 		here string
-		of   func(candidate) []string
+		of   func(inputs.Hints) []string
 	}{
-		{n.Name, func(c candidate) []string { return c.ForNodes }},
-		{n.Zone, func(c candidate) []string { return c.ForZones }},
+		{n.Name, func(h inputs.Hints) []string { return h.ForNodes }},
+		{n.Zone, func(h inputs.Hints) []string { return h.ForZones }},
 	} {
-		lacks := slices.ContainsFunc(ready, func(c candidate) bool { return len(by.of(c)) == 0 })
-		here := filter(ready, func(c candidate) bool { return by.here != "" && slices.Contains(by.of(c), by.here) })
+		lacks := slices.ContainsFunc(ready, func(c candidate) bool { return len(by.of(c.hints())) == 0 })
+		here := filter(ready, func(c candidate) bool {
+			return by.here != "" && slices.Contains(by.of(c.hints()), by.here)
+		})
 		if !lacks && len(here) > 0 {
 			return here
 		}
 	}
 	return ready
+}
+
+func (c candidate) hints() inputs.Hints {
+	if c.Hints == nil {
+		return inputs.Hints{}
+	}
+	return *c.Hints
 }
 
 func filter(all []candidate, want func(candidate) bool) (out []candidate) {

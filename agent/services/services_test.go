@@ -18,6 +18,7 @@ func endpoint(t *testing.T, s string) inputs.Endpoint {
 	t.Helper()
 	words := strings.Fields(s)
 	e := inputs.Endpoint{Addr: netip.MustParseAddr(words[0])}
+	hints := &inputs.Hints{}
 	for _, w := range words[1:] {
 		k, v, _ := strings.Cut(w, "=")
 		switch k {
@@ -30,9 +31,9 @@ func endpoint(t *testing.T, s string) inputs.Endpoint {
 		case "node":
 			e.Node = v
 		case "for-zone":
-			e.ForZones = append(e.ForZones, v)
+			hints.ForZones, e.Hints = append(hints.ForZones, v), hints
 		case "for-node":
-			e.ForNodes = append(e.ForNodes, v)
+			hints.ForNodes, e.Hints = append(hints.ForNodes, v), hints
 		default:
 			t.Fatal(s)
 		}

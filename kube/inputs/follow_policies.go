@@ -25,7 +25,7 @@ func (k *Kubernetes) FollowPolicies() {
 	pods := newKind(k.objectsChanged, func(o runtime.Object) (*policy.Pod, error) {
 		return policyPod(policy.FromPod(o.(*corev1.Pod), k.node)), nil
 	})
-	pods.each = func(key string, p *policy.Pod, exists bool) {
+	pods.each = func(key string, _, p *policy.Pod, exists bool) {
 		var running any
 		if exists && p != nil {
 			running = *p
@@ -51,8 +51,8 @@ func (k *Kubernetes) followLabels() {
 		n.policy = policy.FromNode(o.(*corev1.Node))
 		return n, err
 	}
-	k.namespaces.each = func(key string, n Namespace, exists bool) { k.putPart(feed.Namespace, key, n.policy, exists) }
-	k.nodes.each = func(key string, n Node, exists bool) { k.putPart(feed.Node, key, n.policy, exists) }
+	k.namespaces.each = func(key string, _, n Namespace, exists bool) { k.putPart(feed.Namespace, key, n.policy, exists) }
+	k.nodes.each = func(key string, _, n Node, exists bool) { k.putPart(feed.Node, key, n.policy, exists) }
 	for _, f := range k.followers {
 		switch f.name {
 		case "nodes":
@@ -84,7 +84,7 @@ func (k *Kubernetes) followPolicies(kind string, r resource, from schema.GroupVe
 		}
 		return parse(doc)
 	})
-	store.each = func(key string, p policy.Policy, exists bool) { k.putPart(kind, key, p, exists) }
+	store.each = func(key string, _, p policy.Policy, exists bool) { k.putPart(kind, key, p, exists) }
 	objects := k.client.Dynamic.Resource(from)
 	r.of = &unstructured.Unstructured{}
 	r.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) }

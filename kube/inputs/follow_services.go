@@ -15,12 +15,14 @@ import (
 
 // newServiceKinds makes what holds Services, EndpointSlices and ServiceCIDRs.
 func (k *Kubernetes) newServiceKinds() {
-	k.services = newKind(k.known.signal, func(o runtime.Object) (Service, error) {
-		return ServiceFrom(o.(*corev1.Service))
+	k.services = newKind(k.known.signal, func(o runtime.Object) (*Service, error) {
+		s, err := ServiceFrom(o.(*corev1.Service))
+		return &s, err
 	})
 	k.services.each = k.known.putService
-	k.slices = newKind(k.known.signal, func(o runtime.Object) (EndpointSlice, error) {
-		return EndpointSliceFrom(o.(*discoveryv1.EndpointSlice))
+	k.slices = newKind(k.known.signal, func(o runtime.Object) (*EndpointSlice, error) {
+		s, err := EndpointSliceFrom(o.(*discoveryv1.EndpointSlice))
+		return &s, err
 	})
 	k.slices.each = k.known.putSlice
 	k.ranges = newKind(k.nodesChanged, func(o runtime.Object) ([]netip.Prefix, error) {

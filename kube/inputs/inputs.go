@@ -78,8 +78,8 @@ type Snapshot struct {
 	Outages  int
 	Replaced time.Time
 
-	services       map[string]Service       // in a directory; elsewhere they are in Services alone
-	endpointSlices map[string]EndpointSlice // likewise
+	services       map[string]*Service       // in a directory; elsewhere they are in Services alone
+	endpointSlices map[string]*EndpointSlice // likewise
 }
 
 // Node is what Fairlead needs of a Kubernetes Node.

@@ -19,8 +19,8 @@ type kind[V any] struct {
 	// changed is called after each change of a value or of the problems. An update that changes nothing for Fairlead,
 	// such as kubelet's heartbeat, is no change.
 	changed func()
-	// each, unless nil, is called before changed for each value that has changed or is gone.
-	each func(key string, v V, exists bool)
+	// each, unless nil, is called before changed for each value that has changed, with the one before, or is gone.
+	each func(key string, before, now V, exists bool)
 
 	mu   sync.Mutex
 	good map[string]V      // by namespace/name or name
@@ -73,14 +73,14 @@ func (k *kind[V]) Update(obj any) error {
 		k.bad[c.key] = c.err.Error()
 	} else {
 		delete(k.bad, c.key)
-		k.good[c.key] = c.value
+		k.good[c.key] = k.kept(c)
 	}
 	now, has := k.good[c.key]
 	differs := had != has || wasBad != k.bad[c.key] || !reflect.DeepEqual(before, now)
 	k.mu.Unlock()
 	if differs {
 		if has && k.each != nil {
-			k.each(c.key, now, true)
+			k.each(c.key, before, now, true)
 		}
 		k.changed()
 	}
@@ -94,15 +94,24 @@ func (k *kind[V]) Delete(obj any) error {
 		return err
 	}
 	k.mu.Lock()
-	v := k.good[key]
+	before := k.good[key]
 	delete(k.good, key)
 	delete(k.bad, key)
 	k.mu.Unlock()
 	if k.each != nil {
-		k.each(key, v, false)
+		var none V
+		k.each(key, before, none, false)
 	}
 	k.changed()
 	return nil
+}
+
+// kept is the value that is held already if c has the same: each has handed it on, and none is held twice.
+func (k *kind[V]) kept(c converted[V]) V {
+	if before, had := k.good[c.key]; had && reflect.DeepEqual(before, c.value) {
+		return before
+	}
+	return c.value
 }
 
 // Replace implements cache.ReflectorStore: the list is complete.
@@ -116,7 +125,7 @@ func (k *kind[V]) Replace(list []any, _ string) error {
 			return err
 		}
 		if c.err == nil {
-			good[c.key] = c.value
+			good[c.key] = k.kept(c)
 			continue
 		}
 		bad[c.key] = c.err.Error()

@@ -74,8 +74,8 @@ type kinds struct {
 	pools      *kind[api.IPPool]
 	policies   *kind[NetworkPolicy]
 	ranges     *kind[[]netip.Prefix]
-	services   *kind[Service]
-	slices     *kind[EndpointSlice]
+	services   *kind[*Service]
+	slices     *kind[*EndpointSlice]
 	known      *Services     // made of the two before
 	rules      *feed.Objects // for policies
 }

@@ -14,7 +14,7 @@ import (
 func merge(files map[string]objects) (*Snapshot, []string) {
 	s := &Snapshot{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Namespaces: map[string]Namespace{},
 		IPPools: map[string]api.IPPool{}, NetworkPolicies: map[string]NetworkPolicy{},
-		services: map[string]Service{}, endpointSlices: map[string]EndpointSlice{}}
+		services: map[string]*Service{}, endpointSlices: map[string]*EndpointSlice{}}
 	from := map[string]string{} // "Node a" -> file
 	var problems []string
 	for _, file := range slices.Sorted(maps.Keys(files)) {

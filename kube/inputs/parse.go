@@ -90,12 +90,12 @@ func (o *objects) add(doc []byte) error {
 	case "v1 Service":
 		return addParsed(o, doc, ServiceFrom, func(v Service) object {
 			key := v.Namespace + "/" + v.Name
-			return object{"Service " + key, func(s *Snapshot) { s.services[key] = v }}
+			return object{"Service " + key, func(s *Snapshot) { s.services[key] = &v }}
 		})
 	case "discovery.k8s.io/v1 EndpointSlice":
 		return addParsed(o, doc, EndpointSliceFrom, func(v EndpointSlice) object {
 			key := v.Namespace + "/" + v.Name
-			return object{"EndpointSlice " + key, func(s *Snapshot) { s.endpointSlices[key] = v }}
+			return object{"EndpointSlice " + key, func(s *Snapshot) { s.endpointSlices[key] = &v }}
 		})
 	case "v1 List":
 		return o.addList(any["items"])

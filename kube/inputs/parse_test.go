@@ -81,7 +81,7 @@ status: {usage: {used: 1, total: 2}, freeMap: [10.3.0.7-10.3.0.9]}
 				Status: api.IPPoolStatus{FreeMap: []string{"10.3.0.7-10.3.0.9"}}},
 		},
 		NetworkPolicies: map[string]NetworkPolicy{},
-		services:        map[string]Service{}, endpointSlices: map[string]EndpointSlice{},
+		services:        map[string]*Service{}, endpointSlices: map[string]*EndpointSlice{},
 	}
 	got, problems := merge(map[string]objects{"file": parsed})
 	if judged := got.judged(); len(judged) != 3 {

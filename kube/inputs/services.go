@@ -1,6 +1,7 @@
 package inputs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -63,26 +64,32 @@ type Endpoint struct {
 	Ready, Serving, Terminating bool
 	// Node is the endpoint's; empty if it is unknown, as off the cluster.
 	Node string
-	// ForNodes and ForZones are hints: whose clients the endpoint is meant for.
-	ForNodes, ForZones []string
+	// Hints are nil for most.
+	Hints *Hints
 }
 
+// Hints say whose clients an endpoint is meant for: the names of nodes and of zones.
+type Hints struct{ ForNodes, ForZones []string }
+
 // Services are the cluster's Services with their EndpointSlices, by namespace/name. Any goroutine may use it; one takes
-// the changes.
+// the changes. There may be tens of thousands: what is handed in is not copied, and must not be changed any more.
 type Services struct {
-	mu       sync.Mutex
-	services map[string]Service
-	slices   map[string]map[string]EndpointSlice // by Service, then by the slice's own key
-	of       map[string]string                   // the Service of each slice
-	dirty    map[string]struct{}
+	mu    sync.Mutex
+	all   map[string]*service
+	dirty map[string]struct{}
 	// unread counts the kinds that have not been read whole yet: nothing can be said of any Service before.
 	unread  map[string]bool
 	changed chan struct{}
 }
 
+// service is one with its EndpointSlices, by name; either may be known without the other.
+type service struct {
+	*Service
+	slices []*EndpointSlice
+}
+
 func newServices() *Services {
-	return &Services{services: map[string]Service{}, slices: map[string]map[string]EndpointSlice{},
-		of: map[string]string{}, dirty: map[string]struct{}{}, changed: make(chan struct{}, 1),
+	return &Services{all: map[string]*service{}, dirty: map[string]struct{}{}, changed: make(chan struct{}, 1),
 		unread: map[string]bool{"services": true, "endpointslices": true}}
 }
 
@@ -98,7 +105,7 @@ func (s *Services) Take() (changed []string, known bool) {
 		return nil, false
 	}
 	changed = slices.Sorted(maps.Keys(s.dirty))
-	clear(s.dirty)
+	s.dirty = map[string]struct{}{} // and not as large as it was for all
 	return changed, true
 }
 
@@ -106,10 +113,12 @@ func (s *Services) Take() (changed []string, known bool) {
 func (s *Services) Service(key string) (svc Service, endpoints []EndpointSlice, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	svc, found = s.services[key]
-	all := s.slices[key]
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		endpoints = append(endpoints, all[name])
+	of := cmp.Or(s.all[key], &service{})
+	for _, e := range of.slices {
+		endpoints = append(endpoints, *e)
+	}
+	if found = of.Service != nil; found {
+		svc = *of.Service
 	}
 	return svc, endpoints, found
 }
@@ -118,9 +127,7 @@ func (s *Services) Service(key string) (svc Service, endpoints []EndpointSlice, 
 func (s *Services) Keys() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := slices.AppendSeq(slices.Collect(maps.Keys(s.services)), maps.Keys(s.slices))
-	slices.Sort(out)
-	return slices.Compact(out)
+	return slices.Sorted(maps.Keys(s.all))
 }
 
 // whole notes that all objects of a kind have been read.
@@ -139,43 +146,53 @@ func (s *Services) signal() {
 }
 
 // putService stores a Service, or forgets it.
-func (s *Services) putService(key string, v Service, exists bool) {
+func (s *Services) putService(key string, _, v *Service, _ bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if delete(s.services, key); exists {
-		s.services[key] = v
+	of := cmp.Or(s.all[key], &service{})
+	delete(s.all, key)
+	if of.Service = v; v != nil || len(of.slices) > 0 {
+		s.all[key] = of // this key, which others hold
 	}
 	s.dirty[key] = struct{}{}
 }
 
 // putSlice stores an EndpointSlice, or forgets it. Its Service may be another one than before.
-func (s *Services) putSlice(key string, v EndpointSlice, exists bool) {
+func (s *Services) putSlice(_ string, before, v *EndpointSlice, _ bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if before, had := s.of[key]; had {
-		s.dirty[before] = struct{}{}
-		delete(s.of, key)
-		if delete(s.slices[before], key); len(s.slices[before]) == 0 {
-			delete(s.slices, before)
+	change := func(e *EndpointSlice, more ...*EndpointSlice) {
+		if e == nil || e.Service == "" {
+			return
 		}
+		key := e.Namespace + "/" + e.Service
+		if s.all[key] == nil {
+			s.all[key] = &service{}
+		}
+		of := s.all[key]
+		others := slices.DeleteFunc(of.slices, func(o *EndpointSlice) bool { return o.Name == e.Name })
+		of.slices = slices.SortedFunc(slices.Values(append(others, more...)),
+			func(a, b *EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
+		if of.Service == nil && len(of.slices) == 0 {
+			delete(s.all, key)
+		}
+		s.dirty[key] = struct{}{}
 	}
-	if !exists || v.Service == "" {
-		return
-	}
-	to := v.Namespace + "/" + v.Service
-	if s.slices[to] == nil {
-		s.slices[to] = map[string]EndpointSlice{}
-	}
-	s.slices[to][key], s.of[key] = v, to
-	s.dirty[to] = struct{}{}
+	change(before)
+	change(v, v)
 }
 
 // replace stores all objects of both kinds: what was known before and is not among them is gone.
-func (s *Services) replace(services map[string]Service, endpoints map[string]EndpointSlice) {
+func (s *Services) replace(services map[string]*Service, endpoints map[string]*EndpointSlice) {
 	s.mu.Lock()
-	oldServices, oldSlices := maps.Clone(s.services), map[string]EndpointSlice{}
-	for _, of := range s.slices {
-		maps.Copy(oldSlices, of)
+	oldServices, oldSlices := map[string]*Service{}, map[string]*EndpointSlice{}
+	for key, of := range s.all {
+		if of.Service != nil {
+			oldServices[key] = of.Service
+		}
+		for _, e := range of.slices {
+			oldSlices[e.Namespace+"/"+e.Name] = e
+		}
 	}
 	s.mu.Unlock()
 	each(oldServices, services, s.putService)
@@ -184,16 +201,17 @@ func (s *Services) replace(services map[string]Service, endpoints map[string]End
 	s.whole("endpointslices")
 }
 
-// each calls changed for every value that differs.
-func each[V any](before, now map[string]V, changed func(key string, v V, exists bool)) {
+// each calls changed for every value that differs, with a zero value for none.
+func each[V any](before, now map[string]V, changed func(key string, before, now V, exists bool)) {
+	var none V
 	for key, v := range before {
 		if _, kept := now[key]; !kept {
-			changed(key, v, false)
+			changed(key, v, none, false)
 		}
 	}
 	for key, v := range now {
 		if old, had := before[key]; !had || !reflect.DeepEqual(old, v) {
-			changed(key, v, true)
+			changed(key, old, v, true)
 		}
 	}
 }
@@ -203,7 +221,7 @@ func ServiceFrom(s *corev1.Service) (Service, error) {
 	if s.Name == "" {
 		return Service{}, errors.New("a Service without metadata.name")
 	}
-	out := Service{Namespace: orDefault(s.Namespace), Name: s.Name}
+	out := Service{Namespace: once(orDefault(s.Namespace)), Name: s.Name}
 	_, other := s.Labels[otherProxy]
 	_, none := s.Labels[headless]
 	if s.Spec.Type == corev1.ServiceTypeExternalName || other || none {
@@ -224,7 +242,7 @@ func ServiceFrom(s *corev1.Service) (Service, error) {
 		out.ClusterIPs = append(out.ClusterIPs, a.Unmap())
 	}
 	for _, p := range s.Spec.Ports {
-		out.Ports = append(out.Ports, ServicePort{p.Name, protocolNumber(p.Protocol), uint16(p.Port)})
+		out.Ports = append(out.Ports, ServicePort{once(p.Name), protocolNumber(p.Protocol), uint16(p.Port)})
 	}
 	policy := s.Spec.InternalTrafficPolicy
 	out.Local = policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal
@@ -261,7 +279,8 @@ func EndpointSliceFrom(s *discoveryv1.EndpointSlice) (EndpointSlice, error) {
 	if s.Name == "" {
 		return EndpointSlice{}, errors.New("an EndpointSlice without metadata.name")
 	}
-	out := EndpointSlice{Namespace: orDefault(s.Namespace), Name: s.Name, Service: s.Labels[discoveryv1.LabelServiceName]}
+	out := EndpointSlice{Namespace: once(orDefault(s.Namespace)), Name: s.Name,
+		Service: s.Labels[discoveryv1.LabelServiceName], Endpoints: make([]Endpoint, 0, len(s.Endpoints))}
 	if s.AddressType == discoveryv1.AddressTypeFQDN {
 		return out, nil // names are no destinations of packets; kube-proxy leaves them out, too
 	}
@@ -271,7 +290,7 @@ func EndpointSliceFrom(s *discoveryv1.EndpointSlice) (EndpointSlice, error) {
 		}
 		to := ServicePort{Protocol: protoTCP, Port: uint16(*p.Port)}
 		if p.Name != nil {
-			to.Name = *p.Name
+			to.Name = once(*p.Name)
 		}
 		if p.Protocol != nil {
 			to.Protocol = protocolNumber(*p.Protocol)
@@ -303,12 +322,13 @@ func endpointFrom(e *discoveryv1.Endpoint) (Endpoint, error) {
 	if e.NodeName != nil {
 		out.Node = once(*e.NodeName)
 	}
-	if e.Hints != nil {
+	if e.Hints != nil && len(e.Hints.ForNodes)+len(e.Hints.ForZones) > 0 {
+		out.Hints = &Hints{}
 		for _, n := range e.Hints.ForNodes {
-			out.ForNodes = append(out.ForNodes, once(n.Name))
+			out.Hints.ForNodes = append(out.Hints.ForNodes, once(n.Name))
 		}
 		for _, z := range e.Hints.ForZones {
-			out.ForZones = append(out.ForZones, once(z.Name))
+			out.Hints.ForZones = append(out.Hints.ForZones, once(z.Name))
 		}
 	}
 	return out, nil

@@ -59,7 +59,7 @@ func TestServices(t *testing.T) {
 	if want := []EndpointSlice{{Namespace: "shop", Name: "web-1", Service: "web", Ports: []ServicePort{{"http", 6, 8080}},
 		Endpoints: []Endpoint{
 			{Addr: netip.MustParseAddr("10.77.1.2"), Ready: true, Serving: true, Node: "node1",
-				ForNodes: []string{"node1"}, ForZones: []string{"a"}},
+				Hints: &Hints{ForNodes: []string{"node1"}, ForZones: []string{"a"}}},
 			{Addr: netip.MustParseAddr("10.77.2.2"), Serving: true, Terminating: true},
 		}}}; !reflect.DeepEqual(endpoints, want) {
 		t.Errorf("the endpoints are %+v, want %+v", endpoints, want)
@@ -104,7 +104,7 @@ func taken(t *testing.T, d *Directory, want ...string) {
 // Until both kinds have been read, no Service has no endpoints: it is not known which it has.
 func TestServicesAreUnknownAtFirst(t *testing.T) {
 	s := newServices()
-	s.putService("default/web", Service{Name: "web"}, true)
+	s.putService("default/web", nil, &Service{Name: "web"}, true)
 	s.whole("services")
 	if changed, known := s.Take(); known {
 		t.Errorf("known without EndpointSlices: %v", changed)

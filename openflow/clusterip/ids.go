@@ -14,33 +14,35 @@ type owner struct {
 // IDs are numbers by what they are for. They are made from that, so that an agent that starts uses the ones that the
 // switch has; of two that would be equal, which is rare, the second gets the next.
 type IDs struct {
-	byID map[uint32]owner
-	of   map[owner]uint32
+	byID  map[uint32]owner
+	moved map[owner]uint32 // those that have not got the first that was made for them
 }
 
 // Of returns the number of a port, which has at most 31 bits and is not 0.
 func (i *IDs) Of(to netip.AddrPort, protocol uint8) uint32 {
-	if i.of == nil {
-		i.byID, i.of = map[uint32]owner{}, map[owner]uint32{}
+	if i.byID == nil {
+		i.byID, i.moved = map[uint32]owner{}, map[owner]uint32{}
 	}
 	o := owner{to, protocol}
-	if id, had := i.of[o]; had {
+	if id, had := i.moved[o]; had {
 		return id
 	}
 	h := fnv.New32a()
 	_, _ = h.Write(to.Addr().AsSlice())
 	_, _ = h.Write([]byte{byte(to.Port() >> 8), byte(to.Port()), protocol})
-	id := h.Sum32() & 0x7fffffff
-	for _, taken := i.byID[id]; taken || id == 0; _, taken = i.byID[id] {
+	first := h.Sum32() & 0x7fffffff
+	id := first
+	for other, taken := i.byID[id]; taken && other != o || id == 0; other, taken = i.byID[id] {
 		id = (id + 1) & 0x7fffffff
 	}
-	i.byID[id], i.of[o] = o, id
+	if i.byID[id] = o; id != first {
+		i.moved[o] = id
+	}
 	return id
 }
 
 // Forget lets the number of a port be used for another.
 func (i *IDs) Forget(to netip.AddrPort, protocol uint8) {
-	o := owner{to, protocol}
-	delete(i.byID, i.of[o])
-	delete(i.of, o)
+	delete(i.byID, i.Of(to, protocol))
+	delete(i.moved, owner{to, protocol})
 }
