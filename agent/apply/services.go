@@ -99,6 +99,7 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 			s.of[service] = append(s.of[service], p)
 		}
 	}
+	s.tellAffinity(service, before, s.of[service])
 	for _, p := range slices.Concat(before, s.of[service]) {
 		s.settle(p.Key, changed)
 	}
@@ -106,16 +107,24 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 
 // limited is what of b Open vSwitch can do.
 func (s *servicePorts) limited(service string, k services.Key, b services.Backends) services.Backends {
-	if b.Affinity > clusterip.MostAffinity {
-		s.log.Info("clients of a Service keep their endpoint for a shorter time than asked for, the longest that Open vSwitch has",
-			"service", service, "asked", b.Affinity.String(), "is", clusterip.MostAffinity.String())
-	}
 	if n := len(b.Endpoints); n > openflow.MaxBuckets {
 		s.log.Info("this node uses a part of a Service's endpoints, as many as Open vSwitch takes", "service", service,
 			"port", k.Port, "endpoints", n, "used", openflow.MaxBuckets)
 		b.Endpoints = services.Most(b.Endpoints, openflow.MaxBuckets, s.node.Name)
 	}
 	return b
+}
+
+// tellAffinity logs once that session affinity, which all ports of a Service share, is not as long as it shall be.
+func (s *servicePorts) tellAffinity(service string, before, now []servicePort) {
+	if len(now) == 0 || now[0].Affinity <= clusterip.MostAffinity ||
+		len(before) > 0 && before[0].Affinity == now[0].Affinity {
+		return
+	}
+	s.log.Info("clients of a Service keep their endpoint for a shorter time than asked for, as Open vSwitch has no longer "+
+		"timeouts: set its sessionAffinityConfig.clientIP.timeoutSeconds to at most as many seconds, or leave ClusterIPs to "+
+		"kube-proxy (services: host)", "service", service, "asked", now[0].Affinity.String(),
+		"is", clusterip.MostAffinity.String(), "seconds", int(clusterip.MostAffinity/time.Second))
 }
 
 func (s *servicePorts) id(k services.Key) uint32 {

@@ -3,9 +3,12 @@ package apply
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 
 	"github.com/fairlead-cni/fairlead/agent/services"
 	"github.com/fairlead-cni/fairlead/openflow"
@@ -49,5 +52,29 @@ func TestClusterIPOfAnotherService(t *testing.T) {
 		if len(s.units())+s.translated+len(s.claims)+len(s.of)+len(s.high) != 0 || len(changed) != 1 {
 			t.Errorf("%s: of Services that are gone there are %v, %v, %v, %v", name, s.units(), s.claims, s.of, s.high)
 		}
+	}
+}
+
+// Session affinity that Open vSwitch cuts is told once for a Service, and again when it asks for another time.
+func TestCutAffinityIsTold(t *testing.T) {
+	var told []string
+	s := newServicePorts(nil, "node1", funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{}))
+	for i, c := range []struct {
+		affinity time.Duration
+		ports    int
+		want     int // in all
+	}{{3 * time.Hour, 1, 0}, {24 * time.Hour, 2, 1}, {24 * time.Hour, 3, 1}, {20 * time.Hour, 3, 2}, {0, 3, 2},
+		{24 * time.Hour, 3, 3}} {
+		now := map[services.Key]services.Backends{}
+		for p := range c.ports {
+			now[services.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: 6, Port: uint16(80 + p)}] =
+				services.Backends{Affinity: c.affinity}
+		}
+		if s.replace("ns/web", now, map[uint32]openflow.Unit{}); len(told) != c.want {
+			t.Errorf("step %d: told %d times, want %d: %q", i, len(told), c.want, told)
+		}
+	}
+	if !strings.Contains(told[0], "ns/web") || !strings.Contains(told[0], "sessionAffinityConfig") {
+		t.Errorf("it names Service and remedy: %s", told[0])
 	}
 }

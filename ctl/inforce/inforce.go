@@ -107,17 +107,12 @@ func Read(ctx context.Context, client *kube.Client, cfg api.AgentConfig, name st
 			return v, err
 		}
 		defer sw.Close()
-	} else {
-		v.Note = "kube-proxy translates on this node (services: host): this is what the Kubernetes API has"
 	}
 	read, err := inputs.ServiceFrom(svc)
 	if err != nil {
 		return v, err
 	}
-	if len(read.ClusterIPs) == 0 {
-		v.Note = "it has no ClusterIP that Fairlead would translate: it is headless, of type ExternalName, or another proxy's " +
-			"(service.kubernetes.io/service-proxy-name)"
-	}
+	v.Note = note(read, v.Translated)
 	all := services.Explain(read, endpoints, here)
 	for _, ip := range read.ClusterIPs {
 		for _, p := range read.Ports {
@@ -135,6 +130,21 @@ func Read(ctx context.Context, client *kube.Client, cfg api.AgentConfig, name st
 		}
 	}
 	return v, nil
+}
+
+// note is what is to be said of a Service as a whole.
+func note(s inputs.Service, translated bool) string {
+	switch {
+	case len(s.ClusterIPs) == 0:
+		return "it has no ClusterIP that Fairlead would translate: it is headless, of type ExternalName, or another proxy's " +
+			"(service.kubernetes.io/service-proxy-name)"
+	case !translated:
+		return "kube-proxy translates on this node (services: host): this is what the Kubernetes API has"
+	case s.Affinity > clusterip.MostAffinity:
+		return fmt.Sprintf("its session affinity shall last %s, and lasts %s: Open vSwitch has no longer timeouts "+
+			"(fairleadctl doctor services)", s.Affinity, clusterip.MostAffinity)
+	}
+	return ""
 }
 
 // fill compares the endpoints of the API with those that Open vSwitch has, if it is to have them.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,5 +66,19 @@ func TestWhyNone(t *testing.T) {
 	p := Port{Why: "its endpoint is not in force", Endpoints: []Endpoint{{Endpoint: netip.MustParseAddrPort("10.0.0.1:80"), Why: "not ready"}}}
 	if got := p.WhyNone(); got != "its endpoint is not in force: 10.0.0.1:80 is not ready" {
 		t.Error(got)
+	}
+}
+
+// A cut of session affinity is noted where Open vSwitch makes it.
+func TestNote(t *testing.T) {
+	s := inputs.Service{ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Affinity: 24 * time.Hour}
+	if got := note(s, true); !strings.Contains(got, "shall last 24h0m0s, and lasts 18h12m15s") {
+		t.Errorf("cut: %q", got)
+	}
+	if got := note(s, false); !strings.Contains(got, "kube-proxy translates") {
+		t.Errorf("services: host: %q", got)
+	}
+	if s.Affinity = 3 * time.Hour; note(s, true) != "" {
+		t.Errorf("not cut: %q", note(s, true))
 	}
 }

@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/openflow/clusterip"
 )
 
 // services examines Services in the API, and on this node, if there is one, what they need there.
@@ -25,7 +27,10 @@ func (o Options) services(ctx context.Context) ([]report.Finding, error) {
 	}
 	found := endpointsNowhere(s)
 	if o.Node == nil {
-		return found, nil
+		return append(found, shorterAffinity(s)...), nil
+	}
+	if o.Node.Config.Services == api.ServicesOVS {
+		found = append(found, shorterAffinity(s)...)
 	}
 	found = append(found, outsideRanges(s, o.Node.Config)...)
 	found = append(found, withoutProxy(s, o.Node.Config, kubeProxyRules(ctx))...)
@@ -58,6 +63,37 @@ func endpointsNowhere(s cluster.Services) []report.Finding {
 		Remedies: []report.Remedy{{Text: "Delete the pods of nodes that are gone: their endpoints go with them",
 			Commands: []string{"kubectl get pods -A -o wide --field-selector spec.nodeName=" + nodes[0]}},
 			{Text: "Correct EndpointSlices that something else than Kubernetes writes"}}}}
+}
+
+// shorterAffinity are Services whose session affinity Open vSwitch cuts. Off a node it is not known whether it does:
+// services: ovs is the default.
+func shorterAffinity(s cluster.Services) []report.Finding {
+	var about, evidence []string
+	for _, one := range s.All {
+		if one.Affinity > clusterip.MostAffinity && len(one.ClusterIPs) > 0 {
+			about = append(about, one.String())
+			evidence = append(evidence, fmt.Sprintf("%s asks for %d s", one, one.Affinity/time.Second))
+		}
+	}
+	if len(about) == 0 {
+		return nil
+	}
+	most := clusterip.MostAffinity / time.Second
+	return []report.Finding{{Check: CheckServices, Kind: "affinity-cut", Severity: report.Warning, About: about,
+		Cause: fmt.Sprintf("Open vSwitch, which translates with services: ovs, has no timeouts of more than %d s: a pod that opens no "+
+			"connection for so long may get another endpoint of %s, which %s for a longer sessionAffinity", most,
+			report.Count(len(about), about[0], "%d Services"), report.Count(len(about), "asks", "ask")),
+		Evidence: []string{report.Some(evidence)},
+		Remedies: []report.Remedy{{Text: fmt.Sprintf("Set sessionAffinityConfig.clientIP.timeoutSeconds to at most %d", most),
+			Commands: []string{affinityPatch(about[0], int(most))}},
+			{Text: "Leave ClusterIPs to kube-proxy: services: host in the agents' config",
+				Beware: []string{"endpoints then see the gateway's or the node's address"}}}}}
+}
+
+func affinityPatch(service string, seconds int) string {
+	namespace, name, _ := strings.Cut(service, "/")
+	return fmt.Sprintf(`kubectl -n %s patch service %s -p '{"spec":{"sessionAffinityConfig":{"clientIP":{"timeoutSeconds":%d}}}}'`,
+		namespace, name, seconds)
 }
 
 // outsideRanges are ClusterIPs that Open vSwitch does not translate: the agent takes no range for theirs.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
@@ -60,6 +61,17 @@ func TestServicesOnNode(t *testing.T) {
 	s.All[0].Entrances = []string{"NodePort 30080"}
 	if got := withoutProxy(s, ovs, false); len(got) != 1 || !strings.Contains(got[0].Evidence[1], "shop/web (NodePort 30080)") {
 		t.Errorf("a NodePort without kube-proxy: %+v", got)
+	}
+
+	s.All[0].Affinity = 65535 * time.Second
+	if got := shorterAffinity(s); len(got) > 0 {
+		t.Errorf("session affinity that Open vSwitch can do: %+v", got)
+	}
+	s.All[0].Affinity = 24 * time.Hour
+	patch := `kubectl -n shop patch service web -p '{"spec":{"sessionAffinityConfig":{"clientIP":{"timeoutSeconds":65535}}}}'`
+	if got := shorterAffinity(s); len(got) != 1 || got[0].Evidence[0] != "shop/web asks for 86400 s" ||
+		got[0].Remedies[0].Commands[0] != patch || !strings.Contains(got[0].Cause, "endpoint of shop/web, which asks for") {
+		t.Errorf("session affinity that it cannot: %+v", got)
 	}
 
 	for count, want := range map[string]int{"79": 0, "80\n": 1, "100": 1, "": 0} {
