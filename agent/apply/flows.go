@@ -214,7 +214,7 @@ func (f *Flows) change(ctx context.Context, r *Round, verified, fresh bool) (cha
 		want = append(tables.Pipeline(view), clusterip.Flows(view, shared)...)
 	}
 	if same && verified {
-		if changes, err = f.sw.SyncUnits(ctx); err != nil { // Services or policies may have changed since
+		if changes, err = f.syncUnits(ctx); err != nil { // Services or policies may have changed since
 			return changes, fmt.Errorf("OpenFlow: %w", err)
 		}
 	} else {
@@ -225,6 +225,13 @@ func (f *Flows) change(ctx context.Context, r *Round, verified, fresh bool) (cha
 	}
 	f.view, f.flows, f.shared, f.numbers = view, want, shared, numbersFor(r.Want.OVSDB, r.Observed)
 	return changes, nil
+}
+
+// syncUnits has the switch follow Services and policies, and counts what that changes.
+func (f *Flows) syncUnits(ctx context.Context) (openflow.Changes, error) {
+	changes, err := f.sw.SyncUnits(ctx)
+	f.metrics.FlowsChanged(changes)
+	return changes, err
 }
 
 // purgeMegaflows has the userspace datapath forget what it cached of flows that were wrong. The kernel's does so

@@ -174,7 +174,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	f.sw.SetPolicies(changed, false)
-	if _, err := f.sw.SyncUnits(ctx); err != nil {
+	if _, err := f.syncUnits(ctx); err != nil {
 		return false, err
 	}
 	f.enforced()
@@ -212,7 +212,7 @@ func (f *Flows) end(ctx context.Context) error {
 		return nil
 	}
 	f.sw.SetPolicies(f.policies.rules.Changed(), false)
-	if _, err := f.sw.SyncUnits(ctx); err != nil {
+	if _, err := f.syncUnits(ctx); err != nil {
 		return err
 	}
 	for zone, all := range forbidden {

@@ -213,11 +213,9 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	if f.setServices(false); unread || !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
 		return false, nil
 	}
-	changes, err := f.sw.SyncUnits(ctx)
-	if err != nil {
+	if _, err := f.syncUnits(ctx); err != nil {
 		return false, err
 	}
-	f.metrics.FlowsChanged(changes)
 	f.servicesSynced(ctx)
 	return true, nil
 }
