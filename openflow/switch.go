@@ -166,7 +166,7 @@ func withoutLearned(all []listed) []listed {
 	return slices.DeleteFunc(all, func(l listed) bool { return l.flow.Table == TableAffinity })
 }
 
-func (s *Switch) listAll(ctx context.Context) (out []listed, err error) {
+func (s *Switch) listAll(ctx context.Context) ([]listed, error) {
 	xid := s.conn.Reserve(2)
 	dump, err := encodeDump(xid)
 	if err != nil {
@@ -176,14 +176,13 @@ func (s *Switch) listAll(ctx context.Context) (out []listed, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range parts {
-		part, err := flowsOf(m)
-		if err != nil {
+	all := make([][]listed, len(parts))
+	for i, m := range parts {
+		if all[i], err = flowsOf(m); err != nil {
 			return nil, err
 		}
-		out = append(out, part...)
 	}
-	return out, nil
+	return slices.Concat(all...), nil
 }
 
 // parts sends a multipart request with that transaction ID, of which the next is reserved too, and returns all parts of

@@ -54,6 +54,7 @@ type units struct {
 	// listed is what the switch has, as long as it was not compared.
 	listed       map[Key]*have
 	listedGroups []nx.Listed
+	diffs        uint64 // how often listed was compared
 	gone         map[Translation]struct{}
 }
 
@@ -255,15 +256,14 @@ func (s *Switch) confirmUnits() {
 
 // take stores what the switch has of Units, and returns all other flows.
 func (u *units) take(list []listed, groups []nx.Listed) (rest []listed) {
-	u.listed, u.listedGroups, u.sent, u.dirty = map[Key]*have{}, groups, false, map[uint32]Unit{}
+	u.listed, u.listedGroups, u.sent, u.dirty = make(map[Key]*have, len(u.want)), groups, false, map[uint32]Unit{}
 	for i := range list {
 		l := &list[i]
 		if l.unsupported || !u.owns(&l.flow) {
 			rest = append(rest, *l)
 			continue
 		}
-		flow := l.flow
-		u.listed[flow.Key()] = &have{flow: &flow, altered: l.limited || l.cookie != flow.Cookie()}
+		u.listed[l.flow.Key()] = &have{flow: &l.flow, altered: l.limited || l.cookie != l.flow.Cookie()}
 	}
 	return rest
 }
@@ -275,7 +275,7 @@ func (u *units) diff() ([]change, Changes, error) {
 		return nil, Changes{}, nil
 	}
 	var d unitChanges
-	if !u.sent {
+	if u.diffs++; !u.sent {
 		d.againstListed(u)
 	} else {
 		for _, id := range slices.Sorted(maps.Keys(u.dirty)) {
@@ -329,10 +329,10 @@ func (d *unitChanges) group(id uint32, before, now nx.Group, had bool) {
 		d.deletions = append(d.deletions, change{group: &nx.Group{ID: id}, delete: true})
 	case has && !had:
 		d.count.Added++
-		d.groups = append(d.groups, change{group: &now})
+		d.groups = append(d.groups, change{group: new(now)})
 	case has && !before.Equal(now):
 		d.count.Modified++
-		d.groups = append(d.groups, change{group: &now, modify: true})
+		d.groups = append(d.groups, change{group: new(now), modify: true})
 	}
 }
 
@@ -342,7 +342,6 @@ func (d *unitChanges) againstListed(u *units) {
 	for _, g := range u.listedGroups {
 		groups[g.ID] = g
 	}
-	wanted := make(map[Key]bool, len(u.want))
 	for _, id := range slices.Sorted(maps.Keys(u.want)) {
 		unit := u.want[id]
 		g, had := groups[id]
@@ -352,20 +351,19 @@ func (d *unitChanges) againstListed(u *units) {
 		}
 		d.group(id, g.Group, unit.group(id), had)
 		for _, f := range unit.Flows {
-			wanted[f.Key()] = true
-			switch h := u.listed[f.Key()]; {
-			case h == nil:
+			h := u.listed[f.Key()]
+			if h == nil {
 				d.count.Added++
-			case h.altered || !h.flow.does(f):
+			} else if h.wanted = u.diffs; h.altered || !h.flow.does(f) {
 				d.count.Modified++
-			default:
+			} else {
 				continue
 			}
 			d.flows = append(d.flows, change{flow: f})
 		}
 	}
-	for k, h := range u.listed {
-		if !wanted[k] {
+	for _, h := range u.listed {
+		if h.wanted != u.diffs {
 			d.count.Deleted++
 			d.flows = append(d.flows, change{flow: *h.flow, delete: true})
 		}

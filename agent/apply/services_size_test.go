@@ -14,7 +14,7 @@ import (
 // What is kept of each port of a Service, for the next change and of what the switch has, is small: there may be tens
 // of thousands.
 func TestServicePortsSize(t *testing.T) {
-	const n, most = 2000, 1300 // measured: 1030 bytes with two endpoints
+	const n, most, mostListed = 2000, 1300, 5500 // measured: 1030 and 4630 bytes with two endpoints
 	x := newNode(t, api.AgentConfig{Services: api.ServicesOVS, ServiceCIDR: netip.MustParsePrefix("10.96.0.0/12")})
 	x.apply(x.round())
 	before, changed := heap(), map[uint32]openflow.Unit{}
@@ -35,7 +35,22 @@ func TestServicePortsSize(t *testing.T) {
 	if each > most {
 		t.Errorf("want at most %d", most)
 	}
+	r := x.round()
+	r.Verify, r.Settled = true, true
+	was := allocated()
+	x.apply(r) // it lists all of them
+	if each := (allocated() - was) / n; each > mostListed {
+		t.Errorf("a round that verifies allocates %d bytes for each port, want at most %d", each, mostListed)
+	} else {
+		t.Logf("%d bytes in a round that verifies", each)
+	}
 	runtime.KeepAlive(x)
+}
+
+func allocated() int64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.TotalAlloc)
 }
 
 // heap is what is in use after a garbage collection.

@@ -299,3 +299,49 @@ func TestForgottenNumberIsFree(t *testing.T) {
 		t.Errorf("it had %d, and has %d after it was forgotten", first, again)
 	}
 }
+
+// Of two ports with one number the second has the next, and keeps it when the first is gone.
+func TestNumbersThatAreEqual(t *testing.T) {
+	var fresh IDs
+	to := netip.MustParseAddrPort("10.96.0.10:53")
+	number := fresh.Of(to, UDP)
+	other := owner{netip.MustParseAddrPort("10.96.0.11:53"), UDP}
+	ids := IDs{byID: map[uint32]owner{number: other}, moved: map[owner]uint32{other: number}}
+	for _, when := range []string{"at first", "the second time"} {
+		if id := ids.Of(to, UDP); id != number+1 {
+			t.Errorf("%s it is %d, want %d", when, id, number+1)
+		}
+	}
+	ids.Forget(other.to, UDP)
+	if id := ids.Of(to, UDP); id != number+1 {
+		t.Errorf("after the other is gone it is %d, want %d still", id, number+1)
+	}
+	ids.Forget(to, UDP)
+	if id := ids.Of(to, UDP); id != number || len(ids.byID) != 1 || len(ids.moved) != 0 {
+		t.Errorf("after it was gone it is %d, want %d: %v", id, number, ids)
+	}
+}
+
+// Units that the switch had when it was listed go when they are gone, also if a first comparison had nothing to do.
+func TestUnitGoesAfterAnEqualComparison(t *testing.T) {
+	o := flowtest.Node(t)
+	want := slices.Concat(tables.Pipeline(node(t)), Flows(node(t), ranges()))
+	before := flowtest.Dial(t, o, openflow.Dial)
+	before.SetUnits(units(), true)
+	flowtest.Sync(t, before, want)
+	s := flowtest.Dial(t, o, openflow.Dial) // an agent that starts, and has not read Services yet
+	flowtest.Sync(t, s, want)
+	s.SetUnits(units(), true)
+	for _, c := range []struct {
+		what    string
+		deletes bool
+	}{{"equal", false}, {"without one", true}} {
+		if c.deletes {
+			s.SetUnits(map[uint32]openflow.Unit{1: {}}, false)
+		}
+		changes, err := s.SyncUnits(t.Context())
+		if err != nil || (changes.Deleted > 0) != c.deletes || changes.Added+changes.Modified > 0 {
+			t.Errorf("%s: %+v, %v", c.what, changes, err)
+		}
+	}
+}

@@ -64,8 +64,8 @@ type Bucket struct {
 // Equal reports whether g and h are the same on the switch, whatever the order of their buckets.
 func (g Group) Equal(h Group) bool {
 	byID := func(a, b Bucket) int { return int(int64(a.ID) - int64(b.ID)) }
-	return g.ID == h.ID && g.Hash == h.Hash && slices.Equal(
-		slices.SortedFunc(slices.Values(g.Buckets), byID), slices.SortedFunc(slices.Values(h.Buckets), byID))
+	return g.ID == h.ID && g.Hash == h.Hash && (slices.Equal(g.Buckets, h.Buckets) || slices.Equal(
+		slices.SortedFunc(slices.Values(g.Buckets), byID), slices.SortedFunc(slices.Values(h.Buckets), byID)))
 }
 
 // Add returns the message that makes the group.
