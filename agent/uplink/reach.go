@@ -36,8 +36,8 @@ func (r *reach) close() {
 }
 
 // forwards reports whether Open vSwitch is up and forwards what it has flows for.
-func (n *Uplink) forwards() bool {
-	return vswitchd.Running(n.cfg.OVSRunDir) && (n.Waits == nil || !n.Waits())
+func (n *Uplink) forwards(ctx context.Context) bool {
+	return vswitchd.Running(n.cfg.OVSRunDir) && !vswitchd.Hangs(ctx, n.cfg.OVSRunDir) && (n.Waits == nil || !n.Waits())
 }
 
 // revertFlows creates br-uplink anew if somebody has changed its flows, or how its ports are configured: that is in no
@@ -84,7 +84,7 @@ func (n *Uplink) checkReached(ctx context.Context) {
 		return
 	}
 	r.looked = time.Now()
-	if !n.forwards() || !n.uplink.Carrier() {
+	if !n.forwards(ctx) || !n.uplink.Carrier() {
 		r.forget()
 		return
 	}

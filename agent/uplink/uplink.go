@@ -23,18 +23,11 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
-	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-const (
-	// deadInUserspace and deadInKernel are how long ovs-vswitchd may be dead until the host gets its NIC back: at once
-	// nothing passes the userspace datapath, while the kernel's goes on with the flows that it has. Both are longer
-	// than any restart of a process takes.
-	deadInUserspace, deadInKernel = 4 * time.Second, 10 * time.Second
-	// gatewayLimit is how long to wait for a gateway: the kernel asks it by unicast for 3 s, then by broadcast.
-	gatewayLimit = 5 * time.Second
-)
+// gatewayLimit is how long to wait for a gateway: the kernel asks it by unicast for 3 s, then by broadcast.
+const gatewayLimit = 5 * time.Second
 
 // Uplink is the node's NIC as a port of Open vSwitch, which bridged pods need. Whatever is wrong with it, routed
 // pods are served.
@@ -197,7 +190,7 @@ func (n *Uplink) Attach(ctx context.Context, transport string) {
 	case n.uplink.Unreached() && n.reached(ctx) != nil:
 		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("attaching %s was rolled back: %s. Now neither the default gateway "+
 			"nor the API server answers without Open vSwitch either; it is attached again when one does", j.NIC.Name, j.Reason)})
-	case n.uplink.Yielded() && (!n.uplink.Due() || n.Waits == nil || n.Waits()):
+	case n.uplink.Yielded() && (!n.uplink.Due(ctx) || n.Waits == nil || n.Waits()):
 		n.done(nil) // Run attaches it
 	default:
 		n.done(n.uplink.Attach(ctx, n.plan(transport)))
@@ -227,49 +220,6 @@ func (n *Uplink) reached(ctx context.Context) error {
 		return fmt.Errorf("%w, and the Kubernetes API server %s is not reached: %w", err, n.kube.Server, kerr)
 	}
 	return nil
-}
-
-// RunYield returns the NIC to the host when ovs-vswitchd stays dead, and has Run look while it is back and the NIC is
-// not, until ctx ends. It needs nothing that comes over the network.
-func (n *Uplink) RunYield(ctx context.Context) {
-	if n.uplink == nil || !n.cfg.EnableBridgingMode {
-		return
-	}
-	dead := deadInKernel
-	if n.cfg.OVSDatapathType == api.DatapathNetdev {
-		dead = deadInUserspace
-	}
-	start, since, yielded := vswitchd.RunningStartID(n.cfg.OVSRunDir), time.Now(), false
-	signal.Loop(ctx, n.every.Vswitchd, nil, func(ctx context.Context) {
-		if now := vswitchd.RunningStartID(n.cfg.OVSRunDir); now != start {
-			start, since, yielded = now, time.Now(), false
-		}
-		if start != "" && n.away.Load() {
-			n.look.Notify()
-		}
-		if start == "" && !yielded && time.Since(since) >= dead {
-			yielded = n.yield(ctx)
-			n.look.Notify()
-		}
-	})
-}
-
-// yield reports whether there is no more to be done about it.
-func (n *Uplink) yield(ctx context.Context) bool {
-	// One of its own: n.uplink may be at work, or wait for Open vSwitch.
-	u, err := datapath.Open(n.journal, n.log)
-	did := false
-	if err == nil {
-		did, err = u.Yield(ctx, datapath.VswitchdDead)
-	}
-	if err != nil {
-		n.log.Error(err, "no ovs-vswitchd runs, and the NIC could not be returned to the host")
-		return errors.Is(err, datapath.ErrNotRecorded)
-	}
-	if did {
-		n.log.Error(errors.New(datapath.VswitchdDead), "the host has its NIC back until one does", "nic", u.Journal().NIC.Name)
-	}
-	return true
 }
 
 // retry attaches after all what was refused before, or rolled back: a NIC may come up or get its addresses late, and a
@@ -342,7 +292,7 @@ func (n *Uplink) repair(ctx context.Context) {
 		return
 	}
 	changes, err := n.uplink.Mend(ctx)
-	if err == nil && len(changes) == 0 && n.uplink.Attached() && n.forwards() {
+	if err == nil && len(changes) == 0 && n.uplink.Attached() && n.forwards(ctx) {
 		changes, err = n.revertFlows(ctx)
 	}
 	if len(changes) > 0 {
@@ -354,7 +304,7 @@ func (n *Uplink) repair(ctx context.Context) {
 	if len(changes) > 0 || now.attached != before.attached || !sameText(now.unwritable, before.unwritable) {
 		n.Changed.Notify()
 	}
-	if err == nil && n.uplink.Attached() {
+	if n.uplink.Attached() { // also if what is missing could not be put back
 		n.checkReached(ctx)
 	}
 }
@@ -372,7 +322,7 @@ func (n *Uplink) done(err error) {
 		n.publish(state{why: fmt.Errorf("the node's NIC is not attached: %w", err)})
 	case n.uplink.Yielded() && n.cfg.EnableBridgingMode:
 		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %s is not attached (%s): the host has it back "+
-			"until ovs-vswitchd runs again", j.NIC.Name, j.Reason)})
+			"until ovs-vswitchd runs and answers again", j.NIC.Name, j.Reason)})
 	case j != nil && j.Phase == datapath.Detached && n.cfg.EnableBridgingMode && j.Reason != "":
 		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %[1]s is not attached (%[2]s): "+
 			"restart the agent, or fairlead-agent uplink attach --nic %[1]s", j.NIC.Name, j.Reason)})

@@ -215,14 +215,14 @@ func (u *Uplink) freeNIC(ctx context.Context) error {
 	}, vport.Delete))
 }
 
-// waitReleased waits until ovs-vswitchd has released a device, and removes it by force if ovs-vswitchd does not run or
-// takes too long.
+// waitReleased waits until ovs-vswitchd has released a device, and removes it by force if ovs-vswitchd does not run,
+// hangs, or takes too long.
 func (u *Uplink) waitReleased(ctx context.Context, name string, gone func() (bool, error),
 	force func(string) error) error {
 	if ok, err := gone(); ok || err != nil {
 		return err
 	}
-	if vswitchd.Running(u.journal.DB.RunDir) {
+	if u.journal.Yielded != hungStart && vswitchd.Running(u.journal.DB.RunDir) {
 		ctx, cancel := context.WithTimeout(ctx, letLimit)
 		defer cancel()
 		if err := poll(ctx, "ovs-vswitchd to release "+name, gone); err == nil {

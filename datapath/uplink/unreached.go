@@ -10,7 +10,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
-	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 const (
@@ -64,7 +63,10 @@ func (u *Uplink) Rebuild(ctx context.Context) (steps []string, err error) {
 		return nil, err
 	}
 	defer unlock()
-	if !u.Attached() || !vswitchd.Running(u.journal.DB.RunDir) {
+	if !u.Attached() {
+		return nil, nil
+	}
+	if why, _ := u.absent(ctx); why != "" {
 		return nil, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, stepLimit)

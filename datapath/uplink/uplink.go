@@ -164,8 +164,13 @@ func (u *Uplink) Mend(ctx context.Context) (steps []string, err error) {
 		return nil, err
 	}
 	defer unlock()
-	if !u.Attached() || u.journal.UplinkMode() == api.UplinkBridge && !vswitchd.Running(u.journal.DB.RunDir) {
-		return nil, nil // in mode bridge nothing can be mended then: see Yield
+	if !u.Attached() {
+		return nil, nil
+	}
+	if u.journal.UplinkMode() == api.UplinkBridge {
+		if why, _ := u.absent(ctx); why != "" {
+			return nil, nil // nothing can be mended then: see Yield
+		}
 	}
 	if device, err := findLink(BridgeName); err == nil && device != nil {
 		hoststate.DropStandIns(place(device))
@@ -336,8 +341,8 @@ func (u *Uplink) rollBack(ctx context.Context, why error, p Plan, unreached bool
 	defer cancel()
 	u.log.Error(why, "restoring the NIC", "nic", u.journal.NIC.Name)
 	u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, why.Error(), unreached
-	if unreached && !vswitchd.Running(u.journal.DB.RunDir) { // Open vSwitch is what did not answer
-		u.journal.Unreached, u.journal.Yielded = false, noStart
+	if absent, start := u.absent(ctx); unreached && absent != "" { // Open vSwitch is what did not answer
+		u.journal.Unreached, u.journal.Yielded = false, start
 	}
 	if u.journal.Unreached {
 		postpone(u.journal, p.RetryAfter)
@@ -441,7 +446,7 @@ func (u *Uplink) pass(ctx context.Context) (again bool, err error) {
 // wouldBeTakenAgain reports whether it is in vain to free the NIC while its row stays in the database: ovs-vswitchd
 // still believes it. On the userspace datapath it only has copies of the frames.
 func (u *Uplink) wouldBeTakenAgain(o Observed) bool {
-	return o.Taken && !o.Mutes && vswitchd.Running(u.journal.DB.RunDir)
+	return o.Taken && !o.Mutes && vswitchd.Running(u.journal.DB.RunDir) && u.journal.Yielded != hungStart
 }
 
 func (u *Uplink) carryOut(ctx context.Context, s Step) error {

@@ -14,10 +14,12 @@ const (
 	VswitchdEnds = "Open vSwitch is stopping"
 	// VswitchdDead is the reason where none runs.
 	VswitchdDead = "ovs-vswitchd is not running"
+	// VswitchdHangs is the reason where one runs and does nothing.
+	VswitchdHangs = "ovs-vswitchd runs, but does not answer"
 )
 
-// noStart is what a journal has for the start of ovs-vswitchd where none runs.
-const noStart = "none"
+// What a journal has for the start of ovs-vswitchd where none runs, or where the one that runs hangs.
+const noStart, hungStart = "none", "hangs"
 
 // Yield gives the NIC back to the host while Open vSwitch is away: in mode bridge all that the host sends and receives
 // goes through it, also what brings the next Open vSwitch to the node, such as its image. The journal says that it is
@@ -32,27 +34,43 @@ func (u *Uplink) Yield(ctx context.Context, reason string) (yielded bool, err er
 	if !u.Attached() && !(u.rebuilt && u.Unfinished() && u.ThisBoot()) || u.journal.UplinkMode() != api.UplinkBridge {
 		return false, nil
 	}
-	u.journal.Yielded = u.startNow()
+	if u.journal.Yielded = u.startNow(); reason == VswitchdHangs {
+		u.journal.Yielded = hungStart
+	}
 	return true, u.restore(ctx, reason)
 }
 
 // repair puts back what is missing of an uplink that is attached, or yields if that is in vain.
 func (u *Uplink) repair(ctx context.Context) error {
-	if !u.lost() {
+	why, start := u.lost(ctx)
+	if why == "" {
 		return u.run(ctx)
 	}
-	u.journal.Yielded = u.startNow()
-	if err := u.restore(ctx, VswitchdDead); err != nil {
-		return fmt.Errorf("%s: %w", VswitchdDead, err)
+	u.journal.Yielded = start
+	if err := u.restore(ctx, why); err != nil {
+		return fmt.Errorf("%s: %w", why, err)
 	}
-	return fmt.Errorf("%s: the host has %s until it is", VswitchdDead, u.journal.NIC.Name)
+	return fmt.Errorf("%s: the host has %s until that changes", why, u.journal.NIC.Name)
 }
 
-// lost reports whether the node's addresses went with br-uplink, and no ovs-vswitchd is there to make that again.
-func (u *Uplink) lost() bool {
+// lost returns absent's answer if the node's addresses went with br-uplink, which only ovs-vswitchd makes again.
+func (u *Uplink) lost(ctx context.Context) (why, start string) {
 	device, err := findLink(u.journal.Bridge.Name)
-	return err == nil && device == nil && u.journal.UplinkMode() == api.UplinkBridge &&
-		!vswitchd.Running(u.journal.DB.RunDir)
+	if err != nil || device != nil || u.journal.UplinkMode() != api.UplinkBridge {
+		return "", ""
+	}
+	return u.absent(ctx)
+}
+
+// absent is why no ovs-vswitchd works, as a reason to yield, and what a journal has for its start; empty: one does.
+func (u *Uplink) absent(ctx context.Context) (why, start string) {
+	switch {
+	case !vswitchd.Running(u.journal.DB.RunDir):
+		return VswitchdDead, noStart
+	case vswitchd.Hangs(ctx, u.journal.DB.RunDir):
+		return VswitchdHangs, hungStart
+	}
+	return "", ""
 }
 
 // Yielded reports whether the host has its NIC back only as long as Open vSwitch is away.
@@ -60,13 +78,14 @@ func (u *Uplink) Yielded() bool {
 	return u.ThisBoot() && u.journal.Phase == Detached && u.journal.Yielded != ""
 }
 
-// Due reports whether the uplink has yielded, and another ovs-vswitchd than the one before runs now.
-func (u *Uplink) Due() bool {
-	if !u.Yielded() {
+// Due reports whether the uplink has yielded, and another ovs-vswitchd than the one before runs now, or that which hung
+// answers again.
+func (u *Uplink) Due(ctx context.Context) bool {
+	if !u.Yielded() || u.startNow() == u.journal.Yielded {
 		return false
 	}
-	j, now := u.journal, u.startNow()
-	return now != noStart && now != j.Yielded
+	why, _ := u.absent(ctx)
+	return why == ""
 }
 
 func (u *Uplink) startNow() string {

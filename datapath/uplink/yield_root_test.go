@@ -3,7 +3,10 @@ package uplink
 import (
 	"context"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // While Open vSwitch is away the host has its NIC, with all that it had, and it is attached again when another
@@ -45,8 +48,42 @@ func (f *fixture) onNode(do func(context.Context, *Uplink) error) {
 
 func (f *fixture) due(want bool, when string) {
 	f.t.Helper()
-	if u := f.open(); u.Due() != want {
-		f.t.Errorf("%s, and whether the NIC is to be attached again is %t: %+v", when, u.Due(), u.Journal())
+	if u := f.open(); u.Due(f.t.Context()) != want {
+		f.t.Errorf("%s, and whether the NIC is to be attached again is %t: %+v", when, !want, u.Journal())
+	}
+}
+
+// The host has its NIC while ovs-vswitchd hangs, also if ovsdb-server does, as in a pod that is frozen, and it is
+// attached again when they go on.
+func TestRootYieldOfHung(t *testing.T) {
+	for name, daemons := range map[string]func(*fixture) []*ovstest.Daemon{
+		"ovs-vswitchd": func(f *fixture) []*ovstest.Daemon { return []*ovstest.Daemon{f.ovs.Vswitchd} },
+		"both":         func(f *fixture) []*ovstest.Daemon { return []*ovstest.Daemon{f.ovs.Vswitchd, f.ovs.Server} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t, simple, noDAD()...)
+			f.ovs.NameSocket()
+			f.before = f.state()
+			f.nextAgent()
+			f.attached = f.state()
+			for _, d := range daemons(f) {
+				d.Signal(syscall.SIGSTOP)
+			}
+			u := f.open()
+			err := f.node.Do(func() error { _, err := u.Yield(t.Context(), VswitchdHangs); return err })
+			if (err != nil) != (name == "both") { // the rows stay
+				t.Errorf("yield: %v", err)
+			}
+			f.reached()
+			f.due(false, "it hangs")
+			for _, d := range daemons(f) {
+				d.Signal(syscall.SIGCONT)
+			}
+			f.due(name != "both", "it goes on")
+			f.nextAgent()
+			f.checkAfter(Attached, "it goes on")
+		})
 	}
 }
 

@@ -3,10 +3,13 @@ package vswitchd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/internal/jsonrpc"
 )
@@ -22,6 +25,15 @@ func Appctl(ctx context.Context, runDir, command string, args ...string) (string
 		return "", fmt.Errorf("ovs-appctl %s: %w", command, err)
 	}
 	return text, nil
+}
+
+// Hangs reports whether an ovs-vswitchd runs, and takes commands without answering: it was stopped, waits for a disk,
+// or is in an endless loop. That takes 2 s. One whose control socket is elsewhere (--unixctl) cannot be asked, and
+// does not hang.
+func Hangs(ctx context.Context, runDir string) bool {
+	_, err := appctl(ctx, runDir, "version", nil)
+	silent := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, unix.EAGAIN) // too many have asked before
+	return silent && ctx.Err() == nil && Running(runDir)
 }
 
 func appctl(ctx context.Context, runDir, command string, args []string) (string, error) {

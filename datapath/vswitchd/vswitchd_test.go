@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -97,14 +98,29 @@ func TestRunning(t *testing.T) {
 	}
 }
 
+// One that is stopped hangs, until it goes on; one that is dead, or whose socket is elsewhere, does not.
+func TestHangs(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	hangs := func(want bool, when string) {
+		t.Helper()
+		if Hangs(t.Context(), o.Dir) != want {
+			t.Errorf("%s: it is %t that it hangs", when, !want)
+		}
+	}
+	o.Vswitchd.Signal(syscall.SIGSTOP)
+	hangs(false, "no socket where nodes have it")
+	o.NameSocket()
+	hangs(true, "stopped")
+	o.Vswitchd.Signal(syscall.SIGCONT)
+	hangs(false, "continued")
+	o.Vswitchd.Kill()
+	hangs(false, "killed")
+}
+
 // What the datapath has cached is gone, and a run directory in which no ovs-vswitchd answers is an error.
 func TestPurgeMegaflows(t *testing.T) {
 	o := ovstest.Start(t, ovstest.Options{})
 	o.AddBridge("br-int", ovstest.Port{Name: "pod-a", OFPort: 3}, ovstest.Port{Name: "pod-b", OFPort: 4})
-	pid, err := os.ReadFile(pidFile(o.Dir))
-	if err != nil {
-		t.Fatal(err)
-	}
 	o.Ofctl("add-flow", "br-int", "in_port=3,actions=4")
 	o.Appctl("netdev-dummy/receive", "pod-a", "in_port(1),eth(src=0a:00:00:00:00:03,dst=0e:00:00:00:00:01),eth_type(0x1234)")
 	if !strings.Contains(o.Appctl("dpctl/dump-flows"), "actions:") {
@@ -113,10 +129,7 @@ func TestPurgeMegaflows(t *testing.T) {
 	if err := PurgeMegaflows(t.Context(), o.Dir); err == nil {
 		t.Error("there is no socket, and no error")
 	}
-	// ovstest names the socket otherwise than a node does.
-	if err := os.Symlink("ovs-vswitchd.ctl", filepath.Join(o.Dir, "ovs-vswitchd."+strings.TrimSpace(string(pid))+".ctl")); err != nil {
-		t.Fatal(err)
-	}
+	o.NameSocket()
 	if err := PurgeMegaflows(t.Context(), o.Dir); err != nil {
 		t.Fatal(err)
 	}

@@ -47,6 +47,8 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 		})
 	})
 	t.Run("ovs-vswitchd stays dead", c.staysDead)
+	t.Run("ovs-vswitchd hangs", c.vswitchdHangs)
+	t.Run("ovs-vswitchd hangs while an agent starts", c.startsBesideHung)
 	t.Run("ovs-vswitchd is about to end", c.yields)
 	t.Run("restored manually under an agent", c.restoredByHand)
 	t.Run("br-uplink changed externally", c.bridgeChanged)
@@ -60,11 +62,16 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 // attached waits until the node has its address on br-uplink, or on eth0, and reaches the router.
 func (c cluster) attached(t *testing.T, want bool) {
 	t.Helper()
+	c.attachedWithin(t, 30*time.Second, want)
+}
+
+func (c cluster) attachedWithin(t *testing.T, limit time.Duration, want bool) {
+	t.Helper()
 	on, off := "br-uplink", "eth0"
 	if !want {
 		on, off = off, on
 	}
-	eventually(t, 30*time.Second, func() (wrong []string) {
+	eventually(t, limit, func() (wrong []string) {
 		addrs := c.exec(t, "ip", "-o", "-4", "addr")
 		for _, ip := range c.NodeAddrs(1) {
 			if ip.Addr().Is4() && !strings.Contains(addrs, on+"    inet "+ip.String()) {

@@ -130,6 +130,15 @@ func Start(t testing.TB, opt Options) *OVS {
 	return o
 }
 
+// NameSocket has the ovs-vswitchd that runs take commands where that of a node does as well (ovs-vswitchd.PID.ctl).
+func (o *OVS) NameSocket() {
+	o.t.Helper()
+	name := fmt.Sprintf("ovs-vswitchd.%d.ctl", o.Vswitchd.PID())
+	if err := os.Symlink("ovs-vswitchd.ctl", filepath.Join(o.Dir, name)); err != nil {
+		o.t.Fatalf("ovstest: %v", err)
+	}
+}
+
 // Mgmt is the path of the socket on which ovs-vswitchd serves OpenFlow for
 // bridge (ovs-vswitchd(8), "OpenFlow management").
 func (o *OVS) Mgmt(bridge string) string { return filepath.Join(o.Dir, bridge+".mgmt") }

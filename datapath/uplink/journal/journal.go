@@ -55,7 +55,7 @@ type Journal struct {
 	Tries   int       `json:"tries,omitempty"`
 	RetryAt time.Time `json:"retryAt,omitzero"`
 	// Yielded: the host has its NIC back only as long as Open vSwitch is away. It is the start of ovs-vswitchd that was to
-	// end (vswitchd.RunningStartID), or "none". Empty: not yielded.
+	// end (vswitchd.RunningStartID), "none", or "hangs" of one that does not answer. Empty: not yielded.
 	Yielded string `json:"yielded,omitempty"`
 	// Step is the step that was begun last.
 	Step string `json:"step,omitempty"`

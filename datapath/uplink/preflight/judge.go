@@ -30,6 +30,7 @@ type nicFacts struct {
 	ovsErr        error
 	foreignBridge bool
 	noVswitchd    bool
+	hungVswitchd  bool
 	noNFT         bool
 	allowManaged  bool
 	// IPv6 addresses: the kernel still asks for whether they are in use; has found in use; of RFC 8981.
@@ -185,6 +186,8 @@ func (r *Report) refuseOVS(nic hoststate.Link, f nicFacts) {
 		r.refuse("Open vSwitch does not answer: %v", f.ovsErr)
 	case f.noVswitchd:
 		r.refuse("ovs-vswitchd is not running: start it")
+	case f.hungVswitchd:
+		r.refuse("ovs-vswitchd runs, but does not answer: see its log, and restart it")
 	case f.bridge != "" && f.bridge != rows.BridgeName:
 		r.refuse("it is already a port of Open vSwitch's bridge %s: remove it (ovs-vsctl del-port %s %s) and move the addresses of the bridge to it", f.bridge, f.bridge, nic.Name)
 	case f.foreignBridge:

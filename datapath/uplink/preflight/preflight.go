@@ -81,7 +81,7 @@ func survey(ctx context.Context, n NIC) (hoststate.Link, nicFacts, error) {
 	f, err := readFacts(n.Name)
 	s, ovsErr := rows.Find(n.OVSRunDir).Read(ctx, rows.Bridge{Name: rows.BridgeName, Patch: rows.PatchPort}, n.Name)
 	f.bridge, f.ovsErr, f.foreignBridge = s.Elsewhere, ovsErr, s.Present && !s.Ours
-	f.noVswitchd = !vswitchd.Running(n.OVSRunDir)
+	f.noVswitchd, f.hungVswitchd = !vswitchd.Running(n.OVSRunDir), vswitchd.Hangs(ctx, n.OVSRunDir)
 	return nic, f, err
 }
 

@@ -1,0 +1,57 @@
+package crash
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
+)
+
+// hangLimit is how long a node may be without its network when ovs-vswitchd hangs.
+const hangLimit = time.Minute
+
+// hang stops ovs-vswitchd until goOn.
+func (c cluster) hang(t *testing.T) (goOn func()) {
+	t.Helper()
+	pid := lab.Vswitchd.PID(c.node)
+	must(t, unix.Kill(pid, unix.SIGSTOP))
+	goOn = func() { _ = unix.Kill(pid, unix.SIGCONT) }
+	t.Cleanup(goOn)
+	return goOn
+}
+
+// An ovs-vswitchd that hangs is as one that is dead: the host has its NIC until it answers again.
+func (c cluster) vswitchdHangs(t *testing.T) {
+	goOn, began := c.hang(t), time.Now()
+	c.attachedWithin(t, hangLimit, false)
+	t.Logf("the host has its network after %s", time.Since(began).Round(time.Second))
+	status := c.exec(t, filepath.Join(binDir, "fairlead-agent"), "uplink", "status")
+	if !strings.Contains(status, "does not answer") {
+		t.Errorf("status says\n%s", status)
+	}
+	goOn()
+	c.attached(t, true)
+}
+
+// An agent that starts while ovs-vswitchd hangs, and the node's addresses are gone, does not wait for that.
+func (c cluster) startsBesideHung(t *testing.T) {
+	must(t, c.AgentKill(labtest.Within(t, 10*time.Second), node))
+	goOn := c.hang(t)
+	if c.Datapath() == vswitch.Netdev {
+		c.exec(t, "ip", "link", "del", "br-uplink")
+	} else {
+		c.exec(t, "ovs-dpctl", "del-if", "ovs-system", "br-uplink")
+	}
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	began := time.Now()
+	c.attachedWithin(t, hangLimit, false)
+	t.Logf("the host has its network after %s", time.Since(began).Round(time.Second))
+	goOn()
+	c.attached(t, true)
+}
