@@ -87,6 +87,10 @@ func peerOf(in Inputs, n inputs.Node, local netip.Addr) (p Peer, problem string)
 	if Tunnels(in.Config) {
 		p.Tunnel, _ = n.TunnelAddr(local.Is4())
 	}
+	if kind := noHost(p.Tunnel); kind != "" && !onLink(in.Transport, p.Tunnel) {
+		return p, fmt.Sprintf("node %s has the %s address %s, which no other node can send to. Correct status.addresses of the "+
+			"Node, or its annotation node.antrea.io/transport-addresses", n.Name, kind, p.Tunnel)
+	}
 	for _, cidr := range slices.SortedFunc(slices.Values(n.PodCIDRs), netip.Prefix.Compare) {
 		c := PeerCIDR{Prefix: cidr, Path: PathTunnel}
 		via, known := n.TunnelAddr(cidr.Addr().Is4())
@@ -101,6 +105,23 @@ func peerOf(in Inputs, n inputs.Node, local netip.Addr) (p Peer, problem string)
 		p.PodCIDRs = append(p.PodCIDRs, c)
 	}
 	return p, ""
+}
+
+// noHost is the kind of an address that is not one host's alone; empty for one that is, and for none.
+func noHost(a netip.Addr) string {
+	switch {
+	case a.IsLoopback():
+		return "loopback"
+	case a.IsUnspecified():
+		return "unspecified"
+	case a.IsMulticast():
+		return "multicast"
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "broadcast"
+	case a.IsLinkLocalUnicast():
+		return "link-local"
+	}
+	return ""
 }
 
 // barred reports whether this node can't use the tunnel to cidr: it has no podCIDR of

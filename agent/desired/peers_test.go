@@ -133,6 +133,32 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// An address that means another host on each host, or none, is no end of a tunnel. A link-local one is where it is on
+// the link.
+func TestPeersWithoutAHost(t *testing.T) {
+	for addr, kind := range map[string]string{"127.0.0.2": "loopback", "0.0.0.0": "unspecified", "224.0.0.5": "multicast",
+		"255.255.255.255": "broadcast", "169.254.7.7": "link-local"} {
+		want := "node b has the " + kind + " address " + addr + ", which no other node can send to. Correct status.addresses " +
+			"of the Node, or its annotation node.antrea.io/transport-addresses: its pods are not reached"
+		for _, mode := range []string{api.ModeEncap, api.ModeHybrid} {
+			if got := told(Compute(modeInputs(mode, "b 10.0.2.0/24 "+addr))); got != want {
+				t.Errorf("%s, %s:\n%s\nwant\n%s", addr, mode, got, want)
+			}
+		}
+	}
+	in := modeInputs(api.ModeEncap, "b 10.0.2.0/24 169.254.7.7")
+	in.Transport.Subnets = append(in.Transport.Subnets, netip.MustParsePrefix("169.254.0.0/16"))
+	if got := told(Compute(in)); !strings.HasPrefix(got, "b tunnel 169.254.7.7") {
+		t.Errorf("on the link: %s", got)
+	}
+	for addr, kind := range map[string]string{"::1": "loopback", "::": "unspecified", "ff02::1": "multicast",
+		"fe80::1": "link-local", "2001:db8::1": "", "192.0.2.1": ""} {
+		if got := noHost(netip.MustParseAddr(addr)); got != kind {
+			t.Errorf("%s: %q, want %q", addr, got, kind)
+		}
+	}
+}
+
 // What is desired for all peers, in whatever order they come, is what is desired for each, in their order.
 func TestPeersInAnyOrder(t *testing.T) {
 	for _, mode := range []string{api.ModeEncap, api.ModeNoEncap, api.ModeHybrid} {
