@@ -94,7 +94,7 @@ func ReadSet(pod, namespace Object) (PoolRequest, error) {
 	if from.value(api.AnnotationPools) == "" {
 		return PoolRequest{}, fmt.Errorf("%s asks for %s=%q, and neither the Pod nor its Namespace names a pool: add the "+
 			"annotation %s with the IPPool that the address is in", ipsFrom.Name, api.AnnotationPodIPs,
-			ipsFrom.value(api.AnnotationPodIPs), api.AnnotationPools)
+			short(ipsFrom.value(api.AnnotationPodIPs)), api.AnnotationPools)
 	}
 	w.Pools, err = readPools(from)
 	return w, err
@@ -102,30 +102,54 @@ func ReadSet(pod, namespace Object) (PoolRequest, error) {
 
 func (o Object) value(annotation string) string { return strings.TrimSpace(o.Annotations[annotation]) }
 
-// items are the parts of a comma-separated list. None is empty.
-func (o Object) items(annotation, example string) ([]string, error) {
+// Limits of annotations, which may have 256 KiB: each entry costs time at each ADD.
+const (
+	mostPools  = 100
+	mostPodIPs = 5000 // those of a StatefulSet
+	mostLength = 253  // of a name in Kubernetes
+)
+
+// items are the parts of a comma-separated list, at most so many. None is empty.
+func (o Object) items(annotation, example string, most int) ([]string, error) {
 	value := o.value(annotation)
 	if value == "" {
 		return nil, nil
 	}
 	var out []string
+	seen := map[string]bool{}
 	for item := range strings.SplitSeq(value, ",") {
-		if item = strings.TrimSpace(item); item == "" {
+		switch item = strings.TrimSpace(item); {
+		case item == "":
 			return nil, fmt.Errorf("%s: annotation %s is %q, which has an extra comma: write it as %q",
-				o.Name, annotation, value, example)
-		}
-		if slices.Contains(out, item) {
+				o.Name, annotation, short(value), example)
+		case len(item) > mostLength:
+			return nil, fmt.Errorf("%s: annotation %s has an entry of %d characters, and %d are the most: write it as %q",
+				o.Name, annotation, len(item), mostLength, example)
+		case seen[item]:
 			return nil, fmt.Errorf("%s: annotation %s names %s twice: remove one", o.Name, annotation, item)
+		case len(out) == most:
+			return nil, fmt.Errorf("%s: annotation %s names more than %d: remove some", o.Name, annotation, most)
 		}
-		out = append(out, item)
+		seen[item], out = true, append(out, item)
 	}
 	return out, nil
 }
 
-func readPools(o Object) ([]string, error) { return o.items(api.AnnotationPools, "pool-a,pool-b") }
+// short is the beginning of a value that may be of any length, for messages.
+func short(value string) string {
+	const most = 200
+	if len(value) <= most {
+		return value
+	}
+	return value[:most] + "…"
+}
+
+func readPools(o Object) ([]string, error) {
+	return o.items(api.AnnotationPools, "pool-a,pool-b", mostPools)
+}
 
 func readPodIPs(o Object) ([]netip.Addr, error) {
-	items, err := o.items(api.AnnotationPodIPs, "192.0.2.7,2001:db8::7")
+	items, err := o.items(api.AnnotationPodIPs, "192.0.2.7,2001:db8::7", mostPodIPs)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (o Object) Sticky() (string, error) {
 		return v, nil
 	default:
 		return "", fmt.Errorf("%s: annotation %s is %q: write %s, which keeps the pod's address, or %s, which keeps its address "+
-			"and its MAC", o.Name, api.AnnotationSticky, v, api.StickyAddress, api.StickyMAC)
+			"and its MAC", o.Name, api.AnnotationSticky, short(v), api.StickyAddress, api.StickyMAC)
 	}
 }
 
