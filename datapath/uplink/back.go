@@ -103,7 +103,7 @@ func (u *Uplink) addressesBack(nic hoststate.Place, more uint32) ([]hoststate.Ob
 		if !o.IsIPv6() {
 			flags = 0
 		}
-		if a, ok := hoststate.AddressOn(o, from, nic, flags, age); ok {
+		if a, ok := hoststate.AddressOn(o, from, nic, flags, age); ok && nic.Takes(o) {
 			want = append(want, a)
 		}
 	}
@@ -158,8 +158,9 @@ func (u *Uplink) routesToNIC(nic netlink.Link) error {
 	}
 	moves := u.moves(now, u.journal.NIC.Routes, from, place(nic))
 	for _, o := range u.addedRoutes(now, from) {
-		r, _ := hoststate.RouteOn(o, from, place(nic), 0)
-		moves = append(moves, hoststate.RouteMove{Old: o, New: r})
+		if r, _ := hoststate.RouteOn(o, from, place(nic), 0); place(nic).Takes(o) {
+			moves = append(moves, hoststate.RouteMove{Old: o, New: r})
+		}
 	}
 	if err := hoststate.MoveRoutes(moves); err != nil {
 		return err

@@ -215,7 +215,7 @@ func (u *Uplink) movesToDevice(device hoststate.Place) ([]hoststate.RouteMove, e
 // there that do.
 func (u *Uplink) moves(now, journal []hoststate.Object, from, to hoststate.Place) (moves []hoststate.RouteMove) {
 	add := func(o hoststate.Object, at hoststate.Place) {
-		if r, ok := hoststate.RouteOn(o, at, to, 0); ok {
+		if r, ok := hoststate.RouteOn(o, at, to, 0); ok && to.Takes(o) {
 			old, _ := hoststate.RouteOn(o, at, from, 0)
 			if o.Expires() {
 				old = o

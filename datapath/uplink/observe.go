@@ -147,7 +147,7 @@ func (u *Uplink) leftOnDevice() (bool, error) {
 	}
 	want := u.routesOn(place(device))
 	return slices.ContainsFunc(routes, func(r hoststate.Object) bool {
-		return hoststate.HasRoute(want, r) && !r.Expires()
+		return hoststate.HasRoute(want, r) && !r.Expires() && u.journal.NIC.Takes(r)
 	}), nil
 }
 
@@ -201,7 +201,7 @@ func hasAll(want, have []hoststate.Object, has func(have []hoststate.Object, wan
 func (u *Uplink) addressesOn(p hoststate.Place, more uint32) (list []hoststate.Object) {
 	j := u.journal
 	for _, o := range j.NIC.Addresses {
-		if o.Expires() && j.Phase == Attached {
+		if o.Expires() && j.Phase == Attached || !p.Takes(o) {
 			continue
 		}
 		if a, ok := hoststate.AddressOn(o, j.NIC.Place, p, more, u.elapsed()); ok {
@@ -214,7 +214,7 @@ func (u *Uplink) addressesOn(p hoststate.Place, more uint32) (list []hoststate.O
 // routesOn are the journal's routes as requests for an interface, without those that expire.
 func (u *Uplink) routesOn(p hoststate.Place) (list []hoststate.Object) {
 	for _, o := range u.journal.NIC.Routes {
-		if !o.Expires() {
+		if !o.Expires() && p.Takes(o) {
 			r, _ := hoststate.RouteOn(o, u.journal.NIC.Place, p, 0)
 			list = append(list, r)
 		}

@@ -93,7 +93,7 @@ func SameAddress(a, b Object) bool {
 		bytes.Equal(a.attr(unix.IFA_ADDRESS), b.attr(unix.IFA_ADDRESS))
 }
 
-// IsIPv6 reports the family of an address, route or rule.
+// IsIPv6 reports the family of an address, route, rule or neighbour.
 func (o Object) IsIPv6() bool { return o.family() == unix.AF_INET6 }
 
 // Has reports whether want is among the addresses of have.

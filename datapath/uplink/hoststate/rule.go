@@ -58,6 +58,9 @@ func neighbourOn(o Object, to Place, state uint16) Object {
 // PutNeighbours makes permanent neighbours and proxies on an interface.
 func PutNeighbours(list []Object, to Place) error {
 	return each("adding", list, func(o Object) error {
+		if !to.Takes(o) {
+			return nil
+		}
 		return neighbourOn(o, to, o.state()).add(unix.NLM_F_REPLACE)
 	})
 }
@@ -69,7 +72,7 @@ func HasNeighbours(list []Object, on Place) (bool, error) {
 		return false, err
 	}
 	for _, want := range list {
-		if !slices.ContainsFunc(have, want.sameNeighbour) {
+		if on.Takes(want) && !slices.ContainsFunc(have, want.sameNeighbour) {
 			return false, nil
 		}
 	}

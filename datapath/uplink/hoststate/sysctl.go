@@ -56,8 +56,24 @@ func Sysctl(name, parameter string) (string, error) {
 	return kernel.Sysctl(dir, name, file)
 }
 
-// SetSysctl sets one parameter of the interface, if it is something else.
+// LeastMTU is that of IPv6 (RFC 8200). The kernel has no IPv6 on an interface with a smaller one.
+const LeastMTU = 1280
+
+// hasIPv6 reports whether the interface has IPv6.
+func hasIPv6(name string) bool {
+	_, err := os.Stat(filepath.Join("/proc/sys/net/ipv6/conf", name))
+	return err == nil
+}
+
+// Takes reports whether such an object can be on the interface.
+func (p Place) Takes(o Object) bool { return !o.IsIPv6() || hasIPv6(p.Name) }
+
+// SetSysctl sets one parameter of the interface, if it is something else. Where there is no IPv6, it has no such
+// parameters, and nothing is set.
 func SetSysctl(name, parameter, value string) error {
+	if strings.HasPrefix(parameter, "ipv6/conf") && !hasIPv6(name) {
+		return nil
+	}
 	dir, file := filepath.Split(parameter)
 	_, err := kernel.SetSysctl(value, dir, name, file)
 	return err

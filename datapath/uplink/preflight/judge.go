@@ -31,6 +31,7 @@ type nicFacts struct {
 	foreignBridge bool
 	noVswitchd    bool
 	hungVswitchd  bool
+	noIPv6        bool // for its MTU
 	noNFT         bool
 	allowManaged  bool
 	// IPv6 addresses: the kernel still asks for whether they are in use; has found in use; of RFC 8981.
@@ -52,6 +53,10 @@ func judge(nic hoststate.Link, f nicFacts) Report {
 	r.refuseKind(nic, f)
 	r.refuseMaster(nic, f)
 	r.judgeUppers(f)
+	if f.noIPv6 {
+		r.refuse("its MTU is %[1]d, and the kernel has no IPv6 on interfaces below %[2]d, so what it is to have there cannot be "+
+			"kept: ip link set %[3]s mtu %[2]d, or more", nic.MTU, hoststate.LeastMTU, nic.Name)
+	}
 	r.judgeAddresses(nic, f)
 	r.judgeManager(f)
 	r.refuseOVS(nic, f)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/internal/kernel"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/rows"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/steer"
@@ -60,6 +61,7 @@ func Bridge(ctx context.Context, n NIC) (Report, error) {
 	}
 	f.noNFT = n.Datapath == api.DatapathNetdev && !haveNFT()
 	f.allowManaged = n.AllowManaged
+	f.noIPv6 = nic.MTU < hoststate.LeastMTU && kernel.HasIPv6()
 	return judge(nic, f), nil
 }
 

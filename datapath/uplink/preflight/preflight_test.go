@@ -42,6 +42,8 @@ func TestPreflightRefuses(t *testing.T) {
 		"does not answer: refused": func(_ *hoststate.Link, f *nicFacts) { f.ovsErr = errors.New("refused") },
 		"a bridge br-uplink":       func(_ *hoststate.Link, f *nicFacts) { f.foreignBridge = true },
 		"an interface br-uplink":   func(_ *hoststate.Link, f *nicFacts) { f.hasOther = true },
+		"does not answer: see":     func(_ *hoststate.Link, f *nicFacts) { f.hungVswitchd = true },
+		"its MTU is 1000":          func(l *hoststate.Link, f *nicFacts) { l.MTU, f.noIPv6 = 1000, true },
 		"ovs-vswitchd is not":      func(_ *hoststate.Link, f *nicFacts) { f.noVswitchd = true },
 		"nft is missing":           func(_ *hoststate.Link, f *nicFacts) { f.noNFT = true },
 		"NetworkManager manages":   func(_ *hoststate.Link, f *nicFacts) { f.manager = manager{"NetworkManager", "leave it"} },
