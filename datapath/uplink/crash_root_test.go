@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 // order is what the child has to do.
 type order struct {
-	Op      string // attach, roll back, restore or yield
+	Op      string // attach, roll back, restore, yield or rebuild
 	Journal string
 	Plan    Plan
 	// KillAfter is how many journals and steps it lives; 0: to its end.
@@ -76,6 +76,8 @@ func child(text string) int {
 	switch o.Op {
 	case "restore":
 		err = u.Restore(context.Background(), "a test says so")
+	case "rebuild":
+		_, err = u.Rebuild(context.Background())
 	case "yield":
 		_, err = u.Yield(context.Background(), VswitchdEnds)
 	case "roll back":
@@ -242,6 +244,13 @@ func TestRootDeathAtEveryStep(t *testing.T) {
 	}
 }
 
+// What recreates br-uplink does so in two transactions. After a SIGKILL between them, or at any step of the second one,
+// the next agent does the rest.
+func TestRootDeathWhileRebuilding(t *testing.T) {
+	t.Parallel()
+	setup(t, simple, noDAD()...).killAtEveryStep("rebuild", always(recoveries()[0]))
+}
+
 // always recovers in one way.
 func always(r recovery) func(point int) []recovery {
 	return func(int) []recovery { return []recovery{r} }
@@ -309,7 +318,7 @@ func (f *fixture) runFor(op string, d time.Duration) {
 // goTo brings the node to where op begins.
 func (f *fixture) goTo(op string) {
 	f.t.Helper()
-	if op == "restore" || op == "yield" {
+	if op == "restore" || op == "yield" || op == "rebuild" {
 		f.nextAgent()
 		f.refresh(f.open().Journal().Holder())
 	} else if err := f.restore(); err != nil {

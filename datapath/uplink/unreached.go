@@ -72,6 +72,7 @@ func (u *Uplink) Rebuild(ctx context.Context) (steps []string, err error) {
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 	err = u.journal.DB.Remove(limited, u.journal.Bridge)
+	u.after("removed the bridge")
 	if err == nil {
 		err = u.journal.DB.WaitTaken(limited)
 	}
