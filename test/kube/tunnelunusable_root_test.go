@@ -46,7 +46,7 @@ func TestRootTunnelThatCannotWork(t *testing.T) {
 	}
 	// The probes find the same, and the agent of a Node without a tunnel says so there, not on the other Node.
 	message = b.event(t, "node1", "PodsNotReached")
-	if part := "no packets go through the tunnel"; !strings.Contains(message, part) {
+	if part := "the address of this node is on mv0"; !strings.Contains(message, part) {
 		t.Errorf("%q is not in the Event %q", part, message)
 	}
 	for _, c := range []struct {
