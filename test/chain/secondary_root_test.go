@@ -285,11 +285,13 @@ func TestRootSecondaryReclaim(t *testing.T) {
 	b.holdsExactly(t, 60*time.Second, held)
 	path, err := b.lab.AgentLog(b.node.Name)
 	must(t, err)
-	log, err := os.ReadFile(path)
-	must(t, err)
-	if !strings.Contains(string(log), "reclaimed the address of a deleted pod") {
-		t.Error("the log does not report it")
-	}
+	eventually(t, 10*time.Second, func() error { // it is logged when both are released
+		log, err := os.ReadFile(path)
+		if !strings.Contains(string(log), "reclaimed the address of a deleted pod") {
+			return fmt.Errorf("the log does not report it, %v", err)
+		}
+		return nil
+	})
 
 	// Another boot: no record of the boot before counts as in use, whatever its path now leads to.
 	must(t, b.lab.Reboot(labtest.Within(t, time.Minute), b.node.Name))

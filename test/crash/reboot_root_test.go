@@ -133,9 +133,12 @@ func TestRootRecordEditedByHand(t *testing.T) {
 	c.exec(t, edit...)
 	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	c.readyForCNI(t)
-	if log := c.agentLog(t); !strings.Contains(log, "fairlead-mac") {
-		t.Error("the log does not report the record")
-	}
+	eventually(t, 5*time.Second, func() []string {
+		if log := c.agentLog(t); !strings.Contains(log, "fairlead-mac") {
+			return []string{"the log does not report the record"}
+		}
+		return nil
+	})
 	out, err := c.CNI(labtest.Within(t, 20*time.Second), node, lab.CHECK, near.Name)
 	if err == nil || !strings.Contains(out, "is unreadable") || !strings.Contains(out, "fairlead-mac") {
 		t.Errorf("CHECK: %v %s", err, out)

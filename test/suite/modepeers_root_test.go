@@ -263,9 +263,12 @@ func TestRootModeChanges(t *testing.T) {
 					t.Errorf("fairlead_degraded is %v, want %v", got, want)
 				}
 				const says = "pods have another MTU than 1500"
-				if log := c.log(t, "node1"); m.mtu != 1450 && !strings.Contains(log, says) {
-					t.Errorf("the log does not say %q:\n%s", says, log)
-				}
+				wait(t, 5*time.Second, func() string { // the metric comes first
+					if log := c.log(t, "node1"); m.mtu != 1450 && !strings.Contains(log, says) {
+						return fmt.Sprintf("the log does not say %q:\n%s", says, log)
+					}
+					return ""
+				})
 			})
 		}
 		for _, to := range []string{"b", "c", "d"} {
