@@ -21,8 +21,9 @@ const ReasonNotReached = "PodsNotReached"
 // reachEvery is how often findings are looked at.
 const reachEvery = 5 * time.Second
 
-// Reach writes an Event for each Node whose pods are not reached: on the own Node where the cause is here, else on the
-// other one. A Node that several agents do not reach has one Event, with the last message; those that probe it are few.
+// Reach writes an Event for each Node whose pods are not reached: on the own Node where the cause is here, or all
+// paths have it, else on the other one. A Node that several agents do not reach has one Event, with the last message;
+// those that probe it are few.
 type Reach struct {
 	node    string
 	report  func() *api.AgentReach
@@ -110,7 +111,7 @@ func notReached(own string, report *api.AgentReach) map[string]unreached {
 	return found
 }
 
-// isHere reports whether a cause is one of this node.
+// isHere reports whether a cause is one of this node, or of all its paths.
 func isHere(c reach.Cause) bool {
 	here := []reach.Cause{reach.CauseAlone, reach.CauseBlocked, reach.CauseNoTunnel, reach.CauseFirewall}
 	return slices.Contains(here, c)
