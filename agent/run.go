@@ -146,7 +146,7 @@ func run(ctx context.Context, o Options, last rundir.LastError) error {
 	g.Go(func() error { return status.ServeHTTP(ctx, o.Config, p.board.Ready, p.state, p.metrics) })
 	g.Go(func() error {
 		events.NewPolicies(p.source, p.client, o.NodeName, o.Config.NetworkPolicies == api.PoliciesEnforce, o.Intervals.Agent,
-			p.board, p.metrics, o.Log).Run(ctx)
+			p.metrics, o.Log).Run(ctx)
 		return nil
 	})
 	g.Go(func() error { p.advisor.Run(ctx); return nil })

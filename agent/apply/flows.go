@@ -22,7 +22,6 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
-	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
 // ErrNoSwitch is in an error of Flows when ovs-vswitchd does not answer: nothing else on the node can be applied then.
@@ -71,8 +70,6 @@ type enforced struct {
 	since    time.Time
 	problems []string // as logged last
 	counted  map[policies.Counter]uint64
-	// idle are policies that did nothing at the last resync.
-	idle []compile.Idle
 }
 
 // NewFlows returns the applier of the bridge that the config names.

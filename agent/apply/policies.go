@@ -13,7 +13,6 @@ import (
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
 	"github.com/fairlead-cni/fairlead/policy"
-	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
 // What is wrong as long as it is not known which policies there are.
@@ -112,11 +111,8 @@ func (f *Flows) enforced() {
 			m.Forget(c.Denies, c.Labels()...)
 		}
 	}
-	f.policies.counted, f.policies.idle = counts, f.policies.rules.Idle()
+	f.policies.counted = counts
 }
-
-// IdlePolicies are those that did nothing to any pod at the last resync.
-func (f *Flows) IdlePolicies() []compile.Idle { return f.policies.idle }
 
 // keep has the switch enforce what it does, there, and serve no other pod, but for the node, while policies are not
 // known.

@@ -19,7 +19,6 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
-	"github.com/fairlead-cni/fairlead/policy"
 )
 
 // Reasons of Events on policies.
@@ -45,9 +44,6 @@ const (
 	rankAgain = 10 * time.Minute
 )
 
-// idleFor is how long a policy must have done nothing before it has an Event: many are created before their pods.
-const idleFor = 2 * time.Minute
-
 // Policies reports network policies that are not enforced, in the log, in a metric, and by a Warning Event on each; and
 // by such an Event those that do nothing.
 type Policies struct {
@@ -60,19 +56,18 @@ type Policies struct {
 	log      logr.Logger
 	metrics  *status.Metrics
 
-	board  *status.Board
 	seen   map[string]bool      // policies that the log has named
 	due    map[string]time.Time // when to write a finding's Event
-	idle   map[string]time.Time // since when a policy does nothing
-	failed bool                 // the last Event was not written, which is logged once
+	idle   idleness
+	failed bool // the last Event was not written, which is logged once
 }
 
 // NewPolicies returns what reports them; enforced says that those are enforced that can be. source has the policies,
 // and the Nodes by which agents agree on who reports which.
 func NewPolicies(source inputs.Source, client *kube.Client, node string, enforced bool, every api.AgentIntervals,
-	board *status.Board, metrics *status.Metrics, log logr.Logger) *Policies {
+	metrics *status.Metrics, log logr.Logger) *Policies {
 	return &Policies{source: source, node: node, enforced: enforced, every: every, warn: client.Warn, log: log.WithName("policies"),
-		board: board, metrics: metrics, seen: map[string]bool{}, due: map[string]time.Time{}, idle: map[string]time.Time{}}
+		metrics: metrics, seen: map[string]bool{}, due: map[string]time.Time{}, idle: newIdleness(client)}
 }
 
 // Run reports until ctx ends.
@@ -89,7 +84,9 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 	for name, p := range policies {
 		findings[name] = finding{p, ReasonNotEnforced, notEnforced}
 	}
-	maps.Copy(findings, t.doNothing(s.NetworkPolicies, now))
+	if t.enforced && !s.Unread {
+		maps.Copy(findings, t.idle.findings(ctx, t.idleHere(s), now))
+	}
 	maps.DeleteFunc(t.due, func(name string, _ time.Time) bool {
 		_, there := findings[name]
 		return !there
@@ -121,49 +118,21 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 	}
 }
 
+// idleHere are the policies that this agent asks about whether they do anything.
+func (t *Policies) idleHere(s *inputs.Snapshot) map[string]inputs.NetworkPolicy {
+	out := map[string]inputs.NetworkPolicy{}
+	for name, p := range s.NetworkPolicies {
+		if p.Enforceable() && rankOf(t.node, p, s.Nodes) < reporters {
+			out[name] = p
+		}
+	}
+	return out
+}
+
 // finding is what an Event is about.
 type finding struct {
 	about           inputs.NetworkPolicy
 	reason, message string
-}
-
-// doNothing are findings about policies that have done nothing for a while.
-func (t *Policies) doNothing(all map[string]inputs.NetworkPolicy, now time.Time) map[string]finding {
-	out, since := map[string]finding{}, map[string]time.Time{}
-	policies := t.board.Load().IdlePolicies
-	ports := make(map[policy.Ref][]policy.NamedPort, len(policies))
-	for _, idle := range policies {
-		ports[idle.Policy] = idle.Ports
-	}
-	for name, p := range all {
-		ref := policy.Ref{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}
-		if unknown, is := ports[ref]; is && p.Enforceable() {
-			f := finding{p, ReasonSelectsNothing, "This policy selects no pod: what it should keep out gets in, unless its pods are yet " +
-				"to come. Compare its selectors with the labels of pods and namespaces."}
-			if len(unknown) > 0 {
-				f.reason, f.message = ReasonUnknownPort, fmt.Sprintf("Rules of this policy name %s, and no pod that they could be about "+
-					"has a port of that name: they accept or deny nothing by it.", portNames(unknown))
-			}
-			key := f.reason + " " + name
-			since[key] = now
-			if before, known := t.idle[key]; known {
-				since[key] = before
-			}
-			if now.Sub(since[key]) >= idleFor {
-				out[key] = f
-			}
-		}
-	}
-	t.idle = since
-	return out
-}
-
-func portNames(ports []policy.NamedPort) string {
-	texts := make([]string, 0, len(ports))
-	for _, p := range ports {
-		texts = append(texts, p.String())
-	}
-	return report.Some(texts)
 }
 
 // unenforced are those that nothing enforces.

@@ -37,7 +37,7 @@ func (w *toldPolicies) warn(_ context.Context, _ string, k kube.Warning) error {
 func tellerOf(t *testing.T, node string, source inputs.Source) (*Policies, *toldPolicies) {
 	t.Helper()
 	w := &toldPolicies{}
-	p := NewPolicies(source, nil, node, false, api.DefaultIntervals().Agent, status.NewBoard(nil),
+	p := NewPolicies(source, nil, node, false, api.DefaultIntervals().Agent,
 		status.NewMetrics("test"), logr.Discard())
 	p.warn = w.warn
 	return p, w
@@ -160,26 +160,52 @@ func TestPoliciesThatDoNothingAreTold(t *testing.T) {
 	}
 	p, w := tellerOf(t, "me", source)
 	p.enforced = true
-	ref := func(name string) policy.Ref { return policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: name} }
-	idle := []compile.Idle{{Policy: ref("a")}, {Policy: ref("b"), Ports: []policy.NamedPort{{Protocol: policy.TCP, Name: "http"}}}}
-	p.board.Publish(&status.Status{IdlePolicies: idle})
+	idle := map[string]*compile.Idle{"a": {}, "b": {Ports: []policy.NamedPort{{Protocol: policy.TCP, Name: "http"}}}}
+	asked := 0
+	p.idle.ask = func(_ context.Context, ref policy.Ref) (*compile.Idle, error) {
+		asked++
+		return idle[ref.Name], nil
+	}
 	now := time.Now()
-	p.look(t.Context(), now)
-	if p.look(t.Context(), now.Add(idleFor/2)); len(w.warnings) != 0 {
-		t.Errorf("told at once: %+v", w.warnings)
+	look := func(at time.Duration) { p.look(t.Context(), now.Add(at)) }
+	look(0)
+	if look(idleFor / 2); asked != 0 {
+		t.Errorf("asked at once, before pods can have come")
 	}
-	p.board.Publish(&status.Status{IdlePolicies: idle[1:]}) // a selects a pod for a moment
-	p.look(t.Context(), now.Add(idleFor*3/4))
-	p.board.Publish(&status.Status{IdlePolicies: idle})
-	for _, at := range []time.Duration{idleFor, idleFor + time.Second} {
-		p.look(t.Context(), now.Add(at))
+	look(idleFor)
+	if look(idleFor * 3 / 2); asked != 3 || len(w.warnings) != 0 {
+		t.Errorf("asked %d times, and told: %+v", asked, w.warnings)
 	}
+	delete(idle, "a") // selects a pod for a moment
+	look(2 * idleFor)
 	if len(w.warnings) != 1 || w.warnings[0].About.Name != "b" || w.warnings[0].Reason != ReasonUnknownPort ||
 		!strings.Contains(w.warnings[0].Message, "http/TCP") {
 		t.Errorf("told: %+v, want b once", w.warnings)
 	}
-	p.look(t.Context(), now.Add(2*idleFor))
-	if len(w.warnings) != 2 || w.warnings[1].About.Name != "a" || w.warnings[1].Reason != ReasonSelectsNothing {
+	idle["a"] = &compile.Idle{}
+	for at := 3 * idleFor; at <= 2*idleFor+idleAgain; at += idleFor {
+		look(at)
+	}
+	if look(2*idleFor + idleAgain + idleFor/2); len(w.warnings) > 2 {
+		t.Errorf("told: %+v, before a has done nothing for a while", w.warnings)
+	}
+	look(3*idleFor + idleAgain)
+	if last := w.warnings[len(w.warnings)-1]; last.About.Name != "a" || last.Reason != ReasonSelectsNothing {
 		t.Errorf("told: %+v, want a as well", w.warnings)
+	}
+}
+
+// After one question that the API server does not answer, the others wait.
+func TestIdlenessThatIsNotKnown(t *testing.T) {
+	asked := 0
+	i := idleness{known: map[string]idle{}, ask: func(context.Context, policy.Ref) (*compile.Idle, error) {
+		asked++
+		return nil, errors.New("away")
+	}}
+	all := map[string]inputs.NetworkPolicy{"a": {Name: "a"}, "b": {Name: "b"}}
+	now := time.Now()
+	i.findings(t.Context(), all, now)
+	if found := i.findings(t.Context(), all, now.Add(idleFor)); asked != 1 || len(found) != 0 {
+		t.Errorf("asked %d times, found %v", asked, found)
 	}
 }

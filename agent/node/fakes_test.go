@@ -20,7 +20,6 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
-	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
 // newTestNode is a Node of the name "me" without appliers and without a database.
@@ -73,9 +72,6 @@ func (*fakeSwitch) SyncPolicies(context.Context) (bool, error) { return true, ni
 
 // Waits implements flowSwitch.
 func (*fakeSwitch) Waits() error { return nil }
-
-// IdlePolicies implements flowSwitch.
-func (*fakeSwitch) IdlePolicies() []compile.Idle { return nil }
 
 // Doubts, InPlace and Due make it an apply.Watcher, as the applier of flows is one.
 func (f *fakeSwitch) Doubts(ovsdb.Observed) bool                 { return !f.connected }

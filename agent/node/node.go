@@ -26,7 +26,6 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
-	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
 // roundTimeout bounds one round. ovs-vswitchd answers in milliseconds; one that hangs must not hold up the rest for
@@ -103,7 +102,6 @@ type flowSwitch interface {
 	SyncPolicies(ctx context.Context) (done bool, err error)
 	// Waits is why no pod can be added yet; nil if one can.
 	Waits() error
-	IdlePolicies() []compile.Idle
 }
 
 // New returns a Node that does not run yet.

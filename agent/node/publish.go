@@ -40,7 +40,7 @@ func (n *Node) statusOf(r *round, before *status.Status) *status.Status {
 	s.Snapshot, s.Runtime, s.AddRefused = r.snapshot, n.own.Runtime, r.conflict
 	s.PodCIDRs, s.NIC, s.VLANDevices = n.own.PodCIDRs, n.Uplink.NIC(transport.Name), n.links.vlanDevices
 	s.BridgedMTU = desired.UnderlayMTU(n.Config, transport.MTU)
-	s.OVSDown, s.IdlePolicies = nil, n.steps.flows.IdlePolicies()
+	s.OVSDown = nil
 	if r.ovsDown {
 		s.OVSDown = r.pods
 	}

@@ -131,14 +131,6 @@ func (r *Rules) Tightened() bool {
 	return is
 }
 
-// Idle are the policies that do nothing to any pod of the cluster; none as long as not all is known.
-func (r *Rules) Idle() []compile.Idle {
-	if !r.known {
-		return nil
-	}
-	return r.compiler.Idle()
-}
-
 // Problems are sentences about what is not understood of policies that have changed since it was called last, or does
 // not fit into flows.
 func (r *Rules) Problems() []string {

@@ -12,7 +12,6 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
-	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
 // Status is how the last round of the loop left the node. It is replaced, never changed.
@@ -36,8 +35,6 @@ type Status struct {
 	NotReady error
 	// Degraded says what does not work though pods are served.
 	Degraded error
-	// IdlePolicies are those that do nothing to any pod of the cluster, with networkPolicies: enforce.
-	IdlePolicies []compile.Idle
 	// Runtime is the node's container runtime, as inputs.Node has it.
 	Runtime  string
 	Snapshot *inputs.Snapshot

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/kube/feed"
 	"github.com/fairlead-cni/fairlead/policy"
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
@@ -79,16 +80,23 @@ func (c *Cluster) takeNode(n *corev1.Node) {
 	}
 }
 
-func (c *Cluster) readPolicies(ctx context.Context, client *kube.Client) error {
-	for _, kind := range []struct {
-		resource schema.GroupVersionResource
-		parse    func([]byte) (policy.Policy, error)
-	}{
-		{schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
-			policy.ParseNetworkPolicy},
-		{schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
+// kind is how policies of one kind are read.
+type kind struct {
+	resource schema.GroupVersionResource
+	parse    func([]byte) (policy.Policy, error)
+}
+
+func kinds() map[string]kind {
+	return map[string]kind{
+		feed.NetworkPolicy: {schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1",
+			Resource: "networkpolicies"}, policy.ParseNetworkPolicy},
+		feed.ClusterNetworkPolicy: {schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
 			Resource: "clusternetworkpolicies"}, policy.ParseClusterNetworkPolicy},
-	} {
+	}
+}
+
+func (c *Cluster) readPolicies(ctx context.Context, client *kube.Client) error {
+	for _, kind := range kinds() {
 		list, err := client.Dynamic.Resource(kind.resource).List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
