@@ -124,7 +124,7 @@ func newSource(o Options) (*kube.Client, inputs.Source, error) {
 		k.FollowServices()
 	}
 	if o.Config.NetworkPolicies == api.PoliciesEnforce {
-		k.FollowPolicies()
+		k.FollowPolicies(inputs.LastPoliciesPath)
 	}
 	return client, k, nil
 }

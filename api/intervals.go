@@ -62,7 +62,8 @@ type InputIntervals struct {
 	// StartGrace is how long a start waits for the API server before it continues with the last known objects.
 	StartGrace time.Duration
 	// Save is how often the API server's objects are written to disk, if they have changed.
-	Save time.Duration
+	// SavePeers is the same for what policies depend on; what makes these stricter is written at once.
+	Save, SavePeers time.Duration
 	// OtherPoliciesFirst and OtherPolicies are the waits before the first and each further poll of policies of kinds
 	// other than NetworkPolicy; each has jitter, up to twice as long.
 	OtherPoliciesFirst, OtherPolicies time.Duration
@@ -112,6 +113,7 @@ func DefaultIntervals() Intervals {
 			RetryFirst: 500 * time.Millisecond, RetryMost: 5 * time.Second,
 			StartGrace:         3 * time.Second,
 			Save:               2 * time.Second,
+			SavePeers:          10 * time.Second,
 			OtherPoliciesFirst: 5 * time.Second, OtherPolicies: 10 * time.Minute,
 			Reread: 10 * time.Second,
 		},
@@ -184,8 +186,9 @@ func (i *Intervals) byName() map[string]*time.Duration {
 		"agent.reach": &a.Reach,
 
 		"inputs.retryFirst": &in.RetryFirst, "inputs.retryMost": &in.RetryMost, "inputs.startGrace": &in.StartGrace,
-		"inputs.save": &in.Save, "inputs.otherPoliciesFirst": &in.OtherPoliciesFirst,
-		"inputs.otherPolicies": &in.OtherPolicies, "inputs.reread": &in.Reread,
+		"inputs.save": &in.Save, "inputs.savePeers": &in.SavePeers,
+		"inputs.otherPoliciesFirst": &in.OtherPoliciesFirst,
+		"inputs.otherPolicies":      &in.OtherPolicies, "inputs.reread": &in.Reread,
 
 		"controller.pass": &c.Pass, "controller.passAtLeast": &c.PassAtLeast,
 		"controller.sets": &c.Sets, "controller.setsAtLeast": &c.SetsAtLeast,

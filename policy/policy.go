@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -184,6 +185,29 @@ func (s Selector) String() string {
 		return "nothing"
 	}
 	return "{" + s.text + "}"
+}
+
+// MarshalJSON writes the requirements as text, and null for a selector that selects nothing.
+func (s Selector) MarshalJSON() ([]byte, error) {
+	if s.requirements == nil {
+		return []byte("null"), nil
+	}
+	return json.Marshal(s.text)
+}
+
+// UnmarshalJSON reads what MarshalJSON has written.
+func (s *Selector) UnmarshalJSON(data []byte) error {
+	var text *string
+	if err := json.Unmarshal(data, &text); err != nil || text == nil {
+		*s = Selector{}
+		return err
+	}
+	requirements, err := labels.Parse(*text)
+	if err != nil {
+		return err
+	}
+	*s = newSelector(requirements)
+	return nil
 }
 
 // String is the same for those that select the same, and different for others.

@@ -67,12 +67,18 @@ func (p *Objects) Read() bool {
 }
 
 // Put stores what an object has become, nil if it is gone.
-func (p *Objects) Put(kind, name string, v any) {
+func (p *Objects) Put(kind, name string, v any) { p.PutSince(kind, name, v, time.Now()) }
+
+// PutSince does what Put does for a change that was handed over then, zero for now.
+func (p *Objects) PutSince(kind, name string, v any, since time.Time) {
+	if since.IsZero() {
+		since = time.Now()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pending[Key{kind, name}] = v
-	if p.since.IsZero() {
-		p.since = time.Now()
+	if p.since.IsZero() || since.Before(p.since) {
+		p.since = since
 	}
 	p.signal()
 }

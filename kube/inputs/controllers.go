@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/fairlead-cni/fairlead/kube/follow"
 )
 
 func controllerOf(m metav1.ObjectMeta) Controller {
@@ -34,7 +36,7 @@ func (k *Kubernetes) Above(ctx context.Context, namespace string, c Controller) 
 		return Controller{}, fmt.Errorf("the %s %s/%s of the Pod does not exist", c.Kind, namespace, c.Name)
 	case err != nil:
 		return Controller{}, fmt.Errorf("asking the API server for the owner of %s %s/%s failed: %s", c.Kind, namespace, c.Name,
-			shortly(err))
+			follow.Shortly(err))
 	case string(found.UID) != c.UID:
 		return Controller{}, fmt.Errorf("the %s %s/%s of the Pod was deleted and recreated", c.Kind, namespace,
 			c.Name)
@@ -50,7 +52,7 @@ func (k *Kubernetes) FirstOrdinal(ctx context.Context, namespace, name string) (
 	set, err := sets.Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("asking the API server for the first ordinal of the StatefulSet %s/%s failed: %s", namespace, name,
-			shortly(err))
+			follow.Shortly(err))
 	}
 	start, _, err := unstructured.NestedInt64(set.Object, "spec", "ordinals", "start")
 	return int(start), err

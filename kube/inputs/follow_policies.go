@@ -7,58 +7,69 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/kube/follow"
+	"github.com/fairlead-cni/fairlead/kube/peers"
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
 var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
 	Resource: "clusternetworkpolicies"}
 
-// FollowPolicies has Run read what policies depend on as well: without it nothing of it is ever known. Call it before
-// Run.
-func (k *Kubernetes) FollowPolicies() {
+// LastPoliciesPath is where a node keeps what policies depend on.
+const LastPoliciesPath = "/var/lib/fairlead/last-policies.json"
+
+// FollowPolicies has Run read what policies depend on as well, and keep it in file: without it nothing of it is ever
+// known. Call it before Run.
+func (k *Kubernetes) FollowPolicies(file string) {
+	k.peers = peers.New(k.judged, k.server, k.client.Kubernetes.CoreV1(), k.node, file, k.log)
 	k.followLabels()
-	pods := newKind(k.objectsChanged, func(o runtime.Object) (*policy.Pod, error) {
-		return policyPod(policy.FromPod(o.(*corev1.Pod), k.node)), nil
-	})
-	pods.each = func(key string, _, p *policy.Pod, exists bool) {
-		var running any
-		if exists && p != nil {
-			running = *p
-		}
-		k.rules.Put(feed.Pod, key, running)
-	}
-	k.follow(k.allPodsResource(), wholly{pods, func() { k.rules.Whole(feed.Pod) }})
-	k.followPolicies(feed.NetworkPolicy, resource{name: "networkpolicies"}, policies, policy.ParseNetworkPolicy)
-	k.followPolicies(feed.ClusterNetworkPolicy, resource{name: clusterPolicies.Resource, optional: true,
-		absent: func() { k.rules.Whole(feed.ClusterNetworkPolicy) }}, clusterPolicies, policy.ParseClusterNetworkPolicy)
+	k.followPolicies(feed.NetworkPolicy, follow.Resource{Name: "networkpolicies"}, policies, policy.ParseNetworkPolicy)
+	k.followPolicies(feed.ClusterNetworkPolicy, follow.Resource{Name: clusterPolicies.Resource, Optional: true,
+		Absent: func() { k.judged.Whole(feed.ClusterNetworkPolicy) }}, clusterPolicies, policy.ParseClusterNetworkPolicy)
 }
 
-// followLabels has the Namespaces and Nodes that are read anyway bring what policies see of them.
+// followLabels has the Namespaces, Nodes and own Pods that are read anyway bring what policies see of them. Of these
+// Pods more than metadata is read then.
 func (k *Kubernetes) followLabels() {
-	namespaces, nodes := k.namespaces.convert, k.nodes.convert
-	k.namespaces.convert = func(o runtime.Object) (Namespace, error) {
+	namespaces, nodes := k.namespaces.Convert, k.nodes.Convert
+	k.namespaces.Convert = func(o runtime.Object) (Namespace, error) {
 		n, err := namespaces(o)
 		n.policy = policy.FromNamespace(&corev1.Namespace{ObjectMeta: o.(*metav1.PartialObjectMetadata).ObjectMeta})
 		return n, err
 	}
-	k.nodes.convert = func(o runtime.Object) (Node, error) {
+	k.nodes.Convert = func(o runtime.Object) (Node, error) {
 		n, err := nodes(o)
 		n.policy = policy.FromNode(o.(*corev1.Node))
 		return n, err
 	}
-	k.namespaces.each = func(key string, _, n Namespace, exists bool) { k.putPart(feed.Namespace, key, n.policy, exists) }
-	k.nodes.each = func(key string, _, n Node, exists bool) { k.putPart(feed.Node, key, n.policy, exists) }
+	k.pods.Convert = func(o runtime.Object) (Pod, error) {
+		pod := o.(*corev1.Pod)
+		p, err := podFrom(pod.ObjectMeta, k.node)
+		p.policy = policyPod(policy.FromPod(pod, k.node))
+		return p, err
+	}
+	k.namespaces.Each = func(key string, _, n Namespace, exists bool) { k.putPart(feed.Namespace, key, n.policy, exists) }
+	k.nodes.Each = func(key string, _, n Node, exists bool) { k.putPart(feed.Node, key, n.policy, exists) }
+	k.pods.Each = func(key string, _, p Pod, exists bool) {
+		if exists = exists && p.policy != nil; !exists {
+			p.policy = &policy.Pod{}
+		}
+		k.putPart(feed.Pod, key, *p.policy, exists)
+	}
+	k.namespaces.Whole = func() { k.judged.Whole(feed.Namespace) }
+	k.nodes.Whole = func() { k.judged.Whole(feed.Node) }
+	k.pods.Whole = func() { k.judged.Whole(feed.Pod) }
 	for _, f := range k.followers {
-		switch f.name {
-		case "nodes":
-			f.store = wholly{k.nodes, func() { k.rules.Whole(feed.Node) }}
-		case "namespaces":
-			f.store = wholly{k.namespaces, func() { k.rules.Whole(feed.Namespace) }}
+		if f.Name == pods.Resource {
+			f.Resource = peers.Pods(k.client.Kubernetes.CoreV1(), metav1.NamespaceAll,
+				fields.OneTermEqualSelector("spec.nodeName", k.node))
+			f.Name = pods.Resource
 		}
 	}
 }
@@ -67,13 +78,13 @@ func (k *Kubernetes) putPart(kind, key string, v any, exists bool) {
 	if !exists {
 		v = nil
 	}
-	k.rules.Put(kind, key, v)
+	k.judged.Put(kind, key, v)
 }
 
 // followPolicies reads policies as JSON: typed objects have lost the fields that this version does not know.
-func (k *Kubernetes) followPolicies(kind string, r resource, from schema.GroupVersionResource,
+func (k *Kubernetes) followPolicies(kind string, r follow.Resource, from schema.GroupVersionResource,
 	parse func([]byte) (policy.Policy, error)) {
-	store := newKind(k.objectsChanged, func(o runtime.Object) (policy.Policy, error) {
+	store := follow.NewKind(k.objectsChanged, func(o runtime.Object) (policy.Policy, error) {
 		u, ok := o.(*unstructured.Unstructured)
 		if !ok {
 			return policy.Policy{}, fmt.Errorf("%T is no %s", o, kind)
@@ -84,17 +95,11 @@ func (k *Kubernetes) followPolicies(kind string, r resource, from schema.GroupVe
 		}
 		return parse(doc)
 	})
-	store.each = func(key string, _, p policy.Policy, exists bool) { k.putPart(kind, key, p, exists) }
+	store.Each = func(key string, _, p policy.Policy, exists bool) { k.putPart(kind, key, p, exists) }
 	objects := k.client.Dynamic.Resource(from)
-	r.of = &unstructured.Unstructured{}
-	r.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) }
-	r.watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return objects.Watch(ctx, o) }
-	k.follow(r, wholly{store, func() { k.rules.Whole(kind) }})
-}
-
-func (k *Kubernetes) allPodsResource() resource {
-	all := k.client.Kubernetes.CoreV1().Pods(metav1.NamespaceAll)
-	return resource{name: "all pods", of: &corev1.Pod{},
-		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return all.List(ctx, o) },
-		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return all.Watch(ctx, o) }}
+	r.Of = &unstructured.Unstructured{}
+	r.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) }
+	r.Watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return objects.Watch(ctx, o) }
+	store.Whole = func() { k.judged.Whole(kind) }
+	k.follow(r, store)
 }

@@ -24,7 +24,8 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/kube"
 	"github.com/fairlead-cni/fairlead/kube/feed"
-	"github.com/fairlead-cni/fairlead/kube/inputs/history"
+	"github.com/fairlead-cni/fairlead/kube/follow"
+	"github.com/fairlead-cni/fairlead/kube/peers"
 )
 
 var (
@@ -53,7 +54,9 @@ type Kubernetes struct {
 
 	kinds
 	bridging  bool // IPPools are read
-	followers []*follower
+	server    *follow.Server
+	followers []*follow.Follower
+	peers     *peers.Peers // nil: policies are not followed
 	others    atomic.Pointer[map[string]NetworkPolicy]
 
 	last    atomic.Pointer[Snapshot]
@@ -68,16 +71,16 @@ type Kubernetes struct {
 
 // kinds are the objects as last read.
 type kinds struct {
-	nodes      *kind[Node]
-	pods       *kind[Pod]
-	namespaces *kind[Namespace]
-	pools      *kind[api.IPPool]
-	policies   *kind[NetworkPolicy]
-	ranges     *kind[[]netip.Prefix]
-	services   *kind[*Service]
-	slices     *kind[*EndpointSlice]
+	nodes      *follow.Kind[Node]
+	pods       *follow.Kind[Pod]
+	namespaces *follow.Kind[Namespace]
+	pools      *follow.Kind[api.IPPool]
+	policies   *follow.Kind[NetworkPolicy]
+	ranges     *follow.Kind[[]netip.Prefix]
+	services   *follow.Kind[*Service]
+	slices     *follow.Kind[*EndpointSlice]
 	known      *Services     // made of the two before
-	rules      *feed.Objects // for policies
+	judged     *feed.Objects // what policies depend on, but the Pods of other nodes
 }
 
 // signals are the changes since the last snapshot.
@@ -97,7 +100,6 @@ type outage struct {
 	begun   int                       // troubles until now
 	away    bool                      // nothing can be read
 	another atomic.Pointer[time.Time] // when another history was found last
-	history history.History
 }
 
 // NewKubernetes returns a Source for the named node. It sends no request: Run does. Until the API server has reported
@@ -106,22 +108,24 @@ type outage struct {
 func NewKubernetes(client *kube.Client, node, file string, bridging bool, log logr.Logger) *Kubernetes {
 	k := &Kubernetes{Intervals: api.DefaultIntervals().Inputs,
 		client: client, node: node, bridging: bridging, file: lastKnown{path: file, node: node}, log: log,
-		kinds:   kinds{known: newServices(), rules: feed.New()},
+		kinds:   kinds{known: newServices(), judged: feed.New()},
 		signals: signals{dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}}
+	k.server = &follow.Server{Metadata: client.Metadata, Reported: k.troubleChanged,
+		Heard: func() { k.heardAt.Store(time.Now().UnixNano()) }, Replaced: func() { k.another.Store(new(time.Now())) }}
 	k.last.Store(&Snapshot{Unread: true})
-	k.nodes = newKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
+	k.nodes = follow.NewKind(k.nodesChanged, func(o runtime.Object) (Node, error) {
 		return nodeFrom(o.(*corev1.Node))
 	})
-	k.pods = newKind(k.objectsChanged, func(o runtime.Object) (Pod, error) {
+	k.pods = follow.NewKind(k.objectsChanged, func(o runtime.Object) (Pod, error) {
 		return podFrom(o.(*metav1.PartialObjectMetadata).ObjectMeta, node)
 	})
-	k.namespaces = newKind(k.objectsChanged, func(o runtime.Object) (Namespace, error) {
+	k.namespaces = follow.NewKind(k.objectsChanged, func(o runtime.Object) (Namespace, error) {
 		return namespaceFrom(o.(*metav1.PartialObjectMetadata).ObjectMeta)
 	})
-	k.policies = newKind(k.objectsChanged, func(o runtime.Object) (NetworkPolicy, error) {
+	k.policies = follow.NewKind(k.objectsChanged, func(o runtime.Object) (NetworkPolicy, error) {
 		return policyFrom(networkPolicy(), o.(*metav1.PartialObjectMetadata).ObjectMeta)
 	})
-	k.pools = newKind(k.objectsChanged, poolFromAPI)
+	k.pools = follow.NewKind(k.objectsChanged, poolFromAPI)
 	k.newServiceKinds()
 	k.follow(k.nodesResource(), k.nodes)
 	k.follow(k.metadataOf(pods, fields.OneTermEqualSelector("spec.nodeName", node)), k.pods)
@@ -133,14 +137,8 @@ func NewKubernetes(client *kube.Client, node, file string, bridging bool, log lo
 	return k
 }
 
-func (k *Kubernetes) follow(r resource, store cache.ReflectorStore) {
-	k.followers = append(k.followers, &follower{resource: r, store: store, metadata: k.client.Metadata,
-		history: &k.history, reported: k.troubleChanged, heard: func() { k.heardAt.Store(time.Now().UnixNano()) },
-		replaced: func() { k.another.Store(new(time.Now())) }})
-}
-
-func newKind[V any](changed func(), convert func(runtime.Object) (V, error)) *kind[V] {
-	return &kind[V]{changed: changed, convert: convert, good: map[string]V{}, bad: map[string]string{}}
+func (k *Kubernetes) follow(r follow.Resource, store cache.ReflectorStore) {
+	k.followers = append(k.followers, k.server.Follow(r, store))
 }
 
 func networkPolicy() metav1.TypeMeta {
@@ -153,8 +151,13 @@ func (k *Kubernetes) Snapshot() *Snapshot { return k.last.Load() }
 // Changed implements Source.
 func (k *Kubernetes) Changed() <-chan struct{} { return k.changed }
 
-// PolicyObjects implements Source.
-func (k *Kubernetes) PolicyObjects() *feed.Objects { return k.rules }
+// PolicyObjects implements Source: of Pods, those of this node and those that policies of these can be about.
+func (k *Kubernetes) PolicyObjects() *feed.Objects {
+	if k.peers == nil {
+		return k.judged
+	}
+	return k.peers.Objects()
+}
 
 // Services implements Source.
 func (k *Kubernetes) Services() *Services { return k.known }
@@ -166,7 +169,10 @@ func (k *Kubernetes) Run(ctx context.Context) error {
 	k.heardAt.Store(time.Now().UnixNano())
 	var running sync.WaitGroup
 	for _, f := range k.followers {
-		running.Go(func() { f.run(ctx, k.Intervals) })
+		running.Go(func() { f.Run(ctx, k.Intervals) })
+	}
+	if k.peers != nil {
+		running.Go(func() { k.peers.Run(ctx, k.Intervals) })
 	}
 	running.Go(func() { k.lookForOtherPolicies(ctx) })
 	k.publishLoop(ctx)
@@ -174,23 +180,23 @@ func (k *Kubernetes) Run(ctx context.Context) error {
 	return nil
 }
 
-func (k *Kubernetes) nodesResource() resource {
+func (k *Kubernetes) nodesResource() follow.Resource {
 	nodes := k.client.Kubernetes.CoreV1().Nodes()
-	return resource{name: "nodes", of: &corev1.Node{},
-		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
-		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return follow.Resource{Name: "nodes", Of: &corev1.Node{},
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
+		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return nodes.Watch(ctx, o)
 		}}
 }
 
-func (k *Kubernetes) metadataOf(r schema.GroupVersionResource, selector fields.Selector) resource {
+func (k *Kubernetes) metadataOf(r schema.GroupVersionResource, selector fields.Selector) follow.Resource {
 	objects := k.client.Metadata.Resource(r)
-	return resource{name: r.Resource, of: &metav1.PartialObjectMetadata{},
-		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return follow.Resource{Name: r.Resource, Of: &metav1.PartialObjectMetadata{},
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector.String()
 			return objects.List(ctx, o)
 		},
-		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector.String()
 			return objects.Watch(ctx, o)
 		}}
@@ -254,7 +260,7 @@ func (k *Kubernetes) save() {
 
 // takeLastKnown fills in from the file what the API server has not reported yet.
 func (k *Kubernetes) takeLastKnown() {
-	if _, _, read := k.nodes.all(); read {
+	if _, _, read := k.nodes.All(); read {
 		return
 	}
 	old, written, err := k.file.read()
@@ -265,11 +271,11 @@ func (k *Kubernetes) takeLastKnown() {
 	}
 	k.log.Info("API server has not answered yet, using the saved inputs",
 		"server", k.client.Server, "path", k.file.path, "written", written)
-	k.pods.fill(old.Pods)
-	k.namespaces.fill(old.Namespaces)
-	k.pools.fill(old.IPPools)
+	k.pods.Fill(old.Pods)
+	k.namespaces.Fill(old.Namespaces)
+	k.pools.Fill(old.IPPools)
 	k.fillPolicies(old.NetworkPolicies)
-	if k.nodes.fill(old.Nodes) {
+	if k.nodes.Fill(old.Nodes) {
 		k.fromOld = written.Format(time.DateTime)
 		k.wake.Store(true)
 	}
@@ -283,7 +289,7 @@ func (k *Kubernetes) fillPolicies(old map[string]NetworkPolicy) {
 			keyed[p.Namespace+"/"+p.Name] = p
 		}
 	}
-	k.policies.fill(keyed)
+	k.policies.Fill(keyed)
 }
 
 // publish publishes the next snapshot.
@@ -294,14 +300,14 @@ func (k *Kubernetes) publish() {
 	next := &Snapshot{}
 	var bad [6][]string
 	var read bool
-	next.Nodes, bad[0], read = k.nodes.all()
-	next.Pods, bad[1], _ = k.pods.all()
-	next.Namespaces, bad[2], _ = k.namespaces.all()
-	policies, badPolicies, _ := k.policies.all()
+	next.Nodes, bad[0], read = k.nodes.All()
+	next.Pods, bad[1], _ = k.pods.All()
+	next.Namespaces, bad[2], _ = k.namespaces.All()
+	policies, badPolicies, _ := k.policies.All()
 	bad[3] = badPolicies
 	next.IPPools, bad[4] = k.knownPools()
-	ranges, badRanges, _ := k.ranges.all()
-	bad[5] = slices.Concat(badRanges, k.services.refused(), k.slices.refused())
+	ranges, badRanges, _ := k.ranges.All()
+	bad[5] = slices.Concat(badRanges, k.services.Refused(), k.slices.Refused())
 	for _, p := range ranges {
 		next.ServiceCIDRs = append(next.ServiceCIDRs, p...)
 	}
@@ -347,15 +353,24 @@ func (k *Kubernetes) findTrouble() {
 	var names []string
 	var first error
 	reason := ""
-	for _, f := range k.followers {
-		if why, err := f.state(); err != nil {
-			names = append(names, f.name)
-			if first == nil {
-				first, reason = err, why
-			}
+	note := func(name, why string, err error) {
+		if err == nil {
+			return
+		}
+		names = append(names, name)
+		if first == nil {
+			first, reason = err, why
 		}
 	}
+	for _, f := range k.followers {
+		why, err := f.State()
+		note(f.Name, why, err)
+	}
 	k.away = len(names) == len(k.followers)
+	if k.peers != nil {
+		why, err := k.peers.State()
+		note(peers.Name, why, err)
+	}
 	if reason == string(metav1.StatusReasonForbidden) { // of some kinds only, perhaps
 		reason += strings.Join(names, ", ")
 	} else {
@@ -387,7 +402,7 @@ func (k *Kubernetes) sentence(names []string, err error) error {
 		known = "The state saved at " + k.fromOld + " stays in force"
 	}
 	return fmt.Errorf("the Kubernetes API server %s cannot be read%s since %s: %s. %s: pods keep their network, DEL works, ADD works for pods that the agent has seen. Other new pods wait, and changes of nodes are not seen",
-		k.client.Server, what, k.since.Format(time.TimeOnly), shortly(err), known)
+		k.client.Server, what, k.since.Format(time.TimeOnly), follow.Shortly(err), known)
 }
 
 // Pod implements Source.
@@ -432,12 +447,15 @@ func (k *Kubernetes) LastContact() time.Time { return time.Unix(0, k.heardAt.Loa
 func (k *Kubernetes) Failures() map[string]int64 {
 	out := map[string]int64{}
 	for _, f := range k.followers {
-		out[f.name] = f.failures.Load()
+		out[f.Name] = f.Failures()
+	}
+	if k.peers != nil {
+		out[peers.Name] = k.peers.Failures()
 	}
 	return out
 }
 
 func (k *Kubernetes) unknown(what string, err error) error {
 	return fmt.Errorf("the agent has not seen the %s yet, which may ask for an address of an IPPool, and asking "+
-		"the API server failed: %s", what, shortly(err))
+		"the API server failed: %s", what, follow.Shortly(err))
 }

@@ -21,8 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/kube"
-	"github.com/fairlead-cni/fairlead/kube/inputs/history"
 	"github.com/fairlead-cni/fairlead/test/apitest"
 )
 
@@ -278,26 +276,6 @@ func TestKubeOtherHistory(t *testing.T) {
 				t.Errorf("replaced %s: if the clock is set back, it is in the future", s.Replaced)
 			}
 		})
-	}
-}
-
-// A server that has just started refuses every request for a moment: that does not make it the one of before.
-func TestKubeRefusesItsHistory(t *testing.T) {
-	c := newCluster(t)
-	c.must(c.Kubectl(t.Context(), "create", "-n", "kube-system", "serviceaccount", "without-rights"))
-	t.Cleanup(func() {
-		c.must(c.Kubectl(context.Background(), "delete", "-n", "kube-system", "serviceaccount", "without-rights"))
-	})
-	token, err := c.Token(t.Context(), "without-rights")
-	c.must(err)
-	c.must(os.WriteFile(c.tokenFile, []byte(token), 0o600))
-	client, err := kube.New(api.AgentConfig{ClientConnection: api.ClientConnection{Kubeconfig: c.kubeconfig}}, "test")
-	c.must(err)
-	for cluster, trusted := range map[string]bool{"": true, "known": false} {
-		f := &follower{metadata: client.Metadata, history: &history.History{}, cluster: cluster}
-		if same, _, err := f.sameHistory(t.Context(), "1"); same != trusted || (err == nil) != trusted {
-			t.Errorf("a server that refuses to identify a cluster that is %q: the same %t, %v", cluster, same, err)
-		}
 	}
 }
 

@@ -92,8 +92,8 @@ func realNode(i int) *corev1.Node {
 	return n
 }
 
-// follow is that program.
-func follow(kubeconfig string) error {
+// followOnly is that program.
+func followOnly(kubeconfig string) error {
 	client, err := kube.New(api.AgentConfig{ClientConnection: api.ClientConnection{Kubeconfig: kubeconfig}}, "test")
 	if err != nil {
 		return err

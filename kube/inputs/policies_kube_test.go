@@ -1,8 +1,8 @@
 package inputs
 
 import (
+	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,70 +17,193 @@ import (
 	"github.com/fairlead-cni/fairlead/policy"
 )
 
-// Policies, Pods of all nodes, Namespaces and Nodes are followed with the shipped RBAC rules. ClusterNetworkPolicies
-// are known to be none without their CRD, and are followed when it comes.
+// judged follows what policies depend on, until the test ends.
+type judged struct {
+	*cluster
+	k    *Kubernetes
+	seen map[feed.Key]any
+	// lost are Pods that were said to be gone.
+	lost []string
+}
+
+func (c *cluster) judged(t *testing.T) *judged {
+	file := filepath.Join(c.dir, "policies.json")
+	return &judged{c, c.source(func(k *Kubernetes) { k.FollowPolicies(file) }), map[feed.Key]any{}, nil}
+}
+
+func (j *judged) until(what string, ok func() bool) {
+	j.t.Helper()
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		changed, _, known := j.k.PolicyObjects().Take()
+		for key, v := range changed {
+			if j.seen[key] = v; v == nil && key.Kind == feed.Pod {
+				j.lost = append(j.lost, key.Name)
+			}
+		}
+		if known && ok() {
+			return
+		}
+		if time.Since(start) > patience {
+			j.t.Fatalf("%s: not within %s, but known: %v, %v", what, patience, known, j.seen)
+		}
+	}
+}
+
+func (j *judged) has(kind, name string, ok func(v any) bool) func() bool {
+	return func() bool {
+		v, there := j.seen[feed.Key{Kind: kind, Name: name}]
+		return there && ok(v)
+	}
+}
+
+func gone(v any) bool { return v == nil }
+
+// pod returns whether a running Pod is seen.
+func (j *judged) pod(name string) bool {
+	p, is := j.seen[feed.Key{Kind: feed.Pod, Name: name}].(policy.Pod)
+	return is && len(p.Addrs) == 1 && p.Labels["app"] != ""
+}
+
+// run creates a Pod that runs.
+func (c *cluster) run(namespace, name, node, addr string) {
+	c.t.Helper()
+	pods := c.Admin().CoreV1().Pods(namespace)
+	p, err := pods.Create(c.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}, metav1.CreateOptions{})
+	c.must(err)
+	c.t.Cleanup(func() {
+		_ = pods.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}) // if it is there
+	})
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: addr, PodIPs: []corev1.PodIP{{IP: addr}}}
+	_, err = pods.UpdateStatus(c.t.Context(), p, metav1.UpdateOptions{})
+	c.must(err)
+}
+
+// allow creates a NetworkPolicy for all Pods of the namespace default, with these peers.
+func (c *cluster) allow(name string, from networkingv1.NetworkPolicyPeer) {
+	c.t.Helper()
+	_, err := c.Admin().NetworkingV1().NetworkPolicies("default").Create(c.t.Context(), &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: networkingv1.NetworkPolicySpec{
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{from}}}},
+	}, metav1.CreateOptions{})
+	c.must(err)
+}
+
+// What policies depend on is followed with the shipped RBAC rules. ClusterNetworkPolicies are known to be none without
+// their CRD, and are followed when it comes.
 func TestKubePolicyObjects(t *testing.T) {
 	c := newCluster(t)
 	c.makeNode(0)
-	k := c.source((*Kubernetes).FollowPolicies)
-	seen := map[feed.Key]any{}
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-			changed, _, known := k.PolicyObjects().Take()
-			if maps.Copy(seen, changed); known && ok() {
-				return
-			}
-			if time.Since(start) > patience {
-				t.Fatalf("%s: not within %s, but known: %v, %v", what, patience, known, seen)
-			}
-		}
-	}
-	is := func(kind, name string, ok func(v any) bool) func() bool {
-		return func() bool {
-			v, there := seen[feed.Key{Kind: kind, Name: name}]
-			return there && ok(v)
-		}
-	}
-	gone := func(v any) bool { return v == nil }
-	until("the namespace", is(feed.Namespace, "default", func(v any) bool {
+	j := c.judged(t)
+	j.until("the namespace", j.has(feed.Namespace, "default", func(v any) bool {
 		n, ok := v.(policy.Namespace)
 		return ok && n.Labels[corev1.LabelMetadataName] == "default"
 	}))
-	until("the Node", is(feed.Node, "me", func(v any) bool { _, ok := v.(policy.Node); return ok }))
-
-	pods := c.Admin().CoreV1().Pods("default")
-	p, err := pods.Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "far", Labels: map[string]string{"a": "b"}},
-		Spec:       corev1.PodSpec{NodeName: "another", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
-	}, metav1.CreateOptions{})
-	c.must(err)
-	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.9", PodIPs: []corev1.PodIP{{IP: "10.0.0.9"}}}
-	_, err = pods.UpdateStatus(t.Context(), p, metav1.UpdateOptions{})
-	c.must(err)
-	until("the pod of another node", is(feed.Pod, "default/far", func(v any) bool {
-		p, ok := v.(policy.Pod)
-		return ok && len(p.Addrs) == 1 && p.Labels["a"] == "b" && !p.Local
-	}))
-	c.must(pods.Delete(t.Context(), "far", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
-	until("its deletion", is(feed.Pod, "default/far", gone))
-
+	j.until("the Node", j.has(feed.Node, "me", func(v any) bool { _, ok := v.(policy.Node); return ok }))
+	c.run("default", "mine", "me", "10.0.0.8")
+	j.until("the Pod of this node", func() bool { return j.pod("default/mine") })
+	if p := j.seen[feed.Key{Kind: feed.Pod, Name: "default/mine"}].(policy.Pod); !p.Local {
+		t.Errorf("%+v is not local", p)
+	}
+	c.must(c.Admin().CoreV1().Pods("default").Delete(t.Context(), "mine", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	j.until("its deletion", j.has(feed.Pod, "default/mine", gone))
 	all := c.Admin().NetworkingV1().NetworkPolicies("default")
-	deny := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "deny"}}
-	_, err = all.Create(t.Context(), deny, metav1.CreateOptions{})
-	c.must(err)
-	until("the policy", is(feed.NetworkPolicy, "default/deny", func(v any) bool {
+	c.allow("deny", networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{}})
+	j.until("the policy", j.has(feed.NetworkPolicy, "default/deny", func(v any) bool {
 		p, ok := v.(policy.Policy)
 		return ok && p.Isolates[policy.Ingress]
 	}))
 	c.must(all.Delete(t.Context(), "deny", metav1.DeleteOptions{}))
-	until("its deletion", is(feed.NetworkPolicy, "default/deny", gone))
+	j.until("its deletion", j.has(feed.NetworkPolicy, "default/deny", gone))
 	c.clusterPolicies(t, func() {
-		until("the ClusterNetworkPolicy", is(feed.ClusterNetworkPolicy, "deny", func(v any) bool {
+		j.until("the ClusterNetworkPolicy", j.has(feed.ClusterNetworkPolicy, "deny", func(v any) bool {
 			p, ok := v.(policy.Policy)
 			return ok && p.Tier == policy.Admin && len(p.Rules[policy.Ingress]) == 1
 		}))
 	})
+}
+
+// Of Pods of other nodes those are read that policies of this node's Pods can be about: they are known with such a
+// policy, and stay known when others are read as well, and are forgotten without it.
+func TestKubePeers(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	c.run("default", "mine", "me", "10.0.0.8")
+	c.run("default", "far", "another", "10.0.0.9")
+	c.run("kube-public", "further", "another", "10.0.0.10")
+	j := c.judged(t)
+	j.until("the Pod of this node", func() bool { return j.pod("default/mine") })
+	if len(j.seen) == 0 || j.pod("default/far") || j.pod("kube-public/further") {
+		t.Fatalf("without policies these Pods of other nodes are read: %v", j.seen)
+	}
+	c.allow("own", networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{}})
+	j.until("a policy of its own namespace", func() bool {
+		return j.seen[feed.Key{Kind: feed.NetworkPolicy, Name: "default/own"}] != nil
+	})
+	if !j.pod("default/far") || j.pod("kube-public/further") {
+		t.Fatalf("the policy is known, and of Pods: %v", j.seen)
+	}
+	c.allow("all", networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{}})
+	j.until("a policy of all namespaces", func() bool {
+		return j.seen[feed.Key{Kind: feed.NetworkPolicy, Name: "default/all"}] != nil
+	})
+	if !j.pod("default/far") || !j.pod("kube-public/further") {
+		t.Fatalf("the policy of all namespaces is known, and of Pods: %v", j.seen)
+	}
+	c.run("kube-public", "late", "another", "10.0.0.11")
+	j.until("a Pod that comes later", func() bool { return j.pod("kube-public/late") })
+	all := c.Admin().NetworkingV1().NetworkPolicies("default")
+	c.must(all.Delete(t.Context(), "all", metav1.DeleteOptions{}))
+	j.until("the Pods of other namespaces to be forgotten", func() bool {
+		return j.has(feed.Pod, "kube-public/late", gone)() && j.has(feed.Pod, "kube-public/further", gone)()
+	})
+	if len(j.lost) != 2 {
+		t.Errorf("said to be gone: %v, want the two of kube-public, once", j.lost)
+	}
+	c.must(all.Delete(t.Context(), "own", metav1.DeleteOptions{}))
+	j.until("all Pods of other nodes to be forgotten", j.has(feed.Pod, "default/far", gone))
+	if !j.pod("default/mine") {
+		t.Error("the Pod of this node is forgotten")
+	}
+}
+
+// What is known of policies survives a restart without the API server, with what was stricter a moment before; and what
+// has gone meanwhile goes when the server answers.
+func TestKubePoliciesOfBefore(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	c.run("default", "mine", "me", "10.0.0.8")
+	c.run("default", "far", "another", "10.0.0.9")
+	door := c.door()
+	file := filepath.Join(c.dir, "policies.json")
+	t.Run("before", func(t *testing.T) {
+		inner := *c
+		inner.t = t
+		j := inner.judged(t)
+		j.until("the Pod of this node", func() bool { return j.pod("default/mine") })
+		c.allow("own", networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{}})
+		j.until("the policy", j.has(feed.NetworkPolicy, "default/own", func(v any) bool { return v != nil }))
+		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "own") {
+			t.Errorf("the policy can be enforced and is not saved: %s, %v", text, err)
+		}
+	})
+	door.shut()
+	j := c.judged(t)
+	j.until("what was saved", func() bool { return j.pod("default/mine") && j.pod("default/far") })
+	if !j.has(feed.NetworkPolicy, "default/own", func(v any) bool { return v.(policy.Policy).Isolates[policy.Ingress] })() {
+		t.Errorf("known: %v", j.seen)
+	}
+	c.must(c.Admin().NetworkingV1().NetworkPolicies("default").Delete(t.Context(), "own", metav1.DeleteOptions{}))
+	j.lost = nil
+	door.open()
+	j.until("the policy's deletion", j.has(feed.NetworkPolicy, "default/own", gone))
+	j.until("the peer's", j.has(feed.Pod, "default/far", gone))
+	if len(j.lost) != 1 || !j.pod("default/mine") {
+		t.Errorf("said to be gone: %v", j.lost)
+	}
 }
 
 // clusterPolicies installs the CRD and a ClusterNetworkPolicy, and deletes both when seen has returned.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube/follow"
 )
 
 // poolFrom reduces an IPPool to what agents read. Validity is not checked here: a pool that has become invalid
@@ -41,11 +42,11 @@ func poolFromAPI(o runtime.Object) (api.IPPool, error) {
 	return poolFrom(&p)
 }
 
-func (k *Kubernetes) poolsResource() resource {
+func (k *Kubernetes) poolsResource() follow.Resource {
 	pools := k.client.Dynamic.Resource(api.PoolResource)
-	return resource{name: api.PoolResource.Resource, of: &unstructured.Unstructured{},
-		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return pools.List(ctx, o) },
-		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return follow.Resource{Name: api.PoolResource.Resource, Of: &unstructured.Unstructured{},
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return pools.List(ctx, o) },
+		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return pools.Watch(ctx, o)
 		}}
 }
@@ -68,7 +69,7 @@ func poolsChanged(before, now map[string]api.IPPool) bool {
 
 // knownPools are nil until they have been read.
 func (k *Kubernetes) knownPools() (pools map[string]api.IPPool, bad []string) {
-	pools, bad, read := k.pools.all()
+	pools, bad, read := k.pools.All()
 	if !k.bridging || !read && len(pools) == 0 {
 		return nil, nil
 	}
@@ -88,7 +89,7 @@ func (k *Kubernetes) Pool(ctx context.Context, name string) (api.IPPool, bool, e
 	}
 	if err != nil {
 		return api.IPPool{}, false, fmt.Errorf("the agent has not seen the IPPool %s yet, and asking the API server failed: %s",
-			name, shortly(err))
+			name, follow.Shortly(err))
 	}
 	p, err := poolFromAPI(u)
 	return p, err == nil, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/fairlead-cni/fairlead/kube/follow"
 )
 
 // IP protocols that ports of Services may have (IANA's numbers).
@@ -195,25 +196,10 @@ func (s *Services) replace(services map[string]*Service, endpoints map[string]*E
 		}
 	}
 	s.mu.Unlock()
-	each(oldServices, services, s.putService)
-	each(oldSlices, endpoints, s.putSlice)
+	follow.Each(oldServices, services, s.putService)
+	follow.Each(oldSlices, endpoints, s.putSlice)
 	s.whole("services")
 	s.whole("endpointslices")
-}
-
-// each calls changed for every value that differs, with a zero value for none.
-func each[V any](before, now map[string]V, changed func(key string, before, now V, exists bool)) {
-	var none V
-	for key, v := range before {
-		if _, kept := now[key]; !kept {
-			changed(key, v, none, false)
-		}
-	}
-	for key, v := range now {
-		if old, had := before[key]; !had || !reflect.DeepEqual(old, v) {
-			changed(key, old, v, true)
-		}
-	}
 }
 
 // ServiceFrom reads a Service. The error names what is not valid in it.

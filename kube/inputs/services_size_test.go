@@ -22,12 +22,12 @@ func TestServicesSize(t *testing.T) {
 	before := heap()
 	var services, endpoints []any
 	for i := range n {
-		v, err := k.services.converted(realService(i))
+		v, err := k.services.Transformer()(realService(i))
 		if err != nil {
 			t.Fatal(err)
 		}
 		services = append(services, v)
-		e, err := k.slices.converted(realSlice(i))
+		e, err := k.slices.Transformer()(realSlice(i))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ var shared apitest.Shared
 
 func TestMain(m *testing.M) {
 	if kubeconfig := os.Getenv(memoryEnv); kubeconfig != "" {
-		if err := follow(kubeconfig); err != nil {
+		if err := followOnly(kubeconfig); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -102,7 +102,7 @@ func (c *cluster) sourceOf(bridging bool) *Kubernetes {
 // short are intervals for fast tests.
 func short() api.InputIntervals {
 	return api.InputIntervals{RetryFirst: 50 * time.Millisecond, RetryMost: 400 * time.Millisecond,
-		StartGrace: 500 * time.Millisecond, Save: 50 * time.Millisecond, Reread: time.Second,
+		StartGrace: 500 * time.Millisecond, Save: 50 * time.Millisecond, SavePeers: 200 * time.Millisecond, Reread: time.Second,
 		OtherPoliciesFirst: 100 * time.Millisecond, OtherPolicies: time.Second}
 }
 

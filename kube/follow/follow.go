@@ -1,4 +1,7 @@
-package inputs
+// Package follow keeps stores in sync with the API server's objects, one kind each: client-go's Reflector does the work.
+// Added are what failed and why, and the recognition of a server that has another history than the store, as after a
+// restored backup. It keeps nothing on the node.
+package follow
 
 import (
 	"context"
@@ -10,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,34 +27,39 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/kube/inputs/history"
+	"github.com/fairlead-cni/fairlead/kube/follow/history"
 )
 
-// resource is how one kind of objects is read.
-type resource struct {
-	name  string // as in messages: "nodes"
-	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	// of is an object of the kind, of the type that list and watch return.
-	of runtime.Object
-	// optional: a server without the resource is no trouble.
-	optional bool
-	// absent, unless nil, is called when the server says that it has no such resource.
-	absent func()
+// Resource is how one kind of objects is read.
+type Resource struct {
+	Name  string // as in messages: "nodes"
+	List  func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	Watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	// Of is an object of the kind, of the type that List and Watch return.
+	Of runtime.Object
+	// Optional: a server without the resource is no trouble.
+	Optional bool
+	// Absent, unless nil, is called when the server says that it has no such resource.
+	Absent func()
 }
 
-// follower keeps a store in sync with the API server's objects of one kind. client-go's Reflector does the work; added
-// here are the reporting of failures, and the detection of a server with another history.
-type follower struct {
-	resource
-	store    cache.ReflectorStore
-	metadata metadata.Interface
-	history  *history.History
-	// heard is called with each response or event of the server.
-	heard func()
-	// reported is called when the trouble begins, ends or changes, and replaced, before that, when the server has
-	// another history than the store.
-	reported, replaced func()
+// Server is the API server that Followers read. One that reads "nodes" notes its history for the others.
+type Server struct {
+	Metadata metadata.Interface
+	// Heard is called with each response or event of the server.
+	Heard func()
+	// Reported is called when the trouble of a Follower begins, ends or changes, and Replaced, before that, when the
+	// server has another history than a store.
+	Reported, Replaced func()
+
+	history history.History
+}
+
+// Follower keeps a store in sync with the API server's objects of one kind.
+type Follower struct {
+	Resource
+	server *Server
+	store  cache.ReflectorStore
 
 	mu      sync.Mutex
 	cluster string    // the UID of the cluster that the store is from; empty if unknown
@@ -62,29 +71,34 @@ type follower struct {
 	failures atomic.Int64 // requests and watches that failed
 }
 
-// run follows until ctx ends. It waits every interval with jitter, up to twice as long, so that not all agents send
+// Follow returns a Follower, which reads nothing before Run.
+func (s *Server) Follow(r Resource, store cache.ReflectorStore) *Follower {
+	return &Follower{Resource: r, server: s, store: store}
+}
+
+// Run follows until ctx ends. It waits every interval with jitter, up to twice as long, so that not all agents send
 // requests at once.
-func (f *follower) run(ctx context.Context, every api.InputIntervals) {
+func (f *Follower) Run(ctx context.Context, every api.InputIntervals) {
 	quiet := logr.Discard() // otherwise each failure is logged, by several layers
 	r := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: f.listed, WatchFuncWithContext: f.watched},
-		f.of, f.store, cache.ReflectorOptions{Logger: &quiet, Name: f.name, Backoff: &wait.Backoff{
+		f.Of, f.store, cache.ReflectorOptions{Logger: &quiet, Name: f.Name, Backoff: &wait.Backoff{
 			Duration: every.RetryFirst, Cap: every.RetryMost, Steps: 10, Factor: 2, Jitter: 1}})
 	r.RunWithContext(klog.NewContext(ctx, quiet))
 }
 
 // listed lists objects, if the server cannot stream the initial list in a watch. The watch after it determines which
 // cluster they are from.
-func (f *follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	f.isFrom("", f.history.Found(), time.Now())
-	l, err := f.list(ctx, o)
+func (f *Follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	f.isFrom("", f.server.history.Found(), time.Now())
+	l, err := f.List(ctx, o)
 	f.result(ctx, err)
-	if err == nil && f.name == "nodes" {
-		err = meta.EachListItem(l, func(o runtime.Object) error { f.history.Note(o, watch.Added); return nil })
+	if err == nil && f.Name == "nodes" {
+		err = meta.EachListItem(l, func(o runtime.Object) error { f.server.history.Note(o, watch.Added); return nil })
 	}
 	return l, err
 }
 
-func (f *follower) isFrom(cluster string, backup int, ends time.Time) {
+func (f *Follower) isFrom(cluster string, backup int, ends time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.cluster, f.backup, f.ends = cluster, backup, ends
@@ -93,15 +107,15 @@ func (f *follower) isFrom(cluster string, backup int, ends time.Time) {
 // watched starts a watch, or resumes one (without SendInitialEvents). Resuming is correct only if the server still has
 // the history that the store is from. After etcd was emptied or restored it has another: it would send nothing for a
 // resource version that it has not reached.
-func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (f *Follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	same, cluster, err := f.sameHistory(ctx, o.ResourceVersion)
-	backup := f.history.Found()
+	backup := f.server.history.Found()
 	if err != nil {
 		f.result(ctx, err)
 		return nil, err
 	}
 	if !same {
-		f.replaced()
+		f.server.Replaced()
 	}
 	fresh := o.SendInitialEvents != nil && *o.SendInitialEvents
 	switch {
@@ -110,7 +124,7 @@ func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 	case !same:
 		o.ResourceVersion = ""
 	}
-	w, err := f.watch(ctx, o)
+	w, err := f.Watch(ctx, o)
 	f.result(ctx, err)
 	if err != nil {
 		return nil, err
@@ -124,9 +138,9 @@ func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 		if e.Type == watch.Error {
 			f.result(ctx, ofWatch(e.Object))
 		} else {
-			f.heard()
-			if f.name == "nodes" {
-				f.history.Note(e.Object, e.Type)
+			f.server.Heard()
+			if f.Name == "nodes" {
+				f.server.history.Note(e.Object, e.Type)
 			}
 		}
 		return e, true
@@ -137,8 +151,8 @@ func (f *follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 // a watch broke, was not restored from a backup. The cluster is identified by the UID of its namespace
 // kube-system, which every API server creates. A server that has never allowed reading it is trusted; one that has just
 // started may refuse it for a moment.
-func (f *follower) sameHistory(ctx context.Context, version string) (same bool, cluster string, err error) {
-	l, err := f.metadata.Resource(namespaces).List(ctx, metav1.ListOptions{
+func (f *Follower) sameHistory(ctx context.Context, version string) (same bool, cluster string, err error) {
+	l, err := f.server.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", metav1.NamespaceSystem).String()})
 	f.mu.Lock()
 	known := f.cluster != ""
@@ -156,19 +170,19 @@ func (f *follower) sameHistory(ctx context.Context, version string) (same bool, 
 		return true, cluster, nil
 	}
 	if f.broke() {
-		if err := f.history.Look(ctx, f.metadata); err != nil {
+		if err := f.server.history.Look(ctx, f.server.Metadata); err != nil {
 			return false, "", err
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, err := resourceversion.CompareResourceVersion(version, l.ResourceVersion)
-	return err == nil && c <= 0 && f.backup == f.history.Found() &&
+	return err == nil && c <= 0 && f.backup == f.server.history.Found() &&
 		(cluster == f.cluster || f.cluster == ""), cluster, nil
 }
 
 // broke reports whether the last watch, or what was tried after it, did not end as it should.
-func (f *follower) broke() bool {
+func (f *Follower) broke() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.reason != "" || time.Now().Before(f.ends)
@@ -188,18 +202,18 @@ func ofWatch(o runtime.Object) error {
 }
 
 // result records the outcome of a request or a watch.
-func (f *follower) result(ctx context.Context, err error) {
+func (f *Follower) result(ctx context.Context, err error) {
 	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return // stopping, or an old version was requested: a normal response
 	}
-	if f.optional && apierrors.IsNotFound(err) {
+	if f.Optional && apierrors.IsNotFound(err) {
 		err = nil // an older API server
-		if f.absent != nil {
-			f.absent()
+		if f.Absent != nil {
+			f.Absent()
 		}
 	}
 	if err == nil {
-		f.heard()
+		f.server.Heard()
 	} else {
 		f.failures.Add(1)
 	}
@@ -211,7 +225,7 @@ func (f *follower) result(ctx context.Context, err error) {
 	}
 	f.mu.Unlock()
 	if changed {
-		f.reported()
+		f.server.Reported()
 	}
 }
 
@@ -226,15 +240,18 @@ func reasonOf(err error) string {
 	return "no answer"
 }
 
-// state returns the trouble and its reason, or nothing and nil.
-func (f *follower) state() (reason string, trouble error) {
+// State returns what cannot be read, and a reason that is equal for errors that mean the same; or nothing and nil.
+func (f *Follower) State() (reason string, trouble error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.reason, f.trouble
 }
 
-// shortly is the error text without the URL of the request.
-func shortly(err error) string {
+// Failures are the requests and watches that have failed.
+func (f *Follower) Failures() int64 { return f.failures.Load() }
+
+// Shortly is the error text without the URL of the request.
+func Shortly(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "timeout"
 	}

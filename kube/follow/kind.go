@@ -1,4 +1,4 @@
-package inputs
+package follow
 
 import (
 	"fmt"
@@ -11,21 +11,43 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// kind holds the objects of one kind as the API server reports them, reduced to what Fairlead needs: it is the store of
+// Kind holds the objects of one kind as the API server reports them, reduced to what Fairlead needs: it is the store of
 // a client-go Reflector. An object that cannot be used keeps its last good value.
-type kind[V any] struct {
-	// convert returns the value. Its error is a message that names the object.
-	convert func(runtime.Object) (V, error)
-	// changed is called after each change of a value or of the problems. An update that changes nothing for Fairlead,
+type Kind[V any] struct {
+	// Convert returns the value. Its error is a message that names the object.
+	Convert func(runtime.Object) (V, error)
+	// Changed is called after each change of a value or of the problems. An update that changes nothing for Fairlead,
 	// such as kubelet's heartbeat, is no change.
-	changed func()
-	// each, unless nil, is called before changed for each value that has changed, with the one before, or is gone.
-	each func(key string, before, now V, exists bool)
+	Changed func()
+	// Each, unless nil, is called before Changed for each value that has changed, with the one before, or is gone.
+	Each func(key string, before, now V, exists bool)
+	// Whole, unless nil, is called after these when all objects have been read, also again.
+	Whole func()
 
 	mu   sync.Mutex
 	good map[string]V      // by namespace/name or name
 	bad  map[string]string // why the last version of an object is not used
 	read bool              // the API server has reported all objects
+}
+
+// NewKind returns a Kind without objects.
+func NewKind[V any](changed func(), convert func(runtime.Object) (V, error)) *Kind[V] {
+	return &Kind[V]{Changed: changed, Convert: convert, good: map[string]V{}, bad: map[string]string{}}
+}
+
+// Each calls changed for every value that differs, with a zero value for none.
+func Each[V any](before, now map[string]V, changed func(key string, before, now V, exists bool)) {
+	var none V
+	for key, v := range before {
+		if _, kept := now[key]; !kept {
+			changed(key, v, none, false)
+		}
+	}
+	for key, v := range now {
+		if old, had := before[key]; !had || !reflect.DeepEqual(old, v) {
+			changed(key, old, v, true)
+		}
+	}
 }
 
 // converted is an object on its way into the store. The reflector collects all objects of a kind before it passes them
@@ -37,11 +59,11 @@ type converted[V any] struct {
 }
 
 // Transformer implements cache.TransformingStore.
-func (k *kind[V]) Transformer() cache.TransformFunc {
+func (k *Kind[V]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return k.converted(obj) }
 }
 
-func (k *kind[V]) converted(obj any) (converted[V], error) {
+func (k *Kind[V]) converted(obj any) (converted[V], error) {
 	if c, already := obj.(converted[V]); already {
 		return c, nil
 	}
@@ -53,15 +75,15 @@ func (k *kind[V]) converted(obj any) (converted[V], error) {
 	if !ok {
 		return converted[V]{}, fmt.Errorf("%T is not an API object", obj)
 	}
-	v, err := k.convert(o)
+	v, err := k.Convert(o)
 	return converted[V]{key, v, err}, nil
 }
 
 // Add implements cache.ReflectorStore.
-func (k *kind[V]) Add(obj any) error { return k.Update(obj) }
+func (k *Kind[V]) Add(obj any) error { return k.Update(obj) }
 
 // Update implements cache.ReflectorStore.
-func (k *kind[V]) Update(obj any) error {
+func (k *Kind[V]) Update(obj any) error {
 	c, err := k.converted(obj)
 	if err != nil {
 		return err
@@ -79,16 +101,16 @@ func (k *kind[V]) Update(obj any) error {
 	differs := had != has || wasBad != k.bad[c.key] || !reflect.DeepEqual(before, now)
 	k.mu.Unlock()
 	if differs {
-		if has && k.each != nil {
-			k.each(c.key, before, now, true)
+		if has && k.Each != nil {
+			k.Each(c.key, before, now, true)
 		}
-		k.changed()
+		k.Changed()
 	}
 	return nil
 }
 
 // Delete implements cache.ReflectorStore.
-func (k *kind[V]) Delete(obj any) error {
+func (k *Kind[V]) Delete(obj any) error {
 	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 	if err != nil {
 		return err
@@ -98,16 +120,16 @@ func (k *kind[V]) Delete(obj any) error {
 	delete(k.good, key)
 	delete(k.bad, key)
 	k.mu.Unlock()
-	if k.each != nil {
+	if k.Each != nil {
 		var none V
-		k.each(key, before, none, false)
+		k.Each(key, before, none, false)
 	}
-	k.changed()
+	k.Changed()
 	return nil
 }
 
-// kept is the value that is held already if c has the same: each has handed it on, and none is held twice.
-func (k *kind[V]) kept(c converted[V]) V {
+// kept is the value that is held already if c has the same: Each has handed it on, and none is held twice.
+func (k *Kind[V]) kept(c converted[V]) V {
 	if before, had := k.good[c.key]; had && reflect.DeepEqual(before, c.value) {
 		return before
 	}
@@ -115,7 +137,7 @@ func (k *kind[V]) kept(c converted[V]) V {
 }
 
 // Replace implements cache.ReflectorStore: the list is complete.
-func (k *kind[V]) Replace(list []any, _ string) error {
+func (k *Kind[V]) Replace(list []any, _ string) error {
 	good, bad := make(map[string]V, len(list)), map[string]string{}
 	k.mu.Lock()
 	for _, obj := range list {
@@ -138,19 +160,22 @@ func (k *kind[V]) Replace(list []any, _ string) error {
 	k.good, k.bad, k.read = good, bad, true
 	k.mu.Unlock()
 	if differs {
-		if k.each != nil {
-			each(before, good, k.each)
+		if k.Each != nil {
+			Each(before, good, k.Each)
 		}
-		k.changed()
+		k.Changed()
+	}
+	if k.Whole != nil {
+		k.Whole()
 	}
 	return nil
 }
 
 // Resync implements cache.ReflectorStore.
-func (k *kind[V]) Resync() error { return nil }
+func (k *Kind[V]) Resync() error { return nil }
 
-// fill sets the values until the API server has reported its own. It returns false if it already has.
-func (k *kind[V]) fill(values map[string]V) bool {
+// Fill sets the values until the API server has reported its own. It returns false if it already has.
+func (k *Kind[V]) Fill(values map[string]V) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.read {
@@ -159,17 +184,32 @@ func (k *kind[V]) fill(values map[string]V) bool {
 	return !k.read
 }
 
-// all returns a copy of the objects, the sorted messages about those that cannot be used, and whether the API server
+// All returns a copy of the objects, the sorted messages about those that cannot be used, and whether the API server
 // has reported them.
-func (k *kind[V]) all() (good map[string]V, bad []string, read bool) {
+func (k *Kind[V]) All() (good map[string]V, bad []string, read bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.good), slices.Sorted(maps.Values(k.bad)), k.read
 }
 
-// refused are the messages about objects that cannot be used, sorted.
-func (k *kind[V]) refused() []string {
+// Refused are the messages about objects that cannot be used, sorted.
+func (k *Kind[V]) Refused() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Sorted(maps.Values(k.bad))
+}
+
+// Get returns the object of that key, and whether there is one.
+func (k *Kind[V]) Get(key string) (v V, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v, ok = k.good[key]
+	return v, ok
+}
+
+// Read reports whether the API server has reported all objects.
+func (k *Kind[V]) Read() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.read
 }

@@ -1,0 +1,89 @@
+package peers
+
+import (
+	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/policy"
+)
+
+// mostNamespaces is how many namespaces are watched each by itself. Of more, all Pods of the cluster are: a watch costs
+// the API server memory, also if nothing happens in it.
+const mostNamespaces = 50
+
+// need is the namespaces whose Pods the policies that apply to Pods of this node can be about; all of them if everywhere
+// is in it.
+func need(known map[feed.Key]any) map[string]bool {
+	namespaces, local := map[string]policy.Namespace{}, map[string][]policy.Pod{}
+	for _, v := range known {
+		switch o := v.(type) {
+		case policy.Namespace:
+			namespaces[o.Name] = o
+		case policy.Pod:
+			if !o.HostNetwork {
+				local[o.Namespace] = append(local[o.Namespace], o)
+			}
+		}
+	}
+	out := map[string]bool{}
+	for _, v := range known {
+		if p, is := v.(policy.Policy); is && applies(p, namespaces, local) {
+			addPeers(out, p, namespaces)
+		}
+	}
+	if out[everywhere] || len(out) > mostNamespaces {
+		return map[string]bool{everywhere: true}
+	}
+	return out
+}
+
+// applies reports whether p selects a Pod of this node.
+func applies(p policy.Policy, namespaces map[string]policy.Namespace, local map[string][]policy.Pod) bool {
+	for name, pods := range local {
+		if !has(p.Subject, name, namespaces) {
+			continue
+		}
+		for _, pod := range pods {
+			if p.Subject.Pods.Matches(pod.Labels) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// has reports whether s selects Pods of the namespace of that name. One that is not known has no label.
+func has(s policy.Subjects, name string, namespaces map[string]policy.Namespace) bool {
+	if s.Namespace != "" {
+		return s.Namespace == name
+	}
+	return s.Namespaces.Matches(namespaces[name].Labels)
+}
+
+// addPeers adds the namespaces whose Pods the rules of p can be about. A rule that names a port is also about the Pods
+// that have it, wherever its networks are.
+func addPeers(to map[string]bool, p policy.Policy, namespaces map[string]policy.Namespace) {
+	for d, rules := range p.Rules {
+		for _, r := range rules {
+			if policy.Direction(d) == policy.Egress && len(r.NamedPorts) > 0 && (r.AnyPeer || len(r.Networks) > 0) {
+				to[everywhere] = true
+			}
+			for _, s := range r.Pods {
+				addNamespaces(to, s, namespaces)
+			}
+		}
+	}
+}
+
+func addNamespaces(to map[string]bool, s policy.Subjects, namespaces map[string]policy.Namespace) {
+	switch {
+	case s.Namespace != "":
+		to[s.Namespace] = true
+	case s.Namespaces.Everything():
+		to[everywhere] = true
+	default:
+		for name := range namespaces {
+			if has(s, name, namespaces) {
+				to[name] = true
+			}
+		}
+	}
+}

@@ -1,0 +1,263 @@
+// Package peers hands on what policies depend on, and reads the Pods that the policies of this node's Pods can be about:
+// those of the namespaces that their rules name, and no others. What needs Pods that were not read yet waits for them,
+// or allowed connections would be cut. Policies are told apart from other objects by their type; nothing is written to
+// the API server.
+//
+// It owns one file on the node: what it has handed on last, for an agent that starts while the API server is
+// unreachable.
+package peers
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/kube/follow"
+	"github.com/fairlead-cni/fairlead/policy"
+)
+
+// Name names the Pods that are read here in messages and metrics.
+const Name = "peers"
+
+// patience is how long a change waits for the Pods that it needs. After that it is handed on without them, and its rules
+// accept less until they are read.
+const patience = 3 * time.Second
+
+// Peers hands objects on from one feed to another. Run does; the other methods may be called by any goroutine.
+type Peers struct {
+	in, out *feed.Objects
+	server  *follow.Server
+	pods    corev1client.PodsGetter
+	node    string
+	file    lastKnown
+	log     logr.Logger
+	// wake receives when a reader has read all.
+	wake   chan struct{}
+	failed atomic.Int64 // requests of readers that have ended
+
+	// Owned by Run.
+	every   api.InputIntervals
+	known   map[feed.Key]any // taken from in
+	waiting batch
+	running sync.WaitGroup
+
+	mu sync.Mutex
+	handed
+}
+
+// handed is what was handed on, and by whom Pods are read.
+type handed struct {
+	given   map[feed.Key]any
+	opened  bool               // all was read once
+	unsaved bool               // the file has not what is handed on
+	local   map[string]any     // Pods of this node
+	old     map[feed.Key]any   // what the file had, until all is read
+	readers map[string]*reader // by namespace
+}
+
+// batch is changes that wait for the Pods that they need.
+type batch struct {
+	changed map[feed.Key]any
+	since   time.Time // when the first was handed over
+}
+
+// New returns what hands on the objects of in: policies, Namespaces, Nodes, and the Pods of this node. Pods of other
+// nodes come from the server. file is what is read if that is unreachable at the start.
+func New(in *feed.Objects, server *follow.Server, pods corev1client.PodsGetter, node, file string, log logr.Logger) *Peers {
+	return &Peers{in: in, out: feed.New(), server: server, pods: pods, node: node, file: lastKnown{file, node}, log: log,
+		wake: make(chan struct{}, 1), known: map[feed.Key]any{}, waiting: batch{changed: map[feed.Key]any{}},
+		handed: handed{given: map[feed.Key]any{}, local: map[string]any{}, readers: map[string]*reader{}}}
+}
+
+// Objects are those that are handed on.
+func (p *Peers) Objects() *feed.Objects { return p.out }
+
+// Run hands objects on until ctx ends.
+func (p *Peers) Run(ctx context.Context, every api.InputIntervals) {
+	defer p.running.Wait()
+	p.every = every
+	grace := time.NewTimer(every.StartGrace)
+	defer grace.Stop()
+	tick := time.NewTicker(every.SavePeers)
+	defer tick.Stop()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			p.save()
+			return
+		case <-grace.C:
+			p.takeLastKnown()
+			continue
+		case <-tick.C:
+			p.save()
+			continue
+		case <-p.in.Changed():
+		case <-p.wake:
+		case <-late.C:
+		}
+		if p.take() && p.pass(ctx) {
+			late.Reset(patience)
+		}
+	}
+}
+
+// take takes what has changed into the batch. It reports whether all was read.
+func (p *Peers) take() bool {
+	changed, since, known := p.in.Take()
+	if !known {
+		return false
+	}
+	if len(p.waiting.changed) == 0 {
+		p.waiting.since = since
+	}
+	for key, v := range changed {
+		p.waiting.changed[key] = v
+		if v == nil {
+			delete(p.known, key)
+		} else {
+			p.known[key] = v
+		}
+	}
+	return true
+}
+
+// pass hands the batch on if the Pods that it needs are read. It reports whether it waits for them.
+func (p *Peers) pass(ctx context.Context) (waits bool) {
+	wanted := need(p.known)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ready(ctx, wanted) {
+		return true
+	}
+	if p.opened && p.restricts() {
+		next := maps.Clone(p.given)
+		for key, v := range p.waiting.changed {
+			put(next, key, v)
+		}
+		p.write(next)
+	}
+	for key, v := range p.waiting.changed {
+		if key.Kind != feed.Pod {
+			p.give(key, v, p.waiting.since)
+			continue
+		}
+		put(p.local, key.Name, v)
+		p.refresh(key.Name)
+	}
+	p.waiting.changed = map[feed.Key]any{}
+	p.leave(wanted)
+	if !p.opened {
+		p.first()
+	}
+	return false
+}
+
+// put stores v, nil for one that is gone.
+func put[K comparable](in map[K]any, key K, v any) {
+	if in[key] = v; v == nil {
+		delete(in, key)
+	}
+}
+
+// first takes the place of what the file had. p.mu is held.
+func (p *Peers) first() {
+	p.opened = true
+	for key := range p.old {
+		if key.Kind == feed.Pod {
+			p.refresh(key.Name)
+		} else if _, there := p.known[key]; !there {
+			p.give(key, nil, time.Time{})
+		}
+	}
+	p.old, p.unsaved = nil, false
+	p.write(p.given)
+	p.open()
+}
+
+// restricts reports whether the batch has changes of policies, or of labels that these select by. They are saved before
+// they are enforced: whoever starts from the file opens nothing that was closed. p.mu is held.
+func (p *Peers) restricts() bool {
+	for key, v := range p.waiting.changed {
+		before, had := p.given[key]
+		now, isPod := v.(policy.Pod)
+		switch {
+		case key.Kind == feed.Node, key.Kind == feed.Pod && (!isPod || !had), reflect.DeepEqual(before, v):
+		case isPod && maps.Equal(before.(policy.Pod).Labels, now.Labels):
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// open says that all objects are handed on.
+func (p *Peers) open() {
+	for _, kind := range []string{feed.NetworkPolicy, feed.ClusterNetworkPolicy, feed.Pod, feed.Namespace, feed.Node} {
+		p.out.Whole(kind)
+	}
+}
+
+// give hands on what an object has become, nil if it is gone, unless that is known. p.mu is held.
+func (p *Peers) give(key feed.Key, v any, since time.Time) {
+	before, had := p.given[key]
+	if v == nil && !had || had && v != nil && reflect.DeepEqual(before, v) {
+		return
+	}
+	p.unsaved = true
+	put(p.given, key, v)
+	p.out.PutSince(key.Kind, key.Name, v, since)
+}
+
+// takeLastKnown hands on what the file has, unless the API server has answered.
+func (p *Peers) takeLastKnown() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.opened {
+		return
+	}
+	old, written, err := p.file.read()
+	if err != nil {
+		p.log.Info("what policies depend on is not known until the API server answers: nothing usable is saved of it",
+			"path", p.file.path, "reason", err.Error())
+		return
+	}
+	p.log.Info("API server has not answered yet, using the saved policies", "path", p.file.path,
+		"written", written.Format(time.DateTime))
+	p.old = old
+	for key, v := range old {
+		if key.Kind == feed.Pod {
+			p.refresh(key.Name)
+		} else {
+			p.give(key, v, time.Time{})
+		}
+	}
+	p.open()
+}
+
+// save saves what is handed on, if it has changed.
+func (p *Peers) save() {
+	p.mu.Lock()
+	now := maps.Clone(p.given)
+	due := p.unsaved && p.opened
+	p.unsaved = p.unsaved && !due
+	p.mu.Unlock()
+	if due {
+		p.write(now)
+	}
+}
+
+func (p *Peers) write(objects map[feed.Key]any) {
+	if err := p.file.write(objects); err != nil {
+		p.log.Error(err, "saving policies for a start without the API server failed", "path", p.file.path)
+	}
+}

@@ -1,0 +1,132 @@
+package peers
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/policy"
+)
+
+// rules are NetworkPolicies and ClusterNetworkPolicies by name, in JSON.
+var rules = map[string]string{
+	"own": `{"kind": "NetworkPolicy", "metadata": {"name": "own", "namespace": "shop"}, "spec": {"podSelector": {},
+		"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]}}`,
+	"of others": `{"kind": "NetworkPolicy", "metadata": {"name": "others", "namespace": "far"}, "spec": {"podSelector": {},
+		"ingress": [{"from": [{"namespaceSelector": {}}]}]}}`,
+	"of no pod here": `{"kind": "NetworkPolicy", "metadata": {"name": "none", "namespace": "shop"},
+		"spec": {"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": [{"namespaceSelector": {}}]}]}}`,
+	"by label": `{"kind": "NetworkPolicy", "metadata": {"name": "label", "namespace": "shop"}, "spec": {"podSelector": {},
+		"egress": [{"to": [{"namespaceSelector": {"matchLabels": {"team": "x"}}}]}]}}`,
+	"all": `{"kind": "NetworkPolicy", "metadata": {"name": "all", "namespace": "shop"}, "spec": {"podSelector": {},
+		"egress": [{"to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "web"}}}]}]}}`,
+	"networks": `{"kind": "NetworkPolicy", "metadata": {"name": "net", "namespace": "shop"}, "spec": {"podSelector": {},
+		"egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]}]}}`,
+	"named port": `{"kind": "NetworkPolicy", "metadata": {"name": "port", "namespace": "shop"}, "spec": {"podSelector": {},
+		"policyTypes": ["Egress"], "egress": [{"ports": [{"port": "dns", "protocol": "UDP"}]}]}}`,
+	"named port of its own": `{"kind": "NetworkPolicy", "metadata": {"name": "in", "namespace": "shop"},
+		"spec": {"podSelector": {}, "ingress": [{"ports": [{"port": "http"}]}]}}`,
+	"cluster": `{"kind": "ClusterNetworkPolicy", "metadata": {"name": "c"}, "spec": {"tier": "Admin", "priority": 1,
+		"subject": {"namespaces": {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["x", ""]}]}},
+		"ingress": [{"action": "Deny", "from": [{"namespaces": {"matchLabels": {"team": "x"}}}]}]}}`,
+}
+
+func world(t *testing.T, names ...string) map[feed.Key]any {
+	t.Helper()
+	out := map[feed.Key]any{
+		{Kind: feed.Namespace, Name: "shop"}: policy.Namespace{Name: "shop", Labels: map[string]string{"team": "shop"}},
+		{Kind: feed.Namespace, Name: "far"}:  policy.Namespace{Name: "far", Labels: map[string]string{"team": "x"}},
+		{Kind: feed.Namespace, Name: "x"}:    policy.Namespace{Name: "x", Labels: map[string]string{"team": "x"}},
+		{Kind: feed.Node, Name: "n"}:         policy.Node{Name: "n"},
+		{Kind: feed.Pod, Name: "shop/web"}: policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: "web"}, Local: true,
+			Labels: map[string]string{"app": "web"}},
+		{Kind: feed.Pod, Name: "far/host"}: policy.Pod{PodKey: policy.PodKey{Namespace: "far", Name: "host"}, Local: true,
+			HostNetwork: true},
+	}
+	for _, name := range names {
+		parse := policy.ParseNetworkPolicy
+		if strings.Contains(rules[name], "Cluster") {
+			parse = policy.ParseClusterNetworkPolicy
+		}
+		p, err := parse([]byte(rules[name]))
+		if err != nil || len(p.Problems) > 0 {
+			t.Fatal(name, err, p.Problems)
+		}
+		out[feed.Key{Kind: p.Kind, Name: name}] = p
+	}
+	return out
+}
+
+func TestNeed(t *testing.T) {
+	for name, want := range map[string][]string{
+		"own": {"shop"}, "of others": nil, "of no pod here": nil, "by label": {"far", "x"}, "all": {everywhere},
+		"networks": nil, "named port": {everywhere}, "named port of its own": nil, "cluster": {"far", "x"},
+	} {
+		if got := slices.Sorted(maps.Keys(need(world(t, name)))); !slices.Equal(got, want) {
+			t.Errorf("%s: needs the Pods of %q, want %q", name, got, want)
+		}
+	}
+	if got := slices.Sorted(maps.Keys(need(world(t, "own", "by label")))); !slices.Equal(got, []string{"far", "shop", "x"}) {
+		t.Errorf("two policies need the Pods of %q", got)
+	}
+}
+
+// Every object is read from the file as it was written.
+func TestLastKnownIsWhatWas(t *testing.T) {
+	all := world(t, slices.Collect(maps.Keys(rules))...)
+	want := map[feed.Key]any{}
+	for key, v := range all {
+		if p, is := v.(policy.Policy); is {
+			key.Name = p.Name
+			if p.Namespace != "" {
+				key.Name = p.Namespace + "/" + p.Name
+			}
+		}
+		want[key] = v
+	}
+	f := lastKnown{filepath.Join(t.TempDir(), "last.json"), "me"}
+	if err := f.write(all); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := f.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, v := range want {
+		was, err := json.Marshal(v)
+		is, err2 := json.Marshal(got[key])
+		if err = errors.Join(err, err2); err != nil || string(was) != string(is) || reflect.TypeOf(got[key]) != reflect.TypeOf(v) {
+			t.Errorf("%v was written as\n%s and read as\n%s (%v)", key, was, is, err)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d objects written, %d read", len(want), len(got))
+	}
+}
+
+// A file that is damaged, of another version or of another node is none, and says why.
+func TestLastKnownIsNotUsed(t *testing.T) {
+	f := lastKnown{filepath.Join(t.TempDir(), "last.json"), "me"}
+	for content, why := range map[string]string{
+		`{"Form":1,"Node":"me","Policies":[{"Kind":"NetworkPolicy"`:      "unexpected EOF",
+		`{"Form":2,"Node":"me"}`:                                         "form 2",
+		`{"Form":1,"Node":"other"}`:                                      `node "other"`,
+		`{"Form":1,"Node":"me","Policies":[{"Kind":"N","New":1}]}`:       "unknown field",
+		`{"Form":1,"Node":"me","Pods":[{"Addrs":["10.0.0.256"]}]}`:       "ParseAddr",
+		`{"Form":1,"Node":"me","Policies":[{"Subject":{"Pods":"((("}}]}`: "found '('",
+	} {
+		if err := os.WriteFile(f.path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := f.read(); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, %v, want %q", content, got, err, why)
+		}
+	}
+}

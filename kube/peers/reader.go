@@ -1,0 +1,164 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/kube/follow"
+	"github.com/fairlead-cni/fairlead/policy"
+)
+
+// everywhere is instead of a namespace: all of them.
+const everywhere = metav1.NamespaceAll
+
+// Pods is how the whole Pods of a namespace, or of all, are read that fields select.
+func Pods(from corev1client.PodsGetter, namespace string, selector fields.Selector) follow.Resource {
+	pods := from.Pods(namespace)
+	return follow.Resource{Name: Name, Of: &corev1.Pod{},
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector.String()
+			return pods.List(ctx, o)
+		},
+		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector.String()
+			return pods.Watch(ctx, o)
+		}}
+}
+
+// reader reads the Pods of one namespace, or everywhere. Those of this node are nil in it: another watch, which may be
+// ahead, has them.
+type reader struct {
+	*follow.Follower
+	pods *follow.Kind[any] // policy.Pod
+	stop context.CancelFunc
+	// began: changes wait for it until patience after that.
+	began time.Time
+}
+
+// read starts a reader.
+func (p *Peers) read(ctx context.Context, namespace string) *reader {
+	ctx, stop := context.WithCancel(ctx)
+	r := &reader{stop: stop, began: time.Now(), pods: follow.NewKind(func() {}, func(o runtime.Object) (any, error) {
+		pod, running := policy.FromPod(o.(*corev1.Pod), p.node)
+		if !running || pod.Local {
+			return nil, nil
+		}
+		return pod, nil
+	})}
+	r.pods.Each = func(key string, _, _ any, _ bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.refresh(key)
+	}
+	r.pods.Whole = func() {
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+	r.Follower = p.server.Follow(Pods(p.pods, namespace, fields.Everything()), r.pods)
+	p.running.Go(func() { r.Run(ctx, p.every) })
+	return r
+}
+
+// ready starts the readers that are missing, and reports whether all that are wanted have read all. After the first
+// time it waits for none longer than patience. p.mu is held.
+func (p *Peers) ready(ctx context.Context, wanted map[string]bool) bool {
+	all := true
+	for namespace := range wanted {
+		r := p.readers[namespace]
+		if r == nil {
+			r = p.read(ctx, namespace)
+			p.readers[namespace] = r
+		}
+		late := p.opened && time.Since(r.began) >= patience
+		all = all && (late || r.pods.Read())
+	}
+	return all
+}
+
+// leave ends the readers that are not wanted any more, once all those that are have read all: the Pods of one stay until
+// another has them. p.mu is held.
+func (p *Peers) leave(wanted map[string]bool) {
+	for namespace := range wanted {
+		if !p.readers[namespace].pods.Read() {
+			return
+		}
+	}
+	for namespace, r := range p.readers {
+		if wanted[namespace] {
+			continue
+		}
+		r.stop()
+		p.failed.Add(r.Failures())
+		delete(p.readers, namespace)
+		had, _, _ := r.pods.All()
+		for key := range had {
+			p.refresh(key)
+		}
+	}
+}
+
+// refresh hands on what a Pod is now, by who reads it. p.mu is held.
+func (p *Peers) refresh(name string) {
+	key := feed.Key{Kind: feed.Pod, Name: name}
+	v := p.local[name]
+	if v == nil {
+		v = p.peer(name)
+	}
+	if v == nil && !p.opened {
+		v = p.old[key]
+	}
+	p.give(key, v, time.Now())
+}
+
+// peer is a Pod of another node; nil if there is none. While one reader takes the place of another, the narrower one is
+// asked first.
+func (p *Peers) peer(name string) any {
+	own, _, _ := strings.Cut(name, "/")
+	for _, namespace := range []string{own, everywhere} {
+		if r := p.readers[namespace]; r != nil {
+			if v, _ := r.pods.Get(name); v != nil {
+				return v
+			}
+		}
+	}
+	return nil
+}
+
+// State returns what of the Pods cannot be read, and a reason that is equal for errors that mean the same; or nothing
+// and nil.
+func (p *Peers) State() (reason string, trouble error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for namespace, r := range p.readers {
+		if why, err := r.State(); err != nil {
+			if namespace == everywhere {
+				return why, err
+			}
+			return why, fmt.Errorf("pods of the namespace %s: %w", namespace, err)
+		}
+	}
+	return "", nil
+}
+
+// Failures are the requests and watches that have failed.
+func (p *Peers) Failures() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.failed.Load()
+	for _, r := range p.readers {
+		n += r.Failures()
+	}
+	return n
+}
