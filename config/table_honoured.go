@@ -77,10 +77,10 @@ func honouredKeys() []Entry {
 			Text: "who translates the ClusterIPs that pods send to. ovs: Open vSwitch, and endpoints see their client's own " +
 				"address. host: the node's kube-proxy, and endpoints see that of their client's node (docs/services.md)",
 			set: func(c *values, v Value) { c.Services = v.Str }},
-		{In: Agent, Key: "networkPolicies", Want: oneOf(api.PoliciesReport, api.PoliciesEnforce), Default: api.PoliciesReport,
+		{In: Agent, Key: "networkPolicies", Want: oneOf(api.PoliciesReport, api.PoliciesEnforce), Default: api.PoliciesEnforce,
 			Fate: Honoured,
-			Text: "what becomes of NetworkPolicies and ClusterNetworkPolicies. report: none is enforced, and each has an " +
-				"Event that says so. enforce: Open vSwitch enforces them (docs/policy.md)",
+			Text: "what becomes of NetworkPolicies and ClusterNetworkPolicies. enforce: Open vSwitch enforces them " +
+				"(docs/policy.md). report: none is enforced, and each has an Event that says so",
 			set: func(c *values, v Value) { c.NetworkPolicies = v.Str }},
 		{In: Agent, Key: "policyStart", Want: oneOf(api.PolicyStartWait, api.PolicyStartClosed), Default: api.PolicyStartWait,
 			Fate: Honoured,

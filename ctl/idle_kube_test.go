@@ -25,7 +25,7 @@ func TestKubePolicyThatIsIdle(t *testing.T) {
 		"all":      "{podSelector: {}}",
 		"misnamed": "{podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: htpp}, {port: http}]}]}",
 		"peers":    "{podSelector: {matchLabels: {app: web}}, egress: [{ports: [{port: dns, protocol: UDP}]}]}",
-		"nobody":   "{podSelector: {matchLabels: {app: web}}, egress: [{ports: [{port: none, protocol: UDP}]}]}",
+		"unknown":   "{podSelector: {matchLabels: {app: web}}, egress: [{ports: [{port: none, protocol: UDP}]}]}",
 	} {
 		text += fmt.Sprintf("---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s, namespace: default}, "+
 			"spec: %s}\n", name, spec)
@@ -52,7 +52,7 @@ func TestKubePolicyThatIsIdle(t *testing.T) {
 	run("default", "web", "http", corev1.ProtocolTCP)
 	run("kube-public", "dns", "dns", corev1.ProtocolUDP)
 	for name, want := range map[string][]policy.NamedPort{"lost": {}, "busy": nil, "all": nil, "gone": nil, "peers": nil,
-		"misnamed": {{Protocol: policy.TCP, Name: "htpp"}}, "nobody": {{Protocol: policy.UDP, Name: "none"}}} {
+		"misnamed": {{Protocol: policy.TCP, Name: "htpp"}}, "unknown": {{Protocol: policy.UDP, Name: "none"}}} {
 		got, err := verdict.Idle(t.Context(), c.client, policy.Ref{Kind: "NetworkPolicy", Namespace: "default", Name: name})
 		switch {
 		case err != nil:

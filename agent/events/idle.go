@@ -46,7 +46,8 @@ func newIdleness(client *kube.Client) idleness {
 }
 
 // findings are about those policies that have done nothing for a while.
-func (i *idleness) findings(ctx context.Context, all map[string]inputs.NetworkPolicy, now time.Time) map[string]finding {
+func (i *idleness) findings(ctx context.Context, all map[string]inputs.NetworkPolicy,
+	now time.Time) map[string]finding {
 	out, known := map[string]finding{}, map[string]idle{}
 	failed := false
 	for name, p := range all {

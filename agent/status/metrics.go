@@ -101,7 +101,7 @@ func newHealthMetrics() HealthMetrics {
 		TunnelUnusable: gauge("tunnel_unusable", "1 when no packets go through the tunnel to other nodes. The log says why."),
 		RestoreWaitArmed: gauge("flow_restore_wait_armed", "1 when the next start of ovs-vswitchd keeps the kernel's flows "+
 			"until the agent has written its own."),
-		Policies: gauge("network_policies_not_enforced", "Network policies in the cluster. Fairlead enforces none."),
+		Policies: gauge("network_policies_not_enforced", "Network policies in the cluster that Fairlead does not enforce."),
 	}
 }
 

@@ -24,12 +24,12 @@ func (o Options) policies(ctx context.Context) ([]report.Finding, error) {
 	return append(found, more...), err
 }
 
-// unenforced tells of the policies that agents with the setting networkPolicies do not enforce, or may not, where it is
-// not known.
+// unenforced tells of the policies that agents with the setting networkPolicies do not enforce; by the default, where
+// it is not known.
 func unenforced(all []inputs.NetworkPolicy, setting string) []report.Finding {
 	var names []string
 	for _, p := range all {
-		if setting != api.PoliciesEnforce || !p.Enforceable() {
+		if setting == api.PoliciesReport || !p.Enforceable() {
 			names = append(names, p.String())
 		}
 	}
@@ -47,8 +47,9 @@ func unenforced(all []inputs.NetworkPolicy, setting string) []report.Finding {
 			"passes", count)
 		f.Remedies = []report.Remedy{elsewhere}
 	case "":
-		f.Cause = fmt.Sprintf("Fairlead enforces no network policies unless its config says networkPolicies: enforce, and there %s: "+
-			"otherwise traffic that they should block passes", count)
+		f.Cause = fmt.Sprintf("Fairlead enforces no network policies of these kinds, and there %s: traffic that they should block "+
+			"passes. Where the agents' config says networkPolicies: report, that of all policies does", count)
+		f.Remedies = []report.Remedy{elsewhere}
 	default:
 		f.Cause = fmt.Sprintf("The agent's config says networkPolicies: %s, and there %s: traffic that network policies should "+
 			"block passes", setting, count)

@@ -23,7 +23,7 @@ func TestPoliciesThatAreNotEnforced(t *testing.T) {
 	for setting, want := range map[string]struct {
 		about int
 		cause string
-	}{"": {4, "unless its config says"}, api.PoliciesReport: {4, "says networkPolicies: report"}, api.PoliciesEnforce: {2, "of these kinds"}} {
+	}{"": {2, "Where the agents' config says networkPolicies: report"}, api.PoliciesReport: {4, "says networkPolicies: report"}, api.PoliciesEnforce: {2, "of these kinds"}} {
 		got := unenforced(all, setting)
 		if len(got) != 1 || len(got[0].About) != want.about || !strings.Contains(got[0].Cause, want.cause) {
 			t.Errorf("networkPolicies: %q: %+v, want %+v", setting, got, want)

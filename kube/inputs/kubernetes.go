@@ -53,10 +53,8 @@ type Kubernetes struct {
 	log    logr.Logger
 
 	kinds
-	bridging  bool // IPPools are read
-	server    *follow.Server
-	followers []*follow.Follower
-	peers     *peers.Peers // nil: policies are not followed
+	reading
+	bridging bool // IPPools are read
 	others    atomic.Pointer[map[string]NetworkPolicy]
 
 	last    atomic.Pointer[Snapshot]
@@ -81,6 +79,13 @@ type kinds struct {
 	slices     *follow.Kind[*EndpointSlice]
 	known      *Services     // made of the two before
 	judged     *feed.Objects // what policies depend on, but the Pods of other nodes
+}
+
+// reading is what reads the objects.
+type reading struct {
+	server    *follow.Server
+	followers []*follow.Follower
+	peers     *peers.Peers // nil: policies are not followed
 }
 
 // signals are the changes since the last snapshot.

@@ -9,8 +9,8 @@ import (
 // the API server memory, also if nothing happens in it.
 const mostNamespaces = 50
 
-// need is the namespaces whose Pods the policies that apply to Pods of this node can be about; all of them if everywhere
-// is in it.
+// need is the namespaces whose Pods the policies that apply to Pods of this node can be about; all of them if
+// everywhere is in it.
 func need(known map[feed.Key]any) map[string]bool {
 	namespaces, local := map[string]policy.Namespace{}, map[string][]policy.Pod{}
 	for _, v := range known {

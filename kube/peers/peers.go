@@ -1,5 +1,5 @@
-// Package peers hands on what policies depend on, and reads the Pods that the policies of this node's Pods can be about:
-// those of the namespaces that their rules name, and no others. What needs Pods that were not read yet waits for them,
+// Package peers hands on what policies depend on, and reads the Pods that the policies of this node's Pods can be
+// about: those of the namespaces that their rules name, and no others. What needs Pods that were not read yet waits for them,
 // or allowed connections would be cut. Policies are told apart from other objects by their type; nothing is written to
 // the API server.
 //
@@ -27,8 +27,8 @@ import (
 // Name names the Pods that are read here in messages and metrics.
 const Name = "peers"
 
-// patience is how long a change waits for the Pods that it needs. After that it is handed on without them, and its rules
-// accept less until they are read.
+// patience is how long a change waits for the Pods that it needs. After that it is handed on without them, and its
+// rules accept less until they are read.
 const patience = 3 * time.Second
 
 // Peers hands objects on from one feed to another. Run does; the other methods may be called by any goroutine.
@@ -71,7 +71,8 @@ type batch struct {
 
 // New returns what hands on the objects of in: policies, Namespaces, Nodes, and the Pods of this node. Pods of other
 // nodes come from the server. file is what is read if that is unreachable at the start.
-func New(in *feed.Objects, server *follow.Server, pods corev1client.PodsGetter, node, file string, log logr.Logger) *Peers {
+func New(in *feed.Objects, server *follow.Server, pods corev1client.PodsGetter, node, file string,
+	log logr.Logger) *Peers {
 	return &Peers{in: in, out: feed.New(), server: server, pods: pods, node: node, file: lastKnown{file, node}, log: log,
 		wake: make(chan struct{}, 1), known: map[feed.Key]any{}, waiting: batch{changed: map[feed.Key]any{}},
 		handed: handed{given: map[feed.Key]any{}, local: map[string]any{}, readers: map[string]*reader{}}}

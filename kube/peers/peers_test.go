@@ -102,7 +102,8 @@ func TestLastKnownIsWhatWas(t *testing.T) {
 	for key, v := range want {
 		was, err := json.Marshal(v)
 		is, err2 := json.Marshal(got[key])
-		if err = errors.Join(err, err2); err != nil || string(was) != string(is) || reflect.TypeOf(got[key]) != reflect.TypeOf(v) {
+		if err = errors.Join(err, err2); err != nil || string(was) != string(is) ||
+			reflect.TypeOf(got[key]) != reflect.TypeOf(v) {
 			t.Errorf("%v was written as\n%s and read as\n%s (%v)", key, was, is, err)
 		}
 	}

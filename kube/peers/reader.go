@@ -87,8 +87,8 @@ func (p *Peers) ready(ctx context.Context, wanted map[string]bool) bool {
 	return all
 }
 
-// leave ends the readers that are not wanted any more, once all those that are have read all: the Pods of one stay until
-// another has them. p.mu is held.
+// leave ends the readers that are not wanted any more, once all those that are have read all: the Pods of one stay
+// until another has them. p.mu is held.
 func (p *Peers) leave(wanted map[string]bool) {
 	for namespace := range wanted {
 		if !p.readers[namespace].pods.Read() {
