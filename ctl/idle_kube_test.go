@@ -25,7 +25,7 @@ func TestKubePolicyThatIsIdle(t *testing.T) {
 		"all":      "{podSelector: {}}",
 		"misnamed": "{podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: htpp}, {port: http}]}]}",
 		"peers":    "{podSelector: {matchLabels: {app: web}}, egress: [{ports: [{port: dns, protocol: UDP}]}]}",
-		"unknown":   "{podSelector: {matchLabels: {app: web}}, egress: [{ports: [{port: none, protocol: UDP}]}]}",
+		"unknown":  "{podSelector: {matchLabels: {app: web}}, egress: [{ports: [{port: none, protocol: UDP}]}]}",
 	} {
 		text += fmt.Sprintf("---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s, namespace: default}, "+
 			"spec: %s}\n", name, spec)

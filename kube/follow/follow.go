@@ -1,6 +1,6 @@
 // Package follow keeps stores in sync with the API server's objects, one kind each: client-go's Reflector does the
-// work. Added are what failed and why, and the recognition of a server that has another history than the store, as after a
-// restored backup. It keeps nothing on the node.
+// work. Added are what failed and why, and the recognition of a server that has another history than the store, as
+// after a restored backup. It keeps nothing on the node.
 package follow
 
 import (

@@ -55,7 +55,7 @@ type Kubernetes struct {
 	kinds
 	reading
 	bridging bool // IPPools are read
-	others    atomic.Pointer[map[string]NetworkPolicy]
+	others   atomic.Pointer[map[string]NetworkPolicy]
 
 	last    atomic.Pointer[Snapshot]
 	heardAt atomic.Int64 // unix nanoseconds of the server's last response or event

@@ -103,7 +103,7 @@ func (c *cluster) sourceOf(bridging bool) *Kubernetes {
 func short() api.InputIntervals {
 	return api.InputIntervals{RetryFirst: 50 * time.Millisecond, RetryMost: 400 * time.Millisecond,
 		StartGrace: 500 * time.Millisecond, Save: 50 * time.Millisecond, SavePeers: 200 * time.Millisecond,
-		Reread: time.Second,
+		Reread:             time.Second,
 		OtherPoliciesFirst: 100 * time.Millisecond, OtherPolicies: time.Second}
 }
 

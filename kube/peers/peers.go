@@ -1,7 +1,6 @@
 // Package peers hands on what policies depend on, and reads the Pods that the policies of this node's Pods can be
-// about: those of the namespaces that their rules name, and no others. What needs Pods that were not read yet waits for them,
-// or allowed connections would be cut. Policies are told apart from other objects by their type; nothing is written to
-// the API server.
+// about: those of the namespaces that their rules name, and no others. What needs Pods that were not read yet waits for
+// them, or allowed connections would be cut. It writes nothing to the API server.
 //
 // It owns one file on the node: what it has handed on last, for an agent that starts while the API server is
 // unreachable.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/test/lab/controlplane"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
@@ -24,12 +25,12 @@ metadata: {name: deny}
 spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}
 `
 
-// An agent starts without the API server, and does not know the policies: what Open vSwitch enforces stays in force. If
-// that has started without flows, nothing passes. No pod is added, or, with policyStart: closed, only the node reaches
-// those that Open vSwitch has no flows for. With the API server everything works again.
+// An agent starts without the API server, and Open vSwitch without flows: what was saved of policies is in force, and
+// pods are added. Without that file they are not known: what Open vSwitch enforces stays in force. If that has started
+// without flows, nothing passes. No pod is added, or, with policyStart: closed, only the node reaches those that Open
+// vSwitch has no flows for. With the API server everything works again.
 func TestRootPoliciesUnknown(t *testing.T) {
 	b := cluster(t)
-	b.configure(t, "node1", "networkPolicies: enforce")
 	b.addPods(t, "a@node1", "b@node1", "c@node1")
 	arrived := b.stream(t, "a", "b")
 	arrives := func(want bool, why string) {
@@ -56,9 +57,21 @@ func TestRootPoliciesUnknown(t *testing.T) {
 	must(t, b.plane.Kill(labtest.Within(t, 10*time.Second), controlplane.APIServer))
 	before := arrived.Load()
 
-	b.restartUnknowing(t, false)
+	b.restartKnowing(t)
 	b.ping(t, "b", "a", 10*time.Second)
 	_, err := b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.DEL, "default/c")
+	must(t, err)
+	_, err = b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.ADD, "default/c")
+	must(t, err)
+	b.ping(t, "c", "a", 10*time.Second)
+	b.unreachable(t, "c", "b")
+	if n := arrived.Load() - before; n > 0 {
+		t.Errorf("%d forbidden datagrams arrived by the policies that were saved", n)
+	}
+
+	b.restartUnknowing(t, false)
+	b.ping(t, "b", "a", 10*time.Second)
+	_, err = b.CNI(labtest.Within(t, 30*time.Second), "node1", lab.DEL, "default/c")
 	must(t, err)
 	b.refusesADD(t, "NetworkPolicies are not known yet")
 	b.restartUnknowing(t, true)
@@ -116,11 +129,26 @@ func (b *bed) configure(t *testing.T, node, line string) {
 	use(append([]byte(line+"\n"), before...))
 }
 
+// restartKnowing kills the agent of node1 and ovs-vswitchd, and starts both, while the API server is away.
+func (b *bed) restartKnowing(t *testing.T) {
+	t.Helper()
+	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
+	must(t, b.OVSKill(labtest.Within(t, 10*time.Second), "node1", lab.Vswitchd))
+	must(t, b.OVSStart(labtest.Within(t, 20*time.Second), "node1", lab.Vswitchd))
+	must(t, b.AgentStart(t.Context(), "node1"))
+	must(t, b.WaitReady(labtest.Within(t, 40*time.Second), "node1"))
+}
+
 // restartUnknowing kills the agent of node1, with ovs-vswitchd or without, and starts what was killed, while the API
-// server is away.
+// server is away and what was saved of policies is lost.
 func (b *bed) restartUnknowing(t *testing.T, vswitchd bool) {
 	t.Helper()
 	must(t, b.AgentKill(labtest.Within(t, 10*time.Second), "node1"))
+	h, err := b.Host("node1")
+	must(t, err)
+	if err := os.Remove(h.Private(inputs.LastPoliciesPath)); !vswitchd {
+		must(t, err)
+	}
 	if !vswitchd {
 		must(t, b.AgentStart(t.Context(), "node1"))
 		must(t, b.WaitReady(labtest.Within(t, 40*time.Second), "node1"))
