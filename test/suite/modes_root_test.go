@@ -183,9 +183,9 @@ func ttlsOfMode(t *testing.T, c cluster, m mode) {
 			if of := c.host(t, way.to.host.Name).macOf(t, "fairlead-gw0"); way.way != "" && api.MAC(f[6:12]) != of {
 				t.Errorf("%s comes from %s, want the gateway's %s", p.mark, api.MAC(f[6:12]), of)
 			}
-			// Where the kernel routes, the ICMP error also names the hop.
+			// Where the kernel routes, the ICMP error also names the hop, by the address that the node has for its pods.
 			out, _ := a.run("ping", "-c1", "-W1", "-t1", addr.String())
-			answered := strings.Contains(out, gatewayOf(c.family.PodCIDRs(1)[i]).String()) && strings.Contains(out, "exceeded")
+			answered := strings.Contains(out, "From "+c.NodeAddrs(1)[i].Addr().String()+" ") && strings.Contains(out, "xceeded")
 			if want := way.way == desired.PathDirect || way.way == desired.PathRouters; answered != want {
 				t.Errorf("a packet with TTL 1 to %s: answered %v, want %v\n%s", addr, answered, want, out)
 			}
