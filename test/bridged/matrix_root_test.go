@@ -57,7 +57,7 @@ var matrix = []reach{
 	{"*", node, own, own, own, own},
 	{"*", router, never, own, never, own},
 	{"*", outside, never, own, never, own},
-	{node, routed, gateway, gateway, gateway, itsNode},
+	{node, routed, itsNode, gateway, itsNode, itsNode},
 	{node, "*", itsNode, itsNode, itsNode, itsNode},
 	{node, node, never, itsNode, never, itsNode},
 	{node, outside, never, itsNode, never, itsNode},
