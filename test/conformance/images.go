@@ -22,6 +22,7 @@ func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive stri
 	if err != nil {
 		return err
 	}
+	names["agnhost"] = append(names["agnhost"], policyAPIImage)
 	files, err := rootFiles(ctx, suite, coredns)
 	if err != nil {
 		return err

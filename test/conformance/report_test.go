@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,5 +73,19 @@ func TestPassed(t *testing.T) {
 		if got := printTable(&strings.Builder{}, "set", results, 0); got != c.want {
 			t.Errorf("%s: %t, want %t", c.name, got, c.want)
 		}
+	}
+}
+
+// What "go test -v" prints of tests with parts is one result for each part.
+func TestGoResults(t *testing.T) {
+	got := goResults("=== RUN   TestConformance\n--- FAIL: TestConformance (3.50s)\n" +
+		"    --- PASS: TestConformance/A (1.00s)\n        --- PASS: TestConformance/A/allows_it (1.00s)\n" +
+		"    --- FAIL: TestConformance/AB (2.50s)\n        --- FAIL: TestConformance/AB/denies_it (2.50s)\n" +
+		"    --- SKIP: TestConformance/C (0.00s)\n")
+	want := []result{{name: "A/allows it", state: "passed", took: time.Second, why: "see the log"},
+		{name: "AB/denies it", state: "failed", took: 2500 * time.Millisecond, why: "see the log"},
+		{name: "C", state: "skipped", why: "see the log"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -24,11 +24,8 @@ type set struct {
 // sets are the parts that Fairlead must pass. Tests of SCTP are left out where the kernel does not support it.
 func sets() []set {
 	skip := "^$"
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
-	if err != nil {
+	if !hasSCTP() {
 		skip = `\[Feature:SCTPConnectivity\]`
-	} else {
-		unix.Close(fd)
 	}
 	return []set{
 		{"conformance", `\[sig-network\].*\[Conformance\]`, skip},
@@ -37,7 +34,16 @@ func sets() []set {
 		{"allservices", `\[sig-network\].*(Services|Traffic Distribution|EndpointSlice|Conntrack|HostPort|source pod IP)`,
 			skip + "|" + kubeProxyOnly},
 		{"netpol", `\[Feature:NetworkPolicy\]|Netpol API`, skip},
+		{name: policyAPI},
 	}
+}
+
+func hasSCTP() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err == nil
 }
 
 // kubeProxyOnly are tests that are about kube-proxy itself, or need what no bed of real nodes on one machine has: a
@@ -72,6 +78,9 @@ type runner struct {
 // run runs one set and prints its table on stdout. The output of the tests is written to a file. It reports whether all
 // passed.
 func (r runner) run(ctx context.Context, s set) (bool, error) {
+	if s.name == policyAPI {
+		return r.runPolicyAPI(ctx)
+	}
 	dir := filepath.Join(r.out, s.name)
 	if err := os.RemoveAll(dir); err != nil {
 		return false, err

@@ -59,6 +59,18 @@ func GetSuite(ctx context.Context, progress io.Writer) (Suite, error) {
 		Agnhost: filepath.Join(dir, agnhost), Cert: filepath.Join(dir, cert), Key: filepath.Join(dir, key)}, err
 }
 
+// GetPolicyTests returns the paths of the conformance tests of network-policy-api, and of its CRD, and builds them as Get
+// does.
+func GetPolicyTests(ctx context.Context, progress io.Writer) (tests, crd string, err error) {
+	const name, file = "policyapi.test", "policy.networking.k8s.io_clusternetworkpolicies.yaml"
+	dir, err := kept(ctx, progress, thing{name: "policyapi", module: "test/policyapi", packages: []string{"."},
+		cost: "1 to 3 minutes", build: func(b builder) error {
+			return errors.Join(b.tests(name, "."),
+				b.copy("sigs.k8s.io/network-policy-api/apis/v1alpha2", "../../config/crd/experimental/"+file))
+		}})
+	return filepath.Join(dir, name), filepath.Join(dir, file), err
+}
+
 // GetCoreDNS returns the path of CoreDNS, and builds it as Get does.
 func GetCoreDNS(ctx context.Context, progress io.Writer) (string, error) {
 	const name = "coredns"
@@ -196,7 +208,7 @@ func (b builder) copy(pkg string, names ...string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(b.dir, name), data, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(b.dir, filepath.Base(name)), data, 0o644); err != nil {
 			return err
 		}
 	}
