@@ -59,8 +59,8 @@ func GetSuite(ctx context.Context, progress io.Writer) (Suite, error) {
 		Agnhost: filepath.Join(dir, agnhost), Cert: filepath.Join(dir, cert), Key: filepath.Join(dir, key)}, err
 }
 
-// GetPolicyTests returns the paths of the conformance tests of network-policy-api, and of its CRD, and builds them as Get
-// does.
+// GetPolicyTests returns the paths of the conformance tests of network-policy-api, and of its CRD, and builds them as
+// Get does.
 func GetPolicyTests(ctx context.Context, progress io.Writer) (tests, crd string, err error) {
 	const name, file = "policyapi.test", "policy.networking.k8s.io_clusternetworkpolicies.yaml"
 	dir, err := kept(ctx, progress, thing{name: "policyapi", module: "test/policyapi", packages: []string{"."},
