@@ -4,14 +4,16 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"net"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/test/bench/report"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
 )
 
@@ -23,57 +25,76 @@ const (
 	callTime   = 50 * time.Millisecond
 )
 
-// BenchmarkRootServices compares connections to a ClusterIP with direct ones to its endpoint, on the userspace
-// datapath.
-func BenchmarkRootServices(b *testing.B) { services(b, vswitch.Netdev, "userspace datapath") }
+// BenchmarkRootServices compares connections to a ClusterIP with direct ones to its endpoint, and with those that the
+// node's kube-proxy translates, on the userspace datapath.
+func BenchmarkRootServices(b *testing.B) { services(b, vswitch.Netdev, "userspace datapath", 1.3) }
 
 // BenchmarkKernelServices does it on the kernel's.
-func BenchmarkKernelServices(b *testing.B) { services(b, vswitch.System, "kernel's datapath") }
+func BenchmarkKernelServices(b *testing.B) { services(b, vswitch.System, "kernel's datapath", 1.0) }
 
-func services(b *testing.B, datapath vswitch.Datapath, name string) {
-	x := withPods(b, lab.Options{Datapath: datapath, Config: []byte("services: ovs\n")})
-	from := x.endOf(b, here)
-	for i, c := range []struct{ pod, where string }{{beside, "one node"}, {across, "across nodes"}} {
-		to := x.endOf(b, c.pod)
-		vip := fmt.Sprintf("10.96.0.%d", 10+i)
-		serve(b, to)
-		if _, err := x.Apply(c.pod+"-service", serviceManifest(c.pod, vip, to.addr)); err != nil {
-			b.Fatal(err)
-		}
-		direct, service := net.JoinHostPort(to.addr, "8080"), net.JoinHostPort(vip, "80")
-		known(b, from, direct)
-		known(b, from, service)
-		group := "a Service beside its endpoint, " + name
-		ours, theirs := inTurns(func(s bool) float64 { return connections(b, from, pick(s, service, direct)) })
-		report.Add(b, report.Result{Group: group, Name: "connect, request, close, " + c.where, Unit: "per s", Ours: ours,
-			Peer: theirs, Against: "direct", Target: report.AtLeast(0.85)})
-		ours, theirs = inTurns(func(s bool) float64 { return download(b, from, pick(s, service, direct)) })
-		report.Add(b, report.Result{Group: group, Name: "established throughput, " + c.where, Unit: "Gbit/s", Ours: ours,
-			Peer: theirs, Against: "direct", Target: report.AtLeast(0.95)})
-	}
-}
-
-func pick(service bool, a, b string) string {
-	if service {
-		return a
-	}
-	return b
-}
-
-// inTurns calls f for the Service and for direct traffic, many times, each round beginning with the other one.
-func inTurns(f func(service bool) float64) (service, direct []float64) {
-	order := []bool{true, false}
-	for range callRounds {
-		sum := map[bool]float64{}
-		for range turns {
-			for _, which := range order {
-				sum[which] += f(which) / turns
+func services(b *testing.B, datapath vswitch.Datapath, datapathName string, overProxy float64) {
+	x := newBed(b, lab.Options{Datapath: datapath, Nodes: len(translators()) + 1, IPFamily: underlay.IPv4,
+		Cluster: lab.Kube, KubeProxy: "none"})
+	x.translate(b)
+	places := map[string][]way{"one node": x.waysTo(b, "one node"), "across nodes": x.waysTo(b, "across nodes")}
+	x.quiet(b)
+	for _, where := range []string{"one node", "across nodes"} {
+		for _, m := range []struct {
+			name, unit         string
+			measure            func(*testing.B, end, string) float64
+			overDirect, overKP report.Target
+		}{
+			{"connect, request, close", "per s", connections, report.AtLeast(0.85), report.AtLeast(overProxy)},
+			{"established throughput", "Gbit/s", download, report.AtLeast(0.95), report.Target{}},
+		} {
+			ways := places[where]
+			got := byTurns(len(ways), func(i int) float64 { return m.measure(b, ways[i].from, ways[i].to) })
+			compare := func(group string, ours, peer int, target report.Target) {
+				report.Add(b, report.Result{Group: group + ", " + datapathName, Name: m.name + ", " + where, Unit: m.unit,
+					Ours: got[ours], Peer: got[peer], Against: ways[peer].name, Target: target,
+					Note: fmt.Sprintf("the smallest ratio of a round is %.2f", smallest(got[ours], got[peer]))})
 			}
-			slices.Reverse(order)
+			compare("a Service beside its endpoint", 0, 3, m.overDirect)
+			compare("a Service beside kube-proxy's iptables", 0, 1, m.overKP)
+			compare("a Service beside kube-proxy's nftables", 0, 2, m.overKP)
+			compare("direct, beside another node", 4, 3, report.Target{})
 		}
-		service, direct = append(service, sum[true]), append(direct, sum[false])
 	}
-	return service, direct
+}
+
+func smallest(ours, peer []float64) float64 {
+	least := math.Inf(1)
+	for i := range ours {
+		least = min(least, ours[i]/peer[i])
+	}
+	return least
+}
+
+// inTurns calls f for ours and for what it is compared with, by turns.
+func inTurns(f func(ours bool) float64) (ours, peer []float64) {
+	got := byTurns(2, func(i int) float64 { return f(i == 0) })
+	return got[0], got[1]
+}
+
+// byTurns calls f for each of n, many times in each round, each time in another order: a call profits from one before
+// it by the same way.
+func byTurns(n int, f func(i int) float64) [][]float64 {
+	order, rounds := make([]int, n), make([][]float64, n)
+	for i := range order {
+		order[i] = i
+	}
+	for round := range callRounds {
+		for i := range rounds {
+			rounds[i] = append(rounds[i], 0)
+		}
+		for range turns {
+			for _, i := range order {
+				rounds[i][round] += f(i) / turns
+			}
+			rand.Shuffle(n, func(i, j int) { order[i], order[j] = order[j], order[i] })
+		}
+	}
+	return rounds
 }
 
 func serviceManifest(name, vip, endpoint string) []byte {
@@ -91,8 +112,8 @@ endpoints: [{addresses: [%[3]s]}]
 `, name, vip, endpoint)
 }
 
-// serve answers at port 8080 of an end until the benchmark ends: a line by a line, and "stream" by data until the
-// client closes.
+// serve answers at port 8080 of an end until the benchmark ends: "from" by its client's address, "stream" by data until
+// the client closes, and another line by that line.
 func serve(b *testing.B, at end) {
 	b.Helper()
 	var l net.Listener
@@ -124,6 +145,9 @@ func answer(conn net.Conn) {
 		}
 		if err != nil {
 			return
+		}
+		if line == "from\n" {
+			line = conn.RemoteAddr().String() + "\n"
 		}
 		fmt.Fprint(conn, line)
 	}
