@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
@@ -42,7 +43,8 @@ func (m mode) between(a, b netip.Prefix) desired.Path {
 // modeLab has node1 and node3 in one subnet and node2 in another, behind a router with routes to the podCIDRs. The
 // nodes are configured strictly: reverse path filtering is on, and forwarding is dropped by default.
 func modeLab(t *testing.T, m mode) cluster {
-	c := up(t, lab.Options{Nodes: 3, Subnets: 2, RoutePods: true, Config: []byte("trafficEncapMode: " + m.name)})
+	c := up(t, lab.Options{Nodes: 3, Subnets: 2, RoutePods: true, Config: []byte("trafficEncapMode: " + m.name +
+		"\nserviceCIDR: 10.96.0.0/16\nserviceCIDRv6: fd00:10:96::/112\n")})
 	for _, node := range c.Nodes() {
 		h := c.host(t, node)
 		h.exec(t, "sysctl -qw net.ipv4.conf.all.rp_filter=1")
@@ -74,6 +76,7 @@ func TestRootModes(t *testing.T) {
 				})
 			}
 			check("sources", func(t *testing.T) { sourcesStay(t, c, m) })
+			check("Services", func(t *testing.T) { servicesKeepSources(t, c) })
 			check("MTU", func(t *testing.T) { fullPackets(t, c, m.mtu) })
 			if m.far == desired.PathRouters { // else the router sees tunnel packets only
 				check("path MTU", func(t *testing.T) { narrowRouter(t, c, m) })
@@ -143,6 +146,38 @@ func sourcesStay(t *testing.T, c cluster, m mode) {
 		stream(t, a, near, near.ips[i], 1<<20)
 		stream(t, far, a, a.ips[i], 1<<20)
 	}
+}
+
+// servicesKeepSources checks that an endpoint of a Service sees its client's own address, on the client's node, in its
+// subnet and in another one.
+func servicesKeepSources(t *testing.T, c cluster) {
+	a, d := c.pod(t, "a"), c.pod(t, "d")
+	endpoints := []place{c.pod(t, "b"), c.pod(t, "c"), d}
+	var services []string
+	for n, to := range endpoints {
+		answerAll(t, to, 8080)
+		services = append(services, serviceYAML("of-"+to.name, 1+n, "", 8080, to))
+	}
+	c.apply(t, services...)
+	for n, to := range endpoints {
+		for i := range a.ips {
+			for _, network := range []string{"tcp", "udp"} {
+				for _, from := range []place{a, d} {
+					vip, want := netip.AddrPortFrom(clusterIPs(1 + n)[i], 80), to.name+" "+from.ips[i].String()
+					if from.name == to.name {
+						continue // it sees the gateway
+					}
+					wait(t, labtest.Patience(t, 10*time.Second), func() string { // until the Service is known
+						if got, err := asked(t, from, network, vip); err != nil || got != want {
+							return fmt.Sprintf("%s from %s to %s: %q, %v; want %q", network, from.name, vip, got, err, want)
+						}
+						return ""
+					})
+				}
+			}
+		}
+	}
+	c.remove(t, services...)
 }
 
 // narrowRouter checks that a router with a smaller MTU reports it to pods, whose own packets it forwards, and streams
