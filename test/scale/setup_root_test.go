@@ -97,12 +97,17 @@ type bed struct {
 
 func newBed(b *testing.B) *bed {
 	b.Helper()
+	return newBedOn(b, &theServer)
+}
+
+func newBedOn(b *testing.B, s *serve) *bed {
+	b.Helper()
 	if os.Geteuid() != 0 {
 		b.Skip("SKIPPED, NOTHING WAS MEASURED: needs root")
 	}
 	x := &bed{b: b}
 	var err error
-	x.cluster, err = Of(theServer.get(b))
+	x.cluster, err = Of(s.get(b))
 	x.must(err)
 	dir := filepath.Join("/run", fmt.Sprintf("fairlead-scale-%d", os.Getpid()))
 	x.lab, err = lab.Up(b.Context(), lab.Options{Dir: dir, BinDir: binDir, Nodes: 1, Datapath: "netdev", NoAgent: true,
