@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -66,15 +65,8 @@ func newCluster(t testing.TB) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "fairlead.yaml")
-	if err := os.WriteFile(file, []byte(all), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	manifest := "-f " + file + " -l app.kubernetes.io/component="
-	for _, args := range []string{"apply " + manifest + "crds",
-		"apply " + manifest + "rbac,app.kubernetes.io/name=fairlead-controller",
-		"wait --for=condition=Established --timeout=60s crds -l app.kubernetes.io/component=crds"} {
-		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
+	for _, component := range []string{"crds", "rbac,app.kubernetes.io/name=fairlead-controller"} {
+		if err := s.ApplyManifest(t.Context(), []byte(all), "app.kubernetes.io/component="+component); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -63,14 +62,16 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	s := shared.Get(t)
-	const crds = " -l app.kubernetes.io/component=crds"
 	c := &fixture{t: t, s: s, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), token: filepath.Join(t.TempDir(), "token")}
-	for _, args := range []string{"apply -f ../build/manifests/fairlead.yaml" + crds,
-		"wait --for=condition=Established --timeout=60s crds" + crds,
-		"delete --all --wait=false ippools,ipallocations,podcidrranges,podcidrclaims",
-		"delete --all --ignore-not-found nodes", "delete --all -A --force --grace-period=0 pods,statefulsets,networkpolicies,events",
-		"-n kube-system delete --ignore-not-found lease fairlead-controller kube-controller-manager"} {
-		c.must(s.Kubectl(t.Context(), strings.Fields(args)...))
+	c.must(s.Apply(t.Context(), "../build/manifests/fairlead.yaml", "app.kubernetes.io/component=crds"))
+	c.must(s.Clear(t.Context(), "ippools.v1beta1.crd.antrea.io", "ipallocations.v1alpha1.ipam.fairlead.dev",
+		"podcidrranges.v1alpha1.ipam.fairlead.dev", "podcidrclaims.v1alpha1.ipam.fairlead.dev", "nodes", "pods",
+		"statefulsets.v1.apps", "networkpolicies.v1.networking.k8s.io", "events"))
+	for _, name := range []string{"fairlead-controller", "kube-controller-manager"} {
+		err := s.Admin().CoordinationV1().Leases("kube-system").Delete(t.Context(), name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
 	}
 	var err error
 	c.client, err = kube.ForConfig(&rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: 1000, Burst: 1000,
@@ -167,9 +168,7 @@ func (c *fixture) pool(name string) {
 
 func (c *fixture) apply(manifest string) {
 	c.t.Helper()
-	file := filepath.Join(c.t.TempDir(), "m.yaml")
-	c.must(os.WriteFile(file, []byte(manifest), 0o600))
-	c.must(c.s.Kubectl(c.t.Context(), "apply", "-f", file))
+	c.must(c.s.ApplyManifest(c.t.Context(), []byte(manifest), ""))
 }
 
 func (c *fixture) store() *allocation.Kubernetes { return allocation.NewKubernetes(c.client.Dynamic) }

@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 func agentClient(t *testing.T) (*apitest.Server, *Client, string) {
 	t.Helper()
 	s := shared.Get(t)
-	if err := s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml",
-		"-l", "app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"); err != nil {
+	if err := s.Apply(t.Context(), "../build/manifests/fairlead.yaml",
+		"app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"); err != nil {
 		t.Fatal(err)
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
@@ -157,8 +157,8 @@ func TestKubeTokenInKubeconfig(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if err := s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml",
-		"-l", "app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"); err != nil {
+	if err := s.Apply(t.Context(), "../build/manifests/fairlead.yaml",
+		"app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-agent"); err != nil {
 		t.Fatal(err)
 	}
 	writeToken(t, s, kubeconfig)

@@ -41,8 +41,8 @@ func (c clients) read(ctx context.Context) Facts { return Read(ctx, c, c.objects
 // clientOf returns clients with the shipped RBAC rules of fairlead-WHO.
 func (c *realCluster) clientOf(who string) clients {
 	c.t.Helper()
-	c.must(c.Kubectl(c.t.Context(), "apply", "-f", "../../build/manifests/fairlead.yaml",
-		"-l", "app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-"+who))
+	c.must(c.Apply(c.t.Context(), "../../build/manifests/fairlead.yaml",
+		"app.kubernetes.io/component=rbac,app.kubernetes.io/name=fairlead-"+who))
 	token, err := c.Token(c.t.Context(), "fairlead-"+who)
 	c.must(err)
 	return c.clients(&rest.Config{Host: c.URL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.CA()}})

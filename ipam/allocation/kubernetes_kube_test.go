@@ -33,12 +33,9 @@ func TestMain(m *testing.M) {
 func newClient(t *testing.T) dynamic.Interface {
 	t.Helper()
 	s := shared.Get(t)
-	const crds = "-l app.kubernetes.io/component=crds"
-	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml " + crds,
-		"wait --for=condition=Established --timeout=60s crds " + crds} {
-		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
-			t.Fatal(err)
-		}
+	err := s.Apply(t.Context(), "../../build/manifests/fairlead.yaml", "app.kubernetes.io/component=crds")
+	if err != nil {
+		t.Fatal(err)
 	}
 	client, err := dynamic.NewForConfig(&rest.Config{Host: s.URL, BearerToken: apitest.AdminToken, QPS: 1000, Burst: 1000,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()}})

@@ -38,12 +38,9 @@ func TestMain(m *testing.M) {
 func apiServer(t *testing.T) string {
 	t.Helper()
 	s := shared.Get(t)
-	const crds = "-l app.kubernetes.io/component=crds"
-	for _, args := range []string{"apply -f ../../build/manifests/fairlead.yaml " + crds,
-		"wait --for=condition=Established --timeout=60s crds " + crds} {
-		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
-			t.Fatal(err)
-		}
+	err := s.Apply(t.Context(), "../../build/manifests/fairlead.yaml", "app.kubernetes.io/component=crds")
+	if err != nil {
+		t.Fatal(err)
 	}
 	return s.URL + " " + s.CA()
 }

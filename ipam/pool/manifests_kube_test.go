@@ -43,10 +43,9 @@ const policyTimeout = time.Minute
 func newCluster(t *testing.T) cluster {
 	t.Helper()
 	s := shared.Get(t)
-	const manifest = "-f ../../build/manifests/fairlead.yaml -l app.kubernetes.io/component="
-	for _, args := range []string{"apply " + manifest + "crds", "apply " + manifest + "policy",
-		"wait --for=condition=Established --timeout=60s crds -l app.kubernetes.io/component=crds"} {
-		if err := s.Kubectl(t.Context(), strings.Fields(args)...); err != nil {
+	for _, component := range []string{"crds", "policy"} {
+		err := s.Apply(t.Context(), "../../build/manifests/fairlead.yaml", "app.kubernetes.io/component="+component)
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

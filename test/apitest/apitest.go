@@ -23,6 +23,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -44,6 +45,7 @@ type Server struct {
 	ports        [3]int // etcd, its peers, API server
 	etcd, api    *exec.Cmd
 	admin        *kubernetes.Clientset
+	objects      *dynamic.DynamicClient // of the administrator, for any kind
 }
 
 // Start starts both and returns when the API server is ready. program is the
@@ -120,7 +122,10 @@ func (s *Server) makeClients() error {
 	config := &rest.Config{Host: s.URL, BearerToken: AdminToken, QPS: 1000, Burst: 1000,
 		WarningHandler: rest.NoWarnings{}, TLSClientConfig: rest.TLSClientConfig{CAFile: s.CA()}}
 	var err error
-	s.admin, err = kubernetes.NewForConfig(config)
+	if s.admin, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	s.objects, err = dynamic.NewForConfig(config)
 	return err
 }
 

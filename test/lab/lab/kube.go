@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairlead-cni/fairlead/test/kubebin"
@@ -21,6 +22,7 @@ import (
 	"github.com/fairlead-cni/fairlead/test/lab/kubelet"
 	"github.com/fairlead-cni/fairlead/test/lab/runner"
 	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+	"github.com/fairlead-cni/fairlead/test/objects"
 )
 
 // kubeProgram returns the path of the program with all Kubernetes components, and builds it if needed. A lab without
@@ -222,7 +224,23 @@ func (l *Lab) applyClusterManifests(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := l.Kubectl(ctx, "apply", "-f", path, "-l", clusterObjects); err != nil {
+	manifest, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	p, err := l.Plane()
+	if err != nil {
+		return err
+	}
+	config, err := p.Config()
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	if err := objects.Apply(ctx, client, manifest, clusterObjects); err != nil {
 		return fmt.Errorf("Fairlead's manifest: %w", err)
 	}
 	return nil
