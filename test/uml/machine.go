@@ -53,7 +53,7 @@ func (c Command) boot(init, dir string) (*machine, error) {
 		// Pdeathsig is sent when the thread that started the process ends: this one stays until the kernel has exited.
 		// It is not unlocked, so it ends then: no other goroutine may run bound to its processor.
 		runtime.LockOSThread()
-		done := onOneCPU()
+		done := onOneCPU("fairlead-uml-cpu")
 		err := cmd.Start()
 		started <- err
 		if err == nil {
