@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -165,11 +166,37 @@ func (f family) contents(ipt *iptables.IPTables, c chain) state {
 			continue
 		}
 		// Versions print the same rule differently; ask this one.
-		if same, err := ipt.Exists(c.table, c.name, strings.Fields(rule)...); err != nil || !same {
+		same, err := ipt.Exists(c.table, c.name, strings.Fields(rule)...)
+		if err != nil || !same || !sameRanges(lines[i], rule) {
 			return different
 		}
 	}
 	return equal
+}
+
+// sameRanges reports whether two rules have the same sources and destinations. To ip6tables-nft (1.8.9) a rule for a
+// /63 exists where there is one for a /64 with the same address.
+func sameRanges(a, b string) bool {
+	for _, option := range []string{"-s", "-d"} {
+		if rangeOf(a, option) != rangeOf(b, option) {
+			return false
+		}
+	}
+	return true
+}
+
+// rangeOf is the prefix that a rule has for -s or -d, the zero value if it has none.
+func rangeOf(rule, option string) netip.Prefix {
+	words := strings.Fields(rule)
+	i := slices.Index(words, option)
+	if i < 0 || i+1 == len(words) {
+		return netip.Prefix{}
+	}
+	p, err := netip.ParsePrefix(words[i+1]) // iptables prints the length of each, and nothing of those without
+	if err != nil || p.Bits() == 0 {
+		return netip.Prefix{}
+	}
+	return p.Masked()
 }
 
 // stopsAll matches a rule that lets nothing pass, as "iptables -S" prints it.

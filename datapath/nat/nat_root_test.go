@@ -383,3 +383,27 @@ func TestRootChainMadeByNft(t *testing.T) {
 		}
 	})
 }
+
+// Two neighbouring podCIDRs are one range, which may begin where one of them does: "ip6tables -C" of iptables-nft 1.8.9
+// says that the rule of the longer prefix is the shorter one's.
+func TestRootLongerRange(t *testing.T) {
+	backends(t, func(t *testing.T) {
+		node := nstest.New(t)
+		for _, to := range []string{"10.10.0.0/24 fd00:0:0:100::/64", "10.10.0.0/23 fd00:0:0:100::/63",
+			"10.10.0.0/24 fd00:0:0:100::/64"} {
+			d := desired()
+			for _, p := range strings.Fields(to) {
+				d.Unmasked = append(d.Unmasked, netip.MustParsePrefix(p))
+			}
+			apply(t, node, d)
+			for _, p := range d.Unmasked {
+				if rule := fmt.Sprintf("-A %s -d %s -j RETURN", Postrouting, p); !strings.Contains(dump(node), rule) {
+					t.Errorf("no rule %q:\n%s", rule, dump(node))
+				}
+			}
+			if again := apply(t, node, d); len(again) > 0 {
+				t.Errorf("applied once more, it changes %q", again)
+			}
+		}
+	})
+}
