@@ -62,7 +62,7 @@ type InputIntervals struct {
 	// StartGrace is how long a start waits for the API server before it continues with the last known objects.
 	StartGrace time.Duration
 	// Save is how often the API server's objects are written to disk, if they have changed.
-	// SavePeers is the same for what policies depend on; what makes these stricter is written at once.
+	// SavePeers is the same for what policies depend on of other nodes' Pods.
 	Save, SavePeers time.Duration
 	// OtherPoliciesFirst and OtherPolicies are the waits before the first and each further poll of policies of kinds
 	// other than NetworkPolicy; each has jitter, up to twice as long.

@@ -60,9 +60,9 @@ func TestKubeDoctorAll(t *testing.T) {
 		t.Errorf("all is well: %v, exit code %d", kinds, code)
 	}
 	c.pool("p")
-	c.apply(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, namespace: default}, spec: {podSelector: {}}}`)
+	c.apply(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, namespace: default}, spec: {podSelector: {matchLabels: {app: none}}}}`)
 	kinds, code := c.kinds("doctor")
-	if got := strings.Join(kinds, " "); code != exitWarning || got != "controller-away policies-not-enforced" {
+	if got := strings.Join(kinds, " "); code != exitWarning || got != "controller-away policies-select-nothing" {
 		t.Errorf("got %s, exit code %d", got, code)
 	}
 	out, _ := c.run("doctor")

@@ -80,13 +80,7 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 	policies := t.unenforced(s.NetworkPolicies)
 	t.metrics.Health.Policies.Set(float64(len(policies)))
 	t.logNew(policies)
-	findings := map[string]finding{}
-	for name, p := range policies {
-		findings[name] = finding{p, ReasonNotEnforced, notEnforced}
-	}
-	if t.enforced && !s.Unread {
-		maps.Copy(findings, t.idle.findings(ctx, t.idleHere(s), now))
-	}
+	findings := t.findings(ctx, s, policies, now)
 	maps.DeleteFunc(t.due, func(name string, _ time.Time) bool {
 		_, there := findings[name]
 		return !there
@@ -116,6 +110,19 @@ func (t *Policies) look(ctx context.Context, now time.Time) {
 			t.due[name] = now.Add(renewEvents)
 		}
 	}
+}
+
+// findings are those about policies that are not enforced, and about those that do nothing.
+func (t *Policies) findings(ctx context.Context, s *inputs.Snapshot, unenforced map[string]inputs.NetworkPolicy,
+	now time.Time) map[string]finding {
+	out := map[string]finding{}
+	for name, p := range unenforced {
+		out[name] = finding{p, ReasonNotEnforced, notEnforced}
+	}
+	if t.enforced && !s.Unread {
+		maps.Copy(out, t.idle.findings(ctx, t.idleHere(s), now))
+	}
+	return out
 }
 
 // idleHere are the policies that this agent asks about whether they do anything.

@@ -56,7 +56,9 @@ type Peers struct {
 type handed struct {
 	given   map[feed.Key]any
 	opened  bool               // all was read once
-	unsaved bool               // the file has not what is handed on
+	unsaved bool               // the file has not what is handed on of this node, or of policies
+	stale   bool               // nor of Pods of other nodes
+	saved   time.Time          // when all was saved last
 	local   map[string]any     // Pods of this node
 	old     map[feed.Key]any   // what the file had, until all is read
 	readers map[string]*reader // by namespace
@@ -86,20 +88,20 @@ func (p *Peers) Run(ctx context.Context, every api.InputIntervals) {
 	p.every = every
 	grace := time.NewTimer(every.StartGrace)
 	defer grace.Stop()
-	tick := time.NewTicker(every.SavePeers)
+	tick := time.NewTicker(every.Save)
 	defer tick.Stop()
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			p.save()
+			p.save(0)
 			return
 		case <-grace.C:
 			p.takeLastKnown()
 			continue
 		case <-tick.C:
-			p.save()
+			p.save(every.SavePeers)
 			continue
 		case <-p.in.Changed():
 		case <-p.wake:
@@ -179,8 +181,8 @@ func (p *Peers) first() {
 			p.give(key, nil, time.Time{})
 		}
 	}
-	p.old, p.unsaved = nil, false
-	p.write(p.given)
+	p.old = nil
+	p.saveAll()
 	p.open()
 }
 
@@ -213,9 +215,21 @@ func (p *Peers) give(key feed.Key, v any, since time.Time) {
 	if v == nil && !had || had && v != nil && reflect.DeepEqual(before, v) {
 		return
 	}
-	p.unsaved = true
+	if pod, is := either(v, before).(policy.Pod); is && !pod.Local {
+		p.stale = true
+	} else {
+		p.unsaved = true
+	}
 	put(p.given, key, v)
 	p.out.PutSince(key.Kind, key.Name, v, since)
+}
+
+// either is what an object is, or was before it went.
+func either(v, before any) any {
+	if v == nil {
+		return before
+	}
+	return v
 }
 
 // takeLastKnown hands on what the file has, unless the API server has answered.
@@ -244,16 +258,19 @@ func (p *Peers) takeLastKnown() {
 	p.open()
 }
 
-// save saves what is handed on, if it has changed.
-func (p *Peers) save() {
+// save saves what is handed on, if it has changed: of other nodes' Pods only this long after it was last.
+func (p *Peers) save(peersAfter time.Duration) {
 	p.mu.Lock()
-	now := maps.Clone(p.given)
-	due := p.unsaved && p.opened
-	p.unsaved = p.unsaved && !due
-	p.mu.Unlock()
-	if due {
-		p.write(now)
+	defer p.mu.Unlock()
+	if p.opened && (p.unsaved || p.stale && time.Since(p.saved) >= peersAfter) {
+		p.saveAll()
 	}
+}
+
+// saveAll saves what is handed on. p.mu is held.
+func (p *Peers) saveAll() {
+	p.unsaved, p.stale, p.saved = false, false, time.Now()
+	p.write(p.given)
 }
 
 func (p *Peers) write(objects map[feed.Key]any) {

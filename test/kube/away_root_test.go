@@ -62,9 +62,11 @@ func (b *bed) seen(t *testing.T, pod string) {
 	rec, err := b.Records().Load("default/" + pod)
 	must(t, err)
 	wait(t, 90*time.Second, func() string {
-		out, err := b.NodeExec(t.Context(), rec.Node, "cat", inputs.LastKnownPath)
-		if err != nil || !strings.Contains(out, rec.UID) {
-			return fmt.Sprintf("the agent of %s has not put pod %s on record: %v\n%s", rec.Node, pod, err, out)
+		for _, file := range []string{inputs.LastKnownPath, inputs.LastPoliciesPath} {
+			out, err := b.NodeExec(t.Context(), rec.Node, "cat", file)
+			if err != nil || !strings.Contains(out, rec.UID) {
+				return fmt.Sprintf("the agent of %s has not put pod %s on record: %v\n%s", rec.Node, pod, err, out)
+			}
 		}
 		return ""
 	})
