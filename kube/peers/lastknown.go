@@ -76,8 +76,8 @@ func (c content) objects() map[feed.Key]any {
 	return out
 }
 
-// write replaces the file atomically. Without any Node it is not written: that input was lost.
-func (f lastKnown) write(objects map[feed.Key]any) error {
+// write replaces the file atomically, and returns its size. Without any Node it is not written: that input was lost.
+func (f lastKnown) write(objects map[feed.Key]any) (size int, err error) {
 	c := content{Form: form, Node: f.node}
 	for _, v := range objects {
 		switch o := v.(type) {
@@ -92,11 +92,11 @@ func (f lastKnown) write(objects map[feed.Key]any) error {
 		}
 	}
 	if len(c.Nodes) == 0 {
-		return nil
+		return 0, nil
 	}
 	data, err := json.Marshal(c)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return atomicfile.Write(f.path, data, 0o600)
+	return len(data), atomicfile.Write(f.path, data, 0o600)
 }

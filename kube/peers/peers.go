@@ -59,6 +59,7 @@ type handed struct {
 	unsaved bool               // the file has not what is handed on of this node, or of policies
 	stale   bool               // nor of Pods of other nodes
 	saved   time.Time          // when all was saved last
+	size    int                // of the file, in bytes
 	local   map[string]any     // Pods of this node
 	old     map[feed.Key]any   // what the file had, until all is read
 	readers map[string]*reader // by namespace
@@ -258,11 +259,13 @@ func (p *Peers) takeLastKnown() {
 	p.open()
 }
 
-// save saves what is handed on, if it has changed: of other nodes' Pods only this long after it was last.
+// save saves what is handed on, if it has changed: of other nodes' Pods only this long after it was last, for each
+// megabyte of the file that has begun.
 func (p *Peers) save(peersAfter time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.opened && (p.unsaved || p.stale && time.Since(p.saved) >= peersAfter) {
+	wait := peersAfter * time.Duration(1+p.size>>20)
+	if p.opened && (p.unsaved || p.stale && time.Since(p.saved) >= wait) {
 		p.saveAll()
 	}
 }
@@ -274,7 +277,8 @@ func (p *Peers) saveAll() {
 }
 
 func (p *Peers) write(objects map[feed.Key]any) {
-	if err := p.file.write(objects); err != nil {
+	n, err := p.file.write(objects)
+	if p.size = n; err != nil {
 		p.log.Error(err, "saving policies for a start without the API server failed", "path", p.file.path)
 	}
 }

@@ -92,8 +92,9 @@ func TestLastKnownIsWhatWas(t *testing.T) {
 		want[key] = v
 	}
 	f := lastKnown{filepath.Join(t.TempDir(), "last.json"), "me"}
-	if err := f.write(all); err != nil {
-		t.Fatal(err)
+	size, err := f.write(all)
+	if info, stat := os.Stat(f.path); err != nil || stat != nil || int(info.Size()) != size {
+		t.Fatal(size, err, stat)
 	}
 	got, _, err := f.read()
 	if err != nil {
