@@ -170,6 +170,13 @@ func TestRootPeersComeAndGo(t *testing.T) {
 		node3.exec(t, "ip addr del 192.168.77.133/24 dev "+c.Transport())
 	}
 
+	wait(t, limit, func() string { // its own packets to its pods have its address
+		if got := node3.exec(t, "ip route show 10.77.33.0/24"); !strings.Contains(got, "src "+address+" ") {
+			return "node3's route to its pods is " + got
+		}
+		return ""
+	})
+
 	// A network manager's start deletes routes and addresses that it does not know.
 	before := c.routes(t, "node3")
 	node3.exec(t, "ip route flush proto 102")
