@@ -1,6 +1,7 @@
 // Package kubebin builds the Kubernetes programs of tests and keeps them in the cache of package onetime, because the
 // first build takes minutes: from the module test/kubeparts a Kubernetes cluster in one program and Kubernetes' own
-// tests; from test/coredns the cluster's DNS, and from test/helm Helm.
+// tests; from test/coredns the cluster's DNS, from test/policyapi the tests of network-policy-api, and from test/helm
+// Helm.
 package kubebin
 
 import (
