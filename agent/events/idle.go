@@ -45,9 +45,10 @@ func newIdleness(client *kube.Client) idleness {
 	}}
 }
 
-// findings are about those policies that have done nothing for a while.
+// findings are about those policies that have done nothing for a while. ours says of a policy whether this agent asks
+// about it: that costs a hash of each Node, and is found out only when the policy is due.
 func (i *idleness) findings(ctx context.Context, all map[string]inputs.NetworkPolicy,
-	now time.Time) map[string]finding {
+	ours func(inputs.NetworkPolicy) bool, now time.Time) map[string]finding {
 	out, known := map[string]finding{}, map[string]idle{}
 	failed := false
 	for name, p := range all {
@@ -55,8 +56,12 @@ func (i *idleness) findings(ctx context.Context, all map[string]inputs.NetworkPo
 		if !before {
 			k.due = now.Add(idleFor)
 		}
-		if !now.Before(k.due) && !failed { // after one failure the rest would fail too
+		switch {
+		case now.Before(k.due) || failed: // after one failure the rest would fail too
+		case ours(p):
 			k, failed = i.look(ctx, p, k, now)
+		default:
+			k = idle{due: now.Add(rankAgain)}
 		}
 		if known[name] = k; k.found != nil && now.Sub(k.since) >= idleFor {
 			f := idleFinding(p, k.found.Ports)

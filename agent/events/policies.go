@@ -120,16 +120,17 @@ func (t *Policies) findings(ctx context.Context, s *inputs.Snapshot, unenforced 
 		out[name] = finding{p, ReasonNotEnforced, notEnforced}
 	}
 	if t.enforced && !s.Unread {
-		maps.Copy(out, t.idle.findings(ctx, t.idleHere(s), now))
+		ours := func(p inputs.NetworkPolicy) bool { return rankOf(t.node, p, s.Nodes) < reporters }
+		maps.Copy(out, t.idle.findings(ctx, enforceable(s.NetworkPolicies), ours, now))
 	}
 	return out
 }
 
-// idleHere are the policies that this agent asks about whether they do anything.
-func (t *Policies) idleHere(s *inputs.Snapshot) map[string]inputs.NetworkPolicy {
+// enforceable are those policies that can be enforced.
+func enforceable(all map[string]inputs.NetworkPolicy) map[string]inputs.NetworkPolicy {
 	out := map[string]inputs.NetworkPolicy{}
-	for name, p := range s.NetworkPolicies {
-		if p.Enforceable() && rankOf(t.node, p, s.Nodes) < reporters {
+	for name, p := range all {
+		if p.Enforceable() {
 			out[name] = p
 		}
 	}

@@ -195,7 +195,7 @@ func TestPoliciesThatDoNothingAreTold(t *testing.T) {
 	}
 }
 
-// After one question that the API server does not answer, the others wait.
+// After one question that the API server does not answer, the others wait; and whose policies are is seldom found out.
 func TestIdlenessThatIsNotKnown(t *testing.T) {
 	asked := 0
 	i := idleness{known: map[string]idle{}, ask: func(context.Context, policy.Ref) (*compile.Idle, error) {
@@ -204,8 +204,19 @@ func TestIdlenessThatIsNotKnown(t *testing.T) {
 	}}
 	all := map[string]inputs.NetworkPolicy{"a": {Name: "a"}, "b": {Name: "b"}}
 	now := time.Now()
-	i.findings(t.Context(), all, now)
-	if found := i.findings(t.Context(), all, now.Add(idleFor)); asked != 1 || len(found) != 0 {
+	ours, ranked := true, 0
+	look := func(at time.Duration) map[string]finding {
+		return i.findings(t.Context(), all, func(inputs.NetworkPolicy) bool { ranked++; return ours }, now.Add(at))
+	}
+	look(0)
+	if found := look(idleFor); asked != 1 || len(found) != 0 {
 		t.Errorf("asked %d times, found %v", asked, found)
+	}
+	ours, ranked, asked = false, 0, 0 // Nodes have come that are nearer
+	for at := 2 * idleFor; at < 2*idleFor+rankAgain; at += 10 * time.Second {
+		look(at)
+	}
+	if asked != 0 || ranked != len(all) {
+		t.Errorf("asked %d times about other agents' policies, and ranked %d times in ten minutes, want once each", asked, ranked)
 	}
 }
