@@ -21,7 +21,8 @@
 //
 // A chain is read and compared first, and written only when it differs: the
 // whole chain and its jump in one commit of iptables-restore, so that no
-// packet meets half of it. Both back ends of iptables work, legacy and nft.
+// packet meets half of it. Both back ends of iptables work, legacy and nft. With
+// nft nothing is read again before some rule of the namespace has changed.
 //
 // All functions act on the network namespace of the calling thread.
 package nat

@@ -48,6 +48,7 @@ type Tables struct {
 	programs map[string]program
 	// absent are chains that were not wanted and are not there: only we would make them.
 	absent map[absentChain]bool
+	found  look
 }
 
 type absentChain struct{ program, table, name string }
@@ -57,6 +58,7 @@ type absentChain struct{ program, table, name string }
 type program struct {
 	ipt  *iptables.IPTables
 	file os.FileInfo
+	nft  bool // writes nftables' rules, not those of the kernel's older tables
 }
 
 // apply makes c and its jump what they shall be.
@@ -105,9 +107,17 @@ func (t *Tables) find(f family) (*iptables.IPTables, error) {
 	if t.programs == nil {
 		t.programs = map[string]program{}
 	}
-	t.programs[f.program] = program{ipt, file}
+	t.programs[f.program] = program{ipt, file, writesNFT(path)}
 	t.absent = map[absentChain]bool{} // the other back end may have some
 	return ipt, nil
+}
+
+// writesNFT reports whether the program at path is the back end nft, by what "iptables --version" says in brackets.
+func writesNFT(path string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
+	defer cancel()
+	version, err := exec.CommandContext(ctx, path, "--version").Output()
+	return err == nil && bytes.Contains(version, []byte("(nf_tables)"))
 }
 
 // apply has ipt make c and its jump what they shall be. ctx does not end go-iptables' calls, which only read and wait

@@ -94,6 +94,11 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 	if err := d.validate(); err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
+	was, known := t.generation()
+	if known && t.found.is(was, d) {
+		return nil, nil
+	}
+	t.found = look{}
 	var errs []error
 	for _, f := range families() { // what fails for one is no reason not to do the other
 		for _, c := range d.chains(f) {
@@ -104,6 +109,9 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 				break
 			}
 		}
+	}
+	if known && len(changes)+len(errs) == 0 {
+		t.found = look{true, was, d}
 	}
 	return changes, errors.Join(errs...)
 }

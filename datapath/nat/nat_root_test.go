@@ -318,7 +318,7 @@ func TestRootProgramsAreAskedOnce(t *testing.T) {
 			must(err)
 			return string(log)
 		}
-		const once = "iptables\nip6tables\n"
+		const once = "iptables\niptables\nip6tables\nip6tables\n" // by go-iptables, and for the back end
 		if versions(); versions() != once {
 			t.Errorf("applied twice, asked for the version: %q", versions())
 		}
@@ -327,8 +327,46 @@ func TestRootProgramsAreAskedOnce(t *testing.T) {
 		must(err)
 		must(os.WriteFile(path+".new", script, 0o755))
 		must(os.Rename(path+".new", path))
-		if got := versions(); got != once+"ip6tables\n" {
+		if got := versions(); got != once+"ip6tables\nip6tables\n" {
 			t.Errorf("after another ip6tables was installed, asked for the version: %q", got)
+		}
+	})
+}
+
+// Tables that are kept read nothing again while nobody has changed any rule, where the kernel can say so.
+func TestRootUnchangedRulesAreNotRead(t *testing.T) {
+	ovstest.UserspaceOnly(t, "no packet decides it")
+	backends(t, func(t *testing.T) {
+		nft := strings.HasSuffix(t.Name(), "/nft")
+		node, tables, started := nstest.New(t), new(Tables), countStarts(t)
+		again := func(d Desired) (changes []string, starts int) {
+			t.Helper()
+			node.Must(func() (err error) { changes, err = tables.Apply(t.Context(), d); return err })
+			return changes, started()
+		}
+		again(desired())
+		if changes, starts := again(desired()); len(changes) > 0 || starts == 0 {
+			t.Errorf("what was written was looked at by %d programs: %q", starts, changes)
+		}
+		if _, starts := again(desired()); starts == 0 != nft {
+			t.Errorf("unchanged rules were read by %d programs", starts)
+		}
+		for _, drift := range []string{"iptables -t nat -F FAIRLEAD-POSTROUTING", "ip6tables -D FORWARD -j FAIRLEAD-FORWARD",
+			"iptables -I FORWARD 1 -i fairlead-gw0 -j DROP"} {
+			node.Exec(strings.Fields(drift)...)
+			started()
+			changes, starts := again(desired())
+			if starts == 0 || len(changes) == 0 != strings.Contains(drift, "DROP") {
+				t.Errorf("after %s: %d programs, changed %q", drift, starts, changes)
+			}
+			again(desired())
+		}
+		if changes, _ := again(withTunnel()); len(changes) == 0 {
+			t.Error("other rules are wanted, and nothing was changed")
+		}
+		again(withTunnel())
+		if changes, _ := again(Desired{}); len(changes) == 0 {
+			t.Error("none are wanted, and nothing was changed")
 		}
 	})
 }

@@ -1,0 +1,66 @@
+package nat
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os/exec"
+	"reflect"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// look is a look at the rules that found them all as wanted. While the kernel's rules do not change there is nothing to
+// read again, for which dozens of programs are started.
+type look struct {
+	valid      bool
+	generation uint32
+	wanted     Desired
+}
+
+func (l look) is(generation uint32, wanted Desired) bool {
+	return l.valid && l.generation == generation && reflect.DeepEqual(l.wanted, wanted)
+}
+
+// generation is the number that the kernel gives to nftables' rules of this network namespace. Each change of any rule
+// adds to it. It is known where all rules are nftables': older tables have no such number.
+func (t *Tables) generation() (generation uint32, known bool) {
+	for _, f := range families() {
+		_, err := t.find(f)
+		if errors.Is(err, exec.ErrNotFound) {
+			continue // and there are no rules
+		}
+		if err != nil || !t.programs[f.program].nft {
+			return 0, false
+		}
+	}
+	generation, err := nftGeneration()
+	return generation, err == nil
+}
+
+// nftGeneration asks the kernel (NFT_MSG_GETGEN of linux/netfilter/nf_tables.h).
+func nftGeneration() (uint32, error) {
+	const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
+	req := nl.NewNetlinkRequest(subsystem|unix.NFT_MSG_GETGEN, 0)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: unix.NFNETLINK_V0})
+	messages, err := req.Execute(unix.NETLINK_NETFILTER, subsystem|unix.NFT_MSG_NEWGEN)
+	if err != nil {
+		return 0, fmt.Errorf("the generation of nftables' rules: %w", err)
+	}
+	for _, m := range messages {
+		if len(m) < nl.SizeofNfgenmsg {
+			continue
+		}
+		attrs, err := nl.ParseRouteAttr(m[nl.SizeofNfgenmsg:])
+		if err != nil {
+			return 0, fmt.Errorf("the generation of nftables' rules: %w", err)
+		}
+		for _, a := range attrs {
+			if a.Attr.Type&nl.NLA_TYPE_MASK == unix.NFTA_GEN_ID && len(a.Value) == 4 {
+				return binary.BigEndian.Uint32(a.Value), nil
+			}
+		}
+	}
+	return 0, errors.New("the kernel has not said the generation of nftables' rules")
+}
