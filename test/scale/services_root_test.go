@@ -173,11 +173,11 @@ func (s servicesBed) installs(n int) (took []float64) {
 }
 
 // emptySwitch starts ovs-vswitchd again, and returns when that began.
-func (s servicesBed) emptySwitch() (began time.Time) {
-	s.b.Helper()
-	s.must(s.lab.OVSStop(s.b.Context(), node, lab.Vswitchd))
+func (x *bed) emptySwitch() (began time.Time) {
+	x.b.Helper()
+	x.must(x.lab.OVSStop(x.b.Context(), node, lab.Vswitchd))
 	began = time.Now()
-	s.must(s.lab.OVSStart(s.b.Context(), node, lab.Vswitchd))
+	x.must(x.lab.OVSStart(x.b.Context(), node, lab.Vswitchd))
 	return began
 }
 
