@@ -41,7 +41,10 @@ func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
 			out.Match.Src, out.Match.Dst = out.Match.Dst, f.Address
 		}
 		out.Actions = []openflow.Action{openflow.SetClass(f.Set), openflow.Goto(d.Group())}
-		return policing.Twice(out) // the network around it may have another class
+		if !f.Guards {
+			return []openflow.Flow{out}
+		}
+		return policing.Twice(out)
 	case compile.Member:
 		out.Table, out.Priority, out.Match.Judged = d.Group(), prioMember, pod
 		out.Actions = []openflow.Action{openflow.SetGroup(f.Set), openflow.Goto(d.Group() + 1)}

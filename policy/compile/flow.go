@@ -58,6 +58,9 @@ type Flow struct {
 	Match
 	// Set is the class of an Address, and the group of a Member.
 	Set uint32
+	// Guards is true for an Address without whose flow packets might get further than with it: there is a network around
+	// it, or a rule that does not accept has it.
+	Guards bool
 	// Clauses are the conjunctions that a Pod, Group, Class or Port is part of, sorted.
 	Clauses []Clause
 	// LeftOut is how many more there are than a flow can have.

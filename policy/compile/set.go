@@ -23,6 +23,7 @@ type set struct {
 	number  uint32 // in this process
 	indexed bool
 	users   map[*conjunction]struct{}
+	refuses int // users that do not accept
 	classes map[*class]struct{}
 }
 
@@ -109,13 +110,34 @@ func (s *side) use(want set, n *conjunction) *set {
 		s.sets[want.key] = there
 	}
 	there.users[n] = struct{}{}
+	s.refuse(there, n, 1)
 	s.dirty.sets[there] = struct{}{}
 	return there
+}
+
+// denies reports whether a rule has the set whose packets get further if they are not known to be of it.
+func (s *set) denies() bool { return s.refuses > 0 }
+
+// refuse counts n more, if it does not accept, among the users of a set.
+func (s *side) refuse(set *set, n *conjunction, more int) {
+	if n.rule.Verdict == policy.Accept {
+		return
+	}
+	denied := set.denies()
+	if set.refuses += more; set.denies() == denied {
+		return
+	}
+	for p, at := range s.addrs {
+		if _, has := set.classes[at.class]; has {
+			s.dirty.addrs[p] = struct{}{}
+		}
+	}
 }
 
 // leave is the reverse of use.
 func (s *side) leave(set *set, n *conjunction) {
 	delete(set.users, n)
+	s.refuse(set, n, -1)
 	s.dirty.sets[set] = struct{}{}
 }
 

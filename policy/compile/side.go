@@ -21,13 +21,19 @@ type side struct {
 	edges       edges
 	classes     map[string]*class // by key
 	numbers     map[uint32]*class
-	// addrs are the addresses that have a flow, nil for class 0.
-	addrs map[netip.Prefix]*class
+	// addrs are the addresses that have a flow.
+	addrs map[netip.Prefix]peer
 	ports map[Match]map[*conjunction]struct{}
 	// groups are by key.
 	groups map[string]*group
 	flows  map[Match]Flow // but those of addrs
 	dirty  dirty
+}
+
+// peer is what the flow of an address or network says: its class, nil for 0. guards: see Flow.
+type peer struct {
+	class  *class
+	guards bool
 }
 
 // dirty is what has to be computed again.
@@ -54,7 +60,7 @@ func newSide(d policy.Direction) *side {
 		edges:       edges{at: map[netip.Prefix]map[uint32]edge{}},
 		classes:     map[string]*class{},
 		numbers:     map[uint32]*class{},
-		addrs:       map[netip.Prefix]*class{},
+		addrs:       map[netip.Prefix]peer{},
 		ports:       map[Match]map[*conjunction]struct{}{},
 		groups:      map[string]*group{},
 		flows:       map[Match]Flow{},
@@ -105,7 +111,7 @@ func (s *side) classify(c *Compiler, p netip.Prefix) {
 	old, was := s.addrs[p]
 	before := around
 	if was {
-		before = old.all()
+		before = old.class.all()
 	}
 	s.dirty.narrowed = s.dirty.narrowed || narrows(before, own)
 	if slices.Equal(own, around) {
@@ -113,15 +119,15 @@ func (s *side) classify(c *Compiler, p netip.Prefix) {
 			delete(s.addrs, p)
 			s.dirty.changed[p] = struct{}{}
 		}
-		s.join(old, -1)
+		s.join(old.class, -1)
 		return
 	}
-	now := s.classOf(c, own)
+	now := peer{s.classOf(c, own), len(around) > 0 || slices.ContainsFunc(own, (*set).denies)}
 	if was && now == old {
 		return
 	}
-	s.join(now, 1)
-	s.join(old, -1)
+	s.join(now.class, 1)
+	s.join(old.class, -1)
 	s.addrs[p] = now
 	s.dirty.changed[p] = struct{}{}
 }
@@ -226,8 +232,8 @@ func (s *side) changes(c *Compiler, out *Changes) {
 	out.Forbids = out.Forbids || s.dirty.narrowed
 	s.dirty.narrowed = false
 	for p := range s.dirty.changed {
-		if class, ok := s.addrs[p]; ok {
-			out.Put = append(out.Put, s.addressFlow(p, class))
+		if at, ok := s.addrs[p]; ok {
+			out.Put = append(out.Put, s.addressFlow(p, at))
 		} else {
 			out.Delete = append(out.Delete, Match{Direction: s.direction, Kind: Address, Address: p})
 		}
@@ -264,17 +270,17 @@ func (c *Compiler) Flows() []Flow {
 		for _, f := range s.flows {
 			out = append(out, f)
 		}
-		for p, class := range s.addrs {
-			out = append(out, s.addressFlow(p, class))
+		for p, at := range s.addrs {
+			out = append(out, s.addressFlow(p, at))
 		}
 	}
 	return out
 }
 
-func (s *side) addressFlow(p netip.Prefix, c *class) Flow {
-	f := Flow{Match: Match{Direction: s.direction, Kind: Address, Address: p}}
-	if c != nil {
-		f.Set = c.number
+func (s *side) addressFlow(p netip.Prefix, at peer) Flow {
+	f := Flow{Match: Match{Direction: s.direction, Kind: Address, Address: p}, Guards: at.guards}
+	if at.class != nil {
+		f.Set = at.class.number
 	}
 	return f
 }

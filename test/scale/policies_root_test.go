@@ -28,8 +28,8 @@ const nodesPods, policyChanges = 100, 25
 // Many policies: a namespace for each pod of the node, which has a pod on each of as many nodes.
 const manyNamespaces, podsEach, policiesEach = 100, 100, 10
 
-// BenchmarkRootPoliciesChange measures how long it takes from a request to the API server until packets obey: when a pod
-// is isolated and when it is not any more, and when another pod becomes its peer by its labels and when it is none.
+// BenchmarkRootPoliciesChange measures how long it takes from a request to the API server until packets obey: when a
+// pod is isolated and when it is not any more, and when another pod becomes its peer by its labels and when it is none.
 func BenchmarkRootPoliciesChange(b *testing.B) {
 	x := policiesBedOf(b)
 	for b.Loop() {
