@@ -23,6 +23,8 @@ type busy struct {
 	victim, other, third string
 	lost                 lost
 	table                []matrix.Event
+	// forbidden are paths that policies close: while one event after the other happens, no packet gets through.
+	forbidden []matrix.Way
 }
 
 // pools are IPPools of both VLANs.
@@ -58,6 +60,24 @@ spec:
 ---
 `
 
+// policies isolate the pods of a as egress, those of b as ingress: all that ways sends is allowed.
+const policies = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: from-a}
+spec:
+  podSelector: {matchLabels: {app: a}}
+  policyTypes: [Egress]
+  egress: [{to: [{podSelector: {matchExpressions: [{key: app, operator: In, values: [a, b]}]}}]}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: to-b}
+spec:
+  podSelector: {matchLabels: {app: b}}
+  ingress: [{from: [{podSelector: {matchExpressions: [{key: app, operator: In, values: [a, b]}]}}]}]
+`
+
 // workload is two routed pods on each node, and one in each VLAN.
 func workload() string {
 	return pools + fmt.Sprintf(onEachNode, "a", "") + fmt.Sprintf(onEachNode, "b", "") +
@@ -72,6 +92,25 @@ func (c *busy) run(t *testing.T) {
 	for _, set := range []string{"a", "b", "v10", "v20"} {
 		c.Running(t, set, len(c.Nodes()))
 	}
+}
+
+// police isolates pods, and waits until no packet gets through on the ways that are closed now, where all did before.
+func (c *busy) police(ctx context.Context, t *testing.T) {
+	t.Helper()
+	pod := func(set, node string, family int) matrix.Place { return c.pod(ctx, t, set, node, family) }
+	c.forbidden = []matrix.Way{
+		{From: pod("v10", c.victim, v4), To: pod("b", c.victim, v4)},
+		{From: pod("v20", c.other, v4), To: pod("b", c.victim, v4)},
+		{From: pod("a", c.victim, v4), To: pod("v10", c.victim, v4)},
+		{From: pod("a", c.other, v4), To: pod("v20", c.victim, v4)},
+	}
+	f, err := matrix.StartForbidden(c.forbidden)
+	cluster.Must(t, err)
+	cluster.Must(t, f.Arrive(true, backWithin))
+	c.Apply(t, []byte(policies))
+	cluster.Must(t, f.Arrive(false, backWithin))
+	f.Forget()
+	cluster.Must(t, f.Stop())
 }
 
 // host is a host of the bed, with its address of a family.

@@ -105,6 +105,13 @@ func (c *busy) happen(ctx context.Context, t *testing.T, ways []matrix.Way, e ev
 	if err := m.Flow(backWithin); err != nil {
 		t.Fatalf("before the event: %v", err)
 	}
+	f, err := matrix.StartForbidden(c.forbidden)
+	cluster.Must(t, err)
+	defer func() {
+		if err := f.Stop(); err != nil {
+			t.Errorf("policies forbid it: %v", err)
+		}
+	}()
 	if err := e.do(ctx, c); err != nil {
 		t.Fatal(err)
 	}

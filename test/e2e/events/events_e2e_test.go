@@ -24,6 +24,7 @@ func TestE2EEventsBridge(t *testing.T) {
 		victim: "node1", other: "node2", third: "node3"}
 	defer c.keep(t)
 	c.run(t)
+	c.police(ctx, t)
 	events := append([]event{reboot(), drain(), lose()}, harmless()...)
 	events = append(events, rollingRestart(), death("ovs-vswitchd"), death("ovsdb-server"), replacement())
 	c.happenAll(ctx, t, c.ways(ctx, t), events...)
@@ -45,6 +46,7 @@ func TestE2EEventsSteer(t *testing.T) {
 	before := c.Traces(t)
 	c.happenAll(ctx, t, c.hostWays(t), event{"nothing, without Fairlead", nothing, onlyHost, nil}, helmInstall())
 	c.run(t)
+	c.police(ctx, t)
 	steer := func(e event) event {
 		e.free = onlyHost
 		return e

@@ -52,6 +52,44 @@ func TestRootMatrix(t *testing.T) {
 	}
 }
 
+// What arrives where nothing must is counted, also if its answers cannot.
+func TestRootForbiddenPaths(t *testing.T) {
+	a, b := nstest.New(t), nstest.New(t)
+	nstest.Veth(a, "eth0", b, "eth0")
+	a.IP("addr add 192.0.2.1/24 dev eth0")
+	b.IP("addr add 192.0.2.2/24 dev eth0")
+	way := Way{Kind: "pods", From: place(t, a, "a", "192.0.2.1"), To: place(t, b, "b", "192.0.2.2")}
+	f, err := StartForbidden([]Way{way})
+	if err == nil {
+		err = f.Arrive(true, 10*time.Second)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Arrive(false, 2*time.Second); err == nil || !strings.Contains(err.Error(), "a -> b") {
+		t.Errorf("packets arrive, and the error is %v", err)
+	}
+	b.Exec("iptables", "-A", "INPUT", "-p", "udp", "-j", "DROP")
+	if err := f.Arrive(false, 10*time.Second); err != nil {
+		t.Error(err)
+	}
+	f.Forget()
+	time.Sleep(2 * newEvery) // some packets more
+	if err := f.Stop(); err != nil {
+		t.Errorf("all are dropped, and the error is %v", err)
+	}
+	if f, err = StartForbidden([]Way{way}); err != nil {
+		t.Fatal(err)
+	}
+	b.Exec("iptables", "-F")
+	if err := f.Arrive(true, 10*time.Second); err != nil {
+		t.Error(err)
+	}
+	if err := f.Stop(); err == nil || !strings.Contains(err.Error(), "arrived") {
+		t.Errorf("packets have arrived, and the error is %v", err)
+	}
+}
+
 func place(t *testing.T, in *nstest.NS, name, addr string) Place {
 	t.Helper()
 	netns, err := ns.GetNS(in.Path)
