@@ -13,7 +13,7 @@ import (
 // them as ovs-ofctl(8) prints them. The switch's are read by the table actionTypes.
 type Action interface {
 	String() string
-	ofnet() ofAction // nil for one that is not sent as an action
+	encode(b []byte) []byte // appends it; nothing for one that is not sent as an action
 }
 
 // Goto continues in another table, with a higher number. It is the last action of a flow.

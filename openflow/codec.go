@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 
 	"antrea.io/libOpenflow/openflow15"
-	"antrea.io/libOpenflow/util"
-	"antrea.io/ofnet/ofctrl"
+	"antrea.io/ofnet/ofctrl" // its names of errors
 
 	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
@@ -15,121 +15,122 @@ import (
 
 // change is one thing to do to the flow table, or to a group.
 type change struct {
-	delete bool
-	flow   Flow
+	delete, modify bool
+	flow           *Flow
 	// group is the group that is added, modified or deleted, in place of a flow.
-	group  *nx.Group
-	modify bool
+	group *nx.Group
 	// rawMatch is the ofp_match of a flow to delete, as the switch gave it, where flow cannot express it.
 	rawMatch []byte
 }
 
-const (
-	flowModBody = 40
-)
-
-// encodeDump asks for all flows of all tables.
-func encodeDump(xid uint32) ([]byte, error) {
-	body := openflow15.NewFlowStatsRequest()
-	body.TableId = openflow15.OFPTT_ALL
-	msg := openflow15.NewMpRequest(openflow15.MultipartType_FlowDesc)
-	msg.Xid = xid
-	msg.Body = append(msg.Body, body)
-	return encode(msg)
-}
-
 // encodeBundle makes of changes one ordered, atomic bundle: open, one message per change in their order, commit. The
-// messages' transaction IDs count up from first, which is also the bundle's ID.
-func encodeBundle(first uint32, changes []change) ([][]byte, error) {
-	const flags = openflow15.OFPBCT_ATOMIC | openflow15.OFPBCT_ORDERED
-	out := make([][]byte, 0, len(changes)+2)
-	control := func(kind uint16) error {
-		msg := openflow15.NewBundleCtrl(first, kind, flags)
-		msg.Xid = first + uint32(len(out))
-		r, err := encode(msg)
-		out = append(out, r)
-		return err
-	}
-	if err := control(openflow15.OFPBCT_OPEN_REQUEST); err != nil {
-		return nil, err
-	}
-	for _, c := range changes {
-		xid := first + uint32(len(out))
-		mod, err := encodeChange(xid, c)
-		if err != nil {
-			return nil, fmt.Errorf("encoding flow %s: %w", c.flow, err)
+// messages' transaction IDs count up from first, which is also the bundle's ID. A message is valid until the next one
+// is asked for: there is never more than one. At a change that cannot be encoded the bundle is discarded.
+func encodeBundle(first uint32, changes []change, failed *error) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		last, xid := uint16(nx.BundleCommit), first+1
+		b := nx.BundleControl(nil, first, first, nx.BundleOpen)
+		for i := range changes {
+			if !yield(b) {
+				return
+			}
+			if b, *failed = changes[i].encode(nx.BundleAdd(b[:0], first, xid), xid); *failed != nil {
+				*failed = fmt.Errorf("encoding %s: %w", changes[i].text(), *failed)
+				last = nx.BundleDiscard
+				break
+			}
+			b = ofconn.Finish(b, 0)
+			xid++
 		}
-		add := openflow15.NewBndleAdd(first, flags)
-		add.Header.Xid, add.Message = xid, util.NewBuffer(mod)
-		r, err := encode(add)
-		if err != nil {
-			return nil, fmt.Errorf("encoding flow %s: %w", c.flow, err)
+		if last == nx.BundleDiscard || yield(b) {
+			yield(nx.BundleControl(b[:0], first, xid, last))
 		}
-		out = append(out, r)
 	}
-	return out, control(openflow15.OFPBCT_COMMIT_REQUEST)
 }
 
-// encodeChange encodes one flow mod. A flow that is there already is replaced
-// by adding it again, which is atomic. Modify would leave the old cookie.
-func encodeChange(xid uint32, c change) ([]byte, error) {
+// encode appends one flow mod or group mod. A flow that is there already is replaced by adding it again, which is
+// atomic. Modify would leave the old cookie.
+func (c *change) encode(b []byte, xid uint32) ([]byte, error) {
 	if c.group != nil {
-		return c.groupMod(xid), nil
+		return c.groupMod(b, xid), nil
 	}
-	command := openflow15.FC_ADD
-	if c.delete {
-		command = openflow15.FC_DELETE_STRICT
-	}
-	f := c.flow
+	f, start := *c.flow, len(b)
 	if c.delete {
 		f.Actions = nil // they may be of another program, and are not looked at
 	}
 	if c.rawMatch != nil {
-		f.Match = Match{} // replaced below
+		f.Match = Match{} // rawMatch is sent
 	}
-	mod, err := flowMod(f, command)
-	if err != nil {
-		return nil, err
+	b = nx.FlowMod(b, xid, c.delete, f.Cookie(), f.Table, f.Priority)
+	var err error
+	if c.rawMatch != nil {
+		b = append(b, c.rawMatch...)
+	} else if b, err = f.Match.encode(b); err != nil {
+		return b, err
 	}
-	mod.Xid = xid
-	r, err := encode(mod)
-	if err == nil && c.rawMatch != nil {
-		r = append(r[:ofconn.HeaderLen+flowModBody], c.rawMatch...)
-		binary.BigEndian.PutUint16(r[2:], uint16(len(r)))
-	}
-	return r, err
+	b, err = appendInstructions(b, f.Actions)
+	return ofconn.Finish(b, start), err
 }
 
-// flowMod translates f into the terms of ofnet.
-func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
-	of := &ofctrl.Flow{Table: &ofctrl.Table{TableId: f.Table}, CookieID: f.Cookie()}
-	of.Match.Priority = f.Priority
-	for _, action := range f.Actions {
-		if to, ok := action.(Goto); ok {
-			of.Goto(uint8(to))
-		} else if encoded := action.ofnet(); encoded != nil {
-			of.ApplyAction(encoded)
-		} else {
-			return nil, fmt.Errorf("no encoding for action %s", action)
-		}
-	}
-	bundled, err := of.GetBundleMessage(command)
-	if err != nil {
-		return nil, err
-	}
-	mod, ok := bundled.GetMessage().(*openflow15.FlowMod)
-	if !ok {
-		return nil, fmt.Errorf("ofnet encoded it as %T", bundled.GetMessage())
-	}
+// encode appends an ofp_match.
+func (m *Match) encode(b []byte) ([]byte, error) {
 	var sent Match
-	for o := range f.Match.fields {
-		mod.Match.AddField(*ofField(o))
+	start := len(b)
+	b = append(b, 0, 1, 0, 0) // of OpenFlow fields
+	for o := range m.fields {
+		b = o.append(b)
 		o.in.put(&sent, o)
 	}
-	if sent != f.Match {
-		return nil, fmt.Errorf("no encoding for match %s", f.Match)
+	if sent != *m {
+		return b, fmt.Errorf("no encoding for match %s", m)
 	}
-	return mod, nil
+	return finish(b, start, len(b)-start), nil
+}
+
+// appendInstructions appends what a flow does.
+func appendInstructions(b []byte, actions []Action) ([]byte, error) {
+	var to []byte
+	start := len(b)
+	b = append(b, 0, instrApply, 0, 0, 0, 0, 0, 0)
+	for _, a := range actions {
+		n := len(b)
+		if table, ok := a.(Goto); ok {
+			to = []byte{0, instrGoto, 0, 8, byte(table), 0, 0, 0}
+		} else if b = a.encode(b); len(b) == n {
+			return b, fmt.Errorf("no encoding for action %s", a)
+		}
+	}
+	if len(b) == start+8 { // nothing to apply
+		b = b[:start]
+	} else {
+		finish(b, start, len(b)-start)
+	}
+	return append(b, to...), nil
+}
+
+// finish writes the length of what starts there, and pads it to 8 bytes.
+func finish(b []byte, start, length int) []byte {
+	binary.BigEndian.PutUint16(b[start+2:], uint16(length))
+	return append(b, make([]byte, roundUp8(len(b)-start)-(len(b)-start))...)
+}
+
+// append appends the field with its header.
+func (o *oxm) append(b []byte) []byte {
+	masked := !o.exact()
+	b = o.header(b, masked)
+	if b = append(b, o.value[16-o.width:]...); masked {
+		b = append(b, o.mask[16-o.width:]...)
+	}
+	return b
+}
+
+// header appends class, number and length of the field.
+func (f *field) header(b []byte, masked bool) []byte {
+	b = binary.BigEndian.AppendUint16(b, uint16(f.id>>8))
+	if masked {
+		return append(b, uint8(f.id)<<1|1, uint8(2*f.width))
+	}
+	return append(b, uint8(f.id)<<1, uint8(f.width))
 }
 
 // mustIdentify fills in what ofnet knows of fields.
@@ -147,82 +148,39 @@ func mustIdentify(fields []*field) []*field {
 	return fields
 }
 
-func ofField(o oxm) *openflow15.MatchField {
-	of := &openflow15.MatchField{Class: uint16(o.id >> 8), Field: uint8(o.id), Length: uint8(o.width),
-		Value: ofBytes(o.value[16-o.width:])}
-	if !o.exact() {
-		of.HasMask, of.Length, of.Mask = true, 2*of.Length, ofBytes(o.mask[16-o.width:])
-	}
-	return of
+func (a Output) encode(b []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(append(b, 0, 0, 0, 16), uint32(a)), 255, 255, 0, 0, 0, 0, 0, 0)
+}
+func (DecTTL) encode(b []byte) []byte      { return append(b, 0, 24, 0, 8, 0, 0, 0, 0) }
+func (PopVLAN) encode(b []byte) []byte     { return append(b, 0, 18, 0, 8, 0, 0, 0, 0) }
+func (a PushVLAN) encode(b []byte) []byte  { return append(b, 0, 17, 0, 8, byte(a>>8), byte(a), 0, 0) }
+func (a Resubmit) encode(b []byte) []byte  { return nx.Resubmit(b, uint8(a)) }
+func (a Conntrack) encode(b []byte) []byte { return nx.Conntrack(a).Append(b) }
+func (a Learn) encode(b []byte) []byte     { return nx.Learn(a).Append(b) }
+
+func (a Conjunction) encode(b []byte) []byte { return nx.Conjunction(b, a.ID, a.Number, a.Of) }
+
+func (a ToGroup) encode(b []byte) []byte {
+	return binary.BigEndian.AppendUint32(append(b, 0, 22, 0, 8), uint32(a))
 }
 
-func ofBytes(b []byte) *openflow15.ByteArrayField {
-	return &openflow15.ByteArrayField{Data: b, Length: uint8(len(b))}
+func (a SetField) encode(b []byte) []byte {
+	start := len(b)
+	o := oxm{a.field, bits{a.value, allBits}}
+	b = finish(o.append(append(b, 0, 25, 0, 0)), start, 0)
+	binary.BigEndian.PutUint16(b[start+2:], uint16(len(b)-start))
+	return b
 }
 
-type ofAction = ofctrl.OFAction
-
-// extension is an action that is encoded already.
-type extension []byte
-
-// GetActionMessage implements ofctrl.OFAction.
-func (e extension) GetActionMessage() openflow15.Action { return e }
-
-// GetActionType implements ofctrl.OFAction.
-func (extension) GetActionType() string { return "extension" }
-
-// Header implements openflow15.Action.
-func (e extension) Header() *openflow15.ActionHeader {
-	return &openflow15.ActionHeader{Type: binary.BigEndian.Uint16(e), Length: e.Len()}
-}
-
-// Len implements util.Message.
-func (e extension) Len() uint16 { return uint16(len(e)) }
-
-// MarshalBinary implements util.Message.
-func (e extension) MarshalBinary() ([]byte, error) { return e, nil }
-
-// UnmarshalBinary implements util.Message, and is not used: package nx decodes.
-func (extension) UnmarshalBinary([]byte) error { return errors.ErrUnsupported }
-
-func (a Output) ofnet() ofAction    { return ofctrl.NewOutputPort(uint32(a)) }
-func (DecTTL) ofnet() ofAction      { return &ofctrl.DecTTLAction{} }
-func (PopVLAN) ofnet() ofAction     { return &ofctrl.PopVLANAction{} }
-func (a Resubmit) ofnet() ofAction  { return extension(nx.Resubmit(uint8(a))) }
-func (a Conntrack) ofnet() ofAction { return extension(nx.Conntrack(a).Marshal()) }
-func (a Learn) ofnet() ofAction     { return extension(nx.Learn(a).Marshal()) }
-func (a Conjunction) ofnet() ofAction {
-	return extension(nx.Conjunction(a.ID, a.Number, a.Of))
-}
-func (a ToGroup) ofnet() ofAction {
-	return extension(binary.BigEndian.AppendUint32([]byte{0, 22, 0, 8}, uint32(a)))
-}
-func (a PushVLAN) ofnet() ofAction { return &ofctrl.PushVLANAction{EtherType: uint16(a)} }
-
-func (a SetField) ofnet() ofAction {
-	return ofctrl.NewSetFieldAction(ofField(oxm{a.field, bits{a.value, allBits}}))
-}
-
-func (a MoveField) ofnet() ofAction {
-	id := func(f *field) *openflow15.OxmId {
-		return openflow15.NewOxmId(uint16(f.id>>8), uint8(f.id), false, uint8(f.width), 0)
-	}
-	return ofctrl.NewCopyFieldAction(uint16(8*a.from.width), 0, 0, id(a.from), id(a.to))
+func (a MoveField) encode(b []byte) []byte {
+	b = binary.BigEndian.AppendUint16(append(b, 0, 28, 0, 24), uint16(8*a.from.width))
+	b = a.to.header(a.from.header(append(b, 0, 0, 0, 0, 0, 0), false), false)
+	return append(b, 0, 0, 0, 0)
 }
 
 // Goto is an instruction, and what no flow of ours has is never sent.
-func (Goto) ofnet() ofAction          { return nil }
-func (unknownAction) ofnet() ofAction { return nil }
-
-// encode marshals msg. libOpenflow panics on values that it cannot marshal; here that is an error like any other.
-func encode(msg util.Message) (b []byte, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("encoding %T: %v", msg, p)
-		}
-	}()
-	return msg.MarshalBinary()
-}
+func (Goto) encode(b []byte) []byte          { return b }
+func (unknownAction) encode(b []byte) []byte { return b }
 
 // switchError returns the error that an error message carries.
 func switchError(m ofconn.Message) error {

@@ -16,10 +16,9 @@ import (
 
 // Types of messages.
 const (
-	msgSetConfig        = 9
-	msgMultipartRequest = 18
-	msgMultipartReply   = 19
-	msgBundleControl    = 33
+	msgSetConfig      = 9
+	msgMultipartReply = 19
+	msgBundleControl  = 33
 )
 
 const (

@@ -49,7 +49,7 @@ func newConfirmed(list []listed, before confirmed) confirmed {
 		}
 		k := l.flow.Key()
 		h := &have{}
-		if old := before.flows[k]; old != nil && old.flow.does(l.flow) {
+		if old := before.flows[k]; old != nil && old.flow.does(&l.flow) {
 			h.flow, h.cookie = old.flow, old.cookie
 		} else {
 			flow := l.flow // not all of the list
@@ -65,7 +65,7 @@ func newConfirmed(list []listed, before confirmed) confirmed {
 }
 
 // does reports whether f, which has the key of g, is the same flow.
-func (f *Flow) does(g Flow) bool { return f.Kind == g.Kind && slices.Equal(f.Actions, g.Actions) }
+func (f *Flow) does(g *Flow) bool { return f.Kind == g.Kind && slices.Equal(f.Actions, g.Actions) }
 
 // diff returns what turns c into want: what is added or replaced in the order of want, then what is deleted. Flows of
 // the kind keep are not deleted.
@@ -84,14 +84,14 @@ func (c *confirmed) diff(want []Flow, keep Kind) ([]change, Changes, error) {
 		if h == nil {
 			added[k] = true
 			count.Added++
-			todo = append(todo, change{flow: *f})
+			todo = append(todo, change{flow: f})
 			continue
 		}
 		kept++
 		h.wanted = c.diffs
-		if h.altered || !h.flow.does(*f) {
+		if h.altered || !h.flow.does(f) {
 			count.Modified++
-			todo = append(todo, change{flow: *f})
+			todo = append(todo, change{flow: f})
 			continue
 		}
 		h.flow = f
@@ -107,15 +107,16 @@ func (c *confirmed) unwanted(n int, keep Kind) []change {
 	if n > 0 {
 		for _, h := range c.flows {
 			if h.wanted != c.diffs && (h.flow.Kind != keep || h.flow.Kind == 0) {
-				out = append(out, change{delete: true, flow: *h.flow})
+				out = append(out, change{delete: true, flow: h.flow})
 			}
 		}
 	}
 	slices.SortFunc(out, func(a, b change) int {
 		return cmp.Or(cmp.Compare(a.flow.Table, b.flow.Table), cmp.Compare(a.flow.text(), b.flow.text()))
 	})
-	for _, l := range c.unsupported {
-		out = append(out, change{delete: true, flow: l.flow, rawMatch: l.rawMatch})
+	for i := range c.unsupported {
+		l := &c.unsupported[i]
+		out = append(out, change{delete: true, flow: &l.flow, rawMatch: l.rawMatch})
 	}
 	return out
 }
@@ -128,8 +129,7 @@ func (c *confirmed) apply(todo []change) {
 		case t.delete:
 			delete(c.flows, t.flow.Key())
 		default:
-			flow := t.flow
-			c.flows[t.flow.Key()] = &have{flow: &flow}
+			c.flows[t.flow.Key()] = &have{flow: t.flow}
 		}
 	}
 	c.unsupported = nil
@@ -156,5 +156,5 @@ func (c change) refused(reason error) error {
 	if c.group != nil {
 		return fmt.Errorf("the switch rejected a %s: %w", c.text(), reason)
 	}
-	return &FlowError{c.flow, reason}
+	return &FlowError{*c.flow, reason}
 }

@@ -20,5 +20,5 @@
 //
 // A field is a row of the table fields, and a field of [Match] if flows match it. Decoding, encoding and text follow
 // from it, and tests try random values of it on a real switch. An action is a Go type with its text in action.go, what
-// it is in ofnet in codec.go, and a row of the table actionTypes.
+// it is in a message in codec.go, and a row of the table actionTypes.
 package openflow

@@ -32,7 +32,7 @@ func (s *Switch) Standalone(ctx context.Context) (differences []string, err erro
 		if l.isNormal() {
 			normal = true
 		} else {
-			differences = append(differences, fmt.Sprintf("flow %q added", change{flow: l.flow}.text()))
+			differences = append(differences, fmt.Sprintf("flow %q added", change{flow: &l.flow}.text()))
 		}
 	}
 	if !normal {

@@ -1,6 +1,7 @@
 package openflow
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
@@ -146,7 +148,7 @@ func (s *Switch) learn(ctx context.Context) error {
 // configure has flows see the protocol, ports and types of a first fragment.
 func (s *Switch) configure(ctx context.Context) error {
 	xid := s.conn.Reserve(2)
-	answers, err := s.conn.Ask(ctx, xid, [][]byte{ofconn.Encode(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0})})
+	answers, err := s.conn.AskOne(ctx, xid, ofconn.Encode(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0}))
 	for _, m := range answers {
 		if m.Kind == ofconn.Error {
 			err = switchError(m)
@@ -168,11 +170,7 @@ func withoutLearned(all []listed) []listed {
 
 func (s *Switch) listAll(ctx context.Context) ([]listed, error) {
 	xid := s.conn.Reserve(2)
-	dump, err := encodeDump(xid)
-	if err != nil {
-		return nil, err
-	}
-	parts, err := s.parts(ctx, xid, dump)
+	parts, err := s.parts(ctx, xid, nx.ListFlows(xid))
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +186,7 @@ func (s *Switch) listAll(ctx context.Context) ([]listed, error) {
 // parts sends a multipart request with that transaction ID, of which the next is reserved too, and returns all parts of
 // the answer.
 func (s *Switch) parts(ctx context.Context, xid uint32, request []byte) (parts []ofconn.Message, err error) {
-	answers, err := s.conn.Ask(ctx, xid, [][]byte{request})
+	answers, err := s.conn.AskOne(ctx, xid, request)
 	if err != nil {
 		return nil, err
 	}
@@ -210,12 +208,9 @@ func (s *Switch) parts(ctx context.Context, xid uint32, request []byte) (parts [
 // commit makes the switch do todo and returns nil if it has done all of it.
 func (s *Switch) commit(ctx context.Context, todo []change) error {
 	first := s.conn.Reserve(len(todo) + 3) // open, todo, commit, barrier
-	requests, err := encodeBundle(first, todo)
-	if err != nil {
-		return err
-	}
-	answers, err := s.conn.Ask(ctx, first, requests)
-	if err != nil {
+	var unencoded error
+	answers, err := s.conn.Ask(ctx, first, first+uint32(len(todo))+2, encodeBundle(first, todo, &unencoded))
+	if err = cmp.Or(unencoded, err); err != nil {
 		return err
 	}
 	var refused []error

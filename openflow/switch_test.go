@@ -186,11 +186,17 @@ func TestRefusedBundle(t *testing.T) {
 	}
 }
 
+// What cannot be encoded is found when a part of its bundle has been sent: nothing of that is installed.
 func TestUnencodableFlow(t *testing.T) {
-	s := flowtest.Dial(t, flowtest.Node(t), openflow.Dial)
-	_, err := s.Sync(t.Context(), []openflow.Flow{{Actions: []openflow.Action{openflow.Unknown("x")}}})
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	many := tables.Pipeline(bigView(100, 100))
+	_, err := s.Sync(t.Context(), append(many, openflow.Flow{Table: 9, Actions: []openflow.Action{openflow.Unknown("x")}}))
 	if err == nil || !strings.Contains(err.Error(), "no encoding") {
 		t.Errorf("got error %v", err)
+	}
+	if flows := flowtest.Flows(o); strings.Contains(flows, "priority") {
+		t.Errorf("part of the bundle is installed:\n%s", flows)
 	}
 	_, err = s.Sync(t.Context(), []openflow.Flow{{Kind: openflow.KindPod}, {Kind: openflow.KindPeer}})
 	if err == nil || !strings.Contains(err.Error(), "two flows") {

@@ -283,7 +283,7 @@ func (u *units) diff() ([]change, Changes, error) {
 		}
 	}
 	for _, c := range d.flows {
-		if !c.delete && !u.owns(&c.flow) {
+		if !c.delete && !u.owns(c.flow) {
 			return nil, Changes{}, fmt.Errorf("a flow of a Service or policy outside of its place: %s", c.flow)
 		}
 	}
@@ -298,11 +298,12 @@ type unitChanges struct {
 
 func (d *unitChanges) replace(id uint32, before, now Unit) {
 	d.group(id, before.group(id), now.group(id), len(before.Buckets) > 0)
-	old := map[Key]Flow{}
-	for _, f := range before.Flows {
-		old[f.Key()] = f
+	old := map[Key]*Flow{}
+	for i := range before.Flows {
+		old[before.Flows[i].Key()] = &before.Flows[i]
 	}
-	for _, f := range now.Flows {
+	for i := range now.Flows {
+		f := &now.Flows[i]
 		was, had := old[f.Key()]
 		delete(old, f.Key())
 		switch {
@@ -350,7 +351,8 @@ func (d *unitChanges) againstListed(u *units) {
 			g.Group = nx.Group{}
 		}
 		d.group(id, g.Group, unit.group(id), had)
-		for _, f := range unit.Flows {
+		for i := range unit.Flows {
+			f := &unit.Flows[i]
 			h := u.listed[f.Key()]
 			if h == nil {
 				d.count.Added++
@@ -365,7 +367,7 @@ func (d *unitChanges) againstListed(u *units) {
 	for _, h := range u.listed {
 		if h.wanted != u.diffs {
 			d.count.Deleted++
-			d.flows = append(d.flows, change{flow: *h.flow, delete: true})
+			d.flows = append(d.flows, change{flow: h.flow, delete: true})
 		}
 	}
 	for id := range groups {
@@ -406,14 +408,14 @@ func (s *Switch) listGroups(ctx context.Context) (out []nx.Listed, err error) {
 }
 
 // groupMod encodes a change of a group.
-func (c change) groupMod(xid uint32) []byte {
+func (c *change) groupMod(b []byte, xid uint32) []byte {
 	switch {
 	case c.delete:
-		return nx.DeleteGroup(xid, c.group.ID)
+		return nx.DeleteGroup(b, xid, c.group.ID)
 	case c.modify:
-		return c.group.Modify(xid)
+		return c.group.Modify(b, xid)
 	}
-	return c.group.Add(xid)
+	return c.group.Add(b, xid)
 }
 
 // FlushUDP has conntrack forget the connections of a zone to a Service's endpoint.
@@ -430,7 +432,7 @@ func (s *Switch) flush(ctx context.Context, message func(xid uint32) []byte) err
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	xid := s.conn.Reserve(2)
-	answers, err := s.conn.Ask(ctx, xid, [][]byte{message(xid)})
+	answers, err := s.conn.AskOne(ctx, xid, message(xid))
 	if err != nil {
 		return err
 	}

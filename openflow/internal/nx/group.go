@@ -68,38 +68,38 @@ func (g Group) Equal(h Group) bool {
 		slices.SortedFunc(slices.Values(g.Buckets), byID), slices.SortedFunc(slices.Values(h.Buckets), byID)))
 }
 
-// Add returns the message that makes the group.
-func (g Group) Add(xid uint32) []byte { return g.mod(xid, groupAdd) }
+// Add appends the message that makes the group.
+func (g Group) Add(b []byte, xid uint32) []byte { return g.mod(b, xid, groupAdd) }
 
-// Modify returns the message that changes the group.
-func (g Group) Modify(xid uint32) []byte { return g.mod(xid, groupModify) }
+// Modify appends the message that changes the group.
+func (g Group) Modify(b []byte, xid uint32) []byte { return g.mod(b, xid, groupModify) }
 
-// DeleteGroup returns the message that deletes a group and the flows that lead to it.
-func DeleteGroup(xid, id uint32) []byte { return Group{ID: id}.mod(xid, groupDelete) }
+// DeleteGroup appends the message that deletes a group and the flows that lead to it.
+func DeleteGroup(b []byte, xid, id uint32) []byte { return Group{ID: id}.mod(b, xid, groupDelete) }
 
-func (g Group) mod(xid uint32, command uint16) []byte {
-	b := binary.BigEndian.AppendUint16(nil, command)
+func (g Group) mod(b []byte, xid uint32, command uint16) []byte {
+	start := len(b)
+	b = binary.BigEndian.AppendUint16(ofconn.Begin(b, msgGroupMod, xid), command)
 	b = append(b, groupSelect, 0)
 	b = binary.BigEndian.AppendUint32(b, g.ID)
-	var buckets []byte
-	for _, x := range g.Buckets {
-		buckets = append(buckets, x.marshal()...)
-	}
-	b = binary.BigEndian.AppendUint16(b, uint16(len(buckets)))
-	b = append(b, 0, 0)
+	b = append(b, 0, 0, 0, 0) // the length of all buckets, and padding
 	b = binary.BigEndian.AppendUint32(b, allBuckets)
-	b = append(b, buckets...)
-	if command != groupDelete {
-		b = append(b, g.selection()...)
+	buckets := len(b)
+	for _, x := range g.Buckets {
+		b = x.append(b)
 	}
-	return ofconn.Encode(msgGroupMod, xid, b)
+	binary.BigEndian.PutUint16(b[buckets-8:], uint16(len(b)-buckets))
+	if command != groupDelete {
+		b = g.selection(b)
+	}
+	return ofconn.Finish(b, start)
 }
 
 // selection is how the group selects. The datapath hashes addresses and ports; a group that does not ask for it gets a
 // hash that leaves out the ports of UDP: all of a client's connections would go to one endpoint.
-func (g Group) selection() []byte {
+func (g Group) selection(b []byte) []byte {
 	if g.Hash == (Hash{}) {
-		return selection(datapathHash)
+		return selection(b, datapathHash)
 	}
 	addr, port := uint32(oxmIPv4), uint32(oxmTCP)
 	if g.Hash.IPv6 {
@@ -108,42 +108,46 @@ func (g Group) selection() []byte {
 	if g.Hash.Protocol == udp {
 		port = oxmUDP
 	}
-	return selection(hash, addr, port)
+	return selection(b, hash, addr, port)
 }
 
-func (x Bucket) marshal() []byte {
-	action := x.actions()
-	b := binary.BigEndian.AppendUint16(nil, uint16(8+len(action)+8))
-	b = binary.BigEndian.AppendUint16(b, uint16(len(action)))
-	b = append(binary.BigEndian.AppendUint32(b, x.ID), action...)
+func (x Bucket) append(b []byte) []byte {
+	start := len(b)
+	b = binary.BigEndian.AppendUint32(append(b, 0, 0, 0, 0), x.ID) // the lengths of the bucket and its actions
+	b = x.actions(b)
+	binary.BigEndian.PutUint16(b[start:], uint16(len(b)-start+8))
+	binary.BigEndian.PutUint16(b[start+2:], uint16(len(b)-start-8))
 	b = binary.BigEndian.AppendUint16(append(b, 0, bucketWeight, 0, 8), weight)
 	return append(b, 0, 0)
 }
 
-func (x Bucket) actions() []byte {
+func (x Bucket) actions(b []byte) []byte {
 	if x.Again == 0 {
-		return x.Action.Marshal()
+		return x.Action.Append(b)
 	}
-	b := binary.BigEndian.AppendUint32([]byte{0, setField, 0, 16}, reg4)
+	b = binary.BigEndian.AppendUint32(append(b, 0, setField, 0, 16), reg4)
 	b = append(binary.BigEndian.AppendUint32(b, x.ID), 0, 0, 0, 0)
-	return append(b, Resubmit(x.Again)...)
+	return Resubmit(b, x.Again)
 }
 
-// selection is the property that has a group select by a method, and by the hash of whole fields.
-func selection(method string, of ...uint32) []byte {
-	var fields []byte
-	for _, field := range of {
-		fields = binary.BigEndian.AppendUint32(fields, field)
-		fields = append(fields, bytes.Repeat([]byte{0xff}, int(field&0xff))...)
-	}
-	b := binary.BigEndian.AppendUint16(nil, experimenter)
-	b = binary.BigEndian.AppendUint16(b, uint16(4+4+4+4+methodLen+8+len(fields)))
+// selection appends the property that has a group select by a method, and by the hash of whole fields.
+func selection(b []byte, method string, of ...uint32) []byte {
+	start := len(b)
+	b = append(binary.BigEndian.AppendUint16(b, experimenter), 0, 0)
 	b = binary.BigEndian.AppendUint32(b, ntrVendor)
 	b = binary.BigEndian.AppendUint32(b, ntrSelection)
 	b = append(b, 0, 0, 0, 0)
-	b = append(append(b, method...), make([]byte, methodLen-len(method)+8)...)
-	b = append(b, fields...)
-	for len(b)%8 != 0 {
+	var name [methodLen + 8]byte // and its parameter
+	copy(name[:], method)
+	b = append(b, name[:]...)
+	for _, field := range of {
+		b = binary.BigEndian.AppendUint32(b, field)
+		for range field & 0xff {
+			b = append(b, 0xff)
+		}
+	}
+	binary.BigEndian.PutUint16(b[start+2:], uint16(len(b)-start))
+	for (len(b)-start)%8 != 0 {
 		b = append(b, 0)
 	}
 	return b
@@ -202,8 +206,9 @@ func readGroup(b []byte) Listed {
 		}
 		l.Buckets, buckets = append(l.Buckets, x), buckets[n:]
 	}
-	for _, l.Hash = range []Hash{{}, {false, tcp}, {false, udp}, {true, tcp}, {true, udp}} {
-		if slices.Equal(properties, l.selection()) {
+	var again [128]byte
+	for _, l.Hash = range [...]Hash{{}, {false, tcp}, {false, udp}, {true, tcp}, {true, udp}} {
+		if bytes.Equal(properties, l.selection(again[:0])) {
 			l.Known = len(buckets) == 0
 			return l
 		}
@@ -225,5 +230,6 @@ func readBucket(b []byte) (x Bucket, ok bool) {
 	if !ok {
 		return x, false
 	}
-	return x, slices.Equal(x.marshal(), b)
+	var same [256]byte
+	return x, bytes.Equal(x.append(same[:0]), b)
 }

@@ -1,8 +1,8 @@
 package nx
 
 import (
+	"bytes"
 	"encoding/binary"
-	"slices"
 )
 
 const (
@@ -43,9 +43,10 @@ func (l Learn) fields() (src, dst, port uint32, bits uint16) {
 	return src, dst, port, bits
 }
 
-// Marshal returns the action with its header.
-func (l Learn) Marshal() []byte {
-	b := binary.BigEndian.AppendUint16(header(subtypeLearn), l.Idle)
+// Append appends the action with its header.
+func (l Learn) Append(b []byte) []byte {
+	start := len(b)
+	b = binary.BigEndian.AppendUint16(header(b, subtypeLearn), l.Idle)
 	b = binary.BigEndian.AppendUint16(b, 0)
 	b = binary.BigEndian.AppendUint16(b, l.Priority)
 	b = binary.BigEndian.AppendUint64(b, l.Cookie)
@@ -69,7 +70,7 @@ func (l Learn) Marshal() []byte {
 	same(bits, dst)
 	same(16, port)
 	value(learnLoad|32, binary.BigEndian.AppendUint32(nil, l.Value), reg4)
-	return finish(b)
+	return finish(b, start)
 }
 
 // ReadLearn reads what follows type and length of an action; ok is false for all that is not a Learn.
@@ -80,5 +81,6 @@ func ReadLearn(body []byte) (l Learn, ok bool) {
 	l = Learn{Idle: binary.BigEndian.Uint16(body[6:]), Priority: binary.BigEndian.Uint16(body[10:]),
 		Cookie: binary.BigEndian.Uint64(body[12:]), Table: body[22], Protocol: body[41],
 		IPv6: binary.BigEndian.Uint16(body[30:]) == ipv6, Value: binary.BigEndian.Uint32(body[92:])}
-	return l, slices.Equal(l.Marshal()[4:], body)
+	var again [112]byte
+	return l, bytes.Equal(l.Append(again[:0])[4:], body)
 }

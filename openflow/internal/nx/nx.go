@@ -1,13 +1,11 @@
-// Package nx encodes and decodes what of Open vSwitch's extensions to OpenFlow is not in libOpenflow, or not well: it
-// cannot read back groups that name how they select (v0.15.0), crashes on a NAT with one port, and does not know
-// NXT_CT_FLUSH. Layouts are those of Open vSwitch's nicira-ext.h and of OpenFlow 1.5.1.
+// Package nx encodes and decodes groups, bundles and the extensions of Open vSwitch to OpenFlow. Messages and actions
+// are appended to a buffer. Layouts are those of Open vSwitch's nicira-ext.h and of OpenFlow 1.5.1.
 package nx
 
 import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
-	"slices"
 )
 
 const (
@@ -62,9 +60,10 @@ func register(n uint8) uint32 {
 	return 0x0001_0004 | uint32(n)<<9
 }
 
-// Marshal returns the action with its header.
-func (c Conntrack) Marshal() []byte {
-	b := header(subtypeCT)
+// Append appends the action with its header.
+func (c Conntrack) Append(b []byte) []byte {
+	start := len(b)
+	b = header(b, subtypeCT)
 	var flags uint16
 	if c.Commit {
 		flags = ctCommit
@@ -77,17 +76,17 @@ func (c Conntrack) Marshal() []byte {
 	}
 	b = binary.BigEndian.AppendUint16(b, zone)
 	b = append(b, c.Table, 0, 0, 0, 0, 0)
-	return finish(append(append(b, c.NAT.marshal()...), marshalMark(c.Mark)...))
+	return finish(appendMark(c.NAT.append(b), c.Mark), start)
 }
 
 // The field ct_mark with a mask, in an action set_field.
 const maskedMark = 0x0001<<16 | 107<<9 | 1<<8 | 8
 
-func marshalMark(bits uint8) []byte {
+func appendMark(b []byte, bits uint8) []byte {
 	if bits == 0 {
-		return nil
+		return b
 	}
-	b := binary.BigEndian.AppendUint16(nil, setField)
+	b = binary.BigEndian.AppendUint16(b, setField)
 	b = binary.BigEndian.AppendUint16(b, 16)
 	b = binary.BigEndian.AppendUint32(b, maskedMark)
 	b = binary.BigEndian.AppendUint32(b, uint32(bits))
@@ -102,52 +101,73 @@ const (
 	rangeFirst, rangeLast uint16 = 1 << 4, 1 << 5
 )
 
-// marshal writes ranges as Open vSwitch does when it lists them: the end only where it is not the start.
-func (n NAT) marshal() []byte {
+// append writes ranges as Open vSwitch does when it lists them: the end only where it is not the start.
+func (n NAT) append(b []byte) []byte {
 	if n.Kind == NATNone {
-		return nil
+		return b
 	}
-	b := append(header(subtypeNAT), 0, 0)
-	b = binary.BigEndian.AppendUint16(b, map[uint8]uint16{NATSrc: natSrc, NATDst: natDst}[n.Kind])
-	var has uint16
-	var ranges []byte
-	if n.Addr.IsValid() {
-		has = rangeIPv6
-		if n.Addr.Is4() {
-			has = rangeIPv4
-		}
-		ranges = n.Addr.AsSlice()
+	start := len(b)
+	b = append(header(b, subtypeNAT), 0, 0)
+	var flags, has uint16
+	switch n.Kind {
+	case NATSrc:
+		flags = natSrc
+	case NATDst:
+		flags = natDst
+	}
+	b = binary.BigEndian.AppendUint16(b, flags)
+	b = binary.BigEndian.AppendUint16(b, 0) // what follows
+	if n.Addr.Is4() {
+		has, b = rangeIPv4, appendAddr(b, n.Addr)
+	} else if n.Addr.IsValid() {
+		has, b = rangeIPv6, appendAddr(b, n.Addr)
 	}
 	if n.First != 0 {
 		has |= rangeFirst
-		ranges = binary.BigEndian.AppendUint16(ranges, n.First)
+		b = binary.BigEndian.AppendUint16(b, n.First)
 	}
 	if n.Last > n.First {
 		has |= rangeLast
-		ranges = binary.BigEndian.AppendUint16(ranges, n.Last)
+		b = binary.BigEndian.AppendUint16(b, n.Last)
 	}
-	return finish(append(binary.BigEndian.AppendUint16(b, has), ranges...))
+	binary.BigEndian.PutUint16(b[start+14:], has)
+	return finish(b, start)
 }
 
-func header(subtype uint16) []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 4, 64), vendor)
-	binary.BigEndian.PutUint16(b, experimenter)
+func appendAddr(b []byte, a netip.Addr) []byte {
+	if a.Is4() {
+		four := a.As4()
+		return append(b, four[:]...)
+	}
+	sixteen := a.As16()
+	return append(b, sixteen[:]...)
+}
+
+// header appends the head of an action, whose length finish writes.
+func header(b []byte, subtype uint16) []byte {
+	b = binary.BigEndian.AppendUint16(b, experimenter)
+	b = binary.BigEndian.AppendUint32(append(b, 0, 0), vendor)
 	return binary.BigEndian.AppendUint16(b, subtype)
 }
 
-// finish pads an action to 8 bytes and writes its length.
-func finish(b []byte) []byte {
-	for len(b)%8 != 0 {
+// starts reports whether body is what follows type and length of an action of that subtype.
+func starts(body []byte, subtype uint16) bool {
+	return binary.BigEndian.Uint32(body) == vendor && binary.BigEndian.Uint16(body[4:]) == subtype
+}
+
+// finish pads the action that starts there to 8 bytes and writes its length.
+func finish(b []byte, start int) []byte {
+	for (len(b)-start)%8 != 0 {
 		b = append(b, 0)
 	}
-	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+	binary.BigEndian.PutUint16(b[start+2:], uint16(len(b)-start))
 	return b
 }
 
 // ReadConntrack reads what follows type and length of an action; ok is false for any other action, and for a ct with
 // more in it than Conntrack can say.
 func ReadConntrack(body []byte) (c Conntrack, ok bool) {
-	if len(body) < 20 || !bytes.Equal(body[:6], header(subtypeCT)[4:]) {
+	if len(body) < 20 || !starts(body, subtypeCT) {
 		return c, false
 	}
 	c.Commit = binary.BigEndian.Uint16(body[6:]) == ctCommit
@@ -161,7 +181,8 @@ func ReadConntrack(body []byte) (c Conntrack, ok bool) {
 	case len(body) > 20:
 		c.NAT = readNAT(body[20:])
 	}
-	return c, bytes.Equal(c.Marshal()[4:], body)
+	var again [128]byte
+	return c, bytes.Equal(c.Append(again[:0])[4:], body)
 }
 
 // readNAT reads an action nat; what it has misread shows when it is written again.
@@ -196,22 +217,24 @@ func readNAT(b []byte) (n NAT) {
 	return n
 }
 
-// Conjunction is the action conjunction, with a number from 1.
-func Conjunction(id uint32, number, of uint8) []byte {
-	return finish(binary.BigEndian.AppendUint32(append(header(subtypeConjunction), number-1, of), id))
+// Conjunction appends the action conjunction, with a number from 1.
+func Conjunction(b []byte, id uint32, number, of uint8) []byte {
+	start := len(b)
+	return finish(binary.BigEndian.AppendUint32(append(header(b, subtypeConjunction), number-1, of), id), start)
 }
 
 // ReadConjunction reads what follows type and length of an action.
 func ReadConjunction(body []byte) (id uint32, number, of uint8, ok bool) {
-	if len(body) != 12 || !bytes.Equal(body[:6], header(subtypeConjunction)[4:]) {
+	if len(body) != 12 || !starts(body, subtypeConjunction) {
 		return 0, 0, 0, false
 	}
 	return binary.BigEndian.Uint32(body[8:]), body[6] + 1, body[7], true
 }
 
-// Resubmit is the action resubmit with a table, and the port that the packet came from.
-func Resubmit(table uint8) []byte {
-	return finish(append(binary.BigEndian.AppendUint16(header(subtypeAgain), inPort), table))
+// Resubmit appends the action resubmit with a table, and the port that the packet came from.
+func Resubmit(b []byte, table uint8) []byte {
+	start := len(b)
+	return finish(append(binary.BigEndian.AppendUint16(header(b, subtypeAgain), inPort), table), start)
 }
 
 // ReadResubmit reads what follows type and length of an action.
@@ -219,5 +242,6 @@ func ReadResubmit(body []byte) (table uint8, ok bool) {
 	if len(body) != 12 {
 		return 0, false
 	}
-	return body[8], slices.Equal(Resubmit(body[8])[4:], body)
+	var again [16]byte
+	return body[8], bytes.Equal(Resubmit(again[:0], body[8])[4:], body)
 }

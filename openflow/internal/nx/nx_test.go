@@ -23,7 +23,7 @@ func testGroup(hash Hash, addrs ...string) Group {
 func listed(groups ...Group) ofconn.Message {
 	body := append(binary.BigEndian.AppendUint16(nil, multipartGroup), make([]byte, 6)...)
 	for _, g := range groups {
-		mod := g.Add(1)[ofconn.HeaderLen:]
+		mod := g.Add(nil, 1)[ofconn.HeaderLen:]
 		rest := mod[16:]
 		body = binary.BigEndian.AppendUint16(body, uint16(groupDescLen+len(rest)))
 		body = append(append(body, mod[2:8]...), mod[8], mod[9], 0, 0, 0, 0, 0, 0)
@@ -65,8 +65,8 @@ func TestGroupsRoundTrip(t *testing.T) {
 // FuzzRead feeds bytes to everything that reads them.
 func FuzzRead(f *testing.F) {
 	f.Add(listed(testGroup(Hash{Protocol: tcp}, "10.0.0.1")).Body)
-	f.Add(Conntrack{Commit: true, Zone: 9, Table: NoTable}.Marshal())
-	f.Add(Learn{Idle: 9, IPv6: true, Protocol: udp}.Marshal()[4:])
+	f.Add(Conntrack{Commit: true, Zone: 9, Table: NoTable}.Append(nil))
+	f.Add(Learn{Idle: 9, IPv6: true, Protocol: udp}.Append(nil)[4:])
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if list, err := ReadGroups(ofconn.Message{Body: data}); err == nil {
 			for _, g := range list {
@@ -75,10 +75,10 @@ func FuzzRead(f *testing.F) {
 				}
 			}
 		}
-		if c, ok := ReadConntrack(data); ok && string(c.Marshal()[4:]) != string(data) {
+		if c, ok := ReadConntrack(data); ok && string(c.Append(nil)[4:]) != string(data) {
 			t.Errorf("%+v is written in another way than read", c)
 		}
-		if l, ok := ReadLearn(data); ok && string(l.Marshal()[4:]) != string(data) {
+		if l, ok := ReadLearn(data); ok && string(l.Append(nil)[4:]) != string(data) {
 			t.Errorf("%+v is written in another way than read", l)
 		}
 		_, _ = ReadResubmit(data)

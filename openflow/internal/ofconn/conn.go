@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,11 +59,18 @@ type Message struct {
 
 // Encode encodes a message.
 func Encode(kind uint8, xid uint32, body []byte) []byte {
-	b := make([]byte, HeaderLen, HeaderLen+len(body))
-	b[0], b[1] = Version, kind
-	binary.BigEndian.PutUint16(b[2:], uint16(HeaderLen+len(body)))
-	binary.BigEndian.PutUint32(b[4:], xid)
-	return append(b, body...)
+	return Finish(append(Begin(make([]byte, 0, HeaderLen+len(body)), kind, xid), body...), 0)
+}
+
+// Begin appends the header of a message. What its body is has been appended when Finish is called.
+func Begin(b []byte, kind uint8, xid uint32) []byte {
+	return binary.BigEndian.AppendUint32(append(b, Version, kind, 0, 0), xid)
+}
+
+// Finish writes the length of the message that starts there and ends b.
+func Finish(b []byte, start int) []byte {
+	binary.BigEndian.PutUint16(b[start+2:], uint16(len(b)-start))
+	return b
 }
 
 // Conn is an OpenFlow 1.5 connection that knows which answer belongs to which request.
@@ -146,19 +155,35 @@ func (c *Conn) Reserve(n int) uint32 {
 	return first
 }
 
-// Ask sends requests and returns all answers to them. Requests have the transaction IDs from first on; the one behind
-// them must be reserved too, for a barrier. The switch answers that when it is done with everything before, so every
-// error has come by then. One call at a time.
-func (c *Conn) Ask(ctx context.Context, first uint32, requests [][]byte) ([]Message, error) {
-	x := &exchange{first: first, barrier: first + uint32(len(requests)), done: make(chan struct{})}
+// AskOne is Ask for one request. The transaction ID behind its own must be reserved too.
+func (c *Conn) AskOne(ctx context.Context, xid uint32, request []byte) ([]Message, error) {
+	return c.Ask(ctx, xid, xid+1, slices.Values([][]byte{request}))
+}
+
+// batch is how much is written to the switch at once.
+const batch = 1 << 16
+
+// Ask sends requests and returns all answers to them. Their transaction IDs are from first to before barrier, which
+// must be reserved too: the switch answers that when it is done with everything before, so every error has come by
+// then. A request is not looked at any more when the next is asked for: one buffer is enough for all, and the switch
+// works on the first while others are made. One call at a time.
+func (c *Conn) Ask(ctx context.Context, first, barrier uint32, requests iter.Seq[[]byte]) ([]Message, error) {
+	x := &exchange{first: first, barrier: barrier, done: make(chan struct{})}
 	c.await(x)
 	defer c.await(nil)
 	var b []byte
-	for _, r := range requests {
-		b = append(b, r...)
+	for r := range requests {
+		if len(b)+len(r) > batch && len(b) > 0 {
+			if err := c.write(b); err != nil {
+				return nil, err
+			}
+			b = b[:0]
+		}
+		if b = append(b, r...); ctx.Err() != nil {
+			break
+		}
 	}
-	b = append(b, Encode(barrierRequest, x.barrier, nil)...)
-	if err := c.write(b); err != nil {
+	if err := c.write(append(b, Encode(barrierRequest, barrier, nil)...)); err != nil {
 		return nil, err
 	}
 	select {
