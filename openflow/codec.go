@@ -2,12 +2,8 @@ package openflow
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"iter"
-
-	"antrea.io/libOpenflow/openflow15"
-	"antrea.io/ofnet/ofctrl" // its names of errors
 
 	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
@@ -84,7 +80,7 @@ func (m *Match) encode(b []byte) ([]byte, error) {
 	if sent != *m {
 		return b, fmt.Errorf("no encoding for match %s", m)
 	}
-	return finish(b, start, len(b)-start), nil
+	return nx.Pad(b, start, len(b)-start), nil
 }
 
 // appendInstructions appends what a flow does.
@@ -103,47 +99,25 @@ func appendInstructions(b []byte, actions []Action) ([]byte, error) {
 	if len(b) == start+8 { // nothing to apply
 		b = b[:start]
 	} else {
-		finish(b, start, len(b)-start)
+		b = nx.Pad(b, start, len(b)-start)
 	}
 	return append(b, to...), nil
 }
 
-// finish writes the length of what starts there, and pads it to 8 bytes.
-func finish(b []byte, start, length int) []byte {
-	binary.BigEndian.PutUint16(b[start+2:], uint16(length))
-	return append(b, make([]byte, roundUp8(len(b)-start)-(len(b)-start))...)
-}
-
 // append appends the field with its header.
 func (o *oxm) append(b []byte) []byte {
-	masked := !o.exact()
-	b = o.header(b, masked)
-	if b = append(b, o.value[16-o.width:]...); masked {
-		b = append(b, o.mask[16-o.width:]...)
+	if o.exact() {
+		return nx.Field(b, o.id, o.value[16-o.width:], nil)
 	}
-	return b
-}
-
-// header appends class, number and length of the field.
-func (f *field) header(b []byte, masked bool) []byte {
-	b = binary.BigEndian.AppendUint16(b, uint16(f.id>>8))
-	if masked {
-		return append(b, uint8(f.id)<<1|1, uint8(2*f.width))
-	}
-	return append(b, uint8(f.id)<<1, uint8(f.width))
+	return nx.Field(b, o.id, o.value[16-o.width:], o.mask[16-o.width:])
 }
 
 // mustIdentify fills in what ofnet knows of fields.
 func mustIdentify(fields []*field) []*field {
 	for _, f := range fields {
-		if f.ofnet == "" {
-			continue
+		if f.ofnet != "" {
+			f.id, f.width = nx.MustIdentify(f.ofnet)
 		}
-		h, err := openflow15.FindFieldHeaderByName(f.ofnet, false)
-		if err != nil {
-			panic(err)
-		}
-		f.id, f.width = uint32(h.Class)<<8|uint32(h.Field), int(h.Length)
 	}
 	return fields
 }
@@ -165,35 +139,16 @@ func (a ToGroup) encode(b []byte) []byte {
 }
 
 func (a SetField) encode(b []byte) []byte {
-	start := len(b)
 	o := oxm{a.field, bits{a.value, allBits}}
-	b = finish(o.append(append(b, 0, 25, 0, 0)), start, 0)
-	binary.BigEndian.PutUint16(b[start+2:], uint16(len(b)-start))
-	return b
+	return nx.Pad(o.append(append(b, 0, 25, 0, 0)), len(b), roundUp8(8+o.width))
 }
 
 func (a MoveField) encode(b []byte) []byte {
 	b = binary.BigEndian.AppendUint16(append(b, 0, 28, 0, 24), uint16(8*a.from.width))
-	b = a.to.header(a.from.header(append(b, 0, 0, 0, 0, 0, 0), false), false)
-	return append(b, 0, 0, 0, 0)
+	b = nx.FieldHeader(append(b, 0, 0, 0, 0, 0, 0), a.from.id, a.from.width, false)
+	return append(nx.FieldHeader(b, a.to.id, a.to.width, false), 0, 0, 0, 0)
 }
 
 // Goto is an instruction, and what no flow of ours has is never sent.
 func (Goto) encode(b []byte) []byte          { return b }
 func (unknownAction) encode(b []byte) []byte { return b }
-
-// switchError returns the error that an error message carries.
-func switchError(m ofconn.Message) error {
-	if len(m.Body) < 4 {
-		return ofconn.ErrShort
-	}
-	kind, code := binary.BigEndian.Uint16(m.Body), binary.BigEndian.Uint16(m.Body[2:])
-	vendor := uint32(0)
-	if kind == errExperimenter {
-		if len(m.Body) < 8 {
-			return ofconn.ErrShort
-		}
-		vendor = binary.BigEndian.Uint32(m.Body[4:])
-	}
-	return errors.New(ofctrl.GetErrorMessage(kind, code, vendor))
-}

@@ -22,7 +22,6 @@ const (
 )
 
 const (
-	errExperimenter   = 0xffff // error type
 	multipartFlowDesc = 1
 	multipartMore     = 1 // flag: another part follows
 	bundleCommitReply = 5
@@ -48,29 +47,31 @@ type listed struct {
 	cookie uint64
 	// limited: the flow has a timeout, flags or an importance. Ours never do.
 	limited bool
-	// unsupported: flow.Match is not all of the match, which rawMatch is.
+	// unsupported: flow.Match is not all of the match, which rawMatch is then.
 	unsupported bool
 	rawMatch    []byte
 	packets     uint64 // that it has taken; only of KindVerdict
 }
 
-// flowsOf reads one part of the list of flows.
-func flowsOf(m ofconn.Message) (out []listed, err error) {
+// flowsOf reads one part of the list of flows. Each is valid until the next one is read.
+func flowsOf(m ofconn.Message, yield func(*listed)) error {
 	if len(m.Body) < 8 || binary.BigEndian.Uint16(m.Body) != multipartFlowDesc {
-		return nil, fmt.Errorf("not a flow stats reply: %w", ofconn.ErrShort)
+		return fmt.Errorf("not a flow stats reply: %w", ofconn.ErrShort)
 	}
+	l := new(listed)
 	for rest := m.Body[8:]; len(rest) > 0; {
 		desc, tail, ok := cut(rest, u16(rest, 0), 24)
 		if !ok {
-			return nil, fmt.Errorf("decoding flow stats: %w", ofconn.ErrShort)
+			return fmt.Errorf("decoding flow stats: %w", ofconn.ErrShort)
 		}
-		l, err := readFlow(desc)
-		if err != nil {
-			return nil, fmt.Errorf("decoding flow stats: %w", err)
+		var err error
+		if *l, err = readFlow(desc); err != nil {
+			return fmt.Errorf("decoding flow stats: %w", err)
 		}
-		out, rest = append(out, l), tail
+		yield(l)
+		rest = tail
 	}
-	return out, nil
+	return nil
 }
 
 // readFlow reads a struct ofp_flow_desc: 24 bytes, match, statistics,
@@ -85,8 +86,9 @@ func readFlow(b []byte) (listed, error) {
 	if !ok || length < 4 {
 		return l, ofconn.ErrShort
 	}
-	l.rawMatch = match
-	l.flow.Match, l.unsupported = readMatch(match[4:length])
+	if l.flow.Match, l.unsupported = readMatch(match[4:length]); l.unsupported {
+		l.rawMatch = match
+	}
 	stats, instructions, ok := cut(rest, roundUp8(u16(rest, 2)), 8)
 	if !ok {
 		return l, ofconn.ErrShort
@@ -203,7 +205,7 @@ var actionTypes = []struct {
 	{22, readToGroup},
 	{25, readSetField},
 	{28, readMove},
-	{errExperimenter, readExtension},
+	{nx.Experimenter, readExtension},
 }
 
 func readOutput(body []byte) Action {

@@ -3,6 +3,7 @@ package openflow
 import (
 	"fmt"
 	"hash/fnv"
+	"strconv"
 )
 
 // Kind says what a flow is there for. It is part of the flow's cookie.
@@ -68,8 +69,9 @@ const cookieMagic = 0x666c // "fl"
 
 // Cookie is the flow's cookie on the switch; the package comment shows its layout.
 func (f Flow) Cookie() uint64 {
+	var text [256]byte // as a rule enough
 	h := fnv.New32a()
-	h.Write([]byte(f.text()))
+	h.Write(f.appendText(text[:0]))
 	return cookieMagic<<48 | uint64(f.Kind)<<40 | uint64(h.Sum32())
 }
 
@@ -91,8 +93,10 @@ func (f Flow) String() string {
 }
 
 // text is the flow without table and cookie.
-func (f Flow) text() string {
-	b := f.Match.appendText(fmt.Appendf(nil, "priority=%d,", f.Priority))
+func (f Flow) text() string { return string(f.appendText(nil)) }
+
+func (f *Flow) appendText(b []byte) []byte {
+	b = f.Match.appendText(append(strconv.AppendUint(append(b, "priority="...), uint64(f.Priority), 10), ','))
 	b = append(b[:len(b)-1], " actions="...)
 	for _, a := range f.Actions {
 		b = append(append(b, a.String()...), ',')
@@ -100,5 +104,5 @@ func (f Flow) text() string {
 	if len(f.Actions) == 0 {
 		b = append(b, "drop,"...)
 	}
-	return string(b[:len(b)-1])
+	return b[:len(b)-1]
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
 // OFPP_NORMAL, with which the bridge is a learning switch.
@@ -65,16 +66,10 @@ func (l listed) isNormal() bool {
 // ports returns the configuration of all ports.
 func (s *Switch) ports(ctx context.Context) (out []nx.Port, err error) {
 	xid := s.conn.Reserve(2)
-	parts, err := s.parts(ctx, xid, nx.ListPorts(xid))
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range parts {
+	err = s.each(ctx, xid, nx.ListPorts(xid), func(m ofconn.Message) error {
 		list, err := nx.ReadPorts(m)
-		if err != nil {
-			return nil, err
-		}
 		out = append(out, list...)
-	}
-	return out, nil
+		return err
+	})
+	return out, err
 }

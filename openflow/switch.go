@@ -129,19 +129,26 @@ func (s *Switch) learn(ctx context.Context) error {
 	if err := s.configure(ctx); err != nil {
 		return fmt.Errorf("configuring the switch: %w", err)
 	}
-	list, err := s.listAll(ctx)
-	if err != nil {
+	services, policies := s.units.relist(), s.policies.relist()
+	var others []listed
+	packets, none := map[Key]uint64{}, s.units.none()
+	if err := s.eachFlow(ctx, func(l *listed) {
+		if l.flow.Kind == KindVerdict && !l.unsupported {
+			packets[l.flow.Key()] = l.packets
+		}
+		// What packets have added stays until it expires, but goes without Units, as all that is not wanted.
+		if added := l.flow.Table == TableAffinity && !none; !added && !services.flow(l) && !policies.flow(l) {
+			others = append(others, *l)
+		}
+	}); err != nil {
 		return fmt.Errorf("listing flows: %w", err)
 	}
-	if !s.units.none() {
-		list = withoutLearned(list)
-	} // otherwise they go, as all that is not wanted
-	groups, err := s.listGroups(ctx)
-	if err != nil {
+	if err := s.eachGroup(ctx, services.group); err != nil {
 		return fmt.Errorf("listing groups: %w", err)
 	}
-	s.packets = packetsOf(list)
-	s.have = newConfirmed(s.policies.take(s.units.take(list, groups), nil), s.have)
+	services.end()
+	policies.end()
+	s.packets, s.have = packets, newConfirmed(others, s.have)
 	return nil
 }
 
@@ -151,58 +158,53 @@ func (s *Switch) configure(ctx context.Context) error {
 	answers, err := s.conn.AskOne(ctx, xid, ofconn.Encode(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0}))
 	for _, m := range answers {
 		if m.Kind == ofconn.Error {
-			err = switchError(m)
+			err = m.Failure()
 		}
 	}
 	return err
 }
 
 // list returns the flows of the switch, but those that packets have added.
-func (s *Switch) list(ctx context.Context) ([]listed, error) {
-	all, err := s.listAll(ctx)
-	return withoutLearned(all), err
-}
-
-// withoutLearned leaves out what packets have added, which stays until it expires.
-func withoutLearned(all []listed) []listed {
-	return slices.DeleteFunc(all, func(l listed) bool { return l.flow.Table == TableAffinity })
-}
-
-func (s *Switch) listAll(ctx context.Context) ([]listed, error) {
-	xid := s.conn.Reserve(2)
-	parts, err := s.parts(ctx, xid, nx.ListFlows(xid))
-	if err != nil {
-		return nil, err
-	}
-	all := make([][]listed, len(parts))
-	for i, m := range parts {
-		if all[i], err = flowsOf(m); err != nil {
-			return nil, err
+func (s *Switch) list(ctx context.Context) (out []listed, err error) {
+	err = s.eachFlow(ctx, func(l *listed) {
+		if l.flow.Table != TableAffinity {
+			out = append(out, *l)
 		}
-	}
-	return slices.Concat(all...), nil
+	})
+	return out, err
 }
 
-// parts sends a multipart request with that transaction ID, of which the next is reserved too, and returns all parts of
-// the answer.
-func (s *Switch) parts(ctx context.Context, xid uint32, request []byte) (parts []ofconn.Message, err error) {
+// eachFlow calls yield for all flows of the switch, each of which is valid until the next.
+func (s *Switch) eachFlow(ctx context.Context, yield func(*listed)) error {
+	xid := s.conn.Reserve(2)
+	return s.each(ctx, xid, nx.ListFlows(xid), func(m ofconn.Message) error { return flowsOf(m, yield) })
+}
+
+// each sends a multipart request with that transaction ID, of which the next is reserved too, and calls read for each
+// part of the answer. None is kept longer.
+func (s *Switch) each(ctx context.Context, xid uint32, request []byte, read func(ofconn.Message) error) error {
 	answers, err := s.conn.AskOne(ctx, xid, request)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	more := true
-	for _, m := range answers {
-		switch m.Kind {
-		case ofconn.Error:
-			return nil, switchError(m)
-		case msgMultipartReply:
-			parts, more = append(parts, m), len(m.Body) >= 4 && binary.BigEndian.Uint16(m.Body[2:])&multipartMore != 0
+	for i, m := range answers {
+		answers[i].Body = nil
+		switch {
+		case m.Kind == ofconn.Error:
+			return m.Failure()
+		case m.Kind != msgMultipartReply:
+			continue
 		}
+		if err := read(m); err != nil {
+			return err
+		}
+		more = len(m.Body) >= 4 && binary.BigEndian.Uint16(m.Body[2:])&multipartMore != 0
 	}
 	if more {
-		return nil, errors.New("the switch did not send the last part")
+		return errors.New("the switch did not send the last part")
 	}
-	return parts, nil
+	return nil
 }
 
 // commit makes the switch do todo and returns nil if it has done all of it.
@@ -219,9 +221,9 @@ func (s *Switch) commit(ctx context.Context, todo []change) error {
 		i := int(m.XID-first) - 1 // place in todo
 		switch {
 		case m.Kind == ofconn.Error && i >= 0 && i < len(todo):
-			refused = append(refused, todo[i].refused(switchError(m)))
+			refused = append(refused, todo[i].refused(m.Failure()))
 		case m.Kind == ofconn.Error:
-			refused = append(refused, fmt.Errorf("the switch rejected the bundle: %w", switchError(m)))
+			refused = append(refused, fmt.Errorf("the switch rejected the bundle: %w", m.Failure()))
 		case isCommitReply(m):
 			committed = true
 		}

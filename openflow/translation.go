@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 )
 
 // Endpoints lists what the switch sends new connections to a port of a Service to, in order; protocol is IANA's number.
@@ -14,13 +16,9 @@ func (s *Switch) Endpoints(ctx context.Context, service netip.AddrPort, protocol
 	if err != nil {
 		return nil, fmt.Errorf("listing flows: %w", err)
 	}
-	groups, err := s.listGroups(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("listing groups: %w", err)
-	}
 	buckets := map[uint32][]Bucket{}
-	for _, g := range groups {
-		buckets[g.ID] = g.Buckets
+	if err := s.eachGroup(ctx, func(g nx.Listed) { buckets[g.ID] = g.Buckets }); err != nil {
+		return nil, fmt.Errorf("listing groups: %w", err)
 	}
 	all := map[Translation]struct{}{}
 	for i := range list {

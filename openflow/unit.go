@@ -19,6 +19,18 @@ type Unit struct {
 	Flows   []Flow
 	Buckets []Bucket
 	Hash    Hash
+	// Made, unless nil, makes all of it, the same each time: it is asked for when it is needed, and not kept.
+	Made func() Unit
+}
+
+// maker is a Unit that is not there; nil: none.
+type maker func() Unit
+
+func (m maker) now() (u Unit) {
+	if m != nil {
+		u = m()
+	}
+	return u
 }
 
 // Bucket is one choice of a group, and Hash how it chooses.
@@ -48,13 +60,14 @@ type units struct {
 	// known: until somebody has said which Units there shall be, those on the switch stay as they are, and all other
 	// flows of Services are there still.
 	known bool
-	want  map[uint32]Unit
-	sent  bool            // the switch has confirmed what is wanted, but for dirty
-	dirty map[uint32]Unit // what differs, as the switch has it
-	// listed is what the switch has, as long as it was not compared.
+	want  map[uint32]maker
+	sent  bool             // the switch has confirmed what is wanted, but for dirty
+	dirty map[uint32]maker // what differs, as the switch has it
+	// listed is what the switch has, as long as it was not compared, less the Units that are wanted and not in differ.
 	listed       map[Key]*have
 	listedGroups []nx.Listed
-	diffs        uint64 // how often listed was compared
+	differ       map[uint32]struct{} // what is wanted is not what the switch has
+	diffs        uint64              // how often listed was compared
 	gone         map[Translation]struct{}
 }
 
@@ -78,7 +91,8 @@ func udp(f *Flow, buckets []Bucket, to map[Translation]struct{}) {
 	}
 }
 
-func (u Unit) udp(to map[Translation]struct{}) {
+func (m maker) udp(to map[Translation]struct{}) {
+	u := m.now()
 	for i := range u.Flows {
 		udp(&u.Flows[i], u.Buckets, to)
 	}
@@ -92,16 +106,20 @@ func (u *units) noteGone() {
 		groups[g.ID] = g.Buckets
 	}
 	for _, h := range u.listed {
-		udp(h.flow, groups[h.flow.group()], before)
-	}
-	if !u.sent {
-		for _, unit := range u.want {
-			unit.udp(now)
+		id := h.flow.group()
+		if u.asWanted(id) {
+			groups[id] = u.want[id].now().Buckets
 		}
+		udp(h.flow, groups[id], before)
 	}
 	for id, was := range u.dirty {
 		was.udp(before)
 		u.want[id].udp(now)
+	}
+	if !u.sent && len(before) > 0 {
+		for _, unit := range u.want {
+			unit.udp(now)
+		}
 	}
 	if u.gone == nil {
 		u.gone = map[Translation]struct{}{}
@@ -111,7 +129,7 @@ func (u *units) noteGone() {
 }
 
 func newUnits(owns func(*Flow) bool) units {
-	return units{owns: owns, want: map[uint32]Unit{}, dirty: map[uint32]Unit{}}
+	return units{owns: owns, want: map[uint32]maker{}, dirty: map[uint32]maker{}}
 }
 
 // SetPolicies is SetUnits for policies, whose Units have no buckets, and IDs of their own.
@@ -144,14 +162,21 @@ func (u *units) has(out []Flow) []Flow {
 		out = append(out, *h.flow)
 	}
 	for id, unit := range u.want {
-		if _, differs := u.dirty[id]; u.sent && !differs {
-			out = append(out, unit.Flows...)
+		if u.asWanted(id) {
+			out = append(out, unit.now().Flows...)
 		}
 	}
 	for _, was := range u.dirty {
-		out = append(out, was.Flows...)
+		out = append(out, was.now().Flows...)
 	}
 	return out
+}
+
+// asWanted reports whether the switch has the Unit with that number as it is wanted.
+func (u *units) asWanted(id uint32) bool {
+	_, dirty := u.dirty[id]
+	_, differs := u.differ[id]
+	return !dirty && !differs && (u.sent || u.listed != nil)
 }
 
 // Packets returns how many packets the flows of verdicts had taken when they were listed, if they were since it was
@@ -161,16 +186,6 @@ func (s *Switch) Packets() map[Key]uint64 {
 	defer s.syncing.Unlock()
 	out := s.packets
 	s.packets = nil
-	return out
-}
-
-func packetsOf(list []listed) map[Key]uint64 {
-	out := map[Key]uint64{}
-	for i := range list {
-		if l := &list[i]; l.flow.Kind == KindVerdict && !l.unsupported {
-			out[l.flow.Key()] = l.packets
-		}
-	}
 	return out
 }
 
@@ -198,8 +213,13 @@ func (u *units) put(id uint32, unit Unit) {
 	if _, already := u.dirty[id]; u.sent && !already {
 		u.dirty[id] = u.want[id]
 	}
-	if delete(u.want, id); len(unit.Flows) > 0 {
-		u.want[id] = unit
+	if u.listed != nil {
+		u.hold(id, nil)
+	}
+	if delete(u.want, id); unit.Made != nil {
+		u.want[id] = unit.Made
+	} else if len(unit.Flows) > 0 {
+		u.want[id] = func() Unit { return unit }
 	}
 }
 
@@ -254,20 +274,6 @@ func (s *Switch) confirmUnits() {
 	s.policies.confirm()
 }
 
-// take stores what the switch has of Units, and returns all other flows.
-func (u *units) take(list []listed, groups []nx.Listed) (rest []listed) {
-	u.listed, u.listedGroups, u.sent, u.dirty = make(map[Key]*have, len(u.want)), groups, false, map[uint32]Unit{}
-	for i := range list {
-		l := &list[i]
-		if l.unsupported || !u.owns(&l.flow) {
-			rest = append(rest, *l)
-			continue
-		}
-		u.listed[l.flow.Key()] = &have{flow: &l.flow, altered: l.limited || l.cookie != l.flow.Cookie()}
-	}
-	return rest
-}
-
 // diff returns what turns the switch's Units into those that are wanted: groups that flows may need, flows, and the
 // deletion of groups, which would delete flows that still lead there.
 func (u *units) diff() ([]change, Changes, error) {
@@ -279,7 +285,7 @@ func (u *units) diff() ([]change, Changes, error) {
 		d.againstListed(u)
 	} else {
 		for _, id := range slices.Sorted(maps.Keys(u.dirty)) {
-			d.replace(id, u.dirty[id], u.want[id])
+			d.replace(id, u.dirty[id].now(), u.want[id].now())
 		}
 	}
 	for _, c := range d.flows {
@@ -343,8 +349,11 @@ func (d *unitChanges) againstListed(u *units) {
 	for _, g := range u.listedGroups {
 		groups[g.ID] = g
 	}
-	for _, id := range slices.Sorted(maps.Keys(u.want)) {
-		unit := u.want[id]
+	for _, id := range slices.Sorted(maps.Keys(u.differ)) {
+		unit := u.want[id].now()
+		if len(unit.Flows) == 0 {
+			continue
+		}
 		g, had := groups[id]
 		delete(groups, id)
 		if had && !g.Known {
@@ -382,29 +391,18 @@ func (u *units) confirm() {
 		return
 	}
 	u.noteGone()
-	u.sent, u.dirty = true, map[uint32]Unit{} // and not as large as it was for all
-	u.listed, u.listedGroups = nil, nil
+	u.sent, u.dirty = true, map[uint32]maker{} // and not as large as it was for all
+	u.listed, u.listedGroups, u.differ = nil, nil, nil
 }
 
 func (u Unit) group(id uint32) nx.Group {
 	return nx.Group{ID: id, Hash: u.Hash, Buckets: u.Buckets}
 }
 
-// listGroups returns all groups of the switch.
-func (s *Switch) listGroups(ctx context.Context) (out []nx.Listed, err error) {
+// eachGroup calls yield for all groups of the switch.
+func (s *Switch) eachGroup(ctx context.Context, yield func(nx.Listed)) error {
 	xid := s.conn.Reserve(2)
-	parts, err := s.parts(ctx, xid, nx.ListGroups(xid))
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range parts {
-		part, err := nx.ReadGroups(m)
-		if err != nil {
-			return nil, fmt.Errorf("decoding groups: %w", err)
-		}
-		out = append(out, part...)
-	}
-	return out, nil
+	return s.each(ctx, xid, nx.ListGroups(xid), func(m ofconn.Message) error { return nx.ReadGroups(m, yield) })
 }
 
 // groupMod encodes a change of a group.
@@ -438,7 +436,7 @@ func (s *Switch) flush(ctx context.Context, message func(xid uint32) []byte) err
 	}
 	for _, m := range answers {
 		if m.Kind == ofconn.Error {
-			return fmt.Errorf("the switch rejected to forget connections: %w", switchError(m))
+			return fmt.Errorf("the switch rejected to forget connections: %w", m.Failure())
 		}
 	}
 	return nil

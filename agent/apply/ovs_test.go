@@ -280,16 +280,17 @@ func TestServiceWithTooManyEndpoints(t *testing.T) {
 	}
 	n.has(serviceManifests(53, strings.Join(all, ", ")))
 	n.sync("600 endpoints", true)
-	for id, unit := range n.flows.services.units() {
+	for id, unit := range made(n.flows.services.units()) {
 		if len(unit.Buckets) != openflow.MaxBuckets {
 			t.Errorf("unit %d has %d buckets", id, len(unit.Buckets))
 		}
 	}
 	for _, ports := range n.flows.services.of {
 		for _, b := range ports {
-			last := b.Endpoints[len(b.Endpoints)-1]
-			if len(b.Endpoints) != openflow.MaxBuckets || last.Addr() == netip.MustParseAddr("10.78.1.243") {
-				t.Errorf("%d endpoints, the last is %s: want some of all 600, not the first", len(b.Endpoints), last)
+			list := b.list()
+			last := list[len(list)-1]
+			if len(list) != openflow.MaxBuckets || last.Addr() == netip.MustParseAddr("10.78.1.243") {
+				t.Errorf("%d endpoints, the last is %s: want some of all 600, not the first", len(list), last)
 			}
 		}
 	}

@@ -24,7 +24,8 @@ type servicePorts struct {
 	node   services.Node
 	ids    clusterip.IDs
 	known  bool // all Services have been read
-	// of are the ports of each Service, by namespace/name. The switch has their units; they are not held twice.
+	// of are the ports of each Service, by namespace/name: all that is kept of them. Units are made of that when the
+	// switch needs them, so a list that is here is not changed any more.
 	of map[string][]servicePort
 	// claims are the Services that have a port, by its number: one, unless what is known of another is out of date. The
 	// last one has it.
@@ -38,7 +39,8 @@ type servicePorts struct {
 // servicePort is one that Open vSwitch translates.
 type servicePort struct {
 	services.Key
-	services.Backends
+	endpoints clusterip.Endpoints
+	affinity  time.Duration
 }
 
 func newServicePorts(source inputs.Source, node string, log logr.Logger) *servicePorts {
@@ -93,7 +95,7 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 	}
 	for k, b := range now {
 		if clusterip.Translated(k.Protocol) {
-			p := servicePort{k, s.limited(service, k, b)}
+			p := servicePort{k, clusterip.Pack(s.limited(service, k, b.Endpoints)), b.Affinity}
 			s.count(p, 1)
 			s.claims[s.id(k)] = append(s.claims[s.id(k)], service)
 			s.of[service] = append(s.of[service], p)
@@ -105,25 +107,25 @@ func (s *servicePorts) replace(service string, now map[services.Key]services.Bac
 	}
 }
 
-// limited is what of b Open vSwitch can do.
-func (s *servicePorts) limited(service string, k services.Key, b services.Backends) services.Backends {
-	if n := len(b.Endpoints); n > openflow.MaxBuckets {
+// limited are as many of the endpoints as Open vSwitch takes.
+func (s *servicePorts) limited(service string, k services.Key, all []netip.AddrPort) []netip.AddrPort {
+	if n := len(all); n > openflow.MaxBuckets {
 		s.log.Info("this node uses a part of a Service's endpoints, as many as Open vSwitch takes", "service", service,
 			"port", k.Port, "endpoints", n, "used", openflow.MaxBuckets)
-		b.Endpoints = services.Most(b.Endpoints, openflow.MaxBuckets, s.node.Name)
+		return services.Most(all, openflow.MaxBuckets, s.node.Name)
 	}
-	return b
+	return all
 }
 
 // tellAffinity logs once that session affinity, which all ports of a Service share, is not as long as it shall be.
 func (s *servicePorts) tellAffinity(service string, before, now []servicePort) {
-	if len(now) == 0 || now[0].Affinity <= clusterip.MostAffinity ||
-		len(before) > 0 && before[0].Affinity == now[0].Affinity {
+	if len(now) == 0 || now[0].affinity <= clusterip.MostAffinity ||
+		len(before) > 0 && before[0].affinity == now[0].affinity {
 		return
 	}
 	s.log.Info("clients of a Service keep their endpoint for a shorter time than asked for, as Open vSwitch has no longer "+
 		"timeouts: set its sessionAffinityConfig.clientIP.timeoutSeconds to at most as many seconds, or leave ClusterIPs to "+
-		"kube-proxy (services: host)", "service", service, "asked", now[0].Affinity.String(),
+		"kube-proxy (services: host)", "service", service, "asked", now[0].affinity.String(),
 		"is", clusterip.MostAffinity.String(), "seconds", int(clusterip.MostAffinity/time.Second))
 }
 
@@ -144,21 +146,30 @@ func (s *servicePorts) settle(k services.Key, changed map[uint32]openflow.Unit) 
 	}
 	all := s.of[claims[len(claims)-1]]
 	i := slices.IndexFunc(all, func(p servicePort) bool { return p.Key == k })
-	changed[id] = s.unit(all[i])
+	changed[id] = all[i].unit(id)
 }
 
-func (s *servicePorts) unit(p servicePort) openflow.Unit {
-	return clusterip.Unit(s.id(p.Key), netip.AddrPortFrom(p.Addr, p.Port), p.Protocol, p.Endpoints, p.Affinity)
+func (p *servicePort) list() []netip.AddrPort { return p.endpoints.List(p.Addr.Is4()) }
+
+// unit is the port's, made when it is needed; none without endpoints.
+func (p *servicePort) unit(id uint32) (u openflow.Unit) {
+	if p.endpoints != "" {
+		u.Made = func() openflow.Unit {
+			return clusterip.Unit(id, netip.AddrPortFrom(p.Addr, p.Port), p.Protocol, p.list(), p.affinity)
+		}
+	}
+	return u
 }
 
 // units are all that the switch shall have.
 func (s *servicePorts) units() map[uint32]openflow.Unit {
 	out := make(map[uint32]openflow.Unit, s.translated)
 	for service, ports := range s.of {
-		for _, p := range ports {
-			claims := s.claims[s.id(p.Key)]
-			if u := s.unit(p); claims[len(claims)-1] == service && len(u.Flows) > 0 {
-				out[s.id(p.Key)] = u
+		for i := range ports {
+			id := s.id(ports[i].Key)
+			claims := s.claims[id]
+			if u := ports[i].unit(id); claims[len(claims)-1] == service && u.Made != nil {
+				out[id] = u
 			}
 		}
 	}
@@ -166,12 +177,12 @@ func (s *servicePorts) units() map[uint32]openflow.Unit {
 }
 
 func (s *servicePorts) count(p servicePort, by int) {
-	if len(p.Endpoints) == 0 {
+	if p.endpoints == "" {
 		s.refusing += by
 	} else {
 		s.translated += by
 	}
-	for _, e := range p.Endpoints {
+	for _, e := range p.list() {
 		if at := (clusterip.Port{Protocol: p.Protocol, Port: e.Port()}); at.High() {
 			if s.high[at] += by; s.high[at] == 0 {
 				delete(s.high, at)

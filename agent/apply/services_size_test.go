@@ -14,7 +14,7 @@ import (
 // What is kept of each port of a Service, for the next change and of what the switch has, is small: there may be tens
 // of thousands.
 func TestServicePortsSize(t *testing.T) {
-	const n, most, mostListed = 2000, 1300, 5500 // measured: 1030 and 4630 bytes with two endpoints
+	const n, most, mostListed = 2000, 600, 2500 // measured: 468 and 1970 bytes with two endpoints
 	x := newNode(t, api.AgentConfig{Services: api.ServicesOVS, ServiceCIDR: netip.MustParsePrefix("10.96.0.0/12")})
 	x.apply(x.round())
 	before, changed := heap(), map[uint32]openflow.Unit{}

@@ -425,9 +425,9 @@ func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPo
 		u.Flows = []openflow.Flow{flow(openflow.TableService, m, openflow.Resubmit(openflow.TableAffinity),
 			openflow.Resubmit(openflow.TableEndpoint)), any}
 	}
-	ids := IDs{}
-	for _, e := range endpoints[:min(len(endpoints), openflow.MaxBuckets)] {
-		bucket := openflow.Bucket{ID: ids.Of(e, protocol)}
+	u.Buckets = make([]openflow.Bucket, 0, min(len(endpoints), openflow.MaxBuckets))
+	for _, e := range endpoints[:cap(u.Buckets)] {
+		bucket := openflow.Bucket{ID: bucketID(u.Buckets, firstID(e, protocol))}
 		if affinity > 0 {
 			bucket.Again = openflow.TableEndpoint
 			m.Endpoint, learn.Value = bucket.ID, bucket.ID
@@ -439,6 +439,14 @@ func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPo
 	}
 	slices.SortFunc(u.Buckets, func(a, b openflow.Bucket) int { return cmp.Compare(a.ID, b.ID) })
 	return u
+}
+
+// bucketID is the number of one bucket more, by the rule of IDs: what others have, or is 0, is not used.
+func bucketID(others []openflow.Bucket, id uint32) uint32 {
+	for id == 0 || slices.ContainsFunc(others, func(b openflow.Bucket) bool { return b.ID == id }) {
+		id = (id + 1) & 0x7fffffff
+	}
+	return id
 }
 
 // chosen sends a new connection to an endpoint.

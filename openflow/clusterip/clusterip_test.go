@@ -2,6 +2,7 @@ package clusterip
 
 import (
 	"flag"
+	"hash/fnv"
 	"maps"
 	"net/netip"
 	"os"
@@ -189,6 +190,60 @@ func TestGone(t *testing.T) {
 	once.SetUnits(last, true)
 	flowtest.Sync(t, once, want)
 	expect(once, "10.10.1.9:53")
+}
+
+// Of what was listed, only what differs is held; a Unit that is changed then is compared with what the switch has.
+func TestUnitsThatWereListed(t *testing.T) {
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	want := slices.Concat(tables.Pipeline(node(t)), Flows(node(t), ranges()))
+	list := func() {
+		t.Helper()
+		s.Resync()
+		if _, err := s.HasForPods(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.SetUnits(units(), true)
+	flowtest.Sync(t, s, want)
+	list()
+	dns := netip.AddrPortFrom(netip.MustParseAddr(vip4), 53)
+	s.SetUnits(map[uint32]openflow.Unit{1: {}, 2: Unit(2, dns, UDP, endpoints("10.10.1.9:53"), 0)}, false)
+	// A flow less, and one that does not lead to a group any more, which goes.
+	if got := flowtest.Sync(t, s, want); got != (openflow.Changes{Modified: 1, Deleted: 2}) || len(s.Gone()) != 1 {
+		t.Errorf("changed after the list: %+v", got)
+	}
+	s.SetUnits(units(), true)
+	flowtest.Sync(t, s, want)
+	o.Ofctl("mod-flows", "br-int", "table=2,udp,nw_dst="+vip4+",actions=drop")
+	o.Ofctl("del-flows", "br-int", "table=9,tcp,nw_dst="+vip4)
+	list()
+	if got := flowtest.Sync(t, s, want); got != (openflow.Changes{Added: 3, Modified: 1}) || len(s.Gone()) != 0 {
+		t.Errorf("changed by others: %+v", got)
+	}
+	list()
+	if got := flowtest.Sync(t, s, want); got != (openflow.Changes{}) {
+		t.Errorf("afterwards: %+v", got)
+	}
+}
+
+// An agent that starts uses the numbers that the switch has, so they are never made in another way.
+func TestNumbers(t *testing.T) {
+	for _, e := range endpoints("10.0.0.1:80", "[fd00::1]:65535") {
+		h := fnv.New32a()
+		h.Write(append(e.Addr().AsSlice(), byte(e.Port()>>8), byte(e.Port()), TCP))
+		if got, want := firstID(e, TCP), h.Sum32()&0x7fffffff; got != want {
+			t.Errorf("%s has the number %d, want %d", e, got, want)
+		}
+		list := []netip.AddrPort{e, netip.AddrPortFrom(e.Addr().Next(), 0)}
+		if got := Pack(list).List(e.Addr().Is4()); !slices.Equal(got, list) {
+			t.Errorf("packed %v, and got %v", list, got)
+		}
+	}
+	others := []openflow.Bucket{{ID: 0x7fffffff}, {ID: 1}}
+	if got := bucketID(others, 0x7fffffff); got != 2 {
+		t.Errorf("what others have is number %d", got)
+	}
 }
 
 // traced is what becomes of a packet: the tables that it visits in all passes, and what the datapath does.

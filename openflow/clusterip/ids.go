@@ -1,7 +1,6 @@
 package clusterip
 
 import (
-	"hash/fnv"
 	"net/netip"
 )
 
@@ -27,10 +26,7 @@ func (i *IDs) Of(to netip.AddrPort, protocol uint8) uint32 {
 	if id, had := i.moved[o]; had {
 		return id
 	}
-	h := fnv.New32a()
-	_, _ = h.Write(to.Addr().AsSlice())
-	_, _ = h.Write([]byte{byte(to.Port() >> 8), byte(to.Port()), protocol})
-	first := h.Sum32() & 0x7fffffff
+	first := firstID(to, protocol)
 	id := first
 	for other, taken := i.byID[id]; taken && other != o || id == 0; other, taken = i.byID[id] {
 		id = (id + 1) & 0x7fffffff
@@ -39,6 +35,23 @@ func (i *IDs) Of(to netip.AddrPort, protocol uint8) uint32 {
 		i.moved[o] = id
 	}
 	return id
+}
+
+// firstID is the number that a port gets unless another has it: FNV-1a of address, port and protocol.
+func firstID(to netip.AddrPort, protocol uint8) uint32 {
+	var b [19]byte
+	key, h := b[:0], uint32(2166136261)
+	if a := to.Addr(); a.Is4() {
+		four := a.As4()
+		key = append(key, four[:]...)
+	} else {
+		sixteen := a.As16()
+		key = append(key, sixteen[:]...)
+	}
+	for _, x := range append(key, byte(to.Port()>>8), byte(to.Port()), protocol) {
+		h = (h ^ uint32(x)) * 16777619
+	}
+	return h & 0x7fffffff
 }
 
 // Forget lets the number of a port be used for another.

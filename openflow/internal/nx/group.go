@@ -3,6 +3,7 @@ package nx
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/maphash"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
@@ -66,6 +67,15 @@ func (g Group) Equal(h Group) bool {
 	byID := func(a, b Bucket) int { return int(int64(a.ID) - int64(b.ID)) }
 	return g.ID == h.ID && g.Hash == h.Hash && (slices.Equal(g.Buckets, h.Buckets) || slices.Equal(
 		slices.SortedFunc(slices.Values(g.Buckets), byID), slices.SortedFunc(slices.Values(h.Buckets), byID)))
+}
+
+// HashTo adds all that Equal compares to h.
+func (g Group) HashTo(h *maphash.Hash) {
+	maphash.WriteComparable(h, g.ID)
+	maphash.WriteComparable(h, g.Hash)
+	for _, b := range g.Buckets {
+		maphash.WriteComparable(h, b)
+	}
 }
 
 // Add appends the message that makes the group.
@@ -133,7 +143,7 @@ func (x Bucket) actions(b []byte) []byte {
 // selection appends the property that has a group select by a method, and by the hash of whole fields.
 func selection(b []byte, method string, of ...uint32) []byte {
 	start := len(b)
-	b = append(binary.BigEndian.AppendUint16(b, experimenter), 0, 0)
+	b = append(binary.BigEndian.AppendUint16(b, Experimenter), 0, 0)
 	b = binary.BigEndian.AppendUint32(b, ntrVendor)
 	b = binary.BigEndian.AppendUint32(b, ntrSelection)
 	b = append(b, 0, 0, 0, 0)
@@ -146,11 +156,7 @@ func selection(b []byte, method string, of ...uint32) []byte {
 			b = append(b, 0xff)
 		}
 	}
-	binary.BigEndian.PutUint16(b[start+2:], uint16(len(b)-start))
-	for (len(b)-start)%8 != 0 {
-		b = append(b, 0)
-	}
-	return b
+	return Pad(b, start, len(b)-start)
 }
 
 // ListGroups asks for the description of all groups.
@@ -169,21 +175,22 @@ type Listed struct {
 }
 
 // ReadGroups reads one part of the list.
-func ReadGroups(m ofconn.Message) (out []Listed, err error) {
+func ReadGroups(m ofconn.Message, yield func(Listed)) error {
 	if len(m.Body) < 8 || binary.BigEndian.Uint16(m.Body) != multipartGroup {
-		return nil, ofconn.ErrShort
+		return ofconn.ErrShort
 	}
 	for rest := m.Body[8:]; len(rest) > 0; {
 		if len(rest) < groupDescLen {
-			return nil, ofconn.ErrShort
+			return ofconn.ErrShort
 		}
 		n := int(binary.BigEndian.Uint16(rest))
 		if n < groupDescLen || n > len(rest) {
-			return nil, ofconn.ErrShort
+			return ofconn.ErrShort
 		}
-		out, rest = append(out, readGroup(rest[:n])), rest[n:]
+		yield(readGroup(rest[:n]))
+		rest = rest[n:]
 	}
-	return out, nil
+	return nil
 }
 
 // readGroup reads an ofp_group_desc: length (2), type (1), padding, ID (4), length of buckets (2), padding (6),
@@ -195,6 +202,9 @@ func readGroup(b []byte) Listed {
 		return l
 	}
 	buckets, properties := b[groupDescLen:groupDescLen+size], b[groupDescLen+size:]
+	if len(buckets) >= 8 { // as many as there are if all have the length of the first
+		l.Buckets = make([]Bucket, 0, len(buckets)/max(8, int(binary.BigEndian.Uint16(buckets))))
+	}
 	for len(buckets) >= 8 {
 		n := int(binary.BigEndian.Uint16(buckets))
 		if n < 8 || n > len(buckets) {

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	vendor       = 0x00002320
-	experimenter = 0xffff
+	vendor = 0x00002320
+	// Experimenter is the type of actions that are none of OpenFlow's own.
+	Experimenter = 0xffff
 	subtypeCT    = 35
 	subtypeNAT   = 36
 	subtypeAgain = 14
@@ -145,7 +146,7 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 
 // header appends the head of an action, whose length finish writes.
 func header(b []byte, subtype uint16) []byte {
-	b = binary.BigEndian.AppendUint16(b, experimenter)
+	b = binary.BigEndian.AppendUint16(b, Experimenter)
 	b = binary.BigEndian.AppendUint32(append(b, 0, 0), vendor)
 	return binary.BigEndian.AppendUint16(b, subtype)
 }
@@ -157,11 +158,7 @@ func starts(body []byte, subtype uint16) bool {
 
 // finish pads the action that starts there to 8 bytes and writes its length.
 func finish(b []byte, start int) []byte {
-	for (len(b)-start)%8 != 0 {
-		b = append(b, 0)
-	}
-	binary.BigEndian.PutUint16(b[start+2:], uint16(len(b)-start))
-	return b
+	return Pad(b, start, (len(b)-start+7)&^7)
 }
 
 // ReadConntrack reads what follows type and length of an action; ok is false for any other action, and for a ct with

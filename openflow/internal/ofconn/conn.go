@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"antrea.io/ofnet/ofctrl" // its names of errors
 	"github.com/go-logr/logr"
 )
 
@@ -55,6 +56,22 @@ type Message struct {
 	XID uint32
 	// Body is what follows the header.
 	Body []byte
+}
+
+// Failure returns the error that an error message carries.
+func (m Message) Failure() error {
+	if len(m.Body) < 4 {
+		return ErrShort
+	}
+	const experimenter = 0xffff
+	kind, code, vendor := binary.BigEndian.Uint16(m.Body), binary.BigEndian.Uint16(m.Body[2:]), uint32(0)
+	if kind == experimenter {
+		if len(m.Body) < 8 {
+			return ErrShort
+		}
+		vendor = binary.BigEndian.Uint32(m.Body[4:])
+	}
+	return errors.New(ofctrl.GetErrorMessage(kind, code, vendor))
 }
 
 // Encode encodes a message.
