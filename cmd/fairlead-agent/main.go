@@ -119,6 +119,7 @@ func run(ctx context.Context, f flags) error {
 		log.Info("config", "warning", w)
 	}
 	limitProcessors()
+	limitGarbage()
 	log.Info("starting fairlead-agent", "version", version, "node", name, "config", f.config)
 	err = agent.Run(ctx, agent.Options{Config: cfg, Version: version, NodeName: name, Shim: nodecmd.Shim(log),
 		Intervals: intervals, Log: log})
