@@ -13,7 +13,7 @@ import (
 // them as ovs-ofctl(8) prints them. The switch's are read by the table actionTypes.
 type Action interface {
 	String() string
-	encode(b []byte) []byte // appends it; nothing for one that is not sent as an action
+	ofnet() ofAction // nil for one that is not sent as an action
 }
 
 // Goto continues in another table, with a higher number. It is the last action of a flow.
@@ -166,53 +166,5 @@ func (a SetField) String() string {
 func (a MoveField) String() string     { return "move:" + a.from.move + "[]->" + a.to.move + "[]" }
 func (a unknownAction) String() string { return string(a) }
 
-func (a Conntrack) String() string {
-	b := []byte("ct(")
-	if a.Commit {
-		b = append(b, "commit,"...)
-	}
-	if a.Table != NoTable {
-		b = fmt.Appendf(b, "table=%d,", a.Table)
-	}
-	if a.ZoneReg != 0 {
-		b = fmt.Appendf(b, "zone=NXM_NX_REG%d[0..15],", a.ZoneReg)
-	} else {
-		b = fmt.Appendf(b, "zone=%d,", a.Zone)
-	}
-	if a.Mark != 0 {
-		b = fmt.Appendf(b, "exec(set_field:%#x/%#[1]x->ct_mark),", a.Mark)
-	}
-	switch a.NAT.Kind {
-	case NATApply:
-		b = append(b, "nat,"...)
-	case NATSrc:
-		b = append(b, "nat(src="+natText(a.NAT)+"),"...)
-	case NATDst:
-		b = append(b, "nat(dst="+natText(a.NAT)+"),"...)
-	}
-	return string(b[:len(b)-1]) + ")"
-}
-
-func (a Learn) String() string {
-	ip, kind, protocol := "NXM_OF_IP_%s[]", "0x800", "TCP"
-	if a.IPv6 {
-		ip, kind = "NXM_NX_IPV6_%s[]", "0x86dd"
-	}
-	if a.Protocol == protoUDP {
-		protocol = "UDP"
-	}
-	return fmt.Sprintf("learn(table=%d,idle_timeout=%d,priority=%d,cookie=%#x,eth_type=%s,nw_proto=%d,"+ip+","+ip+
-		",NXM_OF_%s_DST[],load:%#x->NXM_NX_REG4[])", a.Table, a.Idle, a.Priority, a.Cookie, kind, a.Protocol, "SRC", "DST",
-		protocol, a.Value)
-}
-
-func natText(n NAT) string {
-	text := n.Addr.String()
-	if n.First != 0 {
-		text = netip.AddrPortFrom(n.Addr, n.First).String()
-	}
-	if n.Last > n.First {
-		text += fmt.Sprintf("-%d", n.Last)
-	}
-	return text
-}
+func (a Conntrack) String() string { return nx.Conntrack(a).String() }
+func (a Learn) String() string     { return nx.Learn(a).String() }

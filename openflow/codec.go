@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"iter"
 
+	"antrea.io/libOpenflow/openflow15"
+	"antrea.io/ofnet/ofctrl"
+
 	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
@@ -44,75 +47,75 @@ func encodeBundle(first uint32, changes []change, failed *error) iter.Seq[[]byte
 	}
 }
 
+// flowModBody is the length of what comes before the match in the body of a flow mod.
+const flowModBody = 40
+
 // encode appends one flow mod or group mod. A flow that is there already is replaced by adding it again, which is
 // atomic. Modify would leave the old cookie.
 func (c *change) encode(b []byte, xid uint32) ([]byte, error) {
 	if c.group != nil {
 		return c.groupMod(b, xid), nil
 	}
-	f, start := *c.flow, len(b)
+	f, command, start := *c.flow, openflow15.FC_ADD, len(b)
 	if c.delete {
 		f.Actions = nil // they may be of another program, and are not looked at
+		command = openflow15.FC_DELETE_STRICT
 	}
 	if c.rawMatch != nil {
-		f.Match = Match{} // rawMatch is sent
+		f.Match = Match{} // replaced below
 	}
-	b = nx.FlowMod(b, xid, c.delete, f.Cookie(), f.Table, f.Priority)
-	var err error
-	if c.rawMatch != nil {
-		b = append(b, c.rawMatch...)
-	} else if b, err = f.Match.encode(b); err != nil {
+	mod, err := flowMod(f, command)
+	if err != nil {
 		return b, err
 	}
-	b, err = appendInstructions(b, f.Actions)
-	return ofconn.Finish(b, start), err
+	mod.Xid = xid
+	if b, err = nx.Append(b, mod); err != nil || c.rawMatch == nil {
+		return b, err
+	}
+	b = append(b[:start+ofconn.HeaderLen+flowModBody], c.rawMatch...)
+	return ofconn.Finish(b, start), nil
 }
 
-// encode appends an ofp_match.
-func (m *Match) encode(b []byte) ([]byte, error) {
-	var sent Match
-	start := len(b)
-	b = append(b, 0, 1, 0, 0) // of OpenFlow fields
-	for o := range m.fields {
-		b = o.append(b)
-		o.in.put(&sent, o)
-	}
-	if sent != *m {
-		return b, fmt.Errorf("no encoding for match %s", m)
-	}
-	return nx.Pad(b, start, len(b)-start), nil
-}
-
-// appendInstructions appends what a flow does.
-func appendInstructions(b []byte, actions []Action) ([]byte, error) {
-	var to []byte
-	start := len(b)
-	b = append(b, 0, instrApply, 0, 0, 0, 0, 0, 0)
-	for _, a := range actions {
-		n := len(b)
-		if table, ok := a.(Goto); ok {
-			to = []byte{0, instrGoto, 0, 8, byte(table), 0, 0, 0}
-		} else if b = a.encode(b); len(b) == n {
-			return b, fmt.Errorf("no encoding for action %s", a)
+// flowMod translates f into the terms of ofnet.
+func flowMod(f Flow, command int) (*openflow15.FlowMod, error) {
+	of := &ofctrl.Flow{Table: &ofctrl.Table{TableId: f.Table}, CookieID: f.Cookie()}
+	of.Match.Priority = f.Priority
+	for _, action := range f.Actions {
+		if to, ok := action.(Goto); ok {
+			of.Goto(uint8(to))
+		} else if encoded := action.ofnet(); encoded != nil {
+			of.ApplyAction(encoded)
+		} else {
+			return nil, fmt.Errorf("no encoding for action %s", action)
 		}
 	}
-	if len(b) == start+8 { // nothing to apply
-		b = b[:start]
-	} else {
-		b = nx.Pad(b, start, len(b)-start)
+	bundled, err := of.GetBundleMessage(command)
+	if err != nil {
+		return nil, err
 	}
-	return append(b, to...), nil
+	mod, ok := bundled.GetMessage().(*openflow15.FlowMod)
+	if !ok {
+		return nil, fmt.Errorf("ofnet encoded it as %T", bundled.GetMessage())
+	}
+	var sent Match
+	for o := range f.Match.fields {
+		mod.Match.AddField(*ofField(o))
+		o.in.put(&sent, o)
+	}
+	if sent != f.Match {
+		return nil, fmt.Errorf("no encoding for match %s", &f.Match)
+	}
+	return mod, nil
 }
 
-// append appends the field with its header.
-func (o *oxm) append(b []byte) []byte {
+func ofField(o oxm) *openflow15.MatchField {
 	if o.exact() {
-		return nx.Field(b, o.id, o.value[16-o.width:], nil)
+		return nx.Field(o.id, o.value[16-o.width:], nil)
 	}
-	return nx.Field(b, o.id, o.value[16-o.width:], o.mask[16-o.width:])
+	return nx.Field(o.id, o.value[16-o.width:], o.mask[16-o.width:])
 }
 
-// mustIdentify fills in what ofnet knows of fields.
+// mustIdentify fills in what libOpenflow knows of fields.
 func mustIdentify(fields []*field) []*field {
 	for _, f := range fields {
 		if f.ofnet != "" {
@@ -122,33 +125,31 @@ func mustIdentify(fields []*field) []*field {
 	return fields
 }
 
-func (a Output) encode(b []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(append(b, 0, 0, 0, 16), uint32(a)), 255, 255, 0, 0, 0, 0, 0, 0)
-}
-func (DecTTL) encode(b []byte) []byte      { return append(b, 0, 24, 0, 8, 0, 0, 0, 0) }
-func (PopVLAN) encode(b []byte) []byte     { return append(b, 0, 18, 0, 8, 0, 0, 0, 0) }
-func (a PushVLAN) encode(b []byte) []byte  { return append(b, 0, 17, 0, 8, byte(a>>8), byte(a), 0, 0) }
-func (a Resubmit) encode(b []byte) []byte  { return nx.Resubmit(b, uint8(a)) }
-func (a Conntrack) encode(b []byte) []byte { return nx.Conntrack(a).Append(b) }
-func (a Learn) encode(b []byte) []byte     { return nx.Learn(a).Append(b) }
+type ofAction = ofctrl.OFAction
 
-func (a Conjunction) encode(b []byte) []byte { return nx.Conjunction(b, a.ID, a.Number, a.Of) }
+func (a Output) ofnet() ofAction    { return ofctrl.NewOutputPort(uint32(a)) }
+func (DecTTL) ofnet() ofAction      { return &ofctrl.DecTTLAction{} }
+func (PopVLAN) ofnet() ofAction     { return &ofctrl.PopVLANAction{} }
+func (a PushVLAN) ofnet() ofAction  { return &ofctrl.PushVLANAction{EtherType: uint16(a)} }
+func (a Resubmit) ofnet() ofAction  { return nx.Extension(nx.Resubmit(nil, uint8(a))) }
+func (a Conntrack) ofnet() ofAction { return nx.Extension(nx.Conntrack(a).Append(nil)) }
+func (a Learn) ofnet() ofAction     { return nx.Extension(nx.Learn(a).Append(nil)) }
 
-func (a ToGroup) encode(b []byte) []byte {
-	return binary.BigEndian.AppendUint32(append(b, 0, 22, 0, 8), uint32(a))
-}
+func (a Conjunction) ofnet() ofAction { return nx.Extension(nx.Conjunction(nil, a.ID, a.Number, a.Of)) }
 
-func (a SetField) encode(b []byte) []byte {
-	o := oxm{a.field, bits{a.value, allBits}}
-	return nx.Pad(o.append(append(b, 0, 25, 0, 0)), len(b), roundUp8(8+o.width))
+func (a ToGroup) ofnet() ofAction {
+	return nx.Extension(binary.BigEndian.AppendUint32([]byte{0, 22, 0, 8}, uint32(a)))
 }
 
-func (a MoveField) encode(b []byte) []byte {
-	b = binary.BigEndian.AppendUint16(append(b, 0, 28, 0, 24), uint16(8*a.from.width))
-	b = nx.FieldHeader(append(b, 0, 0, 0, 0, 0, 0), a.from.id, a.from.width, false)
-	return append(nx.FieldHeader(b, a.to.id, a.to.width, false), 0, 0, 0, 0)
+func (a SetField) ofnet() ofAction {
+	return ofctrl.NewSetFieldAction(ofField(oxm{a.field, bits{a.value, allBits}}))
+}
+
+func (a MoveField) ofnet() ofAction {
+	return ofctrl.NewCopyFieldAction(uint16(8*a.from.width), 0, 0, nx.FieldID(a.from.id, a.from.width),
+		nx.FieldID(a.to.id, a.to.width))
 }
 
 // Goto is an instruction, and what no flow of ours has is never sent.
-func (Goto) encode(b []byte) []byte          { return b }
-func (unknownAction) encode(b []byte) []byte { return b }
+func (Goto) ofnet() ofAction          { return nil }
+func (unknownAction) ofnet() ofAction { return nil }

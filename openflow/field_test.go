@@ -76,7 +76,7 @@ func TestMatchThatCannotBeSent(t *testing.T) {
 		{Tagged: true, VLAN: SegmentOf(10)},
 		{VLAN: 5},
 	} {
-		if _, err := m.encode(nil); err == nil {
+		if _, err := flowMod(Flow{Match: m}, 0); err == nil {
 			t.Errorf("no error for %+v", m)
 		}
 	}
@@ -112,7 +112,7 @@ func TestActionsRoundTrip(t *testing.T) {
 		if got, _ := sentAndRead(t, Flow{Actions: want}); !slices.Equal(got.Actions, want) {
 			t.Errorf("sent %v, read %v", want, got.Actions)
 		}
-		kinds[binary.BigEndian.Uint16(a.encode(nil))] = true
+		kinds[a.ofnet().GetActionMessage().Header().Type] = true
 	}
 	for _, row := range actionTypes {
 		if !kinds[row.kind] {
@@ -121,10 +121,9 @@ func TestActionsRoundTrip(t *testing.T) {
 	}
 }
 
-// sentAndRead is what a flow that we have encoded is to our decoder.
+// sentAndRead is what a flow that ofnet has encoded is to our decoder.
 func sentAndRead(t *testing.T, f Flow) (got Flow, unsupported bool) {
 	t.Helper()
-	const flowModBody = 40
 	c := change{flow: &f}
 	b, err := c.encode(nil, 1)
 	if err != nil {

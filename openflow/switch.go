@@ -177,7 +177,11 @@ func (s *Switch) list(ctx context.Context) (out []listed, err error) {
 // eachFlow calls yield for all flows of the switch, each of which is valid until the next.
 func (s *Switch) eachFlow(ctx context.Context, yield func(*listed)) error {
 	xid := s.conn.Reserve(2)
-	return s.each(ctx, xid, nx.ListFlows(xid), func(m ofconn.Message) error { return flowsOf(m, yield) })
+	request, err := nx.ListFlows(xid)
+	if err != nil {
+		return err
+	}
+	return s.each(ctx, xid, request, func(m ofconn.Message) error { return flowsOf(m, yield) })
 }
 
 // each sends a multipart request with that transaction ID, of which the next is reserved too, and calls read for each

@@ -1,6 +1,7 @@
 package nat
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -25,9 +26,9 @@ func (l look) is(generation uint32, wanted Desired) bool {
 
 // generation is the number that the kernel gives to nftables' rules of this network namespace. Each change of any rule
 // adds to it. It is known where all rules are nftables': older tables have no such number.
-func (t *Tables) generation() (generation uint32, known bool) {
+func (t *Tables) generation(ctx context.Context) (generation uint32, known bool) {
 	for _, f := range families() {
-		_, err := t.find(f)
+		_, err := t.find(ctx, f)
 		if errors.Is(err, exec.ErrNotFound) {
 			continue // and there are no rules
 		}

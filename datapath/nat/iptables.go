@@ -66,7 +66,7 @@ func (t *Tables) apply(ctx context.Context, f family, c chain) (changes []string
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	ipt, err := t.find(f)
+	ipt, err := t.find(ctx, f)
 	if errors.Is(err, exec.ErrNotFound) {
 		if len(c.rules) == 0 {
 			return nil, nil // whoever made rules had the program
@@ -88,7 +88,7 @@ func (t *Tables) apply(ctx context.Context, f family, c chain) (changes []string
 }
 
 // find returns the family's program, as known if its file is the same.
-func (t *Tables) find(f family) (*iptables.IPTables, error) {
+func (t *Tables) find(ctx context.Context, f family) (*iptables.IPTables, error) {
 	path, err := exec.LookPath(cmp.Or(f.path, f.program))
 	if err != nil {
 		return nil, err
@@ -107,14 +107,14 @@ func (t *Tables) find(f family) (*iptables.IPTables, error) {
 	if t.programs == nil {
 		t.programs = map[string]program{}
 	}
-	t.programs[f.program] = program{ipt, file, writesNFT(path)}
+	t.programs[f.program] = program{ipt, file, writesNFT(ctx, path)}
 	t.absent = map[absentChain]bool{} // the other back end may have some
 	return ipt, nil
 }
 
 // writesNFT reports whether the program at path is the back end nft, by what "iptables --version" says in brackets.
-func writesNFT(path string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
+func writesNFT(ctx context.Context, path string) bool {
+	ctx, cancel := context.WithTimeout(ctx, runLimit)
 	defer cancel()
 	version, err := exec.CommandContext(ctx, path, "--version").Output()
 	return err == nil && bytes.Contains(version, []byte("(nf_tables)"))

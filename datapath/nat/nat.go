@@ -94,7 +94,7 @@ func (t *Tables) Apply(ctx context.Context, d Desired) (changes []string, err er
 	if err := d.validate(); err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
-	was, known := t.generation()
+	was, known := t.generation(ctx)
 	if known && t.found.is(was, d) {
 		return nil, nil
 	}

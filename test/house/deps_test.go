@@ -15,8 +15,8 @@ type dependency struct{ module, licence, reason string }
 func dependencies() []dependency {
 	const apache, mit, bsd = "Apache-2.0", "MIT", "BSD-3-Clause"
 	return []dependency{
-		{"antrea.io/libOpenflow", apache, "the numbers of OpenFlow's fields"},
-		{"antrea.io/ofnet", apache, "the names of OpenFlow's errors"},
+		{"antrea.io/libOpenflow", apache, "OpenFlow 1.5 messages"},
+		{"antrea.io/ofnet", apache, "flows as messages of it, and the names of its errors"},
 		{"github.com/cilium/ebpf", mit, "eBPF: the uplink's mode steer"},
 		{"github.com/containernetworking/cni", apache, "the CNI specification's types, skel and libcni"},
 		{"github.com/containernetworking/plugins", apache, "host-local's allocator and disk store"},

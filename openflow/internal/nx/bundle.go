@@ -3,27 +3,22 @@ package nx
 import (
 	"encoding/binary"
 
+	"antrea.io/libOpenflow/openflow15"
+
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
-)
-
-// Types of messages, and what is in those of flows and bundles (OpenFlow 1.5.1, 7.3.4.2, 7.3.5.2 and 7.3.9).
-const (
-	msgFlowMod       = 14
-	msgBundleControl = 33
-	msgBundleAdd     = 34
-
-	flowAdd, flowDeleteStrict = 0, 4
-	anything                  = 0xffffffff // no buffer, any port, any group
-	allTables                 = 0xff
-	multipartFlowDesc         = 1
-	bundleFlags               = 1 | 2 // atomic, ordered
 )
 
 // What a BundleControl asks for.
 const (
-	BundleOpen    = 0
-	BundleCommit  = 4
-	BundleDiscard = 6
+	BundleOpen    = openflow15.OFPBCT_OPEN_REQUEST
+	BundleCommit  = openflow15.OFPBCT_COMMIT_REQUEST
+	BundleDiscard = openflow15.OFPBCT_DISCARD_REQUEST
+)
+
+const (
+	msgBundleControl = 33 // OpenFlow 1.5.1, 7.1
+	msgBundleAdd     = 34
+	bundleFlags      = byte(openflow15.OFPBCT_ATOMIC | openflow15.OFPBCT_ORDERED)
 )
 
 // BundleControl appends a message about an ordered, atomic bundle.
@@ -38,26 +33,12 @@ func BundleAdd(b []byte, bundle, xid uint32) []byte {
 	return append(binary.BigEndian.AppendUint32(ofconn.Begin(b, msgBundleAdd, xid), bundle), 0, 0, 0, bundleFlags)
 }
 
-// FlowMod appends the head of a message that adds a flow, or deletes exactly that one. Match and instructions follow.
-func FlowMod(b []byte, xid uint32, del bool, cookie uint64, table uint8, priority uint16) []byte {
-	command := uint8(flowAdd)
-	if del {
-		command = flowDeleteStrict
-	}
-	b = binary.BigEndian.AppendUint64(ofconn.Begin(b, msgFlowMod, xid), cookie)
-	b = append(binary.BigEndian.AppendUint64(b, 0), table, command, 0, 0, 0, 0) // no timeouts
-	b = binary.BigEndian.AppendUint16(b, priority)
-	for range 3 {
-		b = binary.BigEndian.AppendUint32(b, anything)
-	}
-	return append(b, 0, 0, 0, 0) // flags, importance
-}
-
 // ListFlows asks for all flows of all tables.
-func ListFlows(xid uint32) []byte {
-	b := binary.BigEndian.AppendUint16(nil, multipartFlowDesc)
-	b = append(b, 0, 0, 0, 0, 0, 0, allTables, 0, 0, 0)
-	b = binary.BigEndian.AppendUint32(b, anything)
-	b = append(binary.BigEndian.AppendUint32(b, anything), make([]byte, 4+8+8)...) // any cookie
-	return ofconn.Encode(msgMultipartRequest, xid, append(b, 0, 1, 0, 4, 0, 0, 0, 0))
+func ListFlows(xid uint32) ([]byte, error) {
+	body := openflow15.NewFlowStatsRequest()
+	body.TableId = openflow15.OFPTT_ALL
+	msg := openflow15.NewMpRequest(openflow15.MultipartType_FlowDesc)
+	msg.Xid = xid
+	msg.Body = append(msg.Body, body)
+	return Append(nil, msg)
 }

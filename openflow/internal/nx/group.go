@@ -156,7 +156,7 @@ func selection(b []byte, method string, of ...uint32) []byte {
 			b = append(b, 0xff)
 		}
 	}
-	return Pad(b, start, len(b)-start)
+	return pad(b, start, len(b)-start)
 }
 
 // ListGroups asks for the description of all groups.

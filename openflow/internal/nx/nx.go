@@ -158,7 +158,16 @@ func starts(body []byte, subtype uint16) bool {
 
 // finish pads the action that starts there to 8 bytes and writes its length.
 func finish(b []byte, start int) []byte {
-	return Pad(b, start, (len(b)-start+7)&^7)
+	return pad(b, start, (len(b)-start+7)&^7)
+}
+
+// pad writes the length of what starts there, and pads it to 8 bytes.
+func pad(b []byte, start, length int) []byte {
+	binary.BigEndian.PutUint16(b[start+2:], uint16(length))
+	for (len(b)-start)%8 != 0 {
+		b = append(b, 0)
+	}
+	return b
 }
 
 // ReadConntrack reads what follows type and length of an action; ok is false for any other action, and for a ct with

@@ -1,0 +1,71 @@
+package nx
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"antrea.io/libOpenflow/openflow15"
+	"antrea.io/libOpenflow/util"
+)
+
+// MustIdentify returns class<<8 | number and the width in bytes of a field that libOpenflow has by that name.
+func MustIdentify(name string) (id uint32, width int) {
+	h, err := openflow15.FindFieldHeaderByName(name, false)
+	if err != nil {
+		panic(err)
+	}
+	return uint32(h.Class)<<8 | uint32(h.Field), int(h.Length)
+}
+
+// FieldID is a field by its number and width, to libOpenflow.
+func FieldID(id uint32, width int) *openflow15.OxmId {
+	return openflow15.NewOxmId(uint16(id>>8), uint8(id), false, uint8(width), 0)
+}
+
+// Field is a field with its value, to libOpenflow. Without a mask all of it counts.
+func Field(id uint32, value, mask []byte) *openflow15.MatchField {
+	bytes := func(b []byte) *openflow15.ByteArrayField {
+		return &openflow15.ByteArrayField{Data: b, Length: uint8(len(b))}
+	}
+	f := &openflow15.MatchField{Class: uint16(id >> 8), Field: uint8(id), Length: uint8(len(value)), Value: bytes(value)}
+	if mask != nil {
+		f.HasMask, f.Length, f.Mask = true, 2*f.Length, bytes(mask)
+	}
+	return f
+}
+
+// Append appends an encoded message. libOpenflow panics on values that it cannot encode; here that is an error like any
+// other.
+func Append(b []byte, msg util.Message) (out []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			out, err = b, fmt.Errorf("encoding %T: %v", msg, p)
+		}
+	}()
+	encoded, err := msg.MarshalBinary()
+	return append(b, encoded...), err
+}
+
+// Extension is an action that is encoded already. It implements ofctrl.OFAction and openflow15.Action.
+type Extension []byte
+
+// GetActionMessage implements ofctrl.OFAction.
+func (e Extension) GetActionMessage() openflow15.Action { return e }
+
+// GetActionType implements ofctrl.OFAction.
+func (Extension) GetActionType() string { return "extension" }
+
+// Header implements openflow15.Action.
+func (e Extension) Header() *openflow15.ActionHeader {
+	return &openflow15.ActionHeader{Type: binary.BigEndian.Uint16(e), Length: e.Len()}
+}
+
+// Len implements util.Message.
+func (e Extension) Len() uint16 { return uint16(len(e)) }
+
+// MarshalBinary implements util.Message.
+func (e Extension) MarshalBinary() ([]byte, error) { return e, nil }
+
+// UnmarshalBinary implements util.Message, and is not used: what is read is decoded elsewhere.
+func (Extension) UnmarshalBinary([]byte) error { return errors.ErrUnsupported }
