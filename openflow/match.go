@@ -120,7 +120,7 @@ type Match struct {
 	// Segment is that of reg1.
 	Segment Segment
 	// Src and Dst are the addresses of the IP header or, with ARP, its sender
-	// and target protocol address (always a whole address).
+	// and target protocol address (always a whole address). One of no bits would not be found again: it is left out.
 	Src, Dst netip.Prefix
 	// Fragment takes fragments of IP packets, the first one included.
 	Fragment bool

@@ -37,8 +37,12 @@ func flowsOf(f compile.Flow, pod uint32) []openflow.Flow {
 		if f.Address.Addr().Is4() {
 			out.Match.EtherType = openflow.IPv4
 		}
-		if out.Match.Src = f.Address; f.Direction == policy.Egress {
-			out.Match.Src, out.Match.Dst = out.Match.Dst, f.Address
+		switch {
+		case f.Address.Bits() == 0: // the switch lists a match of no bits as none, and would not have it as it was sent
+		case f.Direction == policy.Egress:
+			out.Match.Dst = f.Address
+		default:
+			out.Match.Src = f.Address
 		}
 		out.Actions = []openflow.Action{openflow.SetClass(f.Set), openflow.Goto(d.Group())}
 		if !f.Guards {

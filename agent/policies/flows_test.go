@@ -1,0 +1,28 @@
+package policies
+
+import (
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/test/flowtest"
+)
+
+// The switch lists the flows of policies as they were sent, those of a block of all addresses as well: a resync where
+// nobody has changed anything finds nothing.
+func TestResyncFindsNothing(t *testing.T) {
+	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {"matchLabels": {"app": "judged"}},
+		"policyTypes": ["Ingress", "Egress"],
+		"ingress": [{"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0", "except": ["fd00::/8"]}}]}],
+		"egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}}, {"ipBlock": {"cidr": "::/0"}}],
+			"ports": [{"port": 1000, "endPort": 2000}]}]}`))
+	w.update()
+	s := flowtest.Dial(t, flowtest.Node(t), openflow.Dial)
+	s.SetPolicies(w.Units(), true)
+	flowtest.Sync(t, s, w.base())
+	for range 2 { // what one has put right wrongly, the next does again
+		s.Resync()
+		if got := flowtest.Sync(t, s, w.base()); got != (openflow.Changes{}) {
+			t.Errorf("a resync found %+v", got)
+		}
+	}
+}
