@@ -146,6 +146,7 @@ bench-uplink: root deps build once ## what host and pods get in each uplink mode
 
 conformance: root deps once image ## Kubernetes' own tests of the network over Fairlead, on real nodes (CONFORMANCE='-help': flags)
 	go test -count=1 -timeout 60m -run '^TestE2ESuiteAndDNS$$' ./test/kubebin
+	go test -C test/cyclonus -count=1 ./generate
 	go run ./test/conformance $(CONFORMANCE)
 
 bench-controller: deps once ## memory of fairlead-controller in a cluster of 5,000 Nodes and 20,000 pods (minutes)

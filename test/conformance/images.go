@@ -15,14 +15,15 @@ import (
 // dnsImage is the name of the image in dns.yaml.
 const dnsImage = "registry.k8s.io/coredns/coredns:v1.14.2"
 
-// writeImages writes an archive of the images that the tests' pods use. All have one layer: agnhost, CoreDNS, and the
-// programs of this machine that tests call by a shell. They differ in their entrypoints.
+// writeImages writes an archive of the images that the tests' pods use. All have one layer: agnhost, CoreDNS, the
+// worker of cyclonus' cases, and the programs of this machine that tests call by a shell. They differ in their
+// entrypoints.
 func writeImages(ctx context.Context, suite kubebin.Suite, coredns, archive string) error {
 	names, err := imageNames(ctx, suite)
 	if err != nil {
 		return err
 	}
-	names["agnhost"] = append(names["agnhost"], policyAPIImage)
+	names["agnhost"] = append(names["agnhost"], policyAPIImage, cyclonusImage)
 	files, err := rootFiles(ctx, suite, coredns)
 	if err != nil {
 		return err
@@ -74,11 +75,16 @@ func rootFiles(ctx context.Context, suite kubebin.Suite, coredns string) ([]ocii
 	if err != nil {
 		return nil, fmt.Errorf("a program for the tests' pods: %w: run make deps", err)
 	}
+	_, worker, err := kubebin.GetCyclonus(ctx, os.Stderr)
+	if err != nil {
+		return nil, err
+	}
 	files = append(files,
 		ociimage.File{Path: "/agnhost", From: suite.Agnhost},
 		ociimage.File{Path: "/localhost.crt", From: suite.Cert, Mode: 0o644},
 		ociimage.File{Path: "/localhost.key", From: suite.Key, Mode: 0o644},
 		ociimage.File{Path: "/coredns", From: coredns},
+		ociimage.File{Path: "/worker", From: worker},
 		ociimage.File{Path: "/bin", Mode: os.ModeSymlink, Link: "usr/bin"},
 		ociimage.File{Path: "/etc/nsswitch.conf", Mode: 0o644, Data: []byte("hosts: files dns\n")},
 		ociimage.File{Path: "/etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/:/bin/sh\n")},

@@ -1,7 +1,8 @@
 // Command conformance runs Kubernetes' own network tests (k8s.io/kubernetes/test/e2e) with Fairlead: the [sig-network]
-// ones of [Conformance], and those of IPv6DualStack; with -sets those of Services and of NetworkPolicy. They run in a
-// bed of real nodes that it creates and removes, or in the cluster of -kubeconfig. It prints a table of tests and the
-// messages of those that failed; reports (JUnit, Ginkgo's JSON, the tests' output) are below -out.
+// ones of [Conformance], and those of IPv6DualStack; with -sets those of Services and of NetworkPolicy, and what others
+// have for policies: the tests of network-policy-api, the cases of cyclonus. They run in a bed of real nodes that it
+// creates and removes, or in the cluster of -kubeconfig. It prints a table of tests and the messages of those that
+// failed; reports (JUnit, Ginkgo's JSON, the tests' output) are below -out.
 package main
 
 import (
@@ -33,15 +34,16 @@ func main() {
 
 // flags are the command line's.
 type flags struct {
-	sets, focus, kubeconfig, images, out string
-	procs                                int
-	bed                                  bedOptions
+	sets, focus, cases, kubeconfig, images, out string
+	procs                                       int
+	bed                                         bedOptions
 }
 
 func parse() (flags, error) {
 	var f flags
 	flag.StringVar(&f.sets, "sets", "conformance,dualstack", "which tests, comma-separated: "+names())
 	flag.StringVar(&f.focus, "focus", "", "instead of -sets: run the tests whose name matches this regular expression")
+	flag.StringVar(&f.cases, "cases", "", "of the set cyclonus: run the cases whose name matches this regular expression")
 	flag.IntVar(&f.procs, "procs", 8, "tests at a time")
 	flag.StringVar(&f.out, "out", "out/conformance", "directory of reports")
 	flag.StringVar(&f.images, "images", "", "write the images of the tests' pods to this file, and do nothing else")
@@ -87,7 +89,8 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	r := runner{suite: suite, procs: f.procs, nodes: f.bed.nodes, cluster: cluster{f.kubeconfig, (*exec.Cmd).Start}}
+	r := runner{suite: suite, procs: f.procs, cases: f.cases, nodes: f.bed.nodes,
+		cluster: cluster{f.kubeconfig, (*exec.Cmd).Start}}
 	if r.kubectl, err = linkKubectl(ctx, tmp); err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -25,10 +24,6 @@ const needSCTP = "SCTP|TierGress|InlineCIDRPeers|EgressNodePeers"
 
 // runPolicyAPI runs them, with all features, and prints their table as run does.
 func (r runner) runPolicyAPI(ctx context.Context) (bool, error) {
-	dir := filepath.Join(r.out, policyAPI)
-	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
-		return false, err
-	}
 	tests, crd, err := kubebin.GetPolicyTests(ctx, os.Stderr)
 	if err != nil {
 		return false, err
@@ -38,7 +33,7 @@ func (r runner) runPolicyAPI(ctx context.Context) (bool, error) {
 	if err := errors.Join(r.cluster.start(apply), apply.Wait()); err != nil {
 		return false, fmt.Errorf("applying the CRD of ClusterNetworkPolicies: %w", err)
 	}
-	log, err := os.Create(filepath.Join(dir, "log.txt"))
+	log, err := r.log(policyAPI)
 	if err != nil {
 		return false, err
 	}
@@ -48,7 +43,6 @@ func (r runner) runPolicyAPI(ctx context.Context) (bool, error) {
 		fmt.Fprintf(os.Stderr, "%s: the kernel has no SCTP: tests that send it are left out: %s\n", policyAPI, needSCTP)
 		args = append(args, "-test.skip=^TestConformance$/("+needSCTP+")")
 	}
-	fmt.Fprintf(os.Stderr, "%s: what the tests print is in %s\n", policyAPI, log.Name())
 	cmd := exec.CommandContext(ctx, tests, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.kubeconfig)
 	cmd.Stdout, cmd.Stderr = log, log

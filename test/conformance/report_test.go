@@ -89,3 +89,19 @@ func TestGoResults(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
+
+// Each line of cyclonus' report is one result.
+func TestCyclonusResults(t *testing.T) {
+	got, err := cyclonusResults(`{"Name":"pod-ip #1 set namespace to x","Passed":true,"Took":2000000000,"Why":""}
+{"Name":"pod-ip #2 set namespace to y","Passed":false,"Took":1000000000,"Why":"step 1: y/a to x/a TCP/80: allowed, want blocked"}
+`)
+	want := []result{{name: "pod-ip #1 set namespace to x", state: "passed", took: 2 * time.Second},
+		{name: "pod-ip #2 set namespace to y", state: "failed", took: time.Second,
+			why: "step 1: y/a to x/a TCP/80: allowed, want blocked"}}
+	if !slices.Equal(got, want) || err != nil {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	if got, err := cyclonusResults(`{"Name":"pod-ip #1 set`); err == nil {
+		t.Errorf("a line that is cut off: %+v", got)
+	}
+}

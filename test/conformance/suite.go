@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,6 +36,7 @@ func sets() []set {
 			skip + "|" + kubeProxyOnly},
 		{"netpol", `\[Feature:NetworkPolicy\]|Netpol API`, skip},
 		{name: policyAPI},
+		{name: cyclonus},
 	}
 }
 
@@ -71,6 +73,7 @@ type runner struct {
 	kubectl string
 	out     string // directory of reports
 	procs   int    // tests at a time
+	cases   string // of cyclonus: a regular expression over names
 	nodes   int    // of the cluster: some tests need two
 	cluster cluster
 }
@@ -78,22 +81,18 @@ type runner struct {
 // run runs one set and prints its table on stdout. The output of the tests is written to a file. It reports whether all
 // passed.
 func (r runner) run(ctx context.Context, s set) (bool, error) {
-	if s.name == policyAPI {
+	switch s.name {
+	case policyAPI:
 		return r.runPolicyAPI(ctx)
+	case cyclonus:
+		return r.runCyclonus(ctx)
 	}
-	dir := filepath.Join(r.out, s.name)
-	if err := os.RemoveAll(dir); err != nil {
-		return false, err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return false, err
-	}
-	log, err := os.Create(filepath.Join(dir, "log.txt"))
+	log, err := r.log(s.name)
 	if err != nil {
 		return false, err
 	}
 	defer log.Close()
-	fmt.Fprintf(os.Stderr, "%s: %d tests at a time; what they print is in %s\n", s.name, r.procs, log.Name())
+	dir := filepath.Dir(log.Name())
 	cmd := exec.CommandContext(ctx, r.suite.Ginkgo, "--procs="+strconv.Itoa(r.procs), "--focus="+s.focus,
 		"--skip="+s.skip, "--no-color", "--silence-skips", "--timeout=1h", "--output-dir="+dir, "--json-report=report.json", "--junit-report=junit.xml",
 		r.suite.Tests, "--", "--kubeconfig="+r.cluster.kubeconfig, "--kubectl-path="+r.kubectl, "--provider=skeleton",
@@ -115,4 +114,15 @@ func (r runner) run(ctx context.Context, s set) (bool, error) {
 		return false, fmt.Errorf("all tests passed, and Ginkgo says: %w; see %s", ran, log.Name())
 	}
 	return passed, nil
+}
+
+// log creates the file for the output of a set's tests, in a new directory for what they leave.
+func (r runner) log(set string) (*os.File, error) {
+	dir := filepath.Join(r.out, set)
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "log.txt")
+	fmt.Fprintf(os.Stderr, "%s: what the tests print is in %s\n", set, file)
+	return os.Create(file)
 }

@@ -1,5 +1,5 @@
-// The evaluator of policies against that of cyclonus (MIT), which knows nothing of this one. It is a module of its own,
-// so that cyclonus' dependencies are not the product's.
+// The evaluator of policies against that of cyclonus (MIT), which knows nothing of this one, and cyclonus' cases in a
+// cluster, for make conformance. It is a module of its own, so that cyclonus' dependencies are not the product's.
 module github.com/fairlead-cni/fairlead/test/cyclonus
 
 go 1.26.0
@@ -10,6 +10,7 @@ require (
 	github.com/fairlead-cni/fairlead v0.0.0
 	github.com/mattfenwick/cyclonus v0.5.6
 	k8s.io/api v0.36.3
+	k8s.io/client-go v0.36.3
 )
 
 require (
@@ -27,8 +28,10 @@ require (
 	github.com/google/pprof v0.0.0-20210720184732-4bb14d4b1be1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/jstemmer/go-junit-report v0.9.1 // indirect
 	github.com/mailru/easyjson v0.7.7 // indirect
 	github.com/mattfenwick/collections v0.3.2 // indirect
 	github.com/mattn/go-runewidth v0.0.9 // indirect
@@ -41,6 +44,7 @@ require (
 	github.com/onsi/gomega v1.31.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
+	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
@@ -58,7 +62,6 @@ require (
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	k8s.io/apimachinery v0.36.3 // indirect
-	k8s.io/client-go v0.36.3 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
 	k8s.io/streaming v0.36.3 // indirect

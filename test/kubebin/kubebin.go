@@ -1,7 +1,7 @@
 // Package kubebin builds the Kubernetes programs of tests and keeps them in the cache of package onetime, because the
 // first build takes minutes: from the module test/kubeparts a Kubernetes cluster in one program and Kubernetes' own
-// tests; from test/coredns the cluster's DNS, from test/policyapi the tests of network-policy-api, and from test/helm
-// Helm.
+// tests; from test/coredns the cluster's DNS, from test/policyapi the tests of network-policy-api, from test/cyclonus
+// those of cyclonus, and from test/helm Helm.
 package kubebin
 
 import (
@@ -70,6 +70,17 @@ func GetPolicyTests(ctx context.Context, progress io.Writer) (tests, crd string,
 				b.copy("sigs.k8s.io/network-policy-api/apis/v1alpha2", "../../config/crd/experimental/"+file))
 		}})
 	return filepath.Join(dir, name), filepath.Join(dir, file), err
+}
+
+// GetCyclonus returns the paths of the program that runs cyclonus' cases, and of the one that tries connections in
+// their pods, and builds them as Get does.
+func GetCyclonus(ctx context.Context, progress io.Writer) (generate, worker string, err error) {
+	const program, inPods = "generate", "worker"
+	dir, err := kept(ctx, progress, thing{name: "cyclonus", module: "test/cyclonus", packages: []string{program, inPods},
+		cost: "1 to 3 minutes", build: func(b builder) error {
+			return errors.Join(b.program(program, "./"+program), b.program(inPods, "./"+inPods))
+		}})
+	return filepath.Join(dir, program), filepath.Join(dir, inPods), err
 }
 
 // GetCoreDNS returns the path of CoreDNS, and builds it as Get does.
