@@ -1,6 +1,7 @@
 package openflow
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -23,8 +24,14 @@ type Goto uint8
 // that it came from does nothing; OutputInPort does that.
 type Output uint32
 
-// OutputInPort is OFPP_IN_PORT.
-const OutputInPort Output = 0xfffffff8
+// OutputInPort is OFPP_IN_PORT, and OutputController OFPP_CONTROLLER: the packet's headers go to who listens.
+const (
+	OutputInPort     Output = 0xfffffff8
+	OutputController Output = 0xfffffffd
+)
+
+// reserved are the ports that ovs-ofctl has words for.
+var reserved = map[Output]string{OutputInPort: "IN_PORT", OutputController: "CONTROLLER:128"}
 
 // DecTTL decrements TTL or hop limit; a packet that has no more than 1 is dropped.
 type DecTTL struct{}
@@ -140,15 +147,8 @@ func SetVLAN(id uint16) SetField { return setField("vlan_vid", numberValue(uint3
 // Move copies a field to another, by their names in ovs-fields(7).
 func Move(from, to string) MoveField { return MoveField{mustField(from), mustField(to)} }
 
-func (a Goto) String() string { return "goto_table:" + strconv.Itoa(int(a)) }
-
-func (a Output) String() string {
-	if a == OutputInPort {
-		return "IN_PORT"
-	}
-	return "output:" + strconv.Itoa(int(a))
-}
-
+func (a Goto) String() string     { return "goto_table:" + strconv.Itoa(int(a)) }
+func (a Output) String() string   { return cmp.Or(reserved[a], "output:"+strconv.Itoa(int(a))) }
 func (DecTTL) String() string     { return "dec_ttl" }
 func (PopVLAN) String() string    { return "pop_vlan" }
 func (a Resubmit) String() string { return fmt.Sprintf("resubmit(,%d)", uint8(a)) }

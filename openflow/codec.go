@@ -127,7 +127,6 @@ func mustIdentify(fields []*field) []*field {
 
 type ofAction = ofctrl.OFAction
 
-func (a Output) ofnet() ofAction    { return ofctrl.NewOutputPort(uint32(a)) }
 func (DecTTL) ofnet() ofAction      { return &ofctrl.DecTTLAction{} }
 func (PopVLAN) ofnet() ofAction     { return &ofctrl.PopVLANAction{} }
 func (a PushVLAN) ofnet() ofAction  { return &ofctrl.PushVLANAction{EtherType: uint16(a)} }
@@ -139,6 +138,13 @@ func (a Conjunction) ofnet() ofAction { return nx.Extension(nx.Conjunction(nil, 
 
 func (a ToGroup) ofnet() ofAction {
 	return nx.Extension(binary.BigEndian.AppendUint32([]byte{0, 22, 0, 8}, uint32(a)))
+}
+
+func (a Output) ofnet() ofAction {
+	if a == OutputController { // with 128 bytes of the packet
+		return nx.Extension{0, 0, 0, 16, 255, 255, 255, 253, 0, 128, 0, 0, 0, 0, 0, 0}
+	}
+	return ofctrl.NewOutputPort(uint32(a))
 }
 
 func (a SetField) ofnet() ofAction {

@@ -155,8 +155,8 @@ func TestEachFieldAndAction(t *testing.T) {
 		flows = append(flows, Flow{Table: 5, Priority: 77, Kind: KindPeer, Match: m})
 	}
 	for i, a := range []Action{Goto(254), Output(65000), SetSource(FromTunnel), SetEthSrc(m6), SetEthDst(m6),
-		SetTunDst(host4.Addr()), SetTunDst(v6), SetSegment(SegmentOf(10)), OutputInPort, Resubmit(9), SetStage(Seen),
-		SetZone(40960)} {
+		SetTunDst(host4.Addr()), SetTunDst(v6), SetSegment(SegmentOf(10)), OutputInPort, OutputController, Resubmit(9),
+		SetStage(Seen), SetZone(40960)} {
 		flows = append(flows, Flow{Table: 6, Priority: uint16(i), Kind: KindBase, Actions: []Action{a}})
 	}
 	flows = append(flows, Flow{Table: 7, Match: Match{EtherType: IPv6},

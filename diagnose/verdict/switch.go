@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
@@ -108,7 +107,7 @@ func (s *Switch) Ask(ctx context.Context, cluster *Cluster, c Connection) (a Ans
 	}
 	a.Steps, a.DeniedIn = explain.Trace(text, ports.Names), explain.DeniedIn(text)
 	egress, ingress := s.verdict(cluster, policy.Egress, c), s.verdict(cluster, policy.Ingress, c)
-	passes := !strings.HasSuffix(strings.TrimSpace(text), "Datapath actions: drop")
+	passes := !explain.Dropped(text)
 	reaches := explain.Leaves(a.Steps, "pod "+c.ToPod.String())
 	switch {
 	case a.DeniedIn != "" && egress != policy.Deny && ingress != policy.Deny:

@@ -35,7 +35,9 @@ var (
 	noMatch  = regexp.MustCompile(`^ *(\d+)\. No match\.$`)
 	optional = regexp.MustCompile(`^ {5,}\d+\. No match\.$`)
 	setTo    = regexp.MustCompile(`^set_field:(.+)->(\w+)$`)
-	nexts    = regexp.MustCompile(`^(?:goto_table|resubmit\(,(\d+)\)):?(\d+)?$`)
+	// shown are the actions for a packet that is dropped, and shown to the agent, with a meter or not.
+	shown = regexp.MustCompile(`^(sample\(sample=100\.0%,actions\(meter\(\d+\),)?userspace\(pid=\d+,controller\([^()]*\)\)[)]*$`)
+	nexts = regexp.MustCompile(`^(?:goto_table|resubmit\(,(\d+)\)):?(\d+)?$`)
 )
 
 // Trace returns one sentence for each step of a trace. names gives ports a
@@ -140,6 +142,8 @@ func action(text string, names map[string]string) string {
 		return "begin again without it"
 	case strings.HasPrefix(text, "push_vlan:"):
 		return "push a VLAN tag"
+	case text == openflow.OutputController.String():
+		return "show it to the agent, which logs what policies deny"
 	case text == "IN_PORT":
 		return "output to the ingress port"
 	case strings.HasPrefix(text, "move:"):
@@ -193,6 +197,8 @@ func datapath(actions string) string {
 	switch {
 	case actions == "drop":
 		return "the datapath drops it"
+	case shown.MatchString(actions):
+		return "the datapath drops it, and shows it to the agent, as far as the limit allows"
 	case byHash.MatchString(actions):
 		return "the datapath chooses the endpoint, by a hash of each connection: its part ends here"
 	case recirculated.MatchString(actions):
@@ -223,18 +229,25 @@ func renamePort(match string, names map[string]string) string {
 	return strings.Join(fields, ", ")
 }
 
+// Dropped reports whether the packet of a trace goes nowhere, but perhaps to the agent's log.
+func Dropped(trace string) bool {
+	trace = strings.TrimSpace(trace)
+	_, actions, _ := strings.Cut(trace[strings.LastIndex(trace, "\n")+1:], "Datapath actions: ")
+	return actions == "drop" || shown.MatchString(actions)
+}
+
 // DeniedIn returns the name of the table in which policies have dropped the packet of a trace; empty if they have not.
 func DeniedIn(trace string) string {
-	if !strings.HasSuffix(strings.TrimSpace(trace), "Datapath actions: drop") {
+	if !Dropped(trace) {
 		return ""
 	}
 	last, cookie := "", ""
 	for line := range strings.Lines(trace) {
 		line = strings.TrimRight(line, "\n")
 		if m := hit.FindStringSubmatch(line); m != nil {
-			last, cookie = m[1], m[4]
+			last, cookie = judge(last, m[1]), m[4]
 		} else if m := noMatch.FindStringSubmatch(line); m != nil {
-			last, cookie = m[1], ""
+			last, cookie = judge(last, m[1]), ""
 		}
 	}
 	table, _ := strconv.ParseUint(last, 10, 8)
@@ -244,4 +257,13 @@ func DeniedIn(trace string) string {
 		return name
 	}
 	return ""
+}
+
+// judge returns the table that has denied a packet: not the one that drops what others deny.
+func judge(before, now string) string {
+	n, _ := strconv.ParseUint(now, 10, 8)
+	if d := uint8(n); d == policing.Egress.Denied() || d == policing.Ingress.Denied() {
+		return before
+	}
+	return now
 }

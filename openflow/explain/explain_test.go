@@ -255,7 +255,8 @@ func TestLeaves(t *testing.T) {
 
 // The tables of policies have names, and no other has one of theirs.
 func TestTablesOfPolicies(t *testing.T) {
-	want := map[uint64]string{19: "", 20: "EgressState", 26: "EgressAccept", 27: "IngressState", 33: "IngressAccept", 34: ""}
+	want := map[uint64]string{19: "", 20: "EgressState", 26: "EgressAccept", 27: "IngressState", 33: "IngressAccept",
+		34: "EgressDenied", 35: "IngressDenied", 36: ""}
 	for table, name := range want {
 		if got, purpose, ok := policing.Describe(table); got != name || ok != (name != "") || ok != (purpose != "") {
 			t.Errorf("table %d is %q, %q", table, got, purpose)

@@ -84,9 +84,16 @@ var stages = [tables1 - tableState]struct{ name, purpose string }{
 	{"Accept", "the connection is accepted"},
 }
 
+// Denied is the table that drops what rules deny, if any pod's denied packets are looked at; nothing gets further from
+// there. Otherwise the flows that deny drop by themselves.
+func (d Direction) Denied() uint8 { return tables1 + tables1 - tableState + 1 - uint8(d) }
+
 // Describe returns the name and the purpose of a table; ok is false if it is not of this package.
 func Describe(table uint64) (name, purpose string, ok bool) {
 	for _, d := range []Direction{Ingress, Egress} {
+		if table == uint64(d.Denied()) {
+			return [...]string{"Ingress", "Egress"}[d] + "Denied", "what policies deny is dropped, and some of it logged", true
+		}
 		first := uint64(d.table(tableState))
 		if table >= first && table < first+uint64(len(stages)) {
 			s := stages[table-first]
@@ -259,6 +266,14 @@ func (d Direction) state() []openflow.Flow {
 func (d Direction) NotIsolated(pod uint32) openflow.Flow {
 	t := d.table(tableNetworkPolicy)
 	return flow(t, last, openflow.Match{Judged: pod}, openflow.Goto(t+1))
+}
+
+// LogDenied shows the agent some of the packets of a pod that are denied.
+func LogDenied(pod uint32) (out []openflow.Flow) {
+	for _, d := range []Direction{Egress, Ingress} {
+		out = append(out, flow(d.Denied(), last+1, openflow.Match{Judged: pod}, openflow.OutputController))
+	}
+	return out
 }
 
 // Ended drops the packets of a connection, the first of which went from one address to another, as those of the pod of

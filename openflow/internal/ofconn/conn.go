@@ -40,6 +40,7 @@ const (
 	Error          = 1
 	echoRequest    = 2
 	EchoReply      = 3
+	packetIn       = 10
 	barrierRequest = 20
 	BarrierReply   = 21
 )
@@ -105,6 +106,7 @@ type Conn struct {
 	err     error      // why the connection is over
 	nextXID uint32
 	pending *exchange // nil if no call of Ask waits
+	packets func(Message)
 }
 
 // exchange is a block of requests and the answers to them.
@@ -219,11 +221,24 @@ func (c *Conn) await(x *exchange) {
 	c.pending = x
 }
 
+// Packets has f called, by one goroutine, with each packet that the switch sends. f must not wait.
+func (c *Conn) Packets(f func(Message)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.packets = f
+}
+
 // deliver hands m to the exchange that it belongs to. Late and unsolicited answers belong to none.
 func (c *Conn) deliver(m Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x := c.pending
+	if m.Kind == packetIn {
+		if c.packets != nil {
+			c.packets(m)
+		}
+		return
+	}
 	if x == nil || m.XID-x.first > x.barrier-x.first {
 		return
 	}

@@ -1,0 +1,167 @@
+// Package denied takes from the switch some of the packets that policies deny, for the agent to tell of them. Flows
+// send them to OpenFlow's controller, which is a connection of its own here, and drop them as they do without it:
+// nothing that goes wrong in this package lets a packet through.
+//
+// The limit is the switch's meter of all that goes to controllers (OFPM_CONTROLLER). The datapath has it, so what is
+// above it costs as much as what is dropped unseen. No flow names that meter: flows are installed and stay also where
+// it is missing.
+package denied
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
+)
+
+// The limit, in packets.
+const (
+	perSecond = 20
+	burst     = 50
+	// queue is how many packets wait for who takes them.
+	queue = 100
+)
+
+// Types of messages, and numbers in them (OpenFlow 1.5.1, section 7, and nicira-ext.h of Open vSwitch).
+const (
+	msgSetConfig        = 9
+	msgMultipartRequest = 18
+	msgMultipartReply   = 19
+	msgMeterMod         = 29
+
+	fragNXMatch    = 3 // as package openflow has it: it is the bridge's, whoever sets it
+	multipartMeter = 10
+	meterAdd       = 0
+	meterModify    = 1
+	controller     = 0xfffffffe // OFPM_CONTROLLER
+	inPackets      = 2          // flags: the limit is in packets, and has a burst
+	hasBurst       = 4
+	bandDrop       = 1
+)
+
+// Tap is a connection that receives denied packets.
+type Tap struct {
+	conn    *ofconn.Conn
+	packets chan Packet
+	seen    atomic.Uint64
+}
+
+// Open connects to the management socket of a bridge, sets the limit, and takes packets from then on.
+func Open(ctx context.Context, mgmtSocket string, log logr.Logger) (*Tap, error) {
+	conn, err := ofconn.Open(ctx, mgmtSocket, log)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the switch at %s: %w", mgmtSocket, err)
+	}
+	t := &Tap{conn: conn, packets: make(chan Packet, queue)}
+	conn.Packets(t.take)
+	if err := t.Limit(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	// Without a length, the switch sends no packets to a connection that it has not made itself.
+	if _, err := t.ask(ctx, msgSetConfig, []byte{0, fragNXMatch, 255, 255}); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("asking the switch for packets: %w", err)
+	}
+	return t, nil
+}
+
+// Packets are those that were denied. What nobody takes in time is lost.
+func (t *Tap) Packets() <-chan Packet { return t.packets }
+
+// Seen returns how many packets the switch has sent.
+func (t *Tap) Seen() uint64 { return t.seen.Load() }
+
+// Done is closed when the connection is over.
+func (t *Tap) Done() <-chan struct{} { return t.conn.Done() }
+
+// Close ends the connection. The limit stays.
+func (t *Tap) Close() { t.conn.Close() }
+
+func (t *Tap) take(m ofconn.Message) {
+	t.seen.Add(1)
+	p, ok := read(m.Body)
+	if !ok {
+		return
+	}
+	select {
+	case t.packets <- p:
+	default:
+	}
+}
+
+// Limit puts the limit in place where it is not.
+func (t *Tap) Limit(ctx context.Context) error {
+	has, err := t.meter(ctx)
+	want := wanted()
+	if err == nil && !slices.Equal(has, want) {
+		command := []byte{0, meterAdd}
+		if has != nil {
+			command[1] = meterModify
+		}
+		_, err = t.ask(ctx, msgMeterMod, append(command, want...))
+	}
+	if err != nil {
+		return fmt.Errorf("limiting what the switch sends of denied packets: %w", err)
+	}
+	return nil
+}
+
+// wanted is the meter as messages have it: flags, ID, and one band.
+func wanted() []byte {
+	b := []byte{0, inPackets | hasBurst}
+	b = binary.BigEndian.AppendUint32(b, controller)
+	b = append(b, 0, bandDrop, 0, 16)
+	b = binary.BigEndian.AppendUint32(b, perSecond)
+	b = binary.BigEndian.AppendUint32(b, burst)
+	return append(b, 0, 0, 0, 0)
+}
+
+// meter returns the one that the switch has, nil for none.
+func (t *Tap) meter(ctx context.Context) ([]byte, error) {
+	request := binary.BigEndian.AppendUint32([]byte{0, multipartMeter, 0, 0, 0, 0, 0, 0}, controller)
+	answers, err := t.ask(ctx, msgMultipartRequest, append(request, 0, 0, 0, 0))
+	if unknown := (*refused)(nil); errors.As(err, &unknown) && unknown.kind == errMeterMod {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range answers {
+		const header, length = 8, 2 // of the message, and the first field of a meter
+		if m.Kind == msgMultipartReply && len(m.Body) > header+length {
+			return m.Body[header+length:], nil
+		}
+	}
+	return nil, nil
+}
+
+const errMeterMod = 12 // OFPET_METER_MOD_FAILED
+
+// refused is an error that the switch answers.
+type refused struct{ kind, code uint16 }
+
+func (e *refused) Error() string {
+	return fmt.Sprintf("OpenFlow error, type %d, code %d", e.kind, e.code)
+}
+
+// ask sends one request and returns the answers.
+func (t *Tap) ask(ctx context.Context, kind uint8, body []byte) ([]ofconn.Message, error) {
+	xid := t.conn.Reserve(2)
+	answers, err := t.conn.AskOne(ctx, xid, ofconn.Encode(kind, xid, body))
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range answers {
+		if m.Kind == ofconn.Error && len(m.Body) >= 4 {
+			return nil, &refused{binary.BigEndian.Uint16(m.Body), binary.BigEndian.Uint16(m.Body[2:])}
+		}
+	}
+	return answers, nil
+}
