@@ -242,22 +242,7 @@ func (q question) judge(a *answered, d policy.Direction, end connectionEnd, peer
 
 // why are the sentences about one verdict.
 func (q question) why(d policy.Direction, end connectionEnd, peer netip.Addr, v compile.Decision) []string {
-	at := fmt.Sprintf("%s of %s", d, end.pod)
-	switch {
-	case v.Closed:
-		return []string{at + ": denied, as its Namespace is unknown"}
-	case v.Rule != nil && v.Verdict == policy.Accept:
-		return []string{fmt.Sprintf("%s: %s accepts it", at, ruleText(*v.Rule))}
-	case v.Rule != nil:
-		return []string{fmt.Sprintf("%s: %s denies it", at, ruleText(*v.Rule))}
-	case v.Verdict == policy.Accept:
-		return []string{at + ": no policy isolates the pod, and no rule takes the connection: accepted"}
-	}
-	names := make([]string, 0, len(v.IsolatedBy))
-	for _, ref := range v.IsolatedBy {
-		names = append(names, ref.String())
-	}
-	out := []string{fmt.Sprintf("%s: isolated by %s, and no rule accepts it", at, strings.Join(names, ", "))}
+	out := []string{fmt.Sprintf("%s of %s: %s", d, end.pod, v.Reason())}
 	for _, m := range v.Misses {
 		if m.Peer {
 			ports := make([]string, 0, len(m.Ports))
@@ -265,19 +250,10 @@ func (q question) why(d policy.Direction, end connectionEnd, peer netip.Addr, v 
 				ports = append(ports, p.String())
 			}
 			out = append(out,
-				fmt.Sprintf("%s accepts this peer, but only to %s", ruleText(m.Rule), strings.Join(ports, ", ")))
+				fmt.Sprintf("%s accepts this peer, but only to %s", m.Rule, strings.Join(ports, ", ")))
 		} else {
-			out = append(out, fmt.Sprintf("%s accepts this port, but not the peer %s", ruleText(m.Rule), peer))
+			out = append(out, fmt.Sprintf("%s accepts this port, but not the peer %s", m.Rule, peer))
 		}
 	}
 	return out
-}
-
-// ruleText names a rule as people find it: by its place in the object.
-func ruleText(r compile.RuleRef) string {
-	name := fmt.Sprintf("%s[%d]", r.Direction, r.Index)
-	if r.Name != "" {
-		name += " (" + r.Name + ")"
-	}
-	return fmt.Sprintf("%s of %s", name, r.Policy)
 }

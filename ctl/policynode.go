@@ -108,7 +108,7 @@ func inForceText(r compile.RuleInForce) string {
 	if r.Direction == policy.Egress {
 		between = " to "
 	}
-	return fmt.Sprintf("%s: %s%s%s, %s", ruleText(r.RuleRef), r.Verdict, between, peers, ports)
+	return fmt.Sprintf("%s: %s%s%s, %s", r.RuleRef, r.Verdict, between, peers, ports)
 }
 
 func (s podPolicies) write(p *report.Printer) {
