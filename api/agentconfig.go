@@ -71,6 +71,8 @@ type AgentConfig struct {
 	// PolicyStart is PolicyStartWait, which lasts for PolicyStartWait from the agent's start, or PolicyStartClosed.
 	PolicyStart     string
 	PolicyStartWait time.Duration
+	// PolicyLogDenied is PolicyLogNone, PolicyLogAnnotated or PolicyLogAll.
+	PolicyLogDenied string
 
 	// Reachability is ReachabilityNone or ReachabilityProbe.
 	Reachability string
@@ -120,6 +122,13 @@ const (
 const (
 	PolicyStartWait   = "wait"
 	PolicyStartClosed = "closed"
+)
+
+// Of whose pods the agent logs denied packets: of none, of Namespaces with AnnotationLogDenied, or of all.
+const (
+	PolicyLogNone      = "none"
+	PolicyLogAnnotated = "annotated"
+	PolicyLogAll       = "all"
 )
 
 // Whether agents probe the paths of pods to other nodes.

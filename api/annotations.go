@@ -18,6 +18,9 @@ const (
 	StickyMAC = "mac"
 )
 
+// AnnotationLogDenied on a Namespace, with the value true, has agents log what policies deny its pods.
+const AnnotationLogDenied = "policy.fairlead.dev/log-denied"
+
 // AnnotationNetwork on an IPPool names the isolated network of its addresses: pools of different networks may have the
 // same ones. It is a DNS label. Pools without it are in the pods' network, where addresses are unique in the cluster.
 const AnnotationNetwork = "ipam.fairlead.dev/network"

@@ -90,6 +90,11 @@ func honouredKeys() []Entry {
 		{In: Agent, Key: "policyStartWait", Want: duration(24*time.Hour, ", at most 24h"), Default: "1m", Fate: Honoured,
 			Text: "with policyStart: wait, after what time without the policies it goes on as with closed",
 			set:  func(c *values, v Value) { c.PolicyStartWait = v.Duration }},
+		{In: Agent, Key: "policyLogDenied", Want: oneOf(api.PolicyLogNone, api.PolicyLogAnnotated, api.PolicyLogAll),
+			Default: api.PolicyLogAnnotated, Fate: Honoured,
+			Text: "with networkPolicies: enforce, of whose pods denied packets are logged, as far as a limit allows " +
+				"(docs/policy.md). annotated: of Namespaces with the annotation `" + api.AnnotationLogDenied + ": \"true\"`",
+			set: func(c *values, v Value) { c.PolicyLogDenied = v.Str }},
 		{In: Agent, Key: "reachability", Want: oneOf(api.ReachabilityNone, api.ReachabilityProbe), Default: api.ReachabilityNone,
 			Fate: Honoured,
 			Text: "whether agents probe the paths of pods between nodes. probe: the last address of each podCIDR serves for that, " +

@@ -53,7 +53,7 @@ TopologyAwareHints TrafficControl Traceflow`
 
 // ours are the keys that Antrea does not have.
 const ours = "apiAddress manifestsDir podCIDRWait ipam.conflictProbeTimeout ipam.coolingPeriod ipam.allocationsDir " +
-	"networkPolicies policyStart policyStartWait reachability services uplink.allowManaged uplink.mode uplink.rollbackAfter"
+	"networkPolicies policyLogDenied policyStart policyStartWait reachability services uplink.allowManaged uplink.mode uplink.rollbackAfter"
 
 const controllerOurs = "apiAddress ipam.poolWarningPercent reclaim.enable reclaim.gracePeriod reclaim.coolingPeriod"
 

@@ -25,10 +25,7 @@ type Goto uint8
 type Output uint32
 
 // OutputInPort is OFPP_IN_PORT, and OutputController OFPP_CONTROLLER: the packet's headers go to who listens.
-const (
-	OutputInPort     Output = 0xfffffff8
-	OutputController Output = 0xfffffffd
-)
+const OutputInPort, OutputController Output = 0xfffffff8, 0xfffffffd
 
 // reserved are the ports that ovs-ofctl has words for.
 var reserved = map[Output]string{OutputInPort: "IN_PORT", OutputController: "CONTROLLER:128"}

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
 )
 
 // configHash is the annotation of the objects of static pods (kubelet's ConfigHashAnnotationKey).
@@ -54,7 +56,7 @@ func (p *Pod) addPorts(c corev1.Container) {
 // FromNamespace returns what policies see of a Namespace. It always has the label of its name, which the API server
 // adds.
 func FromNamespace(o *corev1.Namespace) Namespace {
-	n := Namespace{Name: o.Name, Labels: o.Labels}
+	n := Namespace{Name: o.Name, Labels: o.Labels, LogDenied: o.Annotations[api.AnnotationLogDenied] == "true"}
 	if n.Labels[corev1.LabelMetadataName] != o.Name {
 		n.Labels = map[string]string{}
 		maps.Copy(n.Labels, o.Labels)

@@ -283,6 +283,9 @@ func (p PodPort) Has(named NamedPort) bool {
 type Namespace struct {
 	Name   string
 	Labels map[string]string
+	// LogDenied: what is denied its pods is logged. It changes no verdict, and is not kept for a start without the API
+	// server.
+	LogDenied bool `json:"-"`
 }
 
 // Node is what policies see of a Node.

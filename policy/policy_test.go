@@ -155,6 +155,13 @@ func TestObjects(t *testing.T) {
 	if _, ok := policy.FromPod(o, "node1"); ok {
 		t.Error("a pod that has ended is no peer: its address may be another's")
 	}
+	for value, want := range map[string]bool{"true": true, "false": false, "yes": false} {
+		n := policy.FromNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns",
+			Annotations: map[string]string{"policy.fairlead.dev/log-denied": value}}})
+		if n.LogDenied != want {
+			t.Errorf("with the annotation %q, what is denied is logged: %t", value, n.LogDenied)
+		}
+	}
 	if n := policy.FromNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}); n.Labels["kubernetes.io/metadata.name"] != "ns" {
 		t.Errorf("a namespace has the labels %v", n.Labels)
 	}

@@ -57,6 +57,7 @@ type Flows struct {
 	gone     []gone
 	numbers  portNumbers // what the confirmed flows took from OVSDB
 	policies enforced
+	denied   deniedLog
 }
 
 // enforced is what Flows knows of policies.
@@ -81,6 +82,7 @@ func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Sour
 	}
 	if cfg.NetworkPolicies == api.PoliciesEnforce {
 		f.policies.rules = policies.NewRules(source.PolicyObjects())
+		f.policies.rules.LogDenied(cfg.PolicyLogDenied)
 		if cfg.PolicyStart == api.PolicyStartWait {
 			f.policies.waitUntil = time.Now().Add(cfg.PolicyStartWait)
 		}
@@ -108,6 +110,7 @@ func (f *Flows) Close() {
 		f.sw.Close()
 		f.sw = nil
 	}
+	f.denied.close()
 }
 
 // Current are the flows that the switch confirmed last. They must not be changed.
@@ -121,9 +124,11 @@ func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
 	return f.sw != nil && maps.Equal(numbersIn(obs), f.numbers)
 }
 
-// Due implements Watcher: it is when connections are to be forgotten once more.
+// Due implements Watcher: it is when connections are to be forgotten once more. What is due of the log of denied
+// packets is done.
 func (f *Flows) Due() bool {
 	now := time.Now()
+	f.tellDenied(now)
 	return slices.ContainsFunc(f.gone, func(g gone) bool { return now.After(g.again) })
 }
 
@@ -157,8 +162,11 @@ func (f *Flows) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 	return c, err
 }
 
+// socket is the management socket of the bridge.
+func (f *Flows) socket() string { return filepath.Join(f.runDir, f.bridge+".mgmt") }
+
 func (f *Flows) dial(ctx context.Context) (*openflow.Switch, error) {
-	sw, err := openflow.Dial(ctx, filepath.Join(f.runDir, f.bridge+".mgmt"), f.log.WithName("openflow"))
+	sw, err := openflow.Dial(ctx, f.socket(), f.log.WithName("openflow"))
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil, noSwitchError{fmt.Errorf("ovs-vswitchd is down: %w", err)}

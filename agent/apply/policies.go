@@ -56,7 +56,7 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 		return nil
 	}
 	first := !f.policies.rules.Known()
-	changed := f.update(place(r, view))
+	changed := f.update(ctx, place(r, view), r.Verify)
 	if first {
 		f.sw.Resync() // there has flows that are of no unit
 		there, err := f.sw.HasForPods(ctx)
@@ -77,10 +77,13 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 	return nil
 }
 
-// update takes what has changed.
-func (f *Flows) update(to *policies.Place) map[uint32]openflow.Unit {
+// update takes what has changed. verify: the limit of denied packets is compared as well.
+func (f *Flows) update(ctx context.Context, to *policies.Place, verify bool) map[uint32]openflow.Unit {
 	known := f.policies.rules.Known()
 	changed := f.policies.rules.Update(to, time.Now())
+	for id, unit := range f.policies.rules.Hear(f.hear(ctx, verify)) {
+		changed[id] = unit
+	}
 	f.report()
 	if known && len(changed) > 0 && f.policies.since.IsZero() {
 		f.policies.since = f.policies.rules.Since()
@@ -164,7 +167,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	case !f.policies.rules.Known():
 		return false, nil
 	}
-	changed := f.update(nil)
+	changed := f.update(ctx, nil, false)
 	f.policies.tightened = f.policies.rules.Tightened() || f.policies.tightened
 	if len(changed) == 0 {
 		return true, nil

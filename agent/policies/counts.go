@@ -35,13 +35,13 @@ func newCounters() counters {
 // verdicts; a flow that was replaced begins anew.
 func (r *Rules) Count(packets map[openflow.Key]uint64) map[Counter]uint64 {
 	out := map[Counter]uint64{}
-	for key, c := range r.counters.of {
-		now, before := packets[key], r.counters.seen[key]
+	for key, c := range r.verdicts.of {
+		now, before := packets[key], r.verdicts.seen[key]
 		if now < before {
 			before = 0
 		}
 		out[c] += now - before
-		r.counters.seen[key] = now
+		r.verdicts.seen[key] = now
 	}
 	return out
 }
@@ -53,8 +53,8 @@ func (r *Rules) countFlows(m compile.Match, f *compile.Flow, flows []openflow.Fl
 	}
 	if f == nil {
 		for _, gone := range r.flows[r.ids[m]].Flows {
-			delete(r.counters.of, gone.Key())
-			delete(r.counters.seen, gone.Key())
+			delete(r.verdicts.of, gone.Key())
+			delete(r.verdicts.seen, gone.Key())
 		}
 		return
 	}
@@ -65,7 +65,7 @@ func (r *Rules) countFlows(m compile.Match, f *compile.Flow, flows []openflow.Fl
 	}
 	for _, flow := range flows {
 		if flow.Kind == openflow.KindVerdict && f.Verdict != policy.Pass {
-			r.counters.of[flow.Key()] = c
+			r.verdicts.of[flow.Key()] = c
 		}
 	}
 }

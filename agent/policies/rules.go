@@ -29,7 +29,7 @@ type Rules struct {
 	known    bool // all objects have been read
 	// all are the cluster's pods as the API has them, namespaces those that it has.
 	all        map[policy.PodKey]policy.Pod
-	namespaces map[string]bool
+	namespaces map[string]policy.Namespace
 	place      Place
 	pods       map[policy.PodKey]*pod // of this node
 	taken      map[uint32]bool        // numbers of pods
@@ -37,7 +37,7 @@ type Rules struct {
 	dirty      map[policy.PodKey]struct{}
 	tightened  bool                  // what Tightened returns
 	ended      map[connKey]time.Time // until when
-	counters   counters
+	verdicts   verdicts
 	since      time.Time // when the first change was handed over that the last Update has taken
 	units
 }
@@ -80,8 +80,9 @@ const nobody = 1
 // NewRules returns Rules that know nothing yet.
 func NewRules(source *feed.Objects) *Rules {
 	return &Rules{source: source, compiler: compile.New(), all: map[policy.PodKey]policy.Pod{},
-		namespaces: map[string]bool{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{nobody: true},
-		dirty: map[policy.PodKey]struct{}{}, ended: map[connKey]time.Time{}, counters: newCounters(), units: newUnits()}
+		namespaces: map[string]policy.Namespace{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{nobody: true},
+		dirty: map[policy.PodKey]struct{}{}, ended: map[connKey]time.Time{}, units: newUnits(),
+		verdicts: verdicts{counters: newCounters(), logged: map[policy.PodKey]uint32{}}}
 }
 
 // Known reports whether all objects have been read: until then it is not known what applies to any pod.
@@ -116,6 +117,7 @@ func (r *Rules) Update(place *Place, now time.Time) map[uint32]openflow.Unit {
 		r.divert(key)
 	}
 	clear(r.dirty)
+	r.logDenied()
 	r.lift(now)
 	return r.changed()
 }
@@ -146,7 +148,7 @@ func (r *Rules) take(key feed.Key, v any) {
 		r.all[o.PodKey] = o
 		r.dirty[o.PodKey] = struct{}{}
 	case policy.Namespace:
-		r.namespaces[o.Name] = true
+		r.namespaces[o.Name] = o
 		r.compiler.SetNamespace(o)
 	case policy.Node:
 		r.compiler.SetNode(o)
@@ -252,7 +254,7 @@ func (r *Rules) setPod(key policy.PodKey) {
 		}
 		return
 	}
-	if r.source.Complete && !r.namespaces[key.Namespace] {
+	if _, there := r.namespaces[key.Namespace]; r.source.Complete && !there {
 		r.compiler.SetNamespace(policy.FromNamespace(namespaceOf(key)))
 	}
 	api.PodKey, api.Local, api.HostNetwork, api.Addrs = key, true, false, nil
@@ -302,7 +304,7 @@ func (r *Rules) compile() {
 		if p := r.pods[f.Pod]; p != nil {
 			number = p.number
 		}
-		flows := flowsOf(f, number)
+		flows := r.visible(f, flowsOf(f, number))
 		r.countFlows(f.Match, &f, flows)
 		r.put(f.Match, flows)
 	}

@@ -79,7 +79,8 @@ func NewMetrics(version string) *Metrics {
 	h, l, p, c := m.Health, m.Loop, m.Peers, m.Pools
 	m.Registry.MustRegister(h.Ready, h.Degraded, h.InputProblems, h.Uplink, h.UplinkWanted, h.Unwritable, h.TunnelUnusable,
 		h.RestoreWaitArmed, h.Policies,
-		l.Policies.Accepted, l.Policies.Dropped, l.Policies.Enforced,
+		l.Policies.Accepted, l.Policies.Dropped, l.Policies.Enforced, l.Policies.Seen,
+		l.Policies.LeftOut,
 		l.Rounds, l.Duration, l.Flows, l.FlowChanges, l.HostChanges, l.Drift, l.Services, l.Refusing,
 		p.Served, p.Refused, p.PodCIDRs,
 		m.Pods.Interfaces, m.Pods.Outside, m.Pods.Requests, m.Pods.Reclaimed,

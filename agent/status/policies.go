@@ -7,6 +7,8 @@ import "github.com/prometheus/client_golang/prometheus"
 type PolicyMetrics struct {
 	Accepted, Dropped *prometheus.CounterVec
 	Enforced          prometheus.Histogram
+	// Seen counts denied packets that the log knows of, LeftOut those that it does not tell of.
+	Seen, LeftOut prometheus.Counter
 }
 
 func newPolicyMetrics() PolicyMetrics {
@@ -18,6 +20,10 @@ func newPolicyMetrics() PolicyMetrics {
 			"a policy, that no rule of the Namespace's NetworkPolicies accepts. Read from Open vSwitch at each resync.", labels...),
 		Enforced: prometheus.NewHistogram(duration("policy_enforcement_duration_seconds", "Time from when the agent learns of a "+
 			"change of policies, or of what they select, until Open vSwitch has confirmed its flows.")),
+		Seen: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_policy_denied_packets_seen_total",
+			Help: "Denied packets that Open vSwitch has shown to the agent, for its log, as far as the limit allows."}),
+		LeftOut: prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_policy_denied_packets_unlogged_total",
+			Help: "Of the denied packets that were shown to the agent, those that are in no line of its log."}),
 	}
 }
 

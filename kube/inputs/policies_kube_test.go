@@ -12,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/kube/feed"
 	"github.com/fairlead-cni/fairlead/policy"
 )
@@ -102,6 +104,15 @@ func TestKubePolicyObjects(t *testing.T) {
 		n, ok := v.(policy.Namespace)
 		return ok && n.Labels[corev1.LabelMetadataName] == "default"
 	}))
+	for _, is := range []string{"true", "false"} {
+		_, err := c.Admin().CoreV1().Namespaces().Patch(t.Context(), "default", types.MergePatchType,
+			[]byte(`{"metadata": {"annotations": {"`+api.AnnotationLogDenied+`": "`+is+`"}}}`), metav1.PatchOptions{})
+		c.must(err)
+		j.until("the annotation "+is, j.has(feed.Namespace, "default", func(v any) bool {
+			n, ok := v.(policy.Namespace)
+			return ok && n.LogDenied == (is == "true")
+		}))
+	}
 	j.until("the Node", j.has(feed.Node, "me", func(v any) bool { _, ok := v.(policy.Node); return ok }))
 	c.run("default", "mine", "me", "10.0.0.8")
 	j.until("the Pod of this node", func() bool { return j.pod("default/mine") })

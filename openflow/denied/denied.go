@@ -24,8 +24,8 @@ import (
 const (
 	perSecond = 20
 	burst     = 50
-	// queue is how many packets wait for who takes them.
-	queue = 100
+	// queue is how many packets wait for who takes them: those of a round that takes long.
+	queue = burst + 10*perSecond
 )
 
 // Types of messages, and numbers in them (OpenFlow 1.5.1, section 7, and nicira-ext.h of Open vSwitch).
@@ -50,6 +50,7 @@ type Tap struct {
 	conn    *ofconn.Conn
 	packets chan Packet
 	seen    atomic.Uint64
+	lost    atomic.Uint64
 }
 
 // Open connects to the management socket of a bridge, sets the limit, and takes packets from then on.
@@ -78,6 +79,9 @@ func (t *Tap) Packets() <-chan Packet { return t.packets }
 // Seen returns how many packets the switch has sent.
 func (t *Tap) Seen() uint64 { return t.seen.Load() }
 
+// Lost returns how many of them nobody took, or could not be read.
+func (t *Tap) Lost() uint64 { return t.lost.Load() }
+
 // Done is closed when the connection is over.
 func (t *Tap) Done() <-chan struct{} { return t.conn.Done() }
 
@@ -87,13 +91,14 @@ func (t *Tap) Close() { t.conn.Close() }
 func (t *Tap) take(m ofconn.Message) {
 	t.seen.Add(1)
 	p, ok := read(m.Body)
-	if !ok {
-		return
+	if ok {
+		select {
+		case t.packets <- p:
+			return
+		default:
+		}
 	}
-	select {
-	case t.packets <- p:
-	default:
-	}
+	t.lost.Add(1)
 }
 
 // Limit puts the limit in place where it is not.

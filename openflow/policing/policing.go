@@ -11,6 +11,7 @@
 //	Group      the pod's group
 //	Admin, NetworkPolicy, Baseline    the rules
 //	Accept     the connection is committed with the mark of this direction
+//	Denied     what rules deny, if any pod of the node logs that: it is dropped, and some of it shown to the agent
 //
 // One flow that somebody deletes lets nothing through, nor do all flows of a table, of a kind, or of a pod's port: a
 // table's miss drops; NetworkPolicy goes on to Baseline for pods only that have a flow there, as they are not isolated;

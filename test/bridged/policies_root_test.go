@@ -2,6 +2,7 @@ package bridged
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -23,8 +24,9 @@ func seenYAML(p place, app string) string {
 
 // Policies are enforced on bridged pods, untagged and in a VLAN, as on routed ones: to and from pods of every kind on
 // both nodes, in both families, as docs/policy.md has them. The node reaches them. In mode bridge and in mode steer.
+// What is denied to pods of each kind is logged.
 func TestRootPolicies(t *testing.T) {
-	c := up(t, lab.Options{Config: []byte("networkPolicies: enforce\n")})
+	c := up(t, lab.Options{Config: []byte("networkPolicies: enforce\npolicyLogDenied: all\n")})
 	kinds := []string{routed, "0", "10"}
 	targets := c.addPods(t, "a", kinds, "node1")
 	friends, strangers := c.addPods(t, "b", kinds, "node1", "node2"), c.addPods(t, "c", kinds, "node1", "node2")
@@ -87,6 +89,21 @@ func TestRootPolicies(t *testing.T) {
 	check(false, true)
 	enforce("Ingress", "from", strangers[0], targets[0])
 	check(true, false)
+	for i, a := range targets {
+		wait(t, 20*time.Second, func() string {
+			for _, s := range servers[a.name] {
+				_, _ = call(strangers[i], s, 1)
+			}
+			path, err := c.AgentLog("node1")
+			must(t, err)
+			log, err := os.ReadFile(path)
+			must(t, err)
+			if line := fmt.Sprintf(`pod="default/%s" direction="ingress"`, a.name); !strings.Contains(string(log), line) {
+				return "no line with " + line
+			}
+			return ""
+		})
+	}
 	c.toSteer(t)
 	check(true, false)
 }

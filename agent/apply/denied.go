@@ -1,0 +1,111 @@
+package apply
+
+import (
+	"context"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/denials"
+	"github.com/fairlead-cni/fairlead/openflow/denied"
+	"github.com/fairlead-cni/fairlead/policy"
+)
+
+// deniedLog is what Flows knows of the log of denied packets.
+type deniedLog struct {
+	tap     *denied.Tap // nil: none comes
+	lost    uint64      // of those that the tap has lost, how many were counted
+	problem string      // why there is no tap, as logged last
+	told    denials.Log
+}
+
+// hear has denied packets come, if any shall be logged, and reports whether they do. The limit is in place before the
+// first flow sends one. verify: it is compared with what the switch has.
+func (f *Flows) hear(ctx context.Context, verify bool) bool {
+	d := &f.denied
+	if d.tap != nil {
+		select {
+		case <-d.tap.Done():
+			d.close()
+		default:
+		}
+	}
+	if !f.policies.rules.LogsDenied() {
+		d.close()
+		return false
+	}
+	var err error
+	if d.tap == nil {
+		d.tap, err = denied.Open(ctx, f.socket(), f.log.WithName("denied"))
+	} else if verify {
+		err = d.tap.Limit(ctx)
+	}
+	if err == nil {
+		d.problem = ""
+		return true
+	}
+	if d.close(); err.Error() != d.problem {
+		d.problem = err.Error()
+		f.log.Error(err, "denied packets are not logged")
+	}
+	return false
+}
+
+// close ends the connection; the limit and the flows stay.
+func (d *deniedLog) close() {
+	if d.tap != nil {
+		d.tap.Close()
+		d.tap, d.lost = nil, 0
+	}
+}
+
+// tellDenied logs what has come of denied packets since it was called last.
+func (f *Flows) tellDenied(now time.Time) {
+	d, m := &f.denied, &f.metrics.Policies
+	if d.tap != nil {
+		for more := true; more; {
+			select {
+			case p := <-d.tap.Packets():
+				m.Seen.Inc()
+				// Otherwise it was on its way as the log of its pod ended.
+				if c, ok := f.policies.rules.Denied(p); ok && d.told.Saw(c, now) {
+					f.tell("policies deny a packet", c)
+				}
+			default:
+				more = false
+			}
+		}
+		lost := d.tap.Lost()
+		d.told.Missed(lost - d.lost)
+		m.Seen.Add(float64(lost - d.lost))
+		d.lost = lost
+	}
+	due := d.told.Due(now)
+	for c, n := range due.Again {
+		f.tell("policies go on to deny packets", c, "packets", n)
+	}
+	if due.LeftOut > 0 {
+		f.log.Info("policies deny more than is logged", "packets", due.LeftOut)
+		m.LeftOut.Add(float64(due.LeftOut))
+	}
+}
+
+// tell logs one line. The pod, its peer and the port say what connection that is.
+func (f *Flows) tell(message string, c denials.Kind, more ...any) {
+	peer, reason := f.policies.rules.WhyDenied(c)
+	about := []any{"pod", c.Pod.String(), "direction", c.Direction.String(), "peer", peer, "address", c.Peer.String(),
+		"protocol", protocol(c.Protocol)}
+	if c.Port != 0 {
+		about = append(about, "port", c.Port)
+	}
+	f.log.Info(message, append(append(about, "reason", reason), more...)...)
+}
+
+// protocol names one by its number.
+func protocol(p policy.Protocol) string {
+	switch p {
+	case 1:
+		return "ICMP"
+	case 58:
+		return "ICMPv6"
+	}
+	return p.String()
+}

@@ -1,0 +1,138 @@
+package policies
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/denied"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
+	"github.com/fairlead-cni/fairlead/policy"
+	"github.com/fairlead-cni/fairlead/policy/compile"
+)
+
+// verdicts are what is made known of what rules decide: counted, and logged if it denies.
+type verdicts struct {
+	counters
+	which string // PolicyLogNone, PolicyLogAnnotated or PolicyLogAll
+	heard bool   // somebody takes denied packets
+	// logged are the numbers of the pods whose denied packets are looked at.
+	logged map[policy.PodKey]uint32
+	// shown: what flows deny goes to the tables Denied, as there are pods in logged.
+	shown bool
+}
+
+// LogDenied says of whose pods denied packets shall be logged: a value of the config's policyLogDenied.
+func (r *Rules) LogDenied(which string) { r.verdicts.which = which }
+
+// LogsDenied reports whether denied packets of any pod shall be logged.
+func (r *Rules) LogsDenied() bool {
+	for key, p := range r.pods {
+		if r.logs(key, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// Hear says whether somebody takes denied packets: otherwise none is looked at. It returns the units that differ.
+func (r *Rules) Hear(is bool) map[uint32]openflow.Unit {
+	if r.verdicts.heard == is || !r.known {
+		return nil
+	}
+	r.verdicts.heard = is
+	r.logDenied()
+	return r.changed()
+}
+
+func (r *Rules) logs(key policy.PodKey, p *pod) bool {
+	return len(p.diverted) > 0 && !p.closed && (r.verdicts.which == api.PolicyLogAll ||
+		r.verdicts.which == api.PolicyLogAnnotated && r.namespaces[key.Namespace].LogDenied)
+}
+
+// logKey is for what shows the agent a pod's denied packets.
+type logKey policy.PodKey
+
+// logDenied has the switch show the denied packets of those pods that log them, and of no others. What is denied stays
+// so: a flow that denies drops packets, or sends them to a table that does.
+func (r *Rules) logDenied() {
+	v := &r.verdicts
+	for key := range v.logged {
+		if p := r.pods[key]; p == nil || !v.heard || !r.logs(key, p) {
+			delete(v.logged, key)
+			r.put(logKey(key), nil)
+		}
+	}
+	for key, p := range r.pods {
+		if v.heard && r.logs(key, p) && v.logged[key] != p.number {
+			v.logged[key] = p.number
+			r.put(logKey(key), policing.LogDenied(p.number))
+		}
+	}
+	if is := len(v.logged) > 0; is != v.shown {
+		v.shown = is
+		for _, f := range r.compiler.Flows() {
+			if f.Verdict == policy.Deny && f.Kind != compile.Closed {
+				r.putVerdict(f)
+			}
+		}
+	}
+}
+
+func (r *Rules) putVerdict(f compile.Flow) {
+	number := uint32(0)
+	if p := r.pods[f.Pod]; p != nil {
+		number = p.number
+	}
+	r.put(f.Match, r.visible(f, flowsOf(f, number)))
+}
+
+// visible has flows that deny, if any pod logs that, send what they take to the table that drops it.
+func (r *Rules) visible(f compile.Flow, flows []openflow.Flow) []openflow.Flow {
+	if r.verdicts.shown && f.Verdict == policy.Deny && f.Kind != compile.Closed {
+		for i := range flows {
+			flows[i].Actions = []openflow.Action{openflow.Goto(direction(f.Direction).Denied())}
+		}
+	}
+	return flows
+}
+
+// Denied returns what connection a denied packet was to begin, as the pod sees it that it was denied to; ok is false if
+// that pod does not log it.
+func (r *Rules) Denied(p denied.Packet) (c compile.Connection, ok bool) {
+	for key, number := range r.verdicts.logged {
+		if number == p.Judged {
+			c.Pod, ok = key, true
+		}
+	}
+	c.Direction, c.Peer = policy.Ingress, p.Src
+	if p.Table == policing.Egress.Denied() {
+		c.Direction, c.Peer = policy.Egress, p.Dst
+	}
+	c.Protocol, c.Port = policy.Protocol(p.Protocol), p.DstPort
+	return c, ok
+}
+
+// WhyDenied says who the peer is, and why the rules deny a connection.
+func (r *Rules) WhyDenied(c compile.Connection) (peer, reason string) {
+	d, ok := r.compiler.Judge(c)
+	switch {
+	case !ok || d.Verdict != policy.Deny:
+		reason = "by rules that have changed since"
+	case d.Rule != nil:
+		reason = fmt.Sprintf("%s, in tier %s", d.Reason(), d.Tier)
+	default:
+		reason = d.Reason()
+	}
+	return cmp.Or(r.compiler.Owner(c.Peer), r.ownNode(c.Peer), c.Peer.String()), reason
+}
+
+func (r *Rules) ownNode(a netip.Addr) string {
+	if slices.Contains(r.place.Node, a) {
+		return "this node"
+	}
+	return ""
+}
