@@ -104,11 +104,16 @@ func label(ctx context.Context, b *bed.Bed) error {
 }
 
 func (o bedOptions) install(ctx context.Context, b *bed.Bed) error {
+	values := o.values
+	if o.proxy == bed.NoKubeProxy { // the address that kubelet gives to pods leads nowhere
+		plane := b.Underlay().Family.ControlPlaneAddrs()[0].Addr().String()
+		values = append([]string{"kubeAPIServerOverride=" + net.JoinHostPort(plane, "6443")}, values...)
+	}
 	switch o.network {
 	case steer:
-		return install.Apply(ctx, b, append(install.Steer(), o.values...)...)
+		return install.Apply(ctx, b, append(install.Steer(), values...)...)
 	case tunnel:
-		return install.Apply(ctx, b, append(install.Bridge(), o.values...)...)
+		return install.Apply(ctx, b, append(install.Bridge(), values...)...)
 	}
 	return b.BridgeCNI(ctx)
 }

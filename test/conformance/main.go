@@ -50,7 +50,7 @@ func parse() (flags, error) {
 	flag.StringVar(&f.kubeconfig, "kubeconfig", "", "run in the cluster of this administrator's kubeconfig, and bring up none")
 	flag.IntVar(&f.bed.nodes, "nodes", 2, "how many nodes to bring up, or with -kubeconfig: there are")
 	flag.StringVar(&f.bed.network, "network", steer, "the nodes' network: Fairlead in mode steer, or with a tunnel, or the reference plugin")
-	flag.StringVar(&f.bed.proxy, "proxy", bed.Nftables, "kube-proxy's mode: nftables or iptables")
+	flag.StringVar(&f.bed.proxy, "proxy", bed.Nftables, "kube-proxy's mode: nftables or iptables, or none: no kube-proxy (for -sets podservices)")
 	flag.Func("set", "a value of the chart, KEY=VALUE, such as agent.config.services=ovs; any number of times",
 		func(value string) error { f.bed.values = append(f.bed.values, value); return nil })
 	flag.BoolVar(&f.bed.keep, "keep", false, "leave the nodes there at the end (bin/e2e --name conformance down)")

@@ -34,6 +34,7 @@ func sets() []set {
 		{"services", `Networking Granular Checks: Services`, skip},
 		{"allservices", `\[sig-network\].*(Services|Traffic Distribution|EndpointSlice|Conntrack|HostPort|source pod IP)`,
 			skip + "|" + kubeProxyOnly},
+		{"podservices", podServices, skip},
 		{"netpol", `\[Feature:NetworkPolicy\]|Netpol API`, skip},
 		{name: policyAPI},
 		{name: cyclonus},
@@ -51,6 +52,13 @@ func hasSCTP() bool {
 // kubeProxyOnly are tests that are about kube-proxy itself, or need what no bed of real nodes on one machine has: a
 // cloud's load balancer, or SSH to the nodes.
 const kubeProxyOnly = `KubeProxy|kube-proxy|\[Feature:LoadBalancer\]|LoadBalancers|\[Disruptive\]|SSH|\[Feature:GCEAlpha`
+
+// podServices are tests of Services that only pods call, by ClusterIP: they pass without kube-proxy, too.
+const podServices = `\[sig-network\] Services should (serve a basic endpoint from pods|serve multiport endpoints from pods|` +
+	`serve endpoints on same port|preserve source pod IP|have session affinity (timeout )?work for service with type clusterIP|` +
+	`be able to switch session affinity for service with type clusterIP|allow pods to hairpin|be rejected when no endpoints|` +
+	`be rejected for evicted pods|create endpoints for unready pods)|\[sig-network\] Traffic Distribution|` +
+	`\[sig-network\] DNS should provide DNS for (the cluster|services|pods)`
 
 // names are those of the sets.
 func names() string {
