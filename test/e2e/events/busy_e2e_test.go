@@ -60,7 +60,7 @@ spec:
 ---
 `
 
-// policies isolate the pods of a as egress, those of b as ingress: all that ways sends is allowed.
+// policies isolate the pods of a as egress, that of b on the victim as ingress: all that ways sends is allowed.
 const policies = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -74,7 +74,7 @@ apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: to-b}
 spec:
-  podSelector: {matchLabels: {app: b}}
+  podSelector: {matchLabels: {isolated: "true"}}
   ingress: [{from: [{podSelector: {matchExpressions: [{key: app, operator: In, values: [a, b]}]}}]}]
 `
 
@@ -107,6 +107,7 @@ func (c *busy) police(ctx context.Context, t *testing.T) {
 	f, err := matrix.StartForbidden(c.forbidden)
 	cluster.Must(t, err)
 	cluster.Must(t, f.Arrive(true, backWithin))
+	c.Run(t, "label", "pod", "-l", "app=b", "--field-selector", "spec.nodeName="+c.victim, "isolated=true")
 	c.Apply(t, []byte(policies))
 	cluster.Must(t, f.Arrive(false, backWithin))
 	f.Forget()
