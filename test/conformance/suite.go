@@ -57,8 +57,8 @@ const kubeProxyOnly = `KubeProxy|kube-proxy|\[Feature:LoadBalancer\]|LoadBalance
 const podServices = `\[sig-network\] Services should (serve a basic endpoint from pods|serve multiport endpoints from pods|` +
 	`serve endpoints on same port|preserve source pod IP|have session affinity (timeout )?work for service with type clusterIP|` +
 	`be able to switch session affinity for service with type clusterIP|allow pods to hairpin|be rejected when no endpoints|` +
-	`be rejected for evicted pods|create endpoints for unready pods)|\[sig-network\] Traffic Distribution|` +
-	`\[sig-network\] DNS should provide DNS for (the cluster|services|pods)`
+	`be rejected for evicted pods|create endpoints for unready pods)|` +
+	`\[sig-network\] DNS should provide DNS for (the cluster +\[Conf|services|pods)`
 
 // names are those of the sets.
 func names() string {
