@@ -149,11 +149,10 @@ func (t *Tap) meter(ctx context.Context) ([]byte, error) {
 
 const errMeterMod = 12 // OFPET_METER_MOD_FAILED
 
-// refused is an error that the switch answers.
-type refused struct{ kind, code uint16 }
-
-func (e *refused) Error() string {
-	return fmt.Sprintf("OpenFlow error, type %d, code %d", e.kind, e.code)
+// refused is an error that the switch answers, and its type.
+type refused struct {
+	error
+	kind uint16
 }
 
 // ask sends one request and returns the answers.
@@ -165,7 +164,7 @@ func (t *Tap) ask(ctx context.Context, kind uint8, body []byte) ([]ofconn.Messag
 	}
 	for _, m := range answers {
 		if m.Kind == ofconn.Error && len(m.Body) >= 4 {
-			return nil, &refused{binary.BigEndian.Uint16(m.Body), binary.BigEndian.Uint16(m.Body[2:])}
+			return nil, &refused{m.Failure(), binary.BigEndian.Uint16(m.Body)}
 		}
 	}
 	return answers, nil
