@@ -43,10 +43,7 @@ func (r runner) runCyclonus(ctx context.Context) (bool, error) {
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.kubeconfig)
 	cmd.Stdout, cmd.Stderr = log, log
 	start := time.Now()
-	ran := r.cluster.start(cmd)
-	if ran == nil {
-		ran = cmd.Wait()
-	}
+	ran := r.cluster.run(cmd)
 	text, err := os.ReadFile(report)
 	if err != nil {
 		return false, fmt.Errorf("cyclonus left no report (%w): %v; see %s", err, ran, log.Name())

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,7 +29,7 @@ func (r runner) runPolicyAPI(ctx context.Context) (bool, error) {
 	}
 	apply := exec.CommandContext(ctx, r.kubectl, "--kubeconfig="+r.cluster.kubeconfig, "apply", "--server-side", "-f", crd)
 	apply.Stderr = os.Stderr
-	if err := errors.Join(r.cluster.start(apply), apply.Wait()); err != nil {
+	if err := r.cluster.run(apply); err != nil {
 		return false, fmt.Errorf("applying the CRD of ClusterNetworkPolicies: %w", err)
 	}
 	log, err := r.log(policyAPI)
@@ -47,10 +46,7 @@ func (r runner) runPolicyAPI(ctx context.Context) (bool, error) {
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.kubeconfig)
 	cmd.Stdout, cmd.Stderr = log, log
 	start := time.Now()
-	ran := r.cluster.start(cmd)
-	if ran == nil {
-		ran = cmd.Wait()
-	}
+	ran := r.cluster.run(cmd)
 	text, err := os.ReadFile(log.Name())
 	if err != nil {
 		return false, err

@@ -75,6 +75,14 @@ type cluster struct {
 	start      func(*exec.Cmd) error // starts a program where it can reach the API server
 }
 
+// run runs a program there to its end.
+func (c cluster) run(cmd *exec.Cmd) error {
+	if err := c.start(cmd); err != nil {
+		return err
+	}
+	return cmd.Wait()
+}
+
 // runner runs sets of the suite.
 type runner struct {
 	suite   kubebin.Suite
@@ -109,10 +117,7 @@ func (r runner) run(ctx context.Context, s set) (bool, error) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // Ginkgo then cleans up and reports
 	cmd.WaitDelay = 2 * time.Minute
 	start := time.Now()
-	ran := r.cluster.start(cmd)
-	if ran == nil {
-		ran = cmd.Wait()
-	}
+	ran := r.cluster.run(cmd)
 	results, err := readReport(filepath.Join(dir, "report.json"))
 	if err != nil {
 		return false, fmt.Errorf("the tests left no report (%w): %v; see %s", err, ran, log.Name())
