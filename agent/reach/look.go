@@ -285,13 +285,10 @@ func (e *examiner) pingEnd(ctx context.Context, to netip.Addr) pure.Answer {
 	return answer
 }
 
-// ping asks twice: one packet may be lost.
+// ping asks one address.
 func ping(ctx context.Context, to netip.Addr, size int) pure.Answer {
-	var err error
-	for range 2 {
-		if err = wire.Echo(ctx, to, size, echoWait); err == nil {
-			return pure.Answered
-		}
+	if wire.Echo(ctx, to, size, echoWait) == nil {
+		return pure.Answered
 	}
 	if ctx.Err() != nil {
 		return pure.CannotAsk

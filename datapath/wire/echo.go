@@ -23,8 +23,12 @@ const (
 	echo6, reply6 = 128, 129
 )
 
-// Echo sends one ping whose IP packet has size bytes and may not be cut into
-// fragments, and returns nil if it is answered within wait. It needs root.
+// tries is how often a ping is sent before its address counts as silent: one packet may be lost.
+const tries = 2
+
+// Echo pings an address with IP packets of size bytes that may not be cut into
+// fragments, and returns nil as soon as one is answered. It waits for each that
+// long. It needs root.
 func Echo(ctx context.Context, to netip.Addr, size int, wait time.Duration) error {
 	conn, err := dialEcho(ctx, to)
 	if err != nil {
@@ -33,6 +37,23 @@ func Echo(ctx context.Context, to netip.Addr, size int, wait time.Duration) erro
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	id := uint16(rand.Uint32())
+	for range tries {
+		if err = ping(conn, to, size, id, wait); err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return silent(to, size)
+		}
+	}
+	return err
+}
+
+func silent(to netip.Addr, size int) error {
+	return fmt.Errorf("%s does not answer a ping of %d bytes", to, size)
+}
+
+// ping sends one packet, and waits for its answer.
+func ping(conn net.Conn, to netip.Addr, size int, id uint16, wait time.Duration) error {
 	if _, err := conn.Write(echoMessage(to, size, id)); err != nil {
 		return fmt.Errorf("sending a ping of %d bytes to %s: %w", size, to, err)
 	}
@@ -44,8 +65,8 @@ func Echo(ctx context.Context, to netip.Addr, size int, wait time.Duration) erro
 		switch {
 		case err == nil && isReply(buf[:n], to, id):
 			return nil
-		case errors.Is(err, os.ErrDeadlineExceeded), ctx.Err() != nil:
-			return fmt.Errorf("%s does not answer a ping of %d bytes", to, size)
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return silent(to, size)
 		case err != nil:
 			return fmt.Errorf("waiting for the answer of %s: %w", to, err)
 		}

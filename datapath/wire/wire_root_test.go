@@ -311,3 +311,22 @@ func TestRootEcho(t *testing.T) {
 		}
 	}
 }
+
+// The first packet to each address is lost.
+func TestRootEchoOfALossyPath(t *testing.T) {
+	node, far := pair(t)
+	for n, suffix := range map[*nstest.NS]string{node: "1", far: "7"} {
+		n.IP("addr add 192.0.2." + suffix + "/24 dev eth0")
+		n.IP("addr add 2001:db8::" + suffix + "/64 dev eth0 nodad")
+	}
+	far.Exec("nft", "add table netdev loss { chain in { type filter hook ingress device eth0 priority 0; "+
+		"icmp type echo-request numgen inc mod 2 0 counter drop; icmpv6 type echo-request numgen inc mod 2 0 counter drop; }; }")
+	for _, a := range addrs("192.0.2.7", "2001:db8::7") {
+		if err := node.Do(func() error { return Echo(t.Context(), a, 100, time.Second) }); err != nil {
+			t.Error(err)
+		}
+	}
+	if rules := far.Exec("nft", "list", "table", "netdev", "loss"); strings.Count(rules, "packets 1 ") != 2 {
+		t.Errorf("not one packet to each address was lost: %s", rules)
+	}
+}

@@ -21,7 +21,7 @@ const mostPeers = 8
 // smallest is the size in bytes of a packet that fits through any path.
 const smallest = 576
 
-// echoWait is how long to wait for a reply.
+// echoWait is how long to wait for the reply to one ping.
 const echoWait = 500 * time.Millisecond
 
 // gatewayWait is how long to wait for the default gateway: the kernel asks it by unicast for 3 s, then by broadcast.
@@ -91,14 +91,7 @@ func cutOff(ctx context.Context, s api.AgentState, asked int) []report.Finding {
 // path pings one node with packets as large as the pods'.
 func path(ctx context.Context, s api.AgentState, p api.AgentPeer) (found []report.Finding, notKnown []string) {
 	size := s.PodMTU + s.Overhead
-	arrives := func(size int) bool {
-		for range 2 { // one may be lost
-			if wire.Echo(ctx, p.Address, size, echoWait) == nil {
-				return true
-			}
-		}
-		return false
-	}
+	arrives := func(size int) bool { return wire.Echo(ctx, p.Address, size, echoWait) == nil }
 	if arrives(size) {
 		return nil, nil
 	}
