@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -201,6 +202,9 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	f.servicesSynced(ctx)
 	f.enforced()
 	f.cut(ctx)
+	if fresh {
+		debug.FreeOSMemory() // the cluster and the switch have been read as a whole: much of what that took is garbage
+	}
 	if r.Verify && (reverted != none || changes != none) {
 		f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)
 	}

@@ -27,8 +27,8 @@ type Rules struct {
 	source   *feed.Objects
 	compiler *compile.Compiler
 	known    bool // all objects have been read
-	// all are the cluster's pods as the API has them, namespaces those that it has.
-	all        map[policy.PodKey]policy.Pod
+	// all are the cluster's pods as the API has them, the values that source had, and namespaces those that it has.
+	all        map[policy.PodKey]any // policy.Pod
 	namespaces map[string]policy.Namespace
 	place      Place
 	pods       map[policy.PodKey]*pod // of this node
@@ -79,7 +79,7 @@ const nobody = 1
 
 // NewRules returns Rules that know nothing yet.
 func NewRules(source *feed.Objects) *Rules {
-	return &Rules{source: source, compiler: compile.New(), all: map[policy.PodKey]policy.Pod{},
+	return &Rules{source: source, compiler: compile.New(), all: map[policy.PodKey]any{},
 		namespaces: map[string]policy.Namespace{}, pods: map[policy.PodKey]*pod{}, taken: map[uint32]bool{nobody: true},
 		dirty: map[policy.PodKey]struct{}{}, ended: map[connKey]time.Time{}, units: newUnits(),
 		verdicts: verdicts{counters: newCounters(), logged: map[policy.PodKey]uint32{}}}
@@ -92,7 +92,7 @@ func (r *Rules) Known() bool { return r.known }
 func (r *Rules) Read() bool { return r.known || r.source.Read() }
 
 // Units are all that there are.
-func (r *Rules) Units() map[uint32]openflow.Unit { return maps.Clone(r.flows) }
+func (r *Rules) Units() map[uint32]openflow.Unit { return r.units.all() }
 
 // Update takes the objects that have changed, and where the node's pods are now, nil for where they were. It returns
 // the units that differ; one without flows is gone.
@@ -116,7 +116,7 @@ func (r *Rules) Update(place *Place, now time.Time) map[uint32]openflow.Unit {
 	for key := range r.dirty {
 		r.divert(key)
 	}
-	clear(r.dirty)
+	r.dirty = map[policy.PodKey]struct{}{} // it has had all pods of the cluster
 	r.logDenied()
 	r.lift(now)
 	return r.changed()
@@ -145,7 +145,7 @@ func (r *Rules) Problems() []string {
 func (r *Rules) take(key feed.Key, v any) {
 	switch o := v.(type) {
 	case policy.Pod:
-		r.all[o.PodKey] = o
+		r.all[o.PodKey] = v
 		r.dirty[o.PodKey] = struct{}{}
 	case policy.Namespace:
 		r.namespaces[o.Name] = o
@@ -230,7 +230,7 @@ func (r *Rules) number(key policy.PodKey) uint32 {
 
 // setPod tells the compiler what a pod is.
 func (r *Rules) setPod(key policy.PodKey) {
-	api, found := r.all[key]
+	api, found := r.all[key].(policy.Pod)
 	p := r.pods[key]
 	if p == nil || len(p.ports) == 0 {
 		r.setClosed(key, p, false)
@@ -292,11 +292,19 @@ func (r *Rules) compile() {
 	changes := r.compiler.Changes()
 	r.tightened = r.tightened || changes.Forbids
 	for _, m := range changes.Delete {
+		if m.Kind == compile.Address {
+			r.forgetPeer(m)
+			continue
+		}
 		r.count(m, -1)
 		r.countFlows(m, nil, nil)
 		r.put(m, nil)
 	}
 	for _, f := range changes.Put {
+		if f.Kind == compile.Address {
+			r.putPeer(f)
+			continue
+		}
 		if !r.has(f.Match) {
 			r.count(f.Match, 1)
 		}
@@ -320,7 +328,7 @@ func (r *Rules) count(m compile.Match, n int) {
 // owned reports whether a port is the pod's that the API has under that name, as far as is known. A StatefulSet's pod
 // that is replaced may have a port here before the API's watch says so, and other labels.
 func (r *Rules) owned(port Port) bool {
-	api, found := r.all[port.Pod]
+	api, found := r.all[port.Pod].(policy.Pod)
 	return !found || r.source.Complete || api.Is(port.UID)
 }
 

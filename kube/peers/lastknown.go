@@ -70,7 +70,9 @@ func (c content) objects() map[feed.Key]any {
 	for _, n := range c.Nodes {
 		out[feed.Key{Kind: feed.Node, Name: n.Name}] = n
 	}
+	shared := labelSets{}
 	for _, p := range c.Pods {
+		p.Labels = shared.one(p.Labels)
 		out[feed.Key{Kind: feed.Pod, Name: p.String()}] = p
 	}
 	return out

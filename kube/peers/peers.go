@@ -213,7 +213,11 @@ func (p *Peers) open() {
 // give hands on what an object has become, nil if it is gone, unless that is known. p.mu is held.
 func (p *Peers) give(key feed.Key, v any, since time.Time) {
 	before, had := p.given[key]
-	if v == nil && !had || had && v != nil && reflect.DeepEqual(before, v) {
+	switch {
+	case v == nil && !had:
+		return
+	case had && v != nil && reflect.DeepEqual(before, v):
+		p.given[key] = v // which its reader has, too
 		return
 	}
 	if pod, is := either(v, before).(policy.Pod); is && !pod.Local {

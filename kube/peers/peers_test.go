@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -130,5 +131,24 @@ func TestLastKnownIsNotUsed(t *testing.T) {
 		if got, _, err := f.read(); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, %v, want %q", content, got, err, why)
 		}
+	}
+}
+
+// Equal labels are held once, and those of Pods that are gone not for ever.
+func TestLabelSetsAreShared(t *testing.T) {
+	s := labelSets{}
+	first := s.one(map[string]string{"app": "web", "tier": "front"})
+	again := s.one(map[string]string{"tier": "front", "app": "web"})
+	if first["app"] = "changed"; again["app"] != "changed" {
+		t.Error("equal labels are held twice")
+	}
+	if other := s.one(map[string]string{"app": "web,tier=front"}); len(other) != 1 || other["app"] != "web,tier=front" {
+		t.Errorf("labels of the same text are taken for others: %v", other)
+	}
+	for i := range 3 * most {
+		s.one(map[string]string{"job": strconv.Itoa(i)})
+	}
+	if len(s) > most {
+		t.Errorf("%d sets of labels are held, want at most %d", len(s), most)
 	}
 }

@@ -3,12 +3,15 @@ package peers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -48,11 +51,14 @@ type reader struct {
 // read starts a reader.
 func (p *Peers) read(ctx context.Context, namespace string) *reader {
 	ctx, stop := context.WithCancel(ctx)
+	shared := labelSets{}
 	r := &reader{stop: stop, began: time.Now(), pods: follow.NewKind(func() {}, func(o runtime.Object) (any, error) {
 		pod, running := policy.FromPod(o.(*corev1.Pod), p.node)
 		if !running || pod.Local {
 			return nil, nil
 		}
+		pod.Namespace = unique.Make(pod.Namespace).Value() // once, not for each of its Pods
+		pod.Labels = shared.one(pod.Labels)
 		return pod, nil
 	})}
 	r.pods.Each = func(key string, _, _ any, _ bool) {
@@ -69,6 +75,25 @@ func (p *Peers) read(ctx context.Context, namespace string) *reader {
 	r.Follower = p.server.Follow(Pods(p.pods, namespace, fields.Everything()), r.pods)
 	p.running.Go(func() { r.Run(ctx, p.every) })
 	return r
+}
+
+// labelSets has labels that are equal once, by their text: those of a ReplicaSet's Pods are.
+type labelSets map[string]map[string]string
+
+// most is how many different labels are kept before all are forgotten: those of Pods that are gone shall not stay.
+const most = 4096
+
+// one returns labels that are equal to these.
+func (s labelSets) one(of map[string]string) map[string]string {
+	text := labels.Set(of).String()
+	if there, ok := s[text]; ok && maps.Equal(there, of) {
+		return there
+	}
+	if len(s) >= most {
+		clear(s)
+	}
+	s[text] = of
+	return of
 }
 
 // ready starts the readers that are missing, and reports whether all that are wanted have read all. After the first

@@ -32,7 +32,7 @@ type Compiler struct {
 // pod is a pod that policies can select: without hostNetwork.
 type pod struct {
 	policy.Pod
-	// policies select it, if it is local.
+	// policies select it, if it is local; nil if it never was.
 	policies map[*entry]struct{}
 	// conjunctions, groups and flows are by direction.
 	conjunctions [2]map[*conjunction]struct{}
@@ -108,7 +108,7 @@ func (c *Compiler) SetPod(p policy.Pod) {
 			c.refreshAll(old.policies)
 		}
 	} else {
-		old = &pod{Pod: p, policies: map[*entry]struct{}{}}
+		old = &pod{Pod: p}
 		c.pods[p.PodKey] = old
 		c.namespace(p.Namespace).pods[p.PodKey] = old
 	}
@@ -376,6 +376,9 @@ func (c *Compiler) selectPod(p *pod) {
 		return
 	}
 	c.local[p.PodKey] = p
+	if p.policies == nil {
+		p.policies = map[*entry]struct{}{}
+	}
 	c.dirtyPod(p)
 	candidates := maps.Clone(p.policies)
 	for _, e := range c.namespaces[p.Namespace].policies {

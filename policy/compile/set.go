@@ -153,7 +153,7 @@ func (s *side) index(c *Compiler) {
 			delete(s.sets, set.key)
 		}
 	}
-	clear(s.dirty.sets)
+	s.dirty.sets = emptied(s.dirty.sets)
 	s.dirtyInNetworks(c)
 }
 

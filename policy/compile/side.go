@@ -95,13 +95,13 @@ func (c *Compiler) settle() {
 	for e := range c.refresh {
 		c.refreshEntry(e)
 	}
-	clear(c.refresh)
+	c.refresh = emptied(c.refresh)
 	for _, s := range c.sides {
 		s.index(c)
 		for p := range s.dirty.addrs {
 			s.classify(c, p)
 		}
-		clear(s.dirty.addrs)
+		s.dirty.addrs = emptied(s.dirty.addrs)
 	}
 }
 
@@ -238,11 +238,11 @@ func (s *side) changes(c *Compiler, out *Changes) {
 			out.Delete = append(out.Delete, Match{Direction: s.direction, Kind: Address, Address: p})
 		}
 	}
-	clear(s.dirty.classes)
-	clear(s.dirty.pods)
-	clear(s.dirty.ports)
-	clear(s.dirty.rules)
-	clear(s.dirty.changed)
+	s.dirty.classes = emptied(s.dirty.classes)
+	s.dirty.pods = emptied(s.dirty.pods)
+	s.dirty.ports = emptied(s.dirty.ports)
+	s.dirty.rules = emptied(s.dirty.rules)
+	s.dirty.changed = emptied(s.dirty.changed)
 }
 
 // store keeps the flows of next, and reports those that differ.
@@ -384,4 +384,16 @@ func (c *Compiler) Problems() []string {
 
 func kindName(k Kind) string {
 	return map[Kind]string{Pod: "pod", Group: "group of pods", Class: "group of peers", Port: "port"}[k]
+}
+
+// keptRoom is how many entries a map may have had to be emptied in its place.
+const keptRoom = 64
+
+// emptied returns an empty map, in place of one of any size: a map keeps the room that it once needed.
+func emptied[M ~map[K]V, K comparable, V any](m M) M {
+	if len(m) > keptRoom {
+		return M{}
+	}
+	clear(m)
+	return m
 }

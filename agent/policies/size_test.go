@@ -1,0 +1,53 @@
+package policies
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kube/feed"
+	"github.com/fairlead-cni/fairlead/policy"
+)
+
+// peerBytes is the most that is kept for a pod of another node which is a peer in both directions.
+const peerBytes = 1300
+
+// A cluster has many pods, and each agent keeps what its policies need of each of them.
+func TestPeersSize(t *testing.T) {
+	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
+		"ingress": [{"from": [{"namespaceSelector": {}}], "ports": [{"port": 80}]}],
+		"egress": [{"to": [{"namespaceSelector": {}}], "ports": [{"port": 80}]}]}`))
+	w.update()
+	w.source.Take()
+	const n = 10000
+	var pods []policy.Pod
+	for i := range n {
+		pods = append(pods, policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: fmt.Sprint("far-", i)},
+			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 20, byte(i >> 8), byte(i)})}})
+	}
+	before := inUse()
+	for _, p := range pods {
+		w.source.Put(feed.Pod, p.String(), p)
+	}
+	w.update()
+	if got := (inUse() - before) / n; got > peerBytes {
+		t.Errorf("%d bytes are kept for each peer, want at most %d", got, peerBytes)
+	} else {
+		t.Logf("%d bytes for each peer", got)
+	}
+	if len(w.Units()) < 2*n {
+		t.Errorf("%d units for %d peers", len(w.Units()), n)
+	}
+	runtime.KeepAlive(pods)
+}
+
+// inUse is how many bytes of the heap are reachable.
+func inUse() int {
+	var m runtime.MemStats
+	for range 2 { // what the first finalizes, the second frees
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
