@@ -225,3 +225,30 @@ func TestEncodingAllocates(t *testing.T) {
 		t.Errorf("want at most %d", most)
 	}
 }
+
+// A list of tens of thousands of flows is compared every 15 seconds.
+func TestListingAllocates(t *testing.T) {
+	const most = 2 // for a flow; measured: 1.1
+	u := newUnits((*Flow).ofPolicy)
+	var list []*listed
+	for i, f := range manyFlows(100) {
+		f.Kind = KindPolicy
+		u.put(uint32(i+1), Unit{Flows: []Flow{f}})
+		list = append(list, &listed{flow: f, cookie: f.Cookie()})
+	}
+	each := testing.AllocsPerRun(5, func() {
+		l := u.relist()
+		for _, x := range list {
+			if !l.flow(x) {
+				t.Fatal("a flow of policies is of no unit")
+			}
+		}
+		if l.end(); len(u.differ) != 0 {
+			t.Fatalf("%d units differ", len(u.differ))
+		}
+	}) / 100
+	t.Logf("%.1f allocations for each flow", each)
+	if each > most {
+		t.Errorf("want at most %d", most)
+	}
+}

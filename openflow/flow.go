@@ -69,10 +69,16 @@ const cookieMagic = 0x666c // "fl"
 
 // Cookie is the flow's cookie on the switch; the package comment shows its layout.
 func (f Flow) Cookie() uint64 {
-	var text [256]byte // as a rule enough
+	cookie, _ := f.cookieIn(make([]byte, 0, 256)) // as a rule enough
+	return cookie
+}
+
+// cookieIn returns the cookie, and the room that its text took, for the next flow's.
+func (f *Flow) cookieIn(room []byte) (cookie uint64, used []byte) {
+	room = f.appendText(room[:0])
 	h := fnv.New32a()
-	h.Write(f.appendText(text[:0]))
-	return cookieMagic<<48 | uint64(f.Kind)<<40 | uint64(h.Sum32())
+	h.Write(room)
+	return cookieMagic<<48 | uint64(f.Kind)<<40 | uint64(h.Sum32()), room
 }
 
 // KindOf returns the kind in a cookie of Fairlead, and 0 for any other cookie.

@@ -11,6 +11,7 @@ import (
 type listing struct {
 	*units
 	expected *seen.Set // nil until there is something
+	text     []byte    // of the last flow
 }
 
 // relist forgets what the switch had.
@@ -53,7 +54,9 @@ func (l *listing) flow(x *listed) bool {
 	if x.unsupported || !l.owns(&x.flow) {
 		return false
 	}
-	if altered := x.limited || x.cookie != x.flow.Cookie(); altered || !l.see(x.flow.hashTo) {
+	cookie, text := x.flow.cookieIn(l.text)
+	l.text = text
+	if altered := x.limited || x.cookie != cookie; altered || !l.see(x.flow.hashTo) {
 		flow := x.flow // not all of the list
 		l.listed[flow.Key()] = &have{flow: &flow, altered: altered}
 	}
