@@ -1,6 +1,6 @@
 // Command once builds what is built once on a machine, takes minutes and is kept by package onetime: the kernel in
-// which tests run, the Kubernetes programs, Helm and Multus. Tests would build them as well, but the output of a
-// running test is not visible.
+// which tests run, the Kubernetes programs, Helm and Multus, and another release of Open vSwitch. Tests would build
+// them as well, but the output of a running test is not visible.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/test/kubebin"
+	"github.com/fairlead-cni/fairlead/test/ovsrelease"
 	"github.com/fairlead-cni/fairlead/test/uml/kernel"
 )
 
@@ -31,6 +32,11 @@ func build(ctx context.Context) error {
 	type get = func(context.Context, io.Writer) (string, error)
 	for _, get := range []get{kubebin.Get, kubebin.GetHelm, kubebin.GetMultus} {
 		if _, err := get(ctx, os.Stderr); err != nil {
+			return err
+		}
+	}
+	for _, release := range ovsrelease.Releases() {
+		if _, err := ovsrelease.Get(ctx, release, os.Stderr); err != nil {
 			return err
 		}
 	}

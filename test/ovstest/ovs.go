@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/test/ovsrelease"
 )
 
 // Datapath is the kind of datapath, spelled as in the datapath_type column of OVSDB's Bridge table.
@@ -127,6 +129,15 @@ func Start(t testing.TB, opt Options) *OVS {
 	o.Vswitchd = o.daemon("ovs-vswitchd", enter(opt.Netns), vswitchd...)
 	o.Vswitchd.ready = o.vswitchdReady
 	o.Vswitchd.Start()
+	for _, d := range []*Daemon{o.Server, o.Vswitchd} {
+		version, err := o.appctl(d.name, "version", nil)
+		if err == nil {
+			err = ovsrelease.Verify(version)
+		}
+		if err != nil {
+			t.Fatalf("ovstest: %s: %v", d.name, err)
+		}
+	}
 	return o
 }
 
@@ -217,16 +228,16 @@ func (o *OVS) Ctl(args ...string) string { o.t.Helper(); return o.mustRun("ovs-v
 // socket: tests trace thousands of packets.
 func (o *OVS) Appctl(command string, args ...string) string {
 	o.t.Helper()
-	text, err := o.appctl(command, args)
+	text, err := o.appctl("ovs-vswitchd", command, args)
 	if err != nil {
 		o.t.Fatalf("ovstest: ovs-appctl %s %s: %v", command, strings.Join(args, " "), err)
 	}
 	return text
 }
 
-// appctl is one request in JSON-RPC 1.0 (ovs/lib/unixctl.c).
-func (o *OVS) appctl(command string, args []string) (text string, err error) {
-	conn, err := net.Dial("unix", o.unixctl("ovs-vswitchd"))
+// appctl is one request to a daemon in JSON-RPC 1.0 (ovs/lib/unixctl.c).
+func (o *OVS) appctl(daemon, command string, args []string) (text string, err error) {
+	conn, err := net.Dial("unix", o.unixctl(daemon))
 	if err != nil {
 		return "", err
 	}
@@ -273,14 +284,11 @@ func find(t testing.TB, program string) string {
 
 func schema(t testing.TB) string {
 	t.Helper()
-	for _, dir := range []string{os.Getenv("OVS_PKGDATADIR"), "/usr/share/openvswitch", "/usr/local/share/openvswitch"} {
-		file := filepath.Join(dir, "vswitch.ovsschema")
-		if _, err := os.Stat(file); dir != "" && err == nil {
-			return file
-		}
+	file, err := ovsrelease.Schema()
+	if err != nil {
+		t.Fatalf("ovstest: %v", err)
 	}
-	t.Fatal("ovstest: vswitch.ovsschema not found: install Open vSwitch, or set OVS_PKGDATADIR")
-	return ""
+	return file
 }
 
 // enter is the command prefix that runs a program in a network namespace. It is nsenter because "ip netns exec" creates

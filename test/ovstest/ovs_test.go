@@ -2,6 +2,7 @@ package ovstest
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,6 +45,16 @@ func TestRestart(t *testing.T) {
 	o.Server.Start()
 	if got := o.OFPort("p1"); got != 7 {
 		t.Errorf("p1 has OpenFlow port %d after the restarts, want 7", got)
+	}
+}
+
+// A test that has to run on a release that is not there fails: it does not run on another.
+func TestAnotherRelease(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestDummy$")
+	cmd.Env = append(os.Environ(), "FAIRLEAD_TEST_OVS=1.0")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "FAIRLEAD_TEST_OVS is 1.0, and \"ovsdb-server (Open vSwitch) ") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -1,10 +1,12 @@
 package lab
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/test/lab/vswitch"
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 func TestRootPreflight(t *testing.T) {
@@ -35,5 +37,20 @@ func TestRootPreflight(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("without programs in the PATH: %v, want %q", err, want)
 		}
+	}
+}
+
+// A lab that has to run on a release of Open vSwitch that is not there fails: it does not run on another.
+func TestRootAnotherRelease(t *testing.T) {
+	needRoot(t)
+	ovstest.UserspaceOnly(t, "programs on the host")
+	t.Setenv("FAIRLEAD_TEST_OVS", "1.0")
+	dir := filepath.Join(t.TempDir(), "lab")
+	_, err := Up(t.Context(), Options{Dir: dir, BinDir: binDir, Datapath: vswitch.Netdev, Nodes: 1, NoAgent: true})
+	if err == nil || !strings.Contains(err.Error(), `FAIRLEAD_TEST_OVS is 1.0, and "ovsdb-server (Open vSwitch) `) {
+		t.Errorf("error %v", err)
+	}
+	if exists(dir) {
+		t.Errorf("%s is still there", dir)
 	}
 }

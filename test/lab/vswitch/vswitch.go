@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fairlead-cni/fairlead/test/lab/host"
+	"github.com/fairlead-cni/fairlead/test/ovsrelease"
 )
 
 // Datapath is Open vSwitch's datapath type.
@@ -28,7 +29,6 @@ const (
 
 const (
 	ovsConf   = "/etc/openvswitch/conf.db"
-	ovsSchema = "/usr/share/openvswitch/vswitch.ovsschema"
 	ovsSocket = "unix:/run/openvswitch/db.sock"
 )
 
@@ -49,7 +49,11 @@ func StartOVSDB(ctx context.Context, node string) error {
 		return err
 	}
 	if _, err := os.Stat(ovsConf); errors.Is(err, os.ErrNotExist) {
-		if err := host.Run(exec.CommandContext(ctx, "ovsdb-tool", "create", ovsConf, ovsSchema)); err != nil {
+		schema, err := ovsrelease.Schema()
+		if err != nil {
+			return err
+		}
+		if err := host.Run(exec.CommandContext(ctx, "ovsdb-tool", "create", ovsConf, schema)); err != nil {
 			return err
 		}
 	}
@@ -77,5 +81,27 @@ func StartVswitchd(ctx context.Context, d Datapath) error {
 	if d == Netdev {
 		args = append(args, "--disable-system")
 	}
-	return host.Run(exec.CommandContext(ctx, "ovs-vswitchd", args...))
+	if err := host.Run(exec.CommandContext(ctx, "ovs-vswitchd", args...)); err != nil {
+		return err
+	}
+	return verify(ctx)
+}
+
+// verify returns an error if a daemon is not of the release of Open vSwitch that has to run.
+func verify(ctx context.Context) error {
+	if ovsrelease.Wanted() == "" {
+		return nil
+	}
+	for _, daemon := range []string{"ovsdb-server", "ovs-vswitchd"} {
+		ask := exec.CommandContext(ctx, "ovs-appctl", "--timeout=10", "--target="+daemon, "version")
+		ask.Env = host.Env()
+		version, err := ask.Output()
+		if err == nil {
+			err = ovsrelease.Verify(string(version))
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", daemon, err)
+		}
+	}
+	return nil
 }
