@@ -51,7 +51,7 @@ func newNode(t *testing.T, cfg api.AgentConfig) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.db.Close)
-	n.ports = NewOVSDB(n.db)
+	n.ports = NewOVSDB(n.db, n.Dir)
 	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(t))
 	t.Cleanup(n.flows.Close)
 	return n
@@ -159,14 +159,23 @@ func TestZonesThatWaited(t *testing.T) {
 		t.Fatalf("while ovs-vswitchd is away: %+v", c)
 	}
 	n.Vswitchd.Start()
-	if c := apply(false); len(c.Wanted) != 1 || len(c.Repaired) > 0 {
-		t.Errorf("as it is back: %+v; want one change that was wanted", c)
+	wanted := func(when string, changes ...string) {
+		t.Helper()
+		for _, change := range changes {
+			if c := apply(false); !slices.Equal(c.Wanted, []string{change}) || len(c.Repaired) > 0 {
+				t.Errorf("%s: %+v; want %q", when, c, change)
+			}
+		}
 	}
+	wanted("as it is back", "conntrack zone 7 added", "timeouts of conntrack zone 7 set")
+	n.Vswitchd.Kill()
+	n.Vswitchd.Start()
+	wanted("after a restart", "timeouts of conntrack zone 7 taken off, to be set again", "timeouts of conntrack zone 7 set")
 	n.Ctl("clear", "Datapath", strings.TrimSpace(n.Ctl("--columns=_uuid", "--bare", "find", "Datapath")), "ct_zones")
 	for n.ports.InPlace(t.Context(), n.round().Observed) {
 		time.Sleep(time.Millisecond)
 	}
-	if c := apply(false); len(c.Wanted) > 0 || len(c.Repaired) != 1 {
+	if c := apply(false); !slices.Equal(c.Repaired, []string{"conntrack zone 7 added"}) {
 		t.Errorf("after a hand has removed it: %+v; want one repair", c)
 	}
 }

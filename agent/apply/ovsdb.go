@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 )
 
 const (
@@ -18,14 +19,15 @@ const (
 
 // OVSDB applies the bridge, its ports and the pods' records. It removes nothing: see Stale.
 type OVSDB struct {
-	db *ovsdb.DB
+	db     *ovsdb.DB
+	runDir string
 	// wanted is of the last round, and had what was in place at its end: ovs-vswitchd gets the timeouts of zones only
 	// once it has taken what is before them (ovsdb.Zones).
 	wanted, had ovsdb.Desired
 }
 
-// NewOVSDB returns the applier of a database.
-func NewOVSDB(db *ovsdb.DB) *OVSDB { return &OVSDB{db: db} }
+// NewOVSDB returns the applier of a database. runDir is Open vSwitch's run directory.
+func NewOVSDB(db *ovsdb.DB, runDir string) *OVSDB { return &OVSDB{db: db, runDir: runDir} }
 
 // Name implements Applier.
 func (*OVSDB) Name() string { return "ovsdb" }
@@ -38,10 +40,12 @@ func (o *OVSDB) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 			return c, fmt.Errorf("OVSDB: %w", err)
 		}
 	}
-	if c.Wanted, err = o.db.Ensure(ctx, r.Want.OVSDB); err != nil {
+	want := r.Want.OVSDB
+	want.Zones.Start = vswitchd.RunningStartID(o.runDir)
+	if c.Wanted, err = o.db.Ensure(ctx, want); err != nil {
 		return c, fmt.Errorf("OVSDB: %w", err)
 	}
-	if err := o.remember(r.Want.OVSDB); err != nil {
+	if err := o.remember(want); err != nil {
 		return c, fmt.Errorf("OVSDB: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, portTimeout)

@@ -59,7 +59,7 @@ func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Sour
 	rules := apply.NewIPTables()
 	return steps{
 		pods: []step{
-			{apply.NewOVSDB(db), harmsPods, stopsRound},
+			{apply.NewOVSDB(db, cfg.OVSRunDir), harmsPods, stopsRound},
 			{apply.NewTunnel(db), harmsPeers, stopsNothing},
 			{apply.NewSteer(sync), harmsBridged, stopsNothing},
 			{flows, harmsPods, stopsGroup},

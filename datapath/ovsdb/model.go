@@ -53,8 +53,9 @@ type ctZone struct {
 }
 
 type ctTimeoutPolicy struct {
-	UUID     string         `ovsdb:"_uuid"`
-	Timeouts map[string]int `ovsdb:"timeouts"`
+	UUID        string            `ovsdb:"_uuid"`
+	Timeouts    map[string]int    `ovsdb:"timeouts"`
+	ExternalIDs map[string]string `ovsdb:"external_ids"`
 }
 
 type port struct {
@@ -137,7 +138,7 @@ func columns() []client.MonitorOption {
 		client.WithTable(t, &t.Prefixes),
 		client.WithTable(d, &d.CTZones, &d.ExternalIDs),
 		client.WithTable(z, &z.TimeoutPolicy, &z.ExternalIDs),
-		client.WithTable(c, &c.Timeouts),
+		client.WithTable(c, &c.Timeouts, &c.ExternalIDs),
 		client.WithTable(p, &p.Name, &p.Interfaces, &p.ExternalIDs),
 		client.WithTable(i, &i.Name, &i.Type, &i.MAC, &i.MTURequest, &i.Options, &i.OFPortRequest, &i.OFPort, &i.Error,
 			&i.Ifindex, &i.LinkState),

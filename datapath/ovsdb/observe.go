@@ -29,7 +29,7 @@ type Observed struct {
 	Broken []BrokenPort
 	// Retired were pods' ports, by name, and wait for RemoveRetired.
 	Retired []string
-	// Zones are the numbers of the conntrack zones of the datapath whose timeouts are ours, in order.
+	// Zones are the numbers of the conntrack zones of the datapath that have timeouts of ours, in order.
 	Zones []uint16
 	// Foreign are ports on the bridge that are not ours, by name.
 	Foreign []string
@@ -96,8 +96,11 @@ func observed(s snapshot, name string) Observed {
 	if o.DatapathType == "netdev" {
 		o.Devices = s.userspaceDevices()
 	}
-	for _, number := range s.ourZones(s.datapaths[s.root.Datapaths[o.DatapathType]]) {
-		o.Zones = append(o.Zones, uint16(number))
+	dp := s.datapaths[s.root.Datapaths[o.DatapathType]]
+	for _, number := range s.ourZones(dp) {
+		if s.zones[dp.CTZones[number]].TimeoutPolicy != nil {
+			o.Zones = append(o.Zones, uint16(number))
+		}
 	}
 	if own, ok := s.portsOf(b)[name]; ok {
 		o.DatapathLost = own.iface.lost()

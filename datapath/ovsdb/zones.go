@@ -16,13 +16,19 @@ type Zones struct {
 	Numbers []uint16
 	// Timeouts are in seconds, by names such as "tcp_time_wait". What has none is the datapath's own choice.
 	Timeouts map[string]int
+	// Start identifies the start of ovs-vswitchd that has to know them (vswitchd.StartID); empty if that is not known.
+	Start string
 }
+
+// policyStart is the key of a policy's external_ids with the start of ovs-vswitchd that knows it.
+const policyStart = recordPrefix + "start"
 
 // updateZones plans the timeouts of zones. A zone that somebody else has given timeouts keeps them.
 //
-// With the last bridge of a datapath ovs-vswitchd forgets the timeouts of its zones, and it is told again only of zones
-// that are new to it: for a bridge that is added ours go first, and are there again when it has taken that. Until then
-// it might see both at once, and nothing new.
+// Open vSwitch 3.5.0 knows the timeouts that a zone gets, and not those that it has when ovs-vswitchd first sees it,
+// also at its start. So a zone comes without, and gets them when ovs-vswitchd has taken it; after each start they are
+// taken off first. With the last bridge of a datapath ovs-vswitchd forgets its zones: they are removed, and go ahead of
+// the bridge that is added.
 func (p *plan) updateZones(s snapshot, d Desired, present bool) {
 	kind := datapathType(d.DatapathType)
 	uuid, there := s.root.Datapaths[kind]
@@ -31,28 +37,27 @@ func (p *plan) updateZones(s snapshot, d Desired, present bool) {
 		p.removeZones(dp, s.ourZones(dp))
 		return
 	}
-	policy := s.policyOf(dp, d.Zones.Timeouts)
-	added := ovsdb.OvsMap{GoMap: map[any]any{}}
-	for _, number := range d.Zones.Numbers {
-		zone, ok := s.zones[dp.CTZones[int(number)]]
-		if !ok && s.pending() || ok && (zone.ExternalIDs[markKey] != markZone || s.keeps(zone, d.Zones.Timeouts)) {
-			continue
+	added, waiting := ovsdb.OvsMap{GoMap: map[any]any{}}, map[int]ctZone{}
+	for _, n := range d.Zones.Numbers {
+		number := int(n)
+		zone, ok := s.zones[dp.CTZones[number]]
+		switch {
+		case ok && (zone.ExternalIDs[markKey] != markZone || s.keeps(zone, d.Zones)):
+		case ok && zone.TimeoutPolicy != nil:
+			p.did("timeouts of conntrack zone %d taken off, to be set again", number)
+			p.update("CT_Zone", zone.UUID, ovsdb.Row{"timeout_policy": ovsop.Refs()})
+		case s.pending():
+		case ok:
+			waiting[number] = zone
+		default:
+			name := fmt.Sprintf("zone_%d", number)
+			p.did("conntrack zone %d added", number)
+			p.ops = append(p.ops, ovsop.Insert("CT_Zone", name,
+				ovsdb.Row{"external_ids": ovsop.Map(map[string]string{markKey: markZone})}))
+			added.GoMap[number] = ovsdb.UUID{GoUUID: name}
 		}
-		if policy == "" {
-			policy = "timeouts"
-			p.ops = append(p.ops, ovsop.Insert("CT_Timeout_Policy", policy,
-				ovsdb.Row{"timeouts": seconds(d.Zones.Timeouts), "external_ids": ovsop.Map(map[string]string{markKey: markZone})}))
-		}
-		p.did("timeouts of conntrack zone %d set", number)
-		if ok {
-			p.update("CT_Zone", zone.UUID, ovsdb.Row{"timeout_policy": ovsop.Refs(policy)})
-			continue
-		}
-		name := fmt.Sprintf("zone_%d", number)
-		p.ops = append(p.ops, ovsop.Insert("CT_Zone", name, ovsdb.Row{"timeout_policy": ovsop.Refs(policy),
-			"external_ids": ovsop.Map(map[string]string{markKey: markZone})}))
-		added.GoMap[int(number)] = ovsdb.UUID{GoUUID: name}
 	}
+	p.setTimeouts(waiting, s.policyOf(dp, d.Zones), d.Zones)
 	switch {
 	case len(added.GoMap) == 0:
 	case there:
@@ -62,6 +67,23 @@ func (p *plan) updateZones(s snapshot, d Desired, present bool) {
 			ovsdb.Row{"ct_zones": added, "external_ids": ovsop.Map(map[string]string{markKey: markZone})}))
 		p.mutate("Open_vSwitch", s.root.UUID, ovsop.Add("datapaths",
 			ovsdb.OvsMap{GoMap: map[any]any{kind: ovsdb.UUID{GoUUID: "datapath"}}}))
+	}
+}
+
+// setTimeouts plans that zones get a policy, a new one if there is none.
+func (p *plan) setTimeouts(zones map[int]ctZone, policy string, want Zones) {
+	if len(zones) > 0 && policy == "" {
+		policy = "timeouts"
+		ids := map[string]string{markKey: markZone}
+		if want.Start != "" {
+			ids[policyStart] = want.Start
+		}
+		p.ops = append(p.ops, ovsop.Insert("CT_Timeout_Policy", policy,
+			ovsdb.Row{"timeouts": seconds(want.Timeouts), "external_ids": ovsop.Map(ids)}))
+	}
+	for _, number := range slices.Sorted(maps.Keys(zones)) {
+		p.did("timeouts of conntrack zone %d set", number)
+		p.update("CT_Zone", zones[number].UUID, ovsdb.Row{"timeout_policy": ovsop.Refs(policy)})
 	}
 }
 
@@ -92,19 +114,23 @@ func (s snapshot) ourZones(dp datapath) []int {
 	})
 }
 
-// policyOf is the policy of a zone of ours with these timeouts, or empty.
-func (s snapshot) policyOf(dp datapath, timeouts map[string]int) string {
+// policyOf is the policy of a zone of ours that is as wanted, or empty.
+func (s snapshot) policyOf(dp datapath, want Zones) string {
 	for _, number := range s.ourZones(dp) {
-		if zone := s.zones[dp.CTZones[number]]; s.keeps(zone, timeouts) {
+		if zone := s.zones[dp.CTZones[number]]; s.keeps(zone, want) {
 			return *zone.TimeoutPolicy
 		}
 	}
 	return ""
 }
 
-// keeps reports whether a zone's connections have these timeouts.
-func (s snapshot) keeps(zone ctZone, timeouts map[string]int) bool {
-	return zone.TimeoutPolicy != nil && maps.Equal(s.policies[*zone.TimeoutPolicy].Timeouts, timeouts)
+// keeps reports whether a zone's connections have the timeouts that are wanted.
+func (s snapshot) keeps(zone ctZone, want Zones) bool {
+	if zone.TimeoutPolicy == nil {
+		return false
+	}
+	policy := s.policies[*zone.TimeoutPolicy]
+	return maps.Equal(policy.Timeouts, want.Timeouts) && (want.Start == "" || policy.ExternalIDs[policyStart] == want.Start)
 }
 
 func seconds(timeouts map[string]int) ovsdb.OvsMap {

@@ -3,6 +3,7 @@ package ovsdb
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,23 +59,28 @@ func TestZones(t *testing.T) {
 			}
 		}
 	}
-	settle(t, db, withZones(40960))
+	want := func(numbers ...uint16) Desired {
+		d := withZones(numbers...)
+		d.Zones.Start = strconv.Itoa(o.Vswitchd.PID())
+		return d
+	}
+	settle(t, db, want(40960))
 	taken("40960")
-	settle(t, db, withZones(40960, 45056))
+	settle(t, db, want(40960, 45056))
 	taken("40960", "45056")
 	o.Ctl("del-br", "br-int")
 	waitChanged(t, db, func() bool { return !mustObserve(t, db).BridgePresent }, "to see no bridge")
 	o.Vswitchd.Signal(syscall.SIGSTOP) // it sees at once what is done until it goes on
-	ensureNow(t, db, withZones(40960, 45056))
-	ensureNow(t, db, withZones(40960, 45056))
+	ensureNow(t, db, want(40960, 45056))
+	ensureNow(t, db, want(40960, 45056))
 	o.Vswitchd.Signal(syscall.SIGCONT)
-	settle(t, db, withZones(40960, 45056))
+	settle(t, db, want(40960, 45056))
 	taken("40960", "45056")
 	o.Vswitchd.Kill()
 	o.Vswitchd.Start()
-	settle(t, db, withZones(40960, 45056))
+	settle(t, db, want(40960, 45056))
 	taken("40960", "45056")
-	settle(t, db, withZones(45056))
+	settle(t, db, want(45056))
 	taken("45056")
 	settle(t, db, desired("a"))
 	taken()
