@@ -25,7 +25,6 @@ const (
 	TunnelGeneve = "geneve"
 	TunnelVXLAN  = "vxlan"
 	TunnelGRE    = "gre"
-	TunnelSTT    = "stt"
 )
 
 // AgentConfig is fairlead-agent's config file: every key that has an effect, validated, with the default if the file
@@ -42,9 +41,9 @@ type AgentConfig struct {
 
 	// TrafficEncapMode is ModeEncap, ModeNoEncap or ModeHybrid.
 	TrafficEncapMode string
-	// TunnelType is TunnelGeneve, TunnelVXLAN, TunnelGRE or TunnelSTT.
+	// TunnelType is TunnelGeneve, TunnelVXLAN or TunnelGRE.
 	TunnelType string
-	// TunnelPort is the destination port, UDP or TCP. 0: the port that IANA
+	// TunnelPort is the UDP destination port. 0: the port that IANA
 	// assigned to TunnelType. GRE has none.
 	TunnelPort int
 	// TunnelCsum enables checksums in the outer header.

@@ -42,11 +42,11 @@ func honouredKeys() []Entry {
 		{In: Agent, Key: "snatFullyRandomPorts", Want: boolean(), Default: "false", Fate: Honoured,
 			Text: "the masquerade picks source ports at random (iptables `--random-fully`)",
 			set:  func(c *values, v Value) { c.SNATFullyRandomPorts = v.Bool }},
-		{In: Agent, Key: "tunnelType", Want: oneOf(api.TunnelGeneve, api.TunnelVXLAN, api.TunnelGRE, api.TunnelSTT),
+		{In: Agent, Key: "tunnelType", Want: oneOf(api.TunnelGeneve, api.TunnelVXLAN, api.TunnelGRE, "stt"),
 			Default: api.TunnelGeneve, Fate: Honoured,
 			Text: "the tunnel's protocol. gre carries no IPv6 between nodes",
-			Except: []Exception{{api.TunnelSTT, Ignored, "few builds of Open vSwitch have stt: if the node's has not, " +
-				"the agent says so and pods of other nodes are not reached; geneve and vxlan work everywhere"}},
+			Except: []Exception{{"stt", Refused, "Open vSwitch 3.6 removed stt, and Linux never had it, so that pods of " +
+				"other nodes would not be reached: use geneve, vxlan or gre, the same on all nodes"}},
 			set: func(c *values, v Value) { c.TunnelType = v.Str }},
 		{In: Agent, Key: "tunnelPort", Want: port(), Default: "0", Fate: Honoured,
 			Text: "destination port of the tunnel; 0 is the one IANA assigned to tunnelType",

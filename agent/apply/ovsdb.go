@@ -81,9 +81,8 @@ func (o *OVSDB) InPlace(ctx context.Context, obs ovsdb.Observed) bool {
 // Due implements Watcher.
 func (*OVSDB) Due() bool { return false }
 
-// Tunnel waits for the tunnel's port number when the tunnel is new. One that ovs-vswitchd can't make (it has no
-// stt, say) is no reason to leave the pods of this node without flows; when it gets its number after all, OVSDB's
-// change is seen.
+// Tunnel waits for the tunnel's port number when the tunnel is new. One that ovs-vswitchd can't make is no reason
+// to leave the pods of this node without flows; when it gets its number after all, OVSDB's change is seen.
 type Tunnel struct {
 	db   *ovsdb.DB
 	last *ovsdb.TunnelPort

@@ -187,14 +187,14 @@ func gatewayMAC(node string) api.MAC { return api.LocalMAC("gateway " + node) }
 
 // Overhead is what a tunnel adds to a packet, in bytes: the outer Ethernet
 // payload minus the inner one. IPv4: IP 20, UDP 8 or none, tunnel header 8
-// (geneve, vxlan: RFC 8926, RFC 7348), 8 (gre with key: RFC 2890), 18 and a
-// TCP header of 20 (stt), inner Ethernet 14.
+// (geneve, vxlan: RFC 8926, RFC 7348), 8 (gre with key: RFC 2890), inner
+// Ethernet 14.
 func Overhead(cfg api.AgentConfig, local netip.Addr) int {
 	if !Tunnels(cfg) {
 		return 0
 	}
 	bytes := map[string]int{
-		api.TunnelGeneve: 50, api.TunnelVXLAN: 50, api.TunnelGRE: 42, api.TunnelSTT: 72,
+		api.TunnelGeneve: 50, api.TunnelVXLAN: 50, api.TunnelGRE: 42,
 	}[cfg.TunnelType]
 	if local.Is6() {
 		bytes += 20

@@ -72,7 +72,7 @@ type Tunnel struct {
 func TunnelOf(kind string, port int) Tunnel {
 	t := map[string]Tunnel{
 		api.TunnelGeneve: {Protocol: "udp", Port: 6081}, api.TunnelVXLAN: {Protocol: "udp", Port: 4789},
-		api.TunnelGRE: {Protocol: "gre"}, api.TunnelSTT: {Protocol: "tcp", Port: 7471},
+		api.TunnelGRE: {Protocol: "gre"},
 	}[kind]
 	if port != 0 && t.Port != 0 {
 		t.Port = port

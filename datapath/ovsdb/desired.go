@@ -41,9 +41,9 @@ type GatewayPort struct {
 // TunnelPort is the one port for all peers; flows set the far end.
 type TunnelPort struct {
 	Name string
-	// Type is "geneve", "vxlan", "gre" or "stt".
+	// Type is "geneve", "vxlan" or "gre".
 	Type string
-	// DstPort is the UDP (stt: TCP) port; 0 is the type's own. gre has none.
+	// DstPort is the UDP port; 0 is the type's own. gre has none.
 	DstPort int
 	// Csum has outer checksums sent.
 	Csum bool
@@ -124,8 +124,8 @@ func (d Desired) validate(ports []wantPort, have map[string]portIface) error {
 }
 
 func (t TunnelPort) validate() error {
-	if !slices.Contains([]string{"geneve", "vxlan", "gre", "stt"}, t.Type) {
-		return fmt.Errorf("invalid tunnel type %q: want geneve, vxlan, gre or stt", t.Type)
+	if !slices.Contains([]string{"geneve", "vxlan", "gre"}, t.Type) {
+		return fmt.Errorf("invalid tunnel type %q: want geneve, vxlan or gre", t.Type)
 	}
 	if t.DstPort < 0 || t.DstPort > 65535 || t.DstPort != 0 && t.Type == "gre" {
 		return fmt.Errorf("a tunnel of type %s cannot use destination port %d", t.Type, t.DstPort)

@@ -56,8 +56,7 @@ func TestRootDevices(t *testing.T) {
 	}, "to see the device go")
 }
 
-// Every kind of tunnel that can be configured is accepted by Open vSwitch, but for stt on the kernel's datapath: Linux
-// has none. That is said, and the next kind is taken.
+// Every kind of tunnel that can be configured is accepted by Open vSwitch.
 func TestRootTunnels(t *testing.T) {
 	node := nstest.New(t)
 	o := ovstest.Start(t, ovstest.Options{Datapath: ovstest.UnderTest(t), Netns: node.Path})
@@ -67,20 +66,12 @@ func TestRootTunnels(t *testing.T) {
 	for _, tun := range []TunnelPort{
 		{Type: "geneve"}, {Type: "geneve", DstPort: 16081, Csum: true, LocalIP: netip.MustParseAddr("fd00::2")},
 		{Type: "vxlan", LocalIP: netip.MustParseAddr("192.0.2.2")}, {Type: "vxlan", DstPort: 8472, Csum: true},
-		{Type: "gre", Csum: true, LocalIP: netip.MustParseAddr("192.0.2.2")}, {Type: "stt"}, {Type: "geneve"},
+		{Type: "gre", Csum: true, LocalIP: netip.MustParseAddr("192.0.2.2")}, {Type: "geneve"},
 	} {
-		noSTT := tun.Type == "stt" && ovstest.UnderTest(t) == ovstest.System
 		tun.Name = "fairlead-tun0"
 		d.Tunnel = &tun
 		ensureNow(t, db, d)
 		waitChanged(t, db, func() bool { return !mustObserve(t, db).Pending }, "to see the tunnel taken")
-		if noSTT {
-			got := mustObserve(t, db).Tunnel.Error
-			if !strings.Contains(got, "Address family not supported by protocol") {
-				t.Errorf("stt on the kernel's datapath: error %q", got)
-			}
-			continue
-		}
 		if err := db.WaitOFPorts(soon(t), tun.Name); err != nil {
 			t.Errorf("%+v: %v", tun, err)
 		}
