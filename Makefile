@@ -20,10 +20,10 @@ KERNEL_TESTS := ./test/crash ./datapath/uplink ./test/suite ./test/bridged ./dat
 # OVS=3.5 runs tests on that release of Open vSwitch: programs of another Debian, beside the installed ones
 # (test/ovsrelease). What is built by "make build" or "make image" is not changed by it.
 OVS ?=
-WITH_OVS := $(if $(OVS),go run ./test/withovs $(OVS))
+WITH_OVS = $(if $(OVS),go run ./test/withovs $(OVS))
 
 # Lint vets. Without debug information linking a package's tests takes a quarter less, and stack traces are as before.
-SUMMARY := $(WITH_OVS) go run ./test/summary -count=1 -vet=off -ldflags=-w
+SUMMARY = $(WITH_OVS) go run ./test/summary -count=1 -vet=off -ldflags=-w
 
 # So many packages are tested at once: most of the time tests wait. Those that take longest begin, in this order.
 AT_ONCE ?= 3
@@ -32,7 +32,7 @@ LONGEST := ./test/crash ./datapath/uplink ./test/kube ./test/suite ./test/pools 
 
 IMAGE ?= fairlead/fairlead:dev
 
-.PHONY: help manifests build image test-in-container deps root once plugins test test-kernel e2e e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
+.PHONY: help manifests build image test-in-container deps root once plugins test test-ovs test-kernel e2e e2e-kernel test-unit lint soak fuzz bench bench-functions bench-uplink oracle bench-ipam \
 	bench-controller bench-scale bench-cluster conformance demo clean
 
 help: ## this list
@@ -70,8 +70,17 @@ test: root deps build plugins once ## every test but e2e (root); a skipped test 
 	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 20m \
 		-skip '^TestE2E' $(LONGEST) ./... \
 		|| failed=1; \
+	[ -n '$(OVS)' ] || $(MAKE) --no-print-directory test-ovs || failed=1; \
 	[ -n '$(OVS)' ] || $(MAKE) --no-print-directory test-kernel || failed=1; \
 	exit $$failed
+
+# The packages that talk to Open vSwitch themselves, and two labs, in less than two minutes. "make test OVS=3.5" is all.
+OVS_TESTS := ./datapath/ovsdb ./agent/apply ./policy/compile ./openflow/... ./datapath/link ./datapath/vswitchd ./test/ovstest
+OVS_LABS := ^TestRoot(Services|TunnelBelievesNodesOnly)$$
+test-ovs: OVS := 3.5
+test-ovs: root deps build once ## some tests of the userspace datapath on Open vSwitch 3.5
+	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -p $(AT_ONCE) -timeout 10m $(OVS_TESTS)
+	FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin' $(SUMMARY) -timeout 10m -run '$(OVS_LABS)' ./test/suite
 
 plugins: ## bin/cni: the reference plugins under which Fairlead is tried as IPAM plugin
 	go build -o bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/main/,bridge macvlan ipvlan)
