@@ -34,7 +34,8 @@ The cluster: pod-cidr (missing, duplicate or invalid podCIDRs), pools (exhausted
 or filling IPPools), leaks (orphaned and duplicate addresses), policies (which Fairlead
 does not enforce, and which do nothing; on a node also whether Open vSwitch does as they
 say), services (endpoints on nodes that do not exist; on a node also ClusterIPs that are
-not translated, kube-proxy where it is needed, and room in conntrack).
+not translated, kube-proxy where it is needed, and room in conntrack), versions (Kubernetes
+and container runtimes that are too old).
 A node, as root: agent, ovs (Open vSwitch), uplink (the NIC that bridged pods use),
 flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 
@@ -58,6 +59,7 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 	short := map[string]string{checks.CheckPools: "Checks the IPPools", checks.CheckLeaks: "Checks for orphaned and duplicate addresses",
 		checks.CheckPolicies: "Checks which policies are not enforced, or do nothing", checks.CheckAgent: "Checks the agent of this node",
 		checks.CheckServices: "Checks endpoints of Services, and what this node needs for them",
+		checks.CheckVersions: "Checks for Kubernetes and container runtimes that are too old",
 		checks.CheckOVS:      "Checks Open vSwitch on this node", checks.CheckUplink: "Checks this node's NIC, for bridged pods",
 		checks.CheckFlows:    "Compares this node's flows with the desired ones",
 		checks.CheckFirewall: "Checks whether this node's nftables rules drop the tunnel's packets",

@@ -134,6 +134,15 @@ func (c *fixture) node(name string, ready corev1.ConditionStatus, podCIDRs ...st
 	return made
 }
 
+// runs reports what a Node runs.
+func (c *fixture) runs(node, kubelet, runtime string) {
+	c.t.Helper()
+	patch := fmt.Sprintf(`{"status": {"nodeInfo": {"kubeletVersion": %q, "containerRuntimeVersion": %q}}}`, kubelet, runtime)
+	_, err := c.client.Kubernetes.CoreV1().Nodes().Patch(c.t.Context(), node, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{}, "status")
+	c.must(err)
+}
+
 // pod creates a running Pod on a node with addresses.
 func (c *fixture) pod(name, node string, ips ...string) *corev1.Pod {
 	c.t.Helper()

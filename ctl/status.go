@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/diagnose/versions"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 )
 
@@ -42,8 +43,8 @@ func statusCommand(conn *connection, node *localNode) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Shows nodes, pools and the leader",
-		Long: `status shows the Nodes with their podCIDRs and agents, the IPPools and their usage, the
-leader among the fairlead-controllers, and Fairlead's Warning Events of the last hour.
+		Long: `status shows the Nodes with their podCIDRs, agents and versions, the IPPools and their usage,
+the leader among the fairlead-controllers, and Fairlead's Warning Events of the last hour.
 On a node, as root, it also shows the state of the agent and of Open vSwitch.
 
 It does not judge; doctor does. The exit code is 0, or 1 if the Nodes could not be read
@@ -136,7 +137,12 @@ func ovsInWords(ctx context.Context, cfg api.AgentConfig) string {
 		return "ovsdb-server runs, ovs-vswitchd does not answer: " + err.Error()
 	}
 	sw.Close()
-	return fmt.Sprintf("runs, bridge %s, datapath %s, %d pods", cfg.OVSBridge, o.DatapathType, len(o.Pods))
+	version, err := nodestate.OVSVersion(ctx, cfg)
+	if err != nil {
+		version = "unknown"
+	}
+	return fmt.Sprintf("runs, bridge %s, datapath %s, %d pods; version %s: %s", cfg.OVSBridge, o.DatapathType, len(o.Pods),
+		version, versions.Of(versions.OpenVSwitch, version, time.Now()))
 }
 
 func uplinkInWords(ctx context.Context, journal string) string {
@@ -181,6 +187,14 @@ func writeCluster(p *report.Printer, s *cluster.Status) {
 	}
 	p.Table(rows...)
 	p.Line("")
+	if len(s.Versions) > 0 {
+		rows := [][]string{{"SOFTWARE", "VERSION", "NODES", "SUPPORT"}}
+		for _, v := range s.Versions {
+			rows = append(rows, []string{string(v.Software), v.Version, fmt.Sprint(len(v.Nodes)), v.Support})
+		}
+		p.Table(rows...)
+		p.Line("")
+	}
 	if len(s.Ranges) > 0 {
 		rows := [][]string{{"CLUSTER CIDR", "NODE MASK", "USED", "TOTAL", "STATE"}}
 		for _, r := range s.Ranges {

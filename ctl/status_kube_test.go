@@ -17,6 +17,7 @@ func TestKubeStatus(t *testing.T) {
 	t.Cleanup(c.removeFinalizers)
 	c.pool("p")
 	c.node("up", corev1.ConditionTrue, "10.79.0.0/24")
+	c.runs("up", "v1.36.3", "containerd://1.6.20")
 	c.node("down", corev1.ConditionFalse, "10.79.1.0/24")
 	c.hold("10.2.0.10", c.pod("a", "up", "10.2.0.10"))
 	agent, err := c.client.Kubernetes.CoreV1().Pods("kube-system").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -31,7 +32,8 @@ func TestKubeStatus(t *testing.T) {
 	c.must(c.client.Warn(t.Context(), "up", kube.Warning{About: kube.NodeReference("up"), Reason: "PodCIDRUnusable", Message: "so it is"}))
 	out, code := c.run("status")
 	for _, part := range []string{"not found: there is no Lease", "not ready: CrashLoopBackOff, ended with exit code 78", "10.79.0.0/24",
-		"PodCIDRUnusable: so it is", "not checked yet", "not examined: a node's agent"} {
+		"PodCIDRUnusable: so it is", "Kubernetes  1.36.3   1      tested\n", "containerd  1.6.20   1      tested; no fixes since 2025-08-23\n",
+		"not checked yet", "not examined: a node's agent"} {
 		if !strings.Contains(out, part) || code != 0 {
 			t.Errorf("exit code %d, and %q is not in\n%s", code, part, out)
 		}
@@ -56,9 +58,18 @@ func TestKubeDoctorAll(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
 	c.node("up", corev1.ConditionTrue, "10.79.0.0/24")
+	c.runs("up", "v1.36.3", "cri-o://1.34.0")
 	if kinds, code := c.kinds("doctor"); code != 0 || len(kinds) > 0 {
 		t.Errorf("all is well: %v, exit code %d", kinds, code)
 	}
+	c.runs("up", "v1.31.9", "containerd://1.5.1")
+	if kinds, code := c.kinds("doctor"); code != exitWarning || strings.Join(kinds, " ") != "version-too-old version-too-old" {
+		t.Errorf("versions that are too old: %v, exit code %d", kinds, code)
+	}
+	if out, _ := c.run("doctor", "versions"); !strings.Contains(out, "Kubernetes 1.31.9 is too old: Fairlead supports 1.32 and newer") {
+		t.Errorf("doctor versions:\n%s", out)
+	}
+	c.runs("up", "v1.36.3", "containerd://1.6.20")
 	c.pool("p")
 	c.apply(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, namespace: default}, spec: {podSelector: {matchLabels: {app: none}}}}`)
 	kinds, code := c.kinds("doctor")

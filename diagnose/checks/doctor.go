@@ -15,13 +15,14 @@ import (
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
-// The checks. The first five read the Kubernetes API, the others examine this node.
+// The checks. The first six read the Kubernetes API, the others examine this node.
 const (
 	CheckPodCIDR  = podcidr.Check
 	CheckPools    = "pools"
 	CheckLeaks    = "leaks"
 	CheckPolicies = "policies"
 	CheckServices = "services"
+	CheckVersions = "versions"
 
 	CheckAgent    = "agent"
 	CheckOVS      = "ovs"
@@ -36,7 +37,7 @@ const (
 func Checks() []string { return append(ofCluster(), OfNode()...) }
 
 func ofCluster() []string {
-	return []string{CheckPodCIDR, CheckPools, CheckLeaks, CheckPolicies, CheckServices}
+	return []string{CheckPodCIDR, CheckPools, CheckLeaks, CheckPolicies, CheckServices, CheckVersions}
 }
 
 // OfNode are the checks that examine this node.
@@ -137,6 +138,18 @@ func (o Options) examine(ctx context.Context, c string) (found []report.Finding,
 		return nil, nil, &Gap{Check: c, Why: o.NoClient.Error(), Failed: true}
 	}
 	var err error
+	if ofNode {
+		found, notKnown, err = o.Node.examine(ctx, c, o.SecondLook)
+	} else {
+		found, notKnown, err = o.examineCluster(ctx, c)
+	}
+	if err != nil {
+		return nil, nil, &Gap{Check: c, Why: err.Error(), Failed: !errors.Is(err, errNotProbed)}
+	}
+	return found, notKnown, nil
+}
+
+func (o Options) examineCluster(ctx context.Context, c string) (found []report.Finding, notKnown []string, err error) {
 	switch c {
 	case CheckPodCIDR:
 		var r *Report
@@ -146,18 +159,15 @@ func (o Options) examine(ctx context.Context, c string) (found []report.Finding,
 	case CheckPools:
 		found, err = o.pools(ctx)
 	case CheckLeaks:
-		found, notKnown, err = o.leaks(ctx)
+		return o.leaks(ctx)
 	case CheckPolicies:
 		found, err = o.policies(ctx)
 	case CheckServices:
 		found, err = o.services(ctx)
-	default:
-		found, notKnown, err = o.Node.examine(ctx, c, o.SecondLook)
+	case CheckVersions:
+		found, err = o.versions(ctx)
 	}
-	if err != nil {
-		return nil, nil, &Gap{Check: c, Why: err.Error(), Failed: !errors.Is(err, errNotProbed)}
-	}
-	return found, notKnown, nil
+	return found, notKnown, err
 }
 
 // twice checks, and if something is found checks again: what only one check found was transient.

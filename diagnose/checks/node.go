@@ -139,7 +139,7 @@ func (n *NodeProbe) ovs(ctx context.Context) ([]report.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := n.bridge(ctx, db, o)
+	out := append(n.bridge(ctx, db, o), n.version(ctx)...)
 	for _, b := range o.Broken {
 		out = append(out, report.Finding{Check: CheckOVS, Kind: "record-broken", Severity: report.Warning, About: []string{b.Name},
 			Cause:    fmt.Sprintf("the record of pod port %s is invalid: %s", b.Name, b.Reason),

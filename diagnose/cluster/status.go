@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/versions"
 )
 
 // Status is a summary of the cluster.
@@ -17,8 +18,10 @@ type Status struct {
 	Controller Controller    `json:"controller"`
 	Ranges     []RangeStatus `json:"podCIDRRanges,omitempty"`
 	Nodes      []NodeStatus  `json:"nodes"`
-	Pools      []PoolStatus  `json:"pools"`
-	Warnings   []Warning     `json:"warnings,omitempty"`
+	// Versions are those that the Nodes report, and what is known of each.
+	Versions []VersionStatus `json:"versions,omitempty"`
+	Pools    []PoolStatus    `json:"pools"`
+	Warnings []Warning       `json:"warnings,omitempty"`
 	// NotKnown are messages about what could not be read.
 	NotKnown []string `json:"notKnown,omitempty"`
 }
@@ -29,6 +32,12 @@ type NodeStatus struct {
 	Agent *Agent `json:"agent,omitempty"`
 	// Held counts the addresses of pools that are allocated to pods of the node.
 	Held int `json:"heldAddresses"`
+}
+
+// VersionStatus is a version, its nodes, and whether Fairlead was tested with it.
+type VersionStatus struct {
+	versions.Run
+	Support string `json:"support"`
 }
 
 // RangeStatus is how full a range of NodeIPAM is, in podCIDRs.
@@ -75,6 +84,9 @@ func (v *View) Status() Status {
 			ns.Agent = &v.Agents[i]
 		}
 		s.Nodes = append(s.Nodes, ns)
+	}
+	for _, r := range v.Runs() {
+		s.Versions = append(s.Versions, VersionStatus{r, versions.Of(r.Software, r.Version, v.At).String()})
 	}
 	for _, r := range v.Ranges {
 		s.Ranges = append(s.Ranges, RangeStatus{r.Spec.ClusterCIDR, r.Spec.NodeMask, r.Status.Used, r.Status.Total,

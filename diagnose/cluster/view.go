@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/versions"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
@@ -76,6 +77,17 @@ type Node struct {
 	Why   string      `json:"why,omitempty"`
 	// Fenced: the Node has the taint node.kubernetes.io/out-of-service: no pod runs there.
 	Fenced bool `json:"fenced,omitempty"`
+	// Versions are of kubelet, kernel and container runtime.
+	Versions map[versions.Software]string `json:"versions,omitempty"`
+}
+
+// Runs are the versions that the Nodes report.
+func (v *View) Runs() []versions.Run {
+	of := map[string]map[versions.Software]string{}
+	for _, n := range v.Nodes {
+		of[n.Name] = n.Versions
+	}
+	return versions.Runs(of)
 }
 
 // fencedOff reports whether no pod runs on the node: it has the taint, and is not Ready.
@@ -144,7 +156,7 @@ type Warning struct {
 }
 
 func nodeOf(n *corev1.Node) Node {
-	out := Node{Name: n.Name, PodCIDRs: n.Spec.PodCIDRs}
+	out := Node{Name: n.Name, PodCIDRs: n.Spec.PodCIDRs, Versions: versions.OfNode(n.Status.NodeInfo)}
 	if len(out.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
 		out.PodCIDRs = []string{n.Spec.PodCIDR}
 	}

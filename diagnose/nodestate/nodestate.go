@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver/wire"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/openflow"
 )
 
@@ -62,6 +63,19 @@ func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
 		return s, fmt.Errorf("the server at %s is not an agent of this version (HTTP status %d)", where, resp.StatusCode)
 	}
 	return s, nil
+}
+
+// OVSVersion is the version of the ovs-vswitchd that runs, such as 3.1.0.
+func OVSVersion(ctx context.Context, cfg api.AgentConfig) (string, error) {
+	text, err := vswitchd.Appctl(ctx, cfg.OVSRunDir, "version")
+	if err != nil {
+		return "", err
+	}
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return "", errors.New("ovs-vswitchd does not say its version")
+	}
+	return words[len(words)-1], nil
 }
 
 // short is an error without the URL, and in words for common ones.

@@ -40,8 +40,8 @@ func TestRootFairleadctlOnNode(t *testing.T) {
 	b := cluster(t)
 	b.addPods(t, "a@node1", "c@node2")
 	admin := b.adminHere(t, "node1")
-	b.says(t, admin, 0, []string{"this node is node1", "agent         ready", "Open vSwitch  runs, bridge br-int", "detached", "node2"}, "status")
-	b.says(t, admin, 0, []string{"flows     ok", "mtu       ok", "ovs       ok", "uplink    ok", "leaks     ok"}, "doctor")
+	b.says(t, admin, 0, []string{"this node is node1", "agent         ready", "Open vSwitch  runs, bridge br-int", "; version 3.", "detached", "node2"}, "status")
+	b.says(t, admin, 0, []string{"flows     ok", "mtu       ok", "ovs       ok", "uplink    ok", "leaks     ok", "versions  ok"}, "doctor")
 	b.says(t, "/nonexistent", 0, []string{"flows     ok", "pod-cidr  not examined: only this node"}, "doctor", "--node-local")
 
 	// The packet's path, each part on its node.
