@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/internal/packetsocket"
 )
 
 // How often an address is announced, and how far apart: MAX_NEIGHBOR_ADVERTISEMENT
@@ -57,7 +58,7 @@ func openIn(netns, ifName string) (s *os.File, err error) {
 		if err != nil {
 			return err
 		}
-		s, err = open(device, nil)
+		s, err = packetsocket.Open(device, nil)
 		return err
 	})
 	return s, err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/internal/packetsocket"
 )
 
 // Question asks who uses Addrs.
@@ -46,7 +47,7 @@ func (q Question) ask(ctx context.Context) (map[netip.Addr]api.MAC, error) {
 	if len(device.HardwareAddr) != 6 {
 		return nil, errors.New("it is not an Ethernet interface")
 	}
-	s, err := open(device, claims(q.VLAN))
+	s, err := packetsocket.Open(device, claims(q.VLAN))
 	if err != nil {
 		return nil, err
 	}

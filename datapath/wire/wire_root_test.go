@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/internal/packetsocket"
 	"github.com/fairlead-cni/fairlead/test/nstest"
 )
 
@@ -129,7 +130,7 @@ func listener(t *testing.T, n *nstest.NS, filter []unix.SockFilter) (s *os.File)
 	n.Must(func() error {
 		d, err := net.InterfaceByName("eth0")
 		if err == nil {
-			s, err = open(d, filter)
+			s, err = packetsocket.Open(d, filter)
 		}
 		return err
 	})
