@@ -1,8 +1,8 @@
 // Package datapath holds no code. Its subpackages put in place everything on a
 // node that is not OpenFlow: ovsdb, link, route and nat. Each observes what is
 // there, compares it with a value called Desired, and does the difference.
-// Two change nothing: wire asks and announces on the network, vswitchd knows
-// the process ovs-vswitchd. One, uplink, has a journal: it moves what is the
+// Three change nothing: wire asks and announces on the network, capture reads
+// packets, vswitchd knows the process ovs-vswitchd. One, uplink, has a journal: it moves what is the
 // host's, and what it has moved can't be seen.
 //
 // None of them remembers what it did. A process that starts with no memory,

@@ -1,0 +1,200 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/packetsocket"
+)
+
+// MaxSnapLen is the most of a frame that is kept, in bytes, as of tcpdump(8).
+const MaxSnapLen = 262144
+
+// queueBytes is how much the kernel keeps for the process, after which it drops, and counts, packets.
+const queueBytes = 8 << 20
+
+// Frame is one that was seen.
+type Frame struct {
+	Time time.Time
+	// Data is the frame with its VLAN tag, or its beginning; Length is the frame's, in bytes.
+	Data   []byte
+	Length int
+	// Outgoing: the node has sent it.
+	Outgoing bool
+}
+
+// Socket captures from one interface.
+type Socket struct {
+	file    *os.File
+	raw     syscall.RawConn
+	buffer  []byte
+	control []byte
+	// stopped is when Stop was called, in nanoseconds since 1970.
+	stopped atomic.Int64
+	lost    uint64
+}
+
+// Open begins to capture from an interface of the calling thread's network namespace the first snapLen bytes of each
+// frame that the filter takes. It needs CAP_NET_RAW.
+func Open(ifName string, f Filter, snapLen int) (*Socket, error) {
+	device, err := net.InterfaceByName(ifName)
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", ifName, err)
+	}
+	if len(device.HardwareAddr) != 6 {
+		return nil, fmt.Errorf("interface %s is not an Ethernet interface", ifName)
+	}
+	filter, err := f.assemble(uint32(snapLen))
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", ifName, err)
+	}
+	file, err := packetsocket.Open(device, filter)
+	if err != nil {
+		return nil, err
+	}
+	s := &Socket{file: file, buffer: make([]byte, snapLen), control: make([]byte, 256)}
+	s.raw, err = file.SyscallConn()
+	if err == nil {
+		err = s.set(map[int]int{unix.PACKET_AUXDATA: unix.SOL_PACKET, unix.SO_TIMESTAMPNS: unix.SOL_SOCKET})
+	}
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("packet socket on %s: %w", ifName, err)
+	}
+	return s, nil
+}
+
+func (f Filter) assemble(snapLen uint32) (out []unix.SockFilter, err error) {
+	instructions, err := f.compile(snapLen)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := bpf.Assemble(instructions)
+	for _, i := range raw {
+		out = append(out, unix.SockFilter{Code: i.Op, Jt: i.Jt, Jf: i.Jf, K: i.K})
+	}
+	return out, err
+}
+
+// set switches options on, each of a level, and asks for a longer queue, for which the default will do as well.
+func (s *Socket) set(options map[int]int) (err error) {
+	controlErr := s.raw.Control(func(fd uintptr) {
+		for option, level := range options {
+			err = errors.Join(err, unix.SetsockoptInt(int(fd), level, option, 1))
+		}
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queueBytes)
+	})
+	return errors.Join(controlErr, err)
+}
+
+// Next waits for a frame. After Stop it returns those that were seen before, and then io.EOF.
+func (s *Socket) Next() (f Frame, err error) {
+	for {
+		var failed error
+		receive := func(fd uintptr) bool {
+			f, failed = s.receive(int(fd))
+			return !errors.Is(failed, unix.EAGAIN)
+		}
+		err := s.raw.Read(receive)
+		if errors.Is(err, os.ErrDeadlineExceeded) { // stopped
+			err = s.raw.Control(func(fd uintptr) { receive(fd) })
+			if err == nil && errors.Is(failed, unix.EAGAIN) {
+				return f, io.EOF
+			}
+		}
+		stopped := s.stopped.Load()
+		switch {
+		case err != nil:
+			return f, err
+		case errors.Is(failed, unix.ENETDOWN): // it may be up again
+		case failed != nil:
+			return f, os.NewSyscallError("recvmsg", failed)
+		case stopped != 0 && f.Time.UnixNano() > stopped:
+			return f, io.EOF
+		default:
+			return f, nil
+		}
+	}
+}
+
+// receive reads one frame, or returns an error number.
+func (s *Socket) receive(fd int) (Frame, error) {
+	n, controlLen, _, from, err := unix.Recvmsg(fd, s.buffer, s.control, unix.MSG_TRUNC)
+	if err != nil {
+		return Frame{}, err
+	}
+	n = min(n, len(s.buffer))
+	f := Frame{Length: n}
+	if at, ok := from.(*unix.SockaddrLinklayer); ok {
+		f.Outgoing = at.Pkttype == unix.PACKET_OUTGOING
+	}
+	var tag []byte
+	messages, err := unix.ParseSocketControlMessage(s.control[:controlLen])
+	if err != nil {
+		return f, err
+	}
+	for _, m := range messages {
+		switch {
+		case m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_TIMESTAMPNS &&
+			len(m.Data) >= int(unsafe.Sizeof(unix.Timespec{})):
+			at := (*unix.Timespec)(unsafe.Pointer(&m.Data[0]))
+			f.Time = time.Unix(at.Unix())
+		case m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA &&
+			len(m.Data) >= int(unsafe.Sizeof(unix.TpacketAuxdata{})):
+			aux := (*unix.TpacketAuxdata)(unsafe.Pointer(&m.Data[0]))
+			f.Length, tag = int(aux.Len), tagOf(aux)
+		}
+	}
+	if f.Time.IsZero() { // it came before the options were set
+		f.Time = time.Now()
+	}
+	if n < typeAt {
+		tag = nil
+	}
+	f.Data = slices.Concat(s.buffer[:min(n, typeAt)], tag, s.buffer[min(n, typeAt):n])
+	f.Length = max(f.Length+len(tag), len(f.Data))
+	return f, nil
+}
+
+// tagOf is the VLAN tag that the kernel has taken out of the frame; nil if there was none.
+func tagOf(aux *unix.TpacketAuxdata) []byte {
+	if aux.Status&unix.TP_STATUS_VLAN_VALID == 0 {
+		return nil
+	}
+	kind := uint16(etherVLAN)
+	if aux.Status&unix.TP_STATUS_VLAN_TPID_VALID != 0 {
+		kind = aux.Vlan_tpid
+	}
+	return []byte{byte(kind >> 8), byte(kind), byte(aux.Vlan_tci >> 8), byte(aux.Vlan_tci)}
+}
+
+// Stop ends the capture.
+func (s *Socket) Stop() {
+	now := time.Now()
+	s.stopped.Store(now.UnixNano())
+	_ = s.file.SetReadDeadline(now) // fails when it is closed, and then has ended as well
+}
+
+// Lost counts the packets that were dropped because they were not read in time.
+func (s *Socket) Lost() uint64 {
+	_ = s.raw.Control(func(fd uintptr) { // fails when it is closed
+		if stats, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
+			s.lost += uint64(stats.Drops) // since the last question
+		}
+	})
+	return s.lost
+}
+
+// Close releases the socket.
+func (s *Socket) Close() error { return s.file.Close() }
