@@ -77,6 +77,17 @@ func TestMistakes(t *testing.T) {
 		{"ipam free", cli.ExitUsage, `unknown command "free"`},
 		{"uplink", cli.ExitUsage, "missing command: want status, preflight, restore"},
 		{"trace default/a", cli.ExitUsage, "want a pod, and an address, another pod or a port of a Service"},
+		{"capture", cli.ExitUsage, "want a pod"},
+		{"capture a", cli.ExitUsage, "want a file"},
+		{"capture a -w f --duration 1h", cli.ExitUsage, "want at most 10m"},
+		{"capture a -w f --size x", cli.ExitUsage, "want bytes, such as 100Mi"},
+		{"capture a -w f --size 5Gi", cli.ExitUsage, "want at most 4Gi"},
+		{"capture a -w f --packets 0", cli.ExitUsage, "want 1 to"},
+		{"capture a -w f --snaplen 10", cli.ExitUsage, "want 64 to"},
+		{"capture a -w f --to 10.0.0.1,10.0.0.2", cli.ExitUsage, "one address of each family"},
+		{"capture a -w f --to b,10.0.0.2", cli.ExitUsage, "want a pod, or one address"},
+		{"capture a -w f --node-local --on-node ssh", cli.ExitUsage, "--on-node has no meaning"},
+		{"capture a -w /no/such/dir/f --kubeconfig /no/such/file", cli.ExitError, "kubeconfig"},
 		{"ipam show --kubeconfig /no/such/file", cli.ExitError, "kubeconfig"},
 	} {
 		if out, code := run(t, strings.Fields(c.args)...); code != c.code || !strings.Contains(out, c.says) {

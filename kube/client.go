@@ -42,6 +42,8 @@ type Client struct {
 	Metadata metadata.Interface
 	// Dynamic reads and writes IPPools and IPAllocations.
 	Dynamic dynamic.Interface
+	// Config is how it connects, for streams, which need connections of their own.
+	Config *rest.Config
 	// Server is the API server's URL, for messages.
 	Server string
 	// Requests counts those of all the above by HTTP method, watches and those that fail as well.
@@ -106,7 +108,8 @@ func newClient(config *rest.Config, connection *http.Client, server string) (*Cl
 	if err != nil {
 		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
 	}
-	return &Client{Kubernetes: typed, Metadata: meta, Dynamic: dyn, Server: server, Requests: requests}, nil
+	return &Client{Kubernetes: typed, Metadata: meta, Dynamic: dyn, Config: config, Server: server,
+		Requests: requests}, nil
 }
 
 // newRequests shows each method from the start.

@@ -31,28 +31,25 @@ type bed struct {
 	client *kubernetes.Clientset
 }
 
-// shared is the lab of this run, nil without root.
-var shared *lab.Lab
+// shared is the lab of this run, nil without root, and binDir has the programs.
+var (
+	shared *lab.Lab
+	binDir string
+)
 
-func TestMain(m *testing.M) {
-	var binDir string
-	labtest.Main(withLab{m, &binDir}, &binDir)
-}
+func TestMain(m *testing.M) { labtest.Main(withLab{m}, &binDir) }
 
 // withLab runs all tests in one lab.
-type withLab struct {
-	m      *testing.M
-	binDir *string
-}
+type withLab struct{ m *testing.M }
 
 func (w withLab) Run() int {
-	if *w.binDir == "" {
+	if binDir == "" {
 		return w.m.Run()
 	}
 	dir, err := os.MkdirTemp("", "kube-")
 	if err == nil {
 		defer os.RemoveAll(dir)
-		shared, err = lab.Up(context.Background(), lab.Options{Dir: filepath.Join(dir, "lab"), BinDir: *w.binDir,
+		shared, err = lab.Up(context.Background(), lab.Options{Dir: filepath.Join(dir, "lab"), BinDir: binDir,
 			Cluster: lab.Kube, Datapath: vswitch.Netdev, Progress: func(step string) { fmt.Fprintln(os.Stderr, "lab:", step) }})
 	}
 	if err != nil {

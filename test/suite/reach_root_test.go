@@ -48,6 +48,7 @@ func TestRootNetwork(t *testing.T) {
 			t.Run("masquerade", func(t *testing.T) { masqueraded(t, c) })
 			t.Run("MTU", func(t *testing.T) { fullPackets(t, c, 1500-n.overhead) })
 			t.Run("TCP", func(t *testing.T) { streams(t, c) })
+			t.Run("capture", func(t *testing.T) { capturedOnNode(t, c) })
 			if kernel {
 				untracked(t, c)
 				doctorOpens(t, c)

@@ -2,6 +2,7 @@ package functions
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -46,6 +47,7 @@ func TestE2EFunctions(t *testing.T) {
 			t.Run("UDP", cl.dnsLike)
 			t.Run("hostPort", cl.hostPort)
 			t.Run("exec, logs, port-forward", cl.streams)
+			t.Run("capture", cl.capture)
 			t.Run("VLANs", cl.vlans)
 			t.Run("StatefulSet", cl.sticky)
 			t.Run("NetworkAttachmentDefinition", cl.secondary)
@@ -374,6 +376,50 @@ func (c functions) streams(t *testing.T) {
 		return err
 	})
 	c.portForward(t, web.Name)
+}
+
+// capture checks that fairleadctl captures in the agents' pods of two nodes, through the API server and kubelets.
+func (c functions) capture(t *testing.T) {
+	clients, webs := c.Running(t, "client", 3), c.Running(t, "web", 3)
+	client := clients[0]
+	web := webs[slices.IndexFunc(webs, func(p corev1.Pod) bool { return p.Spec.NodeName != client.Spec.NodeName })]
+	file := "/tmp/" + client.Name + ".pcapng"
+	ended := make(chan struct{})
+	var out string
+	var err error
+	go func() {
+		defer close(ended)
+		out, err = c.Fairleadctl(t, "capture", client.Name, "--to="+web.Name, "-w", file, "--duration=5s", "--quiet", "-o", "json")
+	}()
+	for running := true; running; {
+		select {
+		case <-ended:
+			running = false
+		default:
+			c.Get(t, client.Name, cluster.URLs("8080", cluster.Addrs(web)...)...)
+		}
+	}
+	cluster.Must(t, err)
+	var summary struct {
+		Ended      string
+		Interfaces []struct {
+			Name    string
+			Packets int
+		}
+	}
+	cluster.Must(t, json.Unmarshal([]byte(out), &summary))
+	seen := map[string]bool{}
+	for _, i := range summary.Interfaces {
+		seen[i.Name] = i.Packets > 0
+	}
+	for _, name := range []string{"default/" + client.Name + "@" + client.Spec.NodeName, "default/" + web.Name + "@" + web.Spec.NodeName,
+		"eth0@" + client.Spec.NodeName, "eth0@" + web.Spec.NodeName} {
+		if !seen[name] {
+			t.Errorf("no packets of %s:\n%s", name, out)
+		}
+	}
+	_, err = c.NodeExec(t.Context(), underlay.ControlPlane, "rm", file)
+	cluster.Must(t, err)
 }
 
 // portForward reaches a pod's port through the API server and kubelet.

@@ -1,0 +1,283 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/fairlead-cni/fairlead/ctl/capture"
+	"github.com/fairlead-cni/fairlead/ctl/inforce"
+	packets "github.com/fairlead-cni/fairlead/datapath/capture"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+	"github.com/fairlead-cni/fairlead/internal/cli"
+)
+
+// What a capture may have at most, whatever is asked for.
+const (
+	maxCapture        = 10 * time.Minute
+	maxCapturePackets = 10_000_000
+	maxCaptureBytes   = 4 << 30
+)
+
+// captureFlags are those of "capture".
+type captureFlags struct {
+	conn *connection
+	node *localNode
+	out  output
+
+	file, to, size, onNode string
+	quiet, untilInputEnds  bool
+	limits                 capture.Limits
+}
+
+func captureCommand(conn *connection, node *localNode) *cobra.Command {
+	f := captureFlags{conn: conn, node: node}
+	c := &cobra.Command{
+		Use:   "capture [NAMESPACE/]POD [--to [NAMESPACE/]POD|ADDRESS[,ADDRESS]] -w FILE",
+		Short: "Captures a pod's packets on the nodes of their path, in one pcapng file",
+		Long: `capture records the packets of a pod, or with --to those between it and another pod or an address, in one
+pcapng file with named interfaces, for Wireshark: of each pod's node the host end of the pod's interface, the
+gateway, the kernel's device of the tunnel (Open vSwitch's userspace datapath has none), the transport interface,
+and the NIC if that is another one. It only reads: nothing on the nodes is changed.
+
+What is captured, which the file says for each interface:
+  at the pods           all that the pod sends and receives; with --to what is between the two ends
+  elsewhere             packets with an address of the pod; with --to with one of both ends
+  transport interface   the same, also inside of tunnel packets. Not: packets to the outside, which have the node's
+                        address there (the gateway shows them before), and later fragments of tunnel packets
+With --to it takes ARP, neighbour discovery and ICMP errors of either end as well. A pod that connects to a Service
+sends to its ClusterIP: without --to that is seen, with --to it is not. Packets that Open vSwitch drops are seen
+where they enter, and nowhere else; "policy trace" and "trace" say in which table.
+
+It ends after --duration, at --packets or --size, or with Ctrl-C, and the file is whole in each case. Packets of
+two nodes are in the order of the nodes' clocks.
+
+On the nodes it runs fairleadctl in the agent's pods, as "kubectl exec" does, with your rights: it needs get of pods,
+and list of pods and create of pods/exec in kube-system. --on-node names another way. With --node-local it is this node
+alone, without the Kubernetes API; it needs root, and another pod of --to to be here: give addresses of others.
+Exit codes: 0, or 1 if anything was not captured that should have been.`,
+		Example: `  fairleadctl capture shop/web-0 --to shop/db-0 -w web-db.pcapng
+  fairleadctl capture shop/web-0 --to shop/db-0 -w - | wireshark -k -i -
+  fairleadctl capture web-0 --to 203.0.113.1 --duration 2m -w out.pcapng
+  fairleadctl capture web-0 -w web.pcapng --on-node 'ssh root@{node} fairleadctl'
+  sudo fairleadctl capture web-0 --to 10.77.2.2 --node-local -w web.pcapng`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return cli.Usage(errors.New("want a pod: capture shop/web-0 -w web.pcapng"))
+			}
+			return f.check()
+		},
+		RunE: func(c *cobra.Command, args []string) error { return f.run(c, inforce.Name(args[0])) },
+	}
+	f.add(c)
+	return c
+}
+
+func (f *captureFlags) add(c *cobra.Command) {
+	flags := c.Flags()
+	flags.StringVarP(&f.file, "write", "w", "", "the file; - is standard output")
+	flags.StringVar(&f.to, "to", "", "the other end: a pod, or one address of each family")
+	flags.DurationVar(&f.limits.Duration, "duration", 30*time.Second, "end after that, at most "+maxCapture.String())
+	flags.IntVar(&f.limits.Packets, "packets", 100_000, "end with so many packets")
+	flags.StringVar(&f.size, "size", "100Mi", "end when the packets have so many bytes")
+	flags.IntVar(&f.limits.SnapLen, "snaplen", packets.MaxSnapLen, "keep so many bytes of a packet")
+	flags.StringVar(&f.onNode, "on-node", "", "command that runs fairleadctl on {node}, instead of the agents' pods")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not report progress")
+	flags.BoolVar(&f.untilInputEnds, "until-input-ends", false, "end with standard input as well")
+	_ = flags.MarkHidden("until-input-ends") // for the part on another node; it exists
+	f.out.add(c)
+	f.node.addOnly(c)
+}
+
+// check completes the limits.
+func (f *captureFlags) check() error {
+	size, err := resource.ParseQuantity(f.size)
+	f.limits.Bytes = size.Value()
+	l := f.limits
+	switch {
+	case f.file == "":
+		return cli.Usage(errors.New("want a file: -w web.pcapng, or -w - for standard output"))
+	case err != nil:
+		return cli.Usage(fmt.Errorf("--size %q: want bytes, such as 100Mi", f.size))
+	case l.Duration <= 0 || l.Duration > maxCapture && !f.untilInputEnds:
+		return cli.Usage(fmt.Errorf("--duration %s: want at most %s", l.Duration, maxCapture))
+	case l.Packets <= 0 || l.Packets > maxCapturePackets:
+		return cli.Usage(fmt.Errorf("--packets %d: want 1 to %d", l.Packets, maxCapturePackets))
+	case l.Bytes <= 0 || l.Bytes > maxCaptureBytes:
+		return cli.Usage(fmt.Errorf("--size %s: want at most 4Gi", f.size))
+	case l.SnapLen < 64 || l.SnapLen > packets.MaxSnapLen:
+		return cli.Usage(fmt.Errorf("--snaplen %d: want 64 to %d", l.SnapLen, packets.MaxSnapLen))
+	case f.node.only && f.onNode != "":
+		return cli.Usage(errors.New("--node-local runs nothing on other nodes: --on-node has no meaning"))
+	}
+	return nil
+}
+
+// ends are what the capture is about.
+func (f *captureFlags) ends(pod string) (capture.Ends, error) {
+	ends := capture.Ends{Pod: pod}
+	if f.to == "" {
+		return ends, nil
+	}
+	for text := range strings.SplitSeq(f.to, ",") {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			break
+		}
+		ends.Addrs = append(ends.Addrs, a.Unmap())
+	}
+	switch n := strings.Count(f.to, ",") + 1; {
+	case len(ends.Addrs) == 0 && n == 1:
+		ends.To = inforce.Name(f.to)
+		return ends, nil
+	case len(ends.Addrs) != n || n > 2 || n == 2 && ends.Addrs[0].Is4() == ends.Addrs[1].Is4():
+		return ends, cli.Usage(fmt.Errorf("--to %s: want a pod, or one address of each family", f.to))
+	}
+	return ends, nil
+}
+
+func (f *captureFlags) run(c *cobra.Command, pod string) error {
+	ends, err := f.ends(pod)
+	if err != nil {
+		return err
+	}
+	if f.file == "-" && isTerminal(c.OutOrStdout()) {
+		return cli.Usage(errors.New("-w - writes packets to standard output, and that is a terminal: pipe it into wireshark -k -i -"))
+	}
+	sources, problems, err := f.open(c, ends)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, s := range sources {
+			s.Close()
+		}
+	}()
+	said := c.ErrOrStderr()
+	for _, p := range problems {
+		fmt.Fprintf(said, "not captured: %s\n", p)
+	}
+	summary, err := f.record(c, sources)
+	if err != nil {
+		return err
+	}
+	for _, p := range summary.Problems {
+		fmt.Fprintf(said, "not captured: %s\n", p)
+	}
+	to := c.OutOrStdout()
+	if f.file == "-" {
+		to = said
+	}
+	if !f.quiet || f.file != "-" {
+		err = f.out.write(to, summary, func(p *report.Printer) { writeCaptured(p, summary) })
+	}
+	if err == nil && len(problems)+len(summary.Problems) > 0 {
+		return cli.ExitCode(cli.ExitError)
+	}
+	return err
+}
+
+// open begins to capture. Problems are what is left out.
+func (f *captureFlags) open(c *cobra.Command, ends capture.Ends) (
+	sources []capture.Source, problems []string, err error) {
+	ctx, cancel := f.conn.within(c)
+	defer cancel()
+	if f.node.only {
+		if os.Geteuid() != 0 {
+			return nil, nil, errors.New("--node-local needs root: sudo")
+		}
+		cfg, err := f.node.load()
+		if err != nil {
+			return nil, nil, err
+		}
+		return capture.Node{Config: cfg, Journal: f.node.journal}.Open(ctx, ends, f.limits.SnapLen)
+	}
+	client, err := f.conn.client()
+	if err != nil {
+		return nil, nil, err
+	}
+	jobs, err := capture.Plan(ctx, client, ends)
+	if err != nil {
+		return nil, nil, err
+	}
+	var runner capture.Runner = capture.AgentPods{Client: client}
+	if f.onNode != "" {
+		runner = capture.Command(f.onNode)
+	}
+	sources, err = capture.StartAll(ctx, runner, jobs, f.limits)
+	return sources, nil, err
+}
+
+// record captures into the file.
+func (f *captureFlags) record(c *cobra.Command, sources []capture.Source) (*capture.Summary, error) {
+	ctx, stop := context.WithCancelCause(c.Context())
+	defer stop(nil)
+	if f.untilInputEnds {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin) // what ends it does not matter
+			stop(capture.ErrInputEnded)
+		}()
+	}
+	to := c.OutOrStdout()
+	if f.file != "-" {
+		file, err := os.OpenFile(f.file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // packets are not for everyone
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		to = file
+	}
+	how := capture.Recording{Limits: f.limits, Comment: strings.Join(os.Args, " ")}
+	if !f.quiet {
+		said := c.ErrOrStderr()
+		fmt.Fprintf(said, "capturing for %s, up to %d packets or %s bytes; Ctrl-C ends it\n", f.limits.Duration, f.limits.Packets, f.size)
+		how.Progress = showProgress(said)
+	}
+	summary, err := capture.Record(ctx, to, sources, how)
+	if !f.quiet && isTerminal(c.ErrOrStderr()) {
+		fmt.Fprintln(c.ErrOrStderr()) // behind the line of progress
+	}
+	if summary != nil && f.file != "-" {
+		summary.File = f.file
+	}
+	return summary, err
+}
+
+// showProgress writes the counts when they have changed, on a terminal in one line.
+func showProgress(w io.Writer) func([]capture.Count) {
+	begin, end, before := "", "\n", ""
+	if isTerminal(w) {
+		begin, end = "\r\033[K", ""
+	}
+	return func(counts []capture.Count) {
+		var parts []string
+		for _, n := range counts {
+			parts = append(parts, fmt.Sprintf("%s %d", n.Name, n.Packets))
+		}
+		if now := strings.Join(parts, ", "); now != before {
+			before = now
+			fmt.Fprint(w, begin+now+end)
+		}
+	}
+}
+
+func writeCaptured(p *report.Printer, s *capture.Summary) {
+	before := ""
+	if s.File != "" {
+		before = s.File + ": "
+	}
+	p.Line("%s%s, %d bytes. The capture has ended: %s", before, report.Count(s.Packets, "1 packet", "%d packets"), s.Bytes, s.Ended)
+	rows := [][]string{{"INTERFACE", "PACKETS", "LOST", "WHAT"}}
+	for _, n := range s.Interfaces {
+		rows = append(rows, []string{n.Name, fmt.Sprint(n.Packets), fmt.Sprint(n.Lost), n.Description})
+	}
+	p.Table(rows...)
+}

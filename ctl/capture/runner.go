@@ -1,0 +1,106 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/kube"
+)
+
+// AgentPods runs fairleadctl in the agent's pod of a node, as "kubectl exec" does, with the rights of the caller.
+type AgentPods struct{ Client *kube.Client }
+
+// Run implements Runner.
+func (a AgentPods) Run(ctx context.Context, node string, args []string, in io.Reader, out, messages io.Writer) error {
+	pod, err := a.find(ctx, node)
+	if err != nil {
+		return err
+	}
+	request := a.Client.Kubernetes.CoreV1().RESTClient().Post().Resource("pods").Namespace(metav1.NamespaceSystem).Name(pod).
+		SubResource("exec").VersionedParams(&corev1.PodExecOptions{Container: kube.Component, Stdin: true, Stdout: true,
+		Stderr: true, Command: append([]string{"fairleadctl"}, args...)}, scheme.ParameterCodec)
+	socket, err := remotecommand.NewWebSocketExecutor(a.Client.Config, "GET", request.URL().String())
+	if err != nil {
+		return err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(a.Client.Config, "POST", request.URL())
+	if err != nil {
+		return err
+	}
+	executor, err := remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return err
+	}
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: messages})
+	if status := (*apierrors.StatusError)(nil); err != nil &&
+		(errors.As(err, &status) && apierrors.IsForbidden(status) || strings.Contains(err.Error(), "forbidden")) {
+		return fmt.Errorf("you may not run commands in the pod kube-system/%s of the agent (create pods/exec): run this command "+
+			"on the node, as root, with --node-local, or say with --on-node how to run commands there: %w", pod, err)
+	}
+	return err
+}
+
+// find returns the name of the agent's pod.
+func (a AgentPods) find(ctx context.Context, node string) (string, error) {
+	list, err := a.Client.Kubernetes.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+		metav1.ListOptions{LabelSelector: api.AgentPodSelector, FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return "", fmt.Errorf("looking for the agent's pod: %w", err)
+	}
+	for _, p := range list.Items {
+		if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
+			return p.Name, nil
+		}
+	}
+	return "", errors.New("no pod of the agent runs there: run this command on the node, as root, with --node-local, " +
+		"or say with --on-node how to run commands there")
+}
+
+// Command runs fairleadctl by a command, such as "ssh root@{node} fairleadctl".
+type Command string
+
+// nodeInCommand stands for the node's name in a Command.
+const nodeInCommand = "{node}"
+
+// outputWait is how long output is waited for when a command has ended.
+const outputWait = 2 * time.Second
+
+// Run implements Runner.
+func (c Command) Run(ctx context.Context, node string, args []string, in io.Reader, out, messages io.Writer) error {
+	words := strings.Fields(strings.ReplaceAll(string(c), nodeInCommand, node))
+	if len(words) == 0 {
+		return errors.New("--on-node is empty")
+	}
+	cmd := exec.CommandContext(ctx, words[0], append(words[1:], args...)...)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, messages, outputWait
+	// An interrupt from the terminal is for this program, which ends the capture there and then reads the rest.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	to, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(to, in) // nothing is sent: it is about the end
+		to.Close()
+	}()
+	return cmd.Wait()
+}

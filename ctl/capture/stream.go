@@ -1,0 +1,104 @@
+package capture
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unicode"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/fairlead-cni/fairlead/datapath/capture"
+)
+
+// What another node may send.
+const (
+	maxInterfaces = 64
+	maxTextRunes  = 1000
+)
+
+// stream reads the file that another node writes while it captures.
+type stream struct {
+	node string
+	from *pcapgo.NgReader
+	// begun is closed when the interfaces are known: their statistics come behind all of them.
+	begun chan struct{}
+	once  sync.Once
+	of    []Interface
+	lost  [maxInterfaces]atomic.Uint64
+}
+
+func newStream(node string) *stream { return &stream{node: node, begun: make(chan struct{})} }
+
+// open reads the beginning. Of the whole stream it takes no more than limit bytes.
+func (s *stream) open(r io.Reader, limit int64) (err error) {
+	s.from, err = pcapgo.NewNgReader(io.LimitReader(r, limit), pcapgo.NgReaderOptions{WantMixedLinkType: true,
+		StatisticsCallback: s.statistics})
+	return err
+}
+
+// statistics is called by next.
+func (s *stream) statistics(at int, read pcapgo.NgInterfaceStatistics) {
+	s.once.Do(func() {
+		for i := range min(s.from.NInterfaces(), maxInterfaces) {
+			n, err := s.from.Interface(i)
+			if err != nil {
+				break
+			}
+			s.of = append(s.of, Interface{printable(n.Name), printable(n.Description), printable(n.Comment)})
+		}
+		close(s.begun)
+	})
+	if at < maxInterfaces && read.PacketsDropped != pcapgo.NgNoValue64 {
+		s.lost[at].Store(read.PacketsDropped)
+	}
+}
+
+// printable is a text of another machine without what a terminal would obey.
+func printable(text string) string {
+	clean := strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, text)
+	return string([]rune(clean)[:min(len([]rune(clean)), maxTextRunes)])
+}
+
+// next waits for a packet. It returns io.EOF at the end, behind a whole packet.
+func (s *stream) next() (int, capture.Frame, error) {
+	data, info, options, err := s.from.ReadPacketDataWithOptions()
+	if err != nil {
+		return 0, capture.Frame{}, err
+	}
+	if err := s.check(data, info); err != nil {
+		return 0, capture.Frame{}, err
+	}
+	f := capture.Frame{Time: info.Timestamp, Data: data, Length: info.Length}
+	if flags := options.Flags; flags != nil {
+		f.Outgoing = flags.Direction == pcapgo.NgEpbFlagDirectionOutbound
+	}
+	return info.InterfaceIndex, f, nil
+}
+
+func (s *stream) check(data []byte, info gopacket.CaptureInfo) error {
+	n, err := s.from.Interface(info.InterfaceIndex)
+	switch {
+	case err != nil:
+		return err
+	case info.InterfaceIndex >= len(s.of):
+		return fmt.Errorf("a packet of an interface that is not described: %d of %d", info.InterfaceIndex, len(s.of))
+	case n.LinkType != layers.LinkTypeEthernet:
+		return fmt.Errorf("a packet that is not an Ethernet frame: link type %d", n.LinkType)
+	case len(data) > capture.MaxSnapLen+maxTag || info.Length < len(data):
+		return fmt.Errorf("a packet of %d bytes with %d in the stream", info.Length, len(data))
+	}
+	return nil
+}
+
+// maxTag is the VLAN tag that a frame may have beyond its snap length, in bytes.
+const maxTag = 4
