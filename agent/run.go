@@ -143,7 +143,9 @@ func run(ctx context.Context, o Options, last rundir.LastError) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { p.uplink.RunYield(ctx); return nil })
 	g.Go(func() error { return p.source.Run(ctx) })
-	g.Go(func() error { return status.ServeHTTP(ctx, o.Config, p.board.Ready, p.state, p.metrics) })
+	g.Go(func() error {
+		return status.ServeHTTP(ctx, o.Config, p.board.Ready, p.state, p.reach.Request, p.metrics)
+	})
 	g.Go(func() error {
 		events.NewPolicies(p.source, p.client, o.NodeName, o.Config.NetworkPolicies == api.PoliciesEnforce, o.Intervals.Agent,
 			p.metrics, o.Log).Run(ctx)

@@ -54,6 +54,28 @@ type AgentReach struct {
 	Away    int `json:"away"`
 	// Findings are the paths that do not work, by node.
 	Findings []ReachFinding `json:"findings,omitempty"`
+	// Paths are all that are probed now, by node.
+	Paths []ReachPath `json:"paths,omitempty"`
+}
+
+// ReachPath is what is known of one path, and what a judgement of it from both ends needs. Of one that works, or of
+// which nothing is known, it has no cause; Since is then since when both directions work.
+type ReachPath struct {
+	ReachFinding
+	// State is "reached", "unknown", "away" or "broken".
+	State string `json:"state"`
+	// Refused: the kernel of the other end refuses the packets, so that they pass in both directions.
+	Refused bool `json:"refused,omitempty"`
+	// DropsIn and DropsOut are what drops the tunnel's packets from there and to there on this node, NoTunnel why its
+	// tunnel cannot work.
+	DropsIn  string `json:"dropsIn,omitempty"`
+	DropsOut string `json:"dropsOut,omitempty"`
+	NoTunnel string `json:"noTunnel,omitempty"`
+	// Echo, FullEcho and EndEcho are what became of pings: of the other node's address, the same with packets of full
+	// size, and of its end.
+	Echo     string `json:"echo,omitempty"`
+	FullEcho string `json:"fullEcho,omitempty"`
+	EndEcho  string `json:"endEcho,omitempty"`
 }
 
 // ReachFinding is a path between pods here and those of another node that does not work.

@@ -42,8 +42,9 @@ type watch struct {
 	judged   pure.State // what was known of the path then
 	host     pure.Host
 	verdict  pure.Verdict
-	broken   time.Time // since when verdict is of a broken path
-	well     time.Time // since when both directions work
+	weighed  pure.Evidence // of the verdict
+	broken   time.Time     // since when verdict is of a broken path
+	well     time.Time     // since when both directions work
 }
 
 // examined is the evidence about a path.
@@ -133,7 +134,9 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	}
 	if e.State.From == pure.Works && e.State.To == pure.Works { // what was seen is of another time
 		p.watch = watch{verdict: p.verdict, broken: p.broken, well: p.well}
+		e = pure.Evidence{State: e.State}
 	}
+	p.weighed = e
 }
 
 // hold keeps a finding until the path was well for as long as it takes to fail: of a path that loses nearly all, a
@@ -160,16 +163,18 @@ func (t *talk) tell(now time.Time) {
 		p := t.peers[to]
 		s, v := p.State(now), p.verdict
 		state := "unknown"
+		f := api.ReachFinding{Node: to.node, Family: to.family(), FromThere: string(s.From), ToThere: string(s.To),
+			Since: p.well, Cause: string(v.Cause), Text: v.Text, Seen: v.Seen}
 		switch {
 		case v.Broken:
-			state = "broken"
-			r.Findings = append(r.Findings, api.ReachFinding{Node: to.node, Family: to.family(), FromThere: string(s.From),
-				ToThere: string(s.To), Since: p.broken, Cause: string(v.Cause), Text: v.Text, Seen: v.Seen})
+			state, f.Since = "broken", p.broken
+			r.Findings = append(r.Findings, f)
 		case v.Cause != pure.CauseNone:
 			state = "away"
 		case s.From == pure.Works && s.To == pure.Works:
 			state = "reached"
 		}
+		r.Paths = append(r.Paths, p.path(f, state))
 		if worse := []string{"reached", "unknown", "away", "broken"}; slices.Index(worse, state) > slices.Index(worse, nodes[to.node]) {
 			nodes[to.node] = state
 		}
@@ -182,10 +187,19 @@ func (t *talk) tell(now time.Time) {
 		t.Metrics.Reach.Peers.WithLabelValues(state).Set(float64(n))
 	}
 	r.Asked, r.Reached, r.Unknown, r.Away = len(nodes), count["reached"], count["unknown"], count["away"]
-	slices.SortFunc(r.Findings, func(a, b api.ReachFinding) int {
+	order := func(a, b api.ReachFinding) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Family, b.Family))
-	})
+	}
+	slices.SortFunc(r.Findings, order)
+	slices.SortFunc(r.Paths, func(a, b api.ReachPath) int { return order(a.ReachFinding, b.ReachFinding) })
 	t.publish(r)
+}
+
+// path is what is published of it.
+func (p *peer) path(f api.ReachFinding, state string) api.ReachPath {
+	e := p.weighed
+	return api.ReachPath{ReachFinding: f, State: state, Refused: e.State.Refused, DropsIn: e.DropsIn, DropsOut: e.DropsOut,
+		NoTunnel: e.NoTunnel, Echo: string(e.Echo), FullEcho: string(e.FullEcho), EndEcho: string(e.EndEcho)}
 }
 
 // examined takes in evidence. Whether a node answers is about all paths to it.

@@ -10,13 +10,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/go-logr/logr"
 
+	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/cniserver"
@@ -29,6 +32,9 @@ const Name = "fairlead-reach"
 
 // ifName is the end's interface.
 const ifName = "eth0"
+
+// mostRequested is how many nodes are probed by request at once, and requestLasts for how long each.
+const mostRequested, requestLasts = 4, time.Minute
 
 // ensureEvery is how often the end is compared with what it should be.
 const ensureEvery = 5 * time.Second
@@ -57,12 +63,46 @@ type Prober struct {
 	Parts
 	mu     sync.Mutex
 	report api.AgentReach
+	// requested has until when a node is probed because someone on this node wants to know.
+	requested map[string]time.Time
 }
 
 // New returns a Prober that does not run yet.
 func New(p Parts) *Prober {
 	p.Log = p.Log.WithName("reach")
-	return &Prober{Parts: p, report: api.AgentReach{Problem: "the agent has not made its end yet"}}
+	return &Prober{Parts: p, requested: map[string]time.Time{},
+		report: api.AgentReach{Problem: "the agent has not made its end yet"}}
+}
+
+// Request has a node probed for a while, whoever is chosen otherwise. That node probes this one in turn, as long as it
+// hears it. How many packets are sent stays as it is.
+func (p *Prober) Request(node string, now time.Time) error {
+	if p.Config.Reachability != api.ReachabilityProbe {
+		return errors.New("the agent does not probe other nodes (reachability: none)")
+	}
+	if !slices.ContainsFunc(p.Board.Load().Peers, func(q desired.Peer) bool { return q.Name == node }) {
+		return fmt.Errorf("the agent does not forward packets to a node %s", node)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.requested, func(_ string, until time.Time) bool { return now.After(until) })
+	if _, again := p.requested[node]; !again && len(p.requested) >= mostRequested {
+		return fmt.Errorf("the agent probes %d nodes by request already: try again in %s", len(p.requested), requestLasts)
+	}
+	p.requested[node] = now.Add(requestLasts)
+	return nil
+}
+
+// requests are the nodes that are probed by request.
+func (p *Prober) requests(now time.Time) (nodes []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for node, until := range p.requested {
+		if !now.After(until) {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
 }
 
 // Report is what was found; nil: nothing is probed here, by the config.

@@ -31,6 +31,8 @@ type world struct {
 	random *rand.Rand
 	// passes says whether a packet of pods arrives, and pings whether a node's own address answers.
 	passes, pings func(from, to *simulated, full bool) bool
+	// drops is what a node's own firewall drops, from a peer and to it.
+	drops func(at, peer *simulated) (in, out string)
 	// told are all findings that any agent told, as "node peer cause", and how often its report had each.
 	told map[string]int
 }
@@ -123,6 +125,9 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 		s.examining++
 		to := s.world.byAddr[p.addr]
 		out[i] = examined{p, pure.Evidence{Echo: answer(to, false), EndEcho: pure.NotHeard, UnderlaySize: 1500}}
+		if s.world.drops != nil {
+			out[i].DropsIn, out[i].DropsOut = s.world.drops(s, to)
+		}
 		if s.world.passes(s, to, false) && s.world.passes(to, s, false) {
 			out[i].EndEcho = pure.Answered
 		}

@@ -139,7 +139,7 @@ func (t *talk) choose(now time.Time) {
 	})
 }
 
-// whom says which nodes are asked, because the names say so or because they did when a path failed, and which ask.
+// whom says which nodes are asked, because the names say so, or did when a path failed, or by request, and which ask.
 func (t *talk) whom(now time.Time) (asked, asking []string) {
 	var failing []string
 	for p, known := range t.peers {
@@ -153,7 +153,7 @@ func (t *talk) whom(now time.Time) (asked, asking []string) {
 	}
 	slices.Sort(failing)
 	failing = slices.Compact(failing)
-	return slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))]), asking
+	return slices.Concat(t.wanted, failing[:min(mostFailing, len(failing))], t.requests(now)), asking
 }
 
 // peer is the node of that name; the zero value if there is none.

@@ -18,10 +18,10 @@ import (
 
 // ServeHTTP answers /healthz (the process runs), /readyz (the node serves
 // pods, or 503 and the reason; what is degraded follows the "ok"), /state (api.AgentState, to clients on the node
-// itself) and, unless switched off, /metrics. It returns when ctx ends, or at once
-// when the address can't be used.
+// itself), POST /reach/NODE (to these as well: probe is called with it) and, unless switched off, /metrics. It returns
+// when ctx ends, or at once when the address can't be used.
 func ServeHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, state func() api.AgentState,
-	m *Metrics) error {
+	probe func(node string, now time.Time) error, m *Metrics) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -41,6 +41,15 @@ func ServeHTTP(ctx context.Context, cfg api.AgentConfig, ready func() error, sta
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(state()) // who asked may have gone
+	})
+	mux.HandleFunc("POST /reach/{node}", func(w http.ResponseWriter, r *http.Request) {
+		if !fromHere(r) {
+			http.Error(w, "only served to clients on this node", http.StatusForbidden)
+		} else if err := probe(r.PathValue("node"), time.Now()); err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+		} else {
+			w.WriteHeader(http.StatusNoContent)
+		}
 	})
 	if cfg.EnablePrometheusMetrics {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{}))

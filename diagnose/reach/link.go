@@ -61,6 +61,8 @@ type State struct {
 	From, To Direction
 	// Away: the peer's kernel answers for an agent that does not run, or the agent has said that it stops.
 	Away bool
+	// Refused: the peer's kernel answers, so that packets pass in both directions.
+	Refused bool
 	// EverHeard: this agent has heard the peer.
 	EverHeard bool
 	// LostFrom and LostTo are how many of the last 32 packets were lost.
@@ -172,7 +174,7 @@ func (l *Link) State(now time.Time) State {
 	}
 	refused := !l.refused.IsZero() && now.Sub(l.refused) <= silent*l.Interval && l.refused.After(l.heard)
 	if refused || l.last.Leaving && now.Sub(l.heard) <= leaving*l.Interval {
-		s.Away = true
+		s.Away, s.Refused = true, refused
 		return s
 	}
 	if !l.hearsPeer(now) {

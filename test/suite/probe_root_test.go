@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	judge "github.com/fairlead-cni/fairlead/diagnose/reach"
 	"github.com/fairlead-cni/fairlead/test/lab/lab"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
@@ -48,17 +50,21 @@ func TestRootProbe(t *testing.T) {
 	})
 	ways := []brokenPath{
 		{"the tunnel from node1 to node2", "underlay", "bridge", "forward", "ip saddr 192.168.77.11 ip daddr 192.168.77.12 udp dport 6081",
-			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods here to pods of node node2"},
+			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods here to pods of node node2",
+			[2]string{"fails not-found ", "works  "}},
 		{"the tunnel in both directions", "underlay", "bridge", "forward", "udp dport 6081",
-			[2]string{"fails unknown", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods of node node2 to pods here"},
+			[2]string{"fails unknown", "fails unknown"}, [2]string{"not-found", "not-found"}, "from pods of node node2 to pods here",
+			[2]string{"fails not-found ", "fails not-found "}},
 	}
 	if ovstest.UnderTest(t) == ovstest.System { // the other datapath's tunnel does not meet the host's netfilter
 		ways = append(ways, brokenPath{"node2's firewall", "node2", "inet", "input", "udp dport 6081",
-			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "firewall"}, "from pods here to pods of node node2"})
+			[2]string{"works fails", "fails unknown"}, [2]string{"not-found", "firewall"}, "from pods here to pods of node node2",
+			[2]string{"fails firewall node2", "works  "}})
 	}
 	if os.Getenv("FAIRLEAD_TEST_LONG") != "" { // 15 intervals
 		ways = append(ways, brokenPath{"full-size packets", "underlay", "bridge", "forward", "udp dport 6081 udp length > 1300",
-			[2]string{"narrow narrow", "narrow narrow"}, [2]string{"not-found", "not-found"}, "small packets pass"})
+			[2]string{"narrow narrow", "narrow narrow"}, [2]string{"not-found", "not-found"}, "small packets pass",
+			[2]string{"narrow not-found ", "narrow not-found "}})
 	}
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) { c.tellsBroken(t, way) })
@@ -106,11 +112,12 @@ func (c cluster) switchedOff(t *testing.T) {
 }
 
 // brokenPath is where an nftables rule drops packets, and what each of two nodes then says: directions as "from to",
-// and the cause. text is in what node1 says.
+// and the cause. text is in what node1 says. ways are what both know together, there and back: state, cause and node.
 type brokenPath struct {
 	name, host, family, hook, match string
 	directions, causes              [2]string
 	text                            string
+	ways                            [2]string
 }
 
 func (c cluster) tellsBroken(t *testing.T, way brokenPath) {
@@ -121,8 +128,29 @@ func (c cluster) tellsBroken(t *testing.T, way brokenPath) {
 			t.Errorf("node1 says %+v", f)
 		}
 	}
+	wait(t, labtest.Patience(t, 20*time.Second), func() string {
+		got, ways := c.ways(t, "IPv4")
+		if got != way.ways {
+			return fmt.Sprintf("both ends know %q, want %q: %+v", got, way.ways, ways)
+		}
+		return ""
+	})
 	c.pass(t, way.host, way.family)
 	c.awaitReach(t, "the packets pass again", "reached", "reached")
+}
+
+// ways are what both nodes know together of one family: from node1 to node2, and back.
+func (c cluster) ways(t *testing.T, family string) (words [2]string, ways []judge.Way) {
+	t.Helper()
+	var sides [2]judge.Side
+	for i, node := range c.Nodes() {
+		sides[i] = judge.Side{Node: node, Paths: c.reach(t, node).Paths}
+	}
+	ways = slices.DeleteFunc(judge.Join(sides[0], sides[1]), func(w judge.Way) bool { return w.Family != family })
+	for i, w := range ways {
+		words[i] = fmt.Sprintf("%s %s %s", w.Is, w.Cause, w.At)
+	}
+	return words, ways
 }
 
 // drop has a host drop packets.

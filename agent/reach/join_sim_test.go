@@ -1,0 +1,195 @@
+package reach
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+)
+
+// side is what fairleadctl would get of a node about another.
+func (s *simulated) side(peer *simulated) pure.Side {
+	side := pure.Side{Node: s.NodeName}
+	if s.dead || s.hung {
+		side.Unasked, side.Down = "nothing listens there", true
+		return side
+	}
+	for _, p := range s.report.Paths {
+		if p.Node == peer.NodeName {
+			side.Paths = append(side.Paths, p)
+		}
+	}
+	return side
+}
+
+// ways is what both ends know of a pair of nodes: "state cause node" from a to b, and from b to a.
+func (w *world) ways(a, b *simulated) (out []string, ways []pure.Way) {
+	ways = pure.Join(a.side(b), b.side(a))
+	for _, way := range ways {
+		out = append(out, fmt.Sprintf("%s %s %s", way.Is, way.Cause, way.At))
+	}
+	return out, ways
+}
+
+// Both ends together know each fault of the way between them: in which direction, why, and at which node. Each is tried
+// from both ends; a cause that is wrong is worse than none.
+func TestBothEndsKnowTheFault(t *testing.T) {
+	only := func(x, y int, full bool) func(from, to *simulated, isFull bool) bool {
+		return func(from, to *simulated, isFull bool) bool {
+			return from.number != x || to.number != y || full && !isFull
+		}
+	}
+	between := func(full bool) func(from, to *simulated, isFull bool) bool {
+		return func(from, to *simulated, isFull bool) bool {
+			return from.number+to.number != 1 || full && !isFull
+		}
+	}
+	of := func(node int) func(from, to *simulated, isFull bool) bool {
+		return func(from, to *simulated, _ bool) bool { return from.number != node && to.number != node }
+	}
+	const works = "works  "
+	for _, c := range []struct {
+		name          string
+		passes, pings func(from, to *simulated, full bool) bool
+		drops         func(at, peer *simulated) (in, out string)
+		dead, hung    bool // node01's agent
+		there, back   string
+	}{
+		{name: "all is well", there: works, back: works},
+		{name: "dropped on the way there", passes: only(0, 1, false), there: "fails not-found ", back: works},
+		{name: "dropped on the way there, and so is ping", passes: only(0, 1, false), pings: only(0, 1, false),
+			there: "fails not-found ", back: works},
+		{name: "dropped in both directions", passes: between(false), there: "fails not-found ", back: "fails not-found "},
+		{name: "the underlay between", passes: between(false), pings: between(false), there: "fails underlay ", back: "fails underlay "},
+		{name: "node01 drops what comes", passes: only(0, 1, false), drops: func(at, peer *simulated) (string, string) {
+			return map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0], ""
+		}, there: "fails firewall node01", back: works},
+		{name: "node00 drops what leaves", passes: only(0, 1, false), drops: func(at, peer *simulated) (string, string) {
+			return "", map[bool]string{true: "rule 5"}[at.number == 0 && peer.number == 1]
+		}, there: "fails firewall node00", back: works},
+		{name: "node01 drops both", passes: between(false), drops: func(at, peer *simulated) (string, string) {
+			rule := map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0]
+			return rule, rule
+		}, there: "fails firewall node01", back: "fails firewall node01"},
+		{name: "node01 drops what comes, something else the rest", passes: between(false),
+			drops: func(at, peer *simulated) (string, string) {
+				return map[bool]string{true: "rule 5"}[at.number == 1 && peer.number == 0], ""
+			}, there: "fails firewall node01", back: "fails not-found "},
+		{name: "node01 is cut off", passes: of(1), pings: of(1), there: "fails cut-off node01", back: "fails cut-off node01"},
+		// What leaves node01 is known only not to arrive.
+		{name: "node01's tunnel is blocked", passes: of(1), there: "fails blocked node01", back: "fails not-found "},
+		{name: "an MTU there", passes: only(0, 1, true), pings: only(0, 1, true), there: "narrow mtu ", back: works},
+		{name: "an MTU in both directions", passes: between(true), pings: between(true), there: "narrow mtu ", back: "narrow mtu "},
+		{name: "full-size packets, and ping passes", passes: between(true), there: "narrow not-found ", back: "narrow not-found "},
+		{name: "a dead agent", dead: true, there: "works agent-away node01", back: "works agent-away node01"},
+		{name: "a dead agent behind a path that fails", dead: true, passes: between(false), there: "unknown agent-away node01",
+			back: "unknown agent-away node01"},
+		{name: "an agent that hangs", hung: true, there: "works agent-away node01", back: "works agent-away node01"},
+		{name: "a dead agent, and a firewall here", dead: true, passes: between(false),
+			drops: func(at, peer *simulated) (string, string) {
+				return map[bool]string{true: "rule 5"}[at.number == 0 && peer.number == 1], ""
+			}, there: "unknown agent-away node01", back: "fails firewall node00"},
+	} {
+		w := newWorld(5)
+		w.run(2 * time.Minute)
+		if c.passes != nil {
+			w.passes = c.passes
+		}
+		if c.pings != nil {
+			w.pings = c.pings
+		}
+		w.drops, w.nodes[1].dead, w.nodes[1].hung = c.drops, c.dead, c.hung
+		w.run(3 * time.Minute)
+		got, ways := w.ways(w.nodes[0], w.nodes[1])
+		if !slices.Equal(got, []string{c.there, c.back}) {
+			t.Errorf("%s: %q, want %q, %q\n%+v", c.name, got, c.there, c.back, ways)
+		}
+		reversed, _ := w.ways(w.nodes[1], w.nodes[0])
+		if !slices.Equal(reversed, []string{c.back, c.there}) {
+			t.Errorf("%s, asked the other way round: %q", c.name, reversed)
+		}
+		for _, way := range ways {
+			if way.Bad() && (len(way.Seen) == 0 || way.Since.IsZero()) || way.Text == "" {
+				t.Errorf("%s: %+v", c.name, way)
+			}
+		}
+		others, _ := w.ways(w.nodes[2], w.nodes[3])
+		if !slices.Equal(others, []string{works, works}) {
+			t.Errorf("%s: of others: %q", c.name, others)
+		}
+	}
+}
+
+// While a fault begins and ends, and agents restart, no direction that works is said to fail.
+func TestBothEndsAccuseNoWayThatWorks(t *testing.T) {
+	w := newWorld(3)
+	a, b := w.nodes[0], w.nodes[1]
+	watch := func(what string, d time.Duration, wrong func(i int, way pure.Way) bool) {
+		t.Helper()
+		for range int(d / time.Second) {
+			w.run(time.Second)
+			if _, ways := w.ways(a, b); len(ways) == 2 {
+				for i, way := range ways {
+					if wrong(i, way) {
+						t.Fatalf("%s: %+v", what, way)
+					}
+				}
+			}
+		}
+	}
+	no := func(_ int, way pure.Way) bool { return way.Bad() }
+	back := func(i int, way pure.Way) bool { return i == 1 && way.Bad() }
+	watch("at the start", time.Minute, no)
+	b.restart()
+	watch("an agent restarts", time.Minute, no)
+	b.dead = true
+	watch("an agent is dead", time.Minute, no)
+	b.dead = false
+	b.restart()
+	watch("it is back", time.Minute, no)
+	w.passes = func(from, to *simulated, _ bool) bool { return from != a || to != b }
+	watch("from a to b nothing comes", time.Minute, back)
+	a.restart()
+	watch("the other's agent restarts", time.Minute, back)
+	w.passes = always
+	watch("it passes again", time.Minute, back)
+}
+
+// Nodes that do not probe each other do so by request, from either side, and both ways are known soon after.
+func TestRequest(t *testing.T) {
+	w := newWorld(60)
+	w.run(61 * time.Second)
+	a := w.nodes[0]
+	i := slices.IndexFunc(w.nodes[1:], func(s *simulated) bool {
+		return !slices.ContainsFunc(a.queue, func(p path) bool { return p.node == s.NodeName })
+	})
+	b := w.nodes[1+i]
+	if got, _ := w.ways(a, b); !slices.Equal(got, []string{"unknown not-probed ", "unknown not-probed "}) {
+		t.Fatalf("before: %q", got)
+	}
+	if err := a.Request("unknown", w.now); err == nil {
+		t.Error("an unknown node is probed")
+	}
+	w.passes = func(from, to *simulated, _ bool) bool { return from != a || to != b }
+	for _, s := range [][2]*simulated{{a, b}, {b, a}} {
+		if err := s[0].Request(s[1].NodeName, w.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.run(25 * time.Second)
+	if got, ways := w.ways(a, b); got[0][:5] != "fails" || got[1] != "works  " {
+		t.Errorf("by request: %q: %+v", got, ways)
+	}
+	w.passes = always
+	w.run(3 * time.Minute)
+	if len(a.requests(w.now)) > 0 || len(a.queue) > 13 {
+		t.Errorf("minutes later %d nodes are asked", len(a.queue))
+	}
+	for n := range 10 {
+		if err := a.Request(w.nodes[10+n].NodeName, w.now); (err == nil) != (n < mostRequested) {
+			t.Errorf("request %d: %v", n, err)
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package reach
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// CauseNotProbed: an agent does not probe, or these two nodes are not probed by each other.
+const CauseNotProbed Cause = "not-probed"
+
+// Side is one end of a pair of nodes, with what its agent knows of the other.
+type Side struct {
+	Node string
+	// Unasked is why its agent was not asked; empty: it was. Down: because it does not answer on its own node.
+	Unasked string
+	Down    bool
+	// Idle is why it probes no node; empty: it does.
+	Idle string
+	// Paths are those to the other end, one a family.
+	Paths []api.ReachPath
+}
+
+// Way is one direction between two nodes in one family, as both ends know it.
+type Way struct {
+	From   string `json:"from"`
+	To     string `json:"to"`
+	Family string `json:"family,omitempty"`
+	// Is what is known of it, and Since when; zero: that is not known.
+	Is    Direction `json:"state"`
+	Since time.Time `json:"since,omitzero"`
+	// Cause is why it does not work or is not known, At the node that has the fault; empty: it is between them, or not
+	// known where.
+	Cause Cause  `json:"cause,omitempty"`
+	At    string `json:"at,omitempty"`
+	// Text is a sentence, and Seen the evidence, each with the node that has seen it.
+	Text string   `json:"text"`
+	Seen []string `json:"seen,omitempty"`
+}
+
+// Bad reports whether the way does not work as it should.
+func (w Way) Bad() bool { return w.Is.bad() }
+
+// Join is what both ends know together, two ways for each family. What the receiver knows counts before what it has
+// said to the sender, and silence only where the sender's agent sends. A cause is named where one end's evidence is
+// about that direction.
+func Join(a, b Side) []Way {
+	families := map[string]bool{}
+	for _, p := range slices.Concat(a.Paths, b.Paths) {
+		families[p.Family] = true
+	}
+	var out []Way
+	for _, f := range []string{"IPv4", "IPv6"} {
+		if families[f] {
+			out = append(out, join(a, b, f), join(b, a, f))
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, join(a, b, ""), join(b, a, ""))
+	}
+	return out
+}
+
+// between is one direction in one family: the sender x with its path to y, and the receiver y with its path to x.
+type between struct {
+	x, y     Side
+	px, py   api.ReachPath
+	hasX     bool // x has a path to y: it sends
+	hasY     bool
+	backFail bool // the other direction fails, too
+}
+
+func (s Side) path(family string) (api.ReachPath, bool) {
+	i := slices.IndexFunc(s.Paths, func(p api.ReachPath) bool { return p.Family == family })
+	if i < 0 {
+		return api.ReachPath{}, false
+	}
+	return s.Paths[i], true
+}
+
+func pairOf(x, y Side, family string) (p between) {
+	p.x, p.y = x, y
+	p.px, p.hasX = x.path(family)
+	p.py, p.hasY = y.path(family)
+	return p
+}
+
+func join(x, y Side, family string) Way {
+	p := pairOf(x, y, family)
+	back := pairOf(y, x, family)
+	p.backFail = back.state() == Fails
+	w := Way{From: x.Node, To: y.Node, Family: family, Is: p.state(), Seen: p.seen()}
+	switch {
+	case w.Is.bad():
+		w.Since = p.since()
+		w.Cause, w.At, w.Text = p.cause()
+		w.Text = w.what() + ": " + w.Text
+	case w.Is == Works:
+		w.Since = p.wellSince()
+		w.Text = fmt.Sprintf("pods on %s reach pods on %s", x.Node, y.Node)
+		if why, node := p.away(); why != "" {
+			w.Cause, w.At, w.Text = CauseAgentAway, node, w.Text+"; "+why
+		}
+	default:
+		w.Cause, w.At, w.Text = p.unknown()
+	}
+	return w
+}
+
+// what says that a way does not work.
+func (w Way) what() string {
+	of := map[Direction]string{Fails: "no %spacket comes from pods on %s to pods on %s",
+		Narrow: "no full-size %spacket comes from pods on %s to pods on %s",
+		Lossy:  "of %spackets from pods on %s to pods on %s some are lost"}[w.Is]
+	family := w.Family
+	if family != "" {
+		family += " "
+	}
+	return fmt.Sprintf(of, family, w.From, w.To)
+}
+
+// answers reports whether packets pass in both directions, as the kernel of one of the ends shows whose agent is not
+// heard. A ping shows it only where an agent is down: else the packets of both are what counts.
+func (p between) answers() bool {
+	pinged := p.px.EndEcho == string(Answered) || p.py.EndEcho == string(Answered)
+	return p.px.Refused || p.py.Refused || pinged && (p.x.Down || p.y.Down)
+}
+
+// certain reports whether one end has certain evidence that this direction fails, whatever the other's agent does.
+func (p between) certain() bool {
+	return p.px.DropsOut != "" || p.py.DropsIn != "" || p.px.NoTunnel != "" || p.py.NoTunnel != ""
+}
+
+// sends reports whether x's agent runs and sends to y, and receives whether y's does.
+func (p between) sends() bool    { return p.x.Unasked == "" && p.hasX }
+func (p between) receives() bool { return p.y.Unasked == "" && p.hasY }
+
+// begun reports whether x has only begun to send, or to hear: y does not know x's packets yet.
+func (p between) begun() bool {
+	from, to := Direction(p.px.FromThere), Direction(p.px.ToThere)
+	return from == Unknown || from != Fails && to == Unknown
+}
+
+// state is what the ends know of the direction from x to y.
+func (p between) state() Direction {
+	heard, said := Direction(p.py.FromThere), Direction(p.px.ToThere)
+	switch {
+	case p.receives() && (heard == Works || heard == Narrow || heard == Lossy):
+		return heard
+	case p.answers():
+		return Works
+	case p.receives() && heard == Fails && p.counts():
+		return Fails
+	case p.sends() && said != "" && said != Unknown: // y has said so
+		return said
+	}
+	return Unknown
+}
+
+// counts reports whether y's silence about x shows that the direction fails: x sends, or certainly would not be heard,
+// or could not be asked and y's agent tells a fault.
+func (p between) counts() bool {
+	untold := p.x.Unasked != "" && !p.x.Down && p.py.State == "broken"
+	return p.sends() && !p.begun() || p.certain() || untold
+}
+
+// since is since when it was found not to work: the end that knew first.
+func (p between) since() (t time.Time) {
+	for _, q := range []api.ReachPath{p.py, p.px} {
+		if q.State == "broken" && (t.IsZero() || q.Since.Before(t)) {
+			t = q.Since
+		}
+	}
+	return t
+}
+
+// wellSince is since when both ends have both directions working.
+func (p between) wellSince() (t time.Time) {
+	for _, q := range []api.ReachPath{p.py, p.px} {
+		if q.State == "reached" && q.Since.After(t) {
+			t = q.Since
+		}
+	}
+	return t
+}
+
+// cause is why the direction does not work, from certain to unknown, and which node has the fault.
+func (p between) cause() (c Cause, at, text string) {
+	fails := p.state() == Fails
+	switch {
+	case p.px.NoTunnel != "":
+		return CauseNoTunnel, p.x.Node, "on node " + p.x.Node + ": " + p.px.NoTunnel
+	case p.py.NoTunnel != "":
+		return CauseNoTunnel, p.y.Node, "on node " + p.y.Node + ": " + p.py.NoTunnel
+	case fails && p.px.DropsOut != "":
+		return CauseFirewall, p.x.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way out, %s", p.x.Node, p.px.DropsOut)
+	case fails && p.py.DropsIn != "":
+		return CauseFirewall, p.y.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way in, %s", p.y.Node, p.py.DropsIn)
+	case fails:
+		return p.silence()
+	case p.state() == Narrow && p.refutesMTU():
+		return CauseNotFound, "", "small packets pass; what drops the others was not found out"
+	case p.state() == Narrow:
+		return CauseMTU, "", "small packets pass, and the underlay between the nodes does not pass packets of full size either: " +
+			"its MTU is smaller somewhere on the way"
+	}
+	return CauseLossy, "", "what drops them was not found out"
+}
+
+// refutesMTU reports whether the underlay's MTU is not shown to be the cause: one end's full-size ping must have failed
+// where a small one was answered, and none may have been answered.
+func (p between) refutesMTU() bool {
+	shown := func(q api.ReachPath) bool { return q.Echo == string(Answered) && q.FullEcho == string(NotHeard) }
+	return !shown(p.px) && !shown(p.py) || p.px.FullEcho == string(Answered) || p.py.FullEcho == string(Answered)
+}
+
+// silence is why nothing comes, where no end has certain evidence of its own.
+func (p between) silence() (c Cause, at, text string) {
+	x, y, underlay := Cause(p.px.Cause), Cause(p.py.Cause), []Cause{CauseUnderlay, CauseAlone}
+	cutOff := func(node string) (Cause, string, string) {
+		return CauseAlone, node, fmt.Sprintf("node %s reaches none of the nodes that it asks, neither their pods nor their own addresses: "+
+			"it is cut off, by itself or by the underlay next to it", node)
+	}
+	switch {
+	case x == CauseAlone && y != CauseAlone && p.backFail:
+		return cutOff(p.x.Node)
+	case y == CauseAlone && x != CauseAlone && p.backFail:
+		return cutOff(p.y.Node)
+	case y == CauseBlocked && x != CauseBlocked:
+		return CauseBlocked, p.y.Node, fmt.Sprintf("node %s hears no pods of any node that it asks, though nodes answer ping: what carries "+
+			"pods' packets may be blocked on node %s or next to it", p.y.Node, p.y.Node)
+	case y == CauseBlocked:
+		return CauseBlocked, "", "neither node hears pods of any node that it asks, though nodes answer ping: what carries pods' packets " +
+			"may be blocked between the nodes"
+	case p.backFail && p.unpinged() && (slices.Contains(underlay, x) || slices.Contains(underlay, y)):
+		return CauseUnderlay, "", "neither pods nor the nodes' own addresses answer each other: the underlay between the nodes passes no packets"
+	}
+	return CauseNotFound, "", "what drops the packets was not found out"
+}
+
+// unpinged reports whether a ping of the other's address was sent and none was answered.
+func (p between) unpinged() bool {
+	return (p.px.Echo == string(NotHeard) || p.py.Echo == string(NotHeard)) &&
+		p.px.Echo != string(Answered) && p.py.Echo != string(Answered)
+}
+
+// away says which end's agent does not run though its node answers.
+func (p between) away() (why, node string) {
+	for _, s := range []struct {
+		Side
+		other api.ReachPath // of the other end to this one
+	}{{p.x, p.py}, {p.y, p.px}} {
+		if s.Down || s.other.Refused || s.other.State == "away" && !(p.sends() && p.receives()) {
+			return fmt.Sprintf("the agent of node %s does not answer; its node does", s.Node), s.Node
+		}
+	}
+	return "", ""
+}
+
+// unknown says why nothing is known of the direction.
+func (p between) unknown() (c Cause, at, text string) {
+	for _, s := range []Side{p.x, p.y} {
+		if s.Down {
+			return CauseAgentAway, s.Node, fmt.Sprintf("the agent of node %s does not answer: %s", s.Node, s.Unasked)
+		}
+	}
+	for _, s := range []Side{p.x, p.y} {
+		if s.Idle != "" {
+			return CauseNotProbed, s.Node, fmt.Sprintf("node %s does not probe: %s", s.Node, s.Idle)
+		}
+	}
+	for _, q := range []struct {
+		api.ReachPath
+		node string
+	}{{p.py, p.x.Node}, {p.px, p.y.Node}} {
+		switch {
+		case q.Cause == string(CauseNodeAway):
+			return CauseNodeAway, q.node, fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", q.node)
+		case q.State == "away":
+			return CauseAgentAway, q.node, fmt.Sprintf("the agent of node %s is not heard", q.node)
+		}
+	}
+	switch {
+	case p.x.Unasked != "":
+		return CauseNone, "", fmt.Sprintf("not known: only the agents know, and that of node %s could not be asked", p.x.Node)
+	case p.y.Unasked != "":
+		return CauseNone, "", fmt.Sprintf("not known: only the agents know, and that of node %s could not be asked", p.y.Node)
+	case !p.hasX && !p.hasY:
+		return CauseNotProbed, "", "the two nodes do not probe each other at present"
+	case !p.hasX || !p.hasY:
+		node := map[bool]string{true: p.y.Node, false: p.x.Node}[p.hasX]
+		return CauseNotProbed, node, fmt.Sprintf("node %s does not probe the other at present", node)
+	}
+	return CauseNone, "", "not known yet: ask again in some seconds"
+}
+
+// seen is what each end says of the direction.
+func (p between) seen() (out []string) {
+	comes := map[Direction]string{Works: "packets of node %s come", Fails: "no packet of node %s comes",
+		Narrow: "small packets of node %s come, and none of full size", Lossy: "packets of node %s are missing"}
+	if what := comes[Direction(p.py.FromThere)]; what != "" {
+		out = append(out, fmt.Sprintf("node %s: "+what, p.y.Node, p.x.Node))
+	} else if what := comes[Direction(p.px.ToThere)]; what != "" {
+		out = append(out, fmt.Sprintf("node %s, as node %s has it: "+what, p.y.Node, p.x.Node, p.x.Node))
+	}
+	for _, s := range []struct {
+		side Side
+		path api.ReachPath
+	}{{p.x, p.px}, {p.y, p.py}} {
+		said := s.path.Seen
+		if s.side.Unasked != "" {
+			said = append([]string{"not asked: " + s.side.Unasked}, said...)
+		}
+		if s.path.State == "broken" && s.path.EndEcho == string(Answered) {
+			said = append(slices.Clip(said), "ping of the other's end, as pods would send it: answered")
+		}
+		for _, what := range said {
+			out = append(out, fmt.Sprintf("node %s: %s", s.side.Node, what))
+		}
+	}
+	return out
+}

@@ -1,0 +1,150 @@
+package reach
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// known is what an end knows of its path: "from to state cause".
+func known(words string, with ...func(*api.ReachPath)) (s Side) {
+	var p api.ReachPath
+	if n, _ := fmt.Sscan(words, &p.FromThere, &p.ToThere, &p.State, &p.Cause); n < 3 {
+		panic(words)
+	}
+	p.Family, p.Since = "IPv4", time.Unix(1e9, 0)
+	for _, w := range with {
+		w(&p)
+	}
+	return Side{Paths: []api.ReachPath{p}}
+}
+
+func pinged(echo, full, end Answer) func(*api.ReachPath) {
+	return func(p *api.ReachPath) { p.Echo, p.FullEcho, p.EndEcho = string(echo), string(full), string(end) }
+}
+
+// What the simulated cluster of package agent/reach does not have: see there for faults and directions.
+func TestJoin(t *testing.T) {
+	noTunnel := func(p *api.ReachPath) { p.NoTunnel = "it has no address" }
+	drops := func(in, out string) func(*api.ReachPath) {
+		return func(p *api.ReachPath) { p.DropsIn, p.DropsOut = in, out }
+	}
+	down, forbidden := Side{Unasked: "nothing listens there", Down: true}, Side{Unasked: "may not be asked"}
+	idle, none := Side{Idle: "reachability: none"}, Side{}
+	for _, c := range []struct {
+		name        string
+		a, b        Side
+		there, back string // state, cause, node
+		text        string // of the first that is not well
+	}{
+		{"b's agent does not probe", known("fails unknown broken not-found"), idle, "unknown not-probed b", "unknown not-probed b",
+			"node b does not probe: reachability: none"},
+		{"neither does a's", idle, idle, "unknown not-probed a", "unknown not-probed b", "node a does not probe"},
+		{"they do not probe each other", none, none, "unknown not-probed ", "unknown not-probed ", "do not probe each other"},
+		{"b does not probe a", known("fails unknown broken not-found"), none, "unknown not-probed b", "unknown not-probed b",
+			"node b does not probe the other at present"},
+		{"b may not be asked, and is well", known("works works reached"), forbidden, "works  ", "works  ", ""},
+		{"b may not be asked, and does not hear a", known("works fails broken not-found"), forbidden, "fails not-found ", "works  ", "no IPv4 packet comes from pods on a to pods on b"},
+		{"b may not be asked, and is not heard", known("fails unknown broken not-found"), forbidden, "unknown  ", "fails not-found ",
+			"not known: only the agents know, and that of node b could not be asked"},
+		{"b may not be asked, and is not heard yet", known("fails unknown unknown"), forbidden, "unknown  ", "unknown  ", "not known"},
+		{"b may not be asked, and answers ping of pods", known("fails unknown away agent-away", pinged(Answered, "", Answered)),
+			forbidden, "unknown agent-away b", "unknown agent-away b", "the agent of node b is not heard"},
+		{"b is down", known("fails unknown away node-away", pinged(NotHeard, "", NotHeard)), forbidden, "unknown node-away b",
+			"unknown node-away b", "node b answers nothing at all"},
+		{"neither may be asked", forbidden, forbidden, "unknown  ", "unknown  ", "that of node a could not be asked"},
+		{"b's agent is dead and a refused", known("unknown unknown away agent-away", func(p *api.ReachPath) { p.Refused = true }), down,
+			"works agent-away b", "works agent-away b", ""},
+		{"b's agent is dead and has said so", known("unknown unknown away agent-away"), down, "unknown agent-away b",
+			"unknown agent-away b", "the agent of node b does not answer: nothing listens there"},
+		{"both agents are dead", down, down, "unknown agent-away a", "unknown agent-away b", "the agent of node a does not answer"},
+		{"pings pass, and what agents send does not", known("fails unknown away agent-away", pinged(Answered, Answered, Answered)),
+			known("fails unknown away agent-away", pinged(Answered, Answered, Answered)), "fails not-found ", "fails not-found ",
+			"what drops the packets was not found out"},
+		{"a has just begun, and b has not heard it", known("works unknown unknown"), known("fails unknown broken not-found"),
+			"unknown  ", "works  ", "ask again"},
+		{"a has just begun, and has heard nothing", known("unknown unknown unknown"), known("fails unknown broken not-found"),
+			"unknown  ", "unknown  ", "ask again"},
+		{"both have just begun", known("unknown unknown unknown"), known("unknown unknown unknown"), "unknown  ", "unknown  ", "not known yet"},
+		{"the ends differ for a moment", known("works fails broken not-found"), known("works works reached"), "works  ", "works  ", ""},
+		{"a has no tunnel", known("fails unknown broken no-tunnel", noTunnel), known("fails unknown broken not-found"),
+			"fails no-tunnel a", "fails no-tunnel a", "on node a: it has no address"},
+		{"lossy there", known("works lossy broken lossy"), known("lossy works broken lossy"), "lossy lossy ", "works  ",
+			"of IPv4 packets from pods on a to pods on b some are lost: what drops them"},
+		{"narrow, as one end's ping shows", known("works narrow broken mtu", pinged(Answered, NotHeard, "")),
+			known("narrow works broken not-found"), "narrow mtu ", "works  ", "MTU is smaller"},
+		{"narrow, and the ends' pings differ", known("works narrow broken mtu", pinged(Answered, NotHeard, "")),
+			known("narrow works broken not-found", pinged(Answered, Answered, "")), "narrow not-found ", "works  ", "was not found out"},
+		{"narrow, and a firewall that drops all, as an end has found before", known("works narrow broken not-found", drops("", "rule 5")),
+			known("narrow works broken not-found", drops("rule 7", "")), "narrow not-found ", "works  ", "small packets pass"},
+		{"a firewall for the other direction alone", known("works fails broken not-found", drops("rule 5", "")),
+			known("fails unknown broken not-found", drops("", "rule 7")), "fails not-found ", "works  ", "not found out"},
+		{"a's verdict is the underlay, and b's ping was answered",
+			known("fails unknown broken underlay", pinged(NotHeard, "", NotHeard)),
+			known("fails unknown broken not-found", pinged(Answered, "", NotHeard)), "fails not-found ", "fails not-found ", "not found out"},
+		{"both are cut off", known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)),
+			known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)), "fails underlay ", "fails underlay ", "passes no packets"},
+		{"both hear no pods", known("fails unknown broken blocked", pinged(Answered, Answered, NotHeard)),
+			known("fails unknown broken blocked", pinged(Answered, Answered, NotHeard)), "fails blocked ", "fails blocked ", "between the nodes"},
+	} {
+		c.a.Node, c.b.Node = "a", "b"
+		ways := Join(c.a, c.b)
+		var got []string
+		for _, w := range ways {
+			got = append(got, fmt.Sprintf("%s %s %s", w.Is, w.Cause, w.At))
+			if w.Text == "" || w.Is == Works && w.Cause == CauseNone && strings.Contains(w.Text, ":") {
+				t.Errorf("%s: %+v", c.name, w)
+			}
+		}
+		if !slices.Equal(got, []string{c.there, c.back}) {
+			t.Errorf("%s: %q, want %q, %q\n%+v", c.name, got, c.there, c.back, ways)
+		}
+		i := slices.IndexFunc(ways, func(w Way) bool { return w.Is != Works })
+		if c.text != "" && !strings.Contains(ways[max(0, i)].Text, c.text) {
+			t.Errorf("%s: %q lacks %q", c.name, ways[max(0, i)].Text, c.text)
+		}
+	}
+}
+
+// Whatever both ends say: what fails was said to fail, and who is accused has given the evidence himself.
+func TestJoinEverything(t *testing.T) {
+	directions := []string{"unknown", "works", "fails", "narrow", "lossy"}
+	for i := range 5 * 5 * 5 * 5 * 2 * 2 * 3 * 3 {
+		pick := func(n int) int { defer func() { i /= n }(); return i % n }
+		a := known(directions[pick(5)] + " " + directions[pick(5)] + " broken not-found")
+		b := known(directions[pick(5)] + " " + directions[pick(5)] + " broken not-found")
+		pa, pb := &a.Paths[0], &b.Paths[0]
+		pa.DropsIn, pb.DropsOut = []string{"", "rule"}[pick(2)], []string{"", "rule"}[pick(2)]
+		for _, s := range []*Side{&a, &b} {
+			switch pick(3) {
+			case 1:
+				s.Unasked, s.Paths = "forbidden", nil
+			case 2:
+				s.Unasked, s.Down, s.Paths = "dead", true, nil
+			}
+		}
+		a.Node, b.Node = "a", "b"
+		said := len(a.Paths)+len(b.Paths) > 0
+		for _, w := range Join(a, b) {
+			by := func(what string) bool {
+				first, second := pa.ToThere, pb.FromThere
+				if w.From == "b" {
+					first, second = pb.ToThere, pa.FromThere
+				}
+				return said && (first == what || second == what)
+			}
+			switch {
+			case w.Is != Unknown && !by(string(w.Is)):
+				t.Errorf("%+v, of %+v and %+v", w, a, b)
+			case w.Cause == CauseFirewall && !(w.From == "b" && (w.At == "a" && pa.DropsIn != "" || w.At == "b" && pb.DropsOut != "")):
+				t.Errorf("a firewall is accused without evidence: %+v, of %+v and %+v", w, a, b)
+			case w.Bad() && (w.Cause == CauseNone || len(w.Seen) == 0), w.Text == "":
+				t.Errorf("nothing is said of it: %+v, of %+v and %+v", w, a, b)
+			}
+		}
+	}
+}
