@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -38,31 +39,54 @@ func Here(cfg api.AgentConfig) bool {
 
 // Agent queries the agent. The error says why it does not respond, with the last error that it left for the CNI plugin.
 func Agent(ctx context.Context, cfg api.AgentConfig) (api.AgentState, error) {
+	body, status, where, err := ask(ctx, cfg, http.MethodGet, "/state")
+	if err != nil {
+		return api.AgentState{}, err
+	}
+	var s api.AgentState
+	if err := json.Unmarshal(body, &s); err != nil || status != http.StatusOK {
+		return s, fmt.Errorf("the server at %s is not an agent of this version (HTTP status %d)", where, status)
+	}
+	return s, nil
+}
+
+// Probe has the agent probe another node for a minute. The error says why it does not.
+func Probe(ctx context.Context, cfg api.AgentConfig, node string) error {
+	body, status, where, err := ask(ctx, cfg, http.MethodPost, "/reach/"+url.PathEscape(node))
+	switch {
+	case err != nil:
+		return err
+	case status == http.StatusConflict:
+		return errors.New(strings.TrimSpace(string(body)))
+	case status != http.StatusNoContent:
+		return fmt.Errorf("the agent at %s is of an earlier version, which does not probe by request (HTTP status %d)", where, status)
+	}
+	return nil
+}
+
+// ask sends the agent a request. where is its address.
+func ask(ctx context.Context, cfg api.AgentConfig, method, path string) (
+	body []byte, status int, where string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	host := cfg.APIAddress.String()
 	if cfg.APIAddress.IsUnspecified() {
 		host = "localhost"
 	}
-	where := net.JoinHostPort(host, strconv.Itoa(cfg.APIPort))
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+where+"/state", nil)
+	where = net.JoinHostPort(host, strconv.Itoa(cfg.APIPort))
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+where+path, nil)
 	if err != nil {
-		return api.AgentState{}, err
+		return nil, 0, where, err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return api.AgentState{}, fmt.Errorf("the agent does not answer at %s: %w%s", where, short(err), lastError(cfg))
+		return nil, 0, where, fmt.Errorf("the agent does not answer at %s: %w%s", where, short(err), lastError(cfg))
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return api.AgentState{}, fmt.Errorf("the agent at %s: %w", where, err)
+	if body, err = io.ReadAll(resp.Body); err != nil {
+		return nil, 0, where, fmt.Errorf("the agent at %s: %w", where, err)
 	}
-	var s api.AgentState
-	if err := json.Unmarshal(body, &s); err != nil || resp.StatusCode != http.StatusOK {
-		return s, fmt.Errorf("the server at %s is not an agent of this version (HTTP status %d)", where, resp.StatusCode)
-	}
-	return s, nil
+	return body, resp.StatusCode, where, nil
 }
 
 // OVSVersion is the version of the ovs-vswitchd that runs, such as 3.1.0.

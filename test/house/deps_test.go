@@ -40,6 +40,7 @@ func dependencies() []dependency {
 		{"k8s.io/api", apache, "Node, Pod, Namespace"},
 		{"k8s.io/apimachinery", apache, "the reader of YAML documents"},
 		{"k8s.io/client-go", apache, "the Kubernetes API: informers, Events"},
+		{"k8s.io/streaming", apache, "tests: a kubelet that runs commands in containers"},
 		{"k8s.io/klog/v2", apache, "the log's format"},
 		{"k8s.io/streaming", apache, "why the API server has refused a stream"},
 		{"sigs.k8s.io/json", apache, "manifests, strict about keys and their case"},

@@ -182,6 +182,7 @@ func (p Plane) apiServerFlags() Flags {
 		"allow-privileged":                   "true",
 		"service-cluster-ip-range":           join(p.ServiceCIDRs),
 		"profiling":                          "false",
+		"kubelet-preferred-address-types":    "InternalIP", // no name of a node is known to a DNS server
 		// SIGTERM closes watches after this time; without it the API server waits a minute for them.
 		"shutdown-watch-termination-grace-period": "1s",
 	}
@@ -190,7 +191,6 @@ func (p Plane) apiServerFlags() Flags {
 	}
 	if len(p.Kubelets) > 0 {
 		f["kubelet-client-certificate"], f["kubelet-client-key"] = pki(kubeletClient+".crt"), pki(kubeletClient+".key")
-		f["kubelet-preferred-address-types"] = "InternalIP"
 	}
 	return f
 }

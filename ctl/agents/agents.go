@@ -1,0 +1,171 @@
+// Package agents asks the agents of other nodes what they know, by running fairleadctl in their Pods as "kubectl exec"
+// does, with the rights of the user. Agents answer on their own node only, and serve no port to others.
+package agents
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/kube"
+)
+
+// container is that of the agent, in its Pod.
+const container = "fairlead-agent"
+
+// atOnce is how many nodes are asked at once.
+const atOnce = 16
+
+// reserve is what of the limit is not for the agent: its answer has to come back.
+const reserve = 5 * time.Second
+
+// Answer is what a node's agent knows of the paths of its pods to others. It is the output of "fairleadctl reach
+// --node-local".
+type Answer struct {
+	Node string `json:"node,omitempty"`
+	// Error is why the agent does not answer on its own node.
+	Error string `json:"error,omitempty"`
+	// Reach is nil where it does not probe.
+	Reach *api.AgentReach `json:"reach,omitempty"`
+	// Refused is why it does not probe the node that was asked about.
+	Refused string `json:"refused,omitempty"`
+	// Unasked is why it was not asked.
+	Unasked string `json:"-"`
+}
+
+// Side is the answer as one end of a pair of nodes.
+func (a Answer) Side(peer string) reach.Side {
+	s := reach.Side{Node: a.Node, Unasked: cmp.Or(a.Unasked, a.Error), Down: a.Unasked == "" && a.Error != ""}
+	switch {
+	case s.Unasked != "":
+	case a.Reach == nil:
+		s.Idle = "reachability is none in its agent's config"
+	case a.Reach.Problem != "":
+		s.Idle = a.Reach.Problem
+	default:
+		for _, p := range a.Reach.Paths {
+			if p.Node == peer {
+				s.Paths = append(s.Paths, p)
+			}
+		}
+		if len(a.Reach.Paths) == 0 && a.Reach.Asked > 0 {
+			s.Unasked = "its agent is of an earlier version, which does not say so much"
+		}
+	}
+	return s
+}
+
+// Ask asks the agents of nodes, each about its peer, or about all nodes where that is empty, and within limit. The
+// answers are in the order of nodes.
+func Ask(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string,
+	peer func(node string) string) ([]Answer, error) {
+	list, err := client.Kubernetes.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+		metav1.ListOptions{LabelSelector: api.AgentPodSelector})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Answer, len(nodes))
+	var asking sync.WaitGroup
+	free := make(chan struct{}, atOnce)
+	for i, node := range nodes {
+		asking.Go(func() {
+			free <- struct{}{}
+			defer func() { <-free }()
+			ctx, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			command := []string{"fairleadctl", "reach", "--node-local", "-o", "json", "--timeout", max(limit-reserve, time.Second).String()}
+			if p := peer(node); p != "" {
+				command = append(command, p)
+			}
+			out[i] = ask(ctx, client, list.Items, node, command)
+		})
+	}
+	asking.Wait()
+	return out, nil
+}
+
+// ask asks one.
+func ask(ctx context.Context, client *kube.Client, pods []corev1.Pod, node string, command []string) Answer {
+	here := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.Spec.NodeName != node })
+	if len(here) == 0 {
+		return Answer{Node: node, Unasked: "it has no Pod of fairlead-agent. If the agent runs there otherwise: sudo fairleadctl reach " +
+			"--node-local, on that node"}
+	}
+	// A Pod that is being replaced may be there beside the new one.
+	slices.SortFunc(here, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
+	pod := here[0]
+	if why := notRunning(pod); why != "" {
+		return Answer{Node: node, Error: fmt.Sprintf("its Pod %s does not run: %s", pod.Name, why)}
+	}
+	stdout, stderr, err := run(ctx, client, pod.Name, command)
+	a := Answer{}
+	if json.Unmarshal(stdout, &a) == nil && (a.Reach != nil || a.Error != "" || err == nil) {
+		a.Node = node
+		return a
+	}
+	return Answer{Node: node, Unasked: inWords(ctx, pod.Name, stderr, err)}
+}
+
+// notRunning is why the agent's container does not run, by its kubelet's last word.
+func notRunning(p corev1.Pod) string {
+	for _, c := range p.Status.ContainerStatuses {
+		switch {
+		case c.Name != container || c.State.Running != nil:
+		case c.State.Waiting != nil:
+			return c.State.Waiting.Reason
+		case c.State.Terminated != nil:
+			return fmt.Sprintf("ended with exit code %d", c.State.Terminated.ExitCode)
+		}
+	}
+	if p.Status.Phase != corev1.PodRunning {
+		return string(p.Status.Phase)
+	}
+	return ""
+}
+
+// inWords says why no answer came, and what to do.
+func inWords(ctx context.Context, pod string, stderr []byte, err error) string {
+	said := strings.TrimSpace(string(stderr))
+	switch {
+	case err != nil && strings.Contains(err.Error(), "is forbidden"): // the error has no type: it is of an HTTP upgrade
+		return fmt.Sprintf("agents are asked by commands in their Pods, which are not allowed with these credentials: they need a role "+
+			"with get and create on pods/exec in kube-system (%v)", err)
+	case strings.Contains(said, "unknown command"):
+		return "its agent is of an earlier version, without the command reach: upgrade it"
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Sprintf("its Pod %s has not answered in time", pod)
+	case said != "":
+		return said
+	case err != nil:
+		return fmt.Sprintf("running a command in its Pod %s failed: %v", pod, err)
+	}
+	return "its agent's answer is no answer of this version"
+}
+
+// run runs a command in the agent's container.
+func run(ctx context.Context, client *kube.Client, pod string, command []string) (stdout, stderr []byte, err error) {
+	options := &corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}
+	url := client.Kubernetes.CoreV1().RESTClient().Get().Namespace(metav1.NamespaceSystem).Resource("pods").Name(pod).
+		SubResource("exec").VersionedParams(options, scheme.ParameterCodec).URL()
+	e, err := remotecommand.NewWebSocketExecutor(client.Config, "GET", url.String())
+	if err != nil {
+		return nil, nil, err
+	}
+	var out, errs bytes.Buffer
+	err = e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs})
+	return out.Bytes(), errs.Bytes(), err
+}

@@ -1,0 +1,151 @@
+package checks
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+)
+
+// mostSeen is how much evidence a finding has, for faults that many nodes see.
+const mostSeen = 12
+
+// Ways are findings about ways between nodes that do not work, or of which nothing is known: one for each fault. A
+// fault at a node is one, whoever has seen it; of those whose place is not known, all that have a node in common.
+func Ways(ways []reach.Way) []report.Finding {
+	var groups [][]reach.Way
+	well := func(w reach.Way) bool { return w.Is == reach.Works && w.Cause == reach.CauseNone }
+	rest := slices.DeleteFunc(slices.Clone(ways), well)
+	for len(rest) > 0 {
+		first, common := rest[0], rest[0].At
+		if common == "" {
+			common = commonNode(rest, first)
+		}
+		same := func(w reach.Way) bool {
+			return w.Cause == first.Cause && w.At == first.At && w.Bad() == first.Bad() &&
+				(first.At != "" || w.From == common || w.To == common)
+		}
+		group := slices.DeleteFunc(slices.Clone(rest), func(w reach.Way) bool { return !same(w) })
+		rest = slices.DeleteFunc(rest, same)
+		groups = append(groups, group)
+	}
+	var out []report.Finding
+	for _, g := range groups {
+		out = append(out, waysFinding(g))
+	}
+	slices.SortStableFunc(out, func(a, b report.Finding) int { return cmp.Compare(b.Severity, a.Severity) })
+	return out
+}
+
+// commonNode is that end of first which has more ways of its cause without a place.
+func commonNode(ways []reach.Way, first reach.Way) string {
+	peers := map[string]map[string]bool{first.From: {}, first.To: {}}
+	for _, w := range ways {
+		if w.Cause != first.Cause || w.At != "" {
+			continue
+		}
+		for node, of := range peers {
+			switch node {
+			case w.From:
+				of[w.To] = true
+			case w.To:
+				of[w.From] = true
+			}
+		}
+	}
+	if len(peers[first.To]) > len(peers[first.From]) {
+		return first.To
+	}
+	return first.From
+}
+
+func waysFinding(ways []reach.Way) report.Finding {
+	first := ways[0]
+	f := report.Finding{Check: CheckReach, Kind: "pods-" + string(cmp.Or(first.Cause, "not-known")), Severity: report.Warning,
+		Cause: first.Text, Remedies: waysRemedy(ways)}
+	if first.Bad() {
+		f.Severity = report.Failing
+	}
+	var seen []string
+	for _, w := range ways {
+		f.About = append(f.About, w.From, w.To)
+		seen = append(seen, w.Seen...)
+	}
+	slices.Sort(f.About)
+	f.About = slices.Compact(f.About)
+	if len(ways) > 1 {
+		f.Cause += fmt.Sprintf(". The same: %s", report.Some(directions(ways[1:])))
+	}
+	if since := earliest(ways); !since.IsZero() {
+		f.Evidence = append(f.Evidence, "found by probing, at "+since.UTC().Format(time.DateTime)+" UTC")
+	}
+	f.Evidence = append(f.Evidence, distinct(seen)...)
+	if more := len(f.Evidence) - mostSeen; more > 1 {
+		f.Evidence = append(f.Evidence[:mostSeen], fmt.Sprintf("and %d more (fairleadctl reach of two nodes has all of them)", more))
+	}
+	return f
+}
+
+func directions(ways []reach.Way) (out []string) {
+	for _, w := range ways {
+		out = append(out, strings.TrimSuffix(fmt.Sprintf("from %s to %s in %s", w.From, w.To, w.Family), " in "))
+	}
+	return out
+}
+
+func earliest(ways []reach.Way) (t time.Time) {
+	for _, w := range ways {
+		if !w.Since.IsZero() && (t.IsZero() || w.Since.Before(t)) {
+			t = w.Since
+		}
+	}
+	return t
+}
+
+// distinct leaves out what was said before.
+func distinct(list []string) (out []string) {
+	for _, s := range list {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// waysRemedy is what to do, and on which node.
+func waysRemedy(ways []reach.Way) []report.Remedy {
+	w := ways[0]
+	on := func(node, text, command string) []report.Remedy {
+		return []report.Remedy{{Text: text, Commands: []string{"sudo fairleadctl " + command + "   # on node " + node}}}
+	}
+	switch w.Cause {
+	case reach.CauseFirewall:
+		return on(w.At, "Let doctor name the rule, and what opens it", "doctor firewall")
+	case reach.CauseNoTunnel:
+		return on(w.At, "Let doctor say what the tunnel lacks", "doctor agent")
+	case reach.CauseMTU:
+		return on(w.From, "Let doctor find the size that passes, and give the underlay or the pods that MTU", "doctor mtu")
+	case reach.CauseBlocked:
+		return on(cmp.Or(w.At, w.To), "See what opens the tunnel on the node, and which network policies, security groups or access "+
+			"lists of the underlay are between the nodes", "doctor firewall")
+	case reach.CauseAlone:
+		return []report.Remedy{{Text: fmt.Sprintf("See to the network of node %s: its NIC, cable and switch port", w.At)}}
+	case reach.CauseAgentAway:
+		return []report.Remedy{{Text: "See why the agent does not run or answer", Commands: []string{
+			"kubectl -n kube-system get pods -o wide -l app.kubernetes.io/name=fairlead-agent   # that of node " + w.At}}}
+	case reach.CauseNodeAway:
+		return []report.Remedy{{Text: fmt.Sprintf("See whether node %s runs", w.At), Commands: []string{"kubectl describe node " + w.At}}}
+	case reach.CauseNotProbed:
+		return []report.Remedy{{Text: "With reachability: probe in the agents' config, nodes probe each other (docs/reachability.md)"}}
+	case reach.CauseNone:
+		return nil
+	}
+	return []report.Remedy{{Text: "See on both nodes where the packets end", Commands: []string{
+		fmt.Sprintf("sudo fairleadctl doctor --node-local   # on nodes %s and %s: what each has found, and its firewall", w.From, w.To),
+		fmt.Sprintf("tcpdump -ni INTERFACE host ADDRESS   # on both, with the other's address: which packets leave %s, which arrive at %s",
+			w.From, w.To)}}}
+}

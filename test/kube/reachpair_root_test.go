@@ -1,0 +1,149 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	kubeletexec "github.com/fairlead-cni/fairlead/test/lab/kubelet/exec"
+	"github.com/fairlead-cni/fairlead/test/lab/labtest"
+	"github.com/fairlead-cni/fairlead/test/lab/underlay"
+)
+
+// Commands in the Pods of agents say from outside of the nodes whether pods of two nodes reach each other: which of
+// both directions does not work, and that an agent is dead is no such fault.
+func TestRootReach(t *testing.T) {
+	b := cluster(t)
+	b.probing(t)
+	b.agentPods(t)
+	says := func(host string, code int, words []string, args ...string) string {
+		t.Helper()
+		var out string
+		took := wait(t, labtest.Patience(t, 40*time.Second), func() string {
+			var got int
+			out, got = b.fairleadctl(t, host, b.kubeconfigAt(t, host), args...)
+			for _, w := range words {
+				if flat := strings.Join(strings.Fields(out), " "); got != code || !strings.Contains(flat, w) {
+					return fmt.Sprintf("exit code %d, want %d, and %q in\n%s", got, code, w, out)
+				}
+			}
+			return ""
+		})
+		t.Logf("on %s, after %s: %v\n%s", host, took, args, out)
+		return out
+	}
+	outside := underlay.ControlPlane
+	pair := []string{"reach", "node1", "node2"}
+	pass := func(from, to string) []string {
+		return []string{from + " " + to + " IPv4 pass", from + " " + to + " IPv6 pass"}
+	}
+	well := append(pass("node1", "node2"), pass("node2", "node1")...)
+	says(outside, 0, well, pair...)
+	says("node1", 0, well, pair...)
+
+	b.nft(t, "add table bridge lost")
+	t.Cleanup(func() {
+		_, _ = b.NodeExec(context.Background(), underlay.Hub, "nft", "delete", "table", "bridge", "lost")
+	})
+	b.nft(t, "add chain bridge lost drops { type filter hook forward priority 0; }")
+	b.nft(t, "add rule bridge lost drops ip saddr 192.168.77.11 ip daddr 192.168.77.12 udp dport 6081 drop")
+	fails := append(pass("node2", "node1"), "node1 node2 IPv4 do not pass", "node1 node2 IPv6 do not pass", "pods-not-found",
+		"no IPv4 packet comes from pods on node1 to pods on node2: what drops the packets was not found out",
+		"The same: from node1 to node2 in IPv6", "node node2: no packet of node node1 comes", "node node1: node node2 is heard, and says that it does not hear this one")
+	says(outside, 4, fails, pair...)
+	says("node2", 4, fails, pair...)
+	b.nft(t, "delete table bridge lost")
+	says(outside, 0, well, pair...)
+
+	must(t, b.AgentKill(labtest.Within(t, 20*time.Second), "node2"))
+	says(outside, 3, append(well, "pods-agent-away", "the agent of node node2 does not answer; its node does"), pair...)
+	says("node1", 1, []string{"the agent does not forward packets to a node nowhere"}, "reach", "--node-local", "nowhere")
+	must(t, b.AgentStart(labtest.Within(t, 20*time.Second), "node2"))
+	says(outside, 0, well, pair...)
+}
+
+func (b *bed) nft(t *testing.T, command string) {
+	t.Helper()
+	argv := append([]string{"nft"}, strings.Fields(command)...)
+	_, err := b.NodeExec(labtest.Within(t, 10*time.Second), underlay.Hub, argv...)
+	must(t, err)
+}
+
+// kubeconfigAt is the administrator's, on a host.
+func (b *bed) kubeconfigAt(t *testing.T, host string) string {
+	if host == underlay.ControlPlane {
+		return b.plane.AdminKubeconfig()
+	}
+	return b.adminHere(t, host)
+}
+
+// probing has agents probe each other until the test ends.
+func (b *bed) probing(t *testing.T) {
+	t.Helper()
+	restart := func(ctx context.Context, edit string) error {
+		var err error
+		for _, node := range b.Nodes() {
+			if s, serr := b.AgentState(ctx, node); serr == nil && s.PID != 0 {
+				err = errors.Join(err, b.AgentStop(ctx, node))
+			}
+			_, xerr := b.NodeExec(ctx, node, "sed", "-i", edit, "/etc/fairlead/agent.conf")
+			err = errors.Join(err, xerr, b.AgentStart(ctx, node), b.WaitReady(ctx, node))
+		}
+		return err
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		must(t, restart(ctx, "/^reachability:/d"))
+	})
+	must(t, restart(labtest.Within(t, time.Minute), `$areachability: probe`))
+}
+
+// agentPods makes Pods of the agents, which run as programs of the lab, and kubelets that run commands in them.
+func (b *bed) agentPods(t *testing.T) {
+	t.Helper()
+	const port = 10250
+	pods := b.client.CoreV1().Pods("kube-system")
+	for _, node := range b.Nodes() {
+		h, err := b.Host(node)
+		must(t, err)
+		var listener net.Listener
+		must(t, h.Do(func() (err error) { listener, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); return err }))
+		t.Cleanup(func() { listener.Close() })
+		go func() {
+			_ = kubeletexec.Serve(listener, func(_ kubeletexec.Container, command []string, stdout, stderr io.Writer) error {
+				cmd := b.NodeCommand(t.Context(), node, command...)
+				cmd.Stdout, cmd.Stderr = stdout, stderr
+				return cmd.Run()
+			})
+		}()
+		_, err = b.client.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType,
+			fmt.Appendf(nil, `{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}}`, port), metav1.PatchOptions{}, "status")
+		must(t, err)
+		name := "fairlead-agent-" + node
+		_, err = pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name,
+			Labels: map[string]string{"app.kubernetes.io/name": "fairlead-agent"}}, Spec: corev1.PodSpec{NodeName: node,
+			HostNetwork: true, Containers: []corev1.Container{{Name: "fairlead-agent", Image: "none"}}}}, metav1.CreateOptions{})
+		must(t, err)
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			must(t, pods.Delete(ctx, name, metav1.DeleteOptions{}))
+		})
+		wait(t, 20*time.Second, func() string {
+			if p, err := pods.Get(t.Context(), name, metav1.GetOptions{}); err != nil || p.Status.Phase != corev1.PodRunning {
+				return fmt.Sprintf("%v, %v", p.Status.Phase, err)
+			}
+			return ""
+		})
+	}
+}
