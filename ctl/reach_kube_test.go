@@ -1,15 +1,18 @@
 package ctl
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -75,6 +78,17 @@ func (c *fixture) reader() string {
 	token, err := c.client.Kubernetes.CoreV1().ServiceAccounts("default").CreateToken(c.t.Context(), "reader",
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	c.must(err)
+	c.until(func() string { // the API server learns of a role by a watch
+		spec := authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:default:reader",
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "nodes"}}
+		r, err := c.client.Kubernetes.AuthorizationV1().SubjectAccessReviews().Create(c.t.Context(),
+			&authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+		c.must(err)
+		if !r.Status.Allowed {
+			return "the reader may not list Nodes"
+		}
+		return ""
+	})
 	return token.Status.Token
 }
 
@@ -106,8 +120,11 @@ func knows(node string, paths ...string) string {
 func TestKubeReach(t *testing.T) {
 	c := newFixture(t)
 	said := map[string]string{}
+	var mu sync.Mutex
 	var asked []string
 	port := c.kubelets(func(pod string, command []string) (string, string, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		asked = append(asked, strings.Join(command, " "))
 		if text, refused := strings.CutPrefix(said[pod], "error: "); refused {
 			return "", text, fmt.Errorf("no such command")
@@ -164,4 +181,51 @@ func TestKubeReach(t *testing.T) {
 		"are not allowed with these credentials", "get and create on pods/exec")
 	c.letIn("unknown")
 	says(cli.ExitError, well[0], well[1], ab, "still valid?")
+}
+
+// status asks all agents where they probe.
+func TestKubeReachOfAll(t *testing.T) {
+	c := newFixture(t)
+	t.Cleanup(c.removeFinalizers)
+	said := map[string]string{}
+	var mu sync.Mutex
+	asked := 0
+	port := c.kubelets(func(pod string, _ []string) (string, string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked++
+		return said[pod], "", nil
+	})
+	for _, n := range []string{"a", "b", "c", "d"} {
+		c.agentOn(n, port)
+	}
+	c.node("bare", corev1.ConditionTrue)
+	flat := func(args ...string) (string, int) {
+		out, code := c.run(args...)
+		return strings.Join(strings.Fields(out), " "), code
+	}
+	row := func(n string) string { return n + " yes - 127.0.0.1 not ready: Running " }
+	if out, code := flat("status"); code != 0 || !strings.Contains(out, row("a")+"- 0") || asked > 0 {
+		t.Errorf("agents that do not probe are asked %d times, exit code %d: %s", asked, code, out)
+	}
+	c.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: fairlead-config, namespace: kube-system}, data: {agent.conf: "reachability: probe\n"}}`)
+	t.Cleanup(func() {
+		_ = c.s.Kubectl(context.Background(), "delete", "configmap", "-n", "kube-system", "fairlead-config")
+	})
+
+	said["agent-a"] = knows("a", "b works fails broken not-found", "c works works reached", "d works works reached")
+	said["agent-b"] = knows("b", "a fails unknown broken firewall", "c fails unknown broken firewall", "d fails unknown broken firewall")
+	said["agent-c"] = knows("c", "a works works reached", "b works fails broken not-found", "d works works reached")
+	said["agent-d"] = `{"node": "d"}`
+	out, code := flat("status")
+	for _, part := range []string{row("a") + "2/3, not: b 0", row("b") + "0/3, not: a,c,d 0", row("c") + "2/3, not: b 0", row("d") + "- 0",
+		"not examined: which nodes' pods are reached from bare: it has no Pod of fairlead-agent"} {
+		if code != 0 || !strings.Contains(out, part) {
+			t.Errorf("exit code %d, and %q is not in %s", code, part, out)
+		}
+	}
+	c.letIn(c.reader())
+	if out, code := flat("status"); code != 0 || !strings.Contains(out, "not examined: which nodes' pods are reached: the ConfigMap fairlead-config may not be read") {
+		t.Errorf("not let in: exit code %d: %s", code, out)
+	}
 }

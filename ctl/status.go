@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ctl/agents"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
@@ -46,6 +46,11 @@ func statusCommand(conn *connection, node *localNode) *cobra.Command {
 		Long: `status shows the Nodes with their podCIDRs, agents and versions, the IPPools and their usage,
 the leader among the fairlead-controllers, and Fairlead's Warning Events of the last hour.
 On a node, as root, it also shows the state of the agent and of Open vSwitch.
+
+Where agents probe each other (reachability: probe), REACHES says of how many of the nodes
+that a node probes the pods are reached, and of which not. The agents are asked for that, by
+commands in their Pods, as "fairleadctl reach" does; above 100 nodes only those that an Event
+says are not reached.
 
 It does not judge; doctor does. The exit code is 0, or 1 if the Nodes could not be read
 or, with --node-local, the agent does not answer.`,
@@ -106,6 +111,7 @@ func gather(ctx context.Context, conn *connection, node *localNode) (*wholeStatu
 	}
 	status := v.Status()
 	s.Cluster = &status
+	s.addReach(conn.asker(client).All(ctx, v))
 	return s, v.Missing(cluster.Nodes)
 }
 
@@ -180,10 +186,10 @@ func writeCluster(p *report.Printer, s *cluster.Status) {
 	}
 	p.Line("fairlead-controller  %s", c)
 	p.Line("")
-	rows := [][]string{{"NODE", "READY", "PODCIDR", "ADDRESS", "AGENT", "POOL ADDRESSES"}}
+	rows := [][]string{{"NODE", "READY", "PODCIDR", "ADDRESS", "AGENT", "REACHES", "POOL ADDRESSES"}}
 	for _, n := range s.Nodes {
 		rows = append(rows, []string{n.Name, yes(p, n.Ready), strings.Join(n.PodCIDRs, ","), strings.Join(n.Addresses, ","),
-			agentInWords(p, n.Agent), fmt.Sprint(n.Held)})
+			agentInWords(p, n.Agent), reachCell(p, n.Reach), fmt.Sprint(n.Held)})
 	}
 	p.Table(rows...)
 	p.Line("")
@@ -265,30 +271,6 @@ func writeHere(p *report.Printer, s *nodeStatus) {
 	p.Text("Open vSwitch  ", s.OVS)
 	p.Text("uplink        ", s.Uplink)
 	if s.Agent != nil && s.Agent.Reach != nil {
-		p.Text("reaches       ", reachInWords(p, *s.Agent.Reach))
+		p.Text("reaches       ", agents.InWords(p, *s.Agent.Reach))
 	}
-}
-
-// reachInWords says pods of how many nodes are reached.
-func reachInWords(p *report.Printer, r api.AgentReach) string {
-	if r.Problem != "" {
-		return p.Paint(report.Middle, "not probed: ") + r.Problem
-	}
-	text := fmt.Sprintf("pods of %d of %d nodes that are probed", r.Reached, r.Asked)
-	if r.Away > 0 {
-		text += fmt.Sprintf("; %d away", r.Away)
-	}
-	if r.Unknown > 0 {
-		text += fmt.Sprintf("; %d not known yet", r.Unknown)
-	}
-	var nodes []string
-	for _, f := range r.Findings {
-		if !slices.Contains(nodes, f.Node) {
-			nodes = append(nodes, f.Node)
-		}
-	}
-	if len(nodes) > 0 {
-		text += "; " + p.Paint(report.Bad, "not "+report.Some(nodes)) + " (fairleadctl doctor reach says why)"
-	}
-	return text
 }

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/nodestate"
 	"github.com/fairlead-cni/fairlead/diagnose/reach"
 	"github.com/fairlead-cni/fairlead/kube"
 )
@@ -47,7 +49,7 @@ type Answer struct {
 	Unasked string `json:"-"`
 }
 
-// Side is the answer as one end of a pair of nodes.
+// Side is the answer as one end of a pair of nodes, or of all where peer is empty.
 func (a Answer) Side(peer string) reach.Side {
 	s := reach.Side{Node: a.Node, Unasked: cmp.Or(a.Unasked, a.Error), Down: a.Unasked == "" && a.Error != ""}
 	switch {
@@ -58,7 +60,7 @@ func (a Answer) Side(peer string) reach.Side {
 		s.Idle = a.Reach.Problem
 	default:
 		for _, p := range a.Reach.Paths {
-			if p.Node == peer {
+			if p.Node == peer || peer == "" {
 				s.Paths = append(s.Paths, p)
 			}
 		}
@@ -69,9 +71,51 @@ func (a Answer) Side(peer string) reach.Side {
 	return s
 }
 
-// Ask asks the agents of nodes, each about its peer, or about all nodes where that is empty, and within limit. The
-// answers are in the order of nodes.
-func Ask(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string,
+// Asker asks agents.
+type Asker struct {
+	Client *kube.Client
+	// Node is the config of the agent on this node; nil: this is none, or may not be asked.
+	Node *api.AgentConfig
+}
+
+// ask asks the agents of nodes, each about its peer, or about all nodes where that is empty: as root on one of them
+// that one's directly, the others by a command in their Pods. Each has limit. The answers are in the order of nodes.
+func (k Asker) ask(ctx context.Context, limit time.Duration, nodes []string, peer func(node string) string) (
+	[]Answer, error) {
+	own := ""
+	if k.Node != nil {
+		if s, err := nodestate.Agent(ctx, *k.Node); err == nil {
+			own = s.Node
+		}
+	}
+	known := map[string]Answer{}
+	var asking sync.WaitGroup
+	if slices.Contains(nodes, own) {
+		asking.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			known[own] = Here(ctx, *k.Node, peer(own))
+		})
+	}
+	others := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == own })
+	answers, err := inPods(ctx, k.Client, limit, others, peer)
+	asking.Wait()
+	if err != nil {
+		return nil, cluster.Explain("the Pods of agents", err)
+	}
+	out := make([]Answer, 0, len(nodes))
+	for _, n := range nodes {
+		if n == own {
+			out = append(out, known[own])
+			continue
+		}
+		out, answers = append(out, answers[0]), answers[1:]
+	}
+	return out, nil
+}
+
+// inPods asks the agents of nodes by commands in their Pods, otherwise as ask.
+func inPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string,
 	peer func(node string) string) ([]Answer, error) {
 	list, err := client.Kubernetes.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
 		metav1.ListOptions{LabelSelector: api.AgentPodSelector})
@@ -91,15 +135,15 @@ func Ask(ctx context.Context, client *kube.Client, limit time.Duration, nodes []
 			if p := peer(node); p != "" {
 				command = append(command, p)
 			}
-			out[i] = ask(ctx, client, list.Items, node, command)
+			out[i] = inPod(ctx, client, list.Items, node, command)
 		})
 	}
 	asking.Wait()
 	return out, nil
 }
 
-// ask asks one.
-func ask(ctx context.Context, client *kube.Client, pods []corev1.Pod, node string, command []string) Answer {
+// inPod asks one.
+func inPod(ctx context.Context, client *kube.Client, pods []corev1.Pod, node string, command []string) Answer {
 	here := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.Spec.NodeName != node })
 	if len(here) == 0 {
 		return Answer{Node: node, Unasked: "it has no Pod of fairlead-agent. If the agent runs there otherwise: sudo fairleadctl reach " +

@@ -144,7 +144,7 @@ func (o Options) examine(ctx context.Context, c string) (found []report.Finding,
 		found, notKnown, err = o.examineCluster(ctx, c)
 	}
 	if err != nil {
-		return nil, nil, &Gap{Check: c, Why: err.Error(), Failed: !errors.Is(err, errNotProbed)}
+		return nil, nil, &Gap{Check: c, Why: err.Error(), Failed: !errors.Is(err, ErrNotProbed)}
 	}
 	return found, notKnown, nil
 }

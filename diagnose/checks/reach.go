@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// errNotProbed is no failure of the check.
-var errNotProbed = errors.New("the agent does not probe other nodes (reachability: probe, docs/reachability.md)")
+// ErrNotProbed is no failure of the check.
+var ErrNotProbed = errors.New("the agent does not probe other nodes (reachability: probe, docs/reachability.md)")
 
 // reach reports what the agent of this node has found by probing others.
 func (n *NodeProbe) reach(ctx context.Context) ([]report.Finding, error) {
@@ -23,7 +23,7 @@ func (n *NodeProbe) reach(ctx context.Context) ([]report.Finding, error) {
 		return nil, err
 	}
 	if s.Reach == nil {
-		return nil, errNotProbed
+		return nil, ErrNotProbed
 	}
 	return reachFindings(s), nil
 }

@@ -32,6 +32,20 @@ type NodeStatus struct {
 	Agent *Agent `json:"agent,omitempty"`
 	// Held counts the addresses of pools that are allocated to pods of the node.
 	Held int `json:"heldAddresses"`
+	// Reach is what its agent has found by probing other nodes; nil: it does not probe, or was not asked.
+	Reach *Reached `json:"reach,omitempty"`
+}
+
+// Reached says of how many of the nodes that a node probes the pods are reached in both directions.
+type Reached struct {
+	Probed  int `json:"probed"`
+	Reached int `json:"reached"`
+	// Away are nodes that do not run, or whose agent does not.
+	Away int `json:"away,omitempty"`
+	// NotReached are nodes whose pods do not reach this one's, or the other way round.
+	NotReached []string `json:"notReached,omitempty"`
+	// Problem is why none is probed.
+	Problem string `json:"problem,omitempty"`
 }
 
 // VersionStatus is a version, its nodes, and whether Fairlead was tested with it.

@@ -25,6 +25,7 @@ func TestRootReach(t *testing.T) {
 	b := cluster(t)
 	b.probing(t)
 	b.agentPods(t)
+	b.configured(t)
 	says := func(host string, code int, words []string, args ...string) string {
 		t.Helper()
 		var out string
@@ -49,6 +50,7 @@ func TestRootReach(t *testing.T) {
 	well := append(pass("node1", "node2"), pass("node2", "node1")...)
 	says(outside, 0, well, pair...)
 	says("node1", 0, well, pair...)
+	says(outside, 0, []string{"ready 1/1 0 node2"}, "status")
 
 	b.nft(t, "add table bridge lost")
 	t.Cleanup(func() {
@@ -61,10 +63,12 @@ func TestRootReach(t *testing.T) {
 		"The same: from node1 to node2 in IPv6", "node node2: no packet of node node1 comes", "node node1: node node2 is heard, and says that it does not hear this one")
 	says(outside, 4, fails, pair...)
 	says("node2", 4, fails, pair...)
+	says(outside, 0, []string{"ready 0/1, not: node2 0", "ready 0/1, not: node1 0", "Node node2: PodsNotReached"}, "status")
 	b.nft(t, "delete table bridge lost")
 	says(outside, 0, well, pair...)
 
 	must(t, b.AgentKill(labtest.Within(t, 20*time.Second), "node2"))
+	says(outside, 0, []string{"ready 0/1, 1 away 0", "which nodes' pods are reached from node2: the agent does not answer at 127.0.0.1"}, "status")
 	says(outside, 3, append(well, "pods-agent-away", "the agent of node node2 does not answer; its node does"), pair...)
 	says("node1", 1, []string{"the agent does not forward packets to a node nowhere"}, "reach", "--node-local", "nowhere")
 	must(t, b.AgentStart(labtest.Within(t, 20*time.Second), "node2"))
@@ -106,6 +110,20 @@ func (b *bed) probing(t *testing.T) {
 		must(t, restart(ctx, "/^reachability:/d"))
 	})
 	must(t, restart(labtest.Within(t, time.Minute), `$areachability: probe`))
+}
+
+// configured makes the ConfigMap from which fairleadctl knows that agents probe.
+func (b *bed) configured(t *testing.T) {
+	t.Helper()
+	_, err := b.client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "fairlead-config"}, Data: map[string]string{"agent.conf": "reachability: probe\n"}},
+		metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		must(t, b.client.CoreV1().ConfigMaps("kube-system").Delete(ctx, "fairlead-config", metav1.DeleteOptions{}))
+	})
 }
 
 // agentPods makes Pods of the agents, which run as programs of the lab, and kubelets that run commands in them.

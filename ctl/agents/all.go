@@ -1,0 +1,105 @@
+package agents
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/config"
+	"github.com/fairlead-cni/fairlead/diagnose/checks"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+)
+
+const (
+	// configMap has the agents' config file, where chart or manifest have installed them.
+	configMap, agentConf = "fairlead-config", "agent.conf"
+	// mostNodes is how many nodes' agents are asked; of more only those that an Event says are not reached.
+	mostNodes = 100
+	// answerLimit is how long one may take.
+	answerLimit = 10 * time.Second
+	// reasonNotReached is of the Events that agents write about such nodes.
+	reasonNotReached = "PodsNotReached"
+)
+
+// All asks the agents of all nodes which others' pods they do not reach, if they probe, by the config that was
+// installed. The error is checks.ErrNotProbed if not. unasked says which were not asked, and why.
+func (k Asker) All(ctx context.Context, v *cluster.View) (
+	answers []Answer, unasked string, err error) {
+	m, err := k.Client.Kubernetes.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, "", checks.ErrNotProbed
+	} else if err != nil {
+		return nil, "", cluster.Explain("the ConfigMap "+configMap, err)
+	}
+	cfg, _, err := config.Parse([]byte(m.Data[agentConf]), agentConf)
+	if err != nil || cfg.Reachability != api.ReachabilityProbe {
+		return nil, "", cmp.Or(err, checks.ErrNotProbed)
+	}
+	nodes, unasked := whom(v)
+	answers, err = k.ask(ctx, answerLimit, nodes, func(string) string { return "" })
+	return answers, unasked, err
+}
+
+// whom says which nodes' agents are asked: not those of nodes that are not ready, which would take long not to answer.
+func whom(v *cluster.View) (nodes []string, unasked string) {
+	left := 0
+	for _, n := range v.Nodes {
+		told := slices.ContainsFunc(v.Warnings, func(w cluster.Warning) bool {
+			return w.Reason == reasonNotReached && w.About == "Node "+n.Name
+		})
+		switch {
+		case n.Ready != "True":
+		case len(v.Nodes) <= mostNodes || told:
+			nodes = append(nodes, n.Name)
+		default:
+			left++
+		}
+	}
+	if left > 0 {
+		unasked = fmt.Sprintf("the agents of %d nodes: in clusters of more than %d, only those of nodes with an Event %s are asked",
+			left, mostNodes, reasonNotReached)
+	}
+	return nodes, unasked
+}
+
+// Sides is All for doctor.
+func (k Asker) Sides(ctx context.Context) (sides []reach.Side, notKnown []string, err error) {
+	v := cluster.Read(ctx, k.Client, cluster.Nodes, cluster.Warnings)
+	if err := v.Missing(cluster.Nodes, cluster.Warnings); err != nil {
+		return nil, nil, err
+	}
+	answers, unasked, err := k.All(ctx, v)
+	if err != nil {
+		return nil, nil, err
+	}
+	if unasked != "" {
+		notKnown = append(notKnown, "reach: "+unasked)
+	}
+	for _, a := range answers {
+		sides = append(sides, a.Side(""))
+	}
+	return sides, append(notKnown, Unasked(sides)...), nil
+}
+
+// Unasked says for which nodes no agent has answered, by reason.
+func Unasked(sides []reach.Side) (lines []string) {
+	failed := map[string][]string{}
+	for _, s := range sides {
+		if s.Unasked != "" {
+			failed[s.Unasked] = append(failed[s.Unasked], s.Node)
+		}
+	}
+	for why, nodes := range failed {
+		lines = append(lines, fmt.Sprintf("which nodes' pods are reached from %s: %s", report.Some(nodes), why))
+	}
+	slices.Sort(lines)
+	return lines
+}

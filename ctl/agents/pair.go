@@ -1,0 +1,69 @@
+package agents
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/diagnose/checks"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+)
+
+// Pair is what the agents of two nodes know together: the output of "fairleadctl reach".
+type Pair struct {
+	Ways     []reach.Way      `json:"ways"`
+	Findings []report.Finding `json:"findings"`
+}
+
+// Pair asks the agents of two nodes. If they do not probe each other at the moment, they do so then, for most of the
+// limit.
+func (k Asker) Pair(ctx context.Context, limit time.Duration, a, b string) (p Pair, err error) {
+	v := cluster.Read(ctx, k.Client, cluster.Nodes)
+	if err := v.Missing(cluster.Nodes); err != nil {
+		return p, err
+	}
+	for _, name := range []string{a, b} {
+		if !slices.ContainsFunc(v.Nodes, func(n cluster.Node) bool { return n.Name == name }) {
+			return p, fmt.Errorf("there is no Node %s: kubectl get nodes lists them", name)
+		}
+	}
+	answers, err := k.ask(ctx, limit, []string{a, b}, func(node string) string {
+		return map[string]string{a: b, b: a}[node]
+	})
+	if err != nil {
+		return p, err
+	}
+	p.Ways = reach.Join(answers[0].Side(b), answers[1].Side(a))
+	p.Findings = checks.Ways(p.Ways)
+	return p, nil
+}
+
+// Write writes it as text.
+func (p Pair) Write(out *report.Printer) {
+	rows := [][]string{{"FROM PODS ON", "TO PODS ON", "FAMILY", "PACKETS", "SINCE"}}
+	for _, w := range p.Ways {
+		rows = append(rows, []string{w.From, w.To, w.Family, wayInWords(out, w), clock(w.Since)})
+	}
+	out.Table(rows...)
+	out.Line("")
+	for i, f := range p.Findings {
+		f.Write(out, i+1, f.Check+": ")
+	}
+}
+
+func wayInWords(p *report.Printer, w reach.Way) string {
+	switch w.Is {
+	case reach.Works:
+		return p.Paint(report.Good, "pass")
+	case reach.Fails:
+		return p.Paint(report.Bad, "do not pass")
+	case reach.Narrow:
+		return p.Paint(report.Bad, "pass if small")
+	case reach.Lossy:
+		return p.Paint(report.Bad, "are lost in part")
+	}
+	return p.Paint(report.Middle, "not known")
+}

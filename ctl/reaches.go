@@ -1,0 +1,75 @@
+package ctl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ctl/agents"
+	"github.com/fairlead-cni/fairlead/diagnose/checks"
+	"github.com/fairlead-cni/fairlead/diagnose/cluster"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+)
+
+// addReach adds to the status which other nodes' pods each node reaches.
+func (s *wholeStatus) addReach(answers []agents.Answer, unasked string, err error) {
+	switch {
+	case errors.Is(err, checks.ErrNotProbed):
+		return
+	case err != nil:
+		unasked = err.Error()
+	}
+	if unasked != "" {
+		s.NotLookedAt = append(s.NotLookedAt, "which nodes' pods are reached: "+unasked)
+	}
+	var sides []reach.Side
+	for _, a := range answers {
+		side := a.Side("")
+		if sides = append(sides, side); side.Unasked != "" {
+			continue
+		}
+		i := slices.IndexFunc(s.Cluster.Nodes, func(n cluster.NodeStatus) bool { return n.Name == a.Node })
+		if i >= 0 {
+			s.Cluster.Nodes[i].Reach = reachedOf(a.Reach)
+		}
+	}
+	s.NotLookedAt = append(s.NotLookedAt, agents.Unasked(sides)...)
+}
+
+// reachedOf is a summary; nil: that agent does not probe.
+func reachedOf(r *api.AgentReach) *cluster.Reached {
+	if r == nil {
+		return nil
+	}
+	out := &cluster.Reached{Probed: r.Asked, Reached: r.Reached, Away: r.Away, Problem: r.Problem}
+	for _, f := range r.Findings {
+		if !slices.Contains(out.NotReached, f.Node) {
+			out.NotReached = append(out.NotReached, f.Node)
+		}
+	}
+	return out
+}
+
+// reachCell is a node's cell in the table; empty: it is not known, or not probed.
+func reachCell(p *report.Printer, r *cluster.Reached) string {
+	switch {
+	case r == nil:
+		return ""
+	case r.Problem != "":
+		return p.Paint(report.Middle, "not probed")
+	}
+	text := fmt.Sprintf("%d/%d", r.Reached, r.Probed)
+	if r.Away > 0 {
+		text += fmt.Sprintf(", %d away", r.Away)
+	}
+	if len(r.NotReached) > 0 {
+		return text + ", " + p.Paint(report.Bad, "not: "+strings.ReplaceAll(report.Some(r.NotReached), ", ", ","))
+	}
+	if r.Reached == r.Probed && r.Probed > 0 {
+		return p.Paint(report.Good, text)
+	}
+	return text
+}
