@@ -35,7 +35,9 @@ or filling IPPools), leaks (orphaned and duplicate addresses), policies (which F
 does not enforce, and which do nothing; on a node also whether Open vSwitch does as they
 say), services (endpoints on nodes that do not exist; on a node also ClusterIPs that are
 not translated, kube-proxy where it is needed, and room in conntrack), versions (Kubernetes
-and container runtimes that are too old).
+and container runtimes that are too old), reach (which nodes' pods do not reach each other,
+as agents with reachability: probe have found: they are asked by commands in their Pods,
+as "fairleadctl reach" does; with --node-local this node's alone).
 A node, as root: agent, ovs (Open vSwitch), uplink (the NIC that bridged pods use),
 flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 
@@ -56,6 +58,12 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 	d.out.add(c)
 	node.addOnly(c)
 	c.AddCommand(podCIDRCommand(conn))
+	c.AddCommand(checkCommands(conn, node)...)
+	return c
+}
+
+// checkCommands are those for one check each.
+func checkCommands(conn *connection, node *localNode) (subs []*cobra.Command) {
 	short := map[string]string{checks.CheckPools: "Checks the IPPools", checks.CheckLeaks: "Checks for orphaned and duplicate addresses",
 		checks.CheckPolicies: "Checks which policies are not enforced, or do nothing", checks.CheckAgent: "Checks the agent of this node",
 		checks.CheckServices: "Checks endpoints of Services, and what this node needs for them",
@@ -64,15 +72,18 @@ flows (OpenFlow), mtu (whether pods' largest packets reach other nodes).
 		checks.CheckFlows:    "Compares this node's flows with the desired ones",
 		checks.CheckFirewall: "Checks whether this node's nftables rules drop the tunnel's packets",
 		checks.CheckMTU:      "Checks whether pods' largest packets reach other nodes",
-		checks.CheckReach:    "Shows which other nodes' pods are not reached, as the agent found by probing"}
+		checks.CheckReach:    "Shows which nodes' pods do not reach each other, as agents found by probing"}
 	for _, check := range checks.Checks()[1:] {
 		one := &examination{conn: conn, node: node}
 		sub := &cobra.Command{Use: check, Short: short[check], Args: cli.FlagsOnly,
 			RunE: func(c *cobra.Command, _ []string) error { return one.run(c, []string{check}) }}
 		one.out.add(sub)
-		c.AddCommand(sub)
+		if check == checks.CheckReach { // which alone can be about both
+			node.addOnly(sub)
+		}
+		subs = append(subs, sub)
 	}
-	return c
+	return subs
 }
 
 // examination is one run of doctor.
@@ -119,7 +130,18 @@ func (d *examination) options(chosen []string) (checks.Options, error) {
 	if !d.node.only && !asked {
 		o.Client, o.NoClient = d.conn.client()
 	}
+	if client := d.reaches(o.Client, chosen); client != nil {
+		o.Reaches = d.conn.asker(client).Sides
+	}
 	return o, nil
+}
+
+// reaches is the client by which all agents are asked; nil: this node's alone is.
+func (d *examination) reaches(client *kube.Client, chosen []string) *kube.Client {
+	if client == nil && !d.node.only && slices.Contains(chosen, checks.CheckReach) {
+		client, _ = d.conn.client() // without one this node's agent is asked
+	}
+	return client
 }
 
 // exitOf is the exit code of a result.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -171,6 +172,8 @@ func TestKubeReach(t *testing.T) {
 	says(cli.ExitError, knows("a", "b fails unknown unknown"), "error: unknown command \"reach\"", ab, "its agent is of an earlier version")
 	says(cli.ExitError, knows("a", "b unknown unknown away agent-away"), `{"error":"the agent does not answer at 127.0.0.1:10350"}`, ab,
 		"the agent of node b does not answer")
+	says(cli.ExitError, `{"node":"a","reach":{"asked":0},"refused":"the agent probes 4 nodes by request already"}`, knows("b"), ab,
+		"node a does not probe: the agent probes 4 nodes by request already")
 	says(cli.ExitError, well[0], well[1], []string{"a", "none"}, "there is no Node none: kubectl get nodes")
 	says(cli.ExitUsage, well[0], well[1], []string{"a", "a"}, "a is named twice")
 	says(cli.ExitUsage, well[0], well[1], []string{"a"}, "want two nodes")
@@ -183,7 +186,7 @@ func TestKubeReach(t *testing.T) {
 	says(cli.ExitError, well[0], well[1], ab, "still valid?")
 }
 
-// status asks all agents where they probe.
+// status and doctor ask all agents where they probe: a fault that several of them see is one.
 func TestKubeReachOfAll(t *testing.T) {
 	c := newFixture(t)
 	t.Cleanup(c.removeFinalizers)
@@ -221,6 +224,18 @@ func TestKubeReachOfAll(t *testing.T) {
 	for _, part := range []string{row("a") + "2/3, not: b 0", row("b") + "0/3, not: a,c,d 0", row("c") + "2/3, not: b 0", row("d") + "- 0",
 		"not examined: which nodes' pods are reached from bare: it has no Pod of fairlead-agent"} {
 		if code != 0 || !strings.Contains(out, part) {
+			t.Errorf("exit code %d, and %q is not in %s", code, part, out)
+		}
+	}
+	kinds, code := c.kinds("doctor")
+	if want := []string{"pods-firewall", "not-probed"}; code != exitFailing || !slices.Equal(kinds[len(kinds)-2:], want) {
+		t.Errorf("doctor finds %v, exit code %d, want %v", kinds, code, want)
+	}
+	out, code = flat("doctor", "reach")
+	for _, part := range []string{"reach 2 findings", "Problem 1: reach: pods-firewall no IPv4 packet comes from pods on a to pods on b: node b drops",
+		"The same: from c to b in IPv4", "evidence: node b: no packet of node a comes", "sudo fairleadctl doctor firewall # on node b",
+		"other nodes are not probed from d", "unknown: which nodes' pods are reached from bare"} {
+		if code != exitFailing || !strings.Contains(out, part) {
 			t.Errorf("exit code %d, and %q is not in %s", code, part, out)
 		}
 	}

@@ -64,6 +64,9 @@ func (a Answer) Side(peer string) reach.Side {
 				s.Paths = append(s.Paths, p)
 			}
 		}
+		if len(s.Paths) == 0 {
+			s.Idle = a.Refused
+		}
 		if len(a.Reach.Paths) == 0 && a.Reach.Asked > 0 {
 			s.Unasked = "its agent is of an earlier version, which does not say so much"
 		}

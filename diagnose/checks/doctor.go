@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/kube"
 )
@@ -76,6 +77,8 @@ type Options struct {
 	// Node examines the node that this runs on; nil: no node, because of NoNode.
 	Node   *NodeProbe
 	NoNode string
+	// Reaches asks the agents of all nodes for CheckReach: each side has all its paths. nil: that of this node is asked.
+	Reaches func(context.Context) (sides []reach.Side, notKnown []string, err error)
 	// NetworkPolicies is the agent's setting of that name; empty where it is not known.
 	NetworkPolicies string
 	// SecondLook is the time between two checks of state that changes all the time. Only what both find is reported.
@@ -128,6 +131,28 @@ func (r Result) Failed() []Gap {
 }
 
 func (o Options) examine(ctx context.Context, c string) (found []report.Finding, notKnown []string, gap *Gap) {
+	if c == CheckReach && o.Reaches != nil {
+		return o.reaches(ctx)
+	}
+	return o.examineOne(ctx, c)
+}
+
+// reaches asks all agents, and that of this node alone where that cannot be done.
+func (o Options) reaches(ctx context.Context) (found []report.Finding, notKnown []string, gap *Gap) {
+	asking, cancel := context.WithTimeout(ctx, reachesShare(ctx))
+	defer cancel()
+	sides, notKnown, err := o.Reaches(asking)
+	switch {
+	case err == nil:
+		return Reaches(sides), notKnown, nil
+	case o.Node == nil:
+		return nil, nil, &Gap{Check: CheckReach, Why: err.Error()}
+	}
+	return o.examineOne(ctx, CheckReach)
+}
+
+// examineOne makes a check, of the cluster or of this node.
+func (o Options) examineOne(ctx context.Context, c string) (found []report.Finding, notKnown []string, gap *Gap) {
 	ofNode := slices.Contains(OfNode(), c)
 	switch {
 	case ofNode && o.Node == nil:
@@ -168,6 +193,14 @@ func (o Options) examineCluster(ctx context.Context, c string) (found []report.F
 		found, err = o.versions(ctx)
 	}
 	return found, notKnown, err
+}
+
+// reachesShare is how long asking all agents may take: an API server that does not answer leaves time for this node's.
+func reachesShare(ctx context.Context) time.Duration {
+	if end, bounded := ctx.Deadline(); bounded {
+		return time.Until(end) * 2 / 3
+	}
+	return time.Minute
 }
 
 // twice checks, and if something is found checks again: what only one check found was transient.

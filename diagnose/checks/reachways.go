@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/reach"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
@@ -61,6 +62,48 @@ func commonNode(ways []reach.Way, first reach.Way) string {
 		return first.To
 	}
 	return first.From
+}
+
+// Reaches are the findings of what all agents know together. A pair of nodes is judged if one of both says that a path
+// between them is broken.
+func Reaches(sides []reach.Side) []report.Finding {
+	known := map[string]reach.Side{}
+	for _, s := range sides {
+		known[s.Node] = s
+	}
+	seen, ways := map[[2]string]bool{}, []reach.Way{}
+	idle, why := []string{}, []string{}
+	for _, s := range sides {
+		if s.Idle != "" {
+			idle, why = append(idle, s.Node), append(why, "node "+s.Node+": "+s.Idle)
+		}
+		for _, p := range s.Paths {
+			pair := [2]string{min(s.Node, p.Node), max(s.Node, p.Node)}
+			if p.State != "broken" || seen[pair] {
+				continue
+			}
+			seen[pair] = true
+			joined := reach.Join(about(known, pair[0], pair[1]), about(known, pair[1], pair[0]))
+			ways = append(ways, slices.DeleteFunc(joined, func(w reach.Way) bool { return !w.Bad() })...)
+		}
+	}
+	out := Ways(ways)
+	if len(idle) > 0 {
+		out = append(out, report.Finding{Check: CheckReach, Kind: "not-probed", Severity: report.Warning, About: idle,
+			Cause: "other nodes are not probed from " + report.Some(idle) + ", nor are these from there, though others are: the ends of paths " +
+				"there are not known", Evidence: distinct(why[:min(len(why), mostSeen)])})
+	}
+	return out
+}
+
+// about is what a node knows of another.
+func about(known map[string]reach.Side, node, peer string) reach.Side {
+	s, asked := known[node]
+	if !asked {
+		return reach.Side{Node: node, Unasked: "its agent is not among those that were asked"}
+	}
+	s.Paths = slices.DeleteFunc(slices.Clone(s.Paths), func(p api.ReachPath) bool { return p.Node != peer })
+	return s
 }
 
 func waysFinding(ways []reach.Way) report.Finding {

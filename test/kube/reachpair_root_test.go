@@ -51,6 +51,7 @@ func TestRootReach(t *testing.T) {
 	says(outside, 0, well, pair...)
 	says("node1", 0, well, pair...)
 	says(outside, 0, []string{"ready 1/1 0 node2"}, "status")
+	says(outside, 0, []string{"reach ok"}, "doctor", "reach")
 
 	b.nft(t, "add table bridge lost")
 	t.Cleanup(func() {
@@ -64,12 +65,15 @@ func TestRootReach(t *testing.T) {
 	says(outside, 4, fails, pair...)
 	says("node2", 4, fails, pair...)
 	says(outside, 0, []string{"ready 0/1, not: node2 0", "ready 0/1, not: node1 0", "Node node2: PodsNotReached"}, "status")
+	says(outside, 4, []string{"reach 1 finding, see below", "Problem 1: reach: pods-not-found no IPv4 packet comes from pods on node1 to pods on node2",
+		"The same: from node1 to node2 in IPv6", "node node2: no packet"}, "doctor", "reach")
 	b.nft(t, "delete table bridge lost")
 	says(outside, 0, well, pair...)
 
 	must(t, b.AgentKill(labtest.Within(t, 20*time.Second), "node2"))
 	says(outside, 0, []string{"ready 0/1, 1 away 0", "which nodes' pods are reached from node2: the agent does not answer at 127.0.0.1"}, "status")
 	says(outside, 3, append(well, "pods-agent-away", "the agent of node node2 does not answer; its node does"), pair...)
+	says("node1", 0, []string{"reach ok"}, "doctor", "reach", "--node-local")
 	says("node1", 1, []string{"the agent does not forward packets to a node nowhere"}, "reach", "--node-local", "nowhere")
 	must(t, b.AgentStart(labtest.Within(t, 20*time.Second), "node2"))
 	says(outside, 0, well, pair...)

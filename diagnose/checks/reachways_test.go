@@ -1,0 +1,119 @@
+package checks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/diagnose/report"
+)
+
+// clusterOf has agents on n nodes, n0 and so on. fault is what a node has of its path to another, "from to cause", or
+// nothing where it is well.
+func clusterOf(n int, fault func(own, peer int) string, with ...func(own int, p *api.ReachPath)) (sides []reach.Side) {
+	for i := range n {
+		s := reach.Side{Node: fmt.Sprint("n", i)}
+		for j := range n {
+			if i == j {
+				continue
+			}
+			p := api.ReachPath{State: "reached", ReachFinding: api.ReachFinding{Node: fmt.Sprint("n", j), Family: "IPv4", FromThere: "works",
+				ToThere: "works", Since: time.Unix(int64(1e9+i), 0)}}
+			if words := fault(i, j); words != "" {
+				p.State = "broken"
+				_, _ = fmt.Sscan(words, &p.FromThere, &p.ToThere, &p.Cause)
+				for _, w := range with {
+					w(i, &p)
+				}
+			}
+			s.Paths = append(s.Paths, p)
+		}
+		sides = append(sides, s)
+	}
+	return sides
+}
+
+// A fault is one problem, whoever sees it, and two faults are two.
+func TestFaultsOfSeveralNodes(t *testing.T) {
+	toZero := func(own, peer int) string { // nothing comes to n0
+		return map[[2]bool]string{{true, false}: "fails unknown not-found", {false, true}: "works fails not-found"}[[2]bool{own == 0, peer == 0}]
+	}
+	dropsIn := func(own int, p *api.ReachPath) {
+		if own == 0 {
+			p.DropsIn = "rule 5"
+		}
+	}
+	for _, c := range []struct {
+		name     string
+		sides    []reach.Side
+		findings []string // kind, and whom it is about
+		words    string   // of the first
+	}{
+		{"all is well", clusterOf(5, func(int, int) string { return "" }), nil, ""},
+		{"nothing comes to n0", clusterOf(5, toZero), []string{"pods-not-found n0 n1 n2 n3 n4"}, "from n2 to n0 in IPv4"},
+		{"n0's firewall", clusterOf(5, toZero, dropsIn), []string{"pods-firewall n0 n1 n2 n3 n4"}, "node n0 drops the tunnel's packets"},
+		{"two pairs", clusterOf(5, func(own, peer int) string {
+			if own+peer == 1 || own+peer == 7 && own > 2 && peer > 2 {
+				return "fails unknown not-found"
+			}
+			return ""
+		}), []string{"pods-not-found n0 n1", "pods-not-found n3 n4"}, "from n1 to n0"},
+		{"n4 is cut off", clusterOf(5, func(own, peer int) string {
+			return map[[2]bool]string{{true, false}: "fails unknown cut-off", {false, true}: "fails unknown underlay"}[[2]bool{own == 4, peer == 4}]
+		}, func(_ int, p *api.ReachPath) { p.Echo = "no answer" }), []string{"pods-cut-off n0 n1 n2 n3 n4"}, "node n4 reaches none"},
+		{"two nodes' underlay, and n0's firewall", clusterOf(4, func(own, peer int) string {
+			if own+peer == 5 {
+				return "fails unknown underlay"
+			}
+			return toZero(own, peer)
+		}, dropsIn, func(own int, p *api.ReachPath) {
+			if own > 1 && p.Cause == "underlay" {
+				p.Echo = "no answer"
+			}
+		}), []string{"pods-firewall n0 n1 n2 n3", "pods-underlay n2 n3"}, "node n0 drops"},
+	} {
+		for _, sides := range [][]reach.Side{c.sides, reversed(c.sides)} {
+			got := Reaches(sides)
+			var about []string
+			for _, f := range got {
+				about = append(about, f.Kind+" "+strings.Join(f.About, " "))
+				if f.Severity != report.Failing || len(f.Remedies) == 0 || len(f.Evidence) < 2 || len(f.Evidence) > mostSeen+1 {
+					t.Errorf("%s: %+v", c.name, f)
+				}
+			}
+			slices.Sort(about)
+			if !slices.Equal(about, c.findings) {
+				t.Errorf("%s: %q, want %q", c.name, about, c.findings)
+			}
+			if len(got) == 1 && !strings.Contains(got[0].Cause, c.words) {
+				t.Errorf("%s: %q lacks %q", c.name, got[0].Cause, c.words)
+			}
+		}
+	}
+}
+
+func reversed(sides []reach.Side) []reach.Side {
+	out := slices.Clone(sides)
+	slices.Reverse(out)
+	return out
+}
+
+// One of the ends is enough to find a fault, and what is known of a node that was not asked is no accusation.
+func TestFaultOfWhichOneEndKnows(t *testing.T) {
+	sides := clusterOf(3, func(own, peer int) string {
+		return map[[2]int]string{{0, 1}: "works fails not-found"}[[2]int{own, peer}]
+	})
+	got := Reaches(sides[:1])
+	if len(got) != 1 || got[0].Kind != "pods-not-found" || !strings.Contains(fmt.Sprint(got[0].Evidence), "node n1: not asked") {
+		t.Errorf("%+v", got)
+	}
+	sides[2].Paths, sides[2].Idle = nil, "its address is in use"
+	got = Reaches(sides)
+	if len(got) != 1 || got[0].Kind != "not-probed" || got[0].Severity != report.Warning || !slices.Equal(got[0].About, []string{"n2"}) {
+		t.Errorf("n1 hears n0, and n2 does not probe: %+v", got)
+	}
+}
