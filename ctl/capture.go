@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -16,15 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ctl/capture"
 	"github.com/fairlead-cni/fairlead/ctl/inforce"
 	packets "github.com/fairlead-cni/fairlead/datapath/capture"
-	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/internal/cli"
-)
-
-// What a capture may have at most, whatever is asked for.
-const (
-	maxCapture        = 10 * time.Minute
-	maxCapturePackets = 10_000_000
-	maxCaptureBytes   = 4 << 30
 )
 
 // captureFlags are those of "capture".
@@ -85,7 +76,7 @@ func (f *captureFlags) add(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVarP(&f.file, "write", "w", "", "the file; - is standard output")
 	flags.StringVar(&f.to, "to", "", "the other end: a pod, or one address of each family")
-	flags.DurationVar(&f.limits.Duration, "duration", 30*time.Second, "end after that, at most "+maxCapture.String())
+	flags.DurationVar(&f.limits.Duration, "duration", 30*time.Second, "end after that, at most "+capture.MaxDuration.String())
 	flags.IntVar(&f.limits.Packets, "packets", 100_000, "end with so many packets")
 	flags.StringVar(&f.size, "size", "100Mi", "end when the packets have so many bytes")
 	flags.IntVar(&f.limits.SnapLen, "snaplen", packets.MaxSnapLen, "keep so many bytes of a packet")
@@ -101,53 +92,24 @@ func (f *captureFlags) add(c *cobra.Command) {
 func (f *captureFlags) check() error {
 	size, err := resource.ParseQuantity(f.size)
 	f.limits.Bytes = size.Value()
-	l := f.limits
 	switch {
 	case f.file == "":
 		return cli.Usage(errors.New("want a file: -w web.pcapng, or -w - for standard output"))
 	case err != nil:
 		return cli.Usage(fmt.Errorf("--size %q: want bytes, such as 100Mi", f.size))
-	case l.Duration <= 0 || l.Duration > maxCapture && !f.untilInputEnds:
-		return cli.Usage(fmt.Errorf("--duration %s: want at most %s", l.Duration, maxCapture))
-	case l.Packets <= 0 || l.Packets > maxCapturePackets:
-		return cli.Usage(fmt.Errorf("--packets %d: want 1 to %d", l.Packets, maxCapturePackets))
-	case l.Bytes <= 0 || l.Bytes > maxCaptureBytes:
-		return cli.Usage(fmt.Errorf("--size %s: want at most 4Gi", f.size))
-	case l.SnapLen < 64 || l.SnapLen > packets.MaxSnapLen:
-		return cli.Usage(fmt.Errorf("--snaplen %d: want 64 to %d", l.SnapLen, packets.MaxSnapLen))
 	case f.node.only && f.onNode != "":
 		return cli.Usage(errors.New("--node-local runs nothing on other nodes: --on-node has no meaning"))
+	}
+	if err := f.limits.Check(f.untilInputEnds); err != nil {
+		return cli.Usage(err)
 	}
 	return nil
 }
 
-// ends are what the capture is about.
-func (f *captureFlags) ends(pod string) (capture.Ends, error) {
-	ends := capture.Ends{Pod: pod}
-	if f.to == "" {
-		return ends, nil
-	}
-	for text := range strings.SplitSeq(f.to, ",") {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			break
-		}
-		ends.Addrs = append(ends.Addrs, a.Unmap())
-	}
-	switch n := strings.Count(f.to, ",") + 1; {
-	case len(ends.Addrs) == 0 && n == 1:
-		ends.To = inforce.Name(f.to)
-		return ends, nil
-	case len(ends.Addrs) != n || n > 2 || n == 2 && ends.Addrs[0].Is4() == ends.Addrs[1].Is4():
-		return ends, cli.Usage(fmt.Errorf("--to %s: want a pod, or one address of each family", f.to))
-	}
-	return ends, nil
-}
-
 func (f *captureFlags) run(c *cobra.Command, pod string) error {
-	ends, err := f.ends(pod)
+	ends, err := capture.ParseEnds(pod, f.to)
 	if err != nil {
-		return err
+		return cli.Usage(err)
 	}
 	if f.file == "-" && isTerminal(c.OutOrStdout()) {
 		return cli.Usage(errors.New("-w - writes packets to standard output, and that is a terminal: pipe it into wireshark -k -i -"))
@@ -177,7 +139,7 @@ func (f *captureFlags) run(c *cobra.Command, pod string) error {
 		to = said
 	}
 	if !f.quiet || f.file != "-" {
-		err = f.out.write(to, summary, func(p *report.Printer) { writeCaptured(p, summary) })
+		err = f.out.write(to, summary, summary.Write)
 	}
 	if err == nil && len(problems)+len(summary.Problems) > 0 {
 		return cli.ExitCode(cli.ExitError)
@@ -239,7 +201,7 @@ func (f *captureFlags) record(c *cobra.Command, sources []capture.Source) (*capt
 	if !f.quiet {
 		said := c.ErrOrStderr()
 		fmt.Fprintf(said, "capturing for %s, up to %d packets or %s bytes; Ctrl-C ends it\n", f.limits.Duration, f.limits.Packets, f.size)
-		how.Progress = showProgress(said)
+		how.Progress = capture.ShowProgress(said, isTerminal(said))
 	}
 	summary, err := capture.Record(ctx, to, sources, how)
 	if !f.quiet && isTerminal(c.ErrOrStderr()) {
@@ -249,35 +211,4 @@ func (f *captureFlags) record(c *cobra.Command, sources []capture.Source) (*capt
 		summary.File = f.file
 	}
 	return summary, err
-}
-
-// showProgress writes the counts when they have changed, on a terminal in one line.
-func showProgress(w io.Writer) func([]capture.Count) {
-	begin, end, before := "", "\n", ""
-	if isTerminal(w) {
-		begin, end = "\r\033[K", ""
-	}
-	return func(counts []capture.Count) {
-		var parts []string
-		for _, n := range counts {
-			parts = append(parts, fmt.Sprintf("%s %d", n.Name, n.Packets))
-		}
-		if now := strings.Join(parts, ", "); now != before {
-			before = now
-			fmt.Fprint(w, begin+now+end)
-		}
-	}
-}
-
-func writeCaptured(p *report.Printer, s *capture.Summary) {
-	before := ""
-	if s.File != "" {
-		before = s.File + ": "
-	}
-	p.Line("%s%s, %d bytes. The capture has ended: %s", before, report.Count(s.Packets, "1 packet", "%d packets"), s.Bytes, s.Ended)
-	rows := [][]string{{"INTERFACE", "PACKETS", "LOST", "WHAT"}}
-	for _, n := range s.Interfaces {
-		rows = append(rows, []string{n.Name, fmt.Sprint(n.Packets), fmt.Sprint(n.Lost), n.Description})
-	}
-	p.Table(rows...)
 }

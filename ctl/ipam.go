@@ -308,21 +308,11 @@ func (r *release) run(c *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	done := released{Evidence: e, Released: true, Note: note(e)}
+	done := released{Evidence: e, Released: true, Note: e.Released()}
 	if untold != nil {
 		done.Note += fmt.Sprintf(". Writing an Event about it failed: %v", untold)
 	}
 	return r.out.write(c.OutOrStdout(), done, func(p *report.Printer) { p.Line("released %s: %s.", name, done.Note) })
-}
-
-func note(e cluster.Evidence) string {
-	switch {
-	case e.Allocation.Spec.Phase != api.PhaseAllocated:
-		return "it can be allocated at once"
-	case e.Allocation.Spec.Reservation != nil:
-		return "it stays reserved for its owner's next pod"
-	}
-	return "it cools for a minute"
 }
 
 // agreed shows the evidence and returns nil if the user agrees to release the address.
@@ -335,20 +325,10 @@ func (r *release) agreed(c *cobra.Command, e cluster.Evidence) error {
 	}
 	if e.Verdict != cluster.Gone && !r.force {
 		return fmt.Errorf("%s is not released: %s. The next pod would share it. If you are sure: --force --reason TEXT",
-			e.Allocation.Name, whyNot(e))
+			e.Allocation.Name, e.WhyNot())
 	}
 	if r.yes {
 		return p.Err()
 	}
 	return confirm(c, "use --yes to release it", "Release it?", "not released")
-}
-
-func whyNot(e cluster.Evidence) string {
-	switch e.Verdict {
-	case cluster.Lives:
-		return "its pod is running"
-	case cluster.Kept:
-		return "it is " + e.Owner
-	}
-	return "its pod may be running"
 }

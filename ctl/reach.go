@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -90,21 +91,8 @@ func reachHere(ctx context.Context, c *cobra.Command, node *localNode, args []st
 	if err != nil {
 		return err
 	}
-	peer := ""
-	if len(args) > 0 {
-		peer = args[0]
-	}
-	a := agents.Here(ctx, cfg, peer)
-	if err := out.write(c.OutOrStdout(), a, a.Write); err != nil {
-		return err
-	}
-	if a.Error != "" {
-		return errors.New(a.Error)
-	}
-	if a.Refused != "" {
-		return errors.New(a.Refused)
-	}
-	return nil
+	a := agents.Here(ctx, cfg, strings.Join(args, "")) // one, or none
+	return cmp.Or(out.write(c.OutOrStdout(), a, a.Write), a.Failure())
 }
 
 // exitOfPair is the exit code. What is not known is no finding: the question has no answer.

@@ -111,7 +111,8 @@ func gather(ctx context.Context, conn *connection, node *localNode) (*wholeStatu
 	}
 	status := v.Status()
 	s.Cluster = &status
-	s.addReach(conn.asker(client).All(ctx, v))
+	answers, unasked, err := conn.asker(client).All(ctx, v)
+	s.NotLookedAt = append(s.NotLookedAt, agents.Summarise(s.Cluster, answers, unasked, err)...)
 	return s, v.Missing(cluster.Nodes)
 }
 
@@ -189,7 +190,7 @@ func writeCluster(p *report.Printer, s *cluster.Status) {
 	rows := [][]string{{"NODE", "READY", "PODCIDR", "ADDRESS", "AGENT", "REACHES", "POOL ADDRESSES"}}
 	for _, n := range s.Nodes {
 		rows = append(rows, []string{n.Name, yes(p, n.Ready), strings.Join(n.PodCIDRs, ","), strings.Join(n.Addresses, ","),
-			agentInWords(p, n.Agent), reachCell(p, n.Reach), fmt.Sprint(n.Held)})
+			agents.Ready(p, n.Agent), agents.Cell(p, n.Reach), fmt.Sprint(n.Held)})
 	}
 	p.Table(rows...)
 	p.Line("")
@@ -236,16 +237,6 @@ func yes(p *report.Printer, ready string) string {
 		return p.Paint(report.Bad, "no")
 	}
 	return p.Paint(report.Bad, "unknown")
-}
-
-func agentInWords(p *report.Printer, a *cluster.Agent) string {
-	switch {
-	case a == nil:
-		return "no Pod"
-	case a.Ready:
-		return p.Paint(report.Good, "ready")
-	}
-	return p.Paint(report.Bad, "not ready") + ": " + a.Why
 }
 
 func state(p *report.Printer, s string) string {

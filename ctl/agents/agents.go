@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
@@ -47,6 +49,14 @@ type Answer struct {
 	Refused string `json:"refused,omitempty"`
 	// Unasked is why it was not asked.
 	Unasked string `json:"-"`
+}
+
+// Failure is why the question has no answer; nil if it has one.
+func (a Answer) Failure() error {
+	if why := cmp.Or(a.Error, a.Refused); why != "" {
+		return errors.New(why)
+	}
+	return nil
 }
 
 // Side is the answer as one end of a pair of nodes, or of all where peer is empty.
@@ -205,14 +215,32 @@ func inWords(ctx context.Context, pod string, stderr []byte, err error) string {
 
 // run runs a command in the agent's container.
 func run(ctx context.Context, client *kube.Client, pod string, command []string) (stdout, stderr []byte, err error) {
-	options := &corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}
-	url := client.Kubernetes.CoreV1().RESTClient().Get().Namespace(metav1.NamespaceSystem).Resource("pods").Name(pod).
-		SubResource("exec").VersionedParams(options, scheme.ParameterCodec).URL()
-	e, err := remotecommand.NewWebSocketExecutor(client.Config, "GET", url.String())
-	if err != nil {
-		return nil, nil, err
-	}
 	var out, errs bytes.Buffer
-	err = e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs})
+	err = Exec(ctx, client, pod, command, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs})
 	return out.Bytes(), errs.Bytes(), err
+}
+
+// Exec runs a command in the agent's container of a Pod in kube-system, with those streams that are not nil. It is like
+// "kubectl exec": by WebSocket, or by SPDY where a proxy or an API server before Kubernetes 1.31 refuses that.
+func Exec(ctx context.Context, client *kube.Client, pod string, command []string,
+	streams remotecommand.StreamOptions) error {
+	options := &corev1.PodExecOptions{Container: container, Command: command, Stdin: streams.Stdin != nil,
+		Stdout: streams.Stdout != nil, Stderr: streams.Stderr != nil}
+	url := client.Kubernetes.CoreV1().RESTClient().Post().Namespace(metav1.NamespaceSystem).Resource("pods").Name(pod).
+		SubResource("exec").VersionedParams(options, scheme.ParameterCodec).URL()
+	socket, err := remotecommand.NewWebSocketExecutor(client.Config, http.MethodGet, url.String())
+	if err != nil {
+		return err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(client.Config, http.MethodPost, url)
+	if err != nil {
+		return err
+	}
+	either, err := remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return err
+	}
+	return either.StreamWithContext(ctx, streams)
 }

@@ -13,11 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
-	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ctl/agents"
 	"github.com/fairlead-cni/fairlead/kube"
 )
 
@@ -30,24 +29,8 @@ func (a AgentPods) Run(ctx context.Context, node string, args []string, in io.Re
 	if err != nil {
 		return err
 	}
-	request := a.Client.Kubernetes.CoreV1().RESTClient().Post().Resource("pods").Namespace(metav1.NamespaceSystem).Name(pod).
-		SubResource("exec").VersionedParams(&corev1.PodExecOptions{Container: kube.Component, Stdin: true, Stdout: true,
-		Stderr: true, Command: append([]string{"fairleadctl"}, args...)}, scheme.ParameterCodec)
-	socket, err := remotecommand.NewWebSocketExecutor(a.Client.Config, "GET", request.URL().String())
-	if err != nil {
-		return err
-	}
-	spdy, err := remotecommand.NewSPDYExecutor(a.Client.Config, "POST", request.URL())
-	if err != nil {
-		return err
-	}
-	executor, err := remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
-		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
-	})
-	if err != nil {
-		return err
-	}
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: messages})
+	err = agents.Exec(ctx, a.Client, pod, append([]string{"fairleadctl"}, args...),
+		remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: messages})
 	if status := (*apierrors.StatusError)(nil); err != nil &&
 		(errors.As(err, &status) && apierrors.IsForbidden(status) || strings.Contains(err.Error(), "forbidden")) {
 		return fmt.Errorf("you may not run commands in the pod kube-system/%s of the agent (create pods/exec): run this command "+

@@ -194,3 +194,25 @@ func (x index) nodeSentence(name string, n Node, there bool) string {
 	}
 	return fmt.Sprintf("Node %s is not Ready (%s) since %s UTC%s", name, n.Ready, n.Since.UTC().Format(time.DateTime), fenced)
 }
+
+// Released says what becomes of the address once it is released.
+func (e Evidence) Released() string {
+	switch {
+	case e.Allocation.Spec.Phase != api.PhaseAllocated:
+		return "it can be allocated at once"
+	case e.Allocation.Spec.Reservation != nil:
+		return "it stays reserved for its owner's next pod"
+	}
+	return "it cools for a minute"
+}
+
+// WhyNot says why the address should not be released, unless the verdict is Gone.
+func (e Evidence) WhyNot() string {
+	switch e.Verdict {
+	case Lives:
+		return "its pod is running"
+	case Kept:
+		return "it is " + e.Owner
+	}
+	return "its pod may be running"
+}

@@ -1,4 +1,4 @@
-package ctl
+package agents
 
 import (
 	"errors"
@@ -7,23 +7,23 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/api"
-	"github.com/fairlead-cni/fairlead/ctl/agents"
 	"github.com/fairlead-cni/fairlead/diagnose/checks"
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 	"github.com/fairlead-cni/fairlead/diagnose/reach"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
-// addReach adds to the status which other nodes' pods each node reaches.
-func (s *wholeStatus) addReach(answers []agents.Answer, unasked string, err error) {
+// Summarise adds to the status which other nodes' pods each node reaches, by what All has returned. It returns what is
+// not known, in sentences.
+func Summarise(s *cluster.Status, answers []Answer, unasked string, err error) (notKnown []string) {
 	switch {
 	case errors.Is(err, checks.ErrNotProbed):
-		return
+		return nil
 	case err != nil:
 		unasked = err.Error()
 	}
 	if unasked != "" {
-		s.NotLookedAt = append(s.NotLookedAt, "which nodes' pods are reached: "+unasked)
+		notKnown = append(notKnown, "which nodes' pods are reached: "+unasked)
 	}
 	var sides []reach.Side
 	for _, a := range answers {
@@ -31,12 +31,12 @@ func (s *wholeStatus) addReach(answers []agents.Answer, unasked string, err erro
 		if sides = append(sides, side); side.Unasked != "" {
 			continue
 		}
-		i := slices.IndexFunc(s.Cluster.Nodes, func(n cluster.NodeStatus) bool { return n.Name == a.Node })
+		i := slices.IndexFunc(s.Nodes, func(n cluster.NodeStatus) bool { return n.Name == a.Node })
 		if i >= 0 {
-			s.Cluster.Nodes[i].Reach = reachedOf(a.Reach)
+			s.Nodes[i].Reach = reachedOf(a.Reach)
 		}
 	}
-	s.NotLookedAt = append(s.NotLookedAt, agents.Unasked(sides)...)
+	return append(notKnown, Unasked(sides)...)
 }
 
 // reachedOf is a summary; nil: that agent does not probe.
@@ -53,8 +53,8 @@ func reachedOf(r *api.AgentReach) *cluster.Reached {
 	return out
 }
 
-// reachCell is a node's cell in the table; empty: it is not known, or not probed.
-func reachCell(p *report.Printer, r *cluster.Reached) string {
+// Cell is a node's cell in the table of nodes; empty: it is not known, or not probed.
+func Cell(p *report.Printer, r *cluster.Reached) string {
 	switch {
 	case r == nil:
 		return ""
@@ -72,4 +72,15 @@ func reachCell(p *report.Printer, r *cluster.Reached) string {
 		return p.Paint(report.Good, text)
 	}
 	return text
+}
+
+// Ready says whether a node has an agent that is ready, and why not.
+func Ready(p *report.Printer, a *cluster.Agent) string {
+	switch {
+	case a == nil:
+		return "no Pod"
+	case a.Ready:
+		return p.Paint(report.Good, "ready")
+	}
+	return p.Paint(report.Bad, "not ready") + ": " + a.Why
 }
