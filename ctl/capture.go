@@ -1,12 +1,14 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -134,6 +136,7 @@ func (f *captureFlags) run(c *cobra.Command, pod string) error {
 	for _, p := range summary.Problems {
 		fmt.Fprintf(said, "not captured: %s\n", p)
 	}
+	summary.Problems = append(problems, summary.Problems...)
 	to := c.OutOrStdout()
 	if f.file == "-" {
 		to = said
@@ -141,7 +144,7 @@ func (f *captureFlags) run(c *cobra.Command, pod string) error {
 	if !f.quiet || f.file != "-" {
 		err = f.out.write(to, summary, summary.Write)
 	}
-	if err == nil && len(problems)+len(summary.Problems) > 0 {
+	if err == nil && len(summary.Problems) > 0 {
 		return cli.ExitCode(cli.ExitError)
 	}
 	return err
@@ -179,7 +182,7 @@ func (f *captureFlags) open(c *cobra.Command, ends capture.Ends) (
 }
 
 // record captures into the file.
-func (f *captureFlags) record(c *cobra.Command, sources []capture.Source) (*capture.Summary, error) {
+func (f *captureFlags) record(c *cobra.Command, sources []capture.Source) (summary *capture.Summary, err error) {
 	ctx, stop := context.WithCancelCause(c.Context())
 	defer stop(nil)
 	if f.untilInputEnds {
@@ -190,11 +193,12 @@ func (f *captureFlags) record(c *cobra.Command, sources []capture.Source) (*capt
 	}
 	to := c.OutOrStdout()
 	if f.file != "-" {
-		file, err := os.OpenFile(f.file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // packets are not for everyone
+		// Packets are not for everyone. A FIFO that nobody reads is refused, instead of waiting for a reader.
+		file, err := os.OpenFile(f.file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		defer file.Close()
+		defer func() { err = cmp.Or(err, file.Close()) }()
 		to = file
 	}
 	how := capture.Recording{Limits: f.limits, Comment: strings.Join(os.Args, " ")}
@@ -203,7 +207,7 @@ func (f *captureFlags) record(c *cobra.Command, sources []capture.Source) (*capt
 		fmt.Fprintf(said, "capturing for %s, up to %d packets or %s bytes; Ctrl-C ends it\n", f.limits.Duration, f.limits.Packets, f.size)
 		how.Progress = capture.ShowProgress(said, isTerminal(said))
 	}
-	summary, err := capture.Record(ctx, to, sources, how)
+	summary, err = capture.Record(ctx, to, sources, how)
 	if !f.quiet && isTerminal(c.ErrOrStderr()) {
 		fmt.Fprintln(c.ErrOrStderr()) // behind the line of progress
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead-cni/fairlead/diagnose/checks"
+	"github.com/fairlead-cni/fairlead/diagnose/reach"
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/kube"
@@ -113,7 +114,7 @@ func (d *examination) options(chosen []string) (checks.Options, error) {
 	if err != nil {
 		return o, err
 	}
-	if notHere == "" {
+	if o.Here = notHere == ""; o.Here {
 		o.NetworkPolicies = cfg.NetworkPolicies
 	}
 	ofNode := func(c string) bool { return slices.Contains(checks.OfNode(), c) }
@@ -130,18 +131,26 @@ func (d *examination) options(chosen []string) (checks.Options, error) {
 	if !d.node.only && !asked {
 		o.Client, o.NoClient = d.conn.client()
 	}
-	if client := d.reaches(o.Client, chosen); client != nil {
-		o.Reaches = d.conn.asker(client).Sides
-	}
+	o.Reaches = d.reaches(o.Client, chosen)
 	return o, nil
 }
 
-// reaches is the client by which all agents are asked; nil: this node's alone is.
-func (d *examination) reaches(client *kube.Client, chosen []string) *kube.Client {
+// sides asks agents what they know, and says what it did not get to know.
+type sides = func(context.Context) ([]reach.Side, []string, error)
+
+// reaches asks all agents; nil: this node's alone is asked.
+func (d *examination) reaches(client *kube.Client, chosen []string) sides {
+	var err error
 	if client == nil && !d.node.only && slices.Contains(chosen, checks.CheckReach) {
-		client, _ = d.conn.client() // without one this node's agent is asked
+		client, err = d.conn.client()
 	}
-	return client
+	switch {
+	case err != nil:
+		return func(context.Context) ([]reach.Side, []string, error) { return nil, nil, err }
+	case client == nil:
+		return nil
+	}
+	return d.conn.asker(client).Sides
 }
 
 // exitOf is the exit code of a result.

@@ -172,7 +172,7 @@ func TestKubeReach(t *testing.T) {
 	says(cli.ExitError, knows("a", "b fails unknown unknown"), "error: unknown command \"reach\"", ab, "its agent is of an earlier version")
 	says(cli.ExitError, knows("a", "b unknown unknown away agent-away"), `{"error":"the agent does not answer at 127.0.0.1:10350"}`, ab,
 		"the agent of node b does not answer")
-	says(cli.ExitError, `{"node":"a","reach":{"asked":0},"refused":"the agent probes 4 nodes by request already"}`, knows("b"), ab,
+	says(cli.ExitError, `{"node":"a","reach":{"asked":9},"refused":"the agent probes 4 nodes by request already"}`, knows("b"), ab,
 		"node a does not probe: the agent probes 4 nodes by request already")
 	says(cli.ExitError, well[0], well[1], []string{"a", "none"}, "there is no Node none: kubectl get nodes")
 	says(cli.ExitUsage, well[0], well[1], []string{"a", "a"}, "a is named twice")

@@ -189,8 +189,8 @@ func writeCluster(p *report.Printer, s *cluster.Status) {
 	p.Line("")
 	rows := [][]string{{"NODE", "READY", "PODCIDR", "ADDRESS", "AGENT", "REACHES", "POOL ADDRESSES"}}
 	for _, n := range s.Nodes {
-		rows = append(rows, []string{n.Name, yes(p, n.Ready), strings.Join(n.PodCIDRs, ","), strings.Join(n.Addresses, ","),
-			agents.Ready(p, n.Agent), agents.Cell(p, n.Reach), fmt.Sprint(n.Held)})
+		rows = append(rows, []string{n.Name, agents.NodeReady(p, n.Ready), strings.Join(n.PodCIDRs, ","),
+			strings.Join(n.Addresses, ","), agents.Ready(p, n.Agent), agents.Cell(p, n.Reach), fmt.Sprint(n.Held)})
 	}
 	p.Table(rows...)
 	p.Line("")
@@ -225,18 +225,6 @@ func writeCluster(p *report.Printer, s *cluster.Status) {
 	for _, n := range s.NotKnown {
 		p.Text("unknown: ", n)
 	}
-}
-
-func yes(p *report.Printer, ready string) string {
-	switch ready {
-	case "True":
-		return p.Paint(report.Good, "yes")
-	case "":
-		return "never reported"
-	case "False":
-		return p.Paint(report.Bad, "no")
-	}
-	return p.Paint(report.Bad, "unknown")
 }
 
 func state(p *report.Printer, s string) string {

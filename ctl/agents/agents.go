@@ -32,7 +32,7 @@ import (
 const container = "fairlead-agent"
 
 // atOnce is how many nodes are asked at once.
-const atOnce = 16
+const atOnce = 64
 
 // reserve is what of the limit is not for the agent: its answer has to come back.
 const reserve = 5 * time.Second
@@ -65,7 +65,7 @@ func (a Answer) Side(peer string) reach.Side {
 	switch {
 	case s.Unasked != "":
 	case a.Reach == nil:
-		s.Idle = "reachability is none in its agent's config"
+		s.Idle = reach.IdleByConfig
 	case a.Reach.Problem != "":
 		s.Idle = a.Reach.Problem
 	default:
@@ -77,7 +77,7 @@ func (a Answer) Side(peer string) reach.Side {
 		if len(s.Paths) == 0 {
 			s.Idle = a.Refused
 		}
-		if len(a.Reach.Paths) == 0 && a.Reach.Asked > 0 {
+		if peer == "" && len(a.Reach.Paths) == 0 && a.Reach.Asked > 0 {
 			s.Unasked = "its agent is of an earlier version, which does not say so much"
 		}
 	}
@@ -95,13 +95,7 @@ type Asker struct {
 // that one's directly, the others by a command in their Pods. Each has limit. The answers are in the order of nodes.
 func (k Asker) ask(ctx context.Context, limit time.Duration, nodes []string, peer func(node string) string) (
 	[]Answer, error) {
-	own := ""
-	if k.Node != nil {
-		if s, err := nodestate.Agent(ctx, *k.Node); err == nil {
-			own = s.Node
-		}
-	}
-	known := map[string]Answer{}
+	own, known := k.own(ctx), map[string]Answer{}
 	var asking sync.WaitGroup
 	if slices.Contains(nodes, own) {
 		asking.Go(func() {
@@ -127,6 +121,18 @@ func (k Asker) ask(ctx context.Context, limit time.Duration, nodes []string, pee
 	return out, nil
 }
 
+// own is the node on which this runs, as its agent says; empty: it may not be asked, or does not answer.
+func (k Asker) own(ctx context.Context) string {
+	if k.Node == nil {
+		return ""
+	}
+	s, err := nodestate.Agent(ctx, *k.Node)
+	if err != nil {
+		return ""
+	}
+	return s.Node
+}
+
 // inPods asks the agents of nodes by commands in their Pods, otherwise as ask.
 func inPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes []string,
 	peer func(node string) string) ([]Answer, error) {
@@ -144,7 +150,11 @@ func inPods(ctx context.Context, client *kube.Client, limit time.Duration, nodes
 			defer func() { <-free }()
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			command := []string{"fairleadctl", "reach", "--node-local", "-o", "json", "--timeout", max(limit-reserve, time.Second).String()}
+			left := limit
+			if end, bounded := ctx.Deadline(); bounded {
+				left = min(left, time.Until(end).Round(time.Second))
+			}
+			command := []string{"fairleadctl", "reach", "--node-local", "-o", "json", "--timeout", max(left-reserve, time.Second).String()}
 			if p := peer(node); p != "" {
 				command = append(command, p)
 			}
@@ -166,7 +176,7 @@ func inPod(ctx context.Context, client *kube.Client, pods []corev1.Pod, node str
 	slices.SortFunc(here, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	pod := here[0]
 	if why := notRunning(pod); why != "" {
-		return Answer{Node: node, Error: fmt.Sprintf("its Pod %s does not run: %s", pod.Name, why)}
+		return Answer{Node: node, Error: "its Pod does not run: " + why}
 	}
 	stdout, stderr, err := run(ctx, client, pod.Name, command)
 	a := Answer{}
@@ -174,7 +184,7 @@ func inPod(ctx context.Context, client *kube.Client, pods []corev1.Pod, node str
 		a.Node = node
 		return a
 	}
-	return Answer{Node: node, Unasked: inWords(ctx, pod.Name, stderr, err)}
+	return Answer{Node: node, Unasked: inWords(ctx, stderr, err)}
 }
 
 // notRunning is why the agent's container does not run, by its kubelet's last word.
@@ -194,34 +204,54 @@ func notRunning(p corev1.Pod) string {
 	return ""
 }
 
-// inWords says why no answer came, and what to do.
-func inWords(ctx context.Context, pod string, stderr []byte, err error) string {
+// inWords says why no answer came, and what to do: the same for all nodes that have the same reason.
+func inWords(ctx context.Context, stderr []byte, err error) string {
 	said := strings.TrimSpace(string(stderr))
 	switch {
 	case err != nil && strings.Contains(err.Error(), "is forbidden"): // the error has no type: it is of an HTTP upgrade
-		return fmt.Sprintf("agents are asked by commands in their Pods, which are not allowed with these credentials: they need a role "+
-			"with get and create on pods/exec in kube-system (%v)", err)
+		return "agents are asked by commands in their Pods, which are not allowed with these credentials: they need a role " +
+			"with get and create on pods/exec in kube-system"
 	case strings.Contains(said, "unknown command"):
 		return "its agent is of an earlier version, without the command reach: upgrade it"
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Sprintf("its Pod %s has not answered in time", pod)
+		return "its Pod has not answered in time"
 	case said != "":
 		return said
 	case err != nil:
-		return fmt.Sprintf("running a command in its Pod %s failed: %v", pod, err)
+		return fmt.Sprintf("running a command in its Pod failed: %v", err)
 	}
 	return "its agent's answer is no answer of this version"
 }
 
 // run runs a command in the agent's container.
 func run(ctx context.Context, client *kube.Client, pod string, command []string) (stdout, stderr []byte, err error) {
-	var out, errs bytes.Buffer
+	var out, errs buffer
 	err = Exec(ctx, client, pod, command, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs})
-	return out.Bytes(), errs.Bytes(), err
+	return out.all(), errs.all(), err
+}
+
+// buffer may be written to after it was read: what copies a stream does not end with its context.
+type buffer struct {
+	sync.Mutex
+	of bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *buffer) Write(p []byte) (int, error) {
+	b.Lock()
+	defer b.Unlock()
+	return b.of.Write(p)
+}
+
+func (b *buffer) all() []byte {
+	b.Lock()
+	defer b.Unlock()
+	return bytes.Clone(b.of.Bytes())
 }
 
 // Exec runs a command in the agent's container of a Pod in kube-system, with those streams that are not nil. It is like
-// "kubectl exec": by WebSocket, or by SPDY where a proxy or an API server before Kubernetes 1.31 refuses that.
+// "kubectl exec": by WebSocket, or by SPDY where a proxy or an API server before Kubernetes 1.31 refuses that. When ctx
+// ends it returns, and streams may still be used for a moment.
 func Exec(ctx context.Context, client *kube.Client, pod string, command []string,
 	streams remotecommand.StreamOptions) error {
 	options := &corev1.PodExecOptions{Container: container, Command: command, Stdin: streams.Stdin != nil,
@@ -242,5 +272,12 @@ func Exec(ctx context.Context, client *kube.Client, pod string, command []string
 	if err != nil {
 		return err
 	}
-	return either.StreamWithContext(ctx, streams)
+	ended := make(chan error, 1)
+	go func() { ended <- either.StreamWithContext(ctx, streams) }() // which waits for SPDY's answer whatever ctx says
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -3,8 +3,10 @@ package agents
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,8 +25,8 @@ const (
 	configMap, agentConf = "fairlead-config", "agent.conf"
 	// mostNodes is how many nodes' agents are asked; of more only those that an Event says are not reached.
 	mostNodes = 100
-	// answerLimit is how long one may take.
-	answerLimit = 10 * time.Second
+	// answerLimit is how long one may take, and allLimit all together.
+	answerLimit, allLimit = 10 * time.Second, 15 * time.Second
 	// reasonNotReached is of the Events that agents write about such nodes.
 	reasonNotReached = "PodsNotReached"
 )
@@ -43,31 +45,42 @@ func (k Asker) All(ctx context.Context, v *cluster.View) (
 	if err != nil || cfg.Reachability != api.ReachabilityProbe {
 		return nil, "", cmp.Or(err, checks.ErrNotProbed)
 	}
-	nodes, unasked := whom(v)
+	ctx, cancel := context.WithTimeout(ctx, allLimit)
+	defer cancel()
+	nodes, unasked := whom(v, k.own(ctx))
 	answers, err = k.ask(ctx, answerLimit, nodes, func(string) string { return "" })
 	return answers, unasked, err
 }
 
-// whom says which nodes' agents are asked: not those of nodes that are not ready, which would take long not to answer.
-func whom(v *cluster.View) (nodes []string, unasked string) {
-	left := 0
+// whom says which nodes' agents are asked: not those of other nodes that are not ready, which would take long not to
+// answer.
+func whom(v *cluster.View, own string) (nodes []string, unasked string) {
+	left, away := 0, 0
 	for _, n := range v.Nodes {
 		told := slices.ContainsFunc(v.Warnings, func(w cluster.Warning) bool {
 			return w.Reason == reasonNotReached && w.About == "Node "+n.Name
 		})
 		switch {
+		case n.Name == own:
+			nodes = append(nodes, n.Name)
 		case n.Ready != "True":
+			away++
 		case len(v.Nodes) <= mostNodes || told:
 			nodes = append(nodes, n.Name)
 		default:
 			left++
 		}
 	}
+	var why []string
 	if left > 0 {
-		unasked = fmt.Sprintf("the agents of %d nodes: in clusters of more than %d, only those of nodes with an Event %s are asked",
-			left, mostNodes, reasonNotReached)
+		why = append(why, fmt.Sprintf("the agents of %d nodes: in clusters of more than %d, only those of nodes with an Event %s are asked",
+			left, mostNodes, reasonNotReached))
 	}
-	return nodes, unasked
+	if away > 0 {
+		why = append(why, report.Count(away, "the agent of 1 node that is not ready was not asked",
+			"the agents of %d nodes that are not ready were not asked"))
+	}
+	return nodes, strings.Join(why, "; ")
 }
 
 // Sides is All for doctor.
@@ -85,6 +98,9 @@ func (k Asker) Sides(ctx context.Context) (sides []reach.Side, notKnown []string
 	}
 	for _, a := range answers {
 		sides = append(sides, a.Side(""))
+	}
+	if none := !slices.ContainsFunc(sides, func(s reach.Side) bool { return s.Unasked == "" }); none && len(sides) > 0 {
+		return nil, nil, errors.New("no agent has answered: " + strings.Join(Unasked(sides), "; "))
 	}
 	return sides, append(notKnown, Unasked(sides)...), nil
 }

@@ -9,18 +9,19 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/cluster"
 )
 
-// Of a large cluster only those nodes' agents are asked that an Event names, and none of a node that is not ready.
+// Of a large cluster only those nodes' agents are asked that an Event names, and none of another node that is
+// not ready; the own node is always asked.
 func TestWhomAllAsks(t *testing.T) {
 	v := &cluster.View{Warnings: []cluster.Warning{{About: "Node n7", Reason: "PodsNotReached"}, {About: "Node n8", Reason: "NoPodCIDR"}}}
 	for i := range mostNodes {
 		v.Nodes = append(v.Nodes, cluster.Node{Name: fmt.Sprint("n", i), Ready: "True"})
 	}
 	v.Nodes[3].Ready = "Unknown"
-	if nodes, unasked := whom(v); len(nodes) != mostNodes-1 || unasked != "" {
+	if nodes, unasked := whom(v, ""); len(nodes) != mostNodes-1 || unasked != "the agent of 1 node that is not ready was not asked" {
 		t.Errorf("of %d nodes %d are asked: %s", len(v.Nodes), len(nodes), unasked)
 	}
 	v.Nodes = append(v.Nodes, cluster.Node{Name: "more", Ready: "True"})
-	if nodes, unasked := whom(v); !slices.Equal(nodes, []string{"n7"}) || !strings.HasPrefix(unasked, "the agents of 99 nodes") {
+	if nodes, unasked := whom(v, "n3"); !slices.Equal(nodes, []string{"n3", "n7"}) || !strings.HasPrefix(unasked, "the agents of 99 nodes") {
 		t.Errorf("of %d nodes %v are asked: %s", len(v.Nodes), nodes, unasked)
 	}
 }

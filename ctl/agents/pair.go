@@ -30,15 +30,28 @@ func (k Asker) Pair(ctx context.Context, limit time.Duration, a, b string) (p Pa
 			return p, fmt.Errorf("there is no Node %s: kubectl get nodes lists them", name)
 		}
 	}
+	if p.Ways, err = k.ways(ctx, limit, a, b); err != nil {
+		return p, err
+	}
+	if slices.ContainsFunc(p.Ways, reach.Way.Bad) { // one end may have answered before the other had begun to send
+		if again, err := k.ways(ctx, limit, a, b); err == nil && !slices.ContainsFunc(again, unknown) {
+			p.Ways = again
+		}
+	}
+	p.Findings = append([]report.Finding{}, checks.Ways(p.Ways)...)
+	return p, nil
+}
+
+func unknown(w reach.Way) bool { return w.Is == reach.Unknown }
+
+func (k Asker) ways(ctx context.Context, limit time.Duration, a, b string) ([]reach.Way, error) {
 	answers, err := k.ask(ctx, limit, []string{a, b}, func(node string) string {
 		return map[string]string{a: b, b: a}[node]
 	})
 	if err != nil {
-		return p, err
+		return nil, err
 	}
-	p.Ways = reach.Join(answers[0].Side(b), answers[1].Side(a))
-	p.Findings = checks.Ways(p.Ways)
-	return p, nil
+	return reach.Join(answers[0].Side(b), answers[1].Side(a)), nil
 }
 
 // Write writes it as text.

@@ -84,3 +84,16 @@ func Ready(p *report.Printer, a *cluster.Agent) string {
 	}
 	return p.Paint(report.Bad, "not ready") + ": " + a.Why
 }
+
+// NodeReady is the cell of the Node's condition Ready.
+func NodeReady(p *report.Printer, ready string) string {
+	switch ready {
+	case "True":
+		return p.Paint(report.Good, "yes")
+	case "":
+		return "never reported"
+	case "False":
+		return p.Paint(report.Bad, "no")
+	}
+	return p.Paint(report.Bad, "unknown")
+}

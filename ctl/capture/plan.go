@@ -74,7 +74,8 @@ const lateBy = 10 * time.Second
 func (j Job) Args(l Limits) []string {
 	args := []string{"capture", j.Pod, "--node-local", "--until-input-ends", "--quiet", "--write=-",
 		"--duration=" + (l.Duration + lateBy).String(), "--packets=" + strconv.Itoa(l.Packets),
-		"--size=" + strconv.FormatInt(l.Bytes, 10), "--snaplen=" + strconv.Itoa(l.SnapLen)}
+		"--size=" + strconv.FormatInt(l.Bytes+int64(l.SnapLen)+maxTag+blockBytes, 10), // not before the caller
+		"--snaplen=" + strconv.Itoa(l.SnapLen)}
 	if j.To != "" {
 		args = append(args, "--to="+j.To)
 	}

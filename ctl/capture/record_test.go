@@ -2,16 +2,21 @@ package capture
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/fairlead-cni/fairlead/datapath/capture"
 )
@@ -323,4 +328,49 @@ func FuzzStream(f *testing.F) {
 			}
 		}
 	})
+}
+
+// What is compressed may become of any size, and what comes between packets is bounded: neither is read.
+func TestStreamIsBounded(t *testing.T) {
+	packed := bytes.Buffer{}
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write(make([]byte, 1<<20))
+	_ = z.Close()
+	if err := newStream("n").open(&packed, 1<<30); !errors.Is(err, errNoFile) {
+		t.Errorf("gzip: %v, want %v", err, errNoFile)
+	}
+	file := bytes.Buffer{}
+	eth := pcapgo.NgInterface{Name: strings.Repeat("x", 1000), LinkType: layers.LinkTypeEthernet}
+	w, err := pcapgo.NewNgWriterInterface(&file, eth, pcapgo.NgWriterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file.Len() < 2*maxStep {
+		if _, err := w.AddInterface(eth); err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Flush()
+	}
+	s := newStream("n")
+	if err := s.open(&file, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.next(); !errors.Is(err, errStep) {
+		t.Errorf("2 MiB of interfaces: %v, want %v", err, errStep)
+	}
+}
+
+// The caller's limit of bytes is reached before that of a node, which cannot say why it has ended.
+func TestNodesMayTakeMore(t *testing.T) {
+	l := Limits{Duration: time.Second, Packets: 1, Bytes: maxBytes, SnapLen: 1500}
+	args := Job{Ends: Ends{Pod: "default/a"}}.Args(l)
+	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--size=") })
+	n, err := strconv.ParseInt(strings.TrimPrefix(args[i], "--size="), 10, 64)
+	if err != nil || n < l.Bytes+size(capture.Frame{Data: make([]byte, l.SnapLen+maxTag)}) {
+		t.Errorf("%q: %v", args[i], err)
+	}
+	l.Bytes = n
+	if err := l.Check(true); err != nil {
+		t.Errorf("a node refuses it: %v", err)
+	}
 }

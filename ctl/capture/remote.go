@@ -63,7 +63,11 @@ func start(ctx context.Context, runner Runner, node string, args []string, maxBy
 		return nil, fmt.Errorf("node %s: the capture has ended before it began: %w", node, f.err)
 	case <-ctx.Done():
 		r.Close()
-		return nil, fmt.Errorf("node %s: it has not begun: %w", node, context.Cause(ctx))
+		err := fmt.Errorf("node %s: it has not begun: %w", node, context.Cause(ctx))
+		if text := said.String(); text != "" {
+			err = fmt.Errorf("%w: %s", err, text)
+		}
+		return nil, err
 	}
 }
 

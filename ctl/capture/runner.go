@@ -72,8 +72,9 @@ func (c Command) Run(ctx context.Context, node string, args []string, in io.Read
 	}
 	cmd := exec.CommandContext(ctx, words[0], append(words[1:], args...)...)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, messages, outputWait
-	// An interrupt from the terminal is for this program, which ends the capture there and then reads the rest.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// An interrupt from the terminal is for this program, which ends the capture there and then reads the rest. Nor can
+	// several commands ask for passwords there at once: without a terminal they fail, and say why.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	to, err := cmd.StdinPipe()
 	if err != nil {
 		return err

@@ -1,6 +1,9 @@
 package capture
 
 import (
+	"bufio"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -15,16 +18,24 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/capture"
 )
 
-// What another node may send.
+// What another node may send. maxStep is how many bytes may come before a packet and with it.
 const (
 	maxInterfaces = 64
 	maxTextRunes  = 1000
+	maxStep       = 1 << 20
+)
+
+// What is no stream of a capture.
+var (
+	errNoFile = errors.New("what comes is no pcapng file")
+	errStep   = errors.New("more comes between two packets than a capture writes")
 )
 
 // stream reads the file that another node writes while it captures.
 type stream struct {
 	node string
 	from *pcapgo.NgReader
+	step *io.LimitedReader // under from
 	// begun is closed when the interfaces are known: their statistics come behind all of them.
 	begun chan struct{}
 	once  sync.Once
@@ -36,10 +47,19 @@ func newStream(node string) *stream { return &stream{node: node, begun: make(cha
 
 // open reads the beginning. Of the whole stream it takes no more than limit bytes.
 func (s *stream) open(r io.Reader, limit int64) (err error) {
-	s.from, err = pcapgo.NewNgReader(io.LimitReader(r, limit), pcapgo.NgReaderOptions{WantMixedLinkType: true,
-		StatisticsCallback: s.statistics})
+	whole := bufio.NewReader(io.LimitReader(r, limit))
+	// The library would unpack what is compressed, and to any size.
+	if magic, err := whole.Peek(4); err == nil && binary.BigEndian.Uint32(magic) != sectionHeader {
+		return errNoFile
+	}
+	s.step = &io.LimitedReader{R: whole, N: maxStep}
+	options := pcapgo.NgReaderOptions{WantMixedLinkType: true, StatisticsCallback: s.statistics}
+	s.from, err = pcapgo.NewNgReader(s.step, options)
 	return err
 }
+
+// sectionHeader is the type of the first block of a file, in either byte order (draft-ietf-opsawg-pcapng, section 4.1).
+const sectionHeader = 0x0a0d0d0a
 
 // statistics is called by next.
 func (s *stream) statistics(at int, read pcapgo.NgInterfaceStatistics) {
@@ -71,8 +91,12 @@ func printable(text string) string {
 
 // next waits for a packet. It returns io.EOF at the end, behind a whole packet.
 func (s *stream) next() (int, capture.Frame, error) {
+	s.step.N = maxStep
 	data, info, options, err := s.from.ReadPacketDataWithOptions()
-	if err != nil {
+	switch {
+	case err != nil && s.step.N <= 0 || s.from.NInterfaces() > maxInterfaces:
+		return 0, capture.Frame{}, errStep
+	case err != nil:
 		return 0, capture.Frame{}, err
 	}
 	if err := s.check(data, info); err != nil {

@@ -28,7 +28,7 @@ func (l Limits) Check(part bool) error {
 		return fmt.Errorf("--duration %s: want at most %s", l.Duration, MaxDuration)
 	case l.Packets <= 0 || l.Packets > maxPackets:
 		return fmt.Errorf("--packets %d: want 1 to %d", l.Packets, maxPackets)
-	case l.Bytes <= 0 || l.Bytes > maxBytes:
+	case l.Bytes <= 0 || l.Bytes > maxBytes && !part:
 		return fmt.Errorf("--size of %d bytes: want at most 4Gi", l.Bytes)
 	case l.SnapLen < 64 || l.SnapLen > capture.MaxSnapLen:
 		return fmt.Errorf("--snaplen %d: want 64 to %d", l.SnapLen, capture.MaxSnapLen)

@@ -98,6 +98,25 @@ func (s *Socket) set(options map[int]int) (err error) {
 	return errors.Join(controlErr, err)
 }
 
+// ErrGone is the error of an interface that was deleted.
+var ErrGone = errors.New("the interface is gone")
+
+// goneWait is how long an interface that is down may take to be deleted: the kernel takes it down first.
+const goneWait = 2 * time.Second
+
+// gone reports whether the interface is deleted: the kernel says nothing more then (packet(7)).
+func (s *Socket) gone() (is bool) {
+	end := time.Now().Add(goneWait)
+	for ; !is && s.stopped.Load() == 0 && time.Now().Before(end); time.Sleep(goneWait / 20) {
+		_ = s.raw.Control(func(fd uintptr) { // fails when it is closed
+			at, err := unix.Getsockname(int(fd))
+			device, ok := at.(*unix.SockaddrLinklayer)
+			is = err == nil && ok && device.Ifindex < 0
+		})
+	}
+	return is
+}
+
 // Next waits for a frame. After Stop it returns those that were seen before, and then io.EOF.
 func (s *Socket) Next() (f Frame, err error) {
 	for {
@@ -117,7 +136,10 @@ func (s *Socket) Next() (f Frame, err error) {
 		switch {
 		case err != nil:
 			return f, err
-		case errors.Is(failed, unix.ENETDOWN): // it may be up again
+		case errors.Is(failed, unix.ENETDOWN):
+			if s.gone() {
+				return f, ErrGone
+			} // else it may be up again
 		case failed != nil:
 			return f, os.NewSyscallError("recvmsg", failed)
 		case stopped != 0 && f.Time.UnixNano() > stopped:

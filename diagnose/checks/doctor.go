@@ -77,6 +77,8 @@ type Options struct {
 	// Node examines the node that this runs on; nil: no node, because of NoNode.
 	Node   *NodeProbe
 	NoNode string
+	// Here: an agent is configured on this machine.
+	Here bool
 	// Reaches asks the agents of all nodes for CheckReach: each side has all its paths. nil: that of this node is asked.
 	Reaches func(context.Context) (sides []reach.Side, notKnown []string, err error)
 	// NetworkPolicies is the agent's setting of that name; empty where it is not known.
@@ -114,12 +116,12 @@ func (o Options) examineAll(ctx context.Context, checks []string) (r Result) {
 			continue
 		}
 		found, notKnown, gap := o.examine(ctx, c)
+		r.NotKnown = append(r.NotKnown, notKnown...)
 		if gap != nil {
 			r.NotExamined = append(r.NotExamined, *gap)
 			continue
 		}
 		r.Examined = append(r.Examined, c)
-		r.NotKnown = append(r.NotKnown, notKnown...)
 		r.Findings = append(r.Findings, found...)
 	}
 	return r
@@ -142,13 +144,18 @@ func (o Options) reaches(ctx context.Context) (found []report.Finding, notKnown 
 	asking, cancel := context.WithTimeout(ctx, reachesShare(ctx))
 	defer cancel()
 	sides, notKnown, err := o.Reaches(asking)
+	off := errors.Is(err, ErrNotProbed)
 	switch {
 	case err == nil:
 		return Reaches(sides), notKnown, nil
-	case o.Node == nil:
-		return nil, nil, &Gap{Check: CheckReach, Why: err.Error()}
+	case o.Node == nil || !o.Here:
+		return nil, nil, &Gap{Check: CheckReach, Why: err.Error(), Failed: !off}
 	}
-	return o.examineOne(ctx, CheckReach)
+	found, notKnown, gap = o.examineOne(ctx, CheckReach)
+	if !off {
+		notKnown = append(notKnown, "reach, of other nodes: "+err.Error())
+	}
+	return found, notKnown, gap
 }
 
 // examineOne makes a check, of the cluster or of this node.

@@ -27,7 +27,7 @@ func Ways(ways []reach.Way) []report.Finding {
 			common = commonNode(rest, first)
 		}
 		same := func(w reach.Way) bool {
-			return w.Cause == first.Cause && w.At == first.At && w.Bad() == first.Bad() &&
+			return w.Cause == first.Cause && w.At == first.At && w.Is == first.Is && ruleOf(w) == ruleOf(first) &&
 				(first.At != "" || w.From == common || w.To == common)
 		}
 		group := slices.DeleteFunc(slices.Clone(rest), func(w reach.Way) bool { return !same(w) })
@@ -40,6 +40,15 @@ func Ways(ways []reach.Way) []report.Finding {
 	}
 	slices.SortStableFunc(out, func(a, b report.Finding) int { return cmp.Compare(b.Severity, a.Severity) })
 	return out
+}
+
+// ruleOf is the rule of a firewall: a node may have several, and each is a fault of its own.
+func ruleOf(w reach.Way) string {
+	if w.Cause != reach.CauseFirewall {
+		return ""
+	}
+	_, rule, _ := strings.Cut(w.Text, ": ")
+	return rule
 }
 
 // commonNode is that end of first which has more ways of its cause without a place.
@@ -84,16 +93,41 @@ func Reaches(sides []reach.Side) []report.Finding {
 			}
 			seen[pair] = true
 			joined := reach.Join(about(known, pair[0], pair[1]), about(known, pair[1], pair[0]))
-			ways = append(ways, slices.DeleteFunc(joined, func(w reach.Way) bool { return !w.Bad() })...)
+			ways = append(ways, broken(joined, s.Node, known[pair[0]], known[pair[1]])...)
 		}
 	}
 	out := Ways(ways)
 	if len(idle) > 0 {
 		out = append(out, report.Finding{Check: CheckReach, Kind: "not-probed", Severity: report.Warning, About: idle,
 			Cause: "other nodes are not probed from " + report.Some(idle) + ", nor are these from there, though others are: the ends of paths " +
-				"there are not known", Evidence: distinct(why[:min(len(why), mostSeen)])})
+				"there are not known", Evidence: distinct(why[:min(len(why), mostSeen)]), Remedies: idleRemedy(why)})
 	}
 	return out
+}
+
+// broken are those of a pair's ways that do not work. If both ends together know of none, though one has found the path
+// to the other broken, it is what that one does not hear.
+func broken(ways []reach.Way, by string, a, b reach.Side) []reach.Way {
+	bad := slices.DeleteFunc(slices.Clone(ways), func(w reach.Way) bool { return !w.Bad() })
+	works := slices.ContainsFunc(ways, func(w reach.Way) bool { return w.Is == reach.Works })
+	if len(bad) > 0 || works || a.Idle != "" || b.Idle != "" {
+		return bad
+	}
+	for _, w := range ways {
+		if w.To == by {
+			w.Text = fmt.Sprintf("node %s finds the path to node %s broken: %s", by, w.From, w.Text)
+			bad = append(bad, w)
+		}
+	}
+	return bad
+}
+
+// idleRemedy is for agents that probe nobody.
+func idleRemedy(why []string) []report.Remedy {
+	if !slices.ContainsFunc(why, func(w string) bool { return strings.Contains(w, reach.IdleByConfig) }) {
+		return nil
+	}
+	return []report.Remedy{{Text: "With reachability: probe in the agents' config, nodes probe each other (docs/reachability.md)"}}
 }
 
 // about is what a node knows of another.
@@ -183,7 +217,7 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 	case reach.CauseNodeAway:
 		return []report.Remedy{{Text: fmt.Sprintf("See whether node %s runs", w.At), Commands: []string{"kubectl describe node " + w.At}}}
 	case reach.CauseNotProbed:
-		return []report.Remedy{{Text: "With reachability: probe in the agents' config, nodes probe each other (docs/reachability.md)"}}
+		return idleRemedy([]string{w.Text})
 	case reach.CauseNone:
 		return nil
 	}

@@ -117,3 +117,28 @@ func TestFaultOfWhichOneEndKnows(t *testing.T) {
 		t.Errorf("n1 hears n0, and n2 does not probe: %+v", got)
 	}
 }
+
+// A path that one end finds broken is told, also where the other knows nothing of it: not that it works, nor why not.
+func TestBrokenPathOfWhichTheOtherKnowsNothing(t *testing.T) {
+	sides := clusterOf(3, func(own, peer int) string {
+		return map[[2]int]string{{0, 1}: "fails unknown not-found"}[[2]int{own, peer}]
+	})
+	sides[1].Paths = sides[1].Paths[1:] // n1 does not probe n0 at present
+	found := Reaches(sides)
+	if len(found) != 1 || !strings.Contains(found[0].Cause, "node n0 finds the path to node n1 broken") || found[0].Severity != report.Warning {
+		t.Errorf("%+v", found)
+	}
+}
+
+// What two rules of one node's firewall drop is two faults: to mend one leaves the other.
+func TestRulesOfOneFirewallAreToldApart(t *testing.T) {
+	way := func(from, to, rule string) reach.Way {
+		return reach.Way{From: from, To: to, Family: "IPv4", Is: reach.Fails, Cause: reach.CauseFirewall, At: "a",
+			Text: "no IPv4 packet comes from pods on " + from + " to pods on " + to + ": node a drops the tunnel's packets, rule " + rule}
+	}
+	found := Ways([]reach.Way{way("b", "a", "5"), way("a", "b", "7"), way("c", "a", "5")})
+	if len(found) != 2 || !strings.Contains(found[0].Cause, "rule 5. The same: from c to a in IPv4") ||
+		!strings.Contains(found[1].Cause, "rule 7") {
+		t.Errorf("%+v", found)
+	}
+}

@@ -11,6 +11,9 @@ import (
 // CauseNotProbed: an agent does not probe, or these two nodes are not probed by each other.
 const CauseNotProbed Cause = "not-probed"
 
+// IdleByConfig is why an agent probes no node that is not to.
+const IdleByConfig = "reachability is none in its agent's config"
+
 // Side is one end of a pair of nodes, with what its agent knows of the other.
 type Side struct {
 	Node string
@@ -151,6 +154,8 @@ func (p between) state() Direction {
 		return heard
 	case p.answers():
 		return Works
+	case p.receives() && heard == Fails && said == Works: // of different times: x has it from y that y hears x
+		return Unknown
 	case p.receives() && heard == Fails && p.counts():
 		return Fails
 	case p.sends() && said != "" && said != Unknown: // y has said so
@@ -190,9 +195,9 @@ func (p between) wellSince() (t time.Time) {
 func (p between) cause() (c Cause, at, text string) {
 	fails := p.state() == Fails
 	switch {
-	case p.px.NoTunnel != "":
+	case fails && p.px.NoTunnel != "":
 		return CauseNoTunnel, p.x.Node, "on node " + p.x.Node + ": " + p.px.NoTunnel
-	case p.py.NoTunnel != "":
+	case fails && p.py.NoTunnel != "":
 		return CauseNoTunnel, p.y.Node, "on node " + p.y.Node + ": " + p.py.NoTunnel
 	case fails && p.px.DropsOut != "":
 		return CauseFirewall, p.x.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way out, %s", p.x.Node, p.px.DropsOut)
@@ -271,16 +276,8 @@ func (p between) unknown() (c Cause, at, text string) {
 			return CauseNotProbed, s.Node, fmt.Sprintf("node %s does not probe: %s", s.Node, s.Idle)
 		}
 	}
-	for _, q := range []struct {
-		api.ReachPath
-		node string
-	}{{p.py, p.x.Node}, {p.px, p.y.Node}} {
-		switch {
-		case q.Cause == string(CauseNodeAway):
-			return CauseNodeAway, q.node, fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is", q.node)
-		case q.State == "away":
-			return CauseAgentAway, q.node, fmt.Sprintf("the agent of node %s is not heard", q.node)
-		}
+	if c, at, text = p.notHeard(); c != CauseNone {
+		return c, at, text
 	}
 	switch {
 	case p.x.Unasked != "":
@@ -294,6 +291,25 @@ func (p between) unknown() (c Cause, at, text string) {
 		return CauseNotProbed, node, fmt.Sprintf("node %s does not probe the other at present", node)
 	}
 	return CauseNone, "", "not known yet: ask again in some seconds"
+}
+
+// notHeard is that one end finds the other, or its agent, away.
+func (p between) notHeard() (c Cause, at, text string) {
+	for _, q := range []struct {
+		api.ReachPath
+		Side
+	}{{p.py, p.x}, {p.px, p.y}} {
+		switch {
+		case q.Cause == string(CauseNodeAway) && q.Unasked == "":
+			return CauseNotFound, "", fmt.Sprintf("node %s runs, and answers the other nothing at all", q.Side.Node)
+		case q.Cause == string(CauseNodeAway):
+			return CauseNodeAway, q.Side.Node, fmt.Sprintf("node %s answers nothing at all: it is down, or the underlay between is",
+				q.Side.Node)
+		case q.State == "away":
+			return CauseAgentAway, q.Side.Node, fmt.Sprintf("the agent of node %s is not heard", q.Side.Node)
+		}
+	}
+	return CauseNone, "", ""
 }
 
 // seen is what each end says of the direction.

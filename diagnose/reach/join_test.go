@@ -148,3 +148,25 @@ func TestJoinEverything(t *testing.T) {
 		}
 	}
 }
+
+// What both ends say of different times is not put together to a fault: y had not heard x when it was asked, and has
+// told x since that it does.
+func TestJoinOfDifferentTimes(t *testing.T) {
+	early, late := known("fails unknown broken not-found"), known("works works reached")
+	for _, w := range Join(late, early) {
+		if w.Bad() {
+			t.Errorf("%+v", w)
+		}
+	}
+}
+
+// Open vSwitch that fails for a moment is no cause of what is lost of packets that do come.
+func TestNoTunnelIsNoCauseOfLoss(t *testing.T) {
+	x := known("works narrow broken mtu", func(p *api.ReachPath) { p.NoTunnel = "OVSDB is down" })
+	y := known("narrow works broken mtu")
+	for _, w := range Join(x, y) {
+		if w.Cause == CauseNoTunnel {
+			t.Errorf("%+v", w)
+		}
+	}
+}

@@ -223,12 +223,17 @@ func (b *bed) event(t *testing.T, node, reason string) (message string) {
 		message = list.Items[0].Message
 		return ""
 	})
+	b.forgetEvents(t)
+	return message
+}
+
+// forgetEvents removes all Events at the end of the test.
+func (b *bed) forgetEvents(t *testing.T) {
 	t.Cleanup(func() {
 		if _, err := b.Kubectl(context.Background(), "-n", "default", "delete", "events", "--all"); err != nil {
 			t.Error(err)
 		}
 	})
-	return message
 }
 
 // doctorSays runs fairleadctl's doctor and expects its verdict, the exit code, and a text in its report.

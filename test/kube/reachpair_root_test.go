@@ -23,6 +23,7 @@ import (
 // both directions does not work, and that an agent is dead is no such fault.
 func TestRootReach(t *testing.T) {
 	b := cluster(t)
+	b.forgetEvents(t) // once nobody probes any more
 	b.probing(t)
 	b.agentPods(t)
 	b.configured(t)
