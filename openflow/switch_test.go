@@ -319,3 +319,31 @@ func twoPods() tables.View {
 	}
 	return v
 }
+
+// A flow that one Unit has no more and another has now stays, whichever of both comes first.
+func TestFlowMovesToAnotherUnit(t *testing.T) {
+	o := flowtest.Node(t)
+	s := flowtest.Dial(t, o, openflow.Dial)
+	flow := func(i byte) openflow.Unit {
+		src := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, i}), 32)
+		return openflow.Unit{Flows: []openflow.Flow{{Kind: openflow.KindPolicy, Table: 20, Priority: 1,
+			Actions: []openflow.Action{openflow.Goto(21)}, Match: openflow.Match{EtherType: openflow.IPv4, Src: src}}}}
+	}
+	s.SetPolicies(map[uint32]openflow.Unit{20: flow(7), 21: flow(8), 22: flow(9)}, true)
+	flowtest.Sync(t, s, nil)
+	s.SetPolicies(map[uint32]openflow.Unit{20: flow(8), 21: flow(9), 22: flow(10)}, false)
+	changes := flowtest.Sync(t, s, nil)
+	all := flowtest.Flows(o)
+	for i, want := range map[int]bool{7: false, 8: true, 9: true, 10: true} {
+		if strings.Contains(all, fmt.Sprintf("nw_src=10.0.0.%d ", i)) != want {
+			t.Errorf("10.0.0.%d: there is a flow: %t, want %t", i, !want, want)
+		}
+	}
+	if want := (openflow.Changes{Added: 3, Deleted: 1}); changes != want {
+		t.Errorf("%+v, want %+v", changes, want)
+	}
+	s.Resync()
+	if again := flowtest.Sync(t, s, nil); again != (openflow.Changes{}) {
+		t.Errorf("the switch had something else than was known: %+v", again)
+	}
+}

@@ -287,6 +287,7 @@ func (u *units) diff() ([]change, Changes, error) {
 		for _, id := range slices.Sorted(maps.Keys(u.dirty)) {
 			d.replace(id, u.dirty[id].now(), u.want[id].now())
 		}
+		d.keepMoved()
 	}
 	for _, c := range d.flows {
 		if !c.delete && !u.owns(c.flow) {
@@ -326,6 +327,19 @@ func (d *unitChanges) replace(id uint32, before, now Unit) {
 		d.count.Deleted++
 		d.flows = append(d.flows, change{flow: f, delete: true})
 	}
+}
+
+// keepMoved leaves out the deletion of flows that another Unit has now: in the order of numbers it might come last.
+func (d *unitChanges) keepMoved() {
+	put := map[Key]bool{}
+	for _, c := range d.flows {
+		if !c.delete {
+			put[c.flow.Key()] = true
+		}
+	}
+	all := len(d.flows)
+	d.flows = slices.DeleteFunc(d.flows, func(c change) bool { return c.delete && put[c.flow.Key()] })
+	d.count.Deleted -= all - len(d.flows)
 }
 
 // group compares groups; before counts only if there was one.

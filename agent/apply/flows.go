@@ -64,6 +64,10 @@ type Flows struct {
 // enforced is what Flows knows of policies.
 type enforced struct {
 	rules *policies.Rules // nil: none is enforced
+	// told: the switch was told all of them since it was connected to. What differs would be all that it has otherwise.
+	told bool
+	// adopted: the rules have been known, and what the switch had of an earlier agent was looked at.
+	adopted bool
 	// waitUntil: until then, no pod is closed because policies are not known.
 	waitUntil time.Time
 	// tightened: connections may be open that the rules forbid now.
@@ -145,6 +149,7 @@ func (f *Flows) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 		if f.sw, err = f.dial(ctx); err != nil {
 			return c, err
 		}
+		f.untold()
 	}
 	c.Repaired, err = f.sync(ctx, r, fresh)
 	if c.Degraded = f.policies.unknown(); err != nil || !ahead {
@@ -195,26 +200,40 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	if err := f.observe(r); err != nil {
 		return repaired, err
 	}
-	f.setServices(fresh)
-	if changes, err = f.change(ctx, r, verified, fresh); err != nil {
+	told := f.told()
+	f.setServices()
+	if changes, err = f.change(ctx, r, verified); err != nil {
 		return repaired, err
 	}
 	f.servicesSynced(ctx)
 	f.enforced()
 	f.cut(ctx)
-	if fresh {
-		debug.FreeOSMemory() // the cluster and the switch have been read as a whole: much of what that took is garbage
-	}
 	if r.Verify && (reverted != none || changes != none) {
 		f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)
+	}
+	if f.told() != told {
+		debug.FreeOSMemory() // much of what it took to read the cluster and the switch is garbage
 	}
 	return repaired, nil
 }
 
+// told reports whether the switch was told all Services and policies that there are.
+func (f *Flows) told() bool {
+	return (f.services == nil || f.services.told) && (f.policies.rules == nil || f.policies.told)
+}
+
+// untold takes note that the switch was told nothing.
+func (f *Flows) untold() {
+	f.policies.told = false
+	if f.services != nil {
+		f.services.told = false
+	}
+}
+
 // change has the switch confirm what is wanted now, unless that is what it has confirmed already.
-func (f *Flows) change(ctx context.Context, r *Round, verified, fresh bool) (changes openflow.Changes, err error) {
+func (f *Flows) change(ctx context.Context, r *Round, verified bool) (changes openflow.Changes, err error) {
 	view, want, shared := r.Want.View(r.Observed), f.flows, f.services.shared(r.Want.ServiceCIDRs)
-	if err := f.setPolicies(ctx, r, view, fresh); err != nil {
+	if err := f.setPolicies(ctx, r, view); err != nil {
 		return changes, err
 	}
 	// Flows of thousands of peers are most of what a round computes.

@@ -47,17 +47,15 @@ func (e *enforced) unknown() error {
 	return cmp.Or(e.waits(time.Now()), errClosed)
 }
 
-// setPolicies tells the switch which flows policies come to: all, on a connection that is fresh.
-func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fresh bool) error {
+// setPolicies tells the switch which flows policies come to: all, unless it was told all before. What fails is done by
+// a later round.
+func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View) error {
 	if f.policies.rules == nil {
-		if fresh {
-			f.sw.SetPolicies(nil, true)
-		}
+		f.sw.SetPolicies(nil, true)
 		return nil
 	}
-	first := !f.policies.rules.Known()
 	changed := f.update(ctx, place(r, view), r.Verify)
-	if first {
+	if !f.policies.adopted {
 		f.sw.Resync() // there has flows that are of no unit
 		there, err := f.sw.HasForPods(ctx)
 		if err != nil {
@@ -67,13 +65,15 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View, fre
 			return f.keep(there)
 		}
 		f.policies.rules.Adopt(there, time.Now())
+		f.policies.adopted, f.policies.told = true, false
 	}
-	if fresh || first {
-		f.sw.SetPolicies(f.policies.rules.Units(), true)
-	} else {
-		f.sw.SetPolicies(changed, false)
+	all := !f.policies.told
+	if all {
+		changed = f.policies.rules.Units()
 	}
-	f.policies.tightened = f.policies.rules.Tightened() || f.policies.tightened || fresh || first
+	f.sw.SetPolicies(changed, all)
+	f.policies.told = true
+	f.policies.tightened = f.policies.rules.Tightened() || f.policies.tightened || all
 	return nil
 }
 
@@ -164,7 +164,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 		return true, nil
 	case f.sw == nil:
 		return false, ErrNoSwitch
-	case !f.policies.rules.Known():
+	case !f.policies.told:
 		return false, nil
 	}
 	changed := f.update(ctx, nil, false)

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/link"
+	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/kube/feed"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
@@ -88,6 +90,67 @@ func TestPoliciesThatAreUnknownAreKept(t *testing.T) {
 	}
 	if now := flowtest.Sorted(flowtest.Flows(n.OVS)); now != before {
 		t.Errorf("the switch does something else:\n%s", flowtest.Diff(before, now))
+	}
+}
+
+// A round that fails on a connection that is new leaves nothing open: the next one tells the switch all policies.
+func TestPoliciesAfterARoundThatFailed(t *testing.T) {
+	n := newPolicyNode(t)
+	n.apply(n.round())
+	want := flowtest.Sorted(flowtest.Flows(n.OVS))
+	lost, err := ovsdb.Connect(n.soon(), "unix:"+n.DBSocket, testr.New(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost.Close()
+	n.flows.Close()
+	n.Ofctl("del-flows", "br-int") // as after a start of ovs-vswitchd
+	r := n.round()
+	n.flows.db = lost
+	if _, err := n.flows.Apply(n.soon(), r); err == nil {
+		t.Fatal("without OVSDB a round succeeds")
+	}
+	n.flows.db = n.db
+	n.apply(n.round())
+	if now := flowtest.Sorted(flowtest.Flows(n.OVS)); now != want {
+		t.Errorf("the switch has other flows:\n%s", flowtest.Diff(want, now))
+	}
+}
+
+// readAnew is an agent that starts, and reads all policies.
+func (n *node) readAnew() {
+	n.t.Helper()
+	var err error
+	if n.source, err = inputs.NewDirectory(n.dir, logr.Discard()); err != nil {
+		n.t.Fatal(err)
+	}
+	n.source.Refresh()
+}
+
+// A switch that does not answer when policies get known is told them later.
+func TestPoliciesThatCouldNotBeAdopted(t *testing.T) {
+	n := newPolicyNode(t)
+	n.apply(n.round())
+	n.unread()
+	n.apply(n.round())
+	n.has("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: more, namespace: ns}\n" +
+		"spec: {podSelector: {}, policyTypes: [Egress]}\n")
+	n.readAnew()
+	n.flows.policies.rules = policies.NewRules(n.source.PolicyObjects())
+	never, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := n.flows.Apply(never, n.round()); err == nil {
+		t.Fatal("a round succeeds that has no time")
+	}
+	n.apply(n.round())
+	got := flowtest.Sorted(flowtest.Flows(n.OVS))
+	n.flows.Close()
+	n.readAnew()
+	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(t))
+	t.Cleanup(n.flows.Close)
+	n.apply(n.round())
+	if want := flowtest.Sorted(flowtest.Flows(n.OVS)); got != want {
+		t.Errorf("the switch has other flows than another agent would give it:\n%s", flowtest.Diff(want, got))
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 // servicePorts are the ports of Services as the switch shall translate them. Each Service is computed by itself, when
 // it or its endpoints have changed.
 type servicePorts struct {
+	told   bool // as enforced has it
 	source inputs.Source
 	log    logr.Logger
 	node   services.Node
@@ -191,23 +192,22 @@ func (s *servicePorts) count(p servicePort, by int) {
 	}
 }
 
-// setServices tells the switch which Services there shall be: all, on a connection that is fresh.
-func (f *Flows) setServices(fresh bool) {
+// setServices tells the switch which Services there shall be: all, unless it was told all before.
+func (f *Flows) setServices() {
 	if f.services == nil {
-		if fresh {
-			f.sw.SetUnits(nil, true)
-		}
+		f.sw.SetUnits(nil, true)
 		return
 	}
-	first := !f.services.known
 	changed, known := f.services.update()
-	switch {
-	case !known:
-	case fresh || first:
-		f.sw.SetUnits(f.services.units(), true)
-	default:
-		f.sw.SetUnits(changed, false)
+	if !known {
+		return
 	}
+	all := !f.services.told
+	if all {
+		changed = f.services.units()
+	}
+	f.sw.SetUnits(changed, all)
+	f.services.told = true
 }
 
 // SyncServices has the switch follow Services that have changed, and nothing else. It is not done if a whole round is
@@ -220,8 +220,8 @@ func (f *Flows) SyncServices(ctx context.Context) (done bool, err error) {
 	if f.sw == nil {
 		return false, ErrNoSwitch
 	}
-	unread := f.servicesUnread()
-	if f.setServices(false); unread || !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
+	all := !f.services.told
+	if f.setServices(); all || !f.services.shared(f.shared.CIDRs).Equal(f.shared) {
 		return false, nil
 	}
 	if _, err := f.syncUnits(ctx); err != nil {

@@ -104,36 +104,34 @@ func (w *world) deleteEach(t *testing.T, o *ovstest.OVS) {
 	}
 	first := rand.IntN(every)
 	flows, traces, file := 0, 0, filepath.Join(t.TempDir(), "flow")
-	for _, unit := range w.Units() {
-		for _, f := range unit.Flows {
-			if flows++; flows%every != first {
-				continue
-			}
-			spec, cookie := f.String(), fmt.Sprintf("%#x", f.Cookie())
-			var again []string
-			for packet, report := range reports {
-				clause := strings.Contains(spec, "conjunction(") && strings.Contains(report, fmt.Sprintf("\n%2d. ", f.Table))
-				if clause || strings.Contains(report, cookie) {
-					again = append(again, packet)
-				}
-			}
-			if len(again) == 0 {
-				continue
-			}
-			again = again[:min(len(again), 6)] // in no order
-			o.Ofctl("del-flows", "br-int", "--strict", spec[strings.Index(spec, "table="):strings.Index(spec, " actions=")])
-			for _, packet := range again {
-				traces++
-				if passes(o.Trace("br-int", packet)) {
-					t.Errorf("without the flow\n%s\na packet passes that is forbidden:\n%s", spec, packet)
-					break
-				}
-			}
-			if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			o.Ofctl("add-flows", "br-int", file)
+	for _, f := range w.allFlows() {
+		if flows++; flows%every != first {
+			continue
 		}
+		spec, cookie := f.String(), fmt.Sprintf("%#x", f.Cookie())
+		var again []string
+		for packet, report := range reports {
+			clause := strings.Contains(spec, "conjunction(") && strings.Contains(report, fmt.Sprintf("\n%2d. ", f.Table))
+			if clause || strings.Contains(report, cookie) {
+				again = append(again, packet)
+			}
+		}
+		if len(again) == 0 {
+			continue
+		}
+		again = again[:min(len(again), 6)] // in no order
+		o.Ofctl("del-flows", "br-int", "--strict", spec[strings.Index(spec, "table="):strings.Index(spec, " actions=")])
+		for _, packet := range again {
+			traces++
+			if passes(o.Trace("br-int", packet)) {
+				t.Errorf("without the flow\n%s\na packet passes that is forbidden:\n%s", spec, packet)
+				break
+			}
+		}
+		if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o.Ofctl("add-flows", "br-int", file)
 	}
 	t.Logf("every %dth of %d flows from the %dth on, %d forbidden packets, %d traces", every, flows, first, len(reports), traces)
 }
@@ -142,10 +140,8 @@ func (w *world) deleteEach(t *testing.T, o *ovstest.OVS) {
 // port.
 func deletions(w *world) (out []string) {
 	tables, kinds := map[uint8]bool{openflow.TableClassify: true, openflow.TableForward: true}, map[openflow.Kind]bool{}
-	for _, unit := range w.Units() {
-		for _, f := range unit.Flows {
-			tables[f.Table], kinds[f.Kind] = true, true
-		}
+	for _, f := range w.allFlows() {
+		tables[f.Table], kinds[f.Kind] = true, true
 	}
 	for _, table := range slices.Sorted(maps.Keys(tables)) {
 		out = append(out, fmt.Sprintf("table=%d", table))
@@ -217,20 +213,18 @@ func TestSCTPStaysJudged(t *testing.T) {
 	if passes(trace()) {
 		t.Fatalf("it passes:\n%s", trace())
 	}
-	for _, unit := range w.Units() {
-		for _, f := range unit.Flows {
-			if f.Match.Protocol != 1+132 {
-				continue
-			}
-			spec := f.String()
-			o.Ofctl("del-flows", "br-int", "--strict", spec[strings.Index(spec, "table="):strings.Index(spec, " actions=")])
-			if passes(trace()) {
-				t.Errorf("without %s it passes:\n%s", spec, trace())
-			}
-			s.Resync()
-			if got := flowtest.Sync(t, s, w.base()); got != (openflow.Changes{Added: 1}) {
-				t.Errorf("%s is not put back: %+v", spec, got)
-			}
+	for _, f := range w.allFlows() {
+		if f.Match.Protocol != 1+132 {
+			continue
+		}
+		spec := f.String()
+		o.Ofctl("del-flows", "br-int", "--strict", spec[strings.Index(spec, "table="):strings.Index(spec, " actions=")])
+		if passes(trace()) {
+			t.Errorf("without %s it passes:\n%s", spec, trace())
+		}
+		s.Resync()
+		if got := flowtest.Sync(t, s, w.base()); got != (openflow.Changes{Added: 1}) {
+			t.Errorf("%s is not put back: %+v", spec, got)
 		}
 	}
 }

@@ -15,10 +15,8 @@ import (
 
 // sorted are all flows of the rules, as text.
 func (w *world) sorted() (out []string) {
-	for _, u := range w.Units() {
-		for _, f := range u.Flows {
-			out = append(out, f.String())
-		}
+	for _, f := range w.allFlows() {
+		out = append(out, f.String())
 	}
 	slices.Sort(out)
 	return out
@@ -57,26 +55,22 @@ func TestLogChangesOnlyWhatDenies(t *testing.T) {
 	drops := []uint8{policing.Egress.Denied(), policing.Ingress.Denied()}
 	was := map[openflow.Key]openflow.Flow{}
 	annotate(false)
-	for _, u := range w.Units() {
-		for _, f := range u.Flows {
-			was[f.Key()] = f
-		}
+	for _, f := range w.allFlows() {
+		was[f.Key()] = f
 	}
 	if now := w.sorted(); !slices.Equal(now, before) {
 		t.Error("after the annotation has come and gone, there are other flows")
 	}
 	annotate(true)
-	for _, u := range w.Units() {
-		for _, f := range u.Flows {
-			old, had := was[f.Key()]
-			switch {
-			case had && old.String() == f.String():
-			case had && len(old.Actions) == 0 && len(f.Actions) == 1 && slices.Contains(drops, gotoOf(f)):
-				denies[f.Key()] = true
-			case !had && slices.Contains(drops, f.Table) && slices.Equal(f.Actions, shows):
-			default:
-				t.Errorf("with the log there is %s in place of %s", f, old)
-			}
+	for _, f := range w.allFlows() {
+		old, had := was[f.Key()]
+		switch {
+		case had && old.String() == f.String():
+		case had && len(old.Actions) == 0 && len(f.Actions) == 1 && slices.Contains(drops, gotoOf(f)):
+			denies[f.Key()] = true
+		case !had && slices.Contains(drops, f.Table) && slices.Equal(f.Actions, shows):
+		default:
+			t.Errorf("with the log there is %s in place of %s", f, old)
 		}
 	}
 	if want := 3*2 + 2; len(denies) != want { // three pods by two directions, and a rule that is there twice

@@ -22,9 +22,9 @@ func (r *Rules) Unknown(there []openflow.Flow) map[uint32]openflow.Unit {
 	}
 	for key, p := range r.pods {
 		// What is closed is served when this is called again.
-		r.setClosed(key, p, p.closed || slices.ContainsFunc(p.ports, func(port Port) bool {
+		r.setClosed(key, p, len(p.ports) > 0 && (p.closed || slices.ContainsFunc(p.ports, func(port Port) bool {
 			return !enforces || !served[port.At.Port]
-		}))
+		})))
 		r.divert(key)
 	}
 	out, ours := r.Units(), map[openflow.Key]bool{}

@@ -45,3 +45,23 @@ func TestServedWithoutPolicies(t *testing.T) {
 		t.Error("a pod is closed that was judged before the agent's restart")
 	}
 }
+
+// What closes a pod goes with the pod, so that the next one of its name is judged by the rules again.
+func TestClosedPodThatGoes(t *testing.T) {
+	w := newWorld(t)
+	key, all := w.place.Ports[0].Pod, w.place
+	unread := NewRules(feed.New())
+	unread.Update(&all, time.Unix(0, 0))
+	unread.Unknown(nil) // the switch serves nobody
+	closed := closed(key)[0].Match
+	if !unread.has(closed) {
+		t.Fatal("a pod is not closed that nothing is known of")
+	}
+	without := all
+	without.Ports = all.Ports[1:]
+	unread.Update(&without, time.Unix(0, 0))
+	unread.Unknown(nil)
+	if unread.has(closed) {
+		t.Error("what closed a pod stays when it has gone")
+	}
+}

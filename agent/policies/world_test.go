@@ -83,6 +83,17 @@ func newWorld(t testing.TB, policies ...policy.Policy) *world {
 
 func (w *world) update() map[uint32]openflow.Unit { return w.Update(&w.place, time.Unix(0, 0)) }
 
+// allFlows are the flows of the rules.
+func (w *world) allFlows() (out []openflow.Flow) {
+	for _, u := range w.Units() {
+		if u.Made != nil {
+			u = u.Made()
+		}
+		out = append(out, u.Flows...)
+	}
+	return out
+}
+
 // base are the flows of the node but those of policies.
 func (w *world) base() []openflow.Flow {
 	shared := clusterip.Flows(w.view, clusterip.Services{CIDRs: flowtest.Prefixes(services)})

@@ -80,8 +80,8 @@ func (p *Peers) read(ctx context.Context, namespace string) *reader {
 // labelSets has labels that are equal once, by their text: those of a ReplicaSet's Pods are.
 type labelSets map[string]map[string]string
 
-// most is how many different labels are kept before all are forgotten: those of Pods that are gone shall not stay.
-const most = 4096
+// most is how many different labels a reader keeps before it forgets all: those of Pods that are gone shall not stay.
+const most = 128
 
 // one returns labels that are equal to these.
 func (s labelSets) one(of map[string]string) map[string]string {
