@@ -12,12 +12,12 @@ type gate struct {
 func featureGates() []Entry {
 	const (
 		always  = "the feature belongs to AntreaProxy. " + noProxy
-		tooMany = "it enables features that Fairlead rejects, such as policies and Egress: list the gates you need"
+		tooMany = "it enables features that Fairlead rejects, such as Antrea's policies and Egress: list the gates you need"
 	)
 	gates := []gate{
 		{"AllAlpha", Refused, tooMany},
 		{"AllBeta", Refused, tooMany},
-		{"AdminNetworkPolicy", Refused, noPolicy},
+		{"AdminNetworkPolicy", Refused, "Fairlead enforces its successor, ClusterNetworkPolicy: traffic that it should block would pass"},
 		{"AntreaPolicy", Refused, noPolicy},
 		{"L7NetworkPolicy", Refused, noPolicy},
 		{"NodeNetworkPolicy", Refused, noPolicy},
@@ -46,10 +46,10 @@ func featureGates() []Entry {
 		{"Multicluster", Ignored, noMCluster},
 		{"FlowExporter", Ignored, noExport},
 		{"L7FlowExporter", Ignored, noExport},
-		{"NetworkPolicyStats", Ignored, "Fairlead enforces no policy, so there are no statistics"},
+		{"NetworkPolicyStats", Ignored, "what policies accept and deny is counted at /metrics, as fairlead_policy_*"},
 		{"NFTablesHostNetworkMode", Ignored, "the masquerade is set with iptables, whichever variant the node has"},
 		{"NodeLatencyMonitor", Ignored, "Fairlead does not measure latency between nodes"},
-		{"PacketCapture", Ignored, "Fairlead does not capture packets: use tcpdump on the pod's host interface"},
+		{"PacketCapture", Ignored, "use fairleadctl capture"},
 		{"SupportBundleCollection", Ignored, "Fairlead does not collect support bundles"},
 		{"Traceflow", Ignored, "Fairlead has no Traceflow: use fairleadctl trace on the node"},
 	}

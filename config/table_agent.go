@@ -3,19 +3,19 @@ package config
 // What Fairlead does instead: reasons that several keys share, so that they share one warning too.
 const (
 	noAntrea    = "there is no antrea-controller to call"
-	noProxy     = "Fairlead has no Service proxy: kube-proxy must run"
+	noProxy     = "Fairlead translates ClusterIPs for pods only: NodePort, LoadBalancer, externalIPs and the node's own processes need kube-proxy"
 	noExport    = "Fairlead does not export flow records"
 	noMulticast = "multicast between pods is not forwarded"
 	noMCluster  = "Fairlead does not connect clusters: pods of other clusters are unreachable"
 	noPortLocal = "node ports are not forwarded to pods"
 	noSecondary = "Fairlead creates one interface per pod: for secondary networks use Multus, with Fairlead as IPAM plugin"
-	noAudit     = "Fairlead enforces no policy, so there is no audit log"
+	noAudit     = "there is no file of an audit log: denied packets are in the agent's log (policyLogDenied)"
 	noTLS       = "the agent serves plain HTTP, on apiAddress, which is 127.0.0.1 unless set"
 	noFlowtable = "Fairlead installs no nftables flowtable: forwarded packets take the kernel's normal path"
 	noVMs       = "Fairlead serves the pods of Kubernetes nodes only"
 
 	noEncryption = "Fairlead does not encrypt: traffic between nodes would be in clear text"
-	noPolicy     = "Fairlead enforces no policy: traffic that it should block would pass"
+	noPolicy     = "Fairlead enforces NetworkPolicy and ClusterNetworkPolicy only: traffic that Antrea's own policies should block would pass"
 	noEgress     = "Fairlead has no Egress: pods would reach the outside with their node's address"
 )
 
@@ -36,13 +36,13 @@ func agentKeys() []Entry {
 		{In: Agent, Key: "hostNetworkMode", Want: oneOf("iptables", "nftables"), Fate: Ignored,
 			Harmless: []string{"iptables"}, Text: "the masquerade is set with iptables, whichever variant the node has"},
 		{In: Agent, Key: "packetInRate", Want: integer(0, 1<<31-1), Fate: Ignored, Harmless: []string{"0", "500", "5000"},
-			Text: "Open vSwitch sends no packets to the agent"},
+			Text: "the rate of denied packets that are sent to the agent for its log is fixed, at 20 per second"},
 		{In: Agent | Controller, Key: "tlsCipherSuites", Want: anyText(), Fate: Ignored, Text: noTLS},
 		{In: Agent | Controller, Key: "tlsMinVersion", Want: anyText(), Fate: Ignored, Text: noTLS},
 
 		{In: Agent, Key: "antreaProxy.enable", Want: boolean(), Fate: Ignored, Harmless: no, Text: noProxy},
 		{In: Agent, Key: "antreaProxy.proxyAll", Want: boolean(), Fate: Refused, Harmless: no,
-			Text: "Fairlead has no Service proxy: in a cluster without kube-proxy no Service would work"},
+			Text: "without kube-proxy NodePort, LoadBalancer and externalIPs would not work: Fairlead translates ClusterIPs for pods only"},
 		{In: Agent, Key: "antreaProxy.nodePortAddresses", Want: names(), Fate: Ignored, Text: noProxy},
 		{In: Agent, Key: "antreaProxy.skipServices", Want: names(), Fate: Ignored, Text: noProxy},
 		{In: Agent, Key: "antreaProxy.proxyLoadBalancerIPs", Want: boolean(), Fate: Ignored, Harmless: yes, Text: noProxy},

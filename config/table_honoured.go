@@ -31,8 +31,8 @@ func honouredKeys() []Entry {
 				"of another subnet by the underlay's routers, which must know the podCIDRs; `hybrid`, as they are to " +
 				"nodes of the same subnet and through the tunnel to others. The same on all nodes",
 			Except: []Exception{
-				{"networkPolicyOnly", Refused, "Fairlead enforces no NetworkPolicy and gives pods their network " +
-					"itself: with this mode pods would have neither"},
+				{"networkPolicyOnly", Refused, "Fairlead gives pods their network itself, and enforces policies on no " +
+					"other plugin's pods"},
 			},
 			set: func(c *values, v Value) { c.TrafficEncapMode = v.Str }},
 		{In: Agent, Key: "noSNAT", Want: boolean(), Default: "false", Fate: Honoured,

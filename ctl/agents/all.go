@@ -32,9 +32,13 @@ const (
 )
 
 // All asks the agents of all nodes which others' pods they do not reach, if they probe, by the config that was
-// installed. The error is checks.ErrNotProbed if not. unasked says which were not asked, and why.
+// installed; on a node its own says so first. The error is checks.ErrNotProbed if not. unasked says which were not
+// asked, and why.
 func (k Asker) All(ctx context.Context, v *cluster.View) (
 	answers []Answer, unasked string, err error) {
+	if k.Node != nil && k.Node.Reachability != api.ReachabilityProbe {
+		return nil, "", checks.ErrNotProbed
+	}
 	m, err := k.Client.Kubernetes.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, "", checks.ErrNotProbed

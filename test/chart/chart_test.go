@@ -131,6 +131,18 @@ func TestDocs(t *testing.T) {
 	golden(t, docs, string(section.ReplaceAll(text, []byte("${1}\n"+strings.ReplaceAll(table, "$", "$$")+"\n${2}"))))
 }
 
+// What Helm prints says whether policies are enforced, which they are by default.
+func TestNotes(t *testing.T) {
+	for set, want := range map[string]string{"": "NetworkPolicies are enforced.",
+		"agent.config.networkPolicies=enforce": "NetworkPolicies are enforced.",
+		"agent.config.networkPolicies=report":  "NetworkPolicies are not enforced"} {
+		notes, err := Notes(chartDir, "kube-system", set)
+		if err != nil || !strings.Contains(notes, want) {
+			t.Errorf("--set=%s: %v, want %q in\n%s", set, err, want, notes)
+		}
+	}
+}
+
 // Rendered objects decode strictly as their Kubernetes types, whichever values are set.
 func TestObjects(t *testing.T) {
 	for name, sets := range map[string][]string{
