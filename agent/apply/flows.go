@@ -72,6 +72,7 @@ type enforced struct {
 	waitUntil time.Time
 	// tightened: connections may be open that the rules forbid now.
 	tightened bool
+	again     time.Time // when they are looked at again; zero: not
 	// since is when the first change was handed over that the switch may not enforce yet; zero for none.
 	since    time.Time
 	problems []string // as logged last
@@ -129,12 +130,12 @@ func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
 	return f.sw != nil && maps.Equal(numbersIn(obs), f.numbers)
 }
 
-// Due implements Watcher: it is when connections are to be forgotten once more. What is due of the log of denied
-// packets is done.
+// Due implements Watcher: it is when connections are to be forgotten once more, of Services or of policies. What is due
+// of the log of denied packets is done.
 func (f *Flows) Due() bool {
 	now := time.Now()
 	f.tellDenied(now)
-	return slices.ContainsFunc(f.gone, func(g gone) bool { return now.After(g.again) })
+	return f.policies.due(now) || slices.ContainsFunc(f.gone, func(g gone) bool { return now.After(g.again) })
 }
 
 // Apply implements Applier. It leaves in r what OVSDB has when the new ports have their numbers; a port that gets none

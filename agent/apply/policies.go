@@ -181,17 +181,25 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// cut ends the connections that the rules forbid now. All others go on.
+// cut ends the connections that the rules forbid now. All others go on. It is done once more when the datapath must
+// have followed: until then a packet may begin one by the tables of before (staleFor).
 func (f *Flows) cut(ctx context.Context) {
-	if !f.policies.tightened {
+	p, now := &f.policies, time.Now()
+	if !p.tightened && !p.due(now) {
 		return
 	}
-	f.policies.tightened = false
+	if p.again = (time.Time{}); p.tightened {
+		p.again = now.Add(staleFor)
+	}
+	p.tightened = false
 	if err := f.end(ctx); err != nil {
-		f.policies.tightened = true // the next round tries again
-		f.log.Error(err, "connections that policies forbid may go on")
+		p.tightened, p.again = true, now.Add(staleFor)
+		f.log.Error(err, "connections that policies forbid may go on, trying again", "interval", staleFor)
 	}
 }
+
+// due reports whether connections are to be looked at again.
+func (e *enforced) due(now time.Time) bool { return !e.again.IsZero() && now.After(e.again) }
 
 // end has the switch drop the packets of connections that the rules forbid, and conntrack forget them.
 func (f *Flows) end(ctx context.Context) error {

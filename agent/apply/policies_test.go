@@ -162,6 +162,20 @@ func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 	if n.flows.cut(t.Context()); !n.flows.policies.tightened {
 		t.Error("ovs-vswitchd could not be asked for connections, and will not be asked again")
 	}
+	n.flows.policies.rules = policies.NewRules(feed.New()) // which are about no connection
+	for _, why := range []string{"after a failure", "once the datapath has followed"} {
+		if n.flows.Due() || n.flows.policies.again.IsZero() {
+			t.Fatalf("%s: at once or never", why)
+		}
+		n.flows.policies.again = time.Now().Add(-1)
+		if !n.flows.Due() {
+			t.Fatalf("%s: no round is due", why)
+		}
+		n.flows.cut(t.Context())
+	}
+	if n.flows.policies.tightened || !n.flows.policies.again.IsZero() {
+		t.Error("connections are looked at for ever")
+	}
 }
 
 // The gateway's address is the node's, which reaches its pods whatever policies say, only where the node has no other:

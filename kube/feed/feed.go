@@ -76,11 +76,15 @@ func (p *Objects) PutSince(kind, name string, v any, since time.Time) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pending[Key{kind, name}] = v
+	p.put(Key{kind, name}, v, since)
+	p.signal()
+}
+
+func (p *Objects) put(key Key, v any, since time.Time) {
+	p.pending[key] = v
 	if p.since.IsZero() || since.Before(p.since) {
 		p.since = since
 	}
-	p.signal()
 }
 
 // Whole notes that all objects of a kind have been read.
@@ -98,20 +102,20 @@ func (p *Objects) signal() {
 	}
 }
 
-// Replace takes the place of objects that were known before.
+// Replace takes the place of objects that were known before, all at once.
 func (p *Objects) Replace(before, now map[Key]any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for key := range before {
 		if _, stays := now[key]; !stays {
-			p.Put(key.Kind, key.Name, nil)
+			p.put(key, nil, time.Now())
 		}
 	}
 	for key, v := range now {
 		if old, had := before[key]; !had || !reflect.DeepEqual(old, v) {
-			p.Put(key.Kind, key.Name, v)
+			p.put(key, v, time.Now())
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	clear(p.unread)
 	p.signal()
 }

@@ -2,10 +2,13 @@ package follow
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 )
@@ -30,5 +33,26 @@ func TestRefusesItsHistory(t *testing.T) {
 		if same, _, err := f.sameHistory(t.Context(), "1"); same != trusted || (err == nil) != trusted {
 			t.Errorf("a server that refuses to identify a cluster that is %q: the same %t, %v", cluster, same, err)
 		}
+	}
+}
+
+// What takes the place of another comes before that goes, and Read waits until all was handed on.
+func TestReplaceHandsOnNewOnesFirst(t *testing.T) {
+	var seen []string
+	k := NewKind(func() {}, func(o runtime.Object) (string, error) { return o.(*metav1.PartialObjectMetadata).Name, nil })
+	k.Each = func(key string, _, _ string, exists bool) {
+		if seen = append(seen, fmt.Sprint(key, exists)); k.Read() && len(seen) == 1 {
+			t.Error("all are said to be read before they are handed on")
+		}
+	}
+	for _, name := range []string{"a", "b"} {
+		o := &metav1.PartialObjectMetadata{}
+		o.Name = name
+		if err := k.Replace([]any{o}, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"atrue", "btrue", "afalse"}; !slices.Equal(seen, want) || !k.Read() {
+		t.Errorf("%q, want %q", seen, want)
 	}
 }

@@ -28,6 +28,8 @@ type Kind[V any] struct {
 	good map[string]V      // by namespace/name or name
 	bad  map[string]string // why the last version of an object is not used
 	read bool              // the API server has reported all objects
+	// handed: Each has had them.
+	handed bool
 }
 
 // NewKind returns a Kind without objects.
@@ -35,17 +37,18 @@ func NewKind[V any](changed func(), convert func(runtime.Object) (V, error)) *Ki
 	return &Kind[V]{Changed: changed, Convert: convert, good: map[string]V{}, bad: map[string]string{}}
 }
 
-// Each calls changed for every value that differs, with a zero value for none.
+// Each calls changed for every value that differs, with a zero value for none. What is new comes before what is gone:
+// a policy that takes the place of another leaves no moment without both.
 func Each[V any](before, now map[string]V, changed func(key string, before, now V, exists bool)) {
+	for key, v := range now {
+		if old, had := before[key]; !had || !reflect.DeepEqual(old, v) {
+			changed(key, old, v, true)
+		}
+	}
 	var none V
 	for key, v := range before {
 		if _, kept := now[key]; !kept {
 			changed(key, v, none, false)
-		}
-	}
-	for key, v := range now {
-		if old, had := before[key]; !had || !reflect.DeepEqual(old, v) {
-			changed(key, old, v, true)
 		}
 	}
 }
@@ -165,6 +168,9 @@ func (k *Kind[V]) Replace(list []any, _ string) error {
 		}
 		k.Changed()
 	}
+	k.mu.Lock()
+	k.handed = true
+	k.mu.Unlock()
 	if k.Whole != nil {
 		k.Whole()
 	}
@@ -207,9 +213,9 @@ func (k *Kind[V]) Get(key string) (v V, ok bool) {
 	return v, ok
 }
 
-// Read reports whether the API server has reported all objects.
+// Read reports whether the API server has reported all objects, and Each has had them.
 func (k *Kind[V]) Read() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.read
+	return k.handed
 }

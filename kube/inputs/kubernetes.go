@@ -257,10 +257,12 @@ func (k *Kubernetes) save() {
 	if !k.read || !k.unsaved {
 		return
 	}
-	k.unsaved = false
 	if err := k.file.write(k.Snapshot()); err != nil {
-		k.log.Error(err, "saving the inputs for a start without the API server failed", "path", k.file.path)
+		k.log.Error(err, "saving the inputs for a start without the API server failed, trying again", "path", k.file.path,
+			"interval", k.Intervals.Save)
+		return
 	}
+	k.unsaved = false
 }
 
 // takeLastKnown fills in from the file what the API server has not reported yet.

@@ -1,10 +1,13 @@
 package inputs
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/go-logr/logr"
 )
 
 // A file that a newer agent has written is read; one that is truncated, empty or another node's is an error that names
@@ -48,5 +51,26 @@ func TestLostInputIsNotKept(t *testing.T) {
 	}
 	if s, _, err := f.read(); err != nil || len(s.Nodes) != 1 || len(s.Pods) != 0 {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// What could not be saved, as the disk was full, is saved when there is room.
+func TestSavingIsTriedAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the place of a directory
+		t.Fatal(err)
+	}
+	k := &Kubernetes{file: lastKnown{path: filepath.Join(dir, "last.json"), node: "me"}, log: logr.Discard()}
+	k.last.Store(&Snapshot{Nodes: map[string]Node{"me": {Name: "me"}}})
+	k.read, k.unsaved = true, true
+	if k.save(); !k.unsaved {
+		t.Error("what was not written counts as saved")
+	}
+	if err := errors.Join(os.Remove(dir), os.Mkdir(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	k.save()
+	if got, _, err := k.file.read(); err != nil || len(got.Nodes) != 1 || k.unsaved {
+		t.Errorf("after that: %+v, %v", got, err)
 	}
 }

@@ -58,6 +58,7 @@ type handed struct {
 	opened  bool               // all was read once
 	unsaved bool               // the file has not what is handed on of this node, or of policies
 	stale   bool               // nor of Pods of other nodes
+	failing string             // why the file could not be written last
 	saved   time.Time          // when all was saved last
 	size    int                // of the file, in bytes
 	local   map[string]any     // Pods of this node
@@ -274,15 +275,24 @@ func (p *Peers) save(peersAfter time.Duration) {
 	}
 }
 
-// saveAll saves what is handed on. p.mu is held.
+// saveAll saves what is handed on. What fails is tried again. p.mu is held.
 func (p *Peers) saveAll() {
-	p.unsaved, p.stale, p.saved = false, false, time.Now()
-	p.write(p.given)
+	if p.write(p.given) {
+		p.unsaved, p.stale, p.saved = false, false, time.Now()
+	}
 }
 
-func (p *Peers) write(objects map[feed.Key]any) {
+func (p *Peers) write(objects map[feed.Key]any) (ok bool) {
 	n, err := p.file.write(objects)
-	if p.size = n; err != nil {
-		p.log.Error(err, "saving policies for a start without the API server failed", "path", p.file.path)
+	reason := ""
+	if err != nil {
+		reason = err.Error()
+	} else {
+		p.size = n
 	}
+	if reason != p.failing && err != nil {
+		p.log.Error(err, "saving policies for a start without the API server failed, trying again", "path", p.file.path)
+	}
+	p.failing = reason
+	return err == nil
 }

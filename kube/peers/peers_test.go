@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kube/feed"
 	"github.com/fairlead-cni/fairlead/policy"
@@ -150,5 +151,29 @@ func TestLabelSetsAreShared(t *testing.T) {
 	}
 	if len(s) > most {
 		t.Errorf("%d sets of labels are held, want at most %d", len(s), most)
+	}
+}
+
+// What could not be saved, as the disk was full, is saved when there is room.
+func TestSavingIsTriedAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the place of a directory
+		t.Fatal(err)
+	}
+	p := &Peers{file: lastKnown{filepath.Join(dir, "last.json"), "me"}, out: feed.New(), handed: handed{given: map[feed.Key]any{}}}
+	p.opened = true
+	for key, v := range world(t, "own") {
+		p.give(key, v, time.Time{})
+	}
+	if p.save(0); !p.unsaved {
+		t.Error("what was not written counts as saved")
+	}
+	if err := errors.Join(os.Remove(dir), os.Mkdir(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	p.save(0)
+	got, _, err := p.file.read()
+	if err != nil || len(got) != len(p.given) || p.unsaved {
+		t.Errorf("%d of %d objects are saved: %v", len(got), len(p.given), err)
 	}
 }
