@@ -114,10 +114,15 @@ func (n *nodeIPAM) run(ctx context.Context) {
 	}
 }
 
-// begin drops what was known as an earlier leader.
+// begin drops what was known as an earlier leader, but for another allocator that was seen to assign: what it has
+// assigned looks like our own from then on.
 func (n *nodeIPAM) begin() {
+	before := n.term
 	n.term = &term{assigned: map[types.UID][]netip.Prefix{}, last: map[blocks.Range]netip.Prefix{},
 		ours: map[types.UID]bool{}, reported: map[string]time.Time{}}
+	if before != nil && before.seen {
+		n.other, n.seen = before.other, true
+	}
 }
 
 // catchUp bounds how long to wait for the cache before the API server is read again.

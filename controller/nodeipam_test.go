@@ -31,3 +31,18 @@ func TestRecentAssignmentIsKnown(t *testing.T) {
 		t.Errorf("it is remembered though the cache has it: %v", n.assigned)
 	}
 }
+
+// Whoever was seen to assign podCIDRs stays the reason to assign none until the controller is restarted, also for one
+// that loses and regains the lease.
+func TestOtherAllocatorIsRemembered(t *testing.T) {
+	n := &nodeIPAM{}
+	n.begin()
+	n.other = "configured only"
+	if n.begin(); n.other != "" {
+		t.Errorf("%q was not seen to assign, and is asked for again", n.other)
+	}
+	n.other, n.seen = "another", true
+	if n.begin(); n.other != "another" || !n.seen {
+		t.Errorf("another allocator is forgotten: %q, %t", n.other, n.seen)
+	}
+}

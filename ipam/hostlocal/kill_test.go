@@ -70,6 +70,28 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// A directory that was removed says again which boot its leases are of, also if that could not be written at first:
+// otherwise the next agent would take them for those of another boot, and give running pods' addresses to others.
+func TestBootOfARecreatedDirectory(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	for _, err := range []error{os.RemoveAll(dir), os.MkdirAll(filepath.Join(dir, "boot-id"), 0o700)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Leases(); err == nil {
+		t.Fatal("a directory in the place of a file is no error")
+	}
+	if err := os.Remove(filepath.Join(dir, "boot-id")); err != nil {
+		t.Fatal(err)
+	}
+	allocate(t, s, "a", killRanges...)
+	if l := leases(t, open(t, dir)); len(l) != 2 {
+		t.Errorf("another agent of this boot finds %v", l)
+	}
+}
+
 // allocateForEver logs to stdout what it has done: "+ ID ADDR ADDR" after an ADD, "? ID" before a DEL, "- ID" after it.
 // Each line is one write, so it is never torn.
 func allocateForEver(dir string) {

@@ -30,6 +30,8 @@ type Store struct {
 	disk   *disk.Store
 	mu     sync.Mutex // excludes goroutines; the file lock only other processes
 	lock   *os.File
+	// anew: the directory was recreated, and does not say yet which boot its leases are of.
+	anew bool
 }
 
 // Open opens the leases in dir, which it creates if needed. Leases of another boot than bootID
@@ -85,7 +87,8 @@ func (s *Store) startBoot() error {
 func (s *Store) locked(f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	anew, err := s.replaceLock()
+	replaced, err := s.replaceLock()
+	s.anew = s.anew || replaced
 	if err == nil {
 		err = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX)
 	}
@@ -93,10 +96,11 @@ func (s *Store) locked(f func() error) error {
 		return fmt.Errorf("locking the leases in %s: %w", s.dir, err)
 	}
 	defer func() { _ = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN) }()
-	if anew {
+	if s.anew {
 		if err := s.startBoot(); err != nil {
 			return err
 		}
+		s.anew = false
 	}
 	return f()
 }
