@@ -231,8 +231,8 @@ func (n *Uplink) retry(ctx context.Context) {
 		n.Changed.Notify()
 		return
 	}
-	if j := n.uplink.Journal(); n.nic == "" ||
-		j != nil && n.uplink.ThisBoot() && j.Phase == datapath.Detached && !n.uplink.Yielded() && !n.uplink.Unreached() {
+	if j := n.uplink.Journal(); n.nic == "" || j != nil && n.uplink.ThisBoot() && j.Phase == datapath.Detached &&
+		!n.uplink.Yielded() && !n.uplink.Unreached() && j.Reason != datapath.Rebooted { // nobody has attached it since
 		return
 	}
 	n.Attach(ctx, n.nic)

@@ -14,6 +14,9 @@ import (
 // ByHand is the reason of a restore that somebody asked for.
 const ByHand = "restored manually"
 
+// Rebooted is the reason of one whose NIC the host had back by a reboot.
+const Rebooted = "the node was rebooted"
+
 // Status is what the journal says and what is found.
 type Status struct {
 	// Phase is the journal's; "detached" where there is none.

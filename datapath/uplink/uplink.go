@@ -472,7 +472,7 @@ func (u *Uplink) ended(o Observed, err error) error {
 		return fmt.Errorf("the uplink was not completely restored: %w", err)
 	}
 	if !o.SameBoot {
-		u.journal.Reason, u.journal.Unreached = "the node was rebooted", false
+		u.journal.Reason, u.journal.Unreached = Rebooted, false
 	}
 	u.journal.Phase, u.journal.BootID = Detached, u.bootID
 	if err := u.note("detached"); err != nil {
