@@ -21,10 +21,7 @@ func (r *Rules) Unknown(there []openflow.Flow) map[uint32]openflow.Unit {
 		served[f.Match.InPort] = f.Kind == openflow.KindPod && f.Match.InPort != 0 || served[f.Match.InPort]
 	}
 	for key, p := range r.pods {
-		// What is closed is served when this is called again.
-		r.setClosed(key, p, len(p.ports) > 0 && (p.closed || slices.ContainsFunc(p.ports, func(port Port) bool {
-			return !enforces || !served[port.At.Port]
-		})))
+		r.setClosed(key, p, p.staysClosed(enforces, served))
 		r.divert(key)
 	}
 	out, ours := r.Units(), map[openflow.Key]bool{}
@@ -43,4 +40,11 @@ func (r *Rules) Unknown(there []openflow.Flow) map[uint32]openflow.Unit {
 		out[keptID] = openflow.Unit{Flows: kept}
 	}
 	return out
+}
+
+// staysClosed reports whether a pod is closed as long as policies are not known: what was closed before, as it is
+// served then, and what is served without policies or not at all. A pod without a port has gone.
+func (p *pod) staysClosed(enforces bool, served map[uint32]bool) bool {
+	judged := func(port Port) bool { return enforces && served[port.At.Port] }
+	return len(p.ports) > 0 && (p.closed || slices.ContainsFunc(p.ports, func(port Port) bool { return !judged(port) }))
 }
