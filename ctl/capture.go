@@ -177,7 +177,7 @@ func (f *captureFlags) open(c *cobra.Command, ends capture.Ends) (
 	if f.onNode != "" {
 		runner = capture.Command(f.onNode)
 	}
-	sources, err = capture.StartAll(ctx, runner, jobs, f.limits)
+	sources, err = capture.StartAll(c.Context(), runner, jobs, f.limits, f.conn.timeout)
 	return sources, nil, err
 }
 

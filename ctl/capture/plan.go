@@ -70,10 +70,10 @@ func find(ctx context.Context, client *kube.Client, name string) (pod, error) {
 const lateBy = 10 * time.Second
 
 // Args are the arguments of fairleadctl on that node. It ends with its standard input, and by itself if that stays
-// open.
-func (j Job) Args(l Limits) []string {
+// open: not before the caller, who counts the duration from when the last of all nodes has begun, within that time.
+func (j Job) Args(l Limits, within time.Duration) []string {
 	args := []string{"capture", j.Pod, "--node-local", "--until-input-ends", "--quiet", "--write=-",
-		"--duration=" + (l.Duration + lateBy).String(), "--packets=" + strconv.Itoa(l.Packets),
+		"--duration=" + (within + l.Duration + lateBy).String(), "--packets=" + strconv.Itoa(l.Packets),
 		"--size=" + strconv.FormatInt(l.Bytes+int64(l.SnapLen)+maxTag+blockBytes, 10), // not before the caller
 		"--snaplen=" + strconv.Itoa(l.SnapLen)}
 	if j.To != "" {

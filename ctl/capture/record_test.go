@@ -360,10 +360,49 @@ func TestStreamIsBounded(t *testing.T) {
 	}
 }
 
+// arguments notes with what it is run, and sends what another node sends.
+type arguments struct {
+	sync.Mutex
+	seen [][]string
+	file []byte
+}
+
+func (a *arguments) Run(_ context.Context, _ string, args []string, in io.Reader, out, _ io.Writer) error {
+	a.Lock()
+	a.seen = append(a.seen, args)
+	a.Unlock()
+	_, _ = out.Write(a.file)
+	_, _ = io.Copy(io.Discard, in)
+	return nil
+}
+
+// A node that begins at once does not end before one that takes all the time it may to begin.
+func TestNodesLastLongEnough(t *testing.T) {
+	runner := &arguments{file: recorded(t, "test")}
+	l := Limits{Duration: time.Minute, Packets: 1, Bytes: 1000, SnapLen: 1500}
+	sources, err := StartAll(t.Context(), runner, []Job{{Node: "a"}, {Node: "b"}}, l, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sources {
+		s.Close()
+	}
+	for _, args := range runner.seen {
+		i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--duration=") })
+		d, err := time.ParseDuration(strings.TrimPrefix(args[i], "--duration="))
+		if err != nil || d <= time.Hour+time.Minute {
+			t.Errorf("%s: %v, want more than 1h1m", args[i], err)
+		}
+	}
+	if len(runner.seen) != 2 {
+		t.Errorf("%q were run, want 2", runner.seen)
+	}
+}
+
 // The caller's limit of bytes is reached before that of a node, which cannot say why it has ended.
 func TestNodesMayTakeMore(t *testing.T) {
 	l := Limits{Duration: time.Second, Packets: 1, Bytes: maxBytes, SnapLen: 1500}
-	args := Job{Ends: Ends{Pod: "default/a"}}.Args(l)
+	args := Job{Ends: Ends{Pod: "default/a"}}.Args(l, 0)
 	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--size=") })
 	n, err := strconv.ParseInt(strings.TrimPrefix(args[i], "--size="), 10, 64)
 	if err != nil || n < l.Bytes+size(capture.Frame{Data: make([]byte, l.SnapLen+maxTag)}) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/datapath/capture"
 )
@@ -74,12 +75,14 @@ func start(ctx context.Context, runner Runner, node string, args []string, maxBy
 // streamBytes is what a stream has at most for packets of so many bytes: the beginning, and statistics.
 func streamBytes(l Limits) int64 { return l.Bytes + 1<<20 }
 
-// StartAll starts all jobs at once. If one fails, none is left.
-func StartAll(ctx context.Context, runner Runner, jobs []Job, l Limits) ([]Source, error) {
+// StartAll starts all jobs at once, and waits for all within that time. If one fails, none is left.
+func StartAll(ctx context.Context, runner Runner, jobs []Job, l Limits, within time.Duration) ([]Source, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
 	sources, failed := make([]Source, len(jobs)), make([]error, len(jobs))
 	var all sync.WaitGroup
 	for i, j := range jobs {
-		all.Go(func() { sources[i], failed[i] = start(ctx, runner, j.Node, j.Args(l), streamBytes(l)) })
+		all.Go(func() { sources[i], failed[i] = start(ctx, runner, j.Node, j.Args(l, within), streamBytes(l)) })
 	}
 	all.Wait()
 	err := errors.Join(failed...)

@@ -16,10 +16,10 @@ import (
 )
 
 // capturedOnNode checks that fairleadctl captures a pod's packets to another node's pod on the way out and back: at the
-// pod, in the kernel's device of the tunnel where there is one, and inside of tunnel packets on the NIC; and that they
-// are written while it goes on.
+// pod, in the kernel's device of the tunnel where there is one, and inside of tunnel packets on the NIC; that they
+// are written while it goes on; and that those of another pod, on the same way to the same end, are not among them.
 func capturedOnNode(t *testing.T, c cluster) {
-	a, far := c.pod(t, "a"), c.pod(t, "c")
+	a, other, far := c.pod(t, "a"), c.pod(t, "b"), c.pod(t, "c")
 	to := far.ips[0].String()
 	cmd := c.NodeCommand(labtest.Within(t, time.Minute), "node1", "fairleadctl", "capture", "a", "--node-local", "--to", to,
 		"-w", "-")
@@ -30,6 +30,7 @@ func capturedOnNode(t *testing.T, c cluster) {
 	must(t, 0, cmd.Start())
 	r, err := pcapgo.NewNgReader(in, pcapgo.NgReaderOptions{WantMixedLinkType: true}) // it captures from here on
 	must(t, 0, err)
+	other.exec(t, "ping -c 3 -i 0.2 -W 5 "+to)
 	a.exec(t, "ping -c 3 -i 0.2 -W 5 "+to)
 	want := []string{"default/a@node1", "eth0@node1"}
 	if ovstest.UnderTest(t) == ovstest.System {
@@ -37,7 +38,7 @@ func capturedOnNode(t *testing.T, c cluster) {
 	}
 	seen := map[string]pcapgo.NgEpbFlag{} // directions, by interface
 	for asked := false; ; {
-		_, info, options, err := r.ReadPacketDataWithOptions()
+		data, info, options, err := r.ReadPacketDataWithOptions()
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -45,6 +46,9 @@ func capturedOnNode(t *testing.T, c cluster) {
 		of, err := r.Interface(info.InterfaceIndex)
 		must(t, 0, err)
 		name := of.Name
+		if bytes.Contains(data, other.ips[0].AsSlice()) {
+			t.Errorf("a packet of another pod in %s: %x", name, data)
+		}
 		if strings.Contains(name, "_sys") { // genev_sys_6081, vxlan_sys_4789, gre_sys
 			name = "tunnel"
 		}
