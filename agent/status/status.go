@@ -61,6 +61,7 @@ func (s *Status) MTUOf(a api.Attachment) int {
 type Board struct {
 	current atomic.Pointer[Status]
 	serving atomic.Bool
+	unknown atomic.Pointer[string] // see RuntimeUses
 }
 
 // ErrStarting is why an agent does not serve pods yet that waits for nothing.
@@ -82,6 +83,12 @@ func (b *Board) Publish(s *Status) (before *Status) { return b.current.Swap(s) }
 // Serving notes that CNI requests are answered, and that the container runtime knows of the network.
 func (b *Board) Serving() { b.serving.Store(true) }
 
+// RuntimeUses notes why the container runtime does not use Fairlead's network; nil: it does.
+func (b *Board) RuntimeUses(err error) {
+	why := text(err)
+	b.unknown.Store(&why)
+}
+
 // Ready returns nil when a pod could be added now, else the reason.
 func (b *Board) Ready() error {
 	if err := b.Load().NotReady; err != nil {
@@ -97,7 +104,7 @@ func (b *Board) Ready() error {
 // the node's Node.
 func (b *Board) State(version, node string, bridging bool) api.AgentState {
 	s := b.Load()
-	out := api.AgentState{Version: version, Node: node, NotReady: text(b.Ready()), Degraded: text(s.Degraded),
+	out := api.AgentState{Version: version, Node: node, NotReady: text(b.Ready()), Degraded: b.degraded(s),
 		PodCIDRs: s.PodCIDRs, PodMTU: s.PodMTU, BridgedMTU: s.BridgedMTU, Overhead: s.Overhead,
 		Transport: s.Transport.Name, TransportMTU: s.Transport.MTU, Pods: s.Pods,
 		Bridging: bridging, NoUplink: text(s.NoUplink),
@@ -117,6 +124,13 @@ func (b *Board) State(version, node string, bridging bool) api.AgentState {
 		out.Flows = append(out.Flows, f.String())
 	}
 	return out
+}
+
+func (b *Board) degraded(s *Status) string {
+	if why := b.unknown.Load(); why != nil && *why != "" {
+		return text(errors.Join(errors.New(*why), s.Degraded))
+	}
+	return text(s.Degraded)
 }
 
 func text(err error) string {

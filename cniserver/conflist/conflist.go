@@ -58,33 +58,60 @@ type plugin struct {
 	Capabilities map[string]bool `json:"capabilities,omitempty"`
 }
 
-// Write writes the list if the existing one differs, and reports whether it did. Besides Fairlead the list has the
-// plugins portmap and bandwidth, each if it is found and works, and has all versions of the spec that every plugin in
-// it and the runtime support. The warnings are messages for the operator about what will not work because of the node's
-// plugins.
-func Write(ctx context.Context, c Config) (changed bool, warnings []string, err error) {
-	l, warnings, err := choose(ctx, c)
+// Written is what Write has done.
+type Written struct {
+	Changed bool
+	// Warnings are messages for the operator about what will not work because of the node's plugins.
+	Warnings []string
+	// Slow: a plugin did not answer in time, so the list is without it. On a busy node it may answer later.
+	Slow bool
+	// Beaten: the runtime uses another network. One of the warnings.
+	Beaten error
+}
+
+// Write writes the list if the existing one differs. Besides Fairlead the list has the plugins portmap and bandwidth,
+// each if it is found and works, and has all versions of the spec that every plugin in it and the runtime support.
+func Write(ctx context.Context, c Config) (Written, error) {
+	l, out, err := choose(ctx, c)
 	if err != nil {
-		return false, nil, err
+		return Written{}, err
 	}
 	content, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
-		return false, nil, fmt.Errorf("encoding the CNI network configuration: %w", err)
+		return Written{}, fmt.Errorf("encoding the CNI network configuration: %w", err)
 	}
 	content = append(content, '\n')
 	if err := os.MkdirAll(filepath.Dir(c.Path), 0o755); err != nil {
-		return false, nil, fmt.Errorf("making the directory of the CNI network configuration: %w", err)
+		return Written{}, fmt.Errorf("making the directory of the CNI network configuration: %w", err)
 	}
-	if w := beaten(c.Path); w != "" {
-		warnings = append(warnings, w)
+	if out.Beaten = beaten(c.Path); out.Beaten != nil {
+		out.Warnings = append(out.Warnings, out.Beaten.Error())
 	}
 	if there, err := os.ReadFile(c.Path); err == nil && bytes.Equal(there, content) {
-		return false, warnings, nil
+		return out, nil
 	}
 	if err := atomicfile.Write(c.Path, content, 0o644); err != nil {
-		return false, nil, fmt.Errorf("writing the CNI network configuration: %w", err)
+		return Written{}, fmt.Errorf("writing the CNI network configuration: %w", err)
 	}
-	return true, warnings, nil
+	out.Changed = true
+	return out, nil
+}
+
+// Stamp changes when a file does that Write looks at: the list, those beside it, the plugins. It runs no plugin.
+func Stamp(c Config) string {
+	files := []string{filepath.Dir(c.Path), c.Path}
+	for _, dir := range c.BinDirs {
+		for _, name := range []string{"fairlead", "portmap", "bandwidth"} {
+			files = append(files, filepath.Join(dir, name))
+		}
+	}
+	var stamp strings.Builder
+	for _, f := range files {
+		if info, err := os.Stat(f); err == nil {
+			fmt.Fprintln(&stamp, f, info.Size(), info.Mode(), info.ModTime().UnixNano())
+		}
+	}
+	return stamp.String()
 }
 
 // Remove removes the list, so that the runtime reports the node as not ready. It succeeds if there is none.
@@ -96,18 +123,17 @@ func Remove(path string) error {
 }
 
 // choose checks the plugins and returns the list.
-func choose(ctx context.Context, c Config) (list, []string, error) {
+func choose(ctx context.Context, c Config) (l list, out Written, err error) {
 	main := plugin{Type: "fairlead"}
 	if c.Socket != wire.DefaultSocket {
 		main.Socket = c.Socket
 	}
 	versions, err := versionsOf(ctx, main.Type, c.BinDirs)
 	if err != nil {
-		return list{}, nil, fmt.Errorf("CNI plugin fairlead: %w", err)
+		return list{}, Written{}, fmt.Errorf("CNI plugin fairlead: %w", err)
 	}
 	versions = knownBy(c.Runtime, versions)
-	l := list{Name: NetworkName, Plugins: []plugin{main}}
-	var warnings []string
+	l = list{Name: NetworkName, Plugins: []plugin{main}}
 	for _, chained := range []struct {
 		plugin
 		loss string
@@ -122,11 +148,12 @@ func choose(ctx context.Context, c Config) (list, []string, error) {
 			err = fmt.Errorf("it supports CNI %s only", strings.Join(theirs, ", "))
 		}
 		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("CNI plugin %s is not used, so %s: %v", chained.Type, chained.loss, err))
+			out.Slow = out.Slow || errors.Is(err, errSlow)
+			out.Warnings = append(out.Warnings, fmt.Sprintf("CNI plugin %s is not used, so %s: %v", chained.Type, chained.loss, err))
 			continue
 		}
 		if newest := versions[len(versions)-1]; common[len(common)-1] != newest {
-			warnings = append(warnings, belowNewest(chained.Type, common[len(common)-1], newest))
+			out.Warnings = append(out.Warnings, belowNewest(chained.Type, common[len(common)-1], newest))
 		}
 		versions = common
 		l.Plugins = append(l.Plugins, chained.plugin)
@@ -138,7 +165,7 @@ func choose(ctx context.Context, c Config) (list, []string, error) {
 	if slices.Contains(versions, safe) {
 		l.CNIVersion = safe
 	}
-	return l, warnings, nil
+	return l, out, nil
 }
 
 func belowNewest(name, theirs, newest string) string {
@@ -160,20 +187,27 @@ func intersect(a, b []string) []string {
 	return both
 }
 
-// beaten returns a warning if the runtime will use another file than path: it uses the first by name.
-func beaten(path string) string {
+// beaten returns an error if the runtime will use another file than path: it uses the first by name.
+func beaten(path string) error {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
-		return ""
+		return nil
 	}
 	for _, e := range entries { // sorted by name
 		name := e.Name()
 		if name >= filepath.Base(path) {
-			return ""
+			return nil
 		}
-		if slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name)) {
-			return fmt.Sprintf("the runtime uses %s instead of %s: it takes the first file by name. Remove it, unless it calls Fairlead", filepath.Join(filepath.Dir(path), name), filepath.Base(path))
+		other := filepath.Join(filepath.Dir(path), name)
+		if slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name)) && !leadsHere(other) {
+			return fmt.Errorf("the runtime uses %s instead of %s: it takes the first file by name. Remove it, unless it calls Fairlead", other, filepath.Base(path))
 		}
 	}
-	return ""
+	return nil
+}
+
+// leadsHere reports whether that network configuration calls Fairlead, itself or through Multus.
+func leadsHere(path string) bool {
+	content, err := os.ReadFile(path)
+	return err == nil && (bytes.Contains(content, []byte("fairlead")) || bytes.Contains(content, []byte("multus")))
 }

@@ -64,7 +64,7 @@ func script(t *testing.T, path, text string) {
 
 func write(t *testing.T, c Config) (content string, changed bool, warnings []string) {
 	t.Helper()
-	changed, warnings, err := Write(t.Context(), c)
+	done, err := Write(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func write(t *testing.T, c Config) (content string, changed bool, warnings []str
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(b), changed, warnings
+	return string(b), done.Changed, done.Warnings
 }
 
 const allVersions = `"0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"`
@@ -243,7 +243,7 @@ func TestPluginHangs(t *testing.T) {
 		cancel()
 	}()
 	_, err := versionsOf(ctx, "portmap", c.BinDirs)
-	if err == nil || !strings.Contains(err.Error(), "did not answer VERSION within") {
+	if err == nil || !strings.Contains(err.Error(), "did not answer VERSION within 5s") {
 		t.Error(err)
 	}
 	text, err := os.ReadFile(file)
@@ -263,7 +263,7 @@ func TestPluginHangs(t *testing.T) {
 func TestShimMissing(t *testing.T) {
 	c := node(t, nil)
 	c.BinDirs = []string{t.TempDir()}
-	_, _, err := Write(t.Context(), c)
+	_, err := Write(t.Context(), c)
 	wantError(t, err, "CNI plugin fairlead: it is not in")
 	if _, err := os.Stat(c.Path); err == nil {
 		t.Error("the list was written")
@@ -335,10 +335,15 @@ func TestWhatARuntimeSees(t *testing.T) {
 func TestAnotherFileComesFirst(t *testing.T) {
 	c := node(t, map[string]string{"portmap": allVersions, "bandwidth": allVersions})
 	write(t, c)
-	for name, warns := range map[string]bool{"10-antrea.conflist": true, "00-multus.conf": true, "05-x.json": true,
-		"10-a.bak": false, "11-later.conflist": false} {
+	multus := `{"type":"multus-shim","clusterNetwork":"/etc/cni/net.d/10-fairlead.conflist"}`
+	for _, f := range []struct {
+		name, content string
+		warns         bool
+	}{{"10-antrea.conflist", "{}", true}, {"00-other.conf", "{}", true}, {"05-x.json", "{}", true},
+		{"00-multus.conf", multus, false}, {"10-a.bak", "{}", false}, {"11-later.conflist", "{}", false}} {
+		name, warns := f.name, f.warns
 		path := filepath.Join(filepath.Dir(c.Path), name)
-		if err := os.WriteFile(path, []byte("{}"), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(f.content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		_, _, warnings := write(t, c)
@@ -358,13 +363,13 @@ func TestWriteFails(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(c.Path, "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := Write(t.Context(), c)
+	_, err := Write(t.Context(), c)
 	wantError(t, err, "writing the CNI network configuration")
 	if entries, err := os.ReadDir(filepath.Dir(c.Path)); err != nil || len(entries) != 1 {
 		t.Errorf("the failed write left %v, %v", entries, err)
 	}
 	c.Path = filepath.Join(shimPath, "x")
-	_, _, err = Write(t.Context(), c)
+	_, err = Write(t.Context(), c)
 	wantError(t, err, "making the directory")
 }
 

@@ -17,6 +17,8 @@ import (
 // versionWait bounds a plugin's VERSION, which takes milliseconds.
 const versionWait = 5 * time.Second
 
+var errSlow = fmt.Errorf("it did not answer VERSION within %s", versionWait)
+
 // versionsOf returns the versions of the CNI spec that the plugin reports.
 func versionsOf(ctx context.Context, name string, binDirs []string) ([]string, error) {
 	path, err := find(name, binDirs)
@@ -33,7 +35,7 @@ func versionsOf(ctx context.Context, name string, binDirs []string) ([]string, e
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("%s did not answer VERSION within %s", path, versionWait)
+		return nil, fmt.Errorf("%s: %w", path, errSlow)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s did not answer VERSION: %w %s", path, err, strings.TrimSpace(stderr.String()))
