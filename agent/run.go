@@ -51,14 +51,12 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer unlock()
-	last := rundir.LastError(wire.LastErrorPath(o.Config.CNISocket))
+	last := rundir.LastError{Path: wire.LastErrorPath(o.Config.CNISocket), Log: o.Log}
 	err = run(ctx, o, last)
 	if err == nil {
 		return nil
 	}
-	if werr := last.Write(err); werr != nil {
-		o.Log.Error(werr, "writing the reason for the CNI plugin")
-	}
+	last.Write(err)
 	if podCIDR := (*desired.PodCIDRError)(nil); errors.As(err, &podCIDR) {
 		// The node can't serve for good: the runtime must see that.
 		if rerr := conflist.Remove(conflist.DefaultPath); rerr != nil {
@@ -131,11 +129,11 @@ func newSource(o Options) (*kube.Client, inputs.Source, error) {
 
 // run starts all that needs no Open vSwitch, and then, in order, the rest. Whatever ends first ends all.
 func run(ctx context.Context, o Options, last rundir.LastError) error {
-	if err := last.Write(status.ErrStarting); err != nil { // not that of the agent before
-		return err
-	}
+	last.Write(status.ErrStarting) // not that of the agent before
 	p, err := newParts(o, last)
 	if err != nil {
+		// An agent without its inputs ends, and not before it has finished or undone what it finds half-way.
+		uplink.Open(nic.DefaultJournal, o.Config, o.Intervals.Agent, nil, status.NewMetrics(o.Version), o.Log).Resume(ctx)
 		return err
 	}
 	// Before anything that needs the network: the node may have none until this is done.
@@ -181,14 +179,12 @@ func (p *parts) start(ctx context.Context) error {
 	if err := p.node.CheckTransport(); err != nil {
 		return err
 	}
-	db, err := p.node.ConnectOVSDB(ctx, p.last)
-	if err != nil || ctx.Err() != nil {
-		return err
+	db := p.node.ConnectOVSDB(ctx, p.last)
+	if db == nil {
+		return nil
 	}
 	defer db.Close()
-	if err := p.node.Use(db, p.last); err != nil {
-		return err
-	}
+	p.node.Use(db, p.last)
 	if err := p.node.AttachUplink(ctx); err != nil {
 		return err
 	}
@@ -198,7 +194,7 @@ func (p *parts) start(ctx context.Context) error {
 	loops.Go(func() { p.node.Run(loopCtx) })
 	loops.Go(func() { p.node.FollowKernel(loopCtx) })
 	loops.Go(func() { p.uplink.Run(loopCtx) })
-	err = p.serve(ctx, db)
+	err := p.serve(ctx, db)
 	stopLoop()
 	loops.Wait()
 	return err
@@ -219,9 +215,7 @@ func (p *parts) serve(ctx context.Context, db *ovsdb.DB) error {
 		// Not fatal: what could not be reclaimed is tried again.
 		p.Log.Error(err, "some of what deleted pods left behind could not be reclaimed yet")
 	}
-	if err := p.last.Clear(); err != nil {
-		return err
-	}
+	p.last.Clear()
 	beside, stop := context.WithCancel(ctx)
 	var workers sync.WaitGroup
 	workers.Go(func() { v.RunReconciler(beside) })

@@ -110,7 +110,7 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 	defer cancel()
 	go source.Run(ctx)
 	n := newTestNode(t, cfg, source)
-	last := rundir.LastError(filepath.Join(t.TempDir(), "last-error"))
+	last := rundir.LastError{Path: filepath.Join(t.TempDir(), "last-error")}
 	if err := n.WaitPodCIDR(ctx, last); err != nil {
 		t.Errorf("got %v, want it to wait until its context ends", err)
 	}
@@ -122,7 +122,7 @@ func waitsForTheAPIServer(t *testing.T, kept string) {
 	}
 	for what, got := range map[string]func() string{
 		"not ready":  func() string { return n.Board.Load().NotReady.Error() },
-		"last-error": func() string { text, _ := os.ReadFile(string(last)); return string(text) },
+		"last-error": func() string { text, _ := os.ReadFile(last.Path); return string(text) },
 	} {
 		if want := "https://127.0.0.1:1 cannot be read"; !strings.Contains(got(), want) || !strings.Contains(got(), "refused") {
 			t.Errorf("%s: %q, want %q and the reason in it", what, got(), want)

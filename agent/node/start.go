@@ -44,9 +44,7 @@ func (n *Node) WaitPodCIDR(ctx context.Context, last rundir.LastError) error {
 		if !snapshot.Unread && !snapshot.Kept && deadline == nil {
 			deadline = time.After(n.Config.PodCIDRWait)
 		}
-		if werr := n.waiting(err, snapshot, last); werr != nil {
-			return werr
-		}
+		n.waiting(err, snapshot, last)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -63,12 +61,12 @@ func (n *Node) WaitPodCIDR(ctx context.Context, last rundir.LastError) error {
 }
 
 // waiting makes known why there is no podCIDR yet.
-func (n *Node) waiting(reason error, snapshot *inputs.Snapshot, last rundir.LastError) error {
+func (n *Node) waiting(reason error, snapshot *inputs.Snapshot, last rundir.LastError) {
 	before := n.Board.Publish(&status.Status{NotReady: reason, Snapshot: snapshot})
 	if !snapshot.Unread || snapshot.Trouble != nil { // else it has only just been asked
 		n.logChange("not ready, waiting for a podCIDR (podCIDRWait)", before.NotReady, reason)
 	}
-	return last.Write(reason)
+	last.Write(reason)
 }
 
 // CheckTransport refuses what would cut the node off or can't carry pods.
@@ -93,15 +91,14 @@ func (n *Node) CheckTransport() error {
 	return nil
 }
 
-// ConnectOVSDB waits for ovsdb-server, for ever: it may well start after the agent. The error is one of writing last;
-// without error and with ctx ended there is no connection.
-func (n *Node) ConnectOVSDB(ctx context.Context, last rundir.LastError) (*ovsdb.DB, error) {
+// ConnectOVSDB waits for ovsdb-server, for ever: it may well start after the agent. It returns nil if ctx ends before.
+func (n *Node) ConnectOVSDB(ctx context.Context, last rundir.LastError) *ovsdb.DB {
 	endpoint := "unix:" + filepath.Join(n.Config.OVSRunDir, "db.sock")
 	reported := false
 	for {
 		db, err := ovsdb.Connect(ctx, endpoint, n.Log.WithName("ovsdb"))
 		if err == nil {
-			return db, nil
+			return db
 		}
 		if !reported {
 			reported = true
@@ -109,26 +106,23 @@ func (n *Node) ConnectOVSDB(ctx context.Context, last rundir.LastError) (*ovsdb.
 				"that pod's log says why not", err)
 			n.Log.Error(err, "not ready")
 			n.Board.Publish(&status.Status{NotReady: err, Snapshot: n.Source.Snapshot()})
-			if err := last.Write(err); err != nil {
-				return nil, err
-			}
+			last.Write(err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, nil
+			return nil
 		case <-time.After(connectEvery):
 		}
 	}
 }
 
-// Use gives the loop the database, with all appliers. It does not apply anything yet; what was waited for before is
-// over. The error is one of writing last.
-func (n *Node) Use(db *ovsdb.DB, last rundir.LastError) error {
+// Use gives the loop the database, with all appliers. It applies nothing yet; what was waited for before is over.
+func (n *Node) Use(db *ovsdb.DB, last rundir.LastError) {
 	steps, wait := newSteps(db, n.Config, n.NodeName, n.Source, n.Uplink.Sync, n.Metrics, n.Log)
 	n.db, n.steps = db, steps
 	n.Uplink.Waits = wait.Waits
 	n.Board.Publish(&status.Status{NotReady: status.ErrStarting, Snapshot: n.Source.Snapshot()})
-	return last.Write(status.ErrStarting)
+	last.Write(status.ErrStarting)
 }
 
 // AttachUplink attaches the node's NIC, if the config wants it, and finds the node's addresses where they are then.
@@ -148,9 +142,7 @@ func (n *Node) WaitFirstRound(ctx context.Context, last rundir.LastError) bool {
 			return true
 		case <-n.published:
 			if err := n.Board.Ready(); err != nil {
-				if err := last.Write(err); err != nil {
-					n.Log.Error(err, "writing the reason for the CNI plugin")
-				}
+				last.Write(err)
 			}
 		}
 	}

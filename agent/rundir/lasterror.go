@@ -5,22 +5,29 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/go-logr/logr"
+
 	"github.com/fairlead-cni/fairlead/internal/atomicfile"
 )
 
-// LastError is the path of the file that holds why the node does not serve pods. The CNI shim reads it when no agent
-// answers, so that `kubectl describe pod` shows the cause and not just "connection refused".
-type LastError string
+// LastError keeps why the node does not serve pods in a file. The CNI shim reads it when no agent answers, so that
+// `kubectl describe pod` shows the cause and not just "connection refused". A file that cannot be written, on a full
+// disk say, is logged: the agent has more to do than to say why it has not done it yet.
+type LastError struct {
+	Path string
+	Log  logr.Logger
+}
 
 // Write replaces the reason.
-func (f LastError) Write(reason error) error {
-	return atomicfile.Write(string(f), []byte(reason.Error()+"\n"), 0o644)
+func (f LastError) Write(reason error) {
+	if err := atomicfile.Write(f.Path, []byte(reason.Error()+"\n"), 0o644); err != nil {
+		f.Log.Error(err, "writing the reason for the CNI plugin", "reason", reason.Error())
+	}
 }
 
 // Clear removes the reason: the node serves pods.
-func (f LastError) Clear() error {
-	if err := os.Remove(string(f)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+func (f LastError) Clear() {
+	if err := os.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.Log.Error(err, "removing the reason for the CNI plugin")
 	}
-	return nil
 }

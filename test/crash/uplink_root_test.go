@@ -46,6 +46,8 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 			c.attached(t, true)
 		})
 	})
+	t.Run("an agent that cannot start", c.cannotStart)
+	t.Run("the run directory is full", c.runDirFull)
 	t.Run("ovs-vswitchd stays dead", c.staysDead)
 	t.Run("ovs-vswitchd hangs", c.vswitchdHangs)
 	t.Run("ovs-vswitchd hangs while an agent starts", c.startsBesideHung)
@@ -141,6 +143,44 @@ func (c cluster) unwritable(t *testing.T, damaged func()) {
 	for _, argv := range told {
 		says(false, argv...)
 	}
+}
+
+// An agent that has no inputs and ends mends what it finds before it does.
+func (c cluster) cannotStart(t *testing.T) {
+	conf := "/etc/fairlead/agent.conf"
+	must(t, c.AgentKill(labtest.Within(t, 15*time.Second), node))
+	c.exec(t, "ip", "addr", "flush", "dev", "br-uplink")
+	c.exec(t, "sh", "-ec", `cp "$0" /run/agent.conf; sed -i /^manifestsDir:/d "$0"; echo "manifestsDir: /nowhere" >>"$0"`, conf)
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	c.attached(t, true)
+	eventually(t, 30*time.Second, func() []string {
+		if s, err := c.AgentState(labtest.Within(t, 10*time.Second), node); err != nil || s.PID != 0 {
+			return []string{fmt.Sprintf("the agent runs: %+v, %v", s, err)}
+		}
+		return nil
+	})
+	c.exec(t, "mv", "/run/agent.conf", conf)
+	must(t, c.startAgent(labtest.Within(t, 10*time.Second)))
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+}
+
+// A run directory that cannot take a reason why the node is not ready keeps no agent from making it so.
+func (c cluster) runDirFull(t *testing.T) {
+	dir := "/run/fairlead"
+	must(t, c.AgentKill(labtest.Within(t, 15*time.Second), node))
+	c.exec(t, "ip", "addr", "flush", "dev", "br-uplink")
+	c.exec(t, "mount", "-t", "tmpfs", "-o", "size=4k", "none", dir)
+	c.exec(t, "sh", "-c", "echo full >"+dir+"/file") // all that it has room for
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
+	c.attached(t, true)
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
+	if log := c.agentLog(t); !strings.Contains(log, "writing the reason for the CNI plugin") {
+		t.Error("the directory was not full")
+	}
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	c.exec(t, "umount", dir)
+	must(t, c.startAgent(labtest.Within(t, 10*time.Second)))
+	must(t, c.WaitReady(labtest.Within(t, 30*time.Second), node))
 }
 
 // If ovs-vswitchd does not restart, the host gets its NIC back, also under the next agent, until it does.
