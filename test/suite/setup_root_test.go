@@ -39,7 +39,8 @@ type cluster struct {
 	family underlay.IPFamily
 }
 
-// up creates a lab that ends with the test. When the test fails, the agents' logs are shown.
+// up creates a lab that ends with the test. When the test fails, the agents' logs are shown, and what the
+// switches have cached.
 func up(t *testing.T, o lab.Options) cluster {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -58,6 +59,11 @@ func up(t *testing.T, o lab.Options) cluster {
 		if t.Failed() {
 			for _, node := range c.Nodes() {
 				t.Logf("the log of %s's agents:\n%s", node, c.log(t, node))
+				// What is cached goes 10 s after its last packet.
+				for _, dump := range []string{"dpctl/dump-flows", "dpctl/dump-conntrack"} {
+					out, err := c.NodeExec(context.Background(), node, "ovs-appctl", "--timeout=5", dump)
+					t.Logf("%s of %s: %v\n%s", dump, node, err, out)
+				}
 			}
 		}
 		if err := lab.Down(context.Background(), l.Dir(), nil); err != nil {
