@@ -163,7 +163,7 @@ func (n *Uplink) Resume(ctx context.Context) {
 	case !n.cfg.EnableBridgingMode && (n.uplink.Attached() || n.uplink.Unfinished()):
 		n.done(n.uplink.Restore(ctx, "enableBridgingMode is not set"))
 	case n.uplink.Unfinished() && j.Phase != datapath.Attaching:
-		n.done(n.uplink.Restore(ctx, j.Reason))
+		n.done(n.uplink.Finish(ctx))
 	case n.uplink.Unfinished() || n.uplink.Attached():
 		n.done(n.uplink.Attach(ctx, n.plan(j.NIC.Name)))
 	}
@@ -183,8 +183,18 @@ func (n *Uplink) Attach(ctx context.Context, transport string) {
 		transport = j.NIC.Name
 	}
 	n.nic = transport
+	if err := n.uplink.Finish(ctx); err != nil {
+		n.done(err)
+		return
+	}
+	n.attach(ctx, n.plan(transport))
+}
+
+// attach attaches what is not to wait for something. No restore is under way.
+func (n *Uplink) attach(ctx context.Context, p datapath.Plan) {
+	j := n.uplink.Journal()
 	switch {
-	case n.uplink.Unreached() && !n.uplink.RetryDue(n.every.Uplink):
+	case n.uplink.Postponed() && !j.RetryDue(n.every.Uplink):
 		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("attaching %s was rolled back: %s. The next attempt is after %s, or: "+
 			"fairlead-agent uplink attach --nic %[1]s", j.NIC.Name, j.Reason, j.RetryAt.Format(time.TimeOnly))})
 	case n.uplink.Unreached() && n.reached(ctx) != nil:
@@ -193,7 +203,7 @@ func (n *Uplink) Attach(ctx context.Context, transport string) {
 	case n.uplink.Yielded() && (!n.uplink.Due(ctx) || n.Waits == nil || n.Waits()):
 		n.done(nil) // Run attaches it
 	default:
-		n.done(n.uplink.Attach(ctx, n.plan(transport)))
+		n.done(n.uplink.Attach(ctx, p))
 	}
 }
 
@@ -222,20 +232,23 @@ func (n *Uplink) reached(ctx context.Context) error {
 	return nil
 }
 
-// retry attaches after all what was refused before, or rolled back: a NIC may come up or get its addresses late, and a
-// gateway may be slower than its node. What was restored manually waits for a manual attach, or for the next start:
-// "fairlead-agent uplink attach" is another process, and Mend reads what it has done.
+// retry attaches after all what was refused before, or rolled back, for whatever reason: a NIC may come up or get its
+// addresses late, a gateway may be slower than its node, and a disk may be full for a while. What was restored manually
+// waits for a manual attach, or for the next start: "fairlead-agent uplink attach" is another process, and Mend reads
+// what it has done.
 func (n *Uplink) retry(ctx context.Context) {
-	if _, err := n.uplink.Mend(ctx); n.uplink.Attached() {
-		n.done(err)
-		n.Changed.Notify()
+	before := n.Ready()
+	_, err := n.uplink.Mend(ctx)
+	if err == nil && !n.uplink.Attached() {
+		err = n.uplink.Finish(ctx)
+	}
+	if err == nil && !n.uplink.Attached() && !n.uplink.Manual() && n.nic != "" {
+		p := n.plan(n.nic)
+		p.Unasked = true
+		n.attach(ctx, p)
+	} else if n.done(err); sameText(before, n.Ready()) {
 		return
 	}
-	if j := n.uplink.Journal(); n.nic == "" || j != nil && n.uplink.ThisBoot() && j.Phase == datapath.Detached &&
-		!n.uplink.Yielded() && !n.uplink.Unreached() && j.Reason != datapath.Rebooted { // nobody has attached it since
-		return
-	}
-	n.Attach(ctx, n.nic)
 	n.Changed.Notify()
 }
 
@@ -323,7 +336,7 @@ func (n *Uplink) done(err error) {
 	case n.uplink.Yielded() && n.cfg.EnableBridgingMode:
 		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %s is not attached (%s): the host has it back "+
 			"until ovs-vswitchd runs and answers again", j.NIC.Name, j.Reason)})
-	case j != nil && j.Phase == datapath.Detached && n.cfg.EnableBridgingMode && j.Reason != "":
+	case j != nil && n.cfg.EnableBridgingMode && j.Reason != "":
 		n.publish(state{nic: j.NIC.Name, why: fmt.Errorf("the node's NIC %[1]s is not attached (%[2]s): "+
 			"restart the agent, or fairlead-agent uplink attach --nic %[1]s", j.NIC.Name, j.Reason)})
 	default:

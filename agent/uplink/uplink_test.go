@@ -2,9 +2,11 @@ package uplink
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 
@@ -14,34 +16,119 @@ import (
 	"github.com/fairlead-cni/fairlead/datapath/uplink/hoststate"
 	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 	"github.com/fairlead-cni/fairlead/internal/bootid"
+	"github.com/fairlead-cni/fairlead/test/ovsrelease"
 )
 
-// An attach that was refused after a reboot is tried again, as one at the first start is: Open vSwitch or the NIC may
-// come up later than the agent. What somebody has restored is left alone.
-func TestRefusedAfterAReboot(t *testing.T) {
+// detached is an agent whose journal has a NIC that does not exist, detached, with that changed. Open vSwitch does not
+// run, and its database has nothing of ours.
+func detached(t *testing.T, change func(*journal.Journal)) *Uplink {
+	t.Helper()
 	boot, err := bootid.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for reason, tried := range map[string]bool{datapath.Rebooted: true, datapath.ByHand: false} {
-		path, nic := filepath.Join(t.TempDir(), "uplink.json"), hoststate.Link{}
-		nic.Name, nic.Index, nic.MTU = "nope0", 7, 1500
-		j := &journal.Journal{Version: journal.Version, BootID: boot, Phase: datapath.Detached, Reason: reason, NIC: nic}
-		j.Bridge.Name, j.Bridge.Patch, j.Bridge.Peer = datapath.BridgeName, datapath.PatchPort, datapath.PeerPort
-		j.DB.RunDir = t.TempDir()
-		text, err := journal.Encode(j)
-		if err == nil {
-			err = os.WriteFile(path, text, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := Open(path, api.AgentConfig{EnableBridgingMode: true}, api.DefaultIntervals().Agent, nil,
-			status.NewMetrics("test"), logr.Discard())
-		n.nic = "nope0"
-		n.retry(t.Context())
-		if got := n.Ready(); (got != nil && strings.Contains(got.Error(), "nope0")) != tried {
-			t.Errorf("%s: tried %t, want %t: %v", reason, !tried, tried, got)
+	dir, nic := t.TempDir(), hoststate.Link{}
+	path := filepath.Join(dir, "uplink.json")
+	t.Cleanup(func() { os.RemoveAll(filepath.Dir(journal.InMemory(path))) })
+	nic.Name, nic.Index, nic.MTU = "nope0", 1<<30, 1500
+	j := &journal.Journal{Version: journal.Version, BootID: boot, Phase: datapath.Detached, NIC: nic}
+	j.Bridge.Name, j.Bridge.Patch, j.Bridge.Peer = datapath.BridgeName, datapath.PatchPort, datapath.PeerPort
+	j.DB.RunDir, j.DB.File = dir, filepath.Join(dir, "conf.db")
+	change(j)
+	schema, err := ovsrelease.Schema()
+	if err == nil {
+		err = exec.Command("ovsdb-tool", "create", j.DB.File, schema).Run()
+	}
+	var text []byte
+	if err == nil {
+		text, err = journal.Encode(j)
+	}
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := Open(path, api.AgentConfig{EnableBridgingMode: true, OVSRunDir: dir}, api.DefaultIntervals().Agent, nil,
+		status.NewMetrics("test"), logr.Discard())
+	n.nic = "nope0"
+	return n
+}
+
+// tries reports whether an agent that runs attaches the NIC at its next look.
+func (n *Uplink) tries(t *testing.T) bool {
+	t.Helper()
+	n.retry(t.Context())
+	if n.Ready() == nil {
+		t.Fatal("a NIC is attached that does not exist")
+	}
+	return strings.Contains(n.Ready().Error(), "looking up interface nope0: Link not found")
+}
+
+// What somebody has restored is left alone, also if the restore was cut off. Whatever else is the reason why the NIC is
+// detached, it is attached as at the first start: Open vSwitch or the NIC may come up later than the agent, a disk may
+// have space again.
+func TestWhatIsTriedAgain(t *testing.T) {
+	due, later := time.Now().Add(-time.Second), time.Now().Add(5*time.Second)
+	for what, of := range map[string]struct {
+		change func(j *journal.Journal)
+		tried  bool
+	}{
+		"rebooted":         {func(j *journal.Journal) { j.Reason = datapath.Rebooted }, true},
+		"no bridging then": {func(j *journal.Journal) { j.Reason = "enableBridgingMode is not set" }, true},
+		"another mode":     {func(j *journal.Journal) { j.Reason = "the mode is to be steer" }, true},
+		"a step failed": {func(j *journal.Journal) {
+			j.Reason, j.Failed, j.Tries, j.RetryAt = `step "port": timed out`, true, 1, due
+		}, true},
+		"a step failed just now": {func(j *journal.Journal) {
+			j.Reason, j.Failed, j.Tries, j.RetryAt = `step "port": timed out`, true, 1, later
+		}, false},
+		"a step failed just now, and that was not undone": {func(j *journal.Journal) {
+			j.Phase, j.Reason, j.Failed, j.Tries, j.RetryAt = datapath.Restoring, `step "port": timed out`, true, 1, later
+		}, false},
+		"no answer just now": {func(j *journal.Journal) {
+			j.Reason, j.Unreached, j.Tries, j.RetryAt = "no answer", true, 1, later
+		}, false},
+		"restored manually":        {func(j *journal.Journal) { j.Reason = datapath.ByHand }, false},
+		"a manual restore cut off": {func(j *journal.Journal) { j.Phase, j.Reason = datapath.Restoring, datapath.ByHand }, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := detached(t, of.change)
+			if n.tries(t) != of.tried {
+				t.Errorf("tried %t, want %t: %v", !of.tried, of.tried, n.Ready())
+			}
+			if j := n.uplink.Journal(); j.Phase != datapath.Detached {
+				t.Errorf("the phase is %s", j.Phase)
+			}
+		})
+	}
+}
+
+// A manual restore of what is detached or on the way there, but is to be attached again, ends that.
+func TestRestoredManually(t *testing.T) {
+	for what, change := range map[string]func(j *journal.Journal){
+		"no answer": func(j *journal.Journal) {
+			j.Reason, j.Unreached, j.RetryAt = "no answer", true, time.Now().Add(5*time.Second)
+		},
+		"yielded":  func(j *journal.Journal) { j.Reason, j.Yielded = datapath.VswitchdDead, "none" },
+		"rebooted": func(j *journal.Journal) { j.Reason = datapath.Rebooted },
+	} {
+		for _, phase := range []datapath.Phase{datapath.Detached, datapath.Restoring} {
+			t.Run(what+" "+string(phase), func(t *testing.T) {
+				n := detached(t, func(j *journal.Journal) { change(j); j.Phase = phase })
+				hand, err := datapath.Open(n.journal, logr.Discard())
+				if err == nil {
+					err = hand.Restore(t.Context(), datapath.ByHand)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tried, j := n.tries(t), n.uplink.Journal(); tried || j.Reason != datapath.ByHand || n.uplink.Yielded() ||
+					n.uplink.Postponed() || !strings.Contains(n.Ready().Error(), datapath.ByHand) {
+					t.Errorf("tried: %t; %s, %s, yielded %q, postponed %t: %v", tried, j.Phase, j.Reason, j.Yielded, n.uplink.Postponed(),
+						n.Ready())
+				}
+			})
 		}
 	}
 }

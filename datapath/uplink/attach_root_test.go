@@ -97,7 +97,7 @@ func TestRootTriesAreCounted(t *testing.T) {
 		if err := f.node.Do(func() error { return u.Attach(context.Background(), p) }); !errors.Is(err, ErrRolledBack) {
 			t.Fatalf("try %d: %v", try, err)
 		}
-		if j := f.open().Journal(); j.Tries != try || !j.Unreached || u.RetryDue(p.RetryAfter) {
+		if j := f.open().Journal(); j.Tries != try || !j.Unreached || j.RetryDue(p.RetryAfter) {
 			t.Errorf("after try %d: %d tries, unreached: %t, the next at %s", try, j.Tries, j.Unreached, j.RetryAt)
 		}
 	}

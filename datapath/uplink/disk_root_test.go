@@ -312,9 +312,12 @@ func (f *fixture) diskFault(way diskWay, n int, fault diskFault, event diskEvent
 func (f *fixture) yieldsOrResumes() {
 	f.t.Helper()
 	f.onNode(func(ctx context.Context, u *Uplink) (err error) {
-		if u.Unfinished() {
-			err = u.Restore(ctx, u.Journal().Reason)
-		} else if u.Attached() {
+		switch {
+		case u.Unfinished() && u.Journal().Phase == Attaching:
+			err = u.Restore(ctx, VswitchdDead)
+		case u.Unfinished():
+			err = u.Finish(ctx)
+		case u.Attached():
 			_, err = u.Yield(ctx, VswitchdDead)
 		}
 		return err

@@ -49,7 +49,9 @@ func (u *Uplink) found(ctx context.Context, r journal.Record) (*Journal, error) 
 	if j.Phase != Detached || j.BootID != u.bootID || t.inKernel() || t.rows.Ours {
 		j.Phase = Restoring
 	}
-	j.Version, j.Reason, j.Yielded, j.Unreached, j.Mode = journal.Version, why.Error(), "", false, t.mode(j)
+	phase := j.Phase
+	journal.GoBack(&j, why.Error())
+	j.Version, j.Phase, j.Mode = journal.Version, phase, t.mode(j)
 	if j.BootID, err = u.bootOf(j, t); err != nil {
 		return nil, err
 	}

@@ -231,29 +231,3 @@ func TestStepsWithoutTheDatabase(t *testing.T) {
 		}
 	}
 }
-
-// Each wait for a node that nobody reached is twice as long as the last one, up to a limit, until one was reached for
-// long.
-func TestWaitsDouble(t *testing.T) {
-	const first = time.Minute
-	j := &Journal{}
-	for try, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 64} {
-		postpone(j, first)
-		if left := time.Until(j.RetryAt).Round(time.Second); left != want*first || j.Tries != try+1 {
-			t.Errorf("after try %d, of %d: %s, want %s", try+1, j.Tries, left, want*first)
-		}
-		if (&Uplink{journal: j}).RetryDue(first) {
-			t.Errorf("after try %d the next is due at once", try+1)
-		}
-	}
-	for _, due := range []time.Duration{-time.Second, 65 * first} { // the latter by a clock that was set
-		j.RetryAt = time.Now().Add(due)
-		if !(&Uplink{journal: j}).RetryDue(first) {
-			t.Errorf("%s from now: not due", due)
-		}
-	}
-	j.RetryAt = time.Now().Add(-settled - time.Minute)
-	if postpone(j, first); j.Tries != 1 {
-		t.Errorf("after a long time it is try %d", j.Tries)
-	}
-}

@@ -31,8 +31,9 @@ type Status struct {
 	Since time.Time `json:"since,omitzero"`
 	// Yielded: it is attached again when another ovs-vswitchd runs.
 	Yielded bool `json:"yielded,omitempty"`
-	// RetryAt is when the NIC may be attached again, as nobody answered while it was.
-	RetryAt time.Time `json:"retryAt,omitzero"`
+	// RetryAt is when the NIC may be attached again after an attach that was undone; Unreached: as nobody answered.
+	RetryAt   time.Time `json:"retryAt,omitzero"`
+	Unreached bool      `json:"unreached,omitempty"`
 	// OtherBoot: the journal is of a boot before.
 	OtherBoot bool `json:"otherBoot,omitempty"`
 	// Next is the step that attach or restore would do next; empty: none.
@@ -70,8 +71,8 @@ func (u *Uplink) Status(ctx context.Context) (Status, error) {
 	}
 	s.Phase, s.NIC, s.Bridge, s.Reason, s.Since = j.Phase, j.NIC.Name, j.Bridge.Name, j.Reason, j.Written
 	s.OtherBoot, s.Yielded, s.Mode, s.NotSteer = j.BootID != u.bootID, j.Yielded != "", j.UplinkMode(), j.NotSteer
-	if u.Unreached() {
-		s.RetryAt = j.RetryAt
+	if u.Postponed() {
+		s.RetryAt, s.Unreached = j.RetryAt, j.Unreached
 	}
 	o, dbErr, err := u.observe(ctx)
 	if err != nil {
@@ -107,8 +108,11 @@ func (s Status) String() string {
 		b.WriteString("the NIC is returned to the host while Open vSwitch is down; the agent attaches it again\n")
 	}
 	if !s.RetryAt.IsZero() {
-		fmt.Fprintf(&b, "the agent attaches the NIC again after %s, once the default gateway or the API server answers\n",
-			s.RetryAt.Format(time.RFC3339))
+		once := ""
+		if s.Unreached {
+			once = ", once the default gateway or the API server answers"
+		}
+		fmt.Fprintf(&b, "the agent attaches the NIC again after %s%s\n", s.RetryAt.Format(time.RFC3339), once)
 	}
 	if s.OtherBoot {
 		b.WriteString("the journal is from an earlier boot: its addresses are obsolete, its leftovers will be removed\n")

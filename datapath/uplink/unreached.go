@@ -3,42 +3,24 @@ package uplink
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/datapath/uplink/gateways"
-	"github.com/fairlead-cni/fairlead/datapath/uplink/journal"
 )
-
-const (
-	// mostDoublings bounds the wait before another attach: 64 times the first.
-	mostDoublings = 6
-	// settled is how long an uplink works until its earlier failures no longer count.
-	settled = time.Hour
-)
-
-// postpone notes one more failure, and when the next attach may be.
-func postpone(j *journal.Journal, first time.Duration) {
-	if time.Since(j.RetryAt) > settled {
-		j.Tries = 0
-	}
-	j.RetryAt = time.Now().Add(first << min(j.Tries, mostDoublings))
-	j.Tries++
-}
 
 // Unreached reports whether the host has its NIC back because nobody answered while it was attached.
-func (u *Uplink) Unreached() bool {
-	return u.ThisBoot() && u.journal.Phase == Detached && u.journal.Unreached
-}
+func (u *Uplink) Unreached() bool { return u.isDetached() && u.journal.Unreached }
 
-// RetryDue reports whether such a NIC may be attached again, as far as its waits say; first is Plan's RetryAfter. A
-// time that is further away than any wait is a clock that was set.
-func (u *Uplink) RetryDue(first time.Duration) bool {
-	wait := time.Until(u.journal.RetryAt)
-	return wait <= 0 || wait > first<<mostDoublings
-}
+// Postponed reports whether the host has its NIC back because an attach was undone, whatever for. It is to be attached
+// again when that is due by the journal.
+func (u *Uplink) Postponed() bool { return u.isDetached() && (u.journal.Unreached || u.journal.Failed) }
+
+// Manual reports whether the host has its NIC back because somebody wants it so.
+func (u *Uplink) Manual() bool { return u.isDetached() && u.journal.Reason == ByHand }
+
+func (u *Uplink) isDetached() bool { return u.ThisBoot() && u.journal.Phase == Detached }
 
 // RollBack restores the NIC of an uplink that is attached, because nobody answers through it. The error is why, and
 // ErrRolledBack if that succeeded. It does nothing, and returns nil, if the NIC is not attached any more.
@@ -69,7 +51,7 @@ func (u *Uplink) Rebuild(ctx context.Context) (steps []string, err error) {
 	if why, _ := u.absent(ctx); why != "" {
 		return nil, nil
 	}
-	limited, cancel := context.WithTimeout(ctx, stepLimit)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepLimit) // see run
 	defer cancel()
 	err = u.journal.DB.Remove(limited, u.journal.Bridge)
 	u.after("removed the bridge")

@@ -78,9 +78,11 @@ type Plan struct {
 	// Check returns nil if the node is reached through the uplink. It is asked until it succeeds, for RollbackAfter.
 	Check         func(context.Context) error `json:"-"`
 	RollbackAfter time.Duration
-	// RetryAfter is the wait before an uplink through which nobody answered is attached again. It doubles each time, up
-	// to 64 times as long. Zero: at once.
+	// RetryAfter is the wait before an uplink is attached again whose attach was undone. It doubles each time, up to 64
+	// times as long. Zero: at once.
 	RetryAfter time.Duration
+	// Unasked: nobody has asked for this attach now. What somebody has restored meanwhile is left alone.
+	Unasked bool
 	// AllowManaged attaches a NIC that a network manager has in its care.
 	AllowManaged bool
 
@@ -204,18 +206,17 @@ func (u *Uplink) Attach(ctx context.Context, p Plan) error {
 	defer unlock()
 	err = u.attach(ctx, p)
 	if p.Mode == api.UplinkAuto && errors.Is(err, ErrRolledBack) && u.journal.UplinkMode() == api.UplinkSteer &&
-		!u.journal.Unreached {
+		!u.journal.Unreached && u.journal.Yielded == "" && !errors.As(err, new(*journal.Error)) {
 		p.Mode, p.notSteer = api.UplinkBridge, u.journal.Reason
+		u.journal.Tries-- // both modes are one attempt
 		err = u.attach(ctx, p)
 	}
 	return err
 }
 
 func (u *Uplink) attach(ctx context.Context, p Plan) error {
-	if u.journal != nil && (u.journal.BootID != u.bootID || u.journal.Phase == Restoring) {
-		if err := u.run(ctx); err != nil {
-			return fmt.Errorf("finishing an earlier restore: %w", err)
-		}
+	if err := u.finish(ctx); err != nil || p.Unasked && u.Manual() {
+		return err
 	}
 	if err := u.leaveOtherMode(ctx, p); err != nil {
 		return err
@@ -234,9 +235,29 @@ func (u *Uplink) attach(ctx context.Context, p Plan) error {
 	if err := u.run(ctx); err != nil {
 		return u.rollBack(ctx, err, p, false)
 	}
-	if err := u.verify(ctx, p); err != nil {
-		unrecorded := (*journal.Error)(nil)
-		return u.rollBack(ctx, err, p, !errors.As(err, &unrecorded))
+	err := u.verify(ctx, p)
+	if err == nil || ctx.Err() != nil { // a process that is told to end leaves the question to the next one
+		return err
+	}
+	return u.rollBack(ctx, err, p, !errors.As(err, new(*journal.Error)))
+}
+
+// Finish does what is left of a restore that was begun, or of an uplink of another boot.
+func (u *Uplink) Finish(ctx context.Context) error {
+	unlock, err := u.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return u.finish(ctx)
+}
+
+func (u *Uplink) finish(ctx context.Context) error {
+	if u.journal == nil || u.ThisBoot() && u.journal.Phase != Restoring {
+		return nil
+	}
+	if err := u.run(ctx); err != nil {
+		return fmt.Errorf("finishing an earlier restore: %w", err)
 	}
 	return nil
 }
@@ -253,7 +274,7 @@ func (u *Uplink) leaveOtherMode(ctx context.Context, p Plan) error {
 	}
 	err := u.tryDisk() // or it could not be attached again
 	if err == nil {
-		j.Phase, j.Reason, j.Unreached = Restoring, "the mode is to be "+want, false
+		journal.GoBack(j, "the mode is to be "+want)
 		if err = u.write("restore"); err == nil {
 			err = u.run(ctx)
 		}
@@ -290,7 +311,7 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 	before := u.journal
 	if u.journal = j; before != nil {
 		j.Seq = before.Seq
-		if before.Unreached {
+		if before.Unreached || before.Failed {
 			j.Tries, j.RetryAt = before.Tries, before.RetryAt
 		}
 	}
@@ -301,52 +322,43 @@ func (u *Uplink) begin(ctx context.Context, p Plan) error {
 	return nil
 }
 
-// Restore puts the NIC back as the journal has it. reason is kept in the journal. It needs no ovs-vswitchd, and of
-// ovsdb-server or its file one. Without a journal there is nothing to do.
+// Restore puts the NIC back as the journal has it. reason replaces the journal's, also where the NIC is back already.
+// It needs no ovs-vswitchd, and of ovsdb-server or its file one. Without a journal there is nothing to do.
 func (u *Uplink) Restore(ctx context.Context, reason string) error {
 	unlock, err := u.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if u.journal == nil {
+	switch {
+	case u.journal == nil, u.isDetached() && u.journal.Reason == reason:
 		return nil
-	}
-	if u.journal.Phase == Detached && u.journal.BootID == u.bootID {
-		if u.journal.Yielded == "" {
-			return nil
-		}
-		u.journal.Yielded, u.journal.Reason = "", reason // it is not to be attached again
+	case u.isDetached():
+		journal.GoBack(u.journal, reason)
+		u.journal.Phase = Detached
 		return u.note("restore")
 	}
-	return u.restore(ctx, reason)
+	return u.restore(ctx, reason, "")
 }
 
-// restore begins a restore, or goes on with one.
-func (u *Uplink) restore(ctx context.Context, reason string) error {
-	if u.journal.Phase != Restoring {
-		u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, reason, false
-	}
+// restore begins a restore, or goes on with one. yielded is for the journal.
+func (u *Uplink) restore(ctx context.Context, reason, yielded string) error {
+	journal.GoBack(u.journal, reason)
+	u.journal.Yielded = yielded
 	_ = u.note("restore") // a full disk is no reason to leave the node without its network
 	return u.run(ctx)
 }
 
-// rollBack restores because of why, but for a process that is told to end: the next one goes on. unreached: the attach
-// was complete, and nobody answered.
+// rollBack restores because of why, and puts the next attach off. unreached: the attach was complete, and nobody
+// answered.
 func (u *Uplink) rollBack(ctx context.Context, why error, p Plan, unreached bool) error {
-	if ctx.Err() != nil {
-		return why
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mostSteps*time.Second)
-	defer cancel()
 	u.log.Error(why, "restoring the NIC", "nic", u.journal.NIC.Name)
-	u.journal.Phase, u.journal.Reason, u.journal.Unreached = Restoring, why.Error(), unreached
-	if absent, start := u.absent(ctx); unreached && absent != "" { // Open vSwitch is what did not answer
-		u.journal.Unreached, u.journal.Yielded = false, start
-	}
-	if u.journal.Unreached {
-		postpone(u.journal, p.RetryAfter)
-	}
+	j := u.journal
+	journal.GoBack(j, why.Error())
+	_, j.Yielded = u.absent(context.WithoutCancel(ctx))
+	j.Unreached = unreached && j.Yielded == "" // else Open vSwitch is what did not answer
+	j.Failed = !j.Unreached
+	journal.Postpone(j, p.RetryAfter)
 	_ = u.note("roll back") // as in restore
 	err := u.run(ctx)
 	if errors.Is(err, ErrNotRecorded) {
@@ -380,8 +392,11 @@ func (u *Uplink) verify(ctx context.Context, p Plan) error {
 	}
 }
 
-// run does what is left to do. What failed on the way back is tried once more after the rest.
+// run does what is left to do, also in a process that is told to end: the node is not left half-way. What failed on the
+// way back is tried once more after the rest.
 func (u *Uplink) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mostSteps*time.Second)
+	defer cancel()
 	again, err := u.pass(ctx)
 	if again {
 		_, err = u.pass(ctx)
@@ -472,7 +487,7 @@ func (u *Uplink) ended(o Observed, err error) error {
 		return fmt.Errorf("the uplink was not completely restored: %w", err)
 	}
 	if !o.SameBoot {
-		u.journal.Reason, u.journal.Unreached = Rebooted, false
+		journal.GoBack(u.journal, Rebooted)
 	}
 	u.journal.Phase, u.journal.BootID = Detached, u.bootID
 	if err := u.note("detached"); err != nil {

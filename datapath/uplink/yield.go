@@ -34,10 +34,11 @@ func (u *Uplink) Yield(ctx context.Context, reason string) (yielded bool, err er
 	if !u.Attached() && !(u.rebuilt && u.Unfinished() && u.ThisBoot()) || u.journal.UplinkMode() != api.UplinkBridge {
 		return false, nil
 	}
-	if u.journal.Yielded = u.startNow(); reason == VswitchdHangs {
-		u.journal.Yielded = hungStart
+	start := u.startNow()
+	if reason == VswitchdHangs {
+		start = hungStart
 	}
-	return true, u.restore(ctx, reason)
+	return true, u.restore(ctx, reason, start)
 }
 
 // repair puts back what is missing of an uplink that is attached, or yields if that is in vain.
@@ -46,8 +47,7 @@ func (u *Uplink) repair(ctx context.Context) error {
 	if why == "" {
 		return u.run(ctx)
 	}
-	u.journal.Yielded = start
-	if err := u.restore(ctx, why); err != nil {
+	if err := u.restore(ctx, why, start); err != nil {
 		return fmt.Errorf("%s: %w", why, err)
 	}
 	return fmt.Errorf("%s: the host has %s until that changes", why, u.journal.NIC.Name)
@@ -75,7 +75,7 @@ func (u *Uplink) absent(ctx context.Context) (why, start string) {
 
 // Yielded reports whether the host has its NIC back only as long as Open vSwitch is away.
 func (u *Uplink) Yielded() bool {
-	return u.ThisBoot() && u.journal.Phase == Detached && u.journal.Yielded != ""
+	return u.isDetached() && u.journal.Yielded != ""
 }
 
 // Due reports whether the uplink has yielded, and another ovs-vswitchd than the one before runs now, or that which hung

@@ -47,11 +47,12 @@ type Journal struct {
 	Seq    uint64 `json:"seq"`
 	BootID string `json:"bootID"`
 	Phase  Phase  `json:"phase"`
-	// Reason says why the uplink is being restored or is detached. Unreached: because
-	// nobody answered after an attach.
+	// Reason says why the uplink is being restored or is detached. Unreached: because nobody answered after an attach.
+	// Failed: because an attach failed before that, or with Open vSwitch.
 	Reason    string `json:"reason,omitempty"`
 	Unreached bool   `json:"unreached,omitempty"`
-	// Tries is how many times in a row nobody answered, RetryAt when the NIC may be attached again after the last.
+	Failed    bool   `json:"failed,omitempty"`
+	// Tries is how many attaches in a row were undone, RetryAt when the NIC may be attached again after the last.
 	Tries   int       `json:"tries,omitempty"`
 	RetryAt time.Time `json:"retryAt,omitzero"`
 	// Yielded: the host has its NIC back only as long as Open vSwitch is away. It is the start of ovs-vswitchd that was to

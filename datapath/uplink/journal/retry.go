@@ -1,0 +1,31 @@
+package journal
+
+import "time"
+
+const (
+	// mostDoublings bounds the wait before another attach: 64 times the first.
+	mostDoublings = 6
+	// settled is how long an uplink works until its earlier failures no longer count.
+	settled = time.Hour
+)
+
+// GoBack has a journal lead back for that reason, which replaces any other, with what that one would have had follow.
+func GoBack(j *Journal, reason string) {
+	j.Phase, j.Reason, j.Unreached, j.Failed, j.Yielded = Restoring, reason, false, false, ""
+}
+
+// Postpone notes one more failure, and when the next attach may be. first is the wait after one failure; it doubles.
+func Postpone(j *Journal, first time.Duration) {
+	if time.Since(j.RetryAt) > settled {
+		j.Tries = 0
+	}
+	j.RetryAt = time.Now().Add(first << min(j.Tries, mostDoublings))
+	j.Tries++
+}
+
+// RetryDue reports whether the NIC may be attached again, as far as Postpone says. A time that is further away than any
+// wait is a clock that was set.
+func (j Journal) RetryDue(first time.Duration) bool {
+	wait := time.Until(j.RetryAt)
+	return wait <= 0 || wait > first<<mostDoublings
+}
