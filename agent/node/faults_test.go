@@ -40,7 +40,7 @@ func newFaulty(t *testing.T) *faulty {
 	f := &faulty{Node: newTestNode(t, api.AgentConfig{OVSBridge: "br-int"}, source),
 		db: &fakeDatabase{changed: make(chan struct{}, 1)}}
 	f.links.transport = link.Transport{Name: "test0", MTU: 1500} // there is no such interface: it is kept
-	f.links.needed = []link.Needed{}
+	f.links.known = true
 	f.Node.db = f.db
 	f.steps, _ = newSteps(nil, f.Config, f.NodeName, f.Source, nil, f.Metrics, f.Log)
 	f.steps.closers = nil

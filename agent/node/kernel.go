@@ -40,14 +40,13 @@ const (
 // FollowKernel wakes the loop when others delete its routes or change the node's addresses, until ctx ends.
 func (n *Node) FollowKernel(ctx context.Context) {
 	k := &n.kernel
-	for ctx.Err() == nil {
-		if err := k.follow(ctx); err != nil && ctx.Err() == nil {
+	for again := false; ctx.Err() == nil; again = true {
+		if err := k.follow(ctx, again); err != nil && ctx.Err() == nil {
 			k.log.Error(err, "following routes and addresses; subscribing again")
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(resubscribe):
-			k.changed.Notify() // there may have been something meanwhile
 		}
 	}
 }
@@ -58,12 +57,15 @@ type addrOf struct {
 	addr netip.Addr
 }
 
-// follow follows until ctx or a subscription ends.
-func (k *kernel) follow(ctx context.Context) error {
+// follow follows until ctx or a subscription ends. again: it did so before.
+func (k *kernel) follow(ctx context.Context, again bool) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	routes, addrs := make(chan netlink.RouteUpdate, 1000), make(chan netlink.AddrUpdate, 1000)
 	err := errors.Join(netlink.RouteSubscribe(routes, ctx.Done()), netlink.AddrSubscribe(addrs, ctx.Done()))
+	if again { // there may have been something meanwhile; whatever comes from now on is heard, if there was no error
+		k.changed.Notify()
+	}
 	if err != nil {
 		return fmt.Errorf("subscribing to routes and addresses: %w", err)
 	}

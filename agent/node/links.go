@@ -16,11 +16,15 @@ const transportEvery = time.Second
 type links struct {
 	transport link.Transport
 	looked    time.Time // when the node was searched for the transport
+	// known: what follows was found, all of it, if perhaps long ago.
+	known bool
 	// needed are addresses that no route to pods may take from this node.
 	needed    []link.Needed
 	nodeAddrs []netip.Addr
 	// vlanDevices are the VLAN sub-interfaces of the transport interface, by VLAN.
 	vlanDevices map[uint16]string
+	// forBridged is findForBridged; a test has another, which fails.
+	forBridged func(*links, *Node) error
 }
 
 // find looks again at the interface of the node's address. A node whose address is away for a moment (DHCP, a flapping
@@ -33,7 +37,7 @@ func (l *links) find(n *Node, verify bool) error {
 	t, err := link.FindTransport(n.own.Addresses, n.Uplink.Holder(cfg.TransportInterface), cfg.TransportInterfaceCIDRs,
 		cfg.HostGateway)
 	if err != nil {
-		if l.transport.Name != "" {
+		if l.known {
 			return nil
 		}
 		return err
@@ -42,16 +46,29 @@ func (l *links) find(n *Node, verify bool) error {
 		n.Log.Info("transport interface changed", "from", l.transport, "to", t)
 	}
 	l.transport = t
-	if verify || l.needed == nil { // there may be many routes: not at each ADD
-		l.needed, err = link.FindNeeded(cfg.HostGateway)
-		if err == nil && cfg.EnableBridgingMode {
-			err = l.findForBridged(n)
+	if verify || !l.known { // there may be many routes: not at each ADD
+		if err := l.findAround(n); err != nil {
+			return err
 		}
 	}
-	if err == nil {
-		l.looked = time.Now()
+	l.looked = time.Now()
+	return nil
+}
+
+// findAround looks for what pods may meet on the node, and takes all of it or nothing.
+func (l *links) findAround(n *Node) (err error) {
+	found := *l
+	found.known = true
+	if found.needed, err = link.FindNeeded(n.Config.HostGateway); err != nil {
+		return err
 	}
-	return err
+	if n.Config.EnableBridgingMode {
+		if err := l.forBridged(&found, n); err != nil {
+			return err
+		}
+	}
+	*l = found
+	return nil
 }
 
 // findForBridged looks for what bridged pods may meet on the node.

@@ -109,6 +109,7 @@ func New(p Parts) *Node {
 	p.Log = p.Log.WithName("loop")
 	return &Node{Parts: p, Recorded: &attachments.Recorded{}, requests: newRequests(),
 		firstOK: make(chan struct{}), published: signal.New(), kernel: kernel{changed: signal.New(), log: p.Log},
+		links:    links{forBridged: (*links).findForBridged},
 		progress: progress{degraded: map[string]error{}}}
 }
 

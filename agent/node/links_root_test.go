@@ -1,0 +1,66 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/signal"
+	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/datapath/route"
+	"github.com/fairlead-cni/fairlead/test/nstest"
+)
+
+// What could not be found on the node in one round is looked for in the next, not only in one that verifies.
+func TestRootLinksAreFoundInTheNextRound(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Veth(ns, "d0", nstest.New(t), "far0")
+	ns.IP("addr add 192.0.2.11/24 dev d0")
+	n := newTestNode(t, api.AgentConfig{EnableBridgingMode: true, TransportInterface: "d0"}, nowhere(t))
+	fault := errors.New("no buffer space available")
+	n.links.forBridged = func(*links, *Node) error { return fault }
+	find := func() error { return ns.Do(func() error { return n.links.find(n, false) }) }
+	if err := find(); !errors.Is(err, fault) {
+		t.Errorf("the first round: %v, want %v", err, fault)
+	}
+	n.links.forBridged = (*links).findForBridged
+	if err := find(); err != nil {
+		t.Error(err)
+	}
+	if n.links.vlanDevices == nil || len(n.links.nodeAddrs) != 1 {
+		t.Errorf("the second round has VLAN interfaces %v and addresses %v", n.links.vlanDevices, n.links.nodeAddrs)
+	}
+}
+
+// After the kernel has ended a subscription, the loop is woken up when there is another: what it sees then is not older
+// than what it is going to hear of.
+func TestRootKernelIsFollowedAgain(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Veth(ns, "d0", nstest.New(t), "far0")
+	dst := netip.MustParsePrefix("10.0.2.0/24")
+	ns.IP("route add 10.0.2.0/24 dev d0 proto 102")
+	k := kernel{changed: signal.New()}
+	k.routes.Store(&[]route.Route{{Dst: dst}})
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	ended := make(chan error, 1)
+	go func() { ended <- ns.Do(func() error { return k.follow(ctx, true) }) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	woken := func(when string) {
+		t.Helper()
+		select {
+		case <-k.changed:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: the loop sleeps", when)
+		}
+	}
+	woken("subscribed again")
+	ns.IP("route del 10.0.2.0/24")
+	woken("a route was deleted right then")
+}
