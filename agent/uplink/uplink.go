@@ -253,9 +253,14 @@ func (n *Uplink) retry(ctx context.Context) {
 }
 
 // Run reverts external changes of an attached uplink, until ctx ends: "ovs-appctl exit --cleanup" takes the
-// interface with the node's addresses away. It notes a manual restore, and leaves it at that.
+// interface with the node's addresses away. It notes a manual restore, and leaves it at that. What the config does not
+// want, and could not be restored at the start, is tried again.
 func (n *Uplink) Run(ctx context.Context) {
-	if n.uplink == nil || !n.cfg.EnableBridgingMode {
+	if n.uplink == nil {
+		return
+	}
+	if !n.cfg.EnableBridgingMode {
+		signal.Loop(ctx, n.every.Uplink, nil, n.leave)
 		return
 	}
 	var following sync.WaitGroup
@@ -263,6 +268,14 @@ func (n *Uplink) Run(ctx context.Context) {
 	defer following.Wait()
 	defer n.reach.close()
 	signal.Loop(ctx, n.every.Uplink, n.look, n.repair)
+}
+
+// leave restores what is left of an uplink that the config does not want.
+func (n *Uplink) leave(ctx context.Context) {
+	if n.uplink.Unfinished() || n.uplink.Attached() {
+		n.Resume(ctx)
+		n.Changed.Notify()
+	}
 }
 
 // followInterfaces has Run look at the uplink when an interface or address of it changes, until ctx ends.

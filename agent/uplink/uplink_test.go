@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,6 +54,39 @@ func detached(t *testing.T, change func(*journal.Journal)) *Uplink {
 		status.NewMetrics("test"), logr.Discard())
 	n.nic = "nope0"
 	return n
+}
+
+// A NIC that the config does not want attached any more, and that could not be restored at the start of the agent, is
+// restored as soon as that is possible.
+func TestNotWantedIsTriedAgain(t *testing.T) {
+	n := detached(t, func(j *journal.Journal) { j.Phase = datapath.Attached })
+	n.cfg.EnableBridgingMode, n.every.Uplink = false, 10*time.Millisecond
+	db := n.uplink.Journal().DB.File
+	if err := os.Rename(db, db+".away"); err != nil {
+		t.Fatal(err)
+	}
+	n.Resume(t.Context())
+	n.Attach(t.Context(), "nope0")
+	if !n.uplink.Unfinished() {
+		t.Fatalf("restored without a database: %+v", n.uplink.Journal())
+	}
+	if err := os.Rename(db+".away", db); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	ended := make(chan struct{})
+	go func() { n.Run(ctx); close(ended) }()
+	select {
+	case <-n.Changed:
+	case <-ctx.Done():
+		t.Error("it was not tried again")
+	}
+	stop()
+	<-ended
+	if j := n.uplink.Journal(); j.Phase != datapath.Detached {
+		t.Errorf("it is %s: %v", j.Phase, n.Ready())
+	}
 }
 
 // tries reports whether an agent that runs attaches the NIC at its next look.
