@@ -4,7 +4,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // nicFault is what happens to the NIC while it is attached.
@@ -63,6 +66,34 @@ func TestRootRestoreOfAnyNIC(t *testing.T) {
 			want.Lines, have.Lines = alike(want.Lines, fault.differs), alike(have.Lines, fault.differs)
 			same(t, fault.name, want, have)
 		})
+	}
+}
+
+// A NIC that was renamed while it was attached is given back also if Open vSwitch hangs, both of its daemons. What the
+// database still has of it is removed when they go on.
+func TestRootYieldOfRenamed(t *testing.T) {
+	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	f := setup(t, simple, noDAD()...)
+	f.ovs.NameSocket()
+	f.before = f.state()
+	f.nextAgent()
+	nicFaults()[3].do(f)
+	for _, d := range []*ovstest.Daemon{f.ovs.Vswitchd, f.ovs.Server} {
+		d.Signal(syscall.SIGSTOP)
+	}
+	u := f.open()
+	err := f.node.Do(func() error { _, err := u.Yield(t.Context(), VswitchdHangs); return err })
+	f.reached()
+	if err == nil || !strings.Contains(err.Error(), "ovsdb-server does not answer") {
+		t.Errorf("yielded while both hang: %v", err)
+	}
+	for _, d := range []*ovstest.Daemon{f.ovs.Server, f.ovs.Vswitchd} {
+		d.Signal(syscall.SIGCONT)
+	}
+	f.must(f.restore())
+	f.reached()
+	if out, err := f.ovs.Run("ovs-vsctl", "list-br"); err != nil || strings.Contains(out, BridgeName) {
+		t.Errorf("%s is left: %v: %s", BridgeName, err, out)
 	}
 }
 

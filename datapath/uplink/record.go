@@ -156,8 +156,11 @@ func (u *Uplink) lock(ctx context.Context) (unlock func(), err error) {
 	if old := ""; err == nil {
 		if old, err = u.followName(); old != "" {
 			u.log.Info("the NIC was renamed", "nic", u.journal.NIC.Name, "interface", old)
-			// Of no NIC: ovs-vswitchd would go on looking for it. The way back removes the bridge with it in any case.
-			err = errors.Join(err, u.journal.DB.RemoveNIC(ctx, u.journal.Bridge, old))
+			// Of no NIC: ovs-vswitchd would go on looking for it. The way back removes the bridge with it in any case, and
+			// must not wait for the database; else it is tried again until the journal is written.
+			if err := u.journal.DB.RemoveNIC(ctx, u.journal.Bridge, old); err != nil {
+				u.log.Error(err, "removing the NIC's port by its old name", "interface", old)
+			}
 		}
 	}
 	if err != nil {
