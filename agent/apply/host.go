@@ -13,11 +13,22 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/report"
 )
 
+// inPlace is what an applier has put in place: nothing at first, and after a failure nobody knows.
+type inPlace[T any] struct {
+	what    T
+	unknown bool
+}
+
+func (p *inPlace[T]) is(want T) bool { return !p.unknown && reflect.DeepEqual(p.what, want) }
+
+// note takes how putting it in place went.
+func (p *inPlace[T]) note(what T, err error) { p.what, p.unknown = what, err != nil }
+
 // Steer syncs the bridged pods to the programs of uplink mode steer. It comes before the flows: a new pod's
 // first frame finds its way, and no frame for one that is gone comes to the next.
 type Steer struct {
 	sync    func([]steer.Entry) error
-	applied []steer.Entry
+	inPlace inPlace[[]steer.Entry]
 }
 
 // NewSteer returns the applier that syncs the eBPF maps by sync.
@@ -28,39 +39,40 @@ func (*Steer) Name() string { return "steer" }
 
 // Apply implements Applier.
 func (s *Steer) Apply(_ context.Context, r *Round) (c Changes, err error) {
-	if !r.Verify && slices.Equal(s.applied, r.Want.Steer) {
+	if !r.Verify && s.inPlace.is(r.Want.Steer) {
 		return c, nil
 	}
-	if err := s.sync(r.Want.Steer); err != nil {
-		return c, err
-	}
-	s.applied = r.Want.Steer
-	return c, nil
+	err = s.sync(r.Want.Steer)
+	s.inPlace.note(r.Want.Steer, err)
+	return c, err
 }
 
 // Gateway applies the gateway's interface: addresses, MAC, MTU, sysctls.
-type Gateway struct{ applied link.GatewayLink }
+type Gateway struct{ inPlace inPlace[link.GatewayLink] }
 
 // Name implements Applier.
 func (*Gateway) Name() string { return "gateway" }
 
 // Apply implements Applier.
 func (g *Gateway) Apply(_ context.Context, r *Round) (c Changes, err error) {
-	same := reflect.DeepEqual(g.applied, r.Want.Gateway)
+	same := g.inPlace.is(r.Want.Gateway)
 	if same && !r.Verify {
 		return c, nil
 	}
 	changes, err := link.EnsureGateway(r.Want.Gateway)
+	g.inPlace.note(r.Want.Gateway, err)
 	c = sorted(changes, r.Settled && same)
 	if err != nil {
 		return c, fmt.Errorf("gateway: %w", err)
 	}
-	g.applied = r.Want.Gateway
 	return c, nil
 }
 
 // Forwarding switches the kernel's forwarding on, for the families that pods have.
-type Forwarding struct{ ipv4, ipv6 bool }
+type Forwarding struct{ inPlace inPlace[families] }
+
+// families are those of IP.
+type families struct{ ipv4, ipv6 bool }
 
 // Name implements Applier.
 func (*Forwarding) Name() string { return "forwarding" }
@@ -68,17 +80,17 @@ func (*Forwarding) Name() string { return "forwarding" }
 // Apply implements Applier.
 func (f *Forwarding) Apply(_ context.Context, r *Round) (c Changes, err error) {
 	ipv4, ipv6 := desired.Families(r.Want.NAT.PodCIDRs)
-	ipv4, ipv6 = ipv4 || r.Want.Gateway.IPv4, ipv6 || r.Want.Gateway.IPv6
-	same := *f == Forwarding{ipv4, ipv6}
+	want := families{ipv4 || r.Want.Gateway.IPv4, ipv6 || r.Want.Gateway.IPv6}
+	same := f.inPlace.is(want)
 	if same && !r.Verify {
 		return c, nil
 	}
-	changes, err := route.EnableForwarding(ipv4, ipv6)
+	changes, err := route.EnableForwarding(want.ipv4, want.ipv6)
+	f.inPlace.note(want, err)
 	c = sorted(changes, r.Settled && same)
 	if err != nil {
 		return c, fmt.Errorf("forwarding: %w", err)
 	}
-	*f = Forwarding{ipv4, ipv6}
 	return c, nil
 }
 
@@ -145,24 +157,24 @@ func otherMTU(want desired.State, hosts []string) error {
 }
 
 // Routes applies the routes to other nodes' and to bridged pods.
-type Routes struct{ applied route.Desired }
+type Routes struct{ inPlace inPlace[route.Desired] }
 
 // Name implements Applier.
 func (*Routes) Name() string { return "routes" }
 
 // Apply implements Applier.
 func (a *Routes) Apply(ctx context.Context, r *Round) (c Changes, err error) {
-	same := reflect.DeepEqual(a.applied, r.Want.Routes)
+	same := a.inPlace.is(r.Want.Routes)
 	if same && !r.Verify {
 		return c, nil
 	}
 	changes, err := route.Apply(ctx, r.Want.Routes)
+	a.inPlace.note(r.Want.Routes, err)
 	if changes != (route.Changes{}) {
 		c = sorted([]string{fmt.Sprintf("%+v", changes)}, r.Settled && same)
 	}
 	if err != nil {
 		return c, fmt.Errorf("routes: %w", err)
 	}
-	a.applied = r.Want.Routes
 	return c, nil
 }

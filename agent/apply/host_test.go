@@ -28,6 +28,8 @@ func TestSteerIsTold(t *testing.T) {
 		{"the same", one, nil, 2},
 		{"the same, verified", &Round{Want: one.Want, Verify: true}, nil, 3},
 		{"gone", &Round{}, nil, 4},
+		{"a pod again, of which a part may have been taken", one, errors.New("full"), 5},
+		{"gone, after an error", &Round{}, nil, 6},
 	} {
 		fails = c.err
 		if _, err := s.Apply(t.Context(), c.round); !errors.Is(err, c.err) {
