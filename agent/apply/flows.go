@@ -56,6 +56,7 @@ type Flows struct {
 	// services are those that Open vSwitch translates; nil: none.
 	services *servicePorts
 	gone     []gone
+	purge    bool        // the datapath may have cached megaflows of flows that were wrong
 	numbers  portNumbers // what the confirmed flows took from OVSDB
 	policies enforced
 	denied   deniedLog
@@ -186,12 +187,11 @@ func (f *Flows) dial(ctx context.Context) (*openflow.Switch, error) {
 // sync has the switch confirm what is wanted. In a round that verifies it first lists the switch's flows and puts back
 // those that were there, so that what is missing of them can be reported.
 func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []string, err error) {
-	var none, reverted, changes openflow.Changes
 	verified := false // the switch has confirmed f.flows in this round
 	switch {
 	case fresh:
 	case r.Verify && r.Settled:
-		if reverted, repaired, err = f.revert(ctx); err != nil {
+		if repaired, err = f.revert(ctx); err != nil {
 			return repaired, fmt.Errorf("OpenFlow: %w", err)
 		}
 		verified = true
@@ -203,15 +203,15 @@ func (f *Flows) sync(ctx context.Context, r *Round, fresh bool) (repaired []stri
 	}
 	told := f.told()
 	f.setServices()
-	if changes, err = f.change(ctx, r, verified); err != nil {
+	changes, err := f.change(ctx, r, verified)
+	f.wrong(r.Verify, changes, err)
+	if err != nil {
 		return repaired, err
 	}
 	f.servicesSynced(ctx)
 	f.enforced()
 	f.cut(ctx)
-	if r.Verify && (reverted != none || changes != none) {
-		f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)
-	}
+	f.purgeMegaflows(ctx, r.Want.OVSDB.DatapathType)
 	if f.told() != told {
 		debug.FreeOSMemory() // much of what it took to read the cluster and the switch is garbage
 	}
@@ -263,13 +263,20 @@ func (f *Flows) syncUnits(ctx context.Context) (openflow.Changes, error) {
 	return changes, err
 }
 
+// wrong takes note that the switch had flows that were wrong, if a comparison with what it has came to changes. One
+// that failed may have done some.
+func (f *Flows) wrong(compared bool, c openflow.Changes, err error) {
+	f.purge = f.purge || compared && (err != nil || c != openflow.Changes{})
+}
+
 // purgeMegaflows has the userspace datapath forget what it cached of flows that were wrong. The kernel's does so
-// itself.
+// itself. What could not be done is done by the next round.
 func (f *Flows) purgeMegaflows(ctx context.Context, datapath string) {
-	if datapath != api.DatapathNetdev {
+	if !f.purge || datapath != api.DatapathNetdev {
 		return
 	}
-	if err := vswitchd.PurgeMegaflows(ctx, f.runDir); err != nil {
+	err := vswitchd.PurgeMegaflows(ctx, f.runDir)
+	if f.purge = err != nil; err != nil {
 		f.log.Error(err, "deleting cached megaflows; some connections may stay cut off while they send")
 	}
 }
@@ -284,14 +291,15 @@ func (f *Flows) observe(r *Round) error {
 }
 
 // revert lists the switch's flows and puts back those that were there.
-func (f *Flows) revert(ctx context.Context) (c openflow.Changes, repaired []string, err error) {
+func (f *Flows) revert(ctx context.Context) (repaired []string, err error) {
 	f.sw.Resync()
-	c, err = f.sw.Sync(ctx, f.flows)
+	c, err := f.sw.Sync(ctx, f.flows)
+	f.wrong(true, c, err)
 	f.metrics.FlowsSynced(len(f.flows), c)
 	if c != (openflow.Changes{}) {
 		repaired = []string{fmt.Sprintf("%d were missing, %d altered, %d foreign", c.Added, c.Modified, c.Deleted)}
 	}
-	return c, repaired, err
+	return repaired, err
 }
 
 // waitPorts waits until the new pods have port numbers. A pod whose port gets none fails alone, when it is answered.
