@@ -18,7 +18,6 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
-	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
@@ -55,8 +54,7 @@ type Flows struct {
 	shared clusterip.Services
 	// services are those that Open vSwitch translates; nil: none.
 	services *servicePorts
-	gone     []gone
-	purge    bool        // the datapath may have cached megaflows of flows that were wrong
+	leftover leftover
 	numbers  portNumbers // what the confirmed flows took from OVSDB
 	policies enforced
 	denied   deniedLog
@@ -72,8 +70,7 @@ type enforced struct {
 	// waitUntil: until then, no pod is closed because policies are not known.
 	waitUntil time.Time
 	// tightened: connections may be open that the rules forbid now.
-	tightened bool
-	again     time.Time // when they are looked at again; zero: not
+	tightened twice
 	// since is when the first change was handed over that the switch may not enforce yet; zero for none.
 	since    time.Time
 	problems []string // as logged last
@@ -83,7 +80,8 @@ type enforced struct {
 // NewFlows returns the applier of the bridge that the config names.
 func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Source, m *status.LoopMetrics,
 	log logr.Logger) *Flows {
-	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, datapath: cfg.OVSDatapathType, metrics: m, log: log}
+	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, datapath: cfg.OVSDatapathType, metrics: m, log: log,
+		leftover: leftover{gone: map[openflow.Translation]time.Time{}}}
 	if cfg.Services == api.ServicesOVS {
 		f.services = newServicePorts(source, node, log)
 	}
@@ -136,7 +134,7 @@ func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
 func (f *Flows) Due() bool {
 	now := time.Now()
 	f.tellDenied(now)
-	return f.policies.due(now) || slices.ContainsFunc(f.gone, func(g gone) bool { return now.After(g.again) })
+	return f.policies.tightened.due(now) || f.leftover.due(now)
 }
 
 // Apply implements Applier. It leaves in r what OVSDB has when the new ports have their numbers; a port that gets none
@@ -227,7 +225,7 @@ func (f *Flows) told() bool {
 func (f *Flows) untold() {
 	f.policies.told = false
 	if f.services != nil {
-		f.services.told = false
+		f.services.told, f.leftover.unseen.now = false, true
 	}
 }
 
@@ -259,26 +257,9 @@ func (f *Flows) change(ctx context.Context, r *Round, verified bool) (changes op
 // syncUnits has the switch follow Services and policies, and counts what that changes.
 func (f *Flows) syncUnits(ctx context.Context) (openflow.Changes, error) {
 	changes, err := f.sw.SyncUnits(ctx)
+	f.unsure(err)
 	f.metrics.FlowsChanged(changes)
 	return changes, err
-}
-
-// wrong takes note that the switch had flows that were wrong, if a comparison with what it has came to changes. One
-// that failed may have done some.
-func (f *Flows) wrong(compared bool, c openflow.Changes, err error) {
-	f.purge = f.purge || compared && (err != nil || c != openflow.Changes{})
-}
-
-// purgeMegaflows has the userspace datapath forget what it cached of flows that were wrong. The kernel's does so
-// itself. What could not be done is done by the next round.
-func (f *Flows) purgeMegaflows(ctx context.Context, datapath string) {
-	if !f.purge || datapath != api.DatapathNetdev {
-		return
-	}
-	err := vswitchd.PurgeMegaflows(ctx, f.runDir)
-	if f.purge = err != nil; err != nil {
-		f.log.Error(err, "deleting cached megaflows; some connections may stay cut off while they send")
-	}
 }
 
 // observe reads OVSDB again. After an error r has what was read before.

@@ -316,24 +316,6 @@ func TestServicesOutliveTheSwitch(t *testing.T) {
 	n.expect("after a round", true, "nw_dst=10.96.0.10,tp_dst=53")
 }
 
-// Connections to an endpoint that is gone are forgotten at once, and once more when the datapath has followed.
-func TestGoneEndpointsAreForgottenTwice(t *testing.T) {
-	n := newServiceNode(t, 53)
-	n.has(serviceManifests(53, ""))
-	n.sync("no endpoint", true)
-	if len(n.flows.gone) != 1 || n.flows.Due() {
-		t.Fatalf("to be forgotten once more: %v, due at once: %t", n.flows.gone, n.flows.Due())
-	}
-	n.flows.gone[0].again = time.Now().Add(-time.Millisecond)
-	if !n.flows.Due() {
-		t.Error("the second time is not due when it has come")
-	}
-	n.sync("the second time", true)
-	if len(n.flows.gone) != 0 || n.flows.Due() {
-		t.Errorf("after the second time: %v", n.flows.gone)
-	}
-}
-
 // A pod's number goes when its flows do, and the port itself may stay until then.
 func TestNumbersOfGonePods(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
@@ -359,8 +341,8 @@ func hostIfs(r *Round) func(func(string) bool) {
 	}
 }
 
-// What the userspace datapath has cached of flows that were wrong is forgotten, though the round that put the right ones
-// back has failed, and though it could not be done at first.
+// What the userspace datapath has cached of flows that were wrong is forgotten, though the round that put the right
+// ones back has failed, and though it could not be done at first.
 func TestCachedMegaflowsAreForgotten(t *testing.T) {
 	n := newNode(t, api.AgentConfig{})
 	a := n.pod("a", 5)

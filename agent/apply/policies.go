@@ -73,7 +73,7 @@ func (f *Flows) setPolicies(ctx context.Context, r *Round, view tables.View) err
 	}
 	f.sw.SetPolicies(changed, all)
 	f.policies.told = true
-	f.policies.tightened = f.policies.rules.Tightened() || f.policies.tightened || all
+	f.policies.tightened.now = f.policies.rules.Tightened() || f.policies.tightened.now || all
 	return nil
 }
 
@@ -168,7 +168,7 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 		return false, nil
 	}
 	changed := f.update(ctx, nil, false)
-	f.policies.tightened = f.policies.rules.Tightened() || f.policies.tightened
+	f.policies.tightened.now = f.policies.rules.Tightened() || f.policies.tightened.now
 	if len(changed) == 0 {
 		return true, nil
 	}
@@ -184,22 +184,10 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 // cut ends the connections that the rules forbid now. All others go on. It is done once more when the datapath must
 // have followed: until then a packet may begin one by the tables of before (staleFor).
 func (f *Flows) cut(ctx context.Context) {
-	p, now := &f.policies, time.Now()
-	if !p.tightened && !p.due(now) {
-		return
-	}
-	if p.again = (time.Time{}); p.tightened {
-		p.again = now.Add(staleFor)
-	}
-	p.tightened = false
-	if err := f.end(ctx); err != nil {
-		p.tightened, p.again = true, now.Add(staleFor)
+	if err := f.policies.tightened.do(time.Now(), func() error { return f.end(ctx) }); err != nil {
 		f.log.Error(err, "connections that policies forbid may go on, trying again", "interval", staleFor)
 	}
 }
-
-// due reports whether connections are to be looked at again.
-func (e *enforced) due(now time.Time) bool { return !e.again.IsZero() && now.After(e.again) }
 
 // end has the switch drop the packets of connections that the rules forbid, and conntrack forget them.
 func (f *Flows) end(ctx context.Context) error {

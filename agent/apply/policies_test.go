@@ -158,22 +158,22 @@ func TestPoliciesThatCouldNotBeAdopted(t *testing.T) {
 func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 	n := newPolicyNode(t)
 	n.apply(n.round())
-	n.flows.policies.tightened, n.flows.runDir = true, filepath.Join(n.Dir, "none")
-	if n.flows.cut(t.Context()); !n.flows.policies.tightened {
+	n.flows.policies.tightened.now, n.flows.runDir = true, filepath.Join(n.Dir, "none")
+	if n.flows.cut(t.Context()); !n.flows.policies.tightened.now {
 		t.Error("ovs-vswitchd could not be asked for connections, and will not be asked again")
 	}
 	n.flows.policies.rules = policies.NewRules(feed.New()) // which are about no connection
 	for _, why := range []string{"after a failure", "once the datapath has followed"} {
-		if n.flows.Due() || n.flows.policies.again.IsZero() {
+		if n.flows.Due() || n.flows.policies.tightened.again.IsZero() {
 			t.Fatalf("%s: at once or never", why)
 		}
-		n.flows.policies.again = time.Now().Add(-1)
+		n.flows.policies.tightened.again = time.Now().Add(-1)
 		if !n.flows.Due() {
 			t.Fatalf("%s: no round is due", why)
 		}
 		n.flows.cut(t.Context())
 	}
-	if n.flows.policies.tightened || !n.flows.policies.again.IsZero() {
+	if n.flows.policies.tightened.now || !n.flows.policies.tightened.again.IsZero() {
 		t.Error("connections are looked at for ever")
 	}
 }

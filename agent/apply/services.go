@@ -244,31 +244,22 @@ func (f *Flows) servicesSynced(ctx context.Context) {
 		f.metrics.Services.Set(float64(f.services.translated))
 		f.metrics.Refusing.Set(float64(f.services.refusing))
 	}
-	f.flushGone(ctx)
-}
-
-// gone is a translation that the tables do not make any more.
-type gone struct {
-	openflow.Translation
-	again time.Time // when its connections are forgotten once more
-}
-
-// flushGone has conntrack forget connections of UDP to endpoints that are gone, now that no others can be made: without
-// a connection's end to wait for, a client that goes on sending would be translated to one for ever. It does so again
-// when the datapath must have followed: see staleFor.
-func (f *Flows) flushGone(ctx context.Context) {
-	now := time.Now()
-	for _, t := range f.sw.Gone() {
-		f.gone = append(f.gone, gone{t, now.Add(staleFor)})
+	if !f.servicesUnread() {
+		f.flushGone(ctx)
 	}
-	zones := clusterip.Zones(f.view.Pods)
-	for _, g := range f.gone {
-		for _, zone := range zones {
-			if err := f.sw.FlushUDP(ctx, zone, g.Service, g.Endpoint); err != nil {
-				f.log.Error(err, "clients of a Service may go on to send to an endpoint that is gone", "endpoint",
-					g.Endpoint.String())
+}
+
+// udp are the translations of UDP that the switch shall make.
+func (s *servicePorts) udp() map[openflow.Translation]bool {
+	out := map[openflow.Translation]bool{}
+	for _, ports := range s.of {
+		for _, p := range ports {
+			for _, e := range p.list() {
+				if p.Protocol == clusterip.UDP {
+					out[openflow.Translation{Service: netip.AddrPortFrom(p.Addr, p.Port), Endpoint: e}] = true
+				}
 			}
 		}
 	}
-	f.gone = slices.DeleteFunc(f.gone, func(g gone) bool { return now.After(g.again) })
+	return out
 }

@@ -8,8 +8,9 @@ import (
 // What "ovs-appctl dpctl/dump-conntrack" prints, of either datapath. CLOSE_WAIT is the kernel's, and CLOSING the
 // userspace datapath's word for a connection that one end alone has closed.
 func TestConnection(t *testing.T) {
-	const tuples = "orig=(src=10.0.0.1,dst=10.0.0.2,sport=40000,dport=80),reply=(src=10.0.0.2,dst=10.0.0.1,sport=80,dport=40000),zone=7"
-	want := Connection{Protocol: 6, From: netip.MustParseAddrPort("10.0.0.1:40000"), To: netip.MustParseAddrPort("10.0.0.2:80")}
+	const tuples = "orig=(src=10.0.0.1,dst=10.0.0.2,sport=40000,dport=80),reply=(src=10.0.0.3,dst=10.0.0.1,sport=8080,dport=40000),zone=7"
+	want := Connection{Protocol: 6, From: netip.MustParseAddrPort("10.0.0.1:40000"), To: netip.MustParseAddrPort("10.0.0.2:80"),
+		Answers: netip.MustParseAddrPort("10.0.0.3:8080")}
 	for state, closed := range map[string]bool{"ESTABLISHED": false, "CLOSE_WAIT": false, "CLOSING": false,
 		"FIN_WAIT_2": false, "LAST_ACK": false, "TIME_WAIT": true, "CLOSED": true} {
 		want.Closed = closed
@@ -21,7 +22,7 @@ func TestConnection(t *testing.T) {
 	if got, ok := connection("udp," + tuples + "\n"); !ok || got != want {
 		t.Errorf("UDP: %+v, %t; want %+v", got, ok, want)
 	}
-	for _, line := range []string{"icmp," + tuples, "tcp,orig=(src=10.0.0.1", "tcp,orig=(src=x,dst=10.0.0.2,sport=1,dport=2),", ""} {
+	for _, line := range []string{"icmp," + tuples, "tcp,orig=(src=10.0.0.1", "tcp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1,dport=2),reply=(src=x)", "tcp,orig=(src=x,dst=10.0.0.2,sport=1,dport=2),", ""} {
 		if got, ok := connection(line); ok {
 			t.Errorf("%q: %+v", line, got)
 		}

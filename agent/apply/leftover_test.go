@@ -1,0 +1,128 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+
+	"github.com/fairlead-cni/fairlead/agent/status"
+)
+
+const goneEndpoint, otherEndpoint = "{addresses: [10.77.1.6], conditions: {ready: true}}",
+	"{addresses: [10.77.1.7], conditions: {ready: true}}"
+
+// newClientNode has a pod that asks the only endpoint of a Service, by UDP.
+func newClientNode(t *testing.T) *node {
+	t.Helper()
+	n := newServiceNode(t, 53)
+	n.NameSocket()
+	n.has(serviceManifests(53, goneEndpoint))
+	n.sync("an endpoint", true)
+	n.ask(40000)
+	n.connected("at first", "10.77.1.6", true)
+	n.has(serviceManifests(53, otherEndpoint)) // of which the agent does not know yet
+	return n
+}
+
+// ask sends a packet to the Service.
+func (n *node) ask(port int) {
+	n.t.Helper()
+	n.Appctl("netdev-dummy/receive", n.pods[0].HostIf, fmt.Sprintf("in_port(1),eth(src=%s,dst=02:00:00:00:00:99),"+
+		"eth_type(0x0800),ipv4(src=10.77.1.5,dst=10.96.0.10,proto=17,tos=0,ttl=64,frag=no),udp(src=%d,dst=53)",
+		n.pods[0].MAC, port))
+}
+
+// connected fails the test unless conntrack has a connection to an endpoint, or none.
+func (n *node) connected(when, endpoint string, want bool) {
+	n.t.Helper()
+	all := n.Appctl("dpctl/dump-conntrack")
+	if regexp.MustCompile(`dst=10\.96\.0\.10,.*reply=\(src=`+endpoint+",").MatchString(all) != want {
+		n.t.Errorf("%s: a connection to %s: %t, want %t\n%s", when, endpoint, !want, want, all)
+	}
+}
+
+// Connections to an endpoint that is gone are forgotten at once, and once more when the datapath has followed.
+func TestGoneEndpointsAreForgottenTwice(t *testing.T) {
+	n := newClientNode(t)
+	n.sync("another endpoint", true)
+	n.connected("at once", "10.77.1.6", false)
+	if n.flows.Due() {
+		t.Error("the second time is due at once")
+	}
+	for to := range n.flows.leftover.gone {
+		n.flows.leftover.gone[to] = time.Now().Add(-time.Millisecond)
+	}
+	if !n.flows.Due() {
+		t.Error("the second time is not due when it has come")
+	}
+	n.sync("the second time", true)
+	if len(n.flows.leftover.gone) != 0 || n.flows.Due() {
+		t.Errorf("after the second time: %v", n.flows.leftover.gone)
+	}
+}
+
+// So they are if they could not be the second time.
+func TestGoneEndpointsAreForgottenAfterAFailure(t *testing.T) {
+	n := newClientNode(t)
+	n.sync("another endpoint", true)
+	for to := range n.flows.leftover.gone {
+		n.flows.leftover.gone[to] = time.Now().Add(-time.Millisecond)
+	}
+	never, cancel := context.WithCancel(t.Context())
+	cancel()
+	n.flows.flushGone(never)
+	if len(n.flows.leftover.gone) != 2 { // with the first that the Service had
+		t.Errorf("what could not be forgotten is not tried again: %v", n.flows.leftover.gone)
+	}
+}
+
+// Nor do connections go on to endpoints that went while ovs-vswitchd was away, nor those of which no agent knows any
+// more, nor those that were there as a change was sent of which it is not known whether it was done.
+func TestEndpointsThatWentUnseen(t *testing.T) {
+	for name, away := range map[string]func(n *node){
+		"ovs-vswitchd starts": func(n *node) {
+			n.flows.Close()
+			n.Ofctl("del-flows", "br-int") // conntrack is the kernel's as a rule, and stays
+			n.Ofctl("del-groups", "br-int")
+		},
+		"agent and ovs-vswitchd start": func(n *node) {
+			n.flows.Close()
+			n.Ofctl("del-flows", "br-int")
+			n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(t))
+			n.t.Cleanup(n.flows.Close)
+		},
+		"a change without an answer": func(n *node) {
+			never, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := n.flows.SyncServices(never); err == nil {
+				n.t.Fatal("a change succeeds that has no time")
+			}
+			n.Ofctl("del-flows", "br-int", "table=2,udp") // it was done
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newClientNode(t)
+			away(n)
+			n.apply(n.round())
+			n.ask(40002)
+			n.connected("when it is back", "10.77.1.6", false)
+			n.connected("when it is back", "10.77.1.7", true)
+			if n.flows.leftover.unseen.again.IsZero() || n.flows.Due() {
+				t.Fatal("the second time is due never or at once")
+			}
+			n.flows.leftover.unseen.again = time.Now().Add(-time.Millisecond)
+			if !n.flows.Due() {
+				t.Error("the second time is not due when it has come")
+			}
+			n.sync("the second time", true)
+			n.connected("the second time", "10.77.1.7", true)
+			if n.flows.Due() {
+				t.Error("connections are looked at for ever")
+			}
+		})
+	}
+}
