@@ -125,6 +125,7 @@ func (f *Flows) keep(there []openflow.Flow) error {
 		return err
 	}
 	f.sw.SetPolicies(f.policies.rules.Unknown(there), true)
+	f.policies.tightened.now = f.policies.rules.Tightened() || f.policies.tightened.now
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -245,4 +246,35 @@ func TestPoliciesAreCounted(t *testing.T) {
 	if err := m.Enforced.Write(&out); err != nil || out.GetHistogram().GetSampleCount() != 1 {
 		t.Errorf("%d changes were timed, %v", out.GetHistogram().GetSampleCount(), err)
 	}
+}
+
+// A pod that is closed gets no packets of connections that were open before, but of its node.
+func TestConnectionsOfClosedPods(t *testing.T) {
+	n := newNode(t, api.AgentConfig{NetworkPolicies: api.PoliciesEnforce, PolicyStart: api.PolicyStartClosed})
+	n.NameSocket()
+	n.has("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: all, namespace: ns}\n" +
+		"spec: {podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{}], egress: [{}]}\n")
+	to, from := n.pod("a", 5), n.pod("b", 6)
+	n.apply(n.round())
+	arrives := func(when string, port int, want bool) {
+		t.Helper()
+		got := func() string {
+			_, all, _ := strings.Cut(n.Ofctl("dump-ports", "br-int", to.HostIf), "tx pkts=")
+			return strings.Split(all, ",")[0]
+		}
+		before := got()
+		n.Appctl("netdev-dummy/receive", from.HostIf, fmt.Sprintf("in_port(%d),eth(src=%s,dst=%s),eth_type(0x0800),"+
+			"ipv4(src=10.77.1.6,dst=10.77.1.5,proto=17,tos=0,ttl=64,frag=no),udp(src=%d,dst=9)", 2, from.MAC,
+			api.MAC{2, 0, 0, 0, 0, 0x99}, port))
+		if arrived := got() != before; arrived != want {
+			t.Errorf("%s: the packet arrives: %t, want %t\n%s", when, arrived, want, n.Appctl("dpctl/dump-conntrack"))
+		}
+	}
+	arrives("that policies allow", 40000, true)
+	arrives("in an open connection", 40000, true)
+	n.unread() // together with ovs-vswitchd, where conntrack is the kernel's
+	n.Ofctl("del-flows", "br-int")
+	n.apply(n.round())
+	arrives("in a new connection of a pod that is closed", 40001, false)
+	arrives("in an open connection of a pod that is closed", 40000, false)
 }

@@ -74,16 +74,17 @@ func (r *Rules) lift(now time.Time) {
 	}
 }
 
-// forbids reports whether the rules of c's pod forbid the connection.
+// forbids reports whether the rules of c's pod forbid the connection, or all but those from the node, as it is closed
+// or nothing is known of it.
 func (r *Rules) forbids(c connKey) bool {
 	p := r.pods[c.pod]
-	if p == nil || p.flows == 0 {
+	if p == nil || len(p.diverted) == 0 {
 		return false
 	}
 	for _, port := range p.ports {
 		about := compile.Connection{Pod: c.pod, Protocol: policy.Protocol(c.protocol), Port: c.to.Port()}
 		switch {
-		case policing.Pod{Pod: port.At}.Zone() != c.zone || !r.owned(port):
+		case policing.Pod{Pod: port.At}.Zone() != c.zone || !slices.Contains(p.diverted, port.HostIf):
 			continue
 		case slices.Contains(port.At.Addrs, c.from.Addr()):
 			about.Direction, about.Peer = policy.Egress, c.to.Addr()
@@ -92,7 +93,7 @@ func (r *Rules) forbids(c connKey) bool {
 		default:
 			continue
 		}
-		if d, ok := r.compiler.Judge(about); ok && d.Verdict == policy.Deny {
+		if d, ok := r.compiler.Judge(about); p.closed || !r.owned(port) || ok && d.Verdict == policy.Deny {
 			return true
 		}
 	}

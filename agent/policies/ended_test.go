@@ -67,3 +67,30 @@ func TestEndedInOneSegment(t *testing.T) {
 		t.Error("the connection of the pod that is isolated is not ended")
 	}
 }
+
+// Of a pod that is closed, as nothing is known of it yet, or that of its name before, no connection goes on but those
+// of the node. They are let through again when it is known that they are allowed.
+func TestEndedByClosedPods(t *testing.T) {
+	for name, before := range map[string]any{"nothing is known": nil,
+		"of another UID": policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: "a"}, UID: "before", Local: true}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.place.Ports[0].UID = "now"
+			w.source.Put("Pod", "shop/a", before)
+			w.update()
+			zone := policing.Pod{}.Zone()
+			if !w.Tightened() || len(w.Zones()) != 1 || w.Zones()[0] != zone {
+				t.Errorf("its connections are not looked at: zones %v", w.Zones())
+			}
+			for from, want := range map[string]bool{"10.10.0.4:40000": true, "192.168.77.1:40000": false} {
+				if got := w.End(zone, connection(from, "10.10.0.3:80"), time.Unix(0, 0)); got != want {
+					t.Errorf("a connection from %s ends: %t, want %t", from, got, want)
+				}
+			}
+			w.source.Put("Pod", "shop/a", policy.Pod{PodKey: w.place.Ports[0].Pod, UID: "now", Local: true})
+			if w.update(); len(w.ended) != 0 || len(w.Zones()) != 0 {
+				t.Errorf("what is allowed is still ended: %v", w.ended)
+			}
+		})
+	}
+}

@@ -380,12 +380,12 @@ func (r *Rules) passes(key policy.PodKey, p *pod) (out []openflow.Flow) {
 	return out
 }
 
-// Zones are those of the connections of pods that rules apply to.
+// Zones are those of the connections of pods that are judged.
 func (r *Rules) Zones() []uint16 {
 	zones := map[uint16]bool{}
 	for _, p := range r.pods {
 		for _, port := range p.ports {
-			if p.flows > 0 {
+			if slices.Contains(p.diverted, port.HostIf) {
 				zones[policing.Pod{Pod: port.At}.Zone()] = true
 			}
 		}
