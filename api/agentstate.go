@@ -71,6 +71,8 @@ type ReachPath struct {
 	DropsIn  string `json:"dropsIn,omitempty"`
 	DropsOut string `json:"dropsOut,omitempty"`
 	NoTunnel string `json:"noTunnel,omitempty"`
+	// Tunnel is what carries the path's packets, "geneve, udp port 6081"; empty: they are routed.
+	Tunnel string `json:"tunnel,omitempty"`
 	// Echo, FullEcho and EndEcho are what became of pings: of the other node's address, the same with packets of full
 	// size, and of its end.
 	Echo     string `json:"echo,omitempty"`

@@ -43,6 +43,7 @@ type watch struct {
 	host     pure.Host
 	verdict  pure.Verdict
 	weighed  pure.Evidence // of the verdict
+	lacking  time.Time     // since when this node has no tunnel, or no Open vSwitch
 	broken   time.Time     // since when verdict is of a broken path
 	well     time.Time     // since when both directions work
 }
@@ -91,7 +92,7 @@ func (t *talk) count(now time.Time) pure.Counts {
 	asked, heard, pinged := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, p := range t.queue {
 		s := t.peers[p].State(now)
-		if s.From != pure.Fails && s.From != pure.Unknown || s.Away || t.peers[p].evidence.EndEcho == pure.Answered {
+		if s.From != pure.Fails && s.From != pure.Unknown || s.Away || t.peers[p].evidence.PodsPass() {
 			heard[p.node] = true
 		} else if t.notReady(p.node) {
 			continue
@@ -113,16 +114,17 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 	e.Settled = p.host.Settled(&p.Link, pure.Grace*t.Interval, now)
 	s := t.Board.Load()
 	tunnelled := wayOf(s, to).tunnelled
-	if s.OVSDown != nil {
-		e.NoTunnel = s.OVSDown.Error()
-	} else if tunnelled && s.NoTunnel != nil {
-		e.NoTunnel = s.NoTunnel.Error()
+	why, brief := p.lacks(s, tunnelled, now)
+	if !brief {
+		e.NoTunnel = why
 	}
 	if tunnelled {
 		e.Tunnel = carrier(nat.TunnelOf(t.Config.TunnelType, t.Config.TunnelPort))
 	}
 	before := p.verdict
-	p.verdict = p.hold(pure.Judge(e), e.State, now)
+	if p.verdict = p.hold(pure.Judge(e), e.State, now); brief {
+		p.verdict = before
+	}
 	switch {
 	case p.verdict.Broken && !before.Broken:
 		p.broken = now
@@ -133,10 +135,28 @@ func (t *talk) judge(to path, counts pure.Counts, now time.Time) {
 		t.Log.Info("resolved: pods of another node are not reached", "node", to.node, "reason", before.Text)
 	}
 	if e.State.From == pure.Works && e.State.To == pure.Works { // what was seen is of another time
-		p.watch = watch{verdict: p.verdict, broken: p.broken, well: p.well}
+		p.watch = watch{verdict: p.verdict, lacking: p.lacking, broken: p.broken, well: p.well}
 		e = pure.Evidence{State: e.State}
 	}
 	p.weighed = e
+}
+
+// lacks says why this node cannot send on the path. It is no cause while it is so for less time than it takes a path to
+// fail: Open vSwitch is restarted, and what is not heard meanwhile may be down.
+func (p *peer) lacks(s *status.Status, tunnelled bool, now time.Time) (why string, brief bool) {
+	switch {
+	case s.OVSDown != nil:
+		why = s.OVSDown.Error()
+	case tunnelled && s.NoTunnel != nil:
+		why = s.NoTunnel.Error()
+	default:
+		p.lacking = time.Time{}
+		return "", false
+	}
+	if p.lacking.IsZero() {
+		p.lacking = now
+	}
+	return why, now.Sub(p.lacking) < p.Silence()
 }
 
 // hold keeps a finding until the path was well for as long as it takes to fail: of a path that loses nearly all, a
@@ -158,7 +178,7 @@ func (p *peer) hold(v pure.Verdict, s pure.State, now time.Time) pure.Verdict {
 // tell publishes what was found.
 func (t *talk) tell(now time.Time) {
 	nodes := map[string]string{} // the worst of the paths to each
-	var r api.AgentReach
+	r := api.AgentReach{Problem: t.problem}
 	for _, to := range t.queue {
 		p := t.peers[to]
 		s, v := p.State(now), p.verdict
@@ -174,7 +194,7 @@ func (t *talk) tell(now time.Time) {
 		case s.From == pure.Works && s.To == pure.Works:
 			state = "reached"
 		}
-		r.Paths = append(r.Paths, p.path(f, state))
+		r.Paths = append(r.Paths, p.path(f, state, t.Config.TunnelType))
 		if worse := []string{"reached", "unknown", "away", "broken"}; slices.Index(worse, state) > slices.Index(worse, nodes[to.node]) {
 			nodes[to.node] = state
 		}
@@ -196,10 +216,13 @@ func (t *talk) tell(now time.Time) {
 }
 
 // path is what is published of it.
-func (p *peer) path(f api.ReachFinding, state string) api.ReachPath {
-	e := p.weighed
+func (p *peer) path(f api.ReachFinding, state, kind string) api.ReachPath {
+	e, tunnel := p.weighed, ""
+	if e.Tunnel != "" {
+		tunnel = kind + ", " + e.Tunnel
+	}
 	return api.ReachPath{ReachFinding: f, State: state, Refused: e.State.Refused, DropsIn: e.DropsIn, DropsOut: e.DropsOut,
-		NoTunnel: e.NoTunnel, Echo: string(e.Echo), FullEcho: string(e.FullEcho), EndEcho: string(e.EndEcho)}
+		NoTunnel: e.NoTunnel, Tunnel: tunnel, Echo: string(e.Echo), FullEcho: string(e.FullEcho), EndEcho: string(e.EndEcho)}
 }
 
 // examined takes in evidence. Whether a node answers is about all paths to it.
@@ -240,12 +263,14 @@ func (e *examiner) examine(ctx context.Context, s *status.Status, paths []path) 
 		out[i].path = p
 		asking.Go(func() {
 			w := wayOf(s, p)
+			if out[i].EndEcho = e.pingAsPod(ctx, p.addr); out[i].EndEcho == pure.NotHeard && w.gateway.IsValid() {
+				out[i].GatewayEcho = e.pingAsPod(ctx, w.gateway)
+			}
 			if !w.to.IsValid() {
 				out[i].Echo = pure.CannotAsk
 				return
 			}
 			out[i].UnderlaySize = w.size
-			out[i].EndEcho = e.pingEnd(ctx, p.addr)
 			if out[i].Echo = ping(ctx, w.to, echoSize); out[i].Echo == pure.Answered {
 				out[i].FullEcho = ping(ctx, w.to, w.size)
 			}
@@ -271,6 +296,7 @@ type way struct {
 	to        netip.Addr // the node's own address; invalid: it is not known
 	size      int        // of full-size packets of pods there, in bytes
 	tunnelled bool
+	gateway   netip.Addr // of the pods there
 }
 
 func wayOf(s *status.Status, p path) way {
@@ -278,16 +304,24 @@ func wayOf(s *status.Status, p path) way {
 	if i < 0 {
 		return way{}
 	}
+	w := way{to: s.Peers[i].Tunnel, size: s.PodMTU + s.Overhead, tunnelled: true}
 	for _, c := range s.Peers[i].PodCIDRs {
-		if c.Contains(p.addr) && c.Path != desired.PathTunnel {
-			return way{to: c.Via, size: s.PodMTU}
+		if !c.Contains(p.addr) {
+			continue
+		}
+		w.gateway = c.Masked().Addr().Next()
+		if c.Path != desired.PathTunnel {
+			w.to, w.size, w.tunnelled = c.Via, s.PodMTU, false
 		}
 	}
-	return way{to: s.Peers[i].Tunnel, size: s.PodMTU + s.Overhead, tunnelled: true}
+	if !w.to.IsValid() && s.Snapshot != nil { // it is beyond routers
+		w.to, _ = s.Snapshot.Nodes[p.node].TunnelAddr(p.addr.Is4())
+	}
+	return w
 }
 
-// pingEnd pings a node's end as pods would.
-func (e *examiner) pingEnd(ctx context.Context, to netip.Addr) pure.Answer {
+// pingAsPod pings an address of another node's podCIDR from this node's end.
+func (e *examiner) pingAsPod(ctx context.Context, to netip.Addr) pure.Answer {
 	answer := pure.CannotAsk
 	err := ns.WithNetNSPath(e.netns, func(ns.NetNS) error {
 		answer = ping(ctx, to, echoSize)

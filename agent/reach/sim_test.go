@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 // tick is the resolution of a world's clock.
@@ -47,6 +48,8 @@ type simulated struct {
 	next      time.Time
 	dead      bool // the agent does not run, and its kernel refuses
 	hung      bool // it is stopped, and its kernel accepts what it does not read
+	idle      bool // it does not probe: it has no end, only the gateway of its pods
+	kept      []heard
 	looks     int
 	examining int // how many paths it has examined
 }
@@ -101,9 +104,14 @@ func (c *wireless) Write(b []byte) (int, error) {
 	case err != nil:
 		return 0, err
 	case !w.passes(c.from, c.to, p.Full):
+	case c.to.idle:
 	case c.to.dead:
 		c.refused = w.passes(c.to, c.from, false)
-	case !c.to.hung:
+	case c.to.hung: // its kernel keeps some
+		if len(c.to.kept) < 100 {
+			c.to.kept = append(c.to.kept, heard{c.from.addrs[0], p, w.now})
+		}
+	default:
 		c.to.receive(heard{c.from.addrs[0], p, w.now.Add(c.to.ahead)})
 	}
 	return len(b), nil
@@ -129,7 +137,10 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 			out[i].DropsIn, out[i].DropsOut = s.world.drops(s, to)
 		}
 		if s.world.passes(s, to, false) && s.world.passes(to, s, false) {
-			out[i].EndEcho = pure.Answered
+			out[i].EndEcho, out[i].GatewayEcho = pure.Answered, pure.NotAsked
+			if to.idle {
+				out[i].EndEcho, out[i].GatewayEcho = pure.NotHeard, pure.Answered
+			}
 		}
 		if out[i].Echo == pure.Answered {
 			out[i].FullEcho = answer(to, true)
@@ -142,7 +153,7 @@ func (s *simulated) examine(_ context.Context, _ *status.Status, paths []path) [
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(tick) {
 		for _, s := range w.nodes {
-			if !s.dead && !s.hung {
+			if !s.dead && !s.hung && !s.idle {
 				s.run(w.now.Add(s.ahead))
 			}
 		}
@@ -150,6 +161,11 @@ func (w *world) run(d time.Duration) {
 }
 
 func (s *simulated) run(now time.Time) {
+	for _, h := range s.kept {
+		h.at = now
+		s.receive(h)
+	}
+	s.kept = nil
 	if !now.Before(s.next) && len(s.queue) > 0 {
 		s.send(s.queue[s.sent%len(s.queue)], now, false)
 		s.sent, s.next = s.sent+1, now.Add(s.step)
@@ -380,6 +396,7 @@ func TestNoTunnelIsNoCauseOfADirectPath(t *testing.T) {
 	}
 	for i, want := range []way{{to: direct[0].Via}, {to: board.Peers[1].Tunnel, tunnelled: true}} {
 		p := path{board.Peers[i].Name, endsOf(board.Peers[i])[0]}
+		want.gateway = netip.AddrFrom4([4]byte{10, 77, byte(i + 1), 1})
 		if got := wayOf(&board, p); got != want {
 			t.Errorf("%s: %+v, want %+v", p.node, got, want)
 		}
@@ -416,4 +433,170 @@ func TestAgentsAreAway(t *testing.T) {
 	}
 	w.run(5 * time.Minute)
 	w.wantNothingTold(t, "they are back")
+}
+
+// publish changes what a node knows of all, itself included.
+func (s *simulated) publish(change func(nodes map[string]inputs.Node, peers []desired.Peer) []desired.Peer) {
+	board := *s.Board.Load()
+	nodes := map[string]inputs.Node{s.NodeName: {Name: s.NodeName}}
+	if board.Snapshot != nil {
+		nodes = maps.Clone(board.Snapshot.Nodes)
+	}
+	board.Peers = change(nodes, slices.Clone(board.Peers))
+	board.Snapshot = &inputs.Snapshot{Nodes: nodes}
+	s.Board.Publish(&board)
+}
+
+// A node that is removed from the cluster is forwarded nothing, which its agent, while it runs, does not take for a
+// fault. When it is back all is as before.
+func TestNodeIsRemoved(t *testing.T) {
+	w := newWorld(5)
+	w.run(time.Minute)
+	gone := w.nodes[2]
+	byName := func(p desired.Peer) bool { return p.Name == gone.NodeName }
+	var was desired.Peer
+	for _, s := range w.nodes {
+		s.publish(func(nodes map[string]inputs.Node, peers []desired.Peer) []desired.Peer {
+			delete(nodes, gone.NodeName)
+			if i := slices.IndexFunc(peers, byName); i >= 0 {
+				was = peers[i]
+			}
+			nodes["another"] = inputs.Node{}
+			return slices.DeleteFunc(peers, byName)
+		})
+	}
+	w.passes = func(from, to *simulated, _ bool) bool { return from != gone && to != gone }
+	w.run(2 * time.Minute)
+	w.wantNothingTold(t, "a Node is deleted")
+	if !strings.Contains(gone.report.Problem, "no Node") {
+		t.Errorf("the node that is removed says %+v", gone.report)
+	}
+	w.passes = always
+	for _, s := range w.nodes {
+		s.publish(func(nodes map[string]inputs.Node, peers []desired.Peer) []desired.Peer {
+			nodes[gone.NodeName] = inputs.Node{}
+			if s != gone {
+				peers = append(peers, was)
+				slices.SortFunc(peers, func(a, b desired.Peer) int { return strings.Compare(a.Name, b.Name) })
+			}
+			return peers
+		})
+	}
+	w.run(time.Minute)
+	w.wantNothingTold(t, "it is added again")
+	if gone.report.Reached != 4 || gone.report.Problem != "" {
+		t.Errorf("the node that was added again reports %+v", gone.report)
+	}
+}
+
+// A node that does not probe is no fault, however long: it has another config, or an agent of an earlier version, as
+// during an update. That packets do not pass is seen there, too.
+func TestNodeDoesNotProbe(t *testing.T) {
+	w := newWorld(12)
+	for _, s := range w.nodes[6:] {
+		s.idle = true
+	}
+	w.run(20 * time.Minute)
+	w.wantNothingTold(t, "half of the agents do not probe")
+	w.passes = func(from, to *simulated, _ bool) bool { return from.number != 7 && to.number != 7 }
+	w.run(5 * time.Minute)
+	if len(w.told) < 5 {
+		t.Errorf("nothing comes from a node that does not probe, and this is reported: %v", w.told)
+	}
+	for what := range w.told {
+		if !strings.HasSuffix(what, "node07 not-found") {
+			t.Errorf("told %s", what)
+		}
+	}
+}
+
+// Where nodes are behind routers their own addresses are asked as well.
+func TestWayBehindRouters(t *testing.T) {
+	w := newWorld(2)
+	s, own := w.nodes[0], netip.MustParseAddr("192.0.2.7")
+	s.publish(func(nodes map[string]inputs.Node, peers []desired.Peer) []desired.Peer {
+		nodes["node01"] = inputs.Node{TunnelAddresses: []netip.Addr{netip.IPv6Loopback(), own}}
+		peers[0].PodCIDRs = slices.Clone(peers[0].PodCIDRs)
+		peers[0].PodCIDRs[0].Path, peers[0].Tunnel = desired.PathRouters, netip.Addr{}
+		return peers
+	})
+	b := s.Board.Load()
+	if got := wayOf(b, path{"node01", endsOf(b.Peers[0])[0]}); got.to != own || got.tunnelled {
+		t.Errorf("got %+v, want %s", got, own)
+	}
+}
+
+// Open vSwitch that is down for seconds is no cause, also while another node happens to be down. If it stays so it is
+// the cause, and no other is named before.
+func TestOpenVSwitchIsDown(t *testing.T) {
+	w := newWorld(5)
+	w.run(time.Minute)
+	a, b := w.nodes[0], w.nodes[1]
+	down := func(err error) {
+		board := *a.Board.Load()
+		board.OVSDown = err
+		a.Board.Publish(&board)
+	}
+	apart := func(of ...*simulated) {
+		w.passes = func(from, to *simulated, _ bool) bool {
+			return !slices.Contains(of, from) && !slices.Contains(of, to)
+		}
+		w.pings = func(from, to *simulated, _ bool) bool { return from != b && to != b }
+	}
+	apart(b)
+	w.run(30 * time.Second)
+	apart(a, b)
+	down(errors.New("ovs-vswitchd is down"))
+	w.run(5 * time.Second)
+	apart(b)
+	down(nil)
+	w.run(20 * time.Second)
+	w.wantNothingTold(t, "Open vSwitch is restarted, and a node is down")
+	w.passes, w.pings = always, always
+	w.run(time.Minute)
+	apart(a)
+	w.pings = always
+	down(errors.New("ovs-vswitchd is down"))
+	w.run(3 * time.Minute)
+	for _, f := range a.report.Findings {
+		if f.Cause != "no-tunnel" {
+			t.Errorf("found %+v", f)
+		}
+	}
+	for what := range w.told {
+		if strings.HasPrefix(what, "node00") && !strings.HasSuffix(what, "no-tunnel") {
+			t.Errorf("told %s", what)
+		}
+	}
+	if len(a.report.Findings) != 4 {
+		t.Errorf("found only %+v", a.report.Findings)
+	}
+}
+
+// An agent that has hung finds packets that its kernel has kept: that they say it is not heard is of that time.
+func TestAgentHasHung(t *testing.T) {
+	for _, d := range []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 10 * time.Minute} {
+		for n := 2; n < 20; n += 4 {
+			w := newWorld(n)
+			w.run(time.Minute)
+			w.nodes[0].hung = true
+			w.run(d)
+			w.nodes[0].hung = false
+			w.run(2 * time.Minute)
+			w.wantNothingTold(t, fmt.Sprintf("one of %d agents has hung for %s", n, d))
+			w.nodes[0].hung = true
+			w.passes = func(from, to *simulated, _ bool) bool { return from.number != 1 && to.number != 1 }
+			w.run(d)
+			w.nodes[0].hung = false
+			w.run(100 * time.Second)
+			w.passes = always
+			w.nodes[1].restart()
+			w.run(time.Minute)
+			for what := range w.told {
+				if strings.HasPrefix(what, "node00 ") {
+					t.Errorf("while one of %d hung for %s another has rebooted: %s", n, d, what)
+				}
+			}
+		}
+	}
 }

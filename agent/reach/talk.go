@@ -3,6 +3,7 @@ package reach
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -11,11 +12,12 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	pure "github.com/fairlead-cni/fairlead/diagnose/reach"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 )
 
 const (
-	// leastStep is the shortest time between two packets of this node.
-	leastStep = 200 * time.Millisecond
+	// mostSent is how many packets this node sends in an interval: 5 a second.
+	mostSent = 10
 	// mostFailing is how many nodes are asked because they are not reached.
 	mostFailing = 8
 )
@@ -55,14 +57,15 @@ type talk struct {
 	heard   chan heard
 	done    chan []examined
 
-	nodes  []desired.Peer        // all, by name
-	ends   map[netip.Addr]string // their ends
-	wanted []string              // whom the names say to ask, in this epoch
-	epoch  time.Time
-	peers  map[path]*peer
-	queue  []path // whom to send to, in this order
-	step   time.Duration
-	busy   bool // evidence is being collected
+	problem string                // why no node is asked
+	nodes   []desired.Peer        // all, by name
+	ends    map[netip.Addr]string // their ends
+	wanted  []string              // whom the names say to ask, in this epoch
+	epoch   time.Time
+	peers   map[path]*peer
+	queue   []path // whom to send to, in this order
+	step    time.Duration
+	busy    bool // evidence is being collected
 }
 
 func newTalk(p *Prober, e end) *talk {
@@ -122,7 +125,7 @@ func (t *talk) choose(now time.Time) {
 	slices.SortFunc(t.queue, func(a, b path) int { // families one after the other
 		return cmp.Or(cmp.Compare(a.addr.BitLen(), b.addr.BitLen()), cmp.Compare(a.node, b.node), a.addr.Compare(b.addr))
 	})
-	t.step = max(leastStep, t.Interval*time.Duration(len(t.addrs))/time.Duration(max(1, len(t.queue))))
+	t.step = max(t.Interval/mostSent, t.Interval*time.Duration(len(t.addrs))/time.Duration(max(1, len(t.queue))))
 	for _, p := range t.queue {
 		if t.peers[p] == nil {
 			t.peers[p] = &peer{}
@@ -169,7 +172,11 @@ func (t *talk) notReady(node string) bool { return t.peer(node).NotReady }
 
 // follow takes in which nodes there are, and whom the names say, where that has changed.
 func (t *talk) follow(now time.Time) {
-	nodes, epoch := t.Board.Load().Peers, now.Truncate(pure.Epoch)
+	board, epoch := t.Board.Load(), now.Truncate(pure.Epoch)
+	nodes := board.Peers
+	if t.problem = removed(board.Snapshot, t.NodeName); t.problem != "" {
+		nodes = nil
+	}
 	same := len(nodes) == len(t.nodes) && (len(nodes) == 0 || &nodes[0] == &t.nodes[0])
 	if same && epoch.Equal(t.epoch) {
 		return
@@ -188,6 +195,18 @@ func (t *talk) follow(now time.Time) {
 			t.ends[a] = p.Name
 		}
 	}
+}
+
+// removed says that the Node of this node is gone, so that no other forwards packets to its pods. Where all Nodes are,
+// it is the input that was lost.
+func removed(s *inputs.Snapshot, own string) string {
+	if s == nil || s.Unread || len(s.Nodes) == 0 {
+		return ""
+	}
+	if _, there := s.Nodes[own]; there {
+		return ""
+	}
+	return fmt.Sprintf("there is no Node %s (any more): other nodes forward no packets to its pods", own)
 }
 
 // endsOf are the addresses of a node's end.

@@ -204,6 +204,8 @@ func waysRemedy(ways []reach.Way) []report.Remedy {
 		return on(w.At, "Let doctor name the rule, and what opens it", "doctor firewall")
 	case reach.CauseNoTunnel:
 		return on(w.At, "Let doctor say what the tunnel lacks", "doctor agent")
+	case reach.CauseTunnelDiffers:
+		return []report.Remedy{{Text: "Give all agents the same tunnelType and tunnelPort in their config"}}
 	case reach.CauseMTU:
 		return on(w.From, "Let doctor find the size that passes, and give the underlay or the pods that MTU", "doctor mtu")
 	case reach.CauseBlocked:

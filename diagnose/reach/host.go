@@ -18,8 +18,8 @@ func (h *Host) Asked(a Answer, now time.Time) {
 	}
 }
 
-// Settled reports whether the node's agent should run: it was heard and its node did not fail since, or its node has
-// answered for grace.
+// Settled reports whether the node's agent should run: it was heard and its node did not fail since, as far as this
+// end has observed, or its node has answered for grace.
 func (h *Host) Settled(l *Link, grace time.Duration, now time.Time) bool {
-	return !l.heard.IsZero() && h.silent.Before(l.heard) || !h.answered.IsZero() && now.Sub(h.answered) >= grace
+	return l.heard.After(l.began) && h.silent.Before(l.heard) || !h.answered.IsZero() && now.Sub(h.answered) >= grace
 }

@@ -203,6 +203,8 @@ func (p between) cause() (c Cause, at, text string) {
 		return CauseFirewall, p.x.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way out, %s", p.x.Node, p.px.DropsOut)
 	case fails && p.py.DropsIn != "":
 		return CauseFirewall, p.y.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way in, %s", p.y.Node, p.py.DropsIn)
+	case fails && p.px.Tunnel != "" && p.py.Tunnel != "" && p.px.Tunnel != p.py.Tunnel:
+		return CauseTunnelDiffers, "", fmt.Sprintf("node %s has the tunnel %s, and node %s %s", p.x.Node, p.px.Tunnel, p.y.Node, p.py.Tunnel)
 	case fails:
 		return p.silence()
 	case p.state() == Narrow && p.refutesMTU():
@@ -240,7 +242,7 @@ func (p between) silence() (c Cause, at, text string) {
 		return CauseBlocked, "", "neither node hears pods of any node that it asks, though nodes answer ping: what carries pods' packets " +
 			"may be blocked between the nodes"
 	case p.backFail && p.unpinged() && (slices.Contains(underlay, x) || slices.Contains(underlay, y)):
-		return CauseUnderlay, "", "neither pods nor the nodes' own addresses answer each other: the underlay between the nodes passes no packets"
+		return CauseUnderlay, "", "neither pods nor the nodes' own addresses answer each other: the underlay between the nodes passes neither"
 	}
 	return CauseNotFound, "", "what drops the packets was not found out"
 }

@@ -30,6 +30,7 @@ func pinged(echo, full, end Answer) func(*api.ReachPath) {
 // What the simulated cluster of package agent/reach does not have: see there for faults and directions.
 func TestJoin(t *testing.T) {
 	noTunnel := func(p *api.ReachPath) { p.NoTunnel = "it has no address" }
+	tunnel := func(is string) func(*api.ReachPath) { return func(p *api.ReachPath) { p.Tunnel = is } }
 	drops := func(in, out string) func(*api.ReachPath) {
 		return func(p *api.ReachPath) { p.DropsIn, p.DropsOut = in, out }
 	}
@@ -73,6 +74,11 @@ func TestJoin(t *testing.T) {
 		{"the ends differ for a moment", known("works fails broken not-found"), known("works works reached"), "works  ", "works  ", ""},
 		{"a has no tunnel", known("fails unknown broken no-tunnel", noTunnel), known("fails unknown broken not-found"),
 			"fails no-tunnel a", "fails no-tunnel a", "on node a: it has no address"},
+		{"their tunnels differ", known("fails unknown broken blocked", tunnel("geneve, udp port 6081")),
+			known("fails unknown broken not-found", tunnel("vxlan, udp port 4789")), "fails tunnel-differs ", "fails tunnel-differs ",
+			"node a has the tunnel geneve, udp port 6081, and node b vxlan, udp port 4789"},
+		{"one has a tunnel, the other an agent that does not say", known("fails unknown broken not-found",
+			tunnel("geneve, udp port 6081")), known("fails unknown broken not-found"), "fails not-found ", "fails not-found ", ""},
 		{"lossy there", known("works lossy broken lossy"), known("lossy works broken lossy"), "lossy lossy ", "works  ",
 			"of IPv4 packets from pods on a to pods on b some are lost: what drops them"},
 		{"narrow, as one end's ping shows", known("works narrow broken mtu", pinged(Answered, NotHeard, "")),
@@ -87,7 +93,7 @@ func TestJoin(t *testing.T) {
 			known("fails unknown broken underlay", pinged(NotHeard, "", NotHeard)),
 			known("fails unknown broken not-found", pinged(Answered, "", NotHeard)), "fails not-found ", "fails not-found ", "not found out"},
 		{"both are cut off", known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)),
-			known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)), "fails underlay ", "fails underlay ", "passes no packets"},
+			known("fails unknown broken cut-off", pinged(NotHeard, "", NotHeard)), "fails underlay ", "fails underlay ", "passes neither"},
 		{"both hear no pods", known("fails unknown broken blocked", pinged(Answered, Answered, NotHeard)),
 			known("fails unknown broken blocked", pinged(Answered, Answered, NotHeard)), "fails blocked ", "fails blocked ", "between the nodes"},
 	} {

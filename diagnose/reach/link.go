@@ -84,7 +84,7 @@ func (l *Link) Silence() time.Duration { return silent * l.pace() }
 
 // Next is the next packet to the peer.
 func (l *Link) Next(now time.Time) Packet {
-	if now.Sub(l.sent) > pause*l.Interval { // this process did not run, or only starts: it has missed packets itself
+	if l.paused(now) { // it has missed packets itself
 		l.began = now
 	}
 	l.seq, l.sent = l.seq+1, now
@@ -92,6 +92,9 @@ func (l *Link) Next(now time.Time) Packet {
 		Asks:  l.Asked,
 		Heard: Heard{Age: age(l.heard, now), Lost: uint8(l.lost()), Narrow: l.narrow, Lossy: l.lossy}}
 }
+
+// paused reports whether this process did not run, or only starts. What it finds is of that time.
+func (l *Link) paused(now time.Time) bool { return now.Sub(l.sent) > pause*l.Interval }
 
 func age(at, now time.Time) time.Duration {
 	if at.IsZero() {
@@ -102,6 +105,9 @@ func age(at, now time.Time) time.Duration {
 
 // Receive takes in a packet of the peer.
 func (l *Link) Receive(p Packet, now time.Time) {
+	if l.seq > 0 && l.paused(now) {
+		return // the kernel has kept it meanwhile
+	}
 	switch ahead := p.Seq - l.highest; {
 	case l.heard.IsZero() || p.Uptime+l.Silence() < l.last.Uptime: // the first, or of a new agent
 		l.highest, l.seen, l.counted, l.narrow, l.lossy = p.Seq, 1, 1, false, false
@@ -169,7 +175,7 @@ func (l *Link) Late(now time.Time) bool { return !l.heard.IsZero() && l.Silent(n
 // State is what is known at now.
 func (l *Link) State(now time.Time) State {
 	s := State{From: Unknown, To: Unknown, EverHeard: !l.heard.IsZero(), LostFrom: l.lost()}
-	if l.seq == 0 {
+	if l.seq == 0 || l.paused(now) {
 		return s
 	}
 	refused := !l.refused.IsZero() && now.Sub(l.refused) <= silent*l.Interval && l.refused.After(l.heard)
@@ -183,7 +189,7 @@ func (l *Link) State(now time.Time) State {
 		}
 		return s
 	}
-	s.From, s.To, s.LostTo = quality(l.narrow, l.lossy), l.to(now), int(l.last.Heard.Lost)
+	s.From, s.To, s.LostTo = quality(l.narrow, l.lossy), l.to(), int(l.last.Heard.Lost)
 	return s
 }
 
@@ -197,9 +203,9 @@ func quality(narrow, lossy bool) Direction {
 	return Works
 }
 
-// to is what the peer says. One that has just started, or to which this end has, knows nothing.
-func (l *Link) to(now time.Time) Direction {
-	h, since := l.last.Heard, min(now.Sub(l.began), l.last.Uptime)
+// to is what the peer says. One that has just started, or to which this end had when it said so, knows nothing.
+func (l *Link) to() Direction {
+	h, since := l.last.Heard, min(l.heard.Sub(l.began), l.last.Uptime)
 	silence := silent * l.Interval
 	switch {
 	case (h.Age < 0 || h.Age > silence) && since > silence:

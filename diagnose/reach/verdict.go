@@ -36,12 +36,16 @@ type Evidence struct {
 	// on the underlay, which is UnderlaySize bytes.
 	Echo, FullEcho Answer
 	UnderlaySize   int
-	// EndEcho is a ping from this node's end to the peer's, the way that pods' packets go.
-	EndEcho Answer
+	// EndEcho is a ping from this node's end to the peer's, the way that pods' packets go, and GatewayEcho one to the
+	// gateway of the peer's pods where that is not answered: each node has one, whether it probes or not.
+	EndEcho, GatewayEcho Answer
 	// DropsIn and DropsOut are what certainly drops the tunnel's packets from the peer and to it on this node; empty:
 	// nothing that could be found.
 	DropsIn, DropsOut string
 }
+
+// PodsPass reports whether a ping that pods could send was answered: pods' packets pass in both directions.
+func (e Evidence) PodsPass() bool { return e.EndEcho == Answered || e.GatewayEcho == Answered }
 
 // Counts are of the nodes that are asked, without those that are down as the API server says.
 type Counts struct {
@@ -68,9 +72,11 @@ const (
 	CauseUnderlay  Cause = "underlay"
 	CauseNoTunnel  Cause = "no-tunnel"
 	CauseFirewall  Cause = "firewall"
-	CauseMTU       Cause = "mtu"
-	CauseLossy     Cause = "lossy"
-	CauseNotFound  Cause = "not-found"
+	// CauseTunnelDiffers is known only to both ends together.
+	CauseTunnelDiffers Cause = "tunnel-differs"
+	CauseMTU           Cause = "mtu"
+	CauseLossy         Cause = "lossy"
+	CauseNotFound      Cause = "not-found"
 )
 
 // Verdict is what the evidence says.
@@ -91,9 +97,12 @@ func Judge(e Evidence) Verdict {
 	switch {
 	case s.Away:
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s does not answer; its node does", e.Node)
-	case s.From == Fails && s.To == Unknown && e.EndEcho == Answered: // pods' packets pass in both directions
+	case s.From == Fails && s.To == Unknown && e.EndEcho == Answered:
 		v.Cause = CauseAgentAway
 		v.Text = fmt.Sprintf("the agent of node %s is not heard; the address that it is asked at answers", e.Node)
+	case s.From == Fails && s.To == Unknown && e.GatewayEcho == Answered:
+		v.Cause = CauseAgentAway
+		v.Text = fmt.Sprintf("the agent of node %s is not heard; the gateway of its pods answers. It may not probe", e.Node)
 	case !s.Doubtful() || e.Echo == NotAsked: // the evidence is complete or it is none
 		return Verdict{}
 	case e.NoTunnel != "":
@@ -119,7 +128,7 @@ func (e Evidence) unheard(v Verdict) Verdict {
 		v.Cause, v.Broken = CauseBlocked, true
 		v.Text = fmt.Sprintf("no packet comes from pods of the %d other nodes that this one asks, though nodes answer ping: ", e.Peers)
 		if e.Tunnel != "" {
-			v.Text += e.Tunnel + " may be blocked between the nodes, or on this one"
+			v.Text += e.Tunnel + " may be blocked between the nodes, or on this one, or this node's tunnel is of another type or port than theirs"
 		} else {
 			v.Text += "packets with pods' addresses may be dropped between the nodes, or on this one"
 		}
@@ -133,7 +142,10 @@ func (e Evidence) unheard(v Verdict) Verdict {
 	case e.Echo == NotHeard:
 		v.Cause, v.Broken = CauseUnderlay, true
 		v.Text = fmt.Sprintf("node %s answers nothing at all, neither its pods nor its own address, and its Node is not said to be "+
-			"down: the underlay between the nodes passes no packets, or node %s is cut off", e.Node, e.Node)
+			"down: the underlay between the nodes passes neither pods' packets nor ping, in one direction or both, or node %s is cut "+
+			"off, has no route back, or that is not its address", e.Node, e.Node)
+	case e.Echo == CannotAsk && (e.NotReady || !e.Lasting):
+		return Verdict{} // it may be down
 	case !e.Settled || !e.Quiet:
 		return Verdict{} // a node that starts is silent, too
 	default:
