@@ -127,8 +127,8 @@ SOAK_KERNEL := RootDeaths|RootSteerLeavesHostAlone|RootSteerDeathAtEveryStep
 soak: root deps build plugins once ## random schedules, models and deaths, each for SOAK (10m): before a release, or at night
 	@failed=0; export FAIRLEAD_TEST_CHAOS='$(SOAK)' FAIRLEAD_TEST_LONG=1 FAIRLEAD_TEST_BINDIR='$(CURDIR)/bin'; \
 	go run ./test/summary -count=1 -p 1 -timeout 10h -run \
-		'^Test(RootRandomFaults|RootRandomAPIFaults|$(SOAK_KERNEL)|RootDeathAtAnyTime|Root(Steer)?DiskFaults|KubeModel)$$' \
-		./test/crash ./datapath/uplink ./controller || failed=1; \
+		'^Test(RootRandomFaults|RootRandomAPIFaults|$(SOAK_KERNEL)|RootDeathAtAnyTime|Root(Steer)?DiskFaults|KubeModel|RootReachSoak)$$' \
+		./test/crash ./datapath/uplink ./controller ./test/alarms || failed=1; \
 	FAIRLEAD_TEST_DATAPATH=system go run ./test/summary -count=1 -p 1 -parallel 3 -timeout 10h \
 		-exec '$(CURDIR)/bin/lab --uml=auto --' -run '^Test($(SOAK_KERNEL))$$' ./test/crash ./datapath/uplink || failed=1; \
 	exit $$failed
