@@ -193,20 +193,9 @@ func (p between) wellSince() (t time.Time) {
 
 // cause is why the direction does not work, from certain to unknown, and which node has the fault.
 func (p between) cause() (c Cause, at, text string) {
-	fails := p.state() == Fails
 	switch {
-	case fails && p.px.NoTunnel != "":
-		return CauseNoTunnel, p.x.Node, "on node " + p.x.Node + ": " + p.px.NoTunnel
-	case fails && p.py.NoTunnel != "":
-		return CauseNoTunnel, p.y.Node, "on node " + p.y.Node + ": " + p.py.NoTunnel
-	case fails && p.px.DropsOut != "":
-		return CauseFirewall, p.x.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way out, %s", p.x.Node, p.px.DropsOut)
-	case fails && p.py.DropsIn != "":
-		return CauseFirewall, p.y.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way in, %s", p.y.Node, p.py.DropsIn)
-	case fails && p.px.Tunnel != "" && p.py.Tunnel != "" && p.px.Tunnel != p.py.Tunnel:
-		return CauseTunnelDiffers, "", fmt.Sprintf("node %s has the tunnel %s, and node %s %s", p.x.Node, p.px.Tunnel, p.y.Node, p.py.Tunnel)
-	case fails:
-		return p.silence()
+	case p.state() == Fails:
+		return p.failure()
 	case p.state() == Narrow && p.refutesMTU():
 		return CauseNotFound, "", "small packets pass; what drops the others was not found out"
 	case p.state() == Narrow:
@@ -214,6 +203,23 @@ func (p between) cause() (c Cause, at, text string) {
 			"its MTU is smaller somewhere on the way"
 	}
 	return CauseLossy, "", "what drops them was not found out"
+}
+
+// failure is why nothing comes.
+func (p between) failure() (c Cause, at, text string) {
+	switch {
+	case p.px.NoTunnel != "":
+		return CauseNoTunnel, p.x.Node, "on node " + p.x.Node + ": " + p.px.NoTunnel
+	case p.py.NoTunnel != "":
+		return CauseNoTunnel, p.y.Node, "on node " + p.y.Node + ": " + p.py.NoTunnel
+	case p.px.DropsOut != "":
+		return CauseFirewall, p.x.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way out, %s", p.x.Node, p.px.DropsOut)
+	case p.py.DropsIn != "":
+		return CauseFirewall, p.y.Node, fmt.Sprintf("node %s drops the tunnel's packets on the way in, %s", p.y.Node, p.py.DropsIn)
+	case p.px.Tunnel != "" && p.py.Tunnel != "" && p.px.Tunnel != p.py.Tunnel:
+		return CauseTunnelDiffers, "", fmt.Sprintf("node %s has the tunnel %s, and node %s %s", p.x.Node, p.px.Tunnel, p.y.Node, p.py.Tunnel)
+	}
+	return p.silence()
 }
 
 // refutesMTU reports whether the underlay's MTU is not shown to be the cause: one end's full-size ping must have failed

@@ -47,6 +47,14 @@ type Evidence struct {
 // PodsPass reports whether a ping that pods could send was answered: pods' packets pass in both directions.
 func (e Evidence) PodsPass() bool { return e.EndEcho == Answered || e.GatewayEcho == Answered }
 
+// answers says what has answered a ping that pods could send.
+func (e Evidence) answers() string {
+	if e.EndEcho == Answered {
+		return "the address that it is asked at answers"
+	}
+	return "the gateway of its pods answers. It may not probe"
+}
+
 // Counts are of the nodes that are asked, without those that are down as the API server says.
 type Counts struct {
 	// Peers is how many there are, Heard how many of them are heard, and Pinged of how many the own address answers.
@@ -97,12 +105,8 @@ func Judge(e Evidence) Verdict {
 	switch {
 	case s.Away:
 		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s does not answer; its node does", e.Node)
-	case s.From == Fails && s.To == Unknown && e.EndEcho == Answered:
-		v.Cause = CauseAgentAway
-		v.Text = fmt.Sprintf("the agent of node %s is not heard; the address that it is asked at answers", e.Node)
-	case s.From == Fails && s.To == Unknown && e.GatewayEcho == Answered:
-		v.Cause = CauseAgentAway
-		v.Text = fmt.Sprintf("the agent of node %s is not heard; the gateway of its pods answers. It may not probe", e.Node)
+	case s.From == Fails && s.To == Unknown && e.PodsPass():
+		v.Cause, v.Text = CauseAgentAway, fmt.Sprintf("the agent of node %s is not heard; %s", e.Node, e.answers())
 	case !s.Doubtful() || e.Echo == NotAsked: // the evidence is complete or it is none
 		return Verdict{}
 	case e.NoTunnel != "":
