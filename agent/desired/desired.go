@@ -112,7 +112,6 @@ func Compute(in Inputs) State {
 	}
 	if len(d.NAT.Pools) > 0 {
 		d.NAT.NodeAddrs = d.NodeAddrs
-		d.NAT.Underlay = in.Uplink
 	}
 	slices.SortFunc(d.OVSDB.Pods, func(a, b api.Attachment) int { return cmp.Compare(a.HostIf, b.HostIf) })
 	slices.SortFunc(d.NAT.PodCIDRs, netip.Prefix.Compare)

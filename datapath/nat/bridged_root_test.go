@@ -163,12 +163,20 @@ func TestRootBridgedAnswers(t *testing.T) {
 	}
 }
 
-// The node is no router from the underlay to its bridged pods: that would be a way around
-// the underlay's own router, and into any VLAN. Services of the node are no such way.
+// The node is no router to its bridged pods, neither from the underlay nor from any other interface: that would be a
+// way around the underlay's own router, and into any VLAN. Services of the node are no such way.
 func TestRootBridgedNoRouter(t *testing.T) {
 	node, outside, _, pod, _ := underlay(t)
+	vlan := nstest.New(t) // a host in a VLAN in which the node has an interface as well
+	nstest.Veth(node, "eth0.10", vlan, "eth0")
+	node.IP("addr add 198.51.100.1/24 dev eth0.10")
+	node.IP("addr add fd00:6::1/64 dev eth0.10 nodad")
+	vlan.IP("addr add 198.51.100.9/24 dev eth0")
+	vlan.IP("addr add fd00:6::9/64 dev eth0 nodad")
+	vlan.IP("route add default via 198.51.100.1")
+	vlan.IP("-6 route add default via fd00:6::1")
 	d := desired()
-	d.Pools, d.NodeAddrs, d.Underlay = cidrs("192.0.2.48/28", "fd00:5::50/124"), addrs("192.0.2.2", "fd00:5::2"), "eth0"
+	d.Pools, d.NodeAddrs = cidrs("192.0.2.48/28", "fd00:5::50/124"), addrs("192.0.2.2", "fd00:5::2")
 	for _, f := range families() {
 		node.Exec(f.program, "-I", "FORWARD", "-j", "ACCEPT") // another program's, whatever it is good for
 	}
@@ -176,20 +184,21 @@ func TestRootBridgedNoRouter(t *testing.T) {
 	outside.IP("route add " + bridged6 + "/128 via fd00:5::2")
 	node.Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-d", "192.0.2.2/32", "-p", "tcp", "--dport", "30080",
 		"-j", "DNAT", "--to-destination", bridged4+":8080")
-	for _, to := range []string{bridged4 + ":80", "[" + bridged6 + "]:80"} {
-		open := d
-		open.Underlay = ""
-		apply(t, node, open)
-		if _, err := seen(outside, pod, to, to); err != nil {
-			t.Fatalf("without the rules %s is unreachable, and the test proves nothing: %v", to, err)
+	for name, from := range map[string]*nstest.NS{"the underlay": outside, "a VLAN's interface": vlan} {
+		for program, to := range map[string]string{"iptables": bridged4 + ":80", "ip6tables": "[" + bridged6 + "]:80"} {
+			apply(t, node, d)
+			if as, err := seen(from, pod, to, to); err == nil {
+				t.Errorf("the node has routed from %s to %s, which sees %s", name, to, as)
+			}
+			node.Exec(program, "-t", "mangle", "-F", Forward)
+			if _, err := seen(from, pod, to, to); err != nil {
+				t.Fatalf("without the rules %s is unreachable from %s, and the test proves nothing: %v", to, name, err)
+			}
 		}
 		apply(t, node, d)
-		if from, err := seen(outside, pod, to, to); err == nil {
-			t.Errorf("the node has routed from the underlay to %s, which sees %s", to, from)
+		if _, err := seen(from, pod, "192.0.2.2:30080", bridged4+":8080"); err != nil {
+			t.Errorf("node port, from %s: %v", name, err)
 		}
-	}
-	if _, err := seen(outside, pod, "192.0.2.2:30080", bridged4+":8080"); err != nil {
-		t.Errorf("node port: %v", err)
 	}
 }
 
@@ -234,7 +243,7 @@ func TestRootBridgedUnchanged(t *testing.T) {
 		node := nstest.New(t)
 		for _, own := range [][]string{{"10.0.1.0/24", "fd00:1::/64"}, nil} {
 			d := Desired{Gateway: "gw0", PodCIDRs: cidrs(own...), Pools: cidrs("192.0.2.48/28", "192.0.2.64/32", "fd00:5::50/124"),
-				NodeAddrs: addrs("192.0.2.2", "fd00:5::2"), RandomFully: true, Tunnel: Tunnel{"udp", 6081}, Underlay: "br-uplink"}
+				NodeAddrs: addrs("192.0.2.2", "fd00:5::2"), RandomFully: true, Tunnel: Tunnel{"udp", 6081}}
 			if apply(t, node, d) == nil {
 				t.Error("nothing was written")
 			}

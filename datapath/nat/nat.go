@@ -27,9 +27,6 @@ type Desired struct {
 	// PodCIDRs are the node's own, Pools the ranges of bridged pods, on whatever
 	// node; a family without either gets no rules.
 	PodCIDRs, Pools []netip.Prefix
-	// Underlay is the interface through which the host hears the underlay that bridged
-	// pods are on, empty where no pod is.
-	Underlay string
 	// NodeAddrs are the node's own addresses, the first of each family the one
 	// that other nodes know. Only Pools need them.
 	NodeAddrs []netip.Addr
@@ -314,15 +311,13 @@ func (d Desired) forwardDrops(own, pools []netip.Prefix) (rules []string) {
 		// with IPv6, for which there is none.
 		rules = append(rules, fmt.Sprintf("-s %s ! -i %s -o %s -j DROP", p, d.Gateway, d.Gateway))
 	}
-	if d.Underlay == "" {
-		return rules
-	}
 	for _, p := range pools {
-		// The host is no router between the underlay and bridged pods. They have
-		// one there, and what it keeps apart, VLANs first of all, would meet here:
-		// the host has a way into each VLAN, whoever sends it a frame.
-		rules = append(rules, fmt.Sprintf("-d %s -i %s -o %s -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
-			p, d.Underlay, d.Gateway))
+		// The host is no router between bridged pods and anything but pods. They
+		// have one on the underlay, and what it keeps apart, VLANs first of all,
+		// would meet here: the host has a way into each VLAN, whoever sends it a
+		// packet, by whatever interface.
+		rules = append(rules, fmt.Sprintf("-d %s ! -i %s -o %s -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+			p, d.Gateway, d.Gateway))
 	}
 	return rules
 }

@@ -49,9 +49,8 @@ func TestChains(t *testing.T) {
 				"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE" + forward},
 		"bridged": {text(with(func(d *Desired) {
 			d.Masquerade, d.Pools, d.NodeAddrs = true, cidrs("192.0.2.96/28", "fd00:5::/96"), addrs("192.0.2.2", "fd00:5::2", "172.17.0.1")
-			d.Underlay = "br-uplink"
 		}), ipv4), "mangle: -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP; " +
-			"-d 192.0.2.96/28 -i br-uplink -o gw0 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\nmangle: \n" +
+			"-d 192.0.2.96/28 ! -i gw0 -o gw0 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\nmangle: \n" +
 			dnat + "; -s 10.0.1.0/24 -o gw0 -j RETURN; " +
 			"-d 10.0.1.0/24 -o gw0 -m conntrack ! --ctstate DNAT -j RETURN; " +
 			"-s 192.0.2.96/28 -o gw0 -j MASQUERADE; -s 192.0.2.2/32 -o gw0 -j RETURN; " +
@@ -59,7 +58,8 @@ func TestChains(t *testing.T) {
 			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE" + forward},
 		"bridged without a podCIDR": {text(Desired{Gateway: "gw0", Pools: cidrs("fd00:5::/96"), NodeAddrs: addrs("192.0.2.2", "fd00:5::2"),
 			RandomFully: true, Tunnel: Tunnel{"udp", 6081}}, ipv6),
-			"mangle: -i gw0 -p udp -m udp --dport 6081 -j DROP\n" +
+			"mangle: -i gw0 -p udp -m udp --dport 6081 -j DROP; " +
+				"-d fd00:5::/96 ! -i gw0 -o gw0 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\n" +
 				"mangle: -s fd00:5::2/128 -j RETURN; -s fd00:5::/96 -p udp -m udp --dport 6081 -j DROP\n" +
 				"nat: -o lo -j RETURN; -s fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
 				"-s fd00:5::2/128 -o gw0 -j RETURN; -d fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
