@@ -305,6 +305,9 @@ func (d Desired) forwardDrops(own, pools []netip.Prefix) (rules []string) {
 		// node forbids.
 		rules = append(rules, "-i "+d.Gateway+" "+d.Tunnel.match()+" -j DROP")
 	}
+	// What claims to come from this node itself, whose processes reach its pods
+	// whatever policies say, and was not sent by it: IPv6 has no martian source.
+	rules = append(rules, fmt.Sprintf("! -i %s -o %s -m addrtype --src-type LOCAL -j DROP", d.Gateway, d.Gateway))
 	for _, p := range own {
 		// What claims to come from a pod of this node and did not: from a host
 		// on the underlay, where the kernel's rp_filter is off or loose, and

@@ -32,24 +32,25 @@ func TestChains(t *testing.T) {
 		return strings.Join(out, "\n")
 	}
 	const dnat = "nat: -o lo -j RETURN; -s 10.0.1.0/24 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE"
-	const drops, forward = "mangle: -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP\nmangle: \n", "\nfilter: -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"
+	const local = "! -i gw0 -o gw0 -m addrtype --src-type LOCAL -j DROP"
+	const drops, forward = "mangle: " + local + "; -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP\nmangle: \n", "\nfilter: -i gw0 -j ACCEPT; -o gw0 -j ACCEPT"
 	only4 := Desired{Gateway: "gw0", PodCIDRs: cidrs("10.0.1.0/24")}
 	with := func(change func(*Desired)) Desired { d := only4; change(&d); return d }
 	for name, c := range map[string]struct{ got, want string }{
 		"IPv4": {text(d, ipv4), drops + dnat + " --random-fully; " +
 			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE --random-fully" + forward},
 		"no masquerade": {text(Desired{Gateway: "gw0", PodCIDRs: cidrs("fd00:1::/64"), Unmasked: cidrs("fd00:2::/64")}, ipv6),
-			"mangle: -s fd00:1::/64 ! -i gw0 -o gw0 -j DROP\nmangle: \n" +
+			"mangle: " + local + "; -s fd00:1::/64 ! -i gw0 -o gw0 -j DROP\nmangle: \n" +
 				"nat: -o lo -j RETURN; -s fd00:1::/64 -o gw0 -m conntrack --ctstate DNAT -j MASQUERADE" + forward},
 		"tunnel": {text(with(func(d *Desired) { d.Tunnel = Tunnel{"udp", 6081} }), ipv4),
-			"mangle: -i gw0 -p udp -m udp --dport 6081 -j DROP; -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP\n" +
+			"mangle: -i gw0 -p udp -m udp --dport 6081 -j DROP; " + local + "; -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP\n" +
 				"mangle: -s 10.0.1.0/24 -p udp -m udp --dport 6081 -j DROP\n" + dnat + forward},
 		"unmasked": {text(with(func(d *Desired) { d.Masquerade, d.Unmasked = true, cidrs("10.0.2.0/23", "fd00:2::/64", "10.0.8.0/24") }), ipv4),
 			drops + dnat + "; -o gw0 -j RETURN; -d 10.0.2.0/23 -j RETURN; -d 10.0.8.0/24 -j RETURN; " +
 				"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE" + forward},
 		"bridged": {text(with(func(d *Desired) {
 			d.Masquerade, d.Pools, d.NodeAddrs = true, cidrs("192.0.2.96/28", "fd00:5::/96"), addrs("192.0.2.2", "fd00:5::2", "172.17.0.1")
-		}), ipv4), "mangle: -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP; " +
+		}), ipv4), "mangle: " + local + "; -s 10.0.1.0/24 ! -i gw0 -o gw0 -j DROP; " +
 			"-d 192.0.2.96/28 ! -i gw0 -o gw0 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\nmangle: \n" +
 			dnat + "; -s 10.0.1.0/24 -o gw0 -j RETURN; " +
 			"-d 10.0.1.0/24 -o gw0 -m conntrack ! --ctstate DNAT -j RETURN; " +
@@ -58,8 +59,8 @@ func TestChains(t *testing.T) {
 			"-s 10.0.1.0/24 ! -o gw0 -j MASQUERADE" + forward},
 		"bridged without a podCIDR": {text(Desired{Gateway: "gw0", Pools: cidrs("fd00:5::/96"), NodeAddrs: addrs("192.0.2.2", "fd00:5::2"),
 			RandomFully: true, Tunnel: Tunnel{"udp", 6081}}, ipv6),
-			"mangle: -i gw0 -p udp -m udp --dport 6081 -j DROP; " +
-				"-d fd00:5::/96 ! -i gw0 -o gw0 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\n" +
+			"mangle: -i gw0 -p udp -m udp --dport 6081 -j DROP; " + local +
+				"; -d fd00:5::/96 ! -i gw0 -o gw0 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\n" +
 				"mangle: -s fd00:5::2/128 -j RETURN; -s fd00:5::/96 -p udp -m udp --dport 6081 -j DROP\n" +
 				"nat: -o lo -j RETURN; -s fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +
 				"-s fd00:5::2/128 -o gw0 -j RETURN; -d fd00:5::/96 -o gw0 -j SNAT --to-source fd00:5::2 --random-fully; " +

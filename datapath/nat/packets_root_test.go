@@ -244,6 +244,32 @@ func TestRootFalseSourceFromOutside(t *testing.T) {
 	}
 }
 
+// A host on the underlay can't speak for the node to its pods, which accept it whatever policies say. IPv6 has no
+// martian source, and IPv4 none where accept_local is on.
+func TestRootNodesAddressFromOutside(t *testing.T) {
+	node, outside, pod, _ := lan(t)
+	for _, a := range []string{"192.0.2.3/24", "fd00:5::3/64 nodad"} { // the next hop: the first is the host's own now
+		node.IP("addr add " + a + " dev eth0")
+	}
+	outside.IP("addr add 192.0.2.2/32 dev lo")
+	outside.IP("addr add fd00:5::2/128 dev lo")
+	outside.IP("route add 10.0.1.5/32 via 192.0.2.3")
+	outside.IP("-6 route add fd00:0:0:1::5/128 via fd00:5::3")
+	node.Exec("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.eth0.rp_filter=0",
+		"net.ipv4.conf.eth0.accept_local=1")
+	for program, c := range map[string][2]string{"iptables": {"192.0.2.2:0", "10.0.1.5:6000"},
+		"ip6tables": {"[fd00:5::2]:0", "[fd00:0:0:1::5]:6000"}} {
+		apply(t, node, desired())
+		if arrives(t, outside, pod, c[0], c[1], "", c[1]) {
+			t.Errorf("the pod %s has heard a host of the underlay as the node", c[1])
+		}
+		node.Exec(program, "-t", "mangle", "-F", Forward)
+		if !arrives(t, outside, pod, c[0], c[1], "", c[1]) {
+			t.Errorf("%s hears nothing without the rules: the test is worth nothing", c[1])
+		}
+	}
+}
+
 // leftovers are rules of other programs that let pods' packets pass before ours are asked: one set per program, as
 // arguments of iptables and ip6tables. %[1]s is the pods' range, %[2]s the other node's tunnel port.
 var leftovers = map[string][]string{
