@@ -213,6 +213,9 @@ func (f *Flows) end(ctx context.Context) error {
 	}
 	for zone, all := range forbidden {
 		for _, c := range all {
+			if !c.HasPorts() {
+				continue
+			}
 			if err := f.sw.Flush(ctx, zone, c.Protocol, c.From, c.To); err != nil {
 				return err
 			}

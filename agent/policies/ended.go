@@ -16,6 +16,8 @@ import (
 // (tcp_retries2, ip-sysctl), and then gives up.
 const endedFor = 16 * time.Minute
 
+const icmpv6 = 58 // IANA's number
+
 // connKey is for what ends a connection, the first packet of which went from one address to another. Two segments may
 // use the same addresses, so the conntrack zone is part of it.
 type connKey struct {
@@ -28,6 +30,9 @@ type connKey struct {
 // End reports whether the rules of pods here forbid a connection of a conntrack zone, which may forget it then. Its
 // packets are dropped for some time, as long as the rules do not change: one in the middle of a forgotten connection
 // does not say who opened it, and those of the end that was connected to would be taken for a connection of its own.
+//
+// What has no ports is not forgotten: Open vSwitch does not have all datapaths forget it. Its packets keep conntrack's
+// entry alive, so those that go the way of the first are dropped until the rules allow them.
 func (r *Rules) End(zone uint16, c vswitchd.Connection, now time.Time) (is bool) {
 	for pod := range r.pods {
 		key := connKey{pod: pod, zone: zone, protocol: c.Protocol, from: c.From, to: c.To}
@@ -42,15 +47,36 @@ func (r *Rules) End(zone uint16, c vswitchd.Connection, now time.Time) (is bool)
 }
 
 func (r *Rules) end(key connKey, now time.Time) {
+	flows := policing.Ended(r.pods[key.pod].number, key.protocol, key.from, key.to)
 	r.ended[key] = now.Add(endedFor)
-	r.put(key, policing.Ended(r.pods[key.pod].number, key.protocol, key.from, key.to))
+	if key.from.Port() == 0 && key.to.Port() == 0 {
+		r.ended[key] = now.AddDate(100, 0, 0)
+		flows = oneWay(flows)
+	}
+	r.put(key, flows)
+}
+
+// oneWay returns the flows that drop all packets of a protocol that go from one end to the other in connections that
+// began that way. What the other end may begin goes on, and is answered.
+func oneWay(flows []openflow.Flow) (out []openflow.Flow) {
+	for _, f := range flows {
+		if _, _, _, ok := policing.EndedBy(f); ok {
+			f.Match.SrcPort, f.Match.DstPort = openflow.Bits{}, openflow.Bits{}
+			f.Match.CTState = openflow.Bits{Value: openflow.CTTracked, Mask: openflow.CTTracked | openflow.CTReply}
+			if f.Match.Protocol == 1+icmpv6 { // package openflow knows its types; conntrack's entry began with an echo request
+				f.Match.Protocol, f.Match.ICMPv6 = 0, 128
+			}
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // Adopt takes, of the flows that the switch has, those of connections that an earlier agent has ended.
 func (r *Rules) Adopt(flows []openflow.Flow, now time.Time) {
 	for _, f := range flows {
 		protocol, from, to, ok := policing.EndedBy(f)
-		if !ok {
+		if !ok || f.Match.ICMPv6 != 0 { // pings are looked for again
 			continue
 		}
 		for key, p := range r.pods {

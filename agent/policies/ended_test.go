@@ -94,3 +94,36 @@ func TestEndedByClosedPods(t *testing.T) {
 		})
 	}
 }
+
+// What has no ports is dropped as long as the rules forbid it, also after a restart of the agent, and its answers are
+// not.
+func TestEndedWithoutPorts(t *testing.T) {
+	all := networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress"]}`)
+	w := newWorld(t, all)
+	w.update()
+	c, zone := connection("10.10.0.3:0", "10.10.0.4:0"), policing.Pod{}.Zone()
+	c.Protocol = 47
+	if !w.End(zone, c, time.Unix(0, 0)) {
+		t.Fatal("the connection is not forbidden")
+	}
+	if w.lift(time.Unix(0, 0).Add(2 * endedFor)); len(w.ended) != 1 {
+		t.Fatalf("dropped are %v", w.ended)
+	}
+	again := newWorld(t, all)
+	again.update()
+	var flows []openflow.Flow
+	for _, unit := range w.Units() {
+		for _, f := range unit.Flows {
+			if flows = append(flows, f); f.Match.Protocol == 1+47 && (len(f.Actions) > 0 || f.Match.Dst.Addr() != c.To.Addr()) {
+				t.Errorf("%+v", f)
+			}
+		}
+	}
+	if again.Adopt(flows, time.Unix(1, 0)); len(again.ended) != 1 || len(again.Units()) != len(w.Units()) {
+		t.Errorf("a new agent drops %v", again.ended)
+	}
+	w.source.Put("NetworkPolicy", "shop/all", nil)
+	if w.update(); len(w.ended) != 0 {
+		t.Errorf("the connection is allowed, and is dropped: %v", w.ended)
+	}
+}

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Connection is one that conntrack has an entry of, as its first packet went.
+// Connection is one that conntrack has an entry of, as its first packet went. What has no ports, pings for one, has 0.
 type Connection struct {
 	Protocol uint8 // IANA's number
 	From, To netip.AddrPort
@@ -17,7 +17,18 @@ type Connection struct {
 	Closed  bool // TCP: it has surely ended. One that is half closed goes on.
 }
 
-// Connections returns those of a conntrack zone of the datapath of that type that have ports.
+const tcp, udp, sctp = 6, 17, 132
+
+// protocols are the names of IANA's numbers in what Open vSwitch prints; others are numbers there.
+var protocols = map[string]uint8{"icmp": 1, "igmp": 2, "tcp": tcp, "udp": udp, "dccp": 33, "icmpv6": 58,
+	"sctp": sctp, "udplite": 136}
+
+// HasPorts reports whether ports tell the packets of a connection from others.
+func (c Connection) HasPorts() bool {
+	return c.Protocol == tcp || c.Protocol == udp || c.Protocol == sctp
+}
+
+// Connections returns those of a conntrack zone of the datapath of that type.
 func Connections(ctx context.Context, runDir, datapath string, zone uint16) ([]Connection, error) {
 	text, err := Appctl(ctx, runDir, "dpctl/dump-conntrack", datapath+"@ovs-"+datapath, fmt.Sprintf("zone=%d", zone))
 	if err != nil {
@@ -33,31 +44,42 @@ func Connections(ctx context.Context, runDir, datapath string, zone uint16) ([]C
 }
 
 // connection reads
-// "tcp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1,dport=2),reply=(...),zone=1,mark=1,protoinfo=(state=ESTABLISHED)".
+// "tcp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1,dport=2),reply=(...),zone=1,mark=1,protoinfo=(state=ESTABLISHED)" and
+// "icmp,orig=(src=10.0.0.1,dst=10.0.0.2,id=1,type=8,code=0),reply=(...),zone=1,mark=1".
 func connection(line string) (c Connection, ok bool) {
 	name, rest, _ := strings.Cut(line, ",orig=(")
-	c.Protocol = map[string]uint8{"tcp": 6, "udp": 17, "sctp": 132}[name]
 	original, rest, there := strings.Cut(rest, "),reply=(")
 	reply, rest, whole := strings.Cut(rest, ")")
-	if c.Protocol == 0 || !there || !whole {
+	if c.Protocol, ok = protocol(name); !ok || !there || !whole {
 		return c, false
 	}
 	var from, to, answers bool
-	c.From, from = end(original, "src", "sport")
-	c.To, to = end(original, "dst", "dport")
-	c.Answers, answers = end(reply, "src", "sport")
+	c.From, from = c.end(original, "src", "sport")
+	c.To, to = c.end(original, "dst", "dport")
+	c.Answers, answers = c.end(reply, "src", "sport")
 	c.Closed = strings.Contains(rest, "state=TIME_WAIT") || strings.Contains(rest, "state=CLOSED")
 	return c, from && to && answers
 }
 
 // end reads one end of a tuple.
-func end(tuple, addr, port string) (netip.AddrPort, bool) {
+func (c Connection) end(tuple, addr, port string) (netip.AddrPort, bool) {
 	values := map[string]string{}
 	for part := range strings.SplitSeq(tuple, ",") {
 		key, value, _ := strings.Cut(part, "=")
 		values[key] = value
 	}
 	a, aerr := netip.ParseAddr(values[addr])
+	if !c.HasPorts() {
+		return netip.AddrPortFrom(a, 0), aerr == nil
+	}
 	n, nerr := strconv.ParseUint(values[port], 10, 16)
 	return netip.AddrPortFrom(a, uint16(n)), aerr == nil && nerr == nil
+}
+
+func protocol(name string) (number uint8, ok bool) {
+	if number, ok = protocols[name]; ok {
+		return number, true
+	}
+	n, err := strconv.ParseUint(name, 10, 8)
+	return uint8(n), err == nil
 }

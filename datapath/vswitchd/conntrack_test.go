@@ -2,6 +2,7 @@ package vswitchd
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 )
 
@@ -22,9 +23,29 @@ func TestConnection(t *testing.T) {
 	if got, ok := connection("udp," + tuples + "\n"); !ok || got != want {
 		t.Errorf("UDP: %+v, %t; want %+v", got, ok, want)
 	}
-	for _, line := range []string{"icmp," + tuples, "tcp,orig=(src=10.0.0.1", "tcp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1,dport=2),reply=(src=x)", "tcp,orig=(src=x,dst=10.0.0.2,sport=1,dport=2),", ""} {
+	for _, line := range []string{"quic," + tuples, "tcp,orig=(src=10.0.0.1",
+		"tcp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1,dport=2),reply=(src=x)", "tcp,orig=(src=x,dst=10.0.0.2,sport=1,dport=2),", ""} {
 		if got, ok := connection(line); ok {
 			t.Errorf("%q: %+v", line, got)
+		}
+	}
+}
+
+// A protocol that conntrack does not know has ports that are 0.
+func TestConnectionsWithoutPorts(t *testing.T) {
+	from, to := netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:0")
+	for line, want := range map[string]Connection{
+		"icmp,orig=(src=10.0.0.1,dst=10.0.0.2,id=5,type=8,code=0),reply=(src=10.0.0.2,dst=10.0.0.1,id=5,type=0,code=0),zone=7\n": {
+			Protocol: 1, From: from, To: to},
+		"icmpv6,orig=(src=fd00::1,dst=fd00::2,id=6,type=128,code=1),reply=(src=ANSWER),zone=7\n": {
+			Protocol: 58, From: netip.MustParseAddrPort("[fd00::1]:0"), To: netip.MustParseAddrPort("[fd00::2]:0")},
+		"4,orig=(src=10.0.0.1,dst=10.0.0.2,sport=0,dport=0),reply=(src=ANSWER),zone=7\n": {Protocol: 4, From: from, To: to},
+		"47,orig=(src=10.0.0.1,dst=10.0.0.2),reply=(src=ANSWER)\n":                       {Protocol: 47, From: from, To: to},
+	} {
+		want.Answers = want.To
+		line = strings.ReplaceAll(line, "ANSWER", want.To.Addr().String())
+		if got, ok := connection(line); !ok || got != want || got.HasPorts() {
+			t.Errorf("%s: %+v, want %+v", line, got, want)
 		}
 	}
 }

@@ -97,6 +97,7 @@ func TestRootPolicies(t *testing.T) {
 	t.Run("fragments", func(t *testing.T) { fragments(t, c, a, b, remote) })
 	t.Run("sctp", func(t *testing.T) { sctpPorts(t, c, a, b, remote) })
 	t.Run("connections", func(t *testing.T) { openConnections(t, c, a, b) })
+	t.Run("without ports", func(t *testing.T) { withoutPorts(t, c, a, b, remote) })
 	t.Run("deaths", func(t *testing.T) { deathsUnderPolicies(t, c, a, b, remote) })
 	wait(t, labtest.Patience(t, 5*time.Second), func() string {
 		if after := sortedLines(c.flows(t, "node2")); after != sortedLines(before) {

@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -157,4 +158,68 @@ func initArrives(t *testing.T, out net.Conn, in net.PacketConn, port uint16, tag
 		}
 	}
 	return false
+}
+
+// What has no ports, and never pauses, ends as well when the rule goes that allowed it: pings, and what another
+// protocol carries, a tunnel of the pods' own for one.
+func withoutPorts(t *testing.T, c cluster, a, b, remote place) {
+	c.apply(t, policyYAML("in", "podSelector: {matchLabels: {app: a}}, "+
+		"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
+	allowed(t, remote, a, 8080, false)
+	const ping, ping6, tunnel = "ip4:1", "ip6:58", "ip4:4"
+	type stream struct {
+		network string
+		in      net.PacketConn
+		out     net.Conn
+		packet  []byte
+	}
+	var streams []stream
+	for network, packet := range map[string]string{ // RFC 792: an echo request
+		ping:  "\x08\x00\xee\xe6\x12\x34\x00\x01flow!",
+		ping6: "\x80\x00\x00\x00\x12\x34\x00\x01flow!", tunnel: "\x00\x00\x00\x00\x12\x34\x00\x01flow!"} {
+		s := stream{network: network, packet: []byte(packet)}
+		to := a.ips[0]
+		if network == ping6 {
+			to = a.ips[1]
+		}
+		must(t, 0, a.do(func() (err error) { s.in, err = net.ListenPacket(network, ""); return err }))
+		t.Cleanup(func() { s.in.Close() })
+		must(t, 0, b.do(func() (err error) { s.out, err = net.Dial(network, to.String()); return err }))
+		t.Cleanup(func() { s.out.Close() })
+		streams = append(streams, s)
+	}
+	arrives := func(s stream) bool { // a stream that a rule forbids sends ten times a second
+		_, err := s.out.Write(s.packet)
+		must(t, 0, err)
+		must(t, 0, s.in.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+		b := make([]byte, 1500)
+		for {
+			n, _, err := s.in.ReadFrom(b)
+			if err != nil {
+				return false
+			}
+			if bytes.HasSuffix(b[:n], []byte("flow!")) {
+				return true
+			}
+		}
+	}
+	all := func(want bool) string {
+		for _, s := range streams {
+			if got := arrives(s); got != want {
+				return fmt.Sprintf("%s from b to a arrives: %v", s.network, got)
+			}
+		}
+		return ""
+	}
+	wait(t, labtest.Patience(t, 10*time.Second), func() string { return all(true) })
+	c.apply(t, policyYAML("in", "podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress]"))
+	wait(t, labtest.Patience(t, 10*time.Second), func() string { return all(false) })
+	allowed(t, a, b, 8080, true) // the node goes on
+	for range 3 {
+		if text := all(false); text != "" {
+			t.Errorf("what had ended goes on: %s", text)
+		}
+	}
+	c.remove(t, policyYAML("in", "podSelector: {}"))
+	wait(t, labtest.Patience(t, 10*time.Second), func() string { return all(true) })
 }
