@@ -134,6 +134,7 @@ func TestDocs(t *testing.T) {
 // What Helm prints says whether policies are enforced, which they are by default.
 func TestNotes(t *testing.T) {
 	for set, want := range map[string]string{"": "NetworkPolicies are enforced.",
+		"agent.config=null":                    "NetworkPolicies are enforced.",
 		"agent.config.networkPolicies=enforce": "NetworkPolicies are enforced.",
 		"agent.config.networkPolicies=report":  "NetworkPolicies are not enforced"} {
 		notes, err := Notes(chartDir, "kube-system", set)
@@ -152,6 +153,7 @@ func TestObjects(t *testing.T) {
 			"agent.config.cniSocket=/run/other/cni.sock,agent.config.ovsRunDir=/run/ovs,agent.config.apiPort=10360"},
 		"little": {"ovs.enabled=false,controller.enabled=false,crds.install=false,ipPoolPolicy.install=false",
 			"uninstall.restoreNodes=false"},
+		"keys that are all commented out": {"agent.config=null,controller.config=null"},
 	} {
 		decoder := serializer.NewCodecFactory(kubescheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 		for _, doc := range strings.Split(template(t, sets...), "\n---\n") {

@@ -14,7 +14,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* The agent's config file, with the chart's own values merged in. */}}
 {{- define "fairlead.agentConfig" -}}
-{{- $config := deepCopy .Values.agent.config -}}
+{{- $config := deepCopy (.Values.agent.config | default dict) -}}
 {{- if and .Values.serviceMonitor.enabled (not $config.apiAddress) -}}
 {{- $_ := set $config "apiAddress" "0.0.0.0" -}}
 {{- end -}}
@@ -30,7 +30,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* The controller's config file. */}}
 {{- define "fairlead.controllerConfig" -}}
-{{- $config := deepCopy .Values.controller.config -}}
+{{- $config := deepCopy (.Values.controller.config | default dict) -}}
 {{- if and .Values.serviceMonitor.enabled (not $config.apiAddress) -}}
 {{- $_ := set $config "apiAddress" "0.0.0.0" -}}
 {{- end -}}
@@ -46,28 +46,28 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* Directories of the node that the agent mounts. */}}
 {{- define "fairlead.ovsRunDir" -}}
-{{ .Values.agent.config.ovsRunDir | default "/run/openvswitch" }}
+{{ (.Values.agent.config | default dict).ovsRunDir | default "/run/openvswitch" }}
 {{- end -}}
 {{- define "fairlead.socketDir" -}}
-{{ dir (.Values.agent.config.cniSocket | default "/run/fairlead/cni.sock") }}
+{{ dir ((.Values.agent.config | default dict).cniSocket | default "/run/fairlead/cni.sock") }}
 {{- end -}}
 {{- define "fairlead.agentPort" -}}
-{{ .Values.agent.config.apiPort | default 10350 }}
+{{ (.Values.agent.config | default dict).apiPort | default 10350 }}
 {{- end -}}
 {{- define "fairlead.controllerPort" -}}
-{{ .Values.controller.config.apiPort | default 10349 }}
+{{ (.Values.controller.config | default dict).apiPort | default 10349 }}
 {{- end -}}
 
 {{/* The address of the agent's probes. */}}
 {{- define "fairlead.agentHost" -}}
-{{- $address := .Values.agent.config.apiAddress | default "127.0.0.1" -}}
+{{- $address := (.Values.agent.config | default dict).apiAddress | default "127.0.0.1" -}}
 {{- if eq $address "0.0.0.0" -}}127.0.0.1{{- else if eq $address "::" -}}::1{{- else -}}{{ $address }}{{- end -}}
 {{- end -}}
 
 {{/* What values.schema.json cannot express. */}}
 {{- define "fairlead.check" -}}
-{{- $agent := .Values.agent.config -}}
-{{- $controller := .Values.controller.config -}}
+{{- $agent := .Values.agent.config | default dict -}}
+{{- $controller := .Values.controller.config | default dict -}}
 {{- if ne .Release.Namespace "kube-system" -}}
 {{- fail (printf "Fairlead lives in the namespace kube-system, not in %s: helm install -n kube-system ..." .Release.Namespace) -}}
 {{- end -}}
