@@ -173,12 +173,21 @@ func TestObjects(t *testing.T) {
 
 // The hooks of "helm uninstall" are not in the manifests, are well formed, and run before anything is deleted.
 func TestHooks(t *testing.T) {
-	manifests, hooks, err := Template(chartDir, "kube-system", "kubeAPIServerOverride=192.0.2.1:6443")
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifests, _ := uninstallJob(t, "kubeAPIServerOverride=192.0.2.1:6443")
 	if strings.Contains(manifests, "fairlead-uninstall") {
 		t.Error("the manifests have the Job that uninstalls")
+	}
+	if _, hooks, err := Template(chartDir, "kube-system", "uninstall.restoreNodes=false"); err != nil || len(hooks) > 0 {
+		t.Errorf("switched off: %d hooks, %v", len(hooks), err)
+	}
+}
+
+// uninstallJob is the Job among the hooks, and the manifests beside them. It checks that each hook can be one.
+func uninstallJob(t *testing.T, sets ...string) (manifests string, job *batchv1.Job) {
+	t.Helper()
+	manifests, hooks, err := Template(chartDir, "kube-system", sets...)
+	if err != nil {
+		t.Fatal(err)
 	}
 	decoder := serializer.NewCodecFactory(kubescheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	jobs := 0
@@ -190,20 +199,28 @@ func TestHooks(t *testing.T) {
 		if err != nil {
 			t.Errorf("%v in\n%s", err, h.Manifest)
 		}
-		if job, ok := object.(*batchv1.Job); ok {
+		if j, ok := object.(*batchv1.Job); ok {
+			job = j
 			jobs++
-			c := job.Spec.Template.Spec.Containers[0]
-			said := strings.Join(append(c.Command, c.Args...), " ")
-			if want := "fairleadctl uninstall --yes --wait=4m --helm-release=fairlead --server=192.0.2.1:6443"; said != want {
-				t.Errorf("it runs %s, want %s", said, want)
-			}
 		}
 	}
 	if jobs != 1 {
-		t.Errorf("there are %d jobs", jobs)
+		t.Fatalf("there are %d jobs", jobs)
 	}
-	if _, hooks, err := Template(chartDir, "kube-system", "uninstall.restoreNodes=false"); err != nil || len(hooks) > 0 {
-		t.Errorf("switched off: %d hooks, %v", len(hooks), err)
+	return manifests, job
+}
+
+// The Job reaches the API server as the agents do.
+func TestHookCommand(t *testing.T) {
+	const base = "fairleadctl uninstall --yes --wait=4m --helm-release=fairlead"
+	for set, want := range map[string]string{"": base,
+		"kubeAPIServerOverride=192.0.2.1:6443":              base + " --server=192.0.2.1:6443",
+		"agent.config.kubeAPIServerOverride=192.0.2.2:6443": base + " --server=192.0.2.2:6443"} {
+		_, job := uninstallJob(t, set)
+		c := job.Spec.Template.Spec.Containers[0]
+		if said := strings.Join(append(c.Command, c.Args...), " "); said != want {
+			t.Errorf("--set=%s: it runs %s, want %s", set, said, want)
+		}
 	}
 }
 
