@@ -10,8 +10,10 @@ import (
 	"go.yaml.in/yaml/v3"
 	"helm.sh/helm/v3/pkg/release"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
 )
 
 const (
@@ -150,6 +152,7 @@ func TestObjects(t *testing.T) {
 		"defaults": nil,
 		"everything": {"rbac.kubevirt=true,image.pullSecrets={a,b},agent.maxUnavailable=10%,logVerbosity=4",
 			"agent.podAnnotations.a=b,ovs.podAnnotations.a=b,controller.podAnnotations.a=b,agent.nodeSelector.a=b",
+			"controller.tolerations[0].operator=Exists",
 			"agent.config.cniSocket=/run/other/cni.sock,agent.config.ovsRunDir=/run/ovs,agent.config.apiPort=10360"},
 		"little": {"ovs.enabled=false,controller.enabled=false,crds.install=false,ipPoolPolicy.install=false",
 			"uninstall.restoreNodes=false"},
@@ -220,6 +223,39 @@ func TestHookCommand(t *testing.T) {
 		c := job.Spec.Template.Spec.Containers[0]
 		if said := strings.Join(append(c.Command, c.Args...), " "); said != want {
 			t.Errorf("--set=%s: it runs %s, want %s", set, said, want)
+		}
+	}
+}
+
+// The Job is not scheduled onto a node that does not answer, where it could not end, and stays on one that is NotReady
+// since it was restored.
+func TestHookNodes(t *testing.T) {
+	for _, set := range []string{"", "controller.tolerations=null", "controller.tolerations[0].key=node.kubernetes.io/not-ready," +
+		"controller.tolerations[0].operator=Exists,controller.tolerations[0].tolerationSeconds=1"} {
+		_, job := uninstallJob(t, set)
+		for _, c := range []struct {
+			key    string
+			effect corev1.TaintEffect
+			want   string
+		}{{corev1.TaintNodeUnreachable, corev1.TaintEffectNoSchedule, "no"},
+			{corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule, "yes"},
+			{corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute, "yes"},
+			{corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule, "yes"},
+			{corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule, "yes"}} {
+			got := "no"
+			for _, tol := range job.Spec.Template.Spec.Tolerations {
+				if !tol.ToleratesTaint(klog.Background(), &corev1.Taint{Key: c.key, Effect: c.effect}, false) {
+					continue
+				}
+				got = "yes"
+				if tol.TolerationSeconds != nil { // the least of all that match counts
+					got = "for a while"
+					break
+				}
+			}
+			if got != c.want {
+				t.Errorf("--set=%s: it tolerates %s:%s: %s, want %s", set, c.key, c.effect, got, c.want)
+			}
 		}
 	}
 }
