@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 	"helm.sh/helm/v3/pkg/release"
@@ -256,6 +257,25 @@ func TestHookNodes(t *testing.T) {
 			if got != c.want {
 				t.Errorf("--set=%s: it tolerates %s:%s: %s, want %s", set, c.key, c.effect, got, c.want)
 			}
+		}
+	}
+}
+
+// Helm waits 5 minutes for the Job. It has ended by then, with what it says, and goes on deleting nothing behind it.
+func TestHookEnds(t *testing.T) {
+	for _, c := range []struct {
+		timeout string
+		least   time.Duration
+	}{{"4m", 4 * time.Minute}, {"1h30m", 90 * time.Minute}, {"90s", 90 * time.Second}} {
+		_, job := uninstallJob(t, "uninstall.timeout="+c.timeout)
+		if job.Spec.BackoffLimit == nil || *job.Spec.BackoffLimit != 0 || job.Spec.ActiveDeadlineSeconds == nil {
+			t.Errorf("%s: attempts after the first: %v, deadline %v", c.timeout, job.Spec.BackoffLimit, job.Spec.ActiveDeadlineSeconds)
+			continue
+		}
+		// Its Pod has to start before its own time runs, and is deleted with its log at the deadline.
+		ends := time.Duration(*job.Spec.ActiveDeadlineSeconds) * time.Second
+		if ends < c.least+30*time.Second || ends >= c.least+time.Minute {
+			t.Errorf("%s: it ends after %v", c.timeout, ends)
 		}
 	}
 }
