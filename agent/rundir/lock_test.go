@@ -1,6 +1,7 @@
 package rundir
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,4 +27,55 @@ func TestLock(t *testing.T) {
 		t.Fatalf("a lock that was let go of: %v", err)
 	}
 	second()
+}
+
+// "fairlead-agent uninstall" removes the file that it has locked. Who waited for it has not locked the node then.
+func TestLockOfARemovedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "agent.lock")
+	unlock, err := lock(t.Context(), path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		unlock func()
+		err    error
+	}
+	waiting := make(chan result)
+	go func() {
+		unlock, err := lock(t.Context(), path, 10*time.Second)
+		waiting <- result{unlock, err}
+	}()
+	for deadline := time.Now().Add(5 * time.Second); opened(t, path) < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the second does not wait for the lock")
+		}
+	}
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	second := <-waiting
+	if second.err != nil {
+		t.Fatal(second.err)
+	}
+	defer second.unlock()
+	if third, err := lock(t.Context(), path, 0); err == nil {
+		third()
+		t.Error("two have the lock of one node")
+	}
+}
+
+// opened is how many file descriptors of this process the file has.
+func opened(t *testing.T, path string) (n int) {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && to == path {
+			n++
+		}
+	}
+	return n
 }

@@ -4,7 +4,9 @@ package rundir
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -25,19 +27,42 @@ const lockWait = 3 * time.Second
 func Lock(ctx context.Context) (unlock func(), err error) { return lock(ctx, LockPath, lockWait) }
 
 func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	for deadline := time.Now().Add(wait); syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; {
-		if ctx.Err() != nil || time.Now().After(deadline) {
-			f.Close()
-			return nil, fmt.Errorf("another fairlead-agent runs on this node (%s is locked): stop it first", path)
+	for deadline := time.Now().Add(wait); ; {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return nil, err
 		}
-		time.Sleep(10 * time.Millisecond)
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		for syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			if ctx.Err() != nil || time.Now().After(deadline) {
+				f.Close()
+				return nil, fmt.Errorf("another fairlead-agent runs on this node (%s is locked): stop it first", path)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		same, err := isAt(f, path)
+		if same {
+			return func() { f.Close() }, nil
+		}
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
 	}
-	return func() { f.Close() }, nil
+}
+
+// isAt reports whether the file is still the one at path. Otherwise its lock is worth nothing: who uninstalls removes
+// the file that it has locked, and the next to lock creates another.
+func isAt(f *os.File, path string) (bool, error) {
+	locked, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	there, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(locked, there), err
 }
