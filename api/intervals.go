@@ -82,6 +82,8 @@ type ControllerIntervals struct {
 	Keepers time.Duration
 	// OtherAllocator is how often it is checked whether another allocator assigns podCIDRs to Nodes.
 	OtherAllocator time.Duration
+	// Withdraw is how often an uninstallation is looked for that was interrupted before Fairlead was installed again.
+	Withdraw time.Duration
 	// Services is how often the Service CIDRs are read, which seldom change.
 	Services time.Duration
 	// Port is how often a port that another controller on the node has is retried.
@@ -122,6 +124,7 @@ func DefaultIntervals() Intervals {
 			Sets: 100 * time.Millisecond, SetsAtLeast: 15 * time.Second,
 			Keepers:        30 * time.Second,
 			OtherAllocator: time.Minute,
+			Withdraw:       time.Minute,
 			Services:       time.Minute,
 			Port:           5 * time.Second,
 			LeaseDuration:  15 * time.Second, LeaseRenew: 10 * time.Second, LeaseRetry: 2 * time.Second,
@@ -192,7 +195,7 @@ func (i *Intervals) byName() map[string]*time.Duration {
 
 		"controller.pass": &c.Pass, "controller.passAtLeast": &c.PassAtLeast,
 		"controller.sets": &c.Sets, "controller.setsAtLeast": &c.SetsAtLeast,
-		"controller.keepers": &c.Keepers, "controller.otherAllocator": &c.OtherAllocator,
+		"controller.keepers": &c.Keepers, "controller.otherAllocator": &c.OtherAllocator, "controller.withdraw": &c.Withdraw,
 		"controller.services": &c.Services, "controller.port": &c.Port,
 		"controller.leaseDuration": &c.LeaseDuration, "controller.leaseRenew": &c.LeaseRenew,
 		"controller.leaseRetry": &c.LeaseRetry,

@@ -32,6 +32,9 @@ type Options struct {
 	// OtherAllocator returns which other component is configured to assign podCIDRs to Nodes, empty for none; nil: no
 	// check.
 	OtherAllocator func(context.Context) (who string, err error)
+	// Withdraw ends an uninstallation that was interrupted before Fairlead was installed again, and reports whether there
+	// was one; nil: never.
+	Withdraw func(context.Context) (bool, error)
 	// Intervals are those of api.DefaultIntervals, except in tests.
 	Intervals api.ControllerIntervals
 	// HealthSocket is a unix socket that serves health as well; empty: none. With it apiPort may be in use by another
@@ -66,6 +69,9 @@ func Run(ctx context.Context, o Options) error {
 	sets := newStatefulSets(o, w, events, m)
 	running.Go(func() { sets.follow(ctx) })
 	synced, works := sets.synced, []func(context.Context){pools.run, sets.run}
+	if o.Withdraw != nil {
+		works = append(works, func(ctx context.Context) { withdraw(ctx, o) })
+	}
 	if o.Config.Reclaim.Enabled {
 		works = append(works, newReclaimer(o, w, events, m).run)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/migrate/takedown"
 	"github.com/fairlead-cni/fairlead/test/apitest"
 	"github.com/fairlead-cni/fairlead/test/lab/labtest"
 )
@@ -205,6 +206,7 @@ func (c *fixture) startController(n api.NodeIPAM) (stop func()) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	intervals := api.DefaultIntervals().Controller
 	intervals.Pass, intervals.LeaseRetry = 50*time.Millisecond, 100*time.Millisecond
+	intervals.Withdraw = 100 * time.Millisecond
 	done := make(chan error, 1)
 	go func() {
 		done <- controller.Run(ctx, controller.Options{Client: c.client.Dynamic, Kubernetes: c.client.Kubernetes,
@@ -212,7 +214,8 @@ func (c *fixture) startController(n api.NodeIPAM) (stop func()) {
 			OtherAllocator: func(ctx context.Context) (string, error) {
 				return podcidr.OtherAllocator(ctx, c.client.Kubernetes)
 			},
-			Log: logr.Discard(), Config: api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), NodeIPAM: n}})
+			Withdraw: func(ctx context.Context) (bool, error) { return takedown.Withdraw(ctx, c.client.Kubernetes) },
+			Log:      logr.Discard(), Config: api.ControllerConfig{APIAddress: netip.MustParseAddr("127.0.0.1"), NodeIPAM: n}})
 	}()
 	stopped := false
 	stop = func() {

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -9,109 +10,254 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/internal/cli"
+	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/migrate/takedown"
 )
 
-// There are no kubelets: the test takes the part of two nodes, and creates and ends their pods. That nodes are restored
-// is tested in test/e2e.
-func TestKubeUninstall(t *testing.T) {
+// uninstalling is a cluster without kubelets: a test takes the part of the nodes, and creates and ends their pods. That
+// nodes are restored is tested in test/e2e.
+type uninstalling struct {
+	*fixture
+	sets typedappsv1.DaemonSetInterface
+	pods typedcorev1.PodInterface
+}
+
+// newUninstalling has two nodes, n1 and n2.
+func newUninstalling(t *testing.T) *uninstalling {
 	c := newFixture(t)
+	u := &uninstalling{c, c.client.Kubernetes.AppsV1().DaemonSets("kube-system"), c.client.Kubernetes.CoreV1().Pods("kube-system")}
 	t.Cleanup(c.removeFinalizers)
-	sets, pods := c.client.Kubernetes.AppsV1().DaemonSets("kube-system"), c.client.Kubernetes.CoreV1().Pods("kube-system")
-	if out, code := c.run("uninstall", "--yes"); code != cli.ExitError || !strings.Contains(out, "there is no DaemonSet kube-system/fairlead-agent") {
+	t.Cleanup(func() { u.deleteSets(context.Background()) })
+	u.deleteSets(t.Context())
+	c.node("n1", corev1.ConditionTrue)
+	c.node("n2", corev1.ConditionTrue)
+	return u
+}
+
+func (u *uninstalling) deleteSets(ctx context.Context) {
+	u.must(u.sets.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+}
+
+// install creates the agents' DaemonSet, without pods.
+func (u *uninstalling) install() {
+	u.t.Helper()
+	u.must(u.s.Kubectl(u.t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml", "-l",
+		"app.kubernetes.io/component in (rbac, agent)"))
+}
+
+func (u *uninstalling) pod(name, node, app string, s corev1.PodStatus) {
+	u.t.Helper()
+	p, err := u.pods.Create(u.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{"app.kubernetes.io/name": app}}, Spec: corev1.PodSpec{NodeName: node,
+		InitContainers: []corev1.Container{{Name: "uninstall", Image: "i"}},
+		Containers:     []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+	u.must(err)
+	p.Status = s
+	_, err = u.pods.UpdateStatus(u.t.Context(), p, metav1.UpdateOptions{})
+	u.must(err)
+}
+
+func (u *uninstalling) end(name string) {
+	u.t.Helper()
+	u.must(u.pods.Delete(u.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+}
+
+// status is what the DaemonSet's controller would report.
+func (u *uninstalling) status(n int32) {
+	u.t.Helper()
+	set := u.work()
+	set.Status = appsv1.DaemonSetStatus{DesiredNumberScheduled: n, ObservedGeneration: 1000}
+	_, err := u.sets.UpdateStatus(u.t.Context(), set, metav1.UpdateOptions{})
+	u.must(err)
+}
+
+func (u *uninstalling) work() *appsv1.DaemonSet {
+	u.t.Helper()
+	set, err := u.sets.Get(u.t.Context(), "fairlead-uninstall", metav1.GetOptions{})
+	u.must(err)
+	return set
+}
+
+// has reports whether a DaemonSet is there.
+func (u *uninstalling) has(name string) bool {
+	u.t.Helper()
+	_, err := u.sets.Get(u.t.Context(), name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		u.must(err)
+	}
+	return err == nil
+}
+
+// held reports whether the DaemonSet that does the work has no pods yet.
+func held(set *appsv1.DaemonSet) bool {
+	return set.Spec.Template.Spec.NodeSelector["fairlead.dev/when-agents-are-gone"] != ""
+}
+
+// ended is the status of a pod whose uninstallation has ended.
+func ended(code int32, text string) corev1.PodStatus {
+	return corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{{Name: "uninstall",
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: text}}}}}
+}
+
+func TestKubeUninstall(t *testing.T) {
+	u := newUninstalling(t)
+	if out, code := u.run("uninstall", "--yes"); code != cli.ExitError || !strings.Contains(out, "there is no DaemonSet kube-system/fairlead-agent") {
 		t.Errorf("nothing is installed: exit code %d\n%s", code, out)
 	}
-	c.must(c.s.Kubectl(t.Context(), "apply", "-f", "../build/manifests/fairlead.yaml", "-l", "app.kubernetes.io/component in (rbac, agent)"))
-	if out, code := c.run("uninstall"); code != cli.ExitUsage || !strings.Contains(out, "no terminal to ask for confirmation") {
+	u.install()
+	if out, code := u.run("uninstall"); code != cli.ExitUsage || !strings.Contains(out, "no terminal to ask for confirmation") {
 		t.Errorf("it does not ask: exit code %d\n%s", code, out)
 	}
-	out, code := c.run("uninstall", "--yes", "--helm-release", "fairlead")
+	out, code := u.run("uninstall", "--yes", "--helm-release", "fairlead")
 	if code != cli.ExitError || !strings.Contains(out, "does not belong to the Helm release fairlead: nothing was changed") {
 		t.Errorf("a manifest was applied with the hooks: exit code %d\n%s", code, out)
 	}
-	c.node("n1", corev1.ConditionTrue)
-	c.node("n2", corev1.ConditionTrue)
-	pod := func(name, node, app string, s corev1.PodStatus) {
-		t.Helper()
-		p, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name,
-			Labels: map[string]string{"app.kubernetes.io/name": app}}, Spec: corev1.PodSpec{NodeName: node,
-			InitContainers: []corev1.Container{{Name: "uninstall", Image: "i"}},
-			Containers:     []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
-		c.must(err)
-		p.Status = s
-		_, err = pods.UpdateStatus(t.Context(), p, metav1.UpdateOptions{})
-		c.must(err)
-	}
-	end := func(name string) {
-		t.Helper()
-		c.must(pods.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
-	}
-	ended := func(code int32, text string) corev1.PodStatus {
-		return corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{{Name: "uninstall",
-			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: text}}}}}
-	}
-	pod("agent-1", "n1", "fairlead-agent", corev1.PodStatus{Phase: corev1.PodRunning})
+	u.pod("agent-1", "n1", "fairlead-agent", corev1.PodStatus{Phase: corev1.PodRunning})
 
 	// An agent does not end: nothing else is started.
-	out, code = c.run("uninstall", "--yes", "--wait", "3s")
+	out, code = u.run("uninstall", "--yes", "--wait", "3s")
 	if code != cli.ExitError || !strings.Contains(out, "to terminate (agent-1)") || !strings.Contains(out, "Run the command again") {
 		t.Errorf("an agent is there: exit code %d\n%s", code, out)
 	}
-	waits, err := sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{})
-	c.must(err)
-	if waits.Spec.Template.Spec.NodeSelector["fairlead.dev/when-agents-are-gone"] == "" {
+	if !held(u.work()) {
 		t.Error("nodes are restored while agents run")
 	}
-	if _, err := sets.Get(t.Context(), "fairlead-agent", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the agents' DaemonSet is there: %v", err)
+	if u.has("fairlead-agent") {
+		t.Error("the agents' DaemonSet is there")
 	}
-	end("agent-1")
+	u.end("agent-1")
 
 	// One node is done, one is not: it is named, with its pod's message.
-	status := func(n int32) {
-		t.Helper()
-		set, err := sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{})
-		c.must(err)
-		set.Status = appsv1.DaemonSetStatus{DesiredNumberScheduled: n, ObservedGeneration: 1000}
-		_, err = sets.UpdateStatus(t.Context(), set, metav1.UpdateOptions{})
-		c.must(err)
-	}
-	status(2)
-	pod("u-1", "n1", "fairlead-uninstall", ended(0, ""))
-	pod("u-2", "n2", "fairlead-uninstall", ended(1, "br-uplink is still there"))
-	out, code = c.run("uninstall", "--yes", "--wait", "4s")
+	u.status(2)
+	u.pod("u-1", "n1", "fairlead-uninstall", ended(0, ""))
+	u.pod("u-2", "n2", "fairlead-uninstall", ended(1, "br-uplink is still there"))
+	out, code = u.run("uninstall", "--yes", "--wait", "4s")
 	t.Log("\n" + out)
 	if code != cli.ExitError || !strings.Contains(out, "n1: restored") || !strings.Contains(out, "1 of 2 nodes are not restored (n2: br-uplink is still there)") {
 		t.Errorf("a node is not done: exit code %d\n%s", code, out)
 	}
-	going, err := sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{})
-	c.must(err)
-	spec := going.Spec.Template.Spec
-	if spec.NodeSelector["fairlead.dev/when-agents-are-gone"] != "" || spec.InitContainers[0].Command[1] != "uninstall" ||
+	spec := u.work().Spec.Template.Spec
+	if held(u.work()) || spec.InitContainers[0].Command[1] != "uninstall" ||
 		!*spec.InitContainers[0].SecurityContext.Privileged || !spec.HostNetwork || len(spec.Tolerations) == 0 {
 		t.Errorf("the DaemonSet is %+v", spec)
 	}
 
 	// All are done: the DaemonSet is deleted.
-	end("u-2")
-	pod("u-3", "n2", "fairlead-uninstall", ended(0, ""))
+	u.end("u-2")
+	u.pod("u-3", "n2", "fairlead-uninstall", ended(0, ""))
 	go func() {
 		for range 100 {
-			if _, err := sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			if _, err := u.sets.Get(t.Context(), "fairlead-uninstall", metav1.GetOptions{}); apierrors.IsNotFound(err) {
 				break
 			}
 			time.Sleep(200 * time.Millisecond)
 		}
 		for _, name := range []string{"u-1", "u-3"} {
-			if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+			if err := u.pods.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 				t.Error(err)
 			}
 		}
 	}()
-	out, code = c.run("uninstall", "--yes", "--wait", "60s")
+	out, code = u.run("uninstall", "--yes", "--wait", "60s")
 	t.Log("\n" + out)
 	if code != 0 || !strings.Contains(out, "2 nodes are restored") {
 		t.Errorf("all nodes are done: exit code %d\n%s", code, out)
 	}
+}
+
+// An uninstallation has ended undone, and somebody has installed Fairlead again. What the pods of then have done is not
+// what the next one asks.
+func TestKubeUninstallOfThen(t *testing.T) {
+	u := newUninstalling(t)
+	u.install()
+	u.run("uninstall", "--yes", "--wait", "2s") // no agent runs: the work is started
+	u.pod("u-1", "n1", "fairlead-uninstall", ended(0, ""))
+	u.pod("u-2", "n2", "fairlead-uninstall", ended(0, ""))
+	u.status(2)
+	then := u.work()
+	if held(then) {
+		t.Fatal("the uninstallation has not begun")
+	}
+	u.install()
+
+	// The agents are not touched as long as pods of then are there.
+	out, code := u.run("uninstall", "--yes", "--wait", "3s")
+	t.Log("\n" + out)
+	if code != cli.ExitError || !strings.Contains(out, "to terminate (u-1, u-2)") || !u.has("fairlead-agent") {
+		t.Errorf("pods of then run: exit code %d\n%s", code, out)
+	}
+
+	// n1 ends its own. n2 is dead, and kubelet cannot end the other.
+	u.end("u-1")
+	u.must(u.pods.Delete(t.Context(), "u-2", metav1.DeleteOptions{}))
+	u.must(u.client.Kubernetes.CoreV1().Nodes().Delete(t.Context(), "n2", metav1.DeleteOptions{}))
+	u.node("n2", corev1.ConditionUnknown)
+	out, code = u.run("uninstall", "--yes", "--wait", "3s")
+	t.Log("\n" + out)
+	if code != cli.ExitError || strings.Contains(out, "restored\n") ||
+		!strings.Contains(out, "1 of 1 nodes are not restored (n2: the node does not answer") {
+		t.Errorf("pods of then count as restored nodes: exit code %d\n%s", code, out)
+	}
+	if set := u.work(); set.UID == then.UID || held(set) || u.has("fairlead-agent") {
+		t.Errorf("the DaemonSet is that of then: %v, held: %v, agents are there: %v", set.UID == then.UID, held(set), u.has("fairlead-agent"))
+	}
+	u.end("u-2")
+}
+
+// Going back takes an uninstallation back: the controller may delete it, and only one that has begun and has agents
+// beside it.
+func TestKubeUninstallWithdrawn(t *testing.T) {
+	u := newUninstalling(t)
+	u.install()
+	token, err := u.s.Token(t.Context(), "fairlead-controller")
+	u.must(err)
+	account, err := kube.ForConfig(&rest.Config{Host: u.s.URL, BearerToken: token,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: u.s.CA()}})
+	u.must(err)
+	u.until(func() string { // the API server learns of a role by a watch
+		if _, err := takedown.Withdraw(t.Context(), account.Kubernetes); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	withdraw := func(what string, want bool) {
+		t.Helper()
+		was, err := takedown.Withdraw(t.Context(), account.Kubernetes)
+		if err != nil || was != want {
+			t.Errorf("%s: withdrawn: %v, %v; want %v", what, was, err, want)
+		}
+	}
+	withdraw("none has begun", false)
+	u.pod("agent-1", "n1", "fairlead-agent", corev1.PodStatus{Phase: corev1.PodRunning})
+	u.run("uninstall", "--yes", "--wait", "2s")
+	u.install()
+	withdraw("it has no pods yet", false)
+	u.end("agent-1")
+	u.run("uninstall", "--yes", "--wait", "2s")
+	withdraw("it goes on", false)
+	if held(u.work()) {
+		t.Error("it has not begun")
+	}
+	u.install()
+	withdraw("the agents are back", true)
+	if u.has("fairlead-uninstall") || !u.has("fairlead-agent") {
+		t.Error("it is still there, or the agents are not")
+	}
+
+	// The controller does so by itself.
+	u.run("uninstall", "--yes", "--wait", "2s")
+	u.install()
+	u.startController(api.NodeIPAM{})
+	u.until(func() string {
+		if u.has("fairlead-uninstall") {
+			return "the controller withdraws it"
+		}
+		return ""
+	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/diagnose/podcidr"
 	"github.com/fairlead-cni/fairlead/internal/cli"
 	"github.com/fairlead-cni/fairlead/kube"
+	"github.com/fairlead-cni/fairlead/migrate/takedown"
 )
 
 // version is set by the linker.
@@ -120,6 +121,7 @@ func run(ctx context.Context, f flags) error {
 	o := controller.Options{Config: cfg, Client: client.Dynamic, Kubernetes: client.Kubernetes, Log: log,
 		Intervals: intervals.Controller, HealthSocket: f.healthSocket, Version: version}
 	o.OtherAllocator = func(ctx context.Context) (string, error) { return podcidr.OtherAllocator(ctx, client.Kubernetes) }
+	o.Withdraw = func(ctx context.Context) (bool, error) { return takedown.Withdraw(ctx, client.Kubernetes) }
 	err = controller.Run(ctx, o)
 	if err == nil {
 		log.Info("fairlead-controller stopped")

@@ -85,30 +85,49 @@ func (r *run) sets() typedappsv1.DaemonSetInterface {
 	return r.Client.AppsV1().DaemonSets(metav1.NamespaceSystem)
 }
 
-// prepare makes the DaemonSet, without pods, of that of the agents, as long as that is there.
+// prepare makes the DaemonSet, without pods, of that of the agents, as long as that is there. One that is there beside
+// the agents is of an uninstallation that did not end before somebody installed Fairlead again: what its pods have done
+// is not what this one asks.
 func (r *run) prepare(ctx context.Context) error {
-	_, err := r.sets().Get(ctx, work, metav1.GetOptions{})
-	if err == nil {
+	of, err := r.set(ctx, agents)
+	if err != nil {
+		return err
+	}
+	then, err := r.set(ctx, work)
+	switch {
+	case err != nil:
+		return err
+	case of == nil && then == nil:
+		return ErrNotInstalled
+	case of == nil:
 		r.Tell("resuming an interrupted uninstallation")
 		return nil
 	}
-	if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("reading DaemonSet kube-system/%s: %w", work, err)
-	}
-	of, err := r.sets().Get(ctx, agents, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return ErrNotInstalled
-	}
-	if err != nil {
-		return fmt.Errorf("reading DaemonSet kube-system/%s: %w", agents, err)
-	}
 	if by := of.Annotations["meta.helm.sh/release-name"]; r.Release != "" && by != r.Release {
 		return fmt.Errorf("the DaemonSet kube-system/%s does not belong to the Helm release %s: nothing was changed. If Fairlead was not installed with Helm, run fairleadctl uninstall", agents, r.Release)
+	}
+	if then != nil {
+		r.Tell("the agents are there, and so is an interrupted uninstallation: it starts from the beginning")
+	}
+	if err := r.remove(ctx, work, selector); err != nil {
+		return err
 	}
 	if _, err := r.sets().Create(ctx, workOf(of), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating DaemonSet kube-system/%s: %w", work, err)
 	}
 	return nil
+}
+
+// set is a DaemonSet, nil if there is none.
+func (r *run) set(ctx context.Context, name string) (*appsv1.DaemonSet, error) {
+	set, err := r.sets().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading DaemonSet kube-system/%s: %w", name, err)
+	}
+	return set, nil
 }
 
 // workOf is the DaemonSet that does the work: on the nodes of the agents, with their image and their directories.
@@ -242,6 +261,9 @@ func nodeOf(p corev1.Pod, unready string) Node {
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" && s.LastTerminationState.Terminated == nil {
 			n.Why = strings.TrimSpace(w.Reason + " " + w.Message)
 		}
+	}
+	if p.DeletionTimestamp != nil { // of an earlier uninstallation: this one has another pod there when it is gone
+		n.Done, n.Why = false, "its pod is being deleted"
 	}
 	if !n.Done && unready != "" {
 		n.Why = unready

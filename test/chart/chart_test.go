@@ -178,7 +178,7 @@ func TestObjects(t *testing.T) {
 // The hooks of "helm uninstall" are not in the manifests, are well formed, and run before anything is deleted.
 func TestHooks(t *testing.T) {
 	manifests, _ := uninstallJob(t, "kubeAPIServerOverride=192.0.2.1:6443")
-	if strings.Contains(manifests, "fairlead-uninstall") {
+	if strings.Contains(manifests, "name: fairlead-uninstall") {
 		t.Error("the manifests have the Job that uninstalls")
 	}
 	if _, hooks, err := Template(chartDir, "kube-system", "uninstall.restoreNodes=false"); err != nil || len(hooks) > 0 {

@@ -68,6 +68,7 @@ func seldom() map[string]string {
 			"fairlead-controller delete ipam.fairlead.dev/ipallocations",
 			"fairlead-controller update ipam.fairlead.dev/ipallocations"},
 		"a range that is taken out of the config":                             {"fairlead-controller delete ipam.fairlead.dev/podcidrranges"},
+		"an uninstallation that was interrupted":                              {"fairlead-controller delete apps/daemonsets"},
 		"an Event that repeats":                                               {"fairlead-controller patch /events", "fairlead-agent patch /events"},
 		"whether kube-controller-manager runs, where its Pod does not say so": {"fairlead-agent get coordination.k8s.io/leases"},
 	} {
