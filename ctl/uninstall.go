@@ -63,11 +63,11 @@ func (u *uninstall) run(c *cobra.Command) error {
 	defer cancel()
 	nodes, err := takedown.Run(ctx, takedown.Options{Client: client.Kubernetes, Release: u.release,
 		Tell: func(format string, args ...any) { fmt.Fprintf(c.ErrOrStderr(), format+"\n", args...) }})
-	if errors.Is(err, takedown.ErrNotInstalled) {
-		return err
+	if unfinished := (*takedown.Unfinished)(nil); errors.As(err, &unfinished) {
+		return fmt.Errorf("%w. Run the command again: it resumes from here. If a node does not come back: kubectl delete node", err)
 	}
 	if err != nil {
-		return fmt.Errorf("%w. Run the command again: it resumes from here. If a node does not come back: kubectl delete node", err)
+		return err
 	}
 	return u.out.write(c.OutOrStdout(), nodes, func(p *report.Printer) {
 		p.Line("%d nodes are restored. Now delete the remaining objects, but not the CRDs, with which all pools and addresses would be deleted: docs/install.md#uninstall", len(nodes))

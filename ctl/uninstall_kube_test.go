@@ -115,7 +115,8 @@ func TestKubeUninstall(t *testing.T) {
 		t.Errorf("it does not ask: exit code %d\n%s", code, out)
 	}
 	out, code := u.run("uninstall", "--yes", "--helm-release", "fairlead")
-	if code != cli.ExitError || !strings.Contains(out, "does not belong to the Helm release fairlead: nothing was changed") {
+	if code != cli.ExitError || strings.Contains(out, "Run the command again") ||
+		!strings.Contains(out, "does not belong to the Helm release fairlead: nothing was changed") {
 		t.Errorf("a manifest was applied with the hooks: exit code %d\n%s", code, out)
 	}
 	u.pod("agent-1", "n1", "fairlead-agent", corev1.PodStatus{Phase: corev1.PodRunning})
@@ -260,4 +261,34 @@ func TestKubeUninstallWithdrawn(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// Who may not read what the wait for the nodes reads is told before the agents are deleted.
+func TestKubeUninstallWithoutRights(t *testing.T) {
+	u := newUninstalling(t)
+	u.install()
+	u.apply(`{apiVersion: v1, kind: ServiceAccount, metadata: {name: operator, namespace: kube-system}}`)
+	u.apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: operator, namespace: kube-system}, rules: [
+		{apiGroups: [apps], resources: [daemonsets], verbs: ["*"]}, {apiGroups: [""], resources: [pods], verbs: [list]}]}`)
+	u.apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: operator, namespace: kube-system},
+		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: operator},
+		subjects: [{kind: ServiceAccount, name: operator, namespace: kube-system}]}`)
+	token, err := u.s.Token(t.Context(), "operator")
+	u.must(err)
+	u.letIn(token)
+	u.until(func() string { // the API server learns of a role by a watch
+		out, code := u.run("uninstall", "--yes", "--wait", "3s")
+		switch {
+		case code == 0:
+			t.Fatal(out)
+		case !strings.Contains(out, "cannot list resource \"nodes\""):
+			return out
+		case !strings.Contains(out, "nothing was changed") || strings.Contains(out, "Run the command again"):
+			t.Errorf("it does not say that nothing was done:\n%s", out)
+		}
+		return ""
+	})
+	if !u.has("fairlead-agent") || u.has("fairlead-uninstall") {
+		t.Error("the agents were deleted")
+	}
 }

@@ -60,8 +60,29 @@ const Poll = time.Second
 // run again at any time.
 func Run(ctx context.Context, o Options) ([]Node, error) {
 	r := &run{Options: o, done: map[string]bool{}}
-	if err := r.prepare(ctx); err != nil {
+	of, err := r.check(ctx)
+	if err != nil {
 		return nil, err
+	}
+	nodes, err := r.all(ctx, of)
+	if err != nil {
+		return nodes, &Unfinished{err}
+	}
+	return nodes, nil
+}
+
+// Unfinished is why not all nodes are restored after the work has begun: the next run goes on with it.
+type Unfinished struct{ why error }
+
+func (u *Unfinished) Error() string { return u.why.Error() }
+func (u *Unfinished) Unwrap() error { return u.why }
+
+// all does what Run says, of the agents' DaemonSet, if that is there.
+func (r *run) all(ctx context.Context, of *appsv1.DaemonSet) ([]Node, error) {
+	if of != nil {
+		if err := r.prepare(ctx, of); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.removeAgents(ctx); err != nil {
 		return nil, err
@@ -85,30 +106,40 @@ func (r *run) sets() typedappsv1.DaemonSetInterface {
 	return r.Client.AppsV1().DaemonSets(metav1.NamespaceSystem)
 }
 
-// prepare makes the DaemonSet, without pods, of that of the agents, as long as that is there. One that is there beside
-// the agents is of an uninstallation that did not end before somebody installed Fairlead again: what its pods have done
-// is not what this one asks.
-func (r *run) prepare(ctx context.Context) error {
+// check reads all that is read later on, and changes nothing. It returns the DaemonSet of the agents, nil if they are
+// deleted already.
+func (r *run) check(ctx context.Context) (*appsv1.DaemonSet, error) {
 	of, err := r.set(ctx, agents)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	then, err := r.set(ctx, work)
-	switch {
-	case err != nil:
-		return err
-	case of == nil && then == nil:
-		return ErrNotInstalled
-	case of == nil:
+	if err != nil {
+		return nil, err
+	}
+	if of == nil && then == nil {
+		return nil, ErrNotInstalled
+	}
+	if _, _, err := r.pods(ctx, selector); err != nil {
+		return nil, fmt.Errorf("nothing was changed: %w", err)
+	}
+	if of == nil {
 		r.Tell("resuming an interrupted uninstallation")
-		return nil
+		return nil, nil
 	}
 	if by := of.Annotations["meta.helm.sh/release-name"]; r.Release != "" && by != r.Release {
-		return fmt.Errorf("the DaemonSet kube-system/%s does not belong to the Helm release %s: nothing was changed. If Fairlead was not installed with Helm, run fairleadctl uninstall", agents, r.Release)
+		return nil, fmt.Errorf("the DaemonSet kube-system/%s does not belong to the Helm release %s: nothing was changed. If Fairlead was not installed with Helm, run fairleadctl uninstall", agents, r.Release)
 	}
 	if then != nil {
 		r.Tell("the agents are there, and so is an interrupted uninstallation: it starts from the beginning")
 	}
+	return of, nil
+}
+
+// prepare makes the DaemonSet, without pods, of that of the agents. One that is there beside the agents is of an
+// uninstallation that did not end before somebody installed Fairlead again: what its pods have done is not what this
+// one asks.
+func (r *run) prepare(ctx context.Context, of *appsv1.DaemonSet) error {
 	if err := r.remove(ctx, work, selector); err != nil {
 		return err
 	}
