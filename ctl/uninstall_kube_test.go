@@ -2,6 +2,9 @@ package ctl
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -290,5 +293,39 @@ func TestKubeUninstallWithoutRights(t *testing.T) {
 	})
 	if !u.has("fairlead-agent") || u.has("fairlead-uninstall") {
 		t.Error("the agents were deleted")
+	}
+}
+
+// The commands of docs/install.md that delete the pools end, though no controller is there any more that would let them
+// go.
+func TestKubeUninstallPools(t *testing.T) {
+	c := newFixture(t)
+	t.Cleanup(func() {
+		c.must(c.s.Apply(context.Background(), "../build/manifests/fairlead.yaml", "app.kubernetes.io/component=crds"))
+	})
+	c.apply(`{apiVersion: crd.antrea.io/v1beta1, kind: IPPool, metadata: {name: p, finalizers: [` + api.PoolFinalizer + `]}, spec: {
+		ipRanges: [{start: 192.0.2.10, end: 192.0.2.20}], subnetInfo: {gateway: 192.0.2.1, prefixLength: 24}}}`)
+	c.hold("192.0.2.10", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "u"},
+		Spec: corev1.PodSpec{NodeName: "n1"}})
+	text, err := os.ReadFile("../docs/install.md")
+	c.must(err)
+	_, after, found := strings.Cut(string(text), "To delete these as well")
+	_, after, _ = strings.Cut(after, "\n\n")
+	commands, _, _ := strings.Cut(after, "\n\n")
+	if !found || strings.Count(commands, "kubectl delete") != 2 {
+		t.Fatalf("docs/install.md has no such commands: %s", commands)
+	}
+	bin := t.TempDir()
+	c.must(os.WriteFile(filepath.Join(bin, "kubectl"), []byte("#!/bin/sh\nexec "+strings.Join(c.s.KubectlCommand(), " ")+" \"$@\"\n"), 0o755))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-ec", commands)
+	cmd.Dir, cmd.Env = "..", append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s\n%s", commands, out)
+	c.must(err)
+	if err := c.s.Kubectl(t.Context(), "get", "crd", "ippools.crd.antrea.io"); err == nil {
+		t.Error("the definition of IPPools is there")
 	}
 }
