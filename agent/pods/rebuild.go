@@ -22,65 +22,78 @@ import (
 // may well run. It looks the same after an ADD or a DEL that was cut short, and is
 // then removed by the runtime's DEL. What only the record knew, a routed pod's name
 // and the path of its network namespace, stays empty.
+//
+// Routed pods come first, and whatever is wrong with a bridged one: its allocation may be unknown for long.
 func (p *Pods) rebuild(ctx context.Context) error {
-	lost, err := p.lost(ctx)
-	errs := []error{err}
-	for host := range lost {
-		errs = append(errs, p.rebuildOne(ctx, host))
-	}
-	return errors.Join(errs...)
-}
-
-// lost are the attachments without a record, by host end. With an error there may be more.
-func (p *Pods) lost(ctx context.Context) (map[string]api.Attachment, error) {
-	known, err := p.Registry.Records()
-	if err != nil {
-		return nil, err
-	}
-	hosts, err := p.Registry.Hosts()
-	if err != nil {
-		return nil, err
-	}
-	leases, err := p.leases.Leases()
-	if err != nil {
-		return nil, fmt.Errorf("listing leases: %w", err)
-	}
-	lost := map[string]api.Attachment{}
-	for _, l := range leases {
-		host := link.HostName(l.ContainerID, l.IfName)
-		if !slices.Contains(hosts, host) || known.Has(host) || p.unfinished.has(host) {
-			continue
-		}
-		a, ok := lost[host]
-		if !ok {
-			a = p.attachment(l.ContainerID, l.IfName)
-		}
-		a.Addrs = append(a.Addrs, p.withMask(l.Addr))
-		lost[host] = a
-	}
-	bare := slices.DeleteFunc(hosts, func(host string) bool {
-		_, leased := lost[host]
-		return leased || known.Has(host) || p.unfinished.has(host)
-	})
-	return lost, p.lostBridged(ctx, bare, lost)
-}
-
-// lostBridged adds to lost those of the host ends whose containers hold addresses of pools.
-func (p *Pods) lostBridged(ctx context.Context, hosts []string, lost map[string]api.Attachment) error {
-	held, err := p.heldBy(ctx, hosts)
+	routed, bare, err := p.lost()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for host, allocations := range held {
+	for _, a := range routed {
+		errs = append(errs, p.rebuildOne(ctx, a))
+	}
+	bridged, err := p.lostBridged(ctx, bare)
+	errs = append(errs, err)
+	for _, a := range bridged {
+		errs = append(errs, p.rebuildOne(ctx, a))
+	}
+	return errors.Join(errs...)
+}
+
+// lost are the host ends without a record: those with a lease, with their attachments, and the others.
+func (p *Pods) lost() (routed map[string]api.Attachment, bare []string, err error) {
+	known, err := p.Registry.Records()
+	if err != nil {
+		return nil, nil, err
+	}
+	hosts, err := p.Registry.Hosts()
+	if err != nil {
+		return nil, nil, err
+	}
+	leases, err := p.leases.Leases()
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing leases: %w", err)
+	}
+	hosts = slices.DeleteFunc(hosts, func(host string) bool { return known.Has(host) || p.unfinished.has(host) })
+	routed = map[string]api.Attachment{}
+	for _, l := range leases {
+		host := link.HostName(l.ContainerID, l.IfName)
+		if !slices.Contains(hosts, host) {
+			continue
+		}
+		a, ok := routed[host]
+		if !ok {
+			a = p.attachment(l.ContainerID, l.IfName)
+		}
+		a.Addrs = append(a.Addrs, p.withMask(l.Addr))
+		routed[host] = a
+	}
+	bare = slices.DeleteFunc(hosts, func(host string) bool {
+		_, leased := routed[host]
+		return leased
+	})
+	return routed, bare, nil
+}
+
+// lostBridged are the attachments of those of the host ends whose containers hold addresses of pools. With an error
+// there may be more.
+func (p *Pods) lostBridged(ctx context.Context, hosts []string) ([]api.Attachment, error) {
+	held, err := p.heldBy(ctx, hosts)
+	if err != nil {
+		return nil, err
+	}
+	var lost []api.Attachment
+	var errs []error
+	for _, allocations := range held {
 		a, err := p.attachmentOf(allocations)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("record of container %s: %w", allocations[0].Spec.Owner.ContainerID, err))
 			continue
 		}
-		lost[host] = a
+		lost = append(lost, a)
 	}
-	return errors.Join(errs...)
+	return lost, errors.Join(errs...)
 }
 
 // heldBy are the allocations of this boot whose owners have one of the host ends, without those of deleted containers.
@@ -138,13 +151,12 @@ func (p *Pods) attachmentOf(held []api.IPAllocation) (api.Attachment, error) {
 
 // rebuildOne looks again, now that no request works on the host end: in the middle
 // of an ADD or a DEL it looks lost, and after a DEL the address may be another pod's.
-func (p *Pods) rebuildOne(ctx context.Context, host string) error {
-	if !p.Registry.Locks.TryLock(host) {
+func (p *Pods) rebuildOne(ctx context.Context, a api.Attachment) error {
+	if !p.Registry.Locks.TryLock(a.HostIf) {
 		return nil
 	}
-	defer p.Registry.Locks.Unlock(host)
-	lost, err := p.lost(ctx)
-	a, still := lost[host]
+	defer p.Registry.Locks.Unlock(a.HostIf)
+	a, still, err := p.stillLost(a)
 	if err != nil || !still {
 		return err
 	}
@@ -152,8 +164,19 @@ func (p *Pods) rebuildOne(ctx context.Context, host string) error {
 		return fmt.Errorf("record of container %s: %w", a.ContainerID, err)
 	}
 	p.Log.Info("restored the lost OVSDB record of a pod that has an interface and a lease; the runtime's DEL removes it",
-		"containerID", a.ContainerID, "interface", host, "addresses", a.Addrs)
+		"containerID", a.ContainerID, "interface", a.HostIf, "addresses", a.Addrs)
 	return nil
+}
+
+// stillLost is what a, which was lost a moment ago, is now. Of a bridged pod the allocations are not read again: a DEL
+// retires the host end before it releases them.
+func (p *Pods) stillLost(a api.Attachment) (now api.Attachment, still bool, err error) {
+	routed, bare, err := p.lost()
+	if a.Bridged || err != nil {
+		return a, slices.Contains(bare, a.HostIf), err
+	}
+	now, still = routed[a.HostIf]
+	return now, still, nil
 }
 
 // attachment is what follows from the key of an attachment.

@@ -11,7 +11,6 @@ import (
 	"github.com/fairlead-cni/fairlead/agent/attachments"
 	"github.com/fairlead-cni/fairlead/agent/node"
 	"github.com/fairlead-cni/fairlead/agent/status"
-	"github.com/fairlead-cni/fairlead/datapath/link"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
@@ -39,7 +38,7 @@ func TestRebuildLooksAgain(t *testing.T) {
 	applied := &recorder{}
 	p := &Pods{leases: leases, Parts: Parts{Node: applied, Board: board, Log: logr.Discard(),
 		Registry: attachments.New(db, "br-int", "boot", &attachments.Recorded{})}}
-	if err := p.rebuildOne(ctx, link.HostName("deleted", "eth0")); err != nil {
+	if err := p.rebuildOne(ctx, p.attachment("deleted", "eth0")); err != nil {
 		t.Error(err)
 	}
 	if len(applied.changes) > 0 {

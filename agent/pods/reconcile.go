@@ -85,8 +85,12 @@ func (p *Pods) leftovers(ctx context.Context) ([]leftover, error) {
 		seen[host] = true
 	}
 	for _, l := range leases {
-		if host := link.HostName(l.ContainerID, l.IfName); !seen[host] {
-			seen[host] = true
+		host := link.HostName(l.ContainerID, l.IfName)
+		if seen[host] {
+			continue
+		}
+		seen[host] = true
+		if !slices.Contains(hosts, host) { // else it is in use, though rebuild could not restore its record
 			found = append(found, leftover{what: "lease", hostIf: host,
 				key: attachments.Key{ContainerID: l.ContainerID, IfName: l.IfName}})
 		}
