@@ -339,7 +339,7 @@ func (n *nodeIPAM) release(ctx context.Context, c nodecidr.Claim) error {
 
 // facts are the inputs from the cache and from this controller.
 func (n *nodeIPAM) facts() nodecidr.Facts {
-	f := nodecidr.Facts{Ranges: n.cutFrom(), Services: slices.Clone(n.world.serviceCIDRs())}
+	f := nodecidr.Facts{Ranges: n.cutFrom(), Services: slices.Clone(n.world.serviceCIDRs()), Pools: n.world.bridged()}
 	for _, s := range []netip.Prefix{n.cfg.ServiceCIDR, n.cfg.ServiceCIDRv6} {
 		if s.IsValid() {
 			f.Services = append(f.Services, s)
@@ -362,17 +362,12 @@ func (n *nodeIPAM) facts() nodecidr.Facts {
 
 // node is the nodecidr.Node of a Node, with its recent assignment.
 func (n *nodeIPAM) node(node *corev1.Node) nodecidr.Node {
-	out := nodecidr.Node{Name: node.Name, UID: string(node.UID), PodCIDRs: podCIDRs(node),
+	out := nodecidr.Node{Name: node.Name, UID: string(node.UID), PodCIDRs: podCIDRs(node), Addresses: addresses(node),
 		Created: node.CreationTimestamp.Time, Leaving: node.DeletionTimestamp != nil}
 	if len(out.PodCIDRs) > 0 {
 		delete(n.assigned, node.UID)
 	} else {
 		out.PodCIDRs = n.assigned[node.UID]
-	}
-	for _, a := range node.Status.Addresses {
-		if addr, err := netip.ParseAddr(a.Address); err == nil {
-			out.Addresses = append(out.Addresses, addr)
-		}
 	}
 	return out
 }

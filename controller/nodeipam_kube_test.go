@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
@@ -249,6 +250,35 @@ func TestKubeNodesGetPodCIDRs(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// A Node gets no podCIDR in which an IPPool has addresses for pods. A pool that yields, as one with addresses of a
+// podCIDR, keeps no more than those that its pods have.
+func TestKubePodCIDRsLeaveOutPools(t *testing.T) {
+	c := newCluster(t)
+	pool := func(name, network, cidr, gateway string, length int, excludes ...string) {
+		p := &api.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.IPPoolSpec{IPVersion: 4, Excludes: excludes,
+			IPRanges: []api.IPRange{{CIDR: cidr, SubnetInfo: api.SubnetInfo{Gateway: gateway, PrefixLength: length}}}}}
+		if network != "" {
+			p.Annotations = map[string]string{api.AnnotationNetwork: network}
+		}
+		c.create(p)
+	}
+	pool("lan", "", "10.81.1.0/24", "10.81.1.1", 24)
+	pool("wide", "", "10.81.0.0/21", "10.81.7.1", 21, "10.81.1.0/24")
+	pool("isolated", "x", "10.81.3.0/24", "10.81.3.1", 24)
+	c.node("first", "10.81.0.0/24") // wide yields to it
+	store := allocation.NewKubernetes(c.admin)
+	held, err := store.Create(t.Context(), api.IPAllocation{ObjectMeta: metav1.ObjectMeta{Name: "10.81.2.7"},
+		Spec: api.IPAllocationSpec{Address: "10.81.2.7", Pool: "wide", Phase: api.PhaseAllocated, Owner: owner("pod")}})
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Delete(context.Background(), held)) })
+	_, stop := c.stoppable(ipam("10.81.0.0/22"))
+	defer stop()
+	c.node("second")
+	c.has("second", "10.81.3.0/24")
+	c.event(c.node("third"), api.EventCIDRNotAvailable, "has 4, and all are in use, 2 by IPPools lan, wide")
+	c.has("third", "")
 }
 
 func TestKubeFaultyPodCIDRsAreToldAndStay(t *testing.T) {

@@ -120,7 +120,7 @@ func (s poolState) conditions() []metav1.Condition {
 	switch {
 	case s.wrong != nil:
 		ready = condition(api.PoolReady, false, "", "Invalid", "")
-	case slices.ContainsFunc(s.overlaps, func(o pool.Overlap) bool { return o.Yields }):
+	case pool.Yields(s.overlaps):
 		ready = condition(api.PoolReady, false, "", "Overlapping", "")
 	case s.deleted:
 		ready = condition(api.PoolReady, false, "", "Deleted", "")

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
@@ -197,21 +198,42 @@ func (w *world) synced() bool {
 // others are the other users of addresses, except pools.
 func (w *world) others() pool.Others {
 	o := pool.Others{PodCIDRs: map[string][]netip.Prefix{}, NodeAddresses: map[string][]netip.Addr{}}
-	for _, obj := range w.nodes.List() {
-		n := obj.(*corev1.Node)
-		for _, c := range n.Spec.PodCIDRs {
-			if p, err := netip.ParsePrefix(c); err == nil {
-				o.PodCIDRs[n.Name] = append(o.PodCIDRs[n.Name], p)
-			}
-		}
-		for _, a := range n.Status.Addresses {
-			if addr, err := netip.ParseAddr(a.Address); err == nil {
-				o.NodeAddresses[n.Name] = append(o.NodeAddresses[n.Name], addr)
-			}
-		}
+	for _, n := range listOf[corev1.Node](w.nodes) {
+		o.PodCIDRs[n.Name], o.NodeAddresses[n.Name] = podCIDRs(n), addresses(n)
 	}
 	o.ServiceCIDRs = w.serviceCIDRs()
 	return o
+}
+
+// addresses are those of a Node.
+func addresses(n *corev1.Node) (out []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
+// bridged are the addresses that bridged pods have, or may get, by pool. A pool that yields allocates none.
+func (w *world) bridged() map[string][]netip.Prefix {
+	others, out := w.others(), map[string][]netip.Prefix{}
+	for _, object := range listOf[api.IPPool](w.pools) {
+		if p, err := pool.Read(*object); err == nil {
+			others.Pools = append(others.Pools, p)
+		}
+	}
+	for _, p := range others.Pools {
+		if p.Scope == "" && !pool.Yields(p.Overlaps(others)) {
+			out[p.Name] = p.Allocatable()
+		}
+	}
+	for _, a := range listOf[api.IPAllocation](w.allocations) {
+		if scope, addr, err := allocation.ParseName(a.Name); err == nil && scope == "" {
+			out[a.Spec.Pool] = append(out[a.Spec.Pool], netip.PrefixFrom(addr, addr.BitLen()))
+		}
+	}
+	return out
 }
 
 func (w *world) serviceCIDRs() []netip.Prefix {

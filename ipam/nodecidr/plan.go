@@ -3,6 +3,7 @@ package nodecidr
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,8 +38,10 @@ type Facts struct {
 	Ranges []blocks.Range
 	// Services are Service CIDRs: no block touches one.
 	Services []netip.Prefix
-	Nodes    []Node
-	Claims   []Claim
+	// Pools are addresses that bridged pods have, or may get, by IPPool: no block touches one.
+	Pools  map[string][]netip.Prefix
+	Nodes  []Node
+	Claims []Claim
 	// Last are the blocks that were assigned last, at most one of each range. The search continues after them, so that
 	// a released block rests as long as possible. Without one the newest claim counts.
 	Last []netip.Prefix
@@ -151,10 +154,15 @@ func (m *maker) take(p netip.Prefix) {
 	}
 }
 
-// occupy marks what is in use: Services, podCIDRs and addresses of Nodes.
+// occupy marks what is in use: Services, addresses of pools, podCIDRs and addresses of Nodes.
 func (m *maker) occupy() {
 	for _, s := range m.Services {
 		m.take(s)
+	}
+	for _, prefixes := range m.Pools {
+		for _, p := range prefixes {
+			m.take(p)
+		}
 	}
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
@@ -307,9 +315,42 @@ func (m *maker) full(missing []int) string {
 				total += r.Blocks()
 			}
 		}
-		parts = append(parts, fmt.Sprintf("no IPv%d podCIDR is left: %s has %d, and all are in use", f,
-			strings.Join(ranges, " and "), total))
+		parts = append(parts, fmt.Sprintf("no IPv%d podCIDR is left: %s has %d, and all are in use%s", f,
+			strings.Join(ranges, " and "), total, m.byPools(f)))
 	}
 	return strings.Join(parts, "; ") + ". Add another CIDR to nodeIPAM.clusterCIDRs of fairlead-controller, " +
 		"or delete Nodes that are gone"
+}
+
+// poolsNamed is how many pools a message names.
+const poolsNamed = 3
+
+// byPools says how many blocks of a family have addresses of pools, and of which.
+func (m *maker) byPools(family int) string {
+	var taken uint64
+	names := map[string]bool{}
+	for _, g := range m.grids {
+		if netaddr.Family(g.Cluster.Addr()) != family {
+			continue
+		}
+		pools := blocks.Grid{Range: g.Range}
+		for name, prefixes := range m.Pools {
+			for _, p := range prefixes {
+				if pools.Take(p) == nil {
+					names[name] = true
+				}
+			}
+		}
+		taken += pools.Blocks() - pools.Free()
+	}
+	sorted := slices.Sorted(maps.Keys(names))
+	switch n := len(sorted); {
+	case n == 0:
+		return ""
+	case n == 1:
+		return fmt.Sprintf(", %d by IPPool %s", taken, sorted[0])
+	case n > poolsNamed:
+		return fmt.Sprintf(", %d by IPPools %s and %d more", taken, strings.Join(sorted[:poolsNamed], ", "), n-poolsNamed)
+	}
+	return fmt.Sprintf(", %d by IPPools %s", taken, strings.Join(sorted, ", "))
 }

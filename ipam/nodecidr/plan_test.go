@@ -84,6 +84,39 @@ func TestWhoGetsNothing(t *testing.T) {
 	}
 }
 
+// Addresses of IPPools are bridged pods'. A block with one of them is not assigned, and a Node that waits for that
+// reason hears of which pools.
+func TestBlocksOfPoolsAreLeftOut(t *testing.T) {
+	f := Facts{Ranges: ranges("10.0.0.0/22 24"), Nodes: []Node{node("a", 1), node("b", 2), node("c", 3), node("d", 4)},
+		Pools: map[string][]netip.Prefix{"lan": prefixes("10.0.1.16/28", "10.0.1.200/32"), "far": prefixes("10.1.0.0/24")}}
+	p := mustMake(t, f)
+	for _, g := range p.Assignments {
+		if g.PodCIDRs[0].Overlaps(netip.MustParsePrefix("10.0.1.0/24")) {
+			t.Errorf("%s gets %s, in which pool lan has addresses", g.Node, g.PodCIDRs[0])
+		}
+	}
+	if len(p.Assignments) != 3 || len(p.Waiting) != 1 || p.Usage[0].Used != 4 {
+		t.Fatalf("%+v", p)
+	}
+	waits := func(p Plan, want string) {
+		t.Helper()
+		if len(p.Waiting) == 0 || !strings.Contains(p.Waiting[0].Why, want) {
+			t.Errorf("%+v: does not say %q", p.Waiting, want)
+		}
+	}
+	waits(p, "10.0.0.0/22 cut into /24 has 4, and all are in use, 1 by IPPool lan. Add")
+	// One that was claimed before there was the pool, and not written to the Node, is given up.
+	f.Claims = []Claim{{PodCIDR: prefixes("10.0.1.0/24")[0], Node: "a", UID: "uid-a"}}
+	if p := mustMake(t, f); len(p.Release) != 1 {
+		t.Errorf("the claim is kept: %+v", p)
+	}
+	f.Claims = nil
+	for i := range 7 {
+		f.Pools[fmt.Sprint("p", i)] = prefixes("10.0.2.0/24")
+	}
+	waits(mustMake(t, f), "2 by IPPools lan, p0, p1 and 5 more")
+}
+
 // A released block rests: the search continues after the one that was assigned last.
 func TestBlocksRest(t *testing.T) {
 	f := Facts{Ranges: ranges("10.0.0.0/22 24"), Nodes: []Node{node("new", 5)},
@@ -172,6 +205,9 @@ func randomFacts(random *rand.Rand) Facts {
 	if random.IntN(3) == 0 {
 		f.Services = append(f.Services, block())
 	}
+	if random.IntN(3) == 0 {
+		f.Pools = map[string][]netip.Prefix{"p": {block(), netip.PrefixFrom(block().Addr().Next(), 28)}}
+	}
 	for i := range random.IntN(10) {
 		n := node(fmt.Sprint("n", i), random.IntN(5))
 		if random.IntN(2) == 0 {
@@ -228,6 +264,9 @@ func holder(f Facts, before []Assignment, uid string, b netip.Prefix) string {
 		if s.Overlaps(b) {
 			return "a Service"
 		}
+	}
+	if slices.ContainsFunc(f.Pools["p"], b.Overlaps) {
+		return "a pool"
 	}
 	for _, n := range f.Nodes {
 		if slices.ContainsFunc(n.PodCIDRs, b.Overlaps) || slices.ContainsFunc(n.Addresses, b.Contains) {

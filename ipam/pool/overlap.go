@@ -66,6 +66,11 @@ func (p Pool) Overlaps(o Others) []Overlap {
 	return found.list
 }
 
+// Yields reports whether the pool must not allocate addresses because of one of these.
+func Yields(overlaps []Overlap) bool {
+	return slices.ContainsFunc(overlaps, func(o Overlap) bool { return o.Yields })
+}
+
 // overlaps are those of one pool. One for each of the others suffices.
 type overlaps struct {
 	pool Pool

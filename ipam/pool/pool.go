@@ -175,6 +175,15 @@ func (p Pool) Prefixes() []netip.Prefix {
 	return out
 }
 
+// Allocatable are the addresses that the pool can allocate, as the fewest prefixes.
+func (p Pool) Allocatable() []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range p.spans {
+		out = append(out, s.prefixes()...)
+	}
+	return out
+}
+
 // Without returns the addresses that are not in used, which is sorted: the free map. used may be of all pools.
 func (p Pool) Without(used []netip.Addr) []Span {
 	var out []Span

@@ -73,6 +73,10 @@ func TestPrefixes(t *testing.T) {
 	if got := fmt.Sprint(p.Prefixes()); got != "[10.2.0.1/32 10.2.0.2/31 10.2.0.4/31 10.2.0.6/32 10.2.0.128/25]" {
 		t.Errorf("%s", got)
 	}
+	if got := fmt.Sprint(p.Allocatable()); got != "[10.2.0.2/31 10.2.0.4/31 10.2.0.6/32 10.2.0.128/26 10.2.0.192/27 "+
+		"10.2.0.224/28 10.2.0.240/29 10.2.0.248/30 10.2.0.252/31 10.2.0.254/32]" {
+		t.Errorf("without gateway and broadcast address: %s", got)
+	}
 }
 
 // The controller passes the free map to the agents; it is only a hint.
