@@ -129,7 +129,7 @@ func (p *Pods) attachmentOf(held []api.IPAllocation) (api.Attachment, error) {
 	o := held[0].Spec.Owner
 	a := p.attachment(o.ContainerID, o.IfName)
 	a.Netns, a.Network, a.PodNamespace, a.PodName, a.PodUID = o.Netns, o.Network, o.Namespace, o.Name, o.PodUID
-	pools := p.Source.Snapshot().IPPools
+	pools, mac := p.Source.Snapshot().IPPools, reservedMAC(held)
 	var given []allocator.Address
 	for _, h := range held {
 		q, err := pool.Read(pools[h.Spec.Pool])
@@ -142,11 +142,24 @@ func (p *Pods) attachmentOf(held []api.IPAllocation) (api.Attachment, error) {
 			return a, fmt.Errorf("address %s is no longer in pool %s", h.Spec.Address, h.Spec.Pool)
 		}
 		given = append(given, allocator.Address{Prefix: netip.PrefixFrom(addr, r.Bits), Gateway: r.Gateway, VLAN: r.VLAN,
-			Pool: q.Name, Scope: q.Scope})
+			Pool: q.Name, Scope: q.Scope, MAC: mac})
 	}
 	slices.SortFunc(given, func(a, b allocator.Address) int { return netip.Prefix.Compare(a.Prefix, b.Prefix) })
 	addresses.Fill(&a, given)
 	return a, nil
+}
+
+// reservedMAC is the MAC that is reserved with the addresses of a pod; zero for none.
+func reservedMAC(held []api.IPAllocation) api.MAC {
+	for _, h := range held {
+		if h.Spec.Reservation == nil {
+			continue
+		}
+		if mac, err := api.ParseMAC(h.Spec.Reservation.MAC); err == nil && mac[0]&1 == 0 {
+			return mac
+		}
+	}
+	return api.MAC{}
 }
 
 // rebuildOne looks again, now that no request works on the host end: in the middle

@@ -7,12 +7,15 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/agent/attachments"
 	"github.com/fairlead-cni/fairlead/agent/node"
 	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
 	"github.com/fairlead-cni/fairlead/ipam/hostlocal"
+	"github.com/fairlead-cni/fairlead/kube/inputs"
 	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
@@ -44,6 +47,46 @@ func TestRebuildLooksAgain(t *testing.T) {
 	if len(applied.changes) > 0 {
 		t.Errorf("a record was asked for: %+v", applied.changes[0].Add)
 	}
+}
+
+// A pod has the MAC that is reserved with its addresses: with another one in its record all its frames are dropped.
+func TestRebuiltMAC(t *testing.T) {
+	p := &Pods{Parts: Parts{Source: &stale{is: inputs.Snapshot{IPPools: map[string]api.IPPool{
+		"p": poolOf("p", 4, "10.9.0.0/24", "10.9.0.1", 24), "p6": poolOf("p6", 6, "fd09::/120", "fd09::1", 120)}}},
+		Registry: attachments.New(nil, "br-int", "boot", &attachments.Recorded{})}}
+	held := func(of, address string, keep *api.AllocationReservation) api.IPAllocation {
+		return api.IPAllocation{Spec: api.IPAllocationSpec{Address: address, Pool: of, Phase: api.PhaseAllocated,
+			Owner: api.AllocationOwner{ContainerID: "c", IfName: "eth0"}, Reservation: keep}}
+	}
+	mac := func(h ...api.IPAllocation) string {
+		t.Helper()
+		a, err := p.attachmentOf(h)
+		if err != nil || !a.Bridged || len(a.Addrs) != len(h) {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		return a.MAC.String()
+	}
+	plain := mac(held("p", "10.9.0.7", nil))
+	keep := func(mac string) *api.AllocationReservation { return &api.AllocationReservation{MAC: mac} }
+	for _, c := range []struct {
+		what, got, want string
+	}{
+		{"reserved", mac(held("p", "10.9.0.7", keep("02:00:00:00:00:01"))), "02:00:00:00:00:01"},
+		{"with the other family's address", mac(held("p6", "fd09::7", keep("02:00:00:00:00:01")), held("p", "10.9.0.7", nil)),
+			"02:00:00:00:00:01"},
+		{"an address alone is", mac(held("p", "10.9.0.7", keep(""))), plain},
+		{"garbage", mac(held("p", "10.9.0.7", keep("x"))), plain},
+		{"a group's", mac(held("p", "10.9.0.7", keep("01:00:00:00:00:01"))), plain},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: the MAC is %s, want %s", c.what, c.got, c.want)
+		}
+	}
+}
+
+func poolOf(name string, version int, cidr, gateway string, length int) api.IPPool {
+	return api.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.IPPoolSpec{IPVersion: version,
+		IPRanges: []api.IPRange{{CIDR: cidr, SubnetInfo: api.SubnetInfo{Gateway: gateway, PrefixLength: length}}}}}
 }
 
 // recorder is a Node that only notes what it is asked for.
