@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/evidence"
 	"github.com/fairlead-cni/fairlead/ipam/blocks"
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
@@ -33,6 +34,7 @@ import (
 type nodeIPAM struct {
 	cfg              api.NodeIPAM
 	client           dynamic.Interface
+	vacancies        evidence.Vacancies
 	world            *world
 	news             <-chan struct{}
 	claims, ranges   cache.Store
@@ -74,7 +76,8 @@ const (
 
 func newNodeIPAM(o Options, w *world, events record.EventRecorder, m *metrics) *nodeIPAM {
 	n := &nodeIPAM{cfg: o.Config.NodeIPAM, client: o.Client, world: w, news: w.news(), events: events, metrics: m,
-		every: o.Intervals, log: o.Log.WithName("nodeipam"), otherAllocator: o.OtherAllocator}
+		vacancies: evidence.Vacancies{Client: o.Kubernetes, Grace: o.Config.Reclaim.GracePeriod},
+		every:     o.Intervals, log: o.Log.WithName("nodeipam"), otherAllocator: o.OtherAllocator}
 	n.claims, n.claimsFeed = feed(w, api.ClaimResource, func(c *api.PodCIDRClaim) *api.PodCIDRClaim { return c })
 	n.ranges, n.feed = feed(w, api.RangeResource, func(r *api.PodCIDRRange) *api.PodCIDRRange { return r })
 	return n
@@ -117,6 +120,7 @@ func (n *nodeIPAM) run(ctx context.Context) {
 // begin drops what was known as an earlier leader, but for another allocator that was seen to assign: what it has
 // assigned looks like our own from then on.
 func (n *nodeIPAM) begin() {
+	n.vacancies.Reset()
 	before := n.term
 	n.term = &term{assigned: map[types.UID][]netip.Prefix{}, last: map[blocks.Range]netip.Prefix{},
 		ours: map[types.UID]bool{}, reported: map[string]time.Time{}}
@@ -309,17 +313,19 @@ func (n *nodeIPAM) claim(ctx context.Context, p netip.Prefix, g nodecidr.Assignm
 	return nil
 }
 
-// release removes a claim if the API server confirms that its Node is gone, or has other podCIDRs: then the claim
-// cannot be used any more.
+// release removes a claim if the API server confirms that its Node has other podCIDRs, or is gone and its pods, too.
 func (n *nodeIPAM) release(ctx context.Context, c nodecidr.Claim) error {
 	u, err := n.client.Resource(nodes).Get(ctx, c.Node, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
-	case err != nil:
+	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("looking up Node %s: %w", c.Node, err)
-	case string(u.GetUID()) == c.UID:
+	case err == nil && string(u.GetUID()) == c.UID:
 		has, _, err := unstructured.NestedStringSlice(u.Object, "spec", "podCIDRs")
 		if err != nil || len(has) == 0 || slices.Contains(has, c.PodCIDR.String()) {
+			return err
+		}
+	default:
+		if vacant, err := n.vacancies.Vacant(ctx, c.PodCIDR, c.Node, c.UID); !vacant {
 			return err
 		}
 	}

@@ -281,6 +281,42 @@ func TestKubePodCIDRsLeaveOutPools(t *testing.T) {
 	c.has("third", "")
 }
 
+// The podCIDR of a deleted Node is no other's as long as a Pod there may have an address of it, and for the grace
+// period: its machine may run for long.
+func TestKubePodCIDROfADeletedNodeIsKept(t *testing.T) {
+	c := newCluster(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cfg := api.ControllerConfig{NodeIPAM: ipam("10.82.0.0/23"), Reclaim: api.Reclaim{GracePeriod: time.Second}}
+	_, done := c.startWith(ctx, cfg, nil)
+	t.Cleanup(func() { cancel(); must(t, <-done) })
+	c.node("a")
+	c.node("b")
+	c.waits(c.noneTwice)
+	block := c.podCIDRs("a")
+	pod, waiting := c.podOn("p", "a"), c.node("waiting")
+	c.event(waiting, api.EventCIDRNotAvailable, "10.82.0.0/23 cut into /24 has 2, and all are in use. Add")
+	c.deleteNode(ctx, "a")
+	c.event(waiting, api.EventCIDRNotAvailable, "and all are in use, 1 of a deleted Node whose pods may still run. Add")
+	c.node("a") // its kubelet has registered it again, and the Pod is older
+	for start := time.Now(); time.Since(start) < 3*cfg.Reclaim.GracePeriod; time.Sleep(50 * time.Millisecond) {
+		if got := c.podCIDRs("waiting") + c.podCIDRs("a"); got != "" {
+			t.Fatalf("a Node gets %s, though a Pod there may have an address of it", got)
+		}
+	}
+	now := int64(0)
+	gone := time.Now()
+	must(t, c.s.Admin().CoreV1().Pods("default").Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	c.waits(func() string { // which of them is older is a matter of the second
+		if got := c.podCIDRs("waiting") + c.podCIDRs("a"); got != block {
+			return "the Nodes that wait have " + got
+		}
+		return ""
+	})
+	if took := time.Since(gone); took < cfg.Reclaim.GracePeriod/2 { // the last look that saw the Pod was a moment before
+		t.Errorf("assigned %s after the Pod was gone, want the grace period between two looks", took)
+	}
+}
+
 func TestKubeFaultyPodCIDRsAreToldAndStay(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.node("a", "10.72.0.0/24"), c.node("b", "10.72.0.0/24")
@@ -478,7 +514,7 @@ func (c *cluster) leaderless(ctx context.Context, cfg api.NodeIPAM) {
 func (c *cluster) nodeIPAM(cfg api.NodeIPAM) (n *nodeIPAM, follow func(context.Context)) {
 	client := c.client(c.token)
 	o := c.options(client)
-	o.Config.NodeIPAM = cfg
+	o.Kubernetes, o.Config.NodeIPAM = c.kubernetes(c.token), cfg
 	w := newWorld(o)
 	n = newNodeIPAM(o, w, &record.FakeRecorder{}, newMetrics("test"))
 	n.begin()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -12,14 +11,12 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/evidence"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
@@ -112,16 +109,9 @@ func (r *reclaimer) pass(ctx context.Context) {
 func clusterNodes(nodes []*corev1.Node) map[string]reclaim.ClusterNode {
 	out := make(map[string]reclaim.ClusterNode, len(nodes))
 	for _, n := range nodes {
-		out[n.Name] = clusterNode(n)
+		out[n.Name] = evidence.Node(n)
 	}
 	return out
-}
-
-func clusterNode(n *corev1.Node) reclaim.ClusterNode {
-	return reclaim.ClusterNode{UID: string(n.UID), Fenced: len(fences(n)) > 0,
-		Ready: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-		})}
 }
 
 // inTurn are some of the lost nodes, those checked longest ago first.
@@ -197,32 +187,14 @@ func (r *reclaimer) free(ctx context.Context, s reclaim.Suspect) (kept string) {
 	return ""
 }
 
-// evidence is the current state of a node and its Pods in the API, not a cached one.
+// evidence is the current state of a node and, if it may be lost, of its Pods in the API, not a cached one.
 func (r *reclaimer) evidence(ctx context.Context, name string) (reclaim.ClusterNode, []reclaim.Pod, error) {
-	node := reclaim.ClusterNode{}
-	n, err := r.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case err == nil:
-		node = clusterNode(n)
-	case !apierrors.IsNotFound(err):
-		return node, nil, fmt.Errorf("reading Node %s: %w", name, err)
+	node, err := evidence.ReadNode(ctx, r.client, name)
+	if err != nil || node.Lost() == "" {
+		return node, nil, err
 	}
-	if node.Lost() == "" {
-		return node, nil, nil
-	}
-	// Without a resourceVersion the API server returns the latest state.
-	list, err := r.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
-	if err != nil {
-		return node, nil, fmt.Errorf("listing the Pods of Node %s: %w", name, err)
-	}
-	var pods []reclaim.Pod
-	for _, p := range list.Items {
-		pods = append(pods, reclaim.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name,
-			ConfigHash: p.Annotations["kubernetes.io/config.hash"],
-			Finished:   p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed})
-	}
-	return node, pods, nil
+	pods, err := evidence.ReadPods(ctx, r.client, name)
+	return node, pods, err
 }
 
 // freed reports that an address was reclaimed: in the log, a metric and an Event on the Pod, or on the IPPool if the

@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/evidence"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
-	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
 var (
@@ -57,20 +57,10 @@ func newWorld(o Options) *world {
 	w.nodes, w.nodesFeed = feed(w, nodes, func(n *corev1.Node) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
 			CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp},
-			Spec:   corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs, Taints: fences(n)},
+			Spec:   corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs, Taints: evidence.Fences(n)},
 			Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}
 	})
 	return w
-}
-
-// fences are the taints that fence a Node.
-func fences(n *corev1.Node) (out []corev1.Taint) {
-	for _, t := range n.Spec.Taints {
-		if t.Key == reclaim.TaintOutOfService {
-			out = append(out, t)
-		}
-	}
-	return out
 }
 
 // feed watches the objects of one resource and keeps what of returns for each.

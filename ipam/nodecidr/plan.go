@@ -58,7 +58,8 @@ type Assignment struct {
 type Plan struct {
 	// Assignments are in the order of the Nodes' creation.
 	Assignments []Assignment
-	// Release are stale claims: their Node is gone, or has other podCIDRs.
+	// Release are stale claims: their Node is gone, or has other podCIDRs. Until they are released, which waits for the
+	// pods of a Node that is gone, their blocks are in use.
 	Release []Claim
 	// Waiting are the Nodes that no block is left for.
 	Waiting []Waiting
@@ -315,8 +316,8 @@ func (m *maker) full(missing []int) string {
 				total += r.Blocks()
 			}
 		}
-		parts = append(parts, fmt.Sprintf("no IPv%d podCIDR is left: %s has %d, and all are in use%s", f,
-			strings.Join(ranges, " and "), total, m.byPools(f)))
+		parts = append(parts, fmt.Sprintf("no IPv%d podCIDR is left: %s has %d, and all are in use%s%s", f,
+			strings.Join(ranges, " and "), total, m.byPools(f), m.byDeleted(f)))
 	}
 	return strings.Join(parts, "; ") + ". Add another CIDR to nodeIPAM.clusterCIDRs of fairlead-controller, " +
 		"or delete Nodes that are gone"
@@ -353,4 +354,22 @@ func (m *maker) byPools(family int) string {
 		return fmt.Sprintf(", %d by IPPools %s and %d more", taken, strings.Join(sorted[:poolsNamed], ", "), n-poolsNamed)
 	}
 	return fmt.Sprintf(", %d by IPPools %s", taken, strings.Join(sorted, ", "))
+}
+
+// byDeleted says how many blocks of a family are claimed for Nodes that are gone.
+func (m *maker) byDeleted(family int) string {
+	n := 0
+	for _, c := range m.Claims {
+		if m.byUID[c.UID] == nil && netaddr.Family(c.PodCIDR.Addr()) == family &&
+			slices.ContainsFunc(m.grids, func(g *blocks.Grid) bool { return g.Cluster.Overlaps(c.PodCIDR) }) {
+			n++
+		}
+	}
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return ", 1 of a deleted Node whose pods may still run"
+	}
+	return fmt.Sprintf(", %d of deleted Nodes whose pods may still run", n)
 }

@@ -179,6 +179,21 @@ func TestBadRanges(t *testing.T) {
 	}
 }
 
+// A claim whose Node is gone keeps its block until it is released, and who waits hears of it.
+func TestClaimsOfDeletedNodes(t *testing.T) {
+	f := Facts{Ranges: ranges("10.0.0.0/23 24", "fd00::/63 64"), Nodes: []Node{node("new", 9)}}
+	for i, p := range []string{"10.0.0.0/24", "10.0.1.0/24", "fd00::/64", "10.9.0.0/24"} {
+		f.Claims = append(f.Claims, Claim{PodCIDR: prefixes(p)[0], Node: "gone", UID: fmt.Sprint("uid-gone", i)})
+	}
+	p := mustMake(t, f)
+	if len(p.Release) != 4 || len(p.Assignments) != 0 || len(p.Waiting) != 1 {
+		t.Fatalf("%+v", p)
+	}
+	if want := "has 2, and all are in use, 2 of deleted Nodes whose pods may still run. Add"; !strings.Contains(p.Waiting[0].Why, want) {
+		t.Errorf("%s: does not say %q", p.Waiting[0].Why, want)
+	}
+}
+
 // In any state: no assignment overlaps what others have, each has one block of each family, and all Nodes that waited
 // get theirs or are listed as waiting.
 func TestAssignmentsTouchNothing(t *testing.T) {

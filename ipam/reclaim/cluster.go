@@ -1,6 +1,12 @@
 package reclaim
 
-import "github.com/fairlead-cni/fairlead/api"
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/api"
+)
 
 // TaintOutOfService is the taint by which an administrator declares that a node is off and will not come back by
 // itself.
@@ -8,7 +14,8 @@ const TaintOutOfService = "node.kubernetes.io/out-of-service"
 
 // ClusterNode is the state of a node in the API. The zero value: there is no Node of that name.
 type ClusterNode struct {
-	UID string
+	UID     string
+	Created time.Time
 	// Fenced: it has the taint TaintOutOfService. Ready: its kubelet reports Ready, so it is running, whatever the
 	// taint says.
 	Fenced, Ready bool
@@ -31,6 +38,10 @@ type Pod struct {
 	// ConfigHash is the annotation kubernetes.io/config.hash: kubelets use it as the UID of static pods, whose mirror
 	// Pods in the API have another.
 	ConfigHash string
+	Created    time.Time
+	// IPs are those that are known; the node's, if it is of HostNetwork.
+	IPs         []netip.Addr
+	HostNetwork bool
 	// Finished: its phase is Succeeded or Failed.
 	Finished bool
 }
@@ -48,6 +59,15 @@ func Lives(o api.AllocationOwner, pods []Pod) bool {
 		}
 	}
 	return false
+}
+
+// Occupied reports whether one of the pods on a node may have an address of a podCIDR that an earlier Node of that name
+// had. A pod of which no address is known may, unless it is younger than the Node of now.
+func Occupied(podCIDR netip.Prefix, now ClusterNode, pods []Pod) bool {
+	return slices.ContainsFunc(pods, func(p Pod) bool {
+		unknown := len(p.IPs) == 0 && (now.UID == "" || !p.Created.After(now.Created))
+		return !p.Finished && !p.HostNetwork && (unknown || slices.ContainsFunc(p.IPs, podCIDR.Contains))
+	})
 }
 
 // Lost returns what owners on lost nodes hold. nodes are all of the cluster, by name. If there are none, nothing is

@@ -2,6 +2,7 @@ package reclaim
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -218,5 +219,29 @@ func TestNodeTakesBack(t *testing.T) {
 	}
 	if suspicious, err := n.Suspicious(); suspicious || err != nil {
 		t.Errorf("nothing is gone, and it is suspicious: %t %v", suspicious, err)
+	}
+}
+
+func TestOccupied(t *testing.T) {
+	podCIDR, at := netip.MustParsePrefix("10.0.1.0/24"), time.Unix(1000, 0)
+	gone, again := ClusterNode{}, ClusterNode{UID: "2", Created: at}
+	inside, outside := netip.MustParseAddr("10.0.1.7"), netip.MustParseAddr("fd00::7")
+	for what, c := range map[string]struct {
+		node ClusterNode
+		pod  Pod
+		want bool
+	}{
+		"an address of it":                  {again, Pod{IPs: []netip.Addr{outside, inside}, Created: at.Add(time.Hour)}, true},
+		"others":                            {gone, Pod{IPs: []netip.Addr{outside}}, false},
+		"not known yet":                     {gone, Pod{Created: at}, true},
+		"not known, older than the Node":    {again, Pod{Created: at}, true},
+		"not known, of the Node of now":     {again, Pod{Created: at.Add(time.Second)}, false},
+		"finished":                          {gone, Pod{IPs: []netip.Addr{inside}, Finished: true}, false},
+		"of the host, not known yet":        {gone, Pod{HostNetwork: true}, false},
+		"of the host, which has one itself": {gone, Pod{HostNetwork: true, IPs: []netip.Addr{inside}}, false},
+	} {
+		if got := Occupied(podCIDR, c.node, []Pod{{IPs: []netip.Addr{outside}}, c.pod}); got != c.want {
+			t.Errorf("%s: %t, want %t", what, got, c.want)
+		}
 	}
 }
