@@ -18,10 +18,11 @@ import (
 )
 
 // In the environment they make the test binary another process: childDir one that allocates and releases in that
-// directory until it is killed, fullDir one that has no room for a lease.
+// directory until it is killed, fullDir one that has no room for a lease, bootDir one that has none after a reboot.
 const (
 	childDir = "FAIRLEAD_TEST_HOSTLOCAL_DIR"
 	fullDir  = "FAIRLEAD_TEST_HOSTLOCAL_FULL"
+	bootDir  = "FAIRLEAD_TEST_HOSTLOCAL_BOOT"
 )
 
 var killRanges = []string{"10.1.0.0/25", "fd00::/120"}
@@ -32,6 +33,10 @@ func TestMain(m *testing.M) {
 	}
 	if dir := os.Getenv(fullDir); dir != "" {
 		allocateWithoutRoom(dir)
+		os.Exit(0)
+	}
+	if dir := os.Getenv(bootDir); dir != "" {
+		rebootWithoutRoom(dir)
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -67,6 +72,66 @@ func TestDiskFull(t *testing.T) {
 	}
 	if after := allocate(t, s, "b", killRanges...); after[0] == before[0] {
 		t.Errorf("%s was given twice", after[0])
+	}
+}
+
+// rebootWithoutRoom opens the leases of another boot, as on a full disk, and allocates before and after there is room.
+func rebootWithoutRoom(dir string) {
+	signal.Ignore(syscall.SIGXFSZ)
+	var limit syscall.Rlimit
+	fmt.Println("limit:", syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit))
+	fmt.Println("set:", syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 5, Max: limit.Max}))
+	s, err := Open(dir, "boot-2")
+	fmt.Println("open:", err)
+	if err != nil {
+		return
+	}
+	left, err := s.Leases()
+	fmt.Println("left:", left, err)
+	fmt.Println("release:", s.Release("a", "eth0"))
+	_, err = s.Allocate("b", "eth0", cidrs(killRanges...))
+	fmt.Println("full:", err)
+	fmt.Println("reserve:", s.Reserve(netip.MustParseAddr("10.1.0.9"), "b", "eth0"))
+	fmt.Println("lift:", syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit))
+	_, err = s.Allocate("b", "eth0", cidrs(killRanges...))
+	fmt.Println("room:", err)
+}
+
+// Bridged pods and deletions need no room on the disk: after a reboot an agent starts without it. It leases nothing
+// before the directory says of which boot: the next agent would take those leases for another boot's.
+func TestRebootWithAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	allocate(t, open(t, dir), "a", killRanges...)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), bootDir+"="+dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	lines := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		what, text, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		lines[what] = text
+	}
+	for what, want := range map[string]string{"limit": "<nil>", "set": "<nil>", "open": "<nil>", "left": "[] <nil>",
+		"release": "<nil>", "lift": "<nil>", "room": "<nil>"} {
+		if lines[what] != want {
+			t.Errorf("%s: %s, want %s", what, lines[what], want)
+		}
+	}
+	for _, what := range []string{"full", "reserve"} {
+		if !strings.Contains(lines[what], "recording the boot that the leases are of") ||
+			!strings.Contains(lines[what], "file too large") {
+			t.Errorf("%s: %s, want why nothing is leased", what, lines[what])
+		}
+	}
+	next, err := Open(dir, "boot-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if l := leases(t, next); len(l) != 2 || l[0].ContainerID != "b" {
+		t.Errorf("the next agent of that boot finds %v", l)
 	}
 }
 

@@ -22,6 +22,9 @@ import (
 // DefaultDir is where the leases of a node are.
 const DefaultDir = "/var/lib/fairlead/host-local"
 
+// bootFile has the ID of the boot that the leases are of.
+const bootFile = "boot-id"
+
 // Store has the leases of one directory. It caches none, so several processes may use one directory. Its methods may be
 // called concurrently.
 type Store struct {
@@ -30,8 +33,10 @@ type Store struct {
 	disk   *disk.Store
 	mu     sync.Mutex // excludes goroutines; the file lock only other processes
 	lock   *os.File
-	// anew: the directory was recreated, and does not say yet which boot its leases are of.
+	// anew: the directory was recreated, and was not read since.
 	anew bool
+	// unwritten is why the directory does not say yet that its leases are of this boot.
+	unwritten error
 }
 
 // Open opens the leases in dir, which it creates if needed. Leases of another boot than bootID
@@ -63,8 +68,7 @@ func (s *Store) Close() error { return s.lock.Close() }
 // startBoot removes the leases of another boot. The removals are not synced: a power failure that undoes them is
 // followed by another boot.
 func (s *Store) startBoot() error {
-	file := filepath.Join(s.dir, "boot-id")
-	content, err := os.ReadFile(file)
+	content, err := os.ReadFile(filepath.Join(s.dir, bootFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading which boot the leases are of: %w", err)
 	}
@@ -77,10 +81,17 @@ func (s *Store) startBoot() error {
 			return err
 		}
 	}
-	if err := atomicfile.Write(file, []byte(s.bootID+"\n"), 0o600); err != nil {
-		return fmt.Errorf("recording the boot that the leases are of: %w", err)
-	}
+	s.writeBoot()
 	return nil
+}
+
+// writeBoot writes which boot the leases are of. Without room on the disk for that, nothing is leased, and the rest
+// goes on: bridged pods need none.
+func (s *Store) writeBoot() {
+	s.unwritten = nil
+	if err := atomicfile.Write(filepath.Join(s.dir, bootFile), []byte(s.bootID+"\n"), 0o600); err != nil {
+		s.unwritten = fmt.Errorf("recording the boot that the leases are of: %w", err)
+	}
 }
 
 // locked runs f while no other goroutine and no other process uses the directory.
@@ -102,7 +113,20 @@ func (s *Store) locked(f func() error) error {
 		}
 		s.anew = false
 	}
+	if s.unwritten != nil {
+		s.writeBoot()
+	}
 	return f()
+}
+
+// leasing is locked for an f that leases.
+func (s *Store) leasing(f func() error) error {
+	return s.locked(func() error {
+		if s.unwritten != nil { // the next agent would take the lease for one of another boot
+			return s.unwritten
+		}
+		return f()
+	})
 }
 
 // replaceLock recreates the directory and the lock, and reports that, if they were removed externally: the open lock
@@ -142,7 +166,7 @@ func (s *Store) Allocate(containerID, ifName string, podCIDRs []netip.Prefix) ([
 		return nil, err
 	}
 	var addrs []netip.Prefix
-	err = s.locked(func() error {
+	err = s.leasing(func() error {
 		before, err := s.load()
 		if err != nil {
 			return err
@@ -225,7 +249,7 @@ func (s *Store) Reserve(addr netip.Addr, containerID, ifName string) error {
 	if !addr.IsValid() || addr.Zone() != "" || addr.Is4In6() {
 		return fmt.Errorf("reserving %s for %s: not an address that a pod can have", addr, o)
 	}
-	return s.locked(func() error {
+	return s.leasing(func() error {
 		leases, err := s.load()
 		if err != nil {
 			return err
