@@ -47,7 +47,7 @@ type IPAllocationSpec struct {
 	Phase AllocationPhase `json:"phase"`
 	Owner AllocationOwner `json:"owner"`
 	// Until is when Cooling or Conflict ends: then the allocation may be deleted to allocate the address again.
-	Until *metav1.MicroTime `json:"until,omitempty"`
+	Until *MicroTime `json:"until,omitempty"`
 	// MAC is that of the host that replied for the address, in phase Conflict.
 	MAC string `json:"mac,omitempty"`
 	// Reservation, if set, outlives owners: when an owner is gone, the phase is Reserved again, without owner.

@@ -398,7 +398,8 @@ func (c *cluster) cooled(pool string) {
 	c.t.Helper()
 	for _, a := range c.all() {
 		if a.Spec.Pool == pool && a.Spec.Phase == api.PhaseCooling {
-			a.Spec.Until = &metav1.MicroTime{Time: time.Now()}
+			now := api.NewMicroTime(time.Now())
+			a.Spec.Until = &now
 			_, err := c.store().Update(c.t.Context(), a)
 			must(c.t, err)
 		}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
@@ -68,4 +69,28 @@ func TestKubeHeartbeatsAreNoNews(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("a fence did not wake the controllers")
 	}
+}
+
+// A time in another form than Fairlead writes does not keep a controller from getting ready.
+func TestKubeAllocationWithAnotherTime(t *testing.T) {
+	c := newCluster(t)
+	a := c.hold("10.83.0.7", "n", "c1", nil)
+	t.Cleanup(func() {
+		must(t, c.admin.Resource(api.AllocationResource).Delete(context.Background(), a.Name, metav1.DeleteOptions{}))
+	})
+	_, err := c.admin.Resource(api.AllocationResource).Patch(t.Context(), a.Name, types.MergePatchType,
+		[]byte(`{"spec":{"phase":"Cooling","until":"2099-11-26T09:00:00Z"}}`), metav1.PatchOptions{})
+	must(t, err)
+	w := newWorld(c.options(c.admin))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { w.follow(ctx) })
+	t.Cleanup(running.Wait)
+	t.Cleanup(cancel)
+	c.waits(func() string {
+		if obj, _, _ := w.allocations.GetByKey(a.Name); !w.synced() || obj == nil {
+			return fmt.Sprintf("synced %t, and the allocation is %v", w.synced(), obj)
+		}
+		return ""
+	})
 }

@@ -29,7 +29,7 @@ func TestKubeIPAMCheck(t *testing.T) {
 	if kinds, code := c.kinds("ipam", "check"); len(kinds) > 0 || code != 0 {
 		t.Fatalf("all is well: %v, exit code %d", kinds, code)
 	}
-	until := metav1.NewMicroTime(time.Now().Add(time.Hour))
+	until := api.NewMicroTime(time.Now().Add(time.Hour))
 	for _, step := range []struct {
 		kind, about string
 		code        int
@@ -83,7 +83,7 @@ func TestKubeIPAMRelease(t *testing.T) {
 	c.hold("10.2.0.12", c.pod("away", "down"))
 	c.deletePod("gone")
 	c.deletePod("away")
-	until := metav1.NewMicroTime(time.Now().Add(time.Hour))
+	until := api.NewMicroTime(time.Now().Add(time.Hour))
 	c.allocation("10.2.0.13", api.IPAllocationSpec{Phase: api.PhaseConflict, MAC: "02:00:00:00:00:07", Until: &until})
 	c.allocation("10.2.0.14", api.IPAllocationSpec{Phase: api.PhaseReserved, Reservation: &api.AllocationReservation{
 		Kind: "StatefulSet", Namespace: "default", Name: "db", UID: "of-no-pod"}})

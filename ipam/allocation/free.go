@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/fairlead-cni/fairlead/api"
 )
 
@@ -19,7 +17,7 @@ func Free(ctx context.Context, s Store, a api.IPAllocation, cooling time.Duratio
 	case cooling == 0:
 		return s.Delete(ctx, a)
 	default:
-		until := metav1.NewMicroTime(time.Now().Add(cooling))
+		until := api.NewMicroTime(time.Now().Add(cooling))
 		a.Spec.Phase, a.Spec.Until = api.PhaseCooling, &until
 	}
 	_, err := s.Update(ctx, a)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -63,6 +64,43 @@ func TestKubeNoDefinitions(t *testing.T) {
 }
 
 func TestKubeStore(t *testing.T) { checkStore(t, NewKubernetes(newClient(t))) }
+
+// The API server accepts any RFC 3339 time, as kubectl or a restored backup may write it. One allocation with another
+// form of it than Fairlead writes is read, and does not make each list fail that contains it.
+func TestKubeOtherTimes(t *testing.T) {
+	client := newClient(t)
+	s := NewKubernetes(client)
+	for _, text := range []string{"2099-11-26T09:00:00Z", "2099-11-26T09:00:00.25Z", "2099-11-26t10:00:00.000000001+01:00",
+		"2099-11-26T09:00:00+99:99"} {
+		made, err := s.Create(t.Context(), allocationOf("10.2.8.1", "p", "n8", "c1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		patch := `{"spec":{"phase":"Cooling","until":"` + text + `"}}`
+		_, err = client.Resource(api.AllocationResource).Patch(t.Context(), made.Name, types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := s.List(t.Context(), Filter{Node: "n8"})
+		if err != nil || len(list) != 1 || list[0].Spec.Until == nil {
+			t.Fatalf("%s: listed are %+v, %v", text, list, err)
+		}
+		want := time.Date(2099, 11, 26, 9, 0, 0, 0, time.UTC)
+		if strings.HasSuffix(text, "99:99") { // no time: as if it was over
+			want = time.Unix(0, 0)
+		}
+		if got := list[0].Spec.Until.Time; got.Sub(want).Abs() > time.Second {
+			t.Errorf("%s is read as %s", text, got)
+		}
+		if list[0], err = s.Update(t.Context(), list[0]); err != nil {
+			t.Errorf("%s: written back: %v", text, err)
+		}
+		if err := s.Delete(t.Context(), list[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 // Address and pool of an allocation are immutable. Fields that others have added are preserved.
 func TestKubeAllocationKeepsItsAddress(t *testing.T) {

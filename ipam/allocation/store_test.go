@@ -107,7 +107,7 @@ func checkChanges(t *testing.T, s Store) {
 		t.Fatal(err)
 	}
 	cooling := first
-	until := metav1.NewMicroTime(time.Now())
+	until := api.NewMicroTime(time.Now())
 	cooling.Spec.Phase, cooling.Spec.Until = api.PhaseCooling, &until
 	second, err := s.Update(ctx, cooling)
 	if err != nil || second.UID != first.UID || second.ResourceVersion == first.ResourceVersion {

@@ -215,7 +215,7 @@ func TestOver(t *testing.T) {
 		{api.PhaseConflict, 365 * 24 * time.Hour, true}, {api.PhaseCooling, 365 * 24 * time.Hour, true},
 		{api.PhaseCooling, api.MaxCoolingPeriod + time.Minute, false},
 	} {
-		until := metav1.NewMicroTime(now.Add(c.left))
+		until := api.NewMicroTime(now.Add(c.left))
 		h := api.IPAllocation{Spec: api.IPAllocationSpec{Phase: c.phase, Until: &until}}
 		if got := Over(h, now); got != c.want {
 			t.Errorf("%s with %s left: over %t", c.phase, c.left, got)

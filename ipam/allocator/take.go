@@ -113,7 +113,7 @@ func (a *Allocator) probe(ctx context.Context, g given) error {
 		return errors.Join(&AnswersError{Address: g.Prefix.Addr(), MAC: who, Keep: *g.allocation.Spec.Reservation},
 			a.undo(ctx, []given{g}))
 	}
-	mark, until := g.allocation, metav1.NewMicroTime(time.Now().Add(conflictPeriod))
+	mark, until := g.allocation, api.NewMicroTime(time.Now().Add(conflictPeriod))
 	mark.Spec.Phase, mark.Spec.Until, mark.Spec.MAC = api.PhaseConflict, &until, who.String()
 	mark.Spec.Owner, mark.Spec.Reservation = api.AllocationOwner{}, nil
 	mark, err = a.Store.Update(ctx, mark)
