@@ -86,6 +86,7 @@ var fields = mustIdentify([]*field{
 	{name: "arp_tpa", move: "NXM_OF_ARP_TPA", ofnet: "OXM_OF_ARP_TPA",
 		in: prefix(func(m *Match) *netip.Prefix { return &m.Dst }, inARP)},
 	{name: "nw_proto", ofnet: "OXM_OF_IP_PROTO", print: printOtherProtocol, in: access{getNumber, putNumber, decimal}},
+	{name: "nw_ttl", ofnet: "NXM_NX_IP_TTL", in: number(func(m *Match) *uint8 { return &m.TTL })},
 	{name: "nw_frag", ofnet: "NXM_NX_IP_FRAG", in: access{getFragment, putFragment, yes}},
 	{name: "arp_op", ofnet: "OXM_OF_ARP_OP", in: number(func(m *Match) *uint16 { return &m.ARPOp })},
 	{name: "arp_sha", move: "NXM_NX_ARP_SHA", ofnet: "OXM_OF_ARP_SHA",

@@ -201,6 +201,9 @@ func validMatch(t *testing.T, r *rand.Rand) Match {
 		}
 	}
 	m.Fragment = m.Fragment && ip
+	if !ip {
+		m.TTL = 0
+	}
 	if m.EtherType != ARP {
 		m.ARPOp, m.ARPSha = 0, api.MAC{}
 	}

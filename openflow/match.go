@@ -125,6 +125,7 @@ type Match struct {
 	// Fragment takes fragments of IP packets, the first one included.
 	Fragment bool
 	Protocol uint16 // the IP protocol's number, and 1; only of others than ICMPv6
+	TTL      uint8  // of IPv4, or the hop limit of IPv6
 	ARPOp    uint16
 	ARPSha   api.MAC // sender hardware address
 	ICMPv6   uint8   // ICMPv6 type

@@ -75,7 +75,7 @@ func TestDrift(t *testing.T) {
 		{"added", "add-flow", "priority=7,ip,in_port=3,actions=output:4", added},
 		{"added with our cookie", "add-flow", ourCookie + "table=1,priority=7,actions=output:4", added},
 		{"added in a table of no ours", "add-flow", "table=42,priority=7,tcp,tcp_dst=80,actions=NORMAL", added},
-		{"added with odd match and actions", "add-flow", "table=9,tcp,tcp_flags=+syn,ct_state=+trk,nw_ttl=3," +
+		{"added with odd match and actions", "add-flow", "table=9,tcp,tcp_flags=+syn,ct_state=+trk,nw_ecn=1," +
 			"actions=ct(commit,zone=3,exec(set_field:1->ct_mark)),resubmit(,10)", added},
 		{"added, masked", "add-flow", "priority=7,dl_src=0a:00:00:00:00:00/ff:00:00:00:00:00,actions=drop", added},
 		{"added, VLAN 7", "add-flow", "priority=400,dl_vlan=7,actions=drop", added},

@@ -163,6 +163,12 @@ const (
 	mldReport2                   = 143
 )
 
+// Addresses of multicast groups.
+var (
+	groups4 = netip.MustParsePrefix("224.0.0.0/4")
+	groups6 = netip.MustParsePrefix("ff00::/8")
+)
+
 // Pod is one that a rule applies to, under a number that no other pod of the node has.
 type Pod struct {
 	tables.Pod
@@ -302,13 +308,16 @@ func EndedBy(f openflow.Flow) (protocol uint8, from, to netip.AddrPort, ok bool)
 		netip.AddrPortFrom(f.Match.Dst.Addr(), f.Match.DstPort.Value), true
 }
 
-// listeners let the reports of multicast listeners through.
+// listeners let the reports of multicast listeners through: of bridged pods, as no others' multicast goes anywhere, and
+// as they are on the link, to groups and with a TTL of 1 (RFC 3376, 4; RFC 3810, 5). Any pod can write what it likes
+// behind the headers.
 func listeners() []openflow.Flow {
 	t := Egress.table(tableState)
-	out := []openflow.Flow{flow(t, stateListeners, openflow.Match{EtherType: openflow.IPv4, Protocol: 1 + igmp},
-		Egress.judged()...)}
+	v4 := openflow.Match{EtherType: openflow.IPv4, Source: openflow.FromBridged, Dst: groups4, Protocol: 1 + igmp, TTL: 1}
+	out := []openflow.Flow{flow(t, stateListeners, v4, Egress.judged()...)}
 	for _, kind := range []uint8{mldQuery, mldReport, mldDone, mldReport2} {
-		out = append(out, flow(t, stateListeners, openflow.Match{EtherType: openflow.IPv6, ICMPv6: kind}, Egress.judged()...))
+		v6 := openflow.Match{EtherType: openflow.IPv6, Source: openflow.FromBridged, Dst: groups6, ICMPv6: kind, TTL: 1}
+		out = append(out, flow(t, stateListeners, v6, Egress.judged()...))
 	}
 	return out
 }
