@@ -197,6 +197,14 @@ func bridgedCases() []packetCase {
 		{"NS of the wire for the gateway", wire(macGW, ns+",ipv6_src=fe80::1,ipv6_dst=ff02::1:ff00:1,nd_target=fd00:10::1"), drop, 1, nil},
 		{"NA of the wire", wire(macV, ",dl_vlan=10"+na+",ipv6_src=fe80::1,ipv6_dst=fd77:0:0:a10::112,nd_target=fe80::1"), podV, 1, []string{toV}},
 		{"NA of the wire to all", wire("33:33:00:00:00:01", ",dl_vlan=10"+na+",ipv6_src=fe80::1,ipv6_dst=ff02::1,nd_target=fe80::1"), drop, 1, nil},
+		{"NS of the wire from afar", wire(macV, ",dl_vlan=10"+routed(ns)+",ipv6_src=2001:db8::9,ipv6_dst=fd77:0:0:a10::112,nd_target=fd77:0:0:a10::112"),
+			drop, 1, nil},
+		{"NA of the wire from afar", wire(macV, ",dl_vlan=10"+routed(na)+",ipv6_src=2001:db8::9,ipv6_dst=fd77:0:0:a10::112,nd_target=2001:db8::9"),
+			drop, 1, nil},
+		{"NS with a hop limit that is not ND's", fromV + routed(ns) + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9,nd_target=2001:db8::9",
+			drop, 1, nil},
+		{"NA with a hop limit that is not ND's", fromV + routed(na) + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9,nd_target=fd77:0:0:a10::112",
+			drop, 1, nil},
 		{"NA of the wire to the host", wire(macR, na+",ipv6_src=fe80::1,ipv6_dst=fe80::99,nd_target=fe80::1"), drop, 1, nil},
 	}
 }

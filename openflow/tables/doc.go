@@ -28,9 +28,10 @@
 // port anyway, and the inner source narrows it to one per peer. Neighbour discovery never crosses the tunnel.
 //
 // Resolve takes ARP and ND to the owner of the address in question, as a unicast frame. Nothing is flooded, so a pod
-// never sees the requests of others. A reply that no pod asked for goes to the host, which asks under any of its
-// addresses, not only under the gateway's. A probe of one's own address (ARP probe, duplicate address detection) is
-// dropped, which tells the prober that the address is free, as it is.
+// never sees the requests of others. ND that has passed a router is dropped: policies do not judge what comes here. A
+// reply that no pod asked for goes to the host, which asks under any of its addresses, not only under the gateway's. A
+// probe of one's own address (ARP probe, duplicate address detection) is dropped, which tells the prober that the
+// address is free, as it is.
 //
 // Forward knows four kinds of destination. A local pod or the gateway address: set the Ethernet destination, output. A
 // peer's podCIDR: set the tunnel destination, output to the tunnel. An unknown address of our own podCIDRs: drop,

@@ -33,6 +33,9 @@ const (
 	bounced = -1 // back to where it came from
 )
 
+// routed is neighbour discovery with a hop limit that no neighbour gives it.
+func routed(nd string) string { return strings.Replace(nd, "nw_ttl=255", "nw_ttl=254", 1) }
+
 // Senders, as far as Classify looks at them.
 const (
 	fromA    = "in_port=3,dl_src=0a:00:00:00:00:03,dl_dst=0e:00:00:00:00:01"
@@ -47,8 +50,8 @@ const (
 	llA      = "fe80::800:ff:fe00:3"
 	llB      = "fe80::800:ff:fe00:4"
 	llGW     = "fe80::c00:ff:fe00:1"
-	ns       = ",icmp6,icmpv6_type=135,icmpv6_code=0"
-	na       = ",icmp6,icmpv6_type=136,icmpv6_code=0"
+	ns       = ",icmp6,nw_ttl=255,icmpv6_type=135,icmpv6_code=0"
+	na       = ",icmp6,nw_ttl=255,icmpv6_type=136,icmpv6_code=0"
 	sllA     = ",nd_sll=" + macA
 	tllA     = ",nd_tll=" + macA
 	toA      = "dl_dst=" + macA
@@ -216,6 +219,12 @@ func packetCases() []packetCase {
 		{"NA from gateway",
 			fromGW + na + ",ipv6_src=fd00:10::1,ipv6_dst=fd00:10::3,nd_target=fd00:10::1,nd_tll=" + macGW,
 			podA, 1, []string{toA}},
+
+		// A router has been between.
+		{"NS to pod from afar", fromGW + routed(ns) + ",ipv6_src=2001:db8::9,ipv6_dst=fd00:10::3,nd_target=fd00:10::3", drop, 1, nil},
+		{"NA to pod from afar", fromGW + routed(na) + ",ipv6_src=2001:db8::9,ipv6_dst=fd00:10::3,nd_target=2001:db8::9", drop, 1, nil},
+		{"NA to pod with a hop limit that is not ND's", fromA + routed(na) + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::3" + tllA,
+			drop, 1, nil},
 
 		{"NS with invalid options", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=::", drop, 0, nil},
 		{"NA with invalid options", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=::", drop, 0, nil},

@@ -17,6 +17,10 @@ const (
 	resolveLastDrop = 0
 )
 
+// ndTTL is the hop limit of all neighbour discovery: with another one it has passed a router, or was meant to, and no
+// host takes it for that (RFC 4861, 7.1). It would only carry data past the tables of policies.
+const ndTTL = 255
+
 // resolve returns the flows of table 1: ARP and neighbour discovery go to the
 // one port that owns the address asked for, or that asked.
 func resolve(v View) []Flow {
@@ -28,7 +32,7 @@ func resolve(v View) []Flow {
 			Flow{Kind: openflow.KindGateway, Table: openflow.TableResolve, Priority: resolveForHost, Actions: to,
 				Match: Match{EtherType: openflow.ARP, ARPOp: openflow.ARPReply}},
 			Flow{Kind: openflow.KindGateway, Table: openflow.TableResolve, Priority: resolveForHost, Actions: to,
-				Match: Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborAdvertisement, Dst: linkLocal}})
+				Match: Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborAdvertisement, Dst: linkLocal, TTL: ndTTL}})
 	}
 	for _, p := range v.Pods {
 		flows = append(flows, resolveTo(openflow.KindPod, p.segment(), toPort(p.MAC, p.Port), p.MAC, p.Addrs)...)
@@ -46,7 +50,10 @@ func resolveUnderlay(v View) []Flow {
 		return Flow{Kind: kind, Table: openflow.TableResolve, Priority: priority, Match: m, Actions: actions}
 	}
 	flows := []Flow{
-		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromBridged}, openflow.Goto(openflow.TableOutput)),
+		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromBridged, EtherType: openflow.ARP},
+			openflow.Goto(openflow.TableOutput)),
+		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromBridged, EtherType: openflow.IPv6, TTL: ndTTL},
+			openflow.Goto(openflow.TableOutput)),
 		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromUplink}),
 	}
 	for _, p := range v.Pods {
@@ -92,8 +99,8 @@ func resolveTo(kind openflow.Kind, in openflow.Segment, to []Action, mac api.MAC
 		}
 	}
 	for _, a := range neighbours(mac, addrs) {
-		add(Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborSolicitation, NDTarget: a})
-		add(Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborAdvertisement, Dst: host(a)})
+		add(Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborSolicitation, NDTarget: a, TTL: ndTTL})
+		add(Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborAdvertisement, Dst: host(a), TTL: ndTTL})
 	}
 	return flows
 }
