@@ -204,6 +204,14 @@ func validMatch(t *testing.T, r *rand.Rand) Match {
 	if !ip {
 		m.TTL = 0
 	}
+	if !ip || m.CTState.Value&(CTNew|CTEstablished|CTRelated|CTReply) == 0 {
+		m.CTSrc, m.CTDst = netip.Addr{}, netip.Addr{}
+	}
+	for _, a := range []*netip.Addr{&m.CTSrc, &m.CTDst} {
+		if a.IsValid() {
+			*a = randomAddr(r, m.EtherType == IPv4)
+		}
+	}
 	if m.EtherType != ARP {
 		m.ARPOp, m.ARPSha = 0, api.MAC{}
 	}

@@ -136,7 +136,9 @@ type Match struct {
 	CTState Bits
 	// CTMark are the bits that a connection was committed with.
 	CTMark Bits
-	Stage  Stage
+	// CTSrc and CTDst are the addresses of the first packet of the connection.
+	CTSrc, CTDst netip.Addr
+	Stage        Stage
 	// Endpoint is the value of reg4: the number of a Service's endpoint that a client has had before, or was given.
 	Endpoint uint32
 	// Judged is the pod's number (reg9) that a packet is judged for by policies, Class that of its peer (reg5), Group the

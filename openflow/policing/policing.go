@@ -146,6 +146,7 @@ const (
 	stateListeners = 110 // of multicast: without their reports, switches do not deliver neighbour discovery
 	stateInvalid   = 100
 	stateRelated   = 90
+	stateUnrelated = 88 // and 87
 	stateSCTP      = 85 // and 84
 	stateAccepted  = 80
 	stateOther     = 70 // an answer in a connection that was not accepted
@@ -252,11 +253,17 @@ func (d Direction) state() []openflow.Flow {
 	answer := is(openflow.CTReply, 0)
 	out := []openflow.Flow{
 		flow(t, stateInvalid, is(openflow.CTInvalid, 0)),
-		flow(t, stateRelated, is(openflow.CTRelated, 0), d.judged()...),
 		flow(t, stateAccepted, marked(is(0, openflow.CTReply), d.mark()), d.judged()...),
 		flow(t, stateAccepted, marked(answer, (1-d).mark()), d.judged()...),
 		flow(t, stateOther, answer),
 		flow(t, stateNew, openflow.Match{}, openflow.Goto(t+1)),
+	}
+	// Conntrack compares only where an error about a connection goes to, not where it comes from. So who gets one has the
+	// connection, and who sends one may not: what a pod sends takes a flow of its own.
+	if related := is(openflow.CTRelated, 0); d == Ingress {
+		out = append(out, flow(t, stateRelated, related, d.judged()...))
+	} else {
+		out = append(out, Twice(flow(t, stateUnrelated, related))...)
 	}
 	// The userspace datapath does not look at the ports of SCTP before Open vSwitch 3.2: all of two hosts is one
 	// connection to it. So each packet is judged, but for answers.
@@ -364,17 +371,40 @@ func (p Pod) Flows(services bool) []openflow.Flow {
 		in.match.Ingress = openflow.NotYet
 		out = append(out, flow(openflow.TableForward, in.priority, in.match, judge(Ingress)...))
 	}
-	return append(Twice(out...), p.unjudged()...)
+	return slices.Concat(Twice(out...), p.unjudged(), p.related())
+}
+
+// related are the flows that let p send errors about connections that it has, as their client or as their server. With
+// the kernel's datapath Open vSwitch 3.1 does not know the addresses of a connection from an error that goes the way of
+// its first packet: there those of clients are dropped.
+func (p Pod) related() (out []openflow.Flow) {
+	for _, a := range p.own() {
+		m := openflow.Match{EtherType: ethertype(a), Judged: p.Number, CTState: openflow.Bits{
+			Value: openflow.CTTracked | openflow.CTRelated, Mask: openflow.CTTracked | openflow.CTRelated}}
+		from, to := m, m
+		from.CTSrc, to.CTDst = a, a
+		for _, m := range []openflow.Match{from, to} {
+			out = append(out, flow(Egress.table(tableState), stateRelated, m, Egress.judged()...))
+		}
+	}
+	return out
+}
+
+// own are the addresses that p may use in connections.
+func (p Pod) own() []netip.Addr {
+	if !p.Bridged {
+		return p.Addrs
+	}
+	return append(slices.Clone(p.Addrs), p.MAC.LinkLocal())
 }
 
 // unjudged are the flows that drop what p sends, by its addresses, if those that match its port are not there.
 func (p Pod) unjudged() (out []openflow.Flow) {
-	m, priority, addrs := openflow.Match{Source: openflow.FromPod}, uint16(unjudgedRouted), p.Addrs
+	m, priority := openflow.Match{Source: openflow.FromPod}, uint16(unjudgedRouted)
 	if p.Bridged {
 		m.Source, m.Segment, priority = openflow.FromBridged, openflow.SegmentOf(p.VLAN), unjudgedBridged
-		addrs = append(slices.Clone(addrs), p.MAC.LinkLocal())
 	}
-	for _, a := range addrs {
+	for _, a := range p.own() {
 		m.EtherType, m.Src, m.Egress = ethertype(a), host(a), openflow.NotYet
 		out = append(out, twin(openflow.TableForward, priority, m))
 	}
