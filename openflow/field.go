@@ -68,12 +68,12 @@ var fields = mustIdentify([]*field{
 		in: number(func(m *Match) *EtherType { return &m.EtherType })},
 	{name: "reg0", ofnet: "NXM_NX_REG0", in: register(func(m *Match) *Source { return &m.Source })},
 	{name: "reg1", ofnet: "NXM_NX_REG1", in: register(func(m *Match) *Segment { return &m.Segment })},
-	{name: "reg2", ofnet: "NXM_NX_REG2", in: fromOne(func(m *Match) *Stage { return &m.Stage })},
+	{name: "reg2", ofnet: "NXM_NX_REG2", in: fromOne(func(m *Match) *Stage { return &m.Stage }, hexadecimal)},
 	{name: "reg4", ofnet: "NXM_NX_REG4", in: register(func(m *Match) *uint32 { return &m.Endpoint })},
 	{name: "reg5", ofnet: "NXM_NX_REG5", in: register(func(m *Match) *uint32 { return &m.Class })},
 	{name: "reg6", ofnet: "NXM_NX_REG6", in: register(func(m *Match) *uint32 { return &m.Group })},
-	{name: "reg7", ofnet: "NXM_NX_REG7", in: fromOne(func(m *Match) *Judgement { return &m.Egress })},
-	{name: "reg8", ofnet: "NXM_NX_REG8", in: fromOne(func(m *Match) *Judgement { return &m.Ingress })},
+	{name: "reg7", ofnet: "NXM_NX_REG7", in: fromOne(func(m *Match) *Judgement { return &m.Egress }, hexadecimal)},
+	{name: "reg8", ofnet: "NXM_NX_REG8", in: fromOne(func(m *Match) *Judgement { return &m.Ingress }, hexadecimal)},
 	{name: "reg9", ofnet: "NXM_NX_REG9", in: register(func(m *Match) *uint32 { return &m.Judged })},
 	{name: "tun_src", ofnet: "NXM_NX_TUN_IPV4_SRC",
 		in: address(func(m *Match) *netip.Addr { return &m.TunSrc }, netip.Addr.Is4)},
@@ -116,7 +116,7 @@ var fields = mustIdentify([]*field{
 			flags("fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns", "[200]", "[400]", "[800]"))},
 	{name: "icmp_type", ofnet: "OXM_OF_ICMPV4_TYPE", in: number(func(m *Match) *uint8 { return &m.ICMP })},
 	{name: "icmpv6_type", match: "icmp_type", ofnet: "OXM_OF_ICMPV6_TYPE",
-		in: number(func(m *Match) *uint8 { return &m.ICMPv6 })},
+		in: fromOne(func(m *Match) *uint8 { return &m.ICMPv6 }, decimal)},
 	{name: "icmpv6_code", match: "icmp_code", ofnet: "OXM_OF_ICMPV6_CODE", in: implied(0, (*Match).hasND, decimal)},
 	{name: "nd_target", ofnet: "OXM_OF_IPV6_ND_TARGET",
 		in: address(func(m *Match) *netip.Addr { return &m.NDTarget }, netip.Addr.IsValid)},
@@ -301,11 +301,11 @@ func flags(names ...string) textFunc {
 }
 
 // fromOne is a field whose value is one less than it is in a Match.
-func fromOne[T ~uint8](of func(*Match) *T) access {
+func fromOne[T ~uint8](of func(*Match) *T, text textFunc) access {
 	return access{
 		func(m *Match) (bits, bool) { return bits{numberValue(uint32(*of(m)) - 1), allBits}, *of(m) != 0 },
 		func(m *Match, o oxm) { *of(m) = T(o.value.number() + 1) },
-		hexadecimal,
+		text,
 	}
 }
 

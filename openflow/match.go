@@ -21,13 +21,15 @@ const (
 // TPID is the EtherType of a VLAN tag (IEEE 802.1Q).
 const TPID = 0x8100
 
-// ICMPv6 message types of neighbour discovery (RFC 4861, section 4).
+// ICMPv6 message types of neighbour discovery (RFC 4861, section 4), as Match has them. NoMessage is that of a fragment
+// without the beginning of the message.
 const (
-	RouterSolicitation    = 133
-	RouterAdvertisement   = 134
-	NeighborSolicitation  = 135
-	NeighborAdvertisement = 136
-	Redirect              = 137
+	NoMessage             = 1 + 0
+	RouterSolicitation    = 1 + 133
+	RouterAdvertisement   = 1 + 134
+	NeighborSolicitation  = 1 + 135
+	NeighborAdvertisement = 1 + 136
+	Redirect              = 1 + 137
 )
 
 // ARP operations (RFC 826).
@@ -128,7 +130,7 @@ type Match struct {
 	TTL      uint8  // of IPv4, or the hop limit of IPv6
 	ARPOp    uint16
 	ARPSha   api.MAC // sender hardware address
-	ICMPv6   uint8   // ICMPv6 type
+	ICMPv6   uint8   // ICMPv6 type, and 1
 	ICMP     uint8   // ICMP type, of protocol 1
 	// SrcPort and DstPort are of TCP, UDP or SCTP, whichever Protocol says; TCPFlags are of TCP.
 	SrcPort, DstPort, TCPFlags Bits

@@ -313,7 +313,7 @@ func (f *family) answered(priority uint16, m openflow.Match, zone pair) {
 	}
 	for _, kind := range []uint8{1, 2, 3, 4} { // and packet too big (RFC 4443)
 		failed := m
-		failed.ICMPv6 = kind
+		failed.ICMPv6 = 1 + kind
 		f.add(openflow.TableForward, priority, failed, back...)
 	}
 }

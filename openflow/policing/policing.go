@@ -323,7 +323,7 @@ func listeners() []openflow.Flow {
 	v4 := openflow.Match{EtherType: openflow.IPv4, Source: openflow.FromBridged, Dst: groups4, Protocol: 1 + igmp, TTL: 1}
 	out := []openflow.Flow{flow(t, stateListeners, v4, Egress.judged()...)}
 	for _, kind := range []uint8{mldQuery, mldReport, mldDone, mldReport2} {
-		v6 := openflow.Match{EtherType: openflow.IPv6, Source: openflow.FromBridged, Dst: groups6, ICMPv6: kind, TTL: 1}
+		v6 := openflow.Match{EtherType: openflow.IPv6, Source: openflow.FromBridged, Dst: groups6, ICMPv6: 1 + kind, TTL: 1}
 		out = append(out, flow(t, stateListeners, v6, Egress.judged()...))
 	}
 	return out

@@ -1,6 +1,9 @@
 package tables
 
 import (
+	"encoding/hex"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,8 +151,10 @@ func bridgedCases() []packetCase {
 		{"the rest of it", fromV + ",ipv6,nw_proto=44,nw_frag=later,ipv6_src=" + llV + ",ipv6_dst=ff02::1", upPort, 4, []string{"dl_vlan=10"}},
 		{"what it is in a later piece", fromV + ",ipv6,nw_proto=0,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 0, nil},
 		{"what it is in a later piece, as the kernel says it", fromV + ",ipv6,nw_proto=59,nw_frag=first,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 0, nil},
+		{"the message in a later piece", fromV + ",icmp6,nw_frag=first,ipv6_src=" + llV + ",ipv6_dst=ff02::1", drop, 0, nil},
+		{"the message of the wire in a later piece", wire(macV, ",dl_vlan=10,icmp6,nw_frag=first,ipv6_src=fe80::1,ipv6_dst="+llV), drop, 0, nil},
 		{"router advertisement of the wire in pieces", wire(macV, ",dl_vlan=10,icmp6,icmpv6_type=134,nw_frag=first,ipv6_src=fe80::1,ipv6_dst="+llV), drop, 0, nil},
-		{"a large ping", fromV + ",icmp6,nw_frag=first,ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9", upPort, 4, []string{"dl_vlan=10"}},
+		{"a large ping", fromV + ",icmp6,nw_frag=first,icmpv6_type=128,ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9", upPort, 4, []string{"dl_vlan=10"}},
 		{"NA in pieces", fromV + na + ",nw_frag=first,ipv6_src=fd77:0:0:a10::112,ipv6_dst=fd77:0:0:b10::113,nd_target=fd77:0:0:a10::112,nd_tll=" +
 			macV, drop, 0, nil},
 		{"NA of the wire in pieces", wire(macV, ",dl_vlan=10"+na+",nw_frag=first,ipv6_src=fe80::1,ipv6_dst=fd77:0:0:a10::112,nd_target=fe80::1"),
@@ -252,5 +257,22 @@ func TestBridgedPacketsDetached(t *testing.T) {
 		{"from the uplink", wire(macV, ",dl_vlan=10,ip,nw_dst=192.168.110.112"), drop, 0, nil},
 	} {
 		checkPacket(t, o, c)
+	}
+}
+
+// A first fragment whose headers end with the name of ICMPv6 has no message yet: what it is would be in the next one,
+// which nobody can look into.
+func TestMessageBehindFirstFragment(t *testing.T) {
+	o := flowtest.Node(t)
+	_, view := readGolden(t, "testdata/bridged-encap.txtar")
+	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view))
+	mac, own := flowtest.MAC(t, macV), netip.MustParseAddr(llV)
+	frame := slices.Concat([]byte{0x33, 0x33, 0, 0, 0, 1}, mac[:], []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 44, 255},
+		own.AsSlice(), netip.IPv6LinkLocalAllNodes().AsSlice(),
+		[]byte{60, 0, 0, 1, 0, 0, 0, 7}, // a fragment header: of more than one, and of options
+		[]byte{58, 0, 1, 4, 0, 0, 0, 0}) // of which there are 8 bytes, and then ICMPv6
+	report := o.Appctl("ofproto/trace", "br-int", "in_port=12", hex.EncodeToString(frame))
+	if got := readTrace(t, report); got.out != drop {
+		t.Errorf("it left by port %d\n%s", got.out, report)
 	}
 }

@@ -232,6 +232,7 @@ func packetCases() []packetCase {
 		{"what it is in a later piece, as the kernel says it", fromA + ",ipv6,nw_proto=59,nw_frag=first,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", drop, 0, nil},
 		{"NS in pieces", fromA + ns + ",nw_frag=first,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::4" + sllA, drop, 0, nil},
 		{"NA in pieces", fromA + na + ",nw_frag=first,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::3" + tllA, drop, 0, nil},
+		{"the message in a later piece", fromA + ",icmp6,nw_frag=first,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", drop, 0, nil},
 		{"a large ping", fromA + ",icmp6,nw_frag=first,icmpv6_type=128,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", podB, 3, []string{toB}},
 		{"a priority tag", strings.Replace(fromA, "dl_src", "vlan_tci=0xb000,dl_src", 1) + a4 + ",nw_dst=10.10.0.4", podB, 3,
 			[]string{toB, "vlan_tci=0x0000"}},

@@ -35,9 +35,10 @@ func classify(v View) []Flow {
 		drop(classifyNoND, Match{ICMPv6: t, NDTarget: netip.IPv6Unspecified()})
 		drop(classifyFalseND, Match{ICMPv6: t})
 	}
-	// Protocols 0 and 59: to Open vSwitch, a first fragment that ends before it names the protocol (RFC 7112).
+	// Protocols 0 and 59: to Open vSwitch, a first fragment that ends before it names the protocol (RFC 7112). Or it ends
+	// after that, and the message, whatever it is, is in the next one.
 	for _, m := range []Match{{ICMPv6: openflow.RouterSolicitation}, {ICMPv6: openflow.RouterAdvertisement},
-		{ICMPv6: openflow.Redirect},
+		{ICMPv6: openflow.Redirect}, {ICMPv6: openflow.NoMessage},
 		{Protocol: 1 + 0}, {Protocol: 1 + 59}} {
 		drop(classifyNoND, m)
 	}
