@@ -74,6 +74,15 @@ func bridgedCases() []packetCase {
 		{"multicast v6", fromV + v6 + ",ipv6_dst=ff02::fb", upPort, 4, []string{"dl_vlan=10"}},
 		{"MLD report", fromV + ",icmp6,icmpv6_type=143,icmpv6_code=0,ipv6_src=" + llV + ",ipv6_dst=ff02::16", upPort, 4,
 			[]string{"dl_vlan=10"}},
+		// Who of several routers is the gateway is not a pod's to say; all else that routers and listeners say to groups is.
+		{"VRRP", fromV + ",ip,nw_src=192.168.110.112,nw_proto=112,nw_ttl=255,nw_dst=224.0.0.18", drop, 4, nil},
+		{"VRRP v6", fromV + ",ipv6,ipv6_src=" + llV + ",nw_proto=112,nw_ttl=255,ipv6_dst=ff02::12", drop, 4, nil},
+		{"HSRP", fromU + ",udp,nw_src=192.168.77.110,nw_ttl=1,nw_dst=224.0.0.2,udp_src=1985,udp_dst=1985", drop, 4, nil},
+		{"HSRP 2", fromV + ",udp,nw_src=192.168.110.112,nw_ttl=1,nw_dst=224.0.0.102,udp_src=1985,udp_dst=1985", drop, 4, nil},
+		{"GLBP", fromV + ",udp,nw_src=192.168.110.112,nw_ttl=255,nw_dst=224.0.0.102,udp_src=3222,udp_dst=3222", drop, 4, nil},
+		{"leaving a group", fromV + ",ip,nw_src=192.168.110.112,nw_proto=2,nw_ttl=1,nw_dst=224.0.0.2", upPort, 4, []string{"dl_vlan=10"}},
+		{"OSPF", fromV + ",ip,nw_src=192.168.110.112,nw_proto=89,nw_ttl=1,nw_dst=224.0.0.5", upPort, 4, []string{"dl_vlan=10"}},
+		{"VRRP between pods", fromV + ",ip,nw_src=192.168.110.112,nw_proto=112,nw_ttl=255,nw_dst=192.168.111.113", podX, 3, []string{toX}},
 		{"link-local of the router", fromV + ",udp6,ipv6_src=" + llV + ",ipv6_dst=fe80::1", upPort, 4, []string{"dl_vlan=10"}},
 
 		// From the underlay.

@@ -86,6 +86,7 @@ func TestBridgedMegaflowsAreWide(t *testing.T) {
 		{"pod to pod v6", tcp6V + "fd77:0:0:b10::113", "ipv6_dst=fd77:0:0:b10::113,", "nw_ttl="},
 		{"pod to Service", tcpV + "10.96.3.10", "nw_dst=10.96.0.0/12,", "nw_ttl="},
 		{"pod to outside", tcpV + "203.0.113.9", "nw_dst=200.0.0.0/5,", "dl_dst="},
+		{"pod to outside, any protocol", tcpV + "203.0.113.9", ",ip,", "dl_dst="},
 		{"pod to outside v6", tcp6V + "2001:db8::9", "ipv6_dst=::/", "dl_dst="},
 		{"underlay to pod", wire(macV, ",dl_vlan=10,"+tcp+"192.168.110.112"), "dl_dst=" + macV + ",", "nw_dst="},
 		{"underlay to pod, sender", wire(macV, ",dl_vlan=10,"+tcp+"192.168.110.112"), "dl_vlan=10,", "nw_src="},

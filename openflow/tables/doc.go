@@ -63,6 +63,7 @@
 //
 // Output adds the tag. Only frames of bridged pods come to it, each with its pod's MAC as source: from a frame with the
 // node's MAC the switches, the uplink's own bridge first, would learn that the node is behind br-int, and cut it off.
+// VRRP, HSRP and GLBP are dropped: who is the underlay's gateway is not a pod's to say.
 //
 // # TTL and Ethernet addresses
 //

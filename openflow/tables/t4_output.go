@@ -1,9 +1,14 @@
 package tables
 
-import "github.com/fairlead-cni/fairlead/openflow"
+import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/openflow"
+)
 
 // Priorities in table Output.
 const (
+	outputNoRouter = 200 // drop: by which routers agree who of them is the gateway
 	outputUplink   = 100
 	outputLastDrop = 0
 )
@@ -28,5 +33,20 @@ func output(v View) []Flow {
 		flows = append(flows, Flow{Kind: openflow.KindUplink, Table: openflow.TableOutput, Priority: outputUplink,
 			Match: Match{Source: openflow.FromBridged, Segment: s}, Actions: append(leave, openflow.Output(v.Uplink))})
 	}
-	return flows
+	return append(flows, outputNoRouters()...)
+}
+
+// outputNoRouters drops what makes routers leave their addresses to who sent it: VRRP (RFC 9568), HSRP of both versions
+// and GLBP. A pod can be no such router: Classify takes the shared address and MAC from none. Other routing protocols
+// pass. Matching IPv4 by group only, and IPv6, whose protocol Classify has looked at, by that, costs no megaflow.
+func outputNoRouters() (out []Flow) {
+	const vrrp, udp, hsrp = 112, 17, 1985
+	all := Match{EtherType: openflow.IPv4, Dst: host(netip.AddrFrom4([4]byte{224, 0, 0, 2})), Protocol: 1 + udp,
+		DstPort: openflow.Port(hsrp)}
+	for _, m := range []Match{all, {EtherType: openflow.IPv4, Dst: host(netip.AddrFrom4([4]byte{224, 0, 0, 18}))},
+		{EtherType: openflow.IPv4, Dst: host(netip.AddrFrom4([4]byte{224, 0, 0, 102}))},
+		{EtherType: openflow.IPv6, Protocol: 1 + vrrp}} {
+		out = append(out, Flow{Kind: openflow.KindBase, Table: openflow.TableOutput, Priority: outputNoRouter, Match: m})
+	}
+	return out
 }
