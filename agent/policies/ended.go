@@ -16,7 +16,8 @@ import (
 // (tcp_retries2, ip-sysctl), and then gives up.
 const endedFor = 16 * time.Minute
 
-const icmpv6 = 58 // IANA's number
+// IANA's numbers of the protocol, and of its type of message.
+const icmpv6, echoRequest = 58, 128
 
 // connKey is for what ends a connection, the first packet of which went from one address to another. Two segments may
 // use the same addresses, so the conntrack zone is part of it.
@@ -64,7 +65,7 @@ func oneWay(flows []openflow.Flow) (out []openflow.Flow) {
 			f.Match.SrcPort, f.Match.DstPort = openflow.Bits{}, openflow.Bits{}
 			f.Match.CTState = openflow.Bits{Value: openflow.CTTracked, Mask: openflow.CTTracked | openflow.CTReply}
 			if f.Match.Protocol == 1+icmpv6 { // package openflow knows its types; conntrack's entry began with an echo request
-				f.Match.Protocol, f.Match.ICMPv6 = 0, 128
+				f.Match.Protocol, f.Match.ICMPv6 = 0, 1+echoRequest
 			}
 			out = append(out, f)
 		}
