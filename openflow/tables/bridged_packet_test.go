@@ -115,7 +115,9 @@ func bridgedCases() []packetCase {
 		// Routed pods of the node: straight for the untagged, else through the host.
 		{"untagged to routed", fromU + u4 + ",nw_dst=10.10.0.3", podA, 3, []string{toA, "nw_ttl=64"}},
 		{"untagged to routed v6", fromU + u6 + ",ipv6_dst=fd00:10::3", podA, 3, []string{toA}},
-		{"untagged to no routed pod", fromU + u4 + ",nw_dst=10.10.0.99", gwPort, 3, []string{toGW}},
+		// The host would ask for each of these addresses, and keep the question: its table of neighbours is for all it does.
+		{"untagged to no routed pod", fromU + u4 + ",nw_dst=10.10.0.99", drop, 3, nil},
+		{"VLAN 10 to no routed pod v6", fromV + v6 + ",ipv6_dst=fd00:10::99", drop, 3, nil},
 		{"VLAN 10 to routed", fromV + v4 + ",nw_dst=10.10.0.3", gwPort, 3, []string{toGW, "nw_ttl=64"}},
 		{"routed to untagged", fromA + a4 + ",nw_dst=192.168.77.110", podU, 3, []string{toU, "nw_ttl=64"}},
 		{"routed to untagged v6", fromA + a6 + ",ipv6_dst=fd77::110", podU, 3, []string{toU}},

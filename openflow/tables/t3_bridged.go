@@ -64,6 +64,19 @@ func forwardBridged(v View) []Flow {
 		for _, dst := range v.viaHost() {
 			fromBridged(openflow.KindGateway, forwardViaHost, 0, dst, toPort(g.MAC, g.Port))
 		}
+		for _, cidr := range g.PodCIDRs {
+			fromBridged(openflow.KindGateway, forwardNotOwn, 0, cidr, nil)
+		}
+		for _, a := range g.Addrs {
+			fromBridged(openflow.KindGateway, forwardOwn, 0, host(a), toPort(g.MAC, g.Port))
+		}
+		for _, p := range v.Pods {
+			for _, a := range p.Addrs {
+				if !p.Bridged {
+					fromBridged(openflow.KindPod, forwardOwn, 0, host(a), toPort(g.MAC, g.Port))
+				}
+			}
+		}
 	}
 	return flows
 }

@@ -10,6 +10,8 @@ import (
 const (
 	forwardSegment  = 500 // bridged pods in their segment
 	forwardNear     = 490 // from the untagged ones to routed pods of this node
+	forwardOwn      = 485 // from bridged pods, through the host, to what there is of the node's own podCIDRs
+	forwardNotOwn   = 482 // drop: the rest of these, for each of whose addresses the host would keep a neighbour
 	forwardViaHost  = 480 // from bridged pods to the host and through it
 	forwardUplink   = 470 // the rest of the segments: out, or drop
 	forwardNever    = 300 // drop: destinations that are never routed
