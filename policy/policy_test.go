@@ -79,6 +79,22 @@ spec.ingress[0] accepts nothing: peer 0: netip.ParsePrefix("10.0.0.1"): no '/'`}
 	}
 }
 
+// Of a policy with more fields that are unknown than the decoder lists, no rule accepts.
+func TestManyUnknownFields(t *testing.T) {
+	rules := strings.TrimSuffix(strings.Repeat(`{"from": [{"podSelector": {}, "services": {}}]},`, 120), ",")
+	p, err := policy.ParseNetworkPolicy([]byte(`{"metadata": {"name": "np", "namespace": "ns"}, "spec": {"podSelector": {}, ` +
+		`"ingress": [` + rules + `]}}`))
+	if got := text(p); err != nil || strings.Contains(got, "Accept") || !strings.Contains(got, "isolates ingress") {
+		t.Errorf("%v,\n%s", err, got)
+	}
+	deny := strings.TrimSuffix(strings.Repeat(`{"action": "Deny", "from": [{"namespaces": {}, "services": {}}]},`, 120), ",")
+	p, err = policy.ParseClusterNetworkPolicy([]byte(`{"metadata": {"name": "cnp"}, "spec": {"tier": "Admin", "priority": 3, ` +
+		`"subject": {"namespaces": {}}, "ingress": [` + deny + `, {"action": "Accept", "from": [{"namespaces": {}}]}]}}`))
+	if got := text(p); err != nil || strings.Contains(got, "Accept") || !strings.Contains(got, "ingress 119: Deny any=true") {
+		t.Errorf("%v,\n%s", err, got)
+	}
+}
+
 func TestClusterNetworkPolicies(t *testing.T) {
 	const subject = `"tier": "Admin", "priority": 3, "subject": {"namespaces": {}}, `
 	const pods = "ClusterNetworkPolicy cnp, Admin: pods {} of namespaces {}\n"

@@ -15,6 +15,9 @@ import (
 // "spec.ingress[0].from[1].service". The API server sends such fields only as JSON.
 type unknown []string
 
+// mostErrors is how many errors the decoder returns at most (sigs.k8s.io/json, strictErrs). There may be more.
+const mostErrors = 100
+
 // decode reads an API object as JSON, and returns the fields of its spec that o does not have. The error says what is
 // wrong with the JSON.
 func decode(doc []byte, o any) (unknown, error) {
@@ -23,6 +26,9 @@ func decode(doc []byte, o any) (unknown, error) {
 		return nil, err
 	}
 	var out unknown
+	if len(strict) >= mostErrors {
+		out = append(out, "spec")
+	}
 	for _, e := range strict {
 		var field kjson.FieldError
 		if !errors.As(e, &field) {
