@@ -121,6 +121,12 @@ func TestTwoPodsWithOneAddress(t *testing.T) {
 	o.want("10.0.0.1", policy.Accept, "the only pod")
 	o.SetPod(late)
 	o.want("10.0.0.1", policy.Deny, "the later pod is of another app")
+	here := old
+	here.Local = true
+	o.SetPod(here)
+	o.want("10.0.0.1", policy.Accept, "the node itself has given the address to the older pod")
+	o.SetPod(old)
+	o.want("10.0.0.1", policy.Deny, "the older pod has gone from the node")
 	o.DeletePod(late.PodKey)
 	o.want("10.0.0.1", policy.Accept, "the later pod is gone")
 }

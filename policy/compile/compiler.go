@@ -159,9 +159,15 @@ func (c *Compiler) forgetPeer(p *pod) {
 	}
 }
 
-// later orders pods with one address: the later one has it.
+// later orders pods with one address: the later one has it. What the node itself has given to a pod, no other has: the
+// API server learns that later, after a reboot say, when addresses are given anew.
 func later(a, b *pod) int {
 	switch {
+	case a.Local != b.Local:
+		if a.Local {
+			return -1
+		}
+		return 1
 	case a.Created != b.Created:
 		return int(min(max(b.Created-a.Created, -1), 1))
 	case a.String() < b.String():
