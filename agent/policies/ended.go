@@ -110,12 +110,13 @@ func (r *Rules) forbids(c connKey) bool {
 	}
 	for _, port := range p.ports {
 		about := compile.Connection{Pod: c.pod, Protocol: policy.Protocol(c.protocol), Port: c.to.Port()}
+		at := policing.Pod{Pod: port.At}
 		switch {
-		case policing.Pod{Pod: port.At}.Zone() != c.zone || !slices.Contains(p.diverted, port.HostIf):
+		case at.Zone() != c.zone || !slices.Contains(p.diverted, port.HostIf):
 			continue
-		case slices.Contains(port.At.Addrs, c.from.Addr()):
+		case slices.Contains(at.Own(), c.from.Addr()):
 			about.Direction, about.Peer = policy.Egress, c.to.Addr()
-		case slices.Contains(port.At.Addrs, c.to.Addr()) && !slices.Contains(r.place.Node, c.from.Addr()):
+		case slices.Contains(at.Own(), c.to.Addr()) && !slices.Contains(r.place.Node, c.from.Addr()):
 			about.Direction, about.Peer = policy.Ingress, c.from.Addr()
 		default:
 			continue

@@ -127,3 +127,34 @@ func TestEndedWithoutPorts(t *testing.T) {
 		t.Errorf("the connection is allowed, and is dropped: %v", w.ended)
 	}
 }
+
+// A bridged pod is the same to policies under the address of its link.
+func TestLinkLocalAddresses(t *testing.T) {
+	const v, x = "fe80::800:ff:fe00:c", "fe80::800:ff:fe00:d"
+	o := flowtest.Node(t)
+	for name, c := range map[string]struct {
+		policy policy.Policy
+		passes bool
+	}{
+		"a peer that is denied": {clusterPolicy(t, "deny", "Admin", `"ingress": [{"action": "Deny", "from": [{"pods": {
+			"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "friend"}}}}]}]`), false},
+		"a peer that is allowed": {networkPolicy(t, "friends", `{"podSelector": {"matchLabels": {"app": "judged"}},
+			"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}]}]}`), true},
+		"all": {networkPolicy(t, "nothing", nothing), false},
+	} {
+		w := newWorld(t, c.policy)
+		w.update()
+		s := flowtest.Dial(t, o, openflow.Dial)
+		s.SetPolicies(w.Units(), true)
+		flowtest.Sync(t, s, w.base())
+		packet := "in_port=13,dl_src=0a:00:00:00:00:0d,dl_dst=0a:00:00:00:00:0c,tcp6,ipv6_src=" + x + ",ipv6_dst=" + v +
+			",tcp_src=40000,tcp_dst=80"
+		if report := o.Trace("br-int", packet); passes(report) != c.passes {
+			t.Errorf("%s: passes: %t, want %t\n%s", name, !c.passes, c.passes, report)
+		}
+		zone := policing.Pod{Pod: w.place.Ports[4].At}.Zone()
+		if got := w.End(zone, connection("["+x+"]:40000", "["+v+"]:80"), time.Unix(0, 0)); got == c.passes {
+			t.Errorf("%s: its connection ends: %t", name, got)
+		}
+	}
+}

@@ -260,7 +260,7 @@ func (r *Rules) setPod(key policy.PodKey) {
 	api.PodKey, api.Local, api.HostNetwork, api.Addrs = key, true, false, nil
 	for _, port := range p.ports {
 		if r.owned(port) {
-			api.Addrs = append(api.Addrs, port.At.Addrs...)
+			api.Addrs = append(api.Addrs, policing.Pod{Pod: port.At}.Own()...)
 		}
 	}
 	r.compiler.SetPod(api)

@@ -378,7 +378,7 @@ func (p Pod) Flows(services bool) []openflow.Flow {
 // the kernel's datapath Open vSwitch 3.1 does not know the addresses of a connection from an error that goes the way of
 // its first packet: there those of clients are dropped.
 func (p Pod) related() (out []openflow.Flow) {
-	for _, a := range p.own() {
+	for _, a := range p.Own() {
 		m := openflow.Match{EtherType: ethertype(a), Judged: p.Number, CTState: openflow.Bits{
 			Value: openflow.CTTracked | openflow.CTRelated, Mask: openflow.CTTracked | openflow.CTRelated}}
 		from, to := m, m
@@ -390,8 +390,8 @@ func (p Pod) related() (out []openflow.Flow) {
 	return out
 }
 
-// own are the addresses that p may use in connections.
-func (p Pod) own() []netip.Addr {
+// Own are the addresses that p may use in connections: its own, and on the underlay that of its link.
+func (p Pod) Own() []netip.Addr {
 	if !p.Bridged {
 		return p.Addrs
 	}
@@ -404,7 +404,7 @@ func (p Pod) unjudged() (out []openflow.Flow) {
 	if p.Bridged {
 		m.Source, m.Segment, priority = openflow.FromBridged, openflow.SegmentOf(p.VLAN), unjudgedBridged
 	}
-	for _, a := range p.own() {
+	for _, a := range p.Own() {
 		m.EtherType, m.Src, m.Egress = ethertype(a), host(a), openflow.NotYet
 		out = append(out, twin(openflow.TableForward, priority, m))
 	}
