@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -69,8 +70,9 @@ type Written struct {
 	Beaten error
 }
 
-// Write writes the list if the existing one differs. Besides Fairlead the list has the plugins portmap and bandwidth,
-// each if it is found and works, and has all versions of the spec that every plugin in it and the runtime support.
+// Write writes the list unless the existing one is as it shall be. Besides Fairlead the list has the plugins portmap
+// and bandwidth, each if it is found and works, and has all versions of the spec that every plugin in it and the
+// runtime support. What others have added behind these, as service meshes do, is theirs.
 func Write(ctx context.Context, c Config) (Written, error) {
 	l, out, err := choose(ctx, c)
 	if err != nil {
@@ -87,7 +89,7 @@ func Write(ctx context.Context, c Config) (Written, error) {
 	if out.Beaten = beaten(c.Path); out.Beaten != nil {
 		out.Warnings = append(out.Warnings, out.Beaten.Error())
 	}
-	if there, err := os.ReadFile(c.Path); err == nil && bytes.Equal(there, content) {
+	if there, err := os.ReadFile(c.Path); err == nil && begins(there, content) {
 		return out, nil
 	}
 	if err := atomicfile.Write(c.Path, content, 0o644); err != nil {
@@ -95,6 +97,19 @@ func Write(ctx context.Context, c Config) (Written, error) {
 	}
 	out.Changed = true
 	return out, nil
+}
+
+// begins reports whether a list is another one, but for plugins that it has behind its, and for the form.
+func begins(there, want []byte) bool {
+	var got, all map[string]any
+	if json.Unmarshal(there, &got) != nil || json.Unmarshal(want, &all) != nil {
+		return false
+	}
+	plugins, _ := got["plugins"].([]any)
+	if ours, _ := all["plugins"].([]any); len(plugins) > len(ours) {
+		got["plugins"] = plugins[:len(ours)]
+	}
+	return reflect.DeepEqual(got, all)
 }
 
 // Stamp changes when a file does that Write looks at: the list, those beside it, the plugins. It runs no plugin.

@@ -2,6 +2,7 @@ package conflist
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -301,6 +302,41 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	}
 	if info, err := os.Stat(c.Path); err != nil || info.Mode() != 0o644 {
 		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// A plugin that others have added behind ours stays, however they have written the list. What is not ours is replaced.
+func TestOthersPlugins(t *testing.T) {
+	c := node(t, map[string]string{"portmap": allVersions})
+	ours, _, _ := write(t, c)
+	var list map[string]any
+	if err := json.Unmarshal([]byte(ours), &list); err != nil {
+		t.Fatal(err)
+	}
+	plugins := list["plugins"].([]any)
+	mesh := map[string]any{"type": "istio-cni", "kubernetes": map[string]any{"cni_bin_dir": "/opt/cni/bin"}}
+	for name, f := range map[string]struct {
+		plugins []any
+		stays   bool
+	}{
+		"behind":         {append(slices.Clone(plugins), mesh), true},
+		"none":           {plugins, true},
+		"before":         {append([]any{mesh}, plugins...), false},
+		"one is missing": {plugins[:len(plugins)-1], false},
+		"instead of one": {append(slices.Clone(plugins[:len(plugins)-1]), mesh), false},
+	} {
+		list["plugins"] = f.plugins
+		text, err := json.Marshal(list) // in one line, and the keys in another order
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(c.Path, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got, changed, _ := write(t, c)
+		if changed == f.stays || f.stays && got != string(text) || !f.stays && got != ours {
+			t.Errorf("%s: changed %t:\n%s", name, changed, got)
+		}
 	}
 }
 
