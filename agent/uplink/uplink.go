@@ -246,10 +246,12 @@ func (n *Uplink) retry(ctx context.Context) {
 		p := n.plan(n.nic)
 		p.Unasked = true
 		n.attach(ctx, p)
-	} else if n.done(err); sameText(before, n.Ready()) {
-		return
+	} else {
+		n.done(err)
 	}
-	n.Changed.Notify()
+	if !sameText(before, n.Ready()) { // else the loop would verify all that it has, each time
+		n.Changed.Notify()
+	}
 }
 
 // Run reverts external changes of an attached uplink, until ctx ends: "ovs-appctl exit --cleanup" takes the

@@ -356,9 +356,11 @@ func (u *Uplink) rollBack(ctx context.Context, why error, p Plan, unreached bool
 	j := u.journal
 	journal.GoBack(j, why.Error())
 	_, j.Yielded = u.absent(context.WithoutCancel(ctx))
-	j.Unreached = unreached && j.Yielded == "" // else Open vSwitch is what did not answer
-	j.Failed = !j.Unreached
-	journal.Postpone(j, p.RetryAfter)
+	j.Unreached = unreached && j.Yielded == "" // else Open vSwitch is what did not answer, and its return what is waited for
+	j.Failed = !unreached
+	if j.Unreached || j.Failed {
+		journal.Postpone(j, p.RetryAfter)
+	}
 	_ = u.note("roll back") // as in restore
 	err := u.run(ctx)
 	if errors.Is(err, ErrNotRecorded) {
