@@ -25,7 +25,7 @@ func (n *Node) publish(r *round) {
 	n.Board.Publish(s)
 	n.published.Notify()
 	n.Metrics.Health.Ready.Set(status.Flag(s.NotReady == nil))
-	n.Metrics.Health.Degraded.Set(status.Flag(s.Degraded != nil))
+	n.Metrics.Health.Degraded.Set(status.Flag(n.Board.Degraded() != ""))
 	n.Metrics.Health.InputProblems.Set(float64(len(r.snapshot.Problems)))
 	n.logChange("not ready", before.NotReady, s.NotReady)
 	n.logChange("ready, but degraded", before.Degraded, s.Degraded)

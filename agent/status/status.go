@@ -104,7 +104,7 @@ func (b *Board) Ready() error {
 // the node's Node.
 func (b *Board) State(version, node string, bridging bool) api.AgentState {
 	s := b.Load()
-	out := api.AgentState{Version: version, Node: node, NotReady: text(b.Ready()), Degraded: b.degraded(s),
+	out := api.AgentState{Version: version, Node: node, NotReady: text(b.Ready()), Degraded: b.Degraded(),
 		PodCIDRs: s.PodCIDRs, PodMTU: s.PodMTU, BridgedMTU: s.BridgedMTU, Overhead: s.Overhead,
 		Transport: s.Transport.Name, TransportMTU: s.Transport.MTU, Pods: s.Pods,
 		Bridging: bridging, NoUplink: text(s.NoUplink),
@@ -126,7 +126,9 @@ func (b *Board) State(version, node string, bridging bool) api.AgentState {
 	return out
 }
 
-func (b *Board) degraded(s *Status) string {
+// Degraded is what does not work though pods are served; empty: all does.
+func (b *Board) Degraded() string {
+	s := b.Load()
 	if why := b.unknown.Load(); why != nil && *why != "" {
 		return text(errors.Join(errors.New(*why), s.Degraded))
 	}
