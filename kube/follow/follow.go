@@ -39,6 +39,9 @@ type Resource struct {
 	Of runtime.Object
 	// Optional: a server without the resource is no trouble.
 	Optional bool
+	// Newest: an older state than that of now is not taken for it, as one may be that a server of several answers with
+	// which has fallen behind. What forbids something, and is enforced, would be lost at the next start.
+	Newest bool
 	// Absent, unless nil, is called when the server says that it has no such resource.
 	Absent func()
 }
@@ -90,6 +93,9 @@ func (f *Follower) Run(ctx context.Context, every api.InputIntervals) {
 // cluster they are from.
 func (f *Follower) listed(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	f.isFrom("", f.server.history.Found(), time.Now())
+	if f.Newest && o.ResourceVersion == "0" { // any that the server has (Kubernetes API concepts, resource versions)
+		o.ResourceVersion = ""
+	}
 	l, err := f.List(ctx, o)
 	f.result(ctx, err)
 	if err == nil && f.Name == "nodes" {

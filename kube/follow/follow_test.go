@@ -56,3 +56,18 @@ func TestReplaceHandsOnNewOnesFirst(t *testing.T) {
 		t.Errorf("%q, want %q", seen, want)
 	}
 }
+
+// What must not be older than what is enforced is not asked for in whatever version a server has.
+func TestNewest(t *testing.T) {
+	for newest, want := range map[bool]string{true: "", false: "0"} {
+		var got *metav1.ListOptions
+		f := (&Server{Heard: func() {}, Reported: func() {}}).Follow(Resource{Newest: newest,
+			List: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				got = &o
+				return &metav1.PartialObjectMetadataList{}, nil
+			}}, nil)
+		if _, err := f.listed(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err != nil || got.ResourceVersion != want {
+			t.Errorf("newest %t: asked for version %q, want %q: %v", newest, got.ResourceVersion, want, err)
+		}
+	}
+}

@@ -37,14 +37,14 @@ func (k *Kubernetes) FollowPolicies(file string) {
 // followLabels has the Namespaces, Nodes and own Pods that are read anyway bring what policies see of them. Of these
 // Pods more than metadata is read then.
 func (k *Kubernetes) followLabels() {
-	namespaces, nodes := k.namespaces.Convert, k.nodes.Convert
+	ofNamespace, ofNode := k.namespaces.Convert, k.nodes.Convert
 	k.namespaces.Convert = func(o runtime.Object) (Namespace, error) {
-		n, err := namespaces(o)
+		n, err := ofNamespace(o)
 		n.policy = policy.FromNamespace(&corev1.Namespace{ObjectMeta: o.(*metav1.PartialObjectMetadata).ObjectMeta})
 		return n, err
 	}
 	k.nodes.Convert = func(o runtime.Object) (Node, error) {
-		n, err := nodes(o)
+		n, err := ofNode(o)
 		n.policy = policy.FromNode(o.(*corev1.Node))
 		return n, err
 	}
@@ -71,6 +71,7 @@ func (k *Kubernetes) followLabels() {
 				fields.OneTermEqualSelector("spec.nodeName", k.node))
 			f.Name = pods.Resource
 		}
+		f.Newest = f.Newest || f.Name == pods.Resource || f.Name == namespaces.Resource
 	}
 }
 
@@ -97,7 +98,7 @@ func (k *Kubernetes) followPolicies(kind string, r follow.Resource, from schema.
 	})
 	store.Each = func(key string, _, p policy.Policy, exists bool) { k.putPart(kind, key, p, exists) }
 	objects := k.client.Dynamic.Resource(from)
-	r.Of = &unstructured.Unstructured{}
+	r.Of, r.Newest = &unstructured.Unstructured{}, true
 	r.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) }
 	r.Watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return objects.Watch(ctx, o) }
 	store.Whole = func() { k.judged.Whole(kind) }
