@@ -53,7 +53,7 @@ type candidate struct {
 }
 
 // candidates are the endpoints of a family that serve a port, by its name. One that two slices have, as while it
-// moves from one to the other, counts once, and as ready if it is so in either.
+// moves from one to the other, counts once, by what the better of them says.
 func candidates(all []inputs.EndpointSlice, p inputs.ServicePort, ipv4 bool) []candidate {
 	var out []candidate
 	seen := map[netip.AddrPort]int{}
@@ -74,12 +74,27 @@ func candidates(all []inputs.EndpointSlice, p inputs.ServicePort, ipv4 bool) []c
 			case !had:
 				seen[c.to] = len(out)
 				out = append(out, c)
-			case c.Ready && !out[j].Ready:
+			case better(c, out[j]):
 				out[j] = c
 			}
 		}
 	}
 	return out
+}
+
+// better orders what two slices say of one endpoint, whatever the order of the slices: one may be older.
+func better(a, b candidate) bool {
+	for _, has := range []func(candidate) bool{
+		func(c candidate) bool { return c.Ready },
+		func(c candidate) bool { return c.Serving && c.Terminating },
+		func(c candidate) bool { return c.Node != "" },
+		func(c candidate) bool { return c.Hints != nil },
+	} {
+		if has(a) != has(b) {
+			return has(a)
+		}
+	}
+	return false
 }
 
 // inForce chooses: those that are ready, of these the ones that hints name for this node or its zone, or, with

@@ -91,6 +91,9 @@ func TestEndpointsInForce(t *testing.T) {
 		{"not ready and not terminating: never", []string{"10.0.0.1 serving"}, false, ""},
 		{"one in two slices", []string{"10.0.0.1", "10.0.0.1 ready"}, false, "1"},
 		{"one in two slices, the other way round", []string{"10.0.0.1 ready", "10.0.0.1"}, false, "1"},
+		{"one in two slices, terminating", []string{"10.0.0.1", "10.0.0.1 serving terminating"}, false, "1"},
+		{"one in two slices, the node in one", []string{"10.0.0.1 ready", "10.0.0.1 ready node=me"}, true, "1"},
+		{"one in two slices, the hint in one", []string{"10.0.0.1 ready", "10.0.0.1 ready for-zone=here", "10.0.0.2 ready for-zone=there"}, false, "1"},
 
 		{"Local", []string{"10.0.0.1 ready node=me", "10.0.0.2 ready node=other", "10.0.0.3 ready"}, true, "1"},
 		{"Local without any", []string{"10.0.0.2 ready node=other"}, true, ""},
