@@ -67,16 +67,24 @@ func (p *Objects) Read() bool {
 }
 
 // Put stores what an object has become, nil if it is gone.
-func (p *Objects) Put(kind, name string, v any) { p.PutSince(kind, name, v, time.Now()) }
+func (p *Objects) Put(kind, name string, v any) {
+	p.PutAll(map[Key]any{{kind, name}: v}, time.Now())
+}
 
-// PutSince does what Put does for a change that was handed over then, zero for now.
-func (p *Objects) PutSince(kind, name string, v any, since time.Time) {
+// PutAll stores what objects have become, nil for those that are gone, all at once. The first of the changes was handed
+// over then, zero for now.
+func (p *Objects) PutAll(changed map[Key]any, since time.Time) {
+	if len(changed) == 0 {
+		return
+	}
 	if since.IsZero() {
 		since = time.Now()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.put(Key{kind, name}, v, since)
+	for key, v := range changed {
+		p.put(key, v, since)
+	}
 	p.signal()
 }
 

@@ -144,24 +144,30 @@ func (p *Peers) pass(ctx context.Context) (waits bool) {
 		return true
 	}
 	if p.opened && p.restricts() {
-		next := maps.Clone(p.given)
+		saved := maps.Clone(p.given)
 		for key, v := range p.waiting.changed {
-			put(next, key, v)
+			put(saved, key, v)
 		}
-		p.write(next)
+		p.write(saved)
 	}
+	next := map[feed.Key]any{}
 	for key, v := range p.waiting.changed {
 		if key.Kind != feed.Pod {
-			p.give(key, v, p.waiting.since)
+			p.give(next, key, v)
 			continue
 		}
 		put(p.local, key.Name, v)
-		p.refresh(key.Name)
+		p.refresh(next, key.Name)
 	}
 	p.waiting.changed = map[feed.Key]any{}
-	p.leave(wanted)
-	if !p.opened {
-		p.first()
+	p.leave(next, wanted)
+	first := !p.opened
+	if first {
+		p.first(next)
+	}
+	p.out.PutAll(next, p.waiting.since)
+	if first {
+		p.open()
 	}
 	return false
 }
@@ -174,18 +180,17 @@ func put[K comparable](in map[K]any, key K, v any) {
 }
 
 // first takes the place of what the file had. p.mu is held.
-func (p *Peers) first() {
+func (p *Peers) first(next map[feed.Key]any) {
 	p.opened = true
 	for key := range p.old {
 		if key.Kind == feed.Pod {
-			p.refresh(key.Name)
+			p.refresh(next, key.Name)
 		} else if _, there := p.known[key]; !there {
-			p.give(key, nil, time.Time{})
+			p.give(next, key, nil)
 		}
 	}
 	p.old = nil
 	p.saveAll()
-	p.open()
 }
 
 // restricts reports whether the batch has changes of policies, or of labels that these select by. They are saved before
@@ -211,8 +216,10 @@ func (p *Peers) open() {
 	}
 }
 
-// give hands on what an object has become, nil if it is gone, unless that is known. p.mu is held.
-func (p *Peers) give(key feed.Key, v any, since time.Time) {
+// give adds what an object has become, nil if it is gone, to what is handed on next, unless that is known. The caller
+// hands that on, all at once, before p.mu is released: a policy that takes the place of another leaves no moment
+// without both. p.mu is held.
+func (p *Peers) give(next map[feed.Key]any, key feed.Key, v any) {
 	before, had := p.given[key]
 	switch {
 	case v == nil && !had:
@@ -227,7 +234,7 @@ func (p *Peers) give(key feed.Key, v any, since time.Time) {
 		p.unsaved = true
 	}
 	put(p.given, key, v)
-	p.out.PutSince(key.Kind, key.Name, v, since)
+	next[key] = v
 }
 
 // either is what an object is, or was before it went.
@@ -254,13 +261,15 @@ func (p *Peers) takeLastKnown() {
 	p.log.Info("API server has not answered yet, using the saved policies", "path", p.file.path,
 		"written", written.Format(time.DateTime))
 	p.old = old
+	next := map[feed.Key]any{}
 	for key, v := range old {
 		if key.Kind == feed.Pod {
-			p.refresh(key.Name)
+			p.refresh(next, key.Name)
 		} else {
-			p.give(key, v, time.Time{})
+			p.give(next, key, v)
 		}
 	}
+	p.out.PutAll(next, time.Now())
 	p.open()
 }
 

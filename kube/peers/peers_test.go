@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
-	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/kube/feed"
 	"github.com/fairlead-cni/fairlead/policy"
@@ -163,7 +165,7 @@ func TestSavingIsTriedAgain(t *testing.T) {
 	p := &Peers{file: lastKnown{filepath.Join(dir, "last.json"), "me"}, out: feed.New(), handed: handed{given: map[feed.Key]any{}}}
 	p.opened = true
 	for key, v := range world(t, "own") {
-		p.give(key, v, time.Time{})
+		p.give(map[feed.Key]any{}, key, v)
 	}
 	if p.save(0); !p.unsaved {
 		t.Error("what was not written counts as saved")
@@ -176,4 +178,37 @@ func TestSavingIsTriedAgain(t *testing.T) {
 	if err != nil || len(got) != len(p.given) || p.unsaved {
 		t.Errorf("%d of %d objects are saved: %v", len(got), len(p.given), err)
 	}
+}
+
+// Nothing takes that a policy is gone without the one that has come in its place: a batch is one
+// change.
+func TestBatchIsOneChange(t *testing.T) {
+	in := feed.New()
+	p := New(in, nil, nil, "me", filepath.Join(t.TempDir(), "last.json"), logr.Discard())
+	before := feed.Key{Kind: feed.NetworkPolicy, Name: "shop/before"}
+	objects := map[feed.Key]any{before: policy.Policy{}}
+	hand := func(now map[feed.Key]any) {
+		in.Replace(objects, now)
+		objects = now
+		if p.take(); p.pass(t.Context()) {
+			t.Error("a batch without rules waits")
+		}
+	}
+	in.Replace(nil, objects)
+	hand(objects)
+	p.Objects().Take()
+	next := map[feed.Key]any{{Kind: feed.NetworkPolicy, Name: "shop/after"}: policy.Policy{}}
+	for i := range 5000 {
+		name := strconv.Itoa(i)
+		next[feed.Key{Kind: feed.Pod, Name: "shop/" + name}] = policy.Pod{PodKey: policy.PodKey{Namespace: "shop", Name: name}}
+	}
+	var handing sync.WaitGroup
+	handing.Go(func() { hand(next) })
+	for found := false; !found; {
+		changed, _, _ := p.Objects().Take()
+		if _, found = changed[before]; found && len(changed) != len(next)+1 {
+			t.Errorf("with it %d of %d changes are taken", len(changed), len(next)+1)
+		}
+	}
+	handing.Wait()
 }

@@ -64,7 +64,9 @@ func (p *Peers) read(ctx context.Context, namespace string) *reader {
 	r.pods.Each = func(key string, _, _ any, _ bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.refresh(key)
+		next := map[feed.Key]any{}
+		p.refresh(next, key)
+		p.out.PutAll(next, time.Now())
 	}
 	r.pods.Whole = func() {
 		select {
@@ -114,7 +116,7 @@ func (p *Peers) ready(ctx context.Context, wanted map[string]bool) bool {
 
 // leave ends the readers that are not wanted any more, once all those that are have read all: the Pods of one stay
 // until another has them. p.mu is held.
-func (p *Peers) leave(wanted map[string]bool) {
+func (p *Peers) leave(next map[feed.Key]any, wanted map[string]bool) {
 	for namespace := range wanted {
 		if !p.readers[namespace].pods.Read() {
 			return
@@ -129,13 +131,13 @@ func (p *Peers) leave(wanted map[string]bool) {
 		delete(p.readers, namespace)
 		had, _, _ := r.pods.All()
 		for key := range had {
-			p.refresh(key)
+			p.refresh(next, key)
 		}
 	}
 }
 
-// refresh hands on what a Pod is now, by who reads it. p.mu is held.
-func (p *Peers) refresh(name string) {
+// refresh gives what a Pod is now, by who reads it. p.mu is held.
+func (p *Peers) refresh(next map[feed.Key]any, name string) {
 	key := feed.Key{Kind: feed.Pod, Name: name}
 	v := p.local[name]
 	if v == nil {
@@ -144,7 +146,7 @@ func (p *Peers) refresh(name string) {
 	if v == nil && !p.opened {
 		v = p.old[key]
 	}
-	p.give(key, v, time.Now())
+	p.give(next, key, v)
 }
 
 // peer is a Pod of another node; nil if there is none. While one reader takes the place of another, the narrower one is
