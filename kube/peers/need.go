@@ -9,9 +9,24 @@ import (
 // the API server memory, also if nothing happens in it.
 const mostNamespaces = 50
 
-// need is the namespaces whose Pods the policies that apply to Pods of this node can be about; all of them if
-// everywhere is in it.
-func need(known map[feed.Key]any) map[string]bool {
+// needed are namespaces whose Pods the policies that apply to Pods of this node can be about.
+type needed struct {
+	// read are those whose Pods are read, each by itself; all of them if everywhere is in it.
+	read map[string]bool
+	// strict are those that rules name which deny or pass; all of them if everywhere is in it. Without a Pod such a rule
+	// takes less, and so what was closed may be open; a rule that accepts opens less then.
+	strict map[string]bool
+}
+
+func (n needed) add(namespace string, v policy.Verdict) {
+	n.read[namespace] = true
+	if v != policy.Accept {
+		n.strict[namespace] = true
+	}
+}
+
+// need is what the policies of known need.
+func need(known map[feed.Key]any) needed {
 	namespaces, local := map[string]policy.Namespace{}, map[string][]policy.Pod{}
 	for _, v := range known {
 		switch o := v.(type) {
@@ -23,14 +38,14 @@ func need(known map[feed.Key]any) map[string]bool {
 			}
 		}
 	}
-	out := map[string]bool{}
+	out := needed{read: map[string]bool{}, strict: map[string]bool{}}
 	for _, v := range known {
 		if p, is := v.(policy.Policy); is && applies(p, namespaces, local) {
 			addPeers(out, p, namespaces)
 		}
 	}
-	if out[everywhere] || len(out) > mostNamespaces {
-		return map[string]bool{everywhere: true}
+	if out.read[everywhere] || len(out.read) > mostNamespaces {
+		out.read = map[string]bool{everywhere: true}
 	}
 	return out
 }
@@ -60,29 +75,29 @@ func has(s policy.Subjects, name string, namespaces map[string]policy.Namespace)
 
 // addPeers adds the namespaces whose Pods the rules of p can be about. A rule that names a port is also about the Pods
 // that have it, wherever its networks are.
-func addPeers(to map[string]bool, p policy.Policy, namespaces map[string]policy.Namespace) {
+func addPeers(to needed, p policy.Policy, namespaces map[string]policy.Namespace) {
 	for d, rules := range p.Rules {
 		for _, r := range rules {
 			if policy.Direction(d) == policy.Egress && len(r.NamedPorts) > 0 && (r.AnyPeer || len(r.Networks) > 0) {
-				to[everywhere] = true
+				to.add(everywhere, r.Verdict)
 			}
 			for _, s := range r.Pods {
-				addNamespaces(to, s, namespaces)
+				addNamespaces(to, s, r.Verdict, namespaces)
 			}
 		}
 	}
 }
 
-func addNamespaces(to map[string]bool, s policy.Subjects, namespaces map[string]policy.Namespace) {
+func addNamespaces(to needed, s policy.Subjects, v policy.Verdict, namespaces map[string]policy.Namespace) {
 	switch {
 	case s.Namespace != "":
-		to[s.Namespace] = true
+		to.add(s.Namespace, v)
 	case s.Namespaces.Everything():
-		to[everywhere] = true
+		to.add(everywhere, v)
 	default:
 		for name := range namespaces {
 			if has(s, name, namespaces) {
-				to[name] = true
+				to.add(name, v)
 			}
 		}
 	}

@@ -1,6 +1,6 @@
 // Package peers hands on what policies depend on, and reads the Pods that the policies of this node's Pods can be
 // about: those of the namespaces that their rules name, and no others. What needs Pods that were not read yet waits for
-// them, or allowed connections would be cut. It writes nothing to the API server.
+// them, or allowed connections would be cut, and denied ones let through. It writes nothing to the API server.
 //
 // It owns one file on the node: what it has handed on last, for an agent that starts while the API server is
 // unreachable.
@@ -26,8 +26,8 @@ import (
 // Name names the Pods that are read here in messages and metrics.
 const Name = "peers"
 
-// patience is how long a change waits for the Pods that it needs. After that it is handed on without them, and its
-// rules accept less until they are read.
+// patience is how long a change waits for Pods that rules accept. After that it is handed on without them, and these
+// rules accept less until they are read. For Pods that rules deny or pass it waits until they are read.
 const patience = 3 * time.Second
 
 // Peers hands objects on from one feed to another. Run does; the other methods may be called by any goroutine.
@@ -70,6 +70,7 @@ type handed struct {
 type batch struct {
 	changed map[feed.Key]any
 	since   time.Time // when the first was handed over
+	late    bool      // it is logged that some wait longer than patience
 }
 
 // New returns what hands on the objects of in: policies, Namespaces, Nodes, and the Pods of this node. Pods of other
@@ -140,18 +141,19 @@ func (p *Peers) pass(ctx context.Context) (waits bool) {
 	wanted := need(p.known)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.ready(ctx, wanted) {
+	if !p.ready(ctx, wanted.read) {
 		return true
 	}
-	if p.opened && p.restricts() {
+	now, later := p.divide(wanted)
+	if p.opened && p.restricts(now) {
 		saved := maps.Clone(p.given)
-		for key, v := range p.waiting.changed {
+		for key, v := range now {
 			put(saved, key, v)
 		}
 		p.write(saved)
 	}
 	next := map[feed.Key]any{}
-	for key, v := range p.waiting.changed {
+	for key, v := range now {
 		if key.Kind != feed.Pod {
 			p.give(next, key, v)
 			continue
@@ -159,8 +161,8 @@ func (p *Peers) pass(ctx context.Context) (waits bool) {
 		put(p.local, key.Name, v)
 		p.refresh(next, key.Name)
 	}
-	p.waiting.changed = map[feed.Key]any{}
-	p.leave(next, wanted)
+	p.waiting.changed = later
+	p.leave(next, wanted.read)
 	first := !p.opened
 	if first {
 		p.first(next)
@@ -169,7 +171,7 @@ func (p *Peers) pass(ctx context.Context) (waits bool) {
 	if first {
 		p.open()
 	}
-	return false
+	return len(later) > 0
 }
 
 // put stores v, nil for one that is gone.
@@ -193,10 +195,10 @@ func (p *Peers) first(next map[feed.Key]any) {
 	p.saveAll()
 }
 
-// restricts reports whether the batch has changes of policies, or of labels that these select by. They are saved before
+// restricts reports whether there are changes of policies, or of labels that these select by. They are saved before
 // they are enforced: whoever starts from the file opens nothing that was closed. p.mu is held.
-func (p *Peers) restricts() bool {
-	for key, v := range p.waiting.changed {
+func (p *Peers) restricts(changed map[feed.Key]any) bool {
+	for key, v := range changed {
 		before, had := p.given[key]
 		now, isPod := v.(policy.Pod)
 		switch {

@@ -40,6 +40,12 @@ var rules = map[string]string{
 	"cluster": `{"kind": "ClusterNetworkPolicy", "metadata": {"name": "c"}, "spec": {"tier": "Admin", "priority": 1,
 		"subject": {"namespaces": {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["x", ""]}]}},
 		"ingress": [{"action": "Deny", "from": [{"namespaces": {"matchLabels": {"team": "x"}}}]}]}}`,
+	"pass": `{"kind": "ClusterNetworkPolicy", "metadata": {"name": "pass"}, "spec": {"tier": "Admin", "priority": 1,
+		"subject": {"namespaces": {"matchLabels": {"team": "shop"}}},
+		"egress": [{"action": "Pass", "to": [{"namespaces": {"matchLabels": {"team": "x"}}}]},
+			{"action": "Accept", "to": [{"networks": ["0.0.0.0/0"]}]}]}}`,
+	"isolated": `{"kind": "NetworkPolicy", "metadata": {"name": "isolated", "namespace": "shop"},
+		"spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}}`,
 }
 
 func world(t *testing.T, names ...string) map[feed.Key]any {
@@ -73,12 +79,16 @@ func TestNeed(t *testing.T) {
 		"own": {"shop"}, "of others": nil, "of no pod here": nil, "by label": {"far", "x"}, "all": {everywhere},
 		"networks": nil, "named port": {everywhere}, "named port of its own": nil, "cluster": {"far", "x"},
 	} {
-		if got := slices.Sorted(maps.Keys(need(world(t, name)))); !slices.Equal(got, want) {
+		if got := slices.Sorted(maps.Keys(need(world(t, name)).read)); !slices.Equal(got, want) {
 			t.Errorf("%s: needs the Pods of %q, want %q", name, got, want)
 		}
 	}
-	if got := slices.Sorted(maps.Keys(need(world(t, "own", "by label")))); !slices.Equal(got, []string{"far", "shop", "x"}) {
+	if got := slices.Sorted(maps.Keys(need(world(t, "own", "by label")).read)); !slices.Equal(got, []string{"far", "shop", "x"}) {
 		t.Errorf("two policies need the Pods of %q", got)
+	}
+	both := need(world(t, "all", "cluster", "own"))
+	if got := slices.Sorted(maps.Keys(both.strict)); !both.read[everywhere] || !slices.Equal(got, []string{"far", "x"}) {
+		t.Errorf("%v are read, and rules deny those of %q, want of far and x", both.read, got)
 	}
 }
 

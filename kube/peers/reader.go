@@ -99,7 +99,7 @@ func (s labelSets) one(of map[string]string) map[string]string {
 }
 
 // ready starts the readers that are missing, and reports whether all that are wanted have read all. After the first
-// time it waits for none longer than patience. p.mu is held.
+// time it waits for none longer than patience: see divide. p.mu is held.
 func (p *Peers) ready(ctx context.Context, wanted map[string]bool) bool {
 	all := true
 	for namespace := range wanted {
