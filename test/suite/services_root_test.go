@@ -400,27 +400,27 @@ func changesOfServices(t *testing.T, c cluster, a, b, remote place) {
 		t.Errorf("to a high port, over a restart of the agent: %s", wrong)
 	}
 	node := c.host(t, "node1")
-	node.exec(t, "ovs-appctl revalidator/pause") // a busy machine: the datapath follows its tables late
-	c.apply(t, serviceYAML("local", 1, "", 8080, remote))
-	wait(t, labtest.Patience(t, 10*time.Second), func() string {
-		if flows := node.exec(t, "ovs-ofctl dump-flows br-int udp,nw_dst="+vip.Addr().String()); strings.Contains(flows, b.ips[0].String()) {
-			return flows
+	late(t, node, func() {
+		c.apply(t, serviceYAML("local", 1, "", 8080, remote))
+		wait(t, labtest.Patience(t, 10*time.Second), func() string {
+			if flows := node.exec(t, "ovs-ofctl dump-flows br-int udp,nw_dst="+vip.Addr().String()); strings.Contains(flows, b.ips[0].String()) {
+				return flows
+			}
+			return ""
+		})
+		// The agent has conntrack forget this connection, twice, and the datapath makes it again. An answer that is under
+		// way at that moment is lost: nothing knows any more whose it is.
+		lost := 0
+		for range 50 {
+			got, err := udp.ask(t)
+			if errors.Is(err, os.ErrDeadlineExceeded) && lost < 2 {
+				lost++
+			} else if got != "b"+at {
+				t.Fatalf("the datapath is to be late: %q, %v; want %q; lost before: %d", got, err, "b"+at, lost)
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
-		return ""
 	})
-	// The agent has conntrack forget this connection, twice, and the datapath makes it again. An answer that is under way
-	// at that moment is lost: nothing knows any more whose it is.
-	lost := 0
-	for range 50 {
-		got, err := udp.ask(t)
-		if errors.Is(err, os.ErrDeadlineExceeded) && lost < 2 {
-			lost++
-		} else if got != "b"+at {
-			t.Fatalf("the datapath is to be late: %q, %v; want %q; lost before: %d", got, err, "b"+at, lost)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	node.exec(t, "ovs-appctl revalidator/resume")
 	wait(t, labtest.Patience(t, 10*time.Second), func() string { return says(udp, "c"+at) })
 	if wrong := says(tcp, "b"+at); wrong != "" {
 		t.Errorf("the connection to an endpoint that has left: %s", wrong)
