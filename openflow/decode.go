@@ -22,7 +22,6 @@ const (
 )
 
 const (
-	multipartFlowDesc = 1
 	multipartMore     = 1 // flag: another part follows
 	bundleCommitReply = 5
 	instrGoto         = 1
@@ -50,54 +49,17 @@ type listed struct {
 	// unsupported: flow.Match is not all of the match, which rawMatch is then.
 	unsupported bool
 	rawMatch    []byte
-	packets     uint64 // that it has taken; only of KindVerdict
 }
 
-// flowsOf reads one part of the list of flows. Each is valid until the next one is read.
-func flowsOf(m ofconn.Message, yield func(*listed)) error {
-	if len(m.Body) < 8 || binary.BigEndian.Uint16(m.Body) != multipartFlowDesc {
-		return fmt.Errorf("not a flow stats reply: %w", ofconn.ErrShort)
+// readFlow reads all of a flow that the switch lists.
+func readFlow(f nx.ListedFlow) listed {
+	l := listed{cookie: f.Cookie(), limited: f.Limited(),
+		flow: Flow{Table: f.Table(), Priority: f.Priority(), Kind: KindOf(f.Cookie())}}
+	if l.flow.Match, l.unsupported = readMatch(f.Fields); l.unsupported {
+		l.rawMatch = f.Match
 	}
-	l := new(listed)
-	for rest := m.Body[8:]; len(rest) > 0; {
-		desc, tail, ok := cut(rest, u16(rest, 0), 24)
-		if !ok {
-			return fmt.Errorf("decoding flow stats: %w", ofconn.ErrShort)
-		}
-		var err error
-		if *l, err = readFlow(desc); err != nil {
-			return fmt.Errorf("decoding flow stats: %w", err)
-		}
-		yield(l)
-		rest = tail
-	}
-	return nil
-}
-
-// readFlow reads a struct ofp_flow_desc: 24 bytes, match, statistics,
-// instructions. Match and statistics are padded to 8 bytes.
-func readFlow(b []byte) (listed, error) {
-	l := listed{cookie: binary.BigEndian.Uint64(b[16:])}
-	l.flow.Table, l.flow.Priority = b[4], binary.BigEndian.Uint16(b[6:])
-	l.flow.Kind = KindOf(l.cookie)
-	l.limited = binary.BigEndian.Uint64(b[8:]) != 0
-	length := u16(b[24:], 2)
-	match, rest, ok := cut(b[24:], roundUp8(length), 8)
-	if !ok || length < 4 {
-		return l, ofconn.ErrShort
-	}
-	if l.flow.Match, l.unsupported = readMatch(match[4:length]); l.unsupported {
-		l.rawMatch = match
-	}
-	stats, instructions, ok := cut(rest, roundUp8(u16(rest, 2)), 8)
-	if !ok {
-		return l, ofconn.ErrShort
-	}
-	if l.flow.Kind == KindVerdict {
-		l.packets = nx.Packets(stats)
-	}
-	l.flow.Actions = readInstructions(instructions)
-	return l, nil
+	l.flow.Actions = readInstructions(f.Instructions)
+	return l
 }
 
 // readMatch reads the fields of a match. unsupported tells that Match cannot express all of it.
@@ -274,5 +236,3 @@ func u16(b []byte, i int) int {
 	}
 	return int(binary.BigEndian.Uint16(b[i:]))
 }
-
-func roundUp8(n int) int { return (n + 7) &^ 7 }

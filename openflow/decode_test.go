@@ -53,7 +53,7 @@ func FuzzSwitchMessages(f *testing.F) {
 }
 
 func readList(m ofconn.Message) (out []listed, err error) {
-	err = flowsOf(m, func(l *listed) { out = append(out, *l) })
+	err = nx.ReadFlows(m, func(f nx.ListedFlow) { out = append(out, readFlow(f)) })
 	return out, err
 }
 

@@ -132,7 +132,7 @@ func sentAndRead(t *testing.T, f Flow) (got Flow, unsupported bool) {
 	body := b[ofconn.HeaderLen+flowModBody:]
 	length := int(binary.BigEndian.Uint16(body[2:]))
 	got.Match, unsupported = readMatch(body[4:length])
-	got.Actions = readInstructions(body[roundUp8(length):])
+	got.Actions = readInstructions(body[(length+7)&^7:])
 	return got, unsupported
 }
 

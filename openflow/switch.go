@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
+	"github.com/fairlead-cni/fairlead/openflow/internal/seen"
 )
 
 // Switch is a connection to a bridge whose flows are ours alone. It keeps what
@@ -32,6 +33,8 @@ type Switch struct {
 	// policies are the Units of policies, packets those that their verdicts had taken when they were listed last.
 	policies units
 	packets  map[Key]uint64
+	// digest is that of what the switch had when it was read last, if nothing was sent since.
+	digest *seen.Digest
 }
 
 // errStale: what the switch has must be listed first, by a Sync.
@@ -129,33 +132,73 @@ func (s *Switch) learn(ctx context.Context) error {
 	if err := s.configure(ctx); err != nil {
 		return fmt.Errorf("configuring the switch: %w", err)
 	}
+	if s.digest != nil { // as a rule nothing has changed, and reading it again would be most of an idle agent's work
+		if d, err := s.look(ctx, nil, nil); err != nil || d.Equal(s.digest) {
+			return err
+		}
+	}
+	s.digest = nil
 	services, policies := s.units.relist(), s.policies.relist()
 	var others []listed
-	packets, none := map[Key]uint64{}, s.units.none()
-	if err := s.eachFlow(ctx, func(l *listed) {
-		if l.flow.Kind == KindVerdict && !l.unsupported {
-			packets[l.flow.Key()] = l.packets
-		}
-		// What packets have added stays until it expires, but goes without Units, as all that is not wanted.
-		if added := l.flow.Table == TableAffinity && !none; !added && !services.flow(l) && !policies.flow(l) {
+	d, err := s.look(ctx, func(l *listed) {
+		if !services.flow(l) && !policies.flow(l) {
 			others = append(others, *l)
 		}
-	}); err != nil {
-		return fmt.Errorf("listing flows: %w", err)
-	}
-	if err := s.eachGroup(ctx, services.group); err != nil {
-		return fmt.Errorf("listing groups: %w", err)
+	}, services.group)
+	if err != nil {
+		return err
 	}
 	services.end()
 	policies.end()
-	s.packets, s.have = packets, newConfirmed(others, s.have)
+	s.digest, s.have = d, newConfirmed(others, s.have)
 	return nil
+}
+
+// look lists what the switch has: it returns the digest, and hands over what was read unless nobody wants it. A flow is
+// valid until the next one. What packets have added stays until it expires, but goes without Units, as all that is not
+// wanted: until then it is no part of the list.
+func (s *Switch) look(ctx context.Context, flow func(*listed), group func(nx.Listed)) (*seen.Digest, error) {
+	digest, none := cmp.Or(s.digest, new(seen.Digest)).Anew(), s.units.none()
+	s.packets = map[Key]uint64{}
+	var l listed
+	if err := s.eachFlow(ctx, func(f nx.ListedFlow) {
+		wanted := f.Table() != TableAffinity || none
+		if wanted {
+			f.AddTo(digest)
+		}
+		if wanted = wanted && flow != nil; wanted || KindOf(f.Cookie()) == KindVerdict {
+			l = readFlow(f)
+		}
+		if KindOf(f.Cookie()) == KindVerdict && !l.unsupported {
+			s.packets[l.flow.Key()] = f.Packets()
+		}
+		if wanted {
+			flow(&l)
+		}
+	}); err != nil {
+		return nil, fmt.Errorf("listing flows: %w", err)
+	}
+	if err := s.eachGroup(ctx, func(m ofconn.Message) error {
+		digest.Add(m.Body)
+		if group == nil {
+			return nil
+		}
+		return nx.ReadGroups(m, group)
+	}); err != nil {
+		return nil, fmt.Errorf("listing groups: %w", err)
+	}
+	return digest, nil
 }
 
 // configure has flows see the protocol, ports and types of a first fragment.
 func (s *Switch) configure(ctx context.Context) error {
+	return s.tell(ctx, func(xid uint32) []byte { return ofconn.Encode(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0}) })
+}
+
+// tell sends a message and returns the switch's error, if it has one.
+func (s *Switch) tell(ctx context.Context, message func(xid uint32) []byte) error {
 	xid := s.conn.Reserve(2)
-	answers, err := s.conn.AskOne(ctx, xid, ofconn.Encode(msgSetConfig, xid, []byte{0, fragNXMatch, 0, 0}))
+	answers, err := s.conn.AskOne(ctx, xid, message(xid))
 	for _, m := range answers {
 		if m.Kind == ofconn.Error {
 			err = m.Failure()
@@ -166,22 +209,22 @@ func (s *Switch) configure(ctx context.Context) error {
 
 // list returns the flows of the switch, but those that packets have added.
 func (s *Switch) list(ctx context.Context) (out []listed, err error) {
-	err = s.eachFlow(ctx, func(l *listed) {
-		if l.flow.Table != TableAffinity {
-			out = append(out, *l)
+	err = s.eachFlow(ctx, func(f nx.ListedFlow) {
+		if f.Table() != TableAffinity {
+			out = append(out, readFlow(f))
 		}
 	})
 	return out, err
 }
 
-// eachFlow calls yield for all flows of the switch, each of which is valid until the next.
-func (s *Switch) eachFlow(ctx context.Context, yield func(*listed)) error {
+// eachFlow calls yield for all flows of the switch.
+func (s *Switch) eachFlow(ctx context.Context, yield func(nx.ListedFlow)) error {
 	xid := s.conn.Reserve(2)
 	request, err := nx.ListFlows(xid)
 	if err != nil {
 		return err
 	}
-	return s.each(ctx, xid, request, func(m ofconn.Message) error { return flowsOf(m, yield) })
+	return s.each(ctx, xid, request, func(m ofconn.Message) error { return nx.ReadFlows(m, yield) })
 }
 
 // each sends a multipart request with that transaction ID, of which the next is reserved too, and calls read for each
@@ -213,6 +256,7 @@ func (s *Switch) each(ctx context.Context, xid uint32, request []byte, read func
 
 // commit makes the switch do todo and returns nil if it has done all of it.
 func (s *Switch) commit(ctx context.Context, todo []change) error {
+	s.digest = nil
 	first := s.conn.Reserve(len(todo) + 3) // open, todo, commit, barrier
 	var unencoded error
 	answers, err := s.conn.Ask(ctx, first, first+uint32(len(todo))+2, encodeBundle(first, todo, &unencoded))

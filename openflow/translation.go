@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
 )
 
 // Endpoints lists what the switch sends new connections to a port of a Service to, in order; protocol is IANA's number.
@@ -17,7 +18,8 @@ func (s *Switch) Endpoints(ctx context.Context, service netip.AddrPort, protocol
 		return nil, fmt.Errorf("listing flows: %w", err)
 	}
 	buckets := map[uint32][]Bucket{}
-	if err := s.eachGroup(ctx, func(g nx.Listed) { buckets[g.ID] = g.Buckets }); err != nil {
+	note := func(g nx.Listed) { buckets[g.ID] = g.Buckets }
+	if err := s.eachGroup(ctx, func(m ofconn.Message) error { return nx.ReadGroups(m, note) }); err != nil {
 		return nil, fmt.Errorf("listing groups: %w", err)
 	}
 	all := map[Translation]struct{}{}

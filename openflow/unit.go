@@ -413,10 +413,10 @@ func (u Unit) group(id uint32) nx.Group {
 	return nx.Group{ID: id, Hash: u.Hash, Buckets: u.Buckets}
 }
 
-// eachGroup calls yield for all groups of the switch.
-func (s *Switch) eachGroup(ctx context.Context, yield func(nx.Listed)) error {
+// eachGroup calls read for each part of the list of groups.
+func (s *Switch) eachGroup(ctx context.Context, read func(ofconn.Message) error) error {
 	xid := s.conn.Reserve(2)
-	return s.each(ctx, xid, nx.ListGroups(xid), func(m ofconn.Message) error { return nx.ReadGroups(m, yield) })
+	return s.each(ctx, xid, nx.ListGroups(xid), read)
 }
 
 // groupMod encodes a change of a group.
@@ -443,15 +443,8 @@ func (s *Switch) Flush(ctx context.Context, zone uint16, protocol uint8, from, t
 func (s *Switch) flush(ctx context.Context, message func(xid uint32) []byte) error {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
-	xid := s.conn.Reserve(2)
-	answers, err := s.conn.AskOne(ctx, xid, message(xid))
-	if err != nil {
-		return err
-	}
-	for _, m := range answers {
-		if m.Kind == ofconn.Error {
-			return fmt.Errorf("the switch rejected to forget connections: %w", m.Failure())
-		}
+	if err := s.tell(ctx, message); err != nil {
+		return fmt.Errorf("having the switch forget connections: %w", err)
 	}
 	return nil
 }

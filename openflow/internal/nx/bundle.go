@@ -32,13 +32,3 @@ func BundleControl(b []byte, bundle, xid uint32, what uint16) []byte {
 func BundleAdd(b []byte, bundle, xid uint32) []byte {
 	return append(binary.BigEndian.AppendUint32(ofconn.Begin(b, msgBundleAdd, xid), bundle), 0, 0, 0, bundleFlags)
 }
-
-// ListFlows asks for all flows of all tables.
-func ListFlows(xid uint32) ([]byte, error) {
-	body := openflow15.NewFlowStatsRequest()
-	body.TableId = openflow15.OFPTT_ALL
-	msg := openflow15.NewMpRequest(openflow15.MultipartType_FlowDesc)
-	msg.Xid = xid
-	msg.Body = append(msg.Body, body)
-	return Append(nil, msg)
-}

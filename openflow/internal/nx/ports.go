@@ -49,24 +49,3 @@ func ReadPorts(m ofconn.Message) (out []Port, err error) {
 	}
 	return out, nil
 }
-
-// Statistics of a flow (OpenFlow 1.5.1, 7.2.4.2): a header of four bytes, then fields with a header each.
-const (
-	statsClass   = 0x8002
-	statsPackets = 4
-)
-
-// Packets reads how many packets a flow has taken from its statistics; 0 if they do not say.
-func Packets(stats []byte) uint64 {
-	for rest := stats[min(4, len(stats)):]; len(rest) >= 4; {
-		n := 4 + int(rest[3])
-		if n > len(rest) {
-			return 0
-		}
-		if binary.BigEndian.Uint16(rest) == statsClass && rest[2]>>1 == statsPackets && n == 12 {
-			return binary.BigEndian.Uint64(rest[4:])
-		}
-		rest = rest[n:]
-	}
-	return 0
-}

@@ -1,0 +1,119 @@
+package nx
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"antrea.io/libOpenflow/openflow15"
+
+	"github.com/fairlead-cni/fairlead/openflow/internal/ofconn"
+	"github.com/fairlead-cni/fairlead/openflow/internal/seen"
+)
+
+const (
+	multipartFlowDesc = 1
+	flowDescLen       = 24 // of a struct ofp_flow_desc, up to the match
+
+	// Statistics of a flow (OpenFlow 1.5.1, 7.2.4.2): a header of four bytes, then fields with a header each.
+	statsClass   = 0x8002
+	statsPackets = 4
+)
+
+// ListFlows asks for all flows of all tables.
+func ListFlows(xid uint32) ([]byte, error) {
+	body := openflow15.NewFlowStatsRequest()
+	body.TableId = openflow15.OFPTT_ALL
+	msg := openflow15.NewMpRequest(openflow15.MultipartType_FlowDesc)
+	msg.Xid = xid
+	msg.Body = append(msg.Body, body)
+	return Append(nil, msg)
+}
+
+// ListedFlow is one flow as the switch lists it (OpenFlow 1.5.1, 7.3.5.2), cut into its parts and not read.
+type ListedFlow struct {
+	head, stats []byte
+	// Match is a struct ofp_match with its padding, Fields the fields in it.
+	Match, Fields []byte
+	Instructions  []byte
+}
+
+// Table is the flow's table.
+func (f ListedFlow) Table() uint8 { return f.head[4] }
+
+// Priority is the flow's priority.
+func (f ListedFlow) Priority() uint16 { return binary.BigEndian.Uint16(f.head[6:]) }
+
+// Limited reports whether the flow has a timeout, flags or an importance.
+func (f ListedFlow) Limited() bool { return binary.BigEndian.Uint64(f.head[8:]) != 0 }
+
+// Cookie is the flow's cookie.
+func (f ListedFlow) Cookie() uint64 { return binary.BigEndian.Uint64(f.head[16:]) }
+
+// AddTo adds to a digest all that makes the flow what it is: its statistics do not.
+func (f ListedFlow) AddTo(d *seen.Digest) { d.Add(f.head[4:], f.Match, f.Instructions) }
+
+// Packets is how many packets the flow has taken; 0 if its statistics do not say.
+func (f ListedFlow) Packets() uint64 {
+	for rest := f.stats[min(4, len(f.stats)):]; len(rest) >= 4; {
+		n := 4 + int(rest[3])
+		if n > len(rest) {
+			return 0
+		}
+		if binary.BigEndian.Uint16(rest) == statsClass && rest[2]>>1 == statsPackets && n == 12 {
+			return binary.BigEndian.Uint64(rest[4:])
+		}
+		rest = rest[n:]
+	}
+	return 0
+}
+
+// ReadFlows cuts one part of the list into flows.
+func ReadFlows(m ofconn.Message, yield func(ListedFlow)) error {
+	if len(m.Body) < 8 || binary.BigEndian.Uint16(m.Body) != multipartFlowDesc {
+		return fmt.Errorf("not a flow stats reply: %w", ofconn.ErrShort)
+	}
+	for rest := m.Body[8:]; len(rest) > 0; {
+		f, tail, ok := cutFlow(rest)
+		if !ok {
+			return fmt.Errorf("decoding flow stats: %w", ofconn.ErrShort)
+		}
+		yield(f)
+		rest = tail
+	}
+	return nil
+}
+
+// cutFlow cuts a struct ofp_flow_desc: length (2), padding, table (1), padding, priority (2), timeouts (2 each), flags
+// (2), importance (2), cookie (8), match, statistics, instructions. The lengths of match and statistics, at their third
+// byte, do not count their padding to 8 bytes.
+func cutFlow(b []byte) (f ListedFlow, tail []byte, ok bool) {
+	n := lengthAt(b, 0)
+	if n < flowDescLen || n > len(b) {
+		return f, nil, false
+	}
+	f.head, tail = b[:flowDescLen], b[n:]
+	rest := b[flowDescLen:n]
+	length := lengthAt(rest, 2)
+	if f.Match, rest, ok = cutPadded(rest, length); !ok || length < 4 {
+		return f, nil, false
+	}
+	f.Fields = f.Match[4:length]
+	f.stats, f.Instructions, ok = cutPadded(rest, lengthAt(rest, 2))
+	return f, tail, ok
+}
+
+// cutPadded cuts n bytes and their padding off b.
+func cutPadded(b []byte, n int) (head, rest []byte, ok bool) {
+	if n = (n + 7) &^ 7; n < 8 || n > len(b) {
+		return nil, nil, false
+	}
+	return b[:n:n], b[n:], true
+}
+
+// lengthAt reads two bytes at offset i; 0 if b is too short.
+func lengthAt(b []byte, i int) int {
+	if len(b) < i+2 {
+		return 0
+	}
+	return int(binary.BigEndian.Uint16(b[i:]))
+}
