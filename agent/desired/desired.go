@@ -252,11 +252,11 @@ func tunnelPort(cfg api.AgentConfig, local netip.Addr) *ovsdb.TunnelPort {
 func reserved(in Inputs) []cidrClaim {
 	var taken []cidrClaim
 	for _, p := range in.Own.PodCIDRs {
-		taken = append(taken, cidrClaim{p, in.Own})
+		taken = append(taken, cidrClaim{p, &in.Own})
 	}
 	underlay := inputs.Node{Name: in.Own.Name + "'s underlay on " + in.Transport.Name}
 	for _, p := range in.Transport.Subnets {
-		taken = append(taken, cidrClaim{p, underlay})
+		taken = append(taken, cidrClaim{p, &underlay})
 	}
 	return taken
 }

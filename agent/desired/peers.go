@@ -3,7 +3,6 @@ package desired
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -52,8 +51,15 @@ type PeerCIDR struct {
 // peersOf returns the other nodes that are served, by name, and sentences about
 // those that can't be. local is this node's end of the tunnel.
 func peersOf(in Inputs, local netip.Addr) ([]Peer, []string) {
-	others := slices.SortedFunc(maps.Values(in.Nodes), func(a, b inputs.Node) int { return cmp.Compare(a.Name, b.Name) })
-	others = slices.DeleteFunc(others, func(n inputs.Node) bool { return n.Name == in.Own.Name })
+	nodes := make([]inputs.Node, 0, len(in.Nodes)) // large, so what is sorted are pointers
+	others := make([]*inputs.Node, 0, len(in.Nodes))
+	for _, n := range in.Nodes {
+		if n.Name != in.Own.Name {
+			nodes = append(nodes, n)
+			others = append(others, &nodes[len(nodes)-1])
+		}
+	}
+	slices.SortFunc(others, func(a, b *inputs.Node) int { return cmp.Compare(a.Name, b.Name) })
 	refused := conflictingNodes(others, reserved(in), neededBy(in))
 	var peers []Peer
 	var problems []string
@@ -64,7 +70,7 @@ func peersOf(in Inputs, local netip.Addr) ([]Peer, []string) {
 		why, bad := refused[n.Name]
 		var p Peer
 		if !bad {
-			p, why = peerOf(in, n, local)
+			p, why = peerOf(&in, n, local)
 		}
 		if why != "" {
 			problems = append(problems, why+": its pods are not reached")
@@ -77,7 +83,7 @@ func peersOf(in Inputs, local netip.Addr) ([]Peer, []string) {
 }
 
 // peerOf finds the way to each podCIDR of n, or says why there is none.
-func peerOf(in Inputs, n inputs.Node, local netip.Addr) (p Peer, problem string) {
+func peerOf(in *Inputs, n *inputs.Node, local netip.Addr) (p Peer, problem string) {
 	for _, a := range n.TunnelAddresses {
 		if a == in.Transport.IPv4 || a == in.Transport.IPv6 {
 			return p, fmt.Sprintf("node %s has this node's address %s", n.Name, a)
@@ -95,7 +101,7 @@ func peerOf(in Inputs, n inputs.Node, local netip.Addr) (p Peer, problem string)
 		c := PeerCIDR{Prefix: cidr, Path: PathTunnel}
 		via, known := n.TunnelAddr(cidr.Addr().Is4())
 		switch {
-		case known && onLink(in.Transport, via) && (in.Config.TrafficEncapMode != api.ModeEncap || barred(in, cidr)):
+		case known && onLink(in.Transport, via) && (in.Config.TrafficEncapMode != api.ModeEncap || barred(*in, cidr)):
 			c.Path, c.Via = PathDirect, via
 		case !Tunnels(in.Config):
 			c.Path = PathRouters

@@ -146,7 +146,7 @@ func overlapSentence(a string, p netip.Prefix, b string, q netip.Prefix) string 
 // cidrClaim is one podCIDR and the node that has it.
 type cidrClaim struct {
 	prefix netip.Prefix
-	node   inputs.Node
+	node   *inputs.Node
 }
 
 // conflictingNodes returns for each node whose podCIDR must not be used a
@@ -154,9 +154,9 @@ type cidrClaim struct {
 // created first keeps it, so that a newcomer takes nothing from pods that run;
 // equal or missing times are decided by name. Ranges in taken (the node's own
 // podCIDRs and the underlay) and what this node needs win over every node.
-func conflictingNodes(nodes []inputs.Node, taken []cidrClaim, needed []link.Needed) map[string]string {
+func conflictingNodes(nodes []*inputs.Node, taken []cidrClaim, needed []link.Needed) map[string]string {
 	refused := map[string]string{}
-	claims := slices.Clone(taken)
+	claims := append(make([]cidrClaim, 0, len(taken)+2*len(nodes)), taken...)
 	needed = slices.Clone(needed)
 	for _, n := range nodes {
 		for _, a := range n.Addresses {
@@ -198,12 +198,15 @@ func conflictingNodes(nodes []inputs.Node, taken []cidrClaim, needed []link.Need
 // anyOverlap is the quick answer for the ordinary case: sorted by address, a
 // prefix that overlaps another overlaps the one before it or an ancestor of it.
 func anyOverlap(claims []cidrClaim) bool {
-	sorted := slices.Clone(claims)
-	slices.SortFunc(sorted, func(a, b cidrClaim) int {
-		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+	sorted := make([]netip.Prefix, 0, len(claims))
+	for _, c := range claims {
+		sorted = append(sorted, c.prefix)
+	}
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	for i := 1; i < len(sorted); i++ {
-		if sorted[i-1].prefix.Overlaps(sorted[i].prefix) {
+		if sorted[i-1].Overlaps(sorted[i]) {
 			return true
 		}
 	}

@@ -68,7 +68,8 @@ func TestCheckOwn(t *testing.T) {
 func TestConflictingNodes(t *testing.T) {
 	old, young := node("old", "10.0.5.0/24", ""), node("new", "10.0.5.0/24", "")
 	old.Created, young.Created = time.Unix(1, 0), time.Unix(2, 0)
-	taken := []cidrClaim{{netip.MustParsePrefix("10.0.1.0/24"), node("me", "", "")}}
+	me := node("me", "", "")
+	taken := []cidrClaim{{netip.MustParsePrefix("10.0.1.0/24"), &me}}
 	mine := []link.Needed{{Addr: netip.MustParseAddr("198.51.100.1"), What: "the next hop to default on eth1"}}
 	for _, c := range []struct {
 		name  string
@@ -86,7 +87,11 @@ func TestConflictingNodes(t *testing.T) {
 		{"not next to each other", []inputs.Node{node("a", "10.0.0.0/8", ""), node("b", "10.9.0.0/16", ""),
 			node("c", "10.200.0.0/16", "")}, map[string]string{"a": "me", "b": "", "c": ""}},
 	} {
-		got := conflictingNodes(c.nodes, taken, mine)
+		var nodes []*inputs.Node
+		for i := range c.nodes {
+			nodes = append(nodes, &c.nodes[i])
+		}
+		got := conflictingNodes(nodes, taken, mine)
 		for name, sentence := range c.want {
 			if sentence != "" && !strings.Contains(got[name], sentence) {
 				t.Errorf("%s: node %s: got %q, want %q in it", c.name, name, got[name], sentence)
