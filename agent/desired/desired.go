@@ -147,6 +147,9 @@ func (d State) View(obs ovsdb.Observed) tables.View {
 		NodeAddrs:  d.NodeAddrs,
 		ViaHost:    d.ViaHost,
 	}
+	if d.PodMTU < d.BridgedMTU {
+		v.RoutedMTU = d.PodMTU
+	}
 	for _, a := range d.Gateway.Addrs {
 		v.Gateway.Addrs = append(v.Gateway.Addrs, a.Addr())
 	}

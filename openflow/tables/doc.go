@@ -58,8 +58,9 @@
 // segment is switched by address, also between subnets, past the underlay's router. To the node's addresses, to
 // Services and to what else the node routes for pods ([View].ViaHost) it goes through the gateway port, whatever the
 // VLAN, so that the node sees both directions of a connection on one interface. An untagged pod and a routed pod of the
-// node reach each other directly. Everything else leaves by the underlay, including multicast and broadcast, without
-// which snooping switches would not know the pod.
+// node reach each other directly, but for what is larger than the routed one's MTU: the host gets that, and says so.
+// Everything else leaves by the underlay, including multicast and broadcast, without which snooping switches would not
+// know the pod.
 //
 // Output adds the tag. Only frames of bridged pods come to it, each with its pod's MAC as source: from a frame with the
 // node's MAC the switches, the uplink's own bridge first, would learn that the node is behind br-int, and cut it off.

@@ -79,6 +79,7 @@ func readGolden(t testing.TB, file string) (*txtar.Archive, View) {
 			v.Uplink = uint32(port)
 		case "node":
 			v.NodeAddrs, v.ViaHost = flowtest.Addrs(arg["addrs"]), flowtest.Prefixes(arg["router"])
+			v.RoutedMTU, _ = strconv.Atoi(arg["mtu"])
 		case "peer":
 			p := Peer{Name: arg["name"], PodCIDRs: flowtest.Prefixes(arg["podcidrs"]), Direct: flowtest.Prefixes(arg["direct"])}
 			if arg["tunnel"] != "" {

@@ -22,13 +22,16 @@ type View struct {
 	// ViaHost are further destinations of bridged pods for which the node is
 	// the router: the cluster's Services, and podCIDRs.
 	ViaHost []netip.Prefix
+	// RoutedMTU is that of routed pods, in bytes, if bridged ones have a greater one; otherwise 0.
+	RoutedMTU int
 }
 
 // Equal reports whether v and w are the same, in the same order: then Pipeline returns the same flows.
 func (v View) Equal(w View) bool {
 	return v.TunnelPort == w.TunnelPort && v.Uplink == w.Uplink && v.Gateway.equal(w.Gateway) &&
 		slices.EqualFunc(v.Pods, w.Pods, Pod.equal) && slices.EqualFunc(v.Peers, w.Peers, Peer.equal) &&
-		slices.Equal(v.NodeAddrs, w.NodeAddrs) && slices.Equal(v.ViaHost, w.ViaHost)
+		slices.Equal(v.NodeAddrs, w.NodeAddrs) && slices.Equal(v.ViaHost, w.ViaHost) &&
+		v.RoutedMTU == w.RoutedMTU
 }
 
 func (g Gateway) equal(h Gateway) bool {
