@@ -42,6 +42,9 @@ type (
 // Resubmit looks the packet up in a table once more, changed as it is.
 type Resubmit uint8
 
+// CheckLarger adds TooLarge to reg1, the segment, if a frame has more bytes, its Ethernet header among them.
+type CheckLarger uint16
+
 // ToGroup hands the packet to one of a group's buckets.
 type ToGroup uint32
 
@@ -149,7 +152,10 @@ func (a Output) String() string   { return cmp.Or(reserved[a], "output:"+strconv
 func (DecTTL) String() string     { return "dec_ttl" }
 func (PopVLAN) String() string    { return "pop_vlan" }
 func (a Resubmit) String() string { return fmt.Sprintf("resubmit(,%d)", uint8(a)) }
-func (a ToGroup) String() string  { return fmt.Sprintf("group:%d", uint32(a)) }
+func (a CheckLarger) String() string {
+	return fmt.Sprintf("check_pkt_larger(%d)->NXM_NX_REG1[%d]", uint16(a), nx.LargerBit)
+}
+func (a ToGroup) String() string { return fmt.Sprintf("group:%d", uint32(a)) }
 func (a Conjunction) String() string {
 	return fmt.Sprintf("conjunction(%d,%d/%d)", a.ID, a.Number, a.Of)
 }

@@ -134,6 +134,8 @@ func (a Resubmit) ofnet() ofAction  { return nx.Extension(nx.Resubmit(nil, uint8
 func (a Conntrack) ofnet() ofAction { return nx.Extension(nx.Conntrack(a).Append(nil)) }
 func (a Learn) ofnet() ofAction     { return nx.Extension(nx.Learn(a).Append(nil)) }
 
+func (a CheckLarger) ofnet() ofAction { return nx.Extension(nx.CheckLarger(nil, uint16(a))) }
+
 func (a Conjunction) ofnet() ofAction { return nx.Extension(nx.Conjunction(nil, a.ID, a.Number, a.Of)) }
 
 func (a ToGroup) ofnet() ofAction {

@@ -97,7 +97,7 @@ func cutField(b []byte) (id uint32, v, mask, rest []byte, ok bool) {
 	if len(b) < 4 {
 		return 0, nil, nil, nil, false
 	}
-	v, rest, ok = cut(b[4:], int(b[3]), 0)
+	v, rest, ok = nx.Cut(b[4:], int(b[3]), 0)
 	mask = allBits[:min(len(v), len(allBits))]
 	if b[2]&1 != 0 {
 		v, mask = v[:len(v)/2], v[len(v)/2:]
@@ -145,7 +145,7 @@ func readAction(kind uint16, body []byte) []Action {
 // readEach reads a list of what starts with its type and length.
 func readEach(b []byte, least int, read func(kind uint16, body []byte) []Action) (out []Action) {
 	for len(b) > 0 {
-		first, rest, ok := cut(b, u16(b, 2), least)
+		first, rest, ok := nx.Cut(b, nx.U16(b, 2), least)
 		if !ok {
 			return append(out, unknownAction("?"))
 		}
@@ -161,7 +161,7 @@ var actionTypes = []struct {
 	read func(body []byte) Action
 }{
 	{0, readOutput},
-	{17, func(body []byte) Action { return PushVLAN(u16(body, 0)) }},
+	{17, func(body []byte) Action { return PushVLAN(nx.U16(body, 0)) }},
 	{18, func([]byte) Action { return PopVLAN{} }},
 	{24, func([]byte) Action { return DecTTL{} }},
 	{22, readToGroup},
@@ -197,6 +197,9 @@ func readExtension(body []byte) Action {
 	if l, ok := nx.ReadLearn(body); ok {
 		return Learn(l)
 	}
+	if size, ok := nx.ReadCheckLarger(body); ok {
+		return CheckLarger(size)
+	}
 	return nil
 }
 
@@ -215,24 +218,8 @@ func readMove(body []byte) Action {
 		return nil
 	}
 	a := MoveField{fieldWithID(fieldID(body[8:])), fieldWithID(fieldID(body[12:]))}
-	if a.from == nil || a.to == nil || u16(body, 0) != 8*a.from.width {
+	if a.from == nil || a.to == nil || nx.U16(body, 0) != 8*a.from.width {
 		return nil
 	}
 	return a
-}
-
-// cut returns the first n bytes of b and what follows. It is not ok if n is below least or b is shorter.
-func cut(b []byte, n, least int) (head, rest []byte, ok bool) {
-	if n < least || n > len(b) {
-		return nil, nil, false
-	}
-	return b[:n:n], b[n:], true
-}
-
-// u16 reads two bytes at offset i, as a length; -1 if b is too short for it.
-func u16(b []byte, i int) int {
-	if len(b) < i+2 {
-		return -1
-	}
-	return int(binary.BigEndian.Uint16(b[i:]))
 }

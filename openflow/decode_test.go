@@ -156,7 +156,7 @@ func TestEachFieldAndAction(t *testing.T) {
 	}
 	for i, a := range []Action{Goto(254), Output(65000), SetSource(FromTunnel), SetEthSrc(m6), SetEthDst(m6),
 		SetTunDst(host4.Addr()), SetTunDst(v6), SetSegment(SegmentOf(10)), OutputInPort, OutputController, Resubmit(9),
-		SetStage(Seen), SetZone(40960)} {
+		CheckLarger(1464), SetSegment(SegmentOf(0) | SizeChecked), SetStage(Seen), SetZone(40960)} {
 		flows = append(flows, Flow{Table: 6, Priority: uint16(i), Kind: KindBase, Actions: []Action{a}})
 	}
 	flows = append(flows, Flow{Table: 7, Match: Match{EtherType: IPv6},

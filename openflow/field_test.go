@@ -88,7 +88,7 @@ func TestActionsRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 2))
 	actions := []Action{Output(1), Output(r.Uint32()), OutputInPort, OutputController, DecTTL{}, PopVLAN{}, Resubmit(0),
 		PushVLAN(TPID), SetTunDst(randomAddr(r, true)), SetTunDst(randomAddr(r, false)), SetVLAN(10), SetSource(FromPod),
-		SetSegment(SegmentOf(7)), ToGroup(r.Uint32()), Resubmit(6), SetStage(Seen), SetZone(100),
+		SetSegment(SegmentOf(7)), ToGroup(r.Uint32()), Resubmit(6), CheckLarger(1464), SetStage(Seen), SetZone(100),
 		Conntrack{Zone: 100, Table: NoTable, NAT: NAT{Kind: NATApply}}, Conntrack{Zone: 7, Table: 3},
 		Conntrack{Commit: true, ZoneReg: 3, Table: 5, NAT: NAT{Kind: NATDst, Addr: randomAddr(r, true), First: 80, Last: 80}},
 		Conntrack{Commit: true, Zone: 9, Table: 3, NAT: NAT{Kind: NATSrc, Addr: randomAddr(r, false), First: 4096,

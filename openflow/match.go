@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/openflow/internal/nx"
 )
 
 // EtherType is the type of an Ethernet frame's payload (IEEE 802 numbers).
@@ -58,6 +59,9 @@ const VLANPresent = 0x1000
 
 // PriorityTag matches a tag that names no VLAN. It is no segment of its own.
 const PriorityTag Segment = 2 * VLANPresent
+
+// SizeChecked and TooLarge are added to the segment of a frame whose size has been compared, for one destination.
+const SizeChecked, TooLarge Segment = 0x2000, 1 << nx.LargerBit
 
 // SegmentOf is the segment of a VLAN ID, 0 for untagged frames.
 func SegmentOf(vlan uint16) Segment { return VLANPresent | Segment(vlan) }

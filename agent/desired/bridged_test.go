@@ -99,8 +99,14 @@ func TestDesireBridged(t *testing.T) {
 	v := d.View(obs)
 	i := slices.IndexFunc(v.Pods, func(p tables.Pod) bool { return p.Port == 7 })
 	if v.Uplink != 3 || i < 0 || !v.Pods[i].Bridged || v.Pods[i].VLAN != 10 || !slices.Equal(v.NodeAddrs, d.NodeAddrs) ||
-		!slices.Equal(v.ViaHost, d.ViaHost) {
+		!slices.Equal(v.ViaHost, d.ViaHost) || v.RoutedMTU != 1450 {
 		t.Errorf("view %+v", v)
+	}
+	for _, p := range v.Pods {
+		if p.Port == 7 && (len(p.OnLink) != 2 || !p.OnLink[0].Contains(p.Addrs[0]) || !p.OnLink[1].Contains(p.Addrs[1])) ||
+			!p.Bridged && len(p.OnLink) > 0 {
+			t.Errorf("%v has on its link %v", p.Addrs, p.OnLink)
+		}
 	}
 }
 

@@ -147,6 +147,9 @@ func (d State) View(obs ovsdb.Observed) tables.View {
 		NodeAddrs:  d.NodeAddrs,
 		ViaHost:    d.ViaHost,
 	}
+	if d.PodMTU < d.BridgedMTU {
+		v.RoutedMTU = d.PodMTU
+	}
 	for _, a := range d.Gateway.Addrs {
 		v.Gateway.Addrs = append(v.Gateway.Addrs, a.Addr())
 	}
@@ -164,6 +167,9 @@ func podsOf(attachments []api.Attachment, ports map[string]uint32) (out []tables
 		pod := tables.Pod{Port: ports[a.HostIf], MAC: a.MAC, Bridged: a.Bridged, VLAN: a.VLAN}
 		for _, p := range a.Addrs {
 			pod.Addrs = append(pod.Addrs, p.Addr())
+			if a.Bridged {
+				pod.OnLink = append(pod.OnLink, p.Masked())
+			}
 		}
 		out = append(out, pod)
 	}

@@ -7,12 +7,10 @@ import (
 	"github.com/fairlead-cni/fairlead/policy/compile"
 )
 
-// Priorities in the tables of tiers; policing.Twice takes the next lower ones, too. So each rank has four. Those of the
-// last ranks, which no cluster gets to, share one.
+// Priorities in the tables of tiers; policing.Twice takes the next lower ones, too. So each of compile.Ranks has four.
 const (
 	prioClosed   = 65535
 	prioFirst    = 65000
-	prioLast     = 3
 	prioIsolated = 1
 	prioAddress  = 2 // and twice the length of the prefix
 	prioMember   = 2
@@ -75,7 +73,7 @@ func ofTier(t policy.Tier, flows ...openflow.Flow) []openflow.Flow {
 }
 
 func priority(m compile.Match) uint16 {
-	p := uint16(max(prioFirst-4*int64(m.Rank), prioLast))
+	p := uint16(prioFirst - 4*m.Rank)
 	switch m.Kind {
 	case compile.Whole:
 		return p + 2

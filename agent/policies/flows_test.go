@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/openflow"
+	"github.com/fairlead-cni/fairlead/openflow/policing"
+	"github.com/fairlead-cni/fairlead/policy/compile"
 	"github.com/fairlead-cni/fairlead/test/flowtest"
 )
 
@@ -23,6 +25,21 @@ func TestResyncFindsNothing(t *testing.T) {
 		s.Resync()
 		if got := flowtest.Sync(t, s, w.base()); got != (openflow.Changes{}) {
 			t.Errorf("a resync found %+v", got)
+		}
+	}
+}
+
+// The flows of one rule never have a priority of another's, whose order would be lost then.
+func TestPriorities(t *testing.T) {
+	taken := map[uint16]uint32{}
+	for rank := range uint32(compile.Ranks) {
+		for _, kind := range []compile.Kind{compile.Rule, compile.Whole} {
+			for _, f := range policing.Twice(openflow.Flow{Priority: priority(compile.Match{Kind: kind, Rank: rank})}) {
+				if other, is := taken[f.Priority]; is || f.Priority <= prioIsolated || f.Priority >= prioClosed-1 {
+					t.Fatalf("ranks %d and %d both have priority %d", rank, other, f.Priority)
+				}
+				taken[f.Priority] = rank
+			}
 		}
 	}
 }

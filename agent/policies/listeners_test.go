@@ -1,6 +1,8 @@
 package policies
 
 import (
+	"regexp"
+	"strconv"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/openflow"
@@ -47,4 +49,27 @@ func TestListenersOfIsolatedPods(t *testing.T) {
 			t.Errorf("%s: passes: %v, want %v\n%s", packet, !want, want, report)
 		}
 	}
+	// What routed pods say to groups goes nowhere, with policies or without. That is no verdict, which is counted and
+	// perhaps logged.
+	for packet, want := range map[string]bool{
+		igmpA + ",nw_ttl=1,nw_dst=224.0.0.22":                  false,
+		mldA + ",nw_ttl=1,icmpv6_type=143,ipv6_dst=ff02::16":   false,
+		mldA + ",nw_ttl=1,icmpv6_type=132,ipv6_dst=ff02::2":    false,
+		igmpA + ",nw_ttl=1,nw_dst=203.0.113.9":                 true,
+		mldA + ",nw_ttl=1,icmpv6_type=143,ipv6_dst=2001:db8::": true,
+	} {
+		if report := o.Trace("br-int", packet); passes(report) || judges(report) != want {
+			t.Errorf("%s: a verdict: %v, want %v\n%s", packet, !want, want, report)
+		}
+	}
+}
+
+// judges reports whether a flow of a trace is a verdict.
+func judges(report string) bool {
+	for _, m := range regexp.MustCompile(`cookie (0x[0-9a-f]+)`).FindAllStringSubmatch(report, -1) {
+		if cookie, err := strconv.ParseUint(m[1], 0, 64); err == nil && openflow.KindOf(cookie) == openflow.KindVerdict {
+			return true
+		}
+	}
+	return false
 }

@@ -5,6 +5,7 @@ package explain
 
 import (
 	"fmt"
+	"iter"
 	"regexp"
 	"strconv"
 	"strings"
@@ -37,7 +38,9 @@ var (
 	setTo    = regexp.MustCompile(`^set_field:(.+)->(\w+)$`)
 	// shown are the actions for a packet that is dropped, and shown to the agent, with a meter or not.
 	shown = regexp.MustCompile(`^(sample\(sample=100\.0%,actions\(meter\(\d+\),)?userspace\(pid=\d+,controller\([^()]*\)\)[)]*$`)
-	nexts = regexp.MustCompile(`^(?:goto_table|resubmit\(,(\d+)\)):?(\d+)?$`)
+	// larger compares the size of a frame.
+	larger = regexp.MustCompile(`^check_pkt_larger\((\d+)\)`)
+	nexts  = regexp.MustCompile(`^(?:goto_table|resubmit\(,(\d+)\)):?(\d+)?$`)
 )
 
 // Trace returns one sentence for each step of a trace. names gives ports a
@@ -47,7 +50,7 @@ func Trace(trace string, names map[string]string) []string {
 	var out []string
 	bridge, inTables := "", false // bridge is empty once its first flow is seen
 	none := false                 // the line before was about a table that has no flow for the packet, and goes on
-	for line := range strings.Lines(trace) {
+	for line := range withoutLarge(trace) {
 		line = strings.TrimRight(line, "\n")
 		text := strings.TrimSpace(line)
 		had := none
@@ -76,6 +79,26 @@ func Trace(trace string, names map[string]string) []string {
 		}
 	}
 	return out
+}
+
+// withoutLarge are the lines of a trace but those about a packet that is too large for its destination: where sizes are
+// compared, a trace first has what becomes of such a packet, then of any other, each from resubmit on.
+func withoutLarge(trace string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		skip := 0
+		for line := range strings.Lines(trace) {
+			text := strings.TrimSpace(line)
+			if skip > 0 && strings.HasPrefix(text, "resubmit(") {
+				skip--
+			}
+			if skip == 0 && !yield(line) {
+				return
+			}
+			if larger.MatchString(text) {
+				skip = 2
+			}
+		}
+	}
 }
 
 func empty(text string) bool { return text == "" || strings.HasPrefix(text, "---") }
@@ -125,33 +148,37 @@ func title(table string) string {
 // outputTo begins the line about a port by which the packet leaves: Leaves looks for it.
 const outputTo = "output to "
 
+// plain are actions that say no more than their name.
+var plain = map[string]string{
+	"drop":         "drop",
+	"dec_ttl":      "route: decrement TTL",
+	"pop_vlan":     "pop the VLAN tag",
+	"resubmit(,0)": "begin again without it",
+	"IN_PORT":      "output to the ingress port",
+}
+
 func action(text string, names map[string]string) string {
 	if s, is := conntrack(text); is {
 		return s
 	}
 	switch {
-	case text == "drop":
-		return "drop"
-	case text == "dec_ttl":
-		return "route: decrement TTL"
-	case text == "pop_vlan":
-		return "pop the VLAN tag"
+	case plain[text] != "":
+		return plain[text]
 	case strings.HasPrefix(text, "group:"):
 		return "to one of the Service's endpoints (group " + strings.TrimPrefix(text, "group:") + ")"
-	case text == "resubmit(,0)":
-		return "begin again without it"
 	case strings.HasPrefix(text, "push_vlan:"):
 		return "push a VLAN tag"
 	case text == openflow.OutputController.String():
 		return "show it to the agent, which logs what policies deny"
-	case text == "IN_PORT":
-		return "output to the ingress port"
 	case strings.HasPrefix(text, "move:"):
 		return "copy for the reply: " + strings.TrimPrefix(text, "move:")
 	case strings.HasPrefix(text, "output:"):
 		return outputTo + portName(strings.TrimPrefix(text, "output:"), names)
 	case strings.HasPrefix(text, "->"), strings.HasPrefix(text, ">>"):
 		return "note: " + strings.TrimSpace(strings.TrimLeft(text, "->"))
+	}
+	if m := larger.FindStringSubmatch(text); m != nil {
+		return "frames of more than " + m[1] + " bytes go through the node, which fragments or refuses them; any other:"
 	}
 	if m := nexts.FindStringSubmatch(text); m != nil {
 		return "continue in table " + m[1] + m[2]
@@ -177,6 +204,8 @@ func set(value, field string) string {
 	switch {
 	case field == "reg0" && known:
 		return "record: source is " + source
+	case field == "reg1" && openflow.Segment(n)&openflow.SizeChecked != 0:
+		return "record: its size is compared with the MTU of the destination"
 	case field == "reg1" && n == openflow.VLANPresent:
 		return "record: untagged on the underlay"
 	case field == "reg1" && n > openflow.VLANPresent:

@@ -58,6 +58,29 @@ Final flow: ip,reg0=0x4,reg1=0x100a,in_port=p1,dl_vlan=10
 Datapath actions: push_vlan(vid=10,pcp=0),eth0
 `
 
+const toNear = `Flow: ip,in_port=p1,vlan_tci=0x0000
+
+bridge("br-int")
+----------------
+ 0. ip,in_port=p1,dl_src=02:00:00:00:00:01,nw_src=192.168.77.110, priority 200, cookie 0x666c0300dc789285
+    set_field:0x1000->reg1
+    goto_table:3
+ 3. ip,reg0=0x4,reg1=0x1000,nw_dst=10.0.1.3, priority 490, cookie 0x666c030069e5f81c
+    set_field:0x3000->reg1
+    check_pkt_larger(1464)->NXM_NX_REG1[14]
+    resubmit(,3)
+     3. reg0=0x4,reg1=0x7000, priority 491, cookie 0x666c02002533558e
+            set_field:0e:00:00:00:00:01->eth_dst
+            output:2
+    resubmit(,3)
+ 3. ip,reg0=0x4,reg1=0x3000,nw_dst=10.0.1.3, priority 490, cookie 0x666c0300a8ff27dc
+    set_field:0a:00:00:00:00:03->eth_dst
+    output:3
+
+Final flow: ip,reg0=0x4,reg1=0x3000,in_port=p1,vlan_tci=0x0000
+Datapath actions: check_pkt_len(size=1464,gt(set(eth(dst=0e:00:00:00:00:01)),7),le(set(eth(dst=0a:00:00:00:00:03)),8))
+`
+
 const fromUnderlay = `bridge("br-uplink")
 -------------------
  0. priority 0
@@ -208,6 +231,21 @@ func TestTrace(t *testing.T) {
 			"  output to port fairlead-up0",
 			"  through the bridge br-uplink, which has no flows of Fairlead",
 			"datapath actions: push_vlan(vid=10,pcp=0),eth0",
+		}},
+		{toNear, []string{
+			"table 0 Classify (source validation (anti-spoofing)) flow: " +
+				"ip, from pod default/a, dl_src=02:00:00:00:00:01, nw_src=192.168.77.110",
+			"  record: untagged on the underlay",
+			"  continue in table 3",
+			"table 3 Forward (routing to the destination) flow: ip, reg0=0x4, reg1=0x1000, nw_dst=10.0.1.3",
+			"  record: its size is compared with the MTU of the destination",
+			"  frames of more than 1464 bytes go through the node, which fragments or refuses them; any other:",
+			"  continue in table 3",
+			"table 3 Forward (routing to the destination) flow: ip, reg0=0x4, reg1=0x3000, nw_dst=10.0.1.3",
+			"  set Ethernet destination 0a:00:00:00:00:03",
+			"  output to port 3",
+			"datapath actions: check_pkt_len(size=1464,gt(set(eth(dst=0e:00:00:00:00:01)),7)," +
+				"le(set(eth(dst=0a:00:00:00:00:03)),8))",
 		}},
 		{fromUnderlay, []string{
 			"  through the bridge br-uplink, which has no flows of Fairlead",

@@ -315,16 +315,19 @@ func EndedBy(f openflow.Flow) (protocol uint8, from, to netip.AddrPort, ok bool)
 		netip.AddrPortFrom(f.Match.Dst.Addr(), f.Match.DstPort.Value), true
 }
 
-// listeners let the reports of multicast listeners through: of bridged pods, as no others' multicast goes anywhere, and
-// as they are on the link, to groups and with a TTL of 1 (RFC 3376, 4; RFC 3810, 5). Any pod can write what it likes
-// behind the headers.
-func listeners() []openflow.Flow {
-	t := Egress.table(tableState)
-	v4 := openflow.Match{EtherType: openflow.IPv4, Source: openflow.FromBridged, Dst: groups4, Protocol: 1 + igmp, TTL: 1}
-	out := []openflow.Flow{flow(t, stateListeners, v4, Egress.judged()...)}
+// listeners let the reports of multicast listeners through: of bridged pods, and as they are on the link, to groups and
+// with a TTL of 1 (RFC 3376, 4; RFC 3810, 5). Any pod can write what it likes behind the headers. Those of routed pods,
+// whose multicast goes nowhere, are dropped here, before rules are said to have denied them.
+func listeners() (out []openflow.Flow) {
+	add := func(m openflow.Match) {
+		m.Source = openflow.FromPod
+		out = append(out, flow(Egress.table(tableState), stateListeners, m))
+		m.Source, m.TTL = openflow.FromBridged, 1
+		out = append(out, flow(Egress.table(tableState), stateListeners, m, Egress.judged()...))
+	}
+	add(openflow.Match{EtherType: openflow.IPv4, Dst: groups4, Protocol: 1 + igmp})
 	for _, kind := range []uint8{mldQuery, mldReport, mldDone, mldReport2} {
-		v6 := openflow.Match{EtherType: openflow.IPv6, Source: openflow.FromBridged, Dst: groups6, ICMPv6: 1 + kind, TTL: 1}
-		out = append(out, flow(t, stateListeners, v6, Egress.judged()...))
+		add(openflow.Match{EtherType: openflow.IPv6, Dst: groups6, ICMPv6: 1 + kind})
 	}
 	return out
 }

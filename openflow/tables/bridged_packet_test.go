@@ -113,8 +113,8 @@ func bridgedCases() []packetCase {
 		{"redirect", wire(macV, ",dl_vlan=10,icmp6,icmpv6_type=137,ipv6_src=fe80::1,ipv6_dst=fd77:0:0:a10::112"), drop, 0, nil},
 
 		// Routed pods of the node: straight for the untagged, else through the host.
-		{"untagged to routed", fromU + u4 + ",nw_dst=10.10.0.3", podA, 3, []string{toA, "nw_ttl=64"}},
-		{"untagged to routed v6", fromU + u6 + ",ipv6_dst=fd00:10::3", podA, 3, []string{toA}},
+		{"untagged to routed", fromU + u4 + ",nw_dst=10.10.0.3", podA, 3, nil}, // and TestLargePackets
+		{"untagged to routed v6", fromU + u6 + ",ipv6_dst=fd00:10::3", podA, 3, nil},
 		// The host would ask for each of these addresses, and keep the question: its table of neighbours is for all it does.
 		{"untagged to no routed pod", fromU + u4 + ",nw_dst=10.10.0.99", drop, 3, nil},
 		{"VLAN 10 to no routed pod v6", fromV + v6 + ",ipv6_dst=fd00:10::99", drop, 3, nil},
@@ -221,6 +221,18 @@ func bridgedCases() []packetCase {
 			drop, 1, nil},
 		{"NA with a hop limit that is not ND's", fromV + routed(na) + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9,nd_target=fd77:0:0:a10::112",
 			drop, 1, nil},
+		// Through its router a pod gets past the link. What is in the segment's subnets is on it, also of another pod's.
+		{"NS to afar", fromV + ns + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9,nd_target=2001:db8::9", drop, 1, nil},
+		{"NA to afar", fromV + na + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9,nd_target=fd77:0:0:a10::112,nd_tll=" + macV, drop, 1, nil},
+		{"NA to a group of the site", fromV + na + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=ff05::1,nd_target=fd77:0:0:a10::112", drop, 1, nil},
+		{"NS to afar about the gateway", fromV + ns + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=2001:db8::9,nd_target=fd00:10::1", drop, 1, nil},
+		{"NA to another VLAN's subnet", fromV + na + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=fd77:0:0:a20::9,nd_target=fd77:0:0:a10::112", drop, 1, nil},
+		{"NA to the subnet", fromV + na + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=fd77:0:0:a10::9,nd_target=fd77:0:0:a10::112,nd_tll=" + macV,
+			upPort, 4, []string{"dl_vlan=10"}},
+		{"NA to another subnet of the VLAN", fromV + na + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=fd77:0:0:b10::9,nd_target=fd77:0:0:a10::112,nd_tll=" +
+			macV, upPort, 4, []string{"dl_vlan=10"}},
+		{"NS to a neighbour", fromV + ns + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=fd77:0:0:a10::9,nd_target=fd77:0:0:a10::9", upPort, 4, nil},
+		{"NS to the router's link-local", fromV + ns + ",ipv6_src=fd77:0:0:a10::112,ipv6_dst=fe80::1,nd_target=fe80::1", upPort, 4, nil},
 		{"NA of the wire to the host", wire(macR, na+",ipv6_src=fe80::1,ipv6_dst=fe80::99,nd_target=fe80::1"), drop, 1, nil},
 	}
 }
@@ -232,6 +244,29 @@ func TestBridgedPackets(t *testing.T) {
 	_, view := readGolden(t, "testdata/bridged-encap.txtar")
 	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view))
 	checkPackets(t, o, view, append(bridgedCases(), packetCases()...))
+}
+
+// What an untagged pod sends to a routed one of its node goes by the host if it is larger than that one's MTU.
+func TestLargePackets(t *testing.T) {
+	o := flowtest.Node(t)
+	_, view := readGolden(t, "testdata/bridged-encap.txtar")
+	flowtest.Sync(t, flowtest.Dial(t, o, openflow.Dial), Pipeline(view))
+	for _, to := range []string{u4 + ",nw_dst=10.10.0.3", u6 + ",ipv6_dst=fd00:10::3"} {
+		report := o.Trace("br-int", fromU+to)
+		_, actions, _ := strings.Cut(report, "Datapath actions: ")
+		large, small, _ := strings.Cut(actions, "le(")
+		if !strings.HasPrefix(actions, "check_pkt_len(size=1464,gt(") || !strings.Contains(large, "dst="+macGW) ||
+			!strings.Contains(small, "dst="+macA) {
+			t.Errorf("%s: %s", to, report)
+		}
+	}
+	// Between pods of the underlay, and from routed ones, no size matters.
+	for _, packet := range []string{fromU + u4 + ",nw_dst=192.168.79.111", fromA + a4 + ",nw_dst=192.168.77.110",
+		fromU + u4 + ",nw_dst=203.0.113.9", fromV + v4 + ",nw_dst=10.10.0.3"} {
+		if report := o.Trace("br-int", packet); strings.Contains(report, "check_pkt_len") {
+			t.Errorf("%s: %s", packet, report)
+		}
+	}
 }
 
 // Where the underlay routes podCIDRs, those of other nodes are destinations like

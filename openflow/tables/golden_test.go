@@ -79,6 +79,7 @@ func readGolden(t testing.TB, file string) (*txtar.Archive, View) {
 			v.Uplink = uint32(port)
 		case "node":
 			v.NodeAddrs, v.ViaHost = flowtest.Addrs(arg["addrs"]), flowtest.Prefixes(arg["router"])
+			v.RoutedMTU, _ = strconv.Atoi(arg["mtu"])
 		case "peer":
 			p := Peer{Name: arg["name"], PodCIDRs: flowtest.Prefixes(arg["podcidrs"]), Direct: flowtest.Prefixes(arg["direct"])}
 			if arg["tunnel"] != "" {
@@ -101,7 +102,7 @@ func pod(t testing.TB, port uint32, arg map[string]string) Pod {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Bridged, p.VLAN = true, uint16(n)
+		p.Bridged, p.VLAN, p.OnLink = true, uint16(n), flowtest.Prefixes(arg["onlink"])
 	}
 	return p
 }

@@ -226,6 +226,12 @@ func packetCases() []packetCase {
 		{"NA to pod with a hop limit that is not ND's", fromA + routed(na) + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=fd00:10::3" + tllA,
 			drop, 1, nil},
 
+		// The host would route it.
+		{"NS to afar about the gateway", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=2001:db8::9,nd_target=fd00:10::1" + sllA, drop, 1, nil},
+		{"NS to afar about the gateway's link-local", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=2001:db8::9,nd_target=" + llGW, drop, 1, nil},
+		{"NS to the gateway", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::1,nd_target=fd00:10::1", gwPort, 1, []string{toGW}},
+		{"NS to the gateway's link-local", fromA + ns + ",ipv6_src=" + llA + ",ipv6_dst=" + llGW + ",nd_target=" + llGW, gwPort, 1, []string{toGW}},
+
 		{"NS with invalid options", fromA + ns + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=::", drop, 0, nil},
 		{"NA with invalid options", fromA + na + ",ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4,nd_target=::", drop, 0, nil},
 		{"what it is in a later piece", fromA + ",ipv6,nw_proto=0,ipv6_src=fd00:10::3,ipv6_dst=fd00:10::4", drop, 0, nil},

@@ -12,6 +12,7 @@ const (
 	resolveAnnounce = 450 // a bridged pod's gratuitous ARP
 	resolveSegment  = 400 // owners in a segment of the underlay
 	resolveUplink   = 300 // the rest of the segments: out, or drop
+	resolveOffLink  = 290 // drop: a bridged pod's, to where a router would take it
 	resolveOwner    = 200
 	resolveForHost  = 100 // answers to a question that no pod asked
 	resolveLastDrop = 0
@@ -21,13 +22,16 @@ const (
 // host takes it for that (RFC 4861, 7.1). It would only carry data past the tables of policies.
 const ndTTL = 255
 
+// linkGroups are the groups that no router forwards to (RFC 4291, 2.7).
+var linkGroups = netip.MustParsePrefix("ff02::/16")
+
 // resolve returns the flows of table 1: ARP and neighbour discovery go to the
 // one port that owns the address asked for, or that asked.
 func resolve(v View) []Flow {
 	flows := append(v.room(5, 0), Flow{Kind: openflow.KindBase, Table: openflow.TableResolve, Priority: resolveLastDrop})
 	if g := v.Gateway; g.present() {
 		to := toPort(g.MAC, g.Port)
-		flows = append(flows, resolveTo(openflow.KindGateway, 0, to, g.MAC, g.Addrs)...)
+		flows = append(flows, resolveToGateway(g, to)...)
 		flows = append(flows,
 			Flow{Kind: openflow.KindGateway, Table: openflow.TableResolve, Priority: resolveForHost, Actions: to,
 				Match: Match{EtherType: openflow.ARP, ARPOp: openflow.ARPReply}},
@@ -41,7 +45,8 @@ func resolve(v View) []Flow {
 }
 
 // resolveUnderlay returns the flows for addresses that no pod of a segment here has: a bridged pod's requests, replies
-// and announcements go out, and the underlay's are dropped.
+// and announcements go out to what is on the link, and the underlay's are dropped. The frame's destination may be a
+// router whatever the packet's is, and policies do not judge what comes here.
 func resolveUnderlay(v View) []Flow {
 	if len(v.segments()) == 0 {
 		return nil
@@ -52,9 +57,19 @@ func resolveUnderlay(v View) []Flow {
 	flows := []Flow{
 		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromBridged, EtherType: openflow.ARP},
 			openflow.Goto(openflow.TableOutput)),
-		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromBridged, EtherType: openflow.IPv6, TTL: ndTTL},
-			openflow.Goto(openflow.TableOutput)),
+		flow(openflow.KindUplink, resolveOffLink, Match{Source: openflow.FromBridged}),
 		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromUplink}),
+	}
+	outward := func(in openflow.Segment, to netip.Prefix) {
+		m := Match{Source: openflow.FromBridged, Segment: in, EtherType: openflow.IPv6, Dst: to, TTL: ndTTL}
+		flows = append(flows, flow(openflow.KindUplink, resolveUplink, m, openflow.Goto(openflow.TableOutput)))
+	}
+	outward(0, linkLocal)
+	outward(0, linkGroups)
+	for _, s := range v.segments() {
+		for _, subnet := range v.onLink(s) {
+			outward(s, subnet)
+		}
 	}
 	for _, p := range v.Pods {
 		for _, a := range p.Addrs {
@@ -101,6 +116,20 @@ func resolveTo(kind openflow.Kind, in openflow.Segment, to []Action, mac api.MAC
 	for _, a := range neighbours(mac, addrs) {
 		add(Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborSolicitation, NDTarget: a, TTL: ndTTL})
 		add(Match{EtherType: openflow.IPv6, ICMPv6: openflow.NeighborAdvertisement, Dst: host(a), TTL: ndTTL})
+	}
+	return flows
+}
+
+// resolveToGateway is resolveTo for the host, which would route what is not for it: a solicitation is for the address
+// in question, or for a group of the link (RFC 4861, 4.3).
+func resolveToGateway(g Gateway, to []Action) (flows []Flow) {
+	for _, f := range resolveTo(openflow.KindGateway, 0, to, g.MAC, g.Addrs) {
+		if f.Match.ICMPv6 == openflow.NeighborSolicitation {
+			group := f
+			f.Match.Dst, group.Match.Dst = host(f.Match.NDTarget), linkGroups
+			flows = append(flows, group)
+		}
+		flows = append(flows, f)
 	}
 	return flows
 }

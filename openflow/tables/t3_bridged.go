@@ -46,37 +46,63 @@ func forwardBridged(v View) []Flow {
 		{Kind: openflow.KindUplink, Table: openflow.TableForward, Priority: forwardUplink,
 			Match: Match{Source: openflow.FromUplink}},
 	}
-	fromBridged := func(kind openflow.Kind, priority uint16, in openflow.Segment, dst netip.Prefix, to []Action) {
+	fromBridged := func(kind openflow.Kind, priority uint16, dst netip.Prefix, to []Action) {
 		f := forwardTo(kind, priority, dst, to...)
-		f.Match.Source, f.Match.Segment = openflow.FromBridged, in
+		f.Match.Source = openflow.FromBridged
 		flows = append(flows, f)
 	}
 	if slices.Contains(segments, openflow.SegmentOf(0)) {
+		flows = append(flows, forwardNearby(v)...)
+	}
+	if g := v.Gateway; g.present() {
+		for _, dst := range v.viaHost() {
+			fromBridged(openflow.KindGateway, forwardViaHost, dst, toPort(g.MAC, g.Port))
+		}
+		for _, cidr := range g.PodCIDRs {
+			fromBridged(openflow.KindGateway, forwardNotOwn, cidr, nil)
+		}
+		for _, a := range g.Addrs {
+			fromBridged(openflow.KindGateway, forwardOwn, host(a), toPort(g.MAC, g.Port))
+		}
 		for _, p := range v.Pods {
 			for _, a := range p.Addrs {
 				if !p.Bridged {
-					fromBridged(openflow.KindPod, forwardNear, openflow.SegmentOf(0), host(a), toPort(p.MAC, p.Port))
+					fromBridged(openflow.KindPod, forwardOwn, host(a), toPort(g.MAC, g.Port))
 				}
 			}
 		}
 	}
-	if g := v.Gateway; g.present() {
-		for _, dst := range v.viaHost() {
-			fromBridged(openflow.KindGateway, forwardViaHost, 0, dst, toPort(g.MAC, g.Port))
-		}
-		for _, cidr := range g.PodCIDRs {
-			fromBridged(openflow.KindGateway, forwardNotOwn, 0, cidr, nil)
-		}
-		for _, a := range g.Addrs {
-			fromBridged(openflow.KindGateway, forwardOwn, 0, host(a), toPort(g.MAC, g.Port))
-		}
-		for _, p := range v.Pods {
-			for _, a := range p.Addrs {
-				if !p.Bridged {
-					fromBridged(openflow.KindPod, forwardOwn, 0, host(a), toPort(g.MAC, g.Port))
-				}
+	return flows
+}
+
+// forwardNearby returns the flows from untagged pods to routed pods of the node. A port drops without a word what is
+// larger than its MTU. The host, which gets that, fragments it, or says that it is too large.
+func forwardNearby(v View) (flows []Flow) {
+	const header = 14 // of Ethernet
+	untagged := openflow.SegmentOf(0)
+	checks := v.RoutedMTU != 0 && v.Gateway.present()
+	flow := func(in openflow.Segment, a netip.Addr, to ...Action) {
+		f := forwardTo(openflow.KindPod, forwardNear, host(a), to...)
+		f.Match.Source, f.Match.Segment = openflow.FromBridged, in
+		flows = append(flows, f)
+	}
+	for _, p := range v.Pods {
+		for _, a := range p.Addrs {
+			switch {
+			case p.Bridged:
+			case checks:
+				flow(untagged, a, openflow.SetSegment(untagged|openflow.SizeChecked),
+					openflow.CheckLarger(v.RoutedMTU+header), openflow.Resubmit(openflow.TableForward))
+				flow(untagged|openflow.SizeChecked, a, toPort(p.MAC, p.Port)...)
+			default:
+				flow(untagged, a, toPort(p.MAC, p.Port)...)
 			}
 		}
+	}
+	if checks {
+		flows = append(flows, Flow{Kind: openflow.KindGateway, Table: openflow.TableForward, Priority: forwardTooLarge,
+			Match:   Match{Source: openflow.FromBridged, Segment: untagged | openflow.SizeChecked | openflow.TooLarge},
+			Actions: toPort(v.Gateway.MAC, v.Gateway.Port)})
 	}
 	return flows
 }

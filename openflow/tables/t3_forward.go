@@ -9,6 +9,7 @@ import (
 // Priorities in table Forward.
 const (
 	forwardSegment  = 500 // bridged pods in their segment
+	forwardTooLarge = 491 // of forwardNear, what is larger than the MTU of routed pods: to the host
 	forwardNear     = 490 // from the untagged ones to routed pods of this node
 	forwardOwn      = 485 // from bridged pods, through the host, to what there is of the node's own podCIDRs
 	forwardNotOwn   = 482 // drop: the rest of these, for each of whose addresses the host would keep a neighbour

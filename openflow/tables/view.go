@@ -22,13 +22,16 @@ type View struct {
 	// ViaHost are further destinations of bridged pods for which the node is
 	// the router: the cluster's Services, and podCIDRs.
 	ViaHost []netip.Prefix
+	// RoutedMTU is that of routed pods, in bytes, if bridged ones have a greater one; otherwise 0.
+	RoutedMTU int
 }
 
 // Equal reports whether v and w are the same, in the same order: then Pipeline returns the same flows.
 func (v View) Equal(w View) bool {
 	return v.TunnelPort == w.TunnelPort && v.Uplink == w.Uplink && v.Gateway.equal(w.Gateway) &&
 		slices.EqualFunc(v.Pods, w.Pods, Pod.equal) && slices.EqualFunc(v.Peers, w.Peers, Peer.equal) &&
-		slices.Equal(v.NodeAddrs, w.NodeAddrs) && slices.Equal(v.ViaHost, w.ViaHost)
+		slices.Equal(v.NodeAddrs, w.NodeAddrs) && slices.Equal(v.ViaHost, w.ViaHost) &&
+		v.RoutedMTU == w.RoutedMTU
 }
 
 func (g Gateway) equal(h Gateway) bool {
@@ -37,7 +40,7 @@ func (g Gateway) equal(h Gateway) bool {
 
 func (p Pod) equal(q Pod) bool {
 	return p.Port == q.Port && p.MAC == q.MAC && p.Bridged == q.Bridged && p.VLAN == q.VLAN &&
-		slices.Equal(p.Addrs, q.Addrs)
+		slices.Equal(p.Addrs, q.Addrs) && slices.Equal(p.OnLink, q.OnLink)
 }
 
 func (p Peer) equal(q Peer) bool {
@@ -63,6 +66,8 @@ type Pod struct {
 	// Bridged: the pod is on the underlay, in the VLAN with the ID VLAN, or untagged where that is 0.
 	Bridged bool
 	VLAN    uint16
+	// OnLink are the subnets of a bridged pod's addresses: what it reaches without a router.
+	OnLink []netip.Prefix
 }
 
 // segment is none for a routed pod.
@@ -83,6 +88,17 @@ func (v View) segments() []openflow.Segment {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// onLink are the IPv6 subnets of a segment.
+func (v View) onLink(of openflow.Segment) (out []netip.Prefix) {
+	for _, p := range v.Pods {
+		if p.segment() == of {
+			out = append(out, p.OnLink...)
+		}
+	}
+	out = slices.DeleteFunc(out, func(p netip.Prefix) bool { return p.Addr().Is4() })
+	return tidy(out, netip.Prefix.Masked, netip.Prefix.Compare)
 }
 
 // Peer is another node.

@@ -75,6 +75,9 @@ func (c *Compiler) refreshEntry(e *entry) {
 	if c.policies[e.Ref] == e && len(e.subjects) > 0 {
 		for d, rules := range e.Rules {
 			for _, r := range rules {
+				if e.tooLate(policy.Direction(d), r) {
+					continue
+				}
 				for _, p := range c.divide(e, policy.Direction(d), r) {
 					key := p.key(e, policy.Direction(d))
 					if twice, ok := parts[key]; ok {
@@ -193,7 +196,7 @@ func (c *Compiler) add(e *entry, key string, d policy.Direction, p part) *conjun
 		anyPeer: p.rule.AnyPeer && len(p.sets) == 0, ports: p.ports, anyPort: len(p.ports) == 0,
 		subjects: map[*pod]struct{}{}}
 	if e.Tier != policy.NetworkPolicy {
-		n.rank = e.rank[d] + uint32(p.rule.Index)
+		n.rank = place(e.rank[d] + uint32(p.rule.Index))
 	}
 	n.number = freeNumber(c.hash(key), func(i uint32) bool { return c.rules[i] != nil })
 	c.rules[n.number] = n

@@ -32,3 +32,6 @@ func (c *Compiler) Held() (held, stale int) {
 	}
 	return held, stale
 }
+
+// Place is place.
+var Place = place

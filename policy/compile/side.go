@@ -367,9 +367,10 @@ func clauseFlows(kind Kind, conjunctions map[*conjunction]struct{}, at func(Matc
 	return flows
 }
 
-// Problems are sentences about flows that are too large: what is left out of them accepts nothing.
+// Problems are sentences about flows that are too large: what is left out of them accepts nothing; and about rules that
+// are too many.
 func (c *Compiler) Problems() []string {
-	var out []string
+	out := c.lateRules()
 	for _, s := range c.sides {
 		for m, f := range s.flows {
 			if f.LeftOut > 0 {

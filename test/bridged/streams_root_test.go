@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -39,6 +40,29 @@ func (c cluster) streams(t *testing.T, places []place, flat bool) {
 				t.Errorf("TCP from %s to %s (%s): %v", from.name, to.name, ip, err)
 			}
 		}
+	}
+	for _, ip := range at["a-routed-node1"].ips {
+		for _, name := range []string{"a-0-node1", "a-10-node1"} {
+			at[name].sendsLarge(t, ip)
+		}
+	}
+}
+
+// sendsLarge checks that packets of the sender's MTU come to a pod with a smaller one: the node fragments them, or says
+// that they are too large.
+func (p place) sendsLarge(t *testing.T, to netip.Addr) {
+	t.Helper()
+	whole := p.mtu(t, "eth0") - 8 - 40
+	if to.Is4() {
+		whole += 20
+	}
+	for _, df := range []string{"-Mwant", "-Mdont"} {
+		wait(t, 10*time.Second, func() string { // what ping sends last, it waits for
+			if _, err := p.run("ping", df, "-c3", "-i0.2", "-W1", "-s", fmt.Sprint(whole), to.String()); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
 	}
 }
 

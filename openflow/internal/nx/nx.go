@@ -17,6 +17,7 @@ const (
 	subtypeAgain = 14
 
 	subtypeConjunction = 34
+	subtypeLarger      = 49
 	inPort             = 0xfff8
 
 	ctCommit = 1
@@ -250,4 +251,41 @@ func ReadResubmit(body []byte) (table uint8, ok bool) {
 	}
 	var again [16]byte
 	return body[8], bytes.Equal(Resubmit(again[:0], body[8])[4:], body)
+}
+
+// LargerBit is the bit of register 1 that CheckLarger writes.
+const LargerBit = 14
+
+// CheckLarger appends the action check_pkt_larger: whether a frame has more bytes becomes a bit of register 1.
+func CheckLarger(b []byte, size uint16) []byte {
+	start := len(b)
+	b = binary.BigEndian.AppendUint16(header(b, subtypeLarger), size)
+	b = binary.BigEndian.AppendUint16(b, LargerBit)
+	return finish(binary.BigEndian.AppendUint32(b, register(1)), start)
+}
+
+// ReadCheckLarger reads what follows type and length of an action.
+func ReadCheckLarger(body []byte) (size uint16, ok bool) {
+	if len(body) != 20 {
+		return 0, false
+	}
+	var again [24]byte
+	size = binary.BigEndian.Uint16(body[6:])
+	return size, bytes.Equal(CheckLarger(again[:0], size)[4:], body)
+}
+
+// Cut returns the first n bytes of b and what follows. It is not ok if n is below least or b is shorter.
+func Cut(b []byte, n, least int) (head, rest []byte, ok bool) {
+	if n < least || n > len(b) {
+		return nil, nil, false
+	}
+	return b[:n:n], b[n:], true
+}
+
+// U16 reads two bytes at offset i, as a length; -1 if b is too short for it.
+func U16(b []byte, i int) int {
+	if len(b) < i+2 {
+		return -1
+	}
+	return int(binary.BigEndian.Uint16(b[i:]))
 }
