@@ -87,33 +87,18 @@ func ReadFlows(m ofconn.Message, yield func(ListedFlow)) error {
 // (2), importance (2), cookie (8), match, statistics, instructions. The lengths of match and statistics, at their third
 // byte, do not count their padding to 8 bytes.
 func cutFlow(b []byte) (f ListedFlow, tail []byte, ok bool) {
-	n := lengthAt(b, 0)
-	if n < flowDescLen || n > len(b) {
+	rest, tail, ok := Cut(b, U16(b, 0), flowDescLen)
+	if !ok {
 		return f, nil, false
 	}
-	f.head, tail = b[:flowDescLen], b[n:]
-	rest := b[flowDescLen:n]
-	length := lengthAt(rest, 2)
-	if f.Match, rest, ok = cutPadded(rest, length); !ok || length < 4 {
+	f.head, rest = rest[:flowDescLen], rest[flowDescLen:]
+	length := U16(rest, 2)
+	if f.Match, rest, ok = Cut(rest, padded(length), 8); !ok || length < 4 {
 		return f, nil, false
 	}
 	f.Fields = f.Match[4:length]
-	f.stats, f.Instructions, ok = cutPadded(rest, lengthAt(rest, 2))
+	f.stats, f.Instructions, ok = Cut(rest, padded(U16(rest, 2)), 8)
 	return f, tail, ok
 }
 
-// cutPadded cuts n bytes and their padding off b.
-func cutPadded(b []byte, n int) (head, rest []byte, ok bool) {
-	if n = (n + 7) &^ 7; n < 8 || n > len(b) {
-		return nil, nil, false
-	}
-	return b[:n:n], b[n:], true
-}
-
-// lengthAt reads two bytes at offset i; 0 if b is too short.
-func lengthAt(b []byte, i int) int {
-	if len(b) < i+2 {
-		return 0
-	}
-	return int(binary.BigEndian.Uint16(b[i:]))
-}
+func padded(n int) int { return (n + 7) &^ 7 }
