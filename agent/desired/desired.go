@@ -167,9 +167,6 @@ func podsOf(attachments []api.Attachment, ports map[string]uint32) (out []tables
 		pod := tables.Pod{Port: ports[a.HostIf], MAC: a.MAC, Bridged: a.Bridged, VLAN: a.VLAN}
 		for _, p := range a.Addrs {
 			pod.Addrs = append(pod.Addrs, p.Addr())
-			if a.Bridged {
-				pod.OnLink = append(pod.OnLink, p.Masked())
-			}
 		}
 		out = append(out, pod)
 	}

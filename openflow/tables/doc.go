@@ -28,10 +28,10 @@
 // port anyway, and the inner source narrows it to one per peer. Neighbour discovery never crosses the tunnel.
 //
 // Resolve takes ARP and ND to the owner of the address in question, as a unicast frame. Nothing is flooded, so a pod
-// never sees the requests of others. ND that has passed a router, or would, is dropped: policies do not judge what
-// comes here. A reply that no pod asked for goes to the host, which asks under any of its addresses, not only under the
-// gateway's. A probe of one's own address (ARP probe, duplicate address detection) is dropped, which tells the prober
-// that the address is free, as it is.
+// never sees the requests of others. ND that has passed a router is dropped, and what a routed pod would have the host
+// route: policies do not judge what comes here. A reply that no pod asked for goes to the host, which asks under any
+// of its addresses, not only under the gateway's. A probe of one's own address (ARP probe, duplicate address
+// detection) is dropped, which tells the prober that the address is free, as it is.
 //
 // Forward knows four kinds of destination. A local pod or the gateway address: set the Ethernet destination, output. A
 // peer's podCIDR: set the tunnel destination, output to the tunnel. An unknown address of our own podCIDRs: drop,
@@ -50,30 +50,30 @@
 // Router advertisements and redirects of the underlay are dropped: the pool says who the router is.
 //
 // Resolve takes ARP and ND of a segment to the pod there that owns the address, as a unicast frame. Requests, replies
-// and announcements of a bridged pod for other addresses go out to the underlay, ND only to addresses of the link, lest
-// the underlay's router take it further; the underlay's own are dropped, as nothing is flooded to pods. The bridge
-// itself answers for the node's own IPv4 addresses; for IPv6 the host does, over the underlay.
+// and announcements of a bridged pod for other addresses go out to the underlay; the underlay's own are dropped, as
+// nothing is flooded to pods. The bridge itself answers for the node's own IPv4 addresses; for IPv6 the host does,
+// over the underlay.
 //
 // Forward delivers frames of the underlay by segment and MAC alone. A bridged pod's packet to another one of its
 // segment is switched by address, also between subnets, past the underlay's router. To the node's addresses, to
 // Services and to what else the node routes for pods ([View].ViaHost) it goes through the gateway port, whatever the
-// VLAN, so that the node sees both directions of a connection on one interface. An untagged pod and a routed pod of the
-// node reach each other directly, but for what is larger than the routed one's MTU: the host gets that, and says so.
-// Everything else leaves by the underlay, including multicast and broadcast, without which snooping switches would not
-// know the pod.
+// VLAN, so that the node sees both directions of a connection on one interface. An untagged pod and a routed pod of
+// the node reach each other directly, but for what is larger than the routed one's MTU: the host gets that, and says
+// so. Everything else leaves by the underlay, including multicast and broadcast, without which snooping switches would
+// not know the pod.
 //
-// Output adds the tag. Only frames of bridged pods come to it, each with its pod's MAC as source: from a frame with the
-// node's MAC the switches, the uplink's own bridge first, would learn that the node is behind br-int, and cut it off.
-// VRRP, HSRP and GLBP are dropped: who is the underlay's gateway is not a pod's to say.
+// Output adds the tag. Only frames of bridged pods come to it, each with its pod's MAC as source: from a frame with
+// the node's MAC the switches, the uplink's own bridge first, would learn that the node is behind br-int, and cut it
+// off. VRRP, HSRP and GLBP are dropped: who is the underlay's gateway is not a pod's to say.
 //
 // # TTL and Ethernet addresses
 //
 // Each router on the way decrements once. Between pods of one node, and between a bridged pod and the underlay, a
 // packet is switched, and one from the gateway has been routed by the host's kernel: no change. From a pod into the
-// tunnel the source node is the router: it decrements and writes its gateway's MAC as source. The node at the other end
-// only delivers: it writes its own gateway's MAC as source, so that pods see routed packets come from their gateway,
-// and leaves the TTL. A packet that arrives at the source node with TTL 1 is dropped without an ICMP error (OVS would
-// send it to a controller, and there is none), so traceroute shows no first hop.
+// tunnel the source node is the router: it decrements and writes its gateway's MAC as source. The node at the other
+// end only delivers: it writes its own gateway's MAC as source, so that pods see routed packets come from their
+// gateway, and leaves the TTL. A packet that arrives at the source node with TTL 1 is dropped without an ICMP error
+// (OVS would send it to a controller, and there is none), so traceroute shows no first hop.
 //
 // Sending a packet back to its ingress port does nothing in OVS. That is what becomes of a pod's packet to itself, and
 // of gratuitous ARP.

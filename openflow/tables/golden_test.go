@@ -102,7 +102,7 @@ func pod(t testing.TB, port uint32, arg map[string]string) Pod {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Bridged, p.VLAN, p.OnLink = true, uint16(n), flowtest.Prefixes(arg["onlink"])
+		p.Bridged, p.VLAN = true, uint16(n)
 	}
 	return p
 }

@@ -44,7 +44,6 @@ func (v View) Normalised() View {
 	for _, p := range v.Pods {
 		if p.Port != 0 && p.MAC != (api.MAC{}) && p.VLAN <= api.MaxVLAN {
 			p.Addrs = tidy(p.Addrs, plain, netip.Addr.Compare)
-			p.OnLink = tidy(p.OnLink, netip.Prefix.Masked, netip.Prefix.Compare)
 			pods = append(pods, p)
 		}
 	}

@@ -12,7 +12,6 @@ const (
 	resolveAnnounce = 450 // a bridged pod's gratuitous ARP
 	resolveSegment  = 400 // owners in a segment of the underlay
 	resolveUplink   = 300 // the rest of the segments: out, or drop
-	resolveOffLink  = 290 // drop: a bridged pod's, to where a router would take it
 	resolveOwner    = 200
 	resolveForHost  = 100 // answers to a question that no pod asked
 	resolveLastDrop = 0
@@ -45,8 +44,8 @@ func resolve(v View) []Flow {
 }
 
 // resolveUnderlay returns the flows for addresses that no pod of a segment here has: a bridged pod's requests, replies
-// and announcements go out to what is on the link, and the underlay's are dropped. The frame's destination may be a
-// router whatever the packet's is, and policies do not judge what comes here.
+// and announcements go out, and the underlay's are dropped. Which addresses are on the link is not known: it may have
+// prefixes that no pool has, and hosts ask from an address of those.
 func resolveUnderlay(v View) []Flow {
 	if len(v.segments()) == 0 {
 		return nil
@@ -57,19 +56,9 @@ func resolveUnderlay(v View) []Flow {
 	flows := []Flow{
 		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromBridged, EtherType: openflow.ARP},
 			openflow.Goto(openflow.TableOutput)),
-		flow(openflow.KindUplink, resolveOffLink, Match{Source: openflow.FromBridged}),
+		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromBridged, EtherType: openflow.IPv6, TTL: ndTTL},
+			openflow.Goto(openflow.TableOutput)),
 		flow(openflow.KindUplink, resolveUplink, Match{Source: openflow.FromUplink}),
-	}
-	outward := func(in openflow.Segment, to netip.Prefix) {
-		m := Match{Source: openflow.FromBridged, Segment: in, EtherType: openflow.IPv6, Dst: to, TTL: ndTTL}
-		flows = append(flows, flow(openflow.KindUplink, resolveUplink, m, openflow.Goto(openflow.TableOutput)))
-	}
-	outward(0, linkLocal)
-	outward(0, linkGroups)
-	for _, s := range v.segments() {
-		for _, subnet := range v.onLink(s) {
-			outward(s, subnet)
-		}
 	}
 	for _, p := range v.Pods {
 		for _, a := range p.Addrs {

@@ -40,7 +40,7 @@ func (g Gateway) equal(h Gateway) bool {
 
 func (p Pod) equal(q Pod) bool {
 	return p.Port == q.Port && p.MAC == q.MAC && p.Bridged == q.Bridged && p.VLAN == q.VLAN &&
-		slices.Equal(p.Addrs, q.Addrs) && slices.Equal(p.OnLink, q.OnLink)
+		slices.Equal(p.Addrs, q.Addrs)
 }
 
 func (p Peer) equal(q Peer) bool {
@@ -66,8 +66,6 @@ type Pod struct {
 	// Bridged: the pod is on the underlay, in the VLAN with the ID VLAN, or untagged where that is 0.
 	Bridged bool
 	VLAN    uint16
-	// OnLink are the subnets of a bridged pod's addresses: what it reaches without a router.
-	OnLink []netip.Prefix
 }
 
 // segment is none for a routed pod.
@@ -88,17 +86,6 @@ func (v View) segments() []openflow.Segment {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-// onLink are the IPv6 subnets of a segment.
-func (v View) onLink(of openflow.Segment) (out []netip.Prefix) {
-	for _, p := range v.Pods {
-		if p.segment() == of {
-			out = append(out, p.OnLink...)
-		}
-	}
-	out = slices.DeleteFunc(out, func(p netip.Prefix) bool { return p.Addr().Is4() })
-	return tidy(out, netip.Prefix.Masked, netip.Prefix.Compare)
 }
 
 // Peer is another node.

@@ -13,7 +13,7 @@ func fullView() View {
 	addrs, prefixes := []netip.Addr{netip.MustParseAddr("10.0.0.1")}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
 	return View{TunnelPort: 1, Uplink: 2, NodeAddrs: addrs, ViaHost: prefixes, RoutedMTU: 1450,
 		Gateway: Gateway{Port: 3, MAC: api.MAC{2}, Addrs: addrs, PodCIDRs: prefixes},
-		Pods:    []Pod{{Port: 4, MAC: api.MAC{4}, Addrs: addrs, Bridged: true, VLAN: 5, OnLink: prefixes}},
+		Pods:    []Pod{{Port: 4, MAC: api.MAC{4}, Addrs: addrs, Bridged: true, VLAN: 5}},
 		Peers:   []Peer{{Name: "a", PodCIDRs: prefixes, Direct: prefixes, Tunnel: addrs[0]}}}
 }
 

@@ -213,10 +213,6 @@ func (l liar) nd() []said {
 					fragment(icmp6(allMAC, l.mac, src, all, 136, claim(l.router6, l.mac)), more)))
 		}
 	}
-	// What is true, and not for the link, as no policy judges it.
-	afar := netip.MustParseAddr("2001:db8::9")
-	out = append(out, say("its own address to afar", icmp6(l.router, l.mac, l.ip6, afar, 136, claim(l.ip6, l.mac))),
-		say("question to afar", icmp6(l.router, l.mac, l.ip6, afar, 135, append(make([]byte, 4), afar.AsSlice()...))))
 	// Options that Open vSwitch calls invalid hide what they say.
 	twice := icmp6(l.router, l.mac, l.ip6, l.router6, 135, bytes.Join([][]byte{make([]byte, 4), l.router6.AsSlice(),
 		{1, 1}, l.pod[:], {1, 1}, l.pod[:]}, nil))
