@@ -109,6 +109,21 @@ func TestRootLostWithOVS(t *testing.T) {
 	f.checkAfter(Attached, "ovs-vswitchd is back")
 }
 
+// Where the agent has gone in the middle of an attach, or what yields was killed, the next that yields does the rest.
+func TestRootYieldIsTheLast(t *testing.T) {
+	for _, op := range []string{"attach", "yield"} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			f := setup(t, simple, noDAD()...)
+			f.killAtEveryStep(op, always(recovery{"yield", (*fixture).yieldsTheRest, Detached}))
+		})
+	}
+}
+
+func (f *fixture) yieldsTheRest() {
+	f.onNode(func(ctx context.Context, u *Uplink) error { _, err := u.Yield(ctx, VswitchdEnds); return err })
+}
+
 // A NIC that was restored while Open vSwitch was dead, by a program that could not change the database, stays with the
 // host when Open vSwitch starts again, without an agent.
 func TestRootBootLeavesARestoredNIC(t *testing.T) {
