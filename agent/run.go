@@ -50,7 +50,10 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer func() {
+		unlock()
+		uplink.Leave(ctx, nic.DefaultJournal, o.Config, o.Log)
+	}()
 	last := rundir.LastError{Path: wire.LastErrorPath(o.Config.CNISocket), Log: o.Log}
 	err = run(ctx, o, last)
 	if err == nil {

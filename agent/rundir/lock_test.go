@@ -15,6 +15,9 @@ func TestLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !locked(path) || locked(path+"x") {
+		t.Error("whether an agent runs")
+	}
 	if _, err := lock(t.Context(), path, 0); err == nil || !strings.Contains(err.Error(), path+" is locked") {
 		t.Errorf("a second lock: %v", err)
 	}
@@ -27,6 +30,9 @@ func TestLock(t *testing.T) {
 		t.Fatalf("a lock that was let go of: %v", err)
 	}
 	second()
+	if locked(path) {
+		t.Error("locked after the end of it")
+	}
 }
 
 // "fairlead-agent uninstall" removes the file that it has locked. Who waited for it has not locked the node then.

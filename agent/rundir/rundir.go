@@ -26,6 +26,19 @@ const lockWait = 3 * time.Second
 // holds the lock until its last thread, or a child of it that is about to start another program, is gone.
 func Lock(ctx context.Context) (unlock func(), err error) { return lock(ctx, LockPath, lockWait) }
 
+// Locked reports whether an agent works on the node. It locks the file for a moment, for which an agent that starts
+// waits. If that cannot be known, it reports false.
+func Locked() bool { return locked(LockPath) }
+
+func locked(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
+}
+
 func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), err error) {
 	for deadline := time.Now().Add(wait); ; {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/vishvananda/netlink"
 
 	"github.com/fairlead-cni/fairlead/agent/desired"
 	"github.com/fairlead-cni/fairlead/agent/signal"
@@ -266,7 +265,7 @@ func (n *Uplink) Run(ctx context.Context) {
 		return
 	}
 	var following sync.WaitGroup
-	following.Go(func() { n.followInterfaces(ctx) })
+	following.Go(func() { n.followInterfaces(ctx, subscribe) })
 	defer following.Wait()
 	defer n.reach.close()
 	signal.Loop(ctx, n.every.Uplink, n.look, n.repair)
@@ -277,38 +276,6 @@ func (n *Uplink) leave(ctx context.Context) {
 	if n.uplink.Unfinished() || n.uplink.Attached() {
 		n.Resume(ctx)
 		n.Changed.Notify()
-	}
-}
-
-// followInterfaces has Run look at the uplink when an interface or address of it changes, until ctx ends.
-func (n *Uplink) followInterfaces(ctx context.Context) {
-	links, addrs := make(chan netlink.LinkUpdate, 100), make(chan netlink.AddrUpdate, 100)
-	err := errors.Join(netlink.LinkSubscribe(links, ctx.Done()), netlink.AddrSubscribe(addrs, ctx.Done()))
-	if err != nil {
-		n.log.Error(err, "following interfaces; changes of the uplink are seen every "+n.every.Uplink.String())
-	}
-	bridge := 0 // the index of br-uplink, as last heard
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case l, ok := <-links:
-			switch {
-			case !ok:
-				links = nil
-			case l.Attrs().Name == datapath.BridgeName:
-				bridge = l.Attrs().Index
-				n.look.Notify()
-			case l.Attrs().Name == n.state.Load().nic:
-				n.look.Notify()
-			}
-		case a, ok := <-addrs:
-			if !ok {
-				addrs = nil
-			} else if !a.NewAddr && (bridge == 0 || a.LinkIndex == bridge) {
-				n.look.Notify()
-			}
-		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/api"
 	datapath "github.com/fairlead-cni/fairlead/datapath/uplink"
@@ -97,4 +99,15 @@ func (n *Uplink) yield(ctx context.Context, why string) bool {
 		n.log.Error(errors.New(why), "the host has its NIC back until that changes", "nic", u.Journal().NIC.Name)
 	}
 	return true
+}
+
+// Leave is for an agent that ends, after it has unlocked its node: it returns the NIC to the host if Open vSwitch has
+// ended before it. If that ends after, as on a node from which all pods are taken, fairlead-ovs does so, which looks
+// for an agent once ovs-vswitchd has ended: one of both is the last.
+func Leave(ctx context.Context, journal string, cfg api.AgentConfig, log logr.Logger) {
+	if vswitchd.Running(cfg.OVSRunDir) {
+		return
+	}
+	n := Uplink{journal: journal, log: log.WithName("uplink")}
+	n.yield(context.WithoutCancel(ctx), datapath.VswitchdDead)
 }

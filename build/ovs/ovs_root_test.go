@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ type pod struct {
 	t    *testing.T
 	node *nstest.NS
 	dir  string
+	wrap []string // a command that runs others
 }
 
 func newPod(t *testing.T) pod {
@@ -31,7 +33,7 @@ func newPod(t *testing.T) pod {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	return pod{t, node, dir}
+	return pod{t: t, node: node, dir: dir}
 }
 
 // entry is a run of the entry point.
@@ -60,9 +62,19 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
+// ends is how long it may take to end: terminationGracePeriodSeconds of its pod.
+const ends = 30 * time.Second
+
+// run is a command on the node.
+func (p pod) run(args ...string) *exec.Cmd {
+	cmd := exec.Command("nsenter", slices.Concat([]string{"--net=" + p.node.Path, "--"}, p.wrap, args)...)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+p.dir)
+	return cmd
+}
+
 func (p pod) command(env string, args ...string) *exec.Cmd {
-	cmd := exec.Command("nsenter", append([]string{"--net=" + p.node.Path, "--", "./fairlead-ovs"}, args...)...)
-	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+p.dir, "FAIRLEAD_OVS_DATAPATH="+env)
+	cmd := p.run(append([]string{"./fairlead-ovs"}, args...)...)
+	cmd.Env = append(cmd.Env, "FAIRLEAD_OVS_DATAPATH="+env)
 	return cmd
 }
 
@@ -78,7 +90,7 @@ func (p pod) start() *entry {
 		_ = e.cmd.Process.Signal(syscall.SIGTERM) // it may have exited
 		select {
 		case <-e.done:
-		case <-time.After(20 * time.Second):
+		case <-time.After(ends):
 			p.t.Errorf("it did not end:\n%s", e.log)
 		}
 		if p.t.Failed() {
@@ -117,7 +129,7 @@ func (e *entry) ends() int {
 	select {
 	case <-e.done:
 		e.done <- nil
-	case <-time.After(30 * time.Second):
+	case <-time.After(ends):
 		e.t.Fatalf("it goes on:\n%s", e.log)
 	}
 	return e.cmd.ProcessState.ExitCode()

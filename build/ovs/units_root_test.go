@@ -109,3 +109,10 @@ func TestRootBootOrder(t *testing.T) {
 		})
 	}
 }
+
+// A unit that remains active is not started again with ovs-vswitchd.
+func TestBootUnitRunsAtEachStart(t *testing.T) {
+	if unit, err := os.ReadFile("fairlead-uplink-boot.service"); err != nil || strings.Contains(string(unit), "RemainAfterExit") {
+		t.Errorf("it remains active: %v\n%s", err, unit)
+	}
+}

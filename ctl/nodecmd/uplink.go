@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/fairlead-cni/fairlead/agent/rundir"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/config"
 	"github.com/fairlead-cni/fairlead/datapath/uplink"
@@ -123,19 +124,19 @@ A running agent does not attach it again; bridged pods have no network until the
 
 func (f *uplinkFlags) yield() *cobra.Command {
 	return f.sub("yield", "Returns the NIC to the host while Open vSwitch is replaced",
-		`Run it before ovs-vswitchd is stopped (the container fairlead-ovs does): in mode bridge on the
-userspace datapath the host has no network without ovs-vswitchd. The NIC is restored, and a running
-agent attaches it again as soon as another ovs-vswitchd runs.
+		`Run it before ovs-vswitchd is stopped, and once more after (the container fairlead-ovs does): in
+mode bridge the host's packets go through it. The NIC is restored, and an agent attaches it again as
+soon as another ovs-vswitchd runs.
 
-On the kernel's datapath it does nothing: the kernel keeps forwarding with the flows it has. An agent
-that finds ovs-vswitchd dead for some seconds does the same by itself, on both datapaths.`,
+On the kernel's datapath it does nothing while an agent runs: the kernel keeps forwarding with the
+flows it has, and an agent that finds ovs-vswitchd dead for some seconds does the same by itself.`,
 		func(ctx context.Context, out io.Writer) error {
 			u, err := uplink.Open(f.journal, klog.Background())
 			if err != nil {
 				return err
 			}
-			if j := u.Journal(); j != nil && j.Bridge.Datapath != api.DatapathNetdev {
-				fmt.Fprintln(out, "nothing to do: no NIC is on the userspace datapath")
+			if j := u.Journal(); j != nil && j.Bridge.Datapath != api.DatapathNetdev && rundir.Locked() {
+				fmt.Fprintln(out, "nothing to do: an agent runs, and no NIC is on the userspace datapath")
 				return nil
 			}
 			yielded, err := u.Yield(ctx, uplink.VswitchdEnds)

@@ -48,8 +48,13 @@ func lan(t *testing.T) (node, router *nstest.NS) {
 
 func learn(t *testing.T, node, router *nstest.NS) {
 	t.Helper()
+	learnFrom(t, node, router, "r0")
+}
+
+func learnFrom(t *testing.T, node, router *nstest.NS, ifName string) {
+	t.Helper()
 	nstest.Wait(t, 5*time.Second, "the node to learn a default route from the router", func() bool {
-		_ = router.Do(func() error { return advertise("r0") }) // fails until r0 has its link-local address
+		_ = router.Do(func() error { return advertise(ifName) }) // fails until it has its link-local address
 		return strings.Contains(node.IP("-6 route show default"), "proto ra")
 	})
 }
@@ -103,5 +108,46 @@ func TestRootForwardingTouchesNoOtherInterface(t *testing.T) {
 	}
 	if got := node.Exec("cat", "/proc/sys/net/ipv4/ip_forward"); got != "0\n" {
 		t.Errorf("IPv4 forwarding is %q though only IPv6 was asked for", got)
+	}
+}
+
+// later gives the node a NIC, eth0.10, and an interface that is none, and has it look again.
+func later(t *testing.T, node, router *nstest.NS) (changes []string) {
+	t.Helper()
+	node.Must(func() error { _, err := EnableForwarding(false, true); return err })
+	if out, err := node.Run("ip", "link", "add", "eth0.10", "link", "eth0", "up", "type", "vlan", "id", "10"); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: this kernel has no VLANs: %s", out)
+	}
+	router.IP("link add r0.10 link r0 up type vlan id 10")
+	nstest.Veth(node, "pod", router, "p0")
+	node.Must(func() (err error) { changes, err = EnableForwarding(false, true); return err })
+	return changes
+}
+
+// A NIC that comes later heeds advertisements, too, under whatever name, and a pod's interface does not.
+func TestRootForwardingKeepsALaterNIC(t *testing.T) {
+	node, router := lan(t)
+	if changes := later(t, node, router); !slices.Equal(changes, []string{"eth0.10 accept_ra 2"}) {
+		t.Errorf("changed %v", changes)
+	}
+	node.IP("link set eth0.10 down")
+	node.IP("link set eth0.10 name wan")
+	node.IP("link set wan up")
+	node.IP("-6 route flush default")
+	learnFrom(t, node, router, "r0.10")
+	if got := node.IP("-6 route show default"); !strings.Contains(got, "dev wan") {
+		t.Errorf("default route: %q", got)
+	}
+	if got := node.Exec("cat", "/proc/sys/net/ipv6/conf/pod/accept_ra"); got != "1\n" {
+		t.Errorf("accept_ra of a pod's interface is %q", got)
+	}
+}
+
+// On a node that forwarded IPv6 before, a NIC that comes later is left as the kernel has made it.
+func TestRootForwardingOfARouter(t *testing.T) {
+	node, router := lan(t)
+	node.Exec("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
+	if changes := later(t, node, router); len(changes) > 0 {
+		t.Errorf("changed %v", changes)
 	}
 }

@@ -185,13 +185,19 @@ func (f *fixture) reboot() {
 	}
 	f.boot(f.config)
 	f.before = f.state()
+	f.bootScript()
+	f.ovs.Server.Start()
+	f.ovs.Vswitchd.Start()
+}
+
+// bootScript is what runs before Open vSwitch starts.
+func (f *fixture) bootScript() {
+	f.t.Helper()
 	cmd := exec.Command("sh", "../../build/ovs/fairlead-uplink-boot")
-	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+f.ovs.Dir, "OVS_DBDIR="+f.ovs.Dir)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+f.ovs.Dir, "OVS_DBDIR="+f.ovs.Dir, "FAIRLEAD_JOURNAL="+f.journal)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		f.t.Fatalf("boot unit: %v: %s", err, out)
 	}
-	f.ovs.Server.Start()
-	f.ovs.Vswitchd.Start()
 }
 
 // bootJournal has the journal on disk be of another boot. What is in memory is gone with that.

@@ -23,16 +23,19 @@ const noStart, hungStart = "none", "hangs"
 
 // Yield gives the NIC back to the host while Open vSwitch is away: in mode bridge all that the host sends and receives
 // goes through it, also what brings the next Open vSwitch to the node, such as its image. The journal says that it is
-// to be attached again as soon as another ovs-vswitchd runs: see Due. It does nothing, and returns false, if the NIC is
-// not attached in mode bridge.
+// to be attached again as soon as another ovs-vswitchd runs: see Due. An attach whose process is gone is undone too.
+// It does nothing, and returns false, if the NIC is not attached in mode bridge, but to finish a restore.
 func (u *Uplink) Yield(ctx context.Context, reason string) (yielded bool, err error) {
 	unlock, err := u.lock(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	if !u.Attached() && !(u.rebuilt && u.Unfinished() && u.ThisBoot()) || u.journal.UplinkMode() != api.UplinkBridge {
+	switch {
+	case !u.ThisBoot() || u.journal.Phase == Detached || u.journal.UplinkMode() != api.UplinkBridge:
 		return false, nil
+	case u.journal.Phase == Restoring && !u.rebuilt:
+		return false, u.run(ctx)
 	}
 	start := u.startNow()
 	if reason == VswitchdHangs {

@@ -2,6 +2,8 @@ package uplink
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -105,4 +107,58 @@ func TestRootLostWithOVS(t *testing.T) {
 	f.due(true, "ovs-vswitchd is back")
 	f.nextAgent()
 	f.checkAfter(Attached, "ovs-vswitchd is back")
+}
+
+// Where the agent has gone in the middle of an attach, or what yields was killed, the next that yields does the rest.
+func TestRootYieldIsTheLast(t *testing.T) {
+	for _, op := range []string{"attach", "yield"} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+			f := setup(t, simple, noDAD()...)
+			f.killAtEveryStep(op, always(recovery{"yield", (*fixture).yieldsTheRest, Detached}))
+		})
+	}
+}
+
+func (f *fixture) yieldsTheRest() {
+	f.onNode(func(ctx context.Context, u *Uplink) error { _, err := u.Yield(ctx, VswitchdEnds); return err })
+}
+
+// A NIC that was restored while Open vSwitch was dead, by a program that could not change the database, stays with the
+// host when Open vSwitch starts again, without an agent.
+func TestRootBootLeavesARestoredNIC(t *testing.T) {
+	t.Parallel() // most of the time is Open vSwitch's and the kernel's, waiting
+	f := setup(t, simple, noDAD()...)
+	f.before = f.state()
+	f.nextAgent()
+	f.bootScript() // nothing to do while it is attached
+	if out, err := f.ovs.Run("ovs-vsctl", "--no-wait", "br-exists", BridgeName); err != nil {
+		t.Errorf("an attached uplink: %v: %s", err, out)
+	}
+	f.ovs.Vswitchd.Kill()
+	f.ovs.Server.Kill()
+	t.Log(f.withoutOVSDBTool())
+	f.bootScript()
+	f.ovs.Server.Start()
+	f.ovs.Vswitchd.Start()
+	f.checkAfter(Detached, "Open vSwitch is back")
+	if out, err := f.ovs.Run("ovs-vsctl", "list-br"); err != nil || strings.Contains(out, BridgeName) {
+		t.Errorf("bridges: %v: %s", err, out)
+	}
+}
+
+// withoutOVSDBTool restores on a node whose ovsdb-tool can't be used, and returns what that says.
+func (f *fixture) withoutOVSDBTool() string {
+	f.t.Helper()
+	dir := f.t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ovsdb-tool"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	cmd := f.command("restore", 0)
+	cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		f.t.Error("a restore that can't change the database says nothing")
+	}
+	return string(out)
 }

@@ -49,6 +49,7 @@ func TestRootAgentKeepsUplink(t *testing.T) {
 	t.Run("an agent that cannot start", c.cannotStart)
 	t.Run("the run directory is full", c.runDirFull)
 	t.Run("ovs-vswitchd stays dead", c.staysDead)
+	t.Run("ovs-vswitchd leaves, then the agent", c.leave)
 	t.Run("ovs-vswitchd hangs", c.vswitchdHangs)
 	t.Run("ovs-vswitchd hangs while an agent starts", c.startsBesideHung)
 	t.Run("ovs-vswitchd is about to end", c.yields)
@@ -194,6 +195,16 @@ func (c cluster) staysDead(t *testing.T) {
 	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	c.attached(t, false)
 	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
+	c.attached(t, true)
+}
+
+// An agent that ends after Open vSwitch leaves the host with its NIC, without the wait for another ovs-vswitchd.
+func (c cluster) leave(t *testing.T) {
+	must(t, c.OVSKill(labtest.Within(t, 10*time.Second), node, lab.Vswitchd))
+	must(t, c.AgentStop(labtest.Within(t, 15*time.Second), node))
+	c.attachedWithin(t, 5*time.Second, false)
+	must(t, c.OVSStart(labtest.Within(t, 30*time.Second), node, lab.Vswitchd))
+	must(t, c.AgentStart(labtest.Within(t, 5*time.Second), node))
 	c.attached(t, true)
 }
 
