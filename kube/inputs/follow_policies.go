@@ -30,8 +30,11 @@ func (k *Kubernetes) FollowPolicies(file string) {
 	k.peers = peers.New(k.judged, k.server, k.client.Kubernetes.CoreV1(), k.node, file, k.log)
 	k.followLabels()
 	k.followPolicies(feed.NetworkPolicy, follow.Resource{Name: "networkpolicies"}, policies, policy.ParseNetworkPolicy)
+	defined := follow.Definitions{Dynamic: k.client.Dynamic, Metadata: k.client.Metadata,
+		Discovery: k.client.Kubernetes.Discovery()}
 	k.followPolicies(feed.ClusterNetworkPolicy, follow.Resource{Name: clusterPolicies.Resource, Optional: true,
-		Absent: func() { k.judged.Whole(feed.ClusterNetworkPolicy) }}, clusterPolicies, policy.ParseClusterNetworkPolicy)
+		Absent: func(ctx context.Context) error { return defined.Absent(ctx, clusterPolicies) },
+	}, clusterPolicies, policy.ParseClusterNetworkPolicy)
 }
 
 // followLabels has the Namespaces, Nodes and own Pods that are read anyway bring what policies see of them. Of these

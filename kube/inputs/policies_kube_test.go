@@ -129,7 +129,7 @@ func TestKubePolicyObjects(t *testing.T) {
 	}))
 	c.must(all.Delete(t.Context(), "deny", metav1.DeleteOptions{}))
 	j.until("its deletion", j.has(feed.NetworkPolicy, "default/deny", gone))
-	c.clusterPolicies(t, func() {
+	c.clusterPolicies(t, "v1alpha2", func() {
 		j.until("the ClusterNetworkPolicy", j.has(feed.ClusterNetworkPolicy, "deny", func(v any) bool {
 			p, ok := v.(policy.Policy)
 			return ok && p.Tier == policy.Admin && len(p.Rules[policy.Ingress]) == 1
@@ -218,7 +218,7 @@ func TestKubePoliciesOfBefore(t *testing.T) {
 }
 
 // clusterPolicies installs the CRD and a ClusterNetworkPolicy, and deletes both when seen has returned.
-func (c *cluster) clusterPolicies(t *testing.T, seen func()) {
+func (c *cluster) clusterPolicies(t *testing.T, version string, seen func()) {
 	t.Helper()
 	crd, deny := filepath.Join(c.dir, "crd.yaml"), filepath.Join(c.dir, "deny.yaml")
 	names := "kind: ClusterNetworkPolicy, plural: clusternetworkpolicies, singular: clusternetworkpolicy"
@@ -233,16 +233,16 @@ spec:
   scope: Cluster
   names: {%s}
   versions:
-  - name: v1alpha2
+  - name: %s
     served: true
     storage: true
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`, names)), 0o600))
+`, names, version)), 0o600))
 	c.must(c.Kubectl(t.Context(), "apply", "-f", crd))
-	defer func() { c.must(c.Kubectl(t.Context(), "delete", "-f", crd)) }()
+	defer func() { c.must(c.Kubectl(t.Context(), "delete", "--ignore-not-found", "-f", crd)) }()
 	c.must(c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "-f", crd))
 	c.must(os.WriteFile(deny, []byte(strings.TrimSpace(`
-{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: deny},
+{apiVersion: policy.networking.k8s.io/`+version+`, kind: ClusterNetworkPolicy, metadata: {name: deny},
  spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}}
 `)), 0o600))
 	deadline := time.Now().Add(patience)
