@@ -59,6 +59,9 @@ func (k *Kubernetes) followLabels() {
 	}
 	k.namespaces.Each = func(key string, _, n Namespace, exists bool) { k.putPart(feed.Namespace, key, n.policy, exists) }
 	k.nodes.Each = func(key string, _, n Node, exists bool) { k.putPart(feed.Node, key, n.policy, exists) }
+	// A rule that denies takes a Node also if its podCIDR, or an address for tunnels, is refused. Its other addresses are
+	// those of now: the last valid Node may have had others, which a rule that accepts would open.
+	k.nodes.Part = func(key string, n Node) { k.putPart(feed.Node, key, n.policy, true) }
 	k.pods.Each = func(key string, _, p Pod, exists bool) {
 		if exists = exists && p.policy != nil; !exists {
 			p.policy = &policy.Pod{}

@@ -3,8 +3,10 @@ package inputs
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +137,30 @@ func TestKubePolicyObjects(t *testing.T) {
 			return ok && p.Tier == policy.Admin && len(p.Rules[policy.Ingress]) == 1
 		}))
 	})
+}
+
+// A Node that is refused, as its podCIDR or an annotation is invalid, is seen by policies.
+func TestKubePoliciesSeeWhatIsRefused(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	c.makeNode(1, func(n *corev1.Node) { n.Annotations = map[string]string{transportAddresses: "nonsense"} })
+	j := c.judged(t)
+	node := func(addr string) func(any) bool {
+		return func(v any) bool {
+			n, ok := v.(policy.Node)
+			return ok && slices.Contains(n.Addrs, netip.MustParseAddr(addr))
+		}
+	}
+	j.until("the Node", j.has(feed.Node, "node-1", node("192.0.0.1")))
+	c.until(j.k, "the problem", func(s *Snapshot) bool { return len(s.Problems) == 1 && s.Nodes["node-1"].Name == "" })
+	n, err := c.Admin().CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
+	c.must(err)
+	n.Status.Addresses[0].Address = "192.0.2.77" // refused for the same reason
+	_, err = c.Admin().CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+	c.must(err)
+	j.until("its new address", j.has(feed.Node, "node-1", node("192.0.2.77")))
+	c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
+	j.until("its deletion", j.has(feed.Node, "node-1", gone))
 }
 
 // Of Pods of other nodes those are read that policies of this node's Pods can be about: they are known with such a
