@@ -28,7 +28,8 @@ type PodCIDRClaim struct {
 	Spec              PodCIDRClaimSpec `json:"spec"`
 }
 
-// PodCIDRClaimSpec says which Node it is for. It is immutable.
+// PodCIDRClaimSpec says which Node it is for. Of it, only NodeUID can change: a claim is handed over to another Node of
+// the same name.
 type PodCIDRClaimSpec struct {
 	// PodCIDR is the block, such as 10.244.3.0/24.
 	PodCIDR string `json:"podCIDR"`

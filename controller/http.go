@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/forecast"
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
@@ -206,14 +207,14 @@ func (m *metrics) keeping(kept map[string][]api.IPAllocation, missing int) {
 }
 
 // set updates the metrics of the pools.
-func (m *metrics) set(reports map[string]api.IPPoolStatus, grows growth) {
+func (m *metrics) set(reports map[string]api.IPPoolStatus, grows forecast.Growth) {
 	for _, g := range []*prometheus.GaugeVec{m.used, m.total, m.ready, m.fullIn} {
 		g.Reset()
 	}
 	for name, s := range reports {
 		m.used.WithLabelValues(name).Set(float64(s.Usage.Used))
 		m.total.WithLabelValues(name).Set(float64(s.Usage.Total))
-		if in, known := grows.fullIn(name, s.Usage.Total-s.Usage.Used); known {
+		if in, known := grows.FullIn(name, s.Usage.Total-s.Usage.Used); known {
 			m.fullIn.WithLabelValues(name).Set(in.Seconds())
 		}
 		ready := 0.0

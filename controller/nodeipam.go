@@ -63,16 +63,14 @@ type term struct {
 	other string
 	// seen: other was observed assigning one, and is not only configured to.
 	seen bool
-	// reported is when a message was last reported, by its text.
+	// reported is when a message was last reported, by the Node's UID, its reason and cause.
 	reported map[string]time.Time
+	// told is how many Events were written in this pass.
+	told int
 }
 
-const (
-	// atOnce is how many Nodes are assigned podCIDRs concurrently.
-	atOnce = 16
-	// tellAgain is when an Event is written again. The API server deletes it after an hour.
-	tellAgain = 30 * time.Minute
-)
+// atOnce is how many Nodes are assigned podCIDRs concurrently.
+const atOnce = 16
 
 func newNodeIPAM(o Options, w *world, events record.EventRecorder, m *metrics) *nodeIPAM {
 	n := &nodeIPAM{cfg: o.Config.NodeIPAM, client: o.Client, world: w, news: w.news(), events: events, metrics: m,
@@ -221,6 +219,7 @@ func stopped(who string) string {
 
 // pass makes one pass. What failed is retried by the next one.
 func (n *nodeIPAM) pass(ctx context.Context) {
+	n.told = 0
 	n.watchOthers(ctx)
 	plan, err := nodecidr.Make(n.facts())
 	if err != nil { // the config has been validated
@@ -235,14 +234,10 @@ func (n *nodeIPAM) pass(ctx context.Context) {
 		}
 	}
 	n.removeRanges(ctx)
-	for _, c := range plan.Release {
-		if err := n.release(ctx, c); err != nil && ctx.Err() == nil && !passing(err) {
-			n.log.Error(err, "removing PodCIDRClaim failed, will retry", "podCIDR", c.PodCIDR)
-		}
-	}
 	if n.other == "" {
 		n.assignAll(ctx, plan.Assignments)
 	}
+	n.releaseStale(ctx, plan)
 }
 
 func (n *nodeIPAM) assignAll(ctx context.Context, assignments []nodecidr.Assignment) {
@@ -313,36 +308,6 @@ func (n *nodeIPAM) claim(ctx context.Context, p netip.Prefix, g nodecidr.Assignm
 	return nil
 }
 
-// release removes a claim if the API server confirms that its Node has other podCIDRs, or is gone and its pods, too.
-func (n *nodeIPAM) release(ctx context.Context, c nodecidr.Claim) error {
-	u, err := n.client.Resource(nodes).Get(ctx, c.Node, metav1.GetOptions{})
-	switch {
-	case err != nil && !apierrors.IsNotFound(err):
-		return fmt.Errorf("looking up Node %s: %w", c.Node, err)
-	case err == nil && string(u.GetUID()) == c.UID:
-		has, _, err := unstructured.NestedStringSlice(u.Object, "spec", "podCIDRs")
-		if err != nil || len(has) == 0 || slices.Contains(has, c.PodCIDR.String()) {
-			return err
-		}
-	default:
-		if vacant, err := n.vacancies.Vacant(ctx, c.PodCIDR, c.Node, c.UID); !vacant {
-			return err
-		}
-	}
-	name := nodecidr.Name(c.PodCIDR)
-	obj, _, _ := n.claims.GetByKey(name)
-	claim, ok := obj.(*api.PodCIDRClaim)
-	if !ok || claim.Spec.NodeUID != c.UID {
-		return nil
-	}
-	if err := n.client.Resource(api.ClaimResource).Delete(ctx, name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &claim.UID}}); err != nil {
-		return fmt.Errorf("removing the claim %s: %w", name, err)
-	}
-	n.log.Info("released podCIDR", "podCIDR", c.PodCIDR, "node", c.Node)
-	return nil
-}
-
 // facts are the inputs from the cache and from this controller.
 func (n *nodeIPAM) facts() nodecidr.Facts {
 	f := nodecidr.Facts{Ranges: n.cutFrom(), Services: slices.Clone(n.world.serviceCIDRs()), Pools: n.world.bridged()}
@@ -368,8 +333,8 @@ func (n *nodeIPAM) facts() nodecidr.Facts {
 
 // node is the nodecidr.Node of a Node, with its recent assignment.
 func (n *nodeIPAM) node(node *corev1.Node) nodecidr.Node {
-	out := nodecidr.Node{Name: node.Name, UID: string(node.UID), PodCIDRs: podCIDRs(node), Addresses: addresses(node),
-		Created: node.CreationTimestamp.Time, Leaving: node.DeletionTimestamp != nil}
+	out := nodecidr.Node{Name: node.Name, UID: string(node.UID), PodCIDRs: podCIDRs(node),
+		Addresses: evidence.Addresses(node), Created: node.CreationTimestamp.Time, Leaving: node.DeletionTimestamp != nil}
 	if len(out.PodCIDRs) > 0 {
 		delete(n.assigned, node.UID)
 	} else {
@@ -421,7 +386,7 @@ func (n *nodeIPAM) watchOthers(ctx context.Context) {
 			n.other, n.seen = who, true
 			why := fmt.Sprintf("%s has assigned podCIDR %s to Node %s. %s", who, node.Spec.PodCIDRs[0], node.Name, stopped(who))
 			n.log.Error(errors.New(why), "podCIDR assignment is stopped")
-			n.warn(node.Name, node.UID, api.EventOtherAllocatorActive, why)
+			n.warn(node.Name, node.UID, api.EventOtherAllocatorActive, why, why)
 		}
 	}
 }

@@ -1,12 +1,16 @@
 package controller
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
 // What was just written to a Node is its own until the cache has it; another Node of that name has nothing.
@@ -44,5 +48,34 @@ func TestOtherAllocatorIsRemembered(t *testing.T) {
 	n.other, n.seen = "another", true
 	if n.begin(); n.other != "another" || !n.seen {
 		t.Errorf("another allocator is forgotten: %q, %t", n.other, n.seen)
+	}
+}
+
+// A full range is told to each Node that waits once, whatever the numbers in it become, and to so many in a pass.
+func TestEventsOfAFullRange(t *testing.T) {
+	const waiting = 3*eventsInPass + 1
+	events := record.NewFakeRecorder(10 * waiting)
+	n := &nodeIPAM{events: events}
+	n.begin()
+	for pass := range 6 {
+		var p nodecidr.Plan
+		for i := range waiting {
+			p.Waiting = append(p.Waiting, nodecidr.Waiting{Node: fmt.Sprint("n", i), UID: fmt.Sprint(i),
+				Why: fmt.Sprintf("all are in use, %d of deleted Nodes", pass), Cause: "IPv4"})
+		}
+		before := len(events.Events)
+		n.told = 0
+		n.report(p)
+		if got := len(events.Events) - before; got > eventsInPass {
+			t.Errorf("%d Events in pass %d", got, pass)
+		}
+	}
+	if got := len(events.Events); got != waiting {
+		t.Errorf("%d Events, want one for each of %d Nodes", got, waiting)
+	}
+	n.told = 0
+	n.report(nodecidr.Plan{Waiting: []nodecidr.Waiting{{Node: "n0", UID: "0", Why: "another", Cause: "IPv6"}}})
+	if got := len(events.Events); got != waiting+1 {
+		t.Errorf("another cause is not told: %d Events", got)
 	}
 }

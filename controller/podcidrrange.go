@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"net/netip"
 	"reflect"
 	"slices"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/nodecidr"
 )
 
-// This file has what NodeIPAM reports: the status of ranges, and Events about Nodes.
+// This file has the status of ranges.
 
 // writeRange updates the object of a range if it differs.
 func (n *nodeIPAM) writeRange(ctx context.Context, u nodecidr.Usage) error {
@@ -120,33 +117,4 @@ func (n *nodeIPAM) conditions(u nodecidr.Usage) []metav1.Condition {
 			"less than 10 percent is free. Add another CIDR to nodeIPAM.clusterCIDRs before it is full"
 	}
 	return []metav1.Condition{ready, few}
-}
-
-// report writes Events about Nodes that wait or have faulty podCIDRs, and logs them.
-func (n *nodeIPAM) report(p nodecidr.Plan) {
-	maps.DeleteFunc(n.reported, func(_ string, at time.Time) bool { return time.Since(at) > tellAgain })
-	for _, w := range p.Waiting {
-		n.warn(w.Node, types.UID(w.UID), api.EventCIDRNotAvailable, w.Why)
-	}
-	for _, f := range p.Faults {
-		for _, name := range []string{f.Node, f.Other} {
-			if obj, ok, _ := n.world.nodes.GetByKey(name); ok {
-				if node, ok := obj.(*corev1.Node); ok {
-					n.warn(name, node.UID, api.EventInvalidPodCIDR, f.Text)
-				}
-			}
-		}
-	}
-}
-
-// warn writes an Event about a Node, unless it was written recently.
-func (n *nodeIPAM) warn(node string, uid types.UID, reason, text string) {
-	key := string(uid) + reason + text
-	if _, reported := n.reported[key]; reported {
-		return
-	}
-	n.reported[key] = time.Now()
-	n.log.Info("problem with a Node", "node", node, "reason", reason, "message", text)
-	n.events.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}, corev1.EventTypeWarning,
-		reason, text)
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/forecast"
 	"github.com/fairlead-cni/fairlead/ipam/allocation"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
@@ -17,7 +18,7 @@ import (
 // warning says when a pool counts as filling.
 type warning struct {
 	percent int // of its addresses in use
-	grows   growth
+	grows   forecast.Growth
 }
 
 // report computes the statuses of all pools, by name.
@@ -149,8 +150,8 @@ func (s poolState) filling() bool {
 
 func (s poolState) fillingText() string {
 	text := fmt.Sprintf("%d of %d addresses are in use, %d percent or more", s.held.used, s.total, s.percent)
-	if in, known := s.grows.fullIn(s.name, s.total-s.held.used); known && soon(in) != "" {
-		text += ". At its current growth rate the pool is full within " + soon(in)
+	if in, known := s.grows.FullIn(s.name, s.total-s.held.used); known && forecast.Soon(in) != "" {
+		text += ". At its current growth rate the pool is full within " + forecast.Soon(in)
 	}
 	return text + ". Extend spec.ipRanges"
 }

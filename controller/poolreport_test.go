@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-cni/fairlead/api"
+	"github.com/fairlead-cni/fairlead/controller/forecast"
 	"github.com/fairlead-cni/fairlead/ipam/pool"
 )
 
@@ -55,7 +56,8 @@ func TestReport(t *testing.T) {
 		held1("filling", "10.2.8.1", api.PhaseAllocated), held1("filling", "10.2.8.2", api.PhaseAllocated),
 		held1("filling", "10.2.8.3", api.PhaseReserved), held1("filling", "10.2.8.4", api.PhaseAllocated),
 	}
-	grows := growth{"full": {{time.Unix(0, 0), 0}, {time.Unix(60, 0), 2}}, "filling": {{time.Unix(0, 0), 1}, {time.Unix(3000, 0), 4}}}
+	grows := forecast.Growth{"full": {{At: time.Unix(0, 0)}, {At: time.Unix(60, 0), Used: 2}},
+		"filling": {{At: time.Unix(0, 0), Used: 1}, {At: time.Unix(3000, 0), Used: 4}}}
 	others := pool.Others{PodCIDRs: map[string][]netip.Prefix{"n1": {netip.MustParsePrefix("10.2.5.0/24")}}}
 	got := report(pools, allocations, others, warning{80, grows})
 	for name, want := range map[string]string{
@@ -79,47 +81,6 @@ func TestReport(t *testing.T) {
 			if c.Reason == "" || c.ObservedGeneration != 7 {
 				t.Errorf("%s: %+v", name, c)
 			}
-		}
-	}
-}
-
-func TestForecast(t *testing.T) {
-	start := time.Unix(1000000, 0)
-	for name, c := range map[string]struct {
-		used func(minute int) int64
-		most int // minutes
-		left int64
-		want time.Duration // 0: not known
-	}{
-		"begun":                {func(int) int64 { return 5 }, 0, 10, 0},
-		"steady":               {func(int) int64 { return 5 }, 30, 10, 0},
-		"shrinks":              {func(m int) int64 { return int64(100 - m) }, 30, 10, 0},
-		"one a minute":         {func(m int) int64 { return int64(m) }, 30, 90, 90 * time.Minute},
-		"one a minute, days":   {func(m int) int64 { return int64(m) }, 3000, 90, 90 * time.Minute},
-		"a rollout just now":   {func(m int) int64 { return int64(max(0, m-55) * 20) }, 60, 200, 10 * time.Minute},
-		"a rollout long over":  {func(m int) int64 { return int64(min(m, 20) * 20) }, 120, 200, 0},
-		"a rollout, then none": {func(m int) int64 { return int64(min(m, 30)) }, 60, 30, time.Hour},
-		"full":                 {func(m int) int64 { return int64(m) }, 30, 0, 0},
-	} {
-		g := growth{}
-		for m := range c.most + 1 {
-			for s := 0; s < 60; s += 5 {
-				g.note(start.Add(time.Duration(m)*time.Minute+time.Duration(s)*time.Second),
-					map[string]api.IPPoolStatus{"p": {Usage: &api.PoolUsage{Used: c.used(m)}}})
-				if m == c.most {
-					break
-				}
-			}
-		}
-		got, known := g.fullIn("p", c.left)
-		if known != (c.want != 0) || got.Round(time.Minute) != c.want {
-			t.Errorf("%s: full in %s, %v; want %s", name, got, known, c.want)
-		}
-		if len(g["p"]) > 362 {
-			t.Errorf("%s: %d values are kept", name, len(g["p"]))
-		}
-		if g.note(start, nil); len(g) > 0 {
-			t.Errorf("%s: a pool that is gone is remembered", name)
 		}
 	}
 }

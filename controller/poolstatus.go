@@ -65,7 +65,7 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 func (s *poolStatus) pass(ctx context.Context) {
 	pools, allocations := listOf[api.IPPool](s.world.pools), listOf[api.IPAllocation](s.world.allocations)
 	reports := report(pools, allocations, s.world.others(), s.warning)
-	s.warning.grows.note(time.Now(), reports)
+	s.warning.grows.Note(time.Now(), reports)
 	s.metrics.set(reports, s.warning.grows)
 	for _, p := range pools {
 		if err := s.write(ctx, p, reports[p.Name]); err != nil && ctx.Err() == nil && !passing(err) {

@@ -283,9 +283,9 @@ func (p PodPort) Has(named NamedPort) bool {
 type Namespace struct {
 	Name   string
 	Labels map[string]string
-	// LogDenied: what is denied its pods is logged. It changes no verdict, and is not kept for a start without the API
-	// server.
-	LogDenied bool `json:"-"`
+	// LogDenied: what is denied its pods is logged. It changes no verdict. A version that does not know it refuses a file
+	// that has it, which is why it is there only where it is true.
+	LogDenied bool `json:",omitempty"`
 }
 
 // Node is what policies see of a Node.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,8 +18,11 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/reclaim"
 )
 
-// Node is what matters of a Node.
+// Node is what matters of a Node, nil for none.
 func Node(n *corev1.Node) reclaim.ClusterNode {
+	if n == nil {
+		return reclaim.ClusterNode{}
+	}
 	return reclaim.ClusterNode{UID: string(n.UID), Created: n.CreationTimestamp.Time, Fenced: len(Fences(n)) > 0,
 		Ready: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
@@ -37,14 +41,20 @@ func Fences(n *corev1.Node) (out []corev1.Taint) {
 
 // ReadNode is the Node of that name; the zero value: there is none.
 func ReadNode(ctx context.Context, c kubernetes.Interface, name string) (reclaim.ClusterNode, error) {
+	n, err := getNode(ctx, c, name)
+	return Node(n), err
+}
+
+// getNode is the Node of that name, nil if there is none.
+func getNode(ctx context.Context, c kubernetes.Interface, name string) (*corev1.Node, error) {
 	n, err := c.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return reclaim.ClusterNode{}, nil
+		return nil, nil
 	case err != nil:
-		return reclaim.ClusterNode{}, fmt.Errorf("reading Node %s: %w", name, err)
+		return nil, fmt.Errorf("reading Node %s: %w", name, err)
 	}
-	return Node(n), nil
+	return n, nil
 }
 
 // ReadPods are the Pods on the node of that name, be there a Node or not.
@@ -66,7 +76,32 @@ func ReadPods(ctx context.Context, c kubernetes.Interface, name string) ([]recla
 				one.IPs = append(one.IPs, addr)
 			}
 		}
+		for _, ip := range p.Status.HostIPs {
+			addr, _ := netip.ParseAddr(ip.IP) // an invalid one is no Node's
+			one.HostIPs = append(one.HostIPs, addr)
+		}
+		one.Running = running(p.Status.ContainerStatuses)
 		out = append(out, one)
 	}
 	return out, nil
+}
+
+// running is since when the first of the containers runs, zero if none does.
+func running(containers []corev1.ContainerStatus) (since time.Time) {
+	for _, c := range containers {
+		if r := c.State.Running; r != nil && (since.IsZero() || r.StartedAt.Time.Before(since)) {
+			since = r.StartedAt.Time
+		}
+	}
+	return since
+}
+
+// Addresses are those of a Node.
+func Addresses(n *corev1.Node) (out []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil {
+			out = append(out, addr)
+		}
+	}
+	return out
 }

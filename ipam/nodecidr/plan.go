@@ -3,7 +3,6 @@ package nodecidr
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -72,6 +71,10 @@ type Plan struct {
 // Waiting is a Node that gets no podCIDR, and why.
 type Waiting struct {
 	Node, UID, Why string
+	// Cause is the same as long as the reasons are, whatever the numbers in Why become.
+	Cause string
+	// Former are blocks that an earlier Node of its name has a claim for still, and that nothing else uses.
+	Former []netip.Prefix
 }
 
 // Usage is how full a range is, in blocks, with the assignments of the plan.
@@ -105,7 +108,8 @@ func Kinds() []FaultKind { return []FaultKind{Shared, Outside, Incomplete, Servi
 
 // Make computes the plan. An error is about Ranges.
 func Make(f Facts) (Plan, error) {
-	m := maker{Facts: f, byUID: map[string]*Node{}, claims: map[string][]Claim{}}
+	m := maker{Facts: f, byUID: map[string]*Node{}, claims: map[string][]Claim{},
+		fulls: map[int]full{}, former: map[string][]Claim{}}
 	for _, r := range f.Ranges {
 		g, err := blocks.New(r)
 		if err != nil {
@@ -143,6 +147,9 @@ type maker struct {
 	grids  []*blocks.Grid
 	byUID  map[string]*Node
 	claims map[string][]Claim // of each UID, those that count
+	fulls  map[int]full       // why no block of a family is left
+	former map[string][]Claim // stale claims of Nodes that are gone, by name
+	before []*blocks.Grid     // grids without what is claimed
 	plan   Plan
 }
 
@@ -180,8 +187,14 @@ func (m *maker) occupy() {
 // claimed sorts claims: those that Nodes have, those still to be written, and stale ones. All of them are in use until
 // they are released.
 func (m *maker) claimed() {
+	for _, g := range m.grids {
+		m.before = append(m.before, g.Clone())
+	}
 	for _, c := range m.Claims {
 		n := m.byUID[c.UID]
+		if n == nil {
+			m.former[c.Node] = append(m.former[c.Node], c)
+		}
 		switch {
 		case n == nil, len(n.PodCIDRs) > 0 && !slices.Contains(n.PodCIDRs, c.PodCIDR):
 			m.plan.Release = append(m.plan.Release, c)
@@ -198,7 +211,7 @@ func (m *maker) claimed() {
 
 // usable reports whether a claimed block is in a range and not in use otherwise by now.
 func (m *maker) usable(p netip.Prefix) bool {
-	for _, g := range m.grids {
+	for _, g := range m.before {
 		if p.Overlaps(g.Cluster) && p.Bits() == g.Mask {
 			now := g.Clone()
 			return now.Take(p) == nil && now.Free() < g.Free()
@@ -279,7 +292,7 @@ func (m *maker) giveTo(n *Node, supply map[int][]netip.Prefix) {
 		}
 	}
 	if len(missing) > 0 {
-		m.plan.Waiting = append(m.plan.Waiting, Waiting{n.Name, n.UID, m.full(missing)})
+		m.wait(n, missing)
 		return
 	}
 	for _, p := range assignment.PodCIDRs {
@@ -302,74 +315,4 @@ func (m *maker) claimOf(uid string, f int) netip.Prefix {
 		}
 	}
 	return first
-}
-
-// full says that families have no block left, and what helps.
-func (m *maker) full(missing []int) string {
-	var parts []string
-	for _, f := range missing {
-		var ranges []string
-		total := uint64(0)
-		for _, r := range m.Ranges {
-			if netaddr.Family(r.Cluster.Addr()) == f {
-				ranges = append(ranges, r.String())
-				total += r.Blocks()
-			}
-		}
-		parts = append(parts, fmt.Sprintf("no IPv%d podCIDR is left: %s has %d, and all are in use%s%s", f,
-			strings.Join(ranges, " and "), total, m.byPools(f), m.byDeleted(f)))
-	}
-	return strings.Join(parts, "; ") + ". Add another CIDR to nodeIPAM.clusterCIDRs of fairlead-controller, " +
-		"or delete Nodes that are gone"
-}
-
-// poolsNamed is how many pools a message names.
-const poolsNamed = 3
-
-// byPools says how many blocks of a family have addresses of pools, and of which.
-func (m *maker) byPools(family int) string {
-	var taken uint64
-	names := map[string]bool{}
-	for _, g := range m.grids {
-		if netaddr.Family(g.Cluster.Addr()) != family {
-			continue
-		}
-		pools := blocks.Grid{Range: g.Range}
-		for name, prefixes := range m.Pools {
-			for _, p := range prefixes {
-				if pools.Take(p) == nil {
-					names[name] = true
-				}
-			}
-		}
-		taken += pools.Blocks() - pools.Free()
-	}
-	sorted := slices.Sorted(maps.Keys(names))
-	switch n := len(sorted); {
-	case n == 0:
-		return ""
-	case n == 1:
-		return fmt.Sprintf(", %d by IPPool %s", taken, sorted[0])
-	case n > poolsNamed:
-		return fmt.Sprintf(", %d by IPPools %s and %d more", taken, strings.Join(sorted[:poolsNamed], ", "), n-poolsNamed)
-	}
-	return fmt.Sprintf(", %d by IPPools %s", taken, strings.Join(sorted, ", "))
-}
-
-// byDeleted says how many blocks of a family are claimed for Nodes that are gone.
-func (m *maker) byDeleted(family int) string {
-	n := 0
-	for _, c := range m.Claims {
-		if m.byUID[c.UID] == nil && netaddr.Family(c.PodCIDR.Addr()) == family &&
-			slices.ContainsFunc(m.grids, func(g *blocks.Grid) bool { return g.Cluster.Overlaps(c.PodCIDR) }) {
-			n++
-		}
-	}
-	switch n {
-	case 0:
-		return ""
-	case 1:
-		return ", 1 of a deleted Node whose pods may still run"
-	}
-	return fmt.Sprintf(", %d of deleted Nodes whose pods may still run", n)
 }

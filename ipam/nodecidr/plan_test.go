@@ -300,3 +300,42 @@ func holder(f Facts, before []Assignment, uid string, b netip.Prefix) string {
 	}
 	return ""
 }
+
+// What fills a range is determined once, and not for each Node that waits, of which there may be thousands as there may
+// be of pools.
+func TestAFullRangeIsExplainedOnce(t *testing.T) {
+	f := Facts{Ranges: ranges("10.0.0.0/24 24", "10.0.1.0/24 24"), Pools: map[string][]netip.Prefix{}}
+	for i := range 500 {
+		f.Pools[fmt.Sprint("p", i)] = prefixes("10.0.0.16/28", "10.0.1.16/28", "10.9.0.0/24")
+	}
+	waiting := func(n int) float64 {
+		for len(f.Nodes) < n {
+			f.Nodes = append(f.Nodes, node(fmt.Sprint("n", len(f.Nodes)), 1))
+		}
+		return testing.AllocsPerRun(1, func() {
+			if p := mustMake(t, f); len(p.Waiting) != n {
+				t.Fatalf("%d wait, want %d", len(p.Waiting), n)
+			}
+		})
+	}
+	one, many := waiting(1), waiting(101)
+	if each := (many - one) / 100; each > 50 {
+		t.Errorf("each Node that waits takes %.0f allocations", each)
+	}
+}
+
+// A Node that waits is told what one of its name had, if that could be its own.
+func TestWhatANodeOfThatNameHad(t *testing.T) {
+	f := Facts{Ranges: ranges("10.0.0.0/23 24"), Nodes: []Node{node("back", 1), node("new", 2)},
+		Services: prefixes("10.0.1.0/28")}
+	for i, p := range []string{"10.0.0.0/24", "10.0.1.0/24", "10.9.0.0/24"} {
+		f.Claims = append(f.Claims, Claim{PodCIDR: prefixes(p)[0], Node: "back", UID: fmt.Sprint("earlier", i)})
+	}
+	p := mustMake(t, f)
+	if len(p.Waiting) != 2 || !slices.Equal(p.Waiting[0].Former, prefixes("10.0.0.0/24")) || p.Waiting[1].Former != nil {
+		t.Fatalf("%+v", p.Waiting)
+	}
+	if want := "An earlier Node of this name had 10.0.0.0/24: "; !strings.Contains(p.Waiting[0].Why, want) {
+		t.Errorf("%s: does not say %q", p.Waiting[0].Why, want)
+	}
+}

@@ -42,8 +42,9 @@ type Resource struct {
 	// Newest: an older state than that of now is not taken for it, as one may be that a server of several answers with
 	// which has fallen behind. What forbids something, and is enforced, would be lost at the next start.
 	Newest bool
-	// Absent, unless nil, is called when the server says that it has no such resource.
-	Absent func()
+	// Absent, unless nil, is asked when the server says that it has no such resource. With nil there are no objects;
+	// otherwise those that are known stay, and its error is the trouble.
+	Absent func(context.Context) error
 }
 
 // Server is the API server that Followers read. One that reads "nodes" notes its history for the others.
@@ -71,6 +72,7 @@ type Follower struct {
 	trouble error
 	reason  string
 
+	absent   bool         // the server has no such resource; owned by the goroutine in Run
 	failures atomic.Int64 // requests and watches that failed
 }
 
@@ -142,7 +144,7 @@ func (f *Follower) watched(ctx context.Context, o metav1.ListOptions) (watch.Int
 	f.isFrom(cluster, backup, ends)
 	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
 		if e.Type == watch.Error {
-			f.result(ctx, ofWatch(e.Object))
+			f.record(ctx, ofWatch(e.Object))
 		} else {
 			f.server.Heard()
 			if f.Name == "nodes" {
@@ -207,16 +209,20 @@ func ofWatch(o runtime.Object) error {
 	return err
 }
 
-// result records the outcome of a request or a watch.
+// result records the outcome of a request.
 func (f *Follower) result(ctx context.Context, err error) {
+	if f.Optional && apierrors.IsNotFound(err) {
+		err = f.missing(ctx)
+	} else {
+		f.absent = false
+	}
+	f.record(ctx, err)
+}
+
+// record records the outcome of a request or a watch.
+func (f *Follower) record(ctx context.Context, err error) {
 	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return // stopping, or an old version was requested: a normal response
-	}
-	if f.Optional && apierrors.IsNotFound(err) {
-		err = nil // an older API server
-		if f.Absent != nil {
-			f.Absent()
-		}
 	}
 	if err == nil {
 		f.server.Heard()
@@ -233,6 +239,18 @@ func (f *Follower) result(ctx context.Context, err error) {
 	if changed {
 		f.server.Reported()
 	}
+}
+
+// missing empties the store if it is certain that there are no such objects, else it returns why not.
+func (f *Follower) missing(ctx context.Context) error {
+	if f.Absent == nil || f.absent { // an older API server, or known already
+		return nil
+	}
+	if err := f.Absent(ctx); err != nil {
+		return err
+	}
+	f.absent = true
+	return f.store.Replace(nil, "")
 }
 
 // reasonOf is equal for errors that mean the same, such as those that differ only in a port number. Empty is no error.

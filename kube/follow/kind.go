@@ -21,6 +21,9 @@ type Kind[V any] struct {
 	Changed func()
 	// Each, unless nil, is called before Changed for each value that has changed, with the one before, or is gone.
 	Each func(key string, before, now V, exists bool)
+	// Part, unless nil, is called after that for each object that is refused, with what Convert returned of it. Each is
+	// called again when it is valid, or gone.
+	Part func(key string, v V)
 	// Whole, unless nil, is called after these when all objects have been read, also again.
 	Whole func()
 
@@ -103,10 +106,12 @@ func (k *Kind[V]) Update(obj any) error {
 	now, has := k.good[c.key]
 	differs := had != has || wasBad != k.bad[c.key] || !reflect.DeepEqual(before, now)
 	k.mu.Unlock()
+	if c.err != nil && k.Part != nil { // also if it is refused as before: the rest may differ
+		k.Part(c.key, c.value)
+	} else if differs && has && k.Each != nil {
+		k.Each(c.key, before, now, true)
+	}
 	if differs {
-		if has && k.Each != nil {
-			k.Each(c.key, before, now, true)
-		}
 		k.Changed()
 	}
 	return nil
@@ -141,7 +146,7 @@ func (k *Kind[V]) kept(c converted[V]) V {
 
 // Replace implements cache.ReflectorStore: the list is complete.
 func (k *Kind[V]) Replace(list []any, _ string) error {
-	good, bad := make(map[string]V, len(list)), map[string]string{}
+	good, bad, parts := make(map[string]V, len(list)), map[string]string{}, map[string]V{}
 	k.mu.Lock()
 	for _, obj := range list {
 		c, err := k.converted(obj)
@@ -153,19 +158,20 @@ func (k *Kind[V]) Replace(list []any, _ string) error {
 			good[c.key] = k.kept(c)
 			continue
 		}
-		bad[c.key] = c.err.Error()
+		bad[c.key], parts[c.key] = c.err.Error(), c.value
 		if before, had := k.good[c.key]; had {
 			good[c.key] = before
 		}
 	}
 	differs := !k.read || !reflect.DeepEqual(good, k.good) || !maps.Equal(bad, k.bad)
-	before := k.good
+	before, refused := k.good, k.bad
 	k.good, k.bad, k.read = good, bad, true
 	k.mu.Unlock()
+	if differs && k.Each != nil {
+		Each(before, good, k.Each)
+	}
+	k.replaceParts(refused, parts, good)
 	if differs {
-		if k.Each != nil {
-			Each(before, good, k.Each)
-		}
 		k.Changed()
 	}
 	k.mu.Lock()
@@ -175,6 +181,22 @@ func (k *Kind[V]) Replace(list []any, _ string) error {
 		k.Whole()
 	}
 	return nil
+}
+
+// replaceParts hands on the parts of what is refused, and what is there now of what was refused before.
+func (k *Kind[V]) replaceParts(refused map[string]string, parts, good map[string]V) {
+	if k.Part == nil {
+		return
+	}
+	for key := range refused {
+		if _, again := parts[key]; !again && k.Each != nil {
+			now, there := good[key]
+			k.Each(key, now, now, there)
+		}
+	}
+	for key, v := range parts {
+		k.Part(key, v)
+	}
 }
 
 // Resync implements cache.ReflectorStore.

@@ -30,8 +30,11 @@ func (k *Kubernetes) FollowPolicies(file string) {
 	k.peers = peers.New(k.judged, k.server, k.client.Kubernetes.CoreV1(), k.node, file, k.log)
 	k.followLabels()
 	k.followPolicies(feed.NetworkPolicy, follow.Resource{Name: "networkpolicies"}, policies, policy.ParseNetworkPolicy)
+	defined := follow.Definitions{Dynamic: k.client.Dynamic, Metadata: k.client.Metadata,
+		Discovery: k.client.Kubernetes.Discovery()}
 	k.followPolicies(feed.ClusterNetworkPolicy, follow.Resource{Name: clusterPolicies.Resource, Optional: true,
-		Absent: func() { k.judged.Whole(feed.ClusterNetworkPolicy) }}, clusterPolicies, policy.ParseClusterNetworkPolicy)
+		Absent: func(ctx context.Context) error { return defined.Absent(ctx, clusterPolicies) },
+	}, clusterPolicies, policy.ParseClusterNetworkPolicy)
 }
 
 // followLabels has the Namespaces, Nodes and own Pods that are read anyway bring what policies see of them. Of these
@@ -56,6 +59,9 @@ func (k *Kubernetes) followLabels() {
 	}
 	k.namespaces.Each = func(key string, _, n Namespace, exists bool) { k.putPart(feed.Namespace, key, n.policy, exists) }
 	k.nodes.Each = func(key string, _, n Node, exists bool) { k.putPart(feed.Node, key, n.policy, exists) }
+	// A rule that denies takes a Node also if its podCIDR, or an address for tunnels, is refused. Its other addresses are
+	// those of now: the last valid Node may have had others, which a rule that accepts would open.
+	k.nodes.Part = func(key string, n Node) { k.putPart(feed.Node, key, n.policy, true) }
 	k.pods.Each = func(key string, _, p Pod, exists bool) {
 		if exists = exists && p.policy != nil; !exists {
 			p.policy = &policy.Pod{}

@@ -2,6 +2,7 @@ package inputs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -397,6 +398,10 @@ func (k *Kubernetes) findTrouble() {
 }
 
 func (k *Kubernetes) sentence(names []string, err error) error {
+	if errors.Is(err, follow.ErrOtherVersion) {
+		return fmt.Errorf("ClusterNetworkPolicies cannot be read from the Kubernetes API server %s: %w. What is enforced stays, and a node that has just started enforces what it had saved, or keeps new pods closed, until the definition serves %s or these objects are deleted",
+			k.client.Server, err, clusterPolicies.Version)
+	}
 	if apierrors.IsNotFound(err) { // all other kinds are built into the server
 		return fmt.Errorf("the Kubernetes API server %s has no resource IPPools, and enableBridgingMode is true: install the CRDs (kubectl apply -f build/manifests/fairlead.yaml -l app.kubernetes.io/component=crds). Until then pods that ask for one get no network",
 			k.client.Server)

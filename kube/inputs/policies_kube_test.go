@@ -3,8 +3,10 @@ package inputs
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -129,12 +131,36 @@ func TestKubePolicyObjects(t *testing.T) {
 	}))
 	c.must(all.Delete(t.Context(), "deny", metav1.DeleteOptions{}))
 	j.until("its deletion", j.has(feed.NetworkPolicy, "default/deny", gone))
-	c.clusterPolicies(t, func() {
+	c.clusterPolicies(t, "v1alpha2", func() {
 		j.until("the ClusterNetworkPolicy", j.has(feed.ClusterNetworkPolicy, "deny", func(v any) bool {
 			p, ok := v.(policy.Policy)
 			return ok && p.Tier == policy.Admin && len(p.Rules[policy.Ingress]) == 1
 		}))
 	})
+}
+
+// A Node that is refused, as its podCIDR or an annotation is invalid, is seen by policies.
+func TestKubePoliciesSeeWhatIsRefused(t *testing.T) {
+	c := newCluster(t)
+	c.makeNode(0)
+	c.makeNode(1, func(n *corev1.Node) { n.Annotations = map[string]string{transportAddresses: "nonsense"} })
+	j := c.judged(t)
+	node := func(addr string) func(any) bool {
+		return func(v any) bool {
+			n, ok := v.(policy.Node)
+			return ok && slices.Contains(n.Addrs, netip.MustParseAddr(addr))
+		}
+	}
+	j.until("the Node", j.has(feed.Node, "node-1", node("192.0.0.1")))
+	c.until(j.k, "the problem", func(s *Snapshot) bool { return len(s.Problems) == 1 && s.Nodes["node-1"].Name == "" })
+	n, err := c.Admin().CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
+	c.must(err)
+	n.Status.Addresses[0].Address = "192.0.2.77" // refused for the same reason
+	_, err = c.Admin().CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+	c.must(err)
+	j.until("its new address", j.has(feed.Node, "node-1", node("192.0.2.77")))
+	c.must(c.Admin().CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
+	j.until("its deletion", j.has(feed.Node, "node-1", gone))
 }
 
 // Of Pods of other nodes those are read that policies of this node's Pods can be about: they are known with such a
@@ -218,7 +244,7 @@ func TestKubePoliciesOfBefore(t *testing.T) {
 }
 
 // clusterPolicies installs the CRD and a ClusterNetworkPolicy, and deletes both when seen has returned.
-func (c *cluster) clusterPolicies(t *testing.T, seen func()) {
+func (c *cluster) clusterPolicies(t *testing.T, version string, seen func()) {
 	t.Helper()
 	crd, deny := filepath.Join(c.dir, "crd.yaml"), filepath.Join(c.dir, "deny.yaml")
 	names := "kind: ClusterNetworkPolicy, plural: clusternetworkpolicies, singular: clusternetworkpolicy"
@@ -233,16 +259,16 @@ spec:
   scope: Cluster
   names: {%s}
   versions:
-  - name: v1alpha2
+  - name: %s
     served: true
     storage: true
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`, names)), 0o600))
+`, names, version)), 0o600))
 	c.must(c.Kubectl(t.Context(), "apply", "-f", crd))
-	defer func() { c.must(c.Kubectl(t.Context(), "delete", "-f", crd)) }()
+	defer func() { c.must(c.Kubectl(t.Context(), "delete", "--ignore-not-found", "-f", crd)) }()
 	c.must(c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "-f", crd))
 	c.must(os.WriteFile(deny, []byte(strings.TrimSpace(`
-{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: deny},
+{apiVersion: policy.networking.k8s.io/`+version+`, kind: ClusterNetworkPolicy, metadata: {name: deny},
  spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}}
 `)), 0o600))
 	deadline := time.Now().Add(patience)

@@ -95,6 +95,8 @@ func TestNeed(t *testing.T) {
 // Every object is read from the file as it was written.
 func TestLastKnownIsWhatWas(t *testing.T) {
 	all := world(t, slices.Collect(maps.Keys(rules))...)
+	logs := policy.Namespace{Name: "logs", LogDenied: true}
+	all[feed.Key{Kind: feed.Namespace, Name: "logs"}] = logs
 	want := map[feed.Key]any{}
 	for key, v := range all {
 		if p, is := v.(policy.Policy); is {
@@ -124,6 +126,9 @@ func TestLastKnownIsWhatWas(t *testing.T) {
 	}
 	if len(got) != len(want) {
 		t.Errorf("%d objects written, %d read", len(want), len(got))
+	}
+	if is, _ := got[feed.Key{Kind: feed.Namespace, Name: "logs"}].(policy.Namespace); !is.LogDenied {
+		t.Error("the Namespace logs nothing any more")
 	}
 }
 

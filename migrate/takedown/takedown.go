@@ -161,7 +161,8 @@ func (r *run) set(ctx context.Context, name string) (*appsv1.DaemonSet, error) {
 	return set, nil
 }
 
-// workOf is the DaemonSet that does the work: on the nodes of the agents, with their image and their directories.
+// workOf is the DaemonSet that does the work: on the nodes of the agents, whatever taints these have, with their image
+// and their directories. Where no agent was there is nothing to do.
 func workOf(of *appsv1.DaemonSet) *appsv1.DaemonSet {
 	labels := map[string]string{"app.kubernetes.io/name": work, "app.kubernetes.io/part-of": "fairlead",
 		"app.kubernetes.io/component": "uninstall"}
@@ -174,6 +175,8 @@ func workOf(of *appsv1.DaemonSet) *appsv1.DaemonSet {
 		spec.NodeSelector = map[string]string{}
 	}
 	spec.NodeSelector[held] = "yes"
+	// A node may have been tainted after its agent was started, and would be left out without a word.
+	spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	mounts := slices.DeleteFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "config" })
 	part := corev1.Container{Image: agent.Image, ImagePullPolicy: agent.ImagePullPolicy,
 		SecurityContext: agent.SecurityContext, Env: agent.Env, VolumeMounts: mounts,

@@ -1,4 +1,5 @@
-package controller
+// Package forecast tells from the past usage of pools when they will be exhausted. It has no side effects.
+package forecast
 
 import (
 	"slices"
@@ -15,18 +16,18 @@ const (
 	growthLong  = time.Hour
 )
 
-// usedAt is how many addresses of a pool were in use at a time.
-type usedAt struct {
-	at   time.Time
-	used int64
+// UsedAt is how many addresses of a pool were in use at a time.
+type UsedAt struct {
+	At   time.Time
+	Used int64
 }
 
-// growth is the usage history of pools, oldest first. A controller that has just started has little of it, and
+// Growth is the usage history of pools, oldest first. A controller that has just started has little of it, and
 // forecasts nothing for a minute.
-type growth map[string][]usedAt
+type Growth map[string][]UsedAt
 
-// note records the current usage. Pools that are gone are dropped.
-func (g growth) note(now time.Time, reports map[string]api.IPPoolStatus) {
+// Note records the current usage. Pools that are gone are dropped.
+func (g Growth) Note(now time.Time, reports map[string]api.IPPoolStatus) {
 	for name := range g {
 		if _, there := reports[name]; !there {
 			delete(g, name)
@@ -34,17 +35,17 @@ func (g growth) note(now time.Time, reports map[string]api.IPPoolStatus) {
 	}
 	for name, s := range reports {
 		seen := g[name]
-		if len(seen) > 0 && now.Sub(seen[len(seen)-1].at) < growthStep {
+		if len(seen) > 0 && now.Sub(seen[len(seen)-1].At) < growthStep {
 			continue
 		}
-		old := slices.IndexFunc(seen, func(u usedAt) bool { return now.Sub(u.at) <= growthLong })
-		g[name] = append(seen[max(old, 0):], usedAt{now, s.Usage.Used})
+		old := slices.IndexFunc(seen, func(u UsedAt) bool { return now.Sub(u.At) <= growthLong })
+		g[name] = append(seen[max(old, 0):], UsedAt{now, s.Usage.Used})
 	}
 }
 
-// fullIn is when a pool with so many addresses left will be exhausted, if it keeps growing as in the last hour or in
+// FullIn is when a pool with so many addresses left will be exhausted, if it keeps growing as in the last hour or in
 // the last minutes, whichever is sooner. It returns false if that is unknown, or never.
-func (g growth) fullIn(name string, left int64) (time.Duration, bool) {
+func (g Growth) FullIn(name string, left int64) (time.Duration, bool) {
 	seen := g[name]
 	if len(seen) == 0 || left <= 0 {
 		return 0, false
@@ -52,8 +53,8 @@ func (g growth) fullIn(name string, left int64) (time.Duration, bool) {
 	last := seen[len(seen)-1]
 	soonest, found := time.Duration(0), false
 	for _, span := range []time.Duration{growthShort, growthLong} {
-		first := seen[slices.IndexFunc(seen, func(u usedAt) bool { return last.at.Sub(u.at) <= span })]
-		more, took := last.used-first.used, last.at.Sub(first.at)
+		first := seen[slices.IndexFunc(seen, func(u UsedAt) bool { return last.At.Sub(u.At) <= span })]
+		more, took := last.Used-first.Used, last.At.Sub(first.At)
 		if took < time.Minute || more <= 0 {
 			continue
 		}
@@ -64,9 +65,9 @@ func (g growth) fullIn(name string, left int64) (time.Duration, bool) {
 	return soonest, found
 }
 
-// soon is a duration in words, as coarse as a forecast is: it is part of a status, which is written whenever it
+// Soon is a duration in words, as coarse as a forecast is: it is part of a status, which is written whenever it
 // changes. It is empty if it is too long to matter.
-func soon(in time.Duration) string {
+func Soon(in time.Duration) string {
 	for _, step := range []struct {
 		most time.Duration
 		text string
