@@ -28,8 +28,7 @@ type PodCIDRClaim struct {
 	Spec              PodCIDRClaimSpec `json:"spec"`
 }
 
-// PodCIDRClaimSpec says which Node it is for. Of it, only NodeUID can change: a claim is handed over to another Node of
-// the same name.
+// PodCIDRClaimSpec says which Node it is for. It is immutable.
 type PodCIDRClaimSpec struct {
 	// PodCIDR is the block, such as 10.244.3.0/24.
 	PodCIDR string `json:"podCIDR"`

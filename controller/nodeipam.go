@@ -237,7 +237,7 @@ func (n *nodeIPAM) pass(ctx context.Context) {
 	if n.other == "" {
 		n.assignAll(ctx, plan.Assignments)
 	}
-	n.releaseStale(ctx, plan)
+	n.releaseStale(ctx, plan.Release)
 }
 
 func (n *nodeIPAM) assignAll(ctx context.Context, assignments []nodecidr.Assignment) {
@@ -333,8 +333,8 @@ func (n *nodeIPAM) facts() nodecidr.Facts {
 
 // node is the nodecidr.Node of a Node, with its recent assignment.
 func (n *nodeIPAM) node(node *corev1.Node) nodecidr.Node {
-	out := nodecidr.Node{Name: node.Name, UID: string(node.UID), PodCIDRs: podCIDRs(node),
-		Addresses: evidence.Addresses(node), Created: node.CreationTimestamp.Time, Leaving: node.DeletionTimestamp != nil}
+	out := nodecidr.Node{Name: node.Name, UID: string(node.UID), PodCIDRs: podCIDRs(node), Addresses: addresses(node),
+		Created: node.CreationTimestamp.Time, Leaving: node.DeletionTimestamp != nil}
 	if len(out.PodCIDRs) > 0 {
 		delete(n.assigned, node.UID)
 	} else {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
@@ -92,62 +91,4 @@ func TestKubeStaleClaimsInTurn(t *testing.T) {
 		}
 		return ""
 	})
-}
-
-// running writes what the kubelet of a machine reports of a Pod that has run there for an hour.
-func (c *cluster) running(pod, podIP, machine string) {
-	c.t.Helper()
-	pods := c.s.Admin().CoreV1().Pods("default")
-	p, err := pods.Get(c.t.Context(), pod, metav1.GetOptions{})
-	must(c.t, err)
-	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: podIP, PodIPs: []corev1.PodIP{{IP: podIP}},
-		HostIP: machine, HostIPs: []corev1.HostIP{{IP: machine}},
-		ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
-			Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-time.Hour))}}}}}
-	_, err = pods.UpdateStatus(c.t.Context(), p, metav1.UpdateOptions{})
-	must(c.t, err)
-}
-
-// at writes the address of a Node's machine.
-func (c *cluster) at(node *corev1.Node, address string) {
-	c.t.Helper()
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
-	_, err := c.s.Admin().CoreV1().Nodes().UpdateStatus(c.t.Context(), node, metav1.UpdateOptions{})
-	must(c.t, err)
-}
-
-// A Node that is deleted and registers again gets its podCIDR back where none is left, while its pods run on, but not
-// on another machine of that name.
-func TestKubePodCIDROfANodeThatIsBack(t *testing.T) {
-	c := newCluster(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cfg := api.ControllerConfig{NodeIPAM: ipam("10.84.0.0/23"), Reclaim: api.Reclaim{GracePeriod: 2 * time.Second}}
-	_, done := c.startWith(ctx, cfg, nil)
-	t.Cleanup(func() { cancel(); must(t, <-done) })
-	c.node("a")
-	c.node("b")
-	c.waits(c.noneTwice)
-	block := netip.MustParsePrefix(c.podCIDRs("a"))
-	c.podOn("stays", "a")
-	t.Cleanup(func() {
-		now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-		must(t, c.s.Admin().CoreV1().Pods("default").Delete(context.Background(), "stays", now))
-	})
-	c.running("stays", block.Addr().Next().String(), "192.0.2.1")
-	waiting := c.node("waiting")
-	c.event(waiting, api.EventCIDRNotAvailable, "are in use")
-	c.deleteNode(ctx, "a")
-	again := c.node("a")
-	c.at(again, "192.0.2.9") // another machine has registered
-	c.event(again, api.EventCIDRNotAvailable, "An earlier Node of this name had "+block.String())
-	for start := time.Now(); time.Since(start) < 2*cfg.Reclaim.GracePeriod; time.Sleep(50 * time.Millisecond) {
-		if got := c.podCIDRs("waiting") + c.podCIDRs("a"); got != "" {
-			t.Fatalf("a Node gets %s, though a Pod on another machine has an address of it", got)
-		}
-	}
-	again, err := c.s.Admin().CoreV1().Nodes().Get(ctx, "a", metav1.GetOptions{})
-	must(t, err)
-	c.at(again, "192.0.2.1")
-	c.has("a", block.String())
-	c.has("waiting", "")
 }

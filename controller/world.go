@@ -189,10 +189,20 @@ func (w *world) synced() bool {
 func (w *world) others() pool.Others {
 	o := pool.Others{PodCIDRs: map[string][]netip.Prefix{}, NodeAddresses: map[string][]netip.Addr{}}
 	for _, n := range listOf[corev1.Node](w.nodes) {
-		o.PodCIDRs[n.Name], o.NodeAddresses[n.Name] = podCIDRs(n), evidence.Addresses(n)
+		o.PodCIDRs[n.Name], o.NodeAddresses[n.Name] = podCIDRs(n), addresses(n)
 	}
 	o.ServiceCIDRs = w.serviceCIDRs()
 	return o
+}
+
+// addresses are those of a Node.
+func addresses(n *corev1.Node) (out []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // bridged are the addresses that bridged pods have, or may get, by pool. A pool that yields allocates none.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,32 +75,7 @@ func ReadPods(ctx context.Context, c kubernetes.Interface, name string) ([]recla
 				one.IPs = append(one.IPs, addr)
 			}
 		}
-		for _, ip := range p.Status.HostIPs {
-			addr, _ := netip.ParseAddr(ip.IP) // an invalid one is no Node's
-			one.HostIPs = append(one.HostIPs, addr)
-		}
-		one.Running = running(p.Status.ContainerStatuses)
 		out = append(out, one)
 	}
 	return out, nil
-}
-
-// running is since when the first of the containers runs, zero if none does.
-func running(containers []corev1.ContainerStatus) (since time.Time) {
-	for _, c := range containers {
-		if r := c.State.Running; r != nil && (since.IsZero() || r.StartedAt.Time.Before(since)) {
-			since = r.StartedAt.Time
-		}
-	}
-	return since
-}
-
-// Addresses are those of a Node.
-func Addresses(n *corev1.Node) (out []netip.Addr) {
-	for _, a := range n.Status.Addresses {
-		if addr, err := netip.ParseAddr(a.Address); err == nil {
-			out = append(out, addr)
-		}
-	}
-	return out
 }

@@ -55,24 +55,16 @@ func (v *Vacancies) Due(uids []string, most int) []string {
 	return due[:min(len(due), most)]
 }
 
-// Found is what Look has found.
-type Found struct {
-	// Node is that of the name, nil for none.
-	Node *corev1.Node
-	// Vacant are podCIDRs that the Node of the UID has not, as it has others or is gone, and of which no Pod was seen for
-	// the grace period that may have an address. Stayed are those whose Pods run on the machine of Node: see
-	// reclaim.Stayed.
-	Vacant, Stayed []netip.Prefix
-}
-
-// Look reads the Node of that name and its Pods, which Due has returned the UID of, and what is with its podCIDRs.
-func (v *Vacancies) Look(ctx context.Context, name, uid string, podCIDRs []netip.Prefix) (found Found, err error) {
+// Look reads the Node of that name, and its Pods unless it is the one with that UID, which Due has returned. It returns
+// those of its podCIDRs that it has no more: a Node of that UID has others; or there is none, and for the grace period
+// no Pod was seen that may have an address of it.
+func (v *Vacancies) Look(ctx context.Context, name, uid string, podCIDRs []netip.Prefix) ([]netip.Prefix, error) {
 	l := v.looks[uid]
 	l.at = time.Now()
-	found.Node, err = getNode(ctx, v.Client, name)
-	same := found.Node != nil && string(found.Node.UID) == uid
-	if same {
-		podCIDRs = others(found.Node, podCIDRs)
+	node, err := getNode(ctx, v.Client, name)
+	if err == nil && node != nil && string(node.UID) == uid {
+		clear(l.since)
+		return others(node, podCIDRs), nil
 	}
 	var pods []reclaim.Pod
 	if err == nil {
@@ -80,17 +72,9 @@ func (v *Vacancies) Look(ctx context.Context, name, uid string, podCIDRs []netip
 	}
 	if err != nil { // there may have been one
 		clear(l.since)
-		return Found{}, err
+		return nil, err
 	}
-	node := Node(found.Node)
-	found.Vacant = l.vacant(node, pods, podCIDRs, v.Grace)
-	for _, p := range podCIDRs {
-		if !same && found.Node != nil && reclaim.Occupied(p, node, pods) &&
-			reclaim.Stayed(p, node, Addresses(found.Node), pods) {
-			found.Stayed = append(found.Stayed, p)
-		}
-	}
-	return found, nil
+	return l.vacant(Node(node), pods, podCIDRs, v.Grace), nil
 }
 
 // others are those that the Node has not, if it has any.

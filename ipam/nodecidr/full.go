@@ -24,20 +24,9 @@ func (m *maker) wait(n *Node, missing []int) {
 		}
 		texts, causes = append(texts, one.text), append(causes, one.cause)
 	}
-	w := Waiting{Node: n.Name, UID: n.UID, Cause: strings.Join(causes, "; "), Why: strings.Join(texts, "; ") +
-		". Add another CIDR to nodeIPAM.clusterCIDRs of fairlead-controller, or delete Nodes that are gone"}
-	var had []string
-	for _, c := range m.former[n.Name] {
-		if m.usable(c.PodCIDR) {
-			w.Former, had = append(w.Former, c.PodCIDR), append(had, c.PodCIDR.String())
-		}
-	}
-	if len(had) > 0 {
-		w.Cause += "; a Node of its name had one"
-		w.Why += fmt.Sprintf(". An earlier Node of this name had %s: it gets that back as soon as all Pods on it that are "+
-			"older than the Node are deleted, or are seen to run on this machine still", strings.Join(had, " and "))
-	}
-	m.plan.Waiting = append(m.plan.Waiting, w)
+	m.plan.Waiting = append(m.plan.Waiting, Waiting{n.Name, n.UID, strings.Join(texts, "; ") +
+		". Add another CIDR to nodeIPAM.clusterCIDRs of fairlead-controller, or delete Nodes that are gone",
+		strings.Join(causes, "; ")})
 }
 
 func (m *maker) full(family int) full {

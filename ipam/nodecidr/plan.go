@@ -73,8 +73,6 @@ type Waiting struct {
 	Node, UID, Why string
 	// Cause is the same as long as the reasons are, whatever the numbers in Why become.
 	Cause string
-	// Former are blocks that an earlier Node of its name has a claim for still, and that nothing else uses.
-	Former []netip.Prefix
 }
 
 // Usage is how full a range is, in blocks, with the assignments of the plan.
@@ -109,7 +107,7 @@ func Kinds() []FaultKind { return []FaultKind{Shared, Outside, Incomplete, Servi
 // Make computes the plan. An error is about Ranges.
 func Make(f Facts) (Plan, error) {
 	m := maker{Facts: f, byUID: map[string]*Node{}, claims: map[string][]Claim{},
-		fulls: map[int]full{}, former: map[string][]Claim{}}
+		fulls: map[int]full{}}
 	for _, r := range f.Ranges {
 		g, err := blocks.New(r)
 		if err != nil {
@@ -148,8 +146,6 @@ type maker struct {
 	byUID  map[string]*Node
 	claims map[string][]Claim // of each UID, those that count
 	fulls  map[int]full       // why no block of a family is left
-	former map[string][]Claim // stale claims of Nodes that are gone, by name
-	before []*blocks.Grid     // grids without what is claimed
 	plan   Plan
 }
 
@@ -187,14 +183,8 @@ func (m *maker) occupy() {
 // claimed sorts claims: those that Nodes have, those still to be written, and stale ones. All of them are in use until
 // they are released.
 func (m *maker) claimed() {
-	for _, g := range m.grids {
-		m.before = append(m.before, g.Clone())
-	}
 	for _, c := range m.Claims {
 		n := m.byUID[c.UID]
-		if n == nil {
-			m.former[c.Node] = append(m.former[c.Node], c)
-		}
 		switch {
 		case n == nil, len(n.PodCIDRs) > 0 && !slices.Contains(n.PodCIDRs, c.PodCIDR):
 			m.plan.Release = append(m.plan.Release, c)
@@ -211,7 +201,7 @@ func (m *maker) claimed() {
 
 // usable reports whether a claimed block is in a range and not in use otherwise by now.
 func (m *maker) usable(p netip.Prefix) bool {
-	for _, g := range m.before {
+	for _, g := range m.grids {
 		if p.Overlaps(g.Cluster) && p.Bits() == g.Mask {
 			now := g.Clone()
 			return now.Take(p) == nil && now.Free() < g.Free()

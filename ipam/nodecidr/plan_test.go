@@ -323,19 +323,3 @@ func TestAFullRangeIsExplainedOnce(t *testing.T) {
 		t.Errorf("each Node that waits takes %.0f allocations", each)
 	}
 }
-
-// A Node that waits is told what one of its name had, if that could be its own.
-func TestWhatANodeOfThatNameHad(t *testing.T) {
-	f := Facts{Ranges: ranges("10.0.0.0/23 24"), Nodes: []Node{node("back", 1), node("new", 2)},
-		Services: prefixes("10.0.1.0/28")}
-	for i, p := range []string{"10.0.0.0/24", "10.0.1.0/24", "10.9.0.0/24"} {
-		f.Claims = append(f.Claims, Claim{PodCIDR: prefixes(p)[0], Node: "back", UID: fmt.Sprint("earlier", i)})
-	}
-	p := mustMake(t, f)
-	if len(p.Waiting) != 2 || !slices.Equal(p.Waiting[0].Former, prefixes("10.0.0.0/24")) || p.Waiting[1].Former != nil {
-		t.Fatalf("%+v", p.Waiting)
-	}
-	if want := "An earlier Node of this name had 10.0.0.0/24: "; !strings.Contains(p.Waiting[0].Why, want) {
-		t.Errorf("%s: does not say %q", p.Waiting[0].Why, want)
-	}
-}

@@ -42,10 +42,6 @@ type Pod struct {
 	// IPs are those that are known; the node's, if it is of HostNetwork.
 	IPs         []netip.Addr
 	HostNetwork bool
-	// HostIPs are addresses of the machine that has reported it last, and Running since when one of its containers runs
-	// there; zero if none does.
-	HostIPs []netip.Addr
-	Running time.Time
 	// Finished: its phase is Succeeded or Failed.
 	Finished bool
 }
@@ -68,23 +64,9 @@ func Lives(o api.AllocationOwner, pods []Pod) bool {
 // Occupied reports whether one of the pods on a node may have an address of a podCIDR that an earlier Node of that name
 // had. A pod of which no address is known may, unless it is younger than the Node of now.
 func Occupied(podCIDR netip.Prefix, now ClusterNode, pods []Pod) bool {
-	return slices.ContainsFunc(pods, func(p Pod) bool { return p.occupies(podCIDR, now) })
-}
-
-func (p Pod) occupies(podCIDR netip.Prefix, now ClusterNode) bool {
-	unknown := len(p.IPs) == 0 && (now.UID == "" || !p.Created.After(now.Created))
-	return !p.Finished && !p.HostNetwork && (unknown || slices.ContainsFunc(p.IPs, podCIDR.Contains))
-}
-
-// Stayed reports whether each pod that may have an address of a podCIDR, which an earlier Node of that name had, runs
-// on the machine of the Node of now, which has these addresses. Then the machine is that of the earlier Node: it
-// reports from there a container that runs since before now was created. On another machine of that name no such
-// container runs, and what the earlier one has reported names its address.
-func Stayed(podCIDR netip.Prefix, now ClusterNode, addresses []netip.Addr, pods []Pod) bool {
-	return now.UID != "" && !slices.ContainsFunc(pods, func(p Pod) bool {
-		here := !p.Running.IsZero() && p.Running.Before(now.Created) && len(p.HostIPs) > 0 &&
-			!slices.ContainsFunc(p.HostIPs, func(a netip.Addr) bool { return !slices.Contains(addresses, a) })
-		return p.occupies(podCIDR, now) && !here
+	return slices.ContainsFunc(pods, func(p Pod) bool {
+		unknown := len(p.IPs) == 0 && (now.UID == "" || !p.Created.After(now.Created))
+		return !p.Finished && !p.HostNetwork && (unknown || slices.ContainsFunc(p.IPs, podCIDR.Contains))
 	})
 }
 

@@ -245,36 +245,3 @@ func TestOccupied(t *testing.T) {
 		}
 	}
 }
-
-// A podCIDR stays with a machine only if each Pod that may have an address of it runs there, and since before the Node.
-func TestStayed(t *testing.T) {
-	podCIDR, machine := netip.MustParsePrefix("10.0.1.0/24"), netip.MustParseAddr("192.0.2.1")
-	now := ClusterNode{UID: "new", Created: time.Unix(1000, 0)}
-	here := Pod{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("10.0.1.7")}, HostIPs: []netip.Addr{machine},
-		Running: time.Unix(900, 0), Created: time.Unix(800, 0)}
-	changed := func(f func(*Pod)) Pod { p := here; f(&p); return p }
-	for name, c := range map[string]struct {
-		pod  Pod
-		want bool
-	}{
-		"here":                       {here, true},
-		"another machine's":          {changed(func(p *Pod) { p.HostIPs = []netip.Addr{machine.Next()} }), false},
-		"also another machine's":     {changed(func(p *Pod) { p.HostIPs = []netip.Addr{machine, machine.Next()} }), false},
-		"no machine":                 {changed(func(p *Pod) { p.HostIPs = nil }), false},
-		"an invalid address":         {changed(func(p *Pod) { p.HostIPs = []netip.Addr{{}} }), false},
-		"started after the Node":     {changed(func(p *Pod) { p.Running = time.Unix(1001, 0) }), false},
-		"does not run":               {changed(func(p *Pod) { p.Running = time.Time{} }), false},
-		"no address, and older":      {Pod{Created: time.Unix(800, 0)}, false},
-		"no address, and younger":    {Pod{Created: time.Unix(1001, 0)}, true},
-		"an address of another":      {changed(func(p *Pod) { p.IPs, p.HostIPs = []netip.Addr{netip.MustParseAddr("10.0.2.7")}, nil }), true},
-		"the node's own, and ended":  {changed(func(p *Pod) { p.HostIPs, p.Finished = nil, true }), true},
-		"of the network of the host": {changed(func(p *Pod) { p.HostIPs, p.HostNetwork = nil, true }), true},
-	} {
-		if got := Stayed(podCIDR, now, []netip.Addr{machine}, []Pod{here, c.pod}); got != c.want {
-			t.Errorf("%s: %t", name, got)
-		}
-	}
-	if Stayed(podCIDR, ClusterNode{}, nil, nil) {
-		t.Error("without a Node")
-	}
-}

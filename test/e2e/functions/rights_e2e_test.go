@@ -58,7 +58,6 @@ func seldom() map[string]string {
 		"two at the same address at the same time, or an answer that was lost": {
 			"fairlead-agent get ipam.fairlead.dev/ipallocations", "fairlead-agent delete ipam.fairlead.dev/ipallocations",
 			"fairlead-controller get ipam.fairlead.dev/podcidrclaims", "fairlead-controller delete ipam.fairlead.dev/podcidrclaims",
-			"fairlead-controller update ipam.fairlead.dev/podcidrclaims",
 			"fairlead-controller get /nodes"},
 		"whose address it is that is kept, of Deployments and StatefulSets with ordinals of their own": {
 			"fairlead-agent get apps/replicasets", "fairlead-agent get apps/statefulsets",
