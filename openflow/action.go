@@ -54,8 +54,7 @@ type (
 	NAT       = nx.NAT
 )
 
-// Learn adds a flow to a table: packets from the same source address to the same destination address and port have
-// their endpoint written to reg4 (Match.Endpoint).
+// Learn adds a flow that has packets from one address to one address and port have their endpoint in reg4.
 type Learn nx.Learn
 
 // The NAT of a connection that has an entry, or of a new one; and a Conntrack that does not look the packet up again.
@@ -101,6 +100,9 @@ func SetZone(zone uint16) SetField { return setField("reg3", numberValue(uint32(
 
 // RegisterZone is the number of the register that SetZone fills in.
 const RegisterZone = 3
+
+// SetEndpoint fills in reg4: what a Learn looks for there.
+func SetEndpoint(e uint32) SetField { return setField("reg4", numberValue(e)) }
 
 // SetJudged fills in reg9: the pod that a packet is judged for by policies.
 func SetJudged(pod uint32) SetField { return setField("reg9", numberValue(pod)) }

@@ -78,7 +78,7 @@ func newDeniedNode(t *testing.T) *deniedNode {
 
 // restart is an agent that starts.
 func (n *deniedNode) restart() {
-	n.flows.Close()
+	n.flows.Stop()
 	var err error
 	if n.source, err = inputs.NewDirectory(n.dir, logr.Discard()); err != nil {
 		n.t.Fatal(err)
@@ -90,7 +90,7 @@ func (n *deniedNode) restart() {
 		n.t.Log(line)
 	}, funcr.Options{})
 	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, log)
-	n.t.Cleanup(n.flows.Close)
+	n.t.Cleanup(n.flows.Stop)
 }
 
 func (n *deniedNode) logs(is bool) {
@@ -287,7 +287,7 @@ func TestLogOfDeniedPacketsGoesOn(t *testing.T) {
 	logs()
 	n.Vswitchd.Kill()
 	n.Vswitchd.Start()
-	n.flows.Close()
+	n.flows.Stop()
 	n.apply(n.round())
 	logs()
 	if !limited() {

@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/fairlead-cni/fairlead/agent/policies"
+	"github.com/fairlead-cni/fairlead/agent/signal"
 	"github.com/fairlead-cni/fairlead/agent/status"
 	"github.com/fairlead-cni/fairlead/api"
 	"github.com/fairlead-cni/fairlead/datapath/ovsdb"
@@ -70,7 +71,7 @@ type enforced struct {
 	// waitUntil: until then, no pod is closed because policies are not known.
 	waitUntil time.Time
 	// tightened: connections may be open that the rules forbid now.
-	tightened twice
+	tightened survey
 	// since is when the first change was handed over that the switch may not enforce yet; zero for none.
 	since    time.Time
 	problems []string // as logged last
@@ -80,8 +81,10 @@ type enforced struct {
 // NewFlows returns the applier of the bridge that the config names.
 func NewFlows(db *ovsdb.DB, cfg api.AgentConfig, node string, source inputs.Source, m *status.LoopMetrics,
 	log logr.Logger) *Flows {
-	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, datapath: cfg.OVSDatapathType, metrics: m, log: log,
-		leftover: leftover{gone: map[openflow.Translation]time.Time{}}}
+	f := &Flows{db: db, bridge: cfg.OVSBridge, runDir: cfg.OVSRunDir, datapath: cfg.OVSDatapathType, metrics: m, log: log}
+	found := signal.New()
+	f.policies.tightened = newSurvey(found)
+	f.leftover = leftover{gone: map[openflow.Translation]time.Time{}, unseen: newSurvey(found)}
 	if cfg.Services == api.ServicesOVS {
 		f.services = newServicePorts(source, node, log)
 	}
@@ -118,6 +121,13 @@ func (f *Flows) Close() {
 	f.denied.close()
 }
 
+// Stop is Close, and ends what goes on beside the rounds.
+func (f *Flows) Stop() {
+	f.policies.tightened.stop()
+	f.leftover.unseen.stop()
+	f.Close()
+}
+
 // Current are the flows that the switch confirmed last. They must not be changed.
 func (f *Flows) Current() []openflow.Flow { return f.flows }
 
@@ -134,7 +144,7 @@ func (f *Flows) InPlace(_ context.Context, obs ovsdb.Observed) bool {
 func (f *Flows) Due() bool {
 	now := time.Now()
 	f.tellDenied(now)
-	return f.policies.tightened.due(now) || f.leftover.due(now)
+	return f.policies.tightened.due(now) || f.outlived(now) || f.leftover.due(now)
 }
 
 // Apply implements Applier. It leaves in r what OVSDB has when the new ports have their numbers; a port that gets none
@@ -152,7 +162,7 @@ func (f *Flows) Apply(ctx context.Context, r *Round) (c Changes, err error) {
 		f.untold()
 	}
 	c.Repaired, err = f.sync(ctx, r, fresh)
-	if c.Degraded = f.policies.unknown(); err != nil || !ahead {
+	if c.Degraded = errors.Join(f.policies.unknown(), f.unended()); err != nil || !ahead {
 		return c, err
 	}
 	f.waitPorts(ctx, r.Added)

@@ -15,7 +15,7 @@ type leftover struct {
 	// gone are translations that the tables do not make any more, and when their connections are forgotten once more.
 	gone map[openflow.Translation]time.Time
 	// unseen: there may be others, of which the switch does not tell.
-	unseen twice
+	unseen survey
 	// megaflows may be cached of flows that were wrong.
 	megaflows bool
 }
@@ -30,31 +30,6 @@ func (l *leftover) due(now time.Time) bool {
 	return l.unseen.due(now)
 }
 
-// twice is work to be done now, and once more when the datapath must have followed (staleFor).
-type twice struct {
-	now   bool
-	again time.Time // zero: not
-}
-
-// do does the work if there is some; it is done again after an error.
-func (t *twice) do(now time.Time, work func() error) error {
-	if !t.now && !t.due(now) {
-		return nil
-	}
-	if t.again = (time.Time{}); t.now {
-		t.again = now.Add(staleFor)
-	}
-	t.now = false
-	err := work()
-	if err != nil {
-		t.now, t.again = true, now.Add(staleFor)
-	}
-	return err
-}
-
-// due reports whether it is time for the second time, or for what has failed.
-func (t *twice) due(now time.Time) bool { return !t.again.IsZero() && now.After(t.again) }
-
 // flushGone has conntrack forget connections of UDP to endpoints that are gone, now that no others can be made: without
 // a connection's end to wait for, a client that goes on sending would be translated to one for ever. It does so again
 // when the datapath must have followed: see staleFor.
@@ -63,7 +38,18 @@ func (f *Flows) flushGone(ctx context.Context) {
 	for _, t := range f.sw.Gone() {
 		f.leftover.gone[t] = now.Add(staleFor)
 	}
-	failed := f.leftover.unseen.do(now, func() error { return f.findGone(ctx, now) })
+	f.findUnseen(ctx, now)
+	f.flushKnown(ctx, now)
+}
+
+// findUnseen begins to look for connections by translations that nobody saw go, if that is due.
+func (f *Flows) findUnseen(ctx context.Context, now time.Time) {
+	f.leftover.unseen.start(ctx, now, clusterip.Zones(f.view.Pods), f.translatedUDP)
+}
+
+// flushKnown has conntrack forget connections by the translations that are known to be gone.
+func (f *Flows) flushKnown(ctx context.Context, now time.Time) {
+	var failed error
 	for t, again := range f.leftover.gone {
 		err := f.flushUDP(ctx, t)
 		switch {
@@ -74,10 +60,11 @@ func (f *Flows) flushGone(ctx context.Context) {
 		}
 	}
 	if failed != nil {
-		f.log.Error(failed, "clients of Services may go on to send to endpoints that are gone, trying again", "interval",
-			staleFor)
+		f.log.Error(failed, mayGoOn, "interval", staleFor)
 	}
 }
+
+const mayGoOn = "clients of Services may go on to send to endpoints that are gone, trying again"
 
 // flushUDP has conntrack forget the connections by a translation.
 func (f *Flows) flushUDP(ctx context.Context, t openflow.Translation) error {
@@ -89,22 +76,29 @@ func (f *Flows) flushUDP(ctx context.Context, t openflow.Translation) error {
 	return nil
 }
 
-// findGone finds the translations that only conntrack still makes: those that nobody saw go, as while ovs-vswitchd was
-// away.
-func (f *Flows) findGone(ctx context.Context, now time.Time) error {
-	made := f.services.udp()
-	for _, zone := range clusterip.Zones(f.view.Pods) {
-		all, err := vswitchd.Connections(ctx, f.runDir, f.datapath, zone)
-		if err != nil {
-			return err
+// translatedUDP lists connections of UDP to Services.
+func (f *Flows) translatedUDP(ctx context.Context, zone uint16, yield func(vswitchd.Connection) error) error {
+	return vswitchd.EachConnection(ctx, f.runDir, f.datapath, zone, func(c vswitchd.Connection) error {
+		if c.Protocol != clusterip.UDP || c.To == c.Answers {
+			return nil
 		}
-		for _, c := range all {
-			t := openflow.Translation{Service: c.To, Endpoint: c.Answers}
-			if c.Protocol == clusterip.UDP && c.To != c.Answers && !made[t] {
-				f.leftover.gone[t] = now.Add(staleFor)
-			}
+		return yield(c)
+	})
+}
+
+// takeGone finds, of a part of them, the translations that only conntrack still makes: those that nobody saw go, as
+// while ovs-vswitchd was away.
+func (f *Flows) takeGone(ctx context.Context, now time.Time, p part) error {
+	if f.sw == nil {
+		return ErrNoSwitch
+	}
+	made := f.services.udp()
+	for _, c := range p.all {
+		if t := (openflow.Translation{Service: c.To, Endpoint: c.Answers}); !made[t] {
+			f.leftover.gone[t] = now.Add(staleFor)
 		}
 	}
+	f.flushKnown(ctx, now)
 	return nil
 }
 

@@ -19,9 +19,11 @@ const goneEndpoint, otherEndpoint = "{addresses: [10.77.1.6], conditions: {ready
 func newClientNode(t *testing.T) *node {
 	t.Helper()
 	n := newServiceNode(t, 53)
+	n.looked() // in vain
 	n.NameSocket()
 	n.has(serviceManifests(53, goneEndpoint))
 	n.sync("an endpoint", true)
+	n.looked()
 	n.ask(40000)
 	n.connected("at first", "10.77.1.6", true)
 	n.has(serviceManifests(53, otherEndpoint)) // of which the agent does not know yet
@@ -85,15 +87,15 @@ func TestGoneEndpointsAreForgottenAfterAFailure(t *testing.T) {
 func TestEndpointsThatWentUnseen(t *testing.T) {
 	for name, away := range map[string]func(n *node){
 		"ovs-vswitchd starts": func(n *node) {
-			n.flows.Close()
+			n.flows.Stop()
 			n.Ofctl("del-flows", "br-int") // conntrack is the kernel's as a rule, and stays
 			n.Ofctl("del-groups", "br-int")
 		},
 		"agent and ovs-vswitchd start": func(n *node) {
-			n.flows.Close()
+			n.flows.Stop()
 			n.Ofctl("del-flows", "br-int")
 			n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(t))
-			n.t.Cleanup(n.flows.Close)
+			n.t.Cleanup(n.flows.Stop)
 		},
 		"a change without an answer": func(n *node) {
 			never, cancel := context.WithCancel(t.Context())
@@ -108,6 +110,7 @@ func TestEndpointsThatWentUnseen(t *testing.T) {
 			n := newClientNode(t)
 			away(n)
 			n.apply(n.round())
+			n.looked()
 			n.ask(40002)
 			n.connected("when it is back", "10.77.1.6", false)
 			n.connected("when it is back", "10.77.1.7", true)
@@ -119,6 +122,7 @@ func TestEndpointsThatWentUnseen(t *testing.T) {
 				t.Error("the second time is not due when it has come")
 			}
 			n.sync("the second time", true)
+			n.looked()
 			n.connected("the second time", "10.77.1.7", true)
 			if n.flows.Due() {
 				t.Error("connections are looked at for ever")

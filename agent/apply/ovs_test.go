@@ -53,7 +53,7 @@ func newNode(t *testing.T, cfg api.AgentConfig) *node {
 	t.Cleanup(n.db.Close)
 	n.ports = NewOVSDB(n.db, n.Dir)
 	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(t))
-	t.Cleanup(n.flows.Close)
+	t.Cleanup(n.flows.Stop)
 	return n
 }
 
@@ -105,6 +105,19 @@ func (n *node) apply(r *Round) (ports, flows Changes) {
 		n.t.Fatal(err)
 	}
 	return ports, flows
+}
+
+// looked does what the loop does with connections that are found, until all have been.
+func (n *node) looked() {
+	n.t.Helper()
+	for deadline := time.After(20 * time.Second); n.flows.policies.tightened.busy() || n.flows.leftover.unseen.busy(); {
+		select {
+		case <-n.flows.Found():
+			n.flows.EndFound(n.soon())
+		case <-deadline:
+			n.t.Fatal("connections are looked for without end")
+		}
+	}
 }
 
 // expect fails the test unless the switch has a flow with each text, or none of them.
@@ -311,7 +324,7 @@ func TestServicesOutliveTheSwitch(t *testing.T) {
 	n.Vswitchd.Kill()
 	n.Vswitchd.Start()
 	n.expect("after the restart of ovs-vswitchd", false, "nw_dst=10.96.0.10,tp_dst=53")
-	n.flows.Close()
+	n.flows.Stop()
 	n.apply(n.round())
 	n.expect("after a round", true, "nw_dst=10.96.0.10,tp_dst=53")
 }

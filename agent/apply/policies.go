@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/agent/policies"
-	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/tables"
 	"github.com/fairlead-cni/fairlead/policy"
@@ -180,48 +179,4 @@ func (f *Flows) SyncPolicies(ctx context.Context) (done bool, err error) {
 	f.enforced()
 	f.cut(ctx)
 	return true, nil
-}
-
-// cut ends the connections that the rules forbid now. All others go on. It is done once more when the datapath must
-// have followed: until then a packet may begin one by the tables of before (staleFor).
-func (f *Flows) cut(ctx context.Context) {
-	if err := f.policies.tightened.do(time.Now(), func() error { return f.end(ctx) }); err != nil {
-		f.log.Error(err, "connections that policies forbid may go on, trying again", "interval", staleFor)
-	}
-}
-
-// end has the switch drop the packets of connections that the rules forbid, and conntrack forget them.
-func (f *Flows) end(ctx context.Context) error {
-	now, forbidden := time.Now(), map[uint16][]vswitchd.Connection{}
-	for _, zone := range f.policies.rules.Zones() {
-		all, err := vswitchd.Connections(ctx, f.runDir, f.datapath, zone)
-		if err != nil {
-			return err
-		}
-		for _, c := range all {
-			if f.policies.rules.End(zone, c, now) {
-				forbidden[zone] = append(forbidden[zone], c)
-			}
-		}
-	}
-	if len(forbidden) == 0 {
-		return nil
-	}
-	f.sw.SetPolicies(f.policies.rules.Changed(), false)
-	if _, err := f.syncUnits(ctx); err != nil {
-		return err
-	}
-	for zone, all := range forbidden {
-		for _, c := range all {
-			if !c.HasPorts() {
-				continue
-			}
-			if err := f.sw.Flush(ctx, zone, c.Protocol, c.From, c.To); err != nil {
-				return err
-			}
-			f.log.Info("ended a connection that policies forbid", "protocol", policy.Protocol(c.Protocol).String(),
-				"from", c.From.String(), "to", c.To.String())
-		}
-	}
-	return nil
 }

@@ -64,9 +64,9 @@ func newPolicyNode(t *testing.T) *node {
 
 // unread is an agent that starts while the API server does not answer.
 func (n *node) unread() {
-	n.flows.Close()
+	n.flows.Stop()
 	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(n.t))
-	n.t.Cleanup(n.flows.Close)
+	n.t.Cleanup(n.flows.Stop)
 	n.flows.policies.rules = policies.NewRules(feed.New())
 }
 
@@ -104,7 +104,7 @@ func TestPoliciesAfterARoundThatFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost.Close()
-	n.flows.Close()
+	n.flows.Stop()
 	n.Ofctl("del-flows", "br-int") // as after a start of ovs-vswitchd
 	r := n.round()
 	n.flows.db = lost
@@ -145,10 +145,10 @@ func TestPoliciesThatCouldNotBeAdopted(t *testing.T) {
 	}
 	n.apply(n.round())
 	got := flowtest.Sorted(flowtest.Flows(n.OVS))
-	n.flows.Close()
+	n.flows.Stop()
 	n.readAnew()
 	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(t))
-	t.Cleanup(n.flows.Close)
+	t.Cleanup(n.flows.Stop)
 	n.apply(n.round())
 	if want := flowtest.Sorted(flowtest.Flows(n.OVS)); got != want {
 		t.Errorf("the switch has other flows than another agent would give it:\n%s", flowtest.Diff(want, got))
@@ -159,11 +159,20 @@ func TestPoliciesThatCouldNotBeAdopted(t *testing.T) {
 func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 	n := newPolicyNode(t)
 	n.apply(n.round())
+	n.looked()
 	n.flows.policies.tightened.now, n.flows.runDir = true, filepath.Join(n.Dir, "none")
-	if n.flows.cut(t.Context()); !n.flows.policies.tightened.now {
+	n.flows.cut(t.Context())
+	if n.looked(); !n.flows.policies.tightened.now {
 		t.Error("ovs-vswitchd could not be asked for connections, and will not be asked again")
 	}
-	n.flows.policies.rules = policies.NewRules(feed.New()) // which are about no connection
+	if !n.flows.Due() {
+		t.Error("that it could not be asked is not to be told")
+	}
+	if err := n.flows.unended(); err == nil || n.flows.Due() {
+		t.Errorf("told is %v, and for ever: %t", err, n.flows.Due())
+	}
+	n.flows.runDir = n.Dir
+	n.NameSocket()
 	for _, why := range []string{"after a failure", "once the datapath has followed"} {
 		if n.flows.Due() || n.flows.policies.tightened.again.IsZero() {
 			t.Fatalf("%s: at once or never", why)
@@ -173,6 +182,10 @@ func TestForbiddenConnectionsAreTriedAgain(t *testing.T) {
 			t.Fatalf("%s: no round is due", why)
 		}
 		n.flows.cut(t.Context())
+		n.looked()
+		if err := n.flows.unended(); err != nil {
+			t.Errorf("%s: %v", why, err)
+		}
 	}
 	if n.flows.policies.tightened.now || !n.flows.policies.tightened.again.IsZero() {
 		t.Error("connections are looked at for ever")
@@ -275,6 +288,7 @@ func TestConnectionsOfClosedPods(t *testing.T) {
 	n.unread() // together with ovs-vswitchd, where conntrack is the kernel's
 	n.Ofctl("del-flows", "br-int")
 	n.apply(n.round())
+	n.looked()
 	arrives("in a new connection of a pod that is closed", 40001, false)
 	arrives("in an open connection of a pod that is closed", 40000, false)
 }

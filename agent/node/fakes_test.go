@@ -70,6 +70,12 @@ func (*fakeSwitch) SyncServices(context.Context) (bool, error) { return true, ni
 // SyncPolicies implements flowSwitch.
 func (*fakeSwitch) SyncPolicies(context.Context) (bool, error) { return true, nil }
 
+// Found implements flowSwitch.
+func (*fakeSwitch) Found() <-chan struct{} { return nil }
+
+// EndFound implements flowSwitch.
+func (*fakeSwitch) EndFound(context.Context) bool { return false }
+
 // Waits implements flowSwitch.
 func (*fakeSwitch) Waits() error { return nil }
 

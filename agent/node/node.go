@@ -100,6 +100,10 @@ type flowSwitch interface {
 	SyncServices(ctx context.Context) (done bool, err error)
 	// SyncPolicies does so with what policies depend on.
 	SyncPolicies(ctx context.Context) (done bool, err error)
+	// Found receives when connections were found that may have to be ended; EndFound ends them, and reports whether a
+	// round has something to tell of it.
+	Found() <-chan struct{}
+	EndFound(ctx context.Context) (due bool)
 	// Waits is why no pod can be added yet; nil if one can.
 	Waits() error
 }
@@ -153,6 +157,8 @@ func (n *Node) await(ctx context.Context, t timers) (waiting []request, needed b
 		n.progress.verify = true
 	case <-n.db.Changed():
 		return nil, !n.inPlace(ctx) // else it was the last round's own doing, or nothing of ours
+	case <-n.steps.flows.Found():
+		return nil, n.endFound(ctx)
 	case <-n.steps.finished:
 		return nil, n.steps.due()
 	case <-n.steps.flows.Lost():

@@ -166,3 +166,10 @@ func (n *Node) followed(ctx context.Context, what string, sync func(context.Cont
 	}
 	return done
 }
+
+// endFound ends connections that were found beside the rounds, and reports whether a round has something to tell of it.
+func (n *Node) endFound(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	return n.steps.flows.EndFound(ctx)
+}

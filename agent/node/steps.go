@@ -75,7 +75,7 @@ func newSteps(db *ovsdb.DB, cfg api.AgentConfig, name string, source inputs.Sour
 			{rules, harmsHost, stopsNothing},
 			{&apply.Routes{}, harmsPeers, stopsNothing},
 		},
-		flows: flows, finished: rules.Finished, closers: []func(){flows.Close, rules.Close},
+		flows: flows, finished: rules.Finished, closers: []func(){flows.Stop, rules.Close},
 	}, wait
 }
 

@@ -16,9 +16,6 @@ import (
 // (tcp_retries2, ip-sysctl), and then gives up.
 const endedFor = 16 * time.Minute
 
-// IANA's numbers of the protocol, and of its type of message.
-const icmpv6, echoRequest = 58, 128
-
 // connKey is for what ends a connection, the first packet of which went from one address to another. Two segments may
 // use the same addresses, so the conntrack zone is part of it.
 type connKey struct {
@@ -28,56 +25,72 @@ type connKey struct {
 	from, to netip.AddrPort
 }
 
-// End reports whether the rules of pods here forbid a connection of a conntrack zone, which may forget it then. Its
+// lasts reports whether conntrack keeps c, as it has no ports.
+func (c connKey) lasts() bool { return c.from.Port() == 0 && c.to.Port() == 0 }
+
+// End returns those connections of a conntrack zone that the rules of pods here forbid; it may forget them then. Their
 // packets are dropped for some time, as long as the rules do not change: one in the middle of a forgotten connection
 // does not say who opened it, and those of the end that was connected to would be taken for a connection of its own.
 //
 // What has no ports is not forgotten: Open vSwitch does not have all datapaths forget it. Its packets keep conntrack's
-// entry alive, so those that go the way of the first are dropped until the rules allow them.
-func (r *Rules) End(zone uint16, c vswitchd.Connection, now time.Time) (is bool) {
-	for pod := range r.pods {
-		key := connKey{pod: pod, zone: zone, protocol: c.Protocol, from: c.From, to: c.To}
-		if !r.forbids(key) {
-			continue
-		}
-		if is = true; !c.Closed {
-			r.end(key, now)
-		}
-	}
-	return is
-}
-
-func (r *Rules) end(key connKey, now time.Time) {
-	flows := policing.Ended(r.pods[key.pod].number, key.protocol, key.from, key.to)
-	r.ended[key] = now.Add(endedFor)
-	if key.from.Port() == 0 && key.to.Port() == 0 {
-		r.ended[key] = now.AddDate(100, 0, 0)
-		flows = oneWay(flows)
-	}
-	r.put(key, flows)
-}
-
-// oneWay returns the flows that drop all packets of a protocol that go from one end to the other in connections that
-// began that way. What the other end may begin goes on, and is answered.
-func oneWay(flows []openflow.Flow) (out []openflow.Flow) {
-	for _, f := range flows {
-		if _, _, _, ok := policing.EndedBy(f); ok {
-			f.Match.SrcPort, f.Match.DstPort = openflow.Bits{}, openflow.Bits{}
-			f.Match.CTState = openflow.Bits{Value: openflow.CTTracked, Mask: openflow.CTTracked | openflow.CTReply}
-			if f.Match.Protocol == 1+icmpv6 { // package openflow knows its types; conntrack's entry began with an echo request
-				f.Match.Protocol, f.Match.ICMPv6 = 0, 1+echoRequest
+// entry alive, so those that go the way of the first are dropped until the rules allow them, or the entry has gone
+// (Seen).
+func (r *Rules) End(zone uint16, all []vswitchd.Connection, now time.Time) (forbidden []vswitchd.Connection) {
+	here := r.owners(zone)
+	for _, c := range all {
+		is := false
+		for i, at := range [...]netip.Addr{c.From.Addr(), c.To.Addr()} {
+			for _, pod := range here[at] {
+				key := connKey{pod: pod, zone: zone, protocol: c.Protocol, from: c.From, to: c.To}
+				if i > 0 && slices.Contains(here[c.From.Addr()], pod) || !r.forbids(key) {
+					continue
+				}
+				if is = true; !c.Closed {
+					r.end(key, now)
+				}
 			}
-			out = append(out, f)
+		}
+		if is {
+			forbidden = append(forbidden, c)
+		}
+	}
+	return forbidden
+}
+
+// owners are the pods in a zone, by their addresses.
+func (r *Rules) owners(zone uint16) map[netip.Addr][]policy.PodKey {
+	out := map[netip.Addr][]policy.PodKey{}
+	for key, p := range r.pods {
+		for _, port := range p.ports {
+			at := policing.Pod{Pod: port.At}
+			if at.Zone() != zone {
+				continue
+			}
+			for _, a := range at.Own() {
+				if !slices.Contains(out[a], key) {
+					out[a] = append(out[a], key)
+				}
+			}
 		}
 	}
 	return out
 }
 
+func (r *Rules) end(key connKey, now time.Time) {
+	r.ended[key] = now.Add(endedFor)
+	number := r.pods[key.pod].number
+	if key.lasts() {
+		r.put(key, policing.EndedOneWay(number, key.protocol, key.from.Addr(), key.to.Addr()))
+	} else {
+		r.put(key, policing.Ended(number, key.protocol, key.from, key.to))
+	}
+}
+
 // Adopt takes, of the flows that the switch has, those of connections that an earlier agent has ended.
 func (r *Rules) Adopt(flows []openflow.Flow, now time.Time) {
 	for _, f := range flows {
-		protocol, from, to, ok := policing.EndedBy(f)
-		if !ok || f.Match.ICMPv6 != 0 { // pings are looked for again
+		protocol, from, to, ok := policing.EndedAs(f)
+		if !ok {
 			continue
 		}
 		for key, p := range r.pods {
@@ -91,10 +104,32 @@ func (r *Rules) Adopt(flows []openflow.Flow, now time.Time) {
 	}
 }
 
+// Outlived reports whether connections have been dropped for so long that it has to be seen whether conntrack still has
+// them.
+func (r *Rules) Outlived(now time.Time) bool {
+	for key, until := range r.ended {
+		if key.lasts() && now.After(until) {
+			return true
+		}
+	}
+	return false
+}
+
+// Seen is called when all connections that there were from some time on were handed to End: what conntrack does not
+// have any more need not be dropped, as its next packet is judged.
+func (r *Rules) Seen(from time.Time) {
+	for key, until := range r.ended {
+		if key.lasts() && until.Before(from.Add(endedFor)) {
+			r.put(key, nil)
+			delete(r.ended, key)
+		}
+	}
+}
+
 // lift lets packets through of ended connections that are allowed again, or given up.
 func (r *Rules) lift(now time.Time) {
 	for key, until := range r.ended {
-		if !r.forbids(key) || now.After(until) {
+		if !r.forbids(key) || now.After(until) && !key.lasts() {
 			r.put(key, nil)
 			delete(r.ended, key)
 		}

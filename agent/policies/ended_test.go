@@ -25,7 +25,7 @@ func TestEndedByBothEnds(t *testing.T) {
 	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}`))
 	w.update()
 	c, zone := connection("10.10.0.3:40000", "10.10.0.4:80"), policing.Pod{}.Zone()
-	if !w.End(zone, c, time.Unix(0, 0)) {
+	if !w.ends(zone, c) {
 		t.Fatal("the connection is not forbidden")
 	}
 	there := w.Units()
@@ -59,11 +59,11 @@ func TestEndedInOneSegment(t *testing.T) {
 	w.source.Put("Pod", "shop/y", policy.Pod{PodKey: key, Addrs: twin.Addrs, Local: true})
 	w.update()
 	c := connection("192.168.110.1:40000", "192.168.110.112:80")
-	if w.End(policing.Pod{Pod: twin}.Zone(), c, time.Unix(0, 0)) || len(w.ended) != 0 {
+	if w.ends(policing.Pod{Pod: twin}.Zone(), c) || len(w.ended) != 0 {
 		t.Errorf("a connection of a pod without policies is ended: %v", w.ended)
 	}
 	twin.VLAN = 10
-	if !w.End(policing.Pod{Pod: twin}.Zone(), c, time.Unix(0, 0)) {
+	if !w.ends(policing.Pod{Pod: twin}.Zone(), c) {
 		t.Error("the connection of the pod that is isolated is not ended")
 	}
 }
@@ -83,7 +83,7 @@ func TestEndedByClosedPods(t *testing.T) {
 				t.Errorf("its connections are not looked at: zones %v", w.Zones())
 			}
 			for from, want := range map[string]bool{"10.10.0.4:40000": true, "192.168.77.1:40000": false} {
-				if got := w.End(zone, connection(from, "10.10.0.3:80"), time.Unix(0, 0)); got != want {
+				if got := w.ends(zone, connection(from, "10.10.0.3:80")); got != want {
 					t.Errorf("a connection from %s ends: %t, want %t", from, got, want)
 				}
 			}
@@ -95,36 +95,65 @@ func TestEndedByClosedPods(t *testing.T) {
 	}
 }
 
-// What has no ports is dropped as long as the rules forbid it, also after a restart of the agent, and its answers are
-// not.
+// What has no ports is dropped as long as the rules forbid it and conntrack has it, also after a restart of the agent,
+// and its answers are not.
 func TestEndedWithoutPorts(t *testing.T) {
-	all := networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress"]}`)
-	w := newWorld(t, all)
-	w.update()
-	c, zone := connection("10.10.0.3:0", "10.10.0.4:0"), policing.Pod{}.Zone()
-	c.Protocol = 47
-	if !w.End(zone, c, time.Unix(0, 0)) {
-		t.Fatal("the connection is not forbidden")
-	}
-	if w.lift(time.Unix(0, 0).Add(2 * endedFor)); len(w.ended) != 1 {
-		t.Fatalf("dropped are %v", w.ended)
-	}
-	again := newWorld(t, all)
-	again.update()
-	var flows []openflow.Flow
-	for _, unit := range w.Units() {
-		for _, f := range unit.Flows {
-			if flows = append(flows, f); f.Match.Protocol == 1+47 && (len(f.Actions) > 0 || f.Match.Dst.Addr() != c.To.Addr()) {
+	for protocol, addrs := range map[uint8][2]string{47: {"10.10.0.3:0", "10.10.0.4:0"},
+		58: {"[fd00:10::3]:0", "[fd00:10::4]:0"}} {
+		all := networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress"]}`)
+		w := newWorld(t, all)
+		w.update()
+		c, zone := connection(addrs[0], addrs[1]), policing.Pod{}.Zone()
+		c.Protocol = protocol
+		if !w.ends(zone, c) {
+			t.Fatal("the connection is not forbidden")
+		}
+		again := newWorld(t, all)
+		again.update()
+		var flows []openflow.Flow
+		for _, f := range w.allFlows() {
+			ours := f.Match.Protocol == 1+47 || f.Match.ICMPv6 == 1+128
+			if flows = append(flows, f); ours && (len(f.Actions) > 0 || f.Match.Dst.Addr() != c.To.Addr()) {
 				t.Errorf("%+v", f)
 			}
 		}
+		if again.Adopt(flows, time.Unix(1, 0)); len(again.ended) != 1 || len(again.Units()) != len(w.Units()) {
+			t.Errorf("protocol %d: a new agent drops %v", protocol, again.ended)
+		}
+		for key := range again.ended {
+			if key.protocol != protocol {
+				t.Errorf("of protocol %d a new agent drops %d", protocol, key.protocol)
+			}
+		}
+		w.source.Put("NetworkPolicy", "shop/all", nil)
+		if w.update(); len(w.ended) != 0 {
+			t.Errorf("the connection is allowed, and is dropped: %v", w.ended)
+		}
 	}
-	if again.Adopt(flows, time.Unix(1, 0)); len(again.ended) != 1 || len(again.Units()) != len(w.Units()) {
-		t.Errorf("a new agent drops %v", again.ended)
+}
+
+// It is seen from time to time whether conntrack still has what it was not made to forget. What it has not is not
+// dropped any more.
+func TestEndedUntilConntrackForgets(t *testing.T) {
+	w := newWorld(t, networkPolicy(t, "all", `{"podSelector": {}, "policyTypes": ["Ingress"]}`))
+	w.update()
+	without := len(w.Units())
+	c, zone := connection("10.10.0.3:0", "10.10.0.4:0"), policing.Pod{}.Zone()
+	c.Protocol = 1
+	w.ends(zone, c)
+	late := time.Unix(0, 0).Add(endedFor + time.Second)
+	if w.Outlived(time.Unix(1, 0)) || !w.Outlived(late) {
+		t.Errorf("it is looked for again after a second: %t, after %s: %t", w.Outlived(time.Unix(1, 0)), endedFor, w.Outlived(late))
 	}
-	w.source.Put("NetworkPolicy", "shop/all", nil)
-	if w.update(); len(w.ended) != 0 {
-		t.Errorf("the connection is allowed, and is dropped: %v", w.ended)
+	if w.lift(late); len(w.ended) != 1 {
+		t.Fatal("it is let through before it is known that conntrack has forgotten it")
+	}
+	w.End(zone, []vswitchd.Connection{c}, late)
+	if w.Seen(late); len(w.ended) != 1 || w.Outlived(late) {
+		t.Fatalf("conntrack has it still: dropped are %v", w.ended)
+	}
+	if w.Seen(late.Add(time.Second)); len(w.ended) != 0 || len(w.Units()) != without {
+		t.Errorf("conntrack has forgotten it: dropped are %v", w.ended)
 	}
 }
 
@@ -153,7 +182,7 @@ func TestLinkLocalAddresses(t *testing.T) {
 			t.Errorf("%s: passes: %t, want %t\n%s", name, !c.passes, c.passes, report)
 		}
 		zone := policing.Pod{Pod: w.place.Ports[4].At}.Zone()
-		if got := w.End(zone, connection("["+x+"]:40000", "["+v+"]:80"), time.Unix(0, 0)); got == c.passes {
+		if got := w.ends(zone, connection("["+x+"]:40000", "["+v+"]:80")); got == c.passes {
 			t.Errorf("%s: its connection ends: %t", name, got)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
 	"github.com/fairlead-cni/fairlead/kube/feed"
 	"github.com/fairlead-cni/fairlead/openflow"
 	"github.com/fairlead-cni/fairlead/openflow/clusterip"
@@ -155,6 +156,11 @@ func testPackets() []testPacket {
 		add("in_port=2,dl_src="+macGW+",dl_dst="+p.mac(), near6, own[1])
 	}
 	return out
+}
+
+// ends reports whether a connection is ended.
+func (w *world) ends(zone uint16, c vswitchd.Connection) bool {
+	return len(w.End(zone, []vswitchd.Connection{c}, time.Unix(0, 0))) == 1
 }
 
 // forbids reports whether the rules of an end forbid a packet.

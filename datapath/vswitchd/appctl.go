@@ -39,14 +39,18 @@ func Hangs(ctx context.Context, runDir string) bool {
 func appctl(ctx context.Context, runDir, command string, args []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, appctlTimeout)
 	defer cancel()
-	pid, err := os.ReadFile(pidFile(runDir))
+	socket, err := controlSocket(runDir)
 	if err != nil {
 		return "", err
 	}
-	socket := filepath.Join(runDir, fmt.Sprintf("ovs-vswitchd.%s.ctl", bytes.TrimSpace(pid)))
 	var text string
 	err = jsonrpc.Call(ctx, "ovs-vswitchd", socket, command, append([]string{}, args...), &text)
 	return text, err
+}
+
+func controlSocket(runDir string) (string, error) {
+	pid, err := os.ReadFile(pidFile(runDir))
+	return filepath.Join(runDir, fmt.Sprintf("ovs-vswitchd.%s.ctl", bytes.TrimSpace(pid))), err
 }
 
 // PurgeMegaflows makes ovs-vswitchd discard what its datapath has cached of flows (ovs-vswitchd(8),

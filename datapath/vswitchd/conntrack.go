@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/datapath/internal/jsonrpc"
 )
 
 // Connection is one that conntrack has an entry of, as its first packet went. What has no ports, pings for one, has 0.
@@ -28,19 +30,25 @@ func (c Connection) HasPorts() bool {
 	return c.Protocol == tcp || c.Protocol == udp || c.Protocol == sctp
 }
 
-// Connections returns those of a conntrack zone of the datapath of that type.
-func Connections(ctx context.Context, runDir, datapath string, zone uint16) ([]Connection, error) {
-	text, err := Appctl(ctx, runDir, "dpctl/dump-conntrack", datapath+"@ovs-"+datapath, fmt.Sprintf("zone=%d", zone))
+// EachConnection calls each with the connections of a conntrack zone of the datapath of that type, as they are read. It
+// takes as long as ctx allows: some seconds where there are hundreds of thousands. An error of each ends it.
+func EachConnection(ctx context.Context, runDir, datapath string, zone uint16, each func(Connection) error) error {
+	socket, err := controlSocket(runDir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out []Connection
-	for line := range strings.Lines(text) {
-		if c, ok := connection(line); ok {
-			out = append(out, c)
+	const command = "dpctl/dump-conntrack"
+	arguments := []string{datapath + "@ovs-" + datapath, fmt.Sprintf("zone=%d", zone)}
+	err = jsonrpc.Lines(ctx, "ovs-vswitchd", socket, command, arguments, func(line []byte) error {
+		if c, ok := connection(string(line)); ok {
+			return each(c)
 		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("ovs-appctl %s zone=%d: %w", command, zone, err)
 	}
-	return out, nil
+	return nil
 }
 
 // connection reads
@@ -63,16 +71,20 @@ func connection(line string) (c Connection, ok bool) {
 
 // end reads one end of a tuple.
 func (c Connection) end(tuple, addr, port string) (netip.AddrPort, bool) {
-	values := map[string]string{}
+	var address, number string
 	for part := range strings.SplitSeq(tuple, ",") {
-		key, value, _ := strings.Cut(part, "=")
-		values[key] = value
+		switch key, value, _ := strings.Cut(part, "="); key {
+		case addr:
+			address = value
+		case port:
+			number = value
+		}
 	}
-	a, aerr := netip.ParseAddr(values[addr])
+	a, aerr := netip.ParseAddr(address)
 	if !c.HasPorts() {
 		return netip.AddrPortFrom(a, 0), aerr == nil
 	}
-	n, nerr := strconv.ParseUint(values[port], 10, 16)
+	n, nerr := strconv.ParseUint(number, 10, 16)
 	return netip.AddrPortFrom(a, uint16(n)), aerr == nil && nerr == nil
 }
 

@@ -1,9 +1,12 @@
 package vswitchd
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/test/ovstest"
 )
 
 // What "ovs-appctl dpctl/dump-conntrack" prints, of either datapath. CLOSE_WAIT is the kernel's, and CLOSING the
@@ -47,5 +50,38 @@ func TestConnectionsWithoutPorts(t *testing.T) {
 		if got, ok := connection(line); !ok || got != want || got.HasPorts() {
 			t.Errorf("%s: %+v, want %+v", line, got, want)
 		}
+	}
+}
+
+// Connections of one zone are read as they are listed; an ovs-vswitchd that refuses, or none, is an error.
+func TestEachConnection(t *testing.T) {
+	o := ovstest.Start(t, ovstest.Options{})
+	o.AddBridge("br-int", ovstest.Port{Name: "pod-a", OFPort: 3}, ovstest.Port{Name: "pod-b", OFPort: 4})
+	o.Ofctl("add-flow", "br-int", "udp,actions=ct(commit,zone=7),4")
+	o.NameSocket()
+	const all = 300
+	for i := range all {
+		o.Appctl("netdev-dummy/receive", "pod-a", fmt.Sprintf("in_port(1),eth(src=0a:00:00:00:00:03,dst=0e:00:00:00:00:01),"+
+			"eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,tos=0,ttl=64,frag=no),udp(src=%d,dst=9)", 1000+i))
+	}
+	count := func(datapath string, zone uint16) (n int, err error) {
+		return n, EachConnection(t.Context(), o.Dir, datapath, zone, func(Connection) error { n++; return nil })
+	}
+	ports := map[uint16]bool{}
+	if err := EachConnection(t.Context(), o.Dir, "dummy", 7, func(c Connection) error {
+		ports[c.From.Port()] = true
+		return nil
+	}); err != nil || len(ports) != all {
+		t.Errorf("%d connections are listed, %v", len(ports), err)
+	}
+	if n, err := count("dummy", 8); n != 0 || err != nil {
+		t.Errorf("in another zone there are %d, %v", n, err)
+	}
+	if _, err := count("nonsense", 7); err == nil || !strings.Contains(err.Error(), "rejected") {
+		t.Errorf("of another datapath: %v", err)
+	}
+	o.Vswitchd.Kill()
+	if _, err := count("dummy", 7); err == nil || !strings.Contains(err.Error(), "down") {
+		t.Errorf("without ovs-vswitchd: %v", err)
 	}
 }

@@ -416,14 +416,17 @@ func Unit(id uint32, to netip.AddrPort, protocol uint8, endpoints []netip.AddrPo
 		return openflow.Unit{Flows: []openflow.Flow{flow(openflow.TableService, m, chosen(endpoints[0]))}}
 	}
 	u := openflow.Unit{Flows: []openflow.Flow{flow(openflow.TableService, m, openflow.ToGroup(id))}}
+	// A learned flow keeps the timeout that it was made with. So it is of use only as long as packets come to it with the
+	// same, in the register that it then writes the endpoint to.
+	timeout := uint16(min(affinity, MostAffinity) / time.Second)
 	learn := openflow.Learn{Table: openflow.TableAffinity, Priority: openflow.UnitPriority, Cookie: learned,
-		Idle: uint16(min(affinity, MostAffinity) / time.Second), IPv6: to.Addr().Is6(), Protocol: protocol}
+		Idle: timeout, Given: uint32(timeout), IPv6: to.Addr().Is6(), Protocol: protocol}
 	if affinity > 0 {
 		any := flow(openflow.TableEndpoint, m, openflow.ToGroup(id))
 		any.Priority-- // the endpoint that the client had is none any more, or it had none
 		u.Hash = openflow.Hash{IPv6: learn.IPv6, Protocol: protocol}
-		u.Flows = []openflow.Flow{flow(openflow.TableService, m, openflow.Resubmit(openflow.TableAffinity),
-			openflow.Resubmit(openflow.TableEndpoint)), any}
+		u.Flows = []openflow.Flow{flow(openflow.TableService, m, openflow.SetEndpoint(learn.Given),
+			openflow.Resubmit(openflow.TableAffinity), openflow.Resubmit(openflow.TableEndpoint)), any}
 	}
 	u.Buckets = make([]openflow.Bucket, 0, min(len(endpoints), openflow.MaxBuckets))
 	for _, e := range endpoints[:cap(u.Buckets)] {

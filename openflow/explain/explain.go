@@ -210,6 +210,8 @@ func set(value, field string) string {
 		return "record: untagged on the underlay"
 	case field == "reg1" && n > openflow.VLANPresent:
 		return fmt.Sprintf("record: VLAN %d of the underlay", n-openflow.VLANPresent)
+	case field == "reg4" && 0 < n && n < 1<<16: // numbers of endpoints are larger, but for one of 32,768
+		return fmt.Sprintf("record: session affinity of %d s", n)
 	case field == "vlan_vid" && n >= openflow.VLANPresent:
 		return fmt.Sprintf("set VLAN ID %d", n-openflow.VLANPresent)
 	case field == "eth_dst":

@@ -137,6 +137,7 @@ bridge("br-int")
     thaw
         Resuming from table 2
  2. ct_state=+new+trk,tcp,nw_dst=10.96.253.23,tp_dst=80, priority 200, cookie 0x666c06000b048ece
+    set_field:0x2a30->reg4
     resubmit(,8)
      8. No match.
             drop
@@ -160,6 +161,7 @@ func TestTraceOfService(t *testing.T) {
 		"  look it up in conntrack zone 45056, and translate what is known",
 		"after conntrack:",
 		"table 2 Service (a Service's endpoint) flow: ct_state=+new+trk, tcp, nw_dst=10.96.253.23, tp_dst=80",
+		"  record: session affinity of 10800 s",
 		"  continue in table 8",
 		"table 8 Affinity (which endpoint the client has had) no flow matches",
 		"  continue in table 9",

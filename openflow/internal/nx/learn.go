@@ -19,7 +19,7 @@ const (
 )
 
 // Learn is the action learn, with which a packet adds a flow: all that come from the same source address to the same
-// destination address and port get Value into reg4.
+// destination address and port, with Given in reg4, get Value there.
 type Learn struct {
 	Table    uint8
 	Priority uint16
@@ -28,6 +28,7 @@ type Learn struct {
 	Idle     uint16
 	IPv6     bool
 	Protocol uint8 // IANA's number: TCP or UDP
+	Given    uint32
 	Value    uint32
 }
 
@@ -69,18 +70,20 @@ func (l Learn) Append(b []byte) []byte {
 	same(bits, src)
 	same(bits, dst)
 	same(16, port)
+	value(32, binary.BigEndian.AppendUint32(nil, l.Given), reg4)
 	value(learnLoad|32, binary.BigEndian.AppendUint32(nil, l.Value), reg4)
 	return finish(b, start)
 }
 
 // ReadLearn reads what follows type and length of an action; ok is false for all that is not a Learn.
 func ReadLearn(body []byte) (l Learn, ok bool) {
-	if len(body) != 100 && len(body) != 108 {
+	if len(body) != 116 {
 		return l, false
 	}
 	l = Learn{Idle: binary.BigEndian.Uint16(body[6:]), Priority: binary.BigEndian.Uint16(body[10:]),
 		Cookie: binary.BigEndian.Uint64(body[12:]), Table: body[22], Protocol: body[41],
-		IPv6: binary.BigEndian.Uint16(body[30:]) == ipv6, Value: binary.BigEndian.Uint32(body[92:])}
-	var again [112]byte
+		IPv6: binary.BigEndian.Uint16(body[30:]) == ipv6, Given: binary.BigEndian.Uint32(body[92:]),
+		Value: binary.BigEndian.Uint32(body[104:])}
+	var again [120]byte
 	return l, bytes.Equal(l.Append(again[:0])[4:], body)
 }

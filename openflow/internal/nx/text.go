@@ -43,8 +43,8 @@ func (l Learn) String() string {
 		protocol = "UDP"
 	}
 	return fmt.Sprintf("learn(table=%d,idle_timeout=%d,priority=%d,cookie=%#x,eth_type=%s,nw_proto=%d,"+ip+","+ip+
-		",NXM_OF_%s_DST[],load:%#x->NXM_NX_REG4[])", l.Table, l.Idle, l.Priority, l.Cookie, kind, l.Protocol, "SRC", "DST",
-		protocol, l.Value)
+		",NXM_OF_%s_DST[],reg4=%#x,load:%#x->NXM_NX_REG4[])", l.Table, l.Idle, l.Priority, l.Cookie, kind, l.Protocol, "SRC", "DST",
+		protocol, l.Given, l.Value)
 }
 
 // text is the range of addresses and ports.

@@ -1,0 +1,124 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+	"github.com/fairlead-cni/fairlead/policy"
+)
+
+// loggedOfPart is how many ended connections of one part are logged one by one.
+const loggedOfPart = 10
+
+// Found receives when connections have been found that may have to be ended, of policies or of Services.
+func (f *Flows) Found() <-chan struct{} { return f.policies.tightened.found }
+
+// EndFound ends what has been found, and reports whether a round has something to tell of it.
+func (f *Flows) EndFound(ctx context.Context) (due bool) {
+	now := time.Now()
+	if f.policies.tightened.take(now, func(p part) error { return f.end(ctx, now, p) }) {
+		f.cutDone(ctx)
+	}
+	if f.leftover.unseen.take(now, func(p part) error { return f.takeGone(ctx, now, p) }) && !f.servicesUnread() {
+		f.findUnseen(ctx, now)
+	}
+	f.logTrouble()
+	return f.policies.tightened.due(now) || f.leftover.unseen.due(now)
+}
+
+// cut begins to end the connections that the rules forbid now; all others go on. The rules that are in force as a
+// connection is found decide. An agent that starts looks at all connections, so nothing has to be remembered of a cut
+// in the middle of which one has died.
+func (f *Flows) cut(ctx context.Context) {
+	if f.policies.rules == nil {
+		return
+	}
+	now, s := time.Now(), &f.policies.tightened
+	s.now = s.now || f.outlived(now)
+	s.start(ctx, now, f.policies.rules.Zones(), func(ctx context.Context, zone uint16,
+		yield func(vswitchd.Connection) error) error {
+		return vswitchd.EachConnection(ctx, f.runDir, f.datapath, zone, yield)
+	})
+}
+
+// outlived reports whether it has to be seen whether connections are still there that were ended long ago.
+func (f *Flows) outlived(now time.Time) bool {
+	s := &f.policies.tightened
+	return f.policies.rules != nil && s.again.IsZero() && !s.busy() && f.policies.rules.Outlived(now)
+}
+
+// cutDone lets go what conntrack has forgotten, and begins with what has become forbidden meanwhile.
+func (f *Flows) cutDone(ctx context.Context) {
+	if f.sw == nil {
+		return // the next round looks at all connections
+	}
+	f.policies.rules.Seen(f.policies.tightened.last)
+	if err := f.syncEnded(ctx); err != nil {
+		f.policies.tightened.retry(time.Now())
+		return
+	}
+	f.cut(ctx)
+}
+
+// end has the switch drop the packets of connections that the rules forbid, and conntrack forget them.
+func (f *Flows) end(ctx context.Context, now time.Time, p part) error {
+	if f.sw == nil {
+		return ErrNoSwitch
+	}
+	forbidden := f.policies.rules.End(p.zone, p.all, now)
+	if len(forbidden) == 0 {
+		return nil
+	}
+	if err := f.syncEnded(ctx); err != nil {
+		return err
+	}
+	for i, c := range forbidden {
+		if !c.HasPorts() {
+			continue
+		}
+		if err := f.sw.Flush(ctx, p.zone, c.Protocol, c.From, c.To); err != nil {
+			return err
+		}
+		if i < loggedOfPart {
+			f.log.Info("ended a connection that policies forbid", "protocol", policy.Protocol(c.Protocol).String(),
+				"from", c.From.String(), "to", c.To.String())
+		}
+	}
+	if more := len(forbidden) - loggedOfPart; more > 0 {
+		f.log.Info("ended more connections that policies forbid", "count", more)
+	}
+	return nil
+}
+
+// syncEnded has the switch drop what the rules have ended, and nothing else that was.
+func (f *Flows) syncEnded(ctx context.Context) error {
+	f.sw.SetPolicies(f.policies.rules.Changed(), false)
+	_, err := f.syncUnits(ctx)
+	return err
+}
+
+// unended is what does not work because connections could not be ended, or not yet.
+func (f *Flows) unended() (err error) {
+	now := time.Now()
+	if why := f.policies.tightened.tell(now); why != nil {
+		err = fmt.Errorf("connections that policies forbid may go on: %w", why)
+	}
+	if why := f.leftover.unseen.tell(now); why != nil {
+		err = errors.Join(err, fmt.Errorf("clients of Services may go on to send to endpoints that are gone: %w", why))
+	}
+	return err
+}
+
+// logTrouble logs what keeps connections from being ended, when it appears.
+func (f *Flows) logTrouble() {
+	for s, message := range map[*survey]string{&f.policies.tightened: "connections that policies forbid may go on, trying again",
+		&f.leftover.unseen: mayGoOn} {
+		if s.failed != nil && !s.logged {
+			f.log.Error(s.failed, message, "interval", staleFor)
+		}
+		s.logged = s.failed != nil
+	}
+}

@@ -1,0 +1,195 @@
+package apply
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+
+	"github.com/fairlead-cni/fairlead/agent/policies"
+	"github.com/fairlead-cni/fairlead/agent/status"
+	"github.com/fairlead-cni/fairlead/api"
+)
+
+// control is a control socket of n's ovs-vswitchd that lists connections after some time: as one with many does.
+type control struct {
+	n     *node
+	dir   string // the run directory that it is in
+	after time.Duration
+	lists atomic.Int32
+	hold  chan struct{} // unless nil: no list before it is closed
+}
+
+func newControl(n *node, after time.Duration) *control {
+	n.t.Helper()
+	c := &control{n: n, dir: n.t.TempDir(), after: after}
+	if err := os.WriteFile(filepath.Join(c.dir, "ovs-vswitchd.pid"), []byte("1\n"), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(n.Dir, "br-int.mgmt"), filepath.Join(c.dir, "br-int.mgmt")); err != nil {
+		n.t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(c.dir, "ovs-vswitchd.1.ctl"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go c.answer(conn)
+		}
+	}()
+	n.flows.runDir = c.dir
+	return c
+}
+
+func (c *control) answer(conn net.Conn) {
+	defer conn.Close()
+	var request struct {
+		Method string
+		Params []string
+	}
+	if err := json.NewDecoder(conn).Decode(&request); err != nil {
+		return
+	}
+	if request.Method == "dpctl/dump-conntrack" {
+		c.lists.Add(1)
+		time.Sleep(c.after) // it is about time
+		if c.hold != nil {
+			<-c.hold
+		}
+	}
+	text := c.n.Appctl(request.Method, request.Params...)
+	_ = json.NewEncoder(conn).Encode(map[string]any{"id": 0, "result": text, "error": nil})
+}
+
+const openToAll = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: all, namespace: ns}\n" +
+	"spec: {podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{}], egress: [{}]}\n"
+
+// newOpenNode has a connection of two pods, of which policies allow all; open reports whether it is there.
+func newOpenNode(t *testing.T) (n *node, open func() bool) {
+	t.Helper()
+	n = newNode(t, api.AgentConfig{NetworkPolicies: api.PoliciesEnforce, PolicyStart: api.PolicyStartClosed})
+	n.NameSocket()
+	n.has(openToAll)
+	to, from := n.pod("a", 5), n.pod("b", 6)
+	n.apply(n.round())
+	n.looked()
+	n.flows.policies.tightened.again = time.Time{} // what was at the start is no matter
+	n.Appctl("netdev-dummy/receive", from.HostIf, fmt.Sprintf("in_port(2),eth(src=%s,dst=%s),eth_type(0x0800),"+
+		"ipv4(src=10.77.1.6,dst=10.77.1.5,proto=17,tos=0,ttl=64,frag=no),udp(src=40000,dst=9)", from.MAC,
+		api.MAC{2, 0, 0, 0, 0, 0x99}))
+	open = func() bool { return strings.Contains(n.Appctl("dpctl/dump-conntrack"), "sport=40000") }
+	if !open() {
+		t.Fatal("there is no connection to ", to.Pod())
+	}
+	return n, open
+}
+
+// follow is SyncPolicies.
+func (n *node) follow() {
+	n.t.Helper()
+	if done, err := n.flows.SyncPolicies(n.soon()); !done || err != nil {
+		n.t.Fatal(done, err)
+	}
+}
+
+// A look at connections that takes longer than ovs-vswitchd's other commands ends those that policies forbid, holds up
+// no round, and is told while it is on its way.
+func TestConnectionsThatAreListedSlowly(t *testing.T) {
+	n, open := newOpenNode(t)
+	newControl(n, 2500*time.Millisecond)
+	n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
+	began := time.Now()
+	n.follow()
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("the loop waits for %s", took)
+	}
+	n.flows.policies.tightened.began = began.Add(-surveyLate) // as if it had taken so long
+	if !n.flows.Due() {
+		t.Error("nothing is to be reported")
+	}
+	if _, c := n.apply(n.round()); c.Degraded == nil || !strings.Contains(c.Degraded.Error(), "policies forbid") {
+		t.Errorf("reported is %v", c.Degraded)
+	}
+	if n.looked(); open() {
+		t.Error("the connection goes on")
+	}
+	if !n.flows.Due() {
+		t.Error("that it is over is not to be reported")
+	}
+	if _, c := n.apply(n.round()); c.Degraded != nil {
+		t.Errorf("when it is over, reported is %v", c.Degraded)
+	}
+}
+
+// Rules that become stricter while a look is on its way have another one made, and those that allow again what a look
+// would end have the connection go on.
+func TestPoliciesThatChangeDuringALook(t *testing.T) {
+	n, open := newOpenNode(t)
+	c := newControl(n, time.Second)
+	n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
+	n.follow()
+	n.has(openToAll)
+	n.follow()
+	if n.looked(); !open() || c.lists.Load() != 1 {
+		t.Errorf("after %d looks, of which the rules allow all when it is found, the connection goes on: %t", c.lists.Load(), open())
+	}
+	n.has(openToAll + "---\n" + strings.ReplaceAll(openToAll, "name: all", "name: none"))
+	n.follow()
+	n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
+	n.follow()
+	n.looked()
+	if open() {
+		t.Errorf("after %d looks, and rules that became stricter, the connection goes on", c.lists.Load())
+	}
+}
+
+// An agent that ends while connections are looked for does not leave the look behind; the next ends what is due.
+func TestAgentThatEndsDuringALook(t *testing.T) {
+	n, open := newOpenNode(t)
+	c := newControl(n, 0)
+	c.hold = make(chan struct{})
+	n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
+	n.follow()
+	n.flows.Stop()
+	if n.flows.policies.tightened.busy() || !open() {
+		t.Error("the look goes on, or has ended the connection")
+	}
+	close(c.hold)
+	n.flows = NewFlows(n.db, n.cfg, "me", n.source, &status.NewMetrics("test").Loop, testr.New(t))
+	t.Cleanup(n.flows.Stop)
+	n.readAnew()
+	n.flows.policies.rules = policies.NewRules(n.source.PolicyObjects())
+	n.apply(n.round())
+	if n.looked(); open() {
+		t.Error("the next agent leaves the connection open")
+	}
+}
+
+// A connection to the switch that is lost during a look has it made again.
+func TestSwitchThatIsLostDuringALook(t *testing.T) {
+	n, open := newOpenNode(t)
+	newControl(n, 500*time.Millisecond)
+	n.has(strings.ReplaceAll(openToAll, "ingress: [{}]", "ingress: []"))
+	n.follow()
+	n.flows.Close()
+	if n.looked(); !open() || n.flows.policies.tightened.failed == nil {
+		t.Fatalf("without a switch, open: %t; it fails with %v", open(), n.flows.policies.tightened.failed)
+	}
+	n.apply(n.round())
+	if n.looked(); open() {
+		t.Error("the connection goes on")
+	}
+}

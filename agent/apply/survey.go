@@ -1,0 +1,179 @@
+package apply
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agent/signal"
+	"github.com/fairlead-cni/fairlead/datapath/vswitchd"
+)
+
+// surveyTimeout bounds the list of one zone: with 250,000 connections it takes seconds, and more while ovs-vswitchd is
+// busy. surveyLate is how long a survey may take before that is reported.
+const (
+	surveyTimeout = time.Minute
+	surveyLate    = 5 * time.Second
+)
+
+// partSize is how many connections are handed over at once: as many as the loop can judge without holding up a pod.
+const partSize = 500
+
+// twice is work to be done now, and once more when the datapath must have followed (staleFor).
+type twice struct {
+	now   bool
+	again time.Time // zero: not
+}
+
+// begin reports whether the work is to be done, and takes note that it is.
+func (t *twice) begin(now time.Time) bool {
+	if !t.now && !t.due(now) {
+		return false
+	}
+	if t.again = (time.Time{}); t.now {
+		t.again = now.Add(staleFor)
+	}
+	t.now = false
+	return true
+}
+
+// retry has the work done again, after an error.
+func (t *twice) retry(now time.Time) { t.now, t.again = true, now.Add(staleFor) }
+
+// due reports whether it is time for the second time, or for what has failed.
+func (t *twice) due(now time.Time) bool { return !t.again.IsZero() && now.After(t.again) }
+
+// survey looks through the connections of conntrack zones, beside the rounds, and hands them over in parts. When it is
+// to be made, it is made once more when the datapath must have followed (staleFor), and again after an error.
+type survey struct {
+	twice
+	// found is notified when there is a part to take.
+	found signal.Signal
+	parts chan part
+	began time.Time // zero: none is on its way
+	last  time.Time // when the last one began
+	end   context.CancelFunc
+	// broken is why what this one found could not be dealt with, failed why the last one did not do what it is for.
+	broken, failed error
+	told, logged   bool // that it fails, or takes long
+}
+
+// part is some of what a survey found; the last has no connections.
+type part struct {
+	zone uint16
+	all  []vswitchd.Connection
+	last bool
+	err  error
+}
+
+// newSurvey returns one that notifies found.
+func newSurvey(found signal.Signal) survey { return survey{found: found, parts: make(chan part, 1)} }
+
+func (s *survey) busy() bool { return !s.began.IsZero() }
+
+// due reports whether it is time for a survey, or for telling how the last one went.
+func (s *survey) due(now time.Time) bool {
+	return !s.busy() && s.twice.due(now) || s.told != (s.trouble(now) != nil)
+}
+
+// start begins a survey of zones if one is to be made and none is on its way. list calls its argument with each
+// connection of a zone that matters.
+func (s *survey) start(ctx context.Context, now time.Time, zones []uint16,
+	list func(ctx context.Context, zone uint16, yield func(vswitchd.Connection) error) error) {
+	if s.busy() || !s.begin(now) {
+		return
+	}
+	ctx, s.end = context.WithCancel(context.WithoutCancel(ctx)) // it outlives the round
+	s.began, s.broken = now, nil
+	go func() {
+		var failed error
+		for _, zone := range zones {
+			failed = errors.Join(failed, s.zone(ctx, zone, list))
+		}
+		s.parts <- part{last: true, err: failed}
+		s.found.Notify()
+	}()
+}
+
+// zone hands over the connections of one zone.
+func (s *survey) zone(ctx context.Context, zone uint16,
+	list func(context.Context, uint16, func(vswitchd.Connection) error) error) error {
+	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
+	defer cancel()
+	var found []vswitchd.Connection
+	put := func() error {
+		select {
+		case s.parts <- part{zone: zone, all: found}:
+			s.found.Notify()
+			found = nil
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	err := list(ctx, zone, func(c vswitchd.Connection) error {
+		if found = append(found, c); len(found) < partSize {
+			return nil
+		}
+		return put()
+	})
+	if err == nil && len(found) > 0 {
+		err = put()
+	}
+	return err
+}
+
+// take calls each with a part that has been found, and reports whether that was the end of a survey in which nothing
+// failed. After an error of each the survey ends, and is made again.
+func (s *survey) take(now time.Time, each func(part) error) (done bool) {
+	select {
+	case p := <-s.parts:
+		if !p.last {
+			if err := each(p); err != nil {
+				s.broken = err
+				s.end()
+			}
+			return false
+		}
+		return s.over(now, p.err)
+	default:
+		return false
+	}
+}
+
+// over takes note of how a survey ended.
+func (s *survey) over(now time.Time, err error) (done bool) {
+	s.end()
+	s.last, s.began, s.failed = s.began, time.Time{}, cmp.Or(s.broken, err)
+	if s.failed != nil {
+		s.retry(now)
+	}
+	return s.failed == nil
+}
+
+// trouble is why what the survey is for is not done yet; nil if it is, or takes no longer than it may.
+func (s *survey) trouble(now time.Time) error {
+	if took := now.Sub(s.began); s.failed == nil && s.busy() && took > surveyLate {
+		return fmt.Errorf("ovs-vswitchd has been listing connections for %s", took.Round(time.Second))
+	}
+	return s.failed
+}
+
+// tell is trouble, to be reported.
+func (s *survey) tell(now time.Time) error {
+	err := s.trouble(now)
+	s.told = err != nil
+	return err
+}
+
+// stop ends a survey, and returns when it has ended. It is not made again.
+func (s *survey) stop() {
+	if !s.busy() {
+		return
+	}
+	for s.end(); !(<-s.parts).last; {
+	}
+	s.began = time.Time{}
+}
